@@ -1,0 +1,119 @@
+# Trebuchet. `make` builds the CPU trainer, `make help` lists the rest. Adding a file needs no edit here.
+
+BUILD  ?= build
+CC     := gcc
+NVCC   ?= nvcc
+CUDA   ?= 0
+SAN    ?= 0
+STATIC ?= 0
+OPT    ?= -O3
+
+PKGS   := openblas jansson yaml-0.1
+WARN   := -Wall -Wextra -Wshadow -Wvla -Wno-unused-parameter
+CFLAGS += -std=gnu17 $(OPT) -g $(WARN) -fopenmp -fno-math-errno -Isrc $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
+LIBS   := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
+
+ifeq ($(STATIC),1)                       # third-party libraries inside, for a machine that has none of them
+  LIBS := -Wl,-Bstatic $(LIBS) -lgfortran -lquadmath -Wl,-Bdynamic
+endif
+LIBS += -lm -lpthread
+
+ifeq ($(CUDA),1)
+  BUILD    := $(BUILD)/cuda
+  CFLAGS   += -DTREB_CUDA
+  CUDA_DIR := $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC))))
+  NVFLAGS  := -O3 -std=c++17 -Isrc -DTREB_CUDA -gencode=arch=compute_90a,code=sm_90a -Xcompiler -Wall
+  LIBS     += -L$(CUDA_DIR)/lib64 -lcudart -lstdc++
+  CU       := $(wildcard src/*/*.cu)
+endif
+
+ifeq ($(SAN),1)
+  BUILD  := $(BUILD)/asan
+  OPT    := -O1
+  CFLAGS += -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -DTREB_SANITIZE
+  LIBS   += -fsanitize=address,undefined
+endif
+
+SRC   := $(wildcard src/*/*.c)
+OBJ   := $(SRC:%.c=$(BUILD)/%.o) $(CU:%.cu=$(BUILD)/%.cu.o)
+CORE  := $(BUILD)/libtreb.a
+TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
+FUZZ  := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/fuzz_*.c))
+
+all: setup
+	@$(MAKE) --no-print-directory -j$$(nproc) $(BUILD)/treb
+
+help:
+	@echo "make            build $(BUILD)/treb for the CPU (installs the Debian packages that are missing)"
+	@echo "make demo       train the embedded demo and show what it learned"
+	@echo "make test       build and run every test; ends with one line of counts"
+	@echo "make asan       the same tests under AddressSanitizer and UBSan"
+	@echo "make soak       long checks: fuzzing of every reader of outside files (SOAK seconds each, 600)"
+	@echo "make CUDA=1     with the CUDA backend (needs nvcc), in $(BUILD)/cuda"
+	@echo "make layers     check that includes go downwards only;  make size: lines by folder"
+	@echo "make format     clang-format the tree;  make clean"
+
+$(BUILD)/treb: $(BUILD)/src/cli/main.o $(CORE)
+	@$(CC) $(CFLAGS) -o $@ $^ $(LIBS)
+	@echo "built $@"
+
+$(CORE): $(filter-out $(BUILD)/src/cli/main.o,$(OBJ))
+	@rm -f $@ && ar rcs $@ $^
+
+$(BUILD)/%.o: %.c
+	@mkdir -p $(@D)
+	@$(CC) $(CFLAGS) -MMD -MP -c -o $@ $<
+
+$(BUILD)/%.cu.o: %.cu
+	@mkdir -p $(@D)
+	@$(NVCC) $(NVFLAGS) -MMD -MP -c -o $@ $<
+
+$(BUILD)/tests/%: tests/%.c $(CORE)
+	@mkdir -p $(@D)
+	@$(CC) $(CFLAGS) -Itests -MMD -MP -MF $@.d -MT $@ -o $@ $< $(CORE) $(LIBS)
+
+-include $(OBJ:.o=.d) $(TESTS:=.d) $(FUZZ:=.d)
+
+# The order of run.sh's arguments is the order of the report; shell tests need the binary.
+test-programs: $(BUILD)/treb $(TESTS) $(FUZZ)
+
+test: setup layers
+	@$(MAKE) --no-print-directory -j$$(nproc) test-programs
+	@$(MAKE) --no-print-directory cuda-compiles
+	@TREB=$(BUILD)/treb FUZZ="$(FUZZ)" tests/run.sh $(TESTS) tests/cli.sh tests/fuzz.sh
+
+asan: setup
+	@TREB_TEST_TIMEOUT=900 $(MAKE) --no-print-directory SAN=1 test
+
+# CUDA code cannot run without a card, but it can always be compiled where nvcc is.
+cuda-compiles:
+	@if [ $(CUDA)$(SAN) = 00 ] && command -v $(NVCC) >/dev/null; then \
+	    $(MAKE) --no-print-directory -j$$(nproc) CUDA=1 $(BUILD)/cuda/treb; fi
+
+SOAK ?= 600
+soak: setup
+	@$(MAKE) --no-print-directory -j$$(nproc) SAN=1 $(FUZZ:$(BUILD)/%=$(BUILD)/asan/%)
+	@for f in $(FUZZ:$(BUILD)/%=$(BUILD)/asan/%); do echo "$$f for $(SOAK) s"; $$f -seconds $(SOAK) || exit 1; done
+
+demo: all
+	@echo "make demo: the trainer has not landed yet, so there is nothing to train. What this build can show:"
+	@$(BUILD)/treb doctor
+	@for c in tests/gold/*/; do echo; echo "$$c"; $(BUILD)/treb parity $$c; done
+
+setup:
+	@tools/setup.sh
+
+layers:
+	@tools/layers.sh
+
+size:
+	@tools/size.sh
+
+format:
+	@tools/setup.sh format
+	@clang-format -i $$(git ls-files '*.c' '*.h' '*.cu')
+
+clean:
+	@rm -rf build
+
+.PHONY: all help test test-programs asan cuda-compiles soak demo setup layers size format clean

@@ -1,0 +1,15 @@
+/* base/clock.h -- what time it is: a monotonic clock for durations, the wall for log lines. */
+#ifndef BASE_CLOCK_H
+#define BASE_CLOCK_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+double clock_now(void);       /* seconds from some fixed moment; never goes back */
+double clock_wall(void);      /* seconds since 1970, UTC */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,71 @@
+/* base/config.h -- the recipe of a run as a struct: config.def unrolled, and how it is read and written.
+ *
+ *   Config cfg;
+ *   TRY(config_open(&cfg, "recipe.yaml", n, overrides));      defaults, then the file, then section.key=value
+ *   ... cfg.optim.learning_rate ...
+ *   config_close(&cfg);
+ *
+ * Every value is present and within its bounds; what a file does not say has its default. A text that is not
+ * set is "", never NULL. Texts and lists belong to the Config and live until config_close; code may point a
+ * text at a literal of its own (cfg.device.backend = "meta").
+ *
+ * Errors are E_CONFIG and name the place and the way out:
+ *   recipe.yaml:12: train.max_step: not a key. Did you mean train.max_steps?  */
+#ifndef BASE_CONFIG_H
+#define BASE_CONFIG_H
+
+#include "base/keep.h"
+#include "base/status.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct WordList   { const char *const *item;  int n; } WordList;
+typedef struct SourceList { const struct Source *item; int n; } SourceList;
+
+#define BEGIN(sec, help, also)                        struct cfg_##sec {
+#define AUTO(sec, help)                               bool auto_;          /* `sec: auto`; auto is C's word */
+#define FLAG(sec, key, def, help, also)               bool key;
+#define INT(sec, key, def, lo, hi, help, also)        int64_t key;
+#define REAL(sec, key, def, lo, hi, help, also)       double key;
+#define TEXT(sec, key, def, help, also)               const char *key;
+#define CHOICE(sec, key, def, choices, help, also)    const char *key;
+#define LIST(sec, key, choices, help, also, ...)      WordList key;
+#define SOURCES(sec, key, help, also)                 SourceList key;
+#define END(sec)                                      } sec;
+
+typedef struct Source {                 /* one entry of data.train or data.eval */
+#include "base/config_source.def"
+} Source;
+
+typedef struct Config {
+#include "base/config.def"
+    Keep keep;                          /* owns the texts and lists that are not defaults */
+} Config;
+
+/* Defaults, then the recipe (path NULL: none), then the overrides in order. On failure *cfg is closed. */
+MUST Status config_open(Config *cfg, const char *path, int n, char *const *overrides);
+void        config_close(Config *cfg);                                     /* twice is fine */
+
+/* The same in pieces: text as if it stood in a file called name; one override, "optim.learning_rate=1e-4",
+ * "data.train[0].path=a.jsonl", "parallel=auto". After a failure *cfg is still valid, and half-changed. */
+void        config_default(Config *cfg);
+MUST Status config_parse(Config *cfg, const char *text, size_t len, const char *name);
+MUST Status config_set(Config *cfg, const char *override);
+
+/* Every key as YAML that reads back to the same Config. */
+void        config_dump(FILE *out, const Config *cfg);
+
+/* Keys, types, defaults, bounds: of one section, or of all when section is NULL. */
+MUST Status config_help(FILE *out, const char *section);
+bool        config_has_section(const char *name);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

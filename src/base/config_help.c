@@ -1,0 +1,76 @@
+/* base/config_help.c -- the table shown to people: as help, and as the recipe that a Config amounts to. */
+#include "base/config_table.h"
+
+#include <string.h>
+
+static const char *const kinds[] = {
+    [K_FLAG]   = "flag",   [K_INT]  = "int",  [K_REAL]    = "number", [K_TEXT] = "text",
+    [K_CHOICE] = "one of", [K_LIST] = "list", [K_SOURCES] = "entries"
+};
+
+/* The default as text, in buf. */
+static const char *spell_default(char *buf, size_t size, const ConfigRow *row)
+{
+    FILE *f = fmemopen(buf, size, "w");
+    REQUIRE(f, "fmemopen");
+    config_put_value(f, row, row->def);
+    fclose(f);
+    buf[size - 1] = 0;
+    return !strcmp(buf, "\"\"") ? "-" : buf;
+}
+
+static void widen(int *width, const char *text)
+{
+    if (*width < (int)strlen(text)) *width = (int)strlen(text);
+}
+
+static void help_rows(FILE *out, ConfigRows rows)
+{
+    char def[64];
+    int keys = 0, defs = 0;
+    for EACH_ROW(r, rows) widen(&keys, r->key), widen(&defs, spell_default(def, sizeof def, r));
+    for EACH_ROW(r, rows) {
+        fprintf(out, "  %-*s  %-7s  %-*s  %s", keys, r->key, kinds[r->kind], defs,
+                spell_default(def, sizeof def, r), r->help);
+        if (r->max > r->min) fprintf(out, " (%g to %g)", r->min, r->max);
+        if (*r->choices)     fprintf(out, " (%s)", r->choices);
+        putc('\n', out);
+    }
+}
+
+static void help_section(FILE *out, const ConfigSection *s)
+{
+    ConfigRows rows = config_section_rows(s->name);
+    bool entries = false;
+    fprintf(out, "%s: %s\n", s->name, s->help);
+    help_rows(out, rows);
+    for EACH_ROW(r, rows) entries |= r->kind == K_SOURCES;
+    if (entries) {
+        fputs("  an entry is a path, or a mapping of\n", out);
+        help_rows(out, config_source_rows());
+    }
+}
+
+Status config_help(FILE *out, const char *section)
+{
+    int n;
+    const ConfigSection *s = config_sections(&n);
+    if (section && !config_has_section(section)) return config_unknown_section(section);
+    for (int i = 0; i < n; i++) {
+        if (section && strcmp(s[i].name, section)) continue;
+        if (!section && i) putc('\n', out);
+        help_section(out, &s[i]);
+    }
+    return OK;
+}
+
+void config_dump(FILE *out, const Config *cfg)
+{
+    const char *section = "";
+    for EACH_ROW(r, config_rows()) {
+        if (strcmp(section, r->section)) fprintf(out, "%s:\n", section = r->section);
+        fprintf(out, "  %s: ", r->key);
+        config_put_value(out, r, (const char *)cfg + r->offset);
+        putc('\n', out);
+    }
+}

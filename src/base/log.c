@@ -1,0 +1,104 @@
+/* base/log.c -- see log.h. */
+#include "base/log.h"
+
+#include "base/clock.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <string.h>
+#include <time.h>
+
+static const char *const marks[] = {
+    [LOG_DEBUG] = "debug: ", [LOG_INFO] = "", [LOG_WARN] = "warning: ", [LOG_ERROR] = "error: "
+};
+
+Status log_open(Log *log, const char *path, int rank, int world, LogLevel least)
+{
+    *log = (Log){ .rank = rank, .world = world, .least = least };
+    if (!path) return OK;
+    log->file = fopen(path, "ae");
+    return log->file ? OK : fail(E_IO, "%s: %s", path, strerror(errno));
+}
+
+void log_close(Log *log)
+{
+    if (log->file) fclose(log->file);
+    log->file = NULL;
+}
+
+static void stamp(char *buf, size_t size)
+{
+    time_t now = (time_t)clock_wall();
+    struct tm t;
+    gmtime_r(&now, &t);
+    strftime(buf, size, "%Y-%m-%dT%H:%M:%SZ ", &t);
+}
+
+/* Whole lines in one call each: stdio's lock then keeps those of several threads apart. */
+void log_line(const Log *log, LogLevel level, const char *fmt, ...)
+{
+    char text[2048], tag[32] = "", when[32];
+    va_list ap;
+    if (!log || level < log->least || (log->rank && level < LOG_WARN)) return;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    if (log->world > 1) snprintf(tag, sizeof tag, "[%d] ", log->rank);
+    fprintf(stderr, "%s%s%s\n", tag, marks[level], text);
+    if (!log->file) return;
+    stamp(when, sizeof when);
+    fprintf(log->file, "%s%s%s%s\n", when, tag, marks[level], text);
+    fflush(log->file);
+}
+
+Status metrics_open(Metrics *m, const char *path, const char *label)
+{
+    *m = (Metrics){ .path = path, .label = label };
+    if (!path) return OK;
+    m->file = fopen(path, "ae");
+    return m->file ? OK : fail(E_IO, "%s: %s", path, strerror(errno));
+}
+
+void metrics_close(Metrics *m)
+{
+    if (m->file) fclose(m->file);
+    m->file = NULL;
+}
+
+void metrics_begin(Metrics *m, int64_t step)
+{
+    if (!m->file) return;
+    fprintf(m->file, "{\"step\": %" PRId64 ", \"time\": %.3f, \"label\": \"%s\"", step, clock_wall(),
+            m->label);
+}
+
+/* A channel of the data may be called anything. */
+static void put_quoted(FILE *out, const char *text)
+{
+    putc('"', out);
+    for (; *text; text++) {
+        if (*text == '"' || *text == '\\')     fprintf(out, "\\%c", *text);
+        else if ((unsigned char)*text < 0x20) fprintf(out, "\\u%04x", (unsigned)*text);
+        else                                  putc(*text, out);
+    }
+    putc('"', out);
+}
+
+void metrics_put(Metrics *m, const char *name, double value)
+{
+    if (!m->file) return;
+    fputs(", ", m->file);
+    put_quoted(m->file, name);
+    fputs(": ", m->file);
+    if (isfinite(value)) fprintf(m->file, "%.9g", value);
+    else                 fputs("null", m->file);
+}
+
+Status metrics_end(Metrics *m)
+{
+    if (!m->file) return OK;
+    fputs("}\n", m->file);
+    if (fflush(m->file) || ferror(m->file)) return fail(E_IO, "%s: %s", m->path, strerror(errno));
+    return OK;
+}

@@ -1,0 +1,56 @@
+/* base/log.h -- what a run says: lines for people, numbers for programs.
+ *
+ * A line goes to stderr and, when there is one, to the run's train.log, which also gets the time. With
+ * several ranks each line carries its rank, and only rank 0 chats: the others are heard from LOG_WARN on.
+ * Metrics are one JSON object a line in metrics.jsonl, written by one rank. */
+#ifndef BASE_LOG_H
+#define BASE_LOG_H
+
+#include "base/status.h"
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum { LOG_DEBUG, LOG_INFO, LOG_WARN, LOG_ERROR } LogLevel;
+
+typedef struct Log {
+    int      rank, world;
+    LogLevel least;                 /* lines below it are not written */
+    FILE    *file;                  /* NULL: stderr only */
+} Log;
+
+/* path NULL: stderr only. A file that exists is continued. */
+MUST Status log_open(Log *log, const char *path, int rank, int world, LogLevel least);
+void        log_close(Log *log);                                   /* twice is fine */
+
+/* One line; safe from several threads. log NULL says nothing. */
+void log_line(const Log *log, LogLevel level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+#define log_debug(log, ...) log_line(log, LOG_DEBUG, __VA_ARGS__)
+#define log_info(log, ...)  log_line(log, LOG_INFO,  __VA_ARGS__)
+#define log_warn(log, ...)  log_line(log, LOG_WARN,  __VA_ARGS__)
+#define log_error(log, ...) log_line(log, LOG_ERROR, __VA_ARGS__)
+
+typedef struct Metrics {
+    FILE       *file;               /* NULL: this rank writes none, and every call is a no-op */
+    const char *path, *label;       /* "training-equivalent" or "benchmark-only"; both outlive the Metrics */
+} Metrics;
+
+/* Continues a file that exists: a resumed run is one story. path NULL: this rank writes none. */
+MUST Status metrics_open(Metrics *m, const char *path, const char *label);
+void        metrics_close(Metrics *m);                             /* twice is fine */
+
+/* A line: begin, any number of values, end. The line is on its way to the disk when end returns. A value that
+ * is not finite becomes null, which is what JSON has for it. */
+void        metrics_begin(Metrics *m, int64_t step);
+void        metrics_put(Metrics *m, const char *name, double value);     /* name as in "train/loss" */
+MUST Status metrics_end(Metrics *m);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,79 @@
+/* base/rng.h -- random numbers as a pure function: Philox4x32-10 of (seed, stream, index).
+ *
+ * There is no state to save, restore or share. Number `index` of a stream is the same whoever asks for it
+ * and in whatever order, so a tensor initialised in slices by eight ranks equals the one made by a single
+ * rank. Streams keep subjects apart: a parameter uses rng_stream(its name), data order uses its epoch, …
+ *
+ * Layout: the key is the seed; the counter is (index / 4, stream), 64 bits each; index % 4 picks the word.
+ * The functions up to rng_uniform are inline so that kernels can draw the same numbers. */
+#ifndef BASE_RNG_H
+#define BASE_RNG_H
+
+#include <stdint.h>
+
+#ifdef __CUDACC__
+#define RNG_INLINE static inline __host__ __device__
+#else
+#define RNG_INLINE static inline
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct Rng4 { uint32_t v[4]; } Rng4;
+
+/* Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011); ten rounds. */
+RNG_INLINE Rng4 rng_philox(Rng4 c, uint32_t k0, uint32_t k1)
+{
+    for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
+        uint64_t a = (uint64_t)0xD2511F53u * c.v[0], b = (uint64_t)0xCD9E8D57u * c.v[2];
+        Rng4     n = { { (uint32_t)(b >> 32) ^ c.v[1] ^ k0, (uint32_t)b,
+                         (uint32_t)(a >> 32) ^ c.v[3] ^ k1, (uint32_t)a } };
+        c = n;
+    }
+    return c;
+}
+
+RNG_INLINE Rng4 rng_block(uint64_t seed, uint64_t stream, uint64_t block)    /* numbers 4 block … */
+{
+    Rng4 c = { { (uint32_t)block, (uint32_t)(block >> 32), (uint32_t)stream, (uint32_t)(stream >> 32) } };
+    return rng_philox(c, (uint32_t)seed, (uint32_t)(seed >> 32));
+}
+
+RNG_INLINE uint32_t rng_u32(uint64_t seed, uint64_t stream, uint64_t index)
+{
+    return rng_block(seed, stream, index / 4).v[index % 4];
+}
+
+RNG_INLINE uint64_t rng_u64(uint64_t seed, uint64_t stream, uint64_t index)  /* words 2 index … */
+{
+    Rng4 b = rng_block(seed, stream, index / 2);
+    int  i = (int)(index % 2) * 2;
+    return (uint64_t)b.v[i + 1] << 32 | b.v[i];
+}
+
+RNG_INLINE float rng_unit(uint32_t u) { return (float)(u >> 8) * 0x1p-24f; }   /* [0, 1), exact */
+
+RNG_INLINE float rng_uniform(uint64_t seed, uint64_t stream, uint64_t index)
+{
+    return rng_unit(rng_u32(seed, stream, index));
+}
+
+float    rng_normal(uint64_t seed, uint64_t stream, uint64_t index);                /* mean 0, deviation 1 */
+uint64_t rng_below(uint64_t seed, uint64_t stream, uint64_t index, uint64_t n);     /* 0 … n - 1, n > 0 */
+uint64_t rng_stream(const char *name);                                              /* a stream per name */
+
+/* Numbers first … first + n - 1 of the stream: filling in pieces gives the same as filling at once. */
+void rng_fill_uniform(float *out, int64_t n, uint64_t seed, uint64_t stream, uint64_t first,
+                      float lo, float hi);
+void rng_fill_normal(float *out, int64_t n, uint64_t seed, uint64_t stream, uint64_t first,
+                     float mean, float std);
+
+/* A permutation of 0 … n - 1 (Fisher-Yates), for epochs. */
+void rng_shuffle(int64_t *order, int64_t n, uint64_t seed, uint64_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

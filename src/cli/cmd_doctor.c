@@ -1,0 +1,81 @@
+/* cli/cmd_doctor.c -- `treb doctor`: what this machine has and what that allows. */
+#include "base/json.h"
+#include "base/thread.h"
+#include "cli/options.h"
+#include "ops/gemm_bf16.h"
+#include "ops/ops.h"
+
+#include <cblas.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *cpu_model(char *buf, int n)
+{
+    FILE *f = fopen("/proc/cpuinfo", "r");
+    char line[256];
+    snprintf(buf, (size_t)n, "unknown");
+    while (f && fgets(line, sizeof line, f)) {
+        char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) || !colon) continue;
+        colon[strcspn(colon, "\n")] = 0;
+        snprintf(buf, (size_t)n, "%s", colon + 2);
+        break;
+    }
+    if (f) fclose(f);
+    return buf;
+}
+
+static const char *vector_set(void)
+{
+#ifdef __x86_64__
+    if (__builtin_cpu_supports("avx512f")) return "avx512";
+    if (__builtin_cpu_supports("avx2"))    return "avx2";
+#endif
+    return "baseline";
+}
+
+static const char *bf16_unit(void)
+{
+    if (gemm_bf16_has(BF16_AMX)) return "amx-bf16";
+    if (gemm_bf16_has(BF16_DOT)) return "avx512-bf16";
+    return "widened to f32 (this CPU has no bf16 units)";
+}
+
+static double memory_gib(void)
+{
+    return (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE) / (1 << 30);
+}
+
+static Json *findings(void)
+{
+    char model[256], cuda[256];
+    backend_describe("cuda", cuda, sizeof cuda);
+    return json_pack("{s:s, s:i, s:f, s:s, s:s, s:s, s:s, s:s}", "cpu", cpu_model(model, sizeof model), "cores", cpu_count(),
+                     "memory_gib", memory_gib(), "vector", vector_set(), "bf16_products", bf16_unit(),
+                     "blas", openblas_get_config(), "backends", backend_names(), "cuda", cuda);
+}
+
+static void print_findings(const Json *o)
+{
+    const char *key;
+    Json *v;
+    json_object_foreach((Json *)o, key, v) {
+        if (json_is_string(v))       printf("%-14s %s\n", key, json_string_value(v));
+        else if (json_is_integer(v)) printf("%-14s %lld\n", key, (long long)json_integer_value(v));
+        else                         printf("%-14s %.1f\n", key, json_real_value(v));
+    }
+}
+
+Status cmd_doctor(int argc, char **argv)
+{
+    bool json = false;
+    const Option options[] = { { "--json", NULL, &json }, { 0 } };
+    TRY(options_parse(argc, argv, options, NULL, 0));
+    Json *o = findings();
+    if (!o) return fail(E_FIT, "no memory");
+    if (json) json_dumpf(o, stdout, JSON_INDENT(2)), putchar('\n');
+    else print_findings(o);
+    json_decref(o);
+    return OK;
+}

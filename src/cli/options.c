@@ -1,0 +1,58 @@
+/* cli/options.c -- see options.h. */
+#include "cli/options.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const Option *find(const Option *o, const char *arg, size_t len)
+{
+    for (; o->name; o++)
+        if (strlen(o->name) == len && !strncmp(o->name, arg, len)) return o;
+    return NULL;
+}
+
+static Status unknown(const char *verb, const Option *o, const char *arg)
+{
+    char known[512] = "";
+    for (; o->name; o++) {
+        size_t at = strlen(known);
+        snprintf(known + at, sizeof known - at, " %s", o->name);
+    }
+    return fail(E_CONFIG, "%s: %s is not an option; there are%s", verb, arg, *known ? known : " none");
+}
+
+static Status take(char **argv, int argc, int *i, const Option *options)
+{
+    const char *arg = argv[*i], *eq = strchr(arg, '=');
+    const Option *o = find(options, arg, eq ? (size_t)(eq - arg) : strlen(arg));
+    if (!o) return unknown(argv[0], options, arg);
+    if (o->flag) {
+        if (eq) return fail(E_CONFIG, "%s: takes no value", o->name);
+        return *o->flag = true, OK;
+    }
+    if (!eq && *i + 1 >= argc) return fail(E_CONFIG, "%s: a value must follow", o->name);
+    *o->value = eq ? eq + 1 : argv[++*i];
+    return OK;
+}
+
+Status options_parse(int argc, char **argv, const Option *options, const char **plain, int n)
+{
+    int got = 0;
+    for (int i = 1; i < argc; i++) {
+        if (argv[i][0] == '-' && argv[i][1]) TRY(take(argv, argc, &i, options));
+        else if (got < n) plain[got++] = argv[i];
+        else return fail(E_CONFIG, "%s: %s is one argument too many; see treb help %s", argv[0], argv[i], argv[0]);
+    }
+    return got == n ? OK : fail(E_CONFIG, "%s: %d argument%s wanted, %d given; see treb help %s", argv[0], n,
+                                n == 1 ? "" : "s", got, argv[0]);
+}
+
+Status option_int(const char *name, const char *text, int64_t lo, int64_t hi, int64_t *out)
+{
+    char *end;
+    long long v = strtoll(text, &end, 10);
+    if (end == text || *end || v < lo || v > hi)
+        return fail(E_CONFIG, "%s = %s: a whole number between %lld and %lld is wanted", name, text, (long long)lo, (long long)hi);
+    return *out = v, OK;
+}

@@ -1,0 +1,19 @@
+/* cli/options.h -- flags of a verb: a table of names and where their values go. */
+#ifndef CLI_OPTIONS_H
+#define CLI_OPTIONS_H
+
+#include "base/status.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct Option {
+    const char  *name;                   /* "--out"; a zero row ends the table */
+    const char **value;                  /* takes a value: `--out FILE` or `--out=FILE` */
+    bool        *flag;                   /* or is a flag by itself */
+} Option;
+
+/* Fills options and exactly n plain arguments; an unknown flag lists the known ones. */
+MUST Status options_parse(int argc, char **argv, const Option *options, const char **plain, int n);
+MUST Status option_int(const char *name, const char *text, int64_t lo, int64_t hi, int64_t *out);
+
+#endif

@@ -1,0 +1,30 @@
+/* cli/parity_case.h -- a recorded reference case: a checkpoint, a padded batch, and what came out of it.
+ *
+ * Rows of the padded batch become documents of a flat stream; `at` remembers where each token stood, so that
+ * results can be laid out as the reference has them. */
+#ifndef CLI_PARITY_CASE_H
+#define CLI_PARITY_CASE_H
+
+#include "base/json.h"
+#include "model/shape.h"
+#include "tensor/safetensors.h"
+
+typedef struct ParityCase {
+    ModelShape  shape;
+    SafeTensors model, inputs, expected;     /* expected is empty where none was recorded */
+    bool        has_expected;
+    Json       *info;                        /* info.json or NULL */
+    double      aux_coef;
+    int64_t     B, S;                        /* the padded batch */
+    Stream      stream;
+    int32_t    *at;                          /* (tokens) b * S + s of each stream row */
+    uint8_t    *is_video;                    /* (visual rows) */
+    int64_t     videos;                      /* visual rows that are a video's */
+    int64_t     wrong_positions;             /* rows whose recorded position ids differ from ours */
+} ParityCase;
+
+/* dir holds config.json and weights; inputs, expected and info are there or in its parent. */
+MUST Status parity_case_open(ParityCase *c, const char *dir);
+void        parity_case_close(ParityCase *c);
+
+#endif

@@ -1,0 +1,73 @@
+/* model/families.c -- the table of families, and a config.json through it. */
+#include "model/family.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static const Family *const families[] = {
+    &family_qwen3,
+    &family_qwen3_moe,
+    &family_qwen3_vl,
+    &family_qwen3_vl_moe,
+};
+enum { FAMILIES = sizeof families / sizeof *families };
+
+Status family_find(const Family **f, const char *name)
+{
+    char known[256] = "";
+    *f = NULL;
+    for (int i = 0; i < FAMILIES; i++) {
+        if (!strcmp(families[i]->name, name)) *f = families[i];
+        size_t at = strlen(known);
+        snprintf(known + at, sizeof known - at, "%s%s", at ? ", " : "", families[i]->name);
+    }
+    return *f ? OK : fail(E_CONFIG, "model_type %s: no such family here; there are %s", name, known);
+}
+
+bool shape_is_sparse(const TextShape *t, int64_t layer)
+{
+    for (int i = 0; i < t->dense_onlys; i++)
+        if (t->dense_only[i] == layer) return false;
+    return t->E > 0 && (layer + 1) % t->sparse_step == 0;
+}
+
+int64_t shape_sparse_layers(const TextShape *t)
+{
+    int64_t n = 0;
+    for (int64_t l = 0; l < t->L; l++) n += shape_is_sparse(t, l);
+    return n;
+}
+
+StreamShape shape_stream(const ModelShape *s)
+{
+    const VisionShape *v = &s->vision;
+    if (!v->depth) return (StreamShape){ .image_token = -1, .video_token = -1, .merge = 1, .patch_dim = 1 };
+    return (StreamShape){ s->image_token, s->video_token, v->merge, v->channels * v->frames * v->patch * v->patch };
+}
+
+Status shape_read(ModelShape *s, const Json *hf, const char *what)
+{
+    const Family *f;
+    const char *type;
+    if (!json_is_object(hf)) return fail(E_DATA, "%s: not a JSON object", what);
+    TRY_CTX(json_str(hf, "model_type", NULL, &type), "%s", what);
+    if (!type) return fail(E_DATA, "%s: model_type is missing; is this a model's config.json?", what);
+    TRY_CTX(family_find(&f, type), "%s", what);
+    *s = (ModelShape){ .family = f->name };
+    TRY_CTX(f->shape(s, hf), "%s", what);
+    return OK;
+}
+
+Status shape_load(ModelShape *s, const char *path)
+{
+    char file[4096];
+    struct stat st;
+    Json *hf;
+    bool folder = !stat(path, &st) && S_ISDIR(st.st_mode);
+    snprintf(file, sizeof file, "%s%s", path, folder ? "/config.json" : "");
+    TRY(json_load(&hf, file));
+    Status r = shape_read(s, hf, file);
+    json_decref(hf);
+    return r;
+}

@@ -1,0 +1,126 @@
+/* model/qwen3_build.c -- the parameters of the Qwen3 families, each described once, under the names that
+ * transformers holds in memory. */
+#include "model/model.h"
+#include "model/qwen3_shape.h"
+
+#include <stdlib.h>
+
+static void build_attention(ParamSet *s, Attention *a, const TextShape *t, const char *at, int l)
+{
+    int64_t q = t->H * t->C, kv = t->G * t->C;
+    *a = (Attention){ .H = t->H, .G = t->G, .C = t->C, .eps = (float)t->eps };
+    a->norm  = param_vector(s, G_LLM, INIT_ONE, t->D, "%slayers.%d.input_layernorm.weight", at, l);
+    a->w_qkv = param_matrix(s, G_LLM, q, t->D, "%slayers.%d.self_attn.q_proj.weight", at, l);
+    param_piece(a->w_qkv, kv, "%slayers.%d.self_attn.k_proj.weight", at, l);
+    param_piece(a->w_qkv, kv, "%slayers.%d.self_attn.v_proj.weight", at, l);
+    a->q_norm = param_vector(s, G_LLM, INIT_ONE, t->C, "%slayers.%d.self_attn.q_norm.weight", at, l);
+    a->k_norm = param_vector(s, G_LLM, INIT_ONE, t->C, "%slayers.%d.self_attn.k_norm.weight", at, l);
+    a->w_o    = param_matrix(s, G_LLM, t->D, q, "%slayers.%d.self_attn.o_proj.weight", at, l);
+    if (!t->bias) return;
+    a->b_qkv = param_vector(s, G_LLM, INIT_ZERO, q, "%slayers.%d.self_attn.q_proj.bias", at, l);
+    param_piece(a->b_qkv, kv, "%slayers.%d.self_attn.k_proj.bias", at, l);
+    param_piece(a->b_qkv, kv, "%slayers.%d.self_attn.v_proj.bias", at, l);
+    a->b_o = param_vector(s, G_LLM, INIT_ZERO, t->D, "%slayers.%d.self_attn.o_proj.bias", at, l);
+}
+
+static void build_layer(ParamSet *s, Decoder *d, const TextShape *t, const char *at, int l, int *sparse)
+{
+    *d = (Decoder){ .sparse = shape_is_sparse(t, l) };
+    build_attention(s, &d->attn, t, at, l);
+    d->norm = param_vector(s, G_LLM, INIT_ONE, t->D, "%slayers.%d.post_attention_layernorm.weight", at, l);
+    if (d->sparse) {
+        d->moe = (Moe){ .E = t->E, .K = t->K, .F = t->I, .renorm = t->renorm, .index = (*sparse)++ };
+        d->moe.w_router = param_matrix(s, G_LLM, t->E, t->D, "%slayers.%d.mlp.gate.weight", at, l);
+        d->moe.w_gu = param_experts(s, FORM_EXPERT_GATE_UP, t->E, 2 * t->I, t->D, "%slayers.%d.mlp.experts.gate_up_proj", at, l);
+        d->moe.w_d  = param_experts(s, FORM_EXPERT_DOWN, t->E, t->D, t->I, "%slayers.%d.mlp.experts.down_proj", at, l);
+    } else {
+        d->mlp = (Mlp){ .F = t->F };
+        d->mlp.w_gu = param_matrix(s, G_LLM, t->F, t->D, "%slayers.%d.mlp.gate_proj.weight", at, l);
+        param_piece(d->mlp.w_gu, t->F, "%slayers.%d.mlp.up_proj.weight", at, l);
+        d->mlp.w_d = param_matrix(s, G_LLM, t->D, t->F, "%slayers.%d.mlp.down_proj.weight", at, l);
+    }
+}
+
+#define VIS "model.visual."
+
+static void build_block(ParamSet *s, VisionBlock *b, const VisionShape *v, int i)
+{
+    b->norm1_w = param_vector(s, G_VIT, INIT_ONE,  v->D, VIS "blocks.%d.norm1.weight", i);
+    b->norm1_b = param_vector(s, G_VIT, INIT_ZERO, v->D, VIS "blocks.%d.norm1.bias", i);
+    b->w_qkv   = param_matrix(s, G_VIT, 3 * v->D, v->D,  VIS "blocks.%d.attn.qkv.weight", i);
+    b->b_qkv   = param_vector(s, G_VIT, INIT_ZERO, 3 * v->D, VIS "blocks.%d.attn.qkv.bias", i);
+    b->w_o     = param_matrix(s, G_VIT, v->D, v->D,      VIS "blocks.%d.attn.proj.weight", i);
+    b->b_o     = param_vector(s, G_VIT, INIT_ZERO, v->D, VIS "blocks.%d.attn.proj.bias", i);
+    b->norm2_w = param_vector(s, G_VIT, INIT_ONE,  v->D, VIS "blocks.%d.norm2.weight", i);
+    b->norm2_b = param_vector(s, G_VIT, INIT_ZERO, v->D, VIS "blocks.%d.norm2.bias", i);
+    b->w_up    = param_matrix(s, G_VIT, v->F, v->D,      VIS "blocks.%d.mlp.linear_fc1.weight", i);
+    b->b_up    = param_vector(s, G_VIT, INIT_ZERO, v->F, VIS "blocks.%d.mlp.linear_fc1.bias", i);
+    b->w_down  = param_matrix(s, G_VIT, v->D, v->F,      VIS "blocks.%d.mlp.linear_fc2.weight", i);
+    b->b_down  = param_vector(s, G_VIT, INIT_ZERO, v->D, VIS "blocks.%d.mlp.linear_fc2.bias", i);
+}
+
+static void build_merger(ParamSet *s, Merger *m, const VisionShape *v, bool norm_after, const char *at)
+{
+    int64_t wide = v->D * v->merge * v->merge, norm = norm_after ? wide : v->D;
+    m->norm_after = norm_after;
+    m->norm_w = param_vector(s, G_ALIGNER, INIT_ONE,  norm, VIS "%s.norm.weight", at);
+    m->norm_b = param_vector(s, G_ALIGNER, INIT_ZERO, norm, VIS "%s.norm.bias", at);
+    m->w1     = param_matrix(s, G_ALIGNER, wide, wide,      VIS "%s.linear_fc1.weight", at);
+    m->b1     = param_vector(s, G_ALIGNER, INIT_ZERO, wide, VIS "%s.linear_fc1.bias", at);
+    m->w2     = param_matrix(s, G_ALIGNER, v->out, wide,    VIS "%s.linear_fc2.weight", at);
+    m->b2     = param_vector(s, G_ALIGNER, INIT_ZERO, v->out, VIS "%s.linear_fc2.bias", at);
+}
+
+/* Features leave the tower in block order; each one's merger is the list entry that names its block. */
+static void order_deepstack(Vision *v, const VisionShape *s)
+{
+    for (int64_t b = 0; b < s->depth; b++)
+        for (int i = 0; i < s->deepstacks; i++)
+            if (s->deepstack[i] == b) v->after[v->deepstacks] = (int)b, v->weights[v->deepstacks++] = i;
+}
+
+/* Feature i joins after decoder layer i; where there is no such layer nobody reads it. */
+static void idle_merger(Merger *m)
+{
+    m->norm_w->idle = m->norm_b->idle = m->w1->idle = m->b1->idle = m->w2->idle = m->b2->idle = true;
+}
+
+static void build_vision(Model *m, const VisionShape *s)
+{
+    Vision *v = &m->vision;
+    ParamSet *p = &m->params;
+    int64_t pixels = s->channels * s->frames * s->patch * s->patch;
+    *v = (Vision){ .D = s->D, .F = s->F, .H = s->H, .depth = s->depth, .merge = s->merge, .out = s->out,
+                   .patch_dim = pixels, .gelu = s->gelu, .theta = (float)s->theta, .frozen = m->frozen[G_VIT],
+                   .block = calloc((size_t)s->depth, sizeof *v->block) };
+    REQUIRE(v->block, "no memory for %lld vision blocks", (long long)s->depth);
+    order_deepstack(v, s);
+    v->w_patch = param_matrix(p, G_VIT, s->D, pixels, VIS "patch_embed.proj.weight");
+    Piece *conv = &v->w_patch->piece[0];                      /* a convolution whose stride is its kernel */
+    conv->rank = 5, conv->shape[1] = s->channels, conv->shape[2] = s->frames, conv->shape[3] = conv->shape[4] = s->patch;
+    v->b_patch = param_vector(p, G_VIT, INIT_ZERO, s->D, VIS "patch_embed.proj.bias");
+    v->pos     = param_matrix(p, G_VIT, s->grid * s->grid, s->D, VIS "pos_embed.weight");
+    for (int i = 0; i < s->depth; i++) build_block(p, &v->block[i], s, i);
+    build_merger(p, &v->merger, s, false, "merger");
+    for (int i = 0; i < s->deepstacks; i++) {
+        char at[40];
+        snprintf(at, sizeof at, "deepstack_merger_list.%d", i);
+        build_merger(p, &v->stack[i], s, true, at);
+    }
+    for (int64_t i = m->shape.text.L; i < v->deepstacks; i++) idle_merger(&v->stack[v->weights[i]]);
+}
+
+void qwen3_build(Model *m)
+{
+    const TextShape *t = &m->shape.text;
+    const char *at = m->shape.text_prefix;
+    int sparse = 0;
+    if (m->shape.vision.depth) build_vision(m, &m->shape.vision);
+    m->embed = param_matrix(&m->params, G_LLM, t->V, t->D, "%sembed_tokens.weight", at);
+    m->layer = calloc((size_t)t->L, sizeof *m->layer);
+    REQUIRE(m->layer, "no memory for %lld layers", (long long)t->L);
+    for (int l = 0; l < t->L; l++) build_layer(&m->params, &m->layer[l], t, at, l, &sparse);
+    m->head = (Head){ .eps = (float)t->eps, .V = t->V, .chunk = head_chunk_rows(t->V) };
+    m->head.norm = param_vector(&m->params, G_LLM, INIT_ONE, t->D, "%snorm.weight", at);
+    m->head.w    = t->tied ? m->embed : param_matrix(&m->params, G_LLM, t->V, t->D, "lm_head.weight");
+}

@@ -1,0 +1,184 @@
+/* model/qwen3_shape.c -- text_config and vision_config of the Qwen3 families, with what the hub's files do
+ * differently from each other: rope keys in two spellings, experts under two names, nulls that mean defaults. */
+#include "model/qwen3_shape.h"
+
+#include <math.h>
+#include <string.h>
+
+static Status positive(const char *key, int64_t v, int64_t most)
+{
+    if (v >= 1 && v <= most) return OK;
+    return fail(E_DATA, "%s = %lld: must be between 1 and %lld", key, (long long)v, (long long)most);
+}
+
+static Status dim(const Json *o, const char *key, int64_t def, int64_t most, int64_t *out)
+{
+    TRY(json_int(o, key, def, out));
+    return positive(key, *out, most);
+}
+
+static Status refuse_unless(const Json *o, const char *key, const char *only)
+{
+    const char *v;
+    TRY(json_str(o, key, only, &v));
+    return strcmp(v, only) ? fail(E_DATA, "%s = %s: only %s is known for this family", key, v, only) : OK;
+}
+
+static Status int_list(const Json *o, const char *key, int64_t *out, int most, int *n)
+{
+    const Json *a = json_object_get(o, key);
+    *n = 0;
+    if (!a || json_is_null(a)) return OK;
+    if (!json_is_array(a) || json_array_size(a) > (size_t)most)
+        return fail(E_DATA, "%s: a list of at most %d numbers is wanted", key, most);
+    for (size_t i = 0; i < json_array_size(a); i++) {
+        const Json *e = json_array_get(a, i);
+        if (!json_is_integer(e)) return fail(E_DATA, "%s[%zu]: a whole number is wanted", key, i);
+        out[(*n)++] = json_integer_value(e);
+    }
+    return OK;
+}
+
+/* rope_parameters (files saved by 5.x) or rope_scaling with rope_theta beside it (hub files). A value inside
+ * the object wins over its sibling. theta has no default: classes disagree, so the file must say. */
+static Status rope(TextShape *t, const Json *o, bool multimodal)
+{
+    const Json *r = json_object_get(o, json_has(o, "rope_parameters") ? "rope_parameters" : "rope_scaling");
+    const char *type;
+    int n = 3;
+    if (r && !json_is_object(r) && !json_is_null(r)) return fail(E_DATA, "rope_scaling: an object is wanted");
+    TRY(json_str(r, "type", "default", &type));
+    TRY(json_str(r, "rope_type", type, &type));
+    if (strcmp(type, "default") && !(multimodal && !strcmp(type, "mrope")))
+        return fail(E_DATA, "rope_type = %s: only default is known for this family", type);
+    TRY(json_num(o, "rope_theta", 0.0, &t->theta));
+    TRY(json_num(r, "rope_theta", t->theta, &t->theta));
+    if (!(t->theta > 1.0)) return fail(E_DATA, "rope_theta is missing (or not above 1): add it to the config");
+    if (!multimodal) return OK;
+    t->mrope[0] = 24, t->mrope[1] = 20, t->mrope[2] = 20;
+    if (json_has(r, "mrope_section")) TRY(int_list(r, "mrope_section", t->mrope, 3, &n));
+    if (n != 3 || t->mrope[0] < 0 || t->mrope[1] < 0 || t->mrope[2] < 0 ||
+        t->mrope[0] + t->mrope[1] + t->mrope[2] != t->C / 2)
+        return fail(E_DATA, "mrope_section = [%lld, %lld, %lld]: must be three numbers that sum to head_dim / 2 = %lld",
+                    (long long)t->mrope[0], (long long)t->mrope[1], (long long)t->mrope[2], (long long)(t->C / 2));
+    return OK;
+}
+
+static Status heads(TextShape *t, const Json *o, const TextDefaults *d)
+{
+    int64_t kv = json_object_get(o, "num_key_value_heads") ? 0 : d->kv_heads;      /* explicit null: as many as heads */
+    TRY(dim(o, "num_attention_heads", d->heads, 4096, &t->H));
+    TRY(dim(o, "num_key_value_heads", kv ? kv : t->H, 4096, &t->G));
+    TRY(dim(o, "head_dim", d->head_dim ? d->head_dim : t->D / t->H, 1024, &t->C));
+    if (t->H % t->G)
+        return fail(E_DATA, "num_attention_heads = %lld is not a multiple of num_key_value_heads = %lld",
+                    (long long)t->H, (long long)t->G);
+    if (t->C % 2) return fail(E_DATA, "head_dim = %lld: must be even for rotary positions", (long long)t->C);
+    return OK;
+}
+
+/* Files saved by 5.17 call the number of experts num_local_experts. */
+static Status experts(TextShape *t, const Json *o, const TextDefaults *d)
+{
+    TRY(json_int(o, "num_local_experts", d->experts, &t->E));
+    TRY(json_int(o, "num_experts", t->E, &t->E));
+    TRY(dim(o, "moe_intermediate_size", d->expert_ffn, 1 << 24, &t->I));
+    TRY(dim(o, "num_experts_per_tok", d->per_token, 4096, &t->K));
+    TRY(dim(o, "decoder_sparse_step", 1, 1 << 20, &t->sparse_step));
+    TRY(int_list(o, "mlp_only_layers", t->dense_only, 128, &t->dense_onlys));
+    TRY(json_flag(o, "norm_topk_prob", d->renorm, &t->renorm));
+    TRY(json_num(o, "router_aux_loss_coef", 0.001, &t->aux_coef));
+    if (t->E < 0 || t->E > 4096) return fail(E_DATA, "num_experts = %lld: must be between 0 and 4096", (long long)t->E);
+    if (t->E && t->K > t->E)
+        return fail(E_DATA, "num_experts_per_tok = %lld is more than num_experts = %lld", (long long)t->K, (long long)t->E);
+    return OK;
+}
+
+Status qwen3_text(TextShape *t, const Json *o, const TextDefaults *d, bool sparse, bool multimodal)
+{
+    *t = (TextShape){ .sparse_step = 1 };
+    TRY(dim(o, "vocab_size", 151936, 1 << 30, &t->V));
+    TRY(dim(o, "hidden_size", d->hidden, 1 << 20, &t->D));
+    TRY(dim(o, "num_hidden_layers", d->layers, 4096, &t->L));
+    TRY(dim(o, "intermediate_size", d->ffn, 1 << 24, &t->F));
+    TRY(heads(t, o, d));
+    if (sparse) TRY(experts(t, o, d));
+    TRY(rope(t, o, multimodal));
+    TRY(json_num(o, "rms_norm_eps", 1e-6, &t->eps));
+    TRY(json_num(o, "initializer_range", 0.02, &t->init_std));
+    TRY(json_flag(o, "attention_bias", false, &t->bias));
+    TRY(json_int(o, "pad_token_id", -1, &t->pad_id));
+    TRY(refuse_unless(o, "hidden_act", "silu"));
+    bool window;
+    TRY(json_flag(o, "use_sliding_window", false, &window));
+    if (window) return fail(E_DATA, "use_sliding_window = true: sliding windows are not supported");
+    if (!(t->eps > 0 && t->eps < 1)) return fail(E_DATA, "rms_norm_eps = %g: must be between 0 and 1", t->eps);
+    return OK;
+}
+
+static Status vision_sizes(VisionShape *v, const Json *o)
+{
+    int64_t table;
+    TRY(dim(o, "depth", 27, 1024, &v->depth));
+    TRY(dim(o, "hidden_size", 1152, 1 << 20, &v->D));
+    TRY(dim(o, "intermediate_size", 4304, 1 << 24, &v->F));
+    TRY(dim(o, "num_heads", 16, 4096, &v->H));
+    TRY(dim(o, "in_channels", 3, 64, &v->channels));
+    TRY(dim(o, "patch_size", 16, 1024, &v->patch));
+    TRY(dim(o, "temporal_patch_size", 2, 64, &v->frames));
+    TRY(dim(o, "spatial_merge_size", 2, 16, &v->merge));
+    TRY(dim(o, "out_hidden_size", 3584, 1 << 20, &v->out));
+    TRY(dim(o, "num_position_embeddings", 2304, 1 << 24, &table));
+    v->grid = (int64_t)floor(sqrt((double)table) + 0.5);
+    if (v->grid * v->grid != table)
+        return fail(E_DATA, "num_position_embeddings = %lld: must be a square", (long long)table);
+    if (v->D % v->H || v->D / v->H % 4)
+        return fail(E_DATA, "vision hidden_size = %lld over num_heads = %lld: the head width must be a multiple of 4",
+                    (long long)v->D, (long long)v->H);
+    return OK;
+}
+
+static Status deepstack(VisionShape *v, const Json *o)
+{
+    static const int64_t usual[3] = { 8, 16, 24 };
+    memcpy(v->deepstack, usual, sizeof usual), v->deepstacks = 3;
+    if (json_has(o, "deepstack_visual_indexes"))
+        TRY(int_list(o, "deepstack_visual_indexes", v->deepstack, MAX_DEEPSTACK, &v->deepstacks));
+    for (int i = 0; i < v->deepstacks; i++) {
+        if (v->deepstack[i] < 0 || v->deepstack[i] >= v->depth)
+            return fail(E_DATA, "deepstack_visual_indexes names block %lld of %lld", (long long)v->deepstack[i],
+                        (long long)v->depth);
+        for (int j = 0; j < i; j++)
+            if (v->deepstack[i] == v->deepstack[j])
+                return fail(E_DATA, "deepstack_visual_indexes names block %lld twice", (long long)v->deepstack[i]);
+    }
+    return OK;
+}
+
+Status qwen3_vision(VisionShape *v, const Json *o)
+{
+    const char *act, *type;
+    *v = (VisionShape){ 0 };
+    TRY(vision_sizes(v, o));
+    TRY(deepstack(v, o));
+    TRY(json_str(o, "hidden_act", "gelu_pytorch_tanh", &act));
+    if (!strcmp(act, "gelu_pytorch_tanh")) v->gelu = GELU_TANH;
+    else if (!strcmp(act, "gelu"))         v->gelu = GELU_ERF;
+    else return fail(E_DATA, "vision hidden_act = %s: gelu_pytorch_tanh or gelu are known", act);
+    const Json *r = json_object_get(o, "rope_parameters");        /* hub files have none: rows and columns, 10000 */
+    TRY(json_str(r, "rope_type", "axial", &type));
+    if (strcmp(type, "axial") && strcmp(type, "default"))
+        return fail(E_DATA, "vision rope_type = %s: only axial is known", type);
+    TRY(json_num(r, "rope_theta", 10000.0, &v->theta));
+    return OK;
+}
+
+Status qwen3_dtype(DType *d, const Json *top, const Json *text)
+{
+    const char *name;
+    TRY(json_str(text, "torch_dtype", "float32", &name));
+    TRY(json_str(text, "dtype", name, &name));
+    TRY(json_str(top, "torch_dtype", name, &name));
+    TRY(json_str(top, "dtype", name, &name));
+    return dtype_parse(d, name);
+}

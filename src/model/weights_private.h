@@ -1,0 +1,12 @@
+/* model/weights_private.h -- shared by reading and writing checkpoints. */
+#ifndef MODEL_WEIGHTS_PRIVATE_H
+#define MODEL_WEIGHTS_PRIVATE_H
+
+#include "model/weights.h"
+
+/* Parameter i alone, into where it is bound. */
+MUST Status weights_load_one(Model *m, Backend *be, const SafeTensors *st, int i);
+
+void transpose(float *dst, const float *src, int64_t rows, int64_t cols);   /* dst (cols, rows) */
+
+#endif

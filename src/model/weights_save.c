@@ -1,0 +1,179 @@
+/* model/weights_save.c -- writing checkpoints that transformers loads; see weights.h.
+ *
+ * Names and order are decided once, in walk(): the same walk first declares every tensor and then writes
+ * its bytes, one tensor (or one expert) in host memory at a time. */
+#include "base/json.h"
+#include "model/weights_private.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+typedef struct Saver {
+    const Model *m;
+    Backend     *be;
+    StWriter     out;
+    DType        dtype;
+    bool         writing;                /* second walk */
+    Model       *source;                 /* converting: the same model, its parameters bound in `room` in turn */
+    const SafeTensors *from;
+    Arena        room;
+    float       *stage, *turned;         /* room for the largest tensor that is handled at once */
+    void        *packed;
+} Saver;
+
+/* A dense device tensor as host floats in s->stage, then in the file's type. */
+static Status emit(Saver *s, Tensor t, const float *values)
+{
+    int64_t n = t_count(t);
+    dtype_convert(s->packed, s->dtype, values, F32, n);
+    return st_writer_write(&s->out, s->packed, (size_t)n * dtype_size(s->dtype));
+}
+
+static Status fetch_floats(Saver *s, Tensor t)
+{
+    if (t.dtype == F32) {
+        backend_fetch(s->be, s->stage, t);
+    } else {
+        backend_fetch(s->be, s->packed, t);
+        dtype_convert(s->stage, F32, s->packed, (DType)t.dtype, t_count(t));
+    }
+    return backend_sync(s->be);
+}
+
+static Status save_tensor(Saver *s, const char *name, int rank, const int64_t *shape, Tensor t)
+{
+    if (!s->writing) return st_writer_declare(&s->out, name, s->dtype, rank, shape);
+    TRY(fetch_floats(s, t));
+    return emit(s, t, s->stage);
+}
+
+/* Hub layout of fused experts: [E, in, out]. */
+static Status save_fused(Saver *s, const Param *p, Tensor t)
+{
+    int64_t shape[3] = { p->full[0], p->full[2], p->full[1] };
+    if (!s->writing) return st_writer_declare(&s->out, p->piece[0].name, s->dtype, 3, shape);
+    for (int64_t e = 0; e < p->full[0]; e++) {
+        TRY(fetch_floats(s, t_at(t, e)));
+        transpose(s->turned, s->stage, p->full[1], p->full[2]);
+        TRY(emit(s, t_at(t, e), s->turned));
+    }
+    return OK;
+}
+
+static Status save_each_expert(Saver *s, const Param *p, Tensor t)
+{
+    static const char *const halves[2] = { "gate_proj", "up_proj" };
+    int parts = p->form == FORM_EXPERT_GATE_UP ? 2 : 1;
+    int64_t shape[2] = { p->full[1] / parts, p->full[2] };
+    const char *dot = strrchr(p->piece[0].name, '.');
+    for (int64_t e = 0; e < p->full[0]; e++)
+        for (int k = 0; k < parts; k++) {
+            char name[200];
+            snprintf(name, sizeof name, "%.*s.%lld.%s.weight", (int)(dot - p->piece[0].name), p->piece[0].name,
+                     (long long)e, parts == 2 ? halves[k] : "down_proj");
+            Tensor rows = s->writing ? t_rows(t_at(t, e), k * shape[0], shape[0]) : t;
+            TRY(save_tensor(s, name, 2, shape, rows));
+        }
+    return OK;
+}
+
+/* Converting: parameter i comes from the other checkpoint just before it is written. */
+static Status borrow(Saver *s, int i)
+{
+    if (!s->from || !s->writing) return OK;
+    Param *p = s->source->params.p[i];
+    int64_t n[3] = { p->full[0], p->full[1], p->full[2] };
+    if (p->rank == 1) n[0] = 1, n[1] = p->full[0];
+    arena_clear(&s->room);
+    p->w = t_new(&s->room, "convert", F32, p->rank == 1 ? 2 : p->rank, n);
+    TRY(backend_sync(s->be));
+    return weights_load_one(s->source, s->be, s->from, i);
+}
+
+static Status walk(Saver *s)
+{
+    for (int i = 0; i < s->m->params.n; i++) {
+        const Param *p = s->m->params.p[i];
+        TRY(borrow(s, i));
+        Tensor t = t_has(p->master) && s->dtype == F32 ? p->master : p->w;
+        if (p->form != FORM_ROWS) {
+            TRY(s->m->shape.fused_experts ? save_fused(s, p, t) : save_each_expert(s, p, t));
+            continue;
+        }
+        for (int k = 0; k < p->pieces; k++)
+            TRY(save_tensor(s, p->piece[k].name, p->piece[k].rank, p->piece[k].shape, piece_view(p, t, k)));
+    }
+    return OK;
+}
+
+static Status saver_rooms(Saver *s)
+{
+    int64_t most = 0;
+    for (int i = 0; i < s->m->params.n; i++) {
+        const Param *p = s->m->params.p[i];
+        int64_t n = param_count(p) / (p->form == FORM_ROWS ? 1 : p->full[0]);
+        if (n > most) most = n;
+    }
+    s->stage  = malloc((size_t)most * sizeof *s->stage);
+    s->turned = malloc((size_t)most * sizeof *s->turned);
+    s->packed = malloc((size_t)most * sizeof(double));
+    return s->stage && s->turned && s->packed ? OK : fail(E_FIT, "no host memory to write tensors of %lld values", (long long)most);
+}
+
+static Status save(Saver *s, const char *dir, int64_t max_shard)
+{
+    Status st = saver_rooms(s);
+    if (!st) st = st_writer_open(&s->out, dir, max_shard);
+    if (!st) st = walk(s);
+    if (!st) st = st_writer_begin(&s->out);
+    s->writing = true;
+    if (!st) st = walk(s);
+    if (!st) st = st_writer_finish(&s->out);
+    st_writer_close(&s->out);
+    free(s->stage), free(s->turned), free(s->packed);
+    return st;
+}
+
+Status weights_save(const Model *m, Backend *be, const char *dir, DType dtype, int64_t max_shard)
+{
+    Saver s = { .m = m, .be = be, .dtype = dtype };
+    return save(&s, dir, max_shard);
+}
+
+Status weights_convert(Model *m, Backend *be, const SafeTensors *from, const char *dir, DType dtype, int64_t max_shard)
+{
+    Saver s = { .m = m, .be = be, .dtype = dtype, .source = m, .from = from };
+    int64_t most = 0;
+    for (int i = 0; i < m->params.n; i++)
+        if (param_count(m->params.p[i]) > most) most = param_count(m->params.p[i]);
+    TRY(backend_arena_open(be, &s.room, "convert", (size_t)most * sizeof(float)));
+    Status st = save(&s, dir, max_shard);
+    backend_arena_close(be, &s.room);
+    return st;
+}
+
+static void retype(Json *o, const char *dtype)
+{
+    static const char *const keys[] = { "dtype", "torch_dtype" };
+    for (int i = 0; i < 2; i++)
+        if (json_object_get(o, keys[i])) json_object_set_new(o, keys[i], json_string(dtype));
+}
+
+Status weights_save_config(const char *from, const char *dir, DType dtype)
+{
+    char src[4096], dst[4096];
+    const char *name = dtype == F32 ? "float32" : dtype == F16 ? "float16" : "bfloat16";
+    Json *o;
+    snprintf(src, sizeof src, "%s/config.json", from);
+    snprintf(dst, sizeof dst, "%s/config.json", dir);
+    TRY(json_load(&o, src));
+    retype(o, name);
+    retype(json_object_get(o, "text_config"), name);
+    retype(json_object_get(o, "vision_config"), name);
+    int bad = mkdir(dir, 0777) && errno != EEXIST ? -1 : json_dump_file(o, dst, JSON_INDENT(2));
+    json_decref(o);
+    return bad ? fail(E_IO, "%s: cannot write: %s", dst, strerror(errno)) : OK;
+}

@@ -1,0 +1,31 @@
+/* nn/decoder.h -- one decoder layer: the grain of recompute, pipeline and sharding.
+ *
+ *   h = x + attention(norm(x))        y = h + feed_forward(norm(h)),  dense or mixture of experts */
+#ifndef NN_DECODER_H
+#define NN_DECODER_H
+
+#include "nn/attention.h"
+#include "nn/mlp.h"
+#include "nn/moe.h"
+
+typedef struct Decoder {
+    Attention attn;
+    Param    *norm;                      /* before the feed-forward (D) */
+    bool      sparse;
+    Moe       moe;
+    Mlp       mlp;
+} Decoder;
+
+typedef struct DecoderAct {
+    AttentionAct attn;
+    Tensor       h, n, rstd;             /* (T, D) (T, D) (T, 1) */
+    MoeAct       moe;
+    MlpAct       mlp;
+} DecoderAct;
+
+/* cs: cosines and sines of all positions (T, C). y absent: a replay. */
+void decoder_fwd(Ctx *c, const Decoder *m, DecoderAct *a, Tensor y, Tensor x, Tensor cs);
+/* Replays what the policy dropped, then backward. dx may alias dy. */
+void decoder_bwd(Ctx *c, const Decoder *m, DecoderAct *a, Tensor dx, Tensor dy, Tensor x, Tensor cs);
+
+#endif

@@ -1,0 +1,34 @@
+/* nn/module.c -- need() and the linear layer. */
+#include "nn/module.h"
+
+bool need(Ctx *c, Label l, Tensor *slot, DType d, int64_t rows, int64_t cols)
+{
+    bool keep = c->policy[l] != DROP;
+    if (c->pass == REPLAY && keep) return false;
+    bool lasting = c->pass == FORWARD && keep;
+    *slot = t2(lasting ? c->act : c->scratch, label_name(l), d, rows, cols);
+    return true;
+}
+
+bool replay_begin(Ctx *c, Label first, Label last)
+{
+    bool dropped = false;
+    for (int l = (int)first; l <= (int)last; l++) dropped |= c->policy[l] == DROP;
+    if (dropped) c->pass = REPLAY, c->be->ledger.replay = true;
+    return dropped;
+}
+
+void replay_end(Ctx *c) { c->pass = FORWARD, c->be->ledger.replay = false; }
+
+void linear_fwd(Ctx *c, Tensor y, Tensor x, const Param *w, const Param *b, bool add)
+{
+    op_gemm(c->be, y, x, w->w, param_w(b), GEMM_NT | (add ? GEMM_ACC : 0));
+}
+
+void linear_bwd(Ctx *c, Tensor dx, Tensor dy, Tensor x, const Param *w, const Param *b)
+{
+    Tensor none = { 0 };
+    if (t_has(w->g))         op_gemm(c->be, w->g, dy, x, none, GEMM_TN | GEMM_ACC);
+    if (t_has(param_g(b)))   op_colsum(c->be, b->g, dy);
+    if (t_has(dx))           op_gemm(c->be, dx, dy, w->w, none, GEMM_NN);
+}

@@ -1,0 +1,59 @@
+/* nn/module.h -- all that a module can reach, and the rules modules follow.
+ *
+ * A module is a pair fwd/bwd over plain structs. fwd asks need() for what backward reads and computes it
+ * when told to; bwd may take it all for granted, because the engine replays fwd (pass REPLAY, output absent)
+ * for whatever the policy dropped. Gradients of weights add, gradients of activations overwrite. Scratch is
+ * marked and reset around each layer call; what a module pushes there dies with the call. */
+#ifndef NN_MODULE_H
+#define NN_MODULE_H
+
+#include "nn/batch.h"
+#include "nn/param.h"
+#include "nn/stash.h"
+
+typedef enum { FORWARD, REPLAY, EVAL } Pass;      /* EVAL: forward with no backward to come */
+
+/* Watches values go by (parity, reports): name and number of the value, and the value. */
+typedef struct Tap { void (*see)(void *self, const char *name, int index, Tensor t); void *self; } Tap;
+
+/* Router statistics of all MoE layers of a micro-batch and what becomes of them; see ops/auxloss.c. */
+typedef struct Aux {
+    AuxForm form;
+    float   coeff, z_coeff;
+    Tensor  count, prob, coef;                    /* (L, G, E) f32 */
+    Tensor  zsum, out;                            /* (L) f32; (3) f32 */
+} Aux;
+
+typedef struct Ctx {
+    Backend       *be;
+    const Batch   *batch;
+    Arena         *act, *scratch;                 /* kept for this micro-batch; dies with the layer call */
+    const uint8_t *policy;                        /* one Policy per label */
+    Pass           pass;
+    DType          dtype;                         /* of activations and weights */
+    const Aux     *aux;
+    const Tap     *tap;
+} Ctx;
+
+/* Fills *slot; true if its value must be computed now: FORWARD and EVAL always, REPLAY only if dropped. */
+bool need(Ctx *c, Label l, Tensor *slot, DType d, int64_t rows, int64_t cols);
+
+/* Around the replay of a layer whose labels are first .. last; false when none of them was dropped. */
+bool replay_begin(Ctx *c, Label first, Label last);
+void replay_end(Ctx *c);
+
+static inline Tensor scratch2(Ctx *c, DType d, int64_t rows, int64_t cols)
+{
+    return t2(c->scratch, "scratch", d, rows, cols);
+}
+static inline void tap(Ctx *c, const char *name, int index, Tensor t)
+{
+    if (c->tap && c->pass != REPLAY) c->tap->see(c->tap->self, name, index, t);
+}
+
+/* y = x w' + b, optionally added to what y holds. b may be NULL. */
+void linear_fwd(Ctx *c, Tensor y, Tensor x, const Param *w, const Param *b, bool add);
+/* dx = dy w when dx is wanted; w.g += dy' x; b.g += column sums. Frozen parameters are passed over. */
+void linear_bwd(Ctx *c, Tensor dx, Tensor dy, Tensor x, const Param *w, const Param *b);
+
+#endif

@@ -1,0 +1,194 @@
+/* nn/vision.c -- see vision.h. */
+#include "nn/vision.h"
+
+#include <math.h>
+
+static const float LN_EPS = 1e-6f;                           /* a constant of the model, not of its config */
+
+static Tensor part(const Vision *v, Tensor qkv, int i)       /* q, k or v of a (P, 3D) buffer as (P, H, C) */
+{
+    return t_heads(qkv, i * v->D, v->H, v->D / v->H);
+}
+static Tensor whole(const Vision *v, Tensor t) { return t_heads(t, 0, v->H, v->D / v->H); }
+
+static void block_attention(Ctx *c, const Vision *v, const VisionBlock *m, BlockAct *a, Tensor cs)
+{
+    int64_t P = a->x.n[0], D = v->D;
+    DType d = (DType)a->x.dtype;
+    Tensor none = { 0 };
+    need(c, L_STAT, &a->stat1, F32, P, 2);
+    if (need(c, L_V_NORM, &a->n1, d, P, D))
+        op_layernorm_fwd(c->be, a->n1, a->stat1, a->x, m->norm1_w->w, m->norm1_b->w, LN_EPS);
+    if (need(c, L_V_QKV, &a->qkv, d, P, 3 * D)) linear_fwd(c, a->qkv, a->n1, m->w_qkv, m->b_qkv, false);
+    bool now = need(c, L_V_ROPE, &a->q, d, P, D);
+    now     |= need(c, L_V_ROPE, &a->k, d, P, D);
+    if (now) {
+        op_rope_fwd(c->be, whole(v, a->q), none, part(v, a->qkv, 0), none, cs, 0.0f);
+        op_rope_fwd(c->be, whole(v, a->k), none, part(v, a->qkv, 1), none, cs, 0.0f);
+    }
+    need(c, L_STAT, &a->lse, F32, v->H, P);
+    if (need(c, L_V_CORE, &a->o, d, P, D))
+        op_attention_fwd(c->be, whole(v, a->o), a->lse, whole(v, a->q), whole(v, a->k), part(v, a->qkv, 2),
+                         c->batch->vseg, 1.0f / sqrtf((float)(D / v->H)));
+}
+
+/* y absent: a replay. */
+static void block_fwd(Ctx *c, const Vision *v, const VisionBlock *m, BlockAct *a, Tensor y, Tensor cs)
+{
+    int64_t P = a->x.n[0], D = v->D;
+    DType d = (DType)a->x.dtype;
+    block_attention(c, v, m, a, cs);
+    if (need(c, L_V_RESID, &a->h, d, P, D)) {
+        op_copy(c->be, a->h, a->x);
+        linear_fwd(c, a->h, a->o, m->w_o, m->b_o, true);
+    }
+    need(c, L_STAT, &a->stat2, F32, P, 2);
+    if (need(c, L_V_NORM, &a->n2, d, P, D))
+        op_layernorm_fwd(c->be, a->n2, a->stat2, a->h, m->norm2_w->w, m->norm2_b->w, LN_EPS);
+    if (need(c, L_V_UP, &a->up, d, P, v->F))   linear_fwd(c, a->up, a->n2, m->w_up, m->b_up, false);
+    if (need(c, L_V_ACT, &a->act, d, P, v->F)) op_gelu_fwd(c->be, a->act, a->up, v->gelu);
+    if (!t_has(y)) return;
+    op_copy(c->be, y, a->h);
+    linear_fwd(c, y, a->act, m->w_down, m->b_down, true);
+}
+
+static void block_attention_bwd(Ctx *c, const Vision *v, const VisionBlock *m, BlockAct *a, Tensor dn, Tensor dh, Tensor cs)
+{
+    int64_t P = a->x.n[0], D = v->D;
+    DType d = (DType)a->x.dtype;
+    Tensor none = { 0 };
+    Tensor dout = scratch2(c, d, P, D), delta = scratch2(c, F32, v->H, P), dqkv = scratch2(c, d, P, 3 * D);
+    Tensor dq = part(v, dqkv, 0), dk = part(v, dqkv, 1);
+    linear_bwd(c, dout, dh, a->o, m->w_o, m->b_o);
+    op_attention_bwd(c->be, dq, dk, part(v, dqkv, 2), delta, whole(v, dout), whole(v, a->o), a->lse, whole(v, a->q),
+                     whole(v, a->k), part(v, a->qkv, 2), c->batch->vseg, 1.0f / sqrtf((float)(D / v->H)));
+    op_rope_bwd(c->be, dq, none, dq, none, none, none, cs);
+    op_rope_bwd(c->be, dk, none, dk, none, none, none, cs);
+    linear_bwd(c, dn, dqkv, a->n1, m->w_qkv, m->b_qkv);
+}
+
+/* dx may alias dy. */
+static void block_bwd(Ctx *c, const Vision *v, const VisionBlock *m, BlockAct *a, Tensor dx, Tensor dy, Tensor cs)
+{
+    int64_t P = a->x.n[0], D = v->D;
+    DType d = (DType)a->x.dtype;
+    ArenaMark mark = arena_mark(c->scratch);
+    if (replay_begin(c, L_V_NORM, L_V_ACT)) {
+        block_fwd(c, v, m, a, (Tensor){ 0 }, cs);
+        replay_end(c);
+    }
+    Tensor dup = scratch2(c, d, P, v->F), dn = scratch2(c, d, P, D), dh = scratch2(c, d, P, D);
+    linear_bwd(c, dup, dy, a->act, m->w_down, m->b_down);
+    op_gelu_bwd(c->be, dup, dup, a->up, v->gelu);
+    linear_bwd(c, dn, dup, a->n2, m->w_up, m->b_up);
+    op_layernorm_bwd(c->be, dh, m->norm2_w->g, m->norm2_b->g, dn, a->h, m->norm2_w->w, a->stat2, dy);
+    block_attention_bwd(c, v, m, a, dn, dh, cs);
+    op_layernorm_bwd(c->be, dx, m->norm1_w->g, m->norm1_b->g, dn, a->x, m->norm1_w->w, a->stat1, dh);
+    arena_reset(c->scratch, mark);
+}
+
+/* y (N, O) from x (P, D); y absent: a replay. The 2x2 merge itself is a reshape: patches of a block are
+ * consecutive rows. */
+static void merger_fwd(Ctx *c, const Vision *v, const Merger *m, MergerAct *a, Tensor y, Tensor x)
+{
+    int64_t wide = v->D * v->merge * v->merge, N = x.n[0] / (v->merge * v->merge);
+    DType d = (DType)x.dtype;
+    Tensor rows = m->norm_after ? t_as2(x, N, wide) : x;
+    a->x = x;
+    need(c, L_STAT, &a->stat, F32, rows.n[0], 2);
+    if (need(c, L_MERGER, &a->n, d, rows.n[0], rows.n[1]))
+        op_layernorm_fwd(c->be, a->n, a->stat, rows, m->norm_w->w, m->norm_b->w, LN_EPS);
+    if (need(c, L_MERGER, &a->f1, d, N, wide)) linear_fwd(c, a->f1, t_as2(a->n, N, wide), m->w1, m->b1, false);
+    if (need(c, L_MERGER, &a->a1, d, N, wide)) op_gelu_fwd(c->be, a->a1, a->f1, GELU_ERF);
+    if (t_has(y)) linear_fwd(c, y, a->a1, m->w2, m->b2, false);
+}
+
+/* dx = dres + gradient of x; dx absent when nothing below trains. */
+static void merger_bwd(Ctx *c, const Vision *v, const Merger *m, MergerAct *a, Tensor dx, Tensor dy, Tensor dres)
+{
+    int64_t wide = v->D * v->merge * v->merge, N = dy.n[0];
+    DType d = (DType)dy.dtype;
+    ArenaMark mark = arena_mark(c->scratch);
+    c->be->ledger.part = PART_MERGER;
+    if (replay_begin(c, L_MERGER, L_MERGER)) {
+        merger_fwd(c, v, m, a, (Tensor){ 0 }, a->x);
+        replay_end(c);
+    }
+    Tensor df = scratch2(c, d, N, wide), dn = scratch2(c, d, N, wide);
+    linear_bwd(c, df, dy, a->a1, m->w2, m->b2);
+    op_gelu_bwd(c->be, df, df, a->f1, GELU_ERF);
+    linear_bwd(c, dn, df, t_as2(a->n, N, wide), m->w1, m->b1);
+    int64_t rows = a->n.n[0], cols = a->n.n[1];
+    op_layernorm_bwd(c->be, t_has(dx) ? t_as2(dx, rows, cols) : dx, m->norm_w->g, m->norm_b->g, t_as2(dn, rows, cols),
+                     t_as2(a->x, rows, cols), m->norm_w->w, a->stat, t_has(dres) ? t_as2(dres, rows, cols) : dres);
+    c->be->ledger.part = PART_VISION;
+    arena_reset(c->scratch, mark);
+}
+
+static Tensor merge(Ctx *c, const Vision *v, const Merger *m, MergerAct *a, Tensor x)
+{
+    ArenaMark mark = arena_mark(c->scratch);
+    Tensor y = t2(c->act, "VISUAL", (DType)x.dtype, x.n[0] / (v->merge * v->merge), v->out);
+    c->be->ledger.part = PART_MERGER;
+    merger_fwd(c, v, m, a, y, x);
+    c->be->ledger.part = PART_VISION;
+    arena_reset(c->scratch, mark);
+    return y;
+}
+
+static Tensor patches(Ctx *c, const Vision *v, VisionAct *a)
+{
+    int64_t P = c->batch->P;
+    Tensor x = t2(c->act, label_name(L_INPUT), c->dtype, P, v->D);
+    a->cs = t2(c->act, "ROPE_TABLE", F32, P, v->D / v->H);
+    op_rope_table(c->be, a->cs, c->batch->vpos, v->inv, v->axis);
+    a->pixels = c->batch->pixels;
+    if (c->dtype != F32) {
+        a->pixels = t2(c->act, "PIXELS", c->dtype, P, v->patch_dim);
+        op_copy(c->be, a->pixels, c->batch->pixels);
+    }
+    linear_fwd(c, x, a->pixels, v->w_patch, v->b_patch, false);
+    op_pos_embed_fwd(c->be, x, x, v->pos->w, c->batch->cell);
+    return x;
+}
+
+void vision_fwd(Ctx *c, const Vision *v, VisionAct *a)
+{
+    c->be->ledger.part = PART_VISION;
+    Tensor x = patches(c, v, a);
+    for (int64_t b = 0, f = 0; b < v->depth; b++) {
+        ArenaMark mark = arena_mark(c->scratch);
+        Tensor y = t2(c->act, label_name(L_INPUT), c->dtype, x.n[0], v->D);
+        a->block[b].x = x;
+        block_fwd(c, v, &v->block[b], &a->block[b], y, a->cs);
+        arena_reset(c->scratch, mark);
+        x = y;
+        for (; f < v->deepstacks && v->after[f] == b; f++) {
+            a->feature[f] = merge(c, v, &v->stack[v->weights[f]], &a->stack[f], x);
+            tap(c, "vision.deepstack", (int)f, a->feature[f]);
+        }
+    }
+    a->last = x;
+    a->out  = merge(c, v, &v->merger, &a->merger, x);
+    tap(c, "vision.hidden", -1, a->out);
+}
+
+void vision_bwd(Ctx *c, const Vision *v, VisionAct *a, Tensor dout, const Tensor *dfeature)
+{
+    c->be->ledger.part = PART_VISION;
+    ArenaMark mark = arena_mark(c->scratch);
+    Tensor none = { 0 };
+    Tensor dx = v->frozen ? none : scratch2(c, c->dtype, a->last.n[0], v->D);
+    merger_bwd(c, v, &v->merger, &a->merger, dx, dout, none);
+    int f = v->deepstacks - 1;
+    for (int64_t b = v->depth - 1; b >= 0; b--) {
+        for (; f >= 0 && v->after[f] == b; f--)
+            if (t_has(dfeature[f])) merger_bwd(c, v, &v->stack[v->weights[f]], &a->stack[f], dx, dfeature[f], dx);
+        if (!v->frozen) block_bwd(c, v, &v->block[b], &a->block[b], dx, dx, a->cs);
+    }
+    if (!v->frozen) {
+        if (t_has(v->pos->g)) op_pos_embed_bwd(c->be, v->pos->g, dx, c->batch->cell);
+        linear_bwd(c, none, dx, a->pixels, v->w_patch, v->b_patch);
+    }
+    arena_reset(c->scratch, mark);
+}

@@ -1,0 +1,119 @@
+/* ops/adamw.c -- the gradient's norm and the optimizer's step: contract, price, CPU.
+ *
+ *   sumsq   out += sum of x^2, in double; fixed chunks added in order, whatever the number of threads
+ *   adamw   as PyTorch does it, p = master, or w itself where there is none:
+ *           p *= 1 - lr decay        g' = g min(1, max_norm / (sqrt(sumsq) + 1e-6))
+ *           m += (1 - beta1) (g' - m)        v = beta2 v + (1 - beta2) g'^2
+ *           p -= lr / (1 - beta1^step) * m / (sqrt(v) / sqrt(1 - beta2^step) + eps)        w = p, rounded
+ *
+ * All tensors are dense and of one shape. w f32 or bf16 (bf16 needs a master), master and g f32, m and v f32
+ * or bf16, out and sumsq one f64. Gradients are not clipped when sumsq is absent or max_norm is 0; a norm
+ * that is not finite is for the caller to look at before the step. */
+#include "ops/rows.h"
+
+Cost sumsq_cost(Backend *be, Tensor out, Tensor x)
+{
+    REQUIRE(out.dtype == F64 && t_count(out) == 1 && x.dtype == F32 && t_dense(x),
+            "sumsq: out %s x %s", t_fmt(out), t_fmt(x));
+    return (Cost){ .flops = 2.0 * (double)t_count(x), .rd = t_bytes(x), .wr = t_bytes(out) };
+}
+
+static bool alike(Tensor t, Tensor w)
+{
+    return is_float(t) && t_dense(t) && t.rank == w.rank && !memcmp(t.n, w.n, sizeof t.n);
+}
+
+Cost adamw_cost(Backend *be, Tensor w, Tensor master, Tensor m, Tensor v, Tensor g, Tensor sumsq, AdamW h)
+{
+    Tensor p = t_has(master) ? master : w;
+    REQUIRE(alike(w, w) && alike(p, w) && alike(m, w) && alike(v, w) && alike(g, w) && p.dtype == F32 &&
+            g.dtype == F32,
+            "adamw: w %s master %s m %s v %s g %s", t_fmt(w), t_fmt(master), t_fmt(m), t_fmt(v), t_fmt(g));
+    REQUIRE(h.step >= 1 && (!t_has(sumsq) || (sumsq.dtype == F64 && t_count(sumsq) == 1)),
+            "adamw: step %lld sumsq %s", (long long)h.step, t_fmt(sumsq));
+    int64_t state = t_bytes(m) + t_bytes(v) + t_bytes(p);
+    return (Cost){ .flops = 15.0 * (double)t_count(w),
+                   .rd    = state + t_bytes(g),
+                   .wr    = state + (t_has(master) ? t_bytes(w) : 0) };
+}
+
+static HOT double square_sum(const float *x, int64_t n)
+{
+    double s = 0.0;
+    #pragma omp simd reduction(+:s)
+    for (int64_t i = 0; i < n; i++) s += (double)x[i] * x[i];
+    return s;
+}
+
+void cpu_sumsq(Backend *be, Tensor out, Tensor x)
+{
+    int64_t n = t_count(x);
+    double  part[CPU_CHUNKS], sum = 0.0;
+    #pragma omp parallel for schedule(static) if(worth_threads(n))
+    for (int c = 0; c < CPU_CHUNKS; c++) {
+        int64_t from = chunk_begin(n, c), to = chunk_begin(n, c + 1);
+        part[c] = square_sum((const float *)x.data + from, to - from);
+    }
+    for (int c = 0; c < CPU_CHUNKS; c++) sum += part[c];
+    *(double *)out.data += sum;
+}
+
+/* A step's factors, worked out once in double. */
+typedef struct Factors { float shrink, clip, in1, keep2, in2, root, eps, step; } Factors;
+
+static Factors factors(AdamW h, Tensor sumsq)
+{
+    double b1 = h.beta1, b2 = h.beta2, clip = 1.0;
+    if (t_has(sumsq) && h.max_norm > 0.0f) clip = h.max_norm / (sqrt(*(const double *)sumsq.data) + 1e-6);
+    return (Factors){
+        .shrink = (float)(1.0 - (double)h.lr * h.decay),
+        .clip   = clip < 1.0 ? (float)clip : 1.0f,
+        .in1    = (float)(1.0 - b1),
+        .keep2  = h.beta2,
+        .in2    = (float)(1.0 - b2),
+        .root   = (float)sqrt(1.0 - pow(b2, (double)h.step)),
+        .eps    = h.eps,
+        .step   = (float)(h.lr / (1.0 - pow(b1, (double)h.step))),
+    };
+}
+
+static HOT void adam(float *restrict p, float *restrict m, float *restrict v, const float *restrict grad,
+                     Factors f, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        float g = grad[i] * f.clip;
+        m[i] += f.in1 * (g - m[i]);
+        v[i]  = f.keep2 * v[i] + f.in2 * g * g;
+        p[i]  = p[i] * f.shrink - f.step * (m[i] / (__builtin_sqrtf(v[i]) / f.root + f.eps));
+    }
+}
+
+/* Elements at .. at+n-1 of a dense tensor as floats, and back; an f32 tensor is worked on in place. */
+static float *piece_open(Tensor t, int64_t at, int64_t n, float *buf)
+{
+    if (t.dtype == F32) return (float *)t.data + at;
+    cpu_widen(buf, (const uint16_t *)t.data + at, n);
+    return buf;
+}
+static void piece_close(Tensor t, int64_t at, int64_t n, const float *x)
+{
+    if (t.dtype != F32) cpu_narrow((uint16_t *)t.data + at, x, n);
+    else if (x != (float *)t.data + at) memcpy((float *)t.data + at, x, (size_t)n * sizeof *x);
+}
+
+void cpu_adamw(Backend *be, Tensor w, Tensor master, Tensor m, Tensor v, Tensor g, Tensor sumsq, AdamW h)
+{
+    int64_t n = t_count(w);
+    Factors f = factors(h, sumsq);
+    #pragma omp parallel for schedule(static) if(worth_threads(n))
+    for (int64_t at = 0; at < n; at += PIECE) {
+        float   mbuf[PIECE], vbuf[PIECE];
+        int64_t k  = n - at < PIECE ? n - at : PIECE;
+        float  *p  = (float *)(t_has(master) ? master : w).data + at;
+        float  *pm = piece_open(m, at, k, mbuf), *pv = piece_open(v, at, k, vbuf);
+        adam(p, pm, pv, (const float *)g.data + at, f, k);
+        piece_close(m, at, k, pm);
+        piece_close(v, at, k, pv);
+        piece_close(w, at, k, p);
+    }
+}

@@ -1,0 +1,304 @@
+/* ops/attention.c -- softmax attention within the segments of a flat stream: contract, price, CPU.
+ *
+ *   o[t,h,:] = sum over keys j of exp(scale q[t,h,:].k[j,g,:] - lse[h,t]) v[j,g,:],    g = h / (Hq / Hkv)
+ *
+ * q, o (T, Hq, C) and k, v (T, Hkv, C) are views with any stride between rows and between heads; lse and
+ * delta (Hq, T) are f32. The keys of row t are the rows of its segment, under seg.causal those up to t
+ * itself. Rows outside all segments (before starts[0], from starts[n]) get o = 0, lse = 0 and zero gradients.
+ * Backward overwrites dq, dk and dv; delta[h,t] = dout[t,h,:].o[t,h,:] is scratch that it fills.
+ *
+ * No T x T matrix exists: tiles pass through each thread's own workspace. A task stacks the query heads that
+ * share a key head (up to ROWS rows of queries) and meets the keys BK at a time. Storage is f32 or bf16,
+ * arithmetic f32; backward forms the scores again (priced as extra). No two tasks write to the same place, and
+ * each element is summed over ascending keys or query blocks: the same bits on any number of threads. */
+#include "ops/tile.h"
+
+#include <limits.h>
+
+enum { ROWS = 192, BK = 192, MAX_C = 512 };               /* multiples of both paddings of tile.h */
+
+static bool heads_fit(Tensor x, int64_t T, int64_t H, int64_t C)
+{
+    return x.rank == 3 && x.n[0] == T && x.n[1] == H && x.n[2] == C && is_float(x);
+}
+
+static bool stat_fits(Tensor x, int64_t H, int64_t T)
+{
+    return x.rank == 2 && x.n[0] == H && x.n[1] == T && x.dtype == F32;
+}
+
+static bool shapes_fit(Tensor q, Tensor k, Tensor v, Segments seg)
+{
+    int64_t T = q.n[0], H = q.n[1], G = k.n[1], C = q.n[2];
+    return heads_fit(q, T, H, C) && heads_fit(k, T, G, C) && heads_fit(v, T, G, C) && G > 0 && H % G == 0 &&
+           H / G <= ROWS && C >= 1 && C <= MAX_C && T < INT_MAX && seg.starts.dtype == I32 && seg.starts.n[0] == seg.n + 1;
+}
+
+Cost attention_fwd_cost(Backend *be, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Segments seg, float scale)
+{
+    REQUIRE(shapes_fit(q, k, v, seg) && heads_fit(o, q.n[0], q.n[1], q.n[2]) && stat_fits(lse, q.n[1], q.n[0]),
+            "attention_fwd: o%s lse%s q%s k%s v%s starts%s", t_fmt(o), t_fmt(lse), t_fmt(q), t_fmt(k), t_fmt(v),
+            t_fmt(seg.starts));
+    return (Cost){ .flops = 4.0 * (double)(q.n[1] * q.n[2]) * seg.pairs,
+                   .rd    = t_bytes(q) + t_bytes(k) + t_bytes(v),
+                   .wr    = t_bytes(o) + t_bytes(lse) };
+}
+
+Cost attention_bwd_cost(Backend *be, Tensor dq, Tensor dk, Tensor dv, Tensor delta, Tensor dout, Tensor o, Tensor lse,
+                        Tensor q, Tensor k, Tensor v, Segments seg, float scale)
+{
+    int64_t T = q.n[0], H = q.n[1], G = k.n[1], C = q.n[2];
+    REQUIRE(shapes_fit(q, k, v, seg), "attention_bwd: q%s k%s v%s starts%s", t_fmt(q), t_fmt(k), t_fmt(v),
+            t_fmt(seg.starts));
+    REQUIRE(heads_fit(dq, T, H, C) && heads_fit(dk, T, G, C) && heads_fit(dv, T, G, C) && heads_fit(dout, T, H, C) &&
+            heads_fit(o, T, H, C) && stat_fits(lse, H, T) && stat_fits(delta, H, T),
+            "attention_bwd: dq%s dk%s dv%s delta%s dout%s o%s lse%s of q%s", t_fmt(dq), t_fmt(dk), t_fmt(dv),
+            t_fmt(delta), t_fmt(dout), t_fmt(o), t_fmt(lse), t_fmt(q));
+    return (Cost){ .flops = 8.0 * (double)(H * C) * seg.pairs,
+                   .extra = 2.0 * (double)(H * C) * seg.pairs,
+                   .rd    = t_bytes(q) + t_bytes(k) + t_bytes(v) + t_bytes(dout) + t_bytes(o) + t_bytes(lse),
+                   .wr    = t_bytes(dq) + t_bytes(dk) + t_bytes(dv) };
+}
+
+static char *head_ptr(Tensor t, int64_t head, int64_t row)
+{
+    return (char *)t.data + (row * t.s[0] + head * t.s[1]) * (int64_t)dtype_size((DType)t.dtype);
+}
+
+/* Rows row .. row + rows - 1 of one head. */
+static Source head_rows(Tensor t, int64_t head, int64_t row, int64_t rows)
+{
+    return (Source){ head_ptr(t, head, row), t.s[0], rows, t.n[2], (DType)t.dtype };
+}
+
+static void head_write(Tensor t, int64_t head, int64_t row, const float *src, int64_t ld, int64_t rows)
+{
+    tile_write(head_ptr(t, head, row), (DType)t.dtype, t.s[0], src, ld, rows, t.n[2]);
+}
+
+/* Rows from .. to - 1 of all heads = 0. */
+static void zero_rows(Tensor t, int64_t from, int64_t to)
+{
+    for (int64_t r = from; r < to; r++)
+        for (int64_t h = 0; h < t.n[1]; h++)
+            memset(head_ptr(t, h, r), 0, (size_t)t.n[2] * dtype_size((DType)t.dtype));
+}
+
+INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* Queries per task: as many as stack to ROWS. */
+static int32_t query_rows(int64_t group) { return (int32_t)(ROWS / group); }
+
+/* Columns of a row of scores that attend: keys k0 .. of query t up to itself. */
+INLINE int64_t visible(int64_t cols, bool causal, int64_t t, int64_t k0)
+{
+    return !causal || t - k0 >= cols ? cols : t < k0 ? 0 : t - k0 + 1;
+}
+
+/* Work lists live in the shared workspace, longest segments first so that dynamic scheduling ends evenly.
+ * A list is cut over rows alone; its tasks run once per head. */
+typedef struct Task {
+    int32_t q0, q1, k0, k1;   /* its queries and keys */
+    bool    dq, dkv;          /* what backward wants of it */
+} Task;
+
+static void add_task(Backend *be, int64_t *count, Task t)
+{
+    REQUIRE((size_t)(*count + 1) * sizeof t <= CPU_SHARED, "attention: more than %lld tasks", (long long)*count);
+    ((Task *)cpu_shared(be))[(*count)++] = t;
+}
+
+/* ---- forward ---- */
+
+/* Scores s become exp(s - max), unseen ones 0; max, sum and the output o so far follow. Row r is query
+ * q0 + r % n of head r / n. */
+HOT static void softmax_tile(float *s, float *max, float *sum, float *o, int64_t rows, int64_t n, int64_t cols,
+                             int64_t W, bool causal, int64_t q0, int64_t k0)
+{
+    for (int64_t r = 0; r < rows; r++, s += BK, o += W) {
+        int64_t seen = visible(cols, causal, q0 + r % n, k0);
+        float   top = max[r], total = 0.0f;
+        #pragma omp simd reduction(max : top)
+        for (int64_t c = 0; c < seen; c++) top = s[c] > top ? s[c] : top;
+        #pragma omp simd reduction(+ : total)
+        for (int64_t c = 0; c < seen; c++) total += s[c] = fast_exp(s[c] - top);
+        for (int64_t c = seen; c < cols; c++) s[c] = 0.0f;
+        if (seen == 0 || top == max[r]) { sum[r] += total; continue; }
+        float fade = fast_exp(max[r] - top);
+        for (int64_t c = 0; c < W; c++) o[c] *= fade;
+        sum[r] = sum[r] * fade + total, max[r] = top;
+    }
+}
+
+static void fwd_task(float *ws, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Task t, int64_t g, bool causal,
+                     float scale)
+{
+    int64_t C = q.n[2], W = tile_cols(C), group = q.n[1] / k.n[1], n = t.q1 - t.q0, rows = n * group;
+    float  *S = ws, *Q = S + ROWS * BK, *O = Q + ROWS * W, *KT = O + ROWS * W, *V = KT + BK * W;
+    float   max[ROWS], sum[ROWS] = { 0 };
+    for (int64_t j = 0; j < group; j++) tile_read(Q + j * n * W, W, head_rows(q, g * group + j, t.q0, n), scale);
+    for (int64_t r = 0; r < rows; r++) max[r] = -INFINITY;
+    memset(O, 0, (size_t)(rows * W) * sizeof *O);
+    for (int64_t k0 = t.k0; k0 < t.k1; k0 += BK) {
+        int64_t cols = least(BK, t.k1 - k0);
+        tile_transpose(KT, BK, head_rows(k, g, k0, cols));
+        tile_read(V, W, head_rows(v, g, k0, cols), 1.0f);
+        tile_mul(false, S, BK, Q, W, 1, KT, BK, rows, cols, C);
+        softmax_tile(S, max, sum, O, rows, n, cols, W, causal, t.q0, k0);
+        tile_mul(true, O, W, S, BK, 1, V, W, rows, C, cols);
+    }
+    for (int64_t r = 0; r < rows; r++) {
+        for (int64_t c = 0; c < C; c++) O[r * W + c] /= sum[r];
+        ((float *)row_ptr(lse, g * group + r / n))[t.q0 + r % n] = max[r] + logf(sum[r]);
+    }
+    for (int64_t j = 0; j < group; j++) head_write(o, g * group + j, t.q0, O + j * n * W, W, n);
+}
+
+/* Query blocks of all segments; under a causal mask the last blocks of a segment have the most keys. */
+static int64_t fwd_tasks(Backend *be, Segments seg, int32_t n)
+{
+    const int32_t *at = seg.starts.data;
+    int64_t count = 0;
+    for (int64_t longest = INT_MAX; longest > 0; longest /= 2) {
+        for (int64_t i = 0; i < seg.n; i++) {
+            int32_t b = at[i], e = at[i + 1];
+            if (e - b > longest || e - b <= longest / 2) continue;
+            for (int32_t q = b + (e - b - 1) / n * n; q >= b; q -= n) {
+                int32_t end = (int32_t)least(q + n, e);
+                add_task(be, &count, (Task){ q, end, b, seg.causal ? end : e, false, false });
+            }
+        }
+    }
+    return count;
+}
+
+void cpu_attention_fwd(Backend *be, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Segments seg, float scale)
+{
+    const int32_t *at = seg.starts.data;
+    const Task    *tasks = (Task *)cpu_shared(be);
+    int64_t T = q.n[0], H = q.n[1], G = k.n[1], count = fwd_tasks(be, seg, query_rows(H / G));
+    zero_rows(o, 0, at[0]), zero_rows(o, at[seg.n], T);
+    for (int64_t h = 0; h < H; h++) {
+        float *row = (float *)row_ptr(lse, h);
+        memset(row, 0, (size_t)at[0] * sizeof *row);
+        memset(row + at[seg.n], 0, (size_t)(T - at[seg.n]) * sizeof *row);
+    }
+    #pragma omp parallel for schedule(dynamic)
+    for (int64_t i = 0; i < count * G; i++)
+        fwd_task(cpu_own(be), o, lse, q, k, v, tasks[i / G], i % G, seg.causal, scale);
+}
+
+/* ---- backward ---- */
+
+HOT static void delta_rows(Tensor delta, Tensor dout, Tensor o, int64_t t)
+{
+    float d[MAX_C], y[MAX_C];
+    for (int64_t h = 0; h < o.n[1]; h++) {
+        float sum = 0.0f;
+        tile_read(d, MAX_C, head_rows(dout, h, t, 1), 1.0f);
+        tile_read(y, MAX_C, head_rows(o, h, t, 1), 1.0f);
+        #pragma omp simd reduction(+ : sum)
+        for (int64_t c = 0; c < o.n[2]; c++) sum += d[c] * y[c];
+        ((float *)row_ptr(delta, h))[t] = sum;
+    }
+}
+
+/* Scores s and products ds = dout.v become probabilities and gradients of the unscaled scores; the padding of
+ * the columns becomes 0, for its rows in dk and dv belong to other keys. */
+HOT static void gradient_tile(float *s, float *ds, const float *lse, const float *delta, int64_t rows, int64_t n,
+                              int64_t cols, bool causal, int64_t q0, int64_t k0)
+{
+    for (int64_t r = 0; r < rows; r++, s += BK, ds += BK) {
+        int64_t seen = visible(cols, causal, q0 + r % n, k0);
+        for (int64_t c = 0; c < seen; c++) {
+            s[c]  = fast_exp(s[c] - lse[r]);
+            ds[c] = s[c] * (ds[c] - delta[r]);
+        }
+        for (int64_t c = seen; c < tile_rows(cols); c++) s[c] = ds[c] = 0.0f;
+    }
+}
+
+typedef struct Grads { Tensor dq, dk, dv, delta, dout, lse, q, k, v; bool causal; float scale; } Grads;
+
+/* One key head within the task's queries and keys: dq is summed over the keys, dk and dv over the queries and
+ * the query heads that share the key head. q carries the scale, so that dk needs none; dq gets it at last. */
+static void bwd_task(float *ws, const Grads *x, Task t, int64_t g)
+{
+    int64_t C = x->q.n[2], W = tile_cols(C), group = x->q.n[1] / x->k.n[1], h0 = g * group, keys = t.k1 - t.k0;
+    int64_t step = query_rows(group);
+    float  *S = ws, *dS = S + ROWS * BK, *Q = dS + ROWS * BK, *dO = Q + ROWS * W, *dQ = dO + ROWS * W;
+    float  *K = dQ + ROWS * W, *KT = K + BK * W, *VT = KT + BK * W, *dK = VT + BK * W, *dV = dK + tile_rows(keys) * W;
+    float   lse[ROWS], delta[ROWS];
+    if (t.dkv) memset(dK, 0, (size_t)(2 * tile_rows(keys) * W) * sizeof *dK);
+    for (int64_t q0 = t.q0; q0 < t.q1; q0 += step) {
+        int64_t n = least(step, t.q1 - q0), rows = n * group, last = x->causal ? least(t.k1, q0 + n) : t.k1;
+        for (int64_t j = 0; j < group; j++) {
+            tile_read(Q + j * n * W, W, head_rows(x->q, h0 + j, q0, n), x->scale);
+            tile_read(dO + j * n * W, W, head_rows(x->dout, h0 + j, q0, n), 1.0f);
+            memcpy(lse + j * n, (float *)row_ptr(x->lse, h0 + j) + q0, (size_t)n * sizeof *lse);
+            memcpy(delta + j * n, (float *)row_ptr(x->delta, h0 + j) + q0, (size_t)n * sizeof *delta);
+        }
+        if (t.dq) memset(dQ, 0, (size_t)(rows * W) * sizeof *dQ);
+        for (int64_t k0 = t.k0; k0 < last; k0 += BK) {
+            int64_t cols = least(BK, last - k0), at = (k0 - t.k0) * W;
+            tile_transpose(KT, BK, head_rows(x->k, g, k0, cols));
+            tile_transpose(VT, BK, head_rows(x->v, g, k0, cols));
+            tile_mul(false, S, BK, Q, W, 1, KT, BK, rows, cols, C);
+            tile_mul(false, dS, BK, dO, W, 1, VT, BK, rows, cols, C);
+            gradient_tile(S, dS, lse, delta, rows, n, cols, x->causal, q0, k0);
+            if (t.dkv) tile_mul(true, dV + at, W, S, 1, BK, dO, W, cols, C, rows);
+            if (t.dkv) tile_mul(true, dK + at, W, dS, 1, BK, Q, W, cols, C, rows);
+            if (!t.dq) continue;
+            tile_read(K, W, head_rows(x->k, g, k0, cols), 1.0f);
+            tile_mul(true, dQ, W, dS, BK, 1, K, W, rows, C, cols);
+        }
+        if (!t.dq) continue;
+        for (int64_t i = 0; i < rows * W; i++) dQ[i] *= x->scale;
+        for (int64_t j = 0; j < group; j++) head_write(x->dq, h0 + j, q0, dQ + j * n * W, W, n);
+    }
+    if (t.dkv) head_write(x->dk, g, t.k0, dK, W, keys), head_write(x->dv, g, t.k0, dV, W, keys);
+}
+
+/* A segment whose whole head is a fair share of the work, and whose sums fit the workspace, is one task per
+ * head and forms its scores once. A longer one is cut twice, by keys for dk and dv and by queries for dq;
+ * tiles and order are the same, and so are the bits. */
+static int64_t bwd_tasks(Backend *be, Segments seg, int64_t G, int32_t n, int64_t W)
+{
+    const int32_t *at = seg.starts.data;
+    int64_t count = 0, room = (int64_t)(CPU_OWN / sizeof(float)) - 2 * ROWS * BK - (3 * ROWS + 3 * BK) * W;
+    double  share = 0;
+    for (int64_t i = 0; i < seg.n; i++) share += (double)(at[i + 1] - at[i]) * (double)(at[i + 1] - at[i]);
+    share *= (double)G / omp_get_max_threads();
+    for (int64_t longest = INT_MAX; longest > 0; longest /= 2) {
+        for (int64_t i = 0; i < seg.n; i++) {
+            int32_t b = at[i], e = at[i + 1];
+            if (e - b > longest || e - b <= longest / 2) continue;
+            if ((double)(e - b) * (e - b) <= share && 2 * tile_rows(e - b) * W <= room) {
+                add_task(be, &count, (Task){ b, e, b, e, true, true });
+                continue;
+            }
+            for (int32_t k = b; k < e; k += BK) {
+                int32_t from = seg.causal ? b + (k - b) / n * n : b;        /* earlier queries see none of it */
+                add_task(be, &count, (Task){ from, e, k, (int32_t)least(k + BK, e), false, true });
+            }
+            for (int32_t q = b + (e - b - 1) / n * n; q >= b; q -= n)
+                add_task(be, &count, (Task){ q, (int32_t)least(q + n, e), b, e, true, false });
+        }
+    }
+    return count;
+}
+
+void cpu_attention_bwd(Backend *be, Tensor dq, Tensor dk, Tensor dv, Tensor delta, Tensor dout, Tensor o, Tensor lse,
+                       Tensor q, Tensor k, Tensor v, Segments seg, float scale)
+{
+    const int32_t *at = seg.starts.data;
+    const Task    *tasks = (Task *)cpu_shared(be);
+    const Tensor   outs[] = { dq, dk, dv };
+    const Grads    x = { dq, dk, dv, delta, dout, lse, q, k, v, seg.causal, scale };
+    int64_t T = q.n[0], G = k.n[1], count = bwd_tasks(be, seg, G, query_rows(q.n[1] / G), tile_cols(q.n[2]));
+    for (int i = 0; i < 3; i++) zero_rows(outs[i], 0, at[0]), zero_rows(outs[i], at[seg.n], T);
+    #pragma omp parallel for
+    for (int64_t t = 0; t < T; t++) delta_rows(delta, dout, o, t);
+    #pragma omp parallel for schedule(dynamic)
+    for (int64_t i = 0; i < count * G; i++) bwd_task(cpu_own(be), &x, tasks[i / G], i % G);
+}

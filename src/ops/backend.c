@@ -1,0 +1,98 @@
+/* ops/backend.c -- the table of machines and what is common to all of them. */
+#include "ops/ops.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const Machine *const machines[] = {
+    &machine_cpu,
+    &machine_meta,
+#ifdef TREB_CUDA
+    &machine_cuda,
+#endif
+};
+enum { MACHINES = sizeof machines / sizeof *machines };
+
+_Static_assert(OP_N <= LEDGER_OPS, "the ledger has too few rows for the ops");
+
+const char *op_name(int id)
+{
+    static const char *const names[] = {
+#define OP(name, kind, params, args) #name,
+#include "ops/ops.def"
+#undef OP
+    };
+    return id >= 0 && id < OP_N ? names[id] : "?";
+}
+
+const char *backend_names(void)
+{
+#ifdef TREB_CUDA
+    return "cpu, meta, cuda";
+#else
+    return "cpu, meta (this build has no CUDA: make CUDA=1)";
+#endif
+}
+
+void backend_describe(const char *name, char *out, size_t n)
+{
+    snprintf(out, n, "not in this build");
+    for (int i = 0; i < MACHINES; i++) {
+        if (strcmp(machines[i]->name, name)) continue;
+        snprintf(out, n, "built in");
+        if (machines[i]->describe) machines[i]->describe(out, n);
+    }
+}
+
+Status backend_open(Backend *be, const char *name)
+{
+    *be = (Backend){ 0 };
+    for (int i = 0; i < MACHINES; i++)
+        if (!strcmp(machines[i]->name, name)) be->machine = machines[i];
+    if (!be->machine) return fail(E_CONFIG, "backend %s: not in this build; there are %s", name, backend_names());
+    be->ops = be->machine->ops;
+    TRY_CTX(be->machine->open(be), "backend %s", name);
+    return OK;
+}
+
+void backend_close(Backend *be)
+{
+    if (be->machine) be->machine->close(be);
+    *be = (Backend){ 0 };
+}
+
+/* The first failure is reported once with its text; the backend stays poisoned. */
+Status backend_sync(Backend *be)
+{
+    Status st = be->machine->sync(be);
+    return st ? st : be->sticky;
+}
+
+void backend_upload(Backend *be, Tensor dst, const void *host)
+{
+    REQUIRE(t_dense(dst), "upload: %s has gaps", t_fmt(dst));
+    if (!be->sticky) be->machine->upload(be, dst, host);
+}
+
+void backend_fetch(Backend *be, void *host, Tensor src)
+{
+    REQUIRE(t_dense(src), "fetch: %s has gaps", t_fmt(src));
+    if (!be->sticky) be->machine->fetch(be, host, src);
+}
+
+Status backend_arena_open(Backend *be, Arena *a, const char *name, size_t bytes)
+{
+    void *base = NULL;
+    *a = (Arena){ 0 };
+    size_t cap = bytes ? (bytes + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN : ARENA_ALIGN;
+    TRY_CTX(be->machine->map(be, cap, &base), "arena %s, %.1f MiB", name, (double)cap / (1 << 20));
+    Status st = arena_open(a, name, base, cap, &be->sticky);
+    if (st) be->machine->unmap(be, base, cap);
+    return st;
+}
+
+void backend_arena_close(Backend *be, Arena *a)
+{
+    if (a->base) be->machine->unmap(be, a->base, a->cap);
+    arena_close(a);
+}

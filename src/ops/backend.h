@@ -1,0 +1,59 @@
+/* ops/backend.h -- a device: where its memory comes from, how data moves, which ops it has.
+ *
+ * Launches may be asynchronous and return nothing. The first failure (a launch, a full arena) sticks to
+ * the backend, further ops do nothing, and backend_sync, once a step, hands the failure out as a Status. */
+#ifndef OPS_BACKEND_H
+#define OPS_BACKEND_H
+
+#include "base/ledger.h"
+#include "tensor/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct Backend Backend;
+typedef struct Ops Ops;
+
+typedef struct Machine {
+    const char *name;                                                    /* "cpu" "cuda" "meta" */
+    const Ops  *ops;
+    bool        host_memory;                                             /* tensors may be read and written in place */
+    Status (*open)(Backend *be);
+    void   (*close)(Backend *be);
+    Status (*map)(Backend *be, size_t bytes, void **out);                /* zeroed; arenas only */
+    void   (*unmap)(Backend *be, void *p, size_t bytes);
+    void   (*upload)(Backend *be, Tensor dst, const void *host);         /* dense dst, same dtype */
+    void   (*fetch)(Backend *be, void *host, Tensor src);                /* the one road from device to host */
+    Status (*sync)(Backend *be);                                         /* drain; hand out the sticky error */
+    void   (*describe)(char *out, size_t n);                             /* the device in words, for doctor; optional */
+} Machine;
+
+struct Backend {
+    const Machine *machine;
+    const Ops     *ops;
+    Ledger         ledger;
+    Status         sticky;
+    void          *priv;            /* the machine's own */
+};
+
+MUST Status backend_open(Backend *be, const char *name);     /* unknown or not built in: says which there are */
+void        backend_close(Backend *be);
+MUST Status backend_sync(Backend *be);
+void        backend_upload(Backend *be, Tensor dst, const void *host);
+void        backend_fetch(Backend *be, void *host, Tensor src);          /* meta: zeros */
+const char *backend_names(void);                             /* "cpu meta", for messages */
+
+/* The device behind a machine of this build in words, or why it is not there. */
+void        backend_describe(const char *name, char *out, size_t n);
+
+/* Map memory of the backend's machine and open an arena over it. */
+MUST Status backend_arena_open(Backend *be, Arena *a, const char *name, size_t bytes);
+void        backend_arena_close(Backend *be, Arena *a);
+
+extern const Machine machine_cpu, machine_meta, machine_cuda;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

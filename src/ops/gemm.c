@@ -1,0 +1,119 @@
+/* ops/gemm.c -- matrix products and column sums: contract, price, CPU.
+ *
+ *   gemm     c (M, N) = op(a) op(b) [+ bias] [+ c]
+ *              GEMM_NT  a (M, K), b (N, K)     y  = x w'      forward of a linear layer
+ *              GEMM_NN  a (M, K), b (K, N)     dx = dy w      its input gradient
+ *              GEMM_TN  a (K, M), b (K, N)     dw += dy' x    its weight gradient, with GEMM_ACC
+ *   colsum   y (1, N) += sum over rows of x (T, N)            its bias gradient; y is f32
+ *
+ * a and b share a dtype, f32 or bf16; c is either, bias (1, N) is either or absent. Rows may be strided.
+ * Sums run in f32 and are rounded once. M, N and K may be 0; an empty K leaves 0, the bias, or c.
+ * bf16 products, colsum and f32 products into bf16 give the same bits on any number of threads; f32
+ * products are OpenBLAS's, which shares out its work by the number of threads. c aliases neither input. */
+#include "ops/gemm_bf16.h"
+
+#include <cblas.h>
+#include <limits.h>
+
+static int64_t inner(Tensor a, int flags) { return (flags & GEMM_MODE) == GEMM_TN ? a.n[0] : a.n[1]; }
+
+Cost gemm_cost(Backend *be, Tensor c, Tensor a, Tensor b, Tensor bias, int flags)
+{
+    int     mode = flags & GEMM_MODE;
+    int64_t M = mode == GEMM_TN ? a.n[1] : a.n[0], K = inner(a, flags), N = mode == GEMM_NT ? b.n[0] : b.n[1];
+    bool    shapes = mode <= GEMM_TN && c.rank == 2 && a.rank == 2 && b.rank == 2 && c.n[0] == M && c.n[1] == N &&
+                     (mode == GEMM_NT ? b.n[1] : b.n[0]) == K && M < INT_MAX && N < INT_MAX && K < INT_MAX;
+    REQUIRE(shapes && a.dtype == b.dtype && is_float(a) && is_float(c), "gemm %s: c%s a%s b%s",
+            (const char *[]){ "NT", "NN", "TN", "?" }[mode], t_fmt(c), t_fmt(a), t_fmt(b));
+    REQUIRE(!t_has(bias) || (t_count(bias) == N && is_float(bias)), "gemm: c%s bias%s", t_fmt(c), t_fmt(bias));
+    return (Cost){ .flops = 2.0 * (double)M * (double)N * (double)K,
+                   .rd    = t_bytes(a) + t_bytes(b) + (t_has(bias) ? t_bytes(bias) : 0) +
+                            (flags & GEMM_ACC ? t_bytes(c) : 0),
+                   .wr    = t_bytes(c) };
+}
+
+/* c in tiles, one thread each. */
+void gemm_with(Bf16Path path, Backend *be, Tensor c, Tensor a, Tensor b, Tensor bias, int flags)
+{
+    int     mode = flags & GEMM_MODE;
+    Tiling  t = gemm_tiling(c.n[0], c.n[1], 1);
+    int64_t across = (c.n[1] + t.n - 1) / t.n, down = (c.n[0] + t.m - 1) / t.m;
+    #pragma omp parallel for schedule(dynamic)
+    for (int64_t i = 0; i < across * down; i++) {
+        int64_t m = i / across * t.m, n = i % across * t.n;
+        int64_t rows = c.n[0] - m < t.m ? c.n[0] - m : t.m, cols = c.n[1] - n < t.n ? c.n[1] - n : t.n;
+        gemm_tile(path, cpu_own(be), t_cols(t_rows(c, m, rows), n, cols),
+                  mode == GEMM_TN ? t_cols(a, m, rows) : t_rows(a, m, rows),
+                  mode == GEMM_NT ? t_rows(b, n, cols) : t_cols(b, n, cols), t_has(bias) ? t_cols(bias, n, cols) : bias,
+                  flags);
+    }
+}
+
+/* Every row of c set to the bias, or increased by it, ahead of a product that adds. */
+static void add_bias(Tensor c, Tensor bias, bool add)
+{
+    #pragma omp parallel for if (t_count(c) > 1 << 16)
+    for (int64_t r = 0; r < c.n[0]; r++) {
+        float *row = (float *)row_ptr(c, r);
+        for (int64_t i = 0; i < c.n[1]; i++) {
+            float v = bias.dtype == F32 ? ((float *)bias.data)[i] : bf16_to_f32(((uint16_t *)bias.data)[i]);
+            row[i] = add ? row[i] + v : v;
+        }
+    }
+}
+
+static int leading(Tensor t) { return (int)(t.s[0] > t.n[1] ? t.s[0] : t.n[1]); }
+
+void cpu_gemm(Backend *be, Tensor c, Tensor a, Tensor b, Tensor bias, int flags)
+{
+    int64_t K = inner(a, flags);
+    if (c.n[0] == 0 || c.n[1] == 0) return;
+    if (a.dtype != F32 || c.dtype != F32 || K == 0) {
+        gemm_with(BF16_AUTO, be, c, a, b, bias, flags);
+        return;
+    }
+    if (t_has(bias)) add_bias(c, bias, flags & GEMM_ACC), flags |= GEMM_ACC;
+    int mode = flags & GEMM_MODE;
+    cblas_sgemm(CblasRowMajor, mode == GEMM_TN ? CblasTrans : CblasNoTrans,
+                mode == GEMM_NT ? CblasTrans : CblasNoTrans, (int)c.n[0], (int)c.n[1], (int)K, 1.0f,
+                a.data, leading(a), b.data, leading(b), flags & GEMM_ACC ? 1.0f : 0.0f, c.data, leading(c));
+}
+
+Cost colsum_cost(Backend *be, Tensor y, Tensor x)
+{
+    REQUIRE(x.rank == 2 && y.dtype == F32 && t_count(y) == x.n[1] && is_float(x), "colsum: y%s x%s",
+            t_fmt(y), t_fmt(x));
+    return (Cost){ .flops = (double)t_count(x), .rd = t_bytes(x) + t_bytes(y), .wr = t_bytes(y) };
+}
+
+HOT static void sum_rows(float *sum, Tensor x, int64_t from, int64_t to)
+{
+    int64_t N = x.n[1];
+    for (int64_t i = 0; i < N; i++) sum[i] = 0.0f;
+    for (int64_t r = from; r < to; r++) {
+        const float    *f = (const float *)row_ptr(x, r);
+        const uint16_t *h = (const uint16_t *)f;
+        if (x.dtype == F32) for (int64_t i = 0; i < N; i++) sum[i] += f[i];
+        else                for (int64_t i = 0; i < N; i++) sum[i] += bf16_to_f32(h[i]);
+    }
+}
+
+HOT static void sum_chunks(float *y, const float *part, int64_t N)
+{
+    for (int c = 0; c < CPU_CHUNKS; c++)
+        for (int64_t i = 0; i < N; i++) y[i] += part[c * N + i];
+}
+
+void cpu_colsum(Backend *be, Tensor y, Tensor x)
+{
+    enum { COLS = 4096 };                               /* the sums of a chunk stay in the first-level cache */
+    float *part = cpu_shared(be);
+    for (int64_t n = 0; n < x.n[1]; n += COLS) {
+        int64_t cols = x.n[1] - n < COLS ? x.n[1] - n : COLS;
+        Tensor  xc = t_cols(x, n, cols);
+        #pragma omp parallel for
+        for (int c = 0; c < CPU_CHUNKS; c++)
+            sum_rows(part + c * cols, xc, chunk_begin(x.n[0], c), chunk_begin(x.n[0], c + 1));
+        sum_chunks((float *)y.data + n, part, cols);
+    }
+}

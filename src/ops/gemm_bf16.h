@@ -1,0 +1,34 @@
+/* ops/gemm_bf16.h -- one thread's share of a matrix product; see gemm_bf16.c.
+ *
+ * gemm.c and grouped_gemm.c cut their products into tiles of c and hand each to gemm_tile, which runs on
+ * the calling thread alone. Bits depend on the shapes and the path, never on who computes which tile. */
+#ifndef OPS_GEMM_BF16_H
+#define OPS_GEMM_BF16_H
+
+#include "ops/cpu.h"
+
+/* How bf16 operands are multiplied. All sum in f32; they differ in rounding order alone. */
+typedef enum {
+    BF16_AUTO,                /* the fastest that this CPU has */
+    BF16_WIDEN,               /* widened to f32 on the way into the tile: any CPU */
+    BF16_PLAIN,               /* the units' packed blocks in plain C: any CPU, slow, for tests */
+    BF16_DOT,                 /* AVX512-BF16 vdpbf16ps */
+    BF16_AMX,                 /* AMX-BF16 tdpbf16ps */
+    BF16_PATHS
+} Bf16Path;
+
+bool gemm_bf16_has(Bf16Path path);
+
+/* Tiles of c: rows x cols at most TILE_M x TILE_N. A product too small to keep many threads busy is cut
+ * finer, by its shape alone. */
+enum { TILE_M = 256, TILE_N = 512, TILE_MIN = 64 };
+typedef struct Tiling { int64_t m, n; } Tiling;
+Tiling gemm_tiling(int64_t M, int64_t N, int64_t products);
+
+/* c (+)= op(a) op(b) [+ bias], all rank 2, c no larger than a tile; ws has CPU_OWN bytes. */
+void gemm_tile(Bf16Path path, float *ws, Tensor c, Tensor a, Tensor b, Tensor bias, int flags);
+
+/* gemm with a chosen path, for tests. */
+void gemm_with(Bf16Path path, Backend *be, Tensor c, Tensor a, Tensor b, Tensor bias, int flags);
+
+#endif

@@ -1,0 +1,76 @@
+/* ops/grouped_gemm.c -- one matrix product per expert over rows sorted by expert: contract, price, CPU.
+ *
+ *   GEMM_NT  c[r,:] = a[r,:] b[e]'        a (R, K), b (E, N, K), c (R, N)
+ *   GEMM_NN  c[r,:] = a[r,:] b[e]         a (R, K), b (E, K, N), c (R, N)
+ *   GEMM_TN  c[e] = a[e's rows]' b[e's rows]    a (R, M), b (R, N), c (E, M, N)
+ *
+ * offsets (E + 1) i32 ascends: rows offsets[e] .. offsets[e+1] - 1 are those of expert e. Buffers are of
+ * worst-case size: rows past offsets[E] are neither read nor written, and the price is that of all R rows.
+ * GEMM_ACC adds to c; without it an expert without rows gets zeros in TN. Dtypes as in gemm.c; rows may
+ * be strided. The same bits on any number of threads. */
+#include "ops/gemm_bf16.h"
+
+#include <limits.h>
+
+Cost grouped_gemm_cost(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, int flags)
+{
+    int     mode = flags & GEMM_MODE;
+    int64_t E = offsets.n[0] - 1, R = a.n[0], W = a.n[1];
+    bool    shapes;
+    if (mode == GEMM_TN)
+        shapes = b.rank == 2 && c.rank == 3 && b.n[0] == R && c.n[0] == E && c.n[1] == W && c.n[2] == b.n[1];
+    else
+        shapes = b.rank == 3 && c.rank == 2 && b.n[0] == E && c.n[0] == R && b.n[mode == GEMM_NT ? 2 : 1] == W &&
+                 b.n[mode == GEMM_NT ? 1 : 2] == c.n[1];
+    REQUIRE(mode <= GEMM_TN && shapes && a.rank == 2 && E >= 0 && offsets.dtype == I32 && a.dtype == b.dtype &&
+            is_float(a) && is_float(c) && R < INT_MAX, "grouped_gemm %s: c%s a%s b%s offsets%s",
+            (const char *[]){ "NT", "NN", "TN", "?" }[mode], t_fmt(c), t_fmt(a), t_fmt(b), t_fmt(offsets));
+    return (Cost){ .flops = 2.0 * (double)R * (double)W * (double)(mode == GEMM_TN ? b.n[1] : c.n[1]),
+                   .rd    = t_bytes(a) + t_bytes(b) + (flags & GEMM_ACC ? t_bytes(c) : 0),
+                   .wr    = t_bytes(c) };
+}
+
+/* The i-th tile of c, counted over experts: which expert, and where in its part of c. */
+typedef struct Where { int64_t e, m, n; } Where;
+
+static int64_t tiles_down(const int32_t *off, int64_t e, Tensor c, Tiling t)
+{
+    int64_t rows = c.rank == 3 ? c.n[1] : off[e + 1] - off[e];
+    return (rows + t.m - 1) / t.m;
+}
+
+static Where find_tile(const int32_t *off, Tensor c, Tiling t, int64_t across, int64_t i)
+{
+    Where   w = { 0, 0, i % across * t.n };
+    int64_t down;
+    for (i /= across; i >= (down = tiles_down(off, w.e, c, t)); w.e++) i -= down;
+    w.m = i * t.m;
+    return w;
+}
+
+static void run_tile(Backend *be, Tensor c, Tensor a, Tensor b, const int32_t *off, int flags, Tiling t, Where w)
+{
+    int64_t first = off[w.e], count = off[w.e + 1] - first, mode = flags & GEMM_MODE;
+    Tensor  ae = t_rows(a, first, count), be_ = mode == GEMM_TN ? t_rows(b, first, count) : t_at(b, w.e);
+    Tensor  ce = mode == GEMM_TN ? t_at(c, w.e) : t_rows(c, first, count);
+    int64_t rows = ce.n[0] - w.m < t.m ? ce.n[0] - w.m : t.m, cols = ce.n[1] - w.n < t.n ? ce.n[1] - w.n : t.n;
+    gemm_tile(BF16_AUTO, cpu_own(be), t_cols(t_rows(ce, w.m, rows), w.n, cols),
+              mode == GEMM_TN ? t_cols(ae, w.m, rows) : t_rows(ae, w.m, rows),
+              mode == GEMM_NT ? t_rows(be_, w.n, cols) : t_cols(be_, w.n, cols), (Tensor){ 0 }, flags);
+}
+
+/* Tiles of c are the tasks, so an expert with most of the rows is shared by all threads, and so is the
+ * weight gradient of a lone expert. sgemm inside a parallel region runs on the calling thread. */
+void cpu_grouped_gemm(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, int flags)
+{
+    const int32_t *off = offsets.data;
+    int64_t E = offsets.n[0] - 1, N = c.n[c.rank - 1], tiles = 0;
+    Tiling  t = c.rank == 3 ? gemm_tiling(c.n[1], N, E) : gemm_tiling(c.n[0], N, 1);
+    int64_t across = (N + t.n - 1) / t.n;
+    REQUIRE(E < 1 || (off[0] >= 0 && off[E] <= a.n[0]), "grouped_gemm: offsets %d .. %d of a%s", off[0], off[E],
+            t_fmt(a));
+    for (int64_t e = 0; e < E; e++) tiles += across * tiles_down(off, e, c, t);
+    #pragma omp parallel for schedule(dynamic)
+    for (int64_t i = 0; i < tiles; i++)
+        run_tile(be, c, a, b, off, flags, t, find_tile(off, c, t, across, i));
+}

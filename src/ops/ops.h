@@ -1,0 +1,78 @@
+/* ops/ops.h -- ops.def unrolled: for each op its price, its slot in a backend's table and its call.
+ *
+ *   Cost  foo_cost(be, ...)   checks shapes (REQUIRE: a wrong shape is our bug) and prices the call
+ *   void  op_foo(be, ...)     charges the ledger, then calls the backend unless it is poisoned */
+#ifndef OPS_OPS_H
+#define OPS_OPS_H
+
+#include "ops/backend.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What a call costs. flops: what the op's definition needs; extra: what this way of computing it adds
+ * (attention backward forms its scores again); rd, wr: bytes that must move at least once. */
+typedef struct Cost { double flops, extra; int64_t rd, wr; } Cost;
+
+/* c (M, N) = op(a) op(b) [+ bias (1, N)] [+ c]; the letters say which operand is transposed. */
+enum { GEMM_NT = 0, GEMM_NN = 1, GEMM_TN = 2, GEMM_MODE = 3, GEMM_ACC = 4 };
+
+typedef enum { GELU_TANH, GELU_ERF } Gelu;
+
+/* How router statistics become a loss; see auxloss.c. */
+typedef enum { AUX_NONE, AUX_POOLED, AUX_LAYER, AUX_DOCUMENT } AuxForm;
+
+/* Attention borders over a flat stream. `pairs` is the number of (query, key) pairs that attend. */
+typedef struct Segments {
+    Tensor  starts;           /* (n + 1) i32: segment i is rows starts[i] .. starts[i+1] - 1 */
+    int64_t n, longest;
+    double  pairs;
+    bool    causal;
+} Segments;
+
+typedef struct AdamW {
+    float   lr, beta1, beta2, eps, decay;
+    float   max_norm;         /* gradients are scaled by min(1, max_norm / (norm + 1e-6)); 0 = never */
+    int64_t step;             /* from 1, for bias correction */
+} AdamW;
+
+enum { MM = 1, EW = 0 };
+
+enum {
+#define OP(name, kind, params, args) OP_##name,
+#include "ops/ops.def"
+#undef OP
+    OP_N
+};
+
+#define OP(name, kind, params, args) Cost name##_cost params;
+#include "ops/ops.def"
+#undef OP
+
+struct Ops {
+#define OP(name, kind, params, args) void (*name) params;
+#include "ops/ops.def"
+#undef OP
+};
+
+#define OP(name, kind, params, args)                                                               \
+    static inline void op_##name params                                                            \
+    {                                                                                              \
+        Cost cost_ = name##_cost args;                                                             \
+        ledger_charge(&be->ledger, OP_##name, kind, cost_.flops, cost_.extra, cost_.rd + cost_.wr); \
+        if (!be->sticky) be->ops->name args;                                                       \
+    }
+#include "ops/ops.def"
+#undef OP
+
+#define OP(name, kind, params, args) void cpu_##name params;
+#include "ops/ops.def"
+#undef OP
+
+const char *op_name(int id);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,211 @@
+/* ops/router.c -- top-K choice of experts and its gradient: contract, price, CPU.
+ *
+ *   p = softmax(logits[t,:])     lse[t] = logsumexp(logits[t,:])     S = the K largest of p
+ *   idx[t,:] names S from the largest down, the lowest index first among equals
+ *   weight[t,k] = p_k, or p_k / sum_S p when renorm
+ *
+ * logits (T, E) f32, idx (T, K) i32, weight (T, K) f32, lse (T, 1) f32. The choice compares logits, which is
+ * the order of p before p is rounded. A NaN among the logits ranks last, so idx always holds K distinct
+ * experts, and makes weight and lse of its token NaN.
+ *
+ * Backward, g = dweight: of the choice nothing, of the weights
+ *   renorm       dz_e = r_e (g_e - sum_S r g) in S, 0 outside       (a softmax over the chosen logits)
+ *   not renorm   dz_e = p_e ([e in S] g_e - sum_S p g)
+ * and, for tokens with group[t] >= 0, of the auxiliary loss (coef of aux_loss, c = coef[group[t],:]) and of
+ * the z-loss (zcoef * lse^2)
+ *   dz_e += p_e (c_e - sum_j p_j c_j) + 2 zcoef lse p_e
+ * dweight, coef and group may be absent; without group every token is of group 0. dlogits may be bf16. */
+#include "ops/rows.h"
+
+static bool per_token(Tensor t, DType d, int64_t T, int64_t width)
+{
+    return t.dtype == d && t_dense(t) && t_count(t) == T * width && (width == 1 || row_width(t) == width);
+}
+
+Cost router_fwd_cost(Backend *be, Tensor idx, Tensor weight, Tensor lse, Tensor logits, bool renorm)
+{
+    int64_t T = logits.n[0], E = logits.n[1], K = row_width(idx);
+    REQUIRE(logits.rank == 2 && logits.dtype == F32 && K >= 1 && K <= E && per_token(idx, I32, T, K) &&
+            per_token(weight, F32, T, K) && per_token(lse, F32, T, 1),
+            "router_fwd: idx %s weight %s lse %s logits %s",
+            t_fmt(idx), t_fmt(weight), t_fmt(lse), t_fmt(logits));
+    return (Cost){ .flops = 4.0 * (double)(T * E),             /* subtract, exp, add, compare */
+                   .rd    = t_bytes(logits),
+                   .wr    = t_bytes(idx) + t_bytes(weight) + t_bytes(lse) };
+}
+
+Cost router_bwd_cost(Backend *be, Tensor dlogits, Tensor dweight, Tensor weight, Tensor idx, Tensor logits,
+                     Tensor lse, Tensor coef, Tensor group, float zcoef, bool renorm)
+{
+    int64_t T = logits.n[0], E = logits.n[1], K = row_width(idx);
+    REQUIRE(logits.rank == 2 && logits.dtype == F32 && dlogits.rank == 2 && dlogits.n[0] == T &&
+            dlogits.n[1] == E && is_float(dlogits) && per_token(idx, I32, T, K) &&
+            per_token(weight, F32, T, K) && per_token(lse, F32, T, 1),
+            "router_bwd: dlogits %s weight %s idx %s logits %s lse %s", t_fmt(dlogits), t_fmt(weight),
+            t_fmt(idx), t_fmt(logits), t_fmt(lse));
+    REQUIRE((!t_has(dweight) || per_token(dweight, F32, T, K)) &&
+            (!t_has(group) || per_token(group, I32, T, 1)) &&
+            (!t_has(coef) || (coef.rank == 2 && coef.dtype == F32 && coef.n[1] == E &&
+                              (t_has(group) || coef.n[0] == 1))),
+            "router_bwd: dweight %s coef %s group %s", t_fmt(dweight), t_fmt(coef), t_fmt(group));
+    bool dense = t_has(coef) || zcoef != 0.0f || (!renorm && t_has(dweight));
+    return (Cost){ .flops = (dense ? 6.0 * (double)(T * E) : 0.0) + 4.0 * (double)(T * K),
+                   .rd    = (dense ? t_bytes(logits) + t_bytes(lse) : 0) + opt_bytes(coef) +
+                            opt_bytes(group) + opt_bytes(dweight) +
+                            (t_has(dweight) ? t_bytes(weight) + t_bytes(idx) : 0),
+                   .wr    = t_bytes(dlogits) };
+}
+
+/* A token's logits are looked at LANES at a time, the last block filled up with -inf. */
+enum { LANES = 16, BLOCK = 64, BATCH = 32 };
+
+/* One token's desk: its row, the few candidates that can be among the K, and the winners. */
+typedef struct Desk { float *v, *cand; int32_t *at, *best; } Desk;
+
+INLINE int64_t padded(int64_t n) { return (n + BLOCK - 1) / BLOCK * BLOCK; }
+
+static Desk desk(float *work, int64_t E)
+{
+    int64_t P = padded(E + 1);
+    return (Desk){ work, work + P, (int32_t *)(work + 2 * P), (int32_t *)(work + 3 * P) };
+}
+
+/* A value that at least K of the row reach: the K-th largest of its LANES column maxima. About K + 3 values
+ * of 128 pass it, so the exact ranking behind it is short. */
+INLINE float cut_at(const float *v, int32_t E, int32_t K)
+{
+    float   m[LANES], cut = INFINITY;
+    int32_t above[LANES] = { 0 };
+    if (K > LANES) return -INFINITY;
+    for (int j = 0; j < LANES; j++) m[j] = v[j];
+    for (int b = LANES; b < E; b += LANES) {
+        #pragma omp simd
+        for (int j = 0; j < LANES; j++) m[j] = v[b + j] > m[j] ? v[b + j] : m[j];
+    }
+    for (int i = 0; i < LANES; i++) {
+        #pragma omp simd
+        for (int j = 0; j < LANES; j++) above[j] += m[i] > m[j];
+    }
+    #pragma omp simd reduction(min:cut)
+    for (int j = 0; j < LANES; j++) cut = above[j] < K && m[j] < cut ? m[j] : cut;
+    return cut;
+}
+
+/* Bit j: v[j] reaches the cut. */
+INLINE uint64_t reached(const float *v, float cut)
+{
+    uint64_t mask = 0;
+    for (int b = 0; b < BLOCK; b += LANES) {
+        uint32_t bits = 0;
+        #pragma omp simd reduction(|:bits)
+        for (int j = 0; j < LANES; j++) bits |= v[b + j] >= cut ? (uint32_t)1 << j : 0;
+        mask |= (uint64_t)bits << b;
+    }
+    return mask;
+}
+
+/* best[0..K-1] = the K largest of v[0..E-1] in order; whoever ranks lower lands on best[K]. */
+INLINE void top_k(Desk d, int32_t E, int32_t K)
+{
+    float   cut = cut_at(d.v, E, K);
+    int32_t n = 0;
+    for (int32_t b = 0; b < E; b += BLOCK) {
+        uint64_t mask = reached(d.v + b, cut);
+        if (E - b < BLOCK) mask &= ((uint64_t)1 << (E - b)) - 1;
+        for (; mask; mask &= mask - 1, n++) {
+            d.at[n]   = b + __builtin_ctzll(mask);
+            d.cand[n] = d.v[d.at[n]];
+        }
+    }
+    for (int32_t b = 0; b < n; b += LANES) {
+        int32_t rank[LANES] = { 0 };
+        for (int32_t i = 0; i < n; i++) {
+            #pragma omp simd
+            for (int32_t j = 0; j < LANES; j++)
+                rank[j] += (d.cand[i] > d.cand[b + j]) | ((d.cand[i] == d.cand[b + j]) & (i < b + j));
+        }
+        for (int32_t j = 0; j < LANES && b + j < n; j++) d.best[rank[j] < K ? rank[j] : K] = d.at[b + j];
+    }
+}
+
+static HOT void route(int32_t *idx, float *weight, float *lse, const float *z, int64_t E, int64_t K,
+                      bool renorm, Desk d)
+{
+    int   bad = 0;
+    float part[LANES] = { 0 }, chosen = 0.0f;
+    #pragma omp simd reduction(|:bad)
+    for (int64_t e = 0; e < E; e++) {
+        bad |= z[e] != z[e];
+        d.v[e] = z[e] == z[e] ? z[e] : -INFINITY;
+    }
+    for (int64_t e = E; e < padded(E); e++) d.v[e] = -INFINITY;
+    top_k(d, (int32_t)E, (int32_t)K);
+    float max = d.v[d.best[0]];
+    bad |= max - max != 0.0f;                                   /* no finite maximum to subtract */
+    if (bad) max = 0.0f;
+    for (int64_t b = 0; b < E; b += LANES) {
+        #pragma omp simd
+        for (int j = 0; j < LANES; j++) part[j] += d.v[b + j] = fast_exp(d.v[b + j] - max);
+    }
+    for (int half = LANES / 2; half; half /= 2)
+        for (int j = 0; j < half; j++) part[j] += part[j + half];
+    for (int64_t k = 0; k < K; k++) {
+        idx[k]    = d.best[k];
+        weight[k] = d.v[idx[k]];
+        chosen   += weight[k];
+    }
+    float scale = bad ? NAN : 1.0f / (renorm ? chosen : part[0]);
+    for (int64_t k = 0; k < K; k++) weight[k] *= scale;
+    *lse = bad ? NAN : max + logf(part[0]);
+}
+
+void cpu_router_fwd(Backend *be, Tensor idx, Tensor weight, Tensor lse, Tensor logits, bool renorm)
+{
+    int64_t  T = logits.n[0], E = logits.n[1], K = row_width(idx);
+    int32_t *out = idx.data;
+    float   *w = weight.data, *l = lse.data;
+    #pragma omp parallel for schedule(static) if(worth_threads(T * E))
+    for (int64_t b = 0; b < (T + BATCH - 1) / BATCH; b++) {
+        Desk d = desk(cpu_own(be), E);
+        for (int64_t t = b * BATCH; t < T && t < (b + 1) * BATCH; t++)
+            route(out + t * K, w + t * K, l + t, (const float *)row_ptr(logits, t), E, K, renorm, d);
+    }
+}
+
+/* dz_e = p_e (c_e + shift - sum_j p_j c_j); c may be NULL. */
+static HOT void spread(float *dz, const float *z, float lse, const float *c, float shift, int64_t E)
+{
+    float mean = 0.0f;
+    for (int64_t e = 0; e < E; e++) dz[e] = fast_exp(z[e] - lse);
+    if (!c) {
+        for (int64_t e = 0; e < E; e++) dz[e] *= shift;
+        return;
+    }
+    #pragma omp simd reduction(+:mean)
+    for (int64_t e = 0; e < E; e++) mean += dz[e] * c[e];
+    for (int64_t e = 0; e < E; e++) dz[e] *= c[e] + shift - mean;
+}
+
+void cpu_router_bwd(Backend *be, Tensor dlogits, Tensor dweight, Tensor weight, Tensor idx, Tensor logits,
+                    Tensor lse, Tensor coef, Tensor group, float zcoef, bool renorm)
+{
+    int64_t        T = logits.n[0], E = logits.n[1], K = row_width(idx);
+    const int32_t *chosen = idx.data, *groups = group.data;
+    const float   *l = lse.data;
+    #pragma omp parallel for schedule(static) if(worth_threads(T * E))
+    for (int64_t t = 0; t < T; t++) {
+        int64_t      at = groups ? groups[t] : 0;
+        const float *w = (const float *)weight.data + t * K;
+        const float *g = t_has(dweight) ? (const float *)dweight.data + t * K : NULL;
+        const float *c = t_has(coef) && at >= 0 ? (const float *)row_ptr(coef, at) : NULL;
+        float       *dz = row_edit(dlogits, t, cpu_own(be)), mean = 0.0f;
+        float        shift = at >= 0 ? 2.0f * zcoef * l[t] : 0.0f;
+        for (int64_t k = 0; g && k < K; k++) mean += w[k] * g[k];
+        if (!renorm) shift -= mean, mean = 0.0f;                /* every logit pays, not the chosen alone */
+        if (c || shift != 0.0f) spread(dz, (const float *)row_ptr(logits, t), l[t], c, shift, E);
+        else memset(dz, 0, (size_t)E * sizeof *dz);
+        for (int64_t k = 0; g && k < K; k++)
+            if (chosen[t * K + k] >= 0) dz[chosen[t * K + k]] += w[k] * (g[k] - mean);
+        row_store(dlogits, t, dz);
+    }
+}

@@ -1,0 +1,57 @@
+/* ops/rows.h -- what the row-wise CPU ops share: when threads pay, long rows in pieces, sums over rows. */
+#ifndef OPS_ROWS_H
+#define OPS_ROWS_H
+
+#include "ops/cpu.h"
+
+/* Waking the threads costs some microseconds, as much as this many elements. */
+INLINE bool worth_threads(int64_t elements) { return elements >= 1 << 15; }
+
+/* For contracts: a matrix of floats, one of f32, and the bytes of a tensor that may be absent. */
+INLINE bool is_rows(Tensor t, int64_t rows, int64_t cols)
+{
+    return t.rank == 2 && t.n[0] == rows && t.n[1] == cols && is_float(t);
+}
+INLINE bool is_rows_f32(Tensor t, int64_t rows, int64_t cols)
+{
+    return is_rows(t, rows, cols) && t.dtype == F32;
+}
+INLINE int64_t opt_bytes(Tensor t) { return t_has(t) ? t_bytes(t) : 0; }
+
+/* An elementwise op walks pieces, PIECE columns of one row at most, so that one long row keeps all threads
+ * busy and its f32 copies stay in L1. A dense tensor is walked as a single row: see flat. */
+enum { PIECE = 2048 };
+typedef struct Pieces { int64_t count, per_row; } Pieces;
+
+INLINE Tensor flat(Tensor t)
+{
+    int64_t n = t_count(t);
+    return t_wrap(t.data, (DType)t.dtype, 1, &n);
+}
+INLINE Pieces pieces_of(Tensor t)
+{
+    int64_t per_row = (row_width(t) + PIECE - 1) / PIECE;
+    return (Pieces){ row_count(t) * per_row, per_row };
+}
+INLINE Tensor piece(Tensor t, Pieces p, int64_t i)                              /* a vector */
+{
+    int64_t from = i % p.per_row * PIECE, left = row_width(t) - from, n = left < PIECE ? left : PIECE;
+    char *at = row_ptr(t, i / p.per_row) + (size_t)from * dtype_size((DType)t.dtype);
+    return t_wrap(at, (DType)t.dtype, 1, &n);
+}
+
+void rows_add(float *y, const float *a, const float *b, int64_t n);             /* y may be a or b */
+
+/* Weight gradients sum over rows: each chunk (chunk_begin) leaves its sum in its own part of the shared
+ * workspace, rows_gather adds the parts to dw in order. Chunks without rows have no part. */
+INLINE float *chunk_part(Backend *be, int chunk, int64_t width) { return cpu_shared(be) + chunk * width; }
+void rows_gather(Backend *be, float *dw, int64_t rows, int64_t width, int64_t from, int64_t count);
+
+/* Scattered row sums (embeddings) keep their order by giving each thread some columns of all rows. */
+INLINE int64_t slice_columns(int64_t width)
+{
+    int64_t each = (width + omp_get_max_threads() - 1) / omp_get_max_threads(), line = 16;
+    return each < 4 * line ? 4 * line : (each + line - 1) / line * line;
+}
+
+#endif

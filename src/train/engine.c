@@ -1,0 +1,134 @@
+/* train/engine.c -- see engine.h. */
+#include "train/engine.h"
+
+#include <math.h>
+
+static const char *const arena_names[ARENA_N] = { "param", "grad", "optim", "batch", "act", "scratch" };
+
+static const size_t BOUNDLESS = (size_t)1 << 42;         /* address space of a plan's arena */
+
+static Status open_arenas(Engine *e, const size_t bytes[ARENA_N])
+{
+    for (int i = 0; i < ARENA_N; i++)
+        TRY(backend_arena_open(&e->be, &e->arena[i], arena_names[i], bytes[i]));
+    return OK;
+}
+
+/* Everything that is laid out once: parameters, the batch, constants. */
+static void lay_out(Engine *e)
+{
+    StreamShape ss = shape_stream(&e->model.shape);
+    model_bind(&e->model, e->conf.dtype, &e->arena[A_PARAM], &e->arena[A_GRAD], &e->arena[A_OPTIM]);
+    model_constants(&e->model, &e->be);
+    e->sumsq = t1(&e->arena[A_OPTIM], "norm", F64, 1);
+    batch_layout(&e->batch, &e->arena[A_BATCH], &ss, &e->conf.budget);
+    e->ctx = (Ctx){ .be = &e->be, .batch = &e->batch, .act = &e->arena[A_ACT], .scratch = &e->arena[A_SCRATCH],
+                    .policy = e->conf.policy, .dtype = e->conf.dtype };
+}
+
+static Status open_on(Engine *e, const ModelShape *s, const EngineConf *conf, const char *backend, const size_t *bytes)
+{
+    bool all_frozen[GROUP_N] = { true, true, true };
+    e->conf = *conf;
+    TRY(backend_open(&e->be, backend));
+    TRY(model_open(&e->model, s, conf->train ? conf->frozen : all_frozen));
+    TRY(model_act_open(&e->act, &e->model));
+    TRY(open_arenas(e, bytes));
+    lay_out(e);
+    return backend_sync(&e->be);
+}
+
+static void step_for_plan(Engine *e, const Stream *stream)
+{
+    engine_upload(e, stream);
+    engine_forward(e, 1.0f);
+    if (e->conf.logits) engine_logits(e, (Tensor){ 0 }, 0);
+    if (e->conf.train) engine_backward(e);
+}
+
+Status engine_plan(EnginePlan *p, const ModelShape *s, const EngineConf *conf, const Stream *stream)
+{
+    Engine e = { 0 };
+    size_t bytes[ARENA_N];
+    *p = (EnginePlan){ 0 };
+    for (int i = 0; i < ARENA_N; i++) bytes[i] = BOUNDLESS;
+    Status st = open_on(&e, s, conf, "meta", bytes);
+    ledger_clear(&e.be.ledger);                          /* the step alone, not the start */
+    if (!st) step_for_plan(&e, stream);
+    if (!st) st = backend_sync(&e.be);
+    for (int i = 0; i < ARENA_N; i++) p->bytes[i] = e.arena[i].peak;
+    p->ledger = e.be.ledger;
+    engine_close(&e);
+    return st;
+}
+
+Status engine_open(Engine *e, const ModelShape *s, const EngineConf *conf, const Stream *stream)
+{
+    EnginePlan plan;
+    *e = (Engine){ 0 };
+    TRY_CTX(engine_plan(&plan, s, conf, stream), "plan");
+    Status st = open_on(e, s, conf, conf->backend, plan.bytes);
+    e->plan = plan;
+    if (st) engine_close(e);
+    return st;
+}
+
+void engine_close(Engine *e)
+{
+    for (int i = 0; i < ARENA_N; i++)
+        if (e->be.machine) backend_arena_close(&e->be, &e->arena[i]);
+    model_act_close(&e->act);
+    model_close(&e->model);
+    backend_close(&e->be);
+    *e = (Engine){ 0 };
+}
+
+void engine_upload(Engine *e, const Stream *s) { batch_upload(&e->batch, &e->be, s); }
+
+void engine_forward(Engine *e, float scale)
+{
+    arena_clear(&e->arena[A_ACT]);
+    arena_clear(&e->arena[A_SCRATCH]);
+    e->ctx.pass = e->conf.train ? FORWARD : EVAL;
+    e->act.aux = (Aux){ .form = e->conf.aux, .coeff = e->conf.aux_coeff, .z_coeff = e->conf.z_coeff };
+    model_forward(&e->ctx, &e->model, &e->act, scale);
+}
+
+void engine_backward(Engine *e) { model_backward(&e->ctx, &e->model, &e->act); }
+
+void engine_update(Engine *e, const OptimConf *conf)
+{
+    optim_norm(&e->model, &e->be, e->sumsq);
+    optim_step(&e->model, &e->be, e->sumsq, conf);
+}
+
+/* y absent: only the room it takes is charged, for a plan. Rows come a chunk at a time. */
+void engine_logits(Engine *e, Tensor y, int64_t from)
+{
+    ArenaMark mark = arena_mark(&e->arena[A_SCRATCH]);
+    int64_t rows = t_has(y) ? y.n[0] : e->model.head.chunk < e->batch.T ? e->model.head.chunk : e->batch.T;
+    Tensor z = t2(&e->arena[A_SCRATCH], "scratch", F32, rows, e->model.head.V);
+    model_logits(&e->ctx, &e->model, &e->act, z, from);
+    if (t_has(y)) backend_fetch(&e->be, y.data, z);
+    arena_reset(&e->arena[A_SCRATCH], mark);
+}
+
+Status engine_losses(Engine *e, Losses *l)
+{
+    double ce = 0;
+    float out[3] = { 0 };
+    backend_fetch(&e->be, &ce, e->act.loss);
+    if (t_has(e->act.aux.out)) backend_fetch(&e->be, out, e->act.aux.out);
+    TRY(backend_sync(&e->be));
+    *l = (Losses){ .ce = ce, .aux = out[0], .z = out[1] };
+    l->total = ce + (double)e->conf.aux_coeff * out[0] + (double)e->conf.z_coeff * out[1];
+    return OK;
+}
+
+Status engine_grad_norm(Engine *e, double *norm)
+{
+    double s = 0;
+    backend_fetch(&e->be, &s, e->sumsq);
+    *norm = sqrt(s);
+    return backend_sync(&e->be);
+}

@@ -1,0 +1,57 @@
+/* train/engine.h -- a model with its memory: what a trainer, an evaluation and a parity check all drive.
+ *
+ * engine_open first runs one step on the meta backend to learn how large each arena must be, then maps
+ * exactly that: whether it fits is known before anything is loaded, and a step maps nothing. */
+#ifndef TRAIN_ENGINE_H
+#define TRAIN_ENGINE_H
+
+#include "train/optim.h"
+
+typedef struct EngineConf {
+    const char *backend;                 /* "cpu" "cuda" "meta" */
+    DType       dtype;                   /* of weights and activations */
+    Budget      budget;
+    AuxForm     aux;
+    float       aux_coeff, z_coeff;
+    uint8_t     policy[LABEL_N];         /* see policy_default */
+    bool        frozen[GROUP_N];
+    bool        train, logits;           /* backward and optimizer; engine_logits will be called */
+} EngineConf;
+
+typedef enum { A_PARAM, A_GRAD, A_OPTIM, A_BATCH, A_ACT, A_SCRATCH, ARENA_N } ArenaId;
+
+typedef struct EnginePlan {
+    size_t bytes[ARENA_N];
+    Ledger ledger;                       /* of one forward and backward */
+} EnginePlan;
+
+typedef struct Engine {
+    EngineConf conf;
+    Backend    be;
+    Model      model;
+    ModelAct   act;
+    Arena      arena[ARENA_N];
+    Batch      batch;
+    Ctx        ctx;
+    Tensor     sumsq;                    /* (1) F64 */
+    EnginePlan plan;
+} Engine;
+
+typedef struct Losses { double total, ce, aux, z; } Losses;     /* total = ce + coeff aux + z_coeff z */
+
+/* What one step over this stream would take: no data, no weights. */
+MUST Status engine_plan(EnginePlan *p, const ModelShape *s, const EngineConf *conf, const Stream *stream);
+
+/* stream: a batch of the budget's full size, which fixes the plan. Weights are undefined until loaded. */
+MUST Status engine_open(Engine *e, const ModelShape *s, const EngineConf *conf, const Stream *stream);
+void        engine_close(Engine *e);
+
+void        engine_upload(Engine *e, const Stream *s);
+void        engine_forward(Engine *e, float scale);              /* in training leaves what backward reads */
+void        engine_backward(Engine *e);
+void        engine_update(Engine *e, const OptimConf *conf);     /* norm, clip, AdamW */
+void        engine_logits(Engine *e, Tensor y, int64_t from);    /* after a forward */
+MUST Status engine_losses(Engine *e, Losses *l);                 /* waits for the device */
+MUST Status engine_grad_norm(Engine *e, double *norm);
+
+#endif

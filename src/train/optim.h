@@ -1,0 +1,17 @@
+/* train/optim.h -- AdamW over a model's parameters with one global gradient norm. */
+#ifndef TRAIN_OPTIM_H
+#define TRAIN_OPTIM_H
+
+#include "model/model.h"
+
+typedef struct OptimConf {
+    AdamW adam;                          /* step is counted by the caller, from 1 */
+    bool  decay_all;                     /* decay norms and biases too, as the reference's plain AdamW does */
+} OptimConf;
+
+/* sumsq (1) F64 = sum of squares of all gradients of live parameters. */
+void optim_norm(const Model *m, Backend *be, Tensor sumsq);
+/* One AdamW step of every live parameter; clipping reads the norm from sumsq on the device. */
+void optim_step(const Model *m, Backend *be, Tensor sumsq, const OptimConf *conf);
+
+#endif

@@ -1,0 +1,103 @@
+/* Whole models against recorded reference tensors: the small cases kept here, and larger ones where they are.
+ * TREB_GOLDEN names a folder of further cases. */
+#include "lab.h"
+#include "base/status.h"
+
+#include <dirent.h>
+#include <sys/stat.h>
+
+Status cmd_parity(int argc, char **argv);
+
+static bool is_case(const char *dir)
+{
+    char file[700];
+    snprintf(file, sizeof file, "%s/model.safetensors", dir);
+    return !access(file, R_OK);
+}
+
+/* Only families that exist here; the folder may hold others. */
+static bool is_ours(const char *dir)
+{
+    char file[700], text[8192];
+    snprintf(file, sizeof file, "%s/config.json", dir);
+    FILE *f = fopen(file, "r");
+    size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
+    if (f) fclose(f);
+    text[n] = 0;
+    static const char *const types[] = { "\"qwen3_vl_moe\"", "\"qwen3_vl\"", "\"qwen3_moe\"", "\"qwen3\"" };
+    for (int i = 0; i < 4; i++)
+        if (strstr(text, types[i])) return true;
+    return false;
+}
+
+static int check(const char *dir, const char *option, const char *value)
+{
+    char *argv[] = { "parity", (char *)dir, (char *)option, (char *)value, NULL };
+    Status st = cmd_parity(option ? 4 : 2, argv);
+    EXPECT(!st, "%s %s %s: %s", dir, option ? option : "", value ? value : "", status_text());
+    return 1;
+}
+
+static int check_all(const char *root)
+{
+    struct dirent *e;
+    int n = 0;
+    DIR *d = opendir(root);
+    while (d && (e = readdir(d))) {
+        char dir[600], hub[640];
+        snprintf(dir, sizeof dir, "%s/%s", root, e->d_name);
+        if (e->d_name[0] == '.' || !is_case(dir) || !is_ours(dir)) continue;
+        n += check(dir, NULL, NULL);
+        snprintf(hub, sizeof hub, "%s/hub", dir);
+        if (is_case(hub)) n += check(hub, NULL, NULL);
+    }
+    if (d) closedir(d);
+    return n;
+}
+
+static void cases_of_our_own(void) { EXPECT(check_all("tests/gold") >= 5, "too few cases in tests/gold"); }
+
+static void cases_with_options(void)
+{
+    struct dirent *e;
+    DIR *d = opendir("tests/gold");
+    while (d && (e = readdir(d))) {
+        char dir[600];
+        snprintf(dir, sizeof dir, "tests/gold/%s", e->d_name);
+        if (e->d_name[0] == '.' || !is_case(dir)) continue;
+        check(dir, "--recompute", "full");
+        check(dir, "--dtype", "bf16");
+    }
+    if (d) closedir(d);
+}
+
+static void cases_from_outside(void)
+{
+    const char *root = getenv("TREB_GOLDEN");
+    if (!root) root = "../shared/golden";
+    if (access(root, R_OK)) SKIP("no folder of further cases (TREB_GOLDEN)");
+    EXPECT(check_all(root) > 0, "%s holds no case", root);
+}
+
+/* A check that cannot fail is none: a case whose record is damaged must be noticed. */
+static void notices_a_difference(void)
+{
+    char cmd[2000], dir[400];
+    snprintf(dir, sizeof dir, "%s/damaged", lab_tmp());
+    snprintf(cmd, sizeof cmd, "cp -r \"$(ls -d tests/gold/*/ | head -n 1)\" '%s' && printf '\\101' | "
+             "dd of='%s/model.safetensors' bs=1 seek=$(($(stat -c %%s '%s/model.safetensors') - 2049)) conv=notrunc status=none", dir, dir, dir);
+    EXPECT(!system(cmd), "cannot make the damaged case");
+    char *argv[] = { "parity", dir, "--steps", "0", NULL };
+    EXPECT_FAIL(cmd_parity(4, argv), E_CHECK, "past the tolerance");
+    snprintf(cmd, sizeof cmd, "rm -rf '%s'", lab_tmp());
+    EXPECT(!system(cmd), "cannot remove it");
+}
+
+int main(void)
+{
+    RUN(cases_of_our_own);
+    RUN(cases_with_options);
+    RUN(cases_from_outside);
+    RUN(notices_a_difference);
+    return lab_report();
+}

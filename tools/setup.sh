@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Installs the Debian packages the build needs and this machine lacks, and says which. A machine that has
+# all of them needs no network and no rights. Extra groups by name: `tools/setup.sh fuzz`.
+set -eu
+need="gcc make pkg-config libopenblas-openmp-dev libjansson-dev libyaml-dev"
+for group in "$@"; do
+    case $group in
+        fuzz) need="$need clang libclang-rt-dev" ;;
+        format) need="$need clang-format" ;;
+        *) echo "setup: unknown group $group (fuzz, format)" >&2; exit 2 ;;
+    esac
+done
+
+have() { dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null | grep -q '^installed$'; }
+
+if ! command -v dpkg-query >/dev/null; then
+    echo "setup: not a Debian machine; please provide: $need" >&2; exit 0
+fi
+missing=""
+for p in $need; do have "$p" || missing="$missing $p"; done
+[ -z "$missing" ] && exit 0
+
+sudo=""
+if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null || { echo "setup: need root or sudo to install:$missing" >&2; exit 1; }
+    sudo=sudo
+fi
+echo "setup: installing$missing"
+$sudo apt-get -qq update
+DEBIAN_FRONTEND=noninteractive $sudo apt-get -qq install -y --no-install-recommends $missing >/dev/null
+echo "setup: done"
