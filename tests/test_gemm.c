@@ -20,7 +20,8 @@ static double *operand(Tensor x, bool transpose)
 static Tensor reference(Tensor start, Tensor a, Tensor b, Tensor bias, int mode)
 {
     int64_t M = a.n[mode == GEMM_TN], K = a.n[mode != GEMM_TN], N = b.n[mode != GEMM_NT];
-    double *A = operand(a, mode == GEMM_TN), *B = operand(b, mode == GEMM_NT), *row = malloc((size_t)(N + 1) * 8);
+    double *A = operand(a, mode == GEMM_TN), *B = operand(b, mode == GEMM_NT);
+    double *row = malloc((size_t)(N + 1) * sizeof *row);
     Tensor  c = num_poison(F32, M, N);
     for (int64_t m = 0; m < M; m++) {
         for (int64_t n = 0; n < N; n++)
@@ -101,7 +102,8 @@ static void keeps_to_its_view(void)
         int     mode = modes[i % 3];
         DType   in = i / 3 % 2 ? BF16 : F32, out = i / 6 % 2 ? BF16 : F32;
         int64_t M = 33, N = 41, K = 29;
-        Tensor  a = left(in, mode, M + 5, K + 5), b = right(in, mode, N + 9, K + 9), frame = num_poison(out, M + 2, N + 7);
+        Tensor  a = left(in, mode, M + 5, K + 5), b = right(in, mode, N + 9, K + 9);
+        Tensor  frame = num_poison(out, M + 2, N + 7);
         a = mode == GEMM_TN ? t_cols(t_rows(a, 2, K), 3, M) : t_cols(t_rows(a, 2, M), 3, K);
         b = mode == GEMM_NT ? t_cols(t_rows(b, 1, N), 4, K) : t_cols(t_rows(b, 1, K), 4, N);
         Tensor c = t_cols(t_rows(frame, 1, M), 3, N);
@@ -145,7 +147,8 @@ static void bf16_follows_f32(void)
 static void path_agrees(Bf16Path path)
 {
     for (int i = 0; i < 30; i++) {
-        int64_t M = 1 + num_below(i < 27 ? 80 : 300), N = 1 + num_below(i < 27 ? 90 : 600), K = 1 + num_below(150);
+        int64_t M = 1 + num_below(i < 27 ? 80 : 300), N = 1 + num_below(i < 27 ? 90 : 600);
+        int64_t K = 1 + num_below(150);
         int     mode = modes[i % 3], acc = i / 3 % 2 ? GEMM_ACC : 0;
         if (i == 9) K = 1100;                               /* more than one block of terms */
         Tensor  a = left(BF16, mode, M + 1, K + 3), b = right(BF16, mode, N + 1, K + 3);
@@ -153,7 +156,8 @@ static void path_agrees(Bf16Path path)
         b = mode == GEMM_NT ? t_cols(t_rows(b, 1, N), 3, K) : t_cols(t_rows(b, 3, K), 1, N);
         Tensor  bias = i / 6 % 2 ? num_randn(BF16, 1, N) : none;
         Tensor  frame = num_randn(i / 12 % 2 ? BF16 : F32, M, N + 2), c = t_cols(frame, 1, N);
-        Tensor  edge = num_copy(t_cols(frame, N + 1, 1), F32), want = reference(acc ? c : none, a, b, bias, mode);
+        Tensor  edge = num_copy(t_cols(frame, N + 1, 1), F32);
+        Tensor  want = reference(acc ? c : none, a, b, bias, mode);
         gemm_with(path, BE, c, a, b, bias, mode | acc);
         EXPECT_CLOSE(c, want, tolerance(c));
         EXPECT_CLOSE(t_cols(frame, N + 1, 1), edge, 0);
@@ -231,8 +235,8 @@ static void priced(void)
 {
     Tensor a = num_randn(BF16, 3, 5), b = num_randn(BF16, 7, 5), c = num_zeros(F32, 3, 7);
     Cost   cost = gemm_cost(BE, c, a, b, none, GEMM_NT | GEMM_ACC);
-    EXPECT(cost.flops == 2 * 3 * 5 * 7 && cost.rd == 2 * (15 + 35) + 4 * 21 && cost.wr == 4 * 21, "%g flops, %d, %d",
-           cost.flops, (int)cost.rd, (int)cost.wr);
+    EXPECT(cost.flops == 2 * 3 * 5 * 7 && cost.rd == 2 * (15 + 35) + 4 * 21 && cost.wr == 4 * 21,
+           "%g flops, %d, %d", cost.flops, (int)cost.rd, (int)cost.wr);
     num_clear();
 }
 

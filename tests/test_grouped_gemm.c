@@ -1,4 +1,4 @@
-/* tests/test_grouped_gemm.c -- products per expert: uneven, empty and lone experts, unused rows, equal bits. */
+/* tests/test_grouped_gemm.c -- products per expert: uneven, empty and lone experts, unused rows, bits. */
 #include "numlab.h"
 
 #include <omp.h>
@@ -16,7 +16,7 @@ static double at3(Tensor x, int64_t e, int64_t i, int64_t j)
     return get(x, x.rank == 3 ? (e * x.n[1] + i) * x.n[2] + j : i * x.n[1] + j);
 }
 
-/* The definition, in double. c starts as it is (ACC) or, for TN, as zeros; other rows keep what they hold. */
+/* The definition, in double; rows of nobody keep what they hold. */
 static Tensor reference(Tensor start, Tensor a, Tensor b, Tensor offsets, int mode, bool acc)
 {
     const int32_t *off = offsets.data;
@@ -25,7 +25,7 @@ static Tensor reference(Tensor start, Tensor a, Tensor b, Tensor offsets, int mo
         int64_t rows = mode == GEMM_TN ? a.n[1] : off[e + 1] - off[e], N = c.n[c.rank - 1];
         int64_t K = mode == GEMM_TN ? off[e + 1] - off[e] : a.n[1];
         for (int64_t i = 0; i < rows * N; i++) {
-            int64_t m = i / N, n = i % N, at = mode == GEMM_TN ? (e * rows + m) * N + n : (off[e] + m) * N + n;
+            int64_t m = i / N, n = i % N, at = ((mode == GEMM_TN ? e * rows : off[e]) + m) * N + n;
             double  sum = acc ? get(start, at) : 0;
             for (int64_t k = 0; k < K; k++)
                 sum += mode == GEMM_TN ? at3(a, e, off[e] + k, m) * at3(b, e, off[e] + k, n)
@@ -66,9 +66,9 @@ static void known_values(void)
     num_clear();
 }
 
-/* One random case. Rows that belong to nobody hold NaN in every operand: they must be neither read nor written. */
-static void run_case(int mode, bool acc, DType in, DType out, Spread spread, int64_t E, int64_t rows, int64_t N,
-                     int64_t K)
+/* One random case. Rows of nobody hold NaN in every operand: they must be neither read nor written. */
+static void run_case(int mode, bool acc, DType in, DType out, Spread spread, int64_t E, int64_t rows,
+                     int64_t N, int64_t K)
 {
     Tensor  off = make_offsets(E, &rows, spread);
     int64_t R = rows + 5;
@@ -97,8 +97,9 @@ static void run_case(int mode, bool acc, DType in, DType out, Spread spread, int
 static void agrees_with_definition(void)
 {
     for (int i = 0; i < 96; i++)
-        run_case(modes[i % 3], i / 3 % 2, i / 6 % 2 ? BF16 : F32, i / 12 % 2 ? BF16 : F32, (Spread)(i / 24 % SPREADS),
-                 1 + num_below(7), 1 + num_below(60), 1 + num_below(40), 1 + num_below(50));
+        run_case(modes[i % 3], i / 3 % 2, i / 6 % 2 ? BF16 : F32, i / 12 % 2 ? BF16 : F32,
+                 (Spread)(i / 24 % SPREADS), 1 + num_below(7), 1 + num_below(60), 1 + num_below(40),
+                 1 + num_below(50));
 }
 
 /* More rows and columns than a tile holds, in experts that begin anywhere. */
@@ -127,7 +128,7 @@ static void equal_bits(void)
             op_grouped_gemm(BE, c[run], a, b, off, mode);
         }
         omp_set_num_threads(threads);
-        EXPECT(!memcmp(c[0].data, c[1].data, (size_t)t_bytes(c[0])), "mode %d: threads change the bits", mode);
+        EXPECT(!memcmp(c[0].data, c[1].data, (size_t)t_bytes(c[0])), "mode %d: threads change bits", mode);
         num_clear();
     }
 }
@@ -145,7 +146,7 @@ static void priced(void)
     Tensor off = num_i32(3, (int32_t[]){ 0, 0, 1 }), a = num_randn(BF16, 9, 4);
     Tensor b = t_as3(num_randn(BF16, 10, 4), 2, 5, 4), c = num_zeros(F32, 9, 5);
     Cost   cost = grouped_gemm_cost(BE, c, a, b, off, GEMM_NT);
-    EXPECT(cost.flops == 2 * 9 * 4 * 5 && cost.wr == 4 * 45, "%g flops, %d bytes out", cost.flops, (int)cost.wr);
+    EXPECT(cost.flops == 2 * 9 * 4 * 5 && cost.wr == 4 * 45, "%g flops, %d bytes", cost.flops, (int)cost.wr);
     num_clear();
 }
 

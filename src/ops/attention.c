@@ -4,13 +4,13 @@
  *
  * q, o (T, Hq, C) and k, v (T, Hkv, C) are views with any stride between rows and between heads; lse and
  * delta (Hq, T) are f32. The keys of row t are the rows of its segment, under seg.causal those up to t
- * itself. Rows outside all segments (before starts[0], from starts[n]) get o = 0, lse = 0 and zero gradients.
+ * itself. Rows outside all segments (before starts[0], from starts[n] on) get o = 0, lse = 0, zero gradients.
  * Backward overwrites dq, dk and dv; delta[h,t] = dout[t,h,:].o[t,h,:] is scratch that it fills.
  *
  * No T x T matrix exists: tiles pass through each thread's own workspace. A task stacks the query heads that
  * share a key head (up to ROWS rows of queries) and meets the keys BK at a time. Storage is f32 or bf16,
- * arithmetic f32; backward forms the scores again (priced as extra). No two tasks write to the same place, and
- * each element is summed over ascending keys or query blocks: the same bits on any number of threads. */
+ * arithmetic f32; backward forms the scores again (priced as extra). No two tasks write to the same place,
+ * and each element is summed over ascending keys or query blocks: equal bits on any number of threads. */
 #include "ops/tile.h"
 
 #include <limits.h>
@@ -31,27 +31,31 @@ static bool shapes_fit(Tensor q, Tensor k, Tensor v, Segments seg)
 {
     int64_t T = q.n[0], H = q.n[1], G = k.n[1], C = q.n[2];
     return heads_fit(q, T, H, C) && heads_fit(k, T, G, C) && heads_fit(v, T, G, C) && G > 0 && H % G == 0 &&
-           H / G <= ROWS && C >= 1 && C <= MAX_C && T < INT_MAX && seg.starts.dtype == I32 && seg.starts.n[0] == seg.n + 1;
+           H / G <= ROWS && C >= 1 && C <= MAX_C && T < INT_MAX / 2 && seg.starts.dtype == I32 &&
+           seg.starts.n[0] == seg.n + 1;
 }
 
-Cost attention_fwd_cost(Backend *be, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Segments seg, float scale)
+Cost attention_fwd_cost(Backend *be, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Segments seg,
+                        float scale)
 {
-    REQUIRE(shapes_fit(q, k, v, seg) && heads_fit(o, q.n[0], q.n[1], q.n[2]) && stat_fits(lse, q.n[1], q.n[0]),
-            "attention_fwd: o%s lse%s q%s k%s v%s starts%s", t_fmt(o), t_fmt(lse), t_fmt(q), t_fmt(k), t_fmt(v),
-            t_fmt(seg.starts));
-    return (Cost){ .flops = 4.0 * (double)(q.n[1] * q.n[2]) * seg.pairs,
+    int64_t T = q.n[0], H = q.n[1], C = q.n[2];
+    REQUIRE(shapes_fit(q, k, v, seg) && heads_fit(o, T, H, C) && stat_fits(lse, H, T),
+            "attention_fwd: o%s lse%s q%s k%s v%s starts%s", t_fmt(o), t_fmt(lse), t_fmt(q), t_fmt(k),
+            t_fmt(v), t_fmt(seg.starts));
+    return (Cost){ .flops = 4.0 * (double)(H * C) * seg.pairs,
                    .rd    = t_bytes(q) + t_bytes(k) + t_bytes(v),
                    .wr    = t_bytes(o) + t_bytes(lse) };
 }
 
-Cost attention_bwd_cost(Backend *be, Tensor dq, Tensor dk, Tensor dv, Tensor delta, Tensor dout, Tensor o, Tensor lse,
-                        Tensor q, Tensor k, Tensor v, Segments seg, float scale)
+Cost attention_bwd_cost(Backend *be, Tensor dq, Tensor dk, Tensor dv, Tensor delta, Tensor dout, Tensor o,
+                        Tensor lse, Tensor q, Tensor k, Tensor v, Segments seg, float scale)
 {
     int64_t T = q.n[0], H = q.n[1], G = k.n[1], C = q.n[2];
     REQUIRE(shapes_fit(q, k, v, seg), "attention_bwd: q%s k%s v%s starts%s", t_fmt(q), t_fmt(k), t_fmt(v),
             t_fmt(seg.starts));
-    REQUIRE(heads_fit(dq, T, H, C) && heads_fit(dk, T, G, C) && heads_fit(dv, T, G, C) && heads_fit(dout, T, H, C) &&
-            heads_fit(o, T, H, C) && stat_fits(lse, H, T) && stat_fits(delta, H, T),
+    REQUIRE(heads_fit(dq, T, H, C) && heads_fit(dk, T, G, C) && heads_fit(dv, T, G, C) &&
+            heads_fit(dout, T, H, C) && heads_fit(o, T, H, C) && stat_fits(lse, H, T) &&
+            stat_fits(delta, H, T),
             "attention_bwd: dq%s dk%s dv%s delta%s dout%s o%s lse%s of q%s", t_fmt(dq), t_fmt(dk), t_fmt(dv),
             t_fmt(delta), t_fmt(dout), t_fmt(o), t_fmt(lse), t_fmt(q));
     return (Cost){ .flops = 8.0 * (double)(H * C) * seg.pairs,
@@ -86,6 +90,9 @@ static void zero_rows(Tensor t, int64_t from, int64_t to)
 
 INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
+/* Multiplications (pairs x head width x heads) under which waking other threads costs more than they save. */
+#define SMALL 1e6
+
 /* Queries per task: as many as stack to ROWS. */
 static int32_t query_rows(int64_t group) { return (int32_t)(ROWS / group); }
 
@@ -104,7 +111,7 @@ typedef struct Task {
 
 static void add_task(Backend *be, int64_t *count, Task t)
 {
-    REQUIRE((size_t)(*count + 1) * sizeof t <= CPU_SHARED, "attention: more than %lld tasks", (long long)*count);
+    REQUIRE((size_t)(*count + 1) * sizeof t <= CPU_SHARED, "attention: over %lld tasks", (long long)*count);
     ((Task *)cpu_shared(be))[(*count)++] = t;
 }
 
@@ -112,8 +119,8 @@ static void add_task(Backend *be, int64_t *count, Task t)
 
 /* Scores s become exp(s - max), unseen ones 0; max, sum and the output o so far follow. Row r is query
  * q0 + r % n of head r / n. */
-HOT static void softmax_tile(float *s, float *max, float *sum, float *o, int64_t rows, int64_t n, int64_t cols,
-                             int64_t W, bool causal, int64_t q0, int64_t k0)
+HOT static void softmax_tile(float *s, float *max, float *sum, float *o, int64_t rows, int64_t n,
+                             int64_t cols, int64_t W, bool causal, int64_t q0, int64_t k0)
 {
     for (int64_t r = 0; r < rows; r++, s += BK, o += W) {
         int64_t seen = visible(cols, causal, q0 + r % n, k0);
@@ -130,13 +137,14 @@ HOT static void softmax_tile(float *s, float *max, float *sum, float *o, int64_t
     }
 }
 
-static void fwd_task(float *ws, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Task t, int64_t g, bool causal,
-                     float scale)
+static void fwd_task(float *ws, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Task t, int64_t g,
+                     bool causal, float scale)
 {
-    int64_t C = q.n[2], W = tile_cols(C), group = q.n[1] / k.n[1], n = t.q1 - t.q0, rows = n * group;
+    int64_t C = q.n[2], W = tile_cols(C), n = t.q1 - t.q0, group = q.n[1] / k.n[1], rows = n * group;
+    int64_t h0 = g * group;
     float  *S = ws, *Q = S + ROWS * BK, *O = Q + ROWS * W, *KT = O + ROWS * W, *V = KT + BK * W;
     float   max[ROWS], sum[ROWS] = { 0 };
-    for (int64_t j = 0; j < group; j++) tile_read(Q + j * n * W, W, head_rows(q, g * group + j, t.q0, n), scale);
+    for (int64_t j = 0; j < group; j++) tile_read(Q + j * n * W, W, head_rows(q, h0 + j, t.q0, n), scale);
     for (int64_t r = 0; r < rows; r++) max[r] = -INFINITY;
     memset(O, 0, (size_t)(rows * W) * sizeof *O);
     for (int64_t k0 = t.k0; k0 < t.k1; k0 += BK) {
@@ -149,9 +157,9 @@ static void fwd_task(float *ws, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor
     }
     for (int64_t r = 0; r < rows; r++) {
         for (int64_t c = 0; c < C; c++) O[r * W + c] /= sum[r];
-        ((float *)row_ptr(lse, g * group + r / n))[t.q0 + r % n] = max[r] + logf(sum[r]);
+        ((float *)row_ptr(lse, h0 + r / n))[t.q0 + r % n] = max[r] + logf(sum[r]);
     }
-    for (int64_t j = 0; j < group; j++) head_write(o, g * group + j, t.q0, O + j * n * W, W, n);
+    for (int64_t j = 0; j < group; j++) head_write(o, h0 + j, t.q0, O + j * n * W, W, n);
 }
 
 /* Query blocks of all segments; under a causal mask the last blocks of a segment have the most keys. */
@@ -172,7 +180,8 @@ static int64_t fwd_tasks(Backend *be, Segments seg, int32_t n)
     return count;
 }
 
-void cpu_attention_fwd(Backend *be, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Segments seg, float scale)
+void cpu_attention_fwd(Backend *be, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Segments seg,
+                       float scale)
 {
     const int32_t *at = seg.starts.data;
     const Task    *tasks = (Task *)cpu_shared(be);
@@ -183,7 +192,7 @@ void cpu_attention_fwd(Backend *be, Tensor o, Tensor lse, Tensor q, Tensor k, Te
         memset(row, 0, (size_t)at[0] * sizeof *row);
         memset(row + at[seg.n], 0, (size_t)(T - at[seg.n]) * sizeof *row);
     }
-    #pragma omp parallel for schedule(dynamic)
+    #pragma omp parallel for schedule(dynamic) if (seg.pairs * (double)(H * q.n[2]) > SMALL)
     for (int64_t i = 0; i < count * G; i++)
         fwd_task(cpu_own(be), o, lse, q, k, v, tasks[i / G], i % G, seg.causal, scale);
 }
@@ -205,8 +214,8 @@ HOT static void delta_rows(Tensor delta, Tensor dout, Tensor o, int64_t t)
 
 /* Scores s and products ds = dout.v become probabilities and gradients of the unscaled scores; the padding of
  * the columns becomes 0, for its rows in dk and dv belong to other keys. */
-HOT static void gradient_tile(float *s, float *ds, const float *lse, const float *delta, int64_t rows, int64_t n,
-                              int64_t cols, bool causal, int64_t q0, int64_t k0)
+HOT static void gradient_tile(float *s, float *ds, const float *lse, const float *delta, int64_t rows,
+                              int64_t n, int64_t cols, bool causal, int64_t q0, int64_t k0)
 {
     for (int64_t r = 0; r < rows; r++, s += BK, ds += BK) {
         int64_t seen = visible(cols, causal, q0 + r % n, k0);
@@ -224,12 +233,12 @@ typedef struct Grads { Tensor dq, dk, dv, delta, dout, lse, q, k, v; bool causal
  * the query heads that share the key head. q carries the scale, so that dk needs none; dq gets it at last. */
 static void bwd_task(float *ws, const Grads *x, Task t, int64_t g)
 {
-    int64_t C = x->q.n[2], W = tile_cols(C), group = x->q.n[1] / x->k.n[1], h0 = g * group, keys = t.k1 - t.k0;
-    int64_t step = query_rows(group);
+    int64_t C = x->q.n[2], W = tile_cols(C), group = x->q.n[1] / x->k.n[1], h0 = g * group;
+    int64_t step = query_rows(group), keys = t.k1 - t.k0, sums = tile_rows(keys) * W;
     float  *S = ws, *dS = S + ROWS * BK, *Q = dS + ROWS * BK, *dO = Q + ROWS * W, *dQ = dO + ROWS * W;
-    float  *K = dQ + ROWS * W, *KT = K + BK * W, *VT = KT + BK * W, *dK = VT + BK * W, *dV = dK + tile_rows(keys) * W;
+    float  *K = dQ + ROWS * W, *KT = K + BK * W, *VT = KT + BK * W, *dK = VT + BK * W, *dV = dK + sums;
     float   lse[ROWS], delta[ROWS];
-    if (t.dkv) memset(dK, 0, (size_t)(2 * tile_rows(keys) * W) * sizeof *dK);
+    if (t.dkv) memset(dK, 0, (size_t)(2 * sums) * sizeof *dK);
     for (int64_t q0 = t.q0; q0 < t.q1; q0 += step) {
         int64_t n = least(step, t.q1 - q0), rows = n * group, last = x->causal ? least(t.k1, q0 + n) : t.k1;
         for (int64_t j = 0; j < group; j++) {
@@ -278,7 +287,7 @@ static int64_t bwd_tasks(Backend *be, Segments seg, int64_t G, int32_t n, int64_
                 continue;
             }
             for (int32_t k = b; k < e; k += BK) {
-                int32_t from = seg.causal ? b + (k - b) / n * n : b;        /* earlier queries see none of it */
+                int32_t from = seg.causal ? b + (k - b) / n * n : b;    /* earlier queries see none of it */
                 add_task(be, &count, (Task){ from, e, k, (int32_t)least(k + BK, e), false, true });
             }
             for (int32_t q = b + (e - b - 1) / n * n; q >= b; q -= n)
@@ -288,17 +297,18 @@ static int64_t bwd_tasks(Backend *be, Segments seg, int64_t G, int32_t n, int64_
     return count;
 }
 
-void cpu_attention_bwd(Backend *be, Tensor dq, Tensor dk, Tensor dv, Tensor delta, Tensor dout, Tensor o, Tensor lse,
-                       Tensor q, Tensor k, Tensor v, Segments seg, float scale)
+void cpu_attention_bwd(Backend *be, Tensor dq, Tensor dk, Tensor dv, Tensor delta, Tensor dout, Tensor o,
+                       Tensor lse, Tensor q, Tensor k, Tensor v, Segments seg, float scale)
 {
     const int32_t *at = seg.starts.data;
     const Task    *tasks = (Task *)cpu_shared(be);
     const Tensor   outs[] = { dq, dk, dv };
     const Grads    x = { dq, dk, dv, delta, dout, lse, q, k, v, seg.causal, scale };
     int64_t T = q.n[0], G = k.n[1], count = bwd_tasks(be, seg, G, query_rows(q.n[1] / G), tile_cols(q.n[2]));
+    bool    large = seg.pairs * (double)(q.n[1] * q.n[2]) > SMALL;
     for (int i = 0; i < 3; i++) zero_rows(outs[i], 0, at[0]), zero_rows(outs[i], at[seg.n], T);
-    #pragma omp parallel for
+    #pragma omp parallel for if (large)
     for (int64_t t = 0; t < T; t++) delta_rows(delta, dout, o, t);
-    #pragma omp parallel for schedule(dynamic)
+    #pragma omp parallel for schedule(dynamic) if (large)
     for (int64_t i = 0; i < count * G; i++) bwd_task(cpu_own(be), &x, tasks[i / G], i % G);
 }

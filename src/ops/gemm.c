@@ -20,12 +20,13 @@ static int64_t inner(Tensor a, int flags) { return (flags & GEMM_MODE) == GEMM_T
 Cost gemm_cost(Backend *be, Tensor c, Tensor a, Tensor b, Tensor bias, int flags)
 {
     int     mode = flags & GEMM_MODE;
-    int64_t M = mode == GEMM_TN ? a.n[1] : a.n[0], K = inner(a, flags), N = mode == GEMM_NT ? b.n[0] : b.n[1];
-    bool    shapes = mode <= GEMM_TN && c.rank == 2 && a.rank == 2 && b.rank == 2 && c.n[0] == M && c.n[1] == N &&
-                     (mode == GEMM_NT ? b.n[1] : b.n[0]) == K && M < INT_MAX && N < INT_MAX && K < INT_MAX;
-    REQUIRE(shapes && a.dtype == b.dtype && is_float(a) && is_float(c), "gemm %s: c%s a%s b%s",
-            (const char *[]){ "NT", "NN", "TN", "?" }[mode], t_fmt(c), t_fmt(a), t_fmt(b));
-    REQUIRE(!t_has(bias) || (t_count(bias) == N && is_float(bias)), "gemm: c%s bias%s", t_fmt(c), t_fmt(bias));
+    int64_t M = a.n[mode == GEMM_TN], K = inner(a, flags), N = b.n[mode != GEMM_NT];
+    bool    shapes = c.rank == 2 && a.rank == 2 && b.rank == 2 && c.n[0] == M && c.n[1] == N &&
+                     b.n[mode == GEMM_NT] == K && M < INT_MAX && N < INT_MAX && K < INT_MAX;
+    REQUIRE(mode <= GEMM_TN && shapes && a.dtype == b.dtype && is_float(a) && is_float(c),
+            "gemm %s: c%s a%s b%s", gemm_mode(flags), t_fmt(c), t_fmt(a), t_fmt(b));
+    REQUIRE(!t_has(bias) || (t_count(bias) == N && is_float(bias)), "gemm: c%s bias%s",
+            t_fmt(c), t_fmt(bias));
     return (Cost){ .flops = 2.0 * (double)M * (double)N * (double)K,
                    .rd    = t_bytes(a) + t_bytes(b) + (t_has(bias) ? t_bytes(bias) : 0) +
                             (flags & GEMM_ACC ? t_bytes(c) : 0),
@@ -38,14 +39,15 @@ void gemm_with(Bf16Path path, Backend *be, Tensor c, Tensor a, Tensor b, Tensor 
     int     mode = flags & GEMM_MODE;
     Tiling  t = gemm_tiling(c.n[0], c.n[1], 1);
     int64_t across = (c.n[1] + t.n - 1) / t.n, down = (c.n[0] + t.m - 1) / t.m;
-    #pragma omp parallel for schedule(dynamic)
+    bool    large = (double)c.n[0] * (double)c.n[1] * (double)inner(a, flags) > GEMM_SMALL;
+    #pragma omp parallel for schedule(dynamic) if (large)
     for (int64_t i = 0; i < across * down; i++) {
-        int64_t m = i / across * t.m, n = i % across * t.n;
-        int64_t rows = c.n[0] - m < t.m ? c.n[0] - m : t.m, cols = c.n[1] - n < t.n ? c.n[1] - n : t.n;
+        int64_t m = i / across * t.m, rows = c.n[0] - m < t.m ? c.n[0] - m : t.m;
+        int64_t n = i % across * t.n, cols = c.n[1] - n < t.n ? c.n[1] - n : t.n;
         gemm_tile(path, cpu_own(be), t_cols(t_rows(c, m, rows), n, cols),
                   mode == GEMM_TN ? t_cols(a, m, rows) : t_rows(a, m, rows),
-                  mode == GEMM_NT ? t_rows(b, n, cols) : t_cols(b, n, cols), t_has(bias) ? t_cols(bias, n, cols) : bias,
-                  flags);
+                  mode == GEMM_NT ? t_rows(b, n, cols) : t_cols(b, n, cols),
+                  t_has(bias) ? t_cols(bias, n, cols) : bias, flags);
     }
 }
 
@@ -106,12 +108,12 @@ HOT static void sum_chunks(float *y, const float *part, int64_t N)
 
 void cpu_colsum(Backend *be, Tensor y, Tensor x)
 {
-    enum { COLS = 4096 };                               /* the sums of a chunk stay in the first-level cache */
+    enum { COLS = 4096 };                               /* the sums of a chunk stay in the nearest cache */
     float *part = cpu_shared(be);
     for (int64_t n = 0; n < x.n[1]; n += COLS) {
         int64_t cols = x.n[1] - n < COLS ? x.n[1] - n : COLS;
         Tensor  xc = t_cols(x, n, cols);
-        #pragma omp parallel for
+        #pragma omp parallel for if (t_count(xc) > 1 << 15)
         for (int c = 0; c < CPU_CHUNKS; c++)
             sum_rows(part + c * cols, xc, chunk_begin(x.n[0], c), chunk_begin(x.n[0], c + 1));
         sum_chunks((float *)y.data + n, part, cols);

@@ -7,17 +7,24 @@
  *   a   16 rows x 32 terms         a[i][k]           one row is 64 bytes
  *   b   16 pairs of terms x 16 columns x 2           b[k / 2][j][k % 2], a row of 64 bytes is 16 columns
  *
- * Blocks of one row (column) block follow each other along k; rows and columns are padded with zeros to 32. */
+ * Blocks follow each other along the terms, then along rows (columns), which are padded with zeros to 32. */
 #include "ops/gemm_bf16.h"
 #include "ops/tile.h"
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 enum { TILE_K = 512, PANEL = 64, PAD = 32, BLOCK = 256 /* uint32_t in a block */ };
-enum { LDA = TILE_K + 16 };                             /* rows that are not a power of two apart share no cache set */
+enum { LDA = TILE_K + 16 };             /* rows a power of two apart would all fall into one cache set */
 
 /* The workspace of a tile: its sums, then operand a, then b. */
 enum { ACC_SIZE = (TILE_M + PAD) * TILE_N, A_SIZE = (TILE_M + PAD) * LDA };
 
-typedef struct Operand { Tensor t; bool inner; int64_t n; } Operand;   /* inner: terms are adjacent; n: rows or columns */
+/* A factor of the tile: n rows of a or columns of b. inner: its terms are adjacent in memory. */
+typedef struct Operand { Tensor t; bool inner; int64_t n; } Operand;
 
 Tiling gemm_tiling(int64_t M, int64_t N, int64_t products)
 {
@@ -35,7 +42,7 @@ static int64_t padded(int64_t n) { return (n + PAD - 1) / PAD * PAD; }
 
 static Source source(Tensor t) { return (Source){ t.data, t.s[0], t.n[0], t.n[1], (DType)t.dtype }; }
 
-/* acc += a b by way of f32: the terms of a row of a, and the columns of a panel of b, are made adjacent. */
+/* acc += a b by way of f32: terms in a row of a, and columns in a panel of b, are made adjacent. */
 static void add_widened(float *acc, int64_t ld, Operand a, Operand b, int64_t K)
 {
     float *A = acc + ACC_SIZE, *B = A + A_SIZE;
@@ -51,14 +58,14 @@ static void add_widened(float *acc, int64_t ld, Operand a, Operand b, int64_t K)
 
 /* ---- packed blocks ---- */
 
-/* 16 rows (columns) x 32 terms, as they lie: [16][32] when terms are adjacent, else [32][16]. Zeros outside. */
+/* 16 rows (columns) x 32 terms, as they lie: [16][32] when inner, else [32][16]. Zeros outside. */
 static void block_read(uint16_t *out, Operand x, int64_t i, int64_t k)
 {
-    int64_t high = x.inner ? i : k, wide = x.inner ? k : i, H = x.inner ? 16 : 32, W = x.inner ? 32 : 16;
-    int64_t rows = x.t.n[0] - high < H ? x.t.n[0] - high : H, cols = x.t.n[1] - wide < W ? x.t.n[1] - wide : W;
+    int64_t r0 = x.inner ? i : k, c0 = x.inner ? k : i, H = x.inner ? 16 : 32, W = x.inner ? 32 : 16;
+    int64_t rows = x.t.n[0] - r0 < H ? x.t.n[0] - r0 : H, cols = x.t.n[1] - c0 < W ? x.t.n[1] - c0 : W;
     if (rows < H || cols < W) memset(out, 0, BLOCK * sizeof(uint32_t));
     for (int64_t r = 0; r < rows && cols > 0; r++, out += W)
-        memcpy(out, (uint16_t *)row_ptr(x.t, high + r) + wide, (size_t)cols * sizeof *out);
+        memcpy(out, (uint16_t *)row_ptr(x.t, r0 + r) + c0, (size_t)cols * sizeof *out);
 }
 
 HOT static void pack_a(uint32_t *out, Operand x, int64_t K)
@@ -81,9 +88,10 @@ HOT static void pack_b(uint32_t *out, Operand x, int64_t K)
         for (int64_t k = 0; k < K; k += 32, out += BLOCK) {
             block_read(terms[0], x, i, k);
             for (int p = 0; p < 16; p++)
-                for (int c = 0; c < 16; c++)
-                    out[p * 16 + c] = x.inner ? pairs[c][p]
-                                              : (uint32_t)terms[2 * p][c] | (uint32_t)terms[2 * p + 1][c] << 16;
+                for (int c = 0; c < 16; c++) {
+                    uint32_t two = terms[2 * p][c] | (uint32_t)terms[2 * p + 1][c] << 16;
+                    out[p * 16 + c] = x.inner ? pairs[c][p] : two;
+                }
         }
 }
 
@@ -92,8 +100,8 @@ typedef void Unit(float *acc, int64_t ld, const uint32_t *a, const uint32_t *b, 
                   int64_t blocks);
 
 /* What the units do, in plain C. */
-static void unit_plain(float *acc, int64_t ld, const uint32_t *a, const uint32_t *b, int64_t rows, int64_t cols,
-                       int64_t blocks)
+static void unit_plain(float *acc, int64_t ld, const uint32_t *a, const uint32_t *b, int64_t rows,
+                       int64_t cols, int64_t blocks)
 {
     for (int64_t m = 0; m < rows; m++)
         for (int64_t n = 0; n < cols; n++)
@@ -106,10 +114,6 @@ static void unit_plain(float *acc, int64_t ld, const uint32_t *a, const uint32_t
 }
 
 #if defined(__x86_64__)
-#include <immintrin.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 /* 8 rows x 2 column blocks of sums in registers. */
 __attribute__((target("avx512f,avx512bf16")))
 static void unit_dot(float *acc, int64_t ld, const uint32_t *a, const uint32_t *b, int64_t rows, int64_t cols,
@@ -121,7 +125,10 @@ static void unit_dot(float *acc, int64_t ld, const uint32_t *a, const uint32_t *
             float  *c = acc + m * ld + n;
             __m512  s[8][2];
             #pragma GCC unroll 8
-            for (int i = 0; i < 8; i++) s[i][0] = _mm512_loadu_ps(c + i * ld), s[i][1] = _mm512_loadu_ps(c + i * ld + 16);
+            for (int i = 0; i < 8; i++) {
+                s[i][0] = _mm512_loadu_ps(c + i * ld);
+                s[i][1] = _mm512_loadu_ps(c + i * ld + 16);
+            }
             for (int64_t k = 0; k < blocks; k++, x += BLOCK, y += BLOCK)
                 for (int p = 0; p < 16; p++) {
                     __m512bh lo = (__m512bh)_mm512_loadu_si512(y + p * 16);
@@ -134,7 +141,10 @@ static void unit_dot(float *acc, int64_t ld, const uint32_t *a, const uint32_t *
                     }
                 }
             #pragma GCC unroll 8
-            for (int i = 0; i < 8; i++) _mm512_storeu_ps(c + i * ld, s[i][0]), _mm512_storeu_ps(c + i * ld + 16, s[i][1]);
+            for (int i = 0; i < 8; i++) {
+                _mm512_storeu_ps(c + i * ld, s[i][0]);
+                _mm512_storeu_ps(c + i * ld + 16, s[i][1]);
+            }
         }
 }
 
@@ -203,7 +213,14 @@ enum { unit_dot = 0, unit_amx = 0 };
 bool gemm_bf16_has(Bf16Path path) { return path < BF16_DOT; }
 #endif
 
-static Unit *const units[BF16_PATHS] = { [BF16_PLAIN] = unit_plain, [BF16_DOT] = unit_dot, [BF16_AMX] = unit_amx };
+static Bf16Path best_path(void)
+{
+    return gemm_bf16_has(BF16_AMX) ? BF16_AMX : gemm_bf16_has(BF16_DOT) ? BF16_DOT : BF16_WIDEN;
+}
+
+static Unit *const units[BF16_PATHS] = {
+    [BF16_PLAIN] = unit_plain, [BF16_DOT] = unit_dot, [BF16_AMX] = unit_amx,
+};
 
 /* acc += a b by way of packed blocks. */
 static void add_packed(Unit *unit, float *acc, int64_t ld, Operand a, Operand b, int64_t K)
@@ -232,7 +249,7 @@ void gemm_tile(Bf16Path path, float *ws, Tensor c, Tensor a, Tensor b, Tensor bi
 {
     int     mode = flags & GEMM_MODE;
     int64_t K = mode == GEMM_TN ? a.n[0] : a.n[1], ld = padded(c.n[1]);
-    if (path == BF16_AUTO) path = gemm_bf16_has(BF16_AMX) ? BF16_AMX : gemm_bf16_has(BF16_DOT) ? BF16_DOT : BF16_WIDEN;
+    if (path == BF16_AUTO) path = best_path();
     acc_begin(ws, ld, c, bias, flags & GEMM_ACC);
     for (int64_t k = 0; k < K; k += TILE_K) {
         int64_t n = K - k < TILE_K ? K - k : TILE_K;

@@ -19,6 +19,15 @@ typedef enum {
 
 bool gemm_bf16_has(Bf16Path path);
 
+INLINE const char *gemm_mode(int flags)                          /* for messages */
+{
+    static const char *const names[] = { "NT", "NN", "TN", "?" };
+    return names[flags & GEMM_MODE];
+}
+
+/* Multiplications under which waking the other threads costs more than they save. */
+#define GEMM_SMALL 1e6
+
 /* Tiles of c: rows x cols at most TILE_M x TILE_N. A product too small to keep many threads busy is cut
  * finer, by its shape alone. */
 enum { TILE_M = 256, TILE_N = 512, TILE_MIN = 64 };

@@ -16,15 +16,13 @@ Cost grouped_gemm_cost(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets
 {
     int     mode = flags & GEMM_MODE;
     int64_t E = offsets.n[0] - 1, R = a.n[0], W = a.n[1];
-    bool    shapes;
-    if (mode == GEMM_TN)
-        shapes = b.rank == 2 && c.rank == 3 && b.n[0] == R && c.n[0] == E && c.n[1] == W && c.n[2] == b.n[1];
-    else
-        shapes = b.rank == 3 && c.rank == 2 && b.n[0] == E && c.n[0] == R && b.n[mode == GEMM_NT ? 2 : 1] == W &&
-                 b.n[mode == GEMM_NT ? 1 : 2] == c.n[1];
-    REQUIRE(mode <= GEMM_TN && shapes && a.rank == 2 && E >= 0 && offsets.dtype == I32 && a.dtype == b.dtype &&
-            is_float(a) && is_float(c) && R < INT_MAX, "grouped_gemm %s: c%s a%s b%s offsets%s",
-            (const char *[]){ "NT", "NN", "TN", "?" }[mode], t_fmt(c), t_fmt(a), t_fmt(b), t_fmt(offsets));
+    int     k = mode == GEMM_NT ? 2 : 1;                /* the dim of b that meets the columns of a */
+    bool    shapes = mode == GEMM_TN
+        ? b.rank == 2 && c.rank == 3 && b.n[0] == R && c.n[0] == E && c.n[1] == W && c.n[2] == b.n[1]
+        : b.rank == 3 && c.rank == 2 && b.n[0] == E && c.n[0] == R && b.n[k] == W && b.n[3 - k] == c.n[1];
+    REQUIRE(mode <= GEMM_TN && shapes && a.rank == 2 && E >= 0 && R < INT_MAX && offsets.dtype == I32 &&
+            a.dtype == b.dtype && is_float(a) && is_float(c), "grouped_gemm %s: c%s a%s b%s offsets%s",
+            gemm_mode(flags), t_fmt(c), t_fmt(a), t_fmt(b), t_fmt(offsets));
     return (Cost){ .flops = 2.0 * (double)R * (double)W * (double)(mode == GEMM_TN ? b.n[1] : c.n[1]),
                    .rd    = t_bytes(a) + t_bytes(b) + (flags & GEMM_ACC ? t_bytes(c) : 0),
                    .wr    = t_bytes(c) };
@@ -48,29 +46,31 @@ static Where find_tile(const int32_t *off, Tensor c, Tiling t, int64_t across, i
     return w;
 }
 
-static void run_tile(Backend *be, Tensor c, Tensor a, Tensor b, const int32_t *off, int flags, Tiling t, Where w)
+static void run_tile(float *ws, Tensor c, Tensor a, Tensor b, const int32_t *off, int flags, Tiling t,
+                     Where w)
 {
     int64_t first = off[w.e], count = off[w.e + 1] - first, mode = flags & GEMM_MODE;
-    Tensor  ae = t_rows(a, first, count), be_ = mode == GEMM_TN ? t_rows(b, first, count) : t_at(b, w.e);
-    Tensor  ce = mode == GEMM_TN ? t_at(c, w.e) : t_rows(c, first, count);
-    int64_t rows = ce.n[0] - w.m < t.m ? ce.n[0] - w.m : t.m, cols = ce.n[1] - w.n < t.n ? ce.n[1] - w.n : t.n;
-    gemm_tile(BF16_AUTO, cpu_own(be), t_cols(t_rows(ce, w.m, rows), w.n, cols),
-              mode == GEMM_TN ? t_cols(ae, w.m, rows) : t_rows(ae, w.m, rows),
-              mode == GEMM_NT ? t_rows(be_, w.n, cols) : t_cols(be_, w.n, cols), (Tensor){ 0 }, flags);
+    a = t_rows(a, first, count);
+    b = mode == GEMM_TN ? t_rows(b, first, count) : t_at(b, w.e);
+    c = mode == GEMM_TN ? t_at(c, w.e) : t_rows(c, first, count);
+    int64_t rows = c.n[0] - w.m < t.m ? c.n[0] - w.m : t.m, cols = c.n[1] - w.n < t.n ? c.n[1] - w.n : t.n;
+    gemm_tile(BF16_AUTO, ws, t_cols(t_rows(c, w.m, rows), w.n, cols),
+              mode == GEMM_TN ? t_cols(a, w.m, rows) : t_rows(a, w.m, rows),
+              mode == GEMM_NT ? t_rows(b, w.n, cols) : t_cols(b, w.n, cols), (Tensor){ 0 }, flags);
 }
 
 /* Tiles of c are the tasks, so an expert with most of the rows is shared by all threads, and so is the
- * weight gradient of a lone expert. sgemm inside a parallel region runs on the calling thread. */
+ * weight gradient of a lone expert. */
 void cpu_grouped_gemm(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, int flags)
 {
     const int32_t *off = offsets.data;
     int64_t E = offsets.n[0] - 1, N = c.n[c.rank - 1], tiles = 0;
     Tiling  t = c.rank == 3 ? gemm_tiling(c.n[1], N, E) : gemm_tiling(c.n[0], N, 1);
     int64_t across = (N + t.n - 1) / t.n;
-    REQUIRE(E < 1 || (off[0] >= 0 && off[E] <= a.n[0]), "grouped_gemm: offsets %d .. %d of a%s", off[0], off[E],
-            t_fmt(a));
+    REQUIRE(off[0] >= 0 && off[E] <= a.n[0], "grouped_gemm: rows %d .. %d of a%s", off[0], off[E], t_fmt(a));
+    bool    large = (double)(off[E] - off[0]) * (double)a.n[1] * (double)N > GEMM_SMALL;
     for (int64_t e = 0; e < E; e++) tiles += across * tiles_down(off, e, c, t);
-    #pragma omp parallel for schedule(dynamic)
+    #pragma omp parallel for schedule(dynamic) if (large)
     for (int64_t i = 0; i < tiles; i++)
-        run_tile(be, c, a, b, off, flags, t, find_tile(off, c, t, across, i));
+        run_tile(cpu_own(be), c, a, b, off, flags, t, find_tile(off, c, t, across, i));
 }

@@ -49,8 +49,8 @@ static const Blocking *blocking(void)
 static const Blocking *blocking(void) { return plain; }
 #endif
 
-void tile_mul(bool add, float *c, int64_t ldc, const float *a, int64_t am, int64_t ak, const float *b, int64_t ldb,
-              int64_t M, int64_t N, int64_t K)
+void tile_mul(bool add, float *c, int64_t ldc, const float *a, int64_t am, int64_t ak,
+              const float *b, int64_t ldb, int64_t M, int64_t N, int64_t K)
 {
     const Blocking *bl = blocking();
     N = tile_cols(N);
@@ -102,15 +102,16 @@ INLINE void turn_block(float *dst, int64_t ld, Source s, int64_t r, int64_t c)
 
 INLINE void turn(float *dst, int64_t ld, Source s, DType d)
 {
-    s.dtype = d;                                        /* a constant here, so each copy has one kind of load */
+    s.dtype = d;                                        /* a constant: each copy has one kind of load */
     int64_t R = s.rows / 4 * 4, C = s.cols / 4 * 4;
     for (int64_t r = 0; r < R; r += 4)
         for (int64_t c = 0; c < C; c += 4) turn_block(dst, ld, s, r, c);
-    for (int64_t r = 0; r < s.rows; r++)
-        for (int64_t c = r < R ? C : 0; c < s.cols; c++) {
-            const char *row = source_row(s, r);
-            dst[c * ld + r] = s.dtype == F32 ? ((const float *)row)[c] : bf16_to_f32(((const uint16_t *)row)[c]);
-        }
+    for (int64_t r = 0; r < s.rows; r++) {
+        const float    *f = (const float *)source_row(s, r);
+        const uint16_t *h = (const uint16_t *)f;
+        for (int64_t c = r < R ? C : 0; c < s.cols; c++)
+            dst[c * ld + r] = d == F32 ? f[c] : bf16_to_f32(h[c]);
+    }
 }
 
 HOT void tile_transpose(float *dst, int64_t ld, Source s)

@@ -1,6 +1,6 @@
 /* Documents into streams: positions, borders, supervised rows, patches, and what is refused. */
 #include "lab.h"
-#include "nn/batch.h"
+#include "tensor/stream.h"
 
 static const StreamShape shape  = { .image_token = 90, .video_token = 91, .merge = 2, .patch_dim = 3 };
 static const Budget      budget = { .tokens = 64, .patches = 96, .docs = 4, .supervised = 40 };

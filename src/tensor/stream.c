@@ -1,0 +1,200 @@
+/* tensor/stream.c -- documents into flat streams: tokens, positions, borders, supervised rows, patches. */
+#include "tensor/stream.h"
+
+#include "base/rng.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int64_t block_of(const StreamShape *s) { return s->merge * s->merge; }
+
+Status stream_open(Stream *s, const StreamShape *shape, const Budget *b)
+{
+    int64_t T = b->tokens, P = b->patches, N = P / block_of(shape);
+    *s = (Stream){ .shape = *shape, .budget = *b };
+    s->ids        = calloc((size_t)T + 1, 4);
+    s->pos        = calloc((size_t)T * 3 + 1, 4);
+    s->group      = calloc((size_t)T + 1, 4);
+    s->start      = calloc((size_t)b->docs + 1, 4);
+    s->group_len  = calloc((size_t)b->docs + 1, 4);
+    s->sup_row    = calloc((size_t)b->supervised + 1, 4);
+    s->sup_label  = calloc((size_t)b->supervised + 1, 4);
+    s->pixels     = calloc((size_t)(P * shape->patch_dim) + 1, 4);
+    s->cell       = calloc((size_t)P * 4 + 1, 4);
+    s->vpos       = calloc((size_t)P * 2 + 1, 4);
+    s->vstart     = calloc((size_t)N + 1, 4);
+    s->visual_row = calloc((size_t)N + 1, 4);
+    if (!s->ids || !s->pos || !s->group || !s->start || !s->group_len || !s->sup_row || !s->sup_label ||
+        !s->pixels || !s->cell || !s->vpos || !s->vstart || !s->visual_row) {
+        stream_close(s);
+        return fail(E_FIT, "no host memory for a stream of %lld tokens and %lld patches", (long long)T, (long long)P);
+    }
+    stream_clear(s);
+    return OK;
+}
+
+void stream_close(Stream *s)
+{
+    free(s->ids), free(s->pos), free(s->group), free(s->start), free(s->group_len);
+    free(s->sup_row), free(s->sup_label), free(s->pixels);
+    free(s->cell), free(s->vpos), free(s->vstart), free(s->visual_row);
+    *s = (Stream){ 0 };
+}
+
+void stream_clear(Stream *s)
+{
+    const Budget *b = &s->budget;
+    int64_t N = b->patches / block_of(&s->shape);
+    s->tokens = s->patches = s->docs = s->slices = s->visual = s->supervised = s->longest = s->vlongest = 0;
+    s->pairs = s->vpairs = 0;
+    for (int64_t t = 0; t < b->tokens; t++) s->ids[t] = s->group[t] = -1;
+    for (int64_t i = 0; i < N; i++) s->visual_row[i] = -1;
+    memset(s->pos, 0, (size_t)b->tokens * 12);
+    memset(s->cell, 0, (size_t)b->patches * 16);
+    memset(s->vpos, 0, (size_t)b->patches * 8);
+    memset(s->group_len, 0, (size_t)b->docs * 4);
+    memset(s->pixels, 0, (size_t)(b->patches * s->shape.patch_dim) * 4);
+}
+
+/* Row and column of every patch of a slice in merge-block order: m x m blocks in raster order, and raster
+ * order inside a block, so that a merged token is a plain reshape of consecutive patches. */
+static void slice_cells(Stream *s, int64_t h, int64_t w)
+{
+    int64_t m = s->shape.merge, P = s->budget.patches, at = s->patches;
+    for (int64_t k = 0; k < h * w; k++, at++) {
+        int32_t row = (int32_t)(k / (m * m * (w / m)) * m + k / m % m);
+        int32_t col = (int32_t)(k / (m * m) % (w / m) * m + k % m);
+        int32_t *c = s->cell + 4 * at;
+        c[0] = row, c[1] = col, c[2] = (int32_t)h, c[3] = (int32_t)w;
+        s->vpos[at] = row, s->vpos[P + at] = col;
+    }
+}
+
+/* One visual run of document d: pixels and cells into the patch stream, rows and positions into the token
+ * stream. Positions of cell (r, c): T = pos, H = pos + r, W = pos + c; time inside a video is in its text. */
+static void add_slice(Stream *s, const Slice *v, int64_t row, int32_t *pos)
+{
+    int64_t m = s->shape.merge, T = s->budget.tokens, n = v->h * v->w / (m * m);
+    slice_cells(s, v->h, v->w);
+    if (v->pixels)
+        memcpy(s->pixels + s->patches * s->shape.patch_dim, v->pixels,
+               (size_t)(v->h * v->w * s->shape.patch_dim) * sizeof(float));
+    for (int64_t i = 0; i < n; i++) {
+        s->pos[row + i]         = *pos;
+        s->pos[T + row + i]     = *pos + (int32_t)(i / (v->w / m));
+        s->pos[2 * T + row + i] = *pos + (int32_t)(i % (v->w / m));
+        s->ids[row + i]         = -1;                      /* the embedding is replaced, not looked up */
+        s->visual_row[s->visual++] = (int32_t)(row + i);
+    }
+    *pos += (int32_t)((v->h > v->w ? v->h : v->w) / m);
+    s->vstart[s->slices++] = (int32_t)s->patches;
+    s->patches += v->h * v->w;
+    s->vstart[s->slices] = (int32_t)s->patches;
+    s->vpairs += (double)(v->h * v->w) * (double)(v->h * v->w);
+    if (v->h * v->w > s->vlongest) s->vlongest = v->h * v->w;
+}
+
+static bool is_visual(const Stream *s, int32_t id)
+{
+    return (s->shape.image_token >= 0 && id == s->shape.image_token) ||
+           (s->shape.video_token >= 0 && id == s->shape.video_token);
+}
+
+/* Everything that could be wrong with a document, before the stream is touched. */
+static Status document_check(const Stream *s, const Document *d)
+{
+    int64_t m = s->shape.merge, visual = 0, promised = 0, patches = 0, sup = 0;
+    for (int64_t i = 0; i < d->n; i++) visual += is_visual(s, d->ids[i]), sup += d->targets[i] >= 0;
+    for (int64_t i = 0; i < d->slices; i++) {
+        const Slice *v = &d->slice[i];
+        if (v->h < m || v->w < m || v->h % m || v->w % m)
+            return fail(E_DATA, "picture %lld: a grid of %lld x %lld patches is not a multiple of %lld",
+                        (long long)i, (long long)v->h, (long long)v->w, (long long)m);
+        patches += v->h * v->w, promised += v->h * v->w / (m * m);
+    }
+    if (visual != promised)
+        return fail(E_DATA, "%lld image and video tokens in the text, but the pictures make %lld",
+                    (long long)visual, (long long)promised);
+    if (s->tokens + d->n > s->budget.tokens || s->patches + patches > s->budget.patches ||
+        s->docs + 1 > s->budget.docs || s->supervised + sup > s->budget.supervised)
+        return fail(E_FIT, "document of %lld tokens and %lld patches does not fit: %lld tokens, %lld patches, "
+                    "%lld documents are left", (long long)d->n, (long long)patches,
+                    (long long)(s->budget.tokens - s->tokens), (long long)(s->budget.patches - s->patches),
+                    (long long)(s->budget.docs - s->docs));
+    return OK;
+}
+
+/* Text counts on by one on all three axes; a visual run is cut into slices by their sizes. */
+static Status add_tokens(Stream *s, const Document *d)
+{
+    int64_t T = s->budget.tokens, m = s->shape.merge, next = 0;
+    int32_t pos = 0;
+    for (int64_t i = 0; i < d->n;) {
+        int64_t row = s->tokens + i;
+        if (!is_visual(s, d->ids[i])) {
+            s->ids[row] = d->ids[i++];
+            s->pos[row] = s->pos[T + row] = s->pos[2 * T + row] = pos++;
+            continue;
+        }
+        const Slice *v = &d->slice[next++];
+        int64_t run = v->h * v->w / (m * m);
+        for (int64_t j = 1; j < run; j++)
+            if (i + j >= d->n || d->ids[i + j] != d->ids[i])
+                return fail(E_DATA, "picture %lld makes %lld tokens, its run in the text has %lld",
+                            (long long)(next - 1), (long long)run, (long long)j);
+        add_slice(s, v, row, &pos);
+        i += run;
+    }
+    return OK;
+}
+
+Status stream_add(Stream *s, const Document *d)
+{
+    TRY(document_check(s, d));
+    Stream before = *s;
+    Status st = add_tokens(s, d);
+    if (st) return *s = before, st;                        /* arrays past the counters are never read */
+    int64_t g = s->budget.by_document ? s->docs : 0;
+    for (int64_t i = 0; i < d->n; i++) {
+        int64_t row = s->tokens + i;
+        s->group[row] = (int32_t)g;
+        if (d->targets[i] < 0) continue;
+        s->sup_row[s->supervised]     = (int32_t)row;
+        s->sup_label[s->supervised++] = d->targets[i];
+    }
+    s->group_len[g] += (float)d->n;
+    s->start[s->docs++] = (int32_t)s->tokens;
+    s->tokens += d->n;
+    s->start[s->docs] = (int32_t)s->tokens;
+    s->pairs += (double)d->n * (double)(d->n + 1) / 2;
+    if (d->n > s->longest) s->longest = d->n;
+    return OK;
+}
+
+Status stream_synthetic(Stream *s, int64_t doc_tokens, int64_t slices, int64_t h, int64_t w, int64_t vocab,
+                        uint64_t seed)
+{
+    int64_t docs = s->budget.tokens / doc_tokens, run = slices ? h * w / block_of(&s->shape) : 0;
+    int32_t *ids = calloc((size_t)doc_tokens * 2, sizeof *ids), *targets = ids + doc_tokens;
+    float *pixels = calloc((size_t)(h * w * s->shape.patch_dim) + 1, sizeof *pixels);
+    Slice *slice = calloc((size_t)slices + 1, sizeof *slice);
+    Status st = ids && pixels && slice ? OK : fail(E_FIT, "no host memory for a synthetic stream");
+    if (!st) rng_fill_normal(pixels, h * w * s->shape.patch_dim, seed, 1, 0, 0.0f, 1.0f);
+    stream_clear(s);
+    for (int64_t d = 0; !st && d < docs; d++) {
+        int64_t mine = slices * (d + 1) / docs - slices * d / docs;
+        for (int64_t i = 0; i < doc_tokens; i++) {
+            ids[i]     = (int32_t)(rng_uniform(seed, 2, (uint64_t)(d * doc_tokens + i)) * (float)(vocab - 1));
+            targets[i] = i + 1 < doc_tokens ? (int32_t)((ids[i] * 31 + 7) % vocab) : -1;
+            if (is_visual(s, ids[i])) ids[i] = 0;
+        }
+        for (int64_t i = 0; i < mine; i++) {
+            slice[i] = (Slice){ h, w, pixels };
+            for (int64_t j = 0; j < run; j++) ids[i * (run + 1) + j] = (int32_t)s->shape.image_token;
+        }
+        Document doc = { doc_tokens, ids, targets, mine, slice };
+        st = mine * (run + 1) > doc_tokens ? fail(E_DATA, "pictures do not fit a document") : stream_add(s, &doc);
+    }
+    free(ids), free(pixels), free(slice);
+    return st;
+}
