@@ -8,7 +8,7 @@ SAN    ?= 0
 STATIC ?= 0
 OPT    ?= -O3
 
-PKGS   := openblas jansson yaml-0.1
+PKGS   := openblas jansson yaml-0.1 libjpeg libpng libwebp libpcre2-8 libutf8proc
 WARN   := -Wall -Wextra -Wshadow -Wvla -Wno-unused-parameter
 CFLAGS += -std=gnu17 $(OPT) -g $(WARN) -fopenmp -fno-math-errno -Isrc $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 LIBS   := $(shell pkg-config --libs $(PKGS) 2>/dev/null)

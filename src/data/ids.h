@@ -1,0 +1,21 @@
+/* data/ids.h -- growable lists of token ids and of bytes: what the input side appends to. */
+#ifndef DATA_IDS_H
+#define DATA_IDS_H
+
+#include "base/status.h"
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct Ids { int32_t *v; int64_t n, room; } Ids;      /* a zeroed one is empty and ready */
+typedef struct Text { char *v; size_t n, room; } Text;        /* bytes; no NUL at the end is promised */
+
+MUST Status ids_push(Ids *s, int32_t id);
+MUST Status ids_push_many(Ids *s, const int32_t *v, int64_t n);
+MUST Status ids_repeat(Ids *s, int32_t id, int64_t n);
+void        ids_close(Ids *s);                                /* twice is fine */
+
+MUST Status text_push(Text *s, const char *v, size_t n);
+MUST Status text_printf(Text *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void        text_close(Text *s);
+
+#endif

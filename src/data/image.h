@@ -1,0 +1,32 @@
+/* data/image.h -- pictures: bytes of a file to 8-bit RGB to patches, as the reference's processor does it.
+ *
+ * What a file is is told by its content, never by its name. Sizes are checked before anything is decoded. */
+#ifndef DATA_IMAGE_H
+#define DATA_IMAGE_H
+
+#include "base/status.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct Image { int64_t h, w; uint8_t *rgb; size_t room; } Image;      /* (h, w, 3); reused from one picture to the next */
+
+typedef struct ImageLimits { int64_t max_pixels; size_t max_bytes; } ImageLimits;     /* of a file before resizing; bombs stop here */
+
+/* How pixels become patches. */
+typedef struct PatchShape { int64_t patch, frames, merge, channels; int64_t min_pixels, max_pixels; } PatchShape;
+
+/* Height and width as shown (after EXIF rotation), from the header alone. */
+MUST Status image_size(int64_t *h, int64_t *w, const void *bytes, size_t len, const ImageLimits *lim, const char *what);
+MUST Status image_decode(Image *im, const void *bytes, size_t len, const ImageLimits *lim, const char *what);
+void        image_close(Image *im);                                  /* twice is fine */
+
+/* Size after smart resizing: multiples of patch * merge, area within the bounds. E_DATA for extreme aspects. */
+MUST Status image_fit(int64_t *h, int64_t *w, const PatchShape *p);
+/* Antialiased bicubic in two integer passes; dst is (h, w, 3), made by the call (reuses room). */
+MUST Status image_resize(Image *dst, const Image *src, int64_t h, int64_t w);
+/* (h/patch * w/patch, channels * frames * patch^2) normalised floats in merge-block order; the picture is its own
+ * every frame. second: the other frame of a pair, or NULL. */
+void        image_patches(float *out, const Image *im, const Image *second, const PatchShape *p);
+
+#endif
