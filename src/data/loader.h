@@ -13,7 +13,7 @@
 #include "tensor/stream.h"
 
 typedef struct LoaderConf {
-    const Sources   *sources;            /* of the recipe: data.train or data.eval (base/config.h) */
+    const SourceList *sources;           /* of the recipe: data.train or data.eval (base/config.h) */
     const Config    *recipe;             /* data.*, image.*, video.*, train.seed */
     const Tokenizer *tokenizer;
     StreamShape      shape;

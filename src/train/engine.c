@@ -14,6 +14,15 @@ static Status open_arenas(Engine *e, const size_t bytes[ARENA_N])
     return OK;
 }
 
+/* Touch every page before the first step, which would otherwise pay for them. */
+static void warm_arenas(Engine *e)
+{
+    for (int i = 0; i < ARENA_N; i++) {
+        int64_t words = (int64_t)(e->arena[i].cap / sizeof(float));
+        op_fill(&e->be, t_wrap(e->arena[i].base, F32, 1, &words), 0.0f);
+    }
+}
+
 /* Everything that is laid out once: parameters, the batch, constants. */
 static void lay_out(Engine *e)
 {
@@ -34,6 +43,7 @@ static Status open_on(Engine *e, const ModelShape *s, const EngineConf *conf, co
     TRY(model_open(&e->model, s, conf->train ? conf->frozen : all_frozen));
     TRY(model_act_open(&e->act, &e->model));
     TRY(open_arenas(e, bytes));
+    warm_arenas(e);
     lay_out(e);
     return backend_sync(&e->be);
 }
