@@ -10,7 +10,7 @@ OPT    ?= -O3
 
 PKGS   := openblas jansson yaml-0.1 libjpeg libpng libwebp libpcre2-8 libutf8proc
 WARN   := -Wall -Wextra -Wshadow -Wvla -Wno-unused-parameter
-CFLAGS += -std=gnu17 $(OPT) -g $(WARN) -fopenmp -fno-math-errno -Isrc $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
+CFLAGS += -std=gnu17 $(OPT) -g $(WARN) -fopenmp -fno-math-errno -fno-trapping-math -Isrc $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 LIBS   := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
 
 ifeq ($(STATIC),1)                       # third-party libraries inside, for a machine that has none of them

@@ -62,6 +62,17 @@ static void make_route(Case *c)
     op_moe_index(s->be, c->t[5], c->t[10], c->t[11], c->t[7]);
 }
 static void run_router(void *p) { Case *c = p; op_router_fwd(c->s->be, c->t[7], c->t[8], c->t[9], c->t[6], true); }
+static void make_router(Case *c)
+{
+    make_route(c);
+    c->t[1] = randn(c->s, c->s->d, c->s->T, c->s->D), c->t[2] = randn(c->s, c->s->d, c->s->E, c->s->D);
+}
+static void run_router_all(void *p)
+{
+    Case *c = p;
+    op_gemm(c->s->be, c->t[6], c->t[1], c->t[2], (Tensor){ 0 }, GEMM_NT);
+    run_router(p);
+}
 static void run_index(void *p)  { Case *c = p; op_moe_index(c->s->be, c->t[5], c->t[10], c->t[11], c->t[7]); }
 static void make_route_bwd(Case *c)
 {
@@ -219,7 +230,8 @@ static const Bench benches[] = {
     { "swiglu bwd",                 make_act,           run_swiglu_bwd },
     { "gelu tanh fwd",              make_act,           run_gelu },
     { "gelu erf fwd",               make_act,           run_gelu_erf },
-    { "router fwd",                 make_route,         run_router },
+    { "router: logits + top-k",     make_router,        run_router_all },
+    { "top-k alone",                make_route,         run_router },
     { "router bwd",                 make_route_bwd,     run_route_bwd },
     { "sort by expert",             make_route,         run_index },
     { "permute (gather rows)",      make_permute,       run_gather },

@@ -72,8 +72,9 @@ INLINE float fast_exp(float x)
     float r = c - n * 0.693145751953125f - n * 1.42860682030941723e-6f;
     float p = 1.0f + r * (1.0f + r * (0.5f + r * (0.166666671633720f + r * (0.0416664853692055f +
               r * (0.00833356380462646f + r * 0.00139304355252534f)))));
-    union { uint32_t u; float f; } s = { .u = ((uint32_t)(int32_t)n + 127u) << 23 };
-    return x < -87.33f ? 0.0f : p * s.f;
+    uint32_t bits = ((uint32_t)(int32_t)n + 127u) << 23;
+    union { uint32_t u; float f; } s = { .u = x < -87.33f ? 0u : bits };    /* a select of integers: no branch */
+    return p * s.f;
 }
 INLINE float fast_sigmoid(float x) { return 1.0f / (1.0f + fast_exp(-x)); }
 INLINE float fast_tanh(float x)

@@ -5,8 +5,8 @@
  *   dlogits = scale * (softmax(logits[i,:]) - onehot(labels[i])), zeros where labels[i] < 0
  *
  * logits (n, V) f32 or bf16, labels (n) i32 below V, lse (n, 1) f32, loss one f64 that adds up over calls;
- * dlogits (n, V) f32 or bf16, and may alias logits of its own dtype. Exponentials are f32; their sums run in
- * double, and so does the loss, in row order: threads do not change it. */
+ * dlogits (n, V) f32 or bf16, and may alias logits of its own dtype. Exponentials are f32, summed in 32 lanes
+ * over short pieces and in double across them; the loss is a double, in row order: threads do not change it. */
 #include "ops/rows.h"
 
 #include <float.h>
@@ -52,12 +52,18 @@ typedef struct Tally { float max; double sum; } Tally;
 
 static HOT Tally tally(Tally a, const float *z, int64_t n)
 {
-    float  max = a.max;
-    double sum = 0.0;
+    enum { LANES = 32 };                       /* fixed, so that bits do not depend on the vector width */
+    float   max = a.max, part[LANES] = { 0 };
+    double  sum = 0.0;
+    int64_t i = 0;
     #pragma omp simd reduction(max:max)
-    for (int64_t i = 0; i < n; i++) max = z[i] > max ? z[i] : max;
-    #pragma omp simd reduction(+:sum)
-    for (int64_t i = 0; i < n; i++) sum += fast_exp(z[i] - max);
+    for (int64_t k = 0; k < n; k++) max = z[k] > max ? z[k] : max;
+    for (; i + LANES <= n; i += LANES) {
+        #pragma omp simd
+        for (int j = 0; j < LANES; j++) part[j] += fast_exp(z[i + j] - max);
+    }
+    for (; i < n; i++) part[i % LANES] += fast_exp(z[i] - max);
+    for (int j = 0; j < LANES; j++) sum += part[j];
     if (max > a.max) a.sum *= exp((double)a.max - max);
     return (Tally){ max, a.sum + sum };
 }
