@@ -292,7 +292,7 @@ Status bench_ops(int argc, char **argv)
     int64_t repeats;
     Backend be = { 0 };
     Arena a = { 0 };
-    Setup s = { .be = &be, .a = &a, .T = 4096, .D = 1024, .F = 1024, .E = 32, .K = 4, .H = 16, .G = 4, .C = 64, .V = 32768, .P = 4096 };
+    Setup s = { .be = &be, .a = &a, .T = 4096, .D = 1024, .F = 384, .E = 128, .K = 8, .H = 16, .G = 4, .C = 64, .V = 32768, .P = 4096 };
     TRY(options_parse(argc, argv, options, NULL, 0));
     TRY(option_int("--repeat", repeat, 1, 99, &repeats));
     TRY(dtype_parse(&s.d, dtype));

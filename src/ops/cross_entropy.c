@@ -58,10 +58,8 @@ static HOT Tally tally(Tally a, const float *z, int64_t n)
     int64_t i = 0;
     #pragma omp simd reduction(max:max)
     for (int64_t k = 0; k < n; k++) max = z[k] > max ? z[k] : max;
-    for (; i + LANES <= n; i += LANES) {
-        #pragma omp simd
+    for (; i + LANES <= n; i += LANES)
         for (int j = 0; j < LANES; j++) part[j] += fast_exp(z[i + j] - max);
-    }
     for (; i < n; i++) part[i % LANES] += fast_exp(z[i] - max);
     for (int j = 0; j < LANES; j++) sum += part[j];
     if (max > a.max) a.sum *= exp((double)a.max - max);
