@@ -23,8 +23,13 @@ static struct { int passed, failed, skipped; bool bad, skip; } lab_;
         }                                                                                         \
     } while (0)
 
-#define EXPECT(cond, ...) do { if (!(cond)) { LAB_FAIL(#cond); printf("    " __VA_ARGS__); putchar('\n'); } } while (0)
-#define EXPECT_OK(e)      do { Status s_ = (e); if (s_) { LAB_FAIL(#e); printf("    %s\n", status_text()); } } while (0)
+#define EXPECT(cond, ...) do {                                                                    \
+        if (!(cond)) { LAB_FAIL(#cond); printf("    " __VA_ARGS__); putchar('\n'); }              \
+    } while (0)
+#define EXPECT_OK(e) do {                                                                         \
+        Status s_ = (e);                                                                          \
+        if (s_) { LAB_FAIL(#e); printf("    %s\n", status_text()); }                              \
+    } while (0)
 #define EXPECT_FAIL(e, want, word) do {                                                           \
         Status s_ = (e);                                                                          \
         if (s_ != (want) || !strstr(status_text(), word)) {                                       \
@@ -32,8 +37,12 @@ static struct { int passed, failed, skipped; bool bad, skip; } lab_;
                                  (int)s_, (int)(want), s_ ? status_text() : "-", word);           \
         }                                                                                         \
     } while (0)
-#define SKIP(...)         do { printf("  skip %s: ", __func__); printf(__VA_ARGS__); putchar('\n'); lab_.skip = true; return; } while (0)
-#define LAB_FAIL(what)    (lab_.bad = true, printf("  %s:%d: %s: %s\n", __FILE__, __LINE__, __func__, what))
+#define SKIP(...) do {                                                                            \
+        printf("  skip %s: ", __func__); printf(__VA_ARGS__); putchar('\n');                      \
+        lab_.skip = true;                                                                         \
+        return;                                                                                   \
+    } while (0)
+#define LAB_FAIL(what) (lab_.bad = true, printf("  %s:%d: %s: %s\n", __FILE__, __LINE__, __func__, what))
 
 /* TREB_TEST=name runs the tests whose name contains it. */
 static inline bool lab_wanted(const char *test)

@@ -49,9 +49,12 @@ static void plan_equals_run(void)
             engine_backward(&e);
             EXPECT_OK(backend_sync(&e.be));
             for (int i = 0; i < ARENA_N; i++)
-                EXPECT(e.arena[i].peak == e.plan.bytes[i], "%s: run %zu, plan %zu", e.arena[i].name, e.arena[i].peak, e.plan.bytes[i]);
-            EXPECT(!memcmp(e.be.ledger.op, e.plan.ledger.op, sizeof e.plan.ledger.op), "calls, FLOPs or bytes differ by op");
-            EXPECT(!memcmp(e.be.ledger.by_part, e.plan.ledger.by_part, sizeof e.plan.ledger.by_part), "or by part");
+                EXPECT(e.arena[i].peak == e.plan.bytes[i], "%s: run %zu, plan %zu", e.arena[i].name,
+                       e.arena[i].peak, e.plan.bytes[i]);
+            EXPECT(!memcmp(e.be.ledger.op, e.plan.ledger.op, sizeof e.plan.ledger.op),
+                   "calls, FLOPs or bytes differ by op");
+            EXPECT(!memcmp(e.be.ledger.by_part, e.plan.ledger.by_part, sizeof e.plan.ledger.by_part),
+                   "or by part");
             engine_close(&e);
             stream_close(&s);
         }
@@ -101,7 +104,8 @@ static void recompute_changes_no_bit(void)
         small_engine(&e, &shape, &c, &s);
         Losses got = small_step(&e, 0.1f);
         EXPECT(got.total == want.total, "%s: loss %.9g, not %.9g", words[i], got.total, want.total);
-        EXPECT(!memcmp(e.arena[A_GRAD].base, plain.arena[A_GRAD].base, grad_bytes(&plain)), "%s: gradients differ", words[i]);
+        EXPECT(!memcmp(e.arena[A_GRAD].base, plain.arena[A_GRAD].base, grad_bytes(&plain)),
+               "%s: gradients differ", words[i]);
         EXPECT(e.arena[A_ACT].peak < plain.arena[A_ACT].peak, "%s: saves no memory", words[i]);
         engine_close(&e);
     }
@@ -124,7 +128,8 @@ static void runs_are_bitwise_equal(void)
     small_step(&a, 0.1f), small_step(&b, 0.1f);
     EXPECT(!memcmp(a.arena[A_GRAD].base, b.arena[A_GRAD].base, grad_bytes(&a)), "two engines differ");
     small_step(&b, 0.1f);
-    EXPECT(!memcmp(a.arena[A_GRAD].base, b.arena[A_GRAD].base, grad_bytes(&a)), "the second step differs from the first");
+    EXPECT(!memcmp(a.arena[A_GRAD].base, b.arena[A_GRAD].base, grad_bytes(&a)),
+           "the second step differs from the first");
     engine_close(&a), engine_close(&b);
     stream_close(&s);
 }
@@ -194,7 +199,8 @@ static void odd_batches(void)
     EXPECT(l.ce == 0 && isfinite(l.aux) && l.aux > 0, "ce %g aux %g", l.ce, l.aux);
     for (int i = 0; i < e.model.params.n; i++) {
         const Param *p = e.model.params.p[i];
-        EXPECT(p->live == (p->group == G_LLM), "%s: live %d on a batch without pictures", p->piece[0].name, p->live);
+        EXPECT(p->live == (p->group == G_LLM), "%s: live %d on a batch without pictures", p->piece[0].name,
+               p->live);
     }
     engine_close(&e);
     stream_close(&s);
@@ -237,8 +243,11 @@ static void frozen_parts_cost_nothing(void)
         EXPECT(grad_bytes(&e) < grad_bytes(&all), "frozen %d: saves no gradient memory", g);
         for (int i = 0; i < e.model.params.n; i++) {
             const Param *p = e.model.params.p[i], *q = all.model.params.p[i];
-            if (c.frozen[p->group]) EXPECT(!t_has(p->g) && !p->live, "%s: frozen with a gradient", p->piece[0].name);
-            else EXPECT(!memcmp(p->g.data, q->g.data, (size_t)t_bytes(p->g)), "frozen %d: %s differs", g, p->piece[0].name);
+            if (c.frozen[p->group])
+                EXPECT(!t_has(p->g) && !p->live, "%s: frozen with a gradient", p->piece[0].name);
+            else
+                EXPECT(!memcmp(p->g.data, q->g.data, (size_t)t_bytes(p->g)), "frozen %d: %s differs", g,
+                       p->piece[0].name);
         }
         engine_close(&e);
     }
@@ -278,7 +287,8 @@ static void directional_derivative(void)
             loss[side] = l.total;
         }
         double got = (loss[0] - loss[1]) / (2.0 * h);
-        EXPECT(fabs(got - slope) < 0.01 * fabs(slope) + 0.05, "form %d: difference %.6f, gradient %.6f", f, got, slope);
+        EXPECT(fabs(got - slope) < 0.01 * fabs(slope) + 0.05, "form %d: difference %.6f, gradient %.6f", f,
+               got, slope);
         engine_close(&e);
         stream_close(&s);
     }
@@ -291,14 +301,16 @@ static void full_arena_says_so(void)
     Stream s;
     Engine e;
     small_stream(&s, &shape, conf.budget, 0, 3, 7);
-    for (int64_t at = 1; at < 400; at += 37) {               /* the n-th push fails: an error, never a crash */
+    for (int64_t at = 1; at < 400; at += 37) { /* the n-th push fails: an error, never a crash */
         small_engine(&e, &shape, &conf, &s);
         e.arena[A_ACT].fail_at = e.arena[A_ACT].pushes + at;
         engine_forward(&e, 1.0f);
         engine_backward(&e);
         Status st = backend_sync(&e.be);
-        EXPECT(st == OK || (st == E_FIT && strstr(status_text(), "arena act")), "push %ld: %s", (long)at, status_text());
-        EXPECT(st == E_FIT || e.arena[A_ACT].pushes < e.arena[A_ACT].fail_at, "push %ld did not fail", (long)at);
+        EXPECT(st == OK || (st == E_FIT && strstr(status_text(), "arena act")), "push %ld: %s", (long)at,
+               status_text());
+        EXPECT(st == E_FIT || e.arena[A_ACT].pushes < e.arena[A_ACT].fail_at, "push %ld did not fail",
+               (long)at);
         engine_close(&e);
     }
     stream_close(&s);

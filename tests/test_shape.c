@@ -1,10 +1,14 @@
 /* config.json in the spellings that are about, the parameter counts of known models, and what is refused. */
 #include "small.h"
 
-#define VL_TEXT "\"vocab_size\": 151936, \"head_dim\": 128, \"rms_norm_eps\": 1e-06, \"rope_theta\": 5000000, " \
-                "\"rope_scaling\": {\"mrope_interleaved\": true, \"mrope_section\": [24, 20, 20], \"rope_type\": \"default\"}"
-#define BIG_VISION(out) "{\"depth\": 27, \"hidden_size\": 1152, \"intermediate_size\": 4304, \"num_heads\": 16, " \
-                   "\"num_position_embeddings\": 2304, \"deepstack_visual_indexes\": [8, 16, 24], \"out_hidden_size\": " #out "}"
+#define VL_TEXT                                                                                              \
+    "\"vocab_size\": 151936, \"head_dim\": 128, \"rms_norm_eps\": 1e-06, \"rope_theta\": 5000000, "          \
+    "\"rope_scaling\": {\"mrope_interleaved\": true, \"mrope_section\": [24, 20, 20], \"rope_type\": "       \
+    "\"default\"}"
+#define BIG_VISION(out)                                                                                      \
+    "{\"depth\": 27, \"hidden_size\": 1152, \"intermediate_size\": 4304, \"num_heads\": 16, "                \
+    "\"num_position_embeddings\": 2304, \"deepstack_visual_indexes\": [8, 16, 24], "                         \
+    "\"out_hidden_size\": " #out "}"
 
 static Status read_config(ModelShape *s, const char *text)
 {
@@ -28,24 +32,39 @@ static int64_t parameters(const char *text)
 
 static void known_models(void)
 {
-    static const struct { const char *config; long long want; } models[] = {
-        { "{\"model_type\": \"qwen3_vl_moe\", \"tie_word_embeddings\": false, \"text_config\": {" VL_TEXT ", \"hidden_size\": 2048,"
-          "\"num_hidden_layers\": 48, \"num_attention_heads\": 32, \"num_key_value_heads\": 4, \"intermediate_size\": 6144,"
+    static const struct { const char *config; long long want;
+    } models[] = {
+        { "{\"model_type\": \"qwen3_vl_moe\", \"tie_word_embeddings\": false, \"text_config\": {" VL_TEXT
+          ", \"hidden_size\": 2048,"
+          "\"num_hidden_layers\": 48, \"num_attention_heads\": 32, \"num_key_value_heads\": 4, "
+          "\"intermediate_size\": 6144,"
           "\"moe_intermediate_size\": 768, \"num_experts\": 128, \"num_experts_per_tok\": 8},"
-          "\"vision_config\": " BIG_VISION(2048) "}", 31070754032 },
+          "\"vision_config\": " BIG_VISION(2048) "}",
+          31070754032 },
         { "{\"model_type\": \"qwen3_vl_moe\", \"text_config\": {" VL_TEXT ", \"hidden_size\": 4096,"
-          "\"num_hidden_layers\": 94, \"num_attention_heads\": 64, \"num_key_value_heads\": 4, \"moe_intermediate_size\": 1536,"
-          "\"num_local_experts\": 128, \"num_experts_per_tok\": 8}, \"vision_config\": " BIG_VISION(4096) "}", 235670022896 },
-        { "{\"model_type\": \"qwen3_vl\", \"tie_word_embeddings\": true, \"text_config\": {" VL_TEXT ", \"hidden_size\": 2048,"
-          "\"num_hidden_layers\": 28, \"num_attention_heads\": 16, \"num_key_value_heads\": 8, \"intermediate_size\": 6144,"
-          "\"tie_word_embeddings\": false}, \"vision_config\": {\"depth\": 24, \"hidden_size\": 1024, \"intermediate_size\": 4096,"
-          "\"num_heads\": 16, \"deepstack_visual_indexes\": [5, 11, 17], \"out_hidden_size\": 2048}}", 2127532032 },
-        { "{\"model_type\": \"qwen3_vl\", \"text_config\": {" VL_TEXT ", \"hidden_size\": 4096, \"num_hidden_layers\": 36,"
-          "\"num_attention_heads\": 32, \"num_key_value_heads\": 8, \"intermediate_size\": 12288}, \"vision_config\": "
-          BIG_VISION(4096) "}", 8767123696 },
-        { "{\"model_type\": \"qwen3_moe\", \"hidden_size\": 2048, \"num_hidden_layers\": 48, \"num_attention_heads\": 32,"
-          "\"num_key_value_heads\": 4, \"head_dim\": 128, \"moe_intermediate_size\": 768, \"num_experts\": 128,"
-          "\"num_experts_per_tok\": 8, \"rope_theta\": 1000000.0, \"norm_topk_prob\": true}", 30532122624 },
+          "\"num_hidden_layers\": 94, \"num_attention_heads\": 64, \"num_key_value_heads\": 4, "
+          "\"moe_intermediate_size\": 1536,"
+          "\"num_local_experts\": 128, \"num_experts_per_tok\": 8}, \"vision_config\": " BIG_VISION(4096) "}",
+          235670022896 },
+        { "{\"model_type\": \"qwen3_vl\", \"tie_word_embeddings\": true, \"text_config\": {" VL_TEXT
+          ", \"hidden_size\": 2048,"
+          "\"num_hidden_layers\": 28, \"num_attention_heads\": 16, \"num_key_value_heads\": 8, "
+          "\"intermediate_size\": 6144,"
+          "\"tie_word_embeddings\": false}, \"vision_config\": {\"depth\": 24, \"hidden_size\": 1024, "
+          "\"intermediate_size\": 4096,"
+          "\"num_heads\": 16, \"deepstack_visual_indexes\": [5, 11, 17], \"out_hidden_size\": 2048}}",
+          2127532032 },
+        { "{\"model_type\": \"qwen3_vl\", \"text_config\": {" VL_TEXT
+          ", \"hidden_size\": 4096, \"num_hidden_layers\": 36,"
+          "\"num_attention_heads\": 32, \"num_key_value_heads\": 8, \"intermediate_size\": 12288}, "
+          "\"vision_config\": " BIG_VISION(4096) "}",
+          8767123696 },
+        { "{\"model_type\": \"qwen3_moe\", \"hidden_size\": 2048, \"num_hidden_layers\": 48, "
+          "\"num_attention_heads\": 32,"
+          "\"num_key_value_heads\": 4, \"head_dim\": 128, \"moe_intermediate_size\": 768, \"num_experts\": "
+          "128,"
+          "\"num_experts_per_tok\": 8, \"rope_theta\": 1000000.0, \"norm_topk_prob\": true}",
+          30532122624 },
     };
     for (int i = 0; i < 5; i++) {
         long long got = parameters(models[i].config);
@@ -56,49 +75,73 @@ static void known_models(void)
 static void spellings(void)
 {
     ModelShape s;
-    EXPECT_OK(read_config(&s, "{\"model_type\": \"qwen3_moe\", \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 777.0},"
-                       "\"rope_theta\": 5.0, \"num_local_experts\": 9, \"num_experts_per_tok\": 3, \"hidden_size\": 64,"
-                       "\"num_attention_heads\": 4, \"num_key_value_heads\": null, \"torch_dtype\": \"bfloat16\"}"));
+    EXPECT_OK(read_config(
+        &s, "{\"model_type\": \"qwen3_moe\", \"rope_parameters\": {\"rope_type\": \"default\", "
+            "\"rope_theta\": 777.0},"
+            "\"rope_theta\": 5.0, \"num_local_experts\": 9, \"num_experts_per_tok\": 3, \"hidden_size\": 64,"
+            "\"num_attention_heads\": 4, \"num_key_value_heads\": null, \"torch_dtype\": \"bfloat16\"}"));
     EXPECT(s.text.theta == 777.0, "the value inside the rope object wins: %g", s.text.theta);
-    EXPECT(s.text.E == 9 && s.text.C == 16 && s.text.G == 4 && !s.text.renorm, "E %lld C %lld G %lld", (long long)s.text.E,
-           (long long)s.text.C, (long long)s.text.G);
+    EXPECT(s.text.E == 9 && s.text.C == 16 && s.text.G == 4 && !s.text.renorm, "E %lld C %lld G %lld",
+           (long long)s.text.E, (long long)s.text.C, (long long)s.text.G);
     EXPECT(s.dtype == BF16, "dtype");
     s = small_shape(small_vl_moe);
-    EXPECT(s.text.renorm && !s.text.tied && s.vision.theta == 10000.0 && s.vision.grid == 5, "vision-language defaults");
-    EXPECT(shape_is_sparse(&s.text, 0) && !shape_is_sparse(&s.text, 1) && shape_sparse_layers(&s.text) == 2, "mlp_only_layers");
-    EXPECT_OK(read_config(&s, "{\"model_type\": \"qwen3_vl_moe\", \"text_config\": {\"rope_theta\": 5.0, \"norm_topk_prob\": false,"
-                       "\"tie_word_embeddings\": true, \"dtype\": \"float16\", \"head_dim\": 128}, \"vision_config\": {\"out_hidden_size\": 2048,"
-                       "\"rope_parameters\": {\"rope_type\": \"axial\", \"rope_theta\": 500.0}}}"));
-    EXPECT(s.text.renorm && !s.text.tied && s.dtype == F16 && s.vision.theta == 500.0, "flags of text_config that do not count");
+    EXPECT(s.text.renorm && !s.text.tied && s.vision.theta == 10000.0 && s.vision.grid == 5,
+           "vision-language defaults");
+    EXPECT(shape_is_sparse(&s.text, 0) && !shape_is_sparse(&s.text, 1) && shape_sparse_layers(&s.text) == 2,
+           "mlp_only_layers");
+    EXPECT_OK(read_config(
+        &s,
+        "{\"model_type\": \"qwen3_vl_moe\", \"text_config\": {\"rope_theta\": 5.0, \"norm_topk_prob\": false,"
+        "\"tie_word_embeddings\": true, \"dtype\": \"float16\", \"head_dim\": 128}, \"vision_config\": "
+        "{\"out_hidden_size\": 2048,"
+        "\"rope_parameters\": {\"rope_type\": \"axial\", \"rope_theta\": 500.0}}}"));
+    EXPECT(s.text.renorm && !s.text.tied && s.dtype == F16 && s.vision.theta == 500.0,
+           "flags of text_config that do not count");
 }
 
 static void refusals(void)
 {
-    static const struct { const char *config, *says; } bad[] = {
+    static const struct { const char *config, *says;
+    } bad[] = {
         { "[1]", "not a JSON object" },
         { "{}", "model_type is missing" },
         { "{\"model_type\": \"llama\"}", "qwen3_vl_moe" },
         { "{\"model_type\": \"qwen3\"}", "rope_theta is missing" },
-        { "{\"model_type\": \"qwen3\", \"rope_theta\": 1e6, \"rope_scaling\": {\"rope_type\": \"yarn\"}}", "yarn" },
+        { "{\"model_type\": \"qwen3\", \"rope_theta\": 1e6, \"rope_scaling\": {\"rope_type\": \"yarn\"}}",
+          "yarn" },
         { "{\"model_type\": \"qwen3\", \"rope_theta\": 1e6, \"hidden_size\": -3}", "hidden_size = -3" },
-        { "{\"model_type\": \"qwen3\", \"rope_theta\": 1e6, \"hidden_size\": \"big\"}", "hidden_size: a whole number" },
-        { "{\"model_type\": \"qwen3\", \"rope_theta\": 1e6, \"num_attention_heads\": 7, \"num_key_value_heads\": 2}", "not a multiple" },
+        { "{\"model_type\": \"qwen3\", \"rope_theta\": 1e6, \"hidden_size\": \"big\"}",
+          "hidden_size: a whole number" },
+        { "{\"model_type\": \"qwen3\", \"rope_theta\": 1e6, \"num_attention_heads\": 7, "
+          "\"num_key_value_heads\": 2}",
+          "not a multiple" },
         { "{\"model_type\": \"qwen3\", \"rope_theta\": 1e6, \"head_dim\": 15}", "must be even" },
         { "{\"model_type\": \"qwen3\", \"rope_theta\": 1e6, \"hidden_act\": \"gelu\"}", "hidden_act = gelu" },
         { "{\"model_type\": \"qwen3\", \"rope_theta\": 1e6, \"use_sliding_window\": true}", "sliding" },
-        { "{\"model_type\": \"qwen3_moe\", \"rope_theta\": 1e6, \"num_experts\": 4, \"num_experts_per_tok\": 5}", "more than num_experts" },
-        { "{\"model_type\": \"qwen3_moe\", \"rope_theta\": 1e6, \"mlp_only_layers\": [0.5]}", "mlp_only_layers[0]" },
+        { "{\"model_type\": \"qwen3_moe\", \"rope_theta\": 1e6, \"num_experts\": 4, \"num_experts_per_tok\": "
+          "5}",
+          "more than num_experts" },
+        { "{\"model_type\": \"qwen3_moe\", \"rope_theta\": 1e6, \"mlp_only_layers\": [0.5]}",
+          "mlp_only_layers[0]" },
         { "{\"model_type\": \"qwen3_vl\", \"text_config\": {}}", "vision_config" },
-        { "{\"model_type\": \"qwen3_vl\", \"text_config\": {\"rope_theta\": 5.0, \"head_dim\": 64}, \"vision_config\": {}}", "sum to head_dim / 2 = 32" },
-        { "{\"model_type\": \"qwen3_vl\", \"text_config\": {\"rope_theta\": 5.0}, \"vision_config\": {}}", "must equal the text hidden_size" },
-        { "{\"model_type\": \"qwen3_vl\", \"text_config\": {\"rope_theta\": 5.0}, \"vision_config\": {\"num_position_embeddings\": 50}}", "square" },
-        { "{\"model_type\": \"qwen3_vl\", \"text_config\": {\"rope_theta\": 5.0}, \"vision_config\": {\"deepstack_visual_indexes\": [40]}}", "block 40 of 27" },
+        { "{\"model_type\": \"qwen3_vl\", \"text_config\": {\"rope_theta\": 5.0, \"head_dim\": 64}, "
+          "\"vision_config\": {}}",
+          "sum to head_dim / 2 = 32" },
+        { "{\"model_type\": \"qwen3_vl\", \"text_config\": {\"rope_theta\": 5.0}, \"vision_config\": {}}",
+          "must equal the text hidden_size" },
+        { "{\"model_type\": \"qwen3_vl\", \"text_config\": {\"rope_theta\": 5.0}, \"vision_config\": "
+          "{\"num_position_embeddings\": 50}}",
+          "square" },
+        { "{\"model_type\": \"qwen3_vl\", \"text_config\": {\"rope_theta\": 5.0}, \"vision_config\": "
+          "{\"deepstack_visual_indexes\": [40]}}",
+          "block 40 of 27" },
         { "{\"model_type\": \"qwen3\", \"rope_theta\": 1e6, \"dtype\": \"int3\"}", "int3" },
     };
     ModelShape s;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         Status st = read_config(&s, bad[i].config);
-        EXPECT(st && strstr(status_text(), bad[i].says), "case %zu: status %d, %s", i, (int)st, st ? status_text() : "accepted");
+        EXPECT(st && strstr(status_text(), bad[i].says), "case %zu: status %d, %s", i, (int)st,
+               st ? status_text() : "accepted");
     }
     EXPECT_FAIL(shape_load(&s, "no/such/folder"), E_IO, "no/such/folder");
 }

@@ -39,9 +39,11 @@ static void merge_block_order(void)
     Slice pic = { 4, 6, NULL };
     EXPECT_OK(stream_open(&s, &shape, &budget));
     EXPECT_OK(add(&s, 6, ids, 1, &pic));
-    static const int32_t cells[8][2] = { { 0, 0 }, { 0, 1 }, { 1, 0 }, { 1, 1 }, { 0, 2 }, { 0, 3 }, { 1, 2 }, { 1, 3 } };
+    static const int32_t cells[8][2] = { { 0, 0 }, { 0, 1 }, { 1, 0 }, { 1, 1 },
+                                         { 0, 2 }, { 0, 3 }, { 1, 2 }, { 1, 3 } };
     for (int k = 0; k < 8; k++) {
-        EXPECT(s.cell[4 * k] == cells[k][0] && s.cell[4 * k + 1] == cells[k][1], "patch %d: %d %d", k, s.cell[4 * k], s.cell[4 * k + 1]);
+        EXPECT(s.cell[4 * k] == cells[k][0] && s.cell[4 * k + 1] == cells[k][1], "patch %d: %d %d", k,
+               s.cell[4 * k], s.cell[4 * k + 1]);
         EXPECT(s.cell[4 * k + 2] == 4 && s.cell[4 * k + 3] == 6, "patch %d: grid", k);
         EXPECT(s.vpos[k] == cells[k][0] && s.vpos[96 + k] == cells[k][1], "patch %d: rotary position", k);
     }
@@ -64,7 +66,8 @@ static void packs_documents(void)
     EXPECT(s.tokens == 12 && s.docs == 2 && s.slices == 2 && s.patches == 16 && s.visual == 4, "counts");
     EXPECT(s.start[0] == 0 && s.start[1] == 5 && s.start[2] == 12, "borders");
     EXPECT(s.vstart[1] == 8 && s.vstart[2] == 16, "each slice is a segment");
-    EXPECT(s.pos[5] == 0 && s.pos[6] == 1 && s.pos[8] == 3, "positions restart, a slice of 2x4 advances by 2");
+    EXPECT(s.pos[5] == 0 && s.pos[6] == 1 && s.pos[8] == 3,
+           "positions restart, a slice of 2x4 advances by 2");
     EXPECT(s.group[4] == 0 && s.group[5] == 1 && s.group[12] == -1 && s.group_len[1] == 7, "groups");
     EXPECT(s.supervised == 3 && s.sup_row[1] == 7 && s.sup_label[1] == 7, "supervised rows");
     EXPECT(s.pairs == 15 + 28 && s.vpairs == 128, "pairs %g %g", s.pairs, s.vpairs);
@@ -79,12 +82,14 @@ static void refuses(void)
 {
     Stream s;
     int32_t ids[12] = { 1, 90, 90, 5, 90, 90, 6, 0, 0, 0, 0, 0 }, many[64] = { 0 };
-    Slice one = { 2, 4, NULL }, odd = { 3, 4, NULL }, two[2] = { { 2, 4, NULL }, { 2, 4, NULL } }, four = { 4, 4, NULL };
+    Slice   one = { 2, 4, NULL }, odd = { 3, 4, NULL }, two[2] = { { 2, 4, NULL }, { 2, 4, NULL } },
+          four = { 4, 4, NULL };
     EXPECT_OK(stream_open(&s, &shape, &budget));
     EXPECT_FAIL(add(&s, 7, ids, 1, &one), E_DATA, "4 image and video tokens");
     EXPECT_FAIL(add(&s, 7, ids, 1, &odd), E_DATA, "multiple of 2");
     EXPECT_FAIL(add(&s, 7, ids, 1, &four), E_DATA, "its run in the text has 2");
-    EXPECT(s.tokens == 0 && s.docs == 0 && s.patches == 0 && s.visual == 0, "a refused document leaves nothing");
+    EXPECT(s.tokens == 0 && s.docs == 0 && s.patches == 0 && s.visual == 0,
+           "a refused document leaves nothing");
     EXPECT_OK(add(&s, 7, ids, 2, two));
     EXPECT_FAIL(add(&s, 58, many, 0, NULL), E_FIT, "57 tokens");
     for (int i = 0; i < 3; i++) EXPECT_OK(add(&s, 2, many, 0, NULL));

@@ -5,8 +5,10 @@
 #include <sys/stat.h>
 
 static const char text_moe[] =
-    "{\"model_type\": \"qwen3_moe\", \"vocab_size\": 50, \"hidden_size\": 24, \"num_hidden_layers\": 2, \"num_attention_heads\": 4,"
-    " \"num_key_value_heads\": 2, \"head_dim\": 8, \"intermediate_size\": 40, \"moe_intermediate_size\": 16, \"num_experts\": 3,"
+    "{\"model_type\": \"qwen3_moe\", \"vocab_size\": 50, \"hidden_size\": 24, \"num_hidden_layers\": 2, "
+    "\"num_attention_heads\": 4,"
+    " \"num_key_value_heads\": 2, \"head_dim\": 8, \"intermediate_size\": 40, \"moe_intermediate_size\": 16, "
+    "\"num_experts\": 3,"
     " \"num_experts_per_tok\": 2, \"rope_theta\": 10000.0, \"tie_word_embeddings\": true}";
 
 typedef struct Bound { Backend be; Model m; Arena a[3]; } Bound;
@@ -21,7 +23,8 @@ static void bound_open(Bound *b, const ModelShape *s, DType d)
     for (int i = 0; i < 3; i++) EXPECT_OK(backend_arena_open(&b->be, &b->a[i], "test", bytes[i]));
     model_bind(&b->m, d, &b->a[0], &b->a[1], &b->a[2]);
     EXPECT_OK(backend_sync(&b->be));
-    for (int i = 0; i < 3; i++) EXPECT(b->a[i].used == bytes[i], "arena %d: %zu used of %zu promised", i, b->a[i].used, bytes[i]);
+    for (int i = 0; i < 3; i++)
+        EXPECT(b->a[i].used == bytes[i], "arena %d: %zu used of %zu promised", i, b->a[i].used, bytes[i]);
 }
 
 static void bound_close(Bound *b)
@@ -41,7 +44,8 @@ static const char *folder(const char *name)
 static bool same_weights(const Bound *a, const Bound *b)
 {
     for (int i = 0; i < a->m.params.n; i++)
-        if (memcmp(a->m.params.p[i]->w.data, b->m.params.p[i]->w.data, (size_t)t_bytes(a->m.params.p[i]->w))) return false;
+        if (memcmp(a->m.params.p[i]->w.data, b->m.params.p[i]->w.data, (size_t)t_bytes(a->m.params.p[i]->w)))
+            return false;
     return true;
 }
 
@@ -55,14 +59,16 @@ static void round_trip(void)
         SafeTensors st;
         bound_open(&a, &s, d), bound_open(&b, &s, d);
         EXPECT_OK(model_init(&a.m, &a.be, 9));
-        EXPECT_OK(weights_save(&a.m, &a.be, folder("trip"), d, i == 1 ? 4000 : 0));      /* once in many shards */
+        EXPECT_OK(weights_save(&a.m, &a.be, folder("trip"), d, i == 1 ? 4000 : 0)); /* once in many shards */
         EXPECT_OK(st_open(&st, folder("trip")));
         EXPECT_OK(weights_load(&b.m, &b.be, &st, NULL));
         EXPECT(same_weights(&a, &b), "config %d: weights differ", i);
-        const char *expert = i % 2 ? "model.layers.1.mlp.experts.2.up_proj.weight" : "model.language_model.layers.2.mlp.experts.gate_up_proj";
+        const char     *expert = i % 2 ? "model.layers.1.mlp.experts.2.up_proj.weight"
+                                       : "model.language_model.layers.2.mlp.experts.gate_up_proj";
         const StTensor *t = st_find(&st, expert);
         EXPECT(t, "%s is not in the file", expert);
-        if (t && !(i % 2)) EXPECT(t->shape[1] == 40 && t->shape[2] == 48, "hub files store experts [E, in, out]");
+        if (t && !(i % 2))
+            EXPECT(t->shape[1] == 40 && t->shape[2] == 48, "hub files store experts [E, in, out]");
         EXPECT(!st_find(&st, "lm_head.weight") == s.text.tied, "a tied head is not written");
         st_close(&st);
         bound_close(&a), bound_close(&b);
@@ -110,7 +116,8 @@ static bool wrong_norm(StTensor *t)
 }
 static bool flat_experts(StTensor *t)
 {
-    if (strstr(t->name, "experts.down_proj")) t->rank = 2, t->shape[0] *= t->shape[1], t->shape[1] = t->shape[2];
+    if (strstr(t->name, "experts.down_proj"))
+        t->rank = 2, t->shape[0] *= t->shape[1], t->shape[1] = t->shape[2];
     return true;
 }
 
@@ -118,8 +125,18 @@ static void refusals(void)
 {
     ModelShape text = small_shape(text_moe), vl = small_shape(small_vl_moe);
     static const float zeros[64 * 64];
-    StTensor scale = { .name = "model.layers.0.mlp.gate.weight_scale_inv", .dtype = F32, .rank = 1, .shape = { 1 }, .data = zeros, .bytes = 4 };
-    StTensor fused = { .name = "model.layers.0.mlp.experts.gate_up_proj", .dtype = F32, .rank = 1, .shape = { 1 }, .data = zeros, .bytes = 4 };
+    StTensor           scale = { .name  = "model.layers.0.mlp.gate.weight_scale_inv",
+                                 .dtype = F32,
+                                 .rank  = 1,
+                                 .shape = { 1 },
+                                 .data  = zeros,
+                                 .bytes = 4 };
+    StTensor           fused = { .name  = "model.layers.0.mlp.experts.gate_up_proj",
+                                 .dtype = F32,
+                                 .rank  = 1,
+                                 .shape = { 1 },
+                                 .data  = zeros,
+                                 .bytes = 4 };
     Bound a;
     char text_dir[300], vl_dir[300];
     snprintf(text_dir, sizeof text_dir, "%s", folder("text"));
@@ -151,7 +168,8 @@ static void square_experts(void)
 {
     char config[2048];
     snprintf(config, sizeof config, "%s", small_vl_moe);
-    memcpy(strstr(config, "\"moe_intermediate_size\": 24"), "\"moe_intermediate_size\": 20", 27);      /* 2 x 20 = 40 = width */
+    memcpy(strstr(config, "\"moe_intermediate_size\": 24"), "\"moe_intermediate_size\": 20",
+           27); /* 2 x 20 = 40 = width */
     ModelShape s = small_shape(config);
     Bound a, b;
     SafeTensors st;
@@ -177,7 +195,8 @@ static void init_is_a_function_of_the_seed(void)
     EXPECT(!same_weights(&a, &b), "another seed, same weights");
     double sum = 0, sq = 0;
     Tensor w = a.m.embed->w;
-    for (int64_t i = 0; i < t_count(w); i++) sum += ((float *)w.data)[i], sq += ((float *)w.data)[i] * ((float *)w.data)[i];
+    for (int64_t i = 0; i < t_count(w); i++)
+        sum += ((float *)w.data)[i], sq += ((float *)w.data)[i] * ((float *)w.data)[i];
     double n = (double)t_count(w), dev = sqrt(sq / n);
     EXPECT(fabs(sum / n) < 0.02 && fabs(dev - 0.2) < 0.01, "mean %g deviation %g", sum / n, dev);
     bound_close(&a), bound_close(&b);

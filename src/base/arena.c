@@ -33,15 +33,17 @@ static uint32_t label_find(Arena *a, const char *name)
 static void *overflow(Arena *a, const char *label, size_t bytes)
 {
     if (a->sticky && !*a->sticky)
-        *a->sticky = fail(E_FIT, "arena %s is full: %zu of %zu bytes used, %s wants %zu more than the plan had promised",
-                          a->name, a->used, a->cap, label, bytes);
+        *a->sticky = fail(
+            E_FIT, "arena %s is full: %zu of %zu bytes used, %s wants %zu more than the plan had promised",
+            a->name, a->used, a->cap, label, bytes);
     return a->base;
 }
 
 void *arena_push(Arena *a, const char *label, size_t bytes)
 {
     size_t room = (bytes + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
-    if (++a->pushes == a->fail_at || room < bytes || room > a->cap - a->used) return overflow(a, label, bytes);
+    if (++a->pushes == a->fail_at || room < bytes || room > a->cap - a->used)
+        return overflow(a, label, bytes);
     void    *p = a->base + a->used;
     uint32_t l = a->depth < a->max_depth ? label_find(a, label) : 0;
     if (a->depth < a->max_depth) a->stack[a->depth++] = (ArenaPush){ l, room };
@@ -59,7 +61,8 @@ ArenaMark arena_mark(const Arena *a) { return (ArenaMark){ a->used, a->depth }; 
 
 void arena_reset(Arena *a, ArenaMark m)
 {
-    REQUIRE(m.used <= a->used && m.depth <= a->depth, "arena %s: reset to %zu above %zu", a->name, m.used, a->used);
+    REQUIRE(m.used <= a->used && m.depth <= a->depth, "arena %s: reset to %zu above %zu", a->name, m.used,
+            a->used);
     size_t back = a->used - m.used;
     while (a->depth > m.depth) {
         ArenaPush p = a->stack[--a->depth];

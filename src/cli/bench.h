@@ -5,7 +5,8 @@
 #include "base/json.h"
 #include "ops/ops.h"
 
-typedef struct Ceiling { double gflops, gbs; } Ceiling;      /* OpenBLAS sgemm 2048^3; copy, read plus written */
+/* OpenBLAS sgemm 2048^3; a copy, bytes read plus written. */
+typedef struct Ceiling { double gflops, gbs; } Ceiling;
 
 typedef void BenchFn(void *arg);
 

@@ -44,24 +44,42 @@ static Tensor blank(const Setup *s, DType d, int64_t rows, int64_t cols)
 static void make_gemm(Case *c)
 {
     const Setup *s = c->s;
-    c->t[0] = blank(s, s->d, 2048, 2048), c->t[1] = randn(s, s->d, 2048, 2048), c->t[2] = randn(s, s->d, 2048, 2048);
+    c->t[0] = blank(s, s->d, 2048, 2048), c->t[1] = randn(s, s->d, 2048, 2048),
+    c->t[2] = randn(s, s->d, 2048, 2048);
 }
-static void run_gemm_nt(void *p) { Case *c = p; op_gemm(c->s->be, c->t[0], c->t[1], c->t[2], (Tensor){ 0 }, GEMM_NT); }
-static void run_gemm_nn(void *p) { Case *c = p; op_gemm(c->s->be, c->t[0], c->t[1], c->t[2], (Tensor){ 0 }, GEMM_NN); }
-static void run_gemm_tn(void *p) { Case *c = p; op_gemm(c->s->be, c->t[0], c->t[1], c->t[2], (Tensor){ 0 }, GEMM_TN); }
+static void run_gemm_nt(void *p)
+{
+    Case *c = p;
+    op_gemm(c->s->be, c->t[0], c->t[1], c->t[2], (Tensor){ 0 }, GEMM_NT);
+}
+static void run_gemm_nn(void *p)
+{
+    Case *c = p;
+    op_gemm(c->s->be, c->t[0], c->t[1], c->t[2], (Tensor){ 0 }, GEMM_NN);
+}
+static void run_gemm_tn(void *p)
+{
+    Case *c = p;
+    op_gemm(c->s->be, c->t[0], c->t[1], c->t[2], (Tensor){ 0 }, GEMM_TN);
+}
 
 /* A routing as a trained router makes it: uneven, every expert used. */
 static void make_route(Case *c)
 {
     const Setup *s = c->s;
     c->t[6]  = randn(s, F32, s->T, s->E);                                    /* logits */
-    c->t[7]  = blank(s, I32, s->T, s->K), c->t[8] = blank(s, F32, s->T, s->K), c->t[9] = blank(s, F32, s->T, 1);
+    c->t[7] = blank(s, I32, s->T, s->K), c->t[8] = blank(s, F32, s->T, s->K),
+    c->t[9]  = blank(s, F32, s->T, 1);
     c->t[10] = blank(s, I32, s->T, s->K), c->t[11] = blank(s, I32, s->T * s->K, 1);
     c->t[5]  = blank(s, I32, s->E + 1, 1);
     op_router_fwd(s->be, c->t[7], c->t[8], c->t[9], c->t[6], true);
     op_moe_index(s->be, c->t[5], c->t[10], c->t[11], c->t[7]);
 }
-static void run_router(void *p) { Case *c = p; op_router_fwd(c->s->be, c->t[7], c->t[8], c->t[9], c->t[6], true); }
+static void run_router(void *p)
+{
+    Case *c = p;
+    op_router_fwd(c->s->be, c->t[7], c->t[8], c->t[9], c->t[6], true);
+}
 static void make_router(Case *c)
 {
     make_route(c);
@@ -82,15 +100,25 @@ static void make_route_bwd(Case *c)
 static void run_route_bwd(void *p)
 {
     Case *c = p;
-    op_router_bwd(c->s->be, c->t[0], c->t[1], c->t[8], c->t[7], c->t[6], c->t[9], (Tensor){ 0 }, (Tensor){ 0 }, 0.0f, true);
+    op_router_bwd(c->s->be, c->t[0], c->t[1], c->t[8], c->t[7], c->t[6], c->t[9], (Tensor){ 0 },
+                  (Tensor){ 0 }, 0.0f, true);
 }
 static void make_permute(Case *c)
 {
     make_route(c);
-    c->t[0] = blank(c->s, c->s->d, c->s->T * c->s->K, c->s->D), c->t[1] = randn(c->s, c->s->d, c->s->T, c->s->D);
+    c->t[0] = blank(c->s, c->s->d, c->s->T * c->s->K, c->s->D),
+    c->t[1] = randn(c->s, c->s->d, c->s->T, c->s->D);
 }
-static void run_gather(void *p)  { Case *c = p; op_gather_rows(c->s->be, c->t[0], c->t[1], c->t[11], c->s->K); }
-static void run_combine(void *p) { Case *c = p; op_combine(c->s->be, c->t[1], c->t[0], c->t[10], (Tensor){ 0 }); }
+static void run_gather(void *p)
+{
+    Case *c = p;
+    op_gather_rows(c->s->be, c->t[0], c->t[1], c->t[11], c->s->K);
+}
+static void run_combine(void *p)
+{
+    Case *c = p;
+    op_combine(c->s->be, c->t[1], c->t[0], c->t[10], (Tensor){ 0 });
+}
 
 static void make_experts(Case *c)
 {
@@ -101,9 +129,21 @@ static void make_experts(Case *c)
     c->t[0] = randn(s, s->d, R, s->F), c->t[1] = randn(s, s->d, R, s->D);
     c->t[2] = t_wrap(w.data, s->d, 3, n), c->t[3] = t_wrap(g.data, F32, 3, n);
 }
-static void run_experts_nt(void *p) { Case *c = p; op_grouped_gemm(c->s->be, c->t[0], c->t[1], c->t[2], c->t[5], GEMM_NT); }
-static void run_experts_nn(void *p) { Case *c = p; op_grouped_gemm(c->s->be, c->t[1], c->t[0], c->t[2], c->t[5], GEMM_NN); }
-static void run_experts_tn(void *p) { Case *c = p; op_grouped_gemm(c->s->be, c->t[3], c->t[0], c->t[1], c->t[5], GEMM_TN); }
+static void run_experts_nt(void *p)
+{
+    Case *c = p;
+    op_grouped_gemm(c->s->be, c->t[0], c->t[1], c->t[2], c->t[5], GEMM_NT);
+}
+static void run_experts_nn(void *p)
+{
+    Case *c = p;
+    op_grouped_gemm(c->s->be, c->t[1], c->t[0], c->t[2], c->t[5], GEMM_NN);
+}
+static void run_experts_tn(void *p)
+{
+    Case *c = p;
+    op_grouped_gemm(c->s->be, c->t[3], c->t[0], c->t[1], c->t[5], GEMM_TN);
+}
 
 static void segments(Case *c, int64_t rows, int64_t n, bool causal)
 {
@@ -113,7 +153,10 @@ static void segments(Case *c, int64_t rows, int64_t n, bool causal)
     double pairs = causal ? (double)len * (double)(len + 1) / 2 : (double)len * (double)len;
     c->seg = (Segments){ starts, n, len, (double)n * pairs, causal };
 }
-static Tensor heads(Case *c, int64_t rows, int64_t n) { return t_heads(randn(c->s, c->s->d, rows, n * c->s->C), 0, n, c->s->C); }
+static Tensor heads(Case *c, int64_t rows, int64_t n)
+{
+    return t_heads(randn(c->s, c->s->d, rows, n * c->s->C), 0, n, c->s->C);
+}
 
 static void make_attention_of(Case *c, int64_t rows, int64_t H, int64_t G, int64_t n, bool causal)
 {
@@ -124,7 +167,8 @@ static void make_attention_of(Case *c, int64_t rows, int64_t H, int64_t G, int64
 static void run_attention(void *p)
 {
     Case *c = p;                                     /* q k v | o do dq | dk dv | lse delta */
-    op_attention_fwd(c->s->be, c->t[3], c->t[8], c->t[0], c->t[1], c->t[2], c->seg, 1.0f / sqrtf((float)c->s->C));
+    op_attention_fwd(c->s->be, c->t[3], c->t[8], c->t[0], c->t[1], c->t[2], c->seg,
+                     1.0f / sqrtf((float)c->s->C));
 }
 static void make_attention(Case *c) { make_attention_of(c, c->s->T, c->s->H, c->s->G, 2, true); }
 static void make_vision(Case *c)    { make_attention_of(c, c->s->P, c->s->H, c->s->H, 8, false); }
@@ -133,14 +177,15 @@ static void make_vision_bwd(Case *c)    { make_vision(c), run_attention(c); }
 static void run_attention_bwd(void *p)
 {
     Case *c = p;
-    op_attention_bwd(c->s->be, c->t[5], c->t[6], c->t[7], c->t[9], c->t[4], c->t[3], c->t[8], c->t[0], c->t[1], c->t[2],
-                     c->seg, 1.0f / sqrtf((float)c->s->C));
+    op_attention_bwd(c->s->be, c->t[5], c->t[6], c->t[7], c->t[9], c->t[4], c->t[3], c->t[8], c->t[0],
+                     c->t[1], c->t[2], c->seg, 1.0f / sqrtf((float)c->s->C));
 }
 
 static void make_norm(Case *c)
 {
     const Setup *s = c->s;
-    c->t[0] = blank(s, s->d, s->T, s->D), c->t[1] = randn(s, s->d, s->T, s->D), c->t[2] = randn(s, s->d, 1, s->D);
+    c->t[0] = blank(s, s->d, s->T, s->D), c->t[1] = randn(s, s->d, s->T, s->D),
+    c->t[2] = randn(s, s->d, 1, s->D);
     c->t[3] = randn(s, s->d, 1, s->D), c->t[4] = blank(s, F32, s->T, 1), c->t[5] = blank(s, F32, s->T, 2);
     c->t[6] = randn(s, s->d, s->T, s->D), c->t[7] = blank(s, F32, 1, s->D), c->t[8] = blank(s, F32, 1, s->D);
 }
@@ -180,23 +225,37 @@ static void run_rope(void *p)
 static void make_act(Case *c)
 {
     const Setup *s = c->s;
-    c->t[0] = blank(s, s->d, s->T, s->D), c->t[1] = randn(s, s->d, s->T, 2 * s->D), c->t[2] = randn(s, s->d, s->T, s->D);
+    c->t[0] = blank(s, s->d, s->T, s->D), c->t[1] = randn(s, s->d, s->T, 2 * s->D),
+    c->t[2] = randn(s, s->d, s->T, s->D);
     c->t[3] = blank(s, s->d, s->T, 2 * s->D);
 }
 static void run_swiglu(void *p)     { Case *c = p; op_swiglu_fwd(c->s->be, c->t[0], c->t[1], (Tensor){ 0 }); }
-static void run_swiglu_bwd(void *p) { Case *c = p; op_swiglu_bwd(c->s->be, c->t[3], (Tensor){ 0 }, c->t[2], c->t[1], (Tensor){ 0 }); }
+static void run_swiglu_bwd(void *p)
+{
+    Case *c = p;
+    op_swiglu_bwd(c->s->be, c->t[3], (Tensor){ 0 }, c->t[2], c->t[1], (Tensor){ 0 });
+}
 static void run_gelu(void *p)       { Case *c = p; op_gelu_fwd(c->s->be, c->t[0], c->t[2], GELU_TANH); }
 static void run_gelu_erf(void *p)   { Case *c = p; op_gelu_fwd(c->s->be, c->t[0], c->t[2], GELU_ERF); }
 
 static void make_ce(Case *c)
 {
     const Setup *s = c->s;
-    c->t[0] = randn(s, F32, 512, s->V), c->t[1] = blank(s, F32, 512, 1), c->t[2] = t1(s->a, "bench", I32, 512);
+    c->t[0] = randn(s, F32, 512, s->V), c->t[1] = blank(s, F32, 512, 1),
+    c->t[2] = t1(s->a, "bench", I32, 512);
     c->t[3] = t1(s->a, "bench", F64, 1), c->t[4] = blank(s, F32, 512, s->V);
     for (int i = 0; i < 512; i++) ((int32_t *)c->t[2].data)[i] = i;
 }
-static void run_ce(void *p)     { Case *c = p; op_ce_fwd(c->s->be, c->t[3], c->t[1], c->t[0], c->t[2], 1.0f); }
-static void run_ce_bwd(void *p) { Case *c = p; op_ce_bwd(c->s->be, c->t[4], c->t[0], c->t[1], c->t[2], 1.0f); }
+static void run_ce(void *p)
+{
+    Case *c = p;
+    op_ce_fwd(c->s->be, c->t[3], c->t[1], c->t[0], c->t[2], 1.0f);
+}
+static void run_ce_bwd(void *p)
+{
+    Case *c = p;
+    op_ce_bwd(c->s->be, c->t[4], c->t[0], c->t[1], c->t[2], 1.0f);
+}
 
 static void make_adam(Case *c)
 {
@@ -253,7 +312,8 @@ static Result measure(const Setup *s, const Bench *b, Ceiling top, int repeats)
     b->run(&c);
     LedgerRow w = s->be->ledger.by_part[PART_VISION];            /* a cleared ledger charges its first part */
     double sec = bench_median(b->run, &c, repeats), work = w.flops + w.extra;
-    Result r = { sec * 1e3, fmax(work / top.gflops, (double)w.bytes / top.gbs) / 1e6, work / sec / 1e9, (double)w.bytes / sec / 1e9 };
+    Result    r = { sec * 1e3, fmax(work / top.gflops, (double)w.bytes / top.gbs) / 1e6, work / sec / 1e9,
+                    (double)w.bytes / sec / 1e9 };
     arena_reset(s->a, mark);
     return r;
 }
@@ -267,14 +327,16 @@ static void show(const char *name, Result r)
 
 static Json *row_json(const char *name, Result r)
 {
-    return json_pack("{s:s, s:f, s:f, s:f}", "op", name, "ms", r.ms, "floor_ms", r.floor_ms, "ratio", r.ms / r.floor_ms);
+    return json_pack("{s:s, s:f, s:f, s:f}", "op", name, "ms", r.ms, "floor_ms", r.floor_ms, "ratio",
+                     r.ms / r.floor_ms);
 }
 
 static Status run_all(Setup *s, Json *rows, int repeats)
 {
     Ceiling top = bench_ceiling(s->be, s->a);
     if (!rows)
-        printf("%s  ceilings of this run: sgemm %.1f GFLOP/s, copy %.1f GB/s\n", dtype_name(s->d), top.gflops, top.gbs);
+        printf("%s  ceilings of this run: sgemm %.1f GFLOP/s, copy %.1f GB/s\n", dtype_name(s->d), top.gflops,
+               top.gbs);
     for (int i = 0; i < BENCHES; i++) {
         Result r = measure(s, &benches[i], top, repeats);
         if (rows) json_array_append_new(rows, row_json(benches[i].name, r));
@@ -288,11 +350,24 @@ Status bench_ops(int argc, char **argv)
 {
     bool json = false;
     const char *dtype = "f32", *repeat = "7";
-    const Option options[] = { { "--json", NULL, &json }, { "--dtype", &dtype, NULL }, { "--repeat", &repeat, NULL }, { 0 } };
+    const Option options[] = {
+        { "--json", NULL, &json }, { "--dtype", &dtype, NULL }, { "--repeat", &repeat, NULL }, { 0 }
+    };
     int64_t repeats;
     Backend be = { 0 };
     Arena a = { 0 };
-    Setup s = { .be = &be, .a = &a, .T = 4096, .D = 1024, .F = 384, .E = 128, .K = 8, .H = 16, .G = 4, .C = 64, .V = 32768, .P = 4096 };
+    Setup   s  = { .be = &be,
+                   .a  = &a,
+                   .T  = 4096,
+                   .D  = 1024,
+                   .F  = 384,
+                   .E  = 128,
+                   .K  = 8,
+                   .H  = 16,
+                   .G  = 4,
+                   .C  = 64,
+                   .V  = 32768,
+                   .P  = 4096 };
     TRY(options_parse(argc, argv, options, NULL, 0));
     TRY(option_int("--repeat", repeat, 1, 99, &repeats));
     TRY(dtype_parse(&s.d, dtype));

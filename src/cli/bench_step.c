@@ -1,4 +1,5 @@
-/* cli/bench_step.c -- `treb bench step`: a whole forward, backward and update of a model on synthetic data. */
+/* cli/bench_step.c -- `treb bench step`: a whole forward, backward and update of a model on synthetic data.
+ */
 #include "cli/bench.h"
 #include "cli/options.h"
 
@@ -12,12 +13,16 @@
 
 /* The model when none is named: small enough for two cores, with every part of the large one. */
 static const char small[] =
-    "{\"model_type\": \"qwen3_vl_moe\", \"image_token_id\": 8000, \"video_token_id\": 8001, \"tie_word_embeddings\": false,"
-    " \"text_config\": {\"vocab_size\": 8192, \"hidden_size\": 512, \"num_hidden_layers\": 8, \"num_attention_heads\": 8,"
-    "  \"num_key_value_heads\": 2, \"head_dim\": 64, \"intermediate_size\": 1536, \"moe_intermediate_size\": 192,"
+    "{\"model_type\": \"qwen3_vl_moe\", \"image_token_id\": 8000, \"video_token_id\": 8001, "
+    "\"tie_word_embeddings\": false,"
+    " \"text_config\": {\"vocab_size\": 8192, \"hidden_size\": 512, \"num_hidden_layers\": 8, "
+    "\"num_attention_heads\": 8,"
+    "  \"num_key_value_heads\": 2, \"head_dim\": 64, \"intermediate_size\": 1536, \"moe_intermediate_size\": "
+    "192,"
     "  \"num_experts\": 16, \"num_experts_per_tok\": 4, \"rope_theta\": 5000000,"
     "  \"rope_scaling\": {\"rope_type\": \"default\", \"mrope_section\": [12, 10, 10]}},"
-    " \"vision_config\": {\"depth\": 6, \"hidden_size\": 256, \"intermediate_size\": 1024, \"num_heads\": 4, \"patch_size\": 16,"
+    " \"vision_config\": {\"depth\": 6, \"hidden_size\": 256, \"intermediate_size\": 1024, \"num_heads\": 4, "
+    "\"patch_size\": 16,"
     "  \"num_position_embeddings\": 2304, \"out_hidden_size\": 512, \"deepstack_visual_indexes\": [1, 3]}}";
 
 typedef struct StepBench {
@@ -59,8 +64,15 @@ static Status open_bench(StepBench *b)
 {
     StreamShape ss = shape_stream(&b->shape);
     int64_t patches = b->images * b->grid * b->grid;
-    Budget bud = { .tokens = b->tokens, .patches = patches, .docs = b->tokens / b->doc, .supervised = b->tokens };
-    EngineConf conf = { .backend = "cpu", .dtype = b->dtype, .budget = bud, .aux = AUX_LAYER, .aux_coeff = 1e-3f, .train = true };
+    Budget      bud     = {
+                 .tokens = b->tokens, .patches = patches, .docs = b->tokens / b->doc, .supervised = b->tokens
+    };
+    EngineConf conf = { .backend   = "cpu",
+                        .dtype     = b->dtype,
+                        .budget    = bud,
+                        .aux       = AUX_LAYER,
+                        .aux_coeff = 1e-3f,
+                        .train     = true };
     policy_default(conf.policy);
     TRY(stream_open(&b->stream, &ss, &bud));
     TRY(stream_synthetic(&b->stream, b->doc, b->images, b->grid, b->grid, b->shape.text.V, 11));
@@ -90,12 +102,15 @@ static void print_human(const StepBench *b, double first, double fwd, double bwd
     double f = model_flops(l), rate = f / (fwd + bwd) / 1e9;
     printf("%s  %lld tokens, %lld patches, %lld parameters, %s\n", b->shape.family, (long long)b->tokens,
            (long long)b->stream.patches, (long long)params_count(&b->e.model.params), dtype_name(b->dtype));
-    printf("forward %.1f ms  backward %.1f ms  forward+backward %.1f ms  AdamW %.1f ms  first step %.2fx\n", fwd * 1e3,
-           bwd * 1e3, (fwd + bwd) * 1e3, opt * 1e3, first / (fwd + bwd + opt));
-    printf("%.0f tokens/s  model work %.1f GFLOP: vision %.0f %%  merger %.0f %%  decoder %.0f %%  head %.0f %%\n",
+    printf("forward %.1f ms  backward %.1f ms  forward+backward %.1f ms  AdamW %.1f ms  first step %.2fx\n",
+           fwd * 1e3, bwd * 1e3, (fwd + bwd) * 1e3, opt * 1e3, first / (fwd + bwd + opt));
+    printf("%.0f tokens/s  model work %.1f GFLOP: vision %.0f %%  merger %.0f %%  decoder %.0f %%  head %.0f "
+           "%%\n",
            (double)b->tokens / (fwd + bwd + opt), f / 1e9, 100 * l->by_part[PART_VISION].flops / f,
-           100 * l->by_part[PART_MERGER].flops / f, 100 * l->by_part[PART_DECODER].flops / f, 100 * l->by_part[PART_HEAD].flops / f);
-    printf("%.1f GFLOP/s over forward+backward, %.0f %% of sgemm's %.1f GFLOP/s in this run\n", rate, 100 * rate / top.gflops, top.gflops);
+           100 * l->by_part[PART_MERGER].flops / f, 100 * l->by_part[PART_DECODER].flops / f,
+           100 * l->by_part[PART_HEAD].flops / f);
+    printf("%.1f GFLOP/s over forward+backward, %.0f %% of sgemm's %.1f GFLOP/s in this run\n", rate,
+           100 * rate / top.gflops, top.gflops);
     printf("memory %.1f MiB, plan and run alike\n", (double)bytes_of(&b->e) / (1 << 20));
     for (int i = 0; i < ARENA_N; i++)
         printf("  %-8s %9.1f MiB%s\n", b->e.arena[i].name, (double)b->e.arena[i].peak / (1 << 20),
@@ -105,9 +120,11 @@ static void print_human(const StepBench *b, double first, double fwd, double bwd
 static void print_json(const StepBench *b, double first, double fwd, double bwd, double opt, Ceiling top)
 {
     double f = model_flops(&b->e.plan.ledger);
-    Json *o = json_pack("{s:s, s:s, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "label", "benchmark-only", "dtype", dtype_name(b->dtype),
-                        "tokens", (json_int_t)b->tokens, "forward_s", fwd, "backward_s", bwd, "update_s", opt, "first_step_s", first,
-                        "gflops", f / (fwd + bwd) / 1e9, "sgemm_gflops", top.gflops, "mib", (double)bytes_of(&b->e) / (1 << 20));
+    Json  *o =
+        json_pack("{s:s, s:s, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "label", "benchmark-only", "dtype",
+                  dtype_name(b->dtype), "tokens", (json_int_t)b->tokens, "forward_s", fwd, "backward_s", bwd,
+                  "update_s", opt, "first_step_s", first, "gflops", f / (fwd + bwd) / 1e9, "sgemm_gflops",
+                  top.gflops, "mib", (double)bytes_of(&b->e) / (1 << 20));
     json_dumpf(o, stdout, JSON_INDENT(2));
     putchar('\n');
     json_decref(o);
@@ -134,10 +151,12 @@ static Status run(StepBench *b)
 Status bench_step(int argc, char **argv)
 {
     StepBench b = { 0 };
-    const char *model = NULL, *tokens = "2048", *doc = "512", *images = "4", *grid = "16", *repeat = "7", *dtype = "f32";
+    const char *model = NULL, *tokens = "2048", *doc = "512", *images = "4", *grid = "16", *repeat = "7",
+               *dtype      = "f32";
     const Option options[] = {
-        { "--model", &model, NULL }, { "--tokens", &tokens, NULL }, { "--doc", &doc, NULL }, { "--images", &images, NULL },
-        { "--grid", &grid, NULL }, { "--repeat", &repeat, NULL }, { "--dtype", &dtype, NULL }, { "--json", NULL, &b.json }, { 0 },
+        { "--model", &model, NULL },   { "--tokens", &tokens, NULL }, { "--doc", &doc, NULL },
+        { "--images", &images, NULL }, { "--grid", &grid, NULL },     { "--repeat", &repeat, NULL },
+        { "--dtype", &dtype, NULL },   { "--json", NULL, &b.json },   { 0 },
     };
     Json *hf = NULL;
     TRY(options_parse(argc, argv, options, NULL, 0));

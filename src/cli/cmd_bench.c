@@ -33,8 +33,8 @@ typedef struct Plain { Backend *be; Tensor a, b, c; } Plain;
 static void plain_sgemm(void *arg)
 {
     Plain *p = arg;
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, SIDE, SIDE, SIDE, 1.0f, p->a.data, SIDE, p->b.data, SIDE, 0.0f,
-                p->c.data, SIDE);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, SIDE, SIDE, SIDE, 1.0f, p->a.data, SIDE, p->b.data,
+                SIDE, 0.0f, p->c.data, SIDE);
 }
 
 static void plain_copy(void *arg)
@@ -47,7 +47,8 @@ static void plain_copy(void *arg)
 Ceiling bench_ceiling(Backend *be, Arena *a)
 {
     ArenaMark mark = arena_mark(a);
-    Plain p = { be, t2(a, "bench", F32, SIDE, SIDE), t2(a, "bench", F32, SIDE, SIDE), t2(a, "bench", F32, SIDE, SIDE) };
+    Plain     p    = { be, t2(a, "bench", F32, SIDE, SIDE), t2(a, "bench", F32, SIDE, SIDE),
+                       t2(a, "bench", F32, SIDE, SIDE) };
     op_fill(be, p.a, 0.5f), op_fill(be, p.b, 0.25f);
     Ceiling c = { .gflops = 2.0 * SIDE * SIDE * SIDE / bench_median(plain_sgemm, &p, 5) / 1e9 };
     arena_reset(a, mark);

@@ -1,4 +1,5 @@
-/* cli/cmd_convert.c -- `treb convert`: a checkpoint in any form that is read here, written in the hub's form. */
+/* cli/cmd_convert.c -- `treb convert`: a checkpoint in any form that is read here, written in the hub's form.
+ */
 #include "cli/options.h"
 #include "model/weights.h"
 
@@ -10,9 +11,18 @@
 
 /* Files beside the weights that make the folder a whole model for others. */
 static const char *const companions[] = {
-    "generation_config.json", "tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "chat_template.json",
-    "chat_template.jinja", "preprocessor_config.json", "video_preprocessor_config.json", "processor_config.json",
-    "special_tokens_map.json", "added_tokens.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.json",
+    "chat_template.jinja",
+    "preprocessor_config.json",
+    "video_preprocessor_config.json",
+    "processor_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
 };
 
 static Status copy_file(const char *from, const char *to)
@@ -44,10 +54,12 @@ static Status refuse_overwrite(const char *to)
 {
     char file[4200];
     snprintf(file, sizeof file, "%s/config.json", to);
-    return access(file, F_OK) ? OK : fail(E_CONFIG, "%s: there is a model in it already; name another folder", to);
+    return access(file, F_OK) ? OK
+                              : fail(E_CONFIG, "%s: there is a model in it already; name another folder", to);
 }
 
-static Status convert(Model *m, Backend *be, const SafeTensors *st, const char *from, const char *to, DType dtype, int64_t shard)
+static Status convert(Model *m, Backend *be, const SafeTensors *st, const char *from, const char *to,
+                      DType dtype, int64_t shard)
 {
     const Log log = { .world = 1, .least = LOG_INFO };
     TRY(weights_check(m, st, &log));
@@ -74,7 +86,8 @@ Status cmd_convert(int argc, char **argv)
     TRY(shape_load(&shape, dir[0]));
     DType to = shape.dtype;
     if (dtype) TRY(dtype_parse(&to, dtype));
-    if (to != F32 && to != BF16 && to != F16) return fail(E_CONFIG, "--dtype %s: f32, bf16 or f16", dtype_name(to));
+    if (to != F32 && to != BF16 && to != F16)
+        return fail(E_CONFIG, "--dtype %s: f32, bf16 or f16", dtype_name(to));
     TRY(refuse_overwrite(dir[1]));
     Status s = st_open(&st, dir[0]);
     if (!s) s = backend_open(&be, "cpu");

@@ -51,9 +51,10 @@ static Json *findings(void)
 {
     char model[256], cuda[256];
     backend_describe("cuda", cuda, sizeof cuda);
-    return json_pack("{s:s, s:i, s:f, s:s, s:s, s:s, s:s, s:s}", "cpu", cpu_model(model, sizeof model), "cores", cpu_count(),
-                     "memory_gib", memory_gib(), "vector", vector_set(), "bf16_products", bf16_unit(),
-                     "blas", openblas_get_config(), "backends", backend_names(), "cuda", cuda);
+    return json_pack("{s:s, s:i, s:f, s:s, s:s, s:s, s:s, s:s}", "cpu", cpu_model(model, sizeof model),
+                     "cores", cpu_count(), "memory_gib", memory_gib(), "vector", vector_set(),
+                     "bf16_products", bf16_unit(), "blas", openblas_get_config(), "backends", backend_names(),
+                     "cuda", cuda);
 }
 
 static void print_findings(const Json *o)

@@ -15,10 +15,29 @@
 
 enum { MAX_VALUES = 8192 };
 
-typedef struct Value { char name[140]; int rank; int64_t shape[PIECE_DIM]; float *data; int64_t count; } Value;
+typedef struct Value {
+    char    name[140];
+    int     rank;
+    int64_t shape[PIECE_DIM];
+    float  *data;
+    int64_t count;
+} Value;
 
-typedef enum { K_LOSS, K_AUX, K_POSITIONS, K_VISION, K_DEEPSTACK, K_ROUTER, K_DECODER, K_LOGITS, K_GRAD, K_ABSENT,
-               K_STEP_LOSS, K_STEP_NORM, KIND_N } Kind;
+typedef enum {
+    K_LOSS,
+    K_AUX,
+    K_POSITIONS,
+    K_VISION,
+    K_DEEPSTACK,
+    K_ROUTER,
+    K_DECODER,
+    K_LOGITS,
+    K_GRAD,
+    K_ABSENT,
+    K_STEP_LOSS,
+    K_STEP_NORM,
+    KIND_N
+} Kind;
 
 /* An f32 build is held to what f32 can do; bf16 to its loss, the rest is shown for the reader. */
 static const struct { const char *name; double f32, bf16; } kinds[KIND_N] = {
@@ -137,7 +156,8 @@ static Status add_scalar(Parity *p, const char *name, double x)
 
 static Status add_logits(Parity *p)
 {
-    int64_t T = p->e.batch.T, V = p->c.shape.text.V, shape[3] = { p->c.B, p->c.S, V }, step = p->e.model.head.chunk;
+    int64_t T = p->e.batch.T, V = p->c.shape.text.V, shape[3] = { p->c.B, p->c.S, V },
+            step = p->e.model.head.chunk;
     Value *v = NULL;
     TRY(value_add(p, &v, "logits", 3, shape));
     float *rows = malloc((size_t)(step < T ? step : T) * (size_t)V * sizeof *rows + 1);
@@ -221,11 +241,13 @@ static Status compare_sampled(Parity *p, const StTensor *val)
     snprintf(other, sizeof other, "gradnorm.%s", name);
     const StTensor *norm = st_find(&p->c.expected, other);
     int64_t n = (int64_t)(val->bytes / dtype_size(val->dtype));
-    if (!v || !idx || idx->dtype != I64 || (int64_t)(idx->bytes / 8) != n) return note(p, K_GRAD, INFINITY, val->name), OK;
+    if (!v || !idx || idx->dtype != I64 || (int64_t)(idx->bytes / 8) != n)
+        return note(p, K_GRAD, INFINITY, val->name), OK;
     float *want, whole = 0;
     double diff = 0, big = 0, sum = 0;
     TRY(widen(&want, val));
-    for (int64_t i = 0; i < v->count; i++) big = fmax(big, fabs(v->data[i])), sum += (double)v->data[i] * v->data[i];
+    for (int64_t i = 0; i < v->count; i++)
+        big = fmax(big, fabs(v->data[i])), sum += (double)v->data[i] * v->data[i];
     for (int64_t i = 0; i < n; i++) {
         int64_t at;
         memcpy(&at, (const char *)idx->data + i * 8, 8);
@@ -253,7 +275,7 @@ static Status compare(Parity *p, const StTensor *want, const uint8_t *real)
     const Value *v = value_find(p, "", want->name);
     int64_t n = (int64_t)(want->bytes / dtype_size(want->dtype));
     float *b;
-    if (!v || v->count != n) return note(p, k, INFINITY, want->name), OK;    /* not computed, or another shape */
+    if (!v || v->count != n) return note(p, k, INFINITY, want->name), OK; /* not computed, or another shape */
     TRY(widen(&b, want));
     int64_t width = want->rank ? want->shape[want->rank - 1] : 1;
     double diff = 0, big = 0;
@@ -326,7 +348,8 @@ static Status first_pass(Parity *p)
 
 static void note_step(Parity *p, Kind k, const char *key, int64_t i, double got)
 {
-    const Json *a = json_object_get(json_object_get(p->c.info, "train"), key), *e = json_array_get(a, (size_t)i);
+    const Json *a = json_object_get(json_object_get(p->c.info, "train"), key),
+               *e = json_array_get(a, (size_t)i);
     char where[32];
     if (!json_is_number(e)) return;
     double want = json_number_value(e);
@@ -334,11 +357,14 @@ static void note_step(Parity *p, Kind k, const char *key, int64_t i, double got)
     note(p, k, fabs(got - want) / fabs(want), where);
 }
 
-/* The recorded short training: the same batch again and again; losses and norms are taken before each step. */
+/* The recorded short training: the same batch again and again; losses and norms are taken before each step.
+ */
 static Status train_steps(Parity *p)
 {
-    OptimConf o = { .adam = { .lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .decay = 0.1f, .max_norm = 1.0f },
-                    .decay_all = true };
+    OptimConf o = {
+        .adam = { .lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .decay = 0.1f, .max_norm = 1.0f },
+        .decay_all = true
+    };
     for (int64_t i = 0; i < p->steps; i++) {
         Losses l;
         double norm;
@@ -358,12 +384,18 @@ static Status train_steps(Parity *p)
 
 static Status open_engine(Parity *p)
 {
-    EngineConf conf = { .backend = p->backend, .dtype = p->dtype, .budget = p->c.stream.budget, .aux = AUX_POOLED,
-                        .aux_coeff = (float)p->c.aux_coef, .train = true, .logits = true };
+    EngineConf conf = { .backend   = p->backend,
+                        .dtype     = p->dtype,
+                        .budget    = p->c.stream.budget,
+                        .aux       = AUX_POOLED,
+                        .aux_coeff = (float)p->c.aux_coef,
+                        .train     = true,
+                        .logits    = true };
     policy_default(conf.policy);
     char words[256], *save = NULL;
     snprintf(words, sizeof words, "%s", p->recompute ? p->recompute : "");
-    for (char *w = strtok_r(words, ",", &save); w; w = strtok_r(NULL, ",", &save)) TRY(policy_drop(conf.policy, w));
+    for (char *w = strtok_r(words, ",", &save); w; w = strtok_r(NULL, ",", &save))
+        TRY(policy_drop(conf.policy, w));
     TRY(engine_open(&p->e, &p->c.shape, &conf, &p->c.stream));
     TRY(weights_load(&p->e.model, &p->e.be, &p->c.model, NULL));
     engine_upload(&p->e, &p->c.stream);
@@ -399,8 +431,8 @@ static void print_table(const Parity *p)
         char tolerance[16] = "-";
         if (!r->compared) continue;
         if (isfinite(limit(p, k))) snprintf(tolerance, sizeof tolerance, "%.0e", limit(p, k));
-        printf("%-18s %8lld %12.2e %10s   %s%s\n", kinds[k].name, (long long)r->compared, r->worst, tolerance, r->where,
-               passes(p, k) ? "" : "   <-- past the tolerance");
+        printf("%-18s %8lld %12.2e %10s   %s%s\n", kinds[k].name, (long long)r->compared, r->worst, tolerance,
+               r->where, passes(p, k) ? "" : "   <-- past the tolerance");
     }
 }
 
@@ -410,7 +442,8 @@ static void print_json(const Parity *p, const char *dir, bool ok)
     for (int k = 0; k < KIND_N; k++) {
         const Row *r = &p->row[k];
         if (!r->compared) continue;
-        Json *x = json_pack("{s:I, s:s, s:b}", "tensors", (json_int_t)r->compared, "worst_at", r->where, "ok", passes(p, k));
+        Json *x = json_pack("{s:I, s:s, s:b}", "tensors", (json_int_t)r->compared, "worst_at", r->where, "ok",
+                            passes(p, k));
         json_object_set_new(x, "worst", isfinite(r->worst) ? json_real(r->worst) : json_null());
         json_object_set_new(x, "tolerance", isfinite(limit(p, k)) ? json_real(limit(p, k)) : json_null());
         json_object_set_new(rows, kinds[k].name, x);
@@ -432,7 +465,8 @@ static Status report(const Parity *p, const char *dir)
     for (int k = 0; k < KIND_N; k++) ok &= passes(p, k), compared += p->row[k].compared > 0;
     if (p->json) print_json(p, dir, ok);
     else         print_table(p);
-    if (!compared && !p->out) return fail(E_DATA, "%s: nothing was recorded to compare with (expected.safetensors)", dir);
+    if (!compared && !p->out)
+        return fail(E_DATA, "%s: nothing was recorded to compare with (expected.safetensors)", dir);
     return ok ? OK : fail(E_CHECK, "%s: past the tolerance", dir);
 }
 
@@ -454,8 +488,13 @@ Status cmd_parity(int argc, char **argv)
     Parity p = { .backend = "cpu", .steps = -1 };
     const char *dir = NULL, *dtype = "f32", *steps = NULL;
     const Option options[] = {
-        { "--out", &p.out, NULL }, { "--backend", &p.backend, NULL }, { "--dtype", &dtype, NULL },
-        { "--steps", &steps, NULL }, { "--recompute", &p.recompute, NULL }, { "--json", NULL, &p.json }, { 0 },
+        { "--out", &p.out, NULL },
+        { "--backend", &p.backend, NULL },
+        { "--dtype", &dtype, NULL },
+        { "--steps", &steps, NULL },
+        { "--recompute", &p.recompute, NULL },
+        { "--json", NULL, &p.json },
+        { 0 },
     };
     TRY(options_parse(argc, argv, options, &dir, 1));
     TRY(dtype_parse(&p.dtype, dtype));

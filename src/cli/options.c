@@ -42,7 +42,9 @@ Status options_parse(int argc, char **argv, const Option *options, const char **
     for (int i = 1; i < argc; i++) {
         if (argv[i][0] == '-' && argv[i][1]) TRY(take(argv, argc, &i, options));
         else if (got < n) plain[got++] = argv[i];
-        else return fail(E_CONFIG, "%s: %s is one argument too many; see treb help %s", argv[0], argv[i], argv[0]);
+        else
+            return fail(E_CONFIG, "%s: %s is one argument too many; see treb help %s", argv[0], argv[i],
+                        argv[0]);
     }
     return got == n ? OK : fail(E_CONFIG, "%s: %d argument%s wanted, %d given; see treb help %s", argv[0], n,
                                 n == 1 ? "" : "s", got, argv[0]);
@@ -53,6 +55,7 @@ Status option_int(const char *name, const char *text, int64_t lo, int64_t hi, in
     char *end;
     long long v = strtoll(text, &end, 10);
     if (end == text || *end || v < lo || v > hi)
-        return fail(E_CONFIG, "%s = %s: a whole number between %lld and %lld is wanted", name, text, (long long)lo, (long long)hi);
+        return fail(E_CONFIG, "%s = %s: a whole number between %lld and %lld is wanted", name, text,
+                    (long long)lo, (long long)hi);
     return *out = v, OK;
 }

@@ -14,7 +14,8 @@ static Status read_ints(Ints *out, const ParityCase *c, const char *name, bool w
     const StTensor *t = st_find(&c->inputs, name);
     *out = (Ints){ 0 };
     if (!t) return wanted ? fail(E_DATA, "inputs.safetensors: %s is missing", name) : OK;
-    if (t->dtype != I64 && t->dtype != I32) return fail(E_DATA, "inputs.safetensors: %s must hold integers", name);
+    if (t->dtype != I64 && t->dtype != I32)
+        return fail(E_DATA, "inputs.safetensors: %s must hold integers", name);
     int64_t n = (int64_t)(t->bytes / dtype_size(t->dtype));
     out->v = malloc((size_t)n * sizeof *out->v + 1);
     if (!out->v) return fail(E_FIT, "no memory for %s", name);
@@ -29,7 +30,8 @@ static Status read_ints(Ints *out, const ParityCase *c, const char *name, bool w
 /* One kind of media: its grids (t, h, w) and pixel rows, consumed slice by slice in order of occurrence. */
 typedef struct Media { Ints grid; float *pixels; int64_t rows, next, slice, patch; } Media;
 
-static Status media_open(Media *m, const ParityCase *c, const char *grid, const char *pixels, int64_t patch_dim)
+static Status media_open(Media *m, const ParityCase *c, const char *grid, const char *pixels,
+                         int64_t patch_dim)
 {
     const StTensor *t = st_find(&c->inputs, pixels);
     *m = (Media){ 0 };
@@ -48,10 +50,13 @@ static void media_close(Media *m) { free(m->grid.v), free(m->pixels); }
 
 static Status media_next(Media *m, Slice *s, int64_t patch_dim, const char *kind)
 {
-    if (m->next * 3 + 2 >= m->grid.n) return fail(E_DATA, "more %s tokens than the %s grids make", kind, kind);
+    if (m->next * 3 + 2 >= m->grid.n)
+        return fail(E_DATA, "more %s tokens than the %s grids make", kind, kind);
     const int64_t *g = m->grid.v + 3 * m->next;
-    if (g[0] < 1 || g[1] < 1 || g[2] < 1 || g[1] > 1 << 20 || g[2] > 1 << 20 || m->patch + g[1] * g[2] > m->rows)
-        return fail(E_DATA, "%s %lld: its grid asks for more patches than there are pixels", kind, (long long)m->next);
+    if (g[0] < 1 || g[1] < 1 || g[2] < 1 || g[1] > 1 << 20 || g[2] > 1 << 20 ||
+        m->patch + g[1] * g[2] > m->rows)
+        return fail(E_DATA, "%s %lld: its grid asks for more patches than there are pixels", kind,
+                    (long long)m->next);
     *s = (Slice){ g[1], g[2], m->pixels + m->patch * patch_dim };
     m->patch += g[1] * g[2];
     if (++m->slice == g[0]) m->slice = 0, m->next++;
@@ -93,7 +98,9 @@ static Status reader_open(Reader *r, ParityCase *c)
     r->slice       = malloc((size_t)(c->S + 1) * sizeof *r->slice);
     c->at          = malloc((size_t)(c->B * c->S) * sizeof *c->at + 1);
     c->is_video    = malloc((size_t)(c->B * c->S) + 1);
-    return r->row_ids && r->row_targets && r->slice && c->at && c->is_video ? OK : fail(E_FIT, "no memory for a batch");
+    return r->row_ids && r->row_targets && r->slice && c->at && c->is_video
+               ? OK
+               : fail(E_FIT, "no memory for a batch");
 }
 
 static bool real(const Reader *r, int64_t i) { return !r->mask.v || r->mask.v[i]; }
@@ -140,7 +147,8 @@ static Status add_row(Reader *r, int64_t b)
         if (!real(r, i)) continue;
         c->at[c->stream.tokens + n] = (int32_t)i;
         r->row_ids[n]     = (int32_t)r->ids.v[i];
-        r->row_targets[n] = s + 1 < c->S && real(r, i + 1) && r->labels.v[i + 1] >= 0 ? (int32_t)r->labels.v[i + 1] : -1;
+        r->row_targets[n] =
+            s + 1 < c->S && real(r, i + 1) && r->labels.v[i + 1] >= 0 ? (int32_t)r->labels.v[i + 1] : -1;
         n++;
     }
     if (!n) return OK;

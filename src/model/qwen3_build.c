@@ -31,8 +31,10 @@ static void build_layer(ParamSet *s, Decoder *d, const TextShape *t, const char 
     if (d->sparse) {
         d->moe = (Moe){ .E = t->E, .K = t->K, .F = t->I, .renorm = t->renorm, .index = (*sparse)++ };
         d->moe.w_router = param_matrix(s, G_LLM, t->E, t->D, "%slayers.%d.mlp.gate.weight", at, l);
-        d->moe.w_gu = param_experts(s, FORM_EXPERT_GATE_UP, t->E, 2 * t->I, t->D, "%slayers.%d.mlp.experts.gate_up_proj", at, l);
-        d->moe.w_d  = param_experts(s, FORM_EXPERT_DOWN, t->E, t->D, t->I, "%slayers.%d.mlp.experts.down_proj", at, l);
+        d->moe.w_gu = param_experts(s, FORM_EXPERT_GATE_UP, t->E, 2 * t->I, t->D,
+                                    "%slayers.%d.mlp.experts.gate_up_proj", at, l);
+        d->moe.w_d  = param_experts(s, FORM_EXPERT_DOWN, t->E, t->D, t->I,
+                                    "%slayers.%d.mlp.experts.down_proj", at, l);
     } else {
         d->mlp = (Mlp){ .F = t->F };
         d->mlp.w_gu = param_matrix(s, G_LLM, t->F, t->D, "%slayers.%d.mlp.gate_proj.weight", at, l);
@@ -97,7 +99,8 @@ static void build_vision(Model *m, const VisionShape *s)
     order_deepstack(v, s);
     v->w_patch = param_matrix(p, G_VIT, s->D, pixels, VIS "patch_embed.proj.weight");
     Piece *conv = &v->w_patch->piece[0];                      /* a convolution whose stride is its kernel */
-    conv->rank = 5, conv->shape[1] = s->channels, conv->shape[2] = s->frames, conv->shape[3] = conv->shape[4] = s->patch;
+    conv->rank = 5, conv->shape[1] = s->channels, conv->shape[2] = s->frames;
+    conv->shape[3] = conv->shape[4] = s->patch;
     v->b_patch = param_vector(p, G_VIT, INIT_ZERO, s->D, VIS "patch_embed.proj.bias");
     v->pos     = param_matrix(p, G_VIT, s->grid * s->grid, s->D, VIS "pos_embed.weight");
     for (int i = 0; i < s->depth; i++) build_block(p, &v->block[i], s, i);

@@ -1,5 +1,6 @@
 /* model/qwen3_shape.c -- text_config and vision_config of the Qwen3 families, with what the hub's files do
- * differently from each other: rope keys in two spellings, experts under two names, nulls that mean defaults. */
+ * differently from each other: rope keys in two spellings, experts under two names, nulls that mean defaults.
+ */
 #include "model/qwen3_shape.h"
 
 #include <math.h>
@@ -53,20 +54,24 @@ static Status rope(TextShape *t, const Json *o, bool multimodal)
         return fail(E_DATA, "rope_type = %s: only default is known for this family", type);
     TRY(json_num(o, "rope_theta", 0.0, &t->theta));
     TRY(json_num(r, "rope_theta", t->theta, &t->theta));
-    if (!(t->theta > 1.0)) return fail(E_DATA, "rope_theta is missing (or not above 1): add it to the config");
+    if (!(t->theta > 1.0))
+        return fail(E_DATA, "rope_theta is missing (or not above 1): add it to the config");
     if (!multimodal) return OK;
     t->mrope[0] = 24, t->mrope[1] = 20, t->mrope[2] = 20;
     if (json_has(r, "mrope_section")) TRY(int_list(r, "mrope_section", t->mrope, 3, &n));
     if (n != 3 || t->mrope[0] < 0 || t->mrope[1] < 0 || t->mrope[2] < 0 ||
         t->mrope[0] + t->mrope[1] + t->mrope[2] != t->C / 2)
-        return fail(E_DATA, "mrope_section = [%lld, %lld, %lld]: must be three numbers that sum to head_dim / 2 = %lld",
-                    (long long)t->mrope[0], (long long)t->mrope[1], (long long)t->mrope[2], (long long)(t->C / 2));
+        return fail(
+            E_DATA,
+            "mrope_section = [%lld, %lld, %lld]: must be three numbers that sum to head_dim / 2 = %lld",
+            (long long)t->mrope[0], (long long)t->mrope[1], (long long)t->mrope[2], (long long)(t->C / 2));
     return OK;
 }
 
 static Status heads(TextShape *t, const Json *o, const TextDefaults *d)
 {
-    int64_t kv = json_object_get(o, "num_key_value_heads") ? 0 : d->kv_heads;      /* explicit null: as many as heads */
+    int64_t kv =
+        json_object_get(o, "num_key_value_heads") ? 0 : d->kv_heads; /* explicit null: as many as heads */
     TRY(dim(o, "num_attention_heads", d->heads, 4096, &t->H));
     TRY(dim(o, "num_key_value_heads", kv ? kv : t->H, 4096, &t->G));
     TRY(dim(o, "head_dim", d->head_dim ? d->head_dim : t->D / t->H, 1024, &t->C));
@@ -88,9 +93,11 @@ static Status experts(TextShape *t, const Json *o, const TextDefaults *d)
     TRY(int_list(o, "mlp_only_layers", t->dense_only, 128, &t->dense_onlys));
     TRY(json_flag(o, "norm_topk_prob", d->renorm, &t->renorm));
     TRY(json_num(o, "router_aux_loss_coef", 0.001, &t->aux_coef));
-    if (t->E < 0 || t->E > 4096) return fail(E_DATA, "num_experts = %lld: must be between 0 and 4096", (long long)t->E);
+    if (t->E < 0 || t->E > 4096)
+        return fail(E_DATA, "num_experts = %lld: must be between 0 and 4096", (long long)t->E);
     if (t->E && t->K > t->E)
-        return fail(E_DATA, "num_experts_per_tok = %lld is more than num_experts = %lld", (long long)t->K, (long long)t->E);
+        return fail(E_DATA, "num_experts_per_tok = %lld is more than num_experts = %lld", (long long)t->K,
+                    (long long)t->E);
     return OK;
 }
 
@@ -112,7 +119,8 @@ Status qwen3_text(TextShape *t, const Json *o, const TextDefaults *d, bool spars
     bool window;
     TRY(json_flag(o, "use_sliding_window", false, &window));
     if (window) return fail(E_DATA, "use_sliding_window = true: sliding windows are not supported");
-    if (!(t->eps > 0 && t->eps < 1)) return fail(E_DATA, "rms_norm_eps = %g: must be between 0 and 1", t->eps);
+    if (!(t->eps > 0 && t->eps < 1))
+        return fail(E_DATA, "rms_norm_eps = %g: must be between 0 and 1", t->eps);
     return OK;
 }
 
@@ -133,7 +141,8 @@ static Status vision_sizes(VisionShape *v, const Json *o)
     if (v->grid * v->grid != table)
         return fail(E_DATA, "num_position_embeddings = %lld: must be a square", (long long)table);
     if (v->D % v->H || v->D / v->H % 4)
-        return fail(E_DATA, "vision hidden_size = %lld over num_heads = %lld: the head width must be a multiple of 4",
+        return fail(E_DATA,
+                    "vision hidden_size = %lld over num_heads = %lld: the head width must be a multiple of 4",
                     (long long)v->D, (long long)v->H);
     return OK;
 }
@@ -146,11 +155,12 @@ static Status deepstack(VisionShape *v, const Json *o)
         TRY(int_list(o, "deepstack_visual_indexes", v->deepstack, MAX_DEEPSTACK, &v->deepstacks));
     for (int i = 0; i < v->deepstacks; i++) {
         if (v->deepstack[i] < 0 || v->deepstack[i] >= v->depth)
-            return fail(E_DATA, "deepstack_visual_indexes names block %lld of %lld", (long long)v->deepstack[i],
-                        (long long)v->depth);
+            return fail(E_DATA, "deepstack_visual_indexes names block %lld of %lld",
+                        (long long)v->deepstack[i], (long long)v->depth);
         for (int j = 0; j < i; j++)
             if (v->deepstack[i] == v->deepstack[j])
-                return fail(E_DATA, "deepstack_visual_indexes names block %lld twice", (long long)v->deepstack[i]);
+                return fail(E_DATA, "deepstack_visual_indexes names block %lld twice",
+                            (long long)v->deepstack[i]);
     }
     return OK;
 }
@@ -165,7 +175,7 @@ Status qwen3_vision(VisionShape *v, const Json *o)
     if (!strcmp(act, "gelu_pytorch_tanh")) v->gelu = GELU_TANH;
     else if (!strcmp(act, "gelu"))         v->gelu = GELU_ERF;
     else return fail(E_DATA, "vision hidden_act = %s: gelu_pytorch_tanh or gelu are known", act);
-    const Json *r = json_object_get(o, "rope_parameters");        /* hub files have none: rows and columns, 10000 */
+    const Json *r = json_object_get(o, "rope_parameters"); /* hub files have none: rows and columns, 10000 */
     TRY(json_str(r, "rope_type", "axial", &type));
     if (strcmp(type, "axial") && strcmp(type, "default"))
         return fail(E_DATA, "vision rope_type = %s: only axial is known", type);

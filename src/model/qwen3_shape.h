@@ -6,7 +6,9 @@
 
 /* What a key means when the file leaves it out: the defaults of the class that would read it. */
 typedef struct TextDefaults {
-    int64_t hidden, layers, heads, kv_heads, head_dim, ffn, expert_ffn, experts, per_token;    /* head_dim 0: hidden / heads */
+    int64_t hidden, layers, heads, kv_heads;
+    int64_t head_dim;                    /* 0: hidden / heads */
+    int64_t ffn, expert_ffn, experts, per_token;
     bool    renorm;
 } TextDefaults;
 

@@ -65,8 +65,8 @@ static const char *shape_text(char *buf, size_t n, int rank, const int64_t *shap
 static Status wrong_shape(const StTensor *t, int rank, const int64_t *want)
 {
     char a[128], b[128];
-    return fail(E_DATA, "%s: shape %s in the file, %s by config.json", t->name, shape_text(a, sizeof a, t->rank, t->shape),
-                shape_text(b, sizeof b, rank, want));
+    return fail(E_DATA, "%s: shape %s in the file, %s by config.json", t->name,
+                shape_text(a, sizeof a, t->rank, t->shape), shape_text(b, sizeof b, rank, want));
 }
 
 static Status load_piece(Loader *l, Param *p, int i)
@@ -214,10 +214,13 @@ static void report_unused(const Model *m, const SafeTensors *st, const Log *log)
         const char *n = st->tensor[i].name;
         bool used = strstr(n, ".mlp.experts.") || (m->shape.text.tied && ends_with(n, "lm_head.weight"));
         for (int k = 0; !used && k < m->params.n; k++)
-            for (int j = 0; !used && j < m->params.p[k]->pieces; j++) used = !strcmp(m->params.p[k]->piece[j].name, n);
+            for (int j = 0; !used && j < m->params.p[k]->pieces; j++)
+                used = !strcmp(m->params.p[k]->piece[j].name, n);
         if (!used && !unused++) first = n;
     }
-    if (unused) log_warn(log, "%d tensors of the checkpoint belong to no parameter of the model, the first is %s", unused, first);
+    if (unused)
+        log_warn(log, "%d tensors of the checkpoint belong to no parameter of the model, the first is %s",
+                 unused, first);
 }
 
 /* Quantised files carry scales beside their weights; read as plain numbers they would train nonsense. */
@@ -227,7 +230,8 @@ static Status refuse_scaled(const SafeTensors *st)
         const char *n = st->tensor[i].name;
         size_t k = strlen(n);
         if (k > 10 && !strcmp(n + k - 10, "_scale_inv"))
-            return fail(E_DATA, "%s: this is an FP8 checkpoint with block scales; convert it to bfloat16 first", n);
+            return fail(E_DATA,
+                        "%s: this is an FP8 checkpoint with block scales; convert it to bfloat16 first", n);
     }
     return OK;
 }

@@ -22,7 +22,8 @@ MUST Status weights_save(const Model *m, Backend *be, const char *dir, DType dty
 
 /* The same from another checkpoint instead of from parameters in memory, one parameter at a time: a model far
  * larger than memory passes through. The model is opened but not bound. */
-MUST Status weights_convert(Model *m, Backend *be, const SafeTensors *from, const char *dir, DType dtype, int64_t max_shard);
+MUST Status weights_convert(Model *m, Backend *be, const SafeTensors *from, const char *dir, DType dtype,
+                            int64_t max_shard);
 
 /* Copies config.json from one model folder to another, with its dtype changed. */
 MUST Status weights_save_config(const char *from, const char *dir, DType dtype);

@@ -17,7 +17,7 @@ typedef struct Saver {
     StWriter     out;
     DType        dtype;
     bool         writing;                /* second walk */
-    Model       *source;                 /* converting: the same model, its parameters bound in `room` in turn */
+    Model             *source; /* converting: the same model, its parameters bound in `room` in turn */
     const SafeTensors *from;
     Arena        room;
     float       *stage, *turned;         /* room for the largest tensor that is handled at once */
@@ -72,8 +72,8 @@ static Status save_each_expert(Saver *s, const Param *p, Tensor t)
     for (int64_t e = 0; e < p->full[0]; e++)
         for (int k = 0; k < parts; k++) {
             char name[200];
-            snprintf(name, sizeof name, "%.*s.%lld.%s.weight", (int)(dot - p->piece[0].name), p->piece[0].name,
-                     (long long)e, parts == 2 ? halves[k] : "down_proj");
+            snprintf(name, sizeof name, "%.*s.%lld.%s.weight", (int)(dot - p->piece[0].name),
+                     p->piece[0].name, (long long)e, parts == 2 ? halves[k] : "down_proj");
             Tensor rows = s->writing ? t_rows(t_at(t, e), k * shape[0], shape[0]) : t;
             TRY(save_tensor(s, name, 2, shape, rows));
         }
@@ -120,7 +120,9 @@ static Status saver_rooms(Saver *s)
     s->stage  = malloc((size_t)most * sizeof *s->stage);
     s->turned = malloc((size_t)most * sizeof *s->turned);
     s->packed = malloc((size_t)most * sizeof(double));
-    return s->stage && s->turned && s->packed ? OK : fail(E_FIT, "no host memory to write tensors of %lld values", (long long)most);
+    return s->stage && s->turned && s->packed
+               ? OK
+               : fail(E_FIT, "no host memory to write tensors of %lld values", (long long)most);
 }
 
 static Status save(Saver *s, const char *dir, int64_t max_shard)
@@ -143,7 +145,8 @@ Status weights_save(const Model *m, Backend *be, const char *dir, DType dtype, i
     return save(&s, dir, max_shard);
 }
 
-Status weights_convert(Model *m, Backend *be, const SafeTensors *from, const char *dir, DType dtype, int64_t max_shard)
+Status weights_convert(Model *m, Backend *be, const SafeTensors *from, const char *dir, DType dtype,
+                       int64_t max_shard)
 {
     Saver s = { .m = m, .be = be, .dtype = dtype, .source = m, .from = from };
     int64_t most = 0;

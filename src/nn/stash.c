@@ -13,7 +13,8 @@ static const struct { const char *word; uint32_t drops; } words[] = {
     { "moe_act",   BIT(ACT) },
     { "moe",       BIT(DISPATCH) | BIT(GATE_UP) | BIT(ACT) },
     { "mlp",       BIT(MLP_UP) | BIT(MLP_ACT) },
-    { "vision",    BIT(V_NORM) | BIT(V_QKV) | BIT(V_ROPE) | BIT(V_CORE) | BIT(V_RESID) | BIT(V_UP) | BIT(V_ACT) | BIT(MERGER) },
+    { "vision",    BIT(V_NORM) | BIT(V_QKV) | BIT(V_ROPE) | BIT(V_CORE) | BIT(V_RESID) | BIT(V_UP) | BIT(V_ACT) |
+                   BIT(MERGER) },
     { "full",      ~0u },
 };
 enum { WORDS = sizeof words / sizeof *words };
@@ -28,7 +29,10 @@ _Static_assert(LABEL_N <= 32, "labels no longer fit a mask");
 
 const char *label_name(Label l) { return labels[l].name; }
 
-const char *policy_choices(void) { return "layernorm, norm, core_attn, qkv, moe_act, moe, mlp, vision, full"; }
+const char *policy_choices(void)
+{
+    return "layernorm, norm, core_attn, qkv, moe_act, moe, mlp, vision, full";
+}
 
 void policy_default(uint8_t policy[LABEL_N])
 {

@@ -49,7 +49,8 @@ Status backend_open(Backend *be, const char *name)
     *be = (Backend){ 0 };
     for (int i = 0; i < MACHINES; i++)
         if (!strcmp(machines[i]->name, name)) be->machine = machines[i];
-    if (!be->machine) return fail(E_CONFIG, "backend %s: not in this build; there are %s", name, backend_names());
+    if (!be->machine)
+        return fail(E_CONFIG, "backend %s: not in this build; there are %s", name, backend_names());
     be->ops = be->machine->ops;
     TRY_CTX(be->machine->open(be), "backend %s", name);
     return OK;

@@ -16,17 +16,17 @@ typedef struct Backend Backend;
 typedef struct Ops Ops;
 
 typedef struct Machine {
-    const char *name;                                                    /* "cpu" "cuda" "meta" */
+    const char *name;                                         /* "cpu" "cuda" "meta" */
     const Ops  *ops;
-    bool        host_memory;                                             /* tensors may be read and written in place */
+    bool        host_memory;                                  /* tensors may be read and written in place */
     Status (*open)(Backend *be);
     void   (*close)(Backend *be);
-    Status (*map)(Backend *be, size_t bytes, void **out);                /* zeroed; arenas only */
+    Status (*map)(Backend *be, size_t bytes, void **out);     /* zeroed; arenas only */
     void   (*unmap)(Backend *be, void *p, size_t bytes);
-    void   (*upload)(Backend *be, Tensor dst, const void *host);         /* dense dst, same dtype */
-    void   (*fetch)(Backend *be, void *host, Tensor src);                /* the one road from device to host */
-    Status (*sync)(Backend *be);                                         /* drain; hand out the sticky error */
-    void   (*describe)(char *out, size_t n);                             /* the device in words, for doctor; optional */
+    void   (*upload)(Backend *be, Tensor dst, const void *host);    /* dense dst, same dtype */
+    void   (*fetch)(Backend *be, void *host, Tensor src);     /* the one road from device to host */
+    Status (*sync)(Backend *be);                              /* drain; hand out the sticky error */
+    void   (*describe)(char *out, size_t n);                  /* the device in words, for doctor; optional */
 } Machine;
 
 struct Backend {
@@ -37,7 +37,7 @@ struct Backend {
     void          *priv;            /* the machine's own */
 };
 
-MUST Status backend_open(Backend *be, const char *name);     /* unknown or not built in: says which there are */
+MUST Status backend_open(Backend *be, const char *name);     /* not built in: says which there are */
 void        backend_close(Backend *be);
 MUST Status backend_sync(Backend *be);
 void        backend_upload(Backend *be, Tensor dst, const void *host);

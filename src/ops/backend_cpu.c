@@ -23,7 +23,10 @@ static Status cpu_map(Backend *be, size_t bytes, void **out)
 
 static void cpu_unmap(Backend *be, void *p, size_t bytes) { munmap(p, bytes); }
 
-static void cpu_upload(Backend *be, Tensor dst, const void *host) { memcpy(dst.data, host, (size_t)t_bytes(dst)); }
+static void cpu_upload(Backend *be, Tensor dst, const void *host)
+{
+    memcpy(dst.data, host, (size_t)t_bytes(dst));
+}
 static void cpu_fetch(Backend *be, void *host, Tensor src) { memcpy(host, src.data, (size_t)t_bytes(src)); }
 static Status cpu_sync(Backend *be) { return be->sticky; }
 

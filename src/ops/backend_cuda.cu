@@ -32,9 +32,12 @@ static Status cuda_open(Backend *be)
     int count = 0, major = 0;
     cudaError_t e = cudaGetDeviceCount(&count);
     if (e != cudaSuccess || !count)
-        return fail(E_DEVICE, "no card: %s; use --backend cpu", e == cudaSuccess ? "none is visible" : cudaGetErrorString(e));
+        return fail(E_DEVICE, "no card: %s; use --backend cpu",
+                    e == cudaSuccess ? "none is visible" : cudaGetErrorString(e));
     TRY(check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), "reading the card"));
-    if (major != 9) return fail(E_DEVICE, "this build is for compute capability 9.0 (H100, H200), the card has %d", major);
+    if (major != 9)
+        return fail(E_DEVICE, "this build is for compute capability 9.0 (H100, H200), the card has %d",
+                    major);
     const char *missing = first_missing();
     if (missing) return fail(E_DEVICE, "op %s has no kernel yet; use --backend cpu", missing);
     Cuda *c = (Cuda *)calloc(1, sizeof *c);
@@ -66,7 +69,10 @@ static void stick(Backend *be, cudaError_t e, const char *what)
 
 static void cuda_upload(Backend *be, Tensor dst, const void *host)
 {
-    stick(be, cudaMemcpyAsync(dst.data, host, (size_t)t_bytes(dst), cudaMemcpyHostToDevice, ((Cuda *)be->priv)->stream), "upload");
+    stick(be,
+          cudaMemcpyAsync(dst.data, host, (size_t)t_bytes(dst), cudaMemcpyHostToDevice,
+                          ((Cuda *)be->priv)->stream),
+          "upload");
 }
 
 static void cuda_fetch(Backend *be, void *host, Tensor src)
@@ -86,12 +92,17 @@ static void cuda_describe(char *out, size_t n)
 {
     cudaDeviceProp p;
     int driver = 0;
-    if (cudaGetDeviceProperties(&p, 0) != cudaSuccess) { snprintf(out, n, "built in, but no card is visible"); return; }
+    if (cudaGetDeviceProperties(&p, 0) != cudaSuccess) {
+        snprintf(out, n, "built in, but no card is visible");
+        return;
+    }
     cudaDriverGetVersion(&driver);
-    snprintf(out, n, "%s, compute %d.%d, %d multiprocessors, %.1f GiB, driver CUDA %d.%d", p.name, p.major, p.minor,
-             p.multiProcessorCount, (double)p.totalGlobalMem / (1 << 30), driver / 1000, driver % 1000 / 10);
+    snprintf(out, n, "%s, compute %d.%d, %d multiprocessors, %.1f GiB, driver CUDA %d.%d", p.name, p.major,
+             p.minor, p.multiProcessorCount, (double)p.totalGlobalMem / (1 << 30), driver / 1000,
+             driver % 1000 / 10);
 }
 
 extern "C" const Machine machine_cuda = {
-    "cuda", &cuda_ops, false, cuda_open, cuda_close, cuda_map, cuda_unmap, cuda_upload, cuda_fetch, cuda_sync, cuda_describe,
+    "cuda",     &cuda_ops,   false,      cuda_open, cuda_close,    cuda_map,
+    cuda_unmap, cuda_upload, cuda_fetch, cuda_sync, cuda_describe,
 };

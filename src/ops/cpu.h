@@ -56,7 +56,10 @@ INLINE const float *row_read(Tensor t, int64_t r, float *buf)
     return buf;
 }
 /* Where to compute row r, and the rounding store after it. */
-INLINE float *row_edit(Tensor t, int64_t r, float *buf) { return t.dtype == F32 ? (float *)row_ptr(t, r) : buf; }
+INLINE float *row_edit(Tensor t, int64_t r, float *buf)
+{
+    return t.dtype == F32 ? (float *)row_ptr(t, r) : buf;
+}
 INLINE void row_store(Tensor t, int64_t r, const float *buf)
 {
     if (t.dtype != F32) cpu_narrow((uint16_t *)row_ptr(t, r), buf, row_width(t));
@@ -64,7 +67,7 @@ INLINE void row_store(Tensor t, int64_t r, const float *buf)
 INLINE bool is_float(Tensor t) { return t.dtype == F32 || t.dtype == BF16; }
 
 /* exp by range reduction and a degree-6 polynomial: within 2 ulp, vectorises. Below -87.33 it is 0, where the
- * exact value would be denormal; above 88.37 it stays at exp(88.37), since softmaxes subtract their maximum. */
+ * exact value would be denormal; above 88.37 it stays there, since softmaxes subtract their maximum. */
 INLINE float fast_exp(float x)
 {
     float c = x < -87.33f ? -87.33f : x > 88.37f ? 88.37f : x;
@@ -73,7 +76,7 @@ INLINE float fast_exp(float x)
     float p = 1.0f + r * (1.0f + r * (0.5f + r * (0.166666671633720f + r * (0.0416664853692055f +
               r * (0.00833356380462646f + r * 0.00139304355252534f)))));
     uint32_t bits = ((uint32_t)(int32_t)n + 127u) << 23;
-    union { uint32_t u; float f; } s = { .u = x < -87.33f ? 0u : bits };    /* a select of integers: no branch */
+    union { uint32_t u; float f; } s = { .u = x < -87.33f ? 0u : bits };    /* selects integers: no branch */
     return p * s.f;
 }
 INLINE float fast_sigmoid(float x) { return 1.0f / (1.0f + fast_exp(-x)); }

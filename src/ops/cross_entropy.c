@@ -6,7 +6,8 @@
  *
  * logits (n, V) f32 or bf16, labels (n) i32 below V, lse (n, 1) f32, loss one f64 that adds up over calls;
  * dlogits (n, V) f32 or bf16, and may alias logits of its own dtype. Exponentials are f32, summed in 32 lanes
- * over short pieces and in double across them; the loss is a double, in row order: threads do not change it. */
+ * over short pieces and in double across them; the loss is a double, in row order: threads do not change it.
+ */
 #include "ops/rows.h"
 
 #include <float.h>

@@ -27,7 +27,8 @@ Status stream_open(Stream *s, const StreamShape *shape, const Budget *b)
     if (!s->ids || !s->pos || !s->group || !s->start || !s->group_len || !s->sup_row || !s->sup_label ||
         !s->pixels || !s->cell || !s->vpos || !s->vstart || !s->visual_row) {
         stream_close(s);
-        return fail(E_FIT, "no host memory for a stream of %lld tokens and %lld patches", (long long)T, (long long)P);
+        return fail(E_FIT, "no host memory for a stream of %lld tokens and %lld patches", (long long)T,
+                    (long long)P);
     }
     stream_clear(s);
     return OK;
@@ -117,10 +118,11 @@ static Status document_check(const Stream *s, const Document *d)
                     (long long)visual, (long long)promised);
     if (s->tokens + d->n > s->budget.tokens || s->patches + patches > s->budget.patches ||
         s->docs + 1 > s->budget.docs || s->supervised + sup > s->budget.supervised)
-        return fail(E_FIT, "document of %lld tokens and %lld patches does not fit: %lld tokens, %lld patches, "
-                    "%lld documents are left", (long long)d->n, (long long)patches,
-                    (long long)(s->budget.tokens - s->tokens), (long long)(s->budget.patches - s->patches),
-                    (long long)(s->budget.docs - s->docs));
+        return fail(E_FIT,
+                    "document of %lld tokens and %lld patches does not fit: %lld tokens, %lld patches, "
+                    "%lld documents are left",
+                    (long long)d->n, (long long)patches, (long long)(s->budget.tokens - s->tokens),
+                    (long long)(s->budget.patches - s->patches), (long long)(s->budget.docs - s->docs));
     return OK;
 }
 
@@ -193,7 +195,8 @@ Status stream_synthetic(Stream *s, int64_t doc_tokens, int64_t slices, int64_t h
             for (int64_t j = 0; j < run; j++) ids[i * (run + 1) + j] = (int32_t)s->shape.image_token;
         }
         Document doc = { doc_tokens, ids, targets, mine, slice };
-        st = mine * (run + 1) > doc_tokens ? fail(E_DATA, "pictures do not fit a document") : stream_add(s, &doc);
+        st           = mine * (run + 1) > doc_tokens ? fail(E_DATA, "pictures do not fit a document")
+                                                     : stream_add(s, &doc);
     }
     free(ids), free(pixels), free(slice);
     return st;

@@ -56,12 +56,12 @@ typedef struct Stream {
 MUST Status stream_open(Stream *s, const StreamShape *shape, const Budget *b);
 void        stream_close(Stream *s);
 void        stream_clear(Stream *s);
-MUST Status stream_add(Stream *s, const Document *d);       /* E_FIT when a budget is full, E_DATA when wrong */
+MUST Status stream_add(Stream *s, const Document *d);       /* E_FIT: a budget is full; E_DATA: it is wrong */
 
 /* Fill the budgets with documents of `doc_tokens` that are all supervised, each beginning with its share of
  * `slices` slices of grid h x w; for plans and benchmarks. */
-MUST Status stream_synthetic(Stream *s, int64_t doc_tokens, int64_t slices, int64_t h, int64_t w, int64_t vocab,
-                             uint64_t seed);
+MUST Status stream_synthetic(Stream *s, int64_t doc_tokens, int64_t slices, int64_t h, int64_t w,
+                             int64_t vocab, uint64_t seed);
 
 #ifdef __cplusplus
 }

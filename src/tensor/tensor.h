@@ -31,9 +31,9 @@ Tensor t3(Arena *a, const char *label, DType d, int64_t n0, int64_t n1, int64_t 
 /* Views. */
 Tensor t_wrap(void *data, DType d, int rank, const int64_t *n);         /* dense, over memory of the caller */
 Tensor t_rows(Tensor t, int64_t from, int64_t rows);                    /* slice of dim 0 */
-Tensor t_cols(Tensor t, int64_t from, int64_t cols);                    /* slice of the last dim of a matrix */
+Tensor t_cols(Tensor t, int64_t from, int64_t cols);                    /* slice of a matrix's last dim */
 Tensor t_at(Tensor t, int64_t i);                                       /* t[i], one rank less */
-Tensor t_heads(Tensor t, int64_t from, int64_t heads, int64_t width);   /* (T, ...) columns as (T, heads, width) */
+Tensor t_heads(Tensor t, int64_t from, int64_t heads, int64_t width);   /* columns as (T, heads, width) */
 Tensor t_as2(Tensor t, int64_t n0, int64_t n1);                         /* dense tensor seen as a matrix */
 Tensor t_as3(Tensor t, int64_t n0, int64_t n1, int64_t n2);
 
