@@ -19,7 +19,7 @@ endif
 LIBS += -lm -lpthread
 
 ifeq ($(CUDA),1)
-  BUILD    := $(BUILD)/cuda
+  override BUILD := $(BUILD)/cuda
   CFLAGS   += -DTREB_CUDA
   CUDA_DIR := $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC))))
   NVFLAGS  := -O3 -std=c++17 -Isrc -DTREB_CUDA -gencode=arch=compute_90a,code=sm_90a -Xcompiler -Wall
@@ -28,7 +28,7 @@ ifeq ($(CUDA),1)
 endif
 
 ifeq ($(SAN),1)
-  BUILD  := $(BUILD)/asan
+  override BUILD := $(BUILD)/asan
   OPT    := -O1
   CFLAGS += -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -DTREB_SANITIZE
   LIBS   += -fsanitize=address,undefined
