@@ -1,7 +1,6 @@
 /* ops/backend_cpu.c -- the CPU as a machine: anonymous pages, OpenMP threads, a workspace made at start. */
 #include "ops/cpu.h"
 
-#include <cblas.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,7 +49,6 @@ static Status cpu_open(Backend *be)
     Status st  = cpu_map(be, c->bytes, &p);
     if (st) return cpu_close(be), st;
     c->shared = p;
-    openblas_set_num_threads(c->threads);
     return OK;
 }
 
