@@ -96,6 +96,16 @@ static size_t bytes_of(const Engine *e)
     return n;
 }
 
+/* What an arena held at its highest, the large labels by name. */
+static void print_arena(const Arena *a, size_t plan)
+{
+    printf("  %-8s %9.1f MiB %s", a->name, (double)a->peak / (1 << 20), a->peak == plan ? "" : " differs from the plan");
+    for (int i = 0; i < a->labels; i++)
+        if (a->label[i].at_peak * 20 > a->peak)
+            printf("  %s %.0f %%", a->label[i].name, 100.0 * (double)a->label[i].at_peak / (double)a->peak);
+    putchar('\n');
+}
+
 static void print_human(const StepBench *b, double first, double fwd, double bwd, double opt, Ceiling top)
 {
     const Ledger *l = &b->e.plan.ledger;
@@ -112,9 +122,7 @@ static void print_human(const StepBench *b, double first, double fwd, double bwd
     printf("%.1f GFLOP/s over forward+backward, %.0f %% of sgemm's %.1f GFLOP/s in this run\n", rate,
            100 * rate / top.gflops, top.gflops);
     printf("memory %.1f MiB, plan and run alike\n", (double)bytes_of(&b->e) / (1 << 20));
-    for (int i = 0; i < ARENA_N; i++)
-        printf("  %-8s %9.1f MiB%s\n", b->e.arena[i].name, (double)b->e.arena[i].peak / (1 << 20),
-               b->e.arena[i].peak == b->e.plan.bytes[i] ? "" : "  differs from the plan");
+    for (int i = 0; i < ARENA_N; i++) print_arena(&b->e.arena[i], b->e.plan.bytes[i]);
 }
 
 static void print_json(const StepBench *b, double first, double fwd, double bwd, double opt, Ceiling top)

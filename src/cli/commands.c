@@ -17,14 +17,19 @@ static const Command commands[] = {
     { "config",  "check a recipe and print every key of it", cmd_config,
       "recipe.yaml [section.key=value ...]\n"
       "  Prints the recipe as it would run: defaults, then the file, then the overrides.\n", ALL_SECTIONS },
-    { "convert", "HF safetensors to native sharded checkpoints and back", cmd_convert,
+    { "convert", "a checkpoint in any form that is read here, in the hub's form", cmd_convert,
       "FROM TO [--dtype f32|bf16|f16] [--shard-mb N]\n"
       "  FROM is a model folder, TO a new one; --dtype as in FROM unless given.\n", NULL },
     { "parity",  "this build against recorded reference tensors", cmd_parity,
-      "CASE [--backend NAME] [--dtype f32|bf16] [--steps N] [--recompute LABELS] [--out FOLDER] [--json]\n"
+      "CASE [--backend NAME] [--dtype f32|bf16] [--steps N] [--recompute LABELS] [--out FILE] [--json]\n"
       "  CASE is a folder of recorded tensors; ends with exit code 7 when one differs too much.\n", NULL },
-    { "bench",   "ops, steps, loader and links against their ceilings", cmd_bench,
-      "[options]\n", NULL },
+    { "bench",   "ops and whole steps against ceilings measured in the same run", cmd_bench,
+      "ops [--dtype f32|bf16] [--repeat N] [--json]\n"
+      "       treb bench step [--model DIR] [--tokens N] [--doc N] [--images N] [--grid N] [--dtype f32|bf16]\n"
+      "                       [--repeat N] [--json]\n"
+      "  ops: every op at a training size, its time over its floor. step: forward, backward and AdamW of a\n"
+      "  model (a small built-in one unless given) on synthetic documents of --doc tokens, --images pictures\n"
+      "  of --grid x --grid patches.\n", NULL },
     { "doctor",  "what this machine has and what that allows", cmd_doctor,
       "[--json]\n", NULL },
     { "help",    "more about a verb, or about a section of the recipe", cmd_help,
