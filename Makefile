@@ -8,7 +8,7 @@ SAN    ?= 0
 STATIC ?= 0
 OPT    ?= -O3
 
-PKGS   := openblas jansson yaml-0.1 libjpeg libpng libwebp libpcre2-8 libutf8proc
+PKGS   := openblas jansson yaml-0.1 libjpeg libpng libwebp libpcre2-8 libutf8proc libxxhash
 WARN   := -Wall -Wextra -Wshadow -Wvla -Wno-unused-parameter
 CFLAGS += -std=gnu17 $(OPT) -g $(WARN) -fopenmp -fno-math-errno -fno-trapping-math -Isrc $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 LIBS   := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
@@ -48,7 +48,7 @@ help:
 	@echo "make demo       train the embedded demo and show what it learned"
 	@echo "make test       build and run every test; ends with one line of counts"
 	@echo "make asan       the same tests under AddressSanitizer and UBSan"
-	@echo "make soak       long checks: fuzzing of every reader of outside files (SOAK seconds each, 600)"
+	@echo "make soak       long checks: 50 kills of a run that resumes, fuzzing of every reader (SOAK seconds each, 600)"
 	@echo "make CUDA=1     with the CUDA backend (needs nvcc), in $(BUILD)/cuda"
 	@echo "make layers     check that includes go downwards only;  make size: lines by folder"
 	@echo "make format     clang-format the tree;  make clean"
@@ -80,7 +80,7 @@ test-programs: $(BUILD)/treb $(TESTS) $(FUZZ)
 test: setup layers
 	@$(MAKE) --no-print-directory -j$$(nproc) test-programs
 	@$(MAKE) --no-print-directory cuda-compiles
-	@TREB=$(BUILD)/treb FUZZ="$(FUZZ)" tests/run.sh $(TESTS) tests/cli.sh tests/fuzz.sh
+	@TREB=$(BUILD)/treb FUZZ="$(FUZZ)" tests/run.sh $(TESTS) tests/cli.sh tests/report.sh tests/kill.sh tests/fuzz.sh
 
 asan: setup
 	@TREB_TEST_TIMEOUT=900 $(MAKE) --no-print-directory SAN=1 test
@@ -92,6 +92,8 @@ cuda-compiles:
 
 SOAK ?= 600
 soak: setup
+	@$(MAKE) --no-print-directory -j$$(nproc) $(BUILD)/treb
+	@TREB=$(BUILD)/treb TREB_KILLS=50 TREB_KILL_STEPS=400 tests/kill.sh
 	@$(MAKE) --no-print-directory -j$$(nproc) SAN=1 $(FUZZ:$(BUILD)/%=$(BUILD)/asan/%)
 	@for f in $(FUZZ:$(BUILD)/%=$(BUILD)/asan/%); do echo "$$f for $(SOAK) s"; $$f -seconds $(SOAK) || exit 1; done
 

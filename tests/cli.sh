@@ -29,6 +29,9 @@ expect 4 "No such file"      $treb parity "$tmp"/none
 expect 0 "gradients"         $treb parity $gold
 expect 0 '"ok": true'        $treb parity $gold --json
 expect 0 ""                  $treb parity $gold --steps 0 --out "$tmp/out.safetensors"
+expect 4 "No such file"      $treb report "$tmp"/none
+expect 2 "one argument"      $treb report
+expect 2 "one run too many"  $treb report a b c
 expect 0 "cores"             $treb doctor
 expect 0 '"cores"'           $treb doctor --json
 expect 0 "written"           $treb convert $gold "$tmp/hub"
@@ -39,7 +42,40 @@ expect 0 "learning_rate"     $treb config recipes/example.yaml
 expect 2 "Did you mean"      $treb config recipes/example.yaml train.max_step=3
 expect 2 "must be between"   $treb config recipes/example.yaml optim.learning_rate=3
 expect 0 "GFLOP/s"           $treb bench step --tokens 64 --doc 32 --images 0 --repeat 1
-expect 2 "ops or step"       $treb bench
+expect 2 "ops, step"         $treb bench
+expect 0 "of its floor"      $treb bench decode --docs 2 --prompt 8 --tokens 4
+
+tok="tests/gold_text"
+expect 0 "[64,188,65,576]"   $treb tokenize --tokenizer $tok <<<'{"text": "a\u0000b<|im_end|>"}'
+expect 0 '{"text":"a\u0000b<|im_end|>"}' $treb tokenize --tokenizer $tok/tokenizer.json --decode <<<'[64,188,65,576]'
+expect 0 '{"text":"ab"}'     $treb tokenize --tokenizer $tok --decode --skip-special <<<'[64, 65, 576]'
+expect 0 "[]"                $treb tokenize --tokenizer $tok <<<'{"text": ""}'
+expect 2 "--tokenizer"       $treb tokenize
+expect 4 "line 2"            $treb tokenize --tokenizer $tok <<<$'{"text": "a"}\n{"words": "b"}'
+expect 4 "line 1"            $treb tokenize --tokenizer $tok --decode <<<'[99999]'
+expect 4 "No such file"      $treb tokenize --tokenizer "$tmp/none"
+
+# One black pixel, and a file that only claims to be a picture: reported, the others go on.
+base64 -d > "$tmp/dot.png" <<<iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGNgYGAAAAAEAAH2FzhVAAAAAElFTkSuQmCC
+printf 'GIF89a' > "$tmp/bad.jpg"; printf '\xff\xd8\xff\xe0' > "$tmp/cut"$'\xe9'.jpg
+expect 0 '"grid": [1, 16, 16]' $treb image "$tmp/dot.png" --json --index 0,393215
+expect 0 '"values": [-1.0, -1.0]' $treb image "$tmp/dot.png" --json --index 0,393215
+expect 0 "MP/s"              $treb image "$tmp/dot.png" --repeat 3 --min-pixels 1024
+expect 4 "2 of 3 pictures"   $treb image "$tmp/bad.jpg" "$tmp/dot.png" "$tmp/cut"$'\xe9'.jpg --json
+expect 4 '"tokens": 64'      $treb image "$tmp/bad.jpg" "$tmp/dot.png" --json
+expect 4 "GIF is not read"   $treb image "$tmp/bad.jpg"
+expect 4 "No such file"      $treb image "$tmp/none.png"
+expect 4 "have 393216"       $treb image "$tmp/dot.png" --index 393216
+expect 2 "--index"           $treb image "$tmp/dot.png" --index 1,x
+expect 2 "above"             $treb image "$tmp/dot.png" --min-pixels 5000 --max-pixels 4000
+expect 2 "argument"          $treb image
+
+expect 2 "--model"           $treb generate --prompt hello
+expect 4 "No such file"      $treb generate --model "$tmp/none" --prompt hello
+expect 2 "between"           $treb generate --model "$tmp/none" --prompt hello --top-p 2
+expect 4 "tokenizer.json"    $treb generate --model $gold --prompt hello
+expect 2 "no data"           $treb eval --model $gold
+expect 2 "no model"          $treb eval --data none.jsonl
 
 # The converted folder computes the same as its source: same inputs, same record.
 cp $gold/inputs.safetensors $gold/expected.safetensors $gold/info.json "$tmp/hub"

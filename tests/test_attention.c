@@ -1,4 +1,5 @@
-/* tests/test_attention.c -- attention within segments: causal and full, shared heads, views, gradients. */
+/* tests/test_attention.c -- attention within segments: causal and full, shared heads, views, gradients, keys
+ * in a cache. */
 #include "numlab.h"
 
 #include <omp.h>
@@ -46,10 +47,12 @@ static void reference(Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Segmen
     double  row[512];
     for (int64_t i = 0; i < t_count(o); i++) put(o, i, 0);
     for (int64_t i = 0; i < t_count(lse); i++) put(lse, i, 0);
+    const int32_t *kv = t_has(seg.kv_starts) ? seg.kv_starts.data : st, *used = seg.kv_used.data;
     for (int64_t i = 0; i < seg.n; i++)
         for (int64_t t = st[i]; t < st[i + 1]; t++)
             for (int64_t h = 0; h < H; h++) {
-                double l = reference_row(row, q, k, v, t, h, st[i], seg.causal ? t + 1 : st[i + 1], scale);
+                int64_t end = used ? kv[i] + used[i] : kv[i + 1], later = st[i + 1] - 1 - t;
+                double l = reference_row(row, q, k, v, t, h, kv[i], seg.causal ? end - later : end, scale);
                 put(lse, h * T + t, (float)l);
                 for (int64_t c = 0; c < C; c++) put(o, (t * H + h) * C + c, (float)row[c]);
             }
@@ -100,6 +103,61 @@ static void agrees_with_definition(void)
                 EXPECT(isnan(get(frame, j)), "case %d: frame element %d was written", i, (int)j);
         num_clear();
     }
+}
+
+/* Queries that are the last rows of longer lists of keys, with and without room between these. */
+static void keys_elsewhere(void)
+{
+    static const struct { int64_t H, G, C, n; int32_t starts[6], kv[6], used[5]; int64_t T, S; } cases[] = {
+        { 4, 2, 16, 3, { 0, 1, 2, 3 }, { 0, 40, 80, 500 }, { 7, 40, 401 }, 3, 500 },      /* a token each */
+        { 8, 1, 64, 2, { 1, 1, 6 }, { 3, 10, 300 }, { 7, 290 }, 8, 310 },                 /* one has ended */
+        { 2, 2, 12, 2, { 0, 70, 270 }, { 0, 270, 500 }, { 270, 201 }, 270, 500 },         /* crossed tiles */
+        { 3, 1, 5, 5, { 0, 1, 2, 3, 4, 5 }, { 0, 1, 3, 6, 206, 406 }, { 1, 2, 3, 193, 200 }, 5, 406 },
+    };
+    for (int i = 0; i < 16; i++) {
+        int     which = i % 4;
+        int64_t H = cases[which].H, G = cases[which].G, C = cases[which].C, T = cases[which].T;
+        int64_t S = cases[which].S, n = cases[which].n;
+        bool    causal = i / 4 % 2, gaps = i / 8;
+        DType   d = (i + i / 4) % 2 ? BF16 : F32;
+        float   scale = 1.0f / sqrtf((float)C);
+        Segments seg = segments(cases[which].starts, n, causal);
+        seg.kv_starts = num_i32(n + 1, cases[which].kv);
+        if (gaps) seg.kv_used = num_i32(n, cases[which].used);
+        Tensor  q = randn3(d, T, H, C), kv = num_randn(d, S, 2 * G * C), o = poison3(d, T, H, C);
+        Tensor  k = t_heads(kv, 0, G, C), v = t_heads(kv, G * C, G, C), lse = num_poison(F32, H, T);
+        Tensor  want = poison3(F32, T, H, C), want_lse = num_poison(F32, H, T);
+        op_attention_fwd(BE, o, lse, q, k, v, seg, scale);
+        reference(want, want_lse, q, k, v, seg, scale);
+        EXPECT_CLOSE(o, want, d == F32 ? 1e-5 : 5e-3);
+        EXPECT_CLOSE(lse, want_lse, 1e-5);
+        num_clear();
+    }
+}
+
+/* One query a segment gives the row that a pass over all queries gives. */
+static void many_segments(void)
+{
+    enum { N = 300, LEN = 37 };
+    static int32_t starts[N + 1], kv[N + 1], used[N];
+    for (int i = 0; i <= N; i++) starts[i] = i, kv[i] = i * LEN;
+    for (int i = 0; i < N; i++) used[i] = 1 + i * 7 % LEN;
+    Segments all = segments(kv, N, true), one = segments(starts, N, true);
+    one.kv_starts = num_i32(N + 1, kv), one.kv_used = num_i32(N, used);
+    Tensor Q = randn3(F32, N * LEN, 4, 8), k = randn3(F32, N * LEN, 2, 8), v = randn3(F32, N * LEN, 2, 8);
+    Tensor O = poison3(F32, N * LEN, 4, 8), L = num_poison(F32, 4, N * LEN);
+    Tensor q = poison3(F32, N, 4, 8), o = poison3(F32, N, 4, 8), lse = num_poison(F32, 4, N);
+    for (int i = 0; i < N; i++)
+        for (int j = 0; j < 32; j++) put(q, i * 32 + j, get(Q, (i * LEN + used[i] - 1) * 32 + j));
+    op_attention_fwd(BE, O, L, Q, k, v, all, 0.5f);
+    op_attention_fwd(BE, o, lse, q, k, v, one, 0.5f);
+    for (int i = 0; i < N; i++) {
+        int row = i * LEN + used[i] - 1;
+        EXPECT(fabsf(get(lse, i) - get(L, row)) < 1e-5f, "log-sum-exp of segment %d", i);
+        for (int j = 0; j < 32; j++)
+            EXPECT(fabsf(get(o, i * 32 + j) - get(O, row * 32 + j)) < 1e-5f, "segment %d element %d", i, j);
+    }
+    num_clear();
 }
 
 /* Scores in the thousands: no row may overflow, nor may those that see little be lost. */
@@ -224,6 +282,12 @@ static void priced(void)
     Cost     b = attention_bwd_cost(BE, x.dq, x.dk, x.dv, x.delta, x.dout, x.o, x.lse, x.q, x.k, x.v, seg,
                                     1.0f);
     EXPECT(f.flops == 4 * 8 * 2 * 10 && f.extra == 0, "forward %g", f.flops);
+    EXPECT(f.rd == 4 * (64 + 32 + 32), "forward reads %d", (int)f.rd);
+    Segments far = seg;                                                     /* 7 rows of 100 in use */
+    far.kv_starts = num_i32(2, (int32_t[]){ 0, 100 }), far.kv_used = num_i32(1, (int32_t[]){ 7 }),
+    far.keys = 7;
+    f = attention_fwd_cost(BE, x.o, x.lse, x.q, randn3(F32, 100, 1, 8), randn3(F32, 100, 1, 8), far, 1.0f);
+    EXPECT(f.rd == 4 * (64 + 56 + 56), "reads of a cache %d", (int)f.rd);
     EXPECT(b.flops == 8 * 8 * 2 * 10 && b.extra == 2 * 8 * 2 * 10, "backward %g + %g", b.flops, b.extra);
     num_clear();
 }
@@ -233,6 +297,8 @@ int main(void)
     numlab_open();
     RUN(known_values);
     RUN(agrees_with_definition);
+    RUN(keys_elsewhere);
+    RUN(many_segments);
     RUN(big_scores);
     RUN(gradients);
     RUN(bf16_and_views);

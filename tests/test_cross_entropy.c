@@ -69,6 +69,14 @@ static void check(DType d, int64_t n, int64_t V, float spread, float offset)
     EXPECT(fabs(value(scale_free) - want) <= 1.5e-6 * (double)n * (1 + fabsf(offset)), "%.9g, want %.9g",
            value(scale_free), want);
     EXPECT(fabs(value(loss) - 0.25 * value(scale_free)) <= 1e-12 * fabs(want), "scale: %.9g", value(loss));
+    Tensor each = num_poison(F32, n, 1);
+    double sum = 0;
+    op_ce_rows(BE, each, x, lse, labels);
+    for (int64_t i = 0; i < n; i++) {
+        sum += get(each, i);
+        EXPECT(label(labels, i) >= 0 || get(each, i) == 0, "row %d has no label and a loss", (int)i);
+    }
+    EXPECT(fabs(sum - value(scale_free)) <= 1e-6 * (double)n * (1 + fabsf(offset)), "rows add up to %.9g", sum);
     op_ce_bwd(BE, wide, x, lse, labels, 0.25f);
     op_ce_bwd(BE, grad, x, lse, labels, 0.25f);
     op_ce_bwd(BE, x, x, lse, labels, 0.25f);                     /* in place */

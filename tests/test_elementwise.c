@@ -1,4 +1,4 @@
-/* tests/test_elementwise.c -- fill, copy, add. */
+/* tests/test_elementwise.c -- fill, copy, add, mix. */
 #include "rowlab.h"
 
 static void fill_every_kind(void)
@@ -89,6 +89,22 @@ static void add_in_place(void)
     }
 }
 
+static void mix_of_two(void)
+{
+    Tensor a = num_randn(F32, 3, 4001), b = num_randn(F32, 3, 4001), y = num_poison(F32, 3, 4001);
+    op_mix(BE, y, a, b, 0.5f, -2.0f);
+    for (int64_t i = 0; i < t_count(y); i++)
+        EXPECT(fabsf(get(y, i) - (0.5f * get(a, i) - 2.0f * get(b, i))) < 1e-6f, "[%d]", (int)i);
+    Tensor c = num_copy(a, F32), poison = num_poison(F32, 3, 4001);
+    op_mix(BE, c, c, b, 0.5f, -2.0f);
+    EXPECT(same_bits(c, y), "y over a");
+    op_mix(BE, y, poison, b, 0.0f, 1.0f);
+    EXPECT(same_bits(y, b), "a side without a share was read");
+    op_mix(BE, y, a, poison, 1.0f, 0.0f);
+    EXPECT(same_bits(y, a), "b side without a share was read");
+    num_clear();
+}
+
 typedef struct Sum { Tensor y, a, b; } Sum;
 static void run_sum(Sum *s) { op_add(BE, s->y, s->a, s->b); }
 
@@ -120,6 +136,7 @@ int main(void)
     RUN(copy_any_view);
     RUN(add_any_mixture);
     RUN(add_in_place);
+    RUN(mix_of_two);
     RUN(empty_and_threads);
     RUN(price);
     return numlab_report();

@@ -246,6 +246,7 @@ static void frozen_parts_cost_nothing(void)
         Losses got = small_step(&e, 0.1f);
         EXPECT(got.total == want.total, "frozen %d: loss %.9g", g, got.total);
         EXPECT(grad_bytes(&e) < grad_bytes(&all), "frozen %d: saves no gradient memory", g);
+        EXPECT(!c.frozen[G_VIT] || e.arena[A_ACT].peak < all.arena[A_ACT].peak, "frozen %d: keeps activations", g);
         for (int i = 0; i < e.model.params.n; i++) {
             const Param *p = e.model.params.p[i], *q = all.model.params.p[i];
             if (c.frozen[p->group])

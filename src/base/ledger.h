@@ -3,10 +3,12 @@
  * Every op is charged before it runs, on any backend, so a dry run and a real run fill the same ledger.
  * `flops` counts what the model needs of matrix work (MFU); `extra` is work that this implementation does
  * on top of it, inside a kernel or by replaying a forward (HFU adds it); `other` is arithmetic that is not
- * matrix work (norms, activations), which no utilisation figure counts. */
+ * matrix work (norms, activations), which no utilisation figure counts. On a machine whose ops are done when
+ * they return, the ledger can also keep the time each part takes: whoever begins a part says so. */
 #ifndef BASE_LEDGER_H
 #define BASE_LEDGER_H
 
+#include "base/clock.h"
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
@@ -26,7 +28,25 @@ typedef struct Ledger {
     bool      replay;                 /* a forward run again for backward: all of it is extra */
     LedgerRow op[LEDGER_OPS];
     LedgerRow by_part[PART_N];
+    double    seconds[PART_N];        /* spent in each part while the clock ran */
+    double    since;                  /* the clock when it was last looked at; 0: it stands */
 } Ledger;
+
+static inline void ledger_clock(Ledger *l)      /* what has passed belongs to the part of now */
+{
+    if (l->since <= 0) return;
+    double now = clock_now();
+    l->seconds[l->part] += now - l->since;
+    l->since = now;
+}
+static inline void ledger_start(Ledger *l) { l->since = clock_now(); }
+static inline void ledger_stop(Ledger *l)  { ledger_clock(l), l->since = 0; }
+
+static inline void ledger_enter(Ledger *l, Part part)
+{
+    ledger_clock(l);
+    l->part = part;
+}
 
 /* One call of op `id`: `matrix` says which of the two FLOP columns it belongs to. */
 static inline void ledger_charge(Ledger *l, int id, bool matrix, double flops, double extra, int64_t bytes)

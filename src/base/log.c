@@ -7,7 +7,9 @@
 #include <math.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <time.h>
+#include <unistd.h>
 
 static const char *const marks[] = {
     [LOG_DEBUG] = "debug: ", [LOG_INFO] = "", [LOG_WARN] = "warning: ", [LOG_ERROR] = "error: "
@@ -15,7 +17,7 @@ static const char *const marks[] = {
 
 Status log_open(Log *log, const char *path, int rank, int world, LogLevel least)
 {
-    *log = (Log){ .rank = rank, .world = world, .least = least };
+    *log = (Log){ .rank = rank, .world = world, .least = least, .live = !rank && isatty(STDERR_FILENO) };
     if (!path) return OK;
     log->file = fopen(path, "ae");
     return log->file ? OK : fail(E_IO, "%s: %s", path, strerror(errno));
@@ -23,8 +25,9 @@ Status log_open(Log *log, const char *path, int rank, int world, LogLevel least)
 
 void log_close(Log *log)
 {
+    if (log->live) fputs("\r\033[K", stderr);
     if (log->file) fclose(log->file);
-    log->file = NULL;
+    log->file = NULL, log->live = false;
 }
 
 static void stamp(char *buf, size_t size)
@@ -45,10 +48,32 @@ void log_line(const Log *log, LogLevel level, const char *fmt, ...)
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     if (log->world > 1) snprintf(tag, sizeof tag, "[%d] ", log->rank);
-    fprintf(stderr, "%s%s%s\n", tag, marks[level], text);
+    fprintf(stderr, "%s%s%s%s\n", log->live ? "\r\033[K" : "", tag, marks[level], text);
     if (!log->file) return;
     stamp(when, sizeof when);
     fprintf(log->file, "%s%s%s%s\n", when, tag, marks[level], text);
+    fflush(log->file);
+}
+
+static int terminal_width(void)
+{
+    struct winsize w = { 0 };
+    return ioctl(STDERR_FILENO, TIOCGWINSZ, &w) || w.ws_col < 20 ? 80 : w.ws_col;
+}
+
+void log_live(const Log *log, const char *fmt, ...)
+{
+    char text[2048], when[32];
+    va_list ap;
+    if (!log || LOG_INFO < log->least || log->rank) return;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    if (log->live) fprintf(stderr, "\r%.*s\033[K", terminal_width() - 1, text);
+    else           fprintf(stderr, "%s\n", text);
+    if (!log->file) return;
+    stamp(when, sizeof when);
+    fprintf(log->file, "%s%s\n", when, text);
     fflush(log->file);
 }
 

@@ -2,6 +2,7 @@
  *
  * A line goes to stderr and, when there is one, to the run's train.log, which also gets the time. With
  * several ranks each line carries its rank, and only rank 0 chats: the others are heard from LOG_WARN on.
+ * On a terminal one more line may stand below the others and be written over: the live one (log_live).
  * Metrics are one JSON object a line in metrics.jsonl, written by one rank. */
 #ifndef BASE_LOG_H
 #define BASE_LOG_H
@@ -21,6 +22,7 @@ typedef struct Log {
     int      rank, world;
     LogLevel least;                 /* lines below it are not written */
     FILE    *file;                  /* NULL: stderr only */
+    bool     live;                  /* stderr is a terminal that a live line may stand on */
 } Log;
 
 /* path NULL: stderr only. A file that exists is continued. */
@@ -29,6 +31,9 @@ void        log_close(Log *log);                                   /* twice is f
 
 /* One line; safe from several threads. log NULL says nothing. */
 void log_line(const Log *log, LogLevel level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+/* A line that a terminal shows in the place of the last such line, cut to its width; files get every one. */
+void log_live(const Log *log, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 #define log_debug(log, ...) log_line(log, LOG_DEBUG, __VA_ARGS__)
 #define log_info(log, ...)  log_line(log, LOG_INFO,  __VA_ARGS__)

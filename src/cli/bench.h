@@ -3,6 +3,7 @@
 #define CLI_BENCH_H
 
 #include "base/json.h"
+#include "model/shape.h"
 #include "ops/ops.h"
 
 /* OpenBLAS sgemm 2048^3; a copy, bytes read plus written. */
@@ -15,5 +16,10 @@ Ceiling bench_ceiling(Backend *be, Arena *a);
 
 MUST Status bench_ops(int argc, char **argv);
 MUST Status bench_step(int argc, char **argv);
+MUST Status bench_decode(int argc, char **argv);
+MUST Status bench_loader(int argc, char **argv);
+
+/* The model at path; the small built-in one, with every part of the large ones, when path is NULL. */
+MUST Status bench_model(ModelShape *s, const char *path);
 
 #endif

@@ -151,7 +151,8 @@ static void segments(Case *c, int64_t rows, int64_t n, bool causal)
     int64_t len = rows / n;
     for (int64_t i = 0; i <= n; i++) ((int32_t *)starts.data)[i] = (int32_t)(i * len);
     double pairs = causal ? (double)len * (double)(len + 1) / 2 : (double)len * (double)len;
-    c->seg = (Segments){ starts, n, len, (double)n * pairs, causal };
+    c->seg = (Segments){ .starts = starts, .n = n, .longest = len, .pairs = (double)n * pairs,
+                         .causal = causal };
 }
 static Tensor heads(Case *c, int64_t rows, int64_t n)
 {

@@ -25,6 +25,16 @@ static const char small[] =
     "\"patch_size\": 16,"
     "  \"num_position_embeddings\": 2304, \"out_hidden_size\": 512, \"deepstack_visual_indexes\": [1, 3]}}";
 
+Status bench_model(ModelShape *s, const char *path)
+{
+    Json *hf;
+    if (path) return shape_load(s, path);
+    TRY(json_parse(&hf, small, sizeof small - 1, "the built-in model"));
+    Status st = shape_read(s, hf, "the built-in model");
+    json_decref(hf);
+    return st;
+}
+
 typedef struct StepBench {
     ModelShape shape;
     Stream     stream;
@@ -166,7 +176,6 @@ Status bench_step(int argc, char **argv)
         { "--images", &images, NULL }, { "--grid", &grid, NULL },     { "--repeat", &repeat, NULL },
         { "--dtype", &dtype, NULL },   { "--json", NULL, &b.json },   { 0 },
     };
-    Json *hf = NULL;
     TRY(options_parse(argc, argv, options, NULL, 0));
     TRY(option_int("--tokens", tokens, 1, 1 << 24, &b.tokens));
     TRY(option_int("--doc", doc, 2, b.tokens, &b.doc));
@@ -175,13 +184,7 @@ Status bench_step(int argc, char **argv)
     TRY(option_int("--repeat", repeat, 1, 98, &b.repeats));
     TRY(dtype_parse(&b.dtype, dtype));
     if (b.dtype != F32 && b.dtype != BF16) return fail(E_CONFIG, "--dtype %s: f32 or bf16", dtype);
-    if (model) TRY(shape_load(&b.shape, model));
-    else {
-        TRY(json_parse(&hf, small, sizeof small - 1, "the built-in model"));
-        Status st = shape_read(&b.shape, hf, "the built-in model");
-        json_decref(hf);
-        TRY(st);
-    }
+    TRY(bench_model(&b.shape, model));
     Status st = run(&b);
     engine_close(&b.e);
     stream_close(&b.stream);

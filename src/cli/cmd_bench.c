@@ -63,5 +63,7 @@ Status cmd_bench(int argc, char **argv)
 {
     if (argc > 1 && !strcmp(argv[1], "ops"))  return bench_ops(argc - 1, argv + 1);
     if (argc > 1 && !strcmp(argv[1], "step")) return bench_step(argc - 1, argv + 1);
-    return fail(E_CONFIG, "bench: ops or step? See treb help bench");
+    if (argc > 1 && !strcmp(argv[1], "decode")) return bench_decode(argc - 1, argv + 1);
+    if (argc > 1 && !strcmp(argv[1], "loader")) return bench_loader(argc - 1, argv + 1);
+    return fail(E_CONFIG, "bench: ops, step, decode or loader? See treb help bench");
 }

@@ -3,52 +3,8 @@
 #include "cli/options.h"
 #include "model/weights.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
-
-/* Files beside the weights that make the folder a whole model for others. */
-static const char *const companions[] = {
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "vocab.json",
-    "merges.txt",
-    "chat_template.json",
-    "chat_template.jinja",
-    "preprocessor_config.json",
-    "video_preprocessor_config.json",
-    "processor_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-};
-
-static Status copy_file(const char *from, const char *to)
-{
-    char buf[1 << 16];
-    size_t n;
-    FILE *in = fopen(from, "rb"), *out = in ? fopen(to, "wb") : NULL;
-    if (!in) return errno == ENOENT ? OK : fail(E_IO, "%s: %s", from, strerror(errno));
-    while (out && (n = fread(buf, 1, sizeof buf, in)) > 0)
-        if (fwrite(buf, 1, n, out) != n) break;
-    bool bad = !out || ferror(in) || ferror(out);
-    fclose(in);
-    if (out && fclose(out)) bad = true;
-    return bad ? fail(E_IO, "%s: cannot copy to %s: %s", from, to, strerror(errno)) : OK;
-}
-
-static Status copy_companions(const char *from, const char *to)
-{
-    for (size_t i = 0; i < sizeof companions / sizeof *companions; i++) {
-        char a[4200], b[4200];
-        snprintf(a, sizeof a, "%s/%s", from, companions[i]);
-        snprintf(b, sizeof b, "%s/%s", to, companions[i]);
-        TRY(copy_file(a, b));
-    }
-    return OK;
-}
 
 static Status refuse_overwrite(const char *to)
 {
@@ -64,7 +20,7 @@ static Status convert(Model *m, Backend *be, const SafeTensors *st, const char *
     const Log log = { .world = 1, .least = LOG_INFO };
     TRY(weights_check(m, st, &log));
     TRY(weights_convert(m, be, st, to, dtype, shard));
-    TRY(copy_companions(from, to));
+    TRY(weights_copy_companions(from, to));
     TRY(weights_save_config(from, to, dtype));               /* last: with it the folder is a model */
     printf("%s: %lld parameters, %s, written to %s\n", m->shape.family, (long long)params_count(&m->params),
            dtype_name(dtype), to);

@@ -1,6 +1,6 @@
 /* cli/cmd_doctor.c -- `treb doctor`: what this machine has and what that allows. */
-#include "base/json.h"
 #include "base/thread.h"
+#include "cli/doctor.h"
 #include "cli/options.h"
 #include "ops/gemm_bf16.h"
 #include "ops/ops.h"
@@ -47,7 +47,7 @@ static double memory_gib(void)
     return (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE) / (1 << 30);
 }
 
-static Json *findings(void)
+Json *doctor_findings(void)
 {
     char model[256], cuda[256];
     backend_describe("cuda", cuda, sizeof cuda);
@@ -73,7 +73,7 @@ Status cmd_doctor(int argc, char **argv)
     bool json = false;
     const Option options[] = { { "--json", NULL, &json }, { 0 } };
     TRY(options_parse(argc, argv, options, NULL, 0));
-    Json *o = findings();
+    Json *o = doctor_findings();
     if (!o) return fail(E_FIT, "no memory");
     if (json) json_dumpf(o, stdout, JSON_INDENT(2)), putchar('\n');
     else print_findings(o);

@@ -9,14 +9,34 @@
 Status cmd_bench(int argc, char **argv);
 Status cmd_config(int argc, char **argv);
 Status cmd_convert(int argc, char **argv);
+Status cmd_data(int argc, char **argv);
 Status cmd_doctor(int argc, char **argv);
+Status cmd_eval(int argc, char **argv);
+Status cmd_generate(int argc, char **argv);
 Status cmd_help(int argc, char **argv);
+Status cmd_image(int argc, char **argv);
 Status cmd_parity(int argc, char **argv);
+Status cmd_report(int argc, char **argv);
+Status cmd_tokenize(int argc, char **argv);
+Status cmd_train(int argc, char **argv);
 
 static const Command commands[] = {
+    { "train",   "train a model by a recipe", cmd_train,
+      "recipe.yaml [section.key=value ...]\n"
+      "  Needs model.path (or model.preset), data.train and checkpoint.output_dir. SIGTERM and Ctrl-C save and leave;\n"
+      "  checkpoint.resume_from_checkpoint=auto goes on, with the same bits as if it had never stopped.\n", ALL_SECTIONS },
     { "config",  "check a recipe and print every key of it", cmd_config,
       "recipe.yaml [section.key=value ...]\n"
       "  Prints the recipe as it would run: defaults, then the file, then the overrides.\n", ALL_SECTIONS },
+    { "data",    "check, inspect, pack and draw datasets", cmd_data,
+      "check recipe.yaml|FILE... [section.key=value ...] [--json]\n"
+      "       treb data inspect recipe.yaml [--sample N | --step N] [--tokens] [--html FILE] [--plain]\n"
+      "       treb data pack recipe.yaml OUT [--shard-mb N]\n"
+      "       treb data synth --out DIR [--train N] [--eval N] [--seed N]\n"
+      "  check: every record read, every picture decoded; lengths, budgets and steps per epoch; exit code 4 when one\n"
+      "  is bad. Files alone are checked without tokens unless model.path=FOLDER is added. inspect: what is trained,\n"
+      "  masked and visual in a sample (counted from 0) or in the micro-batches of a step (from 1). pack: shards that a\n"
+      "  run maps. synth: draws the demo's visual questions.\n", "data,image,video" },
     { "convert", "a checkpoint in any form that is read here, in the hub's form", cmd_convert,
       "FROM TO [--dtype f32|bf16|f16] [--shard-mb N]\n"
       "  FROM is a model folder, TO a new one; --dtype as in FROM unless given.\n", NULL },
@@ -27,9 +47,33 @@ static const Command commands[] = {
       "ops [--dtype f32|bf16] [--repeat N] [--json]\n"
       "       treb bench step [--model DIR] [--tokens N] [--doc N] [--images N] [--grid N] [--dtype f32|bf16]\n"
       "                       [--repeat N] [--json]\n"
+      "       treb bench decode [--model DIR] [--docs N] [--prompt N] [--tokens N] [--dtype f32|bf16]\n"
+      "       treb bench loader recipe.yaml [--steps N] [--workers N] [--step-ms N] [--json]\n"
       "  ops: every op at a training size, its time over its floor. step: forward, backward and AdamW of a\n"
       "  model (a small built-in one unless given) on synthetic documents of --doc tokens, --images pictures\n"
       "  of --grid x --grid patches.\n", NULL },
+    { "image",   "what the model sees of pictures: grid and patch values", cmd_image,
+      "FILE ... [--json] [--index I,J,...] [--min-pixels N] [--max-pixels N] [--limit-pixels N] [--repeat N]\n"
+      "  --index picks values of the flattened patches; --limit-pixels refuses larger files before decoding;\n"
+      "  --repeat times each stage, on one core. A picture that cannot be read is reported and the rest go on;\n"
+      "  the exit code is then 4.\n", NULL },
+    { "tokenize", "lines of text to lines of token ids, and back", cmd_tokenize,
+      "--tokenizer FILE [--plain] [--decode [--skip-special]] < lines\n"
+      "  FILE is a tokenizer.json or a model's folder. Lines are {\"text\": ...}; out come lists of ids, or with\n"
+      "  --decode the other way. --plain takes added tokens such as <|im_end|> as ordinary text.\n", NULL },
+    { "report",  "a run's page, or two runs side by side: one HTML file, no network", cmd_report,
+      "RUN [RUN2] [--out FILE]\n"
+      "  RUN is a run's folder (checkpoint.output_dir); the page is RUN/report.html, or RUN/report-vs-RUN2.html.\n", NULL },
+    { "eval",    "loss and answers of a model on held-out data", cmd_eval,
+      "[recipe.yaml] [section.key=value ...] [--model DIR] [--data FILE ...] [--samples FILE] [--sample-lines N]\n"
+      "  [--max-samples N] [--max-new N] [--dtype f32|bf16] [--blind] [--json]\n"
+      "  Data: the files of --data, else data.eval of the recipe, else the share that eval.split keeps apart. Loss\n"
+      "  is per supervised token; an answer is right when it is the expected text. --max-new 0: loss alone.\n"
+      "  --samples writes questions and answers, one JSON object a line; --blind shows the model blank pictures.\n", NULL },
+    { "generate", "text from a prompt and pictures", cmd_generate,
+      "--model DIR --prompt TEXT [--image FILE ...] [--system TEXT] [--max-new N]\n"
+      "  [--temperature T] [--top-p P] [--seed S] [--dtype f32|bf16]\n"
+      "  Pictures stand where TEXT has <image>, or before it. The likeliest token each time unless T is above 0.\n", NULL },
     { "doctor",  "what this machine has and what that allows", cmd_doctor,
       "[--json]\n", NULL },
     { "help",    "more about a verb, or about a section of the recipe", cmd_help,

@@ -14,6 +14,13 @@ typedef struct Option {
 
 /* Fills options and exactly n plain arguments; an unknown flag lists the known ones. */
 MUST Status options_parse(int argc, char **argv, const Option *options, const char **plain, int n);
+/* The same for one plain argument or more; plain has room for argc of them. */
+MUST Status options_parse_many(int argc, char **argv, const Option *options, const char **plain, int *n);
+/* Or for any number of them, none included. */
+MUST Status options_parse_any(int argc, char **argv, const Option *options, const char **plain, int *n);
+/* Every value of an option that may be given more than once; the table above must have it too. */
+MUST Status option_list(int argc, char **argv, const char *name, const char **list, int most, int *n);
 MUST Status option_int(const char *name, const char *text, int64_t lo, int64_t hi, int64_t *out);
+MUST Status option_real(const char *name, const char *text, double lo, double hi, double *out);
 
 #endif

@@ -9,15 +9,22 @@
 #include <stddef.h>
 #include <stdint.h>
 
-typedef struct Image { int64_t h, w; uint8_t *rgb; size_t room; } Image;      /* (h, w, 3); reused from one picture to the next */
+/* (h, w, 3); the room is reused from one picture to the next. A zeroed one is empty and ready. */
+typedef struct Image { int64_t h, w; uint8_t *rgb; size_t room; } Image;
 
-typedef struct ImageLimits { int64_t max_pixels; size_t max_bytes; } ImageLimits;     /* of a file before resizing; bombs stop here */
+/* Of a file, before resizing; bombs stop here. 0, or no limits given, means the defaults. */
+typedef struct ImageLimits { int64_t max_pixels; size_t max_bytes; } ImageLimits;
 
-/* How pixels become patches. */
-typedef struct PatchShape { int64_t patch, frames, merge, channels; int64_t min_pixels, max_pixels; } PatchShape;
+#define IMAGE_MAX_PIXELS ((int64_t)178956970)      /* where the reference's loader refuses */
+#define IMAGE_MAX_BYTES  ((size_t)256 << 20)
 
-/* Height and width as shown (after EXIF rotation), from the header alone. */
-MUST Status image_size(int64_t *h, int64_t *w, const void *bytes, size_t len, const ImageLimits *lim, const char *what);
+/* How pixels become patches; patch is at most 64, channels are 3. */
+typedef struct PatchShape { int64_t patch, frames, merge, channels, min_pixels, max_pixels; } PatchShape;
+
+/* Height and width as shown (after EXIF rotation), without decoding. bytes is the whole file: PNG and WebP
+ * may note their orientation at its end. */
+MUST Status image_size(int64_t *h, int64_t *w, const void *bytes, size_t len, const ImageLimits *lim,
+                       const char *what);
 MUST Status image_decode(Image *im, const void *bytes, size_t len, const ImageLimits *lim, const char *what);
 void        image_close(Image *im);                                  /* twice is fine */
 
@@ -25,8 +32,8 @@ void        image_close(Image *im);                                  /* twice is
 MUST Status image_fit(int64_t *h, int64_t *w, const PatchShape *p);
 /* Antialiased bicubic in two integer passes; dst is (h, w, 3), made by the call (reuses room). */
 MUST Status image_resize(Image *dst, const Image *src, int64_t h, int64_t w);
-/* (h/patch * w/patch, channels * frames * patch^2) normalised floats in merge-block order; the picture is its own
- * every frame. second: the other frame of a pair, or NULL. */
+/* (h/patch * w/patch, channels * frames * patch^2) normalised floats in merge-block order; the picture is
+ * its own every frame. second: the other frame of a pair, or NULL. */
 void        image_patches(float *out, const Image *im, const Image *second, const PatchShape *p);
 
 #endif

@@ -1,7 +1,16 @@
 /* data/loader.h -- hands out the packed micro-batches of a step; it never waits on a device.
  *
- * Worker threads read, tokenise, decode and resize ahead of the step. Order, mixture and packing are a pure
- * function of (seed, position), so a state saved with a checkpoint continues with exactly the next sample. */
+ * Worker threads read, tokenise, decode and resize ahead of the step. Order, mixture and packing are a
+ * pure function of (seed, position), so a state saved with a checkpoint continues with exactly the next
+ * sample, and neither the number of workers nor their timing changes a bit of any stream.
+ *
+ * A pass ends on a step. Its last step may be short of documents: they are spread over all ranks and
+ * micro-batches, and only where there are fewer documents than micro-batches a stream is empty (docs 0,
+ * tokens 0).
+ *
+ * A sample that cannot be used ends the run or is left out, as data.bad_sample says. The one left out is
+ * listed in quarantine.jsonl and counted with the step it would have been in; when it is more than one and
+ * more than 1 % of a pass, the run ends. */
 #ifndef DATA_LOADER_H
 #define DATA_LOADER_H
 
@@ -14,21 +23,26 @@
 
 typedef struct LoaderConf {
     const SourceList *sources;           /* of the recipe: data.train or data.eval (base/config.h) */
-    const Config    *recipe;             /* data.*, image.*, video.*, train.seed */
+    const Config    *recipe;             /* data.*, image.*, video.*, eval.split, train.seed */
     const Tokenizer *tokenizer;
     StreamShape      shape;
-    PatchShape       patch;
+    PatchShape       patch;              /* its pixel bounds are taken from the recipe */
     Budget           budget;             /* of one micro-batch */
     int              micro;              /* micro-batches of one step on this rank */
     int              rank, ranks;        /* of data parallelism */
     int              workers;            /* 0: as many as cores, less one */
-    bool             once;               /* evaluation: one pass in file order, no shuffling; the end is reported */
+    bool             once;               /* evaluation: one pass in file order; the end is reported */
+    bool             held;               /* the share that eval.split keeps apart, not the rest */
     const char      *quarantine;         /* path of quarantine.jsonl, or NULL */
     const Log       *log;
 } LoaderConf;
 
+/* Where a document of a stream comes from: id of the sample, row of the source list. */
+typedef struct LoaderDoc { int64_t sample; int source; } LoaderDoc;
+
 typedef struct LoaderStep {
     Stream **micro;                      /* `micro` of them, full and ready; NULL at the end of one pass */
+    const LoaderDoc *const *doc;         /* doc[k][d]: document d of micro[k] */
     int64_t  tokens, supervised, patches, samples;      /* over all of them */
     int64_t  skipped;                    /* bad samples so far */
     double   epoch, waited;              /* fraction of passes done; seconds the caller waited */
@@ -43,7 +57,11 @@ void        loader_close(Loader *l);                                /* NULL is f
 /* The next step's micro-batches; the previous ones are free for refilling from here on. */
 MUST Status loader_next(Loader *l, LoaderStep *out);
 MUST Status loader_state(Loader *l, Json **out);                    /* after what was handed out last */
+MUST Status loader_rewind(Loader *l);                               /* to the beginning */
 int64_t     loader_samples(const Loader *l);                        /* in one pass over the mixture */
-MUST Status loader_steps_per_epoch(Loader *l, int64_t *steps);      /* by packing lengths, without pixels */
+const char *loader_channel(const Loader *l, int source);            /* its name, or its path */
+/* Exact, by measuring and packing without pixels; of the first pass, or of so many. Known sizes are kept. */
+MUST Status loader_steps_per_epoch(Loader *l, int64_t *steps);
+MUST Status loader_steps(Loader *l, double epochs, int64_t *steps);
 
 #endif

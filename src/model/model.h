@@ -26,7 +26,8 @@ struct Model {
 typedef struct ModelAct {
     VisionAct   vision;
     DecoderAct *layer;
-    Tensor     *x;                       /* L + 1 inputs of layers; the last is the head's input */
+    Tensor     *x;                       /* L + 1 inputs of layers; the last is the head's input. In
+                                            evaluation two buffers take turns */
     Tensor      cs;                      /* (T, C) */
     Tensor      loss;                    /* (1) F64: cross entropy */
     Aux         aux;
@@ -48,9 +49,12 @@ MUST Status model_act_open(ModelAct *a, const Model *m);     /* host rows only *
 void        model_act_close(ModelAct *a);
 
 /* Forward with the loss: cross entropy summed times `scale`, auxiliary losses by a->aux. In training the
- * gradient of the head is taken in the same pass and left in a->dx. c->pass is FORWARD or EVAL. */
+ * gradient of the head is taken in the same pass and left in a->dx, which is absent when nothing that trains
+ * would hear of it. c->pass is FORWARD or EVAL. */
 void model_forward(Ctx *c, const Model *m, ModelAct *a, float scale);
 void model_backward(Ctx *c, const Model *m, ModelAct *a);
+/* The forward without losses: hidden states up to the head's input a->x[L], for decoding. c->pass is EVAL. */
+void model_hidden(Ctx *c, const Model *m, ModelAct *a);
 /* Logits of rows [from, from + n) after a forward. */
 void model_logits(Ctx *c, const Model *m, ModelAct *a, Tensor y, int64_t from);
 

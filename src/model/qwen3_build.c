@@ -8,7 +8,7 @@
 static void build_attention(ParamSet *s, Attention *a, const TextShape *t, const char *at, int l)
 {
     int64_t q = t->H * t->C, kv = t->G * t->C;
-    *a = (Attention){ .H = t->H, .G = t->G, .C = t->C, .eps = (float)t->eps };
+    *a = (Attention){ .H = t->H, .G = t->G, .C = t->C, .eps = (float)t->eps, .index = l };
     a->norm  = param_vector(s, G_LLM, INIT_ONE, t->D, "%slayers.%d.input_layernorm.weight", at, l);
     a->w_qkv = param_matrix(s, G_LLM, q, t->D, "%slayers.%d.self_attn.q_proj.weight", at, l);
     param_piece(a->w_qkv, kv, "%slayers.%d.self_attn.k_proj.weight", at, l);

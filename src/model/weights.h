@@ -25,8 +25,12 @@ MUST Status weights_save(const Model *m, Backend *be, const char *dir, DType dty
 MUST Status weights_convert(Model *m, Backend *be, const SafeTensors *from, const char *dir, DType dtype,
                             int64_t max_shard);
 
-/* Copies config.json from one model folder to another, with its dtype changed. */
+/* Copies config.json from one model folder to another, with its dtype changed; or writes it from memory. */
 MUST Status weights_save_config(const char *from, const char *dir, DType dtype);
+MUST Status weights_write_config(const Json *hf, const char *dir, DType dtype);
+
+/* Copies the files that make the folder a whole model for others: tokenizer, templates, processors. */
+MUST Status weights_copy_companions(const char *from, const char *dir);
 
 /* The part of a tensor shaped like parameter p (its weight, its gradient) that piece i describes. */
 Tensor piece_view(const Param *p, Tensor t, int i);

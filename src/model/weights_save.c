@@ -2,6 +2,7 @@
  *
  * Names and order are decided once, in walk(): the same walk first declares every tensor and then writes
  * its bytes, one tensor (or one expert) in host memory at a time. */
+#include "base/folder.h"
 #include "base/json.h"
 #include "model/weights_private.h"
 
@@ -165,18 +166,54 @@ static void retype(Json *o, const char *dtype)
         if (json_object_get(o, keys[i])) json_object_set_new(o, keys[i], json_string(dtype));
 }
 
-Status weights_save_config(const char *from, const char *dir, DType dtype)
+Status weights_write_config(const Json *hf, const char *dir, DType dtype)
 {
-    char src[4096], dst[4096];
+    char dst[4096];
     const char *name = dtype == F32 ? "float32" : dtype == F16 ? "float16" : "bfloat16";
-    Json *o;
-    snprintf(src, sizeof src, "%s/config.json", from);
+    Json *o = json_deep_copy(hf);
     snprintf(dst, sizeof dst, "%s/config.json", dir);
-    TRY(json_load(&o, src));
     retype(o, name);
     retype(json_object_get(o, "text_config"), name);
     retype(json_object_get(o, "vision_config"), name);
     int bad = mkdir(dir, 0777) && errno != EEXIST ? -1 : json_dump_file(o, dst, JSON_INDENT(2));
     json_decref(o);
     return bad ? fail(E_IO, "%s: cannot write: %s", dst, strerror(errno)) : OK;
+}
+
+Status weights_save_config(const char *from, const char *dir, DType dtype)
+{
+    char src[4096];
+    Json *o;
+    snprintf(src, sizeof src, "%s/config.json", from);
+    TRY(json_load(&o, src));
+    Status st = weights_write_config(o, dir, dtype);
+    json_decref(o);
+    return st;
+}
+
+/* Files beside the weights that make the folder a whole model for others. */
+static const char *const companions[] = {
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.json",
+    "chat_template.jinja",
+    "preprocessor_config.json",
+    "video_preprocessor_config.json",
+    "processor_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+};
+
+Status weights_copy_companions(const char *from, const char *dir)
+{
+    for (size_t i = 0; i < sizeof companions / sizeof *companions; i++) {
+        Path a, b;
+        TRY(path_join(a, from, companions[i]));
+        TRY(path_join(b, dir, companions[i]));
+        if (file_is(a)) TRY(file_copy(a, b));
+    }
+    return OK;
 }

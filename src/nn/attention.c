@@ -25,6 +25,16 @@ static void rotate(Ctx *c, const Attention *m, AttentionAct *a, Tensor cs)
     op_rope_fwd(c->be, t_heads(a->k, 0, m->G, m->C), a->k_rstd, raw.k, param_w(m->k_norm), cs, m->eps);
 }
 
+/* Within the batch, or with a cache against all that the documents have so far. */
+static void attend(Ctx *c, const Attention *m, AttentionAct *a)
+{
+    Tensor   k = a->k, v = t_cols(a->qkv, (m->H + m->G) * m->C, m->G * m->C);
+    Segments seg = c->cache ? c->cache->seg : c->batch->seg;
+    if (c->cache) cache_write(c->cache, c->be, m->index, &k, &v);
+    op_attention_fwd(c->be, t_heads(a->o, 0, m->H, m->C), a->lse, t_heads(a->q, 0, m->H, m->C),
+                     t_heads(k, 0, m->G, m->C), t_heads(v, 0, m->G, m->C), seg, 1.0f / sqrtf((float)m->C));
+}
+
 void attention_fwd(Ctx *c, const Attention *m, AttentionAct *a, Tensor y, Tensor x, Tensor cs)
 {
     int64_t T = x.n[0], D = x.n[1];
@@ -36,10 +46,7 @@ void attention_fwd(Ctx *c, const Attention *m, AttentionAct *a, Tensor y, Tensor
         linear_fwd(c, a->qkv, a->n, m->w_qkv, m->b_qkv, false);
     rotate(c, m, a, cs);
     need(c, L_STAT, &a->lse, F32, m->H, T);
-    if (need(c, L_CORE, &a->o, x.dtype, T, m->H * m->C))
-        op_attention_fwd(c->be, t_heads(a->o, 0, m->H, m->C), a->lse, t_heads(a->q, 0, m->H, m->C),
-                         t_heads(a->k, 0, m->G, m->C), heads_of(m, a->qkv).v, c->batch->seg,
-                         1.0f / sqrtf((float)m->C));
+    if (need(c, L_CORE, &a->o, x.dtype, T, m->H * m->C)) attend(c, m, a);
     if (t_has(y)) linear_fwd(c, y, a->o, m->w_o, m->b_o, false);
 }
 

@@ -7,6 +7,7 @@
 typedef struct Attention {
     int64_t H, G, C;                     /* query heads, kv heads, head width */
     float   eps;
+    int     index;                       /* which layer this is: its rows of a cache */
     Param  *norm;                        /* (D)    */
     Param  *w_qkv, *b_qkv;               /* ((H + 2G) C, D): q rows, k rows, v rows */
     Param  *q_norm, *k_norm;             /* (C)    */

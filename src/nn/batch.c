@@ -30,7 +30,8 @@ void batch_upload(Batch *b, Backend *be, const Stream *s)
     backend_upload(be, b->group_len, s->group_len);
     backend_upload(be, head(b->sup_row, s->supervised), s->sup_row);
     backend_upload(be, head(b->sup_label, s->supervised), s->sup_label);
-    b->seg = (Segments){ head(b->starts, s->docs + 1), s->docs, s->longest, s->pairs, true };
+    b->seg = (Segments){ .starts = head(b->starts, s->docs + 1), .n = s->docs, .longest = s->longest,
+                         .pairs = s->pairs, .causal = true };
     backend_upload(be, b->seg.starts, s->start);
     b->supervised = s->supervised, b->real = s->tokens, b->has_media = s->patches > 0;
     if (!b->has_media) return;
@@ -38,6 +39,22 @@ void batch_upload(Batch *b, Backend *be, const Stream *s)
     backend_upload(be, b->cell, s->cell);
     backend_upload(be, b->vpos, s->vpos);
     backend_upload(be, b->visual_row, s->visual_row);
-    b->vseg = (Segments){ head(b->vstarts, s->slices + 1), s->slices, s->vlongest, s->vpairs, false };
+    b->vseg = (Segments){ .starts = head(b->vstarts, s->slices + 1), .n = s->slices, .longest = s->vlongest,
+                          .pairs = s->vpairs };
     backend_upload(be, b->vseg.starts, s->vstart);
+}
+
+Batch batch_trim(const Batch *full, const Stream *s)
+{
+    Batch b = *full;
+    b.T = s->tokens, b.P = s->patches, b.N = s->visual;
+    b.ids   = head(b.ids, b.T);
+    b.pos   = t_cols(b.pos, 0, b.T);
+    b.group = head(b.group, b.T);
+    if (!b.has_media) return b;
+    b.pixels     = head(b.pixels, b.P);
+    b.cell       = head(b.cell, b.P);
+    b.vpos       = t_cols(b.vpos, 0, b.P);
+    b.visual_row = head(b.visual_row, b.N);
+    return b;
 }

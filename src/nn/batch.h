@@ -23,6 +23,8 @@ typedef struct Batch {
 /* Tensors for one stream of this budget, from an arena of the backend. */
 void batch_layout(Batch *b, Arena *a, const StreamShape *shape, const Budget *budget);
 void batch_upload(Batch *b, Backend *be, const Stream *s);
+/* The uploaded batch without its tail, for passes that need no fixed shapes. */
+Batch batch_trim(const Batch *b, const Stream *s);
 
 #ifdef __cplusplus
 }

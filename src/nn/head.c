@@ -8,7 +8,7 @@ int64_t head_chunk_rows(int64_t V)
 }
 
 /* One chunk: logits, their loss, and in training the gradient of its rows (dn) and of the weights. */
-static void chunk_loss(Ctx *c, const Head *h, Tensor loss, Tensor dn, Tensor n, Tensor labels, float scale)
+static void chunk_loss(Ctx *c, const Head *h, Tensor loss, Tensor each, Tensor dn, Tensor n, Tensor labels, float scale)
 {
     int64_t rows = n.n[0];
     Tensor none = { 0 };
@@ -16,6 +16,7 @@ static void chunk_loss(Ctx *c, const Head *h, Tensor loss, Tensor dn, Tensor n, 
     Tensor logits = scratch2(c, F32, rows, h->V), lse = scratch2(c, F32, rows, 1);
     op_gemm(c->be, logits, n, h->w->w, none, GEMM_NT);
     op_ce_fwd(c->be, loss, lse, logits, labels, scale);
+    if (t_has(each)) op_ce_rows(c->be, each, logits, lse, labels);
     if (t_has(dn)) {
         Tensor dz = c->dtype == F32 ? logits : scratch2(c, c->dtype, rows, h->V);
         op_ce_bwd(c->be, dz, logits, lse, labels, scale);
@@ -24,12 +25,14 @@ static void chunk_loss(Ctx *c, const Head *h, Tensor loss, Tensor dn, Tensor n, 
     arena_reset(c->scratch, mark);
 }
 
+static Tensor rows_of(Tensor t, int64_t from, int64_t n) { return t_has(t) ? t_rows(t, from, n) : t; }
+
 void head_loss(Ctx *c, const Head *h, Tensor loss, Tensor dx, Tensor x, float scale)
 {
     int64_t S = c->batch->supervised, D = x.n[1];
     Tensor none = { 0 };
     ArenaMark mark = arena_mark(c->scratch);
-    c->be->ledger.part = PART_HEAD;
+    ledger_enter(&c->be->ledger, PART_HEAD);
     Tensor rows = t_rows(c->batch->sup_row, 0, S), labels = t_rows(c->batch->sup_label, 0, S);
     Tensor xs = scratch2(c, c->dtype, S, D), n = scratch2(c, c->dtype, S, D), rstd = scratch2(c, F32, S, 1);
     Tensor dn = t_has(dx) ? scratch2(c, c->dtype, S, D) : none;
@@ -37,7 +40,7 @@ void head_loss(Ctx *c, const Head *h, Tensor loss, Tensor dx, Tensor x, float sc
     op_rmsnorm_fwd(c->be, n, rstd, none, xs, none, h->norm->w, h->eps);
     for (int64_t i = 0; i < S; i += h->chunk) {
         int64_t k = S - i < h->chunk ? S - i : h->chunk;
-        chunk_loss(c, h, loss, t_has(dn) ? t_rows(dn, i, k) : none, t_rows(n, i, k), t_rows(labels, i, k), scale);
+        chunk_loss(c, h, loss, rows_of(c->each, i, k), rows_of(dn, i, k), t_rows(n, i, k), t_rows(labels, i, k), scale);
     }
     if (t_has(dx)) {
         op_rmsnorm_bwd(c->be, dn, h->norm->g, dn, xs, h->norm->w, rstd, none);

@@ -8,6 +8,7 @@
 #define NN_MODULE_H
 
 #include "nn/batch.h"
+#include "nn/cache.h"
 #include "nn/param.h"
 #include "nn/stash.h"
 
@@ -19,8 +20,10 @@ typedef struct Tap { void (*see)(void *self, const char *name, int index, Tensor
 /* Router statistics of all MoE layers of a micro-batch and what becomes of them; see ops/auxloss.c. */
 typedef struct Aux {
     AuxForm form;
-    float   coeff, z_coeff;
+    float   coeff, z_coeff;                       /* times the micro-batch's share of its step */
     Tensor  count, prob, coef;                    /* (L, G, E) f32 */
+    Tensor  so_far;                               /* like count: of the step up to here, or absent */
+    float   keep, add;                            /* so_far = keep so_far + add count */
     Tensor  zsum, out;                            /* (L) f32; (3) f32 */
 } Aux;
 
@@ -31,7 +34,9 @@ typedef struct Ctx {
     const uint8_t *policy;                        /* one Policy per label */
     Pass           pass;
     DType          dtype;                         /* of activations and weights */
-    const Aux     *aux;
+    const Aux     *aux;                           /* NULL: nobody counts what the routers choose */
+    const Cache   *cache;                         /* of documents that go on; NULL: they are whole in the batch */
+    Tensor         each;                          /* (supervised, 1) f32: loss of every row, where it is wanted */
     const Tap     *tap;
 } Ctx;
 

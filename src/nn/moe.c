@@ -19,8 +19,9 @@ static void route(Ctx *c, const Moe *m, MoeAct *a, Tensor x)
     op_gemm(c->be, a->logits, x, m->w_router->w, none, GEMM_NT);
     tap(c, "router.logits", m->index, a->logits);
     op_router_fwd(c->be, a->idx, a->weight, a->lse, a->logits, m->renorm);
-    op_router_stats(c->be, t_at(c->aux->count, m->index), t_at(c->aux->prob, m->index),
-                    t_rows(c->aux->zsum, m->index, 1), a->logits, a->lse, a->idx, c->batch->group);
+    if (c->aux)
+        op_router_stats(c->be, t_at(c->aux->count, m->index), t_at(c->aux->prob, m->index),
+                        t_rows(c->aux->zsum, m->index, 1), a->logits, a->lse, a->idx, c->batch->group);
     op_moe_index(c->be, a->offsets, a->rows, a->src, a->idx);
     op_gather_rows(c->be, a->gate, t_as2(a->weight, R, 1), a->src, 1);
 }

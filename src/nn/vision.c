@@ -109,7 +109,7 @@ static void merger_bwd(Ctx *c, const Vision *v, const Merger *m, MergerAct *a, T
     int64_t wide = v->D * v->merge * v->merge, N = dy.n[0];
     DType d = (DType)dy.dtype;
     ArenaMark mark = arena_mark(c->scratch);
-    c->be->ledger.part = PART_MERGER;
+    ledger_enter(&c->be->ledger, PART_MERGER);
     if (replay_begin(c, L_MERGER, L_MERGER)) {
         merger_fwd(c, v, m, a, (Tensor){ 0 }, a->x);
         replay_end(c);
@@ -121,17 +121,17 @@ static void merger_bwd(Ctx *c, const Vision *v, const Merger *m, MergerAct *a, T
     int64_t rows = a->n.n[0], cols = a->n.n[1];
     op_layernorm_bwd(c->be, t_has(dx) ? t_as2(dx, rows, cols) : dx, m->norm_w->g, m->norm_b->g, t_as2(dn, rows, cols),
                      t_as2(a->x, rows, cols), m->norm_w->w, a->stat, t_has(dres) ? t_as2(dres, rows, cols) : dres);
-    c->be->ledger.part = PART_VISION;
+    ledger_enter(&c->be->ledger, PART_VISION);
     arena_reset(c->scratch, mark);
 }
 
 static Tensor merge(Ctx *c, const Vision *v, const Merger *m, MergerAct *a, Tensor x)
 {
-    ArenaMark mark = arena_mark(c->scratch);
     Tensor y = t2(c->act, "VISUAL", (DType)x.dtype, x.n[0] / (v->merge * v->merge), v->out);
-    c->be->ledger.part = PART_MERGER;
+    ArenaMark mark = arena_mark(c->scratch);
+    ledger_enter(&c->be->ledger, PART_MERGER);
     merger_fwd(c, v, m, a, y, x);
-    c->be->ledger.part = PART_VISION;
+    ledger_enter(&c->be->ledger, PART_VISION);
     arena_reset(c->scratch, mark);
     return y;
 }
@@ -152,15 +152,29 @@ static Tensor patches(Ctx *c, const Vision *v, VisionAct *a)
     return x;
 }
 
+/* Whether a backward will read the output of block b: through the blocks, or from a merger that trains. */
+static bool read_again(const Vision *v, Pass tower, Pass mergers, int64_t b)
+{
+    bool feeds = false;
+    for (int f = 0; f < v->deepstacks; f++) feeds |= v->after[f] == b;
+    return tower != EVAL || (feeds && mergers != EVAL);
+}
+
+/* What does not train leaves nothing behind: its part of the pass is an evaluation. */
 void vision_fwd(Ctx *c, const Vision *v, VisionAct *a)
 {
-    c->be->ledger.part = PART_VISION;
+    Pass pass = c->pass, tower = v->frozen ? EVAL : pass;
+    Pass mergers = v->frozen && !t_has(v->merger.w1->g) ? EVAL : pass;
+    ledger_enter(&c->be->ledger, PART_VISION);
     Tensor x = patches(c, v, a);
     for (int64_t b = 0, f = 0; b < v->depth; b++) {
+        bool spent = b > 0 && !read_again(v, tower, mergers, b - 2);
+        Tensor y = spent ? a->block[b - 1].x : t2(c->act, label_name(L_INPUT), c->dtype, x.n[0], v->D);
         ArenaMark mark = arena_mark(c->scratch);
-        Tensor y = t2(c->act, label_name(L_INPUT), c->dtype, x.n[0], v->D);
         a->block[b].x = x;
+        c->pass = tower;
         block_fwd(c, v, &v->block[b], &a->block[b], y, a->cs);
+        c->pass = mergers;
         arena_reset(c->scratch, mark);
         x = y;
         for (; f < v->deepstacks && v->after[f] == b; f++) {
@@ -171,11 +185,12 @@ void vision_fwd(Ctx *c, const Vision *v, VisionAct *a)
     a->last = x;
     a->out  = merge(c, v, &v->merger, &a->merger, x);
     tap(c, "vision.hidden", -1, a->out);
+    c->pass = pass;
 }
 
 void vision_bwd(Ctx *c, const Vision *v, VisionAct *a, Tensor dout, const Tensor *dfeature)
 {
-    c->be->ledger.part = PART_VISION;
+    ledger_enter(&c->be->ledger, PART_VISION);
     ArenaMark mark = arena_mark(c->scratch);
     Tensor none = { 0 };
     Tensor dx = v->frozen ? none : scratch2(c, c->dtype, a->last.n[0], v->D);

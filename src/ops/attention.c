@@ -2,9 +2,14 @@
  *
  *   o[t,h,:] = sum over keys j of exp(scale q[t,h,:].k[j,g,:] - lse[h,t]) v[j,g,:],    g = h / (Hq / Hkv)
  *
- * q, o (T, Hq, C) and k, v (T, Hkv, C) are views with any stride between rows and between heads; lse and
+ * q, o (T, Hq, C) and k, v (S, Hkv, C) are views with any stride between rows and between heads; lse and
  * delta (Hq, T) are f32. The keys of row t are the rows of its segment, under seg.causal those up to t
  * itself. Rows outside all segments (before starts[0], from starts[n] on) get o = 0, lse = 0, zero gradients.
+ *
+ * S = T unless seg.kv_starts says where else keys lie: in a cache, of which a segment's queries are the last
+ * rows. Then query j of nq sees, under seg.causal, keys up to nk - nq + j of nk, so nk >= nq; without a mask
+ * nk >= 1. Backward is for S = T alone.
+ *
  * Backward overwrites dq, dk and dv; delta[h,t] = dout[t,h,:].o[t,h,:] is scratch that it fills.
  *
  * No T x T matrix exists: tiles pass through each thread's own workspace. A task stacks the query heads that
@@ -27,12 +32,16 @@ static bool stat_fits(Tensor x, int64_t H, int64_t T)
     return x.rank == 2 && x.n[0] == H && x.n[1] == T && x.dtype == F32;
 }
 
+static bool borders_fit(Tensor x, int64_t n) { return x.dtype == I32 && x.n[0] == n; }
+
 static bool shapes_fit(Tensor q, Tensor k, Tensor v, Segments seg)
 {
-    int64_t T = q.n[0], H = q.n[1], G = k.n[1], C = q.n[2];
-    return heads_fit(q, T, H, C) && heads_fit(k, T, G, C) && heads_fit(v, T, G, C) && G > 0 && H % G == 0 &&
-           H / G <= ROWS && C >= 1 && C <= MAX_C && T < INT_MAX / 2 && seg.starts.dtype == I32 &&
-           seg.starts.n[0] == seg.n + 1;
+    int64_t T = q.n[0], S = k.n[0], H = q.n[1], G = k.n[1], C = q.n[2];
+    return heads_fit(q, T, H, C) && heads_fit(k, S, G, C) && heads_fit(v, S, G, C) && G > 0 && H % G == 0 &&
+           H / G <= ROWS && C >= 1 && C <= MAX_C && T < INT_MAX / 2 && S < INT_MAX / 2 &&
+           borders_fit(seg.starts, seg.n + 1) && (t_has(seg.kv_starts) || (S == T && !t_has(seg.kv_used))) &&
+           (!t_has(seg.kv_starts) || borders_fit(seg.kv_starts, seg.n + 1)) &&
+           (!t_has(seg.kv_used) || borders_fit(seg.kv_used, seg.n));
 }
 
 Cost attention_fwd_cost(Backend *be, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Segments seg,
@@ -42,8 +51,10 @@ Cost attention_fwd_cost(Backend *be, Tensor o, Tensor lse, Tensor q, Tensor k, T
     REQUIRE(shapes_fit(q, k, v, seg) && heads_fit(o, T, H, C) && stat_fits(lse, H, T),
             "attention_fwd: o%s lse%s q%s k%s v%s starts%s", t_fmt(o), t_fmt(lse), t_fmt(q), t_fmt(k),
             t_fmt(v), t_fmt(seg.starts));
+    int64_t keys = t_has(seg.kv_starts) ? seg.keys : T;
+    int64_t size = (int64_t)(dtype_size((DType)k.dtype) + dtype_size((DType)v.dtype));
     return (Cost){ .flops = 4.0 * (double)(H * C) * seg.pairs,
-                   .rd    = t_bytes(q) + t_bytes(k) + t_bytes(v),
+                   .rd    = t_bytes(q) + keys * k.n[1] * C * size,
                    .wr    = t_bytes(o) + t_bytes(lse) };
 }
 
@@ -51,8 +62,8 @@ Cost attention_bwd_cost(Backend *be, Tensor dq, Tensor dk, Tensor dv, Tensor del
                         Tensor lse, Tensor q, Tensor k, Tensor v, Segments seg, float scale)
 {
     int64_t T = q.n[0], H = q.n[1], G = k.n[1], C = q.n[2];
-    REQUIRE(shapes_fit(q, k, v, seg), "attention_bwd: q%s k%s v%s starts%s", t_fmt(q), t_fmt(k), t_fmt(v),
-            t_fmt(seg.starts));
+    REQUIRE(shapes_fit(q, k, v, seg) && !t_has(seg.kv_starts), "attention_bwd: q%s k%s v%s starts%s%s",
+            t_fmt(q), t_fmt(k), t_fmt(v), t_fmt(seg.starts), t_has(seg.kv_starts) ? ", keys elsewhere" : "");
     REQUIRE(heads_fit(dq, T, H, C) && heads_fit(dk, T, G, C) && heads_fit(dv, T, G, C) &&
             heads_fit(dout, T, H, C) && heads_fit(o, T, H, C) && stat_fits(lse, H, T) &&
             stat_fits(delta, H, T),
@@ -106,6 +117,7 @@ INLINE int64_t visible(int64_t cols, bool causal, int64_t t, int64_t k0)
  * A list is cut over rows alone; its tasks run once per head. */
 typedef struct Task {
     int32_t q0, q1, k0, k1;   /* its queries and keys */
+    int32_t ahead;            /* from a query's row to that of the last key it sees under a mask */
     bool    dq, dkv;          /* what backward wants of it */
 } Task;
 
@@ -117,8 +129,8 @@ static void add_task(Backend *be, int64_t *count, Task t)
 
 /* ---- forward ---- */
 
-/* Scores s become exp(s - max), unseen ones 0; max, sum and the output o so far follow. Row r is query
- * q0 + r % n of head r / n. */
+/* Scores s become exp(s - max), unseen ones 0; max, sum and the output o so far follow. Row r is of head
+ * r / n and sees keys up to q0 + r % n. */
 HOT static void softmax_tile(float *s, float *max, float *sum, float *o, int64_t rows, int64_t n,
                              int64_t cols, int64_t W, bool causal, int64_t q0, int64_t k0)
 {
@@ -152,7 +164,7 @@ static void fwd_task(float *ws, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor
         tile_transpose(KT, BK, head_rows(k, g, k0, cols));
         tile_read(V, W, head_rows(v, g, k0, cols), 1.0f);
         tile_mul(false, S, BK, Q, W, 1, KT, BK, rows, cols, C);
-        softmax_tile(S, max, sum, O, rows, n, cols, W, causal, t.q0, k0);
+        softmax_tile(S, max, sum, O, rows, n, cols, W, causal, t.q0 + t.ahead, k0);
         tile_mul(true, O, W, S, BK, 1, V, W, rows, C, cols);
     }
     for (int64_t r = 0; r < rows; r++) {
@@ -160,6 +172,15 @@ static void fwd_task(float *ws, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor
         ((float *)row_ptr(lse, h0 + r / n))[t.q0 + r % n] = max[r] + logf(sum[r]);
     }
     for (int64_t j = 0; j < group; j++) head_write(o, h0 + j, t.q0, O + j * n * W, W, n);
+}
+
+/* Rows of keys that segment i has. */
+typedef struct Span { int32_t from, to; } Span;
+
+static Span keys_of(Segments seg, int64_t i)
+{
+    const int32_t *at = t_has(seg.kv_starts) ? seg.kv_starts.data : seg.starts.data, *used = seg.kv_used.data;
+    return (Span){ at[i], used ? at[i] + used[i] : at[i + 1] };
 }
 
 /* Query blocks of all segments; under a causal mask the last blocks of a segment have the most keys. */
@@ -170,14 +191,28 @@ static int64_t fwd_tasks(Backend *be, Segments seg, int32_t n)
     for (int64_t longest = INT_MAX; longest > 0; longest /= 2) {
         for (int64_t i = 0; i < seg.n; i++) {
             int32_t b = at[i], e = at[i + 1];
-            if (e - b > longest || e - b <= longest / 2) continue;
+            Span    k = keys_of(seg, i);
+            if (b == e || k.to - k.from > longest || k.to - k.from <= longest / 2) continue;
             for (int32_t q = b + (e - b - 1) / n * n; q >= b; q -= n) {
                 int32_t end = (int32_t)least(q + n, e);
-                add_task(be, &count, (Task){ q, end, b, seg.causal ? end : e, false, false });
+                add_task(be, &count, (Task){ .q0 = q, .q1 = end, .k0 = k.from, .ahead = k.to - e,
+                                             .k1 = seg.causal ? end + k.to - e : k.to });
             }
         }
     }
     return count;
+}
+
+static void check_keys(Segments seg, int64_t rows)
+{
+    const int32_t *at = seg.starts.data;
+    for (int64_t i = 0; i < seg.n; i++) {
+        Span    k = keys_of(seg, i);
+        int32_t n = k.to - k.from, queries = at[i + 1] - at[i];
+        REQUIRE(k.from >= 0 && k.to <= rows && n >= (seg.causal ? queries : queries > 0),
+                "attention: segment %lld has keys %d .. %d of %lld for %d queries", (long long)i, k.from,
+                k.to, (long long)rows, queries);
+    }
 }
 
 void cpu_attention_fwd(Backend *be, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Segments seg,
@@ -185,7 +220,9 @@ void cpu_attention_fwd(Backend *be, Tensor o, Tensor lse, Tensor q, Tensor k, Te
 {
     const int32_t *at = seg.starts.data;
     const Task    *tasks = (Task *)cpu_shared(be);
-    int64_t T = q.n[0], H = q.n[1], G = k.n[1], count = fwd_tasks(be, seg, query_rows(H / G));
+    int64_t T = q.n[0], H = q.n[1], G = k.n[1], count;
+    check_keys(seg, k.n[0]);
+    count = fwd_tasks(be, seg, query_rows(H / G));
     zero_rows(o, 0, at[0]), zero_rows(o, at[seg.n], T);
     for (int64_t h = 0; h < H; h++) {
         float *row = (float *)row_ptr(lse, h);
@@ -283,15 +320,17 @@ static int64_t bwd_tasks(Backend *be, Segments seg, int64_t G, int32_t n, int64_
             int32_t b = at[i], e = at[i + 1];
             if (e - b > longest || e - b <= longest / 2) continue;
             if ((double)(e - b) * (e - b) <= share && 2 * tile_rows(e - b) * W <= room) {
-                add_task(be, &count, (Task){ b, e, b, e, true, true });
+                add_task(be, &count, (Task){ .q0 = b, .q1 = e, .k0 = b, .k1 = e, .dq = true, .dkv = true });
                 continue;
             }
             for (int32_t k = b; k < e; k += BK) {
                 int32_t from = seg.causal ? b + (k - b) / n * n : b;    /* earlier queries see none of it */
-                add_task(be, &count, (Task){ from, e, k, (int32_t)least(k + BK, e), false, true });
+                add_task(be, &count, (Task){ .q0 = from, .q1 = e, .k0 = k, .k1 = (int32_t)least(k + BK, e),
+                                             .dkv = true });
             }
             for (int32_t q = b + (e - b - 1) / n * n; q >= b; q -= n)
-                add_task(be, &count, (Task){ q, (int32_t)least(q + n, e), b, e, true, false });
+                add_task(be, &count, (Task){ .q0 = q, .q1 = (int32_t)least(q + n, e), .k0 = b, .k1 = e,
+                                             .dq = true });
         }
     }
     return count;

@@ -6,17 +6,11 @@
 #ifndef OPS_CPU_H
 #define OPS_CPU_H
 
+#include "base/hot.h"
 #include "ops/ops.h"
 
 #include <math.h>
 #include <omp.h>
-
-#if defined(TREB_SANITIZE) || !defined(__x86_64__)
-#define HOT                                   /* ifunc resolvers run before a sanitizer is ready */
-#else
-#define HOT __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"), noinline))
-#endif
-#define INLINE static inline __attribute__((always_inline))
 
 /* Workspace, mapped at start: one piece for all threads together, one for each. */
 #define CPU_SHARED ((size_t)64 << 20)

@@ -2,9 +2,10 @@
  *
  *   lse[i]  = logsumexp(logits[i,:])
  *   loss   += scale * sum over rows with labels[i] >= 0 of (lse[i] - logits[i, labels[i]])
+ *   each[i] = lse[i] - logits[i, labels[i]], 0 where labels[i] < 0         (ce_rows)
  *   dlogits = scale * (softmax(logits[i,:]) - onehot(labels[i])), zeros where labels[i] < 0
  *
- * logits (n, V) f32 or bf16, labels (n) i32 below V, lse (n, 1) f32, loss one f64 that adds up over calls;
+ * logits (n, V) f32 or bf16, labels (n) i32 below V, lse and each (n, 1) f32, loss one f64 that adds up over calls;
  * dlogits (n, V) f32 or bf16, and may alias logits of its own dtype. Exponentials are f32, summed in 32 lanes
  * over short pieces and in double across them; the loss is a double, in row order: threads do not change it.
  */
@@ -27,6 +28,15 @@ Cost ce_fwd_cost(Backend *be, Tensor loss, Tensor lse, Tensor logits, Tensor lab
     return (Cost){ .flops = 4.0 * (double)t_count(logits),     /* compare, subtract, exp, add */
                    .rd    = t_bytes(logits) + t_bytes(labels),
                    .wr    = t_bytes(lse) + t_bytes(loss) };
+}
+
+Cost ce_rows_cost(Backend *be, Tensor each, Tensor logits, Tensor lse, Tensor labels)
+{
+    REQUIRE(rows_match(logits, lse, labels) && rows_match(logits, each, labels),
+            "ce_rows: each %s logits %s lse %s labels %s", t_fmt(each), t_fmt(logits), t_fmt(lse), t_fmt(labels));
+    return (Cost){ .flops = (double)t_count(each),
+                   .rd    = t_bytes(lse) + t_bytes(labels) + t_count(labels) * (int64_t)dtype_size((DType)logits.dtype),
+                   .wr    = t_bytes(each) };
 }
 
 Cost ce_bwd_cost(Backend *be, Tensor dlogits, Tensor logits, Tensor lse, Tensor labels, float scale)
@@ -93,6 +103,15 @@ void cpu_ce_fwd(Backend *be, Tensor loss, Tensor lse, Tensor logits, Tensor labe
         sum += (double)l[i] - *piece_read(logits, i, label[i], 1, buf);
     }
     *(double *)loss.data += scale * sum;
+}
+
+void cpu_ce_rows(Backend *be, Tensor each, Tensor logits, Tensor lse, Tensor labels)
+{
+    const int32_t *label = labels.data;
+    const float   *l = lse.data;
+    float         *out = each.data, buf[1];
+    for (int64_t i = 0; i < logits.n[0]; i++)
+        out[i] = label[i] < 0 ? 0.0f : l[i] - *piece_read(logits, i, label[i], 1, buf);
 }
 
 static HOT void softmax_scaled(float *d, const float *z, float lse, float scale, int64_t n)

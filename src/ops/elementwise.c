@@ -1,8 +1,9 @@
-/* ops/elementwise.c -- fill, copy, add: contract, price, CPU.
+/* ops/elementwise.c -- fill, copy, add, mix: contract, price, CPU.
  *
  *   fill   y[i] = value            f32, bf16, f64, or i32 (the value cut to an integer)
  *   copy   y[i] = x[i]             f32 and bf16 in any pairing, i32 to i32
  *   add    y[i] = a[i] + b[i]      f32 and bf16 in any mixture; y may alias a or b
+ *   mix    y[i] = ca a[i] + cb b[i]      dense f32; y may alias a or b; a factor of 0 leaves its side unread
  *
  * Ranks 1 to 3, equal extents, rows may have gaps. Sums are f32, rounded once into y. */
 #include "ops/rows.h"
@@ -75,5 +76,30 @@ void cpu_add(Backend *be, Tensor y, Tensor a, Tensor b)
         float *out = row_edit(yi, 0, buf);
         rows_add(out, row_read(ai, 0, buf), row_read(bi, 0, buf + PIECE), yi.n[0]);
         row_store(yi, 0, out);
+    }
+}
+
+Cost mix_cost(Backend *be, Tensor y, Tensor a, Tensor b, float ca, float cb)
+{
+    REQUIRE(y.dtype == F32 && t_same(y, a) && t_same(y, b) && t_dense(y) && t_dense(a) && t_dense(b),
+            "mix: y %s a %s b %s", t_fmt(y), t_fmt(a), t_fmt(b));
+    return (Cost){ .flops = 3.0 * (double)t_count(y), .rd = t_bytes(a) + t_bytes(b), .wr = t_bytes(y) };
+}
+
+static HOT void mix(float *y, const float *a, const float *b, float ca, float cb, int64_t n)
+{
+    if (ca == 0.0f)      for (int64_t i = 0; i < n; i++) y[i] = cb * b[i];
+    else if (cb == 0.0f) for (int64_t i = 0; i < n; i++) y[i] = ca * a[i];
+    else                 for (int64_t i = 0; i < n; i++) y[i] = ca * a[i] + cb * b[i];
+}
+
+void cpu_mix(Backend *be, Tensor y, Tensor a, Tensor b, float ca, float cb)
+{
+    Tensor fy = flat(y), fa = flat(a), fb = flat(b);
+    Pieces p = pieces_of(fy);
+    #pragma omp parallel for schedule(static) if (worth_threads(t_count(y)))
+    for (int64_t i = 0; i < p.count; i++) {
+        Tensor yi = piece(fy, p, i);
+        mix(yi.data, piece(fa, p, i).data, piece(fb, p, i).data, ca, cb, yi.n[0]);
     }
 }

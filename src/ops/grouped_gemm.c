@@ -8,6 +8,7 @@
  * worst-case size: rows past offsets[E] are neither read nor written, and the price is that of all R rows.
  * GEMM_ACC adds to c; without it an expert without rows gets zeros in TN. Dtypes as in gemm.c; rows may
  * be strided. The same bits on any number of threads. */
+#include "ops/few_rows.h"
 #include "ops/gemm_bf16.h"
 
 #include <limits.h>
@@ -46,14 +47,23 @@ static Where find_tile(const int32_t *off, Tensor c, Tiling t, int64_t across, i
     return w;
 }
 
+/* Decoding: so few rows in all that every expert has a few at most. By the shape of the call, not by who got
+ * how many, so that a row's bits in training do not depend on its neighbours. */
+static bool scarce(Tensor a, int flags) { return (flags & GEMM_MODE) == GEMM_NT && a.n[0] <= TILE_MIN; }
+
 static void run_tile(float *ws, Tensor c, Tensor a, Tensor b, const int32_t *off, int flags, Tiling t,
                      Where w)
 {
     int64_t first = off[w.e], count = off[w.e + 1] - first, mode = flags & GEMM_MODE;
+    bool    few = scarce(a, flags) && count <= FEW_ROWS;
     a = t_rows(a, first, count);
     b = mode == GEMM_TN ? t_rows(b, first, count) : t_at(b, w.e);
     c = mode == GEMM_TN ? t_at(c, w.e) : t_rows(c, first, count);
     int64_t rows = c.n[0] - w.m < t.m ? c.n[0] - w.m : t.m, cols = c.n[1] - w.n < t.n ? c.n[1] - w.n : t.n;
+    if (few) {
+        few_rows_tile(ws, t_cols(c, w.n, cols), a, t_rows(b, w.n, cols), (Tensor){ 0 }, flags & GEMM_ACC);
+        return;
+    }
     gemm_tile(BF16_AUTO, ws, t_cols(t_rows(c, w.m, rows), w.n, cols),
               mode == GEMM_TN ? t_cols(a, w.m, rows) : t_rows(a, w.m, rows),
               mode == GEMM_NT ? t_rows(b, w.n, cols) : t_cols(b, w.n, cols), (Tensor){ 0 }, flags);
@@ -68,7 +78,8 @@ void cpu_grouped_gemm(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets,
     Tiling  t = c.rank == 3 ? gemm_tiling(c.n[1], N, E) : gemm_tiling(c.n[0], N, 1);
     int64_t across = (N + t.n - 1) / t.n;
     REQUIRE(off[0] >= 0 && off[E] <= a.n[0], "grouped_gemm: rows %d .. %d of a%s", off[0], off[E], t_fmt(a));
-    bool    large = (double)(off[E] - off[0]) * (double)a.n[1] * (double)N > GEMM_SMALL;
+    double  small = scarce(a, flags) ? FEW_SMALL : GEMM_SMALL;
+    bool    large = (double)(off[E] - off[0]) * (double)a.n[1] * (double)N > small;
     for (int64_t e = 0; e < E; e++) tiles += across * tiles_down(off, e, c, t);
     #pragma omp parallel for schedule(dynamic) if (large)
     for (int64_t i = 0; i < tiles; i++)

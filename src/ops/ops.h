@@ -23,12 +23,16 @@ typedef enum { GELU_TANH, GELU_ERF } Gelu;
 /* How router statistics become a loss; see auxloss.c. */
 typedef enum { AUX_NONE, AUX_POOLED, AUX_LAYER, AUX_DOCUMENT } AuxForm;
 
-/* Attention borders over a flat stream. `pairs` is the number of (query, key) pairs that attend. */
+/* Attention borders over a flat stream. `pairs` is the number of (query, key) pairs that attend. Keys are the
+ * rows of the queries themselves, or where kv_starts says, with room left between segments for later ones. */
 typedef struct Segments {
     Tensor  starts;           /* (n + 1) i32: segment i is rows starts[i] .. starts[i+1] - 1 */
     int64_t n, longest;
     double  pairs;
     bool    causal;
+    Tensor  kv_starts;        /* (n + 1) i32 or absent: its keys are rows kv_starts[i] .. kv_starts[i+1] - 1 */
+    Tensor  kv_used;          /* (n) i32 or absent: of these the first kv_used[i] */
+    int64_t keys;             /* rows of keys in all, where kv_starts is given */
 } Segments;
 
 typedef struct AdamW {

@@ -34,6 +34,14 @@ Status stream_open(Stream *s, const StreamShape *shape, const Budget *b)
     return OK;
 }
 
+Stream stream_full(const StreamShape *shape, const Budget *b)
+{
+    int64_t P = b->patches / block_of(shape) * block_of(shape);
+    return (Stream){ .shape = *shape, .budget = *b, .tokens = b->tokens, .patches = P, .docs = 1, .slices = P > 0,
+                     .visual = P / block_of(shape), .supervised = b->supervised, .longest = b->tokens, .vlongest = P,
+                     .pairs = (double)b->tokens * (double)(b->tokens + 1) / 2, .vpairs = (double)P * (double)P };
+}
+
 void stream_close(Stream *s)
 {
     free(s->ids), free(s->pos), free(s->group), free(s->start), free(s->group_len);

@@ -53,6 +53,9 @@ typedef struct Stream {
     int32_t    *cell, *vpos, *vstart, *visual_row;          /* (P, 4) (2, P) (P/merge^2 + 1) (P/merge^2) */
 } Stream;
 
+/* The counts of a stream that fills its budgets, with no arrays behind them: what a plan needs to know. */
+Stream      stream_full(const StreamShape *shape, const Budget *b);
+
 MUST Status stream_open(Stream *s, const StreamShape *shape, const Budget *b);
 void        stream_close(Stream *s);
 void        stream_clear(Stream *s);

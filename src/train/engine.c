@@ -1,6 +1,8 @@
 /* train/engine.c -- see engine.h. */
 #include "train/engine.h"
 
+#include "train/decode.h"
+
 #include <math.h>
 
 static const char *const arena_names[ARENA_N] = { "param", "grad", "optim", "batch", "act", "scratch" };
@@ -30,9 +32,13 @@ static void lay_out(Engine *e)
     model_bind(&e->model, e->conf.dtype, &e->arena[A_PARAM], &e->arena[A_GRAD], &e->arena[A_OPTIM]);
     model_constants(&e->model, &e->be);
     e->sumsq = t1(&e->arena[A_OPTIM], "norm", F64, 1);
+    int64_t sparse = shape_sparse_layers(&e->model.shape.text);
+    if (e->conf.aux_over_step && sparse)
+        e->so_far = t3(&e->arena[A_OPTIM], "router", F32, sparse, 1, e->model.shape.text.E);
     batch_layout(&e->batch, &e->arena[A_BATCH], &ss, &e->conf.budget);
     e->ctx = (Ctx){ .be = &e->be, .batch = &e->batch, .act = &e->arena[A_ACT], .scratch = &e->arena[A_SCRATCH],
                     .policy = e->conf.policy, .dtype = e->conf.dtype };
+    if (e->conf.each) e->ctx.each = t2(&e->arena[A_BATCH], "labels", F32, e->conf.budget.supervised, 1);
 }
 
 static Status open_on(Engine *e, const ModelShape *s, const EngineConf *conf, const char *backend, const size_t *bytes)
@@ -56,6 +62,34 @@ static void step_for_plan(Engine *e, const Stream *stream)
     if (e->conf.train) engine_backward(e);
 }
 
+static size_t total_peak(const Engine *e)
+{
+    size_t n = 0;
+    for (int i = 0; i < ARENA_N; i++) n += e->arena[i].peak;
+    return n;
+}
+
+static void evaluate_in(Engine *e, ArenaId scratch)
+{
+    e->plan.eval_scratch = scratch;
+    if (e->conf.evaluate)    engine_evaluate(e, 1.0f);
+    if (e->conf.decode.docs) decode_plan(e);
+}
+
+/* Evaluation comes between steps and keeps next to nothing, so its scratch may lie where a step has its
+ * activations. Which arena has the room depends on what is recomputed: both are tried. */
+static void evaluate_for_plan(Engine *e)
+{
+    size_t act = e->arena[A_ACT].peak, scratch = e->arena[A_SCRATCH].peak;
+    evaluate_in(e, A_ACT);
+    size_t shared = total_peak(e);
+    e->arena[A_ACT].peak = act, e->arena[A_SCRATCH].peak = scratch;
+    evaluate_in(e, A_SCRATCH);
+    if (total_peak(e) <= shared) return;
+    e->arena[A_ACT].peak = act, e->arena[A_SCRATCH].peak = scratch;
+    evaluate_in(e, A_ACT);
+}
+
 Status engine_plan(EnginePlan *p, const ModelShape *s, const EngineConf *conf, const Stream *stream)
 {
     Engine e = { 0 };
@@ -65,9 +99,11 @@ Status engine_plan(EnginePlan *p, const ModelShape *s, const EngineConf *conf, c
     Status st = open_on(&e, s, conf, "meta", bytes);
     ledger_clear(&e.be.ledger);                          /* the step alone, not the start */
     if (!st) step_for_plan(&e, stream);
+    p->ledger = e.be.ledger;
+    if (!st && (conf->evaluate || conf->decode.docs)) evaluate_for_plan(&e);
     if (!st) st = backend_sync(&e.be);
     for (int i = 0; i < ARENA_N; i++) p->bytes[i] = e.arena[i].peak;
-    p->ledger = e.be.ledger;
+    p->eval_scratch = e.plan.eval_scratch;
     engine_close(&e);
     return st;
 }
@@ -95,21 +131,39 @@ void engine_close(Engine *e)
 
 void engine_upload(Engine *e, const Stream *s) { batch_upload(&e->batch, &e->be, s); }
 
-void engine_forward(Engine *e, float scale)
+static void forward(Engine *e, Pass pass, ArenaId scratch, const Micro *m)
 {
     arena_clear(&e->arena[A_ACT]);
     arena_clear(&e->arena[A_SCRATCH]);
-    e->ctx.pass = e->conf.train ? FORWARD : EVAL;
-    e->act.aux = (Aux){ .form = e->conf.aux, .coeff = e->conf.aux_coeff, .z_coeff = e->conf.z_coeff };
-    model_forward(&e->ctx, &e->model, &e->act, scale);
+    e->ctx.pass = pass, e->ctx.scratch = &e->arena[scratch];
+    e->act.aux = (Aux){ .form = e->conf.aux, .coeff = m->aux * e->conf.aux_coeff, .z_coeff = m->z * e->conf.z_coeff,
+                        .keep = m->keep, .add = m->add };
+    if (pass == FORWARD) e->act.aux.so_far = e->so_far;
+    model_forward(&e->ctx, &e->model, &e->act, m->ce);
+}
+
+void engine_forward_micro(Engine *e, const Micro *m) { forward(e, e->conf.train ? FORWARD : EVAL, A_SCRATCH, m); }
+
+void engine_forward(Engine *e, float scale)
+{
+    engine_forward_micro(e, &(Micro){ .ce = scale, .aux = 1, .z = 1, .add = 1 });
+}
+
+void engine_evaluate(Engine *e, float scale)
+{
+    forward(e, EVAL, e->plan.eval_scratch, &(Micro){ .ce = scale, .aux = 1, .z = 1, .add = 1 });
 }
 
 void engine_backward(Engine *e) { model_backward(&e->ctx, &e->model, &e->act); }
 
+void engine_norm(Engine *e) { optim_norm(&e->model, &e->be, e->sumsq); }
+
+void engine_apply(Engine *e, const OptimConf *conf) { optim_step(&e->model, &e->be, e->sumsq, conf); }
+
 void engine_update(Engine *e, const OptimConf *conf)
 {
-    optim_norm(&e->model, &e->be, e->sumsq);
-    optim_step(&e->model, &e->be, e->sumsq, conf);
+    engine_norm(e);
+    engine_apply(e, conf);
 }
 
 /* y absent: only the room it takes is charged, for a plan. Rows come a chunk at a time. */

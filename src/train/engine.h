@@ -7,22 +7,29 @@
 
 #include "train/optim.h"
 
+typedef struct DecodeRoom { int64_t docs, tokens; } DecodeRoom;     /* at once; that each may grow by; 0: none */
+
 typedef struct EngineConf {
     const char *backend;                 /* "cpu" "cuda" "meta" */
     DType       dtype;                   /* of weights and activations */
     Budget      budget;
     AuxForm     aux;
+    bool        aux_over_step;           /* AUX_LAYER with the counts of all micro-batches of a step so far */
     float       aux_coeff, z_coeff;
     uint8_t     policy[LABEL_N];         /* see policy_default */
     bool        frozen[GROUP_N];
     bool        train, logits;           /* backward and optimizer; engine_logits will be called */
+    bool        each;                    /* the loss of every supervised row is wanted: Engine.ctx.each */
+    bool        evaluate;                /* a training engine on which engine_evaluate will be called too */
+    DecodeRoom  decode;                  /* room for train/decode.h */
 } EngineConf;
 
 typedef enum { A_PARAM, A_GRAD, A_OPTIM, A_BATCH, A_ACT, A_SCRATCH, ARENA_N } ArenaId;
 
 typedef struct EnginePlan {
-    size_t bytes[ARENA_N];
-    Ledger ledger;                       /* of one forward and backward */
+    size_t  bytes[ARENA_N];
+    ArenaId eval_scratch;                /* the arena that takes evaluation's scratch with the least to add */
+    Ledger  ledger;                      /* of one forward and backward */
 } EnginePlan;
 
 typedef struct Engine {
@@ -34,8 +41,13 @@ typedef struct Engine {
     Batch      batch;
     Ctx        ctx;
     Tensor     sumsq;                    /* (1) F64 */
+    Tensor     so_far;                   /* (L, 1, E): expert counts of the step, when the loss spans it */
     EnginePlan plan;
 } Engine;
+
+/* What a micro-batch counts for in its step: factors of its summed cross entropy and of its auxiliary losses,
+ * and how its expert counts join those of the step (so_far = keep so_far + add count). */
+typedef struct Micro { float ce, aux, z, keep, add; } Micro;
 
 typedef struct Losses { double total, ce, aux, z; } Losses;     /* total = ce + coeff aux + z_coeff z */
 
@@ -48,8 +60,12 @@ void        engine_close(Engine *e);
 
 void        engine_upload(Engine *e, const Stream *s);
 void        engine_forward(Engine *e, float scale);              /* in training leaves what backward reads */
+void        engine_forward_micro(Engine *e, const Micro *m);     /* the same as one of several of a step */
 void        engine_backward(Engine *e);
-void        engine_update(Engine *e, const OptimConf *conf);     /* norm, clip, AdamW */
+void        engine_evaluate(Engine *e, float scale);             /* a forward that leaves nothing but losses */
+void        engine_norm(Engine *e);                              /* of all gradients, for engine_grad_norm */
+void        engine_apply(Engine *e, const OptimConf *conf);      /* clip by that norm, AdamW */
+void        engine_update(Engine *e, const OptimConf *conf);     /* both */
 void        engine_logits(Engine *e, Tensor y, int64_t from);    /* after a forward */
 MUST Status engine_losses(Engine *e, Losses *l);                 /* waits for the device */
 MUST Status engine_grad_norm(Engine *e, double *norm);

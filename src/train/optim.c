@@ -3,7 +3,7 @@
 
 void optim_norm(const Model *m, Backend *be, Tensor sumsq)
 {
-    be->ledger.part = PART_OPTIM;
+    ledger_enter(&be->ledger, PART_OPTIM);
     op_fill(be, sumsq, 0.0f);
     for (int i = 0; i < m->params.n; i++)
         if (m->params.p[i]->live) op_sumsq(be, sumsq, m->params.p[i]->g);
@@ -11,12 +11,13 @@ void optim_norm(const Model *m, Backend *be, Tensor sumsq)
 
 void optim_step(const Model *m, Backend *be, Tensor sumsq, const OptimConf *conf)
 {
-    be->ledger.part = PART_OPTIM;
+    ledger_enter(&be->ledger, PART_OPTIM);
     for (int i = 0; i < m->params.n; i++) {
         const Param *p = m->params.p[i];
         if (!p->live) continue;
         AdamW h = conf->adam;
         if (!p->decay && !conf->decay_all) h.decay = 0.0f;
+        if (conf->group_lr) h.lr = conf->group_lr[p->group];
         op_adamw(be, p->w, p->master, p->m, p->v, p->g, sumsq, h);
     }
 }

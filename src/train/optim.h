@@ -5,8 +5,9 @@
 #include "model/model.h"
 
 typedef struct OptimConf {
-    AdamW adam;                          /* step is counted by the caller, from 1 */
-    bool  decay_all;                     /* decay norms and biases too, as the reference's plain AdamW does */
+    AdamW        adam;                   /* step is counted by the caller, from 1 */
+    bool         decay_all;              /* decay norms and biases too, as the reference's plain AdamW does */
+    const float *group_lr;               /* learning rate of each group, or NULL: adam.lr for all */
 } OptimConf;
 
 /* sumsq (1) F64 = sum of squares of all gradients of live parameters. */

@@ -1,0 +1,115 @@
+/* base/folder.c -- see folder.h. */
+#define _GNU_SOURCE                      /* nftw */
+#include "base/folder.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+Status path_join(Path out, const char *folder, const char *name)
+{
+    int n = snprintf(out, PATH_MAX, "%s/%s", folder, name);
+    return n > 0 && n < PATH_MAX ? OK : fail(E_IO, "%.200s/%.200s: the path is too long", folder, name);
+}
+
+bool file_is(const char *path)
+{
+    struct stat st;
+    return !lstat(path, &st);
+}
+
+Status folder_make(const char *path)
+{
+    Path at;
+    int  n = snprintf(at, sizeof at, "%s", path);
+    if (n <= 0 || n >= (int)sizeof at) return fail(E_IO, "'%.200s': the path is empty or too long", path);
+    for (char *p = at + 1; *p; p++) {
+        if (*p != '/') continue;
+        *p = 0;
+        if (mkdir(at, 0777) && errno != EEXIST) return fail(E_IO, "%s: %s", at, strerror(errno));
+        *p = '/';
+    }
+    if (mkdir(at, 0777) && errno != EEXIST) return fail(E_IO, "%s: %s", at, strerror(errno));
+    struct stat st;
+    return !stat(at, &st) && S_ISDIR(st.st_mode) ? OK : fail(E_IO, "%s: exists and is not a folder", at);
+}
+
+Status folder_is_empty(const char *path, bool *empty)
+{
+    DIR *d = opendir(path);
+    *empty = true;
+    if (!d) return errno == ENOENT ? OK : fail(E_IO, "%s: %s", path, strerror(errno));
+    for (struct dirent *e; *empty && (e = readdir(d));) *empty = !strcmp(e->d_name, ".") || !strcmp(e->d_name, "..");
+    closedir(d);
+    return OK;
+}
+
+static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *at) { return remove(path); }
+
+bool folder_remove(const char *path) { return !nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS); }
+
+/* A folder that cannot be synced (some network file systems) is not an error: the files in it were. */
+void folder_sync(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return;
+    (void)fsync(fd);
+    close(fd);
+}
+
+static Status finish(int fd, const char *path, Status st)
+{
+    if (!st && fsync(fd)) st = fail(E_IO, "%s: %s", path, strerror(errno));
+    if (close(fd) && !st) st = fail(E_IO, "%s: %s", path, strerror(errno));
+    return st;
+}
+
+static Status write_all(int fd, const char *path, const char *p, size_t n)
+{
+    while (n > 0) {
+        ssize_t k = write(fd, p, n);
+        if (k < 0 && errno == EINTR) continue;
+        if (k <= 0) return fail(E_IO, "%s: writing %zu bytes: %s", path, n, strerror(k ? errno : ENOSPC));
+        p += k, n -= (size_t)k;
+    }
+    return OK;
+}
+
+static int open_new(const char *path)
+{
+    return open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+}
+
+Status file_write(const char *path, const void *bytes, size_t n)
+{
+    int fd = open_new(path);
+    if (fd < 0) return fail(E_IO, "%s: %s", path, strerror(errno));
+    return finish(fd, path, write_all(fd, path, bytes, n));
+}
+
+Status file_copy(const char *from, const char *to)
+{
+    char    buf[1 << 16];
+    ssize_t n = 0;
+    Status  st = OK;
+    int in = open(from, O_RDONLY | O_CLOEXEC), out = in < 0 ? -1 : open_new(to);
+    if (in < 0 || out < 0) st = fail(E_IO, "%s: %s", in < 0 ? from : to, strerror(errno));
+    while (!st && (n = read(in, buf, sizeof buf)) > 0) st = write_all(out, to, buf, (size_t)n);
+    if (!st && n < 0) st = fail(E_IO, "%s: %s", from, strerror(errno));
+    if (out >= 0) st = finish(out, to, st);
+    if (in >= 0) close(in);
+    return st;
+}
+
+Status file_sync(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return fail(E_IO, "%s: %s", path, strerror(errno));
+    return finish(fd, path, OK);
+}

@@ -1,0 +1,122 @@
+/* cli/bench_loader.c -- `treb bench loader`: how fast the data of a recipe becomes micro-batches, per
+ * core, and how long a step of a given length would wait for them. Cores are counted by the processor time
+ * used, so that others on the machine do not count. */
+#include "cli/bench.h"
+#include "cli/data.h"
+#include "cli/options.h"
+
+#include "base/clock.h"
+#include "base/thread.h"
+#include "data/loader.h"
+#include <stdlib.h>
+#include <time.h>
+
+typedef struct LoaderBench {
+    int64_t steps, workers, step_ms;
+    bool    json;
+    double  first, wall, cpu, waited;        /* seconds: to the first step; after it */
+    int64_t samples, tokens, patches, slices;
+} LoaderBench;
+
+static double cpu_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void compute(int64_t ms)
+{
+    struct timespec t = { ms / 1000, ms % 1000 * 1000000 };
+    if (ms) nanosleep(&t, NULL);
+}
+
+static Status run(LoaderBench *b, Loader *l, int micro, double from)
+{
+    double start = 0, cpu = 0;
+    for (int64_t i = 0; i <= b->steps; i++) {
+        LoaderStep s;
+        TRY(loader_next(l, &s));
+        if (i == 0) b->first = clock_now() - from, start = clock_now(), cpu = cpu_seconds();
+        else b->waited += s.waited, b->samples += s.samples, b->tokens += s.tokens, b->patches += s.patches;
+        for (int k = 0; i && k < micro; k++) b->slices += s.micro[k]->slices;
+        if (i < b->steps) compute(b->step_ms);
+    }
+    b->wall = clock_now() - start, b->cpu = cpu_seconds() - cpu;
+    return OK;
+}
+
+static void print(const LoaderBench *b, int workers)
+{
+    double per = 1 / (b->cpu > 0 ? b->cpu : 1e-9);
+    if (b->json) {
+        Json *o = json_pack("{sf sf sf sf sf sf sf si}", "first_step_s", b->first, "samples_per_core_s",
+                            (double)b->samples * per, "images_per_core_s", (double)b->slices * per,
+                            "tokens_per_core_s", (double)b->tokens * per, "patches_per_core_s",
+                            (double)b->patches * per, "cores_used", b->cpu / b->wall, "waited_share",
+                            b->waited / b->wall, "workers", workers);
+        json_dumpf(o, stdout, JSON_INDENT(2)), putchar('\n');
+        json_decref(o);
+        return;
+    }
+    printf("loader: %lld steps with %d workers, first after %.2f s; %lld samples, %lld pictures, %lld "
+           "tokens, %lld patches\n",
+           (long long)b->steps, workers, b->first, (long long)b->samples, (long long)b->slices,
+           (long long)b->tokens, (long long)b->patches);
+    printf("  a second of one core: %.0f samples, %.0f pictures, %.0f tokens, %.0f patches; %.2f cores were "
+           "busy\n",
+           (double)b->samples * per, (double)b->slices * per, (double)b->tokens * per,
+           (double)b->patches * per, b->cpu / b->wall);
+    printf("  a step of %lld ms would have waited %.1f ms, %.1f %% of the time\n", (long long)b->step_ms,
+           1e3 * b->waited / (double)b->steps, 100 * b->waited / b->wall);
+}
+
+static Status bench(LoaderBench *b, const DataSetup *s)
+{
+    Loader    *l = NULL;
+    double     from = clock_now();
+    int        workers = b->workers ? (int)b->workers : cpu_count() > 1 ? cpu_count() - 1 : 1;
+    LoaderConf conf    = { .sources   = &s->recipe.data.train,
+                           .recipe    = &s->recipe,
+                           .tokenizer = s->model.tokenizer,
+                           .shape     = s->stream,
+                           .patch     = s->patch,
+                           .budget    = s->budget,
+                           .micro     = s->micro,
+                           .ranks     = 1,
+                           .workers   = workers,
+                           .log       = &s->log };
+    if (!s->model.tokenizer)
+        return fail(E_CONFIG, "bench loader: tokens need a model; add model.path=FOLDER");
+    Status st = loader_open(&l, &conf, NULL);
+    if (!st) st = run(b, l, s->micro, from);
+    if (!st) print(b, workers);
+    loader_close(l);
+    return st;
+}
+
+Status bench_loader(int argc, char **argv)
+{
+    DataSetup    s;
+    LoaderBench  b = { 0 };
+    const char  *steps = "20", *workers = "0", *ms = "0";
+    const Option options[] = { { "--steps", &steps, NULL },
+                               { "--workers", &workers, NULL },
+                               { "--step-ms", &ms, NULL },
+                               { "--json", NULL, &b.json },
+                               { 0 } };
+    const char **plain = calloc((size_t)argc + 1, sizeof *plain);
+    int          n = 0;
+    Status       st = plain ? options_parse_any(argc, argv, options, plain, &n)
+                            : fail(E_FIT, "no memory for arguments");
+    if (!st) st = option_int("--steps", steps, 1, 1000000, &b.steps);
+    if (!st) st = option_int("--workers", workers, 0, 4096, &b.workers);
+    if (!st) st = option_int("--step-ms", ms, 0, 1000000, &b.step_ms);
+    if (!st) st = data_setup_open(&s, "bench loader", plain, n);
+    if (!st) {
+        st = bench(&b, &s);
+        data_setup_close(&s);
+    }
+    free(plain);
+    return st;
+}

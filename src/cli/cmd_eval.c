@@ -1,0 +1,136 @@
+/* cli/cmd_eval.c -- `treb eval`: a model over held-out data, by channel. */
+#include "cli/options.h"
+#include "train/evaluate.h"
+#include "train/predict.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_FILES = 256 };
+
+typedef struct Ask {
+    const char *model, *dtype, *samples, *file[MOST_FILES];
+    int         files;
+    int64_t     max_new, max_samples, lines;
+    bool        blind, json;
+    Config      recipe;
+    Source     *source;                  /* of --data */
+    SourceList  list;
+    Predict     p;
+} Ask;
+
+/* Files named outright, else data.eval, else the share of data.train that eval.split keeps apart. */
+static Status choose_data(Ask *a, EvalConf *e)
+{
+    const Config *c = &a->recipe;
+    a->source = calloc((size_t)a->files + 1, sizeof *a->source);
+    if (!a->source) return fail(E_FIT, "no memory");
+    for (int i = 0; i < a->files; i++)
+        a->source[i] = (Source){ .path = a->file[i], .weight = 1, .channel = "" };
+    a->list = (SourceList){ a->source, a->files };
+    if (a->files)                e->sources = &a->list, e->key = "--data";
+    else if (c->data.eval.n)     e->sources = &c->data.eval, e->key = "data.eval";
+    else if (c->eval.split > 0)  e->sources = &c->data.train, e->key = "data.train", e->split = c->eval.split;
+    if (e->sources) return OK;
+    return fail(E_CONFIG, "eval: no data; name files with --data, or a recipe with data.eval or eval.split");
+}
+
+static Json *row_json(const EvalRow *r)
+{
+    return json_pack("{s:s, s:I, s:I, s:f, s:I, s:I, s:f}", "channel", r->channel,
+                     "samples", (json_int_t)r->samples, "supervised", (json_int_t)r->supervised,
+                     "loss", eval_loss(r), "asked", (json_int_t)r->asked,
+                     "correct", (json_int_t)r->correct, "accuracy", eval_accuracy(r));
+}
+
+static void print_json(const EvalResult *r)
+{
+    Json *rows = json_array();
+    for (int i = 0; i < r->rows; i++) json_array_append_new(rows, row_json(&r->row[i]));
+    Json *o = json_pack("{s:o, s:o, s:I, s:I, s:f}", "total", row_json(&r->total), "channels", rows,
+                        "skipped", (json_int_t)r->skipped, "generated", (json_int_t)r->generated,
+                        "seconds", r->seconds);
+    json_dumpf(o, stdout, JSON_INDENT(2));
+    putchar('\n');
+    json_decref(o);
+}
+
+static Budget budget_of(const Config *c, const ModelShape *s)
+{
+    int64_t T = c->train.micro_tokens, docs = T / 8 + 1, block = s->vision.merge * s->vision.merge;
+    return (Budget){ .tokens = T, .patches = s->vision.depth ? c->train.micro_patches / block * block : 0,
+                     .docs = docs < 4096 ? docs : 4096, .supervised = T };
+}
+
+static Status run(Ask *a)
+{
+    const Log log = { .world = 1, .least = LOG_INFO };
+    EvalResult r = { 0 };
+    EvalConf e = { .recipe = &a->recipe, .max_samples = a->max_samples, .max_new = a->max_new,
+                   .samples = a->samples, .sample_lines = a->lines, .blind = a->blind, .log = &log };
+    if (a->model) a->recipe.model.path = a->model, a->recipe.model.preset = "";
+    if (!*a->recipe.model.path && !*a->recipe.model.preset)
+        return fail(E_CONFIG, "eval: no model; name a folder with --model or model.path");
+    TRY(choose_data(a, &e));
+    TRY(predict_open(&a->p, &a->recipe));
+    Budget b = budget_of(&a->recipe, &a->p.source.shape);
+    TRY(predict_load(&a->p, &b, eval_room(a->max_new, &b), &log));
+    e.tokenizer = a->p.source.tokenizer, e.patch = a->p.patch;
+    TRY(evaluate_model(&a->p.e, &e, &r));
+    if (a->json) print_json(&r);
+    else         eval_print(stdout, &r);
+    eval_result_close(&r);
+    return OK;
+}
+
+/* Without a recipe pictures are sized as the model's own processor file says. */
+static Status read_recipe(Ask *a, const char **plain, int n)
+{
+    int from = n && !strchr(plain[0], '=');
+    if (from) TRY(config_open(&a->recipe, plain[0], 0, NULL));
+    else      config_default(&a->recipe);
+    if (!from && a->model) TRY(predict_bounds(&a->recipe, a->model));
+    for (int i = from; i < n; i++) TRY(config_set(&a->recipe, plain[i]));
+    if (!a->dtype) return OK;
+    DType d;
+    TRY(dtype_parse(&d, a->dtype));
+    if (d != F32 && d != BF16) return fail(E_CONFIG, "--dtype %s: f32 or bf16", a->dtype);
+    return a->recipe.model.dtype = d == F32 ? "float32" : "bfloat16", OK;
+}
+
+static Status parse(Ask *a, int argc, char **argv)
+{
+    const char *data = NULL, *max_new = "64", *max_samples = "0", *lines = "0";
+    const Option options[] = {
+        { "--model", &a->model, NULL },     { "--data", &data, NULL },
+        { "--samples", &a->samples, NULL }, { "--max-new", &max_new, NULL },
+        { "--dtype", &a->dtype, NULL },     { "--max-samples", &max_samples, NULL },
+        { "--sample-lines", &lines, NULL }, { "--blind", NULL, &a->blind },
+        { "--json", NULL, &a->json },       { 0 },
+    };
+    const char **plain = calloc((size_t)argc, sizeof *plain);
+    int n = 0;
+    if (!plain) return fail(E_FIT, "no memory");
+    Status st = options_parse_any(argc, argv, options, plain, &n);
+    if (!st) st = option_list(argc, argv, "--data", a->file, MOST_FILES, &a->files);
+    if (!st) st = option_int("--max-new", max_new, 0, 1 << 20, &a->max_new);
+    if (!st) st = option_int("--max-samples", max_samples, 0, INT64_MAX, &a->max_samples);
+    if (!st) st = option_int("--sample-lines", lines, 0, INT64_MAX, &a->lines);
+    if (!st) st = read_recipe(a, plain, n);
+    free(plain);
+    return st;
+}
+
+Status cmd_eval(int argc, char **argv)
+{
+    Ask *a = calloc(1, sizeof *a);
+    if (!a) return fail(E_FIT, "no memory");
+    Status st = parse(a, argc, argv);
+    if (!st) st = run(a);
+    predict_close(&a->p);
+    config_close(&a->recipe);
+    free(a->source);
+    free(a);
+    return st;
+}

@@ -1,0 +1,189 @@
+/* cli/cmd_generate.c -- `treb generate`: one prompt with its pictures, the answer as it comes. */
+#include "base/clock.h"
+#include "cli/options.h"
+#include "data/sample.h"
+#include "train/predict.h"
+#include "train/speak.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MOST_IMAGES = 256, MOST_TOKENS = 1 << 24 };
+
+typedef struct Ask {
+    const char  *prompt, *system;
+    const char  *image[MOST_IMAGES];
+    int          images;
+    GenerateConf how;
+    Config       recipe;
+    Predict      model;
+    Json        *line;                   /* the conversation as a dataset would have it */
+    char        *text;
+    DataFile     file;
+    Dataset      data;                   /* of that one line */
+    SampleConf   sc;
+    SampleScratch scratch;
+    Sample       sample;
+    Stream       stream;
+    Generator    gen;
+    Speaker      out;
+    Status       said;                   /* of printing */
+} Ask;
+
+/* Pictures stand where the prompt has <image>, or before it when it has none. */
+static Status conversation(Ask *a)
+{
+    Json *messages = json_array(), *images = json_array();
+    char *marked = malloc(strlen(a->prompt) + (size_t)a->images * 7 + 1), *at = marked;
+    if (!marked) return fail(E_FIT, "no memory for the prompt");
+    for (int i = 0; i < a->images && !strstr(a->prompt, "<image>"); i++) at = stpcpy(at, "<image>");
+    strcpy(at, a->prompt);
+    if (a->system)
+        json_array_append_new(messages, json_pack("{ss ss}", "role", "system", "content", a->system));
+    json_array_append_new(messages, json_pack("{ss ss}", "role", "user", "content", marked));
+    for (int i = 0; i < a->images; i++) json_array_append_new(images, json_string(a->image[i]));
+    a->line = json_pack("{so so}", "messages", messages, "images", images);
+    a->text = a->line ? json_dumps(a->line, JSON_COMPACT) : NULL;
+    free(marked);
+    return a->text ? OK : fail(E_CONFIG, "--prompt, --system and --image must be UTF-8 text");
+}
+
+static Status load_sample(Ask *a)
+{
+    const Budget any = {
+        .tokens = MOST_TOKENS, .patches = MOST_TOKENS, .docs = 1, .supervised = MOST_TOKENS
+    };
+    StreamShape  ss = shape_stream(&a->model.source.shape);
+    FormatConf   fc = { a->model.source.tokenizer, MOST_TOKENS };
+    TRY(sample_conf(&a->sc, &a->recipe, a->model.source.tokenizer, &a->model.patch, &ss, &any));
+    a->sc.chat.prompt_only = true, a->sc.max_length = MOST_TOKENS;
+    TRY(format_open_memory(&a->file.file, "jsonl", a->text, strlen(a->text), "prompt", &fc));
+    a->data = (Dataset){ .file = &a->file, .files = 1, .samples = 1, .pass = 1 };
+    a->sc.data = &a->data;
+    TRY(sample_scratch_open(&a->scratch, a->model.source.tokenizer));
+    return sample_load(&a->sample, &a->scratch, &a->sc, 0);
+}
+
+static Status add_document(Ask *a)
+{
+    Sample *s = &a->sample;
+    Slice  *slice = calloc((size_t)s->slices + 1, sizeof *slice);
+    if (!slice) return fail(E_FIT, "no memory for %lld pictures", (long long)s->slices);
+    for (int64_t i = 0; i < s->slices; i++) slice[i] = (Slice){ s->slice[i].h, s->slice[i].w, NULL };
+    Document d = { s->ids.n, s->ids.v, s->targets.v, s->slices, slice };
+    Status st = stream_add(&a->stream, &d);
+    free(slice);
+    float *to = a->stream.pixels;
+    for (int64_t i = 0; !st && i < s->slices; i++) {
+        st = sample_pixels(to, s, &a->scratch, &a->sc, i);
+        to += (int64_t)s->slice[i].h * s->slice[i].w * a->stream.shape.patch_dim;
+    }
+    return st;
+}
+
+/* Budgets are exactly what the prompt takes. */
+static Status open_engine(Ask *a, const Log *log)
+{
+    const DocSize *n = &a->sample.size;
+    Budget b = { .tokens = a->sample.ids.n, .patches = n->patches, .docs = 1, .supervised = 1 };
+    StreamShape ss = shape_stream(&a->model.source.shape);
+    TRY(stream_open(&a->stream, &ss, &b));
+    TRY(add_document(a));
+    TRY(predict_load(&a->model, &b, (DecodeRoom){ 1, a->how.max_new }, log));
+    return generator_open(&a->gen, &a->model.e);
+}
+
+static void say(void *self, int64_t doc, int32_t id)
+{
+    Ask *a = self;
+    if (!a->said) a->said = speaker_say(&a->out, id);
+}
+
+static Status answer(Ask *a)
+{
+    Ids    out = { 0 };
+    double start = clock_now();
+    a->out = (Speaker){ .tokenizer = a->model.source.tokenizer, .out = stdout };
+    a->how.see = say, a->how.self = a;
+    a->how.vocab = tokenizer_size(a->model.source.tokenizer);
+    a->how.stops = a->model.stops;
+    memcpy(a->how.stop, a->model.stop, sizeof a->how.stop);
+    Status st = generate(&a->gen, &a->stream, &a->how, &out), end = speaker_end(&a->out);
+    putchar('\n');
+    if (!st && isatty(STDERR_FILENO) && isatty(STDOUT_FILENO))
+        fprintf(stderr, "%lld tokens in, %lld out, %.2f s\n", (long long)a->stream.tokens, (long long)out.n,
+                clock_now() - start);
+    ids_close(&out);
+    return st ? st : a->said ? a->said : end;
+}
+
+static Status run(Ask *a)
+{
+    const Log log = { .world = 1, .least = LOG_WARN };
+    TRY(predict_bounds(&a->recipe, a->recipe.model.path));
+    TRY(conversation(a));
+    TRY(predict_open(&a->model, &a->recipe));
+    TRY(load_sample(a));
+    TRY(open_engine(a, &log));
+    return answer(a);
+}
+
+static void ask_close(Ask *a)
+{
+    generator_close(&a->gen);
+    stream_close(&a->stream);
+    sample_close(&a->sample);
+    sample_scratch_close(&a->scratch);
+    format_close(&a->file.file);
+    predict_close(&a->model);
+    json_decref(a->line);
+    free(a->text);
+    config_close(&a->recipe);
+}
+
+static Status dtype_word(const char *text, const char **word)
+{
+    DType d;
+    if (!text) return OK;
+    TRY(dtype_parse(&d, text));
+    if (d != F32 && d != BF16) return fail(E_CONFIG, "--dtype %s: f32 or bf16", text);
+    return *word = d == F32 ? "float32" : "bfloat16", OK;
+}
+
+Status cmd_generate(int argc, char **argv)
+{
+    Ask *a = calloc(1, sizeof *a);
+    const char *model = NULL, *image = NULL, *max_new = "512", *temperature = "0", *top_p = "1", *seed = "0",
+               *dtype = NULL;
+    if (!a) return fail(E_FIT, "no memory");
+    const Option options[] = {
+        { "--model", &model, NULL },
+        { "--prompt", &a->prompt, NULL },
+        { "--image", &image, NULL },
+        { "--system", &a->system, NULL },
+        { "--max-new", &max_new, NULL },
+        { "--dtype", &dtype, NULL },
+        { "--temperature", &temperature, NULL },
+        { "--top-p", &top_p, NULL },
+        { "--seed", &seed, NULL },
+        { 0 },
+    };
+    int64_t number = 0;
+    config_default(&a->recipe);
+    Status st = options_parse(argc, argv, options, NULL, 0);
+    if (!st) st = option_list(argc, argv, "--image", a->image, MOST_IMAGES, &a->images);
+    if (!st && (!model || !a->prompt))
+        st = fail(E_CONFIG, "generate: --model and --prompt are wanted; see treb help generate");
+    if (!st) st = option_int("--max-new", max_new, 1, 1 << 20, &a->how.max_new);
+    if (!st) st = option_int("--seed", seed, 0, INT64_MAX, &number);
+    if (!st) st = option_real("--temperature", temperature, 0, 100, &a->how.temperature);
+    if (!st) st = option_real("--top-p", top_p, 1e-6, 1, &a->how.top_p);
+    if (!st) st = dtype_word(dtype, &a->recipe.model.dtype);
+    a->how.seed = (uint64_t)number;
+    if (!st) a->recipe.model.path = model, st = run(a);
+    ask_close(a);
+    free(a);
+    return st;
+}

@@ -1,0 +1,290 @@
+/* cli/cmd_image.c -- `treb image`: what the model sees of a picture, file by file. A bad file is reported in
+ * its place and does not stop the others. */
+#include "base/json.h"
+#include "base/str.h"
+#include "cli/options.h"
+#include "data/image.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { MOST_REPEATS = 101, MOST_DIGITS = 9 };
+
+typedef enum { DECODE, RESIZE, PATCHES, STAGES } Stage;
+
+static const char *const stage_names[STAGES] = { "decode", "resize", "patches" };
+
+typedef struct Ask {
+    PatchShape  patch;
+    ImageLimits lim;
+    int64_t    *index, indices, repeat;
+    bool        json;
+} Ask;
+
+/* Buffers that go from one picture to the next, and what was found about the present one. */
+typedef struct Work {
+    char   *bytes;
+    size_t  len;
+    Image   raw, fit;
+    float  *patches;
+    size_t  room;                        /* of patches, in floats */
+    int64_t count, h, w;                 /* floats; the grid */
+    double  mean, std, rgb[3];
+    double  seconds[STAGES];             /* medians of the repeats */
+} Work;
+
+typedef struct Total { int64_t files, bad; double pixels, seconds[STAGES]; } Total;
+
+static void work_close(Work *w)
+{
+    free(w->bytes), free(w->patches);
+    image_close(&w->raw), image_close(&w->fit);
+    *w = (Work){ 0 };
+}
+
+static Status bytes_read(Work *w, const char *path, size_t most)
+{
+    FILE *f = fopen(path, "rb");
+    if (!f) return fail(E_IO, "%s: %s", path, strerror(errno));
+    size_t room = 0, n = 1;
+    for (w->len = 0; n && w->len <= most; w->len += n) {
+        if (w->len == room) {
+            char *more = realloc(w->bytes, room = room ? 2 * room : (size_t)1 << 16);
+            if (!more) return fclose(f), fail(E_FIT, "%s: no memory for the file", path);
+            w->bytes = more;
+        }
+        n = fread(w->bytes + w->len, 1, room - w->len, f);
+    }
+    bool bad = ferror(f);
+    fclose(f);
+    return bad ? fail(E_IO, "%s: cannot be read (a folder?)", path) : OK;
+}
+
+static Status patches_room(Work *w, const PatchShape *p)
+{
+    w->h = w->fit.h / p->patch, w->w = w->fit.w / p->patch;
+    w->count = w->h * w->w * p->channels * p->frames * p->patch * p->patch;
+    if ((size_t)w->count <= w->room) return OK;
+    free(w->patches);
+    w->room = 0;
+    if (!(w->patches = malloc((size_t)w->count * sizeof *w->patches)))
+        return fail(E_FIT, "no memory for the patches");
+    w->room = (size_t)w->count;
+    return OK;
+}
+
+/* Seconds of this thread on its core: what others do on the machine does not count. */
+static double cpu_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* All stages once; at[] are the moments between them. */
+static Status convert(Work *w, const Ask *a, const char *path, double *at)
+{
+    at[0] = cpu_now();
+    TRY(image_decode(&w->raw, w->bytes, w->len, &a->lim, path));
+    int64_t h = w->raw.h, wide = w->raw.w;
+    at[1] = cpu_now();
+    TRY_CTX(image_fit(&h, &wide, &a->patch), "%s", path);
+    TRY_CTX(image_resize(&w->fit, &w->raw, h, wide), "%s", path);
+    TRY_CTX(patches_room(w, &a->patch), "%s", path);
+    at[2] = cpu_now();
+    image_patches(w->patches, &w->fit, NULL, &a->patch);
+    at[3] = cpu_now();
+    return OK;
+}
+
+static void statistics(Work *w)
+{
+    double sum = 0.0, square = 0.0, n = (double)w->count;
+    int64_t pixels = w->raw.h * w->raw.w;
+    uint64_t level[3] = { 0 };
+    for (int64_t i = 0; i < w->count; i++) sum += (double)w->patches[i];
+    w->mean = sum / n;
+    for (int64_t i = 0; i < w->count; i++)
+        square += ((double)w->patches[i] - w->mean) * ((double)w->patches[i] - w->mean);
+    w->std = sqrt(square / (n - 1.0));                      /* as torch.std does */
+    for (int64_t i = 0; i < pixels * 3; i++) level[i % 3] += w->raw.rgb[i];
+    for (int c = 0; c < 3; c++) w->rgb[c] = (double)level[c] / (double)pixels;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static Status measure(Work *w, const Ask *a, const char *path)
+{
+    double at[STAGES + 1], t[STAGES][MOST_REPEATS];
+    for (int64_t i = 0; i < a->repeat; i++) {
+        TRY(convert(w, a, path, at));
+        for (int s = 0; s < STAGES; s++) t[s][i] = at[s + 1] - at[s];
+    }
+    for (int s = 0; s < STAGES && a->repeat; s++) {
+        qsort(t[s], (size_t)a->repeat, sizeof **t, by_value);
+        w->seconds[s] = t[s][a->repeat / 2];
+    }
+    return OK;
+}
+
+static Status file_work(Work *w, const Ask *a, const char *path)
+{
+    double at[STAGES + 1];
+    TRY(bytes_read(w, path, a->lim.max_bytes));
+    TRY(convert(w, a, path, at));
+    for (int64_t i = 0; i < a->indices; i++)
+        if (a->index[i] >= w->count)
+            return fail(E_DATA, "%s: --index %lld: the patches have %lld values", path,
+                        (long long)a->index[i], (long long)w->count);
+    TRY(measure(w, a, path));
+    statistics(w);
+    return OK;
+}
+
+/* File names are bytes, JSON is UTF-8: what is not becomes a question mark. */
+static Json *text_json(const char *s)
+{
+    char  *copy = strdup(s);
+    Json  *o = NULL;
+    for (char *at = copy; at && *at;) {
+        uint32_t code;
+        int      n = str_utf8(at, &code);
+        if (!n) *at = '?';
+        at += n ? n : 1;
+    }
+    if (copy) o = json_string(copy);
+    free(copy);
+    return o;
+}
+
+static Json *as_json(const Work *w, const Ask *a, const char *path)
+{
+    Json *o = json_pack("{s:o, s:I, s:I, s:[i, I, I], s:I, s:f, s:f, s:[f, f, f]}", "file", text_json(path),
+                        "width", w->raw.w, "height", w->raw.h, "grid", 1, w->h, w->w, "tokens",
+                        w->h * w->w / (a->patch.merge * a->patch.merge), "mean", w->mean, "std", w->std,
+                        "rgb_mean", w->rgb[0], w->rgb[1], w->rgb[2]);
+    if (o && a->indices) {
+        Json *values = json_array();
+        for (int64_t i = 0; i < a->indices; i++)
+            json_array_append_new(values, json_real((double)w->patches[a->index[i]]));
+        json_object_set_new(o, "values", values);
+    }
+    if (o && a->repeat) {
+        Json *seconds = json_object();
+        for (int s = 0; s < STAGES; s++)
+            json_object_set_new(seconds, stage_names[s], json_real(w->seconds[s]));
+        json_object_set_new(o, "seconds", seconds);
+    }
+    return o;
+}
+
+static void print_json(Json *o)
+{
+    if (!o) return;
+    json_dumpf(o, stdout, JSON_REAL_PRECISION(MOST_DIGITS) | JSON_ENSURE_ASCII);
+    putchar('\n');
+    json_decref(o);
+}
+
+static void print_rates(double pixels, const double *seconds)
+{
+    double all = 0.0;
+    for (int s = 0; s < STAGES; s++)
+        all += seconds[s], printf("  %s %.0f", stage_names[s], pixels / seconds[s] / 1e6);
+    printf("  all %.0f MP/s\n", pixels / all / 1e6);
+}
+
+static void print_text(const Work *w, const Ask *a, const char *path)
+{
+    printf("%-32s %5lld x %-5lld  grid 1 x %lld x %lld  tokens %lld  mean %.5f  std %.5f\n", path,
+           (long long)w->raw.w, (long long)w->raw.h, (long long)w->h, (long long)w->w,
+           (long long)(w->h * w->w / (a->patch.merge * a->patch.merge)), w->mean, w->std);
+    for (int64_t i = 0; i < a->indices; i++)
+        printf("  [%lld] %.6f\n", (long long)a->index[i], (double)w->patches[a->index[i]]);
+    if (a->repeat) print_rates((double)(w->raw.h * w->raw.w), w->seconds);
+}
+
+static void file_report(Work *w, const Ask *a, const char *path, Status st, Total *t)
+{
+    t->files++;
+    if (st) {
+        t->bad++;
+        Json *why = text_json(status_text());
+        if (a->json) print_json(json_pack("{s:o, s:o}", "file", text_json(path), "error", why));
+        else         fprintf(stderr, "treb: %s\n", status_text()), json_decref(why);
+        return;
+    }
+    t->pixels += (double)(w->raw.h * w->raw.w);
+    for (int s = 0; s < STAGES; s++) t->seconds[s] += w->seconds[s];
+    if (a->json) print_json(as_json(w, a, path));
+    else         print_text(w, a, path);
+}
+
+static Status index_read(Ask *a, const char *text)
+{
+    size_t      len, room = strlen(text) / 2 + 1;
+    const char *rest = text;
+    if (!(a->index = malloc(room * sizeof *a->index))) return fail(E_FIT, "no memory for --index");
+    for (const char *item; (item = str_item(&rest, ',', &len));) {
+        char one[32];
+        snprintf(one, sizeof one, "%.*s", (int)len, item);
+        TRY(option_int("--index", one, 0, INT64_MAX, &a->index[a->indices++]));
+    }
+    return OK;
+}
+
+static Status ask_read(Ask *a, const char *index, const char *least, const char *most, const char *limit,
+                       const char *repeat)
+{
+    if (index)  TRY(index_read(a, index));
+    if (least)  TRY(option_int("--min-pixels", least, 1, INT32_MAX, &a->patch.min_pixels));
+    if (most)   TRY(option_int("--max-pixels", most, 1, INT32_MAX, &a->patch.max_pixels));
+    if (limit)  TRY(option_int("--limit-pixels", limit, 1, INT32_MAX, &a->lim.max_pixels));
+    if (repeat) TRY(option_int("--repeat", repeat, 1, MOST_REPEATS, &a->repeat));
+    if (a->patch.min_pixels > a->patch.max_pixels)
+        return fail(E_CONFIG, "--min-pixels is above --max-pixels");
+    return OK;
+}
+
+static Status all_files(const Ask *a, const char **files, int n)
+{
+    Work   w = { 0 };
+    Total  t = { 0 };
+    Status first = OK;
+    for (int i = 0; i < n; i++) {
+        Status st = file_work(&w, a, files[i]);
+        file_report(&w, a, files[i], st, &t);
+        if (st && !first) first = st;
+    }
+    work_close(&w);
+    if (a->repeat && !a->json && t.pixels > 0.0)
+        printf("%-32s", "all files"), print_rates(t.pixels, t.seconds);
+    if (!first) return OK;
+    return fail(first, "%lld of %lld pictures could not be read", (long long)t.bad, (long long)t.files);
+}
+
+Status cmd_image(int argc, char **argv)
+{
+    const char *index = NULL, *least = NULL, *most = NULL, *limit = NULL, *repeat = NULL;
+    Ask a = { .patch = { .patch = 16, .frames = 2, .merge = 2, .channels = 3 },
+              .lim = { IMAGE_MAX_PIXELS, IMAGE_MAX_BYTES } };
+    a.patch.min_pixels = 65536, a.patch.max_pixels = 16777216;      /* as published for Qwen3-VL */
+    const Option options[] = { { "--json", NULL, &a.json },         { "--index", &index, NULL },
+                               { "--min-pixels", &least, NULL },    { "--max-pixels", &most, NULL },
+                               { "--limit-pixels", &limit, NULL },  { "--repeat", &repeat, NULL }, { 0 } };
+    const char **files = calloc((size_t)argc, sizeof *files);
+    int          n = 0;
+    Status       st = files ? options_parse_many(argc, argv, options, files, &n) : fail(E_FIT, "no memory");
+    if (!st) st = ask_read(&a, index, least, most, limit, repeat);
+    if (!st) st = all_files(&a, files, n);
+    free(files), free(a.index);
+    return st;
+}

@@ -1,0 +1,28 @@
+/* cli/cmd_train.c -- treb train recipe.yaml [section.key=value ...]: a run, from its recipe to its last step. */
+#include "base/clock.h"
+#include "cli/doctor.h"
+#include "train/trainer_answers.h"
+
+static Status train(const Config *cfg, double started)
+{
+    Trainer t;
+    Json *env = doctor_findings();
+    TrainerConf conf = { .recipe = cfg, .started = started, .env = env, .least = LOG_INFO,
+                         .answers = trainer_answers(cfg) };
+    Status st = trainer_open(&t, &conf);
+    if (!st) st = trainer_run(&t);
+    trainer_close(&t);
+    json_decref(env);
+    return st;
+}
+
+Status cmd_train(int argc, char **argv)
+{
+    Config cfg;
+    double started = clock_now();
+    if (argc < 2) return fail(E_CONFIG, "train: name a recipe; see treb train --help");
+    TRY(config_open(&cfg, argv[1], argc - 2, argv + 2));
+    Status st = train(&cfg, started);
+    config_close(&cfg);
+    return st;
+}

@@ -1,0 +1,40 @@
+/* cli/data.h -- what the verbs of `treb data` share: a recipe or bare files made into sources that can be
+ * read. */
+#ifndef CLI_DATA_H
+#define CLI_DATA_H
+
+#include "data/sample.h"
+#include "train/source.h"
+
+typedef struct DataSetup {
+    Config      recipe;
+    ModelSource model;                   /* tokenizer NULL: files were named, and no model */
+    Source     *source;                  /* of files named outright; data.train of `recipe` then lists them */
+    StreamShape stream;
+    PatchShape  patch;
+    Budget      budget;
+    int         micro;
+    Log         log;
+} DataSetup;
+
+/* plain: "recipe.yaml [section.key=value ...]" or "FILE ... [section.key=value ...]". */
+MUST Status data_setup_open(DataSetup *s, const char *verb, const char **plain, int n);
+void        data_setup_close(DataSetup *s);                              /* twice is fine */
+
+/* One of the recipe's lists, opened for reading; once: in file order, else as training draws it. */
+typedef struct DataView {
+    Dataset    data;
+    SampleConf sample;
+    Json      *settings;
+} DataView;
+
+MUST Status data_view_open(DataView *v, const DataSetup *s, const SourceList *sources, const char *key,
+                           bool once, bool tolerant);
+void        data_view_close(DataView *v);                                /* twice is fine */
+
+MUST Status data_check(int argc, char **argv);
+MUST Status data_inspect(int argc, char **argv);
+MUST Status data_pack(int argc, char **argv);
+MUST Status data_synth(int argc, char **argv);
+
+#endif

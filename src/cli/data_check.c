@@ -1,0 +1,319 @@
+/* cli/data_check.c -- `treb data check`: a proof that a run will not stumble over its data. Every record
+ * is read, every conversation rendered, every picture decoded; what cannot be used is named by file and
+ * line, and the exit code is then 4. What is printed at the end are the numbers a run would have: lengths,
+ * budgets, steps per epoch. */
+#include "cli/data.h"
+
+#include "base/clock.h"
+#include "base/thread.h"
+#include "cli/options.h"
+#include "data/index.h"
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { BUCKETS = 40, BAR = 40, MOST_NAMED = 20, BLOCK = 8 };
+
+typedef struct Found {                /* of one sample */
+    DocSize size;
+    int     pictures;
+    bool    drop, over, bad;
+    char   *error;
+} Found;
+
+typedef struct Check {
+    const char      *key;
+    const DataSetup *setup;
+    DataView         view;
+    Found           *found;
+    pthread_mutex_t  lock;
+    SampleScratch   *free;
+    int              frees;
+    int64_t          done;
+    double           megapixels, begun, seconds;
+    /* sums over found */
+    int64_t          good, bad, over, dropped, unlearnt, pictures, tokens, patches, supervised;
+    int64_t          token_bucket[BUCKETS], patch_bucket[BUCKETS];
+    PassPlan         plan;
+    int64_t          pass;
+} Check;
+
+static Status pictures_decode(const Sample *s, SampleScratch *t, const SampleConf *c, double *pixels)
+{
+    for (int64_t i = 0; i < s->slices; i++)
+        for (int k = 0; k < 2; k++) {
+            int         frame = k ? s->slice[i].b : s->slice[i].a;
+            const void *bytes;
+            size_t      len;
+            if (frame < 0 || (k && frame == s->slice[i].a)) continue;
+            TRY(sample_bytes(&bytes, &len, s, t, c, frame));
+            TRY(image_decode(&t->decoded[0], bytes, len, NULL, sample_frame_name(s, frame)));
+            *pixels += (double)t->decoded[0].h * (double)t->decoded[0].w;
+        }
+    return OK;
+}
+
+static Status sample_check(Found *f, SampleScratch *t, const SampleConf *c, int64_t id, double *pixels)
+{
+    Sample s;
+    Status st = sample_load(&s, t, c, id);
+    f->over = s.over;
+    if (!st) {
+        *f = (Found){ .size = s.size, .pictures = (int)s.slices, .drop = s.drop };
+        st = pictures_decode(&s, t, c, pixels);
+        if (st) st = wrap(st, "%s", s.record.where);
+        sample_close(&s);
+    }
+    if (st && !sample_is_bad(st)) return st;
+    if (st) f->bad = true, f->error = strdup(status_text());
+    return OK;
+}
+
+static void progress(const Check *c, bool end)
+{
+    if (!isatty(STDERR_FILENO)) return;
+    fprintf(stderr, end ? "\r%60s\r" : "\r%s: %lld of %lld", end ? "" : c->key, (long long)c->done,
+            (long long)c->view.data.samples);
+}
+
+static Status check_block(void *arg, int64_t block)
+{
+    Check        *c = arg;
+    SampleScratch t = { 0 };
+    int64_t       all = c->view.data.samples, end = (block + 1) * BLOCK < all ? (block + 1) * BLOCK : all;
+    double        pixels = 0;
+    Status        st = OK;
+    pthread_mutex_lock(&c->lock);
+    bool reused = c->frees > 0;
+    if (reused) t = c->free[--c->frees];
+    pthread_mutex_unlock(&c->lock);
+    if (!reused) st = sample_scratch_open(&t, c->setup->model.tokenizer);
+    for (int64_t i = block * BLOCK; !st && i < end; i++)
+        st = sample_check(&c->found[i], &t, &c->view.sample, i, &pixels);
+    pthread_mutex_lock(&c->lock);
+    c->free[c->frees++] = t;
+    c->done += end - block * BLOCK, c->megapixels += pixels / 1e6;
+    if (block % 16 == 0) progress(c, false);
+    pthread_mutex_unlock(&c->lock);
+    return st;
+}
+
+static Status check_all(Check *c)
+{
+    Pool    pool = { 0 };
+    int64_t n = c->view.data.samples;
+    int     workers = cpu_count();
+    c->found = calloc((size_t)n + 1, sizeof *c->found);
+    c->free  = calloc((size_t)workers + 1, sizeof *c->free);
+    c->begun = clock_now();
+    pthread_mutex_init(&c->lock, NULL);
+    Status st = c->found && c->free ? pool_open(&pool, workers - 1)
+                                    : fail(E_FIT, "no memory to check %lld samples", (long long)n);
+    if (!st) st = pool_run(&pool, (n + BLOCK - 1) / BLOCK, check_block, c);
+    pool_close(&pool);
+    progress(c, true);
+    pthread_mutex_destroy(&c->lock);
+    c->seconds = clock_now() - c->begun;
+    return st;
+}
+
+/* Bucket b holds 2^(b-1) … 2^b - 1. */
+static int bucket_of(int64_t n) { return n > 0 ? 64 - __builtin_clzll((unsigned long long)n) : 0; }
+
+static void sum_up(Check *c)
+{
+    for (int64_t i = 0; i < c->view.data.samples; i++) {
+        const Found *f = &c->found[i];
+        c->bad += f->bad, c->over += f->over, c->dropped += !f->bad && f->drop;
+        if (f->bad || f->drop) continue;
+        c->good++, c->pictures += f->pictures;
+        c->unlearnt += c->setup->model.tokenizer && f->size.supervised == 0;
+        c->tokens += f->size.tokens, c->patches += f->size.patches, c->supervised += f->size.supervised;
+        c->token_bucket[bucket_of(f->size.tokens)]++;
+        c->patch_bucket[bucket_of(f->size.patches)]++;
+    }
+}
+
+/* The plan of the first pass as training would make it: its order, its split, its weights. */
+static Status plan_pass(Check *c, const SourceList *sources)
+{
+    DataView  view;
+    Index     x = { 0 };
+    DataSetup quiet = *c->setup;
+    quiet.log.least = LOG_ERROR;                            /* damaged files have been named by now */
+    TRY(data_view_open(&view, &quiet, sources, c->key, false, true));
+    Status st = index_open(&x, view.data.samples);
+    if (!st) {
+        for (int64_t i = 0; i < view.data.samples; i++) {
+            const Found *f = &c->found[i];
+            if (!f->bad && !f->drop)
+                x.row[i] = (IndexRow){ (int32_t)f->size.tokens, (int32_t)f->size.patches,
+                                       (int32_t)f->size.supervised };
+        }
+        c->pass = view.data.pass;
+        st = index_plan(&x, &view.sample, 0, 1, c->setup->micro, &c->plan);
+    }
+    index_close(&x);
+    data_view_close(&view);
+    return st;
+}
+
+static void print_buckets(const char *what, const int64_t *bucket)
+{
+    int64_t most = 1;
+    int     last = 0;
+    for (int b = 0; b < BUCKETS; b++) {
+        if (bucket[b] > most) most = bucket[b];
+        if (bucket[b]) last = b;
+    }
+    printf("  %-10s samples\n", what);
+    for (int b = 0; b <= last; b++) {
+        if (!bucket[b]) continue;
+        int64_t from = b ? (int64_t)1 << (b - 1) : 0;
+        printf("  %7lld+  %9lld  %.*s\n", (long long)from, (long long)bucket[b],
+               (int)((bucket[b] * BAR + most - 1) / most), "########################################");
+    }
+}
+
+static void print_where(const char *what, const Check *c, bool wanted(const Found *))
+{
+    int named = 0;
+    for (int64_t i = 0; i < c->view.data.samples && named < MOST_NAMED; i++) {
+        char where[320];
+        if (!wanted(&c->found[i])) continue;
+        dataset_where(&c->view.data, i, where, sizeof where);
+        printf("    %s: %s\n", where, what);
+        named++;
+    }
+}
+
+static bool is_unlearnt(const Found *f) { return !f->bad && !f->drop && f->size.supervised == 0; }
+
+static void print_plan(const Check *c)
+{
+    const PassPlan *p = &c->plan;
+    const Budget   *b = &c->setup->budget;
+    double rooms = (double)p->bins * (double)b->tokens, patches = (double)p->bins * (double)b->patches;
+    printf("  one epoch: %lld steps of %d micro-batch%s of %lld tokens and %lld patches on one rank\n",
+           (long long)p->steps, c->setup->micro, c->setup->micro == 1 ? "" : "es", (long long)b->tokens,
+           (long long)b->patches);
+    printf(
+        "             %lld documents; %.1f %% of the room for tokens is used, %.1f %% of that for patches\n",
+        (long long)p->docs, 100 * (double)p->tokens / rooms,
+        patches > 0 ? 100 * (double)p->patches / patches : 0);
+}
+
+static void print_check(const Check *c)
+{
+    const Dataset *d = &c->view.data;
+    bool  tokens = c->setup->model.tokenizer != NULL;
+    double merge = (double)(c->setup->stream.merge * c->setup->stream.merge), all = (double)c->tokens;
+    printf("%s: %lld samples in %lld file%s; %lld good, %lld bad\n", c->key, (long long)d->samples,
+           (long long)d->files, d->files == 1 ? "" : "s", (long long)c->good,
+           (long long)(c->bad + d->damaged));
+    if (tokens && all > 0)
+        printf("  %lld tokens, %.1f %% of them visual, %.1f %% learnt\n", (long long)c->tokens,
+               100 * (double)c->patches / merge / all, 100 * (double)c->supervised / all);
+    else if (!tokens)
+        printf("  tokens are not counted without a tokenizer: add model.path=FOLDER\n");
+    printf("  %lld pictures and slices of videos, %lld patches; %.1f MP decoded, %.0f samples/s, %.0f MP/s\n",
+           (long long)c->pictures, (long long)c->patches, c->megapixels, (double)d->samples / c->seconds,
+           c->megapixels / c->seconds);
+    if (tokens) print_buckets("tokens", c->token_bucket);
+    print_buckets("patches", c->patch_bucket);
+    printf("  over budget: %lld refused, %lld left out by data.truncation\n", (long long)c->over,
+           (long long)c->dropped);
+    if (tokens) printf("  nothing to learn: %lld\n", (long long)c->unlearnt);
+    if (c->unlearnt) print_where("no token of it is supervised", c, is_unlearnt);
+    if (c->plan.steps) print_plan(c);
+    for (int64_t i = 0; i < d->files; i++)
+        if (d->file[i].file.damage[0])
+            printf("  bad: %s: %s\n", d->file[i].file.path, d->file[i].file.damage);
+    for (int64_t i = 0; i < d->samples; i++)
+        if (c->found[i].bad) printf("  bad: %s\n", c->found[i].error);
+}
+
+static Json *buckets_json(const int64_t *bucket)
+{
+    Json *a = json_array();
+    for (int b = 0; b < BUCKETS; b++)
+        if (bucket[b])
+            json_array_append_new(a, json_pack("{sI sI}", "from", (json_int_t)(b ? (int64_t)1 << (b - 1) : 0),
+                                               "samples", (json_int_t)bucket[b]));
+    return a;
+}
+
+static Json *check_json(const Check *c)
+{
+    Json *bad = json_array();
+    for (int64_t i = 0; i < c->view.data.files; i++)
+        if (c->view.data.file[i].file.damage[0])
+            json_array_append_new(bad, json_string(c->view.data.file[i].file.damage));
+    for (int64_t i = 0; i < c->view.data.samples; i++)
+        if (c->found[i].bad) json_array_append_new(bad, json_string(c->found[i].error));
+    return json_pack(
+        "{ss sI sI sI sI sI sI sI sI sI sI sI so so so sf sf}", "data", c->key, "samples",
+        (json_int_t)c->view.data.samples, "good", (json_int_t)c->good, "over_budget", (json_int_t)c->over,
+        "dropped", (json_int_t)c->dropped, "unlearnt", (json_int_t)c->unlearnt, "pictures",
+        (json_int_t)c->pictures, "tokens", (json_int_t)c->tokens, "supervised", (json_int_t)c->supervised,
+        "patches", (json_int_t)c->patches, "samples_per_epoch", (json_int_t)c->pass, "steps_per_epoch",
+        (json_int_t)c->plan.steps, "token_histogram", buckets_json(c->token_bucket), "patch_histogram",
+        buckets_json(c->patch_bucket), "bad", bad, "megapixels", c->megapixels, "seconds", c->seconds);
+}
+
+static void check_close(Check *c)
+{
+    for (int64_t i = 0; c->found && i < c->view.data.samples; i++) free(c->found[i].error);
+    for (int i = 0; i < c->frees; i++) sample_scratch_close(&c->free[i]);
+    free(c->found), free(c->free);
+    data_view_close(&c->view);
+}
+
+static Status check_list(const DataSetup *s, const SourceList *sources, const char *key, bool train,
+                         Json *out, int64_t *bad)
+{
+    Check  c  = { .key = key, .setup = s };
+    Status st = data_view_open(&c.view, s, sources, key, true, true);
+    if (!st) st = check_all(&c);
+    if (!st) {
+        sum_up(&c);
+        *bad += c.bad + c.view.data.damaged;
+        if (train && s->model.tokenizer && c.good) st = plan_pass(&c, sources);
+    }
+    if (!st && out) json_array_append_new(out, check_json(&c));
+    else if (!st)   print_check(&c);
+    check_close(&c);
+    return st;
+}
+
+static Status check(const DataSetup *s, bool json)
+{
+    Json   *out = json ? json_array() : NULL;
+    int64_t bad = 0;
+    Status  st  = check_list(s, &s->recipe.data.train, s->source ? "files" : "data.train", true, out, &bad);
+    if (!st && s->recipe.data.eval.n) st = check_list(s, &s->recipe.data.eval, "data.eval", false, out, &bad);
+    if (!st && json) json_dumpf(out, stdout, JSON_INDENT(2)), putchar('\n');
+    json_decref(out);
+    if (!st && bad)
+        st = fail(E_DATA, "%lld bad sample%s or file%s", (long long)bad, bad == 1 ? "" : "s",
+                  bad == 1 ? "" : "s");
+    return st;
+}
+
+Status data_check(int argc, char **argv)
+{
+    DataSetup    s;
+    bool         json = false;
+    const Option options[] = { { "--json", NULL, &json }, { 0 } };
+    const char **plain = calloc((size_t)argc + 1, sizeof *plain);
+    int          n = 0;
+    Status       st = plain ? options_parse_any(argc, argv, options, plain, &n)
+                            : fail(E_FIT, "no memory for arguments");
+    if (!st) st = data_setup_open(&s, "data check", plain, n);
+    if (!st) {
+        st = check(&s, json);
+        data_setup_close(&s);
+    }
+    free(plain);
+    return st;
+}

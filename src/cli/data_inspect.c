@@ -1,0 +1,148 @@
+/* cli/data_inspect.c -- `treb data inspect`: a sample, or the micro-batches of a step, as the model will
+ * see them. */
+#include "cli/data.h"
+#include "cli/data_show.h"
+
+#include "cli/options.h"
+#include "data/index.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct Ask {
+    int64_t     sample, step;         /* step 0: a sample is asked for */
+    const char *html;
+    bool        table, plain;
+} Ask;
+
+static Status show_sample(Show *w, const DataView *v, int64_t id)
+{
+    Sample s;
+    TRY(sample_load(&s, w->scratch, &v->sample, id));
+    Status st = w->sample(w, &s, id, dataset_source(&v->data, id)->conf->channel);
+    if (!st && s.drop) fprintf(w->out, "too long: data.truncation leaves it out\n");
+    sample_close(&s);
+    return st;
+}
+
+static Status inspect_sample(Show *w, const DataSetup *s, int64_t number)
+{
+    DataView v;
+    TRY(data_view_open(&v, s, &s->recipe.data.train, "data.train", true, true));
+    w->conf = &v.sample;
+    Status st = number < v.data.samples ? OK
+                                        : fail(E_CONFIG, "--sample %lld: there are %lld, counted from 0",
+                                               (long long)number, (long long)v.data.samples);
+    if (!st) w->begin(w, "A sample as the model sees it");
+    if (!st) st = show_sample(w, &v, number);
+    if (!st) w->end(w);
+    data_view_close(&v);
+    return st;
+}
+
+static Status show_bin(Show *w, const DataView *v, const PackBin *b, int k, int64_t epoch)
+{
+    char   text[160];
+    Status st = OK;
+    snprintf(text, sizeof text, "micro-batch %d: %lld documents, %lld of %lld tokens, %lld of %lld patches",
+             k, (long long)b->docs, (long long)b->used.tokens, (long long)v->sample.budget.tokens,
+             (long long)b->used.patches, (long long)v->sample.budget.patches);
+    w->border(w, text);
+    for (int64_t i = 0; !st && i < b->docs; i++)
+        st = show_sample(w, v, dataset_id(&v->data, epoch, b->doc[i].at));
+    return st;
+}
+
+/* Plans as training does, up to the step that is asked for. */
+static Status show_step(Show *w, const DataView *v, Planner *p, Index *x, PackBin *bins, int64_t step)
+{
+    for (int64_t done = 0; done < step;) {
+        int64_t  epoch = p->epoch;
+        DocSize  size;
+        SizeKind kind = SIZE_BAD;
+        if (!planner_has_step(p)) {
+            Status st = index_measure(x, w->scratch, &v->sample, dataset_id(&v->data, epoch, p->position),
+                                      &size, &kind);
+            if (st && !sample_is_bad(st)) return st;
+            TRY(planner_put(p, !st && kind == SIZE_GOOD ? &size : NULL));
+            continue;
+        }
+        TRY(planner_take(p, bins));
+        Status st = OK;
+        for (int k = 0; k < p->micro; k++) {
+            if (done + 1 == step && !st) st = show_bin(w, v, &bins[k], k, epoch);
+            bin_close(&bins[k]);
+        }
+        TRY(st);
+        done++;
+    }
+    return OK;
+}
+
+static Status inspect_step(Show *w, const DataSetup *s, int64_t step)
+{
+    DataView v;
+    Planner  p;
+    Index    x = { 0 };
+    PackBin *bins = calloc((size_t)s->micro, sizeof *bins);
+    char     title[80];
+    if (!bins) return fail(E_FIT, "no memory for %d micro-batches", s->micro);
+    Status st = data_view_open(&v, s, &s->recipe.data.train, "data.train", false, true);
+    if (st) return free(bins), st;
+    w->conf = &v.sample;
+    planner_open(&p, &s->budget, v.data.pass, 1, s->micro);
+    st = index_open(&x, v.data.samples);
+    snprintf(title, sizeof title, "Step %lld as the model sees it", (long long)step);
+    if (!st) w->begin(w, title);
+    if (!st) st = show_step(w, &v, &p, &x, bins, step);
+    if (!st) w->end(w);
+    index_close(&x);
+    planner_close(&p);
+    data_view_close(&v);
+    free(bins);
+    return st;
+}
+
+static Status inspect(const DataSetup *s, const Ask *a)
+{
+    SampleScratch t;
+    Show          w = { .out = stdout, .scratch = &t, .table = a->table };
+    w.colour = !a->plain && isatty(STDOUT_FILENO);
+    if (!s->model.tokenizer)
+        return fail(E_CONFIG, "data inspect: tokens need a model; add model.path=FOLDER");
+    if (a->html && !(w.out = fopen(a->html, "wbe"))) return fail(E_IO, "%s: %s", a->html, strerror(errno));
+    if (a->html) show_page(&w);
+    else         show_terminal(&w);
+    Status st = sample_scratch_open(&t, s->model.tokenizer);
+    if (!st) st = a->step ? inspect_step(&w, s, a->step) : inspect_sample(&w, s, a->sample);
+    sample_scratch_close(&t);
+    if (!a->html) return st;
+    bool bad = ferror(w.out);
+    if ((fclose(w.out) || bad) && !st) st = fail(E_IO, "%s: %s", a->html, strerror(errno));
+    if (!st) printf("%s written\n", a->html);
+    return st;
+}
+
+Status data_inspect(int argc, char **argv)
+{
+    DataSetup    s;
+    Ask          a = { 0 };
+    const char  *sample = "0", *step = "0";
+    const Option options[] = { { "--sample", &sample, NULL }, { "--step", &step, NULL },
+                               { "--html", &a.html, NULL },   { "--tokens", NULL, &a.table },
+                               { "--plain", NULL, &a.plain }, { 0 } };
+    const char **plain = calloc((size_t)argc + 1, sizeof *plain);
+    int          n = 0;
+    Status       st = plain ? options_parse_any(argc, argv, options, plain, &n)
+                            : fail(E_FIT, "no memory for arguments");
+    if (!st) st = option_int("--sample", sample, 0, INT64_MAX, &a.sample);
+    if (!st) st = option_int("--step", step, 0, INT32_MAX, &a.step);
+    if (!st) st = data_setup_open(&s, "data inspect", plain, n);
+    if (!st) {
+        st = inspect(&s, &a);
+        data_setup_close(&s);
+    }
+    free(plain);
+    return st;
+}

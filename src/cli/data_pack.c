@@ -1,0 +1,204 @@
+/* cli/data_pack.c -- `treb data pack`: renders the data of a recipe once and for all into shards that a
+ * run maps; see data/format_bin.h. Text is tokenised and truncated, sizes are known, pictures stay
+ * encoded. */
+#include "cli/data.h"
+
+#include "base/clock.h"
+#include "base/folder.h"
+#include "base/thread.h"
+#include "cli/options.h"
+#include "data/format_bin.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BLOCK = 256 };                 /* samples rendered side by side, then written in order */
+
+typedef struct Packing {
+    const DataSetup *setup;
+    DataView         view;
+    const char      *out, *name;      /* folder; "train" or "eval" */
+    uint64_t         most;            /* bytes of a shard */
+    Sample           sample[BLOCK];
+    Status           status[BLOCK];
+    char            *error[BLOCK];
+    int64_t          first;           /* position of sample[0] */
+    SampleScratch   *scratch;         /* one per thread that may be at work */
+    int              scratches;
+    pthread_mutex_t  lock;
+    Pool             pool;
+    BinWriter        writer;
+    FILE            *quarantine;
+    int64_t          shards, samples, tokens, bytes, dropped, bad;
+} Packing;
+
+static Status load_one(void *arg, int64_t i)
+{
+    Packing      *p = arg;
+    SampleScratch t;
+    pthread_mutex_lock(&p->lock);
+    t = p->scratch[--p->scratches];
+    pthread_mutex_unlock(&p->lock);
+    p->status[i] =
+        sample_load(&p->sample[i], &t, &p->view.sample, dataset_id(&p->view.data, 0, p->first + i));
+    if (p->status[i]) p->error[i] = strdup(status_text());
+    pthread_mutex_lock(&p->lock);
+    p->scratch[p->scratches++] = t;
+    pthread_mutex_unlock(&p->lock);
+    return OK;
+}
+
+static Status shard_finish(Packing *p)
+{
+    if (!p->writer.file) return OK;
+    p->bytes += (int64_t)p->writer.at;
+    return bin_finish(&p->writer, p->view.settings);
+}
+
+static Status shard_next(Packing *p)
+{
+    char name[64];
+    Path path;
+    if (p->writer.file && p->writer.at < p->most) return OK;
+    TRY(shard_finish(p));
+    snprintf(name, sizeof name, "%s-%05lld.treb", p->name, (long long)p->shards++);
+    TRY(path_join(path, p->out, name));
+    return bin_create(&p->writer, path);
+}
+
+static Status bad(Packing *p, Status st, const char *text)
+{
+    Path path;
+    bool skip = !strcmp(p->setup->recipe.data.bad_sample, "skip");
+    if (!skip || !sample_is_bad(st))
+        return fail(st, "%s%s", text, skip ? "" : "; data.bad_sample: skip would go on without it");
+    if (!p->quarantine) {
+        TRY(path_join(path, p->out, "quarantine.jsonl"));
+        p->quarantine = fopen(path, "wbe");
+    }
+    Json *line = json_pack("{ss}", "error", text);
+    if (p->quarantine && line) json_dumpf(line, p->quarantine, 0), putc('\n', p->quarantine);
+    json_decref(line);
+    if (++p->bad < 2 || p->bad * 100 <= p->view.data.pass) return OK;
+    return fail(E_DATA, "%lld of %lld samples are bad, more than 1 %%; the latest: %s", (long long)p->bad,
+                (long long)p->view.data.pass, text);
+}
+
+static Status write_one(Packing *p, int64_t i)
+{
+    Sample *s = &p->sample[i];
+    if (p->status[i]) return bad(p, p->status[i], p->error[i] ? p->error[i] : "");
+    if (s->drop) return p->dropped++, OK;
+    TRY(shard_next(p));
+    Status st = bin_add(&p->writer, s, &p->scratch[0], &p->view.sample);
+    if (st && p->writer.broken) return st;
+    if (st) {
+        char text[1024];
+        snprintf(text, sizeof text, "%s: %s", s->record.where, status_text());
+        return bad(p, st, text);
+    }
+    p->samples++, p->tokens += s->size.tokens;
+    return OK;
+}
+
+static Status pack_block(Packing *p)
+{
+    int64_t left = p->view.data.pass - p->first, n = left < BLOCK ? left : BLOCK;
+    Status  st   = pool_run(&p->pool, n, load_one, p);
+    for (int64_t i = 0; i < n; i++) {
+        if (!st) st = write_one(p, i);
+        sample_close(&p->sample[i]);
+        free(p->error[i]);
+        p->error[i] = NULL;
+    }
+    p->first += n;
+    return st;
+}
+
+static Status packing_open(Packing *p, const SourceList *sources, const char *key)
+{
+    int threads = cpu_count();
+    TRY(data_view_open(&p->view, p->setup, sources, key, true,
+                       !strcmp(p->setup->recipe.data.bad_sample, "skip")));
+    p->scratch = calloc((size_t)threads, sizeof *p->scratch);
+    if (!p->scratch) return fail(E_FIT, "no memory for %d threads", threads);
+    for (; p->scratches < threads; p->scratches++)
+        TRY(sample_scratch_open(&p->scratch[p->scratches], p->setup->model.tokenizer));
+    return pool_open(&p->pool, threads - 1);
+}
+
+static void packing_close(Packing *p)
+{
+    pool_close(&p->pool);
+    bin_abandon(&p->writer);
+    for (int i = 0; i < p->scratches; i++) sample_scratch_close(&p->scratch[i]);
+    free(p->scratch);
+    if (p->quarantine) fclose(p->quarantine);
+    data_view_close(&p->view);
+}
+
+static Status pack_list(const DataSetup *s, const SourceList *sources, const char *key, const char *name,
+                        const char *out, uint64_t most)
+{
+    Packing *p = calloc(1, sizeof *p);
+    if (!p) return fail(E_FIT, "no memory to pack");
+    *p = (Packing){ .setup = s, .out = out, .name = name, .most = most };
+    double from = clock_now();
+    pthread_mutex_init(&p->lock, NULL);
+    Status st = packing_open(p, sources, key);
+    while (!st && p->first < p->view.data.pass) st = pack_block(p);
+    if (!st) st = shard_finish(p);
+    if (!st && p->samples == 0) st = fail(E_DATA, "%s: not one sample of it can be used", key);
+    double seconds = clock_now() - from;
+    if (!st)
+        printf("%s: %lld samples, %lld tokens in %lld shard%s of %.1f MB together, %.0f samples/s; %lld left "
+               "out for their length, %lld bad\n",
+               key, (long long)p->samples, (long long)p->tokens, (long long)p->shards,
+               p->shards == 1 ? "" : "s", (double)p->bytes / 1e6, (double)p->samples / seconds,
+               (long long)p->dropped, (long long)p->bad);
+    packing_close(p);
+    pthread_mutex_destroy(&p->lock);
+    free(p);
+    return st;
+}
+
+static Status pack(const DataSetup *s, const char *out, uint64_t most)
+{
+    bool empty;
+    if (!s->model.tokenizer) return fail(E_CONFIG, "data pack: tokens need a model; add model.path=FOLDER");
+    TRY(folder_is_empty(out, &empty));
+    if (!empty) return fail(E_IO, "%s: not empty; name a new folder", out);
+    TRY(folder_make(out));
+    TRY(pack_list(s, &s->recipe.data.train, "data.train", "train", out, most));
+    if (s->recipe.data.eval.n) TRY(pack_list(s, &s->recipe.data.eval, "data.eval", "eval", out, most));
+    printf("to use it: data.train[0].path=\"%s/train-*.treb\"\n", out);
+    return OK;
+}
+
+Status data_pack(int argc, char **argv)
+{
+    DataSetup    s;
+    const char  *megabytes = "1024";
+    const Option options[] = { { "--shard-mb", &megabytes, NULL }, { 0 } };
+    const char **plain = calloc((size_t)argc + 1, sizeof *plain), *out = NULL;
+    int          n = 0, kept = 0;
+    int64_t      most = 0;
+    Status       st = plain ? options_parse_any(argc, argv, options, plain, &n)
+                            : fail(E_FIT, "no memory for arguments");
+    if (!st) st = option_int("--shard-mb", megabytes, 1, 1 << 20, &most);
+    for (int i = 0; !st && i < n; i++) { /* the last one that is no override is the folder */
+        bool last = !strchr(plain[i], '=');
+        for (int k = i + 1; k < n; k++) last &= strchr(plain[k], '=') != NULL;
+        if (last && i > 0) out = plain[i];
+        else plain[kept++] = plain[i];
+    }
+    if (!st && !out)
+        st = fail(E_CONFIG, "data pack: a recipe and a folder to write to are wanted; see treb help data");
+    if (!st) st = data_setup_open(&s, "data pack", plain, kept);
+    if (!st) {
+        st = pack(&s, out, (uint64_t)most << 20);
+        data_setup_close(&s);
+    }
+    free(plain);
+    return st;
+}

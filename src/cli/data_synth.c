@@ -1,0 +1,43 @@
+/* cli/data_synth.c -- `treb data synth`: draws the demo set into a folder. */
+#include "base/clock.h"
+#include "cli/options.h"
+#include "data/synth.h"
+
+#include <stdio.h>
+
+static void report(const SynthConf *c, double seconds)
+{
+    printf("%s: %lld questions to train on, %lld held out, drawn in %.1f s (seed %llu)\n", c->dir,
+           (long long)c->items[SYNTH_TRAIN], (long long)c->items[SYNTH_EVAL], seconds, (unsigned long long)c->seed);
+    printf("  right without the picture:");
+    for (int i = 0; i < synth_channels(); i++) {
+        int answers, pictures;
+        const char *name = synth_channel(i, &answers, &pictures);
+        if (pictures) printf(" %s 1/%d ", name, answers);
+    }
+    putchar('\n');
+}
+
+Status data_synth(int argc, char **argv);              /* of the table in cmd_data.c */
+
+Status data_synth(int argc, char **argv)
+{
+    SynthConf conf = { 0 };
+    const char *train = "40000", *eval = "900", *seed = "1";
+    const Option options[] = {
+        { "--out", &conf.dir, NULL }, { "--train", &train, NULL }, { "--eval", &eval, NULL }, { "--seed", &seed, NULL }, { 0 },
+    };
+    int64_t s;
+    bool drawn;
+    TRY(options_parse(argc, argv, options, NULL, 0));
+    if (!conf.dir) return fail(E_CONFIG, "data synth: --out DIR says where to");
+    TRY(option_int("--train", train, 0, 10000000, &conf.items[SYNTH_TRAIN]));
+    TRY(option_int("--eval", eval, 2 * synth_channels(), 10000000, &conf.items[SYNTH_EVAL]));
+    TRY(option_int("--seed", seed, 0, 9000000000000000, &s));
+    conf.seed = (uint64_t)s;
+    double start = clock_now();
+    TRY(synth_write(&conf, &drawn));
+    if (drawn) report(&conf, clock_now() - start);
+    else       printf("%s: drawn already, nothing to do\n", conf.dir);
+    return OK;
+}

@@ -1,0 +1,288 @@
+/* data/chat.c -- the ChatML template with vision tokens as plain rules: a conversation to ids and targets.
+ *
+ * Special tokens split the text, and what stands between two of them is one stretch for the tokenizer:
+ * "user\n" and the words after it are encoded together, as the reference encodes the whole rendered string. So
+ * text waits in `text` until a special token comes. While rendering, targets hold a flag per token (learnt or
+ * not); at the end flags become shifted targets. */
+#include "data/chat.h"
+
+#include <string.h>
+
+typedef struct Render {
+    const Chat         *chat;
+    TokenScratch       *scratch;
+    const Conversation *c;
+    const Grid         *grid;
+    Ids                *ids, *learn;
+    Text                text;            /* not encoded yet; its first `head` bytes are a turn's header */
+    size_t              head;
+    bool                frame, content;  /* are headers learnt; is what follows them */
+    Text                decoded;
+} Render;
+
+LossSpan loss_named(const char *word)
+{
+    if (!strcmp(word, "all")) return LOSS_ALL;
+    return !strcmp(word, "last_round") ? LOSS_LAST_ROUND : LOSS_ASSISTANT;
+}
+
+Truncation truncation_named(const char *word)
+{
+    if (!strcmp(word, "right")) return TRUNCATE_RIGHT;
+    return !strcmp(word, "delete") ? TRUNCATE_DELETE : TRUNCATE_ERROR;
+}
+
+Status chat_tokens(ChatTokens *c, const Tokenizer *t)
+{
+    *c = (ChatTokens){
+        .im_start     = tokenizer_id(t, "<|im_start|>"),
+        .im_end       = tokenizer_id(t, "<|im_end|>"),
+        .endoftext    = tokenizer_id(t, "<|endoftext|>"),
+        .vision_start = tokenizer_id(t, "<|vision_start|>"),
+        .vision_end   = tokenizer_id(t, "<|vision_end|>"),
+        .image_pad    = tokenizer_id(t, "<|image_pad|>"),
+        .video_pad    = tokenizer_id(t, "<|video_pad|>"),
+    };
+    if (c->im_start < 0 || c->im_end < 0 || c->endoftext < 0)
+        return fail(E_DATA, "the tokenizer has no %s among its added tokens; conversations need <|im_start|>, "
+                            "<|im_end|> and <|endoftext|>",
+                    c->im_start < 0 ? "<|im_start|>" : c->im_end < 0 ? "<|im_end|>" : "<|endoftext|>");
+    return OK;
+}
+
+static Status flag(Render *r, bool learn) { return ids_repeat(r->learn, learn, r->ids->n - r->learn->n); }
+
+/* The next place at or after p where the text of a token that only media may make stands; its length. */
+static const char *reserved_find(const char *p, const char *end, size_t *len)
+{
+    static const char *const reserved[] = { "<|vision_start|>", "<|image_pad|>", "<|video_pad|>" };
+    for (; (p = memchr(p, '<', (size_t)(end - p))); p++)
+        for (int i = 0; i < 3; i++) {
+            *len = strlen(reserved[i]);
+            if ((size_t)(end - p) >= *len && !memcmp(p, reserved[i], *len)) return p;
+        }
+    return NULL;
+}
+
+static Status encode(Render *r, const char *text, size_t n)
+{
+    const Tokenizer *t = r->chat->tokenizer;
+    const char      *end = text + n;
+    size_t           len;
+    for (const char *p = text, *hit; p < end; p = hit ? hit + len : end) {
+        hit = reserved_find(p, end, &len);
+        TRY(tokenizer_encode(t, r->scratch, r->ids, p, (size_t)((hit ? hit : end) - p), false));
+        if (hit) TRY(tokenizer_encode(t, r->scratch, r->ids, hit, len, true));
+    }
+    return OK;
+}
+
+/* Tokens from row `from` on that begin inside the header. One may reach into the content ("\n" and a content
+ * that begins with a line break are often one token): no generation prompt ends so, thus it is not learnt. */
+static Status header_tokens(Render *r, int64_t from, int64_t *n)
+{
+    r->decoded.n = 0;
+    for (*n = 0; from + *n < r->ids->n && r->decoded.n < r->head; ++*n)
+        TRY(tokenizer_decode(r->chat->tokenizer, &r->decoded, r->ids->v + from + *n, 1, false));
+    return OK;
+}
+
+/* Encodes the text that waits. */
+static Status flush(Render *r)
+{
+    int64_t from = r->ids->n, header = 0;
+    if (r->text.n) TRY(encode(r, r->text.v, r->text.n));
+    if (r->head && r->frame != r->content) TRY(header_tokens(r, from, &header));
+    TRY(ids_repeat(r->learn, r->frame, header));
+    r->text.n = r->head = 0;
+    return flag(r, r->content);
+}
+
+static Status special(Render *r, int32_t id, bool learn)
+{
+    TRY(flush(r));
+    TRY(ids_push(r->ids, id));
+    return flag(r, learn);
+}
+
+static Status words(Render *r, const char *s) { return text_push(&r->text, s, strlen(s)); }
+
+static Status header(Render *r, const char *role)
+{
+    TRY(special(r, r->chat->token.im_start, r->frame));
+    TRY(words(r, role));
+    r->head = r->text.n;
+    return OK;
+}
+
+/* The line break after a turn is learnt where headers are; the next special token encodes it. */
+static Status footer(Render *r)
+{
+    TRY(special(r, r->chat->token.im_end, r->content));
+    r->content = r->frame;
+    return words(r, "\n");
+}
+
+static Status pads(Render *r, int32_t pad, int64_t n)
+{
+    TRY(special(r, r->chat->token.vision_start, r->content));
+    TRY(ids_repeat(r->ids, pad, n));
+    TRY(flag(r, false));
+    return special(r, r->chat->token.vision_end, r->content);
+}
+
+static int64_t slice_tokens(const Chat *chat, const Grid *g)
+{
+    int64_t m = chat->merge;
+    REQUIRE(m > 0 && g->t > 0 && g->h > 0 && g->w > 0 && g->h % m == 0 && g->w % m == 0,
+            "grid (%lld, %lld, %lld), merge %lld", (long long)g->t, (long long)g->h, (long long)g->w,
+            (long long)m);
+    return g->h / m * (g->w / m);
+}
+
+static Status video(Render *r, const Media *m, const Grid *g, int64_t n)
+{
+    const ChatTokens *t = &r->chat->token;
+    REQUIRE(m->seconds, "a video without seconds: video_choose comes before chat_render");
+    if (r->chat->video_outer) TRY(special(r, t->vision_start, r->content));
+    for (int64_t s = 0; s < g->t; s++) {
+        TRY(text_printf(&r->text, "<%.1f seconds>", m->seconds[s]));
+        TRY(pads(r, t->video_pad, n));
+    }
+    return r->chat->video_outer ? special(r, t->vision_end, r->content) : OK;
+}
+
+static Status item(Render *r, const ChatItem *it)
+{
+    const ChatTokens *t = &r->chat->token;
+    if (it->kind == ITEM_TEXT) return text_push(&r->text, it->text, it->len);
+    if (t->vision_start < 0 || t->vision_end < 0 || (it->kind == ITEM_IMAGE ? t->image_pad : t->video_pad) < 0)
+        return fail(E_DATA, "the tokenizer has no vision tokens; it cannot serve pictures");
+    const Grid *g = &r->grid[it->media];
+    int64_t     n = slice_tokens(r->chat, g);
+    return it->kind == ITEM_IMAGE ? pads(r, t->image_pad, g->t * n) : video(r, &r->c->media[it->media], g, n);
+}
+
+static bool role_at(const Conversation *c, int i, Role role)
+{
+    return i >= 0 && i < c->turns && c->turn[i].role == role;
+}
+
+/* Tool answers in a row share one user turn; the first one's `loss` speaks for all. */
+static Status turn(Render *r, int i, bool content)
+{
+    static const char *const headers[] = { "system\n", "user\n", "assistant\n", "user" };
+    const Conversation *c = r->c;
+    const ChatTurn     *t = &c->turn[i];
+    bool                tool = t->role == ROLE_TOOL;
+    if (!tool || !role_at(c, i - 1, ROLE_TOOL)) {
+        TRY(flush(r));
+        r->content = content, r->frame = r->chat->loss == LOSS_ALL && t->loss != 0;
+        TRY(header(r, headers[t->role]));
+    }
+    if (tool) TRY(words(r, "\n<tool_response>\n"));
+    for (int k = 0; k < t->items; k++) TRY(item(r, &c->item[t->first + k]));
+    if (tool) TRY(words(r, "\n</tool_response>"));
+    return tool && role_at(c, i + 1, ROLE_TOOL) ? OK : footer(r);
+}
+
+/* The turn after which the last round's answers stand: the user's, before the last answer. */
+static int last_question(const Conversation *c)
+{
+    int i = c->turns - 1;
+    while (i >= 0 && c->turn[i].role != ROLE_ASSISTANT) i--;
+    while (i >= 0 && c->turn[i].role != ROLE_USER) i--;
+    return i;
+}
+
+static Status turns(Render *r)
+{
+    const Conversation *c = r->c;
+    const Chat         *chat = r->chat;
+    int                 n = c->turns, question = chat->loss == LOSS_LAST_ROUND ? last_question(c) : -1;
+    if (chat->prompt_only && role_at(c, n - 1, ROLE_ASSISTANT)) n--;
+    for (int i = 0; i < n; i++) {
+        const ChatTurn *t = &c->turn[i];
+        bool answer = t->role == ROLE_ASSISTANT && i > question;
+        if (t->role == ROLE_SYSTEM && i) continue;       /* the template shows one at the top only */
+        TRY(turn(r, i, t->loss >= 0 ? t->loss : answer || chat->loss == LOSS_ALL));
+    }
+    if (chat->prompt_only) TRY(header(r, "assistant\n"));
+    return flush(r);
+}
+
+static Status plain(Render *r)
+{
+    r->content = r->frame = true;
+    TRY(item(r, &r->c->item[0]));
+    return r->chat->prompt_only ? flush(r) : special(r, r->chat->token.endoftext, true);
+}
+
+/* Row i predicts token i + 1, where that is learnt. */
+static void shift(const Ids *ids, Ids *targets, int64_t from, bool none)
+{
+    for (int64_t i = from; i < ids->n; i++)
+        targets->v[i] = i + 1 < ids->n && targets->v[i + 1] && !none ? ids->v[i + 1] : -1;
+}
+
+Status chat_render(const Chat *chat, TokenScratch *s, Ids *ids, Ids *targets, const Conversation *c,
+                   const Grid *grid)
+{
+    Render  r = { .chat = chat, .scratch = s, .c = c, .grid = grid, .ids = ids, .learn = targets };
+    int64_t from = ids->n;
+    REQUIRE(targets->n == from, "%lld ids and %lld targets", (long long)from, (long long)targets->n);
+    Status st = c->plain ? plain(&r) : turns(&r);
+    if (st) ids->n = targets->n = from;
+    else    shift(ids, targets, from, chat->prompt_only);
+    text_close(&r.text);
+    text_close(&r.decoded);
+    return st;
+}
+
+/* Where to cut so that max rows are left at most and no medium is cut. Visual tokens come from media alone, so
+ * their runs in the document are the media's slices in order. */
+static int64_t cut_find(const Chat *chat, int *medias, const Ids *ids, int64_t from, int64_t cut,
+                        const Conversation *c, const Grid *grid)
+{
+    int64_t i = from;
+    for (*medias = 0; *medias < c->medias; ++*medias) {
+        const Grid *g = &grid[*medias];
+        int64_t     n = slice_tokens(chat, g), runs = c->media[*medias].video ? g->t : 1, first = -1;
+        if (runs == 1) n *= g->t;
+        for (int64_t k = 0; k < runs; k++) {
+            while (i < ids->n && ids->v[i] != chat->token.image_pad && ids->v[i] != chat->token.video_pad) i++;
+            if (first < 0) first = i - 1;
+            i += n;
+        }
+        if (i < cut) continue;                            /* the vision_end at row i is inside as well */
+        return first < cut ? first : cut;
+    }
+    return cut;
+}
+
+/* An answer without its end is not learnt from: back over the run of targets that the cut has opened. */
+static void unlearn_open(Ids *targets, int64_t from, int64_t cut)
+{
+    for (int64_t i = cut; i-- > from && targets->v[i] >= 0;) targets->v[i] = -1;
+}
+
+Status chat_truncate(const Chat *chat, ChatFit *fit, Ids *ids, Ids *targets, int64_t from,
+                     const Conversation *c, const Grid *grid, int64_t max_length, Truncation how)
+{
+    int64_t n = ids->n - from, cut = from + max_length;
+    *fit = (ChatFit){ .medias = c->medias };
+    if (n > max_length && how == TRUNCATE_ERROR)
+        return fail(E_DATA, "%lld tokens, and data.max_length is %lld; raise it, or set data.truncation to "
+                            "delete or right", (long long)n, (long long)max_length);
+    if (n > max_length && how == TRUNCATE_DELETE) fit->drop = true;
+    if (n > max_length && how == TRUNCATE_RIGHT) {
+        cut = cut_find(chat, &fit->medias, ids, from, cut, c, grid);
+        bool open = cut > from && targets->v[cut - 1] >= 0;       /* the row that lost what it predicts */
+        if (open && !c->plain && chat->loss != LOSS_ALL) unlearn_open(targets, from, cut);
+        else if (open) targets->v[cut - 1] = -1;
+        ids->n = targets->n = cut;
+    }
+    fit->tokens = ids->n - from;
+    for (int64_t i = from; i < targets->n; i++) fit->supervised += targets->v[i] >= 0;
+    return OK;
+}

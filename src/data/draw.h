@@ -1,0 +1,38 @@
+/* data/draw.h -- a tiny rasteriser: filled figures with smooth edges and words in a small bitmap font.
+ *
+ * For pictures this tree draws itself (the demo set, fixtures of tests). A figure is laid over what is there;
+ * a pixel on its edge is mixed by the share the figure covers. Coordinates are in pixels, y downwards, and the
+ * centre of the first pixel is (0.5, 0.5); what falls outside the canvas is cut off. */
+#ifndef DATA_DRAW_H
+#define DATA_DRAW_H
+
+#include "base/status.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct Canvas { int64_t h, w; uint8_t *rgb; size_t room; } Canvas;    /* (h, w, 3); a zeroed one is ready */
+typedef struct Rgb { uint8_t r, g, b; } Rgb;
+
+typedef enum { FIGURE_CIRCLE, FIGURE_SQUARE, FIGURE_TRIANGLE, FIGURE_CROSS, FIGURE_RING, FIGURE_BAR, FIGURE_N } Figure;
+
+enum { GLYPH_W = 5, GLYPH_H = 7, GLYPH_STEP = 6 };       /* cells of a glyph; from one glyph to the next */
+
+/* Makes the canvas h by w and fills it; memory is kept from one picture to the next. */
+MUST Status canvas_open(Canvas *c, int64_t h, int64_t w, Rgb fill);
+void        canvas_close(Canvas *c);                     /* twice is fine */
+
+/* radius: of the circle that the figure fits in; turn: radians, clockwise. */
+void draw_figure(Canvas *c, Figure f, double x, double y, double radius, double turn, Rgb colour);
+
+/* Digits and letters (drawn as capitals), cells of `cell` pixels, the upper left corner at (x, y). Anything
+ * else is a blank. */
+void draw_text(Canvas *c, const char *text, double x, double y, double cell, Rgb colour);
+double text_width(const char *text, double cell);        /* height is GLYPH_H * cell */
+
+/* From the colour that is there towards `to`, 0 at the left or top edge and `most` (0 … 1) at the other. */
+void draw_shade(Canvas *c, Rgb to, double most, bool down);
+/* Every channel moved by at most `by` (0 … 127) levels, a pure function of (seed, stream). */
+void draw_grain(Canvas *c, int by, uint64_t seed, uint64_t stream);
+
+#endif

@@ -1,0 +1,167 @@
+/* data/format_bin_write.c -- writes packed shards; see format_bin.h. */
+#include "data/format_bin.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+static Status put(BinWriter *w, const void *bytes, size_t n)
+{
+    if (n && fwrite(bytes, 1, n, w->file) != n)
+        return w->broken = true, fail(E_IO, "%s: %s", w->temp, strerror(errno));
+    if (n) XXH3_64bits_update(w->hash, bytes, n);
+    w->at += n;
+    return OK;
+}
+
+static Status pad(BinWriter *w)
+{
+    static const char zeros[8];
+    return put(w, zeros, (size_t)(-w->at & 7));
+}
+
+Status bin_create(BinWriter *w, const char *path)
+{
+    BinHead head = { .magic = "unready" };
+    *w = (BinWriter){ .hash = XXH3_createState() };
+    if (snprintf(w->path, sizeof w->path, "%s", path) >= (int)sizeof w->path)
+        return bin_abandon(w), fail(E_IO, "%.80s…: too long a path", path);
+    snprintf(w->temp, sizeof w->temp, "%s.tmp", w->path);
+    w->file = fopen(w->temp, "wbe");
+    Status st = !w->hash   ? fail(E_FIT, "no memory for a hash")
+                : !w->file ? fail(E_IO, "%s: %s", w->temp, strerror(errno))
+                           : OK;
+    if (!st) XXH3_64bits_reset(w->hash), st = put(w, &head, sizeof head);
+    if (st) bin_abandon(w);
+    return st;
+}
+
+static Status row_push(BinWriter *w, BinRow r)
+{
+    if (w->rows == w->room) {
+        int64_t room = w->room ? 2 * w->room : 1024;
+        BinRow *more = realloc(w->row, (size_t)room * sizeof *more);
+        if (!more) return fail(E_FIT, "no memory for a table of %lld samples", (long long)room);
+        w->row = more, w->room = room;
+    }
+    w->row[w->rows++] = r;
+    return OK;
+}
+
+/* Lengths stand before the files: written with a hole that is filled once all have been read. */
+static Status files_put(BinWriter *w, const Sample *s, SampleScratch *t, const SampleConf *c, int files,
+                        const int *which)
+{
+    uint64_t *len = calloc((size_t)files + 1, sizeof *len);
+    char     *all = NULL;
+    size_t    n = 0;
+    Status    st = len ? OK : fail(E_FIT, "no memory for %d lengths", files);
+    for (int i = 0; !st && i < files; i++) {
+        const void *bytes;
+        size_t      more;
+        st = sample_bytes(&bytes, &more, s, t, c, which[i]);
+        char *bigger = st ? NULL : realloc(all, n + more + 1);
+        if (!st && !bigger) st = fail(E_FIT, "no memory for pictures of %zu bytes", n + more);
+        if (st) break;
+        all = bigger;
+        memcpy(all + n, bytes, more);
+        n += more, len[i] = more;
+    }
+    if (!st) st = put(w, len, (size_t)files * sizeof *len);
+    if (!st) st = put(w, all, n);
+    free(len), free(all);
+    return st;
+}
+
+/* Only frames that are shown are kept: slices are renumbered to those. */
+static Status slices_put(BinWriter *w, const Sample *s, int *which, int *files)
+{
+    for (int64_t i = 0; i < s->slices; i++) {
+        RecordSlice v = s->slice[i];
+        int32_t    *end[2] = { &v.a, &v.b };
+        for (int k = 0; k < 2; k++) {
+            int at = 0;
+            if (*end[k] < 0) continue;
+            while (at < *files && which[at] != *end[k]) at++;
+            if (at == *files) which[(*files)++] = *end[k];
+            *end[k] = at;
+        }
+        TRY(put(w, &v, sizeof v));
+    }
+    return OK;
+}
+
+static Status sample_put(BinWriter *w, const Sample *s, SampleScratch *t, const SampleConf *c, BinRow *r)
+{
+    int   *which = calloc((size_t)s->frames + 1, sizeof *which), files = 0;
+    Status st = which ? OK : fail(E_FIT, "no memory for %d frames", s->frames);
+    if (!st) st = put(w, s->ids.v, (size_t)s->ids.n * 4);
+    if (!st) st = put(w, s->targets.v, (size_t)s->targets.n * 4);
+    if (!st) st = pad(w);
+    if (!st) st = slices_put(w, s, which, &files);
+    if (!st) st = files_put(w, s, t, c, files, which);
+    if (!st) st = put(w, s->record.where, strlen(s->record.where));
+    free(which);
+    r->files = (uint32_t)files, r->where_bytes = (uint32_t)strlen(s->record.where);
+    return st;
+}
+
+Status bin_add(BinWriter *w, const Sample *s, SampleScratch *t, const SampleConf *c)
+{
+    BinRow r = { .tokens = (uint32_t)s->size.tokens, .supervised = (uint32_t)s->size.supervised,
+                 .patches = (uint32_t)s->size.patches, .slices = (uint32_t)s->slices };
+    uint64_t before;
+    TRY(pad(w));
+    before = r.at = w->at;
+    XXH3_64bits_reset(w->hash);
+    Status st = sample_put(w, s, t, c, &r);
+    if (st) {                                               /* as if it had never been tried */
+        w->at = before;
+        w->broken |= fseeko(w->file, (off_t)before, SEEK_SET) != 0;
+        return st;
+    }
+    r.bytes = w->at - r.at, r.hash = XXH3_64bits_digest(w->hash);
+    return row_push(w, r);
+}
+
+static Status tables_put(BinWriter *w, BinHead *h, const char *settings)
+{
+    TRY(pad(w));
+    h->settings_at = w->at, h->settings_bytes = strlen(settings);
+    TRY(put(w, settings, strlen(settings)));
+    TRY(pad(w));
+    h->rows_at = w->at, h->samples = (uint64_t)w->rows;
+    h->rows_hash = XXH3_64bits(w->row, (size_t)w->rows * sizeof *w->row);
+    TRY(put(w, w->row, (size_t)w->rows * sizeof *w->row));
+    h->file_bytes = w->at;
+    h->hash = XXH3_64bits(h, sizeof *h - sizeof h->hash);
+    if (fseeko(w->file, 0, SEEK_SET) || fwrite(h, sizeof *h, 1, w->file) != 1 || fflush(w->file) ||
+        fsync(fileno(w->file)))
+        return fail(E_IO, "%s: %s", w->temp, strerror(errno));
+    return OK;
+}
+
+Status bin_finish(BinWriter *w, const Json *settings)
+{
+    BinHead h = { .magic = BIN_MAGIC, .version = BIN_VERSION, .bytes = sizeof h };
+    char   *text = json_dumps(settings, JSON_COMPACT | JSON_SORT_KEYS);
+    Status  st = text ? tables_put(w, &h, text) : fail(E_FIT, "no memory for a few settings");
+    free(text);
+    if (!st && ftruncate(fileno(w->file), (off_t)w->at)) st = fail(E_IO, "%s: %s", w->temp, strerror(errno));
+    if (w->file && fclose(w->file) && !st) st = fail(E_IO, "%s: %s", w->temp, strerror(errno));
+    w->file = NULL;
+    if (!st && rename(w->temp, w->path)) st = fail(E_IO, "%s: %s", w->path, strerror(errno));
+    if (st) unlink(w->temp);
+    bin_abandon(w);
+    return st;
+}
+
+void bin_abandon(BinWriter *w)
+{
+    if (w->file) fclose(w->file), unlink(w->temp);
+    XXH3_freeState(w->hash);
+    free(w->row);
+    *w = (BinWriter){ 0 };
+}

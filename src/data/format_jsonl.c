@@ -1,0 +1,142 @@
+/* data/format_jsonl.c -- JSON Lines: an object a line, found again by an index of offsets; blank lines are
+ * passed over. Nothing is parsed on opening: a million lines are a scan for newlines.
+ *
+ * Also the format "json": one array of such objects, as some well-known sets are distributed. Its index
+ * knows brackets and strings and nothing else; each element is parsed, and judged, when it is read. */
+#include "data/format.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct Lines {
+    Offsets from, to;                /* bytes of each sample */
+    Offsets blank;                   /* number of the sample that follows each blank line */
+} Lines;
+
+static bool is_space(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
+
+static size_t skip_space(const FormatFile *f, size_t at)
+{
+    while (at < f->len && is_space(f->bytes[at])) at++;
+    return at;
+}
+
+static size_t skip_mark(const FormatFile *f)
+{
+    return f->len >= 3 && !memcmp(f->bytes, "\xef\xbb\xbf", 3) ? 3 : 0;
+}
+
+static Lines *lines_new(FormatFile *f)
+{
+    Lines *l = keep_take(&f->keep, sizeof *l);
+    f->self = l;
+    return l;
+}
+
+static void lines_close(FormatFile *f)
+{
+    Lines *l = f->self;
+    if (!l) return;
+    offsets_close(&l->from), offsets_close(&l->to), offsets_close(&l->blank);
+}
+
+static Status jsonl_index(FormatFile *f, const FormatConf *conf)
+{
+    Lines *l = lines_new(f);
+    for (size_t at = skip_mark(f); at < f->len;) {
+        const char *end  = memchr(f->bytes + at, '\n', f->len - at);
+        size_t      stop = end ? (size_t)(end - f->bytes) : f->len, text = at;
+        while (text < stop && is_space(f->bytes[text])) text++;
+        if (text == stop) {
+            if (end) TRY(offsets_push(&l->blank, (uint64_t)l->from.n));
+        } else {
+            TRY(offsets_push(&l->from, at));
+            TRY(offsets_push(&l->to, stop));
+        }
+        at = stop + 1;
+    }
+    f->samples = l->from.n;
+    return OK;
+}
+
+/* Sample i stands behind all blank lines that were seen before it. */
+static int64_t line_of(const Lines *l, int64_t i)
+{
+    int64_t lo = 0, hi = l->blank.n;
+    while (lo < hi) {
+        int64_t mid = (lo + hi) / 2;
+        if (l->blank.v[mid] <= (uint64_t)i) lo = mid + 1;
+        else hi = mid;
+    }
+    return i + 1 + lo;
+}
+
+static void lines_text(const FormatFile *f, int64_t i, Record *r)
+{
+    const Lines *l = f->self;
+    r->kind = RECORD_JSON;
+    r->text = f->bytes + l->from.v[i];
+    r->len  = (size_t)(l->to.v[i] - l->from.v[i]);
+}
+
+static Status jsonl_read(const FormatFile *f, int64_t i, Record *r)
+{
+    snprintf(r->where, sizeof r->where, "%s:%lld", f->path, (long long)line_of(f->self, i));
+    return lines_text(f, i, r), OK;
+}
+
+/* The end of the element that begins at `at`: the comma or bracket behind it at depth 0; len when there is
+ * none. */
+static size_t element_end(const FormatFile *f, size_t at)
+{
+    int64_t depth = 0;
+    bool    text  = false;
+    for (; at < f->len; at++) {
+        char c = f->bytes[at];
+        if (text && c == '\\')              at++;
+        else if (c == '"')                  text = !text;
+        else if (text)                      continue;
+        else if (c == '{' || c == '[')      depth++;
+        else if (depth == 0 && (c == ',' || c == ']')) return at;
+        else if (c == '}' || c == ']')      depth--;
+    }
+    return f->len;
+}
+
+static Status json_index(FormatFile *f, const FormatConf *conf)
+{
+    Lines *l  = lines_new(f);
+    size_t at = skip_space(f, skip_mark(f));
+    if (at == f->len || f->bytes[at] != '[')
+        return fail(E_DATA, "%s: an array of objects is wanted; name a file with an object a line .jsonl",
+                    f->path);
+    at = skip_space(f, at + 1);
+    while (at < f->len && f->bytes[at] != ']') {
+        size_t end = element_end(f, at);
+        TRY(offsets_push(&l->from, at));
+        TRY(offsets_push(&l->to, end));
+        at = end < f->len && f->bytes[end] == ',' ? skip_space(f, end + 1) : end;
+    }
+    f->samples = l->from.n;
+    if (at >= f->len)
+        snprintf(f->damage, sizeof f->damage, "the array is not closed: the file may have been cut short");
+    return OK;
+}
+
+static Status json_read(const FormatFile *f, int64_t i, Record *r)
+{
+    snprintf(r->where, sizeof r->where, "%s[%lld]", f->path, (long long)i);
+    return lines_text(f, i, r), OK;
+}
+
+const Format format_jsonl = {
+    .name     = "jsonl",
+    .suffixes = ".jsonl,.ndjson",
+    .index    = jsonl_index,
+    .read     = jsonl_read,
+    .close    = lines_close,
+};
+
+const Format format_json = {
+    .name = "json", .suffixes = ".json", .index = json_index, .read = json_read, .close = lines_close,
+};

@@ -1,0 +1,243 @@
+/* data/format_tar.c -- WebDataset shards: tar archives whose neighbouring members of one base name are a
+ * sample.
+ *
+ *   000123.json  000123.jpg      the conversation, and the pictures it names (or their order, when it names
+ * none) 000123.txt   000123.png      a caption and what it describes 000123.txt                   a text
+ *
+ * The walker knows ustar, GNU long names and pax paths and sizes; it only ever follows lengths that lie
+ * inside the file. An archive that breaks off keeps the samples before the break, and `damage` says where
+ * it is. */
+#define _GNU_SOURCE                   /* memmem */
+#include "data/format.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BLOCK = 512, LONGEST_NAME = 1 << 16 };
+
+typedef struct TarSample { int64_t first; int members; } TarSample;
+
+typedef struct Tar {
+    RecordFile *member;
+    TarSample  *sample;
+    int64_t     members, member_room, samples, sample_room;
+} Tar;
+
+typedef struct Walk {                 /* what headers have said so far about the next member */
+    FormatFile *f;
+    Tar        *tar;
+    size_t      at;
+    const char *name;                 /* from a long-name member; NULL: in the header */
+    size_t      name_len;
+    bool        sized;                /* by a pax header */
+    uint64_t    size;
+} Walk;
+
+/* Room for one more in *v, a list of n; false when there is none to be had. */
+static bool grow(void **v, int64_t n, int64_t *room, size_t size)
+{
+    if (n < *room) return true;
+    int64_t more = *room ? 2 * *room : 256;
+    void   *bigger = realloc(*v, (size_t)more * size);
+    if (bigger) *v = bigger, *room = more;
+    return bigger != NULL;
+}
+
+/* Octal with spaces around it, or base 256 behind a set high bit. False for anything else. */
+static bool number(const unsigned char *s, int width, uint64_t *out)
+{
+    int i = 0;
+    *out = 0;
+    if (s[0] & 0x80) {
+        *out = s[0] & 0x7f;
+        for (i = 1; i < width; i++) {
+            if (*out >> 55) return false;
+            *out = *out << 8 | s[i];
+        }
+        return true;
+    }
+    while (i < width && s[i] == ' ') i++;
+    for (; i < width && s[i] >= '0' && s[i] <= '7'; i++) *out = *out << 3 | (uint64_t)(s[i] - '0');
+    return i == width || s[i] == 0 || s[i] == ' ';
+}
+
+/* Old tars summed signed bytes; both are in use. */
+static bool sum_is_right(const unsigned char *h)
+{
+    uint64_t want;
+    int64_t  plain = 0, sign = 0;
+    for (int i = 0; i < BLOCK; i++) {
+        unsigned char c = i >= 148 && i < 156 ? ' ' : h[i];
+        plain += c, sign += (signed char)c;
+    }
+    return number(h + 148, 8, &want) && ((int64_t)want == plain || (int64_t)want == sign);
+}
+
+static bool is_zero(const char *block)
+{
+    for (int i = 0; i < BLOCK; i++)
+        if (block[i]) return false;
+    return true;
+}
+
+static bool damaged(Walk *w, const char *what)
+{
+    snprintf(w->f->damage, sizeof w->f->damage, "%s at byte %zu of the archive", what, w->at);
+    return false;
+}
+
+/* Records "LENGTH KEY=VALUE\n"; only path and size matter here. */
+static bool pax_read(Walk *w, const char *text, size_t len)
+{
+    for (size_t at = 0; at < len && text[at];) {
+        size_t n = 0, i = at;
+        while (i < len && isdigit((unsigned char)text[i]) && n < len) n = n * 10 + (size_t)(text[i++] - '0');
+        if (i == len || text[i] != ' ' || n > len - at || at + n <= i + 1 || text[at + n - 1] != '\n')
+            return damaged(w, "a broken pax header");
+        const char *key = text + i + 1, *end = text + at + n - 1, *eq = memchr(key, '=', (size_t)(end - key));
+        if (!eq) return damaged(w, "a pax header without a value");
+        size_t key_len = (size_t)(eq - key), value = (size_t)(end - eq - 1);
+        if (key_len == 4 && !memcmp(key, "path", 4)) w->name = eq + 1, w->name_len = value;
+        if (key_len == 4 && !memcmp(key, "size", 4)) {
+            w->sized = value > 0 && value < 19, w->size = 0;
+            for (size_t k = 1; w->sized && k <= value; k++) {
+                w->sized = isdigit((unsigned char)eq[k]);
+                w->size  = w->size * 10 + (uint64_t)(eq[k] - '0');
+            }
+        }
+        at += n;
+    }
+    return true;
+}
+
+/* Name and prefix of a ustar header; joined in the file's keep when there are two parts. */
+static void header_name(Walk *w, const char *h, const char **name, size_t *len)
+{
+    size_t n = strnlen(h, 100), p = !memcmp(h + 257, "ustar", 5) ? strnlen(h + 345, 155) : 0;
+    *name = h, *len = n;
+    if (memcmp(h + 257, "ustar  ", 7) == 0) p = 0;           /* GNU keeps other things there */
+    if (!p) return;
+    char *both = keep_take(&w->f->keep, p + n + 2);
+    memcpy(both, h + 345, p), both[p] = '/', memcpy(both + p + 1, h, n);
+    *name = both, *len = p + 1 + n;
+}
+
+/* Length of the part of a name that the members of a sample share: up to the first dot of the last part;
+ * 0: none. */
+static size_t base_of(const char *name, size_t len)
+{
+    size_t slash = 0, i;
+    for (i = 0; i < len; i++)
+        if (name[i] == '/') slash = i + 1;
+    if (slash + 1 < len && name[slash] == '.' && name[slash + 1] == '_') return 0; /* a Mac's shadow file */
+    for (i = slash; i < len && name[i] != '.'; i++) continue;
+    return i < len ? i : 0;
+}
+
+static Status member_add(Walk *w, const char *name, size_t len, const char *bytes, size_t size)
+{
+    Tar   *t = w->tar;
+    size_t base = base_of(name, len);
+    if (!base) return OK;
+    if (!grow((void **)&t->member, t->members, &t->member_room, sizeof *t->member) ||
+        !grow((void **)&t->sample, t->samples, &t->sample_room, sizeof *t->sample))
+        return fail(E_FIT, "%s: no memory for its index", w->f->path);
+    const RecordFile *last = t->members ? &t->member[t->members - 1] : NULL;
+    if (last && base_of(last->name, last->name_len) == base && !memcmp(last->name, name, base))
+        t->sample[t->samples - 1].members++;
+    else
+        t->sample[t->samples++] = (TarSample){ t->members, 1 };
+    t->member[t->members++] = (RecordFile){ name, len, bytes, size };
+    return OK;
+}
+
+/* One header and what follows it; false at the end of what can be read. */
+static bool walk_one(Walk *w, Status *st)
+{
+    const FormatFile    *f = w->f;
+    const char          *h = f->bytes + w->at, *name;
+    const unsigned char *u = (const unsigned char *)h;
+    uint64_t             size;
+    size_t               name_len;
+    if (f->len - w->at < BLOCK) return w->at == f->len ? false : damaged(w, "half a header");
+    if (is_zero(h)) return w->at += BLOCK, true; /* the end, or the seam of archives joined together */
+    if (!sum_is_right(u)) return damaged(w, "a header with a wrong checksum");
+    if (!number(u + 124, 12, &size)) return damaged(w, "a member without a size");
+    if (w->sized && h[156] != 'x' && h[156] != 'L') size = w->size;
+    if (size > f->len - w->at - BLOCK) return damaged(w, "a member that reaches beyond the end");
+    const char *data = h + BLOCK;
+    size_t      left = f->len - w->at - BLOCK, step = (size_t)((size + BLOCK - 1) / BLOCK * BLOCK);
+    if ((h[156] == 'L' || h[156] == 'x') && size > LONGEST_NAME) return damaged(w, "an endless name");
+    if (h[156] == 'L') w->name = data, w->name_len = strnlen(data, (size_t)size);
+    else if (h[156] == 'x') {
+        if (!pax_read(w, data, (size_t)size)) return false;
+    } else {
+        header_name(w, h, &name, &name_len);
+        if (w->name) name = w->name, name_len = w->name_len;
+        if (name_len > 2 && name[0] == '.' && name[1] == '/') name += 2, name_len -= 2;
+        if (h[156] == '0' || h[156] == 0 || h[156] == '7')
+            *st = member_add(w, name, name_len, data, (size_t)size);
+        w->name = NULL, w->sized = false;
+    }
+    w->at += BLOCK + (step < left ? step : left);
+    return !*st;
+}
+
+static void tar_close(FormatFile *f)
+{
+    Tar *t = f->self;
+    if (t) free(t->member), free(t->sample);
+}
+
+/* The last sample before a break may lack members, so it is not used. */
+static Status tar_index(FormatFile *f, const FormatConf *conf)
+{
+    Status st = OK;
+    Walk   w  = { .f = f, .tar = keep_take(&f->keep, sizeof *w.tar) };
+    f->self = w.tar;
+    while (w.at < f->len && walk_one(&w, &st)) continue;
+    f->samples = w.tar->samples - (f->damage[0] && w.tar->samples ? 1 : 0);
+    return st;
+}
+
+static const RecordFile *member_ending(const Tar *t, const TarSample *s, const char *ending)
+{
+    size_t n = strlen(ending);
+    for (int i = 0; i < s->members; i++) {
+        const RecordFile *m = &t->member[s->first + i];
+        if (m->name_len > n && !memcmp(m->name + m->name_len - n, ending, n)) return m;
+    }
+    return NULL;
+}
+
+/* Many sets carry a .json of download notes beside the caption; it is a conversation only if it says so. */
+static bool is_conversation(const RecordFile *m)
+{
+    static const char *const keys[] = { "\"messages\"", "\"conversations\"", "\"instruction\"", "\"text\"" };
+    for (int i = 0; i < 4; i++)
+        if (memmem(m->bytes, m->len, keys[i], strlen(keys[i]))) return true;
+    return false;
+}
+
+static Status tar_read(const FormatFile *f, int64_t i, Record *r)
+{
+    const Tar        *t = f->self;
+    const TarSample  *s = &t->sample[i];
+    const RecordFile *first = &t->member[s->first], *json = member_ending(t, s, ".json"),
+                     *text     = member_ending(t, s, ".txt");
+    size_t            base = base_of(first->name, first->name_len);
+    int               pictures = 0;
+    snprintf(r->where, sizeof r->where, "%s:%.*s", f->path, base < 160 ? (int)base : 160, first->name);
+    for (int k = 0; k < s->members; k++) pictures += record_file_is_picture(&first[k]);
+    if (!json && !text) return fail(E_DATA, "neither a .json nor a .txt among its %d members", s->members);
+    if (json && text && !is_conversation(json)) json = NULL;
+    r->kind = json ? RECORD_JSON : pictures ? RECORD_CAPTION : RECORD_TEXT;
+    r->text = (json ? json : text)->bytes, r->len = (json ? json : text)->len;
+    r->file = first, r->files = s->members;
+    return OK;
+}
+
+const Format format_tar = {
+    .name = "tar", .suffixes = ".tar", .index = tar_index, .read = tar_read, .close = tar_close
+};

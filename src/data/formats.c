@@ -1,0 +1,146 @@
+/* data/formats.c -- the table of dataset formats, and what all of them share: mapping, choosing, offsets. */
+#include "data/format.h"
+
+#include "base/str.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+extern const Format format_jsonl, format_json, format_tar, format_text, format_bin;
+
+static const Format *const formats[] = { &format_jsonl, &format_json, &format_tar, &format_text,
+                                         &format_bin };
+
+enum { FORMATS = sizeof formats / sizeof *formats };
+
+static bool ends_with(const char *path, const char *suffix, size_t len)
+{
+    size_t n = strlen(path);
+    return n > len && !strncasecmp(path + n - len, suffix, len);
+}
+
+static const Format *by_suffix(const char *path)
+{
+    for (int i = 0; i < FORMATS; i++) {
+        size_t      len;
+        const char *rest = formats[i]->suffixes;
+        for (const char *s; (s = str_item(&rest, ',', &len));)
+            if (ends_with(path, s, len)) return formats[i];
+    }
+    return NULL;
+}
+
+bool format_knows(const char *path) { return by_suffix(path) != NULL; }
+
+static Status unknown(const char *path)
+{
+    char known[256] = "";
+    for (int i = 0; i < FORMATS; i++) {
+        size_t at = strlen(known);
+        snprintf(known + at, sizeof known - at, "%s%s", i ? "," : "", formats[i]->suffixes);
+    }
+    return fail(E_CONFIG, "%s: not a kind of dataset file known here; the name must end in one of %s", path,
+                known);
+}
+
+/* A file of no bytes cannot be mapped and needs no mapping. */
+static Status map(FormatFile *f, const char *path)
+{
+    struct stat info;
+    int         fd = open(path, O_RDONLY | O_CLOEXEC);
+    Status      st = OK;
+    if (fd < 0 || fstat(fd, &info) < 0) st = fail(E_IO, "%s: %s", path, strerror(errno));
+    else if (!S_ISREG(info.st_mode))    st = fail(E_IO, "%s: not a plain file", path);
+    else if (info.st_size > 0) {
+        void *bytes = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (bytes == MAP_FAILED)
+            st = fail(E_IO, "%s: cannot map %lld bytes: %s", path, (long long)info.st_size, strerror(errno));
+        else f->bytes = bytes, f->len = (size_t)info.st_size, f->mapped = true;
+    }
+    if (fd >= 0) close(fd);
+    return st;
+}
+
+static Status index_it(FormatFile *f, const FormatConf *conf)
+{
+    Status st = f->format->index(f, conf);
+    if (st) format_close(f);
+    return st;
+}
+
+Status format_open(FormatFile *f, const char *path, const FormatConf *conf)
+{
+    *f = (FormatFile){ .path = path, .bytes = "" };
+    const Format *format = by_suffix(path);
+    if (!format) return unknown(path);
+    TRY(map(f, path));
+    f->format = format;
+    return index_it(f, conf);
+}
+
+Status format_open_memory(FormatFile *f, const char *name, const void *bytes, size_t len, const char *path,
+                          const FormatConf *conf)
+{
+    *f = (FormatFile){ .path = path, .bytes = len ? bytes : "", .len = len };
+    for (int i = 0; i < FORMATS && !f->format; i++)
+        if (!strcmp(formats[i]->name, name)) f->format = formats[i];
+    REQUIRE(f->format, "no format is called %s", name);
+    return index_it(f, conf);
+}
+
+void format_close(FormatFile *f)
+{
+    if (f->format && f->format->close) f->format->close(f);
+    if (f->mapped) munmap((void *)f->bytes, f->len);
+    keep_close(&f->keep);
+    *f = (FormatFile){ 0 };
+}
+
+Status format_read(const FormatFile *f, int64_t i, Record *r)
+{
+    *r = (Record){ 0 };
+    REQUIRE(i >= 0 && i < f->samples, "%s: sample %lld of %lld", f->path, (long long)i,
+            (long long)f->samples);
+    Status st = f->format->read(f, i, r);
+    if (st) keep_close(&r->keep);
+    return st;
+}
+
+void record_close(Record *r)
+{
+    keep_close(&r->keep);
+    *r = (Record){ 0 };
+}
+
+bool record_file_is_picture(const RecordFile *f)
+{
+    static const char *const kinds[] = { ".jpg", ".jpeg", ".png", ".webp" };
+    for (int i = 0; i < 4; i++) {
+        size_t n = strlen(kinds[i]);
+        if (f->name_len > n && !strncasecmp(f->name + f->name_len - n, kinds[i], n)) return true;
+    }
+    return false;
+}
+
+Status offsets_push(Offsets *o, uint64_t v)
+{
+    if (o->n == o->room) {
+        int64_t   room = o->room ? 2 * o->room : 1024;
+        uint64_t *more = realloc(o->v, (size_t)room * sizeof *more);
+        if (!more) return fail(E_FIT, "no memory for an index of %lld samples", (long long)room);
+        o->v = more, o->room = room;
+    }
+    o->v[o->n++] = v;
+    return OK;
+}
+
+void offsets_close(Offsets *o)
+{
+    free(o->v);
+    *o = (Offsets){ 0 };
+}

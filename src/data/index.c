@@ -1,0 +1,157 @@
+/* data/index.c -- see index.h. */
+#include "data/index.h"
+
+#include "base/thread.h"
+#include <stdlib.h>
+
+Status index_open(Index *x, int64_t samples)
+{
+    *x = (Index){ calloc((size_t)samples + 1, sizeof *x->row), samples };
+    return x->row ? OK : fail(E_FIT, "no memory for an index of %lld samples", (long long)samples);
+}
+
+void index_close(Index *x)
+{
+    free(x->row);
+    *x = (Index){ 0 };
+}
+
+/* tokens is written last and read first: who sees it sees the rest. */
+static void put(Index *x, int64_t id, SizeKind kind, const DocSize *size)
+{
+    IndexRow *r = &x->row[id];
+    __atomic_store_n(&r->patches, (int32_t)size->patches, __ATOMIC_RELAXED);
+    __atomic_store_n(&r->supervised, (int32_t)size->supervised, __ATOMIC_RELAXED);
+    __atomic_store_n(&r->tokens, kind == SIZE_GOOD ? (int32_t)size->tokens : -(int32_t)kind,
+                     __ATOMIC_RELEASE);
+}
+
+SizeKind index_get(const Index *x, int64_t id, DocSize *size)
+{
+    const IndexRow *r = &x->row[id];
+    int32_t         tokens = __atomic_load_n(&r->tokens, __ATOMIC_ACQUIRE);
+    if (tokens <= 0) return (SizeKind)-tokens;
+    *size = (DocSize){ tokens, __atomic_load_n(&r->patches, __ATOMIC_RELAXED),
+                       __atomic_load_n(&r->supervised, __ATOMIC_RELAXED) };
+    return SIZE_GOOD;
+}
+
+/* Packed files know their sizes; only what does not fit is looked at more closely. */
+static bool known_and_fits(const SampleConf *c, int64_t id, DocSize *size)
+{
+    return dataset_size(c->data, id, size) && size->tokens > 0 && size->tokens <= c->max_length &&
+           !pack_refuses(&c->budget, size);
+}
+
+Status index_measure(Index *x, SampleScratch *t, const SampleConf *c, int64_t id, DocSize *size,
+                     SizeKind *kind)
+{
+    Sample s;
+    *kind = index_get(x, id, size);
+    if (*kind == SIZE_GOOD || *kind == SIZE_DROP) return OK;
+    *kind = SIZE_GOOD;
+    if (!known_and_fits(c, id, size)) {
+        Status st = sample_load(&s, t, c, id);
+        if (st) return put(x, id, *kind = SIZE_BAD, &(DocSize){ 0 }), st;
+        if (s.drop || s.size.tokens == 0) *kind = SIZE_DROP;
+        *size = s.size;
+        sample_close(&s);
+    }
+    return put(x, id, *kind, size), OK;
+}
+
+enum { BLOCK = 32 }; /* positions of one call: a scratch is taken and given back once for all */
+
+typedef struct Filling {
+    Index            *x;
+    const SampleConf *c;
+    int64_t           epoch;
+    bool              tolerant;
+    SampleScratch    *free;           /* stack of scratches nobody uses */
+    int               frees;
+    pthread_mutex_t   lock;
+} Filling;
+
+static SampleScratch scratch_take(Filling *f)
+{
+    SampleScratch t = { 0 };
+    pthread_mutex_lock(&f->lock);
+    if (f->frees) t = f->free[--f->frees];
+    pthread_mutex_unlock(&f->lock);
+    return t;
+}
+
+static void scratch_give(Filling *f, SampleScratch t)
+{
+    pthread_mutex_lock(&f->lock);
+    f->free[f->frees++] = t;
+    pthread_mutex_unlock(&f->lock);
+}
+
+static Status fill_block(void *arg, int64_t block)
+{
+    Filling      *f = arg;
+    SampleScratch t = scratch_take(f);
+    int64_t       end = (block + 1) * BLOCK < f->c->data->pass ? (block + 1) * BLOCK : f->c->data->pass;
+    Status        st = OK;
+    if (!t.token) st = sample_scratch_open(&t, f->c->chat.tokenizer);
+    for (int64_t at = block * BLOCK; !st && at < end; at++) {
+        DocSize  size;
+        SizeKind kind;
+        st = index_measure(f->x, &t, f->c, dataset_id(f->c->data, f->epoch, at), &size, &kind);
+        if (f->tolerant && sample_is_bad(st)) st = OK;
+    }
+    scratch_give(f, t);
+    return st;
+}
+
+Status index_fill(Index *x, const SampleConf *c, int64_t epoch, int workers, bool tolerant)
+{
+    Pool    pool = { 0 };
+    Filling f    = { .x = x, .c = c, .epoch = epoch, .tolerant = tolerant };
+    f.free = calloc((size_t)workers + 1, sizeof *f.free);
+    pthread_mutex_init(&f.lock, NULL);
+    Status st = f.free ? pool_open(&pool, workers > 1 ? workers - 1 : 0)
+                       : fail(E_FIT, "no memory for %d threads", workers);
+    if (!st) st = pool_run(&pool, (c->data->pass + BLOCK - 1) / BLOCK, fill_block, &f);
+    pool_close(&pool);
+    for (int i = 0; i < f.frees; i++) sample_scratch_close(&f.free[i]);
+    pthread_mutex_destroy(&f.lock);
+    free(f.free);
+    return st;
+}
+
+static void plan_add(PassPlan *p, const PackBin *bins, int n)
+{
+    p->steps++, p->bins += n;
+    for (int i = 0; i < n; i++) {
+        p->docs       += bins[i].docs;
+        p->tokens     += bins[i].used.tokens;
+        p->patches    += bins[i].used.patches;
+        p->supervised += bins[i].used.supervised;
+    }
+}
+
+Status index_plan(const Index *x, const SampleConf *c, int64_t epoch, int ranks, int micro, PassPlan *out)
+{
+    Planner  p;
+    int      n    = ranks * micro;
+    PackBin *bins = calloc((size_t)n, sizeof *bins);
+    Status   st   = bins ? OK : fail(E_FIT, "no memory for a step of %d micro-batches", n);
+    *out = (PassPlan){ 0 };
+    planner_open(&p, &c->budget, c->data->pass, ranks, micro);
+    while (!st && p.epoch == 0) {
+        if (planner_has_step(&p)) {
+            st = planner_take(&p, bins);
+            if (!st) plan_add(out, bins, n);
+            for (int i = 0; i < n; i++) bin_close(&bins[i]);
+            continue;
+        }
+        DocSize size;
+        bool    good = index_get(x, dataset_id(c->data, epoch, p.position), &size) == SIZE_GOOD;
+        st = planner_put(&p, good ? &size : NULL);
+    }
+    planner_close(&p);
+    free(bins);
+    return st;
+}

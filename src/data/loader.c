@@ -1,0 +1,314 @@
+/* data/loader.c -- opening, handing out, state, and what becomes of bad samples; see loader_private.h. */
+#include "data/loader_private.h"
+
+#include "base/clock.h"
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { STATE_VERSION = 1, MOST_WARNINGS = 20 };
+
+static bool tolerant(const Loader *l) { return !strcmp(l->conf.recipe->data.bad_sample, "skip"); }
+
+static Status data_open(Loader *l)
+{
+    const LoaderConf *c = &l->conf;
+    const Config     *r = c->recipe;
+    bool  train = c->sources->n > 0 && c->sources->item == r->data.train.item;
+    Json *settings;
+    TRY(sample_conf(&l->sample, r, c->tokenizer, &c->patch, &c->shape, &c->budget));
+    TRY(sample_settings(&l->sample, &settings));
+    DatasetConf d = {
+        .sources = c->sources, .key = train ? "data.train" : "data.eval", .held = c->held, .once = c->once,
+        .split = (train && r->data.eval.n == 0) || c->held ? r->eval.split : 0, .tolerant = tolerant(l),
+        .seed = (uint64_t)r->train.seed, .settings = settings, .log = c->log,
+        .format = { c->tokenizer, l->sample.max_length },
+    };
+    Status st = dataset_open(&l->data, &d);
+    json_decref(settings);
+    l->data.conf.settings = NULL;
+    TRY(st);
+    l->sample.data = &l->data;
+    return index_open(&l->index, l->data.samples);
+}
+
+static Status streams_open(Loader *l)
+{
+    const LoaderConf *c = &l->conf;
+    size_t micro = (size_t)c->micro;
+    l->bins    = calloc((size_t)c->ranks * micro, sizeof *l->bins);
+    l->out     = calloc(micro, sizeof *l->out);
+    l->out_doc = calloc(micro, sizeof *l->out_doc);
+    if (!l->bins || !l->out || !l->out_doc) return fail(E_FIT, "no memory for %d micro-batches", c->micro);
+    for (int i = 0; i < STEPS; i++) {
+        l->step[i].slot = calloc(micro, sizeof *l->step[i].slot);
+        if (!l->step[i].slot) return fail(E_FIT, "no memory for %d micro-batches", c->micro);
+        for (int k = 0; k < c->micro; k++)
+            TRY(stream_open(&l->step[i].slot[k].stream, &c->shape, &c->budget));
+    }
+    return OK;
+}
+
+static Status workers_open(Loader *l)
+{
+    l->workers = l->conf.workers > 0 ? l->conf.workers : cpu_count() > 1 ? cpu_count() - 1 : 1;
+    l->scratch = calloc((size_t)l->workers, sizeof *l->scratch);
+    if (!l->scratch) return fail(E_FIT, "no memory for %d loader threads", l->workers);
+    for (int i = 0; i < l->workers; i++) TRY(sample_scratch_open(&l->scratch[i], l->conf.tokenizer));
+    TRY(pool_open(&l->pool, l->workers));
+    pool_submit(&l->pool, &l->job, l->workers, loader_worker, l);
+    return OK;
+}
+
+static Status restore(Loader *l, const Json *state)
+{
+    int64_t version, seed;
+    planner_open(&l->planner, &l->conf.budget, l->data.pass, l->conf.ranks, l->conf.micro);
+    if (state) {
+        TRY(json_int(state, "version", 0, &version));
+        TRY(json_int(state, "seed", -1, &seed));
+        if (version != STATE_VERSION)
+            return fail(E_DATA, "version %lld is not known here", (long long)version);
+        if (seed != l->conf.recipe->train.seed)
+            return fail(E_CONFIG, "train.seed was %lld when this was saved and is %lld now; set it back",
+                        (long long)seed, (long long)l->conf.recipe->train.seed);
+        TRY(json_int(state, "skipped", 0, &l->skipped));
+        TRY(json_int(state, "bad", 0, &l->bad_pass));
+        TRY(json_int(state, "bad_epoch", 0, &l->bad_epoch));
+        TRY(planner_restore(&l->planner, json_object_get(state, "planner")));
+    }
+    plan_clear(l);
+    return planner_state(&l->planner, &l->now);
+}
+
+static void quarantine(Loader *l, const char *where, const char *text, int64_t id, int64_t epoch);
+
+static Status open_all(Loader *l, const Json *state)
+{
+    TRY(data_open(l));
+    TRY(streams_open(l));
+    TRY_CTX(restore(l, state), "the saved state of the data loader");
+    for (int64_t i = 0; !state && i < l->data.files; i++)
+        if (l->data.file[i].file.damage[0])
+            quarantine(l, l->data.file[i].file.path, l->data.file[i].file.damage, -1, 0);
+    TRY(workers_open(l));
+    pthread_mutex_lock(&l->lock);
+    loader_plan(l);
+    pthread_mutex_unlock(&l->lock);
+    return OK;
+}
+
+Status loader_open(Loader **out, const LoaderConf *conf, const Json *state)
+{
+    Loader *l = *out = calloc(1, sizeof *l);
+    if (!l) return fail(E_FIT, "no memory for a loader");
+    REQUIRE(conf->micro > 0 && conf->ranks > 0 && conf->rank >= 0 && conf->rank < conf->ranks,
+            "rank %d of %d, %d micro-batches", conf->rank, conf->ranks, conf->micro);
+    l->conf = *conf;
+    pthread_mutex_init(&l->lock, NULL);
+    pthread_cond_init(&l->work, NULL);
+    pthread_cond_init(&l->ready, NULL);
+    Status st = open_all(l, state);
+    if (st) loader_close(l), *out = NULL;
+    return st;
+}
+
+static void workers_close(Loader *l)
+{
+    pthread_mutex_lock(&l->lock);
+    l->stop = true;
+    pthread_cond_broadcast(&l->work);
+    pthread_mutex_unlock(&l->lock);
+    pool_close(&l->pool);
+    for (int i = 0; l->scratch && i < l->workers; i++) sample_scratch_close(&l->scratch[i]);
+    free(l->scratch);
+}
+
+void loader_close(Loader *l)
+{
+    if (!l) return;
+    workers_close(l);
+    for (int i = 0; i < STEPS; i++) {
+        step_clear(l, &l->step[i]);
+        for (int k = 0; l->step[i].slot && k < l->conf.micro; k++) slot_close(&l->step[i].slot[k]);
+        free(l->step[i].slot);
+    }
+    planner_close(&l->planner);
+    plan_clear(l);
+    index_close(&l->index);
+    dataset_close(&l->data);
+    json_decref(l->now);
+    pthread_mutex_destroy(&l->lock);
+    pthread_cond_destroy(&l->work);
+    pthread_cond_destroy(&l->ready);
+    free(l->bins), free(l->out), free(l->out_doc), free(l->text);
+    free(l);
+}
+
+/* Names of files may be any bytes; JSON is UTF-8. */
+static Json *json_text(const char *text)
+{
+    Json *v = json_string(text);
+    if (v) return v;
+    char *plain = strdup(text);
+    for (char *p = plain; p && *p; p++)
+        if ((unsigned char)*p >= 0x80) *p = '?';
+    v = json_string(plain ? plain : "");
+    free(plain);
+    return v;
+}
+
+/* A list that cannot be written is worth a warning, not the run. */
+static void quarantine(Loader *l, const char *where, const char *text, int64_t id, int64_t epoch)
+{
+    if (!l->conf.quarantine || l->again) return;
+    Json *line = json_pack("{so sI sI so}", "where", json_text(where), "sample", (json_int_t)id, "epoch",
+                           (json_int_t)epoch, "error", json_text(text));
+    FILE *f = fopen(l->conf.quarantine, "ae");
+    char *out = line ? json_dumps(line, 0) : NULL;
+    bool  ok = f && out && fprintf(f, "%s\n", out) > 0;
+    if (f && fclose(f)) ok = false;
+    if (!ok) log_warn(l->conf.log, "%s: cannot be written: %s", l->conf.quarantine, strerror(errno));
+    free(out);
+    json_decref(line);
+}
+
+static Status stay_failed(Loader *l, Status st)
+{
+    if (!l->status) l->status = st, l->text = strdup(status_text());
+    return st;
+}
+
+/* One sample left out: error, or listed, counted and held against what a pass may lose. */
+static Status bad_sample(Loader *l, Status status, const char *text, int64_t id, int64_t epoch)
+{
+    char where[320];
+    if (!tolerant(l)) return fail(status, "%s; data.bad_sample: skip would go on without it", text);
+    dataset_where(&l->data, id, where, sizeof where);
+    quarantine(l, where, text, id, epoch);
+    if (l->warned++ < MOST_WARNINGS && !l->again) log_warn(l->conf.log, "left out: %s", text);
+    if (epoch != l->bad_epoch) l->bad_epoch = epoch, l->bad_pass = 0;
+    l->skipped++, l->bad_pass++;
+    if (l->bad_pass < 2 || l->bad_pass * 100 <= l->data.pass) return OK;
+    return fail(E_DATA,
+                "%lld of %lld samples are bad, more than 1 %%; the latest: %s; see quarantine.jsonl, or run "
+                "`treb data check`",
+                (long long)l->bad_pass, (long long)l->data.pass, text);
+}
+
+static Status bad_samples(Loader *l, const Step *s)
+{
+    for (int64_t i = 0; i < s->bads; i++)
+        TRY(bad_sample(l, s->bad[i].status, s->bad[i].text ? s->bad[i].text : "", s->bad[i].id,
+                       s->bad[i].epoch));
+    for (int k = 0; s->state == STEP_FILLING && k < l->conf.micro; k++)
+        for (int64_t i = 0; i < s->slot[k].docs; i++) {
+            const SlotDoc *d = &s->slot[k].doc[i];
+            if (d->bad) TRY(bad_sample(l, d->status, d->text ? d->text : "", d->id, s->epoch));
+        }
+    return OK;
+}
+
+static void show(Loader *l, const Step *s, LoaderStep *out)
+{
+    for (int k = 0; k < l->conf.micro; k++) {
+        Stream *m = l->out[k] = &s->slot[k].stream;
+        l->out_doc[k]    = s->slot[k].from;
+        out->tokens     += m->tokens;
+        out->supervised += m->supervised;
+        out->patches    += m->patches;
+        out->samples    += m->docs;
+    }
+    out->micro = l->out, out->doc = l->out_doc;
+    out->epoch = s->passes;
+}
+
+static Status failed(const Loader *l)
+{
+    return l->status ? fail(l->status, "%s", l->text ? l->text : "") : OK;
+}
+
+/* Returns with the step ready, or the loader failed. */
+static Status wait_for(Loader *l, const Step *s, double *waited)
+{
+    double start = clock_now();
+    pthread_mutex_lock(&l->lock);
+    if (l->holding) {
+        step_clear(l, &l->step[(l->handed - 1) % STEPS]);
+        l->holding = false;
+    }
+    loader_plan(l);
+    while (!l->status && !(l->planned > l->handed && step_is_ready(l, s)))
+        pthread_cond_wait(&l->ready, &l->lock);
+    Status st = failed(l);
+    pthread_mutex_unlock(&l->lock);
+    *waited = clock_now() - start;
+    return st;
+}
+
+Status loader_next(Loader *l, LoaderStep *out)
+{
+    Step *s = &l->step[l->handed % STEPS];
+    *out = (LoaderStep){ 0 };
+    TRY(wait_for(l, s, &out->waited));
+    Status st = bad_samples(l, s);
+    if (!st && s->status) st = fail(s->status, "%s", s->text);
+    if (st) return stay_failed(l, st);
+    out->skipped = l->skipped;
+    if (s->state == STEP_END) {
+        s->bads = 0;                                        /* told once */
+        return out->epoch = 1, OK;
+    }
+    pthread_mutex_lock(&l->lock);
+    json_decref(l->now);
+    l->now = json_incref(s->after);
+    l->handed++, l->holding = true;
+    pthread_mutex_unlock(&l->lock);
+    return show(l, s, out), OK;
+}
+
+Status loader_state(Loader *l, Json **out)
+{
+    *out = json_pack("{si sI sI sI sI sO}", "version", STATE_VERSION, "seed",
+                     (json_int_t)l->conf.recipe->train.seed, "skipped", (json_int_t)l->skipped, "bad",
+                     (json_int_t)l->bad_pass, "bad_epoch", (json_int_t)l->bad_epoch, "planner", l->now);
+    return *out ? OK : fail(E_FIT, "no memory for the state of the loader");
+}
+
+Status loader_rewind(Loader *l)
+{
+    pthread_mutex_lock(&l->lock);
+    l->pause = true;
+    while (l->busy > 0) pthread_cond_wait(&l->ready, &l->lock);
+    for (int i = 0; i < STEPS; i++) step_clear(l, &l->step[i]);
+    planner_close(&l->planner);
+    json_decref(l->now);
+    l->now = NULL;
+    l->handed = l->planned = l->bad_pass = l->bad_epoch = 0;
+    l->holding = l->pause = false, l->again = true;
+    Status st = failed(l);
+    if (!st) st = restore(l, NULL);
+    if (!st) loader_plan(l);
+    pthread_mutex_unlock(&l->lock);
+    return st;
+}
+
+int64_t loader_samples(const Loader *l) { return l->data.pass; }
+
+const char *loader_channel(const Loader *l, int source) { return dataset_channel(&l->data, source); }
+
+Status loader_steps(Loader *l, double epochs, int64_t *steps)
+{
+    *steps = 0;
+    for (int64_t e = 0; (double)e < epochs; e++) {
+        PassPlan plan;
+        double   part = epochs - (double)e;
+        TRY(index_fill(&l->index, &l->sample, e, l->workers + 1, tolerant(l)));
+        TRY(index_plan(&l->index, &l->sample, e, l->conf.ranks, l->conf.micro, &plan));
+        *steps += part >= 1 ? plan.steps : (int64_t)ceil(part * (double)plan.steps - 1e-9);
+    }
+    return OK;
+}
+
+Status loader_steps_per_epoch(Loader *l, int64_t *steps) { return loader_steps(l, 1, steps); }

@@ -1,0 +1,85 @@
+/* data/media.c -- see media.h. */
+#include "data/media.h"
+
+#include "data/image.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+Status media_path(char *out, size_t room, const char *path, const char *media_dir, const char *beside)
+{
+    const char *slash = strrchr(beside, '/');
+    int         n;
+    if (*path == '/')    n = snprintf(out, room, "%s", path);
+    else if (*media_dir) n = snprintf(out, room, "%s/%s", media_dir, path);
+    else if (slash)      n = snprintf(out, room, "%.*s/%s", (int)(slash - beside), beside, path);
+    else                 n = snprintf(out, room, "%s", path);
+    return n >= 0 && (size_t)n < room ? OK : fail(E_DATA, "%.80s…: the path is too long", path);
+}
+
+/* O_NONBLOCK: a pipe in place of a file must not hold up the run. */
+static Status open_plain(int *fd, size_t *len, const char *file)
+{
+    struct stat info;
+    Status      st = OK;
+    *fd = open(file, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (*fd < 0 || fstat(*fd, &info) < 0)                st = fail(E_IO, "%s: %s", file, strerror(errno));
+    else if (!S_ISREG(info.st_mode))                     st = fail(E_IO, "%s: not a plain file", file);
+    else if (info.st_size == 0)                          st = fail(E_DATA, "%s: the file is empty", file);
+    else if ((uint64_t)info.st_size > IMAGE_MAX_BYTES)
+        st = fail(E_DATA, "%s: %lld bytes; pictures of at most %zu are opened", file, (long long)info.st_size,
+                  IMAGE_MAX_BYTES);
+    if (st && *fd >= 0) close(*fd);
+    if (!st) *len = (size_t)info.st_size;
+    return st;
+}
+
+Status media_map(MediaMap *m, const char *file)
+{
+    int fd;
+    *m = (MediaMap){ 0 };
+    TRY(open_plain(&fd, &m->len, file));
+    void *bytes = mmap(NULL, m->len, PROT_READ, MAP_PRIVATE, fd, 0);
+    int   err   = errno;
+    close(fd);
+    if (bytes == MAP_FAILED) return fail(E_IO, "%s: %s", file, strerror(err));
+    m->bytes = bytes;
+    return OK;
+}
+
+void media_unmap(MediaMap *m)
+{
+    if (m->bytes) munmap((void *)m->bytes, m->len);
+    *m = (MediaMap){ 0 };
+}
+
+static Status buffer_room(char **buf, size_t *room, size_t len)
+{
+    if (len <= *room) return OK;
+    char *more = realloc(*buf, len);
+    if (!more) return fail(E_FIT, "no memory for a picture file of %zu bytes", len);
+    *buf = more, *room = len;
+    return OK;
+}
+
+Status media_read(const char *file, char **buf, size_t *room, size_t *len)
+{
+    int    fd;
+    size_t got = 0, want;
+    TRY(open_plain(&fd, &want, file));
+    Status st = buffer_room(buf, room, want);
+    while (!st && got < want) {
+        ssize_t n = read(fd, *buf + got, want - got);
+        if (n < 0 && errno != EINTR) st = fail(E_IO, "%s: %s", file, strerror(errno));
+        else if (n == 0) want = got; /* cut short meanwhile; the decoder will say so */
+        else if (n > 0)              got += (size_t)n;
+    }
+    close(fd);
+    *len = got;
+    return st;
+}

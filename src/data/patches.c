@@ -1,0 +1,98 @@
+/* data/patches.c -- the size a picture is brought to, and its pixels as the rows of the vision stream.
+ *
+ * A patch is one row: colour, frame, line, column, the innermost last. Patches go in blocks of merge x merge,
+ * row by row inside a block and block by block, so that merging is a plain reshape. */
+#include "data/image_private.h"
+
+#include <math.h>
+#include <string.h>
+#ifdef __SSE2__
+#include <xmmintrin.h>
+#endif
+
+enum { MOST_ASPECT = 200, LEVELS = 256, COLOURS = 3, MOST_SIDE = 64 };
+
+/* Doubles and their rounding as in the reference: half to even, two divisions in this order. */
+Status image_fit(int64_t *h, int64_t *w, const PatchShape *p)
+{
+    double f = (double)(p->patch * p->merge), H = (double)*h, W = (double)*w;
+    double most = (double)p->max_pixels, least = (double)p->min_pixels;
+    if (*h < 1 || *w < 1 || fmax(H, W) / fmin(H, W) > MOST_ASPECT)
+        return fail(E_DATA, "%lld x %lld pixels: one side is more than %d times the other", (long long)*w,
+                    (long long)*h, MOST_ASPECT);
+    double a = rint(H / f) * f, b = rint(W / f) * f;
+    if (a * b > most) {
+        double shrink = sqrt(H * W / most);
+        a = fmax(f, floor(H / shrink / f) * f), b = fmax(f, floor(W / shrink / f) * f);
+    } else if (a * b < least) {
+        double grow = sqrt(least / (H * W));
+        a = ceil(H * grow / f) * f, b = ceil(W * grow / f) * f;
+    }
+    *h = (int64_t)a, *w = (int64_t)b;
+    return OK;
+}
+
+/* v = (level - 127.5) / 127.5 in f32; a table is exact and spares the division. */
+static void normal_levels(float *v)
+{
+    for (int i = 0; i < LEVELS; i++) v[i] = ((float)i - 127.5f) / 127.5f;
+}
+
+/* One patch of one frame as three planes. */
+static void planes_make(float *planes, const uint8_t *rgb, int64_t stride, int64_t side, const float *level)
+{
+    float *r = planes, *g = r + side * side, *b = g + side * side;
+    for (int64_t y = 0; y < side; y++, rgb += stride, r += side, g += side, b += side)
+        for (int64_t x = 0; x < side; x++)
+            r[x] = level[rgb[3 * x]], g[x] = level[rgb[3 * x + 1]], b[x] = level[rgb[3 * x + 2]];
+}
+
+/* Patches are read much later, by another thread or a device, and are large: where it can be, they go past
+ * the caches, at twice the speed. */
+static void plane_put(float *out, const float *plane, int64_t n)
+{
+#ifdef __SSE2__
+    if ((uintptr_t)out % 16 == 0 && n % 4 == 0) {
+        for (int64_t i = 0; i < n; i += 4) _mm_stream_ps(out + i, _mm_loadu_ps(plane + i));
+        return;
+    }
+#endif
+    memcpy(out, plane, (size_t)n * sizeof *out);
+}
+
+static void puts_finish(void)
+{
+#ifdef __SSE2__
+    _mm_sfence();                        /* whoever is told of the patches sees them */
+#endif
+}
+
+static void patch_make(float *out, const Image *im, const Image *second, const PatchShape *p, int64_t row,
+                       int64_t col, const float *level)
+{
+    float   planes[COLOURS * MOST_SIDE * MOST_SIDE];
+    int64_t plane = p->patch * p->patch, from = (row * im->w + col) * p->patch * COLOURS;
+    for (int64_t t = 0; t < p->frames; t++) {
+        if (t == 0 || (t == 1 && second))
+            planes_make(planes, (t ? second : im)->rgb + from, im->w * COLOURS, p->patch, level);
+        for (int64_t c = 0; c < COLOURS; c++)
+            plane_put(out + (c * p->frames + t) * plane, planes + c * plane, plane);
+    }
+}
+
+void image_patches(float *out, const Image *im, const Image *second, const PatchShape *p)
+{
+    float   level[LEVELS];
+    int64_t m = p->merge, block = p->patch * m, across = im->w / block;
+    int64_t dim = p->channels * p->frames * p->patch * p->patch;
+    REQUIRE(p->channels == COLOURS && p->patch <= MOST_SIDE && im->h % block == 0 && im->w % block == 0,
+            "%lld channels, patches of %lld, %lld x %lld pixels, merged by %lld", (long long)p->channels,
+            (long long)p->patch, (long long)im->h, (long long)im->w, (long long)m);
+    REQUIRE(!second || (second->h == im->h && second->w == im->w), "frames of a pair differ in size");
+    normal_levels(level);
+    for (int64_t k = 0; k < im->h / p->patch * across * m; k++, out += dim) {
+        int64_t in = k % (m * m), at = k / (m * m);
+        patch_make(out, im, second, p, at / across * m + in / m, at % across * m + in % m, level);
+    }
+    puts_finish();
+}

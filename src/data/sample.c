@@ -1,0 +1,349 @@
+/* data/sample.c -- see sample.h. */
+#include "data/sample.h"
+
+#include "data/media.h"
+#include <stdlib.h>
+#include <string.h>
+
+Status sample_scratch_open(SampleScratch *t, const Tokenizer *tokenizer)
+{
+    *t = (SampleScratch){ 0 };
+    return tokenizer ? token_scratch_open(&t->token, tokenizer) : OK;
+}
+
+void sample_scratch_close(SampleScratch *t)
+{
+    token_scratch_close(t->token);
+    for (int i = 0; i < 2; i++) image_close(&t->decoded[i]), image_close(&t->resized[i]);
+    free(t->bytes);
+    *t = (SampleScratch){ 0 };
+}
+
+static Status same_token(const char *name, int64_t model, int32_t tokenizer)
+{
+    if (model < 0 || tokenizer < 0 || model == tokenizer) return OK;
+    return fail(E_CONFIG, "the model takes %lld for %s, its tokenizer %d; they do not belong together",
+                (long long)model, name, tokenizer);
+}
+
+Status sample_conf(SampleConf *c, const Config *recipe, const Tokenizer *t, const PatchShape *patch,
+                   const StreamShape *stream, const Budget *b)
+{
+    *c = (SampleConf){ .stream = *stream, .picture = *patch, .frame = *patch, .budget = *b };
+    c->chat.tokenizer = t;
+    if (t) TRY(chat_tokens(&c->chat.token, t));
+    else   c->chat.token = (ChatTokens){ -1, -1, -1, -1, -1, -1, -1 };
+    TRY(same_token("<|image_pad|>", stream->image_token, c->chat.token.image_pad));
+    TRY(same_token("<|video_pad|>", stream->video_token, c->chat.token.video_pad));
+    c->chat.loss          = loss_named(recipe->data.loss);
+    c->chat.merge         = stream->merge;
+    c->picture.min_pixels = recipe->image.min_pixels;
+    c->picture.max_pixels = recipe->image.max_pixels;
+    c->frame.min_pixels   = VIDEO_MIN_PIXELS;
+    c->frame.max_pixels   = recipe->video.max_pixels;
+    c->video =
+        (VideoRule){ recipe->video.fps, recipe->video.min_frames, recipe->video.max_frames, patch->frames };
+    c->max_length = recipe->data.max_length < b->tokens ? recipe->data.max_length : b->tokens;
+    c->truncation = truncation_named(recipe->data.truncation);
+    c->media_dir  = recipe->data.media_dir;
+    return OK;
+}
+
+Status sample_settings(const SampleConf *c, Json **out)
+{
+    *out = json_pack("{sI sI sI sI sI sI sI sI si}", "vocabulary",
+                     (json_int_t)tokenizer_size(c->chat.tokenizer), "image_token",
+                     (json_int_t)c->stream.image_token, "video_token", (json_int_t)c->stream.video_token,
+                     "patch", (json_int_t)c->picture.patch, "frames", (json_int_t)c->picture.frames, "merge",
+                     (json_int_t)c->stream.merge, "min_pixels", (json_int_t)c->picture.min_pixels,
+                     "max_pixels", (json_int_t)c->picture.max_pixels, "loss", (int)c->chat.loss);
+    return *out ? OK : fail(E_FIT, "no memory for a few settings");
+}
+
+static Json *picture_names(const Record *r)
+{
+    Json *names = json_array();
+    for (int i = 0; i < r->files; i++)
+        if (record_file_is_picture(&r->file[i]))
+            json_array_append_new(names, json_stringn(r->file[i].name, r->file[i].name_len));
+    return names;
+}
+
+/* An archive may leave out the list of pictures where the sample's own members are meant, in their order. */
+static Status json_read(Sample *s)
+{
+    const Record *r = &s->record;
+    TRY(json_parse(&s->json, r->text, r->len, "not JSON"));
+    Status st = conversation_read(&s->chat, s->json);
+    if (!st || !r->files || json_has(s->json, "images") || json_has(s->json, "image")) return st;
+    json_object_set_new(s->json, "images", picture_names(r));
+    return conversation_read(&s->chat, s->json);
+}
+
+/* Pictures of an archive with a text beside them: shown, then described. */
+static Status caption_read(Sample *s)
+{
+    Json  *parts = json_array(), *names = picture_names(&s->record);
+    size_t n = json_array_size(names);
+    for (size_t i = 0; i < n; i++)
+        json_array_append_new(parts,
+                              json_pack("{ss sO}", "type", "image", "image", json_array_get(names, i)));
+    json_decref(names);
+    s->json = json_pack("{s[{ss so}{ss ss%}]}", "messages", "role", "user", "content", parts, "role",
+                        "assistant", "content", s->record.text, s->record.len);
+    if (!s->json) return fail(E_DATA, "the caption is not UTF-8 text");
+    return conversation_read(&s->chat, s->json);
+}
+
+/* A member is named in full, by its own name, or by its ending alone. */
+static bool names_member(const char *path, size_t len, const RecordFile *f)
+{
+    const char *own = f->name, *dot;
+    size_t      n   = f->name_len;
+    if (n == len && !memcmp(own, path, n)) return true;
+    for (const char *slash; (slash = memchr(own, '/', n)); n = f->name_len - (size_t)(own - f->name))
+        own = slash + 1;
+    if (n == len && !memcmp(own, path, n)) return true;
+    dot = memchr(own, '.', n);
+    return dot && n - (size_t)(dot + 1 - own) == len && !memcmp(dot + 1, path, len);
+}
+
+static void frames_from_archive(Sample *s)
+{
+    for (int i = 0; i < s->frames; i++) {
+        Frame *f = &s->frame[i];
+        for (int k = 0; !f->bytes && f->path && k < s->record.files; k++)
+            if (names_member(f->path, strlen(f->path), &s->record.file[k]))
+                f->bytes = s->record.file[k].bytes, f->len = s->record.file[k].len;
+    }
+}
+
+static Status conversation_load(Sample *s, const SampleConf *c)
+{
+    const Record *r = &s->record;
+    if (r->kind == RECORD_TEXT)         TRY(conversation_text(&s->chat, r->text, r->len));
+    else if (r->kind == RECORD_CAPTION) TRY(caption_read(s));
+    else                                TRY(json_read(s));
+    if (s->chat.medias && c->stream.image_token < 0)
+        return fail(E_DATA, "%d picture%s, and the model cannot see", s->chat.medias,
+                    s->chat.medias == 1 ? "" : "s");
+    TRY(video_choose(&s->chat, &c->video));
+    s->frame = s->chat.frame, s->frames = s->chat.frames, s->medias = s->chat.medias;
+    return frames_from_archive(s), OK;
+}
+
+static Status slice_push(Sample *s, RecordSlice v)
+{
+    if (s->slices == s->slice_room) {
+        int64_t      room = s->slice_room ? 2 * s->slice_room : 4;
+        RecordSlice *more = realloc(s->slice, (size_t)room * sizeof *more);
+        if (!more) return fail(E_FIT, "no memory for %lld slices", (long long)room);
+        s->slice = more, s->slice_room = room;
+    }
+    s->slice[s->slices++] = v;
+    return OK;
+}
+
+const char *sample_frame_name(const Sample *s, int frame)
+{
+    return s->frame[frame].path ? s->frame[frame].path : "picture inside the sample";
+}
+
+static Status frame_path(char *out, size_t room, const Sample *s, const SampleConf *c, int frame)
+{
+    return media_path(out, room, s->frame[frame].path, c->media_dir, dataset_file(c->data, s->id)->file.path);
+}
+
+/* Height and width from the header alone. */
+static Status frame_size(int64_t *h, int64_t *w, const Sample *s, const SampleConf *c, int frame)
+{
+    const Frame *f = &s->frame[frame];
+    const char  *name = sample_frame_name(s, frame);
+    char         path[4096];
+    MediaMap     map;
+    if (f->bytes) return image_size(h, w, f->bytes, f->len, NULL, name);
+    TRY(frame_path(path, sizeof path, s, c, frame));
+    TRY(media_map(&map, path));
+    Status st = image_size(h, w, map.bytes, map.len, NULL, path);
+    media_unmap(&map);
+    return st;
+}
+
+Status sample_bytes(const void **bytes, size_t *len, const Sample *s, SampleScratch *t, const SampleConf *c,
+                    int frame)
+{
+    const Frame *f = &s->frame[frame];
+    char         path[4096];
+    *bytes = f->bytes, *len = f->len;
+    if (f->bytes) return OK;
+    TRY(frame_path(path, sizeof path, s, c, frame));
+    TRY(media_read(path, &t->bytes, &t->room, len));
+    *bytes = t->bytes;
+    return OK;
+}
+
+/* The grid of a medium, and its slices. The frames of a video all become the size its first one asks for. */
+static Status media_measure(Grid *g, Sample *s, const SampleConf *c, const Media *m)
+{
+    int64_t h, w, patch = c->picture.patch, group = c->video.group;
+    TRY(frame_size(&h, &w, s, c, m->first));
+    TRY_CTX(m->video ? video_fit(&h, &w, m->frames, &c->frame) : image_fit(&h, &w, &c->picture), "%s",
+            sample_frame_name(s, m->first));
+    *g = (Grid){ m->video ? video_slices(m, group) : 1, h / patch, w / patch };
+    for (int64_t i = 0; i < g->t; i++) {
+        RecordSlice v = { (int32_t)g->h, (int32_t)g->w, m->first, -1 };
+        if (m->video) v.a = video_frame(m, i, 0, group), v.b = video_frame(m, i, group - 1, group);
+        TRY(slice_push(s, v));
+    }
+    return OK;
+}
+
+static Status over_budget(Sample *s, const SampleConf *c)
+{
+    const Budget *b = &c->budget;
+    s->over = true;
+    if (s->size.patches > b->patches)
+        return fail(
+            E_DATA,
+            "its pictures make %lld patches, a micro-batch holds %lld; lower image.max_pixels or raise "
+            "train.micro_patches",
+            (long long)s->size.patches, (long long)b->patches);
+    return fail(E_DATA,
+                "%lld tokens, a micro-batch holds %lld; raise train.micro_tokens, or set data.truncation to "
+                "delete or right",
+                (long long)s->ids.n, (long long)b->tokens);
+}
+
+/* Media that truncation cut off take their slices with them. A document that was cut until nothing is
+ * learnt from it is left out. Texts are cut to measure by their format. */
+static Status document_fit(Sample *s, const SampleConf *c, const Grid *grid)
+{
+    ChatFit    fit;
+    int64_t    before = s->ids.n;
+    Truncation how = s->record.kind == RECORD_TEXT ? TRUNCATE_RIGHT : c->truncation;
+    if (before > c->max_length && how == TRUNCATE_ERROR && c->max_length == c->budget.tokens)
+        return over_budget(s, c);
+    s->over = before > c->max_length && how == TRUNCATE_ERROR;
+    TRY(chat_truncate(&c->chat, &fit, &s->ids, &s->targets, 0, &s->chat, grid, c->max_length, how));
+    s->drop = fit.drop || (fit.tokens < before && !fit.supervised);
+    s->medias = fit.medias, s->slices = 0;
+    s->size = (DocSize){ .tokens = fit.tokens, .supervised = fit.supervised };
+    for (int i = 0; i < fit.medias; i++) {
+        s->slices       += grid[i].t;
+        s->size.patches += grid[i].t * grid[i].h * grid[i].w;
+    }
+    return OK;
+}
+
+/* A text that goes on in the next record has not ended: no <|endoftext|> here. */
+static void unclose(Sample *s)
+{
+    s->ids.n--, s->targets.n--;
+    if (s->targets.n) s->targets.v[s->targets.n - 1] = -1;
+}
+
+static Status document_render(Sample *s, SampleScratch *t, const SampleConf *c, const Grid *grid)
+{
+    TRY(chat_render(&c->chat, t->token, &s->ids, &s->targets, &s->chat, grid));
+    if (s->record.more) unclose(s);
+    return document_fit(s, c, grid);
+}
+
+static Status rendered_load(Sample *s, SampleScratch *t, const SampleConf *c)
+{
+    TRY(conversation_load(s, c));
+    Grid  *grid = calloc((size_t)s->chat.medias + 1, sizeof *grid);
+    Status st   = grid ? OK : fail(E_FIT, "no memory for %d grids", s->chat.medias);
+    for (int i = 0; !st && i < s->chat.medias; i++) st = media_measure(&grid[i], s, c, &s->chat.media[i]);
+    for (int i = 0; !st && i < s->chat.medias; i++) s->size.patches += grid[i].t * grid[i].h * grid[i].w;
+    if (!st && c->chat.tokenizer) st = document_render(s, t, c, grid);
+    free(grid);
+    return st;
+}
+
+static Status packed_check(const Record *r, const SampleConf *c)
+{
+    int64_t size = c->chat.tokenizer ? tokenizer_size(c->chat.tokenizer) : INT32_MAX;
+    for (int64_t i = 0; i < r->tokens; i++)
+        if (r->ids[i] < 0 || r->ids[i] >= size || r->targets[i] < -1 || r->targets[i] >= size)
+            return fail(E_DATA, "token %lld is none of the tokenizer's %lld", (long long)i, (long long)size);
+    return OK;
+}
+
+/* Tokens of a packed file; they were truncated when it was made. */
+static Status packed_load(Sample *s, const SampleConf *c)
+{
+    const Record *r = &s->record;
+    TRY(packed_check(r, c));
+    TRY(ids_push_many(&s->ids, r->ids, r->tokens));
+    TRY(ids_push_many(&s->targets, r->targets, r->tokens));
+    s->frame = keep_take(&s->record.keep, ((size_t)r->files + 1) * sizeof *s->frame);
+    for (s->frames = 0; s->frames < r->files; s->frames++)
+        s->frame[s->frames] = (Frame){ NULL, r->file[s->frames].bytes, r->file[s->frames].len };
+    s->size.tokens = r->tokens;
+    for (int64_t i = 0; i < r->tokens; i++) s->size.supervised += r->targets[i] >= 0;
+    for (int64_t i = 0; i < r->slices; i++) {
+        TRY(slice_push(s, r->slice[i]));
+        s->size.patches += (int64_t)r->slice[i].h * r->slice[i].w;
+    }
+    s->medias = (int)s->slices;
+    s->drop = r->tokens > c->max_length && c->truncation == TRUNCATE_DELETE;
+    if (s->drop || r->tokens <= c->max_length) return OK;
+    s->over = true;
+    return fail(E_DATA,
+                "%lld tokens, more than the %lld there is room for; pack the data again with this recipe",
+                (long long)r->tokens, (long long)c->max_length);
+}
+
+/* Too large for any micro-batch. */
+static Status budget_check(Sample *s, const SampleConf *c)
+{
+    if (s->drop || !pack_refuses(&c->budget, &s->size)) return OK;
+    if (c->truncation == TRUNCATE_DELETE) return s->drop = true, OK;
+    return over_budget(s, c);
+}
+
+Status sample_load(Sample *s, SampleScratch *t, const SampleConf *c, int64_t id)
+{
+    *s = (Sample){ .id = id };
+    Status st = dataset_read(c->data, id, &s->record);
+    if (!st) st = s->record.kind == RECORD_TOKENS ? packed_load(s, c) : rendered_load(s, t, c);
+    if (!st) st = budget_check(s, c);
+    if (!st) return OK;
+    st = wrap(st, "%s", s->record.where);
+    bool over = s->over;
+    sample_close(s);
+    return s->over = over, st;
+}
+
+void sample_close(Sample *s)
+{
+    ids_close(&s->ids), ids_close(&s->targets);
+    free(s->slice);
+    conversation_close(&s->chat);
+    json_decref(s->json);
+    record_close(&s->record);
+    *s = (Sample){ 0 };
+}
+
+static Status frame_load(const Sample *s, SampleScratch *t, const SampleConf *c, const RecordSlice *v,
+                         int frame, int k)
+{
+    const void *bytes;
+    size_t      len;
+    TRY(sample_bytes(&bytes, &len, s, t, c, frame));
+    TRY(image_decode(&t->decoded[k], bytes, len, NULL, sample_frame_name(s, frame)));
+    TRY_CTX(image_resize(&t->resized[k], &t->decoded[k], v->h * c->picture.patch, v->w * c->picture.patch),
+            "%s", sample_frame_name(s, frame));
+    return OK;
+}
+
+Status sample_pixels(float *out, const Sample *s, SampleScratch *t, const SampleConf *c, int64_t slice)
+{
+    const RecordSlice *v = &s->slice[slice];
+    bool               two = v->b >= 0 && v->b != v->a;
+    TRY_CTX(frame_load(s, t, c, v, v->a, 0), "%s", s->record.where);
+    if (two) TRY_CTX(frame_load(s, t, c, v, v->b, 1), "%s", s->record.where);
+    image_patches(out, &t->resized[0], two ? &t->resized[1] : NULL, &c->picture);
+    return OK;
+}

@@ -1,0 +1,263 @@
+/* data/synth.c -- see synth.h: the kinds of questions, and the picture each is about. Files are synth_write.c's. */
+#include "data/synth.h"
+#include "base/rng.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- chance ---- */
+
+typedef struct Dice { uint64_t seed, stream, next; } Dice;
+
+static uint32_t roll(Dice *d) { return rng_u32(d->seed, d->stream, d->next++); }
+static int      below(Dice *d, int n) { return (int)((uint64_t)roll(d) * (uint64_t)n >> 32); }
+static double   between(Dice *d, double lo, double hi) { return lo + (hi - lo) * (double)rng_unit(roll(d)); }
+
+static uint64_t stream_of(const char *what, SynthSplit split, int64_t a, int64_t b)
+{
+    char name[96];
+    snprintf(name, sizeof name, "synth/%s/%d/%lld/%lld", what, (int)split, (long long)a, (long long)b);
+    return rng_stream(name);
+}
+
+/* One of 0 … n - 1 that is not `taken`. */
+static int other(Dice *d, int n, int taken)
+{
+    int k = below(d, n - 1);
+    return k + (k >= taken);
+}
+
+/* ---- what there is to see ---- */
+
+static const struct { const char *name; Rgb rgb; } colours[] = {
+    { "red",    { 214,  36,  40 } }, { "green",  {  40, 160,  64 } }, { "blue",   {  36,  72, 214 } },
+    { "yellow", { 244, 216,  40 } }, { "purple", { 144,  44, 176 } }, { "orange", { 246, 132,  24 } },
+    { "black",  {  16,  16,  16 } }, { "white",  { 250, 250, 250 } },
+};
+static const int inks[] = { 0, 1, 2, 4, 6 };             /* the dark ones, for writing */
+static const char *const figures[FIGURE_N] = { "circle", "square", "triangle", "cross", "ring", "bar" };
+static const char *const sides[]   = { "left", "right", "upper", "lower" };
+static const char *const places[]  = { "top left", "top right", "bottom left", "bottom right", "centre" };
+static const char *const words[]   = { "cat", "dog", "sun", "key", "box", "fish", "tree", "moon" };
+static const char *const ordinals[] = { "first", "second", "third" };
+
+#define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
+
+static Rgb shade_of(Dice *d, int colour)
+{
+    Rgb c = colours[colour].rgb;
+    uint8_t *v[3] = { &c.r, &c.g, &c.b };
+    for (int i = 0; i < 3; i++) {
+        int x = *v[i] + below(d, 17) - 8;
+        *v[i] = (uint8_t)(x < 0 ? 0 : x > 255 ? 255 : x);
+    }
+    return c;
+}
+
+/* A grey ground that every colour stands out from, of any size and shape; wide / high between 1/most and most. */
+static Status ground(SynthItem *it, Dice *d, double least, double most)
+{
+    int      i = it->pictures++;
+    double   area = between(d, 40, 104), aspect = exp(between(d, log(least), log(most)));
+    uint8_t  grey = (uint8_t)(140 + below(d, 56)), far = (uint8_t)(140 + below(d, 56));
+    Canvas  *c = &it->picture[i];
+    it->quality[i] = below(d, 2) ? 80 + below(d, 16) : 0;
+    TRY(canvas_open(c, lrint(area / sqrt(aspect)), lrint(area * sqrt(aspect)), (Rgb){ grey, grey, grey }));
+    draw_shade(c, (Rgb){ far, far, far }, 1, below(d, 2));
+    draw_grain(c, 4, d->seed, d->stream ^ (uint64_t)(i + 1) << 56);
+    return OK;
+}
+
+static double side_of(const Canvas *c) { return (double)(c->h < c->w ? c->h : c->w); }
+
+/* Places for n figures that neither touch each other nor leave the picture; where they are too large for that they
+ * become smaller, all by the same share. */
+static void scatter(Dice *d, const Canvas *c, int n, double *r, double (*at)[2])
+{
+    for (int tries = 0, i = 0; i < n; tries++) {
+        at[i][0] = between(d, r[i] + 1, (double)c->w - r[i] - 1);
+        at[i][1] = between(d, r[i] + 1, (double)c->h - r[i] - 1);
+        int k = 0;
+        while (k < i && hypot(at[i][0] - at[k][0], at[i][1] - at[k][1]) > r[i] + r[k] + 2) k++;
+        i += k == i;
+        if (i == n || tries % 64 < 63) continue;
+        for (k = 0; k < n; k++) r[k] *= 0.95;
+        i = 0;
+    }
+}
+
+/* ---- the channels: each paints what the answer numbered a says, and asks ---- */
+
+/* Two figures on either side of the middle; the question names one of them by its side. */
+static Status ask_colour(SynthItem *it, Dice *d, int a)
+{
+    int side = below(d, COUNT(sides)), down = side / 2, k = other(d, COUNT(colours), a);
+    TRY(ground(it, d, down ? 0.5 : 1, down ? 1 : 2));
+    Canvas *c = &it->picture[0];
+    for (int i = 0; i < 2; i++) {
+        double along = i ? between(d, 0.7, 0.78) : between(d, 0.22, 0.3), across = between(d, 0.35, 0.65);
+        double r = side_of(c) * between(d, 0.18, 0.24);
+        draw_figure(c, (Figure)below(d, FIGURE_N), (down ? across : along) * (double)c->w, (down ? along : across) * (double)c->h, r,
+                    0, shade_of(d, i == side % 2 ? a : k));
+    }
+    snprintf(it->question, sizeof it->question, "What colour is the %s shape?", sides[side]);
+    snprintf(it->answer, sizeof it->answer, "%s", colours[a].name);
+    return OK;
+}
+
+static Status ask_shape(SynthItem *it, Dice *d, int a)
+{
+    double r, at[1][2];
+    TRY(ground(it, d, 0.7, 1.45));
+    Canvas *c = &it->picture[0];
+    r = side_of(c) * between(d, 0.3, 0.42);
+    scatter(d, c, 1, &r, at);
+    draw_figure(c, (Figure)a, at[0][0], at[0][1], r, 0, shade_of(d, below(d, COUNT(colours))));
+    snprintf(it->question, sizeof it->question, "Which shape is this?");
+    snprintf(it->answer, sizeof it->answer, "%s", figures[a]);
+    return OK;
+}
+
+enum { MOST_COUNTED = 5 };
+
+static Status ask_count(SynthItem *it, Dice *d, int a)
+{
+    double   r[MOST_COUNTED] = { 0 }, at[MOST_COUNTED][2];
+    Figure   f = (Figure)below(d, FIGURE_N);
+    int      k = below(d, COUNT(colours));
+    TRY(ground(it, d, 0.7, 1.45));
+    Canvas *c = &it->picture[0];
+    for (int i = 0; i <= a; i++) r[i] = side_of(c) * between(d, 0.13, 0.16);
+    scatter(d, c, a + 1, r, at);
+    for (int i = 0; i <= a; i++) draw_figure(c, f, at[i][0], at[i][1], r[i], 0, shade_of(d, k));
+    snprintf(it->question, sizeof it->question, "How many shapes are there?");
+    snprintf(it->answer, sizeof it->answer, "%d", a + 1);
+    return OK;
+}
+
+static Status ask_place(SynthItem *it, Dice *d, int a)
+{
+    static const double centre[][2] = { { 0.24, 0.24 }, { 0.76, 0.24 }, { 0.24, 0.76 }, { 0.76, 0.76 }, { 0.5, 0.5 } };
+    Figure   f = (Figure)below(d, FIGURE_N);
+    TRY(ground(it, d, 0.6, 1.7));
+    Canvas *c = &it->picture[0];
+    double   x = (centre[a][0] + between(d, -0.07, 0.07)) * (double)c->w;
+    double   y = (centre[a][1] + between(d, -0.07, 0.07)) * (double)c->h;
+    draw_figure(c, f, x, y, side_of(c) * between(d, 0.11, 0.18), 0, shade_of(d, below(d, COUNT(colours))));
+    snprintf(it->question, sizeof it->question, "Where is the %s?", figures[f]);
+    snprintf(it->answer, sizeof it->answer, "%s", places[a]);
+    return OK;
+}
+
+static Status ask_size(SynthItem *it, Dice *d, int a)
+{
+    double r[2], at[2][2];
+    int    k = other(d, COUNT(colours), a);
+    Figure f = (Figure)below(d, FIGURE_N);
+    TRY(ground(it, d, 0.6, 1.7));
+    Canvas *c = &it->picture[0];
+    r[0] = side_of(c) * between(d, 0.24, 0.29), r[1] = side_of(c) * between(d, 0.12, 0.15);
+    scatter(d, c, 2, r, at);
+    for (int i = 0; i < 2; i++) draw_figure(c, f, at[i][0], at[i][1], r[i], 0, shade_of(d, i ? k : a));
+    snprintf(it->question, sizeof it->question, "What colour is the larger shape?");
+    snprintf(it->answer, sizeof it->answer, "%s", colours[a].name);
+    return OK;
+}
+
+static void write_text(Canvas *c, Dice *d, const char *text, double share, Rgb colour)
+{
+    double cell = fmin((double)c->w * share / text_width(text, 1), (double)c->h * share / GLYPH_H);
+    double x = ((double)c->w - text_width(text, cell)) * between(d, 0.4, 0.6);
+    double y = ((double)c->h - GLYPH_H * cell) * between(d, 0.4, 0.6);
+    draw_text(c, text, x, y, cell, colour);
+}
+
+static Status ask_digit(SynthItem *it, Dice *d, int a)
+{
+    char text[2] = { (char)('0' + a), 0 };
+    TRY(ground(it, d, 0.7, 1.45));
+    write_text(&it->picture[0], d, text, between(d, 0.8, 0.95), shade_of(d, inks[below(d, COUNT(inks))]));
+    snprintf(it->question, sizeof it->question, "Which digit is this?");
+    snprintf(it->answer, sizeof it->answer, "%s", text);
+    return OK;
+}
+
+static Status ask_word(SynthItem *it, Dice *d, int a)
+{
+    TRY(ground(it, d, 1.6, 2.4));
+    write_text(&it->picture[0], d, words[a], between(d, 0.85, 0.95), shade_of(d, inks[below(d, COUNT(inks))]));
+    snprintf(it->question, sizeof it->question, "Which word is written?");
+    snprintf(it->answer, sizeof it->answer, "%s", words[a]);
+    return OK;
+}
+
+static Status ask_pair(SynthItem *it, Dice *d, int a)
+{
+    int asked = below(d, 2);
+    for (int i = 0; i < 2; i++) {
+        double r, at[1][2];
+        TRY(ground(it, d, 0.7, 1.45));
+        Canvas *c = &it->picture[i];
+        r = side_of(c) * between(d, 0.2, 0.32);
+        scatter(d, c, 1, &r, at);
+        draw_figure(c, (Figure)below(d, FIGURE_N), at[0][0], at[0][1], r, 0,
+                    shade_of(d, i == asked ? a : other(d, COUNT(colours), a)));
+    }
+    snprintf(it->question, sizeof it->question, "What colour is in the %s picture?", ordinals[asked]);
+    snprintf(it->answer, sizeof it->answer, "%s", colours[a].name);
+    return OK;
+}
+
+static Status ask_text(SynthItem *it, Dice *d, int a)
+{
+    int w[3], asked = below(d, 3);
+    do for (int i = 0; i < 3; i++) w[i] = i == asked ? a : below(d, COUNT(words));
+    while (w[0] == w[1] || w[0] == w[2] || w[1] == w[2]);
+    snprintf(it->question, sizeof it->question, "%s %s %s. Which word is %s?", words[w[0]], words[w[1]], words[w[2]],
+             ordinals[asked]);
+    snprintf(it->answer, sizeof it->answer, "%s", words[a]);
+    return OK;
+}
+
+static const struct Channel {
+    const char *name;
+    int         answers, pictures;
+    Status    (*ask)(SynthItem *it, Dice *d, int a);
+} channels[] = {
+    { "colour", COUNT(colours), 1, ask_colour },
+    { "shape",  FIGURE_N,       1, ask_shape  },
+    { "count",  MOST_COUNTED,   1, ask_count  },
+    { "place",  COUNT(places),  1, ask_place  },
+    { "size",   COUNT(colours), 1, ask_size   },
+    { "digit",  10,             1, ask_digit  },
+    { "word",   COUNT(words),   1, ask_word   },
+    { "pair",   COUNT(colours), 2, ask_pair   },
+    { "text",   COUNT(words),   0, ask_text   },
+};
+
+int synth_channels(void) { return COUNT(channels); }
+
+const char *synth_channel(int i, int *answers, int *pictures)
+{
+    *answers = channels[i].answers, *pictures = channels[i].pictures;
+    return channels[i].name;
+}
+
+/* Items take the channels in turn; within a channel every block of `answers` items holds each answer once. */
+Status synth_item(SynthItem *it, uint64_t seed, SynthSplit split, int64_t number)
+{
+    int64_t order[16], channel = number % COUNT(channels), turn = number / COUNT(channels);
+    const struct Channel *ch = &channels[channel];
+    for (int i = 0; i < ch->answers; i++) order[i] = i;
+    rng_shuffle(order, ch->answers, seed, stream_of("answers", split, channel, turn / ch->answers));
+    Dice d = { seed, stream_of("item", split, number, 0), 0 };
+    it->channel = ch->name, it->pictures = 0;
+    return ch->ask(it, &d, (int)order[turn % ch->answers]);
+}
+
+void synth_item_close(SynthItem *it)
+{
+    for (int i = 0; i < SYNTH_PICTURES; i++) canvas_close(&it->picture[i]);
+    *it = (SynthItem){ 0 };
+}

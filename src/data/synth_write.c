@@ -1,0 +1,187 @@
+/* data/synth_write.c -- the demo set as files: pictures first, by all cores, then the lines, then synth.json. Who
+ * finds synth.json finds a whole set. */
+#include "data/synth.h"
+
+#include "base/folder.h"
+#include "base/json.h"
+#include "base/thread.h"
+#include "data/image_write.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { RULES = 1 };                      /* counts changes of what is drawn for a seed; a set of other rules is another set */
+
+static const char *const split_names[SYNTH_SPLITS] = { "train", "eval" };
+
+/* What a line says of an item. */
+typedef struct Row {
+    const char *channel;
+    char        question[SYNTH_TEXT_ROOM], answer[SYNTH_TEXT_ROOM];
+    int         pictures;
+    char        image[SYNTH_PICTURES][40];       /* relative to the set's folder */
+} Row;
+
+typedef struct Job { const SynthConf *conf; SynthSplit split; Row *row; } Job;
+
+static Status write_picture(const Job *job, Row *r, const SynthItem *it, int64_t number, int i)
+{
+    Path path;
+    const Canvas *c = &it->picture[i];
+    snprintf(r->image[i], sizeof r->image[i], "images/%s/%06lld%s.%s", split_names[job->split], (long long)number,
+             it->pictures == 1 ? "" : i ? "b" : "a", it->quality[i] ? "jpg" : "png");
+    TRY(path_join(path, job->conf->dir, r->image[i]));
+    return it->quality[i] ? jpeg_write(path, c->rgb, c->h, c->w, it->quality[i]) : png_write(path, c->rgb, c->h, c->w);
+}
+
+static Status draw_one(void *arg, int64_t number)
+{
+    const Job *job = arg;
+    Row       *r = &job->row[number];
+    SynthItem  it = { 0 };
+    Status     st = synth_item(&it, job->conf->seed, job->split, number);
+    r->channel = it.channel, r->pictures = it.pictures;
+    memcpy(r->question, it.question, sizeof r->question), memcpy(r->answer, it.answer, sizeof r->answer);
+    for (int i = 0; i < it.pictures && !st; i++) st = write_picture(job, r, &it, number, i);
+    synth_item_close(&it);
+    return st;
+}
+
+/* ---- lines ---- */
+
+/* The question of r over the pictures of `shown`. */
+static Status put_line(Text *out, const Row *r, const Row *shown)
+{
+    char marks[SYNTH_PICTURES * 8 + 1] = "";
+    Json *images = json_array();
+    for (int i = 0; i < shown->pictures; i++) {
+        strcat(marks, "<image>");
+        json_array_append_new(images, json_string(shown->image[i]));
+    }
+    Json *o = json_pack("{s:[{s:s, s:s++}, {s:s, s:s}], s:o, s:s}", "messages", "role", "user", "content", marks, r->question, "",
+                        "role", "assistant", "content", r->answer, "images", images, "channel", r->channel);
+    char *text = o ? json_dumps(o, JSON_COMPACT) : NULL;
+    Status st = text ? text_push(out, text, strlen(text)) : fail(E_OTHER, "no memory for a line");
+    if (!st) st = text_push(out, "\n", 1);
+    free(text);
+    json_decref(o);
+    return st;
+}
+
+static Status put_file(const SynthConf *conf, const char *name, const Text *t)
+{
+    Path path;
+    TRY(path_join(path, conf->dir, name));
+    return file_put(path, t->v, t->n);
+}
+
+static Status write_lines(const SynthConf *conf, SynthSplit split, const Row *row)
+{
+    char name[32];
+    Text t = { 0 };
+    Status st = OK;
+    snprintf(name, sizeof name, "%s.jsonl", split_names[split]);
+    for (int64_t i = 0; i < conf->items[split] && !st; i++) st = put_line(&t, &row[i], &row[i]);
+    if (!st) st = put_file(conf, name, &t);
+    text_close(&t);
+    return st;
+}
+
+/* Every question of the held-out set that has pictures, over those of another item of its channel: half of the
+ * channel further on, which is a different block of answers, so that chance is what a pair has in common. */
+static Status write_blind(const SynthConf *conf, const Row *row)
+{
+    int64_t n = conf->items[SYNTH_EVAL], channels = synth_channels();
+    Text t = { 0 };
+    Status st = OK;
+    for (int64_t i = 0; i < n && !st; i++) {
+        int64_t c = i % channels, of_channel = (n - c + channels - 1) / channels;
+        int64_t k = (i / channels + of_channel / 2) % of_channel;
+        if (row[i].pictures) st = put_line(&t, &row[i], &row[c + k * channels]);
+    }
+    if (!st) st = put_file(conf, "eval_blind.jsonl", &t);
+    text_close(&t);
+    return st;
+}
+
+/* ---- synth.json ---- */
+
+static Json *describe(const SynthConf *conf)
+{
+    Json *list = json_array();
+    for (int i = 0; i < synth_channels(); i++) {
+        int answers, pictures;
+        const char *name = synth_channel(i, &answers, &pictures);
+        json_array_append_new(list, json_pack("{s:s, s:i, s:i, s:f}", "channel", name, "pictures", pictures, "answers", answers,
+                                              "chance", 1.0 / answers));
+    }
+    return json_pack("{s:i, s:I, s:I, s:I, s:o}", "rules", RULES, "seed", (json_int_t)conf->seed, "train",
+                     (json_int_t)conf->items[SYNTH_TRAIN], "eval", (json_int_t)conf->items[SYNTH_EVAL], "channels", list);
+}
+
+/* *same: the folder holds this very set. Anything else in it is an error. */
+static Status look(const SynthConf *conf, bool *same)
+{
+    Path path;
+    bool empty;
+    Json *old = NULL;
+    *same = false;
+    TRY(folder_is_empty(conf->dir, &empty));
+    TRY(path_join(path, conf->dir, "synth.json"));
+    if (empty) return OK;
+    if (!file_is(path)) return fail(E_CONFIG, "%s: not empty, and not a set drawn here; name another folder", conf->dir);
+    TRY(json_load(&old, path));
+    Json *want = describe(conf);
+    *same = json_equal(old, want);
+    json_decref(old), json_decref(want);
+    return *same ? OK : fail(E_CONFIG, "%s: holds another set (see its synth.json); name another folder or remove it", conf->dir);
+}
+
+static Status write_note(const SynthConf *conf)
+{
+    Json *o = describe(conf);
+    char *text = o ? json_dumps(o, JSON_INDENT(2)) : NULL;
+    Text  t = { .v = text, .n = text ? strlen(text) : 0 };
+    Status st = text ? put_file(conf, "synth.json", &t) : fail(E_OTHER, "no memory for synth.json");
+    free(text);
+    json_decref(o);
+    return st;
+}
+
+/* ---- all of it ---- */
+
+static Status write_split(const SynthConf *conf, SynthSplit split, Pool *pool)
+{
+    Path path;
+    char name[32];
+    Job  job = { conf, split, calloc((size_t)conf->items[split] + 1, sizeof(Row)) };
+    if (!job.row) return fail(E_OTHER, "no memory for %lld items", (long long)conf->items[split]);
+    snprintf(name, sizeof name, "images/%s", split_names[split]);
+    Status st = path_join(path, conf->dir, name);
+    if (!st) st = folder_make(path);
+    if (!st) st = pool_run(pool, conf->items[split], draw_one, &job);
+    if (!st) st = write_lines(conf, split, job.row);
+    if (!st && split == SYNTH_EVAL) st = write_blind(conf, job.row);
+    free(job.row);
+    return st;
+}
+
+Status synth_write(const SynthConf *conf, bool *drawn)
+{
+    Pool pool = { 0 };
+    bool same;
+    *drawn = false;
+    if (conf->items[SYNTH_EVAL] < 2 * synth_channels())
+        return fail(E_CONFIG, "%lld items to evaluate on: the control exchanges pictures, so at least %d are wanted",
+                    (long long)conf->items[SYNTH_EVAL], 2 * synth_channels());
+    TRY(look(conf, &same));
+    if (same) return OK;
+    TRY(pool_open(&pool, cpu_count() - 1));
+    Status st = OK;
+    for (int s = 0; s < SYNTH_SPLITS && !st; s++) st = write_split(conf, (SynthSplit)s, &pool);
+    pool_close(&pool);
+    TRY(st);
+    TRY(write_note(conf));
+    return *drawn = true, OK;
+}

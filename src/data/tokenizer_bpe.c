@@ -1,0 +1,173 @@
+/* data/tokenizer_bpe.c -- byte-pair encoding of one piece: merge the neighbours of lowest rank, leftmost first,
+ * until none merges. Short pieces are searched along their length; long ones keep their pairs in a heap, so that
+ * a million letters without a space cost n log n. Words come again and again: short pieces are remembered. */
+#include "data/tokenizer_private.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { CACHE_BITS = 15, CACHE_TEXT = 24, CACHE_IDS = 9, SHORT_PIECE = 64 };
+
+typedef struct CacheRow {                 /* one line of the processor's cache */
+    uint64_t text[CACHE_TEXT / 8];        /* zeros behind the end */
+    uint8_t  len, n;                      /* len 0: empty */
+    int32_t  id[CACHE_IDS];
+} CacheRow;
+_Static_assert(sizeof(CacheRow) == 64, "a row is a line of the processor's cache");
+
+/* A part of a long piece: a doubly linked list by index. Dead ones have id -1. */
+typedef struct Part { int32_t id, before, behind; } Part;
+/* A pair that would merge: rank << 32 | the left part's index, so that the least is the next to merge. */
+typedef struct Pair { uint64_t order; int32_t left, right; } Pair;
+
+struct Bpe {
+    CacheRow *cache;
+    Part     *part;                       /* (room) */
+    Pair     *heap;                       /* (3 room): every pair at the start, two more for each merge */
+    size_t    room, pairs;
+};
+
+Status bpe_open(Bpe **b)
+{
+    *b = calloc(1, sizeof **b);
+    if (*b) (*b)->cache = aligned_alloc(64, sizeof(CacheRow) << CACHE_BITS);
+    if (!*b || !(*b)->cache) {
+        bpe_close(*b);
+        *b = NULL;
+        return fail(E_FIT, "no memory for the tokenizer's cache");
+    }
+    memset((*b)->cache, 0, sizeof(CacheRow) << CACHE_BITS);
+    return OK;
+}
+
+void bpe_close(Bpe *b)
+{
+    if (!b) return;
+    free(b->cache);
+    free(b->part);
+    free(b->heap);
+    free(b);
+}
+
+/* Pieces of up to SHORT_PIECE bytes: rank[i] is that of the pair (i, i + 1). Returns the number of ids. */
+static int merge_short(const Tokenizer *t, int32_t *id, Slice piece)
+{
+    int32_t rank[SHORT_PIECE], to[SHORT_PIECE];
+    int     n = (int)piece.n;
+    for (int i = 0; i < n; i++) id[i] = t->byte_id[(unsigned char)piece.v[i]];
+    for (int i = 0; i + 1 < n; i++) {
+        const Merge *m = merge_slot(&t->merges, id[i], id[i + 1]);
+        rank[i] = m->rank, to[i] = m->id;
+    }
+    while (n > 1) {
+        int best = -1;
+        for (int i = 0; i + 1 < n; i++)
+            if (rank[i] >= 0 && (best < 0 || rank[i] < rank[best])) best = i;
+        if (best < 0) break;
+        id[best] = to[best];
+        n--;
+        size_t behind = (size_t)(n - best - 1) * sizeof *id;
+        memmove(id + best + 1, id + best + 2, behind);
+        memmove(rank + best, rank + best + 1, behind);
+        memmove(to + best, to + best + 1, behind);
+        for (int i = best > 0 ? best - 1 : 0; i <= best && i + 1 < n; i++) {
+            const Merge *m = merge_slot(&t->merges, id[i], id[i + 1]);
+            rank[i] = m->rank, to[i] = m->id;
+        }
+    }
+    return n;
+}
+
+static void heap_push(Bpe *b, Pair p)
+{
+    size_t i = b->pairs++;
+    for (size_t up; i && b->heap[up = (i - 1) / 2].order > p.order; i = up) b->heap[i] = b->heap[up];
+    b->heap[i] = p;
+}
+
+static Pair heap_pop(Bpe *b)
+{
+    Pair   top = b->heap[0], last = b->heap[--b->pairs];
+    size_t i = 0;
+    for (size_t down; (down = 2 * i + 1) < b->pairs; i = down) {
+        if (down + 1 < b->pairs && b->heap[down + 1].order < b->heap[down].order) down++;
+        if (last.order <= b->heap[down].order) break;
+        b->heap[i] = b->heap[down];
+    }
+    b->heap[i] = last;
+    return top;
+}
+
+static void offer(Bpe *b, const Tokenizer *t, int32_t left)
+{
+    if (left < 0 || b->part[left].behind < 0) return;
+    int32_t a = b->part[left].id, c = b->part[b->part[left].behind].id;
+    const Merge *m = merge_slot(&t->merges, a, c);
+    if (m->rank >= 0) heap_push(b, (Pair){ (uint64_t)m->rank << 32 | (uint32_t)left, a, c });
+}
+
+static Status long_room(Bpe *b, size_t n)
+{
+    if (n <= b->room) return OK;
+    size_t room = n + n / 2;
+    Part  *part = realloc(b->part, room * sizeof *part);
+    if (part) b->part = part;
+    Pair  *heap = realloc(b->heap, 3 * room * sizeof *heap);
+    if (heap) b->heap = heap;
+    if (!part || !heap) return fail(E_FIT, "no memory to tokenize %zu bytes without a break", n);
+    b->room = room;
+    return OK;
+}
+
+static Status merge_long(Bpe *b, const Tokenizer *t, Ids *out, Slice piece)
+{
+    int32_t n = (int32_t)piece.n;
+    TRY(long_room(b, piece.n));
+    b->pairs = 0;
+    for (int32_t i = 0; i < n; i++)
+        b->part[i] = (Part){ t->byte_id[(unsigned char)piece.v[i]], i - 1, i + 1 < n ? i + 1 : -1 };
+    for (int32_t i = 0; i < n; i++) offer(b, t, i);
+    while (b->pairs) {
+        Pair    p = heap_pop(b);
+        int32_t left = (int32_t)(uint32_t)p.order, right = b->part[left].behind;
+        if (right < 0 || b->part[left].id != p.left || b->part[right].id != p.right) continue;   /* stale */
+        int32_t far = b->part[right].behind;
+        b->part[left].id = merge_slot(&t->merges, p.left, p.right)->id;
+        b->part[left].behind = far;
+        b->part[right].id = -1;
+        if (far >= 0) b->part[far].before = left;
+        offer(b, t, b->part[left].before);
+        offer(b, t, left);
+    }
+    for (int32_t i = 0; i >= 0; i = b->part[i].behind) TRY(ids_push(out, b->part[i].id));
+    return OK;
+}
+
+/* The piece as whole words, zeros behind its end, and the row where it would be. */
+static CacheRow *cache_row(Bpe *b, uint64_t text[CACHE_TEXT / 8], Slice piece)
+{
+    memset(text, 0, CACHE_TEXT);
+    memcpy(text, piece.v, piece.n);
+    uint64_t h = (text[0] ^ piece.n) * 0x9e3779b97f4a7c15u;
+    h = (h ^ h >> 29 ^ text[1]) * 0xbf58476d1ce4e5b9u;
+    h = (h ^ h >> 32 ^ text[2]) * 0x94d049bb133111ebu;
+    return &b->cache[h >> (64 - CACHE_BITS)];
+}
+
+Status bpe_encode(Bpe *b, const Tokenizer *t, Ids *out, Slice piece)
+{
+    int32_t  id[SHORT_PIECE];
+    uint64_t text[CACHE_TEXT / 8];
+    if (piece.n == 1) return ids_push(out, t->byte_id[(unsigned char)piece.v[0]]);
+    if (piece.n > SHORT_PIECE) return merge_long(b, t, out, piece);
+    if (piece.n > CACHE_TEXT) return ids_push_many(out, id, merge_short(t, id, piece));
+    CacheRow *row = cache_row(b, text, piece);
+    if (row->len != piece.n || memcmp(row->text, text, CACHE_TEXT)) {
+        int n = merge_short(t, id, piece);
+        if (n > CACHE_IDS) return ids_push_many(out, id, n);
+        memcpy(row->text, text, CACHE_TEXT);
+        memcpy(row->id, id, (size_t)n * sizeof *id);
+        row->len = (uint8_t)piece.n, row->n = (uint8_t)n;
+    }
+    return ids_push_many(out, row->id, row->n);
+}

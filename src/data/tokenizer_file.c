@@ -1,0 +1,312 @@
+/* data/tokenizer_file.c -- opens a tokenizer: tokenizer.json, or the older three files beside each other.
+ *
+ * Vocabulary and merges are nearly all of a file and are read by scanning; jansson gets the file without them. */
+#include "data/tokenizer_private.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static bool is_added(const AddedList *l, int64_t id, Slice text)
+{
+    for (int64_t i = 0; i < l->n; i++) {
+        const char *added = l->v[i].text;
+        if (l->v[i].id == id && strlen(added) == text.n && !memcmp(added, text.v, text.n)) return true;
+    }
+    return false;
+}
+
+/* {"token": id, …}. room: as many bytes as are left of s. A token that is not spelled in byte letters can come
+ * out of no text: it must be an added one, which is put where those are. */
+static Status read_vocab(Tokenizer *t, Scan *s, char *room, const AddedList *added)
+{
+    TRY(scan_enter(s, '{'));
+    for (int64_t i = 0;; i++) {
+        bool    more;
+        size_t  len;
+        int64_t id;
+        TRY(scan_more(s, '}', i, &more));
+        if (!more) return OK;
+        TRY(scan_key(s, room, &len));
+        TRY(scan_int(s, &id));
+        if (!bytes_from_letters(room, &len)) {
+            if (is_added(added, id, (Slice){ room, len })) continue;
+            return scan_fail(s, "a token that is not spelled in byte-level letters");
+        }
+        TRY(vocab_put(&t->vocab, id, (Slice){ room, len }, TOKEN_PLAIN, s->name));
+    }
+}
+
+static Status index_vocab(Tokenizer *t, const char *name)
+{
+    TRY(vocab_index(&t->vocab, name));
+    for (int b = 0; b < 256; b++) {
+        char byte = (char)b;
+        t->byte_id[b] = vocab_find(&t->vocab, (Slice){ &byte, 1 });
+        if (t->byte_id[b] < 0)
+            return fail(E_DATA, "%s: byte %d has no token: some texts could not be written", name, b);
+    }
+    return OK;
+}
+
+/* left and right lie one behind the other in memory: together they are the token they become. */
+static Status put_merge(Tokenizer *t, const char *both, size_t left, size_t right)
+{
+    int32_t a  = vocab_find(&t->vocab, (Slice){ both, left });
+    int32_t b  = vocab_find(&t->vocab, (Slice){ both + left, right });
+    int32_t id = vocab_find(&t->vocab, (Slice){ both, left + right });
+    if (a < 0 || b < 0) return fail(E_DATA, "its parts are not in the vocabulary");
+    if (id < 0) return fail(E_DATA, "what it makes is not in the vocabulary");
+    return merges_put(&t->merges, a, b, id);
+}
+
+/* "left right" in byte letters, without a trace of other spaces. */
+static Status put_merge_text(Tokenizer *t, char *text, size_t len)
+{
+    char  *space = memchr(text, ' ', len);
+    size_t left = space ? (size_t)(space - text) : 0, right = space ? len - left - 1 : 0;
+    if (!left || !right) return fail(E_DATA, "two tokens with a space between are wanted");
+    char *second = space + 1;
+    if (!bytes_from_letters(text, &left) || !bytes_from_letters(second, &right))
+        return fail(E_DATA, "not spelled in byte-level letters");
+    memmove(text + left, second, right);
+    return put_merge(t, text, left, right);
+}
+
+static Status read_merge_pair(Tokenizer *t, Scan *s, char *room)
+{
+    size_t left, right;
+    bool   more;
+    TRY(scan_enter(s, '['));
+    TRY(scan_text(s, room, &left));
+    TRY(scan_more(s, ']', 1, &more));
+    if (!more) return scan_fail(s, "a pair is wanted");
+    if (!bytes_from_letters(room, &left)) return scan_fail(s, "not spelled in byte-level letters");
+    TRY(scan_text(s, room + left, &right));
+    if (!bytes_from_letters(room + left, &right)) return scan_fail(s, "not spelled in byte-level letters");
+    TRY(scan_more(s, ']', 2, &more));
+    if (more) return scan_fail(s, "a pair is wanted");
+    return put_merge(t, room, left, right);
+}
+
+static Status read_merges(Tokenizer *t, Scan *s, char *room)
+{
+    TRY(scan_enter(s, '['));
+    for (int64_t i = 0;; i++) {
+        bool   more;
+        size_t len;
+        TRY(scan_more(s, ']', i, &more));
+        if (!more) return OK;
+        if (scan_peek(s) == '[') {
+            TRY_CTX(read_merge_pair(t, s, room), "%s: merge %lld", s->name, (long long)i);
+        } else {
+            TRY(scan_text(s, room, &len));
+            TRY_CTX(put_merge_text(t, room, len), "%s: merge %lld", s->name, (long long)i);
+        }
+    }
+}
+
+/* One "left right" a line; the first may be a comment on the version. */
+static Status read_merges_text(Tokenizer *t, Scan *s, char *room)
+{
+    for (int line = 1; s->at < s->end; line++) {
+        const char *end = memchr(s->at, '\n', (size_t)(s->end - s->at));
+        size_t len = (size_t)((end ? end : s->end) - s->at);
+        memcpy(room, s->at, len);
+        s->at = end ? end + 1 : s->end;
+        if (len && room[len - 1] == '\r') len--;
+        if (!len || (line == 1 && len >= 8 && !memcmp(room, "#version", 8))) continue;
+        TRY_CTX(put_merge_text(t, room, len), "%s: line %d", s->name, line);
+    }
+    return OK;
+}
+
+/* -- files */
+
+static Status read_file(Text *out, const char *path)
+{
+    char   block[64 << 10];
+    FILE  *f = fopen(path, "rb");
+    Status s = f ? OK : fail(E_IO, "%s: %s", path, strerror(errno));
+    for (size_t n; !s && (n = fread(block, 1, sizeof block, f)) > 0;) {
+        s = text_push(out, block, n);
+        if (!s && out->n > TOKENIZER_MAX_FILE) s = fail(E_DATA, "%s: too large to be a tokenizer", path);
+    }
+    if (!s && ferror(f)) s = fail(E_IO, "%s: %s", path, strerror(errno));
+    if (f) fclose(f);
+    return s;
+}
+
+typedef struct Large { Slice vocab, merges; } Large;
+
+static Status find_in_model(Scan *s, Large *l, char *room)
+{
+    TRY(scan_enter(s, '{'));
+    for (int64_t i = 0;; i++) {
+        bool   more;
+        size_t len;
+        Slice  value;
+        TRY(scan_more(s, '}', i, &more));
+        if (!more) return OK;
+        TRY(scan_key(s, room, &len));
+        TRY(scan_skip(s, &value));
+        if (len == 5 && !memcmp(room, "vocab", 5)) l->vocab = value;
+        if (len == 6 && !memcmp(room, "merges", 6)) l->merges = value;
+    }
+}
+
+static Status find_large(Scan *s, Large *l, char *room)
+{
+    TRY(scan_enter(s, '{'));
+    for (int64_t i = 0;; i++) {
+        bool   more;
+        size_t len;
+        Slice  value;
+        TRY(scan_more(s, '}', i, &more));
+        if (!more) return OK;
+        TRY(scan_key(s, room, &len));
+        if (len == 5 && !memcmp(room, "model", 5) && scan_peek(s) == '{') TRY(find_in_model(s, l, room));
+        else TRY(scan_skip(s, &value));
+    }
+}
+
+/* Null in place of a value, and its line ends, so that errors behind it name the right line. */
+static Status push_null(Text *out, Slice value)
+{
+    TRY(text_push(out, "null", 4));
+    for (const char *p = value.v, *end = p + value.n; p < end && (p = memchr(p, '\n', (size_t)(end - p))); p++)
+        TRY(text_push(out, "\n", 1));
+    return OK;
+}
+
+static Status parse_rest(Json **rest, const Scan *file, const Large *l)
+{
+    Text   text = { 0 };
+    Status s = OK;
+    const char *at = file->begin;
+    bool  turned = l->merges.v && l->merges.v < l->vocab.v;
+    Slice gap[2] = { turned ? l->merges : l->vocab, turned ? l->vocab : l->merges };
+    for (int i = 0; i < 2 && !s; i++) {
+        if (!gap[i].v) continue;
+        s = text_push(&text, at, (size_t)(gap[i].v - at));
+        if (!s) s = push_null(&text, gap[i]);
+        at = gap[i].v + gap[i].n;
+    }
+    if (!s) s = text_push(&text, at, (size_t)(file->end - at));
+    if (!s) s = json_parse(rest, text.v, text.n, file->name);
+    text_close(&text);
+    return s;
+}
+
+static Scan scan_of(const Scan *file, Slice value)
+{
+    return (Scan){ file->begin, value.v, value.v + value.n, file->name };
+}
+
+/* room: as many bytes as the file has. */
+static Status read_json(Tokenizer *t, Scan *file, char *room, AddedList *added, Json **rest)
+{
+    Large l = { 0 };
+    TRY(find_large(file, &l, room));
+    TRY(parse_rest(rest, file, &l));
+    TRY_CTX(rules_read(t, added, *rest), "%s", file->name);
+    if (!l.vocab.v || !l.merges.v) return fail(E_DATA, "%s: a model with vocab and merges is wanted", file->name);
+    Scan vocab = scan_of(file, l.vocab), merges = scan_of(file, l.merges);
+    TRY(read_vocab(t, &vocab, room, added));
+    TRY(index_vocab(t, file->name));
+    TRY(read_merges(t, &merges, room));
+    return rules_put_added(t, added, file->name);
+}
+
+static Status new_tokenizer(Tokenizer **t)
+{
+    *t = calloc(1, sizeof **t);
+    return *t ? merges_open(&(*t)->merges) : fail(E_FIT, "no memory for a tokenizer");
+}
+
+/* What only reading needed goes; on failure all of it. */
+static Status finish(Status s, Tokenizer **t)
+{
+    if (*t) vocab_unindex(&(*t)->vocab);
+    if (s) tokenizer_close(*t), *t = NULL;
+    return s;
+}
+
+Status tokenizer_open_memory(Tokenizer **t, const char *bytes, size_t len, const char *name)
+{
+    Scan      file = { bytes, bytes, bytes + len, name };
+    AddedList added = { 0 };
+    Json     *rest = NULL;
+    char     *room = malloc(len + 1);
+    Status    s = new_tokenizer(t);
+    if (!s && !room) s = fail(E_FIT, "%s: no memory for %zu bytes", name, len);
+    if (!s) s = read_json(*t, &file, room, &added, &rest);
+    json_decref(rest);
+    added_list_close(&added);
+    free(room);
+    return finish(s, t);
+}
+
+/* -- the older three files */
+
+typedef struct Trio { Text vocab, merges; Json *config; AddedList added; char *room; } Trio;
+
+static Status read_trio(Tokenizer *t, Trio *f, const char *folder)
+{
+    char vocab[PATH_MAX], merges[PATH_MAX], config[PATH_MAX];
+    snprintf(vocab, sizeof vocab, "%s/vocab.json", folder);
+    snprintf(merges, sizeof merges, "%s/merges.txt", folder);
+    snprintf(config, sizeof config, "%s/tokenizer_config.json", folder);
+    TRY(read_file(&f->vocab, vocab));
+    TRY(read_file(&f->merges, merges));
+    TRY(json_load(&f->config, config));
+    TRY_CTX(rules_read_config(t, &f->added, f->config), "%s", config);
+    f->room = malloc(f->vocab.n + f->merges.n + 1);
+    if (!f->room) return fail(E_FIT, "%s: no memory", folder);
+    Scan v = { f->vocab.v, f->vocab.v, f->vocab.v + f->vocab.n, vocab };
+    Scan m = { f->merges.v, f->merges.v, f->merges.v + f->merges.n, merges };
+    TRY(read_vocab(t, &v, f->room, &f->added));
+    TRY(index_vocab(t, vocab));
+    TRY(read_merges_text(t, &m, f->room));
+    return rules_put_added(t, &f->added, config);
+}
+
+static Status open_trio(Tokenizer **t, const char *folder)
+{
+    Trio   f = { 0 };
+    Status s = new_tokenizer(t);
+    if (!s) s = read_trio(*t, &f, folder);
+    text_close(&f.vocab);
+    text_close(&f.merges);
+    json_decref(f.config);
+    added_list_close(&f.added);
+    free(f.room);
+    return finish(s, t);
+}
+
+static bool is_folder(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+Status tokenizer_open(Tokenizer **t, const char *path)
+{
+    char inside[PATH_MAX], older[PATH_MAX];
+    Text bytes = { 0 };
+    *t = NULL;
+    snprintf(inside, sizeof inside, "%s/tokenizer.json", path);
+    snprintf(older, sizeof older, "%s/vocab.json", path);
+    if (is_folder(path)) {
+        if (access(inside, F_OK) && !access(older, F_OK)) return open_trio(t, path);
+        path = inside;
+    }
+    Status s = read_file(&bytes, path);
+    if (!s) s = tokenizer_open_memory(t, bytes.v ? bytes.v : "", bytes.n, path);
+    text_close(&bytes);
+    return s;
+}

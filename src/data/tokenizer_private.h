@@ -1,0 +1,117 @@
+/* data/tokenizer_private.h -- the parts of a tokenizer, for tokenizer*.c and their tests.
+ *
+ *   tokenizer_file.c    tokenizer.json or the older files to a Tokenizer
+ *   tokenizer_rules.c   what the small members of those files ask for
+ *   tokenizer_vocab.c   tokens by id, merges by pair, added tokens in a text
+ *   tokenizer_split.c   the regex that cuts text into pieces
+ *   tokenizer_bpe.c     a piece to ids
+ *   tokenizer.c         the road from text to ids and back */
+#ifndef DATA_TOKENIZER_PRIVATE_H
+#define DATA_TOKENIZER_PRIVATE_H
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+
+#include "base/json.h"
+#include "data/tokenizer.h"
+#include "data/tokenizer_scan.h"
+#include "data/tokenizer_text.h"
+#include <pcre2.h>
+
+enum {
+    TOKENIZER_MAX_FILE = 256 << 20,       /* bytes; the largest vocabularies in use take 30 MB */
+    TOKENIZER_MAX_IDS  = 1 << 22,
+    TOKENIZER_MAX_TEXT = 1 << 30          /* bytes of one text */
+};
+
+typedef enum { TOKEN_NONE, TOKEN_PLAIN, TOKEN_ADDED, TOKEN_SPECIAL } TokenKind;
+
+typedef struct Token { uint32_t at, len; TokenKind kind; } Token;      /* its bytes in Vocab.bytes */
+
+typedef struct Vocab {
+    Text      bytes;                      /* of all tokens, end to end */
+    Token    *token;                      /* by id; TOKEN_NONE where an id stands for nothing */
+    int64_t   size, room;                 /* largest id + 1 */
+    int32_t  *slot;                       /* hash of bytes to id + 1; only until the merges are read */
+    size_t    slots;
+} Vocab;
+
+/* A pair of neighbours, left << 32 | right, and what it becomes. rank -1: an empty slot. */
+typedef struct Merge { uint64_t pair; int32_t rank, id; } Merge;
+typedef struct MergeTable { Merge *slot; int shift; int64_t n; } MergeTable;       /* 1 << (64 - shift) slots */
+
+typedef struct AddedToken { Slice text; int32_t id; } AddedToken;       /* text: in Vocab.bytes */
+typedef struct AddedSet {
+    AddedToken *token;                    /* by first byte, the longest first */
+    int         n;
+    int         from[257];                /* those that begin with byte b: token[from[b], from[b + 1]) */
+} AddedSet;
+
+struct Tokenizer {
+    Vocab       vocab;
+    MergeTable  merges;
+    int32_t     byte_id[256];
+    AddedSet    raw, normal;              /* looked for before and after normalising */
+    bool        nfc;
+    pcre2_code *split;
+};
+
+/* -- tokenizer_vocab.c */
+MUST Status vocab_put(Vocab *v, int64_t id, Slice bytes, TokenKind kind, const char *name);
+MUST Status vocab_index(Vocab *v, const char *name);                   /* before vocab_find */
+int32_t     vocab_find(const Vocab *v, Slice bytes);                   /* -1: none */
+void        vocab_unindex(Vocab *v);
+Slice       vocab_bytes(const Vocab *v, int32_t id);
+void        vocab_close(Vocab *v);
+/* From the letters that stand for bytes in these files to the bytes, in place; false, and nothing changed, if one
+ * stands for none. */
+bool        bytes_from_letters(char *text, size_t *len);
+
+MUST Status merges_open(MergeTable *m);
+MUST Status merges_put(MergeTable *m, int32_t left, int32_t right, int32_t id);    /* ranks count up */
+void        merges_close(MergeTable *m);
+
+/* The slot of a pair; rank -1: it does not merge. */
+static inline Merge *merge_slot(const MergeTable *m, int32_t left, int32_t right)
+{
+    uint64_t pair = (uint64_t)(uint32_t)left << 32 | (uint32_t)right, mask = UINT64_MAX >> m->shift;
+    uint64_t i = pair * 0x9e3779b97f4a7c15u >> m->shift;
+    while (m->slot[i].rank >= 0 && m->slot[i].pair != pair) i = (i + 1) & mask;
+    return &m->slot[i];
+}
+
+void              added_sort(AddedSet *s);                             /* once its tokens are in */
+const AddedToken *added_find(const AddedSet *s, Slice text, size_t from, size_t *at);  /* NULL: no more */
+
+/* -- tokenizer_split.c */
+typedef struct Splitter {                 /* one thread's */
+    pcre2_match_data    *match;
+    pcre2_match_context *limits;
+    pcre2_jit_stack     *stack;
+} Splitter;
+
+MUST Status split_compile(pcre2_code **code, Slice pattern);
+MUST Status splitter_open(Splitter *s, const pcre2_code *code);
+void        splitter_close(Splitter *s);
+/* The next piece at or behind byte `from` < text.n; it may begin later: what is between is a piece too. */
+MUST Status split_next(Splitter *s, const pcre2_code *code, Slice text, size_t from, size_t *start, size_t *end);
+
+/* -- tokenizer_bpe.c */
+typedef struct Bpe Bpe;                   /* one thread's cache of pieces, and room to merge in */
+
+MUST Status bpe_open(Bpe **b);
+void        bpe_close(Bpe *b);
+MUST Status bpe_encode(Bpe *b, const Tokenizer *t, Ids *out, Slice piece);
+
+/* -- tokenizer_rules.c */
+typedef struct Added { const char *text; int64_t id; bool special, normalized; } Added;
+typedef struct AddedList { Added *v; int64_t n; } AddedList;           /* texts belong to the Json */
+
+MUST Status rules_read(Tokenizer *t, AddedList *added, const Json *file);       /* tokenizer.json */
+MUST Status rules_read_config(Tokenizer *t, AddedList *added, const Json *config);
+MUST Status rules_put_added(Tokenizer *t, const AddedList *added, const char *name);
+void        added_list_close(AddedList *l);
+
+/* -- tokenizer_file.c */
+MUST Status tokenizer_open_memory(Tokenizer **t, const char *bytes, size_t len, const char *name);
+
+#endif

@@ -1,0 +1,197 @@
+/* data/tokenizer_rules.c -- the small members of tokenizer files: what is done with text, and added tokens.
+ *
+ * What a file may ask for is large; what is done here is what Qwen's files ask for: byte-level BPE, one Split
+ * pattern, NFC or nothing, added tokens without stripping. Anything else is refused by name, because ids that
+ * are nearly right train a model that is quietly wrong. */
+#include "data/tokenizer_private.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Qwen's own, for folders whose files do not say it. */
+#define QWEN_PATTERN                                                                                            \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"         \
+    "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+
+static const char *type_of(const Json *o)
+{
+    const char *type = json_string_value(json_object_get(o, "type"));
+    return type ? type : "without a type";
+}
+
+static Status want_flag(const Json *o, const char *what, const char *key, bool def, bool want)
+{
+    bool v;
+    TRY_CTX(json_flag(o, key, def, &v), "%s", what);
+    return v == want ? OK : fail(E_DATA, "%s: %s is %s: only %s is read here", what, key, v ? "true" : "false",
+                                 want ? "true" : "false");
+}
+
+static Status want_empty(const Json *model, const char *key)
+{
+    const Json *v = json_object_get(model, key);
+    if (!v || json_is_null(v) || (json_is_string(v) && !json_string_length(v))) return OK;
+    if (json_is_number(v) && json_number_value(v) == 0) return OK;
+    return fail(E_DATA, "model: %s: only null is read here", key);
+}
+
+static Status check_model(const Json *model)
+{
+    static const char *const empty[] = { "dropout", "unk_token", "continuing_subword_prefix",
+                                         "end_of_word_suffix" };
+    if (!json_is_object(model)) return fail(E_DATA, "there is no model");
+    if (json_has(model, "type") && strcmp(type_of(model), "BPE"))
+        return fail(E_DATA, "model: type %.40s: only BPE is read here", type_of(model));
+    for (size_t i = 0; i < sizeof empty / sizeof *empty; i++) TRY(want_empty(model, empty[i]));
+    TRY(want_flag(model, "model", "byte_fallback", false, false));
+    return want_flag(model, "model", "ignore_merges", false, false);
+}
+
+static Status check_normalizer(Tokenizer *t, const Json *n)
+{
+    t->nfc = n && !json_is_null(n);
+    if (!t->nfc || !strcmp(type_of(n), "NFC")) return OK;
+    return fail(E_DATA, "normalizer %.40s: only NFC is read here", type_of(n));
+}
+
+static Status read_split(Tokenizer *t, const Json *split)
+{
+    const char *behavior;
+    const Json *regex = json_object_get(json_object_get(split, "pattern"), "Regex");
+    if (strcmp(type_of(split), "Split"))
+        return fail(E_DATA, "pre_tokenizer: begins with %.40s: only Split, then ByteLevel is read here",
+                    type_of(split));
+    TRY_CTX(json_str(split, "behavior", "", &behavior), "Split");
+    if (strcmp(behavior, "Isolated"))
+        return fail(E_DATA, "Split: behavior %.40s: only Isolated is read here", behavior);
+    TRY(want_flag(split, "Split", "invert", false, false));
+    if (!json_is_string(regex)) return fail(E_DATA, "Split: a pattern with a Regex is wanted");
+    return split_compile(&t->split, (Slice){ json_string_value(regex), json_string_length(regex) });
+}
+
+static Status read_pre_tokenizer(Tokenizer *t, const Json *p)
+{
+    const Json *list = json_object_get(p, "pretokenizers"), *bytes = json_array_get(list, 1);
+    if (!json_is_object(p) || strcmp(type_of(p), "Sequence") || json_array_size(list) != 2)
+        return fail(E_DATA, "pre_tokenizer: only a Sequence of Split and ByteLevel is read here");
+    TRY(read_split(t, json_array_get(list, 0)));
+    if (strcmp(type_of(bytes), "ByteLevel"))
+        return fail(E_DATA, "pre_tokenizer: ends with %.40s: only ByteLevel is read here", type_of(bytes));
+    TRY(want_flag(bytes, "ByteLevel", "add_prefix_space", true, false));
+    return want_flag(bytes, "ByteLevel", "use_regex", true, false);
+}
+
+/* A post-processor may add tokens of its own to every text; ByteLevel only adjusts offsets. */
+static Status check_ends(const Json *file)
+{
+    const Json *post = json_object_get(file, "post_processor"), *decoder = json_object_get(file, "decoder");
+    if (post && !json_is_null(post) && strcmp(type_of(post), "ByteLevel"))
+        return fail(E_DATA, "post_processor %.40s: only ByteLevel is read here", type_of(post));
+    if (!json_is_object(decoder) || strcmp(type_of(decoder), "ByteLevel"))
+        return fail(E_DATA, "decoder %.40s: only ByteLevel is read here", type_of(decoder));
+    return OK;
+}
+
+/* -- added tokens: kept aside first, because the vocabulary may name them too */
+
+static Status read_added(Added *a, const Json *o, int64_t id)
+{
+    static const char *const never[] = { "single_word", "lstrip", "rstrip" };
+    TRY(json_str(o, "content", NULL, &a->text));
+    if (!a->text || !*a->text) return fail(E_DATA, "content is wanted");
+    TRY(json_int(o, "id", id, &a->id));
+    for (int i = 0; i < 3; i++) TRY(want_flag(o, a->text, never[i], false, false));
+    TRY(json_flag(o, "special", false, &a->special));
+    return json_flag(o, "normalized", !a->special, &a->normalized);
+}
+
+static Status added_list(AddedList *l, size_t n)
+{
+    *l = (AddedList){ calloc(n ? n : 1, sizeof *l->v), 0 };
+    return l->v ? OK : fail(E_FIT, "no memory for %zu added tokens", n);
+}
+
+static Status read_added_tokens(AddedList *l, const Json *list)
+{
+    if (list && !json_is_null(list) && !json_is_array(list)) return fail(E_DATA, "added_tokens: a list is wanted");
+    TRY(added_list(l, json_array_size(list)));
+    for (; l->n < (int64_t)json_array_size(list); l->n++)
+        TRY_CTX(read_added(&l->v[l->n], json_array_get(list, (size_t)l->n), -1), "added_tokens[%lld]",
+                (long long)l->n);
+    return OK;
+}
+
+/* The older form: an object with ids for keys. */
+static Status read_added_decoder(AddedList *l, Json *map)
+{
+    const char *key;
+    Json       *value;
+    TRY(added_list(l, json_object_size(map)));
+    json_object_foreach(map, key, value) {
+        char *end;
+        long  id = strtol(key, &end, 10);
+        if (*end) return fail(E_DATA, "added_tokens_decoder: %.40s: an id is wanted", key);
+        TRY_CTX(read_added(&l->v[l->n++], value, id), "added_tokens_decoder[%ld]", id);
+    }
+    return OK;
+}
+
+/* A token that is looked for in normal text must be normal itself, or it would never be found. */
+static Status check_normal(const Tokenizer *t, const Added *a)
+{
+    Nfc   nfc = { 0 };
+    Slice text = { a->text, strlen(a->text) }, normal = text;
+    Status s = a->normalized && t->nfc ? nfc_normalise(&nfc, text, &normal) : OK;
+    if (!s && (normal.n != text.n || memcmp(normal.v, text.v, text.n)))
+        s = fail(E_DATA, "added token %s: its text is not in normal form C", a->text);
+    nfc_close(&nfc);
+    return s;
+}
+
+/* Comes after the vocabulary: slices point into its bytes, which must not move any more. */
+Status rules_put_added(Tokenizer *t, const AddedList *l, const char *name)
+{
+    for (int64_t i = 0; i < l->n; i++) {
+        Slice text = { l->v[i].text, strlen(l->v[i].text) };
+        TRY(check_normal(t, &l->v[i]));
+        TRY(vocab_put(&t->vocab, l->v[i].id, text, l->v[i].special ? TOKEN_SPECIAL : TOKEN_ADDED, name));
+    }
+    t->raw.token    = calloc((size_t)l->n + 1, sizeof *t->raw.token);
+    t->normal.token = calloc((size_t)l->n + 1, sizeof *t->normal.token);
+    if (!t->raw.token || !t->normal.token) return fail(E_FIT, "no memory for added tokens");
+    for (int64_t i = 0; i < l->n; i++) {
+        AddedSet *set = l->v[i].normalized ? &t->normal : &t->raw;
+        set->token[set->n++] = (AddedToken){ vocab_bytes(&t->vocab, (int32_t)l->v[i].id), (int32_t)l->v[i].id };
+    }
+    added_sort(&t->raw);
+    added_sort(&t->normal);
+    return OK;
+}
+
+void added_list_close(AddedList *l)
+{
+    free(l->v);
+    *l = (AddedList){ 0 };
+}
+
+Status rules_read(Tokenizer *t, AddedList *added, const Json *file)
+{
+    TRY(check_model(json_object_get(file, "model")));
+    TRY(check_normalizer(t, json_object_get(file, "normalizer")));
+    TRY(read_pre_tokenizer(t, json_object_get(file, "pre_tokenizer")));
+    TRY(check_ends(file));
+    return read_added_tokens(added, json_object_get(file, "added_tokens"));
+}
+
+/* tokenizer_config.json beside vocab.json and merges.txt names a class and leaves the rest to its code. */
+Status rules_read_config(Tokenizer *t, AddedList *added, const Json *config)
+{
+    const char *class;
+    TRY(json_str(config, "tokenizer_class", "", &class));
+    if (strncmp(class, "Qwen2Tokenizer", 14) && strncmp(class, "Qwen3Tokenizer", 14))
+        return fail(E_DATA, "tokenizer_class \"%.40s\": without a tokenizer.json only Qwen2Tokenizer is read here",
+                    class);
+    t->nfc = true;
+    TRY(split_compile(&t->split, (Slice){ QWEN_PATTERN, sizeof QWEN_PATTERN - 1 }));
+    return read_added_decoder(added, json_object_get(config, "added_tokens_decoder"));
+}

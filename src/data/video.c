@@ -1,0 +1,80 @@
+/* data/video.c -- see video.h. All arithmetic in double and in the reference's order, so that frames, seconds
+ * and sizes come out the same to the last bit. */
+#include "data/video.h"
+
+#include <math.h>
+
+static int64_t at_least(int64_t a, int64_t b) { return a > b ? a : b; }
+static int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
+
+int64_t video_count(int64_t total, double fps, const VideoRule *rule)
+{
+    double wanted = fps > 0 ? trunc((double)total / fps * rule->fps) : (double)total;
+    int64_t n = wanted < (double)total ? (int64_t)wanted : total;      /* never more than there are */
+    return at_most(at_most(at_least(n, rule->min_frames), rule->max_frames), total);
+}
+
+int64_t video_index(int64_t i, int64_t n, int64_t total)
+{
+    if (i == n - 1 && n > 1) return total - 1;
+    return n > 1 ? (int64_t)rint((double)i * ((double)(total - 1) / (double)(n - 1))) : 0;
+}
+
+/* The mean of the moments of the slice's first and last frame. */
+double video_seconds(int64_t s, int64_t n, int64_t total, double fps, int64_t group)
+{
+    double first = (double)video_index(s * group, n, total) / fps;
+    double last = (double)video_index(at_most(s * group + group - 1, n - 1), n, total) / fps;
+    return (first + last) / 2;
+}
+
+int video_frame(const Media *m, int64_t s, int64_t k, int64_t group)
+{
+    return m->first + (int)at_most(s * group + k, m->frames - 1);
+}
+
+Status video_choose(Conversation *c, const VideoRule *rule)
+{
+    for (int i = 0; i < c->medias; i++) {
+        Media  *m = &c->media[i];
+        int64_t total = m->frames, n = video_count(total, m->fps, rule);
+        double  fps = m->fps > 0 ? m->fps : rule->fps;
+        if (!m->video || m->seconds) continue;
+        if (n < rule->group)
+            return fail(E_DATA, "medium %d: a video of %lld frame%s; at least %lld are needed (one alone is a "
+                                "picture)", i, (long long)n, n == 1 ? "" : "s", (long long)rule->group);
+        int64_t slices = (n + rule->group - 1) / rule->group;
+        double *seconds = keep_take(&c->keep, (size_t)slices * sizeof *seconds);
+        for (int64_t s = 0; s < slices; s++) seconds[s] = video_seconds(s, n, total, fps, rule->group);
+        for (int64_t k = 0; k < n; k++) c->frame[m->first + k] = c->frame[m->first + video_index(k, n, total)];
+        m->frames = (int)n, m->seconds = seconds;
+    }
+    return OK;
+}
+
+/* The bounds hold for tb frames, tb being n rounded to groups; the scale is taken from n itself. */
+Status video_fit(int64_t *height, int64_t *width, int64_t n, const PatchShape *p)
+{
+    double f = (double)(p->patch * p->merge), g = (double)p->frames;
+    double h = (double)*height, w = (double)*width;
+    if (n < p->frames || h < 1 || w < 1)
+        return fail(E_DATA, "a video of %lld frames of %lld x %lld pixels cannot be used", (long long)n,
+                    (long long)*width, (long long)*height);
+    if (h < f || w < f) {
+        double scale = fmax(f / h, f / w);
+        h = trunc(h * scale), w = trunc(w * scale);
+    }
+    if (fmax(h, w) / fmin(h, w) > 200)
+        return fail(E_DATA, "frames of %lld x %lld pixels: one side is more than 200 times the other",
+                    (long long)*width, (long long)*height);
+    double hb = rint(h / f) * f, wb = rint(w / f) * f, tb = rint((double)n / g) * g;
+    if (tb * hb * wb > (double)p->max_pixels) {
+        double b = sqrt((double)n * h * w / (double)p->max_pixels);
+        hb = fmax(f, floor(h / b / f) * f), wb = fmax(f, floor(w / b / f) * f);
+    } else if (tb * hb * wb < (double)p->min_pixels) {
+        double b = sqrt((double)p->min_pixels / ((double)n * h * w));
+        hb = ceil(h * b / f) * f, wb = ceil(w * b / f) * f;
+    }
+    *height = (int64_t)hb, *width = (int64_t)wb;
+    return OK;
+}

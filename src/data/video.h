@@ -1,0 +1,33 @@
+/* data/video.h -- videos as frames: which are used, when each slice was seen, and how large they become.
+ *
+ * A slice is `group` frames (the model's temporal patch) shown as one picture; a last group that is short
+ * repeats its last frame. */
+#ifndef DATA_VIDEO_H
+#define DATA_VIDEO_H
+
+#include "data/chat.h"
+#include "data/image.h"
+
+#define VIDEO_MIN_PIXELS 4096             /* of all frames together, as the reference's files have it */
+
+/* video.* of the recipe, and PatchShape.frames. */
+typedef struct VideoRule { double fps; int64_t min_frames, max_frames, group; } VideoRule;
+
+/* Reduces every video of c to the frames that will be used, evenly spaced, and sets media.seconds. A video
+ * whose line says its fps is sampled down to rule.fps; one that does not was sampled already, at rule.fps: all
+ * its frames are taken up to max_frames. Rows of c->frame that were not chosen belong to no medium afterwards.
+ * E_DATA for a video of fewer frames than make a slice. */
+MUST Status video_choose(Conversation *c, const VideoRule *rule);
+static inline int64_t video_slices(const Media *m, int64_t group) { return (m->frames + group - 1) / group; }
+/* Row of Conversation.frame that slice s shows as its k-th of group. */
+int         video_frame(const Media *m, int64_t s, int64_t k, int64_t group);
+
+/* Height and width of each of n frames after smart resizing; p's bounds hold for all frames together. */
+MUST Status video_fit(int64_t *h, int64_t *w, int64_t n, const PatchShape *p);
+
+/* Parts of the above: how many of total frames are used; the index of the i-th of n; the seconds of slice s. */
+int64_t     video_count(int64_t total, double fps, const VideoRule *rule);
+int64_t     video_index(int64_t i, int64_t n, int64_t total);
+double      video_seconds(int64_t s, int64_t n, int64_t total, double fps, int64_t group);
+
+#endif

@@ -1,0 +1,12 @@
+/* model/presets.h -- models by name: dimensions without weights, for random starts and for plans.
+ *
+ * A preset is a config.json made from a row of numbers, so it is read, checked and exported like a file. */
+#ifndef MODEL_PRESETS_H
+#define MODEL_PRESETS_H
+
+#include "base/json.h"
+
+MUST Status preset_config(Json **hf, const char *name);      /* caller: json_decref; unknown: lists the known ones */
+bool        preset_is(const char *name);
+
+#endif

@@ -1,0 +1,38 @@
+/* nn/cache.h -- keys and values of documents that are being continued: what decoding keeps of their tokens.
+ *
+ * A document owns a slot of consecutive rows, as many as it may ever fill; the first ones are filled. A pass
+ * over new tokens writes their keys and values behind those, then attends from the new rows to the whole
+ * document. All memory is laid out before the first pass. */
+#ifndef NN_CACHE_H
+#define NN_CACHE_H
+
+#include "ops/ops.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct Cache {
+    int64_t  docs, rows, tokens;          /* most documents, rows of all slots, most rows of one pass */
+    Tensor   kv;                          /* (2 L, rows, G C): keys of layer l at 2 l, values at 2 l + 1 */
+    Tensor   at;                          /* (tokens) i32: the row that each row of a pass fills, -1: none */
+    Tensor   starts, kv_starts, used;     /* (docs + 1), (docs + 1), (docs) i32 */
+    Tensor   fill;                        /* of the pass now: at without what it does not reach */
+    Segments seg;                         /* of the pass now: its rows against the slots */
+} Cache;
+
+/* One pass on the host: n documents, document i brings rows start[i] .. start[i+1] - 1 of T and then fills
+ * the first used[i] rows of its slot, which begins at slot[i]. */
+typedef struct CachePass { int64_t n, T; const int32_t *start, *slot, *used, *at; } CachePass;
+
+void cache_layout(Cache *c, Arena *a, DType d, int64_t layers,
+                  int64_t width); /* docs, rows, tokens are set */
+void cache_upload(Cache *c, Backend *be, const CachePass *p);
+
+/* Writes k and v (T, G C) of a layer and gives the layer's whole keys and values, (rows, G C) each. */
+void cache_write(const Cache *c, Backend *be, int layer, Tensor *k, Tensor *v);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,16 @@
+/* ops/few_rows.h -- c = a b' for a few rows of a; see few_rows.c. */
+#ifndef OPS_FEW_ROWS_H
+#define OPS_FEW_ROWS_H
+
+#include "ops/cpu.h"
+
+enum { FEW_ROWS = 8 };
+
+/* Multiplications from which other threads are woken: the matrix comes from memory, not from a cache. */
+#define FEW_SMALL 1e5
+
+/* c (M, N) = a (M, K) b (N, K)' [+ bias] [+ c] with M <= FEW_ROWS by the calling thread; ws has CPU_OWN
+ * bytes. */
+void few_rows_tile(float *ws, Tensor c, Tensor a, Tensor b, Tensor bias, bool add);
+
+#endif

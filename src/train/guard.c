@@ -1,0 +1,72 @@
+/* train/guard.c -- see guard.h. */
+#include "train/guard.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stddef.h>
+
+const char *verdict_text(Verdict v)
+{
+    static const char *const texts[] = {
+        [STEP_GOOD]       = "good",
+        [STEP_NOT_FINITE] = "the loss or the gradient is not finite",
+        [STEP_SPIKE]      = "the loss is far above all before it",
+        [STEP_EMPTY]      = "no token of it is supervised",
+    };
+    return texts[v];
+}
+
+Verdict guard_judge(const Guard *g, double loss, double norm, int64_t supervised)
+{
+    if (!isfinite(loss) || !isfinite(norm)) return STEP_NOT_FINITE;
+    if (supervised <= 0) return STEP_EMPTY;
+    if (g->spike > 0 && g->highest > 0 && loss > g->spike * g->highest) return STEP_SPIKE;
+    return STEP_GOOD;
+}
+
+Status guard_note(Guard *g, Verdict v, double loss, double norm)
+{
+    if (v == STEP_GOOD) {
+        g->in_a_row = 0;
+        if (loss > g->highest) g->highest = loss;
+        return OK;
+    }
+    g->skipped++, g->in_a_row++;
+    if (!g->limit || g->in_a_row < g->limit) return OK;
+    return fail(E_CHECK,
+                "%lld steps in a row were skipped, the last because %s (loss %g, gradient norm %g); look at the data, "
+                "lower optim.learning_rate, or raise train.max_skipped_steps",
+                (long long)g->in_a_row, verdict_text(v), loss, norm);
+}
+
+/* A handler can reach nothing but a global. */
+static volatile sig_atomic_t asked;
+
+static const int watched[] = { SIGTERM, SIGINT, SIGUSR1 };
+enum { WATCHED = sizeof watched / sizeof *watched };
+
+static void ask(int sig)
+{
+    if (sig == SIGINT && asked == SIGINT) {                  /* twice: at once */
+        signal(SIGINT, SIG_DFL);
+        raise(SIGINT);
+    }
+    asked = sig;
+}
+
+void guard_signals_on(void)
+{
+    struct sigaction act = { .sa_handler = ask, .sa_flags = SA_RESTART };
+    sigemptyset(&act.sa_mask);
+    asked = 0;
+    for (int i = 0; i < WATCHED; i++) sigaction(watched[i], &act, NULL);
+    signal(SIGXFSZ, SIG_IGN);
+}
+
+void guard_signals_off(void)
+{
+    for (int i = 0; i < WATCHED; i++) signal(watched[i], SIG_DFL);
+    signal(SIGXFSZ, SIG_DFL);
+}
+
+int guard_signal(void) { return (int)asked; }

@@ -1,0 +1,99 @@
+/* train/refuse.c -- see refuse.h. */
+#include "train/refuse.h"
+
+#include <string.h>
+
+/* `parallel: auto` and `memory: auto`, the defaults, leave one rank nothing to choose: it keeps all it can. */
+static Status refuse_parallel(const struct cfg_parallel *p)
+{
+    const struct { const char *key; int64_t value; } above_one[] = {
+        { "tp", p->tp }, { "cp", p->cp }, { "pp", p->pp }, { "vpp", p->vpp }, { "ep", p->ep }, { "etp", p->etp },
+    };
+    for (size_t i = 0; i < sizeof above_one / sizeof *above_one; i++)
+        if (above_one[i].value > 1)
+            return fail(E_CONFIG, "parallel.%s = %lld: this build trains on one rank; set it to 1", above_one[i].key,
+                        (long long)above_one[i].value);
+    if (p->zero > 1)
+        return fail(E_CONFIG, "parallel.zero = %lld: there is one rank and nothing to shard over; set 0 or 1",
+                    (long long)p->zero);
+    return *p->layout ? fail(E_CONFIG, "parallel.layout = %s: there is no pipeline yet; leave it out", p->layout) : OK;
+}
+
+static Status refuse_memory(const struct cfg_memory *m)
+{
+    if (m->optimizer_offload > 0)
+        return fail(E_CONFIG, "memory.optimizer_offload = %g: there is no offloading yet; set it to 0",
+                    m->optimizer_offload);
+    if (m->activation_offload.n)
+        return fail(E_CONFIG, "memory.activation_offload: there is no offloading yet; use memory.recompute");
+    return OK;
+}
+
+static Status refuse_moe(const struct cfg_moe *m)
+{
+    if (strcmp(m->dispatcher, "auto") && strcmp(m->dispatcher, "local"))
+        return fail(E_CONFIG, "moe.dispatcher = %s: all experts are on this one rank; set auto or local", m->dispatcher);
+    if (m->capacity_factor > 0)
+        return fail(E_CONFIG, "moe.capacity_factor = %g: no token is ever dropped here; set it to 0",
+                    m->capacity_factor);
+    if (m->force_balance)
+        return fail(E_CONFIG, "moe.force_balance: forced routing is not offered yet; set it to false");
+    return OK;
+}
+
+static Status refuse_types(const Config *c)
+{
+    bool mixed = strcmp(c->device.dtype, "auto") && strcmp(c->device.dtype, c->model.dtype);
+    if (strcmp(c->optim.grad_dtype, "float32"))
+        return fail(E_CONFIG, "optim.grad_dtype = %s: gradients are summed in float32", c->optim.grad_dtype);
+    if (strcmp(c->optim.state_dtype, "float32"))
+        return fail(E_CONFIG, "optim.state_dtype = %s: moments are kept in float32", c->optim.state_dtype);
+    if (mixed)
+        return fail(E_CONFIG,
+                    "device.dtype = %s with model.dtype = %s: weights and activations share one type here; "
+                    "set model.dtype and leave device.dtype at auto",
+                    c->device.dtype, c->model.dtype);
+    return OK;
+}
+
+static Status refuse_device(const Config *c)
+{
+    const char *b = c->device.backend;
+    if (!strcmp(b, "cuda")) return fail(E_CONFIG, "device.backend = cuda: training runs on the CPU yet; set cpu or auto");
+    if (!strcmp(b, "meta")) return fail(E_CONFIG, "device.backend = meta: a dry run trains nothing; set cpu or auto");
+    if (strcmp(c->comm.kind, "auto") && strcmp(c->comm.kind, "self"))
+        return fail(E_CONFIG, "comm.kind = %s: this build trains on one rank; set auto or self", c->comm.kind);
+    if (c->lora.rank > 0)
+        return fail(E_CONFIG, "lora.rank = %lld: there are no adapters yet; set it to 0 and freeze parts with "
+                    "model.freeze_vit, freeze_aligner or freeze_llm", (long long)c->lora.rank);
+    return OK;
+}
+
+/* What must be there, and what contradicts itself. */
+static Status refuse_gaps(const Config *c)
+{
+    if (!*c->model.path && !*c->model.preset)
+        return fail(E_CONFIG, "model.path is not set: name a folder with a model in HF form, or a model.preset");
+    if (!c->data.train.n) return fail(E_CONFIG, "data.train is not set: name a file or a glob to train on");
+    if (!*c->checkpoint.output_dir)
+        return fail(E_CONFIG, "checkpoint.output_dir is not set: name a folder for the run");
+    if (c->model.freeze_vit && c->model.freeze_aligner && c->model.freeze_llm)
+        return fail(E_CONFIG, "model.freeze_vit, freeze_aligner and freeze_llm together leave nothing to train");
+    if (c->eval.eval_on_start && !c->data.eval.n && c->eval.split <= 0)
+        return fail(E_CONFIG, "eval.eval_on_start: no data is held out; set data.eval or eval.split");
+    if (c->data.eval.n && c->eval.split > 0)
+        return fail(E_CONFIG, "eval.split = %g: data.eval names held-out data already; set one of them", c->eval.split);
+    if (c->train.max_steps == 0 && c->train.num_train_epochs <= 0)
+        return fail(E_CONFIG, "train.max_steps and train.num_train_epochs are both 0: set one of them");
+    return OK;
+}
+
+Status recipe_refuse(const Config *c)
+{
+    TRY(refuse_gaps(c));
+    TRY(refuse_parallel(&c->parallel));
+    TRY(refuse_memory(&c->memory));
+    TRY(refuse_moe(&c->moe));
+    TRY(refuse_types(c));
+    return refuse_device(c);
+}

@@ -1,0 +1,12 @@
+/* train/refuse.h -- what a recipe may ask for and this build cannot do, said before anything is opened.
+ *
+ * No key is accepted and ignored: what is asked for runs, or the run stops here with the way out. A row goes
+ * when the thing it refuses exists. */
+#ifndef TRAIN_REFUSE_H
+#define TRAIN_REFUSE_H
+
+#include "base/config.h"
+
+MUST Status recipe_refuse(const Config *c);
+
+#endif

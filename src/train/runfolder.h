@@ -1,0 +1,30 @@
+/* train/runfolder.h -- the folder of a run: who may write to it, and where it goes on.
+ *
+ * A folder that is not empty is refused unless the recipe resumes. While a run uses it the folder is locked, so
+ * that two runs never mix. */
+#ifndef TRAIN_RUNFOLDER_H
+#define TRAIN_RUNFOLDER_H
+
+#include "base/config.h"
+#include "base/folder.h"
+#include "base/json.h"
+#include "base/log.h"
+
+typedef struct RunFolder {
+    Path dir;
+    Path resume;                         /* checkpoint to go on from, checked; "": from the beginning */
+    int  lock;                           /* open on the folder; 0: not open */
+    Path log, metrics, quarantine;       /* files in it */
+} RunFolder;
+
+/* Makes the folder, or refuses it, locks it, sweeps what a killed run left and finds the checkpoint. */
+MUST Status run_folder_open(RunFolder *r, const struct cfg_checkpoint *c);
+void        run_folder_close(RunFolder *r);                  /* twice is fine */
+
+MUST Status run_folder_recipe(const RunFolder *r, const Config *c);      /* recipe.yaml: every key */
+MUST Status run_folder_json(const RunFolder *r, const char *name, const Json *o);
+
+/* Takes lines of steps beyond `step` out of metrics.jsonl: the run is about to write them again. */
+MUST Status run_folder_rewind(const RunFolder *r, int64_t step);
+
+#endif

@@ -1,0 +1,212 @@
+/* train/trainer_run.c -- steps, evaluations and checkpoints in their order; see trainer.h. */
+#include "train/trainer.h"
+
+#include "train/checkpoint.h"
+
+#include "base/clock.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static double ledger_work(const Ledger *l)
+{
+    double sum = 0;
+    for (int i = 0; i < PART_N; i++) sum += l->by_part[i].flops + l->by_part[i].extra;
+    return sum;
+}
+
+/* Forward, backward and the norm of one step's micro-batches; the clock of the parts runs. */
+static Status gradients(Trainer *t, Stream *const *micro, int n, StepReport *r, const Watch *w)
+{
+    Engine *e = &t->engine;
+    ledger_clear(&e->be.ledger);
+    ledger_start(&e->be.ledger);
+    TRY(engine_accumulate(e, micro, n, &r->sums, w));
+    engine_norm(e);
+    TRY(engine_grad_norm(e, &r->grad_norm));
+    r->verdict = guard_judge(&t->guard, r->sums.total, r->grad_norm, r->sums.supervised);
+    return OK;
+}
+
+/* A bad step is computed once more: the same result is the model's or the data's doing, another one the
+ * machine's, and then the second is as good as any. */
+static Status second_look(Trainer *t, Stream *const *micro, int n, StepReport *r)
+{
+    StepReport first = *r;
+    TRY(gradients(t, micro, n, r, NULL));
+    bool same = !memcmp(&first.sums.total, &r->sums.total, sizeof r->sums.total) &&
+                !memcmp(&first.grad_norm, &r->grad_norm, sizeof r->grad_norm);
+    log_warn(&t->log, "step %lld: %s (loss %g, gradient norm %g); computed again it is %s (loss %g, norm %g): %s",
+             (long long)t->step + 1, verdict_text(first.verdict), first.sums.total, first.grad_norm,
+             same ? "the same" : "different", r->sums.total, r->grad_norm,
+             r->verdict == STEP_GOOD ? "a fault of the machine; the second result is used" : "the step is skipped");
+    return OK;
+}
+
+static void update(Trainer *t)
+{
+    const struct cfg_optim *c = &t->recipe->optim;
+    float lr[GROUP_N];
+    for (int g = 0; g < GROUP_N; g++) lr[g] = (float)lr_at(&t->lr, (Group)g, t->step + 1);
+    OptimConf o = { .adam = { .lr = lr[G_LLM], .beta1 = (float)c->adam_beta1, .beta2 = (float)c->adam_beta2,
+                              .eps = (float)c->adam_epsilon, .decay = (float)c->weight_decay,
+                              .max_norm = (float)c->max_grad_norm, .step = t->updates + 1 },
+                    .group_lr = lr };
+    engine_apply(&t->engine, &o);
+}
+
+/* From the micro-batches to changed weights, or to the decision to leave them. */
+static Status learn(Trainer *t, const LoaderStep *in, StepReport *r)
+{
+    Ledger *ledger = &t->engine.be.ledger;
+    bool shown = progress_due(&t->progress, t->step + 1);    /* choices are counted where a line follows */
+    Watch w = { .routing = shown ? &t->routing : NULL, .by = &t->by, .doc = in->doc };
+    TRY(gradients(t, in->micro, t->data.micro, r, &w));
+    if (r->verdict == STEP_NOT_FINITE || r->verdict == STEP_SPIKE) TRY(second_look(t, in->micro, t->data.micro, r));
+    if (r->verdict == STEP_EMPTY)
+        log_warn(&t->log, "step %lld: %s; it is skipped", (long long)t->step + 1, verdict_text(r->verdict));
+    if (r->verdict == STEP_GOOD) update(t);
+    TRY(backend_sync(&t->engine.be));
+    ledger_stop(ledger);
+    memcpy(r->part, ledger->seconds, sizeof r->part);
+    r->work = ledger_work(ledger);
+    t->updates += r->verdict == STEP_GOOD;
+    return OK;
+}
+
+Status trainer_step(Trainer *t, StepReport *r)
+{
+    LoaderStep in;
+    *r = (StepReport){ .step = t->step + 1, .lr = lr_at(&t->lr, G_LLM, t->step + 1) };
+    TRY(loader_next(t->loader, &in));
+    if (!in.micro) return fail(E_DATA, "data.train ended before step %lld", (long long)r->step);
+    TRY_CTX(learn(t, &in, r), "step %lld", (long long)r->step);
+    t->step = r->step, t->epoch = r->epoch = in.epoch, t->tokens += r->sums.tokens;
+    double now = clock_now();
+    r->waited = in.waited, r->bad_samples = in.skipped, r->seconds = now - t->paused;
+    t->paused = now;
+    return guard_note(&t->guard, r->verdict, r->sums.total, r->grad_norm);
+}
+
+static Status eval_losses(Trainer *t, Evaluation *e)
+{
+    LoaderStep in;
+    for (;;) {
+        TRY(loader_next(t->held, &in));
+        if (!in.micro) return loader_rewind(t->held);
+        Losses got;
+        const Stream *s = in.micro[0];
+        engine_upload(&t->engine, s);
+        engine_evaluate(&t->engine, 1.0f);
+        TRY(engine_losses(&t->engine, &got));
+        e->loss += got.ce, e->tokens += s->tokens, e->supervised += s->supervised, e->docs += s->docs;
+    }
+}
+
+Status trainer_evaluate(Trainer *t, Evaluation *e)
+{
+    double from = clock_now();
+    *e = (Evaluation){ .accuracy = NAN };
+    Status st = eval_losses(t, e);
+    if (!st && !e->supervised) st = fail(E_DATA, "no token of the held-out data is supervised");
+    if (!st) e->loss /= (double)e->supervised;
+    if (!st && t->conf.answers.run) st = t->conf.answers.run(t->conf.answers.self, t, &e->accuracy);
+    e->seconds = clock_now() - from;
+    return st ? wrap(st, "evaluation") : OK;
+}
+
+static Status evaluate(Trainer *t)
+{
+    Evaluation e;
+    TRY(trainer_evaluate(t, &e));
+    t->evaluated = t->step, t->eval_loss = e.loss;
+    char text[64] = "";
+    if (!isnan(e.accuracy)) snprintf(text, sizeof text, "  accuracy %.1f%%", 100 * e.accuracy);
+    log_info(&t->log, "eval %lld/%lld  loss %.4f%s  %lld documents, %lld supervised tokens  %.1f s", (long long)t->step,
+             (long long)t->steps, e.loss, text, (long long)e.docs, (long long)e.supervised, e.seconds);
+    Scalar s[2] = { { "eval/loss", e.loss }, { "eval/accuracy", e.accuracy } };
+    t->paused = clock_now();
+    return progress_put(&t->progress, t->step, s, isnan(e.accuracy) ? 1 : 2);
+}
+
+Status trainer_save(Trainer *t, bool last)
+{
+    const struct cfg_checkpoint *c = &t->recipe->checkpoint;
+    const struct cfg_image *i = &t->recipe->image;
+    bool hf = !strcmp(c->hf, "every") || (last && !strcmp(c->hf, "final"));
+    Export x = { .config = t->source.hf, .companions = t->source.folder, .min_pixels = i->min_pixels,
+                 .max_pixels = i->max_pixels };
+    Json *state = NULL;
+    double from = clock_now();
+    if (t->evaluated == t->step && (isnan(t->best) || t->eval_loss < t->best))
+        t->best = t->eval_loss, t->best_step = t->step;
+    TRY(trainer_state_save(t, &state));
+    Snapshot s = { .dir = t->folder.dir, .step = t->step, .model = &t->engine.model, .be = &t->engine.be, .state = state,
+                   .hf = hf ? &x : NULL, .best = t->best_step == t->step, .keep = c->save_total_limit };
+    Status st = checkpoint_save(&s);
+    json_decref(state);
+    t->paused = clock_now();
+    if (st) return st;
+    t->saved = t->step;
+    log_info(&t->log, "saved %s/checkpoint-%lld%s%s in %.1f s", t->folder.dir, (long long)t->step,
+             hf ? " with the model in HF form" : "", s.best ? ", the best so far," : "", t->paused - from);
+    return OK;
+}
+
+static bool due(int64_t every, int64_t step) { return every > 0 && step % every == 0; }
+
+static Status after_step(Trainer *t)
+{
+    bool last = t->step == t->steps;
+    int64_t looks = trainer_has_eval(t) ? t->recipe->eval.eval_steps : 0;
+    if (due(looks, t->step) || (looks && last)) TRY(evaluate(t));
+    if (last || due(t->recipe->checkpoint.save_steps, t->step)) TRY(trainer_save(t, last));
+    return OK;
+}
+
+static Status leave(Trainer *t, int signal)
+{
+    log_info(&t->log, "asked to leave by %s after step %lld of %lld", strsignal(signal), (long long)t->step,
+             (long long)t->steps);
+    if (t->saved != t->step) TRY(trainer_save(t, false));
+    log_info(&t->log, "resume with checkpoint.resume_from_checkpoint=auto");
+    return OK;
+}
+
+static Status one_step(Trainer *t)
+{
+    StepReport r;
+    bool first = t->progress.pace == 0;
+    Status st = trainer_step(t, &r);
+    if (t->step == r.step) {                                 /* it was taken, or skipped as one too many */
+        Status shown = progress_step(&t->progress, &r, &t->routing, &t->by);
+        if (!st) st = shown;
+    }
+    if (progress_due(&t->progress, r.step)) routing_clear(&t->routing), by_source_clear(&t->by);
+    if (first && !st)
+        log_info(&t->log, "first step done %.2f s after the start (%.2f s to open, %.2f s waiting for data)",
+                 clock_now() - t->conf.started, t->opened - t->conf.started, r.waited);
+    return st;
+}
+
+Status trainer_run(Trainer *t)
+{
+    Status st = OK;
+    int signal = 0;
+    if (t->step >= t->steps) {
+        log_info(&t->log, "nothing is left to do: step %lld of %lld; raise train.max_steps or num_train_epochs",
+                 (long long)t->step, (long long)t->steps);
+        return OK;
+    }
+    guard_signals_on();
+    if (!t->step && t->recipe->eval.eval_on_start) st = evaluate(t);
+    while (!st && t->step < t->steps && !(signal = guard_signal())) {
+        st = one_step(t);
+        if (!st) st = after_step(t);
+    }
+    if (!st && signal && t->step < t->steps) st = leave(t, signal);
+    else if (!st) log_info(&t->log, "done: %lld steps, %lld tokens", (long long)t->steps, (long long)t->tokens);
+    guard_signals_off();
+    return st;
+}

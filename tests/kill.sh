@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# kill -9 at random moments of a run that saves often: every resume goes on, `last` is always whole, and the end is
+# the same to the bit as that of a run nobody disturbed. TREB_KILLS sets how many (the short form has 6).
+passed=0 failed=0 hits=0
+treb=${TREB:-build/treb} kills=${TREB_KILLS:-6} steps=${TREB_KILL_STEPS:-60}
+tmp=$(mktemp -d); trap 'rm -rf "$tmp"' EXIT
+seed=${TREB_KILL_SEED:-$RANDOM}; RANDOM=$seed
+export OMP_NUM_THREADS=1
+
+check() {                                # check WHAT command...: counts, and tells what failed
+    local what=$1; shift
+    if "$@"; then passed=$((passed + 1)); return; fi
+    failed=$((failed + 1)); echo "  FAIL $what (TREB_KILL_SEED=$seed)"
+}
+
+mkdir "$tmp/model"
+cp tests/gold_text/tokenizer.json "$tmp/model"
+cat > "$tmp/model/config.json" <<'EOF'
+{"model_type": "qwen3_moe", "vocab_size": 600, "hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+ "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 96, "moe_intermediate_size": 32, "num_experts": 4,
+ "num_experts_per_tok": 2, "norm_topk_prob": true, "rope_theta": 10000, "torch_dtype": "bfloat16"}
+EOF
+for i in $(seq 1 200); do
+    echo "{\"text\": \"line $i of a text that goes on for $((i * 7919 % 31)) words $(printf 'word %.0s' $(seq 1 $((i * 7919 % 31))))\"}"
+done > "$tmp/data.jsonl"
+
+train() {                                # train FOLDER
+    exec "$treb" train /dev/null model.preset="$tmp/model" "data.train=[$tmp/data.jsonl]" data.max_length=128 data.bad_sample=skip \
+        train.max_steps="$steps" train.micro_tokens=128 train.global_tokens=256 optim.learning_rate=1e-3 \
+        checkpoint.output_dir="$1" checkpoint.save_steps=3 checkpoint.save_total_limit=2 checkpoint.hf=none \
+        checkpoint.resume_from_checkpoint=auto >>"$tmp/out" 2>&1
+}
+hash_of() { grep -A2 '"state/' "$1/last/MANIFEST.json"; grep -v '"recipe"' "$1/last/trainer_state.json"; }
+loss_of() { grep "\"step\": $steps," "$1/metrics.jsonl" | grep -o '"train/loss": [0-9.e+-]*'; }
+steps_of() { grep -o '^{"step": [0-9]*' "$1/metrics.jsonl" | grep -o '[0-9]*$' | tr '\n' ' '; }
+whole_or_none() { [ ! -e "$tmp/run/last" ] && [ ! -L "$tmp/run/last" ] || [ -s "$tmp/run/last/MANIFEST.json" ]; }
+
+start=$(date +%s%N)
+run() { (train "$1"); }
+check "the run nobody disturbs" run "$tmp/calm"
+ms=$(( ($(date +%s%N) - start) / 1000000 ))
+for k in $(seq 1 "$kills"); do
+    train "$tmp/run" & pid=$!
+    at=$((RANDOM * (2 * ms / kills + 200) / 32768))
+    sleep "$(printf '%d.%03d' $((at / 1000)) $((at % 1000)))"
+    kill -9 $pid 2>/dev/null && hits=$((hits + 1))
+    { wait $pid; } 2>/dev/null
+    check "last is whole after kill $k" whole_or_none
+done
+check "the last resume" run "$tmp/run"
+check "$hits of $kills kills hit a run that was under way" [ $((2 * hits)) -ge "$kills" ]
+check "weights, moments and data position equal to the bit" [ "$(hash_of "$tmp/calm")" = "$(hash_of "$tmp/run")" ]
+check "the final loss, $(loss_of "$tmp/calm")" [ -n "$(loss_of "$tmp/calm")" -a "$(loss_of "$tmp/calm")" = "$(loss_of "$tmp/run")" ]
+check "metrics.jsonl tells each step once" [ "$(steps_of "$tmp/calm")" = "$(steps_of "$tmp/run")" ]
+check "no half-written folder is left" [ -z "$(ls -d "$tmp"/run/*.tmp 2>/dev/null)" ]
+[ $failed -eq 0 ] || tail -n 15 "$tmp/out"
+echo "lab: $passed passed, $failed failed, 0 skipped"
+[ $failed -eq 0 ]

@@ -1,0 +1,275 @@
+/* tests/test_conversation.c -- dataset lines in all their forms, what they become, and what is refused. */
+#include "chatlab.h"
+
+#include "data/mediaref.h"
+#include "data/tools.h"
+
+static void messages_with_marks(void)
+{
+    expect_render(LINE(USER("<image>\\nA? <b>") ", " ANSWER("It is <image>."), ", 'images': ['a.png'], 'id': 7"),
+                  LOSS_ASSISTANT, TURN("user", PICTURE(2) "\nA? <b>") TURN("assistant", "It is <image>."),
+                  "It is <image>." END);
+    expect_render(LINE(MESSAGE("system", "S") ", " USER("Hi") ", " ANSWER("Yo") ", " MESSAGE("system", "dropped") ", "
+                       USER("x<image>y<image>") ", " ANSWER("Z"), ", 'images': ['a', {'path': 'b'}]"),
+                  LOSS_ASSISTANT,
+                  TURN("system", "S") TURN("user", "Hi") TURN("assistant", "Yo")
+                  TURN("user", "x" PICTURE(2) "y" PICTURE(4)) TURN("assistant", "Z"), "Yo" END "|Z" END);
+}
+
+static void content_parts(void)
+{
+    static const char *const lines[] = {
+        LINE(PARTS("{'type': 'image', 'image': 'a.png'}, {'type': 'text', 'text': '\\nA?'}") ", " ANSWER("B"), ""),
+        LINE(PARTS("{'type': 'image_url', 'image_url': {'url': 'file:///a'}}, {'text': '\\nA?'}") ", " ANSWER("B"), ""),
+        LINE(PARTS("{'type': 'image_url', 'image_url': 'data:;base64,iVBO'}, {'text': '\\nA?'}") ", " ANSWER("B"), ""),
+        LINE(PARTS("{'image': 'a.png'}, {'type': 'text', 'text': '\\n', 'image': null}, {'text': 'A?'}") ", "
+             "{'role': 'assistant', 'content': [{'type': 'text', 'text': 'B'}]}", ""),
+        LINE(PARTS("{'type': 'image', 'path': 'a.png'}, {'text': '\\nA?'}") ", " ANSWER("B"), ""),
+        LINE(PARTS("{'type': 'image'}, {'text': '\\nA?'}") ", " ANSWER("B"), ", 'images': ['a.png']"),
+    };
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+        expect_render(lines[i], LOSS_ASSISTANT, TURN("user", PICTURE(2) "\nA?") TURN("assistant", "B"), "B" END);
+}
+
+#define HUMAN(text) "{'from': 'human', 'value': '" text "'}"
+#define GPT(text)   "{'from': 'gpt', 'value': '" text "'}"
+
+static void other_forms(void)
+{
+    const char *seen = TURN("user", PICTURE(2) "\nA?") TURN("assistant", "B");
+    expect_render("{'conversations': [" HUMAN("<image>\\nA?") ", " GPT("B") "], 'image': 'a.png'}", LOSS_ASSISTANT,
+                  seen, "B" END);
+    expect_render("{'conversations': [" HUMAN("<image>\\nA?") ", " GPT("B") "], 'image': ['a.png']}", LOSS_ASSISTANT,
+                  seen, "B" END);
+    expect_render("{'conversations': [{'from': 'system', 'value': 'S'}, " HUMAN("A") ", " GPT("B") "], 'image': ''}",
+                  LOSS_ASSISTANT, TURN("system", "S") TURN("user", "A") TURN("assistant", "B"), "B" END);
+    expect_render("{'instruction': 'I', 'input': '', 'output': 'O'}", LOSS_ASSISTANT,
+                  TURN("user", "I") TURN("assistant", "O"), "O" END);
+    expect_render("{'instruction': 'I', 'input': 'N', 'output': 'O', 'system': 'S', 'history': [['q', 'a']]}",
+                  LOSS_ASSISTANT, TURN("system", "S") TURN("user", "q") TURN("assistant", "a")
+                  TURN("user", "I\nN") TURN("assistant", "O"), "a" END "|O" END);
+    expect_render("{'text': 'Once <|im_start|> upon'}", LOSS_ASSISTANT, "Once <|im_start|> upon<|endoftext|>",
+                  "nce <|im_start|> upon<|endoftext|>");
+}
+
+static void plain_text_from_bytes(void)
+{
+    Conversation c;
+    EXPECT_OK(conversation_text(&c, "ab\0c", 4));
+    EXPECT(c.plain && c.items == 1 && c.item[0].len == 4 && c.turns == 0, "items %d", c.items);
+    conversation_close(&c);
+    EXPECT_FAIL(conversation_text(&c, "", 0), E_DATA, "empty");
+    conversation_close(&c);
+}
+
+/* The reference's words, and JSON as Python writes it. */
+#define TOOLS(tools)                                                                                                   \
+    "# Tools\n\nYou may call one or more functions to assist with the user query.\n\nYou are provided with function " \
+    "signatures within <tools></tools> XML tags:\n<tools>\n" tools "\n</tools>\n\nFor each function call, return a "  \
+    "json object with function name and arguments within <tool_call></tool_call> XML tags:\n<tool_call>\n"            \
+    "{'name': <function-name>, 'arguments': <args-json-object>}\n</tool_call>"
+#define CALL(name, arguments) "<tool_call>\n{'name': '" name "', 'arguments': " arguments "}\n</tool_call>"
+#define RESPONSE(text)        "\n<tool_response>\n" text "\n</tool_response>"
+
+static void tools_and_calls(void)
+{
+    const char *calls = "{'role': 'assistant', 'content': null, 'tool_calls': [{'function': {'name': 'f', 'arguments': "
+                        "{'a': 1, 'b': null}}}, {'name': 'g', 'arguments': '{}'}]}";
+    const char *last = "{'role': 'assistant', 'content': 'done', 'tool_calls': [{'name': 'h', 'arguments': {}}]}";
+    char        line[1024];
+    snprintf(line, sizeof line, LINE(USER("Q") ", %s, " MESSAGE("tool", "r1") ", " MESSAGE("tool", "r2") ", %s",
+             ", 'tools': [{'type': 'function', 'x': [1, 2.50, '\\u00e9\\n']}]"), calls, last);
+    expect_render(line, LOSS_ASSISTANT,
+                  TURN("system", TOOLS("{'type': 'function', 'x': [1, 2.5, '\u00e9\\n']}")) TURN("user", "Q")
+                  TURN("assistant", CALL("f", "{'a': 1, 'b': null}") "\n" CALL("g", "{}"))
+                  "<|im_start|>user" RESPONSE("r1") RESPONSE("r2") "<|im_end|>\n"
+                  TURN("assistant", "done\n" CALL("h", "{}")),
+                  CALL("f", "{'a': 1, 'b': null}") "\n" CALL("g", "{}") END "|done\n" CALL("h", "{}") END);
+    expect_render(LINE(MESSAGE("system", "S") ", " USER("Q"), ", 'tools': '[{\\'n\\': 1}]'"), LOSS_ASSISTANT,
+                  TURN("system", "S\n\n" TOOLS("{'n': 1}")) TURN("user", "Q"), "");
+}
+
+/* Expected texts are what Python's json.dumps(x, ensure_ascii=False) prints. */
+static void json_as_python_writes_it(void)
+{
+    const char *want = "[0.0, -0.0, 0.1, 1e-05, 0.0001, 1234567.891, 1000000000000000.0, 1e+16, 1.5e+300, 5e-324, "
+                       "0.30000000000000004, -7, true, {}, [], \"\\u001f\\b\\\"\\\\/\u00fc\x7f\"]";
+    Json *v = NULL;
+    Text  out = { 0 };
+    EXPECT_OK(json_parse(&v, want, strlen(want), "json"));
+    EXPECT_OK(python_json(&out, v));
+    EXPECT(out.n == strlen(want) && !memcmp(out.v, want, out.n), "%.*s", (int)out.n, out.v);
+    text_close(&out);
+    json_decref(v);
+}
+
+static void base64(void)
+{
+    static const struct { const char *text, *bytes; int n; } rows[] = {
+        { "",      "",   0 },  { "TQ==",  "M",  1 },  { "TWE=", "Ma", 2 },  { "TWFu",  "Man", 3 },
+        { "TWE",   "Ma", 2 },  { "/+8=", "\xff\xef", 2 },                   { "TW\r\nFu TWFu", "ManMan", 6 },
+        { "T",     "",   -1 }, { "TW=u",  "", -1 },   { "T===", "", -1 },   { "TW-u",  "", -1 },
+        { "TWFu=", "",   -1 }, { "TWE==", "", -1 },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char    bytes[64];
+        int64_t n = base64_decode(bytes, rows[i].text, strlen(rows[i].text));
+        EXPECT(n == rows[i].n && (n < 1 || !memcmp(bytes, rows[i].bytes, (size_t)n)), "%s: %d", rows[i].text, (int)n);
+    }
+}
+
+static void references(void)
+{
+    Kit k;
+    kit_open(&k, LINE(USER("<image><image><image>"),
+                      ", 'images': ['file:///d/a.png', 'DATA:image/png;base64,TWFu', 'odd:name.png']"));
+    EXPECT(k.c.frames == 3 && !strcmp(k.c.frame[0].path, "/d/a.png") && !k.c.frame[0].bytes, "a path");
+    EXPECT(!k.c.frame[1].path && k.c.frame[1].len == 3 && !memcmp(k.c.frame[1].bytes, "Man", 3), "bytes");
+    EXPECT(!strcmp(k.c.frame[2].path, "odd:name.png"), "a path with a colon");
+    kit_close(&k);
+}
+
+#define IMAGE(reference) LINE(USER("<image>"), ", 'images': ['" reference "']")
+#define VIDEO(more)      LINE(USER("<video>"), more)
+#define CALLS(calls)     LINE("{'role': 'assistant', 'tool_calls': " calls "}", "")
+
+static void refusals_name_the_field(void)
+{
+    static const struct { const char *line, *word; } rows[] = {
+        { "[1]",                                                   "object" },
+        { "{'prompt': 1}",                                         "no messages" },
+        { LINE("", ""),                                            "messages: a list" },
+        { "{'messages': {}}",                                      "messages: a list" },
+        { LINE("1", ""),                                           "messages[0]: an object" },
+        { LINE("{'content': 'x'}", ""),                            "messages[0].role" },
+        { LINE(MESSAGE("critic", "x"), ""),                        "messages[0].role: system, user" },
+        { "{'conversations': [{'from': 'x', 'value': 'x'}]}",      "conversations[0].from" },
+        { "{'conversations': [{'from': 'gpt', 'value': 1}]}",      "conversations[0].value: a string" },
+        { LINE("{'role': 'user', 'content': null}", ""),           "messages[0].content: a string" },
+        { LINE("{'role': 'user', 'content': 'x', 'loss': 1}", ""), "messages[0].loss" },
+        { LINE(PARTS("'x'"), ""),                                  "messages[0].content[0]: an object" },
+        { LINE(PARTS("{'type': 'audio'}"), ""),                    "messages[0].content[0].type" },
+        { LINE(PARTS("{'type': 'text'}"), ""),                     "messages[0].content[0].text" },
+        { LINE(PARTS("{'type': 'image', 'image': 3}"), ""),        "messages[0].content[0]: a picture" },
+        { LINE(PARTS("{'image_url': {'url': 'https://x/y'}}"), ""), "download it first" },
+        { IMAGE("http://x/y.png"),                                 "images[0]: a http address" },
+        { IMAGE("S3://x/y.png"),                                   "images[0]: a S3 address" },
+        { IMAGE("data:image/png,abc"),                             "must say base64" },
+        { IMAGE("data:image/png;base64,a*"),                       "not valid base64" },
+        { IMAGE("data:;base64,"),                                  "empty" },
+        { IMAGE(""),                                               "images[0]: a picture" },
+        { IMAGE("file://"),                                        "images[0]: a path is empty" },
+        { LINE(USER("<image>"), ""),                               "images: 0 listed, but 1 <image>" },
+        { LINE(USER("<image><image>"), ", 'images': ['a']"),       "images: 1 listed, but 2 <image>" },
+        { LINE(USER("hi"), ", 'image': 'a'"),                      "image: 1 listed, but 0 <image>" },
+        { LINE(USER("hi"), ", 'image': 'a', 'images': []"),        "images: image is there as well" },
+        { "{'text': 'x', 'images': ['a']}",                        "images: 1 listed, but 0 <image>" },
+        { VIDEO(", 'videos': ['a.mp4']"),                          "videos[0]: a video is the list" },
+        { VIDEO(", 'videos': [[]]"),                               "videos[0]: a video without frames" },
+        { VIDEO(", 'videos': [['a', 1]]"),                         "videos[0][1]: a picture" },
+        { VIDEO(", 'videos': [['a']], 'fps': 0"),                  "fps" },
+        { VIDEO(", 'videos': [['a']], 'fps': ['x']"),              "fps" },
+        { LINE(USER("hi"), ", 'tools': {}"),                       "tools: a list" },
+        { LINE(USER("hi"), ", 'tools': '['"),                      "tools" },
+        { LINE(USER("hi"), ", 'system': 1"),                       "system: a string" },
+        { LINE(MESSAGE("system", "b"), ", 'system': 'a'"),         "as well" },
+        { LINE("{'role': 'user', 'content': 'x', 'tool_calls': [1]}", ""), "only the assistant" },
+        { CALLS("[{'name': 1}]"),                                  "messages[0].tool_calls[0].name" },
+        { CALLS("[{'name': 'f'}]"),                                "tool_calls[0].arguments" },
+        { CALLS("{'a': 1}"),                                       "tool_calls: a list" },
+        { LINE("{'role': 'assistant', 'content': [{'type': 'image', 'image': 'a'}]}", ""), "no place in the template" },
+        { "{'instruction': 'x'}",                                  "output: a string" },
+        { "{'instruction': 1, 'output': 'x'}",                     "instruction: a string" },
+        { "{'instruction': 'x', 'output': 'x', 'history': [['a']]}", "history[0]: a pair" },
+        { "{'text': ''}",                                          "text: a string" },
+        { "{'text': 5}",                                           "text: a string" },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Conversation c;
+        Json        *line = line_parse(rows[i].line);
+        EXPECT_FAIL(conversation_read(&c, line), E_DATA, rows[i].word);
+        EXPECT(!c.turn && !c.keep.newest, "%s: not closed", rows[i].line);
+        conversation_close(&c);
+        json_decref(line);
+    }
+}
+
+static char *next_line(FILE *f)
+{
+    char  *line = NULL;
+    size_t room = 0;
+    return getline(&line, &room, f) > 0 ? line : (free(line), NULL);
+}
+
+static void kit_from(Kit *k, const char *line)
+{
+    kit_open(k, NULL);
+    EXPECT_OK(json_parse(&k->line, line, strlen(line), "line"));
+    kit_read(k);
+    kit_render(k);
+}
+
+/* Both spellings of the shared question set give the same ids and the same targets. */
+static void shared_lines_agree(void)
+{
+    FILE *a = fopen("../shared/data/vqa/train.jsonl", "r"), *b = fopen("../shared/data/vqa/train_parts.jsonl", "r");
+    int   lines = 0;
+    if (!a || !b) SKIP("../shared/data/vqa is not here");
+    for (char *s, *t; (s = next_line(a)) && (t = next_line(b)); free(s), free(t), lines++) {
+        Kit x, y;
+        kit_from(&x, s), kit_from(&y, t);
+        size_t bytes = (size_t)x.ids.n * sizeof *x.ids.v;
+        EXPECT(x.ids.n == y.ids.n && !memcmp(x.ids.v, y.ids.v, bytes), "line %d: ids differ", lines + 1);
+        EXPECT(x.ids.n == y.ids.n && !memcmp(x.targets.v, y.targets.v, bytes), "line %d: targets differ", lines + 1);
+        EXPECT(x.c.frames == y.c.frames && x.learnt.n > 1, "line %d", lines + 1);
+        kit_close(&x), kit_close(&y);
+    }
+    fclose(a), fclose(b);
+    EXPECT(lines == 64, "%d lines", lines);
+}
+
+/* Ids and targets of all lines as transformers 5.17 and the template make them (pictures of 2, 4, 6, … tokens),
+ * hashed. */
+static void shared_lines_equal_the_reference(void)
+{
+    FILE      *f = fopen("../shared/data/vqa/train.jsonl", "r");
+    Tokenizer *t = NULL;
+    uint64_t   hash = 0xcbf29ce484222325;
+    int64_t    tokens = 0;
+    Kit        k;
+    if (!f || tokenizer_open(&t, "../shared/data/tokenizer/tokenizer.json")) {
+        if (f) fclose(f);
+        SKIP("../shared/data is not here");
+    }
+    kit_with(&k, t, NULL);
+    for (char *line; (line = next_line(f)); free(line)) {
+        EXPECT_OK(json_parse(&k.line, line, strlen(line), "line"));
+        kit_read(&k), kit_render(&k);
+        tokens += k.ids.n;
+        for (int64_t i = 0; i < k.ids.n; i++) {
+            hash = (hash ^ (uint32_t)k.ids.v[i]) * 0x100000001b3;
+            hash = (hash ^ (uint32_t)k.targets.v[i]) * 0x100000001b3;
+        }
+        conversation_close(&k.c), json_decref(k.line), k.line = NULL;
+    }
+    EXPECT(tokens == 3835 && hash == 0xe65fa0beeb3951a0, "%d tokens, hash %llx", (int)tokens, (unsigned long long)hash);
+    kit_close(&k);
+    fclose(f);
+}
+
+int main(void)
+{
+    RUN(messages_with_marks);
+    RUN(content_parts);
+    RUN(other_forms);
+    RUN(plain_text_from_bytes);
+    RUN(tools_and_calls);
+    RUN(json_as_python_writes_it);
+    RUN(base64);
+    RUN(references);
+    RUN(refusals_name_the_field);
+    RUN(shared_lines_agree);
+    RUN(shared_lines_equal_the_reference);
+    rmdir(lab_tmp());
+    return lab_report();
+}

@@ -1,0 +1,364 @@
+/* Evaluation: loss and exact answers by channel, the control without pictures, samples, bad data; and the
+ * same from a folder by way of the command line's pieces. */
+#include "small.h"
+
+#include "data/image_write.h"
+#include "train/answer.h"
+#include "train/evaluate.h"
+#include "train/predict.h"
+
+static const char config[] =
+    "{\"model_type\": \"qwen3_vl_moe\", \"image_token_id\": 586, \"video_token_id\": 587,"
+    " \"dtype\": \"float32\", \"text_config\": {\"vocab_size\": 610, \"hidden_size\": 48,"
+    "  \"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 12,"
+    "  \"intermediate_size\": 64, \"moe_intermediate_size\": 32, \"num_experts\": 4,"
+    "  \"num_experts_per_tok\": 2, \"rope_theta\": 10000.0, \"initializer_range\": 0.1,"
+    "  \"rope_scaling\": {\"rope_type\": \"default\", \"mrope_section\": [2, 2, 2]}},"
+    " \"vision_config\": {\"depth\": 2, \"hidden_size\": 24, \"intermediate_size\": 36, \"num_heads\": 2,"
+    "  \"patch_size\": 4, \"num_position_embeddings\": 25, \"out_hidden_size\": 48,"
+    "  \"deepstack_visual_indexes\": [0]}}";
+
+#define TURN(role, text) "{\"role\": \"" role "\", \"content\": \"" text "\"}"
+#define ASK(question, answer) "\"messages\": [" TURN("user", question) ", " TURN("assistant", answer) "]"
+#define SHOW(file) ", \"images\": [\"" file "\"]"
+
+/* Two that cannot be told apart without looking, two that can, two rounds, one without an answer. */
+static const char *const lines[] = {
+    "{\"channel\": \"colour\", " ASK("<image>What colour is it?", "red") SHOW("red.png") "}",
+    "{\"channel\": \"sum\", " ASK("2 and 2?", "four") "}",
+    "{\"channel\": \"colour\", " ASK("<image>What colour is it?", " blue ") SHOW("blue.png") "}",
+    "{\"channel\": \"sum\", " ASK("3 and 3?", "six") "}",
+    "{\"messages\": [" TURN("user", "<image>Look.") ", " TURN("assistant", "seen") ", "
+    TURN("user", "2 and 2?") ", " TURN("assistant", "four again") "]" SHOW("blue.png") "}",
+    "{\"channel\": \"plain\", \"text\": \"words without a question\"}",
+};
+enum { LINES = sizeof lines / sizeof *lines };
+
+static char path[300], dir[256];
+
+static const char *in_dir(const char *name)
+{
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    return path;
+}
+
+static void write_text(const char *name, const char *const *text, int n)
+{
+    FILE *f = fopen(in_dir(name), "w");
+    for (int i = 0; f && i < n; i++) fprintf(f, "%s\n", text[i]);
+    if (!f || fclose(f)) perror(path), exit(1);
+}
+
+static void write_picture(const char *name, int r, int g, int b)
+{
+    static uint8_t rgb[32 * 32 * 3];
+    for (int i = 0; i < 32 * 32; i++)
+        rgb[3 * i] = (uint8_t)r, rgb[3 * i + 1] = (uint8_t)g, rgb[3 * i + 2] = (uint8_t)b;
+    EXPECT_OK(png_write(in_dir(name), rgb, 32, 32));
+}
+
+static const Budget budget = { .tokens = 256, .patches = 192, .docs = 8, .supervised = 256 };
+
+typedef struct World {
+    Config     recipe;
+    Source     source;
+    SourceList list;
+    Tokenizer *tokenizer;
+    ModelShape shape;
+    Engine     e;
+    EvalConf   eval;
+} World;
+
+static void world_open(World *w)
+{
+    StreamShape ss;
+    EngineConf conf = small_conf(budget);
+    *w = (World){ 0 };
+    if (!*dir) {
+        snprintf(dir, sizeof dir, "%s", lab_tmp());
+        write_picture("red.png", 230, 20, 30), write_picture("blue.png", 10, 40, 220);
+        write_text("eval.jsonl", lines, LINES);
+    }
+    w->shape = small_shape(config), ss = shape_stream(&w->shape);
+    Stream full = stream_full(&ss, &budget);
+    config_default(&w->recipe);
+    w->recipe.image.min_pixels = 1024, w->recipe.image.max_pixels = 4096;
+    w->source = (Source){ .path = strdup(in_dir("eval.jsonl")), .weight = 1, .channel = "other" };
+    w->list = (SourceList){ &w->source, 1 };
+    EXPECT_OK(tokenizer_open(&w->tokenizer, "tests/gold_text"));
+    conf.evaluate = true, conf.decode = eval_room(8, &budget);
+    EXPECT_OK(engine_open(&w->e, &w->shape, &conf, &full));
+    EXPECT_OK(model_init(&w->e.model, &w->e.be, 3));
+    w->eval = (EvalConf){ .recipe = &w->recipe, .sources = &w->list, .tokenizer = w->tokenizer, .max_new = 8,
+                          .patch = { .patch = 4, .frames = 2, .merge = 2, .channels = 3 } };
+}
+
+static void world_close(World *w)
+{
+    engine_close(&w->e);
+    tokenizer_close(w->tokenizer);
+    config_close(&w->recipe);
+    free((char *)w->source.path);
+}
+
+/* All documents as one batch. */
+static void fill(World *w, Stream *s)
+{
+    static float pixels[64 * 96];
+    SampleConf sc;
+    SampleScratch scratch;
+    Dataset data;
+    StreamShape ss = shape_stream(&w->shape);
+    DatasetConf dc = { .sources = &w->list, .key = "test", .once = true };
+    EXPECT_OK(sample_conf(&sc, &w->recipe, w->tokenizer, &w->eval.patch, &ss, &budget));
+    EXPECT_OK(dataset_open(&data, &dc));
+    EXPECT_OK(sample_scratch_open(&scratch, w->tokenizer));
+    EXPECT_OK(stream_open(s, &ss, &budget));
+    sc.data = &data;
+    for (int64_t i = 0; i < data.pass; i++) {
+        Sample x;
+        EXPECT_OK(sample_load(&x, &scratch, &sc, i));
+        if (x.slices) EXPECT_OK(sample_pixels(pixels, &x, &scratch, &sc, 0));
+        Slice slice = { x.slices ? x.slice[0].h : 0, x.slices ? x.slice[0].w : 0, pixels };
+        Document d = { x.ids.n, x.ids.v, x.targets.v, x.slices, &slice };
+        EXPECT_OK(stream_add(s, &d));
+        sample_close(&x);
+    }
+    sample_scratch_close(&scratch);
+    dataset_close(&data);
+}
+
+/* Learns the documents by heart, the first time; then the weights are known. */
+static double learn(World *w)
+{
+    static char  *known;
+    static Losses l;
+    size_t bytes = w->e.arena[A_PARAM].used;
+    Stream s;
+    if (known) return memcpy(w->e.arena[A_PARAM].base, known, bytes), l.ce;
+    fill(w, &s);
+    for (int i = 1; i <= 60; i++) {
+        OptimConf o = { .adam = { 8e-3f, 0.9f, 0.95f, 1e-8f, 0.0f, 1.0f, i } };
+        engine_upload(&w->e, &s);
+        l = small_step(&w->e, 1.0f / (float)s.supervised);
+        engine_update(&w->e, &o);
+    }
+    stream_close(&s);
+    known = malloc(bytes);
+    memcpy(known, w->e.arena[A_PARAM].base, bytes);
+    return l.ce;
+}
+
+static const EvalRow *row_of(const EvalResult *r, const char *channel)
+{
+    static const EvalRow none;
+    for (int i = 0; i < r->rows; i++)
+        if (!strcmp(r->row[i].channel, channel)) return &r->row[i];
+    return &none;
+}
+
+/* A model that has learnt its answers by heart gives them; before, it does not; blind, it cannot tell the
+ * pictures apart. */
+static void answers_by_heart(void)
+{
+    World w;
+    EvalResult r;
+    Losses l;
+    Stream s;
+    world_open(&w);
+    EXPECT_OK(evaluate_model(&w.e, &w.eval, &r));
+    EXPECT(r.total.asked == 5 && r.total.correct == 0, "%d of %d before", (int)r.total.correct,
+           (int)r.total.asked);
+    EXPECT(r.total.samples == LINES && r.rows == 4, "%d samples, %d channels", (int)r.total.samples, r.rows);
+    eval_result_close(&r);
+    double loss = learn(&w);
+    EXPECT(loss < 0.1, "loss %g after learning", loss);
+    EXPECT_OK(evaluate_model(&w.e, &w.eval, &r));
+    EXPECT(r.total.asked == 5 && r.total.correct == 5, "%d of %d after", (int)r.total.correct,
+           (int)r.total.asked);
+    EXPECT(row_of(&r, "colour")->asked == 2 && row_of(&r, "sum")->asked == 2 &&
+               row_of(&r, "other")->asked == 1 && row_of(&r, "plain")->asked == 0,
+           "channels");
+    fill(&w, &s);
+    engine_upload(&w.e, &s);
+    engine_evaluate(&w.e, 1.0f);
+    EXPECT_OK(engine_losses(&w.e, &l));
+    EXPECT(r.total.supervised == s.supervised && fabs(r.total.ce - l.ce) < 1e-4 * l.ce + 1e-5,
+           "loss %.9g, as one batch %.9g", r.total.ce, l.ce);
+    stream_close(&s);
+    eval_result_close(&r);
+    w.eval.blind = true;
+    EXPECT_OK(evaluate_model(&w.e, &w.eval, &r));
+    EXPECT(row_of(&r, "colour")->correct <= 1 && row_of(&r, "sum")->correct == 2,
+           "blind: %d colours, %d sums", (int)row_of(&r, "colour")->correct, (int)row_of(&r, "sum")->correct);
+    eval_result_close(&r);
+    world_close(&w);
+}
+
+/* Few documents at a time, or few of all, change nothing about each of them. */
+static void waves_and_limits(void)
+{
+    World w;
+    EvalResult all, few, some;
+    world_open(&w);
+    EXPECT_OK(evaluate_model(&w.e, &w.eval, &all));
+    w.e.conf.decode.docs = 1;
+    EXPECT_OK(evaluate_model(&w.e, &w.eval, &few));
+    EXPECT(fabs(all.total.ce - few.total.ce) < 1e-5 * all.total.ce && all.total.correct == few.total.correct,
+           "one at a time: loss %.9g, not %.9g", few.total.ce, all.total.ce);
+    w.eval.max_samples = 2, w.eval.max_new = 0;
+    EXPECT_OK(evaluate_model(&w.e, &w.eval, &some));
+    EXPECT(some.total.samples == 2 && some.total.asked == 0, "%d samples, %d asked", (int)some.total.samples,
+           (int)some.total.asked);
+    eval_result_close(&all), eval_result_close(&few), eval_result_close(&some);
+    world_close(&w);
+}
+
+static void samples_file(void)
+{
+    World w;
+    EvalResult r;
+    char file[300], line[4096];
+    int n = 0;
+    world_open(&w);
+    learn(&w);
+    snprintf(file, sizeof file, "%s", in_dir("samples.jsonl"));
+    w.eval.samples = file;
+    EXPECT_OK(evaluate_model(&w.e, &w.eval, &r));
+    eval_result_close(&r);
+    FILE *f = fopen(file, "r");
+    EXPECT(f, "no file of samples");
+    for (; f && fgets(line, sizeof line, f); n++) {
+        Json *o = NULL;
+        EXPECT_OK(json_parse(&o, line, strlen(line), "sample"));
+        const char *q = json_string_value(json_object_get(o, "question"));
+        const char *a = json_string_value(json_object_get(o, "answer")),
+                   *x = json_string_value(json_object_get(o, "expected"));
+        EXPECT(q && a && x && !strcmp(a, x) && json_is_true(json_object_get(o, "correct")), "%s", line);
+        const Json *images = json_object_get(o, "images");
+        bool colour = q && strstr(q, "colour");
+        EXPECT(!colour || json_array_size(images) == 1, "%s", line);
+        const char *image = json_string_value(json_array_get(images, 0));
+        EXPECT(!image || (image[0] == '/' && !access(image, R_OK)), "%s", image);
+        json_decref(o);
+    }
+    if (f) fclose(f);
+    EXPECT(n == 5, "%d lines", n);
+    w.eval.sample_lines = 2;
+    EXPECT_OK(evaluate_model(&w.e, &w.eval, &r));
+    eval_result_close(&r);
+    f = fopen(file, "r");
+    for (n = 0; f && fgets(line, sizeof line, f); n++) { }
+    if (f) fclose(f);
+    EXPECT(n >= 1 && n <= 2, "%d lines of 2", n);
+    w.eval.samples = "/nowhere/samples.jsonl";
+    EXPECT_FAIL(evaluate_model(&w.e, &w.eval, &r), E_IO, "/nowhere");
+    world_close(&w);
+}
+
+static void bad_samples(void)
+{
+    static const char *const bad[] = {
+        "{" ASK("2 and 2?", "four") "}",
+        "{" ASK("<image>?", "x") SHOW("none.png") "}",
+        "{" ASK("<image>?", "x") SHOW("cut.png") "}",
+        "not a line",
+    };
+    World w;
+    EvalResult r;
+    char whole[20000];
+    world_open(&w);
+    write_text("bad.jsonl", bad, 4);
+    free((char *)w.source.path);
+    w.source.path = strdup(path);
+    FILE *f = fopen(in_dir("red.png"), "rb");
+    size_t n = f ? fread(whole, 1, sizeof whole, f) : 0;
+    if (f) fclose(f);
+    EXPECT_OK(file_put(in_dir("cut.png"), whole, n * 2 / 3));
+    EXPECT_FAIL(evaluate_model(&w.e, &w.eval, &r), E_IO, "none.png");
+    w.recipe.data.bad_sample = "skip";
+    EXPECT_OK(evaluate_model(&w.e, &w.eval, &r));
+    EXPECT(r.skipped == 3 && r.total.samples == 1 && r.total.asked == 1, "%d skipped, %d used",
+           (int)r.skipped, (int)r.total.samples);
+    eval_result_close(&r);
+    world_close(&w);
+}
+
+static void finds_answers(void)
+{
+    Tokenizer *t;
+    AnswerMark m;
+    Ids ids = { 0 };
+    TokenScratch *s;
+    int64_t prompt, end;
+    static const char text[] =
+        "<|im_start|>user\nassistant\nwhat<|im_end|>\n<|im_start|>assistant\none<|im_end|>\n"
+        "<|im_start|>user\nand<|im_end|>\n<|im_start|>assistant\nlast one<|im_end|>\n";
+    EXPECT_OK(tokenizer_open(&t, "tests/gold_text"));
+    EXPECT_OK(token_scratch_open(&s, t));
+    EXPECT_OK(answer_mark_open(&m, t));
+    EXPECT_OK(tokenizer_encode(t, s, &ids, text, sizeof text - 1, false));
+    EXPECT(answer_find(&m, &ids, &prompt, &end), "no answer found");
+    Text got = { 0 }, want = { 0 };
+    EXPECT_OK(speak_text(&got, t, ids.v + prompt, end - prompt));
+    EXPECT_OK(text_printf(&want, " \tlast one\n"));
+    EXPECT(answer_equals(&got, &want), "%.*s", (int)got.n, got.v);
+    want.n = 4;
+    EXPECT(!answer_equals(&got, &want), "a part is not the whole");
+    ids.n = end;                                             /* cut off before <|im_end|> */
+    EXPECT(!answer_find(&m, &ids, &prompt, &end), "an answer without its end");
+    text_close(&got), text_close(&want);
+    ids_close(&ids);
+    answer_mark_close(&m);
+    token_scratch_close(s);
+    tokenizer_close(t);
+}
+
+/* Written as a folder, opened again, it answers the same. */
+static void from_a_folder(void)
+{
+    World w;
+    Predict p;
+    EvalResult r;
+    const char *const conf[] = { config }, *const processor[] = {
+        "{\"size\": {\"shortest_edge\": 1024, \"longest_edge\": 4096}}"
+    };
+    const char *const stops[] = { "{\"eos_token_id\": [576, 7]}" };
+    char model[300];
+    world_open(&w);
+    learn(&w);
+    snprintf(model, sizeof model, "%s/model", dir);
+    EXPECT_OK(weights_save(&w.e.model, &w.e.be, model, F32, 1 << 30));
+    write_text("model/config.json", conf, 1);
+    write_text("model/preprocessor_config.json", processor, 1);
+    write_text("model/generation_config.json", stops, 1);
+    EXPECT_OK(file_copy("tests/gold_text/tokenizer.json", in_dir("model/tokenizer.json")));
+    Config recipe;
+    config_default(&recipe);
+    recipe.model.path = model;
+    EXPECT_OK(predict_bounds(&recipe, model));
+    EXPECT(recipe.image.min_pixels == 1024 && recipe.image.max_pixels == 4096, "bounds of pictures");
+    EXPECT_OK(predict_open(&p, &recipe));
+    EXPECT(p.stops == 3 && p.stop[0] == 576 && p.stop[1] == 574 && p.stop[2] == 7, "%d stops", p.stops);
+    EXPECT_OK(predict_load(&p, &budget, eval_room(8, &budget), NULL));
+    EvalConf eval = w.eval;
+    eval.recipe = &recipe, eval.tokenizer = p.source.tokenizer, eval.patch = p.patch;
+    EXPECT_OK(evaluate_model(&p.e, &eval, &r));
+    EXPECT(r.total.correct == 5, "%d right", (int)r.total.correct);
+    eval_result_close(&r);
+    predict_close(&p);
+    config_close(&recipe);
+    world_close(&w);
+}
+
+int main(void)
+{
+    RUN(finds_answers);
+    RUN(answers_by_heart);
+    RUN(waves_and_limits);
+    RUN(samples_file);
+    RUN(bad_samples);
+    RUN(from_a_folder);
+    if (*dir) folder_remove(dir);
+    return lab_report();
+}
