@@ -98,7 +98,8 @@ soak: setup
 	@for f in $(FUZZ:$(BUILD)/%=$(BUILD)/asan/%); do echo "$$f for $(SOAK) s"; $$f -seconds $(SOAK) || exit 1; done
 
 demo: all
-	@echo "make demo: the trainer has not landed yet, so there is nothing to train. What this build can show:"
+	@echo "make demo: the tuned demo run is still to come. What this build can show: this machine, and every family"
+	@echo "against its reference, forward, backward and five AdamW steps."
 	@$(BUILD)/treb doctor
 	@for c in tests/gold/*/; do echo; echo "$$c"; $(BUILD)/treb parity $$c; done
 
