@@ -70,6 +70,12 @@ expect 2 "--index"           $treb image "$tmp/dot.png" --index 1,x
 expect 2 "above"             $treb image "$tmp/dot.png" --min-pixels 5000 --max-pixels 4000
 expect 2 "argument"          $treb image
 
+expect 2 "recipe"            $treb train
+expect 2 "model.path"        $treb train /dev/null
+expect 2 "data.train"        $treb train /dev/null model.path=$gold
+expect 2 "parallel.tp"       $treb train /dev/null model.path=$gold "data.train=[x]" checkpoint.output_dir="$tmp/run" parallel.tp=2
+expect 4 "tokenizer.json"    $treb train /dev/null model.path=$gold "data.train=[x]" checkpoint.output_dir="$tmp/run"
+
 expect 2 "--model"           $treb generate --prompt hello
 expect 4 "No such file"      $treb generate --model "$tmp/none" --prompt hello
 expect 2 "between"           $treb generate --model "$tmp/none" --prompt hello --top-p 2

@@ -9,14 +9,17 @@
 #include "train/trainer.h"
 
 static const char runlab_config[] =
-    "{\"model_type\": \"qwen3_vl_moe\", \"image_token_id\": 305, \"video_token_id\": 306, \"dtype\": \"float32\","
+    "{\"model_type\": \"qwen3_vl_moe\", \"image_token_id\": 305, \"video_token_id\": 306, \"dtype\": "
+    "\"float32\","
     " \"tie_word_embeddings\": false,"
-    " \"text_config\": {\"vocab_size\": 320, \"hidden_size\": 40, \"num_hidden_layers\": 2, \"num_attention_heads\": 4,"
+    " \"text_config\": {\"vocab_size\": 320, \"hidden_size\": 40, \"num_hidden_layers\": 2, "
+    "\"num_attention_heads\": 4,"
     "  \"num_key_value_heads\": 2, \"head_dim\": 12, \"intermediate_size\": 56, \"moe_intermediate_size\": 24,"
     "  \"num_experts\": 4, \"num_experts_per_tok\": 2, \"rope_theta\": 10000.0, \"initializer_range\": 0.05,"
     "  \"rope_scaling\": {\"rope_type\": \"default\", \"mrope_section\": [2, 2, 2]}},"
     " \"vision_config\": {\"depth\": 2, \"hidden_size\": 24, \"intermediate_size\": 36, \"num_heads\": 2,"
-    "  \"patch_size\": 4, \"num_position_embeddings\": 25, \"out_hidden_size\": 40, \"deepstack_visual_indexes\": [0]}}";
+    "  \"patch_size\": 4, \"num_position_embeddings\": 25, \"out_hidden_size\": 40, "
+    "\"deepstack_visual_indexes\": [0]}}";
 
 typedef struct RunLab {
     TinySet set;

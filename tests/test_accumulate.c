@@ -58,7 +58,8 @@ static void cutting_changes_nothing(void)
         EXPECT(apart(a, c, n) < 1e-6, "five micro-batches: gradients differ by %.3g", apart(a, c, n));
         EXPECT(fabs(x.total - y.total) < 1e-6 * x.total && fabs(x.total - z.total) < 1e-6 * x.total,
                "losses %.9g %.9g %.9g", x.total, y.total, z.total);
-        EXPECT(x.supervised == y.supervised && x.docs == 5 && z.docs == 5 && z.room == 5 * roomy.tokens, "counts");
+        EXPECT(x.supervised == y.supervised && x.docs == 5 && z.docs == 5 && z.room == 5 * roomy.tokens,
+               "counts");
         free(a), free(b), free(c);
     }
 }
@@ -105,7 +106,8 @@ static void global_counts_the_step_so_far(void)
         tokens += (double)s[i].tokens;
         for (int k = 0; k < LE; k++) {
             count[k] += ((float *)e.act.aux.count.data)[k];
-            want += (double)s[i].tokens / all * 5 * count[k] / (2 * tokens) * ((float *)e.act.aux.prob.data)[k] / (double)s[i].tokens;
+            want += (double)s[i].tokens / all * 5 * count[k] / (2 * tokens) *
+                    ((float *)e.act.aux.prob.data)[k] / (double)s[i].tokens;
         }
     }
     StepSums sums;
@@ -144,7 +146,8 @@ static void groups_have_their_rates(void)
     engine_update(&e, &o);
     for (int i = 0; i < e.model.params.n; i++) {
         const Param *p = e.model.params.p[i];
-        bool same = !memcmp(p->w.data, before + ((char *)p->w.data - e.arena[A_PARAM].base), (size_t)t_bytes(p->w));
+        bool same =
+            !memcmp(p->w.data, before + ((char *)p->w.data - e.arena[A_PARAM].base), (size_t)t_bytes(p->w));
         EXPECT(same == (p->group != G_ALIGNER), "%s: %s", p->piece[0].name, same ? "did not move" : "moved");
     }
     free(before);
@@ -154,7 +157,7 @@ static void groups_have_their_rates(void)
 
 int main(void)
 {
-    omp_set_num_threads(1);                                  /* tiny products: threads would only wait for each other */
+    omp_set_num_threads(1); /* tiny products: threads would only wait for each other */
     RUN(cutting_changes_nothing);
     RUN(order_changes_nothing);
     RUN(global_is_layer_for_one_micro_batch);

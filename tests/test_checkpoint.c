@@ -67,7 +67,8 @@ static void back_to_the_bit(void)
         EXPECT_OK(path_join(path, dir, "checkpoint-7"));
         EXPECT_OK(checkpoint_check(path));
         lab_open(&b, i % 2 ? BF16 : F32, i / 2);
-        size_t param = a.e.arena[A_PARAM].used, optim = a.e.arena[A_OPTIM].used - ARENA_ALIGN;   /* all but the norm */
+        size_t param = a.e.arena[A_PARAM].used,
+               optim = a.e.arena[A_OPTIM].used - ARENA_ALIGN; /* all but the norm */
         memset(b.e.arena[A_OPTIM].base, 0x7f, optim);
         for (int k = 0; k < b.e.model.params.n; k++)
             memset(b.e.model.params.p[k]->w.data, 0x7f, (size_t)t_bytes(b.e.model.params.p[k]->w));
@@ -76,7 +77,8 @@ static void back_to_the_bit(void)
         for (int k = 0; k < a.e.model.params.n; k++) {
             const Param *p = a.e.model.params.p[k], *q = b.e.model.params.p[k];
             if (!t_has(p->m)) continue;
-            EXPECT(!memcmp(p->m.data, q->m.data, (size_t)t_bytes(p->m)) && !memcmp(p->v.data, q->v.data, (size_t)t_bytes(p->v)),
+            EXPECT(!memcmp(p->m.data, q->m.data, (size_t)t_bytes(p->m)) &&
+                       !memcmp(p->v.data, q->v.data, (size_t)t_bytes(p->v)),
                    "%s: moments differ (%d)", p->piece[0].name, i);
         }
         Json *state;
@@ -129,7 +131,8 @@ static void the_last_and_the_best_stay(void)
     Snapshot again = shot(&l, dir, 4);                       /* back to an older step, and on from there */
     again.keep = 2;
     EXPECT_OK(checkpoint_save(&again));
-    EXPECT(last_of(dir, "last") == 4 && there(dir, "checkpoint-5") && !there(dir, "checkpoint-4.tmp"), "replaced in place");
+    EXPECT(last_of(dir, "last") == 4 && there(dir, "checkpoint-5") && !there(dir, "checkpoint-4.tmp"),
+           "replaced in place");
     lab_close(&l);
 }
 
@@ -174,10 +177,14 @@ static void damage_is_found(void)
     damage(dir, "checkpoint-1/MANIFEST.json", 40, true);
     EXPECT_OK(checkpoint_find(found, dir, &quiet));
     EXPECT(!*found, "found %s among ruins", found);
-    const char *bad[] = { "[]", "{\"format\": 1, \"hash\": \"xxh128\", \"files\": 3}", "{\"format\": 9}",
-                          "{\"format\": 1, \"hash\": \"xxh128\", \"files\": {\"../../x\": {\"bytes\": 1, \"hash\": \"\"}}}",
-                          "{\"format\": 1, \"hash\": \"xxh128\", \"files\": {\"a\": []}}",
-                          "{\"format\": 1, \"hash\": \"xxh128\", \"files\": {\"a\": {\"bytes\": \"1\"}}}" };
+    const char *bad[] = {
+        "[]",
+        "{\"format\": 1, \"hash\": \"xxh128\", \"files\": 3}",
+        "{\"format\": 9}",
+        "{\"format\": 1, \"hash\": \"xxh128\", \"files\": {\"../../x\": {\"bytes\": 1, \"hash\": \"\"}}}",
+        "{\"format\": 1, \"hash\": \"xxh128\", \"files\": {\"a\": []}}",
+        "{\"format\": 1, \"hash\": \"xxh128\", \"files\": {\"a\": {\"bytes\": \"1\"}}}"
+    };
     EXPECT_OK(path_join(path, dir, "checkpoint-1/MANIFEST.json"));
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         EXPECT_OK(file_write(path, bad[i], strlen(bad[i])));
@@ -212,7 +219,8 @@ static void full_disk(void)
         Status st = checkpoint_save(&s);
         setrlimit(RLIMIT_FSIZE, &had);
         failures += st != OK;
-        EXPECT(st == OK || (st == E_IO && strstr(status_text(), "what was saved before is whole")), "%s", status_text());
+        EXPECT(st == OK || (st == E_IO && strstr(status_text(), "what was saved before is whole")), "%s",
+               status_text());
         char name[64];
         snprintf(name, sizeof name, "checkpoint-%lld.tmp", (long long)step);
         EXPECT(!there(dir, name), "%s is left", name);
@@ -286,11 +294,13 @@ static void export_loads(void)
     EXPECT_OK(checkpoint_save(&s));
     EXPECT_OK(path_join(path, dir, "checkpoint-3"));
     EXPECT_OK(checkpoint_check(path));
-    EXPECT(there(path, "tokenizer.json") && there(path, "config.json") && there(path, "model.safetensors"), "files");
+    EXPECT(there(path, "tokenizer.json") && there(path, "config.json") && there(path, "model.safetensors"),
+           "files");
     EXPECT_OK(st_open(&st, path));
     EXPECT_OK(weights_load(&b.e.model, &b.e.be, &st, NULL));
     for (int i = 0; i < a.e.model.params.n; i++)
-        EXPECT(!memcmp(a.e.model.params.p[i]->w.data, b.e.model.params.p[i]->w.data, (size_t)t_bytes(a.e.model.params.p[i]->w)),
+        EXPECT(!memcmp(a.e.model.params.p[i]->w.data, b.e.model.params.p[i]->w.data,
+                       (size_t)t_bytes(a.e.model.params.p[i]->w)),
                "%s differs", a.e.model.params.p[i]->piece[0].name);
     st_close(&st);
     EXPECT_OK(path_join(file, path, "preprocessor_config.json"));
@@ -300,7 +310,8 @@ static void export_loads(void)
     json_decref(o);
     EXPECT_OK(path_join(file, path, "config.json"));
     EXPECT_OK(json_load(&o, file));
-    EXPECT(!strcmp(json_string_value(json_object_get(o, "dtype")), "bfloat16"), "config.json names the type of the weights");
+    EXPECT(!strcmp(json_string_value(json_object_get(o, "dtype")), "bfloat16"),
+           "config.json names the type of the weights");
     json_decref(o), json_decref(hf);
     lab_close(&a), lab_close(&b);
 }

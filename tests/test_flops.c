@@ -42,10 +42,12 @@ static void known_sums(void)
 
 static void presets_are_the_models(void)
 {
-    static const struct { const char *name; long long want; } rows[] = {
-        { "Qwen3-VL-2B", 2127532032 },  { "Qwen3-VL-4B", 4437815808 },       { "Qwen3-VL-8B", 8767123696 },
-        { "Qwen3-VL-32B", 33357390064 }, { "Qwen3-VL-30B-A3B", 31070754032 }, { "Qwen3-VL-235B-A22B", 235670022896 },
-        { "Qwen3-30B-A3B", 30532122624 }, { "Qwen3-235B-A22B", 235093634560 },
+    static const struct { const char *name; long long want;
+    } rows[] = {
+        { "Qwen3-VL-2B", 2127532032 },       { "Qwen3-VL-4B", 4437815808 },
+        { "Qwen3-VL-8B", 8767123696 },       { "Qwen3-VL-32B", 33357390064 },
+        { "Qwen3-VL-30B-A3B", 31070754032 }, { "Qwen3-VL-235B-A22B", 235670022896 },
+        { "Qwen3-30B-A3B", 30532122624 },    { "Qwen3-235B-A22B", 235093634560 },
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         ModelShape s = preset(rows[i].name);
@@ -106,7 +108,7 @@ static void forward_alone(void)
     for (int p = 0; p < PART_OPTIM; p++)
         EXPECT(fabs(e.plan.ledger.by_part[p].flops - f.part[p]) < 0.5, "part %d: %.0f, %.0f", p,
                e.plan.ledger.by_part[p].flops, f.part[p]);
-    small_stream(&s, &shape, roomy, 0, 3, 7);                /* a stream with a tail fits what full has planned */
+    small_stream(&s, &shape, roomy, 0, 3, 7); /* a stream with a tail fits what full has planned */
     EXPECT_OK(model_init(&e.model, &e.be, 3));
     engine_upload(&e, &s);
     engine_forward(&e, 1.0f);

@@ -8,7 +8,8 @@ static Lr made(const char *shape, double ratio, int64_t warmup, int64_t steps)
 {
     Lr lr = { 0 };
     struct cfg_optim o = cfg.optim;
-    o.lr_scheduler_type = shape, o.learning_rate = 1e-3, o.min_lr = 1e-4, o.warmup_ratio = ratio, o.warmup_steps = warmup;
+    o.lr_scheduler_type = shape, o.learning_rate = 1e-3, o.min_lr = 1e-4, o.warmup_ratio = ratio,
+    o.warmup_steps = warmup;
     EXPECT_OK(lr_open(&lr, &o, steps));
     return lr;
 }
@@ -69,7 +70,8 @@ static void groups(void)
 {
     Lr lr = { 0 };
     struct cfg_optim o = cfg.optim;
-    o.learning_rate = 1e-3, o.vit_lr = 1e-5, o.min_lr = 1e-4, o.lr_scheduler_type = "linear", o.warmup_steps = 2;
+    o.learning_rate = 1e-3, o.vit_lr = 1e-5, o.min_lr = 1e-4, o.lr_scheduler_type = "linear",
+    o.warmup_steps = 2;
     EXPECT_OK(lr_open(&lr, &o, 12));
     EXPECT(lr_at(&lr, G_ALIGNER, 7) == lr_at(&lr, G_LLM, 7), "a group without a rate has the common one");
     EXPECT(fabs(lr_at(&lr, G_VIT, 1) - 5e-6) < 1e-15 && fabs(lr_at(&lr, G_VIT, 12) - 1e-5) < 1e-15,

@@ -35,8 +35,8 @@ static void tally(Tally *t, SynthSplit split, int64_t rounds)
     for (int64_t i = 0; i < rounds * synth_channels(); i++) {
         EXPECT_OK(synth_item(&it, SEED, split, i));
         Tally *k = &t[channel_of(it.channel)];
-        int q = place_of(k->question, &k->questions, QUESTIONS - 1, it.question);
-        k->count[q][place_of(k->answer, &k->answers, ANSWERS, it.answer)]++, k->items++;
+        int q = place_of(k->question, &k->questions, QUESTIONS - 1, it.turn[0].question);
+        k->count[q][place_of(k->answer, &k->answers, ANSWERS, it.turn[0].answer)]++, k->items++;
     }
     synth_item_close(&it);
 }
@@ -100,13 +100,13 @@ static void a_pure_function(void)
     for (int64_t i = 0; i < 2 * N; i++) {
         EXPECT_OK(synth_item(&it, SEED, i < N ? SYNTH_TRAIN : SYNTH_EVAL, i % N));
         EXPECT_OK(synth_item(&alone, SEED, i < N ? SYNTH_TRAIN : SYNTH_EVAL, i % N));
-        EXPECT(!strcmp(it.question, alone.question) && !strcmp(it.answer, alone.answer), "item %d", (int)i);
+        EXPECT(!strcmp(it.turn[0].question, alone.turn[0].question) && !strcmp(it.turn[0].answer, alone.turn[0].answer), "item %d", (int)i);
         for (int k = 0; k < it.pictures; k++) {
             EXPECT(hash(&it.picture[k]) == hash(&alone.picture[k]), "picture %d of item %d", k, (int)i);
             seen[n++] = hash(&it.picture[k]);
         }
         EXPECT_OK(synth_item(&alone, SEED + 1, i < N ? SYNTH_TRAIN : SYNTH_EVAL, i % N));
-        order += !strcmp(it.answer, alone.answer);
+        order += !strcmp(it.turn[0].answer, alone.turn[0].answer);
     }
     qsort(seen, (size_t)n, sizeof *seen, by_value);
     for (int i = 1; i < n; i++) same += seen[i] == seen[i - 1];
@@ -180,22 +180,22 @@ static void pictures_show_the_answer(void)
     SynthItem it = { 0 };
     for (int64_t i = 0; i < 60 * synth_channels(); i++) {
         EXPECT_OK(synth_item(&it, SEED, SYNTH_EVAL, i));
-        if (!strcmp(it.channel, "count")) EXPECT(pieces(&it.picture[0]) == atoi(it.answer), "%d: %s, %d found", (int)i, it.answer, pieces(&it.picture[0]));
+        if (!strcmp(it.channel, "count")) EXPECT(pieces(&it.picture[0]) == atoi(it.turn[0].answer), "%d: %s, %d found", (int)i, it.turn[0].answer, pieces(&it.picture[0]));
         if (!strcmp(it.channel, "colour") && pieces(&it.picture[0]) == 1)
-            EXPECT(!strcmp(colour_of(&it.picture[0]), it.answer), "%d: %s, looks %s", (int)i, it.answer, colour_of(&it.picture[0]));
+            EXPECT(!strcmp(colour_of(&it.picture[0]), it.turn[0].answer), "%d: %s, looks %s", (int)i, it.turn[0].answer, colour_of(&it.picture[0]));
         if (!strcmp(it.channel, "pair")) {
-            const char *looks = colour_of(&it.picture[strstr(it.question, "second") != NULL]);
-            EXPECT(!strcmp(looks, it.answer), "%d: %s, looks %s", (int)i, it.answer, looks);
+            const char *looks = colour_of(&it.picture[strstr(it.turn[0].question, "second") != NULL]);
+            EXPECT(!strcmp(looks, it.turn[0].answer), "%d: %s, looks %s", (int)i, it.turn[0].answer, looks);
         }
         if (!strcmp(it.channel, "place")) {
             double y, x;
             middle(&it.picture[0], &y, &x);
             bool centre = fabs(y - 0.5) < 0.13 && fabs(x - 0.5) < 0.13;
-            EXPECT(centre == !strcmp(it.answer, "centre"), "%d: %s at %g, %g", (int)i, it.answer, y, x);
-            EXPECT(centre || (strstr(it.answer, y < 0.5 ? "top" : "bottom") && strstr(it.answer, x < 0.5 ? "left" : "right")),
-                   "%d: %s at %g, %g", (int)i, it.answer, y, x);
+            EXPECT(centre == !strcmp(it.turn[0].answer, "centre"), "%d: %s at %g, %g", (int)i, it.turn[0].answer, y, x);
+            EXPECT(centre || (strstr(it.turn[0].answer, y < 0.5 ? "top" : "bottom") && strstr(it.turn[0].answer, x < 0.5 ? "left" : "right")),
+                   "%d: %s at %g, %g", (int)i, it.turn[0].answer, y, x);
         }
-        if (!strcmp(it.channel, "text")) EXPECT(!it.pictures && strstr(it.question, it.answer), "%s: %s", it.question, it.answer);
+        if (!strcmp(it.channel, "text")) EXPECT(!it.pictures && strstr(it.turn[0].question, it.turn[0].answer), "%s: %s", it.turn[0].question, it.turn[0].answer);
     }
     synth_item_close(&it);
 }

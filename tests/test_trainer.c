@@ -22,9 +22,11 @@ static void open_or_die(Trainer *t, const Config *c)
 /* Five steps at once, and two, a stop, and three more: pictures, videos, two micro-batches, every kind of loss. */
 static void resumes_to_the_bit(void)
 {
-    static const char *const kinds[] = { "model.dtype=float32\nmoe.aux_loss_type=global",
-                                         "model.dtype=bfloat16\nmoe.aux_loss_type=sequence\nmoe.z_loss_coeff=0.01",
-                                         "model.dtype=bfloat16\nmodel.freeze_vit=true\nmemory.recompute=[full]" };
+    static const char *const kinds[] = {
+        "model.dtype=float32\nmoe.aux_loss_type=global",
+        "model.dtype=bfloat16\nmoe.aux_loss_type=sequence\nmoe.z_loss_coeff=0.01",
+        "model.dtype=bfloat16\nmodel.freeze_vit=true\nmemory.recompute=[full]"
+    };
     for (int k = 0; k < 3; k++) {
         Config c;
         Trainer t;
@@ -53,7 +55,8 @@ static void resumes_to_the_bit(void)
         EXPECT(t.step == 2 && t.updates == 2, "resumed after step %lld", (long long)t.step);
         for (int i = 2; i < 5; i++) {
             step_or_die(&t, &r);
-            EXPECT(r.sums.total == losses[i], "kind %d, step %d: loss %.9g, not %.9g", k, i + 1, r.sums.total, losses[i]);
+            EXPECT(r.sums.total == losses[i], "kind %d, step %d: loss %.9g, not %.9g", k, i + 1, r.sums.total,
+                   losses[i]);
         }
         EXPECT(runlab_hash(&t) == want, "kind %d: weights or moments differ", k);
         omp_set_num_threads(1);
@@ -64,23 +67,35 @@ static void resumes_to_the_bit(void)
 
 static void refuses(void)
 {
-    static const struct { const char *set, *word; Status st; } rows[] = {
-        { "parallel.tp=2", "parallel.tp", E_CONFIG },           { "parallel.ep=8", "parallel.ep", E_CONFIG },
-        { "parallel.zero=3", "parallel.zero", E_CONFIG },       { "parallel.layout=Et", "parallel.layout", E_CONFIG },
-        { "lora.rank=8", "lora.rank", E_CONFIG },               { "memory.optimizer_offload=0.5", "offload", E_CONFIG },
+    static const struct { const char *set, *word; Status st;
+    } rows[] = {
+        { "parallel.tp=2", "parallel.tp", E_CONFIG },
+        { "parallel.ep=8", "parallel.ep", E_CONFIG },
+        { "parallel.zero=3", "parallel.zero", E_CONFIG },
+        { "parallel.layout=Et", "parallel.layout", E_CONFIG },
+        { "lora.rank=8", "lora.rank", E_CONFIG },
+        { "memory.optimizer_offload=0.5", "offload", E_CONFIG },
         { "memory.activation_offload=[moe_act]", "offload", E_CONFIG },
         { "memory.recompute=[everything]", "moe_act", E_CONFIG },
-        { "moe.capacity_factor=1.25", "capacity_factor", E_CONFIG }, { "moe.force_balance=true", "force_balance", E_CONFIG },
-        { "moe.dispatcher=deepep", "dispatcher", E_CONFIG },    { "optim.grad_dtype=bfloat16", "grad_dtype", E_CONFIG },
-        { "optim.state_dtype=bfloat16", "state_dtype", E_CONFIG }, { "device.backend=cuda", "cuda", E_CONFIG },
-        { "device.backend=meta", "meta", E_CONFIG },            { "comm.kind=mpi", "comm.kind", E_CONFIG },
-        { "device.dtype=bfloat16", "device.dtype", E_CONFIG },  { "train.global_tokens=1000", "multiple", E_CONFIG },
-        { "optim.min_lr=0.5", "optim.min_lr", E_CONFIG },       { "eval.eval_on_start=true", "held out", E_CONFIG },
-        { "model.path=nowhere", "nowhere", E_IO },            { "model.preset=nothing", "Qwen3-VL-30B-A3B", E_CONFIG },
+        { "moe.capacity_factor=1.25", "capacity_factor", E_CONFIG },
+        { "moe.force_balance=true", "force_balance", E_CONFIG },
+        { "moe.dispatcher=deepep", "dispatcher", E_CONFIG },
+        { "optim.grad_dtype=bfloat16", "grad_dtype", E_CONFIG },
+        { "optim.state_dtype=bfloat16", "state_dtype", E_CONFIG },
+        { "device.backend=cuda", "cuda", E_CONFIG },
+        { "device.backend=meta", "meta", E_CONFIG },
+        { "comm.kind=mpi", "comm.kind", E_CONFIG },
+        { "device.dtype=bfloat16", "device.dtype", E_CONFIG },
+        { "train.global_tokens=1000", "multiple", E_CONFIG },
+        { "optim.min_lr=0.5", "optim.min_lr", E_CONFIG },
+        { "eval.eval_on_start=true", "held out", E_CONFIG },
+        { "model.path=nowhere", "nowhere", E_IO },
+        { "model.preset=nothing", "Qwen3-VL-30B-A3B", E_CONFIG },
         { "data.train[0].path=nowhere.jsonl", "nowhere.jsonl", E_IO },
         { "checkpoint.resume_from_checkpoint=nowhere", "resume_from_checkpoint", E_IO },
         { "train.micro_tokens=1e7\ntrain.global_tokens=0", "does not fit", E_FIT },
-        { "model.freeze_vit=true\nmodel.freeze_aligner=true\nmodel.freeze_llm=true", "nothing to train", E_CONFIG },
+        { "model.freeze_vit=true\nmodel.freeze_aligner=true\nmodel.freeze_llm=true", "nothing to train",
+          E_CONFIG },
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         Config c;
@@ -88,8 +103,8 @@ static void refuses(void)
         TrainerConf conf = { .recipe = &c, .least = LOG_ERROR };
         runlab_recipe(&c, &lab, "refused", rows[i].set);
         Status st = trainer_open(&t, &conf);
-        EXPECT(st == rows[i].st && strstr(status_text(), rows[i].word), "%s: status %d (want %d): %s", rows[i].set, (int)st,
-               (int)rows[i].st, st ? status_text() : "accepted");
+        EXPECT(st == rows[i].st && strstr(status_text(), rows[i].word), "%s: status %d (want %d): %s",
+               rows[i].set, (int)st, (int)rows[i].st, st ? status_text() : "accepted");
         trainer_close(&t), config_close(&c);
         folder_remove(runlab_dir("refused"));
     }
@@ -110,7 +125,8 @@ static void folder_rules(void)
     EXPECT_FAIL(trainer_open(&u, &conf), E_CONFIG, "not empty");
     config_close(&d);
     char resume[400];
-    snprintf(resume, sizeof resume, "train.max_steps=3\ncheckpoint.resume_from_checkpoint=%s/checkpoint-2", runlab_dir("folder"));
+    snprintf(resume, sizeof resume, "train.max_steps=3\ncheckpoint.resume_from_checkpoint=%s/checkpoint-2",
+             runlab_dir("folder"));
     runlab_recipe(&d, &lab, "folder", resume);               /* by name, in the same folder */
     EXPECT_OK(runlab_train(&d, &u));
     EXPECT(u.step == 3, "step %lld", (long long)u.step);
@@ -158,9 +174,11 @@ static void spikes(void)
     EXPECT(guard_judge(&g, 50, 1, 9) == STEP_GOOD, "the first has nothing to be compared with");
     EXPECT_OK(guard_note(&g, STEP_GOOD, 5, 1));
     EXPECT_OK(guard_note(&g, STEP_GOOD, 2, 1));
-    EXPECT(guard_judge(&g, 49, 1, 9) == STEP_GOOD && guard_judge(&g, 51, 1, 9) == STEP_SPIKE, "ten times the highest");
-    EXPECT(guard_judge(&g, 1, INFINITY, 9) == STEP_NOT_FINITE && guard_judge(&g, NAN, 1, 9) == STEP_NOT_FINITE &&
-           guard_judge(&g, 0, 0, 0) == STEP_EMPTY, "others");
+    EXPECT(guard_judge(&g, 49, 1, 9) == STEP_GOOD && guard_judge(&g, 51, 1, 9) == STEP_SPIKE,
+           "ten times the highest");
+    EXPECT(guard_judge(&g, 1, INFINITY, 9) == STEP_NOT_FINITE &&
+               guard_judge(&g, NAN, 1, 9) == STEP_NOT_FINITE && guard_judge(&g, 0, 0, 0) == STEP_EMPTY,
+           "others");
     EXPECT_OK(guard_note(&g, STEP_SPIKE, 51, 1));
     EXPECT(g.highest == 5, "a skipped loss is not one to compare with");
     EXPECT_FAIL(guard_note(&g, STEP_SPIKE, 51, 1), E_CHECK, "far above");
@@ -199,16 +217,21 @@ static void signal_and_evaluation(void)
     int leave_at = 4;
     char text[1000];
     snprintf(text, sizeof text,
-             "data.eval=[{path: %s, max_samples: 5}]\neval.eval_steps=2\neval.eval_on_start=true\ncheckpoint.save_steps=2\n"
+             "data.eval=[{path: %s, max_samples: "
+             "5}]\neval.eval_steps=2\neval.eval_on_start=true\ncheckpoint.save_steps=2\n"
              "checkpoint.save_total_limit=1\ncheckpoint.hf=final\ndata.train[0].channel=questions\n"
-             "data.train[1].path=%s\ndata.train[1].channel=words", lab.set.path, lab.text);
+             "data.train[1].path=%s\ndata.train[1].channel=words",
+             lab.set.path, lab.text);
     runlab_recipe(&c, &lab, "signal", text);
-    TrainerConf conf = { .recipe = &c, .least = LOG_ERROR, .answers = { .run = ask_to_leave, .self = &leave_at } };
+    TrainerConf conf = { .recipe = &c,
+                         .least = LOG_ERROR,
+                         .answers = { .run = ask_to_leave, .self = &leave_at } };
     EXPECT_OK(trainer_open(&t, &conf));
     EXPECT_OK(trainer_run(&t));
     EXPECT(t.step == 4 && t.saved == 4, "left after step %lld", (long long)t.step);
     trainer_close(&t);
-    EXPECT(file_is(runlab_dir("signal/checkpoint-4/MANIFEST.json")) && !file_is(runlab_dir("signal/checkpoint-4/config.json")),
+    EXPECT(file_is(runlab_dir("signal/checkpoint-4/MANIFEST.json")) &&
+               !file_is(runlab_dir("signal/checkpoint-4/config.json")),
            "saved, and without the export of the end");
 
     leave_at = -1;
@@ -218,20 +241,41 @@ static void signal_and_evaluation(void)
     EXPECT(t.step == 6 && t.best_step == 6 && t.best > 0, "best at %lld", (long long)t.best_step);
     Evaluation again;
     EXPECT_OK(trainer_evaluate(&t, &again));
-    EXPECT(again.loss == t.eval_loss && again.accuracy == 0.25, "evaluation is the same twice: %.9g %.9g", again.loss, t.eval_loss);
+    EXPECT(again.loss == t.eval_loss && again.accuracy == 0.25, "evaluation is the same twice: %.9g %.9g",
+           again.loss, t.eval_loss);
     for (int i = 0; i < ARENA_N; i++)
-        EXPECT(t.engine.arena[i].peak <= t.engine.plan.bytes[i], "%s went beyond its plan", t.engine.arena[i].name);
+        EXPECT(t.engine.arena[i].peak <= t.engine.plan.bytes[i], "%s went beyond its plan",
+               t.engine.arena[i].name);
     EXPECT_OK(trainer_run(&t));                              /* nothing is left */
     trainer_close(&t);
-    EXPECT(file_is(runlab_dir("signal/checkpoint-6/model.safetensors")) && file_is(runlab_dir("signal/checkpoint-6/tokenizer.json")) &&
-           !file_is(runlab_dir("signal/checkpoint-4")), "the end is exported, the older one is gone");
-    EXPECT(file_is(runlab_dir("signal/recipe.yaml")) && file_is(runlab_dir("signal/train.log")), "files of the run");
+    EXPECT(file_is(runlab_dir("signal/checkpoint-6/model.safetensors")) &&
+               file_is(runlab_dir("signal/checkpoint-6/tokenizer.json")) &&
+               !file_is(runlab_dir("signal/checkpoint-4")),
+           "the end is exported, the older one is gone");
+    EXPECT(file_is(runlab_dir("signal/recipe.yaml")) && file_is(runlab_dir("signal/train.log")),
+           "files of the run");
+    EXPECT(file_is(runlab_dir("signal/plan.json")) && file_is(runlab_dir("signal/expert_load.json")), "for the report");
     Json *e = metrics_line("signal", 4, "eval/loss"), *s = metrics_line("signal", 5, "train/loss");
     EXPECT(json_is_number(json_object_get(e, "eval/accuracy")), "accuracy in metrics.jsonl");
-    static const char *const keys[] = { "train/grad_norm", "train/learning_rate", "train/epoch", "perf/tokens_per_second_per_gpu",
-        "perf/mfu", "perf/hfu", "perf/mfu_vision", "perf/mfu_merger", "perf/mfu_decoder", "perf/mfu_head", "perf/step_time",
-        "perf/data_wait", "perf/exposed_comm", "mem/peak_gib", "moe/aux_loss", "moe/max_over_mean/layer_00",
-        "moe/max_over_mean/layer_01", "data/visual_token_share", "loss_by_source/questions" };
+    static const char *const keys[] = { "train/grad_norm",
+                                        "train/learning_rate",
+                                        "train/epoch",
+                                        "perf/tokens_per_second_per_gpu",
+                                        "perf/mfu",
+                                        "perf/hfu",
+                                        "perf/mfu_vision",
+                                        "perf/mfu_merger",
+                                        "perf/mfu_decoder",
+                                        "perf/mfu_head",
+                                        "perf/step_time",
+                                        "perf/data_wait",
+                                        "perf/exposed_comm",
+                                        "mem/peak_gib",
+                                        "moe/aux_loss",
+                                        "moe/max_over_mean/layer_00",
+                                        "moe/max_over_mean/layer_01",
+                                        "data/visual_token_share",
+                                        "loss_by_source/questions" };
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         EXPECT(json_is_number(json_object_get(s, keys[i])), "%s is not in metrics.jsonl", keys[i]);
     json_decref(e), json_decref(s);
@@ -244,7 +288,8 @@ static void held_out_by_split(void)
     Config c;
     Trainer t;
     Evaluation e;
-    runlab_recipe(&c, &lab, "split", "eval.split=0.25\ntrain.max_steps=0\ntrain.num_train_epochs=2\nlog.report_to=[tensorboard]");
+    runlab_recipe(&c, &lab, "split",
+                  "eval.split=0.25\ntrain.max_steps=0\ntrain.num_train_epochs=2\nlog.report_to=[tensorboard]");
     open_or_die(&t, &c);
     EXPECT_OK(trainer_evaluate(&t, &e));
     EXPECT(e.docs == 10 && loader_samples(t.loader) == 30, "%lld of 40 are held out", (long long)e.docs);
@@ -264,9 +309,11 @@ static void frozen_parts_stay(void)
     runlab_recipe(&c, &lab, "frozen", "model.freeze_vit=true\noptim.aligner_lr=1e-2\nlog.logging_steps=2");
     open_or_die(&t, &c);
     const Param *vit = t.engine.model.vision.w_patch, *merger = t.engine.model.vision.merger.w1;
-    uint64_t before = tiny_hash(vit->w.data, (size_t)t_bytes(vit->w), 1), other = tiny_hash(merger->w.data, (size_t)t_bytes(merger->w), 1);
+    uint64_t before = tiny_hash(vit->w.data, (size_t)t_bytes(vit->w), 1),
+             other = tiny_hash(merger->w.data, (size_t)t_bytes(merger->w), 1);
     for (int i = 0; i < 3; i++) step_or_die(&t, &r);
-    EXPECT(tiny_hash(vit->w.data, (size_t)t_bytes(vit->w), 1) == before && !t_has(vit->g) && !t_has(vit->m), "the tower moved");
+    EXPECT(tiny_hash(vit->w.data, (size_t)t_bytes(vit->w), 1) == before && !t_has(vit->g) && !t_has(vit->m),
+           "the tower moved");
     EXPECT(tiny_hash(merger->w.data, (size_t)t_bytes(merger->w), 1) != other, "the mergers did not");
     EXPECT(t.engine.plan.ledger.by_part[PART_VISION].flops > 0, "it still looks at pictures");
     trainer_close(&t), config_close(&c);
@@ -279,8 +326,10 @@ static void overfits(void)
     Trainer t;
     StepReport r = { 0 };
     char text[512];
-    snprintf(text, sizeof text, "data.train=[%s]\ntrain.max_steps=150\ntrain.micro_tokens=64\ntrain.global_tokens=64\n"
-             "train.micro_patches=0\noptim.learning_rate=1e-2\noptim.weight_decay=0", lab.text);
+    snprintf(text, sizeof text,
+             "data.train=[%s]\ntrain.max_steps=150\ntrain.micro_tokens=64\ntrain.global_tokens=64\n"
+             "train.micro_patches=0\noptim.learning_rate=1e-2\noptim.weight_decay=0",
+             lab.text);
     runlab_recipe(&c, &lab, "overfit", text);
     open_or_die(&t, &c);
     for (int i = 0; i < 150; i++) step_or_die(&t, &r);
@@ -292,13 +341,15 @@ static void overfits(void)
 static void text_of_times(void)
 {
     char out[32];
-    EXPECT(!strcmp(time_text(out, 8.4), "8s") && !strcmp(time_text(out, 2460), "41m") && !strcmp(time_text(out, 7500), "2h05m") &&
-           !strcmp(time_text(out, 200000), "2d07h") && !strcmp(time_text(out, NAN), "0s"), "%s", out);
+    EXPECT(!strcmp(time_text(out, 8.4), "8s") && !strcmp(time_text(out, 2460), "41m") &&
+               !strcmp(time_text(out, 7500), "2h05m") && !strcmp(time_text(out, 200000), "2d07h") &&
+               !strcmp(time_text(out, NAN), "0s"),
+           "%s", out);
 }
 
 int main(void)
 {
-    omp_set_num_threads(1);                                  /* tiny products: threads would only wait for each other */
+    omp_set_num_threads(1); /* tiny products: threads would only wait for each other */
     runlab_open(&lab, 40);
     RUN(resumes_to_the_bit);
     RUN(refuses);

@@ -45,7 +45,8 @@ Status folder_is_empty(const char *path, bool *empty)
     DIR *d = opendir(path);
     *empty = true;
     if (!d) return errno == ENOENT ? OK : fail(E_IO, "%s: %s", path, strerror(errno));
-    for (struct dirent *e; *empty && (e = readdir(d));) *empty = !strcmp(e->d_name, ".") || !strcmp(e->d_name, "..");
+    for (struct dirent *e; *empty && (e = readdir(d));)
+        *empty = !strcmp(e->d_name, ".") || !strcmp(e->d_name, "..");
     closedir(d);
     return OK;
 }

@@ -17,9 +17,9 @@ extern "C" {
 typedef char Path[PATH_MAX];
 
 MUST Status path_join(Path out, const char *folder, const char *name);      /* E_IO when it becomes too long */
-MUST Status folder_make(const char *path);                                  /* parents too; one that is there is fine */
+MUST Status folder_make(const char *path);                                  /* parents too; if absent */
 MUST Status folder_is_empty(const char *path, bool *empty);                 /* one that is not there is empty */
-bool        folder_remove(const char *path);                                /* with all in it; links are not followed */
+bool        folder_remove(const char *path);                                /* with all in it; follows no link */
 void        folder_sync(const char *path);
 
 MUST Status file_write(const char *path, const void *bytes, size_t n);      /* new or replaced, synced */

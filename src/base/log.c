@@ -61,15 +61,13 @@ static int terminal_width(void)
     return ioctl(STDERR_FILENO, TIOCGWINSZ, &w) || w.ws_col < 20 ? 80 : w.ws_col;
 }
 
-void log_live(const Log *log, const char *fmt, ...)
+void log_live(const Log *log, const char *text, const char *brief)
 {
-    char text[2048], when[32];
-    va_list ap;
+    char when[32];
     if (!log || LOG_INFO < log->least || log->rank) return;
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    if (log->live) fprintf(stderr, "\r%.*s\033[K", terminal_width() - 1, text);
+    int  room = terminal_width() - 1;                        /* a full line would go on to the next */
+    bool fits = strlen(text) <= (size_t)room;
+    if (log->live) fprintf(stderr, "\r%.*s\033[K", room, fits ? text : brief);
     else           fprintf(stderr, "%s\n", text);
     if (!log->file) return;
     stamp(when, sizeof when);

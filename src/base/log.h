@@ -32,8 +32,9 @@ void        log_close(Log *log);                                   /* twice is f
 /* One line; safe from several threads. log NULL says nothing. */
 void log_line(const Log *log, LogLevel level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
-/* A line that a terminal shows in the place of the last such line, cut to its width; files get every one. */
-void log_live(const Log *log, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* A line that a terminal shows in the place of the last such line, `brief` where it is too narrow for `text`;
+ * files get every text. */
+void log_live(const Log *log, const char *text, const char *brief);
 
 #define log_debug(log, ...) log_line(log, LOG_DEBUG, __VA_ARGS__)
 #define log_info(log, ...)  log_line(log, LOG_INFO,  __VA_ARGS__)

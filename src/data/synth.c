@@ -3,12 +3,13 @@
 #include "base/rng.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 /* ---- chance ---- */
 
-typedef struct Dice { uint64_t seed, stream, next; } Dice;
+typedef struct Dice { uint64_t seed, stream, next; SynthSplit split; } Dice;
 
 static uint32_t roll(Dice *d) { return rng_u32(d->seed, d->stream, d->next++); }
 static int      below(Dice *d, int n) { return (int)((uint64_t)roll(d) * (uint64_t)n >> 32); }
@@ -35,7 +36,7 @@ static const struct { const char *name; Rgb rgb; } colours[] = {
     { "yellow", { 244, 216,  40 } }, { "purple", { 144,  44, 176 } }, { "orange", { 246, 132,  24 } },
     { "black",  {  16,  16,  16 } }, { "white",  { 250, 250, 250 } },
 };
-static const int inks[] = { 0, 1, 2, 4, 6 };             /* the dark ones, for writing */
+static const int inks[] = { 0, 2, 4, 6 };                /* the dark ones, for writing */
 static const char *const figures[FIGURE_N] = { "circle", "square", "triangle", "cross", "ring", "bar" };
 static const char *const sides[]   = { "left", "right", "upper", "lower" };
 static const char *const places[]  = { "top left", "top right", "bottom left", "bottom right", "centre" };
@@ -60,7 +61,7 @@ static Status ground(SynthItem *it, Dice *d, double least, double most)
 {
     int      i = it->pictures++;
     double   area = between(d, 40, 104), aspect = exp(between(d, log(least), log(most)));
-    uint8_t  grey = (uint8_t)(140 + below(d, 56)), far = (uint8_t)(140 + below(d, 56));
+    uint8_t  grey = (uint8_t)(112 + below(d, 32)), far = (uint8_t)(112 + below(d, 32));
     Canvas  *c = &it->picture[i];
     it->quality[i] = below(d, 2) ? 80 + below(d, 16) : 0;
     TRY(canvas_open(c, lrint(area / sqrt(aspect)), lrint(area * sqrt(aspect)), (Rgb){ grey, grey, grey }));
@@ -87,153 +88,183 @@ static void scatter(Dice *d, const Canvas *c, int n, double *r, double (*at)[2])
     }
 }
 
-/* ---- the channels: each paints what the answer numbered a says, and asks ---- */
+/* ---- the channels: each paints what the answer numbered a says, and asks for it first ---- */
+
+static void ask(SynthItem *it, const char *answer, const char *question, ...) __attribute__((format(printf, 3, 4)));
+
+static void ask(SynthItem *it, const char *answer, const char *question, ...)
+{
+    va_list list;
+    REQUIRE(it->turns < SYNTH_TURNS, "synth: more than %d turns", SYNTH_TURNS);
+    SynthTurn *t = &it->turn[it->turns++];
+    va_start(list, question);
+    vsnprintf(t->question, sizeof t->question, question, list);
+    va_end(list);
+    snprintf(t->answer, sizeof t->answer, "%s", answer);
+}
 
 /* Two figures on either side of the middle; the question names one of them by its side. */
-static Status ask_colour(SynthItem *it, Dice *d, int a)
+static Status paint_colour(SynthItem *it, Dice *d, int a)
 {
     int side = below(d, COUNT(sides)), down = side / 2, k = other(d, COUNT(colours), a);
+    Figure f[2];
     TRY(ground(it, d, down ? 0.5 : 1, down ? 1 : 2));
     Canvas *c = &it->picture[0];
     for (int i = 0; i < 2; i++) {
         double along = i ? between(d, 0.7, 0.78) : between(d, 0.22, 0.3), across = between(d, 0.35, 0.65);
         double r = side_of(c) * between(d, 0.18, 0.24);
-        draw_figure(c, (Figure)below(d, FIGURE_N), (down ? across : along) * (double)c->w, (down ? along : across) * (double)c->h, r,
-                    0, shade_of(d, i == side % 2 ? a : k));
+        f[i] = (Figure)below(d, FIGURE_N);
+        draw_figure(c, f[i], (down ? across : along) * (double)c->w, (down ? along : across) * (double)c->h, r, 0,
+                    shade_of(d, i == side % 2 ? a : k));
     }
-    snprintf(it->question, sizeof it->question, "What colour is the %s shape?", sides[side]);
-    snprintf(it->answer, sizeof it->answer, "%s", colours[a].name);
+    ask(it, colours[a].name, "What colour is the %s shape?", sides[side]);
+    ask(it, colours[k].name, "What colour is the %s shape?", sides[side ^ 1]);
+    ask(it, figures[f[side % 2]], "Which shape is the %s one?", sides[side]);
     return OK;
 }
 
-static Status ask_shape(SynthItem *it, Dice *d, int a)
+static Status paint_shape(SynthItem *it, Dice *d, int a)
 {
+    int k = below(d, COUNT(colours));
     double r, at[1][2];
     TRY(ground(it, d, 0.7, 1.45));
     Canvas *c = &it->picture[0];
     r = side_of(c) * between(d, 0.3, 0.42);
     scatter(d, c, 1, &r, at);
-    draw_figure(c, (Figure)a, at[0][0], at[0][1], r, 0, shade_of(d, below(d, COUNT(colours))));
-    snprintf(it->question, sizeof it->question, "Which shape is this?");
-    snprintf(it->answer, sizeof it->answer, "%s", figures[a]);
+    draw_figure(c, (Figure)a, at[0][0], at[0][1], r, 0, shade_of(d, k));
+    ask(it, figures[a], "Which shape is this?");
+    ask(it, colours[k].name, "What colour is it?");
     return OK;
 }
 
 enum { MOST_COUNTED = 5 };
 
-static Status ask_count(SynthItem *it, Dice *d, int a)
+static Status paint_count(SynthItem *it, Dice *d, int a)
 {
-    double   r[MOST_COUNTED] = { 0 }, at[MOST_COUNTED][2];
-    Figure   f = (Figure)below(d, FIGURE_N);
-    int      k = below(d, COUNT(colours));
+    double r[MOST_COUNTED] = { 0 }, at[MOST_COUNTED][2];
+    int    k = below(d, COUNT(colours)), f = below(d, FIGURE_N);
+    char   number[2] = { (char)('1' + a), 0 };
     TRY(ground(it, d, 0.7, 1.45));
     Canvas *c = &it->picture[0];
     for (int i = 0; i <= a; i++) r[i] = side_of(c) * between(d, 0.13, 0.16);
     scatter(d, c, a + 1, r, at);
-    for (int i = 0; i <= a; i++) draw_figure(c, f, at[i][0], at[i][1], r[i], 0, shade_of(d, k));
-    snprintf(it->question, sizeof it->question, "How many shapes are there?");
-    snprintf(it->answer, sizeof it->answer, "%d", a + 1);
+    for (int i = 0; i <= a; i++) draw_figure(c, (Figure)f, at[i][0], at[i][1], r[i], 0, shade_of(d, k));
+    ask(it, number, "How many shapes are there?");
+    ask(it, figures[f], "Which shape are they?");
+    ask(it, colours[k].name, "What colour are they?");
     return OK;
 }
 
-static Status ask_place(SynthItem *it, Dice *d, int a)
+static Status paint_place(SynthItem *it, Dice *d, int a)
 {
     static const double centre[][2] = { { 0.24, 0.24 }, { 0.76, 0.24 }, { 0.24, 0.76 }, { 0.76, 0.76 }, { 0.5, 0.5 } };
-    Figure   f = (Figure)below(d, FIGURE_N);
+    int k = below(d, COUNT(colours)), f = below(d, FIGURE_N);
     TRY(ground(it, d, 0.6, 1.7));
     Canvas *c = &it->picture[0];
-    double   x = (centre[a][0] + between(d, -0.07, 0.07)) * (double)c->w;
-    double   y = (centre[a][1] + between(d, -0.07, 0.07)) * (double)c->h;
-    draw_figure(c, f, x, y, side_of(c) * between(d, 0.11, 0.18), 0, shade_of(d, below(d, COUNT(colours))));
-    snprintf(it->question, sizeof it->question, "Where is the %s?", figures[f]);
-    snprintf(it->answer, sizeof it->answer, "%s", places[a]);
+    double x = (centre[a][0] + between(d, -0.07, 0.07)) * (double)c->w;
+    double y = (centre[a][1] + between(d, -0.07, 0.07)) * (double)c->h;
+    draw_figure(c, (Figure)f, x, y, side_of(c) * between(d, 0.14, 0.2), 0, shade_of(d, k));
+    ask(it, places[a], "Where is the shape?");
+    ask(it, figures[f], "Which shape is this?");
+    ask(it, colours[k].name, "What colour is it?");
     return OK;
 }
 
-static Status ask_size(SynthItem *it, Dice *d, int a)
+static Status paint_size(SynthItem *it, Dice *d, int a)
 {
     double r[2], at[2][2];
-    int    k = other(d, COUNT(colours), a);
-    Figure f = (Figure)below(d, FIGURE_N);
+    int    k = other(d, COUNT(colours), a), f = below(d, FIGURE_N);
     TRY(ground(it, d, 0.6, 1.7));
     Canvas *c = &it->picture[0];
     r[0] = side_of(c) * between(d, 0.24, 0.29), r[1] = side_of(c) * between(d, 0.12, 0.15);
     scatter(d, c, 2, r, at);
-    for (int i = 0; i < 2; i++) draw_figure(c, f, at[i][0], at[i][1], r[i], 0, shade_of(d, i ? k : a));
-    snprintf(it->question, sizeof it->question, "What colour is the larger shape?");
-    snprintf(it->answer, sizeof it->answer, "%s", colours[a].name);
+    for (int i = 0; i < 2; i++) draw_figure(c, (Figure)f, at[i][0], at[i][1], r[i], 0, shade_of(d, i ? k : a));
+    ask(it, colours[a].name, "What colour is the larger shape?");
+    ask(it, colours[k].name, "What colour is the smaller shape?");
+    ask(it, figures[f], "Which shape are they?");
     return OK;
 }
 
-static void write_text(Canvas *c, Dice *d, const char *text, double share, Rgb colour)
+/* Filling a share of the picture, near its middle, in one of the dark colours; *ink says which. */
+static void write_text(Canvas *c, Dice *d, const char *text, double share, int *ink)
 {
     double cell = fmin((double)c->w * share / text_width(text, 1), (double)c->h * share / GLYPH_H);
     double x = ((double)c->w - text_width(text, cell)) * between(d, 0.4, 0.6);
     double y = ((double)c->h - GLYPH_H * cell) * between(d, 0.4, 0.6);
-    draw_text(c, text, x, y, cell, colour);
+    *ink = inks[below(d, COUNT(inks))];
+    draw_text(c, text, x, y, cell, shade_of(d, *ink));
 }
 
-static Status ask_digit(SynthItem *it, Dice *d, int a)
+static Status paint_digit(SynthItem *it, Dice *d, int a)
 {
     char text[2] = { (char)('0' + a), 0 };
+    int  ink;
     TRY(ground(it, d, 0.7, 1.45));
-    write_text(&it->picture[0], d, text, between(d, 0.8, 0.95), shade_of(d, inks[below(d, COUNT(inks))]));
-    snprintf(it->question, sizeof it->question, "Which digit is this?");
-    snprintf(it->answer, sizeof it->answer, "%s", text);
+    write_text(&it->picture[0], d, text, between(d, 0.8, 0.95), &ink);
+    ask(it, text, "Which digit is this?");
+    ask(it, colours[ink].name, "What colour is it?");
     return OK;
 }
 
-static Status ask_word(SynthItem *it, Dice *d, int a)
+static Status paint_word(SynthItem *it, Dice *d, int a)
 {
+    int ink;
     TRY(ground(it, d, 1.6, 2.4));
-    write_text(&it->picture[0], d, words[a], between(d, 0.85, 0.95), shade_of(d, inks[below(d, COUNT(inks))]));
-    snprintf(it->question, sizeof it->question, "Which word is written?");
-    snprintf(it->answer, sizeof it->answer, "%s", words[a]);
+    write_text(&it->picture[0], d, words[a], between(d, 0.85, 0.95), &ink);
+    ask(it, words[a], "Which word is written?");
+    ask(it, colours[ink].name, "What colour is it?");
     return OK;
 }
 
-static Status ask_pair(SynthItem *it, Dice *d, int a)
+static Status paint_pair(SynthItem *it, Dice *d, int a)
 {
-    int asked = below(d, 2);
+    int asked = below(d, 2), k[2], f[2];
+    k[asked] = a, k[!asked] = other(d, COUNT(colours), a);
     for (int i = 0; i < 2; i++) {
         double r, at[1][2];
         TRY(ground(it, d, 0.7, 1.45));
         Canvas *c = &it->picture[i];
-        r = side_of(c) * between(d, 0.2, 0.32);
+        r = side_of(c) * between(d, 0.22, 0.34), f[i] = below(d, FIGURE_N);
         scatter(d, c, 1, &r, at);
-        draw_figure(c, (Figure)below(d, FIGURE_N), at[0][0], at[0][1], r, 0,
-                    shade_of(d, i == asked ? a : other(d, COUNT(colours), a)));
+        draw_figure(c, (Figure)f[i], at[0][0], at[0][1], r, 0, shade_of(d, k[i]));
     }
-    snprintf(it->question, sizeof it->question, "What colour is in the %s picture?", ordinals[asked]);
-    snprintf(it->answer, sizeof it->answer, "%s", colours[a].name);
+    ask(it, colours[a].name, "What colour is in the %s picture?", ordinals[asked]);
+    ask(it, figures[f[asked]], "Which shape is in the %s picture?", ordinals[asked]);
+    ask(it, figures[f[!asked]], "Which shape is in the %s picture?", ordinals[!asked]);
     return OK;
 }
 
-static Status ask_text(SynthItem *it, Dice *d, int a)
+/* There are only so many rows of three words: a fifth of them is held out. */
+static bool usable(const int w[3], int asked, SynthSplit split)
 {
-    int w[3], asked = below(d, 3);
+    bool held = (w[0] + 2 * w[1] + 3 * w[2] + asked) % 5 == 0;
+    return w[0] != w[1] && w[0] != w[2] && w[1] != w[2] && held == (split == SYNTH_EVAL);
+}
+
+static Status paint_nothing(SynthItem *it, Dice *d, int a)
+{
+    int w[3], asked = below(d, 3), next = (asked + 1 + below(d, 2)) % 3;
     do for (int i = 0; i < 3; i++) w[i] = i == asked ? a : below(d, COUNT(words));
-    while (w[0] == w[1] || w[0] == w[2] || w[1] == w[2]);
-    snprintf(it->question, sizeof it->question, "%s %s %s. Which word is %s?", words[w[0]], words[w[1]], words[w[2]],
-             ordinals[asked]);
-    snprintf(it->answer, sizeof it->answer, "%s", words[a]);
+    while (!usable(w, asked, d->split));
+    ask(it, words[a], "%s %s %s. Which word is %s?", words[w[0]], words[w[1]], words[w[2]], ordinals[asked]);
+    ask(it, words[w[next]], "Which word is %s?", ordinals[next]);
     return OK;
 }
 
 static const struct Channel {
     const char *name;
     int         answers, pictures;
-    Status    (*ask)(SynthItem *it, Dice *d, int a);
+    Status    (*paint)(SynthItem *it, Dice *d, int a);
 } channels[] = {
-    { "colour", COUNT(colours), 1, ask_colour },
-    { "shape",  FIGURE_N,       1, ask_shape  },
-    { "count",  MOST_COUNTED,   1, ask_count  },
-    { "place",  COUNT(places),  1, ask_place  },
-    { "size",   COUNT(colours), 1, ask_size   },
-    { "digit",  10,             1, ask_digit  },
-    { "word",   COUNT(words),   1, ask_word   },
-    { "pair",   COUNT(colours), 2, ask_pair   },
-    { "text",   COUNT(words),   0, ask_text   },
+    { "colour", COUNT(colours), 1, paint_colour },
+    { "shape",  FIGURE_N,       1, paint_shape  },
+    { "count",  MOST_COUNTED,   1, paint_count  },
+    { "place",  COUNT(places),  1, paint_place  },
+    { "size",   COUNT(colours), 1, paint_size   },
+    { "digit",  10,             1, paint_digit  },
+    { "word",   COUNT(words),   1, paint_word   },
+    { "pair",   COUNT(colours), 2, paint_pair   },
+    { "text",   COUNT(words),   0, paint_nothing },
 };
 
 int synth_channels(void) { return COUNT(channels); }
@@ -251,9 +282,9 @@ Status synth_item(SynthItem *it, uint64_t seed, SynthSplit split, int64_t number
     const struct Channel *ch = &channels[channel];
     for (int i = 0; i < ch->answers; i++) order[i] = i;
     rng_shuffle(order, ch->answers, seed, stream_of("answers", split, channel, turn / ch->answers));
-    Dice d = { seed, stream_of("item", split, number, 0), 0 };
-    it->channel = ch->name, it->pictures = 0;
-    return ch->ask(it, &d, (int)order[turn % ch->answers]);
+    Dice d = { seed, stream_of("item", split, number, 0), 0, split };
+    it->channel = ch->name, it->turns = it->pictures = 0;
+    return ch->paint(it, &d, (int)order[turn % ch->answers]);
 }
 
 void synth_item_close(SynthItem *it)

@@ -15,12 +15,14 @@
 
 typedef enum { SYNTH_TRAIN, SYNTH_EVAL, SYNTH_SPLITS } SynthSplit;
 
-enum { SYNTH_PICTURES = 2, SYNTH_TEXT_ROOM = 128 };
+enum { SYNTH_PICTURES = 2, SYNTH_TURNS = 3, SYNTH_TEXT_ROOM = 64 };
+
+typedef struct SynthTurn { char question[SYNTH_TEXT_ROOM], answer[SYNTH_TEXT_ROOM]; } SynthTurn;
 
 typedef struct SynthItem {
     const char *channel;
-    char        question[SYNTH_TEXT_ROOM], answer[SYNTH_TEXT_ROOM];
-    int         pictures;
+    SynthTurn   turn[SYNTH_TURNS];           /* the first is the channel's question; what follows is asked in training only */
+    int         turns, pictures;
     Canvas      picture[SYNTH_PICTURES];
     int         quality[SYNTH_PICTURES];     /* of a JPEG; 0: PNG */
 } SynthItem;

@@ -18,8 +18,8 @@ static const char *const split_names[SYNTH_SPLITS] = { "train", "eval" };
 /* What a line says of an item. */
 typedef struct Row {
     const char *channel;
-    char        question[SYNTH_TEXT_ROOM], answer[SYNTH_TEXT_ROOM];
-    int         pictures;
+    SynthTurn   turn[SYNTH_TURNS];
+    int         turns, pictures;
     char        image[SYNTH_PICTURES][40];       /* relative to the set's folder */
 } Row;
 
@@ -42,7 +42,8 @@ static Status draw_one(void *arg, int64_t number)
     SynthItem  it = { 0 };
     Status     st = synth_item(&it, job->conf->seed, job->split, number);
     r->channel = it.channel, r->pictures = it.pictures;
-    memcpy(r->question, it.question, sizeof r->question), memcpy(r->answer, it.answer, sizeof r->answer);
+    r->turns = job->split == SYNTH_TRAIN ? it.turns : 1;
+    memcpy(r->turn, it.turn, sizeof r->turn);
     for (int i = 0; i < it.pictures && !st; i++) st = write_picture(job, r, &it, number, i);
     synth_item_close(&it);
     return st;
@@ -50,17 +51,25 @@ static Status draw_one(void *arg, int64_t number)
 
 /* ---- lines ---- */
 
-/* The question of r over the pictures of `shown`. */
+static void add_message(Json *list, const char *role, const char *marks, const char *text)
+{
+    json_array_append_new(list, json_pack("{s:s, s:s+}", "role", role, "content", marks, text));
+}
+
+/* The questions of r over the pictures of `shown`. */
 static Status put_line(Text *out, const Row *r, const Row *shown)
 {
     char marks[SYNTH_PICTURES * 8 + 1] = "";
-    Json *images = json_array();
+    Json *images = json_array(), *messages = json_array();
     for (int i = 0; i < shown->pictures; i++) {
         strcat(marks, "<image>");
         json_array_append_new(images, json_string(shown->image[i]));
     }
-    Json *o = json_pack("{s:[{s:s, s:s++}, {s:s, s:s}], s:o, s:s}", "messages", "role", "user", "content", marks, r->question, "",
-                        "role", "assistant", "content", r->answer, "images", images, "channel", r->channel);
+    for (int i = 0; i < r->turns; i++) {
+        add_message(messages, "user", i ? "" : marks, r->turn[i].question);
+        add_message(messages, "assistant", "", r->turn[i].answer);
+    }
+    Json *o = json_pack("{s:o, s:o, s:s}", "messages", messages, "images", images, "channel", r->channel);
     char *text = o ? json_dumps(o, JSON_COMPACT) : NULL;
     Status st = text ? text_push(out, text, strlen(text)) : fail(E_OTHER, "no memory for a line");
     if (!st) st = text_push(out, "\n", 1);

@@ -47,19 +47,20 @@ bool preset_is(const char *name) { return find(name); }
 
 static Json *text_config(const Preset *p)
 {
-    Json *o = json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:f, s:f, s:s, s:b, s:f, s:b}", "model_type",
-                        p->depth ? (p->E ? "qwen3_vl_moe_text" : "qwen3_vl_text") : (p->E ? "qwen3_moe" : "qwen3"),
-                        "vocab_size", p->V, "hidden_size", p->H, "num_hidden_layers", p->L, "num_attention_heads",
-                        p->heads, "num_key_value_heads", p->kv, "head_dim", p->head_dim, "intermediate_size", p->F,
-                        "rms_norm_eps", 1e-6, "rope_theta", p->theta, "hidden_act", "silu", "attention_bias", 0,
-                        "initializer_range", 0.02, "tie_word_embeddings", (int)p->tied);
+    Json *o =
+        json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:f, s:f, s:s, s:b, s:f, s:b}", "model_type",
+                  p->depth ? (p->E ? "qwen3_vl_moe_text" : "qwen3_vl_text") : (p->E ? "qwen3_moe" : "qwen3"),
+                  "vocab_size", p->V, "hidden_size", p->H, "num_hidden_layers", p->L, "num_attention_heads",
+                  p->heads, "num_key_value_heads", p->kv, "head_dim", p->head_dim, "intermediate_size", p->F,
+                  "rms_norm_eps", 1e-6, "rope_theta", p->theta, "hidden_act", "silu", "attention_bias", 0,
+                  "initializer_range", 0.02, "tie_word_embeddings", (int)p->tied);
     json_object_set_new(o, "max_position_embeddings", json_integer(p->depth ? 262144 : 40960));
     if (p->depth)
         json_object_set_new(o, "rope_scaling", json_pack("{s:s, s:b, s:[i,i,i]}", "rope_type", "default",
                             "mrope_interleaved", 1, "mrope_section", p->mrope[0], p->mrope[1], p->mrope[2]));
     if (!p->E) return o;
-    Json *moe = json_pack("{s:i, s:i, s:i, s:b, s:i, s:[], s:f}", "moe_intermediate_size", p->I, "num_experts", p->E,
-                          "num_experts_per_tok", p->K, "norm_topk_prob", 1, "decoder_sparse_step", 1,
+    Json *moe = json_pack("{s:i, s:i, s:i, s:b, s:i, s:[], s:f}", "moe_intermediate_size", p->I, "num_experts",
+                          p->E, "num_experts_per_tok", p->K, "norm_topk_prob", 1, "decoder_sparse_step", 1,
                           "mlp_only_layers", "router_aux_loss_coef", 0.001);
     json_object_update_new(o, moe);
     return o;
@@ -67,12 +68,13 @@ static Json *text_config(const Preset *p)
 
 static Json *vision_config(const Preset *p)
 {
-    return json_pack("{s:s, s:i, s:i, s:i, s:i, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:[i,i,i], s:f}", "model_type",
-                     p->E ? "qwen3_vl_moe" : "qwen3_vl", "depth", p->depth, "hidden_size", p->D, "intermediate_size",
-                     p->vF, "num_heads", p->vheads, "hidden_act", "gelu_pytorch_tanh", "in_channels", 3, "patch_size",
-                     p->patch, "temporal_patch_size", 2, "spatial_merge_size", 2, "num_position_embeddings", p->table,
-                     "out_hidden_size", p->H, "deepstack_visual_indexes", p->deepstack[0], p->deepstack[1],
-                     p->deepstack[2], "initializer_range", 0.02);
+    return json_pack("{s:s, s:i, s:i, s:i, s:i, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:[i,i,i], s:f}",
+                     "model_type", p->E ? "qwen3_vl_moe" : "qwen3_vl", "depth", p->depth, "hidden_size", p->D,
+                     "intermediate_size", p->vF, "num_heads", p->vheads, "hidden_act", "gelu_pytorch_tanh",
+                     "in_channels", 3, "patch_size", p->patch, "temporal_patch_size", 2, "spatial_merge_size",
+                     2, "num_position_embeddings", p->table, "out_hidden_size", p->H,
+                     "deepstack_visual_indexes", p->deepstack[0], p->deepstack[1], p->deepstack[2],
+                     "initializer_range", 0.02);
 }
 
 static Json *whole_config(const Preset *p)
@@ -80,15 +82,17 @@ static Json *whole_config(const Preset *p)
     const char *dtype = "bfloat16";
     if (!p->depth) {
         Json *o = text_config(p);
-        json_object_set_new(o, "architectures", json_pack("[s]", p->E ? "Qwen3MoeForCausalLM" : "Qwen3ForCausalLM"));
+        json_object_set_new(o, "architectures",
+                            json_pack("[s]", p->E ? "Qwen3MoeForCausalLM" : "Qwen3ForCausalLM"));
         json_object_set_new(o, "torch_dtype", json_string(dtype));
         return o;
     }
     return json_pack("{s:[s], s:s, s:o, s:o, s:i, s:i, s:i, s:i, s:b, s:s}", "architectures",
-                     p->E ? "Qwen3VLMoeForConditionalGeneration" : "Qwen3VLForConditionalGeneration", "model_type",
-                     p->E ? "qwen3_vl_moe" : "qwen3_vl", "text_config", text_config(p), "vision_config",
-                     vision_config(p), "image_token_id", p->image, "video_token_id", p->video, "vision_start_token_id",
-                     p->start, "vision_end_token_id", p->end, "tie_word_embeddings", (int)p->tied, "torch_dtype", dtype);
+                     p->E ? "Qwen3VLMoeForConditionalGeneration" : "Qwen3VLForConditionalGeneration",
+                     "model_type", p->E ? "qwen3_vl_moe" : "qwen3_vl", "text_config", text_config(p),
+                     "vision_config", vision_config(p), "image_token_id", p->image, "video_token_id", p->video,
+                     "vision_start_token_id", p->start, "vision_end_token_id", p->end, "tie_word_embeddings",
+                     (int)p->tied, "torch_dtype", dtype);
 }
 
 Status preset_config(Json **hf, const char *name)
@@ -101,5 +105,6 @@ Status preset_config(Json **hf, const char *name)
         size_t at = strlen(known);
         snprintf(known + at, sizeof known - at, "%s%s", at ? ", " : "", presets[i].name);
     }
-    return fail(E_CONFIG, "model.preset = %s: neither a folder with config.json nor a name; there are %s", name, known);
+    return fail(E_CONFIG, "model.preset = %s: neither a folder with config.json nor a name; there are %s", name,
+                known);
 }

@@ -16,14 +16,14 @@ static void count_step(StepSums *sum, const Engine *e, Stream *const *micro, int
 
 static double share(int64_t part, int64_t whole) { return whole > 0 ? (double)part / (double)whole : 0; }
 
-/* Expert counts of the step so far, scaled to this micro-batch's tokens: with n of them after `before`, of
- * which the last to count had `last`, the sum C grows to C + count and what is kept of it is n / (before + n). */
+/* Expert counts of the step so far, scaled to this micro-batch's tokens: with n of them after `before`, of which the
+ * last to count had `last`, the sum C grows to C + count, and n / (before + n) of it is what is kept. */
 static Micro share_of(const Stream *s, const StepSums *sum, bool by_document, int64_t before, int64_t last)
 {
     double tokens = share(s->tokens, sum->tokens);
     Micro m = { .z = (float)tokens, .aux = (float)(by_document ? share(s->docs, sum->docs) : tokens) };
     if (sum->supervised) m.ce = (float)(1.0 / (double)sum->supervised);
-    else                 m.aux = m.z = 0;                    /* a step that learns nothing does not balance either */
+    else                 m.aux = m.z = 0;                    /* a step that learns nothing balances nothing */
     double now = share(s->tokens, before + s->tokens);
     m.keep = last ? (float)(now * (double)before / (double)last) : 0;
     m.add  = (float)now;

@@ -142,7 +142,8 @@ Status checkpoint_save(const Snapshot *s)
 static int is_leftover(const struct dirent *e)
 {
     size_t n = strlen(e->d_name);
-    return (!strncmp(e->d_name, "checkpoint-", 11) || !strcmp(e->d_name, "last.tmp") || !strcmp(e->d_name, "best.tmp")) &&
+    return (!strncmp(e->d_name, "checkpoint-", 11) || !strcmp(e->d_name, "last.tmp") ||
+            !strcmp(e->d_name, "best.tmp")) &&
            n > 4 && !strcmp(e->d_name + n - 4, ".tmp");
 }
 

@@ -45,7 +45,7 @@ MUST Status checkpoint_find(Path path, const char *dir, const Log *log);
 /* Sizes and hashes of all files against the manifest; E_DATA says which one differs. */
 MUST Status checkpoint_check(const char *path);
 
-MUST Status checkpoint_state(const char *path, Json **state);            /* trainer_state.json; caller: json_decref */
+MUST Status checkpoint_state(const char *path, Json **state);            /* trainer_state.json, for json_decref */
 MUST Status checkpoint_load(const char *path, Model *m, Backend *be);    /* weights and moments, to the bit */
 
 /* Pieces, each in a file of its own: checkpoint_state.c, _manifest.c, _export.c. */

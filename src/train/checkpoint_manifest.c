@@ -25,7 +25,8 @@ static Status digest_fd(Digest *d, int fd, const char *path, XXH3_state_t *x, vo
     for (d->bytes = 0; (n = read(fd, buf, room)) > 0; d->bytes += n) XXH3_128bits_update(x, buf, (size_t)n);
     if (n < 0) return fail(E_IO, "%s: %s", path, strerror(errno));
     XXH128_hash_t h = XXH3_128bits_digest(x);
-    snprintf(d->hash, sizeof d->hash, "%016llx%016llx", (unsigned long long)h.high64, (unsigned long long)h.low64);
+    snprintf(d->hash, sizeof d->hash, "%016llx%016llx", (unsigned long long)h.high64,
+             (unsigned long long)h.low64);
     return OK;
 }
 
@@ -58,7 +59,8 @@ static Status collect(Json *files, const char *folder, const char *below)
     for (int i = 0; i < n; i++) {
         Digest d;
         if (!st) st = path_join(path, at, entry[i]->d_name);
-        if (!st && (stat(path, &info) || snprintf(name, sizeof name, "%s%s", below, entry[i]->d_name) >= PATH_MAX - 1))
+        if (!st &&
+            (stat(path, &info) || snprintf(name, sizeof name, "%s%s", below, entry[i]->d_name) >= PATH_MAX - 1))
             st = fail(E_IO, "%s: %s", path, strerror(errno));
         if (!st && S_ISDIR(info.st_mode)) {
             strcat(name, "/");
@@ -66,7 +68,9 @@ static Status collect(Json *files, const char *folder, const char *below)
         } else if (!st) {
             st = file_sync(path);
             if (!st) st = digest_of(&d, path);
-            if (!st) json_object_set_new(files, name, json_pack("{s:I, s:s}", "bytes", (json_int_t)d.bytes, "hash", d.hash));
+            if (!st)
+                json_object_set_new(files, name,
+                                    json_pack("{s:I, s:s}", "bytes", (json_int_t)d.bytes, "hash", d.hash));
         }
         free(entry[i]);
     }
@@ -80,7 +84,8 @@ Status manifest_write(const char *folder, int64_t step)
     Path path;
     Json *files = json_object();
     Status st = collect(files, folder, "");
-    Json *o = json_pack("{s:i, s:I, s:s, s:o}", "format", 1, "step", (json_int_t)step, "hash", "xxh128", "files", files);
+    Json *o = json_pack("{s:i, s:I, s:s, s:o}", "format", 1, "step", (json_int_t)step, "hash", "xxh128",
+                        "files", files);
     char *text = o ? json_dumps(o, JSON_INDENT(2)) : NULL;
     if (!st) st = text ? path_join(path, folder, MANIFEST) : fail(E_FIT, "no memory for a manifest");
     if (!st) st = file_write(path, text, strlen(text));
@@ -102,7 +107,8 @@ static Status check_file(const char *folder, const char *name, const Json *row)
     TRY_CTX(json_str(row, "hash", "", &hash), "%s: %s", MANIFEST, name);
     TRY(digest_of(&d, path));
     if (d.bytes != bytes)
-        return fail(E_DATA, "%s: %lld bytes, the manifest says %lld", name, (long long)d.bytes, (long long)bytes);
+        return fail(E_DATA, "%s: %lld bytes, the manifest says %lld", name, (long long)d.bytes,
+                    (long long)bytes);
     return strcmp(d.hash, hash) ? fail(E_DATA, "%s: damaged: its hash is not the manifest's", name) : OK;
 }
 

@@ -77,7 +77,8 @@ Status state_save(const char *folder, const Model *m, Backend *be)
     Status st = st_writer_open(&w.out, folder, SHARD);
     if (!st) st = walk(m, declare, &w);
     if (!st) st = st_writer_begin(&w.out);
-    if (!st && !(w.stage = malloc(w.room))) st = fail(E_FIT, "no host memory for a tensor of %zu bytes", w.room);
+    if (!st && !(w.stage = malloc(w.room)))
+        st = fail(E_FIT, "no host memory for a tensor of %zu bytes", w.room);
     if (!st) st = walk(m, write_one, &w);
     if (!st) st = st_writer_finish(&w.out);
     st_writer_close(&w.out);
@@ -92,9 +93,10 @@ static Status absent(const SafeTensors *st, const char *name, const Piece *q)
     char other[160];
     snprintf(other, sizeof other, "%s.%s", name[0] == 'w' ? "master" : "w", q->name);
     if (st_find(st, other))
-        return fail(E_CONFIG,
-                    "%s was %s when this was saved: set model.freeze_* as they were, or start from it as model.path",
-                    q->name, name[0] == 'w' ? "trained" : "frozen");
+        return fail(
+            E_CONFIG,
+            "%s was %s when this was saved: set model.freeze_* as they were, or start from it as model.path",
+            q->name, name[0] == 'w' ? "trained" : "frozen");
     return fail(E_DATA, "%s: not in the checkpoint; is it of another model?", name);
 }
 
@@ -107,8 +109,8 @@ static Status read_one(void *self, const char *name, const Piece *q, Tensor t)
     for (int i = 0; same && i < q->rank; i++) same = s->shape[i] == q->shape[i];
     if (!same) return fail(E_DATA, "%s: its shape in the checkpoint is not the model's", name);
     if (s->dtype != (DType)t.dtype)
-        return fail(E_CONFIG, "%s: saved as %s, wanted as %s; set model.dtype as it was", name, dtype_name(s->dtype),
-                    dtype_name((DType)t.dtype));
+        return fail(E_CONFIG, "%s: saved as %s, wanted as %s; set model.dtype as it was", name,
+                    dtype_name(s->dtype), dtype_name((DType)t.dtype));
     backend_upload(r->be, t, s->data);
     r->read++;
     return OK;

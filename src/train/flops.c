@@ -27,7 +27,7 @@ static void add_vision(Flops *f, const VisionShape *v, const Load *l, Times towe
     double P = (double)l->patches, D = (double)v->D, F = (double)v->F, m2 = (double)(v->merge * v->merge);
     double pixels = (double)(v->channels * v->frames * v->patch * v->patch), depth = (double)v->depth;
     double each = P / m2 * (2 * (m2 * D) * (m2 * D) + 2 * m2 * D * (double)v->out);
-    double read = 1 + (double)(v->deepstacks < layers ? v->deepstacks : layers), all = 1 + (double)v->deepstacks;
+    double all = 1 + (double)v->deepstacks, read = v->deepstacks < layers ? all : 1 + (double)layers;
     f->part[PART_VISION] = tower.first * 2 * P * pixels * D + tower.gemm * depth * P * (8 * D * D + 4 * D * F) +
                            tower.core * depth * 4 * D * l->vpairs;
     f->part[PART_MERGER] = each * (merger.gemm * read + merger.unread * (all - read));
@@ -55,9 +55,10 @@ Flops flops_forward(const ModelShape *m, const Load *l)
 Flops flops_train(const ModelShape *m, const bool frozen[GROUP_N], const Load *l)
 {
     Flops f = { 0 };
-    bool  sees = m->vision.depth && l->patches, vit = sees && !frozen[G_VIT], aligner = sees && !frozen[G_ALIGNER];
-    if (sees)
-        add_vision(&f, &m->vision, l, vit ? trained : once, aligner ? trained : vit ? through : once, m->text.L);
+    bool  sees = m->vision.depth && l->patches;
+    bool  vit = sees && !frozen[G_VIT], aligner = sees && !frozen[G_ALIGNER];
+    Times tower = vit ? trained : once, merger = aligner ? trained : vit ? through : once;
+    if (sees) add_vision(&f, &m->vision, l, tower, merger, m->text.L);
     add_text(&f, &m->text, l, !frozen[G_LLM] ? trained : vit || aligner ? through : once);
     return f;
 }

@@ -16,8 +16,8 @@ Status lr_open(Lr *lr, const struct cfg_optim *o, int64_t steps)
     lr->peak[G_VIT]     = o->vit_lr > 0 ? o->vit_lr : o->learning_rate;
     lr->peak[G_ALIGNER] = o->aligner_lr > 0 ? o->aligner_lr : o->learning_rate;
     if (o->min_lr > o->learning_rate)
-        return fail(E_CONFIG, "optim.min_lr = %g: above optim.learning_rate = %g, where the decay begins", o->min_lr,
-                    o->learning_rate);
+        return fail(E_CONFIG, "optim.min_lr = %g: above optim.learning_rate = %g, where the decay begins",
+                    o->min_lr, o->learning_rate);
     if (!lr->warmup) lr->warmup = (int64_t)ceil(o->warmup_ratio * (double)steps - 1e-9);
     if (lr->warmup > steps) lr->warmup = steps;
     return OK;

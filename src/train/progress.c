@@ -92,10 +92,14 @@ static double part_mfu(const Progress *p, int part)
     return ratio(ratio(p->sum.sums.model.part[part], p->sum.part[part]), p->peak);
 }
 
+static double whole_mfu(const Progress *p)
+{
+    return ratio(ratio(flops_sum(&p->sum.sums.model), p->sum.seconds), p->peak);
+}
+
 static void say_mfu(const Progress *p, char *out, size_t room)
 {
-    double mfu = ratio(ratio(flops_sum(&p->sum.sums.model), p->sum.seconds), p->peak);
-    size_t at = (size_t)snprintf(out, room, "mfu %.1f%%", 100 * mfu);
+    size_t at = (size_t)snprintf(out, room, "mfu %.1f%%", 100 * whole_mfu(p));
     const char *open = " (";
     for (int i = 0; i < PART_N && at < room; i++) {
         if (!part_names[i] || p->sum.part[i] <= 0 || p->sum.sums.model.part[i] <= 0) continue;
@@ -109,7 +113,7 @@ static void say(const Progress *p)
 {
     const StepReport *s = &p->sum;
     double n = p->every == 1 ? 1 : (double)(p->good ? p->good : 1), gib = (double)(1 << 30);
-    char rate[32], left[32], mfu[160], aux[40] = "", skipped[40] = "", text[512];
+    char rate[32], left[32], mfu[160], aux[40] = "", skipped[40] = "", text[512], brief[160];
     say_mfu(p, mfu, sizeof mfu);
     if (p->aux_coeff > 0) snprintf(aux, sizeof aux, "  aux %.2f", s->sums.aux / n);
     if (p->skipped) snprintf(skipped, sizeof skipped, "  skipped %" PRId64, p->skipped);
@@ -118,10 +122,14 @@ static void say(const Progress *p)
              "mem %.2f/%.1f GiB  data wait %.1f%%%s  eta %s",
              s->step, p->steps, s->sums.ce / n, aux, s->grad_norm / n, s->lr,
              count_text(rate, ratio((double)s->sums.tokens, s->seconds)),
-             100 * ratio((double)s->sums.tokens, (double)s->sums.room), mfu, p->memory / gib, p->memory_all / gib,
-             100 * ratio(s->waited, s->seconds), skipped, time_text(left, p->pace * (double)(p->steps - s->step)));
-    if (s->step < p->steps) log_live(p->log, "%s", text);
-    else                    log_info(p->log, "%s", text);        /* the last one stays */
+             100 * ratio((double)s->sums.tokens, (double)s->sums.room), mfu, p->memory / gib,
+             p->memory_all / gib, 100 * ratio(s->waited, s->seconds), skipped,
+             time_text(left, p->pace * (double)(p->steps - s->step)));
+    snprintf(brief, sizeof brief, "step %" PRId64 "/%" PRId64 "  loss %.4f  %s tok/s  mfu %.1f%%  wait %.0f%%%s  eta %s",
+             s->step, p->steps, s->sums.ce / n, rate, 100 * whole_mfu(p), 100 * ratio(s->waited, s->seconds), skipped,
+             left);
+    if (s->step < p->steps) log_live(p->log, text, brief);
+    else                    log_info(p->log, "%s", text);    /* the last one stays */
 }
 
 static void put(Progress *p, int64_t step, const char *name, double value)
@@ -146,8 +154,7 @@ static int scalars(const Progress *p, Scalar out[MOST_SCALARS])
     static const char *const mfu_names[PART_N] = { "perf/mfu_vision", "perf/mfu_merger", "perf/mfu_decoder",
                                                    "perf/mfu_head", NULL };
     const StepReport *s = &p->sum;
-    double n = p->every == 1 ? 1 : (double)p->good;          /* 0 / 0: every step was skipped, and null says so */
-    double mfu = ratio(ratio(flops_sum(&s->sums.model), s->seconds), p->peak);
+    double n = p->every == 1 ? 1 : (double)p->good;          /* 0 / 0: all were skipped, and null says so */
     int k = 0;
     out[k++] = (Scalar){ "train/loss", s->sums.ce / n };
     out[k++] = (Scalar){ "train/grad_norm", s->grad_norm / n };
@@ -156,7 +163,7 @@ static int scalars(const Progress *p, Scalar out[MOST_SCALARS])
     out[k++] = (Scalar){ "train/skipped_steps", (double)p->skipped };
     out[k++] = (Scalar){ "perf/tokens_per_second_per_gpu", ratio((double)s->sums.tokens, s->seconds) };
     out[k++] = (Scalar){ "perf/useful_tokens", ratio((double)s->sums.tokens, (double)s->sums.room) };
-    out[k++] = (Scalar){ "perf/mfu", mfu };
+    out[k++] = (Scalar){ "perf/mfu", whole_mfu(p) };
     out[k++] = (Scalar){ "perf/hfu", ratio(ratio(s->work, s->seconds), p->peak) };
     for (int i = 0; i < PART_N; i++)
         if (mfu_names[i] && s->part[i] > 0) out[k++] = (Scalar){ mfu_names[i], part_mfu(p, i) };

@@ -7,16 +7,19 @@
 static Status refuse_parallel(const struct cfg_parallel *p)
 {
     const struct { const char *key; int64_t value; } above_one[] = {
-        { "tp", p->tp }, { "cp", p->cp }, { "pp", p->pp }, { "vpp", p->vpp }, { "ep", p->ep }, { "etp", p->etp },
+        { "tp", p->tp },   { "cp", p->cp }, { "pp", p->pp },
+        { "vpp", p->vpp }, { "ep", p->ep }, { "etp", p->etp },
     };
     for (size_t i = 0; i < sizeof above_one / sizeof *above_one; i++)
         if (above_one[i].value > 1)
-            return fail(E_CONFIG, "parallel.%s = %lld: this build trains on one rank; set it to 1", above_one[i].key,
-                        (long long)above_one[i].value);
+            return fail(E_CONFIG, "parallel.%s = %lld: this build trains on one rank; set it to 1",
+                        above_one[i].key, (long long)above_one[i].value);
     if (p->zero > 1)
         return fail(E_CONFIG, "parallel.zero = %lld: there is one rank and nothing to shard over; set 0 or 1",
                     (long long)p->zero);
-    return *p->layout ? fail(E_CONFIG, "parallel.layout = %s: there is no pipeline yet; leave it out", p->layout) : OK;
+    if (*p->layout)
+        return fail(E_CONFIG, "parallel.layout = %s: there is no pipeline yet; leave it out", p->layout);
+    return OK;
 }
 
 static Status refuse_memory(const struct cfg_memory *m)
@@ -32,7 +35,8 @@ static Status refuse_memory(const struct cfg_memory *m)
 static Status refuse_moe(const struct cfg_moe *m)
 {
     if (strcmp(m->dispatcher, "auto") && strcmp(m->dispatcher, "local"))
-        return fail(E_CONFIG, "moe.dispatcher = %s: all experts are on this one rank; set auto or local", m->dispatcher);
+        return fail(E_CONFIG, "moe.dispatcher = %s: all experts are on this one rank; set auto or local",
+                    m->dispatcher);
     if (m->capacity_factor > 0)
         return fail(E_CONFIG, "moe.capacity_factor = %g: no token is ever dropped here; set it to 0",
                     m->capacity_factor);
@@ -59,8 +63,10 @@ static Status refuse_types(const Config *c)
 static Status refuse_device(const Config *c)
 {
     const char *b = c->device.backend;
-    if (!strcmp(b, "cuda")) return fail(E_CONFIG, "device.backend = cuda: training runs on the CPU yet; set cpu or auto");
-    if (!strcmp(b, "meta")) return fail(E_CONFIG, "device.backend = meta: a dry run trains nothing; set cpu or auto");
+    if (!strcmp(b, "cuda"))
+        return fail(E_CONFIG, "device.backend = cuda: training runs on the CPU yet; set cpu or auto");
+    if (!strcmp(b, "meta"))
+        return fail(E_CONFIG, "device.backend = meta: a dry run trains nothing; set cpu or auto");
     if (strcmp(c->comm.kind, "auto") && strcmp(c->comm.kind, "self"))
         return fail(E_CONFIG, "comm.kind = %s: this build trains on one rank; set auto or self", c->comm.kind);
     if (c->lora.rank > 0)
@@ -73,16 +79,19 @@ static Status refuse_device(const Config *c)
 static Status refuse_gaps(const Config *c)
 {
     if (!*c->model.path && !*c->model.preset)
-        return fail(E_CONFIG, "model.path is not set: name a folder with a model in HF form, or a model.preset");
+        return fail(E_CONFIG,
+                    "model.path is not set: name a folder with a model in HF form, or a model.preset");
     if (!c->data.train.n) return fail(E_CONFIG, "data.train is not set: name a file or a glob to train on");
     if (!*c->checkpoint.output_dir)
         return fail(E_CONFIG, "checkpoint.output_dir is not set: name a folder for the run");
     if (c->model.freeze_vit && c->model.freeze_aligner && c->model.freeze_llm)
-        return fail(E_CONFIG, "model.freeze_vit, freeze_aligner and freeze_llm together leave nothing to train");
+        return fail(E_CONFIG,
+                    "model.freeze_vit, freeze_aligner and freeze_llm together leave nothing to train");
     if (c->eval.eval_on_start && !c->data.eval.n && c->eval.split <= 0)
         return fail(E_CONFIG, "eval.eval_on_start: no data is held out; set data.eval or eval.split");
     if (c->data.eval.n && c->eval.split > 0)
-        return fail(E_CONFIG, "eval.split = %g: data.eval names held-out data already; set one of them", c->eval.split);
+        return fail(E_CONFIG, "eval.split = %g: data.eval names held-out data already; set one of them",
+                    c->eval.split);
     if (c->train.max_steps == 0 && c->train.num_train_epochs <= 0)
         return fail(E_CONFIG, "train.max_steps and train.num_train_epochs are both 0: set one of them");
     return OK;

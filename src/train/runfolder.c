@@ -28,8 +28,8 @@ static Status refuse_used(const char *dir, const char *resume)
     TRY(folder_is_empty(dir, &empty));
     if (empty || !strcmp(resume, "auto") || (strcmp(resume, "none") && inside(resume, dir))) return OK;
     return fail(E_CONFIG,
-                "%s: the folder is not empty; set checkpoint.resume_from_checkpoint=auto to go on with the run in it, "
-                "or name another checkpoint.output_dir", dir);
+                "%s: the folder is not empty; set checkpoint.resume_from_checkpoint=auto to go on with the run "
+                "in it, or name another checkpoint.output_dir", dir);
 }
 
 static Status lock_folder(RunFolder *r)
@@ -38,7 +38,8 @@ static Status lock_folder(RunFolder *r)
     if (fd < 0) return fail(E_IO, "%s: %s", r->dir, strerror(errno));
     if (flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) {
         close(fd);
-        return fail(E_CONFIG, "%s: another run is using this folder; name another checkpoint.output_dir", r->dir);
+        return fail(E_CONFIG, "%s: another run is using this folder; name another checkpoint.output_dir",
+                    r->dir);
     }
     r->lock = fd;
     return OK;
@@ -89,7 +90,8 @@ Status run_folder_recipe(const RunFolder *r, const Config *c)
     size_t n = 0;
     FILE *f = open_memstream(&text, &n);
     if (f) config_dump(f, c);
-    Status st = f && !fclose(f) ? path_join(path, r->dir, "recipe.yaml") : fail(E_FIT, "no memory for recipe.yaml");
+    Status st = f && !fclose(f) ? OK : fail(E_FIT, "no memory for recipe.yaml");
+    if (!st) st = path_join(path, r->dir, "recipe.yaml");
     if (!st) st = file_write(path, text, n);
     free(text);
     return st;
@@ -97,10 +99,13 @@ Status run_folder_recipe(const RunFolder *r, const Config *c)
 
 Status run_folder_json(const RunFolder *r, const char *name, const Json *o)
 {
-    Path path;
-    char *text = json_dumps(o, JSON_INDENT(2));
+    Path path, tmp;
+    char fresh[64], *text = o ? json_dumps(o, JSON_INDENT(2) | JSON_COMPACT) : NULL;
+    snprintf(fresh, sizeof fresh, "%s.tmp", name);
     Status st = text ? path_join(path, r->dir, name) : fail(E_FIT, "no memory for %s", name);
-    if (!st) st = file_write(path, text, strlen(text));
+    if (!st) st = path_join(tmp, r->dir, fresh);
+    if (!st) st = file_write(tmp, text, strlen(text));
+    if (!st && rename(tmp, path)) st = fail(E_IO, "%s: %s", path, strerror(errno));
     free(text);
     return st;
 }
@@ -109,7 +114,8 @@ Status run_folder_json(const RunFolder *r, const char *name, const Json *o)
 static bool keeps(const char *line, ssize_t n, int64_t step)
 {
     Json *o = n > 0 && line[n - 1] == '\n' ? json_loadb(line, (size_t)n, 0, NULL) : NULL;
-    bool  keep = json_is_integer(json_object_get(o, "step")) && json_integer_value(json_object_get(o, "step")) <= step;
+    Json *at = json_object_get(o, "step");
+    bool  keep = json_is_integer(at) && json_integer_value(at) <= step;
     json_decref(o);
     return keep;
 }
@@ -121,7 +127,8 @@ Status run_folder_rewind(const RunFolder *r, int64_t step)
     Path tmp;
     FILE *in = fopen(r->metrics, "re"), *out = NULL;
     if (!in) return errno == ENOENT ? OK : fail(E_IO, "%s: %s", r->metrics, strerror(errno));
-    Status st = (out = open_memstream(&kept, &bytes)) ? OK : fail(E_FIT, "%s: no memory to read it", r->metrics);
+    Status st =
+        (out = open_memstream(&kept, &bytes)) ? OK : fail(E_FIT, "%s: no memory to read it", r->metrics);
     for (ssize_t n; !st && (n = getline(&line, &room, in)) > 0;)
         if (keeps(line, n, step)) fwrite(line, 1, (size_t)n, out);
     if (out && fclose(out) && !st) st = fail(E_FIT, "%s: no memory to read it", r->metrics);

@@ -51,14 +51,14 @@ static Status find_model(ModelSource *s, const struct cfg_model *c)
         return read_config(&s->hf, c->path);
     }
     if (*c->path && has_weights(c->path))
-        return fail(E_CONFIG, "model.preset = %s starts from random weights, but model.path = %s has some: set one of them",
-                    c->preset, c->path);
+        return fail(E_CONFIG, "model.preset = %s starts from random weights, but model.path = %s has some: "
+                    "set one of them", c->preset, c->path);
     if (!preset_is(c->preset) && file_is(c->preset)) TRY_CTX(preset_folder(s, c->preset), "model.preset");
     else TRY(preset_config(&s->hf, c->preset));
     if (*c->path) TRY(set_folder(s, c->path));
     if (!*s->folder)
-        return fail(E_CONFIG, "model.preset = %s gives dimensions only: set model.path to a folder with tokenizer.json",
-                    c->preset);
+        return fail(E_CONFIG, "model.preset = %s gives dimensions only: set model.path to a folder with "
+                    "tokenizer.json", c->preset);
     return OK;
 }
 
@@ -67,7 +67,9 @@ static Status choose_dtype(ModelSource *s, const char *word)
     s->dtype = s->shape.dtype;
     if (strcmp(word, "auto")) TRY(dtype_parse(&s->dtype, word));
     if (s->dtype == F32 || s->dtype == BF16) return OK;
-    return fail(E_CONFIG, "model.dtype = auto: the model is stored as %s, which is not trained in; set bfloat16 or float32",
+    return fail(E_CONFIG,
+                "model.dtype = auto: the model is stored as %s, which is not trained in; set bfloat16 "
+                "or float32",
                 dtype_name(s->dtype));
 }
 
@@ -76,8 +78,8 @@ static Status check_tokenizer(const ModelSource *s)
 {
     int64_t size = tokenizer_size(s->tokenizer), image = tokenizer_id(s->tokenizer, "<|image_pad|>");
     if (size > s->shape.text.V)
-        return fail(E_DATA, "%s: the tokenizer has ids up to %lld, the model's vocabulary ends at %lld", s->folder,
-                    (long long)size - 1, (long long)s->shape.text.V - 1);
+        return fail(E_DATA, "%s: the tokenizer has ids up to %lld, the model's vocabulary ends at %lld",
+                    s->folder, (long long)size - 1, (long long)s->shape.text.V - 1);
     if (s->shape.vision.depth && image >= 0 && image != s->shape.image_token)
         return fail(E_DATA, "%s: <|image_pad|> is id %lld, config.json says image_token_id = %lld", s->folder,
                     (long long)image, (long long)s->shape.image_token);

@@ -17,8 +17,11 @@ static Status micro_batches(int *out, const struct cfg_train *c)
     int64_t n = c->global_tokens ? c->global_tokens / c->micro_tokens : 1;
     *out = (int)n;
     if (n >= 1 && n <= 1 << 20 && (!c->global_tokens || c->global_tokens == n * c->micro_tokens)) return OK;
-    return fail(E_CONFIG, "train.global_tokens = %lld: must be a multiple of train.micro_tokens = %lld, such as %lld",
-                (long long)c->global_tokens, (long long)c->micro_tokens, (long long)((n < 1 ? 1 : n) * c->micro_tokens));
+    n = (n < 1 ? 1 : n) * c->micro_tokens;
+    return fail(E_CONFIG,
+                "train.global_tokens = %lld: must be a multiple of train.micro_tokens = %lld, such as "
+                "%lld",
+                (long long)c->global_tokens, (long long)c->micro_tokens, (long long)n);
 }
 
 enum { MOST_DOCS = 4096 };
@@ -80,20 +83,23 @@ static double memory_free(void)
 /* Memory is promised freely and taken later, so a run that does not fit would be killed on the way. */
 static Status refuse_unfit(const ModelShape *s, const EngineConf *conf, const Stream *full)
 {
-    static const char *const names[ARENA_N] = { "weights", "gradients", "optimizer", "batch", "activations", "scratch" };
+    static const char *const names[ARENA_N] = { "weights", "gradients", "optimizer", "batch", "activations",
+                                                "scratch" };
     EnginePlan plan;
     double sum = 0, room = memory_free(), gib = 1 << 30;
     char parts[256] = "";
     TRY_CTX(engine_plan(&plan, s, conf, full), "plan");
     for (int i = 0; i < ARENA_N; i++) {
         size_t at = strlen(parts);
-        snprintf(parts + at, sizeof parts - at, "%s%s %.1f", i ? ", " : "", names[i], (double)plan.bytes[i] / gib);
-        sum += (double)plan.bytes[i];
+        double bytes = (double)plan.bytes[i];
+        snprintf(parts + at, sizeof parts - at, "%s%s %.1f", i ? ", " : "", names[i], bytes / gib);
+        sum += bytes;
     }
     if (sum <= room) return OK;
     return fail(E_FIT,
-                "does not fit: %.1f GiB are wanted and %.1f free (%s); lower train.micro_tokens or micro_patches, "
-                "set memory.recompute, or freeze parts of the model", sum / gib, room / gib, parts);
+                "does not fit: %.1f GiB are wanted and %.1f free (%s); lower train.micro_tokens or "
+                "micro_patches, set memory.recompute, or freeze parts of the model",
+                sum / gib, room / gib, parts);
 }
 
 static Status open_engine(Trainer *t)
@@ -144,9 +150,10 @@ static Status open_loader(Trainer *t, const Json *state)
     const Config *c = t->recipe;
     int micro;
     TRY(micro_batches(&micro, &c->train));
+    const ModelShape *s = &t->source.shape;
     t->data = (LoaderConf){ .sources = &c->data.train, .recipe = c, .tokenizer = t->source.tokenizer,
-                            .shape = shape_stream(&t->source.shape), .patch = patches_of(c, &t->source.shape.vision),
-                            .budget = budget_of(c, &t->source.shape), .micro = micro, .ranks = 1,
+                            .shape = shape_stream(s), .patch = patches_of(c, &s->vision),
+                            .budget = budget_of(c, s), .micro = micro, .ranks = 1,
                             .quarantine = t->folder.quarantine, .log = &t->log };
     return loader_open(&t->loader, &t->data, json_object_get(state, "loader"));
 }
@@ -205,7 +212,8 @@ static Status open_all(Trainer *t, Json **state)
 Status trainer_open(Trainer *t, const TrainerConf *conf)
 {
     Json *state = NULL;
-    *t = (Trainer){ .conf = *conf, .recipe = conf->recipe, .saved = -1, .evaluated = -1, .best = NAN, .best_step = -1 };
+    *t = (Trainer){ .conf = *conf, .recipe = conf->recipe, .saved = -1, .evaluated = -1, .best = NAN,
+                    .best_step = -1 };
     if (t->conf.started <= 0) t->conf.started = clock_now();
     Status st = open_all(t, &state);
     json_decref(state);

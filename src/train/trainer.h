@@ -71,11 +71,14 @@ MUST Status trainer_run(Trainer *t);
 /* The pieces of a run. */
 MUST Status trainer_step(Trainer *t, StepReport *r);
 MUST Status trainer_evaluate(Trainer *t, Evaluation *e);
-MUST Status trainer_save(Trainer *t, bool last);                         /* last: hf: final asks for its export */
+MUST Status trainer_save(Trainer *t, bool last);                         /* last: the one that hf: final means */
 bool        trainer_has_eval(const Trainer *t);
 
-/* Between the files of the trainer: what will happen, said at the start; state in and out (trainer_state.c). */
+/* Between the files of the trainer: what will happen, said at the start; files that reports read
+ * (trainer_files.c); state in and out (trainer_state.c). */
 void        trainer_introduce(const Trainer *t);
+MUST Status trainer_write_plan(const Trainer *t, const Flops *step);     /* plan.json, after a step */
+MUST Status trainer_write_load(Trainer *t);                              /* expert_load.json, since the last one */
 MUST Status trainer_state_save(Trainer *t, Json **out);
 MUST Status trainer_state_load(Trainer *t, const Json *state);
 

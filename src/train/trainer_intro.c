@@ -19,11 +19,12 @@ static void say_model(const Trainer *t)
         count[p->group] += param_count(p);
         if (p->form != FORM_ROWS) experts += param_count(p);
     }
-    log_info(&t->log, "model        %s, %.3f M parameters, %s", m->shape.family, (double)params_count(&m->params) / 1e6,
-             dtype_name(t->source.dtype));
+    log_info(&t->log, "model        %s, %.3f M parameters, %s", m->shape.family,
+             (double)params_count(&m->params) / 1e6, dtype_name(t->source.dtype));
     for (int g = 0; g < GROUP_N; g++) {
         char more[64] = "";
-        if (g == G_LLM && experts) snprintf(more, sizeof more, ", %.3f M of them in experts", (double)experts / 1e6);
+        if (g == G_LLM && experts)
+            snprintf(more, sizeof more, ", %.3f M of them in experts", (double)experts / 1e6);
         if (count[g])
             log_info(&t->log, "             %-12s %12.3f M  %s%s", group_names[g], (double)count[g] / 1e6,
                      m->frozen[g] ? "frozen" : "trained", more);
@@ -33,7 +34,8 @@ static void say_model(const Trainer *t)
     else if (t->source.weights)
         log_info(&t->log, "weights      of %s", t->source.weights);
     else
-        log_warn(&t->log, "RANDOM WEIGHTS: model.preset gives dimensions only; this trains from nothing, seed %lld",
+        log_warn(&t->log,
+                 "RANDOM WEIGHTS: model.preset gives dimensions only; this trains from nothing, seed %lld",
                  (long long)t->recipe->train.seed);
 }
 
@@ -44,12 +46,13 @@ static void say_memory(const Trainer *t)
     double all = 0;
     for (int i = 0; i < ARENA_N; i++) {
         size_t at = strlen(text);
-        snprintf(text + at, sizeof text - at, "%s%s %.1f", i ? ", " : "", e->arena[i].name, mib(e->plan.bytes[i]));
+        snprintf(text + at, sizeof text - at, "%s%s %.1f", i ? ", " : "", e->arena[i].name,
+                 mib(e->plan.bytes[i]));
         all += mib(e->plan.bytes[i]);
     }
     log_info(&t->log, "memory       %.1f MiB, all of it taken now: %s", all, text);
-    log_info(&t->log, "device       %s, %.1f GFLOP/s measured in a %s product: 100%% of mfu", e->be.machine->name,
-             t->progress.peak / 1e9, dtype_name(e->conf.dtype));
+    log_info(&t->log, "device       %s, %.1f GFLOP/s measured in a %s product: 100%% of mfu",
+             e->be.machine->name, t->progress.peak / 1e9, dtype_name(e->conf.dtype));
 }
 
 static void say_data(const Trainer *t)
@@ -61,11 +64,11 @@ static void say_data(const Trainer *t)
     if (trainer_has_eval(t) && t->recipe->eval.eval_steps)
         snprintf(eval, sizeof eval, "evaluation every %lld steps", (long long)t->recipe->eval.eval_steps);
     log_info(&t->log, "data         %lld samples in one pass; %s", (long long)loader_samples(t->loader), eval);
-    log_info(&t->log, "step         %d micro-batch%s of %lld tokens and %lld patches: %lld tokens", t->data.micro,
-             t->data.micro == 1 ? "" : "es", (long long)b->tokens, (long long)b->patches,
+    log_info(&t->log, "step         %d micro-batch%s of %lld tokens and %lld patches: %lld tokens",
+             t->data.micro, t->data.micro == 1 ? "" : "es", (long long)b->tokens, (long long)b->patches,
              (long long)(t->data.micro * b->tokens));
-    log_info(&t->log, "run          %lld steps (%s), %lld done, seed %lld", (long long)t->steps, why, (long long)t->step,
-             (long long)c->seed);
+    log_info(&t->log, "run          %lld steps (%s), %lld done, seed %lld", (long long)t->steps, why,
+             (long long)t->step, (long long)c->seed);
 }
 
 static void say_optimizer(const Trainer *t)
@@ -74,14 +77,16 @@ static void say_optimizer(const Trainer *t)
     const struct cfg_moe *m = &t->recipe->moe;
     char groups[96] = "";
     if (t->lr.peak[G_VIT] != t->lr.peak[G_LLM] || t->lr.peak[G_ALIGNER] != t->lr.peak[G_LLM])
-        snprintf(groups, sizeof groups, " (vision tower %g, mergers %g)", t->lr.peak[G_VIT], t->lr.peak[G_ALIGNER]);
-    log_info(&t->log, "optimizer    AdamW, lr %g%s, %s to %g after %lld steps of warm-up, decay %g, norm clipped to %g",
-             o->learning_rate, groups, o->lr_scheduler_type, o->min_lr, (long long)t->lr.warmup, o->weight_decay,
-             o->max_grad_norm);
+        snprintf(groups, sizeof groups, " (vision tower %g, mergers %g)", t->lr.peak[G_VIT],
+                 t->lr.peak[G_ALIGNER]);
+    log_info(&t->log,
+             "optimizer    AdamW, lr %g%s, warm-up %lld, %s to %g, decay %g, norm clipped to %g",
+             o->learning_rate, groups, (long long)t->lr.warmup, o->lr_scheduler_type, o->min_lr,
+             o->weight_decay, o->max_grad_norm);
     if (!t->routing.layers) return;
     if (t->engine.conf.aux_coeff > 0)
-        log_info(&t->log, "balance      auxiliary loss by %s, coefficient %g%s", m->aux_loss_type, m->aux_loss_coeff,
-                 m->z_loss_coeff > 0 ? ", and a z-loss" : "");
+        log_info(&t->log, "balance      auxiliary loss by %s, coefficient %g%s", m->aux_loss_type,
+                 m->aux_loss_coeff, m->z_loss_coeff > 0 ? ", and a z-loss" : "");
     else
         log_info(&t->log, "balance      no auxiliary loss%s", m->z_loss_coeff > 0 ? ", a z-loss" : "");
 }
@@ -91,15 +96,16 @@ static void say_checkpoints(const Trainer *t)
     const struct cfg_checkpoint *c = &t->recipe->checkpoint;
     char every[64] = "at the end", keep[64] = "all are kept";
     if (c->save_steps) snprintf(every, sizeof every, "every %lld steps", (long long)c->save_steps);
-    if (c->save_total_limit) snprintf(keep, sizeof keep, "the last %lld and the best are kept", (long long)c->save_total_limit);
+    if (c->save_total_limit)
+        snprintf(keep, sizeof keep, "the last %lld and the best are kept", (long long)c->save_total_limit);
     log_info(&t->log, "checkpoints  %s, %s, %s; in HF form: %s", t->folder.dir, every, keep, c->hf);
 }
 
 /* Knobs of other tools that people set once and forget; here the recipe is all there is. */
 static void say_environment(const Trainer *t)
 {
-    static const char *const theirs[] = { "MAX_PIXELS", "MIN_PIXELS", "VIDEO_MAX_PIXELS", "FPS", "FPS_MAX_FRAMES",
-                                          "IMAGE_MAX_TOKEN_NUM", "VIDEO_MAX_TOKEN_NUM" };
+    static const char *const theirs[] = { "MAX_PIXELS", "MIN_PIXELS", "VIDEO_MAX_PIXELS", "FPS",
+                                          "FPS_MAX_FRAMES", "IMAGE_MAX_TOKEN_NUM", "VIDEO_MAX_TOKEN_NUM" };
     for (size_t i = 0; i < sizeof theirs / sizeof *theirs; i++)
         if (getenv(theirs[i]))
             log_warn(&t->log, "the environment sets %s, which is not read here: the recipe decides", theirs[i]);

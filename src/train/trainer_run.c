@@ -37,10 +37,11 @@ static Status second_look(Trainer *t, Stream *const *micro, int n, StepReport *r
     TRY(gradients(t, micro, n, r, NULL));
     bool same = !memcmp(&first.sums.total, &r->sums.total, sizeof r->sums.total) &&
                 !memcmp(&first.grad_norm, &r->grad_norm, sizeof r->grad_norm);
-    log_warn(&t->log, "step %lld: %s (loss %g, gradient norm %g); computed again it is %s (loss %g, norm %g): %s",
+    log_warn(&t->log,
+             "step %lld: %s (loss %g, gradient norm %g); computed again it is %s (loss %g, norm %g): %s",
              (long long)t->step + 1, verdict_text(first.verdict), first.sums.total, first.grad_norm,
              same ? "the same" : "different", r->sums.total, r->grad_norm,
-             r->verdict == STEP_GOOD ? "a fault of the machine; the second result is used" : "the step is skipped");
+             r->verdict == STEP_GOOD ? "the machine's fault; the second is used" : "the step is skipped");
     return OK;
 }
 
@@ -63,7 +64,8 @@ static Status learn(Trainer *t, const LoaderStep *in, StepReport *r)
     bool shown = progress_due(&t->progress, t->step + 1);    /* choices are counted where a line follows */
     Watch w = { .routing = shown ? &t->routing : NULL, .by = &t->by, .doc = in->doc };
     TRY(gradients(t, in->micro, t->data.micro, r, &w));
-    if (r->verdict == STEP_NOT_FINITE || r->verdict == STEP_SPIKE) TRY(second_look(t, in->micro, t->data.micro, r));
+    bool bad = r->verdict == STEP_NOT_FINITE || r->verdict == STEP_SPIKE;
+    if (bad) TRY(second_look(t, in->micro, t->data.micro, r));
     if (r->verdict == STEP_EMPTY)
         log_warn(&t->log, "step %lld: %s; it is skipped", (long long)t->step + 1, verdict_text(r->verdict));
     if (r->verdict == STEP_GOOD) update(t);
@@ -123,8 +125,9 @@ static Status evaluate(Trainer *t)
     t->evaluated = t->step, t->eval_loss = e.loss;
     char text[64] = "";
     if (!isnan(e.accuracy)) snprintf(text, sizeof text, "  accuracy %.1f%%", 100 * e.accuracy);
-    log_info(&t->log, "eval %lld/%lld  loss %.4f%s  %lld documents, %lld supervised tokens  %.1f s", (long long)t->step,
-             (long long)t->steps, e.loss, text, (long long)e.docs, (long long)e.supervised, e.seconds);
+    log_info(&t->log, "eval %lld/%lld  loss %.4f%s  %lld documents, %lld supervised tokens  %.1f s",
+             (long long)t->step, (long long)t->steps, e.loss, text, (long long)e.docs, (long long)e.supervised,
+             e.seconds);
     Scalar s[2] = { { "eval/loss", e.loss }, { "eval/accuracy", e.accuracy } };
     t->paused = clock_now();
     return progress_put(&t->progress, t->step, s, isnan(e.accuracy) ? 1 : 2);
@@ -142,8 +145,9 @@ Status trainer_save(Trainer *t, bool last)
     if (t->evaluated == t->step && (isnan(t->best) || t->eval_loss < t->best))
         t->best = t->eval_loss, t->best_step = t->step;
     TRY(trainer_state_save(t, &state));
-    Snapshot s = { .dir = t->folder.dir, .step = t->step, .model = &t->engine.model, .be = &t->engine.be, .state = state,
-                   .hf = hf ? &x : NULL, .best = t->best_step == t->step, .keep = c->save_total_limit };
+    Snapshot s = { .dir = t->folder.dir, .step = t->step, .model = &t->engine.model, .be = &t->engine.be,
+                   .state = state, .hf = hf ? &x : NULL, .best = t->best_step == t->step,
+                   .keep = c->save_total_limit };
     Status st = checkpoint_save(&s);
     json_decref(state);
     t->paused = clock_now();
@@ -162,7 +166,7 @@ static Status after_step(Trainer *t)
     int64_t looks = trainer_has_eval(t) ? t->recipe->eval.eval_steps : 0;
     if (due(looks, t->step) || (looks && last)) TRY(evaluate(t));
     if (last || due(t->recipe->checkpoint.save_steps, t->step)) TRY(trainer_save(t, last));
-    return OK;
+    return t->evaluated == t->step || t->saved == t->step ? trainer_write_load(t) : OK;
 }
 
 static Status leave(Trainer *t, int signal)
@@ -184,6 +188,7 @@ static Status one_step(Trainer *t)
         if (!st) st = shown;
     }
     if (progress_due(&t->progress, r.step)) routing_clear(&t->routing), by_source_clear(&t->by);
+    if (first && !st) st = trainer_write_plan(t, &r.sums.model);
     if (first && !st)
         log_info(&t->log, "first step done %.2f s after the start (%.2f s to open, %.2f s waiting for data)",
                  clock_now() - t->conf.started, t->opened - t->conf.started, r.waited);

@@ -31,14 +31,15 @@ Status trainer_state_save(Trainer *t, Json **out)
     Json *loader = NULL;
     char *recipe = recipe_text(t->recipe);
     TRY(loader_state(t->loader, &loader));
-    *out = json_pack("{s:i, s:I, s:I, s:I, s:f, s:I, s:{s:s, s:I}, s:s, s:o, s:I, s:o, s:{s:f, s:I, s:I}, s:o, s:s}",
-                     "format", 1, "global_step", (json_int_t)t->step, "max_steps", (json_int_t)t->steps, "updates",
-                     (json_int_t)t->updates, "epoch", t->epoch, "num_input_tokens_seen", (json_int_t)t->tokens, "rng",
-                     "kind", "philox4x32-10", "seed", (json_int_t)t->recipe->train.seed, "best_metric_name", "eval/loss",
-                     "best_metric", isnan(t->best) ? json_null() : json_real(t->best), "best_global_step",
-                     (json_int_t)t->best_step, "best_model_checkpoint", best_name(t), "guard", "highest",
-                     t->guard.highest, "skipped", (json_int_t)t->guard.skipped, "in_a_row",
-                     (json_int_t)t->guard.in_a_row, "loader", loader, "recipe", recipe ? recipe : "");
+    *out = json_pack(
+        "{s:i, s:I, s:I, s:I, s:f, s:I, s:{s:s, s:I}, s:s, s:o, s:I, s:o, s:{s:f, s:I, s:I}, s:o, s:s}",
+        "format", 1, "global_step", (json_int_t)t->step, "max_steps", (json_int_t)t->steps, "updates",
+        (json_int_t)t->updates, "epoch", t->epoch, "num_input_tokens_seen", (json_int_t)t->tokens, "rng",
+        "kind", "philox4x32-10", "seed", (json_int_t)t->recipe->train.seed, "best_metric_name", "eval/loss",
+        "best_metric", isnan(t->best) ? json_null() : json_real(t->best), "best_global_step",
+        (json_int_t)t->best_step, "best_model_checkpoint", best_name(t), "guard", "highest", t->guard.highest,
+        "skipped", (json_int_t)t->guard.skipped, "in_a_row", (json_int_t)t->guard.in_a_row, "loader", loader,
+        "recipe", recipe ? recipe : "");
     free(recipe);
     return *out ? OK : fail(E_FIT, "no memory for trainer_state.json");
 }
@@ -87,7 +88,8 @@ Status trainer_state_load(Trainer *t, const Json *o)
     int64_t format, seed;
     const char *recipe;
     TRY(json_int(o, "format", -1, &format));
-    if (format != 1) return fail(E_DATA, "trainer_state.json: format %lld is not one that this build reads", (long long)format);
+    if (format != 1)
+        return fail(E_DATA, "trainer_state.json: this build does not read format %lld", (long long)format);
     TRY(json_int(o, "global_step", -1, &t->step));
     TRY(json_int(o, "updates", -1, &t->updates));
     TRY(json_int(o, "num_input_tokens_seen", 0, &t->tokens));
@@ -100,8 +102,8 @@ Status trainer_state_load(Trainer *t, const Json *o)
     if (t->step < 0 || t->updates < 0 || t->updates > t->step)
         return fail(E_DATA, "trainer_state.json: global_step and updates are missing or wrong");
     if (seed != t->recipe->train.seed)
-        return fail(E_CONFIG, "train.seed = %lld: the run was begun with %lld, and its data would come in another order",
-                    (long long)t->recipe->train.seed, (long long)seed);
+        return fail(E_CONFIG, "train.seed = %lld: the run was begun with %lld, and its data would come in "
+                    "another order", (long long)t->recipe->train.seed, (long long)seed);
     t->saved = t->step;
     say_changes(t, recipe);
     return OK;

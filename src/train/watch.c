@@ -9,8 +9,9 @@ Status routing_open(Routing *r, const Engine *e)
     const TextShape *t = &e->model.shape.text;
     *r = (Routing){ .layers = shape_sparse_layers(t), .experts = t->E, .slots = t->K };
     if (!r->layers) return OK;
-    r->text   = calloc((size_t)(2 * r->layers * r->experts), sizeof *r->text);
-    r->visual = r->text + r->layers * r->experts;
+    int64_t n = r->layers * r->experts;
+    r->text   = calloc((size_t)(4 * n), sizeof *r->text);
+    r->visual = r->text + n, r->past_text = r->visual + n, r->past_visual = r->past_text + n;
     r->layer  = calloc((size_t)r->layers, sizeof *r->layer);
     r->stage  = malloc((size_t)(e->conf.budget.tokens * r->slots) * sizeof *r->stage);
     r->kind   = malloc((size_t)e->conf.budget.tokens);
@@ -31,7 +32,12 @@ void routing_close(Routing *r)
 
 void routing_clear(Routing *r)
 {
-    if (r->layers) memset(r->text, 0, (size_t)(2 * r->layers * r->experts) * sizeof *r->text);
+    for (int64_t i = 0, n = 2 * r->layers * r->experts; i < n; i++) r->past_text[i] += r->text[i], r->text[i] = 0;
+}
+
+void routing_forget(Routing *r)
+{
+    if (r->layers) memset(r->text, 0, (size_t)(4 * r->layers * r->experts) * sizeof *r->text);
 }
 
 double routing_peak(const Routing *r, int64_t layer)

@@ -10,7 +10,8 @@
 typedef struct Routing {
     int64_t  layers, experts, slots;     /* MoE layers, experts, choices per token */
     int64_t *layer;                      /* which layer of the decoder each of them is */
-    double  *text, *visual;              /* (layers, experts) */
+    double  *text, *visual;              /* (layers, experts) since routing_clear */
+    double  *past_text, *past_visual;    /* and before it, since routing_forget */
     int32_t *stage;                      /* choices of one layer, on the host */
     uint8_t *kind;                       /* of each token of a stream: 0 tail, 1 text, 2 visual */
 } Routing;
@@ -18,7 +19,8 @@ typedef struct Routing {
 MUST Status routing_open(Routing *r, const Engine *e);       /* a model without experts: layers = 0 */
 void        routing_close(Routing *r);                       /* twice is fine */
 void        routing_clear(Routing *r);
-double      routing_peak(const Routing *r, int64_t layer);   /* busiest expert over the mean; 0: nothing counted */
+void        routing_forget(Routing *r);
+double      routing_peak(const Routing *r, int64_t layer);   /* busiest expert over the mean; 0: none counted */
 
 /* Summed loss and supervised tokens by channel. Sources that share a channel's name share its row. */
 typedef struct BySource {

@@ -1,0 +1,46 @@
+/* train/trainer_files.c -- files of a run that its report reads: what takes the memory, who does the work. */
+#include "train/trainer.h"
+
+static Json *arena_json(const Arena *a)
+{
+    Json *labels = json_array();
+    for (int i = 0; i < a->labels; i++)
+        if (a->label[i].at_peak)
+            json_array_append_new(labels, json_pack("{s:s, s:I}", "name", a->label[i].name, "bytes",
+                                                    (json_int_t)a->label[i].at_peak));
+    return json_pack("{s:s, s:I, s:o}", "name", a->name, "bytes", (json_int_t)a->peak, "labels", labels);
+}
+
+Status trainer_write_plan(const Trainer *t, const Flops *f)
+{
+    Json *arenas = json_array();
+    for (int i = 0; i < ARENA_N; i++) json_array_append_new(arenas, arena_json(&t->engine.arena[i]));
+    Json *o = json_pack("{s:o, s:{s:f, s:f, s:f, s:f}}", "arenas", arenas, "flops", "vision", f->part[PART_VISION],
+                        "merger", f->part[PART_MERGER], "decoder", f->part[PART_DECODER], "head", f->part[PART_HEAD]);
+    Status st = run_folder_json(&t->folder, "plan.json", o);
+    json_decref(o);
+    return st;
+}
+
+static Json *counts(const double *now, const double *past, int64_t n)
+{
+    Json *list = json_array();
+    for (int64_t i = 0; i < n; i++) json_array_append_new(list, json_integer((json_int_t)(now[i] + past[i])));
+    return list;
+}
+
+Status trainer_write_load(Trainer *t)
+{
+    Routing *r = &t->routing;
+    if (!r->layers) return OK;
+    Json *layers = json_array();
+    for (int64_t i = 0, at = 0; i < r->layers; i++, at += r->experts)
+        json_array_append_new(layers, json_pack("{s:I, s:o, s:o}", "layer", (json_int_t)r->layer[i], "image",
+                                                counts(r->visual + at, r->past_visual + at, r->experts), "text",
+                                                counts(r->text + at, r->past_text + at, r->experts)));
+    Json *o = json_pack("{s:I, s:o}", "step", (json_int_t)t->step, "layers", layers);
+    Status st = run_folder_json(&t->folder, "expert_load.json", o);
+    json_decref(o);
+    routing_forget(r);
+    return st;
+}
