@@ -19,6 +19,14 @@ static void open_or_die(Trainer *t, const Config *c)
     REQUIRE(!st, "%s", status_text());
 }
 
+static uint64_t weight_hash(const Trainer *t)
+{
+    uint64_t h = 1;
+    for (int i = 0; i < t->engine.model.params.n; i++)
+        h = tiny_hash(t->engine.model.params.p[i]->w.data, (size_t)t_bytes(t->engine.model.params.p[i]->w), h);
+    return h;
+}
+
 /* Five steps at once, and two, a stop, and three more: pictures, videos, two micro-batches, every kind of loss. */
 static void resumes_to_the_bit(void)
 {
@@ -283,6 +291,28 @@ static void signal_and_evaluation(void)
     folder_remove(runlab_dir("signal"));
 }
 
+/* What a run exports is what another one starts from. */
+static void starts_from_an_export(void)
+{
+    Config c;
+    Trainer t;
+    char text[600];
+    runlab_recipe(&c, &lab, "donor", "checkpoint.hf=every\ntrain.max_steps=2");
+    EXPECT_OK(runlab_train(&c, &t));
+    uint64_t want = weight_hash(&t);
+    trainer_close(&t), config_close(&c);
+    snprintf(text, sizeof text, "model.preset=\"\"\nmodel.path=%s/last\nmodel.freeze_llm=true", runlab_dir("donor"));
+    runlab_recipe(&c, &lab, "heir", text);
+    open_or_die(&t, &c);
+    EXPECT(weight_hash(&t) == want, "the weights are not the exported ones");
+    trainer_close(&t);
+    setenv("OMPI_COMM_WORLD_SIZE", "4", 1);
+    EXPECT_FAIL(runlab_train(&c, &t), E_CONFIG, "one process");
+    unsetenv("OMPI_COMM_WORLD_SIZE");
+    config_close(&c);
+    folder_remove(runlab_dir("donor")), folder_remove(runlab_dir("heir"));
+}
+
 static void held_out_by_split(void)
 {
     Config c;
@@ -357,6 +387,7 @@ int main(void)
     RUN(not_a_number);
     RUN(spikes);
     RUN(signal_and_evaluation);
+    RUN(starts_from_an_export);
     RUN(held_out_by_split);
     RUN(frozen_parts_stay);
     RUN(overfits);

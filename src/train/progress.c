@@ -15,25 +15,25 @@ static double time_product(Backend *be, Tensor *t)
     return backend_sync(be) ? INFINITY : clock_now() - from;
 }
 
-/* Larger products until one is long enough to be believed, or large enough to be typical; each three times, since
- * the first wakes the threads. */
+/* Products that grow while they do not take long, then the same one again for the rest of 50
+ * milliseconds: the best of them, on a machine that others may use too. */
 Status peak_measure(Backend *be, DType dtype, double *flops)
 {
     enum { LEAST = 128, MOST = 1024 };
     Arena a;
-    double best = 0, took = 0;
+    Tensor t[3];
+    double best = 0, from = clock_now();
     TRY(backend_arena_open(be, &a, "peak", 3 * (size_t)MOST * MOST * dtype_size(dtype)));
-    for (int64_t n = LEAST; n <= MOST && took < 5e-3; n *= 2) {
-        Tensor t[3];
-        arena_clear(&a);
-        for (int i = 0; i < 3; i++) {
-            t[i] = t2(&a, "peak", dtype, n, n);
-            op_fill(be, t[i], 0.5f);
+    for (int64_t n = 0, next = LEAST; clock_now() - from < 0.05 || next != n;) {
+        if (next != n) {
+            n = next;
+            arena_clear(&a);
+            for (int i = 0; i < 3; i++) t[i] = t2(&a, "peak", dtype, n, n);
+            for (int i = 0; i < 3; i++) op_fill(be, t[i], 0.5f);
         }
-        for (int i = 0; i < 3; i++) {
-            took = time_product(be, t);
-            best = fmax(best, 2.0 * (double)(n * n * n) / took);
-        }
+        double took = time_product(be, t);
+        best = fmax(best, 2.0 * (double)(n * n * n) / took);
+        if (took < 0.1 && n < MOST) next = 2 * n;
     }
     Status st = backend_sync(be);
     backend_arena_close(be, &a);
@@ -61,6 +61,8 @@ static const char *count_text(char out[32], double n)
     return out;
 }
 
+static double ratio(double a, double b) { return b > 0 ? a / b : 0; }
+
 bool progress_due(const Progress *p, int64_t step) { return step % p->every == 0 || step == p->steps; }
 
 static void take_in(Progress *p, const StepReport *r)
@@ -73,15 +75,16 @@ static void take_in(Progress *p, const StepReport *r)
     s->sums.tokens += r->sums.tokens, s->sums.room += r->sums.room, s->sums.visual += r->sums.visual;
     s->sums.patches += r->sums.patches, s->sums.supervised += r->sums.supervised;
     flops_add(&s->sums.model, &r->sums.model);
-    for (int i = 0; i < PART_N; i++) s->part[i] += r->part[i];
+    for (int i = 0; i < PART_N; i++) {
+        s->part[i] += r->part[i];
+        p->peak = fmax(p->peak, ratio(r->sums.model.part[i], r->part[i]));       /* seen is as good as measured */
+    }
     if (good || p->every == 1) {                             /* a mean over NaN says nothing of the others */
         s->sums.ce += r->sums.ce, s->sums.aux += r->sums.aux, s->sums.z += r->sums.z;
         s->grad_norm += r->grad_norm;
     }
     p->pace = p->pace > 0 ? 0.9 * p->pace + 0.1 * r->seconds : r->seconds;
 }
-
-static double ratio(double a, double b) { return b > 0 ? a / b : 0; }
 
 static const char *const part_names[PART_N] = {
     [PART_VISION] = "vision", [PART_MERGER] = "merger", [PART_DECODER] = "decoder", [PART_HEAD] = "head"

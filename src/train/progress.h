@@ -33,7 +33,7 @@ typedef struct Progress {
     TensorBoard *board;
     int64_t      steps, every;           /* of the run; between two lines */
     double       aux_coeff;              /* 0: no balance loss to show */
-    double       peak;                   /* FLOP/s */
+    double       peak;                   /* FLOP/s: the most that was measured, or seen in a step */
     double       memory, memory_all;     /* bytes of the arenas, of the machine */
     int64_t      n, good, skipped;       /* steps since the last line; skipped since the run began */
     StepReport   sum;

@@ -1,6 +1,7 @@
 /* train/refuse.c -- see refuse.h. */
 #include "train/refuse.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* `parallel: auto` and `memory: auto`, the defaults, leave one rank nothing to choose: it keeps all it can. */
@@ -60,6 +61,18 @@ static Status refuse_types(const Config *c)
     return OK;
 }
 
+/* Started by mpirun or srun, every process would train the whole model by itself. */
+static Status refuse_ranks(void)
+{
+    static const char *const sizes[] = { "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS" };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        const char *n = getenv(sizes[i]);
+        if (n && atoi(n) > 1)
+            return fail(E_CONFIG, "%s = %s: this build trains on one rank; start one process", sizes[i], n);
+    }
+    return OK;
+}
+
 static Status refuse_device(const Config *c)
 {
     const char *b = c->device.backend;
@@ -104,5 +117,6 @@ Status recipe_refuse(const Config *c)
     TRY(refuse_memory(&c->memory));
     TRY(refuse_moe(&c->moe));
     TRY(refuse_types(c));
+    TRY(refuse_ranks());
     return refuse_device(c);
 }

@@ -138,7 +138,7 @@ static Status open_folder(Trainer *t)
 /* The state's step decides which lines of an earlier life stay. */
 static Status open_reports(Trainer *t)
 {
-    TRY(run_folder_rewind(&t->folder, t->step));
+    TRY(run_folder_rewind(&t->folder, *t->folder.resume ? t->step : -1));
     bool jsonl = reports_to(t->recipe, "jsonl");
     TRY(metrics_open(&t->metrics, jsonl ? t->folder.metrics : NULL, "training-equivalent"));
     if (reports_to(t->recipe, "tensorboard")) TRY(tb_open(&t->board, t->folder.dir));
