@@ -3,7 +3,9 @@
 
 #include <errno.h>
 #include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static bool is_help(const char *arg) { return !strcmp(arg, "--help") || !strcmp(arg, "-h"); }
 
@@ -18,8 +20,19 @@ static Status run(int argc, char **argv)
     return c->run(argc - 1, argv + 1);
 }
 
+/* OpenMP's threads spin for milliseconds before they sleep. Where cores are shared, with our own loader or with
+ * others, that holds up the very thread that is waited for: a step then takes several times as long. A shorter spin
+ * costs a machine of one's own nothing. libgomp reads the setting before main, so the program begins once more;
+ * where that cannot be, it is slower and not wrong. */
+static void calm_threads(char **argv)
+{
+    if (getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY")) return;
+    if (!setenv("GOMP_SPINCOUNT", "10000", 1)) execv("/proc/self/exe", argv);
+}
+
 int main(int argc, char **argv)
 {
+    calm_threads(argv);
     Status st = run(argc, argv);
     if ((fflush(stdout) || ferror(stdout)) && !st) st = fail(E_IO, "writing the output: %s", strerror(errno));
     if (st) fprintf(stderr, "treb: %s\n", status_text());
