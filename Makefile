@@ -45,7 +45,7 @@ all: setup
 
 help:
 	@echo "make            build $(BUILD)/treb for the CPU (installs the Debian packages that are missing)"
-	@echo "make demo       train the embedded demo and show what it learned"
+	@echo "make demo       train a small vision-language MoE on drawn pictures, show what it learned (DEMO_SEED=n: other ones)"
 	@echo "make test       build and run every test; ends with one line of counts"
 	@echo "make asan       the same tests under AddressSanitizer and UBSan"
 	@echo "make soak       long checks: 50 kills of a run that resumes, fuzzing of every reader (SOAK seconds each, 600)"
@@ -80,7 +80,7 @@ test-programs: $(BUILD)/treb $(TESTS) $(FUZZ)
 test: setup layers
 	@$(MAKE) --no-print-directory -j$$(nproc) test-programs
 	@$(MAKE) --no-print-directory cuda-compiles
-	@TREB=$(BUILD)/treb FUZZ="$(FUZZ)" tests/run.sh $(TESTS) tests/cli.sh tests/report.sh tests/kill.sh tests/fuzz.sh
+	@TREB=$(BUILD)/treb FUZZ="$(FUZZ)" tests/run.sh $(TESTS) tests/cli.sh tests/demo.sh tests/report.sh tests/kill.sh tests/fuzz.sh
 
 asan: setup
 	@TREB_TEST_TIMEOUT=900 $(MAKE) --no-print-directory SAN=1 test
@@ -98,10 +98,7 @@ soak: setup
 	@for f in $(FUZZ:$(BUILD)/%=$(BUILD)/asan/%); do echo "$$f for $(SOAK) s"; $$f -seconds $(SOAK) || exit 1; done
 
 demo: all
-	@echo "make demo: the tuned demo run is still to come. What this build can show: this machine, and every family"
-	@echo "against its reference, forward, backward and five AdamW steps."
-	@$(BUILD)/treb doctor
-	@for c in tests/gold/*/; do echo; echo "$$c"; $(BUILD)/treb parity $$c; done
+	@TREB=$(BUILD)/treb DEMO_DIR=$(BUILD)/demo tools/demo.sh
 
 setup:
 	@tools/setup.sh

@@ -18,7 +18,7 @@ static const uint8_t *pixel(const Canvas *c, int64_t y, int64_t x) { return c->r
 
 static void areas_of_figures(void)
 {
-    static const double want[FIGURE_N] = { 3.14159, 2.0, 1.29904, 0.95 * 1.2 * 2 - 0.36, 3.14159 * (1 - 0.55 * 0.55), 0.95 * 1.2 };
+    static const double want[FIGURE_N] = { 3.14159, 2.0, 1.29904, 0.95 * 0.8 * 2 - 0.16, 3.14159 * (1 - 0.7 * 0.7), 0.95 * 1.2 };
     Canvas c = { 0 };
     for (int f = 0; f < FIGURE_N; f++)
         for (int turn = 0; turn < 3; turn++) {

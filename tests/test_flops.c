@@ -58,8 +58,26 @@ static void presets_are_the_models(void)
         model_close(&m);
     }
     Json *hf;
-    EXPECT(preset("demo").vision.depth > 0 && preset("demo").text.E >= 8, "demo");
     EXPECT_FAIL(preset_config(&hf, "Qwen3-VL-31B"), E_CONFIG, "Qwen3-VL-30B-A3B");
+}
+
+/* What the preset says, demo/config.json says too. */
+static void demo_is_the_file(void)
+{
+    static const char *const parts[] = { "text_config", "vision_config" };
+    static const char *const ids[] = { "image_token_id", "video_token_id", "vision_start_token_id",
+                                       "vision_end_token_id" };
+    Json *hf = NULL, *file = NULL, *value;
+    const char *key;
+    EXPECT_OK(preset_config(&hf, "demo"));
+    EXPECT_OK(json_load(&file, "demo/config.json"));
+    for (int i = 0; i < 2; i++)
+        json_object_foreach(json_object_get(hf, parts[i]), key, value)
+            EXPECT(json_equal(value, json_object_get(json_object_get(file, parts[i]), key)), "%s.%s", parts[i],
+                   key);
+    for (int i = 0; i < 4; i++)
+        EXPECT(json_equal(json_object_get(hf, ids[i]), json_object_get(file, ids[i])), "%s", ids[i]);
+    json_decref(hf), json_decref(file);
 }
 
 /* With budgets filled to the last row, what the ops charged is what the model needs. */
@@ -124,6 +142,7 @@ int main(void)
 {
     RUN(known_sums);
     RUN(presets_are_the_models);
+    RUN(demo_is_the_file);
     RUN(ledger_equals_formula);
     RUN(forward_alone);
     return lab_report();

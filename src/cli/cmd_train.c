@@ -1,7 +1,19 @@
 /* cli/cmd_train.c -- treb train recipe.yaml [section.key=value ...]: a run, from its recipe to its last step. */
 #include "base/clock.h"
 #include "cli/doctor.h"
+#include "plan/report.h"
 #include "train/trainer_answers.h"
+
+/* The run is saved by now: a page that cannot be written is a pity and not a failure. */
+static void write_report(const Trainer *t)
+{
+    const char *dir = t->folder.dir;
+    Path page;
+    Status st = path_join(page, dir, "report.html");
+    if (!st) st = report_write(&dir, 1, page, NULL);
+    if (st) log_warn(&t->log, "no report: %s; `treb report %s` tries again", status_text(), dir);
+    else    log_info(&t->log, "report       %s", page);
+}
 
 static Status train(const Config *cfg, double started)
 {
@@ -11,6 +23,7 @@ static Status train(const Config *cfg, double started)
                          .answers = trainer_answers(cfg) };
     Status st = trainer_open(&t, &conf);
     if (!st) st = trainer_run(&t);
+    if (!st) write_report(&t);
     trainer_close(&t);
     json_decref(env);
     return st;

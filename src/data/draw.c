@@ -56,8 +56,8 @@ static double distance(Figure f, double x, double y, double r)
     case FIGURE_CIRCLE:   return hypot(x, y) - r;
     case FIGURE_SQUARE:   return box(x, y, 0.7071 * r, 0.7071 * r);
     case FIGURE_TRIANGLE: return triangle(x, y, r);
-    case FIGURE_CROSS:    return fmin(box(x, y, 0.95 * r, 0.3 * r), box(x, y, 0.3 * r, 0.95 * r));
-    case FIGURE_RING:     return fabs(hypot(x, y) - 0.775 * r) - 0.225 * r;
+    case FIGURE_CROSS:    return fmin(box(x, y, 0.95 * r, 0.2 * r), box(x, y, 0.2 * r, 0.95 * r));
+    case FIGURE_RING:     return fabs(hypot(x, y) - 0.85 * r) - 0.15 * r;
     case FIGURE_BAR:      return box(x, y, 0.95 * r, 0.3 * r);
     case FIGURE_N:        break;
     }

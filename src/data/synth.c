@@ -1,4 +1,4 @@
-/* data/synth.c -- see synth.h: the kinds of questions, and the picture each is about. Files are synth_write.c's. */
+/* data/synth.c -- see synth.h: the kinds of questions, and the picture each is about. Files: synth_write.c. */
 #include "data/synth.h"
 #include "base/rng.h"
 
@@ -41,7 +41,7 @@ static const char *const figures[FIGURE_N] = { "circle", "square", "triangle", "
 static const char *const sides[]   = { "left", "right", "upper", "lower" };
 static const char *const places[]  = { "top left", "top right", "bottom left", "bottom right", "centre" };
 static const char *const words[]   = { "cat", "dog", "sun", "key", "box", "fish", "tree", "moon" };
-static const char *const ordinals[] = { "first", "second", "third" };
+static const char *const ordinals[] = { "first", "second" };
 
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
 
@@ -56,11 +56,11 @@ static Rgb shade_of(Dice *d, int colour)
     return c;
 }
 
-/* A grey ground that every colour stands out from, of any size and shape; wide / high between 1/most and most. */
+/* A grey ground that every colour stands out from, of any size; wide / high between least and most. */
 static Status ground(SynthItem *it, Dice *d, double least, double most)
 {
     int      i = it->pictures++;
-    double   area = between(d, 40, 104), aspect = exp(between(d, log(least), log(most)));
+    double   area = between(d, 44, 96), aspect = exp(between(d, log(least), log(most)));
     uint8_t  grey = (uint8_t)(112 + below(d, 32)), far = (uint8_t)(112 + below(d, 32));
     Canvas  *c = &it->picture[i];
     it->quality[i] = below(d, 2) ? 80 + below(d, 16) : 0;
@@ -72,7 +72,7 @@ static Status ground(SynthItem *it, Dice *d, double least, double most)
 
 static double side_of(const Canvas *c) { return (double)(c->h < c->w ? c->h : c->w); }
 
-/* Places for n figures that neither touch each other nor leave the picture; where they are too large for that they
+/* Places for n figures that neither touch each other nor leave the picture; too large for that, they
  * become smaller, all by the same share. */
 static void scatter(Dice *d, const Canvas *c, int n, double *r, double (*at)[2])
 {
@@ -90,7 +90,8 @@ static void scatter(Dice *d, const Canvas *c, int n, double *r, double (*at)[2])
 
 /* ---- the channels: each paints what the answer numbered a says, and asks for it first ---- */
 
-static void ask(SynthItem *it, const char *answer, const char *question, ...) __attribute__((format(printf, 3, 4)));
+static void ask(SynthItem *it, const char *answer, const char *question, ...)
+    __attribute__((format(printf, 3, 4)));
 
 static void ask(SynthItem *it, const char *answer, const char *question, ...)
 {
@@ -108,65 +109,72 @@ static Status paint_colour(SynthItem *it, Dice *d, int a)
 {
     int side = below(d, COUNT(sides)), down = side / 2, k = other(d, COUNT(colours), a);
     Figure f[2];
-    TRY(ground(it, d, down ? 0.5 : 1, down ? 1 : 2));
+    TRY(ground(it, d, down ? 0.5 : 1.25, down ? 0.8 : 2));
     Canvas *c = &it->picture[0];
     for (int i = 0; i < 2; i++) {
-        double along = i ? between(d, 0.7, 0.78) : between(d, 0.22, 0.3), across = between(d, 0.35, 0.65);
-        double r = side_of(c) * between(d, 0.18, 0.24);
+        double along = (i ? 0.75 : 0.25) + between(d, -0.02, 0.02), across = between(d, 0.4, 0.6);
+        double r = side_of(c) * between(d, 0.24, 0.28);
         f[i] = (Figure)below(d, FIGURE_N);
-        draw_figure(c, f[i], (down ? across : along) * (double)c->w, (down ? along : across) * (double)c->h, r, 0,
-                    shade_of(d, i == side % 2 ? a : k));
+        double x = (down ? across : along) * (double)c->w, y = (down ? along : across) * (double)c->h;
+        draw_figure(c, f[i], x, y, r, 0, shade_of(d, i == side % 2 ? a : k));
     }
     ask(it, colours[a].name, "What colour is the %s shape?", sides[side]);
     ask(it, colours[k].name, "What colour is the %s shape?", sides[side ^ 1]);
     ask(it, figures[f[side % 2]], "Which shape is the %s one?", sides[side]);
+    ask(it, figures[f[!(side % 2)]], "Which shape is the %s one?", sides[side ^ 1]);
     return OK;
 }
 
 static Status paint_shape(SynthItem *it, Dice *d, int a)
 {
     int k = below(d, COUNT(colours));
-    double r, at[1][2];
-    TRY(ground(it, d, 0.7, 1.45));
+    TRY(ground(it, d, 0.88, 1.14));
     Canvas *c = &it->picture[0];
-    r = side_of(c) * between(d, 0.3, 0.42);
-    scatter(d, c, 1, &r, at);
-    draw_figure(c, (Figure)a, at[0][0], at[0][1], r, 0, shade_of(d, k));
+    double x = between(d, 0.46, 0.54) * (double)c->w, y = between(d, 0.46, 0.54) * (double)c->h;
+    double r = side_of(c) * between(d, 0.4, 0.46);
+    draw_figure(c, (Figure)a, x, y, r, 0, shade_of(d, k));
     ask(it, figures[a], "Which shape is this?");
     ask(it, colours[k].name, "What colour is it?");
     return OK;
 }
 
-enum { MOST_COUNTED = 5 };
+enum { MOST_COUNTED = 4 };
 
+/* At most one figure in each quarter of the picture: no two touch, whatever its size and shape. */
 static Status paint_count(SynthItem *it, Dice *d, int a)
 {
-    double r[MOST_COUNTED] = { 0 }, at[MOST_COUNTED][2];
-    int    k = below(d, COUNT(colours)), f = below(d, FIGURE_N);
-    char   number[2] = { (char)('1' + a), 0 };
+    int64_t quarter[MOST_COUNTED] = { 0, 1, 2, 3 };
+    int     k = below(d, COUNT(colours)), f = below(d, FIGURE_N);
+    char    number[2] = { (char)('1' + a), 0 };
     TRY(ground(it, d, 0.7, 1.45));
     Canvas *c = &it->picture[0];
-    for (int i = 0; i <= a; i++) r[i] = side_of(c) * between(d, 0.13, 0.16);
-    scatter(d, c, a + 1, r, at);
-    for (int i = 0; i <= a; i++) draw_figure(c, (Figure)f, at[i][0], at[i][1], r[i], 0, shade_of(d, k));
+    rng_shuffle(quarter, MOST_COUNTED, d->seed, stream_of("quarters", d->split, (int64_t)roll(d), 0));
+    for (int i = 0; i <= a; i++) {
+        double x = ((quarter[i] % 2 ? 0.74 : 0.26) + between(d, -0.03, 0.03)) * (double)c->w;
+        double y = ((quarter[i] / 2 ? 0.74 : 0.26) + between(d, -0.03, 0.03)) * (double)c->h;
+        double r = side_of(c) * between(d, 0.17, 0.2);
+        draw_figure(c, (Figure)f, x, y, r, 0, shade_of(d, k));
+    }
     ask(it, number, "How many shapes are there?");
-    ask(it, figures[f], "Which shape are they?");
     ask(it, colours[k].name, "What colour are they?");
+    ask(it, figures[f], "Which shape are they?");
     return OK;
 }
 
 static Status paint_place(SynthItem *it, Dice *d, int a)
 {
-    static const double centre[][2] = { { 0.24, 0.24 }, { 0.76, 0.24 }, { 0.24, 0.76 }, { 0.76, 0.76 }, { 0.5, 0.5 } };
+    static const double centre[][2] = { { 0.24, 0.24 }, { 0.76, 0.24 }, { 0.24, 0.76 }, { 0.76, 0.76 },
+                                        { 0.5, 0.5 } };
     int k = below(d, COUNT(colours)), f = below(d, FIGURE_N);
     TRY(ground(it, d, 0.6, 1.7));
     Canvas *c = &it->picture[0];
-    double x = (centre[a][0] + between(d, -0.07, 0.07)) * (double)c->w;
-    double y = (centre[a][1] + between(d, -0.07, 0.07)) * (double)c->h;
-    draw_figure(c, (Figure)f, x, y, side_of(c) * between(d, 0.14, 0.2), 0, shade_of(d, k));
+    double x = (centre[a][0] + between(d, -0.06, 0.06)) * (double)c->w;
+    double y = (centre[a][1] + between(d, -0.06, 0.06)) * (double)c->h;
+    double r = side_of(c) * between(d, 0.18, 0.22);
+    draw_figure(c, (Figure)f, x, y, r, 0, shade_of(d, k));
     ask(it, places[a], "Where is the shape?");
-    ask(it, figures[f], "Which shape is this?");
     ask(it, colours[k].name, "What colour is it?");
+    ask(it, figures[f], "Which shape is this?");
     return OK;
 }
 
@@ -178,7 +186,8 @@ static Status paint_size(SynthItem *it, Dice *d, int a)
     Canvas *c = &it->picture[0];
     r[0] = side_of(c) * between(d, 0.24, 0.29), r[1] = side_of(c) * between(d, 0.12, 0.15);
     scatter(d, c, 2, r, at);
-    for (int i = 0; i < 2; i++) draw_figure(c, (Figure)f, at[i][0], at[i][1], r[i], 0, shade_of(d, i ? k : a));
+    for (int i = 0; i < 2; i++)
+        draw_figure(c, (Figure)f, at[i][0], at[i][1], r[i], 0, shade_of(d, i ? k : a));
     ask(it, colours[a].name, "What colour is the larger shape?");
     ask(it, colours[k].name, "What colour is the smaller shape?");
     ask(it, figures[f], "Which shape are they?");
@@ -197,9 +206,9 @@ static void write_text(Canvas *c, Dice *d, const char *text, double share, int *
 
 static Status paint_digit(SynthItem *it, Dice *d, int a)
 {
-    char text[2] = { (char)('0' + a), 0 };
+    char text[2] = { (char)('1' + a), 0 };             /* no 0: at this size it is an 8 */
     int  ink;
-    TRY(ground(it, d, 0.7, 1.45));
+    TRY(ground(it, d, 0.88, 1.14));
     write_text(&it->picture[0], d, text, between(d, 0.8, 0.95), &ink);
     ask(it, text, "Which digit is this?");
     ask(it, colours[ink].name, "What colour is it?");
@@ -209,7 +218,7 @@ static Status paint_digit(SynthItem *it, Dice *d, int a)
 static Status paint_word(SynthItem *it, Dice *d, int a)
 {
     int ink;
-    TRY(ground(it, d, 1.6, 2.4));
+    TRY(ground(it, d, 1.85, 2.15));
     write_text(&it->picture[0], d, words[a], between(d, 0.85, 0.95), &ink);
     ask(it, words[a], "Which word is written?");
     ask(it, colours[ink].name, "What colour is it?");
@@ -224,30 +233,32 @@ static Status paint_pair(SynthItem *it, Dice *d, int a)
         double r, at[1][2];
         TRY(ground(it, d, 0.7, 1.45));
         Canvas *c = &it->picture[i];
-        r = side_of(c) * between(d, 0.22, 0.34), f[i] = below(d, FIGURE_N);
+        r = side_of(c) * between(d, 0.32, 0.4), f[i] = below(d, FIGURE_N);
         scatter(d, c, 1, &r, at);
         draw_figure(c, (Figure)f[i], at[0][0], at[0][1], r, 0, shade_of(d, k[i]));
     }
     ask(it, colours[a].name, "What colour is in the %s picture?", ordinals[asked]);
     ask(it, figures[f[asked]], "Which shape is in the %s picture?", ordinals[asked]);
     ask(it, figures[f[!asked]], "Which shape is in the %s picture?", ordinals[!asked]);
+    ask(it, colours[k[!asked]].name, "What colour is in the %s picture?", ordinals[!asked]);
     return OK;
 }
 
-/* There are only so many rows of three words: a fifth of them is held out. */
-static bool usable(const int w[3], int asked, SynthSplit split)
+/* There are only so many rows of three words: a fifth of them is held out. Asked for are both ends. */
+static bool usable(const int w[3], SynthSplit split)
 {
-    bool held = (w[0] + 2 * w[1] + 3 * w[2] + asked) % 5 == 0;
+    bool held = (w[0] + 2 * w[1] + 3 * w[2]) % 5 == 0;
     return w[0] != w[1] && w[0] != w[2] && w[1] != w[2] && held == (split == SYNTH_EVAL);
 }
 
 static Status paint_nothing(SynthItem *it, Dice *d, int a)
 {
-    int w[3], asked = below(d, 3), next = (asked + 1 + below(d, 2)) % 3;
+    int w[3], asked = 2 * below(d, 2);
     do for (int i = 0; i < 3; i++) w[i] = i == asked ? a : below(d, COUNT(words));
-    while (!usable(w, asked, d->split));
-    ask(it, words[a], "%s %s %s. Which word is %s?", words[w[0]], words[w[1]], words[w[2]], ordinals[asked]);
-    ask(it, words[w[next]], "Which word is %s?", ordinals[next]);
+    while (!usable(w, d->split));
+    ask(it, words[a], "%s %s %s. Which word is %s?", words[w[0]], words[w[1]], words[w[2]],
+        asked ? "last" : "first");
+    ask(it, words[w[2 - asked]], "Which word is %s?", asked ? "first" : "last");
     return OK;
 }
 
@@ -261,7 +272,7 @@ static const struct Channel {
     { "count",  MOST_COUNTED,   1, paint_count  },
     { "place",  COUNT(places),  1, paint_place  },
     { "size",   COUNT(colours), 1, paint_size   },
-    { "digit",  10,             1, paint_digit  },
+    { "digit",  9,              1, paint_digit  },
     { "word",   COUNT(words),   1, paint_word   },
     { "pair",   COUNT(colours), 2, paint_pair   },
     { "text",   COUNT(words),   0, paint_nothing },

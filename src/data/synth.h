@@ -3,7 +3,7 @@
  * An item is a pure function of (seed, split, number): the same on every machine with the same libm and codecs,
  * in whatever order items are drawn. Every channel (kind of question) goes through its answers evenly, in a
  * shuffled order, and nothing in a question tells its answer: without the picture one is right once in `answers`
- * times. The one channel without pictures, SYNTH_TEXT, is answered from its own words and stands outside that. */
+ * times. The one channel without pictures, text, is answered from its own words and stands outside that. */
 #ifndef DATA_SYNTH_H
 #define DATA_SYNTH_H
 
@@ -15,13 +15,13 @@
 
 typedef enum { SYNTH_TRAIN, SYNTH_EVAL, SYNTH_SPLITS } SynthSplit;
 
-enum { SYNTH_PICTURES = 2, SYNTH_TURNS = 3, SYNTH_TEXT_ROOM = 64 };
+enum { SYNTH_PICTURES = 2, SYNTH_TURNS = 4, SYNTH_TEXT_ROOM = 64 };
 
 typedef struct SynthTurn { char question[SYNTH_TEXT_ROOM], answer[SYNTH_TEXT_ROOM]; } SynthTurn;
 
 typedef struct SynthItem {
     const char *channel;
-    SynthTurn   turn[SYNTH_TURNS];           /* the first is the channel's question; what follows is asked in training only */
+    SynthTurn   turn[SYNTH_TURNS];           /* the channel's question, then what is asked in training only */
     int         turns, pictures;
     Canvas      picture[SYNTH_PICTURES];
     int         quality[SYNTH_PICTURES];     /* of a JPEG; 0: PNG */

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RULES = 1 };                      /* counts changes of what is drawn for a seed; a set of other rules is another set */
+enum { RULES = 2 };                      /* counts changes of what is drawn for a seed: another set from then on */
 
 static const char *const split_names[SYNTH_SPLITS] = { "train", "eval" };
 
@@ -32,7 +32,8 @@ static Status write_picture(const Job *job, Row *r, const SynthItem *it, int64_t
     snprintf(r->image[i], sizeof r->image[i], "images/%s/%06lld%s.%s", split_names[job->split], (long long)number,
              it->pictures == 1 ? "" : i ? "b" : "a", it->quality[i] ? "jpg" : "png");
     TRY(path_join(path, job->conf->dir, r->image[i]));
-    return it->quality[i] ? jpeg_write(path, c->rgb, c->h, c->w, it->quality[i]) : png_write(path, c->rgb, c->h, c->w);
+    if (it->quality[i]) return jpeg_write(path, c->rgb, c->h, c->w, it->quality[i]);
+    return png_write(path, c->rgb, c->h, c->w);
 }
 
 static Status draw_one(void *arg, int64_t number)
@@ -122,11 +123,12 @@ static Json *describe(const SynthConf *conf)
     for (int i = 0; i < synth_channels(); i++) {
         int answers, pictures;
         const char *name = synth_channel(i, &answers, &pictures);
-        json_array_append_new(list, json_pack("{s:s, s:i, s:i, s:f}", "channel", name, "pictures", pictures, "answers", answers,
-                                              "chance", 1.0 / answers));
+        json_array_append_new(list, json_pack("{s:s, s:i, s:i, s:f}", "channel", name, "pictures", pictures,
+                                              "answers", answers, "chance", 1.0 / answers));
     }
     return json_pack("{s:i, s:I, s:I, s:I, s:o}", "rules", RULES, "seed", (json_int_t)conf->seed, "train",
-                     (json_int_t)conf->items[SYNTH_TRAIN], "eval", (json_int_t)conf->items[SYNTH_EVAL], "channels", list);
+                     (json_int_t)conf->items[SYNTH_TRAIN], "eval", (json_int_t)conf->items[SYNTH_EVAL],
+                     "channels", list);
 }
 
 /* *same: the folder holds this very set. Anything else in it is an error. */
@@ -139,12 +141,14 @@ static Status look(const SynthConf *conf, bool *same)
     TRY(folder_is_empty(conf->dir, &empty));
     TRY(path_join(path, conf->dir, "synth.json"));
     if (empty) return OK;
-    if (!file_is(path)) return fail(E_CONFIG, "%s: not empty, and not a set drawn here; name another folder", conf->dir);
+    if (!file_is(path))
+        return fail(E_CONFIG, "%s: not empty, and not a set drawn here; name another folder", conf->dir);
     TRY(json_load(&old, path));
     Json *want = describe(conf);
     *same = json_equal(old, want);
     json_decref(old), json_decref(want);
-    return *same ? OK : fail(E_CONFIG, "%s: holds another set (see its synth.json); name another folder or remove it", conf->dir);
+    if (*same) return OK;
+    return fail(E_CONFIG, "%s: holds another set (see its synth.json); name another folder or remove it", conf->dir);
 }
 
 static Status write_note(const SynthConf *conf)

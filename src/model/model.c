@@ -103,6 +103,15 @@ void model_constants(Model *m, Backend *be)
     backend_upload(be, m->vision.axis, axis);
 }
 
+/* The table of positions is added to patches, which are sums over patch_dim pixels of about a half. Drawn like
+ * a weight it would be a few percent of them, and a tower that starts from nothing would be blind to where
+ * things are for hundreds of steps. */
+static float spread(const Model *m, const Param *p)
+{
+    float std = (float)m->shape.text.init_std;
+    return p->init == INIT_POSITION ? 0.5f * sqrtf((float)m->vision.patch_dim) * std : std;
+}
+
 /* Values are a function of (seed, name, index): the same on any backend and layout. */
 Status model_init(Model *m, Backend *be, uint64_t seed)
 {
@@ -110,12 +119,12 @@ Status model_init(Model *m, Backend *be, uint64_t seed)
         Param *p = m->params.p[i];
         Tensor w = t_has(p->master) ? p->master : p->w;
         int64_t n = param_count(p);
-        if (p->init != INIT_NORMAL) {
+        if (p->init == INIT_ZERO || p->init == INIT_ONE) {
             op_fill(be, w, p->init == INIT_ONE ? 1.0f : 0.0f);
         } else {
             float *host = malloc((size_t)n * sizeof *host);
             if (!host) return fail(E_FIT, "no host memory for %lld random weights", (long long)n);
-            rng_fill_normal(host, n, seed, rng_stream(p->piece[0].name), 0, 0.0f, (float)m->shape.text.init_std);
+            rng_fill_normal(host, n, seed, rng_stream(p->piece[0].name), 0, 0.0f, spread(m, p));
             if (w.dtype == F32) backend_upload(be, w, host);
             else {
                 dtype_convert(host, (DType)w.dtype, host, F32, n);    /* narrows in place, front to back */

@@ -13,13 +13,15 @@ typedef struct Preset {
     int         mrope[3];                /* vision-language models only, as all below */
     int         image, video, start, end;                    /* ids of the visual tokens */
     int         D, depth, vF, vheads, patch, table;          /* the tower; depth 0: text only */
-    int         deepstack[3];
+    int         deepstack[3];            /* -1: no more of them */
+    double      init;                    /* initializer_range */
+    bool        f32;                     /* stored so; else bfloat16 */
 } Preset;
 
-#define BIG_TOWER   1152, 27, 4304, 16, 16, 2304, { 8, 16, 24 }
-#define SMALL_TOWER 1024, 24, 4096, 16, 16, 2304, { 5, 11, 17 }
+#define BIG_TOWER   1152, 27, 4304, 16, 16, 2304, { 8, 16, 24 }, 0.02, false
+#define SMALL_TOWER 1024, 24, 4096, 16, 16, 2304, { 5, 11, 17 }, 0.02, false
 #define VL          { 24, 20, 20 }, 151655, 151656, 151652, 151653
-#define TEXT        { 0, 0, 0 }, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, { 0, 0, 0 }
+#define TEXT        { 0, 0, 0 }, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, { 0, 0, 0 }, 0.02, false
 
 /*    name                   V       H     L   heads kv head F      I     E    K  tied   theta */
 static const Preset presets[] = {
@@ -31,8 +33,8 @@ static const Preset presets[] = {
     { "Qwen3-VL-235B-A22B",  151936, 4096, 94, 64,   4, 128, 12288, 1536, 128, 8, false, 5e6, VL, BIG_TOWER },
     { "Qwen3-30B-A3B",       151936, 2048, 48, 32,   4, 128, 6144,  768,  128, 8, false, 1e6, TEXT },
     { "Qwen3-235B-A22B",     151936, 4096, 94, 64,   4, 128, 12288, 1536, 128, 8, false, 1e6, TEXT },
-    { "demo",                2048,   192,  4,  6,    2, 32,  512,   128,  8,   2, true,  1e4,
-      { 6, 5, 5 }, 5, 6, 3, 4, 128, 4, 384, 4, 16, 256, { 0, 1, 2 } },
+    { "demo",                464,    128,  3,  4,    2, 32,  256,   96,   8,   2, false, 1e4,
+      /* demo/config.json */ { 6, 5, 5 }, 446, 447, 443, 444, 96, 3, 256, 3, 8, 64, { 0, 1, -1 }, 0.06, true },
 };
 enum { PRESETS = sizeof presets / sizeof *presets };
 
@@ -53,7 +55,7 @@ static Json *text_config(const Preset *p)
                   "vocab_size", p->V, "hidden_size", p->H, "num_hidden_layers", p->L, "num_attention_heads",
                   p->heads, "num_key_value_heads", p->kv, "head_dim", p->head_dim, "intermediate_size", p->F,
                   "rms_norm_eps", 1e-6, "rope_theta", p->theta, "hidden_act", "silu", "attention_bias", 0,
-                  "initializer_range", 0.02, "tie_word_embeddings", (int)p->tied);
+                  "initializer_range", p->init, "tie_word_embeddings", (int)p->tied);
     json_object_set_new(o, "max_position_embeddings", json_integer(p->depth ? 262144 : 40960));
     if (p->depth)
         json_object_set_new(o, "rope_scaling", json_pack("{s:s, s:b, s:[i,i,i]}", "rope_type", "default",
@@ -68,18 +70,20 @@ static Json *text_config(const Preset *p)
 
 static Json *vision_config(const Preset *p)
 {
-    return json_pack("{s:s, s:i, s:i, s:i, s:i, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:[i,i,i], s:f}",
+    Json *deep = json_array();
+    for (int i = 0; i < 3 && p->deepstack[i] >= 0; i++)
+        json_array_append_new(deep, json_integer(p->deepstack[i]));
+    return json_pack("{s:s, s:i, s:i, s:i, s:i, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:o, s:f}",
                      "model_type", p->E ? "qwen3_vl_moe" : "qwen3_vl", "depth", p->depth, "hidden_size", p->D,
                      "intermediate_size", p->vF, "num_heads", p->vheads, "hidden_act", "gelu_pytorch_tanh",
                      "in_channels", 3, "patch_size", p->patch, "temporal_patch_size", 2, "spatial_merge_size",
                      2, "num_position_embeddings", p->table, "out_hidden_size", p->H,
-                     "deepstack_visual_indexes", p->deepstack[0], p->deepstack[1], p->deepstack[2],
-                     "initializer_range", 0.02);
+                     "deepstack_visual_indexes", deep, "initializer_range", p->init);
 }
 
 static Json *whole_config(const Preset *p)
 {
-    const char *dtype = "bfloat16";
+    const char *dtype = p->f32 ? "float32" : "bfloat16";
     if (!p->depth) {
         Json *o = text_config(p);
         json_object_set_new(o, "architectures",

@@ -103,6 +103,7 @@ static void build_vision(Model *m, const VisionShape *s)
     conv->shape[3] = conv->shape[4] = s->patch;
     v->b_patch = param_vector(p, G_VIT, INIT_ZERO, s->D, VIS "patch_embed.proj.bias");
     v->pos     = param_matrix(p, G_VIT, s->grid * s->grid, s->D, VIS "pos_embed.weight");
+    v->pos->init = INIT_POSITION;
     for (int i = 0; i < s->depth; i++) build_block(p, &v->block[i], s, i);
     build_merger(p, &v->merger, s, false, "merger");
     for (int i = 0; i < s->deepstacks; i++) {

@@ -9,7 +9,7 @@
 #include "ops/ops.h"
 
 typedef enum { G_VIT, G_ALIGNER, G_LLM, GROUP_N } Group;      /* tower, mergers, decoder: freeze and lr groups */
-typedef enum { INIT_NORMAL, INIT_ZERO, INIT_ONE } Init;
+typedef enum { INIT_NORMAL, INIT_ZERO, INIT_ONE, INIT_POSITION } Init;      /* of a start from nothing */
 typedef enum { FORM_ROWS, FORM_EXPERT_GATE_UP, FORM_EXPERT_DOWN } Form;
 
 #define PIECE_DIM 5

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# `make demo` with a handful of steps: every part of it runs, says what it should and leaves its files. What it
+# learns is another question, which the demo answers itself.
+passed=0 failed=0
+tmp=$(mktemp -d); trap 'rm -rf "$tmp"' EXIT
+
+# check WHAT command...
+check() {
+    local what=$1; shift
+    if "$@" >/dev/null 2>&1; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "  FAIL $what"; fi
+}
+has() { grep -qE -- "$1" "$tmp/out"; }
+rows() { [ "$(sed -n "/^== $1/,/^\$/p" "$tmp/out" | grep -cE "$2")" -eq "$3" ]; }
+demo() {
+    DEMO_DIR=$tmp/demo DEMO_SEED=$1 DEMO_STEPS=3 DEMO_TRAIN=270 DEMO_EVAL=90 tools/demo.sh >"$tmp/out" 2>&1
+}
+
+check "it runs"                          demo 5
+check "the set is drawn"                 has '270 questions to train on, 90 held out'
+check "the first step is timed"          has '^first step done [0-9.]+ s after the start'
+check "the steps are told"               has '^step 3/3  loss '
+check "before, by the untrained model"   has 'right before training +[0-9.]+ %'
+check "after"                            has 'right after +[0-9.]+ %'
+check "the control, beside chance"       has 'with the wrong picture +[0-9.]+ % +\(chance 1[0-9]\.[0-9] %\)'
+check "nine channels, before and after"  rows 4 '^  [a-z]+ +[0-9.]+ % +[0-9.]+ %' 9
+check "a dozen questions"                rows 5 '(right|wrong)' 12
+check "with the files of their pictures" rows 5 'images/eval/[0-9]+[ab]?\.(png|jpg)' 11
+check "the report"                       grep -q '<html' "$tmp/demo/run/report.html"
+check "the model in HF form"             test -f "$tmp/demo/run/last/model.safetensors"
+check "again, with another seed"         demo 6
+check "its own set"                      has 'seed 6'
+[ $failed -eq 0 ] || sed 's/^/    /' "$tmp/out"
+echo "lab: $passed passed, $failed failed, 0 skipped"
+[ $failed -eq 0 ]

@@ -1,0 +1,100 @@
+#!/usr/bin/env bash
+# make demo: a small vision-language MoE learns to answer questions about pictures, from nothing, on this CPU.
+# Draws the pictures, asks the untrained model, trains, asks again; and once more over the wrong pictures.
+#
+#   TREB=build/treb DEMO_DIR=build/demo DEMO_SEED=1 DEMO_STEPS= DEMO_TRAIN=27000 DEMO_EVAL=900 tools/demo.sh
+#
+# The seed decides the pictures, the first weights and the order of the data. DEMO_STEPS: fewer steps than the
+# recipe's, for a quick look.
+set -eu -o pipefail
+cd "$(dirname "$0")/.."
+treb=${TREB:-build/treb} dir=${DEMO_DIR:-build/demo} seed=${DEMO_SEED:-1} recipe=recipes/demo.yaml
+train=${DEMO_TRAIN:-27000} eval=${DEMO_EVAL:-900}
+set=$dir/set run=$dir/run began=$SECONDS
+keys=("data.train=[{path: $set/train.jsonl}]" "data.eval=[{path: $set/eval.jsonl, max_samples: 180}]"
+      "checkpoint.output_dir=$run" "train.seed=$seed")
+[ -z "${DEMO_STEPS:-}" ] || keys+=("train.max_steps=$DEMO_STEPS")
+
+say() { printf '\n== %s\n' "$*"; }
+
+# ask NAME FILE [MODEL]: the questions of FILE to the model, or to the one that the recipe starts with.
+# Answers go into $dir/NAME.jsonl, the table by channel into $dir/NAME.txt.
+ask() {
+    "$treb" eval "$recipe" "${keys[@]}" ${3:+--model "$3"} --data "$2" --max-new 8 \
+        --samples "$dir/$1.jsonl" >"$dir/$1.txt" 2>"$dir/$1.log" || { cat "$dir/$1.log"; exit 1; }
+}
+
+# share NAME [CHANNEL]: right answers in percent; "pictures": of all channels but the one without pictures
+share() {
+    awk -v want="${2:-all}" '$NF + 0 && $1 != "channel" {
+        mine = want == "pictures" ? $1 != "all" && $1 != "text" : $1 == want
+        if (mine) { right += $(NF - 2); n += $NF }
+    } END { printf "%.1f", n ? 100 * right / n : 0 }' "$dir/$1.txt"
+}
+
+# The mean of 1 / answers over the channels with pictures, or of one channel.
+chance() {
+    awk -v want="${1:-}" -F'[:,]' '
+        /"channel"/ { gsub(/[ "]/, "", $2); name = $2 }
+        /"pictures"/ { pictures = $2 + 0 }
+        /"chance"/ && pictures && (want == "" || want == name) { sum += $2; n++ }
+        END { if (n) printf "%.1f %%", 100 * sum / n; else printf "-" }' "$set/synth.json"
+}
+
+# field NAME: that string of the JSON object on each line
+field() { sed -E "s/.*\"$1\": ?\"([^\"]*)\".*/\1/"; }
+
+# One answer of each channel and a few more, a row each: question, answer, verdict, files of the pictures.
+show_answers() {
+    local line verdict
+    awk 'match($0, /"channel": ?"[a-z]*"/) {
+            n = ++seen[substr($0, RSTART, RLENGTH)]
+            if (n == 1 || (n == 2 && more++ < 3)) print
+        }' "$dir/after.jsonl" | while read -r line; do
+        verdict="wrong: $(field expected <<<"$line")"
+        if [[ $line =~ '"correct":'\ ?true ]]; then verdict=right; fi
+        printf '  %-42s %-13s %-20s %s\n' "$(field question <<<"$line")" "$(field answer <<<"$line")" \
+            "$verdict" "$(grep -oE 'images/[^"]*' <<<"$line" | paste -sd' ')"
+    done
+}
+
+mkdir -p "$dir"
+echo "A vision-language mixture of experts of two million parameters learns to answer questions about pictures:"
+echo "drawn now, trained from random weights on this CPU, asked before and after. About three minutes."
+say "1. pictures and questions: colours, shapes, counts, places, sizes, digits, words, pairs; and plain text"
+draw=("$treb" data synth --out "$set" --train "$train" --eval "$eval" --seed "$seed")
+# a set of another seed or size, or half of one, is refused: it is an earlier demo's, and makes room
+if [ -d "$set" ] && ! "${draw[@]}" >"$dir/synth.log" 2>&1; then rm -rf "$set"; fi
+"${draw[@]}"
+echo "  look at them: $set/images/train; the questions: $set/train.jsonl"
+
+say "2. the untrained model answers the $eval held-out questions"
+ask before "$set/eval.jsonl"
+echo "  $(share before) % right"
+
+say "3. training on this CPU, from random weights: two to three minutes on two cores"
+rm -rf "$run"
+"$treb" train "$recipe" "${keys[@]}"
+
+say "4. the same questions again, then over the pictures of other questions: who does not look is found out"
+ask after "$set/eval.jsonl" "$run/last"
+ask blind "$set/eval_blind.jsonl" "$run/last"
+printf '  %-10s %8s %8s %15s %8s\n' "" before after "wrong pictures" chance
+for c in $(awk '$NF + 0 && $1 != "channel" && $1 != "all" { print $1 }' "$dir/after.txt"); do
+    if [ "$c" = text ]; then blind=-; else blind="$(share blind "$c") %"; fi
+    printf '  %-10s %6s %% %6s %% %15s %8s\n' "$c" "$(share before "$c")" "$(share after "$c")" "$blind" \
+        "$(chance "$c")"
+done
+
+say "5. a dozen held-out questions (pictures under $set)"
+show_answers
+
+say "done in $((SECONDS - began)) s"
+cat <<END
+  held-out questions right before training   $(share before) %
+  held-out questions right after             $(share after) %
+  with the wrong picture                     $(share blind pictures) %   (chance $(chance))
+  the page of the run, with pictures         $run/report.html
+  ask it yourself:
+    $treb generate --model $run/last --image $(echo "$set"/images/eval/000001.*) --prompt 'Which shape is this?'
+END
