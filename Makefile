@@ -23,7 +23,7 @@ ifeq ($(CUDA),1)
   CFLAGS   += -DTREB_CUDA
   CUDA_DIR := $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC))))
   NVFLAGS  := -O3 -std=c++17 -Isrc -DTREB_CUDA -gencode=arch=compute_90a,code=sm_90a -Xcompiler -Wall
-  LIBS     += -L$(CUDA_DIR)/lib64 -lcudart -lstdc++
+  LIBS     += -L$(CUDA_DIR)/lib64 -lcudart -lcublasLt -ldl -lstdc++
   CU       := $(wildcard src/*/*.cu)
 endif
 

@@ -69,6 +69,9 @@ Status backend_sync(Backend *be)
     return st ? st : be->sticky;
 }
 
+bool   backend_prepares(const Backend *be) { return be->machine->prepare != NULL; }
+Status backend_prepare(Backend *be, bool on) { return be->machine->prepare(be, on); }
+
 void backend_upload(Backend *be, Tensor dst, const void *host)
 {
     REQUIRE(t_dense(dst), "upload: %s has gaps", t_fmt(dst));

@@ -27,6 +27,7 @@ typedef struct Machine {
     void   (*fetch)(Backend *be, void *host, Tensor src);     /* the one road from device to host */
     Status (*sync)(Backend *be);                              /* drain; hand out the sticky error */
     void   (*describe)(char *out, size_t n);                  /* the device in words, for doctor; optional */
+    Status (*prepare)(Backend *be, bool on);                  /* while on, ops only get ready for their shapes; optional */
 } Machine;
 
 struct Backend {
@@ -40,6 +41,8 @@ struct Backend {
 MUST Status backend_open(Backend *be, const char *name);     /* not built in: says which there are */
 void        backend_close(Backend *be);
 MUST Status backend_sync(Backend *be);
+MUST Status backend_prepare(Backend *be, bool on);           /* see Machine.prepare; only where it */
+bool        backend_prepares(const Backend *be);             /* is true */
 void        backend_upload(Backend *be, Tensor dst, const void *host);
 void        backend_fetch(Backend *be, void *host, Tensor src);          /* meta: zeros */
 const char *backend_names(void);                             /* "cpu meta", for messages */

@@ -1,90 +1,138 @@
-/* ops/backend_cuda.cu -- an NVIDIA card as a machine: device memory, copies, one stream, the sticky error.
+/* ops/backend_cuda.cu -- an NVIDIA card as a machine: device memory, copies, two streams, the sticky error.
  *
- * The table of kernels is filled op by op as ops/<file>.cu are written. A card is only opened when every op
- * has a kernel: what was asked for runs, or the run stops before it starts and says what is missing. */
-#include "ops/ops.h"
+ * The kernels are in ops/<file>.cu, this is what they run on. One card, the first that is visible. */
+#include "ops/cuda.cuh"
 
-#include <cuda_runtime.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct Cuda { cudaStream_t stream; } Cuda;
-
-static const Ops cuda_ops = {};
+static const Ops cuda_ops = {
+#define OP(name, kind, params, args) cuda_##name,
+#include "ops/ops.def"
+#undef OP
+};
 
 static Status check(cudaError_t e, const char *what)
 {
     return e == cudaSuccess ? OK : fail(E_DEVICE, "%s: %s", what, cudaGetErrorString(e));
 }
 
-/* The first op without a kernel, or NULL. */
-static const char *first_missing(void)
+void cuda_stick(Backend *be, cudaError_t e, const char *what)
 {
-#define OP(name, kind, params, args) if (!cuda_ops.name) return #name;
-#include "ops/ops.def"
-#undef OP
-    return NULL;
+    if (e != cudaSuccess && !be->sticky) be->sticky = check(e, what);
 }
 
-static Status cuda_open(Backend *be)
+static Status find_card(void)
 {
-    int count = 0, major = 0;
+    int count = 0;
     cudaError_t e = cudaGetDeviceCount(&count);
-    if (e != cudaSuccess || !count)
-        return fail(E_DEVICE, "no card: %s; use --backend cpu",
-                    e == cudaSuccess ? "none is visible" : cudaGetErrorString(e));
-    TRY(check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), "reading the card"));
-    if (major != 9)
-        return fail(E_DEVICE, "this build is for compute capability 9.0 (H100, H200), the card has %d",
-                    major);
-    const char *missing = first_missing();
-    if (missing) return fail(E_DEVICE, "op %s has no kernel yet; use --backend cpu", missing);
-    Cuda *c = (Cuda *)calloc(1, sizeof *c);
-    if (!c) return fail(E_FIT, "no memory");
-    be->priv = c;
-    return check(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "creating a stream");
+    if (e == cudaSuccess && count) return OK;
+    return fail(E_DEVICE, "no card: %s; use --backend cpu",
+                e == cudaSuccess ? "none is visible" : cudaGetErrorString(e));
+}
+
+static Status open_card(Cuda *c)
+{
+    cudaDeviceProp p;
+    TRY(check(cudaGetDeviceProperties(&p, 0), "reading the card"));
+    if (p.major != 9)
+        return fail(E_DEVICE, "%s has compute capability %d.%d, this build is for 9.0 (H100, H200); use --backend cpu",
+                    p.name, p.major, p.minor);
+    c->sms = p.multiProcessorCount, c->major = p.major, c->minor = p.minor;
+    snprintf(c->name, sizeof c->name, "%.63s", p.name);
+    TRY(check(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "creating a stream"));
+    TRY(check(cudaStreamCreateWithFlags(&c->copy, cudaStreamNonBlocking), "creating a stream"));
+    TRY(lt_open(c));
+    return dnn_open(c);
 }
 
 static void cuda_close(Backend *be)
 {
-    Cuda *c = (Cuda *)be->priv;
-    if (c && c->stream) cudaStreamDestroy(c->stream);
+    Cuda *c = cuda_of(be);
+    if (!c) return;
+    dnn_close(c);
+    lt_close(c);
+    if (c->ws) cudaFree(c->ws);
+    if (c->copy) cudaStreamDestroy(c->copy);
+    if (c->stream) cudaStreamDestroy(c->stream);
     free(c);
     be->priv = NULL;
 }
 
+static Status cuda_open(Backend *be)
+{
+    TRY(find_card());
+    Cuda *c = (Cuda *)calloc(1, sizeof *c);
+    if (!c) return fail(E_FIT, "no memory");
+    be->priv  = c;
+    Status st = open_card(c);
+    if (st) cuda_close(be);
+    return st;
+}
+
 static Status cuda_map(Backend *be, size_t bytes, void **out)
 {
-    TRY(check(cudaMalloc(out, bytes), "device memory"));
+    size_t    left = 0, all = 0;
+    cudaError_t e = cudaMalloc(out, bytes);
+    if (e == cudaErrorMemoryAllocation) {
+        cudaGetLastError();                             /* it is told here; later launches are not to blame */
+        cudaMemGetInfo(&left, &all);
+        return fail(E_FIT, "%.2f GiB asked, %.2f of the card's %.1f GiB are free; take fewer tokens a step "
+                    "(train.micro_tokens) or recompute more", (double)bytes / (1 << 30), (double)left / (1 << 30),
+                    (double)all / (1 << 30));
+    }
+    TRY(check(e, "device memory"));
     return check(cudaMemset(*out, 0, bytes), "device memory");
 }
 
 static void cuda_unmap(Backend *be, void *p, size_t bytes) { cudaFree(p); }
 
-static void stick(Backend *be, cudaError_t e, const char *what)
-{
-    if (e != cudaSuccess && !be->sticky) be->sticky = check(e, what);
-}
-
 static void cuda_upload(Backend *be, Tensor dst, const void *host)
 {
-    stick(be,
+    if (cuda_of(be)->preparing) return;
+    cuda_stick(be,
           cudaMemcpyAsync(dst.data, host, (size_t)t_bytes(dst), cudaMemcpyHostToDevice,
-                          ((Cuda *)be->priv)->stream),
+                          cuda_of(be)->stream),
           "upload");
 }
 
 static void cuda_fetch(Backend *be, void *host, Tensor src)
 {
-    cudaStream_t s = ((Cuda *)be->priv)->stream;
-    stick(be, cudaMemcpyAsync(host, src.data, (size_t)t_bytes(src), cudaMemcpyDeviceToHost, s), "fetch");
-    stick(be, cudaStreamSynchronize(s), "fetch");
+    cudaStream_t s = cuda_of(be)->stream;
+    if (cuda_of(be)->preparing) { memset(host, 0, (size_t)t_bytes(src)); return; }
+    cuda_stick(be, cudaMemcpyAsync(host, src.data, (size_t)t_bytes(src), cudaMemcpyDeviceToHost, s), "fetch");
+    cuda_stick(be, cudaStreamSynchronize(s), "fetch");
+}
+
+void *cuda_workspace(Backend *be, size_t bytes)
+{
+    Cuda *c = cuda_of(be);
+    if (bytes > c->ws_needed) c->ws_needed = bytes;
+    if (c->preparing) return NULL;
+    if (bytes > c->ws_bytes) {
+        cuda_stick(be, cudaStreamSynchronize(c->stream), "workspace");
+        cudaFree(c->ws);
+        c->ws = NULL, c->ws_bytes = 0;
+        cudaError_t e = cudaMalloc(&c->ws, bytes);
+        cuda_stick(be, e, "workspace of an op");
+        if (e == cudaSuccess) c->ws_bytes = bytes;
+    }
+    return c->ws;
+}
+
+/* Off: the largest workspace that was asked for is taken now. */
+static Status cuda_prepare(Backend *be, bool on)
+{
+    Cuda *c = cuda_of(be);
+    c->preparing = on;
+    if (!on && c->ws_needed) cuda_workspace(be, c->ws_needed);
+    return be->sticky;
 }
 
 static Status cuda_sync(Backend *be)
 {
-    stick(be, cudaStreamSynchronize(((Cuda *)be->priv)->stream), "sync");
+    cuda_stick(be, cudaStreamSynchronize(cuda_of(be)->stream), "sync");
     return be->sticky;
 }
 
@@ -104,5 +152,5 @@ static void cuda_describe(char *out, size_t n)
 
 extern "C" const Machine machine_cuda = {
     "cuda",     &cuda_ops,   false,      cuda_open, cuda_close,    cuda_map,
-    cuda_unmap, cuda_upload, cuda_fetch, cuda_sync, cuda_describe,
+    cuda_unmap, cuda_upload, cuda_fetch, cuda_sync, cuda_describe, cuda_prepare,
 };
