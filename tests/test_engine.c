@@ -45,6 +45,7 @@ static void plan_equals_run(void)
             conf.dtype = d % 2 ? BF16 : F32;
             small_stream(&s, &shape, conf.budget, 0, 3, (unsigned)pics);
             small_engine(&e, &shape, &conf, &s);
+            model_zero_grad(&e.model, &e.be);
             ledger_clear(&e.be.ledger);
             engine_forward(&e, 1.0f);
             engine_backward(&e);

@@ -19,7 +19,8 @@ MUST Status bench_step(int argc, char **argv);
 MUST Status bench_decode(int argc, char **argv);
 MUST Status bench_loader(int argc, char **argv);
 
-/* The model at path; the small built-in one, with every part of the large ones, when path is NULL. */
-MUST Status bench_model(ModelShape *s, const char *path);
+/* The model of a folder or a preset, of this many layers where a preset is to have fewer; the small built-in one,
+ * with every part of the large ones, when name is NULL. */
+MUST Status bench_model(ModelShape *s, const char *name, int64_t layers);
 
 #endif

@@ -102,7 +102,7 @@ Status bench_decode(int argc, char **argv)
     TRY(option_int("--tokens", tokens, 1, 1 << 20, &b.tokens));
     TRY(dtype_parse(&b.dtype, dtype));
     if (b.dtype != F32 && b.dtype != BF16) return fail(E_CONFIG, "--dtype %s: f32 or bf16", dtype);
-    TRY(bench_model(&b.shape, model));
+    TRY(bench_model(&b.shape, model, 0));
     Status st = open_bench(&b);
     if (!st) st = run(&b);
     if (!st) st = report(&b);

@@ -25,10 +25,10 @@ void linear_fwd(Ctx *c, Tensor y, Tensor x, const Param *w, const Param *b, bool
     op_gemm(c->be, y, x, w->w, param_w(b), GEMM_NT | (add ? GEMM_ACC : 0));
 }
 
-void linear_bwd(Ctx *c, Tensor dx, Tensor dy, Tensor x, const Param *w, const Param *b)
+void linear_bwd(Ctx *c, Tensor dx, Tensor dy, Tensor x, Param *w, const Param *b)
 {
     Tensor none = { 0 };
-    if (t_has(w->g))         op_gemm(c->be, w->g, dy, x, none, GEMM_TN | GEMM_ACC);
+    if (t_has(w->g))         op_gemm(c->be, w->g, dy, x, none, param_grad_flags(w));
     if (t_has(param_g(b)))   op_colsum(c->be, b->g, dy);
     if (t_has(dx))           op_gemm(c->be, dx, dy, w->w, none, GEMM_NN);
 }

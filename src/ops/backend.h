@@ -27,7 +27,11 @@ typedef struct Machine {
     void   (*fetch)(Backend *be, void *host, Tensor src);     /* the one road from device to host */
     Status (*sync)(Backend *be);                              /* drain; hand out the sticky error */
     void   (*describe)(char *out, size_t n);                  /* the device in words, for doctor; optional */
+    void   (*state)(char *out, size_t n);                     /* clocks, power and heat of now; optional */
+    void   (*memory)(double *left, double *all);              /* bytes */
+    double (*peak)(DType dtype);                              /* FLOP/s by the data sheet; 0 or absent: not known */
     Status (*prepare)(Backend *be, bool on);                  /* while on, ops only get ready for their shapes; optional */
+    void   (*clock)(Backend *be, Part ended);                 /* a part's work ends here; absent: ops end when they return */
 } Machine;
 
 struct Backend {
@@ -38,6 +42,13 @@ struct Backend {
     void          *priv;            /* the machine's own */
 };
 
+/* What suits a machine, known by name alone: plans for a card are made where there is none. */
+typedef struct Traits {
+    int64_t logits;                 /* elements of logits that should exist at once */
+    bool    narrow_logits;          /* in the dtype of the activations instead of f32 */
+} Traits;
+
+Traits      backend_traits(const char *name);
 MUST Status backend_open(Backend *be, const char *name);     /* not built in: says which there are */
 void        backend_close(Backend *be);
 MUST Status backend_sync(Backend *be);
@@ -45,6 +56,8 @@ MUST Status backend_prepare(Backend *be, bool on);           /* see Machine.prep
 bool        backend_prepares(const Backend *be);             /* is true */
 void        backend_upload(Backend *be, Tensor dst, const void *host);
 void        backend_fetch(Backend *be, void *host, Tensor src);          /* meta: zeros */
+const char *backend_pick(const char *name);                  /* "auto": cuda where there is a card, else cpu */
+void        backend_memory(const char *name, double *left, double *all);
 const char *backend_names(void);                             /* "cpu meta", for messages */
 
 /* The device behind a machine of this build in words, or why it is not there. */

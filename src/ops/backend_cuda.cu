@@ -3,6 +3,7 @@
  * The kernels are in ops/<file>.cu, this is what they run on. One card, the first that is visible. */
 #include "ops/cuda.cuh"
 
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,6 +55,8 @@ static void cuda_close(Backend *be)
     dnn_close(c);
     lt_close(c);
     if (c->ws) cudaFree(c->ws);
+    for (int i = 0; i < CUDA_MARKS; i++)
+        if (c->mark[i].event) cudaEventDestroy(c->mark[i].event);
     if (c->copy) cudaStreamDestroy(c->copy);
     if (c->stream) cudaStreamDestroy(c->stream);
     free(c);
@@ -130,10 +133,79 @@ static Status cuda_prepare(Backend *be, bool on)
     return be->sticky;
 }
 
+/* Where one part of the model ends and the next begins is marked in the stream; the time between two marks is
+ * known once the card has passed them. */
+static void cuda_clock(Backend *be, Part ended)
+{
+    Cuda *c = cuda_of(be);
+    if (c->marks == CUDA_MARKS || c->preparing) return;
+    CudaMark *m = &c->mark[c->marks++];
+    if (!m->event) cuda_stick(be, cudaEventCreate(&m->event), "timing");
+    m->part = ended;
+    cuda_stick(be, cudaEventRecord(m->event, c->stream), "timing");
+}
+
+static void read_clock(Backend *be)
+{
+    Cuda *c = cuda_of(be);
+    for (int i = 1; i < c->marks; i++) {
+        float ms = 0;
+        cuda_stick(be, cudaEventElapsedTime(&ms, c->mark[i - 1].event, c->mark[i].event), "timing");
+        be->ledger.seconds[c->mark[i].part] += ms * 1e-3;
+    }
+    if (c->marks > 1) {                                     /* the last mark begins what comes next */
+        CudaMark last = c->mark[c->marks - 1];
+        c->mark[c->marks - 1] = c->mark[0], c->mark[0] = last, c->marks = 1;
+    }
+    if (be->ledger.since <= 0) c->marks = 0;
+}
+
 static Status cuda_sync(Backend *be)
 {
     cuda_stick(be, cudaStreamSynchronize(cuda_of(be)->stream), "sync");
+    if (!be->sticky) read_clock(be);
     return be->sticky;
+}
+
+/* From the driver's own library, which every machine with a card has; it is loaded only when asked. */
+static void cuda_state(char *out, size_t n)
+{
+    typedef int (*Fn)(...);
+    void    *lib = dlopen("libnvidia-ml.so.1", RTLD_NOW), *card = NULL;
+    unsigned mhz = 0, mw = 0, heat = 0;
+    *out = 0;
+    if (!lib) return;
+    Fn init = (Fn)dlsym(lib, "nvmlInit_v2"), open = (Fn)dlsym(lib, "nvmlDeviceGetHandleByIndex_v2");
+    Fn clock = (Fn)dlsym(lib, "nvmlDeviceGetClockInfo"), power = (Fn)dlsym(lib, "nvmlDeviceGetPowerUsage");
+    Fn degrees = (Fn)dlsym(lib, "nvmlDeviceGetTemperature"), stop = (Fn)dlsym(lib, "nvmlShutdown");
+    if (init && open && clock && power && degrees && stop && !init()) {
+        enum { CLOCK_SM = 1, SENSOR_GPU = 0 };
+        if (!open(0u, &card) && !clock(card, CLOCK_SM, &mhz) && !power(card, &mw) && !degrees(card, SENSOR_GPU, &heat))
+            snprintf(out, n, "%u MHz, %.0f W, %u C", mhz, mw / 1000.0, heat);
+        stop();
+    }
+    dlclose(lib);
+}
+
+static void cuda_memory(double *left, double *all)
+{
+    size_t l = 0, a = 0;
+    if (cudaMemGetInfo(&l, &a) != cudaSuccess) return;
+    *left = (double)l, *all = (double)a;
+}
+
+/* Dense products by the data sheet, without sparsity. An f32 product runs on the plain units. */
+static double cuda_peak(DType dtype)
+{
+    static const struct { const char *name; double bf16, f32; } cards[] = {
+        { "H200", 989.4e12, 66.9e12 }, { "H100 PCIe", 756.5e12, 51.2e12 }, { "H100", 989.4e12, 66.9e12 },
+        { "GH200", 989.4e12, 66.9e12 }, { "H800", 989.4e12, 66.9e12 }, { "H20", 148e12, 44e12 },
+    };
+    cudaDeviceProp p;
+    if (cudaGetDeviceProperties(&p, 0) != cudaSuccess) return 0;
+    for (size_t i = 0; i < sizeof cards / sizeof *cards; i++)
+        if (strstr(p.name, cards[i].name)) return dtype == F32 ? cards[i].f32 : cards[i].bf16;
+    return 0;
 }
 
 static void cuda_describe(char *out, size_t n)
@@ -152,5 +224,6 @@ static void cuda_describe(char *out, size_t n)
 
 extern "C" const Machine machine_cuda = {
     "cuda",     &cuda_ops,   false,      cuda_open, cuda_close,    cuda_map,
-    cuda_unmap, cuda_upload, cuda_fetch, cuda_sync, cuda_describe, cuda_prepare,
+    cuda_unmap, cuda_upload, cuda_fetch, cuda_sync, cuda_describe, cuda_state, cuda_memory,
+    cuda_peak,  cuda_prepare, cuda_clock,
 };

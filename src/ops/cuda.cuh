@@ -17,6 +17,9 @@
 
 typedef __nv_bfloat16 bf16;
 
+enum { CUDA_MARKS = 512 };
+typedef struct CudaMark { cudaEvent_t event; Part part; } CudaMark;
+
 typedef struct Cuda {
     cudaStream_t stream, copy;        /* the step's, and the one that brings the next batch */
     int          sms, major, minor;
@@ -24,6 +27,8 @@ typedef struct Cuda {
     bool         preparing;
     void        *ws;                  /* one op's scratch: what an op leaves there the next may overwrite */
     size_t       ws_bytes, ws_needed;
+    CudaMark     mark[CUDA_MARKS];    /* borders between parts of the model since the last sync */
+    int          marks;
     void        *lt;                  /* gemm.cu's own: handle, algorithms */
     void        *dnn;                 /* attention.cu's own: plans */
 } Cuda;
@@ -40,6 +45,7 @@ void *cuda_workspace(Backend *be, size_t bytes);
 /* The library state of gemm.cu and attention.cu; both are opened with the card and closed with it. */
 Status lt_open(Cuda *c);
 void   lt_close(Cuda *c);
+void   lt_describe(char *out, size_t n);              /* version, algorithms kept from earlier runs; for doctor */
 Status dnn_open(Cuda *c);
 void   dnn_close(Cuda *c);
 

@@ -200,12 +200,73 @@ Status stream_synthetic(Stream *s, int64_t doc_tokens, int64_t slices, int64_t h
         }
         for (int64_t i = 0; i < mine; i++) {
             slice[i] = (Slice){ h, w, pixels };
-            for (int64_t j = 0; j < run; j++) ids[i * (run + 1) + j] = (int32_t)s->shape.image_token;
+            for (int64_t j = i * (run + 1); j < i * (run + 1) + run; j++)
+                ids[j] = (int32_t)s->shape.image_token, targets[j] = -1;
         }
         Document doc = { doc_tokens, ids, targets, mine, slice };
         st           = mine * (run + 1) > doc_tokens ? fail(E_DATA, "pictures do not fit a document")
                                                      : stream_add(s, &doc);
     }
     free(ids), free(pixels), free(slice);
+    return st;
+}
+
+typedef struct Photo { int64_t h, w, before, after; } Photo;       /* patches; tokens around them */
+
+static Photo photo(const StreamShape *shape, uint64_t seed, int64_t i)
+{
+    int64_t m = shape->merge;
+    Photo p = { .before = 5 };
+    p.h     = (22 + (int64_t)(rng_uniform(seed, 3, (uint64_t)i) * 20)) / m * m;
+    p.w     = (26 + (int64_t)(rng_uniform(seed, 4, (uint64_t)i) * 16)) / m * m;
+    p.after = 11 + (int64_t)(rng_uniform(seed, 5, (uint64_t)i) * 16);
+    return p;
+}
+static int64_t photo_tokens(const StreamShape *shape, Photo p)
+{
+    return p.before + p.h * p.w / block_of(shape) + p.after;
+}
+
+Budget stream_photos_budget(const StreamShape *shape, int64_t n, uint64_t seed)
+{
+    Budget b = { .docs = n };
+    for (int64_t i = 0; i < n; i++) {
+        Photo p = photo(shape, seed, i);
+        b.tokens += photo_tokens(shape, p), b.patches += p.h * p.w, b.supervised += p.before + p.after - 2;
+    }
+    return b;
+}
+
+/* One photograph and its text into ids, targets (room for tokens each) and pixels. */
+static Document photo_document(const Stream *s, Photo p, int32_t *ids, const Slice *slice, int64_t vocab, uint64_t seed)
+{
+    int64_t  n = photo_tokens(&s->shape, p), end = n - p.after;
+    int32_t *targets = ids + n;
+    for (int64_t i = 0; i < n; i++) {
+        ids[i] = (int32_t)(rng_uniform(seed, 6, (uint64_t)i) * (float)(vocab - 1));
+        if (is_visual(s, ids[i])) ids[i] = 0;
+        bool seen = i >= p.before && i < end;
+        targets[i] = seen || i == p.before - 1 || i + 1 == n ? -1 : (int32_t)((ids[i] * 31 + 7) % vocab);
+        if (seen) ids[i] = (int32_t)s->shape.image_token;
+    }
+    return (Document){ n, ids, targets, 1, slice };
+}
+
+Status stream_photos(Stream *s, int64_t n, int64_t vocab, uint64_t seed)
+{
+    Status st = OK;
+    stream_clear(s);
+    for (int64_t i = 0; !st && i < n; i++) {
+        Photo    p = photo(&s->shape, seed, i);
+        int64_t  pixels = p.h * p.w * s->shape.patch_dim;
+        int32_t *ids = calloc((size_t)photo_tokens(&s->shape, p) * 2, sizeof *ids);
+        float   *px = malloc((size_t)pixels * sizeof *px);
+        Slice    slice = { p.h, p.w, px };
+        if (!ids || !px) st = fail(E_FIT, "no host memory for a synthetic photograph");
+        if (!st) rng_fill_normal(px, pixels, seed, 7, (uint64_t)i << 32, 0.0f, 1.0f);
+        Document d = st ? (Document){ 0 } : photo_document(s, p, ids, &slice, vocab, seed + (uint64_t)i);
+        if (!st) st = stream_add(s, &d);
+        free(ids), free(px);
+    }
     return st;
 }

@@ -62,9 +62,14 @@ void        stream_clear(Stream *s);
 MUST Status stream_add(Stream *s, const Document *d);       /* E_FIT: a budget is full; E_DATA: it is wrong */
 
 /* Fill the budgets with documents of `doc_tokens` that are all supervised, each beginning with its share of
- * `slices` slices of grid h x w; for plans and benchmarks. */
+ * `slices` slices of grid h x w, whose own tokens predict nothing; for plans and benchmarks. */
 MUST Status stream_synthetic(Stream *s, int64_t doc_tokens, int64_t slices, int64_t h, int64_t w,
                              int64_t vocab, uint64_t seed);
+
+/* Fill the stream with n documents of one photograph, about 640 x 480 in patches of 16 and no two of the same size,
+ * and a short text that is supervised; budget: the room they take. */
+MUST Status stream_photos(Stream *s, int64_t n, int64_t vocab, uint64_t seed);
+Budget      stream_photos_budget(const StreamShape *shape, int64_t n, uint64_t seed);
 
 #ifdef __cplusplus
 }

@@ -35,9 +35,12 @@ static void lay_out(Engine *e)
     int64_t sparse = shape_sparse_layers(&e->model.shape.text);
     if (e->conf.aux_over_step && sparse)
         e->so_far = t3(&e->arena[A_OPTIM], "router", F32, sparse, 1, e->model.shape.text.E);
+    Traits traits = backend_traits(e->conf.backend);
+    e->model.head.chunk = head_chunk_rows(e->model.head.V, traits.logits);
     batch_layout(&e->batch, &e->arena[A_BATCH], &ss, &e->conf.budget);
     e->ctx = (Ctx){ .be = &e->be, .batch = &e->batch, .act = &e->arena[A_ACT], .scratch = &e->arena[A_SCRATCH],
-                    .policy = e->conf.policy, .dtype = e->conf.dtype };
+                    .policy = e->conf.policy, .dtype = e->conf.dtype,
+                    .logits = traits.narrow_logits ? e->conf.dtype : F32 };
     if (e->conf.each) e->ctx.each = t2(&e->arena[A_BATCH], "labels", F32, e->conf.budget.supervised, 1);
 }
 
@@ -97,6 +100,7 @@ Status engine_plan(EnginePlan *p, const ModelShape *s, const EngineConf *conf, c
     *p = (EnginePlan){ 0 };
     for (int i = 0; i < ARENA_N; i++) bytes[i] = BOUNDLESS;
     Status st = open_on(&e, s, conf, "meta", bytes);
+    if (!st) model_zero_grad(&e.model, &e.be);
     ledger_clear(&e.be.ledger);                          /* the step alone, not the start */
     if (!st) step_for_plan(&e, stream);
     p->ledger = e.be.ledger;
@@ -108,6 +112,22 @@ Status engine_plan(EnginePlan *p, const ModelShape *s, const EngineConf *conf, c
     return st;
 }
 
+/* A step, an evaluation and a decode with nothing behind them, so that the first real ones find algorithms,
+ * plans and workspace ready. */
+static Status prepare(Engine *e, const Stream *stream)
+{
+    const OptimConf o = { .adam = { .beta1 = 0.5f, .beta2 = 0.5f, .eps = 1.0f, .step = 1 } };
+    TRY(backend_prepare(&e->be, true));
+    if (e->conf.train) model_zero_grad(&e->model, &e->be);
+    step_for_plan(e, stream);
+    if (e->conf.train) engine_update(e, &o);
+    if (e->conf.evaluate || e->conf.decode.docs) evaluate_in(e, e->plan.eval_scratch);
+    arena_clear(&e->arena[A_ACT]);
+    arena_clear(&e->arena[A_SCRATCH]);
+    ledger_clear(&e->be.ledger);
+    return backend_prepare(&e->be, false);
+}
+
 Status engine_open(Engine *e, const ModelShape *s, const EngineConf *conf, const Stream *stream)
 {
     EnginePlan plan;
@@ -115,6 +135,7 @@ Status engine_open(Engine *e, const ModelShape *s, const EngineConf *conf, const
     TRY_CTX(engine_plan(&plan, s, conf, stream), "plan");
     Status st = open_on(e, s, conf, conf->backend, plan.bytes);
     e->plan = plan;
+    if (!st && backend_prepares(&e->be)) st = prepare(e, stream);
     if (st) engine_close(e);
     return st;
 }

@@ -76,7 +76,7 @@ Status predict_open(Predict *p, const Config *recipe)
 
 Status predict_load(Predict *p, const Budget *b, DecodeRoom room, const Log *log)
 {
-    EngineConf  conf = { .backend = "cpu", .dtype = p->source.dtype, .budget = *b, .decode = room };
+    EngineConf  conf = { .backend = backend_pick(p->recipe->device.backend), .dtype = p->source.dtype, .budget = *b, .decode = room };
     StreamShape ss = shape_stream(&p->source.shape);
     Stream      full = stream_full(&ss, b);
     policy_default(conf.policy);

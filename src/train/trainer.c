@@ -9,7 +9,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 /* Tokens of a step over those of a micro-batch. */
 static Status micro_batches(int *out, const struct cfg_train *c)
@@ -49,7 +48,7 @@ static Status engine_conf(EngineConf *e, const Trainer *t)
 {
     const Config *c = t->recipe;
     const char *aux = c->moe.aux_loss_type;
-    *e = (EngineConf){ .backend = "cpu", .dtype = t->source.dtype, .budget = t->data.budget, .train = true,
+    *e = (EngineConf){ .backend = backend_pick(c->device.backend), .dtype = t->source.dtype, .budget = t->data.budget, .train = true,
                        .evaluate = trainer_has_eval(t), .aux_coeff = (float)c->moe.aux_loss_coeff,
                        .z_coeff = (float)c->moe.z_loss_coeff };
     e->aux = !strcmp(aux, "none") ? AUX_NONE : !strcmp(aux, "sequence") ? AUX_DOCUMENT : AUX_LAYER;
@@ -67,28 +66,16 @@ static Status engine_conf(EngineConf *e, const Trainer *t)
     return OK;
 }
 
-static double memory_all(void) { return (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE); }
-
-static double memory_free(void)
-{
-    FILE *f = fopen("/proc/meminfo", "re");
-    char line[128];
-    double kib = 0;
-    while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, "MemAvailable: %lf kB", &kib) == 1) break;
-    if (f) fclose(f);
-    return kib > 0 ? kib * 1024 : memory_all();
-}
-
 /* Memory is promised freely and taken later, so a run that does not fit would be killed on the way. */
 static Status refuse_unfit(const ModelShape *s, const EngineConf *conf, const Stream *full)
 {
     static const char *const names[ARENA_N] = { "weights", "gradients", "optimizer", "batch", "activations",
                                                 "scratch" };
     EnginePlan plan;
-    double sum = 0, room = memory_free(), gib = 1 << 30;
+    double sum = 0, room, all, gib = 1 << 30;
     char parts[256] = "";
     TRY_CTX(engine_plan(&plan, s, conf, full), "plan");
+    backend_memory(conf->backend, &room, &all);
     for (int i = 0; i < ARENA_N; i++) {
         size_t at = strlen(parts);
         double bytes = (double)plan.bytes[i];
@@ -180,11 +167,12 @@ static Status count_steps(Trainer *t)
 static void open_progress(Trainer *t)
 {
     const Engine *e = &t->engine;
+    double left;
     t->progress.log = &t->log, t->progress.metrics = &t->metrics, t->progress.board = &t->board;
     t->progress.steps = t->steps, t->progress.every = t->recipe->log.logging_steps;
     t->progress.aux_coeff = t->routing.layers ? (double)e->conf.aux_coeff : 0;
     t->progress.skipped = t->guard.skipped;
-    t->progress.memory_all = memory_all();
+    backend_memory(e->conf.backend, &left, &t->progress.memory_all);
     for (int i = 0; i < ARENA_N; i++) t->progress.memory += (double)e->plan.bytes[i];
 }
 

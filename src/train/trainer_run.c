@@ -69,8 +69,8 @@ static Status learn(Trainer *t, const LoaderStep *in, StepReport *r)
     if (r->verdict == STEP_EMPTY)
         log_warn(&t->log, "step %lld: %s; it is skipped", (long long)t->step + 1, verdict_text(r->verdict));
     if (r->verdict == STEP_GOOD) update(t);
-    TRY(backend_sync(&t->engine.be));
     ledger_stop(ledger);
+    TRY(backend_sync(&t->engine.be));
     memcpy(r->part, ledger->seconds, sizeof r->part);
     r->work = ledger_work(ledger);
     t->updates += r->verdict == STEP_GOOD;
