@@ -107,7 +107,8 @@ static void recompute_changes_no_bit(void)
     small_stream(&s, &shape, conf.budget, 0, 3, 7);
     small_engine(&plain, &shape, &conf, &s);
     Losses want = small_step(&plain, 0.1f);
-    const char *words[] = { "norm", "core_attn", "qkv", "moe_act", "moe", "mlp", "vision", "full" };
+    const char *words[] = { "norm", "core_attn", "qkv", "moe_act", "moe_dispatch", "moe", "mlp", "vision_act", "vision",
+                            "full" };
     for (int i = 0; i < 8; i++) {
         Engine e;
         EngineConf c = conf;

@@ -114,6 +114,7 @@ static Status open_bench(StepBench *b)
     EngineConf  conf = { .backend = b->backend, .dtype = b->dtype, .budget = bud, .aux = AUX_LAYER, .aux_coeff = 1e-3f,
                          .train = true };
     memcpy(conf.policy, b->policy, sizeof conf.policy);
+    ss.bytes = true;
     TRY(stream_open(&b->stream, &ss, &bud));
     if (b->photos) TRY(stream_photos(&b->stream, b->photos, b->shape.text.V, 11));
     else TRY(stream_synthetic(&b->stream, b->doc, b->images, b->grid_h, b->grid_w, b->shape.text.V, 11));

@@ -106,6 +106,7 @@ Status loader_open(Loader **out, const LoaderConf *conf, const Json *state)
     REQUIRE(conf->micro > 0 && conf->ranks > 0 && conf->rank >= 0 && conf->rank < conf->ranks,
             "rank %d of %d, %d micro-batches", conf->rank, conf->ranks, conf->micro);
     l->conf = *conf;
+    l->conf.shape.bytes = true;                            /* what pictures are made of */
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->work, NULL);
     pthread_cond_init(&l->ready, NULL);

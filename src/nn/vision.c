@@ -143,9 +143,10 @@ static Tensor patches(Ctx *c, const Vision *v, VisionAct *a)
     a->cs = t2(c->act, "ROPE_TABLE", F32, P, v->D / v->H);
     op_rope_table(c->be, a->cs, c->batch->vpos, v->inv, v->axis);
     a->pixels = c->batch->pixels;
-    if (c->dtype != F32) {
+    if (a->pixels.dtype != c->dtype) {
         a->pixels = t2(c->act, "PIXELS", c->dtype, P, v->patch_dim);
-        op_copy(c->be, a->pixels, c->batch->pixels);
+        if (c->batch->pixels.dtype == U8) op_levels(c->be, a->pixels, c->batch->pixels);
+        else                              op_copy(c->be, a->pixels, c->batch->pixels);
     }
     linear_fwd(c, x, a->pixels, v->w_patch, v->b_patch, false);
     op_pos_embed_fwd(c->be, x, x, v->pos->w, c->batch->cell);

@@ -29,6 +29,7 @@ static void warm_arenas(Engine *e)
 static void lay_out(Engine *e)
 {
     StreamShape ss = shape_stream(&e->model.shape);
+    ss.bytes = e->bytes;
     model_bind(&e->model, e->conf.dtype, &e->arena[A_PARAM], &e->arena[A_GRAD], &e->arena[A_OPTIM]);
     model_constants(&e->model, &e->be);
     e->sumsq = t1(&e->arena[A_OPTIM], "norm", F64, 1);
@@ -44,10 +45,11 @@ static void lay_out(Engine *e)
     if (e->conf.each) e->ctx.each = t2(&e->arena[A_BATCH], "labels", F32, e->conf.budget.supervised, 1);
 }
 
-static Status open_on(Engine *e, const ModelShape *s, const EngineConf *conf, const char *backend, const size_t *bytes)
+static Status open_on(Engine *e, const ModelShape *s, const EngineConf *conf, const char *backend, bool levels,
+                      const size_t *bytes)
 {
     bool all_frozen[GROUP_N] = { true, true, true };
-    e->conf = *conf;
+    e->conf = *conf, e->bytes = levels;
     TRY(backend_open(&e->be, backend));
     TRY(model_open(&e->model, s, conf->train ? conf->frozen : all_frozen));
     TRY(model_act_open(&e->act, &e->model));
@@ -99,7 +101,7 @@ Status engine_plan(EnginePlan *p, const ModelShape *s, const EngineConf *conf, c
     size_t bytes[ARENA_N];
     *p = (EnginePlan){ 0 };
     for (int i = 0; i < ARENA_N; i++) bytes[i] = BOUNDLESS;
-    Status st = open_on(&e, s, conf, "meta", bytes);
+    Status st = open_on(&e, s, conf, "meta", stream->shape.bytes, bytes);
     if (!st) model_zero_grad(&e.model, &e.be);
     ledger_clear(&e.be.ledger);                          /* the step alone, not the start */
     if (!st) step_for_plan(&e, stream);
@@ -133,7 +135,7 @@ Status engine_open(Engine *e, const ModelShape *s, const EngineConf *conf, const
     EnginePlan plan;
     *e = (Engine){ 0 };
     TRY_CTX(engine_plan(&plan, s, conf, stream), "plan");
-    Status st = open_on(e, s, conf, conf->backend, plan.bytes);
+    Status st = open_on(e, s, conf, conf->backend, stream->shape.bytes, plan.bytes);
     e->plan = plan;
     if (!st && backend_prepares(&e->be)) st = prepare(e, stream);
     if (st) engine_close(e);

@@ -43,6 +43,7 @@ typedef struct Engine {
     Tensor     sumsq;                    /* (1) F64 */
     Tensor     so_far;                   /* (L, 1, E): expert counts of the step, when the loss spans it */
     EnginePlan plan;
+    bool       bytes;                    /* the pixels of its streams are 8-bit levels */
 } Engine;
 
 /* What a micro-batch counts for in its step: factors of its summed cross entropy and of its auxiliary losses,

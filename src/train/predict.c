@@ -78,6 +78,7 @@ Status predict_load(Predict *p, const Budget *b, DecodeRoom room, const Log *log
 {
     EngineConf  conf = { .backend = backend_pick(p->recipe->device.backend), .dtype = p->source.dtype, .budget = *b, .decode = room };
     StreamShape ss = shape_stream(&p->source.shape);
+    ss.bytes = true;
     Stream      full = stream_full(&ss, b);
     policy_default(conf.policy);
     TRY(engine_open(&p->e, &p->source.shape, &conf, &full));

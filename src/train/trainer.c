@@ -93,6 +93,7 @@ static Status open_engine(Trainer *t)
 {
     EngineConf conf;
     StreamShape ss = shape_stream(&t->source.shape);
+    ss.bytes = true;
     Stream full = stream_full(&ss, &t->data.budget);
     TRY(engine_conf(&conf, t));
     TRY(refuse_unfit(&t->source.shape, &conf, &full));
