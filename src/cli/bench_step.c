@@ -55,7 +55,7 @@ typedef struct StepBench {
     ModelShape  shape;
     Stream      stream;
     Engine      e;
-    int64_t     tokens, doc, images, grid_h, grid_w, photos, layers, repeats;
+    int64_t     tokens, doc, images, grid_h, grid_w, photos, layers, micro, repeats;
     DType       dtype;
     bool        json;
     double      fwd, bwd, opt;                               /* seconds of the last step */
@@ -78,17 +78,20 @@ static Status step(StepBench *b, int64_t number)
     ledger_clear(l);
     ledger_start(l);
     model_zero_grad(&b->e.model, &b->e.be);
-    engine_forward(&b->e, 1.0f / (float)b->stream.supervised);
-    TRY(engine_losses(&b->e, &b->losses));
-    double t1 = clock_now();
-    engine_backward(&b->e);
-    if (number == 2 && b->e.be.machine->state) b->e.be.machine->state(b->state, sizeof b->state);
-    TRY(backend_sync(&b->e.be));
-    double t2 = clock_now();
+    b->fwd = b->bwd = 0;
+    for (int64_t i = 0; i < b->micro; i++) {
+        engine_forward(&b->e, 1.0f / (float)(b->micro * b->stream.supervised));
+        TRY(engine_losses(&b->e, &b->losses));
+        double t1 = clock_now();
+        engine_backward(&b->e);
+        if (number == 2 && b->e.be.machine->state) b->e.be.machine->state(b->state, sizeof b->state);
+        TRY(backend_sync(&b->e.be));
+        b->fwd += t1 - t0, t0 = clock_now(), b->bwd += t0 - t1;
+    }
     engine_update(&b->e, &o);
     ledger_stop(l);
     TRY(backend_sync(&b->e.be));
-    b->fwd = t1 - t0, b->bwd = t2 - t1, b->opt = clock_now() - t2;
+    b->opt = clock_now() - t0;
     return OK;
 }
 
@@ -132,6 +135,8 @@ static double model_flops(const Ledger *l)
     for (int i = 0; i < PART_N; i++) f += l->by_part[i].flops;
     return f;
 }
+static double step_flops(const StepBench *b) { return (double)b->micro * model_flops(&b->e.plan.ledger); }
+static double step_tokens(const StepBench *b) { return (double)(b->micro * b->stream.tokens); }
 
 static double bytes_of(const Engine *e)
 {
@@ -155,9 +160,10 @@ static void print_parts(const StepBench *b, const StepTimes *t)
     static const char *const names[PART_N] = { "vision", "merger", "decoder", "head", "optimizer" };
     const Ledger *l = &b->e.plan.ledger;
     for (int i = 0; i < PART_N; i++) {
+        double f = (double)b->micro * l->by_part[i].flops;
         if (t->part[i] <= 0) continue;
-        printf("  %-9s %8.2f ms  %8.4g TFLOP", names[i], t->part[i] * 1e3, l->by_part[i].flops / 1e12);
-        if (l->by_part[i].flops > 0) printf("  mfu %.1f %%", 100 * l->by_part[i].flops / t->part[i] / t->peak);
+        printf("  %-9s %8.2f ms  %8.4g TFLOP", names[i], t->part[i] * 1e3, f / 1e12);
+        if (f > 0) printf("  mfu %.1f %%", 100 * f / t->part[i] / t->peak);
         if (i == PART_DECODER) printf("  %.2f ms a layer", t->part[i] * 1e3 / (double)b->shape.text.L);
         putchar('\n');
     }
@@ -177,16 +183,16 @@ static void print_memory(const StepBench *b)
 
 static void print_human(const StepBench *b, const StepTimes *t)
 {
-    double f = model_flops(&b->e.plan.ledger), s = whole(t);
-    printf("%s, %lld layers, on %s  %lld tokens in %lld documents, %lld supervised, %lld patches, %.3f B parameters, %s\n",
-           b->shape.family, (long long)b->shape.text.L, b->backend, (long long)b->stream.tokens,
+    double f = step_flops(b), s = whole(t);
+    printf("%s, %lld layers, on %s  %lld x %lld tokens in %lld documents, %lld supervised, %lld patches, %.3f B parameters, %s\n",
+           b->shape.family, (long long)b->shape.text.L, b->backend, (long long)b->micro, (long long)b->stream.tokens,
            (long long)b->stream.docs, (long long)b->stream.supervised, (long long)b->stream.patches,
            (double)params_count(&b->e.model.params) / 1e9, dtype_name(b->dtype));
     printf("step %.1f ms (forward %.1f, backward %.1f, norm and AdamW %.1f)  loss %.3f\n", s * 1e3, t->fwd * 1e3,
-           t->bwd * 1e3, t->opt * 1e3, b->losses.ce);
+           t->bwd * 1e3, t->opt * 1e3, b->losses.ce * (double)b->micro);
     printf("first step %.2fx, after %.1f s of start-up\n", t->first / s, b->start);
     printf("%.0f tokens/s  %.4g TFLOP a step  mfu %.1f %% of %.1f TFLOP/s (forward and backward alone %.1f %%)\n",
-           (double)b->stream.tokens / s, f / 1e12, 100 * f / s / t->peak, t->peak / 1e12,
+           step_tokens(b) / s, f / 1e12, 100 * f / s / t->peak, t->peak / 1e12,
            100 * f / (t->fwd + t->bwd) / t->peak);
     if (*b->state) printf("card in the step: %s\n", b->state);
     print_parts(b, t);
@@ -195,12 +201,12 @@ static void print_human(const StepBench *b, const StepTimes *t)
 
 static void print_json(const StepBench *b, const StepTimes *t)
 {
-    double f = model_flops(&b->e.plan.ledger);
+    double f = step_flops(b);
     Json  *o = json_pack("{s:s, s:s, s:s, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:s}", "label",
                          "benchmark-only", "backend", b->backend, "dtype", dtype_name(b->dtype), "tokens",
                          (json_int_t)b->stream.tokens, "patches", (json_int_t)b->stream.patches, "step_s", whole(t),
                          "forward_s", t->fwd, "backward_s", t->bwd, "update_s", t->opt, "first_step_s", t->first,
-                         "tokens_per_s", (double)b->stream.tokens / whole(t), "tflop", f / 1e12, "mfu",
+                         "tokens_per_s", step_tokens(b) / whole(t), "tflop", f / 1e12, "mfu",
                          f / whole(t) / t->peak, "mib", bytes_of(&b->e) / (1 << 20), "card", b->state);
     json_dumpf(o, stdout, JSON_INDENT(2));
     putchar('\n');
@@ -256,11 +262,12 @@ Status bench_step(int argc, char **argv)
 {
     StepBench b = { 0 };
     const char *model = NULL, *tokens = "2048", *doc = "512", *images = "4", *grid = "16", *repeat = "7",
-               *dtype = "f32", *layers = "0", *photos = "0", *recompute = NULL, *backend = "cpu";
+               *dtype = "f32", *layers = "0", *photos = "0", *micro = "1", *recompute = NULL, *backend = "cpu";
     const Option options[] = {
         { "--model", &model, NULL },   { "--tokens", &tokens, NULL },   { "--doc", &doc, NULL },
         { "--images", &images, NULL }, { "--grid", &grid, NULL },       { "--repeat", &repeat, NULL },
         { "--dtype", &dtype, NULL },   { "--layers", &layers, NULL },   { "--photos", &photos, NULL },
+        { "--micro", &micro, NULL },
         { "--backend", &backend, NULL }, { "--recompute", &recompute, NULL }, { "--json", NULL, &b.json }, { 0 },
     };
     TRY(options_parse(argc, argv, options, NULL, 0));
@@ -268,6 +275,7 @@ Status bench_step(int argc, char **argv)
     TRY(option_int("--doc", doc, 2, b.tokens, &b.doc));
     TRY(option_int("--images", images, 0, 1 << 20, &b.images));
     TRY(option_int("--photos", photos, 0, 1 << 20, &b.photos));
+    TRY(option_int("--micro", micro, 1, 1024, &b.micro));
     TRY(option_int("--layers", layers, 0, 4096, &b.layers));
     TRY(option_int("--repeat", repeat, 1, MOST_REPEATS - 1, &b.repeats));
     TRY(read_grid(&b, grid));

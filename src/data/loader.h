@@ -35,6 +35,7 @@ typedef struct LoaderConf {
     bool             held;               /* the share that eval.split keeps apart, not the rest */
     const char      *quarantine;         /* path of quarantine.jsonl, or NULL */
     const Log       *log;
+    void           (*pin)(void *p, size_t bytes, bool on);   /* tells a device of memory it will copy from; or NULL */
 } LoaderConf;
 
 /* Where a document of a stream comes from: id of the sample, row of the source list. */

@@ -56,6 +56,12 @@ const char *backend_pick(const char *name)
     return all > 0 ? "cuda" : "cpu";
 }
 
+void (*backend_pin(const char *name))(void *p, size_t bytes, bool on)
+{
+    const Machine *m = find(name);
+    return m ? m->pin : NULL;
+}
+
 void backend_memory(const char *name, double *left, double *all)
 {
     const Machine *m = find(name);

@@ -25,6 +25,7 @@ typedef struct Machine {
     void   (*unmap)(Backend *be, void *p, size_t bytes);
     void   (*upload)(Backend *be, Tensor dst, const void *host);    /* dense dst, same dtype */
     void   (*fetch)(Backend *be, void *host, Tensor src);     /* the one road from device to host */
+    void   (*pin)(void *p, size_t bytes, bool on);            /* host memory it will copy from often; optional */
     Status (*sync)(Backend *be);                              /* drain; hand out the sticky error */
     void   (*describe)(char *out, size_t n);                  /* the device in words, for doctor; optional */
     void   (*state)(char *out, size_t n);                     /* clocks, power and heat of now; optional */
@@ -57,6 +58,7 @@ bool        backend_prepares(const Backend *be);             /* is true */
 void        backend_upload(Backend *be, Tensor dst, const void *host);
 void        backend_fetch(Backend *be, void *host, Tensor src);          /* meta: zeros */
 const char *backend_pick(const char *name);                  /* "auto": cuda where there is a card, else cpu */
+void      (*backend_pin(const char *name))(void *p, size_t bytes, bool on);     /* NULL: it is all the same to it */
 void        backend_memory(const char *name, double *left, double *all);
 const char *backend_names(void);                             /* "cpu meta", for messages */
 

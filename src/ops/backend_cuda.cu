@@ -108,6 +108,13 @@ static void cuda_fetch(Backend *be, void *host, Tensor src)
     cuda_stick(be, cudaStreamSynchronize(s), "fetch");
 }
 
+/* Memory that cannot be pinned is copied all the same, only more slowly. */
+static void cuda_pin(void *p, size_t bytes, bool on)
+{
+    cudaError_t e = on ? cudaHostRegister(p, bytes, cudaHostRegisterDefault) : cudaHostUnregister(p);
+    if (e != cudaSuccess) cudaGetLastError();
+}
+
 void *cuda_workspace(Backend *be, size_t bytes)
 {
     Cuda *c = cuda_of(be);
@@ -224,6 +231,6 @@ static void cuda_describe(char *out, size_t n)
 
 extern "C" const Machine machine_cuda = {
     "cuda",     &cuda_ops,   false,      cuda_open, cuda_close,    cuda_map,
-    cuda_unmap, cuda_upload, cuda_fetch, cuda_sync, cuda_describe, cuda_state, cuda_memory,
+    cuda_unmap, cuda_upload, cuda_fetch, cuda_pin, cuda_sync, cuda_describe, cuda_state, cuda_memory,
     cuda_peak,  cuda_prepare, cuda_clock,
 };

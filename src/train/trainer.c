@@ -142,7 +142,8 @@ static Status open_loader(Trainer *t, const Json *state)
     t->data = (LoaderConf){ .sources = &c->data.train, .recipe = c, .tokenizer = t->source.tokenizer,
                             .shape = shape_stream(s), .patch = patches_of(c, &s->vision),
                             .budget = budget_of(c, s), .micro = micro, .ranks = 1,
-                            .quarantine = t->folder.quarantine, .log = &t->log };
+                            .quarantine = t->folder.quarantine, .log = &t->log,
+                            .pin = backend_pin(backend_pick(c->device.backend)) };
     return loader_open(&t->loader, &t->data, json_object_get(state, "loader"));
 }
 
