@@ -76,7 +76,8 @@ static Status report(DecodeBench *b)
 {
     Arena a;
     TRY(backend_arena_open(&b->e.be, &a, "bench", (size_t)300 << 20));
-    Ceiling top = bench_ceiling(&b->e.be, &a);
+    Ceiling top;
+    TRY(bench_ceiling(&top, &b->e.be, &a, F32));
     backend_arena_close(&b->e.be, &a);
     double bytes = step_bytes(b), floor = bytes / (top.gbs * 1e9);
     printf("%s  %lld parameters, %s, %lld documents of %lld tokens, %lld more each\n", b->shape.family,

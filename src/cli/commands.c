@@ -42,9 +42,11 @@ static const Command commands[] = {
       "  FROM is a model folder, TO a new one; --dtype as in FROM unless given.\n", NULL },
     { "parity",  "this build against recorded reference tensors", cmd_parity,
       "CASE [--backend NAME] [--dtype f32|bf16] [--steps N] [--recompute LABELS] [--out FILE] [--json]\n"
-      "  CASE is a folder of recorded tensors; ends with exit code 7 when one differs too much.\n", NULL },
+      "  [--tolerance KIND=ERROR,...]\n"
+      "  CASE is a folder of recorded tensors; ends with exit code 7 when one differs too much. --tolerance sets how\n"
+      "  much, by kind as the table prints them: loss=1e-5,gradients=1e-4.\n", NULL },
     { "bench",   "ops and whole steps against ceilings measured in the same run", cmd_bench,
-      "ops [--dtype f32|bf16] [--repeat N] [--json]\n"
+      "ops [--backend NAME] [--dtype f32|bf16] [--repeat N] [--json]\n"
       "       treb bench step [--model DIR|PRESET] [--layers N] [--tokens N] [--doc N] [--images N] [--grid HxW]\n"
       "                       [--photos N] [--micro N] [--backend NAME] [--dtype f32|bf16] [--recompute WORDS]\n"
       "                       [--repeat N] [--json]\n"

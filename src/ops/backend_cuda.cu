@@ -218,15 +218,18 @@ static double cuda_peak(DType dtype)
 static void cuda_describe(char *out, size_t n)
 {
     cudaDeviceProp p;
-    int driver = 0;
+    char lt[96] = "", dnn[96] = "";
+    int  driver = 0;
     if (cudaGetDeviceProperties(&p, 0) != cudaSuccess) {
         snprintf(out, n, "built in, but no card is visible");
         return;
     }
     cudaDriverGetVersion(&driver);
-    snprintf(out, n, "%s, compute %d.%d, %d multiprocessors, %.1f GiB, driver CUDA %d.%d", p.name, p.major,
+    lt_describe(lt, sizeof lt);
+    dnn_describe(dnn, sizeof dnn);
+    snprintf(out, n, "%s, compute %d.%d, %d multiprocessors, %.1f GiB, driver CUDA %d.%d; %s; %s", p.name, p.major,
              p.minor, p.multiProcessorCount, (double)p.totalGlobalMem / (1 << 30), driver / 1000,
-             driver % 1000 / 10);
+             driver % 1000 / 10, lt, dnn);
 }
 
 extern "C" const Machine machine_cuda = {
