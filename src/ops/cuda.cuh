@@ -48,6 +48,7 @@ void   lt_close(Cuda *c);
 void   lt_describe(char *out, size_t n);              /* version, algorithms kept from earlier runs; for doctor */
 Status dnn_open(Cuda *c);
 void   dnn_close(Cuda *c);
+void   dnn_describe(char *out, size_t n);              /* version, or that attention runs on our own kernels */
 
 /* LAUNCH(be, "op", kernel<T>, blocks, threads, shared bytes, arguments...). Nothing for an empty grid. A module
  * is loaded at its first use: asking for a kernel's attributes brings that forward to the preparation. */

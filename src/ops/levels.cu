@@ -3,7 +3,7 @@
 
 __device__ inline float level(uint8_t x) { return ((float)x - 127.5f) / 127.5f; }
 
-template <class T> __global__ void widen(T *y, const uint8_t *x, int64_t n, bool wide)
+template <class T> static __global__ void widen(T *y, const uint8_t *x, int64_t n, bool wide)
 {
     int64_t step = (int64_t)gridDim.x * blockDim.x * 16;
     for (int64_t i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * 16; i < n; i += step) {

@@ -3,7 +3,7 @@
 
 #include "base/rng.h"
 
-template <class T> __global__ void draw(T *y, int64_t n, uint64_t seed, uint64_t stream, float std)
+template <class T> static __global__ void draw(T *y, int64_t n, uint64_t seed, uint64_t stream, float std)
 {
     int64_t step = (int64_t)gridDim.x * blockDim.x;
     for (int64_t b = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; b * 4 < n; b += step) {
