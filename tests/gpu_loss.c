@@ -17,7 +17,8 @@ static Tensor ids_of(int64_t T, int64_t V, bool one)
 static void embedding(int64_t T, int64_t V, int64_t D, bool one)
 {
     fresh();
-    Tensor table = in2(any_float(), V, D, any_layout()), ids = ids_of(T, V, one), y = out2(any_float(), T, D, any_layout());
+    Tensor table = in2(any_float(), V, D, any_layout()), ids = ids_of(T, V, one),
+           y = out2(any_float(), T, D, any_layout());
     exact(y);
     CALL(embed_fwd, y, table, ids);
     Tensor  dy = in2(any_float(), T, D, any_layout()), dtable = add2(F32, V, D, any_layout());
@@ -61,9 +62,9 @@ static void positions_of(int64_t P, int64_t side, int64_t D)
     fresh();
     Tensor cell = cells_of(P), table = in2(any_float(), side * side, D, any_layout());
     Tensor x = in2(any_float(), P, D, any_layout()), y = out2(any_float(), P, D, any_layout());
-    if (y.dtype == BF16) times(y, 2);                                   /* rounded twice */
+    if (y.dtype == BF16) times(y, 8);                    /* rounded twice, and the larger addend may cancel */
     CALL(pos_embed_fwd, y, x, table, cell);
-    times(output(x), 2);
+    times(output(x), 8);
     CALL(pos_embed_fwd, x, x, table, cell);
     Tensor dy = in2(any_float(), P, D, any_layout()), dtable = add2(F32, side * side, D, any_layout());
     CALL(pos_embed_bwd, dtable, dy, cell);

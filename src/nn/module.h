@@ -57,9 +57,13 @@ static inline void tap(Ctx *c, const char *name, int index, Tensor t)
     if (c->tap && c->pass != REPLAY) c->tap->see(c->tap->self, name, index, t);
 }
 
-/* y = x w' + b, optionally added to what y holds. b may be NULL. */
-void linear_fwd(Ctx *c, Tensor y, Tensor x, const Param *w, const Param *b, bool add);
+/* y = x w' + b; b may be NULL. */
+void linear_fwd(Ctx *c, Tensor y, Tensor x, const Param *w, const Param *b);
+/* y = x w' + b + res. */
+void linear_residual(Ctx *c, Tensor y, Tensor x, const Param *w, const Param *b, Tensor res);
 /* dx = dy w when dx is wanted; w.g += dy' x; b.g += column sums. Frozen parameters are passed over. */
 void linear_bwd(Ctx *c, Tensor dx, Tensor dy, Tensor x, Param *w, const Param *b);
+/* The part of it that is the parameters'. */
+void linear_grads(Ctx *c, Tensor dy, Tensor x, Param *w, const Param *b);
 
 #endif
