@@ -32,7 +32,9 @@ typedef struct Views { Tensor q, k, v; } Views;
 
 static Views views(DType d, int64_t T, Heads h, bool packed)
 {
-    if (!packed) return (Views){ in3(d, T, h.q, h.width, LOOSE), in3(d, T, h.kv, h.width, LOOSE), in3(d, T, h.kv, h.width, LOOSE) };
+    if (!packed)
+        return (Views){ in3(d, T, h.q, h.width, LOOSE), in3(d, T, h.kv, h.width, LOOSE),
+                        in3(d, T, h.kv, h.width, LOOSE) };
     Tensor all = in2(d, T, (h.q + 2 * h.kv) * h.width, DENSE);
     return (Views){ t_heads(all, 0, h.q, h.width), t_heads(all, h.q * h.width, h.kv, h.width),
                     t_heads(all, (h.q + h.kv) * h.width, h.kv, h.width) };
@@ -45,7 +47,8 @@ static void backward(DType d, Views x, Tensor o, Tensor lse, Segments s, Heads h
     Tensor  dout = in3(d, T, h.q, h.width, packed ? DENSE : LOOSE), delta = out2(F32, h.q, T, DENSE);
     Tensor  outs[] = { g.q, g.k, g.v };
     for (int i = 0; i < 3; i++) {
-        for (int64_t r = 0; r < gpu_rows(outs[i]); r++) memset(gpu_row(outs[i], r), 0xff, (size_t)h.width * dtype_size(d));
+        for (int64_t r = 0; r < gpu_rows(outs[i]); r++)
+            memset(gpu_row(outs[i], r), 0xff, (size_t)h.width * dtype_size(d));
         output(outs[i]);
         within(outs[i], d == F32 ? backward32 : backward16);
         at_least(outs[i], 0.02);                                /* where all cancels: segments of one token */
@@ -99,7 +102,8 @@ static void odd_head_widths(void)
 
 static void shared_keys(void)
 {
-    static const Heads heads[] = { { 1, 1, 64 }, { 8, 1, 64 }, { 6, 3, 32 }, { 16, 4, 64 }, { 32, 4, 128 }, { 7, 7, 72 } };
+    static const Heads heads[] = { { 1, 1, 64 },  { 8, 1, 64 },   { 6, 3, 32 },
+                                   { 16, 4, 64 }, { 32, 4, 128 }, { 7, 7, 72 } };
     for (int i = 0; i < 6; i++)
         for (int d = 0; d < 2; d++) {
             Plan p = any_plan(70, true);
@@ -110,7 +114,8 @@ static void shared_keys(void)
 /* Segments of one token, of none, and of the lengths at which tiles end. */
 static void lengths_at_the_edges(void)
 {
-    Plan ones = { .n = 40, .causal = true }, edges = { { 1, 63, 64, 65, 0, 127, 128, 129, 255, 257, 1 }, 11, 0, 3, true };
+    Plan ones  = { .n = 40, .causal = true },
+         edges = { { 1, 63, 64, 65, 0, 127, 128, 129, 255, 257, 1 }, 11, 0, 3, true };
     for (int i = 0; i < 40; i++) ones.len[i] = 1;
     for (int d = 0; d < 2; d++) {
         for (int causal = 0; causal < 2; causal++) {
@@ -123,7 +128,8 @@ static void lengths_at_the_edges(void)
 
 static void nothing_to_attend(void)
 {
-    static const Plan none_at_all = { .n = 0 }, only_gap = { .n = 0, .lead = 5, .tail = 12 }, of_none = { { 0, 0 }, 2, 0, 4, true };
+    static const Plan none_at_all = { .n = 0 }, only_gap = { .n = 0, .lead = 5, .tail = 12 },
+                      of_none = { { 0, 0 }, 2, 0, 4, true };
     for (int d = 0; d < 2; d++) {
         both_ways(floats[d], &none_at_all, (Heads){ 2, 2, 64 }, true);
         both_ways(floats[d], &only_gap, (Heads){ 2, 1, 64 }, true);
@@ -173,7 +179,8 @@ static void peaked_scores(void)
         Views    x = views(floats[d], T, (Heads){ 2, 1, 64 }, true);
         Tensor   o = out3(floats[d], T, 2, 64, DENSE), lse = out2(F32, 2, T, DENSE);
         gpu_normal(x.q, 0, 12);
-        within(o, floats[d] == BF16 ? (Tolerance){ 1e-2, 1.0 / 32, 4e-2, 0 } : (Tolerance){ 5e-5, 5e-4, 5e-4, 0 });
+        within(o, floats[d] == BF16 ? (Tolerance){ 1e-2, 1.0 / 32, 4e-2, 0 }
+                                    : (Tolerance){ 5e-5, 5e-4, 5e-4, 0 });
         CALL(attention_fwd, o, lse, x.q, x.k, x.v, s, 1.0f);
     }
 }
@@ -197,7 +204,8 @@ static void over_a_cache(DType d, Heads h, bool causal, int64_t most_queries)
     }
     int64_t S = at[n] + num_below(9);
     s.kv_starts = int_list(n + 1, at), s.kv_used = int_list(n, used);
-    Tensor q = in3(d, T, h.q, h.width, DENSE), k = in3(d, S, h.kv, h.width, DENSE), v = in3(d, S, h.kv, h.width, DENSE);
+    Tensor q = in3(d, T, h.q, h.width, DENSE), k = in3(d, S, h.kv, h.width, DENSE),
+           v = in3(d, S, h.kv, h.width, DENSE);
     Tensor o = out3(d, T, h.q, h.width, DENSE), lse = out2(F32, h.q, T, DENSE);
     if (d == BF16) within(o, forward16);
     within(lse, (Tolerance){ 2e-5, 1e-4, 1e-4, 1 });

@@ -61,9 +61,10 @@ static const int modes[] = { GEMM_NT, GEMM_NN, GEMM_TN };
 static void any_size_any_share(void)
 {
     for (int i = 0; i < 90; i++) {
-        Shape x = { any_size(1, 12), any_size(1, 40), any_size(1, 90), any_size(1, 90), num_below(3) * num_below(40) };
-        product(x, (Share)(i % SHARES), modes[i / SHARES % 3] | (maybe() ? GEMM_ACC : 0), any_float(), any_float(),
-                any_layout());
+        Shape x = { any_size(1, 12), any_size(1, 40), any_size(1, 90), any_size(1, 90),
+                    num_below(3) * num_below(40) };
+        product(x, (Share)(i % SHARES), modes[i / SHARES % 3] | (maybe() ? GEMM_ACC : 0), any_float(),
+                any_float(), any_layout());
     }
 }
 
@@ -74,7 +75,8 @@ static void tails_of_tiles(void)
         for (int d = 0; d < 2; d++)
             for (int s = 0; s < SHARES; s++)
                 product((Shape){ 8, 48, 128 + 64 * num_below(3), 64 + 64 * num_below(3), 64 }, (Share)s,
-                        modes[m] | (maybe() ? GEMM_ACC : 0), floats[d], maybe() ? floats[d] : F32, maybe() ? DENSE : STRIDED);
+                        modes[m] | (maybe() ? GEMM_ACC : 0), floats[d], maybe() ? floats[d] : F32,
+                        maybe() ? DENSE : STRIDED);
 }
 
 /* Multiples of 8 that are none of the tile. */
@@ -103,8 +105,9 @@ static void nothing_to_do(void)
     for (int m = 0; m < 3; m++) {
         for (int acc = 0; acc <= GEMM_ACC; acc += GEMM_ACC) {
             for (int d = 0; d < 2; d++) {
-                product((Shape){ 4, 0, 64, 64, 0 }, EVEN, modes[m] | acc, floats[d], F32, DENSE);     /* no rows at all */
-                product((Shape){ 4, 0, 64, 72, 33 }, EVEN, modes[m] | acc, floats[d], floats[d], DENSE);  /* none in use */
+                /* no rows at all; rows, but none in use */
+                product((Shape){ 4, 0, 64, 64, 0 }, EVEN, modes[m] | acc, floats[d], F32, DENSE);
+                product((Shape){ 4, 0, 64, 72, 33 }, EVEN, modes[m] | acc, floats[d], floats[d], DENSE);
                 product((Shape){ 1, 5, 3, 7, 2 }, EVEN, modes[m] | acc, floats[d], floats[d], LOOSE);
             }
         }

@@ -1,5 +1,5 @@
-/* Routing on the card against the CPU: the choice of experts, its statistics and losses, rows to expert order and
- * back. Choices, indices and moved rows are equal to the bit. */
+/* Routing on the card against the CPU: the choice of experts, its statistics and losses, rows to expert order
+ * and back. Choices, indices and moved rows are equal to the bit. */
 #include "gpulab.h"
 
 /* Logits with ties, so that the rule for equals is seen at work. */
@@ -8,7 +8,8 @@ static Tensor logits_of(int64_t T, int64_t E, Layout l)
     Tensor z = in2(F32, T, E, l);
     bool   ties = maybe();
     for (int64_t t = 0; ties && t < T; t++)
-        for (int64_t e = 0; e < E; e++) ((float *)gpu_row(z, t))[e] = rintf(((float *)gpu_row(z, t))[e] * 2) / 2;
+        for (int64_t e = 0; e < E; e++)
+            ((float *)gpu_row(z, t))[e] = rintf(((float *)gpu_row(z, t))[e] * 2) / 2;
     return z;
 }
 
@@ -28,8 +29,9 @@ static void damage(Tensor z)
 }
 
 typedef struct Sizes { int64_t T, E, K; } Sizes;
-static const Sizes sizes[] = { { 0, 8, 2 }, { 1, 1, 1 }, { 5, 3, 3 }, { 67, 5, 2 }, { 33, 17, 4 }, { 129, 64, 6 }, { 70, 128, 8 },
-                               { 31, 160, 6 }, { 9, 257, 16 }, { 4, 512, 10 }, { 4096, 128, 8 }, { 2000, 60, 4 } };
+static const Sizes sizes[] = { { 0, 8, 2 },    { 1, 1, 1 },    { 5, 3, 3 },      { 67, 5, 2 },
+                               { 33, 17, 4 },  { 129, 64, 6 }, { 70, 128, 8 },   { 31, 160, 6 },
+                               { 9, 257, 16 }, { 4, 512, 10 }, { 4096, 128, 8 }, { 2000, 60, 4 } };
 enum { SIZES = sizeof sizes / sizeof *sizes };
 
 typedef struct Routed { Tensor logits, idx, weight, lse; } Routed;
@@ -78,7 +80,8 @@ static void statistics(void)
         for (int k = 0; k < 4; k++) {
             int64_t T = sizes[i].T, E = sizes[i].E, G = any_size(1, 6), L = any_size(1, 3);
             fresh();
-            Tensor count = in3(F32, L, G, E, DENSE), prob = in3(F32, L, G, E, DENSE), zsum = in2(F32, 1, L, DENSE);
+            Tensor count = in3(F32, L, G, E, DENSE), prob = in3(F32, L, G, E, DENSE),
+                   zsum = in2(F32, 1, L, DENSE);
             for (int64_t l = 0; l < L; l++) {
                 Routed r = route(sizes[i], true, false);
                 Tensor group = int_below(T, -1, G);
@@ -86,9 +89,10 @@ static void statistics(void)
                 exact(c);
                 CALL(router_stats, c, p, z, r.logits, r.lse, r.idx, group);
             }
-            Tensor out = out2(F32, 1, 3, DENSE), len = int_below(G, 0, 40), coef = num_below(4) ? out3(F32, L, G, E, DENSE) : none;
+            Tensor out = out2(F32, 1, 3, DENSE), len = int_below(G, 0, 40),
+                   coef = num_below(4) ? out3(F32, L, G, E, DENSE) : none;
             int64_t K = sizes[i].K;
-            len.dtype = F32;                                            /* tokens per group; an empty one now and then */
+            len.dtype = F32; /* tokens per group; an empty one now and then */
             for (int64_t g = 0; g < G; g++) ((float *)len.data)[g] = (float)((int32_t *)len.data)[g];
             zsum = t_as2(zsum, L, 1);
             CALL(aux_loss, out, coef, count, prob, zsum, len, forms[k], K, 0.01f);
@@ -149,7 +153,8 @@ static void to_experts_and_back(Sizes s, Way way, DType d, int64_t D)
     CALL(combine, z, y, o.rows, res);
     exact(output(z));
     CALL(combine, z, y, o.rows, z);                                     /* over the residual */
-    Tensor flat = t_as2(o.rows, s.T * s.K, 1), gate = in2(F32, s.T * s.K, 1, DENSE), moved = out2(F32, s.T * s.K, 1, DENSE);
+    Tensor flat = t_as2(o.rows, s.T * s.K, 1), gate = in2(F32, s.T * s.K, 1, DENSE),
+           moved = out2(F32, s.T * s.K, 1, DENSE);
     exact(moved);
     CALL(gather_rows, moved, gate, o.src, 1);                           /* a column of gates there */
     Tensor home = add2(F32, s.T * s.K, 1, DENSE);

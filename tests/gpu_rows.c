@@ -4,8 +4,9 @@
 
 /* Odd widths and those that a vector path takes; rows few and many. */
 typedef struct Size { int64_t T, D; } Size;
-static const Size sizes[] = { { 0, 64 }, { 1, 5 }, { 3, 17 }, { 70, 8 }, { 33, 100 }, { 129, 257 }, { 65, 1152 },
-                              { 40, 2048 }, { 9, 2100 }, { 5, 4304 }, { 3, 9000 }, { 4096, 128 }, { 1000, 2048 } };
+static const Size sizes[] = { { 0, 64 },    { 1, 5 },      { 3, 17 },     { 70, 8 },   { 33, 100 },
+                              { 129, 257 }, { 65, 1152 },  { 40, 2048 },  { 9, 2100 }, { 5, 4304 },
+                              { 3, 9000 },  { 4096, 128 }, { 1000, 2048 } };
 enum { SIZES = sizeof sizes / sizeof *sizes };
 
 /* The large ones are for the paths they take, not for every mixture of types. */
@@ -103,7 +104,8 @@ static void levels_of_pictures(void)
         for (int d = 0; d < 2; d++) {
             fresh();
             Tensor x = gpu_new(U8, 2, (int64_t[]){ sizes[i].T, sizes[i].D }, DENSE, 0);
-            for (int64_t k = 0; k < t_count(x); k++) ((uint8_t *)x.data)[k] = (uint8_t)rng_u32(num_.seed, 99, (uint64_t)k);
+            for (int64_t k = 0; k < t_count(x); k++)
+                ((uint8_t *)x.data)[k] = (uint8_t)rng_u32(num_.seed, 99, (uint64_t)k);
             Tensor y = out2(floats[d], sizes[i].T, sizes[i].D, DENSE);
             times(y, 0.1);                                              /* 256 values, each rounded once */
             CALL(levels, y, x);
@@ -115,14 +117,17 @@ static void root_mean_square(Size s, Layout l)
     int64_t T = s.T, D = s.D;
     bool    res = maybe();
     fresh();
-    Tensor x = in2(any_float(), T, D, l), add = res ? in2(any_float(), T, D, l) : none, w = in_weight(any_float(), D);
+    Tensor x = in2(any_float(), T, D, l), add = res ? in2(any_float(), T, D, l) : none,
+           w = in_weight(any_float(), D);
     Tensor y = out2(any_float(), T, D, any_layout()), rstd = out2(F32, T, 1, DENSE);
     Tensor sum = res ? out2(any_float(), T, D, any_layout()) : none;
     if (y.dtype == BF16) times(y, 2);                                   /* rounded twice */
     CALL(rmsnorm_fwd, y, rstd, sum, x, add, w, 1e-6f);
-    Tensor u = res ? sum : x, dy = in2(any_float(), T, D, any_layout()), dres = maybe() ? in2(any_float(), T, D, l) : none;
+    Tensor u = res ? sum : x, dy = in2(any_float(), T, D, any_layout()),
+           dres = maybe() ? in2(any_float(), T, D, l) : none;
     bool   want_dx = num_below(4), want_dw = !want_dx || num_below(4);
-    Tensor dx = want_dx ? out2(any_float(), T, D, any_layout()) : none, dw = want_dw ? add2(F32, 1, D, DENSE) : none;
+    Tensor dx = want_dx ? out2(any_float(), T, D, any_layout()) : none,
+           dw = want_dw ? add2(F32, 1, D, DENSE) : none;
     if (want_dx) at_least(dx, 1);
     if (want_dw) at_least(dw, sqrt((double)T));
     CALL(rmsnorm_bwd, dx, dw, dy, u, w, rstd, dres);
@@ -163,7 +168,8 @@ static void layer_norm(Size s, Layout l)
 {
     int64_t T = s.T, D = s.D;
     fresh();
-    Tensor x = gpu_normal(in2(any_float(), T, D, l), 3, 1), w = in_weight(any_float(), D), b = in2(any_float(), 1, D, DENSE);
+    Tensor x = gpu_normal(in2(any_float(), T, D, l), 3, 1), w = in_weight(any_float(), D),
+           b = in2(any_float(), 1, D, DENSE);
     Tensor y = out2(any_float(), T, D, any_layout()), stat = out2(F32, T, 2, DENSE);
     at_least(y, 1);
     CALL(layernorm_fwd, y, stat, x, w, b, 1e-6f);
@@ -171,7 +177,7 @@ static void layer_norm(Size s, Layout l)
     bool   want_dx = num_below(4), want_dw = num_below(4), want_db = !want_dx || num_below(4);
     Tensor dx = want_dx ? out2(any_float(), T, D, any_layout()) : none;
     Tensor dw = want_dw ? add2(F32, 1, D, DENSE) : none, db = want_db ? add2(F32, 1, D, DENSE) : none;
-    if (want_dx) at_least(dx, D < 32 ? 10 : 1);                         /* a short row may have a large 1 / deviation */
+    if (want_dx) at_least(dx, D < 32 ? 10 : 1); /* a short row may have a large 1 / deviation */
     if (want_dw) at_least(dw, sqrt((double)T));
     if (want_db) at_least(db, sqrt((double)T));
     CALL(layernorm_bwd, dx, dw, db, dy, x, w, stat, dres);
@@ -190,10 +196,12 @@ static void layernorm_in_place(void)
         DType   d = floats[k & 1];
         Layout  l = any_layout();
         fresh();
-        Tensor x = output(in2(d, T, D, l)), w = in_weight(d, D), b = in2(d, 1, D, DENSE), stat = out2(F32, T, 2, DENSE);
+        Tensor x = output(in2(d, T, D, l)), w = in_weight(d, D), b = in2(d, 1, D, DENSE),
+               stat = out2(F32, T, 2, DENSE);
         CALL(layernorm_fwd, x, stat, x, w, b, 1e-6f);
         gpu_normal(x, 0, 1);
-        Tensor dy = output(in2(d, T, D, l)), dres = in2(d, T, D, l), dw = add2(F32, 1, D, DENSE), db = add2(F32, 1, D, DENSE);
+        Tensor dy = output(in2(d, T, D, l)), dres = in2(d, T, D, l), dw = add2(F32, 1, D, DENSE),
+               db = add2(F32, 1, D, DENSE);
         at_least(dy, 1), at_least(dw, sqrt((double)T)), at_least(db, sqrt((double)T));
         CALL(layernorm_bwd, dy, dw, db, dy, x, w, stat, dres);
         output(dres), at_least(dres, 1);
@@ -285,7 +293,8 @@ static void swiglu(void)
             int64_t R = sizes[i].T, F = sizes[i].D;
             bool    gated = k & 1;
             fresh();
-            Tensor gu = gpu_normal(in2(any_float(), R, 2 * F, any_layout()), 0, 2), gate = gated ? in2(F32, R, 1, DENSE) : none;
+            Tensor gu   = gpu_normal(in2(any_float(), R, 2 * F, any_layout()), 0, 2),
+                   gate = gated ? in2(F32, R, 1, DENSE) : none;
             Tensor h = out2(any_float(), R, F, any_layout());
             CALL(swiglu_fwd, h, gu, gate);
             Tensor dh = in2(any_float(), R, F, any_layout()), dgu = out2(any_float(), R, 2 * F, any_layout());

@@ -1,11 +1,12 @@
-/* tests/gpulab.h -- every op on the card against the CPU: fresh inputs, poisoned outputs, twice for equal bits.
+/* tests/gpulab.h -- every op on the card against the CPU: fresh inputs, poisoned outputs, equal bits twice.
  *
- * Tensors are made in numlab's arena of host memory; the card has an arena of the same size, and a tensor's twin
- * lies at the same offset. CALL(op, arguments...) brings the whole arena over, runs the op on both, fetches the
- * whole arena and looks at every byte of it: outputs agree within their tolerance, an output that the CPU left
- * poisoned is still poisoned, and whatever is not an output (inputs, gaps between rows, the guards between
- * tensors) is as it was. The op then runs again from the same memory and must give the same bits; in between it
- * is prepared, which must write nothing. CALL evaluates its arguments several times: make tensors before it.
+ * Tensors are made in numlab's arena of host memory; the card has an arena of the same size, and a tensor's
+ * twin lies at the same offset. CALL(op, arguments...) brings the whole arena over, runs the op on both,
+ * fetches the whole arena and looks at every byte of it: outputs agree within their tolerance, an output that
+ * the CPU left poisoned is still poisoned, and whatever is not an output (inputs, gaps between rows, the
+ * guards between tensors) is as it was. The op then runs again from the same memory and must give the same
+ * bits; in between it is prepared, which must write nothing. CALL evaluates its arguments several times: make
+ * tensors before it.
  *
  * TREB_GPU_BACKEND=cpu takes a second CPU for the card, which tests the tests. Without a card all is skipped. */
 #ifndef TESTS_GPULAB_H
@@ -18,7 +19,7 @@
 /* How rows lie: without gaps, on 16-byte borders with gaps, or one element off every border. */
 typedef enum { DENSE, STRIDED, LOOSE, LAYOUTS } Layout;
 
-/* |a - b| <= norm |b| over the tensor; each element within each |b| + more rms(b), rms being at least `least`. */
+/* |a - b| <= norm |b| over the tensor; each element within each |b| + more rms(b), rms no less than `least`. */
 typedef struct Tolerance { double norm, each, more, least; } Tolerance;
 typedef struct Output { Tensor t; Tolerance tol; } Output;
 
@@ -68,7 +69,8 @@ static inline Tensor gpu_normal(Tensor t, float mean, float deviation)
         for (int64_t c = 0; c < W; c += 256) {
             int64_t n = W - c < 256 ? W - c : 256;
             rng_fill_normal(some, n, num_.seed, stream, (uint64_t)(r * W + c), mean, deviation);
-            dtype_convert(gpu_row(t, r) + c * (int64_t)dtype_size((DType)t.dtype), (DType)t.dtype, some, F32, n);
+            dtype_convert(gpu_row(t, r) + c * (int64_t)dtype_size((DType)t.dtype), (DType)t.dtype, some, F32,
+                          n);
         }
     }
     return t;
@@ -85,7 +87,10 @@ static inline Tensor in3(DType d, int64_t n0, int64_t n1, int64_t n2, Layout l)
 static inline Tensor in_weight(DType d, int64_t n) { return gpu_normal(in2(d, 1, n, DENSE), 1, 0.3f); }
 
 /* Indices; a poisoned one must not look like -1, which means something. */
-static inline Tensor int2(int64_t n0, int64_t n1) { return gpu_new(I32, 2, (int64_t[]){ n0, n1 }, DENSE, 0x5a); }
+static inline Tensor int2(int64_t n0, int64_t n1)
+{
+    return gpu_new(I32, 2, (int64_t[]){ n0, n1 }, DENSE, 0x5a);
+}
 static inline Tensor int1(int64_t n)              { return gpu_new(I32, 1, &n, DENSE, 0x5a); }
 static inline Tensor int_list(int64_t n, const int32_t *v)
 {
@@ -98,7 +103,8 @@ static inline Tensor int_below(int64_t n, int64_t lo, int64_t hi)       /* each 
     Tensor   t = int1(n);
     uint64_t stream = num_.draws++;
     for (int64_t i = 0; i < n; i++)
-        ((int32_t *)t.data)[i] = (int32_t)(lo + (int64_t)rng_below(num_.seed, stream, (uint64_t)i, (uint64_t)(hi - lo)));
+        ((int32_t *)t.data)[i] =
+            (int32_t)(lo + (int64_t)rng_below(num_.seed, stream, (uint64_t)i, (uint64_t)(hi - lo)));
     return t;
 }
 
@@ -108,7 +114,8 @@ static inline Tensor output(Tensor t)
     static const Tolerance f32 = { 1e-5, 1e-4, 5e-5, 0 }, bf16 = { 4e-3, 1.0 / 120, 2e-3, 0 },
                            f64 = { 1e-5, 1e-5, 0, 0 }, whole = { 0 };
     REQUIRE(gpu_.outs < OUTPUTS, "too many outputs");
-    gpu_.out[gpu_.outs++] = (Output){ t, t.dtype == F32 ? f32 : t.dtype == BF16 ? bf16 : t.dtype == F64 ? f64 : whole };
+    const Tolerance *tol = t.dtype == F32 ? &f32 : t.dtype == BF16 ? &bf16 : t.dtype == F64 ? &f64 : &whole;
+    gpu_.out[gpu_.outs++] = (Output){ t, *tol };
     return t;
 }
 static inline Tensor out2(DType d, int64_t n0, int64_t n1, Layout l)
@@ -119,7 +126,7 @@ static inline Tensor out3(DType d, int64_t n0, int64_t n1, int64_t n2, Layout l)
 {
     return output(gpu_new(d, 3, (int64_t[]){ n0, n1, n2 }, l, 0xff));
 }
-static inline Tensor add2(DType d, int64_t n0, int64_t n1, Layout l)    /* an output that holds something already */
+static inline Tensor add2(DType d, int64_t n0, int64_t n1, Layout l)    /* holds something already */
 {
     return output(in2(d, n0, n1, l));
 }
@@ -140,7 +147,7 @@ static inline Tolerance *gpu_tolerance(Tensor t)
 }
 static inline void exact(Tensor t)                          { *gpu_tolerance(t) = (Tolerance){ 0 }; }
 static inline void within(Tensor t, Tolerance tol)          { *gpu_tolerance(t) = tol; }
-static inline void scratch(Tensor t)                        { gpu_tolerance(t)->norm = -1; }    /* not looked at */
+static inline void scratch(Tensor t) { gpu_tolerance(t)->norm = -1; } /* not looked at */
 static inline void at_least(Tensor t, double rms)           { gpu_tolerance(t)->least = rms; }
 static inline void times(Tensor t, double factor)
 {
@@ -157,7 +164,8 @@ static inline Tensor card_tensor(Tensor t)
 }
 static inline Segments card_segments(Segments s)
 {
-    s.starts = card_tensor(s.starts), s.kv_starts = card_tensor(s.kv_starts), s.kv_used = card_tensor(s.kv_used);
+    s.starts = card_tensor(s.starts), s.kv_starts = card_tensor(s.kv_starts),
+    s.kv_used = card_tensor(s.kv_used);
     return s;
 }
 static inline float    card_float(float x)       { return x; }
@@ -182,8 +190,9 @@ static inline int say_tensor(Tensor t)
 }
 static inline int say_segments(Segments s)
 {
-    return say(" %s %lld segments of %lld at most%s", s.causal ? "causal" : "full", (long long)s.n, (long long)s.longest,
-               t_has(s.kv_starts) ? " over a cache" : ""), 0;
+    return say(" %s %lld segments of %lld at most%s", s.causal ? "causal" : "full", (long long)s.n,
+               (long long)s.longest, t_has(s.kv_starts) ? " over a cache" : ""),
+           0;
 }
 static inline int say_adamw(AdamW h)    { return say(" step %lld", (long long)h.step), 0; }
 static inline int say_float(float x)    { return say(" %g", (double)x), 0; }
@@ -205,7 +214,8 @@ static inline int say_long(int64_t x)   { return say(" %lld", (long long)x), 0; 
 #define MAP12(f, a, ...) f(a), MAP11(f, __VA_ARGS__)
 #define MAP13(f, a, ...) f(a), MAP12(f, __VA_ARGS__)
 #define NTH_(a, b, c, d, e, f, g, h, i, j, k, l, m, n, ...) n
-#define MAP(f, ...) NTH_(__VA_ARGS__, MAP13, MAP12, MAP11, MAP10, MAP9, MAP8, MAP7, MAP6, MAP5, MAP4, MAP3, MAP2, MAP1)(f, __VA_ARGS__)
+#define MAP(f, ...) NTH_(__VA_ARGS__, MAP13, MAP12, MAP11, MAP10, MAP9, MAP8, MAP7, MAP6, MAP5, MAP4, MAP3,       \
+                         MAP2, MAP1)(f, __VA_ARGS__)
 
 /* ---- the call ---- */
 
@@ -297,7 +307,7 @@ static inline bool gpu_element(Output o, const char *want, const char *got, doub
     double a = gpu_value(got, d), b = gpu_value(want, d);
     if (gpu_poisoned(want, d) || gpu_poisoned(got, d)) return !memcmp(want, got, dtype_size(d));
     if (a == b || (isnan(a) && isnan(b))) return true;
-    return fabs(a - b) <= o.tol.each * fabs(b) + o.tol.more * rms;              /* false where one is not finite */
+    return fabs(a - b) <= o.tol.each * fabs(b) + o.tol.more * rms; /* false where one is not finite */
 }
 
 /* Tells the first element that is out. */
@@ -310,9 +320,9 @@ static inline bool gpu_elements(Output o, double rms)
         if (!memcmp(want, got, width * w)) continue;
         for (size_t c = 0; c < width; c++, want += w, got += w) {
             if (gpu_element(o, want, got, rms)) continue;
-            gpu_fail("output %s at row %lld, column %zu: %.9g%s, on the CPU %.9g%s (rms %.3g)", t_fmt(o.t), (long long)r, c,
-                     gpu_value(got, d), gpu_poisoned(got, d) ? ", never written" : "", gpu_value(want, d),
-                     gpu_poisoned(want, d) ? ", not to be written" : "", rms);
+            gpu_fail("output %s at row %lld, column %zu: %.9g%s, on the CPU %.9g%s (rms %.3g)", t_fmt(o.t),
+                     (long long)r, c, gpu_value(got, d), gpu_poisoned(got, d) ? ", never written" : "",
+                     gpu_value(want, d), gpu_poisoned(want, d) ? ", not to be written" : "", rms);
             return false;
         }
     }
@@ -323,7 +333,8 @@ static inline void gpu_compare(Output o)
 {
     if (o.tol.norm < 0) return;
     Norms  n = gpu_norms(o.t);
-    double root = sqrt(fmax(n.count, 1)), rms = fmax(sqrt(n.size) / root, o.tol.least), diff = sqrt(n.diff) / root;
+    double root = sqrt(fmax(n.count, 1)), rms = fmax(sqrt(n.size) / root, o.tol.least),
+           diff = sqrt(n.diff) / root;
     if (gpu_elements(o, rms) && !(diff <= o.tol.norm * rms))
         gpu_fail("output %s: relative error %.3g > %.3g", t_fmt(o.t), diff / rms, o.tol.norm);
 }
@@ -348,7 +359,8 @@ static inline void gpu_untouched(const char *who, char *memory)
 
 static inline void gpu_end(void)
 {
-    REQUIRE(gpu_.used == num_.a.used, "a tensor was made in the arguments of CALL, which are evaluated more than once");
+    REQUIRE(gpu_.used == num_.a.used,
+            "a tensor was made in the arguments of CALL, which are evaluated more than once");
     if (memcmp(gpu_.first, gpu_.again, gpu_.used)) {
         size_t at = 0;
         while (gpu_.first[at] == gpu_.again[at]) at++;

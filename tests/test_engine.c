@@ -83,7 +83,7 @@ static void step_allocates_nothing(void)
     Watch w = { .routing = &routing };
     for (int i = 0; i < 3; i++) {                            /* the first step warms OpenMP up */
         if (i == 1) before = allocations;
-        EXPECT_OK(engine_accumulate(&e, micro, 2, &sums, &w));
+        EXPECT_OK(engine_accumulate(&e, micro, 2, &sums, &w, NULL));
         engine_norm(&e);
         EXPECT_OK(engine_grad_norm(&e, &norm));
         engine_apply(&e, &o);

@@ -281,6 +281,15 @@ Status loader_next(Loader *l, LoaderStep *out)
     return show(l, s, out), OK;
 }
 
+const Stream *loader_peek(Loader *l)
+{
+    pthread_mutex_lock(&l->lock);
+    const Step *s = &l->step[l->handed % STEPS];
+    bool made = !l->status && s->state != STEP_END && l->planned > l->handed && step_is_ready(l, s) && !s->status;
+    pthread_mutex_unlock(&l->lock);
+    return made ? &s->slot[0].stream : NULL;
+}
+
 Status loader_state(Loader *l, Json **out)
 {
     *out = json_pack("{si sI sI sI sI sO}", "version", STATE_VERSION, "seed",

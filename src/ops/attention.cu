@@ -1,7 +1,7 @@
 /* ops/attention.cu -- attention on the card: who computes it, and what both ways share.
  *
- * bf16 that cuDNN takes goes there (attention_cudnn.cu), all else, and all on a machine without cuDNN, through our
- * own kernels (attention_plain.cu). Here: rows outside the segments, and delta. */
+ * bf16 that cuDNN takes goes there (attention_cudnn.cu), all else, and all on a machine without cuDNN,
+ * through our own kernels (attention_plain.cu). Here: rows outside the segments, and delta. */
 #include "ops/attention_cuda.h"
 
 /* Rows before starts[0] and from starts[n] on. */
@@ -32,7 +32,8 @@ __global__ static void zero_rows_kernel(Outputs out, Outside s)
 __global__ static void zero_stat_kernel(float *stat, int64_t row, int H, Outside s)
 {
     int64_t count = outside_count(s);
-    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < count * H; i += (int64_t)gridDim.x * blockDim.x)
+    int64_t step = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < count * H; i += step)
         stat[i / count * row + outside_row(s, i % count)] = 0.0f;
 }
 
@@ -71,25 +72,26 @@ static void delta_rows(Backend *be, Tensor delta, Tensor dout, Tensor o)
 {
     int64_t T = o.n[0], H = o.n[1];
     BY_DTYPE(dout.dtype, D, BY_DTYPE(o.dtype, O,
-        LAUNCH(be, "attention_bwd", (delta_kernel<D, O>), ceil_div(T * H, 8), 256, 0, (float *)delta.data, delta.s[0],
-               (const D *)dout.data, (const O *)o.data, dout.s[0], dout.s[1], o.s[0], o.s[1], T, (int)H,
-               (int)o.n[2])));
+        LAUNCH(be, "attention_bwd", (delta_kernel<D, O>), ceil_div(T * H, 8), 256, 0, (float *)delta.data,
+               delta.s[0], (const D *)dout.data, (const O *)o.data, dout.s[0], dout.s[1], o.s[0], o.s[1], T,
+               (int)H, (int)o.n[2])));
 }
 
-void cuda_attention_fwd(Backend *be, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Segments seg, float scale)
+void cuda_attention_fwd(Backend *be, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Segments seg,
+                        float scale)
 {
     Attn    x = {};
     int64_t T = q.n[0], H = q.n[1];
     x.q = q, x.k = k, x.v = v, x.o = o, x.lse = lse, x.seg = seg, x.scale = scale;
     if (!T || !H) return;
     zero_rows(be, "attention_fwd", &o, 1, seg);
-    LAUNCH(be, "attention_fwd", zero_stat_kernel, cuda_blocks(be, T * H, 256, 1), 256, 0, (float *)lse.data, lse.s[0],
-           (int)H, outside(seg, T));
+    LAUNCH(be, "attention_fwd", zero_stat_kernel, cuda_blocks(be, T * H, 256, 1), 256, 0, (float *)lse.data,
+           lse.s[0], (int)H, outside(seg, T));
     if (seg.n && !dnn_fwd(be, &x)) plain_fwd(be, &x);
 }
 
-void cuda_attention_bwd(Backend *be, Tensor dq, Tensor dk, Tensor dv, Tensor delta, Tensor dout, Tensor o, Tensor lse,
-                        Tensor q, Tensor k, Tensor v, Segments seg, float scale)
+void cuda_attention_bwd(Backend *be, Tensor dq, Tensor dk, Tensor dv, Tensor delta, Tensor dout, Tensor o,
+                        Tensor lse, Tensor q, Tensor k, Tensor v, Segments seg, float scale)
 {
     Attn x = { q, k, v, o, lse, dq, dk, dv, delta, dout, seg, scale };
     const Tensor outs[] = { dq, dk, dv };

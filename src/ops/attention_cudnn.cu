@@ -1,21 +1,23 @@
-/* ops/attention_cudnn.cu -- attention of bf16 streams through cuDNN, where it is installed: plans, bindings, layouts.
+/* ops/attention_cudnn.cu -- attention of bf16 streams through cuDNN, where it is installed: plans, bindings,
+ * layouts.
  *
- * Taken: bf16 throughout, heads of a multiple of 8 up to 256 wide, rows on 16 bytes, keys in the stream itself,
- * fewer than 2^31 elements a tensor. The segments are cuDNN's batch: up to B sequences of up to S rows a run, each
- * with its length and the offset of its first element. Both are data on the card, so a plan serves every batch; the
- * missing sequences have length 0. S is rounded up to 2^i or 3 2^i, B to a power of two; more segments than B are
- * several runs. Building a plan takes 0.05 s, of the kind that repeats its bits 0.7 s, and happens at the first
- * batch that needs it. Where all segments have one length and fill the stream (as the host sees from the number of
- * pairs), the batch is a dense tensor and nothing is masked: the fastest kind, called even.
+ * Taken: bf16 throughout, heads of a multiple of 8 up to 256 wide, rows on 16 bytes, keys in the stream
+ * itself, fewer than 2^31 elements a tensor. The segments are cuDNN's batch: up to B sequences of up to S
+ * rows a run, each with its length and the offset of its first element. Both are data on the card, so a plan
+ * serves every batch; the missing sequences have length 0. S is rounded up to 2^i or 3 2^i, B to a power of
+ * two; more segments than B are several runs. Building a plan takes 0.05 s, of the kind that repeats its bits
+ * 0.7 s, and happens at the first batch that needs it. Where all segments have one length and fill the stream
+ * (as the host sees from the number of pairs), the batch is a dense tensor and nothing is masked: the fastest
+ * kind, called even.
  *
- * With shared key heads cuDNN sums full heads of dk and dv. The ragged kinds lay all sums like the gradients (full
- * heads: like dk and dv with H heads), so that these must be dense: others pass through a dense copy. Versions before
- * 9.19 take a gradient's offsets from the tensor it belongs to: there both must lie alike.
+ * With shared key heads cuDNN sums full heads of dk and dv. The ragged kinds lay all sums like the gradients
+ * (full heads: like dk and dv with H heads), so that these must be dense: others pass through a dense copy.
+ * Versions before 9.19 take a gradient's offsets from the tensor it belongs to: there both must lie alike.
  *
- * Backward comes in two kinds. One writes dq from a matrix dP of 2 H S S bytes a sequence: equal bits each time. The
- * other adds into dq in the order in which blocks arrive: THE LAST BITS OF dq MAY DIFFER FROM RUN TO RUN. The first
- * is taken as long as dP of one sequence is within MATRIX bytes (32 heads: segments up to 4096 rows), with as many
- * sequences a run as that allows; beyond that the second is. */
+ * Backward comes in two kinds. One writes dq from a matrix dP of 2 H S S bytes a sequence: equal bits each
+ * time. The other adds into dq in the order in which blocks arrive: THE LAST BITS OF dq MAY DIFFER FROM RUN
+ * TO RUN. The first is taken as long as dP of one sequence is within MATRIX bytes (32 heads: segments up to
+ * 4096 rows), with as many sequences a run as that allows; beyond that the second is. */
 #include "ops/attention_cuda.h"
 
 #include <math.h>
@@ -27,271 +29,6 @@
 #include "ops/attention_cudnn.h"
 
 static const int64_t MATRIX = (int64_t)2 << 30;
-
-enum { N_Q, N_K, N_V, N_O, N_DOUT, N_DQ, N_DK, N_DV, N_STAT, N_RAGGED };
-
-/* Ids of what has memory: ragged tensors, the offsets of each, then the others. */
-enum {
-    U_TENSOR = 1, U_OFFSET = 20, U_LEN_Q = 40, U_LEN_K, U_SCALE, U_LOW1, U_LOW2, U_ONE, U_DELTA, U_DQ_SUM, U_DK_FULL,
-    U_DV_FULL, U_INNER = 100
-};
-
-typedef struct Layout { int64_t row, head; } Layout;         /* strides of one ragged tensor */
-
-typedef struct Key {
-    int64_t H, G, C, causal, backward;
-    int64_t even;                                            /* no masks, no offsets: sequences of S rows */
-    int64_t flat;                                            /* sums laid like the streams, not (B, H, S, C) */
-    int64_t repeats;                                         /* backward: equal bits each time */
-    Layout  at[N_RAGGED];                                    /* unused ones 0 */
-} Key;
-
-typedef struct Plan {
-    Key     key;
-    int64_t B, S;
-    Graph   graph;                                           /* no plan: cuDNN cannot, do not ask again */
-} Plan;
-
-enum { PLANS = 256 };
-
-typedef struct Dnn {
-    Library lib;
-    Plan   *plans[PLANS];
-    int     n;
-} Dnn;
-
-/* ---- patterns ---- */
-
-static Shape dense(int64_t a, int64_t b, int64_t c, int64_t d)
-{
-    return Shape{ { a, b, c, d }, { b * c * d, c * d, d, 1 } };
-}
-
-/* What both patterns are made of. */
-typedef struct Pattern {
-    Graph     *g;
-    const Key *k;
-    int64_t    B, S;
-    Desc       len_q, len_k, scale;
-    Desc       offset[N_RAGGED];
-} Pattern;
-
-static Desc offset_of(Pattern *p, int which)
-{
-    if (p->k->even) return NULL;
-    if (!p->offset[which])
-        p->offset[which] = graph_tensor(p->g, U_OFFSET + which, CUDNN_DATA_INT32,
-                                        Shape{ { p->B + 1, 1, 1, 1 }, { 1, 1, 1, 1 } }, NULL);
-    return p->offset[which];
-}
-
-static Shape ragged_shape(const Pattern *p, int which, int64_t heads, int64_t C)
-{
-    Layout l = p->k->at[which];
-    return Shape{ { p->B, heads, p->S, C }, { p->S * l.row, l.head, l.row, 1 } };
-}
-
-static Shape turned(Shape s)
-{
-    return Shape{ { s.n[0], s.n[1], s.n[3], s.n[2] }, { s.s[0], s.s[1], s.s[3], s.s[2] } };
-}
-
-static Desc ragged(Pattern *p, int which, int64_t heads, bool turn)
-{
-    Shape s = ragged_shape(p, which, heads, p->k->C);
-    return graph_tensor(p->g, U_TENSOR + which, CUDNN_DATA_BFLOAT16, turn ? turned(s) : s, offset_of(p, which));
-}
-
-static Desc stats(Pattern *p)
-{
-    return graph_tensor(p->g, U_TENSOR + N_STAT, CUDNN_DATA_FLOAT, ragged_shape(p, N_STAT, p->k->H, 1),
-                        offset_of(p, N_STAT));
-}
-
-static Desc scores(Pattern *p, cudnnDataType_t type)
-{
-    return graph_inner(p->g, type, dense(p->B, p->k->H, p->S, p->S), NULL);
-}
-
-static Desc column(Pattern *p) { return graph_inner(p->g, CUDNN_DATA_FLOAT, dense(p->B, p->k->H, p->S, 1), NULL); }
-
-static Desc map(Pattern *p, cudnnPointwiseMode_t mode, Desc x, Desc b)
-{
-    Desc y = scores(p, CUDNN_DATA_FLOAT);
-    graph_pointwise(p->g, mode, CUDNN_DATA_FLOAT, y, x, b, NULL);
-    return y;
-}
-
-static Desc compare(Pattern *p, cudnnPointwiseMode_t mode, Desc x, Desc b)
-{
-    Desc y = scores(p, CUDNN_DATA_BOOLEAN);
-    graph_pointwise(p->g, mode, CUDNN_DATA_BOOLEAN, y, x, b, NULL);
-    return y;
-}
-
-static Desc index_along(Pattern *p, cudnnDataType_t math, Desc x, int64_t axis)
-{
-    Desc y = scores(p, CUDNN_DATA_INT32);
-    graph_index(p->g, math, y, x, axis);
-    return y;
-}
-
-/* x where the mask holds, else minus infinity. */
-static Desc select(Pattern *p, Desc x, Desc mask, int64_t low)
-{
-    Desc y = scores(p, CUDNN_DATA_FLOAT);
-    graph_pointwise(p->g, CUDNN_POINTWISE_BINARY_SELECT, CUDNN_DATA_FLOAT, y, x, graph_scalar(p->g, low), mask);
-    return y;
-}
-
-static Desc mask_lengths(Pattern *p, Desc x)
-{
-    if (p->k->even) return x;
-    Desc row = index_along(p, CUDNN_DATA_INT32, x, 2), col = index_along(p, CUDNN_DATA_INT32, x, 3);
-    Desc in_q = compare(p, CUDNN_POINTWISE_CMP_LT, row, p->len_q);
-    Desc in_k = compare(p, CUDNN_POINTWISE_CMP_LT, col, p->len_k);
-    return select(p, x, compare(p, CUDNN_POINTWISE_LOGICAL_AND, in_q, in_k), U_LOW1);
-}
-
-static Desc mask_causal(Pattern *p, Desc x)
-{
-    if (!p->k->causal) return x;
-    Desc row = index_along(p, CUDNN_DATA_FLOAT, x, 2), col = index_along(p, CUDNN_DATA_FLOAT, x, 3);
-    return select(p, x, compare(p, CUDNN_POINTWISE_CMP_GE, row, col), U_LOW2);
-}
-
-static Pattern pattern(Graph *g, const Key *k, int64_t B, int64_t S)
-{
-    Pattern p = { g, k, B, S };
-    Shape   one_each = { { B, 1, 1, 1 }, { 1, 1, 1, 1 } };
-    if (!k->even) {
-        p.len_q = graph_tensor(g, U_LEN_Q, CUDNN_DATA_INT32, one_each, NULL);
-        p.len_k = graph_tensor(g, U_LEN_K, CUDNN_DATA_INT32, one_each, NULL);
-    }
-    p.scale = graph_scalar(g, U_SCALE);
-    return p;
-}
-
-static void build_fwd(Graph *g, const Key *k, int64_t B, int64_t S)
-{
-    Pattern p = pattern(g, k, B, S);
-    Desc q = ragged(&p, N_Q, k->H, false), kt = ragged(&p, N_K, k->G, true), s = scores(&p, CUDNN_DATA_FLOAT);
-    graph_matmul(g, s, q, kt, p.len_q, p.len_k, NULL);
-    s = map(&p, CUDNN_POINTWISE_MUL, s, p.scale);
-    s = mask_causal(&p, mask_lengths(&p, s));
-
-    Desc max = column(&p), sum = column(&p), log = column(&p), prob = scores(&p, CUDNN_DATA_BFLOAT16);
-    graph_reduce(g, CUDNN_REDUCE_TENSOR_MAX, max, s);
-    Desc e = map(&p, CUDNN_POINTWISE_EXP, map(&p, CUDNN_POINTWISE_SUB, s, max), NULL);
-    graph_reduce(g, CUDNN_REDUCE_TENSOR_ADD, sum, e);
-    graph_pointwise(g, CUDNN_POINTWISE_LOG, CUDNN_DATA_FLOAT, log, sum, NULL, NULL);
-    graph_pointwise(g, CUDNN_POINTWISE_ADD, CUDNN_DATA_FLOAT, stats(&p), max, log, NULL);
-    graph_pointwise(g, CUDNN_POINTWISE_DIV, CUDNN_DATA_FLOAT, prob, e, sum, NULL);
-    Desc v = ragged(&p, N_V, k->G, false), o = ragged(&p, N_O, k->H, false);
-    graph_matmul(g, o, prob, v, p.len_q, NULL, p.len_k);
-}
-
-/* y = turned x by what; where heads are shared the sum over them. */
-static void grad_of_keys(Pattern *p, Desc x, Desc what, int which, int64_t full)
-{
-    const Key *k = p->k;
-    Graph     *g = p->g;
-    Desc xt = graph_inner(g, CUDNN_DATA_BFLOAT16, turned(dense(p->B, k->H, p->S, p->S)), NULL);
-    graph_reshape(g, xt, x);
-    if (k->H == k->G) {
-        graph_matmul(g, ragged(p, which, k->G, false), xt, what, p->len_k, NULL, p->len_q);
-        return;
-    }
-    Shape s = ragged_shape(p, which, k->H, k->C);
-    s.s[0] *= k->H / k->G, s.s[2] *= k->H / k->G;
-    Desc y = k->flat ? graph_tensor(g, full, CUDNN_DATA_BFLOAT16, s, offset_of(p, which))
-                            : graph_inner(g, CUDNN_DATA_BFLOAT16, dense(p->B, k->H, p->S, k->C), NULL);
-    graph_matmul(g, y, xt, what, p->len_k, NULL, p->len_q);
-    graph_reduce(g, CUDNN_REDUCE_TENSOR_ADD, ragged(p, which, k->G, false), y);
-}
-
-/* delta = rows of dout.o, an output with memory. */
-static Desc row_dots(Pattern *p, Desc dout)
-{
-    const Key *k = p->k;
-    Graph     *g = p->g;
-    Shape wide = dense(p->B, k->H, p->S, k->C);
-    wide.s[2] = k->H * k->C;
-    Desc  prod = graph_inner(g, CUDNN_DATA_FLOAT, wide, NULL), sum = column(p);
-    graph_pointwise(g, CUDNN_POINTWISE_MUL, CUDNN_DATA_FLOAT, prod, dout, ragged(p, N_O, k->H, false), NULL);
-    graph_reduce(g, CUDNN_REDUCE_TENSOR_ADD, sum, prod);
-    Desc delta = k->flat ? graph_tensor(g, U_DELTA, CUDNN_DATA_FLOAT, ragged_shape(p, N_STAT, k->H, 1),
-                                               offset_of(p, N_STAT))
-                                : graph_tensor(g, U_DELTA, CUDNN_DATA_FLOAT, dense(p->B, k->H, p->S, 1), NULL);
-    graph_pointwise(g, CUDNN_POINTWISE_MUL, CUDNN_DATA_FLOAT, delta, sum, graph_scalar(g, U_ONE), NULL);
-    return delta;
-}
-
-static void build_bwd(Graph *g, const Key *k, int64_t B, int64_t S)
-{
-    Pattern p = pattern(g, k, B, S);
-    Desc dout = ragged(&p, N_DOUT, k->H, false), delta = row_dots(&p, dout);
-    Desc q = ragged(&p, N_Q, k->H, false), kt = ragged(&p, N_K, k->G, true), vt = ragged(&p, N_V, k->G, true);
-
-    Desc s = scores(&p, CUDNN_DATA_FLOAT), dp = scores(&p, CUDNN_DATA_FLOAT);
-    graph_matmul(g, s, q, kt, p.len_q, p.len_k, NULL);
-    s = mask_lengths(&p, map(&p, CUDNN_POINTWISE_MUL, s, p.scale));
-    s = mask_causal(&p, map(&p, CUDNN_POINTWISE_SUB, s, stats(&p)));
-    Desc prob = map(&p, CUDNN_POINTWISE_EXP, s, NULL);
-    grad_of_keys(&p, prob, dout, N_DV, U_DV_FULL);
-
-    graph_matmul(g, dp, dout, vt, p.len_q, p.len_k, NULL);
-    Desc ds = map(&p, CUDNN_POINTWISE_MUL, map(&p, CUDNN_POINTWISE_SUB, dp, delta), prob);
-    ds = map(&p, CUDNN_POINTWISE_MUL, ds, p.scale);
-    grad_of_keys(&p, ds, q, N_DK, U_DK_FULL);
-
-    Desc keys = graph_inner(g, CUDNN_DATA_FLOAT, ragged_shape(&p, N_K, k->G, k->C), offset_of(&p, N_K));
-    Desc dq = ragged(&p, N_DQ, k->H, false);
-    graph_reshape(g, keys, kt);
-    if (k->repeats) {
-        graph_matmul(g, dq, ds, keys, p.len_q, NULL, p.len_k);
-        return;
-    }
-    Desc sum = k->flat ? graph_tensor(g, U_DQ_SUM, CUDNN_DATA_FLOAT, ragged_shape(&p, N_DQ, k->H, k->C),
-                                             offset_of(&p, N_DQ))
-                              : graph_tensor(g, U_DQ_SUM, CUDNN_DATA_FLOAT, dense(B, k->H, S, k->C), NULL);
-    graph_matmul(g, sum, ds, keys, p.len_q, NULL, p.len_k);
-    graph_pointwise(g, CUDNN_POINTWISE_IDENTITY, CUDNN_DATA_FLOAT, dq, sum, NULL, NULL);
-}
-
-/* ---- plans ---- */
-
-/* A plan without graph.plan says that cuDNN cannot. */
-static void plan_build(Dnn *d, Plan *p)
-{
-    p->graph.lib = &d->lib, p->graph.next = U_INNER;
-    if (p->key.backward) build_bwd(&p->graph, &p->key, p->B, p->S);
-    else                 build_fwd(&p->graph, &p->key, p->B, p->S);
-    if (!graph_plan(&p->graph)) graph_close(&p->graph);
-}
-
-/* Where workspace does not grow with B and S, a plan up to four times too large is better than building one. */
-static bool plan_serves(const Plan *p, const Key *key, int64_t B, int64_t S)
-{
-    bool loose = !key->even && (!key->backward || (key->flat && !key->repeats));
-    if (memcmp(&p->key, key, sizeof *key)) return false;
-    return (p->B == B && p->S == S) || (loose && p->B >= B && p->S >= S && p->B * p->S <= 4 * B * S);
-}
-
-static Plan *plan_find(Dnn *d, const Key *key, int64_t B, int64_t S)
-{
-    Plan *best = NULL;
-    for (int i = 0; i < d->n; i++) {
-        Plan *p = d->plans[i];
-        if (plan_serves(p, key, B, S) && (!best || p->B * p->S < best->B * best->S)) best = p;
-    }
-    if (best || d->n == PLANS || !(best = (Plan *)calloc(1, sizeof *best))) return best;
-    best->key = *key, best->B = B, best->S = S;
-    plan_build(d, best);
-    return d->plans[d->n++] = best;
-}
-
-/* ---- a call ---- */
 
 /* Places in the workspace, 256-aligned; counts alone while there is no base. */
 typedef struct Room { char *base; size_t used; } Room;
@@ -319,7 +56,8 @@ typedef struct Call {
 /* Lengths, and where each tensor's segments start, in elements. */
 struct Starts { int64_t row[N_RAGGED]; };
 
-__global__ static void starts_kernel(int32_t *lens, int32_t *offsets, const int32_t *starts, Starts s, int n, int places)
+__global__ static void starts_kernel(int32_t *lens, int32_t *offsets, const int32_t *starts, Starts s, int n,
+                                     int places)
 {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i > places) return;
@@ -329,7 +67,8 @@ __global__ static void starts_kernel(int32_t *lens, int32_t *offsets, const int3
 }
 
 /* Rows of segments of one stat into another, (H, T) both. */
-__global__ static void stat_kernel(float *y, int64_t y_row, const float *x, int64_t x_row, const int32_t *starts, int n)
+__global__ static void stat_kernel(float *y, int64_t y_row, const float *x, int64_t x_row,
+                                   const int32_t *starts, int n)
 {
     const float *from = x + blockIdx.y * x_row;
     float       *to = y + blockIdx.y * y_row;
@@ -347,20 +86,32 @@ __global__ static void rows_kernel(Strided y, Strided x, int G, int C, const int
     int64_t step = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = starts[0] * each + blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < end; i += step) {
         int64_t t = i / each, at = i % each * 8, h = at / C, c = at % C;
-        pack_store(y.p + t * y.row + h * y.head + c, pack_load((const bf16 *)x.p + t * x.row + h * x.head + c));
+        Pack<bf16> few = pack_load((const bf16 *)x.p + t * x.row + h * x.head + c);
+        pack_store(y.p + t * y.row + h * y.head + c, few);
     }
 }
 
-static bool takes(Backend *be, const Attn *x)
+static Tensor caller_tensor(const Attn *x, int which)
 {
     const Tensor all[] = { x->q, x->k, x->v, x->o, x->dout, x->dq, x->dk, x->dv };
-    if (!cuda_of(be)->dnn || t_has(x->seg.kv_starts) || x->q.n[2] > 256 || x->seg.longest < 1) return false;
-    for (Tensor t : all)
+    return all[which];
+}
+
+/* Backward of heads over 128 wide is wrong in 9.14 and right in 9.19. */
+static bool takes(Backend *be, const Attn *x)
+{
+    Dnn *d = (Dnn *)cuda_of(be)->dnn;
+    if (!d || t_has(x->seg.kv_starts) || x->seg.longest < 1) return false;
+    if (x->q.n[2] > (d->lib.version < 91900 ? 128 : 256)) return false;
+    for (int i = 0; i < N_STAT; i++) {
+        Tensor t = caller_tensor(x, i);
         if (t_has(t) && (t.dtype != BF16 || !packs(t) || t.n[0] * t.s[0] > INT32_MAX)) return false;
+    }
     return true;
 }
 
-/* All segments have the longest's length and fill the stream; lengths off 128 need the mask in some versions. */
+/* All segments have the longest's length and fill the stream; lengths off 128 need the mask in some
+ * versions. */
 static bool is_even(const Attn *x)
 {
     int64_t n = x->seg.n, L = x->seg.longest;
@@ -389,22 +140,17 @@ static int64_t round_length(int64_t x)
     return three >= x && three % 128 == 0 ? three : whole;
 }
 
-/* Sequences in a run: all, unless its workspace would be more than MATRIX or twice the stream. */
+/* Sequences in a run: all, unless its workspace would be more than MATRIX or twice the stream, or there are
+ * very many: they are a dimension of the grid. */
 static int64_t run_size(const Key *k, int64_t n, int64_t S, int64_t T)
 {
-    int64_t B = k->even ? n : power_of_two(n, 1), most = B;
-    if (k->repeats)                   most = MATRIX / (2 * k->H * S * S);
-    else if (k->backward && !k->flat) most = 2 * T / S;
+    int64_t B = k->even ? n : power_of_two(n, 1), most = 16384;
+    if (k->repeats)                   most = at_most(most, MATRIX / (2 * k->H * S * S));
+    else if (k->backward && !k->flat) most = at_most(most, 2 * T / S);
     if (most < 1) most = 1;
     if (k->even) while (n % B || B > most) B--;
     else         while (B > most) B /= 2;
     return B;
-}
-
-static Tensor caller_tensor(const Attn *x, int which)
-{
-    const Tensor all[] = { x->q, x->k, x->v, x->o, x->dout, x->dq, x->dk, x->dv };
-    return all[which];
 }
 
 static void copy_dense(Call *c, int which)
@@ -430,7 +176,8 @@ static void choose_copies(Call *c, bool flat, bool shared, size_t version)
 static bool call_open(Call *c, Backend *be, const Attn *x, bool backward, bool repeats)
 {
     Dnn    *d = (Dnn *)cuda_of(be)->dnn;
-    int64_t T = x->q.n[0], H = x->q.n[1], G = x->k.n[1], C = x->q.n[2], even = is_even(x), flat = !even && C % 16 == 0;
+    int64_t T = x->q.n[0], H = x->q.n[1], G = x->k.n[1], C = x->q.n[2];
+    int64_t even = is_even(x), flat = !even && C % 16 == 0;
     int64_t S = even ? x->seg.longest : round_length(x->seg.longest);
     memset(c, 0, sizeof *c);
     if (repeats && 2 * H * S * S > MATRIX) return false;
@@ -467,12 +214,17 @@ static void call_room(Call *c, Room *r)
     c->scratch = take(r, p->graph.workspace);
 }
 
-/* What any batch of as many rows may ask for, said while preparing: the batch of that step is one long segment. */
+/* What any batch of as many rows may ask for, said while preparing: the batch of that step is one long
+ * segment. */
 static size_t most_room(const Attn *x, bool backward)
 {
-    int64_t T = x->q.n[0], H = x->q.n[1], C = x->q.n[2], rows = 2 * T + 256, small = 9 * 4 * rows + (32 << 20);
-    int64_t stats = 2 * rows * H * 4, sums = rows * H * C * 4, copies = 2 * T * (H + 2 * x->k.n[1]) * C * 2;
-    int64_t heads = x->k.n[1] == H ? 0 : 2 * rows * H * C * 2;
+    int64_t T = x->q.n[0], H = x->q.n[1], C = x->q.n[2], rows = C % 16 ? 2 * T + 256 : T, copies = 0;
+    int64_t small = 9 * 4 * (2 * T + 256) + (32 << 20), stats = 2 * (2 * T + 256) * H * 4;
+    int64_t sums = rows * H * C * 4, heads = x->k.n[1] == H ? 0 : 2 * rows * H * C * 2;
+    for (int i = 0; i < N_STAT; i++) {
+        Tensor t = caller_tensor(x, i);
+        if (t_has(t) && !is_dense(t)) copies += T * t.n[1] * t.n[2] * 2 + 256;
+    }
     if (!backward) return (size_t)(small + stats);
     return (size_t)(small + stats + copies + heads + (sums > MATRIX ? sums : MATRIX));
 }
@@ -502,11 +254,12 @@ static void call_stat(Call *c, bool out)
 static void call_copies(Call *c, int from, int to, bool out)
 {
     for (int i = from; i <= to; i++) {
-        Tensor t = caller_tensor(c->x, i);
-        Strided a = { (bf16 *)t.data, t.s[0], t.s[1] }, b = { (bf16 *)c->t[i].data, c->t[i].s[0], c->t[i].s[1] };
+        Tensor  t = caller_tensor(c->x, i), u = c->t[i];
+        Strided a = { (bf16 *)t.data, t.s[0], t.s[1] }, b = { (bf16 *)u.data, u.s[0], u.s[1] };
         if (c->copied[i])
-            LAUNCH(c->be, "attention", rows_kernel, cuda_blocks(c->be, t_count(t) / 8, 256, 8), 256, 0, out ? a : b,
-                   out ? b : a, (int)t.n[1], (int)t.n[2], (const int32_t *)c->x->seg.starts.data, (int)c->x->seg.n);
+            LAUNCH(c->be, "attention", rows_kernel, cuda_blocks(c->be, t_count(t) / 8, 256, 8), 256, 0,
+                   out ? a : b, out ? b : a, (int)t.n[1], (int)t.n[2], (const int32_t *)c->x->seg.starts.data,
+                   (int)c->x->seg.n);
     }
 }
 
@@ -543,21 +296,25 @@ static void call_runs(Call *c)
     for (int64_t i = 0; i < c->runs && !c->be->sticky; i++) call_run(c, i);
 }
 
-static void call_ready(Call *c)
+/* False: no memory, and the backend says so. */
+static bool call_ready(Call *c)
 {
     Room count = {}, room = {};
+    bool preparing = cuda_of(c->be)->preparing;
     call_room(c, &count);
-    if (cuda_of(c->be)->preparing) cuda_workspace(c->be, most_room(c->x, c->plan->key.backward));
+    if (preparing) cuda_workspace(c->be, most_room(c->x, c->plan->key.backward));
     room.base = (char *)cuda_workspace(c->be, count.used);
     call_room(c, &room);
+    if (!room.base && !preparing) return false;
     if (!c->plan->key.even) call_starts(c);
+    return true;
 }
 
 bool dnn_fwd(Backend *be, const Attn *x)
 {
     Call c;
     if (!takes(be, x) || !call_open(&c, be, x, false, false)) return false;
-    call_ready(&c);
+    if (!call_ready(&c)) return true;
     call_runs(&c);
     call_stat(&c, true);
     return true;
@@ -566,8 +323,9 @@ bool dnn_fwd(Backend *be, const Attn *x)
 bool dnn_bwd(Backend *be, const Attn *x)
 {
     Call c;
-    if (!takes(be, x) || (!call_open(&c, be, x, true, true) && !call_open(&c, be, x, true, false))) return false;
-    call_ready(&c);
+    if (!takes(be, x)) return false;
+    if (!call_open(&c, be, x, true, true) && !call_open(&c, be, x, true, false)) return false;
+    if (!call_ready(&c)) return true;
     call_stat(&c, false);
     call_copies(&c, N_Q, N_DOUT, false);
     call_runs(&c);
@@ -588,7 +346,7 @@ void dnn_close(Cuda *c)
 {
     Dnn *d = (Dnn *)c->dnn;
     if (!d) return;
-    for (int i = 0; i < d->n; i++) graph_close(&d->plans[i]->graph), free(d->plans[i]);
+    plans_close(d);
     library_close(&d->lib);
     free(d);
     c->dnn = NULL;

@@ -29,7 +29,7 @@ bool library_load(Library *l)
 bool library_open(Library *l, cudaStream_t s)
 {
     if (!library_load(l)) return false;
-    if (l->create(&l->handle) == CUDNN_STATUS_SUCCESS && l->set_stream(l->handle, s) == CUDNN_STATUS_SUCCESS) return true;
+    if (!l->create(&l->handle) && !l->set_stream(l->handle, s)) return true;
     library_close(l);
     return false;
 }
@@ -50,8 +50,8 @@ static Desc make(Graph *g, cudnnBackendDescriptorType_t type)
     return d;
 }
 
-static void set(Graph *g, Desc d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count,
-                const void *value)
+static void set(Graph *g, Desc d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                int64_t count, const void *value)
 {
     if (g->status == CUDNN_STATUS_SUCCESS) g->status = g->lib->set(d, name, type, count, value);
 }
@@ -116,8 +116,8 @@ Desc graph_scalar(Graph *g, int64_t id)
 
 /* ---- operations ---- */
 
-static void pointwise(Graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t math, Desc y, Desc x, Desc b, Desc t,
-                      int64_t axis)
+static void pointwise(Graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t math, Desc y, Desc x, Desc b,
+                      Desc t, int64_t axis)
 {
     Desc how = make(g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
     set(g, how, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
@@ -133,7 +133,8 @@ static void pointwise(Graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t math,
     add_op(g, op);
 }
 
-void graph_pointwise(Graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t math, Desc y, Desc x, Desc b, Desc t)
+void graph_pointwise(Graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t math, Desc y, Desc x, Desc b,
+                     Desc t)
 {
     pointwise(g, mode, math, y, x, b, t, -1);
 }
@@ -190,8 +191,7 @@ static bool plan_from(Graph *g, Desc config)
     set(g, plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &g->lib->handle);
     set_desc(g, plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
     if (g->status != CUDNN_STATUS_SUCCESS || g->lib->finalize(plan) != CUDNN_STATUS_SUCCESS) return false;
-    if (g->lib->get(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, NULL, &g->workspace) !=
-        CUDNN_STATUS_SUCCESS)
+    if (g->lib->get(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, NULL, &g->workspace))
         return false;
     g->plan = plan;
     return true;
@@ -212,8 +212,8 @@ bool graph_plan(Graph *g)
     finalize(g, heur);
     for (int i = 0; i < TRIES; i++) configs[i] = make(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
     if (g->status == CUDNN_STATUS_SUCCESS)
-        g->status = g->lib->get(heur, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, TRIES, &found,
-                                configs);
+        g->status = g->lib->get(heur, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, TRIES,
+                                &found, configs);
     if (g->status != CUDNN_STATUS_SUCCESS) return false;
     for (int i = 0; i < found && i < TRIES; i++)
         if (plan_from(g, configs[i])) return true;
@@ -233,8 +233,9 @@ cudnnStatus_t graph_run(Graph *g, const Binding *b, int n, void *workspace)
     const void   *data[MOST];
     int64_t       ids[MOST];
     Desc          pack = NULL;
-    cudnnStatus_t st = n <= MOST ? l->make(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack) : CUDNN_STATUS_BAD_PARAM;
-    if (st != CUDNN_STATUS_SUCCESS) return st;
+    cudnnStatus_t st;
+    if (n > MOST) return CUDNN_STATUS_BAD_PARAM;
+    if ((st = l->make(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack))) return st;
     for (int i = 0; i < n; i++) data[i] = b[i].data, ids[i] = b[i].id;
     st = l->set(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, n, data);
     if (!st) st = l->set(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, n, ids);

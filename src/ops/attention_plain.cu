@@ -1,17 +1,19 @@
-/* ops/attention_plain.cu -- attention for every case of attention.c: f32 arithmetic, any strides, caches of keys.
+/* ops/attention_plain.cu -- attention for every case of attention.c: f32 arithmetic, any strides, caches of
+ * keys.
  *
- * A block of 16 x 16 threads holds a tile of B = 16 R rows of queries (dk, dv: of keys) and meets the other side a
- * tile at a time; both lie in shared memory as f32, padded with zeros. Thread (ty, tx) owns the scores of rows
- * ty + 16 i and columns tx + 16 j, so that a row of scores belongs to half a warp: its maximum and sum need no
- * barrier. Forward stacks the query heads that share a key head; backward is two kernels, one per side, so that
- * every sum has one owner and a fixed order. Where few blocks would run (decoding), forward cuts the keys into
- * parts and joins them in order.
+ * A block of 16 x 16 threads holds a tile of B = 16 R rows of queries (dk, dv: of keys) and meets the other
+ * side a tile at a time; both lie in shared memory as f32, padded with zeros. Thread (ty, tx) owns the scores
+ * of rows ty + 16 i and columns tx + 16 j, so that a row of scores belongs to half a warp: its maximum and
+ * sum need no barrier. Forward stacks the query heads that share a key head; backward is two kernels, one per
+ * side, so that every sum has one owner and a fixed order. Where few blocks would run (decoding), forward
+ * cuts the keys into parts and joins them in order.
  *
- * Segment i's tiles start at tile starts[i] / n + i, n queries each: at least as many places as it has tiles, and
- * a block finds its segment by bisection. */
+ * Segment i's tiles start at tile starts[i] / n + i, n queries each: at least as many places as it has tiles,
+ * and a block finds its segment by bisection. */
 #include "ops/attention_cuda.h"
 
-/* A tensor (rows, heads, C): strides in elements; packed: rows of every head start on 16 bytes and fill them. */
+/* A tensor (rows, heads, C): strides in elements; packed: rows of every head start on 16 bytes and fill
+ * them. */
 struct View { char *p; int64_t row, head; int C; bool half, packed; };
 
 struct Args {
@@ -62,8 +64,8 @@ __device__ static bool tile_find(const Args &a, int at, int n, Tile *t)
     return true;
 }
 
-/* Rows of CP columns as f32 from where at(r) says, -1: zeros. By 16 bytes where the tensor allows it, with all of a
- * thread's loads in flight before the first is stored. */
+/* Rows of CP columns as f32 from where at(r) says, -1: zeros. By 16 bytes where the tensor allows it, with
+ * all of a thread's loads in flight before the first is stored. */
 template <class T, int B, int CP, class At>
 __device__ static void tile_load_packs(float *dst, const View &t, float scale, At at)
 {
@@ -81,7 +83,10 @@ __device__ static void tile_load_packs(float *dst, const View &t, float scale, A
         int e = (threadIdx.x + 256 * i) * N;
         if (e >= B * CP) continue;
         #pragma unroll
-        for (int j = 0; j < N; j++) dst[e / CP * (CP + 4) + e % CP + j] = scale * to_f32(x[i].v[j]);
+        for (int j = 0; j < N; j += 4)
+            *(float4 *)(dst + e / CP * (CP + 4) + e % CP + j) =
+                make_float4(scale * to_f32(x[i].v[j]), scale * to_f32(x[i].v[j + 1]),
+                            scale * to_f32(x[i].v[j + 2]), scale * to_f32(x[i].v[j + 3]));
     }
 }
 
@@ -135,28 +140,35 @@ __device__ static void tile_dot(float (&s)[R][K], const float *x, const float *y
     }
 }
 
-/* acc[i][j] += row ty + 16 i of the weights w by column tx + 16 j of x. */
+/* Column j of the NJ that thread tx has of a width of 16 NJ: neighbours by 4 or 2 where NJ allows, one load
+ * each. */
+template <int NJ> struct Columns {
+    static constexpr int V = NJ % 4 == 0 ? 4 : NJ % 2 == 0 ? 2 : 1;
+    __device__ static int at(int j) { return j / V * 16 * V + (threadIdx.x % 16) * V + j % V; }
+};
+
+/* acc[i][j] += row ty + 16 i of the weights w by the thread's column j of x. */
 template <int R, int K, int NJ>
 __device__ static void tile_add(float (&acc)[R][NJ], const float *w, const float *x)
 {
-    constexpr int B = 16 * K, LD = 16 * NJ + 4;
-    int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
+    constexpr int B = 16 * K, LD = 16 * NJ + 4, V = Columns<NJ>::V;
+    struct alignas(4 * V) Few { float v[V]; };
+    int ty = threadIdx.x / 16;
+    #pragma unroll 2
     for (int k = 0; k < B; k += 4) {
-        float4 a[R];
+        float a[R][4];
         #pragma unroll
-        for (int i = 0; i < R; i++) a[i] = *(const float4 *)(w + (ty + 16 * i) * (B + 4) + k);
+        for (int i = 0; i < R; i++) *(float4 *)a[i] = *(const float4 *)(w + (ty + 16 * i) * (B + 4) + k);
         #pragma unroll
-        for (int j = 0; j < NJ; j++) {
-            const float *col = x + k * LD + tx + 16 * j;
-            float b0 = col[0], b1 = col[LD], b2 = col[2 * LD], b3 = col[3 * LD];
+        for (int j = 0; j < NJ; j += V)
             #pragma unroll
-            for (int i = 0; i < R; i++) {
-                acc[i][j] = fmaf(a[i].x, b0, acc[i][j]);
-                acc[i][j] = fmaf(a[i].y, b1, acc[i][j]);
-                acc[i][j] = fmaf(a[i].z, b2, acc[i][j]);
-                acc[i][j] = fmaf(a[i].w, b3, acc[i][j]);
+            for (int d = 0; d < 4; d++) {
+                Few b = *(const Few *)(x + (k + d) * LD + Columns<NJ>::at(j));
+                #pragma unroll
+                for (int i = 0; i < R; i++)
+                    #pragma unroll
+                    for (int v = 0; v < V; v++) acc[i][j + v] = fmaf(a[i][d], b.v[v], acc[i][j + v]);
             }
-        }
     }
 }
 
@@ -215,15 +227,15 @@ __device__ static void softmax_step(float (&s)[R][K], float (&o)[R][NJ], float (
 
 /* The end of a row: its output, or its share of it where the keys are cut. */
 template <int R, int NJ>
-__device__ static void fwd_write(const Args &a, int i, int64_t t, int h, int part, const float (&o)[R][NJ], float top,
-                                 float sum)
+__device__ static void fwd_write(const Args &a, int i, int64_t t, int h, int part, const float (&o)[R][NJ],
+                                 float top, float sum)
 {
     int     tx = threadIdx.x % 16;
     int64_t at = (part * a.T + t) * a.H + h;
     float   inv = a.parts > 1 ? 1.0f : 1.0f / sum;
     #pragma unroll
     for (int j = 0; j < NJ; j++) {
-        int c = tx + 16 * j;
+        int c = Columns<NJ>::at(j);
         if (c >= a.C) continue;
         if (a.parts > 1) a.part_o[at * a.C + c] = o[i][j];
         else             view_put(a.o, t, h, c, o[i][j] * inv);
@@ -234,7 +246,7 @@ __device__ static void fwd_write(const Args &a, int i, int64_t t, int h, int par
 }
 
 template <int R, int KR, int NJ>
-__global__ void __launch_bounds__(256, 1) fwd_kernel(Args a)
+__global__ static void __launch_bounds__(256, 1) fwd_kernel(Args a)
 {
     constexpr int B = 16 * R, BK = 16 * KR, CP = 16 * NJ, LD = CP + 4;
     extern __shared__ float4 room[];
@@ -248,7 +260,7 @@ __global__ void __launch_bounds__(256, 1) fwd_kernel(Args a)
     int per = (last - t.k0 + a.parts * BK - 1) / (a.parts * BK) * BK;
     int k0 = t.k0 + part * per, k1 = min(last, k0 + per);
 
-    tile_load_from<B, CP>(Q, a.q, a.scale, [&](int r) -> int64_t {       /* head h0 + r / queries, query q0 + r % queries */
+    tile_load_from<B, CP>(Q, a.q, a.scale, [&](int r) -> int64_t {   /* the queries of a head are neighbours */
         int h = r / a.queries, row = t.q0 + r % a.queries;
         return h < heads && row < t.q1 ? row * a.q.row + (h0 + h) * a.q.head : -1;
     });
@@ -283,7 +295,7 @@ __global__ void __launch_bounds__(256, 1) fwd_kernel(Args a)
 }
 
 /* A block joins the parts of one row and head. */
-__global__ void __launch_bounds__(128) join_kernel(Args a)
+__global__ static void __launch_bounds__(128) join_kernel(Args a)
 {
     int64_t t = blockIdx.x / a.H, all = a.T * a.H;
     int     h = blockIdx.x % a.H;
@@ -309,7 +321,7 @@ __global__ void __launch_bounds__(128) join_kernel(Args a)
 
 /* A tile of queries of one head: dq, summed over ascending keys. */
 template <int R, int NJ>
-__global__ void __launch_bounds__(256, 1) dq_kernel(Args a)
+__global__ static void __launch_bounds__(256, 1) dq_kernel(Args a)
 {
     constexpr int B = 16 * R, CP = 16 * NJ, LD = CP + 4;
     extern __shared__ float4 room[];
@@ -351,15 +363,15 @@ __global__ void __launch_bounds__(256, 1) dq_kernel(Args a)
     for (int i = 0; i < R; i++)
         #pragma unroll
         for (int j = 0; j < NJ; j++) {
-            int row = t.q0 + ty + 16 * i, c = tx + 16 * j;
+            int row = t.q0 + ty + 16 * i, c = Columns<NJ>::at(j);
             if (row < t.q1 && c < a.C) view_put(a.dq, row, h, c, a.scale * dq[i][j]);
         }
 }
 
-/* A tile of keys of one key head: dk and dv, summed over the query heads that share it and ascending queries. The
- * queries carry the scale, so that dk needs none. */
+/* A tile of keys of one key head: dk and dv, summed over the query heads that share it and ascending queries.
+ * The queries carry the scale, so that dk needs none. */
 template <int R, int NJ>
-__global__ void __launch_bounds__(256, 1) dkv_kernel(Args a)
+__global__ static void __launch_bounds__(256, 1) dkv_kernel(Args a)
 {
     constexpr int B = 16 * R, CP = 16 * NJ, LD = CP + 4;
     extern __shared__ float4 room[];
@@ -368,7 +380,7 @@ __global__ void __launch_bounds__(256, 1) dkv_kernel(Args a)
     int    g = blockIdx.x % a.G, group = a.H / a.G, ty = threadIdx.x / 16, tx = threadIdx.x % 16;
     Tile   t;
     if (!tile_find(a, blockIdx.x / a.G, B, &t)) return;
-    int begin = t.k0;                                        /* of the segment; the tile's own rows are its keys */
+    int begin = t.k0;                               /* of the segment; the tile's own rows are its keys */
     tile_load<B, CP>(K, a.k, g, t.q0, t.q1, 1.0f);
     tile_load<B, CP>(V, a.v, g, t.q0, t.q1, 1.0f);
     float dk[R][NJ], dv[R][NJ];
@@ -409,7 +421,7 @@ __global__ void __launch_bounds__(256, 1) dkv_kernel(Args a)
     for (int i = 0; i < R; i++)
         #pragma unroll
         for (int j = 0; j < NJ; j++) {
-            int row = t.q0 + ty + 16 * i, c = tx + 16 * j;
+            int row = t.q0 + ty + 16 * i, c = Columns<NJ>::at(j);
             if (row >= t.q1 || c >= a.C) continue;
             view_put(a.dk, row, g, c, dk[i][j]);
             view_put(a.dv, row, g, c, dv[i][j]);
@@ -448,8 +460,8 @@ static size_t smem(int R, int K, int NJ, int tiles16)
     return sizeof(float) * (tiles16 * 16 * (16 * NJ + 4) + 16 * R * (16 * K + 4) + 32 * R);
 }
 
-/* Decoding has few queries and many keys, most of the card would idle: cut the keys so that each multiprocessor has
- * `each` blocks. */
+/* Decoding has few queries and many keys, most of the card would idle: cut the keys so that each
+ * multiprocessor has `each` blocks. */
 static void fwd_parts(Backend *be, Args *a, int64_t blocks, int each)
 {
     enum { MOST = 32 };
@@ -457,6 +469,7 @@ static void fwd_parts(Backend *be, Args *a, int64_t blocks, int each)
     if (!a->kv_starts || want < 2) return;
     size_t rows = (size_t)(want * a->T * a->H);
     a->part_o   = (float *)cuda_workspace(be, rows * (size_t)(a->C + 2) * sizeof(float));
+    if (!a->part_o && !cuda_of(be)->preparing) return;
     a->part_max = a->part_o + rows * a->C, a->part_sum = a->part_max + rows;
     a->parts    = (int)want;
 }
@@ -479,8 +492,8 @@ static void bwd_launch(Backend *be, Args a)
     LAUNCH(be, "attention_bwd", (dkv_kernel<R, NJ>), tiles(a, 16 * R) * a.G, 256, smem(R, R, NJ, 4 * R), a);
 }
 
-/* Tiles as large as shared memory and registers allow; where no segment has more than 16 rows to stack (decoding),
- * tiles of 16, and more keys at a time. */
+/* Tiles as large as shared memory and registers allow; where no segment has more than 16 rows to stack
+ * (decoding), tiles of 16, and more keys at a time. */
 void plain_fwd(Backend *be, const Attn *x)
 {
     Args a = args_of(x);

@@ -45,7 +45,8 @@ static const Machine *find(const char *name)
 Traits backend_traits(const char *name)
 {
     bool cuda = !strcmp(name, "cuda");
-    return (Traits){ .logits = cuda ? (int64_t)8192 * 151936 : (int64_t)16 << 20, .narrow_logits = cuda };
+    return (Traits){ .logits = cuda ? (int64_t)8192 * 151936 : (int64_t)16 << 20, .narrow_logits = cuda,
+                     .ahead = cuda };
 }
 
 const char *backend_pick(const char *name)

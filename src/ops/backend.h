@@ -31,6 +31,8 @@ typedef struct Machine {
     void   (*state)(char *out, size_t n);                     /* clocks, power and heat of now; optional */
     void   (*memory)(double *left, double *all);              /* bytes */
     double (*peak)(DType dtype);                              /* FLOP/s by the data sheet; 0 or absent: not known */
+    void   (*ahead)(Backend *be, bool on);                    /* while on, uploads go beside the work under way; optional */
+    void   (*join)(Backend *be);                              /* what follows waits for the uploads that went ahead */
     Status (*prepare)(Backend *be, bool on);                  /* while on, ops only get ready for their shapes; optional */
     void   (*clock)(Backend *be, Part ended);                 /* a part's work ends here; absent: ops end when they return */
 } Machine;
@@ -47,6 +49,7 @@ struct Backend {
 typedef struct Traits {
     int64_t logits;                 /* elements of logits that should exist at once */
     bool    narrow_logits;          /* in the dtype of the activations instead of f32 */
+    bool    ahead;                  /* it can take in a batch while it computes another */
 } Traits;
 
 Traits      backend_traits(const char *name);

@@ -44,6 +44,8 @@ static Status open_card(Cuda *c)
     snprintf(c->name, sizeof c->name, "%.63s", p.name);
     TRY(check(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "creating a stream"));
     TRY(check(cudaStreamCreateWithFlags(&c->copy, cudaStreamNonBlocking), "creating a stream"));
+    TRY(check(cudaEventCreateWithFlags(&c->freed, cudaEventDisableTiming), "creating an event"));
+    TRY(check(cudaEventCreateWithFlags(&c->arrived, cudaEventDisableTiming), "creating an event"));
     TRY(lt_open(c));
     return dnn_open(c);
 }
@@ -57,6 +59,8 @@ static void cuda_close(Backend *be)
     if (c->ws) cudaFree(c->ws);
     for (int i = 0; i < CUDA_MARKS; i++)
         if (c->mark[i].event) cudaEventDestroy(c->mark[i].event);
+    if (c->freed) cudaEventDestroy(c->freed);
+    if (c->arrived) cudaEventDestroy(c->arrived);
     if (c->copy) cudaStreamDestroy(c->copy);
     if (c->stream) cudaStreamDestroy(c->stream);
     free(c);
@@ -93,11 +97,10 @@ static void cuda_unmap(Backend *be, void *p, size_t bytes) { cudaFree(p); }
 
 static void cuda_upload(Backend *be, Tensor dst, const void *host)
 {
-    if (cuda_of(be)->preparing) return;
-    cuda_stick(be,
-          cudaMemcpyAsync(dst.data, host, (size_t)t_bytes(dst), cudaMemcpyHostToDevice,
-                          cuda_of(be)->stream),
-          "upload");
+    Cuda        *c = cuda_of(be);
+    cudaStream_t s = c->going_ahead ? c->copy : c->stream;
+    if (c->preparing) return;
+    cuda_stick(be, cudaMemcpyAsync(dst.data, host, (size_t)t_bytes(dst), cudaMemcpyHostToDevice, s), "upload");
 }
 
 static void cuda_fetch(Backend *be, void *host, Tensor src)
@@ -106,6 +109,23 @@ static void cuda_fetch(Backend *be, void *host, Tensor src)
     if (cuda_of(be)->preparing) { memset(host, 0, (size_t)t_bytes(src)); return; }
     cuda_stick(be, cudaMemcpyAsync(host, src.data, (size_t)t_bytes(src), cudaMemcpyDeviceToHost, s), "fetch");
     cuda_stick(be, cudaStreamSynchronize(s), "fetch");
+}
+
+/* On: copies wait for the work that was queued when the last ones were joined, which is the last that read where
+ * they will write. Off: their end is marked for join. */
+static void cuda_ahead(Backend *be, bool on)
+{
+    Cuda *c = cuda_of(be);
+    c->going_ahead = on;
+    if (on) cuda_stick(be, cudaStreamWaitEvent(c->copy, c->freed, 0), "copy stream");
+    else    cuda_stick(be, cudaEventRecord(c->arrived, c->copy), "copy stream");
+}
+
+static void cuda_join(Backend *be)
+{
+    Cuda *c = cuda_of(be);
+    cuda_stick(be, cudaStreamWaitEvent(c->stream, c->arrived, 0), "copy stream");
+    cuda_stick(be, cudaEventRecord(c->freed, c->stream), "copy stream");
 }
 
 /* Memory that cannot be pinned is copied all the same, only more slowly. */
@@ -235,5 +255,5 @@ static void cuda_describe(char *out, size_t n)
 extern "C" const Machine machine_cuda = {
     "cuda",     &cuda_ops,   false,      cuda_open, cuda_close,    cuda_map,
     cuda_unmap, cuda_upload, cuda_fetch, cuda_pin, cuda_sync, cuda_describe, cuda_state, cuda_memory,
-    cuda_peak,  cuda_prepare, cuda_clock,
+    cuda_peak,  cuda_ahead,  cuda_join,  cuda_prepare, cuda_clock,
 };

@@ -29,6 +29,8 @@ typedef struct Cuda {
     size_t       ws_bytes, ws_needed;
     CudaMark     mark[CUDA_MARKS];    /* borders between parts of the model since the last sync */
     int          marks;
+    bool         going_ahead;         /* uploads use the copy stream */
+    cudaEvent_t  freed, arrived;      /* the spare batch may be written; it has been */
     void        *lt;                  /* gemm.cu's own: handle, algorithms */
     void        *dnn;                 /* attention.cu's own: plans */
 } Cuda;

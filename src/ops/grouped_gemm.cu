@@ -24,7 +24,7 @@ typedef struct Job {
 } Job;
 
 /* A tile, and how it is shared out. */
-enum { BM = 128, BN = 256, BK = 64, STAGES = 4, CONSUMERS = 8, THREADS = 384, SLOTS = 4, PARTS = 4,
+enum { BM = 128, BN = 256, BK = 64, STAGES = 4, CONSUMERS = 8, THREADS = 384, SLOTS = 2, PARTS = 4, NOW = 4,
        MORE = 232, LESS = 40 };                 /* registers of a thread that multiplies, and of the others */
 
 /* Shared memory. A stage is CHUNKs of 64 x 64: two of a, four of b. Every consumer warp has two pieces of 16 rows x
@@ -180,115 +180,109 @@ __device__ inline void zero_tail(uint32_t a, uint32_t b, int valid, int barrier)
     named_sync(barrier, 128);
 }
 
-/* 16 rows of c that a warp has computed: where they start, how many rows and columns there are from there on. */
-template <class C> struct Strip {
-    C      *c;
-    int64_t stride;
-    int     rows, cols, x, y;           /* x, y: the same place for a tensor map */
-};
+/* 16 rows of c that a warp has computed: where they start in c seen as a stack of matrices, and how many rows are the
+ * expert's from there on. */
+typedef struct Strip { int x, y, z, rows; } Strip;
 
-/* put: 16 registers of a strip, as wgmma leaves them, from column `col` on. bf16, 64 columns: through a piece of
- * shared memory, then by TMA if the 16 rows are all there, row by row otherwise. `at` is the piece to use next. */
-template <bool ACC, bool BULK>
-__device__ inline void put(const Strip<bf16> &o, const uint32_t *v, int col, uint32_t &at, const CUtensorMap *map)
+template <class C> __device__ inline C *place(const Job &g, const Strip &o, int row, int col)
+{
+    return (C *)g.c + o.z * g.c_expert + (int64_t)(o.y + row) * g.c_row + o.x + col;
+}
+
+/* turn: 16 registers of a strip, as wgmma leaves them, into the 16 rows of 128 bytes of a piece, swizzled. */
+__device__ inline void turn(bf16, uint32_t at, const uint32_t *v)
 {
     int lane = threadIdx.x % 32, r = lane % 16;
-    if (o.rows <= 0 || col >= o.cols) return;
-    if (BULK) {
-        if (!lane) tma_read_done<1>();
-        __syncwarp();
-    }
     #pragma unroll
     for (int q = 0; q < 4; q++)
         stmatrix4(at + r * 128 + (((2 * q + lane / 16) ^ (r & 7)) << 4), v[4 * q], v[4 * q + 1], v[4 * q + 2],
                   v[4 * q + 3]);
-    if (BULK && o.rows >= 16) {
+}
+__device__ inline void turn(float, uint32_t at, const uint32_t *v)
+{
+    int lane = threadIdx.x % 32, r = lane / 4;
+    #pragma unroll
+    for (int i = 0; i < 8; i++)
+        smem_store(at + (r + i % 2 * 8) * 128 + (((i / 2 * 2 + lane % 4 / 2) ^ r) << 4) + lane % 2 * 8, v[2 * i],
+                   v[2 * i + 1]);
+}
+
+/* put: such a piece goes to c from column `col` on, by TMA or, at the ragged end of an expert, row by row. f32 is added
+ * where c lies: each element once, so the order of arrival does not matter. `at` is the piece to use next. */
+template <int MODE, class C, bool ACC>
+__device__ inline void put(const Job &g, const Strip &o, const uint32_t *v, int col, uint32_t &at, const CUtensorMap *map)
+{
+    enum { ADD = ACC && sizeof(C) == sizeof(float), W = 16 / sizeof(C) };
+    int lane = threadIdx.x % 32;
+    if (o.rows <= 0 || o.x + col >= g.N) return;
+    if (!lane) tma_read_done<1>();
+    __syncwarp();
+    turn(C(), at, v);
+    if (MODE == GEMM_TN || o.rows >= 16) {
         async_fence();
         __syncwarp();
-        if (!lane) tma_store(map, at, o.x + col, o.y);
+        if (!lane && ADD)  tma_add(map, at, o.x + col, o.y, o.z);
+        if (!lane && !ADD) tma_store(map, at, o.x + col, o.y, o.z);
     } else {
         __syncwarp();
         #pragma unroll
         for (int i = 0; i < 4; i++) {
-            int   row = i * 4 + lane / 8, to = col + lane % 8 * 8;
+            int   row = i * 4 + lane / 8, to = col + lane % 8 * W;
             uint4 x   = smem_load(at + row * 128 + (((lane % 8) ^ (row & 7)) << 4));
-            if (row < o.rows && to < o.cols) *(uint4 *)(o.c + row * o.stride + to) = x;
+            if (row >= o.rows || o.x + to >= g.N) continue;
+            if (ADD) add_to(place<float>(g, o, row, to), x);
+            else     *(uint4 *)place<C>(g, o, row, to) = x;
         }
     }
-    if (BULK && !lane) tma_commit();            /* an empty group, too: the one but last is always the other piece */
+    if (!lane) tma_commit();                    /* an empty group, too: the one but last is always the other piece */
     at ^= PIECE;
-}
-
-/* f32, 32 columns: no turning, a quad of lanes holds whole sectors; neighbours swap halves for 16 bytes each. Adding
- * is left to the second-level cache, which takes it without an answer; each element is added to once. */
-template <bool ACC, bool BULK>
-__device__ inline void put(const Strip<float> &o, const uint32_t *v, int col, uint32_t &, const CUtensorMap *)
-{
-    int lane = threadIdx.x % 32, odd = lane & 1;
-    #pragma unroll
-    for (int i = 0; i < 16; i += 8) {
-        #pragma unroll
-        for (int h = 0; h < 4; h += 2) {
-            const uint32_t *lo = v + i + h, *hi = v + i + 4 + h;
-            uint32_t x = __shfl_xor_sync(~0u, odd ? lo[0] : hi[0], 1), y = __shfl_xor_sync(~0u, odd ? lo[1] : hi[1], 1);
-            uint4    w = odd ? make_uint4(x, y, hi[0], hi[1]) : make_uint4(lo[0], lo[1], x, y);
-            int      row = lane / 4 + h * 4, to = col + i * 2 + odd * 8 + (lane & 2) * 2;
-            if (row >= o.rows || to >= o.cols) continue;
-            float *p = o.c + row * o.stride + to;
-            if (ACC) add_to(p, w);
-            else     *(uint4 *)p = w;
-        }
-    }
 }
 
 /* keep: a finished strip leaves the accumulators, so that the next tile can start; what there is no room to keep is
  * put at once. All of bf16 fits into half the registers, of f32 the right half. */
-template <bool ACC, bool BULK>
-__device__ inline void keep(uint32_t (&kept)[BN / 4], float (&d)[BN / 2], const Strip<bf16> &o, uint32_t &,
-                            const CUtensorMap *)
+template <int MODE, bool ACC> __device__ inline void keep(bf16, uint32_t (&kept)[BN / 4], float (&d)[BN / 2], const Job &g,
+                                                          const Strip &o, uint32_t &, const CUtensorMap *)
 {
     #pragma unroll
     for (int i = 0; i < BN / 4; i++) {
         int    row = threadIdx.x % 32 / 4 + (i & 1) * 8, col = i / 2 * 8 + threadIdx.x % 4 * 2;
         float2 x   = { d[2 * i], d[2 * i + 1] };
-        if (ACC && row < o.rows && col < o.cols) {
-            float2 old = __bfloat1622float2(*(__nv_bfloat162 *)(o.c + row * o.stride + col));
+        if (ACC && row < o.rows && o.x + col < g.N) {
+            float2 old = __bfloat1622float2(*(__nv_bfloat162 *)place<bf16>(g, o, row, col));
             x.x += old.x, x.y += old.y;
         }
         __nv_bfloat162 two = __floats2bfloat162_rn(x.x, x.y);
         kept[i] = *(uint32_t *)&two;
     }
 }
-template <bool ACC, bool BULK>
-__device__ inline void keep(uint32_t (&kept)[BN / 4], float (&d)[BN / 2], const Strip<float> &o, uint32_t &at,
-                            const CUtensorMap *map)
+template <int MODE, bool ACC> __device__ inline void keep(float, uint32_t (&kept)[BN / 4], float (&d)[BN / 2], const Job &g,
+                                                          const Strip &o, uint32_t &at, const CUtensorMap *map)
 {
     #pragma unroll
-    for (int p = 0; p < PARTS; p++) {
+    for (int p = 0; p < NOW; p++) {
         uint32_t v[16];
         #pragma unroll
-        for (int i = 0; i < 16; i++) v[i] = __float_as_uint(d[p * 16 + i]);
-        put<ACC, BULK>(o, v, p * 32, at, map);
+        for (int i = 0; i < 16; i++) v[i] = word_of(d[p * 16 + i]);
+        put<MODE, float, ACC>(g, o, v, p * 32, at, map);
     }
     #pragma unroll
-    for (int i = 0; i < BN / 4; i++) kept[i] = __float_as_uint(d[BN / 4 + i]);
+    for (int i = 0; i < BN / 2 - NOW * 16; i++) kept[i] = word_of(d[NOW * 16 + i]);
 }
 
-/* The column where part p of what is kept starts. */
+/* The column where part p of what is kept starts, or none. */
 __device__ inline int part_at(bf16, int p)  { return p * 64; }
-__device__ inline int part_at(float, int p) { return BN / 2 + p * 32; }
+__device__ inline int part_at(float, int p) { return NOW * 32 + p * 32; }
 
 /* One warp of the two warpgroups that multiply. The strip of one tile is put while the first stages of the next are
  * being multiplied: without that the tensor cores would stand still for a tenth of the time. */
 template <int MODE, class C, bool ACC, int CL>
 __device__ void consume(const Job &g, const int *off, uint32_t base, int rank, const CUtensorMap *mc)
 {
-    enum { TA = MODE == GEMM_TN, TB = MODE != GEMM_NT, KA = TA ? 16 * 128 : 32, KB = TB ? 16 * 128 : 32,
-           BULK = MODE != GEMM_TN && sizeof(C) == sizeof(bf16) };
+    enum { TA = MODE == GEMM_TN, TB = MODE != GEMM_NT, KA = TA ? 16 * 128 : 32, KB = TB ? 16 * 128 : 32 };
     int      warp = uniform(threadIdx.x / 32), group = warp / 4, lane = threadIdx.x % 32, s = 0, phase = 0;
     uint32_t at = base + OUT + warp * 2 * PIECE, kept[BN / 4];
     float    d[BN / 2];
-    Strip<C> out = { };
+    Strip    out = { };
     Tile     t = { };
     Walk<MODE, CL> walk(off, g, rank);
     Queue<CL, MODE == GEMM_TN> queue(base);
@@ -309,7 +303,7 @@ __device__ void consume(const Job &g, const int *off, uint32_t base, int rank, c
         int done = s - back < 0 ? s - back + STAGES : s - back;
         if (lane < CL) bar_arrive_at(base + EMPTY + done * 8, lane);
     };
-    auto put_part = [&](int p) { put<ACC, BULK>(out, kept + p * 16, part_at(C(), p), at, mc); };
+    auto put_part = [&](int p) { if (part_at(C(), p) < BN) put<MODE, C, ACC>(g, out, kept + p * 16, part_at(C(), p), at, mc); };
 
     while (walk.find(queue.next(), t)) {
         int steps = steps_of<MODE>(t, g);
@@ -333,14 +327,13 @@ __device__ void consume(const Job &g, const int *off, uint32_t base, int rank, c
         wgmma_pin(d);
         if (steps) release(1);
         int     m = t.m + warp * 16, rows = (MODE == GEMM_TN ? g.M : t.rows) - m;
-        int64_t first = MODE == GEMM_TN ? t.e * g.c_expert + m * g.c_row : ((int64_t)t.first + m) * g.c_row;
         bool    idle = !t.kept || (ACC && !steps);
-        out = Strip<C>{ (C *)g.c + first + t.n, g.c_row, idle ? 0 : rows, g.N - t.n, t.n, t.first + m };
-        keep<ACC, BULK>(kept, d, out, at, mc);
+        out = Strip{ t.n, MODE == GEMM_TN ? m : t.first + m, MODE == GEMM_TN ? t.e : 0, idle ? 0 : rows };
+        keep<MODE, ACC>(C(), kept, d, g, out, at, mc);
     }
     #pragma unroll
     for (int p = 0; p < PARTS; p++) put_part(p);
-    if (BULK && !lane) tma_read_done<0>();
+    if (!lane) tma_read_done<0>();
 }
 
 template <int MODE, class C, bool ACC, int CL>
@@ -459,21 +452,31 @@ static EncodeTiled find_encode(void)
     return e == cudaSuccess && found == cudaDriverEntryPointSuccess ? (EncodeTiled)f : NULL;
 }
 
-/* Boxes of 64 columns by `rows` rows of a bf16 matrix or of a stack of them; outside it they are zeros. */
+/* Boxes of 128 bytes by `rows` rows of a matrix or of a stack of them; outside it they are zeros. */
 static CUtensorMap map_of(Backend *be, Tensor t, int rows)
 {
     static const EncodeTiled encode = find_encode();
     CUtensorMap map;
-    cuuint64_t  n[3], s[2];
-    cuuint32_t  box[3] = { 64, (cuuint32_t)rows, 1 }, one[3] = { 1, 1, 1 };
+    cuuint64_t  n[3], s[2], size = dtype_size((DType)t.dtype);
+    cuuint32_t  box[3] = { (cuuint32_t)(128 / size), (cuuint32_t)rows, 1 }, one[3] = { 1, 1, 1 };
     for (int i = 0; i < t.rank; i++) n[i] = (cuuint64_t)t.n[t.rank - 1 - i];
-    for (int i = 0; i + 1 < t.rank; i++) s[i] = (cuuint64_t)t.s[t.rank - 2 - i] * sizeof(bf16);
+    for (int i = 0; i + 1 < t.rank; i++) s[i] = (cuuint64_t)t.s[t.rank - 2 - i] * size;
     CUresult r = !encode ? CUDA_ERROR_NOT_FOUND
-        : encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, t.rank, t.data, n, s, box, one, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                 CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+        : encode(&map, t.dtype == F32 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, t.rank,
+                 t.data, n, s, box, one, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (r != CUDA_SUCCESS) cuda_stick(be, cudaErrorInvalidValue, "grouped_gemm: tensor map");
     return map;
+}
+
+/* A matrix as a stack of one. */
+static Tensor stack_of(Tensor t)
+{
+    if (t.rank == 3) return t;
+    t.n[2] = t.n[1], t.n[1] = t.n[0], t.n[0] = 1;
+    t.s[2] = 1, t.s[1] = t.s[0], t.s[0] = t.n[1] * t.s[1];
+    t.rank = 3;
+    return t;
 }
 
 template <int MODE, class C, bool ACC, int CL>
@@ -485,7 +488,7 @@ static void launch(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets)
     Job     g = { (const int *)offsets.data, c.data, c.s[0], c.s[tn], (int)E, tn ? (int)a.n[1] : 0, (int)N,
                   (int)a.n[1], drawn };
     CUtensorMap ma = map_of(be, a, tn ? 64 : BM), mb = map_of(be, b, MODE == GEMM_NT ? BN / CL : 64);
-    CUtensorMap mc = !tn && c.dtype == BF16 ? map_of(be, c, 16) : ma;
+    CUtensorMap mc = map_of(be, stack_of(c), 16);
     int64_t most = (tn ? E * ceil_div(a.n[1], BM) : ceil_div(a.n[0], BM) + E) * ceil_div(N, BN);
     int64_t blocks = at_most(cuda_of(be)->sms / CL, most) * CL;
     if (drawn) cuda_stick(be, cudaMemsetAsync(drawn, 0, sizeof(int), cuda_of(be)->stream), "grouped_gemm");

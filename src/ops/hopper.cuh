@@ -107,10 +107,15 @@ __device__ inline void tma_load_all(uint32_t dst, const CUtensorMap *map, uint32
                  ".multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], %6;"
                  :: "r"(dst), "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z), "h"(ctas) : "memory");
 }
-__device__ inline void tma_store(const CUtensorMap *map, uint32_t src, int x, int y)
+__device__ inline void tma_store(const CUtensorMap *map, uint32_t src, int x, int y, int z)
 {
-    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];"
-                 :: "l"(map), "r"(src), "r"(x), "r"(y) : "memory");
+    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];"
+                 :: "l"(map), "r"(src), "r"(x), "r"(y), "r"(z) : "memory");
+}
+__device__ inline void tma_add(const CUtensorMap *map, uint32_t src, int x, int y, int z)
+{
+    asm volatile("cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3, %4}], [%1];"
+                 :: "l"(map), "r"(src), "r"(x), "r"(y), "r"(z) : "memory");
 }
 __device__ inline void tma_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 template <int N> __device__ inline void tma_read_done()         /* all but N groups have left shared memory */
@@ -139,6 +144,15 @@ template <int R> __device__ inline void wgmma_pin(float (&d)[R])
 {
     #pragma unroll
     for (int i = 0; i < R; i++) asm volatile("" : "+f"(d[i]) :: "memory");
+}
+
+/* The bits of an accumulator. Assembly, because a cast that the compiler sees makes it carry d as integers from one
+ * product to the next, and convert in between. */
+__device__ inline uint32_t word_of(float x)
+{
+    uint32_t y;
+    asm volatile("mov.b32 %0, %1;" : "=r"(y) : "f"(x));
+    return y;
 }
 
 template <int N> struct Wgmma;
@@ -195,6 +209,10 @@ __device__ inline int smem_word(uint32_t at)
     int x;
     asm volatile("ld.shared.s32 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
     return x;
+}
+__device__ inline void smem_store(uint32_t at, uint32_t x, uint32_t y)
+{
+    asm volatile("st.shared.v2.u32 [%0], {%1, %2};" :: "r"(at), "r"(x), "r"(y) : "memory");
 }
 __device__ inline void smem_zero(uint32_t at)
 {

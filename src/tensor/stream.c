@@ -56,7 +56,7 @@ void stream_clear(Stream *s)
     const Budget *b = &s->budget;
     int64_t N = b->patches / block_of(&s->shape);
     s->tokens = s->patches = s->docs = s->slices = s->visual = s->supervised = s->longest = s->vlongest = 0;
-    s->pairs = s->vpairs = 0;
+    s->pairs = s->vpairs = 0, s->fills++;
     for (int64_t t = 0; t < b->tokens; t++) s->ids[t] = s->group[t] = -1;
     for (int64_t i = 0; i < N; i++) s->visual_row[i] = -1;
     memset(s->pos, 0, (size_t)b->tokens * 12);

@@ -44,6 +44,7 @@ typedef struct Document {
 typedef struct Stream {
     StreamShape shape;
     Budget      budget;
+    int64_t     fills;                    /* times it was cleared: tells one filling from the next */
     int64_t     tokens, patches, docs, slices, visual, supervised;      /* filled so far */
     double      pairs, vpairs;            /* attending (query, key) pairs, text and vision */
     int64_t     longest, vlongest;

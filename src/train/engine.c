@@ -39,6 +39,7 @@ static void lay_out(Engine *e)
     Traits traits = backend_traits(e->conf.backend);
     e->model.head.chunk = head_chunk_rows(e->model.head.V, traits.logits);
     batch_layout(&e->batch, &e->arena[A_BATCH], &ss, &e->conf.budget);
+    if (traits.ahead && e->conf.train) batch_layout(&e->spare, &e->arena[A_BATCH], &ss, &e->conf.budget);
     e->ctx = (Ctx){ .be = &e->be, .batch = &e->batch, .act = &e->arena[A_ACT], .scratch = &e->arena[A_SCRATCH],
                     .policy = e->conf.policy, .dtype = e->conf.dtype,
                     .logits = traits.narrow_logits ? e->conf.dtype : F32 };
@@ -152,7 +153,25 @@ void engine_close(Engine *e)
     *e = (Engine){ 0 };
 }
 
-void engine_upload(Engine *e, const Stream *s) { batch_upload(&e->batch, &e->be, s); }
+void engine_upload(Engine *e, const Stream *s)
+{
+    if (e->ahead != s || e->ahead_fill != s->fills) {
+        batch_upload(&e->batch, &e->be, s);
+        return;
+    }
+    Batch was = e->batch;
+    e->batch = e->spare, e->spare = was, e->ahead = NULL;
+    e->be.machine->join(&e->be);
+}
+
+void engine_prefetch(Engine *e, const Stream *s)
+{
+    if (!s || !e->spare.T || !e->be.machine->ahead || e->be.sticky) return;
+    e->be.machine->ahead(&e->be, true);
+    batch_upload(&e->spare, &e->be, s);
+    e->be.machine->ahead(&e->be, false);
+    e->ahead = s, e->ahead_fill = s->fills;
+}
 
 static void forward(Engine *e, Pass pass, ArenaId scratch, const Micro *m)
 {

@@ -22,7 +22,7 @@ static Status gradients(Trainer *t, Stream *const *micro, int n, StepReport *r, 
     Engine *e = &t->engine;
     ledger_clear(&e->be.ledger);
     ledger_start(&e->be.ledger);
-    TRY(engine_accumulate(e, micro, n, &r->sums, w));
+    TRY(engine_accumulate(e, micro, n, &r->sums, w, loader_peek(t->loader)));
     engine_norm(e);
     TRY(engine_grad_norm(e, &r->grad_norm));
     r->verdict = guard_judge(&t->guard, r->sums.total, r->grad_norm, r->sums.supervised);
