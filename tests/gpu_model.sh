@@ -68,7 +68,7 @@ check "questions are drawn" "$treb" data synth --out "$tmp/set" --train 400 --ev
 train() {                                # train BACKEND FOLDER STEPS override...
     local backend=$1 folder=$2 n=$3; shift 3
     "$treb" train /dev/null model.preset="$tmp/model" "data.train=[$tmp/set/train.jsonl]" data.max_length=400 \
-        train.max_steps="$n" train.seed=11 train.micro_tokens=512 train.micro_patches=4096 train.global_tokens=1024 \
+        train.max_steps="$n" train.seed=11 train.deterministic=true train.micro_tokens=512 train.micro_patches=4096 train.global_tokens=1024 \
         optim.learning_rate=2e-3 optim.warmup_steps=5 optim.lr_scheduler_type=constant \
         device.backend="$backend" checkpoint.output_dir="$tmp/$folder" checkpoint.save_steps=0 checkpoint.hf=none "$@"
 }

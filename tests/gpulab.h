@@ -409,6 +409,7 @@ static inline void gpulab_open(void)
     const char *name = getenv("TREB_GPU_BACKEND");
     numlab_open();
     gpu_.open = !backend_open(CARD, name ? name : "cuda");
+    CARD->repeat = true;
     if (!gpu_.open) {
         printf("  skip all: %s\n", status_text());
         return;

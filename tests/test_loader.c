@@ -510,7 +510,7 @@ static void shared_vqa(void)
         set.source[0].path = form ? "../shared/data/vqa/train_parts.jsonl" : "../shared/data/vqa/train.jsonl";
         set.cfg.data.max_length = 8192, set.cfg.image.min_pixels = 4096, set.cfg.image.max_pixels = 65536;
         c.tokenizer = t, c.once = true, c.micro = 1;
-        c.shape = (StreamShape){ 151655, 151656, 2, 1536 };
+        c.shape = (StreamShape){ .image_token = 151655, .video_token = 151656, .merge = 2, .patch_dim = 1536 };
         c.patch.patch = 16;
         c.budget = (Budget){ .tokens = 2048, .patches = 4096, .docs = 64, .supervised = 2048 };
         Loader *l = open_or_die(&c, NULL);

@@ -57,7 +57,7 @@ typedef struct StepBench {
     Engine      e;
     int64_t     tokens, doc, images, grid_h, grid_w, photos, layers, micro, repeats;
     DType       dtype;
-    bool        json;
+    bool        json, repeat;
     double      fwd, bwd, opt;                               /* seconds of the last step */
     double      start;                                       /* seconds until the first */
     char        state[96];                                   /* of the card, under load */
@@ -115,7 +115,7 @@ static Status open_bench(StepBench *b)
     StreamShape ss = shape_stream(&b->shape);
     Budget      bud = budget_of(b, &ss);
     EngineConf  conf = { .backend = b->backend, .dtype = b->dtype, .budget = bud, .aux = AUX_LAYER, .aux_coeff = 1e-3f,
-                         .train = true };
+                         .train = true, .repeat = b->repeat };
     memcpy(conf.policy, b->policy, sizeof conf.policy);
     ss.bytes = true;
     TRY(stream_open(&b->stream, &ss, &bud));
@@ -268,7 +268,8 @@ Status bench_step(int argc, char **argv)
         { "--images", &images, NULL }, { "--grid", &grid, NULL },       { "--repeat", &repeat, NULL },
         { "--dtype", &dtype, NULL },   { "--layers", &layers, NULL },   { "--photos", &photos, NULL },
         { "--micro", &micro, NULL },
-        { "--backend", &backend, NULL }, { "--recompute", &recompute, NULL }, { "--json", NULL, &b.json }, { 0 },
+        { "--backend", &backend, NULL }, { "--recompute", &recompute, NULL }, { "--json", NULL, &b.json },
+        { "--deterministic", NULL, &b.repeat }, { 0 },
     };
     TRY(options_parse(argc, argv, options, NULL, 0));
     TRY(option_int("--tokens", tokens, 1, 1 << 24, &b.tokens));

@@ -49,7 +49,7 @@ static const Command commands[] = {
       "ops [--backend NAME] [--dtype f32|bf16] [--repeat N] [--json]\n"
       "       treb bench step [--model DIR|PRESET] [--layers N] [--tokens N] [--doc N] [--images N] [--grid HxW]\n"
       "                       [--photos N] [--micro N] [--backend NAME] [--dtype f32|bf16] [--recompute WORDS]\n"
-      "                       [--repeat N] [--json]\n"
+      "                       [--deterministic] [--repeat N] [--json]\n"
       "       treb bench decode [--model DIR] [--docs N] [--prompt N] [--tokens N] [--dtype f32|bf16]\n"
       "       treb bench loader recipe.yaml [--steps N] [--workers N] [--step-ms N] [--json]\n"
       "  ops: every op at a training size, its time over its floor. step: forward, backward and AdamW of a\n"

@@ -16,8 +16,9 @@
  *
  * Backward comes in two kinds. One writes dq from a matrix dP of 2 H S S bytes a sequence: equal bits each
  * time. The other adds into dq in the order in which blocks arrive: THE LAST BITS OF dq MAY DIFFER FROM RUN
- * TO RUN. The first is taken as long as dP of one sequence is within MATRIX bytes (32 heads: segments up to
- * 4096 rows), with as many sequences a run as that allows; beyond that the second is. */
+ * TO RUN. It is the faster one (8 x 4096 tokens: 468 against 415 TFLOP/s) and taken unless Backend.repeat asks for
+ * the first. That one serves as long as dP of one sequence is within MATRIX bytes (32 heads: segments up to 4096
+ * rows), with as many sequences a run as that allows; longer segments then run on our own kernels. */
 #include "ops/attention_cuda.h"
 
 #include <math.h>
@@ -216,7 +217,7 @@ static void call_room(Call *c, Room *r)
 
 /* What any batch of as many rows may ask for, said while preparing: the batch of that step is one long
  * segment. */
-static size_t most_room(const Attn *x, bool backward)
+static size_t most_room(const Attn *x, bool backward, bool repeats)
 {
     int64_t T = x->q.n[0], H = x->q.n[1], C = x->q.n[2], rows = C % 16 ? 2 * T + 256 : T, copies = 0;
     int64_t small = 9 * 4 * (2 * T + 256) + (32 << 20), stats = 2 * (2 * T + 256) * H * 4;
@@ -226,7 +227,7 @@ static size_t most_room(const Attn *x, bool backward)
         if (t_has(t) && !is_dense(t)) copies += T * t.n[1] * t.n[2] * 2 + 256;
     }
     if (!backward) return (size_t)(small + stats);
-    return (size_t)(small + stats + copies + heads + (sums > MATRIX ? sums : MATRIX));
+    return (size_t)(small + stats + copies + heads + (repeats && sums < MATRIX ? MATRIX : sums));
 }
 
 static void call_starts(Call *c)
@@ -302,7 +303,7 @@ static bool call_ready(Call *c)
     Room count = {}, room = {};
     bool preparing = cuda_of(c->be)->preparing;
     call_room(c, &count);
-    if (preparing) cuda_workspace(c->be, most_room(c->x, c->plan->key.backward));
+    if (preparing) cuda_workspace(c->be, most_room(c->x, c->plan->key.backward, c->be->repeat));
     room.base = (char *)cuda_workspace(c->be, count.used);
     call_room(c, &room);
     if (!room.base && !preparing) return false;
@@ -324,7 +325,7 @@ bool dnn_bwd(Backend *be, const Attn *x)
 {
     Call c;
     if (!takes(be, x)) return false;
-    if (!call_open(&c, be, x, true, true) && !call_open(&c, be, x, true, false)) return false;
+    if (!call_open(&c, be, x, true, be->repeat)) return false;
     if (!call_ready(&c)) return true;
     call_stat(&c, false);
     call_copies(&c, N_Q, N_DOUT, false);

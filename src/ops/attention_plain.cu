@@ -260,7 +260,7 @@ __global__ static void __launch_bounds__(256, 1) fwd_kernel(Args a)
     int per = (last - t.k0 + a.parts * BK - 1) / (a.parts * BK) * BK;
     int k0 = t.k0 + part * per, k1 = min(last, k0 + per);
 
-    tile_load_from<B, CP>(Q, a.q, a.scale, [&](int r) -> int64_t {   /* the queries of a head are neighbours */
+    tile_load_from<B, CP>(Q, a.q, a.scale, [&](int r) -> int64_t {   /* by head, then query */
         int h = r / a.queries, row = t.q0 + r % a.queries;
         return h < heads && row < t.q1 ? row * a.q.row + (h0 + h) * a.q.head : -1;
     });

@@ -1,18 +1,22 @@
-/* ops/grouped_gemm.cu -- kernels of grouped_gemm.c: tiles of c over all experts in one launch, sized on the card.
+/* ops/grouped_gemm.cu -- kernels of grouped_gemm.c: tiles of c over all experts in one launch, sized on
+ * the card.
  *
- * The fast kernel is for bf16 operands whose rows lie on 16 bytes. One block per multiprocessor walks tiles of
- * 128 x BN, expert by expert, columns fastest, so that the tiles of the same moment share an expert's weights in
- * the second-level cache. Three warpgroups: the last one's first thread brings operands by TMA into a ring of
- * stages of 64 along K, the first two multiply (wgmma, 64 rows of the tile each) and store. Segments are ragged:
+ * The fast kernel is for bf16 operands whose rows lie on 16 bytes. One block per multiprocessor walks
+ * tiles of 128 x 256, expert by expert, columns fastest, so that the tiles of the same moment share an
+ * expert's weights in the second-level cache. Three warpgroups: of the last, one warp brings operands by
+ * TMA into a ring of stages of 64 along K; the other two multiply (wgmma, 64 rows of the tile each) and
+ * put c. Segments are ragged:
  *   NT, NN  the last tile of an expert reads rows of the next one, whose products are not stored
  *   TN      the last stage of an expert holds rows of the next one, which are zeroed before the product
- * Two blocks of a cluster take tiles one above the other and each brings half of the b they share; an odd last
- * row of tiles is shared out by columns instead.
+ * In NT two blocks of a cluster take tiles one above the other and each brings half of the b they share;
+ * an odd last row of tiles is shared out by columns instead.
  *
- * Everything else (f32, odd sizes) takes the plain kernel: exact f32, one tile a block. Both sum along K in one
- * order that the shapes fix, and no two blocks touch the same element. */
+ * Everything else (f32, odd sizes) takes the plain kernel: exact f32, one tile a block. Both sum along K
+ * in one order that the shapes fix, and no two blocks touch the same element. */
 #include "ops/cuda.cuh"
 #include "ops/hopper.cuh"
+
+namespace {
 
 /* Where c and the segments are; M: rows of c per expert in TN. */
 typedef struct Job {
@@ -24,20 +28,21 @@ typedef struct Job {
 } Job;
 
 /* A tile, and how it is shared out. */
-enum { BM = 128, BN = 256, BK = 64, STAGES = 4, CONSUMERS = 8, THREADS = 384, SLOTS = 2, PARTS = 4, NOW = 4,
+enum { BM = 128, BN = 256, BK = 64, STAGES = 4, CONSUMERS = 8, THREADS = 384, SLOTS = 2, PARTS = 4,
        MORE = 232, LESS = 40 };                 /* registers of a thread that multiplies, and of the others */
 
-/* Shared memory. A stage is CHUNKs of 64 x 64: two of a, four of b. Every consumer warp has two pieces of 16 rows x
- * 64 columns to turn c around in. Then the barriers of the stages and of the queue of tile numbers, the queue, and
- * the segments. */
+/* Shared memory. A stage is CHUNKs of 64 x 64: two of a, four of b. Every consumer warp has two pieces of
+ * 16 rows x 64 columns to turn c around in. Then the barriers of the stages and of the queue of tile
+ * numbers, the queue, and the segments. */
 enum { CHUNK = 64 * BK * (int)sizeof(bf16), A_BYTES = BM / 64 * CHUNK, STAGE = A_BYTES + BN / 64 * CHUNK,
        PIECE = 16 * 64 * (int)sizeof(bf16), OUT = STAGES * STAGE, FULL = OUT + CONSUMERS * 2 * PIECE,
-       EMPTY = FULL + STAGES * 8, TOLD = EMPTY + STAGES * 8, HEARD = TOLD + SLOTS * 8, QUEUE = HEARD + SLOTS * 8,
-       OFFSETS = QUEUE + SLOTS * 4, EXPERTS_MOST = 512 };
+       EMPTY = FULL + STAGES * 8, TOLD = EMPTY + STAGES * 8, HEARD = TOLD + SLOTS * 8,
+       QUEUE = HEARD + SLOTS * 8, OFFSETS = QUEUE + SLOTS * 4, EXPERTS_MOST = 512 };
 
-static size_t room_of(int64_t E) { return OFFSETS + ((size_t)E + 1) * sizeof(int); }
+size_t room_of(int64_t E) { return OFFSETS + ((size_t)E + 1) * sizeof(int); }
 
-/* What is the same in all lanes, said so that the compiler sees it: wgmma must not stand in a branch that may diverge. */
+/* What is the same in all lanes, said so that the compiler sees it: wgmma must not stand in a branch that
+ * may diverge. */
 __device__ inline int uniform(int x) { return __shfl_sync(~0u, x, 0); }
 
 /* A tile: rows m .. and columns n .. of expert e, whose `rows` rows start at `first`. */
@@ -84,68 +89,66 @@ template <int MODE> __device__ inline int steps_of(const Tile &t, const Job &g)
     return ((MODE == GEMM_TN ? t.rows : g.K) + BK - 1) / BK;
 }
 
-/* The numbers of the block's tiles as one reading warp hears them. */
-template <int CL, bool DRAWN> struct Queue {
+/* The numbers of the block's tiles, as a warp that needs them hears them. Where tiles differ in length
+ * (TN) they are drawn one by one, by whoever is free; otherwise every block takes each so-manieth. */
+template <int MODE, int CL> struct Numbers {
     uint32_t base;
     int      q, phase, i;
-    __device__ Queue(uint32_t room) : base(room), q(0), phase(0), i((int)(blockIdx.x / CL) - (int)(gridDim.x / CL)) { }
+
+    __device__ Numbers(uint32_t room)
+        : base(room), q(0), phase(0), i((int)(blockIdx.x / CL) - (int)(gridDim.x / CL)) { }
 
     __device__ int next()
     {
-        if (!DRAWN) return i += gridDim.x / CL;
+        if (MODE != GEMM_TN) return i += gridDim.x / CL;
         bar_wait(base + TOLD + q * 8, phase);
         i = uniform(smem_word(base + QUEUE + q * 4));
         __syncwarp();
-        if (threadIdx.x % 32 == 0) bar_arrive_at(base + HEARD + q * 8, 0);
+        if (threadIdx.x % 32 == 0) bar_arrive(base + HEARD + q * 8);
         if (++q == SLOTS) q = 0, phase ^= 1;
         return i;
     }
 };
 
-/* One warp a block. That of the cluster's first block draws the next number and tells all; the first number past the
- * end tells them to stop. */
-template <int MODE, int CL>
-__device__ void draw(const Job &g, const int *off, uint32_t base, int rank)
+/* The warp that draws. The first number past the end goes out as well: it tells the others to stop. */
+template <int MODE> __device__ void draw(const Job &g, const int *off, uint32_t base)
 {
-    Walk<MODE, CL> walk(off, g, rank);
+    Walk<MODE, 1> walk(off, g, 0);
     Tile t;
-    int  lane = threadIdx.x % 32, q = 0, phase = 0, i = blockIdx.x / CL;
+    int  lane = threadIdx.x % 32, q = 0, phase = 0, i = blockIdx.x;
     for (;;) {
-        uint32_t told = base + TOLD + q * 8;
-        if (!rank) bar_wait(base + HEARD + q * 8, phase ^ 1);
-        if (!lane) bar_expect(told, 4);
-        __syncwarp();
-        if (!rank) {
-            if (lane < CL) send_word(base + QUEUE + q * 4, i, told, lane);
-        } else {
-            bar_wait(told, phase);
-            i = uniform(smem_word(base + QUEUE + q * 4));
-            if (!lane) bar_arrive_at(base + HEARD + q * 8, 0);
+        bar_wait(base + HEARD + q * 8, phase ^ 1);
+        if (!lane) {
+            smem_store(base + QUEUE + q * 4, i);
+            bar_arrive(base + TOLD + q * 8);
         }
+        __syncwarp();
         if (!walk.find(i, t)) return;
-        if (!rank) i = uniform(lane ? 0 : (int)gridDim.x / CL + atomicAdd(g.drawn, 1));
+        i = uniform(lane ? 0 : (int)gridDim.x + atomicAdd(g.drawn, 1));
         if (++q == SLOTS) q = 0, phase ^= 1;
     }
 }
 
-/* One box of b: `rows` of N by K in NT, 64 columns of N by K otherwise. */
-template <int MODE> __device__ inline void bring_b(uint32_t dst, const CUtensorMap *b, uint32_t bar, const Tile &t,
-                                                   int n, int k, bool all)
+/* One box of b at (n, k). */
+template <int MODE>
+__device__ inline void bring_b(uint32_t dst, const CUtensorMap *b, uint32_t bar, const Tile &t, int n, int k)
 {
-    if (MODE == GEMM_NT)      all ? tma_load_all(dst, b, bar, k, n, t.e, 3) : tma_load(dst, b, bar, k, n, t.e);
-    else if (MODE == GEMM_NN) all ? tma_load_all(dst, b, bar, n, k, t.e, 3) : tma_load(dst, b, bar, n, k, t.e);
-    else all ? tma_load_all(dst, b, bar, n, t.first + k, 3) : tma_load(dst, b, bar, n, t.first + k);
+    int x = MODE == GEMM_NT ? k : n, y = MODE == GEMM_NT ? n : k;
+    if (MODE == GEMM_TN) tma_load(dst, b, bar, n, t.first + k);
+    else if (t.shared)   tma_load_both(dst, b, bar, x, y, t.e);
+    else                 tma_load(dst, b, bar, x, y, t.e);
 }
 
 template <int MODE, int CL>
-__device__ void produce(const CUtensorMap *a, const CUtensorMap *b, const Job &g, const int *off, uint32_t base, int rank)
+__device__ void produce(const CUtensorMap *a, const CUtensorMap *b, const Job &g, const int *off,
+                        uint32_t base, int rank)
 {
     enum { BOXES = MODE == GEMM_NT ? CL : BN / 64, BOX = BN / BOXES };
     Walk<MODE, CL> walk(off, g, rank);
-    Queue<CL, MODE == GEMM_TN> queue(base);
+    Numbers<MODE, CL> numbers(base);
     Tile t;
     int  s = 0, phase = 0;
-    while (walk.find(queue.next(), t)) {
+    while (walk.find(numbers.next(), t)) {
         int from = t.shared ? BOXES / CL * rank : 0, to = t.shared ? from + BOXES / CL : BOXES;
         for (int step = 0, steps = steps_of<MODE>(t, g); step < steps; step++) {
             uint32_t full = base + FULL + s * 8, at = base + s * STAGE;
@@ -159,7 +162,7 @@ __device__ void produce(const CUtensorMap *a, const CUtensorMap *b, const Job &g
                     tma_load(at, a, full, step * BK, t.first + t.m);
                 }
                 for (int x = from; x < to; x++)
-                    bring_b<MODE>(at + A_BYTES + x * BOX * 128, b, full, t, t.n + x * BOX, step * BK, t.shared);
+                    bring_b<MODE>(at + A_BYTES + x * BOX * 128, b, full, t, t.n + x * BOX, step * BK);
             }
             __syncwarp();
             if (++s == STAGES) s = 0, phase ^= 1;
@@ -167,8 +170,8 @@ __device__ void produce(const CUtensorMap *a, const CUtensorMap *b, const Job &g
     }
 }
 
-/* Rows from `valid` on of a TN stage, in what a warpgroup multiplies. Rows are whole lines of 128 bytes, so the swizzle
- * does not matter; both warpgroups zero b, and may, since they write the same. */
+/* Rows from `valid` on of a TN stage, in what a warpgroup multiplies. Rows are whole lines of 128 bytes,
+ * so the swizzle does not matter; both warpgroups zero b, and may, since they write the same. */
 __device__ inline void zero_tail(uint32_t a, uint32_t b, int valid, int barrier)
 {
     for (int i = threadIdx.x % 128; i < (BK - valid) * 8; i += 128) {
@@ -180,8 +183,8 @@ __device__ inline void zero_tail(uint32_t a, uint32_t b, int valid, int barrier)
     named_sync(barrier, 128);
 }
 
-/* 16 rows of c that a warp has computed: where they start in c seen as a stack of matrices, and how many rows are the
- * expert's from there on. */
+/* 16 rows of c that a warp has computed: where they start in c seen as a stack of matrices, and how many
+ * rows are the expert's from there on. */
 typedef struct Strip { int x, y, z, rows; } Strip;
 
 template <class C> __device__ inline C *place(const Job &g, const Strip &o, int row, int col)
@@ -203,14 +206,16 @@ __device__ inline void turn(float, uint32_t at, const uint32_t *v)
     int lane = threadIdx.x % 32, r = lane / 4;
     #pragma unroll
     for (int i = 0; i < 8; i++)
-        smem_store(at + (r + i % 2 * 8) * 128 + (((i / 2 * 2 + lane % 4 / 2) ^ r) << 4) + lane % 2 * 8, v[2 * i],
-                   v[2 * i + 1]);
+        smem_store(at + (r + i % 2 * 8) * 128 + (((i / 2 * 2 + lane % 4 / 2) ^ r) << 4) + lane % 2 * 8,
+                   v[2 * i], v[2 * i + 1]);
 }
 
-/* put: such a piece goes to c from column `col` on, by TMA or, at the ragged end of an expert, row by row. f32 is added
- * where c lies: each element once, so the order of arrival does not matter. `at` is the piece to use next. */
+/* put: such a piece goes to c from column `col` on, by TMA or, at the ragged end of an expert, row by row.
+ * f32 is added where c lies: each element once, so the order of arrival does not matter. `at` is the piece
+ * to use next. */
 template <int MODE, class C, bool ACC>
-__device__ inline void put(const Job &g, const Strip &o, const uint32_t *v, int col, uint32_t &at, const CUtensorMap *map)
+__device__ inline void put(const Job &g, const Strip &o, const uint32_t *v, int col, uint32_t &at,
+                           const CUtensorMap *map)
 {
     enum { ADD = ACC && sizeof(C) == sizeof(float), W = 16 / sizeof(C) };
     int lane = threadIdx.x % 32;
@@ -234,14 +239,15 @@ __device__ inline void put(const Job &g, const Strip &o, const uint32_t *v, int 
             else     *(uint4 *)place<C>(g, o, row, to) = x;
         }
     }
-    if (!lane) tma_commit();                    /* an empty group, too: the one but last is always the other piece */
+    if (!lane) tma_commit();                    /* even if empty: then the last but one is the other piece */
     at ^= PIECE;
 }
 
-/* keep: a finished strip leaves the accumulators, so that the next tile can start; what there is no room to keep is
- * put at once. All of bf16 fits into half the registers, of f32 the right half. */
-template <int MODE, bool ACC> __device__ inline void keep(bf16, uint32_t (&kept)[BN / 4], float (&d)[BN / 2], const Job &g,
-                                                          const Strip &o, uint32_t &, const CUtensorMap *)
+/* keep: a finished strip leaves the accumulators, so that the next tile can start; what there is no room
+ * to keep is put at once. All of bf16 fits into half the registers, of f32 the right half. */
+template <int MODE, bool ACC>
+__device__ inline void keep(bf16, uint32_t (&kept)[BN / 4], float (&d)[BN / 2], const Job &g, const Strip &o,
+                            uint32_t &, const CUtensorMap *)
 {
     #pragma unroll
     for (int i = 0; i < BN / 4; i++) {
@@ -255,26 +261,27 @@ template <int MODE, bool ACC> __device__ inline void keep(bf16, uint32_t (&kept)
         kept[i] = *(uint32_t *)&two;
     }
 }
-template <int MODE, bool ACC> __device__ inline void keep(float, uint32_t (&kept)[BN / 4], float (&d)[BN / 2], const Job &g,
-                                                          const Strip &o, uint32_t &at, const CUtensorMap *map)
+template <int MODE, bool ACC>
+__device__ inline void keep(float, uint32_t (&kept)[BN / 4], float (&d)[BN / 2], const Job &g, const Strip &o,
+                            uint32_t &at, const CUtensorMap *map)
 {
     #pragma unroll
-    for (int p = 0; p < NOW; p++) {
+    for (int p = 0; p < PARTS; p++) {
         uint32_t v[16];
         #pragma unroll
         for (int i = 0; i < 16; i++) v[i] = word_of(d[p * 16 + i]);
         put<MODE, float, ACC>(g, o, v, p * 32, at, map);
     }
     #pragma unroll
-    for (int i = 0; i < BN / 2 - NOW * 16; i++) kept[i] = word_of(d[NOW * 16 + i]);
+    for (int i = 0; i < BN / 4; i++) kept[i] = word_of(d[BN / 4 + i]);
 }
 
-/* The column where part p of what is kept starts, or none. */
+/* The column where part p of what is kept starts. */
 __device__ inline int part_at(bf16, int p)  { return p * 64; }
-__device__ inline int part_at(float, int p) { return NOW * 32 + p * 32; }
+__device__ inline int part_at(float, int p) { return BN / 2 + p * 32; }
 
-/* One warp of the two warpgroups that multiply. The strip of one tile is put while the first stages of the next are
- * being multiplied: without that the tensor cores would stand still for a tenth of the time. */
+/* One warp of the two warpgroups that multiply. The strip of one tile is put while the first stages of the
+ * next are being multiplied: without that the tensor cores would stand still for a tenth of the time. */
 template <int MODE, class C, bool ACC, int CL>
 __device__ void consume(const Job &g, const int *off, uint32_t base, int rank, const CUtensorMap *mc)
 {
@@ -285,7 +292,7 @@ __device__ void consume(const Job &g, const int *off, uint32_t base, int rank, c
     Strip    out = { };
     Tile     t = { };
     Walk<MODE, CL> walk(off, g, rank);
-    Queue<CL, MODE == GEMM_TN> queue(base);
+    Numbers<MODE, CL> numbers(base);
 
     auto multiply = [&](int step) {
         uint32_t a = base + s * STAGE + group * CHUNK, b = base + s * STAGE + A_BYTES;
@@ -299,13 +306,13 @@ __device__ void consume(const Job &g, const int *off, uint32_t base, int rank, c
         wgmma_commit();
         if (++s == STAGES) s = 0, phase ^= 1;
     };
-    auto release = [&](int back) {                                  /* of the stages multiplied, the last but back */
+    auto release = [&](int back) {              /* 1: the stage multiplied last, 2: the one before */
         int done = s - back < 0 ? s - back + STAGES : s - back;
         if (lane < CL) bar_arrive_at(base + EMPTY + done * 8, lane);
     };
-    auto put_part = [&](int p) { if (part_at(C(), p) < BN) put<MODE, C, ACC>(g, out, kept + p * 16, part_at(C(), p), at, mc); };
+    auto put_part = [&](int p) { put<MODE, C, ACC>(g, out, kept + p * 16, part_at(C(), p), at, mc); };
 
-    while (walk.find(queue.next(), t)) {
+    while (walk.find(numbers.next(), t)) {
         int steps = steps_of<MODE>(t, g);
         if (MODE == GEMM_TN && !steps) {
             #pragma unroll
@@ -341,14 +348,16 @@ __global__ void __cluster_dims__(CL, 1, 1) __launch_bounds__(THREADS, 1)
 tiles(const __grid_constant__ CUtensorMap ma, const __grid_constant__ CUtensorMap mb,
       const __grid_constant__ CUtensorMap mc, const __grid_constant__ Job g)
 {
+    static_assert(CL == 1 || MODE != GEMM_TN, "numbers are drawn by one block");
     extern __shared__ __align__(1024) char room[];
     uint32_t base = smem_at(room);
     int     *off  = (int *)(room + OFFSETS), rank = CL > 1 ? cluster_rank() : 0;
     for (int i = threadIdx.x; i <= g.E; i += THREADS) off[i] = g.offsets[i];
     if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; i++) bar_init(base + FULL + i * 8, 1), bar_init(base + EMPTY + i * 8, CL * CONSUMERS);
+        for (int i = 0; i < STAGES; i++)
+            bar_init(base + FULL + i * 8, 1), bar_init(base + EMPTY + i * 8, CL * CONSUMERS);
         for (int i = 0; i < SLOTS; i++)
-            bar_init(base + TOLD + i * 8, 1), bar_init(base + HEARD + i * 8, CL * (CONSUMERS + 1) + CL - 1);
+            bar_init(base + TOLD + i * 8, 1), bar_init(base + HEARD + i * 8, CONSUMERS + 1);
         bar_init_done();
     }
     __syncthreads();
@@ -360,9 +369,9 @@ tiles(const __grid_constant__ CUtensorMap ma, const __grid_constant__ CUtensorMa
         regs_less<LESS>();
         int warp = threadIdx.x / 32 - CONSUMERS;
         if (warp == 0) produce<MODE, CL>(&ma, &mb, g, off, base, rank);
-        else if (warp == 1 && MODE == GEMM_TN) draw<MODE, CL>(g, off, base, rank);
+        else if (warp == 1 && MODE == GEMM_TN) draw<MODE>(g, off, base);
     }
-    if (CL > 1) {                                /* nobody leaves while the other may still signal its barriers */
+    if (CL > 1) {                               /* nobody leaves while the other may still signal to it */
         __syncwarp();
         cluster_sync();
     }
@@ -388,7 +397,8 @@ __device__ inline int plain_find(const int *off, const Ways &w, int down, int *m
 }
 
 template <class T, class C>
-__global__ void __launch_bounds__(256) plain(C *c, const T *a, const T *b, const int *off, const __grid_constant__ Ways w)
+__global__ void __launch_bounds__(256)
+plain(C *c, const T *a, const T *b, const int *off, const __grid_constant__ Ways w)
 {
     __shared__ float as[PK][PT + 1], bs[PK][PT + 1];
     int across = (w.N + PT - 1) / PT, n0 = blockIdx.x % across * PT, m0 = 0;
@@ -401,7 +411,7 @@ __global__ void __launch_bounds__(256) plain(C *c, const T *a, const T *b, const
     float acc[4][4] = { };
     int   ty = threadIdx.x / 16, tx = threadIdx.x % 16;
     for (int k0 = 0; k0 < K; k0 += PK) {
-        for (int i = threadIdx.x; i < PT * PK; i += 256) {           /* neighbours in memory by neighbouring threads */
+        for (int i = threadIdx.x; i < PT * PK; i += 256) {    /* neighbours in memory: neighbouring threads */
             int k = w.ak == 1 ? i % PK : i / PT, m = w.ak == 1 ? i / PK : i % PT;
             as[k][m] = k0 + k < K && m0 + m < M ? to_f32(a[(m0 + m) * w.am + (k0 + k) * w.ak]) : 0.0f;
             int j = w.bk == 1 ? i % PK : i / PT, n = w.bk == 1 ? i / PK : i % PT;
@@ -410,7 +420,8 @@ __global__ void __launch_bounds__(256) plain(C *c, const T *a, const T *b, const
         __syncthreads();
         for (int k = 0; k < PK; k++)
             for (int i = 0; i < 4; i++)
-                for (int j = 0; j < 4; j++) acc[i][j] = fmaf(as[k][ty + 16 * i], bs[k][tx + 16 * j], acc[i][j]);
+                for (int j = 0; j < 4; j++)
+                    acc[i][j] = fmaf(as[k][ty + 16 * i], bs[k][tx + 16 * j], acc[i][j]);
         __syncthreads();
     }
     for (int i = 0; i < 4; i++)
@@ -422,38 +433,40 @@ __global__ void __launch_bounds__(256) plain(C *c, const T *a, const T *b, const
         }
 }
 
-static void grouped_plain(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, int flags)
+void grouped_plain(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, int flags)
 {
     int     mode = flags & GEMM_MODE;
     bool    tn = mode == GEMM_TN;
     int64_t E = offsets.n[0] - 1, N = c.n[c.rank - 1];
     int64_t down = tn ? E * ceil_div(a.n[1], PT) : ceil_div(a.n[0], PT) + E;
     Ways    w = { tn ? 1 : a.s[0], tn ? a.s[0] : 1, b.s[0], mode == GEMM_NT ? 1 : b.s[mode == GEMM_NN],
-                  mode == GEMM_NT ? b.s[1] : 1, c.s[0], c.s[tn], (int)E, tn ? (int)a.n[1] : 0, (int)N, (int)a.n[1],
-                  tn, (flags & GEMM_ACC) != 0 };
+                  mode == GEMM_NT ? b.s[1] : 1, c.s[0], c.s[tn], (int)E, tn ? (int)a.n[1] : 0, (int)N,
+                  (int)a.n[1], tn, (flags & GEMM_ACC) != 0 };
     if (!N) return;
     BY_DTYPE(a.dtype, T, BY_DTYPE(c.dtype, C,
-        LAUNCH(be, "grouped_gemm", (plain<T, C>), down * ceil_div(N, PT), 256, 0, (C *)c.data, (const T *)a.data,
-               (const T *)b.data, (const int *)offsets.data, w)));
+        LAUNCH(be, "grouped_gemm", (plain<T, C>), down * ceil_div(N, PT), 256, 0, (C *)c.data,
+               (const T *)a.data, (const T *)b.data, (const int *)offsets.data, w)));
 }
 
 /* --- the host side of the fast kernel --- */
 
 typedef CUresult (*EncodeTiled)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
-                                const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
-                                CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+                                const cuuint64_t *, const cuuint32_t *, const cuuint32_t *,
+                                CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
+                                CUtensorMapFloatOOBfill);
 
 /* A driver call that comes through the runtime, so that the driver's library is not linked. */
-static EncodeTiled find_encode(void)
+EncodeTiled find_encode(void)
 {
     void *f = NULL;
     cudaDriverEntryPointQueryResult found;
-    cudaError_t e = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &found);
+    cudaError_t e = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault,
+                                                     &found);
     return e == cudaSuccess && found == cudaDriverEntryPointSuccess ? (EncodeTiled)f : NULL;
 }
 
 /* Boxes of 128 bytes by `rows` rows of a matrix or of a stack of them; outside it they are zeros. */
-static CUtensorMap map_of(Backend *be, Tensor t, int rows)
+CUtensorMap map_of(Backend *be, Tensor t, int rows)
 {
     static const EncodeTiled encode = find_encode();
     CUtensorMap map;
@@ -462,15 +475,15 @@ static CUtensorMap map_of(Backend *be, Tensor t, int rows)
     for (int i = 0; i < t.rank; i++) n[i] = (cuuint64_t)t.n[t.rank - 1 - i];
     for (int i = 0; i + 1 < t.rank; i++) s[i] = (cuuint64_t)t.s[t.rank - 2 - i] * size;
     CUresult r = !encode ? CUDA_ERROR_NOT_FOUND
-        : encode(&map, t.dtype == F32 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, t.rank,
-                 t.data, n, s, box, one, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+        : encode(&map, t.dtype == F32 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                 t.rank, t.data, n, s, box, one, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (r != CUDA_SUCCESS) cuda_stick(be, cudaErrorInvalidValue, "grouped_gemm: tensor map");
     return map;
 }
 
 /* A matrix as a stack of one. */
-static Tensor stack_of(Tensor t)
+Tensor stack_of(Tensor t)
 {
     if (t.rank == 3) return t;
     t.n[2] = t.n[1], t.n[1] = t.n[0], t.n[0] = 1;
@@ -480,7 +493,7 @@ static Tensor stack_of(Tensor t)
 }
 
 template <int MODE, class C, bool ACC, int CL>
-static void launch(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets)
+void launch(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets)
 {
     bool    tn = MODE == GEMM_TN;
     int64_t E = offsets.n[0] - 1, N = c.n[c.rank - 1];
@@ -495,18 +508,21 @@ static void launch(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets)
     LAUNCH(be, "grouped_gemm", (tiles<MODE, C, ACC, CL>), blocks, THREADS, room_of(E), ma, mb, mc, g);
 }
 
-/* Pairs of blocks where measured to pay: they do not for NN, whose b comes in many small boxes. */
-template <class C, bool ACC> static void choose(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, int mode)
+/* Pairs of blocks only where they were measured to pay. */
+template <class C, bool ACC>
+void choose(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, int mode)
 {
     if (mode == GEMM_NT)      launch<GEMM_NT, C, ACC, 2>(be, c, a, b, offsets);
     else if (mode == GEMM_NN) launch<GEMM_NN, C, ACC, 1>(be, c, a, b, offsets);
-    else                      launch<GEMM_TN, C, ACC, 2>(be, c, a, b, offsets);
+    else                      launch<GEMM_TN, C, ACC, 1>(be, c, a, b, offsets);
 }
 
-static bool fast(Tensor c, Tensor a, Tensor b, Tensor offsets)
+bool fast(Tensor c, Tensor a, Tensor b, Tensor offsets)
 {
     bool some = a.n[0] > 0 && a.n[1] > 0 && c.n[c.rank - 1] > 0;
     return some && a.dtype == BF16 && packs(a) && packs(b) && packs(c) && offsets.n[0] - 1 <= EXPERTS_MOST;
+}
+
 }
 
 extern "C" void cuda_grouped_gemm(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, int flags)

@@ -52,6 +52,7 @@ static Status open_on(Engine *e, const ModelShape *s, const EngineConf *conf, co
     bool all_frozen[GROUP_N] = { true, true, true };
     e->conf = *conf, e->bytes = levels;
     TRY(backend_open(&e->be, backend));
+    e->be.repeat = conf->repeat;
     TRY(model_open(&e->model, s, conf->train ? conf->frozen : all_frozen));
     TRY(model_act_open(&e->act, &e->model));
     TRY(open_arenas(e, bytes));

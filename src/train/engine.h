@@ -19,6 +19,7 @@ typedef struct EngineConf {
     uint8_t     policy[LABEL_N];         /* see policy_default */
     bool        frozen[GROUP_N];
     bool        train, logits;           /* backward and optimizer; engine_logits will be called */
+    bool        repeat;                  /* equal bits from equal runs, see Backend */
     bool        each;                    /* the loss of every supervised row is wanted: Engine.ctx.each */
     bool        evaluate;                /* a training engine on which engine_evaluate will be called too */
     DecodeRoom  decode;                  /* room for train/decode.h */

@@ -58,6 +58,7 @@ static Status engine_conf(EngineConf *e, const Trainer *t)
     e->frozen[G_LLM] = c->model.freeze_llm;
     if (t->conf.answers.run && e->evaluate)
         e->decode.docs = t->conf.answers.docs, e->decode.tokens = t->conf.answers.tokens;
+    e->repeat = c->train.deterministic;
     e->each = many_channels(&c->data.train);
     policy_default(e->policy);
     for (int i = 0; i < c->memory.recompute.n; i++) TRY(policy_drop(e->policy, c->memory.recompute.item[i]));
