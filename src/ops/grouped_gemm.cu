@@ -1,5 +1,4 @@
-/* ops/grouped_gemm.cu -- kernels of grouped_gemm.c: tiles of c over all experts in one launch, sized on
- * the card.
+/* ops/grouped_gemm.cu -- kernels of grouped_gemm.c: tiles of c over all experts, counted on the card.
  *
  * The fast kernel is for bf16 operands whose rows lie on 16 bytes. One block per multiprocessor walks
  * tiles of 128 x 256, expert by expert, columns fastest, so that the tiles of the same moment share an
@@ -8,8 +7,6 @@
  * put c. Segments are ragged:
  *   NT, NN  the last tile of an expert reads rows of the next one, whose products are not stored
  *   TN      the last stage of an expert holds rows of the next one, which are zeroed before the product
- * In NT two blocks of a cluster take tiles one above the other and each brings half of the b they share;
- * an odd last row of tiles is shared out by columns instead.
  *
  * Everything else (f32, odd sizes) takes the plain kernel: exact f32, one tile a block. Both sum along K
  * in one order that the shapes fix, and no two blocks touch the same element. */
@@ -47,39 +44,27 @@ __device__ inline int uniform(int x) { return __shfl_sync(~0u, x, 0); }
 
 /* A tile: rows m .. and columns n .. of expert e, whose `rows` rows start at `first`. */
 typedef struct Tile {
-    int  e, first, rows, m, n;
-    bool shared;                /* b is the other block's too, each brings half of it */
-    bool kept;                  /* not just computed to keep the other block company */
+    int e, first, rows, m, n;
 } Tile;
 
 /* Finds tiles by ascending number. */
-template <int MODE, int CL> struct Walk {
+template <int MODE> struct Walk {
     const int *off;
-    int E, M, across, rank, e, begin, count;
+    int E, M, across, e, begin, count;
 
-    __device__ Walk(const int *offsets, const Job &g, int cta)
-        : off(offsets), E(g.E), M(g.M), across((g.N + BN - 1) / BN), rank(cta), e(-1), begin(0), count(0) { }
-
-    __device__ int down() const { return ((MODE == GEMM_TN ? M : off[e + 1] - off[e]) + BM - 1) / BM; }
+    __device__ Walk(const int *offsets, const Job &g)
+        : off(offsets), E(g.E), M(g.M), across((g.N + BN - 1) / BN), e(-1), begin(0), count(0) { }
 
     __device__ bool find(int i, Tile &t)
     {
         while (i >= begin + count) {
             if (++e >= E) return false;
             begin += count;
-            count = CL == 1 ? down() * across : down() / 2 * across + (down() & 1) * ((across + 1) / 2);
+            count = ((MODE == GEMM_TN ? M : off[e + 1] - off[e]) + BM - 1) / BM * across;
         }
         i -= begin;
-        int pairs = down() / CL * across, m = i / across * CL + rank, n = i % across;
-        t.shared = CL > 1 && i < pairs;
-        t.kept   = true;
-        if (CL > 1 && i >= pairs) {
-            m = down() - 1;
-            n = (i - pairs) * CL + rank;
-            t.kept = n < across;
-            n = t.kept ? n : across - 1;
-        }
-        t.e = e, t.first = off[e], t.rows = uniform(off[e + 1] - off[e]), t.m = m * BM, t.n = n * BN;
+        t.e = e, t.first = off[e], t.rows = uniform(off[e + 1] - off[e]);
+        t.m = i / across * BM, t.n = i % across * BN;
         return true;
     }
 };
@@ -90,17 +75,16 @@ template <int MODE> __device__ inline int steps_of(const Tile &t, const Job &g)
 }
 
 /* The numbers of the block's tiles, as a warp that needs them hears them. Where tiles differ in length
- * (TN) they are drawn one by one, by whoever is free; otherwise every block takes each so-manieth. */
-template <int MODE, int CL> struct Numbers {
+ * (TN) they are drawn one by one, by whoever is free; otherwise block x takes x, x + blocks, ... */
+template <int MODE> struct Numbers {
     uint32_t base;
     int      q, phase, i;
 
-    __device__ Numbers(uint32_t room)
-        : base(room), q(0), phase(0), i((int)(blockIdx.x / CL) - (int)(gridDim.x / CL)) { }
+    __device__ Numbers(uint32_t room) : base(room), q(0), phase(0), i((int)blockIdx.x - (int)gridDim.x) { }
 
     __device__ int next()
     {
-        if (MODE != GEMM_TN) return i += gridDim.x / CL;
+        if (MODE != GEMM_TN) return i += gridDim.x;
         bar_wait(base + TOLD + q * 8, phase);
         i = uniform(smem_word(base + QUEUE + q * 4));
         __syncwarp();
@@ -113,7 +97,7 @@ template <int MODE, int CL> struct Numbers {
 /* The warp that draws. The first number past the end goes out as well: it tells the others to stop. */
 template <int MODE> __device__ void draw(const Job &g, const int *off, uint32_t base)
 {
-    Walk<MODE, 1> walk(off, g, 0);
+    Walk<MODE> walk(off, g);
     Tile t;
     int  lane = threadIdx.x % 32, q = 0, phase = 0, i = blockIdx.x;
     for (;;) {
@@ -129,40 +113,32 @@ template <int MODE> __device__ void draw(const Job &g, const int *off, uint32_t 
     }
 }
 
-/* One box of b at (n, k). */
+/* The warp that brings a and b, in boxes 64 wide along what is a row in memory: K, or M or N. */
 template <int MODE>
-__device__ inline void bring_b(uint32_t dst, const CUtensorMap *b, uint32_t bar, const Tile &t, int n, int k)
-{
-    int x = MODE == GEMM_NT ? k : n, y = MODE == GEMM_NT ? n : k;
-    if (MODE == GEMM_TN) tma_load(dst, b, bar, n, t.first + k);
-    else if (t.shared)   tma_load_both(dst, b, bar, x, y, t.e);
-    else                 tma_load(dst, b, bar, x, y, t.e);
-}
-
-template <int MODE, int CL>
 __device__ void produce(const CUtensorMap *a, const CUtensorMap *b, const Job &g, const int *off,
-                        uint32_t base, int rank)
+                        uint32_t base)
 {
-    enum { BOXES = MODE == GEMM_NT ? CL : BN / 64, BOX = BN / BOXES };
-    Walk<MODE, CL> walk(off, g, rank);
-    Numbers<MODE, CL> numbers(base);
+    Walk<MODE>    walk(off, g);
+    Numbers<MODE> numbers(base);
     Tile t;
     int  s = 0, phase = 0;
     while (walk.find(numbers.next(), t)) {
-        int from = t.shared ? BOXES / CL * rank : 0, to = t.shared ? from + BOXES / CL : BOXES;
         for (int step = 0, steps = steps_of<MODE>(t, g); step < steps; step++) {
             uint32_t full = base + FULL + s * 8, at = base + s * STAGE;
+            int      k = step * BK;
             bar_wait(base + EMPTY + s * 8, phase ^ 1);
             if (threadIdx.x % 32 == 0) {
                 bar_expect(full, STAGE);
-                if (MODE == GEMM_TN) {
-                    tma_load(at, a, full, t.m, t.first + step * BK);
-                    tma_load(at + CHUNK, a, full, t.m + 64, t.first + step * BK);
-                } else {
-                    tma_load(at, a, full, step * BK, t.first + t.m);
-                }
-                for (int x = from; x < to; x++)
-                    bring_b<MODE>(at + A_BYTES + x * BOX * 128, b, full, t, t.n + x * BOX, step * BK);
+                if (MODE == GEMM_TN)
+                    for (int x = 0; x < BM; x += 64) tma_load(at + x * 128, a, full, t.m + x, t.first + k);
+                else
+                    tma_load(at, a, full, k, t.first + t.m);
+                at += A_BYTES;
+                if (MODE == GEMM_NT) tma_load(at, b, full, k, t.n, t.e);
+                else
+                    for (int x = 0; x < BN; x += 64)
+                        if (MODE == GEMM_NN) tma_load(at + x * 128, b, full, t.n + x, k, t.e);
+                        else                 tma_load(at + x * 128, b, full, t.n + x, t.first + k);
             }
             __syncwarp();
             if (++s == STAGES) s = 0, phase ^= 1;
@@ -282,8 +258,8 @@ __device__ inline int part_at(float, int p) { return BN / 2 + p * 32; }
 
 /* One warp of the two warpgroups that multiply. The strip of one tile is put while the first stages of the
  * next are being multiplied: without that the tensor cores would stand still for a tenth of the time. */
-template <int MODE, class C, bool ACC, int CL>
-__device__ void consume(const Job &g, const int *off, uint32_t base, int rank, const CUtensorMap *mc)
+template <int MODE, class C, bool ACC>
+__device__ void consume(const Job &g, const int *off, uint32_t base, const CUtensorMap *mc)
 {
     enum { TA = MODE == GEMM_TN, TB = MODE != GEMM_NT, KA = TA ? 16 * 128 : 32, KB = TB ? 16 * 128 : 32 };
     int      warp = uniform(threadIdx.x / 32), group = warp / 4, lane = threadIdx.x % 32, s = 0, phase = 0;
@@ -291,8 +267,8 @@ __device__ void consume(const Job &g, const int *off, uint32_t base, int rank, c
     float    d[BN / 2];
     Strip    out = { };
     Tile     t = { };
-    Walk<MODE, CL> walk(off, g, rank);
-    Numbers<MODE, CL> numbers(base);
+    Walk<MODE>    walk(off, g);
+    Numbers<MODE> numbers(base);
 
     auto multiply = [&](int step) {
         uint32_t a = base + s * STAGE + group * CHUNK, b = base + s * STAGE + A_BYTES;
@@ -308,7 +284,7 @@ __device__ void consume(const Job &g, const int *off, uint32_t base, int rank, c
     };
     auto release = [&](int back) {              /* 1: the stage multiplied last, 2: the one before */
         int done = s - back < 0 ? s - back + STAGES : s - back;
-        if (lane < CL) bar_arrive_at(base + EMPTY + done * 8, lane);
+        if (!lane) bar_arrive(base + EMPTY + done * 8);
     };
     auto put_part = [&](int p) { put<MODE, C, ACC>(g, out, kept + p * 16, part_at(C(), p), at, mc); };
 
@@ -333,9 +309,9 @@ __device__ void consume(const Job &g, const int *off, uint32_t base, int rank, c
         wgmma_wait<0>();
         wgmma_pin(d);
         if (steps) release(1);
-        int     m = t.m + warp * 16, rows = (MODE == GEMM_TN ? g.M : t.rows) - m;
-        bool    idle = !t.kept || (ACC && !steps);
-        out = Strip{ t.n, MODE == GEMM_TN ? m : t.first + m, MODE == GEMM_TN ? t.e : 0, idle ? 0 : rows };
+        int m = t.m + warp * 16, rows = (MODE == GEMM_TN ? g.M : t.rows) - m;
+        if (ACC && !steps) rows = 0;
+        out = MODE == GEMM_TN ? Strip{ t.n, m, t.e, rows } : Strip{ t.n, t.first + m, 0, rows };
         keep<MODE, ACC>(C(), kept, d, g, out, at, mc);
     }
     #pragma unroll
@@ -343,37 +319,31 @@ __device__ void consume(const Job &g, const int *off, uint32_t base, int rank, c
     if (!lane) tma_read_done<0>();
 }
 
-template <int MODE, class C, bool ACC, int CL>
-__global__ void __cluster_dims__(CL, 1, 1) __launch_bounds__(THREADS, 1)
+template <int MODE, class C, bool ACC>
+__global__ void __launch_bounds__(THREADS, 1)
 tiles(const __grid_constant__ CUtensorMap ma, const __grid_constant__ CUtensorMap mb,
       const __grid_constant__ CUtensorMap mc, const __grid_constant__ Job g)
 {
-    static_assert(CL == 1 || MODE != GEMM_TN, "numbers are drawn by one block");
     extern __shared__ __align__(1024) char room[];
     uint32_t base = smem_at(room);
-    int     *off  = (int *)(room + OFFSETS), rank = CL > 1 ? cluster_rank() : 0;
+    int     *off  = (int *)(room + OFFSETS);
     for (int i = threadIdx.x; i <= g.E; i += THREADS) off[i] = g.offsets[i];
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++)
-            bar_init(base + FULL + i * 8, 1), bar_init(base + EMPTY + i * 8, CL * CONSUMERS);
+            bar_init(base + FULL + i * 8, 1), bar_init(base + EMPTY + i * 8, CONSUMERS);
         for (int i = 0; i < SLOTS; i++)
             bar_init(base + TOLD + i * 8, 1), bar_init(base + HEARD + i * 8, CONSUMERS + 1);
         bar_init_done();
     }
     __syncthreads();
-    if (CL > 1) cluster_sync();
     if (threadIdx.x < CONSUMERS * 32) {
         regs_more<MORE>();
-        consume<MODE, C, ACC, CL>(g, off, base, rank, &mc);
+        consume<MODE, C, ACC>(g, off, base, &mc);
     } else {
         regs_less<LESS>();
         int warp = threadIdx.x / 32 - CONSUMERS;
-        if (warp == 0) produce<MODE, CL>(&ma, &mb, g, off, base, rank);
+        if (warp == 0) produce<MODE>(&ma, &mb, g, off, base);
         else if (warp == 1 && MODE == GEMM_TN) draw<MODE>(g, off, base);
-    }
-    if (CL > 1) {                               /* nobody leaves while the other may still signal to it */
-        __syncwarp();
-        cluster_sync();
     }
 }
 
@@ -492,7 +462,7 @@ Tensor stack_of(Tensor t)
     return t;
 }
 
-template <int MODE, class C, bool ACC, int CL>
+template <int MODE, class C, bool ACC>
 void launch(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets)
 {
     bool    tn = MODE == GEMM_TN;
@@ -500,21 +470,21 @@ void launch(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets)
     int    *drawn = tn ? (int *)cuda_workspace(be, sizeof(int)) : NULL;
     Job     g = { (const int *)offsets.data, c.data, c.s[0], c.s[tn], (int)E, tn ? (int)a.n[1] : 0, (int)N,
                   (int)a.n[1], drawn };
-    CUtensorMap ma = map_of(be, a, tn ? 64 : BM), mb = map_of(be, b, MODE == GEMM_NT ? BN / CL : 64);
+    CUtensorMap ma = map_of(be, a, tn ? 64 : BM), mb = map_of(be, b, MODE == GEMM_NT ? BN : 64);
     CUtensorMap mc = map_of(be, stack_of(c), 16);
     int64_t most = (tn ? E * ceil_div(a.n[1], BM) : ceil_div(a.n[0], BM) + E) * ceil_div(N, BN);
-    int64_t blocks = at_most(cuda_of(be)->sms / CL, most) * CL;
+    if (tn && !drawn && !cuda_of(be)->preparing) return;
     if (drawn) cuda_stick(be, cudaMemsetAsync(drawn, 0, sizeof(int), cuda_of(be)->stream), "grouped_gemm");
-    LAUNCH(be, "grouped_gemm", (tiles<MODE, C, ACC, CL>), blocks, THREADS, room_of(E), ma, mb, mc, g);
+    LAUNCH(be, "grouped_gemm", (tiles<MODE, C, ACC>), at_most(cuda_of(be)->sms, most), THREADS, room_of(E),
+           ma, mb, mc, g);
 }
 
-/* Pairs of blocks only where they were measured to pay. */
 template <class C, bool ACC>
 void choose(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, int mode)
 {
-    if (mode == GEMM_NT)      launch<GEMM_NT, C, ACC, 2>(be, c, a, b, offsets);
-    else if (mode == GEMM_NN) launch<GEMM_NN, C, ACC, 1>(be, c, a, b, offsets);
-    else                      launch<GEMM_TN, C, ACC, 1>(be, c, a, b, offsets);
+    if (mode == GEMM_NT)      launch<GEMM_NT, C, ACC>(be, c, a, b, offsets);
+    else if (mode == GEMM_NN) launch<GEMM_NN, C, ACC>(be, c, a, b, offsets);
+    else                      launch<GEMM_TN, C, ACC>(be, c, a, b, offsets);
 }
 
 bool fast(Tensor c, Tensor a, Tensor b, Tensor offsets)

@@ -1,6 +1,5 @@
 /* ops/hopper.cuh -- the PTX of sm_90a in C clothes: mbarriers, the tensor copy engine (TMA), warpgroup
- * products (wgmma), clusters. One line of assembly each; what they mean together is told where they are
- * used.
+ * products (wgmma). One line of assembly each; what they mean together is told where they are used.
  *
  * Shared-memory addresses are 32 bit. Operands of wgmma lie in rows of 128 bytes with the 128-byte
  * swizzle, as a tensor map with CU_TENSOR_MAP_SWIZZLE_128B writes them to a base on 1024 bytes. */
@@ -29,15 +28,6 @@ __device__ inline void bar_arrive(uint32_t bar)
 {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(bar) : "memory");
 }
-
-/* The same barrier in a block of the cluster. Not .release.cluster: that would wait for all of the
- * thread's memory traffic, and who only read shared memory has nothing to publish. */
-__device__ inline void bar_arrive_at(uint32_t bar, int cta)
-{
-    asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
-                 "mbarrier.arrive.shared::cluster.b64 _, [there];\n}"
-                 :: "r"(bar), "r"(cta) : "memory");
-}
 __device__ inline void bar_wait(uint32_t bar, int parity)
 {
     asm volatile("{\n.reg .pred done;\nagain:\n"
@@ -45,19 +35,8 @@ __device__ inline void bar_wait(uint32_t bar, int parity)
                  "@done bra over;\nbra again;\nover:\n}" :: "r"(bar), "r"(parity) : "memory");
 }
 
-/* --- clusters and named barriers --- */
+/* --- warpgroups --- */
 
-__device__ inline int cluster_rank()
-{
-    uint32_t r;
-    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
-    return (int)r;
-}
-__device__ inline void cluster_sync()
-{
-    asm volatile("barrier.cluster.arrive.release.aligned;\n"
-                 "barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
 __device__ inline void named_sync(int id, int threads)
 {
     asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(threads) : "memory");
@@ -76,7 +55,7 @@ template <int N> __device__ inline void regs_less()
 /* Ordinary writes to shared memory before it are seen by TMA and wgmma after it. */
 __device__ inline void async_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-/* --- TMA: boxes between global and shared memory; _both: into both blocks of a cluster of two --- */
+/* --- TMA: boxes between global and shared memory --- */
 
 __device__ inline void tma_load(uint32_t dst, const CUtensorMap *map, uint32_t bar, int x, int y)
 {
@@ -88,12 +67,6 @@ __device__ inline void tma_load(uint32_t dst, const CUtensorMap *map, uint32_t b
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
                  "[%0], [%1, {%3, %4, %5}], [%2];"
                  :: "r"(dst), "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z) : "memory");
-}
-__device__ inline void tma_load_both(uint32_t dst, const CUtensorMap *map, uint32_t bar, int x, int y, int z)
-{
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-                 ".multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], %6;"
-                 :: "r"(dst), "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z), "h"((uint16_t)3) : "memory");
 }
 __device__ inline void tma_store(const CUtensorMap *map, uint32_t src, int x, int y, int z)
 {
