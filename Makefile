@@ -14,7 +14,7 @@ CFLAGS += -std=gnu17 $(OPT) -g $(WARN) -fopenmp -fno-math-errno -fno-trapping-ma
 LIBS   := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
 
 ifeq ($(STATIC),1)                       # third-party libraries inside, for a machine that has none of them
-  LIBS := -Wl,-Bstatic $(LIBS) -lgfortran -lquadmath -Wl,-Bdynamic
+  LIBS := -Wl,-Bstatic $(LIBS) -lz -lgfortran -lquadmath -Wl,-Bdynamic
 endif
 LIBS += -lm -lpthread
 
@@ -23,7 +23,7 @@ ifeq ($(CUDA),1)
   CFLAGS   += -DTREB_CUDA
   CUDA_DIR := $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC))))
   NVFLAGS  := -O3 -std=c++17 -Isrc -DTREB_CUDA -gencode=arch=compute_90a,code=sm_90a -Xcompiler -Wall
-  LIBS     += -L$(CUDA_DIR)/lib64 -lcudart -lstdc++
+  LIBS     += -L$(CUDA_DIR)/lib64 -lcudart -lcublasLt -ldl -lstdc++
   CU       := $(wildcard src/*/*.cu)
 endif
 
@@ -39,6 +39,7 @@ OBJ   := $(SRC:%.c=$(BUILD)/%.o) $(CU:%.cu=$(BUILD)/%.cu.o)
 CORE  := $(BUILD)/libtreb.a
 TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
 FUZZ  := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/fuzz_*.c))
+GPU   := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/gpu_*.c))
 
 all: setup
 	@$(MAKE) --no-print-directory -j$$(nproc) $(BUILD)/treb
@@ -50,6 +51,7 @@ help:
 	@echo "make asan       the same tests under AddressSanitizer and UBSan"
 	@echo "make soak       long checks: 50 kills of a run that resumes, fuzzing of every reader (SOAK seconds each, 600)"
 	@echo "make CUDA=1     with the CUDA backend (needs nvcc), in $(BUILD)/cuda"
+	@echo "make CUDA=1 test-gpu   every op against the CPU, recorded cases and short runs on the card"
 	@echo "make layers     check that includes go downwards only;  make size: lines by folder"
 	@echo "make format     clang-format the tree;  make clean"
 
@@ -72,7 +74,7 @@ $(BUILD)/tests/%: tests/%.c $(CORE)
 	@mkdir -p $(@D)
 	@$(CC) $(CFLAGS) -Itests -MMD -MP -MF $@.d -MT $@ -o $@ $< $(CORE) $(LIBS)
 
--include $(OBJ:.o=.d) $(TESTS:=.d) $(FUZZ:=.d)
+-include $(OBJ:.o=.d) $(TESTS:=.d) $(FUZZ:=.d) $(GPU:=.d)
 
 # The order of run.sh's arguments is the order of the report; shell tests need the binary.
 test-programs: $(BUILD)/treb $(TESTS) $(FUZZ)
@@ -88,7 +90,15 @@ asan: setup
 # CUDA code cannot run without a card, but it can always be compiled where nvcc is.
 cuda-compiles:
 	@if [ $(CUDA)$(SAN) = 00 ] && command -v $(NVCC) >/dev/null; then \
-	    $(MAKE) --no-print-directory -j$$(nproc) CUDA=1 $(BUILD)/cuda/treb; fi
+	    $(MAKE) --no-print-directory -j$$(nproc) CUDA=1 gpu-programs; fi
+
+# What a card is tested with; the script needs nothing else, so the programs can be carried to a machine that has one.
+gpu-programs: $(BUILD)/treb $(GPU)
+
+test-gpu: setup
+	@[ $(CUDA) = 1 ] || { echo "make CUDA=1 test-gpu: the programs need the CUDA backend"; exit 1; }
+	@$(MAKE) --no-print-directory -j$$(nproc) gpu-programs
+	@TREB=$(BUILD)/treb GPU_TESTS="$(GPU)" tests/gpu.sh
 
 SOAK ?= 600
 soak: setup
@@ -116,4 +126,4 @@ format:
 clean:
 	@rm -rf build
 
-.PHONY: all help test test-programs asan cuda-compiles soak demo setup layers size format clean
+.PHONY: all help test test-programs asan cuda-compiles gpu-programs test-gpu soak demo setup layers size format clean

@@ -21,7 +21,7 @@ static void pipeline_check(const Image *im)
     REQUIRE(h > 0 && w > 0 && h * w <= 4096 + 8 * (h + w), "%lld x %lld", (long long)h, (long long)w);
     if (h * w > 4096) return;                           /* one side was raised to a whole block */
     REQUIRE(!image_resize(&fit, im, h, w), "%s", status_text());
-    image_patches(patches, &fit, NULL, &p);
+    image_patches(patches, false, &fit, NULL, &p);
     for (int64_t i = 0; i < 6 * h * w; i++)
         REQUIRE(patches[i] >= -1.0f && patches[i] <= 1.0f, "%f", (double)patches[i]);
     image_close(&fit);

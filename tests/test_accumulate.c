@@ -26,7 +26,7 @@ static StepSums run(float **out, size_t *n, AuxForm form, bool over_step, float 
     EXPECT_OK(model_init(&e.model, &e.be, 3));
     for (int twice = 0; twice < 2; twice++) {                /* a step begins afresh */
         if (!twice) sums.ce = -1;
-        EXPECT_OK(engine_accumulate(&e, micro, cuts, &sums, NULL));
+        EXPECT_OK(engine_accumulate(&e, micro, cuts, &sums, NULL, NULL));
     }
     *n = e.arena[A_GRAD].used / 4;
     *out = malloc(*n * 4);
@@ -111,7 +111,7 @@ static void global_counts_the_step_so_far(void)
         }
     }
     StepSums sums;
-    EXPECT_OK(engine_accumulate(&e, micro, 2, &sums, NULL));
+    EXPECT_OK(engine_accumulate(&e, micro, 2, &sums, NULL, NULL));
     EXPECT(fabs(sums.aux - want) < 1e-5 * want, "%.9g, want %.9g", sums.aux, want);
     engine_close(&e);
     stream_close(&s[0]), stream_close(&s[1]);

@@ -1,6 +1,8 @@
 /* tests/test_elementwise.c -- fill, copy, add, mix. */
 #include "rowlab.h"
 
+#include "base/rng.h"
+
 static void fill_every_kind(void)
 {
     DType d;
@@ -128,6 +130,46 @@ static void price(void)
     num_clear();
 }
 
+static void normals_are_those_of_the_stream(void)
+{
+    DType d;
+    for EACH_FLOAT(d)
+        for (int64_t n = 0; n < 12; n++) {
+            Tensor y = num_poison(d, 1, n);
+            op_normal(BE, y, 9, 77, 0.5f);
+            for (int64_t i = 0; i < n; i++) {
+                float  want = 0.5f * rng_normal(9, 77, (uint64_t)i);
+                Tensor w = num_copy(num_vals(F32, 1, 1, &want), d);
+                EXPECT(get(y, i) == get(w, 0), "[%d] is %g, not %g", (int)i, get(y, i), want);
+            }
+            num_clear();
+        }
+    Tensor y = num_poison(F32, 1, (1 << 20) + 5);               /* past one piece */
+    op_normal(BE, y, 9, 77, 1.0f);
+    for (int64_t i = (1 << 20) - 3; i < t_count(y); i++)
+        EXPECT(get(y, i) == rng_normal(9, 77, (uint64_t)i), "[%d]", (int)i);
+    num_clear();
+}
+
+static void levels_from_minus_one_to_one(void)
+{
+    DType d;
+    for EACH_FLOAT(d) {
+        int64_t n = 256;
+        uint8_t level[256];
+        for (int i = 0; i < 256; i++) level[i] = (uint8_t)(i * 37);
+        Tensor y = num_poison(d, 1, n);
+        op_levels(BE, y, t_wrap(level, U8, 1, &n));
+        for (int64_t i = 0; i < n; i++) {
+            float  v = ((float)level[i] - 127.5f) / 127.5f;
+            Tensor w = num_copy(num_vals(F32, 1, 1, &v), d);
+            EXPECT(get(y, i) == get(w, 0), "level %d is %g", level[i], get(y, i));
+        }
+        EXPECT(level[0] == 0 && get(y, 0) == -1.0f, "black");
+        num_clear();
+    }
+}
+
 int main(void)
 {
     rowlab_open();
@@ -139,5 +181,7 @@ int main(void)
     RUN(mix_of_two);
     RUN(empty_and_threads);
     RUN(price);
+    RUN(normals_are_those_of_the_stream);
+    RUN(levels_from_minus_one_to_one);
     return numlab_report();
 }

@@ -45,6 +45,7 @@ static void plan_equals_run(void)
             conf.dtype = d % 2 ? BF16 : F32;
             small_stream(&s, &shape, conf.budget, 0, 3, (unsigned)pics);
             small_engine(&e, &shape, &conf, &s);
+            model_zero_grad(&e.model, &e.be);
             ledger_clear(&e.be.ledger);
             engine_forward(&e, 1.0f);
             engine_backward(&e);
@@ -82,7 +83,7 @@ static void step_allocates_nothing(void)
     Watch w = { .routing = &routing };
     for (int i = 0; i < 3; i++) {                            /* the first step warms OpenMP up */
         if (i == 1) before = allocations;
-        EXPECT_OK(engine_accumulate(&e, micro, 2, &sums, &w));
+        EXPECT_OK(engine_accumulate(&e, micro, 2, &sums, &w, NULL));
         engine_norm(&e);
         EXPECT_OK(engine_grad_norm(&e, &norm));
         engine_apply(&e, &o);
@@ -106,7 +107,8 @@ static void recompute_changes_no_bit(void)
     small_stream(&s, &shape, conf.budget, 0, 3, 7);
     small_engine(&plain, &shape, &conf, &s);
     Losses want = small_step(&plain, 0.1f);
-    const char *words[] = { "norm", "core_attn", "qkv", "moe_act", "moe", "mlp", "vision", "full" };
+    const char *words[] = { "norm", "core_attn", "qkv", "moe_act", "moe_dispatch", "moe", "mlp", "vision_act", "vision",
+                            "full" };
     for (int i = 0; i < 8; i++) {
         Engine e;
         EngineConf c = conf;

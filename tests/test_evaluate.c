@@ -118,7 +118,7 @@ static void fill(World *w, Stream *s)
     for (int64_t i = 0; i < data.pass; i++) {
         Sample x;
         EXPECT_OK(sample_load(&x, &scratch, &sc, i));
-        if (x.slices) EXPECT_OK(sample_pixels(pixels, &x, &scratch, &sc, 0));
+        if (x.slices) EXPECT_OK(sample_pixels(pixels, false, &x, &scratch, &sc, 0));
         Slice slice = { x.slices ? x.slice[0].h : 0, x.slices ? x.slice[0].w : 0, pixels };
         Document d = { x.ids.n, x.ids.v, x.targets.v, x.slices, &slice };
         EXPECT_OK(stream_add(s, &d));

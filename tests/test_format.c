@@ -136,12 +136,12 @@ static void archives_bring_their_pictures(void)
     conf.data = &data;
     for (int64_t i = 0; i < data.samples; i++) {
         static const int want[] = { 1, 1, 1, 0, -1, 2, -1, 2, -1, 2, -1 };
-        float *px = malloc(4096 * TINY_DIM * sizeof *px);
+        void *px = malloc(4096 * TINY_DIM);
         Sample s;
         Status st = sample_load(&s, &t, &conf, i);
         EXPECT(st ? want[i] < 0 : s.slices == want[i], "sample %lld: %s", (long long)i,
                st ? status_text() : "pictures");
-        for (int64_t k = 0; !st && k < s.slices; k++) EXPECT_OK(sample_pixels(px, &s, &t, &conf, k));
+        for (int64_t k = 0; !st && k < s.slices; k++) EXPECT_OK(sample_pixels(px, true, &s, &t, &conf, k));
         sample_close(&s);
         free(px);
     }

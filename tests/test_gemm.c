@@ -240,6 +240,32 @@ static void priced(void)
     num_clear();
 }
 
+/* The fused forms are the ops they are made of. */
+static void fused_is_separate(void)
+{
+    for (int i = 0; i < 12; i++) {
+        DType   d = i % 2 ? BF16 : F32;
+        Gelu    kind = i % 4 < 2 ? GELU_TANH : GELU_ERF;
+        int64_t M = 1 + 7 * i, N = 3 + 5 * i, K = 2 + 9 * i;
+        Tensor  a = num_randn(d, M, K), b = num_randn(d, N, K), bias = num_randn(d, 1, N), res = num_randn(d, M, N);
+        Tensor  y = num_poison(d, M, N), z = num_poison(d, M, N), pre = num_poison(d, M, N), pre2 = num_poison(d, M, N);
+        op_gemm_residual(BE, y, res, a, b, bias);
+        op_copy(BE, z, res);
+        op_gemm(BE, z, a, b, bias, GEMM_NT | GEMM_ACC);
+        EXPECT(same_bits(y, z), "gemm_residual %s", t_fmt(y));
+        op_gemm_gelu(BE, y, pre, a, b, bias, kind);
+        op_gemm(BE, pre2, a, b, bias, GEMM_NT);
+        op_gelu_fwd(BE, z, pre2, kind);
+        EXPECT(same_bits(y, z) && same_bits(pre, pre2), "gemm_gelu %s", t_fmt(y));
+        Tensor dy = num_randn(d, M, K), w = num_randn(d, K, N);
+        op_gemm_dgelu(BE, y, dy, w, pre, kind);
+        op_gemm(BE, z, dy, w, none, GEMM_NN);
+        op_gelu_bwd(BE, z, z, pre, kind);
+        EXPECT(same_bits(y, z), "gemm_dgelu %s", t_fmt(y));
+        num_clear();
+    }
+}
+
 int main(void)
 {
     numlab_open();
@@ -256,6 +282,7 @@ int main(void)
     RUN(equal_bits);
     RUN(colsum_known);
     RUN(colsum_agrees);
+    RUN(fused_is_separate);
     RUN(priced);
     return numlab_report();
 }

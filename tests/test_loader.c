@@ -58,14 +58,16 @@ static uint64_t rebuild(const LoaderConf *c, const LoaderDoc *from, int64_t docs
     EXPECT_OK(sample_conf(&conf, c->recipe, c->tokenizer, &c->patch, &c->shape, &c->budget));
     conf.data = &data;
     EXPECT_OK(sample_scratch_open(&t, c->tokenizer));
-    EXPECT_OK(stream_open(&s, &c->shape, &c->budget));
+    StreamShape shape = c->shape;
+    shape.bytes = true;
+    EXPECT_OK(stream_open(&s, &shape, &c->budget));
     for (int64_t i = 0; i < docs; i++) {
         Sample m;
         Slice  slice[8];
         EXPECT_OK(sample_load(&m, &t, &conf, from[i].sample));
         for (int64_t k = 0; k < m.slices; k++) {
-            float *px = malloc((size_t)(m.slice[k].h * m.slice[k].w * TINY_DIM) * sizeof *px);
-            EXPECT_OK(sample_pixels(px, &m, &t, &conf, k));
+            void *px = malloc((size_t)(m.slice[k].h * m.slice[k].w * TINY_DIM));
+            EXPECT_OK(sample_pixels(px, true, &m, &t, &conf, k));
             slice[k] = (Slice){ m.slice[k].h, m.slice[k].w, px };
         }
         Document doc = { m.ids.n, m.ids.v, m.targets.v, m.slices, slice };
@@ -508,7 +510,7 @@ static void shared_vqa(void)
         set.source[0].path = form ? "../shared/data/vqa/train_parts.jsonl" : "../shared/data/vqa/train.jsonl";
         set.cfg.data.max_length = 8192, set.cfg.image.min_pixels = 4096, set.cfg.image.max_pixels = 65536;
         c.tokenizer = t, c.once = true, c.micro = 1;
-        c.shape = (StreamShape){ 151655, 151656, 2, 1536 };
+        c.shape = (StreamShape){ .image_token = 151655, .video_token = 151656, .merge = 2, .patch_dim = 1536 };
         c.patch.patch = 16;
         c.budget = (Budget){ .tokens = 2048, .patches = 4096, .docs = 64, .supervised = 2048 };
         Loader *l = open_or_die(&c, NULL);

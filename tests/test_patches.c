@@ -142,8 +142,8 @@ static void patches_are_in_block_order(void)
         Image a = { h * 8, w * 8, picture_draw(H, W, 3), 0 }, b = { h * 8, w * 8, picture_draw(H, W, 4), 0 };
         float *one = malloc((size_t)(h * w * dim) * sizeof *one),
               *two = malloc((size_t)(h * w * dim) * sizeof *two);
-        image_patches(one, &a, NULL, &p);
-        image_patches(two, &a, &b, &p);
+        image_patches(one, false, &a, NULL, &p);
+        image_patches(two, false, &a, &b, &p);
         for (int64_t i = 0; i < h * w * dim; i++) {
             int64_t k = i / dim, x = i % 8, y = i / 8 % 8, t = i / 64 % 2, c = i / 128 % 3;
             int64_t row = k / (merge * merge * (w / merge)) * merge + k / merge % merge;
@@ -184,7 +184,7 @@ static void golden_check(const Image *im, const char *file, const Json *want, in
            "%s: grid %lld x %lld", file, (long long)h / 16, (long long)w / 16);
     EXPECT_OK(image_resize(&fit, im, h, w));
     float *v = malloc((size_t)(h * w * 6) * sizeof *v);
-    image_patches(v, &fit, NULL, &p);
+    image_patches(v, false, &fit, NULL, &p);
     double sum = 0;
     for (int64_t i = 0; i < h * w * 6; i++) sum += (double)v[i];
     for (size_t i = 0; i < json_array_size(idx); i++) {

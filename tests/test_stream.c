@@ -71,9 +71,9 @@ static void packs_documents(void)
     EXPECT(s.group[4] == 0 && s.group[5] == 1 && s.group[12] == -1 && s.group_len[1] == 7, "groups");
     EXPECT(s.supervised == 3 && s.sup_row[1] == 7 && s.sup_label[1] == 7, "supervised rows");
     EXPECT(s.pairs == 15 + 28 && s.vpairs == 128, "pairs %g %g", s.pairs, s.vpairs);
-    EXPECT(s.pixels[8 * 3 + 1] == 1, "pixels of the second slice");
+    EXPECT(((float *)s.pixels)[8 * 3 + 1] == 1, "pixels of the second slice");
     stream_clear(&s);
-    EXPECT(s.tokens == 0 && s.ids[0] == -1 && s.pixels[8 * 3 + 1] == 0, "cleared");
+    EXPECT(s.tokens == 0 && s.ids[0] == -1 && ((float *)s.pixels)[8 * 3 + 1] == 0, "cleared");
     stream_close(&s);
     stream_close(&s);
 }

@@ -140,7 +140,8 @@ static inline uint64_t stream_hash(const Stream *s, uint64_t h)
     h = tiny_hash(s->start, 4 * ((size_t)s->docs + 1), h);
     h = tiny_hash(s->sup_row, 4 * (size_t)s->supervised, h);
     h = tiny_hash(s->sup_label, 4 * (size_t)s->supervised, h);
-    h = tiny_hash(s->pixels, 4 * P * (size_t)s->shape.patch_dim, h), h = tiny_hash(s->cell, 16 * P, h);
+    h = tiny_hash(s->pixels, (s->shape.bytes ? 1 : 4) * (size_t)(s->patches * s->shape.patch_dim), h);
+    h = tiny_hash(s->cell, 16 * P, h);
     return tiny_hash(s->visual_row, 4 * (P / 4), h);
 }
 

@@ -3,8 +3,9 @@
  * Every op is charged before it runs, on any backend, so a dry run and a real run fill the same ledger.
  * `flops` counts what the model needs of matrix work (MFU); `extra` is work that this implementation does
  * on top of it, inside a kernel or by replaying a forward (HFU adds it); `other` is arithmetic that is not
- * matrix work (norms, activations), which no utilisation figure counts. On a machine whose ops are done when
- * they return, the ledger can also keep the time each part takes: whoever begins a part says so. */
+ * matrix work (norms, activations), which no utilisation figure counts. The ledger can also keep the time each
+ * part takes: whoever begins a part says so. Where ops are done when they return the host's clock tells it; any
+ * other machine marks the border (tick) and adds up seconds when it is waited for. */
 #ifndef BASE_LEDGER_H
 #define BASE_LEDGER_H
 
@@ -30,16 +31,23 @@ typedef struct Ledger {
     LedgerRow by_part[PART_N];
     double    seconds[PART_N];        /* spent in each part while the clock ran */
     double    since;                  /* the clock when it was last looked at; 0: it stands */
+    void    (*tick)(void *self, Part ended);
+    void     *self;
 } Ledger;
 
 static inline void ledger_clock(Ledger *l)      /* what has passed belongs to the part of now */
 {
     if (l->since <= 0) return;
     double now = clock_now();
-    l->seconds[l->part] += now - l->since;
+    if (l->tick) l->tick(l->self, l->part);
+    else         l->seconds[l->part] += now - l->since;
     l->since = now;
 }
-static inline void ledger_start(Ledger *l) { l->since = clock_now(); }
+static inline void ledger_start(Ledger *l)
+{
+    l->since = clock_now();
+    if (l->tick) l->tick(l->self, l->part);
+}
 static inline void ledger_stop(Ledger *l)  { ledger_clock(l), l->since = 0; }
 
 static inline void ledger_enter(Ledger *l, Part part)
@@ -61,7 +69,7 @@ static inline void ledger_charge(Ledger *l, int id, bool matrix, double flops, d
     }
 }
 
-static inline void ledger_clear(Ledger *l) { memset(l, 0, sizeof *l); }
+static inline void ledger_clear(Ledger *l) { *l = (Ledger){ .tick = l->tick, .self = l->self }; }
 
 #ifdef __cplusplus
 }

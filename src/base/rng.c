@@ -1,27 +1,12 @@
 /* base/rng.c -- the shapes drawn from rng.h's words: normal, bounded, filled arrays, permutations. */
 #include "base/rng.h"
 
-#include <math.h>
-
 enum { PARALLEL = 1 << 14 };          /* blocks of four; below this, threads cost more than they bring */
-
-/* Box-Muller on both halves of a block: words 0, 1 make normals 0, 1 and words 2, 3 make 2, 3. The work is
- * in double and rounded to float at the end, so that libraries which differ in the last bit of a double
- * give the same float but for rare ties. */
-static void normals(float out[4], Rng4 b)
-{
-    for (int i = 0; i < 4; i += 2) {
-        double radius = sqrt(-2.0 * log((b.v[i] + 1.0) * 0x1p-32));     /* the log's argument is in (0, 1] */
-        double angle  = 2.0 * 3.14159265358979323846 * (b.v[i + 1] * 0x1p-32);
-        out[i]     = (float)(radius * cos(angle));
-        out[i + 1] = (float)(radius * sin(angle));
-    }
-}
 
 float rng_normal(uint64_t seed, uint64_t stream, uint64_t index)
 {
     float four[4];
-    normals(four, rng_block(seed, stream, index / 4));
+    rng_normals(four, rng_block(seed, stream, index / 4));
     return four[index % 4];
 }
 
@@ -69,7 +54,7 @@ void rng_fill_uniform(float *out, int64_t n, uint64_t seed, uint64_t stream, uin
 void rng_fill_normal(float *out, int64_t n, uint64_t seed, uint64_t stream, uint64_t first,
                      float mean, float std)
 {
-    fill(out, n, seed, stream, first, mean, std, normals);
+    fill(out, n, seed, stream, first, mean, std, rng_normals);
 }
 
 void rng_shuffle(int64_t *order, int64_t n, uint64_t seed, uint64_t stream)

@@ -5,10 +5,11 @@
  * rank. Streams keep subjects apart: a parameter uses rng_stream(its name), data order uses its epoch, …
  *
  * Layout: the key is the seed; the counter is (index / 4, stream), 64 bits each; index % 4 picks the word.
- * The functions up to rng_uniform are inline so that kernels can draw the same numbers. */
+ * The functions up to rng_normals are inline so that kernels can draw the same numbers. */
 #ifndef BASE_RNG_H
 #define BASE_RNG_H
 
+#include <math.h>
 #include <stdint.h>
 
 #ifdef __CUDACC__
@@ -58,6 +59,19 @@ RNG_INLINE float rng_unit(uint32_t u) { return (float)(u >> 8) * 0x1p-24f; }   /
 RNG_INLINE float rng_uniform(uint64_t seed, uint64_t stream, uint64_t index)
 {
     return rng_unit(rng_u32(seed, stream, index));
+}
+
+/* Box-Muller on both halves of a block: words 0, 1 make normals 0, 1 and words 2, 3 make 2, 3. The work is
+ * in double and rounded to float at the end, so that libraries which differ in the last bit of a double
+ * give the same float but for rare ties. */
+RNG_INLINE void rng_normals(float out[4], Rng4 b)
+{
+    for (int i = 0; i < 4; i += 2) {
+        double radius = sqrt(-2.0 * log((b.v[i] + 1.0) * 0x1p-32));     /* the log's argument is in (0, 1] */
+        double angle  = 2.0 * 3.14159265358979323846 * (b.v[i + 1] * 0x1p-32);
+        out[i]     = (float)(radius * cos(angle));
+        out[i + 1] = (float)(radius * sin(angle));
+    }
 }
 
 float    rng_normal(uint64_t seed, uint64_t stream, uint64_t index);                /* mean 0, deviation 1 */

@@ -6,20 +6,22 @@
 #include "model/shape.h"
 #include "ops/ops.h"
 
-/* OpenBLAS sgemm 2048^3; a copy, bytes read plus written. */
+/* OpenBLAS sgemm 2048^3, on a card its own product of 8192^3; a copy, bytes read plus written. */
 typedef struct Ceiling { double gflops, gbs; } Ceiling;
 
 typedef void BenchFn(void *arg);
 
-double bench_median(BenchFn *fn, void *arg, int repeats);    /* seconds, after one warm-up */
-Ceiling bench_ceiling(Backend *be, Arena *a);
+/* Seconds of one call, after a warm-up. Where calls return before their work is done, several are timed as one. */
+double      bench_median(Backend *be, BenchFn *fn, void *arg, int repeats);
+MUST Status bench_ceiling(Ceiling *c, Backend *be, Arena *a, DType d);
 
 MUST Status bench_ops(int argc, char **argv);
 MUST Status bench_step(int argc, char **argv);
 MUST Status bench_decode(int argc, char **argv);
 MUST Status bench_loader(int argc, char **argv);
 
-/* The model at path; the small built-in one, with every part of the large ones, when path is NULL. */
-MUST Status bench_model(ModelShape *s, const char *path);
+/* The model of a folder or a preset, of this many layers where a preset is to have fewer; the small built-in one,
+ * with every part of the large ones, when name is NULL. */
+MUST Status bench_model(ModelShape *s, const char *name, int64_t layers);
 
 #endif

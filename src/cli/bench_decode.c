@@ -76,7 +76,8 @@ static Status report(DecodeBench *b)
 {
     Arena a;
     TRY(backend_arena_open(&b->e.be, &a, "bench", (size_t)300 << 20));
-    Ceiling top = bench_ceiling(&b->e.be, &a);
+    Ceiling top;
+    TRY(bench_ceiling(&top, &b->e.be, &a, F32));
     backend_arena_close(&b->e.be, &a);
     double bytes = step_bytes(b), floor = bytes / (top.gbs * 1e9);
     printf("%s  %lld parameters, %s, %lld documents of %lld tokens, %lld more each\n", b->shape.family,
@@ -102,7 +103,7 @@ Status bench_decode(int argc, char **argv)
     TRY(option_int("--tokens", tokens, 1, 1 << 20, &b.tokens));
     TRY(dtype_parse(&b.dtype, dtype));
     if (b.dtype != F32 && b.dtype != BF16) return fail(E_CONFIG, "--dtype %s: f32 or bf16", dtype);
-    TRY(bench_model(&b.shape, model));
+    TRY(bench_model(&b.shape, model, 0));
     Status st = open_bench(&b);
     if (!st) st = run(&b);
     if (!st) st = report(&b);

@@ -1,12 +1,11 @@
 /* cli/bench_ops.c -- `treb bench ops`: every op at a training size against its floor.
  *
- * The floor of an op is the larger of its FLOPs over the sgemm rate and its bytes over the copy rate, both
- * measured in this run; the price is the one the ledger charges. A ratio of 1 is as good as it gets, for an
- * op whose data does not stay in cache. */
+ * The floor of an op is the larger of its FLOPs over the rate of a large product and its bytes over the copy rate,
+ * both measured in this run; the price is the one the ledger charges. A ratio of 1 is as good as it gets, for an
+ * op whose data does not stay in cache. On the CPU the sizes suit two cores; on a card they are those of
+ * Qwen3-VL-30B-A3B at 32,768 tokens a step, with its dense products beside them. */
 #include "cli/bench.h"
 #include "cli/options.h"
-
-#include "base/rng.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -17,35 +16,33 @@ typedef struct Setup {
     Arena   *a;
     DType    d;
     int64_t  T, D, F, E, K, H, G, C, V, P;
+    int64_t  docs, images, VH, VC, rows;             /* of the tower: heads and their width; rows of logits */
 } Setup;
 
-typedef struct Case { const Setup *s; Tensor t[12]; Segments seg; } Case;
+typedef struct Case { const Setup *s; int64_t m, n, k, width; Tensor t[12]; Segments seg; } Case;
 
 /* A row: how to lay out its tensors (inputs are random, never zeros), and one call. */
-typedef struct Bench { const char *name; void (*make)(Case *c); BenchFn *run; } Bench;
+typedef struct Bench { const char *name; void (*make)(Case *c); BenchFn *run; int64_t m, n, k; } Bench;
 
 static Tensor randn(const Setup *s, DType d, int64_t rows, int64_t cols)
 {
     Tensor t = t2(s->a, "bench", d, rows, cols);
-    ArenaMark mark = arena_mark(s->a);
-    Tensor f = d == F32 ? t : t2(s->a, "bench", F32, rows, cols);
-    rng_fill_normal(f.data, rows * cols, 7, (uint64_t)mark.used, 0, 0.0f, 1.0f);
-    if (d != F32) op_copy(s->be, t, f);
-    arena_reset(s->a, mark);
+    op_normal(s->be, t, 7, (uint64_t)arena_mark(s->a).used, 1.0f);
     return t;
 }
 static Tensor blank(const Setup *s, DType d, int64_t rows, int64_t cols)
 {
     Tensor t = t2(s->a, "bench", d, rows, cols);
-    memset(t.data, 0, (size_t)t_bytes(t));
+    op_fill(s->be, t, 0.0f);
     return t;
 }
 
 static void make_gemm(Case *c)
 {
     const Setup *s = c->s;
-    c->t[0] = blank(s, s->d, 2048, 2048), c->t[1] = randn(s, s->d, 2048, 2048),
-    c->t[2] = randn(s, s->d, 2048, 2048);
+    int64_t      m = c->m ? c->m : 2048, n = c->n ? c->n : 2048, k = c->k ? c->k : 2048;
+    c->t[0] = blank(s, s->d, m, n), c->t[1] = randn(s, s->d, m, k), c->t[2] = randn(s, s->d, n, k);
+    c->t[3] = t_as2(c->t[2], k, n), c->t[4] = t_as2(c->t[1], k, m), c->t[5] = blank(s, F32, m, n);
 }
 static void run_gemm_nt(void *p)
 {
@@ -55,12 +52,12 @@ static void run_gemm_nt(void *p)
 static void run_gemm_nn(void *p)
 {
     Case *c = p;
-    op_gemm(c->s->be, c->t[0], c->t[1], c->t[2], (Tensor){ 0 }, GEMM_NN);
+    op_gemm(c->s->be, c->t[0], c->t[1], c->t[3], (Tensor){ 0 }, GEMM_NN);
 }
 static void run_gemm_tn(void *p)
 {
     Case *c = p;
-    op_gemm(c->s->be, c->t[0], c->t[1], c->t[2], (Tensor){ 0 }, GEMM_TN);
+    op_gemm(c->s->be, c->t[5], c->t[4], c->t[3], (Tensor){ 0 }, GEMM_TN);
 }
 
 /* A routing as a trained router makes it: uneven, every expert used. */
@@ -123,10 +120,10 @@ static void run_combine(void *p)
 static void make_experts(Case *c)
 {
     const Setup *s = c->s;
-    int64_t R = s->T * s->K, n[3] = { s->E, s->F, s->D };
+    int64_t R = s->T * s->K, out = c->n ? c->n : s->F, in = c->k ? c->k : s->D, n[3] = { s->E, out, in };
     make_route(c);
-    Tensor w = randn(s, s->d, s->E * s->F, s->D), g = blank(s, F32, s->E * s->F, s->D);
-    c->t[0] = randn(s, s->d, R, s->F), c->t[1] = randn(s, s->d, R, s->D);
+    Tensor w = randn(s, s->d, s->E * out, in), g = blank(s, F32, s->E * out, in);
+    c->t[0] = randn(s, s->d, R, out), c->t[1] = randn(s, s->d, R, in);
     c->t[2] = t_wrap(w.data, s->d, 3, n), c->t[3] = t_wrap(g.data, F32, 3, n);
 }
 static void run_experts_nt(void *p)
@@ -149,18 +146,21 @@ static void segments(Case *c, int64_t rows, int64_t n, bool causal)
 {
     Tensor starts = t1(c->s->a, "bench", I32, n + 1);
     int64_t len = rows / n;
-    for (int64_t i = 0; i <= n; i++) ((int32_t *)starts.data)[i] = (int32_t)(i * len);
+    int32_t at[65];
+    for (int64_t i = 0; i <= n; i++) at[i] = (int32_t)(i * len);
+    backend_upload(c->s->be, starts, at);
     double pairs = causal ? (double)len * (double)(len + 1) / 2 : (double)len * (double)len;
     c->seg = (Segments){ .starts = starts, .n = n, .longest = len, .pairs = (double)n * pairs,
                          .causal = causal };
 }
 static Tensor heads(Case *c, int64_t rows, int64_t n)
 {
-    return t_heads(randn(c->s, c->s->d, rows, n * c->s->C), 0, n, c->s->C);
+    return t_heads(randn(c->s, c->s->d, rows, n * c->width), 0, n, c->width);
 }
 
-static void make_attention_of(Case *c, int64_t rows, int64_t H, int64_t G, int64_t n, bool causal)
+static void make_attention_of(Case *c, int64_t rows, int64_t H, int64_t G, int64_t width, int64_t n, bool causal)
 {
+    c->width = width;
     for (int i = 0; i < 8; i++) c->t[i] = heads(c, rows, i == 1 || i == 2 || i == 6 || i == 7 ? G : H);
     c->t[8] = blank(c->s, F32, H, rows), c->t[9] = blank(c->s, F32, H, rows);
     segments(c, rows, n, causal);
@@ -169,17 +169,17 @@ static void run_attention(void *p)
 {
     Case *c = p;                                     /* q k v | o do dq | dk dv | lse delta */
     op_attention_fwd(c->s->be, c->t[3], c->t[8], c->t[0], c->t[1], c->t[2], c->seg,
-                     1.0f / sqrtf((float)c->s->C));
+                     1.0f / sqrtf((float)c->width));
 }
-static void make_attention(Case *c) { make_attention_of(c, c->s->T, c->s->H, c->s->G, 2, true); }
-static void make_vision(Case *c)    { make_attention_of(c, c->s->P, c->s->H, c->s->H, 8, false); }
+static void make_attention(Case *c) { make_attention_of(c, c->s->T, c->s->H, c->s->G, c->s->C, c->s->docs, true); }
+static void make_vision(Case *c)    { make_attention_of(c, c->s->P, c->s->VH, c->s->VH, c->s->VC, c->s->images, false); }
 static void make_attention_bwd(Case *c) { make_attention(c), run_attention(c); }
 static void make_vision_bwd(Case *c)    { make_vision(c), run_attention(c); }
 static void run_attention_bwd(void *p)
 {
     Case *c = p;
     op_attention_bwd(c->s->be, c->t[5], c->t[6], c->t[7], c->t[9], c->t[4], c->t[3], c->t[8], c->t[0],
-                     c->t[1], c->t[2], c->seg, 1.0f / sqrtf((float)c->s->C));
+                     c->t[1], c->t[2], c->seg, 1.0f / sqrtf((float)c->width));
 }
 
 static void make_norm(Case *c)
@@ -214,6 +214,7 @@ static void run_layer_bwd(void *p)
 static void make_rope(Case *c)
 {
     const Setup *s = c->s;
+    c->width = s->C;
     c->t[0] = heads(c, s->T, s->H), c->t[1] = heads(c, s->T, s->H), c->t[2] = randn(s, s->d, 1, s->C);
     c->t[3] = blank(s, F32, s->T, s->H), c->t[4] = randn(s, F32, s->T, s->C);
 }
@@ -242,10 +243,12 @@ static void run_gelu_erf(void *p)   { Case *c = p; op_gelu_fwd(c->s->be, c->t[0]
 static void make_ce(Case *c)
 {
     const Setup *s = c->s;
-    c->t[0] = randn(s, F32, 512, s->V), c->t[1] = blank(s, F32, 512, 1),
-    c->t[2] = t1(s->a, "bench", I32, 512);
-    c->t[3] = t1(s->a, "bench", F64, 1), c->t[4] = blank(s, F32, 512, s->V);
-    for (int i = 0; i < 512; i++) ((int32_t *)c->t[2].data)[i] = i;
+    bool narrow = !s->be->machine->host_memory;
+    c->t[0] = randn(s, narrow ? s->d : F32, s->rows, s->V), c->t[1] = blank(s, F32, s->rows, 1);
+    c->t[2] = t1(s->a, "bench", I32, s->rows), c->t[3] = t1(s->a, "bench", F64, 1);
+    c->t[4] = narrow ? c->t[0] : blank(s, F32, s->rows, s->V);
+    op_fill(s->be, c->t[2], 17.0f);
+    op_fill(s->be, c->t[3], 0.0f);
 }
 static void run_ce(void *p)
 {
@@ -260,68 +263,109 @@ static void run_ce_bwd(void *p)
 
 static void make_adam(Case *c)
 {
-    for (int i = 0; i < 4; i++) c->t[i] = randn(c->s, F32, 8192, 2048);
+    int64_t rows = c->s->be->machine->host_memory ? 8192 : 196608;
+    for (int i = 0; i < 4; i++) c->t[i] = randn(c->s, F32, rows, 2048);
     op_fill(c->s->be, c->t[2], 1.0f);
+    c->t[4] = c->s->d == F32 ? c->t[0] : blank(c->s, c->s->d, rows, 2048);
 }
 static void run_adam(void *p)
 {
     Case *c = p;
-    op_adamw(c->s->be, c->t[0], (Tensor){ 0 }, c->t[1], c->t[2], c->t[3], (Tensor){ 0 },
+    op_adamw(c->s->be, c->t[4], c->s->d == F32 ? (Tensor){ 0 } : c->t[0], c->t[1], c->t[2], c->t[3], (Tensor){ 0 },
              (AdamW){ 1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.0f, 3 });
 }
 
 static const Bench benches[] = {
-    { "gemm y = x w'",              make_gemm,          run_gemm_nt },
-    { "gemm dx = dy w",             make_gemm,          run_gemm_nn },
-    { "gemm dw = dy' x",            make_gemm,          run_gemm_tn },
-    { "experts y = x w'",           make_experts,       run_experts_nt },
-    { "experts dx = dy w",          make_experts,       run_experts_nn },
-    { "experts dw = dy' x",         make_experts,       run_experts_tn },
-    { "attention causal fwd",       make_attention,     run_attention },
-    { "attention causal bwd",       make_attention_bwd, run_attention_bwd },
-    { "attention vision fwd",       make_vision,        run_attention },
-    { "attention vision bwd",       make_vision_bwd,    run_attention_bwd },
-    { "rmsnorm fwd",                make_norm,          run_rms },
-    { "rmsnorm bwd",                make_norm,          run_rms_bwd },
-    { "layernorm fwd",              make_norm,          run_layer },
-    { "layernorm bwd",              make_norm,          run_layer_bwd },
-    { "q/k norm + rope fwd",        make_rope,          run_rope },
-    { "swiglu fwd",                 make_act,           run_swiglu },
-    { "swiglu bwd",                 make_act,           run_swiglu_bwd },
-    { "gelu tanh fwd",              make_act,           run_gelu },
-    { "gelu erf fwd",               make_act,           run_gelu_erf },
-    { "router: logits + top-k",     make_router,        run_router_all },
-    { "top-k alone",                make_route,         run_router },
-    { "router bwd",                 make_route_bwd,     run_route_bwd },
-    { "sort by expert",             make_route,         run_index },
-    { "permute (gather rows)",      make_permute,       run_gather },
-    { "combine (sum K rows)",       make_permute,       run_combine },
-    { "cross entropy fwd",          make_ce,            run_ce },
-    { "cross entropy bwd",          make_ce,            run_ce_bwd },
-    { "adamw",                      make_adam,          run_adam },
+    { "gemm y = x w'",              make_gemm,          run_gemm_nt, 0, 0, 0 },
+    { "gemm dx = dy w",             make_gemm,          run_gemm_nn, 0, 0, 0 },
+    { "gemm dw = dy' x",            make_gemm,          run_gemm_tn, 0, 0, 0 },
+    { "experts y = x w'",           make_experts,       run_experts_nt, 0, 0, 0 },
+    { "experts dx = dy w",          make_experts,       run_experts_nn, 0, 0, 0 },
+    { "experts dw = dy' x",         make_experts,       run_experts_tn, 0, 0, 0 },
+    { "attention causal fwd",       make_attention,     run_attention, 0, 0, 0 },
+    { "attention causal bwd",       make_attention_bwd, run_attention_bwd, 0, 0, 0 },
+    { "attention vision fwd",       make_vision,        run_attention, 0, 0, 0 },
+    { "attention vision bwd",       make_vision_bwd,    run_attention_bwd, 0, 0, 0 },
+    { "rmsnorm fwd",                make_norm,          run_rms, 0, 0, 0 },
+    { "rmsnorm bwd",                make_norm,          run_rms_bwd, 0, 0, 0 },
+    { "layernorm fwd",              make_norm,          run_layer, 0, 0, 0 },
+    { "layernorm bwd",              make_norm,          run_layer_bwd, 0, 0, 0 },
+    { "q/k norm + rope fwd",        make_rope,          run_rope, 0, 0, 0 },
+    { "swiglu fwd",                 make_act,           run_swiglu, 0, 0, 0 },
+    { "swiglu bwd",                 make_act,           run_swiglu_bwd, 0, 0, 0 },
+    { "gelu tanh fwd",              make_act,           run_gelu, 0, 0, 0 },
+    { "gelu erf fwd",               make_act,           run_gelu_erf, 0, 0, 0 },
+    { "router: logits + top-k",     make_router,        run_router_all, 0, 0, 0 },
+    { "top-k alone",                make_route,         run_router, 0, 0, 0 },
+    { "router bwd",                 make_route_bwd,     run_route_bwd, 0, 0, 0 },
+    { "sort by expert",             make_route,         run_index, 0, 0, 0 },
+    { "permute (gather rows)",      make_permute,       run_gather, 0, 0, 0 },
+    { "combine (sum K rows)",       make_permute,       run_combine, 0, 0, 0 },
+    { "cross entropy fwd",          make_ce,            run_ce, 0, 0, 0 },
+    { "cross entropy bwd",          make_ce,            run_ce_bwd, 0, 0, 0 },
+    { "adamw",                      make_adam,          run_adam, 0, 0, 0 },
 };
 enum { BENCHES = sizeof benches / sizeof *benches };
 
+/* The dense products and the experts of Qwen3-VL-30B-A3B by M, N, K; a packed step of 32,768 tokens, 16,384 patches. */
+static const Bench card_benches[] = {
+    { "qkv y = x w'",               make_gemm,          run_gemm_nt,    32768, 5120, 2048 },
+    { "qkv dx = dy w",              make_gemm,          run_gemm_nn,    32768, 2048, 5120 },
+    { "qkv dw = dy' x",             make_gemm,          run_gemm_tn,    5120, 2048, 32768 },
+    { "out y = x w'",               make_gemm,          run_gemm_nt,    32768, 2048, 4096 },
+    { "out dx = dy w",              make_gemm,          run_gemm_nn,    32768, 4096, 2048 },
+    { "out dw = dy' x",             make_gemm,          run_gemm_tn,    2048, 4096, 32768 },
+    { "head y = x w'",              make_gemm,          run_gemm_nt,    8192, 151936, 2048 },
+    { "head dx = dy w",             make_gemm,          run_gemm_nn,    8192, 2048, 151936 },
+    { "head dw = dy' x",            make_gemm,          run_gemm_tn,    151936, 2048, 8192 },
+    { "router y = x w'",            make_gemm,          run_gemm_nt,    32768, 128, 2048 },
+    { "router dw = dy' x",          make_gemm,          run_gemm_tn,    128, 2048, 32768 },
+    { "tower qkv y = x w'",         make_gemm,          run_gemm_nt,    16384, 3456, 1152 },
+    { "tower qkv dw",               make_gemm,          run_gemm_tn,    3456, 1152, 16384 },
+    { "tower up y = x w'",          make_gemm,          run_gemm_nt,    16384, 4304, 1152 },
+    { "tower up dx = dy w",         make_gemm,          run_gemm_nn,    16384, 1152, 4304 },
+    { "tower up dw",                make_gemm,          run_gemm_tn,    4304, 1152, 16384 },
+    { "tower down y = x w'",        make_gemm,          run_gemm_nt,    16384, 1152, 4304 },
+    { "tower down dx = dy w",       make_gemm,          run_gemm_nn,    16384, 4304, 1152 },
+    { "experts gate, up y = x w'",  make_experts,       run_experts_nt, 0, 1536, 2048 },
+    { "experts gate, up dx = dy w", make_experts,       run_experts_nn, 0, 1536, 2048 },
+    { "experts gate, up dw",        make_experts,       run_experts_tn, 0, 1536, 2048 },
+    { "experts down y = x w'",      make_experts,       run_experts_nt, 0, 2048, 768 },
+    { "experts down dx = dy w",     make_experts,       run_experts_nn, 0, 2048, 768 },
+    { "experts down dw",            make_experts,       run_experts_tn, 0, 2048, 768 },
+};
+enum { CARD_BENCHES = sizeof card_benches / sizeof *card_benches };
+
 typedef struct Result { double ms, floor_ms, gflops, gbs; } Result;
 
-static Result measure(const Setup *s, const Bench *b, Ceiling top, int repeats)
+/* One call with nothing behind it, where an op chooses how it will be done. */
+static Status get_ready(Backend *be, const Bench *b, Case *c)
 {
-    Case c = { .s = s };
+    if (!backend_prepares(be)) return OK;
+    TRY(backend_prepare(be, true));
+    b->run(c);
+    return backend_prepare(be, false);
+}
+
+static Status measure(Result *out, const Setup *s, const Bench *b, Ceiling top, int repeats)
+{
+    Case c = { .s = s, .m = b->m, .n = b->n, .k = b->k };
     ArenaMark mark = arena_mark(s->a);
     b->make(&c);
+    TRY(get_ready(s->be, b, &c));
     ledger_clear(&s->be->ledger);
     b->run(&c);
     LedgerRow w = s->be->ledger.by_part[PART_VISION];            /* a cleared ledger charges its first part */
-    double sec = bench_median(b->run, &c, repeats), work = w.flops + w.extra;
-    Result    r = { sec * 1e3, fmax(work / top.gflops, (double)w.bytes / top.gbs) / 1e6, work / sec / 1e9,
+    double sec = bench_median(s->be, b->run, &c, repeats), work = w.flops + w.extra;
+    *out = (Result){ sec * 1e3, fmax(work / top.gflops, (double)w.bytes / top.gbs) / 1e6, work / sec / 1e9,
                     (double)w.bytes / sec / 1e9 };
     arena_reset(s->a, mark);
-    return r;
+    return backend_sync(s->be);
 }
 
 static void show(const char *name, Result r)
 {
-    printf("%-24s %9.2f ms  floor %9.2f ms  ratio %5.2f  %8.1f GFLOP/s  %6.1f GB/s\n", name, r.ms, r.floor_ms,
+    printf("%-26s %9.3f ms  floor %9.3f ms  ratio %5.2f  %9.1f GFLOP/s  %7.1f GB/s\n", name, r.ms, r.floor_ms,
            r.ms / r.floor_ms, r.gflops, r.gbs);
     fflush(stdout);
 }
@@ -332,49 +376,53 @@ static Json *row_json(const char *name, Result r)
                      r.ms / r.floor_ms);
 }
 
-static Status run_all(Setup *s, Json *rows, int repeats)
+static Status run_list(Setup *s, const Bench *list, int n, Ceiling top, Json *rows, int repeats)
 {
-    Ceiling top = bench_ceiling(s->be, s->a);
-    if (!rows)
-        printf("%s  ceilings of this run: sgemm %.1f GFLOP/s, copy %.1f GB/s\n", dtype_name(s->d), top.gflops,
-               top.gbs);
-    for (int i = 0; i < BENCHES; i++) {
-        Result r = measure(s, &benches[i], top, repeats);
-        if (rows) json_array_append_new(rows, row_json(benches[i].name, r));
-        else      show(benches[i].name, r);
-        TRY(backend_sync(s->be));
+    for (int i = 0; i < n; i++) {
+        Result r;
+        TRY_CTX(measure(&r, s, &list[i], top, repeats), "%s", list[i].name);
+        if (rows) json_array_append_new(rows, row_json(list[i].name, r));
+        else      show(list[i].name, r);
     }
     return OK;
 }
 
+static Status run_all(Setup *s, Json *rows, int repeats)
+{
+    Ceiling top;
+    bool card = !s->be->machine->host_memory;
+    TRY(bench_ceiling(&top, s->be, s->a, s->d));
+    if (!rows)
+        printf("%s  ceilings of this run: %s %.1f GFLOP/s, copy %.1f GB/s\n", dtype_name(s->d),
+               card ? "a product of 8192^3" : "sgemm", top.gflops, top.gbs);
+    if (card) TRY(run_list(s, card_benches, CARD_BENCHES, top, rows, repeats));
+    return run_list(s, benches + (card ? 6 : 0), BENCHES - (card ? 6 : 0), top, rows, repeats);
+}
+
+static const Setup cpu_sizes = { .T = 4096, .D = 1024, .F = 384, .E = 128, .K = 8, .H = 16, .G = 4, .C = 64,
+                                 .V = 32768, .P = 4096, .docs = 2, .images = 8, .VH = 16, .VC = 64, .rows = 512 };
+static const Setup card_sizes = { .T = 32768, .D = 2048, .F = 768, .E = 128, .K = 8, .H = 32, .G = 4, .C = 128,
+                                  .V = 151936, .P = 16384, .docs = 8, .images = 8, .VH = 16, .VC = 72, .rows = 8192 };
+
 Status bench_ops(int argc, char **argv)
 {
     bool json = false;
-    const char *dtype = "f32", *repeat = "7";
-    const Option options[] = {
-        { "--json", NULL, &json }, { "--dtype", &dtype, NULL }, { "--repeat", &repeat, NULL }, { 0 }
-    };
+    const char *dtype = "f32", *repeat = "7", *backend = "cpu";
+    const Option options[] = { { "--json", NULL, &json },       { "--dtype", &dtype, NULL },
+                               { "--repeat", &repeat, NULL },   { "--backend", &backend, NULL }, { 0 } };
     int64_t repeats;
     Backend be = { 0 };
     Arena a = { 0 };
-    Setup   s  = { .be = &be,
-                   .a  = &a,
-                   .T  = 4096,
-                   .D  = 1024,
-                   .F  = 384,
-                   .E  = 128,
-                   .K  = 8,
-                   .H  = 16,
-                   .G  = 4,
-                   .C  = 64,
-                   .V  = 32768,
-                   .P  = 4096 };
     TRY(options_parse(argc, argv, options, NULL, 0));
     TRY(option_int("--repeat", repeat, 1, 99, &repeats));
+    backend = backend_pick(backend);
+    bool  card = !strcmp(backend, "cuda");
+    Setup s = card ? card_sizes : cpu_sizes;
+    s.be = &be, s.a = &a;
     TRY(dtype_parse(&s.d, dtype));
     if (s.d != F32 && s.d != BF16) return fail(E_CONFIG, "--dtype %s: f32 or bf16", dtype);
-    TRY(backend_open(&be, "cpu"));
-    Status st = backend_arena_open(&be, &a, "bench", (size_t)6 << 30);
+    TRY(backend_open(&be, backend));
+    Status st = backend_arena_open(&be, &a, "bench", (size_t)(card ? 32 : 6) << 30);
     Json *rows = json ? json_array() : NULL;
     if (!st) st = run_all(&s, rows, (int)repeats);
     if (rows) json_dumpf(rows, stdout, JSON_INDENT(2)), putchar('\n'), json_decref(rows);

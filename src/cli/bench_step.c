@@ -1,11 +1,16 @@
-/* cli/bench_step.c -- `treb bench step`: a whole forward, backward and update of a model on synthetic data.
- */
+/* cli/bench_step.c -- `treb bench step`: whole steps of a model on synthetic data, on any backend.
+ *
+ * The step is the trainer's: forward, backward, norm and clipped AdamW with f32 masters, over a packed stream of
+ * random tokens and pictures. FLOPs are those the model needs (ledger), causal attention at half the square, no
+ * recompute; utilisation is against the data sheet where the card is known, else against a product of this run. */
 #include "cli/bench.h"
 #include "cli/options.h"
 
 #include "base/clock.h"
 #include "model/family.h"
+#include "model/presets.h"
 #include "train/engine.h"
+#include "train/progress.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,41 +30,68 @@ static const char small[] =
     "\"patch_size\": 16,"
     "  \"num_position_embeddings\": 2304, \"out_hidden_size\": 512, \"deepstack_visual_indexes\": [1, 3]}}";
 
-Status bench_model(ModelShape *s, const char *path)
+/* A folder, a preset's name, or NULL for the small one. */
+static Status model_config(Json **hf, const char *name)
+{
+    if (!name) return json_parse(hf, small, sizeof small - 1, "the built-in model");
+    return preset_config(hf, name);
+}
+
+Status bench_model(ModelShape *s, const char *name, int64_t layers)
 {
     Json *hf;
-    if (path) return shape_load(s, path);
-    TRY(json_parse(&hf, small, sizeof small - 1, "the built-in model"));
-    Status st = shape_read(s, hf, "the built-in model");
+    if (name && !preset_is(name) && !layers) return shape_load(s, name);
+    if (name && !preset_is(name)) return fail(E_CONFIG, "--layers: for a preset; %s is a folder", name);
+    TRY(model_config(&hf, name));
+    Json *text = json_object_get(hf, "text_config");
+    if (layers) json_object_set_new(text ? text : hf, "num_hidden_layers", json_integer(layers));
+    Status st = shape_read(s, hf, name ? name : "the built-in model");
     json_decref(hf);
     return st;
 }
 
 typedef struct StepBench {
-    ModelShape shape;
-    Stream     stream;
-    Engine     e;
-    int64_t    tokens, doc, images, grid, repeats;
-    DType      dtype;
-    bool       json;
-    double     fwd, bwd, opt;                                /* seconds of the last step */
-    Losses     losses;
+    const char *backend;
+    ModelShape  shape;
+    Stream      stream;
+    Engine      e;
+    int64_t     tokens, doc, images, grid_h, grid_w, photos, layers, micro, repeats;
+    DType       dtype;
+    bool        json, repeat;
+    double      fwd, bwd, opt;                               /* seconds of the last step */
+    double      start;                                       /* seconds until the first */
+    char        state[96];                                   /* of the card, under load */
+    Losses      losses;
+    uint8_t     policy[LABEL_N];
 } StepBench;
+
+/* The steps' medians. */
+typedef struct StepTimes { double first, fwd, bwd, opt, peak, part[PART_N]; } StepTimes;
+
+static double whole(const StepTimes *t) { return t->fwd + t->bwd + t->opt; }
 
 static Status step(StepBench *b, int64_t number)
 {
     OptimConf o = { .adam = { 1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, number } };
-    double t0 = clock_now();
+    Ledger   *l = &b->e.be.ledger;
+    double    t0 = clock_now();
+    ledger_clear(l);
+    ledger_start(l);
     model_zero_grad(&b->e.model, &b->e.be);
-    engine_forward(&b->e, 1.0f / (float)b->stream.supervised);
-    TRY(engine_losses(&b->e, &b->losses));
-    double t1 = clock_now();
-    engine_backward(&b->e);
-    TRY(backend_sync(&b->e.be));
-    double t2 = clock_now();
+    b->fwd = b->bwd = 0;
+    for (int64_t i = 0; i < b->micro; i++) {
+        engine_forward(&b->e, 1.0f / (float)(b->micro * b->stream.supervised));
+        TRY(engine_losses(&b->e, &b->losses));
+        double t1 = clock_now();
+        engine_backward(&b->e);
+        if (number == 2 && b->e.be.machine->state) b->e.be.machine->state(b->state, sizeof b->state);
+        TRY(backend_sync(&b->e.be));
+        b->fwd += t1 - t0, t0 = clock_now(), b->bwd += t0 - t1;
+    }
     engine_update(&b->e, &o);
+    ledger_stop(l);
     TRY(backend_sync(&b->e.be));
-    b->fwd = t1 - t0, b->bwd = t2 - t1, b->opt = clock_now() - t2;
+    b->opt = clock_now() - t0;
     return OK;
 }
 
@@ -70,23 +102,28 @@ static int by_value(const void *a, const void *b)
 }
 static double median(double *v, int64_t n) { return qsort(v, (size_t)n, sizeof *v, by_value), v[n / 2]; }
 
+static Budget budget_of(const StepBench *b, const StreamShape *ss)
+{
+    if (b->photos) return stream_photos_budget(ss, b->photos, 11);
+    return (Budget){ .tokens = b->tokens, .patches = b->images * b->grid_h * b->grid_w, .docs = b->tokens / b->doc,
+                     .supervised = b->tokens };
+}
+
 static Status open_bench(StepBench *b)
 {
+    double      from = clock_now();
     StreamShape ss = shape_stream(&b->shape);
-    int64_t patches = b->images * b->grid * b->grid;
-    Budget      bud     = {
-                 .tokens = b->tokens, .patches = patches, .docs = b->tokens / b->doc, .supervised = b->tokens
-    };
-    EngineConf conf = { .backend   = "cpu",
-                        .dtype     = b->dtype,
-                        .budget    = bud,
-                        .aux       = AUX_LAYER,
-                        .aux_coeff = 1e-3f,
-                        .train     = true };
-    policy_default(conf.policy);
+    Budget      bud = budget_of(b, &ss);
+    EngineConf  conf = { .backend = b->backend, .dtype = b->dtype, .budget = bud, .aux = AUX_LAYER, .aux_coeff = 1e-3f,
+                         .train = true, .repeat = b->repeat };
+    memcpy(conf.policy, b->policy, sizeof conf.policy);
+    ss.bytes = true;
     TRY(stream_open(&b->stream, &ss, &bud));
-    TRY(stream_synthetic(&b->stream, b->doc, b->images, b->grid, b->grid, b->shape.text.V, 11));
+    if (b->photos) TRY(stream_photos(&b->stream, b->photos, b->shape.text.V, 11));
+    else TRY(stream_synthetic(&b->stream, b->doc, b->images, b->grid_h, b->grid_w, b->shape.text.V, 11));
+    b->tokens = bud.tokens;
     TRY(engine_open(&b->e, &b->shape, &conf, &b->stream));
+    b->start = clock_now() - from;
     TRY(model_init(&b->e.model, &b->e.be, 5));
     engine_upload(&b->e, &b->stream);
     return OK;
@@ -98,11 +135,13 @@ static double model_flops(const Ledger *l)
     for (int i = 0; i < PART_N; i++) f += l->by_part[i].flops;
     return f;
 }
+static double step_flops(const StepBench *b) { return (double)b->micro * model_flops(&b->e.plan.ledger); }
+static double step_tokens(const StepBench *b) { return (double)(b->micro * b->stream.tokens); }
 
-static size_t bytes_of(const Engine *e)
+static double bytes_of(const Engine *e)
 {
-    size_t n = 0;
-    for (int i = 0; i < ARENA_N; i++) n += e->arena[i].peak;
+    double n = 0;
+    for (int i = 0; i < ARENA_N; i++) n += (double)e->arena[i].peak;
     return n;
 }
 
@@ -116,53 +155,106 @@ static void print_arena(const Arena *a, size_t plan)
     putchar('\n');
 }
 
-static void print_human(const StepBench *b, double first, double fwd, double bwd, double opt, Ceiling top)
+static void print_parts(const StepBench *b, const StepTimes *t)
 {
+    static const char *const names[PART_N] = { "vision", "merger", "decoder", "head", "optimizer" };
     const Ledger *l = &b->e.plan.ledger;
-    double f = model_flops(l), rate = f / (fwd + bwd) / 1e9;
-    printf("%s  %lld tokens, %lld patches, %lld parameters, %s\n", b->shape.family, (long long)b->tokens,
-           (long long)b->stream.patches, (long long)params_count(&b->e.model.params), dtype_name(b->dtype));
-    printf("forward %.1f ms  backward %.1f ms  forward+backward %.1f ms  AdamW %.1f ms  first step %.2fx\n",
-           fwd * 1e3, bwd * 1e3, (fwd + bwd) * 1e3, opt * 1e3, first / (fwd + bwd + opt));
-    printf("%.0f tokens/s  model work %.1f GFLOP: vision %.0f %%  merger %.0f %%  decoder %.0f %%  head %.0f "
-           "%%\n",
-           (double)b->tokens / (fwd + bwd + opt), f / 1e9, 100 * l->by_part[PART_VISION].flops / f,
-           100 * l->by_part[PART_MERGER].flops / f, 100 * l->by_part[PART_DECODER].flops / f,
-           100 * l->by_part[PART_HEAD].flops / f);
-    printf("%.1f GFLOP/s over forward+backward, %.0f %% of sgemm's %.1f GFLOP/s in this run\n", rate,
-           100 * rate / top.gflops, top.gflops);
-    printf("memory %.1f MiB, plan and run alike\n", (double)bytes_of(&b->e) / (1 << 20));
+    for (int i = 0; i < PART_N; i++) {
+        double f = (double)b->micro * l->by_part[i].flops;
+        if (t->part[i] <= 0) continue;
+        printf("  %-9s %8.2f ms  %8.4g TFLOP", names[i], t->part[i] * 1e3, f / 1e12);
+        if (f > 0) printf("  mfu %.1f %%", 100 * f / t->part[i] / t->peak);
+        if (i == PART_DECODER) printf("  %.2f ms a layer", t->part[i] * 1e3 / (double)b->shape.text.L);
+        putchar('\n');
+    }
+}
+
+static void print_memory(const StepBench *b)
+{
+    double left, all, plan = bytes_of(&b->e);
+    backend_memory(b->backend, &left, &all);
+    printf("memory %.1f MiB, plan and run alike", plan / (1 << 20));
+    if (!b->e.be.machine->host_memory)
+        printf("; with libraries and workspace %.1f of %.1f MiB (%+.1f %% over the plan)", (all - left) / (1 << 20),
+               all / (1 << 20), 100 * ((all - left) / plan - 1));
+    putchar('\n');
     for (int i = 0; i < ARENA_N; i++) print_arena(&b->e.arena[i], b->e.plan.bytes[i]);
 }
 
-static void print_json(const StepBench *b, double first, double fwd, double bwd, double opt, Ceiling top)
+static void print_human(const StepBench *b, const StepTimes *t)
 {
-    double f = model_flops(&b->e.plan.ledger);
-    Json  *o =
-        json_pack("{s:s, s:s, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "label", "benchmark-only", "dtype",
-                  dtype_name(b->dtype), "tokens", (json_int_t)b->tokens, "forward_s", fwd, "backward_s", bwd,
-                  "update_s", opt, "first_step_s", first, "gflops", f / (fwd + bwd) / 1e9, "sgemm_gflops",
-                  top.gflops, "mib", (double)bytes_of(&b->e) / (1 << 20));
+    double f = step_flops(b), s = whole(t);
+    printf("%s, %lld layers, on %s  %lld x %lld tokens in %lld documents, %lld supervised, %lld patches, %.3f B parameters, %s\n",
+           b->shape.family, (long long)b->shape.text.L, b->backend, (long long)b->micro, (long long)b->stream.tokens,
+           (long long)b->stream.docs, (long long)b->stream.supervised, (long long)b->stream.patches,
+           (double)params_count(&b->e.model.params) / 1e9, dtype_name(b->dtype));
+    printf("step %.1f ms (forward %.1f, backward %.1f, norm and AdamW %.1f)  loss %.3f\n", s * 1e3, t->fwd * 1e3,
+           t->bwd * 1e3, t->opt * 1e3, b->losses.ce * (double)b->micro);
+    printf("first step %.2fx, after %.1f s of start-up\n", t->first / s, b->start);
+    printf("%.0f tokens/s  %.4g TFLOP a step  mfu %.1f %% of %.1f TFLOP/s (forward and backward alone %.1f %%)\n",
+           step_tokens(b) / s, f / 1e12, 100 * f / s / t->peak, t->peak / 1e12,
+           100 * f / (t->fwd + t->bwd) / t->peak);
+    if (*b->state) printf("card in the step: %s\n", b->state);
+    print_parts(b, t);
+    print_memory(b);
+}
+
+static void print_json(const StepBench *b, const StepTimes *t)
+{
+    double f = step_flops(b);
+    Json  *o = json_pack("{s:s, s:s, s:s, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:s}", "label",
+                         "benchmark-only", "backend", b->backend, "dtype", dtype_name(b->dtype), "tokens",
+                         (json_int_t)b->stream.tokens, "patches", (json_int_t)b->stream.patches, "step_s", whole(t),
+                         "forward_s", t->fwd, "backward_s", t->bwd, "update_s", t->opt, "first_step_s", t->first,
+                         "tokens_per_s", step_tokens(b) / whole(t), "tflop", f / 1e12, "mfu",
+                         f / whole(t) / t->peak, "mib", bytes_of(&b->e) / (1 << 20), "card", b->state);
     json_dumpf(o, stdout, JSON_INDENT(2));
     putchar('\n');
     json_decref(o);
 }
 
+enum { MOST_REPEATS = 99 };
+
 static Status run(StepBench *b)
 {
-    double fwd[99], bwd[99], opt[99], first = 0;
+    double    fwd[MOST_REPEATS], bwd[MOST_REPEATS], opt[MOST_REPEATS], part[PART_N][MOST_REPEATS];
+    StepTimes t = { 0 };
     TRY(open_bench(b));
     for (int64_t i = 0; i <= b->repeats; i++) {
         TRY(step(b, i + 1));
-        if (!i) first = b->fwd + b->bwd + b->opt;
-        else    fwd[i - 1] = b->fwd, bwd[i - 1] = b->bwd, opt[i - 1] = b->opt;
+        if (!i) {
+            t.first = b->fwd + b->bwd + b->opt;
+            continue;
+        }
+        fwd[i - 1] = b->fwd, bwd[i - 1] = b->bwd, opt[i - 1] = b->opt;
+        for (int p = 0; p < PART_N; p++) part[p][i - 1] = b->e.be.ledger.seconds[p];
     }
-    double f = median(fwd, b->repeats), w = median(bwd, b->repeats), o = median(opt, b->repeats);
-    Arena a;
-    TRY(backend_arena_open(&b->e.be, &a, "bench", (size_t)300 << 20));
-    Ceiling top = bench_ceiling(&b->e.be, &a);
-    backend_arena_close(&b->e.be, &a);
-    (b->json ? print_json : print_human)(b, first, f, w, o, top);
+    t.fwd = median(fwd, b->repeats), t.bwd = median(bwd, b->repeats), t.opt = median(opt, b->repeats);
+    for (int p = 0; p < PART_N; p++) t.part[p] = median(part[p], b->repeats);
+    TRY(peak_measure(&b->e.be, b->dtype, &t.peak));
+    (b->json ? print_json : print_human)(b, &t);
+    return OK;
+}
+
+static Status read_grid(StepBench *b, const char *text)
+{
+    char       *end;
+    const char *w = strchr(text, 'x');
+    b->grid_h = strtoll(text, &end, 10);
+    b->grid_w = w ? strtoll(w + 1, &end, 10) : b->grid_h;
+    if (*end || b->grid_h < 2 || b->grid_w < 2 || b->grid_h > 1024 || b->grid_w > 1024)
+        return fail(E_CONFIG, "--grid %s: patches of a picture, such as 16 or 32x64", text);
+    return OK;
+}
+
+static Status read_recompute(StepBench *b, const char *words)
+{
+    char word[64];
+    policy_default(b->policy);
+    for (const char *at = words; at && *at; at += strcspn(at, ","), at += *at == ',') {
+        snprintf(word, sizeof word, "%.*s", (int)strcspn(at, ","), at);
+        TRY(policy_drop(b->policy, word));
+    }
     return OK;
 }
 
@@ -170,21 +262,30 @@ Status bench_step(int argc, char **argv)
 {
     StepBench b = { 0 };
     const char *model = NULL, *tokens = "2048", *doc = "512", *images = "4", *grid = "16", *repeat = "7",
-               *dtype      = "f32";
+               *dtype = "f32", *layers = "0", *photos = "0", *micro = "1", *recompute = NULL, *backend = "cpu";
     const Option options[] = {
-        { "--model", &model, NULL },   { "--tokens", &tokens, NULL }, { "--doc", &doc, NULL },
-        { "--images", &images, NULL }, { "--grid", &grid, NULL },     { "--repeat", &repeat, NULL },
-        { "--dtype", &dtype, NULL },   { "--json", NULL, &b.json },   { 0 },
+        { "--model", &model, NULL },   { "--tokens", &tokens, NULL },   { "--doc", &doc, NULL },
+        { "--images", &images, NULL }, { "--grid", &grid, NULL },       { "--repeat", &repeat, NULL },
+        { "--dtype", &dtype, NULL },   { "--layers", &layers, NULL },   { "--photos", &photos, NULL },
+        { "--micro", &micro, NULL },
+        { "--backend", &backend, NULL }, { "--recompute", &recompute, NULL }, { "--json", NULL, &b.json },
+        { "--deterministic", NULL, &b.repeat }, { 0 },
     };
     TRY(options_parse(argc, argv, options, NULL, 0));
     TRY(option_int("--tokens", tokens, 1, 1 << 24, &b.tokens));
     TRY(option_int("--doc", doc, 2, b.tokens, &b.doc));
     TRY(option_int("--images", images, 0, 1 << 20, &b.images));
-    TRY(option_int("--grid", grid, 2, 1024, &b.grid));
-    TRY(option_int("--repeat", repeat, 1, 98, &b.repeats));
+    TRY(option_int("--photos", photos, 0, 1 << 20, &b.photos));
+    TRY(option_int("--micro", micro, 1, 1024, &b.micro));
+    TRY(option_int("--layers", layers, 0, 4096, &b.layers));
+    TRY(option_int("--repeat", repeat, 1, MOST_REPEATS - 1, &b.repeats));
+    TRY(read_grid(&b, grid));
+    TRY(read_recompute(&b, recompute));
     TRY(dtype_parse(&b.dtype, dtype));
     if (b.dtype != F32 && b.dtype != BF16) return fail(E_CONFIG, "--dtype %s: f32 or bf16", dtype);
-    TRY(bench_model(&b.shape, model));
+    TRY(bench_model(&b.shape, model, b.layers));
+    if (!b.shape.vision.depth) b.images = b.photos = 0;
+    b.backend = backend_pick(backend);
     Status st = run(&b);
     engine_close(&b.e);
     stream_close(&b.stream);

@@ -75,10 +75,10 @@ static Status add_document(Ask *a)
     Document d = { s->ids.n, s->ids.v, s->targets.v, s->slices, slice };
     Status st = stream_add(&a->stream, &d);
     free(slice);
-    float *to = a->stream.pixels;
+    int64_t at = 0;
     for (int64_t i = 0; !st && i < s->slices; i++) {
-        st = sample_pixels(to, s, &a->scratch, &a->sc, i);
-        to += (int64_t)s->slice[i].h * s->slice[i].w * a->stream.shape.patch_dim;
+        st = sample_pixels(stream_patch(&a->stream, at), a->stream.shape.bytes, s, &a->scratch, &a->sc, i);
+        at += (int64_t)s->slice[i].h * s->slice[i].w;
     }
     return st;
 }
@@ -89,6 +89,7 @@ static Status open_engine(Ask *a, const Log *log)
     const DocSize *n = &a->sample.size;
     Budget b = { .tokens = a->sample.ids.n, .patches = n->patches, .docs = 1, .supervised = 1 };
     StreamShape ss = shape_stream(&a->model.source.shape);
+    ss.bytes = true;
     TRY(stream_open(&a->stream, &ss, &b));
     TRY(add_document(a));
     TRY(predict_load(&a->model, &b, (DecodeRoom){ 1, a->how.max_new }, log));

@@ -96,7 +96,7 @@ static Status convert(Work *w, const Ask *a, const char *path, double *at)
     TRY_CTX(image_resize(&w->fit, &w->raw, h, wide), "%s", path);
     TRY_CTX(patches_room(w, &a->patch), "%s", path);
     at[2] = cpu_now();
-    image_patches(w->patches, &w->fit, NULL, &a->patch);
+    image_patches(w->patches, false, &w->fit, NULL, &a->patch);
     at[3] = cpu_now();
     return OK;
 }

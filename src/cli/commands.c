@@ -42,16 +42,22 @@ static const Command commands[] = {
       "  FROM is a model folder, TO a new one; --dtype as in FROM unless given.\n", NULL },
     { "parity",  "this build against recorded reference tensors", cmd_parity,
       "CASE [--backend NAME] [--dtype f32|bf16] [--steps N] [--recompute LABELS] [--out FILE] [--json]\n"
-      "  CASE is a folder of recorded tensors; ends with exit code 7 when one differs too much.\n", NULL },
+      "  [--tolerance KIND=ERROR,...]\n"
+      "  CASE is a folder of recorded tensors; ends with exit code 7 when one differs too much. --tolerance sets how\n"
+      "  much, by kind as the table prints them: loss=1e-5,gradients=1e-4.\n", NULL },
     { "bench",   "ops and whole steps against ceilings measured in the same run", cmd_bench,
-      "ops [--dtype f32|bf16] [--repeat N] [--json]\n"
-      "       treb bench step [--model DIR] [--tokens N] [--doc N] [--images N] [--grid N] [--dtype f32|bf16]\n"
-      "                       [--repeat N] [--json]\n"
+      "ops [--backend NAME] [--dtype f32|bf16] [--repeat N] [--json]\n"
+      "       treb bench step [--model DIR|PRESET] [--layers N] [--tokens N] [--doc N] [--images N] [--grid HxW]\n"
+      "                       [--photos N] [--micro N] [--backend NAME] [--dtype f32|bf16] [--recompute WORDS]\n"
+      "                       [--deterministic] [--repeat N] [--json]\n"
       "       treb bench decode [--model DIR] [--docs N] [--prompt N] [--tokens N] [--dtype f32|bf16]\n"
       "       treb bench loader recipe.yaml [--steps N] [--workers N] [--step-ms N] [--json]\n"
       "  ops: every op at a training size, its time over its floor. step: forward, backward and AdamW of a\n"
       "  model (a small built-in one unless given) on synthetic documents of --doc tokens, --images pictures\n"
-      "  of --grid x --grid patches.\n", NULL },
+      "  of --grid patches, or on --photos documents of one photograph and a short text; --micro passes\n"
+      "  over them make a step. A preset may have fewer\n"
+      "  --layers: --model Qwen3-VL-30B-A3B --layers 8 --backend cuda --dtype bf16 is the proxy of docs/performance.md.\n",
+      NULL },
     { "image",   "what the model sees of pictures: grid and patch values", cmd_image,
       "FILE ... [--json] [--index I,J,...] [--min-pixels N] [--max-pixels N] [--limit-pixels N] [--repeat N]\n"
       "  --index picks values of the flattened patches; --limit-pixels refuses larger files before decoding;\n"

@@ -32,8 +32,8 @@ void        image_close(Image *im);                                  /* twice is
 MUST Status image_fit(int64_t *h, int64_t *w, const PatchShape *p);
 /* Antialiased bicubic in two integer passes; dst is (h, w, 3), made by the call (reuses room). */
 MUST Status image_resize(Image *dst, const Image *src, int64_t h, int64_t w);
-/* (h/patch * w/patch, channels * frames * patch^2) normalised floats in merge-block order; the picture is
- * its own every frame. second: the other frame of a pair, or NULL. */
-void        image_patches(float *out, const Image *im, const Image *second, const PatchShape *p);
+/* (h/patch * w/patch, channels * frames * patch^2) in merge-block order, 8-bit levels or normalised floats; the
+ * picture is its own every frame. second: the other frame of a pair, or NULL. */
+void        image_patches(void *out, bool bytes, const Image *im, const Image *second, const PatchShape *p);
 
 #endif

@@ -33,6 +33,13 @@ static Status data_open(Loader *l)
     return index_open(&l->index, l->data.samples);
 }
 
+/* Pixels are what takes long to copy to a device. */
+static void pin(const Loader *l, const Stream *s, bool on)
+{
+    int64_t bytes = s->budget.patches * s->shape.patch_dim;
+    if (l->conf.pin && s->pixels && bytes) l->conf.pin(s->pixels, (size_t)bytes, on);
+}
+
 static Status streams_open(Loader *l)
 {
     const LoaderConf *c = &l->conf;
@@ -44,8 +51,10 @@ static Status streams_open(Loader *l)
     for (int i = 0; i < STEPS; i++) {
         l->step[i].slot = calloc(micro, sizeof *l->step[i].slot);
         if (!l->step[i].slot) return fail(E_FIT, "no memory for %d micro-batches", c->micro);
-        for (int k = 0; k < c->micro; k++)
+        for (int k = 0; k < c->micro; k++) {
             TRY(stream_open(&l->step[i].slot[k].stream, &c->shape, &c->budget));
+            pin(l, &l->step[i].slot[k].stream, true);
+        }
     }
     return OK;
 }
@@ -106,6 +115,7 @@ Status loader_open(Loader **out, const LoaderConf *conf, const Json *state)
     REQUIRE(conf->micro > 0 && conf->ranks > 0 && conf->rank >= 0 && conf->rank < conf->ranks,
             "rank %d of %d, %d micro-batches", conf->rank, conf->ranks, conf->micro);
     l->conf = *conf;
+    l->conf.shape.bytes = true;                            /* what pictures are made of */
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->work, NULL);
     pthread_cond_init(&l->ready, NULL);
@@ -131,7 +141,10 @@ void loader_close(Loader *l)
     workers_close(l);
     for (int i = 0; i < STEPS; i++) {
         step_clear(l, &l->step[i]);
-        for (int k = 0; l->step[i].slot && k < l->conf.micro; k++) slot_close(&l->step[i].slot[k]);
+        for (int k = 0; l->step[i].slot && k < l->conf.micro; k++) {
+            pin(l, &l->step[i].slot[k].stream, false);
+            slot_close(&l->step[i].slot[k]);
+        }
         free(l->step[i].slot);
     }
     planner_close(&l->planner);
@@ -266,6 +279,15 @@ Status loader_next(Loader *l, LoaderStep *out)
     l->handed++, l->holding = true;
     pthread_mutex_unlock(&l->lock);
     return show(l, s, out), OK;
+}
+
+const Stream *loader_peek(Loader *l)
+{
+    pthread_mutex_lock(&l->lock);
+    const Step *s = &l->step[l->handed % STEPS];
+    bool made = !l->status && s->state != STEP_END && l->planned > l->handed && step_is_ready(l, s) && !s->status;
+    pthread_mutex_unlock(&l->lock);
+    return made ? &s->slot[0].stream : NULL;
 }
 
 Status loader_state(Loader *l, Json **out)

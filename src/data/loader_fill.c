@@ -77,14 +77,14 @@ static Status job_push(Slot *s, SlotJob j)
 }
 
 /* pixels NULL: the pictures are still to come. */
-static Status stream_put(Slot *s, const SlotDoc *d, const float *pixels)
+static Status stream_put(Slot *s, const SlotDoc *d, const char *pixels)
 {
     const Sample *m     = &d->sample;
     Slice        *slice = calloc((size_t)m->slices + 1, sizeof *slice);
     if (!slice) return fail(E_FIT, "no memory for %lld slices", (long long)m->slices);
     for (int64_t i = 0; i < m->slices; i++) {
         slice[i] = (Slice){ m->slice[i].h, m->slice[i].w, pixels };
-        if (pixels) pixels += slice[i].h * slice[i].w * s->stream.shape.patch_dim;
+        if (pixels) pixels += slice[i].h * slice[i].w * s->stream.shape.patch_dim;      /* levels: a byte each */
     }
     Document doc = { m->ids.n, m->ids.v, m->targets.v, m->slices, slice };
     Status   st  = stream_add(&s->stream, &doc);
@@ -130,9 +130,9 @@ static Status slot_text(Loader *l, Slot *s, int64_t epoch, SampleScratch *t)
 static Status slot_rebuild(Slot *s)
 {
     size_t dim    = (size_t)s->stream.shape.patch_dim, n = (size_t)s->stream.patches * dim;
-    float *pixels = malloc((n + 1) * sizeof *pixels);
+    char  *pixels = malloc(n + 1);
     Status st     = pixels ? OK : fail(E_FIT, "no memory to repair a micro-batch");
-    if (!st) memcpy(pixels, s->stream.pixels, n * sizeof *pixels);
+    if (!st) memcpy(pixels, s->stream.pixels, n);
     if (!st) stream_clear(&s->stream);
     for (int64_t i = 0; !st && i < s->docs; i++)
         if (!s->doc[i].bad) st = stream_put(s, &s->doc[i], pixels + (size_t)s->doc[i].patch * dim);
@@ -186,10 +186,10 @@ static void make_picture(Loader *l, Slot *s, SampleScratch *t)
 {
     SlotJob  j = s->job[s->next++];
     SlotDoc *d = &s->doc[j.doc];
-    float   *out = s->stream.pixels + j.patch * s->stream.shape.patch_dim;
+    void    *out = stream_patch(&s->stream, j.patch);
     Status   st = OK;
     pthread_mutex_unlock(&l->lock);
-    st = sample_pixels(out, &d->sample, t, &l->sample, j.slice);
+    st = sample_pixels(out, true, &d->sample, t, &l->sample, j.slice);
     pthread_mutex_lock(&l->lock);
     if (st && !sample_is_bad(st)) loader_fail(l, st);
     else if (st)                  doc_fail(d, st, j.slice);

@@ -6,9 +6,6 @@
 
 #include <math.h>
 #include <string.h>
-#ifdef __SSE2__
-#include <xmmintrin.h>
-#endif
 
 enum { MOST_ASPECT = 200, LEVELS = 256, COLOURS = 3, MOST_SIDE = 64 };
 
@@ -39,48 +36,35 @@ static void normal_levels(float *v)
 }
 
 /* One patch of one frame as three planes. */
-static void planes_make(float *planes, const uint8_t *rgb, int64_t stride, int64_t side, const float *level)
+static void planes_make(uint8_t *planes, const uint8_t *rgb, int64_t stride, int64_t side)
 {
-    float *r = planes, *g = r + side * side, *b = g + side * side;
+    uint8_t *r = planes, *g = r + side * side, *b = g + side * side;
     for (int64_t y = 0; y < side; y++, rgb += stride, r += side, g += side, b += side)
         for (int64_t x = 0; x < side; x++)
-            r[x] = level[rgb[3 * x]], g[x] = level[rgb[3 * x + 1]], b[x] = level[rgb[3 * x + 2]];
+            r[x] = rgb[3 * x], g[x] = rgb[3 * x + 1], b[x] = rgb[3 * x + 2];
 }
 
-/* Patches are read much later, by another thread or a device, and are large: where it can be, they go past
- * the caches, at twice the speed. */
-static void plane_put(float *out, const float *plane, int64_t n)
+/* level NULL: the levels themselves are wanted, and the machine that computes will normalise them. */
+static void plane_put(void *out, int64_t at, const uint8_t *plane, int64_t n, const float *level)
 {
-#ifdef __SSE2__
-    if ((uintptr_t)out % 16 == 0 && n % 4 == 0) {
-        for (int64_t i = 0; i < n; i += 4) _mm_stream_ps(out + i, _mm_loadu_ps(plane + i));
-        return;
-    }
-#endif
-    memcpy(out, plane, (size_t)n * sizeof *out);
+    if (!level) memcpy((uint8_t *)out + at, plane, (size_t)n);
+    else for (int64_t i = 0; i < n; i++) ((float *)out)[at + i] = level[plane[i]];
 }
 
-static void puts_finish(void)
-{
-#ifdef __SSE2__
-    _mm_sfence();                        /* whoever is told of the patches sees them */
-#endif
-}
-
-static void patch_make(float *out, const Image *im, const Image *second, const PatchShape *p, int64_t row,
+static void patch_make(void *out, int64_t at, const Image *im, const Image *second, const PatchShape *p, int64_t row,
                        int64_t col, const float *level)
 {
-    float   planes[COLOURS * MOST_SIDE * MOST_SIDE];
+    uint8_t planes[COLOURS * MOST_SIDE * MOST_SIDE];
     int64_t plane = p->patch * p->patch, from = (row * im->w + col) * p->patch * COLOURS;
     for (int64_t t = 0; t < p->frames; t++) {
         if (t == 0 || (t == 1 && second))
-            planes_make(planes, (t ? second : im)->rgb + from, im->w * COLOURS, p->patch, level);
+            planes_make(planes, (t ? second : im)->rgb + from, im->w * COLOURS, p->patch);
         for (int64_t c = 0; c < COLOURS; c++)
-            plane_put(out + (c * p->frames + t) * plane, planes + c * plane, plane);
+            plane_put(out, at + (c * p->frames + t) * plane, planes + c * plane, plane, level);
     }
 }
 
-void image_patches(float *out, const Image *im, const Image *second, const PatchShape *p)
+void image_patches(void *out, bool bytes, const Image *im, const Image *second, const PatchShape *p)
 {
     float   level[LEVELS];
     int64_t m = p->merge, block = p->patch * m, across = im->w / block;
@@ -90,9 +74,9 @@ void image_patches(float *out, const Image *im, const Image *second, const Patch
             (long long)p->patch, (long long)im->h, (long long)im->w, (long long)m);
     REQUIRE(!second || (second->h == im->h && second->w == im->w), "frames of a pair differ in size");
     normal_levels(level);
-    for (int64_t k = 0; k < im->h / p->patch * across * m; k++, out += dim) {
+    for (int64_t k = 0; k < im->h / p->patch * across * m; k++) {
         int64_t in = k % (m * m), at = k / (m * m);
-        patch_make(out, im, second, p, at / across * m + in / m, at % across * m + in % m, level);
+        patch_make(out, k * dim, im, second, p, at / across * m + in / m, at % across * m + in % m,
+                   bytes ? NULL : level);
     }
-    puts_finish();
 }

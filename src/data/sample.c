@@ -338,12 +338,12 @@ static Status frame_load(const Sample *s, SampleScratch *t, const SampleConf *c,
     return OK;
 }
 
-Status sample_pixels(float *out, const Sample *s, SampleScratch *t, const SampleConf *c, int64_t slice)
+Status sample_pixels(void *out, bool bytes, const Sample *s, SampleScratch *t, const SampleConf *c, int64_t slice)
 {
     const RecordSlice *v = &s->slice[slice];
     bool               two = v->b >= 0 && v->b != v->a;
     TRY_CTX(frame_load(s, t, c, v, v->a, 0), "%s", s->record.where);
     if (two) TRY_CTX(frame_load(s, t, c, v, v->b, 1), "%s", s->record.where);
-    image_patches(out, &t->resized[0], two ? &t->resized[1] : NULL, &c->picture);
+    image_patches(out, bytes, &t->resized[0], two ? &t->resized[1] : NULL, &c->picture);
     return OK;
 }

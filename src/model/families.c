@@ -43,8 +43,8 @@ StreamShape shape_stream(const ModelShape *s)
 {
     const VisionShape *v = &s->vision;
     if (!v->depth) return (StreamShape){ .image_token = -1, .video_token = -1, .merge = 1, .patch_dim = 1 };
-    return (StreamShape){ s->image_token, s->video_token, v->merge,
-                          v->channels * v->frames * v->patch * v->patch };
+    return (StreamShape){ .image_token = s->image_token, .video_token = s->video_token, .merge = v->merge,
+                          .patch_dim = v->channels * v->frames * v->patch * v->patch };
 }
 
 Status shape_read(ModelShape *s, const Json *hf, const char *what)

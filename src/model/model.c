@@ -118,31 +118,28 @@ Status model_init(Model *m, Backend *be, uint64_t seed)
     for (int i = 0; i < m->params.n; i++) {
         Param *p = m->params.p[i];
         Tensor w = t_has(p->master) ? p->master : p->w;
-        int64_t n = param_count(p);
-        if (p->init == INIT_ZERO || p->init == INIT_ONE) {
+        if (p->init == INIT_ZERO || p->init == INIT_ONE)
             op_fill(be, w, p->init == INIT_ONE ? 1.0f : 0.0f);
-        } else {
-            float *host = malloc((size_t)n * sizeof *host);
-            if (!host) return fail(E_FIT, "no host memory for %lld random weights", (long long)n);
-            rng_fill_normal(host, n, seed, rng_stream(p->piece[0].name), 0, 0.0f, spread(m, p));
-            if (w.dtype == F32) backend_upload(be, w, host);
-            else {
-                dtype_convert(host, (DType)w.dtype, host, F32, n);    /* narrows in place, front to back */
-                backend_upload(be, w, host);
-            }
-            free(host);
-        }
+        else
+            op_normal(be, w, seed, rng_stream(p->piece[0].name), spread(m, p));
         if (t_has(p->master)) op_copy(be, p->w, p->master);
     }
     return OK;
+}
+
+/* Whether the first to touch a gradient is a product, which can write instead of adding: all matrices but the
+ * tables that rows are scattered into. */
+static bool made_by_product(const Model *m, const Param *p)
+{
+    return t_has(p->g) && p->rank >= 2 && p != m->embed && p != m->vision.pos;
 }
 
 void model_zero_grad(Model *m, Backend *be)
 {
     for (int i = 0; i < m->params.n; i++) {
         Param *p = m->params.p[i];
-        if (t_has(p->g)) op_fill(be, p->g, 0.0f);
-        p->live = false;
+        p->live = false, p->fresh = made_by_product(m, p);
+        if (t_has(p->g) && !p->fresh) op_fill(be, p->g, 0.0f);
     }
 }
 

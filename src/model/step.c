@@ -82,11 +82,14 @@ static void embed_bwd(Ctx *c, const Model *m, ModelAct *a, Tensor dvisual)
     if (t_has(m->embed->g)) op_embed_bwd(c->be, m->embed->g, a->dx, c->batch->ids, pad);
 }
 
-static void mark_live(const Model *m, bool media)
+/* What this pass gave a gradient to. A gradient that no product has written yet becomes zero. */
+static void mark_live(const Model *m, Backend *be, bool back, bool media)
 {
     for (int i = 0; i < m->params.n; i++) {
         Param *p = m->params.p[i];
-        p->live |= t_has(p->g) && !p->idle && (p->group == G_LLM || media);
+        p->live |= back && t_has(p->g) && !p->idle && (p->group == G_LLM || media);
+        if (p->fresh) op_fill(be, p->g, 0.0f);
+        p->fresh = false;
     }
 }
 
@@ -94,7 +97,10 @@ void model_backward(Ctx *c, const Model *m, ModelAct *a)
 {
     Tensor dvisual = { 0 }, dfeature[MAX_DEEPSTACK] = { 0 };
     bool through = sees(c, m) && vision_trains(m);
-    if (!t_has(a->dx)) return;
+    if (!t_has(a->dx)) {
+        mark_live(m, c->be, false, false);
+        return;
+    }
     for (int f = -1; through && f < m->vision.deepstacks && f < m->shape.text.L; f++)
         *(f < 0 ? &dvisual : &dfeature[f]) = t2(c->act, "GRADIENT", c->dtype, c->batch->N, m->vision.out);
     ledger_enter(&c->be->ledger, PART_DECODER);
@@ -105,7 +111,7 @@ void model_backward(Ctx *c, const Model *m, ModelAct *a)
     }
     embed_bwd(c, m, a, dvisual);
     if (through) vision_bwd(c, &m->vision, &a->vision, dvisual, dfeature);
-    mark_live(m, through);
+    mark_live(m, c->be, true, through);
 }
 
 void model_logits(Ctx *c, const Model *m, ModelAct *a, Tensor y, int64_t from)

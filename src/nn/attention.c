@@ -43,11 +43,11 @@ void attention_fwd(Ctx *c, const Attention *m, AttentionAct *a, Tensor y, Tensor
     if (need(c, L_NORM, &a->n, x.dtype, T, D))
         op_rmsnorm_fwd(c->be, a->n, a->rstd, none, x, none, m->norm->w, m->eps);
     if (need(c, L_QKV, &a->qkv, x.dtype, T, (m->H + 2 * m->G) * m->C))
-        linear_fwd(c, a->qkv, a->n, m->w_qkv, m->b_qkv, false);
+        linear_fwd(c, a->qkv, a->n, m->w_qkv, m->b_qkv);
     rotate(c, m, a, cs);
     need(c, L_STAT, &a->lse, F32, m->H, T);
     if (need(c, L_CORE, &a->o, x.dtype, T, m->H * m->C)) attend(c, m, a);
-    if (t_has(y)) linear_fwd(c, y, a->o, m->w_o, m->b_o, false);
+    if (t_has(y)) linear_fwd(c, y, a->o, m->w_o, m->b_o);
 }
 
 void attention_bwd(Ctx *c, const Attention *m, AttentionAct *a, Tensor dx, Tensor dy, Tensor x, Tensor cs, Tensor dres)

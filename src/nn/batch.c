@@ -13,7 +13,7 @@ void batch_layout(Batch *b, Arena *a, const StreamShape *shape, const Budget *bu
     b->sup_label  = t1(a, "labels", I32, bud->supervised);
     b->starts     = t1(a, "segments", I32, bud->docs + 1);
     if (!P) return;
-    b->pixels      = t2(a, "pixels", F32, P, shape->patch_dim);
+    b->pixels      = t2(a, "pixels", shape->bytes ? U8 : F32, P, shape->patch_dim);
     b->cell        = t2(a, "cells", I32, P, 4);
     b->vpos        = t2(a, "positions", I32, 2, P);
     b->visual_row  = t1(a, "rows", I32, N);

@@ -1,10 +1,10 @@
 /* nn/head.c -- see head.h. */
 #include "nn/head.h"
 
-int64_t head_chunk_rows(int64_t V)
+int64_t head_chunk_rows(int64_t V, int64_t logits)
 {
-    int64_t rows = ((int64_t)64 << 20) / 4 / V;
-    return rows < 16 ? 16 : rows > 4096 ? 4096 : rows;
+    int64_t rows = logits / V, most = logits >> 12;          /* a small vocabulary wants no more rows than a large */
+    return rows < 16 ? 16 : rows > most ? most : rows;
 }
 
 /* One chunk: logits, their loss, and in training the gradient of its rows (dn) and of the weights. */
@@ -13,12 +13,12 @@ static void chunk_loss(Ctx *c, const Head *h, Tensor loss, Tensor each, Tensor d
     int64_t rows = n.n[0];
     Tensor none = { 0 };
     ArenaMark mark = arena_mark(c->scratch);
-    Tensor logits = scratch2(c, F32, rows, h->V), lse = scratch2(c, F32, rows, 1);
+    Tensor logits = scratch2(c, c->logits, rows, h->V), lse = scratch2(c, F32, rows, 1);
     op_gemm(c->be, logits, n, h->w->w, none, GEMM_NT);
     op_ce_fwd(c->be, loss, lse, logits, labels, scale);
     if (t_has(each)) op_ce_rows(c->be, each, logits, lse, labels);
     if (t_has(dn)) {
-        Tensor dz = c->dtype == F32 ? logits : scratch2(c, c->dtype, rows, h->V);
+        Tensor dz = c->dtype == c->logits ? logits : scratch2(c, c->dtype, rows, h->V);
         op_ce_bwd(c->be, dz, logits, lse, labels, scale);
         linear_bwd(c, dn, dz, n, h->w, NULL);
     }

@@ -14,7 +14,7 @@ typedef struct Head {
     Param  *w;                               /* (V, D); the embedding itself when tied */
 } Head;
 
-int64_t head_chunk_rows(int64_t V);          /* as many as 64 MiB of f32 logits hold, at least 16 */
+int64_t head_chunk_rows(int64_t V, int64_t logits);      /* as many as that many logits hold, at least 16 */
 
 /* loss[0] (F64) += scale * summed cross entropy; dx (T, D) = its gradient, absent in evaluation. */
 void head_loss(Ctx *c, const Head *h, Tensor loss, Tensor dx, Tensor x, float scale);

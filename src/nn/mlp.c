@@ -5,11 +5,10 @@ void mlp_fwd(Ctx *c, const Mlp *m, MlpAct *a, Tensor y, Tensor x, Tensor res)
 {
     int64_t T = x.n[0];
     Tensor none = { 0 };
-    if (need(c, L_MLP_UP,  &a->gu, x.dtype, T, 2 * m->F)) linear_fwd(c, a->gu, x, m->w_gu, NULL, false);
+    if (need(c, L_MLP_UP,  &a->gu, x.dtype, T, 2 * m->F)) linear_fwd(c, a->gu, x, m->w_gu, NULL);
     if (need(c, L_MLP_ACT, &a->h,  x.dtype, T, m->F))     op_swiglu_fwd(c->be, a->h, a->gu, none);
     if (!t_has(y)) return;                               /* replay: nobody wants the output */
-    op_copy(c->be, y, res);
-    linear_fwd(c, y, a->h, m->w_d, NULL, true);
+    linear_residual(c, y, a->h, m->w_d, NULL, res);
 }
 
 void mlp_bwd(Ctx *c, const Mlp *m, MlpAct *a, Tensor dx, Tensor dy, Tensor x)

@@ -20,15 +20,24 @@ bool replay_begin(Ctx *c, Label first, Label last)
 
 void replay_end(Ctx *c) { c->pass = FORWARD, c->be->ledger.replay = false; }
 
-void linear_fwd(Ctx *c, Tensor y, Tensor x, const Param *w, const Param *b, bool add)
+void linear_fwd(Ctx *c, Tensor y, Tensor x, const Param *w, const Param *b)
 {
-    op_gemm(c->be, y, x, w->w, param_w(b), GEMM_NT | (add ? GEMM_ACC : 0));
+    op_gemm(c->be, y, x, w->w, param_w(b), GEMM_NT);
 }
 
-void linear_bwd(Ctx *c, Tensor dx, Tensor dy, Tensor x, const Param *w, const Param *b)
+void linear_residual(Ctx *c, Tensor y, Tensor x, const Param *w, const Param *b, Tensor res)
 {
-    Tensor none = { 0 };
-    if (t_has(w->g))         op_gemm(c->be, w->g, dy, x, none, GEMM_TN | GEMM_ACC);
-    if (t_has(param_g(b)))   op_colsum(c->be, b->g, dy);
-    if (t_has(dx))           op_gemm(c->be, dx, dy, w->w, none, GEMM_NN);
+    op_gemm_residual(c->be, y, res, x, w->w, param_w(b));
+}
+
+void linear_grads(Ctx *c, Tensor dy, Tensor x, Param *w, const Param *b)
+{
+    if (t_has(w->g))       op_gemm(c->be, w->g, dy, x, (Tensor){ 0 }, param_grad_flags(w));
+    if (t_has(param_g(b))) op_colsum(c->be, b->g, dy);
+}
+
+void linear_bwd(Ctx *c, Tensor dx, Tensor dy, Tensor x, Param *w, const Param *b)
+{
+    linear_grads(c, dy, x, w, b);
+    if (t_has(dx)) op_gemm(c->be, dx, dy, w->w, (Tensor){ 0 }, GEMM_NN);
 }

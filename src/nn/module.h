@@ -34,6 +34,7 @@ typedef struct Ctx {
     const uint8_t *policy;                        /* one Policy per label */
     Pass           pass;
     DType          dtype;                         /* of activations and weights */
+    DType          logits;                        /* of the logits that the loss is taken of: f32, or the same */
     const Aux     *aux;                           /* NULL: nobody counts what the routers choose */
     const Cache   *cache;                         /* of documents that go on; NULL: they are whole in the batch */
     Tensor         each;                          /* (supervised, 1) f32: loss of every row, where it is wanted */
@@ -56,9 +57,13 @@ static inline void tap(Ctx *c, const char *name, int index, Tensor t)
     if (c->tap && c->pass != REPLAY) c->tap->see(c->tap->self, name, index, t);
 }
 
-/* y = x w' + b, optionally added to what y holds. b may be NULL. */
-void linear_fwd(Ctx *c, Tensor y, Tensor x, const Param *w, const Param *b, bool add);
+/* y = x w' + b; b may be NULL. */
+void linear_fwd(Ctx *c, Tensor y, Tensor x, const Param *w, const Param *b);
+/* y = x w' + b + res. */
+void linear_residual(Ctx *c, Tensor y, Tensor x, const Param *w, const Param *b, Tensor res);
 /* dx = dy w when dx is wanted; w.g += dy' x; b.g += column sums. Frozen parameters are passed over. */
-void linear_bwd(Ctx *c, Tensor dx, Tensor dy, Tensor x, const Param *w, const Param *b);
+void linear_bwd(Ctx *c, Tensor dx, Tensor dy, Tensor x, Param *w, const Param *b);
+/* The part of it that is the parameters'. */
+void linear_grads(Ctx *c, Tensor dy, Tensor x, Param *w, const Param *b);
 
 #endif

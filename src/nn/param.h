@@ -31,6 +31,7 @@ typedef struct Param {
     bool    decay;
     bool    idle;                        /* nothing it computes reaches the loss: it never has a gradient      */
     bool    live;                        /* got a gradient this step; others are neither stepped nor decayed   */
+    bool    fresh;                       /* g holds nothing yet: the first product writes over it              */
     Piece   piece[3];
     int     pieces;
 } Param;
@@ -50,6 +51,14 @@ void   params_close(ParamSet *s);
 
 int64_t param_count(const Param *p);
 int64_t params_count(const ParamSet *s);
+
+/* Flags of the product that makes p's gradient: the first of a step overwrites, the others add. */
+static inline int param_grad_flags(Param *p)
+{
+    int flags = GEMM_TN | (p->fresh ? 0 : GEMM_ACC);
+    p->fresh = false;
+    return flags;
+}
 
 static inline Tensor param_w(const Param *p) { return p ? p->w : (Tensor){ 0 }; }
 static inline Tensor param_g(const Param *p) { return p ? p->g : (Tensor){ 0 }; }

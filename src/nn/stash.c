@@ -11,10 +11,12 @@ static const struct { const char *word; uint32_t drops; } words[] = {
     { "core_attn", BIT(CORE) | BIT(V_CORE) },
     { "qkv",       BIT(QKV) | BIT(ROPE) | BIT(V_QKV) | BIT(V_ROPE) },
     { "moe_act",   BIT(ACT) },
+    { "moe_dispatch", BIT(DISPATCH) | BIT(ACT) },
     { "moe",       BIT(DISPATCH) | BIT(GATE_UP) | BIT(ACT) },
     { "mlp",       BIT(MLP_UP) | BIT(MLP_ACT) },
     { "vision",    BIT(V_NORM) | BIT(V_QKV) | BIT(V_ROPE) | BIT(V_CORE) | BIT(V_RESID) | BIT(V_UP) | BIT(V_ACT) |
                    BIT(MERGER) },
+    { "vision_act", BIT(V_NORM) | BIT(V_ROPE) | BIT(V_ACT) },
     { "full",      ~0u },
 };
 enum { WORDS = sizeof words / sizeof *words };
@@ -31,7 +33,7 @@ const char *label_name(Label l) { return labels[l].name; }
 
 const char *policy_choices(void)
 {
-    return "layernorm, norm, core_attn, qkv, moe_act, moe, mlp, vision, full";
+    return "layernorm, norm, core_attn, qkv, moe_act, moe_dispatch, moe, mlp, vision_act, vision, full";
 }
 
 void policy_default(uint8_t policy[LABEL_N])

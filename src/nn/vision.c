@@ -19,7 +19,7 @@ static void block_attention(Ctx *c, const Vision *v, const VisionBlock *m, Block
     need(c, L_STAT, &a->stat1, F32, P, 2);
     if (need(c, L_V_NORM, &a->n1, d, P, D))
         op_layernorm_fwd(c->be, a->n1, a->stat1, a->x, m->norm1_w->w, m->norm1_b->w, LN_EPS);
-    if (need(c, L_V_QKV, &a->qkv, d, P, 3 * D)) linear_fwd(c, a->qkv, a->n1, m->w_qkv, m->b_qkv, false);
+    if (need(c, L_V_QKV, &a->qkv, d, P, 3 * D)) linear_fwd(c, a->qkv, a->n1, m->w_qkv, m->b_qkv);
     bool now = need(c, L_V_ROPE, &a->q, d, P, D);
     now     |= need(c, L_V_ROPE, &a->k, d, P, D);
     if (now) {
@@ -32,24 +32,29 @@ static void block_attention(Ctx *c, const Vision *v, const VisionBlock *m, Block
                          c->batch->vseg, 1.0f / sqrtf((float)(D / v->H)));
 }
 
+/* The projection and its activation, in one product where both are wanted. */
+static void up_fwd(Ctx *c, const Vision *v, const VisionBlock *m, BlockAct *a)
+{
+    int64_t P = a->x.n[0];
+    DType d = (DType)a->x.dtype;
+    bool up = need(c, L_V_UP, &a->up, d, P, v->F), act = need(c, L_V_ACT, &a->act, d, P, v->F);
+    if (up && act) op_gemm_gelu(c->be, a->act, a->up, a->n2, m->w_up->w, m->b_up->w, v->gelu);
+    else if (up)   linear_fwd(c, a->up, a->n2, m->w_up, m->b_up);
+    else if (act)  op_gelu_fwd(c->be, a->act, a->up, v->gelu);
+}
+
 /* y absent: a replay. */
 static void block_fwd(Ctx *c, const Vision *v, const VisionBlock *m, BlockAct *a, Tensor y, Tensor cs)
 {
     int64_t P = a->x.n[0], D = v->D;
     DType d = (DType)a->x.dtype;
     block_attention(c, v, m, a, cs);
-    if (need(c, L_V_RESID, &a->h, d, P, D)) {
-        op_copy(c->be, a->h, a->x);
-        linear_fwd(c, a->h, a->o, m->w_o, m->b_o, true);
-    }
+    if (need(c, L_V_RESID, &a->h, d, P, D)) linear_residual(c, a->h, a->o, m->w_o, m->b_o, a->x);
     need(c, L_STAT, &a->stat2, F32, P, 2);
     if (need(c, L_V_NORM, &a->n2, d, P, D))
         op_layernorm_fwd(c->be, a->n2, a->stat2, a->h, m->norm2_w->w, m->norm2_b->w, LN_EPS);
-    if (need(c, L_V_UP, &a->up, d, P, v->F))   linear_fwd(c, a->up, a->n2, m->w_up, m->b_up, false);
-    if (need(c, L_V_ACT, &a->act, d, P, v->F)) op_gelu_fwd(c->be, a->act, a->up, v->gelu);
-    if (!t_has(y)) return;
-    op_copy(c->be, y, a->h);
-    linear_fwd(c, y, a->act, m->w_down, m->b_down, true);
+    up_fwd(c, v, m, a);
+    if (t_has(y)) linear_residual(c, y, a->act, m->w_down, m->b_down, a->h);
 }
 
 static void block_attention_bwd(Ctx *c, const Vision *v, const VisionBlock *m, BlockAct *a, Tensor dn, Tensor dh, Tensor cs)
@@ -78,8 +83,8 @@ static void block_bwd(Ctx *c, const Vision *v, const VisionBlock *m, BlockAct *a
         replay_end(c);
     }
     Tensor dup = scratch2(c, d, P, v->F), dn = scratch2(c, d, P, D), dh = scratch2(c, d, P, D);
-    linear_bwd(c, dup, dy, a->act, m->w_down, m->b_down);
-    op_gelu_bwd(c->be, dup, dup, a->up, v->gelu);
+    linear_grads(c, dy, a->act, m->w_down, m->b_down);
+    op_gemm_dgelu(c->be, dup, dy, m->w_down->w, a->up, v->gelu);
     linear_bwd(c, dn, dup, a->n2, m->w_up, m->b_up);
     op_layernorm_bwd(c->be, dh, m->norm2_w->g, m->norm2_b->g, dn, a->h, m->norm2_w->w, a->stat2, dy);
     block_attention_bwd(c, v, m, a, dn, dh, cs);
@@ -98,9 +103,9 @@ static void merger_fwd(Ctx *c, const Vision *v, const Merger *m, MergerAct *a, T
     need(c, L_STAT, &a->stat, F32, rows.n[0], 2);
     if (need(c, L_MERGER, &a->n, d, rows.n[0], rows.n[1]))
         op_layernorm_fwd(c->be, a->n, a->stat, rows, m->norm_w->w, m->norm_b->w, LN_EPS);
-    if (need(c, L_MERGER, &a->f1, d, N, wide)) linear_fwd(c, a->f1, t_as2(a->n, N, wide), m->w1, m->b1, false);
+    if (need(c, L_MERGER, &a->f1, d, N, wide)) linear_fwd(c, a->f1, t_as2(a->n, N, wide), m->w1, m->b1);
     if (need(c, L_MERGER, &a->a1, d, N, wide)) op_gelu_fwd(c->be, a->a1, a->f1, GELU_ERF);
-    if (t_has(y)) linear_fwd(c, y, a->a1, m->w2, m->b2, false);
+    if (t_has(y)) linear_fwd(c, y, a->a1, m->w2, m->b2);
 }
 
 /* dx = dres + gradient of x; dx absent when nothing below trains. */
@@ -143,11 +148,12 @@ static Tensor patches(Ctx *c, const Vision *v, VisionAct *a)
     a->cs = t2(c->act, "ROPE_TABLE", F32, P, v->D / v->H);
     op_rope_table(c->be, a->cs, c->batch->vpos, v->inv, v->axis);
     a->pixels = c->batch->pixels;
-    if (c->dtype != F32) {
+    if (a->pixels.dtype != c->dtype) {
         a->pixels = t2(c->act, "PIXELS", c->dtype, P, v->patch_dim);
-        op_copy(c->be, a->pixels, c->batch->pixels);
+        if (c->batch->pixels.dtype == U8) op_levels(c->be, a->pixels, c->batch->pixels);
+        else                              op_copy(c->be, a->pixels, c->batch->pixels);
     }
-    linear_fwd(c, x, a->pixels, v->w_patch, v->b_patch, false);
+    linear_fwd(c, x, a->pixels, v->w_patch, v->b_patch);
     op_pos_embed_fwd(c->be, x, x, v->pos->w, c->batch->cell);
     return x;
 }

@@ -34,25 +34,60 @@ const char *backend_names(void)
 #endif
 }
 
+static const Machine *find(const char *name)
+{
+    for (int i = 0; i < MACHINES; i++)
+        if (!strcmp(machines[i]->name, name)) return machines[i];
+    return NULL;
+}
+
+/* A card has the room to keep its large products large, and its memory is what the logits wait for. */
+Traits backend_traits(const char *name)
+{
+    bool cuda = !strcmp(name, "cuda");
+    return (Traits){ .logits = cuda ? (int64_t)8192 * 151936 : (int64_t)16 << 20, .narrow_logits = cuda,
+                     .ahead = cuda };
+}
+
+const char *backend_pick(const char *name)
+{
+    double left = 0, all = 0;
+    if (strcmp(name, "auto")) return name;
+    if (find("cuda")) backend_memory("cuda", &left, &all);
+    return all > 0 ? "cuda" : "cpu";
+}
+
+void (*backend_pin(const char *name))(void *p, size_t bytes, bool on)
+{
+    const Machine *m = find(name);
+    return m ? m->pin : NULL;
+}
+
+void backend_memory(const char *name, double *left, double *all)
+{
+    const Machine *m = find(name);
+    *left = *all = 0;
+    if (m && m->memory) m->memory(left, all);
+}
+
 void backend_describe(const char *name, char *out, size_t n)
 {
     snprintf(out, n, "not in this build");
-    for (int i = 0; i < MACHINES; i++) {
-        if (strcmp(machines[i]->name, name)) continue;
-        snprintf(out, n, "built in");
-        if (machines[i]->describe) machines[i]->describe(out, n);
-    }
+    const Machine *m = find(name);
+    if (m) snprintf(out, n, "built in");
+    if (m && m->describe) m->describe(out, n);
 }
+
+static void tick(void *be, Part ended) { ((Backend *)be)->machine->clock(be, ended); }
 
 Status backend_open(Backend *be, const char *name)
 {
-    *be = (Backend){ 0 };
-    for (int i = 0; i < MACHINES; i++)
-        if (!strcmp(machines[i]->name, name)) be->machine = machines[i];
+    *be = (Backend){ .machine = find(name) };
     if (!be->machine)
         return fail(E_CONFIG, "backend %s: not in this build; there are %s", name, backend_names());
     be->ops = be->machine->ops;
     TRY_CTX(be->machine->open(be), "backend %s", name);
+    if (be->machine->clock) be->ledger.tick = tick, be->ledger.self = be;
     return OK;
 }
 
@@ -68,6 +103,9 @@ Status backend_sync(Backend *be)
     Status st = be->machine->sync(be);
     return st ? st : be->sticky;
 }
+
+bool   backend_prepares(const Backend *be) { return be->machine->prepare != NULL; }
+Status backend_prepare(Backend *be, bool on) { return be->machine->prepare(be, on); }
 
 void backend_upload(Backend *be, Tensor dst, const void *host)
 {

@@ -25,8 +25,16 @@ typedef struct Machine {
     void   (*unmap)(Backend *be, void *p, size_t bytes);
     void   (*upload)(Backend *be, Tensor dst, const void *host);    /* dense dst, same dtype */
     void   (*fetch)(Backend *be, void *host, Tensor src);     /* the one road from device to host */
+    void   (*pin)(void *p, size_t bytes, bool on);            /* host memory it will copy from often; optional */
     Status (*sync)(Backend *be);                              /* drain; hand out the sticky error */
     void   (*describe)(char *out, size_t n);                  /* the device in words, for doctor; optional */
+    void   (*state)(char *out, size_t n);                     /* clocks, power and heat of now; optional */
+    void   (*memory)(double *left, double *all);              /* bytes */
+    double (*peak)(DType dtype);                              /* FLOP/s by the data sheet; 0 or absent: not known */
+    void   (*ahead)(Backend *be, bool on);                    /* while on, uploads go beside the work under way; optional */
+    void   (*join)(Backend *be);                              /* what follows waits for the uploads that went ahead */
+    Status (*prepare)(Backend *be, bool on);                  /* while on, ops only get ready for their shapes; optional */
+    void   (*clock)(Backend *be, Part ended);                 /* a part's work ends here; absent: ops end when they return */
 } Machine;
 
 struct Backend {
@@ -34,14 +42,28 @@ struct Backend {
     const Ops     *ops;
     Ledger         ledger;
     Status         sticky;
+    bool           repeat;          /* equal bits from equal runs are wanted even where that is slower */
     void          *priv;            /* the machine's own */
 };
 
+/* What suits a machine, known by name alone: plans for a card are made where there is none. */
+typedef struct Traits {
+    int64_t logits;                 /* elements of logits that should exist at once */
+    bool    narrow_logits;          /* in the dtype of the activations instead of f32 */
+    bool    ahead;                  /* it can take in a batch while it computes another */
+} Traits;
+
+Traits      backend_traits(const char *name);
 MUST Status backend_open(Backend *be, const char *name);     /* not built in: says which there are */
 void        backend_close(Backend *be);
 MUST Status backend_sync(Backend *be);
+MUST Status backend_prepare(Backend *be, bool on);           /* see Machine.prepare; only where it */
+bool        backend_prepares(const Backend *be);             /* is true */
 void        backend_upload(Backend *be, Tensor dst, const void *host);
 void        backend_fetch(Backend *be, void *host, Tensor src);          /* meta: zeros */
+const char *backend_pick(const char *name);                  /* "auto": cuda where there is a card, else cpu */
+void      (*backend_pin(const char *name))(void *p, size_t bytes, bool on);     /* NULL: it is all the same to it */
+void        backend_memory(const char *name, double *left, double *all);
 const char *backend_names(void);                             /* "cpu meta", for messages */
 
 /* The device behind a machine of this build in words, or why it is not there. */

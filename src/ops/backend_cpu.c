@@ -2,9 +2,23 @@
 #include "ops/cpu.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
+
+static void cpu_memory(double *left, double *all)
+{
+    FILE  *f = fopen("/proc/meminfo", "re");
+    char   line[128];
+    double kib = 0;
+    *all = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "MemAvailable: %lf kB", &kib) == 1) break;
+    if (f) fclose(f);
+    *left = kib > 0 ? kib * 1024 : *all;
+}
 
 static const Ops cpu_ops = {
 #define OP(name, kind, params, args) .name = cpu_##name,
@@ -55,4 +69,5 @@ static Status cpu_open(Backend *be)
 const Machine machine_cpu = {
     .name = "cpu", .ops = &cpu_ops, .host_memory = true, .open = cpu_open, .close = cpu_close, .map = cpu_map,
     .unmap = cpu_unmap, .upload = cpu_upload, .fetch = cpu_fetch, .sync = cpu_sync,
+    .memory = cpu_memory,
 };

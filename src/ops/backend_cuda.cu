@@ -1,108 +1,259 @@
-/* ops/backend_cuda.cu -- an NVIDIA card as a machine: device memory, copies, one stream, the sticky error.
+/* ops/backend_cuda.cu -- an NVIDIA card as a machine: device memory, copies, two streams, the sticky error.
  *
- * The table of kernels is filled op by op as ops/<file>.cu are written. A card is only opened when every op
- * has a kernel: what was asked for runs, or the run stops before it starts and says what is missing. */
-#include "ops/ops.h"
+ * The kernels are in ops/<file>.cu, this is what they run on. One card, the first that is visible. */
+#include "ops/cuda.cuh"
 
-#include <cuda_runtime.h>
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct Cuda { cudaStream_t stream; } Cuda;
-
-static const Ops cuda_ops = {};
+static const Ops cuda_ops = {
+#define OP(name, kind, params, args) cuda_##name,
+#include "ops/ops.def"
+#undef OP
+};
 
 static Status check(cudaError_t e, const char *what)
 {
     return e == cudaSuccess ? OK : fail(E_DEVICE, "%s: %s", what, cudaGetErrorString(e));
 }
 
-/* The first op without a kernel, or NULL. */
-static const char *first_missing(void)
+void cuda_stick(Backend *be, cudaError_t e, const char *what)
 {
-#define OP(name, kind, params, args) if (!cuda_ops.name) return #name;
-#include "ops/ops.def"
-#undef OP
-    return NULL;
+    if (e != cudaSuccess && !be->sticky) be->sticky = check(e, what);
 }
 
-static Status cuda_open(Backend *be)
+static Status find_card(void)
 {
-    int count = 0, major = 0;
+    int count = 0;
     cudaError_t e = cudaGetDeviceCount(&count);
-    if (e != cudaSuccess || !count)
-        return fail(E_DEVICE, "no card: %s; use --backend cpu",
-                    e == cudaSuccess ? "none is visible" : cudaGetErrorString(e));
-    TRY(check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), "reading the card"));
-    if (major != 9)
-        return fail(E_DEVICE, "this build is for compute capability 9.0 (H100, H200), the card has %d",
-                    major);
-    const char *missing = first_missing();
-    if (missing) return fail(E_DEVICE, "op %s has no kernel yet; use --backend cpu", missing);
-    Cuda *c = (Cuda *)calloc(1, sizeof *c);
-    if (!c) return fail(E_FIT, "no memory");
-    be->priv = c;
-    return check(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "creating a stream");
+    if (e == cudaSuccess && count) return OK;
+    return fail(E_DEVICE, "no card: %s; use --backend cpu",
+                e == cudaSuccess ? "none is visible" : cudaGetErrorString(e));
+}
+
+static Status open_card(Cuda *c)
+{
+    cudaDeviceProp p;
+    TRY(check(cudaGetDeviceProperties(&p, 0), "reading the card"));
+    if (p.major != 9)
+        return fail(E_DEVICE, "%s has compute capability %d.%d, this build is for 9.0 (H100, H200); use --backend cpu",
+                    p.name, p.major, p.minor);
+    c->sms = p.multiProcessorCount, c->major = p.major, c->minor = p.minor;
+    snprintf(c->name, sizeof c->name, "%.63s", p.name);
+    TRY(check(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "creating a stream"));
+    TRY(check(cudaStreamCreateWithFlags(&c->copy, cudaStreamNonBlocking), "creating a stream"));
+    TRY(check(cudaEventCreateWithFlags(&c->freed, cudaEventDisableTiming), "creating an event"));
+    TRY(check(cudaEventCreateWithFlags(&c->arrived, cudaEventDisableTiming), "creating an event"));
+    TRY(lt_open(c));
+    return dnn_open(c);
 }
 
 static void cuda_close(Backend *be)
 {
-    Cuda *c = (Cuda *)be->priv;
-    if (c && c->stream) cudaStreamDestroy(c->stream);
+    Cuda *c = cuda_of(be);
+    if (!c) return;
+    dnn_close(c);
+    lt_close(c);
+    if (c->ws) cudaFree(c->ws);
+    for (int i = 0; i < CUDA_MARKS; i++)
+        if (c->mark[i].event) cudaEventDestroy(c->mark[i].event);
+    if (c->freed) cudaEventDestroy(c->freed);
+    if (c->arrived) cudaEventDestroy(c->arrived);
+    if (c->copy) cudaStreamDestroy(c->copy);
+    if (c->stream) cudaStreamDestroy(c->stream);
     free(c);
     be->priv = NULL;
 }
 
+static Status cuda_open(Backend *be)
+{
+    TRY(find_card());
+    Cuda *c = (Cuda *)calloc(1, sizeof *c);
+    if (!c) return fail(E_FIT, "no memory");
+    be->priv  = c;
+    Status st = open_card(c);
+    if (st) cuda_close(be);
+    return st;
+}
+
 static Status cuda_map(Backend *be, size_t bytes, void **out)
 {
-    TRY(check(cudaMalloc(out, bytes), "device memory"));
+    size_t    left = 0, all = 0;
+    cudaError_t e = cudaMalloc(out, bytes);
+    if (e == cudaErrorMemoryAllocation) {
+        cudaGetLastError();                             /* it is told here; later launches are not to blame */
+        cudaMemGetInfo(&left, &all);
+        return fail(E_FIT, "%.2f GiB asked, %.2f of the card's %.1f GiB are free; take fewer tokens a step "
+                    "(train.micro_tokens) or recompute more", (double)bytes / (1 << 30), (double)left / (1 << 30),
+                    (double)all / (1 << 30));
+    }
+    TRY(check(e, "device memory"));
     return check(cudaMemset(*out, 0, bytes), "device memory");
 }
 
 static void cuda_unmap(Backend *be, void *p, size_t bytes) { cudaFree(p); }
 
-static void stick(Backend *be, cudaError_t e, const char *what)
-{
-    if (e != cudaSuccess && !be->sticky) be->sticky = check(e, what);
-}
-
 static void cuda_upload(Backend *be, Tensor dst, const void *host)
 {
-    stick(be,
-          cudaMemcpyAsync(dst.data, host, (size_t)t_bytes(dst), cudaMemcpyHostToDevice,
-                          ((Cuda *)be->priv)->stream),
-          "upload");
+    Cuda        *c = cuda_of(be);
+    cudaStream_t s = c->going_ahead ? c->copy : c->stream;
+    if (c->preparing) return;
+    cuda_stick(be, cudaMemcpyAsync(dst.data, host, (size_t)t_bytes(dst), cudaMemcpyHostToDevice, s), "upload");
 }
 
 static void cuda_fetch(Backend *be, void *host, Tensor src)
 {
-    cudaStream_t s = ((Cuda *)be->priv)->stream;
-    stick(be, cudaMemcpyAsync(host, src.data, (size_t)t_bytes(src), cudaMemcpyDeviceToHost, s), "fetch");
-    stick(be, cudaStreamSynchronize(s), "fetch");
+    cudaStream_t s = cuda_of(be)->stream;
+    if (cuda_of(be)->preparing) { memset(host, 0, (size_t)t_bytes(src)); return; }
+    cuda_stick(be, cudaMemcpyAsync(host, src.data, (size_t)t_bytes(src), cudaMemcpyDeviceToHost, s), "fetch");
+    cuda_stick(be, cudaStreamSynchronize(s), "fetch");
+}
+
+/* On: copies wait for the work that was queued when the last ones were joined, which is the last that read where
+ * they will write. Off: their end is marked for join. */
+static void cuda_ahead(Backend *be, bool on)
+{
+    Cuda *c = cuda_of(be);
+    c->going_ahead = on;
+    if (on) cuda_stick(be, cudaStreamWaitEvent(c->copy, c->freed, 0), "copy stream");
+    else    cuda_stick(be, cudaEventRecord(c->arrived, c->copy), "copy stream");
+}
+
+static void cuda_join(Backend *be)
+{
+    Cuda *c = cuda_of(be);
+    cuda_stick(be, cudaStreamWaitEvent(c->stream, c->arrived, 0), "copy stream");
+    cuda_stick(be, cudaEventRecord(c->freed, c->stream), "copy stream");
+}
+
+/* Memory that cannot be pinned is copied all the same, only more slowly. */
+static void cuda_pin(void *p, size_t bytes, bool on)
+{
+    cudaError_t e = on ? cudaHostRegister(p, bytes, cudaHostRegisterDefault) : cudaHostUnregister(p);
+    if (e != cudaSuccess) cudaGetLastError();
+}
+
+void *cuda_workspace(Backend *be, size_t bytes)
+{
+    Cuda *c = cuda_of(be);
+    if (bytes > c->ws_needed) c->ws_needed = bytes;
+    if (c->preparing) return NULL;
+    if (bytes > c->ws_bytes) {
+        cuda_stick(be, cudaStreamSynchronize(c->stream), "workspace");
+        cudaFree(c->ws);
+        c->ws = NULL, c->ws_bytes = 0;
+        cudaError_t e = cudaMalloc(&c->ws, bytes);
+        cuda_stick(be, e, "workspace of an op");
+        if (e == cudaSuccess) c->ws_bytes = bytes;
+    }
+    return c->ws;
+}
+
+/* Off: the largest workspace that was asked for is taken now. */
+static Status cuda_prepare(Backend *be, bool on)
+{
+    Cuda *c = cuda_of(be);
+    c->preparing = on;
+    if (!on && c->ws_needed) cuda_workspace(be, c->ws_needed);
+    return be->sticky;
+}
+
+/* Where one part of the model ends and the next begins is marked in the stream; the time between two marks is
+ * known once the card has passed them. */
+static void cuda_clock(Backend *be, Part ended)
+{
+    Cuda *c = cuda_of(be);
+    if (c->marks == CUDA_MARKS || c->preparing) return;
+    CudaMark *m = &c->mark[c->marks++];
+    if (!m->event) cuda_stick(be, cudaEventCreate(&m->event), "timing");
+    m->part = ended;
+    cuda_stick(be, cudaEventRecord(m->event, c->stream), "timing");
+}
+
+static void read_clock(Backend *be)
+{
+    Cuda *c = cuda_of(be);
+    for (int i = 1; i < c->marks; i++) {
+        float ms = 0;
+        cuda_stick(be, cudaEventElapsedTime(&ms, c->mark[i - 1].event, c->mark[i].event), "timing");
+        be->ledger.seconds[c->mark[i].part] += ms * 1e-3;
+    }
+    if (c->marks > 1) {                                     /* the last mark begins what comes next */
+        CudaMark last = c->mark[c->marks - 1];
+        c->mark[c->marks - 1] = c->mark[0], c->mark[0] = last, c->marks = 1;
+    }
+    if (be->ledger.since <= 0) c->marks = 0;
 }
 
 static Status cuda_sync(Backend *be)
 {
-    stick(be, cudaStreamSynchronize(((Cuda *)be->priv)->stream), "sync");
+    cuda_stick(be, cudaStreamSynchronize(cuda_of(be)->stream), "sync");
+    if (!be->sticky) read_clock(be);
     return be->sticky;
+}
+
+/* From the driver's own library, which every machine with a card has; it is loaded only when asked. */
+static void cuda_state(char *out, size_t n)
+{
+    typedef int (*Fn)(...);
+    void    *lib = dlopen("libnvidia-ml.so.1", RTLD_NOW), *card = NULL;
+    unsigned mhz = 0, mw = 0, heat = 0;
+    *out = 0;
+    if (!lib) return;
+    Fn init = (Fn)dlsym(lib, "nvmlInit_v2"), open = (Fn)dlsym(lib, "nvmlDeviceGetHandleByIndex_v2");
+    Fn clock = (Fn)dlsym(lib, "nvmlDeviceGetClockInfo"), power = (Fn)dlsym(lib, "nvmlDeviceGetPowerUsage");
+    Fn degrees = (Fn)dlsym(lib, "nvmlDeviceGetTemperature"), stop = (Fn)dlsym(lib, "nvmlShutdown");
+    if (init && open && clock && power && degrees && stop && !init()) {
+        enum { CLOCK_SM = 1, SENSOR_GPU = 0 };
+        if (!open(0u, &card) && !clock(card, CLOCK_SM, &mhz) && !power(card, &mw) && !degrees(card, SENSOR_GPU, &heat))
+            snprintf(out, n, "%u MHz, %.0f W, %u C", mhz, mw / 1000.0, heat);
+        stop();
+    }
+    dlclose(lib);
+}
+
+static void cuda_memory(double *left, double *all)
+{
+    size_t l = 0, a = 0;
+    if (cudaMemGetInfo(&l, &a) != cudaSuccess) return;
+    *left = (double)l, *all = (double)a;
+}
+
+/* Dense products by the data sheet, without sparsity. An f32 product runs on the plain units. */
+static double cuda_peak(DType dtype)
+{
+    static const struct { const char *name; double bf16, f32; } cards[] = {
+        { "H200", 989.4e12, 66.9e12 }, { "H100 PCIe", 756.5e12, 51.2e12 }, { "H100", 989.4e12, 66.9e12 },
+        { "GH200", 989.4e12, 66.9e12 }, { "H800", 989.4e12, 66.9e12 }, { "H20", 148e12, 44e12 },
+    };
+    cudaDeviceProp p;
+    if (cudaGetDeviceProperties(&p, 0) != cudaSuccess) return 0;
+    for (size_t i = 0; i < sizeof cards / sizeof *cards; i++)
+        if (strstr(p.name, cards[i].name)) return dtype == F32 ? cards[i].f32 : cards[i].bf16;
+    return 0;
 }
 
 static void cuda_describe(char *out, size_t n)
 {
     cudaDeviceProp p;
-    int driver = 0;
+    char lt[96] = "", dnn[96] = "";
+    int  driver = 0;
     if (cudaGetDeviceProperties(&p, 0) != cudaSuccess) {
         snprintf(out, n, "built in, but no card is visible");
         return;
     }
     cudaDriverGetVersion(&driver);
-    snprintf(out, n, "%s, compute %d.%d, %d multiprocessors, %.1f GiB, driver CUDA %d.%d", p.name, p.major,
+    lt_describe(lt, sizeof lt);
+    dnn_describe(dnn, sizeof dnn);
+    snprintf(out, n, "%s, compute %d.%d, %d multiprocessors, %.1f GiB, driver CUDA %d.%d; %s; %s", p.name, p.major,
              p.minor, p.multiProcessorCount, (double)p.totalGlobalMem / (1 << 30), driver / 1000,
-             driver % 1000 / 10);
+             driver % 1000 / 10, lt, dnn);
 }
 
 extern "C" const Machine machine_cuda = {
     "cuda",     &cuda_ops,   false,      cuda_open, cuda_close,    cuda_map,
-    cuda_unmap, cuda_upload, cuda_fetch, cuda_sync, cuda_describe,
+    cuda_unmap, cuda_upload, cuda_fetch, cuda_pin, cuda_sync, cuda_describe, cuda_state, cuda_memory,
+    cuda_peak,  cuda_ahead,  cuda_join,  cuda_prepare, cuda_clock,
 };

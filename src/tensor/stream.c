@@ -7,6 +7,7 @@
 #include <string.h>
 
 static int64_t block_of(const StreamShape *s) { return s->merge * s->merge; }
+static size_t  pixel_size(const StreamShape *s) { return s->bytes ? 1 : sizeof(float); }
 
 Status stream_open(Stream *s, const StreamShape *shape, const Budget *b)
 {
@@ -19,7 +20,7 @@ Status stream_open(Stream *s, const StreamShape *shape, const Budget *b)
     s->group_len  = calloc((size_t)b->docs + 1, 4);
     s->sup_row    = calloc((size_t)b->supervised + 1, 4);
     s->sup_label  = calloc((size_t)b->supervised + 1, 4);
-    s->pixels     = calloc((size_t)(P * shape->patch_dim) + 1, 4);
+    s->pixels     = calloc((size_t)(P * shape->patch_dim) + 1, pixel_size(shape));
     s->cell       = calloc((size_t)P * 4 + 1, 4);
     s->vpos       = calloc((size_t)P * 2 + 1, 4);
     s->vstart     = calloc((size_t)N + 1, 4);
@@ -55,14 +56,20 @@ void stream_clear(Stream *s)
     const Budget *b = &s->budget;
     int64_t N = b->patches / block_of(&s->shape);
     s->tokens = s->patches = s->docs = s->slices = s->visual = s->supervised = s->longest = s->vlongest = 0;
-    s->pairs = s->vpairs = 0;
+    s->pairs = s->vpairs = 0, s->fills++;
     for (int64_t t = 0; t < b->tokens; t++) s->ids[t] = s->group[t] = -1;
     for (int64_t i = 0; i < N; i++) s->visual_row[i] = -1;
     memset(s->pos, 0, (size_t)b->tokens * 12);
     memset(s->cell, 0, (size_t)b->patches * 16);
     memset(s->vpos, 0, (size_t)b->patches * 8);
     memset(s->group_len, 0, (size_t)b->docs * 4);
-    memset(s->pixels, 0, (size_t)(b->patches * s->shape.patch_dim) * 4);
+    if (!s->shape.bytes)                                   /* any level is a number; a float left over may not be */
+        memset(s->pixels, 0, (size_t)(b->patches * s->shape.patch_dim) * sizeof(float));
+}
+
+void *stream_patch(const Stream *s, int64_t patch)
+{
+    return (char *)s->pixels + (size_t)(patch * s->shape.patch_dim) * pixel_size(&s->shape);
 }
 
 /* Row and column of every patch of a slice in merge-block order: m x m blocks in raster order, and raster
@@ -86,8 +93,8 @@ static void add_slice(Stream *s, const Slice *v, int64_t row, int32_t *pos)
     int64_t m = s->shape.merge, T = s->budget.tokens, n = v->h * v->w / (m * m);
     slice_cells(s, v->h, v->w);
     if (v->pixels)
-        memcpy(s->pixels + s->patches * s->shape.patch_dim, v->pixels,
-               (size_t)(v->h * v->w * s->shape.patch_dim) * sizeof(float));
+        memcpy(stream_patch(s, s->patches), v->pixels,
+               (size_t)(v->h * v->w * s->shape.patch_dim) * pixel_size(&s->shape));
     for (int64_t i = 0; i < n; i++) {
         s->pos[row + i]         = *pos;
         s->pos[T + row + i]     = *pos + (int32_t)(i / (v->w / m));
@@ -181,15 +188,28 @@ Status stream_add(Stream *s, const Document *d)
     return OK;
 }
 
+/* Noise for so many patches. */
+static void *synthetic_pixels(const StreamShape *shape, int64_t patches, uint64_t seed)
+{
+    int64_t  n = patches * shape->patch_dim;
+    void    *out = malloc((size_t)(n + 4) * pixel_size(shape));
+    if (!out) return NULL;
+    if (!shape->bytes) rng_fill_normal(out, n, seed, 1, 0, 0.0f, 1.0f);
+    for (int64_t i = 0; shape->bytes && i < n; i += 4) {
+        Rng4 b = rng_block(seed, 1, (uint64_t)i / 4);
+        memcpy((char *)out + i, b.v, 4);
+    }
+    return out;
+}
+
 Status stream_synthetic(Stream *s, int64_t doc_tokens, int64_t slices, int64_t h, int64_t w, int64_t vocab,
                         uint64_t seed)
 {
     int64_t docs = s->budget.tokens / doc_tokens, run = slices ? h * w / block_of(&s->shape) : 0;
     int32_t *ids = calloc((size_t)doc_tokens * 2, sizeof *ids), *targets = ids + doc_tokens;
-    float *pixels = calloc((size_t)(h * w * s->shape.patch_dim) + 1, sizeof *pixels);
+    void *pixels = synthetic_pixels(&s->shape, h * w, seed);
     Slice *slice = calloc((size_t)slices + 1, sizeof *slice);
     Status st = ids && pixels && slice ? OK : fail(E_FIT, "no host memory for a synthetic stream");
-    if (!st) rng_fill_normal(pixels, h * w * s->shape.patch_dim, seed, 1, 0, 0.0f, 1.0f);
     stream_clear(s);
     for (int64_t d = 0; !st && d < docs; d++) {
         int64_t mine = slices * (d + 1) / docs - slices * d / docs;
@@ -200,12 +220,71 @@ Status stream_synthetic(Stream *s, int64_t doc_tokens, int64_t slices, int64_t h
         }
         for (int64_t i = 0; i < mine; i++) {
             slice[i] = (Slice){ h, w, pixels };
-            for (int64_t j = 0; j < run; j++) ids[i * (run + 1) + j] = (int32_t)s->shape.image_token;
+            for (int64_t j = i * (run + 1); j < i * (run + 1) + run; j++)
+                ids[j] = (int32_t)s->shape.image_token, targets[j] = -1;
         }
         Document doc = { doc_tokens, ids, targets, mine, slice };
         st           = mine * (run + 1) > doc_tokens ? fail(E_DATA, "pictures do not fit a document")
                                                      : stream_add(s, &doc);
     }
     free(ids), free(pixels), free(slice);
+    return st;
+}
+
+typedef struct Photo { int64_t h, w, before, after; } Photo;       /* patches; tokens around them */
+
+static Photo photo(const StreamShape *shape, uint64_t seed, int64_t i)
+{
+    int64_t m = shape->merge;
+    Photo p = { .before = 5 };
+    p.h     = (22 + (int64_t)(rng_uniform(seed, 3, (uint64_t)i) * 20)) / m * m;
+    p.w     = (26 + (int64_t)(rng_uniform(seed, 4, (uint64_t)i) * 16)) / m * m;
+    p.after = 11 + (int64_t)(rng_uniform(seed, 5, (uint64_t)i) * 16);
+    return p;
+}
+static int64_t photo_tokens(const StreamShape *shape, Photo p)
+{
+    return p.before + p.h * p.w / block_of(shape) + p.after;
+}
+
+Budget stream_photos_budget(const StreamShape *shape, int64_t n, uint64_t seed)
+{
+    Budget b = { .docs = n };
+    for (int64_t i = 0; i < n; i++) {
+        Photo p = photo(shape, seed, i);
+        b.tokens += photo_tokens(shape, p), b.patches += p.h * p.w, b.supervised += p.before + p.after - 2;
+    }
+    return b;
+}
+
+/* One photograph and its text into ids, targets (room for tokens each) and pixels. */
+static Document photo_document(const Stream *s, Photo p, int32_t *ids, const Slice *slice, int64_t vocab, uint64_t seed)
+{
+    int64_t  n = photo_tokens(&s->shape, p), end = n - p.after;
+    int32_t *targets = ids + n;
+    for (int64_t i = 0; i < n; i++) {
+        ids[i] = (int32_t)(rng_uniform(seed, 6, (uint64_t)i) * (float)(vocab - 1));
+        if (is_visual(s, ids[i])) ids[i] = 0;
+        bool seen = i >= p.before && i < end;
+        targets[i] = seen || i == p.before - 1 || i + 1 == n ? -1 : (int32_t)((ids[i] * 31 + 7) % vocab);
+        if (seen) ids[i] = (int32_t)s->shape.image_token;
+    }
+    return (Document){ n, ids, targets, 1, slice };
+}
+
+Status stream_photos(Stream *s, int64_t n, int64_t vocab, uint64_t seed)
+{
+    Status st = OK;
+    stream_clear(s);
+    for (int64_t i = 0; !st && i < n; i++) {
+        Photo    p = photo(&s->shape, seed, i);
+        int32_t *ids = calloc((size_t)photo_tokens(&s->shape, p) * 2, sizeof *ids);
+        void    *px = synthetic_pixels(&s->shape, p.h * p.w, seed + (uint64_t)i);
+        Slice    slice = { p.h, p.w, px };
+        if (!ids || !px) st = fail(E_FIT, "no host memory for a synthetic photograph");
+        Document d = st ? (Document){ 0 } : photo_document(s, p, ids, &slice, vocab, seed + (uint64_t)i);
+        if (!st) st = stream_add(s, &d);
+        free(ids), free(px);
+    }
     return st;
 }

@@ -31,26 +31,28 @@ static Micro share_of(const Stream *s, const StepSums *sum, bool by_document, in
     return m;
 }
 
-static Status micro_step(Engine *e, const Stream *s, Micro m, StepSums *sum, const Watch *w, int at)
+static Status micro_step(Engine *e, const Stream *s, Micro m, StepSums *sum, const Watch *w, int at, const Stream *next)
 {
     Losses l;
     engine_upload(e, s);
     engine_forward_micro(e, &m);
     engine_backward(e);
+    engine_prefetch(e, next);
     TRY(engine_losses(e, &l));
     watch_micro(w, e, s, at);
     sum->ce += l.ce, sum->aux += (double)m.aux * l.aux, sum->z += (double)m.z * l.z;
     return OK;
 }
 
-Status engine_accumulate(Engine *e, Stream *const *micro, int n, StepSums *out, const Watch *w)
+Status engine_accumulate(Engine *e, Stream *const *micro, int n, StepSums *out, const Watch *w,
+                         const Stream *after)
 {
     int64_t before = 0, last = 0;
     count_step(out, e, micro, n);
     model_zero_grad(&e->model, &e->be);
     for (int i = 0; i < n; i++) {
         Micro m = share_of(micro[i], out, e->conf.aux == AUX_DOCUMENT, before, last);
-        TRY(micro_step(e, micro[i], m, out, w, i));
+        TRY(micro_step(e, micro[i], m, out, w, i, i + 1 < n ? micro[i + 1] : after));
         before += micro[i]->tokens;
         if (micro[i]->tokens) last = micro[i]->tokens;
     }

@@ -18,7 +18,9 @@ typedef struct StepSums {
     Flops   model;                       /* what the micro-batches needed */
 } StepSums;
 
-/* Clears the gradients, then forward and backward of every micro-batch; w (may be NULL) looks on. */
-MUST Status engine_accumulate(Engine *e, Stream *const *micro, int n, StepSums *out, const Watch *w);
+/* Clears the gradients, then forward and backward of every micro-batch; w (may be NULL) looks on. after: the first
+ * of the next step, or NULL; a machine that can takes it in while it computes the last. */
+MUST Status engine_accumulate(Engine *e, Stream *const *micro, int n, StepSums *out, const Watch *w,
+                              const Stream *after);
 
 #endif

@@ -29,23 +29,30 @@ static void warm_arenas(Engine *e)
 static void lay_out(Engine *e)
 {
     StreamShape ss = shape_stream(&e->model.shape);
+    ss.bytes = e->bytes;
     model_bind(&e->model, e->conf.dtype, &e->arena[A_PARAM], &e->arena[A_GRAD], &e->arena[A_OPTIM]);
     model_constants(&e->model, &e->be);
     e->sumsq = t1(&e->arena[A_OPTIM], "norm", F64, 1);
     int64_t sparse = shape_sparse_layers(&e->model.shape.text);
     if (e->conf.aux_over_step && sparse)
         e->so_far = t3(&e->arena[A_OPTIM], "router", F32, sparse, 1, e->model.shape.text.E);
+    Traits traits = backend_traits(e->conf.backend);
+    e->model.head.chunk = head_chunk_rows(e->model.head.V, traits.logits);
     batch_layout(&e->batch, &e->arena[A_BATCH], &ss, &e->conf.budget);
+    if (traits.ahead && e->conf.train) batch_layout(&e->spare, &e->arena[A_BATCH], &ss, &e->conf.budget);
     e->ctx = (Ctx){ .be = &e->be, .batch = &e->batch, .act = &e->arena[A_ACT], .scratch = &e->arena[A_SCRATCH],
-                    .policy = e->conf.policy, .dtype = e->conf.dtype };
+                    .policy = e->conf.policy, .dtype = e->conf.dtype,
+                    .logits = traits.narrow_logits ? e->conf.dtype : F32 };
     if (e->conf.each) e->ctx.each = t2(&e->arena[A_BATCH], "labels", F32, e->conf.budget.supervised, 1);
 }
 
-static Status open_on(Engine *e, const ModelShape *s, const EngineConf *conf, const char *backend, const size_t *bytes)
+static Status open_on(Engine *e, const ModelShape *s, const EngineConf *conf, const char *backend, bool levels,
+                      const size_t *bytes)
 {
     bool all_frozen[GROUP_N] = { true, true, true };
-    e->conf = *conf;
+    e->conf = *conf, e->bytes = levels;
     TRY(backend_open(&e->be, backend));
+    e->be.repeat = conf->repeat;
     TRY(model_open(&e->model, s, conf->train ? conf->frozen : all_frozen));
     TRY(model_act_open(&e->act, &e->model));
     TRY(open_arenas(e, bytes));
@@ -96,7 +103,8 @@ Status engine_plan(EnginePlan *p, const ModelShape *s, const EngineConf *conf, c
     size_t bytes[ARENA_N];
     *p = (EnginePlan){ 0 };
     for (int i = 0; i < ARENA_N; i++) bytes[i] = BOUNDLESS;
-    Status st = open_on(&e, s, conf, "meta", bytes);
+    Status st = open_on(&e, s, conf, "meta", stream->shape.bytes, bytes);
+    if (!st) model_zero_grad(&e.model, &e.be);
     ledger_clear(&e.be.ledger);                          /* the step alone, not the start */
     if (!st) step_for_plan(&e, stream);
     p->ledger = e.be.ledger;
@@ -108,13 +116,30 @@ Status engine_plan(EnginePlan *p, const ModelShape *s, const EngineConf *conf, c
     return st;
 }
 
+/* A step, an evaluation and a decode with nothing behind them, so that the first real ones find algorithms,
+ * plans and workspace ready. */
+static Status prepare(Engine *e, const Stream *stream)
+{
+    const OptimConf o = { .adam = { .beta1 = 0.5f, .beta2 = 0.5f, .eps = 1.0f, .step = 1 } };
+    TRY(backend_prepare(&e->be, true));
+    if (e->conf.train) model_zero_grad(&e->model, &e->be);
+    step_for_plan(e, stream);
+    if (e->conf.train) engine_update(e, &o);
+    if (e->conf.evaluate || e->conf.decode.docs) evaluate_in(e, e->plan.eval_scratch);
+    arena_clear(&e->arena[A_ACT]);
+    arena_clear(&e->arena[A_SCRATCH]);
+    ledger_clear(&e->be.ledger);
+    return backend_prepare(&e->be, false);
+}
+
 Status engine_open(Engine *e, const ModelShape *s, const EngineConf *conf, const Stream *stream)
 {
     EnginePlan plan;
     *e = (Engine){ 0 };
     TRY_CTX(engine_plan(&plan, s, conf, stream), "plan");
-    Status st = open_on(e, s, conf, conf->backend, plan.bytes);
+    Status st = open_on(e, s, conf, conf->backend, stream->shape.bytes, plan.bytes);
     e->plan = plan;
+    if (!st && backend_prepares(&e->be)) st = prepare(e, stream);
     if (st) engine_close(e);
     return st;
 }
@@ -129,7 +154,25 @@ void engine_close(Engine *e)
     *e = (Engine){ 0 };
 }
 
-void engine_upload(Engine *e, const Stream *s) { batch_upload(&e->batch, &e->be, s); }
+void engine_upload(Engine *e, const Stream *s)
+{
+    if (e->ahead != s || e->ahead_fill != s->fills) {
+        batch_upload(&e->batch, &e->be, s);
+        return;
+    }
+    Batch was = e->batch;
+    e->batch = e->spare, e->spare = was, e->ahead = NULL;
+    e->be.machine->join(&e->be);
+}
+
+void engine_prefetch(Engine *e, const Stream *s)
+{
+    if (!s || !e->spare.T || !e->be.machine->ahead || e->be.sticky) return;
+    e->be.machine->ahead(&e->be, true);
+    batch_upload(&e->spare, &e->be, s);
+    e->be.machine->ahead(&e->be, false);
+    e->ahead = s, e->ahead_fill = s->fills;
+}
 
 static void forward(Engine *e, Pass pass, ArenaId scratch, const Micro *m)
 {

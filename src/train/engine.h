@@ -19,6 +19,7 @@ typedef struct EngineConf {
     uint8_t     policy[LABEL_N];         /* see policy_default */
     bool        frozen[GROUP_N];
     bool        train, logits;           /* backward and optimizer; engine_logits will be called */
+    bool        repeat;                  /* equal bits from equal runs, see Backend */
     bool        each;                    /* the loss of every supervised row is wanted: Engine.ctx.each */
     bool        evaluate;                /* a training engine on which engine_evaluate will be called too */
     DecodeRoom  decode;                  /* room for train/decode.h */
@@ -38,11 +39,14 @@ typedef struct Engine {
     Model      model;
     ModelAct   act;
     Arena      arena[ARENA_N];
-    Batch      batch;
+    Batch      batch, spare;             /* spare: where the next one goes while this one is computed */
+    const Stream *ahead;                 /* whose upload went there, and which filling of it */
+    int64_t    ahead_fill;
     Ctx        ctx;
     Tensor     sumsq;                    /* (1) F64 */
     Tensor     so_far;                   /* (L, 1, E): expert counts of the step, when the loss spans it */
     EnginePlan plan;
+    bool       bytes;                    /* the pixels of its streams are 8-bit levels */
 } Engine;
 
 /* What a micro-batch counts for in its step: factors of its summed cross entropy and of its auxiliary losses,
@@ -59,6 +63,7 @@ MUST Status engine_open(Engine *e, const ModelShape *s, const EngineConf *conf, 
 void        engine_close(Engine *e);
 
 void        engine_upload(Engine *e, const Stream *s);
+void        engine_prefetch(Engine *e, const Stream *s);         /* the next one, while the card computes; NULL: none */
 void        engine_forward(Engine *e, float scale);              /* in training leaves what backward reads */
 void        engine_forward_micro(Engine *e, const Micro *m);     /* the same as one of several of a step */
 void        engine_backward(Engine *e);

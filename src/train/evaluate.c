@@ -68,6 +68,7 @@ static Status open_data(Eval *v)
 {
     const EvalConf *c = v->conf;
     StreamShape ss = shape_stream(&v->e->model.shape);
+    ss.bytes = v->e->bytes;
     TRY(sample_conf(&v->sc, c->recipe, c->tokenizer, &c->patch, &ss, &v->e->conf.budget));
     TRY(sample_settings(&v->sc, &v->settings));
     DatasetConf d = { .sources  = c->sources,
@@ -252,14 +253,13 @@ static Status fill_wave(Eval *v, int64_t from)
 static Status draw_items(void *arg, int64_t w)
 {
     Eval *v = arg;
-    int64_t dim = v->stream.shape.patch_dim;
     for (int64_t i = w; i < v->docs; i += v->workers) {
         Item   *x = &v->wave[i];
-        float  *to = v->stream.pixels + x->patch * dim;
+        int64_t at = x->patch;
         Status  st = OK;
         for (int64_t k = 0; !st && k < x->sample.slices; k++) {
-            st = sample_pixels(to, &x->sample, &v->scratch[w], &v->sc, k);
-            to += (int64_t)x->sample.slice[k].h * x->sample.slice[k].w * dim;
+            st = sample_pixels(stream_patch(&v->stream, at), v->stream.shape.bytes, &x->sample, &v->scratch[w], &v->sc, k);
+            at += (int64_t)x->sample.slice[k].h * x->sample.slice[k].w;
         }
         if (st) note(x, st);
     }

@@ -76,8 +76,9 @@ Status predict_open(Predict *p, const Config *recipe)
 
 Status predict_load(Predict *p, const Budget *b, DecodeRoom room, const Log *log)
 {
-    EngineConf  conf = { .backend = "cpu", .dtype = p->source.dtype, .budget = *b, .decode = room };
+    EngineConf  conf = { .backend = backend_pick(p->recipe->device.backend), .dtype = p->source.dtype, .budget = *b, .decode = room };
     StreamShape ss = shape_stream(&p->source.shape);
+    ss.bytes = true;
     Stream      full = stream_full(&ss, b);
     policy_default(conf.policy);
     TRY(engine_open(&p->e, &p->source.shape, &conf, &full));

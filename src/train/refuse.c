@@ -76,8 +76,6 @@ static Status refuse_ranks(void)
 static Status refuse_device(const Config *c)
 {
     const char *b = c->device.backend;
-    if (!strcmp(b, "cuda"))
-        return fail(E_CONFIG, "device.backend = cuda: training runs on the CPU yet; set cpu or auto");
     if (!strcmp(b, "meta"))
         return fail(E_CONFIG, "device.backend = meta: a dry run trains nothing; set cpu or auto");
     if (strcmp(c->comm.kind, "auto") && strcmp(c->comm.kind, "self"))

@@ -9,7 +9,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 /* Tokens of a step over those of a micro-batch. */
 static Status micro_batches(int *out, const struct cfg_train *c)
@@ -49,7 +48,7 @@ static Status engine_conf(EngineConf *e, const Trainer *t)
 {
     const Config *c = t->recipe;
     const char *aux = c->moe.aux_loss_type;
-    *e = (EngineConf){ .backend = "cpu", .dtype = t->source.dtype, .budget = t->data.budget, .train = true,
+    *e = (EngineConf){ .backend = backend_pick(c->device.backend), .dtype = t->source.dtype, .budget = t->data.budget, .train = true,
                        .evaluate = trainer_has_eval(t), .aux_coeff = (float)c->moe.aux_loss_coeff,
                        .z_coeff = (float)c->moe.z_loss_coeff };
     e->aux = !strcmp(aux, "none") ? AUX_NONE : !strcmp(aux, "sequence") ? AUX_DOCUMENT : AUX_LAYER;
@@ -59,6 +58,7 @@ static Status engine_conf(EngineConf *e, const Trainer *t)
     e->frozen[G_LLM] = c->model.freeze_llm;
     if (t->conf.answers.run && e->evaluate)
         e->decode.docs = t->conf.answers.docs, e->decode.tokens = t->conf.answers.tokens;
+    e->repeat = c->train.deterministic;
     e->each = many_channels(&c->data.train);
     policy_default(e->policy);
     for (int i = 0; i < c->memory.recompute.n; i++) TRY(policy_drop(e->policy, c->memory.recompute.item[i]));
@@ -67,28 +67,16 @@ static Status engine_conf(EngineConf *e, const Trainer *t)
     return OK;
 }
 
-static double memory_all(void) { return (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE); }
-
-static double memory_free(void)
-{
-    FILE *f = fopen("/proc/meminfo", "re");
-    char line[128];
-    double kib = 0;
-    while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, "MemAvailable: %lf kB", &kib) == 1) break;
-    if (f) fclose(f);
-    return kib > 0 ? kib * 1024 : memory_all();
-}
-
 /* Memory is promised freely and taken later, so a run that does not fit would be killed on the way. */
 static Status refuse_unfit(const ModelShape *s, const EngineConf *conf, const Stream *full)
 {
     static const char *const names[ARENA_N] = { "weights", "gradients", "optimizer", "batch", "activations",
                                                 "scratch" };
     EnginePlan plan;
-    double sum = 0, room = memory_free(), gib = 1 << 30;
+    double sum = 0, room, all, gib = 1 << 30;
     char parts[256] = "";
     TRY_CTX(engine_plan(&plan, s, conf, full), "plan");
+    backend_memory(conf->backend, &room, &all);
     for (int i = 0; i < ARENA_N; i++) {
         size_t at = strlen(parts);
         double bytes = (double)plan.bytes[i];
@@ -106,6 +94,7 @@ static Status open_engine(Trainer *t)
 {
     EngineConf conf;
     StreamShape ss = shape_stream(&t->source.shape);
+    ss.bytes = true;
     Stream full = stream_full(&ss, &t->data.budget);
     TRY(engine_conf(&conf, t));
     TRY(refuse_unfit(&t->source.shape, &conf, &full));
@@ -154,7 +143,8 @@ static Status open_loader(Trainer *t, const Json *state)
     t->data = (LoaderConf){ .sources = &c->data.train, .recipe = c, .tokenizer = t->source.tokenizer,
                             .shape = shape_stream(s), .patch = patches_of(c, &s->vision),
                             .budget = budget_of(c, s), .micro = micro, .ranks = 1,
-                            .quarantine = t->folder.quarantine, .log = &t->log };
+                            .quarantine = t->folder.quarantine, .log = &t->log,
+                            .pin = backend_pin(backend_pick(c->device.backend)) };
     return loader_open(&t->loader, &t->data, json_object_get(state, "loader"));
 }
 
@@ -180,11 +170,12 @@ static Status count_steps(Trainer *t)
 static void open_progress(Trainer *t)
 {
     const Engine *e = &t->engine;
+    double left;
     t->progress.log = &t->log, t->progress.metrics = &t->metrics, t->progress.board = &t->board;
     t->progress.steps = t->steps, t->progress.every = t->recipe->log.logging_steps;
     t->progress.aux_coeff = t->routing.layers ? (double)e->conf.aux_coeff : 0;
     t->progress.skipped = t->guard.skipped;
-    t->progress.memory_all = memory_all();
+    backend_memory(e->conf.backend, &left, &t->progress.memory_all);
     for (int i = 0; i < ARENA_N; i++) t->progress.memory += (double)e->plan.bytes[i];
 }
 

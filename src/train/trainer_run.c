@@ -22,7 +22,7 @@ static Status gradients(Trainer *t, Stream *const *micro, int n, StepReport *r, 
     Engine *e = &t->engine;
     ledger_clear(&e->be.ledger);
     ledger_start(&e->be.ledger);
-    TRY(engine_accumulate(e, micro, n, &r->sums, w));
+    TRY(engine_accumulate(e, micro, n, &r->sums, w, loader_peek(t->loader)));
     engine_norm(e);
     TRY(engine_grad_norm(e, &r->grad_norm));
     r->verdict = guard_judge(&t->guard, r->sums.total, r->grad_norm, r->sums.supervised);
@@ -69,8 +69,8 @@ static Status learn(Trainer *t, const LoaderStep *in, StepReport *r)
     if (r->verdict == STEP_EMPTY)
         log_warn(&t->log, "step %lld: %s; it is skipped", (long long)t->step + 1, verdict_text(r->verdict));
     if (r->verdict == STEP_GOOD) update(t);
-    TRY(backend_sync(&t->engine.be));
     ledger_stop(ledger);
+    TRY(backend_sync(&t->engine.be));
     memcpy(r->part, ledger->seconds, sizeof r->part);
     r->work = ledger_work(ledger);
     t->updates += r->verdict == STEP_GOOD;

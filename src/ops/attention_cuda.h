@@ -1,0 +1,23 @@
+/* ops/attention_cuda.h -- between the three files of attention on the card: attention.cu chooses,
+ * attention_plain.cu computes anything, attention_cudnn.cu what cuDNN is good at. */
+#ifndef OPS_ATTENTION_CUDA_H
+#define OPS_ATTENTION_CUDA_H
+
+#include "ops/cuda.cuh"
+
+/* All tensors of a call; forward has o and lse as outputs, the gradients are absent. */
+typedef struct Attn {
+    Tensor   q, k, v, o, lse, dq, dk, dv, delta, dout;
+    Segments seg;
+    float    scale;
+} Attn;
+
+/* The inside of the segments; rows outside are the caller's. plain_bwd wants delta filled. */
+void plain_fwd(Backend *be, const Attn *x);
+void plain_bwd(Backend *be, const Attn *x);
+
+/* The same through cuDNN; false: not a case for it, nothing was done. */
+bool dnn_fwd(Backend *be, const Attn *x);
+bool dnn_bwd(Backend *be, const Attn *x);
+
+#endif

@@ -1,0 +1,507 @@
+/* ops/grouped_gemm.cu -- kernels of grouped_gemm.c: tiles of c over all experts, counted on the card.
+ *
+ * The fast kernel is for bf16 operands whose rows lie on 16 bytes. One block per multiprocessor walks
+ * tiles of 128 x 256, expert by expert, columns fastest, so that the tiles of the same moment share an
+ * expert's weights in the second-level cache. Three warpgroups: of the last, one warp brings operands by
+ * TMA into a ring of stages of 64 along K; the other two multiply (wgmma, 64 rows of the tile each) and
+ * put c. Segments are ragged:
+ *   NT, NN  the last tile of an expert reads rows of the next one, whose products are not stored
+ *   TN      the last stage of an expert holds rows of the next one, which are zeroed before the product
+ *
+ * Everything else (f32, odd sizes) takes the plain kernel: exact f32, one tile a block. Both sum along K
+ * in one order that the shapes fix, and no two blocks touch the same element. */
+#include "ops/cuda.cuh"
+#include "ops/hopper.cuh"
+
+namespace {
+
+/* Where c and the segments are; M: rows of c per expert in TN. */
+typedef struct Job {
+    const int *offsets;
+    void      *c;
+    int64_t    c_expert, c_row;
+    int        E, M, N, K;
+    int       *drawn;           /* how many tiles were given away beyond the first of each block */
+} Job;
+
+/* A tile, and how it is shared out. */
+enum { BM = 128, BN = 256, BK = 64, STAGES = 4, CONSUMERS = 8, THREADS = 384, SLOTS = 2, PARTS = 4,
+       MORE = 232, LESS = 40 };                 /* registers of a thread that multiplies, and of the others */
+
+/* Shared memory. A stage is CHUNKs of 64 x 64: two of a, four of b. Every consumer warp has two pieces of
+ * 16 rows x 64 columns to turn c around in. Then the barriers of the stages and of the queue of tile
+ * numbers, the queue, and the segments. */
+enum { CHUNK = 64 * BK * (int)sizeof(bf16), A_BYTES = BM / 64 * CHUNK, STAGE = A_BYTES + BN / 64 * CHUNK,
+       PIECE = 16 * 64 * (int)sizeof(bf16), OUT = STAGES * STAGE, FULL = OUT + CONSUMERS * 2 * PIECE,
+       EMPTY = FULL + STAGES * 8, TOLD = EMPTY + STAGES * 8, HEARD = TOLD + SLOTS * 8,
+       QUEUE = HEARD + SLOTS * 8, OFFSETS = QUEUE + SLOTS * 4, EXPERTS_MOST = 512 };
+
+size_t room_of(int64_t E) { return OFFSETS + ((size_t)E + 1) * sizeof(int); }
+
+/* What is the same in all lanes, said so that the compiler sees it: wgmma must not stand in a branch that
+ * may diverge. */
+__device__ inline int uniform(int x) { return __shfl_sync(~0u, x, 0); }
+
+/* A tile: rows m .. and columns n .. of expert e, whose `rows` rows start at `first`. */
+typedef struct Tile {
+    int e, first, rows, m, n;
+} Tile;
+
+/* Finds tiles by ascending number. */
+template <int MODE> struct Walk {
+    const int *off;
+    int E, M, across, e, begin, count;
+
+    __device__ Walk(const int *offsets, const Job &g)
+        : off(offsets), E(g.E), M(g.M), across((g.N + BN - 1) / BN), e(-1), begin(0), count(0) { }
+
+    __device__ bool find(int i, Tile &t)
+    {
+        while (i >= begin + count) {
+            if (++e >= E) return false;
+            begin += count;
+            count = ((MODE == GEMM_TN ? M : off[e + 1] - off[e]) + BM - 1) / BM * across;
+        }
+        i -= begin;
+        t.e = e, t.first = off[e], t.rows = uniform(off[e + 1] - off[e]);
+        t.m = i / across * BM, t.n = i % across * BN;
+        return true;
+    }
+};
+
+template <int MODE> __device__ inline int steps_of(const Tile &t, const Job &g)
+{
+    return ((MODE == GEMM_TN ? t.rows : g.K) + BK - 1) / BK;
+}
+
+/* The numbers of the block's tiles, as a warp that needs them hears them. Where tiles differ in length
+ * (TN) they are drawn one by one, by whoever is free; otherwise block x takes x, x + blocks, ... */
+template <int MODE> struct Numbers {
+    uint32_t base;
+    int      q, phase, i;
+
+    __device__ Numbers(uint32_t room) : base(room), q(0), phase(0), i((int)blockIdx.x - (int)gridDim.x) { }
+
+    __device__ int next()
+    {
+        if (MODE != GEMM_TN) return i += gridDim.x;
+        bar_wait(base + TOLD + q * 8, phase);
+        i = uniform(smem_word(base + QUEUE + q * 4));
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) bar_arrive(base + HEARD + q * 8);
+        if (++q == SLOTS) q = 0, phase ^= 1;
+        return i;
+    }
+};
+
+/* The warp that draws. The first number past the end goes out as well: it tells the others to stop. */
+template <int MODE> __device__ void draw(const Job &g, const int *off, uint32_t base)
+{
+    Walk<MODE> walk(off, g);
+    Tile t;
+    int  lane = threadIdx.x % 32, q = 0, phase = 0, i = blockIdx.x;
+    for (;;) {
+        bar_wait(base + HEARD + q * 8, phase ^ 1);
+        if (!lane) {
+            smem_store(base + QUEUE + q * 4, i);
+            bar_arrive(base + TOLD + q * 8);
+        }
+        __syncwarp();
+        if (!walk.find(i, t)) return;
+        i = uniform(lane ? 0 : (int)gridDim.x + atomicAdd(g.drawn, 1));
+        if (++q == SLOTS) q = 0, phase ^= 1;
+    }
+}
+
+/* The warp that brings a and b, in boxes 64 wide along what is a row in memory: K, or M or N. */
+template <int MODE>
+__device__ void produce(const CUtensorMap *a, const CUtensorMap *b, const Job &g, const int *off,
+                        uint32_t base)
+{
+    Walk<MODE>    walk(off, g);
+    Numbers<MODE> numbers(base);
+    Tile t;
+    int  s = 0, phase = 0;
+    while (walk.find(numbers.next(), t)) {
+        for (int step = 0, steps = steps_of<MODE>(t, g); step < steps; step++) {
+            uint32_t full = base + FULL + s * 8, at = base + s * STAGE;
+            int      k = step * BK;
+            bar_wait(base + EMPTY + s * 8, phase ^ 1);
+            if (threadIdx.x % 32 == 0) {
+                bar_expect(full, STAGE);
+                if (MODE == GEMM_TN)
+                    for (int x = 0; x < BM; x += 64) tma_load(at + x * 128, a, full, t.m + x, t.first + k);
+                else
+                    tma_load(at, a, full, k, t.first + t.m);
+                at += A_BYTES;
+                if (MODE == GEMM_NT) tma_load(at, b, full, k, t.n, t.e);
+                else
+                    for (int x = 0; x < BN; x += 64)
+                        if (MODE == GEMM_NN) tma_load(at + x * 128, b, full, t.n + x, k, t.e);
+                        else                 tma_load(at + x * 128, b, full, t.n + x, t.first + k);
+            }
+            __syncwarp();
+            if (++s == STAGES) s = 0, phase ^= 1;
+        }
+    }
+}
+
+/* Rows from `valid` on of a TN stage, in what a warpgroup multiplies. Rows are whole lines of 128 bytes,
+ * so the swizzle does not matter; both warpgroups zero b, and may, since they write the same. */
+__device__ inline void zero_tail(uint32_t a, uint32_t b, int valid, int barrier)
+{
+    for (int i = threadIdx.x % 128; i < (BK - valid) * 8; i += 128) {
+        uint32_t line = valid * 128 + i * 16;
+        smem_zero(a + line);
+        for (int x = 0; x < BN / 64; x++) smem_zero(b + x * CHUNK + line);
+    }
+    async_fence();
+    named_sync(barrier, 128);
+}
+
+/* 16 rows of c that a warp has computed: where they start in c seen as a stack of matrices, and how many
+ * rows are the expert's from there on. */
+typedef struct Strip { int x, y, z, rows; } Strip;
+
+template <class C> __device__ inline C *place(const Job &g, const Strip &o, int row, int col)
+{
+    return (C *)g.c + o.z * g.c_expert + (int64_t)(o.y + row) * g.c_row + o.x + col;
+}
+
+/* turn: 16 registers of a strip, as wgmma leaves them, into the 16 rows of 128 bytes of a piece, swizzled. */
+__device__ inline void turn(bf16, uint32_t at, const uint32_t *v)
+{
+    int lane = threadIdx.x % 32, r = lane % 16;
+    #pragma unroll
+    for (int q = 0; q < 4; q++)
+        stmatrix4(at + r * 128 + (((2 * q + lane / 16) ^ (r & 7)) << 4), v[4 * q], v[4 * q + 1], v[4 * q + 2],
+                  v[4 * q + 3]);
+}
+__device__ inline void turn(float, uint32_t at, const uint32_t *v)
+{
+    int lane = threadIdx.x % 32, r = lane / 4;
+    #pragma unroll
+    for (int i = 0; i < 8; i++)
+        smem_store(at + (r + i % 2 * 8) * 128 + (((i / 2 * 2 + lane % 4 / 2) ^ r) << 4) + lane % 2 * 8,
+                   v[2 * i], v[2 * i + 1]);
+}
+
+/* put: such a piece goes to c from column `col` on, by TMA or, at the ragged end of an expert, row by row.
+ * f32 is added where c lies: each element once, so the order of arrival does not matter. `at` is the piece
+ * to use next. */
+template <int MODE, class C, bool ACC>
+__device__ inline void put(const Job &g, const Strip &o, const uint32_t *v, int col, uint32_t &at,
+                           const CUtensorMap *map)
+{
+    enum { ADD = ACC && sizeof(C) == sizeof(float), W = 16 / sizeof(C) };
+    int lane = threadIdx.x % 32;
+    if (o.rows <= 0 || o.x + col >= g.N) return;
+    if (!lane) tma_read_done<1>();
+    __syncwarp();
+    turn(C(), at, v);
+    if (MODE == GEMM_TN || o.rows >= 16) {
+        async_fence();
+        __syncwarp();
+        if (!lane && ADD)  tma_add(map, at, o.x + col, o.y, o.z);
+        if (!lane && !ADD) tma_store(map, at, o.x + col, o.y, o.z);
+    } else {
+        __syncwarp();
+        #pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int   row = i * 4 + lane / 8, to = col + lane % 8 * W;
+            uint4 x   = smem_load(at + row * 128 + (((lane % 8) ^ (row & 7)) << 4));
+            if (row >= o.rows || o.x + to >= g.N) continue;
+            if (ADD) add_to(place<float>(g, o, row, to), x);
+            else     *(uint4 *)place<C>(g, o, row, to) = x;
+        }
+    }
+    if (!lane) tma_commit();                    /* even if empty: then the last but one is the other piece */
+    at ^= PIECE;
+}
+
+/* keep: a finished strip leaves the accumulators, so that the next tile can start; what there is no room
+ * to keep is put at once. All of bf16 fits into half the registers, of f32 the right half. */
+template <int MODE, bool ACC>
+__device__ inline void keep(bf16, uint32_t (&kept)[BN / 4], float (&d)[BN / 2], const Job &g, const Strip &o,
+                            uint32_t &, const CUtensorMap *)
+{
+    #pragma unroll
+    for (int i = 0; i < BN / 4; i++) {
+        int    row = threadIdx.x % 32 / 4 + (i & 1) * 8, col = i / 2 * 8 + threadIdx.x % 4 * 2;
+        float2 x   = { d[2 * i], d[2 * i + 1] };
+        if (ACC && row < o.rows && o.x + col < g.N) {
+            float2 old = __bfloat1622float2(*(__nv_bfloat162 *)place<bf16>(g, o, row, col));
+            x.x += old.x, x.y += old.y;
+        }
+        __nv_bfloat162 two = __floats2bfloat162_rn(x.x, x.y);
+        kept[i] = *(uint32_t *)&two;
+    }
+}
+template <int MODE, bool ACC>
+__device__ inline void keep(float, uint32_t (&kept)[BN / 4], float (&d)[BN / 2], const Job &g, const Strip &o,
+                            uint32_t &at, const CUtensorMap *map)
+{
+    #pragma unroll
+    for (int p = 0; p < PARTS; p++) {
+        uint32_t v[16];
+        #pragma unroll
+        for (int i = 0; i < 16; i++) v[i] = word_of(d[p * 16 + i]);
+        put<MODE, float, ACC>(g, o, v, p * 32, at, map);
+    }
+    #pragma unroll
+    for (int i = 0; i < BN / 4; i++) kept[i] = word_of(d[BN / 4 + i]);
+}
+
+/* The column where part p of what is kept starts. */
+__device__ inline int part_at(bf16, int p)  { return p * 64; }
+__device__ inline int part_at(float, int p) { return BN / 2 + p * 32; }
+
+/* One warp of the two warpgroups that multiply. The strip of one tile is put while the first stages of the
+ * next are being multiplied: without that the tensor cores would stand still for a tenth of the time. */
+template <int MODE, class C, bool ACC>
+__device__ void consume(const Job &g, const int *off, uint32_t base, const CUtensorMap *mc)
+{
+    enum { TA = MODE == GEMM_TN, TB = MODE != GEMM_NT, KA = TA ? 16 * 128 : 32, KB = TB ? 16 * 128 : 32 };
+    int      warp = uniform(threadIdx.x / 32), group = warp / 4, lane = threadIdx.x % 32, s = 0, phase = 0;
+    uint32_t at = base + OUT + warp * 2 * PIECE, kept[BN / 4];
+    float    d[BN / 2];
+    Strip    out = { };
+    Tile     t = { };
+    Walk<MODE>    walk(off, g);
+    Numbers<MODE> numbers(base);
+
+    auto multiply = [&](int step) {
+        uint32_t a = base + s * STAGE + group * CHUNK, b = base + s * STAGE + A_BYTES;
+        bar_wait(base + FULL + s * 8, phase);
+        if (MODE == GEMM_TN && t.rows - step * BK < BK) zero_tail(a, b, t.rows - step * BK, 1 + group);
+        uint64_t da = wgmma_operand(a, CHUNK, 1024), db = wgmma_operand(b, CHUNK, 1024);
+        wgmma_begin();
+        #pragma unroll
+        for (int k = 0; k < BK / 16; k++)
+            Wgmma<BN>::template mma<TA, TB>(d, da + k * KA / 16, db + k * KB / 16, step + k > 0);
+        wgmma_commit();
+        if (++s == STAGES) s = 0, phase ^= 1;
+    };
+    auto release = [&](int back) {              /* 1: the stage multiplied last, 2: the one before */
+        int done = s - back < 0 ? s - back + STAGES : s - back;
+        if (!lane) bar_arrive(base + EMPTY + done * 8);
+    };
+    auto put_part = [&](int p) { put<MODE, C, ACC>(g, out, kept + p * 16, part_at(C(), p), at, mc); };
+
+    while (walk.find(numbers.next(), t)) {
+        int steps = steps_of<MODE>(t, g);
+        if (MODE == GEMM_TN && !steps) {
+            #pragma unroll
+            for (int i = 0; i < BN / 2; i++) d[i] = 0;
+        }
+        #pragma unroll
+        for (int p = 0; p < PARTS; p++) {
+            if (p < steps) multiply(p);
+            put_part(p);
+            wgmma_wait<1>();
+            if (p && p < steps) release(2);
+        }
+        for (int step = PARTS; step < steps; step++) {
+            multiply(step);
+            wgmma_wait<1>();
+            release(2);
+        }
+        wgmma_wait<0>();
+        wgmma_pin(d);
+        if (steps) release(1);
+        int m = t.m + warp * 16, rows = (MODE == GEMM_TN ? g.M : t.rows) - m;
+        if (ACC && !steps) rows = 0;
+        out = MODE == GEMM_TN ? Strip{ t.n, m, t.e, rows } : Strip{ t.n, t.first + m, 0, rows };
+        keep<MODE, ACC>(C(), kept, d, g, out, at, mc);
+    }
+    #pragma unroll
+    for (int p = 0; p < PARTS; p++) put_part(p);
+    if (!lane) tma_read_done<0>();
+}
+
+template <int MODE, class C, bool ACC>
+__global__ void __launch_bounds__(THREADS, 1)
+tiles(const __grid_constant__ CUtensorMap ma, const __grid_constant__ CUtensorMap mb,
+      const __grid_constant__ CUtensorMap mc, const __grid_constant__ Job g)
+{
+    extern __shared__ __align__(1024) char room[];
+    uint32_t base = smem_at(room);
+    int     *off  = (int *)(room + OFFSETS);
+    for (int i = threadIdx.x; i <= g.E; i += THREADS) off[i] = g.offsets[i];
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; i++)
+            bar_init(base + FULL + i * 8, 1), bar_init(base + EMPTY + i * 8, CONSUMERS);
+        for (int i = 0; i < SLOTS; i++)
+            bar_init(base + TOLD + i * 8, 1), bar_init(base + HEARD + i * 8, CONSUMERS + 1);
+        bar_init_done();
+    }
+    __syncthreads();
+    if (threadIdx.x < CONSUMERS * 32) {
+        regs_more<MORE>();
+        consume<MODE, C, ACC>(g, off, base, &mc);
+    } else {
+        regs_less<LESS>();
+        int warp = threadIdx.x / 32 - CONSUMERS;
+        if (warp == 0) produce<MODE>(&ma, &mb, g, off, base);
+        else if (warp == 1 && MODE == GEMM_TN) draw<MODE>(g, off, base);
+    }
+}
+
+/* --- the plain kernel --- */
+
+enum { PT = 64, PK = 16 };
+
+/* Distances between neighbours in a, b and c along each way, whatever the mode; c rows of an expert start at
+ * offsets[e] (NT, NN), or its K does (TN). */
+typedef struct Ways { int64_t am, ak, be, bk, bn, ce, cm; int E, M, N, K; bool tn, add; } Ways;
+
+/* The block's expert and first row, or -1: blocks are counted for the worst case. */
+__device__ inline int plain_find(const int *off, const Ways &w, int down, int *m)
+{
+    for (int e = 0; e < w.E; e++) {
+        int here = ((w.tn ? w.M : off[e + 1] - off[e]) + PT - 1) / PT;
+        if (down < here) { *m = down * PT; return e; }
+        down -= here;
+    }
+    return -1;
+}
+
+template <class T, class C>
+__global__ void __launch_bounds__(256)
+plain(C *c, const T *a, const T *b, const int *off, const __grid_constant__ Ways w)
+{
+    __shared__ float as[PK][PT + 1], bs[PK][PT + 1];
+    int across = (w.N + PT - 1) / PT, n0 = blockIdx.x % across * PT, m0 = 0;
+    int e = plain_find(off, w, blockIdx.x / across, &m0);
+    if (e < 0) return;
+    int rows = off[e + 1] - off[e], M = w.tn ? w.M : rows, K = w.tn ? rows : w.K;
+    a += (int64_t)off[e] * (w.tn ? w.ak : w.am);
+    b += w.tn ? (int64_t)off[e] * w.bk : e * w.be;
+    c += w.tn ? e * w.ce : (int64_t)off[e] * w.cm;
+    float acc[4][4] = { };
+    int   ty = threadIdx.x / 16, tx = threadIdx.x % 16;
+    for (int k0 = 0; k0 < K; k0 += PK) {
+        for (int i = threadIdx.x; i < PT * PK; i += 256) {    /* neighbours in memory: neighbouring threads */
+            int k = w.ak == 1 ? i % PK : i / PT, m = w.ak == 1 ? i / PK : i % PT;
+            as[k][m] = k0 + k < K && m0 + m < M ? to_f32(a[(m0 + m) * w.am + (k0 + k) * w.ak]) : 0.0f;
+            int j = w.bk == 1 ? i % PK : i / PT, n = w.bk == 1 ? i / PK : i % PT;
+            bs[j][n] = k0 + j < K && n0 + n < w.N ? to_f32(b[(k0 + j) * w.bk + (n0 + n) * w.bn]) : 0.0f;
+        }
+        __syncthreads();
+        for (int k = 0; k < PK; k++)
+            for (int i = 0; i < 4; i++)
+                for (int j = 0; j < 4; j++)
+                    acc[i][j] = fmaf(as[k][ty + 16 * i], bs[k][tx + 16 * j], acc[i][j]);
+        __syncthreads();
+    }
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < 4; j++) {
+            int m = m0 + ty + 16 * i, n = n0 + tx + 16 * j;
+            if (m >= M || n >= w.N) continue;
+            C *p = c + m * w.cm + n;
+            *p = from_f32<C>(acc[i][j] + (w.add ? to_f32(*p) : 0.0f));
+        }
+}
+
+void grouped_plain(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, int flags)
+{
+    int     mode = flags & GEMM_MODE;
+    bool    tn = mode == GEMM_TN;
+    int64_t E = offsets.n[0] - 1, N = c.n[c.rank - 1];
+    int64_t down = tn ? E * ceil_div(a.n[1], PT) : ceil_div(a.n[0], PT) + E;
+    Ways    w = { tn ? 1 : a.s[0], tn ? a.s[0] : 1, b.s[0], mode == GEMM_NT ? 1 : b.s[mode == GEMM_NN],
+                  mode == GEMM_NT ? b.s[1] : 1, c.s[0], c.s[tn], (int)E, tn ? (int)a.n[1] : 0, (int)N,
+                  (int)a.n[1], tn, (flags & GEMM_ACC) != 0 };
+    if (!N) return;
+    BY_DTYPE(a.dtype, T, BY_DTYPE(c.dtype, C,
+        LAUNCH(be, "grouped_gemm", (plain<T, C>), down * ceil_div(N, PT), 256, 0, (C *)c.data,
+               (const T *)a.data, (const T *)b.data, (const int *)offsets.data, w)));
+}
+
+/* --- the host side of the fast kernel --- */
+
+typedef CUresult (*EncodeTiled)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
+                                const cuuint64_t *, const cuuint32_t *, const cuuint32_t *,
+                                CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
+                                CUtensorMapFloatOOBfill);
+
+/* A driver call that comes through the runtime, so that the driver's library is not linked. */
+EncodeTiled find_encode(void)
+{
+    void *f = NULL;
+    cudaDriverEntryPointQueryResult found;
+    cudaError_t e = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault,
+                                                     &found);
+    return e == cudaSuccess && found == cudaDriverEntryPointSuccess ? (EncodeTiled)f : NULL;
+}
+
+/* Boxes of 128 bytes by `rows` rows of a matrix or of a stack of them; outside it they are zeros. */
+CUtensorMap map_of(Backend *be, Tensor t, int rows)
+{
+    static const EncodeTiled encode = find_encode();
+    CUtensorMap map;
+    cuuint64_t  n[3], s[2], size = dtype_size((DType)t.dtype);
+    cuuint32_t  box[3] = { (cuuint32_t)(128 / size), (cuuint32_t)rows, 1 }, one[3] = { 1, 1, 1 };
+    for (int i = 0; i < t.rank; i++) n[i] = (cuuint64_t)t.n[t.rank - 1 - i];
+    for (int i = 0; i + 1 < t.rank; i++) s[i] = (cuuint64_t)t.s[t.rank - 2 - i] * size;
+    CUresult r = !encode ? CUDA_ERROR_NOT_FOUND
+        : encode(&map, t.dtype == F32 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                 t.rank, t.data, n, s, box, one, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    if (r != CUDA_SUCCESS) cuda_stick(be, cudaErrorInvalidValue, "grouped_gemm: tensor map");
+    return map;
+}
+
+/* A matrix as a stack of one. */
+Tensor stack_of(Tensor t)
+{
+    if (t.rank == 3) return t;
+    t.n[2] = t.n[1], t.n[1] = t.n[0], t.n[0] = 1;
+    t.s[2] = 1, t.s[1] = t.s[0], t.s[0] = t.n[1] * t.s[1];
+    t.rank = 3;
+    return t;
+}
+
+template <int MODE, class C, bool ACC>
+void launch(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets)
+{
+    bool    tn = MODE == GEMM_TN;
+    int64_t E = offsets.n[0] - 1, N = c.n[c.rank - 1];
+    int    *drawn = tn ? (int *)cuda_workspace(be, sizeof(int)) : NULL;
+    Job     g = { (const int *)offsets.data, c.data, c.s[0], c.s[tn], (int)E, tn ? (int)a.n[1] : 0, (int)N,
+                  (int)a.n[1], drawn };
+    CUtensorMap ma = map_of(be, a, tn ? 64 : BM), mb = map_of(be, b, MODE == GEMM_NT ? BN : 64);
+    CUtensorMap mc = map_of(be, stack_of(c), 16);
+    int64_t most = (tn ? E * ceil_div(a.n[1], BM) : ceil_div(a.n[0], BM) + E) * ceil_div(N, BN);
+    if (tn && !drawn && !cuda_of(be)->preparing) return;
+    if (drawn) cuda_stick(be, cudaMemsetAsync(drawn, 0, sizeof(int), cuda_of(be)->stream), "grouped_gemm");
+    LAUNCH(be, "grouped_gemm", (tiles<MODE, C, ACC>), at_most(cuda_of(be)->sms, most), THREADS, room_of(E),
+           ma, mb, mc, g);
+}
+
+template <class C, bool ACC>
+void choose(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, int mode)
+{
+    if (mode == GEMM_NT)      launch<GEMM_NT, C, ACC>(be, c, a, b, offsets);
+    else if (mode == GEMM_NN) launch<GEMM_NN, C, ACC>(be, c, a, b, offsets);
+    else                      launch<GEMM_TN, C, ACC>(be, c, a, b, offsets);
+}
+
+bool fast(Tensor c, Tensor a, Tensor b, Tensor offsets)
+{
+    bool some = a.n[0] > 0 && a.n[1] > 0 && c.n[c.rank - 1] > 0;
+    return some && a.dtype == BF16 && packs(a) && packs(b) && packs(c) && offsets.n[0] - 1 <= EXPERTS_MOST;
+}
+
+}
+
+extern "C" void cuda_grouped_gemm(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, int flags)
+{
+    int  mode = flags & GEMM_MODE;
+    bool add = (flags & GEMM_ACC) != 0;
+    if (offsets.n[0] < 2) return;
+    if (!fast(c, a, b, offsets)) { grouped_plain(be, c, a, b, offsets, flags); return; }
+    BY_DTYPE(c.dtype, C,
+        if (add) choose<C, true>(be, c, a, b, offsets, mode);
+        else     choose<C, false>(be, c, a, b, offsets, mode));
+}

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# All that needs a card, from programs that are built: TREB is the binary, GPU_TESTS the programs of tests/gpu_*.c.
+# Needs bash, awk and the two scripts beside this one, so it runs on a machine without the tools that built them.
+# TREB_GPU_BACKEND=cpu puts a CPU in the card's place, which tests the tests.
+set -u
+here=$(dirname "$0")
+export TREB=${TREB:-build/cuda/treb} TREB_GPU_OPS TREB_TEST_TIMEOUT=${TREB_TEST_TIMEOUT:-900}
+TREB_GPU_OPS=$(mktemp); trap 'rm -f "$TREB_GPU_OPS"' EXIT
+if [ -z "${GPU_TESTS:-}" ]; then
+    for t in "$(dirname "$TREB")"/tests/gpu_*; do [ "${t%.d}" = "$t" ] && GPU_TESTS="${GPU_TESTS:-} $t"; done
+fi
+# shellcheck disable=SC2086
+"$here/run.sh" ${GPU_TESTS:-} "$here/gpu_model.sh"

@@ -1,0 +1,135 @@
+/* The experts' matrix products on the card against the CPU: rows by expert in every proportion. */
+#include "gpulab.h"
+
+/* How many rows each expert gets. */
+typedef enum { EVEN, ANY, ZIPF, ONE_TAKES_ALL, ONE_EACH, TAILS, SHARES } Share;
+
+static int64_t share_of(Share s, int64_t e, int64_t E, int64_t most)
+{
+    static const int64_t tails[] = { 1, 63, 64, 65, 0, 127, 128, 129 };
+    switch (s) {
+    case EVEN:          return most;
+    case ANY:           return num_below(4) ? num_below(2 * most + 1) : 0;
+    case ZIPF:          return most * 2 / (e + 1);
+    case ONE_TAKES_ALL: return e == E / 2 ? most * E : 0;
+    case ONE_EACH:      return 1;
+    default:            return tails[e % 8];
+    }
+}
+
+/* Offsets of E experts, in an order that has nothing to do with their size for ZIPF and TAILS. */
+static Tensor offsets_of(Share s, int64_t E, int64_t most)
+{
+    Tensor   t = int1(E + 1);
+    int32_t *off = t.data;
+    int64_t  turn = num_below(E);
+    off[0] = 0;
+    for (int64_t e = 0; e < E; e++) off[e + 1] = off[e] + (int32_t)share_of(s, (e + turn) % E, E, most);
+    return t;
+}
+static int64_t rows_used(Tensor offsets) { return ((int32_t *)offsets.data)[offsets.n[0] - 1]; }
+
+/* Rows past the last expert's are there to be left alone: reading one shows as NaN. */
+static Tensor routed(DType d, int64_t used, int64_t spare, int64_t width, Layout l)
+{
+    Tensor t = in2(d, used + spare, width, l);
+    for (int64_t r = used; r < used + spare; r++) memset(gpu_row(t, r), 0xff, (size_t)width * dtype_size(d));
+    return t;
+}
+
+typedef struct Shape { int64_t E, most, N, K, spare; } Shape;
+
+static void product(Shape x, Share s, int flags, DType in, DType out, Layout l)
+{
+    int mode = flags & GEMM_MODE;
+    fresh();
+    Tensor  off = offsets_of(s, x.E, x.most), a, b, c;
+    int64_t used = rows_used(off), R = used + x.spare;
+    a = routed(in, used, x.spare, x.K, l);
+    if (mode == GEMM_TN)      b = routed(in, used, x.spare, x.N, l);
+    else if (mode == GEMM_NT) b = in3(in, x.E, x.N, x.K, l);
+    else                      b = in3(in, x.E, x.K, x.N, l);
+    if (mode == GEMM_TN) c = out3(out, x.E, x.K, x.N, l);
+    else                 c = out2(out, R, x.N, l);
+    if (flags & GEMM_ACC) gpu_normal(c, 0, 1);
+    at_least(c, 1);
+    CALL(grouped_gemm, c, a, b, off, flags);
+}
+
+static const int modes[] = { GEMM_NT, GEMM_NN, GEMM_TN };
+
+static void any_size_any_share(void)
+{
+    for (int i = 0; i < 90; i++) {
+        Shape x = { any_size(1, 12), any_size(1, 40), any_size(1, 90), any_size(1, 90),
+                    num_below(3) * num_below(40) };
+        product(x, (Share)(i % SHARES), modes[i / SHARES % 3] | (maybe() ? GEMM_ACC : 0), any_float(),
+                any_float(), any_layout());
+    }
+}
+
+/* Widths that the fast path takes, with every border of its tiles. */
+static void tails_of_tiles(void)
+{
+    for (int m = 0; m < 3; m++)
+        for (int d = 0; d < 2; d++)
+            for (int s = 0; s < SHARES; s++)
+                product((Shape){ 8, 48, 128 + 64 * num_below(3), 64 + 64 * num_below(3), 64 }, (Share)s,
+                        modes[m] | (maybe() ? GEMM_ACC : 0), floats[d], maybe() ? floats[d] : F32,
+                        maybe() ? DENSE : STRIDED);
+}
+
+/* Multiples of 8 that are none of the tile. */
+static void widths_off_the_tile(void)
+{
+    for (int m = 0; m < 3; m++)
+        for (int i = 0; i < 4; i++)
+            product((Shape){ 5, 70, 8 * any_size(1, 40), 8 * any_size(1, 40), 9 }, (Share)num_below(SHARES),
+                    modes[m] | (maybe() ? GEMM_ACC : 0), BF16, any_float(), maybe() ? DENSE : STRIDED);
+}
+
+static void experts_of_a_model(void)
+{
+    static const Share shares[] = { EVEN, ZIPF, ONE_TAKES_ALL };
+    for (int i = 0; i < 3; i++) {
+        product((Shape){ 16, 128, 1536, 1024, 500 }, shares[i], GEMM_NT, BF16, BF16, DENSE);
+        product((Shape){ 16, 128, 1024, 768, 500 }, shares[i], GEMM_NN, BF16, BF16, DENSE);
+        product((Shape){ 16, 128, 768, 1024, 500 }, shares[i], GEMM_TN | GEMM_ACC, BF16, F32, DENSE);
+    }
+    product((Shape){ 128, 8, 256, 512, 0 }, ANY, GEMM_NT, BF16, BF16, DENSE);
+    product((Shape){ 128, 8, 256, 512, 0 }, ANY, GEMM_TN | GEMM_ACC, BF16, F32, DENSE);
+}
+
+static void nothing_to_do(void)
+{
+    for (int m = 0; m < 3; m++) {
+        for (int acc = 0; acc <= GEMM_ACC; acc += GEMM_ACC) {
+            for (int d = 0; d < 2; d++) {
+                /* no rows at all; rows, but none in use */
+                product((Shape){ 4, 0, 64, 64, 0 }, EVEN, modes[m] | acc, floats[d], F32, DENSE);
+                product((Shape){ 4, 0, 64, 72, 33 }, EVEN, modes[m] | acc, floats[d], floats[d], DENSE);
+                product((Shape){ 1, 5, 3, 7, 2 }, EVEN, modes[m] | acc, floats[d], floats[d], LOOSE);
+            }
+        }
+    }
+}
+
+/* A few rows in all, as when a model speaks. */
+static void decoding(void)
+{
+    for (int i = 0; i < 12; i++)
+        product((Shape){ 16, 1, 256, 512, num_below(4) }, i % 2 ? ONE_EACH : ANY, GEMM_NT, floats[i / 2 % 2],
+                floats[i / 2 % 2], DENSE);
+}
+
+int main(void)
+{
+    gpulab_open();
+    GPU_RUN(any_size_any_share);
+    GPU_RUN(tails_of_tiles);
+    GPU_RUN(widths_off_the_tile);
+    GPU_RUN(experts_of_a_model);
+    GPU_RUN(nothing_to_do);
+    GPU_RUN(decoding);
+    return gpulab_report();
+}
