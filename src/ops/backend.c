@@ -57,6 +57,17 @@ const char *backend_pick(const char *name)
     return all > 0 ? "cuda" : "cpu";
 }
 
+Status backend_check(const char *name)
+{
+    double left, all;
+    char   what[256];
+    if (!find(name)) return fail(E_CONFIG, "backend %s: not in this build; there are %s", name, backend_names());
+    backend_memory(name, &left, &all);
+    if (all > 0 || !strcmp(name, "meta")) return OK;
+    backend_describe(name, what, sizeof what);
+    return fail(E_DEVICE, "backend %s: %s; use cpu", name, what);
+}
+
 void (*backend_pin(const char *name))(void *p, size_t bytes, bool on)
 {
     const Machine *m = find(name);

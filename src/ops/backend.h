@@ -62,6 +62,7 @@ bool        backend_prepares(const Backend *be);             /* is true */
 void        backend_upload(Backend *be, Tensor dst, const void *host);
 void        backend_fetch(Backend *be, void *host, Tensor src);          /* meta: zeros */
 const char *backend_pick(const char *name);                  /* "auto": cuda where there is a card, else cpu */
+MUST Status backend_check(const char *name);                 /* it is in this build and there is such a machine */
 void      (*backend_pin(const char *name))(void *p, size_t bytes, bool on);     /* NULL: it is all the same to it */
 void        backend_memory(const char *name, double *left, double *all);
 const char *backend_names(void);                             /* "cpu meta", for messages */

@@ -1,6 +1,8 @@
 /* train/refuse.c -- see refuse.h. */
 #include "train/refuse.h"
 
+#include "ops/backend.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -78,6 +80,7 @@ static Status refuse_device(const Config *c)
     const char *b = c->device.backend;
     if (!strcmp(b, "meta"))
         return fail(E_CONFIG, "device.backend = meta: a dry run trains nothing; set cpu or auto");
+    TRY_CTX(backend_check(backend_pick(b)), "device.backend");
     if (strcmp(c->comm.kind, "auto") && strcmp(c->comm.kind, "self"))
         return fail(E_CONFIG, "comm.kind = %s: this build trains on one rank; set auto or self", c->comm.kind);
     if (c->lora.rank > 0)
