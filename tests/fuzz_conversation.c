@@ -44,10 +44,12 @@ static void rows_check(const Conversation *c)
 {
     int items = 0;
     for (int i = 0; i < c->turns; i++) {
-        REQUIRE(c->turn[i].first == items && c->turn[i].items >= 0, "turn %d begins at %d", i, c->turn[i].first);
+        REQUIRE(c->turn[i].first == items && c->turn[i].items >= 0, "turn %d begins at %d", i,
+                c->turn[i].first);
         items += c->turn[i].items;
     }
-    REQUIRE(c->plain ? c->turns == 0 && c->items == 1 : items == c->items && c->turns > 0, "%d items", c->items);
+    REQUIRE(c->plain ? c->turns == 0 && c->items == 1 : items == c->items && c->turns > 0, "%d items",
+            c->items);
     for (int i = 0, media = 0; i < c->items; i++) {
         const ChatItem *it = &c->item[i];
         if (it->kind == ITEM_TEXT) REQUIRE(it->len && !memchr(it->text, 0, it->len), "text of item %d", i);
@@ -58,7 +60,8 @@ static void rows_check(const Conversation *c)
     }
     for (int i = 0; i < c->medias; i++) {
         const Media *m = &c->media[i];
-        REQUIRE(m->frames > 0 && m->first >= 0 && m->first + m->frames <= c->frames, "frames of medium %d", i);
+        REQUIRE(m->frames > 0 && m->first >= 0 && m->first + m->frames <= c->frames, "frames of medium %d",
+                i);
         for (int k = 0; k < m->frames; k++) {
             const Frame *f = &c->frame[m->first + k];
             REQUIRE(f->path ? *f->path && !f->bytes : f->bytes && f->len, "frame %d", m->first + k);
@@ -73,7 +76,8 @@ static void targets_check(const Chat *chat, const Ids *ids, const Ids *targets, 
         int32_t t = targets->v[i];
         pads -= ids->v[i] == chat->token.image_pad || ids->v[i] == chat->token.video_pad;
         REQUIRE(t == -1 || (i + 1 < ids->n && t == ids->v[i + 1]), "target %lld", (long long)i);
-        REQUIRE(t != chat->token.image_pad && t != chat->token.video_pad, "a pad is learnt at %lld", (long long)i);
+        REQUIRE(t != chat->token.image_pad && t != chat->token.video_pad, "a pad is learnt at %lld",
+                (long long)i);
     }
     REQUIRE(pads == 0, "%lld pads too few", (long long)pads);
 }

@@ -1,8 +1,8 @@
-/* tests/fuzz_tokenizer.c -- hostile tokenizer files and hostile texts. Whatever the bytes, opening returns an error
- * with a text, or a tokenizer that encodes any text to ids it can decode.
+/* tests/fuzz_tokenizer.c -- hostile tokenizer files and hostile texts. Whatever the bytes, opening returns an
+ * error with a text, or a tokenizer that encodes any text to ids it can decode.
  *
- * Each input is taken as a tokenizer.json and as a text for a good tokenizer, whose ids in plain mode must decode
- * to the repaired, normalised text. */
+ * Each input is taken as a tokenizer.json and as a text for a good tokenizer, whose ids in plain mode must
+ * decode to the repaired, normalised text. */
 #include "data/tokenizer_private.h"
 
 #include <stdlib.h>
@@ -19,11 +19,14 @@ static void text_check(const Tokenizer *t, TokenScratch *s, Slice text, bool exa
     for (int plain = 0; plain < 2; plain++) {
         ids.n = 0, back.n = 0;
         Status st = tokenizer_encode(t, s, &ids, text.v, text.n, plain);
-        REQUIRE(!st || (!exact && status_text()[0] && !ids.n), "a text that cannot be encoded: %s", status_text());
+        REQUIRE(!st || (!exact && status_text()[0] && !ids.n), "a text that cannot be encoded: %s",
+                status_text());
         REQUIRE(!tokenizer_decode(t, &back, ids.v, ids.n, false), "%s", status_text());
-        REQUIRE(utf8_repair(&room, text, &want) == OK && nfc_normalise(&nfc, want, &want) == OK, "%s", status_text());
+        REQUIRE(utf8_repair(&room, text, &want) == OK && nfc_normalise(&nfc, want, &want) == OK, "%s",
+                status_text());
         if (exact && plain)
-            REQUIRE(back.n == want.n && !memcmp(back.v ? back.v : "", want.v, want.n), "decoded to another text");
+            REQUIRE(back.n == want.n && !memcmp(back.v ? back.v : "", want.v, want.n),
+                    "decoded to another text");
     }
     ids_close(&ids);
     text_close(&back);
@@ -46,7 +49,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static Tokenizer    *gold;                                /* opened once: a run is a fraction of that */
     static TokenScratch *scratch;
     Tokenizer *t;
-    if (!gold) REQUIRE(!tokenizer_open(&gold, GOLD) && !token_scratch_open(&scratch, gold), "%s", status_text());
+    if (!gold)
+        REQUIRE(!tokenizer_open(&gold, GOLD) && !token_scratch_open(&scratch, gold), "%s", status_text());
     char *copy = malloc(size ? size : 1);                     /* of the exact size, for the sanitizer */
     if (size) memcpy(copy, data, size);
     Status st = tokenizer_open_memory(&t, copy, size, "fuzz");

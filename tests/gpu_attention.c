@@ -27,7 +27,8 @@ static const Tolerance forward16 = { 6e-3, 1.0 / 64, 2e-2, 0 }, backward16 = { 1
 
 typedef struct Heads { int64_t q, kv, width; } Heads;
 
-/* Queries, keys and values as a model has them: columns of one matrix; or each on its own, one element off. */
+/* Queries, keys and values as a model has them: columns of one matrix; or each on its own, one element
+ * off. */
 typedef struct Views { Tensor q, k, v; } Views;
 
 static Views views(DType d, int64_t T, Heads h, bool packed)

@@ -15,7 +15,7 @@ static void product(int64_t M, int64_t N, int64_t K, int flags, Kinds k, bool bi
     Tensor b = mode == GEMM_NT ? in2(k.in, N, K, l) : in2(k.in, K, N, l);
     Tensor c = flags & GEMM_ACC ? add2(k.out, M, N, l) : out2(k.out, M, N, l);
     Tensor add = bias ? in2(k.bias, 1, N, DENSE) : none;
-    at_least(c, 1);                                             /* a lone product may be as small as it likes */
+    at_least(c, 1);                                           /* a lone product may be as small as it likes */
     CALL(gemm, c, a, b, add, flags);
 }
 
@@ -72,8 +72,8 @@ static void gemm_of_a_few_rows(void)
                 any_layout());
 }
 
-/* With what a model does before or after: a residual added, GELU on the way out, its gradient on the way back. The
- * card may round once where the CPU rounds twice. */
+/* With what a model does before or after: a residual added, GELU on the way out, its gradient on the way
+ * back. The card may round once where the CPU rounds twice. */
 static void fused(int64_t M, int64_t N, int64_t K, DType in, DType out, Gelu kind, Layout l)
 {
     fresh();
@@ -94,8 +94,8 @@ static void products_with_company(void)
 {
     for (int i = 0; i < 48; i++) {
         int64_t unit = i % 3 ? 8 : 1, most = i % 3 ? 20 : 130;
-        fused(unit * any_size(1, most), unit * any_size(1, most), unit * any_size(1, most), any_float(), any_float(),
-              i & 1 ? GELU_ERF : GELU_TANH, unit == 8 && maybe() ? DENSE : any_layout());
+        fused(unit * any_size(1, most), unit * any_size(1, most), unit * any_size(1, most), any_float(),
+              any_float(), i & 1 ? GELU_ERF : GELU_TANH, unit == 8 && maybe() ? DENSE : any_layout());
     }
     for (int d = 0; d < 2; d++) {
         fused(0, 24, 16, floats[d], floats[d], GELU_TANH, DENSE);

@@ -40,7 +40,8 @@ static Routed route(Sizes s, bool renorm, bool damaged)
 {
     Routed r = { .logits = logits_of(s.T, s.E, any_layout()) };
     if (damaged) damage(r.logits);
-    r.idx = out2(I32, s.T, s.K, DENSE), r.weight = out2(F32, s.T, s.K, DENSE), r.lse = out2(F32, s.T, 1, DENSE);
+    r.idx = out2(I32, s.T, s.K, DENSE), r.weight = out2(F32, s.T, s.K, DENSE),
+    r.lse = out2(F32, s.T, 1, DENSE);
     at_least(r.lse, 1);
     CALL(router_fwd, r.idx, r.weight, r.lse, r.logits, renorm);
     return r;

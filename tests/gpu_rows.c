@@ -1,5 +1,5 @@
-/* Ops that walk elements or rows, on the card against the CPU: fill, copy, add, mix, random weights, levels of
- * pictures, norms, rotary positions, GELU and SwiGLU. */
+/* Ops that walk elements or rows, on the card against the CPU: fill, copy, add, mix, random weights, levels
+ * of pictures, norms, rotary positions, GELU and SwiGLU. */
 #include "gpulab.h"
 
 /* Odd widths and those that a vector path takes; rows few and many. */
@@ -57,7 +57,8 @@ static void sums(void)
         for (int k = 0; k < cases(i, 8); k++) {
             fresh();
             int64_t T = sizes[i].T, D = sizes[i].D;
-            Tensor  a = in2(floats[k & 1], T, D, any_layout()), b = in2(floats[k >> 1 & 1], T, D, any_layout());
+            Tensor  a = in2(floats[k & 1], T, D, any_layout());
+            Tensor  b = in2(floats[k >> 1 & 1], T, D, any_layout());
             Tensor  y = out2(floats[k >> 2], T, D, any_layout());
             exact(y);
             CALL(add, y, a, b);
@@ -239,7 +240,8 @@ static void turn(int64_t T, int64_t H, int64_t C, bool norm, int64_t furthest)
     Tensor w = norm ? in_weight(any_float(), C) : none, y = out3(any_float(), T, H, C, any_layout());
     Tensor rstd = norm ? out2(F32, T, H, DENSE) : none, dw = none;
     CALL(rope_fwd, y, rstd, x, w, cs, 1e-6f);
-    Tensor dy = heads(any_float(), T, H, C, any_layout(), apart), dx = out3(any_float(), T, H, C, any_layout());
+    Tensor dy = heads(any_float(), T, H, C, any_layout(), apart),
+           dx = out3(any_float(), T, H, C, any_layout());
     if (norm && num_below(4)) dw = add2(F32, 1, C, DENSE), at_least(dw, sqrt((double)(T * H)));
     if (norm) at_least(dx, 1);
     Tensor u = norm ? x : none;

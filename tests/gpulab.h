@@ -8,7 +8,8 @@
  * bits; in between it is prepared, which must write nothing. CALL evaluates its arguments several times: make
  * tensors before it.
  *
- * TREB_GPU_BACKEND=cpu takes a second CPU for the card, which tests the tests. Without a card all is skipped. */
+ * TREB_GPU_BACKEND=cpu takes a second CPU for the card, which tests the tests. Without a card all is
+ * skipped. */
 #ifndef TESTS_GPULAB_H
 #define TESTS_GPULAB_H
 
@@ -19,7 +20,8 @@
 /* How rows lie: without gaps, on 16-byte borders with gaps, or one element off every border. */
 typedef enum { DENSE, STRIDED, LOOSE, LAYOUTS } Layout;
 
-/* |a - b| <= norm |b| over the tensor; each element within each |b| + more rms(b), rms no less than `least`. */
+/* |a - b| <= norm |b| over the tensor; each element within each |b| + more rms(b), rms no less than
+ * `least`. */
 typedef struct Tolerance { double norm, each, more, least; } Tolerance;
 typedef struct Output { Tensor t; Tolerance tol; } Output;
 
@@ -171,8 +173,8 @@ static inline Segments card_segments(Segments s)
 static inline float    card_float(float x)       { return x; }
 static inline int64_t  card_long(int64_t x)      { return x; }
 static inline AdamW    card_adamw(AdamW x)       { return x; }
-#define ON_CARD(x) _Generic((x), Tensor: card_tensor, Segments: card_segments, AdamW: card_adamw, float: card_float, \
-                            double: card_float, default: card_long)(x)
+#define ON_CARD(x) _Generic((x), Tensor: card_tensor, Segments: card_segments, AdamW: card_adamw,  \
+                            float: card_float, double: card_float, default: card_long)(x)
 
 static inline void say(const char *fmt, ...)
 {
@@ -214,8 +216,8 @@ static inline int say_long(int64_t x)   { return say(" %lld", (long long)x), 0; 
 #define MAP12(f, a, ...) f(a), MAP11(f, __VA_ARGS__)
 #define MAP13(f, a, ...) f(a), MAP12(f, __VA_ARGS__)
 #define NTH_(a, b, c, d, e, f, g, h, i, j, k, l, m, n, ...) n
-#define MAP(f, ...) NTH_(__VA_ARGS__, MAP13, MAP12, MAP11, MAP10, MAP9, MAP8, MAP7, MAP6, MAP5, MAP4, MAP3,       \
-                         MAP2, MAP1)(f, __VA_ARGS__)
+#define MAP(f, ...) NTH_(__VA_ARGS__, MAP13, MAP12, MAP11, MAP10, MAP9, MAP8, MAP7, MAP6, MAP5,    \
+                         MAP4, MAP3, MAP2, MAP1)(f, __VA_ARGS__)
 
 /* ---- the call ---- */
 
@@ -282,7 +284,8 @@ static inline double gpu_value(const char *p, DType d)
     }
 }
 
-/* Sums over the elements that both sides wrote, for the norm; the same on every row, so rows are shared out. */
+/* Sums over the elements that both sides wrote, for the norm; the same on every row, so rows are shared
+ * out. */
 typedef struct Norms { double diff, size, count; } Norms;
 
 static inline Norms gpu_norms(Tensor t)
@@ -354,7 +357,8 @@ static inline void gpu_untouched(const char *who, char *memory)
     while (memory[at] == gpu_.before[at]) at++;
     gpu_fail("%s wrote to byte %zu of the arena, which is no output", who, at);
     for (int i = 0; i < gpu_.outs; i++)
-        printf("    output %s begins at %td\n", t_fmt(gpu_.out[i].t), (char *)gpu_.out[i].t.data - num_.a.base);
+        printf("    output %s begins at %td\n", t_fmt(gpu_.out[i].t),
+               (char *)gpu_.out[i].t.data - num_.a.base);
 }
 
 static inline void gpu_end(void)

@@ -106,7 +106,8 @@ static inline double num_error(Tensor a, Tensor b)
 }
 #define EXPECT_CLOSE(a, b, tol) do {                                                              \
         double e_ = num_error(a, b);                                                              \
-        EXPECT(e_ <= (tol), "%s against %s: error %.3g > %.3g, shape %s", #a, #b, e_, (double)(tol), t_fmt(b)); \
+        EXPECT(e_ <= (tol), "%s against %s: error %.3g > %.3g, shape %s", #a, #b, e_,          \
+               (double)(tol), t_fmt(b));                                                          \
     } while (0)
 
 /* Finite differences. f() runs the forward from the tensors as they are now and returns the scalar

@@ -90,7 +90,8 @@ static inline void picture_png_write(png_structp p, png_bytep v, size_t n)
 }
 static inline void picture_png_flush(png_structp p) {}
 
-/* rows: as PNG stores them, `stride` bytes each. trns: transparency of some kind, where the type allows it. */
+/* rows: as PNG stores them, `stride` bytes each. trns: transparency of some kind, where the type allows
+ * it. */
 typedef struct PngKind { int type, depth; bool interlaced, trns; } PngKind;
 
 static inline int png_channels(int type)

@@ -62,7 +62,8 @@ static inline double largest(Tensor t)
  * happens to cancel. */
 #define EXPECT_CLOSE_AT(scale, a, b, tol) do {                                                    \
         double e_ = num_error(a, b) * fmin(1, largest(b) / (scale));                              \
-        EXPECT(e_ <= (tol), "%s against %s: error %.3g > %.3g, shape %s", #a, #b, e_, (double)(tol), t_fmt(b)); \
+        EXPECT(e_ <= (tol), "%s against %s: error %.3g > %.3g, shape %s", #a, #b, e_,          \
+               (double)(tol), t_fmt(b));                                                          \
     } while (0)
 
 /* Runs `work(arg)` with one thread, then with two; it fills outputs[i], which must come out equal. */

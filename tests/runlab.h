@@ -1,5 +1,5 @@
-/* tests/runlab.h -- a whole run in a folder: a small vision-language MoE without weights, its tokenizer, a tiny set
- * of questions with pictures, and a recipe over them. */
+/* tests/runlab.h -- a whole run in a folder: a small vision-language MoE without weights, its tokenizer, a
+ * tiny set of questions with pictures, and a recipe over them. */
 #ifndef TESTS_RUNLAB_H
 #define TESTS_RUNLAB_H
 
@@ -14,7 +14,8 @@ static const char runlab_config[] =
     " \"tie_word_embeddings\": false,"
     " \"text_config\": {\"vocab_size\": 320, \"hidden_size\": 40, \"num_hidden_layers\": 2, "
     "\"num_attention_heads\": 4,"
-    "  \"num_key_value_heads\": 2, \"head_dim\": 12, \"intermediate_size\": 56, \"moe_intermediate_size\": 24,"
+    "  \"num_key_value_heads\": 2, \"head_dim\": 12, \"intermediate_size\": 56,"
+    "  \"moe_intermediate_size\": 24,"
     "  \"num_experts\": 4, \"num_experts_per_tok\": 2, \"rope_theta\": 10000.0, \"initializer_range\": 0.05,"
     "  \"rope_scaling\": {\"rope_type\": \"default\", \"mrope_section\": [2, 2, 2]}},"
     " \"vision_config\": {\"depth\": 2, \"hidden_size\": 24, \"intermediate_size\": 36, \"num_heads\": 2,"
@@ -77,7 +78,7 @@ static inline void runlab_recipe(Config *c, const RunLab *l, const char *run, co
     REQUIRE(!st, "%s", status_text());
 }
 
-static inline Status runlab_train(const Config *c, Trainer *t)           /* opens and runs; the caller closes */
+static inline Status runlab_train(const Config *c, Trainer *t)         /* opens and runs; the caller closes */
 {
     TrainerConf conf = { .recipe = c, .least = LOG_ERROR };
     Status st = trainer_open(t, &conf);

@@ -8,12 +8,17 @@
 #include "train/engine.h"
 
 static const char small_vl_moe[] =
-    "{\"model_type\": \"qwen3_vl_moe\", \"image_token_id\": 90, \"video_token_id\": 91, \"dtype\": \"float32\","
-    " \"text_config\": {\"vocab_size\": 97, \"hidden_size\": 40, \"num_hidden_layers\": 3, \"num_attention_heads\": 6,"
-    "  \"num_key_value_heads\": 3, \"head_dim\": 12, \"intermediate_size\": 56, \"moe_intermediate_size\": 24, \"num_experts\": 5,"
-    "  \"num_experts_per_tok\": 2, \"mlp_only_layers\": [1], \"rope_theta\": 10000.0, \"attention_bias\": true, \"initializer_range\": 0.2,"
+    "{\"model_type\": \"qwen3_vl_moe\", \"image_token_id\": 90, \"video_token_id\": 91,"
+    " \"dtype\": \"float32\","
+    " \"text_config\": {\"vocab_size\": 97, \"hidden_size\": 40, \"num_hidden_layers\": 3,"
+    "  \"num_attention_heads\": 6,"
+    "  \"num_key_value_heads\": 3, \"head_dim\": 12, \"intermediate_size\": 56,"
+    "  \"moe_intermediate_size\": 24, \"num_experts\": 5,"
+    "  \"num_experts_per_tok\": 2, \"mlp_only_layers\": [1], \"rope_theta\": 10000.0,"
+    "  \"attention_bias\": true, \"initializer_range\": 0.2,"
     "  \"rope_scaling\": {\"rope_type\": \"default\", \"mrope_section\": [2, 2, 2]}},"
-    " \"vision_config\": {\"depth\": 3, \"hidden_size\": 24, \"intermediate_size\": 36, \"num_heads\": 2, \"patch_size\": 4,"
+    " \"vision_config\": {\"depth\": 3, \"hidden_size\": 24, \"intermediate_size\": 36, \"num_heads\": 2,"
+    "  \"patch_size\": 4,"
     "  \"num_position_embeddings\": 25, \"out_hidden_size\": 40, \"deepstack_visual_indexes\": [0, 2]}}";
 
 static inline ModelShape small_shape(const char *config)
@@ -28,7 +33,12 @@ static inline ModelShape small_shape(const char *config)
 
 /* Document d of a family of random ones: text, a picture of 4 x (2 + 2 d) patches when asked, text. */
 enum { SMALL_DOC = 40, SMALL_PIXELS = 3 * 2 * 4 * 4 };
-typedef struct SmallDoc { int32_t ids[SMALL_DOC], targets[SMALL_DOC]; Slice slice; float pixels[4 * 8 * SMALL_PIXELS]; int64_t n; } SmallDoc;
+typedef struct SmallDoc {
+    int32_t ids[SMALL_DOC], targets[SMALL_DOC];
+    Slice   slice;
+    float   pixels[4 * 8 * SMALL_PIXELS];
+    int64_t n;
+} SmallDoc;
 
 static inline Document small_doc(SmallDoc *m, int d, bool picture, uint64_t seed)
 {
@@ -36,7 +46,8 @@ static inline Document small_doc(SmallDoc *m, int d, bool picture, uint64_t seed
     m->n = 11 + 5 * d + run;
     for (int64_t i = 0; i < m->n; i++) {
         m->ids[i]     = (int32_t)rng_below(seed, (uint64_t)d, (uint64_t)i, 90);
-        m->targets[i] = i > 6 + run && i + 1 < m->n ? (int32_t)rng_below(seed, (uint64_t)d + 100, (uint64_t)i, 97) : -1;
+        m->targets[i] = i > 6 + run && i + 1 < m->n
+                            ? (int32_t)rng_below(seed, (uint64_t)d + 100, (uint64_t)i, 97) : -1;
         if (picture && i >= 3 && i < 3 + run) m->ids[i] = 90;
     }
     rng_fill_normal(m->pixels, 4 * w * SMALL_PIXELS, seed, (uint64_t)d + 200, 0, 0.0f, 1.0f);
@@ -46,13 +57,15 @@ static inline Document small_doc(SmallDoc *m, int d, bool picture, uint64_t seed
 
 static inline EngineConf small_conf(Budget b)
 {
-    EngineConf c = { .backend = "cpu", .dtype = F32, .budget = b, .aux = AUX_POOLED, .aux_coeff = 0.01f, .train = true };
+    EngineConf c = { .backend = "cpu", .dtype = F32, .budget = b, .aux = AUX_POOLED, .aux_coeff = 0.01f,
+                     .train = true };
     policy_default(c.policy);
     return c;
 }
 
 /* Open a stream with documents first .. first + n - 1; every one that `pictures` has a bit for brings one. */
-static inline void small_stream(Stream *s, const ModelShape *shape, Budget b, int first, int n, unsigned pictures)
+static inline void small_stream(Stream *s, const ModelShape *shape, Budget b, int first, int n,
+                                unsigned pictures)
 {
     StreamShape ss = shape_stream(shape);
     static SmallDoc doc;
@@ -66,7 +79,8 @@ static inline void small_stream(Stream *s, const ModelShape *shape, Budget b, in
 /* Engine with random weights and the stream uploaded. */
 static inline void small_engine(Engine *e, const ModelShape *shape, const EngineConf *conf, const Stream *s)
 {
-    if (engine_open(e, shape, conf, s) || model_init(&e->model, &e->be, 3)) printf("%s\n", status_text()), exit(1);
+    if (engine_open(e, shape, conf, s) || model_init(&e->model, &e->be, 3))
+        printf("%s\n", status_text()), exit(1);
     engine_upload(e, s);
 }
 

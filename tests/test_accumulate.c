@@ -44,7 +44,7 @@ static double apart(const float *a, const float *b, size_t n)
 }
 
 static const Cut whole[] = { { 0, 5 } }, halves[] = { { 0, 2 }, { 2, 3 } },
-                 many[] = { { 0, 1 }, { 1, 0 }, { 1, 2 }, { 3, 1 }, { 4, 1 } };       /* one of them is empty */
+                 many[] = { { 0, 1 }, { 1, 0 }, { 1, 2 }, { 3, 1 }, { 4, 1 } };     /* one of them is empty */
 
 static void cutting_changes_nothing(void)
 {

@@ -1,4 +1,5 @@
-/* tests/test_chat.c -- what the template makes of a conversation: what is learnt, prompts, videos, truncation. */
+/* tests/test_chat.c -- what the template makes of a conversation: what is learnt, prompts, videos,
+ * truncation. */
 #include "chatlab.h"
 
 static void loss_spans(void)
@@ -96,7 +97,8 @@ static void tokenizers_without_the_tokens(void)
     Kit k;
     kit_open(&k, LINE(USER("<image>"), ", 'image': 'a'"));
     k.chat.token.image_pad = -1;
-    EXPECT_FAIL(chat_render(&k.chat, k.scratch, &k.ids, &k.targets, &k.c, k.grid), E_DATA, "no vision tokens");
+    EXPECT_FAIL(chat_render(&k.chat, k.scratch, &k.ids, &k.targets, &k.c, k.grid), E_DATA,
+                "no vision tokens");
     EXPECT(k.ids.n == 0 && k.targets.n == 0, "half a document is left");
     kit_close(&k);
     tokenizer_close(bare), tokenizer_close(text);
@@ -118,7 +120,8 @@ static void video_sampling(void)
     }
     EXPECT(video_count(3, 25, &kit_rule) == 3 && video_count(5, 25, &kit_rule) == 4, "few frames");
     EXPECT(video_count(7, 0, &kit_rule) == 7 && video_count(9, 1e-6, &kit_rule) == 9, "taken as they are");
-    EXPECT(video_count(100000, 25, &kit_rule) == 768 && video_count(100000, 0, &kit_rule) == 768, "many frames");
+    EXPECT(video_count(100000, 25, &kit_rule) == 768 && video_count(100000, 0, &kit_rule) == 768,
+           "many frames");
     EXPECT(video_index(0, 1, 9) == 0, "one frame");
 }
 
@@ -141,7 +144,8 @@ static void video_sizes(void)
     EXPECT_FAIL(video_fit(&h, &h, 1, &p), E_DATA, "cannot");
 }
 
-/* Ten frames at 4 a second, sampled at 2: frames 0, 2, 4 (4.5 goes to even), 7, 9; the last slice repeats 9. */
+/* Ten frames at 4 a second, sampled at 2: frames 0, 2, 4 (4.5 goes to even), 7, 9; the last slice repeats
+ * 9. */
 static void video_in_a_conversation(void)
 {
     Kit k;
@@ -149,7 +153,8 @@ static void video_in_a_conversation(void)
                       "'videos': [['0', '1', '2', '3', '4', '5', '6', '7', '8', '9']]"));
     const Media *m = &k.c.media[0];
     EXPECT(m->frames == 5 && !strcmp(k.c.frame[m->first + 1].path, "2"), "%d frames", m->frames);
-    EXPECT(video_slices(m, 2) == 3 && video_frame(m, 2, 1, 2) == m->first + 4, "the last frame is not repeated");
+    EXPECT(video_slices(m, 2) == 3 && video_frame(m, 2, 1, 2) == m->first + 4,
+           "the last frame is not repeated");
     kit_render(&k);
     EXPECT_TEXT(k.seen.v, TURN("user", "x" SLICE("0.2", 2) SLICE("1.4", 2) SLICE("2.2", 2) "What?" PICTURE(4)));
     k.chat.video_outer = true;
@@ -204,11 +209,13 @@ static void truncation(void)
                           ", 'images': ['p', 'q']"));
         kit_render(&k);
         EXPECT(k.ids.n == 56, "%lld tokens", (long long)k.ids.n);
-        EXPECT_OK(chat_truncate(&k.chat, &fit, &k.ids, &k.targets, 0, &k.c, k.grid, rows[i].max, TRUNCATE_RIGHT));
+        EXPECT_OK(chat_truncate(&k.chat, &fit, &k.ids, &k.targets, 0, &k.c, k.grid, rows[i].max,
+                                TRUNCATE_RIGHT));
         kit_texts(&k);
         EXPECT_TEXT(k.seen.v, rows[i].seen);
         EXPECT_TEXT(k.learnt.v, rows[i].learnt);
-        EXPECT(fit.medias == rows[i].medias && fit.tokens == k.ids.n && !fit.drop, "%d media left", fit.medias);
+        EXPECT(fit.medias == rows[i].medias && fit.tokens == k.ids.n && !fit.drop, "%d media left",
+               fit.medias);
         EXPECT((fit.supervised == 0) == !*rows[i].learnt, "%lld learnt", (long long)fit.supervised);
         kit_close(&k);
     }
@@ -226,7 +233,7 @@ static void truncation_by_rule(void)
                 "7 tokens");
     EXPECT_OK(chat_truncate(&k.chat, &fit, &k.ids, &k.targets, 0, &k.c, k.grid, 6, TRUNCATE_DELETE));
     EXPECT(fit.drop && k.ids.n == 7, "%lld", (long long)k.ids.n);
-    EXPECT_OK(chat_render(&k.chat, k.scratch, &k.ids, &k.targets, &k.c, k.grid));      /* a second one behind it */
+    EXPECT_OK(chat_render(&k.chat, k.scratch, &k.ids, &k.targets, &k.c, k.grid)); /* a second one behind it */
     EXPECT_OK(chat_truncate(&k.chat, &fit, &k.ids, &k.targets, 7, &k.c, k.grid, 4, TRUNCATE_RIGHT));
     EXPECT(fit.tokens == 4 && fit.supervised == 3 && k.ids.n == 11, "%lld", (long long)fit.supervised);
     EXPECT(k.targets.v[10] == -1 && k.targets.v[5] == k.chat.token.endoftext, "targets at the cut");
@@ -240,7 +247,8 @@ static void truncation_of_a_video(void)
     ChatFit fit;
     kit_open(&k, LINE(USER("<video>hello"), ", 'video': ['a', 'b', 'c', 'd']"));
     kit_render(&k);
-    EXPECT_OK(chat_truncate(&k.chat, &fit, &k.ids, &k.targets, 0, &k.c, k.grid, k.ids.n - 12, TRUNCATE_RIGHT));
+    EXPECT_OK(chat_truncate(&k.chat, &fit, &k.ids, &k.targets, 0, &k.c, k.grid, k.ids.n - 12,
+                            TRUNCATE_RIGHT));
     kit_texts(&k);
     EXPECT_TEXT(k.seen.v, "<|im_start|>user\n<0.2 seconds>");
     EXPECT(fit.medias == 0 && fit.supervised == 0, "%d media", fit.medias);

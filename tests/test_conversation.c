@@ -114,7 +114,8 @@ static void base64(void)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char    bytes[64];
         int64_t n = base64_decode(bytes, rows[i].text, strlen(rows[i].text));
-        EXPECT(n == rows[i].n && (n < 1 || !memcmp(bytes, rows[i].bytes, (size_t)n)), "%s: %d", rows[i].text, (int)n);
+        EXPECT(n == rows[i].n && (n < 1 || !memcmp(bytes, rows[i].bytes, (size_t)n)), "%s: %d", rows[i].text,
+               (int)n);
     }
 }
 
@@ -220,7 +221,8 @@ static void shared_lines_agree(void)
         kit_from(&x, s), kit_from(&y, t);
         size_t bytes = (size_t)x.ids.n * sizeof *x.ids.v;
         EXPECT(x.ids.n == y.ids.n && !memcmp(x.ids.v, y.ids.v, bytes), "line %d: ids differ", lines + 1);
-        EXPECT(x.ids.n == y.ids.n && !memcmp(x.targets.v, y.targets.v, bytes), "line %d: targets differ", lines + 1);
+        EXPECT(x.ids.n == y.ids.n && !memcmp(x.targets.v, y.targets.v, bytes), "line %d: targets differ",
+               lines + 1);
         EXPECT(x.c.frames == y.c.frames && x.learnt.n > 1, "line %d", lines + 1);
         kit_close(&x), kit_close(&y);
     }
@@ -228,8 +230,8 @@ static void shared_lines_agree(void)
     EXPECT(lines == 64, "%d lines", lines);
 }
 
-/* Ids and targets of all lines as transformers 5.17 and the template make them (pictures of 2, 4, 6, … tokens),
- * hashed. */
+/* Ids and targets of all lines as transformers 5.17 and the template make them (pictures of 2, 4, 6, …
+ * tokens), hashed. */
 static void shared_lines_equal_the_reference(void)
 {
     FILE      *f = fopen("../shared/data/vqa/train.jsonl", "r");
@@ -252,7 +254,8 @@ static void shared_lines_equal_the_reference(void)
         }
         conversation_close(&k.c), json_decref(k.line), k.line = NULL;
     }
-    EXPECT(tokens == 3835 && hash == 0xe65fa0beeb3951a0, "%d tokens, hash %llx", (int)tokens, (unsigned long long)hash);
+    EXPECT(tokens == 3835 && hash == 0xe65fa0beeb3951a0, "%d tokens, hash %llx", (int)tokens,
+           (unsigned long long)hash);
     kit_close(&k);
     fclose(f);
 }

@@ -76,7 +76,8 @@ static void check(DType d, int64_t n, int64_t V, float spread, float offset)
         sum += get(each, i);
         EXPECT(label(labels, i) >= 0 || get(each, i) == 0, "row %d has no label and a loss", (int)i);
     }
-    EXPECT(fabs(sum - value(scale_free)) <= 1e-6 * (double)n * (1 + fabsf(offset)), "rows add up to %.9g", sum);
+    EXPECT(fabs(sum - value(scale_free)) <= 1e-6 * (double)n * (1 + fabsf(offset)), "rows add up to %.9g",
+           sum);
     op_ce_bwd(BE, wide, x, lse, labels, 0.25f);
     op_ce_bwd(BE, grad, x, lse, labels, 0.25f);
     op_ce_bwd(BE, x, x, lse, labels, 0.25f);                     /* in place */

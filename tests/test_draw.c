@@ -1,4 +1,5 @@
-/* tests/test_draw.c -- the rasteriser: areas, edges, letters, what is cut off; and the picture files it ends in. */
+/* tests/test_draw.c -- the rasteriser: areas, edges, letters, what is cut off; and the picture files it ends
+ * in. */
 #include "lab.h"
 #include "data/draw.h"
 #include "data/image.h"
@@ -18,13 +19,15 @@ static const uint8_t *pixel(const Canvas *c, int64_t y, int64_t x) { return c->r
 
 static void areas_of_figures(void)
 {
-    static const double want[FIGURE_N] = { 3.14159, 2.0, 1.29904, 0.95 * 0.8 * 2 - 0.16, 3.14159 * (1 - 0.7 * 0.7), 0.95 * 1.2 };
+    static const double want[FIGURE_N] = { 3.14159, 2.0, 1.29904, 0.95 * 0.8 * 2 - 0.16,
+                                           3.14159 * (1 - 0.7 * 0.7), 0.95 * 1.2 };
     Canvas c = { 0 };
     for (int f = 0; f < FIGURE_N; f++)
         for (int turn = 0; turn < 3; turn++) {
             EXPECT_OK(canvas_open(&c, 90, 100, black));
             draw_figure(&c, (Figure)f, 50.3, 44.8, 30, turn * 0.4, white);
-            EXPECT(fabs(area(&c) / 900 / want[f] - 1) < 0.02, "figure %d turned %d: %g, want %g", f, turn, area(&c) / 900, want[f]);
+            EXPECT(fabs(area(&c) / 900 / want[f] - 1) < 0.02, "figure %d turned %d: %g, want %g", f, turn,
+                   area(&c) / 900, want[f]);
         }
     canvas_close(&c);
     canvas_close(&c);
@@ -34,10 +37,10 @@ static void edges_are_shared(void)
 {
     Canvas c = { 0 };
     EXPECT_OK(canvas_open(&c, 20, 20, black));
-    draw_figure(&c, FIGURE_SQUARE, 10, 10.25, 4 / 0.7071, 0, white);                 /* 6 … 14 by 6.25 … 14.25 */
+    draw_figure(&c, FIGURE_SQUARE, 10, 10.25, 4 / 0.7071, 0, white);              /* 6 … 14 by 6.25 … 14.25 */
     EXPECT(pixel(&c, 10, 6)[0] == 255 && pixel(&c, 10, 5)[0] == 0, "whole pixels are whole");
-    EXPECT(abs(pixel(&c, 6, 10)[0] - 191) <= 2 && abs(pixel(&c, 14, 10)[0] - 64) <= 2, "%d %d", pixel(&c, 6, 10)[0],
-           pixel(&c, 14, 10)[0]);
+    EXPECT(abs(pixel(&c, 6, 10)[0] - 191) <= 2 && abs(pixel(&c, 14, 10)[0] - 64) <= 2, "%d %d",
+           pixel(&c, 6, 10)[0], pixel(&c, 14, 10)[0]);
     canvas_close(&c);
 }
 
@@ -49,7 +52,8 @@ static void outside_is_cut_off(void)
         EXPECT_OK(canvas_open(&c, 10, 10, black));
         draw_figure(&c, FIGURE_CIRCLE, at[i][0], at[i][1], 6, 0, white);
         draw_text(&c, "W8", at[i][0], at[i][1], 2.5, white);
-        EXPECT(fabs(at[i][0]) > 100 ? area(&c) == 0 : area(&c) > 0 && area(&c) < 60, "figure %zu covers %g", i, area(&c));
+        EXPECT(fabs(at[i][0]) > 100 ? area(&c) == 0 : area(&c) > 0 && area(&c) < 60, "figure %zu covers %g",
+               i, area(&c));
     }
     EXPECT_FAIL(canvas_open(&c, 0, 10, black), E_DATA, "sides");
     EXPECT_FAIL(canvas_open(&c, 10, 1 << 20, black), E_DATA, "sides");
@@ -59,7 +63,8 @@ static void outside_is_cut_off(void)
 /* One cell a pixel shows the bitmap itself; other sizes keep its area. */
 static void letters(void)
 {
-    static const char *const want[GLYPH_H] = { "#####", "...#.", "..#..", "...#.", "....#", "#...#", ".###." };
+    static const char *const want[GLYPH_H] = { "#####", "...#.", "..#..", "...#.", "....#", "#...#",
+                                               ".###." };
     Canvas c = { 0 };
     EXPECT_OK(canvas_open(&c, 9, 9, black));
     draw_text(&c, "3", 2, 1, 1, white);
@@ -71,7 +76,7 @@ static void letters(void)
     draw_text(&c, "3", 3.3, 4.7, 2.7, white);
     EXPECT(fabs(area(&c) - cells * 2.7 * 2.7) < 0.5, "%g, want %g", area(&c), cells * 2.7 * 2.7);
     EXPECT_OK(canvas_open(&c, 60, 60, black));
-    draw_text(&c, "3", 3.3, 4.7, 0.4, white);                                        /* several cells to a pixel */
+    draw_text(&c, "3", 3.3, 4.7, 0.4, white);                                   /* several cells to a pixel */
     EXPECT(fabs(area(&c) - cells * 0.16) < 0.1, "%g, want %g", area(&c), cells * 0.16);
     EXPECT_OK(canvas_open(&c, 20, 60, black));
     draw_text(&c, " .?", 1, 1, 2, white);
@@ -101,15 +106,17 @@ static void grounds(void)
     Canvas a = { 0 }, b = { 0 };
     EXPECT_OK(canvas_open(&a, 30, 40, black));
     draw_shade(&a, white, 1, 0);
-    EXPECT(pixel(&a, 3, 0)[1] < 5 && pixel(&a, 3, 39)[1] > 250 && pixel(&a, 0, 20)[1] == pixel(&a, 29, 20)[1], "to the right");
+    EXPECT(pixel(&a, 3, 0)[1] < 5 && pixel(&a, 3, 39)[1] > 250 && pixel(&a, 0, 20)[1] == pixel(&a, 29, 20)[1],
+           "to the right");
     EXPECT_OK(canvas_open(&a, 31, 37, (Rgb){ 100, 100, 100 }));
     EXPECT_OK(canvas_open(&b, 31, 37, (Rgb){ 100, 100, 100 }));
     draw_grain(&a, 3, 1, 2), draw_grain(&b, 3, 1, 2);
     EXPECT(!memcmp(a.rgb, b.rgb, 31 * 37 * 3), "the same grain from the same numbers");
     int lo = 255, hi = 0;
-    for (int i = 0; i < 31 * 37 * 3; i++) lo = a.rgb[i] < lo ? a.rgb[i] : lo, hi = a.rgb[i] > hi ? a.rgb[i] : hi;
+    for (int i = 0; i < 31 * 37 * 3; i++)
+        lo = a.rgb[i] < lo ? a.rgb[i] : lo, hi = a.rgb[i] > hi ? a.rgb[i] : hi;
     EXPECT(lo == 97 && hi == 103, "%d … %d", lo, hi);
-    draw_grain(&b, 127, 1, 3);                                                       /* clamped, not wrapped */
+    draw_grain(&b, 127, 1, 3);                                                      /* clamped, not wrapped */
     canvas_close(&a), canvas_close(&b);
 }
 
@@ -136,7 +143,8 @@ static void files_read_back(void)
         EXPECT(im.h == c.h && im.w == c.w && !memcmp(im.rgb, c.rgb, (size_t)n), "PNG %zu", i);
         EXPECT_OK(image_decode(&im, jpeg.v + 6, jpeg.n - 6, NULL, "jpeg"));
         for (int64_t k = 0; k < n; k++) off += abs(im.rgb[k] - c.rgb[k]);
-        EXPECT(im.h == c.h && im.w == c.w && (double)off / (double)n < 6, "JPEG %zu is off by %g", i, (double)off / (double)n);
+        EXPECT(im.h == c.h && im.w == c.w && (double)off / (double)n < 6, "JPEG %zu is off by %g", i,
+               (double)off / (double)n);
         text_close(&png), text_close(&jpeg);
     }
     image_close(&im);

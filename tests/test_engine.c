@@ -107,8 +107,8 @@ static void recompute_changes_no_bit(void)
     small_stream(&s, &shape, conf.budget, 0, 3, 7);
     small_engine(&plain, &shape, &conf, &s);
     Losses want = small_step(&plain, 0.1f);
-    const char *words[] = { "norm", "core_attn", "qkv", "moe_act", "moe_dispatch", "moe", "mlp", "vision_act", "vision",
-                            "full" };
+    const char *words[] = { "norm", "core_attn", "qkv", "moe_act", "moe_dispatch", "moe", "mlp", "vision_act",
+                            "vision", "full" };
     for (int i = 0; i < 8; i++) {
         Engine e;
         EngineConf c = conf;
@@ -146,7 +146,8 @@ static void runs_are_bitwise_equal(void)
     omp_set_num_threads(1);
     small_step(&b, 0.1f);
     omp_set_num_threads(threads);
-    EXPECT(!memcmp(a.arena[A_GRAD].base, b.arena[A_GRAD].base, grad_bytes(&a)), "one thread differs from %d", threads);
+    EXPECT(!memcmp(a.arena[A_GRAD].base, b.arena[A_GRAD].base, grad_bytes(&a)), "one thread differs from %d",
+           threads);
     engine_close(&a), engine_close(&b);
     stream_close(&s);
 }
@@ -258,7 +259,8 @@ static void frozen_parts_cost_nothing(void)
         Losses got = small_step(&e, 0.1f);
         EXPECT(got.total == want.total, "frozen %d: loss %.9g", g, got.total);
         EXPECT(grad_bytes(&e) < grad_bytes(&all), "frozen %d: saves no gradient memory", g);
-        EXPECT(!c.frozen[G_VIT] || e.arena[A_ACT].peak < all.arena[A_ACT].peak, "frozen %d: keeps activations", g);
+        EXPECT(!c.frozen[G_VIT] || e.arena[A_ACT].peak < all.arena[A_ACT].peak,
+               "frozen %d: keeps activations", g);
         for (int i = 0; i < e.model.params.n; i++) {
             const Param *p = e.model.params.p[i], *q = all.model.params.p[i];
             if (c.frozen[p->group])

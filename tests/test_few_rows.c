@@ -30,7 +30,8 @@ static void as_part_of_many(void)
 /* Rows of one expert, of several, of none; an expert with more than a few. */
 static void by_expert(void)
 {
-    static const int32_t offsets[][5] = { { 0, 1, 1, 2, 2 }, { 0, 0, 0, 0, 5 }, { 0, 8, 9, 30, 33 }, { 0, 2, 4, 6, 8 } };
+    static const int32_t offsets[][5] = { { 0, 1, 1, 2, 2 }, { 0, 0, 0, 0, 5 }, { 0, 8, 9, 30, 33 },
+                                          { 0, 2, 4, 6, 8 } };
     for (int i = 0; i < 16; i++) {
         const int32_t *off = offsets[i % 4];
         DType   d = i / 4 % 2 ? BF16 : F32;

@@ -1,4 +1,5 @@
-/* The model's work from counts alone: known sums of a 30B model, and the ledger of a real step, trained and frozen. */
+/* The model's work from counts alone: known sums of a 30B model, and the ledger of a real step, trained and
+ * frozen. */
 #include "small.h"
 #include "model/presets.h"
 #include "train/flops.h"
@@ -73,8 +74,8 @@ static void demo_is_the_file(void)
     EXPECT_OK(json_load(&file, "demo/config.json"));
     for (int i = 0; i < 2; i++)
         json_object_foreach(json_object_get(hf, parts[i]), key, value)
-            EXPECT(json_equal(value, json_object_get(json_object_get(file, parts[i]), key)), "%s.%s", parts[i],
-                   key);
+            EXPECT(json_equal(value, json_object_get(json_object_get(file, parts[i]), key)), "%s.%s",
+                   parts[i], key);
     for (int i = 0; i < 4; i++)
         EXPECT(json_equal(json_object_get(hf, ids[i]), json_object_get(file, ids[i])), "%s", ids[i]);
     json_decref(hf), json_decref(file);
@@ -90,7 +91,8 @@ static void ledger_equals_formula(void)
         for (unsigned pictures = 0; pictures < 8; pictures += 7) {
             Stream s;
             small_stream(&s, &shape, roomy, 0, 3, pictures);
-            Budget b = { .tokens = s.tokens, .patches = s.patches, .docs = s.docs, .supervised = s.supervised };
+            Budget b = { .tokens = s.tokens, .patches = s.patches, .docs = s.docs,
+                         .supervised = s.supervised };
             stream_close(&s);
             small_stream(&s, &shape, b, 0, 3, pictures);
             Engine e;

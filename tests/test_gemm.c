@@ -247,8 +247,10 @@ static void fused_is_separate(void)
         DType   d = i % 2 ? BF16 : F32;
         Gelu    kind = i % 4 < 2 ? GELU_TANH : GELU_ERF;
         int64_t M = 1 + 7 * i, N = 3 + 5 * i, K = 2 + 9 * i;
-        Tensor  a = num_randn(d, M, K), b = num_randn(d, N, K), bias = num_randn(d, 1, N), res = num_randn(d, M, N);
-        Tensor  y = num_poison(d, M, N), z = num_poison(d, M, N), pre = num_poison(d, M, N), pre2 = num_poison(d, M, N);
+        Tensor  a = num_randn(d, M, K), b = num_randn(d, N, K), bias = num_randn(d, 1, N),
+                res = num_randn(d, M, N);
+        Tensor  y = num_poison(d, M, N), z = num_poison(d, M, N), pre = num_poison(d, M, N),
+                pre2 = num_poison(d, M, N);
         op_gemm_residual(BE, y, res, a, b, bias);
         op_copy(BE, z, res);
         op_gemm(BE, z, a, b, bias, GEMM_NT | GEMM_ACC);

@@ -152,8 +152,30 @@ static void resumes_at_every_step(void)
     }
 }
 
-/* Four ranks of one micro-batch and one rank of four see the same documents in every step; so they do after the
- * four went on from where the one was saved. */
+/* What is peeked at is what comes next, in the same filling: an upload that went ahead relies on it. Memory
+ * is pinned and let go the same number of times. */
+static int  pins;
+static void count_pins(void *p, size_t bytes, bool on) { pins += p && bytes ? on ? 1 : -1 : 1000; }
+
+static void peeks_at_the_next(void)
+{
+    LoaderConf c = set.conf;
+    LoaderStep s;
+    pins = 0, c.pin = count_pins;
+    Loader *l = open_or_die(&c, NULL);
+    for (int i = 0; i < 12; i++) {
+        const Stream *next = loader_peek(l, true);
+        int64_t fills = next ? next->fills : 0, tokens = next ? next->tokens : 0;
+        EXPECT_OK(loader_next(l, &s));
+        EXPECT(next == s.micro[0] && next->fills == fills && next->tokens == tokens, "step %d is another", i);
+    }
+    EXPECT(pins > 0, "nothing was pinned");
+    loader_close(l);
+    EXPECT(pins == 0, "%d pieces of memory are still pinned", pins);
+}
+
+/* Four ranks of one micro-batch and one rank of four see the same documents in every step; so they do after
+ * the four went on from where the one was saved. */
 static void ranks_share_each_step(void)
 {
     LoaderConf one = set.conf, part = set.conf;
@@ -166,7 +188,8 @@ static void ranks_share_each_step(void)
         int count[LINES] = { 0 };
         if (i == 5) {
             Json *state = saved(whole);
-            for (int r = 0; r < 4; r++) loader_close(rank[r]), part.rank = r, rank[r] = open_or_die(&part, state);
+            for (int r = 0; r < 4; r++)
+                loader_close(rank[r]), part.rank = r, rank[r] = open_or_die(&part, state);
             json_decref(state);
         }
         EXPECT_OK(loader_next(whole, &s));
@@ -510,7 +533,8 @@ static void shared_vqa(void)
         set.source[0].path = form ? "../shared/data/vqa/train_parts.jsonl" : "../shared/data/vqa/train.jsonl";
         set.cfg.data.max_length = 8192, set.cfg.image.min_pixels = 4096, set.cfg.image.max_pixels = 65536;
         c.tokenizer = t, c.once = true, c.micro = 1;
-        c.shape = (StreamShape){ .image_token = 151655, .video_token = 151656, .merge = 2, .patch_dim = 1536 };
+        c.shape = (StreamShape){ .image_token = 151655, .video_token = 151656, .merge = 2,
+                                 .patch_dim = 1536 };
         c.patch.patch = 16;
         c.budget = (Budget){ .tokens = 2048, .patches = 4096, .docs = 64, .supervised = 2048 };
         Loader *l = open_or_die(&c, NULL);
@@ -536,6 +560,7 @@ int main(void)
     RUN(workers_change_nothing);
     RUN(resumes_at_every_step);
     RUN(ranks_share_each_step);
+    RUN(peeks_at_the_next);
     RUN(weights_and_limits);
     RUN(split_is_disjoint);
     RUN(one_pass_ends_and_rewinds);

@@ -85,7 +85,8 @@ static void notices_a_difference(void)
     char cmd[2000], dir[400];
     snprintf(dir, sizeof dir, "%s/damaged", lab_tmp());
     snprintf(cmd, sizeof cmd, "cp -r \"$(ls -d tests/gold/*/ | head -n 1)\" '%s' && printf '\\101' | "
-             "dd of='%s/model.safetensors' bs=1 seek=$(($(stat -c %%s '%s/model.safetensors') - 2049)) conv=notrunc status=none", dir, dir, dir);
+             "dd of='%s/model.safetensors' bs=1 seek=$(($(stat -c %%s '%s/model.safetensors') - 2049)) "
+             "conv=notrunc status=none", dir, dir, dir);
     EXPECT(!system(cmd), "cannot make the damaged case");
     char *argv[] = { "parity", dir, "--steps", "0", NULL };
     EXPECT_FAIL(cmd_parity(4, argv), E_CHECK, "past the tolerance");

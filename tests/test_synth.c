@@ -1,4 +1,5 @@
-/* tests/test_synth.c -- the demo set: balanced, honest about its pictures, the same every time; and its files. */
+/* tests/test_synth.c -- the demo set: balanced, honest about its pictures, the same every time; and its
+ * files. */
 #include "lab.h"
 #include "base/folder.h"
 #include "base/json.h"
@@ -6,7 +7,8 @@
 #include "data/media.h"
 #include "data/synth.h"
 
-enum { SEED = 11, ROUNDS = 360, KINDS = 16, ANSWERS = 16, QUESTIONS = 64 };        /* ROUNDS: a multiple of 4, 5, 6, 8, 9 */
+/* ROUNDS: a multiple of 4, 5, 6, 8, 9. */
+enum { SEED = 11, ROUNDS = 360, KINDS = 16, ANSWERS = 16, QUESTIONS = 64 };
 
 static int channel_of(const char *name)
 {
@@ -48,7 +50,8 @@ static void answers_are_balanced(void)
     for (int c = 0; c < synth_channels(); c++) {
         int answers, pictures;
         const char *name = synth_channel(c, &answers, &pictures);
-        EXPECT(t[c].items == ROUNDS && t[c].answers == answers, "%s: %d items, %d answers", name, t[c].items, t[c].answers);
+        EXPECT(t[c].items == ROUNDS && t[c].answers == answers, "%s: %d items, %d answers", name, t[c].items,
+               t[c].answers);
         for (int a = 0; a < answers; a++) {
             int n = 0;
             for (int q = 0; q < QUESTIONS; q++) n += t[c].count[q][a];
@@ -68,9 +71,12 @@ static void questions_tell_nothing(void)
         const char *name = synth_channel(c, &answers, &pictures);
         if (!pictures) continue;
         for (int q = 0; q < held[c].questions; q++) {
-            int from = place_of(seen[c].question, &seen[c].questions, QUESTIONS, held[c].question[q]), best = 0;
-            for (int a = 1; a < answers; a++) best = seen[c].count[from][a] > seen[c].count[from][best] ? a : best;
-            right += held[c].count[q][place_of(held[c].answer, &held[c].answers, ANSWERS, seen[c].answer[best])];
+            int from = place_of(seen[c].question, &seen[c].questions, QUESTIONS, held[c].question[q]),
+                best = 0;
+            for (int a = 1; a < answers; a++)
+                best = seen[c].count[from][a] > seen[c].count[from][best] ? a : best;
+            right += held[c].count[q][place_of(held[c].answer, &held[c].answers, ANSWERS,
+                                               seen[c].answer[best])];
         }
         double p = 1.0 / answers, noise = sqrt(p * (1 - p) / ROUNDS);
         EXPECT((double)right / ROUNDS < p + 4 * noise, "%s: %d of %d, chance %g", name, right, ROUNDS, p);
@@ -100,7 +106,8 @@ static void a_pure_function(void)
     for (int64_t i = 0; i < 2 * N; i++) {
         EXPECT_OK(synth_item(&it, SEED, i < N ? SYNTH_TRAIN : SYNTH_EVAL, i % N));
         EXPECT_OK(synth_item(&alone, SEED, i < N ? SYNTH_TRAIN : SYNTH_EVAL, i % N));
-        EXPECT(!strcmp(it.turn[0].question, alone.turn[0].question) && !strcmp(it.turn[0].answer, alone.turn[0].answer), "item %d", (int)i);
+        EXPECT(!strcmp(it.turn[0].question, alone.turn[0].question) &&
+               !strcmp(it.turn[0].answer, alone.turn[0].answer), "item %d", (int)i);
         for (int k = 0; k < it.pictures; k++) {
             EXPECT(hash(&it.picture[k]) == hash(&alone.picture[k]), "picture %d of item %d", k, (int)i);
             seen[n++] = hash(&it.picture[k]);
@@ -142,7 +149,8 @@ static int pieces(const Canvas *c)
             todo[at] = 0, size++;
             for (int64_t v = y - 1; v <= y + 1; v++)
                 for (int64_t u = x - 1; u <= x + 1; u++)
-                    if (v >= 0 && v < c->h && u >= 0 && u < c->w && todo[v * c->w + u]) stack[top++] = v * c->w + u;
+                    if (v >= 0 && v < c->h && u >= 0 && u < c->w && todo[v * c->w + u])
+                        stack[top++] = v * c->w + u;
         }
         found += size >= 4;
     }
@@ -180,9 +188,12 @@ static void pictures_show_the_answer(void)
     SynthItem it = { 0 };
     for (int64_t i = 0; i < 60 * synth_channels(); i++) {
         EXPECT_OK(synth_item(&it, SEED, SYNTH_EVAL, i));
-        if (!strcmp(it.channel, "count")) EXPECT(pieces(&it.picture[0]) == atoi(it.turn[0].answer), "%d: %s, %d found", (int)i, it.turn[0].answer, pieces(&it.picture[0]));
+        if (!strcmp(it.channel, "count"))
+            EXPECT(pieces(&it.picture[0]) == atoi(it.turn[0].answer), "%d: %s, %d found", (int)i,
+                   it.turn[0].answer, pieces(&it.picture[0]));
         if (!strcmp(it.channel, "colour") && pieces(&it.picture[0]) == 1)
-            EXPECT(!strcmp(colour_of(&it.picture[0]), it.turn[0].answer), "%d: %s, looks %s", (int)i, it.turn[0].answer, colour_of(&it.picture[0]));
+            EXPECT(!strcmp(colour_of(&it.picture[0]), it.turn[0].answer), "%d: %s, looks %s", (int)i,
+                   it.turn[0].answer, colour_of(&it.picture[0]));
         if (!strcmp(it.channel, "pair")) {
             const char *looks = colour_of(&it.picture[strstr(it.turn[0].question, "second") != NULL]);
             EXPECT(!strcmp(looks, it.turn[0].answer), "%d: %s, looks %s", (int)i, it.turn[0].answer, looks);
@@ -191,11 +202,15 @@ static void pictures_show_the_answer(void)
             double y, x;
             middle(&it.picture[0], &y, &x);
             bool centre = fabs(y - 0.5) < 0.13 && fabs(x - 0.5) < 0.13;
-            EXPECT(centre == !strcmp(it.turn[0].answer, "centre"), "%d: %s at %g, %g", (int)i, it.turn[0].answer, y, x);
-            EXPECT(centre || (strstr(it.turn[0].answer, y < 0.5 ? "top" : "bottom") && strstr(it.turn[0].answer, x < 0.5 ? "left" : "right")),
+            EXPECT(centre == !strcmp(it.turn[0].answer, "centre"), "%d: %s at %g, %g", (int)i,
+                   it.turn[0].answer, y, x);
+            EXPECT(centre || (strstr(it.turn[0].answer, y < 0.5 ? "top" : "bottom") &&
+                              strstr(it.turn[0].answer, x < 0.5 ? "left" : "right")),
                    "%d: %s at %g, %g", (int)i, it.turn[0].answer, y, x);
         }
-        if (!strcmp(it.channel, "text")) EXPECT(!it.pictures && strstr(it.turn[0].question, it.turn[0].answer), "%s: %s", it.turn[0].question, it.turn[0].answer);
+        if (!strcmp(it.channel, "text"))
+            EXPECT(!it.pictures && strstr(it.turn[0].question, it.turn[0].answer), "%s: %s",
+                   it.turn[0].question, it.turn[0].answer);
     }
     synth_item_close(&it);
 }
@@ -207,12 +222,14 @@ static void rows_are_held_out(void)
     SynthItem it = { 0 };
     for (int s = 0; s < SYNTH_SPLITS; s++)
         for (int i = 0; i < ROUNDS; i++) {
-            EXPECT_OK(synth_item(&it, SEED, (SynthSplit)s, (int64_t)i * synth_channels() + channel_of("text")));
+            EXPECT_OK(synth_item(&it, SEED, (SynthSplit)s,
+                                 (int64_t)i * synth_channels() + channel_of("text")));
             EXPECT(!strcmp(it.channel, "text") && it.turns == 2, "%s", it.channel);
             char *row = it.turn[0].question;
             row[strcspn(row, ".")] = 0;
             if (s == SYNTH_TRAIN) strcpy(seen[i], row);
-            for (int k = 0; s == SYNTH_EVAL && k < ROUNDS; k++) EXPECT(strcmp(seen[k], row), "%s is in both", row);
+            for (int k = 0; s == SYNTH_EVAL && k < ROUNDS; k++)
+                EXPECT(strcmp(seen[k], row), "%s is in both", row);
         }
     synth_item_close(&it);
 }
@@ -236,7 +253,8 @@ static Json *line_of(const char *dir, const char *name, int number)
 
 static const char *content(const Json *o, size_t turn)
 {
-    return json_string_value(json_object_get(json_array_get(json_object_get(o, "messages"), turn), "content"));
+    return json_string_value(json_object_get(json_array_get(json_object_get(o, "messages"), turn),
+                                             "content"));
 }
 
 static void expect_pictures(const char *dir, const Json *o)
@@ -288,12 +306,14 @@ static void files(void)
         const Json *images = json_object_get(o, "images");
         if (json_array_size(images)) {
             Json *other = line_of(a, "eval_blind.jsonl", blind++);
-            EXPECT(!strcmp(content(o, 0), content(other, 0)) && !strcmp(content(o, 1), content(other, 1)), "the same question");
+            EXPECT(!strcmp(content(o, 0), content(other, 0)) && !strcmp(content(o, 1), content(other, 1)),
+                   "the same question");
             EXPECT(!json_equal(images, json_object_get(other, "images")), "other pictures");
             expect_pictures(a, other);
             json_decref(other);
         } else {
-            EXPECT(!strcmp(json_string_value(json_object_get(o, "channel")), "text"), "text only, by its channel");
+            EXPECT(!strcmp(json_string_value(json_object_get(o, "channel")), "text"),
+                   "text only, by its channel");
         }
         json_decref(o);
     }
@@ -302,7 +322,8 @@ static void files(void)
     EXPECT_OK(synth_write(&conf, &drawn));
     EXPECT(same_file(a, b, "train.jsonl") && same_file(a, b, "eval_blind.jsonl"), "lines again");
     Json *o = line_of(a, "train.jsonl", 0);
-    EXPECT(same_file(a, b, json_string_value(json_array_get(json_object_get(o, "images"), 0))), "pictures again");
+    EXPECT(same_file(a, b, json_string_value(json_array_get(json_object_get(o, "images"), 0))),
+           "pictures again");
     json_decref(o);
     conf.seed++;
     EXPECT_FAIL(synth_write(&conf, &drawn), E_CONFIG, "another set");

@@ -1,5 +1,5 @@
-/* tests/test_tokenizer.c -- the tokenizer against recorded ids of the reference, in every form of its files; what
- * it refuses; and texts that are hard on it by size. */
+/* tests/test_tokenizer.c -- the tokenizer against recorded ids of the reference, in every form of its files;
+ * what it refuses; and texts that are hard on it by size. */
 #include "data/tokenizer_private.h"
 
 #include "base/clock.h"
@@ -90,8 +90,8 @@ static void check_vector(const Tokenizer *t, TokenScratch *s, const Json *line)
     EXPECT_OK(tokenizer_decode(t, &back, ids.v, ids.n, false));
     EXPECT_OK(nfc_normalise(&nfc, in, &normal));
     if (!strstr(in.v, "|>"))
-        EXPECT(back.n == normal.n && !memcmp(back.v ? back.v : "", normal.v, normal.n), "%.60s: decoded to %.*s",
-               in.v, (int)back.n, back.v);
+        EXPECT(back.n == normal.n && !memcmp(back.v ? back.v : "", normal.v, normal.n),
+               "%.60s: decoded to %.*s", in.v, (int)back.n, back.v);
     ids_close(&ids);
     text_close(&back);
     nfc_close(&nfc);
@@ -134,7 +134,8 @@ static void merges_as_pairs(void)
 static void order_and_escapes(void)
 {
     Json *j = gold_json(), *model = json_object_get(j, "model");
-    Json *vocab = json_incref(json_object_get(model, "vocab")), *merges = json_incref(json_object_get(model, "merges"));
+    Json *vocab = json_incref(json_object_get(model, "vocab")),
+         *merges = json_incref(json_object_get(model, "merges"));
     json_object_del(model, "merges");
     json_object_del(model, "vocab");
     json_object_set_new(model, "merges", merges);
@@ -200,8 +201,8 @@ static void encode_is(const char *text, size_t len, bool plain, const int32_t *w
 {
     Ids ids = { 0 };
     EXPECT_OK(tokenizer_encode(tok, scratch, &ids, text, len, plain));
-    EXPECT(ids.n == n && (!n || !memcmp(ids.v, want, (size_t)n * sizeof *want)), "%s: %lld ids, the first %d", text,
-           (long long)ids.n, ids.n ? ids.v[0] : -1);
+    EXPECT(ids.n == n && (!n || !memcmp(ids.v, want, (size_t)n * sizeof *want)), "%s: %lld ids, the first %d",
+           text, (long long)ids.n, ids.n ? ids.v[0] : -1);
     ids_close(&ids);
 }
 
@@ -238,7 +239,8 @@ static void decode_is(const int32_t *ids, int64_t n, bool skip, const char *want
 
 static void decoding(void)
 {
-    const int32_t think = tokenizer_id(tok, "<think>"), end = tokenizer_id(tok, "<|im_end|>"), e2 = 159, lone = 101;
+    const int32_t think = tokenizer_id(tok, "<think>"), end = tokenizer_id(tok, "<|im_end|>"), e2 = 159,
+                  lone = 101;
     const int32_t mixed[] = { 64, think, 65, end }, half[] = { 64, e2, 65 }, bad[] = { 64, 600 }, minus = -1;
     Text out = { 0 };
     decode_is(NULL, 0, false, "");
@@ -258,10 +260,10 @@ static void broken_utf8(void)
 {
     static const struct { const char *in; int n; const char *out; } rows[] = {
         { "ab", 2, "ab" },                     { "a\x80z", 3, "a?z" },          { "\xff\xfe", 2, "??" },
-        { "\xe4\xb8", 2, "?" },                { "\xe4\xb8z", 3, "?z" },        { "\xe4\xb8\xad", 3, "\xe4\xb8\xad" },
-        { "\xc0\xaf", 2, "??" },               { "\xed\xa0\x80", 3, "???" },    { "\xf0\x9f\x98", 3, "?" },
-        { "\xf4\x90\x80\x80", 4, "????" },     { "\xe0\x80\xaf", 3, "???" },
-        { "\xf0\x9f\x98\x80\xc3", 5, "\xf0\x9f\x98\x80?" },
+        { "\xe4\xb8", 2, "?" },                { "\xe4\xb8z", 3, "?z" },
+        { "\xe4\xb8\xad", 3, "\xe4\xb8\xad" }, { "\xc0\xaf", 2, "??" },
+        { "\xed\xa0\x80", 3, "???" },    { "\xf0\x9f\x98", 3, "?" }, { "\xf4\x90\x80\x80", 4, "????" },
+        { "\xe0\x80\xaf", 3, "???" }, { "\xf0\x9f\x98\x80\xc3", 5, "\xf0\x9f\x98\x80?" },
         { "a\0\xc3", 3, "a" },
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -280,9 +282,9 @@ static void broken_utf8(void)
 /* A stretch at a time must give what one pass over everything gives. */
 static void nfc_in_stretches(void)
 {
-    static const int32_t codes[] = { 'a', 'e', 0xe9, 0x301, 0x323, 0x30a, 0x41, 0x212b, 0x1100, 0x1161, 0x11a8, 0xac00,
-                                     0x4e2d, 0x915, 0x93c, 0x958, 0x9c7, 0x9be, 0x1ebf, 0x344, 0x1f600, ' ', 0x5d0,
-                                     0x5b7, 0x5bc };
+    static const int32_t codes[] = { 'a', 'e', 0xe9, 0x301, 0x323, 0x30a, 0x41, 0x212b, 0x1100, 0x1161,
+                                     0x11a8, 0xac00, 0x4e2d, 0x915, 0x93c, 0x958, 0x9c7, 0x9be, 0x1ebf, 0x344,
+                                     0x1f600, ' ', 0x5d0, 0x5b7, 0x5bc };
     enum { CODES = sizeof codes / sizeof *codes };
     const utf8proc_option_t options = UTF8PROC_STABLE | UTF8PROC_COMPOSE;
     for (uint64_t run = 0; run < 3000; run++) {
@@ -332,7 +334,8 @@ static void short_and_long_pieces(void)
         for (int twice = 0; twice < 2; twice++) {                 /* the second time from the cache */
             got.n = 0;
             EXPECT_OK(bpe_encode(bpe, tok, &got, (Slice){ text, n }));
-            EXPECT(got.n == want.n && !memcmp(got.v, want.v, (size_t)got.n * sizeof *got.v), "%.*s", (int)n, text);
+            EXPECT(got.n == want.n && !memcmp(got.v, want.v, (size_t)got.n * sizeof *got.v), "%.*s", (int)n,
+                   text);
         }
         ids_close(&want);
         ids_close(&got);
@@ -343,8 +346,8 @@ static void short_and_long_pieces(void)
 /* A line without a break, of letters, spaces, signs, marks in the worst order: time stays near linear. */
 static void long_lines(void)
 {
-    static const char *const units[] = { "a", "stone", " ", "\n", "!", " \t", "\xcc\x81\xcc\xa3", "\xe4\xb8\xad", "<|im",
-                                         "<|im_end|>", "1", "'s" };
+    static const char *const units[] = { "a", "stone", " ", "\n", "!", " \t", "\xcc\x81\xcc\xa3",
+                                         "\xe4\xb8\xad", "<|im", "<|im_end|>", "1", "'s" };
     enum { BYTES = 1 << 20 };
     char *text = malloc(BYTES + 16);
     for (size_t u = 0; u < sizeof units / sizeof *units; u++) {
@@ -415,7 +418,8 @@ static void refusals(void)
     refuses("pre_tokenizer.pretokenizers.0", "pattern", json_pack("{s:s}", "Regex", "\\w+"), "\\w");
     refuses("pre_tokenizer.pretokenizers.0", "pattern", json_pack("{s:s}", "Regex", "^a"), "^a");
     refuses("pre_tokenizer.pretokenizers.0", "pattern", json_pack("{s:s}", "Regex", "[a-z&&[aeiou]]"), "&&");
-    refuses("pre_tokenizer.pretokenizers.0", "pattern", json_pack("{s:s}", "Regex", "[^[:alpha:]]"), "[:alpha");
+    refuses("pre_tokenizer.pretokenizers.0", "pattern", json_pack("{s:s}", "Regex", "[^[:alpha:]]"),
+            "[:alpha");
     refuses("pre_tokenizer.pretokenizers.0", "type", json_string("Digits"), "Digits");
     refuses("pre_tokenizer.pretokenizers.1", "use_regex", json_true(), "use_regex");
     refuses("pre_tokenizer.pretokenizers.1", "add_prefix_space", json_true(), "add_prefix_space");
@@ -449,8 +453,8 @@ static void truncated(void)
 static void normalized_added_token(void)
 {
     Json *j = gold_json(), *list = json_object_get(j, "added_tokens");
-    json_array_append_new(list, json_pack("{s:i, s:s, s:b, s:b}", "id", 700, "content", "caf\xc3\xa9", "normalized", 1,
-                                          "special", 0));
+    json_array_append_new(list, json_pack("{s:i, s:s, s:b, s:b}", "id", 700, "content", "caf\xc3\xa9",
+                                          "normalized", 1, "special", 0));
     Tokenizer    *t;
     TokenScratch *s;
     Ids ids = { 0 };
@@ -471,7 +475,8 @@ static bool at_hand(const char *path) { return !access(path, R_OK); }
 
 static void real_vocabulary(void)
 {
-    const char *const files[] = { SHARED "/tokenizer/tokenizer.json", SHARED "/tokenizer/tokenizer_pairs.json" };
+    const char *const files[] = { SHARED "/tokenizer/tokenizer.json",
+                                  SHARED "/tokenizer/tokenizer_pairs.json" };
     if (!at_hand(files[0])) SKIP("no %s", files[0]);
     for (int i = 0; i < 2; i++) {
         Tokenizer *t;

@@ -1,4 +1,5 @@
-/* Whole runs on a tiny model: resuming to the bit, what is refused, guards, evaluation, signals, overfitting. */
+/* Whole runs on a tiny model: resuming to the bit, what is refused, guards, evaluation, signals,
+ * overfitting. */
 #include "runlab.h"
 
 #include <omp.h>
@@ -23,11 +24,13 @@ static uint64_t weight_hash(const Trainer *t)
 {
     uint64_t h = 1;
     for (int i = 0; i < t->engine.model.params.n; i++)
-        h = tiny_hash(t->engine.model.params.p[i]->w.data, (size_t)t_bytes(t->engine.model.params.p[i]->w), h);
+        h = tiny_hash(t->engine.model.params.p[i]->w.data, (size_t)t_bytes(t->engine.model.params.p[i]->w),
+                      h);
     return h;
 }
 
-/* Five steps at once, and two, a stop, and three more: pictures, videos, two micro-batches, every kind of loss. */
+/* Five steps at once, and two, a stop, and three more: pictures, videos, two micro-batches, every kind of
+ * loss. */
 static void resumes_to_the_bit(void)
 {
     static const char *const kinds[] = {
@@ -262,7 +265,8 @@ static void signal_and_evaluation(void)
            "the end is exported, the older one is gone");
     EXPECT(file_is(runlab_dir("signal/recipe.yaml")) && file_is(runlab_dir("signal/train.log")),
            "files of the run");
-    EXPECT(file_is(runlab_dir("signal/plan.json")) && file_is(runlab_dir("signal/expert_load.json")), "for the report");
+    EXPECT(file_is(runlab_dir("signal/plan.json")) && file_is(runlab_dir("signal/expert_load.json")),
+           "for the report");
     Json *e = metrics_line("signal", 4, "eval/loss"), *s = metrics_line("signal", 5, "train/loss");
     EXPECT(json_is_number(json_object_get(e, "eval/accuracy")), "accuracy in metrics.jsonl");
     static const char *const keys[] = { "train/grad_norm",
@@ -301,7 +305,8 @@ static void starts_from_an_export(void)
     EXPECT_OK(runlab_train(&c, &t));
     uint64_t want = weight_hash(&t);
     trainer_close(&t), config_close(&c);
-    snprintf(text, sizeof text, "model.preset=\"\"\nmodel.path=%s/last\nmodel.freeze_llm=true", runlab_dir("donor"));
+    snprintf(text, sizeof text, "model.preset=\"\"\nmodel.path=%s/last\nmodel.freeze_llm=true",
+             runlab_dir("donor"));
     runlab_recipe(&c, &lab, "heir", text);
     open_or_die(&t, &c);
     EXPECT(weight_hash(&t) == want, "the weights are not the exported ones");
@@ -319,7 +324,8 @@ static void held_out_by_split(void)
     Trainer t;
     Evaluation e;
     runlab_recipe(&c, &lab, "split",
-                  "eval.split=0.25\ntrain.max_steps=0\ntrain.num_train_epochs=2\nlog.report_to=[tensorboard]");
+                  "eval.split=0.25\ntrain.max_steps=0\ntrain.num_train_epochs=2\n"
+                  "log.report_to=[tensorboard]");
     open_or_die(&t, &c);
     EXPECT_OK(trainer_evaluate(&t, &e));
     EXPECT(e.docs == 10 && loader_samples(t.loader) == 30, "%lld of 40 are held out", (long long)e.docs);

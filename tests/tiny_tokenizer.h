@@ -1,5 +1,5 @@
-/* tests/tiny_tokenizer.h -- a tokenizer.json of 257 entries, made on the spot: every byte, and "\n\n" as the one
- * merge. Ids of bytes are the bytes; added tokens begin at TINY_FIRST, in the order of tiny_added. */
+/* tests/tiny_tokenizer.h -- a tokenizer.json of 257 entries, made on the spot: every byte, and "\n\n" as the
+ * one merge. Ids of bytes are the bytes; added tokens begin at TINY_FIRST, in the order of tiny_added. */
 #ifndef TESTS_TINY_TOKENIZER_H
 #define TESTS_TINY_TOKENIZER_H
 
@@ -40,15 +40,15 @@ static inline Json *tiny_json(int added)
         json_array_append_new(list, json_pack("{s:i, s:s, s:b, s:b, s:b, s:b, s:b}", "id", TINY_FIRST + i,
                                               "content", tiny_added[i], "single_word", 0, "lstrip", 0,
                                               "rstrip", 0, "normalized", 0, "special", i < 7));
-    model = json_pack("{s:s, s:n, s:n, s:s, s:s, s:b, s:b, s:o, s:[s]}", "type", "BPE", "dropout", "unk_token",
-                      "continuing_subword_prefix", "", "end_of_word_suffix", "", "fuse_unk", 0, "byte_fallback", 0,
-                      "vocab", vocab, "merges", "\xC4\x8A \xC4\x8A");
+    model = json_pack("{s:s, s:n, s:n, s:s, s:s, s:b, s:b, s:o, s:[s]}", "type", "BPE", "dropout",
+                      "unk_token", "continuing_subword_prefix", "", "end_of_word_suffix", "", "fuse_unk", 0,
+                      "byte_fallback", 0, "vocab", vocab, "merges", "\xC4\x8A \xC4\x8A");
     split = json_pack("[{s:s, s:{s:s}, s:s, s:b}, {s:s, s:b, s:b, s:b}]", "type", "Split", "pattern", "Regex",
                       "\\s*[\\r\\n]+|\\s+|\\S+", "behavior", "Isolated", "invert", 0, "type", "ByteLevel",
                       "add_prefix_space", 0, "trim_offsets", 0, "use_regex", 0);
-    return json_pack("{s:s, s:o, s:{s:s}, s:{s:s, s:o}, s:{s:s}, s:o}", "version", "1.0", "added_tokens", list,
-                     "normalizer", "type", "NFC", "pre_tokenizer", "type", "Sequence", "pretokenizers", split,
-                     "decoder", "type", "ByteLevel", "model", model);
+    return json_pack("{s:s, s:o, s:{s:s}, s:{s:s, s:o}, s:{s:s}, s:o}", "version", "1.0", "added_tokens",
+                     list, "normalizer", "type", "NFC", "pre_tokenizer", "type", "Sequence", "pretokenizers",
+                     split, "decoder", "type", "ByteLevel", "model", model);
 }
 
 static inline Tokenizer *tiny_open(const char *folder, int added)

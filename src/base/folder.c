@@ -51,7 +51,10 @@ Status folder_is_empty(const char *path, bool *empty)
     return OK;
 }
 
-static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *at) { return remove(path); }
+static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *at)
+{
+    return remove(path);
+}
 
 bool folder_remove(const char *path) { return !nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS); }
 

@@ -1,7 +1,7 @@
 /* base/folder.h -- files and folders on disk that must be whole or not there: written, synced, removed.
  *
- * A write counts when its bytes have reached the disk: file_write syncs before it returns, folder_sync does the
- * same for names. Removal tells of no trouble of its own, since it mostly cleans up after another. */
+ * A write counts when its bytes have reached the disk: file_write syncs before it returns, folder_sync does
+ * the same for names. Removal tells of no trouble of its own, since it mostly cleans up after another. */
 #ifndef BASE_FOLDER_H
 #define BASE_FOLDER_H
 
@@ -16,16 +16,16 @@ extern "C" {
 
 typedef char Path[PATH_MAX];
 
-MUST Status path_join(Path out, const char *folder, const char *name);      /* E_IO when it becomes too long */
+MUST Status path_join(Path out, const char *folder, const char *name);     /* E_IO when it becomes too long */
 MUST Status folder_make(const char *path);                                  /* parents too; if absent */
-MUST Status folder_is_empty(const char *path, bool *empty);                 /* one that is not there is empty */
-bool        folder_remove(const char *path);                                /* with all in it; follows no link */
+MUST Status folder_is_empty(const char *path, bool *empty);               /* one that is not there is empty */
+bool        folder_remove(const char *path);                             /* with all in it; follows no link */
 void        folder_sync(const char *path);
 
 MUST Status file_write(const char *path, const void *bytes, size_t n);      /* new or replaced, synced */
 MUST Status file_copy(const char *from, const char *to);                    /* new or replaced, synced */
 MUST Status file_sync(const char *path);
-bool        file_is(const char *path);                                      /* there is something of that name */
+bool        file_is(const char *path);                                   /* there is something of that name */
 
 #ifdef __cplusplus
 }

@@ -1,11 +1,11 @@
 /* base/ledger.h -- the account of work: FLOPs, bytes and calls by op and by part of the model.
  *
  * Every op is charged before it runs, on any backend, so a dry run and a real run fill the same ledger.
- * `flops` counts what the model needs of matrix work (MFU); `extra` is work that this implementation does
- * on top of it, inside a kernel or by replaying a forward (HFU adds it); `other` is arithmetic that is not
- * matrix work (norms, activations), which no utilisation figure counts. The ledger can also keep the time each
- * part takes: whoever begins a part says so. Where ops are done when they return the host's clock tells it; any
- * other machine marks the border (tick) and adds up seconds when it is waited for. */
+ * `flops` counts what the model needs of matrix work (MFU); `extra` is work that this implementation does on
+ * top of it, inside a kernel or by replaying a forward (HFU adds it); `other` is arithmetic that is not
+ * matrix work (norms, activations), which no utilisation figure counts. The ledger can also keep the time
+ * each part takes: whoever begins a part says so. Where ops are done when they return the host's clock tells
+ * it; any other machine marks the border (tick) and adds up seconds when it is waited for. */
 #ifndef BASE_LEDGER_H
 #define BASE_LEDGER_H
 

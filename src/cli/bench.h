@@ -11,7 +11,9 @@ typedef struct Ceiling { double gflops, gbs; } Ceiling;
 
 typedef void BenchFn(void *arg);
 
-/* Seconds of one call, after a warm-up. Where calls return before their work is done, several are timed as one. */
+/* Seconds of one call, after a warm-up. Where calls return before their work is done, several are timed as
+ * one. */
+double      bench_middle(double *v, int64_t n);                  /* the median; sorts v */
 double      bench_median(Backend *be, BenchFn *fn, void *arg, int repeats);
 MUST Status bench_ceiling(Ceiling *c, Backend *be, Arena *a, DType d);
 
@@ -20,8 +22,8 @@ MUST Status bench_step(int argc, char **argv);
 MUST Status bench_decode(int argc, char **argv);
 MUST Status bench_loader(int argc, char **argv);
 
-/* The model of a folder or a preset, of this many layers where a preset is to have fewer; the small built-in one,
- * with every part of the large ones, when name is NULL. */
+/* The model of a folder or a preset, of this many layers where a preset is to have fewer; the small built-in
+ * one, with every part of the large ones, when name is NULL. */
 MUST Status bench_model(ModelShape *s, const char *name, int64_t layers);
 
 #endif

@@ -33,11 +33,6 @@ static Status open_bench(DecodeBench *b)
     return decode_open(&b->d, &b->e);
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 
 static Status run(DecodeBench *b)
 {
@@ -53,7 +48,7 @@ static Status run(DecodeBench *b)
         st      = decode_step(&b->d, b->docs, doc, id);
         time[t] = clock_now() - start;
     }
-    if (!st) qsort(time, (size_t)b->tokens, sizeof *time, by_value), b->each = time[b->tokens / 2];
+    if (!st) b->each = bench_middle(time, b->tokens);
     free(doc), free(time);
     return st;
 }

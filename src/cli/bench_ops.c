@@ -1,9 +1,9 @@
 /* cli/bench_ops.c -- `treb bench ops`: every op at a training size against its floor.
  *
- * The floor of an op is the larger of its FLOPs over the rate of a large product and its bytes over the copy rate,
- * both measured in this run; the price is the one the ledger charges. A ratio of 1 is as good as it gets, for an
- * op whose data does not stay in cache. On the CPU the sizes suit two cores; on a card they are those of
- * Qwen3-VL-30B-A3B at 32,768 tokens a step, with its dense products beside them. */
+ * The floor of an op is the larger of its FLOPs over the rate of a large product and its bytes over the copy
+ * rate, both measured in this run; the price is the one the ledger charges. A ratio of 1 is as good as it
+ * gets, for an op whose data does not stay in cache. On the CPU the sizes suit two cores; on a card they are
+ * those of Qwen3-VL-30B-A3B at 32,768 tokens a step, with its dense products beside them. */
 #include "cli/bench.h"
 #include "cli/options.h"
 
@@ -158,7 +158,8 @@ static Tensor heads(Case *c, int64_t rows, int64_t n)
     return t_heads(randn(c->s, c->s->d, rows, n * c->width), 0, n, c->width);
 }
 
-static void make_attention_of(Case *c, int64_t rows, int64_t H, int64_t G, int64_t width, int64_t n, bool causal)
+static void make_attention_of(Case *c, int64_t rows, int64_t H, int64_t G, int64_t width, int64_t n,
+                              bool causal)
 {
     c->width = width;
     for (int i = 0; i < 8; i++) c->t[i] = heads(c, rows, i == 1 || i == 2 || i == 6 || i == 7 ? G : H);
@@ -171,8 +172,14 @@ static void run_attention(void *p)
     op_attention_fwd(c->s->be, c->t[3], c->t[8], c->t[0], c->t[1], c->t[2], c->seg,
                      1.0f / sqrtf((float)c->width));
 }
-static void make_attention(Case *c) { make_attention_of(c, c->s->T, c->s->H, c->s->G, c->s->C, c->s->docs, true); }
-static void make_vision(Case *c)    { make_attention_of(c, c->s->P, c->s->VH, c->s->VH, c->s->VC, c->s->images, false); }
+static void make_attention(Case *c)
+{
+    make_attention_of(c, c->s->T, c->s->H, c->s->G, c->s->C, c->s->docs, true);
+}
+static void make_vision(Case *c)
+{
+    make_attention_of(c, c->s->P, c->s->VH, c->s->VH, c->s->VC, c->s->images, false);
+}
 static void make_attention_bwd(Case *c) { make_attention(c), run_attention(c); }
 static void make_vision_bwd(Case *c)    { make_vision(c), run_attention(c); }
 static void run_attention_bwd(void *p)
@@ -271,8 +278,8 @@ static void make_adam(Case *c)
 static void run_adam(void *p)
 {
     Case *c = p;
-    op_adamw(c->s->be, c->t[4], c->s->d == F32 ? (Tensor){ 0 } : c->t[0], c->t[1], c->t[2], c->t[3], (Tensor){ 0 },
-             (AdamW){ 1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.0f, 3 });
+    op_adamw(c->s->be, c->t[4], c->s->d == F32 ? (Tensor){ 0 } : c->t[0], c->t[1], c->t[2], c->t[3],
+             (Tensor){ 0 }, (AdamW){ 1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.0f, 3 });
 }
 
 static const Bench benches[] = {
@@ -307,7 +314,8 @@ static const Bench benches[] = {
 };
 enum { BENCHES = sizeof benches / sizeof *benches };
 
-/* The dense products and the experts of Qwen3-VL-30B-A3B by M, N, K; a packed step of 32,768 tokens, 16,384 patches. */
+/* The dense products and the experts of Qwen3-VL-30B-A3B by M, N, K; a packed step of 32,768 tokens, 16,384
+ * patches. */
 static const Bench card_benches[] = {
     { "qkv y = x w'",               make_gemm,          run_gemm_nt,    32768, 5120, 2048 },
     { "qkv dx = dy w",              make_gemm,          run_gemm_nn,    32768, 2048, 5120 },
@@ -400,9 +408,11 @@ static Status run_all(Setup *s, Json *rows, int repeats)
 }
 
 static const Setup cpu_sizes = { .T = 4096, .D = 1024, .F = 384, .E = 128, .K = 8, .H = 16, .G = 4, .C = 64,
-                                 .V = 32768, .P = 4096, .docs = 2, .images = 8, .VH = 16, .VC = 64, .rows = 512 };
-static const Setup card_sizes = { .T = 32768, .D = 2048, .F = 768, .E = 128, .K = 8, .H = 32, .G = 4, .C = 128,
-                                  .V = 151936, .P = 16384, .docs = 8, .images = 8, .VH = 16, .VC = 72, .rows = 8192 };
+                                 .V = 32768, .P = 4096, .docs = 2, .images = 8, .VH = 16, .VC = 64,
+                                 .rows = 512 };
+static const Setup card_sizes = { .T = 32768, .D = 2048, .F = 768, .E = 128, .K = 8, .H = 32, .G = 4,
+                                  .C = 128, .V = 151936, .P = 16384, .docs = 8, .images = 8, .VH = 16,
+                                  .VC = 72, .rows = 8192 };
 
 Status bench_ops(int argc, char **argv)
 {

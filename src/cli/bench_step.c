@@ -1,8 +1,9 @@
 /* cli/bench_step.c -- `treb bench step`: whole steps of a model on synthetic data, on any backend.
  *
- * The step is the trainer's: forward, backward, norm and clipped AdamW with f32 masters, over a packed stream of
- * random tokens and pictures. FLOPs are those the model needs (ledger), causal attention at half the square, no
- * recompute; utilisation is against the data sheet where the card is known, else against a product of this run. */
+ * The step is the trainer's: forward, backward, norm and clipped AdamW with f32 masters, over a packed stream
+ * of random tokens and pictures. FLOPs are those the model needs (ledger), causal attention at half the
+ * square, no recompute; utilisation is against the data sheet where the card is known, else against a product
+ * of this run. */
 #include "cli/bench.h"
 #include "cli/options.h"
 
@@ -95,18 +96,11 @@ static Status step(StepBench *b, int64_t number)
     return OK;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-static double median(double *v, int64_t n) { return qsort(v, (size_t)n, sizeof *v, by_value), v[n / 2]; }
-
 static Budget budget_of(const StepBench *b, const StreamShape *ss)
 {
     if (b->photos) return stream_photos_budget(ss, b->photos, 11);
-    return (Budget){ .tokens = b->tokens, .patches = b->images * b->grid_h * b->grid_w, .docs = b->tokens / b->doc,
-                     .supervised = b->tokens };
+    return (Budget){ .tokens = b->tokens, .patches = b->images * b->grid_h * b->grid_w,
+                     .docs = b->tokens / b->doc, .supervised = b->tokens };
 }
 
 static Status open_bench(StepBench *b)
@@ -114,8 +108,8 @@ static Status open_bench(StepBench *b)
     double      from = clock_now();
     StreamShape ss = shape_stream(&b->shape);
     Budget      bud = budget_of(b, &ss);
-    EngineConf  conf = { .backend = b->backend, .dtype = b->dtype, .budget = bud, .aux = AUX_LAYER, .aux_coeff = 1e-3f,
-                         .train = true, .repeat = b->repeat };
+    EngineConf  conf = { .backend = b->backend, .dtype = b->dtype, .budget = bud, .aux = AUX_LAYER,
+                         .aux_coeff = 1e-3f, .train = true, .repeat = b->repeat };
     memcpy(conf.policy, b->policy, sizeof conf.policy);
     ss.bytes = true;
     TRY(stream_open(&b->stream, &ss, &bud));
@@ -148,7 +142,8 @@ static double bytes_of(const Engine *e)
 /* What an arena held at its highest, the large labels by name. */
 static void print_arena(const Arena *a, size_t plan)
 {
-    printf("  %-8s %9.1f MiB %s", a->name, (double)a->peak / (1 << 20), a->peak == plan ? "" : " differs from the plan");
+    printf("  %-8s %9.1f MiB %s", a->name, (double)a->peak / (1 << 20),
+           a->peak == plan ? "" : " differs from the plan");
     for (int i = 0; i < a->labels; i++)
         if (a->label[i].at_peak * 20 > a->peak)
             printf("  %s %.0f %%", a->label[i].name, 100.0 * (double)a->label[i].at_peak / (double)a->peak);
@@ -175,8 +170,8 @@ static void print_memory(const StepBench *b)
     backend_memory(b->backend, &left, &all);
     printf("memory %.1f MiB, plan and run alike", plan / (1 << 20));
     if (!b->e.be.machine->host_memory)
-        printf("; with libraries and workspace %.1f of %.1f MiB (%+.1f %% over the plan)", (all - left) / (1 << 20),
-               all / (1 << 20), 100 * ((all - left) / plan - 1));
+        printf("; with libraries and workspace %.1f of %.1f MiB (%+.1f %% over the plan)",
+               (all - left) / (1 << 20), all / (1 << 20), 100 * ((all - left) / plan - 1));
     putchar('\n');
     for (int i = 0; i < ARENA_N; i++) print_arena(&b->e.arena[i], b->e.plan.bytes[i]);
 }
@@ -184,15 +179,17 @@ static void print_memory(const StepBench *b)
 static void print_human(const StepBench *b, const StepTimes *t)
 {
     double f = step_flops(b), s = whole(t);
-    printf("%s, %lld layers, on %s  %lld x %lld tokens in %lld documents, %lld supervised, %lld patches, %.3f B parameters, %s\n",
-           b->shape.family, (long long)b->shape.text.L, b->backend, (long long)b->micro, (long long)b->stream.tokens,
-           (long long)b->stream.docs, (long long)b->stream.supervised, (long long)b->stream.patches,
-           (double)params_count(&b->e.model.params) / 1e9, dtype_name(b->dtype));
-    printf("step %.1f ms (forward %.1f, backward %.1f, norm and AdamW %.1f)  loss %.3f\n", s * 1e3, t->fwd * 1e3,
-           t->bwd * 1e3, t->opt * 1e3, b->losses.ce * (double)b->micro);
+    printf("%s, %lld layers, on %s  %lld x %lld tokens in %lld documents, %lld supervised, %lld patches, "
+           "%.3f B parameters, %s\n",
+           b->shape.family, (long long)b->shape.text.L, b->backend, (long long)b->micro,
+           (long long)b->stream.tokens, (long long)b->stream.docs, (long long)b->stream.supervised,
+           (long long)b->stream.patches, (double)params_count(&b->e.model.params) / 1e9,
+           dtype_name(b->dtype));
+    printf("step %.1f ms (forward %.1f, backward %.1f, norm and AdamW %.1f)  loss %.3f\n", s * 1e3,
+           t->fwd * 1e3, t->bwd * 1e3, t->opt * 1e3, b->losses.ce * (double)b->micro);
     printf("first step %.2fx, after %.1f s of start-up\n", t->first / s, b->start);
-    printf("%.0f tokens/s  %.4g TFLOP a step  mfu %.1f %% of %.1f TFLOP/s (forward and backward alone %.1f %%)\n",
-           step_tokens(b) / s, f / 1e12, 100 * f / s / t->peak, t->peak / 1e12,
+    printf("%.0f tokens/s  %.4g TFLOP a step  mfu %.1f %% of %.1f TFLOP/s (forward and backward alone %.1f "
+           "%%)\n", step_tokens(b) / s, f / 1e12, 100 * f / s / t->peak, t->peak / 1e12,
            100 * f / (t->fwd + t->bwd) / t->peak);
     if (*b->state) printf("card in the step: %s\n", b->state);
     print_parts(b, t);
@@ -202,12 +199,13 @@ static void print_human(const StepBench *b, const StepTimes *t)
 static void print_json(const StepBench *b, const StepTimes *t)
 {
     double f = step_flops(b);
-    Json  *o = json_pack("{s:s, s:s, s:s, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:s}", "label",
-                         "benchmark-only", "backend", b->backend, "dtype", dtype_name(b->dtype), "tokens",
-                         (json_int_t)b->stream.tokens, "patches", (json_int_t)b->stream.patches, "step_s", whole(t),
-                         "forward_s", t->fwd, "backward_s", t->bwd, "update_s", t->opt, "first_step_s", t->first,
-                         "tokens_per_s", step_tokens(b) / whole(t), "tflop", f / 1e12, "mfu",
-                         f / whole(t) / t->peak, "mib", bytes_of(&b->e) / (1 << 20), "card", b->state);
+    Json  *o = json_pack("{s:s, s:s, s:s, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:s}",
+                         "label", "benchmark-only", "backend", b->backend, "dtype", dtype_name(b->dtype),
+                         "tokens", (json_int_t)b->stream.tokens, "patches", (json_int_t)b->stream.patches,
+                         "step_s", whole(t), "forward_s", t->fwd, "backward_s", t->bwd, "update_s", t->opt,
+                         "first_step_s", t->first, "tokens_per_s", step_tokens(b) / whole(t), "tflop",
+                         f / 1e12, "mfu", f / whole(t) / t->peak, "mib", bytes_of(&b->e) / (1 << 20), "card",
+                         b->state);
     json_dumpf(o, stdout, JSON_INDENT(2));
     putchar('\n');
     json_decref(o);
@@ -229,8 +227,9 @@ static Status run(StepBench *b)
         fwd[i - 1] = b->fwd, bwd[i - 1] = b->bwd, opt[i - 1] = b->opt;
         for (int p = 0; p < PART_N; p++) part[p][i - 1] = b->e.be.ledger.seconds[p];
     }
-    t.fwd = median(fwd, b->repeats), t.bwd = median(bwd, b->repeats), t.opt = median(opt, b->repeats);
-    for (int p = 0; p < PART_N; p++) t.part[p] = median(part[p], b->repeats);
+    t.fwd = bench_middle(fwd, b->repeats), t.bwd = bench_middle(bwd, b->repeats);
+    t.opt = bench_middle(opt, b->repeats);
+    for (int p = 0; p < PART_N; p++) t.part[p] = bench_middle(part[p], b->repeats);
     TRY(peak_measure(&b->e.be, b->dtype, &t.peak));
     (b->json ? print_json : print_human)(b, &t);
     return OK;
@@ -241,8 +240,9 @@ static Status read_grid(StepBench *b, const char *text)
     char       *end;
     const char *w = strchr(text, 'x');
     b->grid_h = strtoll(text, &end, 10);
+    bool whole_h = !w || end == w;
     b->grid_w = w ? strtoll(w + 1, &end, 10) : b->grid_h;
-    if (*end || b->grid_h < 2 || b->grid_w < 2 || b->grid_h > 1024 || b->grid_w > 1024)
+    if (!whole_h || *end || b->grid_h < 2 || b->grid_w < 2 || b->grid_h > 1024 || b->grid_w > 1024)
         return fail(E_CONFIG, "--grid %s: patches of a picture, such as 16 or 32x64", text);
     return OK;
 }
@@ -262,7 +262,8 @@ Status bench_step(int argc, char **argv)
 {
     StepBench b = { 0 };
     const char *model = NULL, *tokens = "2048", *doc = "512", *images = "4", *grid = "16", *repeat = "7",
-               *dtype = "f32", *layers = "0", *photos = "0", *micro = "1", *recompute = NULL, *backend = "cpu";
+               *dtype = "f32", *layers = "0", *photos = "0", *micro = "1", *recompute = NULL,
+               *backend = "cpu";
     const Option options[] = {
         { "--model", &model, NULL },   { "--tokens", &tokens, NULL },   { "--doc", &doc, NULL },
         { "--images", &images, NULL }, { "--grid", &grid, NULL },       { "--repeat", &repeat, NULL },

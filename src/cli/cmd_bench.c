@@ -15,6 +15,12 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+double bench_middle(double *v, int64_t n)
+{
+    qsort(v, (size_t)n, sizeof *v, by_value);
+    return v[n / 2];
+}
+
 /* Calls of one measurement: as many as take some milliseconds. */
 static int calls_of(Backend *be, BenchFn *fn, void *arg)
 {
@@ -39,8 +45,7 @@ double bench_median(Backend *be, BenchFn *fn, void *arg, int repeats)
         if (backend_sync(be)) return INFINITY;
         t[i] = (clock_now() - start) / calls;
     }
-    qsort(t, (size_t)n, sizeof *t, by_value);
-    return t[n / 2];
+    return bench_middle(t, n);
 }
 
 typedef struct Plain { Backend *be; Tensor a, b, c; } Plain;
@@ -84,7 +89,8 @@ Status bench_ceiling(Ceiling *c, Backend *be, Arena *a, DType d)
         own_gemm(&p);
         TRY(backend_prepare(be, false));
     }
-    c->gflops = 2.0 * (double)(side * side * side) / bench_median(be, host ? plain_sgemm : own_gemm, &p, 5) / 1e9;
+    double seconds = bench_median(be, host ? plain_sgemm : own_gemm, &p, 5);
+    c->gflops = 2.0 * (double)(side * side * side) / seconds / 1e9;
     arena_reset(a, mark);
     p.a = t2(a, "bench", F32, rows, 2048), p.b = t2(a, "bench", F32, rows, 2048);
     op_normal(be, p.a, 1, 3, 1.0f);

@@ -1,5 +1,6 @@
 /* cli/cmd_eval.c -- `treb eval`: a model over held-out data, by channel. */
 #include "cli/options.h"
+#include "train/batching.h"
 #include "train/evaluate.h"
 #include "train/predict.h"
 
@@ -56,13 +57,6 @@ static void print_json(const EvalResult *r)
     json_decref(o);
 }
 
-static Budget budget_of(const Config *c, const ModelShape *s)
-{
-    int64_t T = c->train.micro_tokens, docs = T / 8 + 1, block = s->vision.merge * s->vision.merge;
-    return (Budget){ .tokens = T, .patches = s->vision.depth ? c->train.micro_patches / block * block : 0,
-                     .docs = docs < 4096 ? docs : 4096, .supervised = T };
-}
-
 static Status run(Ask *a)
 {
     const Log log = { .world = 1, .least = LOG_INFO };
@@ -74,7 +68,7 @@ static Status run(Ask *a)
         return fail(E_CONFIG, "eval: no model; name a folder with --model or model.path");
     TRY(choose_data(a, &e));
     TRY(predict_open(&a->p, &a->recipe));
-    Budget b = budget_of(&a->recipe, &a->p.source.shape);
+    Budget b = batching_budget(&a->recipe, &a->p.source.shape);
     TRY(predict_load(&a->p, &b, eval_room(a->max_new, &b), &log));
     e.tokenizer = a->p.source.tokenizer, e.patch = a->p.patch;
     TRY(evaluate_model(&a->p.e, &e, &r));

@@ -1,4 +1,5 @@
-/* cli/cmd_tokenize.c -- `treb tokenize`: lines of text to lines of ids, and back, by standard input and output. */
+/* cli/cmd_tokenize.c -- `treb tokenize`: lines of text to lines of ids, and back, by standard input and
+ * output. */
 #include "base/json.h"
 #include "cli/options.h"
 #include "data/tokenizer.h"

@@ -1,4 +1,5 @@
-/* cli/cmd_train.c -- treb train recipe.yaml [section.key=value ...]: a run, from its recipe to its last step. */
+/* cli/cmd_train.c -- treb train recipe.yaml [section.key=value ...]: a run, from its recipe to its last
+ * step. */
 #include "base/clock.h"
 #include "cli/doctor.h"
 #include "plan/report.h"

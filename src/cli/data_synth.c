@@ -8,7 +8,8 @@
 static void report(const SynthConf *c, double seconds)
 {
     printf("%s: %lld questions to train on, %lld held out, drawn in %.1f s (seed %llu)\n", c->dir,
-           (long long)c->items[SYNTH_TRAIN], (long long)c->items[SYNTH_EVAL], seconds, (unsigned long long)c->seed);
+           (long long)c->items[SYNTH_TRAIN], (long long)c->items[SYNTH_EVAL], seconds,
+           (unsigned long long)c->seed);
     printf("  right without the picture:");
     for (int i = 0; i < synth_channels(); i++) {
         int answers, pictures;
@@ -25,7 +26,8 @@ Status data_synth(int argc, char **argv)
     SynthConf conf = { 0 };
     const char *train = "40000", *eval = "900", *seed = "1";
     const Option options[] = {
-        { "--out", &conf.dir, NULL }, { "--train", &train, NULL }, { "--eval", &eval, NULL }, { "--seed", &seed, NULL }, { 0 },
+        { "--out", &conf.dir, NULL }, { "--train", &train, NULL }, { "--eval", &eval, NULL },
+        { "--seed", &seed, NULL }, { 0 },
     };
     int64_t s;
     bool drawn;

@@ -20,10 +20,10 @@ static Status run(int argc, char **argv)
     return c->run(argc - 1, argv + 1);
 }
 
-/* OpenMP's threads spin for milliseconds before they sleep. Where cores are shared, with our own loader or with
- * others, that holds up the very thread that is waited for: a step then takes several times as long. A shorter spin
- * costs a machine of one's own nothing. libgomp reads the setting before main, so the program begins once more;
- * where that cannot be, it is slower and not wrong. */
+/* OpenMP's threads spin for milliseconds before they sleep. Where cores are shared, with our own loader or
+ * with others, that holds up the very thread that is waited for: a step then takes several times as long. A
+ * shorter spin costs a machine of one's own nothing. libgomp reads the setting before main, so the program
+ * begins once more; where that cannot be, it is slower and not wrong. */
 static void calm_threads(char **argv)
 {
     if (getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY")) return;

@@ -1,9 +1,9 @@
 /* data/chat.c -- the ChatML template with vision tokens as plain rules: a conversation to ids and targets.
  *
  * Special tokens split the text, and what stands between two of them is one stretch for the tokenizer:
- * "user\n" and the words after it are encoded together, as the reference encodes the whole rendered string. So
- * text waits in `text` until a special token comes. While rendering, targets hold a flag per token (learnt or
- * not); at the end flags become shifted targets. */
+ * "user\n" and the words after it are encoded together, as the reference encodes the whole rendered string.
+ * So text waits in `text` until a special token comes. While rendering, targets hold a flag per token (learnt
+ * or not); at the end flags become shifted targets. */
 #include "data/chat.h"
 
 #include <string.h>
@@ -44,8 +44,8 @@ Status chat_tokens(ChatTokens *c, const Tokenizer *t)
         .video_pad    = tokenizer_id(t, "<|video_pad|>"),
     };
     if (c->im_start < 0 || c->im_end < 0 || c->endoftext < 0)
-        return fail(E_DATA, "the tokenizer has no %s among its added tokens; conversations need <|im_start|>, "
-                            "<|im_end|> and <|endoftext|>",
+        return fail(E_DATA, "the tokenizer has no %s among its added tokens; conversations need "
+                            "<|im_start|>, <|im_end|> and <|endoftext|>",
                     c->im_start < 0 ? "<|im_start|>" : c->im_end < 0 ? "<|im_end|>" : "<|endoftext|>");
     return OK;
 }
@@ -156,7 +156,8 @@ static Status item(Render *r, const ChatItem *it)
 {
     const ChatTokens *t = &r->chat->token;
     if (it->kind == ITEM_TEXT) return text_push(&r->text, it->text, it->len);
-    if (t->vision_start < 0 || t->vision_end < 0 || (it->kind == ITEM_IMAGE ? t->image_pad : t->video_pad) < 0)
+    if (t->vision_start < 0 || t->vision_end < 0 ||
+        (it->kind == ITEM_IMAGE ? t->image_pad : t->video_pad) < 0)
         return fail(E_DATA, "the tokenizer has no vision tokens; it cannot serve pictures");
     const Grid *g = &r->grid[it->media];
     int64_t     n = slice_tokens(r->chat, g);
@@ -239,8 +240,8 @@ Status chat_render(const Chat *chat, TokenScratch *s, Ids *ids, Ids *targets, co
     return st;
 }
 
-/* Where to cut so that max rows are left at most and no medium is cut. Visual tokens come from media alone, so
- * their runs in the document are the media's slices in order. */
+/* Where to cut so that max rows are left at most and no medium is cut. Visual tokens come from media alone,
+ * so their runs in the document are the media's slices in order. */
 static int64_t cut_find(const Chat *chat, int *medias, const Ids *ids, int64_t from, int64_t cut,
                         const Conversation *c, const Grid *grid)
 {
@@ -250,7 +251,8 @@ static int64_t cut_find(const Chat *chat, int *medias, const Ids *ids, int64_t f
         int64_t     n = slice_tokens(chat, g), runs = c->media[*medias].video ? g->t : 1, first = -1;
         if (runs == 1) n *= g->t;
         for (int64_t k = 0; k < runs; k++) {
-            while (i < ids->n && ids->v[i] != chat->token.image_pad && ids->v[i] != chat->token.video_pad) i++;
+            while (i < ids->n && ids->v[i] != chat->token.image_pad && ids->v[i] != chat->token.video_pad)
+                i++;
             if (first < 0) first = i - 1;
             i += n;
         }

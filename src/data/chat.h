@@ -1,9 +1,9 @@
 /* data/chat.h -- a conversation as people store it, and as the model sees it.
  *
  * conversation_read takes one JSON object in any of the forms that are about (messages with <image> marks and
- * an images list, OpenAI content parts, ShareGPT conversations, alpaca, plain text) to one struct; chat_render
- * turns that into ids and targets by the ChatML template with vision tokens. Media are references here: sizes
- * come from picture headers, pixels much later. The steps of one line:
+ * an images list, OpenAI content parts, ShareGPT conversations, alpaca, plain text) to one struct;
+ * chat_render turns that into ids and targets by the ChatML template with vision tokens. Media are references
+ * here: sizes come from picture headers, pixels much later. The steps of one line:
  *
  *   conversation_read    turns, items, media; every frame that the line lists
  *   video_choose         (data/video.h) the frames that will be used and the seconds of their slices
@@ -23,7 +23,8 @@ typedef enum { ITEM_TEXT, ITEM_IMAGE, ITEM_VIDEO } ItemKind;
 typedef struct ChatItem { ItemKind kind; const char *text; size_t len; int media; } ChatItem;
 typedef struct ChatTurn { Role role; int first, items; int8_t loss; } ChatTurn;
 
-/* One picture file: a path as the line has it, or bytes that the line (a data: URI) or its archive brought. */
+/* One picture file: a path as the line has it, or bytes that the line (a data: URI) or its archive
+ * brought. */
 typedef struct Frame { const char *path; const void *bytes; size_t len; } Frame;
 /* A picture is one frame; a video is its frames in order, with the rate they were taken at (0: not said).
  * seconds: one per slice of a video, set by video_choose. */
@@ -42,7 +43,7 @@ typedef struct Conversation {
 /* The object must outlive c (texts and paths point into it). Errors name the field: "messages[2].content: …".
  * On failure c is closed. Pictures belong to user and tool messages; <image> elsewhere is ordinary text. */
 MUST Status conversation_read(Conversation *c, const Json *line);
-MUST Status conversation_text(Conversation *c, const char *text, size_t len);   /* plain; text must outlive c */
+MUST Status conversation_text(Conversation *c, const char *text, size_t len); /* plain; text must outlive c */
 void        conversation_close(Conversation *c);                                /* twice is fine */
 
 /* assistant: every answer and its <|im_end|>. last_round: only answers to the last user message. all: every
@@ -81,11 +82,11 @@ MUST Status chat_render(const Chat *chat, TokenScratch *s, Ids *ids, Ids *target
 /* What is left of a document. supervised 0: nothing can be learnt from it. */
 typedef struct ChatFit { bool drop; int medias; int64_t tokens, supervised; } ChatFit;
 
-/* Holds the document that chat_render appended at row `from` to max_length tokens. A longer one is an error, or
- * fit->drop is set and nothing is changed (delete), or its end is cut off (right). A cut inside a picture or a
- * video moves to before it; fit->medias says how many media are left, the first ones. An answer that lost its
- * <|im_end|> is not learnt from, as the reference scripts have it; plain text and LOSS_ALL learn up to the
- * cut. */
+/* Holds the document that chat_render appended at row `from` to max_length tokens. A longer one is an error,
+ * or fit->drop is set and nothing is changed (delete), or its end is cut off (right). A cut inside a picture
+ * or a video moves to before it; fit->medias says how many media are left, the first ones. An answer that
+ * lost its <|im_end|> is not learnt from, as the reference scripts have it; plain text and LOSS_ALL learn up
+ * to the cut. */
 MUST Status chat_truncate(const Chat *chat, ChatFit *fit, Ids *ids, Ids *targets, int64_t from,
                           const Conversation *c, const Grid *grid, int64_t max_length, Truncation how);
 

@@ -1,8 +1,9 @@
-/* data/conversation.c -- one line of a dataset, in any of its usual forms, as turns of text, pictures, videos.
+/* data/conversation.c -- one line of a dataset, in any of its usual forms, as turns of text, pictures,
+ * videos.
  *
  * Owns what the forms mean; knows no template and opens no file. Lines come from outside: whatever is not
- * understood is an error that names the field, never a guess. Keys beside the known ones (ids, sources) are let
- * be. */
+ * understood is an error that names the field, never a guess. Keys beside the known ones (ids, sources) are
+ * let be. */
 #include "data/chat.h"
 #include "data/mediaref.h"
 #include "data/tools.h"
@@ -95,8 +96,8 @@ static Status video_add(Reader *r, const Json *v, const Json *fps)
     if (json_has(v, "fps")) fps = json_object_get(v, "fps");
     if (json_is_object(v)) v = json_object_get(v, "frames");
     if (!json_is_array(v))
-        return fail(E_DATA, "%s: a video is the list of its frames; video files are not decoded here: take the "
-                            "frames out first (ffmpeg -i FILE -vf fps=2 %%04d.jpg) and list them", r->where);
+        return fail(E_DATA, "%s: a video is the list of its frames; video files are not decoded here: take "
+                    "the frames out first (ffmpeg -i FILE -vf fps=2 %%04d.jpg) and list them", r->where);
     if (!json_array_size(v)) return fail(E_DATA, "%s: a video without frames", r->where);
     TRY(fps_read(&rate, fps, r->where));
     media_add(r->c, true, rate);
@@ -126,12 +127,14 @@ static Status list_take(Reader *r, MediaList *l)
 {
     size_t i = l->used++;
     if (i >= l->count) return OK;
-    const Json *v = l->single ? l->value : json_array_get(l->value, i), *fps = json_object_get(r->line, "fps");
+    const Json *v = l->single ? l->value : json_array_get(l->value, i),
+               *fps = json_object_get(r->line, "fps");
     char        saved[sizeof r->where];
     memcpy(saved, r->where, sizeof saved);
     if (l->single) snprintf(r->where, sizeof r->where, "%s", l->key);
     else           snprintf(r->where, sizeof r->where, "%s[%zu]", l->key, i);
-    TRY(l == &r->images ? image_add(r, v) : video_add(r, v, json_is_array(fps) ? json_array_get(fps, i) : fps));
+    TRY(l == &r->images ? image_add(r, v)
+                        : video_add(r, v, json_is_array(fps) ? json_array_get(fps, i) : fps));
     memcpy(r->where, saved, sizeof saved);
     return OK;
 }
@@ -190,8 +193,8 @@ static Status part_read(Reader *r, Role role, const Json *part)
     if (!image && !video && strcmp(type, "text"))
         return fail(E_DATA, "%s.type: text, image, image_url or video is wanted", r->where);
     if ((image || video) && !shows_media(role))
-        return fail(E_DATA, "%s: a %s has no place in the template here; only user and tool messages show them",
-                    r->where, image ? "picture" : "video");
+        return fail(E_DATA, "%s: a %s has no place in the template here; only user and tool messages show "
+                    "them", r->where, image ? "picture" : "video");
     if (image) {
         v = part_medium(part, "image", "image_url");
         return v ? image_add(r, v) : list_take(r, &r->images);

@@ -1,6 +1,6 @@
-/* data/draw.c -- see draw.h. Figures are signed distances to their outline: a pixel whose centre lies d inside
- * the edge is covered by clamp(0.5 + d, 0, 1), which is exact for straight edges along the axes and smooth for
- * all others. */
+/* data/draw.c -- see draw.h. Figures are signed distances to their outline: a pixel whose centre lies d
+ * inside the edge is covered by clamp(0.5 + d, 0, 1), which is exact for straight edges along the axes and
+ * smooth for all others. */
 #include "data/draw.h"
 #include "base/rng.h"
 
@@ -118,7 +118,8 @@ static const uint8_t *glyph(char sign)
     return NULL;
 }
 
-/* How much of the glyph lies in the pixel whose corner is (px, py), both measured in cells from its corner. */
+/* How much of the glyph lies in the pixel whose corner is (px, py), both measured in cells from its
+ * corner. */
 static double covered(const uint8_t *row, double px, double py, double pixel)
 {
     double sum = 0;

@@ -1,8 +1,8 @@
 /* data/draw.h -- a tiny rasteriser: filled figures with smooth edges and words in a small bitmap font.
  *
  * For pictures this tree draws itself (the demo set, fixtures of tests). A figure is laid over what is there;
- * a pixel on its edge is mixed by the share the figure covers. Coordinates are in pixels, y downwards, and the
- * centre of the first pixel is (0.5, 0.5); what falls outside the canvas is cut off. */
+ * a pixel on its edge is mixed by the share the figure covers. Coordinates are in pixels, y downwards, and
+ * the centre of the first pixel is (0.5, 0.5); what falls outside the canvas is cut off. */
 #ifndef DATA_DRAW_H
 #define DATA_DRAW_H
 
@@ -11,10 +11,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-typedef struct Canvas { int64_t h, w; uint8_t *rgb; size_t room; } Canvas;    /* (h, w, 3); a zeroed one is ready */
+/* Pixels (h, w, 3); a zeroed one is ready. */
+typedef struct Canvas { int64_t h, w; uint8_t *rgb; size_t room; } Canvas;
 typedef struct Rgb { uint8_t r, g, b; } Rgb;
 
-typedef enum { FIGURE_CIRCLE, FIGURE_SQUARE, FIGURE_TRIANGLE, FIGURE_CROSS, FIGURE_RING, FIGURE_BAR, FIGURE_N } Figure;
+typedef enum { FIGURE_CIRCLE, FIGURE_SQUARE, FIGURE_TRIANGLE, FIGURE_CROSS, FIGURE_RING, FIGURE_BAR,
+               FIGURE_N } Figure;
 
 enum { GLYPH_W = 5, GLYPH_H = 7, GLYPH_STEP = 6 };       /* cells of a glyph; from one glyph to the next */
 

@@ -28,12 +28,13 @@ MUST Status image_size(int64_t *h, int64_t *w, const void *bytes, size_t len, co
 MUST Status image_decode(Image *im, const void *bytes, size_t len, const ImageLimits *lim, const char *what);
 void        image_close(Image *im);                                  /* twice is fine */
 
-/* Size after smart resizing: multiples of patch * merge, area within the bounds. E_DATA for extreme aspects. */
+/* Size after smart resizing: multiples of patch * merge, area within the bounds. E_DATA for extreme
+ * aspects. */
 MUST Status image_fit(int64_t *h, int64_t *w, const PatchShape *p);
 /* Antialiased bicubic in two integer passes; dst is (h, w, 3), made by the call (reuses room). */
 MUST Status image_resize(Image *dst, const Image *src, int64_t h, int64_t w);
-/* (h/patch * w/patch, channels * frames * patch^2) in merge-block order, 8-bit levels or normalised floats; the
- * picture is its own every frame. second: the other frame of a pair, or NULL. */
+/* (h/patch * w/patch, channels * frames * patch^2) in merge-block order, 8-bit levels or normalised floats;
+ * the picture is its own every frame. second: the other frame of a pair, or NULL. */
 void        image_patches(void *out, bool bytes, const Image *im, const Image *second, const PatchShape *p);
 
 #endif

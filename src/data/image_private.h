@@ -1,4 +1,5 @@
-/* data/image_private.h -- what the picture formats share; one is a file image_<name>.c and a row in image.c. */
+/* data/image_private.h -- what the picture formats share; one is a file image_<name>.c and a row in
+ * image.c. */
 #ifndef DATA_IMAGE_PRIVATE_H
 #define DATA_IMAGE_PRIVATE_H
 

@@ -1,5 +1,5 @@
-/* data/image_write.c -- see image_write.h. Both libraries leave a failed call by longjmp; the setjmp stands in a
- * function of its own, whose caller owns all that must be cleaned up. */
+/* data/image_write.c -- see image_write.h. Both libraries leave a failed call by longjmp; the setjmp stands
+ * in a function of its own, whose caller owns all that must be cleaned up. */
 #include "data/image_write.h"
 #include "base/folder.h"
 
@@ -18,7 +18,8 @@ enum { JPEG_SIDE = 65500, PNG_EFFORT = 3 };       /* zlib's level: small drawn p
 static Status sides(const char *what, int64_t h, int64_t w)
 {
     if (h >= 1 && w >= 1 && h <= JPEG_SIDE && w <= JPEG_SIDE) return OK;
-    return fail(E_DATA, "%s of %lld x %lld: sides between 1 and %d can be written", what, (long long)h, (long long)w, JPEG_SIDE);
+    return fail(E_DATA, "%s of %lld x %lld: sides between 1 and %d can be written", what, (long long)h,
+                (long long)w, JPEG_SIDE);
 }
 
 /* ---- PNG ---- */
@@ -105,7 +106,7 @@ static void jpeg_push(JpegSink *s, size_t n)
     if ((s->st = text_push(s->out, (const char *)s->piece, n))) longjmp(s->out_of_it, 1);
 }
 
-static boolean jpeg_full(j_compress_ptr c)                 /* called when nothing is free: the count is not kept */
+static boolean jpeg_full(j_compress_ptr c)            /* called when nothing is free: the count is not kept */
 {
     jpeg_push(c->client_data, JPEG_PIECE);
     return jpeg_begin(c), TRUE;
@@ -128,7 +129,8 @@ static bool jpeg_rows(JpegSink *s, const uint8_t *rgb, int64_t h, int64_t w, int
     jpeg_set_quality(&s->c, quality, TRUE);
     jpeg_start_compress(&s->c, TRUE);
     while (s->c.next_scanline < s->c.image_height) {
-        JSAMPROW row = (JSAMPROW)(rgb + 3 * (size_t)w * s->c.next_scanline);      /* read only, whatever the type says */
+        /* Read only, whatever the type says. */
+        JSAMPROW row = (JSAMPROW)(rgb + 3 * (size_t)w * s->c.next_scanline);
         jpeg_write_scanlines(&s->c, &row, 1);
     }
     jpeg_finish_compress(&s->c);
@@ -163,7 +165,8 @@ Status jpeg_encode(Text *out, const uint8_t *rgb, int64_t h, int64_t w, int qual
 Status file_put(const char *path, const void *bytes, size_t n)
 {
     Path part;
-    if (snprintf(part, sizeof part, "%s.part", path) >= (int)sizeof part) return fail(E_IO, "%s: the name is too long", path);
+    if (snprintf(part, sizeof part, "%s.part", path) >= (int)sizeof part)
+        return fail(E_IO, "%s: the name is too long", path);
     FILE *f = fopen(part, "wb");
     if (!f) return fail(E_IO, "%s: %s", part, strerror(errno));
     bool good = fwrite(bytes, 1, n, f) == n;

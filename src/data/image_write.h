@@ -1,6 +1,7 @@
 /* data/image_write.h -- 8-bit RGB to PNG and JPEG files, for pictures that are made here.
  *
- * A file appears under its name when it is whole. It is not forced to the disk: what is drawn can be drawn again. */
+ * A file appears under its name when it is whole. It is not forced to the disk: what is drawn can be drawn
+ * again. */
 #ifndef DATA_IMAGE_WRITE_H
 #define DATA_IMAGE_WRITE_H
 

@@ -281,10 +281,13 @@ Status loader_next(Loader *l, LoaderStep *out)
     return show(l, s, out), OK;
 }
 
-const Stream *loader_peek(Loader *l)
+const Stream *loader_peek(Loader *l, bool wait)
 {
     pthread_mutex_lock(&l->lock);
     const Step *s = &l->step[l->handed % STEPS];
+    if (wait) loader_plan(l);
+    while (wait && !l->status && !(l->planned > l->handed && step_is_ready(l, s)))
+        pthread_cond_wait(&l->ready, &l->lock);
     bool made = !l->status && s->state != STEP_END && l->planned > l->handed && step_is_ready(l, s) && !s->status;
     pthread_mutex_unlock(&l->lock);
     return made ? &s->slot[0].stream : NULL;

@@ -35,7 +35,7 @@ typedef struct LoaderConf {
     bool             held;               /* the share that eval.split keeps apart, not the rest */
     const char      *quarantine;         /* path of quarantine.jsonl, or NULL */
     const Log       *log;
-    void           (*pin)(void *p, size_t bytes, bool on);   /* tells a device of memory it will copy from; or NULL */
+    void           (*pin)(void *p, size_t bytes, bool on);   /* tells of memory to be copied from; or NULL */
 } LoaderConf;
 
 /* Where a document of a stream comes from: id of the sample, row of the source list. */
@@ -57,7 +57,7 @@ void        loader_close(Loader *l);                                /* NULL is f
 
 /* The next step's micro-batches; the previous ones are free for refilling from here on. */
 MUST Status loader_next(Loader *l, LoaderStep *out);
-const Stream *loader_peek(Loader *l);                               /* the first of the next step, once it is made */
+const Stream *loader_peek(Loader *l, bool wait);             /* the first of the next step, once it is made */
 MUST Status loader_state(Loader *l, Json **out);                    /* after what was handed out last */
 MUST Status loader_rewind(Loader *l);                               /* to the beginning */
 int64_t     loader_samples(const Loader *l);                        /* in one pass over the mixture */

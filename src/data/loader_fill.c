@@ -84,7 +84,7 @@ static Status stream_put(Slot *s, const SlotDoc *d, const char *pixels)
     if (!slice) return fail(E_FIT, "no memory for %lld slices", (long long)m->slices);
     for (int64_t i = 0; i < m->slices; i++) {
         slice[i] = (Slice){ m->slice[i].h, m->slice[i].w, pixels };
-        if (pixels) pixels += slice[i].h * slice[i].w * s->stream.shape.patch_dim;      /* levels: a byte each */
+        if (pixels) pixels += slice[i].h * slice[i].w * s->stream.shape.patch_dim;   /* levels: a byte each */
     }
     Document doc = { m->ids.n, m->ids.v, m->targets.v, m->slices, slice };
     Status   st  = stream_add(&s->stream, &doc);

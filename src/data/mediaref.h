@@ -1,4 +1,5 @@
-/* data/mediaref.h -- how a line names a picture: a path, a file: URI, or a data: URI with the bytes inside. */
+/* data/mediaref.h -- how a line names a picture: a path, a file: URI, or a data: URI with the bytes
+ * inside. */
 #ifndef DATA_MEDIAREF_H
 #define DATA_MEDIAREF_H
 

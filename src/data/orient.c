@@ -57,7 +57,8 @@ int orient_choose(int exif, int xmp)
 
 static inline int64_t less(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* dst[y, x] = src at `from` + y * down + x * right, in bytes; by tiles, because one side walks across rows. */
+/* dst[y, x] = src at `from` + y * down + x * right, in bytes; by tiles, because one side walks across
+ * rows. */
 static void gather(uint8_t *dst, int64_t h, int64_t w, const uint8_t *from, int64_t down, int64_t right)
 {
     for (int64_t y0 = 0; y0 < h; y0 += TILE)

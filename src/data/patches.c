@@ -4,10 +4,12 @@
  * row by row inside a block and block by block, so that merging is a plain reshape. */
 #include "data/image_private.h"
 
+#include "base/hot.h"
+
 #include <math.h>
 #include <string.h>
 
-enum { MOST_ASPECT = 200, LEVELS = 256, COLOURS = 3, MOST_SIDE = 64 };
+enum { MOST_ASPECT = 200, COLOURS = 3, MOST_SIDE = 64 };
 
 /* Doubles and their rounding as in the reference: half to even, two divisions in this order. */
 Status image_fit(int64_t *h, int64_t *w, const PatchShape *p)
@@ -29,14 +31,9 @@ Status image_fit(int64_t *h, int64_t *w, const PatchShape *p)
     return OK;
 }
 
-/* v = (level - 127.5) / 127.5 in f32; a table is exact and spares the division. */
-static void normal_levels(float *v)
-{
-    for (int i = 0; i < LEVELS; i++) v[i] = ((float)i - 127.5f) / 127.5f;
-}
-
 /* One patch of one frame as three planes. */
-static void planes_make(uint8_t *planes, const uint8_t *rgb, int64_t stride, int64_t side)
+HOT static void planes_make(uint8_t *restrict planes, const uint8_t *restrict rgb, int64_t stride,
+                            int64_t side)
 {
     uint8_t *r = planes, *g = r + side * side, *b = g + side * side;
     for (int64_t y = 0; y < side; y++, rgb += stride, r += side, g += side, b += side)
@@ -44,15 +41,18 @@ static void planes_make(uint8_t *planes, const uint8_t *rgb, int64_t stride, int
             r[x] = rgb[3 * x], g[x] = rgb[3 * x + 1], b[x] = rgb[3 * x + 2];
 }
 
-/* level NULL: the levels themselves are wanted, and the machine that computes will normalise them. */
-static void plane_put(void *out, int64_t at, const uint8_t *plane, int64_t n, const float *level)
+/* The levels themselves, where the machine that computes will normalise them, or (level - 127.5) / 127.5 in
+ * f32. */
+HOT static void plane_put(void *restrict out, bool bytes, int64_t at, const uint8_t *restrict plane,
+                          int64_t n)
 {
-    if (!level) memcpy((uint8_t *)out + at, plane, (size_t)n);
-    else for (int64_t i = 0; i < n; i++) ((float *)out)[at + i] = level[plane[i]];
+    float *f = (float *)out + at;
+    if (bytes) memcpy((uint8_t *)out + at, plane, (size_t)n);
+    else for (int64_t i = 0; i < n; i++) f[i] = ((float)plane[i] - 127.5f) / 127.5f;
 }
 
-static void patch_make(void *out, int64_t at, const Image *im, const Image *second, const PatchShape *p, int64_t row,
-                       int64_t col, const float *level)
+static void patch_make(void *out, bool bytes, int64_t at, const Image *im, const Image *second,
+                       const PatchShape *p, int64_t row, int64_t col)
 {
     uint8_t planes[COLOURS * MOST_SIDE * MOST_SIDE];
     int64_t plane = p->patch * p->patch, from = (row * im->w + col) * p->patch * COLOURS;
@@ -60,23 +60,20 @@ static void patch_make(void *out, int64_t at, const Image *im, const Image *seco
         if (t == 0 || (t == 1 && second))
             planes_make(planes, (t ? second : im)->rgb + from, im->w * COLOURS, p->patch);
         for (int64_t c = 0; c < COLOURS; c++)
-            plane_put(out, at + (c * p->frames + t) * plane, planes + c * plane, plane, level);
+            plane_put(out, bytes, at + (c * p->frames + t) * plane, planes + c * plane, plane);
     }
 }
 
 void image_patches(void *out, bool bytes, const Image *im, const Image *second, const PatchShape *p)
 {
-    float   level[LEVELS];
     int64_t m = p->merge, block = p->patch * m, across = im->w / block;
     int64_t dim = p->channels * p->frames * p->patch * p->patch;
     REQUIRE(p->channels == COLOURS && p->patch <= MOST_SIDE && im->h % block == 0 && im->w % block == 0,
             "%lld channels, patches of %lld, %lld x %lld pixels, merged by %lld", (long long)p->channels,
             (long long)p->patch, (long long)im->h, (long long)im->w, (long long)m);
     REQUIRE(!second || (second->h == im->h && second->w == im->w), "frames of a pair differ in size");
-    normal_levels(level);
     for (int64_t k = 0; k < im->h / p->patch * across * m; k++) {
         int64_t in = k % (m * m), at = k / (m * m);
-        patch_make(out, k * dim, im, second, p, at / across * m + in / m, at % across * m + in % m,
-                   bytes ? NULL : level);
+        patch_make(out, bytes, k * dim, im, second, p, at / across * m + in / m, at % across * m + in % m);
     }
 }

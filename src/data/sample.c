@@ -338,7 +338,8 @@ static Status frame_load(const Sample *s, SampleScratch *t, const SampleConf *c,
     return OK;
 }
 
-Status sample_pixels(void *out, bool bytes, const Sample *s, SampleScratch *t, const SampleConf *c, int64_t slice)
+Status sample_pixels(void *out, bool bytes, const Sample *s, SampleScratch *t, const SampleConf *c,
+                     int64_t slice)
 {
     const RecordSlice *v = &s->slice[slice];
     bool               two = v->b >= 0 && v->b != v->a;

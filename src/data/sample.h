@@ -62,7 +62,8 @@ MUST Status sample_load(Sample *s, SampleScratch *t, const SampleConf *c, int64_
 void        sample_close(Sample *s);                                 /* twice is fine */
 
 /* h * w rows of patch_dim floats of one slice. */
-MUST Status sample_pixels(void *out, bool bytes, const Sample *s, SampleScratch *t, const SampleConf *c, int64_t slice);
+MUST Status sample_pixels(void *out, bool bytes, const Sample *s, SampleScratch *t, const SampleConf *c,
+                          int64_t slice);
 /* The bytes of a frame's file; they are the record's, or last until the next call with t. */
 MUST Status sample_bytes(const void **bytes, size_t *len, const Sample *s, SampleScratch *t,
                          const SampleConf *c, int frame);

@@ -1,4 +1,5 @@
-/* data/synth.c -- see synth.h: the kinds of questions, and the picture each is about. Files: synth_write.c. */
+/* data/synth.c -- see synth.h: the kinds of questions, and the picture each is about. Files:
+ * synth_write.c. */
 #include "data/synth.h"
 #include "base/rng.h"
 

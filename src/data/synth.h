@@ -1,9 +1,10 @@
 /* data/synth.h -- the demo set: questions about pictures that are drawn here, and the files they are kept in.
  *
- * An item is a pure function of (seed, split, number): the same on every machine with the same libm and codecs,
- * in whatever order items are drawn. Every channel (kind of question) goes through its answers evenly, in a
- * shuffled order, and nothing in a question tells its answer: without the picture one is right once in `answers`
- * times. The one channel without pictures, text, is answered from its own words and stands outside that. */
+ * An item is a pure function of (seed, split, number): the same on every machine with the same libm and
+ * codecs, in whatever order items are drawn. Every channel (kind of question) goes through its answers
+ * evenly, in a shuffled order, and nothing in a question tells its answer: without the picture one is right
+ * once in `answers` times. The one channel without pictures, text, is answered from its own words and stands
+ * outside that. */
 #ifndef DATA_SYNTH_H
 #define DATA_SYNTH_H
 
@@ -35,9 +36,9 @@ void        synth_item_close(SynthItem *it);                                 /* 
 
 typedef struct SynthConf { const char *dir; int64_t items[SYNTH_SPLITS]; uint64_t seed; } SynthConf;
 
-/* Writes dir/train.jsonl, eval.jsonl, eval_blind.jsonl (the questions of eval with the pictures of another item of
- * the same channel), images/, and last synth.json, which says what was drawn. A folder whose synth.json says the
- * same is left as it is (*drawn = false); one that holds anything else is refused. */
+/* Writes dir/train.jsonl, eval.jsonl, eval_blind.jsonl (the questions of eval with the pictures of another
+ * item of the same channel), images/, and last synth.json, which says what was drawn. A folder whose
+ * synth.json says the same is left as it is (*drawn = false); one that holds anything else is refused. */
 MUST Status synth_write(const SynthConf *conf, bool *drawn);
 
 #endif

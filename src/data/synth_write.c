@@ -1,5 +1,5 @@
-/* data/synth_write.c -- the demo set as files: pictures first, by all cores, then the lines, then synth.json. Who
- * finds synth.json finds a whole set. */
+/* data/synth_write.c -- the demo set as files: pictures first, by all cores, then the lines, then synth.json.
+ * Who finds synth.json finds a whole set. */
 #include "data/synth.h"
 
 #include "base/folder.h"
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RULES = 2 };                      /* counts changes of what is drawn for a seed: another set from then on */
+enum { RULES = 2 };                 /* counts changes of what is drawn for a seed: another set from then on */
 
 static const char *const split_names[SYNTH_SPLITS] = { "train", "eval" };
 
@@ -29,8 +29,8 @@ static Status write_picture(const Job *job, Row *r, const SynthItem *it, int64_t
 {
     Path path;
     const Canvas *c = &it->picture[i];
-    snprintf(r->image[i], sizeof r->image[i], "images/%s/%06lld%s.%s", split_names[job->split], (long long)number,
-             it->pictures == 1 ? "" : i ? "b" : "a", it->quality[i] ? "jpg" : "png");
+    snprintf(r->image[i], sizeof r->image[i], "images/%s/%06lld%s.%s", split_names[job->split],
+             (long long)number, it->pictures == 1 ? "" : i ? "b" : "a", it->quality[i] ? "jpg" : "png");
     TRY(path_join(path, job->conf->dir, r->image[i]));
     if (it->quality[i]) return jpeg_write(path, c->rgb, c->h, c->w, it->quality[i]);
     return png_write(path, c->rgb, c->h, c->w);
@@ -98,8 +98,9 @@ static Status write_lines(const SynthConf *conf, SynthSplit split, const Row *ro
     return st;
 }
 
-/* Every question of the held-out set that has pictures, over those of another item of its channel: half of the
- * channel further on, which is a different block of answers, so that chance is what a pair has in common. */
+/* Every question of the held-out set that has pictures, over those of another item of its channel: half of
+ * the channel further on, which is a different block of answers, so that chance is what a pair has in
+ * common. */
 static Status write_blind(const SynthConf *conf, const Row *row)
 {
     int64_t n = conf->items[SYNTH_EVAL], channels = synth_channels();
@@ -148,7 +149,8 @@ static Status look(const SynthConf *conf, bool *same)
     *same = json_equal(old, want);
     json_decref(old), json_decref(want);
     if (*same) return OK;
-    return fail(E_CONFIG, "%s: holds another set (see its synth.json); name another folder or remove it", conf->dir);
+    return fail(E_CONFIG, "%s: holds another set (see its synth.json); name another folder or remove it",
+                conf->dir);
 }
 
 static Status write_note(const SynthConf *conf)
@@ -186,8 +188,8 @@ Status synth_write(const SynthConf *conf, bool *drawn)
     bool same;
     *drawn = false;
     if (conf->items[SYNTH_EVAL] < 2 * synth_channels())
-        return fail(E_CONFIG, "%lld items to evaluate on: the control exchanges pictures, so at least %d are wanted",
-                    (long long)conf->items[SYNTH_EVAL], 2 * synth_channels());
+        return fail(E_CONFIG, "%lld items to evaluate on: the control exchanges pictures, so at least %d are "
+                    "wanted", (long long)conf->items[SYNTH_EVAL], 2 * synth_channels());
     TRY(look(conf, &same));
     if (same) return OK;
     TRY(pool_open(&pool, cpu_count() - 1));

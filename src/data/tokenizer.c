@@ -83,7 +83,8 @@ static Status encode_text(const Tokenizer *t, TokenScratch *s, Ids *out, Slice t
     return encode_stretch(t, s, out, cut(text, done, text.n), plain);
 }
 
-Status tokenizer_encode(const Tokenizer *t, TokenScratch *s, Ids *out, const char *text, size_t len, bool plain)
+Status tokenizer_encode(const Tokenizer *t, TokenScratch *s, Ids *out, const char *text, size_t len,
+                        bool plain)
 {
     int64_t before = out->n;
     REQUIRE(s->tokenizer == t, "this scratch was opened for another tokenizer");
@@ -116,7 +117,8 @@ Status tokenizer_decode(const Tokenizer *t, Text *out, const int32_t *ids, int64
     Text   repaired = { 0 };
     Slice  text = { 0 };
     Status st = decode_bytes(t, out, ids, n, skip_special);
-    if (!st && out->n > before) st = utf8_repair(&repaired, (Slice){ out->v + before, out->n - before }, &text);
+    if (!st && out->n > before)
+        st = utf8_repair(&repaired, (Slice){ out->v + before, out->n - before }, &text);
     if (st || repaired.v) out->n = before;
     if (!st && repaired.v) st = text_push(out, text.v, text.n);
     text_close(&repaired);

@@ -1,6 +1,7 @@
-/* data/tokenizer_bpe.c -- byte-pair encoding of one piece: merge the neighbours of lowest rank, leftmost first,
- * until none merges. Short pieces are searched along their length; long ones keep their pairs in a heap, so that
- * a million letters without a space cost n log n. Words come again and again: short pieces are remembered. */
+/* data/tokenizer_bpe.c -- byte-pair encoding of one piece: merge the neighbours of lowest rank, leftmost
+ * first, until none merges. Short pieces are searched along their length; long ones keep their pairs in a
+ * heap, so that a million letters without a space cost n log n. Words come again and again: short pieces are
+ * remembered. */
 #include "data/tokenizer_private.h"
 
 #include <stdlib.h>

@@ -1,6 +1,7 @@
 /* data/tokenizer_file.c -- opens a tokenizer: tokenizer.json, or the older three files beside each other.
  *
- * Vocabulary and merges are nearly all of a file and are read by scanning; jansson gets the file without them. */
+ * Vocabulary and merges are nearly all of a file and are read by scanning; jansson gets the file without
+ * them. */
 #include "data/tokenizer_private.h"
 
 #include <errno.h>
@@ -20,8 +21,8 @@ static bool is_added(const AddedList *l, int64_t id, Slice text)
     return false;
 }
 
-/* {"token": id, …}. room: as many bytes as are left of s. A token that is not spelled in byte letters can come
- * out of no text: it must be an added one, which is put where those are. */
+/* {"token": id, …}. room: as many bytes as are left of s. A token that is not spelled in byte letters can
+ * come out of no text: it must be an added one, which is put where those are. */
 static Status read_vocab(Tokenizer *t, Scan *s, char *room, const AddedList *added)
 {
     TRY(scan_enter(s, '{'));
@@ -178,7 +179,8 @@ static Status find_large(Scan *s, Large *l, char *room)
 static Status push_null(Text *out, Slice value)
 {
     TRY(text_push(out, "null", 4));
-    for (const char *p = value.v, *end = p + value.n; p < end && (p = memchr(p, '\n', (size_t)(end - p))); p++)
+    for (const char *p = value.v, *end = p + value.n; p < end && (p = memchr(p, '\n', (size_t)(end - p)));
+         p++)
         TRY(text_push(out, "\n", 1));
     return OK;
 }
@@ -214,7 +216,8 @@ static Status read_json(Tokenizer *t, Scan *file, char *room, AddedList *added, 
     TRY(find_large(file, &l, room));
     TRY(parse_rest(rest, file, &l));
     TRY_CTX(rules_read(t, added, *rest), "%s", file->name);
-    if (!l.vocab.v || !l.merges.v) return fail(E_DATA, "%s: a model with vocab and merges is wanted", file->name);
+    if (!l.vocab.v || !l.merges.v)
+        return fail(E_DATA, "%s: a model with vocab and merges is wanted", file->name);
     Scan vocab = scan_of(file, l.vocab), merges = scan_of(file, l.merges);
     TRY(read_vocab(t, &vocab, room, added));
     TRY(index_vocab(t, file->name));

@@ -37,7 +37,7 @@ typedef struct Vocab {
 
 /* A pair of neighbours, left << 32 | right, and what it becomes. rank -1: an empty slot. */
 typedef struct Merge { uint64_t pair; int32_t rank, id; } Merge;
-typedef struct MergeTable { Merge *slot; int shift; int64_t n; } MergeTable;       /* 1 << (64 - shift) slots */
+typedef struct MergeTable { Merge *slot; int shift; int64_t n; } MergeTable;     /* 1 << (64 - shift) slots */
 
 typedef struct AddedToken { Slice text; int32_t id; } AddedToken;       /* text: in Vocab.bytes */
 typedef struct AddedSet {
@@ -62,8 +62,8 @@ int32_t     vocab_find(const Vocab *v, Slice bytes);                   /* -1: no
 void        vocab_unindex(Vocab *v);
 Slice       vocab_bytes(const Vocab *v, int32_t id);
 void        vocab_close(Vocab *v);
-/* From the letters that stand for bytes in these files to the bytes, in place; false, and nothing changed, if one
- * stands for none. */
+/* From the letters that stand for bytes in these files to the bytes, in place; false, and nothing changed, if
+ * one stands for none. */
 bool        bytes_from_letters(char *text, size_t *len);
 
 MUST Status merges_open(MergeTable *m);
@@ -93,7 +93,8 @@ MUST Status split_compile(pcre2_code **code, Slice pattern);
 MUST Status splitter_open(Splitter *s, const pcre2_code *code);
 void        splitter_close(Splitter *s);
 /* The next piece at or behind byte `from` < text.n; it may begin later: what is between is a piece too. */
-MUST Status split_next(Splitter *s, const pcre2_code *code, Slice text, size_t from, size_t *start, size_t *end);
+MUST Status split_next(Splitter *s, const pcre2_code *code, Slice text, size_t from, size_t *start,
+                       size_t *end);
 
 /* -- tokenizer_bpe.c */
 typedef struct Bpe Bpe;                   /* one thread's cache of pieces, and room to merge in */

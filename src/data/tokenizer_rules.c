@@ -9,8 +9,8 @@
 #include <string.h>
 
 /* Qwen's own, for folders whose files do not say it. */
-#define QWEN_PATTERN                                                                                            \
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"         \
+#define QWEN_PATTERN                                                                                        \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"     \
     "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
 static const char *type_of(const Json *o)
@@ -23,8 +23,8 @@ static Status want_flag(const Json *o, const char *what, const char *key, bool d
 {
     bool v;
     TRY_CTX(json_flag(o, key, def, &v), "%s", what);
-    return v == want ? OK : fail(E_DATA, "%s: %s is %s: only %s is read here", what, key, v ? "true" : "false",
-                                 want ? "true" : "false");
+    return v == want ? OK : fail(E_DATA, "%s: %s is %s: only %s is read here", what, key,
+                                 v ? "true" : "false", want ? "true" : "false");
 }
 
 static Status want_empty(const Json *model, const char *key)
@@ -113,7 +113,8 @@ static Status added_list(AddedList *l, size_t n)
 
 static Status read_added_tokens(AddedList *l, const Json *list)
 {
-    if (list && !json_is_null(list) && !json_is_array(list)) return fail(E_DATA, "added_tokens: a list is wanted");
+    if (list && !json_is_null(list) && !json_is_array(list))
+        return fail(E_DATA, "added_tokens: a list is wanted");
     TRY(added_list(l, json_array_size(list)));
     for (; l->n < (int64_t)json_array_size(list); l->n++)
         TRY_CTX(read_added(&l->v[l->n], json_array_get(list, (size_t)l->n), -1), "added_tokens[%lld]",
@@ -161,7 +162,8 @@ Status rules_put_added(Tokenizer *t, const AddedList *l, const char *name)
     if (!t->raw.token || !t->normal.token) return fail(E_FIT, "no memory for added tokens");
     for (int64_t i = 0; i < l->n; i++) {
         AddedSet *set = l->v[i].normalized ? &t->normal : &t->raw;
-        set->token[set->n++] = (AddedToken){ vocab_bytes(&t->vocab, (int32_t)l->v[i].id), (int32_t)l->v[i].id };
+        set->token[set->n++] = (AddedToken){ vocab_bytes(&t->vocab, (int32_t)l->v[i].id),
+                                             (int32_t)l->v[i].id };
     }
     added_sort(&t->raw);
     added_sort(&t->normal);
@@ -189,8 +191,8 @@ Status rules_read_config(Tokenizer *t, AddedList *added, const Json *config)
     const char *class;
     TRY(json_str(config, "tokenizer_class", "", &class));
     if (strncmp(class, "Qwen2Tokenizer", 14) && strncmp(class, "Qwen3Tokenizer", 14))
-        return fail(E_DATA, "tokenizer_class \"%.40s\": without a tokenizer.json only Qwen2Tokenizer is read here",
-                    class);
+        return fail(E_DATA, "tokenizer_class \"%.40s\": without a tokenizer.json only Qwen2Tokenizer is read "
+                    "here", class);
     t->nfc = true;
     TRY(split_compile(&t->split, (Slice){ QWEN_PATTERN, sizeof QWEN_PATTERN - 1 }));
     return read_added_decoder(added, json_object_get(config, "added_tokens_decoder"));

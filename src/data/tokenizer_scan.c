@@ -19,7 +19,8 @@ int scan_peek(Scan *s)
 
 Status scan_enter(Scan *s, char bracket)
 {
-    if (scan_peek(s) != bracket) return scan_fail(s, bracket == '{' ? "an object is wanted" : "a list is wanted");
+    if (scan_peek(s) != bracket)
+        return scan_fail(s, bracket == '{' ? "an object is wanted" : "a list is wanted");
     return s->at++, OK;
 }
 

@@ -1,8 +1,8 @@
 /* data/tokenizer_split.c -- the file's regex by PCRE2: text into the pieces that merges stay within.
  *
  * The files are written for Oniguruma. Where the two differ, the pattern is translated or refused: PCRE2's \s
- * counts U+180E as a space and Unicode no longer does, so \s is spelled out; \w, \h, ^, $ and sets within sets
- * mean other things and are not taken. Letters and numbers are those of PCRE2's version of Unicode.
+ * counts U+180E as a space and Unicode no longer does, so \s is spelled out; \w, \h, ^, $ and sets within
+ * sets mean other things and are not taken. Letters and numbers are those of PCRE2's version of Unicode.
  *
  * A pattern comes from outside: it cannot match nothing, nor take for ever. */
 #include "data/tokenizer_private.h"
@@ -11,7 +11,8 @@
 
 enum { MAX_PATTERN = 16 << 10, JIT_STACK = 1 << 20, MATCH_LIMIT = 1 << 26 };
 
-#define SPACES "\\t-\\r\\x20\\x85\\xa0\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
+#define SPACES \
+    "\\t-\\r\\x20\\x85\\xa0\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
 
 static Status refuse(Slice p, size_t i)
 {
@@ -62,7 +63,7 @@ static Status compile(pcre2_code **code, Slice pattern)
     }
     pcre2_pattern_info(*code, PCRE2_INFO_MATCHEMPTY, &empty);
     if (empty) return fail(E_DATA, "Split pattern: it can match nothing at all");
-    pcre2_jit_compile(*code, PCRE2_JIT_COMPLETE);             /* where there is no JIT, pcre2_match interprets */
+    pcre2_jit_compile(*code, PCRE2_JIT_COMPLETE);          /* where there is no JIT, pcre2_match interprets */
     return OK;
 }
 
@@ -104,10 +105,10 @@ void splitter_close(Splitter *s)
 
 Status split_next(Splitter *s, const pcre2_code *code, Slice text, size_t from, size_t *start, size_t *end)
 {
-    const uint32_t how = PCRE2_NO_UTF_CHECK;                  /* checking anew for each piece would be quadratic */
+    const uint32_t how = PCRE2_NO_UTF_CHECK;             /* checking anew for each piece would be quadratic */
     PCRE2_SPTR subject = (PCRE2_SPTR)text.v;
     int n = pcre2_match(code, subject, text.n, from, how, s->match, s->limits);
-    if (n == PCRE2_ERROR_JIT_STACKLIMIT)                      /* the interpreter keeps its stack on the heap */
+    if (n == PCRE2_ERROR_JIT_STACKLIMIT)                     /* the interpreter keeps its stack on the heap */
         n = pcre2_match(code, subject, text.n, from, how | PCRE2_NO_JIT, s->match, s->limits);
     *start = *end = text.n;
     if (n == PCRE2_ERROR_NOMATCH) return OK;

@@ -72,8 +72,8 @@ Status utf8_repair(Text *room, Slice text, Slice *out)
 }
 
 /* True if normalising changes nothing about the code point nor looks across the border before it. A few are
- * judged too carefully (composed letters of Vietnamese): that costs time only. Hangul syllables are inert, the
- * letters they could join are not. */
+ * judged too carefully (composed letters of Vietnamese): that costs time only. Hangul syllables are inert,
+ * the letters they could join are not. */
 static bool inert(int32_t c)
 {
     if (c < 0x300) return true;
@@ -143,7 +143,8 @@ static Status normalise_stretch(Nfc *b, const char *s, size_t len)
     return OK;
 }
 
-/* The next stretch to normalise from byte i on: an inert code point (if any) and those behind it that are not. */
+/* The next stretch to normalise from byte i on: an inert code point (if any) and those behind it that are
+ * not. */
 static size_t find_stretch(Slice t, size_t i, size_t *end)
 {
     size_t start = i;

@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Byte-level files spell a byte as a printable letter: itself where it is one, else U+0100 and on, in order. */
+/* Byte-level files spell a byte as a printable letter: itself where it is one, else U+0100 and on, in
+ * order. */
 static bool byte_is_letter(int b) { return (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174; }
 
 static int byte_of_letter(int32_t code)
@@ -127,7 +128,8 @@ static Status merges_resize(MergeTable *m, int bits)
     memset(more.slot, 0xff, sizeof(Merge) << bits);
     for (size_t i = 0; m->slot && i < (size_t)1 << (64 - m->shift); i++) {
         const Merge *old = &m->slot[i];
-        if (old->rank >= 0) *merge_slot(&more, (int32_t)(old->pair >> 32), (int32_t)(uint32_t)old->pair) = *old;
+        if (old->rank >= 0)
+            *merge_slot(&more, (int32_t)(old->pair >> 32), (int32_t)(uint32_t)old->pair) = *old;
     }
     free(m->slot);
     *m = more;

@@ -31,7 +31,8 @@ static Status real_push(Text *out, double v)
 {
     char text[40];
     int  digits = 1;
-    while (snprintf(text, sizeof text, "%.*e", digits - 1, v), digits < 17 && strtod(text, NULL) != v) digits++;
+    while (snprintf(text, sizeof text, "%.*e", digits - 1, v), digits < 17 && strtod(text, NULL) != v)
+        digits++;
     int exponent = atoi(strchr(text, 'e') + 1), decimals = digits - 1 - exponent;
     if (exponent >= -4 && exponent < 16) return text_printf(out, "%.*f", decimals > 1 ? decimals : 1, v);
     return push(out, text);

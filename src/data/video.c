@@ -41,12 +41,13 @@ Status video_choose(Conversation *c, const VideoRule *rule)
         double  fps = m->fps > 0 ? m->fps : rule->fps;
         if (!m->video || m->seconds) continue;
         if (n < rule->group)
-            return fail(E_DATA, "medium %d: a video of %lld frame%s; at least %lld are needed (one alone is a "
-                                "picture)", i, (long long)n, n == 1 ? "" : "s", (long long)rule->group);
+            return fail(E_DATA, "medium %d: a video of %lld frame%s; at least %lld are needed (one alone is "
+                                "a picture)", i, (long long)n, n == 1 ? "" : "s", (long long)rule->group);
         int64_t slices = (n + rule->group - 1) / rule->group;
         double *seconds = keep_take(&c->keep, (size_t)slices * sizeof *seconds);
         for (int64_t s = 0; s < slices; s++) seconds[s] = video_seconds(s, n, total, fps, rule->group);
-        for (int64_t k = 0; k < n; k++) c->frame[m->first + k] = c->frame[m->first + video_index(k, n, total)];
+        for (int64_t k = 0; k < n; k++)
+            c->frame[m->first + k] = c->frame[m->first + video_index(k, n, total)];
         m->frames = (int)n, m->seconds = seconds;
     }
     return OK;

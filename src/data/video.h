@@ -14,9 +14,9 @@
 typedef struct VideoRule { double fps; int64_t min_frames, max_frames, group; } VideoRule;
 
 /* Reduces every video of c to the frames that will be used, evenly spaced, and sets media.seconds. A video
- * whose line says its fps is sampled down to rule.fps; one that does not was sampled already, at rule.fps: all
- * its frames are taken up to max_frames. Rows of c->frame that were not chosen belong to no medium afterwards.
- * E_DATA for a video of fewer frames than make a slice. */
+ * whose line says its fps is sampled down to rule.fps; one that does not was sampled already, at rule.fps:
+ * all its frames are taken up to max_frames. Rows of c->frame that were not chosen belong to no medium
+ * afterwards. E_DATA for a video of fewer frames than make a slice. */
 MUST Status video_choose(Conversation *c, const VideoRule *rule);
 static inline int64_t video_slices(const Media *m, int64_t group) { return (m->frames + group - 1) / group; }
 /* Row of Conversation.frame that slice s shows as its k-th of group. */
@@ -25,7 +25,8 @@ int         video_frame(const Media *m, int64_t s, int64_t k, int64_t group);
 /* Height and width of each of n frames after smart resizing; p's bounds hold for all frames together. */
 MUST Status video_fit(int64_t *h, int64_t *w, int64_t n, const PatchShape *p);
 
-/* Parts of the above: how many of total frames are used; the index of the i-th of n; the seconds of slice s. */
+/* Parts of the above: how many of total frames are used; the index of the i-th of n; the seconds of slice
+ * s. */
 int64_t     video_count(int64_t total, double fps, const VideoRule *rule);
 int64_t     video_index(int64_t i, int64_t n, int64_t total);
 double      video_seconds(int64_t s, int64_t n, int64_t total, double fps, int64_t group);

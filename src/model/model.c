@@ -103,9 +103,9 @@ void model_constants(Model *m, Backend *be)
     backend_upload(be, m->vision.axis, axis);
 }
 
-/* The table of positions is added to patches, which are sums over patch_dim pixels of about a half. Drawn like
- * a weight it would be a few percent of them, and a tower that starts from nothing would be blind to where
- * things are for hundreds of steps. */
+/* The table of positions is added to patches, which are sums over patch_dim pixels of about a half. Drawn
+ * like a weight it would be a few percent of them, and a tower that starts from nothing would be blind to
+ * where things are for hundreds of steps. */
 static float spread(const Model *m, const Param *p)
 {
     float std = (float)m->shape.text.init_std;

@@ -39,10 +39,11 @@ typedef struct ModelSizes { size_t param, grad, optim; } ModelSizes;
 /* dtype: of weights and activations. frozen may be NULL. */
 MUST Status model_open(Model *m, const ModelShape *s, const bool *frozen);
 void        model_close(Model *m);
-ModelSizes  model_sizes(const Model *m, DType dtype);        /* bytes of the three arenas, alignment included */
+ModelSizes  model_sizes(const Model *m, DType dtype);      /* bytes of the three arenas, alignment included */
 void        model_bind(Model *m, DType dtype, Arena *param, Arena *grad, Arena *optim);
 void        model_constants(Model *m, Backend *be);          /* fills inv and axis tables; after model_bind */
-MUST Status model_init(Model *m, Backend *be, uint64_t seed);/* random weights, as training from scratch starts */
+/* Random weights, as training from scratch starts. */
+MUST Status model_init(Model *m, Backend *be, uint64_t seed);
 void        model_zero_grad(Model *m, Backend *be);
 
 MUST Status model_act_open(ModelAct *a, const Model *m);     /* host rows only */

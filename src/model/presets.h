@@ -6,7 +6,7 @@
 
 #include "base/json.h"
 
-MUST Status preset_config(Json **hf, const char *name);      /* for json_decref; unknown: lists the known ones */
+MUST Status preset_config(Json **hf, const char *name);   /* for json_decref; unknown: lists the known ones */
 bool        preset_is(const char *name);
 
 #endif

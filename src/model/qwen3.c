@@ -1,8 +1,8 @@
 /* model/qwen3.c -- the text-only families: qwen3 (dense) and qwen3_moe. One flat config, ordinary RoPE. */
 #include "model/qwen3_shape.h"
 
-static const TextDefaults dense  = { .hidden = 4096, .layers = 32, .heads = 32, .kv_heads = 32, .head_dim = 128,
-                                     .ffn = 22016 };
+static const TextDefaults dense  = { .hidden = 4096, .layers = 32, .heads = 32, .kv_heads = 32,
+                                     .head_dim = 128, .ffn = 22016 };
 static const TextDefaults sparse = { .hidden = 2048, .layers = 24, .heads = 32, .kv_heads = 4, .ffn = 6144,
                                      .expert_ffn = 768, .experts = 128, .per_token = 8, .renorm = false };
 

@@ -124,7 +124,8 @@ void qwen3_build(Model *m)
     m->layer = calloc((size_t)t->L, sizeof *m->layer);
     REQUIRE(m->layer, "no memory for %lld layers", (long long)t->L);
     for (int l = 0; l < t->L; l++) build_layer(&m->params, &m->layer[l], t, at, l, &sparse);
-    m->head = (Head){ .eps = (float)t->eps, .V = t->V, .chunk = head_chunk_rows(t->V, backend_traits("cpu").logits) };
+    m->head = (Head){ .eps = (float)t->eps, .V = t->V,
+                      .chunk = head_chunk_rows(t->V, backend_traits("cpu").logits) };
     m->head.norm = param_vector(&m->params, G_LLM, INIT_ONE, t->D, "%snorm.weight", at);
     m->head.w    = t->tied ? m->embed : param_matrix(&m->params, G_LLM, t->V, t->D, "lm_head.weight");
 }

@@ -1,8 +1,8 @@
 /* model/qwen3_vl.c -- the vision-language families: qwen3_vl (dense) and qwen3_vl_moe. */
 #include "model/qwen3_shape.h"
 
-static const TextDefaults dense  = { .hidden = 4096, .layers = 32, .heads = 32, .kv_heads = 32, .head_dim = 128,
-                                     .ffn = 22016 };
+static const TextDefaults dense  = { .hidden = 4096, .layers = 32, .heads = 32, .kv_heads = 32,
+                                     .head_dim = 128, .ffn = 22016 };
 static const TextDefaults sparse = { .hidden = 2048, .layers = 24, .heads = 16, .kv_heads = 16, .ffn = 5632,
                                      .expert_ffn = 1408, .experts = 60, .per_token = 4, .renorm = true };
 
@@ -15,7 +15,7 @@ static Status shape(ModelShape *s, const Json *hf, const TextDefaults *d, bool m
     s->fused_experts = true;
     TRY_CTX(qwen3_text(&s->text, text, d, moe, true), "text_config");
     TRY_CTX(qwen3_vision(&s->vision, vision), "vision_config");
-    s->text.renorm = true;               /* this family's router always does; its key in the file is not read */
+    s->text.renorm = true;             /* this family's router always does; its key in the file is not read */
     /* The top-level flag alone decides: the copy in text_config may carry its class's default. */
     TRY(json_flag(hf, "tie_word_embeddings", false, &s->text.tied));
     TRY(json_int(hf, "image_token_id", 151655, &s->image_token));

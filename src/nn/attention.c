@@ -50,7 +50,8 @@ void attention_fwd(Ctx *c, const Attention *m, AttentionAct *a, Tensor y, Tensor
     if (t_has(y)) linear_fwd(c, y, a->o, m->w_o, m->b_o);
 }
 
-void attention_bwd(Ctx *c, const Attention *m, AttentionAct *a, Tensor dx, Tensor dy, Tensor x, Tensor cs, Tensor dres)
+void attention_bwd(Ctx *c, const Attention *m, AttentionAct *a, Tensor dx, Tensor dy, Tensor x, Tensor cs,
+                   Tensor dres)
 {
     int64_t T = x.n[0];
     DType d = (DType)x.dtype;
@@ -62,9 +63,9 @@ void attention_bwd(Ctx *c, const Attention *m, AttentionAct *a, Tensor dx, Tenso
     Tensor dq3 = t_heads(dq, 0, m->H, m->C), dk3 = t_heads(dk, 0, m->G, m->C);
 
     linear_bwd(c, dout, dy, a->o, m->w_o, m->b_o);
-    op_attention_bwd(c->be, dq3, dk3, draw.v, delta, t_heads(dout, 0, m->H, m->C), t_heads(a->o, 0, m->H, m->C),
-                     a->lse, t_heads(a->q, 0, m->H, m->C), t_heads(a->k, 0, m->G, m->C), raw.v, c->batch->seg,
-                     1.0f / sqrtf((float)m->C));
+    op_attention_bwd(c->be, dq3, dk3, draw.v, delta, t_heads(dout, 0, m->H, m->C),
+                     t_heads(a->o, 0, m->H, m->C), a->lse, t_heads(a->q, 0, m->H, m->C),
+                     t_heads(a->k, 0, m->G, m->C), raw.v, c->batch->seg, 1.0f / sqrtf((float)m->C));
     op_rope_bwd(c->be, draw.q, param_g(m->q_norm), dq3, raw.q, param_w(m->q_norm), a->q_rstd, cs);
     op_rope_bwd(c->be, draw.k, param_g(m->k_norm), dk3, raw.k, param_w(m->k_norm), a->k_rstd, cs);
     linear_bwd(c, dn, dqkv, a->n, m->w_qkv, m->b_qkv);

@@ -24,6 +24,7 @@ typedef struct AttentionAct {
 /* y = w_o attention(norm(x)) without the residual; y absent: only what backward will read. */
 void attention_fwd(Ctx *c, const Attention *m, AttentionAct *a, Tensor y, Tensor x, Tensor cs);
 /* dx = dres + gradient through the branch. */
-void attention_bwd(Ctx *c, const Attention *m, AttentionAct *a, Tensor dx, Tensor dy, Tensor x, Tensor cs, Tensor dres);
+void attention_bwd(Ctx *c, const Attention *m, AttentionAct *a, Tensor dx, Tensor dy, Tensor x, Tensor cs,
+                   Tensor dres);
 
 #endif

@@ -3,7 +3,8 @@
 
 void batch_layout(Batch *b, Arena *a, const StreamShape *shape, const Budget *bud)
 {
-    int64_t T = bud->tokens, P = bud->patches, N = P / (shape->merge * shape->merge), G = bud->by_document ? bud->docs : 1;
+    int64_t T = bud->tokens, P = bud->patches, N = P / (shape->merge * shape->merge),
+            G = bud->by_document ? bud->docs : 1;
     *b = (Batch){ .T = T, .P = P, .N = N, .groups = G };
     b->ids        = t1(a, "ids", I32, T);
     b->pos        = t2(a, "positions", I32, 3, T);

@@ -3,12 +3,13 @@
 
 int64_t head_chunk_rows(int64_t V, int64_t logits)
 {
-    int64_t rows = logits / V, most = logits >> 12;          /* a small vocabulary wants no more rows than a large */
+    int64_t rows = logits / V, most = logits >> 12;   /* a small vocabulary wants no more rows than a large */
     return rows < 16 ? 16 : rows > most ? most : rows;
 }
 
 /* One chunk: logits, their loss, and in training the gradient of its rows (dn) and of the weights. */
-static void chunk_loss(Ctx *c, const Head *h, Tensor loss, Tensor each, Tensor dn, Tensor n, Tensor labels, float scale)
+static void chunk_loss(Ctx *c, const Head *h, Tensor loss, Tensor each, Tensor dn, Tensor n, Tensor labels,
+                       float scale)
 {
     int64_t rows = n.n[0];
     Tensor none = { 0 };
@@ -40,7 +41,8 @@ void head_loss(Ctx *c, const Head *h, Tensor loss, Tensor dx, Tensor x, float sc
     op_rmsnorm_fwd(c->be, n, rstd, none, xs, none, h->norm->w, h->eps);
     for (int64_t i = 0; i < S; i += h->chunk) {
         int64_t k = S - i < h->chunk ? S - i : h->chunk;
-        chunk_loss(c, h, loss, rows_of(c->each, i, k), rows_of(dn, i, k), t_rows(n, i, k), t_rows(labels, i, k), scale);
+        chunk_loss(c, h, loss, rows_of(c->each, i, k), rows_of(dn, i, k), t_rows(n, i, k),
+                   t_rows(labels, i, k), scale);
     }
     if (t_has(dx)) {
         op_rmsnorm_bwd(c->be, dn, h->norm->g, dn, xs, h->norm->w, rstd, none);

@@ -34,10 +34,10 @@ typedef struct Ctx {
     const uint8_t *policy;                        /* one Policy per label */
     Pass           pass;
     DType          dtype;                         /* of activations and weights */
-    DType          logits;                        /* of the logits that the loss is taken of: f32, or the same */
+    DType          logits;                     /* of the logits that the loss is taken of: f32, or the same */
     const Aux     *aux;                           /* NULL: nobody counts what the routers choose */
-    const Cache   *cache;                         /* of documents that go on; NULL: they are whole in the batch */
-    Tensor         each;                          /* (supervised, 1) f32: loss of every row, where it is wanted */
+    const Cache   *cache;                     /* of documents that go on; NULL: they are whole in the batch */
+    Tensor         each;                      /* (supervised, 1) f32: loss of every row, where it is wanted */
     const Tap     *tap;
 } Ctx;
 

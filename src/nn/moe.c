@@ -54,7 +54,8 @@ static void route_bwd(Ctx *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dgate, 
     op_gather_rows(c->be, t_as2(dweight, T * m->K, 1), dgate, a->rows, 1);
     op_router_bwd(c->be, dlogits, dweight, a->weight, a->idx, a->logits, a->lse, t_at(c->aux->coef, m->index),
                   c->batch->group, zcoef, m->renorm);
-    if (t_has(m->w_router->g)) op_gemm(c->be, m->w_router->g, dlogits, x, none, param_grad_flags(m->w_router));
+    if (t_has(m->w_router->g))
+        op_gemm(c->be, m->w_router->g, dlogits, x, none, param_grad_flags(m->w_router));
     op_gemm(c->be, dx, dlogits, m->w_router->w, none, GEMM_NN | GEMM_ACC);
 }
 
@@ -70,7 +71,8 @@ void moe_bwd(Ctx *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dy, Tensor x)
     op_grouped_gemm(c->be, dh, dout, m->w_d->w, a->offsets, GEMM_NN);
     if (t_has(m->w_d->g)) op_grouped_gemm(c->be, m->w_d->g, dout, a->h, a->offsets, param_grad_flags(m->w_d));
     op_swiglu_bwd(c->be, dgu, dgate, dh, a->gu, a->gate);
-    if (t_has(m->w_gu->g)) op_grouped_gemm(c->be, m->w_gu->g, dgu, a->x, a->offsets, param_grad_flags(m->w_gu));
+    if (t_has(m->w_gu->g))
+        op_grouped_gemm(c->be, m->w_gu->g, dgu, a->x, a->offsets, param_grad_flags(m->w_gu));
     op_grouped_gemm(c->be, dout, dgu, m->w_gu->w, a->offsets, GEMM_NN);      /* dout is spent: now d(a->x) */
     op_combine(c->be, dx, dout, a->rows, none);
     route_bwd(c, m, a, dx, dgate, x);

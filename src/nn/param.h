@@ -8,13 +8,13 @@
 
 #include "ops/ops.h"
 
-typedef enum { G_VIT, G_ALIGNER, G_LLM, GROUP_N } Group;      /* tower, mergers, decoder: freeze and lr groups */
+typedef enum { G_VIT, G_ALIGNER, G_LLM, GROUP_N } Group;   /* tower, mergers, decoder: freeze and lr groups */
 typedef enum { INIT_NORMAL, INIT_ZERO, INIT_ONE, INIT_POSITION } Init;      /* of a start from nothing */
 typedef enum { FORM_ROWS, FORM_EXPERT_GATE_UP, FORM_EXPERT_DOWN } Form;
 
 #define PIECE_DIM 5
 
-typedef struct Piece {                   /* one tensor of the checkpoint, as transformers holds it in memory */
+typedef struct Piece {                  /* one tensor of the checkpoint, as transformers holds it in memory */
     char    name[120];
     int     rank;
     int64_t shape[PIECE_DIM];            /* dim 0 = rows of the parameter that it fills */
@@ -29,9 +29,9 @@ typedef struct Param {
     Init    init;
     Form    form;
     bool    decay;
-    bool    idle;                        /* nothing it computes reaches the loss: it never has a gradient      */
-    bool    live;                        /* got a gradient this step; others are neither stepped nor decayed   */
-    bool    fresh;                       /* g holds nothing yet: the first product writes over it              */
+    bool    idle;                     /* nothing it computes reaches the loss: it never has a gradient      */
+    bool    live;                     /* got a gradient this step; others are neither stepped nor decayed   */
+    bool    fresh;                    /* g holds nothing yet: the first product writes over it              */
     Piece   piece[3];
     int     pieces;
 } Param;

@@ -14,7 +14,8 @@ static const struct { const char *word; uint32_t drops; } words[] = {
     { "moe_dispatch", BIT(DISPATCH) | BIT(ACT) },
     { "moe",       BIT(DISPATCH) | BIT(GATE_UP) | BIT(ACT) },
     { "mlp",       BIT(MLP_UP) | BIT(MLP_ACT) },
-    { "vision",    BIT(V_NORM) | BIT(V_QKV) | BIT(V_ROPE) | BIT(V_CORE) | BIT(V_RESID) | BIT(V_UP) | BIT(V_ACT) |
+    { "vision",
+      BIT(V_NORM) | BIT(V_QKV) | BIT(V_ROPE) | BIT(V_CORE) | BIT(V_RESID) | BIT(V_UP) | BIT(V_ACT) |
                    BIT(MERGER) },
     { "vision_act", BIT(V_NORM) | BIT(V_ROPE) | BIT(V_ACT) },
     { "full",      ~0u },

@@ -57,7 +57,8 @@ static void block_fwd(Ctx *c, const Vision *v, const VisionBlock *m, BlockAct *a
     if (t_has(y)) linear_residual(c, y, a->act, m->w_down, m->b_down, a->h);
 }
 
-static void block_attention_bwd(Ctx *c, const Vision *v, const VisionBlock *m, BlockAct *a, Tensor dn, Tensor dh, Tensor cs)
+static void block_attention_bwd(Ctx *c, const Vision *v, const VisionBlock *m, BlockAct *a, Tensor dn,
+                                Tensor dh, Tensor cs)
 {
     int64_t P = a->x.n[0], D = v->D;
     DType d = (DType)a->x.dtype;
@@ -65,15 +66,17 @@ static void block_attention_bwd(Ctx *c, const Vision *v, const VisionBlock *m, B
     Tensor dout = scratch2(c, d, P, D), delta = scratch2(c, F32, v->H, P), dqkv = scratch2(c, d, P, 3 * D);
     Tensor dq = part(v, dqkv, 0), dk = part(v, dqkv, 1);
     linear_bwd(c, dout, dh, a->o, m->w_o, m->b_o);
-    op_attention_bwd(c->be, dq, dk, part(v, dqkv, 2), delta, whole(v, dout), whole(v, a->o), a->lse, whole(v, a->q),
-                     whole(v, a->k), part(v, a->qkv, 2), c->batch->vseg, 1.0f / sqrtf((float)(D / v->H)));
+    op_attention_bwd(c->be, dq, dk, part(v, dqkv, 2), delta, whole(v, dout), whole(v, a->o), a->lse,
+                     whole(v, a->q), whole(v, a->k), part(v, a->qkv, 2), c->batch->vseg,
+                     1.0f / sqrtf((float)(D / v->H)));
     op_rope_bwd(c->be, dq, none, dq, none, none, none, cs);
     op_rope_bwd(c->be, dk, none, dk, none, none, none, cs);
     linear_bwd(c, dn, dqkv, a->n1, m->w_qkv, m->b_qkv);
 }
 
 /* dx may alias dy. */
-static void block_bwd(Ctx *c, const Vision *v, const VisionBlock *m, BlockAct *a, Tensor dx, Tensor dy, Tensor cs)
+static void block_bwd(Ctx *c, const Vision *v, const VisionBlock *m, BlockAct *a, Tensor dx, Tensor dy,
+                      Tensor cs)
 {
     int64_t P = a->x.n[0], D = v->D;
     DType d = (DType)a->x.dtype;
@@ -109,7 +112,8 @@ static void merger_fwd(Ctx *c, const Vision *v, const Merger *m, MergerAct *a, T
 }
 
 /* dx = dres + gradient of x; dx absent when nothing below trains. */
-static void merger_bwd(Ctx *c, const Vision *v, const Merger *m, MergerAct *a, Tensor dx, Tensor dy, Tensor dres)
+static void merger_bwd(Ctx *c, const Vision *v, const Merger *m, MergerAct *a, Tensor dx, Tensor dy,
+                       Tensor dres)
 {
     int64_t wide = v->D * v->merge * v->merge, N = dy.n[0];
     DType d = (DType)dy.dtype;
@@ -124,8 +128,9 @@ static void merger_bwd(Ctx *c, const Vision *v, const Merger *m, MergerAct *a, T
     op_gelu_bwd(c->be, df, df, a->f1, GELU_ERF);
     linear_bwd(c, dn, df, t_as2(a->n, N, wide), m->w1, m->b1);
     int64_t rows = a->n.n[0], cols = a->n.n[1];
-    op_layernorm_bwd(c->be, t_has(dx) ? t_as2(dx, rows, cols) : dx, m->norm_w->g, m->norm_b->g, t_as2(dn, rows, cols),
-                     t_as2(a->x, rows, cols), m->norm_w->w, a->stat, t_has(dres) ? t_as2(dres, rows, cols) : dres);
+    op_layernorm_bwd(c->be, t_has(dx) ? t_as2(dx, rows, cols) : dx, m->norm_w->g, m->norm_b->g,
+                     t_as2(dn, rows, cols), t_as2(a->x, rows, cols), m->norm_w->w, a->stat,
+                     t_has(dres) ? t_as2(dres, rows, cols) : dres);
     ledger_enter(&c->be->ledger, PART_VISION);
     arena_reset(c->scratch, mark);
 }
@@ -204,7 +209,8 @@ void vision_bwd(Ctx *c, const Vision *v, VisionAct *a, Tensor dout, const Tensor
     int f = v->deepstacks - 1;
     for (int64_t b = v->depth - 1; b >= 0; b--) {
         for (; f >= 0 && v->after[f] == b; f--)
-            if (t_has(dfeature[f])) merger_bwd(c, v, &v->stack[v->weights[f]], &a->stack[f], dx, dfeature[f], dx);
+            if (t_has(dfeature[f]))
+                merger_bwd(c, v, &v->stack[v->weights[f]], &a->stack[f], dx, dfeature[f], dx);
         if (!v->frozen) block_bwd(c, v, &v->block[b], &a->block[b], dx, dx, a->cs);
     }
     if (!v->frozen) {

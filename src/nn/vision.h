@@ -16,7 +16,7 @@ typedef struct VisionBlock {
 } VisionBlock;
 
 typedef struct Merger {
-    bool   norm_after;                       /* norm over the merged row (deepstack) or over each patch (main) */
+    bool   norm_after;                    /* norm over the merged row (deepstack) or over each patch (main) */
     Param *norm_w, *norm_b;                  /* (m^2 D) or (D) */
     Param *w1, *b1, *w2, *b2;                /* (m^2 D, m^2 D); (O, m^2 D) */
 } Merger;
@@ -28,7 +28,7 @@ typedef struct Vision {
     int          weights[MAX_DEEPSTACK];     /* entry of the merger list that makes feature i */
     Gelu         gelu;
     float        theta;
-    bool         frozen;                     /* no parameter of the blocks trains: no backward below the mergers */
+    bool         frozen;                /* no parameter of the blocks trains: no backward below the mergers */
     Param       *w_patch, *b_patch, *pos;    /* (D, patch_dim) (D) (G^2, D) */
     VisionBlock *block;
     Merger       merger, stack[MAX_DEEPSTACK];

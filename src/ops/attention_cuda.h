@@ -1,5 +1,6 @@
-/* ops/attention_cuda.h -- between the three files of attention on the card: attention.cu chooses,
- * attention_plain.cu computes anything, attention_cudnn.cu what cuDNN is good at. */
+/* ops/attention_cuda.h -- between the files of attention on the card: attention.cu chooses,
+ * attention_plain.cu computes anything, attention_cudnn.cu what cuDNN is good at (with the graphs and plans
+ * of attention_cudnn.h, which only those files see). */
 #ifndef OPS_ATTENTION_CUDA_H
 #define OPS_ATTENTION_CUDA_H
 

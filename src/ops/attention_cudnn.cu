@@ -1,14 +1,14 @@
-/* ops/attention_cudnn.cu -- attention of bf16 streams through cuDNN, where it is installed: plans, bindings,
- * layouts.
+/* ops/attention_cudnn.cu -- attention of bf16 streams through cuDNN, where it is installed: which calls it
+ * takes, how they lie in memory, what a run is bound to. The plans are attention_cudnn_plan.cu's.
  *
  * Taken: bf16 throughout, heads of a multiple of 8 up to 256 wide, rows on 16 bytes, keys in the stream
  * itself, fewer than 2^31 elements a tensor. The segments are cuDNN's batch: up to B sequences of up to S
  * rows a run, each with its length and the offset of its first element. Both are data on the card, so a plan
  * serves every batch; the missing sequences have length 0. S is rounded up to 2^i or 3 2^i, B to a power of
  * two; more segments than B are several runs. Building a plan takes 0.05 s, of the kind that repeats its bits
- * 0.7 s, and happens at the first batch that needs it. Where all segments have one length and fill the stream
- * (as the host sees from the number of pairs), the batch is a dense tensor and nothing is masked: the fastest
- * kind, called even.
+ * 0.7 s: while preparing for the largest batch, in a step for a kind first met there. Where all segments have
+ * one length and fill the stream (as the host sees from the number of pairs), the batch is a dense tensor and
+ * nothing is masked: the fastest kind, called even.
  *
  * With shared key heads cuDNN sums full heads of dk and dv. The ragged kinds lay all sums like the gradients
  * (full heads: like dk and dv with H heads), so that these must be dense: others pass through a dense copy.
@@ -16,9 +16,10 @@
  *
  * Backward comes in two kinds. One writes dq from a matrix dP of 2 H S S bytes a sequence: equal bits each
  * time. The other adds into dq in the order in which blocks arrive: THE LAST BITS OF dq MAY DIFFER FROM RUN
- * TO RUN. It is the faster one (8 x 4096 tokens: 468 against 415 TFLOP/s) and taken unless Backend.repeat asks for
- * the first. That one serves as long as dP of one sequence is within MATRIX bytes (32 heads: segments up to 4096
- * rows), with as many sequences a run as that allows; longer segments then run on our own kernels. */
+ * TO RUN. It is the faster one (8 x 4096 tokens: 468 against 415 TFLOP/s) and taken unless Backend.repeat
+ * asks for the first. That one serves as long as dP of one sequence is within MATRIX bytes (32 heads:
+ * segments up to 4096 rows), with as many sequences a run as that allows; longer segments then run on our own
+ * kernels. */
 #include "ops/attention_cuda.h"
 
 #include <math.h>

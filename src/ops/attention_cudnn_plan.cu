@@ -237,7 +237,11 @@ Plan *plan_find(Dnn *d, const Key *key, int64_t B, int64_t S)
         if (plan_serves(p, key, B, S) && (!best || p->B * p->S < best->B * best->S)) best = p;
     }
     if (best || !(best = (Plan *)calloc(1, sizeof *best))) return best;
-    if (*slot) graph_close(&(*slot)->graph), free(*slot);
+    if (*slot) {
+        cudaDeviceSynchronize();                            /* it may still be running */
+        graph_close(&(*slot)->graph);
+        free(*slot);
+    }
     best->key = *key, best->B = B, best->S = S;
     plan_build(d, best);
     d->built++;

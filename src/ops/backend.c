@@ -61,7 +61,8 @@ Status backend_check(const char *name)
 {
     double left, all;
     char   what[256];
-    if (!find(name)) return fail(E_CONFIG, "backend %s: not in this build; there are %s", name, backend_names());
+    if (!find(name))
+        return fail(E_CONFIG, "backend %s: not in this build; there are %s", name, backend_names());
     backend_memory(name, &left, &all);
     if (all > 0 || !strcmp(name, "meta")) return OK;
     backend_describe(name, what, sizeof what);

@@ -25,16 +25,16 @@ typedef struct Machine {
     void   (*unmap)(Backend *be, void *p, size_t bytes);
     void   (*upload)(Backend *be, Tensor dst, const void *host);    /* dense dst, same dtype */
     void   (*fetch)(Backend *be, void *host, Tensor src);     /* the one road from device to host */
-    void   (*pin)(void *p, size_t bytes, bool on);            /* host memory it will copy from often; optional */
+    void   (*pin)(void *p, size_t bytes, bool on);         /* host memory it will copy from often; optional */
     Status (*sync)(Backend *be);                              /* drain; hand out the sticky error */
     void   (*describe)(char *out, size_t n);                  /* the device in words, for doctor; optional */
     void   (*state)(char *out, size_t n);                     /* clocks, power and heat of now; optional */
     void   (*memory)(double *left, double *all);              /* bytes */
-    double (*peak)(DType dtype);                              /* FLOP/s by the data sheet; 0 or absent: not known */
-    void   (*ahead)(Backend *be, bool on);                    /* while on, uploads go beside the work under way; optional */
-    void   (*join)(Backend *be);                              /* what follows waits for the uploads that went ahead */
-    Status (*prepare)(Backend *be, bool on);                  /* while on, ops only get ready for their shapes; optional */
-    void   (*clock)(Backend *be, Part ended);                 /* a part's work ends here; absent: ops end when they return */
+    double (*peak)(DType dtype);                        /* FLOP/s by the data sheet; 0 or absent: not known */
+    void   (*ahead)(Backend *be, bool on);      /* while on, uploads go beside the work under way; optional */
+    void   (*join)(Backend *be);                      /* what follows waits for the uploads that went ahead */
+    Status (*prepare)(Backend *be, bool on);     /* while on, ops only get ready for their shapes; optional */
+    void   (*clock)(Backend *be, Part ended);  /* a part's work ends here; absent: ops end when they return */
 } Machine;
 
 struct Backend {
@@ -61,9 +61,11 @@ MUST Status backend_prepare(Backend *be, bool on);           /* see Machine.prep
 bool        backend_prepares(const Backend *be);             /* is true */
 void        backend_upload(Backend *be, Tensor dst, const void *host);
 void        backend_fetch(Backend *be, void *host, Tensor src);          /* meta: zeros */
-const char *backend_pick(const char *name);                  /* "auto": cuda where there is a card, else cpu */
-MUST Status backend_check(const char *name);                 /* it is in this build and there is such a machine */
-void      (*backend_pin(const char *name))(void *p, size_t bytes, bool on);     /* NULL: it is all the same to it */
+const char *backend_pick(const char *name);                 /* "auto": cuda where there is a card, else cpu */
+MUST Status backend_check(const char *name);             /* it is in this build and there is such a machine */
+/* Its Machine.pin, for whoever fills the memory without knowing the machine; NULL: it is all the same to
+ * it. */
+void      (*backend_pin(const char *name))(void *p, size_t bytes, bool on);
 void        backend_memory(const char *name, double *left, double *all);
 const char *backend_names(void);                             /* "cpu meta", for messages */
 

@@ -33,13 +33,16 @@ static Status find_card(void)
                 e == cudaSuccess ? "none is visible" : cudaGetErrorString(e));
 }
 
+/* What the kernels are compiled for. */
+enum { CARD_MAJOR = 9 };
+
 static Status open_card(Cuda *c)
 {
     cudaDeviceProp p;
     TRY(check(cudaGetDeviceProperties(&p, 0), "reading the card"));
-    if (p.major != 9)
-        return fail(E_DEVICE, "%s has compute capability %d.%d, this build is for 9.0 (H100, H200); use --backend cpu",
-                    p.name, p.major, p.minor);
+    if (p.major != CARD_MAJOR)
+        return fail(E_DEVICE, "%s has compute capability %d.%d, this build is for 9.0 (H100, H200); "
+                    "use --backend cpu", p.name, p.major, p.minor);
     c->sms = p.multiProcessorCount, c->major = p.major, c->minor = p.minor;
     snprintf(c->name, sizeof c->name, "%.63s", p.name);
     TRY(check(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "creating a stream"));
@@ -78,19 +81,24 @@ static Status cuda_open(Backend *be)
     return st;
 }
 
+static double gib(size_t bytes) { return (double)bytes / (1 << 30); }
+
+static Status take_memory(size_t bytes, void **out)
+{
+    size_t      left = 0, all = 0;
+    cudaError_t e = cudaMalloc(out, bytes);
+    if (e != cudaErrorMemoryAllocation) return check(e, "device memory");
+    cudaGetLastError();                                 /* it is told here; later launches are not to blame */
+    cudaMemGetInfo(&left, &all);
+    return fail(E_FIT, "%.2f GiB asked, %.2f of the card's %.1f GiB are free; take fewer tokens a step "
+                "(train.micro_tokens) or recompute more", gib(bytes), gib(left), gib(all));
+}
+
+/* Zeroed in the step's stream, which waits for no other: what is written there next comes after. */
 static Status cuda_map(Backend *be, size_t bytes, void **out)
 {
-    size_t    left = 0, all = 0;
-    cudaError_t e = cudaMalloc(out, bytes);
-    if (e == cudaErrorMemoryAllocation) {
-        cudaGetLastError();                             /* it is told here; later launches are not to blame */
-        cudaMemGetInfo(&left, &all);
-        return fail(E_FIT, "%.2f GiB asked, %.2f of the card's %.1f GiB are free; take fewer tokens a step "
-                    "(train.micro_tokens) or recompute more", (double)bytes / (1 << 30), (double)left / (1 << 30),
-                    (double)all / (1 << 30));
-    }
-    TRY(check(e, "device memory"));
-    return check(cudaMemset(*out, 0, bytes), "device memory");
+    TRY(take_memory(bytes, out));
+    return check(cudaMemsetAsync(*out, 0, bytes, cuda_of(be)->stream), "device memory");
 }
 
 static void cuda_unmap(Backend *be, void *p, size_t bytes) { cudaFree(p); }
@@ -100,7 +108,8 @@ static void cuda_upload(Backend *be, Tensor dst, const void *host)
     Cuda        *c = cuda_of(be);
     cudaStream_t s = c->going_ahead ? c->copy : c->stream;
     if (c->preparing) return;
-    cuda_stick(be, cudaMemcpyAsync(dst.data, host, (size_t)t_bytes(dst), cudaMemcpyHostToDevice, s), "upload");
+    size_t n = (size_t)t_bytes(dst);
+    cuda_stick(be, cudaMemcpyAsync(dst.data, host, n, cudaMemcpyHostToDevice, s), "upload");
 }
 
 static void cuda_fetch(Backend *be, void *host, Tensor src)
@@ -111,8 +120,8 @@ static void cuda_fetch(Backend *be, void *host, Tensor src)
     cuda_stick(be, cudaStreamSynchronize(s), "fetch");
 }
 
-/* On: copies wait for the work that was queued when the last ones were joined, which is the last that read where
- * they will write. Off: their end is marked for join. */
+/* On: copies wait for the work that was queued when the last ones were joined, which is the last that read
+ * where they will write. Off: their end is marked for join. */
 static void cuda_ahead(Backend *be, bool on)
 {
     Cuda *c = cuda_of(be);
@@ -128,9 +137,11 @@ static void cuda_join(Backend *be)
     cuda_stick(be, cudaEventRecord(c->freed, c->stream), "copy stream");
 }
 
-/* Memory that cannot be pinned is copied all the same, only more slowly. */
+/* Memory that cannot be pinned is copied all the same, only more slowly. A copy that went ahead and that
+ * nobody joined may still read it: that ends before the memory is given back. */
 static void cuda_pin(void *p, size_t bytes, bool on)
 {
+    if (!on) cudaDeviceSynchronize();
     cudaError_t e = on ? cudaHostRegister(p, bytes, cudaHostRegisterDefault) : cudaHostUnregister(p);
     if (e != cudaSuccess) cudaGetLastError();
 }
@@ -144,9 +155,9 @@ void *cuda_workspace(Backend *be, size_t bytes)
         cuda_stick(be, cudaStreamSynchronize(c->stream), "workspace");
         cudaFree(c->ws);
         c->ws = NULL, c->ws_bytes = 0;
-        cudaError_t e = cudaMalloc(&c->ws, bytes);
-        cuda_stick(be, e, "workspace of an op");
-        if (e == cudaSuccess) c->ws_bytes = bytes;
+        Status st = take_memory(bytes, &c->ws);
+        if (!st) c->ws_bytes = bytes;
+        else if (!be->sticky) be->sticky = wrap(st, "workspace of an op");
     }
     return c->ws;
 }
@@ -207,16 +218,21 @@ static void cuda_state(char *out, size_t n)
     Fn degrees = (Fn)dlsym(lib, "nvmlDeviceGetTemperature"), stop = (Fn)dlsym(lib, "nvmlShutdown");
     if (init && open && clock && power && degrees && stop && !init()) {
         enum { CLOCK_SM = 1, SENSOR_GPU = 0 };
-        if (!open(0u, &card) && !clock(card, CLOCK_SM, &mhz) && !power(card, &mw) && !degrees(card, SENSOR_GPU, &heat))
+        if (!open(0u, &card) && !clock(card, CLOCK_SM, &mhz) && !power(card, &mw) &&
+            !degrees(card, SENSOR_GPU, &heat))
             snprintf(out, n, "%u MHz, %.0f W, %u C", mhz, mw / 1000.0, heat);
         stop();
     }
     dlclose(lib);
 }
 
+/* None on a card that cannot be opened, so that "auto" passes it over. */
 static void cuda_memory(double *left, double *all)
 {
     size_t l = 0, a = 0;
+    int    major = 0;
+    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) != cudaSuccess) return;
+    if (major != CARD_MAJOR) return;
     if (cudaMemGetInfo(&l, &a) != cudaSuccess) return;
     *left = (double)l, *all = (double)a;
 }
@@ -244,16 +260,21 @@ static void cuda_describe(char *out, size_t n)
         snprintf(out, n, "built in, but no card is visible");
         return;
     }
+    if (p.major != CARD_MAJOR) {
+        snprintf(out, n, "%s has compute capability %d.%d, this build is for 9.0 (H100, H200)", p.name,
+                 p.major, p.minor);
+        return;
+    }
     cudaDriverGetVersion(&driver);
     lt_describe(lt, sizeof lt);
     dnn_describe(dnn, sizeof dnn);
-    snprintf(out, n, "%s, compute %d.%d, %d multiprocessors, %.1f GiB, driver CUDA %d.%d; %s; %s", p.name, p.major,
-             p.minor, p.multiProcessorCount, (double)p.totalGlobalMem / (1 << 30), driver / 1000,
+    snprintf(out, n, "%s, compute %d.%d, %d multiprocessors, %.1f GiB, driver CUDA %d.%d; %s; cuDNN %s",
+             p.name, p.major, p.minor, p.multiProcessorCount, gib(p.totalGlobalMem), driver / 1000,
              driver % 1000 / 10, lt, dnn);
 }
 
 extern "C" const Machine machine_cuda = {
-    "cuda",     &cuda_ops,   false,      cuda_open, cuda_close,    cuda_map,
-    cuda_unmap, cuda_upload, cuda_fetch, cuda_pin, cuda_sync, cuda_describe, cuda_state, cuda_memory,
+    "cuda",     &cuda_ops,   false,      cuda_open,    cuda_close, cuda_map,
+    cuda_unmap, cuda_upload, cuda_fetch, cuda_pin,     cuda_sync,  cuda_describe, cuda_state, cuda_memory,
     cuda_peak,  cuda_ahead,  cuda_join,  cuda_prepare, cuda_clock,
 };

@@ -5,10 +5,11 @@
  *   each[i] = lse[i] - logits[i, labels[i]], 0 where labels[i] < 0         (ce_rows)
  *   dlogits = scale * (softmax(logits[i,:]) - onehot(labels[i])), zeros where labels[i] < 0
  *
- * logits (n, V) f32 or bf16, labels (n) i32 below V, lse and each (n, 1) f32, loss one f64 that adds up over calls;
- * dlogits (n, V) f32 or bf16, and may alias logits of its own dtype. Exponentials are f32, summed in 32 lanes
- * over short pieces and in double across them; the loss is a double, in row order: threads do not change it.
- */
+ * logits (n, V) f32 or bf16, labels (n) i32 below V, lse and each (n, 1) f32, loss one f64 that adds up over
+ * calls; dlogits (n, V) f32 or bf16, and may alias logits of its own dtype. Exponentials are f32, summed in
+ * 32 lanes over short pieces and in double across them; the loss is a double, in row order: threads do not
+ * change it.
+ * */
 #include "ops/rows.h"
 
 #include <float.h>
@@ -33,9 +34,11 @@ Cost ce_fwd_cost(Backend *be, Tensor loss, Tensor lse, Tensor logits, Tensor lab
 Cost ce_rows_cost(Backend *be, Tensor each, Tensor logits, Tensor lse, Tensor labels)
 {
     REQUIRE(rows_match(logits, lse, labels) && rows_match(logits, each, labels),
-            "ce_rows: each %s logits %s lse %s labels %s", t_fmt(each), t_fmt(logits), t_fmt(lse), t_fmt(labels));
+            "ce_rows: each %s logits %s lse %s labels %s", t_fmt(each), t_fmt(logits), t_fmt(lse),
+            t_fmt(labels));
     return (Cost){ .flops = (double)t_count(each),
-                   .rd    = t_bytes(lse) + t_bytes(labels) + t_count(labels) * (int64_t)dtype_size((DType)logits.dtype),
+                   .rd    = t_bytes(lse) + t_bytes(labels) +
+                            t_count(labels) * (int64_t)dtype_size((DType)logits.dtype),
                    .wr    = t_bytes(each) };
 }
 

@@ -1,11 +1,12 @@
-/* ops/cuda.cuh -- what the kernels of ops/<file>.cu share: the open card, launches, workspace, 16-byte loads and
- * sums of a fixed order.
+/* ops/cuda.cuh -- what the kernels of ops/<file>.cu share: the open card, launches, workspace, 16-byte loads
+ * and sums of a fixed order.
  *
- * A kernel file defines cuda_<op> for the ops of its <op>.c, with the same contract. The host side never waits
- * for the card: sizes come from the tensors' extents, what only the card knows (rows per expert) is read there.
+ * <file>.cu defines cuda_<op> for the ops of <file>.c, with the same contract. The host side never waits for
+ * the card: sizes come from the tensors' extents, what only the card knows (rows per expert) is read there.
  *
- * Before the first step the engine walks it once with `preparing` set: an op then does all that is slow the first
- * time (choose an algorithm, build a plan, say how much workspace it needs) and LAUNCH launches nothing. */
+ * Before the first step the engine walks it once with `preparing` set: an op then does all that is slow the
+ * first time (choose an algorithm, build a plan, say how much workspace it needs) and LAUNCH launches
+ * nothing. */
 #ifndef OPS_CUDA_CUH
 #define OPS_CUDA_CUH
 
@@ -31,8 +32,8 @@ typedef struct Cuda {
     int          marks;
     bool         going_ahead;         /* uploads use the copy stream */
     cudaEvent_t  freed, arrived;      /* the spare batch may be written; it has been */
-    void        *lt;                  /* gemm.cu's own: handle, algorithms */
-    void        *dnn;                 /* attention.cu's own: plans */
+    void        *lt;                  /* cublaslt.cu's own: handle, algorithms */
+    void        *dnn;                 /* attention_cudnn.cu's own: library, plans; NULL without cuDNN */
 } Cuda;
 
 static inline Cuda *cuda_of(Backend *be) { return (Cuda *)be->priv; }
@@ -41,19 +42,22 @@ static inline Cuda *cuda_of(Backend *be) { return (Cuda *)be->priv; }
 void cuda_stick(Backend *be, cudaError_t e, const char *what);
 
 /* At least this many bytes, 256-aligned, undefined; NULL while preparing or when there is no memory (then the
- * backend is poisoned). It grows outside a step: what a step needs was said while preparing. */
+ * backend is poisoned). What a step needs was said while preparing, so that it seldom grows in one; when it
+ * does, what was there is lost: an op that asks twice asks for the larger size first. */
 void *cuda_workspace(Backend *be, size_t bytes);
 
-/* The library state of gemm.cu and attention.cu; both are opened with the card and closed with it. */
+/* The two libraries, opened with the card and closed with it: cuBLASLt (cublaslt.cu), which must be there,
+ * and cuDNN (attention_cudnn.cu), which need not. The words are for doctor. */
 Status lt_open(Cuda *c);
 void   lt_close(Cuda *c);
-void   lt_describe(char *out, size_t n);              /* version, algorithms kept from earlier runs; for doctor */
+void   lt_describe(char *out, size_t n);               /* version, algorithms kept from earlier runs */
 Status dnn_open(Cuda *c);
 void   dnn_close(Cuda *c);
-void   dnn_describe(char *out, size_t n);              /* version, or that attention runs on our own kernels */
+void   dnn_describe(char *out, size_t n);             /* version, or that attention runs on our own kernels */
 
-/* LAUNCH(be, "op", kernel<T>, blocks, threads, shared bytes, arguments...). Nothing for an empty grid. A module
- * is loaded at its first use: asking for a kernel's attributes brings that forward to the preparation. */
+/* LAUNCH(be, "op", kernel<T>, blocks, threads, shared bytes, arguments...). Nothing for an empty grid. A
+ * module is loaded at its first use: asking for a kernel's attributes brings that forward to the
+ * preparation. */
 #define LAUNCH(be, what, kernel, blocks, threads, smem, ...)                                              \
     do {                                                                                                  \
         Cuda   *card_ = cuda_of(be);                                                                      \
@@ -66,7 +70,7 @@ void   dnn_describe(char *out, size_t n);              /* version, or that atten
             if (smem_ > 48 * 1024)                                                                        \
                 cuda_stick(be, cudaFuncSetAttribute((const void *)k_,                                     \
                            cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem_), what);               \
-        } else if (grid_ > 0) {                                                                           \
+        } else if (grid_ > 0 && !(be)->sticky) {                                                          \
             if (smem_ > 48 * 1024)                                                                        \
                 cuda_stick(be, cudaFuncSetAttribute((const void *)k_,                                     \
                            cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem_), what);               \
@@ -85,7 +89,8 @@ void   dnn_describe(char *out, size_t n);              /* version, or that atten
 static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static inline int64_t at_most(int64_t a, int64_t b)  { return a < b ? a : b; }
 
-/* Enough blocks for n items at `per` a block, but no more than fill the card `waves` times: for loops with stride. */
+/* Enough blocks for n items at `per` a block, but no more than fill the card `waves` times: for loops with
+ * stride. */
 static inline int64_t cuda_blocks(Backend *be, int64_t n, int64_t per, int waves)
 {
     return at_most(ceil_div(n, per), (int64_t)cuda_of(be)->sms * waves);
@@ -106,12 +111,15 @@ template <class T> struct alignas(16) Pack {
 };
 template <class T> __device__ inline Pack<T> pack_load(const T *p)          { return *(const Pack<T> *)p; }
 template <class T> __device__ inline void    pack_store(T *p, Pack<T> x)    { *(Pack<T> *)p = x; }
-template <class T> __device__ inline Pack<T> pack_stream(const T *p)        /* read once: not kept in the caches */
+template <class T> __device__ inline Pack<T> pack_stream(const T *p)   /* read once: not kept in the caches */
 {
     Pack<T> x;
     *(int4 *)&x = __ldcs((const int4 *)p);
     return x;
 }
+
+/* N neighbours that are read and written as one: 16 bytes at most, on a border of their size. */
+template <class T, int N> struct alignas(N * sizeof(T)) Vec { T v[N]; };
 
 /* Sums and maxima over a warp: a butterfly, the same order and the same value in every lane. */
 __device__ inline float warp_sum(float x)

@@ -10,8 +10,8 @@
  * Sums run in f32 and are rounded once. M, N and K may be 0; an empty K leaves 0, the bias, or c.
  * c aliases neither input. Bits are the same on any number of threads.
  *
- * The tiles are our own (tile.c): measured beside OpenBLAS they are as fast on the CPUs it knows and five times
- * as fast on those its packaged build does not, and they need no memory and no locks of a library. */
+ * The tiles are our own (tile.c): measured beside OpenBLAS they are as fast on the CPUs it knows and five
+ * times as fast on those its packaged build does not, and they need no memory and no locks of a library. */
 #include "ops/few_rows.h"
 #include "ops/gemm_bf16.h"
 

@@ -179,9 +179,7 @@ extern "C" void cuda_gemm(Backend *be, Tensor c, Tensor a, Tensor b, Tensor bias
 enum { SUM_WARPS = 8, SUM_BLOCKS = 1320, SUM_LEAST = 32 };    /* twice 5 blocks on 132 multiprocessors */
 
 /* W columns of a row: one load of 16 bytes, or one element. */
-template <class T, int W> struct alignas(W * sizeof(T)) Columns { T v[W]; };
-
-template <class T, int W> __device__ inline void add_columns(float *sum, Columns<T, W> x)
+template <class T, int W> __device__ inline void add_columns(float *sum, Vec<T, W> x)
 {
 #pragma unroll
     for (int j = 0; j < W; j++) sum[j] += to_f32(x.v[j]);
@@ -194,13 +192,13 @@ __device__ inline void sum_rows(float *sum, const T *x, int64_t xs, int64_t from
     constexpr int FLIGHT = 8;                                 /* rows on their way at a time */
     int64_t r = from;
     for (; r + (FLIGHT - 1) * SUM_WARPS < to; r += FLIGHT * SUM_WARPS) {
-        Columns<T, W> got[FLIGHT];
+        Vec<T, W> got[FLIGHT];
 #pragma unroll
-        for (int i = 0; i < FLIGHT; i++) got[i] = *(const Columns<T, W> *)(x + (r + i * SUM_WARPS) * xs);
+        for (int i = 0; i < FLIGHT; i++) got[i] = *(const Vec<T, W> *)(x + (r + i * SUM_WARPS) * xs);
 #pragma unroll
         for (int i = 0; i < FLIGHT; i++) add_columns(sum, got[i]);
     }
-    for (; r < to; r += SUM_WARPS) add_columns(sum, *(const Columns<T, W> *)(x + r * xs));
+    for (; r < to; r += SUM_WARPS) add_columns(sum, *(const Vec<T, W> *)(x + r * xs));
 }
 
 template <class T, int W>

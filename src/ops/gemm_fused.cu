@@ -1,7 +1,7 @@
 /* ops/gemm_fused.cu -- gemm_fused.c by the epilogues of cuBLASLt.
  *
- * Its gelu is the tanh form, and sees the f32 sum before that is rounded into pre. Where it has no algorithm the
- * separate ops run; which of the two depends on the shape alone. */
+ * Its gelu is the tanh form, and sees the f32 sum before that is rounded into pre. Where it has no algorithm
+ * the separate ops run; which of the two depends on the shape alone. */
 #include "ops/cublaslt.cuh"
 
 static bool empty(Tensor d, int64_t K) { return !d.n[0] || !d.n[1] || !K; }
@@ -34,7 +34,8 @@ extern "C" void cuda_gemm_gelu(Backend *be, Tensor y, Tensor pre, Tensor a, Tens
     LtCall q = call_of(GEMM_NT, y, a, b, CUBLASLT_EPILOGUE_GELU_AUX);
     if (t_has(bias)) q.epilogue = CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
     q.aux = pre, q.bias = bias.data;
-    bool can = kind == GELU_TANH && !empty(y, a.n[1]) && plain_types(y, a) && aux_fits(pre, y) && fits(bias, y);
+    bool can = kind == GELU_TANH && !empty(y, a.n[1]) && plain_types(y, a) && aux_fits(pre, y) &&
+               fits(bias, y);
     if (can && lt_matmul(be, &q)) return;
     cuda_gemm(be, pre, a, b, bias, GEMM_NT);
     cuda_gelu_fwd(be, y, pre, kind);

@@ -473,7 +473,7 @@ void launch(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets)
     CUtensorMap ma = map_of(be, a, tn ? 64 : BM), mb = map_of(be, b, MODE == GEMM_NT ? BN : 64);
     CUtensorMap mc = map_of(be, stack_of(c), 16);
     int64_t most = (tn ? E * ceil_div(a.n[1], BM) : ceil_div(a.n[0], BM) + E) * ceil_div(N, BN);
-    if (tn && !drawn && !cuda_of(be)->preparing) return;
+    if (be->sticky) return;                     /* no workspace, or a map that says nothing */
     if (drawn) cuda_stick(be, cudaMemsetAsync(drawn, 0, sizeof(int), cuda_of(be)->stream), "grouped_gemm");
     LAUNCH(be, "grouped_gemm", (tiles<MODE, C, ACC>), at_most(cuda_of(be)->sms, most), THREADS, room_of(E),
            ma, mb, mc, g);

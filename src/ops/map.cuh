@@ -10,11 +10,10 @@
 
 enum { MAP_THREADS = 256, MAP_UNITS = 4 };                  /* units of all inputs a thread holds */
 
-/* Item i of rows of `per` items each: its row, and its place there. Most counts fit 32 bits, where division
- * is cheap. */
+/* Item i of rows of `per` items each: its row, and its place there. */
 __device__ inline int64_t split_item(int64_t i, int64_t per, int64_t all, int64_t *col)
 {
-    int64_t row = all <= UINT32_MAX ? (int64_t)((uint32_t)i / (uint32_t)per) : i / per;
+    int64_t row = divide(i, per, all);
     *col = i - row * per;
     return row;
 }

@@ -2,7 +2,8 @@
  *
  *   y[i] = std * number i of (seed, stream), base/rng.h's normals, rounded to y's dtype
  *
- * y is dense, f32 or bf16. A value depends on its index alone: the same on every machine but for rare last bits. */
+ * y is dense, f32 or bf16. A value depends on its index alone: the same on every machine but for rare last
+ * bits. */
 #include "ops/cpu.h"
 
 #include "base/rng.h"
@@ -15,7 +16,7 @@ Cost normal_cost(Backend *be, Tensor y, uint64_t seed, uint64_t stream, float st
 
 void cpu_normal(Backend *be, Tensor y, uint64_t seed, uint64_t stream, float std)
 {
-    enum { PART = 1 << 20 };                               /* elements at a time: a multiple of a block of four */
+    enum { PART = 1 << 20 };                           /* elements at a time: a multiple of a block of four */
     float *stage = cpu_shared(be);
     for (int64_t i = 0, n = t_count(y); i < n; i += PART) {
         int64_t k = n - i < PART ? n - i : PART;

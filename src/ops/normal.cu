@@ -1,4 +1,5 @@
-/* ops/normal.cu -- kernel of normal.c: a thread draws one block of four, the host's arithmetic word for word. */
+/* ops/normal.cu -- kernel of normal.c: a thread draws one block of four, the host's arithmetic word for
+ * word. */
 #include "ops/cuda.cuh"
 
 #include "base/rng.h"
@@ -18,5 +19,6 @@ extern "C" void cuda_normal(Backend *be, Tensor y, uint64_t seed, uint64_t strea
 {
     int64_t n = t_count(y);
     BY_DTYPE(y.dtype, T,
-             LAUNCH(be, "normal", draw<T>, cuda_blocks(be, n, 1024, 8), 256, 0, (T *)y.data, n, seed, stream, std));
+             LAUNCH(be, "normal", draw<T>, cuda_blocks(be, n, 1024, 8), 256, 0, (T *)y.data, n, seed, stream,
+                    std));
 }

@@ -30,7 +30,7 @@ typedef struct Segments {
     int64_t n, longest;
     double  pairs;
     bool    causal;
-    Tensor  kv_starts;        /* (n + 1) i32 or absent: its keys are rows kv_starts[i] .. kv_starts[i+1] - 1 */
+    Tensor  kv_starts;       /* (n + 1) i32 or absent: its keys are rows kv_starts[i] .. kv_starts[i+1] - 1 */
     Tensor  kv_used;          /* (n) i32 or absent: of these the first kv_used[i] */
     int64_t keys;             /* rows of keys in all, where kv_starts is given */
 } Segments;

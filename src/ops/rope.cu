@@ -37,9 +37,7 @@ extern "C" void cuda_rope_table(Backend *be, Tensor cs, Tensor pos, Tensor inv, 
     LAUNCH(be, "rope_table", table_any, cuda_blocks(be, a.T * a.h, THREADS, 16), THREADS, 0, a);
 }
 
-/* V elements, 8 or 16 bytes in all; the V cosines or sines that go with them are one such vector or two. */
-template <class T, int V> struct alignas(V * sizeof(T)) Vec { T v[V]; };
-
+/* The cosines or sines that go with V elements of 8 or 16 bytes in all: one vector or two. */
 template <int V> __device__ inline void angles_load(float *to, const float *p)
 {
     constexpr int W = V < 4 ? V : 4;
@@ -49,12 +47,6 @@ template <int V> __device__ inline void angles_load(float *to, const float *p)
 #pragma unroll
         for (int q = 0; q < W; q++) to[i + q] = k.v[q];
     }
-}
-
-/* n / d for n below `all`: most counts fit 32 bits, where division is cheap. */
-__device__ static inline int64_t divide(int64_t n, int64_t d, int64_t all)
-{
-    return all <= UINT32_MAX ? (int64_t)((uint32_t)n / (uint32_t)d) : n / d;
 }
 
 /* y by x turned forward (sign 1) or back (-1). One V of pairs a thread. */

@@ -53,6 +53,12 @@ __device__ inline void view_put(View v, int64_t at, float x)
 }
 template <class T> __device__ inline T *row_of(View v, int64_t row) { return (T *)v.p + view_row(v, row); }
 
+/* n / d for n below `all`: most counts fit 32 bits, where division is cheap. */
+__device__ inline int64_t divide(int64_t n, int64_t d, int64_t all)
+{
+    return all <= UINT32_MAX ? (int64_t)((uint32_t)n / (uint32_t)d) : n / d;
+}
+
 /* Two sums over a block at the price of one; `part` is 64 floats of shared memory. */
 __device__ inline float2 block_sum2(float x, float y, float *part)
 {

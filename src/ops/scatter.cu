@@ -125,9 +125,7 @@ typedef struct Sum {
     int64_t         chunks;                   /* blocks side by side for one window */
 } Sum;
 
-/* E columns of a row: 16 bytes of dy, or one element. */
-template <class T, int E> struct alignas(E * sizeof(T)) Columns { T v[E]; };
-
+/* E columns of a row: as many as 16 bytes of dy hold, or one. */
 template <int E> __device__ inline void columns_store(float *p, const float *x)
 {
     if constexpr (E == 1) p[0] = x[0];
@@ -202,10 +200,10 @@ template <class T, int E> static __global__ void __launch_bounds__(256) sum_wind
     uint32_t key = w.key[0];
     int      start = 0;
     for (int base = 0; base < w.n; base += AHEAD) {
-        Columns<T, E> row[AHEAD];
+        Vec<T, E> row[AHEAD];
 #pragma unroll
         for (int k = 0; k < AHEAD; k++)
-            if (base + k < w.n) row[k] = *(const Columns<T, E> *)(row_of<T>(a.dy, w.row[base + k]) + col);
+            if (base + k < w.n) row[k] = *(const Vec<T, E> *)(row_of<T>(a.dy, w.row[base + k]) + col);
 #pragma unroll
         for (int k = 0; k < AHEAD; k++) {
             int i = base + k;

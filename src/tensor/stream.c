@@ -38,9 +38,11 @@ Status stream_open(Stream *s, const StreamShape *shape, const Budget *b)
 Stream stream_full(const StreamShape *shape, const Budget *b)
 {
     int64_t P = b->patches / block_of(shape) * block_of(shape);
-    return (Stream){ .shape = *shape, .budget = *b, .tokens = b->tokens, .patches = P, .docs = 1, .slices = P > 0,
-                     .visual = P / block_of(shape), .supervised = b->supervised, .longest = b->tokens, .vlongest = P,
-                     .pairs = (double)b->tokens * (double)(b->tokens + 1) / 2, .vpairs = (double)P * (double)P };
+    return (Stream){ .shape = *shape, .budget = *b, .tokens = b->tokens, .patches = P, .docs = 1,
+                     .slices = P > 0, .visual = P / block_of(shape), .supervised = b->supervised,
+                     .longest = b->tokens, .vlongest = P,
+                     .pairs = (double)b->tokens * (double)(b->tokens + 1) / 2,
+                     .vpairs = (double)P * (double)P };
 }
 
 void stream_close(Stream *s)
@@ -63,7 +65,7 @@ void stream_clear(Stream *s)
     memset(s->cell, 0, (size_t)b->patches * 16);
     memset(s->vpos, 0, (size_t)b->patches * 8);
     memset(s->group_len, 0, (size_t)b->docs * 4);
-    if (!s->shape.bytes)                                   /* any level is a number; a float left over may not be */
+    if (!s->shape.bytes)                             /* any level is a number; a float left over may not be */
         memset(s->pixels, 0, (size_t)(b->patches * s->shape.patch_dim) * sizeof(float));
 }
 
@@ -258,7 +260,8 @@ Budget stream_photos_budget(const StreamShape *shape, int64_t n, uint64_t seed)
 }
 
 /* One photograph and its text into ids, targets (room for tokens each) and pixels. */
-static Document photo_document(const Stream *s, Photo p, int32_t *ids, const Slice *slice, int64_t vocab, uint64_t seed)
+static Document photo_document(const Stream *s, Photo p, int32_t *ids, const Slice *slice, int64_t vocab,
+                               uint64_t seed)
 {
     int64_t  n = photo_tokens(&s->shape, p), end = n - p.after;
     int32_t *targets = ids + n;

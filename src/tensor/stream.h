@@ -26,11 +26,12 @@ typedef struct StreamShape {
     int64_t image_token, video_token;     /* -1 where the model has none */
     int64_t merge;                        /* patches per side of one visual token */
     int64_t patch_dim;                    /* pixels in a patch: channels x frames x side x side */
-    bool    bytes;                        /* pixels are 8-bit levels, as pictures have them; else floats, -1 … 1 */
+    bool    bytes;                   /* pixels are 8-bit levels, as pictures have them; else floats, -1 … 1 */
 } StreamShape;
 
-/* One temporal slice of a picture or video: its grid in patches and its pixels (h * w rows of patch_dim, of the
- * stream's kind) in merge-block order. Slices stand in the order in which the document's visual runs name them. */
+/* One temporal slice of a picture or video: its grid in patches and its pixels (h * w rows of patch_dim, of
+ * the stream's kind) in merge-block order. Slices stand in the order in which the document's visual runs name
+ * them. */
 typedef struct Slice { int64_t h, w; const void *pixels; } Slice;
 
 typedef struct Document {
@@ -69,8 +70,8 @@ MUST Status stream_add(Stream *s, const Document *d);       /* E_FIT: a budget i
 MUST Status stream_synthetic(Stream *s, int64_t doc_tokens, int64_t slices, int64_t h, int64_t w,
                              int64_t vocab, uint64_t seed);
 
-/* Fill the stream with n documents of one photograph, about 640 x 480 in patches of 16 and no two of the same size,
- * and a short text that is supervised; budget: the room they take. */
+/* Fill the stream with n documents of one photograph, about 640 x 480 in patches of 16 and no two of the same
+ * size, and a short text that is supervised; budget: the room they take. */
 MUST Status stream_photos(Stream *s, int64_t n, int64_t vocab, uint64_t seed);
 Budget      stream_photos_budget(const StreamShape *shape, int64_t n, uint64_t seed);
 

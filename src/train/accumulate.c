@@ -16,8 +16,9 @@ static void count_step(StepSums *sum, const Engine *e, Stream *const *micro, int
 
 static double share(int64_t part, int64_t whole) { return whole > 0 ? (double)part / (double)whole : 0; }
 
-/* Expert counts of the step so far, scaled to this micro-batch's tokens: with n of them after `before`, of which the
- * last to count had `last`, the sum C grows to C + count, and n / (before + n) of it is what is kept. */
+/* Expert counts of the step so far, scaled to this micro-batch's tokens: with n of them after `before`, of
+ * which the last to count had `last`, the sum C grows to C + count, and n / (before + n) of it is what is
+ * kept. */
 static Micro share_of(const Stream *s, const StepSums *sum, bool by_document, int64_t before, int64_t last)
 {
     double tokens = share(s->tokens, sum->tokens);
@@ -31,7 +32,8 @@ static Micro share_of(const Stream *s, const StepSums *sum, bool by_document, in
     return m;
 }
 
-static Status micro_step(Engine *e, const Stream *s, Micro m, StepSums *sum, const Watch *w, int at, const Stream *next)
+static Status micro_step(Engine *e, const Stream *s, Micro m, StepSums *sum, const Watch *w, int at,
+                         const Stream *next)
 {
     Losses l;
     engine_upload(e, s);

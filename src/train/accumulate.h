@@ -2,8 +2,8 @@
  *
  * The loss of a step is the mean over all of its supervised tokens, whichever micro-batch they came in: each
  * micro-batch starts its backward from the sum divided by that one count. Auxiliary losses are means over the
- * step too: per document for the document form, per token for the others. So the same documents cut into other
- * micro-batches give the same gradient, but for losses that are defined by the micro-batch. */
+ * step too: per document for the document form, per token for the others. So the same documents cut into
+ * other micro-batches give the same gradient, but for losses that are defined by the micro-batch. */
 #ifndef TRAIN_ACCUMULATE_H
 #define TRAIN_ACCUMULATE_H
 
@@ -18,8 +18,8 @@ typedef struct StepSums {
     Flops   model;                       /* what the micro-batches needed */
 } StepSums;
 
-/* Clears the gradients, then forward and backward of every micro-batch; w (may be NULL) looks on. after: the first
- * of the next step, or NULL; a machine that can takes it in while it computes the last. */
+/* Clears the gradients, then forward and backward of every micro-batch; w (may be NULL) looks on. after: the
+ * first of the next step, or NULL; a machine that can takes it in while it computes the last. */
 MUST Status engine_accumulate(Engine *e, Stream *const *micro, int n, StepSums *out, const Watch *w,
                               const Stream *after);
 

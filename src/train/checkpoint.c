@@ -104,7 +104,8 @@ static void discard(const char *dir, const char *name)
     if (!rename(from, to)) folder_remove(to);
 }
 
-/* Steps beyond `step` are of a branch that was left: they count for nothing and are overwritten when reached. */
+/* Steps beyond `step` are of a branch that was left: they count for nothing and are overwritten when
+ * reached. */
 static void prune(const char *dir, int64_t step, int64_t keep)
 {
     struct dirent **entry;

@@ -1,5 +1,6 @@
 /* train/checkpoint_export.c -- the model in HF form inside a checkpoint: what transformers, vLLM and SGLang
- * load as it is. Pictures must meet the same sizes there as in training, so the processor's file is adapted. */
+ * load as it is. Pictures must meet the same sizes there as in training, so the processor's file is
+ * adapted. */
 #include "train/checkpoint.h"
 
 #include "model/weights.h"
@@ -13,11 +14,11 @@
 static Json *usual_processor(const VisionShape *v)
 {
     return json_pack("{s:s, s:s, s:I, s:I, s:I, s:[f,f,f], s:[f,f,f], s:i, s:f, s:b, s:b, s:b, s:b}",
-                     "image_processor_type", "Qwen2VLImageProcessorFast", "processor_class", "Qwen3VLProcessor",
-                     "patch_size", (json_int_t)v->patch, "temporal_patch_size", (json_int_t)v->frames,
-                     "merge_size", (json_int_t)v->merge, "image_mean", 0.5, 0.5, 0.5, "image_std", 0.5, 0.5,
-                     0.5, "resample", 3, "rescale_factor", 1.0 / 255, "do_convert_rgb", 1, "do_normalize", 1,
-                     "do_rescale", 1, "do_resize", 1);
+                     "image_processor_type", "Qwen2VLImageProcessorFast", "processor_class",
+                     "Qwen3VLProcessor", "patch_size", (json_int_t)v->patch, "temporal_patch_size",
+                     (json_int_t)v->frames, "merge_size", (json_int_t)v->merge, "image_mean", 0.5, 0.5, 0.5,
+                     "image_std", 0.5, 0.5, 0.5, "resample", 3, "rescale_factor", 1.0 / 255, "do_convert_rgb",
+                     1, "do_normalize", 1, "do_rescale", 1, "do_resize", 1);
 }
 
 static Status save_processor(const char *folder, const Export *x, const VisionShape *v)
@@ -29,7 +30,7 @@ static Status save_processor(const char *folder, const Export *x, const VisionSh
     else o = usual_processor(v);
     json_object_set_new(o, "size", json_pack("{s:I, s:I}", "shortest_edge", (json_int_t)x->min_pixels,
                                              "longest_edge", (json_int_t)x->max_pixels));
-    json_object_del(o, "min_pixels"), json_object_del(o, "max_pixels");  /* older spellings, which would win */
+    json_object_del(o, "min_pixels"), json_object_del(o, "max_pixels"); /* older spellings, which would win */
     char *text = json_dumps(o, JSON_INDENT(2));
     Status st = text ? file_write(path, text, strlen(text)) : fail(E_FIT, "%s: no memory to write it", path);
     free(text);

@@ -37,7 +37,8 @@ static Status digest_of(Digest *d, const char *path)
     if (fd < 0) return fail(E_IO, "%s: %s", path, strerror(errno));
     XXH3_state_t *x = XXH3_createState();
     void *buf = malloc(ROOM);
-    Status st = x && buf ? digest_fd(d, fd, path, x, buf, ROOM) : fail(E_FIT, "%s: no memory to hash it", path);
+    Status st = x && buf ? digest_fd(d, fd, path, x, buf, ROOM)
+                         : fail(E_FIT, "%s: no memory to hash it", path);
     XXH3_freeState(x);
     free(buf);
     close(fd);
@@ -60,7 +61,8 @@ static Status collect(Json *files, const char *folder, const char *below)
         Digest d;
         if (!st) st = path_join(path, at, entry[i]->d_name);
         if (!st &&
-            (stat(path, &info) || snprintf(name, sizeof name, "%s%s", below, entry[i]->d_name) >= PATH_MAX - 1))
+            (stat(path, &info) ||
+             snprintf(name, sizeof name, "%s%s", below, entry[i]->d_name) >= PATH_MAX - 1))
             st = fail(E_IO, "%s: %s", path, strerror(errno));
         if (!st && S_ISDIR(info.st_mode)) {
             strcat(name, "/");

@@ -134,7 +134,7 @@ Status checkpoint_load(const char *path, Model *m, Backend *be)
         s = fail(E_DATA, "%s: %lld tensors that the model does not have; is it of another model?", folder,
                  (long long)(st.count - r.read));
     if (!s) round_weights(m, be);
-    if (!s) s = backend_sync(be);                            /* uploads are done before the file is unmapped */
+    if (!s) s = backend_sync(be);                           /* uploads are done before the file is unmapped */
     st_close(&st);
     return s ? wrap(s, "%s", path) : OK;
 }

@@ -40,14 +40,14 @@ static void lay_out(Engine *e)
     e->model.head.chunk = head_chunk_rows(e->model.head.V, traits.logits);
     batch_layout(&e->batch, &e->arena[A_BATCH], &ss, &e->conf.budget);
     if (traits.ahead && e->conf.train) batch_layout(&e->spare, &e->arena[A_BATCH], &ss, &e->conf.budget);
-    e->ctx = (Ctx){ .be = &e->be, .batch = &e->batch, .act = &e->arena[A_ACT], .scratch = &e->arena[A_SCRATCH],
-                    .policy = e->conf.policy, .dtype = e->conf.dtype,
+    e->ctx = (Ctx){ .be = &e->be, .batch = &e->batch, .act = &e->arena[A_ACT],
+                    .scratch = &e->arena[A_SCRATCH], .policy = e->conf.policy, .dtype = e->conf.dtype,
                     .logits = traits.narrow_logits ? e->conf.dtype : F32 };
     if (e->conf.each) e->ctx.each = t2(&e->arena[A_BATCH], "labels", F32, e->conf.budget.supervised, 1);
 }
 
-static Status open_on(Engine *e, const ModelShape *s, const EngineConf *conf, const char *backend, bool levels,
-                      const size_t *bytes)
+static Status open_on(Engine *e, const ModelShape *s, const EngineConf *conf, const char *backend,
+                      bool levels, const size_t *bytes)
 {
     bool all_frozen[GROUP_N] = { true, true, true };
     e->conf = *conf, e->bytes = levels;
@@ -118,9 +118,10 @@ Status engine_plan(EnginePlan *p, const ModelShape *s, const EngineConf *conf, c
 
 /* A step, an evaluation and a decode with nothing behind them, so that the first real ones find algorithms,
  * plans and workspace ready. */
-static Status prepare(Engine *e, const Stream *stream)
+Status engine_ready(Engine *e, const Stream *stream)
 {
     const OptimConf o = { .adam = { .beta1 = 0.5f, .beta2 = 0.5f, .eps = 1.0f, .step = 1 } };
+    if (!backend_prepares(&e->be)) return OK;
     TRY(backend_prepare(&e->be, true));
     if (e->conf.train) model_zero_grad(&e->model, &e->be);
     step_for_plan(e, stream);
@@ -139,7 +140,7 @@ Status engine_open(Engine *e, const ModelShape *s, const EngineConf *conf, const
     TRY_CTX(engine_plan(&plan, s, conf, stream), "plan");
     Status st = open_on(e, s, conf, conf->backend, stream->shape.bytes, plan.bytes);
     e->plan = plan;
-    if (!st && backend_prepares(&e->be)) st = prepare(e, stream);
+    if (!st) st = engine_ready(e, stream);
     if (st) engine_close(e);
     return st;
 }
@@ -179,13 +180,16 @@ static void forward(Engine *e, Pass pass, ArenaId scratch, const Micro *m)
     arena_clear(&e->arena[A_ACT]);
     arena_clear(&e->arena[A_SCRATCH]);
     e->ctx.pass = pass, e->ctx.scratch = &e->arena[scratch];
-    e->act.aux = (Aux){ .form = e->conf.aux, .coeff = m->aux * e->conf.aux_coeff, .z_coeff = m->z * e->conf.z_coeff,
-                        .keep = m->keep, .add = m->add };
+    e->act.aux = (Aux){ .form = e->conf.aux, .coeff = m->aux * e->conf.aux_coeff,
+                        .z_coeff = m->z * e->conf.z_coeff, .keep = m->keep, .add = m->add };
     if (pass == FORWARD) e->act.aux.so_far = e->so_far;
     model_forward(&e->ctx, &e->model, &e->act, m->ce);
 }
 
-void engine_forward_micro(Engine *e, const Micro *m) { forward(e, e->conf.train ? FORWARD : EVAL, A_SCRATCH, m); }
+void engine_forward_micro(Engine *e, const Micro *m)
+{
+    forward(e, e->conf.train ? FORWARD : EVAL, A_SCRATCH, m);
+}
 
 void engine_forward(Engine *e, float scale)
 {

@@ -7,7 +7,7 @@
 
 #include "train/optim.h"
 
-typedef struct DecodeRoom { int64_t docs, tokens; } DecodeRoom;     /* at once; that each may grow by; 0: none */
+typedef struct DecodeRoom { int64_t docs, tokens; } DecodeRoom;  /* at once; that each may grow by; 0: none */
 
 typedef struct EngineConf {
     const char *backend;                 /* "cpu" "cuda" "meta" */
@@ -62,12 +62,15 @@ MUST Status engine_plan(EnginePlan *p, const ModelShape *s, const EngineConf *co
 MUST Status engine_open(Engine *e, const ModelShape *s, const EngineConf *conf, const Stream *stream);
 void        engine_close(Engine *e);
 
+/* Gets a machine that prepares ready for batches like this one; engine_open does so for its own. */
+MUST Status engine_ready(Engine *e, const Stream *stream);
+
 void        engine_upload(Engine *e, const Stream *s);
-void        engine_prefetch(Engine *e, const Stream *s);         /* the next one, while the card computes; NULL: none */
+void        engine_prefetch(Engine *e, const Stream *s);         /* the next one meanwhile; NULL: none */
 void        engine_forward(Engine *e, float scale);              /* in training leaves what backward reads */
 void        engine_forward_micro(Engine *e, const Micro *m);     /* the same as one of several of a step */
 void        engine_backward(Engine *e);
-void        engine_evaluate(Engine *e, float scale);             /* a forward that leaves nothing but losses */
+void        engine_evaluate(Engine *e, float scale);            /* a forward that leaves nothing but losses */
 void        engine_norm(Engine *e);                              /* of all gradients, for engine_grad_norm */
 void        engine_apply(Engine *e, const OptimConf *conf);      /* clip by that norm, AdamW */
 void        engine_update(Engine *e, const OptimConf *conf);     /* both */

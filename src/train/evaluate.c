@@ -258,7 +258,8 @@ static Status draw_items(void *arg, int64_t w)
         int64_t at = x->patch;
         Status  st = OK;
         for (int64_t k = 0; !st && k < x->sample.slices; k++) {
-            st = sample_pixels(stream_patch(&v->stream, at), v->stream.shape.bytes, &x->sample, &v->scratch[w], &v->sc, k);
+            st = sample_pixels(stream_patch(&v->stream, at), v->stream.shape.bytes, &x->sample,
+                               &v->scratch[w], &v->sc, k);
             at += (int64_t)x->sample.slice[k].h * x->sample.slice[k].w;
         }
         if (st) note(x, st);

@@ -22,13 +22,15 @@ double flops_sum(const Flops *f)
  * gradient. Merger i > 0 makes a deepstack feature, which only a decoder that has layer i - 1 reads. */
 typedef struct Times { double gemm, core, first, unread; } Times;
 
-static void add_vision(Flops *f, const VisionShape *v, const Load *l, Times tower, Times merger, int64_t layers)
+static void add_vision(Flops *f, const VisionShape *v, const Load *l, Times tower, Times merger,
+                       int64_t layers)
 {
     double P = (double)l->patches, D = (double)v->D, F = (double)v->F, m2 = (double)(v->merge * v->merge);
     double pixels = (double)(v->channels * v->frames * v->patch * v->patch), depth = (double)v->depth;
     double each = P / m2 * (2 * (m2 * D) * (m2 * D) + 2 * m2 * D * (double)v->out);
     double all = 1 + (double)v->deepstacks, read = v->deepstacks < layers ? all : 1 + (double)layers;
-    f->part[PART_VISION] = tower.first * 2 * P * pixels * D + tower.gemm * depth * P * (8 * D * D + 4 * D * F) +
+    f->part[PART_VISION] = tower.first * 2 * P * pixels * D + tower.gemm * depth * P *
+        (8 * D * D + 4 * D * F) +
                            tower.core * depth * 4 * D * l->vpairs;
     f->part[PART_MERGER] = each * (merger.gemm * read + merger.unread * (all - read));
 }

@@ -34,8 +34,8 @@ Status guard_note(Guard *g, Verdict v, double loss, double norm)
     g->skipped++, g->in_a_row++;
     if (!g->limit || g->in_a_row < g->limit) return OK;
     return fail(E_CHECK,
-                "%lld steps in a row were skipped, the last because %s (loss %g, gradient norm %g); look at the "
-                "data, lower optim.learning_rate, or raise train.max_skipped_steps",
+                "%lld steps in a row were skipped, the last because %s (loss %g, gradient norm %g); look at "
+                "the data, lower optim.learning_rate, or raise train.max_skipped_steps",
                 (long long)g->in_a_row, verdict_text(v), loss, norm);
 }
 

@@ -1,8 +1,8 @@
 /* train/guard.h -- whether a step may change the weights, and whether the run may go on.
  *
  * A step whose loss or gradient norm is not finite, or whose loss is far above all that were seen before, is
- * skipped and counted: weights and moments stay as they were, the data goes by. Too many in a row end the run.
- * Signals ask it to end: the flag they set is looked at between steps. */
+ * skipped and counted: weights and moments stay as they were, the data goes by. Too many in a row end the
+ * run. Signals ask it to end: the flag they set is looked at between steps. */
 #ifndef TRAIN_GUARD_H
 #define TRAIN_GUARD_H
 

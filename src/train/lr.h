@@ -1,7 +1,7 @@
 /* train/lr.h -- the learning rate of a step: warm-up, then a decay that ends with the run.
  *
- * Steps count from 1. Over W steps of warm-up the rate is peak s / W, so the first step already moves and step
- * W has the peak. After it, with p = (s - 1 - W) / (S - W) from 0 on, never reaching 1,
+ * Steps count from 1. Over W steps of warm-up the rate is peak s / W, so the first step already moves and
+ * step W has the peak. After it, with p = (s - 1 - W) / (S - W) from 0 on, never reaching 1,
  *   cosine     floor + (peak - floor) (1 + cos pi p) / 2
  *   linear     floor + (peak - floor) (1 - p)
  *   constant   peak

@@ -1,6 +1,8 @@
 /* train/predict.c -- see predict.h. */
 #include "train/predict.h"
 
+#include "train/batching.h"
+
 #include "data/chat.h"
 
 static Status load_beside(Json **out, const char *dir, const char *name)
@@ -62,13 +64,7 @@ Status predict_open(Predict *p, const Config *recipe)
 {
     *p = (Predict){ .recipe = recipe };
     TRY(source_open(&p->source, &recipe->model));
-    const VisionShape *v = &p->source.shape.vision;
-    p->patch = (PatchShape){ .patch = v->patch,
-                             .frames = v->frames,
-                             .merge = v->merge,
-                             .channels = v->channels,
-                             .min_pixels = recipe->image.min_pixels,
-                             .max_pixels = recipe->image.max_pixels };
+    p->patch = batching_patches(recipe, &p->source.shape.vision);
     Status st = find_stops(p);
     if (st) predict_close(p);
     return st;
@@ -76,7 +72,8 @@ Status predict_open(Predict *p, const Config *recipe)
 
 Status predict_load(Predict *p, const Budget *b, DecodeRoom room, const Log *log)
 {
-    EngineConf  conf = { .backend = backend_pick(p->recipe->device.backend), .dtype = p->source.dtype, .budget = *b, .decode = room };
+    EngineConf  conf = { .backend = backend_pick(p->recipe->device.backend), .dtype = p->source.dtype,
+                         .budget = *b, .decode = room };
     StreamShape ss = shape_stream(&p->source.shape);
     ss.bytes = true;
     Stream      full = stream_full(&ss, b);

@@ -15,8 +15,8 @@ static double time_product(Backend *be, Tensor *t)
     return backend_sync(be) ? INFINITY : clock_now() - from;
 }
 
-/* What the data sheet says, where there is one. Else products that grow while they do not take long, then the same one again for the rest of 50
- * milliseconds: the best of them, on a machine that others may use too. */
+/* What the data sheet says, where there is one. Else products that grow while they do not take long, then the
+ * same one again for the rest of 50 milliseconds: the best of them, on a machine that others may use too. */
 Status peak_measure(Backend *be, DType dtype, double *flops)
 {
     enum { LEAST = 128, MOST = 1024 };
@@ -79,7 +79,7 @@ static void take_in(Progress *p, const StepReport *r)
     flops_add(&s->sums.model, &r->sums.model);
     for (int i = 0; i < PART_N; i++) {
         s->part[i] += r->part[i];
-        p->peak = fmax(p->peak, ratio(r->sums.model.part[i], r->part[i]));       /* seen is as good as measured */
+        p->peak = fmax(p->peak, ratio(r->sums.model.part[i], r->part[i]));   /* seen is as good as measured */
     }
     if (good || p->every == 1) {                             /* a mean over NaN says nothing of the others */
         s->sums.ce += r->sums.ce, s->sums.aux += r->sums.aux, s->sums.z += r->sums.z;
@@ -130,9 +130,9 @@ static void say(const Progress *p)
              100 * ratio((double)s->sums.tokens, (double)s->sums.room), mfu, p->memory / gib,
              p->memory_all / gib, 100 * ratio(s->waited, s->seconds), skipped,
              time_text(left, p->pace * (double)(p->steps - s->step)));
-    snprintf(brief, sizeof brief, "step %" PRId64 "/%" PRId64 "  loss %.4f  %s tok/s  mfu %.1f%%  wait %.0f%%%s  eta %s",
-             s->step, p->steps, s->sums.ce / n, rate, 100 * whole_mfu(p), 100 * ratio(s->waited, s->seconds), skipped,
-             left);
+    snprintf(brief, sizeof brief, "step %" PRId64 "/%" PRId64 "  loss %.4f  %s tok/s  mfu %.1f%%  wait "
+             "%.0f%%%s  eta %s", s->step, p->steps, s->sums.ce / n, rate, 100 * whole_mfu(p),
+             100 * ratio(s->waited, s->seconds), skipped, left);
     if (s->step < p->steps) log_live(p->log, text, brief);
     else                    log_info(p->log, "%s", text);    /* the last one stays */
 }

@@ -3,10 +3,11 @@
  *   step 120/2000  loss 2.0143  aux 1.02  grad 0.84  lr 9.1e-05  31.2k tok/s (useful 98%)
  *   mfu 48.1% (vision 41 decoder 52 head 60)  mem 118.2/139.8 GiB  data wait 0.0%  eta 41m     (one line)
  *
- * Lines cover the steps since the one before: losses are means over them, rates are sums over their time. Tokens
- * count when they are not tail. MFU is the model's own work (train/flops.h) over what the device was measured to
- * do at best; HFU adds everything else that was computed. In metrics.jsonl and TensorBoard these, the data wait
- * and the visual share are fractions of 1. Evaluations and saves are not part of a step's time. */
+ * Lines cover the steps since the one before: losses are means over them, rates are sums over their time.
+ * Tokens count when they are not tail. MFU is the model's own work (train/flops.h) over what the device was
+ * measured to do at best; HFU adds everything else that was computed. In metrics.jsonl and TensorBoard these,
+ * the data wait and the visual share are fractions of 1. Evaluations and saves are not part of a step's
+ * time. */
 #ifndef TRAIN_PROGRESS_H
 #define TRAIN_PROGRESS_H
 

@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* `parallel: auto` and `memory: auto`, the defaults, leave one rank nothing to choose: it keeps all it can. */
+/* `parallel: auto` and `memory: auto`, the defaults, leave one rank nothing to choose: it keeps all it
+ * can. */
 static Status refuse_parallel(const struct cfg_parallel *p)
 {
     const struct { const char *key; int64_t value; } above_one[] = {
@@ -82,10 +83,11 @@ static Status refuse_device(const Config *c)
         return fail(E_CONFIG, "device.backend = meta: a dry run trains nothing; set cpu or auto");
     TRY_CTX(backend_check(backend_pick(b)), "device.backend");
     if (strcmp(c->comm.kind, "auto") && strcmp(c->comm.kind, "self"))
-        return fail(E_CONFIG, "comm.kind = %s: this build trains on one rank; set auto or self", c->comm.kind);
+        return fail(E_CONFIG, "comm.kind = %s: this build trains on one rank; set auto or self",
+                    c->comm.kind);
     if (c->lora.rank > 0)
-        return fail(E_CONFIG, "lora.rank = %lld: there are no adapters yet; set it to 0 and freeze parts with "
-                    "model.freeze_vit, freeze_aligner or freeze_llm", (long long)c->lora.rank);
+        return fail(E_CONFIG, "lora.rank = %lld: there are no adapters yet; set it to 0 and freeze parts "
+                    "with model.freeze_vit, freeze_aligner or freeze_llm", (long long)c->lora.rank);
     return OK;
 }
 

@@ -28,8 +28,8 @@ static Status refuse_used(const char *dir, const char *resume)
     TRY(folder_is_empty(dir, &empty));
     if (empty || !strcmp(resume, "auto") || (strcmp(resume, "none") && inside(resume, dir))) return OK;
     return fail(E_CONFIG,
-                "%s: the folder is not empty; set checkpoint.resume_from_checkpoint=auto to go on with the run "
-                "in it, or name another checkpoint.output_dir", dir);
+                "%s: the folder is not empty; set checkpoint.resume_from_checkpoint=auto to go on with the "
+                "run in it, or name another checkpoint.output_dir", dir);
 }
 
 static Status lock_folder(RunFolder *r)

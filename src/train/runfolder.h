@@ -1,7 +1,7 @@
 /* train/runfolder.h -- the folder of a run: who may write to it, and where it goes on.
  *
- * A folder that is not empty is refused unless the recipe resumes. While a run uses it the folder is locked, so
- * that two runs never mix. */
+ * A folder that is not empty is refused unless the recipe resumes. While a run uses it the folder is locked,
+ * so that two runs never mix. */
 #ifndef TRAIN_RUNFOLDER_H
 #define TRAIN_RUNFOLDER_H
 
@@ -22,7 +22,7 @@ MUST Status run_folder_open(RunFolder *r, const struct cfg_checkpoint *c);
 void        run_folder_close(RunFolder *r);                  /* twice is fine */
 
 MUST Status run_folder_recipe(const RunFolder *r, const Config *c);      /* recipe.yaml: every key */
-MUST Status run_folder_json(const RunFolder *r, const char *name, const Json *o);      /* replaced in one move */
+MUST Status run_folder_json(const RunFolder *r, const char *name, const Json *o);   /* replaced in one move */
 
 /* Takes lines of steps beyond `step` out of metrics.jsonl: the run is about to write them again. */
 MUST Status run_folder_rewind(const RunFolder *r, int64_t step);

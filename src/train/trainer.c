@@ -1,6 +1,7 @@
 /* train/trainer.c -- opening a run; see trainer.h. */
 #include "train/trainer.h"
 
+#include "train/batching.h"
 #include "train/checkpoint.h"
 #include "train/refuse.h"
 
@@ -10,37 +11,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Tokens of a step over those of a micro-batch. */
-static Status micro_batches(int *out, const struct cfg_train *c)
-{
-    int64_t n = c->global_tokens ? c->global_tokens / c->micro_tokens : 1;
-    *out = (int)n;
-    if (n >= 1 && n <= 1 << 20 && (!c->global_tokens || c->global_tokens == n * c->micro_tokens)) return OK;
-    n = (n < 1 ? 1 : n) * c->micro_tokens;
-    return fail(E_CONFIG,
-                "train.global_tokens = %lld: must be a multiple of train.micro_tokens = %lld, such as "
-                "%lld",
-                (long long)c->global_tokens, (long long)c->micro_tokens, (long long)n);
-}
-
-enum { MOST_DOCS = 4096 };
-
-static Budget budget_of(const Config *c, const ModelShape *s)
-{
-    int64_t T = c->train.micro_tokens, docs = T / 8 + 1, block = s->vision.merge * s->vision.merge;
-    return (Budget){ .tokens      = T,
-                     .patches     = s->vision.depth ? c->train.micro_patches / block * block : 0,
-                     .docs        = docs < MOST_DOCS ? docs : MOST_DOCS,
-                     .supervised  = T,
-                     .by_document = !strcmp(c->moe.aux_loss_type, "sequence") };
-}
-
-static PatchShape patches_of(const Config *c, const VisionShape *v)
-{
-    return (PatchShape){ .patch = v->patch, .frames = v->frames, .merge = v->merge, .channels = v->channels,
-                         .min_pixels = c->image.min_pixels, .max_pixels = c->image.max_pixels };
-}
-
 /* One source without a name has nothing to be told apart from. */
 static bool many_channels(const SourceList *s) { return s->n > 1 || *s->item[0].channel; }
 
@@ -48,9 +18,9 @@ static Status engine_conf(EngineConf *e, const Trainer *t)
 {
     const Config *c = t->recipe;
     const char *aux = c->moe.aux_loss_type;
-    *e = (EngineConf){ .backend = backend_pick(c->device.backend), .dtype = t->source.dtype, .budget = t->data.budget, .train = true,
-                       .evaluate = trainer_has_eval(t), .aux_coeff = (float)c->moe.aux_loss_coeff,
-                       .z_coeff = (float)c->moe.z_loss_coeff };
+    *e = (EngineConf){ .backend = backend_pick(c->device.backend), .dtype = t->source.dtype,
+                       .budget = t->data.budget, .train = true, .evaluate = trainer_has_eval(t),
+                       .aux_coeff = (float)c->moe.aux_loss_coeff, .z_coeff = (float)c->moe.z_loss_coeff };
     e->aux = !strcmp(aux, "none") ? AUX_NONE : !strcmp(aux, "sequence") ? AUX_DOCUMENT : AUX_LAYER;
     e->aux_over_step = !strcmp(aux, "global");
     if (e->aux == AUX_NONE) e->aux_coeff = 0;
@@ -63,7 +33,8 @@ static Status engine_conf(EngineConf *e, const Trainer *t)
     policy_default(e->policy);
     for (int i = 0; i < c->memory.recompute.n; i++) TRY(policy_drop(e->policy, c->memory.recompute.item[i]));
     if (!t->source.shape.vision.depth && c->model.freeze_llm)
-        return fail(E_CONFIG, "model.freeze_llm: the model is a language model only; nothing is left to train");
+        return fail(E_CONFIG, "model.freeze_llm: the model is a language model only; nothing is left to "
+                    "train");
     return OK;
 }
 
@@ -138,11 +109,11 @@ static Status open_loader(Trainer *t, const Json *state)
 {
     const Config *c = t->recipe;
     int micro;
-    TRY(micro_batches(&micro, &c->train));
+    TRY(batching_micro(&micro, &c->train, 1));
     const ModelShape *s = &t->source.shape;
     t->data = (LoaderConf){ .sources = &c->data.train, .recipe = c, .tokenizer = t->source.tokenizer,
-                            .shape = shape_stream(s), .patch = patches_of(c, &s->vision),
-                            .budget = budget_of(c, s), .micro = micro, .ranks = 1,
+                            .shape = shape_stream(s), .patch = batching_patches(c, &s->vision),
+                            .budget = batching_budget(c, s), .micro = micro, .ranks = 1,
                             .quarantine = t->folder.quarantine, .log = &t->log,
                             .pin = backend_pin(backend_pick(c->device.backend)) };
     return loader_open(&t->loader, &t->data, json_object_get(state, "loader"));
@@ -179,6 +150,13 @@ static void open_progress(Trainer *t)
     for (int i = 0; i < ARENA_N; i++) t->progress.memory += (double)e->plan.bytes[i];
 }
 
+/* The first batch is waited for here where that lets the first step be as fast as the others. */
+static Status get_ready(Trainer *t)
+{
+    const Stream *first = backend_prepares(&t->engine.be) ? loader_peek(t->loader, true) : NULL;
+    return first ? engine_ready(&t->engine, first) : OK;
+}
+
 /* In the order that lets a mistake be heard of early; the loader reads ahead while weights are loaded. */
 static Status open_all(Trainer *t, Json **state)
 {
@@ -196,6 +174,7 @@ static Status open_all(Trainer *t, Json **state)
     t->guard.spike = c->spike_factor, t->guard.limit = c->max_skipped_steps;
     TRY(open_engine(t));
     TRY(load_weights(t));
+    TRY(get_ready(t));
     open_progress(t);
     return peak_measure(&t->engine.be, t->engine.conf.dtype, &t->progress.peak);
 }

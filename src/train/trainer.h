@@ -5,8 +5,9 @@
  *   Status st = trainer_run(&t);        to the last step, or to a signal, saving on the way
  *   trainer_close(&t);
  *
- * On one rank runs are equal to the bit, and so is a run that was stopped and resumed: everything that decides
- * the next step is in the checkpoint. A step allocates nothing; the loader's threads are outside of that. */
+ * On one rank runs are equal to the bit, and so is a run that was stopped and resumed: everything that
+ * decides the next step is in the checkpoint. A step allocates nothing; the loader's threads are outside of
+ * that. */
 #ifndef TRAIN_TRAINER_H
 #define TRAIN_TRAINER_H
 
@@ -18,8 +19,9 @@
 
 typedef struct Trainer Trainer;
 
-/* Answers to held-out questions, from whoever can generate: called at each evaluation after the loss. It may use
- * the engine, which was opened with this room for decoding. accuracy: of exact matches; NAN: none was asked. */
+/* Answers to held-out questions, from whoever can generate: called at each evaluation after the loss. It may
+ * use the engine, which was opened with this room for decoding. accuracy: of exact matches; NAN: none was
+ * asked. */
 typedef struct Answers {
     Status (*run)(void *self, Trainer *t, double *accuracy);             /* NULL: no answers */
     void   *self;
@@ -71,14 +73,14 @@ MUST Status trainer_run(Trainer *t);
 /* The pieces of a run. */
 MUST Status trainer_step(Trainer *t, StepReport *r);
 MUST Status trainer_evaluate(Trainer *t, Evaluation *e);
-MUST Status trainer_save(Trainer *t, bool last);                         /* last: the one that hf: final means */
+MUST Status trainer_save(Trainer *t, bool last);                      /* last: the one that hf: final means */
 bool        trainer_has_eval(const Trainer *t);
 
 /* Between the files of the trainer: what will happen, said at the start; files that reports read
  * (trainer_files.c); state in and out (trainer_state.c). */
 void        trainer_introduce(const Trainer *t);
 MUST Status trainer_write_plan(const Trainer *t, const Flops *step);     /* plan.json, after a step */
-MUST Status trainer_write_load(Trainer *t);                              /* expert_load.json, since the last one */
+MUST Status trainer_write_load(Trainer *t);                         /* expert_load.json, since the last one */
 MUST Status trainer_state_save(Trainer *t, Json **out);
 MUST Status trainer_state_load(Trainer *t, const Json *state);
 

@@ -27,10 +27,10 @@ static Status run(void *self, Trainer *t, double *accuracy)
     EvalResult r;
     TRY(samples_path(path, t));
     EvalConf conf = { .recipe = c, .tokenizer = t->source.tokenizer, .patch = t->data.patch,
-                      .sources = own ? &c->data.eval : &c->data.train, .key = own ? "data.eval" : "data.train",
-                      .split = own ? 0 : c->eval.split, .max_new = c->eval.max_new_tokens,
-                      .samples = c->eval.samples ? path : NULL, .sample_lines = c->eval.samples, .log = &t->log,
-                      .stop = asked_to_leave };
+                      .sources = own ? &c->data.eval : &c->data.train,
+                      .key = own ? "data.eval" : "data.train", .split = own ? 0 : c->eval.split,
+                      .max_new = c->eval.max_new_tokens, .samples = c->eval.samples ? path : NULL,
+                      .sample_lines = c->eval.samples, .log = &t->log, .stop = asked_to_leave };
     TRY(evaluate_model(&t->engine, &conf, &r));
     *accuracy = r.total.asked && !guard_signal() ? eval_accuracy(&r.total) : NAN;
     eval_result_close(&r);

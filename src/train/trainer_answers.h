@@ -1,5 +1,5 @@
-/* train/trainer_answers.h -- the answers of a trainer's evaluations: exact matches over the held-out data, and
- * samples/step-N.jsonl in the folder of the run. */
+/* train/trainer_answers.h -- the answers of a trainer's evaluations: exact matches over the held-out data,
+ * and samples/step-N.jsonl in the folder of the run. */
 #ifndef TRAIN_TRAINER_ANSWERS_H
 #define TRAIN_TRAINER_ANSWERS_H
 

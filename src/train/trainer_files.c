@@ -15,8 +15,9 @@ Status trainer_write_plan(const Trainer *t, const Flops *f)
 {
     Json *arenas = json_array();
     for (int i = 0; i < ARENA_N; i++) json_array_append_new(arenas, arena_json(&t->engine.arena[i]));
-    Json *o = json_pack("{s:o, s:{s:f, s:f, s:f, s:f}}", "arenas", arenas, "flops", "vision", f->part[PART_VISION],
-                        "merger", f->part[PART_MERGER], "decoder", f->part[PART_DECODER], "head", f->part[PART_HEAD]);
+    Json *o = json_pack("{s:o, s:{s:f, s:f, s:f, s:f}}", "arenas", arenas, "flops", "vision",
+                        f->part[PART_VISION], "merger", f->part[PART_MERGER], "decoder",
+                        f->part[PART_DECODER], "head", f->part[PART_HEAD]);
     Status st = run_folder_json(&t->folder, "plan.json", o);
     json_decref(o);
     return st;
@@ -36,8 +37,8 @@ Status trainer_write_load(Trainer *t)
     Json *layers = json_array();
     for (int64_t i = 0, at = 0; i < r->layers; i++, at += r->experts)
         json_array_append_new(layers, json_pack("{s:I, s:o, s:o}", "layer", (json_int_t)r->layer[i], "image",
-                                                counts(r->visual + at, r->past_visual + at, r->experts), "text",
-                                                counts(r->text + at, r->past_text + at, r->experts)));
+                                                counts(r->visual + at, r->past_visual + at, r->experts),
+                                                "text", counts(r->text + at, r->past_text + at, r->experts)));
     Json *o = json_pack("{s:I, s:o}", "step", (json_int_t)t->step, "layers", layers);
     Status st = run_folder_json(&t->folder, "expert_load.json", o);
     json_decref(o);

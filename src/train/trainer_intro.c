@@ -63,7 +63,8 @@ static void say_data(const Trainer *t)
     if (!c->max_steps) snprintf(why, sizeof why, "%g epochs", c->num_train_epochs);
     if (trainer_has_eval(t) && t->recipe->eval.eval_steps)
         snprintf(eval, sizeof eval, "evaluation every %lld steps", (long long)t->recipe->eval.eval_steps);
-    log_info(&t->log, "data         %lld samples in one pass; %s", (long long)loader_samples(t->loader), eval);
+    log_info(&t->log, "data         %lld samples in one pass; %s", (long long)loader_samples(t->loader),
+             eval);
     log_info(&t->log, "step         %d micro-batch%s of %lld tokens and %lld patches: %lld tokens",
              t->data.micro, t->data.micro == 1 ? "" : "es", (long long)b->tokens, (long long)b->patches,
              (long long)(t->data.micro * b->tokens));
@@ -108,7 +109,8 @@ static void say_environment(const Trainer *t)
                                           "FPS_MAX_FRAMES", "IMAGE_MAX_TOKEN_NUM", "VIDEO_MAX_TOKEN_NUM" };
     for (size_t i = 0; i < sizeof theirs / sizeof *theirs; i++)
         if (getenv(theirs[i]))
-            log_warn(&t->log, "the environment sets %s, which is not read here: the recipe decides", theirs[i]);
+            log_warn(&t->log, "the environment sets %s, which is not read here: the recipe decides",
+                     theirs[i]);
 }
 
 void trainer_introduce(const Trainer *t)

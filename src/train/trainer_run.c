@@ -22,7 +22,7 @@ static Status gradients(Trainer *t, Stream *const *micro, int n, StepReport *r, 
     Engine *e = &t->engine;
     ledger_clear(&e->be.ledger);
     ledger_start(&e->be.ledger);
-    TRY(engine_accumulate(e, micro, n, &r->sums, w, loader_peek(t->loader)));
+    TRY(engine_accumulate(e, micro, n, &r->sums, w, loader_peek(t->loader, false)));
     engine_norm(e);
     TRY(engine_grad_norm(e, &r->grad_norm));
     r->verdict = guard_judge(&t->guard, r->sums.total, r->grad_norm, r->sums.supervised);
@@ -126,8 +126,8 @@ static Status evaluate(Trainer *t)
     char text[64] = "";
     if (!isnan(e.accuracy)) snprintf(text, sizeof text, "  accuracy %.1f%%", 100 * e.accuracy);
     log_info(&t->log, "eval %lld/%lld  loss %.4f%s  %lld documents, %lld supervised tokens  %.1f s",
-             (long long)t->step, (long long)t->steps, e.loss, text, (long long)e.docs, (long long)e.supervised,
-             e.seconds);
+             (long long)t->step, (long long)t->steps, e.loss, text, (long long)e.docs,
+             (long long)e.supervised, e.seconds);
     Scalar s[2] = { { "eval/loss", e.loss }, { "eval/accuracy", e.accuracy } };
     t->paused = clock_now();
     return progress_put(&t->progress, t->step, s, isnan(e.accuracy) ? 1 : 2);
@@ -200,8 +200,8 @@ Status trainer_run(Trainer *t)
     Status st = OK;
     int signal = 0;
     if (t->step >= t->steps) {
-        log_info(&t->log, "nothing is left to do: step %lld of %lld; raise train.max_steps or num_train_epochs",
-                 (long long)t->step, (long long)t->steps);
+        log_info(&t->log, "nothing is left to do: step %lld of %lld; raise train.max_steps or "
+                 "num_train_epochs", (long long)t->step, (long long)t->steps);
         return OK;
     }
     guard_signals_on();
@@ -211,7 +211,8 @@ Status trainer_run(Trainer *t)
         if (!st) st = after_step(t);
     }
     if (!st && signal && t->step < t->steps) st = leave(t, signal);
-    else if (!st) log_info(&t->log, "done: %lld steps, %lld tokens", (long long)t->steps, (long long)t->tokens);
+    else if (!st)
+        log_info(&t->log, "done: %lld steps, %lld tokens", (long long)t->steps, (long long)t->tokens);
     guard_signals_off();
     return st;
 }

@@ -32,7 +32,8 @@ void routing_close(Routing *r)
 
 void routing_clear(Routing *r)
 {
-    for (int64_t i = 0, n = 2 * r->layers * r->experts; i < n; i++) r->past_text[i] += r->text[i], r->text[i] = 0;
+    for (int64_t i = 0, n = 2 * r->layers * r->experts; i < n; i++)
+        r->past_text[i] += r->text[i], r->text[i] = 0;
 }
 
 void routing_forget(Routing *r)
@@ -64,6 +65,7 @@ static void count_choices(Routing *r, Engine *e, const Stream *s)
     mark_kinds(r, s);
     for (int64_t i = 0; i < r->layers; i++) {
         backend_fetch(&e->be, r->stage, e->act.layer[r->layer[i]].moe.idx);
+        if (e->be.sticky) return;                            /* nothing came: no numbers to count by */
         for (int64_t t = 0; t < s->tokens; t++) {
             double *row = (r->kind[t] == 2 ? r->visual : r->text) + i * r->experts;
             for (int64_t k = 0; k < r->slots; k++) row[r->stage[t * r->slots + k]] += 1;
@@ -107,6 +109,7 @@ static void share_losses(BySource *b, Engine *e, const Stream *s, const LoaderDo
 {
     int64_t d = 0;
     backend_fetch(&e->be, b->stage, t_rows(e->ctx.each, 0, s->supervised));
+    if (e->be.sticky) return;
     for (int64_t i = 0; i < s->supervised; i++) {
         while (s->sup_row[i] >= s->start[d + 1]) d++;
         int row = b->row[doc[d].source];

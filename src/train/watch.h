@@ -1,5 +1,6 @@
-/* train/watch.h -- what is noticed of micro-batches besides their loss: which experts they chose, and how the loss
- * spreads over the sources of the data. Counts add up until they are cleared; room for them is made at start. */
+/* train/watch.h -- what is noticed of micro-batches besides their loss: which experts they chose, and how the
+ * loss spreads over the sources of the data. Counts add up until they are cleared; room for them is made at
+ * start. */
 #ifndef TRAIN_WATCH_H
 #define TRAIN_WATCH_H
 
@@ -20,7 +21,7 @@ MUST Status routing_open(Routing *r, const Engine *e);       /* a model without 
 void        routing_close(Routing *r);                       /* twice is fine */
 void        routing_clear(Routing *r);
 void        routing_forget(Routing *r);
-double      routing_peak(const Routing *r, int64_t layer);   /* busiest expert over the mean; 0: none counted */
+double      routing_peak(const Routing *r, int64_t layer); /* busiest expert over the mean; 0: none counted */
 
 /* Summed loss and supervised tokens by channel. Sources that share a channel's name share its row. */
 typedef struct BySource {
