@@ -19,7 +19,7 @@ typedef struct Setup {
     int64_t  docs, images, VH, VC, rows;             /* of the tower: heads and their width; rows of logits */
 } Setup;
 
-typedef struct Case { const Setup *s; int64_t m, n, k, width; Tensor t[12]; Segments seg; } Case;
+typedef struct Case { const Setup *s; int64_t m, n, k, width; Tensor t[24]; Segments seg; } Case;
 
 /* A row: how to lay out its tensors (inputs are random, never zeros), and one call. */
 typedef struct Bench { const char *name; void (*make)(Case *c); BenchFn *run; int64_t m, n, k; } Bench;
@@ -140,6 +140,48 @@ static void run_experts_tn(void *p)
 {
     Case *c = p;
     op_grouped_gemm(c->s->be, c->t[3], c->t[0], c->t[1], c->t[5], GEMM_TN);
+}
+
+/* A whole expert layer from routed tokens back to tokens, and its backward: the ops of nn/moe.c in their order. */
+enum { X = 12, XS, GU, ACT, OUT, GATE, W_GU, W_D, G_GU, G_D, DGU, DGATE };
+
+static Tensor stack(Tensor t, int64_t E, int64_t rows) { return t_as3(t, E, rows, t.n[1]); }
+
+static void make_moe(Case *c)
+{
+    const Setup *s = c->s;
+    int64_t      R = s->T * s->K, D = s->D, F = s->F, E = s->E;
+    make_route(c);
+    c->t[X] = randn(s, s->d, s->T, D), c->t[XS] = blank(s, s->d, R, D), c->t[GU] = blank(s, s->d, R, 2 * F);
+    c->t[ACT] = blank(s, s->d, R, F), c->t[OUT] = blank(s, s->d, R, D), c->t[GATE] = blank(s, F32, R, 1);
+    c->t[W_GU] = stack(randn(s, s->d, E * 2 * F, D), E, 2 * F), c->t[W_D] = stack(randn(s, s->d, E * D, F), E, D);
+    c->t[G_GU] = stack(blank(s, F32, E * 2 * F, D), E, 2 * F), c->t[G_D] = stack(blank(s, F32, E * D, F), E, D);
+    c->t[DGU] = blank(s, s->d, R, 2 * F), c->t[DGATE] = blank(s, F32, R, 1);
+    c->t[0] = blank(s, s->d, s->T, D), c->t[1] = blank(s, s->d, R, F);
+    op_gather_rows(s->be, c->t[GATE], t_as2(c->t[8], R, 1), c->t[11], 1);
+}
+static void run_moe_fwd(void *p)
+{
+    Case *c = p; Tensor *t = c->t, none = { 0 };
+    Backend *be = c->s->be;
+    op_gather_rows(be, t[XS], t[X], t[11], c->s->K);
+    op_grouped_gemm(be, t[GU], t[XS], t[W_GU], t[5], GEMM_NT);
+    op_swiglu_fwd(be, t[ACT], t[GU], t[GATE]);
+    op_grouped_gemm(be, t[OUT], t[ACT], t[W_D], t[5], GEMM_NT);
+    op_combine(be, t[0], t[OUT], t[10], none);
+}
+static void run_moe(void *p)
+{
+    Case *c = p; Tensor *t = c->t, none = { 0 };
+    Backend *be = c->s->be;
+    run_moe_fwd(p);
+    op_gather_rows(be, t[OUT], t[X], t[11], c->s->K);
+    op_grouped_gemm(be, t[1], t[OUT], t[W_D], t[5], GEMM_NN);
+    op_grouped_gemm(be, t[G_D], t[OUT], t[ACT], t[5], GEMM_TN);
+    op_swiglu_bwd(be, t[DGU], t[DGATE], t[1], t[GU], t[GATE]);
+    op_grouped_gemm(be, t[G_GU], t[DGU], t[XS], t[5], GEMM_TN);
+    op_grouped_gemm(be, t[OUT], t[DGU], t[W_GU], t[5], GEMM_NN);
+    op_combine(be, t[0], t[OUT], t[10], none);
 }
 
 static void segments(Case *c, int64_t rows, int64_t n, bool causal)
@@ -289,6 +331,8 @@ static const Bench benches[] = {
     { "experts y = x w'",           make_experts,       run_experts_nt, 0, 0, 0 },
     { "experts dx = dy w",          make_experts,       run_experts_nn, 0, 0, 0 },
     { "experts dw = dy' x",         make_experts,       run_experts_tn, 0, 0, 0 },
+    { "expert layer fwd",           make_moe,           run_moe_fwd, 0, 0, 0 },
+    { "expert layer fwd + bwd",     make_moe,           run_moe, 0, 0, 0 },
     { "attention causal fwd",       make_attention,     run_attention, 0, 0, 0 },
     { "attention causal bwd",       make_attention_bwd, run_attention_bwd, 0, 0, 0 },
     { "attention vision fwd",       make_vision,        run_attention, 0, 0, 0 },
