@@ -79,6 +79,7 @@ expect 4 "tokenizer.json"    $treb train /dev/null model.path=$gold "data.train=
 expect 2 "--model"           $treb generate --prompt hello
 expect 4 "No such file"      $treb generate --model "$tmp/none" --prompt hello
 expect 2 "between"           $treb generate --model "$tmp/none" --prompt hello --top-p 2
+expect 2 "not in this build"  $treb generate --model "$tmp/none" --prompt hello --backend tpu
 expect 4 "tokenizer.json"    $treb generate --model $gold --prompt hello
 expect 2 "no data"           $treb eval --model $gold
 expect 2 "no model"          $treb eval --data none.jsonl

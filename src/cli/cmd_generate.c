@@ -157,7 +157,7 @@ Status cmd_generate(int argc, char **argv)
 {
     Ask *a = calloc(1, sizeof *a);
     const char *model = NULL, *image = NULL, *max_new = "512", *temperature = "0", *top_p = "1", *seed = "0",
-               *dtype = NULL;
+               *dtype = NULL, *backend = "auto";
     if (!a) return fail(E_FIT, "no memory");
     const Option options[] = {
         { "--model", &model, NULL },
@@ -166,6 +166,7 @@ Status cmd_generate(int argc, char **argv)
         { "--system", &a->system, NULL },
         { "--max-new", &max_new, NULL },
         { "--dtype", &dtype, NULL },
+        { "--backend", &backend, NULL },
         { "--temperature", &temperature, NULL },
         { "--top-p", &top_p, NULL },
         { "--seed", &seed, NULL },
@@ -182,7 +183,8 @@ Status cmd_generate(int argc, char **argv)
     if (!st) st = option_real("--temperature", temperature, 0, 100, &a->how.temperature);
     if (!st) st = option_real("--top-p", top_p, 1e-6, 1, &a->how.top_p);
     if (!st) st = dtype_word(dtype, &a->recipe.model.dtype);
-    a->how.seed = (uint64_t)number;
+    a->how.seed = (uint64_t)number, a->recipe.device.backend = backend_pick(backend);
+    if (!st) st = backend_check(a->recipe.device.backend);
     if (!st) a->recipe.model.path = model, st = run(a);
     ask_close(a);
     free(a);

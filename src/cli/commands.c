@@ -78,7 +78,7 @@ static const Command commands[] = {
       "  --samples writes questions and answers, one JSON object a line; --blind shows the model blank pictures.\n", NULL },
     { "generate", "text from a prompt and pictures", cmd_generate,
       "--model DIR --prompt TEXT [--image FILE ...] [--system TEXT] [--max-new N]\n"
-      "  [--temperature T] [--top-p P] [--seed S] [--dtype f32|bf16]\n"
+      "  [--temperature T] [--top-p P] [--seed S] [--dtype f32|bf16] [--backend NAME]\n"
       "  Pictures stand where TEXT has <image>, or before it. The likeliest token each time unless T is above 0.\n", NULL },
     { "doctor",  "what this machine has and what that allows", cmd_doctor,
       "[--json]\n", NULL },
