@@ -137,24 +137,24 @@ static bool is_figure(const uint8_t *p)
 static int pieces(const Canvas *c)
 {
     int64_t n = c->h * c->w, top = 0;
-    uint8_t *todo = malloc((size_t)n);
+    uint8_t *left = malloc((size_t)n);
     int64_t *stack = malloc((size_t)n * 8 * sizeof *stack);
     int found = 0;
-    for (int64_t i = 0; i < n; i++) todo[i] = is_figure(c->rgb + 3 * i);
+    for (int64_t i = 0; i < n; i++) left[i] = is_figure(c->rgb + 3 * i);
     for (int64_t i = 0; i < n; i++) {
         int size = 0;
         for (stack[top++] = i; top > 0;) {
             int64_t at = stack[--top], y = at / c->w, x = at % c->w;
-            if (!todo[at]) continue;
-            todo[at] = 0, size++;
+            if (!left[at]) continue;
+            left[at] = 0, size++;
             for (int64_t v = y - 1; v <= y + 1; v++)
                 for (int64_t u = x - 1; u <= x + 1; u++)
-                    if (v >= 0 && v < c->h && u >= 0 && u < c->w && todo[v * c->w + u])
+                    if (v >= 0 && v < c->h && u >= 0 && u < c->w && left[v * c->w + u])
                         stack[top++] = v * c->w + u;
         }
         found += size >= 4;
     }
-    free(todo), free(stack);
+    free(left), free(stack);
     return found;
 }
 

@@ -166,12 +166,14 @@ static void print_parts(const StepBench *b, const StepTimes *t)
 
 static void print_memory(const StepBench *b)
 {
-    double left, all, plan = bytes_of(&b->e);
+    double left, all, peak = bytes_of(&b->e);
+    bool   alike = true;
+    for (int i = 0; i < ARENA_N; i++) alike &= b->e.arena[i].peak == b->e.plan.bytes[i];
     backend_memory(b->backend, &left, &all);
-    printf("memory %.1f MiB, plan and run alike", plan / (1 << 20));
-    if (!b->e.be.machine->host_memory)
+    printf("memory %.1f MiB, plan and run %s", peak / (1 << 20), alike ? "alike" : "DIFFER");
+    if (!b->e.be.machine->host_memory && all > 0)
         printf("; with libraries and workspace %.1f of %.1f MiB (%+.1f %% over the plan)",
-               (all - left) / (1 << 20), all / (1 << 20), 100 * ((all - left) / plan - 1));
+               (all - left) / (1 << 20), all / (1 << 20), 100 * ((all - left) / peak - 1));
     putchar('\n');
     for (int i = 0; i < ARENA_N; i++) print_arena(&b->e.arena[i], b->e.plan.bytes[i]);
 }

@@ -144,23 +144,13 @@ static Status read_file(Text *out, const char *path)
 
 typedef struct Large { Slice vocab, merges; } Large;
 
-static Status find_in_model(Scan *s, Large *l, char *room)
+static bool key_is(const char *room, size_t len, const char *name)
 {
-    TRY(scan_enter(s, '{'));
-    for (int64_t i = 0;; i++) {
-        bool   more;
-        size_t len;
-        Slice  value;
-        TRY(scan_more(s, '}', i, &more));
-        if (!more) return OK;
-        TRY(scan_key(s, room, &len));
-        TRY(scan_skip(s, &value));
-        if (len == 5 && !memcmp(room, "vocab", 5)) l->vocab = value;
-        if (len == 6 && !memcmp(room, "merges", 6)) l->merges = value;
-    }
+    return len == strlen(name) && !memcmp(room, name, len);
 }
 
-static Status find_large(Scan *s, Large *l, char *room)
+/* The members of the object ahead; of the outermost one only `model` matters, and it is looked into. */
+static Status find_large(Scan *s, Large *l, char *room, bool in_model)
 {
     TRY(scan_enter(s, '{'));
     for (int64_t i = 0;; i++) {
@@ -170,8 +160,13 @@ static Status find_large(Scan *s, Large *l, char *room)
         TRY(scan_more(s, '}', i, &more));
         if (!more) return OK;
         TRY(scan_key(s, room, &len));
-        if (len == 5 && !memcmp(room, "model", 5) && scan_peek(s) == '{') TRY(find_in_model(s, l, room));
-        else TRY(scan_skip(s, &value));
+        if (!in_model && key_is(room, len, "model") && scan_peek(s) == '{') {
+            TRY(find_large(s, l, room, true));
+            continue;
+        }
+        TRY(scan_skip(s, &value));
+        if (in_model && key_is(room, len, "vocab")) l->vocab = value;
+        if (in_model && key_is(room, len, "merges")) l->merges = value;
     }
 }
 
@@ -213,7 +208,7 @@ static Scan scan_of(const Scan *file, Slice value)
 static Status read_json(Tokenizer *t, Scan *file, char *room, AddedList *added, Json **rest)
 {
     Large l = { 0 };
-    TRY(find_large(file, &l, room));
+    TRY(find_large(file, &l, room, false));
     TRY(parse_rest(rest, file, &l));
     TRY_CTX(rules_read(t, added, *rest), "%s", file->name);
     if (!l.vocab.v || !l.merges.v)

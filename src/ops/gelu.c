@@ -9,23 +9,15 @@
  * also keeps its digits for large negative x. For the exact form libm's erff is a call per element, so P is
  * computed here, within 8e-8: a series up to |x| = 1, beyond it the tail as exp(-x^2/2) * f(|x|). Backward
  * needs the density exp(-x^2/2) / sqrt(2 pi) as well and has it from the same exponential. */
+#include "ops/gelu.h"
 #include "ops/rows.h"
 
-#define TANH_K     0.797884560802865356f
-#define TANH_CUBE  0.044715f
-#define DENSITY_0  0.398942280401432678f                    /* 1 / sqrt(2 pi) */
-
-/* P(x), and exp(-x^2/2) by the way. Coefficients of the tail: (1 - P(t)) exp(t^2/2) = u * polynomial(u),
- * u = 1 / (1 + 0.32 t), interpolated at the Chebyshev points of u in [0, 1] (6e-8 relative). Near 0 the
- * rounding of u would be felt; there the Taylor terms (-1)^n s^n / (2^n n! (2n + 1)), s = x^2, take over. */
+/* P(x), and exp(-x^2/2) by the way. */
 INLINE float normal_below(float x, float *bell)
 {
     float t = __builtin_fabsf(x), s = x * x, u = 1.0f / (1.0f + 0.32f * t), e = fast_exp(-0.5f * s);
-    float f = u * (0.127661538f + u * (0.12765991f + u * (0.114647028f + u * (0.0875935303f +
-              u * (0.0597993265f + u * (-0.012534f + u * (0.0704682625f + u * (-0.151607696f +
-              u * (0.0979352158f - u * 0.0216231325f)))))))));
-    float near = 1.0f + s * (-1.0f / 6 + s * (1.0f / 40 + s * (-1.0f / 336 + s * (1.0f / 3456 +
-                 s * (-1.0f / 42240 + s * (1.0f / 599040 - s * (1.0f / 9676800)))))));
+    float f = GELU_TAIL(u);
+    float near = GELU_NEAR(s);
     float far = x < 0.0f ? e * f : 1.0f - e * f;
     *bell = e;
     return t < 1.0f ? 0.5f + DENSITY_0 * x * near : far;

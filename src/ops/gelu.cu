@@ -2,21 +2,15 @@
  *
  * The exact form uses the CPU's own approximation of the normal distribution, as accurate as erff and with
  * its digits in the tail, where 1 + erf would cancel. */
+#include "ops/gelu.h"
 #include "ops/map.cuh"
 
-#define TANH_K     0.797884560802865356f
-#define TANH_CUBE  0.044715f
-#define DENSITY_0  0.398942280401432678f                    /* 1 / sqrt(2 pi) */
-
-/* P(x), and exp(-x^2/2) by the way; the coefficients are explained in gelu.c. */
+/* P(x), and exp(-x^2/2) by the way. */
 __device__ static inline float normal_below(float x, float *bell)
 {
     float t = fabsf(x), s = x * x, u = __fdividef(1.0f, 1.0f + 0.32f * t), e = expf(-0.5f * s);
-    float f = u * (0.127661538f + u * (0.12765991f + u * (0.114647028f + u * (0.0875935303f +
-              u * (0.0597993265f + u * (-0.012534f + u * (0.0704682625f + u * (-0.151607696f +
-              u * (0.0979352158f - u * 0.0216231325f)))))))));
-    float near = 1.0f + s * (-1.0f / 6 + s * (1.0f / 40 + s * (-1.0f / 336 + s * (1.0f / 3456 +
-                 s * (-1.0f / 42240 + s * (1.0f / 599040 - s * (1.0f / 9676800)))))));
+    float f = GELU_TAIL(u);
+    float near = GELU_NEAR(s);
     float far = x < 0.0f ? e * f : 1.0f - e * f;
     *bell = e;
     return t < 1.0f ? 0.5f + DENSITY_0 * x * near : far;

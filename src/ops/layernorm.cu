@@ -96,22 +96,13 @@ typedef struct Backward {
     bool         sums;
 } Backward;
 
-/* What a thread holds of one row; m and r are its statistics. */
-template <class T, int N> struct Row { Pack<T> dy[N], x[N], dres[N]; float m, r; };
+/* With its statistics. */
+template <class T, int N> struct Row : GradRow<T, N> { float m, r; };
 
 template <class T, int N>
 __device__ inline void row_bring(Row<T, N> &row, const Backward &a, int64_t t, int packs)
 {
-    constexpr int E = Pack<T>::N;
-    const T      *dy = row_of<T>(a.dy, t), *x = row_of<T>(a.x, t), *dres = row_of<T>(a.dres, t);
-#pragma unroll
-    for (int k = 0; k < N; k++) {
-        int p = threadIdx.x + k * blockDim.x;
-        if (p >= packs) continue;
-        row.dy[k] = pack_stream(dy + p * E);
-        row.x[k]  = pack_stream(x + p * E);
-        if (a.dres.p) row.dres[k] = pack_stream(dres + p * E);
-    }
+    grad_row_bring(row, a.dy, a.x, a.dres, t, packs);
     row.m = a.stat[t * a.stat_stride], row.r = a.stat[t * a.stat_stride + 1];
 }
 

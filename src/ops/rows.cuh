@@ -173,4 +173,22 @@ static inline Walk walk_of(int64_t rows, int64_t packs)
     return w;
 }
 
+/* What a thread of a block holds of one row in the backward of a norm, and the loads that bring it. */
+template <class T, int N> struct GradRow { Pack<T> dy[N], x[N], dres[N]; };
+
+template <class T, int N>
+__device__ inline void grad_row_bring(GradRow<T, N> &row, View dys, View xs, View dress, int64_t t, int packs)
+{
+    constexpr int E = Pack<T>::N;
+    const T      *dy = row_of<T>(dys, t), *x = row_of<T>(xs, t), *dres = row_of<T>(dress, t);
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+        int p = threadIdx.x + k * blockDim.x;
+        if (p >= packs) continue;
+        row.dy[k] = pack_stream(dy + p * E);
+        row.x[k]  = pack_stream(x + p * E);
+        if (dress.p) row.dres[k] = pack_stream(dres + p * E);
+    }
+}
+
 #endif
