@@ -2,7 +2,7 @@
 # Installs the Debian packages the build needs and this machine lacks, and says which. A machine that has
 # all of them needs no network and no rights. Extra groups by name: `tools/setup.sh fuzz`.
 set -eu
-need="gcc make pkg-config libopenblas-openmp-dev libjansson-dev libyaml-dev libjpeg-dev libpng-dev libwebp-dev libpcre2-dev libutf8proc-dev libxxhash-dev"
+need="gcc make pkg-config libopenblas-openmp-dev libjansson-dev libyaml-dev libjpeg-dev libpng-dev libwebp-dev libpcre2-dev libutf8proc-dev libxxhash-dev libopenmpi-dev openmpi-bin"
 for group in "$@"; do
     case $group in
         fuzz) need="$need clang libclang-rt-dev" ;;

@@ -21,14 +21,20 @@ extern "C" {
 typedef enum { PART_VISION, PART_MERGER, PART_DECODER, PART_HEAD, PART_OPTIM, PART_N } Part;
 
 #define LEDGER_OPS 64
+#define LEDGER_GROUPS 32
 
 typedef struct LedgerRow { int64_t calls, bytes; double flops, extra, other; } LedgerRow;
+
+/* What a rank says in the calls of one group: bytes to members on its own node and to those of others, each
+ * member reached directly; seconds that it waited in joins. */
+typedef struct LedgerComm { int64_t calls, near, far; double waited; } LedgerComm;
 
 typedef struct Ledger {
     Part      part;                   /* whose work is being charged now */
     bool      replay;                 /* a forward run again for backward: all of it is extra */
     LedgerRow op[LEDGER_OPS];
     LedgerRow by_part[PART_N];
+    LedgerComm comm[LEDGER_GROUPS];   /* by GroupId of comm/mesh.h */
     double    seconds[PART_N];        /* spent in each part while the clock ran */
     double    since;                  /* the clock when it was last looked at; 0: it stands */
     void    (*tick)(void *self, Part ended);

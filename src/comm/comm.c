@@ -1,0 +1,287 @@
+/* comm/comm.c -- the table of transports, and what is common to calls over any of them: checks, the account,
+ * the trace, tickets, and how a failure travels. Host calls are in comm_host.c. */
+#include "comm/mesh.h"
+#include "comm/transport.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+_Static_assert(GR_N <= LEDGER_GROUPS, "the ledger has too few rows for the groups");
+_Static_assert(COMM_TICKETS == 64, "tickets are the bits of a uint64_t");
+
+const char *call_name(CallKind k)
+{
+    static const char *const names[] = { "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send",
+                                         "recv", "host_gather" };
+    return names[k];
+}
+
+const char *comm_kinds(void)
+{
+    return "self, threads, fake"
+#ifdef TREB_CUDA
+           ", nccl"
+#endif
+#ifdef TREB_MPI
+           ", mpi"
+#else
+           " (this build has no MPI: install libopenmpi-dev, then make)"
+#endif
+        ;
+}
+
+void comm_describe(char *out, size_t n)
+{
+#ifdef TREB_MPI
+    mpi_describe(out, n);
+#else
+    snprintf(out, n, "not in this build");
+#endif
+}
+
+bool comm_launched(void)
+{
+    static const char *const sizes[] = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS" };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        const char *n = getenv(sizes[i]);
+        if (n && atoi(n) > 1) return true;
+    }
+    return false;
+}
+
+/* ---- opening and closing ---- */
+
+Comm *comm_new(const Transport *t, Comm *root, int rank, int size)
+{
+    Comm *c = calloc(1, sizeof *c);
+    if (!c) return NULL;
+    *c = (Comm){ .transport = t, .rank = rank, .size = size, .root = root ? root : c, .group = GR_world };
+    c->world = calloc((size_t)size, sizeof *c->world);
+    c->node  = calloc((size_t)size, sizeof *c->node);
+    c->trace = root ? root->trace : calloc(1, sizeof *c->trace);
+    if (!c->world || !c->node || !c->trace) return comm_free(c), NULL;
+    if (!root) trace_open(c->trace);
+    for (int i = 0; i < size; i++) c->world[i] = i;
+    return c;
+}
+
+void comm_free(Comm *c)
+{
+    if (c->root == c && c->trace) trace_close(c->trace), free(c->trace);
+    free(c->world);
+    free(c->node);
+    free(c);
+}
+
+static Status self_open(Comm **world)
+{
+    *world = comm_new(&transport_self, NULL, 0, 1);
+    return *world ? OK : fail(E_FIT, "no memory");
+}
+
+Status comm_open(Comm **world, const CommConf *conf)
+{
+    const char *kind = conf->kind ? conf->kind : "auto";
+    *world = NULL;
+    if (!strcmp(kind, "auto")) kind = comm_launched() ? "mpi" : "self";
+    if (!strcmp(kind, "self")) return self_open(world);
+    if (!strcmp(kind, "fake")) return fake_open(world, conf);
+#ifdef TREB_MPI
+    if (!strcmp(kind, "mpi"))  return mpi_open(world, conf);
+#endif
+#ifdef TREB_CUDA
+    if (!strcmp(kind, "nccl")) return nccl_open(world, conf);
+#endif
+    if (!strcmp(kind, "threads"))
+        return fail(E_CONFIG, "comm.kind threads: ranks of one process are for tests; use self, or mpi");
+    return fail(E_CONFIG, "comm.kind %s: not in this build; there are %s", kind, comm_kinds());
+}
+
+Status comm_group(Comm *world, const int *members, int n, int group, Comm **out)
+{
+    int mine = -1;
+    *out = NULL;
+    REQUIRE(n >= 1 && world->root == world, "a group of %d ranks", n);
+    for (int i = 0; i < n; i++) {
+        REQUIRE(members[i] >= 0 && members[i] < world->size, "rank %d of %d", members[i], world->size);
+        if (members[i] == world->rank) mine = i;
+    }
+    REQUIRE(mine >= 0, "rank %d is not in its own group %s", world->rank, group_name((GroupId)group));
+    Comm *c = comm_new(n > 1 ? world->transport : &transport_self, world, mine, n);
+    if (!c) return fail(E_FIT, "no memory");
+    c->group = group;
+    for (int i = 0; i < n; i++) {
+        c->world[i] = world->world[members[i]];
+        c->node[i]  = world->node[members[i]];
+    }
+    Status st = c->transport->group(world, c);
+    if (st) return comm_close(c), st;
+    if (world->be) comm_bind(c, world->be);
+    *out = c;
+    return OK;
+}
+
+void comm_close(Comm *c)
+{
+    if (!c) return;
+    c->transport->close(c);
+    comm_free(c);
+}
+
+void comm_bind(Comm *c, Backend *be)
+{
+    c->be = be;
+    if (c->root->sticky && be && !be->sticky) be->sticky = fail(c->root->sticky, "%s", c->root->why);
+    if (c->transport->bind) c->transport->bind(c);
+}
+
+/* ---- failures ---- */
+
+void comm_stick(Comm *c, Status s)
+{
+    Comm *root = c->root;
+    if (!root->sticky) {
+        root->sticky = s;
+        snprintf(root->why, sizeof root->why, "%s", status_text());
+    }
+    if (c->be && !c->be->sticky) c->be->sticky = s;
+}
+
+void comm_abort(Comm *c, const char *why)
+{
+    Comm *root = c->root;
+    if (root->told || root->agreed) return;
+    root->told = true;
+    root->transport->abort(root, why);
+}
+
+void comm_watch(Comm *world, double seconds, void (*say)(void *self, const char *line), void *self)
+{
+    if (world->transport->watch) world->transport->watch(world, seconds, say, self);
+}
+
+/* May this rank still talk? One that has failed tells the others why they will not hear from it again. */
+static bool well(Comm *c)
+{
+    REQUIRE(c->be, "%s: a call before comm_bind", group_name((GroupId)c->group));
+    if (!c->be->sticky) return true;
+    char why[400];
+    snprintf(why, sizeof why, "%s", status_text());
+    c->root->agreed = false;                                /* whoever goes on to the next call waits in it */
+    comm_abort(c, why);
+    return false;
+}
+
+/* ---- the account ---- */
+
+/* Bytes to each member: the same to all, or rows of in by give, or to one. */
+static int64_t charge(Comm *c, const Call *call, int64_t each)
+{
+    int64_t near = 0, far = 0, row = call->kind == CALL_EXCHANGE ? call_row(call->in) : 0;
+    for (int i = 0; i < c->size; i++) {
+        int64_t bytes = call->kind == CALL_EXCHANGE ? call->give.n[i] * row : each;
+        if (i == c->rank || (call->kind == CALL_SEND && i != call->peer)) continue;
+        *(c->node[i] == c->node[c->rank] ? &near : &far) += bytes;
+    }
+    LedgerComm *l = &c->be->ledger.comm[c->group];
+    l->calls++, l->near += near, l->far += far;
+    return near + far;
+}
+
+int64_t call_row(Tensor t) { return t.n[0] ? t_bytes(t) / t.n[0] : 0; }
+
+static Ticket begin(Comm *c, const Call *call, int64_t each)
+{
+    REQUIRE(~c->out, "%s: more than %d calls are out", group_name((GroupId)c->group), COMM_TICKETS);
+    int slot = __builtin_ctzll(~c->out);
+    c->root->agreed = false;
+    const char *group = group_name((GroupId)c->group);
+    int64_t bytes = charge(c, call, each);
+    c->out |= 1ull << slot;
+    c->traced[slot] = trace_begin(c->trace, call_name(call->kind), group, c->seq++, bytes);
+    c->transport->start(c, slot, call);
+    return (Ticket){ c, slot };
+}
+
+void comm_join(Ticket t)
+{
+    Comm *c = t.comm;
+    if (!c) return;
+    REQUIRE(c->out >> t.slot & 1, "a ticket of %s is joined twice", group_name((GroupId)c->group));
+    double since = clock_now();
+    trace_wait(c->trace, c->traced[t.slot]);
+    c->transport->join(c, t.slot);
+    double waited = clock_now() - since;
+    trace_end(c->trace, c->traced[t.slot], waited);
+    c->be->ledger.comm[c->group].waited += waited;
+    c->out &= ~(1ull << t.slot);
+}
+
+/* ---- calls ---- */
+
+static Ticket go(Comm *c, const Call *call, int64_t each)
+{
+    if (c->size > 1) return begin(c, call, each);
+    local_part(c, call);
+    return (Ticket){ 0 };
+}
+
+Ticket comm_all_reduce_start(Comm *c, Tensor t, Reduce r)
+{
+    REQUIRE(t_dense(t) && sum_has(t.dtype), "all_reduce: %s", t_fmt(t));
+    if (c->size == 1 || !well(c)) return (Ticket){ 0 };
+    /* Each part goes to the one who sums it, each sum to all. */
+    return begin(c, &(Call){ .kind = CALL_REDUCE, .out = t, .in = t, .reduce = r }, 2 * t_bytes(t) / c->size);
+}
+
+Ticket comm_all_gather_start(Comm *c, Tensor out, Tensor in)
+{
+    REQUIRE(t_dense(out) && t_dense(in) && out.dtype == in.dtype && t_count(out) == c->size * t_count(in),
+            "all_gather of %d: out %s in %s", c->size, t_fmt(out), t_fmt(in));
+    if (!well(c)) return (Ticket){ 0 };
+    return go(c, &(Call){ .kind = CALL_GATHER, .out = out, .in = in }, t_bytes(in));
+}
+
+Ticket comm_reduce_scatter_start(Comm *c, Tensor out, Tensor in, Reduce r)
+{
+    REQUIRE(t_dense(out) && t_dense(in) && out.dtype == in.dtype && sum_has(in.dtype) &&
+            t_count(in) == c->size * t_count(out), "reduce_scatter of %d: out %s in %s", c->size, t_fmt(out),
+            t_fmt(in));
+    if (!well(c)) return (Ticket){ 0 };
+    return go(c, &(Call){ .kind = CALL_SCATTER, .out = out, .in = in, .reduce = r }, t_bytes(out));
+}
+
+static bool rows_fit(Rows r, int n, int64_t rows)
+{
+    for (int i = 0; i < n; i++)
+        if (r.at[i] < 0 || r.n[i] < 0 || r.at[i] + r.n[i] > rows) return false;
+    return true;
+}
+
+/* A tensor of no rows has no width to compare. */
+Ticket comm_all_to_all_start(Comm *c, Tensor out, Rows get, Tensor in, Rows give)
+{
+    REQUIRE(t_dense(out) && t_dense(in) && out.dtype == in.dtype &&
+            (!out.n[0] || !in.n[0] || call_row(out) == call_row(in)) && rows_fit(get, c->size, out.n[0]) &&
+            rows_fit(give, c->size, in.n[0]), "all_to_all: out %s in %s, or rows outside them", t_fmt(out),
+            t_fmt(in));
+    if (!well(c)) return (Ticket){ 0 };
+    return go(c, &(Call){ .kind = CALL_EXCHANGE, .out = out, .in = in, .get = get, .give = give }, 0);
+}
+
+Ticket comm_send_start(Comm *c, Tensor t, int to)
+{
+    REQUIRE(t_dense(t) && to >= 0 && to < c->size && to != c->rank, "send %s from %d to %d of %d", t_fmt(t),
+            c->rank, to, c->size);
+    if (!well(c)) return (Ticket){ 0 };
+    return begin(c, &(Call){ .kind = CALL_SEND, .in = t, .peer = to }, t_bytes(t));
+}
+
+Ticket comm_recv_start(Comm *c, Tensor t, int from)
+{
+    REQUIRE(t_dense(t) && from >= 0 && from < c->size && from != c->rank, "recv %s from %d to %d of %d",
+            t_fmt(t), from, c->rank, c->size);
+    if (!well(c)) return (Ticket){ 0 };
+    return begin(c, &(Call){ .kind = CALL_RECV, .out = t, .peer = from }, 0);
+}

@@ -1,0 +1,229 @@
+/* comm/comm_mpi.c -- ranks that mpirun or srun started: opening, groups, host calls, the end. What moves
+ * tensors is comm_mpi_calls.c, what notices a dead rank is pulse.c.
+ *
+ * Run more ranks than cores with `mpirun --oversubscribe`: a rank that waits gives its core away
+ * (mpi_yield_when_idle is set unless the environment says otherwise). */
+#ifdef TREB_MPI
+#include "comm/comm_mpi.h"
+
+#include <dlfcn.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+Status mpi_load(MpiLibrary *l)
+{
+    void *file = dlopen("libmpi.so.40", RTLD_NOW | RTLD_GLOBAL);        /* its plugins look for it globally */
+    if (!file) return fail(E_CONFIG, "comm.kind mpi: no Open MPI here (%s); install openmpi-bin", dlerror());
+    const struct { void **to; const char *name; } all[] = {
+#define LIB(name, params) { (void **)&l->name, "MPI_" #name },
+        MPI_CALLS(LIB)
+#undef LIB
+        { (void **)&l->world, "ompi_mpi_comm_world" }, { (void **)&l->byte, "ompi_mpi_byte" },
+        { (void **)&l->errors_return, "ompi_mpi_errors_return" },
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (!(*all[i].to = dlsym(file, all[i].name)))
+            return fail(E_CONFIG, "comm.kind mpi: libmpi.so.40 has no %s: not Open MPI 4 or 5", all[i].name);
+    return OK;
+}
+
+void mpi_describe(char *out, size_t n)
+{
+    MpiLibrary l;
+    char       text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+    int        len;
+    if (mpi_load(&l)) { snprintf(out, n, "%s", status_text()); return; }
+    l.Get_library_version(text, &len);
+    text[strcspn(text, ",\n")] = 0;                          /* "Open MPI v4.1.4, package: …" */
+    snprintf(out, n, "%s", text);
+}
+
+Status mpi_check(const MpiLibrary *l, int code, const char *what)
+{
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int  n;
+    if (code == MPI_SUCCESS) return OK;
+    l->Error_string(code, text, &n);
+    return fail(E_COMM, "MPI, %s: %s", what, text);
+}
+
+/* ---- groups ---- */
+
+static Status group_new(Comm *c, Mpi *m)
+{
+    size_t    n = (size_t)c->size;
+    MpiGroup *g = c->priv = calloc(1, sizeof *g);
+    if (!g) return fail(E_FIT, "no memory");
+    g->mpi   = m;
+    g->sent  = calloc(n, sizeof *g->sent);
+    g->got   = calloc(n, sizeof *g->got);
+    g->sends = calloc(n, sizeof *g->sends);
+    g->recvs = calloc(n, sizeof *g->recvs);
+    return g->sent && g->got && g->sends && g->recvs ? OK : fail(E_FIT, "no memory");
+}
+
+static Status mpi_group(Comm *world, Comm *out)
+{
+    const MpiLibrary *l = &mpi_of(world)->mpi->lib;
+    MPI_Group all = NULL, some = NULL;
+    TRY(group_new(out, mpi_of(world)->mpi));
+    int bad = l->Comm_group(mpi_of(world)->comm, &all);
+    if (!bad) bad = l->Group_incl(all, out->size, out->world, &some);
+    if (!bad) bad = l->Comm_create_group(mpi_of(world)->comm, some, out->group, &mpi_of(out)->comm);
+    if (some) l->Group_free(&some);
+    if (all)  l->Group_free(&all);
+    return mpi_check(l, bad, "a group of ranks");
+}
+
+/* ---- host calls ---- */
+
+static Status mpi_host_gather(Comm *c, void *out, const void *in, size_t bytes)
+{
+    const MpiLibrary *l = &mpi_of(c)->mpi->lib;
+    MPI_Request r;
+    int         done = 0, idle = 0, n = (int)bytes;
+    REQUIRE(bytes <= INT_MAX, "%zu bytes in a host call", bytes);
+    TRY(mpi_check(l, l->Iallgather(in, n, l->byte, out, n, l->byte, mpi_of(c)->comm, &r), "gather"));
+    for (;;) {                                      /* calls under way are worked on meanwhile */
+        TRY(mpi_check(l, l->Test(&r, &done, MPI_STATUS_IGNORE), "gather"));
+        if (done) return OK;
+        if (mpi_work(mpi_of(c)->mpi)) idle = 0;
+        else                          mpi_rest(&idle);
+    }
+}
+
+/* ---- opening ---- */
+
+typedef struct Home { char host[64]; uint64_t net; } Home;       /* a host, and which network of it */
+
+static Home home(void)
+{
+    Home h = { 0 };
+    struct stat st;
+    gethostname(h.host, sizeof h.host - 1);
+    if (!stat("/proc/self/ns/net", &st)) h.net = st.st_ino;
+    return h;
+}
+
+/* Numbers nodes by their first rank; are they all one? */
+static Status find_nodes(Comm *c, int per_node, bool *local)
+{
+    Home  mine = home(), *all = calloc((size_t)c->size, sizeof *all);
+    int   nodes = 0;
+    if (!all) return fail(E_FIT, "no memory");
+    Status st = mpi_host_gather(c, all, &mine, sizeof mine);
+    for (int i = 0; i < c->size && !st; i++) {
+        int j = 0;
+        while (j < i && memcmp(&all[j], &all[i], sizeof *all)) j++;
+        c->node[i] = j < i ? c->node[j] : nodes++;
+    }
+    *local = nodes == 1;
+    for (int i = 0; i < c->size && per_node > 0; i++) c->node[i] = i / per_node;
+    free(all);
+    return st;
+}
+
+static Status begin_pulse(Comm *c, double timeout, bool local)
+{
+    Mpi       *m = mpi_of(c)->mpi;
+    PulseDoor  door = { 0 }, *all;
+    if (c->size == 1) return OK;
+    TRY(pulse_open(&m->pulse, c->rank, c->size, timeout, c->trace));
+    Status st = c->rank == 0 ? pulse_door(m->pulse, &door, local) : OK;
+    TRY(comm_agree(c, st));
+    if (!(all = calloc((size_t)c->size, sizeof *all))) return fail(E_FIT, "no memory");
+    st = mpi_host_gather(c, all, &door, sizeof door);
+    if (!st) st = pulse_enter(m->pulse, &all[0]);
+    free(all);
+    return comm_agree(c, st);
+}
+
+static Status begin_mpi(Mpi *m)
+{
+    int on = 0, over = 0, level;
+    TRY(mpi_load(&m->lib));
+    m->lib.Initialized(&on);
+    m->lib.Finalized(&over);
+    if (over) return fail(E_COMM, "MPI has ended in this process and cannot begin again");
+    if (on) return OK;
+    setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
+    setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);       /* containers forbid it, aloud */
+    m->ours = true;
+    return mpi_check(&m->lib, m->lib.Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level), "start");
+}
+
+static Status begin_world(Comm *c, Mpi *m, const CommConf *conf)
+{
+    bool local = true;
+    TRY(group_new(c, m));
+    TRY(mpi_check(&m->lib, m->lib.Comm_dup(m->lib.world, &mpi_of(c)->comm), "start"));
+    m->lib.Comm_set_errhandler(mpi_of(c)->comm, m->lib.errors_return);
+    TRY(find_nodes(c, conf->per_node, &local));
+    return begin_pulse(c, conf->timeout > 0 ? conf->timeout : 60, local);
+}
+
+Status mpi_open(Comm **world, const CommConf *conf)
+{
+    int    rank = 0, size = 1;
+    Mpi   *m = calloc(1, sizeof *m);
+    Status st = m ? begin_mpi(m) : fail(E_FIT, "no memory");
+    if (st) { free(m); return st; }
+    m->lib.Comm_rank(m->lib.world, &rank);
+    m->lib.Comm_size(m->lib.world, &size);
+    if (size == 1 && comm_launched()) {                      /* each rank would take itself for the world */
+        free(m);
+        return fail(E_COMM, "several ranks were started, but MPI sees one; try srun --mpi=pmix, or mpirun");
+    }
+    Comm *c = comm_new(&transport_mpi, NULL, rank, size);
+    if (!c) { free(m); return fail(E_FIT, "no memory"); }
+    st = begin_world(c, m, conf);
+    if (st && !c->priv) free(m);
+    if (st) return comm_close(c), st;
+    *world = c;
+    return OK;
+}
+
+/* ---- the end ---- */
+
+/* Where calls are still out or a rank has failed MPI's own end would wait for ever. */
+static void world_close(Comm *c, Mpi *m)
+{
+    bool calm = !c->sticky && !c->told && !m->jobs;
+    pulse_close(m->pulse);
+    if (calm && m->ours) m->lib.Finalize();
+    free(m);
+}
+
+/* A group that is closed with calls out belongs to a run that has failed: MPI may still write to what they
+ * had, so that stays. */
+static void mpi_close(Comm *c)
+{
+    MpiGroup *g = c->priv;
+    if (!g) return;
+    Mpi *m = g->mpi;
+    bool calm = !c->out && !c->root->sticky && !c->root->told;
+    for (Job **at = &m->jobs; *at && c->root != c;)
+        if ((*at)->comm == c) *at = (*at)->next;
+        else at = &(*at)->next;
+    if (c->root == c) world_close(c, m);
+    else if (calm && g->comm) m->lib.Comm_free(&g->comm);
+    if (calm) mpi_group_free(g, c);
+    c->priv = NULL;
+}
+
+static void mpi_abort(Comm *world, const char *why) { pulse_abort(mpi_of(world)->mpi->pulse, why); }
+
+static void mpi_watch(Comm *world, double seconds, PulseSay *say, void *self)
+{
+    pulse_watch(mpi_of(world)->mpi->pulse, seconds, say, self);
+}
+
+const Transport transport_mpi = {
+    .name = "mpi", .group = mpi_group, .close = mpi_close, .start = mpi_start, .join = mpi_join,
+    .host_gather = mpi_host_gather, .abort = mpi_abort, .watch = mpi_watch,
+};
+#endif

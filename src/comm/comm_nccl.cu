@@ -1,0 +1,291 @@
+/* comm/comm_nccl.cu -- device memory over NCCL; everything else (opening, host calls, signs of life) over the
+ * transport below it: mpi where a launcher started several, else self.
+ *
+ * The library is loaded while running. Each group has a stream of its own: a call waits there for what the
+ * step's stream has queued so far, and a join makes the step's stream wait for the call, the host for nobody.
+ * Sums are taken in NCCL's order: the same in every run of a layout, not the same as over mpi. While the
+ * backend only prepares, nothing is said. */
+#include "comm/transport.h"
+#include "ops/cuda.cuh"
+
+#if __has_include(<nccl.h>)
+#include <dlfcn.h>
+#include <nccl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct Library {
+    void        *file;
+    ncclResult_t (*id)(ncclUniqueId *);
+    ncclResult_t (*init)(ncclComm_t *, int, ncclUniqueId, int);
+    ncclResult_t (*destroy)(ncclComm_t);
+    ncclResult_t (*abort)(ncclComm_t);
+    ncclResult_t (*trouble)(ncclComm_t, ncclResult_t *);
+    const char  *(*words)(ncclResult_t);
+    ncclResult_t (*begin)(void);
+    ncclResult_t (*end)(void);
+    ncclResult_t (*reduce)(const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t,
+                           cudaStream_t);
+    ncclResult_t (*gather)(const void *, void *, size_t, ncclDataType_t, ncclComm_t, cudaStream_t);
+    ncclResult_t (*scatter)(const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t,
+                            cudaStream_t);
+    ncclResult_t (*send)(const void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t);
+    ncclResult_t (*recv)(void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t);
+} Library;
+
+typedef struct Group {                 /* priv of a Comm */
+    Library     *lib;                  /* the world's */
+    Comm        *host;                 /* the same members over the transport below */
+    ncclComm_t   comm;                 /* NULL until a backend is bound */
+    cudaStream_t stream;
+    cudaEvent_t  ready, done[COMM_TICKETS];
+} Group;
+
+static Group *group_of(const Comm *c) { return (Group *)c->priv; }
+
+static Status library_load(Library *l)
+{
+    l->file = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
+    if (!l->file) return fail(E_CONFIG, "comm.kind nccl: %s; use mpi", dlerror());
+    const struct { void **to; const char *name; } all[] = {
+        { (void **)&l->id, "ncclGetUniqueId" },       { (void **)&l->init, "ncclCommInitRank" },
+        { (void **)&l->destroy, "ncclCommDestroy" },  { (void **)&l->abort, "ncclCommAbort" },
+        { (void **)&l->trouble, "ncclCommGetAsyncError" }, { (void **)&l->words, "ncclGetErrorString" },
+        { (void **)&l->begin, "ncclGroupStart" },     { (void **)&l->end, "ncclGroupEnd" },
+        { (void **)&l->reduce, "ncclAllReduce" },     { (void **)&l->gather, "ncclAllGather" },
+        { (void **)&l->scatter, "ncclReduceScatter" }, { (void **)&l->send, "ncclSend" },
+        { (void **)&l->recv, "ncclRecv" },
+    };
+    for (auto &f : all)
+        if (!(*f.to = dlsym(l->file, f.name)))
+            return fail(E_CONFIG, "comm.kind nccl: libnccl.so.2 has no %s; use mpi", f.name);
+    return OK;
+}
+
+/* The first failure sticks, and the peers are told: they would wait for ever. */
+static void note(Comm *c, ncclResult_t r, const char *what)
+{
+    if (r == ncclSuccess || c->root->sticky) return;
+    comm_stick(c, fail(E_COMM, "NCCL, %s: %s", what, group_of(c)->lib->words(r)));
+    comm_abort(c, c->root->why);
+}
+
+/* ---- opening and closing ---- */
+
+static Status nccl_group(Comm *world, Comm *out)
+{
+    Group *g = (Group *)calloc(1, sizeof *g);
+    out->priv = g;
+    if (!g) return fail(E_FIT, "no memory");
+    g->lib = group_of(world)->lib;
+    return comm_group(group_of(world)->host, out->world, out->size, out->group, &g->host);
+}
+
+static Status make_events(Comm *c)
+{
+    Group      *g = group_of(c);
+    cudaError_t e = cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking);
+    if (e == cudaSuccess) e = cudaEventCreateWithFlags(&g->ready, cudaEventDisableTiming);
+    for (int i = 0; i < COMM_TICKETS && e == cudaSuccess; i++)
+        e = cudaEventCreateWithFlags(&g->done[i], cudaEventDisableTiming);
+    return e == cudaSuccess ? OK : fail(E_DEVICE, "a stream for NCCL: %s", cudaGetErrorString(e));
+}
+
+/* The first member makes the name of the group, all hear it over the transport below. */
+static Status make_comm(Comm *c)
+{
+    Group        *g = group_of(c);
+    ncclUniqueId  mine, *all = (ncclUniqueId *)calloc((size_t)c->size, sizeof *all);
+    ncclResult_t  r = ncclSuccess;
+    memset(&mine, 0, sizeof mine);
+    if (!all) return fail(E_FIT, "no memory");
+    if (c->rank == 0) r = g->lib->id(&mine);
+    Status st = OK;
+    if (c->size > 1) st = g->host->transport->host_gather(g->host, all, &mine, sizeof mine);
+    else             all[0] = mine;
+    if (!st && r == ncclSuccess) r = g->lib->init(&g->comm, c->size, all[0], c->rank);
+    free(all);
+    if (st || r == ncclSuccess) return st;
+    return fail(E_COMM, "NCCL cannot begin: %s (a card of its own for each rank? else comm.kind=mpi)",
+                g->lib->words(r));
+}
+
+/* The world says one word to itself: a broken NCCL shows before the first step. */
+static Status try_out(Comm *c)
+{
+    Group *g = group_of(c);
+    float  one = 1, *at = NULL;
+    if (cudaMalloc((void **)&at, sizeof one) != cudaSuccess)
+        return fail(E_DEVICE, "no device memory for NCCL");
+    cudaMemcpy(at, &one, sizeof one, cudaMemcpyHostToDevice);
+    ncclResult_t r = g->lib->reduce(at, at, 1, ncclFloat32, ncclSum, g->comm, g->stream);
+    cudaError_t  e = cudaStreamSynchronize(g->stream);
+    if (e == cudaSuccess) e = cudaMemcpy(&one, at, sizeof one, cudaMemcpyDeviceToHost);
+    cudaFree(at);
+    if (r != ncclSuccess) return fail(E_COMM, "NCCL, first call: %s", g->lib->words(r));
+    if (e != cudaSuccess) return fail(E_DEVICE, "NCCL, first call: %s", cudaGetErrorString(e));
+    return one == (float)c->size ? OK : fail(E_COMM, "NCCL counts %g ranks of %d", one, c->size);
+}
+
+static void nccl_bind(Comm *c)
+{
+    Group *g = group_of(c);
+    if (!c->be || g->comm || c->root->sticky) return;
+    Status st = OK;
+    if (strcmp(c->be->machine->name, "cuda"))
+        st = fail(E_CONFIG, "comm.kind nccl moves device memory; backend %s needs mpi", c->be->machine->name);
+    if (!st) st = make_events(c);
+    if (!st) st = make_comm(c);
+    if (!st && c->root == c) st = try_out(c);
+    if (!st) return;
+    comm_stick(c, st);
+    comm_abort(c, c->root->why);
+}
+
+static void nccl_close(Comm *c)
+{
+    Group *g = group_of(c);
+    if (!g) return;
+    if (g->comm && (c->root->sticky || c->root->told || c->out)) g->lib->abort(g->comm);
+    else if (g->comm) g->lib->destroy(g->comm);
+    for (int i = 0; i < COMM_TICKETS; i++) if (g->done[i]) cudaEventDestroy(g->done[i]);
+    if (g->ready)  cudaEventDestroy(g->ready);
+    if (g->stream) cudaStreamDestroy(g->stream);
+    if (c->root == c) c->trace = NULL, free(g->lib);     /* the trace is the host world's */
+    comm_close(g->host);
+    free(g);
+    c->priv = NULL;
+}
+
+/* ---- calls ---- */
+
+static ncclDataType_t type_of(int dtype)
+{
+    switch (dtype) {
+    case F32:  return ncclFloat32;
+    case F64:  return ncclFloat64;
+    case BF16: return ncclBfloat16;
+    case I32:  return ncclInt32;
+    case I64:  return ncclInt64;
+    default:   return ncclUint8;
+    }
+}
+
+static ncclResult_t exchange(Comm *c, const Call *k)
+{
+    Group       *g = group_of(c);
+    int64_t      give = call_row(k->in), get = call_row(k->out);
+    ncclResult_t r = g->lib->begin();
+    for (int i = 0; i < c->size && r == ncclSuccess; i++) {
+        const char *from = (const char *)k->in.data + k->give.at[i] * give;
+        char       *to   = (char *)k->out.data + k->get.at[i] * get;
+        size_t      out = (size_t)(k->give.n[i] * give), in = (size_t)(k->get.n[i] * get);
+        if (i == c->rank) {
+            cudaError_t e = cudaMemcpyAsync(to, from, out, cudaMemcpyDeviceToDevice, g->stream);
+            cuda_stick(c->be, e, "all_to_all");
+            continue;
+        }
+        if (out) r = g->lib->send(from, out, ncclUint8, i, g->comm, g->stream);
+        if (in && r == ncclSuccess) r = g->lib->recv(to, in, ncclUint8, i, g->comm, g->stream);
+    }
+    ncclResult_t e = g->lib->end();
+    return r == ncclSuccess ? e : r;
+}
+
+static ncclResult_t say(Comm *c, const Call *k)
+{
+    Group      *g = group_of(c);
+    ncclRedOp_t op = k->reduce == RED_SUM ? ncclSum : ncclMax;
+    size_t      in = (size_t)t_bytes(k->in);
+    switch (k->kind) {
+    case CALL_REDUCE:
+        return g->lib->reduce(k->in.data, k->out.data, (size_t)t_count(k->in), type_of(k->in.dtype), op,
+                              g->comm, g->stream);
+    case CALL_SCATTER:
+        return g->lib->scatter(k->in.data, k->out.data, (size_t)t_count(k->out), type_of(k->in.dtype), op,
+                               g->comm, g->stream);
+    case CALL_GATHER: return g->lib->gather(k->in.data, k->out.data, in, ncclUint8, g->comm, g->stream);
+    case CALL_SEND:   return g->lib->send(k->in.data, in, ncclUint8, k->peer, g->comm, g->stream);
+    case CALL_RECV:
+        return g->lib->recv(k->out.data, (size_t)t_bytes(k->out), ncclUint8, k->peer, g->comm, g->stream);
+    default:          return exchange(c, k);
+    }
+}
+
+static void nccl_start(Comm *c, int slot, const Call *call)
+{
+    Group *g = group_of(c);
+    if (c->root->sticky || cuda_of(c->be)->preparing) return;
+    cuda_stick(c->be, cudaEventRecord(g->ready, cuda_of(c->be)->stream), call_name(call->kind));
+    cuda_stick(c->be, cudaStreamWaitEvent(g->stream, g->ready, 0), call_name(call->kind));
+    note(c, say(c, call), call_name(call->kind));
+    cuda_stick(c->be, cudaEventRecord(g->done[slot], g->stream), call_name(call->kind));
+}
+
+static void nccl_join(Comm *c, int slot)
+{
+    Group       *g = group_of(c);
+    ncclResult_t late = ncclSuccess;
+    if (c->root->sticky || cuda_of(c->be)->preparing) return;
+    cuda_stick(c->be, cudaStreamWaitEvent(cuda_of(c->be)->stream, g->done[slot], 0), "join");
+    if (g->lib->trouble(g->comm, &late) == ncclSuccess) note(c, late, "a call before");
+}
+
+static Status nccl_host_gather(Comm *c, void *out, const void *in, size_t bytes)
+{
+    Comm *host = group_of(c)->host;
+    return host->transport->host_gather(host, out, in, bytes);
+}
+
+static void nccl_abort(Comm *world, const char *why) { comm_abort(group_of(world)->host, why); }
+
+static void nccl_watch(Comm *world, double seconds, void (*tell)(void *self, const char *line), void *self)
+{
+    comm_watch(group_of(world)->host, seconds, tell, self);
+}
+
+const Transport transport_nccl = {
+    "nccl",           nccl_group, nccl_close, nccl_bind, nccl_start, nccl_join,
+    nccl_host_gather, nccl_abort, nccl_watch,
+};
+
+static Status nccl_world(Comm **world, Comm *host)
+{
+    Comm  *c = comm_new(&transport_nccl, NULL, host->rank, host->size);
+    Group *g = (Group *)calloc(1, sizeof *g);
+    if (g) g->lib = (Library *)calloc(1, sizeof *g->lib);
+    if (!c || !g || !g->lib) {
+        if (c) comm_free(c);
+        if (g) free(g->lib), free(g);
+        return fail(E_FIT, "no memory");
+    }
+    trace_close(c->trace), free(c->trace);
+    c->trace = host->trace, c->priv = g, g->host = host;
+    memcpy(c->node, host->node, (size_t)host->size * sizeof *c->node);
+    *world = c;
+    return library_load(g->lib);
+}
+
+Status nccl_open(Comm **world, const CommConf *conf)
+{
+    CommConf below = *conf;
+    Comm    *host = NULL;
+    below.kind = "auto";
+    *world = NULL;
+    TRY(comm_open(&host, &below));
+    Status st = nccl_world(world, host);
+    if (st && *world) comm_close(*world);
+    else if (st)      comm_close(host);
+    if (st) *world = NULL;
+    return st;
+}
+
+#else
+
+extern "C" Status nccl_open(Comm **world, const CommConf *conf)
+{
+    *world = NULL;
+    return fail(E_CONFIG, "comm.kind nccl: this build found no nccl.h; install it, or use mpi");
+}
+#endif

@@ -1,0 +1,554 @@
+/* Calls between ranks against plain loops: over threads here, over MPI when mpirun starts this program (see
+ * tests/mpi.sh). Words after its name: `staged` plays a device whose memory MPI cannot read; `loop` talks
+ * until it is stopped, which is what kills are tried on; `abort`, `leave` and `stall` are ways to end;
+ * `kinds` prints which transports there are. */
+#include "commlab.h"
+#include "comm/transport.h"
+
+#include <signal.h>
+
+static const DType sums[]  = { F32, BF16, F64, I32, I64 };
+static const DType moves[] = { F32, BF16, F64, I32, I64, U8 };
+enum { SUMS = sizeof sums / sizeof *sums, MOVES = sizeof moves / sizeof *moves };
+
+static void check_reduce(Comm *c, DType d, int64_t n, Reduce r, int64_t salt)
+{
+    Tensor t = fresh(d, n, 1), want = fresh(d, n, 1);
+    put_values(t.data, d, n, c->world[c->rank], salt);
+    for (int64_t i = 0; i < n; i++) put_sum(want.data, i, d, i, c, salt, r);
+    comm_all_reduce(c, t, r);
+    EXPECT(same_bits(t, want.data), "all_reduce %s of %d members", t_fmt(t), c->size);
+    free(t.data), free(want.data);
+}
+
+static void reduce_rank(Peer *p)
+{
+    static const int64_t sizes[] = { 0, 1, 2, 7, 1000, 70001 };
+    for (int d = 0; d < SUMS; d++)
+        for (int i = 0; i < 6; i++)
+            for (int r = 0; r < 2; r++) check_reduce(p->world, sums[d], sizes[i], (Reduce)r, 100 * d + i);
+    EXPECT(!p->be.sticky, "%s", status_text());
+}
+static void all_reduce_is_the_sum_in_order(void) { on_some_ranks(reduce_rank); }
+
+static void check_gather(Comm *c, DType d, int64_t n, bool in_place, int64_t salt)
+{
+    Tensor out = fresh(d, n * c->size, 3), in = in_place ? t_rows(out, n * c->rank, n) : fresh(d, n, 3);
+    Tensor want = fresh(d, n * c->size, 3);
+    put_values(in.data, d, t_count(in), c->world[c->rank], salt);
+    for (int m = 0; m < c->size; m++)
+        put_values(t_rows(want, n * m, n).data, d, t_count(in), c->world[m], salt);
+    comm_all_gather(c, out, in);
+    EXPECT(same_bits(out, want.data), "all_gather %s of %d members", t_fmt(in), c->size);
+    free(out.data), free(want.data);
+    if (!in_place) free(in.data);
+}
+
+static void gather_rank(Peer *p)
+{
+    for (int d = 0; d < MOVES; d++)
+        for (int64_t n = 0; n < 5000; n = 3 * n + 1) check_gather(p->world, moves[d], n, n & 1, n + d);
+    EXPECT(!p->be.sticky, "%s", status_text());
+}
+static void all_gather_brings_every_part(void) { on_some_ranks(gather_rank); }
+
+static void check_scatter(Comm *c, DType d, int64_t n, bool in_place, Reduce r, int64_t salt)
+{
+    Tensor in = fresh(d, n * c->size, 2), out = in_place ? t_rows(in, n * c->rank, n) : fresh(d, n, 2);
+    Tensor want = fresh(d, n, 2);
+    put_values(in.data, d, t_count(in), c->world[c->rank], salt);
+    for (int64_t i = 0; i < 2 * n; i++) put_sum(want.data, i, d, 2 * n * c->rank + i, c, salt, r);
+    comm_reduce_scatter(c, out, in, r);
+    EXPECT(same_bits(out, want.data), "reduce_scatter %s of %d members", t_fmt(in), c->size);
+    free(in.data), free(want.data);
+    if (!in_place) free(out.data);
+}
+
+static void scatter_rank(Peer *p)
+{
+    for (int d = 0; d < SUMS; d++)
+        for (int64_t n = 0; n < 5000; n = 3 * n + 1) {
+            check_scatter(p->world, sums[d], n, false, RED_SUM, n + d);
+            check_scatter(p->world, sums[d], n, true, RED_MAX, n - d);
+        }
+    EXPECT(!p->be.sticky, "%s", status_text());
+}
+static void reduce_scatter_gives_each_its_part(void) { on_some_ranks(scatter_rank); }
+
+/* ---- all_to_all ---- */
+
+/* Rows from member a to member b of call `salt`; some pairs have none, some calls none at all. */
+static int64_t rows_between(int a, int b, int64_t salt)
+{
+    if (salt % 5 == 4) return 0;
+    uint64_t h = mix((uint64_t)(a * 64 + b) + (uint64_t)salt * 4096);
+    return h % 3 ? (int64_t)(h >> 8) % 9 : 0;
+}
+
+typedef struct Trade { Tensor out, in, want; int64_t at[4][32]; } Trade;
+
+/* Sent ranges overlap: every member is given rows from the front of `in`; received ones lie one after the
+ * other, last member first. */
+static Rows trade_make(Trade *t, Rows *give, const Comm *c, DType d, int64_t salt)
+{
+    enum { W = 5 };
+    int64_t all = 0, most = 0;
+    for (int m = c->size - 1; m >= 0; m--) {
+        t->at[0][m] = all, t->at[1][m] = rows_between(m, c->rank, salt), all += t->at[1][m];
+        t->at[2][m] = m % 2, t->at[3][m] = rows_between(c->rank, m, salt);
+        if (t->at[2][m] + t->at[3][m] > most) most = t->at[2][m] + t->at[3][m];
+    }
+    t->out = fresh(d, all, W), t->want = fresh(d, all, W), t->in = fresh(d, most, W);
+    put_values(t->in.data, d, t_count(t->in), c->world[c->rank], salt);
+    for (int m = 0; m < c->size; m++)
+        for (int64_t i = 0; i < t->at[1][m] * W; i++) {
+            char *to = (char *)t->want.data + (t->at[0][m] * W + i) * (int64_t)dtype_size(d);
+            put_value(to, d, (c->rank % 2) * W + i, c->world[m], salt);
+        }
+    *give = (Rows){ t->at[2], t->at[3] };
+    return (Rows){ t->at[0], t->at[1] };
+}
+
+static void trade_check(Trade *t)
+{
+    EXPECT(same_bits(t->out, t->want.data), "all_to_all %s", t_fmt(t->out));
+    free(t->out.data), free(t->want.data), free(t->in.data);
+}
+
+static void exchange_rank(Peer *p)
+{
+    for (int64_t salt = 0; salt < 60; salt++) {
+        Trade t;
+        Rows  give, get = trade_make(&t, &give, p->world, moves[salt % MOVES], salt);
+        Ticket k = comm_all_to_all_start(p->world, t.out, get, t.in, give);
+        memset(t.at, 0xff, sizeof t.at);                   /* the arrays are the caller's again */
+        comm_join(k);
+        trade_check(&t);
+    }
+    EXPECT(!p->be.sticky, "%s", status_text());
+}
+static void all_to_all_of_uneven_rows(void) { on_some_ranks(exchange_rank); }
+
+/* ---- sends ---- */
+
+static void letters_rank(Peer *p)
+{
+    enum { N = 20 };
+    Comm  *c = p->world;
+    Ticket k[2 * N];
+    Tensor got[N], sent[N];
+    int    next = (c->rank + 1) % c->size, prev = (c->rank + c->size - 1) % c->size;
+    for (int i = 0; i < N; i++) {
+        sent[i] = fresh(F32, 1 + i * 997 % 3000, 1), got[i] = fresh(F32, 1 + i * 997 % 3000, 1);
+        put_values(sent[i].data, F32, t_count(sent[i]), c->rank, i);
+        k[i]     = comm_send_start(c, sent[i], next);
+        k[N + i] = comm_recv_start(c, got[i], prev);
+    }
+    for (int i = 2 * N - 1; i >= 0; i--) comm_join(k[(i * 7 + c->rank) % (2 * N)]);
+    for (int i = 0; i < N; i++) {
+        put_values(sent[i].data, F32, t_count(sent[i]), prev, i);
+        EXPECT(same_bits(got[i], sent[i].data), "letter %d from %d", i, prev);
+        free(got[i].data), free(sent[i].data);
+    }
+    EXPECT(!p->be.sticky, "%s", status_text());
+}
+static void sends_meet_recvs_in_order(void) { on_some_ranks(letters_rank); }
+
+/* ---- several at once ---- */
+
+static void overlap_rank(Peer *p)
+{
+    enum { N = 40, ROWS = 777 };
+    Comm  *c = p->world, *back;
+    int    all[32];
+    for (int i = 0; i < p->size; i++) all[i] = p->size - 1 - i;
+    EXPECT_OK(comm_group(c, all, p->size, GR_tp, &back));
+    Ticket k[N];
+    Tensor t[N];
+    for (int i = 0; i < N; i++) {
+        t[i] = fresh(F32, ROWS + i, 1);
+        put_values(t[i].data, F32, ROWS + i, c->rank, i);
+        k[i] = comm_all_reduce_start(i % 3 ? c : back, t[i], RED_SUM);
+    }
+    for (int i = 0; i < N; i++) comm_join(k[p->rank % 2 ? i : (i * 7 + 3) % N]);   /* in its own order */
+    for (int i = 0; i < N; i++) {
+        Tensor want = fresh(F32, ROWS + i, 1);
+        for (int64_t j = 0; j < ROWS + i; j++) put_sum(want.data, j, F32, j, i % 3 ? c : back, i, RED_SUM);
+        EXPECT(same_bits(t[i], want.data), "call %d", i);
+        free(want.data), free(t[i].data);
+    }
+    comm_close(back);
+}
+static void joins_come_in_any_order(void) { on_some_ranks(overlap_rank); }
+
+static void groups_rank(Peer *p)
+{
+    Comm *half, *again, *turned, *alone;
+    int   mine[32], n = 0, all[32];
+    for (int i = 0; i < p->size; i++) if (i % 2 == p->rank % 2) mine[n++] = i;
+    for (int i = 0; i < p->size; i++) all[i] = p->size - 1 - i;
+    EXPECT_OK(comm_group(p->world, mine, n, GR_dp, &half));
+    EXPECT_OK(comm_group(p->world, mine, n, GR_dp, &again));
+    EXPECT_OK(comm_group(p->world, all, p->size, GR_tp, &turned));
+    EXPECT_OK(comm_group(p->world, &p->rank, 1, GR_cp, &alone));
+    EXPECT(half->size == n && half->world[half->rank] == p->rank, "its place in a half");
+    EXPECT(turned->rank == p->size - 1 - p->rank, "its place among all in reverse");
+    EXPECT(alone->size == 1 && alone->transport == &transport_self, "a group of one is self");
+    for (int i = 0; i < 3; i++) {
+        check_reduce(half, F32, 100, RED_SUM, i);
+        check_reduce(turned, BF16, 100, RED_SUM, i);
+        check_gather(again, I64, 10, true, i);
+        check_gather(turned, F32, 10, false, i);
+        check_scatter(alone, F32, 10, false, RED_SUM, i);
+        check_reduce(alone, F32, 10, RED_SUM, i);
+        check_gather(alone, F32, 10, false, i);
+        check_scatter(again, F64, 10, false, RED_SUM, i);
+    }
+    const LedgerComm *l = p->be.ledger.comm;
+    EXPECT(!l[GR_cp].calls && l[GR_dp].calls == (n > 1 ? 9 : 0), "dp: %lld calls", (long long)l[GR_dp].calls);
+    comm_close(half), comm_close(again), comm_close(turned), comm_close(alone);
+}
+static void groups_are_lists_of_ranks(void) { on_some_ranks(groups_rank); }
+
+/* More than a round of staging holds. */
+static void large_rank(Peer *p)
+{
+    int64_t part = 2000003 / p->size * 4;
+    check_reduce(p->world, F32, 4 * 2000003, RED_SUM, 1);
+    check_scatter(p->world, BF16, part, true, RED_SUM, 2);
+    check_gather(p->world, F32, part / 3, true, 3);
+}
+static void large_ones(void) { on_ranks(3, 0, large_rank); }
+
+/* ---- host calls ---- */
+
+static void host_rank(Peer *p)
+{
+    Comm   *c = p->world;
+    int64_t all[32], n[2] = { p->rank, (int64_t)1 << 60 };
+    double  x[3] = { 0.1 * p->rank, 1e300, -p->rank }, y = 0.1 * p->rank, sum = 0;
+    int64_t me = 7 * p->rank;
+    comm_host_gather(c, all, &me, sizeof me);
+    for (int i = 0; i < p->size; i++) EXPECT(all[i] == 7 * i, "gathered %lld at %d", (long long)all[i], i);
+    for (int i = 0; i < p->size; i++) sum = i ? sum + 0.1 * i : 0;
+    comm_host_sum(c, x, 1);
+    EXPECT(!memcmp(&x[0], &sum, sizeof sum), "sum %.17g of %.17g", x[0], sum);
+    comm_host_max(c, &x[1], 2);
+    EXPECT(x[1] == 1e300 && x[2] == 0, "max %g %g", x[1], x[2]);
+    comm_host_sum64(c, n, 1);
+    EXPECT(n[0] == p->size * (p->size - 1) / 2, "sum64 %lld", (long long)n[0]);
+    comm_host_max(c, &y, 1);
+    EXPECT(y == 0.1 * (p->size - 1), "max %g", y);
+    for (int i = 0; i < 100; i++) comm_barrier(c);
+}
+static void host_calls(void) { on_some_ranks(host_rank); }
+
+static void agree_rank(Peer *p)
+{
+    EXPECT_OK(comm_agree(p->world, OK));
+    Status mine = p->rank == 1 ? fail(E_DATA, "the file of rank 1 is bad") : OK;
+    if (p->rank == 1) EXPECT_FAIL(comm_agree(p->world, mine), E_DATA, "is bad");
+    else              EXPECT_FAIL(comm_agree(p->world, mine), E_COMM, "rank 1: the file of rank 1 is bad");
+    comm_abort(p->world, "everyone knows already");
+    EXPECT_OK(comm_agree(p->world, OK));
+}
+static void agree_tells_all(void) { on_some_ranks(agree_rank); }
+
+/* ---- failures: over threads a rank outlives them ---- */
+
+static void abort_rank(Peer *p)
+{
+    Tensor t = fresh(F32, 10, 1), u = fresh(F32, 10, 1);
+    if (p->rank == 1) {
+        usleep(30000);
+        comm_abort(p->world, "its disk is full");
+    } else {
+        Ticket a = comm_all_reduce_start(p->world, t, RED_SUM);
+        Ticket b = p->rank == 0 ? comm_recv_start(p->world, u, 1) : (Ticket){ 0 };
+        comm_join(a);
+        EXPECT(p->be.sticky == E_COMM, "sticky %d", p->be.sticky);
+        EXPECT(strstr(status_text(), "rank 1 has given up: its disk is full"), "%s", status_text());
+        comm_join(b);
+        double x = 3;
+        comm_host_sum(p->world, &x, 1);
+        EXPECT(x == 3, "a dead transport sums to %g", x);
+        EXPECT_FAIL(comm_agree(p->world, OK), E_COMM, "rank 1");
+        comm_all_reduce(p->world, t, RED_SUM);
+    }
+    free(t.data), free(u.data);
+}
+static void abort_wakes_all(void)
+{
+    if (commlab_.mpi) SKIP("ends the processes; tests/mpi.sh");
+    for (int n = 2; n <= 16; n *= 2) on_ranks(n, 0, abort_rank);
+}
+
+static void poisoned_rank(Peer *p)
+{
+    Tensor t = fresh(F32, 10, 1);
+    if (p->rank == p->size - 1) p->be.sticky = fail(E_DEVICE, "its card is hot");
+    comm_all_gather(p->world, t, t_rows(t, 0, 10 / p->size));
+    EXPECT(p->be.sticky == (p->rank == p->size - 1 ? E_DEVICE : E_COMM), "sticky %d", p->be.sticky);
+    if (p->rank != p->size - 1) EXPECT(strstr(status_text(), "its card is hot"), "%s", status_text());
+    free(t.data);
+}
+static void a_poisoned_rank_ends_its_peers(void)
+{
+    if (commlab_.mpi) SKIP("ends the processes; tests/mpi.sh");
+    on_ranks(2, 0, poisoned_rank), on_ranks(5, 0, poisoned_rank);
+}
+
+static void differ_rank(Peer *p)
+{
+    Tensor t = fresh(F32, 12, 1);
+    comm_all_reduce(p->world, p->rank ? t : t_rows(t, 0, 6), RED_SUM);
+    EXPECT(p->be.sticky == E_COMM, "sticky %d", p->be.sticky);
+    EXPECT(strstr(status_text(), "all_reduce f32(6, 1) on rank 0"), "%s", status_text());
+    free(t.data);
+}
+static void calls_that_differ_are_told(void)
+{
+    if (commlab_.mpi) SKIP("ends the processes; tests/mpi.sh");
+    on_ranks(3, 0, differ_rank);
+}
+
+/* ---- many ---- */
+
+static void random_rank(Peer *p)
+{
+    enum { CALLS = 10000, KINDS = 5 };
+    Comm    *half, *c;
+    int      mine[32], n = 0;
+    for (int i = 0; i < p->size; i++) if (i / 2 == p->rank / 2) mine[n++] = i;
+    EXPECT_OK(comm_group(p->world, mine, n, GR_tp, &half));
+    for (int64_t i = 0; i < CALLS; i++) {
+        uint64_t h = mix((uint64_t)i);
+        int64_t  rows = (int64_t)(h >> 8) % 20;
+        DType    d = sums[(h >> 16) % SUMS];
+        c = h >> 24 & 1 ? half : p->world;
+        if (mix(h + (uint64_t)p->rank) % 500 == 0) usleep(100);         /* ranks drift apart */
+        switch (h % KINDS) {
+        case 0: check_reduce(c, d, rows, (Reduce)(h >> 20 & 1), i); break;
+        case 1: check_gather(c, d, rows, h >> 20 & 1, i);           break;
+        case 2: check_scatter(c, d, rows, h >> 20 & 1, RED_SUM, i); break;
+        case 3: {
+            Trade t, u;
+            Rows  give, get = trade_make(&t, &give, c, d, i);
+            Ticket a = comm_all_to_all_start(c, t.out, get, t.in, give);
+            get = trade_make(&u, &give, c, d, i + 1);
+            Ticket b = comm_all_to_all_start(c, u.out, get, u.in, give);
+            comm_join(p->rank % 2 ? a : b), comm_join(p->rank % 2 ? b : a);
+            trade_check(&t), trade_check(&u);
+            break;
+        }
+        default: {
+            double x = (double)(i + p->rank), want = 0;
+            for (int m = 0; m < c->size; m++) want += (double)(i + c->world[m]);
+            comm_host_sum(c, &x, 1);
+            EXPECT(x == want, "host sum");
+        }
+        }
+    }
+    EXPECT(!p->be.sticky, "%s", status_text());
+    comm_close(half);
+}
+static void ten_thousand_small_calls(void) { on_ranks(4, 0, random_rank); }
+
+static void many_rank(Peer *p) { overlap_rank(p), exchange_rank(p), letters_rank(p), host_rank(p); }
+static void more_ranks_than_cores(void) { on_ranks(24, 0, many_rank); }
+
+/* ---- the account ---- */
+
+static LedgerComm account_[16];
+
+static void some_calls(Comm *c, Tensor t, Tensor out)
+{
+    int64_t at[8] = { 0 }, n[8];
+    for (int i = 0; i < 8; i++) n[i] = 1;
+    comm_all_reduce(c, t, RED_SUM);
+    comm_all_gather(c, out, t);
+    comm_reduce_scatter(c, t, out, RED_SUM);
+    comm_all_to_all(c, out, (Rows){ (int64_t[]){ 0, 1, 2, 3, 4, 5, 6, 7 }, n }, t, (Rows){ at, n });
+    if (c->rank == 0) comm_send(c, t, 5);
+    if (c->rank == 5) comm_recv(c, t, 0);
+}
+
+static void account_rank(Peer *p)
+{
+    Tensor t = fresh(F32, 8, 100), out = fresh(F32, 64, 100);
+    memset(t.data, 0, (size_t)t_bytes(t)), memset(out.data, 0, (size_t)t_bytes(out));
+    some_calls(p->world, t, out);
+    account_[p->rank] = p->be.ledger.comm[GR_world];
+    free(t.data), free(out.data);
+}
+
+/* Eight ranks on nodes of four: a dry run charges what a real one does. */
+static void the_ledger_is_charged(void)
+{
+    if (commlab_.mpi) SKIP("has its own number of ranks");
+    on_ranks(8, 4, account_rank);
+    int64_t part = 8 * 100 * 4;
+    const LedgerComm *first = &account_[0];
+    EXPECT(first->near == 3 * (2 * part / 8 + 2 * part + 400), "near %lld", (long long)first->near);
+    EXPECT(first->far == 4 * (2 * part / 8 + 2 * part + 400) + part, "far %lld", (long long)first->far);
+    EXPECT(first->waited > 0, "waited");
+    for (int r = 0; r < 8; r++) {
+        Comm   *c;
+        Backend be;
+        Arena   a;
+        EXPECT_OK(comm_open(&c, &(CommConf){ .kind = "fake", .rank = r, .size = 8, .per_node = 4 }));
+        EXPECT_OK(backend_open(&be, "meta"));
+        EXPECT_OK(backend_arena_open(&be, &a, "a", 1 << 20));
+        comm_bind(c, &be);
+        some_calls(c, t2(&a, "t", F32, 8, 100), t2(&a, "out", F32, 64, 100));
+        LedgerComm *l = &be.ledger.comm[GR_world], *want = &account_[r];
+        EXPECT(l->calls == want->calls && l->near == want->near && l->far == want->far, "rank %d: %lld %lld",
+               r, (long long)l->near, (long long)l->far);
+        EXPECT_OK(backend_sync(&be));
+        backend_arena_close(&be, &a), backend_close(&be), comm_close(c);
+    }
+}
+
+/* ---- kinds ---- */
+
+static void a_fake_world(void)
+{
+    Comm   *c, *tp;
+    Backend be;
+    EXPECT_FAIL(comm_open(&c, &(CommConf){ .kind = "fake", .rank = 4, .size = 4 }), E_CONFIG, "rank 4 of 4");
+    EXPECT_OK(comm_open(&c, &(CommConf){ .kind = "fake", .rank = 3, .size = 1024, .per_node = 8 }));
+    EXPECT_OK(backend_open(&be, "cpu"));
+    EXPECT_OK(comm_group(c, (int[]){ 9, 3 }, 2, GR_tp, &tp));
+    EXPECT(tp->rank == 1 && tp->node[0] == 1 && tp->node[1] == 0, "place");
+    comm_bind(c, &be), comm_bind(tp, &be);
+    float  in[2] = { 1, 2 }, out[4] = { 9, 9, 9, 9 };
+    double x = 1;
+    comm_all_gather(tp, t_wrap(out, F32, 1, (int64_t[]){ 4 }), t_wrap(in, F32, 1, (int64_t[]){ 2 }));
+    EXPECT(out[0] == 9 && out[1] == 9, "others' parts stay: %g %g", out[0], out[1]);
+    EXPECT(out[2] == 1 && out[3] == 2, "its own comes: %g %g", out[2], out[3]);
+    comm_all_reduce(c, t_wrap(in, F32, 1, (int64_t[]){ 2 }), RED_SUM);
+    EXPECT(in[0] == 1 && in[1] == 2, "sums leave data as it is");
+    comm_host_sum(c, &x, 1);
+    EXPECT(x == 1024, "host sum %g", x);
+    EXPECT_OK(comm_agree(c, OK));
+    comm_close(tp), comm_close(c), backend_close(&be);
+}
+
+static void kinds_that_are_not_there(void)
+{
+    Comm *c;
+    EXPECT_FAIL(comm_open(&c, &(CommConf){ .kind = "pigeon" }), E_CONFIG, "pigeon: not in this build");
+    EXPECT_FAIL(comm_open(&c, &(CommConf){ .kind = "threads" }), E_CONFIG, "for tests");
+    EXPECT(!c, "nothing is left open");
+    if (!strstr(comm_kinds(), ", mpi"))
+        EXPECT_FAIL(comm_open(&c, &(CommConf){ .kind = "mpi" }), E_CONFIG, "no MPI");
+    comm_close(NULL);
+}
+
+static void trace_tells_what_is_waited_for(void)
+{
+    Trace t;
+    char  line[200];
+    trace_open(&t);
+    trace_line(&t, line, sizeof line);
+    EXPECT(!strcmp(line, "has made no call yet"), "%s", line);
+    t.layer = 7;
+    int64_t a = trace_begin(&t, "all_reduce", "tp", 1742, 4096);
+    trace_wait(&t, a);
+    trace_line(&t, line, sizeof line);
+    EXPECT(!strcmp(line, "waits 0.0 s in all_reduce 1742 of tp (4096 bytes, layer 7)"), "%s", line);
+    trace_end(&t, a, 0.5);
+    trace_line(&t, line, sizeof line);
+    EXPECT(!strcmp(line, "works for 0.0 s after all_reduce 1742 of tp (4096 bytes, layer 7)"), "%s", line);
+    trace_wait(&t, a);
+    for (int i = 0; i < 100; i++) trace_begin(&t, "send", "pp", i, 1);
+    trace_line(&t, line, sizeof line);
+    EXPECT(!strcmp(line, "waits in a call long begun"), "%s", line);
+    EXPECT(t.waited == 0.5, "waited");
+    trace_close(&t);
+}
+
+/* ---- under mpirun ---- */
+
+static void on_signal(int n) { }
+
+static void say_line(void *self, const char *line) { fprintf(stderr, "stuck: %s\n", line); }
+
+/* A run that goes on and on, until rank 1 gives up, leaves, or sleeps so long that it is asked for. */
+static int loop(Comm *c, const char *how)
+{
+    double x[64] = { 0 }, began = clock_now();
+    Tensor t = t_wrap(x, F64, 1, (int64_t[]){ 64 });
+    bool   stall = !strcmp(how, "stall");
+    signal(SIGTERM, on_signal);                       /* like a trainer, which ends its step first */
+    fprintf(stderr, "rank %d is process %d\n", c->rank, (int)getpid());
+    for (int64_t i = 0; !c->be->sticky && !(stall && i == 200); i++) {
+        if (stall) comm_watch(c, 0.5, say_line, NULL);
+        c->trace->layer = (int)(i % 5);
+        comm_all_reduce(c, t, RED_SUM);
+        for (int j = 0; j < 64; j++) x[j] = 1;
+        usleep(1000);
+        if (c->rank != 1) continue;
+        if (stall && i == 100) sleep(2);
+        if (clock_now() - began < 1) continue;
+        if (!strcmp(how, "abort")) c->be->sticky = fail(E_DATA, "a file is not what it was");
+        if (!strcmp(how, "leave")) break;
+    }
+    Status st = c->be->sticky;
+    if (st) fprintf(stderr, "rank %d: %s\n", c->rank, status_text()), comm_abort(c, status_text());
+    comm_watch(c, 0, NULL, NULL);
+    comm_close(c);
+    return status_exit_code(st);
+}
+
+static void mpi_begin(bool staged, double timeout)
+{
+    if (comm_open(&commlab_.mpi, &(CommConf){ .kind = "mpi", .timeout = timeout }) ||
+        backend_open(&commlab_.be, "cpu"))
+        fprintf(stderr, "%s\n", status_text()), exit(6);
+    commlab_.machine = *commlab_.be.machine;
+    commlab_.machine.host_memory = !staged;
+    commlab_.be.machine = &commlab_.machine;
+    comm_bind(commlab_.mpi, &commlab_.be);
+}
+
+/* Rank 0 speaks for all. */
+static int mpi_end(void)
+{
+    int64_t failed = lab_.failed, bad[2] = { lab_.failed, 1 };
+    comm_host_sum64(commlab_.mpi, bad, 1);
+    if (failed != bad[0]) printf("  FAIL on other ranks, %lld in all\n", (long long)bad[0]);
+    lab_.failed = (int)bad[0];
+    bool first = commlab_.mpi->rank == 0;
+    comm_close(commlab_.mpi);
+    backend_close(&commlab_.be);
+    return first ? lab_report() : 0;
+}
+
+int main(int argc, char **argv)
+{
+    const char *how = argc > 1 ? argv[1] : "";
+    if (!strcmp(how, "kinds")) return puts(comm_kinds()), 0;
+    if (*how || comm_launched()) mpi_begin(!strcmp(how, "staged"), argc > 2 ? atof(argv[2]) : 30);
+    if (*how && strcmp(how, "staged")) return loop(commlab_.mpi, how);
+    RUN(all_reduce_is_the_sum_in_order);
+    RUN(all_gather_brings_every_part);
+    RUN(reduce_scatter_gives_each_its_part);
+    RUN(all_to_all_of_uneven_rows);
+    RUN(sends_meet_recvs_in_order);
+    RUN(joins_come_in_any_order);
+    RUN(groups_are_lists_of_ranks);
+    RUN(large_ones);
+    RUN(host_calls);
+    RUN(agree_tells_all);
+    RUN(ten_thousand_small_calls);
+    RUN(more_ranks_than_cores);
+    RUN(abort_wakes_all);
+    RUN(a_poisoned_rank_ends_its_peers);
+    RUN(calls_that_differ_are_told);
+    RUN(the_ledger_is_charged);
+    RUN(a_fake_world);
+    RUN(kinds_that_are_not_there);
+    RUN(trace_tells_what_is_waited_for);
+    return commlab_.mpi ? mpi_end() : lab_report();
+}
