@@ -6,6 +6,7 @@ NVCC   ?= nvcc
 CUDA   ?= 0
 SAN    ?= 0
 STATIC ?= 0
+MPI    ?= $(shell pkg-config --exists ompi-c 2>/dev/null && echo 1 || echo 0)
 OPT    ?= -O3
 
 PKGS   := openblas jansson yaml-0.1 libjpeg libpng libwebp libpcre2-8 libutf8proc libxxhash
@@ -16,14 +17,18 @@ LIBS   := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
 ifeq ($(STATIC),1)                       # third-party libraries inside, for a machine that has none of them
   LIBS := -Wl,-Bstatic $(LIBS) -lz -lgfortran -lquadmath -Wl,-Bdynamic
 endif
-LIBS += -lm -lpthread
+LIBS += -lm -lpthread -ldl
+
+ifeq ($(MPI),1)                          # headers alone: the library is loaded by the run that wants it
+  CFLAGS += -DTREB_MPI $(shell pkg-config --cflags ompi-c)
+endif
 
 ifeq ($(CUDA),1)
   override BUILD := $(BUILD)/cuda
   CFLAGS   += -DTREB_CUDA
   CUDA_DIR := $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC))))
-  NVFLAGS  := -O3 -std=c++17 -Isrc -DTREB_CUDA -gencode=arch=compute_90a,code=sm_90a -Xcompiler -Wall
-  LIBS     += -L$(CUDA_DIR)/lib64 -lcudart -lcublasLt -ldl -lstdc++
+  NVFLAGS  := -O3 -std=c++17 -Isrc -DTREB_CUDA $(filter -DTREB_MPI,$(CFLAGS)) -gencode=arch=compute_90a,code=sm_90a -Xcompiler -Wall
+  LIBS     += -L$(CUDA_DIR)/lib64 -lcudart -lcublasLt -lstdc++
   CU       := $(wildcard src/*/*.cu)
 endif
 
@@ -82,7 +87,7 @@ test-programs: $(BUILD)/treb $(TESTS) $(FUZZ)
 test: setup layers
 	@$(MAKE) --no-print-directory -j$$(nproc) test-programs
 	@$(MAKE) --no-print-directory cuda-compiles
-	@TREB=$(BUILD)/treb FUZZ="$(FUZZ)" tests/run.sh $(TESTS) tests/cli.sh tests/demo.sh tests/report.sh tests/kill.sh tests/fuzz.sh
+	@TREB=$(BUILD)/treb TEST_COMM=$(BUILD)/tests/test_comm FUZZ="$(FUZZ)" tests/run.sh $(TESTS) tests/cli.sh tests/demo.sh tests/report.sh tests/kill.sh tests/kill_ranks.sh tests/mpi.sh tests/ranks.sh tests/fuzz.sh
 
 asan: setup
 	@TREB_TEST_TIMEOUT=900 $(MAKE) --no-print-directory SAN=1 test

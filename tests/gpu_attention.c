@@ -186,11 +186,13 @@ static void peaked_scores(void)
     }
 }
 
-/* Each segment's keys in a cache with room to grow: queries are the last rows of what is used. */
+/* Each segment's keys in a cache with room to grow: queries are the last rows of what is used. Some segments
+ * share the beginning of their keys with the next. */
 static void over_a_cache(DType d, Heads h, bool causal, int64_t most_queries)
 {
-    int64_t  n = any_size(1, 6), T;
+    int64_t  n = any_size(1, 6), T, end = 0;
     int32_t  at[8] = { (int32_t)num_below(5) }, used[8];
+    float    scale = 1.0f / sqrtf((float)h.width);
     Plan     p = { .n = n, .causal = causal, .tail = num_below(4) };
     for (int64_t i = 0; i < n; i++) p.len[i] = num_below(5) ? any_size(1, most_queries) : i > 0 ? 0 : 1;
     fresh();
@@ -199,7 +201,8 @@ static void over_a_cache(DType d, Heads h, bool causal, int64_t most_queries)
     for (int64_t i = 0; i < n; i++) {
         used[i]   = (int32_t)(p.len[i] + (num_below(4) ? any_size(0, 150) : 0));
         if (!causal && p.len[i] && !used[i]) used[i] = 1;
-        at[i + 1] = at[i] + used[i] + (int32_t)num_below(30);
+        end       = at[i] + used[i] > end ? at[i] + used[i] : end;
+        at[i + 1] = i + 1 < n && !num_below(3) ? at[i] : (int32_t)(end + num_below(30));
         s.pairs  += (double)p.len[i] * used[i];
         s.keys   += used[i];
     }
@@ -210,7 +213,26 @@ static void over_a_cache(DType d, Heads h, bool causal, int64_t most_queries)
     Tensor o = out3(d, T, h.q, h.width, DENSE), lse = out2(F32, h.q, T, DENSE);
     if (d == BF16) within(o, forward16);
     within(lse, (Tolerance){ 2e-5, 1e-4, 1e-4, 1 });
-    CALL(attention_fwd, o, lse, q, k, v, s, 1.0f / sqrtf((float)h.width));
+    CALL(attention_fwd, o, lse, q, k, v, s, scale);
+    Tensor dq = out3(d, T, h.q, h.width, any_layout()), dk = out3(d, S, h.kv, h.width, any_layout());
+    Tensor dv = out3(d, S, h.kv, h.width, any_layout()), outs[] = { dq, dk, dv };
+    Tensor dout = in3(d, T, h.q, h.width, any_layout()), delta = out2(F32, h.q, T, DENSE);
+    for (int i = 0; i < 3; i++) within(outs[i], d == F32 ? backward32 : backward16), at_least(outs[i], 0.02);
+    scratch(delta);
+    CALL(attention_bwd, dq, dk, dv, delta, dout, o, lse, q, k, v, s, scale);
+}
+
+static void merging(void)
+{
+    for (int i = 0; i < 12; i++) {
+        int64_t T = any_size(1, 90), H = any_size(1, 6), C = any_size(1, 140);
+        fresh();
+        Tensor  o = output(in3(F32, T, H, C, any_layout())), lse = output(in2(F32, H, T, any_layout()));
+        Tensor  part = in3(any_float(), T, H, C, any_layout()), part_lse = in2(F32, H, T, any_layout());
+        gpu_normal(lse, 0, 20), gpu_normal(part_lse, 0, 20);
+        at_least(lse, 1);
+        CALL(attention_merge, o, lse, part, part_lse);
+    }
 }
 
 static void caches(void)
@@ -236,5 +258,6 @@ int main(void)
     GPU_RUN(mixed_types);
     GPU_RUN(peaked_scores);
     GPU_RUN(caches);
+    GPU_RUN(merging);
     return gpulab_report();
 }

@@ -25,6 +25,8 @@ static void embedding(int64_t T, int64_t V, int64_t D, bool one)
     int64_t skip = maybe() && !one ? num_below(V) : -1;
     at_least(dtable, one ? sqrt((double)T) / 8 : 1);
     CALL(embed_bwd, dtable, dy, ids, skip);
+    Tensor here = output(int1(T));
+    CALL(slice_ids, here, ids, V / 3, V / 2);
 }
 
 static void tokens(void)
@@ -78,33 +80,54 @@ static void patches(void)
     positions_of(700, 48, 1152);
 }
 
-static void loss_of(int64_t n, int64_t V, DType d, float spread)
+static Tensor labels_of(int64_t n, int64_t V)
+{
+    Tensor labels = int_below(n, 0, V);
+    for (int64_t i = 0; i < n; i++) if (!num_below(4)) ((int32_t *)labels.data)[i] = -1;
+    return labels;
+}
+
+/* The vocabulary in `slices` runs of columns; with more than one, some may be empty. */
+static void loss_of(int64_t n, int64_t V, DType d, float spread, int slices)
 {
     fresh();
-    Tensor logits = gpu_normal(in2(d, n, V, any_layout()), 0, spread), labels = int_below(n, 0, V);
-    for (int64_t i = 0; i < n; i++) if (!num_below(4)) ((int32_t *)labels.data)[i] = -1;
-    float  scale = 1.0f / (float)(n + 1);
-    Tensor loss = add_scalar(1.5), lse = out2(F32, n, 1, DENSE);
-    at_least(lse, 1);
-    CALL(ce_fwd, loss, lse, logits, labels, scale);
-    Tensor each = out2(F32, n, 1, DENSE);
-    at_least(each, 1);
-    CALL(ce_rows, each, logits, lse, labels);
-    Tensor dlogits = out2(any_float(), n, V, any_layout());
-    CALL(ce_bwd, dlogits, logits, lse, labels, scale);
-    output(logits);
-    CALL(ce_bwd, logits, logits, lse, labels, scale);
+    Tensor  logits = gpu_normal(in2(d, n, V, any_layout()), 0, spread), labels = labels_of(n, V);
+    Tensor  parts = gpu_new(F64, 2, (int64_t[]){ slices * n, 3 }, DENSE, 0xff);
+    float   scale = 1.0f / (float)(n + 1);
+    int64_t wide = V / slices + (slices > 1), from = 0;
+    for (int i = 0; i < slices; i++, from += wide) {
+        int64_t cols = from >= V ? 0 : V - from < wide ? V - from : wide;
+        Tensor  part = output(t_rows(parts, i * n, n)), z = t_cols(logits, from < V ? from : 0, cols);
+        CALL(ce_part, part, z, labels, from);
+    }
+    Tensor loss = add_scalar(1.5), lse = out2(F32, n, 1, DENSE), each = out2(F32, n, 1, DENSE);
+    at_least(lse, 1), at_least(each, 1);
+    CALL(ce_join, loss, lse, each, parts, labels, scale);
+    from = (slices - 1) / 2 * wide;
+    int64_t cols = from >= V ? 0 : V - from < wide ? V - from : wide;
+    Tensor  dlogits = out2(any_float(), n, cols, any_layout()), z = t_cols(logits, from < V ? from : 0, cols);
+    CALL(ce_bwd, dlogits, z, lse, labels, from, scale);
+    output(z);
+    CALL(ce_bwd, z, z, lse, labels, from, scale);
 }
 
 static void losses(void)
 {
-    for (int i = 0; i < 16; i++) loss_of(any_size(1, 80), any_size(1, 700), floats[i & 1], i & 2 ? 1 : 8);
+    for (int i = 0; i < 16; i++) loss_of(any_size(1, 80), any_size(1, 700), floats[i & 1], i & 2 ? 1 : 8, 1);
     for (int d = 0; d < 2; d++) {
-        loss_of(0, 100, floats[d], 1);
-        loss_of(3, 4097, floats[d], 30);                                /* nearly certain */
-        loss_of(24, 151936, floats[d], 3);
-        loss_of(2048, 520, floats[d], 2);
+        loss_of(0, 100, floats[d], 1, 1);
+        loss_of(3, 4097, floats[d], 30, 1);                             /* nearly certain */
+        loss_of(24, 151936, floats[d], 3, 1);
+        loss_of(2048, 520, floats[d], 2, 1);
     }
+}
+
+static void sliced_losses(void)
+{
+    for (int i = 0; i < 12; i++) loss_of(any_size(1, 40), any_size(1, 400), floats[i & 1], 2, 2 + i % 7);
+    loss_of(0, 100, F32, 1, 4);
+    loss_of(5, 3, BF16, 1, 8);
+    loss_of(24, 151936, BF16, 3, 8);
 }
 
 int main(void)
@@ -114,5 +137,6 @@ int main(void)
     GPU_RUN(one_token_thousands_of_times);
     GPU_RUN(patches);
     GPU_RUN(losses);
+    GPU_RUN(sliced_losses);
     return gpulab_report();
 }

@@ -92,11 +92,16 @@ static void random_weights(void)
             uint64_t stream = rng_stream("a weight") + num_.draws++;
             fresh();
             Tensor y = out2(floats[d], 1, counts[i], DENSE);
-            CALL(normal, y, num_.seed, stream, 0.02f);
+            CALL(normal, y, num_.seed, stream, 0, 0, 0.02f);
         }
     fresh();
     Tensor y = out3(any_float(), 3, 17, 40, DENSE);
-    CALL(normal, y, num_.seed, 5, 1.5f);
+    CALL(normal, y, num_.seed, 5, 0, 40, 1.5f);
+    for (int i = 1; i < 9; i++) {                            /* parts of a wider matrix, begun anywhere */
+        fresh();
+        y = out2(any_float(), 50, i, DENSE);
+        CALL(normal, y, num_.seed, 6, (uint64_t)i * 1001, 10 + i, 1.5f);
+    }
 }
 
 static void levels_of_pictures(void)

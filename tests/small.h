@@ -81,6 +81,7 @@ static inline void small_engine(Engine *e, const ModelShape *shape, const Engine
 {
     if (engine_open(e, shape, conf, s) || model_init(&e->model, &e->be, 3))
         printf("%s\n", status_text()), exit(1);
+    engine_loaded(e);
     engine_upload(e, s);
 }
 
@@ -88,9 +89,10 @@ static inline void small_engine(Engine *e, const ModelShape *shape, const Engine
 static inline Losses small_step(Engine *e, float scale)
 {
     Losses l = { 0 };
-    model_zero_grad(&e->model, &e->be);
+    engine_begin(e, 1);
     engine_forward(e, scale);
     engine_backward(e);
+    shard_finish(&e->shard);
     if (engine_losses(e, &l)) printf("%s\n", status_text()), exit(1);
     return l;
 }

@@ -15,7 +15,7 @@ static StepSums run(float **out, size_t *n, AuxForm form, bool over_step, float 
     Budget b = roomy;
     b.by_document = form == AUX_DOCUMENT;
     EngineConf conf = small_conf(b);
-    conf.aux = form, conf.aux_over_step = over_step, conf.aux_coeff = form ? 0.5f : 0, conf.z_coeff = z;
+    conf.aux = form, conf.aux_over_step = over_step, conf.aux_coeff = form ? 0.5f : 0, conf.z_coeff = z, conf.ranks.micro = cuts;
     Stream s[5], *micro[5], full;
     StreamShape ss = shape_stream(&shape);
     Engine e;
@@ -24,6 +24,7 @@ static StepSums run(float **out, size_t *n, AuxForm form, bool over_step, float 
     for (int i = 0; i < cuts; i++) small_stream(micro[i] = &s[i], &shape, b, cut[i].first, cut[i].n, 0x15);
     EXPECT_OK(engine_open(&e, &shape, &conf, &full));
     EXPECT_OK(model_init(&e.model, &e.be, 3));
+    engine_loaded(&e);
     for (int twice = 0; twice < 2; twice++) {                /* a step begins afresh */
         if (!twice) sums.ce = -1;
         EXPECT_OK(engine_accumulate(&e, micro, cuts, &sums, NULL, NULL));
@@ -89,7 +90,7 @@ static void global_counts_the_step_so_far(void)
 {
     ModelShape shape = small_shape(small_vl_moe);
     EngineConf conf = small_conf(roomy);
-    conf.aux = AUX_LAYER, conf.aux_over_step = true;
+    conf.aux = AUX_LAYER, conf.aux_over_step = true, conf.ranks.micro = 2;
     StreamShape ss = shape_stream(&shape);
     Stream full = stream_full(&ss, &roomy), s[2], *micro[2] = { &s[0], &s[1] };
     Engine e;
@@ -99,15 +100,16 @@ static void global_counts_the_step_so_far(void)
     small_stream(&s[1], &shape, roomy, 2, 3, 0x15);
     EXPECT_OK(engine_open(&e, &shape, &conf, &full));
     EXPECT_OK(model_init(&e.model, &e.be, 3));
+    engine_loaded(&e);
     double all = (double)(s[0].tokens + s[1].tokens);
     for (int i = 0; i < 2; i++) {
         engine_upload(&e, micro[i]);
         engine_forward(&e, 1.0f);
         tokens += (double)s[i].tokens;
         for (int k = 0; k < LE; k++) {
-            count[k] += ((float *)e.act.aux.count.data)[k];
+            count[k] += ((float *)e.act[0].aux.count.data)[k];
             want += (double)s[i].tokens / all * 5 * count[k] / (2 * tokens) *
-                    ((float *)e.act.aux.prob.data)[k] / (double)s[i].tokens;
+                    ((float *)e.act[0].aux.prob.data)[k] / (double)s[i].tokens;
         }
     }
     StepSums sums;

@@ -227,6 +227,71 @@ static void gradients(void)
     }
 }
 
+/* Keys elsewhere: a rectangle without a mask, the ends of longer lists, pieces of one list, lists of which
+ * only a part is in use; some keys are nobody's. */
+static void gradients_of_keys_elsewhere(void)
+{
+    static const struct { int64_t H, G, C, n; int32_t starts[6], kv[6], used[5]; int64_t T, S; bool causal; }
+    cases[] = {
+        { 4, 2, 8, 1, { 0, 30 }, { 0, 50 }, { 50 }, 30, 50, 0 },
+        { 2, 1, 12, 1, { 2, 210 }, { 3, 260 }, { 230 }, 215, 260, 0 },
+        { 2, 2, 5, 3, { 0, 7, 20, 21 }, { 0, 9, 9, 60 }, { 9, 20, 41 }, 21, 60, 1 },
+        { 3, 1, 9, 4, { 1, 40, 45, 250, 260 }, { 0, 60, 60, 420, 500 }, { 50, 150, 355, 30 }, 262, 500, 1 },
+        { 2, 1, 6, 5, { 0, 1, 1, 3, 200, 205 }, { 0, 4, 4, 4, 10, 400 }, { 1, 3, 3, 6, 80 }, 206, 420, 0 },
+    };
+    for (int i = 0; i < 5; i++) {
+        int64_t  H = cases[i].H, G = cases[i].G, C = cases[i].C, S = cases[i].S, n = cases[i].n;
+        Segments seg = segments(cases[i].starts, n, cases[i].causal);
+        Case     x = make_case(F32, cases[i].T, H, G, C, seg);
+        x.seg.kv_starts = num_i32(n + 1, cases[i].kv), x.seg.kv_used = num_i32(n, cases[i].used);
+        x.k = randn3(F32, S, G, C), x.v = randn3(F32, S, G, C);
+        x.dk = poison3(F32, S, G, C), x.dv = poison3(F32, S, G, C);
+        run_forward(&x), run_backward(&x);
+        EXPECT_GRADIENT(loss, &x, x.q, x.dq, 3e-2f, 5e-3);
+        EXPECT_GRADIENT(loss, &x, x.k, x.dk, 3e-2f, 5e-3);
+        EXPECT_GRADIENT(loss, &x, x.v, x.dv, 3e-2f, 5e-3);
+        num_clear();
+    }
+}
+
+/* Keys in three parts and merged are the keys in one, forward and backward. */
+static void parts_merge(void)
+{
+    static const int32_t cut[] = { 0, 100, 101, 330 };
+    for (int i = 0; i < 2; i++) {
+        int64_t T = 70, S = 330, H = 4, G = 2, C = 20;
+        DType   d = i ? BF16 : F32;
+        Case    x = make_case(F32, T, H, G, C, segments((int32_t[]){ 0, 70 }, 1, false)), p = x;
+        x.k = randn3(F32, S, G, C), x.v = randn3(F32, S, G, C);
+        x.dk = poison3(F32, S, G, C), x.dv = poison3(F32, S, G, C);
+        x.seg.kv_starts = num_i32(2, (int32_t[]){ 0, 330 });
+        Tensor  part = poison3(d, T, H, C), lse = num_poison(F32, H, T + 3), dq = poison3(F32, T, H, C);
+        Tensor  dk = poison3(F32, S, G, C), dv = poison3(F32, S, G, C);
+        run_forward(&x), run_backward(&x);
+        p.lse = t_cols(num_poison(F32, H, T + 5), 1, T), p.o = poison3(F32, T, H, C), lse = t_cols(lse, 2, T);
+        for (int j = 0; j < 3; j++) {
+            int64_t n = cut[j + 1] - cut[j];
+            p.seg.kv_starts = num_i32(2, (int32_t[]){ 0, (int32_t)n });
+            op_attention_fwd(BE, j ? part : p.o, j ? lse : p.lse, x.q, t_rows(x.k, cut[j], n),
+                             t_rows(x.v, cut[j], n), p.seg, x.scale);
+            if (j) op_attention_merge(BE, p.o, p.lse, part, lse);
+        }
+        EXPECT_CLOSE(p.o, x.o, d == F32 ? 1e-6 : 5e-3);
+        EXPECT_CLOSE(p.lse, x.lse, 1e-6);
+        for (int j = 0; j < 3; j++) {
+            int64_t n = cut[j + 1] - cut[j];
+            p.seg.kv_starts = num_i32(2, (int32_t[]){ 0, (int32_t)n });
+            op_attention_bwd(BE, j ? dq : p.dq, t_rows(dk, cut[j], n), t_rows(dv, cut[j], n), p.delta, x.dout,
+                             x.o, x.lse, x.q, t_rows(x.k, cut[j], n), t_rows(x.v, cut[j], n), p.seg, x.scale);
+            if (j) op_add(BE, p.dq, p.dq, dq);
+        }
+        EXPECT_CLOSE(p.dq, x.dq, 1e-5);
+        EXPECT_CLOSE(dk, x.dk, 1e-5);
+        EXPECT_CLOSE(dv, x.dv, 1e-5);
+        num_clear();
+    }
+}
+
 /* Against f32 on the same (rounded) inputs, through views of one wide gradient buffer. */
 static void bf16_and_views(void)
 {
@@ -256,8 +321,13 @@ static void bf16_and_views(void)
 static void equal_bits(void)
 {
     int threads = omp_get_max_threads();
-    for (int i = 0; i < 8; i++) {
-        Segments seg = segments(i / 4 ? (int32_t[]){ 0, 900, 900 } : (int32_t[]){ 0, 30, 900 }, 2, i % 2);
+    for (int i = 0; i < 12; i++) {
+        int32_t  cut = i / 4 == 1 ? 900 : 30;
+        Segments seg = segments((int32_t[]){ 0, cut, 900 }, 2, i % 2);
+        if (i / 4 == 2) {                                           /* both begin with the same key */
+            seg.kv_starts = num_i32(3, (int32_t[]){ 0, 0, 900 });
+            seg.kv_used   = num_i32(2, (int32_t[]){ 390, 870 });
+        }
         Case     x = make_case(i / 2 % 2 ? BF16 : F32, 900, 2, 1, 20, seg), y = x;
         size_t   bytes = (size_t)t_bytes(x.q), kv = (size_t)t_bytes(x.k);
         y.o = poison3((DType)x.q.dtype, 900, 2, 20), y.dq = poison3((DType)x.q.dtype, 900, 2, 20);
@@ -301,6 +371,8 @@ int main(void)
     RUN(many_segments);
     RUN(big_scores);
     RUN(gradients);
+    RUN(gradients_of_keys_elsewhere);
+    RUN(parts_merge);
     RUN(bf16_and_views);
     RUN(equal_bits);
     RUN(priced);

@@ -136,7 +136,7 @@ static void normals_are_those_of_the_stream(void)
     for EACH_FLOAT(d)
         for (int64_t n = 0; n < 12; n++) {
             Tensor y = num_poison(d, 1, n);
-            op_normal(BE, y, 9, 77, 0.5f);
+            op_normal(BE, y, 9, 77, 0, 0, 0.5f);
             for (int64_t i = 0; i < n; i++) {
                 float  want = 0.5f * rng_normal(9, 77, (uint64_t)i);
                 Tensor w = num_copy(num_vals(F32, 1, 1, &want), d);
@@ -145,9 +145,14 @@ static void normals_are_those_of_the_stream(void)
             num_clear();
         }
     Tensor y = num_poison(F32, 1, (1 << 20) + 5);               /* past one piece */
-    op_normal(BE, y, 9, 77, 1.0f);
+    op_normal(BE, y, 9, 77, 0, 0, 1.0f);
     for (int64_t i = (1 << 20) - 3; i < t_count(y); i++)
         EXPECT(get(y, i) == rng_normal(9, 77, (uint64_t)i), "[%d]", (int)i);
+    num_clear();
+    y = num_poison(F32, 5, 7);                                 /* a part of a wider matrix */
+    op_normal(BE, y, 9, 77, 1002, 13, 1.0f);
+    for (int64_t i = 0; i < 35; i++)
+        EXPECT(get(y, i) == rng_normal(9, 77, (uint64_t)(1002 + i / 7 * 13 + i % 7)), "[%d]", (int)i);
     num_clear();
 }
 

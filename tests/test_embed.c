@@ -1,4 +1,4 @@
-/* tests/test_embed.c -- embed_fwd and embed_bwd. */
+/* tests/test_embed.c -- embed_fwd, embed_bwd and slice_ids. */
 #include "rowlab.h"
 
 static Tensor random_ids(int64_t T, int64_t V)               /* with some -1, and repeats */
@@ -74,10 +74,44 @@ static void gradient_and_threads(void)
     num_clear();
 }
 
+static void ids_of_a_slice(void)
+{
+    int32_t ids[] = { 0, 4, 5, -1, 9, 6, 2147483647 }, want[] = { -1, -1, 0, -1, -1, 1, -1 };
+    Tensor y = num_i32(7, NULL);
+    op_slice_ids(BE, y, num_i32(7, ids), 5, 4);
+    EXPECT(!memcmp(y.data, want, sizeof want), "5 .. 8");
+    op_slice_ids(BE, y, num_i32(7, ids), 5, 0);
+    for (int i = 0; i < 7; i++) EXPECT(((int32_t *)y.data)[i] == -1, "[%d] of no rows", i);
+    num_clear();
+}
+
+/* A table cut in slices: the parts of a lookup add up, the gradients lie beside each other. */
+static void slices_of_a_table(void)
+{
+    enum { T = 37, V = 11, D = 5, CUT = 4 };
+    Tensor table = num_randn(F32, V, D), ids = random_ids(T, V), dy = num_randn(F32, T, D);
+    Tensor y = num_poison(F32, T, D), dtable = num_zeros(F32, V, D), sum = num_zeros(F32, T, D);
+    Tensor part = num_poison(F32, T, D), dslices = num_zeros(F32, V, D), here = num_i32(T, NULL);
+    op_embed_fwd(BE, y, table, ids);
+    op_embed_bwd(BE, dtable, dy, ids, 6);
+    for (int64_t from = 0; from < V; from += CUT) {
+        int64_t n = V - from < CUT ? V - from : CUT, skip = 6 - from;
+        op_slice_ids(BE, here, ids, from, n);
+        op_embed_fwd(BE, part, t_rows(table, from, n), here);
+        op_add(BE, sum, sum, part);
+        op_embed_bwd(BE, t_rows(dslices, from, n), dy, here, skip >= 0 && skip < n ? skip : -1);
+    }
+    EXPECT(same_bits(sum, y), "lookup");
+    EXPECT(same_bits(dslices, dtable), "gradient");
+    num_clear();
+}
+
 int main(void)
 {
     rowlab_open();
     RUN(known_values);
+    RUN(ids_of_a_slice);
+    RUN(slices_of_a_table);
     RUN(any_view);
     RUN(gradient_and_threads);
     return numlab_report();

@@ -45,7 +45,7 @@ static void plan_equals_run(void)
             conf.dtype = d % 2 ? BF16 : F32;
             small_stream(&s, &shape, conf.budget, 0, 3, (unsigned)pics);
             small_engine(&e, &shape, &conf, &s);
-            model_zero_grad(&e.model, &e.be);
+            engine_begin(&e, 1);
             ledger_clear(&e.be.ledger);
             engine_forward(&e, 1.0f);
             engine_backward(&e);
@@ -72,6 +72,7 @@ static void step_allocates_nothing(void)
     OptimConf o = { .adam = { 1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 1 } };
     Stream s;
     Engine e;
+    conf.ranks.micro = 2;
     small_stream(&s, &shape, conf.budget, 0, 3, 7);
     small_engine(&e, &shape, &conf, &s);
     long before = 0;

@@ -89,6 +89,7 @@ static void world_open(World *w)
     conf.evaluate = true, conf.decode = eval_room(8, &budget);
     EXPECT_OK(engine_open(&w->e, &w->shape, &conf, &full));
     EXPECT_OK(model_init(&w->e.model, &w->e.be, 3));
+    engine_loaded(&w->e);
     w->eval = (EvalConf){ .recipe = &w->recipe, .sources = &w->list, .tokenizer = w->tokenizer, .max_new = 8,
                           .patch = { .patch = 4, .frames = 2, .merge = 2, .channels = 3 } };
 }

@@ -137,6 +137,28 @@ static void check_combine(DType d, int64_t T, int64_t K, int64_t D, bool with_re
     EXPECT_CLOSE(res, ref, 0);
 }
 
+/* Gathered back through the same rows, every copy is the row it was made of. */
+static void check_expand(DType d, int64_t T, int64_t K, int64_t D)
+{
+    int64_t R = T * K;
+    Tensor  x = d == I32 ? random_choice(T, D, -5, 90) : gappy(d, T, D);
+    Tensor  y = d == I32 ? num_poison(I32, R, D) : gappy(d, R, D);
+    Tensor  rows = num_poison(I32, T, K), back = num_poison(d, R, D), want = num_poison(d, R, D);
+    uint8_t *was = d == I32 ? NULL : snapshot(y);
+    for (int64_t i = 0; i < R; i++)                                /* distinct rows, some slots without one */
+        ((int32_t *)rows.data)[i] = num_below(4) ? (int32_t)(R - 1 - i) : -1;
+    op_expand_rows(BE, y, x, rows);
+    op_gather_rows(BE, back, y, rows, 1);
+    for (int64_t i = 0; i < R; i++) {
+        size_t bytes = (size_t)D * dtype_size(d);
+        char  *to = (char *)want.data + (size_t)i * bytes;
+        if (at(rows, i) < 0) memset(to, 0, bytes);
+        else memcpy(to, (char *)x.data + (size_t)(i / K * x.s[0]) * dtype_size(d), bytes);
+    }
+    EXPECT(!memcmp(back.data, want.data, (size_t)t_bytes(want)), "expand_rows of %s", t_fmt(x));
+    EXPECT(!was || gap_kept(y, was), "wrote past the row");
+}
+
 static void rows_agree_with_naive(void)
 {
     static const int64_t Ds[] = { 1, 2, 3, 17, 64, 2051 };
@@ -150,6 +172,9 @@ static void rows_agree_with_naive(void)
         check_scatter(d, 16, 7, D, !(i & 2));
         check_combine(d, 9, 1 + i % 5, D, i & 2);
         check_combine(d, 7, 8, D, !(i & 2));
+        check_expand(d, 11, 1 + i % 4, D);
+        check_expand(I32, 6, 3, D);
+        check_expand(d, 0, 2, D);
         num_clear();
     }
 }

@@ -1,6 +1,7 @@
 /* Weights to a folder and back in every form that is about, and what a wrong folder is told. */
 #include "small.h"
 #include "model/weights.h"
+#include "parallel/shard.h"
 
 #include <sys/stat.h>
 
@@ -11,17 +12,21 @@ static const char text_moe[] =
     "\"num_experts\": 3,"
     " \"num_experts_per_tok\": 2, \"rope_theta\": 10000.0, \"tie_word_embeddings\": true}";
 
-typedef struct Bound { Backend be; Model m; Arena a[3]; } Bound;
+typedef struct Bound { Backend be; Model m; Shard s; Arena a[3]; } Bound;
 
 static void bound_open(Bound *b, const ModelShape *s, DType d)
 {
+    ShardConf conf = { .dtype = d };
+    int order[64];
     *b = (Bound){ 0 };
     EXPECT_OK(backend_open(&b->be, "cpu"));
     EXPECT_OK(model_open(&b->m, s, NULL));
-    ModelSizes z = model_sizes(&b->m, d);
+    shard_describe(&conf, &b->m, order);
+    EXPECT_OK(shard_open(&b->s, &conf));
+    ShardSizes z = shard_sizes(&b->s);
     size_t bytes[3] = { z.param, z.grad, z.optim };
     for (int i = 0; i < 3; i++) EXPECT_OK(backend_arena_open(&b->be, &b->a[i], "test", bytes[i]));
-    model_bind(&b->m, d, &b->a[0], &b->a[1], &b->a[2]);
+    shard_bind(&b->s, &b->be, &b->a[0], &b->a[1], &b->a[2]);
     EXPECT_OK(backend_sync(&b->be));
     for (int i = 0; i < 3; i++)
         EXPECT(b->a[i].used == bytes[i], "arena %d: %zu used of %zu promised", i, b->a[i].used, bytes[i]);
@@ -30,6 +35,7 @@ static void bound_open(Bound *b, const ModelShape *s, DType d)
 static void bound_close(Bound *b)
 {
     for (int i = 0; i < 3; i++) backend_arena_close(&b->be, &b->a[i]);
+    shard_close(&b->s);
     model_close(&b->m);
     backend_close(&b->be);
 }

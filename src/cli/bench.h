@@ -21,6 +21,7 @@ MUST Status bench_ops(int argc, char **argv);
 MUST Status bench_step(int argc, char **argv);
 MUST Status bench_decode(int argc, char **argv);
 MUST Status bench_loader(int argc, char **argv);
+MUST Status bench_dispatch(int argc, char **argv);
 
 /* The model of a folder or a preset, of this many layers where a preset is to have fewer; the small built-in
  * one, with every part of the large ones, when name is NULL. */

@@ -27,7 +27,7 @@ typedef struct Bench { const char *name; void (*make)(Case *c); BenchFn *run; in
 static Tensor randn(const Setup *s, DType d, int64_t rows, int64_t cols)
 {
     Tensor t = t2(s->a, "bench", d, rows, cols);
-    op_normal(s->be, t, 7, (uint64_t)arena_mark(s->a).used, 1.0f);
+    op_normal(s->be, t, 7, (uint64_t)arena_mark(s->a).used, 0, t.n[t.rank - 1], 1.0f);
     return t;
 }
 static Tensor blank(const Setup *s, DType d, int64_t rows, int64_t cols)
@@ -296,18 +296,20 @@ static void make_ce(Case *c)
     c->t[0] = randn(s, narrow ? s->d : F32, s->rows, s->V), c->t[1] = blank(s, F32, s->rows, 1);
     c->t[2] = t1(s->a, "bench", I32, s->rows), c->t[3] = t1(s->a, "bench", F64, 1);
     c->t[4] = narrow ? c->t[0] : blank(s, F32, s->rows, s->V);
+    c->t[5] = t2(s->a, "bench", F64, s->rows, 3);
     op_fill(s->be, c->t[2], 17.0f);
     op_fill(s->be, c->t[3], 0.0f);
 }
 static void run_ce(void *p)
 {
     Case *c = p;
-    op_ce_fwd(c->s->be, c->t[3], c->t[1], c->t[0], c->t[2], 1.0f);
+    op_ce_part(c->s->be, c->t[5], c->t[0], c->t[2], 0);
+    op_ce_join(c->s->be, c->t[3], c->t[1], (Tensor){ 0 }, c->t[5], c->t[2], 1.0f);
 }
 static void run_ce_bwd(void *p)
 {
     Case *c = p;
-    op_ce_bwd(c->s->be, c->t[4], c->t[0], c->t[1], c->t[2], 1.0f);
+    op_ce_bwd(c->s->be, c->t[4], c->t[0], c->t[1], c->t[2], 0, 1.0f);
 }
 
 static void make_adam(Case *c)

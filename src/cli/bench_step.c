@@ -78,7 +78,7 @@ static Status step(StepBench *b, int64_t number)
     double    t0 = clock_now();
     ledger_clear(l);
     ledger_start(l);
-    model_zero_grad(&b->e.model, &b->e.be);
+    engine_begin(&b->e, (int)b->micro);
     b->fwd = b->bwd = 0;
     for (int64_t i = 0; i < b->micro; i++) {
         engine_forward(&b->e, 1.0f / (float)(b->micro * b->stream.supervised));
@@ -119,6 +119,7 @@ static Status open_bench(StepBench *b)
     TRY(engine_open(&b->e, &b->shape, &conf, &b->stream));
     b->start = clock_now() - from;
     TRY(model_init(&b->e.model, &b->e.be, 5));
+    engine_loaded(&b->e);
     engine_upload(&b->e, &b->stream);
     return OK;
 }

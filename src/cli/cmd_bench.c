@@ -72,8 +72,8 @@ static void plain_copy(void *arg)
 static Plain square(Backend *be, Arena *a, DType d, int64_t n)
 {
     Plain p = { be, t2(a, "bench", d, n, n), t2(a, "bench", d, n, n), t2(a, "bench", d, n, n) };
-    op_normal(be, p.a, 1, 1, 1.0f);
-    op_normal(be, p.b, 1, 2, 1.0f);
+    op_normal(be, p.a, 1, 1, 0, p.a.n[1], 1.0f);
+    op_normal(be, p.b, 1, 2, 0, p.b.n[1], 1.0f);
     return p;
 }
 
@@ -93,7 +93,7 @@ Status bench_ceiling(Ceiling *c, Backend *be, Arena *a, DType d)
     c->gflops = 2.0 * (double)(side * side * side) / seconds / 1e9;
     arena_reset(a, mark);
     p.a = t2(a, "bench", F32, rows, 2048), p.b = t2(a, "bench", F32, rows, 2048);
-    op_normal(be, p.a, 1, 3, 1.0f);
+    op_normal(be, p.a, 1, 3, 0, p.a.n[1], 1.0f);
     c->gbs = 2.0 * (double)t_bytes(p.a) / bench_median(be, plain_copy, &p, 7) / 1e9;
     arena_reset(a, mark);
     return backend_sync(be);
@@ -105,5 +105,6 @@ Status cmd_bench(int argc, char **argv)
     if (argc > 1 && !strcmp(argv[1], "step")) return bench_step(argc - 1, argv + 1);
     if (argc > 1 && !strcmp(argv[1], "decode")) return bench_decode(argc - 1, argv + 1);
     if (argc > 1 && !strcmp(argv[1], "loader")) return bench_loader(argc - 1, argv + 1);
-    return fail(E_CONFIG, "bench: ops, step, decode or loader? See treb help bench");
+    if (argc > 1 && !strcmp(argv[1], "dispatch")) return bench_dispatch(argc - 1, argv + 1);
+    return fail(E_CONFIG, "bench: ops, step, decode, loader or dispatch? See treb help bench");
 }

@@ -1,56 +1,102 @@
-/* cli/cmd_convert.c -- `treb convert`: a checkpoint in any form that is read here, written in the hub's form.
- */
+/* cli/cmd_convert.c -- `treb convert`: a model in any form that is read here, or a checkpoint of a run of any
+ * number of ranks, written in the hub's form; or such a checkpoint as one rank would have written it. */
 #include "cli/options.h"
 #include "model/weights.h"
+#include "train/checkpoint.h"
 
 #include <stdio.h>
 #include <unistd.h>
 
-static Status refuse_overwrite(const char *to)
+typedef struct Convert {
+    const char *from, *to;
+    const char *beside;                  /* folder with tokenizer files and the like */
+    Path        config;                  /* folder with config.json */
+    DType       dtype;
+    int64_t     shard;                   /* bytes */
+} Convert;
+
+static Status refuse_overwrite(const char *to, const char *name)
 {
-    char file[4200];
-    snprintf(file, sizeof file, "%s/config.json", to);
-    return access(file, F_OK) ? OK
-                              : fail(E_CONFIG, "%s: there is a model in it already; name another folder", to);
+    Path file;
+    TRY(path_join(file, to, name));
+    return file_is(file) ? fail(E_CONFIG, "%s: there is a model in it already; name another folder", to) : OK;
 }
 
-static Status convert(Model *m, Backend *be, const SafeTensors *st, const char *from, const char *to,
-                      DType dtype, int64_t shard)
+static Status convert_model(const Convert *c, Model *m, Backend *be)
 {
     const Log log = { .world = 1, .least = LOG_INFO };
-    TRY(weights_check(m, st, &log));
-    TRY(weights_convert(m, be, st, to, dtype, shard));
-    TRY(weights_copy_companions(from, to));
-    TRY(weights_save_config(from, to, dtype));               /* last: with it the folder is a model */
-    printf("%s: %lld parameters, %s, written to %s\n", m->shape.family, (long long)params_count(&m->params),
-           dtype_name(dtype), to);
+    SafeTensors st;
+    TRY(st_open(&st, c->from));
+    Status s = weights_check(m, &st, &log);
+    if (!s) s = weights_convert(m, be, &st, c->to, c->dtype, c->shard);
+    st_close(&st);
+    return s;
+}
+
+static Status convert_checkpoint(const Convert *c, Model *m, Backend *be)
+{
+    TRY(checkpoint_check(c->from));
+    return checkpoint_assemble(c->from, m, be, c->to, c->dtype, c->shard);
+}
+
+static Status to_hub(const Convert *c, const ModelShape *shape)
+{
+    const bool frozen[GROUP_N] = { true, true, true };
+    Backend be = { 0 };
+    Model m = { 0 };
+    Status s = backend_open(&be, "cpu");
+    if (!s) s = model_open(&m, shape, frozen);
+    if (!s) s = checkpoint_is(c->from) ? convert_checkpoint(c, &m, &be) : convert_model(c, &m, &be);
+    if (!s) s = weights_copy_companions(c->beside, c->to);
+    if (!s) s = weights_save_config(c->config, c->to, c->dtype);     /* last: with it the folder is a model */
+    if (!s)
+        printf("%s: %lld parameters, %s, written to %s\n", shape->family, (long long)params_count(&m.params),
+               dtype_name(c->dtype), c->to);
+    model_close(&m);
+    backend_close(&be);
+    return s;
+}
+
+static Status to_native(const Convert *c)
+{
+    if (!checkpoint_is(c->from))
+        return fail(E_CONFIG, "--native: %s is no checkpoint of a run; a run starts from it with model.path",
+                    c->from);
+    TRY(refuse_overwrite(c->to, "MANIFEST.json"));
+    TRY(checkpoint_check(c->from));
+    TRY(checkpoint_rewrite(c->from, c->to));
+    printf("the state of one rank written to %s\n", c->to);
     return OK;
+}
+
+/* A checkpoint has the model's config.json beside its state. */
+static Status find_config(Convert *c, const char *named)
+{
+    Path own;
+    TRY(path_join(own, c->from, "state/config.json"));
+    c->beside = named ? named : c->from;
+    if (named || !file_is(own)) return path_join(c->config, c->beside, "");
+    return path_join(c->config, c->from, "state");
 }
 
 Status cmd_convert(int argc, char **argv)
 {
-    const char *dir[2], *dtype = NULL, *shard = "5000";
-    const Option options[] = { { "--dtype", &dtype, NULL }, { "--shard-mb", &shard, NULL }, { 0 } };
-    const bool frozen[GROUP_N] = { true, true, true };
+    const char *dir[2], *dtype = NULL, *shard = "5000", *config = NULL;
+    bool native = false;
+    const Option options[] = { { "--dtype", &dtype, NULL }, { "--shard-mb", &shard, NULL },
+                               { "--config", &config, NULL }, { "--native", NULL, &native }, { 0 } };
     ModelShape shape;
-    SafeTensors st = { 0 };
-    Backend be = { 0 };
-    Model m = { 0 };
-    int64_t mb;
+    Convert c = { 0 };
     TRY(options_parse(argc, argv, options, dir, 2));
-    TRY(option_int("--shard-mb", shard, 1, 1 << 30, &mb));
-    TRY(shape_load(&shape, dir[0]));
-    DType to = shape.dtype;
-    if (dtype) TRY(dtype_parse(&to, dtype));
-    if (to != F32 && to != BF16 && to != F16)
-        return fail(E_CONFIG, "--dtype %s: f32, bf16 or f16", dtype_name(to));
-    TRY(refuse_overwrite(dir[1]));
-    Status s = st_open(&st, dir[0]);
-    if (!s) s = backend_open(&be, "cpu");
-    if (!s) s = model_open(&m, &shape, frozen);
-    if (!s) s = convert(&m, &be, &st, dir[0], dir[1], to, mb * 1000000);
-    model_close(&m);
-    backend_close(&be);
-    st_close(&st);
-    return s;
+    TRY(option_int("--shard-mb", shard, 1, 1 << 30, &c.shard));
+    c.from = dir[0], c.to = dir[1], c.shard *= 1000000;
+    if (native) return to_native(&c);
+    TRY(find_config(&c, config));
+    TRY(shape_load(&shape, c.config));
+    c.dtype = shape.dtype;
+    if (dtype) TRY(dtype_parse(&c.dtype, dtype));
+    if (c.dtype != F32 && c.dtype != BF16 && c.dtype != F16)
+        return fail(E_CONFIG, "--dtype %s: f32, bf16 or f16", dtype_name(c.dtype));
+    TRY(refuse_overwrite(c.to, "config.json"));
+    return to_hub(&c, &shape);
 }

@@ -2,6 +2,7 @@
 #include "base/thread.h"
 #include "cli/doctor.h"
 #include "cli/options.h"
+#include "comm/comm.h"
 #include "ops/gemm_bf16.h"
 #include "ops/ops.h"
 
@@ -49,12 +50,14 @@ static double memory_gib(void)
 
 Json *doctor_findings(void)
 {
-    char model[256], cuda[256];
+    char model[256], cuda[256], mpi[256];
     backend_describe("cuda", cuda, sizeof cuda);
-    return json_pack("{s:s, s:i, s:f, s:s, s:s, s:s, s:s, s:s}", "cpu", cpu_model(model, sizeof model),
+    comm_describe(mpi, sizeof mpi);
+    return json_pack("{s:s, s:i, s:f, s:s, s:s, s:s, s:s, s:s, s:s, s:s}", "cpu",
+                     cpu_model(model, sizeof model),
                      "cores", cpu_count(), "memory_gib", memory_gib(), "vector", vector_set(),
                      "bf16_products", bf16_unit(), "blas", openblas_get_config(), "backends", backend_names(),
-                     "cuda", cuda);
+                     "cuda", cuda, "transports", comm_kinds(), "mpi", mpi);
 }
 
 static void print_findings(const Json *o)

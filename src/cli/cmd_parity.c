@@ -158,7 +158,7 @@ static Status add_scalar(Parity *p, const char *name, double x)
 
 static Status add_logits(Parity *p)
 {
-    int64_t T = p->e.batch.T, V = p->c.shape.text.V, shape[3] = { p->c.B, p->c.S, V },
+    int64_t T = engine_batch(&p->e)->T, V = p->c.shape.text.V, shape[3] = { p->c.B, p->c.S, V },
             step = p->e.model.head.chunk;
     Value *v = NULL;
     TRY(value_add(p, &v, "logits", 3, shape));
@@ -336,7 +336,7 @@ static Status first_pass(Parity *p)
     Losses l;
     Tap see = { watch, p };
     p->e.ctx.tap = &see;
-    model_zero_grad(&p->e.model, &p->e.be);
+    engine_begin(&p->e, 1);
     engine_forward(&p->e, loss_scale(p));
     p->e.ctx.tap = NULL;
     TRY(p->trouble);
@@ -371,7 +371,7 @@ static Status train_steps(Parity *p)
         Losses l;
         double norm;
         o.adam.step = i + 1;
-        model_zero_grad(&p->e.model, &p->e.be);
+        engine_begin(&p->e, 1);
         engine_forward(&p->e, loss_scale(p));
         engine_backward(&p->e);
         engine_update(&p->e, &o);
@@ -401,6 +401,7 @@ static Status open_engine(Parity *p)
         TRY(policy_drop(conf.policy, w));
     TRY(engine_open(&p->e, &p->c.shape, &conf, &p->c.stream));
     TRY(weights_load(&p->e.model, &p->e.be, &p->c.model, NULL));
+    engine_loaded(&p->e);
     engine_upload(&p->e, &p->c.stream);
     return OK;
 }

@@ -16,17 +16,29 @@ static void write_report(const Trainer *t)
     else    log_info(&t->log, "report       %s", page);
 }
 
-static Status train(const Config *cfg, double started)
+static Status train(const Config *cfg, double started, Comm *world)
 {
     Trainer t;
     Json *env = doctor_findings();
     TrainerConf conf = { .recipe = cfg, .started = started, .env = env, .least = LOG_INFO,
-                         .answers = trainer_answers(cfg) };
+                         .answers = trainer_answers(cfg), .world = world->size > 1 ? world : NULL };
     Status st = trainer_open(&t, &conf);
     if (!st) st = trainer_run(&t);
-    if (!st) write_report(&t);
+    if (!st && t.first) write_report(&t);
+    if (st) comm_abort(world, status_text());                /* peers must not wait for this rank */
     trainer_close(&t);
     json_decref(env);
+    return st;
+}
+
+static Status train_ranks(const Config *cfg, double started)
+{
+    CommConf conf = { .kind = cfg->comm.kind, .per_node = (int)cfg->comm.ranks_per_node,
+                      .timeout = cfg->comm.timeout };
+    Comm *world = NULL;
+    TRY(comm_open(&world, &conf));
+    Status st = train(cfg, started, world);
+    comm_close(world);
     return st;
 }
 
@@ -36,7 +48,7 @@ Status cmd_train(int argc, char **argv)
     double started = clock_now();
     if (argc < 2) return fail(E_CONFIG, "train: name a recipe; see treb train --help");
     TRY(config_open(&cfg, argv[1], argc - 2, argv + 2));
-    Status st = train(&cfg, started);
+    Status st = train_ranks(&cfg, started);
     config_close(&cfg);
     return st;
 }

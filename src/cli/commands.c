@@ -16,6 +16,7 @@ Status cmd_generate(int argc, char **argv);
 Status cmd_help(int argc, char **argv);
 Status cmd_image(int argc, char **argv);
 Status cmd_parity(int argc, char **argv);
+Status cmd_plan(int argc, char **argv);
 Status cmd_report(int argc, char **argv);
 Status cmd_tokenize(int argc, char **argv);
 Status cmd_train(int argc, char **argv);
@@ -25,6 +26,11 @@ static const Command commands[] = {
       "recipe.yaml [section.key=value ...]\n"
       "  Needs model.path (or model.preset), data.train and checkpoint.output_dir. SIGTERM and Ctrl-C save and leave;\n"
       "  checkpoint.resume_from_checkpoint=auto goes on, with the same bits as if it had never stopped.\n", ALL_SECTIONS },
+    { "plan",    "whether a layout of ranks is legal, who sits where and what each holds", cmd_plan,
+      "recipe.yaml --ranks N [--per-node N] [section.key=value ...]\n"
+      "  Nothing is read but the recipe and the model's config.json (or model.preset=NAME): rules, groups, pipeline,\n"
+      "  memory of a rank of every stage, bytes it sends. --per-node: ranks that a fast link joins, 8.\n",
+      "parallel,moe,memory,train" },
     { "config",  "check a recipe and print every key of it", cmd_config,
       "recipe.yaml [section.key=value ...]\n"
       "  Prints the recipe as it would run: defaults, then the file, then the overrides.\n", ALL_SECTIONS },
@@ -38,8 +44,10 @@ static const Command commands[] = {
       "  masked and visual in a sample (counted from 0) or in the micro-batches of a step (from 1). pack: shards that a\n"
       "  run maps. synth: draws the demo's visual questions.\n", "data,image,video" },
     { "convert", "a checkpoint in any form that is read here, in the hub's form", cmd_convert,
-      "FROM TO [--dtype f32|bf16|f16] [--shard-mb N]\n"
-      "  FROM is a model folder, TO a new one; --dtype as in FROM unless given.\n", NULL },
+      "FROM TO [--dtype f32|bf16|f16] [--shard-mb N] [--config FOLDER] [--native]\n"
+      "  FROM is a model folder or a checkpoint of a run on any number of ranks, TO a new folder; --dtype as in FROM\n"
+      "  unless given. --config names a folder with config.json and tokenizer files where FROM has none. --native\n"
+      "  writes the checkpoint as one rank would have, moments included.\n", NULL },
     { "parity",  "this build against recorded reference tensors", cmd_parity,
       "CASE [--backend NAME] [--dtype f32|bf16] [--steps N] [--recompute LABELS] [--out FILE] [--json]\n"
       "  [--tolerance KIND=ERROR,...]\n"
@@ -52,6 +60,7 @@ static const Command commands[] = {
       "                       [--deterministic] [--repeat N] [--json]\n"
       "       treb bench decode [--model DIR] [--docs N] [--prompt N] [--tokens N] [--dtype f32|bf16]\n"
       "       treb bench loader recipe.yaml [--steps N] [--workers N] [--step-ms N] [--json]\n"
+      "       treb bench dispatch [--tokens N] [--experts N] [--top N] [--width N]\n"
       "  ops: every op at a training size, its time over its floor. step: forward, backward and AdamW of a\n"
       "  model (a small built-in one unless given) on synthetic documents of --doc tokens, --images pictures\n"
       "  of --grid patches, or on --photos documents of one photograph and a short text; --micro passes\n"

@@ -30,6 +30,9 @@ typedef struct LoaderConf {
     Budget           budget;             /* of one micro-batch */
     int              micro;              /* micro-batches of one step on this rank */
     int              rank, ranks;        /* of data parallelism */
+    int              part, parts;        /* of the pictures of a micro-batch (stream_share), the others stay
+                                            unread; parts 0: all; part == parts: none. Where data.bad_sample
+                                            is skip all are read: ranks must agree on what is bad */
     int              workers;            /* 0: as many as cores, less one */
     bool             once;               /* evaluation: one pass in file order; the end is reported */
     bool             held;               /* the share that eval.split keeps apart, not the rest */

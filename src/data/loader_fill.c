@@ -104,6 +104,19 @@ static Status doc_load(Loader *l, Slot *s, SlotDoc *d, SampleScratch *t, const D
     return OK;
 }
 
+/* Leaves the jobs of pictures that this rank decodes. */
+static void own_pictures(const Loader *l, Slot *s)
+{
+    const LoaderConf *c = &l->conf;
+    int64_t first = 0, last = 0, n = 0;
+    if (!c->parts || !strcmp(c->recipe->data.bad_sample, "skip")) return;
+    if (c->part < c->parts) stream_share(&s->stream, c->parts, c->part, &first, &last);
+    for (int64_t i = 0; i < s->jobs; i++)
+        if (s->job[i].patch >= s->stream.vstart[first] && s->job[i].patch < s->stream.vstart[last])
+            s->job[n++] = s->job[i];
+    s->jobs = n;
+}
+
 static Status slot_text(Loader *l, Slot *s, int64_t epoch, SampleScratch *t)
 {
     stream_clear(&s->stream);
@@ -121,6 +134,7 @@ static Status slot_text(Loader *l, Slot *s, int64_t epoch, SampleScratch *t)
             patch += (int64_t)d->sample.slice[k].h * d->sample.slice[k].w;
         }
     }
+    own_pictures(l, s);
     s->left = s->jobs;
     return OK;
 }

@@ -1,8 +1,8 @@
 /* model/model.h -- a model: its parameters, its modules, forward and backward of one micro-batch.
  *
- * Life of a model: model_open declares everything from a shape; the caller sizes and opens arenas from
- * model_sizes, binds parameters with model_bind and fills them (model/weights.h or model_init); a step is
- * model_forward, then model_backward. Nothing here allocates after model_open. */
+ * Life of a model: model_open declares everything from a shape; the caller binds parameters to arenas
+ * (parallel/shard.h) and fills them (model/weights.h or model_init); a step is model_forward, then
+ * model_backward. Nothing here allocates after model_open. */
 #ifndef MODEL_MODEL_H
 #define MODEL_MODEL_H
 
@@ -11,8 +11,16 @@
 #include "nn/head.h"
 #include "nn/vision.h"
 
+/* A run of layers from … to - 1 that one rank computes without a break. Where it embeds, the vision tower and
+ * the token embedding come before them; where it heads, final norm, output projection and loss after. */
+typedef struct Chunk { int64_t from, to; bool embeds, heads; } Chunk;
+
+enum { MAX_CHUNKS = 64 };
+
 struct Model {
     ModelShape  shape;
+    Chunk       chunk[MAX_CHUNKS];       /* of this rank: one, the whole model, unless a pipeline cuts it */
+    int         chunks;
     ParamSet    params;
     Vision      vision;                  /* depth 0: none */
     Param      *embed;                   /* (V, D) */
@@ -25,6 +33,8 @@ struct Model {
 /* Everything forward leaves for backward. The rows of per-layer structs are made at start. */
 typedef struct ModelAct {
     VisionAct   vision;
+    Tensor      feature[MAX_DEEPSTACK];  /* (M, D) visual rows that join after layer i, while they are carried */
+    Tensor      dfeature[MAX_DEEPSTACK];
     DecoderAct *layer;
     Tensor     *x;                       /* L + 1 inputs of layers; the last is the head's input. In
                                             evaluation two buffers take turns */
@@ -34,29 +44,42 @@ typedef struct ModelAct {
     Tensor      dx;                      /* (T, D): gradient stream */
 } ModelAct;
 
-typedef struct ModelSizes { size_t param, grad, optim; } ModelSizes;
-
 /* dtype: of weights and activations. frozen may be NULL. */
 MUST Status model_open(Model *m, const ModelShape *s, const bool *frozen);
+/* The part of a rank: its slices by the mesh, its chunks of the pipeline. */
+MUST Status model_open_part(Model *m, const ModelShape *s, const bool *frozen, const Mesh *mesh,
+                            const Chunk *chunk, int chunks);
 void        model_close(Model *m);
-ModelSizes  model_sizes(const Model *m, DType dtype);      /* bytes of the three arenas, alignment included */
-void        model_bind(Model *m, DType dtype, Arena *param, Arena *grad, Arena *optim);
-void        model_constants(Model *m, Backend *be);          /* fills inv and axis tables; after model_bind */
+void        model_tables(Model *m, Arena *param);            /* of positions: room for them */
+void        model_constants(Model *m, Backend *be);          /* fills them */
 /* Random weights, as training from scratch starts. */
 MUST Status model_init(Model *m, Backend *be, uint64_t seed);
-void        model_zero_grad(Model *m, Backend *be);
 
 MUST Status model_act_open(ModelAct *a, const Model *m);     /* host rows only */
 void        model_act_close(ModelAct *a);
 
-/* Forward with the loss: cross entropy summed times `scale`, auxiliary losses by a->aux. In training the
+/* What crosses the border before `layer`: T rows of the residual stream, then M visual rows for each feature
+ * that joins further on; in backward their gradients. */
+int64_t model_border(const Ctx *c, const Model *m, int64_t layer);
+
+/* One chunk of the forward. `in` is what crosses the border before it, absent where it embeds. The chunk that
+ * heads takes the loss: cross entropy summed times `scale`; auxiliary losses are by a->aux. In training the
  * gradient of the head is taken in the same pass and left in a->dx, which is absent when nothing that trains
  * would hear of it. c->pass is FORWARD or EVAL. */
-void model_forward(Ctx *c, const Model *m, ModelAct *a, float scale);
-void model_backward(Ctx *c, const Model *m, ModelAct *a);
-/* The forward without losses: hidden states up to the head's input a->x[L], for decoding. c->pass is EVAL. */
+void   model_forward(Ctx *c, const Model *m, int chunk, ModelAct *a, float scale, Tensor in);
+Tensor model_output(Ctx *c, const Model *m, int chunk, ModelAct *a);      /* what then crosses the one behind */
+/* din: gradient of what crossed the border behind it, absent where it heads. */
+void   model_backward(Ctx *c, const Model *m, int chunk, ModelAct *a, Tensor din);
+void   model_gradient(Ctx *c, const Model *m, int chunk, const ModelAct *a, Tensor dout);    /* then of the one
+                                                                                              before it */
+/* Whether this micro-batch has a backward at all: text through a frozen decoder teaches nobody. */
+bool model_goes_back(const Ctx *c, const Model *m);
+
+/* The forward of a whole model without losses: hidden states up to the head's input a->x[L], for decoding.
+ * c->pass is EVAL. */
 void model_hidden(Ctx *c, const Model *m, ModelAct *a);
-/* Logits of rows [from, from + n) after a forward. */
+/* Logits of rows [from, from + n) of x (any rows, D), or of the hidden states after a forward. */
+void model_rows_logits(Ctx *c, const Model *m, Tensor y, Tensor x, int64_t from);
 void model_logits(Ctx *c, const Model *m, ModelAct *a, Tensor y, int64_t from);
 
 #endif

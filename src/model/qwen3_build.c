@@ -1,5 +1,7 @@
 /* model/qwen3_build.c -- the parameters of the Qwen3 families, each described once, under the names that
- * transformers holds in memory. */
+ * transformers holds in memory, with what a mesh cuts of them: heads and feed-forward widths by tp, experts
+ * by ep and their widths by etp, the vocabulary by tp. The tower is whole on every rank that has it. A stage
+ * of a pipeline declares the layers of its chunks; the others stay zeroed. */
 #include "model/model.h"
 #include "model/qwen3_shape.h"
 
@@ -16,30 +18,49 @@ static void build_attention(ParamSet *s, Attention *a, const TextShape *t, const
     a->q_norm = param_vector(s, G_LLM, INIT_ONE, t->C, "%slayers.%d.self_attn.q_norm.weight", at, l);
     a->k_norm = param_vector(s, G_LLM, INIT_ONE, t->C, "%slayers.%d.self_attn.k_norm.weight", at, l);
     a->w_o    = param_matrix(s, G_LLM, t->D, q, "%slayers.%d.self_attn.o_proj.weight", at, l);
+    param_cut_heads(s, a->w_qkv, t->C);
+    param_cut(s, a->w_o, AX_TP, 1);
     if (!t->bias) return;
     a->b_qkv = param_vector(s, G_LLM, INIT_ZERO, q, "%slayers.%d.self_attn.q_proj.bias", at, l);
     param_piece(a->b_qkv, kv, "%slayers.%d.self_attn.k_proj.bias", at, l);
     param_piece(a->b_qkv, kv, "%slayers.%d.self_attn.v_proj.bias", at, l);
+    param_cut_heads(s, a->b_qkv, t->C);
     a->b_o = param_vector(s, G_LLM, INIT_ZERO, t->D, "%slayers.%d.self_attn.o_proj.bias", at, l);
 }
 
-static void build_layer(ParamSet *s, Decoder *d, const TextShape *t, const char *at, int l, int *sparse)
+static void build_experts(ParamSet *s, Moe *m, const TextShape *t, const char *at, int l)
 {
+    m->w_router = param_matrix(s, G_LLM, t->E, t->D, "%slayers.%d.mlp.gate.weight", at, l);
+    m->w_gu = param_experts(s, FORM_EXPERT_GATE_UP, t->E, 2 * t->I, t->D,
+                            "%slayers.%d.mlp.experts.gate_up_proj", at, l);
+    m->w_d  = param_experts(s, FORM_EXPERT_DOWN, t->E, t->D, t->I,
+                            "%slayers.%d.mlp.experts.down_proj", at, l);
+    param_cut(s, m->w_gu, AX_EP, 0), param_cut(s, m->w_gu, AX_ETP, 1);
+    param_cut(s, m->w_d, AX_EP, 0), param_cut(s, m->w_d, AX_ETP, 2);
+}
+
+static void build_mlp(ParamSet *s, Mlp *m, const TextShape *t, const char *at, int l)
+{
+    m->w_gu = param_matrix(s, G_LLM, t->F, t->D, "%slayers.%d.mlp.gate_proj.weight", at, l);
+    param_piece(m->w_gu, t->F, "%slayers.%d.mlp.up_proj.weight", at, l);
+    m->w_d = param_matrix(s, G_LLM, t->D, t->F, "%slayers.%d.mlp.down_proj.weight", at, l);
+    param_cut(s, m->w_gu, AX_TP, 0);
+    param_cut(s, m->w_d, AX_TP, 1);
+}
+
+/* sparse: which MoE layer of the whole model this is, should it be one. */
+static void build_layer(ParamSet *s, Decoder *d, const TextShape *t, const char *at, int l, int sparse)
+{
+    params_unit(s);
     *d = (Decoder){ .sparse = shape_is_sparse(t, l) };
     build_attention(s, &d->attn, t, at, l);
     d->norm = param_vector(s, G_LLM, INIT_ONE, t->D, "%slayers.%d.post_attention_layernorm.weight", at, l);
     if (d->sparse) {
-        d->moe = (Moe){ .E = t->E, .K = t->K, .F = t->I, .renorm = t->renorm, .index = (*sparse)++ };
-        d->moe.w_router = param_matrix(s, G_LLM, t->E, t->D, "%slayers.%d.mlp.gate.weight", at, l);
-        d->moe.w_gu = param_experts(s, FORM_EXPERT_GATE_UP, t->E, 2 * t->I, t->D,
-                                    "%slayers.%d.mlp.experts.gate_up_proj", at, l);
-        d->moe.w_d  = param_experts(s, FORM_EXPERT_DOWN, t->E, t->D, t->I,
-                                    "%slayers.%d.mlp.experts.down_proj", at, l);
+        d->moe = (Moe){ .E = t->E, .K = t->K, .F = t->I, .renorm = t->renorm, .index = sparse };
+        build_experts(s, &d->moe, t, at, l);
     } else {
         d->mlp = (Mlp){ .F = t->F };
-        d->mlp.w_gu = param_matrix(s, G_LLM, t->F, t->D, "%slayers.%d.mlp.gate_proj.weight", at, l);
-        param_piece(d->mlp.w_gu, t->F, "%slayers.%d.mlp.up_proj.weight", at, l);
-        d->mlp.w_d = param_matrix(s, G_LLM, t->D, t->F, "%slayers.%d.mlp.down_proj.weight", at, l);
+        build_mlp(s, &d->mlp, t, at, l);
     }
 }
 
@@ -47,6 +68,7 @@ static void build_layer(ParamSet *s, Decoder *d, const TextShape *t, const char 
 
 static void build_block(ParamSet *s, VisionBlock *b, const VisionShape *v, int i)
 {
+    params_unit(s);
     b->norm1_w = param_vector(s, G_VIT, INIT_ONE,  v->D, VIS "blocks.%d.norm1.weight", i);
     b->norm1_b = param_vector(s, G_VIT, INIT_ZERO, v->D, VIS "blocks.%d.norm1.bias", i);
     b->w_qkv   = param_matrix(s, G_VIT, 3 * v->D, v->D,  VIS "blocks.%d.attn.qkv.weight", i);
@@ -64,6 +86,7 @@ static void build_block(ParamSet *s, VisionBlock *b, const VisionShape *v, int i
 static void build_merger(ParamSet *s, Merger *m, const VisionShape *v, bool norm_after, const char *at)
 {
     int64_t wide = v->D * v->merge * v->merge, norm = norm_after ? wide : v->D;
+    params_unit(s);
     m->norm_after = norm_after;
     m->norm_w = param_vector(s, G_ALIGNER, INIT_ONE,  norm, VIS "%s.norm.weight", at);
     m->norm_b = param_vector(s, G_ALIGNER, INIT_ZERO, norm, VIS "%s.norm.bias", at);
@@ -97,6 +120,7 @@ static void build_vision(Model *m, const VisionShape *s)
                    .block = calloc((size_t)s->depth, sizeof *v->block) };
     REQUIRE(v->block, "no memory for %lld vision blocks", (long long)s->depth);
     order_deepstack(v, s);
+    params_unit(p);
     v->w_patch = param_matrix(p, G_VIT, s->D, pixels, VIS "patch_embed.proj.weight");
     Piece *conv = &v->w_patch->piece[0];                      /* a convolution whose stride is its kernel */
     conv->rank = 5, conv->shape[1] = s->channels, conv->shape[2] = s->frames;
@@ -114,18 +138,58 @@ static void build_vision(Model *m, const VisionShape *s)
     for (int64_t i = m->shape.text.L; i < v->deepstacks; i++) idle_merger(&v->stack[v->weights[i]]);
 }
 
+typedef struct Owns { bool embeds, heads; } Owns;
+
+static Owns ends_of(const Model *m)
+{
+    Owns o = { !m->chunks, !m->chunks };
+    for (int i = 0; i < m->chunks; i++) o.embeds |= m->chunk[i].embeds, o.heads |= m->chunk[i].heads;
+    return o;
+}
+
+static bool owns_layer(const Model *m, int64_t l)
+{
+    bool here = !m->chunks;
+    for (int i = 0; i < m->chunks; i++) here |= l >= m->chunk[i].from && l < m->chunk[i].to;
+    return here;
+}
+
+static Param *build_table(Model *m, const char *name)
+{
+    const TextShape *t = &m->shape.text;
+    Param *p = param_matrix(&m->params, G_LLM, t->V, t->D, "%s", name);
+    param_cut(&m->params, p, AX_TP, 0);
+    return p;
+}
+
+/* A tied head on another stage than the embedding has a table of its own; the embedding's counts for it. */
+static void build_head(Model *m, const char *embed)
+{
+    const TextShape *t = &m->shape.text;
+    params_unit(&m->params);
+    m->head.norm = param_vector(&m->params, G_LLM, INIT_ONE, t->D, "%snorm.weight", m->shape.text_prefix);
+    m->head.w    = !t->tied ? build_table(m, "lm_head.weight") : m->embed ? m->embed : build_table(m, embed);
+    if (!t->tied || m->embed) return;
+    m->head.w->tied_copy = true, m->head.w->mine = 0;
+}
+
 void qwen3_build(Model *m)
 {
     const TextShape *t = &m->shape.text;
     const char *at = m->shape.text_prefix;
+    char embed[sizeof m->params.p[0]->piece[0].name];
+    Owns owns = ends_of(m);
     int sparse = 0;
-    if (m->shape.vision.depth) build_vision(m, &m->shape.vision);
-    m->embed = param_matrix(&m->params, G_LLM, t->V, t->D, "%sembed_tokens.weight", at);
+    snprintf(embed, sizeof embed, "%sembed_tokens.weight", at);
+    if (m->shape.vision.depth && owns.embeds) build_vision(m, &m->shape.vision);
+    if (owns.embeds) params_unit(&m->params), m->embed = build_table(m, embed);
     m->layer = calloc((size_t)t->L, sizeof *m->layer);
     REQUIRE(m->layer, "no memory for %lld layers", (long long)t->L);
-    for (int l = 0; l < t->L; l++) build_layer(&m->params, &m->layer[l], t, at, l, &sparse);
+    for (int l = 0; l < t->L; l++) {
+        if (owns_layer(m, l)) build_layer(&m->params, &m->layer[l], t, at, l, sparse);
+        sparse += shape_is_sparse(t, l);
+    }
     m->head = (Head){ .eps = (float)t->eps, .V = t->V,
                       .chunk = head_chunk_rows(t->V, backend_traits("cpu").logits) };
-    m->head.norm = param_vector(&m->params, G_LLM, INIT_ONE, t->D, "%snorm.weight", at);
-    m->head.w    = t->tied ? m->embed : param_matrix(&m->params, G_LLM, t->V, t->D, "lm_head.weight");
+    if (owns.heads) build_head(m, embed);
 }

@@ -1,120 +1,289 @@
-/* model/step.c -- forward and backward of one micro-batch through the whole model. */
+/* model/step.c -- forward and backward of one micro-batch through the model, chunk by chunk. */
 #include "model/model.h"
 
-static bool sees(const Ctx *c, const Model *m) { return m->vision.depth && c->batch->has_media; }
+#include "nn/embed.h"
+#include "nn/rows.h"
+#include "nn/visual.h"
+
 static bool vision_trains(const Model *m) { return !m->frozen[G_VIT] || !m->frozen[G_ALIGNER]; }
 
-/* Text through a frozen decoder teaches nobody: then nothing goes back at all. */
-static bool goes_back(const Ctx *c, const Model *m)
+bool model_goes_back(const Ctx *c, const Model *m)
 {
-    return c->pass != EVAL && (!m->frozen[G_LLM] || (sees(c, m) && vision_trains(m)));
+    bool sees = m->shape.vision.depth && c->batch->pictures;
+    return c->pass != EVAL && (!m->frozen[G_LLM] || (sees && vision_trains(m)));
+}
+
+static bool taught(const Ctx *c, const Model *m)         /* whether gradients of visual rows are wanted */
+{
+    return m->shape.vision.depth && c->batch->pictures && vision_trains(m);
+}
+
+/* Features that join after layer `from` or later: how many, they are the last ones. */
+static int64_t features(const Model *m, int64_t from)
+{
+    int64_t n = m->shape.vision.deepstacks < m->shape.text.L ? m->shape.vision.deepstacks : m->shape.text.L;
+    return n > from ? n - from : 0;
+}
+
+int64_t model_border(const Ctx *c, const Model *m, int64_t layer)
+{
+    return c->batch->T + features(m, layer) * c->batch->M;
+}
+
+static Tensor input(Ctx *c, const Model *m)
+{
+    return t2(c->act, label_name(L_INPUT), c->dtype, c->batch->T, m->shape.text.D);
+}
+
+static Tensor visual(Ctx *c, const Model *m, const char *label)
+{
+    return t2(c->act, label, c->dtype, c->batch->M, m->shape.text.D);
+}
+
+/* Visual tokens and features of this rank's rows, from pictures that other ranks may have encoded. */
+static void see(Ctx *c, const Model *m, ModelAct *a, Tensor *tokens)
+{
+    int64_t D = m->shape.text.D;
+    vision_fwd(c, &m->vision, &a->vision);
+    *tokens = (Tensor){ 0 };
+    if (!c->batch->media) return;
+    ledger_enter(&c->be->ledger, PART_VISION);
+    *tokens = visual_send(c, a->vision.out, D);
+    for (int64_t f = 0; f < features(m, 0); f++)
+        a->feature[f] = visual_send(c, a->vision.feature[f], D);
 }
 
 /* Token embeddings with the visual tokens in their places. */
 static void embed_fwd(Ctx *c, const Model *m, ModelAct *a)
 {
+    Tensor tokens = { 0 };
+    if (m->vision.depth && c->batch->pictures) see(c, m, a, &tokens);
     ledger_enter(&c->be->ledger, PART_DECODER);
-    a->x[0] = t2(c->act, label_name(L_INPUT), c->dtype, c->batch->T, m->shape.text.D);
-    op_embed_fwd(c->be, a->x[0], m->embed->w, c->batch->ids);
-    if (sees(c, m)) op_scatter_rows(c->be, a->x[0], a->vision.out, c->batch->visual_row, false);
-    a->cs = t2(c->act, "ROPE_TABLE", F32, c->batch->T, m->shape.text.C);
-    op_rope_table(c->be, a->cs, c->batch->pos, m->inv, m->axis);
+    a->x[0] = input(c, m);
+    unit_begin(c, m->embed->unit, false);
+    embed_table_fwd(c, m->embed, a->x[0]);
+    unit_end(c, m->embed->unit, false);
+    if (t_has(tokens)) op_scatter_rows(c->be, a->x[0], tokens, c->batch->visual_row, false);
+}
+
+static int64_t sparse_between(const Model *m, int64_t from, int64_t to)
+{
+    int64_t n = 0;
+    for (int64_t l = from; l < to; l++) n += shape_is_sparse(&m->shape.text, l);
+    return n;
 }
 
 /* Statistics of all routers live until backward: the pooled loss needs every layer's before the first. */
-static void aux_open(Ctx *c, const Model *m, Aux *x)
+static void aux_open(Ctx *c, const Model *m, const Chunk *k, Aux *x)
 {
-    int64_t L = shape_sparse_layers(&m->shape.text), G = c->batch->groups, E = m->shape.text.E;
+    int64_t L = sparse_between(m, k->from, k->to), G = c->batch->groups, E = m->shape.text.E;
+    c->aux = NULL;
     if (!L) return;
-    x->count = t3(c->act, label_name(L_STAT), F32, L, G, E);
-    x->prob  = t3(c->act, label_name(L_STAT), F32, L, G, E);
+    x->first = sparse_between(m, 0, k->from);
+    x->stat  = t1(c->act, label_name(L_STAT), F32, L * (2 * G * E + 1));
+    x->count = t_as3(t_rows(x->stat, 0, L * G * E), L, G, E);
+    x->prob  = t_as3(t_rows(x->stat, L * G * E, L * G * E), L, G, E);
+    x->zsum  = t_rows(x->stat, 2 * L * G * E, L);
     x->coef  = t3(c->act, label_name(L_STAT), F32, L, G, E);
-    x->zsum  = t1(c->act, label_name(L_STAT), F32, L);
     x->out   = t1(c->act, label_name(L_STAT), F32, 3);
-    c->aux   = x;
+    if (t_has(x->so_far)) {
+        x->so_far = t_rows(x->so_far, x->first, L);
+        x->scaled = t3(c->act, label_name(L_STAT), F32, L, G, E);
+    }
+    c->aux = x;
 }
 
 /* Outputs are pushed before scratch is marked: in evaluation both may be the same arena. */
-void model_hidden(Ctx *c, const Model *m, ModelAct *a)
+static void layers_fwd(Ctx *c, const Model *m, const Chunk *k, ModelAct *a)
 {
-    int64_t L = m->shape.text.L, D = m->shape.text.D;
-    if (sees(c, m)) vision_fwd(c, &m->vision, &a->vision);
-    embed_fwd(c, m, a);
-    for (int64_t l = 0; l < L; l++) {
-        bool spent = c->pass == EVAL && l > 0;               /* nobody will read this layer's input again */
-        a->x[l + 1] = spent ? a->x[l - 1] : t2(c->act, label_name(L_INPUT), c->dtype, c->batch->T, D);
+    a->cs = t2(c->act, "ROPE_TABLE", F32, c->batch->Ta, m->shape.text.C);
+    op_rope_table(c->be, a->cs, c->batch->pos, m->inv, m->axis);
+    for (int64_t l = k->from; l < k->to; l++) {
+        bool spent = c->pass == EVAL && l > k->from;         /* nobody will read this layer's input again */
+        a->x[l + 1] = spent ? a->x[l - 1] : input(c, m);
         ArenaMark mark = arena_mark(c->scratch);
+        unit_begin(c, m->layer[l].norm->unit, false);
         decoder_fwd(c, &m->layer[l], &a->layer[l], a->x[l + 1], a->x[l], a->cs);
+        unit_end(c, m->layer[l].norm->unit, false);
         tap(c, "decoder.out", (int)l, a->x[l + 1]);
-        if (sees(c, m) && l < m->vision.deepstacks)          /* deepstack joins after the whole layer */
-            op_scatter_rows(c->be, a->x[l + 1], a->vision.feature[l], c->batch->visual_row, true);
+        if (c->batch->media && l < m->shape.vision.deepstacks)      /* deepstack joins after the whole layer */
+            op_scatter_rows(c->be, a->x[l + 1], a->feature[l], c->batch->visual_row, true);
         arena_reset(c->scratch, mark);
     }
 }
 
-/* The counts that the balance loss is made of: of this micro-batch, or of the step as far as it has come. */
+void model_hidden(Ctx *c, const Model *m, ModelAct *a)
+{
+    embed_fwd(c, m, a);
+    layers_fwd(c, m, &m->chunk[0], a);
+}
+
+/* The counts that the balance loss is made of: of this micro-batch, or of the step as far as it has come,
+ * scaled to this micro-batch's tokens. */
 static Tensor aux_counts(Ctx *c, const Aux *x)
 {
     if (!t_has(x->so_far)) return x->count;
-    op_mix(c->be, x->so_far, x->so_far, x->count, x->keep, x->add);
-    return x->so_far;
+    op_mix(c->be, x->so_far, x->so_far, x->count, x->keep, 1.0f);
+    op_mix(c->be, x->scaled, x->so_far, x->so_far, x->part, 0.0f);
+    return x->scaled;
 }
 
-void model_forward(Ctx *c, const Model *m, ModelAct *a, float scale)
+/* Each rank counted its own tokens: a micro-batch's statistics are the sum over the ranks that share it, and
+ * those of a step over all. */
+static void aux_loss(Ctx *c, const Model *m, const Aux *x)
 {
-    int64_t L = m->shape.text.L, D = m->shape.text.D;
+    if (!t_has(x->out)) return;
+    if (c->mesh) comm_all_reduce(c->mesh->comm[GR_tp_cp], x->stat, RED_SUM);
+    if (c->mesh && t_has(x->so_far)) comm_all_reduce(c->mesh->comm[GR_dp], x->count, RED_SUM);
+    op_aux_loss(c->be, x->out, x->coef, aux_counts(c, x), x->prob, x->zsum, c->batch->group_len, x->form,
+                m->shape.text.K, x->coeff);
+}
+
+static bool tied(const Model *m) { return m->head.w == m->embed; }
+
+/* The head's gradients are made in the forward pass, so that is also the backward of its parameters; a table
+ * that is the embedding too has the rest of its own to come (embed_bwd). */
+static void head_fwd(Ctx *c, const Model *m, ModelAct *a, float scale)
+{
+    bool back = model_goes_back(c, m);
+    a->dx = back ? t2(c->act, "GRADIENT", c->dtype, c->batch->T, m->shape.text.D) : (Tensor){ 0 };
+    unit_begin(c, m->head.norm->unit, back);
+    if (tied(m)) unit_begin(c, m->embed->unit, back);
+    head_loss(c, &m->head, a->loss, a->dx, a->x[m->shape.text.L], scale);
+    if (tied(m) && !back) unit_end(c, m->embed->unit, false);
+    unit_end(c, m->head.norm->unit, back);
+}
+
+static Tensor border_feature(const Ctx *c, Tensor border, int64_t i)
+{
+    return t_rows(border, c->batch->T + i * c->batch->M, c->batch->M);
+}
+
+/* The border's buffer is needed for the next micro-batch before this one's backward: what stays is copied. */
+static void enter(Ctx *c, const Model *m, const Chunk *k, ModelAct *a, Tensor in)
+{
+    a->x[k->from] = input(c, m);
+    op_copy(c->be, a->x[k->from], t_rows(in, 0, c->batch->T));
+    for (int64_t i = 0, n = c->batch->media ? features(m, k->from) : 0; i < n; i++) {
+        a->feature[k->from + i] = visual(c, m, "VISUAL");
+        op_copy(c->be, a->feature[k->from + i], border_feature(c, in, i));
+    }
+}
+
+Tensor model_output(Ctx *c, const Model *m, int chunk, ModelAct *a)
+{
+    const Chunk *k = &m->chunk[chunk];
+    int64_t n = features(m, k->to);
+    if (k->heads || !n) return a->x[k->to];
+    Tensor out = t2(c->act, "BORDER", c->dtype, model_border(c, m, k->to), m->shape.text.D);
+    op_copy(c->be, t_rows(out, 0, c->batch->T), a->x[k->to]);
+    for (int64_t i = 0; i < n && c->batch->media; i++)
+        op_copy(c->be, border_feature(c, out, i), a->feature[k->to + i]);
+    return out;
+}
+
+void model_forward(Ctx *c, const Model *m, int chunk, ModelAct *a, float scale, Tensor in)
+{
+    const Chunk *k = &m->chunk[chunk];
     a->loss = t1(c->act, label_name(L_STAT), F64, 1);
     op_fill(c->be, a->loss, 0.0f);
-    aux_open(c, m, &a->aux);
-    model_hidden(c, m, a);
-    if (t_has(a->aux.out))
-        op_aux_loss(c->be, a->aux.out, a->aux.coef, aux_counts(c, &a->aux), a->aux.prob, a->aux.zsum,
-                    c->batch->group_len, a->aux.form, m->shape.text.K, a->aux.coeff);
-    a->dx = goes_back(c, m) ? t2(c->act, "GRADIENT", c->dtype, c->batch->T, D) : (Tensor){ 0 };
-    head_loss(c, &m->head, a->loss, a->dx, a->x[L], scale);
+    aux_open(c, m, k, &a->aux);
+    ledger_enter(&c->be->ledger, PART_DECODER);
+    if (k->embeds) embed_fwd(c, m, a);
+    else           enter(c, m, k, a, in);
+    layers_fwd(c, m, k, a);
+    aux_loss(c, m, &a->aux);
+    if (k->heads) head_fwd(c, m, a, scale);
 }
 
-/* From the gradient of the decoder's input to the embedding table, and to the visual tokens. */
-static void embed_bwd(Ctx *c, const Model *m, ModelAct *a, Tensor dvisual)
-{
-    int64_t pad = m->shape.text.pad_id;
-    if (t_has(dvisual)) op_gather_rows(c->be, dvisual, a->dx, c->batch->visual_row, 1);
-    if (t_has(m->embed->g)) op_embed_bwd(c->be, m->embed->g, a->dx, c->batch->ids, pad);
-}
-
-/* What this pass gave a gradient to. A gradient that no product has written yet becomes zero. */
-static void mark_live(const Model *m, Backend *be, bool back, bool media)
+/* What this pass gave a gradient to. */
+static void mark_live(const Model *m, bool media)
 {
     for (int i = 0; i < m->params.n; i++) {
         Param *p = m->params.p[i];
-        p->live |= back && t_has(p->g) && !p->idle && (p->group == G_LLM || media);
-        if (p->fresh) op_fill(be, p->g, 0.0f);
-        p->fresh = false;
+        p->live |= !m->frozen[p->group] && !p->idle && (p->group == G_LLM || media);
     }
 }
 
-void model_backward(Ctx *c, const Model *m, ModelAct *a)
+/* To the tower: gradients of visual tokens and features, from the ranks that have them. */
+static void see_bwd(Ctx *c, const Model *m, ModelAct *a)
 {
-    Tensor dvisual = { 0 }, dfeature[MAX_DEEPSTACK] = { 0 };
-    bool through = sees(c, m) && vision_trains(m);
-    if (!t_has(a->dx)) {
-        mark_live(m, c->be, false, false);
-        return;
+    Tensor  dout = { 0 }, dfeature[MAX_DEEPSTACK] = { 0 };
+    if (c->batch->media) {
+        Tensor rows = visual(c, m, "GRADIENT");
+        op_gather_rows(c->be, rows, a->dx, c->batch->visual_row, 1);
+        dout = visual_return(c, rows);
+        for (int64_t f = 0; f < features(m, 0); f++) dfeature[f] = visual_return(c, a->dfeature[f]);
     }
-    for (int f = -1; through && f < m->vision.deepstacks && f < m->shape.text.L; f++)
-        *(f < 0 ? &dvisual : &dfeature[f]) = t2(c->act, "GRADIENT", c->dtype, c->batch->N, m->vision.out);
+    vision_bwd(c, &m->vision, &a->vision, dout, dfeature);
+}
+
+/* From the gradient of the decoder's input to the embedding table, and to the tower. */
+static void embed_bwd(Ctx *c, const Model *m, ModelAct *a)
+{
+    if (!tied(m)) unit_begin(c, m->embed->unit, true);
+    if (t_has(m->embed->g)) embed_table_bwd(c, m->embed, a->dx, m->shape.text.pad_id);
+    unit_end(c, m->embed->unit, true);
+    if (taught(c, m)) see_bwd(c, m, a);
+}
+
+/* The gradients that crossed the border behind the chunk. */
+static void enter_back(Ctx *c, const Model *m, const Chunk *k, ModelAct *a, Tensor din)
+{
+    a->dx = t2(c->act, "GRADIENT", c->dtype, c->batch->T, m->shape.text.D);
+    op_copy(c->be, a->dx, t_rows(din, 0, c->batch->T));
+    for (int64_t i = 0, n = taught(c, m) && c->batch->media ? features(m, k->to) : 0; i < n; i++) {
+        a->dfeature[k->to + i] = visual(c, m, "GRADIENT");
+        op_copy(c->be, a->dfeature[k->to + i], border_feature(c, din, i));
+    }
+}
+
+void model_gradient(Ctx *c, const Model *m, int chunk, const ModelAct *a, Tensor dout)
+{
+    const Chunk *k = &m->chunk[chunk];
+    if (!model_goes_back(c, m)) return;
+    op_copy(c->be, t_rows(dout, 0, c->batch->T), a->dx);
+    for (int64_t i = 0, n = taught(c, m) && c->batch->media ? features(m, k->from) : 0; i < n; i++)
+        op_copy(c->be, border_feature(c, dout, i), a->dfeature[k->from + i]);
+}
+
+void model_backward(Ctx *c, const Model *m, int chunk, ModelAct *a, Tensor din)
+{
+    const Chunk *k = &m->chunk[chunk];
+    if (!model_goes_back(c, m)) return;
     ledger_enter(&c->be->ledger, PART_DECODER);
-    for (int64_t l = m->shape.text.L - 1; l >= 0; l--) {
-        if (through && l < m->vision.deepstacks)
-            op_gather_rows(c->be, dfeature[l], a->dx, c->batch->visual_row, 1);
+    if (!k->heads) enter_back(c, m, k, a, din);
+    c->aux = t_has(a->aux.out) ? &a->aux : NULL;
+    for (int64_t l = k->to - 1; l >= k->from; l--) {
+        if (taught(c, m) && c->batch->media && l < m->shape.vision.deepstacks) {
+            a->dfeature[l] = visual(c, m, "GRADIENT");
+            op_gather_rows(c->be, a->dfeature[l], a->dx, c->batch->visual_row, 1);
+        }
+        unit_begin(c, m->layer[l].norm->unit, true);
         decoder_bwd(c, &m->layer[l], &a->layer[l], a->dx, a->dx, a->x[l], a->cs);
+        unit_end(c, m->layer[l].norm->unit, true);
     }
-    embed_bwd(c, m, a, dvisual);
-    if (through) vision_bwd(c, &m->vision, &a->vision, dvisual, dfeature);
-    mark_live(m, c->be, true, through);
+    if (k->embeds) embed_bwd(c, m, a);
+    mark_live(m, taught(c, m));
+}
+
+/* The head's parameters for a pass that takes no loss. */
+static void head_units(Ctx *c, const Model *m, void (*hook)(Ctx *, int, bool))
+{
+    hook(c, m->head.norm->unit, false);
+    if (tied(m)) hook(c, m->embed->unit, false);
+}
+
+void model_rows_logits(Ctx *c, const Model *m, Tensor y, Tensor x, int64_t from)
+{
+    head_units(c, m, unit_begin);
+    head_logits(c, &m->head, y, x, from);
+    head_units(c, m, unit_end);
 }
 
 void model_logits(Ctx *c, const Model *m, ModelAct *a, Tensor y, int64_t from)
 {
-    head_logits(c, &m->head, y, a->x[m->shape.text.L], from);
+    ArenaMark mark = arena_mark(c->scratch);
+    model_rows_logits(c, m, y, all_rows(c, a->x[m->shape.text.L]), from);
+    arena_reset(c->scratch, mark);
 }

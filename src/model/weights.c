@@ -1,48 +1,25 @@
-/* model/weights.c -- reading checkpoints; see weights.h. */
+/* model/weights.c -- reading checkpoints; see weights.h.
+ *
+ * A rank walks the combs of what it holds (nn/param.h) and touches those bytes of the mapped files alone. */
 #include "model/weights_private.h"
 
 #include "base/thread.h"
+#include "model/sink.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { STAGE = 1 << 22 };                                    /* elements of a staging buffer */
-
 typedef enum { FUSED_OUT, FUSED_IN, PER_EXPERT } ExpertForm; /* [E, out, in]; [E, in, out]; one tensor each */
 
-typedef struct Loader { Model *m; Backend *be; const SafeTensors *st; } Loader;
+typedef struct Loader { Model *m; Backend *be; const SafeTensors *st; int64_t read; } Loader;
 
 Tensor piece_view(const Param *p, Tensor t, int i)
 {
     int64_t from = 0;
     if (p->form != FORM_ROWS || !t_has(t)) return t;
-    for (int k = 0; k < i; k++) from += p->piece[k].shape[0];
-    return p->rank == 1 ? t_cols(t, from, p->piece[i].shape[0]) : t_rows(t, from, p->piece[i].shape[0]);
-}
-
-/* n elements of a file into a dense tensor: straight in where memory is the host's, staged elsewhere. */
-static Status place(Backend *be, Tensor dst, const void *src, DType from)
-{
-    int64_t n = t_count(dst);
-    if (!t_has(dst)) return OK;
-    if (be->machine->host_memory) return dtype_convert(dst.data, (DType)dst.dtype, src, from, n), OK;
-    size_t to_size = dtype_size((DType)dst.dtype), from_size = dtype_size(from);
-    char *stage = malloc((size_t)(n < STAGE ? n : STAGE) * to_size + 1);
-    if (!stage) return fail(E_FIT, "no host memory to stage a tensor");
-    for (int64_t i = 0; i < n; i += STAGE) {
-        int64_t k = n - i < STAGE ? n - i : STAGE;
-        dtype_convert(stage, (DType)dst.dtype, (const char *)src + (size_t)i * from_size, from, k);
-        backend_upload(be, t_wrap((char *)dst.data + (size_t)i * to_size, (DType)dst.dtype, 1, &k), stage);
-    }
-    free(stage);
-    return backend_sync(be);
-}
-
-static Status place_both(Backend *be, Tensor w, Tensor master, const void *src, DType from)
-{
-    TRY(place(be, w, src, from));
-    return place(be, master, src, from);
+    for (int k = 0; k < i; k++) from += p->piece[k].rows;
+    return p->rank == 1 ? t_cols(t, from, p->piece[i].rows) : t_rows(t, from, p->piece[i].rows);
 }
 
 static bool shape_is(const StTensor *t, int rank, const int64_t *shape)
@@ -69,13 +46,26 @@ static Status wrong_shape(const StTensor *t, int rank, const int64_t *want)
                 shape_text(a, sizeof a, t->rank, t->shape), shape_text(b, sizeof b, rank, want));
 }
 
-static Status load_piece(Loader *l, Param *p, int i)
+static const char *element(const StTensor *t, int64_t i)
+{
+    return (const char *)t->data + (size_t)i * dtype_size(t->dtype);
+}
+
+/* Runs of a comb from a tensor that begins at `base` of the whole parameter. */
+static void put_runs(Sink *out, const StTensor *t, const Comb *c, int64_t base)
+{
+    for (int64_t i = 0; i < c->count; i++)
+        sink_put(out, element(t, c->at + i * c->stride - base), t->dtype, c->len);
+}
+
+static Status load_piece(Loader *l, Sink *out, const Param *p, int i, const Comb *c)
 {
     const Piece *q = &p->piece[i];
     const StTensor *t;
     TRY(st_get(l->st, q->name, &t));
     if (!shape_is(t, q->rank, q->shape)) return wrong_shape(t, q->rank, q->shape);
-    return place_both(l->be, piece_view(p, p->w, i), piece_view(p, p->master, i), t->data, t->dtype);
+    put_runs(out, t, c, piece_at(p, i));
+    return OK;
 }
 
 /* "….experts." of a fused expert name. */
@@ -120,31 +110,30 @@ static Status expert_form(ExpertForm *form, Loader *l, const Param *p)
     return fused_form(form, l, p);
 }
 
-/* Rows [from, from + rows) of expert e, out-major, from one tensor of [rows, cols]. */
-static Status load_one_expert(Loader *l, Param *p, int64_t e, int64_t from, const char *which)
+/* Tensor u of those that hold one expert's weights each, in the order of the fused one: gate, up, gate… */
+static Status one_expert(Loader *l, const Param *p, int64_t u, const StTensor **t)
 {
+    static const char *const halves[2] = { "gate_proj", "up_proj" };
+    int64_t parts = p->form == FORM_EXPERT_GATE_UP ? 2 : 1, want[2] = { p->full[1] / parts, p->full[2] };
     char base[120], name[200];
-    const StTensor *t;
     expert_base(base, sizeof base, p);
-    snprintf(name, sizeof name, "%s%lld.%s.weight", base, (long long)e, which);
-    TRY(st_get(l->st, name, &t));
-    int64_t want[2] = { p->form == FORM_EXPERT_GATE_UP ? p->full[1] / 2 : p->full[1], p->full[2] };
-    if (!shape_is(t, 2, want)) return wrong_shape(t, 2, want);
-    Tensor w = t_rows(t_at(p->w, e), from, want[0]);
-    Tensor master = t_has(p->master) ? t_rows(t_at(p->master, e), from, want[0]) : p->master;
-    return place_both(l->be, w, master, t->data, t->dtype);
+    snprintf(name, sizeof name, "%s%lld.%s.weight", base, (long long)(u / parts),
+             parts == 2 ? halves[u % 2] : "down_proj");
+    TRY(st_get(l->st, name, t));
+    return shape_is(*t, 2, want) ? OK : wrong_shape(*t, 2, want);
 }
 
-static Status load_each_expert(Loader *l, Param *p)
+static Status load_each_expert(Loader *l, Sink *out, const Param *p, const Comb *c)
 {
-    for (int64_t e = 0; e < p->full[0]; e++) {
-        if (p->form == FORM_EXPERT_DOWN) {
-            TRY(load_one_expert(l, p, e, 0, "down_proj"));
-            continue;
+    int64_t block = p->full[1] * p->full[2] / (p->form == FORM_EXPERT_GATE_UP ? 2 : 1), at = -1;
+    const StTensor *t = NULL;
+    for (int64_t i = 0; i < c->count; i++)
+        for (int64_t done = 0, n; done < c->len; done += n) {
+            int64_t from = c->at + i * c->stride + done;
+            if (from / block != at) TRY(one_expert(l, p, at = from / block, &t));
+            n = block - from % block < c->len - done ? block - from % block : c->len - done;
+            sink_put(out, element(t, from % block), t->dtype, n);
         }
-        TRY(load_one_expert(l, p, e, 0, "gate_proj"));
-        TRY(load_one_expert(l, p, e, p->full[1] / 2, "up_proj"));
-    }
     return OK;
 }
 
@@ -158,43 +147,98 @@ void transpose(float *dst, const float *src, int64_t rows, int64_t cols)
                 for (int64_t k = j; k < cols && k < j + TILE; k++) dst[k * rows + r] = src[r * cols + k];
 }
 
-static Status load_turned_experts(Loader *l, Param *p, const StTensor *t)
+/* A block of one expert: rows [row, row + rows) by columns [col, col + cols) of its (full[1], full[2]). */
+typedef struct Block { int64_t expert, row, rows, col, cols; } Block;
+
+/* The block that the elements of a comb from run i, element k on begin with, as large as an expert allows. */
+static Block block_at(const Param *p, const Comb *c, int64_t i, int64_t k)
 {
-    int64_t rows = p->full[1], cols = p->full[2], n = rows * cols;
-    float *a = malloc((size_t)n * 2 * sizeof *a);
-    if (!a) return fail(E_FIT, "%s: no host memory to turn an expert", t->name);
-    Status st = OK;
-    for (int64_t e = 0; !st && e < p->full[0]; e++) {
-        dtype_convert(a, F32, (const char *)t->data + (size_t)(e * n) * dtype_size(t->dtype), t->dtype, n);
-        transpose(a + n, a, cols, rows);
-        st = place_both(l->be, t_at(p->w, e), t_has(p->master) ? t_at(p->master, e) : p->master, a + n, F32);
+    int64_t R = p->full[1], W = p->full[2], from = c->at + i * c->stride + k, left = c->len - k;
+    Block b = { .expert = from / (R * W), .row = from / W % R, .rows = 1, .col = from % W };
+    int64_t below = R - b.row;
+    b.cols = left < W - b.col ? left : W - b.col;
+    if (!k && c->len < W && c->len == b.cols && c->stride == W)
+        b.rows = c->count - i < below ? c->count - i : below;         /* the same columns of row after row */
+    else if (b.cols == W)
+        b.rows = left / W < below ? left / W : below;
+    return b;
+}
+
+/* From [E, in, out]: columns of ours are its rows. `room` has place for an expert twice. */
+static void put_turned(Sink *out, const Param *p, const StTensor *t, const Block *b, float *room)
+{
+    int64_t n = b->rows * b->cols;
+    for (int64_t j = 0; j < b->cols; j++) {
+        int64_t row = b->expert * p->full[2] + b->col + j;
+        dtype_convert(room + j * b->rows, F32, element(t, row * p->full[1] + b->row), t->dtype, b->rows);
     }
-    free(a);
-    return st;
+    transpose(room + n, room, b->cols, b->rows);
+    sink_put(out, room + n, F32, n);
 }
 
-static Status load_experts(Loader *l, Param *p)
+static Status load_turned_experts(Sink *out, const Param *p, const StTensor *t, const Comb *c)
 {
-    ExpertForm form;
-    TRY(expert_form(&form, l, p));
-    if (form == PER_EXPERT) return load_each_expert(l, p);
-    const StTensor *t = st_find(l->st, p->piece[0].name);
-    if (form == FUSED_IN) return load_turned_experts(l, p, t);
-    return place_both(l->be, p->w, p->master, t->data, t->dtype);
+    float *room = malloc((size_t)(p->full[1] * p->full[2]) * 2 * sizeof *room);
+    if (!room) return fail(E_FIT, "%s: no host memory to turn an expert", t->name);
+    for (int64_t i = 0, k = 0; i < c->count;) {
+        Block b = block_at(p, c, i, k);
+        put_turned(out, p, t, &b, room);
+        if (b.cols == c->len) i += b.rows;                            /* whole runs */
+        else k += b.rows * b.cols;
+        if (k == c->len) i++, k = 0;
+    }
+    free(room);
+    return OK;
 }
 
+static Status load_experts(Loader *l, Sink *out, const Param *p, const Comb *c)
+{
+    ExpertForm form = FUSED_OUT;
+    TRY(expert_form(&form, l, p));
+    if (form == PER_EXPERT) return load_each_expert(l, out, p, c);
+    const StTensor *t = st_find(l->st, p->piece[0].name);
+    if (form == FUSED_IN) return load_turned_experts(out, p, t, c);
+    put_runs(out, t, c, 0);
+    return OK;
+}
+
+/* What h holds of the parameter; the bytes that were looked at are added to *read. */
+static Status load_held(Loader *l, const Param *p, Held h, int64_t *read)
+{
+    Sink out;
+    Status st = OK;
+    Comb c[3];
+    if (!h.n) return OK;
+    TRY(sink_open(&out, l->be, h.t));
+    for (int i = 0; i < p->pieces && !st; i++) {
+        int n = combs_within(c, &p->comb[i], 1, h.at, h.n);
+        for (int k = 0; k < n && !st; k++) {
+            sink_seek(&out, c[k].local);
+            st = p->form == FORM_ROWS ? load_piece(l, &out, p, i, &c[k]) : load_experts(l, &out, p, &c[k]);
+            *read += c[k].len * c[k].count;
+        }
+    }
+    if (!st) sink_padding(&out, p, h);
+    Status done = sink_close(&out);
+    return st ? st : done;
+}
+
+/* The master first: the weights are mostly the same bytes of the file again, or hold them all. */
 static Status load_param(void *arg, int64_t i)
 {
     Loader *l = arg;
-    Param *p = l->m->params.p[i];
-    if (p->form != FORM_ROWS) return load_experts(l, p);
-    for (int k = 0; k < p->pieces; k++) TRY(load_piece(l, p, k));
+    const Param *p = l->m->params.p[i];
+    Held w = param_weights(p), own = param_own(p, p->master);
+    int64_t read[2] = { 0 };
+    TRY(load_held(l, p, own, &read[0]));
+    TRY(load_held(l, p, w, &read[1]));
+    __atomic_add_fetch(&l->read, read[read[1] > read[0]], __ATOMIC_RELAXED);
     return OK;
 }
 
 Status weights_load_one(Model *m, Backend *be, const SafeTensors *st, int i)
 {
-    Loader l = { m, be, st };
+    Loader l = { .m = m, .be = be, .st = st };
     return load_param(&l, i);
 }
 
@@ -204,23 +248,30 @@ static bool ends_with(const char *s, const char *tail)
     return a >= b && !strcmp(s + a - b, tail);
 }
 
-/* What the file holds and nobody asked for is said aloud: it may be a head that tying leaves out, or a
- * model that is not the one config.json describes. */
-static void report_unused(const Model *m, const SafeTensors *st, const Log *log)
+static bool is_used(const Model *m, const char *name)
 {
+    bool used = strstr(name, ".mlp.experts.") || (m->shape.text.tied && ends_with(name, "lm_head.weight"));
+    for (int k = 0; !used && k < m->params.n; k++)
+        for (int j = 0; !used && j < m->params.p[k]->pieces; j++)
+            used = !strcmp(m->params.p[k]->piece[j].name, name);
+    return used;
+}
+
+/* What the file holds and nobody asked for is said aloud: it may be a head that tying leaves out, or a
+ * model that is not the one config.json describes. Other stages of a pipeline ask too. */
+static Status report_unused(const Model *m, const SafeTensors *st, const Log *log)
+{
+    Model whole;
     int unused = 0;
     const char *first = NULL;
-    for (int i = 0; i < st->count; i++) {
-        const char *n = st->tensor[i].name;
-        bool used = strstr(n, ".mlp.experts.") || (m->shape.text.tied && ends_with(n, "lm_head.weight"));
-        for (int k = 0; !used && k < m->params.n; k++)
-            for (int j = 0; !used && j < m->params.p[k]->pieces; j++)
-                used = !strcmp(m->params.p[k]->piece[j].name, n);
-        if (!used && !unused++) first = n;
-    }
+    TRY(model_open(&whole, &m->shape, NULL));
+    for (int i = 0; i < st->count; i++)
+        if (!is_used(&whole, st->tensor[i].name) && !unused++) first = st->tensor[i].name;
+    model_close(&whole);
     if (unused)
         log_warn(log, "%d tensors of the checkpoint belong to no parameter of the model, the first is %s",
                  unused, first);
+    return OK;
 }
 
 /* Quantised files carry scales beside their weights; read as plain numbers they would train nonsense. */
@@ -239,17 +290,23 @@ static Status refuse_scaled(const SafeTensors *st)
 Status weights_check(const Model *m, const SafeTensors *st, const Log *log)
 {
     TRY(refuse_scaled(st));
-    report_unused(m, st, log);
-    return OK;
+    return report_unused(m, st, log);
+}
+
+Status weights_read(Model *m, Backend *be, const SafeTensors *st, int64_t *elements)
+{
+    Loader l = { .m = m, .be = be, .st = st };
+    Pool pool;
+    TRY(pool_open(&pool, be->machine->host_memory ? cpu_count() - 1 : 0));
+    Status s = pool_run(&pool, m->params.n, load_param, &l);
+    pool_close(&pool);
+    *elements = l.read;
+    return s;
 }
 
 Status weights_load(Model *m, Backend *be, const SafeTensors *st, const Log *log)
 {
-    Loader l = { m, be, st };
-    Pool pool;
+    int64_t elements;
     TRY(weights_check(m, st, log));
-    TRY(pool_open(&pool, be->machine->host_memory ? cpu_count() - 1 : 0));
-    Status s = pool_run(&pool, m->params.n, load_param, &l);
-    pool_close(&pool);
-    return s;
+    return weights_read(m, be, st, &elements);
 }

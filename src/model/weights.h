@@ -1,5 +1,8 @@
 /* model/weights.h -- parameters from and to checkpoints in Hugging Face form.
  *
+ * Reading serves any layout: a rank gets its part of every parameter, in whatever slices it is bound
+ * (nn/param.h). Writing takes a model that is whole, or parameters one at a time from whoever has them.
+ *
  * Reading accepts every form that is about for the Qwen3 families: experts fused in either layout under the
  * same name, or one tensor per expert; tied models with or without a copy of the head. Writing gives the
  * form hub files have, which transformers, vLLM and SGLang load. Each byte is copied once, from the mapped
@@ -24,6 +27,12 @@ MUST Status weights_save(const Model *m, Backend *be, const char *dir, DType dty
  * larger than memory passes through. The model is opened but not bound. */
 MUST Status weights_convert(Model *m, Backend *be, const SafeTensors *from, const char *dir, DType dtype,
                             int64_t max_shard);
+
+/* The same from any source: fill is called with parameter i of m bound to f32 memory, whole. */
+typedef Status FillFn(void *self, Model *m, Backend *be, int i);
+typedef struct ParamSource { FillFn *fill; void *self; } ParamSource;
+MUST Status weights_assemble(Model *m, Backend *be, ParamSource from, const char *dir, DType dtype,
+                             int64_t max_shard);
 
 /* Copies config.json from one model folder to another, with its dtype changed; or writes it from memory. */
 MUST Status weights_save_config(const char *from, const char *dir, DType dtype);

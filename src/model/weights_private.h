@@ -7,6 +7,9 @@
 /* Parameter i alone, into where it is bound. */
 MUST Status weights_load_one(Model *m, Backend *be, const SafeTensors *st, int i);
 
+/* All of them, without weights_check; how many elements of the files were looked at. */
+MUST Status weights_read(Model *m, Backend *be, const SafeTensors *st, int64_t *elements);
+
 void transpose(float *dst, const float *src, int64_t rows, int64_t cols);   /* dst (cols, rows) */
 
 #endif

@@ -18,8 +18,8 @@ typedef struct Saver {
     StWriter     out;
     DType        dtype;
     bool         writing;                /* second walk */
-    Model             *source; /* converting: the same model, its parameters bound in `room` in turn */
-    const SafeTensors *from;
+    Model       *source;                 /* assembling: the same model, parameters bound in `room` in turn */
+    ParamSource  from;
     Arena        room;
     float       *stage, *turned;         /* room for the largest tensor that is handled at once */
     void        *packed;
@@ -81,17 +81,17 @@ static Status save_each_expert(Saver *s, const Param *p, Tensor t)
     return OK;
 }
 
-/* Converting: parameter i comes from the other checkpoint just before it is written. */
+/* Assembling: parameter i comes from its source just before it is written. */
 static Status borrow(Saver *s, int i)
 {
-    if (!s->from || !s->writing) return OK;
+    if (!s->from.fill || !s->writing) return OK;
     Param *p = s->source->params.p[i];
     int64_t n[3] = { p->full[0], p->full[1], p->full[2] };
     if (p->rank == 1) n[0] = 1, n[1] = p->full[0];
     arena_clear(&s->room);
     p->w = t_new(&s->room, "convert", F32, p->rank == 1 ? 2 : p->rank, n);
     TRY(backend_sync(s->be));
-    return weights_load_one(s->source, s->be, s->from, i);
+    return s->from.fill(s->from.self, s->source, s->be, i);
 }
 
 static Status walk(Saver *s)
@@ -146,8 +146,8 @@ Status weights_save(const Model *m, Backend *be, const char *dir, DType dtype, i
     return save(&s, dir, max_shard);
 }
 
-Status weights_convert(Model *m, Backend *be, const SafeTensors *from, const char *dir, DType dtype,
-                       int64_t max_shard)
+Status weights_assemble(Model *m, Backend *be, ParamSource from, const char *dir, DType dtype,
+                        int64_t max_shard)
 {
     Saver s = { .m = m, .be = be, .dtype = dtype, .source = m, .from = from };
     int64_t most = 0;
@@ -156,7 +156,19 @@ Status weights_convert(Model *m, Backend *be, const SafeTensors *from, const cha
     TRY(backend_arena_open(be, &s.room, "convert", (size_t)most * sizeof(float)));
     Status st = save(&s, dir, max_shard);
     backend_arena_close(be, &s.room);
+    for (int i = 0; i < m->params.n; i++) m->params.p[i]->w = (Tensor){ 0 };
     return st;
+}
+
+static Status from_files(void *self, Model *m, Backend *be, int i)
+{
+    return weights_load_one(m, be, self, i);
+}
+
+Status weights_convert(Model *m, Backend *be, const SafeTensors *from, const char *dir, DType dtype,
+                       int64_t max_shard)
+{
+    return weights_assemble(m, be, (ParamSource){ from_files, (SafeTensors *)from }, dir, dtype, max_shard);
 }
 
 static void retype(Json *o, const char *dtype)

@@ -1,27 +1,33 @@
-/* nn/attention.h -- grouped-query self-attention of the decoder, with q/k norm and rotary positions. */
+/* nn/attention.h -- grouped-query self-attention of the decoder, with q/k norm and rotary positions.
+ *
+ * Under tp a rank has H / tp of the query heads and G / tp of the kv heads, or one that it shares with its
+ * neighbours where there are fewer than ranks: whoever shares it computes it again, and the gradient of its
+ * rows of w_qkv is the sum over them. The norms run on this rank's T rows and on its heads, so the gradients
+ * of their weights are parts of a sum, as that of b_o is. */
 #ifndef NN_ATTENTION_H
 #define NN_ATTENTION_H
 
 #include "nn/module.h"
 
 typedef struct Attention {
-    int64_t H, G, C;                     /* query heads, kv heads, head width */
+    int64_t H, G, C;                     /* query heads and kv heads of the whole layer, head width */
     float   eps;
     int     index;                       /* which layer this is: its rows of a cache */
     Param  *norm;                        /* (D)    */
-    Param  *w_qkv, *b_qkv;               /* ((H + 2G) C, D): q rows, k rows, v rows */
+    Param  *w_qkv, *b_qkv;               /* ((H + 2G) C, D): q rows, k rows, v rows; cut by heads */
     Param  *q_norm, *k_norm;             /* (C)    */
-    Param  *w_o, *b_o;                   /* (D, H C) */
+    Param  *w_o, *b_o;                   /* (D, H C); cut by columns; b_o is whole */
 } Attention;
 
-typedef struct AttentionAct {
+typedef struct AttentionAct {            /* H and G: heads of this rank */
     Tensor n, rstd;                      /* normalised input (T, D); (T, 1)     */
-    Tensor qkv;                          /* projections (T, (H + 2G) C)         */
-    Tensor q, k, q_rstd, k_rstd;         /* after norm and rotation (T, H C), (T, G C) */
-    Tensor o, lse;                       /* (T, H C); (H, T)                    */
+    Tensor qkv;                          /* projections (Ta, (H + 2G) C)        */
+    Tensor q, k, q_rstd, k_rstd;         /* after norm and rotation (Ta, H C), (Ta, G C) */
+    Tensor o, lse;                       /* (Ta, H C); (H, Ta)                  */
 } AttentionAct;
 
-/* y = w_o attention(norm(x)) without the residual; y absent: only what backward will read. */
+/* y = w_o attention(norm(x)) without the residual; y absent: only what backward will read. x, y (T, D); cs
+ * (Ta, C). */
 void attention_fwd(Ctx *c, const Attention *m, AttentionAct *a, Tensor y, Tensor x, Tensor cs);
 /* dx = dres + gradient through the branch. */
 void attention_bwd(Ctx *c, const Attention *m, AttentionAct *a, Tensor dx, Tensor dy, Tensor x, Tensor cs,

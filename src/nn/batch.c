@@ -1,61 +1,296 @@
-/* nn/batch.c -- a stream onto the device. */
+/* nn/batch.c -- a stream onto the device; see batch.h. */
 #include "nn/batch.h"
 
-void batch_layout(Batch *b, Arena *a, const StreamShape *shape, const Budget *bud)
+#include <stdlib.h>
+#include <string.h>
+
+static int sharers(const Mesh *m) { return mesh_size(m, AX_TP) * mesh_size(m, AX_CP); }
+static int sharer(const Mesh *m)  { return mesh_at(m, AX_TP) + mesh_size(m, AX_TP) * mesh_at(m, AX_CP); }
+
+static int64_t block_of(const StreamShape *s) { return s->merge * s->merge; }
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* Patches that one of n ranks may have to take: its even part, and the picture that did not fit before. */
+static int64_t most_patches(const Budget *b, int64_t block, int n)
 {
-    int64_t T = bud->tokens, P = bud->patches, N = P / (shape->merge * shape->merge),
-            G = bud->by_document ? bud->docs : 1;
-    *b = (Batch){ .T = T, .P = P, .N = N, .groups = G };
-    b->ids        = t1(a, "ids", I32, T);
-    b->pos        = t2(a, "positions", I32, 3, T);
-    b->group      = t1(a, "groups", I32, T);
-    b->group_len  = t1(a, "groups", F32, G);
+    int64_t even = (b->patches / n + block) / block * block;
+    return n == 1 || !b->slice ? b->patches : least(b->patches, even + b->slice);
+}
+
+/* Part [from, from + n) of the rows in `all`. */
+static Spans spans_cut(Spans all, int64_t from, int64_t n)
+{
+    Spans out = { 0 };
+    for (int i = 0; i < all.n; i++) {
+        Span    s    = all.span[i];
+        int64_t skip = least(from, s.n), take = least(s.n - skip, n);
+        if (take > 0) out.span[out.n++] = (Span){ s.at + skip, take };
+        from -= skip, n -= take;
+    }
+    return out;
+}
+
+Spans batch_rows(const Mesh *m, int64_t T, bool residual)
+{
+    int   cp = mesh_size(m, AX_CP), c = mesh_at(m, AX_CP), tp = mesh_size(m, AX_TP);
+    Spans all = { { { 0, T } }, 1 };
+    if (cp > 1) {
+        int64_t n = T / (2 * cp);
+        all = (Spans){ { { c * n, n }, { (2 * cp - 1 - c) * n, n } }, 2 };
+    }
+    int64_t rows = T / cp / tp;
+    return residual && tp > 1 ? spans_cut(all, mesh_at(m, AX_TP) * rows, rows) : all;
+}
+
+void batch_slices(const Mesh *m, const Stream *s, int64_t *first, int64_t *last)
+{
+    stream_share(s, sharers(m), sharer(m), first, last);
+}
+
+/* Host arrays: supervised rows and labels, borders of pictures, the road. */
+static Status host_open(Batch *b, const Budget *bud)
+{
+    size_t n = (size_t)sharers(b->mesh);
+    size_t ints = (size_t)(2 * bud->supervised + 2 * b->all + b->M + 2 + context_host(&b->context));
+    b->host = malloc(ints * sizeof *b->host);
+    b->road.give_at = calloc(4 * n, sizeof *b->road.give_at);
+    if (!b->host || !b->road.give_at) return fail(E_FIT, "no host memory for a batch");
+    b->road.give_n = b->road.give_at + n, b->road.get_at = b->road.give_n + n;
+    b->road.get_n  = b->road.get_at + n;
+    return OK;
+}
+
+static void lay_out_pictures(Batch *b, Arena *a, const StreamShape *shape)
+{
+    b->pixels  = t2(a, "pixels", shape->bytes ? U8 : F32, b->P, shape->patch_dim);
+    b->cell    = t2(a, "cells", I32, b->P, 4);
+    b->vpos    = t2(a, "positions", I32, 2, b->P);
+    b->vstarts = t1(a, "segments", I32, b->N + 1);
+    if (sharers(b->mesh) > 1) b->road.order = t1(a, "rows", I32, b->N);
+}
+
+Status batch_open(Batch *b, Arena *a, const BatchConf *conf)
+{
+    const StreamShape *shape = &conf->shape;
+    const Budget *bud = &conf->budget;
+    int     n = sharers(conf->mesh);
+    int64_t T = bud->tokens / n, visual = bud->patches / block_of(shape);
+    *b = (Batch){ .T = T, .Ta = T * mesh_size(conf->mesh, AX_TP), .mesh = conf->mesh,
+                  .groups = bud->by_document ? bud->docs : 1, .M = n == 1 ? visual : least(visual, T),
+                  .P = conf->tower ? most_patches(bud, block_of(shape), n) : 0, .all = visual };
+    b->N = b->P / block_of(shape);
+    b->ids        = t1(a, "ids", I32, b->Ta);
+    b->pos        = t2(a, "positions", I32, 3, b->Ta);
+    b->group      = t1(a, "groups", I32, b->T);
+    b->group_len  = t1(a, "groups", F32, b->groups);
     b->sup_row    = t1(a, "labels", I32, bud->supervised);
     b->sup_label  = t1(a, "labels", I32, bud->supervised);
     b->starts     = t1(a, "segments", I32, bud->docs + 1);
-    if (!P) return;
-    b->pixels      = t2(a, "pixels", shape->bytes ? U8 : F32, P, shape->patch_dim);
-    b->cell        = t2(a, "cells", I32, P, 4);
-    b->vpos        = t2(a, "positions", I32, 2, P);
-    b->visual_row  = t1(a, "rows", I32, N);
-    b->vstarts     = t1(a, "segments", I32, N + 1);
+    context_layout(&b->context, a, bud, conf->mesh, conf->context);
+    if (visual) b->visual_row = t1(a, "rows", I32, b->M);
+    if (b->P)   lay_out_pictures(b, a, shape);
+    return host_open(b, bud);
+}
+
+void batch_close(Batch *b)
+{
+    free(b->host), free(b->road.give_at);
+    b->host = NULL, b->road.give_at = NULL;
 }
 
 static Tensor head(Tensor t, int64_t n) { return t_rows(t, 0, n); }
 
+/* Rows of an array of the stream, 4 bytes each; a plan has no arrays. */
+static void upload_spans(Backend *be, Tensor dst, const int32_t *src, Spans s)
+{
+    int64_t at = 0;
+    for (int i = 0; i < s.n; at += s.span[i++].n)
+        backend_upload(be, t_rows(dst, at, s.span[i].n), src ? src + s.span[i].at : NULL);
+}
+
+static const int32_t *offset(const int32_t *p, int64_t n) { return p ? p + n : p; }
+
+int64_t spans_find(Spans s, int64_t t)
+{
+    int64_t at = 0;
+    for (int i = 0; i < s.n; at += s.span[i++].n)
+        if (t >= s.span[i].at && t < s.span[i].at + s.span[i].n) return at + t - s.span[i].at;
+    return -1;
+}
+
+/* With one rank all of them; else those of its rows. A plan takes as many as there may be. */
+static void upload_labels(Batch *b, Backend *be, const Stream *s, Spans rows)
+{
+    const int32_t *row = s->sup_row, *label = s->sup_label;
+    b->supervised = s->supervised;
+    if (mesh_size(b->mesh, AX_CP) > 1) {
+        int32_t *r = b->host, *l = r + s->budget.supervised;
+        int64_t n = 0;
+        for (int64_t i = 0; row && i < s->supervised; i++) {
+            int64_t here = spans_find(rows, row[i]);
+            if (here >= 0) r[n] = (int32_t)here, l[n++] = label[i];
+        }
+        b->supervised = row ? n : least(s->supervised, b->Ta);
+        row = row ? r : NULL, label = label ? l : NULL;
+    }
+    backend_upload(be, head(b->sup_row, b->supervised), row);
+    backend_upload(be, head(b->sup_label, b->supervised), label);
+}
+
+/* The member of tp_cp that keeps row t of the stream, and which of its rows that is. */
+static int keeper_of(const Mesh *m, int64_t T, int64_t t, int64_t *row)
+{
+    int     cp = mesh_size(m, AX_CP), tp = mesh_size(m, AX_TP), c = 0;
+    int64_t n = T / (2 * cp), chunk = t / n, rows = T / cp / tp;
+    if (cp > 1) {
+        c = (int)(chunk < cp ? chunk : 2 * cp - 1 - chunk);
+        t = t - chunk * n + (chunk < cp ? 0 : n);
+    }
+    *row = t % rows;
+    return (int)(t / rows) + tp * c;
+}
+
+/* All visual rows by maker and keeper: what this rank gives to each, in which order, and what it gets from
+ * each. Rows that one member sends to another keep the order of the stream. */
+typedef struct Placing { int32_t *order, *rows; } Placing;
+
+static void place_row(Batch *b, const Placing *to, int maker, int keeper, int64_t made, int64_t row)
+{
+    VisualRoad *r = &b->road;
+    int me = sharer(b->mesh);
+    if (maker == me) {
+        if (to) to->order[r->give_at[keeper] + r->give_n[keeper]] = (int32_t)made;
+        r->give_n[keeper]++;
+    }
+    if (keeper == me) {
+        if (to) to->rows[r->get_at[maker] + r->get_n[maker]] = (int32_t)row;
+        r->get_n[maker]++;
+    }
+}
+
+static void walk_road(Batch *b, const Stream *s, const Placing *to)
+{
+    int     n = sharers(b->mesh);
+    int64_t block = block_of(&s->shape);
+    memset(b->road.give_n, 0, (size_t)n * sizeof *b->road.give_n);
+    memset(b->road.get_n, 0, (size_t)n * sizeof *b->road.get_n);
+    for (int maker = 0; maker < n; maker++) {
+        int64_t first, last;
+        stream_share(s, n, maker, &first, &last);
+        for (int64_t from = s->vstart[first] / block, v = from; v < s->vstart[last] / block; v++) {
+            int64_t row;
+            int     keeper = keeper_of(b->mesh, s->budget.tokens, s->visual_row[v], &row);
+            place_row(b, to, maker, keeper, v - from, row);
+        }
+    }
+}
+
+/* Counted first, then placed. */
+static void plan_road(Batch *b, const Stream *s, const Placing *to)
+{
+    VisualRoad *r = &b->road;
+    walk_road(b, s, NULL);
+    r->made = r->wanted = 0;
+    for (int i = 0; i < sharers(b->mesh); i++) {
+        r->give_at[i] = r->made,  r->made   += r->give_n[i];
+        r->get_at[i] = r->wanted, r->wanted += r->get_n[i];
+    }
+    walk_road(b, s, to);
+}
+
+/* A plan: as many rows as there may be, evenly. */
+static void plan_even(Batch *b)
+{
+    VisualRoad *r = &b->road;
+    int n = sharers(b->mesh);
+    r->made = b->N, r->wanted = b->M;
+    for (int i = 0; i < n; i++) {
+        r->give_n[i] = r->made / n, r->give_at[i] = i * r->give_n[i];
+        r->get_n[i] = r->wanted / n, r->get_at[i] = i * r->get_n[i];
+    }
+}
+
+/* Whose tokens the visual rows of this micro-batch are. */
+static void upload_road(Batch *b, Backend *be, const Stream *s)
+{
+    Placing to = { b->host + 2 * s->budget.supervised, b->host + 2 * s->budget.supervised + b->all };
+    if (sharers(b->mesh) == 1) {
+        b->road.made = b->road.wanted = b->M;
+        backend_upload(be, b->visual_row, s->visual_row);
+        return;
+    }
+    if (!s->visual_row) return plan_even(b);
+    plan_road(b, s, &to);
+    for (int64_t i = b->road.wanted; i < b->M; i++) to.rows[i] = -1;
+    if (b->road.made && b->P) backend_upload(be, head(b->road.order, b->road.made), to.order);
+    backend_upload(be, b->visual_row, to.rows);
+}
+
+/* Borders of the slices first … last - 1, counted from their own first patch. */
+static const int32_t *own_borders(Batch *b, const Stream *s, int64_t first, int64_t last)
+{
+    int32_t *own = b->host + 2 * s->budget.supervised + b->all + b->M;
+    b->vseg.pairs = 0, b->vseg.longest = 0;
+    for (int64_t k = first; k <= last; k++) {
+        int64_t n = k > first ? s->vstart[k] - s->vstart[k - 1] : 0;
+        own[k - first] = s->vstart[k] - s->vstart[first];
+        b->vseg.pairs += (double)n * (double)n;
+        if (n > b->vseg.longest) b->vseg.longest = n;
+    }
+    return own;
+}
+
+/* The pictures of this rank: a run of the stream's patches. */
+static void upload_pictures(Batch *b, Backend *be, const Stream *s)
+{
+    int64_t first, last, at = 0, n = b->P;
+    batch_slices(b->mesh, s, &first, &last);
+    b->has_media = b->P && last > first;
+    if (!b->has_media) return;
+    if (s->vstart) at = s->vstart[first], n = sharers(b->mesh) == 1 ? b->P : s->vstart[last] - at;
+    backend_upload(be, head(b->pixels, n), s->pixels ? stream_patch(s, at) : NULL);
+    backend_upload(be, head(b->cell, n), offset(s->cell, 4 * at));
+    for (int axis = 0; axis < 2; axis++)
+        backend_upload(be, head(t_at(b->vpos, axis), n), offset(s->vpos, axis * s->budget.patches + at));
+    b->vseg = (Segments){ .starts = head(b->vstarts, last - first + 1), .n = last - first,
+                          .longest = s->vlongest, .pairs = s->vpairs };
+    bool whole = sharers(b->mesh) == 1 || !s->vstart;
+    backend_upload(be, b->vseg.starts, whole ? s->vstart : own_borders(b, s, first, last));
+}
+
 void batch_upload(Batch *b, Backend *be, const Stream *s)
 {
-    backend_upload(be, b->ids, s->ids);
-    backend_upload(be, b->pos, s->pos);
-    backend_upload(be, b->group, s->group);
+    Spans all = batch_rows(b->mesh, s->budget.tokens, false), own = batch_rows(b->mesh, s->budget.tokens, true);
+    upload_spans(be, b->ids, s->ids, all);
+    for (int axis = 0; axis < 3; axis++)
+        upload_spans(be, t_at(b->pos, axis), offset(s->pos, axis * s->budget.tokens), all);
+    upload_spans(be, b->group, s->group, own);
     backend_upload(be, b->group_len, s->group_len);
-    backend_upload(be, head(b->sup_row, s->supervised), s->sup_row);
-    backend_upload(be, head(b->sup_label, s->supervised), s->sup_label);
+    upload_labels(b, be, s, all);
     b->seg = (Segments){ .starts = head(b->starts, s->docs + 1), .n = s->docs, .longest = s->longest,
                          .pairs = s->pairs, .causal = true };
     backend_upload(be, b->seg.starts, s->start);
-    b->supervised = s->supervised, b->real = s->tokens, b->has_media = s->patches > 0;
-    if (!b->has_media) return;
-    backend_upload(be, b->pixels, s->pixels);
-    backend_upload(be, b->cell, s->cell);
-    backend_upload(be, b->vpos, s->vpos);
-    backend_upload(be, b->visual_row, s->visual_row);
-    b->vseg = (Segments){ .starts = head(b->vstarts, s->slices + 1), .n = s->slices, .longest = s->vlongest,
-                          .pairs = s->vpairs };
-    backend_upload(be, b->vseg.starts, s->vstart);
+    if (mesh_size(b->mesh, AX_CP) > 1)
+        context_upload(&b->context, be, b->host + 2 * s->budget.supervised + 2 * b->all + b->M + 2, s);
+    b->real = s->tokens, b->media = b->pictures = s->patches > 0, b->has_media = false;
+    if (!b->media) return;
+    upload_road(b, be, s);
+    if (b->P) upload_pictures(b, be, s);
 }
 
 Batch batch_trim(const Batch *full, const Stream *s)
 {
     Batch b = *full;
-    b.T = s->tokens, b.P = s->patches, b.N = s->visual;
+    b.T = b.Ta = s->tokens, b.P = s->patches, b.N = b.M = s->visual;
     b.ids   = head(b.ids, b.T);
     b.pos   = t_cols(b.pos, 0, b.T);
     b.group = head(b.group, b.T);
-    if (!b.has_media) return b;
+    if (!b.media) return b;
     b.pixels     = head(b.pixels, b.P);
     b.cell       = head(b.cell, b.P);
     b.vpos       = t_cols(b.vpos, 0, b.P);
     b.visual_row = head(b.visual_row, b.N);
+    b.road.made  = b.road.wanted = b.N;
     return b;
 }

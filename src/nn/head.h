@@ -1,7 +1,10 @@
 /* nn/head.h -- final norm, output projection and cross entropy over the supervised rows.
  *
  * Logits exist for a chunk of rows at a time, never (T, V). Since the loss is the last thing forward does,
- * its gradient is taken chunk by chunk in the same pass. */
+ * its gradient is taken chunk by chunk in the same pass.
+ *
+ * Under tp all ranks normalise the same rows and a rank has the logits of its slice of the vocabulary; they
+ * never meet: of each row and slice three numbers do (ops/cross_entropy.c). */
 #ifndef NN_HEAD_H
 #define NN_HEAD_H
 
@@ -9,17 +12,19 @@
 
 typedef struct Head {
     float   eps;
-    int64_t V, chunk;                        /* rows whose logits exist at once */
+    int64_t V, chunk;                        /* of the whole vocabulary; rows whose logits exist at once */
     Param  *norm;                            /* (D) */
-    Param  *w;                               /* (V, D); the embedding itself when tied */
+    Param  *w;                               /* (V, D), cut by rows; the embedding itself when tied */
 } Head;
 
 int64_t head_chunk_rows(int64_t V, int64_t logits);      /* as many as that many logits hold, at least 16 */
 
-/* loss[0] (F64) += scale * summed cross entropy; dx (T, D) = its gradient, absent in evaluation. */
+/* loss[0] (F64) += scale * summed cross entropy, on the first rank of tp alone; dx (T, D) = its gradient,
+ * absent in evaluation. x (T, D): this rank's rows; c->each is filled on all ranks of tp. */
 void head_loss(Ctx *c, const Head *h, Tensor loss, Tensor dx, Tensor x, float scale);
 
-/* Logits of rows [from, from + n) of x as f32, for parity and generation. y (n, V). */
+/* Logits of rows [from, from + n) of x as f32, for parity and generation. y (n, V); x and y are the same on
+ * all ranks of tp (nn/rows.h gathers). */
 void head_logits(Ctx *c, const Head *h, Tensor y, Tensor x, int64_t from);
 
 #endif

@@ -1,17 +1,20 @@
-/* nn/mlp.h -- dense SwiGLU feed-forward: y = res + (silu(x Wg') * (x Wu')) Wd'. */
+/* nn/mlp.h -- dense SwiGLU feed-forward: y = res + (silu(x Wg') * (x Wu')) Wd'.
+ *
+ * Under tp a rank has F / tp of the width: those rows of gate and up, those columns of w_d. */
 #ifndef NN_MLP_H
 #define NN_MLP_H
 
 #include "nn/module.h"
 
 typedef struct Mlp {
-    int64_t F;
+    int64_t F;                           /* of the whole layer */
     Param  *w_gu;                        /* (2F, D), gate rows above up rows */
     Param  *w_d;                         /* (D, F) */
 } Mlp;
 
-typedef struct MlpAct { Tensor gu, h; } MlpAct;          /* (T, 2F); (T, F) */
+typedef struct MlpAct { Tensor gu, h; } MlpAct;          /* (Ta, 2F / tp); (Ta, F / tp) */
 
+/* x, y, res (T, D): this rank's rows. */
 void mlp_fwd(Ctx *c, const Mlp *m, MlpAct *a, Tensor y, Tensor x, Tensor res);
 void mlp_bwd(Ctx *c, const Mlp *m, MlpAct *a, Tensor dx, Tensor dy, Tensor x);
 

@@ -21,14 +21,29 @@ typedef struct Tap { void (*see)(void *self, const char *name, int index, Tensor
 typedef struct Aux {
     AuxForm form;
     float   coeff, z_coeff;                       /* times the micro-batch's share of its step */
+    int64_t first;                                /* which MoE layer of the model row 0 is */
+    Tensor  stat;                                 /* count, prob and zsum in one piece */
     Tensor  count, prob, coef;                    /* (L, G, E) f32 */
-    Tensor  so_far;                               /* like count: of the step up to here, or absent */
-    float   keep, add;                            /* so_far = keep so_far + add count */
+    Tensor  so_far, scaled;                       /* like count: of the step up to here, or absent; as if of
+                                                     this micro-batch's tokens */
+    float   keep, part;                           /* so_far = keep so_far + count; scaled = part so_far */
     Tensor  zsum, out;                            /* (L) f32; (3) f32 */
 } Aux;
 
+/* Called around the work of a unit of parameters (Param.unit), which may live elsewhere between its uses. */
+typedef struct UnitHooks {
+    void (*begin)(void *self, int unit, bool backward);      /* its weights are wanted now */
+    void (*end)(void *self, int unit, bool backward);        /* and no more; backward: its gradients are made */
+    void  *self;
+} UnitHooks;
+
+typedef struct Dispatch Dispatch;                 /* the road to the experts: nn/dispatch.h */
+
 typedef struct Ctx {
     Backend       *be;
+    const Mesh    *mesh;                          /* NULL: one rank */
+    const UnitHooks *units;                       /* NULL: weights are always here */
+    Dispatch      *dispatch;                      /* NULL: all experts are on this rank */
     const Batch   *batch;
     Arena         *act, *scratch;                 /* kept for this micro-batch; dies with the layer call */
     const uint8_t *policy;                        /* one Policy per label */
@@ -47,6 +62,15 @@ bool need(Ctx *c, Label l, Tensor *slot, DType d, int64_t rows, int64_t cols);
 /* Around the replay of a layer whose labels are first .. last; false when none of them was dropped. */
 bool replay_begin(Ctx *c, Label first, Label last);
 void replay_end(Ctx *c);
+
+static inline void unit_begin(Ctx *c, int unit, bool backward)
+{
+    if (c->units) c->units->begin(c->units->self, unit, backward);
+}
+static inline void unit_end(Ctx *c, int unit, bool backward)
+{
+    if (c->units) c->units->end(c->units->self, unit, backward);
+}
 
 static inline Tensor scratch2(Ctx *c, DType d, int64_t rows, int64_t cols)
 {

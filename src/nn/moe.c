@@ -1,80 +1,191 @@
-/* nn/moe.c -- router, experts and their backward on one rank. */
-#include "nn/moe.h"
+/* nn/moe.c -- router, experts and their backward; the roads between tokens and experts of this rank. */
+#include "nn/dispatch.h"
 
-/* Which experts, with what weight, and where each (token, slot) lands when rows are sorted by expert. All of
- * it is pinned: a replay that decided again could decide otherwise. */
-static void route(Ctx *c, const Moe *m, MoeAct *a, Tensor x)
+#include <math.h>
+
+int64_t moe_capacity(const Moe *m, int64_t T)
 {
-    int64_t T = x.n[0], R = T * m->K;
+    return m->capacity > 0 ? (int64_t)ceil(m->capacity * (double)(T * m->K) / (double)m->E) : 0;
+}
+
+/* Where all ranks must know the size, it is that of a full micro-batch. */
+static int64_t capacity(const Ctx *c, const Moe *m, int64_t T)
+{
+    return moe_capacity(m, m->pad && c->dispatch ? c->dispatch->conf.shape.T : T);
+}
+
+/* Which experts, with what weight. Pinned: a replay that decided again could decide otherwise. */
+static bool choose(Ctx *c, const Moe *m, MoeAct *a, Tensor x)
+{
+    enum { BENCHMARK = 0xba1a };
+    int64_t T = x.n[0];
     Tensor none = { 0 };
     bool now = need(c, L_ROUTE, &a->logits, F32, T, m->E);
-    need(c, L_ROUTE, &a->lse,     F32, T, 1);
-    need(c, L_ROUTE, &a->idx,     I32, T, m->K);
-    need(c, L_ROUTE, &a->weight,  F32, T, m->K);
-    need(c, L_ROUTE, &a->offsets, I32, m->E + 1, 1);
-    need(c, L_ROUTE, &a->rows,    I32, T, m->K);
-    need(c, L_ROUTE, &a->src,     I32, R, 1);
-    need(c, L_ROUTE, &a->gate,    F32, R, 1);
-    if (!now) return;
+    need(c, L_ROUTE, &a->lse,    F32, T, 1);
+    need(c, L_ROUTE, &a->idx,    I32, T, m->K);
+    need(c, L_ROUTE, &a->weight, F32, T, m->K);
+    if (!now) return false;
     op_gemm(c->be, a->logits, x, m->w_router->w, none, GEMM_NT);
     tap(c, "router.logits", m->index, a->logits);
+    if (m->balance)
+        op_normal(c->be, a->logits, BENCHMARK, (uint64_t)m->index,
+                  (uint64_t)((c->mesh ? c->mesh->rank : 0) * T * m->E), m->E, 1.0f);
     op_router_fwd(c->be, a->idx, a->weight, a->lse, a->logits, m->renorm);
+    return true;
+}
+
+/* Of what was chosen, not of what an expert had room for: the balance loss must see the crowd. */
+static void count_choices(Ctx *c, const Moe *m, MoeAct *a)
+{
+    int64_t l = c->aux ? m->index - c->aux->first : 0;
     if (c->aux)
-        op_router_stats(c->be, t_at(c->aux->count, m->index), t_at(c->aux->prob, m->index),
-                        t_rows(c->aux->zsum, m->index, 1), a->logits, a->lse, a->idx, c->batch->group);
-    op_moe_index(c->be, a->offsets, a->rows, a->src, a->idx);
-    op_gather_rows(c->be, a->gate, t_as2(a->weight, R, 1), a->src, 1);
+        op_router_stats(c->be, t_at(c->aux->count, l), t_at(c->aux->prob, l), t_rows(c->aux->zsum, l, 1),
+                        a->logits, a->lse, a->idx, c->batch->group);
+}
+
+/* The choice without the slots that find their expert full. */
+static Tensor keep(Ctx *c, const Moe *m, MoeAct *a, int64_t room)
+{
+    int64_t T = a->idx.n[0];
+    if (!room) return a->idx;
+    Tensor offsets = scratch2(c, I32, m->E + 1, 1), rows = scratch2(c, I32, T, m->K);
+    Tensor src = scratch2(c, I32, T * m->K, 1), kept = scratch2(c, I32, T, m->K);
+    op_moe_index(c->be, offsets, rows, src, a->idx);
+    op_moe_drop(c->be, kept, a->idx, a->weight, offsets, src, room);
+    return kept;
+}
+
+void moe_sort(Ctx *c, const Moe *m, Tensor offsets, Tensor rows, Tensor src, Tensor kept, int64_t room)
+{
+    if (!m->pad) {
+        op_moe_index(c->be, offsets, rows, src, kept);
+        return;
+    }
+    Tensor tight = scratch2(c, I32, m->E + 1, 1), slot = scratch2(c, I32, t_count(kept), 1);
+    op_moe_index(c->be, tight, rows, slot, kept);
+    op_moe_pad(c->be, offsets, rows, src, tight, slot, room);
+}
+
+/* The choice and what follows from it for the roads; true where it was made now. */
+static bool route(Ctx *c, const Moe *m, MoeAct *a, Tensor x)
+{
+    int64_t T = x.n[0], room = capacity(c, m, T);
+    bool now = choose(c, m, a, x);
+    if (c->dispatch) {
+        if (now) c->dispatch->ops->plan(c, m, a, keep(c, m, a, room));
+        return now;
+    }
+    a->R = m->pad ? m->E * room : T * m->K;
+    need(c, L_ROUTE, &a->offsets, I32, m->E + 1, 1);
+    need(c, L_ROUTE, &a->rows,    I32, T, m->K);
+    need(c, L_ROUTE, &a->src,     I32, a->R, 1);
+    need(c, L_ROUTE, &a->gate,    F32, a->R, 1);
+    if (!now) return false;
+    moe_sort(c, m, a->offsets, a->rows, a->src, keep(c, m, a, room), room);
+    op_gather_rows(c->be, a->gate, t_as2(a->weight, T * m->K, 1), a->src, 1);
+    return true;
+}
+
+/* Rows that buffers of experts are made for, of which the first a->R are used. */
+static int64_t rows_room(const Ctx *c, const MoeAct *a) { return c->dispatch ? c->dispatch->room : a->R; }
+
+static bool need_rows(Ctx *c, Label l, MoeAct *a, Tensor *slot, DType d, int64_t cols)
+{
+    bool now = need(c, l, slot, d, rows_room(c, a), cols);
+    if (now) *slot = t_rows(*slot, 0, a->R);
+    return now;
+}
+static Tensor scratch_rows(Ctx *c, const MoeAct *a, DType d, int64_t cols)
+{
+    return t_rows(scratch2(c, d, rows_room(c, a), cols), 0, a->R);
+}
+
+/* Rows of tokens to rows of experts. While they travel the choices are counted. */
+static void to_experts(Ctx *c, const Moe *m, MoeAct *a, Tensor rows, Tensor x, bool count)
+{
+    Wire wire = { 0 };
+    ArenaMark mark = arena_mark(c->scratch);
+    if (c->dispatch) c->dispatch->ops->send(c, &a->route, &wire, x);
+    else             op_gather_rows(c->be, rows, x, a->src, m->K);
+    if (count)       count_choices(c, m, a);
+    if (c->dispatch) c->dispatch->ops->land(c, &a->route, &wire, rows);
+    arena_reset(c->scratch, mark);
+}
+
+static void from_experts(Ctx *c, MoeAct *a, Tensor y, Tensor rows, Tensor res)
+{
+    Wire wire = { 0 };
+    if (!c->dispatch) {
+        op_combine(c->be, y, rows, a->rows, res);
+        return;
+    }
+    c->dispatch->ops->back_send(c, &a->route, &wire, rows);
+    c->dispatch->ops->back_land(c, &a->route, &wire, y, res);
 }
 
 void moe_fwd(Ctx *c, const Moe *m, MoeAct *a, Tensor y, Tensor x, Tensor res)
 {
-    int64_t R = x.n[0] * m->K, D = x.n[1];
-    route(c, m, a, x);
-    if (need(c, L_DISPATCH, &a->x, x.dtype, R, D))
-        op_gather_rows(c->be, a->x, x, a->src, m->K);
-    if (need(c, L_GATE_UP, &a->gu, x.dtype, R, 2 * m->F))
+    int64_t D = x.n[1], F = m->w_gu->w.n[1] / 2;                 /* of this rank's slice */
+    bool fresh = route(c, m, a, x);
+    if (need_rows(c, L_DISPATCH, a, &a->x, x.dtype, D))
+        to_experts(c, m, a, a->x, x, fresh);
+    if (need_rows(c, L_GATE_UP, a, &a->gu, x.dtype, 2 * F))
         op_grouped_gemm(c->be, a->gu, a->x, m->w_gu->w, a->offsets, GEMM_NT);
-    if (need(c, L_ACT, &a->h, x.dtype, R, m->F))
+    if (need_rows(c, L_ACT, a, &a->h, x.dtype, F))
         op_swiglu_fwd(c->be, a->h, a->gu, a->gate);
     if (!t_has(y)) return;
     ArenaMark mark = arena_mark(c->scratch);
-    Tensor out = scratch2(c, x.dtype, R, D);
+    Tensor out = scratch_rows(c, a, x.dtype, D);
     op_grouped_gemm(c->be, out, a->h, m->w_d->w, a->offsets, GEMM_NT);
-    op_combine(c->be, y, out, a->rows, res);
+    from_experts(c, a, y, out, res);
     arena_reset(c->scratch, mark);
 }
 
-/* From the gradient of the expert rows' gates and of the auxiliary losses to router weights and dx. */
-static void route_bwd(Ctx *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dgate, Tensor x)
+/* From the gradient of the weights and of the auxiliary losses to router weights and dx. */
+static void route_bwd(Ctx *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweight, Tensor x)
 {
     int64_t T = x.n[0];
-    Tensor none = { 0 };
-    Tensor dweight = scratch2(c, F32, T, m->K), dlogits = scratch2(c, x.dtype, T, m->E);
-    float  zcoef   = c->batch->real ? c->aux->z_coeff / (float)c->batch->real : 0.0f;
-    op_gather_rows(c->be, t_as2(dweight, T * m->K, 1), dgate, a->rows, 1);
-    op_router_bwd(c->be, dlogits, dweight, a->weight, a->idx, a->logits, a->lse, t_at(c->aux->coef, m->index),
-                  c->batch->group, zcoef, m->renorm);
+    Tensor none = { 0 }, dlogits = scratch2(c, x.dtype, T, m->E);
+    float  zcoef = c->batch->real ? c->aux->z_coeff / (float)c->batch->real : 0.0f;
+    op_router_bwd(c->be, dlogits, dweight, a->weight, a->idx, a->logits, a->lse,
+                  t_at(c->aux->coef, m->index - c->aux->first), c->batch->group, zcoef, m->renorm);
     if (t_has(m->w_router->g))
         op_gemm(c->be, m->w_router->g, dlogits, x, none, param_grad_flags(m->w_router));
     op_gemm(c->be, dx, dlogits, m->w_router->w, none, GEMM_NN | GEMM_ACC);
 }
 
+/* The rows' gradients go back; the gradient of the experts' first weights is made while they travel. */
+static void rows_back(Ctx *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweight, Tensor drows, Tensor dgate,
+                      Tensor dgu)
+{
+    const DispatchOps *by = c->dispatch ? c->dispatch->ops : NULL;
+    Wire wire = { 0 }, gates = { 0 };
+    if (by) by->back_send(c, &a->route, &wire, drows), by->gates_send(c, &a->route, &gates, dgate);
+    if (t_has(m->w_gu->g))
+        op_grouped_gemm(c->be, m->w_gu->g, dgu, a->x, a->offsets, param_grad_flags(m->w_gu));
+    if (by) {
+        by->back_land(c, &a->route, &wire, dx, (Tensor){ 0 });
+        by->gates_land(c, &a->route, &gates, dweight);
+        return;
+    }
+    op_combine(c->be, dx, drows, a->rows, (Tensor){ 0 });
+    op_gather_rows(c->be, t_as2(dweight, t_count(dweight), 1), dgate, a->rows, 1);
+}
+
 void moe_bwd(Ctx *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dy, Tensor x)
 {
-    int64_t R = x.n[0] * m->K, D = x.n[1];
+    int64_t T = x.n[0], D = x.n[1], F = m->w_gu->w.n[1] / 2;
     DType d = (DType)x.dtype;
-    Tensor none = { 0 };
     ArenaMark mark = arena_mark(c->scratch);
-    Tensor dout = scratch2(c, d, R, D), dh = scratch2(c, d, R, m->F), dgu = scratch2(c, d, R, 2 * m->F);
-    Tensor dgate = scratch2(c, F32, R, 1);
-    op_gather_rows(c->be, dout, dy, a->src, m->K);
+    Tensor dout = scratch_rows(c, a, d, D), dh = scratch_rows(c, a, d, F);
+    Tensor dgu = scratch_rows(c, a, d, 2 * F), dgate = scratch_rows(c, a, F32, 1);
+    Tensor dweight = scratch2(c, F32, T, m->K);
+    to_experts(c, m, a, dout, dy, false);
     op_grouped_gemm(c->be, dh, dout, m->w_d->w, a->offsets, GEMM_NN);
     if (t_has(m->w_d->g)) op_grouped_gemm(c->be, m->w_d->g, dout, a->h, a->offsets, param_grad_flags(m->w_d));
     op_swiglu_bwd(c->be, dgu, dgate, dh, a->gu, a->gate);
-    if (t_has(m->w_gu->g))
-        op_grouped_gemm(c->be, m->w_gu->g, dgu, a->x, a->offsets, param_grad_flags(m->w_gu));
     op_grouped_gemm(c->be, dout, dgu, m->w_gu->w, a->offsets, GEMM_NN);      /* dout is spent: now d(a->x) */
-    op_combine(c->be, dx, dout, a->rows, none);
-    route_bwd(c, m, a, dx, dgate, x);
+    rows_back(c, m, a, dx, dweight, dout, dgate, dgu);
+    route_bwd(c, m, a, dx, dweight, x);
     arena_reset(c->scratch, mark);
 }

@@ -1,4 +1,5 @@
-/* nn/param.c -- declaring parameters. */
+/* nn/param.c -- declaring parameters and cutting them over a mesh. Which degrees are legal is decided
+ * elsewhere (parallel/rules.h). */
 #include "nn/param.h"
 
 #include <stdarg.h>
@@ -15,8 +16,35 @@ static Param *param_add(ParamSet *s, Group g, Init init, Form form)
     }
     Param *p = calloc(1, sizeof *p);
     REQUIRE(p, "no memory for parameter row %d", s->n);
-    *p = (Param){ .group = g, .init = init, .form = form, .decay = true };
+    *p = (Param){ .group = g, .init = init, .form = form, .decay = true, .unit = s->unit, .keeper = true,
+                  .sums = GR_tp_dp_cp };
     return s->p[s->n++] = p;
+}
+
+/* What follows from the pieces and their combs. */
+static void settle(Param *p, int64_t padding)
+{
+    int64_t at = 0, rows = 0;
+    for (int i = 0; i < p->pieces; i++) {
+        p->comb[i].local = at;
+        at += p->comb[i].len * p->comb[i].count;
+        rows += p->piece[i].rows;
+    }
+    p->local[0] = rows + padding, p->real = rows;
+    p->own_at = 0, p->own_n = p->mine = param_local(p);
+}
+
+/* One rank: a piece is one run, behind those above it. */
+static void whole_piece(Param *p)
+{
+    int64_t n = 1, before = 0;
+    int     k = p->pieces - 1;
+    for (int i = 0; i < p->piece[k].rank; i++) n *= p->piece[k].shape[i];
+    for (int i = 0; i < k; i++) before += p->comb[i].len;
+    p->comb[k] = (Comb){ .at = before, .len = n, .stride = n, .count = 1 };
+    p->piece[k].rows = p->piece[k].shape[0];
+    for (int i = 1; i < p->rank; i++) p->local[i] = p->full[i];
+    settle(p, 0);
 }
 
 static void name_piece(Param *p, const char *fmt, va_list ap)
@@ -35,6 +63,7 @@ Param *param_matrix(ParamSet *s, Group g, int64_t rows, int64_t cols, const char
     va_end(ap);
     p->rank = 2, p->full[0] = rows, p->full[1] = cols;
     p->piece[0].rank = 2, p->piece[0].shape[0] = rows, p->piece[0].shape[1] = cols;
+    whole_piece(p);
     return p;
 }
 
@@ -47,6 +76,7 @@ Param *param_vector(ParamSet *s, Group g, Init init, int64_t n, const char *fmt,
     va_end(ap);
     p->rank = 1, p->full[0] = n, p->decay = false;
     p->piece[0].rank = 1, p->piece[0].shape[0] = n;
+    whole_piece(p);
     return p;
 }
 
@@ -60,6 +90,7 @@ Param *param_experts(ParamSet *s, Form form, int64_t E, int64_t rows, int64_t co
     p->rank = 3, p->full[0] = E, p->full[1] = rows, p->full[2] = cols;
     p->piece[0].rank = 3;
     for (int i = 0; i < 3; i++) p->piece[0].shape[i] = p->full[i];
+    whole_piece(p);
     return p;
 }
 
@@ -73,6 +104,147 @@ void param_piece(Param *p, int64_t rows, const char *fmt, ...)
     Piece *q = &p->piece[p->pieces - 1];
     q->rank = p->rank, q->shape[0] = rows, q->shape[1] = p->full[1];
     p->full[0] += rows;
+    whole_piece(p);
+}
+
+void params_unit(ParamSet *s) { s->unit = s->units++; }
+
+static GroupId sums_of(Axis axis)
+{
+    return axis == AX_TP ? GR_dp_cp : axis == AX_EP || axis == AX_ETP ? GR_edp : GR_tp_dp_cp;
+}
+
+static int64_t row_elements(const Param *p) { return param_count(p) / p->full[0]; }
+
+/* Rows [from, from + rows) of piece i. */
+static void take_rows(Param *p, int i, int64_t from, int64_t rows)
+{
+    Comb *c = &p->comb[i];
+    int64_t n = rows * row_elements(p);
+    *c = (Comb){ .at = c->at + from * row_elements(p), .len = n, .stride = n, .count = rows > 0 };
+    p->piece[i].rows = rows;
+}
+
+/* Equal parts for all, the last of them beyond the end of the rows: those are padding. */
+static void cut_rows(Param *p, int64_t n, int64_t x)
+{
+    int64_t padding = 0;
+    for (int i = 0; i < p->pieces; i++) {
+        int64_t all = p->piece[i].rows, part = (all + n - 1) / n, from = x * part;
+        int64_t rows = from >= all ? 0 : all - from < part ? all - from : part;
+        REQUIRE(all % n == 0 || (p->pieces == 1 && p->form == FORM_ROWS), "%s: %lld rows in %lld parts",
+                p->piece[i].name, (long long)all, (long long)n);
+        take_rows(p, i, from, rows);
+        padding += part - rows;
+        if (!i) p->first = from;
+    }
+    settle(p, padding);
+}
+
+/* Part x of every block of `block` elements. */
+static void cut_blocks(Param *p, int64_t block, int64_t n, int64_t x)
+{
+    for (int i = 0; i < p->pieces; i++) {
+        Comb *c = &p->comb[i];
+        REQUIRE(c->count == 1 && block % n == 0 && c->len % block == 0, "%s: %lld in %lld parts",
+                p->piece[i].name, (long long)block, (long long)n);
+        *c = (Comb){ .at = c->at + x * (block / n), .len = block / n, .stride = block,
+                     .count = c->len / block };
+    }
+}
+
+void param_cut(const ParamSet *s, Param *p, Axis axis, int dim)
+{
+    int64_t n = mesh_size(s->mesh, axis), x = mesh_at(s->mesh, axis), block = 1;
+    p->sums = sums_of(axis);
+    if (n == 1) return;
+    if (dim == 0) {
+        cut_rows(p, n, x);
+        return;
+    }
+    for (int i = dim; i < p->rank; i++) block *= p->full[i];
+    if (dim == 1 && p->form == FORM_EXPERT_GATE_UP) block /= 2;
+    cut_blocks(p, block, n, x);
+    p->local[dim] /= n;
+    settle(p, 0);
+}
+
+void param_cut_heads(const ParamSet *s, Param *p, int64_t width)
+{
+    int64_t n = mesh_size(s->mesh, AX_TP), x = mesh_at(s->mesh, AX_TP), mine = -1, above = 0;
+    p->sums = sums_of(AX_TP);
+    if (n == 1) return;
+    for (int i = 0; i < p->pieces; i++) {
+        int64_t heads = p->piece[i].rows / width, share = heads < n ? n / heads : 1, part = heads * share / n;
+        REQUIRE(part * n == heads * share, "%s: %lld heads over %lld ranks", p->piece[i].name,
+                (long long)heads, (long long)n);
+        take_rows(p, i, x / share * part * width, part * width);
+        if (mine < 0 && x % share) mine = above;             /* the first neighbour's is what counts */
+        above += p->comb[i].len;
+    }
+    settle(p, 0);
+    if (mine >= 0) p->mine = mine;
+}
+
+int param_combs(const Param *p, Comb *out)
+{
+    int n = 0;
+    for (int i = 0; i < p->pieces; i++)
+        if (p->comb[i].count) out[n++] = p->comb[i];
+    return n;
+}
+
+/* A stretch of a comb is the end of one run, whole runs, and the beginning of another. */
+static int comb_within(Comb *out, const Comb *c, int64_t at, int64_t end)
+{
+    int n = 0;
+    int64_t from = at > c->local ? at - c->local : 0, to = end - c->local, all = c->len * c->count;
+    if (to > all) to = all;
+    while (from < to) {
+        int64_t run = from / c->len, skip = from % c->len, left = to - from;
+        int64_t len = left < c->len - skip ? left : c->len - skip, count = len == c->len ? left / len : 1;
+        out[n++] = (Comb){ .local = c->local + from - at, .at = c->at + run * c->stride + skip, .len = len,
+                           .stride = c->stride, .count = count };
+        from += len * count;
+    }
+    return n;
+}
+
+int combs_within(Comb *out, const Comb *in, int n, int64_t at, int64_t len)
+{
+    int k = 0;
+    for (int i = 0; i < n; i++) k += comb_within(out + k, &in[i], at, at + len);
+    return k;
+}
+
+static Tensor flat(Tensor t)
+{
+    int64_t n = t_has(t) ? t_count(t) : 0;
+    return t_has(t) ? t_wrap(t.data, (DType)t.dtype, 1, &n) : t;
+}
+
+Held param_weights(const Param *p)
+{
+    int64_t n = t_has(p->w) ? t_count(p->w) : 0, all = param_local(p);
+    REQUIRE(!n || n == all || n == p->own_n, "%s: %s", p->piece[0].name, t_fmt(p->w));
+    return n == all ? (Held){ flat(p->w), 0, n } : (Held){ flat(p->w), p->own_at, n };
+}
+
+Held param_own(const Param *p, Tensor t)
+{
+    REQUIRE(!t_has(t) || t_count(t) == p->own_n, "%s: %s", p->piece[0].name, t_fmt(t));
+    return (Held){ flat(t), p->own_at, t_has(t) ? p->own_n : 0 };
+}
+
+int held_combs(Comb *out, const Param *p, Held h)
+{
+    Comb c[3];
+    return combs_within(out, c, param_combs(p, c), h.at, h.n);
+}
+
+Tensor held_rows(Held h, const Comb *c)
+{
+    return t_as2(t_rows(h.t, c->local, c->len * c->count), c->count, c->len);
 }
 
 void params_close(ParamSet *s)
@@ -86,6 +258,20 @@ int64_t param_count(const Param *p)
 {
     int64_t n = 1;
     for (int i = 0; i < p->rank; i++) n *= p->full[i];
+    return n;
+}
+
+int64_t piece_at(const Param *p, int i)
+{
+    int64_t n = 0;
+    for (int k = 0; k < i; k++) n += p->piece[k].shape[0];
+    return n * row_elements(p);
+}
+
+int64_t param_local(const Param *p)
+{
+    int64_t n = 1;
+    for (int i = 0; i < p->rank; i++) n *= p->local[i];
     return n;
 }
 

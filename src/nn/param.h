@@ -2,10 +2,14 @@
  *
  * Loading, saving, the optimizer and parity all walk this list. A parameter may hold several tensors of a
  * checkpoint stacked by rows (q, k and v; gate and up): its pieces. Experts are one parameter whose
- * checkpoint forms are three; model/weights.c knows them. */
+ * checkpoint forms are three; model/weights.c knows them.
+ *
+ * Under a mesh a rank holds a part of a parameter, shaped `local`. Where its elements lie in the whole one is
+ * said by combs, and by nothing else: drawing, loading, saving and resharding all go through them. */
 #ifndef NN_PARAM_H
 #define NN_PARAM_H
 
+#include "comm/mesh.h"
 #include "ops/ops.h"
 
 typedef enum { G_VIT, G_ALIGNER, G_LLM, GROUP_N } Group;   /* tower, mergers, decoder: freeze and lr groups */
@@ -18,13 +22,27 @@ typedef struct Piece {                  /* one tensor of the checkpoint, as tran
     char    name[120];
     int     rank;
     int64_t shape[PIECE_DIM];            /* dim 0 = rows of the parameter that it fills */
+    int64_t rows;                        /* of them on this rank */
 } Piece;
 
+/* `count` runs of `len` elements: run i is at local + i len of this rank's part and at at + i stride of the
+ * whole tensor, both flat. */
+typedef struct Comb { int64_t local, at, len, stride, count; } Comb;
+
 typedef struct Param {
-    Tensor  w, g;                        /* compute dtype; f32 gradient, absent when frozen */
-    Tensor  master, m, v;                /* f32; master absent when w is f32 itself         */
+    Tensor  w, g;                        /* this rank's piece, compute dtype; f32 gradient, none if frozen */
+    Tensor  master, m, v;                /* f32, of the elements this rank steps; no master when w is f32 */
     int     rank;
-    int64_t full[MAXDIM];
+    int64_t full[MAXDIM];                /* shape before any cut */
+    int64_t local[MAXDIM];               /* of this rank's piece */
+    int64_t first, real;                 /* of dim 0: the full row that row 0 is; rows that exist, the rest is
+                                            padding (a vocabulary cut in equal parts): zero, never saved */
+    int64_t mine;                        /* elements of the piece, flat, that count as this rank's; the others
+                                            are copies of a neighbour's (a shared kv head, a tied table) */
+    int64_t own_at, own_n;               /* the elements of the piece, flat, that this rank steps */
+    bool    keeper;                      /* of all ranks that step these, the one that writes them down */
+    GroupId sums;                        /* the ranks that hold the same piece: its gradient is their sum */
+    int     unit;                        /* gathered, released and reduced together with others of it */
     Group   group;
     Init    init;
     Form    form;
@@ -32,11 +50,18 @@ typedef struct Param {
     bool    idle;                     /* nothing it computes reaches the loss: it never has a gradient      */
     bool    live;                     /* got a gradient this step; others are neither stepped nor decayed   */
     bool    fresh;                    /* g holds nothing yet: the first product writes over it              */
+    bool    tied_copy;                /* the table of a tied head on another stage than the embedding */
     Piece   piece[3];
+    Comb    comb[3];                  /* one per piece; count 0: nothing of it is here */
     int     pieces;
 } Param;
 
-typedef struct ParamSet { Param **p; int n, cap; } ParamSet;
+typedef struct ParamSet {
+    Param     **p;
+    int         n, cap;
+    const Mesh *mesh;                    /* NULL: one rank */
+    int         unit, units;             /* of the parameters declared now; of all */
+} ParamSet;
 
 /* Declares a parameter of `rows` x `cols` (cols 0: a vector, stored (1, rows)) filled by one checkpoint
  * tensor; param_piece adds further ones below it. Names are printf-style. */
@@ -48,8 +73,31 @@ Param *param_experts(ParamSet *s, Form form, int64_t E, int64_t rows, int64_t co
     __attribute__((format(printf, 6, 7)));
 void   param_piece(Param *p, int64_t rows, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 void   params_close(ParamSet *s);
+void   params_unit(ParamSet *s);                             /* what is declared from here on is a new unit */
 
-int64_t param_count(const Param *p);
+/* After a parameter and its pieces are declared: this rank's part of dim `dim` is its share of the axis, each
+ * piece (and each half of an expert's gate_up) cut on its own. Rows that do not divide are padded. */
+void   param_cut(const ParamSet *s, Param *p, Axis axis, int dim);
+/* Rows that are heads of `width`, over tp; a piece with fewer heads than ranks is shared by neighbours. */
+void   param_cut_heads(const ParamSet *s, Param *p, int64_t width);
+
+int     param_combs(const Param *p, Comb *out);              /* at most 3, empty ones left out */
+/* Those of `n` combs that are elements [at, at + len) of the rank's flat order; their `local` counts from
+ * `at`. At most 3 n. */
+int     combs_within(Comb *out, const Comb *in, int n, int64_t at, int64_t len);
+
+/* What a tensor holds of a parameter: elements [at, at + n) of the rank's part, flat. */
+typedef struct Held { Tensor t; int64_t at, n; } Held;
+enum { HELD_COMBS = 9 };
+
+Held    param_weights(const Param *p);                       /* p->w: all of the part, or what it steps */
+Held    param_own(const Param *p, Tensor t);                 /* master, m or v: what this rank steps */
+int     held_combs(Comb *out, const Param *p, Held h);       /* their `local` counts from h.at */
+Tensor  held_rows(Held h, const Comb *c);                    /* (count, len) of h.t */
+
+int64_t piece_at(const Param *p, int i);                     /* where piece i begins in the whole, flat */
+int64_t param_count(const Param *p);                         /* of the whole */
+int64_t param_local(const Param *p);                         /* of this rank's part, padding included */
 int64_t params_count(const ParamSet *s);
 
 /* Flags of the product that makes p's gradient: the first of a step overwrites, the others add. */

@@ -111,13 +111,18 @@ static void merger_fwd(Ctx *c, const Vision *v, const Merger *m, MergerAct *a, T
     if (t_has(y)) linear_fwd(c, y, a->a1, m->w2, m->b2);
 }
 
-/* dx = dres + gradient of x; dx absent when nothing below trains. */
+/* dx = dres + gradient of x; dx absent when nothing below trains. dy absent: dx stays as it is. */
 static void merger_bwd(Ctx *c, const Vision *v, const Merger *m, MergerAct *a, Tensor dx, Tensor dy,
                        Tensor dres)
 {
     int64_t wide = v->D * v->merge * v->merge, N = dy.n[0];
     DType d = (DType)dy.dtype;
     ArenaMark mark = arena_mark(c->scratch);
+    unit_begin(c, m->w1->unit, true);
+    if (!t_has(dy)) {                                        /* nobody read what it made */
+        unit_end(c, m->w1->unit, true);
+        return;
+    }
     ledger_enter(&c->be->ledger, PART_MERGER);
     if (replay_begin(c, L_MERGER, L_MERGER)) {
         merger_fwd(c, v, m, a, (Tensor){ 0 }, a->x);
@@ -131,6 +136,7 @@ static void merger_bwd(Ctx *c, const Vision *v, const Merger *m, MergerAct *a, T
     op_layernorm_bwd(c->be, t_has(dx) ? t_as2(dx, rows, cols) : dx, m->norm_w->g, m->norm_b->g,
                      t_as2(dn, rows, cols), t_as2(a->x, rows, cols), m->norm_w->w, a->stat,
                      t_has(dres) ? t_as2(dres, rows, cols) : dres);
+    unit_end(c, m->w1->unit, true);
     ledger_enter(&c->be->ledger, PART_VISION);
     arena_reset(c->scratch, mark);
 }
@@ -140,7 +146,9 @@ static Tensor merge(Ctx *c, const Vision *v, const Merger *m, MergerAct *a, Tens
     Tensor y = t2(c->act, "VISUAL", (DType)x.dtype, x.n[0] / (v->merge * v->merge), v->out);
     ArenaMark mark = arena_mark(c->scratch);
     ledger_enter(&c->be->ledger, PART_MERGER);
+    unit_begin(c, m->w1->unit, false);
     merger_fwd(c, v, m, a, y, x);
+    unit_end(c, m->w1->unit, false);
     ledger_enter(&c->be->ledger, PART_VISION);
     arena_reset(c->scratch, mark);
     return y;
@@ -171,20 +179,57 @@ static bool read_again(const Vision *v, Pass tower, Pass mergers, int64_t b)
     return tower != EVAL || (feeds && mergers != EVAL);
 }
 
+/* Mergers whose features leave the tower after block b. */
+static int merges(const Vision *v, int64_t b)
+{
+    int n = 0;
+    for (int f = 0; f < v->deepstacks; f++) n += v->after[f] == b;
+    return n;
+}
+
+/* A rank without pictures takes part in what units of parameters ask of all ranks, and computes nothing. */
+static void units_alone(Ctx *c, const Vision *v, bool backward)
+{
+    int f = backward ? v->deepstacks : 0;
+    if (!c->units) return;
+    if (!backward) unit_begin(c, v->w_patch->unit, false), unit_end(c, v->w_patch->unit, false);
+    else           unit_begin(c, v->merger.w1->unit, true), unit_end(c, v->merger.w1->unit, true);
+    for (int64_t i = 0; i < v->depth; i++) {
+        int64_t b = backward ? v->depth - 1 - i : i;
+        int     block = v->block[b].w_qkv->unit;
+        if (!backward) unit_begin(c, block, false), unit_end(c, block, false);
+        for (int k = merges(v, b); k > 0; k--) {
+            int unit = v->stack[v->weights[backward ? --f : f++]].w1->unit;
+            unit_begin(c, unit, backward), unit_end(c, unit, backward);
+        }
+        if (backward && !v->frozen) unit_begin(c, block, true), unit_end(c, block, true);
+    }
+    if (!backward)       unit_begin(c, v->merger.w1->unit, false), unit_end(c, v->merger.w1->unit, false);
+    else if (!v->frozen) unit_begin(c, v->w_patch->unit, true), unit_end(c, v->w_patch->unit, true);
+}
+
 /* What does not train leaves nothing behind: its part of the pass is an evaluation. */
 void vision_fwd(Ctx *c, const Vision *v, VisionAct *a)
 {
     Pass pass = c->pass, tower = v->frozen ? EVAL : pass;
     Pass mergers = v->frozen && !t_has(v->merger.w1->g) ? EVAL : pass;
+    if (!c->batch->has_media) {
+        units_alone(c, v, false);
+        return;
+    }
     ledger_enter(&c->be->ledger, PART_VISION);
+    unit_begin(c, v->w_patch->unit, false);
     Tensor x = patches(c, v, a);
+    unit_end(c, v->w_patch->unit, false);
     for (int64_t b = 0, f = 0; b < v->depth; b++) {
         bool spent = b > 0 && !read_again(v, tower, mergers, b - 2);
         Tensor y = spent ? a->block[b - 1].x : t2(c->act, label_name(L_INPUT), c->dtype, x.n[0], v->D);
         ArenaMark mark = arena_mark(c->scratch);
         a->block[b].x = x;
         c->pass = tower;
+        unit_begin(c, v->block[b].w_qkv->unit, false);
         block_fwd(c, v, &v->block[b], &a->block[b], y, a->cs);
+        unit_end(c, v->block[b].w_qkv->unit, false);
         c->pass = mergers;
         arena_reset(c->scratch, mark);
         x = y;
@@ -199,8 +244,20 @@ void vision_fwd(Ctx *c, const Vision *v, VisionAct *a)
     c->pass = pass;
 }
 
+static void patches_bwd(Ctx *c, const Vision *v, VisionAct *a, Tensor dx)
+{
+    unit_begin(c, v->w_patch->unit, true);
+    if (t_has(v->pos->g)) op_pos_embed_bwd(c->be, v->pos->g, dx, c->batch->cell);
+    linear_bwd(c, (Tensor){ 0 }, dx, a->pixels, v->w_patch, v->b_patch);
+    unit_end(c, v->w_patch->unit, true);
+}
+
 void vision_bwd(Ctx *c, const Vision *v, VisionAct *a, Tensor dout, const Tensor *dfeature)
 {
+    if (!c->batch->has_media) {
+        units_alone(c, v, true);
+        return;
+    }
     ledger_enter(&c->be->ledger, PART_VISION);
     ArenaMark mark = arena_mark(c->scratch);
     Tensor none = { 0 };
@@ -209,13 +266,12 @@ void vision_bwd(Ctx *c, const Vision *v, VisionAct *a, Tensor dout, const Tensor
     int f = v->deepstacks - 1;
     for (int64_t b = v->depth - 1; b >= 0; b--) {
         for (; f >= 0 && v->after[f] == b; f--)
-            if (t_has(dfeature[f]))
-                merger_bwd(c, v, &v->stack[v->weights[f]], &a->stack[f], dx, dfeature[f], dx);
-        if (!v->frozen) block_bwd(c, v, &v->block[b], &a->block[b], dx, dx, a->cs);
+            merger_bwd(c, v, &v->stack[v->weights[f]], &a->stack[f], dx, dfeature[f], dx);
+        if (v->frozen) continue;
+        unit_begin(c, v->block[b].w_qkv->unit, true);
+        block_bwd(c, v, &v->block[b], &a->block[b], dx, dx, a->cs);
+        unit_end(c, v->block[b].w_qkv->unit, true);
     }
-    if (!v->frozen) {
-        if (t_has(v->pos->g)) op_pos_embed_bwd(c->be, v->pos->g, dx, c->batch->cell);
-        linear_bwd(c, none, dx, a->pixels, v->w_patch, v->b_patch);
-    }
+    if (!v->frozen) patches_bwd(c, v, a, dx);
     arena_reset(c->scratch, mark);
 }

@@ -6,11 +6,14 @@
  * delta (Hq, T) are f32. The keys of row t are the rows of its segment, under seg.causal those up to t
  * itself. Rows outside all segments (before starts[0], from starts[n] on) get o = 0, lse = 0, zero gradients.
  *
- * S = T unless seg.kv_starts says where else keys lie: in a cache, of which a segment's queries are the last
- * rows. Then query j of nq sees, under seg.causal, keys up to nk - nq + j of nk, so nk >= nq; without a mask
- * nk >= 1. Backward is for S = T alone.
+ * S = T unless seg.kv_starts says where else keys lie: a segment's queries are the last rows of a longer
+ * list (in a cache, or gathered from other ranks). Then query j of nq sees, under seg.causal, keys up to
+ * nk - nq + j of nk, so nk >= nq; without a mask nk >= 1. For backward, segments that are neighbours may
+ * share keys if they begin with the same one; others keep apart, in ascending order.
  *
- * Backward overwrites dq, dk and dv; delta[h,t] = dout[t,h,:].o[t,h,:] is scratch that it fills.
+ * Backward overwrites dq, dk and dv, with 0 where no query sees a key. lse and o may be those of a softmax
+ * over more keys than are here: the gradients of all its parts then add up. delta[h,t] =
+ * dout[t,h,:].o[t,h,:] is scratch that it fills.
  *
  * No T x T matrix exists: tiles pass through each thread's own workspace. A task stacks the query heads that
  * share a key head (up to ROWS rows of queries) and meets the keys BK at a time. Storage is f32 or bf16,
@@ -61,10 +64,10 @@ Cost attention_fwd_cost(Backend *be, Tensor o, Tensor lse, Tensor q, Tensor k, T
 Cost attention_bwd_cost(Backend *be, Tensor dq, Tensor dk, Tensor dv, Tensor delta, Tensor dout, Tensor o,
                         Tensor lse, Tensor q, Tensor k, Tensor v, Segments seg, float scale)
 {
-    int64_t T = q.n[0], H = q.n[1], G = k.n[1], C = q.n[2];
-    REQUIRE(shapes_fit(q, k, v, seg) && !t_has(seg.kv_starts), "attention_bwd: q%s k%s v%s starts%s%s",
-            t_fmt(q), t_fmt(k), t_fmt(v), t_fmt(seg.starts), t_has(seg.kv_starts) ? ", keys elsewhere" : "");
-    REQUIRE(heads_fit(dq, T, H, C) && heads_fit(dk, T, G, C) && heads_fit(dv, T, G, C) &&
+    int64_t T = q.n[0], S = k.n[0], H = q.n[1], G = k.n[1], C = q.n[2];
+    REQUIRE(shapes_fit(q, k, v, seg), "attention_bwd: q%s k%s v%s starts%s", t_fmt(q), t_fmt(k), t_fmt(v),
+            t_fmt(seg.starts));
+    REQUIRE(heads_fit(dq, T, H, C) && heads_fit(dk, S, G, C) && heads_fit(dv, S, G, C) &&
             heads_fit(dout, T, H, C) && heads_fit(o, T, H, C) && stat_fits(lse, H, T) &&
             stat_fits(delta, H, T),
             "attention_bwd: dq%s dk%s dv%s delta%s dout%s o%s lse%s of q%s", t_fmt(dq), t_fmt(dk), t_fmt(dv),
@@ -117,7 +120,8 @@ INLINE int64_t visible(int64_t cols, bool causal, int64_t t, int64_t k0)
  * A list is cut over rows alone; its tasks run once per head. */
 typedef struct Task {
     int32_t q0, q1, k0, k1;   /* its queries and keys */
-    int32_t ahead;            /* from a query's row to that of the last key it sees under a mask */
+    int32_t ahead;            /* forward: from a query's row to that of the last key it sees under a mask */
+    int32_t first, last;      /* backward: segments whose queries they are, the last included */
     bool    dq, dkv;          /* what backward wants of it */
 } Task;
 
@@ -264,76 +268,140 @@ HOT static void gradient_tile(float *s, float *ds, const float *lse, const float
     }
 }
 
-typedef struct Grads { Tensor dq, dk, dv, delta, dout, lse, q, k, v; bool causal; float scale; } Grads;
+typedef struct Grads { Tensor dq, dk, dv, delta, dout, lse, q, k, v; Segments seg; float scale; } Grads;
 
-/* One key head within the task's queries and keys: dq is summed over the keys, dk and dv over the queries and
- * the query heads that share the key head. q carries the scale, so that dk needs none; dq gets it at last. */
-static void bwd_task(float *ws, const Grads *x, Task t, int64_t g)
+/* The places of a task's tiles in a thread's workspace. */
+typedef struct Room { float *S, *dS, *Q, *dO, *dQ, *K, *KT, *VT, *dK, *dV; } Room;
+
+static Room room_of(float *ws, int64_t W, int64_t keys)
+{
+    Room r = { .S = ws };
+    r.dS = r.S + ROWS * BK, r.Q = r.dS + ROWS * BK, r.dO = r.Q + ROWS * W, r.dQ = r.dO + ROWS * W;
+    r.K = r.dQ + ROWS * W, r.KT = r.K + BK * W, r.VT = r.KT + BK * W, r.dK = r.VT + BK * W;
+    r.dV = r.dK + tile_rows(keys) * W;
+    return r;
+}
+
+/* Queries q of one segment and key head g with the task's keys up to `end`: dq is summed over the keys, dk
+ * and dv over the queries and the query heads that share the key head. q carries the scale, so that dk needs
+ * none; dq gets it at last. */
+static void bwd_rows(const Room *m, const Grads *x, Task t, int64_t g, Span q, int64_t end, int64_t ahead)
 {
     int64_t C = x->q.n[2], W = tile_cols(C), group = x->q.n[1] / x->k.n[1], h0 = g * group;
-    int64_t step = query_rows(group), keys = t.k1 - t.k0, sums = tile_rows(keys) * W;
-    float  *S = ws, *dS = S + ROWS * BK, *Q = dS + ROWS * BK, *dO = Q + ROWS * W, *dQ = dO + ROWS * W;
-    float  *K = dQ + ROWS * W, *KT = K + BK * W, *VT = KT + BK * W, *dK = VT + BK * W, *dV = dK + sums;
+    int64_t step = query_rows(group);
+    bool    causal = x->seg.causal;
     float   lse[ROWS], delta[ROWS];
-    if (t.dkv) memset(dK, 0, (size_t)(2 * sums) * sizeof *dK);
-    for (int64_t q0 = t.q0; q0 < t.q1; q0 += step) {
-        int64_t n = least(step, t.q1 - q0), rows = n * group, last = x->causal ? least(t.k1, q0 + n) : t.k1;
+    for (int64_t q0 = q.from; q0 < q.to; q0 += step) {
+        int64_t n = least(step, q.to - q0), rows = n * group;
+        int64_t last = causal ? least(end, q0 + n + ahead) : end;
         for (int64_t j = 0; j < group; j++) {
-            tile_read(Q + j * n * W, W, head_rows(x->q, h0 + j, q0, n), x->scale);
-            tile_read(dO + j * n * W, W, head_rows(x->dout, h0 + j, q0, n), 1.0f);
+            tile_read(m->Q + j * n * W, W, head_rows(x->q, h0 + j, q0, n), x->scale);
+            tile_read(m->dO + j * n * W, W, head_rows(x->dout, h0 + j, q0, n), 1.0f);
             memcpy(lse + j * n, (float *)row_ptr(x->lse, h0 + j) + q0, (size_t)n * sizeof *lse);
             memcpy(delta + j * n, (float *)row_ptr(x->delta, h0 + j) + q0, (size_t)n * sizeof *delta);
         }
-        if (t.dq) memset(dQ, 0, (size_t)(rows * W) * sizeof *dQ);
+        if (t.dq) memset(m->dQ, 0, (size_t)(rows * W) * sizeof *m->dQ);
         for (int64_t k0 = t.k0; k0 < last; k0 += BK) {
             int64_t cols = least(BK, last - k0), at = (k0 - t.k0) * W;
-            tile_transpose(KT, BK, head_rows(x->k, g, k0, cols));
-            tile_transpose(VT, BK, head_rows(x->v, g, k0, cols));
-            tile_mul(false, S, BK, Q, W, 1, KT, BK, rows, cols, C);
-            tile_mul(false, dS, BK, dO, W, 1, VT, BK, rows, cols, C);
-            gradient_tile(S, dS, lse, delta, rows, n, cols, x->causal, q0, k0);
-            if (t.dkv) tile_mul(true, dV + at, W, S, 1, BK, dO, W, cols, C, rows);
-            if (t.dkv) tile_mul(true, dK + at, W, dS, 1, BK, Q, W, cols, C, rows);
+            tile_transpose(m->KT, BK, head_rows(x->k, g, k0, cols));
+            tile_transpose(m->VT, BK, head_rows(x->v, g, k0, cols));
+            tile_mul(false, m->S, BK, m->Q, W, 1, m->KT, BK, rows, cols, C);
+            tile_mul(false, m->dS, BK, m->dO, W, 1, m->VT, BK, rows, cols, C);
+            gradient_tile(m->S, m->dS, lse, delta, rows, n, cols, causal, q0 + ahead, k0);
+            if (t.dkv) tile_mul(true, m->dV + at, W, m->S, 1, BK, m->dO, W, cols, C, rows);
+            if (t.dkv) tile_mul(true, m->dK + at, W, m->dS, 1, BK, m->Q, W, cols, C, rows);
             if (!t.dq) continue;
-            tile_read(K, W, head_rows(x->k, g, k0, cols), 1.0f);
-            tile_mul(true, dQ, W, dS, BK, 1, K, W, rows, C, cols);
+            tile_read(m->K, W, head_rows(x->k, g, k0, cols), 1.0f);
+            tile_mul(true, m->dQ, W, m->dS, BK, 1, m->K, W, rows, C, cols);
         }
         if (!t.dq) continue;
-        for (int64_t i = 0; i < rows * W; i++) dQ[i] *= x->scale;
-        for (int64_t j = 0; j < group; j++) head_write(x->dq, h0 + j, q0, dQ + j * n * W, W, n);
+        for (int64_t i = 0; i < rows * W; i++) m->dQ[i] *= x->scale;
+        for (int64_t j = 0; j < group; j++) head_write(x->dq, h0 + j, q0, m->dQ + j * n * W, W, n);
     }
-    if (t.dkv) head_write(x->dk, g, t.k0, dK, W, keys), head_write(x->dv, g, t.k0, dV, W, keys);
 }
 
-/* A segment whose whole head is a fair share of the work, and whose sums fit the workspace, is one task per
- * head and forms its scores once. A longer one is cut twice, by keys for dk and dv and by queries for dq;
- * tiles and order are the same, and so are the bits. */
+static void bwd_task(float *ws, const Grads *x, Task t, int64_t g)
+{
+    const int32_t *at = x->seg.starts.data;
+    int64_t W = tile_cols(x->q.n[2]), n = query_rows(x->q.n[1] / x->k.n[1]), keys = t.k1 - t.k0;
+    Room    m = room_of(ws, W, keys);
+    if (t.dkv) memset(m.dK, 0, (size_t)(2 * tile_rows(keys) * W) * sizeof *m.dK);
+    for (int32_t i = t.first; i <= t.last; i++) {
+        Span    k = keys_of(x->seg, i), q = { at[i] > t.q0 ? at[i] : t.q0, (int32_t)least(at[i + 1], t.q1) };
+        int32_t ahead = k.to - at[i + 1], skip = t.k0 - ahead - q.from;
+        if (!t.dq && x->seg.causal && skip > 0) q.from += (int32_t)(skip / n * n);   /* they see none of it */
+        bwd_rows(&m, x, t, g, q, least(t.k1, k.to), ahead);
+    }
+    if (t.dkv) head_write(x->dk, g, t.k0, m.dK, W, keys), head_write(x->dv, g, t.k0, m.dV, W, keys);
+}
+
+/* Segments first .. that begin with the same key elsewhere; keys: what they have together. */
+static int64_t sharers(Segments seg, int64_t first, Span *keys)
+{
+    int64_t last = first;
+    *keys = keys_of(seg, first);
+    for (; t_has(seg.kv_starts) && last + 1 < seg.n; last++) {
+        Span k = keys_of(seg, last + 1);
+        if (k.from != keys->from) break;
+        if (k.to > keys->to) keys->to = k.to;
+    }
+    return last;
+}
+
+/* Keys that segments first .. last share, with all their queries. If a whole head of it is a fair share of
+ * the work, and its sums fit the workspace, that is one task per head and forms its scores once. More is cut
+ * twice, by keys for dk and dv and by queries for dq; tiles and order are the same, and so are the bits. */
+static void bwd_cut(Backend *be, int64_t *count, const int32_t *at, Task all, int32_t n, bool whole)
+{
+    if (whole) {
+        all.dq = all.dkv = true;
+        add_task(be, count, all);
+        return;
+    }
+    for (int32_t k = all.k0; k < all.k1; k += BK) {
+        Task t = all;
+        t.k0 = k, t.k1 = (int32_t)least(k + BK, all.k1), t.dkv = true;
+        add_task(be, count, t);
+    }
+    for (int32_t i = all.last; i >= all.first; i--)
+        for (int32_t b = at[i], e = at[i + 1], q = b + (e - b - 1) / n * n; e > b && q >= b; q -= n) {
+            Task t = all;
+            t.q0 = q, t.q1 = (int32_t)least(q + n, e), t.first = t.last = i, t.dq = true;
+            add_task(be, count, t);
+        }
+}
+
 static int64_t bwd_tasks(Backend *be, Segments seg, int64_t G, int32_t n, int64_t W)
 {
     const int32_t *at = seg.starts.data;
     int64_t count = 0, room = (int64_t)(CPU_OWN / sizeof(float)) - 2 * ROWS * BK - (3 * ROWS + 3 * BK) * W;
     double  share = 0;
-    for (int64_t i = 0; i < seg.n; i++) share += (double)(at[i + 1] - at[i]) * (double)(at[i + 1] - at[i]);
-    share *= (double)G / omp_get_max_threads();
-    for (int64_t longest = INT_MAX; longest > 0; longest /= 2) {
-        for (int64_t i = 0; i < seg.n; i++) {
-            int32_t b = at[i], e = at[i + 1];
-            if (e - b > longest || e - b <= longest / 2) continue;
-            if ((double)(e - b) * (e - b) <= share && 2 * tile_rows(e - b) * W <= room) {
-                add_task(be, &count, (Task){ .q0 = b, .q1 = e, .k0 = b, .k1 = e, .dq = true, .dkv = true });
-                continue;
-            }
-            for (int32_t k = b; k < e; k += BK) {
-                int32_t from = seg.causal ? b + (k - b) / n * n : b;    /* earlier queries see none of it */
-                add_task(be, &count, (Task){ .q0 = from, .q1 = e, .k0 = k, .k1 = (int32_t)least(k + BK, e),
-                                             .dkv = true });
-            }
-            for (int32_t q = b + (e - b - 1) / n * n; q >= b; q -= n)
-                add_task(be, &count, (Task){ .q0 = q, .q1 = (int32_t)least(q + n, e), .k0 = b, .k1 = e,
-                                             .dq = true });
-        }
+    for (int64_t i = 0; i < seg.n; i++) {
+        Span k = keys_of(seg, i);
+        share += (double)(at[i + 1] - at[i]) * (double)(k.to - k.from);
     }
+    share *= (double)G / omp_get_max_threads();
+    for (int64_t longest = INT_MAX; longest > 0; longest /= 2)
+        for (int64_t i = 0, last; i < seg.n; i = last + 1) {
+            Span    k;
+            last = sharers(seg, i, &k);
+            int32_t b = at[i], e = at[last + 1], keys = k.to - k.from;
+            if (b == e || keys > longest || keys <= longest / 2) continue;
+            bool whole = (double)(e - b) * keys <= share && 2 * tile_rows(keys) * W <= room;
+            bwd_cut(be, &count, at, (Task){ .q0 = b, .q1 = e, .k0 = k.from, .k1 = k.to, .first = (int32_t)i,
+                                            .last = (int32_t)last }, n, whole);
+        }
     return count;
+}
+
+static void check_apart(Segments seg)
+{
+    for (int64_t i = 0, end = 0, last; i < seg.n; i = last + 1) {
+        Span k;
+        last = sharers(seg, i, &k);
+        REQUIRE(k.from >= end, "attention_bwd: keys of segment %lld lie in those before", (long long)i);
+        end = k.to;
+    }
 }
 
 void cpu_attention_bwd(Backend *be, Tensor dq, Tensor dk, Tensor dv, Tensor delta, Tensor dout, Tensor o,
@@ -342,10 +410,16 @@ void cpu_attention_bwd(Backend *be, Tensor dq, Tensor dk, Tensor dv, Tensor delt
     const int32_t *at = seg.starts.data;
     const Task    *tasks = (Task *)cpu_shared(be);
     const Tensor   outs[] = { dq, dk, dv };
-    const Grads    x = { dq, dk, dv, delta, dout, lse, q, k, v, seg.causal, scale };
-    int64_t T = q.n[0], G = k.n[1], count = bwd_tasks(be, seg, G, query_rows(q.n[1] / G), tile_cols(q.n[2]));
-    bool    large = seg.pairs * (double)(q.n[1] * q.n[2]) > SMALL;
-    for (int i = 0; i < 3; i++) zero_rows(outs[i], 0, at[0]), zero_rows(outs[i], at[seg.n], T);
+    const Grads    x = { dq, dk, dv, delta, dout, lse, q, k, v, seg, scale };
+    int64_t T = q.n[0], G = k.n[1], count;
+    bool    large = seg.pairs * (double)(q.n[1] * q.n[2]) > SMALL, elsewhere = t_has(seg.kv_starts);
+    check_keys(seg, k.n[0]);
+    check_apart(seg);
+    count = bwd_tasks(be, seg, G, query_rows(q.n[1] / G), tile_cols(q.n[2]));
+    for (int i = 0; i < 3; i++) {
+        if (i > 0 && elsewhere) zero_rows(outs[i], 0, k.n[0]);
+        else                    zero_rows(outs[i], 0, at[0]), zero_rows(outs[i], at[seg.n], T);
+    }
     #pragma omp parallel for if (large)
     for (int64_t t = 0; t < T; t++) delta_rows(delta, dout, o, t);
     #pragma omp parallel for schedule(dynamic) if (large)

@@ -4,13 +4,16 @@
  * through our own kernels (attention_plain.cu). Here: rows outside the segments, and delta. */
 #include "ops/attention_cuda.h"
 
-/* Rows before starts[0] and from starts[n] on. */
+/* Rows before starts[0] and from starts[n] on; without starts all T. */
 struct Outside { const int32_t *starts; int n; int64_t T; };
 
-__device__ static int64_t outside_count(const Outside &s) { return s.starts[0] + s.T - s.starts[s.n]; }
+__device__ static int64_t outside_count(const Outside &s)
+{
+    return s.starts ? s.starts[0] + s.T - s.starts[s.n] : s.T;
+}
 __device__ static int64_t outside_row(const Outside &s, int64_t i)
 {
-    return i < s.starts[0] ? i : s.starts[s.n] + i - s.starts[0];
+    return !s.starts || i < s.starts[0] ? i : s.starts[s.n] + i - s.starts[0];
 }
 
 /* A tensor (T, heads, C) in pieces of 2 bytes: f32 has two an element. */
@@ -42,7 +45,7 @@ static Outside outside(Segments seg, int64_t T)
     return Outside{ (const int32_t *)seg.starts.data, (int)seg.n, T };
 }
 
-static void zero_rows(Backend *be, const char *op, const Tensor *t, int n, Segments seg)
+static void zero_rows(Backend *be, const char *op, const Tensor *t, int n, Outside where)
 {
     Outputs out = {};
     for (out.n = 0; out.n < n; out.n++) {
@@ -50,7 +53,7 @@ static void zero_rows(Backend *be, const char *op, const Tensor *t, int n, Segme
         int k = (int)dtype_size((DType)x.dtype) / 2;
         out.t[out.n] = Pieces{ (uint16_t *)x.data, x.s[0] * k, x.s[1] * k, (int)x.n[1], (int)x.n[2] * k };
     }
-    LAUNCH(be, op, zero_rows_kernel, cuda_blocks(be, t->n[0], 1, 2), 128, 0, out, outside(seg, t->n[0]));
+    LAUNCH(be, op, zero_rows_kernel, cuda_blocks(be, t->n[0], 1, 2), 128, 0, out, where);
 }
 
 /* delta[h,t] = dout[t,h,:].o[t,h,:], a warp each. */
@@ -84,7 +87,7 @@ void cuda_attention_fwd(Backend *be, Tensor o, Tensor lse, Tensor q, Tensor k, T
     int64_t T = q.n[0], H = q.n[1];
     x.q = q, x.k = k, x.v = v, x.o = o, x.lse = lse, x.seg = seg, x.scale = scale;
     if (!T || !H) return;
-    zero_rows(be, "attention_fwd", &o, 1, seg);
+    zero_rows(be, "attention_fwd", &o, 1, outside(seg, T));
     LAUNCH(be, "attention_fwd", zero_stat_kernel, cuda_blocks(be, T * H, 256, 1), 256, 0, (float *)lse.data,
            lse.s[0], (int)H, outside(seg, T));
     if (seg.n && !dnn_fwd(be, &x)) plain_fwd(be, &x);
@@ -95,8 +98,10 @@ void cuda_attention_bwd(Backend *be, Tensor dq, Tensor dk, Tensor dv, Tensor del
 {
     Attn x = { q, k, v, o, lse, dq, dk, dv, delta, dout, seg, scale };
     const Tensor outs[] = { dq, dk, dv };
+    bool elsewhere = t_has(seg.kv_starts);                   /* keys that no query sees may be anywhere */
     if (!q.n[0] || !q.n[1]) return;
-    zero_rows(be, "attention_bwd", outs, 3, seg);
+    zero_rows(be, "attention_bwd", outs, elsewhere ? 1 : 3, outside(seg, q.n[0]));
+    if (elsewhere) zero_rows(be, "attention_bwd", outs + 1, 2, Outside{ NULL, 0, k.n[0] });
     if (seg.n && dnn_bwd(be, &x)) return;
     delta_rows(be, delta, dout, o);
     if (seg.n) plain_bwd(be, &x);

@@ -8,8 +8,8 @@
  * side, so that every sum has one owner and a fixed order. Where few blocks would run (decoding), forward
  * cuts the keys into parts and joins them in order.
  *
- * Segment i's tiles start at tile starts[i] / n + i, n queries each: at least as many places as it has tiles,
- * and a block finds its segment by bisection. */
+ * Segment i's tiles start at tile starts[i] / n + i, n rows each: at least as many places as it has tiles,
+ * and a block finds its segment by bisection. Tiles of keys elsewhere are counted in the same way. */
 #include "ops/attention_cuda.h"
 
 /* A tensor (rows, heads, C): strides in elements; packed: rows of every head start on 16 bytes and fill
@@ -19,7 +19,7 @@ struct View { char *p; int64_t row, head; int C; bool half, packed; };
 struct Args {
     View           q, k, v, o, dq, dk, dv, dout;
     float         *lse, *delta;                     /* (H, T) */
-    int64_t        lse_row, delta_row, T;
+    int64_t        lse_row, delta_row, T, S;        /* rows of queries, of keys */
     const int32_t *starts, *kv_starts, *kv_used;
     int            n, H, G, C;
     int            stack, queries;                  /* heads and queries of a forward tile */
@@ -339,7 +339,7 @@ __global__ static void __launch_bounds__(256, 1) dq_kernel(Args a)
         #pragma unroll
         for (int j = 0; j < NJ; j++) dq[i][j] = 0.0f;
     }
-    int last = a.causal ? t.q1 : t.end;
+    int last = a.causal ? min(t.k1, t.q1 + t.ahead) : t.k1;
     for (int k0 = t.k0; k0 < last; k0 += B) {
         float s[R][R], dp[R][R];
         __syncthreads();
@@ -353,7 +353,7 @@ __global__ static void __launch_bounds__(256, 1) dq_kernel(Args a)
             #pragma unroll
             for (int j = 0; j < R; j++) {
                 int key = k0 + tx + 16 * j;
-                bool on = key < last && (!a.causal || key <= t.q0 + ty + 16 * i);
+                bool on = key < last && (!a.causal || key <= t.q0 + ty + 16 * i + t.ahead);
                 s[i][j] = on ? expf(s[i][j] - lse[i]) * (dp[i][j] - delta[i]) : 0.0f;
             }
         tile_keep<R, R>(W, s);
@@ -368,6 +368,34 @@ __global__ static void __launch_bounds__(256, 1) dq_kernel(Args a)
         }
 }
 
+/* A tile of keys, and the segments whose queries see them: one, or elsewhere those that begin with the same
+ * key (attention.c), the last included. */
+struct KeyTile { int k0, k1, first, last; };
+
+__device__ static int keys_end(const Args &a, const int32_t *keys, int i)
+{
+    return a.kv_used ? keys[i] + a.kv_used[i] : keys[i + 1];
+}
+
+/* Places are counted like those of queries (see the top), by where the keys start. Of segments that start
+ * together the last has all the places but one each, so that its tiles are the tiles of all. */
+__device__ static bool key_tile_find(const Args &a, int at, int n, KeyTile *t)
+{
+    const int32_t *keys = a.kv_starts ? a.kv_starts : a.starts;
+    int lo = 0, hi = a.n, end;
+    while (hi - lo > 1) {
+        int mid = (lo + hi) / 2;
+        if (keys[mid] / n + mid <= at) lo = mid;
+        else                           hi = mid;
+    }
+    if (at < keys[lo] / n + lo || (a.kv_starts && lo + 1 < a.n && keys[lo + 1] == keys[lo])) return false;
+    t->k0 = keys[lo] + (at - keys[lo] / n - lo) * n, t->first = t->last = lo, end = keys_end(a, keys, lo);
+    while (a.kv_starts && t->first > 0 && keys[t->first - 1] == keys[lo])
+        end = max(end, keys_end(a, keys, --t->first));
+    t->k1 = min(t->k0 + n, end);
+    return t->k0 < end;
+}
+
 /* A tile of keys of one key head: dk and dv, summed over the query heads that share it and ascending queries.
  * The queries carry the scale, so that dk needs none. */
 template <int R, int NJ>
@@ -378,24 +406,26 @@ __global__ static void __launch_bounds__(256, 1) dkv_kernel(Args a)
     float *K = (float *)room, *V = K + B * LD, *Q = V + B * LD, *D = Q + B * LD, *W = D + B * LD;
     float *lse = W + B * (B + 4), *delta = lse + B;
     int    g = blockIdx.x % a.G, group = a.H / a.G, ty = threadIdx.x / 16, tx = threadIdx.x % 16;
-    Tile   t;
-    if (!tile_find(a, blockIdx.x / a.G, B, &t)) return;
-    int begin = t.k0;                               /* of the segment; the tile's own rows are its keys */
-    tile_load<B, CP>(K, a.k, g, t.q0, t.q1, 1.0f);
-    tile_load<B, CP>(V, a.v, g, t.q0, t.q1, 1.0f);
+    const int32_t *keys = a.kv_starts ? a.kv_starts : a.starts;
+    KeyTile t;
+    if (!key_tile_find(a, blockIdx.x / a.G, B, &t)) return;
+    tile_load<B, CP>(K, a.k, g, t.k0, t.k1, 1.0f);
+    tile_load<B, CP>(V, a.v, g, t.k0, t.k1, 1.0f);
     float dk[R][NJ], dv[R][NJ];
     #pragma unroll
     for (int i = 0; i < R; i++)
         #pragma unroll
         for (int j = 0; j < NJ; j++) dk[i][j] = dv[i][j] = 0.0f;
-    for (int h = g * group; h < (g + 1) * group; h++) {
-        for (int q0 = a.causal ? t.q0 : begin; q0 < t.end; q0 += B) {
+    for (int at = 0; at < group * (t.last - t.first + 1); at++) {
+        int h = g * group + at % group, seg = t.first + at / group;
+        int begin = a.starts[seg], end = a.starts[seg + 1], seen = keys_end(a, keys, seg), ahead = seen - end;
+        for (int q0 = a.causal ? max(begin, t.k0 - ahead) : begin; q0 < end; q0 += B) {
             float s[R][R], dp[R][R];
             __syncthreads();
-            tile_load<B, CP>(Q, a.q, h, q0, t.end, a.scale);
-            tile_load<B, CP>(D, a.dout, h, q0, t.end, 1.0f);
+            tile_load<B, CP>(Q, a.q, h, q0, end, a.scale);
+            tile_load<B, CP>(D, a.dout, h, q0, end, 1.0f);
             if (threadIdx.x < B) {
-                int row = min(q0 + (int)threadIdx.x, t.end - 1);
+                int row = min(q0 + (int)threadIdx.x, end - 1);
                 lse[threadIdx.x]   = a.lse[h * a.lse_row + row];
                 delta[threadIdx.x] = a.delta[h * a.delta_row + row];
             }
@@ -406,8 +436,8 @@ __global__ static void __launch_bounds__(256, 1) dkv_kernel(Args a)
             for (int i = 0; i < R; i++)
                 #pragma unroll
                 for (int j = 0; j < R; j++) {
-                    int  c = tx + 16 * j, query = q0 + c;
-                    bool on = query < t.end && (!a.causal || t.q0 + ty + 16 * i <= query);
+                    int  c = tx + 16 * j, query = q0 + c, key = t.k0 + ty + 16 * i;
+                    bool on = query < end && key < seen && (!a.causal || key <= query + ahead);
                     s[i][j]  = on ? expf(s[i][j] - lse[c]) : 0.0f;
                     dp[i][j] = on ? s[i][j] * (dp[i][j] - delta[c]) : 0.0f;
                 }
@@ -421,8 +451,8 @@ __global__ static void __launch_bounds__(256, 1) dkv_kernel(Args a)
     for (int i = 0; i < R; i++)
         #pragma unroll
         for (int j = 0; j < NJ; j++) {
-            int row = t.q0 + ty + 16 * i, c = Columns<NJ>::at(j);
-            if (row >= t.q1 || c >= a.C) continue;
+            int row = t.k0 + ty + 16 * i, c = Columns<NJ>::at(j);
+            if (row >= t.k1 || c >= a.C) continue;
             view_put(a.dk, row, g, c, dk[i][j]);
             view_put(a.dv, row, g, c, dv[i][j]);
         }
@@ -446,13 +476,14 @@ static Args args_of(const Attn *x)
     a.starts    = (const int32_t *)x->seg.starts.data;
     a.kv_starts = (const int32_t *)x->seg.kv_starts.data;
     a.kv_used   = (const int32_t *)x->seg.kv_used.data;
-    a.T = x->q.n[0], a.n = (int)x->seg.n, a.H = (int)x->q.n[1], a.G = (int)x->k.n[1], a.C = (int)x->q.n[2];
+    a.T = x->q.n[0], a.S = x->k.n[0], a.n = (int)x->seg.n;
+    a.H = (int)x->q.n[1], a.G = (int)x->k.n[1], a.C = (int)x->q.n[2];
     a.parts = 1, a.scale = x->scale, a.causal = x->seg.causal;
     return a;
 }
 
-/* Places for tiles of n rows: see the top. */
-static int64_t tiles(const Args &a, int n) { return a.T / n + a.n + 1; }
+/* Places for tiles of n of `rows` rows: see the top. */
+static int64_t tiles(const Args &a, int64_t rows, int n) { return rows / n + a.n + 1; }
 
 /* tiles16 times 16 rows, the scores, two statistics a row. */
 static size_t smem(int R, int K, int NJ, int tiles16)
@@ -479,7 +510,7 @@ static void fwd_launch(Backend *be, Args a)
 {
     int group = a.H / a.G;
     a.stack = (int)at_most(group, 16 * R), a.queries = 16 * R / a.stack;
-    int64_t blocks = tiles(a, a.queries) * a.G * ceil_div(group, a.stack);
+    int64_t blocks = tiles(a, a.T, a.queries) * a.G * ceil_div(group, a.stack);
     fwd_parts(be, &a, blocks, R == 1 ? 4 : 2);
     LAUNCH(be, "attention_fwd", (fwd_kernel<R, KR, NJ>), blocks * a.parts, 256, smem(R, KR, NJ, R + KR), a);
     if (a.parts > 1) LAUNCH(be, "attention_fwd", join_kernel, a.T * a.H, 128, 0, a);
@@ -488,8 +519,9 @@ static void fwd_launch(Backend *be, Args a)
 template <int R, int NJ>
 static void bwd_launch(Backend *be, Args a)
 {
-    LAUNCH(be, "attention_bwd", (dq_kernel<R, NJ>), tiles(a, 16 * R) * a.H, 256, smem(R, R, NJ, 4 * R), a);
-    LAUNCH(be, "attention_bwd", (dkv_kernel<R, NJ>), tiles(a, 16 * R) * a.G, 256, smem(R, R, NJ, 4 * R), a);
+    size_t bytes = smem(R, R, NJ, 4 * R);
+    LAUNCH(be, "attention_bwd", (dq_kernel<R, NJ>), tiles(a, a.T, 16 * R) * a.H, 256, bytes, a);
+    LAUNCH(be, "attention_bwd", (dkv_kernel<R, NJ>), tiles(a, a.S, 16 * R) * a.G, 256, bytes, a);
 }
 
 /* Tiles as large as shared memory and registers allow; where no segment has more than 16 rows to stack

@@ -1,53 +1,60 @@
 /* ops/cross_entropy.c -- softmax cross entropy over the vocabulary: contract, price, CPU.
  *
- *   lse[i]  = logsumexp(logits[i,:])
- *   loss   += scale * sum over rows with labels[i] >= 0 of (lse[i] - logits[i, labels[i]])
- *   each[i] = lse[i] - logits[i, labels[i]], 0 where labels[i] < 0         (ce_rows)
- *   dlogits = scale * (softmax(logits[i,:]) - onehot(labels[i])), zeros where labels[i] < 0
+ * The vocabulary may be cut into slices of consecutive ids, one a rank; whole, it is one slice.
  *
- * logits (n, V) f32 or bf16, labels (n) i32 below V, lse and each (n, 1) f32, loss one f64 that adds up over
- * calls; dlogits (n, V) f32 or bf16, and may alias logits of its own dtype. Exponentials are f32, summed in
- * 32 lanes over short pieces and in double across them; the loss is a double, in row order: threads do not
- * change it.
- * */
+ *   part[i]  = of a slice whose columns are the ids from, from + 1, ...: the maximum of logits[i,:], the sum
+ *              of exp(logits[i,:] - maximum), and logits[i, labels[i] - from] or NaN where it is of another
+ *   lse[i]   = logsumexp of row i over all slices, from their parts                              (ce_join)
+ *   loss    += scale * sum over rows with labels[i] >= 0 of (lse[i] - logit of labels[i])
+ *   each[i]  = lse[i] - logit of labels[i], 0 where labels[i] < 0
+ *   dlogits  = scale * (softmax(row i) - onehot(labels[i])) of the slice, zeros where labels[i] < 0
+ *
+ * logits (n, V) f32 or bf16, of which V may be 0; labels (n) i32; part (n, 3) f64, parts (slices * n, 3) by
+ * slice; lse and each (n, 1) f32, loss one f64 that adds up over calls: each and loss may be absent; dlogits
+ * (n, V) f32 or bf16, and may alias logits of its own dtype. A label that is of no slice makes the loss NaN.
+ * Exponentials are f32, summed in 32 lanes over short pieces and in double across them and across slices, in
+ * their order; the loss is a double, in row order: threads do not change it. */
 #include "ops/rows.h"
 
 #include <float.h>
 
-static bool rows_match(Tensor logits, Tensor lse, Tensor labels)
-{
-    int64_t n = logits.n[0];
-    return logits.rank == 2 && is_float(logits) && lse.dtype == F32 && t_dense(lse) && t_count(lse) == n &&
-           labels.dtype == I32 && t_dense(labels) && t_count(labels) == n;
-}
+enum { PART = 3 };                             /* doubles of a row: maximum, sum, logit of the label */
 
-Cost ce_fwd_cost(Backend *be, Tensor loss, Tensor lse, Tensor logits, Tensor labels, float scale)
+static bool is_list(Tensor t, DType d, int64_t n) { return t.dtype == d && t_dense(t) && t_count(t) == n; }
+static bool is_parts(Tensor t) { return t.rank == 2 && t.dtype == F64 && t_dense(t) && t.n[1] == PART; }
+
+Cost ce_part_cost(Backend *be, Tensor part, Tensor logits, Tensor labels, int64_t from)
 {
-    REQUIRE(rows_match(logits, lse, labels) && loss.dtype == F64 && t_count(loss) == 1,
-            "ce_fwd: loss %s lse %s logits %s labels %s",
-            t_fmt(loss), t_fmt(lse), t_fmt(logits), t_fmt(labels));
+    REQUIRE(logits.rank == 2 && is_float(logits) && is_list(labels, I32, logits.n[0]) && is_parts(part) &&
+            part.n[0] == logits.n[0] && from >= 0,
+            "ce_part: part %s logits %s labels %s from %lld", t_fmt(part), t_fmt(logits), t_fmt(labels),
+            (long long)from);
     return (Cost){ .flops = 4.0 * (double)t_count(logits),     /* compare, subtract, exp, add */
                    .rd    = t_bytes(logits) + t_bytes(labels),
-                   .wr    = t_bytes(lse) + t_bytes(loss) };
+                   .wr    = t_bytes(part) };
 }
 
-Cost ce_rows_cost(Backend *be, Tensor each, Tensor logits, Tensor lse, Tensor labels)
+Cost ce_join_cost(Backend *be, Tensor loss, Tensor lse, Tensor each, Tensor parts, Tensor labels, float scale)
 {
-    REQUIRE(rows_match(logits, lse, labels) && rows_match(logits, each, labels),
-            "ce_rows: each %s logits %s lse %s labels %s", t_fmt(each), t_fmt(logits), t_fmt(lse),
-            t_fmt(labels));
-    return (Cost){ .flops = (double)t_count(each),
-                   .rd    = t_bytes(lse) + t_bytes(labels) +
-                            t_count(labels) * (int64_t)dtype_size((DType)logits.dtype),
-                   .wr    = t_bytes(each) };
+    int64_t n = t_count(labels);
+    REQUIRE(is_list(lse, F32, n) && is_list(labels, I32, n) && is_parts(parts) &&
+            (n ? parts.n[0] % n == 0 && parts.n[0] > 0 : !parts.n[0]),
+            "ce_join: lse %s parts %s labels %s", t_fmt(lse), t_fmt(parts), t_fmt(labels));
+    REQUIRE((!t_has(loss) || is_list(loss, F64, 1)) && (!t_has(each) || is_list(each, F32, n)),
+            "ce_join: loss %s each %s labels %s", t_fmt(loss), t_fmt(each), t_fmt(labels));
+    return (Cost){ .flops = 4.0 * (double)parts.n[0] + 2.0 * (double)n,
+                   .rd    = t_bytes(parts) + t_bytes(labels),
+                   .wr    = t_bytes(lse) + (t_has(each) ? t_bytes(each) : 0) + (t_has(loss) ? 8 : 0) };
 }
 
-Cost ce_bwd_cost(Backend *be, Tensor dlogits, Tensor logits, Tensor lse, Tensor labels, float scale)
+Cost ce_bwd_cost(Backend *be, Tensor dlogits, Tensor logits, Tensor lse, Tensor labels, int64_t from,
+                 float scale)
 {
-    REQUIRE(rows_match(logits, lse, labels) && dlogits.rank == 2 && is_float(dlogits) &&
-            dlogits.n[0] == logits.n[0] && dlogits.n[1] == logits.n[1],
-            "ce_bwd: dlogits %s logits %s lse %s labels %s",
-            t_fmt(dlogits), t_fmt(logits), t_fmt(lse), t_fmt(labels));
+    int64_t n = logits.n[0];
+    REQUIRE(logits.rank == 2 && is_float(logits) && is_list(lse, F32, n) && is_list(labels, I32, n) &&
+            dlogits.rank == 2 && is_float(dlogits) && dlogits.n[0] == n && dlogits.n[1] == logits.n[1] &&
+            from >= 0, "ce_bwd: dlogits %s logits %s lse %s labels %s from %lld", t_fmt(dlogits),
+            t_fmt(logits), t_fmt(lse), t_fmt(labels), (long long)from);
     return (Cost){ .flops = 3.0 * (double)t_count(logits),     /* subtract, exp, multiply */
                    .rd    = t_bytes(logits) + t_bytes(lse) + t_bytes(labels),
                    .wr    = t_bytes(dlogits) };
@@ -80,7 +87,7 @@ static HOT Tally tally(Tally a, const float *z, int64_t n)
     return (Tally){ max, a.sum + sum };
 }
 
-static float row_lse(Tensor logits, int64_t row)
+static Tally row_tally(Tensor logits, int64_t row)
 {
     float   buf[PIECE];
     int64_t V = logits.n[1];
@@ -89,32 +96,53 @@ static float row_lse(Tensor logits, int64_t row)
         int64_t n = V - c < PIECE ? V - c : PIECE;
         a = tally(a, piece_read(logits, row, c, n, buf), n);
     }
-    return (float)(a.max + log(a.sum));
+    return a;
 }
 
-void cpu_ce_fwd(Backend *be, Tensor loss, Tensor lse, Tensor logits, Tensor labels, float scale)
+void cpu_ce_part(Backend *be, Tensor part, Tensor logits, Tensor labels, int64_t from)
 {
     int64_t        n = logits.n[0], V = logits.n[1];
     const int32_t *label = labels.data;
-    float         *l = lse.data, buf[1];
-    double         sum = 0.0;
+    double        *out = part.data;
     #pragma omp parallel for schedule(static) if(worth_threads(n * V))
-    for (int64_t i = 0; i < n; i++) l[i] = row_lse(logits, i);
     for (int64_t i = 0; i < n; i++) {
-        if (label[i] < 0) continue;
-        REQUIRE(label[i] < V, "ce_fwd: label %d in row %lld of %s", label[i], (long long)i, t_fmt(logits));
-        sum += (double)l[i] - *piece_read(logits, i, label[i], 1, buf);
+        float   buf[1];
+        Tally   a = row_tally(logits, i);
+        int64_t at = label[i] - from;
+        bool    here = label[i] >= 0 && at >= 0 && at < V;
+        out[PART * i]     = a.max;
+        out[PART * i + 1] = a.sum;
+        out[PART * i + 2] = here ? (double)*piece_read(logits, i, at, 1, buf) : NAN;
     }
-    *(double *)loss.data += scale * sum;
 }
 
-void cpu_ce_rows(Backend *be, Tensor each, Tensor logits, Tensor lse, Tensor labels)
+/* Row i of all slices: its logsumexp, and through *target the logit of its label. */
+static float join_row(const double *part, int64_t slices, int64_t n, int64_t i, double *target)
 {
+    double top = -FLT_MAX, sum = 0.0;
+    *target = NAN;
+    for (int64_t s = 0; s < slices; s++) top = fmax(top, part[PART * (s * n + i)]);
+    for (int64_t s = 0; s < slices; s++) {
+        const double *p = part + PART * (s * n + i);
+        sum += p[1] * exp(p[0] - top);
+        if (!isnan(p[2])) *target = p[2];
+    }
+    return (float)(top + log(sum));
+}
+
+void cpu_ce_join(Backend *be, Tensor loss, Tensor lse, Tensor each, Tensor parts, Tensor labels, float scale)
+{
+    int64_t        n = t_count(labels), slices = n ? parts.n[0] / n : 1;
     const int32_t *label = labels.data;
-    const float   *l = lse.data;
-    float         *out = each.data, buf[1];
-    for (int64_t i = 0; i < logits.n[0]; i++)
-        out[i] = label[i] < 0 ? 0.0f : l[i] - *piece_read(logits, i, label[i], 1, buf);
+    float         *l = lse.data;
+    double         sum = 0.0, target;
+    for (int64_t i = 0; i < n; i++) {
+        l[i] = join_row(parts.data, slices, n, i, &target);
+        double e = label[i] < 0 ? 0.0 : (double)l[i] - target;
+        if (t_has(each)) ((float *)each.data)[i] = (float)e;
+        sum += e;
+    }
+    if (t_has(loss)) *(double *)loss.data += scale * sum;
 }
 
 static HOT void softmax_scaled(float *d, const float *z, float lse, float scale, int64_t n)
@@ -122,7 +150,8 @@ static HOT void softmax_scaled(float *d, const float *z, float lse, float scale,
     for (int64_t i = 0; i < n; i++) d[i] = scale * fast_exp(z[i] - lse);
 }
 
-static void row_gradient(Tensor dlogits, Tensor logits, int64_t row, float lse, int32_t label, float scale)
+/* label: the column it is in, or one that the slice has not. */
+static void row_gradient(Tensor dlogits, Tensor logits, int64_t row, float lse, int64_t label, float scale)
 {
     float   in[PIECE], out[PIECE];
     int64_t V = logits.n[1];
@@ -136,14 +165,15 @@ static void row_gradient(Tensor dlogits, Tensor logits, int64_t row, float lse, 
     }
 }
 
-void cpu_ce_bwd(Backend *be, Tensor dlogits, Tensor logits, Tensor lse, Tensor labels, float scale)
+void cpu_ce_bwd(Backend *be, Tensor dlogits, Tensor logits, Tensor lse, Tensor labels, int64_t from,
+                float scale)
 {
     int64_t        n = logits.n[0], V = logits.n[1];
     const int32_t *label = labels.data;
     const float   *l = lse.data;
     #pragma omp parallel for schedule(static) if(worth_threads(n * V))
     for (int64_t i = 0; i < n; i++) {
-        if (label[i] >= 0) row_gradient(dlogits, logits, i, l[i], label[i], scale);
+        if (label[i] >= 0) row_gradient(dlogits, logits, i, l[i], label[i] - from, scale);
         else memset(row_ptr(dlogits, i), 0, (size_t)V * dtype_size((DType)dlogits.dtype));
     }
 }

@@ -1,8 +1,8 @@
 /* ops/cross_entropy.cu -- kernels of cross_entropy.c: one block a row, one pass over memory each.
  *
- * ce_fwd    A thread keeps the maximum of what it saw and the sum of exp(z - max) under it, the sum of EACH
- *           runs in f32, of all in double; then the block agrees on a maximum. A second kernel of one block
- *           adds the losses of all rows: thread i rows i, i + 1024, ... in double, then a fixed tree.
+ * ce_part   A thread keeps the maximum of what it saw and the sum of exp(z - max) under it, the sum of EACH
+ *           runs in f32, of all in double; then the block agrees on a maximum.
+ * ce_join   One block: thread i joins rows i, i + 1024, ..., adds their losses in double, then a fixed tree.
  * ce_bwd    Reads and writes the same place in the same thread: in place is no special case.
  *
  * Exponentials are 2^x of the hardware on a product rounded to f32: within a few ulp where they weigh, 0
@@ -11,7 +11,7 @@
 
 #include <float.h>
 
-enum { THREADS = 512, EACH = 4 };
+enum { THREADS = 512, EACH = 4, PART = 3 };
 
 /* e^x. */
 static __device__ inline float exp_of(float x)
@@ -32,7 +32,7 @@ template <int N, class T> static __device__ inline Run<T, N> run_read(const T *z
 
 template <class T, int N>
 static __global__ void __launch_bounds__(THREADS)
-row_lse(float *lse, const T *logits, int64_t stride, int64_t V)
+row_part(double *out, const T *logits, int64_t stride, const int *labels, int64_t from, int64_t V)
 {
     __shared__ float  peak[32];
     __shared__ double part[32];
@@ -57,58 +57,70 @@ row_lse(float *lse, const T *logits, int64_t stride, int64_t V)
     }
     float top = block_max(max, peak);
     sum = block_sum(sum * expf(max - top), part);
-    if (!threadIdx.x) lse[blockIdx.x] = (float)(top + log(sum));
+    if (threadIdx.x) return;
+    int64_t label = labels[blockIdx.x], at = label - from;
+    out += PART * (int64_t)blockIdx.x;
+    out[0] = top, out[1] = sum, out[2] = label >= 0 && at >= 0 && at < V ? (double)to_f32(z[at]) : NAN;
 }
 
-/* A label that is none of the row's makes the loss NaN instead of reading elsewhere. */
-template <class T>
-static __device__ inline double row_loss(const T *logits, int64_t stride, int64_t V, int64_t i, float lse,
-                                         int label)
+extern "C" void cuda_ce_part(Backend *be, Tensor part, Tensor logits, Tensor labels, int64_t from)
 {
-    return label < V ? (double)lse - to_f32(logits[i * stride + label]) : NAN;
-}
-
-template <class T>
-static __global__ void __launch_bounds__(1024)
-add_losses(double *loss, const float *lse, const T *logits, int64_t stride, const int *labels, int64_t n,
-           int64_t V, float scale)
-{
-    __shared__ double part[32];
-    double sum = 0.0;
-    #pragma unroll 4
-    for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
-        sum += labels[i] < 0 ? 0.0 : row_loss(logits, stride, V, i, lse[i], labels[i]);
-    sum = block_sum(sum, part);
-    if (!threadIdx.x) *loss += scale * sum;
-}
-
-extern "C" void cuda_ce_fwd(Backend *be, Tensor loss, Tensor lse, Tensor logits, Tensor labels, float scale)
-{
-    int64_t n = logits.n[0], V = logits.n[1], s = logits.s[0];
-    float  *l = (float *)lse.data;
+    int64_t    n = logits.n[0], V = logits.n[1], s = logits.s[0];
+    double    *out = (double *)part.data;
+    const int *label = (const int *)labels.data;
     BY_DTYPE(logits.dtype, T,
              const T *z = (const T *)logits.data;
-             if (packs(logits)) LAUNCH(be, "ce_fwd", (row_lse<T, Pack<T>::N>), n, THREADS, 0, l, z, s, V);
-             else               LAUNCH(be, "ce_fwd", (row_lse<T, 1>), n, THREADS, 0, l, z, s, V);
-             LAUNCH(be, "ce_fwd", add_losses<T>, 1, 1024, 0, (double *)loss.data, l, z, s,
-                    (const int *)labels.data, n, V, scale));
+             if (packs(logits))
+                 LAUNCH(be, "ce_part", (row_part<T, Pack<T>::N>), n, THREADS, 0, out, z, s, label, from, V);
+             else
+                 LAUNCH(be, "ce_part", (row_part<T, 1>), n, THREADS, 0, out, z, s, label, from, V));
 }
 
-template <class T>
-static __global__ void each_loss(float *each, const T *logits, int64_t stride, const float *lse,
-                                 const int *labels, int64_t n, int64_t V)
+typedef struct Join {
+    double       *loss;
+    float        *lse, *each;
+    const double *parts;
+    const int    *labels;
+    int64_t       n, slices;
+    float         scale;
+} Join;
+
+/* Row i of all slices: its logsumexp, and through *target the logit of its label. */
+static __device__ inline float join_row(const Join &a, int64_t i, double *target)
 {
-    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) each[i] = labels[i] < 0 ? 0.0f : (float)row_loss(logits, stride, V, i, lse[i], labels[i]);
+    double top = -FLT_MAX, sum = 0.0;
+    *target = NAN;
+    for (int64_t s = 0; s < a.slices; s++) top = fmax(top, a.parts[PART * (s * a.n + i)]);
+    for (int64_t s = 0; s < a.slices; s++) {
+        const double *p = a.parts + PART * (s * a.n + i);
+        sum += p[1] * exp(p[0] - top);
+        if (!isnan(p[2])) *target = p[2];
+    }
+    return (float)(top + log(sum));
 }
 
-extern "C" void cuda_ce_rows(Backend *be, Tensor each, Tensor logits, Tensor lse, Tensor labels)
+static __global__ void __launch_bounds__(1024) join(Join a)
 {
-    int64_t n = logits.n[0];
-    BY_DTYPE(logits.dtype, T,
-             LAUNCH(be, "ce_rows", each_loss<T>, ceil_div(n, 256), 256, 0, (float *)each.data,
-                    (const T *)logits.data, logits.s[0], (const float *)lse.data, (const int *)labels.data, n,
-                    logits.n[1]));
+    __shared__ double part[32];
+    double sum = 0.0, target;
+    for (int64_t i = threadIdx.x; i < a.n; i += blockDim.x) {
+        float  lse = join_row(a, i, &target);
+        double e = a.labels[i] < 0 ? 0.0 : (double)lse - target;
+        a.lse[i] = lse;
+        if (a.each) a.each[i] = (float)e;
+        sum += e;
+    }
+    sum = block_sum(sum, part);
+    if (!threadIdx.x && a.loss) *a.loss += a.scale * sum;
+}
+
+extern "C" void cuda_ce_join(Backend *be, Tensor loss, Tensor lse, Tensor each, Tensor parts, Tensor labels,
+                             float scale)
+{
+    int64_t n = t_count(labels);
+    Join a = { (double *)loss.data, (float *)lse.data, (float *)each.data, (const double *)parts.data,
+               (const int *)labels.data, n, n ? parts.n[0] / n : 1, scale };
+    LAUNCH(be, "ce_join", join, 1, 1024, 0, a);
 }
 
 typedef struct Gradient {
@@ -116,7 +128,7 @@ typedef struct Gradient {
     const void  *z;
     const float *lse;
     const int   *labels;
-    int64_t      ds, zs, V;
+    int64_t      ds, zs, V, from;
     float        scale;
 } Gradient;
 
@@ -126,12 +138,13 @@ template <class O, class T, int N> static __global__ void __launch_bounds__(THRE
     O       *d = (O *)g.d + blockIdx.x * g.ds;
     const T *z = (const T *)g.z + blockIdx.x * g.zs;
     float    lse = g.lse[blockIdx.x], scale = g.scale;
-    int      label = g.labels[blockIdx.x];
+    int64_t  label = g.labels[blockIdx.x];
     if (label < 0) {
         const float zeros[N] = { 0.0f };
         for (int64_t c = (int64_t)threadIdx.x * N; c < g.V; c += THREADS * N) run_store<N>(d + c, zeros);
         return;
     }
+    label -= g.from;                                             /* its column, or none of the slice's */
     for (int64_t c = (int64_t)threadIdx.x * N; c < g.V; c += EACH * THREADS * N) {
         Run<T, N> v[EACH];
         #pragma unroll
@@ -159,10 +172,10 @@ template <class O, class T> static void gradient(Backend *be, Gradient g, int64_
 }
 
 extern "C" void cuda_ce_bwd(Backend *be, Tensor dlogits, Tensor logits, Tensor lse, Tensor labels,
-                            float scale)
+                            int64_t from, float scale)
 {
     Gradient g = { dlogits.data, logits.data, (const float *)lse.data, (const int *)labels.data, dlogits.s[0],
-                   logits.s[0], logits.n[1], scale };
+                   logits.s[0], logits.n[1], from, scale };
     bool aligned = packs(dlogits) && packs(logits);
     BY_DTYPE(dlogits.dtype, O, BY_DTYPE(logits.dtype, T, gradient<O, T>(be, g, logits.n[0], aligned)));
 }

@@ -1,6 +1,7 @@
 /* ops/embed.c -- rows of a table by token id: contract, price, CPU.
  *
  *   y[t] = table[ids[t]]                     dtable[ids[t]] += dy[t]
+ *   slice_ids   y[t] = ids[t] - from where from <= ids[t] < from + n, else -1: ids of a slice of the table
  *
  * y, dy (T, D) and table (V, D) are f32 or bf16 each; dtable (V, D) f32 adds; ids (T) i32. Id -1 writes a
  * zero row and gets no gradient, nor does id == skip (the padding token; -1 = none). Gradients add in token
@@ -62,5 +63,22 @@ void cpu_embed_bwd(Backend *be, Tensor dtable, Tensor dy, Tensor ids, int64_t sk
     for (int64_t from = 0; from < D; from += step) {
         int64_t cols = D - from < step ? D - from : step;
         add_slice(t_cols(dtable, from, cols), t_cols(dy, from, cols), ids.data, skip, cpu_own(be));
+    }
+}
+
+Cost slice_ids_cost(Backend *be, Tensor y, Tensor ids, int64_t from, int64_t n)
+{
+    REQUIRE(is_ids(y, t_count(y)) && is_ids(ids, t_count(y)) && from >= 0 && n >= 0,
+            "slice_ids: y %s ids %s from %lld n %lld", t_fmt(y), t_fmt(ids), (long long)from, (long long)n);
+    return (Cost){ .rd = t_bytes(ids), .wr = t_bytes(y) };
+}
+
+void cpu_slice_ids(Backend *be, Tensor y, Tensor ids, int64_t from, int64_t n)
+{
+    const int32_t *id = ids.data;
+    int32_t       *out = y.data;
+    for (int64_t t = 0; t < y.n[0]; t++) {
+        int64_t at = id[t] - from;
+        out[t] = id[t] >= 0 && at >= 0 && at < n ? (int32_t)at : -1;
     }
 }

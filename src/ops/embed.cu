@@ -78,3 +78,17 @@ extern "C" void cuda_embed_bwd(Backend *be, Tensor dtable, Tensor dy, Tensor ids
            skip);
     scatter_add(be, "embed_bwd", s, dtable, dy, 1);
 }
+
+static __global__ void slice(int32_t *y, const int32_t *ids, int64_t T, int64_t from, int64_t n)
+{
+    int64_t t = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (t >= T) return;
+    int64_t at = ids[t] - from;
+    y[t] = ids[t] >= 0 && at >= 0 && at < n ? (int32_t)at : -1;
+}
+
+extern "C" void cuda_slice_ids(Backend *be, Tensor y, Tensor ids, int64_t from, int64_t n)
+{
+    LAUNCH(be, "slice_ids", slice, ceil_div(y.n[0], 256), 256, 0, (int32_t *)y.data,
+           (const int32_t *)ids.data, y.n[0], from, n);
+}

@@ -1,27 +1,32 @@
 /* ops/normal.c -- random weights: contract, price, CPU.
  *
- *   y[i] = std * number i of (seed, stream), base/rng.h's normals, rounded to y's dtype
+ *   y[r, c] = std * number first + r stride + c of (seed, stream), base/rng.h's normals, rounded to y's dtype
  *
- * y is dense, f32 or bf16. A value depends on its index alone: the same on every machine but for rare last
- * bits. */
+ * y is dense, f32 or bf16, of any rank: rows are those of its last dim. A value depends on its number alone:
+ * the same on every machine but for rare last bits, and a part of a tensor is drawn like the whole. */
 #include "ops/cpu.h"
 
 #include "base/rng.h"
 
-Cost normal_cost(Backend *be, Tensor y, uint64_t seed, uint64_t stream, float std)
+Cost normal_cost(Backend *be, Tensor y, uint64_t seed, uint64_t stream, uint64_t first, int64_t stride,
+                 float std)
 {
     REQUIRE(t_dense(y) && is_float(y), "normal: y%s", t_fmt(y));
     return (Cost){ .flops = 16.0 * (double)t_count(y), .wr = t_bytes(y) };
 }
 
-void cpu_normal(Backend *be, Tensor y, uint64_t seed, uint64_t stream, float std)
+void cpu_normal(Backend *be, Tensor y, uint64_t seed, uint64_t stream, uint64_t first, int64_t stride,
+                float std)
 {
-    enum { PART = 1 << 20 };                           /* elements at a time: a multiple of a block of four */
-    float *stage = cpu_shared(be);
-    for (int64_t i = 0, n = t_count(y); i < n; i += PART) {
-        int64_t k = n - i < PART ? n - i : PART;
-        float  *out = y.dtype == F32 ? (float *)y.data + i : stage;
-        rng_fill_normal(out, k, seed, stream, (uint64_t)i, 0.0f, std);
-        if (y.dtype != F32) cpu_narrow((uint16_t *)y.data + i, stage, k);
+    enum { PART = 4096 };                                     /* elements at a time */
+    int64_t cols = y.n[y.rank - 1], rows = cols ? t_count(y) / cols : 0, parts = (cols + PART - 1) / PART;
+    #pragma omp parallel for
+    for (int64_t i = 0; i < rows * parts; i++) {
+        float stage[PART];
+        int64_t r = i / parts, c = i % parts * PART, k = cols - c < PART ? cols - c : PART;
+        int64_t at = r * cols + c;
+        float  *out = y.dtype == F32 ? (float *)y.data + at : stage;
+        rng_fill_normal(out, k, seed, stream, first + (uint64_t)(r * stride + c), 0.0f, std);
+        if (y.dtype != F32) cpu_narrow((uint16_t *)y.data + at, stage, k);
     }
 }

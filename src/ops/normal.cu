@@ -1,24 +1,31 @@
-/* ops/normal.cu -- kernel of normal.c: a thread draws one block of four, the host's arithmetic word for
- * word. */
+/* ops/normal.cu -- kernel of normal.c: a thread draws one block of four numbers, the host's arithmetic word
+ * for word. Blocks are of the stream, so a row may begin and end inside one. */
 #include "ops/cuda.cuh"
 
 #include "base/rng.h"
 
-template <class T> static __global__ void draw(T *y, int64_t n, uint64_t seed, uint64_t stream, float std)
+template <class T>
+static __global__ void draw(T *y, int64_t rows, int64_t cols, uint64_t seed, uint64_t stream, uint64_t first,
+                            int64_t stride, float std)
 {
-    int64_t step = (int64_t)gridDim.x * blockDim.x;
-    for (int64_t b = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; b * 4 < n; b += step) {
+    int64_t step = (int64_t)gridDim.x * blockDim.x, per = (cols + 6) / 4;      /* blocks a row may touch */
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < rows * per; i += step) {
         float four[4];
-        rng_normals(four, rng_block(seed, stream, (uint64_t)b));
-        for (int i = 0; i < 4; i++)
-            if (b * 4 + i < n) y[b * 4 + i] = from_f32<T>(0.0f + std * four[i]);
+        int64_t  r = i / per, b = i % per;
+        uint64_t begin = first + (uint64_t)(r * stride);
+        int64_t  c = 4 * b - (int64_t)(begin % 4);
+        if (c >= cols) continue;
+        rng_normals(four, rng_block(seed, stream, begin / 4 + (uint64_t)b));
+        for (int k = 0; k < 4; k++)
+            if (c + k >= 0 && c + k < cols) y[r * cols + c + k] = from_f32<T>(0.0f + std * four[k]);
     }
 }
 
-extern "C" void cuda_normal(Backend *be, Tensor y, uint64_t seed, uint64_t stream, float std)
+extern "C" void cuda_normal(Backend *be, Tensor y, uint64_t seed, uint64_t stream, uint64_t first,
+                            int64_t stride, float std)
 {
-    int64_t n = t_count(y);
+    int64_t cols = y.n[y.rank - 1], rows = cols ? t_count(y) / cols : 0;
     BY_DTYPE(y.dtype, T,
-             LAUNCH(be, "normal", draw<T>, cuda_blocks(be, n, 1024, 8), 256, 0, (T *)y.data, n, seed, stream,
-                    std));
+             LAUNCH(be, "normal", draw<T>, cuda_blocks(be, rows * ((cols + 6) / 4) * 4, 1024, 8), 256, 0,
+                    (T *)y.data, rows, cols, seed, stream, first, stride, std));
 }

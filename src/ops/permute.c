@@ -5,17 +5,21 @@
  *                  A slot with no expert (idx < 0 or >= E) has rows = -1; src past offsets[E] is -1.
  *   gather_rows    y[i] = x[src[i] / div], a zero row where src[i] < 0
  *   scatter_rows   y[rows[i]] = x[i], or += with add; rows[i] < 0 is skipped, the others are distinct
+ *   expand_rows    y[rows[t,k]] = x[t]; rows < 0 are skipped, the others are distinct
  *   combine        y[t] = sum_k x[rows[t,k]] + res[t]; rows < 0 are skipped, res may be absent
  *
- * offsets (E + 1), rows and idx (T, K), src (T K): i32. Matrices are f32 or bf16, of one dtype in a call.
+ * offsets (E + 1), rows and idx (T, K), src (T K): i32. Matrices are f32 or bf16, of one dtype in a call;
+ * gather_rows and expand_rows, which only move, take i32 too.
  * Sums run in f32 in slot order, res last, and round once. y of combine may alias res. */
 #include "ops/rows.h"
 
 static bool is_index(Tensor t) { return t.dtype == I32 && t_dense(t); }
-static bool alike(Tensor y, Tensor x)         /* matrices of rows that can be copied to each other */
+static bool movable(Tensor y, Tensor x)       /* matrices of rows that can be copied to each other */
 {
-    return is_float(x) && x.rank == 2 && y.rank == 2 && y.dtype == x.dtype && y.n[1] == x.n[1];
+    return (is_float(x) || x.dtype == I32) && x.rank == 2 && y.rank == 2 && y.dtype == x.dtype &&
+           y.n[1] == x.n[1];
 }
+static bool alike(Tensor y, Tensor x) { return is_float(x) && movable(y, x); }
 
 Cost moe_index_cost(Backend *be, Tensor offsets, Tensor rows, Tensor src, Tensor idx)
 {
@@ -28,7 +32,7 @@ Cost moe_index_cost(Backend *be, Tensor offsets, Tensor rows, Tensor src, Tensor
 
 Cost gather_rows_cost(Backend *be, Tensor y, Tensor x, Tensor src, int64_t div)
 {
-    REQUIRE(alike(y, x) && is_index(src) && t_count(src) == y.n[0] && div >= 1,
+    REQUIRE(movable(y, x) && is_index(src) && t_count(src) == y.n[0] && div >= 1,
             "gather_rows: y %s x %s src %s div %lld", t_fmt(y), t_fmt(x), t_fmt(src), (long long)div);
     int64_t once = t_bytes(x) < t_bytes(y) ? t_bytes(x) : t_bytes(y);
     return (Cost){ .rd = once + t_bytes(src), .wr = t_bytes(y) };
@@ -41,6 +45,13 @@ Cost scatter_rows_cost(Backend *be, Tensor y, Tensor x, Tensor rows, bool add)
     return (Cost){ .flops = add ? (double)t_count(x) : 0.0,
                    .rd    = t_bytes(x) * (add ? 2 : 1) + t_bytes(rows),
                    .wr    = t_bytes(x) };
+}
+
+Cost expand_rows_cost(Backend *be, Tensor y, Tensor x, Tensor rows)
+{
+    REQUIRE(movable(y, x) && is_index(rows) && rows.rank == 2 && rows.n[0] == x.n[0],
+            "expand_rows: y %s x %s rows %s", t_fmt(y), t_fmt(x), t_fmt(rows));
+    return (Cost){ .rd = t_bytes(x) + t_bytes(rows), .wr = t_bytes(y) };
 }
 
 Cost combine_cost(Backend *be, Tensor y, Tensor x, Tensor rows, Tensor res)
@@ -156,6 +167,18 @@ void cpu_scatter_rows(Backend *be, Tensor y, Tensor x, Tensor rows, bool add)
             add_piece(acc, x, i, c, n);
             store_piece(y, to[i], c, acc, n);
         }
+    }
+}
+
+void cpu_expand_rows(Backend *be, Tensor y, Tensor x, Tensor rows)
+{
+    int64_t K = rows.n[1];
+    size_t  bytes = (size_t)row_width(x) * dtype_size((DType)x.dtype);
+    #pragma omp parallel for schedule(static) if(worth_threads(t_count(y)))
+    for (int64_t t = 0; t < x.n[0]; t++) {
+        const int32_t *to = (const int32_t *)rows.data + t * K;
+        for (int64_t k = 0; k < K; k++)
+            if (to[k] >= 0) memcpy(row_ptr(y, to[k]), row_ptr(x, t), bytes);
     }
 }
 

@@ -5,8 +5,9 @@
  *                have; slots_place: lanes of one expert find each other (match), so the place of a slot is
  *                what came before its block, before its warp, before its 32, and among these. Integers:
  *                nothing depends on who is first. Experts are counted in shared memory: 6000 fit.
- * gather_rows,   2^k lanes a row, up to a warp, each with EACH accesses in flight.
- * scatter_rows
+ * gather_rows,   2^k lanes a row, up to a warp, each with EACH accesses in flight. Of a row that goes to
+ * scatter_rows,  several places (expand_rows) each is written by other lanes, which read it out of the cache.
+ * expand_rows
  * combine        A block a token, its rows in flight FLIGHT at a time; the sum runs in slot order.
  *
  * Rows that do not start and end on 16 bytes are moved element by element. */
@@ -169,13 +170,14 @@ template <class U> static __global__ void __launch_bounds__(256, 4) gather(Move 
     else for (int c = lane; c < m.n; c += lanes) put(y + c, U());
 }
 
-/* y[index[i]] = x[i]. */
+/* y[index[i]] = x[i / div]. */
 template <class U> static __global__ void __launch_bounds__(256, 4) scatter(Move m)
 {
     int64_t i = own_row(m);
     int     lanes = 1 << m.lane_bits;
     if (i >= m.rows || m.index[i] < 0) return;
-    move_row((U *)m.y + m.index[i] * m.ys, (const U *)m.x + i * m.xs, m.n, threadIdx.x & (lanes - 1), lanes);
+    move_row((U *)m.y + m.index[i] * m.ys, (const U *)m.x + (unsigned)i / m.div * m.xs, m.n,
+             threadIdx.x & (lanes - 1), lanes);
 }
 
 /* y[index[i]] += x[i], N elements at a time; the unit here is the element. */
@@ -211,9 +213,19 @@ extern "C" void cuda_gather_rows(Backend *be, Tensor y, Tensor x, Tensor src, in
     bool by16 = packs(y) && packs(x);
     Move m = move_of(y, x, src, by16 ? 16 : (int64_t)dtype_size((DType)y.dtype), 1);
     m.div = (unsigned)at_most(div, (int64_t)1 << 31);
-    if (by16)                LAUNCH(be, "gather_rows", gather<int4>,     move_blocks(m), 256, 0, m);
-    else if (y.dtype == F32) LAUNCH(be, "gather_rows", gather<int>,      move_blocks(m), 256, 0, m);
-    else                     LAUNCH(be, "gather_rows", gather<uint16_t>, move_blocks(m), 256, 0, m);
+    if (by16)                 LAUNCH(be, "gather_rows", gather<int4>,     move_blocks(m), 256, 0, m);
+    else if (y.dtype != BF16) LAUNCH(be, "gather_rows", gather<int>,      move_blocks(m), 256, 0, m);
+    else                      LAUNCH(be, "gather_rows", gather<uint16_t>, move_blocks(m), 256, 0, m);
+}
+
+static void spread(Backend *be, const char *op, Tensor y, Tensor x, Tensor rows, int64_t div)
+{
+    bool by16 = packs(y) && packs(x);
+    Move m = move_of(y, x, rows, by16 ? 16 : (int64_t)dtype_size((DType)y.dtype), 1);
+    m.div = (unsigned)div;
+    if (by16)                 LAUNCH(be, op, scatter<int4>,     move_blocks(m), 256, 0, m);
+    else if (y.dtype != BF16) LAUNCH(be, op, scatter<int>,      move_blocks(m), 256, 0, m);
+    else                      LAUNCH(be, op, scatter<uint16_t>, move_blocks(m), 256, 0, m);
 }
 
 extern "C" void cuda_scatter_rows(Backend *be, Tensor y, Tensor x, Tensor rows, bool add)
@@ -228,10 +240,12 @@ extern "C" void cuda_scatter_rows(Backend *be, Tensor y, Tensor x, Tensor rows, 
                  else      LAUNCH(be, "scatter_rows", (scatter_add<T, 1>), blocks, 256, 0, m));
         return;
     }
-    Move m = move_of(y, x, rows, by16 ? 16 : size, 1);
-    if (by16)                LAUNCH(be, "scatter_rows", scatter<int4>,     move_blocks(m), 256, 0, m);
-    else if (y.dtype == F32) LAUNCH(be, "scatter_rows", scatter<int>,      move_blocks(m), 256, 0, m);
-    else                     LAUNCH(be, "scatter_rows", scatter<uint16_t>, move_blocks(m), 256, 0, m);
+    spread(be, "scatter_rows", y, x, rows, 1);
+}
+
+extern "C" void cuda_expand_rows(Backend *be, Tensor y, Tensor x, Tensor rows)
+{
+    spread(be, "expand_rows", y, x, rows, rows.n[1]);
 }
 
 typedef struct Sum {

@@ -74,6 +74,27 @@ void *stream_patch(const Stream *s, int64_t patch)
     return (char *)s->pixels + (size_t)(patch * s->shape.patch_dim) * pixel_size(&s->shape);
 }
 
+/* The border nearest to part / parts of all patches. A plan, which has no borders, gives all to everyone. */
+static int64_t share_border(const Stream *s, int parts, int part)
+{
+    int64_t lo = 0, hi = s->slices;
+    double  want = (double)s->patches * part / parts;
+    while (lo < hi) {                                        /* the first that is not below it */
+        int64_t mid = (lo + hi) / 2;
+        if (s->vstart[mid] < want) lo = mid + 1;
+        else hi = mid;
+    }
+    bool before = lo > 0 && want - s->vstart[lo - 1] < s->vstart[lo] - want;
+    return before ? lo - 1 : lo;
+}
+
+void stream_share(const Stream *s, int parts, int part, int64_t *first, int64_t *last)
+{
+    bool all = !s->vstart || !s->slices;
+    *first = all ? 0 : share_border(s, parts, part);
+    *last  = all || part == parts - 1 ? s->slices : share_border(s, parts, part + 1);
+}
+
 /* Row and column of every patch of a slice in merge-block order: m x m blocks in raster order, and raster
  * order inside a block, so that a merged token is a plain reshape of consecutive patches. */
 static void slice_cells(Stream *s, int64_t h, int64_t w)

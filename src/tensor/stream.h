@@ -18,6 +18,7 @@ typedef struct Budget {
     int64_t tokens, patches;      /* extents of the two streams */
     int64_t docs;                 /* most documents a stream may hold */
     int64_t supervised;           /* most rows that predict something */
+    int64_t slice;                /* patches of the largest slice there can be; 0: nobody knows */
     bool    by_document;          /* auxiliary-loss statistics per document instead of one pool */
 } Budget;
 
@@ -64,6 +65,10 @@ void        stream_close(Stream *s);
 void        stream_clear(Stream *s);
 void       *stream_patch(const Stream *s, int64_t patch);   /* where that patch's pixels go */
 MUST Status stream_add(Stream *s, const Document *d);       /* E_FIT: a budget is full; E_DATA: it is wrong */
+
+/* Slices first … last - 1 are part `part` of `parts`: runs of about as many patches, none above its even part
+ * by more than the largest slice. */
+void        stream_share(const Stream *s, int parts, int part, int64_t *first, int64_t *last);
 
 /* Fill the budgets with documents of `doc_tokens` that are all supervised, each beginning with its share of
  * `slices` slices of grid h x w, whose own tokens predict nothing; for plans and benchmarks. */

@@ -1,6 +1,6 @@
-/* train/checkpoint.c -- see checkpoint.h: the order in which things take their names, links, what is kept. */
+/* train/checkpoint.c -- see checkpoint.h: names of folders, links, what is kept and what is found. */
 #define _GNU_SOURCE
-#include "train/checkpoint.h"
+#include "train/checkpoint_private.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -23,29 +23,6 @@ static int64_t step_of(const char *name)
     if (strncmp(name, "checkpoint-", 11) || name[11] < '0' || name[11] > '9') return -1;
     int64_t n = strtoll(name + 11, &end, 10);
     return *end ? -1 : n;
-}
-
-static Status save_state_json(const char *folder, const Json *state)
-{
-    Path path;
-    TRY(path_join(path, folder, "trainer_state.json"));
-    char *text = json_dumps(state, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
-    if (!text) return fail(E_FIT, "no memory for trainer_state.json");
-    Status st = file_write(path, text, strlen(text));
-    free(text);
-    return st;
-}
-
-static Status fill(const Snapshot *s, const char *folder)
-{
-    Path state;
-    folder_remove(folder);
-    TRY(folder_make(folder));
-    TRY(path_join(state, folder, "state"));
-    TRY(state_save(state, s->model, s->be));
-    if (s->hf) TRY(export_save(folder, s->hf, s->model, s->be));
-    TRY(save_state_json(folder, s->state));
-    return manifest_write(folder, s->step);
 }
 
 /* Takes its name in one move, also from an older checkpoint of the same step, which then goes. */
@@ -119,24 +96,26 @@ static void prune(const char *dir, int64_t step, int64_t keep)
     if (n >= 0) free(entry);
 }
 
-Status checkpoint_save(const Snapshot *s)
+Status checkpoint_tmp(Path out, const char *dir, int64_t step)
+{
+    char name[64];
+    name_of(name, step, ".tmp");
+    return path_join(out, dir, name);
+}
+
+Status checkpoint_take_name(const char *dir, int64_t step, bool best, int64_t keep)
 {
     Path tmp, path;
-    char name[64], tmp_name[64];
-    name_of(name, s->step, ""), name_of(tmp_name, s->step, ".tmp");
-    TRY(path_join(tmp, s->dir, tmp_name));
-    TRY(path_join(path, s->dir, name));
-    Status st = fill(s, tmp);
-    if (!st) st = take_name(tmp, path);
-    if (st) {
-        folder_remove(tmp);
-        return wrap(st, "saving %s (what was saved before is whole)", path);
-    }
-    folder_sync(s->dir);
-    TRY(set_link(s->dir, "last", name));
-    if (s->best) TRY(set_link(s->dir, "best", name));
-    folder_sync(s->dir);
-    prune(s->dir, s->step, s->keep);
+    char name[64];
+    name_of(name, step, "");
+    TRY(checkpoint_tmp(tmp, dir, step));
+    TRY(path_join(path, dir, name));
+    TRY(take_name(tmp, path));
+    folder_sync(dir);
+    TRY(set_link(dir, "last", name));
+    if (best) TRY(set_link(dir, "best", name));
+    folder_sync(dir);
+    prune(dir, step, keep);
     return OK;
 }
 
@@ -184,6 +163,12 @@ Status checkpoint_find(Path path, const char *dir, const Log *log)
     if (n >= 0) free(entry);
     if (!found) path[0] = 0;
     return OK;
+}
+
+bool checkpoint_is(const char *path)
+{
+    Path state;
+    return !path_join(state, path, "state") && file_is(state);
 }
 
 Status checkpoint_state(const char *path, Json **state)

@@ -7,7 +7,11 @@
  * A checkpoint is written to checkpoint-N.tmp and synced file by file, then the manifest, then the folder
  * takes its name, then `last` moves. A process killed at any moment leaves the links on whole checkpoints,
  * and at most a .tmp folder, which the next start sweeps away. One that is not wanted any more becomes a .tmp
- * first. */
+ * first.
+ *
+ * Of several ranks each writes what it keeps into a folder of its own below state/, with a description
+ * (train/shards.h) from which a run of any other layout finds its elements, and a manifest of them. Rank 0
+ * does all the rest when the manifests of the others are there. Ranks must see one file system. */
 #ifndef TRAIN_CHECKPOINT_H
 #define TRAIN_CHECKPOINT_H
 
@@ -28,12 +32,16 @@ typedef struct Snapshot {
     int64_t       step;
     const Model  *model;
     Backend      *be;
-    const Json   *state;                 /* becomes trainer_state.json */
+    const Mesh   *mesh;                  /* NULL: one rank. The rest is of the same value on all of them */
+    const Json   *state;                 /* becomes trainer_state.json; of rank 0 */
+    const Json   *config;                /* of the model, kept beside the state; NULL: it is not */
     const Export *hf;                    /* NULL: our own files only */
     bool          best;                  /* move the link best too */
     int64_t       keep;                  /* newest ones that stay, and the best; 0: all */
+    double        patience;              /* seconds without news of another rank's files; 0: ten minutes */
 } Snapshot;
 
+/* At once: every rank returns when the checkpoint has its name, or with what went wrong on one of them. */
 MUST Status checkpoint_save(const Snapshot *s);
 
 /* What a killed process left in the run's folder goes away. */
@@ -47,11 +55,13 @@ MUST Status checkpoint_find(Path path, const char *dir, const Log *log);
 MUST Status checkpoint_check(const char *path);
 
 MUST Status checkpoint_state(const char *path, Json **state);        /* trainer_state.json, for json_decref */
-MUST Status checkpoint_load(const char *path, Model *m, Backend *be);    /* weights and moments, to the bit */
-
-/* Pieces, each in a file of its own: checkpoint_state.c, _manifest.c, _export.c. */
-MUST Status state_save(const char *folder, const Model *m, Backend *be);
-MUST Status manifest_write(const char *folder, int64_t step);
-MUST Status export_save(const char *folder, const Export *x, const Model *m, Backend *be);
+/* Weights and moments, to the bit, into whatever part of the model this rank has. Every rank on its own. */
+MUST Status checkpoint_load(const char *path, Model *m, Backend *be);
+/* The model of a checkpoint of any layout in HF form, into folder dir. m: whole, not bound. */
+MUST Status checkpoint_assemble(const char *path, Model *m, Backend *be, const char *dir, DType dtype,
+                                int64_t max_shard);
+/* As one rank would have written it, into a new folder. */
+MUST Status checkpoint_rewrite(const char *from, const char *to);
+bool        checkpoint_is(const char *path);                  /* a checkpoint of ours, by its looks */
 
 #endif

@@ -1,7 +1,8 @@
 /* train/checkpoint_export.c -- the model in HF form inside a checkpoint: what transformers, vLLM and SGLang
- * load as it is. Pictures must meet the same sizes there as in training, so the processor's file is
+ * load as it is. It is put together from the state that was just written, one parameter at a time, so it
+ * needs no rank's memory. Pictures must meet the same sizes there as in training, so the processor's file is
  * adapted. */
-#include "train/checkpoint.h"
+#include "train/checkpoint_private.h"
 
 #include "model/weights.h"
 
@@ -21,15 +22,15 @@ static Json *usual_processor(const VisionShape *v)
                      1, "do_normalize", 1, "do_rescale", 1, "do_resize", 1);
 }
 
-static Status save_processor(const char *folder, const Export *x, const VisionShape *v)
+static Status save_processor(const char *folder, const SaveJob *j, const VisionShape *v)
 {
     Path path;
     Json *o = NULL;
     TRY(path_join(path, folder, "preprocessor_config.json"));
     if (file_is(path)) TRY(json_load(&o, path));
     else o = usual_processor(v);
-    json_object_set_new(o, "size", json_pack("{s:I, s:I}", "shortest_edge", (json_int_t)x->min_pixels,
-                                             "longest_edge", (json_int_t)x->max_pixels));
+    json_object_set_new(o, "size", json_pack("{s:I, s:I}", "shortest_edge", (json_int_t)j->min_pixels,
+                                             "longest_edge", (json_int_t)j->max_pixels));
     json_object_del(o, "min_pixels"), json_object_del(o, "max_pixels"); /* older spellings, which would win */
     char *text = json_dumps(o, JSON_INDENT(2));
     Status st = text ? file_write(path, text, strlen(text)) : fail(E_FIT, "%s: no memory to write it", path);
@@ -38,11 +39,23 @@ static Status save_processor(const char *folder, const Export *x, const VisionSh
     return st;
 }
 
-Status export_save(const char *folder, const Export *x, const Model *m, Backend *be)
+static Status save_weights(const char *folder, const SaveJob *j)
 {
-    DType dtype = (DType)m->embed->w.dtype;
-    TRY(weights_save(m, be, folder, dtype, SHARD));
-    TRY(weights_copy_companions(x->companions, folder));
-    if (m->vision.depth && x->max_pixels) TRY(save_processor(folder, x, &m->shape.vision));
-    return weights_write_config(x->config, folder, dtype);
+    const bool frozen[GROUP_N] = { true, true, true };
+    Backend be = { 0 };
+    Model m = { 0 };
+    Status st = backend_open(&be, "cpu");
+    if (!st) st = model_open(&m, &j->shape, frozen);
+    if (!st) st = checkpoint_assemble(folder, &m, &be, folder, j->dtype, SHARD);
+    model_close(&m);
+    backend_close(&be);
+    return st;
+}
+
+Status export_save(const char *folder, const SaveJob *j)
+{
+    TRY(save_weights(folder, j));
+    TRY(weights_copy_companions(j->companions, folder));
+    if (j->shape.vision.depth && j->max_pixels) TRY(save_processor(folder, j, &j->shape.vision));
+    return weights_write_config(j->hf_config, folder, j->dtype);
 }

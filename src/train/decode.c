@@ -52,18 +52,18 @@ static void pass(Decode *d, int64_t n, bool gather)
     const TextShape *t = &e->model.shape.text;
     int64_t L = t->L, D = t->D, V = t->V, chunk = e->model.head.chunk;
     arena_reset(c->act, d->mark);
-    model_hidden(c, &e->model, &e->act);
+    model_hidden(c, &e->model, &e->act[0]);
     ArenaMark mark = arena_mark(c->scratch);
-    Tensor x = e->act.x[L];
+    Tensor x = e->act[0].x[L];
     if (gather) {
         x = t2(c->scratch, "scratch", e->conf.dtype, n, D);
-        op_gather_rows(c->be, x, e->act.x[L], t_rows(d->last, 0, n), 1);
+        op_gather_rows(c->be, x, e->act[0].x[L], t_rows(d->last, 0, n), 1);
     }
     Tensor y = t2(c->scratch, "scratch", F32, n < chunk ? n : chunk, V);
     ledger_enter(&c->be->ledger, PART_HEAD);
     for (int64_t i = 0; i < n; i += chunk) {
         Tensor z = t_rows(y, 0, n - i < chunk ? n - i : chunk);
-        head_logits(c, &e->model.head, z, x, i);
+        model_rows_logits(c, &e->model, z, x, i);
         if (d->logits) backend_fetch(c->be, d->logits + i * V, z);
     }
     arena_reset(c->scratch, mark);
@@ -110,7 +110,7 @@ Status decode_prompts(Decode *d, const Stream *s, const int32_t *tokens)
         for (int32_t t = s->start[i]; t < s->start[i + 1]; t++) at[t] = d->slot[i] + t - s->start[i];
     }
     engine_upload(e, s);
-    d->batch = batch_trim(&e->batch, s);
+    d->batch = batch_trim(engine_batch(e), s);
     backend_upload(&e->be, t_rows(d->last, 0, s->docs), last);
     cache_upload(&d->cache, &e->be, &(CachePass){ s->docs, s->tokens, s->start, d->slot, d->len, at });
     pass(d, s->docs, true);
@@ -126,7 +126,7 @@ Status decode_loss(Decode *d, int64_t from, int64_t n, double *ce)
     some.sup_row = t_rows(some.sup_row, from, n), some.sup_label = t_rows(some.sup_label, from, n);
     d->ctx.batch = &some;
     op_fill(&e->be, d->loss, 0.0f);
-    head_loss(&d->ctx, &e->model.head, d->loss, (Tensor){ 0 }, e->act.x[e->model.shape.text.L], 1.0f);
+    head_loss(&d->ctx, &e->model.head, d->loss, (Tensor){ 0 }, e->act[0].x[e->model.shape.text.L], 1.0f);
     d->ctx.batch = &d->batch;
     backend_fetch(&e->be, ce, d->loss);
     return backend_sync(&e->be);
@@ -135,7 +135,7 @@ Status decode_loss(Decode *d, int64_t from, int64_t n, double *ce)
 /* The n tokens as a batch of their own. */
 static Batch token_batch(Decode *d, int64_t n, const int32_t *id, const int32_t *pos)
 {
-    Batch b = { .T = n, .real = n, .groups = 1, .ids = t_rows(d->row.ids, 0, n) };
+    Batch b = { .T = n, .Ta = n, .real = n, .groups = 1, .ids = t_rows(d->row.ids, 0, n) };
     b.pos = t_wrap(d->row.pos.data, I32, 2, (int64_t[]){ 3, n });
     if (!id) return b;
     backend_upload(&d->e->be, b.ids, id);
@@ -168,10 +168,10 @@ void decode_plan(Engine *e)
     Decode  d = { .e = e };
     int64_t docs = e->conf.decode.docs;
     lay_out(&d);
-    d.batch = e->batch;
-    cache_upload(&d.cache, &e->be, &(CachePass){ .n = docs, .T = e->batch.T });
+    d.batch = *engine_batch(e);
+    cache_upload(&d.cache, &e->be, &(CachePass){ .n = docs, .T = engine_batch(e)->T });
     pass(&d, docs, true);
-    head_loss(&d.ctx, &e->model.head, d.loss, (Tensor){ 0 }, e->act.x[e->model.shape.text.L], 1.0f);
+    head_loss(&d.ctx, &e->model.head, d.loss, (Tensor){ 0 }, e->act[0].x[e->model.shape.text.L], 1.0f);
     d.batch = token_batch(&d, docs, NULL, NULL);
     cache_upload(&d.cache, &e->be, &(CachePass){ .n = docs, .T = docs });
     pass(&d, docs, false);

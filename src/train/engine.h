@@ -1,13 +1,28 @@
-/* train/engine.h -- a model with its memory: what a trainer, an evaluation and a parity check all drive.
+/* train/engine.h -- a model with its memory on one rank: what a trainer, an evaluation and a parity check all
+ * drive.
  *
- * engine_open first runs one step on the meta backend to learn how large each arena must be, then maps
- * exactly that: whether it fits is known before anything is loaded, and a step maps nothing. */
+ * engine_open first runs one step on the meta backend, with nobody at the other ends, to learn how large each
+ * arena must be, then maps exactly that: whether it fits is known before anything is loaded, and a step maps
+ * nothing. */
 #ifndef TRAIN_ENGINE_H
 #define TRAIN_ENGINE_H
 
+#include "nn/dispatch.h"
+#include "parallel/pipe.h"
 #include "train/optim.h"
 
 typedef struct DecodeRoom { int64_t docs, tokens; } DecodeRoom;  /* at once; that each may grow by; 0: none */
+
+/* How ranks share the work; zeroed: there is one. The numbers have been checked (parallel/rules.h). */
+typedef struct Ranks {
+    Comm       *world;                   /* NULL: one rank */
+    Layout      layout;
+    ContextKind context;                 /* how attention crosses cp */
+    int         zero;
+    int         micro, group;            /* micro-batches of a step on each rank; PipeShape.group */
+    Chunk       chunk[MAX_CHUNKS];       /* of this rank's stage */
+    DispatchConf dispatch;
+} Ranks;
 
 typedef struct EngineConf {
     const char *backend;                 /* "cpu" "cuda" "meta" */
@@ -16,6 +31,8 @@ typedef struct EngineConf {
     AuxForm     aux;
     bool        aux_over_step;           /* AUX_LAYER with the counts of all micro-batches of a step so far */
     float       aux_coeff, z_coeff;
+    double      capacity;                /* of experts, see Moe; 0: no row is dropped */
+    bool        pad, balance;            /* to that capacity; random routing, for benchmarks */
     uint8_t     policy[LABEL_N];         /* see policy_default */
     bool        frozen[GROUP_N];
     bool        train, logits;           /* backward and optimizer; engine_logits will be called */
@@ -23,12 +40,19 @@ typedef struct EngineConf {
     bool        each;                    /* the loss of every supervised row is wanted: Engine.ctx.each */
     bool        evaluate;                /* a training engine on which engine_evaluate will be called too */
     DecodeRoom  decode;                  /* room for train/decode.h */
+    Ranks       ranks;
 } EngineConf;
 
 typedef enum { A_PARAM, A_GRAD, A_OPTIM, A_BATCH, A_ACT, A_SCRATCH, ARENA_N } ArenaId;
 
+enum { MAX_SLOTS = 512 };                /* micro-batches in flight on a stage */
+enum { MICRO_COUNTS = 5 };               /* numbers that ranks tell each other of a micro-batch */
+
 typedef struct EnginePlan {
-    size_t  bytes[ARENA_N];
+    size_t  bytes[ARENA_N];              /* A_ACT: of all slots */
+    size_t  slot[MAX_SLOTS];
+    int     slots;
+    bool    split;                       /* slots are dealt out by chunk (pipe_split_slots) */
     ArenaId eval_scratch;                /* the arena that takes evaluation's scratch with the least to add */
     Ledger  ledger;                      /* of one forward and backward */
 } EnginePlan;
@@ -36,13 +60,23 @@ typedef struct EnginePlan {
 typedef struct Engine {
     EngineConf conf;
     Backend    be;
+    Comm      *fake;                     /* a plan's world */
+    Mesh       mesh;
     Model      model;
-    ModelAct   act;
+    Shard      shard;
+    Dispatch   dispatch;                 /* ops NULL: experts are here */
+    Pipe       pipe;
+    ModelAct  *act;                      /* one per slot */
     Arena      arena[ARENA_N];
-    Batch      batch, spare;             /* spare: where the next one goes while this one is computed */
-    const Stream *ahead;                 /* whose upload went there, and which filling of it */
+    Arena     *more;                     /* activations of slots 1 …; those of slot 0 are arena[A_ACT] */
+    Batch     *batch;                    /* a ring: of micro-batches in flight, and the next where it can go */
+    int        batches, at;              /* ahead; the one uploaded last */
+    const Stream *ahead;                 /* whose upload went ahead, and which filling of it */
     int64_t    ahead_fill;
+    Tensor    *wire[2];                  /* received by way, Pipe.window of them; (rows of a border, D) */
+    Tensor     back;                     /* a gradient on its way to the stage before */
     Ctx        ctx;
+    int64_t   *counts;                   /* of all dp ranks, then of this one; see accumulate.c */
     Tensor     sumsq;                    /* (1) F64 */
     Tensor     so_far;                   /* (L, 1, E): expert counts of the step, when the loss spans it */
     EnginePlan plan;
@@ -50,23 +84,45 @@ typedef struct Engine {
 } Engine;
 
 /* What a micro-batch counts for in its step: factors of its summed cross entropy and of its auxiliary losses,
- * and how its expert counts join those of the step (so_far = keep so_far + add count). */
-typedef struct Micro { float ce, aux, z, keep, add; } Micro;
+ * and how its expert counts join those of the step (Aux.keep, part). */
+typedef struct Micro { float ce, aux, z, keep, part; } Micro;
 
 typedef struct Losses { double total, ce, aux, z; } Losses;     /* total = ce + coeff aux + z_coeff z */
 
 /* What one step over this stream would take: no data, no weights. */
 MUST Status engine_plan(EnginePlan *p, const ModelShape *s, const EngineConf *conf, const Stream *stream);
 
-/* stream: a batch of the budget's full size, which fixes the plan. Weights are undefined until loaded. */
+/* stream: a batch of the budget's full size, which fixes the plan. Weights are undefined until loaded, and
+ * engine_loaded must follow. */
 MUST Status engine_open(Engine *e, const ModelShape *s, const EngineConf *conf, const Stream *stream);
 void        engine_close(Engine *e);
+void        engine_loaded(Engine *e);
 
 /* Gets a machine that prepares ready for batches like this one; engine_open does so for its own. */
 MUST Status engine_ready(Engine *e, const Stream *stream);
 
+static inline Batch *engine_batch(Engine *e) { return &e->batch[e->at]; }       /* uploaded last */
+static inline bool   engine_whole(const Engine *e)                   /* all of the model is on this rank */
+{
+    const Layout *l = &e->mesh.layout;
+    return l->tp * l->cp * l->pp * l->ep * l->etp == 1;
+}
+
+/* Before the first forward of a step: no gradient is there, and `micro` backward passes will come. */
+void        engine_begin(Engine *e, int micro);
 void        engine_upload(Engine *e, const Stream *s);
 void        engine_prefetch(Engine *e, const Stream *s);         /* the next one meanwhile; NULL: none */
+
+/* Runs of one chunk by batch and slot, for whoever walks a pipeline; a whole model's are below. */
+void        engine_run_forward(Engine *e, Pass pass, int batch, int chunk, int slot, const Micro *m,
+                               Tensor input);
+Tensor      engine_output(Engine *e, int chunk, int slot);       /* what the next chunk wants of it */
+void        engine_run_backward(Engine *e, int batch, int chunk, int slot, Tensor gradient);
+Tensor      engine_gradient(Engine *e, int chunk, int slot);     /* what the one before wants, in e->back */
+/* Buffer number `buffer` of messages that way, for what crosses the border before `layer`. */
+Tensor      engine_wire(const Engine *e, int way, int buffer, int64_t layer);
+MUST Status engine_slot_losses(Engine *e, int slot, Losses *l);
+
 void        engine_forward(Engine *e, float scale);              /* in training leaves what backward reads */
 void        engine_forward_micro(Engine *e, const Micro *m);     /* the same as one of several of a step */
 void        engine_backward(Engine *e);
@@ -75,7 +131,7 @@ void        engine_norm(Engine *e);                              /* of all gradi
 void        engine_apply(Engine *e, const OptimConf *conf);      /* clip by that norm, AdamW */
 void        engine_update(Engine *e, const OptimConf *conf);     /* both */
 void        engine_logits(Engine *e, Tensor y, int64_t from);    /* after a forward */
-MUST Status engine_losses(Engine *e, Losses *l);                 /* waits for the device */
+MUST Status engine_losses(Engine *e, Losses *l);                 /* of this rank; waits for the device */
 MUST Status engine_grad_norm(Engine *e, double *norm);
 
 #endif

@@ -13,7 +13,7 @@
 
 enum { BLOCK = 256 };                /* samples that are read ahead; their pixels are not */
 
-typedef struct Item {
+typedef struct EvalItem {
     Sample  sample;
     int64_t position;                /* in the order of the evaluation */
     Status  status;                  /* of reading it, or of decoding its pictures */
@@ -22,7 +22,7 @@ typedef struct Item {
     int64_t prompt, end;             /* of its answer; prompt 0: nothing is asked */
     int64_t patch, from;             /* in the wave's stream: first patch, first supervised row */
     int64_t supervised;
-} Item;
+} EvalItem;
 
 typedef struct Eval {
     const EvalConf *conf;
@@ -38,9 +38,9 @@ typedef struct Eval {
     Pool            pool;
     int             workers;
     SampleScratch  *scratch;         /* one per worker */
-    Item           *item;            /* BLOCK of them, by channel */
+    EvalItem           *item;            /* BLOCK of them, by channel */
     int64_t         items, samples;  /* in the block; of all that are asked for */
-    Item           *wave;            /* the documents of the stream now */
+    EvalItem           *wave;            /* the documents of the stream now */
     int64_t         docs;
     int32_t        *tokens, *asked;  /* of the wave: tokens of each prompt; documents that have one */
     Ids            *answers;
@@ -118,10 +118,10 @@ static Status open_eval(Eval *v)
     return OK;
 }
 
-static void item_close(Item *x)
+static void item_close(EvalItem *x)
 {
     sample_close(&x->sample);
-    *x = (Item){ 0 };
+    *x = (EvalItem){ 0 };
 }
 
 static void close_eval(Eval *v)
@@ -138,7 +138,7 @@ static void close_eval(Eval *v)
     json_decref(v->settings);
 }
 
-static void note(Item *x, Status st)
+static void note(EvalItem *x, Status st)
 {
     x->status = st;
     snprintf(x->text, sizeof x->text, "%s", status_text());
@@ -149,7 +149,7 @@ static Status read_items(void *arg, int64_t w)
 {
     Eval *v = arg;
     for (int64_t i = w; i < v->items; i += v->workers) {
-        Item *x = &v->item[i];
+        EvalItem *x = &v->item[i];
         int64_t position = x->position * v->data.pass / v->samples; /* all of them, or evenly spread ones */
         Status st = sample_load(&x->sample, &v->scratch[w], &v->sc, dataset_id(&v->data, 0, position));
         if (st) note(x, st);
@@ -181,7 +181,7 @@ static Status channel_row(EvalResult *r, const char *name, int *row)
 }
 
 /* A sample that cannot be used ends the evaluation, or is passed over, as data.bad_sample says. */
-static Status judge(Eval *v, Item *x)
+static Status judge(Eval *v, EvalItem *x)
 {
     if (!x->status && !x->sample.drop) return OK;
     bool skip = x->status == OK || (sample_is_bad(x->status) && skips_bad(v->conf));
@@ -193,7 +193,7 @@ static Status judge(Eval *v, Item *x)
 
 static int by_channel(const void *a, const void *b)
 {
-    const Item *x = a, *y = b;
+    const EvalItem *x = a, *y = b;
     return x->channel != y->channel ? (x->channel > y->channel) - (x->channel < y->channel)
                                     : (x->position > y->position) - (x->position < y->position);
 }
@@ -202,14 +202,14 @@ static int by_channel(const void *a, const void *b)
 static Status read_block(Eval *v, int64_t from)
 {
     int64_t kept = 0, n = v->samples - from < BLOCK ? v->samples - from : BLOCK;
-    for (v->items = 0; v->items < n; v->items++) v->item[v->items] = (Item){ .position = from + v->items };
+    for (v->items = 0; v->items < n; v->items++) v->item[v->items] = (EvalItem){ .position = from + v->items };
     TRY(pool_run(&v->pool, v->workers, read_items, v));
     for (int64_t i = 0; i < n; i++) {
-        Item *x = &v->item[i];
+        EvalItem *x = &v->item[i];
         TRY(judge(v, x));
         if (x->status || x->sample.drop) { item_close(x); continue; }
         TRY(channel_row(v->out, channel_of(v, &x->sample), &x->channel));
-        if (kept != i) v->item[kept] = *x, *x = (Item){ 0 };
+        if (kept != i) v->item[kept] = *x, *x = (EvalItem){ 0 };
         kept++;
     }
     v->items = kept;
@@ -220,7 +220,7 @@ static Status read_block(Eval *v, int64_t from)
 /* ---- a wave ---- */
 
 /* Adds a document without pixels, which workers write into its place. */
-static Status add_item(Eval *v, Item *x)
+static Status add_item(Eval *v, EvalItem *x)
 {
     Slice   few[16], *slice = few;
     Sample *s = &x->sample;
@@ -241,7 +241,7 @@ static Status fill_wave(Eval *v, int64_t from)
     stream_clear(&v->stream);
     v->wave = v->item + from, v->docs = 0;
     while (from + v->docs < v->items && v->docs < v->e->conf.decode.docs) {
-        Item  *x = &v->wave[v->docs];
+        EvalItem  *x = &v->wave[v->docs];
         Status st = add_item(v, x);
         if (st == E_FIT && v->docs) return OK;
         TRY_CTX(st, "%s", x->sample.record.where);
@@ -254,7 +254,7 @@ static Status draw_items(void *arg, int64_t w)
 {
     Eval *v = arg;
     for (int64_t i = w; i < v->docs; i += v->workers) {
-        Item   *x = &v->wave[i];
+        EvalItem   *x = &v->wave[i];
         int64_t at = x->patch;
         Status  st = OK;
         for (int64_t k = 0; !st && k < x->sample.slices; k++) {
@@ -283,13 +283,13 @@ static Status add_losses(Eval *v)
     return OK;
 }
 
-static bool wants_line(const Eval *v, const Item *x)
+static bool wants_line(const Eval *v, const EvalItem *x)
 {
     int64_t lines = v->conf->sample_lines, at = x->position;
     return v->file && (lines <= 0 || (at + 1) * lines / v->samples > at * lines / v->samples);
 }
 
-static Status score(Eval *v, Item *x, const Ids *got)
+static Status score(Eval *v, EvalItem *x, const Ids *got)
 {
     EvalRow *row = &v->out->row[x->channel];
     Text  answer = { 0 }, expected = { 0 };

@@ -1,8 +1,8 @@
-/* train/optim.h -- AdamW over a model's parameters with one global gradient norm. */
+/* train/optim.h -- AdamW over what this rank steps, with one global gradient norm. */
 #ifndef TRAIN_OPTIM_H
 #define TRAIN_OPTIM_H
 
-#include "model/model.h"
+#include "parallel/shard.h"
 
 typedef struct OptimConf {
     AdamW        adam;                   /* step is counted by the caller, from 1 */
@@ -10,9 +10,11 @@ typedef struct OptimConf {
     const float *group_lr;               /* learning rate of each group, or NULL: adam.lr for all */
 } OptimConf;
 
-/* sumsq (1) F64 = sum of squares of all gradients of live parameters. */
+/* sumsq (1) F64 = sum of squares of all gradients of live parameters, of every element in the world once:
+ * copies and shared rows are left to one rank of those that have them. The same bits on all ranks. */
 void optim_norm(const Model *m, Backend *be, Tensor sumsq);
-/* One AdamW step of every live parameter; clipping reads the norm from sumsq on the device. */
-void optim_step(const Model *m, Backend *be, Tensor sumsq, const OptimConf *conf);
+/* One AdamW step of every live parameter; clipping reads the norm from sumsq on the device. s is told of each
+ * unit as it is done: its weights are on their way to the other ranks while the next is stepped. */
+void optim_step(const Model *m, Backend *be, Tensor sumsq, const OptimConf *conf, Shard *s);
 
 #endif

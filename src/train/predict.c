@@ -79,7 +79,9 @@ Status predict_load(Predict *p, const Budget *b, DecodeRoom room, const Log *log
     Stream      full = stream_full(&ss, b);
     policy_default(conf.policy);
     TRY(engine_open(&p->e, &p->source.shape, &conf, &full));
-    return source_load(&p->source, &p->e.model, &p->e.be, (uint64_t)p->recipe->train.seed, log);
+    TRY(source_load(&p->source, &p->e.model, &p->e.be, (uint64_t)p->recipe->train.seed, log));
+    engine_loaded(&p->e);
+    return OK;
 }
 
 void predict_close(Predict *p)

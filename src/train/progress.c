@@ -99,7 +99,7 @@ static double part_mfu(const Progress *p, int part)
 
 static double whole_mfu(const Progress *p)
 {
-    return ratio(ratio(flops_sum(&p->sum.sums.model), p->sum.seconds), p->peak);
+    return ratio(ratio(flops_sum(&p->sum.sums.model), p->sum.seconds), p->peak * p->ranks);
 }
 
 static void say_mfu(const Progress *p, char *out, size_t room)
@@ -169,7 +169,7 @@ static int scalars(const Progress *p, Scalar out[MOST_SCALARS])
     out[k++] = (Scalar){ "perf/tokens_per_second_per_gpu", ratio((double)s->sums.tokens, s->seconds) };
     out[k++] = (Scalar){ "perf/useful_tokens", ratio((double)s->sums.tokens, (double)s->sums.room) };
     out[k++] = (Scalar){ "perf/mfu", whole_mfu(p) };
-    out[k++] = (Scalar){ "perf/hfu", ratio(ratio(s->work, s->seconds), p->peak) };
+    out[k++] = (Scalar){ "perf/hfu", ratio(ratio(s->work, s->seconds), p->peak * p->ranks) };
     for (int i = 0; i < PART_N; i++)
         if (mfu_names[i] && s->part[i] > 0) out[k++] = (Scalar){ mfu_names[i], part_mfu(p, i) };
     out[k++] = (Scalar){ "perf/step_time", s->seconds / (double)p->n };

@@ -24,8 +24,8 @@ typedef struct StepReport {              /* of one optimizer step */
     double   lr, epoch;
     double   seconds, waited;            /* the step from one to the next; of it waiting for data */
     int64_t  bad_samples;                /* passed over so far */
-    double   part[PART_N];               /* seconds in each part of the model; 0: not known */
-    double   work;                       /* FLOPs done, replays and tails included */
+    double   part[PART_N];               /* seconds in each part of the model, of all ranks; 0: not known */
+    double   work;                       /* FLOPs done by all of them, replays and tails included */
 } StepReport;
 
 typedef struct Progress {
@@ -34,7 +34,8 @@ typedef struct Progress {
     TensorBoard *board;
     int64_t      steps, every;           /* of the run; between two lines */
     double       aux_coeff;              /* 0: no balance loss to show */
-    double       peak;                   /* FLOP/s: the most that was measured, or seen in a step */
+    double       peak;                   /* FLOP/s of a rank: the most that was measured, or seen in a step */
+    int          ranks;
     double       memory, memory_all;     /* bytes of the arenas, of the machine */
     int64_t      n, good, skipped;       /* steps since the last line; skipped since the run began */
     StepReport   sum;

@@ -6,26 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* `parallel: auto` and `memory: auto`, the defaults, leave one rank nothing to choose: it keeps all it
- * can. */
-static Status refuse_parallel(const struct cfg_parallel *p)
-{
-    const struct { const char *key; int64_t value; } above_one[] = {
-        { "tp", p->tp },   { "cp", p->cp }, { "pp", p->pp },
-        { "vpp", p->vpp }, { "ep", p->ep }, { "etp", p->etp },
-    };
-    for (size_t i = 0; i < sizeof above_one / sizeof *above_one; i++)
-        if (above_one[i].value > 1)
-            return fail(E_CONFIG, "parallel.%s = %lld: this build trains on one rank; set it to 1",
-                        above_one[i].key, (long long)above_one[i].value);
-    if (p->zero > 1)
-        return fail(E_CONFIG, "parallel.zero = %lld: there is one rank and nothing to shard over; set 0 or 1",
-                    (long long)p->zero);
-    if (*p->layout)
-        return fail(E_CONFIG, "parallel.layout = %s: there is no pipeline yet; leave it out", p->layout);
-    return OK;
-}
-
 static Status refuse_memory(const struct cfg_memory *m)
 {
     if (m->optimizer_offload > 0)
@@ -38,14 +18,8 @@ static Status refuse_memory(const struct cfg_memory *m)
 
 static Status refuse_moe(const struct cfg_moe *m)
 {
-    if (strcmp(m->dispatcher, "auto") && strcmp(m->dispatcher, "local"))
-        return fail(E_CONFIG, "moe.dispatcher = %s: all experts are on this one rank; set auto or local",
-                    m->dispatcher);
-    if (m->capacity_factor > 0)
-        return fail(E_CONFIG, "moe.capacity_factor = %g: no token is ever dropped here; set it to 0",
-                    m->capacity_factor);
-    if (m->force_balance)
-        return fail(E_CONFIG, "moe.force_balance: forced routing is not offered yet; set it to false");
+    if (m->overlap)
+        return fail(E_CONFIG, "moe.overlap: a forward beside a backward is not offered yet; set it to false");
     return OK;
 }
 
@@ -64,27 +38,14 @@ static Status refuse_types(const Config *c)
     return OK;
 }
 
-/* Started by mpirun or srun, every process would train the whole model by itself. */
-static Status refuse_ranks(void)
-{
-    static const char *const sizes[] = { "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS" };
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        const char *n = getenv(sizes[i]);
-        if (n && atoi(n) > 1)
-            return fail(E_CONFIG, "%s = %s: this build trains on one rank; start one process", sizes[i], n);
-    }
-    return OK;
-}
-
 static Status refuse_device(const Config *c)
 {
     const char *b = c->device.backend;
     if (!strcmp(b, "meta"))
         return fail(E_CONFIG, "device.backend = meta: a dry run trains nothing; set cpu or auto");
     TRY_CTX(backend_check(backend_pick(b)), "device.backend");
-    if (strcmp(c->comm.kind, "auto") && strcmp(c->comm.kind, "self"))
-        return fail(E_CONFIG, "comm.kind = %s: this build trains on one rank; set auto or self",
-                    c->comm.kind);
+    if (!strcmp(c->comm.kind, "threads") || !strcmp(c->comm.kind, "fake"))
+        return fail(E_CONFIG, "comm.kind = %s: is for tests and plans; set auto, mpi or nccl", c->comm.kind);
     if (c->lora.rank > 0)
         return fail(E_CONFIG, "lora.rank = %lld: there are no adapters yet; set it to 0 and freeze parts "
                     "with model.freeze_vit, freeze_aligner or freeze_llm", (long long)c->lora.rank);
@@ -116,10 +77,8 @@ static Status refuse_gaps(const Config *c)
 Status recipe_refuse(const Config *c)
 {
     TRY(refuse_gaps(c));
-    TRY(refuse_parallel(&c->parallel));
     TRY(refuse_memory(&c->memory));
     TRY(refuse_moe(&c->moe));
     TRY(refuse_types(c));
-    TRY(refuse_ranks());
     return refuse_device(c);
 }

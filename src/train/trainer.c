@@ -3,6 +3,7 @@
 
 #include "train/batching.h"
 #include "train/checkpoint.h"
+#include "train/recipe.h"
 #include "train/refuse.h"
 
 #include "base/clock.h"
@@ -11,30 +12,26 @@
 #include <stdio.h>
 #include <string.h>
 
+/* One rank can generate by itself where all of the model's weights are with it. */
+bool trainer_answers_here(const Trainer *t)
+{
+    const int *n = t->place.size;
+    return !t->ranks.world || (n[AX_DP] == t->place.world && n[AX_EP] * n[AX_ETP] == 1 && t->ranks.zero < 3);
+}
+
 /* One source without a name has nothing to be told apart from. */
 static bool many_channels(const SourceList *s) { return s->n > 1 || *s->item[0].channel; }
 
 static Status engine_conf(EngineConf *e, const Trainer *t)
 {
     const Config *c = t->recipe;
-    const char *aux = c->moe.aux_loss_type;
-    *e = (EngineConf){ .backend = backend_pick(c->device.backend), .dtype = t->source.dtype,
-                       .budget = t->data.budget, .train = true, .evaluate = trainer_has_eval(t),
-                       .aux_coeff = (float)c->moe.aux_loss_coeff, .z_coeff = (float)c->moe.z_loss_coeff };
-    e->aux = !strcmp(aux, "none") ? AUX_NONE : !strcmp(aux, "sequence") ? AUX_DOCUMENT : AUX_LAYER;
-    e->aux_over_step = !strcmp(aux, "global");
-    if (e->aux == AUX_NONE) e->aux_coeff = 0;
-    e->frozen[G_VIT] = c->model.freeze_vit, e->frozen[G_ALIGNER] = c->model.freeze_aligner;
-    e->frozen[G_LLM] = c->model.freeze_llm;
-    if (t->conf.answers.run && e->evaluate)
+    TRY(recipe_engine(e, c, &t->source.shape, t->source.dtype, &t->ranks));
+    e->evaluate = trainer_has_eval(t), e->each = many_channels(&c->data.train);
+    if (!t->conf.answers.run || !e->evaluate) return OK;
+    if (trainer_answers_here(t))
         e->decode.docs = t->conf.answers.docs, e->decode.tokens = t->conf.answers.tokens;
-    e->repeat = c->train.deterministic;
-    e->each = many_channels(&c->data.train);
-    policy_default(e->policy);
-    for (int i = 0; i < c->memory.recompute.n; i++) TRY(policy_drop(e->policy, c->memory.recompute.item[i]));
-    if (!t->source.shape.vision.depth && c->model.freeze_llm)
-        return fail(E_CONFIG, "model.freeze_llm: the model is a language model only; nothing is left to "
-                    "train");
+    else
+        log_warn(&t->log, "no answers are generated at evaluations: the model is spread over ranks");
     return OK;
 }
 
@@ -76,8 +73,12 @@ static Status open_engine(Trainer *t)
 
 static Status load_weights(Trainer *t)
 {
-    if (*t->folder.resume) return checkpoint_load(t->folder.resume, &t->engine.model, &t->engine.be);
-    return source_load(&t->source, &t->engine.model, &t->engine.be, (uint64_t)t->recipe->train.seed, &t->log);
+    Engine *e = &t->engine;
+    Status  st = *t->folder.resume ? checkpoint_load(t->folder.resume, &e->model, &e->be)
+                                   : source_load(&t->source, &e->model, &e->be,
+                                                 (uint64_t)t->recipe->train.seed, &t->log);
+    if (!st) engine_loaded(e);
+    return st ? st : backend_sync(&e->be);
 }
 
 static bool reports_to(const Config *c, const char *word)
@@ -87,20 +88,40 @@ static bool reports_to(const Config *c, const char *word)
     return false;
 }
 
-static Status open_folder(Trainer *t)
+static Status open_own_folder(Trainer *t)
 {
     TRY(run_folder_open(&t->folder, &t->recipe->checkpoint));
-    TRY(log_open(&t->log, t->folder.log, 0, 1, t->conf.least));
     TRY(run_folder_recipe(&t->folder, t->recipe));
     return t->conf.env ? run_folder_json(&t->folder, "env.json", t->conf.env) : OK;
+}
+
+/* The folder is the first rank's; the others are told of it and hold no lock. */
+static Status open_folder(Trainer *t)
+{
+    Comm *world = t->conf.world;
+    int   lock;
+    Status st = t->first ? open_own_folder(t) : OK;
+    TRY(trainer_agree(t, st));
+    lock = t->folder.lock;
+    if (world) TRY(comm_host_first(world, &t->folder, sizeof t->folder));
+    t->folder.lock = lock;
+    return log_open(&t->log, t->first ? t->folder.log : NULL, world ? world->rank : 0, world ? world->size : 1,
+                    t->conf.least);
+}
+
+Status trainer_agree(const Trainer *t, Status mine)
+{
+    return t->conf.world ? comm_agree(t->conf.world, mine) : mine;
 }
 
 /* The state's step decides which lines of an earlier life stay. */
 static Status open_reports(Trainer *t)
 {
+    const char *label = t->recipe->moe.force_balance ? "benchmark-only" : "training-equivalent";
+    if (!t->first) return metrics_open(&t->metrics, NULL, label);
     TRY(run_folder_rewind(&t->folder, *t->folder.resume ? t->step : -1));
     bool jsonl = reports_to(t->recipe, "jsonl");
-    TRY(metrics_open(&t->metrics, jsonl ? t->folder.metrics : NULL, "training-equivalent"));
+    TRY(metrics_open(&t->metrics, jsonl ? t->folder.metrics : NULL, label));
     if (reports_to(t->recipe, "tensorboard")) TRY(tb_open(&t->board, t->folder.dir));
     return OK;
 }
@@ -108,14 +129,16 @@ static Status open_reports(Trainer *t)
 static Status open_loader(Trainer *t, const Json *state)
 {
     const Config *c = t->recipe;
-    int micro;
-    TRY(batching_micro(&micro, &c->train, 1));
     const ModelShape *s = &t->source.shape;
     t->data = (LoaderConf){ .sources = &c->data.train, .recipe = c, .tokenizer = t->source.tokenizer,
                             .shape = shape_stream(s), .patch = batching_patches(c, &s->vision),
-                            .budget = batching_budget(c, s), .micro = micro, .ranks = 1,
-                            .quarantine = t->folder.quarantine, .log = &t->log,
+                            .budget = batching_budget(c, s), .micro = t->ranks.micro,
+                            .rank = t->place.at[AX_DP], .ranks = t->place.size[AX_DP],
+                            .part = t->place.at[AX_TP] + t->place.size[AX_TP] * t->place.at[AX_CP],
+                            .parts = t->place.size[AX_TP] * t->place.size[AX_CP],
+                            .quarantine = t->first ? t->folder.quarantine : NULL, .log = &t->log,
                             .pin = backend_pin(backend_pick(c->device.backend)) };
+    if (t->place.at[AX_PP]) t->data.part = t->data.parts;     /* the tower is on the first stage */
     return loader_open(&t->loader, &t->data, json_object_get(state, "loader"));
 }
 
@@ -145,7 +168,7 @@ static void open_progress(Trainer *t)
     t->progress.log = &t->log, t->progress.metrics = &t->metrics, t->progress.board = &t->board;
     t->progress.steps = t->steps, t->progress.every = t->recipe->log.logging_steps;
     t->progress.aux_coeff = t->routing.layers ? (double)e->conf.aux_coeff : 0;
-    t->progress.skipped = t->guard.skipped;
+    t->progress.skipped = t->guard.skipped, t->progress.ranks = t->place.world;
     backend_memory(e->conf.backend, &left, &t->progress.memory_all);
     for (int i = 0; i < ARENA_N; i++) t->progress.memory += (double)e->plan.bytes[i];
 }
@@ -157,13 +180,20 @@ static Status get_ready(Trainer *t)
     return first ? engine_ready(&t->engine, first) : OK;
 }
 
-/* In the order that lets a mistake be heard of early; the loader reads ahead while weights are loaded. */
-static Status open_all(Trainer *t, Json **state)
+/* The recipe and the model's shape are enough to know that the ranks can share the work as asked. */
+static Status open_source(Trainer *t)
 {
-    const struct cfg_train *c = &t->recipe->train;
+    Log said = { .world = t->conf.world ? t->conf.world->size : 1, .least = t->conf.least };
+    said.rank = t->conf.world ? t->conf.world->rank : 0;
     TRY(recipe_refuse(t->recipe));
     TRY(source_open(&t->source, &t->recipe->model));
-    TRY(open_folder(t));
+    return recipe_ranks(&t->ranks, &t->place, t->recipe, &t->source.shape, t->conf.world, &said);
+}
+
+/* What each rank opens by itself. */
+static Status open_own(Trainer *t, Json **state)
+{
+    const struct cfg_train *c = &t->recipe->train;
     if (*t->folder.resume) TRY(checkpoint_state(t->folder.resume, state));
     if (*state) TRY_CTX(trainer_state_load(t, *state), "%s", t->folder.resume);
     TRY(open_reports(t));
@@ -172,9 +202,21 @@ static Status open_all(Trainer *t, Json **state)
     if (trainer_has_eval(t)) TRY(open_held(t));
     TRY(lr_open(&t->lr, &t->recipe->optim, t->steps));
     t->guard.spike = c->spike_factor, t->guard.limit = c->max_skipped_steps;
-    TRY(open_engine(t));
-    TRY(load_weights(t));
-    TRY(get_ready(t));
+    return OK;
+}
+
+/* In the order that lets a mistake be heard of early; the loader reads ahead while weights are loaded. Ranks
+ * go on from each phase together, so that one that fails is heard of by all. */
+static Status open_all(Trainer *t, Json **state)
+{
+    TRY(trainer_agree(t, open_source(t)));
+    TRY(open_folder(t));
+    TRY(trainer_agree(t, open_own(t, state)));
+    TRY(trainer_agree(t, open_engine(t)));
+    TRY(trainer_agree(t, load_weights(t)));
+    TRY(trainer_agree(t, get_ready(t)));
+    TRY(trainer_agree(t, saving_open(&t->saving, &t->engine.model, &t->engine.be,
+                                     t->recipe->checkpoint.async)));
     open_progress(t);
     return peak_measure(&t->engine.be, t->engine.conf.dtype, &t->progress.peak);
 }
@@ -183,7 +225,7 @@ Status trainer_open(Trainer *t, const TrainerConf *conf)
 {
     Json *state = NULL;
     *t = (Trainer){ .conf = *conf, .recipe = conf->recipe, .saved = -1, .evaluated = -1, .best = NAN,
-                    .best_step = -1 };
+                    .best_step = -1, .first = !conf->world || conf->world->rank == 0 };
     if (t->conf.started <= 0) t->conf.started = clock_now();
     Status st = open_all(t, &state);
     json_decref(state);
@@ -195,6 +237,7 @@ Status trainer_open(Trainer *t, const TrainerConf *conf)
 
 void trainer_close(Trainer *t)
 {
+    saving_close(&t->saving);
     loader_close(t->loader), loader_close(t->held);
     routing_close(&t->routing);
     by_source_close(&t->by);

@@ -15,6 +15,7 @@
 #include "train/lr.h"
 #include "train/progress.h"
 #include "train/runfolder.h"
+#include "train/saving.h"
 #include "train/source.h"
 
 typedef struct Trainer Trainer;
@@ -34,6 +35,7 @@ typedef struct TrainerConf {
     const Json   *env;                   /* becomes env.json; NULL: none is written */
     LogLevel      least;                 /* lines below it are not written */
     Answers       answers;
+    Comm         *world;                 /* NULL: one rank; outlives the trainer */
 } TrainerConf;
 
 typedef struct Evaluation { double loss, accuracy, seconds; int64_t tokens, supervised, docs; } Evaluation;
@@ -46,6 +48,9 @@ struct Trainer {
     Metrics       metrics;
     TensorBoard   board;
     ModelSource   source;
+    Ranks         ranks;
+    Mesh          place;                 /* this rank's coordinates */
+    bool          first;                 /* of all ranks: it writes what one of them writes */
     Engine        engine;
     LoaderConf    data;                  /* of training; evaluation's differs in a few fields */
     Loader       *loader, *held;         /* of training; of what is held out, or NULL */
@@ -54,6 +59,7 @@ struct Trainer {
     Routing       routing;
     BySource      by;
     Progress      progress;
+    Saving        saving;
     int64_t       steps, step;           /* of the run; done */
     int64_t       updates;               /* steps that changed the weights */
     int64_t       tokens;                /* seen */
@@ -79,6 +85,8 @@ bool        trainer_has_eval(const Trainer *t);
 /* Between the files of the trainer: what will happen, said at the start; files that reports read
  * (trainer_files.c); state in and out (trainer_state.c). */
 void        trainer_introduce(const Trainer *t);
+bool        trainer_answers_here(const Trainer *t);
+MUST Status trainer_agree(const Trainer *t, Status mine);    /* the worst of all ranks', see comm_agree */
 MUST Status trainer_write_plan(const Trainer *t, const Flops *step);     /* plan.json, after a step */
 MUST Status trainer_write_load(Trainer *t);                         /* expert_load.json, since the last one */
 MUST Status trainer_state_save(Trainer *t, Json **out);

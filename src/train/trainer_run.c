@@ -9,6 +9,17 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Device-seconds and work of all ranks. */
+static void sum_ranks(const Trainer *t, StepReport *r)
+{
+    double x[PART_N + 1];
+    memcpy(x, r->part, sizeof r->part);
+    x[PART_N] = r->work;
+    comm_host_sum(t->engine.mesh.comm[GR_world], x, PART_N + 1);
+    memcpy(r->part, x, sizeof r->part);
+    r->work = x[PART_N];
+}
+
 static double ledger_work(const Ledger *l)
 {
     double sum = 0;
@@ -73,6 +84,8 @@ static Status learn(Trainer *t, const LoaderStep *in, StepReport *r)
     TRY(backend_sync(&t->engine.be));
     memcpy(r->part, ledger->seconds, sizeof r->part);
     r->work = ledger_work(ledger);
+    sum_ranks(t, r);
+    if (shown) watch_sum(&w, &t->engine);
     t->updates += r->verdict == STEP_GOOD;
     return OK;
 }
@@ -106,14 +119,26 @@ static Status eval_losses(Trainer *t, Evaluation *e)
     }
 }
 
+/* Losses are where the heads are; documents are counted by one rank of those that share them. */
+static void sum_evaluation(const Trainer *t, Evaluation *e)
+{
+    const int *at = t->engine.mesh.at;
+    double  one = at[AX_TP] + at[AX_CP] + at[AX_PP] == 0;
+    double  x[4] = { e->loss, one * (double)e->tokens, one * (double)e->supervised, one * (double)e->docs };
+    comm_host_sum(t->engine.mesh.comm[GR_world], x, 4);
+    e->loss = x[0], e->tokens = (int64_t)x[1], e->supervised = (int64_t)x[2], e->docs = (int64_t)x[3];
+}
+
 Status trainer_evaluate(Trainer *t, Evaluation *e)
 {
     double from = clock_now();
     *e = (Evaluation){ .accuracy = NAN };
     Status st = eval_losses(t, e);
+    if (!st) sum_evaluation(t, e);
     if (!st && !e->supervised) st = fail(E_DATA, "no token of the held-out data is supervised");
     if (!st) e->loss /= (double)e->supervised;
-    if (!st && t->conf.answers.run) st = t->conf.answers.run(t->conf.answers.self, t, &e->accuracy);
+    if (!st && t->first && t->conf.answers.run && trainer_answers_here(t))
+        st = t->conf.answers.run(t->conf.answers.self, t, &e->accuracy);
     e->seconds = clock_now() - from;
     return st ? wrap(st, "evaluation") : OK;
 }
@@ -133,6 +158,17 @@ static Status evaluate(Trainer *t)
     return progress_put(&t->progress, t->step, s, isnan(e.accuracy) ? 1 : 2);
 }
 
+/* What a save beside the run has come to, as soon as it is known. */
+static Status look_at_save(Trainer *t, bool wait)
+{
+    if (!t->saving.out) return OK;
+    TRY(wait ? saving_wait(&t->saving) : saving_poll(&t->saving));
+    if (!t->saving.out)
+        log_info(&t->log, "saved %s/checkpoint-%lld in %.1f s", t->folder.dir, (long long)t->saved,
+                 t->saving.seconds);
+    return OK;
+}
+
 Status trainer_save(Trainer *t, bool last)
 {
     const struct cfg_checkpoint *c = &t->recipe->checkpoint;
@@ -142,19 +178,22 @@ Status trainer_save(Trainer *t, bool last)
                  .max_pixels = i->max_pixels };
     Json *state = NULL;
     double from = clock_now();
+    TRY(look_at_save(t, true));
     if (t->evaluated == t->step && (isnan(t->best) || t->eval_loss < t->best))
         t->best = t->eval_loss, t->best_step = t->step;
     TRY(trainer_state_save(t, &state));
     Snapshot s = { .dir = t->folder.dir, .step = t->step, .model = &t->engine.model, .be = &t->engine.be,
-                   .state = state, .hf = hf ? &x : NULL, .best = t->best_step == t->step,
-                   .keep = c->save_total_limit };
-    Status st = checkpoint_save(&s);
+                   .mesh = &t->engine.mesh, .state = state, .config = t->source.hf, .hf = hf ? &x : NULL,
+                   .best = t->best_step == t->step, .keep = c->save_total_limit,
+                   .patience = 10 * t->recipe->comm.timeout };
+    Status st = saving_begin(&t->saving, &s);
     json_decref(state);
     t->paused = clock_now();
     if (st) return st;
     t->saved = t->step;
-    log_info(&t->log, "saved %s/checkpoint-%lld%s%s in %.1f s", t->folder.dir, (long long)t->step,
-             hf ? " with the model in HF form" : "", s.best ? ", the best so far," : "", t->paused - from);
+    log_info(&t->log, "%s %s/checkpoint-%lld%s%s; the run waited %.1f s", t->saving.out ? "saving" : "saved",
+             t->folder.dir, (long long)t->step, hf ? " with the model in HF form" : "",
+             s.best ? ", the best so far" : "", t->paused - from);
     return OK;
 }
 
@@ -166,7 +205,7 @@ static Status after_step(Trainer *t)
     int64_t looks = trainer_has_eval(t) ? t->recipe->eval.eval_steps : 0;
     if (due(looks, t->step) || (looks && last)) TRY(evaluate(t));
     if (last || due(t->recipe->checkpoint.save_steps, t->step)) TRY(trainer_save(t, last));
-    return t->evaluated == t->step || t->saved == t->step ? trainer_write_load(t) : OK;
+    return t->first && (t->evaluated == t->step || t->saved == t->step) ? trainer_write_load(t) : OK;
 }
 
 static Status leave(Trainer *t, int signal)
@@ -174,6 +213,7 @@ static Status leave(Trainer *t, int signal)
     log_info(&t->log, "asked to leave by %s after step %lld of %lld", strsignal(signal), (long long)t->step,
              (long long)t->steps);
     if (t->saved != t->step) TRY(trainer_save(t, false));
+    TRY(look_at_save(t, true));
     log_info(&t->log, "resume with checkpoint.resume_from_checkpoint=auto");
     return OK;
 }
@@ -188,11 +228,19 @@ static Status one_step(Trainer *t)
         if (!st) st = shown;
     }
     if (progress_due(&t->progress, r.step)) routing_clear(&t->routing), by_source_clear(&t->by);
-    if (first && !st) st = trainer_write_plan(t, &r.sums.model);
+    if (first && !st && t->first) st = trainer_write_plan(t, &r.sums.model);
     if (first && !st)
         log_info(&t->log, "first step done %.2f s after the start (%.2f s to open, %.2f s waiting for data)",
                  clock_now() - t->conf.started, t->opened - t->conf.started, r.waited);
     return st;
+}
+
+/* Whoever was asked, all leave after the same step. */
+static int signal_of_all(const Trainer *t)
+{
+    double signal = guard_signal();
+    comm_host_max(t->engine.mesh.comm[GR_world], &signal, 1);
+    return (int)signal;
 }
 
 Status trainer_run(Trainer *t)
@@ -206,9 +254,10 @@ Status trainer_run(Trainer *t)
     }
     guard_signals_on();
     if (!t->step && t->recipe->eval.eval_on_start) st = evaluate(t);
-    while (!st && t->step < t->steps && !(signal = guard_signal())) {
+    while (!st && t->step < t->steps && !(signal = signal_of_all(t))) {
         st = one_step(t);
         if (!st) st = after_step(t);
+        if (!st) st = look_at_save(t, t->step == t->steps);
     }
     if (!st && signal && t->step < t->steps) st = leave(t, signal);
     else if (!st)

@@ -59,17 +59,28 @@ static void mark_kinds(Routing *r, const Stream *s)
     for (int64_t i = 0; i < s->visual; i++) r->kind[s->visual_row[i]] = 2;
 }
 
-/* After a forward; its choices stay until the next one. */
-static void count_choices(Routing *r, Engine *e, const Stream *s)
+/* One layer's choices for the rows that this rank keeps of the stream. */
+static void count_layer(Routing *r, double *text, double *visual, Spans rows, int64_t tokens)
 {
+    int64_t at = 0;
+    for (int i = 0; i < rows.n; i++)
+        for (int64_t t = rows.span[i].at; t < rows.span[i].at + rows.span[i].n; t++, at++) {
+            double *row = r->kind[t] == 2 ? visual : text;
+            for (int64_t k = 0; k < r->slots && t < tokens; k++) row[r->stage[at * r->slots + k]] += 1;
+        }
+}
+
+/* After a forward; its choices stay until the slot's next one. */
+static void count_choices(Routing *r, Engine *e, const Stream *s, const Action *a)
+{
+    const Chunk *c = &e->model.chunk[a->chunk];
+    Spans rows = batch_rows(&e->mesh, s->budget.tokens, true);
     mark_kinds(r, s);
     for (int64_t i = 0; i < r->layers; i++) {
-        backend_fetch(&e->be, r->stage, e->act.layer[r->layer[i]].moe.idx);
+        if (r->layer[i] < c->from || r->layer[i] >= c->to) continue;
+        backend_fetch(&e->be, r->stage, e->act[a->slot].layer[r->layer[i]].moe.idx);
         if (e->be.sticky) return;                            /* nothing came: no numbers to count by */
-        for (int64_t t = 0; t < s->tokens; t++) {
-            double *row = (r->kind[t] == 2 ? r->visual : r->text) + i * r->experts;
-            for (int64_t k = 0; k < r->slots; k++) row[r->stage[t * r->slots + k]] += 1;
-        }
+        count_layer(r, r->text + i * r->experts, r->visual + i * r->experts, rows, s->tokens);
     }
 }
 
@@ -104,22 +115,36 @@ void by_source_clear(BySource *b)
     for (int i = 0; i < b->channels; i++) b->loss[i] = 0, b->tokens[i] = 0;
 }
 
-/* Supervised rows stand in the order of the stream, so a document's are together. */
+/* Supervised rows stand in the order of the stream, so a document's are together; of these a cp rank has those
+ * of its rows, and all ranks of tp the same. */
 static void share_losses(BySource *b, Engine *e, const Stream *s, const LoaderDoc *doc)
 {
-    int64_t d = 0;
-    backend_fetch(&e->be, b->stage, t_rows(e->ctx.each, 0, s->supervised));
+    int64_t d = 0, n = 0;
+    Spans rows = batch_rows(&e->mesh, s->budget.tokens, false);
+    backend_fetch(&e->be, b->stage, t_rows(e->ctx.each, 0, e->ctx.batch->supervised));
     if (e->be.sticky) return;
     for (int64_t i = 0; i < s->supervised; i++) {
         while (s->sup_row[i] >= s->start[d + 1]) d++;
+        if (spans_find(rows, s->sup_row[i]) < 0) continue;
         int row = b->row[doc[d].source];
-        b->loss[row] += b->stage[i], b->tokens[row]++;
+        b->loss[row] += b->stage[n++], b->tokens[row]++;
     }
 }
 
-void watch_micro(const Watch *w, Engine *e, const Stream *s, int at)
+void watch_forward(const Watch *w, Engine *e, const Stream *s, const Action *a)
 {
     if (!w) return;
-    if (w->routing && w->routing->layers) count_choices(w->routing, e, s);
-    if (w->by && w->by->channels && s->supervised) share_losses(w->by, e, s, w->doc[at]);
+    if (w->routing && w->routing->layers) count_choices(w->routing, e, s, a);
+    bool counts = e->mesh.at[AX_TP] == 0 && e->model.chunk[a->chunk].heads && s->supervised;
+    if (w->by && w->by->channels && counts) share_losses(w->by, e, s, w->doc[a->micro]);
+}
+
+void watch_sum(const Watch *w, const Engine *e)
+{
+    Comm *world = e->mesh.comm[GR_world];
+    Routing *r = w->routing;
+    if (r && r->layers) comm_host_sum(world, r->text, (int)(2 * r->layers * r->experts));
+    if (!w->by || !w->by->channels) return;
+    comm_host_sum(world, w->by->loss, w->by->channels);
+    comm_host_sum64(world, w->by->tokens, w->by->channels);
 }

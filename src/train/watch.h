@@ -44,7 +44,9 @@ typedef struct Watch {                   /* either may be NULL */
     const LoaderDoc *const *doc;         /* where the documents of each micro-batch come from */
 } Watch;
 
-/* After the forward of micro-batch number `at` of a step. */
-void watch_micro(const Watch *w, Engine *e, const Stream *s, int at);
+/* After a forward of the step, of the micro-batch `s`; w may be NULL. */
+void watch_forward(const Watch *w, Engine *e, const Stream *s, const Action *a);
+/* Of all ranks together: before counts are shown. */
+void watch_sum(const Watch *w, const Engine *e);
 
 #endif

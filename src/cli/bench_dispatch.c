@@ -1,0 +1,273 @@
+/* cli/bench_dispatch.c -- `treb bench dispatch`: what the roads to the experts carry, and what they take.
+ *
+ * The first table is of plans: one rank of a fake world of nodes of 8, a layer forward and backward, even
+ * routing; the ledger says what it would send. Beside it the copies of a token that leave its node are
+ * counted over tokens drawn at random. The second runs ranks as threads of this machine: only the growth with
+ * the number of tokens means something there. */
+#include "cli/bench.h"
+#include "cli/options.h"
+
+#include "base/clock.h"
+#include "base/rng.h"
+#include "nn/dispatch.h"
+
+#include <inttypes.h>
+#include <omp.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NODE = 8, RANKS = 4, ROUNDS = 9, MOST_K = 64, MOST_E = 4096 };
+
+static const char *const roads[] = { "alltoall", "deepep", "hybridep" };
+enum { ROADS = sizeof roads / sizeof *roads };
+
+typedef struct DispatchBench { int64_t T, E, K, D, F; } DispatchBench;
+
+/* ---- one expert layer of one rank ---- */
+
+typedef struct ExpertLayer {
+    Backend  be;
+    Arena    arena, scratch;
+    Mesh     mesh;
+    Dispatch road;
+    Param    router, gu, down;
+    Moe      moe;
+    MoeAct   act;
+    Batch    batch;
+    Aux      aux;
+    Ctx      c;
+    uint8_t  policy[LABEL_N];
+    Tensor   x, y;
+} ExpertLayer;
+
+static void declare(ExpertLayer *l, Param *p, int rank, const int64_t *n)
+{
+    *p = (Param){ .w = t_new(&l->arena, "w", BF16, rank, n), .g = t_new(&l->arena, "g", F32, rank, n) };
+}
+
+static Status layer_open(ExpertLayer *l, const DispatchBench *b, int64_t T, const char *road, Comm *world,
+                         const char *backend)
+{
+    bool    plan = !strcmp(backend, "meta");
+    size_t  room = plan ? (size_t)1 << 42 : (size_t)1 << 32;
+    int64_t El = b->E / world->size;
+    *l = (ExpertLayer){ 0 };
+    TRY(backend_open(&l->be, backend));
+    TRY(backend_arena_open(&l->be, &l->arena, "act", room));
+    TRY(backend_arena_open(&l->be, &l->scratch, "scratch", room));
+    TRY(mesh_open(&l->mesh, world, &(Layout){ .ep = world->size }));
+    mesh_bind(&l->mesh, &l->be);
+    TRY(dispatch_open(&l->road, &l->mesh,
+                      &(DispatchConf){ .name = road, .shape = { b->E, b->K, T, 0, false } }));
+    policy_default(l->policy);
+    declare(l, &l->router, 2, (int64_t[]){ b->E, b->D });
+    declare(l, &l->gu, 3, (int64_t[]){ El, 2 * b->F, b->D });
+    declare(l, &l->down, 3, (int64_t[]){ El, b->D, b->F });
+    l->moe = (Moe){ .E = b->E, .K = b->K, .F = b->F, .renorm = true, .w_router = &l->router, .w_gu = &l->gu,
+                    .w_d = &l->down };
+    l->x = t2(&l->arena, "x", BF16, T, b->D), l->y = t2(&l->arena, "y", BF16, T, b->D);
+    op_normal(&l->be, l->x, 3, (uint64_t)world->rank, 0, b->D, 1.0f);
+    op_normal(&l->be, l->router.w, 4, 0, 0, b->D, 1.0f);
+    l->batch = (Batch){ .T = T, .real = T, .groups = 1, .group = t1(&l->arena, "group", I32, T) };
+    l->aux.coef = l->aux.count = t3(&l->arena, "stat", F32, 1, 1, b->E);
+    l->aux.prob = t3(&l->arena, "stat", F32, 1, 1, b->E), l->aux.zsum = t1(&l->arena, "stat", F32, 1);
+    l->c = (Ctx){ .be = &l->be, .mesh = &l->mesh, .dispatch = &l->road, .batch = &l->batch, .act = &l->arena,
+                  .scratch = &l->scratch, .policy = l->policy, .dtype = BF16, .aux = &l->aux };
+    return OK;
+}
+
+static void layer_close(ExpertLayer *l)
+{
+    dispatch_close(&l->road);
+    mesh_close(&l->mesh);
+    if (!l->be.machine) return;
+    backend_arena_close(&l->be, &l->scratch);
+    backend_arena_close(&l->be, &l->arena);
+    backend_close(&l->be);
+}
+
+/* ---- bytes ---- */
+
+typedef struct Load { double near, far; int64_t near_messages, far_messages; } Load;
+
+static Load load_of(const ExpertLayer *l)
+{
+    static const GroupId groups[] = { GR_etp_ep, GR_ep_near, GR_ep_far };
+    Load sum = { 0 };
+    for (int g = 0; g < 3; g++) {
+        const LedgerComm *a = &l->be.ledger.comm[groups[g]];
+        const Comm *c = l->mesh.comm[groups[g]];
+        sum.near += (double)a->near, sum.far += (double)a->far;
+        for (int i = 0; i < c->size; i++) {
+            if (i == c->rank) continue;
+            *(c->node[i] == c->node[c->rank] ? &sum.near_messages : &sum.far_messages) += a->calls;
+        }
+    }
+    return sum;
+}
+
+static Status plan_road(Load *out, const DispatchBench *b, const char *road, int ep)
+{
+    Comm       *world;
+    ExpertLayer l;
+    TRY(comm_open(&world, &(CommConf){ .kind = "fake", .size = ep, .per_node = NODE }));
+    Status st = layer_open(&l, b, b->T, road, world, "meta");
+    if (!st) {
+        ledger_clear(&l.be.ledger);
+        moe_fwd(&l.c, &l.moe, &l.act, l.y, l.x, l.x);
+        moe_bwd(&l.c, &l.moe, &l.act, l.y, l.y, l.x);
+        st   = backend_sync(&l.be);
+        *out = load_of(&l);
+    }
+    layer_close(&l);
+    comm_close(world);
+    return st;
+}
+
+/* Copies of a token that leave its node, over tokens that choose K of E at random: one for each slot, or one
+ * for each node. */
+static void count_copies(const DispatchBench *b, int ep, double *slots, double *nodes)
+{
+    int64_t per_node = b->E / ep * (ep < NODE ? ep : NODE);
+    *slots = *nodes = 0;
+    for (int64_t t = 0; t < b->T; t++) {
+        int64_t chosen[MOST_K];
+        bool    seen[MOST_E] = { false };
+        for (int64_t k = 0, draw = 0; k < b->K; draw++) {
+            int64_t e = (int64_t)rng_below(5, (uint64_t)t, (uint64_t)draw, (uint64_t)b->E);
+            bool    twice = false;
+            for (int64_t i = 0; i < k; i++) twice |= chosen[i] == e;
+            if (twice) continue;
+            chosen[k++] = e;
+            *slots += e / per_node != 0;
+            *nodes += e / per_node != 0 && !seen[e / per_node];
+            seen[e / per_node] = true;
+        }
+    }
+    *slots /= (double)b->T, *nodes /= (double)b->T;
+}
+
+static Status bytes_table(const DispatchBench *b)
+{
+    printf("a layer forward and backward on one of EP ranks, nodes of %d: %" PRId64 " tokens a rank, %" PRId64
+           " of %" PRId64 " experts each, width %" PRId64 ", bf16\n", NODE, b->T, b->K, b->E, b->D);
+    printf("%4s %-9s %14s %14s %10s %10s   %s\n", "EP", "road", "MiB in node", "MiB to others", "messages",
+           "to others", "copies of a token to other nodes, counted");
+    for (int ep = 8; ep <= 64 && b->E % ep == 0; ep *= 2) {
+        double slots, nodes;
+        count_copies(b, ep, &slots, &nodes);
+        for (int i = 0; i < ROADS; i++) {
+            Load l = { 0 };
+            TRY_CTX(plan_road(&l, b, roads[i], ep), "%s over %d ranks", roads[i], ep);
+            printf("%4d %-9s %14.1f %14.1f %10" PRId64 " %10" PRId64 "   %.3f\n", ep, roads[i],
+                   l.near / (1 << 20), l.far / (1 << 20), l.near_messages, l.far_messages, i ? nodes : slots);
+        }
+    }
+    return OK;
+}
+
+/* ---- time ---- */
+
+typedef struct Rank {
+    const DispatchBench *b;
+    Comm                *world;
+    const char          *road;
+    int64_t              T;
+    double               seconds;
+    Status               st;
+} Rank;
+
+static Status time_rank(Rank *r)
+{
+    ExpertLayer l;
+    Status      st = layer_open(&l, r->b, r->T, r->road, r->world, "cpu");
+    if (!st) {
+        moe_fwd(&l.c, &l.moe, &l.act, (Tensor){ 0 }, l.x, l.x);
+        for (int i = 0; i < ROUNDS; i++) {
+            Wire there = { 0 }, back = { 0 };
+            arena_clear(&l.scratch);
+            comm_barrier(r->world);
+            double start = clock_now();
+            l.road.ops->send(&l.c, &l.act.route, &there, l.x);
+            l.road.ops->land(&l.c, &l.act.route, &there, l.act.x);
+            l.road.ops->back_send(&l.c, &l.act.route, &back, l.act.x);
+            l.road.ops->back_land(&l.c, &l.act.route, &back, l.y, (Tensor){ 0 });
+            double took = clock_now() - start;
+            if (!i || took < r->seconds) r->seconds = took;      /* whatever else runs here can only add */
+        }
+        st = backend_sync(&l.be);
+    }
+    layer_close(&l);
+    return st;
+}
+
+static void *rank_main(void *arg)
+{
+    Rank *r = arg;
+    omp_set_num_threads(1);
+    r->st = time_rank(r);
+    return NULL;
+}
+
+static Status time_road(const DispatchBench *b, const char *road, int64_t T, double *seconds)
+{
+    Comm     *world[RANKS];
+    pthread_t thread[RANKS];
+    Rank      rank[RANKS];
+    Status    st = OK;
+    TRY(comm_open_threads(world, RANKS, RANKS / 2));
+    for (int r = 0; r < RANKS; r++) {
+        comm_bind(world[r], NULL);
+        rank[r] = (Rank){ b, world[r], road, T, 0, OK };
+        REQUIRE(!pthread_create(&thread[r], NULL, rank_main, &rank[r]), "no thread for a rank");
+    }
+    *seconds = 0;
+    for (int r = 0; r < RANKS; r++) {
+        pthread_join(thread[r], NULL);
+        if (rank[r].st) st = rank[r].st;
+        if (rank[r].seconds > *seconds) *seconds = rank[r].seconds;
+    }
+    for (int r = 0; r < RANKS; r++) comm_close(world[r]);
+    return st ? fail(st, "%s: a rank failed", road) : OK;
+}
+
+static Status time_table(const DispatchBench *b)
+{
+    printf("\nthere and back, %d ranks as threads on nodes of %d, ms (us a token)\n%8s", RANKS, RANKS / 2,
+           "tokens");
+    for (int i = 0; i < ROADS; i++) printf(" %20s", roads[i]);
+    putchar('\n');
+    for (int64_t T = b->T / 8 < 16 ? 16 : b->T / 8; T <= b->T; T *= 2) {
+        printf("%8" PRId64, T);
+        for (int i = 0; i < ROADS; i++) {
+            double s = 0;
+            TRY(time_road(b, roads[i], T, &s));
+            printf("   %9.2f (%6.2f)", s * 1e3, s * 1e6 / (double)T);
+        }
+        putchar('\n');
+        fflush(stdout);
+    }
+    return OK;
+}
+
+Status bench_dispatch(int argc, char **argv)
+{
+    const char   *tokens = NULL, *experts = NULL, *top = NULL, *width = NULL;
+    DispatchBench b = { 4096, 128, 8, 2048, 768 };
+    const Option  options[] = { { "--tokens", &tokens, NULL }, { "--experts", &experts, NULL },
+                                { "--top", &top, NULL }, { "--width", &width, NULL }, { 0 } };
+    TRY(options_parse(argc, argv, options, NULL, 0));
+    if (tokens)  TRY(option_int("--tokens", tokens, 16, 1 << 20, &b.T));
+    if (experts) TRY(option_int("--experts", experts, 8, MOST_E, &b.E));
+    if (top)     TRY(option_int("--top", top, 1, MOST_K, &b.K));
+    if (width)   TRY(option_int("--width", width, 8, 1 << 16, &b.D));
+    if (b.E % 8 || b.K > b.E)
+        return fail(E_CONFIG, "bench dispatch: %" PRId64 " of %" PRId64 " experts; want a multiple of 8",
+                    b.K, b.E);
+    TRY(bytes_table(&b));
+    DispatchBench small = b;                               /* ranks of this machine share its memory */
+    small.T = b.T < 2048 ? b.T : 2048, small.D = b.D < 512 ? b.D : 512, small.F = 16;
+    return time_table(&small);
+}

@@ -1,0 +1,141 @@
+/* nn/context_batch.c -- the pieces of documents that a context-parallel rank attends to. Host arithmetic on
+ * borders alone; sizes never depend on the documents, so that a plan lays out what a run does. */
+#include "nn/context_batch.h"
+
+#include <string.h>
+
+ContextKind context_kind(const char *name)
+{
+    static const char *const names[] = { "p2p", "all_gather", "a2a", "a2a+p2p" };
+    int kind = 0;
+    while (kind < 4 && strcmp(names[kind], name)) kind++;
+    REQUIRE(kind < 4, "cp_comm %s", name);
+    return (ContextKind)kind;
+}
+
+/* Of each list in `borders`: all documents and one more, the second piece of the one that is in both chunks,
+ * and where the last ends. */
+static int64_t list_size(const ContextBatch *b) { return b->docs + 2; }
+
+void context_layout(ContextBatch *b, Arena *a, const Budget *budget, const Mesh *mesh, ContextKind kind)
+{
+    int cp = mesh_size(mesh, AX_CP), near = kind == CONTEXT_A2A ? cp : 1;
+    if (kind == CONTEXT_A2A_P2P && cp > 1) near = mesh->layout.cp_near;
+    *b = (ContextBatch){ .kind = kind, .near = near, .far = cp / near, .at = mesh_at(mesh, AX_CP) / near,
+                         .tokens = budget->tokens, .docs = budget->docs };
+    if (cp == 1) return;
+    REQUIRE(cp <= CONTEXT_RANKS && near * b->far == cp && b->tokens % (2 * cp) == 0,
+            "%lld tokens over cp %d, heads exchanged by %d", (long long)b->tokens, cp, near);
+    b->borders = t1(a, "segments", I32, context_host(b));
+}
+
+int64_t context_host(const ContextBatch *b)
+{
+    return b->near * b->far == 1 ? 0 : 3 * list_size(b) + 4 * (int64_t)b->far;
+}
+
+typedef struct Documents { const int32_t *start; int64_t n; int32_t whole[2]; } Documents;
+
+static int64_t larger(int64_t a, int64_t b)  { return a > b ? a : b; }
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* Rows here in the order they lie in: what a document has in the first chunk ends that chunk if it has any in
+ * the second, so that it is one causal segment. */
+static void own_rows(ContextBatch *b, int32_t *starts, const Documents *d)
+{
+    int64_t n = 0;
+    starts[0] = 0;
+    for (int64_t i = 0; i < d->n; i++) {
+        int64_t from = zigzag_before(b->tokens, b->far, b->at, d->start[i]);
+        int64_t to   = zigzag_before(b->tokens, b->far, b->at, d->start[i + 1]), len = to - from;
+        if (!len) continue;
+        starts[++n]    = (int32_t)to;
+        b->own.longest = larger(b->own.longest, len);
+        b->own.pairs  += (double)len * (double)(len + 1) / 2;
+    }
+    b->own.n = n, b->own.starts = t_rows(b->borders, 0, n + 1);
+}
+
+/* Rows here against the whole stream: a piece of a document sees it from its first token to the piece's last.
+ * The two pieces of one document are neighbours in the list and begin with the same key. */
+static void own_prefixes(ContextBatch *b, int32_t *starts, const Documents *d)
+{
+    int64_t  list = list_size(b), chunk = b->tokens / (2 * b->far), n = 0;
+    int32_t *keys = starts + list, *used = keys + list;
+    starts[0] = 0;
+    for (int half = 0; half < 2; half++) {
+        int64_t begin = chunk * (half ? 2 * b->far - 1 - b->at : b->at), here = half * chunk - begin;
+        for (int64_t i = 0; i < d->n; i++) {
+            int64_t first = d->start[i], from = larger(first, begin);
+            int64_t to = smaller(d->start[i + 1], begin + chunk), len = to - from;
+            if (len <= 0) continue;
+            keys[n] = (int32_t)first, used[n] = (int32_t)(to - first), starts[++n] = (int32_t)(to + here);
+            b->own.longest = larger(b->own.longest, len);
+            b->own.pairs  += (double)len * ((double)(len + 1) / 2 + (double)(from - first));
+        }
+    }
+    keys[n] = (int32_t)b->tokens;
+    b->own.n = n, b->own.keys = b->tokens;
+    b->own.starts    = t_rows(b->borders, 0, n + 1);
+    b->own.kv_starts = t_rows(b->borders, list, n + 1);
+    b->own.kv_used   = t_rows(b->borders, 2 * list, n);
+}
+
+/* The document that has a row before `cut` and one behind it. */
+static bool document_at(const Documents *d, int64_t cut, int64_t *from, int64_t *to)
+{
+    int64_t lo = 0, hi = d->n;                            /* the first that ends behind the cut */
+    while (lo < hi) {
+        int64_t mid = (lo + hi) / 2;
+        if (d->start[mid + 1] > cut) hi = mid;
+        else                         lo = mid + 1;
+    }
+    if (lo == d->n || d->start[lo] >= cut) return false;
+    *from = d->start[lo], *to = d->start[lo + 1];
+    return true;
+}
+
+/* Keys of place j that queries here see. If j < at they are in its first chunk, which is before both of ours;
+ * if j > at in both of its own, which are before our second. `cut` is where they end. */
+static ContextBlock block_with(const ContextBatch *b, int j, const Documents *d)
+{
+    int64_t T = b->tokens, chunk = T / (2 * b->far), from, to;
+    int64_t cut = chunk * (j < b->at ? j + 1 : 2 * b->far - j);
+    if (!document_at(d, cut, &from, &to)) return (ContextBlock){ 0 };
+    int64_t q0 = zigzag_before(T, b->far, b->at, cut), q1 = zigzag_before(T, b->far, b->at, to);
+    int64_t k0 = zigzag_before(T, b->far, j, from),    k1 = zigzag_before(T, b->far, j, cut);
+    if (q0 == q1) return (ContextBlock){ 0 };
+    return (ContextBlock){ (int32_t)q0, (int32_t)(q1 - q0), (int32_t)k0, (int32_t)(k1 - k0) };
+}
+
+static void blocks(ContextBatch *b, int32_t *borders, const Documents *d)
+{
+    for (int i = 1; i < b->far; i++) {
+        ContextBlock x = block_with(b, (b->at - i + b->far) % b->far, d);
+        b->block[i] = x;
+        memcpy(borders + 4 * i, (int32_t[]){ 0, x.nq, 0, x.nk }, 4 * sizeof *borders);
+    }
+}
+
+void context_upload(ContextBatch *b, Backend *be, int32_t *host, const Stream *whole)
+{
+    if (b->near * b->far == 1) return;
+    REQUIRE(whole->budget.tokens == b->tokens && whole->docs <= b->docs, "%lld tokens, %lld documents",
+            (long long)whole->budget.tokens, (long long)whole->docs);
+    Documents d = { whole->start, whole->docs, { 0, (int32_t)whole->tokens } };
+    if (!d.start) d.start = d.whole, d.n = whole->docs > 0;      /* a plan's: one document of all tokens */
+    memset(host, 0, (size_t)context_host(b) * sizeof *host);
+    b->own = (Segments){ .causal = true };
+    if (b->kind == CONTEXT_ALL_GATHER) own_prefixes(b, host, &d);
+    else                               own_rows(b, host, &d);
+    if (b->kind != CONTEXT_ALL_GATHER) blocks(b, host + 3 * list_size(b), &d);
+    backend_upload(be, b->borders, host);
+}
+
+Segments context_segments(const ContextBatch *b, int i)
+{
+    int64_t      at = 3 * list_size(b) + 4 * (int64_t)i;
+    ContextBlock x = b->block[i];
+    return (Segments){ .n = 1, .longest = x.nq, .pairs = (double)x.nq * (double)x.nk, .keys = x.nk,
+                       .starts = t_rows(b->borders, at, 2), .kv_starts = t_rows(b->borders, at + 2, 2) };
+}

@@ -1,0 +1,56 @@
+/* nn/context_gather.c -- context parallelism by gathering: every rank gets all keys and values, in the order
+ * of the stream, and its queries attend to the beginning of their documents. Any number of heads will do; it
+ * takes the memory of all keys.
+ *
+ * The first chunks of all ranks are the first half of the stream in the order of the ranks, the second chunks
+ * its second half in reverse: each half is gathered on its own, and the second is turned round. */
+#include "nn/context_private.h"
+
+/* The second half by rank and in the stream, chunk by chunk. */
+static void turn_half(Ctx *c, Tensor to, Tensor from, int n)
+{
+    int64_t chunk = to.n[0] / n;
+    for (int i = 0; i < n; i++)
+        op_copy(c->be, t_rows(to, (n - 1 - i) * chunk, chunk), t_rows(from, i * chunk, chunk));
+}
+
+static void gather_keys(Ctx *c, const ContextCall *x, KeysValues all)
+{
+    int64_t   T = x->k.n[0], half = all.both.n[0] / 2;
+    ArenaMark mark = arena_mark(c->scratch);
+    KeysValues mine = kv_scratch(c, x, T), second = kv_scratch(c, x, half);
+    op_copy(c->be, mine.k, x->k);
+    op_copy(c->be, mine.v, x->v);
+    Ticket a = comm_all_gather_start(x->far, t_rows(all.both, 0, half), t_rows(mine.both, 0, T / 2));
+    Ticket b = comm_all_gather_start(x->far, second.both, t_rows(mine.both, T / 2, T / 2));
+    comm_join(b);
+    turn_half(c, t_rows(all.both, half, half), second.both, x->cut->far);
+    comm_join(a);
+    arena_reset(c->scratch, mark);
+}
+
+void gather_fwd(Ctx *c, const ContextCall *x)
+{
+    KeysValues all = kv_scratch(c, x, x->cut->tokens);
+    gather_keys(c, x, all);
+    op_attention_fwd(c->be, x->o, x->lse, x->q, all.k, all.v, x->cut->own, x->scale);
+}
+
+/* What this rank found for all keys, summed at their owners. */
+void gather_bwd(Ctx *c, const ContextCall *x)
+{
+    int64_t T = x->k.n[0], half = x->cut->tokens / 2;
+    KeysValues all = kv_scratch(c, x, 2 * half), d = kv_scratch(c, x, 2 * half);
+    KeysValues mine = kv_scratch(c, x, T), second = kv_scratch(c, x, half);
+    gather_keys(c, x, all);
+    op_attention_bwd(c->be, x->dq, d.k, d.v, x->delta, x->dout, x->o, x->lse, x->q, all.k, all.v, x->cut->own,
+                     x->scale);
+    Ticket a = comm_reduce_scatter_start(x->far, t_rows(mine.both, 0, T / 2), t_rows(d.both, 0, half),
+                                         RED_SUM);
+    turn_half(c, second.both, t_rows(d.both, half, half), x->cut->far);
+    Ticket b = comm_reduce_scatter_start(x->far, t_rows(mine.both, T / 2, T / 2), second.both, RED_SUM);
+    comm_join(a);
+    comm_join(b);
+    op_copy(c->be, x->dk, mine.k);
+    op_copy(c->be, x->dv, mine.v);
+}

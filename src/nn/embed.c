@@ -1,0 +1,34 @@
+/* nn/embed.c -- see embed.h. */
+#include "nn/embed.h"
+
+#include "nn/rows.h"
+
+/* Rows of this rank's slice for the ids of the batch; -1: it is another's. */
+static Tensor rows_here(Ctx *c, const Param *table)
+{
+    Tensor ids = c->batch->ids;
+    if (mesh_size(c->mesh, AX_TP) == 1) return ids;
+    Tensor here = t1(c->scratch, "scratch", I32, t_count(ids));
+    op_slice_ids(c->be, here, ids, table->first, table->real);
+    return here;
+}
+
+void embed_table_fwd(Ctx *c, const Param *table, Tensor x)
+{
+    ArenaMark mark = arena_mark(c->scratch);
+    Tensor ids = rows_here(c, table), part = part_rows(c, x);
+    op_embed_fwd(c->be, part, table->w, ids);
+    sum_rows(c, x, part);                                       /* each rank held a slice of the vocabulary */
+    arena_reset(c->scratch, mark);
+}
+
+void embed_table_bwd(Ctx *c, Param *table, Tensor dx, int64_t pad)
+{
+    if (!t_has(table->g)) return;
+    ArenaMark mark = arena_mark(c->scratch);
+    int64_t at = pad - table->first;
+    AllRows all = all_rows_start(c, dx);
+    Tensor ids = rows_here(c, table);
+    op_embed_bwd(c->be, table->g, all_rows_join(all), ids, at >= 0 && at < table->real ? at : -1);
+    arena_reset(c->scratch, mark);
+}

@@ -1,0 +1,78 @@
+/* nn/rows.c -- see rows.h. */
+#include "nn/rows.h"
+
+static bool   cut(const Ctx *c)      { return mesh_size(c->mesh, AX_TP) > 1; }
+static Comm  *ranks_of(const Ctx *c) { return c->mesh->comm[GR_tp]; }
+static Tensor taller(Ctx *c, Tensor x) { return scratch2(c, (DType)x.dtype, all_rows_count(c, x), x.n[1]); }
+
+AllRows all_rows_start(Ctx *c, Tensor x)
+{
+    AllRows r = { .all = x };
+    if (!cut(c)) return r;
+    r.all    = taller(c, x);
+    r.ticket = comm_all_gather_start(ranks_of(c), r.all, x);
+    return r;
+}
+
+Tensor all_rows_join(AllRows r)
+{
+    comm_join(r.ticket);
+    return r.all;
+}
+
+Tensor part_rows(Ctx *c, Tensor y) { return cut(c) ? taller(c, y) : y; }
+
+Ticket sum_rows_start(Ctx *c, Tensor y, Tensor part)
+{
+    return cut(c) ? comm_reduce_scatter_start(ranks_of(c), y, part, RED_SUM) : (Ticket){ 0 };
+}
+
+void column_linear_fwd(Ctx *c, Tensor y, Tensor x, const Param *w, const Param *b)
+{
+    ArenaMark mark = arena_mark(c->scratch);
+    linear_fwd(c, y, all_rows(c, x), w, b);
+    arena_reset(c->scratch, mark);
+}
+
+/* Rows come in beside the product that makes dx, and its sums go out beside the one that reads the rows. */
+void column_linear_bwd(Ctx *c, Tensor dx, Tensor dy, Tensor x, Param *w, const Param *b)
+{
+    ArenaMark mark = arena_mark(c->scratch);
+    AllRows all = t_has(w->g) ? all_rows_start(c, x) : (AllRows){ .all = x };      /* frozen: not read */
+    Tensor part = part_rows(c, dx);
+    op_gemm(c->be, part, dy, w->w, (Tensor){ 0 }, GEMM_NN);
+    Tensor rows = all_rows_join(all);
+    Ticket sum = sum_rows_start(c, dx, part);                       /* each rank held some outputs of x */
+    linear_grads(c, dy, rows, w, b);
+    comm_join(sum);
+    arena_reset(c->scratch, mark);
+}
+
+static void row_linear_whole(Ctx *c, Tensor y, Tensor x, const Param *w, const Param *b, Tensor res)
+{
+    if (t_has(res)) linear_residual(c, y, x, w, b, res);
+    else            linear_fwd(c, y, x, w, b);
+}
+
+void row_linear_fwd(Ctx *c, Tensor y, Tensor x, const Param *w, const Param *b, Tensor res)
+{
+    if (!cut(c)) {
+        row_linear_whole(c, y, x, w, b, res);
+        return;
+    }
+    ArenaMark mark = arena_mark(c->scratch);
+    Tensor part = part_rows(c, y);
+    linear_fwd(c, part, x, w, mesh_at(c->mesh, AX_TP) ? NULL : b);  /* the sum has the bias once */
+    sum_rows(c, y, part);                                           /* each rank held a slice of w's inputs */
+    if (t_has(res)) op_add(c->be, y, y, res);
+    arena_reset(c->scratch, mark);
+}
+
+void row_linear_bwd(Ctx *c, Tensor dx, Tensor dy, Tensor x, Param *w, const Param *b)
+{
+    ArenaMark mark = arena_mark(c->scratch);
+    AllRows all = all_rows_start(c, dy);
+    if (t_has(param_g(b))) op_colsum(c->be, b->g, dy);
+    linear_bwd(c, dx, all_rows_join(all), x, w, NULL);
+    arena_reset(c->scratch, mark);
+}

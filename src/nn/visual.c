@@ -1,0 +1,45 @@
+/* nn/visual.c -- see visual.h. */
+#include "nn/visual.h"
+
+static bool alone(const Ctx *c)
+{
+    return mesh_size(c->mesh, AX_TP) * mesh_size(c->mesh, AX_CP) == 1;
+}
+
+static Tensor first(Tensor t, int64_t n) { return t_rows(t, 0, n); }
+
+/* Sorted by the member they go to or come from; a rank without pictures takes part with no rows. */
+static Tensor sorted_rows(Ctx *c, int64_t D) { return scratch2(c, c->dtype, c->batch->N ? c->batch->N : 1, D); }
+
+Tensor visual_send(Ctx *c, Tensor made, int64_t D)
+{
+    const VisualRoad *r = &c->batch->road;
+    if (alone(c)) return made;
+    Tensor    out = t2(c->act, "VISUAL", c->dtype, c->batch->M, D);
+    ArenaMark mark = arena_mark(c->scratch);
+    Tensor    sorted = sorted_rows(c, D);
+    if (c->batch->has_media && r->made)
+        op_gather_rows(c->be, first(sorted, r->made), made, first(r->order, r->made), 1);
+    comm_all_to_all(c->mesh->comm[GR_tp_cp], out, (Rows){ r->get_at, r->get_n }, sorted,
+                    (Rows){ r->give_at, r->give_n });
+    arena_reset(c->scratch, mark);
+    return out;
+}
+
+Tensor visual_return(Ctx *c, Tensor rows)
+{
+    const VisualRoad *r = &c->batch->road;
+    int64_t D = rows.n[1];
+    if (alone(c)) return rows;
+    Tensor    out = t2(c->act, "GRADIENT", c->dtype, c->batch->N ? c->batch->N : 1, D);
+    ArenaMark mark = arena_mark(c->scratch);
+    Tensor    sorted = sorted_rows(c, D);
+    comm_all_to_all(c->mesh->comm[GR_tp_cp], sorted, (Rows){ r->give_at, r->give_n }, rows,
+                    (Rows){ r->get_at, r->get_n });
+    if (c->batch->has_media) {
+        op_fill(c->be, out, 0.0f);                           /* patches of the tail have no token */
+        if (r->made) op_scatter_rows(c->be, out, first(sorted, r->made), first(r->order, r->made), false);
+    }
+    arena_reset(c->scratch, mark);
+    return c->batch->has_media ? out : (Tensor){ 0 };
+}

@@ -1,0 +1,158 @@
+/* parallel/dispatch.c -- what the dispatchers share; see dispatch.h. It moves no rows itself. */
+#include "parallel/dispatch.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+size_t leg_bytes(int members) { return sizeof(Leg) + 4 * (size_t)members * sizeof(int64_t); }
+
+void leg_place(Leg *l, int64_t **memory, int members)
+{
+    int64_t **list[] = { &l->give_at, &l->give_n, &l->get_at, &l->get_n };
+    for (int i = 0; i < 4; i++) *list[i] = *memory, *memory += members;
+}
+
+void leg_sum(Leg *l, int members)
+{
+    l->sent = l->came = 0;
+    for (int i = 0; i < members; i++) {
+        l->give_at[i] = l->sent, l->sent += l->give_n[i];
+        l->get_at[i]  = l->came, l->came += l->get_n[i];
+    }
+}
+
+Ticket leg_start(Comm *c, const Leg *l, Tensor in, Tensor out)
+{
+    return comm_all_to_all_start(c, t_rows(in, l->at_came, l->came), (Rows){ l->get_at, l->get_n },
+                                 t_rows(out, l->at_sent, l->sent), (Rows){ l->give_at, l->give_n });
+}
+
+Ticket leg_back(Comm *c, const Leg *l, Tensor out, Tensor in)
+{
+    return comm_all_to_all_start(c, t_rows(out, l->at_sent, l->sent), (Rows){ l->give_at, l->give_n },
+                                 t_rows(in, l->at_came, l->came), (Rows){ l->get_at, l->get_n });
+}
+
+/* A list through the first word of each: they are never given back one by one. */
+static void *table_new(Dispatch *d)
+{
+    void **t = calloc(1, sizeof(void *) + d->ops->table(d));
+    if (!t) return NULL;
+    *t = d->tables, d->tables = t;
+    return t + 1;
+}
+
+void *route_table(Ctx *c, Route *r)
+{
+    Dispatch *d = c->dispatch;
+    if (!r->table) r->table = table_new(d);
+    if (!r->table && !c->be->sticky) c->be->sticky = fail(E_FIT, "no memory for the counts of a dispatch");
+    if (!r->table) r->table = d->spare;
+    return r->table;
+}
+
+void dispatch_tell(Ctx *c)
+{
+    Dispatch *d = c->dispatch;
+    memset(d->all, 0, (size_t)d->n * (size_t)d->told * sizeof *d->all);
+    comm_host_gather(d->mesh->comm[GR_etp_ep], d->all, d->mine, (size_t)d->told * sizeof *d->mine);
+}
+
+void counts_of(int32_t *count, const int32_t *borders, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) count[i] = borders[i + 1] - borders[i];
+}
+
+bool borders_real(const int32_t *borders, int64_t n, int64_t most)
+{
+    bool ascend = borders[0] == 0 && borders[n] > 0 && borders[n] <= most;
+    for (int64_t i = 0; i < n; i++) ascend &= borders[i + 1] >= borders[i];
+    return ascend;
+}
+
+bool dispatch_check(Ctx *c, const Moe *m, int member, int64_t rows, const char *what)
+{
+    const Dispatch *d = c->dispatch;
+    if (rows <= d->room) return true;
+    if (!c->be->sticky)
+        c->be->sticky = fail(E_FIT, "MoE layer %d: rank %d %s %lld rows and has room for %lld "
+                             "(moe.rank_capacity = %g even shares); raise it, or set it to 0 for any routing",
+                             m->index, d->mesh->comm[GR_etp_ep]->world[member], what, (long long)rows,
+                             (long long)d->room, d->conf.rank_capacity);
+    return false;
+}
+
+/* ---- opening ---- */
+
+/* Rows a member may get: every source sends a token to at most this many experts of one rank. */
+static int64_t room_of(const Dispatch *d)
+{
+    const MoeShape *s = &d->conf.shape;
+    int64_t each = s->K < d->local ? s->K : d->local, worst = d->n * s->T * each;
+    if (s->capacity > 0) {
+        Moe m = { .E = s->E, .K = s->K, .capacity = s->capacity };
+        int64_t full = d->n * d->local * moe_capacity(&m, s->T);
+        if (s->pad) return full;
+        if (full < worst) worst = full;
+    }
+    double share = d->conf.rank_capacity * (double)(s->T * s->K * d->etp);
+    return d->conf.rank_capacity > 0 && share < (double)worst ? (int64_t)(share + 0.999999) : worst;
+}
+
+static void measure(Dispatch *d, const Mesh *mesh)
+{
+    const MoeShape *s = &d->conf.shape;
+    d->mesh  = mesh;
+    d->n     = mesh->comm[GR_etp_ep]->size, d->me = mesh->comm[GR_etp_ep]->rank;
+    d->etp   = mesh_size(mesh, AX_ETP);
+    d->near  = mesh->comm[GR_ep_near]->size, d->nodes = mesh->comm[GR_ep_far]->size;
+    d->local = s->E / mesh_size(mesh, AX_EP);
+    d->room  = room_of(d);
+    int64_t chunk = d->conf.chunk > 0 ? d->conf.chunk : (s->T + 3) / 4;
+    int64_t chunks = chunk && d->ops->chunked ? (s->T + chunk - 1) / chunk : 1;
+    d->chunks = chunks < 1 ? 1 : chunks > DISPATCH_CHUNKS ? DISPATCH_CHUNKS : (int)chunks;
+}
+
+static Status shape_fits(const Mesh *mesh, const DispatchConf *conf)
+{
+    const MoeShape *s = &conf->shape;
+    int ep = mesh_size(mesh, AX_EP), etp = mesh_size(mesh, AX_ETP);
+    if (ep * etp == 1)
+        return fail(E_CONFIG, "moe.dispatcher = %s: ep and etp are 1, all experts are here; set local",
+                    conf->name);
+    if (s->E % ep)
+        return fail(E_CONFIG, "ep = %d: %lld experts do not divide", ep, (long long)s->E);
+    if (s->pad && !(s->capacity > 0))
+        return fail(E_CONFIG, "moe.pad_to_capacity needs moe.capacity_factor; set it, to 1.25 say");
+    if (conf->rank_capacity > 0 && conf->rank_capacity < 1)
+        return fail(E_CONFIG, "moe.rank_capacity = %g: less than even routing needs; set 1 or more, or 0",
+                    conf->rank_capacity);
+    return OK;
+}
+
+Status dispatch_start(Dispatch *d, const DispatchOps *ops, const Mesh *mesh, const DispatchConf *conf)
+{
+    *d = (Dispatch){ .ops = ops, .conf = *conf };
+    TRY(shape_fits(mesh, conf));
+    TRY(ops->fits(mesh, conf));
+    d->conf.name = ops->name;
+    measure(d, mesh);
+    d->told  = ops->counts(d);
+    d->mine  = calloc((size_t)d->told, sizeof *d->mine);
+    d->all   = calloc((size_t)d->told * (size_t)d->n, sizeof *d->all);
+    d->stage = calloc((size_t)d->told * 3 + 3 + (size_t)(d->n * d->local), sizeof *d->stage);
+    d->spare = calloc(1, ops->table(d));
+    if (d->mine && d->all && d->stage && d->spare) return OK;
+    dispatch_close(d);
+    return fail(E_FIT, "no memory for a dispatcher");
+}
+
+void dispatch_close(Dispatch *d)
+{
+    for (void **t = d->tables, **next; t; t = next) next = *t, free(t);
+    free(d->mine);
+    free(d->all);
+    free(d->stage);
+    free(d->spare);
+    *d = (Dispatch){ 0 };
+}

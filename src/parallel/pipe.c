@@ -1,0 +1,189 @@
+/* parallel/pipe.c -- see pipe.h. */
+#include "parallel/pipe.h"
+
+#include <stdlib.h>
+
+static int least(int a, int b) { return a < b ? a : b; }
+static int most(int a, int b)  { return a > b ? a : b; }
+
+static PipeShape normal(const PipeShape *s)
+{
+    PipeShape n = *s;
+    if (n.group < 1 || n.chunks == 1) n.group = n.stages;
+    return n;
+}
+
+/* Entry i of the table that all stages share: groups of micro-batches, in a group chunk by chunk. Backward
+ * goes through the chunks from the last. */
+static Action entry(const PipeShape *s, int i, PipeWay way)
+{
+    if (s->chunks == 1) return (Action){ .what = way, .micro = i };
+    int full = s->group * s->chunks, lo = i / full * s->group, n = least(s->group, s->micros - lo);
+    int chunk = i % full / n, micro = lo + i % full % n;
+    if (way == PIPE_BACKWARD) chunk = s->chunks - 1 - chunk;
+    return (Action){ .what = way, .micro = micro, .chunk = chunk };
+}
+
+static int warmup(const PipeShape *s, int stage)
+{
+    int later = s->stages - 1 - stage;
+    int w = s->chunks == 1 ? later : 2 * later + (s->chunks - 1) * s->group;
+    return least(w + s->ahead, s->micros * s->chunks);
+}
+
+int pipe_from(const PipeShape *s, int stage, Action a)
+{
+    if (a.what == PIPE_FORWARD) return stage > 0 ? stage - 1 : a.chunk > 0 ? s->stages - 1 : -1;
+    return stage < s->stages - 1 ? stage + 1 : a.chunk < s->chunks - 1 ? 0 : -1;
+}
+
+int pipe_to(const PipeShape *s, int stage, Action a)
+{
+    if (a.what == PIPE_FORWARD) return stage < s->stages - 1 ? stage + 1 : a.chunk < s->chunks - 1 ? 0 : -1;
+    return stage > 0 ? stage - 1 : a.chunk > 0 ? s->stages - 1 : -1;
+}
+
+/* Warm-up, then forward and backward in turn, then what is left of the backwards. */
+static void order(Pipe *p)
+{
+    const PipeShape *s = &p->shape;
+    int runs = s->micros * s->chunks, f = 0, b = 0;
+    p->warmup = warmup(s, p->stage);
+    while (f < p->warmup) p->action[p->actions++] = entry(s, f++, PIPE_FORWARD);
+    while (b < runs) {
+        if (f < runs) p->action[p->actions++] = entry(s, f++, PIPE_FORWARD);
+        p->action[p->actions++] = entry(s, b++, PIPE_BACKWARD);
+    }
+}
+
+/* A forward takes the lowest slot that is free, its backward gives it back: the list is fixed, so they can
+ * be dealt before the first step. home: slot of each (micro, chunk); taken: by slot. */
+static void deal_slots(Pipe *p, int *home, bool *taken)
+{
+    for (int i = 0; i < p->actions; i++) {
+        Action *a = &p->action[i];
+        int *at = &home[a->micro * p->shape.chunks + a->chunk];
+        if (a->what == PIPE_FORWARD) {
+            for (*at = 0; taken[*at];) ++*at;
+            p->slots = most(p->slots, *at + 1);
+        }
+        taken[*at] = a->what == PIPE_FORWARD;
+        a->slot = *at;
+    }
+}
+
+/* The first action at or after `from` that is fed by a message of this way; actions: none. */
+static int next_fed(const Pipe *p, PipeWay way, int from)
+{
+    while (from < p->actions &&
+           (p->action[from].what != way || pipe_from(&p->shape, p->stage, p->action[from]) < 0)) from++;
+    return from;
+}
+
+static void put(Pipe *p, PipeDo what, int action, int peer, int message)
+{
+    p->step[p->steps++] = (PipeStep){ what, p->action[action].what, action, peer, message,
+                                      message % p->window };
+}
+
+static void lay_out(Pipe *p)
+{
+    const PipeShape *s = &p->shape;
+    int next[2], posted[2] = { 0, 0 }, heard[2] = { 0, 0 }, said[2] = { 0, 0 };
+    for (int way = 0; way < 2; way++) next[way] = next_fed(p, (PipeWay)way, 0);
+    for (int i = -1; i < p->actions; i++) {
+        if (i >= 0) {
+            Action a = p->action[i];
+            int from = pipe_from(s, p->stage, a), to = pipe_to(s, p->stage, a), way = a.what;
+            if (from >= 0) put(p, PIPE_RECV, i, from, heard[way]++);
+            put(p, PIPE_RUN, i, -1, 0);
+            if (to >= 0 && said[way]) put(p, PIPE_FLUSH, i, to, said[way] - 1);
+            if (to >= 0) put(p, PIPE_SEND, i, to, said[way]++);
+        }
+        for (int way = 0; way < 2; way++)
+            while (next[way] < p->actions && posted[way] < heard[way] + p->window) {
+                put(p, PIPE_POST, next[way], pipe_from(s, p->stage, p->action[next[way]]), posted[way]++);
+                next[way] = next_fed(p, (PipeWay)way, next[way] + 1);
+            }
+    }
+    for (int i = p->actions - 1, left = (said[0] > 0) + (said[1] > 0); left && i >= 0; i--) {
+        int to = pipe_to(s, p->stage, p->action[i]), way = p->action[i].what;
+        if (to < 0 || !said[way]) continue;
+        put(p, PIPE_FLUSH, i, to, said[way] - 1);
+        said[way] = 0, left--;
+    }
+}
+
+Status pipe_open(Pipe *p, const PipeShape *shape, int stage)
+{
+    *p = (Pipe){ .shape = normal(shape), .stage = stage };
+    const PipeShape *s = &p->shape;
+    REQUIRE(s->stages > 0 && s->chunks > 0 && s->micros > 0 && stage >= 0 && stage < s->stages,
+            "stage %d of %d, %d chunks, %d micro-batches", stage, s->stages, s->chunks, s->micros);
+    size_t runs = (size_t)s->micros * (size_t)s->chunks;
+    p->window = most(1, s->group - s->stages) + 1;
+    p->action = malloc(2 * runs * sizeof *p->action);
+    p->step   = malloc((2 * runs * 5 + 2) * sizeof *p->step);
+    int  *home  = malloc(runs * sizeof *home);
+    bool *taken = calloc(runs, sizeof *taken);
+    bool ok = p->action && p->step && home && taken;
+    if (ok) {
+        order(p);
+        deal_slots(p, home, taken);
+        lay_out(p);
+    }
+    free(home), free(taken);
+    if (ok) return OK;
+    pipe_close(p);
+    return fail(E_FIT, "no memory for the schedule of %d micro-batches over %d chunks", s->micros, s->chunks);
+}
+
+void pipe_close(Pipe *p)
+{
+    free(p->action), free(p->step);
+    *p = (Pipe){ 0 };
+}
+
+int pipe_alive(const Pipe *p, int chunk)
+{
+    int now = 0, peak = 0;
+    for (int i = 0; i < p->actions; i++)
+        if (p->action[i].chunk == chunk)
+            peak = most(peak, now += p->action[i].what == PIPE_FORWARD ? 1 : -1);
+    return peak;
+}
+
+void pipe_split_slots(Pipe *p)
+{
+    p->slots = 0;
+    for (int k = 0; k < p->shape.chunks; k++) {
+        int alive = pipe_alive(p, k);
+        for (int i = 0; i < p->actions; i++)
+            if (p->action[i].chunk == k) p->action[i].slot = p->slots + p->action[i].micro % alive;
+        p->slots += alive;
+    }
+}
+
+double pipe_bubble(const PipeShape *s)
+{
+    return (s->stages - 1) / ((double)s->chunks * s->micros + s->stages - 1);
+}
+
+Status pipe_print(FILE *out, const PipeShape *shape)
+{
+    enum { SHOWN = 12 };
+    PipeShape s = normal(shape);
+    fprintf(out, "%d micro-batches a step, %s; %.1f %% of the step is bubble\n", s.micros,
+            s.chunks > 1 ? "interleaved" : "1F1B", 100 * pipe_bubble(&s));
+    fprintf(out, "  %5s %8s %6s  %s\n", "stage", "warm-up", "alive", "begins with (micro-batch.chunk)");
+    for (int stage = 0; stage < s.stages; stage++) {
+        Pipe p;
+        TRY(pipe_open(&p, &s, stage));
+        fprintf(out, "  %5d %8d %6d ", stage, p.warmup, p.slots);
+        for (int i = 0; i < least(p.actions, SHOWN); i++)
+            fprintf(out, " %c%d.%d", "FB"[p.action[i].what], p.action[i].micro, p.action[i].chunk);
+        fputs(p.actions > SHOWN ? " …\n" : "\n", out);
+        pipe_close(&p);
+    }
+    return OK;
+}

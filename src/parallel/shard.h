@@ -1,0 +1,113 @@
+/* parallel/shard.h -- weights, gradients and optimizer state over the ranks that hold the same piece.
+ *
+ * Parameters are laid out by unit (Param.unit: what is used together, a decoder layer) and inside a unit by
+ * bucket: one per group whose sum their gradients are (Param.sums). A bucket is one stretch of memory, its
+ * tensors on a grid of ARENA_ALIGN bytes, padded to divide by the group; member i has slice i of it. What is
+ * in a rank's slice it steps: Param.own_at, own_n; master, m and v are flat f32 tensors of own_n elements.
+ *
+ *   level 0   all of it on every rank, gradients are summed on every rank (zero 0, or nobody to share with)
+ *         1   state in slices: gradients reduce-scattered once a step, weights gathered after it
+ *         2   and gradients: a whole one exists while its unit goes back, its sum is added to the slice
+ *         3   and weights: gathered into one of two buffers around each use, the next unit's meanwhile
+ *
+ * With Layout.replicas > 1 slices are made inside a replica (shard_*) and summed across them (copy_*).
+ *
+ * At rest p->w (level 3) and p->g (2, 3) are the flat slice of own_n elements; between begin and end of its
+ * unit they are whole and shaped. On lower levels they are always whole. own_part() gives the slice of both.
+ *
+ * One step, for whoever drives it:
+ *
+ *   shard_begin_step(s, micro)         nothing has a gradient; every unit will go back `micro` times
+ *   per micro-batch, all passes        hooks around the use of every unit (below)
+ *   shard_finish(s)                    all sums are complete and `live` is the same on all ranks
+ *   optim_norm, optim_step             over slices; per unit as it is done: shard_stepped(s, unit)
+ *   shard_weights(s)                   before p->w is read outside of hooks (levels 1, 2)
+ *
+ * Hooks, by UnitHooks of nn/module.h; collectives follow from them, so all ranks of a stage make the same
+ * calls in the same order, also those that have no picture (levels 0 and 1 forgive them: what did not go back
+ * is summed in shard_finish):
+ *
+ *   begin(u, false) … end(u, false)    a forward, an evaluation
+ *   begin(u, true)  … end(u, true)     a backward: replay, gradients; at `end` they are on their way. The
+ *                                      head's are made in its forward: in training it has this pair alone.
+ *   Pairs of one unit may nest or overlap: it goes at the last end. A tied table has begin(true) at the head
+ *   and end(true) after the embedding's backward, with no pair of its own there.
+ *
+ * Nothing here allocates after shard_open. A group of one rank says nothing and changes nothing. */
+#ifndef PARALLEL_SHARD_H
+#define PARALLEL_SHARD_H
+
+#include "model/model.h"
+
+typedef struct ShardConf {
+    ParamSet   *params;                  /* its mesh may be NULL: one rank */
+    const bool *frozen;                  /* (GROUP_N) or NULL; read at open alone */
+    const int  *order;                   /* (units) as a forward uses them, NULL: ascending; as frozen */
+    const Param *table[2];               /* their gradients are added up by rows: they start from zero */
+    Param      *tied;                    /* a table that the other end of the pipeline has too; or NULL */
+    int         zero;                    /* 0 … 3 */
+    DType       dtype;                   /* of weights */
+    bool        overlap;                 /* sums and gathers go on beside the work; off: waited for at once */
+} ShardConf;
+
+typedef struct Bucket {
+    int     unit, first, n;              /* its parameters are Shard.item[first … first + n) */
+    GroupId sums;
+    bool    frozen;
+    int     level;
+    Comm   *all, *near, *far;            /* that sum; whose slices make the whole; of the same slice */
+    int64_t room, slice, at;             /* elements, of one member, where this rank's begin */
+    Tensor  w, g;                        /* (room): of the run, or of the unit's slot */
+    Tensor  own_w, own_g;                /* (slice): a part of them, or of the run where they are not */
+    Ticket  sum, gather;                 /* under way */
+    int64_t sum_nr, gather_nr;           /* which calls of their groups, from 1; 0: none is out */
+    bool    begun, adds;                 /* own_g holds something of this step; `sum` has yet to be added */
+} Bucket;
+
+typedef struct Item { Param *p; int64_t at; bool product; } Item;   /* where it begins in its bucket */
+
+typedef struct Unit {
+    int first, n;                        /* its buckets */
+    int place, slot;                     /* in the order; whose buffers it takes, -1: it needs none */
+    int users, writers, backs;           /* begins without end; backward ones of them; ends of this step */
+} Unit;
+
+typedef struct Slot { int weights, grads; } Slot;         /* unit each is of, -1: none */
+
+typedef struct Shard {
+    ShardConf conf;
+    Backend  *be;
+    Bucket   *bucket;
+    Item     *item;
+    Unit     *unit;
+    Slot     *slot;
+    int      *order;
+    double   *live;                      /* (params) */
+    int       buckets, units, slots, micro;
+    UnitHooks hooks;
+} Shard;
+
+typedef struct ShardSizes { size_t param, grad, optim; } ShardSizes;
+
+/* What a model says of itself: params, frozen, tables, the tied copy, and the order of its units into `order`
+ * (room for m->params.units), which conf points to. */
+void        shard_describe(ShardConf *conf, Model *m, int *order);
+
+MUST Status shard_open(Shard *s, const ShardConf *conf);
+void        shard_close(Shard *s);
+ShardSizes  shard_sizes(const Shard *s);                      /* bytes that shard_bind takes */
+/* Lays everything out and points every Param at its part. s stays where it is from here on. */
+void        shard_bind(Shard *s, Backend *be, Arena *param, Arena *grad, Arena *optim);
+/* Weights were loaded or drawn: into master where there is one, else into own_part(p->w). Makes the rest. */
+void        shard_publish(Shard *s);
+
+/* Of t = p->w or p->g, whole or at rest: the elements that this rank steps, flat. */
+Tensor      own_part(const Param *p, Tensor t);
+
+const UnitHooks *shard_hooks(const Shard *s);
+void        shard_begin_step(Shard *s, int micro);
+void        shard_finish(Shard *s);
+void        shard_stepped(Shard *s, int unit);                /* its weights have changed */
+void        shard_weights(Shard *s);                          /* waits for what shard_stepped began */
+
+#endif

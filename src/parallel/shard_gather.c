@@ -1,0 +1,83 @@
+/* parallel/shard_gather.c -- weights back from the slices. Levels 1 and 2: into their place, after a step,
+ * joined when the unit is next used. Level 3: into a buffer, around each use. */
+#include "parallel/shard_private.h"
+
+static void gather_start(Shard *s, Bucket *b)
+{
+    make_room(s, b->near);
+    b->gather    = comm_all_gather_start(b->near, b->w, b->own_w);
+    b->gather_nr = b->near->seq;
+    if (!s->conf.overlap) gather_join(b);
+}
+
+void gather_join(Bucket *b)
+{
+    if (b->gather_nr) comm_join(b->gather);
+    b->gather_nr = 0;
+}
+
+static void gather_join_unit(Shard *s, int unit)
+{
+    EACH_IN_UNIT(b, s, unit) gather_join(b);
+}
+
+/* Brings a unit's weights into its slot, whose last ones nobody uses any more. */
+static void slot_fill(Shard *s, int unit)
+{
+    Slot *k = &s->slot[s->unit[unit].slot];
+    if (k->weights == unit) return;
+    if (k->weights >= 0) {
+        REQUIRE(!s->unit[k->weights].users, "unit %d is wanted while %d has its buffer", unit, k->weights);
+        gather_join_unit(s, k->weights);
+    }
+    k->weights = unit;
+    EACH_IN_UNIT(b, s, unit)
+        if (b->level == 3) gather_start(s, b);
+}
+
+static bool comes_and_goes(const Shard *s, int unit) { return s->conf.zero == 3 && s->unit[unit].slot >= 0; }
+
+void weights_take(Shard *s, int unit)
+{
+    if (comes_and_goes(s, unit)) slot_fill(s, unit);
+    gather_join_unit(s, unit);
+    EACH_IN_UNIT(b, s, unit)
+        if (b->level == 3) weights_point(s, b, true);
+}
+
+void weights_ahead(Shard *s, int unit, bool backward)
+{
+    int at = s->unit[unit].place + (backward ? -1 : 1);
+    if (!s->conf.overlap || at < 0 || at >= s->units) return;
+    int next = s->order[at];
+    if (!comes_and_goes(s, next)) return;
+    int holder = s->slot[s->unit[next].slot].weights;
+    if (holder < 0 || !s->unit[holder].users) slot_fill(s, next);
+}
+
+void shard_stepped(Shard *s, int unit)
+{
+    if (comes_and_goes(s, unit)) {
+        Slot *k = &s->slot[s->unit[unit].slot];
+        if (k->weights == unit) k->weights = -1;
+    }
+    EACH_IN_UNIT(b, s, unit)
+        if (!b->frozen && (b->level == 1 || b->level == 2)) gather_start(s, b);
+}
+
+void shard_weights(Shard *s)
+{
+    EACH_BUCKET(b, s) gather_join(b);
+}
+
+void shard_publish(Shard *s)
+{
+    shard_weights(s);
+    for (int i = 0; i < s->conf.params->n; i++) {
+        const Param *p = s->conf.params->p[i];
+        if (t_has(p->master) && p->own_n) op_copy(s->be, own_part(p, p->w), p->master);
+    }
+    for (int at = 0; at < s->units; at++) shard_stepped(s, s->order[at]);
+    for (int i = 0; i < s->slots; i++) s->slot[i].weights = -1;
+    shard_weights(s);
+}

@@ -1,0 +1,328 @@
+/* parallel/shard_layout.c -- who has what: units into buckets, buckets into slices, slices into arenas. */
+#include "parallel/shard_private.h"
+
+#include <stdlib.h>
+
+static const GroupId sum_groups[] = { GR_dp_cp, GR_tp_dp_cp, GR_edp };
+enum { SUM_GROUPS = sizeof sum_groups / sizeof *sum_groups, RING = 2 };
+
+static GroupId near_of(GroupId sums)
+{
+    return sums == GR_dp_cp ? GR_shard_dp_cp : sums == GR_tp_dp_cp ? GR_shard_tp_dp_cp : GR_shard_edp;
+}
+static GroupId far_of(GroupId sums)
+{
+    return sums == GR_dp_cp ? GR_copy_dp_cp : sums == GR_tp_dp_cp ? GR_copy_tp_dp_cp : GR_copy_edp;
+}
+
+static int64_t up_to(int64_t n, int64_t grid) { return (n + grid - 1) / grid * grid; }
+
+static bool is_frozen(const ShardConf *c, const Param *p) { return c->frozen && c->frozen[p->group]; }
+
+static bool by_product(const ShardConf *c, const Param *p)
+{
+    return p->rank >= 2 && p != c->table[0] && p != c->table[1];
+}
+
+/* A frozen bucket has nothing but weights to slice. */
+static int level_of(const ShardConf *c, const Bucket *b)
+{
+    if (comm_size(b->near) == 1) return 0;
+    return b->frozen && c->zero < 3 ? 0 : c->zero;
+}
+
+/* The parameters of one unit that are summed over one group, as many as there are; none is no bucket. */
+static void add_bucket(Shard *s, int unit, GroupId sums, bool frozen)
+{
+    const ShardConf *c = &s->conf;
+    const Mesh *mesh = c->params->mesh;
+    int64_t grid = ARENA_ALIGN / (int64_t)dtype_size(c->dtype);      /* both dtypes begin well there */
+    Bucket b = { .unit = unit, .sums = sums, .frozen = frozen };
+    bool tied = false;
+    if (s->buckets) b.first = s->bucket[s->buckets - 1].first + s->bucket[s->buckets - 1].n;
+    for (int i = 0; i < c->params->n; i++) {
+        Param *p = c->params->p[i];
+        if (p->unit != unit || p->sums != sums || is_frozen(c, p) != frozen) continue;
+        s->item[b.first + b.n++] = (Item){ p, b.room, by_product(c, p) };
+        b.room += up_to(param_local(p), grid);
+        tied |= p == c->tied;
+    }
+    if (!b.n) return;
+    REQUIRE(!tied || b.n == 1, "%s: the other end of the pipeline would slice it otherwise",
+            c->tied->piece[0].name);
+    if (mesh) b.all = mesh->comm[sums], b.near = mesh->comm[near_of(sums)], b.far = mesh->comm[far_of(sums)];
+    b.level = level_of(c, &b);
+    b.slice = b.room;
+    if (b.level) {
+        b.room  = up_to(b.room, grid * b.near->size);
+        b.slice = b.room / b.near->size;
+        b.at    = b.slice * b.near->rank;
+    }
+    s->bucket[s->buckets++] = b;
+}
+
+static void make_buckets(Shard *s)
+{
+    for (int u = 0; u < s->units; u++) {
+        s->unit[u] = (Unit){ .first = s->buckets, .slot = -1 };
+        for (int frozen = 0; frozen < 2; frozen++)
+            for (int g = 0; g < SUM_GROUPS; g++) add_bucket(s, u, sum_groups[g], frozen);
+        s->unit[u].n = s->buckets - s->unit[u].first;
+    }
+}
+
+/* What this rank steps of each parameter, and whether it is the one of its likes that counts. */
+static void share_out(Shard *s)
+{
+    EACH_BUCKET(b, s)
+        EACH_ITEM(i, s, b) {
+            int64_t from = b->at - i->at, to = from + b->slice, n = param_local(i->p);
+            from = from < 0 ? 0 : from > n ? n : from;
+            to   = to < from ? from : to > n ? n : to;
+            i->p->own_at = from, i->p->own_n = to - from;
+            const Comm *alike = b->level ? b->far : b->all;
+            i->p->keeper = !alike || alike->rank == 0;
+        }
+}
+
+static bool same_kind(const Shard *s, int u, int v)
+{
+    if (s->unit[u].n != s->unit[v].n) return false;
+    const Bucket *a = buckets_of(s, u), *b = buckets_of(s, v);
+    for (int i = 0; i < s->unit[u].n; i++)
+        if (a[i].sums != b[i].sums || a[i].frozen != b[i].frozen || a[i].level != b[i].level ||
+            a[i].room != b[i].room)
+            return false;
+    return true;
+}
+
+static bool needs_slot(const Shard *s, int u)
+{
+    bool any = false;
+    EACH_IN_UNIT(b, s, u) any |= b->level >= 2;
+    return any;
+}
+
+/* Units of a kind take turns in the order they are used, so that neighbours never have the same buffers. */
+static void deal_slots(Shard *s)
+{
+    for (int at = 0; at < s->units; at++) {
+        int u = s->order[at], before = at - 1, alike = 0;
+        s->unit[u].place = at;
+        if (!needs_slot(s, u)) continue;
+        for (; before >= 0; before--)
+            if (same_kind(s, u, s->order[before]) && ++alike == RING) break;
+        s->unit[u].slot = alike == RING ? s->unit[s->order[before]].slot : s->slots++;
+    }
+}
+
+static int count_units(const ParamSet *p)
+{
+    int n = p->units;
+    for (int i = 0; i < p->n; i++)
+        if (p->p[i]->unit >= n) n = p->p[i]->unit + 1;
+    return n;
+}
+
+Status shard_open(Shard *s, const ShardConf *conf)
+{
+    const ParamSet *p = conf->params;
+    size_t n = (size_t)p->n, units = (size_t)count_units(p);
+    *s = (Shard){ .conf = *conf, .units = (int)units };
+    s->bucket = calloc(n + 1, sizeof *s->bucket);
+    s->item   = calloc(n + 1, sizeof *s->item);
+    s->unit   = calloc(units + 1, sizeof *s->unit);
+    s->slot   = calloc(units + 1, sizeof *s->slot);
+    s->order  = calloc(units + 1, sizeof *s->order);
+    s->live   = calloc(n + 1, sizeof *s->live);
+    if (!s->bucket || !s->item || !s->unit || !s->slot || !s->order || !s->live) {
+        shard_close(s);
+        return fail(E_FIT, "no host memory for the slices of %d parameters", p->n);
+    }
+    for (int u = 0; u < s->units; u++) s->order[u] = conf->order ? conf->order[u] : u;
+    make_buckets(s);
+    share_out(s);
+    deal_slots(s);
+    for (int i = 0; i < s->slots; i++) s->slot[i] = (Slot){ -1, -1 };
+    s->conf.frozen = NULL, s->conf.order = NULL;
+    return OK;
+}
+
+void shard_close(Shard *s)
+{
+    free(s->bucket), free(s->item), free(s->unit), free(s->slot), free(s->order), free(s->live);
+    *s = (Shard){ 0 };
+}
+
+/* ---- memory ---- */
+
+Tensor own_part(const Param *p, Tensor t)
+{
+    int64_t n = t_count(t), at = n == p->own_n ? 0 : p->own_at;
+    REQUIRE(n == p->own_n || n == param_local(p), "%s: %s of %lld", p->piece[0].name, t_fmt(t),
+            (long long)p->own_n);
+    return t_rows(t_wrap(t.data, (DType)t.dtype, 1, &n), at, p->own_n);
+}
+
+/* Vectors are one row, which is what ops over rows want. */
+static Tensor whole_view(const Item *i, Tensor bucket)
+{
+    const Param *p = i->p;
+    int64_t n[3] = { p->local[0], p->local[1], p->local[2] };
+    if (p->rank == 1) n[0] = 1, n[1] = p->local[0];
+    return t_wrap(t_rows(bucket, i->at, 0).data, (DType)bucket.dtype, p->rank == 1 ? 2 : p->rank, n);
+}
+
+/* The part of a slice that is this parameter's; none of it is an empty view, not an absent one. */
+static Tensor slice_view(const Item *i, const Bucket *b, Tensor slice)
+{
+    return t_rows(slice, i->p->own_n ? i->at + i->p->own_at - b->at : 0, i->p->own_n);
+}
+
+void weights_point(Shard *s, Bucket *b, bool whole)
+{
+    EACH_ITEM(i, s, b)
+        i->p->w = whole ? whole_view(i, b->w) : slice_view(i, b, b->own_w);
+}
+
+void grads_point(Shard *s, Bucket *b, bool whole)
+{
+    EACH_ITEM(i, s, b)
+        i->p->g = whole ? whole_view(i, b->g) : slice_view(i, b, b->own_g);
+}
+
+static const char *label_of(const Shard *s, const Bucket *b)
+{
+    static const char *const names[GROUP_N] = { "vision", "merger", "decoder" };
+    const Param *p = s->item[b->first].p;
+    return p->form == FORM_ROWS ? names[p->group] : "experts";
+}
+
+/* Which of the kinds of memory a bucket has; sizes and binding both ask here. */
+typedef struct Needs { bool w, own_w, g, own_g, state, master; } Needs;
+
+static Needs needs_of(const Shard *s, const Bucket *b)
+{
+    return (Needs){ .w = b->level < 3, .own_w = b->level == 3, .g = !b->frozen && b->level < 2,
+                    .own_g = !b->frozen && b->level >= 2, .state = !b->frozen,
+                    .master = !b->frozen && s->conf.dtype != F32 };
+}
+
+static size_t room(int64_t n, DType d)
+{
+    size_t b = (size_t)n * dtype_size(d);
+    return (b + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
+}
+
+/* The first unit in the order with this unit's slot is the one whose buffers all of them share. */
+static int slot_keeper(const Shard *s, int u)
+{
+    for (int at = 0; at < s->units; at++)
+        if (s->unit[s->order[at]].slot == s->unit[u].slot) return s->order[at];
+    return u;
+}
+
+ShardSizes shard_sizes(const Shard *s)
+{
+    ShardSizes z = { 0 };
+    DType d = s->conf.dtype;
+    EACH_BUCKET(b, s) {
+        Needs n = needs_of(s, b);
+        bool ring = s->unit[b->unit].slot >= 0 && slot_keeper(s, b->unit) == b->unit;
+        z.param += n.w ? room(b->room, d) : room(b->slice, d);
+        z.grad  += n.g ? room(b->room, F32) : n.own_g ? room(b->slice, F32) : 0;
+        z.optim += n.state ? (size_t)(2 + n.master) * room(b->slice, F32) : 0;
+        if (ring && n.own_w) z.param += room(b->room, d);
+        if (ring && n.own_g) z.grad  += room(b->room, F32);
+    }
+    return z;
+}
+
+static void bind_state(Shard *s, Bucket *b, Arena *optim)
+{
+    const char *label = label_of(s, b);
+    Needs  n = needs_of(s, b);
+    Tensor none = { 0 };
+    Tensor master = n.master ? t1(optim, label, F32, b->slice) : none;
+    Tensor m = n.state ? t1(optim, label, F32, b->slice) : none;
+    Tensor v = n.state ? t1(optim, label, F32, b->slice) : none;
+    EACH_ITEM(i, s, b) {
+        i->p->master = n.master ? slice_view(i, b, master) : none;
+        i->p->m      = n.state ? slice_view(i, b, m) : none;
+        i->p->v      = n.state ? slice_view(i, b, v) : none;
+    }
+}
+
+/* What lasts as long as the run. */
+static void bind_bucket(Shard *s, Bucket *b, Arena *param, Arena *grad, Arena *optim)
+{
+    const char *label = label_of(s, b);
+    Needs n = needs_of(s, b);
+    if (n.w)     b->w     = t1(param, label, s->conf.dtype, b->room);
+    if (n.g)     b->g     = t1(grad, label, F32, b->room);
+    if (n.own_w) b->own_w = t1(param, label, s->conf.dtype, b->slice);
+    if (n.own_g) b->own_g = t1(grad, label, F32, b->slice);
+    if (n.w)     b->own_w = t_rows(b->w, b->at, b->slice);
+    if (n.g)     b->own_g = t_rows(b->g, b->at, b->slice);
+    bind_state(s, b, optim);
+}
+
+/* What a unit has while it is in use. */
+static void bind_slot(Shard *s, Bucket *b, Arena *param, Arena *grad)
+{
+    int keeper = slot_keeper(s, b->unit);
+    Needs n = needs_of(s, b);
+    const Bucket *of = buckets_of(s, keeper) + (b - buckets_of(s, b->unit));
+    bool mine = keeper == b->unit;
+    if (n.own_w) b->w = mine ? t1(param, "in use", s->conf.dtype, b->room) : of->w;
+    if (n.own_g) b->g = mine ? t1(grad, "in use", F32, b->room) : of->g;
+}
+
+void shard_bind(Shard *s, Backend *be, Arena *param, Arena *grad, Arena *optim)
+{
+    s->be = be;
+    EACH_BUCKET(b, s) bind_bucket(s, b, param, grad, optim);
+    for (int at = 0; at < s->units; at++) {
+        int u = s->order[at];
+        EACH_IN_UNIT(b, s, u) bind_slot(s, b, param, grad);
+    }
+    EACH_BUCKET(b, s) {
+        weights_point(s, b, b->level < 3);
+        if (!b->frozen) grads_point(s, b, b->level < 2);
+    }
+    s->hooks = unit_hooks(s);
+}
+
+/* ---- a model ---- */
+
+static void order_add(int *order, int *n, const Param *p)
+{
+    bool there = !p;
+    for (int i = 0; i < *n && !there; i++) there = order[i] == p->unit;
+    if (!there) order[(*n)++] = p->unit;
+}
+
+static void order_vision(int *order, int *n, const Vision *v)
+{
+    order_add(order, n, v->w_patch);
+    for (int64_t b = 0; b < v->depth; b++) {
+        order_add(order, n, v->block[b].w_qkv);
+        for (int f = 0; f < v->deepstacks; f++)
+            if (v->after[f] == b) order_add(order, n, v->stack[v->weights[f]].w1);
+    }
+    order_add(order, n, v->merger.w1);
+}
+
+void shard_describe(ShardConf *conf, Model *m, int *order)
+{
+    int n = 0;
+    conf->params = &m->params, conf->frozen = m->frozen, conf->order = order;
+    conf->table[0] = m->embed, conf->table[1] = m->vision.pos;
+    conf->tied = m->shape.text.tied && mesh_size(m->params.mesh, AX_PP) > 1 ? m->embed ? m->embed : m->head.w
+                                                                            : NULL;
+    order_vision(order, &n, &m->vision);
+    order_add(order, &n, m->embed);
+    for (int64_t l = 0; l < m->shape.text.L; l++) order_add(order, &n, m->layer[l].attn.norm);
+    order_add(order, &n, m->head.norm);
+    for (int i = 0; i < m->params.n; i++) order_add(order, &n, m->params.p[i]);
+}

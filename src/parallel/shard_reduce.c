@@ -1,0 +1,191 @@
+/* parallel/shard_reduce.c -- gradients on their way to whoever steps them.
+ *
+ * Levels 0 and 1 add up over micro-batches in place and are summed over ranks once, when their unit has gone
+ * back for the last time. Levels 2 and 3 are summed after every micro-batch, the first time straight into the
+ * slice, later beside it and then added: their whole form lives in a buffer that the next unit but one of the
+ * kind wants, so its sum is joined at the latest then. */
+#include "parallel/shard_private.h"
+
+/* What nobody wrote is zero: the sum is entered all the same. */
+static void zero_fresh(Shard *s, Bucket *b)
+{
+    EACH_ITEM(i, s, b) {
+        if (i->p->fresh) op_fill(s->be, i->p->g, 0.0f);
+        i->p->fresh = false;
+    }
+}
+
+static void begin_grads(Shard *s, Bucket *b)
+{
+    EACH_ITEM(i, s, b) {
+        i->p->fresh = i->product;
+        if (!i->product) op_fill(s->be, i->p->g, 0.0f);
+    }
+}
+
+static Tensor own_in_whole(const Bucket *b) { return t_rows(b->g, b->at, b->slice); }
+
+static void sum_start(Shard *s, Bucket *b)
+{
+    Comm *c = b->level ? b->near : b->all;
+    zero_fresh(s, b);
+    b->adds  = b->level >= 2 && b->begun;
+    b->begun = true;
+    if (comm_size(c) == 1) return;
+    make_room(s, c);
+    if (!b->level) b->sum = comm_all_reduce_start(c, b->g, RED_SUM);
+    else           b->sum = comm_reduce_scatter_start(c, b->adds ? own_in_whole(b) : b->own_g, b->g, RED_SUM);
+    b->sum_nr = c->seq;
+    if (!s->conf.overlap) sum_join(s, b);
+}
+
+void sum_join(Shard *s, Bucket *b)
+{
+    if (!b->sum_nr) return;
+    comm_join(b->sum);
+    b->sum_nr = 0;
+    if (b->adds) op_add(s->be, b->own_g, b->own_g, own_in_whole(b));
+    b->adds = false;
+}
+
+void grads_open(Shard *s, int unit)
+{
+    Unit *u = &s->unit[unit];
+    if (u->slot < 0) return;
+    Slot *k = &s->slot[u->slot];
+    if (k->grads >= 0) {
+        REQUIRE(k->grads == unit || !s->unit[k->grads].writers, "unit %d goes back while %d has its buffer",
+                unit, k->grads);
+        EACH_IN_UNIT(b, s, k->grads) sum_join(s, b);
+    }
+    k->grads = unit;
+    EACH_IN_UNIT(b, s, unit) {
+        if (b->frozen || b->level < 2) continue;
+        grads_point(s, b, true);
+        begin_grads(s, b);
+    }
+}
+
+void grads_close(Shard *s, int unit)
+{
+    Unit *u = &s->unit[unit];
+    u->backs++;
+    EACH_IN_UNIT(b, s, unit) {
+        if (b->frozen || (b->level < 2 && (b->begun || u->backs < s->micro))) continue;
+        sum_start(s, b);
+        if (b->level >= 2) grads_point(s, b, false);
+    }
+}
+
+/* A forward whose backward never came has left a tied table open. */
+void shard_begin_step(Shard *s, int micro)
+{
+    s->micro = micro;
+    for (int u = 0; u < s->units; u++) s->unit[u].users = s->unit[u].writers = s->unit[u].backs = 0;
+    EACH_BUCKET(b, s) {
+        sum_join(s, b);
+        b->begun = false;
+        if (b->level == 3) weights_point(s, b, false);
+        if (b->level >= 2 && !b->frozen) grads_point(s, b, false);
+        EACH_ITEM(i, s, b) i->p->live = i->p->fresh = false;
+        if (!b->frozen && b->level < 2) begin_grads(s, b);
+    }
+}
+
+/* ---- the end of a step ---- */
+
+/* What has not gone back often enough to be on its way, last unit first: the order of a backward. */
+static void send_rest(Shard *s)
+{
+    for (int at = s->units - 1; at >= 0; at--) {
+        int u = s->order[at];
+        REQUIRE(!s->unit[u].writers, "a step ends while unit %d goes back", u);
+        EACH_IN_UNIT(b, s, u)
+            if (!b->frozen && b->level < 2 && !b->begun) sum_start(s, b);
+    }
+}
+
+static void join_all(Shard *s)
+{
+    EACH_BUCKET(b, s) sum_join(s, b);
+}
+
+/* The same slice in every replica. */
+static void sum_copies(Shard *s)
+{
+    EACH_BUCKET(b, s) {
+        if (b->frozen || !b->level || comm_size(b->far) == 1) continue;
+        make_room(s, b->far);
+        b->sum    = comm_all_reduce_start(b->far, b->own_g, RED_SUM);
+        b->sum_nr = b->far->seq;
+    }
+    join_all(s);
+}
+
+/* Elements from here on are rows of kv heads that neighbours in tp have too; none: the end. A piece of fewer
+ * heads than ranks has as many rows on all of them together as its sharers times itself. */
+static int64_t shared_from(const Param *p, const Mesh *m)
+{
+    int64_t rows = 0, all = 0, sharers = m->comm[GR_kv]->size, tp = m->size[AX_TP];
+    if (p->sums != GR_dp_cp || p->form != FORM_ROWS || p->pieces < 2) return param_local(p);
+    for (int i = 0; i < p->pieces; i++) {
+        all += p->piece[i].rows;
+        if (p->piece[i].rows * tp != p->piece[i].shape[0] * sharers) rows = all;
+    }
+    return rows * (param_local(p) / all);
+}
+
+/* Every neighbour's gradient of a shared kv head is of its own query heads. All of them step it alike. */
+static void sum_shared(Shard *s)
+{
+    enum { WINDOW = 16 };
+    const Mesh *m = s->conf.params->mesh;
+    Ticket out[WINDOW] = { 0 };
+    int n = 0;
+    if (!m || m->comm[GR_kv]->size == 1) return;
+    EACH_BUCKET(b, s)
+        if (!b->frozen) EACH_ITEM(i, s, b) {
+            const Param *p = i->p;
+            int64_t from = shared_from(p, m) - p->own_at;
+            if (from < 0) from = 0;
+            if (from >= p->own_n) continue;
+            Tensor rows = t_rows(own_part(p, p->g), from, p->own_n - from);
+            comm_join(out[n % WINDOW]);
+            out[n++ % WINDOW] = comm_all_reduce_start(m->comm[GR_kv], rows, RED_SUM);
+        }
+    for (int i = 0; i < WINDOW; i++) comm_join(out[i]);
+}
+
+/* A table that is the embedding of the first stage and the head of the last. It is alone in its bucket on
+ * both, so both ends have the same slices. */
+static void sum_tied(Shard *s)
+{
+    const Param *p = s->conf.tied;
+    const Mesh  *m = s->conf.params->mesh;
+    if (!p || !m || !t_has(p->g) || !p->own_n) return;
+    comm_all_reduce(m->comm[GR_embd], own_part(p, p->g), RED_SUM);
+}
+
+/* A parameter that had a gradient anywhere has one everywhere, zero or not. */
+static void agree_live(Shard *s)
+{
+    const ParamSet *p = s->conf.params;
+    if (!p->mesh || p->mesh->comm[GR_tp_dp_cp]->size == 1) return;
+    for (int i = 0; i < p->n; i++) s->live[i] = p->p[i]->live;
+    comm_host_max(p->mesh->comm[GR_tp_dp_cp], s->live, p->n);
+    for (int i = 0; i < p->n; i++) p->p[i]->live = s->live[i] > 0;
+}
+
+void shard_finish(Shard *s)
+{
+    send_rest(s);
+    join_all(s);
+    shard_weights(s);                                    /* of units that this step had no use for */
+    EACH_BUCKET(b, s) {
+        if (!b->frozen && !b->begun) op_fill(s->be, b->own_g, 0.0f);
+    }
+    sum_copies(s);
+    sum_shared(s);
+    sum_tied(s);
+    agree_live(s);
+}

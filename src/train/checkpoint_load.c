@@ -1,0 +1,163 @@
+/* train/checkpoint_load.c -- weights and moments from the state of a checkpoint of any layout; see shards.h.
+ *
+ * A rank asks for the elements that it holds and reads no others. The names are those of the whole model,
+ * whatever this rank has of it. */
+#include "train/checkpoint.h"
+#include "train/shards.h"
+
+#include "model/weights.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void name_in(char out[160], const char *prefix, const Piece *q)
+{
+    snprintf(out, 160, "%s.%s", prefix, q->name);
+}
+
+static Status absent(const Shards *s, const char *prefix, const Piece *q)
+{
+    char other[160];
+    const Stored *x;
+    bool frozen = prefix[0] == 'w';
+    name_in(other, frozen ? "master" : "w", q);
+    if (shards_find(s, other, &x))
+        return fail(
+            E_CONFIG,
+            "%s was %s when this was saved: set model.freeze_* as they were, or start from it as model.path",
+            q->name, frozen ? "trained" : "frozen");
+    return fail(E_DATA, "%s.%s: not in the checkpoint; is it of another model?", prefix, q->name);
+}
+
+static Status check_one(const Shards *s, const char *prefix, const Piece *q)
+{
+    char name[160];
+    const Stored *x;
+    name_in(name, prefix, q);
+    int n = shards_find(s, name, &x);
+    if (!n) return absent(s, prefix, q);
+    for (int i = 0; i < n; i++) {
+        bool same = x[i].rank == q->rank;
+        for (int d = 0; same && d < q->rank; d++) same = x[i].shape[d] == q->shape[d];
+        if (!same) return fail(E_DATA, "%s: its shape in the checkpoint is not the model's", name);
+        if (prefix[0] != 'w' && x[i].t->dtype != F32)
+            return fail(E_DATA, "%s: stored as %s, not as f32", name, dtype_name(x[i].t->dtype));
+    }
+    return OK;
+}
+
+static const char *const prefixes[] = { "w", "master", "m", "v" };
+
+/* Every tensor of the whole model is there, and no other. */
+static Status check_names(const Shards *s, const Model *m)
+{
+    Model whole;
+    Status st = OK;
+    int names = 0;
+    TRY(model_open(&whole, &m->shape, m->frozen));
+    for (int i = 0; i < whole.params.n; i++) {
+        const Param *p = whole.params.p[i];
+        bool frozen = m->frozen[p->group];
+        for (int k = frozen ? 0 : 1; k < (frozen ? 1 : 4); k++)
+            for (int q = 0; q < p->pieces && !st; q++, names++) st = check_one(s, prefixes[k], &p->piece[q]);
+    }
+    model_close(&whole);
+    if (!st && s->names != names)
+        st = fail(E_DATA, "%d tensors that the model does not have; is it of another model?",
+                  s->names - names);
+    return st;
+}
+
+static Status read_held(const Shards *s, Backend *be, const Param *p, const char *prefix, Held h)
+{
+    Sink out;
+    Status st = OK;
+    if (!h.n) return OK;
+    TRY(sink_open(&out, be, h.t));
+    for (int i = 0; i < p->pieces && !st; i++) {
+        Comb c[3];
+        char name[160];
+        int n = combs_within(c, &p->comb[i], 1, h.at, h.n);
+        for (int k = 0; k < n; k++) c[k].at -= piece_at(p, i);
+        name_in(name, prefix, &p->piece[i]);
+        st = shards_read(s, name, c, n, &out);
+    }
+    if (!st) sink_padding(&out, p, h);
+    Status done = sink_close(&out);
+    return st ? st : done;
+}
+
+/* Frozen weights are taken as they were held; a run in another type would not go on as it was. */
+static Status read_frozen(const Shards *s, Backend *be, const Param *p)
+{
+    const Stored *x;
+    char name[160];
+    Held w = param_weights(p);
+    for (int i = 0; i < p->pieces; i++) {
+        name_in(name, "w", &p->piece[i]);
+        int n = shards_find(s, name, &x);
+        for (int k = 0; k < n; k++)
+            if (x[k].t->dtype != (DType)p->w.dtype)
+                return fail(E_CONFIG, "%s: saved as %s, wanted as %s; set model.dtype as it was", name,
+                            dtype_name(x[k].t->dtype), dtype_name((DType)p->w.dtype));
+    }
+    return read_held(s, be, p, "w", w);
+}
+
+static Status read_param(const Shards *s, Backend *be, const Param *p, bool frozen)
+{
+    Held w = param_weights(p), own = param_own(p, p->master);
+    if (frozen) return read_frozen(s, be, p);
+    TRY(read_held(s, be, p, "master", own));
+    if (own.n && own.at == w.at && own.n == w.n) op_copy(be, w.t, own.t);
+    else TRY(read_held(s, be, p, "master", w));
+    TRY(read_held(s, be, p, "m", param_own(p, p->m)));
+    return read_held(s, be, p, "v", param_own(p, p->v));
+}
+
+Status checkpoint_load(const char *path, Model *m, Backend *be)
+{
+    Shards s;
+    Status st = shards_open(&s, path);
+    if (!st) st = check_names(&s, m);
+    for (int i = 0; i < m->params.n && !st; i++)
+        st = read_param(&s, be, m->params.p[i], m->frozen[m->params.p[i]->group]);
+    if (!st) st = backend_sync(be);                       /* uploads are done before the files are unmapped */
+    shards_close(&s);
+    return st ? wrap(st, "%s", path) : OK;
+}
+
+static Status fill_from(void *self, Model *m, Backend *be, int i)
+{
+    const Shards *s = self;
+    const Stored *x;
+    const Param *p = m->params.p[i];
+    char name[160];
+    name_in(name, "w", &p->piece[0]);
+    return read_held(s, be, p, shards_find(s, name, &x) ? "w" : "master", param_weights(p));
+}
+
+/* What trained is not known here and does not matter: a weight is its master or itself. */
+static Status check_weights(const Shards *s, const Model *m)
+{
+    for (int i = 0; i < m->params.n; i++)
+        for (int q = 0; q < m->params.p[i]->pieces; q++) {
+            const Piece *piece = &m->params.p[i]->piece[q];
+            const Stored *x;
+            char name[160];
+            name_in(name, "w", piece);
+            TRY(check_one(s, shards_find(s, name, &x) ? "w" : "master", piece));
+        }
+    return OK;
+}
+
+Status checkpoint_assemble(const char *path, Model *m, Backend *be, const char *dir, DType dtype,
+                           int64_t max_shard)
+{
+    Shards s;
+    Status st = shards_open(&s, path);
+    if (!st) st = check_weights(&s, m);
+    if (!st) st = weights_assemble(m, be, (ParamSource){ fill_from, &s }, dir, dtype, max_shard);
+    shards_close(&s);
+    return st ? wrap(st, "%s", path) : OK;
+}

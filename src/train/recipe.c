@@ -1,0 +1,65 @@
+/* train/recipe.c -- see recipe.h. */
+#include "train/recipe.h"
+
+#include "parallel/rules.h"
+#include "train/batching.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int node_size(const Comm *world)                      /* ranks that share rank 0's node */
+{
+    int n = 0;
+    for (int i = 0; world && i < world->size; i++) n += world->node[i] == world->node[0];
+    return n ? n : 1;
+}
+
+/* The pieces of the pipeline that this stage has. */
+static Status cut(Ranks *r, const RuleInput *x, int stage)
+{
+    PipeLayout l;
+    LayoutAsk  ask = rules_cut(x);
+    TRY(layout_open(&l, &ask));
+    r->layout.vpp = l.chunks;
+    for (int v = 0; v < l.chunks && v < MAX_CHUNKS; v++) {
+        const LayoutPiece *p = layout_at(&l, stage, v);
+        r->chunk[v] = (Chunk){ p->from, p->to, p->embedding, p->loss };
+    }
+    Status st = l.chunks <= MAX_CHUNKS ? OK : fail(E_CONFIG, "parallel.vpp = %d: at most %d", l.chunks, MAX_CHUNKS);
+    layout_close(&l);
+    return st;
+}
+
+Status recipe_ranks(Ranks *r, Mesh *place, const Config *c, const ModelShape *s, Comm *world, const Log *log)
+{
+    int       size = world ? world->size : 1;
+    RuleInput x = rules_input(c, s, size, node_size(world));
+    TRY(rules_check(&x, log));
+    *r = (Ranks){ .world = world, .layout = rules_layout(&x), .zero = (int)c->parallel.zero,
+                  .context = context_kind(c->parallel.cp_comm), .group = (int)c->parallel.microbatch_group,
+                  .dispatch = { .name = c->moe.dispatcher, .rank_capacity = c->moe.rank_capacity } };
+    mesh_place(place, world ? world->rank : 0, size, &r->layout);
+    TRY(cut(r, &x, place->at[AX_PP]));
+    return batching_micro(&r->micro, &c->train, place->size[AX_DP]);
+}
+
+Status recipe_engine(EngineConf *e, const Config *c, const ModelShape *s, DType dtype, const Ranks *ranks)
+{
+    const char *aux = c->moe.aux_loss_type;
+    *e = (EngineConf){ .backend = backend_pick(c->device.backend), .dtype = dtype,
+                       .budget = batching_budget(c, s), .train = true, .repeat = c->train.deterministic,
+                       .capacity = c->moe.capacity_factor, .pad = c->moe.pad_to_capacity,
+                       .balance = c->moe.force_balance, .aux_coeff = (float)c->moe.aux_loss_coeff,
+                       .z_coeff = (float)c->moe.z_loss_coeff, .ranks = *ranks };
+    e->aux = !strcmp(aux, "none") ? AUX_NONE : !strcmp(aux, "sequence") ? AUX_DOCUMENT : AUX_LAYER;
+    e->aux_over_step = !strcmp(aux, "global");
+    if (e->aux == AUX_NONE) e->aux_coeff = 0;
+    e->frozen[G_VIT] = c->model.freeze_vit, e->frozen[G_ALIGNER] = c->model.freeze_aligner;
+    e->frozen[G_LLM] = c->model.freeze_llm;
+    policy_default(e->policy);
+    for (int i = 0; i < c->memory.recompute.n; i++) TRY(policy_drop(e->policy, c->memory.recompute.item[i]));
+    if (!s->vision.depth && c->model.freeze_llm)
+        return fail(E_CONFIG, "model.freeze_llm: the model is a language model only; nothing is left to "
+                    "train");
+    return OK;
+}

@@ -1,0 +1,17 @@
+/* train/recipe.h -- what a recipe says of ranks and of the model, as an engine wants it. */
+#ifndef TRAIN_RECIPE_H
+#define TRAIN_RECIPE_H
+
+#include "base/config.h"
+#include "base/log.h"
+#include "train/engine.h"
+
+/* Checks the recipe's layout for this model on the ranks of `world` (NULL: one) against all rules, then fills
+ * in this rank's part. place gets its coordinates. log hears of warnings. */
+MUST Status recipe_ranks(Ranks *r, Mesh *place, const Config *c, const ModelShape *s, Comm *world,
+                         const Log *log);
+
+/* A training engine for it: losses, labels, what is frozen; no room for evaluation yet. */
+MUST Status recipe_engine(EngineConf *e, const Config *c, const ModelShape *s, DType dtype, const Ranks *ranks);
+
+#endif

@@ -1,0 +1,377 @@
+/* Context-parallel attention on ranks that are threads, against one rank that has it all: every kind of
+ * exchange, any pack of documents, gradients, bits, FLOPs and arena peaks. */
+#include "commlab.h"
+#include "numlab.h"
+#include "nn/context.h"
+
+#include <omp.h>
+
+enum { MOST_DOCS = 400 };
+
+/* Documents one behind the other from row 0 of T; what is left over is tail. */
+typedef struct Pack { int64_t T, docs; int32_t start[MOST_DOCS + 1]; } Pack;
+
+typedef struct Way { const char *kind; int cp, near, tp; } Way;     /* tp ranks do the same */
+
+/* The whole micro-batch, as one rank has it and as the ranks put it together. */
+typedef struct Case {
+    Way     way;
+    Pack    pack;
+    int64_t H, G, C;
+    DType   dtype;
+    Tensor  q, k, v, o, lse, dout, dq, dk, dv, delta;
+    bool    backward;
+    float   scale;
+    double  fwd_flops[32], bwd_flops[32], extra[32];
+    size_t  peak[32];
+} Case;
+
+static Case *case_;                                         /* what peers are to work on */
+
+static Stream stream_of(const Pack *p)
+{
+    return (Stream){ .budget = { .tokens = p->T, .docs = MOST_DOCS }, .docs = p->docs,
+                     .tokens = p->start[p->docs], .start = (int32_t *)p->start };
+}
+
+static Segments segments_of(const Pack *p)
+{
+    Segments seg = { .starts = num_i32(p->docs + 1, p->start), .n = p->docs, .causal = true };
+    for (int64_t i = 0; i < p->docs; i++) {
+        int64_t n = p->start[i + 1] - p->start[i];
+        seg.pairs  += (double)n * (double)(n + 1) / 2;
+        seg.longest = n > seg.longest ? n : seg.longest;
+    }
+    return seg;
+}
+
+/* ---- packs ---- */
+
+static void pack_add(Pack *p, int64_t n)
+{
+    int64_t at = p->start[p->docs];
+    if (p->docs == MOST_DOCS || at == p->T) return;
+    if (n > p->T - at) n = p->T - at;
+    p->start[++p->docs] = (int32_t)(at + n);
+}
+
+enum { LONG, SHORT, MIXED, TAIL, AT_BORDERS, EARLY_TAIL, EMPTY, ONES, PACKS };
+
+static Pack pack_of(int form, int64_t T, int64_t chunk)
+{
+    Pack p = { .T = T };
+    switch (form) {
+    case LONG:       pack_add(&p, T);                                                      break;
+    case SHORT:      while (p.start[p.docs] < T) pack_add(&p, 1 + num_below(9));           break;
+    case MIXED:      while (p.start[p.docs] < T) pack_add(&p, 1 + num_below(num_below(2) ? 7 : T)); break;
+    case TAIL:       for (int i = 0; i < 4; i++) pack_add(&p, 1 + num_below(T / 4));       break;
+    case AT_BORDERS: while (p.start[p.docs] < T) pack_add(&p, chunk * (1 + num_below(3))); break;
+    case EARLY_TAIL: pack_add(&p, 1 + num_below(chunk));                                   break;
+    case ONES:       while (p.start[p.docs] < T && p.docs < MOST_DOCS) pack_add(&p, 1);    break;
+    default:                                                                               break;
+    }
+    return p;
+}
+
+/* ---- one rank of several ---- */
+
+static int64_t stream_row(const Case *x, int rank, int64_t local)
+{
+    int64_t chunk = x->pack.T / (2 * x->way.cp);
+    return local < chunk ? rank * chunk + local : (2 * x->way.cp - 1 - rank) * chunk + local - chunk;
+}
+
+/* The rank's rows of a tensor of the whole, or back to it. */
+static void share(Tensor mine, Tensor whole, const Case *x, int rank, bool back)
+{
+    size_t row = (size_t)(whole.s[0] * (int64_t)dtype_size((DType)whole.dtype));
+    for (int64_t i = 0; i < mine.n[0]; i++) {
+        char *a = (char *)mine.data + (size_t)i * row;
+        char *b = (char *)whole.data + (size_t)stream_row(x, rank, i) * row;
+        memcpy(back ? b : a, back ? a : b, row);
+    }
+}
+
+static Tensor room(Arena *a, const Case *x, int64_t heads)
+{
+    Tensor t = t3(a, "test", x->dtype, x->pack.T / x->way.cp, heads, x->C);
+    memset(t.data, 0xff, (size_t)t_bytes(t));
+    return t;
+}
+
+static Tensor my_rows(Arena *a, const Case *x, int rank, Tensor whole)
+{
+    Tensor t = room(a, x, whole.n[1]);
+    share(t, whole, x, rank, false);
+    return t;
+}
+
+/* tell: this rank's results are the ones to look at. */
+static void attend(Ctx *c, Case *x, int rank, Arena *a, bool tell)
+{
+    int64_t T = x->pack.T / x->way.cp;
+    Tensor q = my_rows(a, x, rank, x->q), k = my_rows(a, x, rank, x->k), v = my_rows(a, x, rank, x->v);
+    Tensor o = room(a, x, x->H), lse = t2(a, "test", F32, x->H, T), delta = t2(a, "test", F32, x->H, T);
+    Tensor dq = room(a, x, x->H), dk = room(a, x, x->G), dv = room(a, x, x->G);
+    context_attention_fwd(c, o, lse, q, k, v, x->scale);
+    if (x->backward)
+        context_attention_bwd(c, dq, dk, dv, delta, my_rows(a, x, rank, x->dout), o, lse, q, k, v, x->scale);
+    if (!tell) return;
+    share(o, x->o, x, rank, true);
+    x->fwd_flops[rank] = c->be->ledger.op[OP_attention_fwd].flops;
+    x->bwd_flops[rank] = c->be->ledger.op[OP_attention_bwd].flops;
+    x->extra[rank]     = c->be->ledger.op[OP_attention_bwd].extra;
+    x->peak[rank]      = c->scratch->peak;
+    if (!x->backward) return;
+    share(dq, x->dq, x, rank, true);
+    share(dk, x->dk, x, rank, true);
+    share(dv, x->dv, x, rank, true);
+}
+
+static void one_rank(Peer *p)
+{
+    Case  *x = case_;
+    Arena  a, scratch;
+    Mesh   mesh;
+    Batch  batch = { 0 };
+    Stream s = stream_of(&x->pack);
+    omp_set_num_threads(1);
+    if (backend_arena_open(&p->be, &a, "test", (size_t)1 << 28) ||
+        backend_arena_open(&p->be, &scratch, "scratch", (size_t)1 << 28) ||
+        mesh_open(&mesh, p->world, &(Layout){ .tp = x->way.tp, .cp = x->way.cp, .cp_near = x->way.near }))
+        printf("%s\n", status_text()), exit(1);
+    mesh_bind(&mesh, &p->be);
+    context_layout(&batch.context, &a, &s.budget, &mesh, context_kind(x->way.kind));
+    int32_t *host = malloc((size_t)context_host(&batch.context) * sizeof *host);
+    context_upload(&batch.context, &p->be, host, &s);
+    Ctx c = { .be = &p->be, .mesh = &mesh, .batch = &batch, .scratch = &scratch, .dtype = x->dtype };
+    attend(&c, x, mesh_at(&mesh, AX_CP), &a, mesh_at(&mesh, AX_TP) == 0);
+    EXPECT(!backend_sync(&p->be) && !scratch.used, "rank %d: %s", p->rank, status_text());
+    free(host);
+    mesh_close(&mesh);
+    backend_arena_close(&p->be, &scratch);
+    backend_arena_close(&p->be, &a);
+}
+
+/* ---- cases ---- */
+
+static Tensor three(Tensor t, int64_t heads, int64_t C) { return t_as3(t, t.n[0], heads, C); }
+
+/* Fresh outputs in place of those of x. */
+static void poison(Case *x, DType d)
+{
+    int64_t T = x->pack.T, H = x->H, G = x->G, C = x->C;
+    x->o   = three(num_poison(d, T, H * C), H, C), x->dq = three(num_poison(d, T, H * C), H, C);
+    x->dk  = three(num_poison(d, T, G * C), G, C), x->dv = three(num_poison(d, T, G * C), G, C);
+    x->lse = num_poison(F32, H, T), x->delta = num_poison(F32, H, T);
+}
+
+static Case make_case(Way way, Pack pack, int64_t H, int64_t G, int64_t C, DType d)
+{
+    int64_t T = pack.T;
+    Case x = { .way = way, .pack = pack, .H = H, .G = G, .C = C, .dtype = d, .backward = true,
+               .q = three(num_randn(d, T, H * C), H, C), .k = three(num_randn(d, T, G * C), G, C),
+               .v = three(num_randn(d, T, G * C), G, C), .dout = three(num_randn(d, T, H * C), H, C),
+               .scale = 1.0f / sqrtf((float)C) };
+    poison(&x, d);
+    return x;
+}
+
+static void on_all(Case *x)
+{
+    case_ = x;
+    on_ranks(x->way.cp * x->way.tp, 0, one_rank);
+}
+
+/* The same on one rank, in f32. */
+static Case alone(const Case *x)
+{
+    Case     y = *x;
+    Segments seg = segments_of(&x->pack);
+    y.q = num_copy(x->q, F32), y.k = num_copy(x->k, F32), y.v = num_copy(x->v, F32);
+    y.dout = num_copy(x->dout, F32);
+    poison(&y, F32);
+    ledger_clear(&BE->ledger);
+    op_attention_fwd(BE, y.o, y.lse, y.q, y.k, y.v, seg, x->scale);
+    op_attention_bwd(BE, y.dq, y.dk, y.dv, y.delta, y.dout, y.o, y.lse, y.q, y.k, y.v, seg, x->scale);
+    y.fwd_flops[0] = BE->ledger.op[OP_attention_fwd].flops;
+    y.bwd_flops[0] = BE->ledger.op[OP_attention_bwd].flops;
+    y.extra[0]     = BE->ledger.op[OP_attention_bwd].extra;
+    return y;
+}
+
+static double sum(const double *x, int n)
+{
+    double all = 0;
+    for (int i = 0; i < n; i++) all += x[i];
+    return all;
+}
+
+static void check_case(const Case *x, const char *what)
+{
+    Case   y = alone(x);
+    int    n = x->way.cp;
+    double out = x->dtype == F32 ? 1e-6 : 1e-2, grad = x->dtype == F32 ? 1e-5 : 3e-2;
+    double o = num_error(x->o, y.o), dq = num_error(x->dq, y.dq), dk = num_error(x->dk, y.dk);
+    double dv = num_error(x->dv, y.dv);
+    EXPECT(o <= out && dq <= grad && dk <= grad && dv <= grad,
+           "%s cp %d near %d, %s, %lld tokens in %lld documents: o %.2g dq %.2g dk %.2g dv %.2g",
+           x->way.kind, n, x->way.near, what, (long long)x->pack.T, (long long)x->pack.docs, o, dq, dk, dv);
+    EXPECT(sum(x->fwd_flops, n) == y.fwd_flops[0] && sum(x->bwd_flops, n) == y.bwd_flops[0] &&
+           sum(x->extra, n) == y.extra[0], "%s cp %d, %s: FLOPs %g of %g", x->way.kind, n, what,
+           sum(x->fwd_flops, n), y.fwd_flops[0]);
+}
+
+static const Way ways[] = {
+    { "p2p", 2, 1, 1 },        { "p2p", 3, 1, 2 },        { "p2p", 4, 1, 1 },        { "p2p", 8, 1, 1 },
+    { "all_gather", 2, 1, 1 }, { "all_gather", 3, 1, 1 }, { "all_gather", 4, 1, 1 },
+    { "all_gather", 8, 1, 1 },
+    { "a2a", 2, 1, 1 },        { "a2a", 3, 1, 1 },        { "a2a", 4, 1, 1 },        { "a2a", 8, 1, 1 },
+    { "a2a+p2p", 4, 2, 2 },    { "a2a+p2p", 6, 3, 1 },    { "a2a+p2p", 6, 2, 1 },    { "a2a+p2p", 8, 2, 1 },
+    { "a2a+p2p", 8, 4, 1 },    { "a2a+p2p", 4, 4, 1 },
+};
+enum { WAYS = sizeof ways / sizeof *ways };
+
+/* Key heads that the way can share out. */
+static int64_t key_heads(Way w, int64_t most)
+{
+    int64_t n = !strcmp(w.kind, "a2a") ? w.cp : w.near;
+    return n * (1 + num_below(most));
+}
+
+static void any_case(Way w, int form, int64_t chunk, DType d)
+{
+    char    what[32];
+    int64_t G = key_heads(w, 2), C = 4 + 2 * num_below(7);
+    Case    x = make_case(w, pack_of(form, 2 * w.cp * chunk, chunk), G * (1 + num_below(3)), G, C, d);
+    snprintf(what, sizeof what, "pack %d", form);
+    on_all(&x);
+    check_case(&x, what);
+    num_clear();
+}
+
+static void equals_one_rank(void)
+{
+    for (int i = 0; i < WAYS; i++)
+        for (int form = 0; form < PACKS; form++)
+            if (ways[i].cp < 6 || (i + form) % 2) any_case(ways[i], form, 1 + num_below(40), F32);
+}
+
+/* Chunks of one token, and chunks that take several tiles of keys and queries. */
+static void small_and_large_chunks(void)
+{
+    for (int i = 0; i < WAYS; i++)
+        any_case(ways[i], i % 2 ? MIXED : TAIL, 1, F32);
+    for (int i = 0; i < WAYS; i += 4) any_case(ways[i], LONG, 230, F32), any_case(ways[i], MIXED, 230, F32);
+}
+
+static void bf16_is_near(void)
+{
+    for (int i = 0; i < WAYS; i++)
+        for (int form = i % 4; form < PACKS; form += 4) any_case(ways[i], form, 1 + num_below(40), BF16);
+}
+
+static double loss(void *arg)
+{
+    Case *x = arg;
+    on_all(x);
+    return num_dot(x->o, x->dout);
+}
+
+static void gradients(void)
+{
+    for (int i = 0; i < WAYS; i++) {
+        if (ways[i].cp > 4) continue;
+        int64_t G = key_heads(ways[i], 1), chunk = 5;
+        Pack    pack = pack_of(i % 2 ? LONG : TAIL, 2 * ways[i].cp * chunk, chunk);
+        Case    x = make_case(ways[i], pack, 2 * G, G, 4, F32);
+        on_all(&x);
+        x.backward = false;
+        Tensor of[] = { x.q, x.k, x.v }, found[] = { x.dq, x.dk, x.dv };
+        for (int j = 0; j < 3; j++) {
+            double e = num_gradient_error(loss, &x, of[j], found[j], 3e-2f, 4);
+            EXPECT(e <= 5e-3, "%s cp %d, d%c: error %.2g", ways[i].kind, ways[i].cp, "qkv"[j], e);
+        }
+        num_clear();
+    }
+}
+
+static void same_bits_again(void)
+{
+    for (int i = 0; i < WAYS; i++) {
+        int64_t G = key_heads(ways[i], 1), chunk = 33, T = 2 * ways[i].cp * chunk;
+        DType   d = i % 2 ? BF16 : F32;
+        Case    x = make_case(ways[i], pack_of(TAIL, T, chunk), 2 * G, G, 8, d), y = x;
+        poison(&y, d);
+        on_all(&x), on_all(&y);
+        EXPECT(same_bits(x.o, y.o.data) && same_bits(x.dq, y.dq.data) && same_bits(x.dk, y.dk.data) &&
+               same_bits(x.dv, y.dv.data), "%s cp %d", ways[i].kind, ways[i].cp);
+        num_clear();
+    }
+}
+
+/* Rank `rank` of a plan: nothing is computed, nobody answers. */
+static size_t planned_peak(const Case *x, int rank)
+{
+    Way     w = x->way;
+    Budget  budget = { .tokens = x->pack.T, .docs = MOST_DOCS };
+    Stream  s = stream_full(&(StreamShape){ .merge = 1 }, &budget);
+    Batch   batch = { 0 };
+    Backend be;
+    Comm   *world;
+    Mesh    mesh;
+    Arena   a, scratch;
+    EXPECT_OK(comm_open(&world, &(CommConf){ .kind = "fake", .rank = rank, .size = w.cp }));
+    EXPECT_OK(backend_open(&be, "meta"));
+    EXPECT_OK(backend_arena_open(&be, &a, "test", (size_t)1 << 40));
+    EXPECT_OK(backend_arena_open(&be, &scratch, "scratch", (size_t)1 << 40));
+    comm_bind(world, &be);
+    EXPECT_OK(mesh_open(&mesh, world, &(Layout){ .cp = w.cp, .cp_near = w.near }));
+    mesh_bind(&mesh, &be);
+    context_layout(&batch.context, &a, &budget, &mesh, context_kind(w.kind));
+    int32_t *host = malloc((size_t)context_host(&batch.context) * sizeof *host);
+    context_upload(&batch.context, &be, host, &s);
+    Ctx     c = { .be = &be, .mesh = &mesh, .batch = &batch, .scratch = &scratch, .dtype = x->dtype };
+    int64_t T = x->pack.T / w.cp;
+    Tensor  q = t3(&a, "test", x->dtype, T, x->H, x->C), k = t3(&a, "test", x->dtype, T, x->G, x->C);
+    Tensor  lse = t2(&a, "test", F32, x->H, T);
+    context_attention_fwd(&c, q, lse, q, k, k, 1.0f);
+    context_attention_bwd(&c, q, k, k, lse, q, q, lse, q, k, k, 1.0f);
+    EXPECT_OK(backend_sync(&be));
+    size_t peak = scratch.peak;
+    free(host);
+    mesh_close(&mesh);
+    comm_close(world);
+    backend_arena_close(&be, &scratch);
+    backend_arena_close(&be, &a);
+    backend_close(&be);
+    return peak;
+}
+
+/* A plan's stream says nothing of documents; its arenas rise as high as those of any run. */
+static void plan_is_the_run(void)
+{
+    for (int i = 0; i < WAYS; i++) {
+        int64_t G = key_heads(ways[i], 1);
+        Pack    pack = pack_of(i % PACKS, 2 * ways[i].cp * 24, 24);
+        Case    x = make_case(ways[i], pack, 2 * G, G, 8, i % 2 ? BF16 : F32);
+        on_all(&x);
+        for (int rank = 0; rank < ways[i].cp; rank++)
+            EXPECT(planned_peak(&x, rank) == x.peak[rank], "%s cp %d rank %d: was %zu", ways[i].kind,
+                   ways[i].cp, rank, x.peak[rank]);
+        num_clear();
+    }
+}
+
+int main(void)
+{
+    omp_set_num_threads(1);
+    numlab_open();
+    RUN(equals_one_rank);
+    RUN(small_and_large_chunks);
+    RUN(bf16_is_near);
+    RUN(gradients);
+    RUN(same_bits_again);
+    RUN(plan_is_the_run);
+    return numlab_report();
+}

@@ -1,0 +1,463 @@
+/* Checkpoints of any layout into any other: weights and moments back to the bit, errors that name the tensor,
+ * the model in HF form, and saves that go on beside the run. Ranks take turns in one process. */
+#include "commlab.h"
+#include "partlab.h"
+#include "small.h"
+#include "model/weights.h"
+#include "train/saving.h"
+
+#include <omp.h>
+#include <sys/stat.h>
+
+static const char config[] =
+    "{\"model_type\": \"qwen3_vl_moe\", \"image_token_id\": 40, \"video_token_id\": 41,"
+    " \"tie_word_embeddings\": true, \"dtype\": \"bfloat16\","
+    " \"text_config\": {\"vocab_size\": 50, \"hidden_size\": 24, \"num_hidden_layers\": 4,"
+    "  \"num_attention_heads\": 8, \"num_key_value_heads\": 2, \"head_dim\": 6, \"intermediate_size\": 40,"
+    "  \"moe_intermediate_size\": 12, \"num_experts\": 8, \"num_experts_per_tok\": 2,"
+    "  \"mlp_only_layers\": [1], \"rope_theta\": 10000.0, \"attention_bias\": true,"
+    "  \"rope_scaling\": {\"rope_type\": \"default\", \"mrope_section\": [1, 1, 1]}},"
+    " \"vision_config\": {\"depth\": 2, \"hidden_size\": 16, \"intermediate_size\": 20, \"num_heads\": 2,"
+    "  \"patch_size\": 4, \"num_position_embeddings\": 25, \"out_hidden_size\": 24,"
+    "  \"deepstack_visual_indexes\": [0]}}";
+
+static Backend be;
+static ModelShape shape;
+static Json *state;
+
+static const char *run_dir(const char *name)
+{
+    static char dir[300];
+    snprintf(dir, sizeof dir, "%s/%s", lab_tmp(), name);
+    folder_remove(dir);
+    EXPECT_OK(folder_make(dir));
+    return dir;
+}
+
+/* Numbers that say which element they are; weights are their masters, rounded. */
+static void fill(RankPart *r, uint64_t seed)
+{
+    EXPECT_OK(model_init(&r->m, &be, seed));
+    for (int i = 0; i < r->m.params.n; i++) {
+        Param *p = r->m.params.p[i];
+        if (!t_has(p->m)) continue;
+        rng_fill_normal(p->m.data, p->own_n, seed, rng_stream(p->piece[0].name) + 1, 0, 0.0f, 1.0f);
+        rng_fill_uniform(p->v.data, p->own_n, seed, rng_stream(p->piece[0].name) + 2, 0, 0.0f, 1.0f);
+    }
+}
+
+static bool same(Tensor a, Tensor b)
+{
+    return t_has(a) == t_has(b) && (!t_has(a) || !memcmp(a.data, b.data, (size_t)t_bytes(a)));
+}
+
+static void expect_same(const RankPart *a, const RankPart *b)
+{
+    for (int i = 0; i < a->m.params.n; i++) {
+        const Param *p = a->m.params.p[i], *q = b->m.params.p[i];
+        EXPECT(same(p->w, q->w), "%s: weights", p->piece[0].name);
+        EXPECT(same(p->master, q->master), "%s: masters", p->piece[0].name);
+        EXPECT(same(p->m, q->m) && same(p->v, q->v), "%s: moments", p->piece[0].name);
+    }
+}
+
+typedef struct Run {
+    Layout l;
+    int world;
+    Slicing slicing;
+    DType dtype;
+    const bool *frozen;
+    const Export *hf;
+} Run;
+
+static Snapshot shot(const RankPart *r, const char *dir, int64_t step, const Run *run)
+{
+    return (Snapshot){ .dir = dir, .step = step, .model = &r->m, .be = &be, .mesh = &r->mesh, .state = state,
+                       .hf = run->hf };
+}
+
+/* All ranks of a layout, each filled from checkpoint `from` (NULL: fresh), into checkpoint `step`. Rank 0
+ * begins and ends, as it does in a run. */
+static Status through(const Run *x, const char *from, const char *dir, int64_t step)
+{
+    static RankPart first, r;
+    SaveJob job, mine;
+    Status st = OK;
+    part_open(&first, &shape, x->frozen, &x->l, 0, x->world, x->dtype, x->slicing);
+    if (from) st = checkpoint_load(from, &first.m, &be);
+    else fill(&first, 5);
+    Snapshot s = shot(&first, dir, step, x);
+    if (!st) st = job_open(&job, &s);
+    if (!st) st = job_prepare(&job);
+    for (int rank = 1; rank < x->world && !st; rank++) {
+        part_open(&r, &shape, x->frozen, &x->l, rank, x->world, x->dtype, x->slicing);
+        st = checkpoint_load(from, &r.m, &be);
+        Snapshot part = shot(&r, dir, step, x);
+        if (!st) st = job_open(&mine, &part);
+        if (!st) st = job_write(&mine, &be, NULL);
+        job_close(&mine);
+        part_close(&r);
+    }
+    if (!st) st = job_write(&job, &be, NULL);
+    if (!st) st = job_finish(&job);
+    job_close(&job);
+    part_close(&first);
+    return st;
+}
+
+static const Run chain[] = {
+    { { .tp = 2, .ep = 4 }, 8, WHOLE_STATE, BF16, NULL, NULL },
+    { { .ep = 1 }, 8, SLICED_WEIGHTS, BF16, NULL, NULL },
+    { { .tp = 4, .pp = 2, .vpp = 2, .ep = 2, .etp = 2 }, 16, SLICED_STATE, BF16, NULL, NULL },
+    { { .tp = 2, .cp = 2, .ep = 8 }, 8, SLICED_STATE, BF16, NULL, NULL },
+    { { .pp = 4, .etp = 4 }, 16, SLICED_WEIGHTS, BF16, NULL, NULL },
+};
+enum { CHAIN = sizeof chain / sizeof *chain };
+
+static void five_layouts_and_back(void)
+{
+    const bool no_vit[GROUP_N] = { true, false, false };
+    for (int k = 0; k < 4; k += 3) {                         /* bf16, all trains; f32, a frozen tower */
+        static RankPart a, b;
+        Path from, to;
+        Run one = { .world = 1, .dtype = k % 2 ? F32 : BF16, .frozen = k / 2 ? no_vit : NULL };
+        char name[64];
+        const char *dir = run_dir("chain");
+        part_open(&a, &shape, one.frozen, &one.l, 0, 1, one.dtype, WHOLE_STATE);
+        fill(&a, 5);
+        EXPECT_OK(through(&one, NULL, dir, 0));
+        for (int i = 0; i < CHAIN; i++) {
+            Run x = chain[(i + k) % CHAIN];
+            x.dtype = one.dtype, x.frozen = one.frozen;
+            snprintf(name, sizeof name, "checkpoint-%d", i);
+            EXPECT_OK(path_join(from, dir, name));
+            EXPECT_OK(through(&x, from, dir, i + 1));
+        }
+        EXPECT_OK(path_join(to, dir, "last"));
+        EXPECT_OK(checkpoint_check(to));
+        part_open(&b, &shape, one.frozen, &one.l, 0, 1, one.dtype, WHOLE_STATE);
+        EXPECT_OK(checkpoint_load(to, &b.m, &be));
+        expect_same(&a, &b);
+        part_close(&a), part_close(&b);
+    }
+}
+
+/* A checkpoint of eight ranks at dir/checkpoint-1. */
+static void eight_ranks(const char *dir, const Export *hf)
+{
+    Path from;
+    Run one = { .world = 1, .dtype = BF16 }, x = chain[0];
+    x.slicing = SLICED_STATE, x.hf = hf;
+    EXPECT_OK(through(&one, NULL, dir, 0));
+    EXPECT_OK(path_join(from, dir, "checkpoint-0"));
+    EXPECT_OK(through(&x, from, dir, 1));
+}
+
+static void export_of_many_is_that_of_one(void)
+{
+    static RankPart a, b;
+    Path path;
+    Json *hf;
+    SafeTensors st;
+    const char *dir = run_dir("export");
+    EXPECT_OK(json_parse(&hf, config, strlen(config), "config"));
+    Export x = { .config = hf, .companions = dir, .min_pixels = 1024, .max_pixels = 4096 };
+    eight_ranks(dir, &x);
+    EXPECT_OK(path_join(path, dir, "checkpoint-1"));
+    EXPECT_OK(checkpoint_check(path));
+    EXPECT_OK(st_open(&st, path));
+    part_open(&a, &shape, NULL, &(Layout){ 0 }, 0, 1, BF16, WHOLE_STATE);
+    part_open(&b, &shape, NULL, &(Layout){ 0 }, 0, 1, BF16, WHOLE_STATE);
+    fill(&a, 5);
+    EXPECT_OK(weights_load(&b.m, &be, &st, NULL));
+    for (int i = 0; i < a.m.params.n; i++)
+        EXPECT(same(a.m.params.p[i]->w, b.m.params.p[i]->w), "%s", a.m.params.p[i]->piece[0].name);
+    part_close(&a), part_close(&b);
+    st_close(&st);
+    json_decref(hf);
+}
+
+static void rewritten_as_one_rank(void)
+{
+    static RankPart a, b;
+    Path from, to;
+    Json *o;
+    const char *dir = run_dir("rewrite");
+    eight_ranks(dir, NULL);
+    EXPECT_OK(path_join(from, dir, "checkpoint-1"));
+    EXPECT_OK(path_join(to, dir, "one"));
+    EXPECT(checkpoint_is(from) && !checkpoint_is(dir), "what a checkpoint looks like");
+    EXPECT_OK(checkpoint_rewrite(from, to));
+    EXPECT_OK(checkpoint_check(to));
+    EXPECT_OK(checkpoint_state(to, &o));
+    EXPECT(json_equal(o, state), "trainer_state.json");
+    json_decref(o);
+    part_open(&a, &shape, NULL, &(Layout){ 0 }, 0, 1, BF16, WHOLE_STATE);
+    part_open(&b, &shape, NULL, &(Layout){ 0 }, 0, 1, BF16, WHOLE_STATE);
+    fill(&a, 5);
+    EXPECT_OK(checkpoint_load(to, &b.m, &be));
+    expect_same(&a, &b);
+    part_close(&a), part_close(&b);
+}
+
+static Status load_one(const char *path)
+{
+    static RankPart r;
+    part_open(&r, &shape, NULL, &(Layout){ 0 }, 0, 1, BF16, WHOLE_STATE);
+    Status st = checkpoint_load(path, &r.m, &be);
+    part_close(&r);
+    return st;
+}
+
+/* One number of one run list is changed. */
+static void change_run(const char *path, const char *name, size_t number, int64_t by)
+{
+    Json *o;
+    EXPECT_OK(json_load(&o, path));
+    Json *runs = json_object_get(json_object_get(json_object_get(o, "tensors"), name), "runs");
+    Json *n = json_array_get(json_array_get(runs, 0), number);
+    EXPECT(json_is_integer(n), "%s is not in %s", name, path);
+    json_integer_set(n, json_integer_value(n) + by);
+    EXPECT(!json_dump_file(o, path, 0), "write");
+    json_decref(o);
+}
+
+static void wrong_descriptions_are_refused(void)
+{
+    Path path, file, other;
+    const char *dir = run_dir("wrong"), *norm = "v.model.language_model.layers.0.input_layernorm.weight";
+    eight_ranks(dir, NULL);
+    EXPECT_OK(path_join(path, dir, "checkpoint-1"));
+    EXPECT_OK(load_one(path));
+    EXPECT_OK(checkpoint_check(path));
+    EXPECT_OK(shards_path(file, path, 2, "runs.json"));
+    change_run(file, norm, 0, -1);                           /* the neighbour's last element again */
+    EXPECT_FAIL(load_one(path), E_DATA, norm);
+    EXPECT(strstr(status_text(), "stored twice"), "%s", status_text());
+    change_run(file, norm, 0, 2);
+    EXPECT_FAIL(load_one(path), E_DATA, "are in no file");
+    change_run(file, norm, 0, 1000);
+    EXPECT_FAIL(load_one(path), E_DATA, "not inside the tensor");
+    change_run(file, norm, 0, -1001);
+    EXPECT_OK(load_one(path));
+    EXPECT_FAIL(checkpoint_check(path), E_DATA, "runs.json");         /* it is written otherwise now */
+    change_run(file, norm, 1, 1);
+    EXPECT_FAIL(load_one(path), E_DATA, "its runs have");
+    change_run(file, norm, 1, -1);
+    EXPECT_OK(shards_path(other, path, 2, ""));
+    EXPECT_OK(path_join(file, dir, "elsewhere"));
+    other[strlen(other) - 1] = 0;
+    EXPECT(!rename(other, file), "rename");
+    EXPECT_FAIL(load_one(path), E_DATA, "8 ranks wrote it, the files of 7 are there");
+}
+
+static void other_models_are_refused(void)
+{
+    static RankPart r;
+    Path path;
+    const bool frozen[GROUP_N] = { true, false, false };
+    const char *dir = run_dir("other");
+    eight_ranks(dir, NULL);
+    EXPECT_OK(path_join(path, dir, "checkpoint-1"));
+    part_open(&r, &shape, frozen, &chain[0].l, 3, 8, BF16, WHOLE_STATE);
+    EXPECT_FAIL(checkpoint_load(path, &r.m, &be), E_CONFIG, "trained when this was saved");
+    part_close(&r);
+    ModelShape longer = shape;
+    longer.text.L = 5;
+    part_open(&r, &longer, NULL, &chain[0].l, 3, 8, BF16, WHOLE_STATE);
+    EXPECT_FAIL(checkpoint_load(path, &r.m, &be), E_DATA, "layers.4");
+    part_close(&r);
+    longer.text.L = 3;
+    part_open(&r, &longer, NULL, &chain[0].l, 3, 8, BF16, WHOLE_STATE);
+    EXPECT_FAIL(checkpoint_load(path, &r.m, &be), E_DATA, "tensors that the model does not have");
+    part_close(&r);
+}
+
+/* What is saved is what was there when the save began, whatever happens to the weights meanwhile. */
+static void the_run_goes_on_meanwhile(void)
+{
+    static RankPart a, b;
+    Saving v;
+    Path path;
+    const char *dir = run_dir("beside");
+    Run one = { .world = 1 };
+    part_open(&a, &shape, NULL, &one.l, 0, 1, BF16, WHOLE_STATE);
+    EXPECT_OK(saving_open(&v, &a.m, &be, true));
+    for (int64_t step = 1; step <= 4; step++) {
+        fill(&a, (uint64_t)step);
+        Snapshot s = shot(&a, dir, step, &one);
+        EXPECT_OK(saving_begin(&v, &s));
+        EXPECT_OK(saving_poll(&v));
+    }
+    fill(&a, 99);
+    EXPECT_OK(saving_wait(&v));
+    EXPECT_OK(saving_wait(&v));
+    for (int64_t step = 1; step <= 4; step++) {
+        char name[64];
+        snprintf(name, sizeof name, "checkpoint-%lld", (long long)step);
+        part_open(&b, &shape, NULL, &one.l, 0, 1, BF16, WHOLE_STATE);
+        fill(&a, (uint64_t)step);
+        EXPECT_OK(path_join(path, dir, name));
+        EXPECT_OK(checkpoint_check(path));
+        EXPECT_OK(checkpoint_load(path, &b.m, &be));
+        expect_same(&a, &b);
+        part_close(&b);
+    }
+    saving_close(&v);
+    part_close(&a);
+}
+
+static void a_failed_save_is_told_once(void)
+{
+    static RankPart a;
+    Saving v;
+    Path path;
+    const char *dir = run_dir("fails");
+    Run one = { .world = 1 };
+    part_open(&a, &shape, NULL, &one.l, 0, 1, BF16, WHOLE_STATE);
+    fill(&a, 1);
+    EXPECT_OK(saving_open(&v, &a.m, &be, true));
+    Snapshot s = shot(&a, dir, 1, &one);
+    EXPECT_OK(path_join(path, dir, "last"));
+    EXPECT_OK(folder_make(path));                            /* a folder where the link is to be */
+    EXPECT_OK(saving_begin(&v, &s));
+    EXPECT_FAIL(saving_wait(&v), E_IO, "what was saved before is whole");
+    EXPECT_OK(saving_poll(&v));
+    EXPECT_OK(saving_wait(&v));
+    folder_remove(path);
+    EXPECT_OK(saving_begin(&v, &s));
+    Status st = OK;
+    for (int i = 0; i < 500 && v.out && !st; i++) st = saving_poll(&v), usleep(10000);
+    EXPECT_OK(st);
+    EXPECT(!v.out, "not over after 5 s");
+    saving_close(&v), saving_close(&v);
+    part_close(&a);
+}
+
+/* Rank 0 hears of a rank that failed, and of one that says nothing. */
+static void late_ranks(void)
+{
+    static RankPart a, b;
+    SaveJob first, second;
+    const char *dir = run_dir("late");
+    Run two = { .world = 2, .slicing = SLICED_STATE };
+    part_open(&a, &shape, NULL, &two.l, 0, 2, BF16, two.slicing);
+    part_open(&b, &shape, NULL, &two.l, 1, 2, BF16, two.slicing);
+    fill(&a, 1), fill(&b, 1);
+    Snapshot s = shot(&a, dir, 1, &two), t = shot(&b, dir, 1, &two);
+    s.patience = 0.2;
+    EXPECT_OK(job_open(&first, &s));
+    EXPECT_OK(job_open(&second, &t));
+    EXPECT_OK(job_prepare(&first));
+    EXPECT_OK(job_write(&first, &be, NULL));
+    EXPECT_FAIL(job_finish(&first), E_COMM, "nothing new of the files of rank 1");
+    EXPECT_OK(job_write(&second, &be, NULL));
+    EXPECT_OK(job_finish(&first));
+    EXPECT_OK(job_prepare(&first));
+    EXPECT(job_failed(&second, fail(E_IO, "the disk is full")) == E_IO, "its own status");
+    EXPECT_FAIL(job_finish(&first), E_COMM, "the disk is full");
+    job_close(&first), job_close(&second);
+    part_close(&a), part_close(&b);
+}
+
+/* ---- four ranks at once ---- */
+
+static char shared_dir[300];
+
+static void expect_saved(const RankPart *r, Backend *own, int64_t step, const char *dir)
+{
+    RankPart *b = calloc(1, sizeof *b);
+    Path path;
+    char name[64];
+    snprintf(name, sizeof name, "checkpoint-%lld", (long long)step);
+    part_open(b, &shape, NULL, &r->mesh.layout, r->mesh.rank, r->mesh.world, BF16, SLICED_STATE);
+    EXPECT_OK(path_join(path, dir, name));
+    EXPECT_OK(checkpoint_load(path, &b->m, own));
+    expect_same(r, b);
+    part_close(b);
+    free(b);
+}
+
+static void one_of_four(Peer *p)
+{
+    RankPart *r = calloc(1, sizeof *r);
+    Saving v;
+    part_open(r, &shape, NULL, &(Layout){ .tp = 2, .ep = 4 }, p->rank, p->size, BF16, SLICED_STATE);
+    r->mesh.comm[GR_world] = p->world;
+    for (int async = 1; async >= 0; async--) {
+        EXPECT_OK(saving_open(&v, &r->m, &p->be, async));
+        for (int64_t step = 1; step <= 3; step++) {
+            Snapshot s = shot(r, shared_dir, 10 * async + step, &(Run){ 0 });
+            s.be = &p->be, s.keep = 2;
+            EXPECT_OK(model_init(&r->m, &p->be, 5 + (uint64_t)step));
+            EXPECT_OK(saving_begin(&v, &s));
+            for (int i = 0; i < 3; i++) EXPECT_OK(saving_poll(&v));
+        }
+        EXPECT_OK(saving_wait(&v));
+        expect_saved(r, &p->be, 10 * async + 3, shared_dir);
+        saving_close(&v);
+    }
+    part_close(r);
+    free(r);
+}
+
+static void four_ranks_save_together(void)
+{
+    snprintf(shared_dir, sizeof shared_dir, "%s", run_dir("four"));
+    on_ranks(4, 0, one_of_four);
+    Path path;
+    EXPECT_OK(path_join(path, shared_dir, "last"));
+    EXPECT_OK(checkpoint_check(path));
+}
+
+/* Rank 0 cannot give the checkpoint its name: all of them hear of it. */
+static void one_that_fails(Peer *p)
+{
+    RankPart *r = calloc(1, sizeof *r);
+    Saving v;
+    part_open(r, &shape, NULL, &(Layout){ .tp = 2, .ep = 4 }, p->rank, p->size, BF16, SLICED_STATE);
+    r->mesh.comm[GR_world] = p->world;
+    EXPECT_OK(model_init(&r->m, &p->be, 5));
+    for (int async = 1; async >= 0; async--) {
+        EXPECT_OK(saving_open(&v, &r->m, &p->be, async));
+        Snapshot s = shot(r, shared_dir, 1, &(Run){ 0 });
+        s.be = &p->be;
+        Status st = saving_begin(&v, &s);
+        while (!st && v.out) st = saving_poll(&v), usleep(2000);
+        EXPECT_FAIL(st, p->rank ? E_COMM : E_IO, "what was saved before is whole");
+        saving_close(&v);
+    }
+    part_close(r);
+    free(r);
+}
+
+static void a_failure_is_everybodys(void)
+{
+    Path path;
+    snprintf(shared_dir, sizeof shared_dir, "%s", run_dir("fail4"));
+    EXPECT_OK(path_join(path, shared_dir, "last"));
+    EXPECT_OK(folder_make(path));
+    on_ranks(4, 0, one_that_fails);
+}
+
+int main(void)
+{
+    omp_set_num_threads(1);
+    shape = small_shape(config);
+    state = json_pack("{s:i}", "global_step", 7);
+    if (backend_open(&be, "cpu")) return 1;
+    RUN(five_layouts_and_back);
+    RUN(export_of_many_is_that_of_one);
+    RUN(rewritten_as_one_rank);
+    RUN(wrong_descriptions_are_refused);
+    RUN(other_models_are_refused);
+    RUN(the_run_goes_on_meanwhile);
+    RUN(a_failed_save_is_told_once);
+    RUN(late_ranks);
+    RUN(four_ranks_save_together);
+    RUN(a_failure_is_everybodys);
+    backend_close(&be);
+    json_decref(state);
+    folder_remove(lab_tmp());
+    return lab_report();
+}
