@@ -40,7 +40,11 @@ typedef struct Case {
     Stream     stream[BATCHES][MICROS];
 } Case;
 
+/* What a rank had, in turn and woven (RuleInput.overlap). */
+typedef struct Told { double loss[MOST_STEPS], norm[MOST_STEPS]; uint64_t weights; } Told;
+
 static Case   the_case;
+static Told   told[2][MOST];
 static struct { double loss[MOST_STEPS], norm[MOST_STEPS]; Engine e; } want;     /* of one rank */
 static struct { pthread_mutex_t lock; bool any; char text[400]; } trouble = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
@@ -158,6 +162,7 @@ static bool train(const Case *c, Engine *e, int dp)
     for (int i = 0; i < c->steps; i++) {
         double loss = 0, norm = 0;
         Status st = step(c, e, dp, i, &loss, &norm);
+        told[c->rule.overlap][e->mesh.rank].loss[i] = loss, told[c->rule.overlap][e->mesh.rank].norm[i] = norm;
         bool   good = !st && fabs(loss - want.loss[i]) <= 1e-5 * fabs(want.loss[i]);
         if (getenv("TREB_VERBOSE") && e->mesh.rank == 0)
             printf("    step %d: loss %.9g, apart by %.1e, norm by %.1e\n", i, loss, loss / want.loss[i] - 1,
@@ -171,29 +176,43 @@ static bool train(const Case *c, Engine *e, int dp)
     return true;
 }
 
+/* This rank of the world: its part of the model and its place. */
+static Ranks ranks_of(const Case *c, Comm *world, Mesh *place)
+{
+    PipeLayout cut;
+    LayoutAsk  ask = rules_cut(&c->rule);
+    Ranks r = { .world = world, .layout = rules_layout(&c->rule), .zero = (int)c->rule.zero,
+                .context = context_kind(c->rule.cp_comm), .group = (int)c->rule.group,
+                .overlap = c->rule.overlap, .dispatch = { .name = c->rule.dispatcher } };
+    mesh_place(place, world->rank, world->size, &r.layout);
+    r.micro = MICROS / place->size[AX_DP];
+    if (layout_open(&cut, &ask)) printf("%s\n", status_text()), exit(1);
+    r.layout.vpp = cut.chunks;
+    for (int v = 0; v < cut.chunks; v++) {
+        const LayoutPiece *k = layout_at(&cut, place->at[AX_PP], v);
+        r.chunk[v] = (Chunk){ k->from, k->to, k->embedding, k->loss };
+    }
+    layout_close(&cut);
+    return r;
+}
+
+static uint64_t sum_bits(const Arena *a)
+{
+    uint64_t h = 0;
+    for (size_t i = 0; i + 4 <= a->used; i += 4) h = mix(h ^ *(const uint32_t *)((const char *)a->base + i));
+    return h;
+}
+
 static void rank_main(Peer *p)
 {
     Case      *c = &the_case;
     EngineConf conf = engine_conf(c);
     Engine     e;
-    PipeLayout cut;
-    LayoutAsk  ask = rules_cut(&c->rule);
     StreamShape ss = shape_stream(&c->shape);
     Stream     full = stream_full(&ss, &conf.budget);
     Mesh       place;
     omp_set_num_threads(1);
-    conf.ranks = (Ranks){ .world = p->world, .layout = rules_layout(&c->rule), .zero = (int)c->rule.zero,
-                          .context = context_kind(c->rule.cp_comm), .group = (int)c->rule.group,
-                          .dispatch = { .name = c->rule.dispatcher } };
-    mesh_place(&place, p->rank, p->size, &conf.ranks.layout);
-    conf.ranks.micro = MICROS / place.size[AX_DP];
-    if (layout_open(&cut, &ask)) printf("%s\n", status_text()), exit(1);
-    conf.ranks.layout.vpp = cut.chunks;
-    for (int v = 0; v < cut.chunks; v++) {
-        const LayoutPiece *k = layout_at(&cut, place.at[AX_PP], v);
-        conf.ranks.chunk[v] = (Chunk){ k->from, k->to, k->embedding, k->loss };
-    }
-    layout_close(&cut);
+    conf.ranks = ranks_of(c, p->world, &place);
     Status st = engine_open(&e, &c->shape, &conf, &full);
     if (!st) st = model_init(&e.model, &e.be, c->weights);
     if (st) {
@@ -205,6 +224,7 @@ static void rank_main(Peer *p)
     bool lives = train(c, &e, place.at[AX_DP]);
     shard_weights(&e.shard);
     if (lives) compare_weights(&e);
+    told[c->rule.overlap][p->rank].weights = sum_bits(&e.arena[A_PARAM]) ^ sum_bits(&e.arena[A_OPTIM]);
     engine_close(&e);
 }
 
@@ -225,9 +245,10 @@ static const char *case_text(const Case *c)
 {
     static char t[256];
     const RuleInput *r = &c->rule;
-    snprintf(t, sizeof t, "world %d: tp %d cp %d (%s) pp %d vpp %d ep %d etp %d zero %d replicas %d %s aux %d%s",
+    snprintf(t, sizeof t, "world %d: tp %d cp %d (%s) pp %d vpp %d ep %d etp %d zero %d replicas %d %s aux %d%s%s",
              (int)r->world, (int)r->tp, (int)r->cp, r->cp_comm, (int)r->pp, (int)r->vpp, (int)r->ep, (int)r->etp,
-             (int)r->zero, (int)r->replicas, r->dispatcher, (int)c->aux, c->pictures ? " pictures" : "");
+             (int)r->zero, (int)r->replicas, r->dispatcher, (int)c->aux, c->pictures ? " pictures" : "",
+             r->overlap ? " overlap" : "");
     return t;
 }
 
@@ -297,6 +318,8 @@ static void draw_case(Case *c, uint64_t seed, int world, int steps)
         if (r->ep * r->etp == 1) r->dispatcher = "local";
         if (!strcmp(r->cp_comm, "a2a+p2p")) r->cp_sizes = 2, r->cp_size[0] = 2, r->cp_size[1] = r->cp / 2;
         if (rng_below(seed, 7, k + 15, 3) == 0) r->recompute[r->recomputes++] = drops[rng_below(seed, 7, k + 16, 4)];
+        r->overlap = rng_below(seed, 7, k + 17, 2);
+        if (r->overlap && !rules_legal(r)) r->overlap = false;
         if (rules_legal(r)) return;
     }
 }
@@ -317,6 +340,7 @@ static void change_case(Case *c)
         if (at) *row[i].value = strtoll(at + strlen(key), NULL, 10);
     }
     if (text && strstr(text, " aux=")) c->aux = (AuxForm)atoi(strstr(text, " aux=") + 5);
+    if (text && strstr(text, " overlap=")) r->overlap = atoi(strstr(text, " overlap=") + 9);
     if (text && strstr(text, " text")) c->pictures = false;
     if (text && strstr(text, " keep")) r->recomputes = 0;
     if (text && r->ep * r->etp == 1) r->dispatcher = "local";
@@ -341,12 +365,81 @@ static void random_layouts(void)
     bool     speaks = !commlab_.mpi || commlab_.mpi->rank == 0;
     if (commlab_.mpi) EXPECT_OK(comm_host_first(commlab_.mpi, &seed, sizeof seed));
     if (speaks) printf("  layouts from seed %llu\n", (unsigned long long)seed);
-    for (int i = 0; i < number("TREB_LAYOUTS", 10); i++, seed++) {
+    for (int i = 0; i < number("TREB_LAYOUTS", 6); i++, seed++) {
         draw_case(&the_case, seed, world, steps < MOST_STEPS ? steps : MOST_STEPS);
         change_case(&the_case);
         if (speaks && getenv("TREB_VERBOSE"))
             printf("  %llu: %s\n", (unsigned long long)seed, case_text(&the_case));
         compare_layout(&the_case, seed);
+    }
+}
+
+static void draw_woven(Case *c, uint64_t seed, int world, int steps)
+{
+    do draw_case(c, seed, world, steps), seed += 1000; while (!c->rule.overlap);
+}
+
+/* With moe.overlap the same sums are taken in the same order. */
+static void weaving_changes_no_bit(void)
+{
+    enum { DRAWN = 4, SHORT = 5 };
+    uint64_t seed = first_seed();
+    int      world = commlab_.mpi ? commlab_.mpi->size : 0;
+    if (commlab_.mpi) EXPECT_OK(comm_host_first(commlab_.mpi, &seed, sizeof seed));
+    for (int i = 0; i < DRAWN; i++, seed++) {
+        Case *c = &the_case;
+        bool  same = true;
+        draw_woven(c, seed, world, SHORT);
+        memset(told, 0, sizeof told);
+        once(c, seed);
+        c->rule.overlap = false;
+        once(c, seed);
+        for (int r = 0; r < MOST; r++) {
+            same &= !memcmp(told[0][r].loss, told[1][r].loss, SHORT * sizeof(double));
+            same &= !memcmp(told[0][r].norm, told[1][r].norm, SHORT * sizeof(double));
+            same &= told[0][r].weights == told[1][r].weights;
+        }
+        EXPECT(same, "%llu: %s", (unsigned long long)seed, case_text(c));
+    }
+}
+
+/* One rank of a world with nobody in it: a step of full micro-batches. */
+static void expect_planned(const Case *c, int rank)
+{
+    Comm       *world;
+    Engine      e;
+    Mesh        place;
+    EngineConf  conf = engine_conf(c);
+    StreamShape ss = shape_stream(&c->shape);
+    Stream      full = stream_full(&ss, &conf.budget), *micro[MICROS];
+    StepSums    sums;
+    size_t      act = 0;
+    for (int i = 0; i < MICROS; i++) micro[i] = &full;
+    EXPECT_OK(comm_open(&world, &(CommConf){ .kind = "fake", .rank = rank, .size = (int)c->rule.world }));
+    conf.backend = "meta", conf.ranks = ranks_of(c, world, &place);
+    EXPECT_OK(engine_open(&e, &c->shape, &conf, &full));
+    EXPECT_OK(engine_accumulate(&e, micro, conf.ranks.micro, &sums, NULL, NULL));
+    for (int i = 0; i < e.pipe.slots; i++) {
+        const Arena *a = i ? &e.more[i - 1] : &e.arena[A_ACT];
+        EXPECT(a->peak == e.plan.slot[i], "slot %d: run %zu, plan %zu", i, a->peak, e.plan.slot[i]);
+        act += a->peak;
+    }
+    EXPECT(act == e.plan.bytes[A_ACT], "slots");
+    EXPECT(e.beside.peak == e.plan.beside && e.plan.beside > 0 &&
+               e.arena[A_SCRATCH].peak + e.beside.peak == e.plan.bytes[A_SCRATCH],
+           "scratch: run %zu and %zu, plan %zu and %zu", e.arena[A_SCRATCH].peak, e.beside.peak,
+           e.plan.bytes[A_SCRATCH] - e.plan.beside, e.plan.beside);
+    engine_close(&e);
+    comm_close(world);
+}
+
+static void weaving_is_planned(void)
+{
+    uint64_t seed = first_seed();
+    for (int i = 0; i < 4; i++) {
+        draw_woven(&the_case, seed + (uint64_t)i, 0, 1);
+        for (int rank = 0; rank < the_case.rule.world; rank += (int)(the_case.rule.world / the_case.rule.pp))
+            expect_planned(&the_case, rank);
     }
 }
 
@@ -377,5 +470,7 @@ int main(void)
     omp_set_num_threads(1);                                 /* ranks are threads already */
     processes_open();
     RUN(random_layouts);
+    RUN(weaving_changes_no_bit);
+    RUN(weaving_is_planned);
     return processes_close();
 }

@@ -17,6 +17,8 @@ const char *call_name(CallKind k)
     return names[k];
 }
 
+const char *comm_name(const Comm *c) { return c->transport->name; }
+
 const char *comm_kinds(void)
 {
     return "self, threads, fake"

@@ -76,6 +76,7 @@ void        comm_bind(Comm *c, Backend *be);                  /* before the firs
 
 const char *comm_kinds(void);                                 /* of this build: "self, threads, fake, mpi" */
 void        comm_describe(char *out, size_t n);               /* the MPI behind mpi, for doctor */
+const char *comm_name(const Comm *c);                         /* of its transport */
 bool        comm_launched(void);                              /* by mpirun or srun, as one of several */
 
 /* Calls: shapes are checked, ledger and trace are written, then the transport is asked.

@@ -73,7 +73,7 @@ static void take_in(Progress *p, const StepReport *r)
     bool good = r->verdict == STEP_GOOD;
     p->n++, p->good += good, p->skipped += !good;
     s->step = r->step, s->lr = r->lr, s->epoch = r->epoch, s->bad_samples = r->bad_samples;
-    s->seconds += r->seconds, s->waited += r->waited, s->work += r->work;
+    s->seconds += r->seconds, s->waited += r->waited, s->work += r->work, s->exposed += r->exposed;
     s->sums.tokens += r->sums.tokens, s->sums.room += r->sums.room, s->sums.visual += r->sums.visual;
     s->sums.patches += r->sums.patches, s->sums.supervised += r->sums.supervised;
     flops_add(&s->sums.model, &r->sums.model);
@@ -118,17 +118,18 @@ static void say(const Progress *p)
 {
     const StepReport *s = &p->sum;
     double n = p->every == 1 ? 1 : (double)(p->good ? p->good : 1), gib = (double)(1 << 30);
-    char rate[32], left[32], mfu[160], aux[40] = "", skipped[40] = "", text[512], brief[160];
+    char rate[32], left[32], mfu[160], aux[40] = "", skipped[40] = "", comm[40] = "", text[512], brief[160];
     say_mfu(p, mfu, sizeof mfu);
     if (p->aux_coeff > 0) snprintf(aux, sizeof aux, "  aux %.2f", s->sums.aux / n);
+    if (p->ranks > 1) snprintf(comm, sizeof comm, "  comm exposed %.1f%%", 100 * ratio(s->exposed, s->seconds));
     if (p->skipped) snprintf(skipped, sizeof skipped, "  skipped %" PRId64, p->skipped);
     snprintf(text, sizeof text,
              "step %" PRId64 "/%" PRId64 "  loss %.4f%s  grad %.3g  lr %.2g  %s tok/s (useful %.0f%%)  %s  "
-             "mem %.2f/%.1f GiB  data wait %.1f%%%s  eta %s",
+             "mem %.2f/%.1f GiB  data wait %.1f%%%s%s  eta %s",
              s->step, p->steps, s->sums.ce / n, aux, s->grad_norm / n, s->lr,
              count_text(rate, ratio((double)s->sums.tokens, s->seconds)),
              100 * ratio((double)s->sums.tokens, (double)s->sums.room), mfu, p->memory / gib,
-             p->memory_all / gib, 100 * ratio(s->waited, s->seconds), skipped,
+             p->memory_all / gib, 100 * ratio(s->waited, s->seconds), comm, skipped,
              time_text(left, p->pace * (double)(p->steps - s->step)));
     snprintf(brief, sizeof brief, "step %" PRId64 "/%" PRId64 "  loss %.4f  %s tok/s  mfu %.1f%%  wait "
              "%.0f%%%s  eta %s", s->step, p->steps, s->sums.ce / n, rate, 100 * whole_mfu(p),
@@ -174,6 +175,7 @@ static int scalars(const Progress *p, Scalar out[MOST_SCALARS])
         if (mfu_names[i] && s->part[i] > 0) out[k++] = (Scalar){ mfu_names[i], part_mfu(p, i) };
     out[k++] = (Scalar){ "perf/step_time", s->seconds / (double)p->n };
     out[k++] = (Scalar){ "perf/data_wait", ratio(s->waited, s->seconds) };
+    if (p->ranks > 1) out[k++] = (Scalar){ "perf/comm_exposed", ratio(s->exposed, s->seconds) };
     out[k++] = (Scalar){ "perf/exposed_comm", 0 };
     out[k++] = (Scalar){ "mem/peak_gib", p->memory / (1 << 30) };
     out[k++] = (Scalar){ "data/visual_token_share", ratio((double)s->sums.visual, (double)s->sums.tokens) };

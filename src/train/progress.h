@@ -1,7 +1,8 @@
 /* train/progress.h -- what a run shows of its steps: a line for people, the same numbers for programs.
  *
  *   step 120/2000  loss 2.0143  aux 1.02  grad 0.84  lr 9.1e-05  31.2k tok/s (useful 98%)
- *   mfu 48.1% (vision 41 decoder 52 head 60)  mem 118.2/139.8 GiB  data wait 0.0%  eta 41m     (one line)
+ *   mfu 48.1% (vision 41 decoder 52 head 60)  mem 118.2/139.8 GiB  data wait 0.0%  comm exposed 3.1%  eta 41m
+ *   (one line)
  *
  * Lines cover the steps since the one before: losses are means over them, rates are sums over their time.
  * Tokens count when they are not tail. MFU is the model's own work (train/flops.h) over what the device was
@@ -26,6 +27,7 @@ typedef struct StepReport {              /* of one optimizer step */
     int64_t  bad_samples;                /* passed over so far */
     double   part[PART_N];               /* seconds in each part of the model, of all ranks; 0: not known */
     double   work;                       /* FLOPs done by all of them, replays and tails included */
+    double   exposed;                    /* seconds that a rank waited for others, in the mean */
 } StepReport;
 
 typedef struct Progress {

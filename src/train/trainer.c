@@ -230,7 +230,7 @@ Status trainer_open(Trainer *t, const TrainerConf *conf)
     Status st = open_all(t, &state);
     json_decref(state);
     t->opened = t->paused = clock_now();
-    if (!st) trainer_introduce(t);
+    if (!st && t->first) trainer_introduce(t);
     if (st) trainer_close(t);
     return st;
 }

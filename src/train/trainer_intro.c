@@ -10,9 +10,9 @@ static const char *const group_names[GROUP_N] = { "vision tower", "mergers", "de
 
 static double mib(size_t bytes) { return (double)bytes / (1 << 20); }
 
-static void say_model(const Trainer *t)
+/* Parameters of the whole model, which may be more than this rank's. */
+static void say_parameters(const Trainer *t, const Model *m)
 {
-    const Model *m = &t->engine.model;
     int64_t count[GROUP_N] = { 0 }, experts = 0;
     for (int i = 0; i < m->params.n; i++) {
         const Param *p = m->params.p[i];
@@ -29,6 +29,13 @@ static void say_model(const Trainer *t)
             log_info(&t->log, "             %-12s %12.3f M  %s%s", group_names[g], (double)count[g] / 1e6,
                      m->frozen[g] ? "frozen" : "trained", more);
     }
+}
+
+static void say_model(const Trainer *t)
+{
+    Model whole;
+    if (!model_open(&whole, &t->source.shape, t->engine.model.frozen)) say_parameters(t, &whole);
+    model_close(&whole);
     if (*t->folder.resume)
         log_info(&t->log, "weights      of %s, after step %lld", t->folder.resume, (long long)t->step);
     else if (t->source.weights)
@@ -37,6 +44,20 @@ static void say_model(const Trainer *t)
         log_warn(&t->log,
                  "RANDOM WEIGHTS: model.preset gives dimensions only; this trains from nothing, seed %lld",
                  (long long)t->recipe->train.seed);
+}
+
+static void say_ranks(const Trainer *t)
+{
+    char  *text = NULL, *next;
+    size_t n = 0;
+    FILE  *f = t->conf.world ? open_memstream(&text, &n) : NULL;
+    if (!f) return;
+    mesh_print(f, &t->engine.mesh);
+    if (fclose(f)) return;
+    for (char *line = strtok_r(text, "\n", &next); line; line = strtok_r(NULL, "\n", &next))
+        log_info(&t->log, "ranks        %s", line);
+    log_info(&t->log, "             zero %d, over %s", t->ranks.zero, comm_name(t->conf.world));
+    free(text);
 }
 
 static void say_memory(const Trainer *t)
@@ -50,7 +71,7 @@ static void say_memory(const Trainer *t)
                  mib(e->plan.bytes[i]));
         all += mib(e->plan.bytes[i]);
     }
-    log_info(&t->log, "memory       %.1f MiB, all of it taken now: %s", all, text);
+    log_info(&t->log, "memory       %.1f MiB%s, all of it taken now: %s", all, t->conf.world ? " a rank" : "", text);
     log_info(&t->log, "device       %s, %.1f GFLOP/s measured in a %s product: 100%% of mfu",
              e->be.machine->name, t->progress.peak / 1e9, dtype_name(e->conf.dtype));
 }
@@ -59,15 +80,16 @@ static void say_data(const Trainer *t)
 {
     const Budget *b = &t->data.budget;
     const struct cfg_train *c = &t->recipe->train;
-    char why[64] = "train.max_steps", eval[64] = "nothing is held out";
+    char why[64] = "train.max_steps", eval[64] = "nothing is held out", each[64] = "";
     if (!c->max_steps) snprintf(why, sizeof why, "%g epochs", c->num_train_epochs);
     if (trainer_has_eval(t) && t->recipe->eval.eval_steps)
         snprintf(eval, sizeof eval, "evaluation every %lld steps", (long long)t->recipe->eval.eval_steps);
     log_info(&t->log, "data         %lld samples in one pass; %s", (long long)loader_samples(t->loader),
              eval);
-    log_info(&t->log, "step         %d micro-batch%s of %lld tokens and %lld patches: %lld tokens",
-             t->data.micro, t->data.micro == 1 ? "" : "es", (long long)b->tokens, (long long)b->patches,
-             (long long)(t->data.micro * b->tokens));
+    if (t->data.ranks > 1) snprintf(each, sizeof each, " on each of %d data-parallel ranks", t->data.ranks);
+    log_info(&t->log, "step         %d micro-batch%s of %lld tokens and %lld patches%s: %lld tokens",
+             t->data.micro, t->data.micro == 1 ? "" : "es", (long long)b->tokens, (long long)b->patches, each,
+             (long long)(t->data.ranks * t->data.micro * b->tokens));
     log_info(&t->log, "run          %lld steps (%s), %lld done, seed %lld", (long long)t->steps, why,
              (long long)t->step, (long long)c->seed);
 }
@@ -116,6 +138,7 @@ static void say_environment(const Trainer *t)
 void trainer_introduce(const Trainer *t)
 {
     say_model(t);
+    say_ranks(t);
     say_memory(t);
     say_data(t);
     say_optimizer(t);

@@ -12,12 +12,12 @@
 /* Device-seconds and work of all ranks. */
 static void sum_ranks(const Trainer *t, StepReport *r)
 {
-    double x[PART_N + 1];
+    double x[PART_N + 2];
     memcpy(x, r->part, sizeof r->part);
-    x[PART_N] = r->work;
-    comm_host_sum(t->engine.mesh.comm[GR_world], x, PART_N + 1);
+    x[PART_N] = r->work, x[PART_N + 1] = r->exposed;
+    comm_host_sum(t->engine.mesh.comm[GR_world], x, PART_N + 2);
     memcpy(r->part, x, sizeof r->part);
-    r->work = x[PART_N];
+    r->work = x[PART_N], r->exposed = x[PART_N + 1] / t->place.world;
 }
 
 static double ledger_work(const Ledger *l)
@@ -84,6 +84,7 @@ static Status learn(Trainer *t, const LoaderStep *in, StepReport *r)
     TRY(backend_sync(&t->engine.be));
     memcpy(r->part, ledger->seconds, sizeof r->part);
     r->work = ledger_work(ledger);
+    for (int i = 0; i < LEDGER_GROUPS; i++) r->exposed += ledger->comm[i].waited;
     sum_ranks(t, r);
     if (shown) watch_sum(&w, &t->engine);
     t->updates += r->verdict == STEP_GOOD;
@@ -218,11 +219,24 @@ static Status leave(Trainer *t, int signal)
     return OK;
 }
 
+static void say_line(void *self, const char *line) { log_warn(&((const Trainer *)self)->log, "%s", line); }
+
+/* A step that takes five times as long as they do stands still somewhere: then every rank says where. */
+static void watch_step(Trainer *t)
+{
+    enum { TIMES = 5, LEAST = 2 };                           /* seconds: below that nobody would have asked */
+    double seconds = TIMES * t->progress.pace;
+    if (t->conf.world && t->progress.pace > 0)
+        comm_watch(t->conf.world, seconds > LEAST ? seconds : LEAST, say_line, t);
+}
+
 static Status one_step(Trainer *t)
 {
     StepReport r;
     bool first = t->progress.pace == 0;
+    watch_step(t);
     Status st = trainer_step(t, &r);
+    if (t->conf.world) comm_watch(t->conf.world, 0, NULL, NULL);
     if (t->step == r.step) {                                 /* it was taken, or skipped as one too many */
         Status shown = progress_step(&t->progress, &r, &t->routing, &t->by);
         if (!st) st = shown;
