@@ -54,7 +54,7 @@ help:
 	@echo "make demo       train a small vision-language MoE on drawn pictures, show what it learned (DEMO_SEED=n: other ones)"
 	@echo "make test       build and run every test; ends with one line of counts"
 	@echo "make asan       the same tests under AddressSanitizer and UBSan"
-	@echo "make soak       long checks: 50 kills of a run that resumes, fuzzing of every reader (SOAK seconds each, 600)"
+	@echo "make soak       long checks: kills of runs and of ranks, four hosts, a Slurm, fuzzing of every reader (SOAK seconds each, 600)"
 	@echo "make CUDA=1     with the CUDA backend (needs nvcc), in $(BUILD)/cuda"
 	@echo "make CUDA=1 test-gpu   every op against the CPU, recorded cases and short runs on the card"
 	@echo "make layers     check that includes go downwards only;  make size: lines by folder"
@@ -87,7 +87,7 @@ test-programs: $(BUILD)/treb $(TESTS) $(FUZZ)
 test: setup layers
 	@$(MAKE) --no-print-directory -j$$(nproc) test-programs
 	@$(MAKE) --no-print-directory cuda-compiles
-	@TREB=$(BUILD)/treb TEST_COMM=$(BUILD)/tests/test_comm FUZZ="$(FUZZ)" tests/run.sh $(TESTS) tests/cli.sh tests/demo.sh tests/report.sh tests/kill.sh tests/kill_ranks.sh tests/mpi.sh tests/ranks.sh tests/fuzz.sh
+	@TREB=$(BUILD)/treb TEST_COMM=$(BUILD)/tests/test_comm TEST_LAYOUTS=$(BUILD)/tests/test_layouts FUZZ="$(FUZZ)" tests/run.sh $(TESTS) tests/cli.sh tests/demo.sh tests/report.sh tests/kill.sh tests/mpi.sh tests/ranks.sh tests/rank_kill.sh tests/fuzz.sh
 
 asan: setup
 	@TREB_TEST_TIMEOUT=900 $(MAKE) --no-print-directory SAN=1 test
@@ -109,6 +109,11 @@ SOAK ?= 600
 soak: setup
 	@$(MAKE) --no-print-directory -j$$(nproc) $(BUILD)/treb
 	@TREB=$(BUILD)/treb TREB_KILLS=50 TREB_KILL_STEPS=400 tests/kill.sh
+	@TREB=$(BUILD)/treb TREB_KILLS=20 TREB_KILL_STEPS=24 tests/rank_kill.sh
+	@TREB=$(BUILD)/treb TEST_LAYOUTS=$(BUILD)/tests/test_layouts TREB_LAYOUT_RUNS=8 tests/ranks.sh
+	@TREB_LAYOUTS=40 $(BUILD)/tests/test_layouts
+	@TREB=$(BUILD)/treb tests/hosts.sh
+	@TREB=$(BUILD)/treb tests/slurm.sh
 	@$(MAKE) --no-print-directory -j$$(nproc) SAN=1 $(FUZZ:$(BUILD)/%=$(BUILD)/asan/%)
 	@for f in $(FUZZ:$(BUILD)/%=$(BUILD)/asan/%); do echo "$$f for $(SOAK) s"; $$f -seconds $(SOAK) || exit 1; done
 

@@ -91,6 +91,28 @@ static void peaks(void)
     EXPECT(fabs(pipe_bubble(&(PipeShape){ 4, 4, 8, 0, 0 }) - 3.0 / 35) < 1e-12, "bubble");
 }
 
+/* Pairs are what lies between warm-up and the last backwards, a forward and a backward of other slots each. */
+static void pairs(void)
+{
+    for (int stages = 1; stages <= 4; stages += 3)
+        for (int ahead = 0; ahead < 2; ahead++)
+            for (int stage = 0; stage < stages; stage++) {
+                PipeShape s = { .stages = stages, .chunks = stages > 1 ? 3 : 1, .micros = 8, .ahead = ahead };
+                Pipe p;
+                int found = 0;
+                EXPECT_OK(pipe_open(&p, &s, stage));
+                for (int i = 0; i < p.steps; i++) {
+                    const Action *a = &p.action[p.step[i].action];
+                    if (p.step[i].what != PIPE_PAIR) continue;
+                    EXPECT(a[0].what == PIPE_FORWARD && a[1].what == PIPE_BACKWARD && a[0].slot != a[1].slot,
+                           "F%d.%d beside B%d.%d", a[0].micro, a[0].chunk, a[1].micro, a[1].chunk);
+                    found++;
+                }
+                EXPECT(found == (ahead ? 8 * s.chunks - p.warmup : 0), "stage %d: %d pairs", stage, found);
+                pipe_close(&p);
+            }
+}
+
 /* One forward and then one backward of each (micro, chunk), in a slot nobody else has meanwhile; those of one
  * chunk come in order, so micro % pipe_alive is free too. */
 static void expect_sound(const Pipe *p)
@@ -307,6 +329,7 @@ int main(void)
     RUN(one_forward_one_backward);
     RUN(interleaved_table);
     RUN(peaks);
+    RUN(pairs);
     RUN(nobody_waits_for_ever);
     RUN(a_narrow_window_stands_still);
     RUN(walked_over_threads);

@@ -84,6 +84,8 @@ static const Case cases[] = {
     { 102, 8,  0, MOE,   { "parallel.cp=8" } },
     { 103, 14, 0, DENSE, { "parallel.tp=7", "train.micro_tokens=7168" } },
     { 104, 512, 0, MOE,  { "parallel.cp=512" } },
+    { 105, 8,  0, MOE,   { "parallel.ep=8", "moe.overlap=true", "parallel.zero=2" } },
+    { 105, 8,  0, MOE,   { "parallel.ep=4", "moe.overlap=true", "parallel.zero=3" } },
 };
 enum { CASES = sizeof cases / sizeof *cases };
 

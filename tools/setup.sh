@@ -8,7 +8,9 @@ for group in "$@"; do
         fuzz) need="$need clang libclang-rt-dev" ;;
         format) need="$need clang-format" ;;
         report) need="$need chromium" ;;
-        *) echo "setup: unknown group $group (fuzz, format, report)" >&2; exit 2 ;;
+        slurm) need="$need slurm-wlm munge" ;;
+        hosts) need="$need iproute2" ;;
+        *) echo "setup: unknown group $group (fuzz, format, report, slurm, hosts)" >&2; exit 2 ;;
     esac
 done
 

@@ -73,6 +73,7 @@ void comm_free(Comm *c)
     if (c->root == c && c->trace) trace_close(c->trace), free(c->trace);
     free(c->world);
     free(c->node);
+    free(c->said);
     free(c);
 }
 

@@ -52,6 +52,8 @@ struct Comm {
     char           why[512];          /* and this is what it said */
     bool           told;              /* of the root: the peers know that this rank gives up */
     bool           agreed;            /* of the root: all ranks know of the failure just agreed on */
+    void          *said;              /* room for what all members say, kept from call to call */
+    size_t         said_room;
     uint64_t       out;               /* tickets not joined yet, a bit each */
     int64_t        traced[COMM_TICKETS];        /* the call in `trace` each of them is */
     void          *priv;

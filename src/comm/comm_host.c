@@ -46,18 +46,27 @@ void comm_host_gather(Comm *c, void *out, const void *in, size_t bytes)
         for (int i = 0; i < c->size; i++) memcpy((char *)out + (size_t)i * bytes, in, bytes);
 }
 
-/* The values of all members, n each, or NULL: then x stays as it is. */
+/* Room for what all members say; it grows at the first calls and then stays. */
+static void *said_room(Comm *c, size_t bytes)
+{
+    if (bytes > c->said_room) {
+        void *more = realloc(c->said, bytes);
+        if (!more) {
+            comm_stick(c, fail(E_FIT, "no memory for what %d ranks say", c->size));
+            comm_abort(c, c->root->why);
+            return NULL;
+        }
+        c->said = more, c->said_room = bytes;
+    }
+    return c->said;
+}
+
+/* The values of all members, n each, until the next call, or NULL: then x stays as it is. */
 static void *of_all(Comm *c, const void *x, size_t bytes)
 {
     if (c->size == 1 || gives_up(c)) return NULL;
-    void *all = malloc((size_t)c->size * bytes + 1);
-    if (!all) {
-        comm_stick(c, fail(E_FIT, "no memory for what %d ranks say", c->size));
-        comm_abort(c, c->root->why);
-        return NULL;
-    }
-    if (gather(c, all, x, bytes)) { free(all); return NULL; }
-    return all;
+    void *all = said_room(c, (size_t)c->size * bytes);
+    return all && !gather(c, all, x, bytes) ? all : NULL;
 }
 
 void comm_host_sum(Comm *c, double *x, int n)
@@ -67,7 +76,6 @@ void comm_host_sum(Comm *c, double *x, int n)
         x[i] = all[i];
         for (int r = 1; r < c->size; r++) x[i] += all[(size_t)r * (size_t)n + (size_t)i];
     }
-    free(all);
 }
 
 void comm_host_sum64(Comm *c, int64_t *x, int n)
@@ -77,7 +85,6 @@ void comm_host_sum64(Comm *c, int64_t *x, int n)
         x[i] = all[i];
         for (int r = 1; r < c->size; r++) x[i] += all[(size_t)r * (size_t)n + (size_t)i];
     }
-    free(all);
 }
 
 void comm_host_max(Comm *c, double *x, int n)
@@ -90,7 +97,6 @@ void comm_host_max(Comm *c, double *x, int n)
             if (y > x[i]) x[i] = y;
         }
     }
-    free(all);
 }
 
 void comm_barrier(Comm *c)
@@ -123,6 +129,5 @@ Status comm_host_first(Comm *c, void *data, size_t bytes)
     void *all = of_all(c, data, bytes);
     if (all) memcpy(data, all, bytes);
     else if (c->size > 1) return fail(c->root->sticky ? c->root->sticky : E_COMM, "%s", c->root->why);
-    free(all);
     return OK;
 }

@@ -93,6 +93,12 @@ static void aux_open(Ctx *c, const Model *m, const Chunk *k, Aux *x)
     c->aux = x;
 }
 
+/* For whoever asks what a rank that waits was at; -1: no layer. */
+static void at_layer(const Ctx *c, int64_t l)
+{
+    if (c->mesh && c->mesh->comm[GR_world]->trace) c->mesh->comm[GR_world]->trace->layer = (int)l;
+}
+
 /* Outputs are pushed before scratch is marked: in evaluation both may be the same arena. */
 static void layers_fwd(Ctx *c, const Model *m, const Chunk *k, ModelAct *a)
 {
@@ -102,6 +108,7 @@ static void layers_fwd(Ctx *c, const Model *m, const Chunk *k, ModelAct *a)
         bool spent = c->pass == EVAL && l > k->from;         /* nobody will read this layer's input again */
         a->x[l + 1] = spent ? a->x[l - 1] : input(c, m);
         ArenaMark mark = arena_mark(c->scratch);
+        at_layer(c, l);
         unit_begin(c, m->layer[l].norm->unit, false);
         decoder_fwd(c, &m->layer[l], &a->layer[l], a->x[l + 1], a->x[l], a->cs);
         unit_end(c, m->layer[l].norm->unit, false);
@@ -110,6 +117,7 @@ static void layers_fwd(Ctx *c, const Model *m, const Chunk *k, ModelAct *a)
             op_scatter_rows(c->be, a->x[l + 1], a->feature[l], c->batch->visual_row, true);
         arena_reset(c->scratch, mark);
     }
+    at_layer(c, -1);
 }
 
 void model_hidden(Ctx *c, const Model *m, ModelAct *a)
@@ -259,10 +267,12 @@ void model_backward(Ctx *c, const Model *m, int chunk, ModelAct *a, Tensor din)
             a->dfeature[l] = visual(c, m, "GRADIENT");
             op_gather_rows(c->be, a->dfeature[l], a->dx, c->batch->visual_row, 1);
         }
+        at_layer(c, l);
         unit_begin(c, m->layer[l].norm->unit, true);
         decoder_bwd(c, &m->layer[l], &a->layer[l], a->dx, a->dx, a->x[l], a->cs);
         unit_end(c, m->layer[l].norm->unit, true);
     }
+    at_layer(c, -1);
     if (k->embeds) embed_bwd(c, m, a);
     mark_live(m, taught(c, m));
 }

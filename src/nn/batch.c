@@ -199,16 +199,17 @@ static void plan_road(Batch *b, const Stream *s, const Placing *to)
     walk_road(b, s, to);
 }
 
-/* A plan: as many rows as there may be, evenly. */
+/* A plan: as many rows as there may be, evenly. What a rank keeps it gives and gets. */
 static void plan_even(Batch *b)
 {
     VisualRoad *r = &b->road;
-    int n = sharers(b->mesh);
+    int n = sharers(b->mesh), me = sharer(b->mesh);
     r->made = b->N, r->wanted = b->M;
     for (int i = 0; i < n; i++) {
         r->give_n[i] = r->made / n, r->give_at[i] = i * r->give_n[i];
         r->get_n[i] = r->wanted / n, r->get_at[i] = i * r->get_n[i];
     }
+    r->give_n[me] = r->get_n[me] = (b->N < b->M ? b->N : b->M) / n;
 }
 
 /* Whose tokens the visual rows of this micro-batch are. */

@@ -11,7 +11,9 @@
  *   gates_send, gates_land  the gradients of the gates (R, 1) -> (T, K)
  *
  * The gate acts inside the expert, so the backward of either road is the other one. A _send starts, a _land
- * joins; between the two the caller may do other work, and w and what is in scratch belong to the call.
+ * joins; between the two the caller may do other work, and w and what is in scratch belong to the call. Once a
+ * way another micro-batch may be worked on (give_way): on the way there before land, on the way back in
+ * back_land, since there the longest hop is the last to set out.
  * Scratch is not given back here: the caller marks and resets around the pair.
  *
  * Nothing is dropped for want of room, so buffers are of the worst case, or of rank_capacity times the even

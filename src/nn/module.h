@@ -39,11 +39,15 @@ typedef struct UnitHooks {
 
 typedef struct Dispatch Dispatch;                 /* the road to the experts: nn/dispatch.h */
 
+/* Called where rows have set out: another micro-batch may be worked on until they are wanted. */
+typedef struct Pause { void (*yield)(void *self); void *self; } Pause;
+
 typedef struct Ctx {
     Backend       *be;
     const Mesh    *mesh;                          /* NULL: one rank */
     const UnitHooks *units;                       /* NULL: weights are always here */
     Dispatch      *dispatch;                      /* NULL: all experts are on this rank */
+    const Pause   *pause;                         /* NULL: nobody else has work meanwhile */
     const Batch   *batch;
     Arena         *act, *scratch;                 /* kept for this micro-batch; dies with the layer call */
     const uint8_t *policy;                        /* one Policy per label */
@@ -70,6 +74,18 @@ static inline void unit_begin(Ctx *c, int unit, bool backward)
 static inline void unit_end(Ctx *c, int unit, bool backward)
 {
     if (c->units) c->units->end(c->units->self, unit, backward);
+}
+
+/* Scratch and everything else of c stay as they are; the account goes on where it was. */
+static inline void give_way(Ctx *c)
+{
+    Ledger *l = &c->be->ledger;
+    Part part = l->part;
+    bool replay = l->replay;
+    if (!c->pause) return;
+    c->pause->yield(c->pause->self);
+    if (l->part != part) ledger_enter(l, part);
+    l->replay = replay;
 }
 
 static inline Tensor scratch2(Ctx *c, DType d, int64_t rows, int64_t cols)

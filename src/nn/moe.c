@@ -108,7 +108,7 @@ static void to_experts(Ctx *c, const Moe *m, MoeAct *a, Tensor rows, Tensor x, b
     if (c->dispatch) c->dispatch->ops->send(c, &a->route, &wire, x);
     else             op_gather_rows(c->be, rows, x, a->src, m->K);
     if (count)       count_choices(c, m, a);
-    if (c->dispatch) c->dispatch->ops->land(c, &a->route, &wire, rows);
+    if (c->dispatch) give_way(c), c->dispatch->ops->land(c, &a->route, &wire, rows);
     arena_reset(c->scratch, mark);
 }
 

@@ -169,6 +169,7 @@ static Tensor slices(Ctx *c, const Route *r)
 static void back_land(Ctx *c, const Route *r, Wire *w, Tensor y, Tensor res)
 {
     Tensor rows = slices(c, r);
+    give_way(c);
     comm_join(w->ticket[0]);
     op_combine(c->be, y, w->out[0], rows, res);
 }

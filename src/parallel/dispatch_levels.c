@@ -365,22 +365,35 @@ static void back_send(Ctx *c, const Route *r, Wire *w, Tensor rows)
     }
 }
 
-static void back_land(Ctx *c, const Route *r, Wire *w, Tensor y, Tensor res)
+/* The second of two hops, which is the far one, sets out. */
+static void go_on(Ctx *c, const Route *r, Wire *w)
 {
     const Dispatch *d = c->dispatch;
-    Tensor none = { 0 };
     for (int k = 0; k < d->chunks && hops(d) == 2; k++) {
         const Leg *l = leg_of(r, k, 1);
         comm_join(w->ticket[k]);
-        op_combine(c->be, of_in(w->in[0], l), of_sent(w->out[1], l), of_in(r->index[1], l), none);
+        op_combine(c->be, of_in(w->in[0], l), of_sent(w->out[1], l), of_in(r->index[1], l), (Tensor){ 0 });
         w->ticket[k] = leg_back(hop_comm(d, 0), leg_of(r, k, 0), w->out[0], w->in[0]);
     }
+}
+
+static void arrive(Ctx *c, const Route *r, Wire *w, Tensor y, Tensor res)
+{
+    const Dispatch *d = c->dispatch;
+    Tensor none = { 0 };
     for (int k = 0; k < d->chunks; k++) {
         const Leg *l = leg_of(r, k, 0);
         comm_join(w->ticket[k]);
         op_combine(c->be, of_in(y, l), of_sent(w->out[0], l), of_in(r->index[0], l),
                    t_has(res) ? of_in(res, l) : none);
     }
+}
+
+static void back_land(Ctx *c, const Route *r, Wire *w, Tensor y, Tensor res)
+{
+    go_on(c, r, w);
+    give_way(c);
+    arrive(c, r, w, y, res);
 }
 
 /* A token's gates travel together, (rows, K): zero where the slot is another's, so that sums leave it. */
@@ -397,7 +410,8 @@ static void gates_send(Ctx *c, const Route *r, Wire *w, Tensor dgate)
 
 static void gates_land(Ctx *c, const Route *r, Wire *w, Tensor dweight)
 {
-    back_land(c, r, w, dweight, (Tensor){ 0 });
+    go_on(c, r, w);
+    arrive(c, r, w, dweight, (Tensor){ 0 });
 }
 
 const DispatchOps dispatch_deepep = {

@@ -86,19 +86,36 @@ static void put(Pipe *p, PipeDo what, int action, int peer, int message)
                                       message % p->window };
 }
 
+static void put_recv(Pipe *p, int i, int *heard)
+{
+    int from = pipe_from(&p->shape, p->stage, p->action[i]);
+    if (from >= 0) put(p, PIPE_RECV, i, from, heard[p->action[i].what]++);
+}
+
+static void put_send(Pipe *p, int i, int *said)
+{
+    int to = pipe_to(&p->shape, p->stage, p->action[i]), way = p->action[i].what;
+    if (to >= 0 && said[way]) put(p, PIPE_FLUSH, i, to, said[way] - 1);
+    if (to >= 0) put(p, PIPE_SEND, i, to, said[way]++);
+}
+
+/* Actions that are run at once from i on. */
+static int beside(const Pipe *p, int i)
+{
+    return p->shape.ahead && i >= p->warmup && p->action[i].what == PIPE_FORWARD ? 2 : 1;
+}
+
 static void lay_out(Pipe *p)
 {
     const PipeShape *s = &p->shape;
     int next[2], posted[2] = { 0, 0 }, heard[2] = { 0, 0 }, said[2] = { 0, 0 };
     for (int way = 0; way < 2; way++) next[way] = next_fed(p, (PipeWay)way, 0);
-    for (int i = -1; i < p->actions; i++) {
+    for (int i = -1, n = 1; i < p->actions; i += n) {
         if (i >= 0) {
-            Action a = p->action[i];
-            int from = pipe_from(s, p->stage, a), to = pipe_to(s, p->stage, a), way = a.what;
-            if (from >= 0) put(p, PIPE_RECV, i, from, heard[way]++);
-            put(p, PIPE_RUN, i, -1, 0);
-            if (to >= 0 && said[way]) put(p, PIPE_FLUSH, i, to, said[way] - 1);
-            if (to >= 0) put(p, PIPE_SEND, i, to, said[way]++);
+            n = beside(p, i);
+            for (int k = i; k < i + n; k++) put_recv(p, k, heard);
+            put(p, n == 2 ? PIPE_PAIR : PIPE_RUN, i, -1, 0);
+            for (int k = i; k < i + n; k++) put_send(p, k, said);
         }
         for (int way = 0; way < 2; way++)
             while (next[way] < p->actions && posted[way] < heard[way] + p->window) {

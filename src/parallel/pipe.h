@@ -12,7 +12,8 @@
  *   - receives are posted ahead of need, `window` of them on each way: interleaving makes a sender run up to
  *     group - stages messages ahead of what the receiver takes next;
  *   - a send is started after its compute and finished only before the next send of the same way, so one
- *     buffer a way is enough and no stage ever stands in a send while its own receives are missing.
+ *     buffer a way is enough and no stage ever stands in a send while its own receives are missing;
+ *   - of a pair neither input depends on the other's result, at any stage: that is what `ahead` is for.
  * What it asks of the transport: a receive that was posted holds up nothing else of its communicator. */
 #ifndef PARALLEL_PIPE_H
 #define PARALLEL_PIPE_H
@@ -28,7 +29,7 @@ typedef struct PipeShape {
     int group;                           /* micro-batches that go through a chunk before the next one is
                                             begun; 0: as many as stages. Of interleaving only */
     int ahead;                           /* more forwards before the first backward: 1 where a forward is run
-                                            beside a backward to hide the road to the experts */
+                                            beside a backward (PIPE_PAIR) to hide the road to the experts */
 } PipeShape;
 
 typedef enum { PIPE_FORWARD, PIPE_BACKWARD } PipeWay;
@@ -44,8 +45,10 @@ typedef enum {
     PIPE_POST,                           /* begin to receive message `message` into buffer `buffer` */
     PIPE_RECV,                           /* wait for it: the input of the run that follows */
     PIPE_RUN,                            /* compute `action`; of its input the buffer is free afterwards */
+    PIPE_PAIR,                           /* a forward and the backward after it, beside each other: both have
+                                            their inputs, both results are sent afterwards */
     PIPE_FLUSH,                          /* wait until the last send of this way has left its buffer */
-    PIPE_SEND                            /* begin to send the result of the run before */
+    PIPE_SEND                            /* begin to send the result of `action`, which was run last this way */
 } PipeDo;
 
 typedef struct PipeStep {

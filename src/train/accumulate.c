@@ -101,14 +101,19 @@ static void forward(Walk *w, const Action *a, const PipeStep *fed)
     watch_forward(w->watch, w->e, w->micro[a->micro], a);
 }
 
-/* What a micro-batch lost is counted once: by the rank that shares it with nobody or first among them. */
-static Status backward(Walk *w, const Action *a, const PipeStep *fed)
+static void backward(Walk *w, const Action *a, const PipeStep *fed)
+{
+    engine_run_backward(w->e, batch_of(w, a->micro), a->chunk, a->slot, fed ? inbox(w, fed) : (Tensor){ 0 });
+}
+
+/* After a backward. What a micro-batch lost is counted once: by the rank that shares it with nobody or first
+ * among them. */
+static Status settle(Walk *w, const Action *a)
 {
     Engine *e = w->e;
     Losses  l;
     Micro   m = share_of(e, w->sum, a->micro);
-    engine_run_backward(e, batch_of(w, a->micro), a->chunk, a->slot, fed ? inbox(w, fed) : (Tensor){ 0 });
-    if (a->micro + 1 == w->uploaded)
+    if (a->micro + 1 + e->pipe.shape.ahead >= w->uploaded)
         engine_prefetch(e, w->uploaded < w->n ? w->micro[w->uploaded] : w->after);
     TRY(engine_slot_losses(e, a->slot, &l));
     bool counts = e->mesh.at[AX_TP] == 0 && e->mesh.at[AX_CP] == 0;
@@ -118,14 +123,33 @@ static Status backward(Walk *w, const Action *a, const PipeStep *fed)
     return OK;
 }
 
-static Status run(Walk *w, const Action *a, const PipeStep *fed)
+typedef struct Run { Walk *w; const Action *a; const PipeStep *fed; } Run;
+
+static void run_forward(void *arg)  { Run *r = arg; forward(r->w, r->a, r->fed); }
+static void run_backward(void *arg) { Run *r = arg; backward(r->w, r->a, r->fed); }
+
+/* The backward begins and so it ends first: where both are of the whole model, a table that is embedding and
+ * head gets its gradients in the order it has without a forward beside. */
+static Status run_pair(Walk *w, const Action *a, const PipeStep *const *fed)
 {
-    if (a->what == PIPE_BACKWARD) return backward(w, a, fed);
-    forward(w, a, fed);
-    return OK;
+    Run f = { w, a, fed[PIPE_FORWARD] }, b = { w, a + 1, fed[PIPE_BACKWARD] };
+    weave_run(&w->e->weave, run_backward, &b, run_forward, &f);
+    return settle(w, b.a);
 }
 
-/* The result of the run before. */
+static Status run(Walk *w, const PipeStep *s, const PipeStep *const *fed)
+{
+    const Action *a = &w->e->pipe.action[s->action];
+    if (s->what == PIPE_PAIR) return run_pair(w, a, fed);
+    if (a->what == PIPE_FORWARD) {
+        forward(w, a, fed[PIPE_FORWARD]);
+        return OK;
+    }
+    backward(w, a, fed[PIPE_BACKWARD]);
+    return settle(w, a);
+}
+
+/* The result of the last run that way. */
 static void send(Walk *w, const PipeStep *s)
 {
     const Action *a = &w->e->pipe.action[s->action];
@@ -137,7 +161,7 @@ static void send(Walk *w, const PipeStep *s)
 static Status walk(Walk *w)
 {
     const Pipe *p = &w->e->pipe;
-    const PipeStep *fed = NULL;
+    const PipeStep *fed[2] = { NULL, NULL };
     for (int i = 0; i < p->steps; i++) {
         const PipeStep *s = &p->step[i];
         switch (s->what) {
@@ -146,11 +170,12 @@ static Status walk(Walk *w)
             break;
         case PIPE_RECV:
             comm_join(w->recv[s->way][s->buffer]);
-            fed = s;
+            fed[s->way] = s;
             break;
         case PIPE_RUN:
-            TRY(run(w, &p->action[s->action], fed));
-            fed = NULL;
+        case PIPE_PAIR:
+            TRY(run(w, s, fed));
+            fed[0] = fed[1] = NULL;
             break;
         case PIPE_FLUSH:
             comm_join(w->send[s->way]);

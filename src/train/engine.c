@@ -12,13 +12,19 @@ static const size_t BOUNDLESS = (size_t)1 << 40;         /* address space of a p
 
 static Arena *act_arena(Engine *e, int slot) { return slot ? &e->more[slot - 1] : &e->arena[A_ACT]; }
 
-/* bytes of A_ACT are slot 0's alone here. */
+static bool weaves(const Engine *e) { return e->pipe.shape.ahead > 0; }
+
+static size_t first_bytes(const EnginePlan *p, int arena)
+{
+    return arena == A_ACT ? p->slot[0] : p->bytes[arena] - (arena == A_SCRATCH ? p->beside : 0);
+}
+
 static Status open_arenas(Engine *e, const EnginePlan *room)
 {
     int more = e->pipe.slots - 1;
     for (int i = 0; i < ARENA_N; i++)
-        TRY(backend_arena_open(&e->be, &e->arena[i], arena_names[i],
-                               i == A_ACT ? room->slot[0] : room->bytes[i]));
+        TRY(backend_arena_open(&e->be, &e->arena[i], arena_names[i], first_bytes(room, i)));
+    if (weaves(e)) TRY(backend_arena_open(&e->be, &e->beside, arena_names[A_SCRATCH], room->beside));
     e->more = calloc((size_t)more + 1, sizeof *e->more);
     if (!e->more) return fail(E_FIT, "no host memory for %d slots", more);
     for (int i = 0; i < more; i++)
@@ -37,6 +43,7 @@ static void warm_arenas(Engine *e)
 {
     for (int i = 0; i < ARENA_N; i++) warm(e, &e->arena[i]);
     for (int i = 1; i < e->pipe.slots; i++) warm(e, act_arena(e, i));
+    if (weaves(e)) warm(e, &e->beside);
 }
 
 /* Micro-batches from the oldest that is still to go back to the newest begun, at most. */
@@ -113,6 +120,8 @@ static Status lay_out(Engine *e)
                     .batch = &e->batch[0], .act = &e->arena[A_ACT], .scratch = &e->arena[A_SCRATCH],
                     .policy = e->conf.policy, .dtype = e->conf.dtype,
                     .logits = traits.narrow_logits ? e->conf.dtype : F32 };
+    e->pause = (Pause){ weave_yield, &e->weave };
+    if (weaves(e)) e->ctx.pause = &e->pause;
     TRY(open_wires(e));
     if (e->conf.each) e->ctx.each = t2(&e->arena[A_BATCH], "labels", F32, e->conf.budget.supervised, 1);
     return OK;
@@ -169,7 +178,7 @@ static Status open_parts(Engine *e, const ModelShape *s, bool split)
     const bool *frozen = e->conf.train ? e->conf.frozen : all_frozen;
     int   vpp = e->mesh.layout.vpp, *order;
     PipeShape pipe = { .stages = e->mesh.size[AX_PP], .chunks = vpp, .micros = r->micro > 0 ? r->micro : 1,
-                       .group = r->group };
+                       .group = r->group, .ahead = r->overlap && e->conf.train };
     TRY(model_open_part(&e->model, s, frozen, &e->mesh, r->world ? r->chunk : &whole, vpp));
     TRY(pipe_open(&e->pipe, &pipe, e->mesh.at[AX_PP]));
     if (split) pipe_split_slots(&e->pipe);
@@ -201,6 +210,7 @@ static Status open_on(Engine *e, const ModelShape *s, const EngineConf *conf, co
     e->be.repeat = conf->repeat;
     TRY(open_mesh(e, !room->slots));
     TRY(open_parts(e, s, room->split));
+    if (weaves(e)) TRY(weave_open(&e->weave));
     TRY(open_arenas(e, room));
     warm_arenas(e);
     TRY(lay_out(e));
@@ -248,7 +258,7 @@ static size_t total_peak(const Engine *e)
 {
     size_t n = 0;
     for (int i = 0; i < ARENA_N; i++) n += e->arena[i].peak;
-    return n;
+    return n + e->beside.peak;
 }
 
 static void evaluate_in(Engine *e, ArenaId scratch)
@@ -275,6 +285,7 @@ static void evaluate_for_plan(Engine *e)
 static void note_peaks(EnginePlan *p, Engine *e)
 {
     for (int i = 0; i < ARENA_N; i++) p->bytes[i] = e->arena[i].peak;
+    p->beside = e->beside.peak, p->bytes[A_SCRATCH] += p->beside;
     p->slots = e->pipe.slots, p->bytes[A_ACT] = 0;
     for (int i = 0; i < p->slots; i++) p->bytes[A_ACT] += p->slot[i] = act_arena(e, i)->peak;
 }
@@ -283,10 +294,10 @@ static Status plan_with(EnginePlan *p, const ModelShape *s, const EngineConf *co
                         bool split)
 {
     Engine e = { 0 };
-    EnginePlan room = { .split = split };
+    EnginePlan room = { .split = split, .beside = BOUNDLESS >> 3 };
     *p = (EnginePlan){ .split = split };
     for (int i = 0; i < ARENA_N; i++) room.bytes[i] = BOUNDLESS;
-    for (int i = 0; i < MAX_SLOTS; i++) room.slot[i] = i ? BOUNDLESS >> 3 : BOUNDLESS;
+    for (int i = 0; i < MAX_SLOTS; i++) room.slot[i] = BOUNDLESS >> (i > 1 ? 3 : i);     /* 2 of whole models */
     Status st = open_on(&e, s, conf, "meta", stream->shape.bytes, &room);
     ledger_clear(&e.be.ledger);                          /* the step alone, not the start */
     if (!st) st = step_for_plan(&e, stream);
@@ -322,6 +333,7 @@ Status engine_ready(Engine *e, const Stream *stream)
     if (e->conf.evaluate || e->conf.decode.docs) evaluate_in(e, e->plan.eval_scratch);
     for (int i = 0; i < e->pipe.slots; i++) arena_clear(act_arena(e, i));
     arena_clear(&e->arena[A_SCRATCH]);
+    if (weaves(e)) arena_clear(&e->beside);
     ledger_clear(&e->be.ledger);
     return backend_prepare(&e->be, false);
 }
@@ -338,13 +350,23 @@ Status engine_open(Engine *e, const ModelShape *s, const EngineConf *conf, const
     return st;
 }
 
+/* What is still on its way would be written to memory that is about to go; after a failure nobody answers. */
+static void settle(Engine *e)
+{
+    const Comm *world = e->mesh.comm[GR_world];
+    if (world && !world->root->sticky && !world->root->told) shard_weights(&e->shard);
+}
+
 void engine_close(Engine *e)
 {
+    settle(e);
     for (int i = 0; e->be.machine && i < ARENA_N; i++) backend_arena_close(&e->be, &e->arena[i]);
     for (int i = 0; e->more && i < e->pipe.slots - 1; i++) backend_arena_close(&e->be, &e->more[i]);
+    if (e->beside.base) backend_arena_close(&e->be, &e->beside);
     for (int i = 0; e->act && i < e->pipe.slots; i++) model_act_close(&e->act[i]);
     for (int i = 0; e->batch && i < e->batches; i++) batch_close(&e->batch[i]);
     free(e->more), free(e->act), free(e->counts), free(e->batch), free(e->wire[0]), free(e->wire[1]);
+    weave_close(&e->weave);
     dispatch_close(&e->dispatch);
     shard_close(&e->shard);
     pipe_close(&e->pipe);
@@ -369,6 +391,7 @@ void engine_upload(Engine *e, const Stream *s)
 void engine_prefetch(Engine *e, const Stream *s)
 {
     if (!s || e->batches < 2 || !e->be.machine->ahead || e->be.sticky) return;
+    if (e->ahead == s && e->ahead_fill == s->fills) return;
     e->be.machine->ahead(&e->be, true);
     batch_upload(&e->batch[(e->at + 1) % e->batches], &e->be, s);
     e->be.machine->ahead(&e->be, false);
@@ -380,12 +403,15 @@ Tensor engine_wire(const Engine *e, int way, int buffer, int64_t layer)
     return t_rows(e->wire[way][buffer], 0, model_border(&e->ctx, &e->model, layer));
 }
 
-static void set_scene(Engine *e, Pass pass, int batch, int slot, ArenaId scratch)
+static void set_scene(Engine *e, Ctx *c, Pass pass, int batch, int slot, Arena *scratch)
 {
-    e->ctx.pass = pass, e->ctx.batch = &e->batch[batch];
-    e->ctx.act = act_arena(e, slot), e->ctx.scratch = &e->arena[scratch];
-    if (scratch == A_SCRATCH) arena_clear(e->ctx.scratch);
+    c->pass = pass, c->batch = &e->batch[batch];
+    c->act = act_arena(e, slot), c->scratch = scratch;
+    if (scratch != &e->arena[A_ACT]) arena_clear(scratch);
 }
+
+/* A forward beside a backward has e->ctx and the scratch that is always there. */
+static Ctx *back_ctx(Engine *e) { return weaves(e) ? &e->back_ctx : &e->ctx; }
 
 static void run_forward(Engine *e, int chunk, int slot, const Micro *m, Tensor in)
 {
@@ -399,7 +425,7 @@ static void run_forward(Engine *e, int chunk, int slot, const Micro *m, Tensor i
 
 void engine_run_forward(Engine *e, Pass pass, int batch, int chunk, int slot, const Micro *m, Tensor in)
 {
-    set_scene(e, pass, batch, slot, A_SCRATCH);
+    set_scene(e, &e->ctx, pass, batch, slot, &e->arena[A_SCRATCH]);
     run_forward(e, chunk, slot, m, in);
 }
 
@@ -410,14 +436,16 @@ Tensor engine_output(Engine *e, int chunk, int slot)
 
 void engine_run_backward(Engine *e, int batch, int chunk, int slot, Tensor gradient)
 {
-    set_scene(e, FORWARD, batch, slot, A_SCRATCH);
-    model_backward(&e->ctx, &e->model, chunk, &e->act[slot], gradient);
+    Ctx *c = back_ctx(e);
+    if (weaves(e)) *c = e->ctx;
+    set_scene(e, c, FORWARD, batch, slot, weaves(e) ? &e->beside : &e->arena[A_SCRATCH]);
+    model_backward(c, &e->model, chunk, &e->act[slot], gradient);
 }
 
 Tensor engine_gradient(Engine *e, int chunk, int slot)
 {
-    Tensor out = t_rows(e->back, 0, model_border(&e->ctx, &e->model, e->model.chunk[chunk].from));
-    model_gradient(&e->ctx, &e->model, chunk, &e->act[slot], out);
+    Tensor out = t_rows(e->back, 0, model_border(back_ctx(e), &e->model, e->model.chunk[chunk].from));
+    model_gradient(back_ctx(e), &e->model, chunk, &e->act[slot], out);
     return out;
 }
 
@@ -443,7 +471,7 @@ void engine_evaluate(Engine *e, float scale)
     Micro m = { .ce = scale, .aux = 1, .z = 1, .part = 1 };
     for (int k = 0; k < e->model.chunks; k++) {
         const Chunk *c = &e->model.chunk[k];
-        set_scene(e, EVAL, e->at, 0, e->plan.eval_scratch);
+        set_scene(e, &e->ctx, EVAL, e->at, 0, &e->arena[e->plan.eval_scratch]);
         Tensor in = c->embeds ? (Tensor){ 0 } : engine_wire(e, 0, 0, c->from);
         if (!c->embeds) comm_recv(pp, in, (at + n - 1) % n);
         run_forward(e, k, 0, &m, in);

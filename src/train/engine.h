@@ -9,6 +9,7 @@
 
 #include "nn/dispatch.h"
 #include "parallel/pipe.h"
+#include "parallel/weave.h"
 #include "train/optim.h"
 
 typedef struct DecodeRoom { int64_t docs, tokens; } DecodeRoom;  /* at once; that each may grow by; 0: none */
@@ -20,6 +21,7 @@ typedef struct Ranks {
     ContextKind context;                 /* how attention crosses cp */
     int         zero;
     int         micro, group;            /* micro-batches of a step on each rank; PipeShape.group */
+    bool        overlap;                 /* a forward beside a backward, see PipeShape.ahead */
     Chunk       chunk[MAX_CHUNKS];       /* of this rank's stage */
     DispatchConf dispatch;
 } Ranks;
@@ -49,8 +51,9 @@ enum { MAX_SLOTS = 512 };                /* micro-batches in flight on a stage *
 enum { MICRO_COUNTS = 5 };               /* numbers that ranks tell each other of a micro-batch */
 
 typedef struct EnginePlan {
-    size_t  bytes[ARENA_N];              /* A_ACT: of all slots */
+    size_t  bytes[ARENA_N];              /* A_ACT: of all slots; A_SCRATCH: of both */
     size_t  slot[MAX_SLOTS];
+    size_t  beside;                      /* scratch of a backward that has a forward beside it */
     int     slots;
     bool    split;                       /* slots are dealt out by chunk (pipe_split_slots) */
     ArenaId eval_scratch;                /* the arena that takes evaluation's scratch with the least to add */
@@ -69,6 +72,7 @@ typedef struct Engine {
     ModelAct  *act;                      /* one per slot */
     Arena      arena[ARENA_N];
     Arena     *more;                     /* activations of slots 1 …; those of slot 0 are arena[A_ACT] */
+    Arena      beside;                   /* see EnginePlan */
     Batch     *batch;                    /* a ring: of micro-batches in flight, and the next where it can go */
     int        batches, at;              /* ahead; the one uploaded last */
     const Stream *ahead;                 /* whose upload went ahead, and which filling of it */
@@ -76,6 +80,9 @@ typedef struct Engine {
     Tensor    *wire[2];                  /* received by way, Pipe.window of them; (rows of a border, D) */
     Tensor     back;                     /* a gradient on its way to the stage before */
     Ctx        ctx;
+    Ctx        back_ctx;                 /* of backwards, where forwards run beside them */
+    Weave      weave;
+    Pause      pause;
     int64_t   *counts;                   /* of all dp ranks, then of this one; see accumulate.c */
     Tensor     sumsq;                    /* (1) F64 */
     Tensor     so_far;                   /* (L, 1, E): expert counts of the step, when the loss spans it */
@@ -117,6 +124,7 @@ void        engine_prefetch(Engine *e, const Stream *s);         /* the next one
 void        engine_run_forward(Engine *e, Pass pass, int batch, int chunk, int slot, const Micro *m,
                                Tensor input);
 Tensor      engine_output(Engine *e, int chunk, int slot);       /* what the next chunk wants of it */
+/* With ranks.overlap a forward of another slot may be under way, the two taking turns in e->weave. */
 void        engine_run_backward(Engine *e, int batch, int chunk, int slot, Tensor gradient);
 Tensor      engine_gradient(Engine *e, int chunk, int slot);     /* what the one before wants, in e->back */
 /* Buffer number `buffer` of messages that way, for what crosses the border before `layer`. */

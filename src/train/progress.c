@@ -167,7 +167,7 @@ static int scalars(const Progress *p, Scalar out[MOST_SCALARS])
     out[k++] = (Scalar){ "train/learning_rate", s->lr };
     out[k++] = (Scalar){ "train/epoch", s->epoch };
     out[k++] = (Scalar){ "train/skipped_steps", (double)p->skipped };
-    out[k++] = (Scalar){ "perf/tokens_per_second_per_gpu", ratio((double)s->sums.tokens, s->seconds) };
+    out[k++] = (Scalar){ "perf/tokens_per_second_per_gpu", ratio((double)s->sums.tokens, s->seconds * p->ranks) };
     out[k++] = (Scalar){ "perf/useful_tokens", ratio((double)s->sums.tokens, (double)s->sums.room) };
     out[k++] = (Scalar){ "perf/mfu", whole_mfu(p) };
     out[k++] = (Scalar){ "perf/hfu", ratio(ratio(s->work, s->seconds), p->peak * p->ranks) };
@@ -175,8 +175,7 @@ static int scalars(const Progress *p, Scalar out[MOST_SCALARS])
         if (mfu_names[i] && s->part[i] > 0) out[k++] = (Scalar){ mfu_names[i], part_mfu(p, i) };
     out[k++] = (Scalar){ "perf/step_time", s->seconds / (double)p->n };
     out[k++] = (Scalar){ "perf/data_wait", ratio(s->waited, s->seconds) };
-    if (p->ranks > 1) out[k++] = (Scalar){ "perf/comm_exposed", ratio(s->exposed, s->seconds) };
-    out[k++] = (Scalar){ "perf/exposed_comm", 0 };
+    out[k++] = (Scalar){ "perf/exposed_comm", ratio(s->exposed, s->seconds) };
     out[k++] = (Scalar){ "mem/peak_gib", p->memory / (1 << 30) };
     out[k++] = (Scalar){ "data/visual_token_share", ratio((double)s->sums.visual, (double)s->sums.tokens) };
     out[k++] = (Scalar){ "data/bad_samples", (double)s->bad_samples };

@@ -37,10 +37,17 @@ Status recipe_ranks(Ranks *r, Mesh *place, const Config *c, const ModelShape *s,
     TRY(rules_check(&x, log));
     *r = (Ranks){ .world = world, .layout = rules_layout(&x), .zero = (int)c->parallel.zero,
                   .context = context_kind(c->parallel.cp_comm), .group = (int)c->parallel.microbatch_group,
+                  .overlap = c->moe.overlap,
                   .dispatch = { .name = c->moe.dispatcher, .rank_capacity = c->moe.rank_capacity } };
     mesh_place(place, world ? world->rank : 0, size, &r->layout);
     TRY(cut(r, &x, place->at[AX_PP]));
     return batching_micro(&r->micro, &c->train, place->size[AX_DP]);
+}
+
+Status recipe_print_ranks(FILE *out, const Config *c, const ModelShape *s, const Comm *world, const Mesh *m)
+{
+    RuleInput x = rules_input(c, s, world ? world->size : 1, node_size(world));
+    return rules_print(out, &x, m);
 }
 
 Status recipe_engine(EngineConf *e, const Config *c, const ModelShape *s, DType dtype, const Ranks *ranks)

@@ -16,13 +16,6 @@ static Status refuse_memory(const struct cfg_memory *m)
     return OK;
 }
 
-static Status refuse_moe(const struct cfg_moe *m)
-{
-    if (m->overlap)
-        return fail(E_CONFIG, "moe.overlap: a forward beside a backward is not offered yet; set it to false");
-    return OK;
-}
-
 static Status refuse_types(const Config *c)
 {
     bool mixed = strcmp(c->device.dtype, "auto") && strcmp(c->device.dtype, c->model.dtype);
@@ -78,7 +71,6 @@ Status recipe_refuse(const Config *c)
 {
     TRY(refuse_gaps(c));
     TRY(refuse_memory(&c->memory));
-    TRY(refuse_moe(&c->moe));
     TRY(refuse_types(c));
     return refuse_device(c);
 }

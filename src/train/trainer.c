@@ -95,6 +95,14 @@ static Status open_own_folder(Trainer *t)
     return t->conf.env ? run_folder_json(&t->folder, "env.json", t->conf.env) : OK;
 }
 
+/* Bad samples are met by the ranks of dp that read them: each lists its own. */
+static void name_quarantine(Trainer *t)
+{
+    char *dot = strrchr(t->folder.quarantine, '.');
+    size_t room = sizeof t->folder.quarantine - (size_t)(dot - t->folder.quarantine);
+    snprintf(dot, room, "-%d.jsonl", t->place.at[AX_DP]);
+}
+
 /* The folder is the first rank's; the others are told of it and hold no lock. */
 static Status open_folder(Trainer *t)
 {
@@ -105,8 +113,9 @@ static Status open_folder(Trainer *t)
     lock = t->folder.lock;
     if (world) TRY(comm_host_first(world, &t->folder, sizeof t->folder));
     t->folder.lock = lock;
+    if (!t->first && t->leads) name_quarantine(t);
     return log_open(&t->log, t->first ? t->folder.log : NULL, world ? world->rank : 0, world ? world->size : 1,
-                    t->conf.least);
+                    t->leads ? t->conf.least : LOG_ERROR);
 }
 
 Status trainer_agree(const Trainer *t, Status mine)
@@ -136,7 +145,7 @@ static Status open_loader(Trainer *t, const Json *state)
                             .rank = t->place.at[AX_DP], .ranks = t->place.size[AX_DP],
                             .part = t->place.at[AX_TP] + t->place.size[AX_TP] * t->place.at[AX_CP],
                             .parts = t->place.size[AX_TP] * t->place.size[AX_CP],
-                            .quarantine = t->first ? t->folder.quarantine : NULL, .log = &t->log,
+                            .quarantine = t->leads ? t->folder.quarantine : NULL, .log = &t->log,
                             .pin = backend_pin(backend_pick(c->device.backend)) };
     if (t->place.at[AX_PP]) t->data.part = t->data.parts;     /* the tower is on the first stage */
     return loader_open(&t->loader, &t->data, json_object_get(state, "loader"));
@@ -183,11 +192,13 @@ static Status get_ready(Trainer *t)
 /* The recipe and the model's shape are enough to know that the ranks can share the work as asked. */
 static Status open_source(Trainer *t)
 {
-    Log said = { .world = t->conf.world ? t->conf.world->size : 1, .least = t->conf.least };
+    Log said = { .world = t->conf.world ? t->conf.world->size : 1, .least = t->first ? t->conf.least : LOG_ERROR };
     said.rank = t->conf.world ? t->conf.world->rank : 0;
     TRY(recipe_refuse(t->recipe));
     TRY(source_open(&t->source, &t->recipe->model));
-    return recipe_ranks(&t->ranks, &t->place, t->recipe, &t->source.shape, t->conf.world, &said);
+    TRY(recipe_ranks(&t->ranks, &t->place, t->recipe, &t->source.shape, t->conf.world, &said));
+    t->leads = t->place.at[AX_TP] + t->place.at[AX_CP] + t->place.at[AX_PP] == 0;
+    return OK;
 }
 
 /* What each rank opens by itself. */

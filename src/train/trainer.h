@@ -51,6 +51,7 @@ struct Trainer {
     Ranks         ranks;
     Mesh          place;                 /* this rank's coordinates */
     bool          first;                 /* of all ranks: it writes what one of them writes */
+    bool          leads;                 /* the ranks that have the same data: it speaks of that */
     Engine        engine;
     LoaderConf    data;                  /* of training; evaluation's differs in a few fields */
     Loader       *loader, *held;         /* of training; of what is held out, or NULL */

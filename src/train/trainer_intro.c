@@ -1,4 +1,5 @@
 /* train/trainer_intro.c -- what a run will do, said before its first step. */
+#include "train/recipe.h"
 #include "train/trainer.h"
 
 #include <math.h>
@@ -52,8 +53,8 @@ static void say_ranks(const Trainer *t)
     size_t n = 0;
     FILE  *f = t->conf.world ? open_memstream(&text, &n) : NULL;
     if (!f) return;
-    mesh_print(f, &t->engine.mesh);
-    if (fclose(f)) return;
+    Status st = recipe_print_ranks(f, t->recipe, &t->source.shape, t->conf.world, &t->engine.mesh);
+    if (fclose(f) || st) return;
     for (char *line = strtok_r(text, "\n", &next); line; line = strtok_r(NULL, "\n", &next))
         log_info(&t->log, "ranks        %s", line);
     log_info(&t->log, "             zero %d, over %s", t->ranks.zero, comm_name(t->conf.world));

@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# kill -9 of one rank of eight at a random moment of a run that saves often, with layouts drawn at random: the seven
+# others end by themselves within 10 s, with exit code 6 and the name of the one that is gone, and the run resumes
+# to the very bits of one that nobody disturbed. Then one rank of four is stopped instead. TREB_KILLS sets how many kills
+# (2), TREB_KILL_STEPS how long a run is. A kill counts when it hit a run under way.
+. tests/ranklab.sh
+kills=${TREB_KILLS:-2} steps=${TREB_KILL_STEPS:-12} hits=0 tries=0 slowest=0
+seed=${TREB_KILL_SEED:-$RANDOM}; RANDOM=$seed
+has_mpi || skip "no mpirun, or a build without MPI"
+small_moe
+layouts=("parallel.zero=3"
+         "parallel.tp=2 parallel.ep=4"
+         "parallel.pp=2 parallel.ep=4 parallel.zero=1"
+         "parallel.tp=2 parallel.cp=2 parallel.ep=8 moe.dispatcher=deepep"
+         "parallel.zero=3 parallel.replicas=2 parallel.ep=2"
+         "parallel.pp=2 parallel.tp=2 parallel.ep=2 parallel.etp=2 moe.dispatcher=hybridep")
+
+run() {                                  # run FOLDER RANKS overrides...: begins it
+    local folder=$1 n=$2; shift 2
+    ranks_start "$n" -- "$treb" train /dev/null "${recipe[@]}" train.max_steps="$steps" checkpoint.save_steps=2 \
+        checkpoint.save_total_limit=2 checkpoint.resume_from_checkpoint=auto checkpoint.output_dir="$folder" "$@"
+}
+whole()    { run "$@"; wait $job; [ "$(codes)" = "$(yes 0 | head -n "$2" | tr '\n' ' ')" ]; }
+codes()    { cat "$tmp"/code.* 2>/dev/null | tr '\n' ' '; }
+opened()   { [ -s "$tmp/out.0" ] || [ "$(count code)" -gt 0 ]; }       # before that MPI itself ends the ranks, with codes of its own
+ended()    { [ "$(count code)" -ge "$1" ]; }
+sound()    { [ ! -L "$1/last" ] || [ -s "$1/last/MANIFEST.json" ]; }
+named()    { grep -l "ends: rank $1 (host .*, process $(cat "$tmp/pid.$1")) $2" "$tmp"/out.* | wc -l; }
+
+# strike SIGNAL VICTIM RANKS MS: so long after rank 0 has first spoken; `others` becomes their exit codes, `ms` how long they took.
+strike() {
+    until_of 60000 opened
+    pause "$4"
+    kill "-$1" "$(cat "$tmp/pid.$2")" 2>/dev/null
+    local start; start=$(now_ms)
+    until_of 30000 ended $(($3 - ($1 == 19)))
+    ms=$(($(now_ms) - start)) others=""
+    for r in $(seq 0 $(($3 - 1))); do [ "$r" = "$2" ] || others+="$(cat "$tmp/code.$r" 2>/dev/null || echo none) "; done
+    for r in $(seq 0 $(($3 - 1))); do [ -e "$tmp/code.$r" ] || kill -9 "$(cat "$tmp/pid.$r")"; done
+    { wait $job; } 2>/dev/null
+}
+
+# Two kills of one run, then its end; where a run is done before it is hit, that is its end.
+round() {
+    local layout=$1 calm=$2 took=$3 run="$tmp/run" victim what
+    rm -rf "$run"
+    for _ in 1 2; do
+        victim=$((RANDOM % 8)) tries=$((tries + 1)) what="$layout, rank $victim (TREB_KILL_SEED=$seed)"
+        run "$run" 8 $layout
+        strike 9 $victim 8 $((RANDOM * took / 50000))
+        [ "$(cat "$tmp/code.$victim")" = 137 ] || break
+        hits=$((hits + 1)) slowest=$((ms > slowest ? ms : slowest))
+        check "$what: the others exit with 6, not $others" [ "$others" = "6 6 6 6 6 6 6 " ]
+        check "$what: within 10 s, not $ms ms" [ $ms -lt 10000 ]
+        check "$what: each says who is gone" [ "$(named $victim "is gone")" -eq 7 ]
+        check "$what: last is whole" sound "$run"
+    done
+    check "$what: it resumes" whole "$run" 8 $layout
+    check "$what: to the same bits" same_bits "$calm" "$run"
+}
+
+declare -A took
+while [ $hits -lt "$kills" ] && [ $tries -lt $((4 * kills + 8)) ]; do
+    at=$((RANDOM % ${#layouts[@]})) start=$(now_ms)
+    if [ ! -d "$tmp/calm$at" ]; then
+        check "undisturbed: ${layouts[$at]}" whole "$tmp/calm$at" 8 ${layouts[$at]}
+        took[$at]=$(($(now_ms) - start))
+    fi
+    round "${layouts[$at]}" "$tmp/calm$at" "${took[$at]}"
+done
+check "$hits kills of $kills hit a run under way, in $tries tries" [ $hits -ge "$kills" ]
+echo "  $hits kills, slowest end $slowest ms"
+
+# It stands still for longer than a step takes, then for longer than comm.timeout.
+run "$tmp/stopped" 4 train.max_steps=100000 comm.timeout=6
+strike 19 2 4 1500
+check "rank 2 of 4 stands still: the others exit with 6, not $others" [ "$others" = "6 6 6 " ]
+check "soon after comm.timeout, not $ms ms" [ $ms -lt 12000 ]
+check "each says who" [ "$(named 2 "has given no sign of life for [0-9]* s")" -eq 3 ]
+said() { grep -q "warning: rank $1" "$tmp/out.0"; }
+check "rank 0 has asked before: rank 2 does not answer" said "2 (host .*, process $(cat "$tmp/pid.2")) does not answer"
+check "and what the others wait in" said "[013] .*waits [0-9.]* s in [a-z_]* [0-9]* of [a-z_]* ([0-9]* bytes"
+
+# A run that goes well, of a model large enough for weights to be on their way still when the last step is done.
+sed -i 's/"hidden_size": 48/"hidden_size": 256/; s/"moe_intermediate_size": 32/"moe_intermediate_size": 256/' "$tmp/model/config.json"
+check "weights on their way at the end harm nobody" whole "$tmp/large" 2 train.max_steps=1
+report
