@@ -161,7 +161,7 @@ template <> struct Wgmma<256> {
     }
 };
 
-/* --- stores --- */
+/* --- ordinary loads and stores --- */
 
 /* Four 8x8 blocks of 16-bit elements as wgmma leaves them; lane l gives the address of row l%8 of block
  * l/8. */
@@ -169,6 +169,11 @@ __device__ inline void stmatrix4(uint32_t at, uint32_t a, uint32_t b, uint32_t c
 {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
                  :: "r"(at), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
+__device__ inline void ldmatrix4(uint32_t at, uint32_t (&v)[4])   /* the way back */
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"(at) : "memory");
 }
 __device__ inline uint4 smem_load(uint32_t at)
 {
