@@ -31,10 +31,6 @@ enum { CHUNK = 64 * BK * (int)sizeof(bf16), A_BYTES = BM / 64 * CHUNK, STAGE = A
 
 static inline size_t room_of(int64_t E) { return OFFSETS + ((size_t)E + 1) * sizeof(int); }
 
-/* What is the same in all lanes, said so that the compiler sees it: wgmma must not stand in a branch that
- * may diverge. */
-__device__ inline int uniform(int x) { return __shfl_sync(~0u, x, 0); }
-
 /* A tile: rows m .. and columns n .. of expert e, whose `rows` rows start at `first`. */
 typedef struct Tile {
     int e, first, rows, m, n;
@@ -146,21 +142,6 @@ __device__ inline void turn(float, uint32_t at, const uint32_t *v)
 }
 
 /* --- tensor maps --- */
-
-typedef CUresult (*EncodeTiled)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
-                                const cuuint64_t *, const cuuint32_t *, const cuuint32_t *,
-                                CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
-                                CUtensorMapFloatOOBfill);
-
-/* A driver call that comes through the runtime, so that the driver's library is not linked. */
-static inline EncodeTiled find_encode(void)
-{
-    void *f = NULL;
-    cudaDriverEntryPointQueryResult found;
-    cudaError_t e = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault,
-                                                     &found);
-    return e == cudaSuccess && found == cudaDriverEntryPointSuccess ? (EncodeTiled)f : NULL;
-}
 
 /* Boxes of 128 bytes by `rows` rows of a matrix or of a stack of them; outside it they are zeros. */
 static inline CUtensorMap map_of(Backend *be, Tensor t, int rows)
