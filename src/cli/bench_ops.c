@@ -106,10 +106,10 @@ static void make_permute(Case *c)
     c->t[0] = blank(c->s, c->s->d, c->s->T * c->s->K, c->s->D),
     c->t[1] = randn(c->s, c->s->d, c->s->T, c->s->D);
 }
-static void run_gather(void *p)
+static void run_permute(void *p)
 {
     Case *c = p;
-    op_gather_rows(c->s->be, c->t[0], c->t[1], c->t[11], c->s->K);
+    op_expand_rows(c->s->be, c->t[0], c->t[1], c->t[10]);
 }
 static void run_combine(void *p)
 {
@@ -164,7 +164,7 @@ static void run_moe_fwd(void *p)
 {
     Case *c = p; Tensor *t = c->t, none = { 0 };
     Backend *be = c->s->be;
-    op_gather_rows(be, t[XS], t[X], t[11], c->s->K);
+    op_expand_rows(be, t[XS], t[X], t[10]);
     op_grouped_swiglu(be, t[GU], t[ACT], t[XS], t[W_GU], t[5], t[GATE]);
     op_grouped_gemm(be, t[OUT], t[ACT], t[W_D], t[5], GEMM_NT);
     op_combine(be, t[0], t[OUT], t[10], none);
@@ -174,7 +174,7 @@ static void run_moe(void *p)
     Case *c = p; Tensor *t = c->t, none = { 0 };
     Backend *be = c->s->be;
     run_moe_fwd(p);
-    op_gather_rows(be, t[OUT], t[X], t[11], c->s->K);
+    op_expand_rows(be, t[OUT], t[X], t[10]);
     op_grouped_dswiglu(be, t[DGU], t[DGATE], t[OUT], t[W_D], t[5], t[GU], t[GATE]);
     op_grouped_gemm(be, t[G_D], t[OUT], t[ACT], t[5], GEMM_TN);
     op_grouped_gemm(be, t[G_GU], t[DGU], t[XS], t[5], GEMM_TN);
@@ -350,7 +350,7 @@ static const Bench benches[] = {
     { "top-k alone",                make_route,         run_router, 0, 0, 0 },
     { "router bwd",                 make_route_bwd,     run_route_bwd, 0, 0, 0 },
     { "sort by expert",             make_route,         run_index, 0, 0, 0 },
-    { "permute (gather rows)",      make_permute,       run_gather, 0, 0, 0 },
+    { "permute (rows to experts)",  make_permute,       run_permute, 0, 0, 0 },
     { "combine (sum K rows)",       make_permute,       run_combine, 0, 0, 0 },
     { "cross entropy fwd",          make_ce,            run_ce, 0, 0, 0 },
     { "cross entropy bwd",          make_ce,            run_ce_bwd, 0, 0, 0 },

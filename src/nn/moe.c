@@ -106,7 +106,8 @@ static void to_experts(Ctx *c, const Moe *m, MoeAct *a, Tensor rows, Tensor x, b
     Wire wire = { 0 };
     ArenaMark mark = arena_mark(c->scratch);
     if (c->dispatch) c->dispatch->ops->send(c, &a->route, &wire, x);
-    else             op_gather_rows(c->be, rows, x, a->src, m->K);
+    else if (m->pad) op_gather_rows(c->be, rows, x, a->src, m->K);           /* its padding must be zeros */
+    else             op_expand_rows(c->be, rows, x, a->rows);
     if (count)       count_choices(c, m, a);
     if (c->dispatch) c->dispatch->ops->land(c, &a->route, &wire, rows);
     arena_reset(c->scratch, mark);
