@@ -14,7 +14,9 @@ typedef struct Job {
     void      *c;
     int64_t    c_expert, c_row;
     int        E, M, N, K;
-    int       *drawn;           /* how many tiles were given away beyond the first of each block */
+    int       *drawn;           /* TN: how many tiles were given away beyond the first of each block: all,
+                                   from the front, from the back */
+    const int *order;           /* TN: experts, those with the most rows first */
 } Job;
 
 /* A tile, and how it is shared out. */
@@ -36,22 +38,32 @@ typedef struct Tile {
     int e, first, rows, m, n;
 } Tile;
 
-/* Finds tiles by ascending number; WIDE: columns of a tile. */
+/* In TN all experts have as many tiles, and the number of one says which expert's and which of those it is;
+ * below 0: no tile. */
+enum { NUMBER_BITS = 20 };
+__device__ inline int tile_number(int e, int i) { return e << NUMBER_BITS | i; }
+
+/* Finds tiles, in NT and NN by ascending number; WIDE: columns of a tile. */
 template <int MODE, int WIDE = BN> struct Walk {
     const int *off;
-    int E, M, across, e, begin, count;
+    int E, across, e, begin, count;
 
     __device__ Walk(const int *offsets, const Job &g)
-        : off(offsets), E(g.E), M(g.M), across((g.N + WIDE - 1) / WIDE), e(-1), begin(0), count(0) { }
+        : off(offsets), E(g.E), across((g.N + WIDE - 1) / WIDE), e(-1), begin(0), count(0) { }
 
     __device__ bool find(int i, Tile &t)
     {
-        while (i >= begin + count) {
-            if (++e >= E) return false;
-            begin += count;
-            count = ((MODE == GEMM_TN ? M : off[e + 1] - off[e]) + BM - 1) / BM * across;
+        if (MODE == GEMM_TN) {
+            if (i < 0) return false;
+            e = i >> NUMBER_BITS, i &= (1 << NUMBER_BITS) - 1;
+        } else {
+            while (i >= begin + count) {
+                if (++e >= E) return false;
+                begin += count;
+                count = (off[e + 1] - off[e] + BM - 1) / BM * across;
+            }
+            i -= begin;
         }
-        i -= begin;
         t.e = e, t.first = off[e], t.rows = uniform(off[e + 1] - off[e]);
         t.m = i / across * BM, t.n = i % across * WIDE;
         return true;

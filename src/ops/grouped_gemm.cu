@@ -14,23 +14,40 @@
 
 namespace {
 
-/* The warp that draws. The first number past the end goes out as well: it tells the others to stop. */
-template <int MODE> __device__ void draw(const Job &g, const int *off, uint32_t base)
+/* The thread that draws for TN. Tiles of experts with many rows are long, of those with few all writing: half
+ * the blocks take from the front of the order, half from the back, so that both kinds run side by side, and
+ * the last to be drawn are short. The end goes out as a number as well: it tells the others to stop. */
+__device__ void draw(const Job &g, uint32_t base)
 {
-    Walk<MODE> walk(off, g);
-    Tile t;
-    int  lane = threadIdx.x % 32, q = 0, phase = 0, i = blockIdx.x;
-    for (;;) {
+    int back = blockIdx.x % 2, begun = ((int)gridDim.x + 1 - back) / 2;
+    int each = (g.M + BM - 1) / BM * ((g.N + BN - 1) / BN), all = g.E * each;
+    int q = 0, phase = 0, i = (int)blockIdx.x / 2;              /* from its end */
+    auto tell = [&](int number) {
         bar_wait(base + HEARD + q * 8, phase ^ 1);
-        if (!lane) {
-            smem_store(base + QUEUE + q * 4, i);
-            bar_arrive(base + TOLD + q * 8);
-        }
-        __syncwarp();
-        if (!walk.find(i, t)) return;
-        i = uniform(lane ? 0 : (int)gridDim.x + atomicAdd(g.drawn, 1));
+        smem_store(base + QUEUE + q * 4, number);
+        bar_arrive(base + TOLD + q * 8);
         if (++q == SLOTS) q = 0, phase ^= 1;
+    };
+    for (;;) {
+        int at = back ? all - 1 - i : i;
+        tell(tile_number(g.order[at / each], at % each));
+        if ((int)gridDim.x + atomicAdd(g.drawn, 1) >= all) break;
+        i = begun + atomicAdd(g.drawn + 1 + back, 1);           /* fewer than `all` in sum: they never meet */
     }
+    tell(-1);
+}
+
+/* By one block: experts by falling number of rows, and nothing drawn. */
+__global__ void order_experts(int *order, int *drawn, const int *offsets, int E)
+{
+    __shared__ int rows[EXPERTS_MOST];
+    int e = threadIdx.x, before = 0;
+    if (e < 3) drawn[e] = 0;
+    if (e < E) rows[e] = offsets[e + 1] - offsets[e];
+    __syncthreads();
+    if (e >= E) return;
+    for (int i = 0; i < E; i++) before += rows[i] > rows[e] || (rows[i] == rows[e] && i < e);
+    order[before] = e;
 }
 
 /* Rows from `valid` on of a TN stage, in what a warpgroup multiplies. Rows are whole lines of 128 bytes,
@@ -208,7 +225,7 @@ tiles(const __grid_constant__ CUtensorMap ma, const __grid_constant__ CUtensorMa
         regs_less<LESS>();
         int warp = threadIdx.x / 32 - CONSUMERS;
         if (warp == 0) produce<MODE>(&ma, &mb, g, off, base);
-        else if (warp == 1 && MODE == GEMM_TN) draw<MODE>(g, off, base);
+        else if (threadIdx.x == (CONSUMERS + 1) * 32 && MODE == GEMM_TN) draw(g, base);
     }
 }
 
@@ -290,14 +307,15 @@ void launch(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets)
 {
     bool    tn = MODE == GEMM_TN;
     int64_t E = offsets.n[0] - 1, N = c.n[c.rank - 1];
-    int    *drawn = tn ? (int *)cuda_workspace(be, sizeof(int)) : NULL;
+    int    *drawn = tn ? (int *)cuda_workspace(be, (size_t)(3 + E) * sizeof(int)) : NULL;
     Job     g = { (const int *)offsets.data, c.data, c.s[0], c.s[tn], (int)E, tn ? (int)a.n[1] : 0, (int)N,
-                  (int)a.n[1], drawn };
+                  (int)a.n[1], drawn, drawn + 3 };
     CUtensorMap ma = map_of(be, a, tn ? 64 : BM), mb = map_of(be, b, MODE == GEMM_NT ? BN : 64);
     CUtensorMap mc = map_of(be, stack_of(c), 16);
     int64_t most = (tn ? E * ceil_div(a.n[1], BM) : ceil_div(a.n[0], BM) + E) * ceil_div(N, BN);
     if (be->sticky) return;                     /* no workspace, or a map that says nothing */
-    if (drawn) cuda_stick(be, cudaMemsetAsync(drawn, 0, sizeof(int), cuda_of(be)->stream), "grouped_gemm");
+    if (tn)
+        LAUNCH(be, "grouped_gemm", order_experts, 1, EXPERTS_MOST, 0, drawn + 3, drawn, g.offsets, (int)E);
     LAUNCH(be, "grouped_gemm", (tiles<MODE, C, ACC>), at_most(cuda_of(be)->sms, most), THREADS, room_of(E),
            ma, mb, mc, g);
 }
