@@ -49,6 +49,22 @@ template <int V> __device__ inline void angles_load(float *to, const float *p)
     }
 }
 
+/* V elements, 8 or 16 bytes in all, rounded, in one store: in this file the compiler makes an assignment of
+ * a Vec or Pack one store for each. */
+template <int V, class T> __device__ inline void vec_store(T *p, const float *x)
+{
+    constexpr int WORDS = V * (int)sizeof(T) / 4;
+    uint32_t      w[WORDS];
+#pragma unroll
+    for (int i = 0; i < WORDS; i++) {
+        if (sizeof(T) == 4) { w[i] = __float_as_uint(x[i]); continue; }
+        __nv_bfloat162 two = __floats2bfloat162_rn(x[2 * i % V], x[(2 * i + 1) % V]);
+        w[i] = *(uint32_t *)&two;
+    }
+    if (WORDS == 2) __stcg((uint2 *)p, make_uint2(w[0], w[1]));
+    else            __stcg((uint4 *)p, make_uint4(w[0], w[1], w[2 % WORDS], w[3 % WORDS]));
+}
+
 /* y by x turned forward (sign 1) or back (-1). */
 typedef struct Turn { View y, x; const float *cs; int64_t cs_stride, T, H, h; float sign; } Turn;
 
@@ -80,14 +96,14 @@ template <class T, int V> static __global__ void __launch_bounds__(THREADS) turn
     for (int n = 0; n < TURNED; n++) {
         int64_t head = first + n * apart;
         if (head >= a.H) continue;
+        float u[V], v[V];
 #pragma unroll
         for (int k = 0; k < V; k++) {
             float p = to_f32(lo[n].v[k]), q = to_f32(hi[n].v[k]), sk = a.sign * s[k];
-            lo[n].v[k] = from_f32<T>(p * c[k] - q * sk);
-            hi[n].v[k] = from_f32<T>(q * c[k] + p * sk);
+            u[k] = p * c[k] - q * sk, v[k] = q * c[k] + p * sk;
         }
-        *(Vec<T, V> *)(y + head * a.y.s1)       = lo[n];
-        *(Vec<T, V> *)(y + head * a.y.s1 + a.h) = hi[n];
+        vec_store<V>(y + head * a.y.s1, u);
+        vec_store<V>(y + head * a.y.s1 + a.h, v);
     }
 }
 
@@ -195,8 +211,8 @@ template <class T, int LANES> static __global__ void __launch_bounds__(THREADS, 
             hi[i] = q * c[i] + p * s[i];
         }
         T *y = (T *)a.y.p + t * a.y.s0 + head * a.y.s1 + j;
-        pack_store(y, pack_of<T>(lo));
-        pack_store(y + h, pack_of<T>(hi));
+        vec_store<E>(y, lo);
+        vec_store<E>(y + h, hi);
         if (!j) a.rstd[t * a.rstd_stride + head] = r;
     }
 }
@@ -313,8 +329,8 @@ __device__ inline void head_backward(const Backward &a, Share<T> &own, const Hea
         hi[i] = r * hi[i] - to_f32(one.x.hi.v[i]) * k3;
     }
     T *dx = (T *)a.dx.p + one.t * a.dx.s0 + one.at * a.dx.s1 + j;
-    pack_store(dx, pack_of<T>(lo));
-    pack_store(dx + h, pack_of<T>(hi));
+    vec_store<E>(dx, lo);
+    vec_store<E>(dx + h, hi);
 }
 
 /* The lanes of a warp that hold the same pairs, then the warps of the block in order. */
