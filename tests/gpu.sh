@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # All that needs a card, from programs that are built: TREB is the binary, GPU_TESTS the programs of tests/gpu_*.c.
-# Needs bash, awk and the two scripts beside this one, so it runs on a machine without the tools that built them.
+# Needs bash, awk, tests/, recipes/ and demo/, so it runs on a machine without the tools that built them.
 # TREB_GPU_BACKEND=cpu puts a CPU in the card's place, which tests the tests.
 set -u
 here=$(dirname "$0")

@@ -22,7 +22,7 @@ static Segments segments(const Plan *p, int64_t *T)
 }
 
 /* bf16: the card rounds probabilities (and their gradients) before its second product. */
-static const Tolerance forward16 = { 6e-3, 1.0 / 64, 2e-2, 0 }, backward16 = { 1.2e-2, 1.0 / 32, 6e-2, 0 },
+static const Tolerance forward16 = { 6e-3, 1.0 / 64, 4e-2, 0 }, backward16 = { 1.2e-2, 1.0 / 32, 6e-2, 0 },
                        backward32 = { 2e-5, 2e-4, 2e-4, 0 };
 
 typedef struct Heads { int64_t q, kv, width; } Heads;
@@ -146,6 +146,25 @@ static void sizes_of_a_model(void)
     both_ways(F32, &text, (Heads){ 4, 1, 128 }, true);
 }
 
+/* The heads of images: lengths around the tiles of their kernels, and one longer than any image. */
+static void images(void)
+{
+    static const int64_t width[] = { 64, 72, 80 };
+    static const Plan edges = { { 1, 63, 64, 65, 0, 79, 80, 81, 95, 97, 127, 128, 129, 160, 191, 192, 193, 1,
+                                  257, 385 }, 20, 0, 0, false },
+                      gaps = { { 1, 200, 33, 1 }, 4, 17, 40, false }, one = { { 1 }, 1, 0, 0, false },
+                      longest = { { 4219, 1, 130 }, 3, 0, 7, false };
+    Plan many = { .n = MOST_SEGMENTS, .lead = 2 };
+    for (int i = 0; i < MOST_SEGMENTS; i++) many.len[i] = any_size(1, 40);
+    for (int i = 0; i < 3; i++) {
+        both_ways(BF16, &edges, (Heads){ 3, 3, width[i] }, true);
+        both_ways(BF16, &gaps, (Heads){ 2, 2, width[i] }, true);
+        both_ways(BF16, &one, (Heads){ 1, 1, width[i] }, true);
+        both_ways(BF16, &many, (Heads){ 4, 4, width[i] }, true);
+    }
+    both_ways(BF16, &longest, (Heads){ 1, 1, 72 }, true);
+}
+
 /* Every tensor of a type of its own. */
 static void mixed_types(void)
 {
@@ -255,6 +274,7 @@ int main(void)
     GPU_RUN(lengths_at_the_edges);
     GPU_RUN(nothing_to_attend);
     GPU_RUN(sizes_of_a_model);
+    GPU_RUN(images);
     GPU_RUN(mixed_types);
     GPU_RUN(peaked_scores);
     GPU_RUN(caches);

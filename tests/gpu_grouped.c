@@ -56,6 +56,54 @@ static void product(Shape x, Share s, int flags, DType in, DType out, Layout l)
     CALL(grouped_gemm, c, a, b, off, flags);
 }
 
+/* The products with their activation on the way, N = F, K = D. Rows of nobody are undefined afterwards where
+ * the separate ops run, so only the fast path, which leaves them alone, is shown any. */
+static void fused(Shape x, Share s, DType d, Layout l, bool gated)
+{
+    for (int back = 0; back < 2; back++) {
+        fresh();
+        Tensor  off = offsets_of(s, x.E, x.most), wide, slim, dgate = none, a, w, gu;
+        int64_t used = rows_used(off), R = used + x.spare;
+        Tensor  gate = gated ? in2(F32, R, 1, l) : none;
+        a    = routed(d, used, x.spare, x.K, l);
+        wide = out2(d, R, 2 * x.N, l);
+        at_least(wide, 1);
+        if (!back) {
+            w    = in3(d, x.E, 2 * x.N, x.K, l);
+            slim = out2(d, R, x.N, l);
+            at_least(slim, 1);
+            times(slim, d == BF16 ? 2 : 1);     /* g and u have each been rounded */
+            CALL(grouped_swiglu, wide, slim, a, w, off, gate);
+        } else {
+            w  = in3(d, x.E, x.K, x.N, l);
+            gu = in2(d, R, 2 * x.N, l);
+            if (gated) at_least(dgate = out2(F32, R, 1, l), 1);
+            times(wide, d == BF16 ? 2 : 1);     /* dh has been rounded */
+            if (gated && d == BF16) within(dgate, (Tolerance){ 2e-3, 4e-3, 1e-2, 1 });
+            CALL(grouped_dswiglu, wide, dgate, a, w, off, gu, gate);
+        }
+    }
+}
+
+static void fused_any_size(void)
+{
+    for (int i = 0; i < 40; i++)
+        fused((Shape){ any_size(1, 9), any_size(1, 40), any_size(1, 90), any_size(1, 90), 0 },
+              (Share)(i % SHARES), any_float(), any_layout(), maybe());
+}
+
+static void fused_tiles(void)
+{
+    for (int i = 0; i < 3 * SHARES; i++)
+        fused((Shape){ 8, 48, 8 * any_size(1, 50), 8 * any_size(1, 50), 9 }, (Share)(i % SHARES), BF16,
+              maybe() ? DENSE : STRIDED, maybe());
+    fused((Shape){ 16, 128, 768, 1024, 500 }, ZIPF, BF16, DENSE, true);
+    fused((Shape){ 16, 128, 256, 2048, 0 }, TAILS, BF16, DENSE, true);
+    fused((Shape){ 140, 1, 128, 64, 5 }, ONE_EACH, BF16, DENSE, true);
+    fused((Shape){ 4, 0, 128, 64, 33 }, EVEN, BF16, DENSE, true);
+    fused((Shape){ 4, 0, 128, 64, 0 }, EVEN, F32, DENSE, true);
+}
+
 static const int modes[] = { GEMM_NT, GEMM_NN, GEMM_TN };
 
 static void any_size_any_share(void)
@@ -129,6 +177,8 @@ int main(void)
     GPU_RUN(tails_of_tiles);
     GPU_RUN(widths_off_the_tile);
     GPU_RUN(experts_of_a_model);
+    GPU_RUN(fused_any_size);
+    GPU_RUN(fused_tiles);
     GPU_RUN(nothing_to_do);
     GPU_RUN(decoding);
     return gpulab_report();

@@ -73,10 +73,11 @@ train() {                                # train BACKEND FOLDER STEPS override..
         device.backend="$backend" checkpoint.output_dir="$tmp/$folder" checkpoint.save_steps=0 checkpoint.hf=none "$@"
 }
 
-# Steps up to 20 within 1e-3 of the CPU's loss, the mean of the last ten within 10 %.
+# follows CPU CARD FIRST LAST STEPS: up to step 20 each loss within FIRST of the CPU's, the mean of the last ten
+# within LAST.
 losses() { sed -nE 's/^\{"step": ([0-9]+).*"train\/loss": ([0-9.eE+-]+).*/\1 \2/p' "$tmp/$1/metrics.jsonl"; }
 follows() {
-    awk -v first="$3" -v last="$4" -v steps="$steps" '
+    awk -v first="$3" -v last="$4" -v steps="$5" '
         function abs(x) { return x < 0 ? -x : x }
         NR == FNR { cpu[$1] = $2; next }
         { n++; d = abs($2 - cpu[$1]) / cpu[$1]
@@ -87,10 +88,24 @@ follows() {
 }
 check "a run of $steps steps on the CPU" train cpu on-cpu "$steps"
 if check "a run of $steps steps on the card" train "$card" on-card "$steps" checkpoint.hf=final; then
-    check "its losses follow the CPU's" follows on-cpu on-card 1e-3 0.1
+    check "its losses follow the CPU's" follows on-cpu on-card 1e-3 0.1 "$steps"
 fi
 if check "the same run in bf16" train "$card" on-card-bf16 "$steps" model.dtype=bfloat16 checkpoint.hf=final; then
-    check "its losses stay near the CPU's" follows on-cpu on-card-bf16 2e-2 0.25
+    check "its losses stay near the CPU's" follows on-cpu on-card-bf16 2e-2 0.25 "$steps"
+fi
+
+# --- the demo's recipe, as long as it takes to learn something
+demo() {                                 # demo BACKEND FOLDER DTYPE
+    "$treb" train recipes/demo.yaml "data.train=[$tmp/demo/train.jsonl]" data.eval=[] train.max_steps=200 \
+        model.dtype="$3" device.backend="$1" log.logging_steps=1 checkpoint.output_dir="$tmp/$2" checkpoint.hf=none
+}
+check "the demo's pictures" "$treb" data synth --out "$tmp/demo" --train 6000 --eval 18
+if check "200 steps of the demo on the CPU" demo cpu demo-cpu float32 &&
+   check "200 steps of the demo on the card" demo "$card" demo-card float32; then
+    check "they follow the CPU's" follows demo-cpu demo-card 1e-3 0.05 200
+fi
+if check "200 steps of the demo in bf16" demo "$card" demo-bf16 bfloat16; then
+    check "they stay near the CPU's" follows demo-cpu demo-bf16 2e-2 0.1 200
 fi
 
 # --- stopped at step 7 and resumed, against not stopped: weights, moments and losses to the bit

@@ -1,4 +1,5 @@
-/* tests/test_grouped_gemm.c -- products per expert: uneven, empty and lone experts, unused rows, bits. */
+/* tests/test_grouped_gemm.c -- products per expert: uneven, empty and lone experts, unused rows, bits; and
+ * with their activation on the way. */
 #include "numlab.h"
 
 #include <omp.h>
@@ -133,6 +134,57 @@ static void equal_bits(void)
     }
 }
 
+static bool same_rows(Tensor a, Tensor b, int64_t rows)
+{
+    a = t_rows(a, 0, rows);
+    return !memcmp(a.data, b.data, (size_t)t_bytes(a));
+}
+
+/* Columns of a wider matrix. */
+static Tensor inner(DType d, int64_t rows, int64_t cols)
+{
+    return t_cols(num_poison(d, rows, cols + 5), 3, cols);
+}
+
+static void fused_forward(DType d, Spread spread, bool gated, bool views)
+{
+    int64_t E = 5, rows = 90, D = 24, F = 17, R = 100;
+    Tensor  none = { 0 }, off = make_offsets(E, &rows, spread), a = num_randn(d, R, D);
+    Tensor  w = t_as3(num_randn(d, E * 2 * F, D), E, 2 * F, D), gate = gated ? num_randn(F32, R, 1) : none;
+    Tensor  gu = num_poison(d, R, 2 * F), h = num_poison(d, R, F);
+    Tensor  gu2 = views ? inner(d, R, 2 * F) : num_poison(d, R, 2 * F);
+    Tensor  h2  = views ? inner(d, R, F) : num_poison(d, R, F);
+    op_grouped_gemm(BE, gu, a, w, off, GEMM_NT);
+    op_swiglu_fwd(BE, h, gu, gate);
+    op_grouped_swiglu(BE, gu2, h2, a, w, off, gate);
+    EXPECT(same_rows(gu, num_copy(gu2, d), rows) && same_rows(h, num_copy(h2, d), rows), "spread %d", spread);
+    num_clear();
+}
+
+static void fused_backward(DType d, Spread spread, bool gated, bool views)
+{
+    int64_t E = 5, rows = 90, D = 24, F = 17, R = 100;
+    Tensor  none = { 0 }, off = make_offsets(E, &rows, spread), dout = num_randn(d, R, D);
+    Tensor  w = t_as3(num_randn(d, E * D, F), E, D, F), gate = gated ? num_randn(F32, R, 1) : none;
+    Tensor  gu = num_randn(d, R, 2 * F), dh = num_poison(d, R, F), dgu = num_poison(d, R, 2 * F);
+    Tensor  dgate = gated ? num_poison(F32, R, 1) : none, dgate2 = gated ? num_poison(F32, R, 1) : none;
+    Tensor  dgu2 = views ? inner(d, R, 2 * F) : num_poison(d, R, 2 * F);
+    op_grouped_gemm(BE, dh, dout, w, off, GEMM_NN);
+    op_swiglu_bwd(BE, dgu, dgate, dh, gu, gate);
+    op_grouped_dswiglu(BE, dgu2, dgate2, dout, w, off, gu, gate);
+    EXPECT(same_rows(dgu, num_copy(dgu2, d), rows), "dgu, spread %d", spread);
+    if (gated) EXPECT(same_rows(dgate, dgate2, rows), "dgate, spread %d", spread);
+    num_clear();
+}
+
+static void fused_is_separate(void)
+{
+    for (int i = 0; i < SPREADS * 8; i++) {
+        fused_forward(i & 1 ? BF16 : F32, (Spread)(i / 8), i & 2, i & 4);
+        fused_backward(i & 1 ? BF16 : F32, (Spread)(i / 8), i & 2, i & 4);
+    }
+}
+
 static void no_experts(void)
 {
     Tensor off = num_i32(1, (int32_t[]){ 0 }), c = num_poison(F32, 4, 3);
@@ -147,6 +199,13 @@ static void priced(void)
     Tensor b = t_as3(num_randn(BF16, 10, 4), 2, 5, 4), c = num_zeros(F32, 9, 5);
     Cost   cost = grouped_gemm_cost(BE, c, a, b, off, GEMM_NT);
     EXPECT(cost.flops == 2 * 9 * 4 * 5 && cost.wr == 4 * 45, "%g flops, %d bytes", cost.flops, (int)cost.wr);
+    Tensor gu = num_zeros(BF16, 9, 6), h = num_zeros(BF16, 9, 3), gate = num_zeros(F32, 9, 1);
+    cost = grouped_swiglu_cost(BE, gu, h, a, t_as3(num_zeros(BF16, 12, 4), 2, 6, 4), off, gate);
+    EXPECT(cost.flops == 2 * 9 * 4 * 6 && cost.wr == 2 * 81, "%g flops, %d bytes", cost.flops, (int)cost.wr);
+    Tensor dgu = num_zeros(BF16, 9, 6), dgate = num_zeros(F32, 9, 1);
+    cost = grouped_dswiglu_cost(BE, dgu, dgate, a, t_as3(num_zeros(BF16, 8, 3), 2, 4, 3), off, gu, gate);
+    EXPECT(cost.flops == 2 * 9 * 4 * 3 && cost.wr == 2 * 54 + 36, "%g flops, %d bytes", cost.flops,
+           (int)cost.wr);
     num_clear();
 }
 
@@ -157,6 +216,7 @@ int main(void)
     RUN(agrees_with_definition);
     RUN(crosses_tiles);
     RUN(equal_bits);
+    RUN(fused_is_separate);
     RUN(no_experts);
     RUN(priced);
     return numlab_report();

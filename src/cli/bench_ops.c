@@ -106,10 +106,10 @@ static void make_permute(Case *c)
     c->t[0] = blank(c->s, c->s->d, c->s->T * c->s->K, c->s->D),
     c->t[1] = randn(c->s, c->s->d, c->s->T, c->s->D);
 }
-static void run_gather(void *p)
+static void run_permute(void *p)
 {
     Case *c = p;
-    op_gather_rows(c->s->be, c->t[0], c->t[1], c->t[11], c->s->K);
+    op_expand_rows(c->s->be, c->t[0], c->t[1], c->t[10]);
 }
 static void run_combine(void *p)
 {
@@ -157,16 +157,15 @@ static void make_moe(Case *c)
     c->t[W_GU] = stack(randn(s, s->d, E * 2 * F, D), E, 2 * F), c->t[W_D] = stack(randn(s, s->d, E * D, F), E, D);
     c->t[G_GU] = stack(blank(s, F32, E * 2 * F, D), E, 2 * F), c->t[G_D] = stack(blank(s, F32, E * D, F), E, D);
     c->t[DGU] = blank(s, s->d, R, 2 * F), c->t[DGATE] = blank(s, F32, R, 1);
-    c->t[0] = blank(s, s->d, s->T, D), c->t[1] = blank(s, s->d, R, F);
+    c->t[0] = blank(s, s->d, s->T, D);
     op_gather_rows(s->be, c->t[GATE], t_as2(c->t[8], R, 1), c->t[11], 1);
 }
 static void run_moe_fwd(void *p)
 {
     Case *c = p; Tensor *t = c->t, none = { 0 };
     Backend *be = c->s->be;
-    op_gather_rows(be, t[XS], t[X], t[11], c->s->K);
-    op_grouped_gemm(be, t[GU], t[XS], t[W_GU], t[5], GEMM_NT);
-    op_swiglu_fwd(be, t[ACT], t[GU], t[GATE]);
+    op_expand_rows(be, t[XS], t[X], t[10]);
+    op_grouped_swiglu(be, t[GU], t[ACT], t[XS], t[W_GU], t[5], t[GATE]);
     op_grouped_gemm(be, t[OUT], t[ACT], t[W_D], t[5], GEMM_NT);
     op_combine(be, t[0], t[OUT], t[10], none);
 }
@@ -175,10 +174,9 @@ static void run_moe(void *p)
     Case *c = p; Tensor *t = c->t, none = { 0 };
     Backend *be = c->s->be;
     run_moe_fwd(p);
-    op_gather_rows(be, t[OUT], t[X], t[11], c->s->K);
-    op_grouped_gemm(be, t[1], t[OUT], t[W_D], t[5], GEMM_NN);
+    op_expand_rows(be, t[OUT], t[X], t[10]);
+    op_grouped_dswiglu(be, t[DGU], t[DGATE], t[OUT], t[W_D], t[5], t[GU], t[GATE]);
     op_grouped_gemm(be, t[G_D], t[OUT], t[ACT], t[5], GEMM_TN);
-    op_swiglu_bwd(be, t[DGU], t[DGATE], t[1], t[GU], t[GATE]);
     op_grouped_gemm(be, t[G_GU], t[DGU], t[XS], t[5], GEMM_TN);
     op_grouped_gemm(be, t[OUT], t[DGU], t[W_GU], t[5], GEMM_NN);
     op_combine(be, t[0], t[OUT], t[10], none);
@@ -352,7 +350,7 @@ static const Bench benches[] = {
     { "top-k alone",                make_route,         run_router, 0, 0, 0 },
     { "router bwd",                 make_route_bwd,     run_route_bwd, 0, 0, 0 },
     { "sort by expert",             make_route,         run_index, 0, 0, 0 },
-    { "permute (gather rows)",      make_permute,       run_gather, 0, 0, 0 },
+    { "permute (rows to experts)",  make_permute,       run_permute, 0, 0, 0 },
     { "combine (sum K rows)",       make_permute,       run_combine, 0, 0, 0 },
     { "cross entropy fwd",          make_ce,            run_ce, 0, 0, 0 },
     { "cross entropy bwd",          make_ce,            run_ce_bwd, 0, 0, 0 },

@@ -8,11 +8,13 @@
 #include "cli/options.h"
 
 #include "base/clock.h"
+#include "base/rng.h"
 #include "model/family.h"
 #include "model/presets.h"
 #include "train/engine.h"
 #include "train/progress.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,7 +60,7 @@ typedef struct StepBench {
     Engine      e;
     int64_t     tokens, doc, images, grid_h, grid_w, photos, layers, micro, repeats;
     DType       dtype;
-    bool        json, repeat;
+    bool        json, repeat, zipf;
     double      fwd, bwd, opt;                               /* seconds of the last step */
     double      start;                                       /* seconds until the first */
     char        state[96];                                   /* of the card, under load */
@@ -66,8 +68,37 @@ typedef struct StepBench {
     uint8_t     policy[LABEL_N];
 } StepBench;
 
+/* Tokens as text has them, the n-th most frequent 1/n as often as the first: few experts get many rows. */
+static void draw_words(StepBench *b)
+{
+    double V = (double)b->shape.text.V;
+    for (int64_t i = 0; i < b->stream.tokens; i++) {
+        int32_t *id = &b->stream.ids[i];
+        if (*id == b->stream.shape.image_token || *id == b->stream.shape.video_token) continue;
+        *id = (int32_t)exp((double)rng_uniform(13, 0, (uint64_t)i) * log(V - 1)) - 1;
+        if (*id == b->stream.shape.image_token || *id == b->stream.shape.video_token) *id = 0;
+    }
+}
+
+/* Rows of the busiest expert of any layer over the mean. */
+static double busiest(StepBench *b)
+{
+    int32_t off[1024];
+    double  most = 0;
+    for (int64_t l = 0; l < b->shape.text.L; l++) {
+        Tensor t = b->e.act->layer[l].moe.offsets;
+        if (!t_has(t) || t_count(t) > 1024) continue;
+        backend_fetch(&b->e.be, off, t);
+        for (int64_t e = 0, E = t_count(t) - 1; e < E && off[E]; e++) {
+            double x = (double)(off[e + 1] - off[e]) * (double)E / off[E];
+            if (x > most) most = x;
+        }
+    }
+    return most;
+}
+
 /* The steps' medians. */
-typedef struct StepTimes { double first, fwd, bwd, opt, peak, part[PART_N]; } StepTimes;
+typedef struct StepTimes { double first, fwd, bwd, opt, peak, busiest, part[PART_N]; } StepTimes;
 
 static double whole(const StepTimes *t) { return t->fwd + t->bwd + t->opt; }
 
@@ -115,13 +146,14 @@ static Status open_bench(StepBench *b)
     TRY(stream_open(&b->stream, &ss, &bud));
     if (b->photos) TRY(stream_photos(&b->stream, b->photos, b->shape.text.V, 11));
     else TRY(stream_synthetic(&b->stream, b->doc, b->images, b->grid_h, b->grid_w, b->shape.text.V, 11));
+    if (b->zipf) draw_words(b);
     b->tokens = bud.tokens;
     TRY(engine_open(&b->e, &b->shape, &conf, &b->stream));
     b->start = clock_now() - from;
     TRY(model_init(&b->e.model, &b->e.be, 5));
     engine_loaded(&b->e);
     engine_upload(&b->e, &b->stream);
-    return OK;
+    return backend_sync(&b->e.be);                           /* the first step does not pay for the start */
 }
 
 static double model_flops(const Ledger *l)
@@ -195,6 +227,7 @@ static void print_human(const StepBench *b, const StepTimes *t)
            "%%)\n", step_tokens(b) / s, f / 1e12, 100 * f / s / t->peak, t->peak / 1e12,
            100 * f / (t->fwd + t->bwd) / t->peak);
     if (*b->state) printf("card in the step: %s\n", b->state);
+    if (t->busiest > 0) printf("busiest expert %.1fx the mean\n", t->busiest);
     print_parts(b, t);
     print_memory(b);
 }
@@ -233,6 +266,7 @@ static Status run(StepBench *b)
     t.fwd = bench_middle(fwd, b->repeats), t.bwd = bench_middle(bwd, b->repeats);
     t.opt = bench_middle(opt, b->repeats);
     for (int p = 0; p < PART_N; p++) t.part[p] = bench_middle(part[p], b->repeats);
+    t.busiest = busiest(b);
     TRY(peak_measure(&b->e.be, b->dtype, &t.peak));
     (b->json ? print_json : print_human)(b, &t);
     return OK;
@@ -273,7 +307,7 @@ Status bench_step(int argc, char **argv)
         { "--dtype", &dtype, NULL },   { "--layers", &layers, NULL },   { "--photos", &photos, NULL },
         { "--micro", &micro, NULL },
         { "--backend", &backend, NULL }, { "--recompute", &recompute, NULL }, { "--json", NULL, &b.json },
-        { "--deterministic", NULL, &b.repeat }, { 0 },
+        { "--deterministic", NULL, &b.repeat }, { "--zipf", NULL, &b.zipf }, { 0 },
     };
     TRY(options_parse(argc, argv, options, NULL, 0));
     TRY(option_int("--tokens", tokens, 1, 1 << 24, &b.tokens));

@@ -106,7 +106,8 @@ static void to_experts(Ctx *c, const Moe *m, MoeAct *a, Tensor rows, Tensor x, b
     Wire wire = { 0 };
     ArenaMark mark = arena_mark(c->scratch);
     if (c->dispatch) c->dispatch->ops->send(c, &a->route, &wire, x);
-    else             op_gather_rows(c->be, rows, x, a->src, m->K);
+    else if (m->pad) op_gather_rows(c->be, rows, x, a->src, m->K);           /* its padding must be zeros */
+    else             op_expand_rows(c->be, rows, x, a->rows);
     if (count)       count_choices(c, m, a);
     if (c->dispatch) give_way(c), c->dispatch->ops->land(c, &a->route, &wire, rows);
     arena_reset(c->scratch, mark);
@@ -129,9 +130,13 @@ void moe_fwd(Ctx *c, const Moe *m, MoeAct *a, Tensor y, Tensor x, Tensor res)
     bool fresh = route(c, m, a, x);
     if (need_rows(c, L_DISPATCH, a, &a->x, x.dtype, D))
         to_experts(c, m, a, a->x, x, fresh);
-    if (need_rows(c, L_GATE_UP, a, &a->gu, x.dtype, 2 * F))
+    bool up  = need_rows(c, L_GATE_UP, a, &a->gu, x.dtype, 2 * F);
+    bool act = need_rows(c, L_ACT, a, &a->h, x.dtype, F);
+    if (up && act)
+        op_grouped_swiglu(c->be, a->gu, a->h, a->x, m->w_gu->w, a->offsets, a->gate);
+    else if (up)
         op_grouped_gemm(c->be, a->gu, a->x, m->w_gu->w, a->offsets, GEMM_NT);
-    if (need_rows(c, L_ACT, a, &a->h, x.dtype, F))
+    else if (act)
         op_swiglu_fwd(c->be, a->h, a->gu, a->gate);
     if (!t_has(y)) return;
     ArenaMark mark = arena_mark(c->scratch);
@@ -177,13 +182,11 @@ void moe_bwd(Ctx *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dy, Tensor x)
     int64_t T = x.n[0], D = x.n[1], F = m->w_gu->w.n[1] / 2;
     DType d = (DType)x.dtype;
     ArenaMark mark = arena_mark(c->scratch);
-    Tensor dout = scratch_rows(c, a, d, D), dh = scratch_rows(c, a, d, F);
-    Tensor dgu = scratch_rows(c, a, d, 2 * F), dgate = scratch_rows(c, a, F32, 1);
-    Tensor dweight = scratch2(c, F32, T, m->K);
+    Tensor dout = scratch_rows(c, a, d, D), dgu = scratch_rows(c, a, d, 2 * F);
+    Tensor dgate = scratch_rows(c, a, F32, 1), dweight = scratch2(c, F32, T, m->K);
     to_experts(c, m, a, dout, dy, false);
-    op_grouped_gemm(c->be, dh, dout, m->w_d->w, a->offsets, GEMM_NN);
+    op_grouped_dswiglu(c->be, dgu, dgate, dout, m->w_d->w, a->offsets, a->gu, a->gate);
     if (t_has(m->w_d->g)) op_grouped_gemm(c->be, m->w_d->g, dout, a->h, a->offsets, param_grad_flags(m->w_d));
-    op_swiglu_bwd(c->be, dgu, dgate, dh, a->gu, a->gate);
     op_grouped_gemm(c->be, dout, dgu, m->w_gu->w, a->offsets, GEMM_NN);      /* dout is spent: now d(a->x) */
     rows_back(c, m, a, dx, dweight, dout, dgate, dgu);
     route_bwd(c, m, a, dx, dweight, x);

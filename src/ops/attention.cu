@@ -1,7 +1,8 @@
 /* ops/attention.cu -- attention on the card: who computes it, and what both ways share.
  *
- * bf16 that cuDNN takes goes there (attention_cudnn.cu), all else, and all on a machine without cuDNN,
- * through our own kernels (attention_plain.cu). Here: rows outside the segments, and delta. */
+ * Heads of images have kernels of their own (attention_vision.cu). Other bf16 that cuDNN takes goes there
+ * (attention_cudnn.cu), all else, and all on a machine without cuDNN, through our plain kernels
+ * (attention_plain.cu). Here: rows outside the segments, and delta. */
 #include "ops/attention_cuda.h"
 
 /* Rows before starts[0] and from starts[n] on; without starts all T. */
@@ -90,7 +91,7 @@ void cuda_attention_fwd(Backend *be, Tensor o, Tensor lse, Tensor q, Tensor k, T
     zero_rows(be, "attention_fwd", &o, 1, outside(seg, T));
     LAUNCH(be, "attention_fwd", zero_stat_kernel, cuda_blocks(be, T * H, 256, 1), 256, 0, (float *)lse.data,
            lse.s[0], (int)H, outside(seg, T));
-    if (seg.n && !dnn_fwd(be, &x)) plain_fwd(be, &x);
+    if (seg.n && !vision_fwd(be, &x) && !dnn_fwd(be, &x)) plain_fwd(be, &x);
 }
 
 void cuda_attention_bwd(Backend *be, Tensor dq, Tensor dk, Tensor dv, Tensor delta, Tensor dout, Tensor o,
@@ -102,7 +103,7 @@ void cuda_attention_bwd(Backend *be, Tensor dq, Tensor dk, Tensor dv, Tensor del
     if (!q.n[0] || !q.n[1]) return;
     zero_rows(be, "attention_bwd", outs, elsewhere ? 1 : 3, outside(seg, q.n[0]));
     if (elsewhere) zero_rows(be, "attention_bwd", outs + 1, 2, Outside{ NULL, 0, k.n[0] });
-    if (seg.n && dnn_bwd(be, &x)) return;
+    if (seg.n && (vision_bwd(be, &x) || dnn_bwd(be, &x))) return;
     delta_rows(be, delta, dout, o);
     if (seg.n) plain_bwd(be, &x);
 }

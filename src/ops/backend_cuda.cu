@@ -60,8 +60,9 @@ static void cuda_close(Backend *be)
     dnn_close(c);
     lt_close(c);
     if (c->ws) cudaFree(c->ws);
-    for (int i = 0; i < CUDA_MARKS; i++)
+    for (int i = 0; i < c->marks_room; i++)
         if (c->mark[i].event) cudaEventDestroy(c->mark[i].event);
+    free(c->mark);
     if (c->freed) cudaEventDestroy(c->freed);
     if (c->arrived) cudaEventDestroy(c->arrived);
     if (c->copy) cudaStreamDestroy(c->copy);
@@ -171,12 +172,27 @@ static Status cuda_prepare(Backend *be, bool on)
     return be->sticky;
 }
 
+/* Room for one more mark; a step has as many as its micro-batches need. */
+static bool marks_hold(Cuda *c, Backend *be)
+{
+    if (c->marks < c->marks_room) return true;
+    int       room = c->marks_room ? 2 * c->marks_room : 256;
+    CudaMark *more = (CudaMark *)realloc(c->mark, (size_t)room * sizeof *more);
+    if (!more) {
+        be->sticky = fail(E_FIT, "no memory");
+        return false;
+    }
+    memset(more + c->marks_room, 0, (size_t)(room - c->marks_room) * sizeof *more);
+    c->mark = more, c->marks_room = room;
+    return true;
+}
+
 /* Where one part of the model ends and the next begins is marked in the stream; the time between two marks is
  * known once the card has passed them. */
 static void cuda_clock(Backend *be, Part ended)
 {
     Cuda *c = cuda_of(be);
-    if (c->marks == CUDA_MARKS || c->preparing) return;
+    if (c->preparing || be->sticky || !marks_hold(c, be)) return;
     CudaMark *m = &c->mark[c->marks++];
     if (!m->event) cuda_stick(be, cudaEventCreate(&m->event), "timing");
     m->part = ended;

@@ -222,6 +222,7 @@ static LtSlot *choose(Backend *be, const LtCall *q, LtPlan *p)
     if (!k && !be->repeat) k = meet(be, q, p, &key, &bucket);
     s->key = key, s->used = true;
     s->works = adopt(lt, s, p, k) || take_first(lt, s, p);
+    if (s->works && cuda_of(be)->preparing) lt_warm(lt, cuda_of(be)->stream, q, &s->algo);
     return s;
 }
 

@@ -40,6 +40,10 @@ typedef struct LtCall {
 /* False: no algorithm of the library serves this call, nothing was done. Launches nothing while preparing. */
 bool lt_matmul(Backend *be, const LtCall *call);
 
+/* Whether the library's ordinary kernels serve these matrices. Those for other rows round the product to bf16
+ * before they add a bias. */
+static inline bool lt_aligned(Tensor c, Tensor a, Tensor b) { return packs(c) && packs(a) && packs(b); }
+
 /* All that the choice of an algorithm depends on; compared as bytes. */
 typedef struct LtKey {
     int64_t  m, n, k, lda, ldb, ldc, ldd, ldx;
@@ -87,6 +91,10 @@ cublasStatus_t lt_launch(Lt *lt, const LtCall *call, LtPlan *p, const cublasLtMa
  * too little of it, or when none runs. */
 int  lt_measure(Lt *lt, cudaStream_t stream, const LtCall *call, const cublasLtMatmulHeuristicResult_t *tried,
                 int n);
+
+/* Launches it once, with few rows and in memory of its own: the library loads a kernel's code at its first
+ * launch, and no step is to wait for that. */
+void lt_warm(Lt *lt, cudaStream_t stream, const LtCall *call, const cublasLtMatmulAlgo_t *algo);
 
 /* Trouble with the file is never an error: without it the next run measures again. */
 int  lt_load(LtKnown *known, int max, const char *card);       /* how many */

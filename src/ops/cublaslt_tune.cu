@@ -93,9 +93,8 @@ static void fill(Trial *t, Tensor x, float scale, uint32_t seed)
                                        (int64_t)(span(x) / sizeof(T)), scale, seed));
 }
 
-static bool open_trial(Trial *t, const LtCall *q)
+static bool open_trial(Trial *t, const LtCall *q, int halved)
 {
-    int halved = 0;
     while (halved < HALVINGS && !take_memory(t, q, halved)) {
         if (t->memory) return false;                    /* not for want of memory */
         halved++;
@@ -154,11 +153,20 @@ int lt_measure(Lt *lt, cudaStream_t stream, const LtCall *q, const cublasLtMatmu
     int   found = -1;
     memset(&t, 0, sizeof t);
     t.stream = stream;
-    if (open_trial(&t, q))
+    if (open_trial(&t, q, 0))
         for (int i = 0; i < n && i < TIMED; i++) {
             float ms = run_some(lt, &t, &tried[i].algo, best);
             if (ms > 0 && (best < 0 || ms < best)) best = ms, found = i;
         }
     close_trial(&t);
     return found;
+}
+
+void lt_warm(Lt *lt, cudaStream_t stream, const LtCall *q, const cublasLtMatmulAlgo_t *algo)
+{
+    Trial t;
+    memset(&t, 0, sizeof t);
+    t.stream = stream;
+    if (open_trial(&t, q, HALVINGS - 1)) run_once(lt, &t, algo);
+    close_trial(&t);
 }

@@ -18,7 +18,6 @@
 
 typedef __nv_bfloat16 bf16;
 
-enum { CUDA_MARKS = 512 };
 typedef struct CudaMark { cudaEvent_t event; Part part; } CudaMark;
 
 typedef struct Cuda {
@@ -28,8 +27,8 @@ typedef struct Cuda {
     bool         preparing;
     void        *ws;                  /* one op's scratch: what an op leaves there the next may overwrite */
     size_t       ws_bytes, ws_needed;
-    CudaMark     mark[CUDA_MARKS];    /* borders between parts of the model since the last sync */
-    int          marks;
+    CudaMark    *mark;                /* borders between parts of the model since the last sync */
+    int          marks, marks_room;
     bool         going_ahead;         /* uploads use the copy stream */
     cudaEvent_t  freed, arrived;      /* the spare batch may be written; it has been */
     void        *lt;                  /* cublaslt.cu's own: handle, algorithms */

@@ -4,8 +4,9 @@
  * Three roads to a product:
  *   direct   one call of the library, bias and c in its epilogue. It wants the bias in c's dtype: a bf16 bias
  *            of an f32 c is widened first.
- *   staged   bf16 c of f32 operands or with an f32 bias, which the library does not have: strips of rows of
- *            the bare product in f32 in the workspace, then bias, c and one rounding in a pass of our own.
+ *   staged   bf16 c of f32 operands or with an f32 bias, which the library does not have, and with a bias and
+ *            rows off 16 bytes, where it rounds before it adds the bias: strips of rows of the bare product
+ *            in f32 in the workspace, then bias, c and one rounding in a pass of our own.
  *   plain    tiles of our own on the ordinary arithmetic units: what no algorithm of the library serves, such
  *            as odd leading dimensions, and an empty K. Correct, not fast.
  * A shape always takes the same road; the order of the sums is fixed in each.
@@ -117,7 +118,8 @@ static void *bias_for(Backend *be, Tensor c, Tensor bias)
 
 static bool direct(Backend *be, Tensor c, Tensor a, Tensor b, Tensor bias, int mode, bool add)
 {
-    if (c.dtype == BF16 && (a.dtype == F32 || (t_has(bias) && bias.dtype == F32))) return false;
+    if (c.dtype == BF16 && (a.dtype == F32 || (t_has(bias) && (bias.dtype == F32 || !lt_aligned(c, a, b)))))
+        return false;
     LtCall q = {};
     q.mode = mode, q.d = c, q.a = a, q.b = b;
     if (add) q.c = c;

@@ -24,7 +24,9 @@ extern "C" void cuda_gemm_residual(Backend *be, Tensor y, Tensor res, Tensor a, 
 {
     LtCall q = call_of(GEMM_NT, y, a, b, t_has(bias) ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT);
     q.c = res, q.bias = bias.data;
-    if (!empty(y, a.n[1]) && plain_types(y, a) && fits(res, y) && fits(bias, y) && lt_matmul(be, &q)) return;
+    bool can = !empty(y, a.n[1]) && plain_types(y, a) && fits(res, y) && fits(bias, y) &&
+               (!t_has(bias) || (lt_aligned(y, a, b) && packs(res)));
+    if (can && lt_matmul(be, &q)) return;
     cuda_copy(be, y, res);
     cuda_gemm(be, y, a, b, bias, GEMM_NT | GEMM_ACC);
 }
@@ -35,7 +37,7 @@ extern "C" void cuda_gemm_gelu(Backend *be, Tensor y, Tensor pre, Tensor a, Tens
     if (t_has(bias)) q.epilogue = CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
     q.aux = pre, q.bias = bias.data;
     bool can = kind == GELU_TANH && !empty(y, a.n[1]) && plain_types(y, a) && aux_fits(pre, y) &&
-               fits(bias, y);
+               fits(bias, y) && (!t_has(bias) || lt_aligned(y, a, b));
     if (can && lt_matmul(be, &q)) return;
     cuda_gemm(be, pre, a, b, bias, GEMM_NT);
     cuda_gelu_fwd(be, y, pre, kind);

@@ -10,140 +10,44 @@
  *
  * Everything else (f32, odd sizes) takes the plain kernel: exact f32, one tile a block. Both sum along K
  * in one order that the shapes fix, and no two blocks touch the same element. */
-#include "ops/cuda.cuh"
-#include "ops/hopper.cuh"
+#include "ops/grouped.cuh"
 
 namespace {
 
-/* Where c and the segments are; M: rows of c per expert in TN. */
-typedef struct Job {
-    const int *offsets;
-    void      *c;
-    int64_t    c_expert, c_row;
-    int        E, M, N, K;
-    int       *drawn;           /* how many tiles were given away beyond the first of each block */
-} Job;
-
-/* A tile, and how it is shared out. */
-enum { BM = 128, BN = 256, BK = 64, STAGES = 4, CONSUMERS = 8, THREADS = 384, SLOTS = 2, PARTS = 4,
-       MORE = 232, LESS = 40 };                 /* registers of a thread that multiplies, and of the others */
-
-/* Shared memory. A stage is CHUNKs of 64 x 64: two of a, four of b. Every consumer warp has two pieces of
- * 16 rows x 64 columns to turn c around in. Then the barriers of the stages and of the queue of tile
- * numbers, the queue, and the segments. */
-enum { CHUNK = 64 * BK * (int)sizeof(bf16), A_BYTES = BM / 64 * CHUNK, STAGE = A_BYTES + BN / 64 * CHUNK,
-       PIECE = 16 * 64 * (int)sizeof(bf16), OUT = STAGES * STAGE, FULL = OUT + CONSUMERS * 2 * PIECE,
-       EMPTY = FULL + STAGES * 8, TOLD = EMPTY + STAGES * 8, HEARD = TOLD + SLOTS * 8,
-       QUEUE = HEARD + SLOTS * 8, OFFSETS = QUEUE + SLOTS * 4, EXPERTS_MOST = 512 };
-
-size_t room_of(int64_t E) { return OFFSETS + ((size_t)E + 1) * sizeof(int); }
-
-/* What is the same in all lanes, said so that the compiler sees it: wgmma must not stand in a branch that
- * may diverge. */
-__device__ inline int uniform(int x) { return __shfl_sync(~0u, x, 0); }
-
-/* A tile: rows m .. and columns n .. of expert e, whose `rows` rows start at `first`. */
-typedef struct Tile {
-    int e, first, rows, m, n;
-} Tile;
-
-/* Finds tiles by ascending number. */
-template <int MODE> struct Walk {
-    const int *off;
-    int E, M, across, e, begin, count;
-
-    __device__ Walk(const int *offsets, const Job &g)
-        : off(offsets), E(g.E), M(g.M), across((g.N + BN - 1) / BN), e(-1), begin(0), count(0) { }
-
-    __device__ bool find(int i, Tile &t)
-    {
-        while (i >= begin + count) {
-            if (++e >= E) return false;
-            begin += count;
-            count = ((MODE == GEMM_TN ? M : off[e + 1] - off[e]) + BM - 1) / BM * across;
-        }
-        i -= begin;
-        t.e = e, t.first = off[e], t.rows = uniform(off[e + 1] - off[e]);
-        t.m = i / across * BM, t.n = i % across * BN;
-        return true;
-    }
-};
-
-template <int MODE> __device__ inline int steps_of(const Tile &t, const Job &g)
+/* The thread that draws for TN. Tiles of experts with many rows are long, of those with few all writing: half
+ * the blocks take from the front of the order, half from the back, so that both kinds run side by side, and
+ * the last to be drawn are short. The end goes out as a number as well: it tells the others to stop. */
+__device__ void draw(const Job &g, uint32_t base)
 {
-    return ((MODE == GEMM_TN ? t.rows : g.K) + BK - 1) / BK;
-}
-
-/* The numbers of the block's tiles, as a warp that needs them hears them. Where tiles differ in length
- * (TN) they are drawn one by one, by whoever is free; otherwise block x takes x, x + blocks, ... */
-template <int MODE> struct Numbers {
-    uint32_t base;
-    int      q, phase, i;
-
-    __device__ Numbers(uint32_t room) : base(room), q(0), phase(0), i((int)blockIdx.x - (int)gridDim.x) { }
-
-    __device__ int next()
-    {
-        if (MODE != GEMM_TN) return i += gridDim.x;
-        bar_wait(base + TOLD + q * 8, phase);
-        i = uniform(smem_word(base + QUEUE + q * 4));
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) bar_arrive(base + HEARD + q * 8);
-        if (++q == SLOTS) q = 0, phase ^= 1;
-        return i;
-    }
-};
-
-/* The warp that draws. The first number past the end goes out as well: it tells the others to stop. */
-template <int MODE> __device__ void draw(const Job &g, const int *off, uint32_t base)
-{
-    Walk<MODE> walk(off, g);
-    Tile t;
-    int  lane = threadIdx.x % 32, q = 0, phase = 0, i = blockIdx.x;
-    for (;;) {
+    int back = blockIdx.x % 2, begun = ((int)gridDim.x + 1 - back) / 2;
+    int each = (g.M + BM - 1) / BM * ((g.N + BN - 1) / BN), all = g.E * each;
+    int q = 0, phase = 0, i = (int)blockIdx.x / 2;              /* from its end */
+    auto tell = [&](int number) {
         bar_wait(base + HEARD + q * 8, phase ^ 1);
-        if (!lane) {
-            smem_store(base + QUEUE + q * 4, i);
-            bar_arrive(base + TOLD + q * 8);
-        }
-        __syncwarp();
-        if (!walk.find(i, t)) return;
-        i = uniform(lane ? 0 : (int)gridDim.x + atomicAdd(g.drawn, 1));
+        smem_store(base + QUEUE + q * 4, number);
+        bar_arrive(base + TOLD + q * 8);
         if (++q == SLOTS) q = 0, phase ^= 1;
+    };
+    for (;;) {
+        int at = back ? all - 1 - i : i;
+        tell(tile_number(g.order[at / each], at % each));
+        if ((int)gridDim.x + atomicAdd(g.drawn, 1) >= all) break;
+        i = begun + atomicAdd(g.drawn + 1 + back, 1);           /* fewer than `all` in sum: they never meet */
     }
+    tell(-1);
 }
 
-/* The warp that brings a and b, in boxes 64 wide along what is a row in memory: K, or M or N. */
-template <int MODE>
-__device__ void produce(const CUtensorMap *a, const CUtensorMap *b, const Job &g, const int *off,
-                        uint32_t base)
+/* By one block: experts by falling number of rows, and nothing drawn. */
+__global__ void order_experts(int *order, int *drawn, const int *offsets, int E)
 {
-    Walk<MODE>    walk(off, g);
-    Numbers<MODE> numbers(base);
-    Tile t;
-    int  s = 0, phase = 0;
-    while (walk.find(numbers.next(), t)) {
-        for (int step = 0, steps = steps_of<MODE>(t, g); step < steps; step++) {
-            uint32_t full = base + FULL + s * 8, at = base + s * STAGE;
-            int      k = step * BK;
-            bar_wait(base + EMPTY + s * 8, phase ^ 1);
-            if (threadIdx.x % 32 == 0) {
-                bar_expect(full, STAGE);
-                if (MODE == GEMM_TN)
-                    for (int x = 0; x < BM; x += 64) tma_load(at + x * 128, a, full, t.m + x, t.first + k);
-                else
-                    tma_load(at, a, full, k, t.first + t.m);
-                at += A_BYTES;
-                if (MODE == GEMM_NT) tma_load(at, b, full, k, t.n, t.e);
-                else
-                    for (int x = 0; x < BN; x += 64)
-                        if (MODE == GEMM_NN) tma_load(at + x * 128, b, full, t.n + x, k, t.e);
-                        else                 tma_load(at + x * 128, b, full, t.n + x, t.first + k);
-            }
-            __syncwarp();
-            if (++s == STAGES) s = 0, phase ^= 1;
-        }
-    }
+    __shared__ int rows[EXPERTS_MOST];
+    int e = threadIdx.x, before = 0;
+    if (e < 3) drawn[e] = 0;
+    if (e < E) rows[e] = offsets[e + 1] - offsets[e];
+    __syncthreads();
+    if (e >= E) return;
+    for (int i = 0; i < E; i++) before += rows[i] > rows[e] || (rows[i] == rows[e] && i < e);
+    order[before] = e;
 }
 
 /* Rows from `valid` on of a TN stage, in what a warpgroup multiplies. Rows are whole lines of 128 bytes,
@@ -159,31 +63,9 @@ __device__ inline void zero_tail(uint32_t a, uint32_t b, int valid, int barrier)
     named_sync(barrier, 128);
 }
 
-/* 16 rows of c that a warp has computed: where they start in c seen as a stack of matrices, and how many
- * rows are the expert's from there on. */
-typedef struct Strip { int x, y, z, rows; } Strip;
-
 template <class C> __device__ inline C *place(const Job &g, const Strip &o, int row, int col)
 {
     return (C *)g.c + o.z * g.c_expert + (int64_t)(o.y + row) * g.c_row + o.x + col;
-}
-
-/* turn: 16 registers of a strip, as wgmma leaves them, into the 16 rows of 128 bytes of a piece, swizzled. */
-__device__ inline void turn(bf16, uint32_t at, const uint32_t *v)
-{
-    int lane = threadIdx.x % 32, r = lane % 16;
-    #pragma unroll
-    for (int q = 0; q < 4; q++)
-        stmatrix4(at + r * 128 + (((2 * q + lane / 16) ^ (r & 7)) << 4), v[4 * q], v[4 * q + 1], v[4 * q + 2],
-                  v[4 * q + 3]);
-}
-__device__ inline void turn(float, uint32_t at, const uint32_t *v)
-{
-    int lane = threadIdx.x % 32, r = lane / 4;
-    #pragma unroll
-    for (int i = 0; i < 8; i++)
-        smem_store(at + (r + i % 2 * 8) * 128 + (((i / 2 * 2 + lane % 4 / 2) ^ r) << 4) + lane % 2 * 8,
-                   v[2 * i], v[2 * i + 1]);
 }
 
 /* put: such a piece goes to c from column `col` on, by TMA or, at the ragged end of an expert, row by row.
@@ -343,7 +225,7 @@ tiles(const __grid_constant__ CUtensorMap ma, const __grid_constant__ CUtensorMa
         regs_less<LESS>();
         int warp = threadIdx.x / 32 - CONSUMERS;
         if (warp == 0) produce<MODE>(&ma, &mb, g, off, base);
-        else if (warp == 1 && MODE == GEMM_TN) draw<MODE>(g, off, base);
+        else if (threadIdx.x == (CONSUMERS + 1) * 32 && MODE == GEMM_TN) draw(g, base);
     }
 }
 
@@ -420,61 +302,20 @@ void grouped_plain(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, in
 
 /* --- the host side of the fast kernel --- */
 
-typedef CUresult (*EncodeTiled)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
-                                const cuuint64_t *, const cuuint32_t *, const cuuint32_t *,
-                                CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
-                                CUtensorMapFloatOOBfill);
-
-/* A driver call that comes through the runtime, so that the driver's library is not linked. */
-EncodeTiled find_encode(void)
-{
-    void *f = NULL;
-    cudaDriverEntryPointQueryResult found;
-    cudaError_t e = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault,
-                                                     &found);
-    return e == cudaSuccess && found == cudaDriverEntryPointSuccess ? (EncodeTiled)f : NULL;
-}
-
-/* Boxes of 128 bytes by `rows` rows of a matrix or of a stack of them; outside it they are zeros. */
-CUtensorMap map_of(Backend *be, Tensor t, int rows)
-{
-    static const EncodeTiled encode = find_encode();
-    CUtensorMap map;
-    cuuint64_t  n[3], s[2], size = dtype_size((DType)t.dtype);
-    cuuint32_t  box[3] = { (cuuint32_t)(128 / size), (cuuint32_t)rows, 1 }, one[3] = { 1, 1, 1 };
-    for (int i = 0; i < t.rank; i++) n[i] = (cuuint64_t)t.n[t.rank - 1 - i];
-    for (int i = 0; i + 1 < t.rank; i++) s[i] = (cuuint64_t)t.s[t.rank - 2 - i] * size;
-    CUresult r = !encode ? CUDA_ERROR_NOT_FOUND
-        : encode(&map, t.dtype == F32 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-                 t.rank, t.data, n, s, box, one, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    if (r != CUDA_SUCCESS) cuda_stick(be, cudaErrorInvalidValue, "grouped_gemm: tensor map");
-    return map;
-}
-
-/* A matrix as a stack of one. */
-Tensor stack_of(Tensor t)
-{
-    if (t.rank == 3) return t;
-    t.n[2] = t.n[1], t.n[1] = t.n[0], t.n[0] = 1;
-    t.s[2] = 1, t.s[1] = t.s[0], t.s[0] = t.n[1] * t.s[1];
-    t.rank = 3;
-    return t;
-}
-
 template <int MODE, class C, bool ACC>
 void launch(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets)
 {
     bool    tn = MODE == GEMM_TN;
     int64_t E = offsets.n[0] - 1, N = c.n[c.rank - 1];
-    int    *drawn = tn ? (int *)cuda_workspace(be, sizeof(int)) : NULL;
+    int    *drawn = tn ? (int *)cuda_workspace(be, (size_t)(3 + E) * sizeof(int)) : NULL;
     Job     g = { (const int *)offsets.data, c.data, c.s[0], c.s[tn], (int)E, tn ? (int)a.n[1] : 0, (int)N,
-                  (int)a.n[1], drawn };
+                  (int)a.n[1], drawn, drawn + 3 };
     CUtensorMap ma = map_of(be, a, tn ? 64 : BM), mb = map_of(be, b, MODE == GEMM_NT ? BN : 64);
     CUtensorMap mc = map_of(be, stack_of(c), 16);
     int64_t most = (tn ? E * ceil_div(a.n[1], BM) : ceil_div(a.n[0], BM) + E) * ceil_div(N, BN);
     if (be->sticky) return;                     /* no workspace, or a map that says nothing */
-    if (drawn) cuda_stick(be, cudaMemsetAsync(drawn, 0, sizeof(int), cuda_of(be)->stream), "grouped_gemm");
+    if (tn)
+        LAUNCH(be, "grouped_gemm", order_experts, 1, EXPERTS_MOST, 0, drawn + 3, drawn, g.offsets, (int)E);
     LAUNCH(be, "grouped_gemm", (tiles<MODE, C, ACC>), at_most(cuda_of(be)->sms, most), THREADS, room_of(E),
            ma, mb, mc, g);
 }

@@ -7,6 +7,7 @@
 #define OPS_HOPPER_CUH
 
 #include <cuda.h>
+#include <cuda_runtime.h>
 #include <stdint.h>
 
 __device__ inline uint32_t smem_at(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
@@ -41,6 +42,15 @@ __device__ inline void named_sync(int id, int threads)
 {
     asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(threads) : "memory");
 }
+
+__device__ inline void named_arrive(int id, int threads)        /* counts, but does not wait */
+{
+    asm volatile("bar.arrive %0, %1;" :: "r"(id), "r"(threads) : "memory");
+}
+
+/* What is the same in all lanes, said so that the compiler sees it: wgmma must not stand in a branch that
+ * may diverge. */
+__device__ inline int uniform(int x) { return __shfl_sync(~0u, x, 0); }
 
 /* Registers of a warpgroup's threads. */
 template <int N> __device__ inline void regs_more()
@@ -111,6 +121,15 @@ template <int R> __device__ inline void wgmma_pin(float (&d)[R])
     for (int i = 0; i < R; i++) asm volatile("" : "+f"(d[i]) :: "memory");
 }
 
+/* All that computes d stands above this, waits that follow it below: ptxas moves a wait to the top of its
+ * block, above arithmetic that is to run beside the products, so the block must end. `bar` is a barrier that
+ * this thread has passed with this parity and that cannot go on yet: its loop is over at once. */
+template <int R> __device__ inline void wgmma_beside(float (&d)[R], uint32_t bar, int parity)
+{
+    wgmma_pin(d);
+    bar_wait(bar, parity);
+}
+
 /* The bits of an accumulator. Assembly, because a cast that the compiler sees makes it carry d as integers
  * from one product to the next, and convert in between. */
 __device__ inline uint32_t word_of(float x)
@@ -161,7 +180,24 @@ template <> struct Wgmma<256> {
     }
 };
 
-/* --- stores --- */
+/* --- tensor maps, made on the host --- */
+
+typedef CUresult (*EncodeTiled)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
+                                const cuuint64_t *, const cuuint32_t *, const cuuint32_t *,
+                                CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
+                                CUtensorMapFloatOOBfill);
+
+/* A driver call that comes through the runtime, so that the driver's library is not linked. */
+static inline EncodeTiled find_encode(void)
+{
+    void *f = NULL;
+    cudaDriverEntryPointQueryResult found;
+    cudaError_t e = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault,
+                                                     &found);
+    return e == cudaSuccess && found == cudaDriverEntryPointSuccess ? (EncodeTiled)f : NULL;
+}
+
+/* --- ordinary loads and stores --- */
 
 /* Four 8x8 blocks of 16-bit elements as wgmma leaves them; lane l gives the address of row l%8 of block
  * l/8. */
@@ -169,6 +205,11 @@ __device__ inline void stmatrix4(uint32_t at, uint32_t a, uint32_t b, uint32_t c
 {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
                  :: "r"(at), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
+__device__ inline void ldmatrix4(uint32_t at, uint32_t (&v)[4])   /* the way back */
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"(at) : "memory");
 }
 __device__ inline uint4 smem_load(uint32_t at)
 {

@@ -1,10 +1,10 @@
 /* ops/rope.cu -- kernels of rope.c: a thread turns several pairs (j, h + j) at once, read as two vectors.
  *
- * Without w each vector of pairs is on its own. With w, LANES lanes hold a head, 16 bytes of either half
- * each, and sum its squares among themselves; a warp takes the heads of one token side by side, so the angles
- * of the token stay in registers. dw is summed in registers over all heads a lane sees, then over the lanes
- * and warps of a block in order; each block leaves one part in the workspace. Other widths and mixtures go
- * through the plain kernels, a warp per head. */
+ * Without w a thread turns the same pairs of a few heads, whose angles are the same. With w, LANES lanes hold
+ * a head, 16 bytes of either half each, and sum its squares among themselves; a warp takes the heads of one
+ * token side by side, so the angles of the token stay in registers. dw is summed in registers over all heads
+ * a lane sees, then over the lanes and warps of a block in order; each block leaves one part in the
+ * workspace. Other widths and mixtures go through the plain kernels, a warp per head. */
 #include "ops/rows.cuh"
 
 enum { WARPS = 8, THREADS = 32 * WARPS };
@@ -49,36 +49,69 @@ template <int V> __device__ inline void angles_load(float *to, const float *p)
     }
 }
 
-/* y by x turned forward (sign 1) or back (-1). One V of pairs a thread. */
-typedef struct Turn { View y, x; const float *cs; int64_t cs_stride, rows, H, h; float sign; } Turn;
+/* V elements, 8 or 16 bytes in all, rounded, in one store: in this file the compiler makes an assignment of
+ * a Vec or Pack one store for each. */
+template <int V, class T> __device__ inline void vec_store(T *p, const float *x)
+{
+    constexpr int WORDS = V * (int)sizeof(T) / 4;
+    uint32_t      w[WORDS];
+#pragma unroll
+    for (int i = 0; i < WORDS; i++) {
+        if (sizeof(T) == 4) { w[i] = __float_as_uint(x[i]); continue; }
+        __nv_bfloat162 two = __floats2bfloat162_rn(x[2 * i % V], x[(2 * i + 1) % V]);
+        w[i] = *(uint32_t *)&two;
+    }
+    if (WORDS == 2) __stcg((uint2 *)p, make_uint2(w[0], w[1]));
+    else            __stcg((uint4 *)p, make_uint4(w[0], w[1], w[2 % WORDS], w[3 % WORDS]));
+}
 
+/* y by x turned forward (sign 1) or back (-1). */
+typedef struct Turn { View y, x; const float *cs; int64_t cs_stride, T, H, h; float sign; } Turn;
+
+/* Heads of a thread: they are turned by the same angles. */
+enum { TURNED = 4 };
+
+/* One V of pairs of TURNED heads a thread; neighbours have neighbouring pairs, then neighbouring heads. */
 template <class T, int V> static __global__ void __launch_bounds__(THREADS) turn_vecs(Turn a)
 {
-    int64_t per = a.h / V, all = a.rows * per, i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    int64_t   per = a.h / V, apart = (a.H + TURNED - 1) / TURNED, all = a.T * apart * per;
+    int64_t   i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= all) return;
     int64_t   row = divide(i, per, all), j = (i - row * per) * V;
-    int64_t   t = divide(row, a.H, all), head = row - t * a.H;
-    const T  *x = (const T *)a.x.p + t * a.x.s0 + head * a.x.s1 + j;
-    T        *y = (T *)a.y.p + t * a.y.s0 + head * a.y.s1 + j;
+    int64_t   t = divide(row, apart, all), first = row - t * apart;
+    const T  *x = (const T *)a.x.p + t * a.x.s0 + j;
+    T        *y = (T *)a.y.p + t * a.y.s0 + j;
     float     c[V], s[V];
-    Vec<T, V> lo = *(const Vec<T, V> *)x, hi = *(const Vec<T, V> *)(x + a.h);
+    Vec<T, V> lo[TURNED], hi[TURNED];
+#pragma unroll
+    for (int n = 0; n < TURNED; n++) {
+        int64_t head = first + n * apart;
+        if (head >= a.H) continue;
+        lo[n] = *(const Vec<T, V> *)(x + head * a.x.s1);
+        hi[n] = *(const Vec<T, V> *)(x + head * a.x.s1 + a.h);
+    }
     angles_load<V>(c, a.cs + t * a.cs_stride + j);
     angles_load<V>(s, a.cs + t * a.cs_stride + a.h + j);
 #pragma unroll
-    for (int k = 0; k < V; k++) {
-        float p = to_f32(lo.v[k]), q = to_f32(hi.v[k]), sk = a.sign * s[k];
-        lo.v[k] = from_f32<T>(p * c[k] - q * sk);
-        hi.v[k] = from_f32<T>(q * c[k] + p * sk);
+    for (int n = 0; n < TURNED; n++) {
+        int64_t head = first + n * apart;
+        if (head >= a.H) continue;
+        float u[V], v[V];
+#pragma unroll
+        for (int k = 0; k < V; k++) {
+            float p = to_f32(lo[n].v[k]), q = to_f32(hi[n].v[k]), sk = a.sign * s[k];
+            u[k] = p * c[k] - q * sk, v[k] = q * c[k] + p * sk;
+        }
+        vec_store<V>(y + head * a.y.s1, u);
+        vec_store<V>(y + head * a.y.s1 + a.h, v);
     }
-    *(Vec<T, V> *)y         = lo;
-    *(Vec<T, V> *)(y + a.h) = hi;
 }
 
 /* A warp per head. */
 static __global__ void __launch_bounds__(THREADS) turn_any(Turn a)
 {
     int64_t row = (int64_t)blockIdx.x * WARPS + (threadIdx.x >> 5);
-    if (row >= a.rows) return;
+    if (row >= a.T * a.H) return;
     int64_t      x = view_row(a.x, row), y = view_row(a.y, row);
     const float *cs = a.cs + row / a.H * a.cs_stride;
     for (int64_t j = threadIdx.x & 31; j < a.h; j += 32) {
@@ -98,17 +131,17 @@ static bool aligned(Tensor t, int64_t bytes)
 
 static void turn(Backend *be, const char *op, Tensor y, Tensor x, Tensor cs, float sign)
 {
-    Turn a = { view_of(y), view_of(x), (const float *)cs.data, cs.s[0], x.n[0] * x.n[1], x.n[1], x.n[2] / 2,
-               sign };
+    Turn a = { view_of(y), view_of(x), (const float *)cs.data, cs.s[0], x.n[0], x.n[1], x.n[2] / 2, sign };
+    int64_t groups = a.T * ceil_div(a.H, TURNED);
     bool same = x.dtype == y.dtype && packs(cs);
     if (same && aligned(x, 16) && aligned(y, 16))
         BY_DTYPE(x.dtype, T, LAUNCH(be, op, (turn_vecs<T, Pack<T>::N>),
-                                    ceil_div(a.rows * (a.h / Pack<T>::N), THREADS), THREADS, 0, a));
+                                    ceil_div(groups * (a.h / Pack<T>::N), THREADS), THREADS, 0, a));
     else if (same && aligned(x, 8) && aligned(y, 8))
         BY_DTYPE(x.dtype, T, LAUNCH(be, op, (turn_vecs<T, Pack<T>::N / 2>),
-                                    ceil_div(a.rows * (a.h / (Pack<T>::N / 2)), THREADS), THREADS, 0, a));
+                                    ceil_div(groups * (a.h / (Pack<T>::N / 2)), THREADS), THREADS, 0, a));
     else
-        LAUNCH(be, op, turn_any, ceil_div(a.rows, WARPS), THREADS, 0, a);
+        LAUNCH(be, op, turn_any, ceil_div(a.T * a.H, WARPS), THREADS, 0, a);
 }
 
 typedef struct Forward {
@@ -178,8 +211,8 @@ template <class T, int LANES> static __global__ void __launch_bounds__(THREADS, 
             hi[i] = q * c[i] + p * s[i];
         }
         T *y = (T *)a.y.p + t * a.y.s0 + head * a.y.s1 + j;
-        pack_store(y, pack_of<T>(lo));
-        pack_store(y + h, pack_of<T>(hi));
+        vec_store<E>(y, lo);
+        vec_store<E>(y + h, hi);
         if (!j) a.rstd[t * a.rstd_stride + head] = r;
     }
 }
@@ -296,8 +329,8 @@ __device__ inline void head_backward(const Backward &a, Share<T> &own, const Hea
         hi[i] = r * hi[i] - to_f32(one.x.hi.v[i]) * k3;
     }
     T *dx = (T *)a.dx.p + one.t * a.dx.s0 + one.at * a.dx.s1 + j;
-    pack_store(dx, pack_of<T>(lo));
-    pack_store(dx + h, pack_of<T>(hi));
+    vec_store<E>(dx, lo);
+    vec_store<E>(dx + h, hi);
 }
 
 /* The lanes of a warp that hold the same pairs, then the warps of the block in order. */

@@ -7,7 +7,7 @@
  *   d  = dh * gate                    dgate = sum(dh * silu(g) * u)
  *   du = d * silu(g)                  dg = d * u * s * (1 + g * (1 - s))
  *
- * dgu (R, 2F) may alias gu. dgate (R, 1) f32 overwrites; it leaves the gate factor out, so that it is the
+ * dgu (R, 2F) may alias gu, and dh may be the first F columns of dgu. dgate (R, 1) f32 overwrites; it leaves the gate factor out, so that it is the
  * gradient of gate itself. It may be absent, and must be when gate is. */
 #include "ops/rows.h"
 

@@ -2,12 +2,12 @@
  * dgate is a sum inside the warp.
  *
  * A lane holds up to N Packs of g, u (and dh) at a time and has read them all before it writes, since dgu may
- * lie over gu. Rows past the used ones are computed like the others: whatever they hold stays in them. */
+ * lie over gu, or its first half over dh. Rows past the used ones are computed like the others: whatever they
+ * hold stays in them. */
 #include "ops/rows.cuh"
+#include "ops/swiglu.cuh"
 
 enum { WARPS = 8 };
-
-__device__ static inline float sigmoid(float x) { return __fdividef(1.0f, 1.0f + expf(-x)); }
 
 typedef struct Forward { View h, gu; const float *gate; int64_t gate_stride, R, F; } Forward;
 
@@ -35,7 +35,7 @@ template <class T, int N> static __global__ void __launch_bounds__(32 * WARPS, 3
 #pragma unroll
             for (int i = 0; i < E; i++) {
                 float x = to_f32(gk[k].v[i]);
-                v[i] = x * sigmoid(x) * to_f32(uk[k].v[i]) * gate;
+                v[i] = swiglu(x, to_f32(uk[k].v[i]), gate);
             }
             pack_store(h + p * E, pack_of<T>(v));
         }
@@ -50,7 +50,7 @@ static __global__ void __launch_bounds__(32 * WARPS) forward_any(Forward a)
     float   gate = a.gate ? a.gate[r * a.gate_stride] : 1.0f;
     for (int64_t i = threadIdx.x & 31; i < a.F; i += 32) {
         float x = view_get(a.gu, gu + i);
-        view_put(a.h, h + i, x * sigmoid(x) * view_get(a.gu, gu + a.F + i) * gate);
+        view_put(a.h, h + i, swiglu(x, view_get(a.gu, gu + a.F + i), gate));
     }
 }
 
@@ -84,15 +84,6 @@ typedef struct Backward {
     int64_t      dgate_stride, gate_stride, R, F;
 } Backward;
 
-/* One element: dg and du from d, s, and what it adds to dgate. */
-__device__ static inline float gradient(float *dg, float *du, float dh, float g, float u, float gate)
-{
-    float s = sigmoid(g), d = dh * gate;
-    *dg = d * u * s * (1.0f + g * (1.0f - s));
-    *du = d * g * s;
-    return dh * (g * s * u);
-}
-
 template <class T, int N> static __global__ void __launch_bounds__(32 * WARPS, 2) backward_packs(Backward a)
 {
     constexpr int E = Pack<T>::N;
@@ -118,8 +109,8 @@ template <class T, int N> static __global__ void __launch_bounds__(32 * WARPS, 2
             float vg[E], vu[E];
 #pragma unroll
             for (int i = 0; i < E; i++)
-                sum += gradient(&vg[i], &vu[i], to_f32(dk[k].v[i]), to_f32(gk[k].v[i]), to_f32(uk[k].v[i]),
-                                gate);
+                sum += dswiglu(&vg[i], &vu[i], to_f32(dk[k].v[i]), to_f32(gk[k].v[i]), to_f32(uk[k].v[i]),
+                               gate);
             pack_store(dg + p * E, pack_of<T>(vg));
             pack_store(du + p * E, pack_of<T>(vu));
         }
@@ -136,7 +127,7 @@ static __global__ void __launch_bounds__(32 * WARPS) backward_any(Backward a)
     float   gate = a.gate ? a.gate[r * a.gate_stride] : 1.0f, sum = 0.0f, dg, du;
     for (int64_t i = threadIdx.x & 31; i < a.F; i += 32) {
         float g = view_get(a.gu, gu + i), u = view_get(a.gu, gu + a.F + i);
-        sum += gradient(&dg, &du, view_get(a.dh, dh + i), g, u, gate);
+        sum += dswiglu(&dg, &du, view_get(a.dh, dh + i), g, u, gate);
         view_put(a.dgu, dgu + i, dg);
         view_put(a.dgu, dgu + a.F + i, du);
     }

@@ -379,18 +379,32 @@ void engine_close(Engine *e)
 
 void engine_loaded(Engine *e) { shard_publish(&e->shard); }
 
+/* A tokenizer may know more than the model: then this is said here, before a table is read past its end. */
+static bool ids_fit(Engine *e, const Stream *s)
+{
+    int64_t V = e->model.shape.text.V;
+    for (int64_t i = 0; s->ids && i < s->tokens; i++) {          /* a plan's stream has sizes alone */
+        if (s->ids[i] >= -1 && s->ids[i] < V) continue;
+        if (!e->be.sticky)
+            e->be.sticky = fail(E_DATA, "token %lld of a batch is id %d, the model has %lld; is the "
+                                "tokenizer this model's?", (long long)i, s->ids[i], (long long)V);
+        return false;
+    }
+    return true;
+}
+
 void engine_upload(Engine *e, const Stream *s)
 {
     bool went = e->ahead == s && e->ahead_fill == s->fills;
     e->at = (e->at + 1) % e->batches;
-    if (went) e->ahead = NULL, e->be.machine->join(&e->be);
-    else      batch_upload(engine_batch(e), &e->be, s);
+    if (went)               e->ahead = NULL, e->be.machine->join(&e->be);
+    else if (ids_fit(e, s)) batch_upload(engine_batch(e), &e->be, s);
     e->ctx.batch = engine_batch(e);
 }
 
 void engine_prefetch(Engine *e, const Stream *s)
 {
-    if (!s || e->batches < 2 || !e->be.machine->ahead || e->be.sticky) return;
+    if (!s || e->batches < 2 || !e->be.machine->ahead || e->be.sticky || !ids_fit(e, s)) return;
     if (e->ahead == s && e->ahead_fill == s->fills) return;
     e->be.machine->ahead(&e->be, true);
     batch_upload(&e->batch[(e->at + 1) % e->batches], &e->be, s);

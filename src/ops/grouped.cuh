@@ -1,0 +1,185 @@
+/* ops/grouped.cuh -- what the kernels of the experts' products share: how c is cut into tiles and shared out,
+ * how operands come into shared memory, tensor maps.
+ *
+ * grouped_gemm.cu tells how the parts work together; grouped_fused.cu puts other ends to them. */
+#ifndef OPS_GROUPED_CUH
+#define OPS_GROUPED_CUH
+
+#include "ops/cuda.cuh"
+#include "ops/hopper.cuh"
+
+/* Where c and the segments are; M: rows of c per expert in TN. */
+typedef struct Job {
+    const int *offsets;
+    void      *c;
+    int64_t    c_expert, c_row;
+    int        E, M, N, K;
+    int       *drawn;           /* TN: how many tiles were given away beyond the first of each block: all,
+                                   from the front, from the back */
+    const int *order;           /* TN: experts, those with the most rows first */
+} Job;
+
+/* A tile, and how it is shared out. */
+enum { BM = 128, BN = 256, BK = 64, STAGES = 4, CONSUMERS = 8, THREADS = 384, SLOTS = 2, PARTS = 4,
+       MORE = 232, LESS = 40 };                 /* registers of a thread that multiplies, and of the others */
+
+/* Shared memory. A stage is CHUNKs of 64 x 64: two of a, four of b. Every consumer warp has two pieces of
+ * 16 rows x 64 columns to turn c around in. Then the barriers of the stages and of the queue of tile
+ * numbers, the queue, and the segments. */
+enum { CHUNK = 64 * BK * (int)sizeof(bf16), A_BYTES = BM / 64 * CHUNK, STAGE = A_BYTES + BN / 64 * CHUNK,
+       PIECE = 16 * 64 * (int)sizeof(bf16), OUT = STAGES * STAGE, FULL = OUT + CONSUMERS * 2 * PIECE,
+       EMPTY = FULL + STAGES * 8, TOLD = EMPTY + STAGES * 8, HEARD = TOLD + SLOTS * 8,
+       QUEUE = HEARD + SLOTS * 8, OFFSETS = QUEUE + SLOTS * 4, EXPERTS_MOST = 512 };
+
+static inline size_t room_of(int64_t E) { return OFFSETS + ((size_t)E + 1) * sizeof(int); }
+
+/* A tile: rows m .. and columns n .. of expert e, whose `rows` rows start at `first`. */
+typedef struct Tile {
+    int e, first, rows, m, n;
+} Tile;
+
+/* In TN all experts have as many tiles, and the number of one says which expert's and which of those it is;
+ * below 0: no tile. */
+enum { NUMBER_BITS = 20 };
+__device__ inline int tile_number(int e, int i) { return e << NUMBER_BITS | i; }
+
+/* Finds tiles, in NT and NN by ascending number; WIDE: columns of a tile. */
+template <int MODE, int WIDE = BN> struct Walk {
+    const int *off;
+    int E, across, e, begin, count;
+
+    __device__ Walk(const int *offsets, const Job &g)
+        : off(offsets), E(g.E), across((g.N + WIDE - 1) / WIDE), e(-1), begin(0), count(0) { }
+
+    __device__ bool find(int i, Tile &t)
+    {
+        if (MODE == GEMM_TN) {
+            if (i < 0) return false;
+            e = i >> NUMBER_BITS, i &= (1 << NUMBER_BITS) - 1;
+        } else {
+            while (i >= begin + count) {
+                if (++e >= E) return false;
+                begin += count;
+                count = (off[e + 1] - off[e] + BM - 1) / BM * across;
+            }
+            i -= begin;
+        }
+        t.e = e, t.first = off[e], t.rows = uniform(off[e + 1] - off[e]);
+        t.m = i / across * BM, t.n = i % across * WIDE;
+        return true;
+    }
+};
+
+template <int MODE> __device__ inline int steps_of(const Tile &t, const Job &g)
+{
+    return ((MODE == GEMM_TN ? t.rows : g.K) + BK - 1) / BK;
+}
+
+/* The numbers of the block's tiles, as a warp that needs them hears them. Where tiles differ in length
+ * (TN) they are drawn one by one, by whoever is free; otherwise block x takes x, x + blocks, ... */
+template <int MODE> struct Numbers {
+    uint32_t base;
+    int      q, phase, i;
+
+    __device__ Numbers(uint32_t room) : base(room), q(0), phase(0), i((int)blockIdx.x - (int)gridDim.x) { }
+
+    __device__ int next()
+    {
+        if (MODE != GEMM_TN) return i += gridDim.x;
+        bar_wait(base + TOLD + q * 8, phase);
+        i = uniform(smem_word(base + QUEUE + q * 4));
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) bar_arrive(base + HEARD + q * 8);
+        if (++q == SLOTS) q = 0, phase ^= 1;
+        return i;
+    }
+};
+
+/* The warp that brings a and b, in boxes 64 wide along what is a row in memory: K, or M or N. In halves: b
+ * has N rows twice, and the two halves of a tile are the same columns of c out of each. */
+template <int MODE, int HALVES = 1>
+__device__ void produce(const CUtensorMap *a, const CUtensorMap *b, const Job &g, const int *off,
+                        uint32_t base)
+{
+    Walk<MODE, BN / HALVES> walk(off, g);
+    Numbers<MODE>           numbers(base);
+    Tile t;
+    int  s = 0, phase = 0;
+    while (walk.find(numbers.next(), t)) {
+        for (int step = 0, steps = steps_of<MODE>(t, g); step < steps; step++) {
+            uint32_t full = base + FULL + s * 8, at = base + s * STAGE;
+            int      k = step * BK;
+            bar_wait(base + EMPTY + s * 8, phase ^ 1);
+            if (threadIdx.x % 32 == 0) {
+                bar_expect(full, STAGE);
+                if (MODE == GEMM_TN)
+                    for (int x = 0; x < BM; x += 64) tma_load(at + x * 128, a, full, t.m + x, t.first + k);
+                else
+                    tma_load(at, a, full, k, t.first + t.m);
+                at += A_BYTES;
+                if (MODE == GEMM_NT)
+                    for (int x = 0; x < HALVES; x++)
+                        tma_load(at + x * (BN / HALVES) * 128, b, full, k, x * g.N + t.n, t.e);
+                else
+                    for (int x = 0; x < BN; x += 64)
+                        if (MODE == GEMM_NN) tma_load(at + x * 128, b, full, t.n + x, k, t.e);
+                        else                 tma_load(at + x * 128, b, full, t.n + x, t.first + k);
+            }
+            __syncwarp();
+            if (++s == STAGES) s = 0, phase ^= 1;
+        }
+    }
+}
+
+/* 16 rows of c that a warp has computed: where they start in c seen as a stack of matrices, and how many
+ * rows are the expert's from there on. */
+typedef struct Strip { int x, y, z, rows; } Strip;
+
+/* 16 registers of a strip, as wgmma leaves them, into the 16 rows of 128 bytes of a piece, swizzled. */
+__device__ inline void turn(bf16, uint32_t at, const uint32_t *v)
+{
+    int lane = threadIdx.x % 32, r = lane % 16;
+    #pragma unroll
+    for (int q = 0; q < 4; q++)
+        stmatrix4(at + r * 128 + (((2 * q + lane / 16) ^ (r & 7)) << 4), v[4 * q], v[4 * q + 1], v[4 * q + 2],
+                  v[4 * q + 3]);
+}
+__device__ inline void turn(float, uint32_t at, const uint32_t *v)
+{
+    int lane = threadIdx.x % 32, r = lane / 4;
+    #pragma unroll
+    for (int i = 0; i < 8; i++)
+        smem_store(at + (r + i % 2 * 8) * 128 + (((i / 2 * 2 + lane % 4 / 2) ^ r) << 4) + lane % 2 * 8,
+                   v[2 * i], v[2 * i + 1]);
+}
+
+/* --- tensor maps --- */
+
+/* Boxes of 128 bytes by `rows` rows of a matrix or of a stack of them; outside it they are zeros. */
+static inline CUtensorMap map_of(Backend *be, Tensor t, int rows)
+{
+    static const EncodeTiled encode = find_encode();
+    CUtensorMap map;
+    cuuint64_t  n[3], s[2], size = dtype_size((DType)t.dtype);
+    cuuint32_t  box[3] = { (cuuint32_t)(128 / size), (cuuint32_t)rows, 1 }, one[3] = { 1, 1, 1 };
+    for (int i = 0; i < t.rank; i++) n[i] = (cuuint64_t)t.n[t.rank - 1 - i];
+    for (int i = 0; i + 1 < t.rank; i++) s[i] = (cuuint64_t)t.s[t.rank - 2 - i] * size;
+    CUresult r = !encode ? CUDA_ERROR_NOT_FOUND
+        : encode(&map, t.dtype == F32 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                 t.rank, t.data, n, s, box, one, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    if (r != CUDA_SUCCESS) cuda_stick(be, cudaErrorInvalidValue, "grouped_gemm: tensor map");
+    return map;
+}
+
+/* A matrix as a stack of one. */
+static inline Tensor stack_of(Tensor t)
+{
+    if (t.rank == 3) return t;
+    t.n[2] = t.n[1], t.n[1] = t.n[0], t.n[0] = 1;
+    t.s[2] = 1, t.s[1] = t.s[0], t.s[0] = t.n[1] * t.s[1];
+    t.rank = 3;
+    return t;
+}
+
+#endif
