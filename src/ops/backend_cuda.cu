@@ -24,6 +24,22 @@ void cuda_stick(Backend *be, cudaError_t e, const char *what)
     if (e != cudaSuccess && !be->sticky) be->sticky = check(e, what);
 }
 
+/* Of several cards each rank of a node takes its own, by the number its launcher gave it; with fewer cards than
+ * ranks they share. A thread that asks for anything on the card passes here first: CUDA's choice is per thread,
+ * and would fall on the first one. */
+static int own_card(void)
+{
+    static const char *const names[] = { "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID", "MPI_LOCALRANKID",
+                                         "PMI_LOCAL_RANK" };
+    int count = 0, card = 0;
+    if (cudaGetDeviceCount(&count) != cudaSuccess || count < 1) return 0;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (const char *local = getenv(names[i])) { card = atoi(local) % count; break; }
+    if (card < 0) card = 0;
+    cudaSetDevice(card);
+    return card;
+}
+
 static Status find_card(void)
 {
     int count = 0;
@@ -39,7 +55,7 @@ enum { CARD_MAJOR = 9 };
 static Status open_card(Cuda *c)
 {
     cudaDeviceProp p;
-    TRY(check(cudaGetDeviceProperties(&p, 0), "reading the card"));
+    TRY(check(cudaGetDeviceProperties(&p, own_card()), "reading the card"));
     if (p.major != CARD_MAJOR)
         return fail(E_DEVICE, "%s has compute capability %d.%d, this build is for 9.0 (H100, H200); "
                     "use --backend cpu", p.name, p.major, p.minor);
@@ -142,6 +158,7 @@ static void cuda_join(Backend *be)
  * nobody joined may still read it: that ends before the memory is given back. */
 static void cuda_pin(void *p, size_t bytes, bool on)
 {
+    own_card();
     if (!on) cudaDeviceSynchronize();
     cudaError_t e = on ? cudaHostRegister(p, bytes, cudaHostRegisterDefault) : cudaHostUnregister(p);
     if (e != cudaSuccess) cudaGetLastError();
@@ -234,7 +251,7 @@ static void cuda_state(char *out, size_t n)
     Fn degrees = (Fn)dlsym(lib, "nvmlDeviceGetTemperature"), stop = (Fn)dlsym(lib, "nvmlShutdown");
     if (init && open && clock && power && degrees && stop && !init()) {
         enum { CLOCK_SM = 1, SENSOR_GPU = 0 };
-        if (!open(0u, &card) && !clock(card, CLOCK_SM, &mhz) && !power(card, &mw) &&
+        if (!open((unsigned)own_card(), &card) && !clock(card, CLOCK_SM, &mhz) && !power(card, &mw) &&
             !degrees(card, SENSOR_GPU, &heat))
             snprintf(out, n, "%u MHz, %.0f W, %u C", mhz, mw / 1000.0, heat);
         stop();
@@ -247,7 +264,7 @@ static void cuda_memory(double *left, double *all)
 {
     size_t l = 0, a = 0;
     int    major = 0;
-    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) != cudaSuccess) return;
+    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, own_card()) != cudaSuccess) return;
     if (major != CARD_MAJOR) return;
     if (cudaMemGetInfo(&l, &a) != cudaSuccess) return;
     *left = (double)l, *all = (double)a;
@@ -261,7 +278,7 @@ static double cuda_peak(DType dtype)
         { "GH200", 989.4e12, 66.9e12 }, { "H800", 989.4e12, 66.9e12 }, { "H20", 148e12, 44e12 },
     };
     cudaDeviceProp p;
-    if (cudaGetDeviceProperties(&p, 0) != cudaSuccess) return 0;
+    if (cudaGetDeviceProperties(&p, own_card()) != cudaSuccess) return 0;
     for (size_t i = 0; i < sizeof cards / sizeof *cards; i++)
         if (strstr(p.name, cards[i].name)) return dtype == F32 ? cards[i].f32 : cards[i].bf16;
     return 0;
@@ -272,7 +289,7 @@ static void cuda_describe(char *out, size_t n)
     cudaDeviceProp p;
     char lt[96] = "", dnn[96] = "";
     int  driver = 0;
-    if (cudaGetDeviceProperties(&p, 0) != cudaSuccess) {
+    if (cudaGetDeviceProperties(&p, own_card()) != cudaSuccess) {
         snprintf(out, n, "built in, but no card is visible");
         return;
     }

@@ -182,10 +182,12 @@ static void open_progress(Trainer *t)
     for (int i = 0; i < ARENA_N; i++) t->progress.memory += (double)e->plan.bytes[i];
 }
 
-/* The first batch is waited for here where that lets the first step be as fast as the others. */
+/* The first batch is waited for here where that lets the first step be as fast as the others. Ranks have
+ * different ones and would say different things about them. */
 static Status get_ready(Trainer *t)
 {
-    const Stream *first = backend_prepares(&t->engine.be) ? loader_peek(t->loader, true) : NULL;
+    bool wanted = backend_prepares(&t->engine.be) && !t->conf.world;
+    const Stream *first = wanted ? loader_peek(t->loader, true) : NULL;
     return first ? engine_ready(&t->engine, first) : OK;
 }
 
