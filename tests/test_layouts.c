@@ -1,97 +1,18 @@
-/* The same training on any layout of ranks: losses of every step and final weights against one rank.
+/* The same training on any layout of ranks: losses of every step and final weights against one rank; no step that
+ * hangs, however unevenly pictures, labels and experts fall; the same bits with moe.overlap and without.
  *
- * Layouts are drawn at random from all that the rules allow, up to 16 ranks, as threads of this process, or on
- * as many processes as mpirun started. TREB_LAYOUTS says how many, TREB_LAYOUT_STEPS how long, TREB_SEED which;
- * the seed is printed.
+ * TREB_LAYOUTS says how many layouts, TREB_LAYOUT_STEPS how long, TREB_UNEVEN how many steps of uneven data.
  *
  * A token whose experts tie to the last bits may go another way where sums run in another order, and the curves
  * part by what one token weighs. So a case that differs is drawn again with other weights and data, twice at
  * most: what is wrong with a layout is wrong each time. */
-#include "commlab.h"
-#include "small.h"
-#include "parallel/rules.h"
-#include "train/accumulate.h"
-
-#include <omp.h>
-#include <stdarg.h>
-#include <time.h>
-
-static const char model_text[] =
-    "{\"model_type\": \"qwen3_vl_moe\", \"image_token_id\": 90, \"video_token_id\": 91, \"dtype\": \"float32\","
-    " \"text_config\": {\"vocab_size\": 97, \"hidden_size\": 32, \"num_hidden_layers\": 4,"
-    "  \"num_attention_heads\": 8, \"num_key_value_heads\": 4, \"head_dim\": 12, \"intermediate_size\": 32,"
-    "  \"moe_intermediate_size\": 16, \"num_experts\": 8, \"num_experts_per_tok\": 2,"
-    "  \"mlp_only_layers\": [2], \"rope_theta\": 10000.0, \"attention_bias\": true, \"initializer_range\": 0.2,"
-    "  \"tie_word_embeddings\": %s,"
-    "  \"rope_scaling\": {\"rope_type\": \"default\", \"mrope_section\": [2, 2, 2]}},"
-    " \"vision_config\": {\"depth\": 3, \"hidden_size\": 24, \"intermediate_size\": 36, \"num_heads\": 2,"
-    "  \"patch_size\": 4, \"num_position_embeddings\": 25, \"out_hidden_size\": 32,"
-    "  \"deepstack_visual_indexes\": [0, 2]}, \"tie_word_embeddings\": %s}";
-
-enum { STEPS = 20, MOST_STEPS = 2000, MICROS = 8, MOST = 16, BATCHES = 4 };   /* BATCHES: steps of data, in turn */
-
-typedef struct Case {
-    ModelShape shape;
-    RuleInput  rule;
-    bool       pictures;
-    AuxForm    aux;
-    int        steps;
-    uint64_t   weights;                  /* seed */
-    Stream     stream[BATCHES][MICROS];
-} Case;
+#include "layoutlab.h"
 
 /* What a rank had, in turn and woven (RuleInput.overlap). */
 typedef struct Told { double loss[MOST_STEPS], norm[MOST_STEPS]; uint64_t weights; } Told;
 
-static Case   the_case;
 static Told   told[2][4 * MOST];
 static struct { double loss[MOST_STEPS], norm[MOST_STEPS]; Engine e; } want;     /* of one rank */
-static struct { pthread_mutex_t lock; bool any; char text[400]; } trouble = { .lock = PTHREAD_MUTEX_INITIALIZER };
-
-/* The first that a rank finds wrong; what follows is of the same cause. */
-static void note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-static void note(const char *fmt, ...)
-{
-    va_list ap;
-    va_start(ap, fmt);
-    pthread_mutex_lock(&trouble.lock);
-    if (!trouble.any) vsnprintf(trouble.text, sizeof trouble.text, fmt, ap);
-    trouble.any = true;
-    pthread_mutex_unlock(&trouble.lock);
-    va_end(ap);
-}
-
-static const Budget budget = { .tokens = 192, .patches = 96, .docs = 16, .supervised = 160 };
-
-/* Some micro-batches are empty, have no picture or nothing to learn. */
-static void fill(Case *c, uint64_t seed)
-{
-    static SmallDoc doc;
-    StreamShape ss = shape_stream(&c->shape);
-    for (int b = 0; b < BATCHES; b++)
-        for (int m = 0; m < MICROS; m++) {
-            Stream *s = &c->stream[b][m];
-            uint64_t key = (uint64_t)(b * MICROS + m);
-            int docs = (int)rng_below(seed, 1, key, 5);
-            EXPECT_OK(stream_open(s, &ss, &budget));
-            for (int d = 0; d < docs; d++) {
-                bool picture = c->pictures && rng_below(seed, 2, key * 8 + (uint64_t)d, 2);
-                Document x = small_doc(&doc, (int)rng_below(seed, 3, key * 8 + (uint64_t)d, 5), picture,
-                                       seed + key * 8 + (uint64_t)d);
-                if (rng_below(seed, 4, key, 6) == 0)
-                    for (int64_t i = 0; i < doc.n; i++) doc.targets[i] = -1;
-                Status st = stream_add(s, &x);
-                if (st && st != E_FIT) EXPECT_OK(st);
-            }
-        }
-}
-
-static void empty(Case *c)
-{
-    for (int b = 0; b < BATCHES; b++)
-        for (int m = 0; m < MICROS; m++) stream_close(&c->stream[b][m]);
-}
-
 static int name_row(const Model *m, const char *name)
 {
     for (int i = 0; i < m->params.n; i++)
@@ -131,31 +52,6 @@ static void compare_weights(const Engine *e)
     if (worst > 1e-4) note("rank %d: weights differ by %.3g in %s", e->mesh.rank, worst, at->piece[0].name);
 }
 
-static EngineConf engine_conf(const Case *c)
-{
-    EngineConf conf = { .backend = "cpu", .dtype = F32, .budget = budget, .aux = c->aux,
-                        .aux_coeff = c->aux ? 0.02f : 0, .z_coeff = 0.01f, .train = true };
-    conf.budget.by_document = c->aux == AUX_DOCUMENT;
-    policy_default(conf.policy);
-    for (int i = 0; i < c->rule.recomputes; i++) EXPECT_OK(policy_drop(conf.policy, c->rule.recompute[i]));
-    return conf;
-}
-
-static Status step(const Case *c, Engine *e, int dp, int number, double *loss, double *norm)
-{
-    int       micro = e->pipe.shape.micros;
-    Stream   *mine[MICROS];
-    StepSums  sums;
-    OptimConf o = { .adam = { 1e-3f, 0.9f, 0.95f, 1e-5f, 0.1f, 1.0f, number + 1 } };
-    for (int i = 0; i < micro; i++) mine[i] = (Stream *)&c->stream[number % BATCHES][dp * micro + i];
-    TRY(engine_accumulate(e, mine, micro, &sums, NULL, NULL));
-    engine_norm(e);
-    TRY(engine_grad_norm(e, norm));
-    engine_apply(e, &o);
-    *loss = sums.total;
-    return backend_sync(&e->be);
-}
-
 /* Steps of one rank of many, each against what the rank alone had. */
 static bool train(const Case *c, Engine *e, int dp)
 {
@@ -176,26 +72,6 @@ static bool train(const Case *c, Engine *e, int dp)
     return true;
 }
 
-/* This rank of the world: its part of the model and its place. */
-static Ranks ranks_of(const Case *c, Comm *world, Mesh *place)
-{
-    PipeLayout cut;
-    LayoutAsk  ask = rules_cut(&c->rule);
-    Ranks r = { .world = world, .layout = rules_layout(&c->rule), .zero = (int)c->rule.zero,
-                .context = context_kind(c->rule.cp_comm), .group = (int)c->rule.group,
-                .overlap = c->rule.overlap, .dispatch = { .name = c->rule.dispatcher } };
-    mesh_place(place, world->rank, world->size, &r.layout);
-    r.micro = MICROS / place->size[AX_DP];
-    if (layout_open(&cut, &ask)) printf("%s\n", status_text()), exit(1);
-    r.layout.vpp = cut.chunks;
-    for (int v = 0; v < cut.chunks; v++) {
-        const LayoutPiece *k = layout_at(&cut, place->at[AX_PP], v);
-        r.chunk[v] = (Chunk){ k->from, k->to, k->embedding, k->loss };
-    }
-    layout_close(&cut);
-    return r;
-}
-
 static uint64_t sum_bits(const Arena *a)
 {
     uint64_t h = 0;
@@ -205,22 +81,10 @@ static uint64_t sum_bits(const Arena *a)
 
 static void rank_main(Peer *p)
 {
-    Case      *c = &the_case;
-    EngineConf conf = engine_conf(c);
-    Engine     e;
-    StreamShape ss = shape_stream(&c->shape);
-    Stream     full = stream_full(&ss, &conf.budget);
-    Mesh       place;
-    omp_set_num_threads(1);
-    conf.ranks = ranks_of(c, p->world, &place);
-    Status st = engine_open(&e, &c->shape, &conf, &full);
-    if (!st) st = model_init(&e.model, &e.be, c->weights);
-    if (st) {
-        printf("rank %d: %s\n", p->rank, status_text());
-        comm_abort(p->world, status_text());
-        exit(1);
-    }
-    engine_loaded(&e);
+    Case  *c = &the_case;
+    Engine e;
+    Mesh   place;
+    open_rank(&e, p, &place);
     bool lives = train(c, &e, place.at[AX_DP]);
     shard_weights(&e.shard);
     if (lives) compare_weights(&e);
@@ -239,17 +103,6 @@ static void alone(const Case *c)
     EXPECT_OK(model_init(&want.e.model, &want.e.be, c->weights));
     engine_loaded(&want.e);
     for (int i = 0; i < c->steps; i++) EXPECT_OK(step(c, &want.e, 0, i, &want.loss[i], &want.norm[i]));
-}
-
-static const char *case_text(const Case *c)
-{
-    static char t[256];
-    const RuleInput *r = &c->rule;
-    snprintf(t, sizeof t, "world %d: tp %d cp %d (%s) pp %d vpp %d ep %d etp %d zero %d replicas %d %s/%d aux %d%s%s",
-             (int)r->world, (int)r->tp, (int)r->cp, r->cp_comm, (int)r->pp, (int)r->vpp, (int)r->ep, (int)r->etp,
-             (int)r->zero, (int)r->replicas, r->dispatcher, (int)r->domain, (int)c->aux,
-             c->pictures ? " pictures" : "", r->overlap ? " overlap" : "");
-    return t;
 }
 
 /* Whether any rank found something. */
@@ -277,88 +130,6 @@ static void compare_layout(Case *c, uint64_t seed)
     EXPECT(!bad, "%llu: %s", (unsigned long long)seed, case_text(c));
 }
 
-static int64_t pick(uint64_t seed, uint64_t n, int64_t most)             /* a power of two up to most */
-{
-    int64_t k = 0;
-    while ((2LL << k) <= most) k++;
-    return 1LL << rng_below(seed, 7, n, (uint64_t)k + 1);
-}
-
-static ModelShape shape_of(bool tied)
-{
-    char text[2048];
-    const char *word = tied ? "true" : "false";
-    snprintf(text, sizeof text, model_text, word, word);
-    return small_shape(text);
-}
-
-/* Draws until the rules agree. */
-static void draw_case(Case *c, uint64_t seed, int world, int steps)
-{
-    static const char *const kinds[] = { "p2p", "a2a", "all_gather", "a2a+p2p" };
-    static const char *const roads[] = { "alltoall", "deepep", "hybridep" };
-    static const char *const drops[] = { "norm", "moe_act", "full", "core_attn" };
-    static const AuxForm forms[] = { AUX_NONE, AUX_LAYER, AUX_DOCUMENT };
-    for (uint64_t k = 0;; k += 32) {
-        RuleInput *r = &c->rule;
-        *c = (Case){ .shape = shape_of(rng_below(seed, 7, k + 14, 2)), .steps = steps };
-        c->pictures = rng_below(seed, 7, k + 1, 4) > 0;
-        c->aux = forms[rng_below(seed, 7, k + 2, 3)];
-        const TextShape *t = &c->shape.text;
-        *r = (RuleInput){ .world = pick(seed, k + 3, MOST), .tp = pick(seed, k + 4, 8), .cp = pick(seed, k + 5, 4),
-                          .pp = pick(seed, k + 6, 4), .vpp = pick(seed, k + 7, 2), .ep = pick(seed, k + 8, 8),
-                          .etp = pick(seed, k + 9, 4), .zero = (int64_t)rng_below(seed, 7, k + 10, 4),
-                          .replicas = pick(seed, k + 11, 2), .cp_comm = kinds[rng_below(seed, 7, k + 12, 4)],
-                          .layers = t->L, .heads = t->H, .kv_heads = t->G, .ffn = t->F, .experts = t->E,
-                          .per_token = t->K, .expert_ffn = t->I, .renorm = t->renorm,
-                          .micro_tokens = budget.tokens, .global_tokens = budget.tokens * MICROS,
-                          .dispatcher = roads[rng_below(seed, 7, k + 13, 3)], .layout = "" };
-        if (world) r->world = world;
-        if (r->world < 2) continue;
-        if (r->ep * r->etp == 1) r->dispatcher = "local";
-        if (rng_below(seed, 7, k + 18, 2)) r->domain = pick(seed, k + 19, r->ep * r->etp);
-        if (!strcmp(r->cp_comm, "a2a+p2p")) r->cp_sizes = 2, r->cp_size[0] = 2, r->cp_size[1] = r->cp / 2;
-        if (rng_below(seed, 7, k + 15, 3) == 0) r->recompute[r->recomputes++] = drops[rng_below(seed, 7, k + 16, 4)];
-        r->overlap = rng_below(seed, 7, k + 17, 2);
-        if (r->overlap && !rules_legal(r)) r->overlap = false;
-        if (rules_legal(r)) return;
-    }
-}
-
-/* TREB_CASE="tp=2 zero=3": a drawn case with some of its numbers changed, to find out what a failure is of. */
-static void change_case(Case *c)
-{
-    const char *text = getenv("TREB_CASE");
-    RuleInput  *r = &c->rule;
-    struct { const char *key; int64_t *value; } row[] = {
-        { "world=", &r->world }, { "etp=", &r->etp }, { "tp=", &r->tp }, { "cp=", &r->cp }, { "vpp=", &r->vpp },
-        { "pp=", &r->pp }, { "ep=", &r->ep }, { "zero=", &r->zero }, { "replicas=", &r->replicas },
-    };
-    for (size_t i = 0; text && i < sizeof row / sizeof *row; i++) {
-        char key[16];
-        snprintf(key, sizeof key, " %s", row[i].key);
-        const char *at = strstr(text, key);
-        if (at) *row[i].value = strtoll(at + strlen(key), NULL, 10);
-    }
-    if (text && strstr(text, " aux=")) c->aux = (AuxForm)atoi(strstr(text, " aux=") + 5);
-    if (text && strstr(text, " overlap=")) r->overlap = atoi(strstr(text, " overlap=") + 9);
-    if (text && strstr(text, " text")) c->pictures = false;
-    if (text && strstr(text, " keep")) r->recomputes = 0;
-    if (text && r->ep * r->etp == 1) r->dispatcher = "local";
-}
-
-static uint64_t first_seed(void)
-{
-    const char *s = getenv("TREB_SEED");
-    return s ? strtoull(s, NULL, 10) : (uint64_t)time(NULL);
-}
-
-static int number(const char *name, int otherwise)
-{
-    const char *text = getenv(name);
-    return text ? atoi(text) : otherwise;
-}
-
 static void random_layouts(void)
 {
     uint64_t seed = first_seed();
@@ -372,6 +143,42 @@ static void random_layouts(void)
         if (speaks && getenv("TREB_VERBOSE"))
             printf("  %llu: %s\n", (unsigned long long)seed, case_text(&the_case));
         compare_layout(&the_case, seed);
+    }
+}
+
+/* Data that leaves ranks without pictures, labels or tokens in turn: every step ends, with the same finite loss
+ * everywhere. */
+static void uneven_main(Peer *p)
+{
+    Engine e;
+    Mesh   place;
+    open_rank(&e, p, &place);
+    for (int i = 0; i < the_case.steps; i++) {
+        double loss = 0, norm = 0, most;
+        Status st = step(&the_case, &e, place.at[AX_DP], i, &loss, &norm);
+        most = loss;
+        comm_host_max(e.mesh.comm[GR_world], &most, 1);
+        if (!st && isfinite(loss) && most == loss) continue;
+        note("rank %d, step %d: loss %.9g of at most %.9g, %s", p->rank, i, loss, most, st ? status_text() : "");
+        break;
+    }
+    engine_close(&e);
+}
+
+static void uneven_ranks_never_hang(void)
+{
+    enum { EACH = 25 };
+    uint64_t seed = first_seed() + 77;
+    int      world = commlab_.mpi ? commlab_.mpi->size : number("TREB_WORLD", 0);
+    if (commlab_.mpi) EXPECT_OK(comm_host_first(commlab_.mpi, &seed, sizeof seed));
+    for (int done = 0; done < number("TREB_UNEVEN", 4 * EACH); done += EACH, seed++) {
+        draw_case(&the_case, seed, world, EACH);
+        the_case.weights = seed;
+        trouble.any = false;
+        fill(&the_case, seed);
+        on_ranks((int)the_case.rule.world, 0, uneven_main);
+        empty(&the_case);
+        EXPECT(!trouble.any, "%llu: %s: %s", (unsigned long long)seed, case_text(&the_case), trouble.text);
     }
 }
 
@@ -449,33 +256,12 @@ static void weaving_is_planned(void)
     }
 }
 
-static void processes_open(void)
-{
-    if (!comm_launched()) return;
-    if (comm_open(&commlab_.mpi, &(CommConf){ .kind = "mpi", .timeout = 60 }) ||
-        backend_open(&commlab_.be, "cpu"))
-        printf("%s\n", status_text()), exit(1);
-    comm_bind(commlab_.mpi, &commlab_.be);
-}
-
-/* Rank 0 speaks for all. */
-static int processes_close(void)
-{
-    int64_t failed = lab_.failed;
-    if (!commlab_.mpi) return lab_report();
-    comm_host_sum64(commlab_.mpi, &failed, 1);
-    bool first = commlab_.mpi->rank == 0;
-    comm_close(commlab_.mpi);
-    backend_close(&commlab_.be);
-    if (failed && !lab_.failed) lab_.failed = 1, lab_.passed = 0;
-    return first ? lab_report() : 0;
-}
-
 int main(void)
 {
     omp_set_num_threads(1);                                 /* ranks are threads already */
     processes_open();
     RUN(random_layouts);
+    RUN(uneven_ranks_never_hang);
     RUN(weaving_changes_no_bit);
     RUN(weaving_is_planned);
     return processes_close();

@@ -1,0 +1,266 @@
+/* tests/layoutlab.h -- layouts of ranks drawn at random from all that the rules allow, a small model and data for
+ * them, and the ranks themselves: threads of this process, or the processes that mpirun started. The seed is
+ * printed; TREB_SEED asks for one. */
+#ifndef TESTS_LAYOUTLAB_H
+#define TESTS_LAYOUTLAB_H
+
+#include "commlab.h"
+#include "small.h"
+#include "parallel/rules.h"
+#include "train/accumulate.h"
+
+#include <omp.h>
+#include <stdarg.h>
+#include <time.h>
+
+static const char model_text[] =
+    "{\"model_type\": \"qwen3_vl_moe\", \"image_token_id\": 90, \"video_token_id\": 91, \"dtype\": \"float32\","
+    " \"text_config\": {\"vocab_size\": 97, \"hidden_size\": 32, \"num_hidden_layers\": 4,"
+    "  \"num_attention_heads\": 8, \"num_key_value_heads\": 4, \"head_dim\": 12, \"intermediate_size\": 32,"
+    "  \"moe_intermediate_size\": 16, \"num_experts\": 8, \"num_experts_per_tok\": 2,"
+    "  \"mlp_only_layers\": [2], \"rope_theta\": 10000.0, \"attention_bias\": true, \"initializer_range\": 0.2,"
+    "  \"tie_word_embeddings\": %s,"
+    "  \"rope_scaling\": {\"rope_type\": \"default\", \"mrope_section\": [2, 2, 2]}},"
+    " \"vision_config\": {\"depth\": 3, \"hidden_size\": 24, \"intermediate_size\": 36, \"num_heads\": 2,"
+    "  \"patch_size\": 4, \"num_position_embeddings\": 25, \"out_hidden_size\": 32,"
+    "  \"deepstack_visual_indexes\": [0, 2]}, \"tie_word_embeddings\": %s}";
+
+enum { STEPS = 20, MOST_STEPS = 2000, MICROS = 8, MOST = 16, BATCHES = 4 };   /* BATCHES: steps of data, in turn */
+
+typedef struct Case {
+    ModelShape shape;
+    RuleInput  rule;
+    bool       pictures;
+    AuxForm    aux;
+    int        steps;
+    uint64_t   weights;                  /* seed */
+    Stream     stream[BATCHES][MICROS];
+} Case;
+
+static Case the_case;                                      /* of all ranks: read alone while they run */
+static struct { pthread_mutex_t lock; bool any; char text[400]; } trouble = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+/* The first that a rank finds wrong; what follows is of the same cause. */
+static void note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+static void note(const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    pthread_mutex_lock(&trouble.lock);
+    if (!trouble.any) vsnprintf(trouble.text, sizeof trouble.text, fmt, ap);
+    trouble.any = true;
+    pthread_mutex_unlock(&trouble.lock);
+    va_end(ap);
+}
+
+static const Budget budget = { .tokens = 192, .patches = 96, .docs = 16, .supervised = 160 };
+
+/* Some micro-batches are empty, have no picture or nothing to learn. */
+static void fill(Case *c, uint64_t seed)
+{
+    static SmallDoc doc;
+    StreamShape ss = shape_stream(&c->shape);
+    for (int b = 0; b < BATCHES; b++)
+        for (int m = 0; m < MICROS; m++) {
+            Stream *s = &c->stream[b][m];
+            uint64_t key = (uint64_t)(b * MICROS + m);
+            int docs = (int)rng_below(seed, 1, key, 5);
+            EXPECT_OK(stream_open(s, &ss, &budget));
+            for (int d = 0; d < docs; d++) {
+                bool picture = c->pictures && rng_below(seed, 2, key * 8 + (uint64_t)d, 2);
+                Document x = small_doc(&doc, (int)rng_below(seed, 3, key * 8 + (uint64_t)d, 5), picture,
+                                       seed + key * 8 + (uint64_t)d);
+                if (rng_below(seed, 4, key, 6) == 0)
+                    for (int64_t i = 0; i < doc.n; i++) doc.targets[i] = -1;
+                Status st = stream_add(s, &x);
+                if (st && st != E_FIT) EXPECT_OK(st);
+            }
+        }
+}
+
+static void empty(Case *c)
+{
+    for (int b = 0; b < BATCHES; b++)
+        for (int m = 0; m < MICROS; m++) stream_close(&c->stream[b][m]);
+}
+
+static EngineConf engine_conf(const Case *c)
+{
+    EngineConf conf = { .backend = "cpu", .dtype = F32, .budget = budget, .aux = c->aux,
+                        .aux_coeff = c->aux ? 0.02f : 0, .z_coeff = 0.01f, .train = true };
+    conf.budget.by_document = c->aux == AUX_DOCUMENT;
+    policy_default(conf.policy);
+    for (int i = 0; i < c->rule.recomputes; i++) EXPECT_OK(policy_drop(conf.policy, c->rule.recompute[i]));
+    return conf;
+}
+
+static Status step(const Case *c, Engine *e, int dp, int number, double *loss, double *norm)
+{
+    int       micro = e->pipe.shape.micros;
+    Stream   *mine[MICROS];
+    StepSums  sums;
+    OptimConf o = { .adam = { 1e-3f, 0.9f, 0.95f, 1e-5f, 0.1f, 1.0f, number + 1 } };
+    for (int i = 0; i < micro; i++) mine[i] = (Stream *)&c->stream[number % BATCHES][dp * micro + i];
+    TRY(engine_accumulate(e, mine, micro, &sums, NULL, NULL));
+    engine_norm(e);
+    TRY(engine_grad_norm(e, norm));
+    engine_apply(e, &o);
+    *loss = sums.total;
+    return backend_sync(&e->be);
+}
+
+/* This rank of the world: its part of the model and its place. */
+static Ranks ranks_of(const Case *c, Comm *world, Mesh *place)
+{
+    PipeLayout cut;
+    LayoutAsk  ask = rules_cut(&c->rule);
+    Ranks r = { .world = world, .layout = rules_layout(&c->rule), .zero = (int)c->rule.zero,
+                .context = context_kind(c->rule.cp_comm), .group = (int)c->rule.group,
+                .overlap = c->rule.overlap, .dispatch = { .name = c->rule.dispatcher } };
+    mesh_place(place, world->rank, world->size, &r.layout);
+    r.micro = MICROS / place->size[AX_DP];
+    if (layout_open(&cut, &ask)) printf("%s\n", status_text()), exit(1);
+    r.layout.vpp = cut.chunks;
+    for (int v = 0; v < cut.chunks; v++) {
+        const LayoutPiece *k = layout_at(&cut, place->at[AX_PP], v);
+        r.chunk[v] = (Chunk){ k->from, k->to, k->embedding, k->loss };
+    }
+    layout_close(&cut);
+    return r;
+}
+
+/* Opens this rank's part of the case, with its weights; a rank that cannot ends the test. */
+static void open_rank(Engine *e, Peer *p, Mesh *place)
+{
+    Case       *c = &the_case;
+    EngineConf  conf = engine_conf(c);
+    StreamShape ss = shape_stream(&c->shape);
+    Stream      full = stream_full(&ss, &conf.budget);
+    omp_set_num_threads(1);
+    conf.ranks = ranks_of(c, p->world, place);
+    Status st = engine_open(e, &c->shape, &conf, &full);
+    if (!st) st = model_init(&e->model, &e->be, c->weights);
+    if (st) {
+        printf("rank %d: %s\n", p->rank, status_text());
+        comm_abort(p->world, status_text());
+        exit(1);
+    }
+    engine_loaded(e);
+}
+
+static const char *case_text(const Case *c)
+{
+    static char t[256];
+    const RuleInput *r = &c->rule;
+    snprintf(t, sizeof t, "world %d: tp %d cp %d (%s) pp %d vpp %d ep %d etp %d zero %d replicas %d %s/%d aux %d%s%s",
+             (int)r->world, (int)r->tp, (int)r->cp, r->cp_comm, (int)r->pp, (int)r->vpp, (int)r->ep, (int)r->etp,
+             (int)r->zero, (int)r->replicas, r->dispatcher, (int)r->domain, (int)c->aux,
+             c->pictures ? " pictures" : "", r->overlap ? " overlap" : "");
+    return t;
+}
+
+static int64_t pick(uint64_t seed, uint64_t n, int64_t most)             /* a power of two up to most */
+{
+    int64_t k = 0;
+    while ((2LL << k) <= most) k++;
+    return 1LL << rng_below(seed, 7, n, (uint64_t)k + 1);
+}
+
+static ModelShape shape_of(bool tied)
+{
+    char text[2048];
+    const char *word = tied ? "true" : "false";
+    snprintf(text, sizeof text, model_text, word, word);
+    return small_shape(text);
+}
+
+/* Draws until the rules agree. */
+static void draw_case(Case *c, uint64_t seed, int world, int steps)
+{
+    static const char *const kinds[] = { "p2p", "a2a", "all_gather", "a2a+p2p" };
+    static const char *const roads[] = { "alltoall", "deepep", "hybridep" };
+    static const char *const drops[] = { "norm", "moe_act", "full", "core_attn" };
+    static const AuxForm forms[] = { AUX_NONE, AUX_LAYER, AUX_DOCUMENT };
+    for (uint64_t k = 0;; k += 32) {
+        RuleInput *r = &c->rule;
+        *c = (Case){ .shape = shape_of(rng_below(seed, 7, k + 14, 2)), .steps = steps };
+        c->pictures = rng_below(seed, 7, k + 1, 4) > 0;
+        c->aux = forms[rng_below(seed, 7, k + 2, 3)];
+        const TextShape *t = &c->shape.text;
+        *r = (RuleInput){ .world = pick(seed, k + 3, MOST), .tp = pick(seed, k + 4, 8), .cp = pick(seed, k + 5, 4),
+                          .pp = pick(seed, k + 6, 4), .vpp = pick(seed, k + 7, 2), .ep = pick(seed, k + 8, 8),
+                          .etp = pick(seed, k + 9, 4), .zero = (int64_t)rng_below(seed, 7, k + 10, 4),
+                          .replicas = pick(seed, k + 11, 2), .cp_comm = kinds[rng_below(seed, 7, k + 12, 4)],
+                          .layers = t->L, .heads = t->H, .kv_heads = t->G, .ffn = t->F, .experts = t->E,
+                          .per_token = t->K, .expert_ffn = t->I, .renorm = t->renorm,
+                          .micro_tokens = budget.tokens, .global_tokens = budget.tokens * MICROS,
+                          .dispatcher = roads[rng_below(seed, 7, k + 13, 3)], .layout = "" };
+        if (world) r->world = world;
+        if (r->world < 2) continue;
+        if (r->ep * r->etp == 1) r->dispatcher = "local";
+        if (rng_below(seed, 7, k + 18, 2)) r->domain = pick(seed, k + 19, r->ep * r->etp);
+        if (!strcmp(r->cp_comm, "a2a+p2p")) r->cp_sizes = 2, r->cp_size[0] = 2, r->cp_size[1] = r->cp / 2;
+        if (rng_below(seed, 7, k + 15, 3) == 0) r->recompute[r->recomputes++] = drops[rng_below(seed, 7, k + 16, 4)];
+        r->overlap = rng_below(seed, 7, k + 17, 2);
+        if (r->overlap && !rules_legal(r)) r->overlap = false;
+        if (rules_legal(r)) return;
+    }
+}
+
+/* TREB_CASE="tp=2 zero=3": a drawn case with some of its numbers changed, to find out what a failure is of. */
+static void change_case(Case *c)
+{
+    const char *text = getenv("TREB_CASE");
+    RuleInput  *r = &c->rule;
+    struct { const char *key; int64_t *value; } row[] = {
+        { "world=", &r->world }, { "etp=", &r->etp }, { "tp=", &r->tp }, { "cp=", &r->cp }, { "vpp=", &r->vpp },
+        { "pp=", &r->pp }, { "ep=", &r->ep }, { "zero=", &r->zero }, { "replicas=", &r->replicas },
+    };
+    for (size_t i = 0; text && i < sizeof row / sizeof *row; i++) {
+        char key[16];
+        snprintf(key, sizeof key, " %s", row[i].key);
+        const char *at = strstr(text, key);
+        if (at) *row[i].value = strtoll(at + strlen(key), NULL, 10);
+    }
+    if (text && strstr(text, " aux=")) c->aux = (AuxForm)atoi(strstr(text, " aux=") + 5);
+    if (text && strstr(text, " overlap=")) r->overlap = atoi(strstr(text, " overlap=") + 9);
+    if (text && strstr(text, " text")) c->pictures = false;
+    if (text && strstr(text, " keep")) r->recomputes = 0;
+    if (text && r->ep * r->etp == 1) r->dispatcher = "local";
+}
+
+static uint64_t first_seed(void)
+{
+    const char *s = getenv("TREB_SEED");
+    return s ? strtoull(s, NULL, 10) : (uint64_t)time(NULL);
+}
+
+static int number(const char *name, int otherwise)
+{
+    const char *text = getenv(name);
+    return text ? atoi(text) : otherwise;
+}
+
+static void processes_open(void)
+{
+    if (!comm_launched()) return;
+    if (comm_open(&commlab_.mpi, &(CommConf){ .kind = "mpi", .timeout = 60 }) ||
+        backend_open(&commlab_.be, "cpu"))
+        printf("%s\n", status_text()), exit(1);
+    comm_bind(commlab_.mpi, &commlab_.be);
+}
+
+/* Rank 0 speaks for all. */
+static int processes_close(void)
+{
+    int64_t failed = lab_.failed;
+    if (!commlab_.mpi) return lab_report();
+    comm_host_sum64(commlab_.mpi, &failed, 1);
+    bool first = commlab_.mpi->rank == 0;
+    comm_close(commlab_.mpi);
+    backend_close(&commlab_.be);
+    if (failed && !lab_.failed) lab_.failed = 1, lab_.passed = 0;
+    return first ? lab_report() : 0;
+}
+
+#endif
