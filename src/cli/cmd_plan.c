@@ -1,6 +1,6 @@
-/* cli/cmd_plan.c -- treb plan recipe.yaml --ranks N: whether a layout is legal, who sits where, and what one rank
- * of every stage of the pipeline would hold and say. The trainer's own engine is run with no data behind it and
- * nobody at the other ends. */
+/* cli/cmd_plan.c -- treb plan recipe.yaml --ranks N: whether a layout is legal, who sits where, and what one
+ * rank of every stage of the pipeline would hold and say. The trainer's own engine is run with no data behind
+ * it and nobody at the other ends. */
 #include "base/config.h"
 #include "cli/commands.h"
 #include "cli/options.h"
@@ -40,7 +40,8 @@ static void print_memory(FILE *out, int stage, const EnginePlan *e)
     double sum = 0, gib = 1 << 30;
     for (int i = 0; i < ARENA_N; i++) sum += (double)e->bytes[i];
     fprintf(out, "  stage %-3d %8.2f GiB:", stage, sum / gib);
-    for (int i = 0; i < ARENA_N; i++) fprintf(out, "%s %s %.2f", i ? "," : "", names[i], (double)e->bytes[i] / gib);
+    for (int i = 0; i < ARENA_N; i++)
+        fprintf(out, "%s %s %.2f", i ? "," : "", names[i], (double)e->bytes[i] / gib);
     fprintf(out, "; %d in flight\n", e->slots);
 }
 
@@ -57,7 +58,8 @@ static void print_messages(FILE *out, const Ledger *l)
 /* One rank of a stage: the others of it are alike. */
 static Status plan_stage(FILE *out, const PlanAsk *p, int stage)
 {
-    CommConf    who = { .kind = "fake", .rank = p->ranks / (int)p->recipe->parallel.pp * stage, .size = p->ranks,
+    int         stages = (int)p->recipe->parallel.pp;
+    CommConf    who = { .kind = "fake", .rank = p->ranks / stages * stage, .size = p->ranks,
                         .per_node = p->per_node };
     StreamShape ss = shape_stream(&p->shape);
     EngineConf  conf;

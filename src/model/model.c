@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-Status model_open_part(Model *m, const ModelShape *s, const bool *frozen, const Mesh *mesh, const Chunk *chunk,
-                       int chunks)
+Status model_open_part(Model *m, const ModelShape *s, const bool *frozen, const Mesh *mesh,
+                       const Chunk *chunk, int chunks)
 {
     const Family *f;
     *m = (Model){ .shape = *s, .params.mesh = mesh, .chunks = chunks };

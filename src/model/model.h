@@ -33,7 +33,7 @@ struct Model {
 /* Everything forward leaves for backward. The rows of per-layer structs are made at start. */
 typedef struct ModelAct {
     VisionAct   vision;
-    Tensor      feature[MAX_DEEPSTACK];  /* (M, D) visual rows that join after layer i, while they are carried */
+    Tensor      feature[MAX_DEEPSTACK];  /* (M, D) visual rows that join after layer i, until they do */
     Tensor      dfeature[MAX_DEEPSTACK];
     DecoderAct *layer;
     Tensor     *x;                       /* L + 1 inputs of layers; the last is the head's input. In
@@ -67,11 +67,11 @@ int64_t model_border(const Ctx *c, const Model *m, int64_t layer);
  * gradient of the head is taken in the same pass and left in a->dx, which is absent when nothing that trains
  * would hear of it. c->pass is FORWARD or EVAL. */
 void   model_forward(Ctx *c, const Model *m, int chunk, ModelAct *a, float scale, Tensor in);
-Tensor model_output(Ctx *c, const Model *m, int chunk, ModelAct *a);      /* what then crosses the one behind */
+Tensor model_output(Ctx *c, const Model *m, int chunk, ModelAct *a);   /* what then crosses the one behind */
 /* din: gradient of what crossed the border behind it, absent where it heads. */
 void   model_backward(Ctx *c, const Model *m, int chunk, ModelAct *a, Tensor din);
-void   model_gradient(Ctx *c, const Model *m, int chunk, const ModelAct *a, Tensor dout);    /* then of the one
-                                                                                              before it */
+/* And then of the one before it. */
+void   model_gradient(Ctx *c, const Model *m, int chunk, const ModelAct *a, Tensor dout);
 /* Whether this micro-batch has a backward at all: text through a frozen decoder teaches nobody. */
 bool model_goes_back(const Ctx *c, const Model *m);
 

@@ -113,7 +113,7 @@ static void layers_fwd(Ctx *c, const Model *m, const Chunk *k, ModelAct *a)
         decoder_fwd(c, &m->layer[l], &a->layer[l], a->x[l + 1], a->x[l], a->cs);
         unit_end(c, m->layer[l].norm->unit, false);
         tap(c, "decoder.out", (int)l, a->x[l + 1]);
-        if (c->batch->media && l < m->shape.vision.deepstacks)      /* deepstack joins after the whole layer */
+        if (c->batch->media && l < m->shape.vision.deepstacks)   /* deepstack joins after the whole layer */
             op_scatter_rows(c->be, a->x[l + 1], a->feature[l], c->batch->visual_row, true);
         arena_reset(c->scratch, mark);
     }

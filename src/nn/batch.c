@@ -262,7 +262,8 @@ static void upload_pictures(Batch *b, Backend *be, const Stream *s)
 
 void batch_upload(Batch *b, Backend *be, const Stream *s)
 {
-    Spans all = batch_rows(b->mesh, s->budget.tokens, false), own = batch_rows(b->mesh, s->budget.tokens, true);
+    int64_t T = s->budget.tokens;
+    Spans   all = batch_rows(b->mesh, T, false), own = batch_rows(b->mesh, T, true);
     upload_spans(be, b->ids, s->ids, all);
     for (int axis = 0; axis < 3; axis++)
         upload_spans(be, t_at(b->pos, axis), offset(s->pos, axis * s->budget.tokens), all);

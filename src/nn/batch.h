@@ -25,13 +25,13 @@ typedef struct Spans { Span span[2]; int n; } Spans;
 /* The road of visual rows from the rank that makes them to the one that has their tokens. */
 typedef struct VisualRoad {
     int64_t  made, wanted;                /* rows this rank makes; receives */
-    Tensor   order;                       /* (made) i32: row i of those sent, by member, is row order[i] made */
+    Tensor   order;                       /* (made) i32: row i of those sent, by member, is order[i] made */
     int64_t *give_at, *give_n, *get_at, *get_n;   /* (members of tp_cp) */
 } VisualRoad;
 
 typedef struct Batch {
     int64_t  T, P, N;                     /* tokens, patches, visual rows (P / merge^2) */
-    int64_t  Ta;                          /* tokens that attention, embedding and head see: T of all tp ranks */
+    int64_t  Ta;                          /* tokens that attention, embedding and head see: of all tp ranks */
     int64_t  M, all;                      /* visual rows that may stand among the T; of a whole micro-batch */
     int64_t  groups, supervised, real;    /* real: tokens of the whole micro-batch that are not tail */
     bool     has_media;                   /* pictures of this rank's to encode */
@@ -65,7 +65,7 @@ Batch       batch_trim(const Batch *b, const Stream *s);
 
 /* Rows of a stream of T tokens. residual: those a rank keeps between layers, else those attention sees. */
 Spans       batch_rows(const Mesh *m, int64_t T, bool residual);
-int64_t     spans_find(Spans s, int64_t t);           /* the place of row t of the stream; -1: not among them */
+int64_t     spans_find(Spans s, int64_t t);           /* the place of row t of the stream; -1: not there */
 /* The slices (pictures, frames) that this rank encodes: first … last - 1. */
 void        batch_slices(const Mesh *m, const Stream *s, int64_t *first, int64_t *last);
 

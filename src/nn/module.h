@@ -33,7 +33,7 @@ typedef struct Aux {
 /* Called around the work of a unit of parameters (Param.unit), which may live elsewhere between its uses. */
 typedef struct UnitHooks {
     void (*begin)(void *self, int unit, bool backward);      /* its weights are wanted now */
-    void (*end)(void *self, int unit, bool backward);        /* and no more; backward: its gradients are made */
+    void (*end)(void *self, int unit, bool backward);        /* no more; backward: its gradients are made */
     void  *self;
 } UnitHooks;
 

@@ -9,7 +9,10 @@ static bool alone(const Ctx *c)
 static Tensor first(Tensor t, int64_t n) { return t_rows(t, 0, n); }
 
 /* Sorted by the member they go to or come from; a rank without pictures takes part with no rows. */
-static Tensor sorted_rows(Ctx *c, int64_t D) { return scratch2(c, c->dtype, c->batch->N ? c->batch->N : 1, D); }
+static Tensor sorted_rows(Ctx *c, int64_t D)
+{
+    return scratch2(c, c->dtype, c->batch->N ? c->batch->N : 1, D);
+}
 
 Tensor visual_send(Ctx *c, Tensor made, int64_t D)
 {

@@ -24,9 +24,9 @@ void cuda_stick(Backend *be, cudaError_t e, const char *what)
     if (e != cudaSuccess && !be->sticky) be->sticky = check(e, what);
 }
 
-/* Of several cards each rank of a node takes its own, by the number its launcher gave it; with fewer cards than
- * ranks they share. A thread that asks for anything on the card passes here first: CUDA's choice is per thread,
- * and would fall on the first one. */
+/* Of several cards each rank of a node takes its own, by the number its launcher gave it; with fewer cards
+ * than ranks they share. A thread that asks for anything on the card passes here first: CUDA's choice is per
+ * thread, and would fall on the first one. */
 static int own_card(void)
 {
     static const char *const names[] = { "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID", "MPI_LOCALRANKID",

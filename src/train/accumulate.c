@@ -75,7 +75,10 @@ static int batch_of(const Walk *w, int micro) { return (w->first + micro) % w->e
 
 static const Chunk *chunk_of(const Walk *w, const Action *a) { return &w->e->model.chunk[a->chunk]; }
 
-static Comm *road(const Walk *w, int way) { return w->e->mesh.comm[way == PIPE_FORWARD ? GR_pp : GR_pp_back]; }
+static Comm *road(const Walk *w, int way)
+{
+    return w->e->mesh.comm[way == PIPE_FORWARD ? GR_pp : GR_pp_back];
+}
 
 /* The buffer of a message: forward it crosses the border before the chunk, backward the one behind. */
 static Tensor inbox(const Walk *w, const PipeStep *s)

@@ -102,8 +102,8 @@ void engine_forward(Engine *e, float scale)
 
 void engine_backward(Engine *e) { engine_run_backward(e, e->at, 0, 0, (Tensor){ 0 }); }
 
-/* What a stage does of one micro-batch: chunk after chunk, each when its input has come. The loss is where the
- * head is. */
+/* What a stage does of one micro-batch: chunk after chunk, each when its input has come. The loss is where
+ * the head is. */
 void engine_evaluate(Engine *e, float scale)
 {
     Comm *pp = e->mesh.comm[GR_pp];

@@ -73,8 +73,8 @@ typedef struct Engine {
     Arena      arena[ARENA_N];
     Arena     *more;                     /* activations of slots 1 …; those of slot 0 are arena[A_ACT] */
     Arena      beside;                   /* see EnginePlan */
-    Batch     *batch;                    /* a ring: of micro-batches in flight, and the next where it can go */
-    int        batches, at;              /* ahead; the one uploaded last */
+    Batch     *batch;                    /* a ring: of micro-batches in flight, one more to fill ahead */
+    int        batches, at;              /* in it; the one uploaded last */
     const Stream *ahead;                 /* whose upload went ahead, and which filling of it */
     int64_t    ahead_fill;
     Tensor    *wire[2];                  /* received by way, Pipe.window of them; (rows of a border, D) */

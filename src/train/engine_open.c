@@ -107,7 +107,8 @@ static Status lay_out(Engine *e)
         e->so_far = t3(&e->arena[A_OPTIM], "router", F32, sparse, 1, e->model.shape.text.E);
     e->model.head.chunk = head_chunk_rows(e->model.head.V, traits.logits);
     TRY(open_batches(e, traits.ahead && e->conf.train));
-    e->ctx = (Ctx){ .be = &e->be, .mesh = &e->mesh, .units = shard_hooks(&e->shard), .dispatch = e->dispatch.ops ? &e->dispatch : NULL,
+    e->ctx = (Ctx){ .be = &e->be, .mesh = &e->mesh, .units = shard_hooks(&e->shard),
+                    .dispatch = e->dispatch.ops ? &e->dispatch : NULL,
                     .batch = &e->batch[0], .act = &e->arena[A_ACT], .scratch = &e->arena[A_SCRATCH],
                     .policy = e->conf.policy, .dtype = e->conf.dtype,
                     .logits = traits.narrow_logits ? e->conf.dtype : F32 };

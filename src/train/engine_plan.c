@@ -1,5 +1,5 @@
-/* train/engine_plan.c -- a step with nothing behind it: how large each arena must be, and a machine made ready for
- * what is to come; see engine.h. */
+/* train/engine_plan.c -- a step with nothing behind it: how large each arena must be, and a machine made ready
+ * for what is to come; see engine.h. */
 #include "train/decode.h"
 #include "train/engine_private.h"
 
@@ -88,7 +88,7 @@ static Status plan_with(EnginePlan *p, const ModelShape *s, const EngineConf *co
     EnginePlan room = { .split = split, .beside = BOUNDLESS >> 3 };
     *p = (EnginePlan){ .split = split };
     for (int i = 0; i < ARENA_N; i++) room.bytes[i] = BOUNDLESS;
-    for (int i = 0; i < MAX_SLOTS; i++) room.slot[i] = BOUNDLESS >> (i > 1 ? 3 : i);     /* 2 of whole models */
+    for (int i = 0; i < MAX_SLOTS; i++) room.slot[i] = BOUNDLESS >> (i > 1 ? 3 : i); /* 2 of whole models */
     Status st = engine_open_on(&e, s, conf, "meta", stream->shape.bytes, &room);
     ledger_clear(&e.be.ledger);                          /* the step alone, not the start */
     if (!st) st = step_for_plan(&e, stream);

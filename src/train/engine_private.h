@@ -4,7 +4,8 @@
 
 #include "train/engine.h"
 
-/* Everything on a backend; room: what a plan found. A plan itself (room->slots 0) has nobody at the other ends. */
+/* Everything on a backend; room: what a plan found. A plan itself (room->slots 0) has nobody at the other
+ * ends. */
 MUST Status engine_open_on(Engine *e, const ModelShape *s, const EngineConf *conf, const char *backend,
                            bool levels, const EnginePlan *room);
 

@@ -202,7 +202,8 @@ static int by_channel(const void *a, const void *b)
 static Status read_block(Eval *v, int64_t from)
 {
     int64_t kept = 0, n = v->samples - from < BLOCK ? v->samples - from : BLOCK;
-    for (v->items = 0; v->items < n; v->items++) v->item[v->items] = (EvalItem){ .position = from + v->items };
+    for (v->items = 0; v->items < n; v->items++)
+        v->item[v->items] = (EvalItem){ .position = from + v->items };
     TRY(pool_run(&v->pool, v->workers, read_items, v));
     for (int64_t i = 0; i < n; i++) {
         EvalItem *x = &v->item[i];

@@ -121,7 +121,8 @@ static void say(const Progress *p)
     char rate[32], left[32], mfu[160], aux[40] = "", skipped[40] = "", comm[40] = "", text[512], brief[160];
     say_mfu(p, mfu, sizeof mfu);
     if (p->aux_coeff > 0) snprintf(aux, sizeof aux, "  aux %.2f", s->sums.aux / n);
-    if (p->ranks > 1) snprintf(comm, sizeof comm, "  comm exposed %.1f%%", 100 * ratio(s->exposed, s->seconds));
+    if (p->ranks > 1)
+        snprintf(comm, sizeof comm, "  comm exposed %.1f%%", 100 * ratio(s->exposed, s->seconds));
     if (p->skipped) snprintf(skipped, sizeof skipped, "  skipped %" PRId64, p->skipped);
     snprintf(text, sizeof text,
              "step %" PRId64 "/%" PRId64 "  loss %.4f%s  grad %.3g  lr %.2g  %s tok/s (useful %.0f%%)  %s  "
@@ -167,7 +168,8 @@ static int scalars(const Progress *p, Scalar out[MOST_SCALARS])
     out[k++] = (Scalar){ "train/learning_rate", s->lr };
     out[k++] = (Scalar){ "train/epoch", s->epoch };
     out[k++] = (Scalar){ "train/skipped_steps", (double)p->skipped };
-    out[k++] = (Scalar){ "perf/tokens_per_second_per_gpu", ratio((double)s->sums.tokens, s->seconds * p->ranks) };
+    out[k++] = (Scalar){ "perf/tokens_per_second_per_gpu",
+                         ratio((double)s->sums.tokens, s->seconds * p->ranks) };
     out[k++] = (Scalar){ "perf/useful_tokens", ratio((double)s->sums.tokens, (double)s->sums.room) };
     out[k++] = (Scalar){ "perf/mfu", whole_mfu(p) };
     out[k++] = (Scalar){ "perf/hfu", ratio(ratio(s->work, s->seconds), p->peak * p->ranks) };

@@ -25,12 +25,13 @@ static Status cut(Ranks *r, const RuleInput *x, int stage)
         const LayoutPiece *p = layout_at(&l, stage, v);
         r->chunk[v] = (Chunk){ p->from, p->to, p->embedding, p->loss };
     }
-    Status st = l.chunks <= MAX_CHUNKS ? OK : fail(E_CONFIG, "parallel.vpp = %d: at most %d", l.chunks, MAX_CHUNKS);
+    int chunks = l.chunks;
     layout_close(&l);
-    return st;
+    return chunks <= MAX_CHUNKS ? OK : fail(E_CONFIG, "parallel.vpp = %d: at most %d", chunks, MAX_CHUNKS);
 }
 
-Status recipe_ranks(Ranks *r, Mesh *place, const Config *c, const ModelShape *s, Comm *world, const Log *log)
+Status recipe_ranks(Ranks *r, Mesh *place, const Config *c, const ModelShape *s, Comm *world,
+                    const Log *log)
 {
     int       size = world ? world->size : 1;
     RuleInput x = rules_input(c, s, size, node_size(world));

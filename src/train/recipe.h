@@ -12,9 +12,11 @@ MUST Status recipe_ranks(Ranks *r, Mesh *place, const Config *c, const ModelShap
                          const Log *log);
 
 /* Lines for a person: meshes as this rank has them, layers by stage, schedule. */
-MUST Status recipe_print_ranks(FILE *out, const Config *c, const ModelShape *s, const Comm *world, const Mesh *m);
+MUST Status recipe_print_ranks(FILE *out, const Config *c, const ModelShape *s, const Comm *world,
+                               const Mesh *m);
 
 /* A training engine for it: losses, labels, what is frozen; no room for evaluation yet. */
-MUST Status recipe_engine(EngineConf *e, const Config *c, const ModelShape *s, DType dtype, const Ranks *ranks);
+MUST Status recipe_engine(EngineConf *e, const Config *c, const ModelShape *s, DType dtype,
+                          const Ranks *ranks);
 
 #endif

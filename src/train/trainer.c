@@ -114,7 +114,7 @@ static Status open_folder(Trainer *t)
     if (world) TRY(comm_host_first(world, &t->folder, sizeof t->folder));
     t->folder.lock = lock;
     if (!t->first && t->leads) name_quarantine(t);
-    return log_open(&t->log, t->first ? t->folder.log : NULL, world ? world->rank : 0, world ? world->size : 1,
+    return log_open(&t->log, t->first ? t->folder.log : NULL, t->place.rank, t->place.world,
                     t->leads ? t->conf.least : LOG_ERROR);
 }
 
@@ -194,11 +194,12 @@ static Status get_ready(Trainer *t)
 /* The recipe and the model's shape are enough to know that the ranks can share the work as asked. */
 static Status open_source(Trainer *t)
 {
-    Log said = { .world = t->conf.world ? t->conf.world->size : 1, .least = t->first ? t->conf.least : LOG_ERROR };
-    said.rank = t->conf.world ? t->conf.world->rank : 0;
+    Comm *world = t->conf.world;
+    Log   said = { .rank = world ? world->rank : 0, .world = world ? world->size : 1,
+                   .least = t->first ? t->conf.least : LOG_ERROR };
     TRY(recipe_refuse(t->recipe));
     TRY(source_open(&t->source, &t->recipe->model));
-    TRY(recipe_ranks(&t->ranks, &t->place, t->recipe, &t->source.shape, t->conf.world, &said));
+    TRY(recipe_ranks(&t->ranks, &t->place, t->recipe, &t->source.shape, world, &said));
     t->leads = t->place.at[AX_TP] + t->place.at[AX_CP] + t->place.at[AX_PP] == 0;
     return OK;
 }

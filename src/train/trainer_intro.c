@@ -72,7 +72,8 @@ static void say_memory(const Trainer *t)
                  mib(e->plan.bytes[i]));
         all += mib(e->plan.bytes[i]);
     }
-    log_info(&t->log, "memory       %.1f MiB%s, all of it taken now: %s", all, t->conf.world ? " a rank" : "", text);
+    log_info(&t->log, "memory       %.1f MiB%s, all of it taken now: %s", all,
+             t->conf.world ? " a rank" : "", text);
     log_info(&t->log, "device       %s, %.1f GFLOP/s measured in a %s product: 100%% of mfu",
              e->be.machine->name, t->progress.peak / 1e9, dtype_name(e->conf.dtype));
 }
