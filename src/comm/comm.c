@@ -19,6 +19,13 @@ const char *call_name(CallKind k)
 
 const char *comm_name(const Comm *c) { return c->transport->name; }
 
+int comm_near(const Comm *c)
+{
+    int n = 0;
+    for (int i = 0; i < c->size; i++) n += c->node[i] == c->node[0];
+    return n;
+}
+
 const char *comm_kinds(void)
 {
     return "self, threads, fake"

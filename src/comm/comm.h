@@ -78,6 +78,7 @@ void        comm_bind(Comm *c, Backend *be);                  /* before the firs
 
 const char *comm_kinds(void);                                 /* of this build: "self, threads, fake, mpi" */
 void        comm_describe(char *out, size_t n);               /* the MPI behind mpi, for doctor */
+int         comm_near(const Comm *c);                         /* members on the first one's node */
 const char *comm_name(const Comm *c);                         /* of its transport */
 bool        comm_launched(void);                              /* by mpirun or srun, as one of several */
 

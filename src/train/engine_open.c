@@ -119,13 +119,6 @@ static Status lay_out(Engine *e)
     return OK;
 }
 
-static int node_size(const Comm *world)                      /* ranks that share the first one's node */
-{
-    int n = 0;
-    for (int i = 0; world && i < world->size; i++) n += world->node[i] == world->node[0];
-    return n;
-}
-
 /* A plan has nobody at the other ends. */
 static Status open_mesh(Engine *e, bool plan)
 {
@@ -134,7 +127,7 @@ static Status open_mesh(Engine *e, bool plan)
     Comm   *world = r->world;
     if (plan || !world) {
         CommConf conf = { .kind = "fake", .rank = world ? world->rank : 0, .size = world ? world->size : 1,
-                          .per_node = node_size(world) };
+                          .per_node = world ? comm_near(world) : 0 };
         TRY(comm_open(&e->fake, &conf));
         world = e->fake;
     }

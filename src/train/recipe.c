@@ -7,13 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int node_size(const Comm *world)                      /* ranks that share rank 0's node */
-{
-    int n = 0;
-    for (int i = 0; world && i < world->size; i++) n += world->node[i] == world->node[0];
-    return n ? n : 1;
-}
-
 /* The pieces of the pipeline that this stage has. */
 static Status cut(Ranks *r, const RuleInput *x, int stage)
 {
@@ -34,7 +27,7 @@ Status recipe_ranks(Ranks *r, Mesh *place, const Config *c, const ModelShape *s,
                     const Log *log)
 {
     int       size = world ? world->size : 1;
-    RuleInput x = rules_input(c, s, size, node_size(world));
+    RuleInput x = rules_input(c, s, size, world ? comm_near(world) : 1);
     TRY(rules_check(&x, log));
     *r = (Ranks){ .world = world, .layout = rules_layout(&x), .zero = (int)c->parallel.zero,
                   .context = context_kind(c->parallel.cp_comm), .group = (int)c->parallel.microbatch_group,
@@ -47,7 +40,7 @@ Status recipe_ranks(Ranks *r, Mesh *place, const Config *c, const ModelShape *s,
 
 Status recipe_print_ranks(FILE *out, const Config *c, const ModelShape *s, const Comm *world, const Mesh *m)
 {
-    RuleInput x = rules_input(c, s, world ? world->size : 1, node_size(world));
+    RuleInput x = rules_input(c, s, world ? world->size : 1, world ? comm_near(world) : 1);
     return rules_print(out, &x, m);
 }
 
