@@ -3,8 +3,7 @@
  *
  * The library is loaded while running. Each group has a stream of its own: a call waits there for what the
  * step's stream has queued so far, and a join makes the step's stream wait for the call, the host for nobody.
- * Sums are taken in NCCL's order: the same in every run of a layout, not the same as over mpi. While the
- * backend only prepares, nothing is said. */
+ * Sums are taken in NCCL's order: the same in every run of a layout, not the same as over mpi. */
 #include "comm/transport.h"
 #include "ops/cuda.cuh"
 
@@ -216,7 +215,7 @@ static ncclResult_t say(Comm *c, const Call *k)
 static void nccl_start(Comm *c, int slot, const Call *call)
 {
     Group *g = group_of(c);
-    if (c->root->sticky || cuda_of(c->be)->preparing) return;
+    if (c->root->sticky) return;
     cuda_stick(c->be, cudaEventRecord(g->ready, cuda_of(c->be)->stream), call_name(call->kind));
     cuda_stick(c->be, cudaStreamWaitEvent(g->stream, g->ready, 0), call_name(call->kind));
     note(c, say(c, call), call_name(call->kind));
@@ -227,7 +226,7 @@ static void nccl_join(Comm *c, int slot)
 {
     Group       *g = group_of(c);
     ncclResult_t late = ncclSuccess;
-    if (c->root->sticky || cuda_of(c->be)->preparing) return;
+    if (c->root->sticky) return;
     cuda_stick(c->be, cudaStreamWaitEvent(cuda_of(c->be)->stream, g->done[slot], 0), "join");
     if (g->lib->trouble(g->comm, &late) == ncclSuccess) note(c, late, "a call before");
 }

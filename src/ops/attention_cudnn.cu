@@ -245,7 +245,7 @@ static void call_stat(Call *c, bool out)
     Tensor  lse = c->x->lse, stat = c->t[N_STAT];
     float  *a = (float *)lse.data, *b = (float *)stat.data;
     int64_t blocks = at_most(ceil_div(lse.n[1], 256), 64);
-    if (!c->copied[N_STAT] || cuda_of(c->be)->preparing) return;
+    if (!c->copied[N_STAT] || c->be->preparing) return;
     stat_kernel<<<dim3((unsigned)blocks, (unsigned)lse.n[0]), 256, 0, cuda_of(c->be)->stream>>>(
         out ? a : b, out ? lse.s[0] : stat.s[1], out ? b : a, out ? stat.s[1] : lse.s[0],
         (const int32_t *)c->x->seg.starts.data, (int)c->x->seg.n);
@@ -294,7 +294,7 @@ static void call_run(Call *c, int64_t i)
 
 static void call_runs(Call *c)
 {
-    if (cuda_of(c->be)->preparing) return;
+    if (c->be->preparing) return;
     for (int64_t i = 0; i < c->runs && !c->be->sticky; i++) call_run(c, i);
 }
 
@@ -302,7 +302,7 @@ static void call_runs(Call *c)
 static bool call_ready(Call *c)
 {
     Room count = {}, room = {};
-    bool preparing = cuda_of(c->be)->preparing;
+    bool preparing = c->be->preparing;
     call_room(c, &count);
     if (preparing) cuda_workspace(c->be, most_room(c->x, c->plan->key.backward, c->be->repeat));
     room.base = (char *)cuda_workspace(c->be, count.used);

@@ -500,7 +500,7 @@ static void fwd_parts(Backend *be, Args *a, int64_t blocks, int each)
     if (!a->kv_starts || want < 2) return;
     size_t rows = (size_t)(want * a->T * a->H);
     a->part_o   = (float *)cuda_workspace(be, rows * (size_t)(a->C + 2) * sizeof(float));
-    if (!a->part_o && !cuda_of(be)->preparing) return;
+    if (!a->part_o && !be->preparing) return;
     a->part_max = a->part_o + rows * a->C, a->part_sum = a->part_max + rows;
     a->parts    = (int)want;
 }

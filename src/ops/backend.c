@@ -117,7 +117,12 @@ Status backend_sync(Backend *be)
 }
 
 bool   backend_prepares(const Backend *be) { return be->machine->prepare != NULL; }
-Status backend_prepare(Backend *be, bool on) { return be->machine->prepare(be, on); }
+
+Status backend_prepare(Backend *be, bool on)
+{
+    be->preparing = on;
+    return be->machine->prepare(be, on);
+}
 
 void backend_upload(Backend *be, Tensor dst, const void *host)
 {

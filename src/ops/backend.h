@@ -42,6 +42,7 @@ struct Backend {
     const Ops     *ops;
     Ledger         ledger;
     Status         sticky;
+    bool           preparing;       /* ops only get ready for their shapes, ranks say nothing */
     bool           repeat;          /* equal bits from equal runs are wanted even where that is slower */
     void          *priv;            /* the machine's own */
 };

@@ -124,7 +124,7 @@ static void cuda_upload(Backend *be, Tensor dst, const void *host)
 {
     Cuda        *c = cuda_of(be);
     cudaStream_t s = c->going_ahead ? c->copy : c->stream;
-    if (c->preparing) return;
+    if (be->preparing) return;
     size_t n = (size_t)t_bytes(dst);
     cuda_stick(be, cudaMemcpyAsync(dst.data, host, n, cudaMemcpyHostToDevice, s), "upload");
 }
@@ -132,7 +132,7 @@ static void cuda_upload(Backend *be, Tensor dst, const void *host)
 static void cuda_fetch(Backend *be, void *host, Tensor src)
 {
     cudaStream_t s = cuda_of(be)->stream;
-    if (cuda_of(be)->preparing) { memset(host, 0, (size_t)t_bytes(src)); return; }
+    if (be->preparing) { memset(host, 0, (size_t)t_bytes(src)); return; }
     cuda_stick(be, cudaMemcpyAsync(host, src.data, (size_t)t_bytes(src), cudaMemcpyDeviceToHost, s), "fetch");
     cuda_stick(be, cudaStreamSynchronize(s), "fetch");
 }
@@ -168,7 +168,7 @@ void *cuda_workspace(Backend *be, size_t bytes)
 {
     Cuda *c = cuda_of(be);
     if (bytes > c->ws_needed) c->ws_needed = bytes;
-    if (c->preparing) return NULL;
+    if (be->preparing) return NULL;
     if (bytes > c->ws_bytes) {
         cuda_stick(be, cudaStreamSynchronize(c->stream), "workspace");
         cudaFree(c->ws);
@@ -184,7 +184,6 @@ void *cuda_workspace(Backend *be, size_t bytes)
 static Status cuda_prepare(Backend *be, bool on)
 {
     Cuda *c = cuda_of(be);
-    c->preparing = on;
     if (!on && c->ws_needed) cuda_workspace(be, c->ws_needed);
     return be->sticky;
 }
@@ -209,7 +208,7 @@ static bool marks_hold(Cuda *c, Backend *be)
 static void cuda_clock(Backend *be, Part ended)
 {
     Cuda *c = cuda_of(be);
-    if (c->preparing || be->sticky || !marks_hold(c, be)) return;
+    if (be->preparing || be->sticky || !marks_hold(c, be)) return;
     CudaMark *m = &c->mark[c->marks++];
     if (!m->event) cuda_stick(be, cudaEventCreate(&m->event), "timing");
     m->part = ended;

@@ -192,7 +192,7 @@ static LtKnown *meet(Backend *be, const LtCall *q, LtPlan *p, const LtKey *key, 
     Lt   *lt = (Lt *)card->lt;
     cublasLtMatmulHeuristicResult_t tried[LT_TRIED];
     if (2.0 * (double)bucket->m * (double)bucket->n * (double)bucket->k < WORTH_MEASURING) return NULL;
-    int n = card->preparing ? propose(lt, p, key, tried, LT_TRIED) : 0;
+    int n = be->preparing ? propose(lt, p, key, tried, LT_TRIED) : 0;
     int best = n > 0 ? lt_measure(lt, card->stream, q, tried, n) : -1;
     LtKnown *k = add_known(lt, bucket);
     if (!k || best < 0) return NULL;
@@ -222,7 +222,7 @@ static LtSlot *choose(Backend *be, const LtCall *q, LtPlan *p)
     if (!k && !be->repeat) k = meet(be, q, p, &key, &bucket);
     s->key = key, s->used = true;
     s->works = adopt(lt, s, p, k) || take_first(lt, s, p);
-    if (s->works && cuda_of(be)->preparing) lt_warm(lt, cuda_of(be)->stream, q, &s->algo);
+    if (s->works && be->preparing) lt_warm(lt, cuda_of(be)->stream, q, &s->algo);
     return s;
 }
 

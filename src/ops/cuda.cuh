@@ -24,7 +24,6 @@ typedef struct Cuda {
     cudaStream_t stream, copy;        /* the step's, and the one that brings the next batch */
     int          sms, major, minor;
     char         name[64];
-    bool         preparing;
     void        *ws;                  /* one op's scratch: what an op leaves there the next may overwrite */
     size_t       ws_bytes, ws_needed;
     CudaMark    *mark;                /* borders between parts of the model since the last sync */
@@ -63,7 +62,7 @@ void   dnn_describe(char *out, size_t n);             /* version, or that attent
         int64_t grid_ = (int64_t)(blocks);                                                                \
         size_t  smem_ = (size_t)(smem);                                                                   \
         auto    k_    = kernel;                                                                           \
-        if (card_->preparing) {                                                                           \
+        if ((be)->preparing) {                                                                            \
             cudaFuncAttributes at_;                                                                       \
             cuda_stick(be, cudaFuncGetAttributes(&at_, (const void *)k_), what);                          \
             if (smem_ > 48 * 1024)                                                                        \

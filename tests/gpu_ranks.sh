@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Ranks on the card: two and four that share it, their messages staged through the host over MPI, lose as one rank does;
+# NCCL, which wants a card for each rank, opens and runs with one. Part of gpu.sh; TREB_GPU_BACKEND=cpu tests the test.
+. tests/ranklab.sh
+card=${TREB_GPU_BACKEND:-cuda} steps=${TREB_RANK_STEPS:-8}
+small_moe
+train() {                                # train FOLDER overrides...: of one rank, or of as many as `by` starts
+    local folder=$1; shift
+    timeout 120 "${by[@]}" "$treb" train /dev/null "${recipe[@]}" train.global_tokens=512 train.max_steps="$steps" \
+        device.backend="$card" model.dtype=float32 device.dtype=float32 checkpoint.output_dir="$folder" "$@" >"$tmp/out" 2>&1
+}
+layout() {                               # layout NAME RANKS overrides...
+    local name=$1 n=$2; shift 2
+    by=(mpirun --oversubscribe --allow-run-as-root --bind-to none -np "$n")
+    check "$name runs on one card" train "$tmp/$name" "$@"
+    check "$name loses as one rank does" agree "$tmp/one" "$tmp/$name" "$steps"
+}
+by=()
+train "$tmp/one" comm.kind=self; rc=$?
+if [ $rc -eq 5 ] || grep -q "not in this build" "$tmp/out"; then skip "$(tail -n 1 "$tmp/out")"; fi
+check "one rank" [ $rc -eq 0 ]
+
+unmet=0
+if [ "$card" = cuda ]; then
+    check "NCCL runs with one rank" train "$tmp/nccl" comm.kind=nccl parallel.zero=3
+    check "NCCL loses as no transport does" agree "$tmp/one" "$tmp/nccl" "$steps"
+else unmet=$((unmet + 2)); fi
+if has_mpi; then
+    layout dp2 2
+    layout tp2-ep2 2 parallel.tp=2 parallel.ep=2
+    layout fsdp2 2 parallel.zero=3
+    layout pp2-cp2-ep2 4 parallel.pp=2 parallel.cp=2 parallel.ep=2 moe.dispatcher=deepep
+else unmet=$((unmet + 8)); fi
+report $unmet
