@@ -1,0 +1,77 @@
+/* plan/closed.h -- memory, work and time of a step by formula: any model with a row in models.def, also of families
+ * that cannot be built here, a microsecond each. The dry run (dryrun.h) is exact and of our own families alone;
+ * a search asks the formulas first and the dry run last. Units: bytes, seconds, FLOPs; a GB is 1e9 bytes. */
+#ifndef PLAN_CLOSED_H
+#define PLAN_CLOSED_H
+
+#include "plan/hardware.h"
+
+typedef struct ModelRow {
+    const char *name;                    /* qwen3-30b-a3b */
+    const char *preset;                  /* what model/presets.c calls it; NULL: planned by formula alone */
+    int     L, h, nq, nkv, d;            /* of attention; MLA and GDN below */
+    int     E, k, f, fs, nd, fd, V;
+    int     q_lora, kv_lora, nope, rope, v;                      /* MLA where kv_lora > 0 */
+    int     gdn_every;                   /* n: of n layers n - 1 are gated delta nets; 0: none */
+    int     gdn_nk, gdn_dk, gdn_nv, gdn_dv, gdn_conv;
+    int     window;                      /* of every second layer; 0: none */
+    int     mtp;
+    bool    gated, qk_norm, tied;        /* output gate of attention */
+    int     depth, hv, fv, vheads, taps, merged;                 /* the tower; depth 0: none */
+} ModelRow;
+
+const ModelRow *model_row(const char *name);                  /* NULL: none such; a hub name is understood too */
+const ModelRow *model_row_at(int i);                          /* NULL past the last */
+
+typedef enum { PREC_BF16, PREC_FP8, PREC_MXFP8 } Precision;
+
+/* What must be trained. */
+typedef struct Task {
+    const ModelRow *model;
+    Hardware  hw;
+    int       gpus;
+    int64_t   seq, gbs;                  /* tokens of a sequence; sequences of a step over all ranks */
+    int64_t   patches;                   /* of pictures in a sequence, 0: text */
+    bool      frozen_vision;
+    Precision precision;
+    int       grad_bytes, moment_bytes, master_bytes;            /* 4 or 2; 4 or 2; 4, or 2 beside bf16 weights */
+    double    imbalance;                 /* rows of the busiest rank over the even share */
+} Task;
+
+typedef enum { DISPATCH_ALLTOALL, DISPATCH_DEEPEP, DISPATCH_HYBRIDEP } DispatchKind;
+
+/* Words of memory.recompute as bits. */
+enum { RE_CORE = 1, RE_NORM = 2, RE_MOE_ACT = 4, RE_MLP = 8, RE_MOE = 16, RE_SHARED = 32, RE_UP_PROJ = 64,
+       RE_VISION = 128, RE_FULL = 256, RE_MOE_DISPATCH = 512 };
+
+/* One way to do it. dp = gpus / (tp cp pp); edp = gpus / (ep etp pp). */
+typedef struct Candidate {
+    int      tp, cp, pp, vpp, ep, etp, mbs, zero;
+    unsigned recompute;
+    double   offload;                    /* share of the optimizer state on the host */
+    DispatchKind dispatch;
+    bool     overlap;                    /* of the road to the experts */
+} Candidate;
+
+typedef struct StageMemory {
+    double weights, grads, optimizer, activations, logits, vision, buffers, fixed, total;
+} StageMemory;
+
+typedef struct StepTime {                /* seconds of a step on the slowest rank */
+    double gemm, experts, attention, memory, vision;             /* work; recompute is in them and in `replay` */
+    double replay, tp, cp, ep, pp, dp;                           /* exposed communication by group */
+    double bubble, optimizer, launch;
+    double step;
+    double tokens_s, model_tflops, mfu;  /* tokens of all ranks; per rank */
+} StepTime;
+
+typedef struct ModelCounts { double dense, experts, embed, total, active, vision; } ModelCounts;
+
+ModelCounts closed_params(const ModelRow *m);
+double      closed_flops_token(const ModelRow *m, int64_t seq);              /* forward and backward */
+double      closed_flops_vision(const ModelRow *m, int64_t patches, bool frozen);
+void        closed_memory(StageMemory *s, const Task *t, const Candidate *c, int stage);
+double      closed_peak(const Task *t, const Candidate *c, int *stage);      /* of the fullest stage */
+void        closed_time(StepTime *s, const Task *t, const Candidate *c);
+
+#endif

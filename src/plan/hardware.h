@@ -1,0 +1,48 @@
+/* plan/hardware.h -- what a card, its links and its host can do: rows of hardware.def, or `this`, measured by
+ * `treb bench calibrate` and kept in a file. Peaks are of the data sheet, dense; how much of each is reached is
+ * beside it. */
+#ifndef PLAN_HARDWARE_H
+#define PLAN_HARDWARE_H
+
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Kinds of work whose efficiency differs. */
+typedef enum { WORK_GEMM, WORK_GROUPED, WORK_ATTENTION, WORK_ATTENTION_BACK, WORK_VISION, WORK_VISION_BACK,
+               WORK_MEMORY, WORK_N } Work;
+
+enum { CURVE_POINTS = 12 };
+
+/* Share of the peak that a call of so much work reaches, between points by the logarithm of the work (FLOPs;
+ * bytes of WORK_MEMORY); n = 0: only the flat share is known. */
+typedef struct Curve { int n; double work[CURVE_POINTS], share[CURVE_POINTS], flat; } Curve;
+
+typedef struct Hardware {
+    char    id[32];
+    double  bf16, fp8, fp4;              /* FLOP/s, 0: it has none */
+    int     sms;
+    double  room;                        /* bytes of device memory that a run may take, context aside */
+    double  memory_bw;                   /* bytes/s, as all below */
+    double  near_bw, far_bw, host_bw;    /* per direction: fast links of a domain, the network, the host */
+    int     domain;                      /* ranks that fast links join */
+    double  near_share, far_share, host_share;                   /* of them that is reached */
+    double  near_delay, far_delay;       /* seconds of a message, however small */
+    double  launch;                      /* seconds a kernel costs the host */
+    double  fixed;                       /* bytes: context, libraries, workspace */
+    double  error;                       /* of a predicted time, as a share: 0.25 by table, less if measured */
+    Curve   work[WORK_N];
+} Hardware;
+
+/* A row by name (h100, h200, gb200-nvl72 …), or "this": the file of hardware_file(). */
+MUST Status hardware_find(Hardware *h, const char *id);
+const char *hardware_names(void);
+MUST Status hardware_file(char *path, size_t n);             /* where `this` is kept: $TREB_CACHE_DIR or ~ */
+MUST Status hardware_load(Hardware *h, const char *path);    /* hostile or truncated: an error */
+MUST Status hardware_save(const Hardware *h, const char *path);
+
+double      work_share(const Hardware *h, Work k, double work);
+double      work_seconds(const Hardware *h, Work k, double flops, double bytes);     /* of one call */
+
+#endif
