@@ -31,6 +31,25 @@ static void reduce_rank(Peer *p)
 }
 static void all_reduce_is_the_sum_in_order(void) { on_some_ranks(reduce_rank); }
 
+/* Begun while preparing and joined after it: nothing may arrive. Only rank 0 calls, so whoever talked would hang. */
+static void quiet_rank(Peer *p)
+{
+    Tensor t = fresh(F32, 9, 1), all = fresh(F32, 9 * p->world->size, 1);
+    float *x = t.data, *y = all.data;
+    if (p->rank == 0) {
+        for (int i = 0; i < 9; i++) x[i] = 1;
+        for (int i = 0; i < 9 * p->world->size; i++) y[i] = 2;
+        p->be.preparing = true;
+        Ticket sum = comm_all_reduce_start(p->world, t, RED_SUM), gather = comm_all_gather_start(p->world, all, t);
+        p->be.preparing = false;
+        comm_join(gather), comm_join(sum);
+        EXPECT(x[8] == 1 && (p->world->size == 1 || y[0] == 2), "%g %g", (double)x[8], (double)y[0]);
+    }
+    check_reduce(p->world, F32, 100, RED_SUM, 3);
+    free(t.data), free(all.data);
+}
+static void preparing_ranks_are_silent(void) { on_some_ranks(quiet_rank); }
+
 static void check_gather(Comm *c, DType d, int64_t n, bool in_place, int64_t salt)
 {
     Tensor out = fresh(d, n * c->size, 3), in = in_place ? t_rows(out, n * c->rank, n) : fresh(d, n, 3);
@@ -532,6 +551,7 @@ int main(int argc, char **argv)
     if (*how || comm_launched()) mpi_begin(!strcmp(how, "staged"), argc > 2 ? atof(argv[2]) : 30);
     if (*how && strcmp(how, "staged")) return loop(commlab_.mpi, how);
     RUN(all_reduce_is_the_sum_in_order);
+    RUN(preparing_ranks_are_silent);
     RUN(all_gather_brings_every_part);
     RUN(reduce_scatter_gives_each_its_part);
     RUN(all_to_all_of_uneven_rows);
