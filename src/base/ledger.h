@@ -29,12 +29,16 @@ typedef struct LedgerRow { int64_t calls, bytes; double flops, extra, other; } L
  * member reached directly; seconds that it waited in joins. */
 typedef struct LedgerComm { int64_t calls, near, far; double waited; } LedgerComm;
 
+/* Bytes of side copies to and from host memory (backend_in, backend_out). */
+typedef struct LedgerHost { int64_t in, out; } LedgerHost;
+
 typedef struct Ledger {
     Part      part;                   /* whose work is being charged now */
     bool      replay;                 /* a forward run again for backward: all of it is extra */
     LedgerRow op[LEDGER_OPS];
     LedgerRow by_part[PART_N];
     LedgerComm comm[LEDGER_GROUPS];   /* by GroupId of comm/mesh.h */
+    LedgerHost host;
     double    seconds[PART_N];        /* spent in each part while the clock ran */
     double    since;                  /* the clock when it was last looked at; 0: it stands */
     void    (*tick)(void *self, Part ended);
@@ -73,6 +77,12 @@ static inline void ledger_charge(Ledger *l, int id, bool matrix, double flops, d
         else if (l->replay)  rows[i]->extra += flops + extra;
         else                 rows[i]->flops += flops, rows[i]->extra += extra;
     }
+}
+
+static inline void ledger_host(Ledger *l, bool in, int64_t bytes)
+{
+    if (in) l->host.in += bytes;
+    else    l->host.out += bytes;
 }
 
 static inline void ledger_clear(Ledger *l) { *l = (Ledger){ .tick = l->tick, .self = l->self }; }

@@ -168,7 +168,7 @@ static double step_tokens(const StepBench *b) { return (double)(b->micro * b->st
 static double bytes_of(const Engine *e)
 {
     double n = 0;
-    for (int i = 0; i < ARENA_N; i++) n += (double)e->arena[i].peak;
+    for (int i = 0; i < A_HOST; i++) n += (double)e->arena[i].peak;
     return n;
 }
 

@@ -35,13 +35,11 @@ static Status read_shape(PlanAsk *p)
 
 static void print_memory(FILE *out, int stage, const EnginePlan *e)
 {
-    static const char *const names[ARENA_N] = { "weights", "gradients", "optimizer", "batch", "activations",
-                                                "scratch" };
-    double sum = 0, gib = 1 << 30;
-    for (int i = 0; i < ARENA_N; i++) sum += (double)e->bytes[i];
-    fprintf(out, "  stage %-3d %8.2f GiB:", stage, sum / gib);
+    double gib = 1 << 30;
+    fprintf(out, "  stage %-3d %8.2f GiB:", stage, (double)engine_device_bytes(e, "cuda") / gib);
     for (int i = 0; i < ARENA_N; i++)
-        fprintf(out, "%s %s %.2f", i ? "," : "", names[i], (double)e->bytes[i] / gib);
+        if (i != A_HOST || e->bytes[i])
+            fprintf(out, "%s %s %.2f", i ? "," : "", engine_arena_word(i), (double)e->bytes[i] / gib);
     fprintf(out, "; %d in flight\n", e->slots);
 }
 

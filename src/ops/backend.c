@@ -136,19 +136,97 @@ void backend_fetch(Backend *be, void *host, Tensor src)
     if (!be->sticky) be->machine->fetch(be, host, src);
 }
 
-Status backend_arena_open(Backend *be, Arena *a, const char *name, size_t bytes)
+typedef Status MapFn(Backend *be, size_t bytes, void **out);
+typedef void   UnmapFn(Backend *be, void *p, size_t bytes);
+
+static Status arena_over(Backend *be, Arena *a, const char *name, size_t bytes, MapFn *map, UnmapFn *unmap)
 {
     void *base = NULL;
     *a = (Arena){ 0 };
     size_t cap = bytes ? (bytes + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN : ARENA_ALIGN;
-    TRY_CTX(be->machine->map(be, cap, &base), "arena %s, %.1f MiB", name, (double)cap / (1 << 20));
+    TRY_CTX(map(be, cap, &base), "arena %s, %.1f MiB", name, (double)cap / (1 << 20));
     Status st = arena_open(a, name, base, cap, &be->sticky);
-    if (st) be->machine->unmap(be, base, cap);
+    if (st) unmap(be, base, cap), *a = (Arena){ 0 };
     return st;
 }
 
-void backend_arena_close(Backend *be, Arena *a)
+static void arena_done(Backend *be, Arena *a, UnmapFn *unmap)
 {
-    if (a->base) be->machine->unmap(be, a->base, a->cap);
+    if (a->base) unmap(be, a->base, a->cap);
     arena_close(a);
+}
+
+Status backend_arena_open(Backend *be, Arena *a, const char *name, size_t bytes)
+{
+    return arena_over(be, a, name, bytes, be->machine->map, be->machine->unmap);
+}
+
+void backend_arena_close(Backend *be, Arena *a) { arena_done(be, a, be->machine->unmap); }
+
+static MapFn   *host_map(const Machine *m)   { return m->host_map ? m->host_map : m->map; }
+static UnmapFn *host_unmap(const Machine *m) { return m->host_unmap ? m->host_unmap : m->unmap; }
+
+Status backend_host_arena_open(Backend *be, Arena *a, const char *name, size_t bytes)
+{
+    return arena_over(be, a, name, bytes, host_map(be->machine), host_unmap(be->machine));
+}
+
+void backend_host_arena_close(Backend *be, Arena *a) { arena_done(be, a, host_unmap(be->machine)); }
+
+/* The lanes of a machine that may work; a walk that only prepares moves nothing. */
+static const Lanes *lanes_of(const Backend *be)
+{
+    return be->sticky || be->preparing ? NULL : be->machine->lanes;
+}
+
+static void side_copy(Backend *be, Side lane, void *dst, const void *src, size_t bytes)
+{
+    const Lanes *l = lanes_of(be);
+    ledger_host(&be->ledger, lane == SIDE_IN, (int64_t)bytes);
+    if (l && bytes) l->copy(be, lane, dst, src, bytes);
+}
+
+void backend_out(Backend *be, void *host, Tensor src)
+{
+    REQUIRE(t_dense(src), "out: %s has gaps", t_fmt(src));
+    side_copy(be, SIDE_OUT, host, src.data, (size_t)t_bytes(src));
+}
+
+void backend_in(Backend *be, Tensor dst, const void *host)
+{
+    REQUIRE(t_dense(dst), "in: %s has gaps", t_fmt(dst));
+    side_copy(be, SIDE_IN, dst.data, host, (size_t)t_bytes(dst));
+}
+
+void backend_side_begin(Backend *be, Side lane)
+{
+    const Lanes *l = lanes_of(be);
+    if (l && l->begin) l->begin(be, lane);
+}
+
+void backend_mark(Backend *be, Side lane, int id)
+{
+    const Lanes *l = lanes_of(be);
+    REQUIRE(id >= 0 && id < SIDE_MARKS, "mark %d", id);
+    if (l && l->mark) l->mark(be, lane, id);
+}
+
+void backend_wait(Backend *be, int id)
+{
+    const Lanes *l = lanes_of(be);
+    REQUIRE(id >= 0 && id < SIDE_MARKS, "mark %d", id);
+    if (l && l->wait) l->wait(be, id);
+}
+
+void backend_side_wait(Backend *be, Side lane, int id)
+{
+    const Lanes *l = lanes_of(be);
+    REQUIRE(id >= 0 && id < SIDE_MARKS, "mark %d", id);
+    if (l && l->side_wait) l->side_wait(be, lane, id);
+}
+
+void backend_side_drain(Backend *be)
+{
+    const Lanes *l = lanes_of(be);
+    if (l && l->drain) l->drain(be);
 }

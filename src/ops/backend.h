@@ -15,6 +15,20 @@ extern "C" {
 typedef struct Backend Backend;
 typedef struct Ops Ops;
 
+/* Copies that run beside the step, one lane each way. */
+typedef enum { SIDE_OUT, SIDE_IN, SIDES } Side;              /* device to host, host to device */
+enum { SIDE_MARKS = 64 };
+
+/* What a machine does for the side copies below; where copies end when they return it is copy alone. */
+typedef struct Lanes {
+    void (*copy)(Backend *be, Side lane, void *dst, const void *src, size_t bytes);
+    void (*begin)(Backend *be, Side lane);
+    void (*mark)(Backend *be, Side lane, int id);
+    void (*wait)(Backend *be, int id);
+    void (*side_wait)(Backend *be, Side lane, int id);
+    void (*drain)(Backend *be);
+} Lanes;
+
 typedef struct Machine {
     const char *name;                                         /* "cpu" "cuda" "meta" */
     const Ops  *ops;
@@ -35,6 +49,9 @@ typedef struct Machine {
     void   (*join)(Backend *be);                      /* what follows waits for the uploads that went ahead */
     Status (*prepare)(Backend *be, bool on);     /* while on, ops only get ready for their shapes; optional */
     void   (*clock)(Backend *be, Part ended);  /* a part's work ends here; absent: ops end when they return */
+    Status (*host_map)(Backend *be, size_t bytes, void **out);   /* as map, of the host; absent: map itself */
+    void   (*host_unmap)(Backend *be, void *p, size_t bytes);
+    const Lanes *lanes;                              /* copies beside the step; absent: they do nothing */
 } Machine;
 
 struct Backend {
@@ -76,6 +93,21 @@ void        backend_describe(const char *name, char *out, size_t n);
 /* Map memory of the backend's machine and open an arena over it. */
 MUST Status backend_arena_open(Backend *be, Arena *a, const char *name, size_t bytes);
 void        backend_arena_close(Backend *be, Arena *a);
+
+/* The same in host memory that side copies run fast to and from. Host code may read and write it unless the
+ * machine is meta; a copy under way is waited for with backend_side_drain. */
+MUST Status backend_host_arena_open(Backend *be, Arena *a, const char *name, size_t bytes);
+void        backend_host_arena_close(Backend *be, Arena *a);
+
+/* Side copies: queued on their lane, which keeps its order and waits for nothing but what it is told to; the
+ * host waits for none of them. src and dst are dense. An unset mark holds nobody. */
+void        backend_out(Backend *be, void *host, Tensor src);
+void        backend_in(Backend *be, Tensor dst, const void *host);
+void        backend_side_begin(Backend *be, Side lane);      /* what follows on it waits for the step so far */
+void        backend_mark(Backend *be, Side lane, int id);    /* after what it has so far; below SIDE_MARKS */
+void        backend_wait(Backend *be, int id);               /* what follows in the step waits for the mark */
+void        backend_side_wait(Backend *be, Side lane, int id);            /* what follows on the lane does */
+void        backend_side_drain(Backend *be);                 /* the host waits for both lanes */
 
 extern const Machine machine_cpu, machine_meta, machine_cuda;
 

@@ -41,6 +41,12 @@ static void cpu_upload(Backend *be, Tensor dst, const void *host)
     memcpy(dst.data, host, (size_t)t_bytes(dst));
 }
 static void cpu_fetch(Backend *be, void *host, Tensor src) { memcpy(host, src.data, (size_t)t_bytes(src)); }
+static void side_copy(Backend *be, Side lane, void *dst, const void *src, size_t bytes)
+{
+    memcpy(dst, src, bytes);
+}
+static const Lanes cpu_lanes = { .copy = side_copy };
+
 static Status cpu_sync(Backend *be) { return be->sticky; }
 
 static void cpu_close(Backend *be)
@@ -69,5 +75,5 @@ static Status cpu_open(Backend *be)
 const Machine machine_cpu = {
     .name = "cpu", .ops = &cpu_ops, .host_memory = true, .open = cpu_open, .close = cpu_close, .map = cpu_map,
     .unmap = cpu_unmap, .upload = cpu_upload, .fetch = cpu_fetch, .sync = cpu_sync,
-    .memory = cpu_memory,
+    .memory = cpu_memory, .lanes = &cpu_lanes,
 };

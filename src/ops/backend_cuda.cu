@@ -1,4 +1,5 @@
-/* ops/backend_cuda.cu -- an NVIDIA card as a machine: device memory, copies, two streams, the sticky error.
+/* ops/backend_cuda.cu -- an NVIDIA card as a machine: memory, copies, the step's stream and those beside it,
+ * the sticky error.
  *
  * The kernels are in ops/<file>.cu, this is what they run on. One card, the first that is visible. */
 #include "ops/cuda.cuh"
@@ -7,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 static const Ops cuda_ops = {
 #define OP(name, kind, params, args) cuda_##name,
@@ -49,6 +51,27 @@ static Status find_card(void)
                 e == cudaSuccess ? "none is visible" : cudaGetErrorString(e));
 }
 
+static Status open_lanes(Cuda *c)
+{
+    for (int i = 0; i < SIDES; i++) {
+        TRY(check(cudaStreamCreateWithFlags(&c->lane[i], cudaStreamNonBlocking), "creating a stream"));
+        TRY(check(cudaEventCreateWithFlags(&c->begun[i], cudaEventDisableTiming), "creating an event"));
+    }
+    for (int i = 0; i < SIDE_MARKS; i++)
+        TRY(check(cudaEventCreateWithFlags(&c->side_mark[i], cudaEventDisableTiming), "creating an event"));
+    return OK;
+}
+
+static void close_lanes(Cuda *c)
+{
+    for (int i = 0; i < SIDE_MARKS; i++)
+        if (c->side_mark[i]) cudaEventDestroy(c->side_mark[i]);
+    for (int i = 0; i < SIDES; i++) {
+        if (c->begun[i]) cudaEventDestroy(c->begun[i]);
+        if (c->lane[i]) cudaStreamDestroy(c->lane[i]);
+    }
+}
+
 /* What the kernels are compiled for. */
 enum { CARD_MAJOR = 9 };
 
@@ -65,6 +88,7 @@ static Status open_card(Cuda *c)
     TRY(check(cudaStreamCreateWithFlags(&c->copy, cudaStreamNonBlocking), "creating a stream"));
     TRY(check(cudaEventCreateWithFlags(&c->freed, cudaEventDisableTiming), "creating an event"));
     TRY(check(cudaEventCreateWithFlags(&c->arrived, cudaEventDisableTiming), "creating an event"));
+    TRY(open_lanes(c));
     TRY(lt_open(c));
     return dnn_open(c);
 }
@@ -79,6 +103,7 @@ static void cuda_close(Backend *be)
     for (int i = 0; i < c->marks_room; i++)
         if (c->mark[i].event) cudaEventDestroy(c->mark[i].event);
     free(c->mark);
+    close_lanes(c);
     if (c->freed) cudaEventDestroy(c->freed);
     if (c->arrived) cudaEventDestroy(c->arrived);
     if (c->copy) cudaStreamDestroy(c->copy);
@@ -119,6 +144,65 @@ static Status cuda_map(Backend *be, size_t bytes, void **out)
 }
 
 static void cuda_unmap(Backend *be, void *p, size_t bytes) { cudaFree(p); }
+
+/* Large pages first: pinning goes page by page. Pageable memory would make every copy wait for the host. */
+static Status cuda_host_map(Backend *be, size_t bytes, void **out)
+{
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) return fail(E_FIT, "no address space on the host");
+    madvise(p, bytes, MADV_HUGEPAGE);
+    cudaError_t e = cudaHostRegister(p, bytes, cudaHostRegisterDefault);
+    if (e == cudaSuccess) { *out = p; return OK; }
+    cudaGetLastError();
+    munmap(p, bytes);
+    return fail(E_FIT, "%.2f GiB of host memory cannot be pinned: %s; keep less on the host "
+                "(memory.optimizer_offload, activation_offload)", gib(bytes), cudaGetErrorString(e));
+}
+
+static void cuda_host_unmap(Backend *be, void *p, size_t bytes)
+{
+    cudaDeviceSynchronize();                                    /* copies under way end first */
+    cudaHostUnregister(p);
+    munmap(p, bytes);
+}
+
+static void side_copy(Backend *be, Side lane, void *dst, const void *src, size_t bytes)
+{
+    cudaMemcpyKind way = lane == SIDE_OUT ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice;
+    cuda_stick(be, cudaMemcpyAsync(dst, src, bytes, way, cuda_of(be)->lane[lane]), "side copy");
+}
+
+static void side_begin(Backend *be, Side lane)
+{
+    Cuda *c = cuda_of(be);
+    cuda_stick(be, cudaEventRecord(c->begun[lane], c->stream), "side lane");
+    cuda_stick(be, cudaStreamWaitEvent(c->lane[lane], c->begun[lane], 0), "side lane");
+}
+
+static void side_mark(Backend *be, Side lane, int id)
+{
+    Cuda *c = cuda_of(be);
+    cuda_stick(be, cudaEventRecord(c->side_mark[id], c->lane[lane]), "side lane");
+}
+
+static void step_wait(Backend *be, int id)
+{
+    Cuda *c = cuda_of(be);
+    cuda_stick(be, cudaStreamWaitEvent(c->stream, c->side_mark[id], 0), "side lane");
+}
+
+static void side_wait(Backend *be, Side lane, int id)
+{
+    Cuda *c = cuda_of(be);
+    cuda_stick(be, cudaStreamWaitEvent(c->lane[lane], c->side_mark[id], 0), "side lane");
+}
+
+static void side_drain(Backend *be)
+{
+    for (int i = 0; i < SIDES; i++) cuda_stick(be, cudaStreamSynchronize(cuda_of(be)->lane[i]), "side lane");
+}
+
+static const Lanes cuda_lanes = { side_copy, side_begin, side_mark, step_wait, side_wait, side_drain };
 
 static void cuda_upload(Backend *be, Tensor dst, const void *host)
 {
@@ -308,5 +392,6 @@ static void cuda_describe(char *out, size_t n)
 extern "C" const Machine machine_cuda = {
     "cuda",     &cuda_ops,   false,      cuda_open,    cuda_close, cuda_map,
     cuda_unmap, cuda_upload, cuda_fetch, cuda_pin,     cuda_sync,  cuda_describe, cuda_state, cuda_memory,
-    cuda_peak,  cuda_ahead,  cuda_join,  cuda_prepare, cuda_clock,
+    cuda_peak,  cuda_ahead,  cuda_join,  cuda_prepare, cuda_clock, cuda_host_map, cuda_host_unmap,
+    &cuda_lanes,
 };

@@ -30,6 +30,9 @@ typedef struct Cuda {
     int          marks, marks_room;
     bool         going_ahead;         /* uploads use the copy stream */
     cudaEvent_t  freed, arrived;      /* the spare batch may be written; it has been */
+    cudaStream_t lane[SIDES];
+    cudaEvent_t  begun[SIDES];        /* the step as it was when a lane was told to wait for it */
+    cudaEvent_t  side_mark[SIDE_MARKS];
     void        *lt;                  /* cublaslt.cu's own: handle, algorithms */
     void        *dnn;                 /* attention_cudnn.cu's own: library, plans; NULL without cuDNN */
 } Cuda;

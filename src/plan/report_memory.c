@@ -6,10 +6,20 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* An arena in memory of the host, which is no part of what the device must hold. */
+static bool on_host(const MemArena *a) { return !strcmp(a->name, "host"); }
+
 static double plan_total(const MemPlan *p)
 {
     double sum = 0;
-    for (int i = 0; i < p->arenas; i++) sum += p->arena[i].bytes;
+    for (int i = 0; i < p->arenas; i++) sum += on_host(&p->arena[i]) ? 0 : p->arena[i].bytes;
+    return sum;
+}
+
+static double plan_host(const MemPlan *p)
+{
+    double sum = 0;
+    for (int i = 0; i < p->arenas; i++) sum += on_host(&p->arena[i]) ? p->arena[i].bytes : 0;
     return sum;
 }
 
@@ -76,12 +86,15 @@ static void put_waterfall(Html *h, const Run *run, double scale)
     double from = 0, total = plan_total(p), peak = measured(run);
     bool labels = false;
     html_put(h, "<div class='fall'>\n");
-    for (int i = 0; i < p->arenas; from += p->arena[i++].bytes) {
+    for (int i = 0; i < p->arenas; i++) {
         qsort(p->arena[i].label, (size_t)p->arena[i].labels, sizeof(MemLabel), by_bytes);
-        put_arena(h, &p->arena[i], i, from, total, scale);
         labels |= p->arena[i].labels > 0;
+        if (on_host(&p->arena[i])) continue;
+        put_arena(h, &p->arena[i], i, from, total, scale);
+        from += p->arena[i].bytes;
     }
     put_sum(h, "planned", "sum", total, scale);
+    if (plan_host(p) > 0) put_sum(h, "on the host", "", plan_host(p), scale);
     if (isfinite(peak)) put_sum(h, "measured peak", "", peak, scale);
     html_put(h, "</div>");
     if (labels) put_labels(h, p);
@@ -117,7 +130,8 @@ void part_memory(Html *h, const Runs *r)
     double scale = 1;
     html_put(h, "<section id='memory'><h2>Memory and work</h2><div class='grid'>\n");
     for (int i = 0; i < r->n; i++)                        /* fmax takes no notice of what was not measured */
-        scale = fmax(scale, fmax(plan_total(&r->at[i]->plan), measured(r->at[i])));
+        scale = fmax(scale, fmax(fmax(plan_total(&r->at[i]->plan), plan_host(&r->at[i]->plan)),
+                                 measured(r->at[i])));
     for (int i = 0; i < r->n; i++) {
         const Run *run = r->at[i];
         if (!run->has_plan) {

@@ -45,7 +45,10 @@ typedef struct EngineConf {
     Ranks       ranks;
 } EngineConf;
 
-typedef enum { A_PARAM, A_GRAD, A_OPTIM, A_BATCH, A_ACT, A_SCRATCH, ARENA_N } ArenaId;
+/* A_HOST is memory of the host beside a card, all before it of the device. */
+typedef enum { A_PARAM, A_GRAD, A_OPTIM, A_BATCH, A_ACT, A_SCRATCH, A_HOST, ARENA_N } ArenaId;
+
+const char *engine_arena_word(ArenaId a);              /* "weights": what it holds, for messages */
 
 enum { MAX_SLOTS = 512 };                /* micro-batches in flight on a stage */
 enum { MICRO_COUNTS = 5 };               /* numbers that ranks tell each other of a micro-batch */
@@ -95,6 +98,9 @@ typedef struct Engine {
 typedef struct Micro { float ce, aux, z, keep, part; } Micro;
 
 typedef struct Losses { double total, ce, aux, z; } Losses;     /* total = ce + coeff aux + z_coeff z */
+
+/* What of a plan is memory of the backend's own device: all of it where that is the host. */
+size_t      engine_device_bytes(const EnginePlan *p, const char *backend);
 
 /* What one step over this stream would take: no data, no weights. */
 MUST Status engine_plan(EnginePlan *p, const ModelShape *s, const EngineConf *conf, const Stream *stream);

@@ -2,8 +2,23 @@
 #include "train/engine_private.h"
 
 #include <stdlib.h>
+#include <string.h>
 
-static const char *const arena_names[ARENA_N] = { "param", "grad", "optim", "batch", "act", "scratch" };
+static const struct { const char *name, *word; } arenas[ARENA_N] = {
+    [A_PARAM] = { "param", "weights" },  [A_GRAD] = { "grad", "gradients" },
+    [A_OPTIM] = { "optim", "optimizer" }, [A_BATCH] = { "batch", "batch" },
+    [A_ACT]   = { "act", "activations" }, [A_SCRATCH] = { "scratch", "scratch" },
+    [A_HOST]  = { "host", "host" },
+};
+
+const char *engine_arena_word(ArenaId a) { return arenas[a].word; }
+
+size_t engine_device_bytes(const EnginePlan *p, const char *backend)
+{
+    size_t n = strcmp(backend, "cpu") ? 0 : p->bytes[A_HOST];
+    for (int i = 0; i < A_HOST; i++) n += p->bytes[i];
+    return n;
+}
 
 static size_t first_bytes(const EnginePlan *p, int arena)
 {
@@ -13,13 +28,14 @@ static size_t first_bytes(const EnginePlan *p, int arena)
 static Status open_arenas(Engine *e, const EnginePlan *room)
 {
     int more = e->pipe.slots - 1;
-    for (int i = 0; i < ARENA_N; i++)
-        TRY(backend_arena_open(&e->be, &e->arena[i], arena_names[i], first_bytes(room, i)));
-    if (engine_weaves(e)) TRY(backend_arena_open(&e->be, &e->beside, arena_names[A_SCRATCH], room->beside));
+    for (int i = 0; i < A_HOST; i++)
+        TRY(backend_arena_open(&e->be, &e->arena[i], arenas[i].name, first_bytes(room, i)));
+    TRY(backend_host_arena_open(&e->be, &e->arena[A_HOST], arenas[A_HOST].name, room->bytes[A_HOST]));
+    if (engine_weaves(e)) TRY(backend_arena_open(&e->be, &e->beside, arenas[A_SCRATCH].name, room->beside));
     e->more = calloc((size_t)more + 1, sizeof *e->more);
     if (!e->more) return fail(E_FIT, "no host memory for %d slots", more);
     for (int i = 0; i < more; i++)
-        TRY(backend_arena_open(&e->be, &e->more[i], arena_names[A_ACT], room->slot[i + 1]));
+        TRY(backend_arena_open(&e->be, &e->more[i], arenas[A_ACT].name, room->slot[i + 1]));
     return OK;
 }
 
@@ -32,7 +48,8 @@ static void warm(Engine *e, const Arena *a)
 
 static void warm_arenas(Engine *e)
 {
-    for (int i = 0; i < ARENA_N; i++) warm(e, &e->arena[i]);
+    for (int i = 0; i < ARENA_N; i++)
+        if (i != A_HOST || e->be.machine->host_memory) warm(e, &e->arena[i]);
     for (int i = 1; i < e->pipe.slots; i++) warm(e, engine_act(e, i));
     if (engine_weaves(e)) warm(e, &e->beside);
 }
@@ -224,7 +241,8 @@ static void settle(Engine *e)
 void engine_close(Engine *e)
 {
     settle(e);
-    for (int i = 0; e->be.machine && i < ARENA_N; i++) backend_arena_close(&e->be, &e->arena[i]);
+    for (int i = 0; e->be.machine && i < A_HOST; i++) backend_arena_close(&e->be, &e->arena[i]);
+    if (e->be.machine) backend_host_arena_close(&e->be, &e->arena[A_HOST]);
     for (int i = 0; e->more && i < e->pipe.slots - 1; i++) backend_arena_close(&e->be, &e->more[i]);
     if (e->beside.base) backend_arena_close(&e->be, &e->beside);
     for (int i = 0; e->act && i < e->pipe.slots; i++) model_act_close(&e->act[i]);

@@ -48,7 +48,7 @@ static Status step_for_plan(Engine *e, const Stream *stream)
 static size_t total_peak(const Engine *e)
 {
     size_t n = 0;
-    for (int i = 0; i < ARENA_N; i++) n += e->arena[i].peak;
+    for (int i = 0; i < A_HOST; i++) n += e->arena[i].peak;
     return n + e->beside.peak;
 }
 

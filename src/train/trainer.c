@@ -38,19 +38,17 @@ static Status engine_conf(EngineConf *e, const Trainer *t)
 /* Memory is promised freely and taken later, so a run that does not fit would be killed on the way. */
 static Status refuse_unfit(const ModelShape *s, const EngineConf *conf, const Stream *full)
 {
-    static const char *const names[ARENA_N] = { "weights", "gradients", "optimizer", "batch", "activations",
-                                                "scratch" };
     EnginePlan plan;
-    double sum = 0, room, all, gib = 1 << 30;
+    double room, all, gib = 1 << 30;
     char parts[256] = "";
     TRY_CTX(engine_plan(&plan, s, conf, full), "plan");
     backend_memory(conf->backend, &room, &all);
     for (int i = 0; i < ARENA_N; i++) {
         size_t at = strlen(parts);
-        double bytes = (double)plan.bytes[i];
-        snprintf(parts + at, sizeof parts - at, "%s%s %.1f", i ? ", " : "", names[i], bytes / gib);
-        sum += bytes;
+        snprintf(parts + at, sizeof parts - at, "%s%s %.1f", i ? ", " : "", engine_arena_word(i),
+                 (double)plan.bytes[i] / gib);
     }
+    double sum = (double)engine_device_bytes(&plan, conf->backend);
     if (sum <= room) return OK;
     return fail(E_FIT,
                 "does not fit: %.1f GiB are wanted and %.1f free (%s); lower train.micro_tokens or "
@@ -179,7 +177,7 @@ static void open_progress(Trainer *t)
     t->progress.aux_coeff = t->routing.layers ? (double)e->conf.aux_coeff : 0;
     t->progress.skipped = t->guard.skipped, t->progress.ranks = t->place.world;
     backend_memory(e->conf.backend, &left, &t->progress.memory_all);
-    for (int i = 0; i < ARENA_N; i++) t->progress.memory += (double)e->plan.bytes[i];
+    t->progress.memory = (double)engine_device_bytes(&e->plan, e->conf.backend);
 }
 
 /* The first batch is waited for here where that lets the first step be as fast as the others. Ranks have

@@ -14,7 +14,9 @@ static Json *arena_json(const Arena *a)
 Status trainer_write_plan(const Trainer *t, const Flops *f)
 {
     Json *arenas = json_array();
-    for (int i = 0; i < ARENA_N; i++) json_array_append_new(arenas, arena_json(&t->engine.arena[i]));
+    for (int i = 0; i < ARENA_N; i++)
+        if (i != A_HOST || t->engine.arena[i].peak)
+            json_array_append_new(arenas, arena_json(&t->engine.arena[i]));
     Json *o = json_pack("{s:o, s:{s:f, s:f, s:f, s:f}}", "arenas", arenas, "flops", "vision",
                         f->part[PART_VISION], "merger", f->part[PART_MERGER], "decoder",
                         f->part[PART_DECODER], "head", f->part[PART_HEAD]);

@@ -65,15 +65,14 @@ static void say_memory(const Trainer *t)
 {
     const Engine *e = &t->engine;
     char text[256] = "";
-    double all = 0;
     for (int i = 0; i < ARENA_N; i++) {
         size_t at = strlen(text);
+        if (i == A_HOST && !e->plan.bytes[i]) continue;
         snprintf(text + at, sizeof text - at, "%s%s %.1f", i ? ", " : "", e->arena[i].name,
                  mib(e->plan.bytes[i]));
-        all += mib(e->plan.bytes[i]);
     }
-    log_info(&t->log, "memory       %.1f MiB%s, all of it taken now: %s", all,
-             t->conf.world ? " a rank" : "", text);
+    log_info(&t->log, "memory       %.1f MiB%s, all of it taken now: %s",
+             mib(engine_device_bytes(&e->plan, e->conf.backend)), t->conf.world ? " a rank" : "", text);
     log_info(&t->log, "device       %s, %.1f GFLOP/s measured in a %s product: 100%% of mfu",
              e->be.machine->name, t->progress.peak / 1e9, dtype_name(e->conf.dtype));
 }
