@@ -40,6 +40,15 @@ Status folder_make(const char *path)
     return !stat(at, &st) && S_ISDIR(st.st_mode) ? OK : fail(E_IO, "%s: exists and is not a folder", at);
 }
 
+Status folder_cache(Path out)
+{
+    const char *given = getenv("TREB_CACHE_DIR"), *home = getenv("HOME");
+    bool has = given && *given;
+    if (!has && !(home && *home)) return fail(E_IO, "neither TREB_CACHE_DIR nor HOME is set; set one");
+    int n = has ? snprintf(out, PATH_MAX, "%s", given) : snprintf(out, PATH_MAX, "%s/.cache/treb", home);
+    return n > 0 && n < PATH_MAX ? OK : fail(E_IO, "TREB_CACHE_DIR: the path is too long");
+}
+
 Status folder_is_empty(const char *path, bool *empty)
 {
     DIR *d = opendir(path);

@@ -21,6 +21,8 @@ MUST Status folder_make(const char *path);                                  /* p
 MUST Status folder_is_empty(const char *path, bool *empty);               /* one that is not there is empty */
 bool        folder_remove(const char *path);                             /* with all in it; follows no link */
 void        folder_sync(const char *path);
+/* What is measured once per machine and kept: $TREB_CACHE_DIR, else ~/.cache/treb. It need not exist. */
+MUST Status folder_cache(Path out);
 
 MUST Status file_write(const char *path, const void *bytes, size_t n);      /* new or replaced, synced */
 MUST Status file_copy(const char *from, const char *to);                    /* new or replaced, synced */

@@ -1,6 +1,6 @@
 /* ops/cublaslt_cache.cu -- see cublaslt.cuh: the measured algorithms as a file.
  *
- *   $TREB_CACHE_DIR or ~/.cache/treb, gemm-<card>-<library version>.bin
+ *   in folder_cache(), gemm-<card>-<library version>.bin
  *   CacheHead, then head.entries LtKnown, then the FNV-1a hash of all before it
  *
  * A file that is not exactly that is taken for absent, and replaced by the next that is written; replacing is
@@ -46,15 +46,6 @@ static uint64_t hash_of(const CacheFile *f, size_t bytes)
     return h;
 }
 
-static bool folder_of(Path out)
-{
-    const char *given = getenv("TREB_CACHE_DIR"), *home = getenv("HOME");
-    bool has = given && *given;
-    if (!has && !(home && *home)) return false;
-    int n = has ? snprintf(out, PATH_MAX, "%s", given) : snprintf(out, PATH_MAX, "%s/.cache/treb", home);
-    return n > 0 && n < PATH_MAX;
-}
-
 static bool path_of(Path out, const char *folder, const char *card)
 {
     char word[64];
@@ -81,7 +72,7 @@ static int check(const CacheFile *f, size_t bytes, const char *card)
 int lt_load(LtKnown *known, int max, const char *card)
 {
     Path folder, path;
-    if (!folder_of(folder) || !path_of(path, folder, card)) return 0;
+    if (folder_cache(folder) || !path_of(path, folder, card)) return 0;
     CacheFile *f = (CacheFile *)calloc(1, sizeof *f);
     FILE *in = f ? fopen(path, "rb") : NULL;
     int   n = in ? check(f, fread(f, 1, sizeof *f, in), card) : 0;
@@ -106,7 +97,7 @@ void lt_save(const Lt *lt)
     Path folder;
     CacheFile *f = (CacheFile *)calloc(1, sizeof *f);
     int n = 0;
-    if (f && folder_of(folder)) {
+    if (f && !folder_cache(folder)) {
         for (int i = 0; i < lt->knowns; i++)
             if (lt->known[i].measured) f->entry[n++] = lt->known[i];
         f->head = head_of(n, lt->card);

@@ -1,0 +1,168 @@
+/* plan/hardware.c -- rows of hardware.def by name, and what a curve says; `this` is in hardware_file.c. */
+#include "plan/hardware.h"
+
+#include "ops/ops.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct Shares {
+    double gemm, grouped, attention, attention_back, vision, vision_back, memory, fp8, fp4;
+} Shares;
+
+enum {
+#define SHARES(name, ...) CLASS_##name,
+#define CARD(...)
+#define SLOW(...)
+#include "plan/hardware.def"
+#undef SHARES
+    CLASS_N
+};
+
+static const Shares shares[CLASS_N] = {
+#define SHARES(name, ...) { __VA_ARGS__ },
+#include "plan/hardware.def"
+#undef SHARES
+#undef CARD
+};
+
+typedef struct Row {
+    const char *id, *alias;
+    int    class;
+    double bf16, fp8, fp4;
+    int    sms;
+    double room, memory, near;
+    int    domain;
+    double near_share, host, host_share, network, error;
+} Row;
+
+static const Row rows[] = {
+#define SHARES(...)
+#define CARD(id, alias, class, ...) { id, alias, CLASS_##class, __VA_ARGS__ },
+#include "plan/hardware.def"
+#undef CARD
+#undef SLOW
+};
+enum { ROWS = sizeof rows / sizeof *rows };
+
+static void put_slow(Hardware *h)
+{
+    for (int i = 0; i < LEDGER_OPS; i++) h->slow[i] = 1;
+#define CARD(...)
+#define SLOW(op, factor) h->slow[OP_##op] = factor;
+#include "plan/hardware.def"
+#undef SHARES
+#undef CARD
+#undef SLOW
+}
+
+/* A call begins and ends with multiprocessors that idle: seconds on top of what the flat share needs. */
+static Curve curve_of(double flat, double rate, double idle)
+{
+    Curve c = { .flat = flat };
+    for (double t = 1e-6; t < 0.2; t *= 4, c.n++)
+        c.work[c.n] = t * rate, c.share[c.n] = t / (t / flat + idle);
+    return c;
+}
+
+/* Rows of an expert come in tiles, the last one mostly empty. */
+static Curve curve_of_rows(double flat)
+{
+    enum { HALF = 128 };
+    Curve c = { .flat = flat };
+    for (double rows_each = 16; rows_each <= 8192; rows_each *= 2, c.n++)
+        c.work[c.n] = rows_each, c.share[c.n] = flat * rows_each / (rows_each + HALF) * (1 + HALF / 8192.0);
+    return c;
+}
+
+static void put_curves(Hardware *h, const Shares *s)
+{
+    const double idle = 4e-6;
+    const double flat[WORK_N] = { s->gemm, s->grouped, s->attention, s->attention_back, s->vision,
+                                  s->vision_back, s->memory };
+    for (int k = 0; k < WORK_N; k++)
+        h->work[k] = k == WORK_GROUPED ? curve_of_rows(flat[k])
+                                       : curve_of(flat[k], k == WORK_MEMORY ? h->memory_bw : h->bf16, idle);
+    h->fp8_share = s->fp8, h->fp4_share = s->fp4;
+}
+
+static void fill(Hardware *h, const Row *r)
+{
+    *h = (Hardware){ .dtype = "bf16", .bf16 = r->bf16 * 1e12, .fp8 = r->fp8 * 1e12, .fp4 = r->fp4 * 1e12,
+                     .sms = r->sms, .room = r->room * 1e9, .memory_bw = r->memory * 1e9,
+                     .near_bw = r->near * 1e9, .far_bw = r->network / 8 * 1e9, .host_bw = r->host * 1e9,
+                     .domain = r->domain, .near_share = r->near_share, .far_share = 0.90,
+                     .host_share = r->host_share, .near_delay = 4e-6, .far_delay = 12e-6, .launch = 3e-6,
+                     .fixed = 2.0e9, .error = r->error };
+    snprintf(h->id, sizeof h->id, "%s", r->id);
+    put_curves(h, &shares[r->class]);
+    put_slow(h);
+}
+
+const char *hardware_at(int i) { return i >= 0 && i < ROWS ? rows[i].id : NULL; }
+
+const char *hardware_names(void)
+{
+#define SHARES(...)
+#define CARD(id, ...) id ", "
+#define SLOW(...)
+    return
+#include "plan/hardware.def"
+        "or this";
+#undef SHARES
+#undef CARD
+#undef SLOW
+}
+
+Status hardware_find(Hardware *h, const char *id)
+{
+    char path[4096];
+    *h = (Hardware){ 0 };
+    for (int i = 0; i < ROWS; i++)
+        if (!strcmp(id, rows[i].id) || (*id && !strcmp(id, rows[i].alias))) return fill(h, &rows[i]), OK;
+    if (strcmp(id, "this"))
+        return fail(E_CONFIG, "hardware %.40s: there is no such row; there are %s", id, hardware_names());
+    TRY(hardware_file(path, sizeof path));
+    return hardware_load(h, path);
+}
+
+/* ---- time ---- */
+
+const char *work_name(Work k)
+{
+    static const char *const names[WORK_N] = { "gemm", "grouped", "attention", "attention_back", "vision",
+                                               "vision_back", "memory" };
+    return names[k];
+}
+
+double work_share(const Hardware *h, Work k, double work)
+{
+    const Curve *c = &h->work[k];
+    int i = 1;
+    if (!c->n) return c->flat;
+    if (work <= 0) return c->share[0];
+    if (work <= c->work[0]) return c->share[0] * work / c->work[0];
+    while (i < c->n && work > c->work[i]) i++;
+    if (i == c->n) return c->share[c->n - 1];
+    double t = log(work / c->work[i - 1]) / log(c->work[i] / c->work[i - 1]);
+    return c->share[i - 1] + t * (c->share[i] - c->share[i - 1]);
+}
+
+static double bytes_seconds(const Hardware *h, double bytes)
+{
+    return bytes > 0 ? bytes / (h->memory_bw * work_share(h, WORK_MEMORY, bytes)) : 0;
+}
+
+double work_seconds(const Hardware *h, Work k, double flops, double bytes)
+{
+    double share = k == WORK_GROUPED ? h->work[k].flat : work_share(h, k, flops);
+    double sum = k != WORK_MEMORY && flops > 0 ? flops / (h->bf16 * share) : 0;
+    return fmax(sum, bytes_seconds(h, bytes));
+}
+
+double grouped_seconds(const Hardware *h, double flops, double bytes, double rows_each)
+{
+    double share = work_share(h, WORK_GROUPED, rows_each);
+    return fmax(flops > 0 ? flops / (h->bf16 * share) : 0, bytes_seconds(h, bytes));
+}

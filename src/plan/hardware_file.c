@@ -1,0 +1,184 @@
+/* plan/hardware_file.c -- `this`: what `treb bench calibrate` measured, as a file of JSON. Whatever such a
+ * file holds, it is taken whole or not at all; the error names the field. */
+#include "plan/hardware.h"
+
+#include "base/folder.h"
+#include "base/json.h"
+#include "ops/ops.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Numbers by name: where in Hardware, and what they may be. */
+typedef struct Field { const char *name; size_t at; double lo, hi; } Field;
+
+#define NUMBER(name, lo, hi) { #name, offsetof(Hardware, name), lo, hi }
+static const Field fields[] = {
+    NUMBER(bf16, 1e6, 1e18),        NUMBER(fp8, 0, 1e18),           NUMBER(fp4, 0, 1e18),
+    NUMBER(fp8_share, 0, 1),        NUMBER(fp4_share, 0, 1),        NUMBER(room, 1e6, 1e15),
+    NUMBER(memory_bw, 1e6, 1e15),   NUMBER(near_bw, 1e3, 1e15),     NUMBER(far_bw, 1e3, 1e15),
+    NUMBER(host_bw, 1e3, 1e15),     NUMBER(near_share, 1e-3, 1),    NUMBER(far_share, 1e-3, 1),
+    NUMBER(host_share, 1e-3, 1),    NUMBER(near_delay, 0, 1),       NUMBER(far_delay, 0, 1),
+    NUMBER(launch, 0, 1),           NUMBER(fixed, 0, 1e15),         NUMBER(error, 0, 1),
+};
+static const Field whole[] = { NUMBER(sms, 1, 1e6), NUMBER(domain, 1, 1e6) };
+#undef NUMBER
+enum { FIELDS = sizeof fields / sizeof *fields, WHOLE = sizeof whole / sizeof *whole, FORMAT = 1 };
+static const double SHARE_MOST = 16;             /* over a peak that was measured on a busy machine */
+
+Status hardware_file(char *path, size_t n)
+{
+    Path folder, full;
+    TRY_CTX(folder_cache(folder), "hardware this");
+    TRY(path_join(full, folder, "hardware.json"));
+    int k = snprintf(path, n, "%s", full);
+    return k > 0 && (size_t)k < n ? OK : fail(E_IO, "%.200s: the path is too long", full);
+}
+
+/* ---- reading ---- */
+
+static Status bad(const char *field, const char *why)
+{
+    return fail(E_DATA, "%s: %s; measure again with `treb bench calibrate`", field, why);
+}
+
+static Status number(const Json *o, const char *key, const char *field, double lo, double hi, double *out)
+{
+    const Json *v = json_object_get(o, key);
+    char        why[96];
+    if (!v) return bad(field, "is missing");
+    if (!json_is_number(v)) return bad(field, "a number is wanted");
+    *out = json_number_value(v);
+    if (isfinite(*out) && *out >= lo && *out <= hi) return OK;
+    snprintf(why, sizeof why, "%g is not within %g and %g", *out, lo, hi);
+    return bad(field, why);
+}
+
+static Status read_fields(Hardware *h, const Json *o)
+{
+    for (int i = 0; i < FIELDS; i++)
+        TRY(number(o, fields[i].name, fields[i].name, fields[i].lo, fields[i].hi,
+                   (double *)((char *)h + fields[i].at)));
+    for (int i = 0; i < WHOLE; i++) {
+        double v;
+        TRY(number(o, whole[i].name, whole[i].name, whole[i].lo, whole[i].hi, &v));
+        if (v != floor(v)) return bad(whole[i].name, "a whole number is wanted");
+        *(int *)((char *)h + whole[i].at) = (int)v;
+    }
+    const char *d = json_string_value(json_object_get(o, "dtype"));
+    if (!d || (strcmp(d, "bf16") && strcmp(d, "f32"))) return bad("dtype", "bf16 or f32 is wanted");
+    snprintf(h->dtype, sizeof h->dtype, "%s", d);
+    return OK;
+}
+
+static Status read_curve(Curve *c, const Json *o, const char *name)
+{
+    char field[64];
+    const Json *points = json_object_get(o, "points");
+    snprintf(field, sizeof field, "work.%s", name);
+    if (!json_is_object(o)) return bad(field, "is missing or no object");
+    TRY(number(o, "flat", field, 1e-6, SHARE_MOST, &c->flat));
+    if (!json_is_array(points) || json_array_size(points) > CURVE_POINTS)
+        return bad(field, "points: a list of at most 12 pairs is wanted");
+    for (size_t i = 0; i < json_array_size(points); i++) {
+        const Json *p = json_array_get(points, i), *x = json_array_get(p, 0), *y = json_array_get(p, 1);
+        if (json_array_size(p) != 2 || !json_is_number(x) || !json_is_number(y))
+            return bad(field, "a point is a pair of numbers, work and share");
+        double work = json_number_value(x), share = json_number_value(y);
+        if (!(work > (i ? c->work[i - 1] : 0) && work < 1e30))
+            return bad(field, "the work of points must ascend");
+        if (!(share >= 1e-6 && share <= SHARE_MOST)) return bad(field, "a share is out of bounds");
+        c->work[i] = work, c->share[i] = share;
+    }
+    c->n = (int)json_array_size(points);
+    return OK;
+}
+
+/* Ops by name; one that is not known is passed over, one that is not named is as fast as its bytes. */
+static Status read_slow(Hardware *h, const Json *o)
+{
+    for (int i = 0; i < LEDGER_OPS; i++) h->slow[i] = 1;
+    if (o && !json_is_object(o)) return bad("slow", "an object is wanted");
+    for (int i = 0; i < OP_N; i++) {
+        char field[64];
+        snprintf(field, sizeof field, "slow.%s", op_name(i));
+        if (json_object_get(o, op_name(i))) TRY(number(o, op_name(i), field, 1e-3, 1e4, &h->slow[i]));
+    }
+    return OK;
+}
+
+static Status read_all(Hardware *h, const Json *o)
+{
+    double format;
+    if (!json_is_object(o)) return bad("file", "a JSON object is wanted");
+    TRY(number(o, "format", "format", FORMAT, FORMAT, &format));
+    snprintf(h->id, sizeof h->id, "this");
+    TRY(read_fields(h, o));
+    const Json *work = json_object_get(o, "work");
+    if (!json_is_object(work)) return bad("work", "is missing or no object");
+    for (int k = 0; k < WORK_N; k++)
+        TRY(read_curve(&h->work[k], json_object_get(work, work_name((Work)k)), work_name((Work)k)));
+    return read_slow(h, json_object_get(o, "slow"));
+}
+
+Status hardware_load(Hardware *h, const char *path)
+{
+    Json *o;
+    *h = (Hardware){ 0 };
+    if (!file_is(path))
+        return fail(E_IO, "%s: not there; make it with `treb bench calibrate`, or name one of %s", path,
+                    hardware_names());
+    Status st = json_load(&o, path);
+    if (st) return fail(st, "%s; measure again with `treb bench calibrate`", status_text());
+    st = read_all(h, o);
+    json_decref(o);
+    if (st) *h = (Hardware){ 0 };
+    return st ? wrap(st, "%s", path) : OK;
+}
+
+/* ---- writing ---- */
+
+static Json *curve_json(const Curve *c)
+{
+    Json *points = json_array();
+    for (int i = 0; i < c->n; i++)
+        json_array_append_new(points, json_pack("[f, f]", c->work[i], c->share[i]));
+    return json_pack("{s:f, s:o}", "flat", c->flat, "points", points);
+}
+
+static Json *to_json(const Hardware *h)
+{
+    Json *o = json_pack("{s:i, s:s}", "format", FORMAT, "dtype", h->dtype), *work = json_object(),
+         *slow = json_object();
+    for (int i = 0; i < FIELDS; i++)
+        json_object_set_new(o, fields[i].name, json_real(*(const double *)((const char *)h + fields[i].at)));
+    for (int i = 0; i < WHOLE; i++)
+        json_object_set_new(o, whole[i].name, json_integer(*(const int *)((const char *)h + whole[i].at)));
+    for (int k = 0; k < WORK_N; k++) json_object_set_new(work, work_name((Work)k), curve_json(&h->work[k]));
+    for (int i = 0; i < OP_N; i++)
+        if (h->slow[i] != 1) json_object_set_new(slow, op_name(i), json_real(h->slow[i]));
+    json_object_set_new(o, "work", work);
+    json_object_set_new(o, "slow", slow);
+    return o;
+}
+
+/* A reader never sees half of it. */
+Status hardware_save(const Hardware *h, const char *path)
+{
+    Path  folder, fresh;
+    Json *o = to_json(h);
+    char *text = o ? json_dumps(o, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) : NULL;
+    json_decref(o);
+    if (!text) return fail(E_OTHER, "%s: a number of the calibration is not finite", path);
+    int n = snprintf(folder, sizeof folder, "%s", path), m = snprintf(fresh, sizeof fresh, "%s.new", path);
+    char  *cut = strrchr(folder, '/');
+    Status st = n <= 0 || m >= (int)sizeof fresh ? fail(E_IO, "%.200s: the path is too long", path) : OK;
+    if (cut) *cut = 0;
+    if (!st && cut && cut != folder) st = folder_make(folder);
+    if (!st) st = file_write(fresh, text, strlen(text));
+    if (!st && rename(fresh, path)) remove(fresh), st = fail(E_IO, "%s: cannot be replaced", path);
+    free(text);
+    return st;
+}
