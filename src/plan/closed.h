@@ -1,6 +1,7 @@
-/* plan/closed.h -- memory, work and time of a step by formula: any model with a row in models.def, also of families
- * that cannot be built here, a microsecond each. The dry run (dryrun.h) is exact and of our own families alone;
- * a search asks the formulas first and the dry run last. Units: bytes, seconds, FLOPs; a GB is 1e9 bytes. */
+/* plan/closed.h -- memory, work and time of a step by formula: any model with a row in models.def, also of
+ * families that cannot be built here, a microsecond each. The dry run (dryrun.h) is exact and of our own
+ * families alone; a search asks the formulas first and the dry run last. Units: bytes, seconds, FLOPs; a GB is
+ * 1e9 bytes. */
 #ifndef PLAN_CLOSED_H
 #define PLAN_CLOSED_H
 
@@ -9,6 +10,7 @@
 typedef struct ModelRow {
     const char *name;                    /* qwen3-30b-a3b */
     const char *preset;                  /* what model/presets.c calls it; NULL: planned by formula alone */
+    const char *also;                    /* other names of the same, with commas between */
     int     L, h, nq, nkv, d;            /* of attention; MLA and GDN below */
     int     E, k, f, fs, nd, fd, V;
     int     q_lora, kv_lora, nope, rope, v;                      /* MLA where kv_lora > 0 */
@@ -16,11 +18,12 @@ typedef struct ModelRow {
     int     gdn_nk, gdn_dk, gdn_nv, gdn_dv, gdn_conv;
     int     window;                      /* of every second layer; 0: none */
     int     mtp;
-    bool    gated, qk_norm, tied;        /* output gate of attention */
-    int     depth, hv, fv, vheads, taps, merged;                 /* the tower; depth 0: none */
+    bool    gated, qk_norm, tied;        /* gated: the output of attention, and the shared expert */
+    int     depth, hv, fv, vheads, taps;                         /* the tower; depth 0: none */
+    int     merged;                      /* patches of a visual token */
 } ModelRow;
 
-const ModelRow *model_row(const char *name);                  /* NULL: none such; a hub name is understood too */
+const ModelRow *model_row(const char *name);                  /* NULL: none such; hub names are understood */
 const ModelRow *model_row_at(int i);                          /* NULL past the last */
 
 typedef enum { PREC_BF16, PREC_FP8, PREC_MXFP8 } Precision;
@@ -36,6 +39,13 @@ typedef struct Task {
     Precision precision;
     int       grad_bytes, moment_bytes, master_bytes;            /* 4 or 2; 4 or 2; 4, or 2 beside bf16 weights */
     double    imbalance;                 /* rows of the busiest rank over the even share */
+    /* What other trainers do and this one does not; published rows need it. */
+    bool      unfused_logits;            /* of all tokens at once, in bf16 and f32 */
+    bool      keep_fc2;                  /* the experts' output is kept for the router's gradient */
+    bool      fp8_stash;                 /* inputs of products are kept in 8 bits */
+    bool      fp8_weights;               /* so are weights, with a transposed copy and scales */
+    bool      keep_master;               /* offload moves the moments, the f32 weights stay */
+    double    launch;                    /* seconds a kernel costs the host; 0: as hw says */
 } Task;
 
 typedef enum { DISPATCH_ALLTOALL, DISPATCH_DEEPEP, DISPATCH_HYBRIDEP } DispatchKind;
@@ -53,8 +63,17 @@ typedef struct Candidate {
     bool     overlap;                    /* of the road to the experts */
 } Candidate;
 
+/* Bytes that one layer leaves for its backward of one micro-batch, before anything is recomputed. */
+typedef struct LayerBytes {
+    double residual, norm, qkv, rotated, core, lse;              /* core: the output of attention */
+    double low, up, gdn;                 /* MLA: the narrow ones; q, k, v. Gated delta nets */
+    double router, input, fc1, act, fc2, shared, mlp;            /* input: rows as the experts receive them */
+} LayerBytes;
+
 typedef struct StageMemory {
-    double weights, grads, optimizer, activations, logits, vision, buffers, fixed, total;
+    double weights, grads, optimizer, activations, logits, vision;
+    double buffers;                      /* of exchanges, and the one layer that is being recomputed */
+    double fixed, total;
 } StageMemory;
 
 typedef struct StepTime {                /* seconds of a step on the slowest rank */
@@ -69,7 +88,11 @@ typedef struct ModelCounts { double dense, experts, embed, total, active, vision
 
 ModelCounts closed_params(const ModelRow *m);
 double      closed_flops_token(const ModelRow *m, int64_t seq);              /* forward and backward */
+double      closed_flops_full(const ModelRow *m, int64_t seq);               /* all pairs, the tower on every token */
 double      closed_flops_vision(const ModelRow *m, int64_t patches, bool frozen);
+void        closed_layer(LayerBytes *b, const Task *t, const Candidate *c, bool gdn, bool moe);
+double      closed_layer_kept(const LayerBytes *b, const Task *t, unsigned recompute);
+double      closed_in_flight(const Task *t, const Candidate *c, int stage);  /* pieces of layers, VPP a stage */
 void        closed_memory(StageMemory *s, const Task *t, const Candidate *c, int stage);
 double      closed_peak(const Task *t, const Candidate *c, int *stage);      /* of the fullest stage */
 void        closed_time(StepTime *s, const Task *t, const Candidate *c);

@@ -1,0 +1,184 @@
+/* The formulas against the reference numbers of the specification: parameters, work of a token, bytes of a
+ * layer, small worlds; and against our own models, which are counted one parameter after the other. */
+#include "model/model.h"
+#include "model/presets.h"
+#include "plan/closed.h"
+#include "lab.h"
+
+/* A card that nothing is timed on. */
+static Task task(const char *model, int gpus, int64_t gbs, int grad, int moment)
+{
+    Task t = { .model = model_row(model), .gpus = gpus, .seq = 4096, .gbs = gbs, .grad_bytes = grad,
+               .moment_bytes = moment, .master_bytes = 4, .imbalance = 1, .unfused_logits = true };
+    t.hw.domain = 8;
+    return t;
+}
+
+static Candidate way(int tp, int pp, int ep, int mbs)
+{
+    return (Candidate){ .tp = tp, .cp = 1, .pp = pp, .vpp = 1, .ep = ep, .etp = 1, .mbs = mbs, .zero = 1 };
+}
+
+static void near(const char *what, double got, double want, double by)
+{
+    EXPECT(fabs(got - want) <= by * fabs(want), "%s: %.5g, not %.5g", what, got, want);
+}
+
+static void models_have_their_size(void)
+{
+    static const struct { const char *name; int mtp; double dense, experts, embed, active, short_, long_;
+    } rows[] = {
+        { "qwen3-30b-a3b",      0, 0.919,  28.991,   0.622, 3.353,  23.01,  27.84 },
+        { "qwen3-235b-a22b",    0, 6.753,  227.096,  1.245, 22.191, 148.03, 166.96 },
+        { "deepseek-v3",        0, 15.264, 653.909,  1.853, 37.55,  249.81, 280.51 },
+        { "deepseek-v3",        1, 15.600, 665.183,  1.853, 0,      259.99, 291.20 },
+        { "kimi-k2",            0, 9.373,  1014.686, 2.349, 32.86,  204.48, 219.83 },
+        { "moonlight-16b-a3b",  0, 0.894,  14.395,   0.671, 2.915,  17.15,  18.85 },
+        { "mixtral-8x7b",       0, 1.343,  45.097,   0.262, 12.880, 79.71,  82.93 },
+        { "olmoe-7b-1b",        0, 0.271,  6.442,    0.206, 1.282,  7.87,   8.67 },
+        { "glm-4.5",            0, 15.281, 335.96,   1.552, 33.63,  224.5,  0 },
+        { "glm-4.5-air",        0, 5.953,  99.66,    1.242, 13.42,  90.6,   0 },
+        { "gpt-oss-120b",       0, 0.969,  114.66,   1.158, 5.71,   32.63,  0 },
+        { "qwen3-next-80b-a3b", 0, 1.743,  77.309,   0.622, 3.875,  22.74,  23.95 },
+        { "qwen3.5-35b-a3b",    0, 1.431,  32.21,    1.017, 3.455,  18.94,  0 },
+        { "qwen3.5-35b-a3b",    1, 1.471,  33.02,    1.017, 0,      22.47,  0 },
+        { "qwen3.5-397b-a17b",  0, 7.765,  386.55,   2.034, 17.35,  101.4,  0 },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ModelRow m = *model_row(rows[i].name);
+        m.mtp = rows[i].mtp;
+        ModelCounts n = closed_params(&m);
+        near(m.name, n.dense / 1e9, rows[i].dense, 2e-3);             /* as many digits as the table has */
+        near(m.name, n.experts / 1e9, rows[i].experts, 1e-4);
+        near(m.name, n.embed / 1e9, rows[i].embed, 1e-3);
+        if (rows[i].active) near(m.name, n.active / 1e9, rows[i].active, 1e-3);
+        near(m.name, closed_flops_token(&m, 4096) / 1e9, rows[i].short_, 1e-3);
+        if (rows[i].long_) near(m.name, closed_flops_token(&m, 8192) / 1e9, rows[i].long_, 1e-3);
+    }
+}
+
+/* Every row that names a preset has that preset's parameters, to the last one. */
+static void rows_are_the_presets(void)
+{
+    int built = 0;
+    for (int i = 0; model_row_at(i); i++) {
+        const ModelRow *m = model_row_at(i);
+        Json *hf = NULL;
+        ModelShape s = { 0 };
+        Model whole = { 0 };
+        if (!m->preset) continue;
+        EXPECT_OK(preset_config(&hf, m->preset));
+        EXPECT_OK(shape_read(&s, hf, m->preset));
+        EXPECT_OK(model_open(&whole, &s, NULL));
+        EXPECT(params_count(&whole.params) == (int64_t)closed_params(m).total, "%s: %lld, by formula %.0f",
+               m->name, (long long)params_count(&whole.params), closed_params(m).total);
+        model_close(&whole);
+        json_decref(hf);
+        built++;
+    }
+    EXPECT(built == 8, "%d rows can be built", built);
+}
+
+static void names_are_understood(void)
+{
+    static const char *const pairs[][2] = {
+        { "Qwen/Qwen3-VL-30B-A3B-Instruct", "qwen3-vl-30b-a3b" }, { "zai-org/GLM-4.5-Air", "glm-4.5-air" },
+        { "zai-org/GLM-4.5", "glm-4.5" },              { "deepseek-ai/DeepSeek-R1", "deepseek-v3" },
+        { "allenai/OLMoE-1B-7B-0924", "olmoe-7b-1b" },            { "Qwen3-30B-A3B", "qwen3-30b-a3b" },
+        { "Qwen/Qwen3.6-35B-A3B", "qwen3.5-35b-a3b" },            { "openai/gpt-oss-20b", "gpt-oss-20b" },
+    };
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        const ModelRow *m = model_row(pairs[i][0]);
+        EXPECT(m && !strcmp(m->name, pairs[i][1]), "%s is %s", pairs[i][0], m ? m->name : "nothing");
+    }
+    EXPECT(!model_row("qwen3") && !model_row("qwen3-vl-31b") && !model_row("") && !model_row("deepseek-v3.2"),
+           "a name that is none");
+    EXPECT(!model_row_at(-1) && !model_row_at(1000), "past the ends");
+}
+
+static void other_conventions(void)
+{
+    const ModelRow *m = model_row("qwen3-vl-30b-a3b");
+    near("all pairs, the tower on every token", closed_flops_full(m, 12288) / 1e9, 50.47, 2e-4);
+    near("causal half", closed_flops_token(m, 12288) / 1e9, 32.67, 2e-4);
+    near("28 x 28 patches", closed_flops_vision(m, 784, false) / 1e12, 2.31, 2e-3);
+    near("of a visual token", closed_flops_vision(m, 784, false) / 196 / 1e9, 11.8, 5e-3);
+    near("30 x 40", closed_flops_vision(m, 1200, false) / 300 / 1e9, 12.4, 5e-3);
+    near("64 x 64", closed_flops_vision(m, 4096, false) / 1024 / 1e9, 16.7, 5e-3);
+    near("frozen", closed_flops_vision(m, 784, true) * 3, closed_flops_vision(m, 784, false), 1e-12);
+    near("towers", closed_params(m).vision / 1e9, 0.538, 2e-3);
+    near("towers", closed_params(model_row("qwen3-vl-235b-a22b")).vision / 1e9, 0.576, 2e-3);
+}
+
+static void layers_have_their_bytes(void)
+{
+    Task q = task("qwen3-30b-a3b", 16, 1024, 2, 4), d = task("deepseek-v3", 256, 4096, 4, 4),
+         l = task("moonlight", 8, 4, 2, 2);
+    Candidate one = way(1, 1, 16, 1), two = way(2, 1, 8, 1);
+    LayerBytes b;
+    closed_layer(&b, &q, &one, false, true);
+    near("residuals", b.residual / 1e6, 2 * 16.8, 3e-3);
+    near("norms", b.norm / 1e6, 2 * 16.8, 3e-3);
+    near("qkv", b.qkv / 1e6, 41.9, 2e-3);
+    near("rotated", b.rotated / 1e6, 37.7, 2e-3);
+    near("core", b.core / 1e6, 33.6, 2e-3);
+    near("router", b.router / 1e6, 4.7, 5e-3);
+    near("input", b.input / 1e6, 134.2, 1e-3);
+    near("fc1", b.fc1 / 1e6, 100.7, 1e-3);
+    near("act", b.act / 1e6, 50.3, 1e-3);
+    near("a layer of 30B", closed_layer_kept(&b, &q, 0) / 1e6, 470.8, 1e-3);
+    closed_layer(&b, &d, &one, false, true);
+    near("up", b.up / 1e6, 402.7 + 134.2, 1e-3);
+    near("low", b.low / 1e6, 2 * 12.6 + 8.9, 2e-3);
+    near("shared", b.shared / 1e6, 50.4, 2e-3);
+    near("a layer of DeepSeek", closed_layer_kept(&b, &d, 0) / 1e6, 1874, 1e-3);
+    closed_layer(&b, &l, &two, false, true);
+    near("a layer of Moonlight", closed_layer_kept(&b, &l, 0) / 1e6, 274.5, 1e-3);
+}
+
+/* Without exchange buffers and context, as the reference is. */
+static double gb(const Task *t, const Candidate *c, int stage)
+{
+    StageMemory s;
+    closed_memory(&s, t, c, stage);
+    EXPECT(fabs(s.weights + s.grads + s.optimizer + s.activations + s.logits + s.vision + s.buffers + s.fixed
+                - s.total) < 1, "the parts of stage %d are not the whole", stage);
+    return (s.total - s.buffers - s.fixed) / 1e9;
+}
+
+static void small_worlds(void)
+{
+    Task q = task("qwen3-30b-a3b", 8, 512, 2, 4), m = task("moonlight", 8, 512, 4, 4);
+    Task o = task("olmoe", 8, 512, 4, 4), x = task("mixtral-8x7b", 32, 512, 4, 4);
+    Candidate c = way(1, 1, 8, 1), two = way(1, 1, 8, 2), four = way(1, 1, 8, 4), eight = way(1, 1, 8, 8);
+    Candidate alone = way(1, 1, 1, 1), pipe = way(1, 4, 8, 1);
+    near("30B", gb(&q, &c, 0), 92.8, 1e-3);
+    near("30B, two", gb(&q, &two, 0), 119.1, 1e-3);
+    near("30B, four", gb(&q, &four, 0), 171.8, 1e-3);
+    near("30B, eight", gb(&q, &eight, 0), 277.1, 1e-3);
+    q.grad_bytes = 4;
+    near("30B, f32 gradients", gb(&q, &c, 0), 103.1, 1e-3);
+    q.grad_bytes = q.moment_bytes = 2;
+    near("30B, bf16 moments", gb(&q, &c, 0), 77.5, 1e-3);
+    c.recompute = RE_MOE_ACT | RE_NORM;
+    near("30B, less kept", gb(&q, &c, 0), 73.5, 1e-3);
+    c.recompute = 0;
+    near("Moonlight", gb(&m, &c, 0), 62.7, 3e-3);
+    m.grad_bytes = 2;
+    near("Moonlight, bf16 gradients", gb(&m, &c, 0), 56.0, 3e-3);
+    near("OLMoE", gb(&o, &four, 0), 55.4, 1e-3);
+    o.gpus = 1;
+    near("OLMoE alone", gb(&o, &alone, 0), 133.9, 1e-3);
+    near("Mixtral", gb(&x, &pipe, 0), 60.6, 1e-3);
+}
+
+int main(void)
+{
+    RUN(models_have_their_size);
+    RUN(rows_are_the_presets);
+    RUN(names_are_understood);
+    RUN(other_conventions);
+    RUN(layers_have_their_bytes);
+    RUN(small_worlds);
+    return lab_report();
+}
