@@ -12,6 +12,7 @@
 #define MOE   "Qwen3-VL-30B-A3B"
 #define BIG   "Qwen3-VL-235B-A22B"
 #define DENSE "Qwen3-VL-8B"
+#define TEXT  "Qwen3-30B-A3B"
 
 static void load_preset(ModelShape *s, const char *name)
 {
@@ -73,8 +74,19 @@ static const Case cases[] = {
     { 61,  8,  0, MOE,   { "parallel.pp=2", "parallel.ep=4", "moe.overlap=true",
                            "train.global_tokens=131072" } },
     { 62,  8,  0, MOE,   { "parallel.ep=8", "moe.overlap=true", "memory.recompute=[layernorm, moe]" } },
+    { 66,  8,  0, MOE,   { "memory.recompute=full", "memory.recompute_layers=0" } },
+    { 66,  8,  0, MOE,   { "memory.recompute=[moe]", "memory.recompute_method=block" } },
+    { 66,  8,  0, MOE,   { "memory.recompute_layers=4" } },
     { 67,  8,  0, MOE,   { "memory.recompute=[layernorm, attention]" } },
     { 68,  8,  0, DENSE, { "memory.recompute=[moe_act]" } },
+    { 68,  8,  0, DENSE, { "memory.recompute=[mlp, moe]" } },
+    { 68,  8,  0, MOE,   { "memory.recompute=[shared_experts, moe_act]" } },
+    { 68,  8,  0, MOE,   { "memory.recompute=[up_proj]" } },
+    { 68,  8,  0, MOE,   { "memory.recompute=[mla_up_proj]" } },
+    { 68,  8,  0, MOE,   { "memory.recompute=[gdn_norm_out]" } },
+    { 68,  8,  0, TEXT,  { "memory.recompute=[norm, vision]" } },
+    { 68,  8,  0, TEXT,  { "memory.recompute=[vision_act]" } },
+    { 68,  8,  0, MOE,   { "memory.recompute=[mlp]" } },
     { 89,  8,  0, MOE,   { "parallel.replicas=3" } },
     { 89,  8,  0, MOE,   { "parallel.replicas=2", "parallel.ep=8" } },
     { 89,  8,  0, MOE,   { "parallel.replicas=2", "parallel.zero=0" } },
@@ -85,6 +97,10 @@ static const Case cases[] = {
     { 103, 14, 0, DENSE, { "parallel.tp=7", "train.micro_tokens=7168" } },
     { 104, 512, 0, MOE,  { "parallel.cp=512" } },
     { 105, 8,  0, MOE,   { "parallel.ep=8", "moe.overlap=true", "parallel.zero=2" } },
+    { 106, 8,  0, MOE,   { "memory.recompute=[moe_act, moe]" } },
+    { 106, 8,  0, MOE,   { "memory.recompute=[norm, layernorm]" } },
+    { 106, 8,  0, MOE,   { "memory.recompute=[full, norm]", "memory.recompute_layers=2" } },
+    { 106, 8,  0, MOE,   { "memory.recompute=[moe, core_attn, moe]" } },
     { 105, 8,  0, MOE,   { "parallel.ep=4", "moe.overlap=true", "parallel.zero=3" } },
 };
 enum { CASES = sizeof cases / sizeof *cases };

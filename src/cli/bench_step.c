@@ -66,6 +66,7 @@ typedef struct StepBench {
     char        state[96];                                   /* of the card, under load */
     Losses      losses;
     uint8_t     policy[LABEL_N];
+    Full        full;
 } StepBench;
 
 /* Tokens as text has them, the n-th most frequent 1/n as often as the first: few experts get many rows. */
@@ -142,6 +143,7 @@ static Status open_bench(StepBench *b)
     EngineConf  conf = { .backend = b->backend, .dtype = b->dtype, .budget = bud, .aux = AUX_LAYER,
                          .aux_coeff = 1e-3f, .train = true, .repeat = b->repeat };
     memcpy(conf.policy, b->policy, sizeof conf.policy);
+    conf.full = b->full;
     ss.bytes = true;
     TRY(stream_open(&b->stream, &ss, &bud));
     if (b->photos) TRY(stream_photos(&b->stream, b->photos, b->shape.text.V, 11));
@@ -284,17 +286,6 @@ static Status read_grid(StepBench *b, const char *text)
     return OK;
 }
 
-static Status read_recompute(StepBench *b, const char *words)
-{
-    char word[64];
-    policy_default(b->policy);
-    for (const char *at = words; at && *at; at += strcspn(at, ","), at += *at == ',') {
-        snprintf(word, sizeof word, "%.*s", (int)strcspn(at, ","), at);
-        TRY(policy_drop(b->policy, word));
-    }
-    return OK;
-}
-
 Status bench_step(int argc, char **argv)
 {
     StepBench b = { 0 };
@@ -318,7 +309,8 @@ Status bench_step(int argc, char **argv)
     TRY(option_int("--layers", layers, 0, 4096, &b.layers));
     TRY(option_int("--repeat", repeat, 1, MOST_REPEATS - 1, &b.repeats));
     TRY(read_grid(&b, grid));
-    TRY(read_recompute(&b, recompute));
+    policy_default(b.policy);
+    TRY(recompute_words(b.policy, &b.full, recompute));
     TRY(dtype_parse(&b.dtype, dtype));
     if (b.dtype != F32 && b.dtype != BF16) return fail(E_CONFIG, "--dtype %s: f32 or bf16", dtype);
     TRY(bench_model(&b.shape, model, b.layers));

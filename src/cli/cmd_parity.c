@@ -395,10 +395,7 @@ static Status open_engine(Parity *p)
                         .train     = true,
                         .logits    = true };
     policy_default(conf.policy);
-    char words[256], *save = NULL;
-    snprintf(words, sizeof words, "%s", p->recompute ? p->recompute : "");
-    for (char *w = strtok_r(words, ",", &save); w; w = strtok_r(NULL, ",", &save))
-        TRY(policy_drop(conf.policy, w));
+    TRY(recompute_words(conf.policy, &conf.full, p->recompute));
     TRY(engine_open(&p->e, &p->c.shape, &conf, &p->c.stream));
     TRY(weights_load(&p->e.model, &p->e.be, &p->c.model, NULL));
     engine_loaded(&p->e);

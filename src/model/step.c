@@ -99,23 +99,60 @@ static void at_layer(const Ctx *c, int64_t l)
     if (c->mesh && c->mesh->comm[GR_world]->trace) c->mesh->comm[GR_world]->trace->layer = (int)l;
 }
 
-/* Outputs are pushed before scratch is marked: in evaluation both may be the same arena. */
+/* What is replayed together with layer l; where there will be no backward nothing is. */
+static Stretch stretch_of(const Ctx *c, const Chunk *k, int64_t l)
+{
+    if (!c->full || c->pass == EVAL) return (Stretch){ l, l + 1, false };
+    return full_stretch(c->full, (Stretch){ k->from, k->to, false }, l);
+}
+
+/* Deepstack joins after the whole layer. */
+static void join_feature(Ctx *c, const Model *m, ModelAct *a, int64_t l)
+{
+    if (c->batch->media && l < m->shape.vision.deepstacks)
+        op_scatter_rows(c->be, a->x[l + 1], a->feature[l], c->batch->visual_row, true);
+}
+
+static void layer_fwd(Ctx *c, const Model *m, ModelAct *a, int64_t l)
+{
+    ArenaMark mark = arena_mark(c->scratch);
+    at_layer(c, l);
+    unit_begin(c, m->layer[l].norm->unit, false);
+    decoder_fwd(c, &m->layer[l], &a->layer[l], a->x[l + 1], a->x[l], a->cs);
+    unit_end(c, m->layer[l].norm->unit, false);
+    tap(c, "decoder.out", (int)l, a->x[l + 1]);
+    join_feature(c, m, a, l);
+    arena_reset(c->scratch, mark);
+}
+
+/* Of the inputs inside a group two buffers of scratch take turns. The output is pushed before scratch is
+ * marked: in evaluation that may be the same arena. */
+static void stretch_fwd(Ctx *c, const Model *m, const Chunk *k, ModelAct *a, Stretch s)
+{
+    const uint8_t *policy = c->policy;
+    bool   spent = c->pass == EVAL && s.from > k->from;      /* nobody will read its input again */
+    Tensor turn[2] = { { 0 } };
+    a->x[s.to] = spent ? a->x[s.to - 2] : input(c, m);
+    ArenaMark mark = arena_mark(c->scratch);
+    for (int64_t i = 0; i < 2 && i < s.to - s.from - 1; i++)
+        turn[i] = scratch2(c, c->dtype, c->batch->T, m->shape.text.D);
+    if (s.full) c->policy = policy_full();
+    for (int64_t l = s.from; l < s.to; l++) {
+        if (l + 1 < s.to) a->x[l + 1] = turn[(l - s.from) % 2];
+        layer_fwd(c, m, a, l);
+    }
+    c->policy = policy;
+    arena_reset(c->scratch, mark);
+}
+
 static void layers_fwd(Ctx *c, const Model *m, const Chunk *k, ModelAct *a)
 {
     a->cs = t2(c->act, "ROPE_TABLE", F32, c->batch->Ta, m->shape.text.C);
     op_rope_table(c->be, a->cs, c->batch->pos, m->inv, m->axis);
-    for (int64_t l = k->from; l < k->to; l++) {
-        bool spent = c->pass == EVAL && l > k->from;         /* nobody will read this layer's input again */
-        a->x[l + 1] = spent ? a->x[l - 1] : input(c, m);
-        ArenaMark mark = arena_mark(c->scratch);
-        at_layer(c, l);
-        unit_begin(c, m->layer[l].norm->unit, false);
-        decoder_fwd(c, &m->layer[l], &a->layer[l], a->x[l + 1], a->x[l], a->cs);
-        unit_end(c, m->layer[l].norm->unit, false);
-        tap(c, "decoder.out", (int)l, a->x[l + 1]);
-        if (c->batch->media && l < m->shape.vision.deepstacks)   /* deepstack joins after the whole layer */
-            op_scatter_rows(c->be, a->x[l + 1], a->feature[l], c->batch->visual_row, true);
-        arena_reset(c->scratch, mark);
+    for (int64_t l = k->from; l < k->to;) {
+        Stretch s = stretch_of(c, k, l);
+        stretch_fwd(c, m, k, a, s);
+        l = s.to;
     }
     at_layer(c, -1);
 }
@@ -255,6 +292,49 @@ void model_gradient(Ctx *c, const Model *m, int chunk, const ModelAct *a, Tensor
         op_copy(c->be, border_feature(c, dout, i), a->dfeature[k->from + i]);
 }
 
+/* The layers l … s.to - 1 of a stretch: forward again on the way down, all values in scratch, and back on the way
+ * up. The last has its replay inside the pair of its backward, so that its weights come once; with two buffers
+ * for weights those of the one before it are still there too. */
+static void stretch_bwd(Ctx *c, const Model *m, ModelAct *a, Stretch s, int64_t l)
+{
+    const Decoder *d = &m->layer[l];
+    bool      last = l + 1 == s.to;
+    Tensor    none = { 0 };
+    ArenaMark mark = arena_mark(c->scratch);
+    at_layer(c, l);
+    if (!last) {
+        unit_begin(c, d->norm->unit, false);
+        a->x[l + 1] = scratch2(c, c->dtype, c->batch->T, m->shape.text.D);
+        decoder_replay(c, d, &a->layer[l], a->x[l + 1], a->x[l], a->cs);
+        join_feature(c, m, a, l);
+        unit_end(c, d->norm->unit, false);
+        stretch_bwd(c, m, a, s, l + 1);
+        at_layer(c, l);
+    }
+    if (taught(c, m) && c->batch->media && l < m->shape.vision.deepstacks) {
+        a->dfeature[l] = visual(c, m, "GRADIENT");
+        op_gather_rows(c->be, a->dfeature[l], a->dx, c->batch->visual_row, 1);
+    }
+    unit_begin(c, d->norm->unit, true);
+    if (last) decoder_replay(c, d, &a->layer[l], none, a->x[l], a->cs);
+    decoder_bwd(c, d, &a->layer[l], a->dx, a->dx, a->x[l], a->cs);
+    unit_end(c, d->norm->unit, true);
+    arena_reset(c->scratch, mark);
+}
+
+static void layers_bwd(Ctx *c, const Model *m, const Chunk *k, ModelAct *a)
+{
+    const uint8_t *policy = c->policy;
+    for (int64_t l = k->to - 1; l >= k->from;) {
+        Stretch s = stretch_of(c, k, l);
+        c->policy = s.full ? policy_full() : policy;
+        stretch_bwd(c, m, a, s, s.from);
+        l = s.from - 1;
+    }
+    c->policy = policy;
+    at_layer(c, -1);
+}
+
 void model_backward(Ctx *c, const Model *m, int chunk, ModelAct *a, Tensor din)
 {
     const Chunk *k = &m->chunk[chunk];
@@ -262,17 +342,7 @@ void model_backward(Ctx *c, const Model *m, int chunk, ModelAct *a, Tensor din)
     ledger_enter(&c->be->ledger, PART_DECODER);
     if (!k->heads) enter_back(c, m, k, a, din);
     c->aux = t_has(a->aux.out) ? &a->aux : NULL;
-    for (int64_t l = k->to - 1; l >= k->from; l--) {
-        if (taught(c, m) && c->batch->media && l < m->shape.vision.deepstacks) {
-            a->dfeature[l] = visual(c, m, "GRADIENT");
-            op_gather_rows(c->be, a->dfeature[l], a->dx, c->batch->visual_row, 1);
-        }
-        at_layer(c, l);
-        unit_begin(c, m->layer[l].norm->unit, true);
-        decoder_bwd(c, &m->layer[l], &a->layer[l], a->dx, a->dx, a->x[l], a->cs);
-        unit_end(c, m->layer[l].norm->unit, true);
-    }
-    at_layer(c, -1);
+    layers_bwd(c, m, k, a);
     if (k->embeds) embed_bwd(c, m, a);
     mark_live(m, taught(c, m));
 }

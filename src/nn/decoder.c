@@ -1,17 +1,17 @@
 /* nn/decoder.c -- see decoder.h. */
 #include "nn/decoder.h"
 
-/* h = x + branch and its norm. A replay may have dropped either: with h kept only the norm is repeated. */
+/* h = x + branch and its norm; the branch lies where h will. A replay may have dropped either: with h kept only
+ * the norm is repeated. */
 static void middle(Ctx *c, const Decoder *m, DecoderAct *a, Tensor x, Tensor cs)
 {
     int64_t T = x.n[0], D = x.n[1];
     Tensor none = { 0 };
     need(c, L_STAT, &a->rstd, F32, T, 1);
     bool fresh = need(c, L_RESID, &a->h, x.dtype, T, D);
-    bool again = need(c, L_NORM, &a->n, x.dtype, T, D);
-    Tensor branch = fresh ? scratch2(c, x.dtype, T, D) : none;
-    attention_fwd(c, &m->attn, &a->attn, branch, x, cs);
-    if (fresh)      op_rmsnorm_fwd(c->be, a->n, a->rstd, a->h, x, branch, m->norm->w, m->attn.eps);
+    bool again = need(c, L_MLP_NORM, &a->n, x.dtype, T, D);
+    attention_fwd(c, &m->attn, &a->attn, fresh ? a->h : none, x, cs);
+    if (fresh)      op_rmsnorm_fwd(c->be, a->n, a->rstd, a->h, x, a->h, m->norm->w, m->attn.eps);
     else if (again) op_rmsnorm_fwd(c->be, a->n, a->rstd, none, a->h, none, m->norm->w, m->attn.eps);
 }
 
@@ -22,13 +22,16 @@ void decoder_fwd(Ctx *c, const Decoder *m, DecoderAct *a, Tensor y, Tensor x, Te
     else           mlp_fwd(c, &m->mlp, &a->mlp, y, a->n, a->h);
 }
 
+void decoder_replay(Ctx *c, const Decoder *m, DecoderAct *a, Tensor y, Tensor x, Tensor cs)
+{
+    if (!replay_begin(c, L_STAT, L_MLP_ACT)) return;
+    decoder_fwd(c, m, a, y, x, cs);
+    replay_end(c);
+}
+
 void decoder_bwd(Ctx *c, const Decoder *m, DecoderAct *a, Tensor dx, Tensor dy, Tensor x, Tensor cs)
 {
     ArenaMark mark = arena_mark(c->scratch);
-    if (replay_begin(c, L_NORM, L_MLP_ACT)) {
-        decoder_fwd(c, m, a, (Tensor){ 0 }, x, cs);
-        replay_end(c);
-    }
     Tensor dn = scratch2(c, x.dtype, x.n[0], x.n[1]), dh = scratch2(c, x.dtype, x.n[0], x.n[1]);
     if (m->sparse) moe_bwd(c, &m->moe, &a->moe, dn, dy, a->n);
     else           mlp_bwd(c, &m->mlp, &a->mlp, dn, dy, a->n);

@@ -23,9 +23,11 @@ typedef struct DecoderAct {
     MlpAct       mlp;
 } DecoderAct;
 
-/* cs: cosines and sines of all positions (T, C). y absent: a replay. */
+/* cs: cosines and sines of all positions (T, C). y absent: only what backward will read. */
 void decoder_fwd(Ctx *c, const Decoder *m, DecoderAct *a, Tensor y, Tensor x, Tensor cs);
-/* Replays what the policy dropped, then backward. dx may alias dy. */
+/* Before decoder_bwd: what the policy dropped, in scratch, and y where it is wanted again. */
+void decoder_replay(Ctx *c, const Decoder *m, DecoderAct *a, Tensor y, Tensor x, Tensor cs);
+/* dx may alias dy. */
 void decoder_bwd(Ctx *c, const Decoder *m, DecoderAct *a, Tensor dx, Tensor dy, Tensor x, Tensor cs);
 
 #endif

@@ -51,6 +51,7 @@ typedef struct Ctx {
     const Batch   *batch;
     Arena         *act, *scratch;                 /* kept for this micro-batch; dies with the layer call */
     const uint8_t *policy;                        /* one Policy per label */
+    const Full    *full;                          /* NULL: all layers go by that */
     Pass           pass;
     DType          dtype;                         /* of activations and weights */
     DType          logits;                     /* of the logits that the loss is taken of: f32, or the same */

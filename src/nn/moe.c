@@ -14,22 +14,26 @@ static int64_t capacity(const Ctx *c, const Moe *m, int64_t T)
     return moe_capacity(m, m->pad && c->dispatch ? c->dispatch->conf.shape.T : T);
 }
 
-/* Which experts, with what weight. Pinned: a replay that decided again could decide otherwise. */
-static bool choose(Ctx *c, const Moe *m, MoeAct *a, Tensor x)
+static void judge(Ctx *c, const Moe *m, MoeAct *a, Tensor x)
 {
     enum { BENCHMARK = 0xba1a };
     int64_t T = x.n[0];
-    Tensor none = { 0 };
-    bool now = need(c, L_ROUTE, &a->logits, F32, T, m->E);
-    need(c, L_ROUTE, &a->lse,    F32, T, 1);
-    need(c, L_ROUTE, &a->idx,    I32, T, m->K);
-    need(c, L_ROUTE, &a->weight, F32, T, m->K);
-    if (!now) return false;
-    op_gemm(c->be, a->logits, x, m->w_router->w, none, GEMM_NT);
+    op_gemm(c->be, a->logits, x, m->w_router->w, (Tensor){ 0 }, GEMM_NT);
     tap(c, "router.logits", m->index, a->logits);
     if (m->balance)
         op_normal(c->be, a->logits, BENCHMARK, (uint64_t)m->index,
                   (uint64_t)((c->mesh ? c->mesh->rank : 0) * T * m->E), m->E, 1.0f);
+}
+
+/* Which experts, with what weight. Pinned: a replay that decided again could decide otherwise. */
+static bool choose(Ctx *c, const Moe *m, MoeAct *a, Tensor x)
+{
+    int64_t T = x.n[0];
+    bool now = need(c, L_ROUTE, &a->idx, I32, T, m->K);
+    need(c, L_ROUTE, &a->weight, F32, T, m->K);
+    need(c, L_ROUTE, &a->lse,    F32, T, 1);
+    if (need(c, L_LOGITS, &a->logits, F32, T, m->E)) judge(c, m, a, x);
+    if (!now) return false;
     op_router_fwd(c->be, a->idx, a->weight, a->lse, a->logits, m->renorm);
     return true;
 }

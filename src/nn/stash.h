@@ -2,29 +2,36 @@
  *
  * LABEL(name, default, meaning). A module asks need() for each value that backward will read; whether the
  * value is kept, or thrown away and computed again, is decided by the policy of its label and nowhere
- * else. Recompute, memory accounting and plans read this one list. */
+ * else. Recompute, memory accounting and plans read this one list.
+ *
+ * Policies are rows of one byte a label. A recipe's words make one row for the tower and all layers; `full`
+ * has a row of its own (policy_full) and says which layers it is of (Full). */
 #ifndef NN_STASH_H
 #define NN_STASH_H
 
 #include "base/status.h"
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef enum { KEEP, DROP, PIN } Policy;      /* PIN: kept whatever the recipe says */
 
 #define LABELS(LABEL)                                                                              \
     LABEL(INPUT,     PIN,  "input of a layer: where a replay starts")                              \
-    LABEL(STAT,      PIN,  "row statistics of norms, log-sum-exps: a few bytes a row")             \
     LABEL(ROUTE,     PIN,  "top-k choice: a replay that re-decides trains another model")          \
-    LABEL(NORM,      KEEP, "normalised input: one cheap pass to get back")                         \
+    LABEL(STAT,      KEEP, "row statistics of norms, log-sum-exps: a few bytes a row and head")    \
+    LABEL(NORM,      KEEP, "normalised input of attention: one cheap pass to get back")            \
     LABEL(QKV,       KEEP, "query, key and value projections")                                     \
     LABEL(ROPE,      KEEP, "queries and keys after norm and rotation")                             \
     LABEL(CORE,      KEEP, "attention output")                                                     \
     LABEL(RESID,     KEEP, "residual stream between attention and feed-forward")                   \
+    LABEL(MLP_NORM,  KEEP, "normalised input of feed-forwards")                                    \
+    LABEL(LOGITS,    KEEP, "what routers say of every expert, before the choice")                  \
     LABEL(DISPATCH,  KEEP, "tokens as the experts received them")                                  \
     LABEL(GATE_UP,   KEEP, "gate and up projections of experts")                                   \
     LABEL(ACT,       KEEP, "activation product of experts")                                        \
     LABEL(MLP_UP,    KEEP, "gate and up projections of dense layers")                              \
     LABEL(MLP_ACT,   KEEP, "activation product of dense layers")                                   \
+    LABEL(V_STAT,    KEEP, "vision tower: row statistics of norms, log-sum-exps")                  \
     LABEL(V_NORM,    KEEP, "vision tower: normalised inputs")                                      \
     LABEL(V_QKV,     KEEP, "vision tower: query, key and value projections")                       \
     LABEL(V_ROPE,    KEEP, "vision tower: rotated queries and keys")                               \
@@ -43,9 +50,29 @@ typedef enum {
 
 const char *label_name(Label l);              /* "moe_act"-like lower case, as arenas and reports show it */
 
-/* Policies for a recipe's memory.recompute: names of the table in stash.c, or "full". */
+/* Policies for a word of memory.recompute, of the table in stash.c. "full" alone is one layer at a time. */
 void        policy_default(uint8_t policy[LABEL_N]);
 MUST Status policy_drop(uint8_t policy[LABEL_N], const char *what);
+const uint8_t *policy_full(void);                 /* all that is not pinned is dropped */
 const char *policy_choices(void);
+
+/* What a model must have for a word to drop anything of it. */
+typedef enum {
+    OF_LAYERS, OF_DENSE, OF_EXPERTS, OF_TOWER, OF_SHARED_EXPERTS, OF_LATENT_ATTENTION, OF_LINEAR_ATTENTION
+} WordOf;
+WordOf      word_of(const char *word);            /* one that there is */
+bool        word_within(const char *word, const char *other);    /* all it drops the other drops too */
+
+/* Layers of which a chunk keeps the inputs alone, chunk by chunk: all of them in groups of `layers` whose first
+ * input is kept, or the first `layers` each for itself. A group is replayed forward and then walked back. */
+typedef enum { FULL_NONE, FULL_UNIFORM, FULL_BLOCK } FullMethod;
+typedef struct Full { FullMethod method; int64_t layers; } Full;
+typedef struct Stretch { int64_t from, to; bool full; } Stretch;
+Stretch        full_stretch(const Full *f, Stretch chunk, int64_t layer); /* what is replayed together with a layer */
+
+/* A word as a command line has it: one of the above, or full, full:N, full:uniform:N, full:block:N. */
+MUST Status recompute_word(uint8_t policy[LABEL_N], Full *full, const char *word);
+MUST Status recompute_words(uint8_t policy[LABEL_N], Full *full, const char *words);  /* by commas; NULL: none */
+MUST Status recompute_full(uint8_t policy[LABEL_N], Full *full, const char *method, int64_t layers);
 
 #endif

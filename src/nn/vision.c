@@ -16,7 +16,7 @@ static void block_attention(Ctx *c, const Vision *v, const VisionBlock *m, Block
     int64_t P = a->x.n[0], D = v->D;
     DType d = (DType)a->x.dtype;
     Tensor none = { 0 };
-    need(c, L_STAT, &a->stat1, F32, P, 2);
+    need(c, L_V_STAT, &a->stat1, F32, P, 2);
     if (need(c, L_V_NORM, &a->n1, d, P, D))
         op_layernorm_fwd(c->be, a->n1, a->stat1, a->x, m->norm1_w->w, m->norm1_b->w, LN_EPS);
     if (need(c, L_V_QKV, &a->qkv, d, P, 3 * D)) linear_fwd(c, a->qkv, a->n1, m->w_qkv, m->b_qkv);
@@ -26,7 +26,7 @@ static void block_attention(Ctx *c, const Vision *v, const VisionBlock *m, Block
         op_rope_fwd(c->be, whole(v, a->q), none, part(v, a->qkv, 0), none, cs, 0.0f);
         op_rope_fwd(c->be, whole(v, a->k), none, part(v, a->qkv, 1), none, cs, 0.0f);
     }
-    need(c, L_STAT, &a->lse, F32, v->H, P);
+    need(c, L_V_STAT, &a->lse, F32, v->H, P);
     if (need(c, L_V_CORE, &a->o, d, P, D))
         op_attention_fwd(c->be, whole(v, a->o), a->lse, whole(v, a->q), whole(v, a->k), part(v, a->qkv, 2),
                          c->batch->vseg, 1.0f / sqrtf((float)(D / v->H)));
@@ -50,7 +50,7 @@ static void block_fwd(Ctx *c, const Vision *v, const VisionBlock *m, BlockAct *a
     DType d = (DType)a->x.dtype;
     block_attention(c, v, m, a, cs);
     if (need(c, L_V_RESID, &a->h, d, P, D)) linear_residual(c, a->h, a->o, m->w_o, m->b_o, a->x);
-    need(c, L_STAT, &a->stat2, F32, P, 2);
+    need(c, L_V_STAT, &a->stat2, F32, P, 2);
     if (need(c, L_V_NORM, &a->n2, d, P, D))
         op_layernorm_fwd(c->be, a->n2, a->stat2, a->h, m->norm2_w->w, m->norm2_b->w, LN_EPS);
     up_fwd(c, v, m, a);
@@ -81,7 +81,7 @@ static void block_bwd(Ctx *c, const Vision *v, const VisionBlock *m, BlockAct *a
     int64_t P = a->x.n[0], D = v->D;
     DType d = (DType)a->x.dtype;
     ArenaMark mark = arena_mark(c->scratch);
-    if (replay_begin(c, L_V_NORM, L_V_ACT)) {
+    if (replay_begin(c, L_V_STAT, L_V_ACT)) {
         block_fwd(c, v, m, a, (Tensor){ 0 }, cs);
         replay_end(c);
     }
@@ -103,7 +103,7 @@ static void merger_fwd(Ctx *c, const Vision *v, const Merger *m, MergerAct *a, T
     DType d = (DType)x.dtype;
     Tensor rows = m->norm_after ? t_as2(x, N, wide) : x;
     a->x = x;
-    need(c, L_STAT, &a->stat, F32, rows.n[0], 2);
+    need(c, L_MERGER, &a->stat, F32, rows.n[0], 2);
     if (need(c, L_MERGER, &a->n, d, rows.n[0], rows.n[1]))
         op_layernorm_fwd(c->be, a->n, a->stat, rows, m->norm_w->w, m->norm_b->w, LN_EPS);
     if (need(c, L_MERGER, &a->f1, d, N, wide)) linear_fwd(c, a->f1, t_as2(a->n, N, wide), m->w1, m->b1);

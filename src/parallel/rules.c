@@ -31,7 +31,8 @@ enum { MOST_CP = CONTEXT_RANKS, MOST_PIECES = 1 << 16, TRIES = 4096 };
     SWITCH(overlap,         "moe.overlap")                                                        \
     SWITCH(pad_to_capacity, "moe.pad_to_capacity")                                                \
     SWITCH(force_balance,   "moe.force_balance")                                                  \
-    OTHER(layout) OTHER(cp_sizes) OTHER(capacity_factor) OTHER(recompute)
+    OTHER(layout) OTHER(cp_sizes) OTHER(capacity_factor) OTHER(recompute)             \
+    OTHER(recompute_method) OTHER(recompute_layers)
 
 typedef enum {
 #define NUMBER(knob, key, least) K_##knob,
@@ -53,6 +54,28 @@ static bool labelled(const RuleInput *x, const char *label)
     for (int i = 0; i < x->recomputes; i++)
         if (is(x->recompute[i], label)) return true;
     return false;
+}
+
+/* The first word that drops something of what the model lacks; NULL: there is none. */
+static const char *stray_label(const RuleInput *x, WordOf of)
+{
+    for (int i = 0; i < x->recomputes; i++)
+        if (word_of(x->recompute[i]) == of) return x->recompute[i];
+    return NULL;
+}
+
+/* A word that another one makes needless; *other: that one. */
+static const char *nested_label(const RuleInput *x, const char **other)
+{
+    for (int i = 0; i < x->recomputes; i++)
+        for (int k = 0; k < x->recomputes; k++) {
+            bool twice = i > k && is(x->recompute[i], x->recompute[k]);
+            bool alike = i < k && word_within(x->recompute[k], x->recompute[i]);      /* the later of two */
+            bool block = is(x->recompute[k], "full") && is(x->recompute_method, "block");
+            *other = x->recompute[k];
+            if (!block && (twice || (word_within(x->recompute[i], *other) && !alike))) return x->recompute[i];
+        }
+    return NULL;
 }
 
 static const char *unknown_label(const RuleInput *x)
@@ -122,6 +145,16 @@ static bool fewer_labels(Try *t, int i)
     return true;
 }
 
+/* What full has where it is not said: one layer at a time. */
+static bool plain_full(Try *t, Knob k, int i)
+{
+    if (k == K_recompute_layers) t->x.recompute_layers = 1;
+    else                         t->x.recompute_method = "uniform";
+    snprintf(t->fix, sizeof t->fix,
+             k == K_recompute_layers ? "memory.recompute_layers=1" : "memory.recompute_method=uniform");
+    return i == 0;
+}
+
 static bool other_word(Try *t, const char **word, const char *key, const char *choices, int i)
 {
     static const char *const known[] = { "p2p", "all_gather", "alltoall", "hybridep", "deepep", "auto" };
@@ -160,6 +193,7 @@ static bool turn(Try *t, const RuleInput *x, Knob k, int i)
 #undef OTHER
     case K_cp_sizes:  return cp_factors(t, i);
     case K_recompute: return fewer_labels(t, i);
+    case K_recompute_layers: case K_recompute_method: return plain_full(t, k, i);
     case K_layout:
         t->x.layout = "";
         snprintf(t->fix, sizeof t->fix, "parallel.layout=\"\"");
@@ -241,6 +275,9 @@ static void walk(RuleReport *r, const RuleInput *x, bool fixes)
     const long long step = micro_tokens * dp;
     const long long micros = !dp || global_tokens % step ? 0 : global_tokens ? global_tokens / step : 1;
     const long long group = x->group ? x->group : pp;
+    const char *outer = NULL, *nested = nested_label(x, &outer), *method = x->recompute_method;
+    const long long full_layers = x->recompute_layers;
+    const bool full = labelled(x, "full");
     const bool hierarchical = is(x->cp_comm, "a2a+p2p");
     const bool two_level = is(x->dispatcher, "deepep") || is(x->dispatcher, "hybridep");
     *r = (RuleReport){ 0 };
@@ -328,6 +365,8 @@ RuleInput rules_input(const Config *c, const ModelShape *s, int world, int per_n
         .dispatcher = c->moe.dispatcher, .capacity_factor = c->moe.capacity_factor,
         .domain = c->moe.ranks_per_domain, .pad_to_capacity = c->moe.pad_to_capacity,
         .overlap = c->moe.overlap, .force_balance = c->moe.force_balance,
+        .recompute_method = c->memory.recompute_method, .recompute_layers = c->memory.recompute_layers,
+        .tower = s->vision.depth > 0,
     };
     read_sizes(&x, p->cp_sizes);
     for (int i = 0; i < c->memory.recompute.n && i < RULE_LABELS; i++)

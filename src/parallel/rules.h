@@ -36,6 +36,9 @@ typedef struct RuleInput {
     bool        pad_to_capacity, overlap, force_balance;
     const char *recompute[RULE_LABELS];
     int         recomputes;
+    const char *recompute_method;                /* of full; NULL: not said, and neither are its layers */
+    int64_t     recompute_layers;
+    bool        tower;                           /* the model sees */
 } RuleInput;
 
 /* A rule that is broken. fix is an override ("parallel.tp=4") or "world=16"; "": why says what to do. */

@@ -36,6 +36,7 @@ typedef struct EngineConf {
     double      capacity;                /* of experts, see Moe; 0: no row is dropped */
     bool        pad, balance;            /* to that capacity; random routing, for benchmarks */
     uint8_t     policy[LABEL_N];         /* see policy_default */
+    Full        full;                    /* layers that keep their inputs alone */
     bool        frozen[GROUP_N];
     bool        train, logits;           /* backward and optimizer; engine_logits will be called */
     bool        repeat;                  /* equal bits from equal runs, see Backend */

@@ -127,7 +127,7 @@ static Status lay_out(Engine *e)
     e->ctx = (Ctx){ .be = &e->be, .mesh = &e->mesh, .units = shard_hooks(&e->shard),
                     .dispatch = e->dispatch.ops ? &e->dispatch : NULL,
                     .batch = &e->batch[0], .act = &e->arena[A_ACT], .scratch = &e->arena[A_SCRATCH],
-                    .policy = e->conf.policy, .dtype = e->conf.dtype,
+                    .policy = e->conf.policy, .full = &e->conf.full, .dtype = e->conf.dtype,
                     .logits = traits.narrow_logits ? e->conf.dtype : F32 };
     e->pause = (Pause){ weave_yield, &e->weave };
     if (engine_weaves(e)) e->ctx.pause = &e->pause;

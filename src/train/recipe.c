@@ -44,6 +44,16 @@ Status recipe_print_ranks(FILE *out, const Config *c, const ModelShape *s, const
     return rules_print(out, &x, m);
 }
 
+static Status recompute(uint8_t policy[LABEL_N], Full *full, const struct cfg_memory *m)
+{
+    for (int i = 0; i < m->recompute.n; i++) {
+        const char *word = m->recompute.item[i];
+        if (!strcmp(word, "full")) TRY(recompute_full(policy, full, m->recompute_method, m->recompute_layers));
+        else                       TRY(policy_drop(policy, word));
+    }
+    return OK;
+}
+
 Status recipe_engine(EngineConf *e, const Config *c, const ModelShape *s, DType dtype, const Ranks *ranks)
 {
     const char *aux = c->moe.aux_loss_type;
@@ -58,7 +68,7 @@ Status recipe_engine(EngineConf *e, const Config *c, const ModelShape *s, DType 
     e->frozen[G_VIT] = c->model.freeze_vit, e->frozen[G_ALIGNER] = c->model.freeze_aligner;
     e->frozen[G_LLM] = c->model.freeze_llm;
     policy_default(e->policy);
-    for (int i = 0; i < c->memory.recompute.n; i++) TRY(policy_drop(e->policy, c->memory.recompute.item[i]));
+    TRY(recompute(e->policy, &e->full, &c->memory));
     if (!s->vision.depth && c->model.freeze_llm)
         return fail(E_CONFIG, "model.freeze_llm: the model is a language model only; nothing is left to "
                     "train");
