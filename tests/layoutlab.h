@@ -27,10 +27,15 @@ static const char model_text[] =
 
 enum { STEPS = 20, MOST_STEPS = 2000, MICROS = 8, MOST = 16, BATCHES = 4 };   /* BATCHES: steps of data, in turn */
 
+/* How a step deals with what backward will read, in words as a command line has them. */
+typedef struct Mode { const char *recompute; } Mode;
+
 typedef struct Case {
     ModelShape shape;
     RuleInput  rule;
     bool       pictures;
+    DType      dtype;
+    Mode       mode;                     /* beside what the rule says */
     AuxForm    aux;
     int        steps;
     uint64_t   weights;                  /* seed */
@@ -55,8 +60,15 @@ static void note(const char *fmt, ...)
 
 static const Budget budget = { .tokens = 192, .patches = 96, .docs = 16, .supervised = 160 };
 
+static inline Budget budget_of(const Case *c)
+{
+    Budget b = budget;
+    if (!c->pictures) b.patches = 0;
+    return b;
+}
+
 /* Some micro-batches are empty, have no picture or nothing to learn. */
-static void fill(Case *c, uint64_t seed)
+static inline void fill(Case *c, uint64_t seed)
 {
     static SmallDoc doc;
     StreamShape ss = shape_stream(&c->shape);
@@ -65,7 +77,8 @@ static void fill(Case *c, uint64_t seed)
             Stream *s = &c->stream[b][m];
             uint64_t key = (uint64_t)(b * MICROS + m);
             int docs = (int)rng_below(seed, 1, key, 5);
-            EXPECT_OK(stream_open(s, &ss, &budget));
+            Budget room = budget_of(c);
+            EXPECT_OK(stream_open(s, &ss, &room));
             for (int d = 0; d < docs; d++) {
                 bool picture = c->pictures && rng_below(seed, 2, key * 8 + (uint64_t)d, 2);
                 Document x = small_doc(&doc, (int)rng_below(seed, 3, key * 8 + (uint64_t)d, 5), picture,
@@ -78,23 +91,38 @@ static void fill(Case *c, uint64_t seed)
         }
 }
 
-static void empty(Case *c)
+static inline void empty(Case *c)
 {
     for (int b = 0; b < BATCHES; b++)
         for (int m = 0; m < MICROS; m++) stream_close(&c->stream[b][m]);
 }
 
-static EngineConf engine_conf(const Case *c)
+static inline Status mode_apply(EngineConf *conf, Mode m)
 {
-    EngineConf conf = { .backend = "cpu", .dtype = F32, .budget = budget, .aux = c->aux,
+    return recompute_words(conf->policy, &conf->full, m.recompute);
+}
+
+static inline Status recompute_case(EngineConf *conf, const RuleInput *r)
+{
+    policy_default(conf->policy);
+    for (int i = 0; i < r->recomputes; i++) {
+        if (strcmp(r->recompute[i], "full")) TRY(policy_drop(conf->policy, r->recompute[i]));
+        else TRY(recompute_full(conf->policy, &conf->full, r->recompute_method, r->recompute_layers));
+    }
+    return OK;
+}
+
+static inline EngineConf engine_conf(const Case *c)
+{
+    EngineConf conf = { .backend = "cpu", .dtype = c->dtype, .budget = budget_of(c), .aux = c->aux,
                         .aux_coeff = c->aux ? 0.02f : 0, .z_coeff = 0.01f, .train = true };
     conf.budget.by_document = c->aux == AUX_DOCUMENT;
-    policy_default(conf.policy);
-    for (int i = 0; i < c->rule.recomputes; i++) EXPECT_OK(policy_drop(conf.policy, c->rule.recompute[i]));
+    EXPECT_OK(recompute_case(&conf, &c->rule));
+    EXPECT_OK(mode_apply(&conf, c->mode));
     return conf;
 }
 
-static Status step(const Case *c, Engine *e, int dp, int number, double *loss, double *norm)
+static inline Status step(const Case *c, Engine *e, int dp, int number, double *loss, double *norm)
 {
     int       micro = e->pipe.shape.micros;
     Stream   *mine[MICROS];
@@ -110,7 +138,7 @@ static Status step(const Case *c, Engine *e, int dp, int number, double *loss, d
 }
 
 /* This rank of the world: its part of the model and its place. */
-static Ranks ranks_of(const Case *c, Comm *world, Mesh *place)
+static inline Ranks ranks_of(const Case *c, Comm *world, Mesh *place)
 {
     PipeLayout cut;
     LayoutAsk  ask = rules_cut(&c->rule);
@@ -130,7 +158,7 @@ static Ranks ranks_of(const Case *c, Comm *world, Mesh *place)
 }
 
 /* Opens this rank's part of the case, with its weights; a rank that cannot ends the test. */
-static void open_rank(Engine *e, Peer *p, Mesh *place)
+static inline void open_rank(Engine *e, Peer *p, Mesh *place)
 {
     Case       *c = &the_case;
     EngineConf  conf = engine_conf(c);
@@ -148,7 +176,7 @@ static void open_rank(Engine *e, Peer *p, Mesh *place)
     engine_loaded(e);
 }
 
-static const char *case_text(const Case *c)
+static inline const char *case_text(const Case *c)
 {
     static char t[256];
     const RuleInput *r = &c->rule;
@@ -159,14 +187,14 @@ static const char *case_text(const Case *c)
     return t;
 }
 
-static int64_t pick(uint64_t seed, uint64_t n, int64_t most)             /* a power of two up to most */
+static inline int64_t pick(uint64_t seed, uint64_t n, int64_t most)             /* a power of two up to most */
 {
     int64_t k = 0;
     while ((2LL << k) <= most) k++;
     return 1LL << rng_below(seed, 7, n, (uint64_t)k + 1);
 }
 
-static ModelShape shape_of(bool tied)
+static inline ModelShape shape_of(bool tied)
 {
     char text[2048];
     const char *word = tied ? "true" : "false";
@@ -175,7 +203,7 @@ static ModelShape shape_of(bool tied)
 }
 
 /* Draws until the rules agree. */
-static void draw_case(Case *c, uint64_t seed, int world, int steps)
+static inline void draw_case(Case *c, uint64_t seed, int world, int steps)
 {
     static const char *const kinds[] = { "p2p", "a2a", "all_gather", "a2a+p2p" };
     static const char *const roads[] = { "alltoall", "deepep", "hybridep" };
@@ -183,7 +211,7 @@ static void draw_case(Case *c, uint64_t seed, int world, int steps)
     static const AuxForm forms[] = { AUX_NONE, AUX_LAYER, AUX_DOCUMENT };
     for (uint64_t k = 0;; k += 32) {
         RuleInput *r = &c->rule;
-        *c = (Case){ .shape = shape_of(rng_below(seed, 7, k + 14, 2)), .steps = steps };
+        *c = (Case){ .shape = shape_of(rng_below(seed, 7, k + 14, 2)), .steps = steps, .dtype = F32 };
         c->pictures = rng_below(seed, 7, k + 1, 4) > 0;
         c->aux = forms[rng_below(seed, 7, k + 2, 3)];
         const TextShape *t = &c->shape.text;
@@ -194,24 +222,26 @@ static void draw_case(Case *c, uint64_t seed, int world, int steps)
                           .layers = t->L, .heads = t->H, .kv_heads = t->G, .ffn = t->F, .experts = t->E,
                           .per_token = t->K, .expert_ffn = t->I, .renorm = t->renorm,
                           .micro_tokens = budget.tokens, .global_tokens = budget.tokens * MICROS,
-                          .dispatcher = roads[rng_below(seed, 7, k + 13, 3)], .layout = "" };
+                          .dispatcher = roads[rng_below(seed, 7, k + 13, 3)], .layout = "",
+                          .recompute_method = rng_below(seed, 7, k + 20, 2) ? "uniform" : "block",
+                          .recompute_layers = 1 + (int64_t)rng_below(seed, 7, k + 21, 3) };
         if (world) r->world = world;
         if (r->world < 2) continue;
         if (r->ep * r->etp == 1) r->dispatcher = "local";
         if (rng_below(seed, 7, k + 18, 2)) r->domain = pick(seed, k + 19, r->ep * r->etp);
         if (!strcmp(r->cp_comm, "a2a+p2p")) r->cp_sizes = 2, r->cp_size[0] = 2, r->cp_size[1] = r->cp / 2;
         if (rng_below(seed, 7, k + 15, 3) == 0) r->recompute[r->recomputes++] = drops[rng_below(seed, 7, k + 16, 4)];
+        if (!r->recomputes || strcmp(r->recompute[0], "full"))
+            r->recompute_method = "uniform", r->recompute_layers = 1;
         r->overlap = rng_below(seed, 7, k + 17, 2);
         if (r->overlap && !rules_legal(r)) r->overlap = false;
         if (rules_legal(r)) return;
     }
 }
 
-/* TREB_CASE="tp=2 zero=3": a drawn case with some of its numbers changed, to find out what a failure is of. */
-static void change_case(Case *c)
+/* Numbers of a layout by " key=value". */
+static inline void case_words(RuleInput *r, const char *text)
 {
-    const char *text = getenv("TREB_CASE");
-    RuleInput  *r = &c->rule;
     struct { const char *key; int64_t *value; } row[] = {
         { "world=", &r->world }, { "etp=", &r->etp }, { "tp=", &r->tp }, { "cp=", &r->cp }, { "vpp=", &r->vpp },
         { "pp=", &r->pp }, { "ep=", &r->ep }, { "zero=", &r->zero }, { "replicas=", &r->replicas },
@@ -222,6 +252,14 @@ static void change_case(Case *c)
         const char *at = strstr(text, key);
         if (at) *row[i].value = strtoll(at + strlen(key), NULL, 10);
     }
+}
+
+/* TREB_CASE=" tp=2 zero=3": a drawn case with some of its numbers changed, to find out what a failure is of. */
+static inline void change_case(Case *c)
+{
+    const char *text = getenv("TREB_CASE");
+    RuleInput  *r = &c->rule;
+    case_words(r, text);
     if (text && strstr(text, " aux=")) c->aux = (AuxForm)atoi(strstr(text, " aux=") + 5);
     if (text && strstr(text, " overlap=")) r->overlap = atoi(strstr(text, " overlap=") + 9);
     if (text && strstr(text, " text")) c->pictures = false;
@@ -229,19 +267,19 @@ static void change_case(Case *c)
     if (text && r->ep * r->etp == 1) r->dispatcher = "local";
 }
 
-static uint64_t first_seed(void)
+static inline uint64_t first_seed(void)
 {
     const char *s = getenv("TREB_SEED");
     return s ? strtoull(s, NULL, 10) : (uint64_t)time(NULL);
 }
 
-static int number(const char *name, int otherwise)
+static inline int number(const char *name, int otherwise)
 {
     const char *text = getenv(name);
     return text ? atoi(text) : otherwise;
 }
 
-static void processes_open(void)
+static inline void processes_open(void)
 {
     if (!comm_launched()) return;
     if (comm_open(&commlab_.mpi, &(CommConf){ .kind = "mpi", .timeout = 60 }) ||
@@ -251,7 +289,7 @@ static void processes_open(void)
 }
 
 /* Rank 0 speaks for all. */
-static int processes_close(void)
+static inline int processes_close(void)
 {
     int64_t failed = lab_.failed;
     if (!commlab_.mpi) return lab_report();

@@ -1,0 +1,185 @@
+/* tests/modelab.h -- what a step keeps, drops or parks must not show in what it computes: the same training with
+ * and without, on one rank and on layouts of threads, to the last bit; and the room that was planned is the room
+ * that is used. */
+#ifndef TESTS_MODELAB_H
+#define TESTS_MODELAB_H
+
+#include "layoutlab.h"
+#include "train/engine_private.h"
+
+/* Eight layers, so that groups do not divide chunks; one of them dense, features that join after two. */
+static const char deep_text[] =
+    "{\"model_type\": \"qwen3_vl_moe\", \"image_token_id\": 90, \"video_token_id\": 91, \"dtype\": \"float32\","
+    " \"text_config\": {\"vocab_size\": 97, \"hidden_size\": 32, \"num_hidden_layers\": 8,"
+    "  \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 12, \"intermediate_size\": 32,"
+    "  \"moe_intermediate_size\": 16, \"num_experts\": 4, \"num_experts_per_tok\": 2,"
+    "  \"mlp_only_layers\": [1, 6], \"rope_theta\": 10000.0, \"attention_bias\": true, \"initializer_range\": 0.2,"
+    "  \"rope_scaling\": {\"rope_type\": \"default\", \"mrope_section\": [2, 2, 2]}},"
+    " \"vision_config\": {\"depth\": 3, \"hidden_size\": 24, \"intermediate_size\": 36, \"num_heads\": 2,"
+    "  \"patch_size\": 4, \"num_position_embeddings\": 25, \"out_hidden_size\": 32,"
+    "  \"deepstack_visual_indexes\": [0, 2]}}";
+
+enum { MODE_STEPS = 2 };
+
+static inline const char *mode_text(Mode m) { return m.recompute ? m.recompute : "nothing"; }
+
+/* ---- one rank ---- */
+
+/* Budgets that these documents fill to the last row. */
+static inline Budget mode_budget(const ModelShape *shape, unsigned pictures)
+{
+    static const Budget roomy = { .tokens = 120, .patches = 64, .docs = 6, .supervised = 100 };
+    Stream s;
+    small_stream(&s, shape, roomy, 0, 3, pictures);
+    Budget b = { .tokens = s.tokens, .patches = s.patches, .docs = s.docs, .supervised = s.supervised };
+    stream_close(&s);
+    return b;
+}
+
+/* What one forward and backward left. */
+typedef struct Left { double loss; char *grads; size_t bytes, act, scratch, all; } Left;
+
+static inline void left_close(Left *l) { free(l->grads); }
+
+static inline void expect_planned(const Engine *e, const char *what)
+{
+    for (int i = 0; i < ARENA_N; i++)
+        EXPECT(e->arena[i].peak == e->plan.bytes[i], "%s: %s: run %zu, plan %zu", what, e->arena[i].name,
+               e->arena[i].peak, e->plan.bytes[i]);
+    EXPECT(!memcmp(e->be.ledger.op, e->plan.ledger.op, sizeof e->plan.ledger.op),
+           "%s: calls, FLOPs or bytes differ by op", what);
+    EXPECT(!memcmp(e->be.ledger.by_part, e->plan.ledger.by_part, sizeof e->plan.ledger.by_part),
+           "%s: or by part", what);
+}
+
+/* One micro-batch by an engine on which some parts may be frozen, twice: the second finds what the first left. */
+static inline Left mode_alone(Mode m, DType dtype, unsigned pictures, const bool *frozen)
+{
+    ModelShape shape = small_shape(deep_text);
+    EngineConf conf = small_conf(mode_budget(&shape, pictures));
+    Stream s;
+    Engine e;
+    Left   l = { 0 };
+    conf.dtype = dtype;
+    for (int i = 0; frozen && i < GROUP_N; i++) conf.frozen[i] = frozen[i];
+    EXPECT_OK(mode_apply(&conf, m));
+    small_stream(&s, &shape, conf.budget, 0, 3, pictures);
+    small_engine(&e, &shape, &conf, &s);
+    l.loss = small_step(&e, 0.1f).total;
+    engine_begin(&e, 1);
+    ledger_clear(&e.be.ledger);
+    engine_forward(&e, 0.1f);
+    engine_backward(&e);
+    EXPECT_OK(backend_sync(&e.be));
+    expect_planned(&e, mode_text(m));
+    shard_finish(&e.shard);
+    l.bytes = e.arena[A_GRAD].used, l.act = e.arena[A_ACT].peak, l.scratch = e.arena[A_SCRATCH].peak;
+    for (int i = 0; i < ARENA_N; i++) l.all += e.arena[i].peak;
+    l.grads = malloc(l.bytes + 1);
+    memcpy(l.grads, e.arena[A_GRAD].base, l.bytes);
+    engine_close(&e);
+    stream_close(&s);
+    return l;
+}
+
+static inline void expect_same(const Left *got, const Left *want, const char *what)
+{
+    EXPECT(got->loss == want->loss, "%s: loss %.9g, not %.9g", what, got->loss, want->loss);
+    EXPECT(got->bytes == want->bytes && !memcmp(got->grads, want->grads, want->bytes),
+           "%s: gradients differ", what);
+}
+
+/* ---- ranks ---- */
+
+typedef struct ModeSeen { double loss[MODE_STEPS], norm[MODE_STEPS]; uint64_t weights; } ModeSeen;
+
+static ModeSeen mode_seen[MOST];
+static int64_t  mode_said[MOST];                       /* calls to other ranks */
+
+static inline uint64_t mode_bits(const Arena *a)
+{
+    uint64_t h = 0;
+    for (size_t i = 0; i + 4 <= a->used; i += 4) h = mix(h ^ *(const uint32_t *)((const char *)a->base + i));
+    return h;
+}
+
+/* Micro-batches of text fill every row that was planned; pictures are as many as there are. */
+static inline void mode_room(Engine *e, bool exact)
+{
+    for (int i = 0; i < e->pipe.slots; i++)
+        if (exact ? engine_act(e, i)->peak != e->plan.slot[i] : engine_act(e, i)->peak > e->plan.slot[i])
+            note("rank %d, slot %d: run %zu, plan %zu", e->mesh.rank, i, engine_act(e, i)->peak, e->plan.slot[i]);
+    size_t scratch = e->arena[A_SCRATCH].peak + e->beside.peak;
+    if (exact ? scratch != e->plan.bytes[A_SCRATCH] : scratch > e->plan.bytes[A_SCRATCH])
+        note("rank %d: scratch %zu, plan %zu", e->mesh.rank, scratch, e->plan.bytes[A_SCRATCH]);
+}
+
+static inline void mode_rank(Peer *p)
+{
+    Case     *c = &the_case;
+    ModeSeen *seen = &mode_seen[p->rank];
+    Engine    e;
+    Mesh      place;
+    open_rank(&e, p, &place);
+    for (int i = 0; i < MODE_STEPS; i++) {
+        Status st = step(c, &e, place.at[AX_DP], i, &seen->loss[i], &seen->norm[i]);
+        if (st) note("rank %d, step %d: %s", p->rank, i, status_text());
+    }
+    shard_weights(&e.shard);
+    seen->weights = mode_bits(&e.arena[A_PARAM]) ^ mode_bits(&e.arena[A_OPTIM]);
+    mode_room(&e, !c->pictures);
+    mode_said[p->rank] = 0;
+    for (int i = 0; i < LEDGER_GROUPS; i++) mode_said[p->rank] += e.be.ledger.comm[i].calls;
+    engine_close(&e);
+}
+
+/* A layout by the words that TREB_CASE has too: "tp=2 zero=3". */
+static inline RuleInput mode_rule(const TextShape *t, const char *text)
+{
+    RuleInput r = { .world = 1, .tp = 1, .cp = 1, .pp = 1, .vpp = 1, .ep = 1, .etp = 1, .replicas = 1,
+                    .cp_comm = "p2p", .layers = t->L, .heads = t->H, .kv_heads = t->G, .ffn = t->F,
+                    .experts = t->E, .per_token = t->K, .expert_ffn = t->I, .renorm = t->renorm,
+                    .micro_tokens = budget.tokens, .global_tokens = budget.tokens * MICROS, .layout = "",
+                    .recompute_method = "uniform", .recompute_layers = 1, .tower = true };
+    case_words(&r, text);
+    r.dispatcher = r.ep * r.etp == 1 ? "local" : "alltoall";
+    r.overlap = strstr(text, " overlap") != NULL;
+    return r;
+}
+
+/* The case that open_rank opens; the layout must be legal. */
+static inline void mode_case(const char *layout, bool pictures, DType dtype, uint64_t seed)
+{
+    Case *c = &the_case;
+    *c = (Case){ .shape = small_shape(deep_text), .steps = MODE_STEPS, .dtype = dtype, .pictures = pictures,
+                 .aux = AUX_LAYER, .weights = seed };
+    c->rule = mode_rule(&c->shape.text, layout);
+    EXPECT_OK(rules_check(&c->rule, NULL));
+    fill(c, seed);
+}
+
+/* One training on the case with a mode; seen: by rank. */
+static inline void mode_train(ModeSeen *seen, Mode m)
+{
+    trouble.any = false, the_case.mode = m;
+    on_ranks((int)the_case.rule.world, 0, mode_rank);
+    memcpy(seen, mode_seen, sizeof mode_seen);
+}
+
+static inline void mode_layout(const char *layout, bool pictures, DType dtype, uint64_t seed, const Mode *mode, int n)
+{
+    static ModeSeen want[MOST], got[MOST];
+    mode_case(layout, pictures, dtype, seed);
+    mode_train(want, (Mode){ 0 });
+    for (int i = 0; i < n; i++) {
+        mode_train(got, mode[i]);
+        EXPECT(!trouble.any, "%s, %s: %s", layout, mode_text(mode[i]), trouble.text);
+        for (int r = 0; r < (int)the_case.rule.world; r++)
+            EXPECT(!memcmp(&got[r], &want[r], sizeof *got), "%s, %s, seed %llu: rank %d trains another model "
+                   "(loss %.9g, not %.9g)", layout, mode_text(mode[i]), (unsigned long long)seed, r,
+                   got[r].loss[MODE_STEPS - 1], want[r].loss[MODE_STEPS - 1]);
+    }
+    empty(&the_case);
+}
+
+#endif
