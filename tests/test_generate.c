@@ -192,8 +192,9 @@ static size_t bytes_of(const Engine *e)
     return n;
 }
 
-/* A training engine has room to evaluate in what a step needs anyway, whatever it recomputes; a step after an
- * evaluation is the step it would have been; and the loss is the same as that of training. */
+/* A training engine has room to evaluate in what a step needs anyway, whatever it recomputes, but for keys and
+ * values of documents that go on where a step keeps next to nothing; a step after an evaluation is the step it
+ * would have been; and the loss is the same as that of training. */
 static void lives_in_a_training_plan(void)
 {
     ModelShape shape = small_shape(small_vl_moe);
@@ -209,7 +210,8 @@ static void lives_in_a_training_plan(void)
         small_stream(&s, &shape, room, 0, DOCS, 7);
         small_engine(&other, &shape, &conf, &s);
         small_engine(&e, &shape, &with, &s);
-        EXPECT(bytes_of(&e) == bytes_of(&other), "recompute %s: %zu bytes with evaluation, %zu without",
+        size_t more = drop[i] && !strcmp(drop[i], "full") ? bytes_of(&other) / 50 : 0;
+        EXPECT(bytes_of(&e) <= bytes_of(&other) + more, "recompute %s: %zu bytes with evaluation, %zu without",
                drop[i] ? drop[i] : "nothing", bytes_of(&e), bytes_of(&other));
         Losses want = small_step(&other, 0.5f), got;
         GenerateConf how = greedy(GROW);

@@ -143,6 +143,7 @@ static void decoder_body(Rig *r)
         decoder_fwd(&r->c, &m, &a, y, x, cs);
         arena_reset(&r->scratch, mark);
         if (r->be->machine->host_memory) memset(r->scratch.base, 0xff, ARENA);
+        decoder_replay(&r->c, &m, &a, (Tensor){ 0 }, x, cs);
         decoder_bwd(&r->c, &m, &a, dx, dx, x, cs);
     }
     tp_give_rows(r, "y", y), tp_give_rows(r, "dx", dx);

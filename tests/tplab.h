@@ -20,13 +20,13 @@ enum { SINKS = 40, ARENA = 4 << 20, ANSWER = 120 };
 
 typedef struct Sink { char name[ANSWER]; int64_t n; double *sum; } Sink;
 typedef struct Rig Rig;
-typedef struct Side { Sink sink[SINKS]; int n; } Side;
+typedef struct Sinks { Sink sink[SINKS]; int n; } Sinks;
 
 static struct {
     uint64_t        seed;
     pthread_mutex_t lock;
-    Side            one, many;
-    Side           *side;
+    Sinks            one, many;
+    Sinks           *side;
     Layout          layout;
     DType           dtype;
     bool            frozen;                   /* parameters have no gradients */
@@ -116,7 +116,7 @@ static inline Param *tp_bind(Rig *r, Param *p, bool fresh)
 
 static inline Sink *tp_sink(const char *name, int64_t n)
 {
-    Side *s = tp_.side;
+    Sinks *s = tp_.side;
     for (int i = 0; i < s->n; i++) if (!strcmp(s->sink[i].name, name)) return &s->sink[i];
     REQUIRE(s->n < SINKS, "too many answers");
     s->sink[s->n] = (Sink){ .n = n, .sum = calloc((size_t)n + 1, sizeof(double)) };
@@ -190,10 +190,10 @@ static inline void rig_peer(Peer *p)
     mesh_close(&m);
 }
 
-static inline void side_close(Side *s)
+static inline void side_close(Sinks *s)
 {
     for (int i = 0; i < s->n; i++) free(s->sink[i].sum);
-    *s = (Side){ 0 };
+    *s = (Sinks){ 0 };
 }
 
 static inline double sink_largest(const Sink *s)
@@ -223,7 +223,7 @@ static inline double tp_error(char which[ANSWER])
     return worst;
 }
 
-static inline void tp_alone(Side *side, DType d)
+static inline void tp_alone(Sinks *side, DType d)
 {
     Backend be;
     tp_.side = side, tp_.dtype = d;
