@@ -47,6 +47,19 @@ static const Preset *find(const char *name)
 
 bool preset_is(const char *name) { return find(name); }
 
+const char *preset_like(const char *path)
+{
+    const char *best = NULL, *end = path + strlen(path), *name;
+    while (end > path && end[-1] == '/') end--;
+    for (name = end; name > path && name[-1] != '/';) name--;
+    for (int i = 0; i < PRESETS; i++) {
+        size_t n = strlen(presets[i].name), has = (size_t)(end - name);
+        if (n > has || strncmp(presets[i].name, name, n) || (n < has && name[n] != '-')) continue;
+        if (!best || n > strlen(best)) best = presets[i].name;
+    }
+    return best;
+}
+
 static Json *text_config(const Preset *p)
 {
     Json *o =

@@ -8,5 +8,7 @@
 
 MUST Status preset_config(Json **hf, const char *name);   /* for json_decref; unknown: lists the known ones */
 bool        preset_is(const char *name);
+/* The preset that the last part of a path begins with: models/Qwen3-VL-30B-A3B-Instruct; NULL: none. */
+const char *preset_like(const char *path);
 
 #endif

@@ -29,19 +29,35 @@ typedef struct DryStep {                 /* of the slowest rank, seconds */
 } DryStep;
 
 typedef struct DryRun {
-    const Config *recipe;
+    Config        recipe;                /* texts are the caller's; device.backend is what is planned for */
     ModelShape    shape;
+    char          model[160];            /* where the shape is from, in words */
     DType         dtype;
     int           ranks, per_node, stages;
+    int           chunks, micros;        /* of a stage; of a step on each rank */
+    int           plans;                 /* engines that were planned for it */
     Hardware      hw;
     bool          priced;                /* hw is given: times are there */
     DryStage     *stage;                 /* (stages) */
     DryStep       step;
 } DryRun;
 
-/* hw NULL: memory and messages alone. Refusals carry the rule. */
+/* hw NULL: memory and messages alone, of the recipe's own backend. Refusals carry the rule. What the rules
+ * only warn of is not said here: see rules_check. The recipe may be closed afterwards, its texts not. */
 MUST Status dryrun_open(DryRun *d, const Config *recipe, int ranks, int per_node, const Hardware *hw);
-void        dryrun_close(DryRun *d);
+void        dryrun_close(DryRun *d);                           /* twice is fine */
 size_t      dryrun_peak(const DryRun *d, int *stage);          /* device bytes of the fullest stage */
+size_t      dryrun_device(const DryRun *d, int stage);         /* of one of them */
+
+/* The model in numbers: a preset, a config.json, or where model.path is not there the preset that its last
+ * part is called after. from: in words. Neither weights nor a tokenizer are wanted. */
+MUST Status dryrun_shape(ModelShape *s, char *from, size_t n, const struct cfg_model *c);
+/* Ranks that the layout takes at least. */
+int         dryrun_ranks(const struct cfg_parallel *p);
+
+/* Whether so much fits hardware, with what libraries take beside it. */
+typedef enum { FIT_WELL, FIT_TIGHT, FIT_NOT } Fit;
+Fit         fit_of(double bytes, const Hardware *hw);
+const char *fit_word(Fit f);             /* "fits" "tight" "does not fit" */
 
 #endif

@@ -51,17 +51,23 @@ typedef enum { A_PARAM, A_GRAD, A_OPTIM, A_BATCH, A_ACT, A_SCRATCH, A_HOST, AREN
 
 const char *engine_arena_word(ArenaId a);              /* "weights": what it holds, for messages */
 
+const char *engine_arena_word(ArenaId a);               /* "weights": what it holds, for messages and tables */
+
 enum { MAX_SLOTS = 512 };                /* micro-batches in flight on a stage */
 enum { MICRO_COUNTS = 5 };               /* numbers that ranks tell each other of a micro-batch */
 
+typedef struct PlanLabel { const char *name; size_t bytes; } PlanLabel;
+
 typedef struct EnginePlan {
     size_t  bytes[ARENA_N];              /* A_ACT: of all slots; A_SCRATCH: of both */
+    PlanLabel label[ARENA_N][ARENA_LABELS];      /* of what those peaks are made, largest first; ends with 0 */
     size_t  slot[MAX_SLOTS];
     size_t  beside;                      /* scratch of a backward that has a forward beside it */
     int     slots;
     bool    split;                       /* slots are dealt out by chunk (pipe_split_slots) */
     ArenaId eval_scratch;                /* the arena that takes evaluation's scratch with the least to add */
     Ledger  ledger;                      /* of one forward and backward */
+    Ledger  once;                        /* of what a step has beyond its micro-batches: sums, the update */
 } EnginePlan;
 
 typedef struct Engine {

@@ -4,45 +4,100 @@
 #include "train/engine_private.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* Address space of a plan's arena: sixteen plans fit a process. */
 static const size_t BOUNDLESS = (size_t)1 << 40;
 
-/* One run there and back of each chunk in each slot that the schedule gives it; the ledger hears of every
- * chunk once. */
-static Status runs_for_plan(Engine *e)
+/* The highest that an arena was, and what its labels had then. */
+typedef struct Peak { size_t bytes, label[ARENA_LABELS]; } Peak;
+
+static Peak peak_of(const Arena *a)
 {
-    int   V = e->model.chunks, batch = e->at;
-    bool *seen = calloc((size_t)(e->pipe.slots * V + V), sizeof *seen), *priced = seen + e->pipe.slots * V;
-    Micro m = { .ce = 1, .aux = 1, .z = 1, .part = 1 };
-    if (!seen) return fail(E_FIT, "no host memory for %d slots", e->pipe.slots);
-    for (int i = 0; i < e->pipe.actions; i++) {
-        const Action *a = &e->pipe.action[i];
-        Ledger before = e->be.ledger;
-        if (a->what != PIPE_FORWARD || seen[a->slot * V + a->chunk]) continue;
-        seen[a->slot * V + a->chunk] = true;
-        if (e->conf.train) engine_begin(e, 1);
-        e->be.ledger = before;
-        const Chunk *c = &e->model.chunk[a->chunk];
-        Tensor in = c->embeds ? (Tensor){ 0 } : engine_wire(e, 0, 0, c->from);
-        Tensor back = c->heads ? (Tensor){ 0 } : engine_wire(e, 1, 0, c->to);
-        engine_run_forward(e, e->conf.train ? FORWARD : EVAL, batch, a->chunk, a->slot, &m, in);
-        if (!c->heads) engine_output(e, a->chunk, a->slot);
-        if (e->conf.train) engine_run_backward(e, batch, a->chunk, a->slot, back);
-        if (e->conf.train && !c->embeds) engine_gradient(e, a->chunk, a->slot);
-        if (priced[a->chunk]) e->be.ledger = before;
-        priced[a->chunk] = true;
-    }
-    free(seen);
-    return OK;
+    Peak k = { .bytes = a->peak };
+    for (int i = 0; i < a->labels; i++) k.label[i] = a->label[i].at_peak;
+    return k;
 }
 
-static Status step_for_plan(Engine *e, const Stream *stream)
+static void peak_set(Arena *a, const Peak *k)
+{
+    a->peak = k->bytes;
+    for (int i = 0; i < a->labels; i++) a->label[i].at_peak = k->label[i];
+}
+
+/* What a run leaves for other stages; a plan's way to them is fake. */
+static void tell_neighbours(Engine *e, int chunk, int slot)
+{
+    int n = e->mesh.size[AX_PP], at = e->mesh.at[AX_PP];
+    const Chunk *c = &e->model.chunk[chunk];
+    Tensor out = { 0 }, back = { 0 };
+    if (!c->heads) out = engine_output(e, chunk, slot);
+    if (e->conf.train && !c->embeds) back = engine_gradient(e, chunk, slot);
+    if (!e->fake || n == 1) return;
+    if (t_has(out))  comm_send(e->mesh.comm[GR_pp], out, (at + 1) % n);
+    if (t_has(back)) comm_send(e->mesh.comm[GR_pp_back], back, (at + n - 1) % n);
+}
+
+static void run_chunk(Engine *e, int chunk, int slot)
+{
+    const Chunk *c = &e->model.chunk[chunk];
+    Micro  m = { .ce = 1, .aux = 1, .z = 1, .part = 1 };
+    Tensor in = c->embeds ? (Tensor){ 0 } : engine_wire(e, 0, 0, c->from);
+    Tensor back = c->heads ? (Tensor){ 0 } : engine_wire(e, 1, 0, c->to);
+    engine_run_forward(e, e->conf.train ? FORWARD : EVAL, e->at, chunk, slot, &m, in);
+    if (e->conf.train) engine_run_backward(e, e->at, chunk, slot, back);
+    tell_neighbours(e, chunk, slot);
+}
+
+/* Every chunk there and back, in a slot that has room for it: any in a plan, where slots are not cut yet, and
+ * the first that the schedule gives it later. peak NULL: of no interest. */
+static void run_chunks(Engine *e, Peak *peak)
+{
+    const Peak none = { 0 };
+    for (int chunk = 0; chunk < e->model.chunks; chunk++) {
+        int slot = 0;
+        for (int i = e->pipe.actions - 1; i >= 0 && e->plan.slots; i--)
+            if (e->pipe.action[i].chunk == chunk) slot = e->pipe.action[i].slot;
+        if (peak) peak_set(&e->arena[A_ACT], &none);
+        run_chunk(e, chunk, slot);
+        if (peak) peak[chunk] = peak_of(&e->arena[A_ACT]);
+    }
+}
+
+static void step_for_plan(Engine *e, const Stream *stream, Peak *peak)
 {
     engine_upload(e, stream);
-    TRY(runs_for_plan(e));
+    run_chunks(e, peak);
     if (e->conf.logits) engine_logits(e, (Tensor){ 0 }, 0);
-    return OK;
+}
+
+/* The second and last micro-batch of a step and the update. */
+static void end_for_plan(Engine *e)
+{
+    const OptimConf o = { .adam = { .beta1 = 0.5f, .beta2 = 0.5f, .eps = 1.0f, .step = 1 } };
+    if (!e->conf.train) return;
+    run_chunks(e, NULL);
+    engine_update(e, &o);
+    shard_weights(&e->shard);
+}
+
+/* What the end of a step says and computes beyond another micro-batch: sums of gradients, the update. */
+static void take_away(Ledger *all, const Ledger *micro)
+{
+    LedgerRow *rows[2] = { all->op, all->by_part };
+    const LedgerRow *less[2] = { micro->op, micro->by_part };
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < (k ? PART_N : LEDGER_OPS); i++) {
+            LedgerRow *r = &rows[k][i];
+            const LedgerRow *m = &less[k][i];
+            *r = (LedgerRow){ r->calls - m->calls, r->bytes - m->bytes, r->flops - m->flops,
+                              r->extra - m->extra, r->other - m->other };
+        }
+    for (int g = 0; g < LEDGER_GROUPS; g++) {
+        LedgerComm *c = &all->comm[g];
+        const LedgerComm *m = &micro->comm[g];
+        c->calls -= m->calls, c->near -= m->near, c->far -= m->far;
+    }
 }
 
 static size_t total_peak(const Engine *e)
@@ -63,64 +118,125 @@ static void evaluate_in(Engine *e, ArenaId scratch)
  * activations. Which arena has the room depends on what is recomputed: both are tried. */
 static void evaluate_for_plan(Engine *e)
 {
-    size_t act = e->arena[A_ACT].peak, scratch = e->arena[A_SCRATCH].peak;
+    Peak act = peak_of(&e->arena[A_ACT]), scratch = peak_of(&e->arena[A_SCRATCH]);
     evaluate_in(e, A_ACT);
     size_t shared = total_peak(e);
-    e->arena[A_ACT].peak = act, e->arena[A_SCRATCH].peak = scratch;
+    peak_set(&e->arena[A_ACT], &act), peak_set(&e->arena[A_SCRATCH], &scratch);
     evaluate_in(e, A_SCRATCH);
     if (total_peak(e) <= shared) return;
-    e->arena[A_ACT].peak = act, e->arena[A_SCRATCH].peak = scratch;
+    peak_set(&e->arena[A_ACT], &act), peak_set(&e->arena[A_SCRATCH], &scratch);
     evaluate_in(e, A_ACT);
 }
 
-static void note_peaks(EnginePlan *p, Engine *e)
+/* Slots as this schedule deals them out: each as large as the largest chunk that will be in it. of[i]: that
+ * chunk of slot i. */
+static size_t deal(const Pipe *pipe, const Peak *chunk, int of[MAX_SLOTS])
 {
-    for (int i = 0; i < ARENA_N; i++) p->bytes[i] = e->arena[i].peak;
-    p->beside = e->beside.peak, p->bytes[A_SCRATCH] += p->beside;
-    p->slots = e->pipe.slots, p->bytes[A_ACT] = 0;
-    for (int i = 0; i < p->slots; i++) p->bytes[A_ACT] += p->slot[i] = engine_act(e, i)->peak;
-}
-
-static Status plan_with(EnginePlan *p, const ModelShape *s, const EngineConf *conf, const Stream *stream,
-                        bool split)
-{
-    Engine e = { 0 };
-    EnginePlan room = { .split = split, .beside = BOUNDLESS >> 3 };
-    *p = (EnginePlan){ .split = split };
-    for (int i = 0; i < ARENA_N; i++) room.bytes[i] = BOUNDLESS;
-    for (int i = 0; i < MAX_SLOTS; i++) room.slot[i] = BOUNDLESS >> (i > 1 ? 3 : i); /* 2 of whole models */
-    Status st = engine_open_on(&e, s, conf, "meta", stream->shape.bytes, &room);
-    ledger_clear(&e.be.ledger);                          /* the step alone, not the start */
-    if (!st) st = step_for_plan(&e, stream);
-    p->ledger = e.be.ledger;
-    if (!st && (conf->evaluate || conf->decode.docs)) evaluate_for_plan(&e);
-    if (!st) st = backend_sync(&e.be);
-    if (!st) note_peaks(p, &e);
-    p->eval_scratch = e.plan.eval_scratch;
-    engine_close(&e);
-    return st;
+    size_t sum = 0;
+    for (int i = 0; i < pipe->slots; i++) of[i] = -1;
+    for (int i = 0; i < pipe->actions; i++) {
+        const Action *a = &pipe->action[i];
+        if (of[a->slot] < 0 || chunk[of[a->slot]].bytes < chunk[a->chunk].bytes) of[a->slot] = a->chunk;
+    }
+    for (int i = 0; i < pipe->slots; i++) sum += of[i] < 0 ? 0 : chunk[of[i]].bytes;
+    return sum;
 }
 
 /* A stage of several chunks can deal its slots out in two ways: the one that takes less is used. */
+static Status deal_slots(EnginePlan *p, const Engine *e, const Peak *chunk, int of[MAX_SLOTS])
+{
+    Pipe split;
+    int  other[MAX_SLOTS];
+    size_t bytes = deal(&e->pipe, chunk, of);
+    p->slots = e->pipe.slots;
+    if (e->model.chunks == 1) return OK;
+    TRY(pipe_open(&split, &e->pipe.shape, e->mesh.at[AX_PP]));
+    pipe_split_slots(&split);
+    p->split = split.slots <= MAX_SLOTS && deal(&split, chunk, other) < bytes;
+    if (p->split) p->slots = split.slots, memcpy(of, other, sizeof other);
+    pipe_close(&split);
+    return OK;
+}
+
+static int larger_first(const void *a, const void *b)
+{
+    size_t x = ((const PlanLabel *)a)->bytes, y = ((const PlanLabel *)b)->bytes;
+    return (x < y) - (x > y);
+}
+
+static void add_labels(PlanLabel *out, const Arena *names, const Peak *k)
+{
+    for (int i = 0; i < names->labels; i++) {
+        int at = 0;
+        while (at < ARENA_LABELS && out[at].name && strcmp(out[at].name, names->label[i].name)) at++;
+        if (at == ARENA_LABELS || !k->label[i]) continue;
+        out[at].name = names->label[i].name, out[at].bytes += k->label[i];
+    }
+}
+
+static void note_peaks(EnginePlan *p, const Engine *e, const Peak *chunk, const int *of)
+{
+    for (int i = 0; i < ARENA_N; i++) {
+        Peak k = peak_of(&e->arena[i]);
+        p->bytes[i] = k.bytes;
+        add_labels(p->label[i], &e->arena[i], &k);
+    }
+    Peak beside = peak_of(&e->beside);
+    p->beside = beside.bytes, p->bytes[A_SCRATCH] += p->beside;
+    add_labels(p->label[A_SCRATCH], &e->beside, &beside);
+    p->slot[0] = p->bytes[A_ACT];
+    for (int i = 1; i < p->slots; i++) {
+        if (of[i] < 0) continue;
+        p->bytes[A_ACT] += p->slot[i] = chunk[of[i]].bytes;
+        add_labels(p->label[A_ACT], &e->arena[A_ACT], &chunk[of[i]]);
+    }
+    for (int i = 0; i < ARENA_N; i++) qsort(p->label[i], ARENA_LABELS, sizeof(PlanLabel), larger_first);
+}
+
+static Status plan_on(EnginePlan *p, Engine *e, const Stream *stream)
+{
+    Peak chunk[MAX_CHUNKS];
+    int  of[MAX_SLOTS];
+    ledger_clear(&e->be.ledger);                          /* the step alone, not the start */
+    if (e->conf.train) engine_begin(e, 2);
+    p->once = e->be.ledger;
+    ledger_clear(&e->be.ledger);
+    step_for_plan(e, stream, chunk);
+    p->ledger = e->be.ledger;
+    e->be.ledger = p->once;
+    end_for_plan(e);
+    p->once = e->be.ledger;
+    if (e->conf.train) take_away(&p->once, &p->ledger);
+    TRY(deal_slots(p, e, chunk, of));
+    peak_set(&e->arena[A_ACT], &chunk[of[0]]);
+    if (e->conf.evaluate || e->conf.decode.docs) evaluate_for_plan(e);
+    p->eval_scratch = e->plan.eval_scratch;
+    note_peaks(p, e, chunk, of);
+    return backend_sync(&e->be);
+}
+
 Status engine_plan(EnginePlan *p, const ModelShape *s, const EngineConf *conf, const Stream *stream)
 {
-    EnginePlan other;
-    TRY(plan_with(p, s, conf, stream, false));
-    if (!conf->ranks.world || conf->ranks.layout.vpp <= 1) return OK;
-    TRY(plan_with(&other, s, conf, stream, true));
-    if (other.bytes[A_ACT] < p->bytes[A_ACT]) *p = other;
-    return OK;
+    Engine e = { 0 };
+    EnginePlan room = { .beside = BOUNDLESS >> 3 };
+    *p = (EnginePlan){ 0 };
+    for (int i = 0; i < ARENA_N; i++) room.bytes[i] = BOUNDLESS;
+    for (int i = 0; i < MAX_SLOTS; i++) room.slot[i] = i ? ARENA_ALIGN : BOUNDLESS;   /* one is run in */
+    Status st = engine_open_on(&e, s, conf, "meta", stream->shape.bytes, &room);
+    if (!st) st = plan_on(p, &e, stream);
+    engine_close(&e);
+    return st;
 }
 
 /* A step, an evaluation and a decode with nothing behind them, so that the first real ones find algorithms,
  * plans and workspace ready. */
 Status engine_ready(Engine *e, const Stream *stream)
 {
-    const OptimConf o = { .adam = { .beta1 = 0.5f, .beta2 = 0.5f, .eps = 1.0f, .step = 1 } };
     if (!backend_prepares(&e->be)) return OK;
     TRY(backend_prepare(&e->be, true));
-    TRY(step_for_plan(e, stream));
-    if (e->conf.train) engine_update(e, &o);
+    if (e->conf.train) engine_begin(e, 2);
+    step_for_plan(e, stream, NULL);
+    end_for_plan(e);
     if (e->conf.evaluate || e->conf.decode.docs) evaluate_in(e, e->plan.eval_scratch);
     for (int i = 0; i < e->pipe.slots; i++) arena_clear(engine_act(e, i));
     arena_clear(&e->arena[A_SCRATCH]);

@@ -54,6 +54,17 @@ static Status recompute(uint8_t policy[LABEL_N], Full *full, const struct cfg_me
     return OK;
 }
 
+bool recipe_has_eval(const Config *c) { return c->data.eval.n > 0 || c->eval.split > 0; }
+
+bool recipe_answers_here(const Ranks *r, const Mesh *place)
+{
+    const int *n = place->size;
+    return !r->world || (n[AX_DP] == place->world && n[AX_EP] * n[AX_ETP] == 1 && r->zero < 3);
+}
+
+/* One source without a name has nothing to be told apart from. */
+static bool many_channels(const SourceList *s) { return s->n > 1 || (s->n && *s->item[0].channel); }
+
 Status recipe_engine(EngineConf *e, const Config *c, const ModelShape *s, DType dtype, const Ranks *ranks)
 {
     const char *aux = c->moe.aux_loss_type;
@@ -61,7 +72,8 @@ Status recipe_engine(EngineConf *e, const Config *c, const ModelShape *s, DType 
                        .budget = batching_budget(c, s), .train = true, .repeat = c->train.deterministic,
                        .capacity = c->moe.capacity_factor, .pad = c->moe.pad_to_capacity,
                        .balance = c->moe.force_balance, .aux_coeff = (float)c->moe.aux_loss_coeff,
-                       .z_coeff = (float)c->moe.z_loss_coeff, .ranks = *ranks };
+                       .z_coeff = (float)c->moe.z_loss_coeff, .ranks = *ranks,
+                       .evaluate = recipe_has_eval(c), .each = many_channels(&c->data.train) };
     e->aux = !strcmp(aux, "none") ? AUX_NONE : !strcmp(aux, "sequence") ? AUX_DOCUMENT : AUX_LAYER;
     e->aux_over_step = !strcmp(aux, "global");
     if (e->aux == AUX_NONE) e->aux_coeff = 0;

@@ -15,7 +15,11 @@ MUST Status recipe_ranks(Ranks *r, Mesh *place, const Config *c, const ModelShap
 MUST Status recipe_print_ranks(FILE *out, const Config *c, const ModelShape *s, const Comm *world,
                                const Mesh *m);
 
-/* A training engine for it: losses, labels, what is frozen; no room for evaluation yet. */
+bool        recipe_has_eval(const Config *c);
+/* One rank can generate by itself where all of the model's weights are with it. */
+bool        recipe_answers_here(const Ranks *r, const Mesh *place);
+
+/* A training engine for it: losses, labels, what is frozen, evaluation; no room for answers yet. */
 MUST Status recipe_engine(EngineConf *e, const Config *c, const ModelShape *s, DType dtype,
                           const Ranks *ranks);
 

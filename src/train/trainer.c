@@ -12,21 +12,11 @@
 #include <stdio.h>
 #include <string.h>
 
-/* One rank can generate by itself where all of the model's weights are with it. */
-bool trainer_answers_here(const Trainer *t)
-{
-    const int *n = t->place.size;
-    return !t->ranks.world || (n[AX_DP] == t->place.world && n[AX_EP] * n[AX_ETP] == 1 && t->ranks.zero < 3);
-}
-
-/* One source without a name has nothing to be told apart from. */
-static bool many_channels(const SourceList *s) { return s->n > 1 || *s->item[0].channel; }
+bool trainer_answers_here(const Trainer *t) { return recipe_answers_here(&t->ranks, &t->place); }
 
 static Status engine_conf(EngineConf *e, const Trainer *t)
 {
-    const Config *c = t->recipe;
-    TRY(recipe_engine(e, c, &t->source.shape, t->source.dtype, &t->ranks));
-    e->evaluate = trainer_has_eval(t), e->each = many_channels(&c->data.train);
+    TRY(recipe_engine(e, t->recipe, &t->source.shape, t->source.dtype, &t->ranks));
     if (!t->conf.answers.run || !e->evaluate) return OK;
     if (trainer_answers_here(t))
         e->decode.docs = t->conf.answers.docs, e->decode.tokens = t->conf.answers.tokens;
@@ -262,4 +252,4 @@ void trainer_close(Trainer *t)
     t->loader = t->held = NULL;
 }
 
-bool trainer_has_eval(const Trainer *t) { return t->recipe->data.eval.n > 0 || t->recipe->eval.split > 0; }
+bool trainer_has_eval(const Trainer *t) { return recipe_has_eval(t->recipe); }

@@ -1,0 +1,152 @@
+/* plan/dryrun.c -- see dryrun.h. Ranks of a stage are alike, so one of each is planned. */
+#include "plan/dryrun.h"
+
+#include "base/folder.h"
+#include "model/presets.h"
+#include "parallel/rules.h"
+#include "train/trainer_answers.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static Status shape_of_preset(ModelShape *s, const char *name)
+{
+    Json *hf = NULL;
+    TRY(preset_config(&hf, name));
+    Status st = shape_read(s, hf, name);
+    json_decref(hf);
+    return st;
+}
+
+Status dryrun_shape(ModelShape *s, char *from, size_t n, const struct cfg_model *c)
+{
+    const char *path = *c->preset ? c->preset : c->path, *like = preset_like(path);
+    if (!*path) return fail(E_CONFIG, "model.path is not set: name a folder with config.json, or a model.preset");
+    if (file_is(path) && !preset_is(path)) {
+        snprintf(from, n, "%.120s", path);
+        TRY_CTX(shape_load(s, path), "model.%s", *c->preset ? "preset" : "path");
+        return OK;
+    }
+    if (!*c->preset && !like)
+        return fail(E_CONFIG, "model.path = %.200s: is not here, and its last part is not called after a "
+                    "model.preset", path);
+    snprintf(from, n, like && !preset_is(path) ? "preset %s, as %.60s is not here" : "preset %s",
+             like ? like : path, path);
+    return shape_of_preset(s, like && !*c->preset ? like : path);
+}
+
+static int64_t common_multiple(int64_t a, int64_t b)
+{
+    int64_t x = a, y = b;
+    while (y) {
+        int64_t rest = x % y;
+        x = y, y = rest;
+    }
+    return a / x * b;
+}
+
+int dryrun_ranks(const struct cfg_parallel *p)
+{
+    int64_t attention = p->tp * p->cp, experts = p->ep * p->etp;
+    if (attention > 1 << 20 || experts > 1 << 20) return 1 << 20;
+    int64_t n = common_multiple(attention, experts);
+    return n > (1 << 20) / p->pp ? 1 << 20 : (int)(n * p->pp);
+}
+
+/* One rank of a stage. */
+static Status plan_stage(DryRun *d, int stage)
+{
+    CommConf    who = { .kind = "fake", .rank = d->ranks / d->stages * stage, .size = d->ranks,
+                        .per_node = d->per_node };
+    StreamShape ss = shape_stream(&d->shape);
+    EngineConf  conf;
+    Ranks       r;
+    Mesh        place;
+    Comm       *world = NULL;
+    ss.bytes = true;
+    TRY(comm_open(&world, &who));
+    Status st = recipe_ranks(&r, &place, &d->recipe, &d->shape, world, NULL);
+    if (!st) st = recipe_engine(&conf, &d->recipe, &d->shape, d->dtype, &r);
+    if (!st) {
+        Stream full = stream_full(&ss, &conf.budget);
+        Answers answers = trainer_answers(&d->recipe);
+        if (conf.evaluate && answers.run && recipe_answers_here(&r, &place))
+            conf.decode = (DecodeRoom){ answers.docs, answers.tokens };
+        d->chunks = r.layout.vpp, d->micros = r.micro;
+        st = engine_plan(&d->stage[stage].plan, &d->shape, &conf, &full);
+        d->plans++;
+    }
+    comm_close(world);
+    return st ? wrap(st, "stage %d", stage) : OK;
+}
+
+static Status open_all(DryRun *d)
+{
+    const struct cfg_model *c = &d->recipe.model;
+    TRY(dryrun_shape(&d->shape, d->model, sizeof d->model, c));
+    d->dtype = d->shape.dtype;
+    if (strcmp(c->dtype, "auto")) TRY(dtype_parse(&d->dtype, c->dtype));
+    if (d->dtype != F32 && d->dtype != BF16)
+        return fail(E_CONFIG, "model.dtype = auto: %s is stored as %s, which is not trained in; set bfloat16",
+                    d->model, dtype_name(d->dtype));
+    RuleInput x = rules_input(&d->recipe, &d->shape, d->ranks, d->per_node);
+    TRY(rules_check(&x, NULL));
+    d->stages = (int)x.pp;
+    d->stage = calloc((size_t)d->stages, sizeof *d->stage);
+    if (!d->stage) return fail(E_FIT, "no host memory for the plans of %d stages", d->stages);
+    for (int i = 0; i < d->stages; i++) TRY(plan_stage(d, i));
+    return OK;
+}
+
+/* A row of hardware with SMs is a card, whatever machine plans for it. */
+static const char *backend_for(const Config *c, const Hardware *hw)
+{
+    if (hw) return !strncmp(hw->id, "cpu", 3) ? "cpu" : "cuda";
+    return strcmp(c->device.backend, "meta") ? backend_pick(c->device.backend) : "cpu";
+}
+
+Status dryrun_open(DryRun *d, const Config *recipe, int ranks, int per_node, const Hardware *hw)
+{
+    *d = (DryRun){ .recipe = *recipe, .ranks = ranks, .per_node = per_node, .priced = hw != NULL };
+    d->recipe.keep = (Keep){ 0 };                        /* what the texts are in stays the caller's */
+    d->recipe.device.backend = backend_for(recipe, hw);
+    if (hw) d->hw = *hw;
+    Status st = open_all(d);
+    if (st) dryrun_close(d);
+    return st;
+}
+
+void dryrun_close(DryRun *d)
+{
+    free(d->stage);
+    *d = (DryRun){ 0 };
+}
+
+size_t dryrun_device(const DryRun *d, int stage)
+{
+    return engine_device_bytes(&d->stage[stage].plan, d->recipe.device.backend);
+}
+
+size_t dryrun_peak(const DryRun *d, int *stage)
+{
+    size_t most = 0;
+    for (int i = 0; i < d->stages; i++) {
+        size_t bytes = dryrun_device(d, i);
+        if (bytes <= most) continue;
+        most = bytes;
+        if (stage) *stage = i;
+    }
+    return most;
+}
+
+Fit fit_of(double bytes, const Hardware *hw)
+{
+    double share = (bytes + hw->fixed) / hw->room;
+    return share <= 0.92 ? FIT_WELL : share <= 0.97 ? FIT_TIGHT : FIT_NOT;
+}
+
+const char *fit_word(Fit f)
+{
+    static const char *const words[] = { "fits", "tight", "does not fit" };
+    return words[f];
+}
