@@ -28,7 +28,7 @@ static const char model_text[] =
 enum { STEPS = 20, MOST_STEPS = 2000, MICROS = 8, MOST = 16, BATCHES = 4 };   /* BATCHES: steps of data, in turn */
 
 /* How a step deals with what backward will read, in words as a command line has them. */
-typedef struct Mode { const char *recompute; } Mode;
+typedef struct Mode { const char *recompute, *park; double home; } Mode;
 
 typedef struct Case {
     ModelShape shape;
@@ -99,7 +99,9 @@ static inline void empty(Case *c)
 
 static inline Status mode_apply(EngineConf *conf, Mode m)
 {
-    return recompute_words(conf->policy, &conf->full, m.recompute);
+    conf->home = m.home;
+    TRY(recompute_words(conf->policy, &conf->full, m.recompute));
+    return park_words(conf->policy, m.park);
 }
 
 static inline Status recompute_case(EngineConf *conf, const RuleInput *r)

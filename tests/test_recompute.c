@@ -2,14 +2,14 @@
  * and on layouts; it saves what it should, and what was planned is what is used. */
 #include "modelab.h"
 
-static const Mode modes[] = {
-    { "core_attn" }, { "layernorm" }, { "norm" }, { "qkv" }, { "moe_act" }, { "moe_dispatch" }, { "moe" },
-    { "mlp" }, { "vision_act" }, { "vision" }, { "full" }, { "full:2" }, { "full:uniform:3" }, { "full:8" },
-    { "full:100" }, { "full:block:0" }, { "full:block:1" }, { "full:block:2" }, { "full:block:100" },
-    { "norm,moe_act" }, { "core_attn,qkv,norm" }, { "moe,mlp,vision" }, { "full:block:2,norm,vision" },
-    { "full:block:3,moe,mlp,qkv" }, { "full:2,norm" },
+static const char *const words[] = {
+    "core_attn", "layernorm", "norm", "qkv", "moe_act", "moe_dispatch", "moe",
+    "mlp", "vision_act", "vision", "full", "full:2", "full:uniform:3", "full:8",
+    "full:100", "full:block:0", "full:block:1", "full:block:2", "full:block:100",
+    "norm,moe_act", "core_attn,qkv,norm", "moe,mlp,vision", "full:block:2,norm,vision",
+    "full:block:3,moe,mlp,qkv", "full:2,norm",
 };
-enum { MODES = sizeof modes / sizeof *modes };
+enum { WORDS = sizeof words / sizeof *words };
 
 static void no_word_changes_a_bit(void)
 {
@@ -18,9 +18,9 @@ static void no_word_changes_a_bit(void)
         for (int p = 0; p < 2; p++) {
             DType dtype = d ? BF16 : F32;
             Left  want = mode_alone((Mode){ 0 }, dtype, pictures[p], NULL);
-            for (int i = 0; i < MODES; i++) {
-                const char *word = modes[i].recompute;
-                Left got = mode_alone(modes[i], dtype, pictures[p], NULL);
+            for (int i = 0; i < WORDS; i++) {
+                const char *word = words[i];
+                Left got = mode_alone((Mode){ .recompute = word }, dtype, pictures[p], NULL);
                 bool idle = !strcmp(word, "full:block:0") || (!pictures[p] && !strncmp(word, "vision", 6));
                 expect_same(&got, &want, word);
                 EXPECT(idle ? got.act == want.act : got.act < want.act, "%s: act %zu, without %zu", word, got.act,
@@ -38,12 +38,12 @@ static void frozen_parts_stay_out(void)
         { [G_VIT] = true }, { [G_LLM] = true }, { [G_VIT] = true, [G_ALIGNER] = true },
         { [G_VIT] = true, [G_LLM] = true },
     };
-    static const Mode some[] = { { "moe" }, { "vision" }, { "full:3" }, { "full:block:2,norm" } };
+    static const char *const some[] = { "moe", "vision", "full:3", "full:block:2,norm" };
     for (int f = 0; f < 4; f++) {
         Left want = mode_alone((Mode){ 0 }, F32, 7, frozen[f]);
         for (int i = 0; i < 4; i++) {
-            Left got = mode_alone(some[i], F32, 7, frozen[f]);
-            expect_same(&got, &want, some[i].recompute);
+            Left got = mode_alone((Mode){ .recompute = some[i] }, F32, 7, frozen[f]);
+            expect_same(&got, &want, some[i]);
             left_close(&got);
         }
         left_close(&want);
@@ -56,12 +56,12 @@ static void groups_keep_one_input(void)
     ModelShape shape = small_shape(deep_text);
     Budget b = mode_budget(&shape, 0);
     size_t row = ((size_t)b.tokens * (size_t)shape.text.D * 4 + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
-    Left one = mode_alone((Mode){ "full" }, F32, 0, NULL);
+    Left one = mode_alone((Mode){ .recompute = "full" }, F32, 0, NULL);
     static const struct { const char *word; size_t fewer; } want[] = {
         { "full:2", 4 }, { "full:3", 5 }, { "full:4", 6 }, { "full:7", 6 }, { "full:8", 7 }, { "full:50", 7 },
     };
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
-        Left got = mode_alone((Mode){ want[i].word }, F32, 0, NULL);
+        Left got = mode_alone((Mode){ .recompute = want[i].word }, F32, 0, NULL);
         EXPECT(one.act - got.act == want[i].fewer * row, "%s: %zu bytes less, not %zu of %zu", want[i].word,
                one.act - got.act, want[i].fewer, row);
         EXPECT(got.scratch > one.scratch, "%s: a group is live, and takes no room", want[i].word);
@@ -78,7 +78,7 @@ static double replayed(const char *word)
     EnginePlan plan;
     Stream     s;
     double     sum = 0;
-    EXPECT_OK(mode_apply(&conf, (Mode){ word }));
+    EXPECT_OK(mode_apply(&conf, (Mode){ .recompute = word }));
     small_stream(&s, &shape, conf.budget, 0, 3, 0);
     EXPECT_OK(engine_plan(&plan, &shape, &conf, &s));
     stream_close(&s);
@@ -99,7 +99,8 @@ static void a_group_is_replayed_once(void)
 static void layouts_agree(void)
 {
     static const Mode some[] = {
-        { "norm,moe_act" }, { "full:2" }, { "full:block:1,moe" }, { "moe,mlp" }, { "full:1" }, { "full:3" },
+        { .recompute = "norm,moe_act" }, { .recompute = "full:2" }, { .recompute = "full:block:1,moe" },
+        { .recompute = "moe,mlp" }, { .recompute = "full:1" }, { .recompute = "full:3" },
     };
     static const struct { const char *text; bool pictures, bf16; } layout[] = {
         { " world=2 tp=2", true, false },
@@ -123,12 +124,12 @@ static void layouts_agree(void)
  * two, whose buffers there are. */
 static void weights_come_once(void)
 {
-    static const char *const words[] = { NULL, "full", "full:2", "full:4" };
+    static const char *const some[] = { NULL, "full", "full:2", "full:4" };
     static ModeSeen seen[MOST];
     int64_t said[4];
     mode_case(" world=2 zero=3", false, F32, first_seed());
     for (int i = 0; i < 4; i++) {
-        mode_train(seen, (Mode){ words[i] });
+        mode_train(seen, (Mode){ .recompute = some[i] });
         said[i] = mode_said[0];
     }
     EXPECT(said[1] == said[0] && said[2] == said[0], "%lld calls, in groups of one %lld, of two %lld",
@@ -140,7 +141,7 @@ static void weights_come_once(void)
 /* A forward beside a backward: what is replayed may not take the road, all else may be. */
 static void woven_runs_agree(void)
 {
-    static const Mode some[] = { { "norm,moe_act" }, { "qkv,mlp,core_attn" } };
+    static const Mode some[] = { { .recompute = "norm,moe_act" }, { .recompute = "qkv,mlp,core_attn" } };
     uint64_t seed = first_seed();
     mode_layout(" world=2 ep=2 zero=1 overlap", true, F32, seed, some, 2);
     mode_layout(" world=4 pp=2 vpp=2 ep=2 overlap", false, F32, seed, some, 2);

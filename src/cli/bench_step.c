@@ -290,14 +290,15 @@ Status bench_step(int argc, char **argv)
 {
     StepBench b = { 0 };
     const char *model = NULL, *tokens = "2048", *doc = "512", *images = "4", *grid = "16", *repeat = "7",
-               *dtype = "f32", *layers = "0", *photos = "0", *micro = "1", *recompute = NULL,
+               *dtype = "f32", *layers = "0", *photos = "0", *micro = "1", *recompute = NULL, *offload = NULL,
                *backend = "cpu";
     const Option options[] = {
         { "--model", &model, NULL },   { "--tokens", &tokens, NULL },   { "--doc", &doc, NULL },
         { "--images", &images, NULL }, { "--grid", &grid, NULL },       { "--repeat", &repeat, NULL },
         { "--dtype", &dtype, NULL },   { "--layers", &layers, NULL },   { "--photos", &photos, NULL },
         { "--micro", &micro, NULL },
-        { "--backend", &backend, NULL }, { "--recompute", &recompute, NULL }, { "--json", NULL, &b.json },
+        { "--backend", &backend, NULL }, { "--recompute", &recompute, NULL },
+        { "--offload", &offload, NULL }, { "--json", NULL, &b.json },
         { "--deterministic", NULL, &b.repeat }, { "--zipf", NULL, &b.zipf }, { 0 },
     };
     TRY(options_parse(argc, argv, options, NULL, 0));
@@ -311,6 +312,7 @@ Status bench_step(int argc, char **argv)
     TRY(read_grid(&b, grid));
     policy_default(b.policy);
     TRY(recompute_words(b.policy, &b.full, recompute));
+    TRY(park_words(b.policy, offload));
     TRY(dtype_parse(&b.dtype, dtype));
     if (b.dtype != F32 && b.dtype != BF16) return fail(E_CONFIG, "--dtype %s: f32 or bf16", dtype);
     TRY(bench_model(&b.shape, model, b.layers));

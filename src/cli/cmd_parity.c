@@ -62,7 +62,7 @@ typedef struct Parity {
     ParityCase  c;
     Engine      e;
     DType       dtype;
-    const char *backend, *recompute, *out;
+    const char *backend, *recompute, *offload, *out;
     int64_t     steps;
     bool        json;
     Value      *value;
@@ -396,6 +396,7 @@ static Status open_engine(Parity *p)
                         .logits    = true };
     policy_default(conf.policy);
     TRY(recompute_words(conf.policy, &conf.full, p->recompute));
+    TRY(park_words(conf.policy, p->offload));
     TRY(engine_open(&p->e, &p->c.shape, &conf, &p->c.stream));
     TRY(weights_load(&p->e.model, &p->e.be, &p->c.model, NULL));
     engine_loaded(&p->e);
@@ -513,7 +514,7 @@ Status cmd_parity(int argc, char **argv)
         { "--backend", &p.backend, NULL },
         { "--dtype", &dtype, NULL },
         { "--steps", &steps, NULL },
-        { "--recompute", &p.recompute, NULL },
+        { "--recompute", &p.recompute, NULL }, { "--offload", &p.offload, NULL },
         { "--tolerance", &tolerance, NULL },
         { "--json", NULL, &p.json },
         { 0 },

@@ -49,15 +49,15 @@ static const Command commands[] = {
       "  unless given. --config names a folder with config.json and tokenizer files where FROM has none. --native\n"
       "  writes the checkpoint as one rank would have, moments included.\n", NULL },
     { "parity",  "this build against recorded reference tensors", cmd_parity,
-      "CASE [--backend NAME] [--dtype f32|bf16] [--steps N] [--recompute LABELS] [--out FILE] [--json]\n"
-      "  [--tolerance KIND=ERROR,...]\n"
+      "CASE [--backend NAME] [--dtype f32|bf16] [--steps N] [--recompute WORDS] [--offload WORDS]\n"
+      "  [--out FILE] [--json] [--tolerance KIND=ERROR,...]\n"
       "  CASE is a folder of recorded tensors; ends with exit code 7 when one differs too much. --tolerance sets how\n"
       "  much, by kind as the table prints them: loss=1e-5,gradients=1e-4.\n", NULL },
     { "bench",   "ops and whole steps against ceilings measured in the same run", cmd_bench,
       "ops [--backend NAME] [--dtype f32|bf16] [--repeat N] [--json]\n"
       "       treb bench step [--model DIR|PRESET] [--layers N] [--tokens N] [--doc N] [--images N] [--grid HxW]\n"
-      "                       [--photos N] [--micro N] [--backend NAME] [--dtype f32|bf16] [--recompute WORDS]\n"
-      "                       [--deterministic] [--repeat N] [--json]\n"
+      "                       [--photos N] [--micro N] [--backend NAME] [--dtype f32|bf16]\n"
+      "                       [--recompute WORDS] [--offload WORDS] [--deterministic] [--repeat N] [--json]\n"
       "       treb bench decode [--model DIR] [--docs N] [--prompt N] [--tokens N] [--dtype f32|bf16]\n"
       "       treb bench loader recipe.yaml [--steps N] [--workers N] [--step-ms N] [--json]\n"
       "       treb bench dispatch [--tokens N] [--experts N] [--top N] [--width N]\n"

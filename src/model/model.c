@@ -75,14 +75,16 @@ Status model_act_open(ModelAct *a, const Model *m)
     *a = (ModelAct){ 0 };
     a->layer = calloc((size_t)L, sizeof *a->layer);
     a->x     = calloc((size_t)L + 1, sizeof *a->x);
-    a->vision.block = calloc((size_t)m->vision.depth + 1, sizeof *a->vision.block);
-    if (a->layer && a->x && a->vision.block) return OK;
+    a->parked = calloc((size_t)L, sizeof *a->parked);
+    a->vision.block  = calloc((size_t)m->vision.depth + 1, sizeof *a->vision.block);
+    a->vision.parked = calloc((size_t)m->vision.depth + 1, sizeof *a->vision.parked);
+    if (a->layer && a->x && a->parked && a->vision.block && a->vision.parked) return OK;
     model_act_close(a);
     return fail(E_FIT, "no host memory for %lld layers", (long long)L);
 }
 
 void model_act_close(ModelAct *a)
 {
-    free(a->layer), free(a->x), free(a->vision.block);
+    free(a->layer), free(a->x), free(a->parked), free(a->vision.block), free(a->vision.parked);
     *a = (ModelAct){ 0 };
 }

@@ -30,9 +30,32 @@ int64_t model_border(const Ctx *c, const Model *m, int64_t layer)
     return c->batch->T + features(m, layer) * c->batch->M;
 }
 
-static Tensor input(Ctx *c, const Model *m)
+/* What is replayed together with layer l; where there will be no backward nothing is. */
+static Stretch stretch_of(const Ctx *c, const Chunk *k, int64_t l)
 {
-    return t2(c->act, label_name(L_INPUT), c->dtype, c->batch->T, m->shape.text.D);
+    if (!c->full || c->pass == EVAL) return (Stretch){ l, l + 1, false };
+    return full_stretch(c->full, (Stretch){ k->from, k->to, false }, l);
+}
+
+/* What the stretch that begins with layer l parks on the host; NULL: nothing. The first layers of a chunk do,
+ * which wait for longest. c->policy is that of layers which are not dropped whole. */
+static Parked *parked_by(const Ctx *c, const Chunk *k, ModelAct *a, int64_t l)
+{
+    if (!c->park || c->pass == EVAL || l >= k->to) return NULL;
+    double share = (double)(l - k->from) / (double)(k->to - k->from);
+    bool   whole = stretch_of(c, k, l).full;
+    bool   any = whole ? c->policy[L_INPUT] == PARK : parks(c, 0, L_MLP_ACT);
+    return any && share + c->park->home < 1 - 1e-9 ? &a->parked[l] : NULL;
+}
+
+/* Room for the input of layer l, which is the output of the one before it. */
+static Tensor input(Ctx *c, const Model *m, const Chunk *k, ModelAct *a, int64_t l)
+{
+    Parked *p = parked_by(c, k, a, l);
+    int64_t T = c->batch->T, D = m->shape.text.D;
+    if (!p || c->policy[L_INPUT] != PARK) return t2(c->act, label_name(L_INPUT), c->dtype, T, D);
+    park_open(c, p);
+    return park_push(c, p, &a->x[l], L_INPUT, c->dtype, T, D);
 }
 
 static Tensor visual(Ctx *c, const Model *m, const char *label)
@@ -54,12 +77,12 @@ static void see(Ctx *c, const Model *m, ModelAct *a, Tensor *tokens)
 }
 
 /* Token embeddings with the visual tokens in their places. */
-static void embed_fwd(Ctx *c, const Model *m, ModelAct *a)
+static void embed_fwd(Ctx *c, const Model *m, const Chunk *k, ModelAct *a)
 {
     Tensor tokens = { 0 };
     if (m->vision.depth && c->batch->pictures) see(c, m, a, &tokens);
     ledger_enter(&c->be->ledger, PART_DECODER);
-    a->x[0] = input(c, m);
+    a->x[0] = input(c, m, k, a, 0);
     unit_begin(c, m->embed->unit, false);
     embed_table_fwd(c, m->embed, a->x[0]);
     unit_end(c, m->embed->unit, false);
@@ -99,13 +122,6 @@ static void at_layer(const Ctx *c, int64_t l)
     if (c->mesh && c->mesh->comm[GR_world]->trace) c->mesh->comm[GR_world]->trace->layer = (int)l;
 }
 
-/* What is replayed together with layer l; where there will be no backward nothing is. */
-static Stretch stretch_of(const Ctx *c, const Chunk *k, int64_t l)
-{
-    if (!c->full || c->pass == EVAL) return (Stretch){ l, l + 1, false };
-    return full_stretch(c->full, (Stretch){ k->from, k->to, false }, l);
-}
-
 /* Deepstack joins after the whole layer. */
 static void join_feature(Ctx *c, const Model *m, ModelAct *a, int64_t l)
 {
@@ -125,23 +141,29 @@ static void layer_fwd(Ctx *c, const Model *m, ModelAct *a, int64_t l)
     arena_reset(c->scratch, mark);
 }
 
+/* Whether the backward of a chunk is what follows its forward. */
+static bool goes_on(const Ctx *c, const Chunk *k) { return k->heads && !(c->park && c->park->apart); }
+
 /* Of the inputs inside a group two buffers of scratch take turns. The output is pushed before scratch is
  * marked: in evaluation that may be the same arena. */
 static void stretch_fwd(Ctx *c, const Model *m, const Chunk *k, ModelAct *a, Stretch s)
 {
     const uint8_t *policy = c->policy;
-    bool   spent = c->pass == EVAL && s.from > k->from;      /* nobody will read its input again */
-    Tensor turn[2] = { { 0 } };
-    a->x[s.to] = spent ? a->x[s.to - 2] : input(c, m);
+    Parked *p = parked_by(c, k, a, s.from);
+    bool    spent = c->pass == EVAL && s.from > k->from;     /* nobody will read its input again */
+    Tensor  turn[2] = { { 0 } };
+    if (p && policy[L_INPUT] != PARK) park_open(c, p);
+    a->x[s.to] = spent ? a->x[s.to - 2] : input(c, m, k, a, s.to);
     ArenaMark mark = arena_mark(c->scratch);
     for (int64_t i = 0; i < 2 && i < s.to - s.from - 1; i++)
         turn[i] = scratch2(c, c->dtype, c->batch->T, m->shape.text.D);
-    if (s.full) c->policy = policy_full();
+    c->parked = p, c->policy = s.full ? policy_full() : policy;
     for (int64_t l = s.from; l < s.to; l++) {
         if (l + 1 < s.to) a->x[l + 1] = turn[(l - s.from) % 2];
         layer_fwd(c, m, a, l);
     }
-    c->policy = policy;
+    c->parked = NULL, c->policy = policy;
+    if (p) park_send(c, p, s.to == k->to && goes_on(c, k));
     arena_reset(c->scratch, mark);
 }
 
@@ -159,7 +181,7 @@ static void layers_fwd(Ctx *c, const Model *m, const Chunk *k, ModelAct *a)
 
 void model_hidden(Ctx *c, const Model *m, ModelAct *a)
 {
-    embed_fwd(c, m, a);
+    embed_fwd(c, m, &m->chunk[0], a);
     layers_fwd(c, m, &m->chunk[0], a);
 }
 
@@ -207,7 +229,7 @@ static Tensor border_feature(const Ctx *c, Tensor border, int64_t i)
 /* The border's buffer is needed for the next micro-batch before this one's backward: what stays is copied. */
 static void enter(Ctx *c, const Model *m, const Chunk *k, ModelAct *a, Tensor in)
 {
-    a->x[k->from] = input(c, m);
+    a->x[k->from] = input(c, m, k, a, k->from);
     op_copy(c->be, a->x[k->from], t_rows(in, 0, c->batch->T));
     for (int64_t i = 0, n = c->batch->media ? features(m, k->from) : 0; i < n; i++) {
         a->feature[k->from + i] = visual(c, m, "VISUAL");
@@ -234,11 +256,13 @@ void model_forward(Ctx *c, const Model *m, int chunk, ModelAct *a, float scale, 
     op_fill(c->be, a->loss, 0.0f);
     aux_open(c, m, k, &a->aux);
     ledger_enter(&c->be->ledger, PART_DECODER);
-    if (k->embeds) embed_fwd(c, m, a);
+    if (c->pass == FORWARD) park_begin(c);
+    if (k->embeds) embed_fwd(c, m, k, a);
     else           enter(c, m, k, a, in);
     layers_fwd(c, m, k, a);
     aux_loss(c, m, &a->aux);
     if (k->heads) head_fwd(c, m, a, scale);
+    if (c->pass == FORWARD) park_end(c, goes_on(c, k));
 }
 
 /* What this pass gave a gradient to. */
@@ -322,16 +346,30 @@ static void stretch_bwd(Ctx *c, const Model *m, ModelAct *a, Stretch s, int64_t 
     arena_reset(c->scratch, mark);
 }
 
+/* What the stretch parked is here, and those that come next are on their way. */
+static Parked *unpark(Ctx *c, const Chunk *k, ModelAct *a, Stretch s)
+{
+    Parked *p = parked_by(c, k, a, s.from), *q;
+    if (p) park_take(c, p);
+    for (int i = 0; c->park && i < c->park->berths && s.from > k->from; i++) {
+        s = stretch_of(c, k, s.from - 1);
+        if ((q = parked_by(c, k, a, s.from))) park_want(c, q);
+    }
+    return p;
+}
+
 static void layers_bwd(Ctx *c, const Model *m, const Chunk *k, ModelAct *a)
 {
     const uint8_t *policy = c->policy;
     for (int64_t l = k->to - 1; l >= k->from;) {
         Stretch s = stretch_of(c, k, l);
+        Parked *p = unpark(c, k, a, s);
         c->policy = s.full ? policy_full() : policy;
         stretch_bwd(c, m, a, s, s.from);
+        c->policy = policy;
+        if (p) park_done(c, p);
         l = s.from - 1;
     }
-    c->policy = policy;
     at_layer(c, -1);
 }
 

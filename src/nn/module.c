@@ -6,7 +6,8 @@ bool need(Ctx *c, Label l, Tensor *slot, DType d, int64_t rows, int64_t cols)
     bool keep = c->policy[l] != DROP;
     if (c->pass == REPLAY && keep) return false;
     bool lasting = c->pass == FORWARD && keep;
-    *slot = t2(lasting ? c->act : c->scratch, label_name(l), d, rows, cols);
+    if (lasting && c->parked && c->policy[l] == PARK) *slot = park_push(c, c->parked, slot, l, d, rows, cols);
+    else *slot = t2(lasting ? c->act : c->scratch, label_name(l), d, rows, cols);
     return true;
 }
 

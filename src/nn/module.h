@@ -10,7 +10,7 @@
 #include "nn/batch.h"
 #include "nn/cache.h"
 #include "nn/param.h"
-#include "nn/stash.h"
+#include "nn/park.h"
 
 typedef enum { FORWARD, REPLAY, EVAL } Pass;      /* EVAL: forward with no backward to come */
 
@@ -42,7 +42,7 @@ typedef struct Dispatch Dispatch;                 /* the road to the experts: nn
 /* Called where rows have set out: another micro-batch may be worked on until they are wanted. */
 typedef struct Pause { void (*yield)(void *self); void *self; } Pause;
 
-typedef struct Ctx {
+struct Ctx {
     Backend       *be;
     const Mesh    *mesh;                          /* NULL: one rank */
     const UnitHooks *units;                       /* NULL: weights are always here */
@@ -52,6 +52,9 @@ typedef struct Ctx {
     Arena         *act, *scratch;                 /* kept for this micro-batch; dies with the layer call */
     const uint8_t *policy;                        /* one Policy per label */
     const Full    *full;                          /* NULL: all layers go by that */
+    Park          *park;                          /* NULL: nothing waits on the host */
+    Arena         *host;                          /* what this micro-batch has there */
+    Parked        *parked;                        /* of the layer at work; NULL: it parks nothing */
     Pass           pass;
     DType          dtype;                         /* of activations and weights */
     DType          logits;                     /* of the logits that the loss is taken of: f32, or the same */
@@ -59,9 +62,10 @@ typedef struct Ctx {
     const Cache   *cache;                     /* of documents that go on; NULL: they are whole in the batch */
     Tensor         each;                      /* (supervised, 1) f32: loss of every row, where it is wanted */
     const Tap     *tap;
-} Ctx;
+};
 
-/* Fills *slot; true if its value must be computed now: FORWARD and EVAL always, REPLAY only if dropped. */
+/* Fills *slot, which stays where it is until backward; true if its value must be computed now: FORWARD and EVAL
+ * always, REPLAY only if dropped. */
 bool need(Ctx *c, Label l, Tensor *slot, DType d, int64_t rows, int64_t cols);
 
 /* Around the replay of a layer whose labels are first .. last; false when none of them was dropped. */

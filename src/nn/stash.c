@@ -1,4 +1,5 @@
-/* nn/stash.c -- labels by name, what each word of memory.recompute drops, and which layers `full` is of. */
+/* nn/stash.c -- labels by name, what each word of memory.recompute drops and of activation_offload parks, and
+ * which layers `full` is of. */
 #include "nn/stash.h"
 
 #include "base/str.h"
@@ -10,12 +11,16 @@
 
 enum {
     TOWER = BIT(V_STAT) | BIT(V_NORM) | BIT(V_QKV) | BIT(V_ROPE) | BIT(V_CORE) | BIT(V_RESID) | BIT(V_UP) |
-            BIT(V_ACT) | BIT(MERGER)
+            BIT(V_ACT) | BIT(MERGER),
+    LAYER = BIT(INPUT) | BIT(STAT) | BIT(NORM) | BIT(QKV) | BIT(ROPE) | BIT(CORE) | BIT(RESID) |
+            BIT(MLP_NORM) | BIT(LOGITS) | BIT(DISPATCH) | BIT(GATE_UP) | BIT(ACT) | BIT(MLP_UP) | BIT(MLP_ACT)
 };
+
+typedef struct Word { const char *word; uint32_t labels; WordOf of; } Word;
 
 /* Words of other trainers for parts that no family here has drop nothing: the rules refuse them by what they
  * are of. */
-static const struct { const char *word; uint32_t drops; WordOf of; } words[] = {
+static const Word words[] = {
     { "core_attn",      BIT(CORE) | BIT(V_CORE),                                 OF_LAYERS },
     { "layernorm",      BIT(NORM) | BIT(MLP_NORM) | BIT(V_NORM),                 OF_LAYERS },
     { "norm",           BIT(NORM) | BIT(MLP_NORM) | BIT(V_NORM),                 OF_LAYERS },
@@ -33,6 +38,27 @@ static const struct { const char *word; uint32_t drops; WordOf of; } words[] = {
     { "full",           ~0u,                                                     OF_LAYERS },
 };
 enum { WORDS = sizeof words / sizeof *words };
+
+/* The input of the norm before attention is that of the layer, that of an expert's first product the rows as they
+ * arrived, and so on; `moe` and `mlp` are all of a feed-forward, `layer` all of a layer. */
+static const Word parked[] = {
+    { "attn_norm",    BIT(INPUT),                                              OF_LAYERS },
+    { "qkv_linear",   BIT(NORM),                                               OF_LAYERS },
+    { "core_attn",    BIT(QKV) | BIT(ROPE),                                    OF_LAYERS },
+    { "qkv",          BIT(QKV) | BIT(ROPE),                                    OF_LAYERS },
+    { "attn_proj",    BIT(CORE),                                               OF_LAYERS },
+    { "mlp_norm",     BIT(RESID),                                              OF_LAYERS },
+    { "layernorm",    BIT(NORM) | BIT(MLP_NORM),                               OF_LAYERS },
+    { "norm",         BIT(NORM) | BIT(MLP_NORM),                               OF_LAYERS },
+    { "expert_fc1",   BIT(DISPATCH),                                           OF_EXPERTS },
+    { "moe_dispatch", BIT(DISPATCH),                                           OF_EXPERTS },
+    { "moe_act",      BIT(GATE_UP),                                            OF_EXPERTS },
+    { "moe",          BIT(LOGITS) | BIT(DISPATCH) | BIT(GATE_UP) | BIT(ACT),   OF_EXPERTS },
+    { "mlp",          BIT(MLP_UP) | BIT(MLP_ACT),                              OF_DENSE },
+    { "vision",       TOWER & ~BIT(MERGER),                                    OF_TOWER },
+    { "layer",        LAYER,                                                   OF_LAYERS },
+};
+enum { PARKED = sizeof parked / sizeof *parked };
 
 static const struct { const char *name; Policy policy; } labels[] = {
 #define LABEL(name, policy, meaning) { #name, policy },
@@ -65,33 +91,71 @@ const uint8_t *policy_full(void)
     return row;
 }
 
-static int word_row(const char *word)
+static const Word *find(const Word *row, int n, const char *word)
 {
-    int i = 0;
-    while (i < WORDS && strcmp(words[i].word, word)) i++;
-    return i;
+    for (int i = 0; i < n; i++)
+        if (!strcmp(row[i].word, word)) return &row[i];
+    return NULL;
 }
 
 Status policy_drop(uint8_t policy[LABEL_N], const char *what)
 {
-    int i = word_row(what);
-    if (i == WORDS)
+    const Word *w = find(words, WORDS, what);
+    if (!w)
         return fail(E_CONFIG, "memory.recompute: %s is not a label; there are %s", what, policy_choices());
     for (int l = 0; l < LABEL_N; l++)
-        if ((words[i].drops >> l & 1) && policy[l] != PIN) policy[l] = DROP;
+        if ((w->labels >> l & 1) && policy[l] != PIN) policy[l] = DROP;
+    return OK;
+}
+
+const char *park_choices(void)
+{
+    return "attn_norm, qkv_linear, core_attn (qkv), attn_proj, mlp_norm, layernorm (norm), expert_fc1 "
+           "(moe_dispatch), moe_act, moe, mlp, vision, layer";
+}
+
+/* What is dropped already cannot wait anywhere; the rules refuse it. */
+Status policy_park(uint8_t policy[LABEL_N], const char *what)
+{
+    const Word *w = find(parked, PARKED, what);
+    if (!w)
+        return fail(E_CONFIG, "memory.activation_offload: %s is not a label; there are %s", what,
+                    park_choices());
+    for (int l = 0; l < LABEL_N; l++)
+        if ((w->labels >> l & 1) && policy[l] == DROP)
+            return fail(E_CONFIG, "memory.activation_offload: %s parks what memory.recompute drops", what);
+    for (int l = 0; l < LABEL_N; l++)
+        if (w->labels >> l & 1) policy[l] = PARK;
+    return OK;
+}
+
+Status park_words(uint8_t policy[LABEL_N], const char *list)
+{
+    char   word[64];
+    size_t n;
+    for (const char *w; (w = str_item(&list, ',', &n));) {
+        snprintf(word, sizeof word, "%.*s", (int)n, w);
+        TRY(policy_park(policy, word));
+    }
     return OK;
 }
 
 WordOf word_of(const char *word)
 {
-    int i = word_row(word);
-    return i < WORDS ? words[i].of : OF_LAYERS;
+    const Word *w = find(words, WORDS, word);
+    return w ? w->of : OF_LAYERS;
+}
+
+WordOf park_word_of(const char *word)
+{
+    const Word *w = find(parked, PARKED, word);
+    return w ? w->of : OF_LAYERS;
 }
 
 bool word_within(const char *word, const char *other)
 {
-    int a = word_row(word), b = word_row(other);
-    return a < WORDS && b < WORDS && a != b && words[a].drops && !(words[a].drops & ~words[b].drops);
+    const Word *a = find(words, WORDS, word), *b = find(words, WORDS, other);
+    return a && b && a != b && a->labels && !(a->labels & ~b->labels);
 }
 
 /* ---- full ---- */

@@ -1,7 +1,7 @@
 /* nn/stash.h -- what forward leaves for backward, by label.
  *
  * LABEL(name, default, meaning). A module asks need() for each value that backward will read; whether the
- * value is kept, or thrown away and computed again, is decided by the policy of its label and nowhere
+ * value is kept, parked on the host, or thrown away and computed again, is decided by the policy of its label and nowhere
  * else. Recompute, memory accounting and plans read this one list.
  *
  * Policies are rows of one byte a label. A recipe's words make one row for the tower and all layers; `full`
@@ -13,7 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-typedef enum { KEEP, DROP, PIN } Policy;      /* PIN: kept whatever the recipe says */
+typedef enum { KEEP, DROP, PIN, PARK } Policy;    /* PIN: never dropped; PARK: on the host meanwhile */
 
 #define LABELS(LABEL)                                                                              \
     LABEL(INPUT,     PIN,  "input of a layer: where a replay starts")                              \
@@ -56,11 +56,17 @@ MUST Status policy_drop(uint8_t policy[LABEL_N], const char *what);
 const uint8_t *policy_full(void);                 /* all that is not pinned is dropped */
 const char *policy_choices(void);
 
+/* And for one of memory.activation_offload; those that other trainers have name inputs of modules. */
+MUST Status policy_park(uint8_t policy[LABEL_N], const char *what);
+const char *park_choices(void);
+MUST Status park_words(uint8_t policy[LABEL_N], const char *words);          /* by commas; NULL: none */
+
 /* What a model must have for a word to drop anything of it. */
 typedef enum {
     OF_LAYERS, OF_DENSE, OF_EXPERTS, OF_TOWER, OF_SHARED_EXPERTS, OF_LATENT_ATTENTION, OF_LINEAR_ATTENTION
 } WordOf;
 WordOf      word_of(const char *word);            /* one that there is */
+WordOf      park_word_of(const char *word);
 bool        word_within(const char *word, const char *other);    /* all it drops the other drops too */
 
 /* Layers of which a chunk keeps the inputs alone, chunk by chunk: all of them in groups of `layers` whose first

@@ -208,6 +208,32 @@ static void units_alone(Ctx *c, const Vision *v, bool backward)
     else if (!v->frozen) unit_begin(c, v->w_patch->unit, true), unit_end(c, v->w_patch->unit, true);
 }
 
+static bool parks_blocks(const Ctx *c, const Vision *v) { return parks(c, L_V_STAT, L_V_ACT) && !v->frozen; }
+
+static void block_there(Ctx *c, const Vision *v, VisionAct *a, Tensor y, int64_t b)
+{
+    ArenaMark mark = arena_mark(c->scratch);
+    bool parked = c->pass == FORWARD && parks_blocks(c, v);
+    if (parked) park_open(c, &a->parked[b]), c->parked = &a->parked[b];
+    unit_begin(c, v->block[b].w_qkv->unit, false);
+    block_fwd(c, v, &v->block[b], &a->block[b], y, a->cs);
+    unit_end(c, v->block[b].w_qkv->unit, false);
+    c->parked = NULL;
+    if (parked) park_send(c, &a->parked[b], false);
+    arena_reset(c->scratch, mark);
+}
+
+static void block_back(Ctx *c, const Vision *v, VisionAct *a, Tensor dx, int64_t b)
+{
+    bool parked = parks_blocks(c, v);
+    if (parked) park_take(c, &a->parked[b]);
+    for (int i = 1; parked && i <= c->park->berths && b - i >= 0; i++) park_want(c, &a->parked[b - i]);
+    unit_begin(c, v->block[b].w_qkv->unit, true);
+    block_bwd(c, v, &v->block[b], &a->block[b], dx, dx, a->cs);
+    unit_end(c, v->block[b].w_qkv->unit, true);
+    if (parked) park_done(c, &a->parked[b]);
+}
+
 /* What does not train leaves nothing behind: its part of the pass is an evaluation. */
 void vision_fwd(Ctx *c, const Vision *v, VisionAct *a)
 {
@@ -224,14 +250,10 @@ void vision_fwd(Ctx *c, const Vision *v, VisionAct *a)
     for (int64_t b = 0, f = 0; b < v->depth; b++) {
         bool spent = b > 0 && !read_again(v, tower, mergers, b - 2);
         Tensor y = spent ? a->block[b - 1].x : t2(c->act, label_name(L_INPUT), c->dtype, x.n[0], v->D);
-        ArenaMark mark = arena_mark(c->scratch);
         a->block[b].x = x;
         c->pass = tower;
-        unit_begin(c, v->block[b].w_qkv->unit, false);
-        block_fwd(c, v, &v->block[b], &a->block[b], y, a->cs);
-        unit_end(c, v->block[b].w_qkv->unit, false);
+        block_there(c, v, a, y, b);
         c->pass = mergers;
-        arena_reset(c->scratch, mark);
         x = y;
         for (; f < v->deepstacks && v->after[f] == b; f++) {
             a->feature[f] = merge(c, v, &v->stack[v->weights[f]], &a->stack[f], x);
@@ -267,10 +289,7 @@ void vision_bwd(Ctx *c, const Vision *v, VisionAct *a, Tensor dout, const Tensor
     for (int64_t b = v->depth - 1; b >= 0; b--) {
         for (; f >= 0 && v->after[f] == b; f--)
             merger_bwd(c, v, &v->stack[v->weights[f]], &a->stack[f], dx, dfeature[f], dx);
-        if (v->frozen) continue;
-        unit_begin(c, v->block[b].w_qkv->unit, true);
-        block_bwd(c, v, &v->block[b], &a->block[b], dx, dx, a->cs);
-        unit_end(c, v->block[b].w_qkv->unit, true);
+        if (!v->frozen) block_back(c, v, a, dx, b);
     }
     if (!v->frozen) patches_bwd(c, v, a, dx);
     arena_reset(c->scratch, mark);

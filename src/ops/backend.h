@@ -17,7 +17,7 @@ typedef struct Ops Ops;
 
 /* Copies that run beside the step, one lane each way. */
 typedef enum { SIDE_OUT, SIDE_IN, SIDES } Side;              /* device to host, host to device */
-enum { SIDE_MARKS = 64 };
+enum { SIDE_MARKS = 64, SIDE_MARKS_STATE = 56 };             /* from there on they are the optimizer's */
 
 /* What a machine does for the side copies below; where copies end when they return it is copy alone. */
 typedef struct Lanes {

@@ -32,7 +32,7 @@ enum { MOST_CP = CONTEXT_RANKS, MOST_PIECES = 1 << 16, TRIES = 4096 };
     SWITCH(pad_to_capacity, "moe.pad_to_capacity")                                                \
     SWITCH(force_balance,   "moe.force_balance")                                                  \
     OTHER(layout) OTHER(cp_sizes) OTHER(capacity_factor) OTHER(recompute)             \
-    OTHER(recompute_method) OTHER(recompute_layers)
+    OTHER(recompute_method) OTHER(recompute_layers) OTHER(offload) OTHER(offload_share)
 
 typedef enum {
 #define NUMBER(knob, key, least) K_##knob,
@@ -87,6 +87,29 @@ static const char *unknown_label(const RuleInput *x)
     return NULL;
 }
 
+/* The first word of activation_offload that is of what the model lacks. */
+static const char *stray_offload(const RuleInput *x, WordOf of)
+{
+    for (int i = 0; i < x->offloads; i++)
+        if (park_word_of(x->offload[i]) == of) return x->offload[i];
+    return NULL;
+}
+
+/* The first one that cannot be had: there is no such word, or with what is dropped nothing is left to park. Full
+ * recompute of some layers alone leaves the others. */
+static const char *bad_offload(const RuleInput *x, bool dropped)
+{
+    uint8_t policy[LABEL_N];
+    bool    some = is(x->recompute_method, "block");
+    policy_default(policy);
+    for (int i = 0; dropped && i < x->recomputes; i++)
+        if (!some || !is(x->recompute[i], "full"))
+            if (policy_drop(policy, x->recompute[i])) return NULL;                    /* rule 67 says it */
+    for (int i = 0; i < x->offloads; i++)
+        if (policy_park(policy, x->offload[i])) return x->offload[i];
+    return NULL;
+}
+
 /* Ranks of cp that exchange heads. */
 static int64_t exchangers(const RuleInput *x)
 {
@@ -129,18 +152,17 @@ static bool cp_factors(Try *t, int i)
     return true;
 }
 
-/* Without the i-th label; at last without any. */
-static bool fewer_labels(Try *t, int i)
+/* Without the i-th label of a list; at last without any. */
+static bool fewer_labels(Try *t, const char *key, const char **label, int *labels, int i)
 {
-    RuleInput *x = &t->x;
-    int n = x->recomputes, at;
+    int n = *labels, at;
     if (i > n) return false;
-    x->recomputes = 0;
+    *labels = 0;
     for (int k = 0; k < n && i < n; k++)
-        if (k != i) x->recompute[x->recomputes++] = x->recompute[k];
-    at = snprintf(t->fix, sizeof t->fix, "memory.recompute=[");
-    for (int k = 0; k < x->recomputes && at < (int)sizeof t->fix; k++)
-        at += snprintf(t->fix + at, sizeof t->fix - (size_t)at, k ? ", %s" : "%s", x->recompute[k]);
+        if (k != i) label[(*labels)++] = label[k];
+    at = snprintf(t->fix, sizeof t->fix, "%s=[", key);
+    for (int k = 0; k < *labels && at < (int)sizeof t->fix; k++)
+        at += snprintf(t->fix + at, sizeof t->fix - (size_t)at, k ? ", %s" : "%s", label[k]);
     if (at < (int)sizeof t->fix) snprintf(t->fix + at, sizeof t->fix - (size_t)at, "]");
     return true;
 }
@@ -192,7 +214,12 @@ static bool turn(Try *t, const RuleInput *x, Knob k, int i)
 #undef SWITCH
 #undef OTHER
     case K_cp_sizes:  return cp_factors(t, i);
-    case K_recompute: return fewer_labels(t, i);
+    case K_recompute: return fewer_labels(t, "memory.recompute", t->x.recompute, &t->x.recomputes, i);
+    case K_offload:   return fewer_labels(t, "memory.activation_offload", t->x.offload, &t->x.offloads, i);
+    case K_offload_share:
+        t->x.offload_share = 1;
+        snprintf(t->fix, sizeof t->fix, "memory.activation_offload_fraction=1");
+        return i == 0;
     case K_recompute_layers: case K_recompute_method: return plain_full(t, k, i);
     case K_layout:
         t->x.layout = "";
@@ -366,11 +393,13 @@ RuleInput rules_input(const Config *c, const ModelShape *s, int world, int per_n
         .domain = c->moe.ranks_per_domain, .pad_to_capacity = c->moe.pad_to_capacity,
         .overlap = c->moe.overlap, .force_balance = c->moe.force_balance,
         .recompute_method = c->memory.recompute_method, .recompute_layers = c->memory.recompute_layers,
-        .tower = s->vision.depth > 0,
+        .tower = s->vision.depth > 0, .offload_share = c->memory.activation_offload_fraction,
     };
     read_sizes(&x, p->cp_sizes);
     for (int i = 0; i < c->memory.recompute.n && i < RULE_LABELS; i++)
         x.recompute[x.recomputes++] = c->memory.recompute.item[i];
+    for (int i = 0; i < c->memory.activation_offload.n && i < RULE_LABELS; i++)
+        x.offload[x.offloads++] = c->memory.activation_offload.item[i];
     return x;
 }
 

@@ -36,6 +36,9 @@ typedef struct RuleInput {
     bool        pad_to_capacity, overlap, force_balance;
     const char *recompute[RULE_LABELS];
     int         recomputes;
+    const char *offload[RULE_LABELS];            /* words of memory.activation_offload */
+    int         offloads;
+    double      offload_share;                   /* 0: not said */
     const char *recompute_method;                /* of full; NULL: not said, and neither are its layers */
     int64_t     recompute_layers;
     bool        tower;                           /* the model sees */

@@ -47,6 +47,7 @@ static void set_scene(Engine *e, Ctx *c, Pass pass, int batch, int slot, Arena *
 {
     c->pass = pass, c->batch = &e->batch[batch];
     c->act = engine_act(e, slot), c->scratch = scratch;
+    c->host = e->parked ? &e->parked[slot] : NULL;
     if (scratch != &e->arena[A_ACT]) arena_clear(scratch);
 }
 
@@ -57,6 +58,7 @@ static void run_forward(Engine *e, int chunk, int slot, const Micro *m, Tensor i
 {
     ModelAct *a = &e->act[slot];
     arena_clear(e->ctx.act);
+    if (e->ctx.host && e->ctx.pass == FORWARD) arena_clear(e->ctx.host);
     a->aux = (Aux){ .form = e->conf.aux, .coeff = m->aux * e->conf.aux_coeff,
                     .z_coeff = m->z * e->conf.z_coeff, .keep = m->keep, .part = m->part };
     if (e->ctx.pass == FORWARD) a->aux.so_far = e->so_far;

@@ -37,6 +37,7 @@ typedef struct EngineConf {
     bool        pad, balance;            /* to that capacity; random routing, for benchmarks */
     uint8_t     policy[LABEL_N];         /* see policy_default */
     Full        full;                    /* layers that keep their inputs alone */
+    double      home;                    /* of layers that park values, the share that does not */
     bool        frozen[GROUP_N];
     bool        train, logits;           /* backward and optimizer; engine_logits will be called */
     bool        repeat;                  /* equal bits from equal runs, see Backend */
@@ -59,9 +60,11 @@ enum { MICRO_COUNTS = 5 };               /* numbers that ranks tell each other o
 typedef struct PlanLabel { const char *name; size_t bytes; } PlanLabel;
 
 typedef struct EnginePlan {
-    size_t  bytes[ARENA_N];              /* A_ACT: of all slots; A_SCRATCH: of both */
+    size_t  bytes[ARENA_N];              /* A_ACT: of all slots and berths; A_SCRATCH: of both */
     PlanLabel label[ARENA_N][ARENA_LABELS];      /* of what those peaks are made, largest first; ends with 0 */
     size_t  slot[MAX_SLOTS];
+    size_t  parked[MAX_SLOTS], waiting;  /* of A_HOST: what each has waiting there; all of them */
+    size_t  berth;                       /* of A_ACT: one of the berths that values are parked from */
     size_t  beside;                      /* scratch of a backward that has a forward beside it */
     int     slots;
     bool    split;                       /* slots are dealt out by chunk (pipe_split_slots) */
@@ -83,6 +86,8 @@ typedef struct Engine {
     Arena      arena[ARENA_N];
     Arena     *more;                     /* activations of slots 1 …; those of slot 0 are arena[A_ACT] */
     Arena      beside;                   /* see EnginePlan */
+    Park       park;                     /* berths 0: nothing is parked */
+    Arena     *parked;                   /* on the host, one per slot, where something is */
     Batch     *batch;                    /* a ring: of micro-batches in flight, one more to fill ahead */
     int        batches, at;              /* in it; the one uploaded last */
     const Stream *ahead;                 /* whose upload went ahead, and which filling of it */
@@ -106,6 +111,8 @@ typedef struct Micro { float ce, aux, z, keep, part; } Micro;
 
 typedef struct Losses { double total, ce, aux, z; } Losses;     /* total = ce + coeff aux + z_coeff z */
 
+/* What a run has used of an arena at most, with all that is beside it; EnginePlan.bytes is what was planned. */
+size_t      engine_peak(const Engine *e, ArenaId a);
 /* What of a plan is memory of the backend's own device: all of it where that is the host. */
 size_t      engine_device_bytes(const EnginePlan *p, const char *backend);
 

@@ -22,7 +22,8 @@ size_t engine_device_bytes(const EnginePlan *p, const char *backend)
 
 static size_t first_bytes(const EnginePlan *p, int arena)
 {
-    return arena == A_ACT ? p->slot[0] : p->bytes[arena] - (arena == A_SCRATCH ? p->beside : 0);
+    if (arena == A_ACT) return p->slot[0];
+    return p->bytes[arena] - (arena == A_SCRATCH ? p->beside : 0) - (arena == A_HOST ? p->waiting : 0);
 }
 
 static Status open_arenas(Engine *e, const EnginePlan *room)
@@ -30,13 +31,13 @@ static Status open_arenas(Engine *e, const EnginePlan *room)
     int more = e->pipe.slots - 1;
     for (int i = 0; i < A_HOST; i++)
         TRY(backend_arena_open(&e->be, &e->arena[i], arenas[i].name, first_bytes(room, i)));
-    TRY(backend_host_arena_open(&e->be, &e->arena[A_HOST], arenas[A_HOST].name, room->bytes[A_HOST]));
+    TRY(backend_host_arena_open(&e->be, &e->arena[A_HOST], arenas[A_HOST].name, first_bytes(room, A_HOST)));
     if (engine_weaves(e)) TRY(backend_arena_open(&e->be, &e->beside, arenas[A_SCRATCH].name, room->beside));
     e->more = calloc((size_t)more + 1, sizeof *e->more);
     if (!e->more) return fail(E_FIT, "no host memory for %d slots", more);
     for (int i = 0; i < more; i++)
         TRY(backend_arena_open(&e->be, &e->more[i], arenas[A_ACT].name, room->slot[i + 1]));
-    return OK;
+    return engine_park_open(e, room);
 }
 
 /* Touch every page before the first step, which would otherwise pay for them. */
@@ -127,7 +128,8 @@ static Status lay_out(Engine *e)
     e->ctx = (Ctx){ .be = &e->be, .mesh = &e->mesh, .units = shard_hooks(&e->shard),
                     .dispatch = e->dispatch.ops ? &e->dispatch : NULL,
                     .batch = &e->batch[0], .act = &e->arena[A_ACT], .scratch = &e->arena[A_SCRATCH],
-                    .policy = e->conf.policy, .full = &e->conf.full, .dtype = e->conf.dtype,
+                    .policy = e->conf.policy, .full = &e->conf.full,
+                    .park = e->park.berths ? &e->park : NULL, .dtype = e->conf.dtype,
                     .logits = traits.narrow_logits ? e->conf.dtype : F32 };
     e->pause = (Pause){ weave_yield, &e->weave };
     if (engine_weaves(e)) e->ctx.pause = &e->pause;
@@ -245,6 +247,7 @@ void engine_close(Engine *e)
     if (e->be.machine) backend_host_arena_close(&e->be, &e->arena[A_HOST]);
     for (int i = 0; e->more && i < e->pipe.slots - 1; i++) backend_arena_close(&e->be, &e->more[i]);
     if (e->beside.base) backend_arena_close(&e->be, &e->beside);
+    engine_park_close(e);
     for (int i = 0; e->act && i < e->pipe.slots; i++) model_act_close(&e->act[i]);
     for (int i = 0; e->batch && i < e->batches; i++) batch_close(&e->batch[i]);
     free(e->more), free(e->act), free(e->counts), free(e->batch), free(e->wire[0]), free(e->wire[1]);

@@ -9,8 +9,11 @@
 /* Address space of a plan's arena: sixteen plans fit a process. */
 static const size_t BOUNDLESS = (size_t)1 << 40;
 
-/* The highest that an arena was, and what its labels had then. */
-typedef struct Peak { size_t bytes, label[ARENA_LABELS]; } Peak;
+/* The highest that an arena was, and what its labels had then; beside it what waits on the host. */
+typedef struct Peak { size_t bytes, label[ARENA_LABELS], host; } Peak;
+
+/* Slots as a schedule deals them out: the largest chunk that will be in each, and the most that will wait. */
+typedef struct Deal { int of[MAX_SLOTS]; size_t host[MAX_SLOTS], bytes; } Deal;
 
 static Peak peak_of(const Arena *a)
 {
@@ -59,8 +62,10 @@ static void run_chunks(Engine *e, Peak *peak)
         for (int i = e->pipe.actions - 1; i >= 0 && e->plan.slots; i--)
             if (e->pipe.action[i].chunk == chunk) slot = e->pipe.action[i].slot;
         if (peak) peak_set(&e->arena[A_ACT], &none);
+        if (peak && e->parked) e->parked[slot].peak = 0;
         run_chunk(e, chunk, slot);
         if (peak) peak[chunk] = peak_of(&e->arena[A_ACT]);
+        if (peak && e->parked) peak[chunk].host = e->parked[slot].peak;
     }
 }
 
@@ -98,6 +103,7 @@ static void take_away(Ledger *all, const Ledger *micro)
         const LedgerComm *m = &micro->comm[g];
         c->calls -= m->calls, c->near -= m->near, c->far -= m->far;
     }
+    all->host.in -= micro->host.in, all->host.out -= micro->host.out;
 }
 
 static size_t total_peak(const Engine *e)
@@ -128,32 +134,35 @@ static void evaluate_for_plan(Engine *e)
     evaluate_in(e, A_ACT);
 }
 
-/* Slots as this schedule deals them out: each as large as the largest chunk that will be in it. of[i]: that
- * chunk of slot i. */
-static size_t deal(const Pipe *pipe, const Peak *chunk, int of[MAX_SLOTS])
+static Deal deal(const Pipe *pipe, const Peak *chunk)
 {
-    size_t sum = 0;
-    for (int i = 0; i < pipe->slots; i++) of[i] = -1;
+    Deal d = { 0 };
+    for (int i = 0; i < pipe->slots; i++) d.of[i] = -1;
     for (int i = 0; i < pipe->actions; i++) {
         const Action *a = &pipe->action[i];
-        if (of[a->slot] < 0 || chunk[of[a->slot]].bytes < chunk[a->chunk].bytes) of[a->slot] = a->chunk;
+        const Peak   *k = &chunk[a->chunk];
+        int          *of = &d.of[a->slot];
+        if (*of < 0 || chunk[*of].bytes < k->bytes) *of = a->chunk;
+        if (d.host[a->slot] < k->host) d.host[a->slot] = k->host;
     }
-    for (int i = 0; i < pipe->slots; i++) sum += of[i] < 0 ? 0 : chunk[of[i]].bytes;
-    return sum;
+    for (int i = 0; i < pipe->slots; i++) d.bytes += d.of[i] < 0 ? 0 : chunk[d.of[i]].bytes;
+    return d;
 }
 
 /* A stage of several chunks can deal its slots out in two ways: the one that takes less is used. */
-static Status deal_slots(EnginePlan *p, const Engine *e, const Peak *chunk, int of[MAX_SLOTS])
+static Status deal_slots(EnginePlan *p, const Engine *e, const Peak *chunk, Deal *d)
 {
     Pipe split;
-    int  other[MAX_SLOTS];
-    size_t bytes = deal(&e->pipe, chunk, of);
+    *d = deal(&e->pipe, chunk);
     p->slots = e->pipe.slots;
     if (e->model.chunks == 1) return OK;
     TRY(pipe_open(&split, &e->pipe.shape, e->mesh.at[AX_PP]));
     pipe_split_slots(&split);
-    p->split = split.slots <= MAX_SLOTS && deal(&split, chunk, other) < bytes;
-    if (p->split) p->slots = split.slots, memcpy(of, other, sizeof other);
+    if (split.slots <= MAX_SLOTS) {
+        Deal other = deal(&split, chunk);
+        p->split = other.bytes < d->bytes;
+        if (p->split) p->slots = split.slots, *d = other;
+    }
     pipe_close(&split);
     return OK;
 }
@@ -164,18 +173,31 @@ static int larger_first(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-static void add_labels(PlanLabel *out, const Arena *names, const Peak *k)
+static void add_label(PlanLabel *out, const char *name, size_t bytes)
 {
-    for (int i = 0; i < names->labels; i++) {
-        int at = 0;
-        while (at < ARENA_LABELS && out[at].name && strcmp(out[at].name, names->label[i].name)) at++;
-        if (at == ARENA_LABELS || !k->label[i]) continue;
-        out[at].name = names->label[i].name, out[at].bytes += k->label[i];
-    }
+    int at = 0;
+    while (at < ARENA_LABELS && out[at].name && strcmp(out[at].name, name)) at++;
+    if (at < ARENA_LABELS && bytes) out[at].name = name, out[at].bytes += bytes;
 }
 
-static void note_peaks(EnginePlan *p, const Engine *e, const Peak *chunk, const int *of)
+static void add_labels(PlanLabel *out, const Arena *names, const Peak *k)
 {
+    for (int i = 0; i < names->labels; i++) add_label(out, names->label[i].name, k->label[i]);
+}
+
+/* The host has what each slot parks there, the device the berths. */
+static void note_parked(EnginePlan *p, const Engine *e, const Deal *d)
+{
+    for (int i = 0; i < p->slots; i++) p->waiting += p->parked[i] = d->host[i];
+    p->berth = engine_berth_peak(e);
+    p->bytes[A_HOST] += p->waiting, p->bytes[A_ACT] += p->berth * (size_t)engine_berths(e);
+    add_label(p->label[A_HOST], "PARKED", p->waiting);
+    add_label(p->label[A_ACT], "PARKED", p->berth * (size_t)engine_berths(e));
+}
+
+static void note_peaks(EnginePlan *p, const Engine *e, const Peak *chunk, const Deal *d)
+{
+    const int *of = d->of;
     for (int i = 0; i < ARENA_N; i++) {
         Peak k = peak_of(&e->arena[i]);
         p->bytes[i] = k.bytes;
@@ -190,13 +212,14 @@ static void note_peaks(EnginePlan *p, const Engine *e, const Peak *chunk, const 
         p->bytes[A_ACT] += p->slot[i] = chunk[of[i]].bytes;
         add_labels(p->label[A_ACT], &e->arena[A_ACT], &chunk[of[i]]);
     }
+    note_parked(p, e, d);
     for (int i = 0; i < ARENA_N; i++) qsort(p->label[i], ARENA_LABELS, sizeof(PlanLabel), larger_first);
 }
 
 static Status plan_on(EnginePlan *p, Engine *e, const Stream *stream)
 {
     Peak chunk[MAX_CHUNKS];
-    int  of[MAX_SLOTS];
+    Deal d;
     ledger_clear(&e->be.ledger);                          /* the step alone, not the start */
     if (e->conf.train) engine_begin(e, 2);
     p->once = e->be.ledger;
@@ -207,21 +230,22 @@ static Status plan_on(EnginePlan *p, Engine *e, const Stream *stream)
     end_for_plan(e);
     p->once = e->be.ledger;
     if (e->conf.train) take_away(&p->once, &p->ledger);
-    TRY(deal_slots(p, e, chunk, of));
-    peak_set(&e->arena[A_ACT], &chunk[of[0]]);
+    TRY(deal_slots(p, e, chunk, &d));
+    peak_set(&e->arena[A_ACT], &chunk[d.of[0]]);
     if (e->conf.evaluate || e->conf.decode.docs) evaluate_for_plan(e);
     p->eval_scratch = e->plan.eval_scratch;
-    note_peaks(p, e, chunk, of);
+    note_peaks(p, e, chunk, &d);
     return backend_sync(&e->be);
 }
 
 Status engine_plan(EnginePlan *p, const ModelShape *s, const EngineConf *conf, const Stream *stream)
 {
     Engine e = { 0 };
-    EnginePlan room = { .beside = BOUNDLESS >> 3 };
+    EnginePlan room = { .beside = BOUNDLESS >> 3, .berth = BOUNDLESS >> 3 };
     *p = (EnginePlan){ 0 };
     for (int i = 0; i < ARENA_N; i++) room.bytes[i] = BOUNDLESS;
-    for (int i = 0; i < MAX_SLOTS; i++) room.slot[i] = i ? ARENA_ALIGN : BOUNDLESS;   /* one is run in */
+    for (int i = 0; i < MAX_SLOTS; i++)                                               /* one is run in */
+        room.slot[i] = room.parked[i] = i ? ARENA_ALIGN : BOUNDLESS;
     Status st = engine_open_on(&e, s, conf, "meta", stream->shape.bytes, &room);
     if (!st) st = plan_on(p, &e, stream);
     engine_close(&e);
@@ -241,6 +265,7 @@ Status engine_ready(Engine *e, const Stream *stream)
     for (int i = 0; i < e->pipe.slots; i++) arena_clear(engine_act(e, i));
     arena_clear(&e->arena[A_SCRATCH]);
     if (engine_weaves(e)) arena_clear(&e->beside);
+    engine_park_clear(e);
     ledger_clear(&e->be.ledger);
     return backend_prepare(&e->be, false);
 }

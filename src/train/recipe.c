@@ -44,13 +44,14 @@ Status recipe_print_ranks(FILE *out, const Config *c, const ModelShape *s, const
     return rules_print(out, &x, m);
 }
 
-static Status recompute(uint8_t policy[LABEL_N], Full *full, const struct cfg_memory *m)
+static Status stash(uint8_t policy[LABEL_N], Full *full, const struct cfg_memory *m)
 {
     for (int i = 0; i < m->recompute.n; i++) {
         const char *word = m->recompute.item[i];
         if (!strcmp(word, "full")) TRY(recompute_full(policy, full, m->recompute_method, m->recompute_layers));
         else                       TRY(policy_drop(policy, word));
     }
+    for (int i = 0; i < m->activation_offload.n; i++) TRY(policy_park(policy, m->activation_offload.item[i]));
     return OK;
 }
 
@@ -80,7 +81,8 @@ Status recipe_engine(EngineConf *e, const Config *c, const ModelShape *s, DType 
     e->frozen[G_VIT] = c->model.freeze_vit, e->frozen[G_ALIGNER] = c->model.freeze_aligner;
     e->frozen[G_LLM] = c->model.freeze_llm;
     policy_default(e->policy);
-    TRY(recompute(e->policy, &e->full, &c->memory));
+    TRY(stash(e->policy, &e->full, &c->memory));
+    e->home = 1 - c->memory.activation_offload_fraction;
     if (!s->vision.depth && c->model.freeze_llm)
         return fail(E_CONFIG, "model.freeze_llm: the model is a language model only; nothing is left to "
                     "train");

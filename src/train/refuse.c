@@ -11,8 +11,6 @@ static Status refuse_memory(const struct cfg_memory *m)
     if (m->optimizer_offload > 0)
         return fail(E_CONFIG, "memory.optimizer_offload = %g: there is no offloading yet; set it to 0",
                     m->optimizer_offload);
-    if (m->activation_offload.n)
-        return fail(E_CONFIG, "memory.activation_offload: there is no offloading yet; use memory.recompute");
     return OK;
 }
 

@@ -1,0 +1,74 @@
+/* tests/lazylab.h -- a machine whose side copies run as late as they are allowed to: when somebody waits for a mark
+ * behind them, or never. Whatever reads or overwrites too early shows in the numbers, as it would on a card on a
+ * bad day. One engine at a time. */
+#ifndef TESTS_LAZYLAB_H
+#define TESTS_LAZYLAB_H
+
+#include "lab.h"
+#include "ops/backend.h"
+
+enum { LAZY_OPS = 1 << 14 };
+
+/* A copy, or a wait for another lane to have come so far. */
+typedef struct LazyOp { void *dst; const void *src; size_t bytes; int lane, upto; } LazyOp;
+
+static struct {
+    Machine machine;
+    LazyOp  op[SIDES][LAZY_OPS];
+    int     head[SIDES], tail[SIDES];
+    struct { int lane, at; } mark[SIDE_MARKS];
+    int64_t late;                        /* copies that had to wait */
+} lazy_;
+
+static inline void lazy_run(int lane, int upto)
+{
+    while (lazy_.head[lane] < upto) {
+        LazyOp o = lazy_.op[lane][lazy_.head[lane]++ % LAZY_OPS];
+        if (o.dst) memcpy(o.dst, o.src, o.bytes), lazy_.late++;
+        else       lazy_run(o.lane, o.upto);
+    }
+}
+
+static inline void lazy_push(int lane, LazyOp o)
+{
+    if (lazy_.tail[lane] - lazy_.head[lane] == LAZY_OPS) printf("a lane of %d copies is full\n", LAZY_OPS), exit(1);
+    lazy_.op[lane][lazy_.tail[lane]++ % LAZY_OPS] = o;
+}
+
+static inline void lazy_copy(Backend *be, Side lane, void *dst, const void *src, size_t bytes)
+{
+    (void)be;
+    lazy_push(lane, (LazyOp){ dst, src, bytes, 0, 0 });
+}
+static inline void lazy_mark(Backend *be, Side lane, int id)
+{
+    (void)be;
+    lazy_.mark[id].lane = lane, lazy_.mark[id].at = lazy_.tail[lane];
+}
+static inline void lazy_wait(Backend *be, int id)
+{
+    (void)be;
+    lazy_run(lazy_.mark[id].lane, lazy_.mark[id].at);
+}
+static inline void lazy_side_wait(Backend *be, Side lane, int id)
+{
+    (void)be;
+    lazy_push(lane, (LazyOp){ .lane = lazy_.mark[id].lane, .upto = lazy_.mark[id].at });
+}
+static inline void lazy_drain(Backend *be)
+{
+    (void)be;
+    for (int i = 0; i < SIDES; i++) lazy_run(i, lazy_.tail[i]);
+}
+
+/* From here on the side copies of be, which is on the cpu, are late. */
+static inline void lazy_make(Backend *be)
+{
+    static const Lanes lanes = { lazy_copy, NULL, lazy_mark, lazy_wait, lazy_side_wait, lazy_drain };
+    memset(&lazy_, 0, sizeof lazy_);
+    lazy_.machine = *be->machine;
+    lazy_.machine.lanes = &lanes;
+    be->machine = &lazy_.machine;
+}
+
+#endif

@@ -1,0 +1,174 @@
+/* Parked activations: a value that waits on the host for its backward is the value it was, so no loss and no
+ * gradient changes by one bit, alone, beside recompute, on layouts; device memory shrinks, what was planned is what
+ * is used on both sides, and only what must travel does. */
+#include "modelab.h"
+#include "lazylab.h"
+
+static const Mode modes[] = {
+    { .park = "attn_norm" }, { .park = "qkv_linear" }, { .park = "core_attn" }, { .park = "qkv" },
+    { .park = "attn_proj" }, { .park = "mlp_norm" }, { .park = "norm" }, { .park = "layernorm" },
+    { .park = "expert_fc1" }, { .park = "moe_dispatch" }, { .park = "moe_act" }, { .park = "moe" },
+    { .park = "mlp" }, { .park = "vision" }, { .park = "layer" }, { .park = "layer,vision" },
+    { .park = "core_attn,attn_proj,expert_fc1,moe_act" },
+    { .park = "layer", .home = 0.5 }, { .park = "attn_norm,moe", .home = 0.25 }, { .park = "layer", .home = 1 },
+    { "norm", "core_attn,attn_norm", 0 }, { "moe_act,norm", "expert_fc1,mlp_norm", 0 },
+    { "moe,mlp", "attn_norm,qkv", 0 }, { "full", "attn_norm", 0 }, { "full:2", "attn_norm", 0 },
+    { "full:3", "attn_norm", 0.5 }, { "vision", "layer", 0 }, { "full:block:3", "layer,vision", 0 }, { "full:block:2,norm", "attn_norm,moe", 0.3 },
+};
+enum { MODES = sizeof modes / sizeof *modes };
+
+static void no_word_changes_a_bit(void)
+{
+    static const unsigned pictures[] = { 0, 7 };
+    for (int d = 0; d < 2; d++)
+        for (int p = 0; p < 2; p++) {
+            DType dtype = d ? BF16 : F32;
+            Left  want = mode_alone((Mode){ 0 }, dtype, pictures[p], NULL);
+            for (int i = 0; i < MODES; i++) {
+                Left got = mode_alone(modes[i], dtype, pictures[p], NULL);
+                bool idle = (!pictures[p] && !strcmp(modes[i].park, "vision")) || modes[i].home == 1;
+                expect_same(&got, &want, mode_text(modes[i]));
+                EXPECT(idle ? !got.host && !got.moved.out : got.host && got.moved.out, "%s: %zu bytes on the host",
+                       mode_text(modes[i]), got.host);
+                EXPECT(got.moved.in <= got.moved.out && got.moved.out <= (int64_t)got.host,
+                       "%s: %lld bytes out, %lld in, room for %zu", mode_text(modes[i]),
+                       (long long)got.moved.out, (long long)got.moved.in, got.host);
+                left_close(&got);
+            }
+            left_close(&want);
+        }
+}
+
+/* Eight layers of which three are in berths at any time: the others' values are elsewhere. */
+static void the_device_holds_a_few_layers(void)
+{
+    Left all = mode_alone((Mode){ 0 }, F32, 0, NULL), parked = mode_alone((Mode){ .park = "layer" }, F32, 0, NULL);
+    Left half = mode_alone((Mode){ .park = "layer", .home = 0.5 }, F32, 0, NULL);
+    EXPECT(parked.act < 0.75 * (double)all.act, "act %zu of %zu", parked.act, all.act);
+    EXPECT(half.act > parked.act && half.host < parked.host, "half: act %zu, host %zu; all: %zu, %zu", half.act,
+           half.host, parked.act, parked.host);
+    EXPECT(parked.scratch == all.scratch, "scratch %zu, without %zu", parked.scratch, all.scratch);
+    EXPECT(all.host == 0 && !all.moved.in && !all.moved.out, "without it %zu bytes are on the host", all.host);
+    left_close(&all), left_close(&parked), left_close(&half);
+}
+
+/* Backward follows forward at once: the last layer stays, and those beside it in the berths are not brought back. */
+static void what_is_here_stays(void)
+{
+    ModelShape shape = small_shape(deep_text);
+    Budget     b = mode_budget(&shape, 0);
+    int64_t    row = b.tokens * shape.text.D * 4;
+    Left       got = mode_alone((Mode){ .park = "mlp_norm" }, F32, 0, NULL);
+    EXPECT(got.moved.out == 7 * row && got.moved.in == 5 * row, "%lld bytes out and %lld in, of rows of %lld",
+           (long long)got.moved.out, (long long)got.moved.in, (long long)row);
+    left_close(&got);
+}
+
+/* On a machine whose copies are late nothing is read before it came or overwritten before it went, over several
+ * micro-batches. */
+static void late_copies_are_waited_for(void)
+{
+    static const Mode some[] = {
+        { .park = "layer,vision" }, { .park = "core_attn,attn_proj" }, { "full:2", "attn_norm", 0 },
+        { .park = "mlp_norm", .home = 0.4 }, { "norm", "moe", 0 },
+    };
+    ModelShape shape = small_shape(deep_text);
+    EngineConf plain = small_conf(mode_budget(&shape, 7));
+    Stream s;
+    Engine want, e;
+    small_stream(&s, &shape, plain.budget, 0, 3, 7);
+    small_engine(&want, &shape, &plain, &s);
+    double loss = small_step(&want, 0.1f).total;
+    for (int i = 0; i < 5; i++) {
+        EngineConf conf = plain;
+        EXPECT_OK(mode_apply(&conf, some[i]));
+        small_engine(&e, &shape, &conf, &s);
+        lazy_make(&e.be);
+        for (int k = 0; k < 3; k++) {
+            EXPECT(small_step(&e, 0.1f).total == loss, "%s: another loss", mode_text(some[i]));
+            EXPECT(!memcmp(e.arena[A_GRAD].base, want.arena[A_GRAD].base, want.arena[A_GRAD].used),
+                   "%s: gradients differ in step %d", mode_text(some[i]), k);
+        }
+        EXPECT(lazy_.late > 0, "%s: nothing was late", mode_text(some[i]));
+        engine_close(&e);
+    }
+    engine_close(&want);
+    stream_close(&s);
+}
+
+static void frozen_parts_park_nothing(void)
+{
+    static const bool frozen[][GROUP_N] = {
+        { [G_VIT] = true }, { [G_LLM] = true }, { [G_VIT] = true, [G_ALIGNER] = true },
+    };
+    static const Mode some[] = { { .park = "vision" }, { .park = "layer,vision" }, { "full:2", "attn_norm", 0 } };
+    for (int f = 0; f < 3; f++) {
+        Left want = mode_alone((Mode){ 0 }, F32, 7, frozen[f]);
+        for (int i = 0; i < 3; i++) {
+            Left got = mode_alone(some[i], F32, 7, frozen[f]);
+            expect_same(&got, &want, mode_text(some[i]));
+            EXPECT(i || !frozen[f][G_VIT] || !got.host, "a frozen tower parks %zu bytes", got.host);
+            left_close(&got);
+        }
+        left_close(&want);
+    }
+}
+
+static void layouts_agree(void)
+{
+    static const Mode some[] = {
+        { .park = "layer,vision" }, { "norm,moe_act", "core_attn,expert_fc1", 0 }, { "full:2", "attn_norm", 0 },
+        { .park = "attn_norm,moe", .home = 0.5 }, { "moe", "attn_proj,mlp_norm", 0 }, { "full:block:1", "layer", 0 },
+    };
+    static const struct { const char *text; bool pictures, bf16; } layout[] = {
+        { " world=2 tp=2", true, false },
+        { " world=2 cp=2 ep=2", false, true },
+        { " world=2 pp=2", true, false },
+        { " world=2 pp=2 vpp=2", true, true },
+        { " world=2 ep=2 zero=3", true, false },
+        { " world=4 tp=2 ep=4 zero=2", false, false },
+        { " world=4 pp=2 ep=2 vpp=2", false, false },
+        { " world=4 pp=4 zero=3", true, false },
+    };
+    uint64_t seed = first_seed();
+    printf("  layouts with seed %llu\n", (unsigned long long)seed);
+    for (size_t i = 0; i < sizeof layout / sizeof *layout; i++)
+        mode_layout(layout[i].text, layout[i].pictures, layout[i].bf16 ? BF16 : F32, seed + i, some + i % 2 * 3, 3);
+}
+
+/* A forward and a backward at the same time, each with berths of its own. */
+static void woven_runs_agree(void)
+{
+    static const Mode some[] = { { .park = "layer,vision" }, { "norm,mlp", "attn_norm,core_attn,expert_fc1", 0 } };
+    uint64_t seed = first_seed();
+    mode_layout(" world=2 ep=2 zero=1 overlap", true, F32, seed, some, 2);
+    mode_layout(" world=4 pp=2 vpp=2 ep=2 overlap", false, F32, seed, some, 2);
+}
+
+static void words_are_read(void)
+{
+    uint8_t policy[LABEL_N];
+    policy_default(policy);
+    EXPECT(park_berths(policy) == 0, "nothing is parked");
+    EXPECT_OK(park_words(policy, "moe_act,attn_proj"));
+    EXPECT(policy[L_GATE_UP] == PARK && policy[L_CORE] == PARK && policy[L_ACT] == KEEP, "inputs of modules");
+    EXPECT(park_berths(policy) == 3, "three berths");
+    EXPECT_OK(park_words(policy, "attn_norm"));
+    EXPECT(policy[L_INPUT] == PARK && policy[L_ROUTE] == PIN && park_berths(policy) == 4, "and one for inputs");
+    EXPECT_FAIL(park_words(policy, "mlp_act"), E_CONFIG, "expert_fc1");
+    EXPECT_OK(policy_drop(policy, "norm"));
+    EXPECT_FAIL(park_words(policy, "qkv_linear"), E_CONFIG, "drops");
+}
+
+int main(void)
+{
+    RUN(no_word_changes_a_bit);
+    RUN(the_device_holds_a_few_layers);
+    RUN(what_is_here_stays);
+    RUN(late_copies_are_waited_for);
+    RUN(frozen_parts_park_nothing);
+    RUN(layouts_agree);
+    RUN(woven_runs_agree);
+    RUN(words_are_read);
+    return lab_report();
+}
