@@ -1,7 +1,7 @@
 /* plan/closed.h -- memory, work and time of a step by formula: any model with a row in models.def, also of
  * families that cannot be built here, a microsecond each. The dry run (dryrun.h) is exact and of our own
- * families alone; a search asks the formulas first and the dry run last. Units: bytes, seconds, FLOPs; a GB is
- * 1e9 bytes. */
+ * families alone; a search asks the formulas first and the dry run last. Units: bytes, seconds, FLOPs; a GB
+ * is 1e9 bytes. */
 #ifndef PLAN_CLOSED_H
 #define PLAN_CLOSED_H
 
@@ -13,6 +13,7 @@ typedef struct ModelRow {
     const char *also;                    /* other names of the same, with commas between */
     int     L, h, nq, nkv, d;            /* of attention; MLA and GDN below */
     int     E, k, f, fs, nd, fd, V;
+    int     groups, top_groups;          /* experts of a token are in so many of so many; 0: in any */
     int     q_lora, kv_lora, nope, rope, v;                      /* MLA where kv_lora > 0 */
     int     gdn_every;                   /* n: of n layers n - 1 are gated delta nets; 0: none */
     int     gdn_nk, gdn_dk, gdn_nv, gdn_dv, gdn_conv;
@@ -35,9 +36,11 @@ typedef struct Task {
     int       gpus;
     int64_t   seq, gbs;                  /* tokens of a sequence; sequences of a step over all ranks */
     int64_t   patches;                   /* of pictures in a sequence, 0: text */
+    int64_t   picture;                   /* patches of one picture, whose attention is its own; 0: all */
     bool      frozen_vision;
     Precision precision;
-    int       grad_bytes, moment_bytes, master_bytes;            /* 4 or 2; 4 or 2; 4, or 2 beside bf16 weights */
+    int       grad_bytes, moment_bytes;  /* 4 or 2 */
+    int       master_bytes;              /* 4, or 2 beside bf16 weights */
     double    imbalance;                 /* rows of the busiest rank over the even share */
     /* What other trainers do and this one does not; published rows need it. */
     bool      unfused_logits;            /* of all tokens at once, in bf16 and f32 */
@@ -77,7 +80,7 @@ typedef struct StageMemory {
 } StageMemory;
 
 typedef struct StepTime {                /* seconds of a step on the slowest rank */
-    double gemm, experts, attention, memory, vision;             /* work; recompute is in them and in `replay` */
+    double gemm, experts, attention, memory, vision;             /* work; what is recomputed is in memory */
     double replay, tp, cp, ep, pp, dp;                           /* exposed communication by group */
     double bubble, optimizer, launch;
     double step;
@@ -88,11 +91,11 @@ typedef struct ModelCounts { double dense, experts, embed, total, active, vision
 
 ModelCounts closed_params(const ModelRow *m);
 double      closed_flops_token(const ModelRow *m, int64_t seq);              /* forward and backward */
-double      closed_flops_full(const ModelRow *m, int64_t seq);               /* all pairs, the tower on every token */
+double      closed_flops_full(const ModelRow *m, int64_t seq);    /* all pairs, the tower on every token */
 double      closed_flops_vision(const ModelRow *m, int64_t patches, bool frozen);
 void        closed_layer(LayerBytes *b, const Task *t, const Candidate *c, bool gdn, bool moe);
 double      closed_layer_kept(const LayerBytes *b, const Task *t, unsigned recompute);
-double      closed_in_flight(const Task *t, const Candidate *c, int stage);  /* pieces of layers, VPP a stage */
+double      closed_in_flight(const Task *t, const Candidate *c, int stage);  /* pieces, VPP a stage */
 void        closed_memory(StageMemory *s, const Task *t, const Candidate *c, int stage);
 double      closed_peak(const Task *t, const Candidate *c, int *stage);      /* of the fullest stage */
 void        closed_time(StepTime *s, const Task *t, const Candidate *c);

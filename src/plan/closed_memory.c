@@ -66,12 +66,12 @@ double closed_layer_kept(const LayerBytes *b, const Task *t, unsigned re)
     if (!(re & RE_CORE))    kept += b->lse;
     if (!(re & RE_NORM))    kept += q * b->norm;
     if (!(re & RE_UP_PROJ)) kept += b->up;
-    if (!(re & RE_MLP))     kept += b->mlp;
+    if (!(re & RE_MLP))     kept += b->mlp * (2 + q) / 3;     /* gate, up, and their product */
     if (re & RE_MOE) return kept;
     kept += b->router + b->fc1 + b->fc2;
     if (!(re & RE_MOE_DISPATCH)) kept += q * b->input;
     if (!(re & RE_MOE_ACT))      kept += q * b->act;
-    if (!(re & RE_SHARED))       kept += b->shared;
+    if (!(re & RE_SHARED))       kept += b->shared * (2 + q) / 3;
     return kept;
 }
 
@@ -117,19 +117,31 @@ static double copies(const Task *t, const Candidate *c)
     return c->dispatch == DISPATCH_ALLTOALL ? k : least(k, nodes);
 }
 
-static double buffer_bytes(const Task *t, const Candidate *c, const StageLayers *s)
+/* What one layer of a kind keeps, and what it drops. */
+typedef struct Kinds { double kept[2][2], dropped[2][2]; } Kinds;
+
+static void kinds_bytes(Kinds *k, const Task *t, const Candidate *c)
+{
+    const ModelRow *m = t->model;
+    *k = (Kinds){ 0 };
+    for (int gdn = 0; gdn <= (m->gdn_every > 0); gdn++)
+        for (int moe = m->nd == 0; moe <= (m->E > 0); moe++) {
+            LayerBytes b;
+            closed_layer(&b, t, c, gdn, moe);
+            k->kept[gdn][moe]    = closed_layer_kept(&b, t, c->recompute);
+            k->dropped[gdn][moe] = closed_layer_kept(&b, t, 0) - k->kept[gdn][moe];
+        }
+}
+
+static double buffer_bytes(const Task *t, const Candidate *c, const StageLayers *s, const Kinds *k)
 {
     const ModelRow *m = t->model;
     double T = task_tokens(t, c), bytes = c->tp > 1 ? 4 * T * m->h : 0, worst = 0;
     if (s->n[0][1] + s->n[1][1] && c->ep * c->etp > 1)
         bytes += 2 * m->h * (T / c->tp * copies(t, c) + task_rows(t, c)) * (c->overlap ? 2 : 1);
     for (int gdn = 0; gdn < 2; gdn++)
-        for (int moe = 0; moe < 2; moe++) {
-            LayerBytes b;
-            if (!s->n[gdn][moe] || !c->recompute) continue;
-            closed_layer(&b, t, c, gdn, moe);
-            worst = most(worst, closed_layer_kept(&b, t, 0) - closed_layer_kept(&b, t, c->recompute));
-        }
+        for (int moe = 0; moe < 2; moe++)
+            if (s->n[gdn][moe]) worst = most(worst, k->dropped[gdn][moe]);
     return bytes + worst;
 }
 
@@ -146,33 +158,37 @@ static void static_bytes(StageMemory *s, const Task *t, const Candidate *c, cons
     s->optimizer = owned * (t->master_bytes + moments - away);
 }
 
-void closed_memory(StageMemory *s, const Task *t, const Candidate *c, int stage)
+static void stage_bytes(StageMemory *s, const Task *t, const Candidate *c, int stage, const Kinds *k)
 {
     StageLayers l;
     *s = (StageMemory){ .fixed = t->hw.fixed };
     stage_layers(&l, t->model, c, stage);
     static_bytes(s, t, c, &l);
     for (int gdn = 0; gdn < 2; gdn++)
-        for (int moe = 0; moe < 2; moe++) {
-            LayerBytes b;
-            if (!l.n[gdn][moe]) continue;
-            closed_layer(&b, t, c, gdn, moe);
-            s->activations += l.n[gdn][moe] * closed_layer_kept(&b, t, c->recompute);
-        }
+        for (int moe = 0; moe < 2; moe++) s->activations += l.n[gdn][moe] * k->kept[gdn][moe];
     s->activations *= closed_in_flight(t, c, stage) / c->vpp;
     if (l.last) s->logits = logits_bytes(t, c);
     if (l.first && t->model->depth && t->patches) s->vision = vision_bytes(t, c);
-    s->buffers = buffer_bytes(t, c, &l);
+    s->buffers = buffer_bytes(t, c, &l, k);
     s->total = s->weights + s->grads + s->optimizer + s->activations + s->logits + s->vision + s->buffers
              + s->fixed;
+}
+
+void closed_memory(StageMemory *s, const Task *t, const Candidate *c, int stage)
+{
+    Kinds k;
+    kinds_bytes(&k, t, c);
+    stage_bytes(s, t, c, stage, &k);
 }
 
 double closed_peak(const Task *t, const Candidate *c, int *stage)
 {
     double peak = 0;
+    Kinds k;
+    kinds_bytes(&k, t, c);
     for (int p = 0; p < c->pp; p++) {
         StageMemory s;
-        closed_memory(&s, t, c, p);
+        stage_bytes(&s, t, c, p, &k);
         if (s.total <= peak) continue;
         peak = s.total;
         if (stage) *stage = p;

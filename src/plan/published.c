@@ -1,0 +1,71 @@
+/* plan/published.c -- rows of published.def as tasks for the formulas. */
+#include "plan/published.h"
+
+#define LAYOUT(TP, PP, VPP, EP, MBS)                                                                         \
+    .c = { .tp = TP, .cp = 1, .pp = PP, .vpp = VPP, .ep = EP, .etp = 1, .mbs = MBS, .zero = 1 }
+#define RUN(MODEL, HW, GPUS, GBS, PREC, GRAD, MOMENT, ...)                                                   \
+    { .model = MODEL, .hw = HW, .mtp = -1, .gpus = GPUS, .seq = 4096, .gbs = GBS,                            \
+      .precision = PREC_##PREC, .grad = GRAD, .moment = MOMENT, .imbalance = 1, __VA_ARGS__ }
+#define OFFLOAD(SHARE) .c.offload = SHARE, .keep_master = true
+#define DEEPEP         .c.dispatch = DISPATCH_DEEPEP
+#define HYBRIDEP       .c.dispatch = DISPATCH_HYBRIDEP
+#define EIGHT_BITS     .fp8_stash = true
+#define OVERLAP        .c.overlap = true
+#define EAGER          .launch = 8e-6            /* seconds a kernel started from Python costs */
+#define GRAPHS         .launch = 1e-6            /* most of them captured */
+
+#pragma GCC diagnostic ignored "-Woverride-init" /* fields after a run's defaults */
+
+static const PublishedMemory memory_rows[] = {
+#define MEMORY(...) { __VA_ARGS__ },
+#define SPEED(...)
+#include "plan/published.def"
+};
+
+static const PublishedSpeed speed_rows[] = {
+#define MEMORY(...)
+#define SPEED(...) { __VA_ARGS__ },
+#include "plan/published.def"
+};
+
+enum { MEMORIES = sizeof memory_rows / sizeof *memory_rows, SPEEDS = sizeof speed_rows / sizeof *speed_rows };
+
+const PublishedMemory *published_memory(int i) { return i >= 0 && i < MEMORIES ? &memory_rows[i] : NULL; }
+const PublishedSpeed  *published_speed(int i)  { return i >= 0 && i < SPEEDS ? &speed_rows[i] : NULL; }
+
+Status published_task(Task *t, ModelRow *room, const PublishedRun *r)
+{
+    const ModelRow *m = model_row(r->model);
+    REQUIRE(m, "published row of %s: no such model", r->model);
+    *room = *m;
+    if (r->mtp >= 0) room->mtp = r->mtp;
+    *t = (Task){ .model = room, .gpus = r->gpus, .seq = r->seq, .gbs = r->gbs, .precision = r->precision,
+                 .grad_bytes = r->grad, .moment_bytes = r->moment, .master_bytes = 4,
+                 .imbalance = r->imbalance, .unfused_logits = true, .keep_fc2 = r->keep_fc2,
+                 .keep_master = r->keep_master, .fp8_stash = r->fp8_stash, .launch = r->launch };
+    return hardware_find(&t->hw, r->hw);
+}
+
+Status published_bytes(double *gb, int *stage, const PublishedMemory *p)
+{
+    Task t;
+    ModelRow m;
+    *gb = 0, *stage = 0;
+    TRY(published_task(&t, &m, &p->run));
+    for (int i = 0; i < p->run.c.pp; i++) {
+        StageMemory s;
+        closed_memory(&s, &t, &p->run.c, i);
+        double bytes = p->scope == SCOPE_STATE ? s.weights + s.grads + s.optimizer : s.total - s.fixed;
+        if (bytes / 1e9 > *gb) *gb = bytes / 1e9, *stage = i;
+    }
+    return OK;
+}
+
+Status published_time(StepTime *s, const PublishedRun *r)
+{
+    Task t;
+    ModelRow m;
+    TRY(published_task(&t, &m, r));
+    closed_time(s, &t, &r->c);
+    return OK;
+}
