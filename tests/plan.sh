@@ -12,4 +12,8 @@ planned() {                              # planned RECIPE
     "$treb" plan "$1" --ranks "$ranks" --per-node $node model.preset="$preset" >"$tmp/out" 2>&1 && grep -q '^  stage 0 ' "$tmp/out"
 }
 for recipe in recipes/qwen3-*.yaml; do check "$recipe" planned "$recipe"; done
+validated() {                            # both columns are there, and a row of each table
+    "$treb" plan --validate >"$tmp/out" 2>&1 && grep -q '^| M1 ' "$tmp/out" && grep -q '^| T1 ' "$tmp/out" && grep -q '^| R1 ' "$tmp/out"
+}
+check "plan --validate" validated
 report

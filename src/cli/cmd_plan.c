@@ -6,6 +6,7 @@
 #include "cli/options.h"
 #include "model/presets.h"
 #include "parallel/rules.h"
+#include "plan/published.h"
 #include "train/recipe.h"
 
 #include <string.h>
@@ -102,6 +103,7 @@ Status cmd_plan(int argc, char **argv)
     Config      cfg;
     int64_t     n, per;
     int         k = 0;
+    if (argc == 2 && !strcmp(argv[1], "--validate")) return published_print(stdout);
     if (argc > 60) return fail(E_CONFIG, "plan: %d arguments are too many", argc);
     TRY(options_parse_many(argc, argv, options, plain, &k));
     TRY(option_int("--ranks", ranks, 1, 1 << 20, &n));

@@ -29,7 +29,8 @@ static const Command commands[] = {
     { "plan",    "whether a layout of ranks is legal, who sits where and what each holds", cmd_plan,
       "recipe.yaml --ranks N [--per-node N] [section.key=value ...]\n"
       "  Nothing is read but the recipe and the model's config.json (or model.preset=NAME): rules, groups, pipeline,\n"
-      "  memory of a rank of every stage, bytes it sends. --per-node: ranks that a fast link joins, 8.\n",
+      "  memory of a rank of every stage, bytes it sends. --per-node: ranks that a fast link joins, 8.\n"
+      "  plan --validate: what others measured beside what the formulas say of it.\n",
       "parallel,moe,memory,train" },
     { "config",  "check a recipe and print every key of it", cmd_config,
       "recipe.yaml [section.key=value ...]\n"

@@ -60,6 +60,7 @@ enum { RE_CORE = 1, RE_NORM = 2, RE_MOE_ACT = 4, RE_MLP = 8, RE_MOE = 16, RE_SHA
 /* One way to do it. dp = gpus / (tp cp pp); edp = gpus / (ep etp pp). */
 typedef struct Candidate {
     int      tp, cp, pp, vpp, ep, etp, mbs, zero;
+    int      cp_near;                    /* ranks of cp that exchange heads before the ring; 0, 1: none */
     unsigned recompute;
     double   offload;                    /* share of the optimizer state on the host */
     DispatchKind dispatch;
@@ -98,6 +99,18 @@ double      closed_layer_kept(const LayerBytes *b, const Task *t, unsigned recom
 double      closed_in_flight(const Task *t, const Candidate *c, int stage);  /* pieces, VPP a stage */
 void        closed_memory(StageMemory *s, const Task *t, const Candidate *c, int stage);
 double      closed_peak(const Task *t, const Candidate *c, int *stage);      /* of the fullest stage */
+int         closed_cp_near(const Task *t, int tp, int cp);                   /* the best cp_near; 1: a ring */
 void        closed_time(StepTime *s, const Task *t, const Candidate *c);
+
+/* What the reports of Megatron-LM, or of Megatron-Bridge, would say of the fullest rank. */
+typedef struct MegatronAsk {
+    double params, sharers;              /* of the fullest stage; ranks that share the optimizer, 0: none */
+    double tokens;                       /* of a micro-batch over TP, and in Bridge over CP too */
+    double h, ffn, layers, vocabulary, pp, vpp, micros;          /* layers of the model */
+} MegatronAsk;
+typedef struct MegatronEstimate { double state, activations, logits, total; } MegatronEstimate;
+
+MegatronEstimate megatron_estimate(const MegatronAsk *a);
+MegatronEstimate closed_megatron_estimate(const Task *t, const Candidate *c, bool bridge);
 
 #endif

@@ -80,19 +80,41 @@ double tp_layer(const Task *t, const Candidate *c, bool moe, bool forward)
     return calls * collective(&t->hw, 2 * T * m->h, c->tp, 1);
 }
 
-/* Keys and values go round; backward carries their gradients too. What a step computes hides it. */
+int closed_cp_near(const Task *t, int tp, int cp)
+{
+    const ModelRow *m = t->model;
+    int near = 1, kv = m->nkv > tp ? m->nkv / tp : 1;
+    if (tp * cp <= t->hw.domain) return 1;
+    while (cp % (2 * near) == 0 && tp * 2 * near <= t->hw.domain && kv % (2 * near) == 0) near *= 2;
+    return near;
+}
+
+/* Widths of keys and values, and of queries and outputs, that a rank of TP has for a token. */
+static double kv_width(const ModelRow *m, int tp)
+{
+    if (m->kv_lora) return (double)m->nq * (m->nope + m->rope + m->v) / tp;
+    return 2 * fmax((double)m->nkv / tp, 1) * m->d;
+}
+
+static double q_width(const ModelRow *m, int tp)
+{
+    return (double)m->nq / tp * (m->kv_lora ? m->nope + m->rope + m->v : 2 * m->d);
+}
+
+/* Keys and values go round, backward with their gradients; what a step computes hides it. Ranks that exchange
+ * heads for tokens first, all of attention's rows, make a ring of fewer, larger steps. */
 double cp_layer(const Task *t, const Candidate *c, double forward, double backward)
 {
     const ModelRow *m = t->model;
     const Hardware *h = &t->hw;
-    double T = (double)t->seq * c->mbs / c->cp, steps = c->cp - 1;
-    double kv = m->kv_lora ? (double)m->nq * (m->nope + m->rope + m->v)
-                           : 2.0 * fmax(m->nkv, c->tp) * m->d;
+    double T = (double)t->seq * c->mbs / c->cp, inner = c->cp_near > 1 ? c->cp_near : 1, ring = c->cp / inner;
     if (c->cp == 1) return 0;
     bool   near = c->tp * c->cp <= h->domain;
-    double rate = near ? near_rate(h) : far_rate(h);
-    double hop = 2 * T * kv / c->tp / rate + (near ? h->near_delay : h->far_delay);
-    return steps * (fmax(0, hop - forward / c->cp) + fmax(0, 2 * hop - backward / c->cp));
+    double kv = 2 * T * kv_width(m, c->tp), swap = 2 * T * (kv_width(m, c->tp) + q_width(m, c->tp));
+    double hop = kv / (near ? near_rate(h) : far_rate(h)) + (near ? h->near_delay : h->far_delay);
+    double exposed = (ring - 1) * (fmax(0, hop - forward / ring) + fmax(0, 2 * hop - backward / ring));
+    if (inner == 1) return exposed;
+    return exposed + 3 * (swap * (inner - 1) / inner / near_rate(h) + 2 * h->near_delay);
 }
 
 double pp_micro(const Task *t, const Candidate *c)

@@ -10,6 +10,9 @@
 #define DEEPEP         .c.dispatch = DISPATCH_DEEPEP
 #define HYBRIDEP       .c.dispatch = DISPATCH_HYBRIDEP
 #define EIGHT_BITS     .fp8_stash = true
+#define LONG_STATE     DEEPEP, .fp8_stash = true, .c.recompute = RE_UP_PROJ | RE_NORM | RE_MOE | RE_MLP
+#define TOKENS(N, CP)  .seq = N, .c.cp = CP, .fused = true
+#define HEADS_FIRST(N) .c.cp_near = N
 #define OVERLAP        .c.overlap = true
 #define EAGER          .launch = 8e-6            /* seconds a kernel started from Python costs */
 #define GRAPHS         .launch = 1e-6            /* most of them captured */
@@ -19,19 +22,37 @@
 static const PublishedMemory memory_rows[] = {
 #define MEMORY(...) { __VA_ARGS__ },
 #define SPEED(...)
+#define LONG(...)
 #include "plan/published.def"
 };
 
 static const PublishedSpeed speed_rows[] = {
 #define MEMORY(...)
 #define SPEED(...) { __VA_ARGS__ },
+#define LONG(...)
 #include "plan/published.def"
 };
 
+static const PublishedLong long_rows[] = {
+#define MEMORY(...)
+#define SPEED(...)
+#define LONG(...) { __VA_ARGS__ },
+#include "plan/published.def"
+};
+
+enum { LONGS = sizeof long_rows / sizeof *long_rows };
 enum { MEMORIES = sizeof memory_rows / sizeof *memory_rows, SPEEDS = sizeof speed_rows / sizeof *speed_rows };
 
 const PublishedMemory *published_memory(int i) { return i >= 0 && i < MEMORIES ? &memory_rows[i] : NULL; }
 const PublishedSpeed  *published_speed(int i)  { return i >= 0 && i < SPEEDS ? &speed_rows[i] : NULL; }
+const PublishedLong   *published_long(int i)   { return i >= 0 && i < LONGS ? &long_rows[i] : NULL; }
+
+int published_least(const PublishedLong *p)
+{
+    const Candidate *c = &p->run.c;
+    int wide = c->tp * c->cp, experts = c->ep * c->etp;
+    return c->pp * (wide > experts ? wide : experts);
+}
 
 Status published_task(Task *t, ModelRow *room, const PublishedRun *r)
 {
@@ -41,7 +62,7 @@ Status published_task(Task *t, ModelRow *room, const PublishedRun *r)
     if (r->mtp >= 0) room->mtp = r->mtp;
     *t = (Task){ .model = room, .gpus = r->gpus, .seq = r->seq, .gbs = r->gbs, .precision = r->precision,
                  .grad_bytes = r->grad, .moment_bytes = r->moment, .master_bytes = 4,
-                 .imbalance = r->imbalance, .unfused_logits = true, .keep_fc2 = r->keep_fc2,
+                 .imbalance = r->imbalance, .unfused_logits = !r->fused, .keep_fc2 = r->keep_fc2,
                  .keep_master = r->keep_master, .fp8_stash = r->fp8_stash, .launch = r->launch };
     return hardware_find(&t->hw, r->hw);
 }

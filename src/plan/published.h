@@ -15,7 +15,7 @@ typedef struct PublishedRun {
     Precision   precision;
     int         grad, moment;            /* bytes; where a card does not say: 2 and 4 */
     double      imbalance, launch;
-    bool        keep_fc2, keep_master, fp8_stash;
+    bool        keep_fc2, keep_master, fp8_stash, fused;         /* fused: logits a part at a time */
     Candidate   c;
 } PublishedRun;
 
@@ -39,14 +39,24 @@ typedef struct PublishedSpeed {
     const char  *note;
 } PublishedSpeed;
 
+/* A recipe of long sequences: what it takes, by formula alone. */
+typedef struct PublishedLong {
+    const char  *id, *what;
+    PublishedRun run;
+    double       tflops;                 /* of a card, published; 0: nobody measured it */
+    const char  *note;
+} PublishedLong;
+
 const PublishedMemory *published_memory(int i);              /* NULL past the last, as below */
 const PublishedSpeed  *published_speed(int i);
+const PublishedLong   *published_long(int i);
+int                    published_least(const PublishedLong *p);      /* cards that its layout takes */
 
 /* `room` keeps the row of the model that the task points to. */
 MUST Status published_task(Task *t, ModelRow *room, const PublishedRun *r);
 MUST Status published_bytes(double *gb, int *stage, const PublishedMemory *m);
 MUST Status published_time(StepTime *s, const PublishedRun *r);
-/* Both tables in Markdown. */
+/* All tables in Markdown. */
 MUST Status published_print(FILE *out);
 
 #endif

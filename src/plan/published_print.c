@@ -44,6 +44,25 @@ static Status speed_line(FILE *out, const PublishedSpeed *p)
     return OK;
 }
 
+static Status long_line(FILE *out, const PublishedLong *p)
+{
+    const Candidate *c = &p->run.c;
+    StepTime s;
+    ModelRow m;
+    Task t;
+    int stage = 0, wide = c->tp * c->cp, experts = c->ep * c->etp;
+    TRY(published_task(&t, &m, &p->run));
+    closed_time(&s, &t, c);
+    double peak = closed_peak(&t, c, &stage), share = peak / t.hw.room;
+    fprintf(out, "| %s | %s | %d/%d/%d/%d/%d | %d x max(%d, %d) = %d | %d ", p->id, p->what, c->tp, c->cp,
+            c->pp, c->vpp, c->ep, c->pp, wide, experts, published_least(p), p->run.gpus);
+    fprintf(out, "| %.1f of %.0f, %s | %.0f | ", peak / 1e9, t.hw.room / 1e9,
+            share <= 0.92 ? "fits" : share <= 0.97 ? "tight" : "does not fit", s.model_tflops);
+    if (p->tflops > 0) fprintf(out, "%.0f ", p->tflops);
+    fprintf(out, "| %s |\n", p->note);
+    return OK;
+}
+
 Status published_print(FILE *out)
 {
     fputs("| | run | GB measured | GB here | stage | off | |\n|---|---|---|---|---|---|---|\n", out);
@@ -51,5 +70,8 @@ Status published_print(FILE *out)
     fputs("\n| | run | | tp/pp/vpp/ep | tokens/s/card | TFLOPS | counted here | off | predicted tokens/s | "
           "off | |\n|---|---|---|---|---|---|---|---|---|---|---|\n", out);
     for (int i = 0; published_speed(i); i++) TRY(speed_line(out, published_speed(i)));
+    fputs("\n| | run | tp/cp/pp/vpp/ep | cards at least | cards | GB of a card | TFLOPS | published "
+          "| |\n|---|---|---|---|---|---|---|---|---|\n", out);
+    for (int i = 0; published_long(i); i++) TRY(long_line(out, published_long(i)));
     return OK;
 }
