@@ -47,6 +47,7 @@ typedef struct Task {
     bool      keep_fc2;                  /* the experts' output is kept for the router's gradient */
     bool      fp8_stash;                 /* inputs of products are kept in 8 bits */
     bool      fp8_weights;               /* so are weights, with a transposed copy and scales */
+    bool      thin_overlap;              /* layers are freed as the next ones fill: no second micro-batch */
     bool      keep_master;               /* offload moves the moments, the f32 weights stay */
     double    launch;                    /* seconds a kernel costs the host; 0: as hw says */
 } Task;

@@ -78,7 +78,7 @@ double closed_layer_kept(const LayerBytes *b, const Task *t, unsigned re)
 double closed_in_flight(const Task *t, const Candidate *c, int stage)
 {
     double M = task_micros(t, c), over = c->overlap ? 1 : 0;
-    if (c->pp == 1) return 1 + 0.1 * over;
+    if (c->pp == 1) return 1 + (t->thin_overlap ? 0.1 : 1) * over;
     if (c->vpp == 1) return least(c->pp - stage, M);         /* there overlap is refused */
     return least(2.0 * (c->pp - 1 - stage) + (double)(c->vpp - 1) * c->pp + over + 1, M * c->vpp);
 }
