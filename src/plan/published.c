@@ -19,33 +19,47 @@
 
 #pragma GCC diagnostic ignored "-Woverride-init" /* fields after a run's defaults */
 
-static const PublishedMemory memory_rows[] = {
+#define MEMORY(...)
+#define SPEED(...)
+#define PAIR(...)
+#define LONG(...)
+
+#undef MEMORY
 #define MEMORY(...) { __VA_ARGS__ },
-#define SPEED(...)
-#define LONG(...)
+static const PublishedMemory memory_rows[] = {
 #include "plan/published.def"
 };
-
-static const PublishedSpeed speed_rows[] = {
+#undef MEMORY
 #define MEMORY(...)
+
+#undef SPEED
 #define SPEED(...) { __VA_ARGS__ },
-#define LONG(...)
+static const PublishedSpeed speed_rows[] = {
 #include "plan/published.def"
 };
-
-static const PublishedLong long_rows[] = {
-#define MEMORY(...)
+#undef SPEED
 #define SPEED(...)
+
+#undef PAIR
+#define PAIR(...) { __VA_ARGS__ },
+static const PublishedPair pair_rows[] = {
+#include "plan/published.def"
+};
+#undef PAIR
+#define PAIR(...)
+
+#undef LONG
 #define LONG(...) { __VA_ARGS__ },
+static const PublishedLong long_rows[] = {
 #include "plan/published.def"
 };
 
-enum { LONGS = sizeof long_rows / sizeof *long_rows };
-enum { MEMORIES = sizeof memory_rows / sizeof *memory_rows, SPEEDS = sizeof speed_rows / sizeof *speed_rows };
+#define AT(rows, i) ((i) >= 0 && (i) < (int)(sizeof rows / sizeof *rows) ? &rows[i] : NULL)
 
-const PublishedMemory *published_memory(int i) { return i >= 0 && i < MEMORIES ? &memory_rows[i] : NULL; }
-const PublishedSpeed  *published_speed(int i)  { return i >= 0 && i < SPEEDS ? &speed_rows[i] : NULL; }
-const PublishedLong   *published_long(int i)   { return i >= 0 && i < LONGS ? &long_rows[i] : NULL; }
+const PublishedMemory *published_memory(int i) { return AT(memory_rows, i); }
+const PublishedSpeed  *published_speed(int i)  { return AT(speed_rows, i); }
+const PublishedPair   *published_pair(int i)   { return AT(pair_rows, i); }
+const PublishedLong   *published_long(int i)   { return AT(long_rows, i); }
 
 int published_least(const PublishedLong *p)
 {
@@ -89,5 +103,14 @@ Status published_time(StepTime *s, const PublishedRun *r)
     ModelRow m;
     TRY(published_task(&t, &m, r));
     closed_time(s, &t, &r->c);
+    return OK;
+}
+
+Status published_ratio(double *ratio, const PublishedPair *p)
+{
+    StepTime a, b;
+    TRY(published_time(&a, &p->before));
+    TRY(published_time(&b, &p->after));
+    *ratio = a.tokens_s / p->before.gpus / (b.tokens_s / p->after.gpus);
     return OK;
 }

@@ -39,6 +39,14 @@ typedef struct PublishedSpeed {
     const char  *note;
 } PublishedSpeed;
 
+/* A change of one thing: seconds a token after over before. */
+typedef struct PublishedPair {
+    const char  *id, *what;
+    PublishedRun before, after;
+    double       ratio;
+    const char  *note;                   /* "": the same way, and within a sixth; else why not */
+} PublishedPair;
+
 /* A recipe of long sequences: what it takes, by formula alone. */
 typedef struct PublishedLong {
     const char  *id, *what;
@@ -49,6 +57,7 @@ typedef struct PublishedLong {
 
 const PublishedMemory *published_memory(int i);              /* NULL past the last, as below */
 const PublishedSpeed  *published_speed(int i);
+const PublishedPair   *published_pair(int i);
 const PublishedLong   *published_long(int i);
 int                    published_least(const PublishedLong *p);      /* cards that its layout takes */
 
@@ -56,6 +65,7 @@ int                    published_least(const PublishedLong *p);      /* cards th
 MUST Status published_task(Task *t, ModelRow *room, const PublishedRun *r);
 MUST Status published_bytes(double *gb, int *stage, const PublishedMemory *m);
 MUST Status published_time(StepTime *s, const PublishedRun *r);
+MUST Status published_ratio(double *ratio, const PublishedPair *p);
 /* All tables in Markdown. */
 MUST Status published_print(FILE *out);
 

@@ -44,6 +44,14 @@ static Status speed_line(FILE *out, const PublishedSpeed *p)
     return OK;
 }
 
+static Status pair_line(FILE *out, const PublishedPair *p)
+{
+    double ratio;
+    TRY(published_ratio(&ratio, p));
+    fprintf(out, "| %s | %s | %.3f | %.3f | %s |\n", p->id, p->what, p->ratio, ratio, p->note);
+    return OK;
+}
+
 static Status long_line(FILE *out, const PublishedLong *p)
 {
     const Candidate *c = &p->run.c;
@@ -70,6 +78,8 @@ Status published_print(FILE *out)
     fputs("\n| | run | | tp/pp/vpp/ep | tokens/s/card | TFLOPS | counted here | off | predicted tokens/s | "
           "off | |\n|---|---|---|---|---|---|---|---|---|---|---|\n", out);
     for (int i = 0; published_speed(i); i++) TRY(speed_line(out, published_speed(i)));
+    fputs("\n| | change | seconds a token, after over before | here | |\n|---|---|---|---|---|\n", out);
+    for (int i = 0; published_pair(i); i++) TRY(pair_line(out, published_pair(i)));
     fputs("\n| | run | tp/cp/pp/vpp/ep | cards at least | cards | GB of a card | TFLOPS | published "
           "| |\n|---|---|---|---|---|---|---|---|---|\n", out);
     for (int i = 0; published_long(i); i++) TRY(long_line(out, published_long(i)));
