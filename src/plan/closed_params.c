@@ -54,8 +54,12 @@ void stage_layers(StageLayers *s, const ModelRow *m, const Candidate *c, int sta
 {
     int pieces = c->pp * c->vpp;
     *s = (StageLayers){ .first = stage == 0, .last = stage == c->pp - 1 };
-    for (int i = stage; i < pieces; i += c->pp)
-        count_layers(s, m, piece_from(m->L, pieces, i), piece_from(m->L, pieces, i + 1));
+    for (int i = stage; i < pieces; i += c->pp) {
+        int from = piece_from(m->L, pieces, i), to = piece_from(m->L, pieces, i + 1);
+        int here = to - from + (i == pieces - 1 ? m->mtp : 0);
+        count_layers(s, m, from, to);
+        if (s->most < here) s->most = here;
+    }
     if (!s->last) return;
     s->mtp = m->mtp;
     s->n[0][1] += m->mtp;

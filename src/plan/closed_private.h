@@ -9,6 +9,7 @@
 typedef struct StageLayers {
     int  n[2][2];                        /* [gated delta net][experts] */
     int  all, mtp;                       /* mtp is among n[0][1] */
+    int  most;                           /* layers of the largest piece: each in flight has room for it */
     bool first, last;
 } StageLayers;
 
