@@ -156,19 +156,25 @@ static double gb(const Task *t, const Candidate *c, int stage)
 /* The trainer itself, on nothing: where routing is even the formulas are within a twentieth of it. */
 static void formulas_know_the_engine(void)
 {
-    static const struct { const char *recipe, *preset, *hw; int ranks; int64_t seq, gbs; Candidate c;
+    static const struct { const char *recipe, *preset, *hw; int ranks; int64_t seq, gbs, patches; Candidate c;
     } rows[] = {
-        { "recipes/qwen3-30b-a3b-16-h100.yaml", "Qwen3-30B-A3B", "h100", 16, 4096, 1024,
+        { "recipes/qwen3-30b-a3b-16-h100.yaml", "Qwen3-30B-A3B", "h100", 16, 4096, 1024, 0,
           { .tp = 1, .cp = 1, .pp = 1, .vpp = 1, .ep = 16, .etp = 1, .mbs = 1, .zero = 1, .overlap = true,
             .dispatch = DISPATCH_HYBRIDEP } },
-        { "recipes/qwen3-30b-a3b-16-h100-32k.yaml", "Qwen3-30B-A3B", "h100", 16, 32768, 32,
+        { "recipes/qwen3-30b-a3b-16-h100-32k.yaml", "Qwen3-30B-A3B", "h100", 16, 32768, 32, 0,
           { .tp = 8, .cp = 2, .pp = 1, .vpp = 1, .ep = 8, .etp = 1, .mbs = 1, .zero = 1,
             .recompute = RE_FULL } },
-        { "recipes/qwen3-235b-a22b-256-h100.yaml", "Qwen3-235B-A22B", "h100", 256, 4096, 8192,
+        { "recipes/qwen3-235b-a22b-256-h100.yaml", "Qwen3-235B-A22B", "h100", 256, 4096, 8192, 0,
           { .tp = 2, .cp = 1, .pp = 8, .vpp = 4, .ep = 32, .etp = 1, .mbs = 1, .zero = 1, .overlap = true } },
-        { "recipes/qwen3-235b-a22b-128-gb200-128k.yaml", "Qwen3-235B-A22B", "gb200", 128, 131072, 64,
+        { "recipes/qwen3-235b-a22b-128-gb200-128k.yaml", "Qwen3-235B-A22B", "gb200", 128, 131072, 64, 0,
           { .tp = 4, .cp = 4, .pp = 4, .vpp = 12, .ep = 32, .etp = 1, .mbs = 1, .zero = 1,
             .recompute = RE_MOE_ACT | RE_NORM, .dispatch = DISPATCH_HYBRIDEP } },
+        { "recipes/qwen3-vl-30b-a3b-8-h200-3d.yaml", "Qwen3-VL-30B-A3B", "h200", 8, 8192, 64, 32768,
+          { .tp = 1, .cp = 1, .pp = 1, .vpp = 1, .ep = 8, .etp = 1, .mbs = 1, .zero = 1,
+            .recompute = RE_MOE_ACT | RE_NORM } },
+        { "recipes/qwen3-vl-30b-a3b-8-h200-fsdp.yaml", "Qwen3-VL-30B-A3B", "h200", 8, 8192, 64, 32768,
+          { .tp = 1, .cp = 1, .pp = 1, .vpp = 1, .ep = 4, .etp = 1, .mbs = 1, .zero = 3,
+            .recompute = RE_MOE_ACT | RE_NORM } },
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char preset[64];
@@ -178,7 +184,7 @@ static void formulas_know_the_engine(void)
         DryRun d;
         snprintf(preset, sizeof preset, "model.preset=%s", rows[i].preset);
         EXPECT_OK(hardware_find(&t.hw, rows[i].hw));
-        t.seq = rows[i].seq, t.unfused_logits = false;
+        t.seq = rows[i].seq, t.patches = rows[i].patches, t.unfused_logits = false;
         EXPECT_OK(config_open(&cfg, rows[i].recipe, 2, with));
         EXPECT_OK(dryrun_open(&d, &cfg, rows[i].ranks, 8, NULL));
         near(rows[i].recipe, closed_peak(&t, &rows[i].c, NULL) - t.hw.fixed, (double)dryrun_peak(&d, NULL),
