@@ -60,7 +60,7 @@ static Status layer_open(ExpertLayer *l, const DispatchBench *b, int64_t T, cons
     TRY(mesh_open(&l->mesh, world, &(Layout){ .ep = world->size }));
     mesh_bind(&l->mesh, &l->be);
     TRY(dispatch_open(&l->road, &l->mesh,
-                      &(DispatchConf){ .name = road, .shape = { b->E, b->K, T, 0, false } }));
+                      &(DispatchConf){ .name = road, .shape = { .E = b->E, .K = b->K, .T = T } }));
     policy_default(l->policy);
     declare(l, &l->router, 2, (int64_t[]){ b->E, b->D });
     declare(l, &l->gu, 3, (int64_t[]){ El, 2 * b->F, b->D });

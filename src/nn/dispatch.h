@@ -4,8 +4,11 @@
  * are with the ETP members of EP rank e, each of which holds a slice of their F. Whatever the road, an expert
  * gets its rows by source member and within one by token, so its inputs are the same bits.
  *
+ *   claim       memory of a route for T tokens, pinned; what plan leaves in it stays.
  *   plan        who goes where: indices on the device, counts on the host. The counts are fetched and told to
- *               the group once; what plan leaves is pinned, a replay or a backward asks nobody again.
+ *               the group once; a replay or a backward asks nobody again. False, on every rank of the group
+ *               alike: somebody has no room for its rows, and nothing has been changed.
+ *   slices      then: in how many slices of everybody's tokens there is room for each.
  *   send, land  rows of tokens (T, D) -> rows of experts (R, D)
  *   back_send, back_land    rows of experts -> tokens: y[t] = sum of t's rows + res[t]
  *   gates_send, gates_land  the gradients of the gates (R, 1) -> (T, K)
@@ -16,10 +19,11 @@
  * back_land, since there the longest hop is the last to set out.
  * Scratch is not given back here: the caller marks and resets around the pair.
  *
- * Nothing is dropped for want of room, so buffers are of the worst case, or of rank_capacity times the even
- * share: then a step that needs more stops with E_FIT on every rank of the group before a row has moved. A
- * machine that has no data (a plan, a card that gets ready) answers a fetch with zeros: then rows are dealt
- * out evenly, and room is that of any routing. */
+ * Nothing is dropped for want of room. Buffers are of rank_capacity times the even share, or of the worst case
+ * if that is less; a layer that needs more is done in slices of its tokens (nn/moe.h), each of which is planned
+ * as it comes, twice: there and back. Slice w of W is tokens [w T / W, (w + 1) T / W) of every rank. A machine
+ * that has no data (a plan, a card that gets ready) answers a fetch with zeros: then rows are dealt out evenly,
+ * which always fits, and scratch is that of slices too. */
 #ifndef NN_DISPATCH_H
 #define NN_DISPATCH_H
 
@@ -32,12 +36,13 @@ typedef struct MoeShape {
     int64_t T;                                    /* rows of a rank at most, the same number on all */
     double  capacity;                             /* of Moe; 0: none */
     bool    pad;
+    int64_t row;                                  /* bytes of a token's row; 0: of no account */
 } MoeShape;
 
 typedef struct DispatchConf {
     const char *name;                             /* "auto" or of the table in parallel/dispatchers.c */
     MoeShape    shape;
-    double      rank_capacity;                    /* rows a rank has room for, in even shares; 0: any */
+    double      rank_capacity;                    /* rows a rank has room for, in even shares; 0: see room */
     int64_t     chunk;                            /* tokens that hybridep sends at a time; 0: a quarter */
 } DispatchConf;
 
@@ -50,10 +55,13 @@ typedef struct Wire {
 typedef struct DispatchOps {
     const char *name;
     bool   chunked;                               /* exchanges are cut in d->chunks, which overlap */
+    bool   forwards;                              /* members hand on what came for their domain */
     Status (*fits)(const Mesh *m, const DispatchConf *conf);      /* says why not; there is no fallback */
     size_t (*table)(const Dispatch *d);           /* bytes on the host that a route needs */
     int64_t (*counts)(const Dispatch *d);         /* numbers that every member tells the others */
-    void (*plan)(Ctx *c, const Moe *m, MoeAct *a, Tensor kept);   /* kept (T, K): idx, -1 where dropped */
+    void (*claim)(Ctx *c, const Moe *m, MoeAct *a, int64_t T);
+    bool (*plan)(Ctx *c, const Moe *m, MoeAct *a, Tensor kept);   /* kept (T, K): idx, -1 where dropped */
+    int64_t (*slices)(Ctx *c, Tensor kept);                       /* after a plan that found no room */
     void (*send)(Ctx *c, const Route *r, Wire *w, Tensor x);
     void (*land)(Ctx *c, const Route *r, Wire *w, Tensor rows);
     void (*back_send)(Ctx *c, const Route *r, Wire *w, Tensor rows);
@@ -69,10 +77,14 @@ struct Dispatch {
     int           n, me, etp;                     /* members of etp_ep, which of them, slices of an expert */
     int           near, nodes;                    /* members of a domain; domains */
     int64_t       local;                          /* experts here */
-    int64_t       room;                           /* rows for them at most */
+    int64_t       room;                           /* rows for them at once */
+    bool          bounded;                        /* some routings need more */
+    int64_t       most;                           /* rows that the fullest member would have by the last plan */
+    size_t        began, brief;                   /* scratch at the beginning of a plan; the most that one took */
     int           chunks;
     int64_t       told;                           /* numbers of ops->counts */
     int32_t      *mine, *all, *stage;             /* (told); (n, told); what was fetched */
+    int32_t      *choice, *cells;                 /* of slices: (T, K) as fetched; counts of mine, then of all */
     void         *tables, *spare;                 /* of routes on the host, a list; one for a failure */
 };
 

@@ -47,13 +47,16 @@ static void count_choices(Ctx *c, const Moe *m, MoeAct *a)
                         a->logits, a->lse, a->idx, c->batch->group);
 }
 
-/* The choice without the slots that find their expert full. */
+/* The choice without the slots that find their expert full; slices are planned from it more than once. */
 static Tensor keep(Ctx *c, const Moe *m, MoeAct *a, int64_t room)
 {
     int64_t T = a->idx.n[0];
     if (!room) return a->idx;
+    Tensor kept;
+    if (c->dispatch && !m->pad) need(c, L_ROUTE, &kept, I32, T, m->K);
+    else                        kept = scratch2(c, I32, T, m->K);
     Tensor offsets = scratch2(c, I32, m->E + 1, 1), rows = scratch2(c, I32, T, m->K);
-    Tensor src = scratch2(c, I32, T * m->K, 1), kept = scratch2(c, I32, T, m->K);
+    Tensor src = scratch2(c, I32, T * m->K, 1);
     op_moe_index(c->be, offsets, rows, src, a->idx);
     op_moe_drop(c->be, kept, a->idx, a->weight, offsets, src, room);
     return kept;
@@ -70,13 +73,22 @@ void moe_sort(Ctx *c, const Moe *m, Tensor offsets, Tensor rows, Tensor src, Ten
     op_moe_pad(c->be, offsets, rows, src, tight, slot, room);
 }
 
+static void find_road(Ctx *c, const Moe *m, MoeAct *a, int64_t room)
+{
+    const DispatchOps *by = c->dispatch->ops;
+    a->kept = keep(c, m, a, room);
+    by->claim(c, m, a, a->kept.n[0]);
+    if (!by->plan(c, m, a, a->kept)) a->R = 0, a->slices = by->slices(c, a->kept);
+}
+
 /* The choice and what follows from it for the roads; true where it was made now. */
 static bool route(Ctx *c, const Moe *m, MoeAct *a, Tensor x)
 {
     int64_t T = x.n[0], room = capacity(c, m, T);
     bool now = choose(c, m, a, x);
+    if (now) a->slices = 1, a->part = false;
     if (c->dispatch) {
-        if (now) c->dispatch->ops->plan(c, m, a, keep(c, m, a, room));
+        if (now) find_road(c, m, a, room);
         return now;
     }
     a->R = m->pad ? m->E * room : T * m->K;
@@ -93,9 +105,10 @@ static bool route(Ctx *c, const Moe *m, MoeAct *a, Tensor x)
 /* Rows that buffers of experts are made for, of which the first a->R are used. */
 static int64_t rows_room(const Ctx *c, const MoeAct *a) { return c->dispatch ? c->dispatch->room : a->R; }
 
+/* A slice finds the rows of another one in buffers that last, so it always makes its own. */
 static bool need_rows(Ctx *c, Label l, MoeAct *a, Tensor *slot, DType d, int64_t cols)
 {
-    bool now = need(c, l, slot, d, rows_room(c, a), cols);
+    bool now = need(c, l, slot, d, rows_room(c, a), cols) || a->part;
     if (now) *slot = t_rows(*slot, 0, a->R);
     return now;
 }
@@ -128,12 +141,12 @@ static void from_experts(Ctx *c, MoeAct *a, Tensor y, Tensor rows, Tensor res)
     c->dispatch->ops->back_land(c, &a->route, &wire, y, res);
 }
 
-void moe_fwd(Ctx *c, const Moe *m, MoeAct *a, Tensor y, Tensor x, Tensor res)
+/* Through the experts, of all tokens or of a slice. */
+static void experts_fwd(Ctx *c, const Moe *m, MoeAct *a, Tensor y, Tensor x, Tensor res, bool count)
 {
     int64_t D = x.n[1], F = m->w_gu->w.n[1] / 2;                 /* of this rank's slice */
-    bool fresh = route(c, m, a, x);
     if (need_rows(c, L_DISPATCH, a, &a->x, x.dtype, D))
-        to_experts(c, m, a, a->x, x, fresh);
+        to_experts(c, m, a, a->x, x, count);
     bool up  = need_rows(c, L_GATE_UP, a, &a->gu, x.dtype, 2 * F);
     bool act = need_rows(c, L_ACT, a, &a->h, x.dtype, F);
     if (up && act)
@@ -181,18 +194,104 @@ static void rows_back(Ctx *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweight
     op_gather_rows(c->be, t_as2(dweight, t_count(dweight), 1), dgate, a->rows, 1);
 }
 
-void moe_bwd(Ctx *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dy, Tensor x)
+static void experts_bwd(Ctx *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweight, Tensor dy)
 {
-    int64_t T = x.n[0], D = x.n[1], F = m->w_gu->w.n[1] / 2;
-    DType d = (DType)x.dtype;
+    int64_t D = dy.n[1], F = m->w_gu->w.n[1] / 2;
+    DType d = (DType)dy.dtype;
     ArenaMark mark = arena_mark(c->scratch);
     Tensor dout = scratch_rows(c, a, d, D), dgu = scratch_rows(c, a, d, 2 * F);
-    Tensor dgate = scratch_rows(c, a, F32, 1), dweight = scratch2(c, F32, T, m->K);
+    Tensor dgate = scratch_rows(c, a, F32, 1);
     to_experts(c, m, a, dout, dy, false);
     op_grouped_dswiglu(c->be, dgu, dgate, dout, m->w_d->w, a->offsets, a->gu, a->gate);
     if (t_has(m->w_d->g)) op_grouped_gemm(c->be, m->w_d->g, dout, a->h, a->offsets, param_grad_flags(m->w_d));
     op_grouped_gemm(c->be, dout, dgu, m->w_gu->w, a->offsets, GEMM_NN);      /* dout is spent: now d(a->x) */
     rows_back(c, m, a, dx, dweight, dout, dgate, dgu);
+    arena_reset(c->scratch, mark);
+}
+
+/* ---- slices ---- */
+
+typedef struct MoeSlice { Ctx c; MoeAct a; int64_t from, n; } MoeSlice;
+
+/* The road of slice w; false: a rank is lost, and what the group says with it. Another micro-batch is given way
+ * to as often as without slices, in the first of them: ranks of other groups, which may do this layer at once,
+ * must see the same turns. */
+static bool slice_open(MoeSlice *s, const Ctx *c, const Moe *m, const MoeAct *a, int64_t w)
+{
+    int64_t T = a->idx.n[0];
+    s->from = T * w / a->slices, s->n = T * (w + 1) / a->slices - s->from;
+    s->c = *c, s->a = *a;
+    if (w) s->c.pause = NULL;
+    s->a.part = true, s->a.weight = t_rows(a->weight, s->from, s->n);
+    bool fits = c->dispatch->ops->plan(&s->c, m, &s->a, t_rows(a->kept, s->from, s->n));
+    REQUIRE(fits || c->be->sticky, "MoE layer %d: a slice of %lld tokens has %lld rows", m->index,
+            (long long)s->n, (long long)c->dispatch->most);
+    return fits;
+}
+
+static Tensor slice_of(const MoeSlice *s, Tensor t) { return t_has(t) ? t_rows(t, s->from, s->n) : t; }
+
+static Tensor all_room(const Ctx *c, Tensor t)
+{
+    t.n[0] = c->dispatch->room;
+    return t;
+}
+
+static void slices_fwd(Ctx *c, const Moe *m, MoeAct *a, Tensor y, Tensor x, Tensor res)
+{
+    if (!t_has(y)) return;                    /* a replay: backward makes every slice again itself */
+    c->be->ledger.sliced++;
+    for (int64_t w = 0; w < a->slices; w++) {
+        MoeSlice s;
+        ArenaMark mark = arena_mark(c->scratch);
+        if (!slice_open(&s, c, m, a, w)) return;
+        if (w && c->pass == FORWARD) s.c.pass = REPLAY;        /* what lasts is there since the first one */
+        experts_fwd(&s.c, m, &s.a, slice_of(&s, y), slice_of(&s, x), slice_of(&s, res), w == 0);
+        if (!w) a->x = all_room(c, s.a.x), a->gu = all_room(c, s.a.gu), a->h = all_room(c, s.a.h);
+        arena_reset(c->scratch, mark);
+    }
+}
+
+static void slices_bwd(Ctx *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweight, Tensor dy, Tensor x)
+{
+    Tensor none = { 0 };
+    for (int64_t w = 0; w < a->slices; w++) {
+        MoeSlice s;
+        ArenaMark mark = arena_mark(c->scratch);
+        c->be->ledger.replay = true;
+        if (!slice_open(&s, c, m, a, w)) return;
+        Ctx again = s.c;
+        again.pass = REPLAY, again.pause = NULL;
+        experts_fwd(&again, m, &s.a, none, slice_of(&s, x), none, false);
+        c->be->ledger.replay = false;
+        experts_bwd(&s.c, m, &s.a, slice_of(&s, dx), slice_of(&s, dweight), slice_of(&s, dy));
+        arena_reset(c->scratch, mark);
+    }
+}
+
+/* A layer that is done at once plans nothing on its way back: the scratch of it is charged for those that do. */
+static void reserve(Ctx *c)
+{
+    ArenaMark mark = arena_mark(c->scratch);
+    if (!c->dispatch || !c->dispatch->bounded) return;
+    arena_push(c->scratch, "scratch", c->dispatch->brief);
+    arena_reset(c->scratch, mark);
+}
+
+void moe_fwd(Ctx *c, const Moe *m, MoeAct *a, Tensor y, Tensor x, Tensor res)
+{
+    bool fresh = route(c, m, a, x);
+    if (a->slices > 1) slices_fwd(c, m, a, y, x, res);
+    else               experts_fwd(c, m, a, y, x, res, fresh);
+}
+
+void moe_bwd(Ctx *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dy, Tensor x)
+{
+    ArenaMark mark = arena_mark(c->scratch);
+    Tensor dweight = scratch2(c, F32, x.n[0], m->K);
+    reserve(c);
+    if (a->slices > 1) slices_bwd(c, m, a, dx, dweight, dy, x);
+    else               experts_bwd(c, m, a, dx, dweight, dy);
     route_bwd(c, m, a, dx, dweight, x);
     arena_reset(c->scratch, mark);
 }

@@ -4,7 +4,12 @@
  *
  * The gate r multiplies the activation inside the expert, which is the same sum, so combining is a plain
  * sum of rows, and the backward of either road (to the experts, and back) is the other one. With c->dispatch
- * a rank has some of the experts, or slices of them, and the roads lead to other ranks (nn/dispatch.h). */
+ * a rank has some of the experts, or parts of them, and the roads lead to other ranks (nn/dispatch.h).
+ *
+ * Where a rank would get more rows than it has room for, the group does the layer in slices of its tokens: to
+ * the experts, through them and back, slice after slice in the same buffers. Nothing of a slice is kept;
+ * backward makes each one again from the pinned choice, and the gradients of the experts' weights add up slice
+ * by slice, within one by source and token. All else is the sums of the whole, row by row. */
 #ifndef NN_MOE_H
 #define NN_MOE_H
 
@@ -34,7 +39,10 @@ typedef struct MoeAct {
     Tensor idx, weight;                  /* (T, K): experts chosen, their weights */
     Tensor offsets, gate;                /* (E+1, 1); (R, 1): of the experts and rows of this rank */
     Tensor rows, src;                    /* (T, K); (R, 1): where slots go, without a dispatcher */
+    Tensor kept;                         /* (T, K): idx, or -1 where the expert is full; with a dispatcher */
     Route  route;
+    int64_t slices;                      /* that the tokens are cut in; 1: done at once */
+    bool   part;                         /* this is one of them */
     int64_t R;                           /* rows that the experts here get */
     Tensor x;                            /* (R, D) tokens as the experts receive them */
     Tensor gu, h;                        /* (R, 2F); (R, F) */

@@ -1,6 +1,7 @@
 /* parallel/dispatch.c -- what the dispatchers share; see dispatch.h. It moves no rows itself. */
 #include "parallel/dispatch.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -70,33 +71,46 @@ bool borders_real(const int32_t *borders, int64_t n, int64_t most)
     return ascend;
 }
 
-bool dispatch_check(Ctx *c, const Moe *m, int member, int64_t rows, const char *what)
+ArenaMark brief_mark(Ctx *c)
 {
-    const Dispatch *d = c->dispatch;
-    if (rows <= d->room) return true;
-    if (!c->be->sticky)
-        c->be->sticky = fail(E_FIT, "MoE layer %d: rank %d %s %lld rows and has room for %lld "
-                             "(moe.rank_capacity = %g even shares); raise it, or set it to 0 for any routing",
-                             m->index, d->mesh->comm[GR_etp_ep]->world[member], what, (long long)rows,
-                             (long long)d->room, d->conf.rank_capacity);
-    return false;
+    c->dispatch->began = c->scratch->used;
+    return arena_mark(c->scratch);
+}
+
+void brief_note(Ctx *c)
+{
+    Dispatch *d = c->dispatch;
+    size_t    took = c->scratch->used - d->began;
+    if (took > d->brief) d->brief = took;
 }
 
 /* ---- opening ---- */
 
+/* Rows of one token of every member: the smallest slices. */
+static int64_t least_of(const Dispatch *d) { return d->n * d->conf.shape.K; }
+
 /* Rows a member may get: every source sends a token to at most this many experts of one rank. */
-static int64_t room_of(const Dispatch *d)
+static int64_t worst_of(const Dispatch *d)
 {
     const MoeShape *s = &d->conf.shape;
     int64_t each = s->K < d->local ? s->K : d->local, worst = d->n * s->T * each;
-    if (s->capacity > 0) {
-        Moe m = { .E = s->E, .K = s->K, .capacity = s->capacity };
-        int64_t full = d->n * d->local * moe_capacity(&m, s->T);
-        if (s->pad) return full;
-        if (full < worst) worst = full;
-    }
-    double share = d->conf.rank_capacity * (double)(s->T * s->K * d->etp);
-    return d->conf.rank_capacity > 0 && share < (double)worst ? (int64_t)(share + 0.999999) : worst;
+    if (!(s->capacity > 0)) return worst;
+    Moe m = { .E = s->E, .K = s->K, .capacity = s->capacity };
+    int64_t full = d->n * d->local * moe_capacity(&m, s->T);
+    return s->pad || full < worst ? full : worst;
+}
+
+/* Rows it has room for at once: the shares that are asked for, or two, and then at least what a small buffer
+ * holds. */
+static int64_t room_of(const Dispatch *d, int64_t worst)
+{
+    static const double SHARES = 2, SMALL = 64 << 20;              /* bytes */
+    const MoeShape *s = &d->conf.shape;
+    bool   asked = d->conf.rank_capacity > 0;
+    double rows = (asked ? d->conf.rank_capacity : SHARES) * (double)(s->T * s->K * d->etp);
+    double small = s->row ? SMALL / (double)s->row : (double)worst;
+    if (!asked) rows = fmax(rows, fmax(small, (double)least_of(d)));
+    return s->pad || rows >= (double)worst ? worst : (int64_t)ceil(rows - 1e-6);
 }
 
 static void measure(Dispatch *d, const Mesh *mesh)
@@ -107,7 +121,7 @@ static void measure(Dispatch *d, const Mesh *mesh)
     d->etp   = mesh_size(mesh, AX_ETP);
     d->near  = mesh->comm[GR_ep_near]->size, d->nodes = mesh->comm[GR_ep_far]->size;
     d->local = s->E / mesh_size(mesh, AX_EP);
-    d->room  = room_of(d);
+    d->room  = room_of(d, worst_of(d)), d->bounded = d->room < worst_of(d);
     int64_t chunk = d->conf.chunk > 0 ? d->conf.chunk : (s->T + 3) / 4;
     int64_t chunks = chunk && d->ops->chunked ? (s->T + chunk - 1) / chunk : 1;
     d->chunks = chunks < 1 ? 1 : chunks > DISPATCH_CHUNKS ? DISPATCH_CHUNKS : (int)chunks;
@@ -137,12 +151,18 @@ Status dispatch_start(Dispatch *d, const DispatchOps *ops, const Mesh *mesh, con
     TRY(ops->fits(mesh, conf));
     d->conf.name = ops->name;
     measure(d, mesh);
+    if (d->bounded && d->room < least_of(d))
+        return fail(E_CONFIG, "moe.rank_capacity = %g: room for %lld rows, but one token of each of %d ranks may "
+                    "make %lld; set %g or more, or 0", conf->rank_capacity, (long long)d->room, d->n,
+                    (long long)least_of(d), ceil(100.0 * d->n / (double)(conf->shape.T * d->etp)) / 100);
     d->told  = ops->counts(d);
     d->mine  = calloc((size_t)d->told, sizeof *d->mine);
     d->all   = calloc((size_t)d->told * (size_t)d->n, sizeof *d->all);
     d->stage = calloc((size_t)d->told * 3 + 3 + (size_t)(d->n * d->local), sizeof *d->stage);
     d->spare = calloc(1, ops->table(d));
-    if (d->mine && d->all && d->stage && d->spare) return OK;
+    d->choice = calloc((size_t)(conf->shape.T * conf->shape.K) + 1, sizeof *d->choice);
+    d->cells  = calloc(slices_counted(d) * (size_t)(d->n + 1), sizeof *d->cells);
+    if (d->mine && d->all && d->stage && d->spare && d->choice && d->cells) return OK;
     dispatch_close(d);
     return fail(E_FIT, "no memory for a dispatcher");
 }
@@ -154,5 +174,7 @@ void dispatch_close(Dispatch *d)
     free(d->all);
     free(d->stage);
     free(d->spare);
+    free(d->choice);
+    free(d->cells);
     *d = (Dispatch){ 0 };
 }

@@ -33,8 +33,13 @@ void   counts_of(int32_t *count, const int32_t *borders, int64_t n);
 /* Whether borders of n lists are of real data: they ascend from 0 to something up to `most`. */
 bool   borders_real(const int32_t *borders, int64_t n, int64_t most);
 
-/* Poisons the backend, on every rank alike, where a member's rows do not fit; true: they all do. */
-bool   dispatch_check(Ctx *c, const Moe *m, int member, int64_t rows, const char *what);
+/* Around a plan's use of scratch, whose most is remembered: mark at its beginning, note wherever it is given back. */
+ArenaMark brief_mark(Ctx *c);
+void      brief_note(Ctx *c);
+
+/* Slices of everybody's tokens for which all have room: 2, 4, 8 … */
+int64_t dispatch_slices(Ctx *c, Tensor kept);
+size_t  slices_counted(const Dispatch *d);                 /* numbers that a member tells of them at once */
 
 MUST Status dispatch_start(Dispatch *d, const DispatchOps *ops, const Mesh *mesh, const DispatchConf *conf);
 

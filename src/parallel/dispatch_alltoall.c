@@ -52,24 +52,24 @@ static int64_t between(const Dispatch *d, int from, int to)
     return sum;
 }
 
-static bool room_for_all(Ctx *c, const Moe *m)
+static bool room_for_all(Dispatch *d)
 {
-    const Dispatch *d = c->dispatch;
+    d->most = 0;
     for (int to = 0; to < d->n; to += d->etp) {
         int64_t rows = 0;
         for (int from = 0; from < d->n; from++) rows += between(d, from, to);
-        if (!dispatch_check(c, m, to, rows, "gets")) return false;
+        if (rows > d->most) d->most = rows;
     }
-    return true;
+    return d->most <= d->room;
 }
 
-static void lay_out(const Dispatch *d, Table *t, bool well)
+static void lay_out(const Dispatch *d, Table *t)
 {
     Leg    *l = &t->leg;
     int64_t sent = 0;
     for (int i = 0; i < d->n; i++) {
-        l->give_n[i] = well ? between(d, d->me, i) : 0;
-        l->get_n[i]  = well ? between(d, i, d->me) : 0;
+        l->give_n[i] = between(d, d->me, i);
+        l->get_n[i]  = between(d, i, d->me);
     }
     leg_sum(l, d->n);
     for (int i = 0; i < d->n; i++) {
@@ -88,7 +88,7 @@ static void regroup(Ctx *c, MoeAct *a, Tensor place)
     int64_t   first = d->me / d->etp * d->local;
     for (int s = 0; s < d->n; s++)
         for (int64_t e = 0; e < d->local; e++)
-            d->stage[s * d->local + e] = a->R ? dispatch_of(d, s)[first + e] : 0;
+            d->stage[s * d->local + e] = dispatch_of(d, s)[first + e];
     backend_upload(c->be, count, d->stage);
     op_moe_regroup(c->be, a->offsets, place, count);
 }
@@ -96,31 +96,53 @@ static void regroup(Ctx *c, MoeAct *a, Tensor place)
 static void send(Ctx *c, const Route *r, Wire *w, Tensor x);
 static void land(Ctx *c, const Route *r, Wire *w, Tensor rows);
 
-static void plan(Ctx *c, const Moe *m, MoeAct *a, Tensor kept)
+static int64_t slots_of(const Dispatch *d, const Moe *m, int64_t T)
 {
-    Dispatch *d = c->dispatch;
-    Route    *r = &a->route;
-    Table    *t = table_of(c, r);
-    int64_t   T = kept.n[0], capacity = m->pad ? moe_capacity(m, d->conf.shape.T) : 0;
-    int64_t   slots = m->pad ? m->E * capacity : T * m->K;
-    Wire      wire = { 0 };
+    return m->pad ? m->E * moe_capacity(m, d->conf.shape.T) : T * m->K;
+}
+
+static void claim(Ctx *c, const Moe *m, MoeAct *a, int64_t T)
+{
+    const Dispatch *d = c->dispatch;
+    Route          *r = &a->route;
+    table_of(c, r);
     need(c, L_ROUTE, &r->index[ROWS], I32, T, m->K);
-    need(c, L_ROUTE, &r->index[SRC], I32, slots, 1);
+    need(c, L_ROUTE, &r->index[SRC], I32, slots_of(d, m, T), 1);
     need(c, L_ROUTE, &r->index[PLACE], I32, d->room, 1);
     need(c, L_ROUTE, &a->offsets, I32, d->local + 1, 1);
     need(c, L_ROUTE, &a->gate, F32, d->room, 1);
-    ArenaMark mark = arena_mark(c->scratch);
-    Tensor offsets = scratch2(c, I32, m->E + 1, 1);
-    moe_sort(c, m, offsets, r->index[ROWS], r->index[SRC], kept, capacity);
-    tell(c, m, offsets, slots, capacity);
-    lay_out(d, t, room_for_all(c, m));
+}
+
+/* What the experts here get, and its gates. */
+static void expect(Ctx *c, MoeAct *a, Table *t)
+{
+    Route *r = &a->route;
+    Wire   wire = { 0 };
+    lay_out(c->dispatch, t);
     a->R = t->leg.came, r->sent = t->leg.sent;
     a->gate = t_rows(a->gate, 0, a->R);
     r->index[PLACE] = t_rows(r->index[PLACE], 0, a->R);
     regroup(c, a, r->index[PLACE]);
-    send(c, r, &wire, t_as2(a->weight, T * m->K, 1));
+    send(c, r, &wire, t_as2(a->weight, t_count(a->weight), 1));
     land(c, r, &wire, a->gate);
+}
+
+static bool plan(Ctx *c, const Moe *m, MoeAct *a, Tensor kept)
+{
+    Dispatch *d = c->dispatch;
+    Route    *r = &a->route;
+    int64_t   T = kept.n[0], slots = slots_of(d, m, T), capacity = m->pad ? slots / m->E : 0;
+    r->index[ROWS] = t_rows(r->index[ROWS], 0, T);
+    r->index[SRC]  = t_rows(r->index[SRC], 0, slots);
+    ArenaMark mark = brief_mark(c);
+    Tensor offsets = scratch2(c, I32, m->E + 1, 1);
+    moe_sort(c, m, offsets, r->index[ROWS], r->index[SRC], kept, capacity);
+    tell(c, m, offsets, slots, capacity);
+    bool fits = room_for_all(d);
+    if (fits) expect(c, a, r->table);
+    brief_note(c);
     arena_reset(c->scratch, mark);
+    return fits;
 }
 
 /* x: a row for each token, or for each slot (gates). */
@@ -184,7 +206,8 @@ static void gates_land(Ctx *c, const Route *r, Wire *w, Tensor dweight)
 }
 
 const DispatchOps dispatch_alltoall = {
-    .name = "alltoall", .fits = fits, .table = table_bytes, .counts = counts, .plan = plan,
+    .name = "alltoall", .fits = fits, .table = table_bytes, .counts = counts, .claim = claim, .plan = plan,
+    .slices = dispatch_slices,
     .send = send, .land = land, .back_send = back_send, .back_land = back_land,
     .gates_send = back_send, .gates_land = gates_land,
 };

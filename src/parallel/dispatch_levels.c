@@ -45,10 +45,10 @@ static Status fits_hybridep(const Mesh *m, const DispatchConf *conf)
 
 /* ---- rows at most ---- */
 
-/* Of a hop: those that arrive, those that are sent. With rank_capacity none is more than the experts'. */
+/* Of a hop: those that arrive, those that are sent. Where there is a bound none is more than the experts'. */
 static int64_t capped(const Dispatch *d, int64_t rows)
 {
-    return d->conf.rank_capacity > 0 && rows > d->room ? d->room : rows;
+    return d->bounded && rows > d->room ? d->room : rows;
 }
 static int64_t came_room(const Dispatch *d, int h)
 {
@@ -124,6 +124,7 @@ static void sort_by_place(Ctx *c, Tensor borders, Tensor rows, Tensor key, int64
     Tensor    src = t_rows(scratch2(c, I32, room * G, 1), 0, A * G);
     op_moe_reach(c->be, hit, key, unit, c->dispatch->etp, from, block);
     op_moe_index(c->be, borders, rows, src, hit);
+    brief_note(c);
     arena_reset(c->scratch, mark);
 }
 
@@ -176,39 +177,38 @@ static int64_t handed(const Dispatch *d, int k, int by, int to)
     return sum;
 }
 
-static bool room_for_all(Ctx *c, const Moe *m)
+static bool room_for_all(Dispatch *d)
 {
-    const Dispatch *d = c->dispatch;
-    for (int to = 0; to < d->n && !m->pad; to += d->etp) {
+    d->most = 0;
+    for (int to = 0; to < d->n && !d->conf.shape.pad; to += d->etp) {
         int64_t rows = 0;
         for (int from = 0; from < d->n; from++) rows += for_experts(d, from, to);
-        if (!dispatch_check(c, m, to, rows, "gets")) return false;
+        if (rows > d->most) d->most = rows;
     }
-    for (int me = 0; me < d->n && hops(d) == 2 && d->conf.rank_capacity > 0; me++) {
+    for (int me = 0; me < d->n && hops(d) == 2 && d->bounded; me++) {
         int64_t first = me / d->near * d->near, came = 0, sent = 0;
         for (int k = 0; k < d->chunks; k++) {
             for (int s = 0; s < d->nodes; s++)
                 came += for_domain(d, s * d->near + me % d->near, k, me / d->near);
             for (int q = 0; q < d->near; q++) sent += handed(d, k, me % d->near, (int)first + q);
         }
-        if (!dispatch_check(c, m, me, came > sent ? came : sent, "hands on")) return false;
+        if (came > d->most) d->most = came;
+        if (sent > d->most) d->most = sent;
     }
-    return true;
+    return d->most <= d->room;
 }
 
-static void fill_leg(const Dispatch *d, Leg *l, int h, int k, bool well)
+static void fill_leg(const Dispatch *d, Leg *l, int h, int k)
 {
     int domain = d->me / d->near, place = d->me % d->near;
     for (int i = 0; i < places(d, h); i++) {
-        l->give_n[i] = !well ? 0 : is_far(d, h) ? for_domain(d, d->me, k, i)
-                                                : handed(d, k, place, domain * d->near + i);
-        l->get_n[i]  = !well ? 0 : is_far(d, h) ? for_domain(d, i * d->near + place, k, domain)
-                                                : handed(d, k, i, d->me);
+        l->give_n[i] = is_far(d, h) ? for_domain(d, d->me, k, i) : handed(d, k, place, domain * d->near + i);
+        l->get_n[i]  = is_far(d, h) ? for_domain(d, i * d->near + place, k, domain) : handed(d, k, i, d->me);
     }
     leg_sum(l, places(d, h));
 }
 
-static void lay_out(Ctx *c, Route *r, int64_t T, bool well)
+static void lay_out(Ctx *c, Route *r, int64_t T)
 {
     const Dispatch *d = c->dispatch;
     Table   *t = route_table(c, r);
@@ -218,7 +218,7 @@ static void lay_out(Ctx *c, Route *r, int64_t T, bool well)
             Leg *l = &t->leg[k][h], *before = k ? &t->leg[k - 1][h] : NULL;
             *l = (Leg){ 0 };
             leg_place(l, &memory, places(d, h));
-            fill_leg(d, l, h, k, well);
+            fill_leg(d, l, h, k);
             l->in      = h ? t->leg[k][h - 1].came : chunk_at(d, T, k + 1) - chunk_at(d, T, k);
             l->at_in   = before ? before->at_in + before->in : 0;
             l->at_sent = before ? before->at_sent + before->sent : 0;
@@ -326,29 +326,45 @@ static void sort_by_expert(Ctx *c, const Moe *m, MoeAct *a, Tensor meta)
     op_scatter_rows(c->be, a->gate, t_as2(gate, A * K, 1), t_as2(index, A * K, 1), false);
 }
 
-static void plan(Ctx *c, const Moe *m, MoeAct *a, Tensor kept)
+static void claim(Ctx *c, const Moe *m, MoeAct *a, int64_t T)
 {
     const Dispatch *d = c->dispatch;
     Route  *r = &a->route;
-    int64_t T = kept.n[0], last = hops(d) - 1;
-    Wire    wire = { 0 };
+    int64_t last = hops(d) - 1;
+    route_table(c, r);
     need(c, L_ROUTE, &r->index[0], I32, T, places(d, 0));
     if (last) need(c, L_ROUTE, &r->index[1], I32, came_room(d, 0), places(d, 1));
     need(c, L_ROUTE, &r->index[FINAL], I32, came_room(d, (int)last), m->K);
     need(c, L_ROUTE, &a->offsets, I32, d->local + 1, 1);
     need(c, L_ROUTE, &a->gate, F32, d->room, 1);
-    ArenaMark mark = arena_mark(c->scratch);
-    tell(c, r->index[0], kept);
-    bool well = room_for_all(c, m);
-    lay_out(c, r, T, well);
-    a->R = 0;
-    for (int s = 0; s < d->n && well; s++) a->R += for_experts(d, s, d->me);
-    if (m->pad) a->R = d->room;
+}
+
+/* What the experts here get, and its gates. */
+static void expect(Ctx *c, const Moe *m, MoeAct *a, Tensor kept)
+{
+    const Dispatch *d = c->dispatch;
+    Route *r = &a->route;
+    Wire   wire = { 0 };
+    lay_out(c, r, kept.n[0]);
+    a->R = m->pad ? d->room : 0;
+    for (int s = 0; s < d->n && !m->pad; s++) a->R += for_experts(d, s, d->me);
     a->gate = t_rows(a->gate, 0, a->R);
     r->index[FINAL] = t_rows(r->index[FINAL], 0, arrived(d, r));
     send_tags(c, r, &wire, kept, a->weight);
-    sort_by_expert(c, m, a, wire.in[last]);
+    sort_by_expert(c, m, a, wire.in[hops(d) - 1]);
+}
+
+static bool plan(Ctx *c, const Moe *m, MoeAct *a, Tensor kept)
+{
+    Route    *r = &a->route;
+    ArenaMark mark = brief_mark(c);
+    r->index[0] = t_rows(r->index[0], 0, kept.n[0]);
+    tell(c, r->index[0], kept);
+    bool fits = room_for_all(c->dispatch);
+    if (fits) expect(c, m, a, kept);
+    brief_note(c);
     arena_reset(c->scratch, mark);
+    return fits;
 }
 
 /* ---- and back ---- */
@@ -415,13 +431,13 @@ static void gates_land(Ctx *c, const Route *r, Wire *w, Tensor dweight)
 }
 
 const DispatchOps dispatch_deepep = {
-    .name = "deepep", .fits = fits_deepep, .table = table_bytes, .counts = counts, .plan = plan,
-    .send = send, .land = land, .back_send = back_send, .back_land = back_land,
+    .name = "deepep", .forwards = true, .fits = fits_deepep, .table = table_bytes, .counts = counts,
+    .claim = claim, .plan = plan, .slices = dispatch_slices, .send = send, .land = land, .back_send = back_send, .back_land = back_land,
     .gates_send = gates_send, .gates_land = gates_land,
 };
 
 const DispatchOps dispatch_hybridep = {
-    .name = "hybridep", .chunked = true, .fits = fits_hybridep, .table = table_bytes, .counts = counts,
-    .plan = plan, .send = send, .land = land, .back_send = back_send, .back_land = back_land,
+    .name = "hybridep", .chunked = true, .forwards = true, .fits = fits_hybridep, .table = table_bytes,
+    .counts = counts, .claim = claim, .plan = plan, .slices = dispatch_slices, .send = send, .land = land, .back_send = back_send, .back_land = back_land,
     .gates_send = gates_send, .gates_land = gates_land,
 };

@@ -170,6 +170,7 @@ static Status open_dispatch(Engine *e)
     if (!t->E || e->mesh.size[AX_EP] * e->mesh.size[AX_ETP] == 1) return OK;
     conf.shape.E = t->E, conf.shape.K = t->K;
     conf.shape.capacity = e->conf.capacity, conf.shape.pad = e->conf.pad;
+    conf.shape.row = t->D * (int64_t)dtype_size(e->conf.dtype);
     conf.shape.T = e->conf.budget.tokens / (e->mesh.size[AX_TP] * e->mesh.size[AX_CP]);
     return dispatch_open(&e->dispatch, &e->mesh, &conf);
 }

@@ -74,6 +74,7 @@ static void take_in(Progress *p, const StepReport *r)
     p->n++, p->good += good, p->skipped += !good;
     s->step = r->step, s->lr = r->lr, s->epoch = r->epoch, s->bad_samples = r->bad_samples;
     s->seconds += r->seconds, s->waited += r->waited, s->work += r->work, s->exposed += r->exposed;
+    s->sliced += r->sliced;
     s->sums.tokens += r->sums.tokens, s->sums.room += r->sums.room, s->sums.visual += r->sums.visual;
     s->sums.patches += r->sums.patches, s->sums.supervised += r->sums.supervised;
     flops_add(&s->sums.model, &r->sums.model);
@@ -118,11 +119,14 @@ static void say(const Progress *p)
 {
     const StepReport *s = &p->sum;
     double n = p->every == 1 ? 1 : (double)(p->good ? p->good : 1), gib = (double)(1 << 30);
-    char rate[32], left[32], mfu[160], aux[40] = "", skipped[40] = "", comm[40] = "", text[512], brief[160];
+    char rate[32], left[32], mfu[160], aux[40] = "", skipped[40] = "", comm[72] = "", text[512], brief[160];
     say_mfu(p, mfu, sizeof mfu);
     if (p->aux_coeff > 0) snprintf(aux, sizeof aux, "  aux %.2f", s->sums.aux / n);
     if (p->ranks > 1)
         snprintf(comm, sizeof comm, "  comm exposed %.1f%%", 100 * ratio(s->exposed, s->seconds));
+    if (s->sliced > 0)
+        snprintf(comm + strlen(comm), sizeof comm - strlen(comm), "  moe sliced %.3g",
+                 s->sliced / (double)p->n);
     if (p->skipped) snprintf(skipped, sizeof skipped, "  skipped %" PRId64, p->skipped);
     snprintf(text, sizeof text,
              "step %" PRId64 "/%" PRId64 "  loss %.4f%s  grad %.3g  lr %.2g  %s tok/s (useful %.0f%%)  %s  "
@@ -178,6 +182,7 @@ static int scalars(const Progress *p, Scalar out[MOST_SCALARS])
     out[k++] = (Scalar){ "perf/step_time", s->seconds / (double)p->n };
     out[k++] = (Scalar){ "perf/data_wait", ratio(s->waited, s->seconds) };
     out[k++] = (Scalar){ "perf/exposed_comm", ratio(s->exposed, s->seconds) };
+    if (p->ranks > 1) out[k++] = (Scalar){ "moe/sliced_layers", s->sliced / (double)p->n };
     out[k++] = (Scalar){ "mem/peak_gib", p->memory / (1 << 30) };
     out[k++] = (Scalar){ "data/visual_token_share", ratio((double)s->sums.visual, (double)s->sums.tokens) };
     out[k++] = (Scalar){ "data/bad_samples", (double)s->bad_samples };

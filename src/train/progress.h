@@ -5,7 +5,8 @@
  *   (one line)
  *
  * Lines cover the steps since the one before: losses are means over them, rates are sums over their time.
- * Tokens count when they are not tail. MFU is the model's own work (train/flops.h) over what the device was
+ * "moe sliced N" is there when expert layers had to be done in slices, which costs time: N of a step, of a rank
+ * (moe.rank_capacity). Tokens count when they are not tail. MFU is the model's own work (train/flops.h) over what the device was
  * measured to do at best; HFU adds everything else that was computed. In metrics.jsonl and TensorBoard these,
  * the data wait and the visual share are fractions of 1. Evaluations and saves are not part of a step's
  * time. */
@@ -28,6 +29,7 @@ typedef struct StepReport {              /* of one optimizer step */
     double   part[PART_N];               /* seconds in each part of the model, of all ranks; 0: not known */
     double   work;                       /* FLOPs done by all of them, replays and tails included */
     double   exposed;                    /* seconds that a rank waited for others, in the mean */
+    double   sliced;                     /* expert layers that a rank did in slices (nn/moe.h), in the mean */
 } StepReport;
 
 typedef struct Progress {

@@ -12,12 +12,12 @@
 /* Device-seconds and work of all ranks. */
 static void sum_ranks(const Trainer *t, StepReport *r)
 {
-    double x[PART_N + 2];
+    double x[PART_N + 3];
     memcpy(x, r->part, sizeof r->part);
-    x[PART_N] = r->work, x[PART_N + 1] = r->exposed;
-    comm_host_sum(t->engine.mesh.comm[GR_world], x, PART_N + 2);
+    x[PART_N] = r->work, x[PART_N + 1] = r->exposed, x[PART_N + 2] = r->sliced;
+    comm_host_sum(t->engine.mesh.comm[GR_world], x, PART_N + 3);
     memcpy(r->part, x, sizeof r->part);
-    r->work = x[PART_N], r->exposed = x[PART_N + 1] / t->place.world;
+    r->work = x[PART_N], r->exposed = x[PART_N + 1] / t->place.world, r->sliced = x[PART_N + 2] / t->place.world;
 }
 
 static double ledger_work(const Ledger *l)
@@ -83,7 +83,7 @@ static Status learn(Trainer *t, const LoaderStep *in, StepReport *r)
     ledger_stop(ledger);
     TRY(backend_sync(&t->engine.be));
     memcpy(r->part, ledger->seconds, sizeof r->part);
-    r->work = ledger_work(ledger);
+    r->work = ledger_work(ledger), r->sliced = (double)ledger->sliced;
     for (int i = 0; i < LEDGER_GROUPS; i++) r->exposed += ledger->comm[i].waited;
     sum_ranks(t, r);
     if (shown) watch_sum(&w, &t->engine);

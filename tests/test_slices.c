@@ -1,0 +1,280 @@
+/* tests/test_slices.c -- expert layers that have no room for their rows at once: done in slices, they learn the
+ * same. Routing is as bad as it can be, room as little as is allowed. */
+#include "dispatchlab.h"
+
+static const double TOL = 1e-5;
+
+/* Layouts of two, four and eight members, on one level and on two. */
+static const struct { int world, ep, etp, per_node; } layouts[] = {
+    { 2, 2, 1, 0 }, { 4, 4, 1, 0 }, { 4, 4, 1, 2 }, { 4, 2, 2, 0 }, { 4, 2, 2, 2 }, { 4, 2, 2, 1 }, { 8, 4, 2, 4 },
+    { 8, 4, 1, 2 },
+};
+enum { LAYOUTS = sizeof layouts / sizeof *layouts };
+
+static Case sliced(int road, int layout, Skew skew, double room)
+{
+    Case k = base(road);
+    k.world = layouts[layout].world, k.ep = layouts[layout].ep, k.etp = layouts[layout].etp;
+    k.per_node = layouts[layout].per_node, k.skew = skew, k.rank_capacity = room;
+    return k;
+}
+
+/* Held to one rank; *slices: how many it took. */
+static void check_slices(Case k, int64_t *slices)
+{
+    Result *want = reference(k), *o = run(k);
+    if (all_well(&k, o)) compare(&k, o, want, k.dtype == F32 ? TOL : 4e-2);
+    int64_t got = o[0].slices;
+    for (int r = 0; r < k.world; r++)                       /* every group of etp_ep decides for itself */
+        EXPECT(o[r].slices == o[r / (k.ep * k.etp) * k.ep * k.etp].slices && o[r].slices >= 1,
+               "%s: rank %d does %lld slices, its group %lld", say(&k), r, (long long)o[r].slices, (long long)got);
+    if (slices) *slices = got;
+    free(o), free(want);
+}
+
+static void one_rank_gets_it_all(void)
+{
+    for (int i = 0; i < 3; i++)
+        for (int j = 0; j < LAYOUTS; j++) {
+            Case    k = sliced(i, j, HOT, 1);
+            int64_t n;
+            check_slices(k, &n);
+            EXPECT(k.ep == 2 ? n >= 2 : n >= 4, "%s: %lld slices", say(&k), (long long)n);
+        }
+}
+
+/* One expert, one choice a token: all rows are one expert's. */
+static void one_expert_gets_it_all(void)
+{
+    for (int i = 0; i < 3; i++)
+        for (int j = 0; j < LAYOUTS; j++) {
+            Case    k = sliced(i, j, ONE, 1);
+            int64_t n;
+            k.K = 1;
+            check_slices(k, &n);
+            EXPECT(n >= k.ep, "%s: %lld slices", say(&k), (long long)n);
+        }
+}
+
+/* Halves of the tokens want other ranks: two slices help nobody. */
+static void slices_may_be_as_bad(void)
+{
+    for (int i = 0; i < 3; i++) {
+        Case    k = sliced(i, 1, TURNS, 1.5);
+        int64_t n;
+        check_slices(k, &n);
+        EXPECT(n == 4, "%s: %lld slices", say(&k), (long long)n);
+    }
+}
+
+/* The least room there is: a token of each rank at a time. */
+static void down_to_a_token(void)
+{
+    for (int i = 0; i < 3; i++)
+        for (int uneven = 0; uneven < 2; uneven++) {
+            Case    k = sliced(i, 6, HOT, 1);
+            int64_t n;
+            k.T = 4, k.uneven = uneven;
+            check_slices(k, &n);
+            EXPECT(uneven || n == 4, "%s: %lld slices", say(&k), (long long)n);
+        }
+}
+
+static void ranks_without_tokens(void)
+{
+    for (int i = 0; i < 3; i++)
+        for (int j = 0; j < LAYOUTS; j++) {
+            Case k = sliced(i, j, j & 1 ? HOT : LEAN, 1);
+            k.uneven = true, k.chunk = 5;
+            check_slices(k, NULL);
+        }
+}
+
+static void every_recompute(void)
+{
+    static const char *const words[] = { "moe_act", "moe_dispatch", "moe", "full" };
+    for (int i = 0; i < 3; i++)
+        for (int w = 0; w < 4; w++) {
+            Case k = sliced(i, 2 + 2 * (w & 1), HOT, 1.25);
+            k.again = words[w];
+            check_slices(k, NULL);
+        }
+}
+
+static void evaluations(void)
+{
+    for (int i = 0; i < 3; i++)
+        for (int j = 1; j < 5; j++) {
+            Case    k = sliced(i, j, HOT, 1);
+            int64_t n;
+            k.eval = true;
+            check_slices(k, &n);
+            EXPECT(n > 1, "%s", say(&k));
+        }
+}
+
+/* What a full expert refuses is refused before the tokens are cut. */
+static void capacities(void)
+{
+    int64_t most = 0, n;
+    for (int i = 0; i < 3; i++)
+        for (int j = 1; j < LAYOUTS; j++) {
+            Case k = sliced(i, j, HOT, 1);
+            k.capacity = 3;
+            check_slices(k, &n);
+            if (n > most) most = n;
+            if (i == 1) continue;
+            k.pad = true;
+            check_slices(k, &n);
+            EXPECT(n == 1, "%s: padding is cut", say(&k));
+        }
+    EXPECT(most > 1, "none was cut");
+}
+
+static void half_precision(void)
+{
+    for (int i = 0; i < 3; i++) {
+        Case k = sliced(i, 6, HOT, 1);
+        k.dtype = BF16;
+        check_slices(k, NULL);
+    }
+}
+
+static bool same_bits(const Case *k, const Result *a, const Result *b)
+{
+    bool same = all_well(k, a) && all_well(k, b);
+    for (int r = 0; r < k->world && same; r++)
+        same = !memcmp(a[r].y, b[r].y, sizeof a[r].y) && !memcmp(a[r].dx, b[r].dx, sizeof a[r].dx) &&
+               !memcmp(a[r].gu, b[r].gu, sizeof a[r].gu) && !memcmp(a[r].down, b[r].down, sizeof a[r].down) &&
+               !memcmp(a[r].router, b[r].router, sizeof a[r].router);
+    return same;
+}
+
+static void two_runs_are_the_same(void)
+{
+    for (int i = 0; i < 3; i++)
+        for (int j = 2; j < LAYOUTS; j += 2) {
+            Case k = sliced(i, j, LEAN, 1);
+            Result *a = run(k), *b = run(k);
+            EXPECT(same_bits(&k, a, b), "%s", say(&k));
+            k.again = "moe";                                /* slices are made again whatever is kept */
+            Result *c = run(k);
+            EXPECT(a[0].slices == 1 || same_bits(&k, a, c), "%s", say(&k));
+            free(a), free(b), free(c);
+        }
+}
+
+/* Room that is enough changes nothing: not a bit, and no call. */
+static void enough_room_is_no_slices(void)
+{
+    for (int i = 0; i < 3; i++)
+        for (int j = 0; j < LAYOUTS; j++) {
+            Case k = sliced(i, j, NATURAL, 0);
+            Result *a = run(k);
+            k.rank_capacity = k.ep;
+            Result *b = run(k);
+            k.rank_capacity = 1.9;
+            Result *c = run(k);
+            EXPECT(same_bits(&k, a, b), "%s", say(&k));
+            EXPECT(c[0].slices > 1 || same_bits(&k, a, c), "%s", say(&k));
+            for (int r = 0; r < k.world; r++)
+                for (int g = 0; g < LEDGER_GROUPS; g++) {
+                    const LedgerComm *x = &a[r].after.comm[g], *y = &b[r].after.comm[g];
+                    EXPECT(x->calls == y->calls && x->near == y->near && x->far == y->far,
+                           "%s: rank %d says other things", say(&k), r);
+                }
+            free(a), free(b), free(c);
+        }
+}
+
+/* A sliced step takes no more than the plan of one that is not; one that is not, exactly that. */
+static void plans_hold(void)
+{
+    static const char *const words[] = { NULL, "moe_act", "moe_dispatch", "moe" };
+    for (int i = 0; i < 3; i++)
+        for (int j = 0; j < LAYOUTS; j++)
+            for (int s = 0; s < 2; s++) {
+                Case k = sliced(i, j, s ? HOT : NATURAL, s ? 1 : 1.5);
+                Ledger ledger;
+                size_t act, scratch;
+                k.again = words[(i + j) % 4], k.eval = (i + j) % 5 == 0, k.capacity = j == 4 ? 4 : 0;
+                Result *o = run(k);
+                for (int r = 0; r < k.world && all_well(&k, o); r++) {
+                    plan(&k, r, &act, &scratch, &ledger);
+                    bool whole = o[r].slices == 1;
+                    EXPECT(act == o[r].act && (whole ? scratch == o[r].scratch : scratch >= o[r].scratch),
+                           "%s: rank %d in %lld slices: planned %zu + %zu, used %zu + %zu", say(&k), r,
+                           (long long)o[r].slices, act, scratch, o[r].act, o[r].scratch);
+                    EXPECT(o[r].after.sliced == (whole ? 0 : 2) && ledger.sliced == 0, "%s: rank %d counts %lld", say(&k), r,
+                           (long long)o[r].after.sliced);
+                }
+                free(o);
+            }
+}
+
+/* Two shares, or what a small buffer holds: said once for plans and runs. */
+static void room_by_default(void)
+{
+    static const struct { int64_t T, row; double asked, rows; } at[] = {     /* E 128, K 8, ep 16 */
+        { 4096, 4096, 0, 2.0 * 4096 * 8 },    { 4096, 4096, 1.5, 1.5 * 4096 * 8 }, { 4096, 4096, 16, 16.0 * 4096 * 8 },
+        { 4096, 4096, 99, 16.0 * 4096 * 8 },  { 64, 4096, 0, 16 * 64 * 8 },        { 4096, 0, 0, 16.0 * 4096 * 8 },
+        { 512, 4096, 0, 16384 },              { 2048, 4096, 0, 2048 * 8 * 2 },
+    };
+    Comm *world;
+    Mesh  mesh;
+    EXPECT_OK(comm_open(&world, &(CommConf){ .kind = "fake", .size = 16 }));
+    EXPECT_OK(mesh_open(&mesh, world, &(Layout){ .ep = 16 }));
+    for (size_t i = 0; i < sizeof at / sizeof *at; i++) {
+        Dispatch d;
+        MoeShape s = { .E = 128, .K = 8, .T = at[i].T, .row = at[i].row };
+        EXPECT_OK(dispatch_open(&d, &mesh, &(DispatchConf){ .name = "alltoall", .shape = s,
+                                                            .rank_capacity = at[i].asked }));
+        EXPECT((double)d.room == at[i].rows && d.bounded == (d.room < 16 * at[i].T * 8), "%zu: room %lld", i,
+               (long long)d.room);
+        dispatch_close(&d);
+    }
+    mesh_close(&mesh);
+    comm_close(world);
+}
+
+/* Anything with anything; TREB_SEED repeats it. */
+static void random_cases(void)
+{
+    const char *text = getenv("TREB_SEED");
+    uint64_t seed = text ? strtoull(text, NULL, 10) : (uint64_t)time(NULL), at = 0;
+    int64_t  cut = 0, n;
+    for (int i = 0; i < 24; i++) {
+#define DRAW(n) ((int)rng_below(seed, (uint64_t)i, at++, (uint64_t)(n)))
+        int  road = DRAW(3), layout = DRAW(LAYOUTS), skew = DRAW(SKEWS);
+        Case k = sliced(road, layout, (Skew)skew, 1 + 0.25 * DRAW(6));
+        k.K = 1 + DRAW(MAX_K), k.uneven = DRAW(2), k.chunk = 2 + DRAW(MAX_T), k.drop = DRAW(2);
+        k.domain = DRAW(2) ? 1 << DRAW(2) : 0, k.capacity = DRAW(3) ? 0 : 1.0 + DRAW(8);
+#undef DRAW
+        check_slices(k, &n);
+        cut += n > 1;
+        if (lab_.bad) {
+            printf("    case %d of TREB_SEED=%llu\n", i, (unsigned long long)seed);
+            return;
+        }
+    }
+    EXPECT(cut > 0, "nothing was cut with TREB_SEED=%llu", (unsigned long long)seed);
+}
+
+int main(void)
+{
+    RUN(one_rank_gets_it_all);
+    RUN(one_expert_gets_it_all);
+    RUN(slices_may_be_as_bad);
+    RUN(down_to_a_token);
+    RUN(ranks_without_tokens);
+    RUN(every_recompute);
+    RUN(evaluations);
+    RUN(capacities);
+    RUN(half_precision);
+    RUN(two_runs_are_the_same);
+    RUN(enough_room_is_no_slices);
+    RUN(plans_hold);
+    RUN(room_by_default);
+    RUN(random_cases);
+    return lab_report();
+}
