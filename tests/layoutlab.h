@@ -37,6 +37,7 @@ typedef struct Case {
     DType      dtype;
     Mode       mode;                     /* beside what the rule says */
     AuxForm    aux;
+    double     rank_capacity;            /* as little as may be: expert layers are done in slices; 0: by default */
     int        steps;
     uint64_t   weights;                  /* seed */
     Stream     stream[BATCHES][MICROS];
@@ -146,7 +147,8 @@ static inline Ranks ranks_of(const Case *c, Comm *world, Mesh *place)
     LayoutAsk  ask = rules_cut(&c->rule);
     Ranks r = { .world = world, .layout = rules_layout(&c->rule), .zero = (int)c->rule.zero,
                 .context = context_kind(c->rule.cp_comm), .group = (int)c->rule.group,
-                .overlap = c->rule.overlap, .dispatch = { .name = c->rule.dispatcher } };
+                .overlap = c->rule.overlap,
+                .dispatch = { .name = c->rule.dispatcher, .rank_capacity = c->rank_capacity } };
     mesh_place(place, world->rank, world->size, &r.layout);
     r.micro = MICROS / place->size[AX_DP];
     if (layout_open(&cut, &ask)) printf("%s\n", status_text()), exit(1);
@@ -182,9 +184,9 @@ static inline const char *case_text(const Case *c)
 {
     static char t[256];
     const RuleInput *r = &c->rule;
-    snprintf(t, sizeof t, "world %d: tp %d cp %d (%s) pp %d vpp %d ep %d etp %d zero %d replicas %d %s/%d aux %d%s%s",
+    snprintf(t, sizeof t, "world %d: tp %d cp %d (%s) pp %d vpp %d ep %d etp %d zero %d replicas %d %s/%d room %g aux %d%s%s",
              (int)r->world, (int)r->tp, (int)r->cp, r->cp_comm, (int)r->pp, (int)r->vpp, (int)r->ep, (int)r->etp,
-             (int)r->zero, (int)r->replicas, r->dispatcher, (int)r->domain, (int)c->aux,
+             (int)r->zero, (int)r->replicas, r->dispatcher, (int)r->domain, c->rank_capacity, (int)c->aux,
              c->pictures ? " pictures" : "", r->overlap ? " overlap" : "");
     return t;
 }
@@ -202,6 +204,13 @@ static inline ModelShape shape_of(bool tied)
     const char *word = tied ? "true" : "false";
     snprintf(text, sizeof text, model_text, word, word);
     return small_shape(text);
+}
+
+/* Even shares with room for a token of each rank, one at least. */
+static double least_capacity(const RuleInput *r)
+{
+    double share = (double)(budget.tokens / (r->tp * r->cp) * r->etp);
+    return fmax(1, (double)(r->ep * r->etp) / share);
 }
 
 /* Draws until the rules agree. */
@@ -237,6 +246,7 @@ static inline void draw_case(Case *c, uint64_t seed, int world, int steps)
             r->recompute_method = "uniform", r->recompute_layers = 1;
         r->overlap = rng_below(seed, 7, k + 17, 2);
         if (r->overlap && !rules_legal(r)) r->overlap = false;
+        if (rng_below(seed, 7, k + 20, 2)) c->rank_capacity = least_capacity(r);
         if (rules_legal(r)) return;
     }
 }
@@ -264,6 +274,7 @@ static inline void change_case(Case *c)
     case_words(r, text);
     if (text && strstr(text, " aux=")) c->aux = (AuxForm)atoi(strstr(text, " aux=") + 5);
     if (text && strstr(text, " overlap=")) r->overlap = atoi(strstr(text, " overlap=") + 9);
+    if (text && strstr(text, " room=")) c->rank_capacity = atof(strstr(text, " room=") + 6);
     if (text && strstr(text, " text")) c->pictures = false;
     if (text && strstr(text, " keep")) r->recomputes = 0;
     if (text && r->ep * r->etp == 1) r->dispatcher = "local";
