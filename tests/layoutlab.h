@@ -184,10 +184,11 @@ static inline const char *case_text(const Case *c)
 {
     static char t[256];
     const RuleInput *r = &c->rule;
-    snprintf(t, sizeof t, "world %d: tp %d cp %d (%s) pp %d vpp %d ep %d etp %d zero %d replicas %d %s/%d room %g aux %d%s%s",
+    snprintf(t, sizeof t, "world %d: tp %d cp %d (%s) pp %d vpp %d ep %d etp %d zero %d replicas %d %s/%d room %g aux %d%s%s %s/%d",
              (int)r->world, (int)r->tp, (int)r->cp, r->cp_comm, (int)r->pp, (int)r->vpp, (int)r->ep, (int)r->etp,
              (int)r->zero, (int)r->replicas, r->dispatcher, (int)r->domain, c->rank_capacity, (int)c->aux,
-             c->pictures ? " pictures" : "", r->overlap ? " overlap" : "");
+             c->pictures ? " pictures" : "", r->overlap ? " overlap" : "", r->recomputes ? r->recompute[0] : "keep",
+             (int)r->recompute_layers);
     return t;
 }
 

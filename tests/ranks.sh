@@ -23,6 +23,8 @@ layout dp2 2
 layout tp2-ep2 2 parallel.tp=2 parallel.ep=2
 layout fsdp4 4 parallel.zero=3
 layout pp2-cp2-ep2 4 parallel.pp=2 parallel.cp=2 parallel.ep=2 moe.dispatcher=deepep
+layout slices4 4 parallel.ep=4 moe.rank_capacity=1 moe.overlap=true
+check "and tells that layers were cut" grep -qE '"moe/sliced_layers": [1-9]' "$tmp/slices4/metrics.jsonl"
 
 # Half a run on one layout, the rest on others.
 level=(optim.lr_scheduler_type=constant optim.warmup_ratio=0)

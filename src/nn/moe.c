@@ -237,16 +237,17 @@ static Tensor all_room(const Ctx *c, Tensor t)
     return t;
 }
 
-static void slices_fwd(Ctx *c, const Moe *m, MoeAct *a, Tensor y, Tensor x, Tensor res)
+static void slices_fwd(Ctx *c, const Moe *m, MoeAct *a, Tensor y, Tensor x, Tensor res, bool fresh)
 {
     if (!t_has(y)) return;                    /* a replay: backward makes every slice again itself */
-    c->be->ledger.sliced++;
+    c->be->ledger.sliced += fresh;
     for (int64_t w = 0; w < a->slices; w++) {
         MoeSlice s;
         ArenaMark mark = arena_mark(c->scratch);
         if (!slice_open(&s, c, m, a, w)) return;
         if (w && c->pass == FORWARD) s.c.pass = REPLAY;        /* what lasts is there since the first one */
-        experts_fwd(&s.c, m, &s.a, slice_of(&s, y), slice_of(&s, x), slice_of(&s, res), w == 0);
+        experts_fwd(&s.c, m, &s.a, slice_of(&s, y), slice_of(&s, x), slice_of(&s, res),
+                    fresh && w == 0);
         if (!w) a->x = all_room(c, s.a.x), a->gu = all_room(c, s.a.gu), a->h = all_room(c, s.a.h);
         arena_reset(c->scratch, mark);
     }
@@ -281,7 +282,7 @@ static void reserve(Ctx *c)
 void moe_fwd(Ctx *c, const Moe *m, MoeAct *a, Tensor y, Tensor x, Tensor res)
 {
     bool fresh = route(c, m, a, x);
-    if (a->slices > 1) slices_fwd(c, m, a, y, x, res);
+    if (a->slices > 1) slices_fwd(c, m, a, y, x, res, fresh);
     else               experts_fwd(c, m, a, y, x, res, fresh);
 }
 
