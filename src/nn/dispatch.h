@@ -42,7 +42,7 @@ typedef struct MoeShape {
 typedef struct DispatchConf {
     const char *name;                             /* "auto" or of the table in parallel/dispatchers.c */
     MoeShape    shape;
-    double      rank_capacity;                    /* rows a rank has room for, in even shares; 0: see room */
+    double      rank_capacity;                    /* rows a rank has room for, in even shares; 0: of itself */
     int64_t     chunk;                            /* tokens that hybridep sends at a time; 0: a quarter */
 } DispatchConf;
 
@@ -87,6 +87,12 @@ struct Dispatch {
     int32_t      *choice, *cells;                 /* of slices: (T, K) as fetched; counts of mine, then of all */
     void         *tables, *spare;                 /* of routes on the host, a list; one for a failure */
 };
+
+/* Rows that a rank may get at the worst; and those it has room for at once: as many even shares as are asked for,
+ * or two of them, what a small buffer holds if that is more, and no more than the worst. The one place that
+ * plans and runs have it from. */
+int64_t     dispatch_worst(const DispatchConf *conf, int ep, int etp);
+int64_t     dispatch_room(const DispatchConf *conf, int ep, int etp);
 
 /* Opens the road that conf names over mesh, or says why it cannot be. Nothing is allocated by a step but the
  * host tables of a MoeAct at its first one. */

@@ -244,7 +244,7 @@ static void slices_fwd(Ctx *c, const Moe *m, MoeAct *a, Tensor y, Tensor x, Tens
     for (int64_t w = 0; w < a->slices; w++) {
         MoeSlice s;
         ArenaMark mark = arena_mark(c->scratch);
-        if (!slice_open(&s, c, m, a, w)) return;
+        if (!slice_open(&s, c, m, a, w)) break;
         if (w && c->pass == FORWARD) s.c.pass = REPLAY;        /* what lasts is there since the first one */
         experts_fwd(&s.c, m, &s.a, slice_of(&s, y), slice_of(&s, x), slice_of(&s, res),
                     fresh && w == 0);
@@ -260,7 +260,7 @@ static void slices_bwd(Ctx *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweigh
         MoeSlice s;
         ArenaMark mark = arena_mark(c->scratch);
         c->be->ledger.replay = true;
-        if (!slice_open(&s, c, m, a, w)) return;
+        if (!slice_open(&s, c, m, a, w)) break;
         Ctx again = s.c;
         again.pass = REPLAY, again.pause = NULL;
         experts_fwd(&again, m, &s.a, none, slice_of(&s, x), none, false);
@@ -268,6 +268,7 @@ static void slices_bwd(Ctx *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweigh
         experts_bwd(&s.c, m, &s.a, slice_of(&s, dx), slice_of(&s, dweight), slice_of(&s, dy));
         arena_reset(c->scratch, mark);
     }
+    c->be->ledger.replay = false;
 }
 
 /* A layer that is done at once plans nothing on its way back: the scratch of it is charged for those that do. */

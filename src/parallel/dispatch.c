@@ -87,30 +87,28 @@ void brief_note(Ctx *c)
 /* ---- opening ---- */
 
 /* Rows of one token of every member: the smallest slices. */
-static int64_t least_of(const Dispatch *d) { return d->n * d->conf.shape.K; }
+static int64_t least_of(const MoeShape *s, int members) { return members * s->K; }
 
-/* Rows a member may get: every source sends a token to at most this many experts of one rank. */
-static int64_t worst_of(const Dispatch *d)
+/* Every source sends a token to at most K experts of one rank, or to as many as it has. */
+int64_t dispatch_worst(const DispatchConf *conf, int ep, int etp)
 {
-    const MoeShape *s = &d->conf.shape;
-    int64_t each = s->K < d->local ? s->K : d->local, worst = d->n * s->T * each;
+    const MoeShape *s = &conf->shape;
+    int64_t local = s->E / ep, worst = (int64_t)ep * etp * s->T * (s->K < local ? s->K : local);
     if (!(s->capacity > 0)) return worst;
     Moe m = { .E = s->E, .K = s->K, .capacity = s->capacity };
-    int64_t full = d->n * d->local * moe_capacity(&m, s->T);
+    int64_t full = (int64_t)ep * etp * local * moe_capacity(&m, s->T);
     return s->pad || full < worst ? full : worst;
 }
 
-/* Rows it has room for at once: the shares that are asked for, or two, and then at least what a small buffer
- * holds. */
-static int64_t room_of(const Dispatch *d, int64_t worst)
+int64_t dispatch_room(const DispatchConf *conf, int ep, int etp)
 {
     static const double SHARES = 2, SMALL = 64 << 20;              /* bytes */
-    const MoeShape *s = &d->conf.shape;
-    bool   asked = d->conf.rank_capacity > 0;
-    double rows = (asked ? d->conf.rank_capacity : SHARES) * (double)(s->T * s->K * d->etp);
-    double small = s->row ? SMALL / (double)s->row : (double)worst;
-    if (!asked) rows = fmax(rows, fmax(small, (double)least_of(d)));
-    return s->pad || rows >= (double)worst ? worst : (int64_t)ceil(rows - 1e-6);
+    const MoeShape *s = &conf->shape;
+    bool   asked = conf->rank_capacity > 0;
+    double worst = (double)dispatch_worst(conf, ep, etp), small = s->row ? SMALL / (double)s->row : worst;
+    double rows = (asked ? conf->rank_capacity : SHARES) * (double)(s->T * s->K * etp);
+    if (!asked) rows = fmax(rows, fmax(small, (double)least_of(s, ep * etp)));
+    return (int64_t)(s->pad || rows >= worst ? worst : ceil(rows - 1e-6));
 }
 
 static void measure(Dispatch *d, const Mesh *mesh)
@@ -121,7 +119,8 @@ static void measure(Dispatch *d, const Mesh *mesh)
     d->etp   = mesh_size(mesh, AX_ETP);
     d->near  = mesh->comm[GR_ep_near]->size, d->nodes = mesh->comm[GR_ep_far]->size;
     d->local = s->E / mesh_size(mesh, AX_EP);
-    d->room  = room_of(d, worst_of(d)), d->bounded = d->room < worst_of(d);
+    d->room  = dispatch_room(&d->conf, d->n / d->etp, d->etp);
+    d->bounded = d->room < dispatch_worst(&d->conf, d->n / d->etp, d->etp);
     int64_t chunk = d->conf.chunk > 0 ? d->conf.chunk : (s->T + 3) / 4;
     int64_t chunks = chunk && d->ops->chunked ? (s->T + chunk - 1) / chunk : 1;
     d->chunks = chunks < 1 ? 1 : chunks > DISPATCH_CHUNKS ? DISPATCH_CHUNKS : (int)chunks;
@@ -151,10 +150,10 @@ Status dispatch_start(Dispatch *d, const DispatchOps *ops, const Mesh *mesh, con
     TRY(ops->fits(mesh, conf));
     d->conf.name = ops->name;
     measure(d, mesh);
-    if (d->bounded && d->room < least_of(d))
+    if (d->bounded && d->room < least_of(&conf->shape, d->n))
         return fail(E_CONFIG, "moe.rank_capacity = %g: room for %lld rows, but one token of each of %d ranks may "
                     "make %lld; set %g or more, or 0", conf->rank_capacity, (long long)d->room, d->n,
-                    (long long)least_of(d), ceil(100.0 * d->n / (double)(conf->shape.T * d->etp)) / 100);
+                    (long long)least_of(&conf->shape, d->n), ceil(100.0 * d->n / (double)(conf->shape.T * d->etp)) / 100);
     d->told  = ops->counts(d);
     d->mine  = calloc((size_t)d->told, sizeof *d->mine);
     d->all   = calloc((size_t)d->told * (size_t)d->n, sizeof *d->all);

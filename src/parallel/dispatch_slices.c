@@ -92,6 +92,7 @@ int64_t dispatch_slices(Ctx *c, Tensor kept)
 {
     Dispatch *d = c->dispatch;
     int64_t   W = 2, most = d->conf.shape.T > 2 ? d->conf.shape.T : 2;
+    REQUIRE(kept.n[0] <= d->conf.shape.T, "slices of %lld tokens", (long long)kept.n[0]);
     for (int64_t i = 0; i < t_count(kept); i++) d->choice[i] = -1;
     backend_fetch(c->be, d->choice, kept);
     while (W < most && W * d->room < d->most) W *= 2;
