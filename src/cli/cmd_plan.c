@@ -1,96 +1,99 @@
-/* cli/cmd_plan.c -- treb plan recipe.yaml --ranks N: whether a layout is legal, who sits where, and what one
- * rank of every stage of the pipeline would hold and say. The trainer's own engine is run with no data behind
- * it and nobody at the other ends. */
-#include "base/config.h"
+/* cli/cmd_plan.c -- treb plan recipe.yaml: whether a layout is legal, who sits where, what one rank of every
+ * stage would hold and say, and by a row of hardware how long that takes. The trainer's own engine is run with no
+ * data behind it and nobody at the other ends. With --gpus no recipe is wanted: layouts are searched for. */
 #include "cli/commands.h"
 #include "cli/options.h"
-#include "model/presets.h"
 #include "parallel/rules.h"
 #include "plan/published.h"
-#include "train/recipe.h"
+#include "plan/view.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct PlanAsk {
-    Config     *recipe;
-    ModelShape  shape;
-    DType       dtype;
+    Config      recipe;
+    const char *path, *html;             /* of the recipe; of the page, or NULL */
     int         ranks, per_node;
+    bool        json, compare, priced;
+    Hardware    hw;
 } PlanAsk;
 
-/* A preset by name, or the config.json of a folder; neither weights nor a tokenizer are wanted. */
-static Status read_shape(PlanAsk *p)
+/* The fullest stage by a recipe that was changed; for FitAsk.plan. */
+static Status plan_changed(void *self, const Config *c, double *bytes)
 {
-    const struct cfg_model *c = &p->recipe->model;
-    const char *from = *c->preset ? c->preset : c->path;
-    Json *hf = NULL;
-    if (preset_is(from)) {
-        TRY(preset_config(&hf, from));
-        Status st = shape_read(&p->shape, hf, from);
-        json_decref(hf);
-        TRY(st);
-    } else TRY_CTX(shape_load(&p->shape, from), "model.%s", *c->preset ? "preset" : "path");
-    p->dtype = p->shape.dtype;
-    return strcmp(c->dtype, "auto") ? dtype_parse(&p->dtype, c->dtype) : OK;
+    const PlanAsk *p = self;
+    DryRun d;
+    TRY(dryrun_open(&d, c, p->ranks, p->per_node, p->priced ? &p->hw : NULL));
+    *bytes = (double)dryrun_peak(&d, NULL);
+    dryrun_close(&d);
+    return OK;
 }
 
-static void print_memory(FILE *out, int stage, const EnginePlan *e)
+static Status advise(FitAdvice *a, PlanAsk *p, const DryRun *d)
 {
-    double gib = 1 << 30;
-    fprintf(out, "  stage %-3d %8.2f GiB:", stage, (double)engine_device_bytes(e, "cuda") / gib);
-    for (int i = 0; i < ARENA_N; i++)
-        if (i != A_HOST || e->bytes[i])
-            fprintf(out, "%s %s %.2f", i ? "," : "", engine_arena_word(i), (double)e->bytes[i] / gib);
-    fprintf(out, "; %d in flight\n", e->slots);
+    FitAsk ask = { .recipe = &p->recipe, .shape = &d->shape, .ranks = d->ranks, .per_node = d->per_node,
+                   .bytes = (double)dryrun_peak(d, NULL), .room = 0.97 * p->hw.room - p->hw.fixed,
+                   .plan = plan_changed, .self = p };
+    return fit_advise(a, &ask);
 }
 
-static void print_messages(FILE *out, const Ledger *l)
+static Status show(const PlanAsk *p, const View *v)
 {
-    for (int g = 0; g < GR_N; g++) {
-        const LedgerComm *c = &l->comm[g];
-        if (c->near + c->far == 0) continue;
-        fprintf(out, "            %-12s %6lld calls, %9.1f MB on the node, %9.1f MB beyond\n",
-                group_name((GroupId)g), (long long)c->calls, (double)c->near / 1e6, (double)c->far / 1e6);
-    }
+    Json *o = NULL;
+    if (p->html) TRY(view_page(v, p->html));
+    if (!p->json) return view_print(stdout, v);
+    TRY(view_json(&o, v));
+    json_dumpf(o, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(9)), putchar('\n');
+    json_decref(o);
+    return OK;
 }
 
-/* One rank of a stage: the others of it are alike. */
-static Status plan_stage(FILE *out, const PlanAsk *p, int stage)
+static Status plan(PlanAsk *p, const DryRun *d)
 {
-    int         stages = (int)p->recipe->parallel.pp;
-    CommConf    who = { .kind = "fake", .rank = p->ranks / stages * stage, .size = p->ranks,
-                        .per_node = p->per_node };
-    StreamShape ss = shape_stream(&p->shape);
-    EngineConf  conf;
-    EnginePlan  plan;
-    Ranks       r;
-    Mesh        place;
-    Comm       *world = NULL;
-    ss.bytes = true;
-    TRY(comm_open(&world, &who));
-    Status st = recipe_ranks(&r, &place, p->recipe, &p->shape, world, NULL);
-    if (!st) st = recipe_engine(&conf, p->recipe, &p->shape, p->dtype, &r);
-    if (!st) {
-        Stream full = stream_full(&ss, &conf.budget);
-        st = engine_plan(&plan, &p->shape, &conf, &full);
-    }
-    if (!st) {
-        print_memory(out, stage, &plan);
-        print_messages(out, &plan.ledger);
-    }
-    comm_close(world);
-    return st ? wrap(st, "stage %d", stage) : OK;
+    int       stage = 0;
+    double    peak = (double)dryrun_peak(d, &stage), gib = 1 << 30;
+    bool      unfit = p->priced && fit_of(peak, &p->hw) == FIT_NOT;
+    Estimate  estimates[ESTIMATES];
+    FitAdvice *advice = unfit ? calloc(1, sizeof *advice) : NULL;
+    View      v = { .dry = d, .title = p->path, .estimates = p->compare ? estimates : NULL, .advice = advice };
+    if (unfit && !advice) return fail(E_FIT, "no host memory for advice");
+    if (p->compare) estimates_of(estimates, d);
+    Status st = unfit ? advise(advice, p, d) : OK;
+    if (!st) st = show(p, &v);
+    free(advice);
+    if (st || !unfit) return st;
+    return fail(E_FIT, "does not fit: a rank of stage %d wants %.1f GiB and %s has %.1f, of which libraries take "
+                "%.1f", stage, peak / gib, p->hw.id, p->hw.room / gib, p->hw.fixed / gib);
 }
 
-static Status plan(PlanAsk *p)
+/* Rules first: what they warn of is said once, whatever is planned after. */
+static Status plan_recipe(PlanAsk *p)
 {
-    Log log = { .world = 1, .least = LOG_WARN };
-    TRY(read_shape(p));
-    RuleInput x = rules_input(p->recipe, &p->shape, p->ranks, p->per_node);
+    Log        log = { .world = 1, .least = LOG_WARN };
+    DryRun     d;
+    ModelShape shape;
+    char       from[160];
+    TRY(dryrun_shape(&shape, from, sizeof from, &p->recipe.model));
+    RuleInput x = rules_input(&p->recipe, &shape, p->ranks, p->per_node);
     TRY(rules_check(&x, &log));
-    TRY(rules_print(stdout, &x, NULL));
-    printf("\nmemory of a rank, and what it says in one micro-batch there and back\n");
-    for (int stage = 0; stage < x.pp; stage++) TRY(plan_stage(stdout, p, stage));
+    TRY(dryrun_open(&d, &p->recipe, p->ranks, p->per_node, p->priced ? &p->hw : NULL));
+    Status st = plan(p, &d);
+    dryrun_close(&d);
+    return st;
+}
+
+static Status read_numbers(PlanAsk *p, const char *ranks, const char *node, const char *hardware)
+{
+    int64_t n = dryrun_ranks(&p->recipe.parallel), per = 8;
+    if (hardware) TRY(hardware_find(&p->hw, hardware));
+    p->priced = hardware;
+    if (ranks) TRY(option_int("--ranks", ranks, 1, 1 << 20, &n));
+    else if (!p->json) printf("%lld ranks, as many as the layout takes at least; --ranks asks for others\n",
+                              (long long)n);
+    if (hardware && p->hw.domain > 0) per = p->hw.domain;
+    if (p->recipe.comm.ranks_per_node) per = p->recipe.comm.ranks_per_node;
+    if (node) TRY(option_int("--per-node", node, 1, 1 << 20, &per));
+    p->ranks = (int)n, p->per_node = (int)(per < n ? per : n);
     return OK;
 }
 
@@ -98,21 +101,21 @@ static bool is_override(const char *arg) { return strchr(arg, '=') && strncmp(ar
 
 Status cmd_plan(int argc, char **argv)
 {
-    const char *ranks = "1", *node = "8", *plain[64];
-    Option      options[] = { { "--ranks", &ranks, NULL }, { "--per-node", &node, NULL }, { 0 } };
-    Config      cfg;
-    int64_t     n, per;
+    const char *ranks = NULL, *node = NULL, *hardware = NULL, *plain[64];
+    PlanAsk     p = { 0 };
+    Option      options[] = { { "--ranks", &ranks, NULL }, { "--per-node", &node, NULL },
+                              { "--hardware", &hardware, NULL }, { "--html", &p.html, NULL },
+                              { "--json", NULL, &p.json }, { "--compare-estimators", NULL, &p.compare }, { 0 } };
     int         k = 0;
     if (argc == 2 && !strcmp(argv[1], "--validate")) return published_print(stdout);
     if (argc > 60) return fail(E_CONFIG, "plan: %d arguments are too many", argc);
     TRY(options_parse_many(argc, argv, options, plain, &k));
-    TRY(option_int("--ranks", ranks, 1, 1 << 20, &n));
-    TRY(option_int("--per-node", node, 1, 1 << 20, &per));
+    p.path = plain[0];
     for (int i = 1; i < k; i++)
         if (!is_override(plain[i])) return fail(E_CONFIG, "plan: %s is no section.key=value", plain[i]);
-    TRY(config_open(&cfg, plain[0], k - 1, (char **)plain + 1));
-    PlanAsk p = { .recipe = &cfg, .ranks = (int)n, .per_node = (int)(per < n ? per : n) };
-    Status  st = plan(&p);
-    config_close(&cfg);
+    TRY(config_open(&p.recipe, plain[0], k - 1, (char **)plain + 1));
+    Status st = read_numbers(&p, ranks, node, hardware);
+    if (!st) st = plan_recipe(&p);
+    config_close(&p.recipe);
     return st;
 }

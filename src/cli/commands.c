@@ -26,10 +26,13 @@ static const Command commands[] = {
       "recipe.yaml [section.key=value ...]\n"
       "  Needs model.path (or model.preset), data.train and checkpoint.output_dir. SIGTERM and Ctrl-C save and leave;\n"
       "  checkpoint.resume_from_checkpoint=auto goes on, with the same bits as if it had never stopped.\n", ALL_SECTIONS },
-    { "plan",    "whether a layout of ranks is legal, who sits where and what each holds", cmd_plan,
-      "recipe.yaml --ranks N [--per-node N] [section.key=value ...]\n"
-      "  Nothing is read but the recipe and the model's config.json (or model.preset=NAME): rules, groups, pipeline,\n"
-      "  memory of a rank of every stage, bytes it sends. --per-node: ranks that a fast link joins, 8.\n"
+    { "plan",    "whether a layout is legal and fits, who sits where, what each holds, how long a step takes", cmd_plan,
+      "recipe.yaml [--ranks N] [--per-node N] [--hardware ID] [--json] [--html FILE] [--compare-estimators]\n"
+      "               [section.key=value ...]\n"
+      "  Nothing is read but the recipe and the model's config.json (or model.preset=NAME, or the preset that model.path\n"
+      "  is called after): rules, seats, memory of a rank of every stage by arena and label, bytes it sends. --ranks: as\n"
+      "  many as the layout takes at least. --per-node: ranks that a fast link joins, 8 or the hardware's. --hardware: a\n"
+      "  card by name, or `this`: time of a step, and with exit code 3 what to turn when it does not fit.\n"
       "  plan --validate: what others measured beside what the formulas say of it.\n",
       "parallel,moe,memory,train" },
     { "config",  "check a recipe and print every key of it", cmd_config,

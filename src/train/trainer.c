@@ -3,7 +3,7 @@
 
 #include "train/batching.h"
 #include "train/checkpoint.h"
-#include "train/recipe.h"
+#include "train/fit.h"
 #include "train/refuse.h"
 
 #include "base/clock.h"
@@ -26,24 +26,11 @@ static Status engine_conf(EngineConf *e, const Trainer *t)
 }
 
 /* Memory is promised freely and taken later, so a run that does not fit would be killed on the way. */
-static Status refuse_unfit(const ModelShape *s, const EngineConf *conf, const Stream *full)
+static Status refuse_unfit(const Trainer *t, const EngineConf *conf, const Stream *full)
 {
-    EnginePlan plan;
-    double room, all, gib = 1 << 30;
-    char parts[256] = "";
-    TRY_CTX(engine_plan(&plan, s, conf, full), "plan");
-    backend_memory(conf->backend, &room, &all);
-    for (int i = 0; i < ARENA_N; i++) {
-        size_t at = strlen(parts);
-        snprintf(parts + at, sizeof parts - at, "%s%s %.1f", i ? ", " : "", engine_arena_word(i),
-                 (double)plan.bytes[i] / gib);
-    }
-    double sum = (double)engine_device_bytes(&plan, conf->backend);
-    if (sum <= room) return OK;
-    return fail(E_FIT,
-                "does not fit: %.1f GiB are wanted and %.1f free (%s); lower train.micro_tokens or "
-                "micro_patches, set memory.recompute, or freeze parts of the model",
-                sum / gib, room / gib, parts);
+    FitCheck check = { .recipe = t->recipe, .shape = &t->source.shape, .conf = conf, .world = t->conf.world,
+                       .log = &t->log, .memory = t->conf.memory, .full = full };
+    return fit_check(&check);
 }
 
 static Status open_engine(Trainer *t)
@@ -52,8 +39,8 @@ static Status open_engine(Trainer *t)
     StreamShape ss = shape_stream(&t->source.shape);
     ss.bytes = true;
     Stream full = stream_full(&ss, &t->data.budget);
-    TRY(engine_conf(&conf, t));
-    TRY(refuse_unfit(&t->source.shape, &conf, &full));
+    TRY(trainer_agree(t, engine_conf(&conf, t)));
+    TRY(refuse_unfit(t, &conf, &full));
     TRY(engine_open(&t->engine, &t->source.shape, &conf, &full));
     if (conf.each) TRY(by_source_open(&t->by, &t->engine, t->loader, t->data.sources->n));
     return routing_open(&t->routing, &t->engine);

@@ -36,6 +36,7 @@ typedef struct TrainerConf {
     LogLevel      least;                 /* lines below it are not written */
     Answers       answers;
     Comm         *world;                 /* NULL: one rank; outlives the trainer */
+    double        memory;                /* bytes of the device, for tests; 0: what it has free */
 } TrainerConf;
 
 typedef struct Evaluation { double loss, accuracy, seconds; int64_t tokens, supervised, docs; } Evaluation;

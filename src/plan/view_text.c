@@ -1,0 +1,201 @@
+/* plan/view_text.c -- a dry run in a terminal: who sits where, what takes the room, who says what, how long. */
+#include "plan/view.h"
+
+#include "parallel/rules.h"
+
+#include <string.h>
+
+enum { BAR = 48, TOP_LABELS = 5, TOP_ADVICE = 16 };
+
+static const double GIB = 1 << 30;
+
+const char *const part_words[PART_N] = { "vision", "merger", "decoder", "head", "optimizer" };
+
+LedgerComm view_comm(const DryRun *d, int stage, int g)
+{
+    const EnginePlan *p = &d->stage[stage].plan;
+    const LedgerComm *m = &p->ledger.comm[g], *o = &p->once.comm[g];
+    return (LedgerComm){ .calls = m->calls * d->micros + o->calls, .near = m->near * d->micros + o->near,
+                         .far = m->far * d->micros + o->far };
+}
+
+double view_flops(const DryRun *d, int stage, Part part)
+{
+    const EnginePlan *p = &d->stage[stage].plan;
+    return p->ledger.by_part[part].flops * d->micros + p->once.by_part[part].flops;
+}
+
+static void put_bar(FILE *out, int from, int n, const char *fill)
+{
+    for (int i = 0; i < from; i++) fputc(' ', out);
+    for (int i = 0; i < n; i++) fputs(fill, out);
+}
+
+/* The letters of arenas, as many as each takes of the scale. */
+static void put_stack(FILE *out, const EnginePlan *p, double scale)
+{
+    double sum = 0;
+    int    at = 0;
+    for (int i = 0; i < ARENA_N; i++) {
+        if (!view_on_device(i)) continue;
+        sum += (double)p->bytes[i];
+        for (; at < (int)(sum / scale * BAR + 0.5); at++) fputc(*engine_arena_word((ArenaId)i), out);
+    }
+    for (; at < BAR; at++) fputc(' ', out);
+}
+
+/* What fits what, in words; without hardware nothing is known. */
+static void put_verdict(FILE *out, const DryRun *d, double bytes)
+{
+    if (!d->priced) return;
+    fprintf(out, "  %s", fit_word(fit_of(bytes, &d->hw)));
+}
+
+static void print_stages(FILE *out, const DryRun *d, double scale)
+{
+    fprintf(out, "\nmemory of a rank of each stage");
+    if (d->priced)
+        fprintf(out, "; %s has room for %.1f GiB, libraries take %.1f", d->hw.id, d->hw.room / GIB,
+                d->hw.fixed / GIB);
+    fprintf(out, "\n");
+    for (int s = 0; s < d->stages; s++) {
+        const EnginePlan *p = &d->stage[s].plan;
+        double bytes = (double)dryrun_device(d, s);
+        fprintf(out, "  stage %-3d %9.2f GiB |", s, bytes / GIB);
+        put_stack(out, p, scale);
+        fprintf(out, "| %d in flight", p->slots);
+        put_verdict(out, d, bytes);
+        fprintf(out, "\n");
+    }
+}
+
+static void print_labels(FILE *out, const EnginePlan *p, int arena)
+{
+    for (int k = 0; k < TOP_LABELS && p->label[arena][k].bytes; k++)
+        fprintf(out, "%s %s %.2f", k ? "," : "  ", p->label[arena][k].name,
+                (double)p->label[arena][k].bytes / GIB);
+    fprintf(out, "\n");
+}
+
+/* The fullest stage arena by arena, each bar beginning where the one before it ended. */
+static void print_waterfall(FILE *out, const DryRun *d, int stage, double scale)
+{
+    const EnginePlan *p = &d->stage[stage].plan;
+    double sum = 0;
+    fprintf(out, "\nstage %d, the fullest, at the peak of each arena\n", stage);
+    for (int i = 0; i < ARENA_N; i++) {
+        if (!p->bytes[i]) continue;
+        int from = (int)(sum / scale * BAR + 0.5);
+        bool device = view_on_device(i);
+        if (device) sum += (double)p->bytes[i];
+        int to = (int)(sum / scale * BAR + 0.5);
+        fprintf(out, "  %-12s %9.2f GiB |", engine_arena_word((ArenaId)i), (double)p->bytes[i] / GIB);
+        put_bar(out, device ? from : 0, device ? to - from : 0, "\xe2\x96\x88");
+        put_bar(out, BAR - (device ? to : 0), 0, "");
+        fprintf(out, "|");
+        print_labels(out, p, i);
+    }
+}
+
+static void print_work(FILE *out, const DryRun *d)
+{
+    double sum = 0, by[PART_N] = { 0 }, most = 0;
+    int    slow = 0;
+    for (int s = 0; s < d->stages; s++) {
+        double mine = 0;
+        for (int p = 0; p < PART_N; p++) by[p] += view_flops(d, s, p), mine += view_flops(d, s, p);
+        sum += mine;
+        if (mine > most) most = mine, slow = s;
+    }
+    fprintf(out, "\nwork of a step on one rank of every stage: %.1f TFLOP;", sum / 1e12);
+    for (int p = 0; p < PART_N; p++)
+        if (by[p] > 0) fprintf(out, " %s %.1f %%", part_words[p], 100 * by[p] / sum);
+    if (d->stages > 1)
+        fprintf(out, "; stage %d has %.2f of an even share", slow, most * d->stages / sum);
+    fprintf(out, "\n");
+}
+
+/* Of the stage that says the most in a group. */
+static void print_messages(FILE *out, const DryRun *d)
+{
+    fprintf(out, "\nwhat a rank sends in a step of %d micro-batch%s, on the stage that sends most\n", d->micros,
+            d->micros > 1 ? "es" : "");
+    fprintf(out, "  %-16s %9s %12s %12s  %s\n", "group", "calls", "near, MB", "far, MB", "for");
+    for (int g = 0; g < GR_N; g++) {
+        LedgerComm most = { 0 };
+        for (int s = 0; s < d->stages; s++) {
+            LedgerComm c = view_comm(d, s, g);
+            if (c.near + c.far > most.near + most.far) most = c;
+        }
+        if (most.near + most.far == 0) continue;
+        fprintf(out, "  %-16s %9lld %12.1f %12.1f  %s\n", group_name((GroupId)g), (long long)most.calls,
+                (double)most.near / 1e6, (double)most.far / 1e6, group_use((GroupId)g));
+    }
+}
+
+static void print_step(FILE *out, const DryRun *d)
+{
+    const DryStep *s = &d->step;
+    double exposed = 0;
+    if (!d->priced || s->step <= 0) return;
+    for (int g = 0; g < LEDGER_GROUPS; g++) exposed += s->exposed[g];
+    fprintf(out, "\nby the row of %s: a step takes %.3g s (give or take %.0f %%): compute %.3g, waiting for "
+            "messages %.3g, bubble %.3g, optimizer %.3g\n", d->hw.id, s->step, 100 * s->error, s->compute,
+            exposed, s->bubble, s->optimizer);
+    for (int g = 0; g < GR_N; g++)
+        if (s->exposed[g] > 0.005 * s->step)
+            fprintf(out, "  %-16s %.1f %% of the step\n", group_name((GroupId)g), 100 * s->exposed[g] / s->step);
+    fprintf(out, "  %.0f tokens/s, %.0f TFLOP/s of the model a rank: mfu %.1f %%, hfu %.1f %%; the wall is %s\n",
+            s->tokens_s, s->model_tflops, 100 * s->mfu, 100 * s->hfu, s->wall ? s->wall : "not known");
+}
+
+static void print_estimates(FILE *out, const View *v, int stage)
+{
+    const EnginePlan *p = &v->dry->stage[stage].plan;
+    if (!v->estimates) return;
+    fprintf(out, "\nwhat others would say, GiB; they know no rows of experts, buffers or uneven stages\n"
+            "  %-18s %12s %12s %12s\n", "", "states", "activations", "sum");
+    for (int i = 0; i < ESTIMATES; i++) {
+        const Estimate *e = &v->estimates[i];
+        fprintf(out, "  %-18s %12.2f %12.2f %12.2f\n", e->name, e->state / GIB, e->activations / GIB,
+                (e->state + e->activations) / GIB);
+    }
+    double state = (double)(p->bytes[A_PARAM] + p->bytes[A_GRAD] + p->bytes[A_OPTIM]);
+    double all = (double)dryrun_device(v->dry, stage);
+    fprintf(out, "  %-18s %12.2f %12.2f %12.2f  (stage %d)\n", "this plan", state / GIB, (all - state) / GIB,
+            all / GIB, stage);
+}
+
+static void print_advice(FILE *out, const FitAdvice *a)
+{
+    char line[400];
+    if (!a) return;
+    fprintf(out, "\nwhat can be turned, cheapest first\n");
+    for (int i = 0; i < a->n; i++) {
+        if (i >= TOP_ADVICE && i + 1 < a->n) continue;        /* the last may be several together */
+        fit_line(line, sizeof line, a, i);
+        fprintf(out, "  %s\n", line);
+    }
+    if (!fit_first(a)) fprintf(out, "  no single change is enough: turn several, or take more ranks\n");
+}
+
+Status view_print(FILE *out, const View *v)
+{
+    const DryRun *d = v->dry;
+    RuleInput x = rules_input(&d->recipe, &d->shape, d->ranks, d->per_node);
+    int    full = 0;
+    double peak = (double)dryrun_peak(d, &full), scale = peak;
+    if (d->priced && d->hw.room > scale) scale = d->hw.room;
+    fprintf(out, "%s on %d rank%s, %d a node; %s in %s, %s\n", d->model, d->ranks, d->ranks > 1 ? "s" : "",
+            d->per_node, "weights and activations", dtype_name(d->dtype), d->recipe.device.backend);
+    TRY(rules_print(out, &x, NULL));
+    seats_print(out, d);
+    print_stages(out, d, scale);
+    print_waterfall(out, d, full, scale);
+    print_work(out, d);
+    print_messages(out, d);
+    print_step(out, d);
+    print_estimates(out, v, full);
+    print_advice(out, v->advice);
+    return OK;
+}
