@@ -107,11 +107,13 @@ test-gpu: setup
 
 SOAK ?= 600
 soak: setup
-	@$(MAKE) --no-print-directory -j$$(nproc) $(BUILD)/treb $(BUILD)/tests/test_layouts
+	@$(MAKE) --no-print-directory -j$$(nproc) $(BUILD)/treb $(BUILD)/tests/test_layouts $(BUILD)/tests/test_plan_random $(BUILD)/tests/test_dryrun
 	@TREB=$(BUILD)/treb TREB_KILLS=50 TREB_KILL_STEPS=400 tests/kill.sh
 	@TREB=$(BUILD)/treb TREB_KILLS=20 TREB_KILL_STEPS=24 tests/rank_kill.sh
 	@TREB=$(BUILD)/treb TEST_LAYOUTS=$(BUILD)/tests/test_layouts TREB_LAYOUT_RUNS=8 tests/ranks.sh
 	@TREB_LAYOUTS=40 TREB_UNEVEN=10000 $(BUILD)/tests/test_layouts
+	@TREB_RECIPES=1000 $(BUILD)/tests/test_plan_random
+	@TREB_PLANS=200 $(BUILD)/tests/test_dryrun
 	@TREB=$(BUILD)/treb tests/hosts.sh
 	@TREB=$(BUILD)/treb tests/slurm.sh
 	@$(MAKE) --no-print-directory -j$$(nproc) SAN=1 $(FUZZ:$(BUILD)/%=$(BUILD)/asan/%)

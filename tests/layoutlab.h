@@ -47,8 +47,8 @@ static Case the_case;                                      /* of all ranks: read
 static struct { pthread_mutex_t lock; bool any; char text[400]; } trouble = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 /* The first that a rank finds wrong; what follows is of the same cause. */
-static void note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-static void note(const char *fmt, ...)
+static inline void note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+static inline void note(const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);

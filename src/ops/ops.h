@@ -1,7 +1,8 @@
 /* ops/ops.h -- ops.def unrolled: for each op its price, its slot in a backend's table and its call.
  *
  *   Cost  foo_cost(be, ...)   checks shapes (REQUIRE: a wrong shape is our bug) and prices the call
- *   void  op_foo(be, ...)     charges the ledger, then calls the backend unless it is poisoned */
+ *   void  op_foo(be, ...)     charges the ledger, then calls the backend; nothing once that is poisoned: after
+ *                             a full arena tensors lie on top of each other and no shape is to be trusted */
 #ifndef OPS_OPS_H
 #define OPS_OPS_H
 
@@ -63,9 +64,10 @@ struct Ops {
 #define OP(name, kind, params, args)                                                               \
     static inline void op_##name params                                                            \
     {                                                                                              \
+        if (be->sticky) return;                                                                    \
         Cost cost_ = name##_cost args;                                                             \
         ledger_charge(&be->ledger, OP_##name, kind, cost_.flops, cost_.extra, cost_.rd + cost_.wr); \
-        if (!be->sticky) be->ops->name args;                                                       \
+        be->ops->name args;                                                                        \
     }
 #include "ops/ops.def"
 #undef OP

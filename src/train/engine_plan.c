@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Address space of a plan's arena: sixteen plans fit a process. */
-static const size_t BOUNDLESS = (size_t)1 << 40;
+/* Address space of a plan's arena: sixteen plans fit a process, or one of a rank that wants terabytes. */
+enum { ROOM_BITS = 40, MOST_BITS = 43 };
 
 /* The highest that an arena was, and what its labels had then; beside it what waits on the host. */
 typedef struct Peak { size_t bytes, label[ARENA_LABELS], host; } Peak;
@@ -238,18 +238,28 @@ static Status plan_on(EnginePlan *p, Engine *e, const Stream *stream)
     return backend_sync(&e->be);
 }
 
-Status engine_plan(EnginePlan *p, const ModelShape *s, const EngineConf *conf, const Stream *stream)
+static Status plan_within(EnginePlan *p, const ModelShape *s, const EngineConf *conf, const Stream *stream,
+                          size_t space)
 {
     Engine e = { 0 };
-    EnginePlan room = { .beside = BOUNDLESS >> 3, .berth = BOUNDLESS >> 3 };
+    EnginePlan room = { .beside = space >> 3, .berth = space >> 3 };
     *p = (EnginePlan){ 0 };
-    for (int i = 0; i < ARENA_N; i++) room.bytes[i] = BOUNDLESS;
+    for (int i = 0; i < ARENA_N; i++) room.bytes[i] = space;
     for (int i = 0; i < MAX_SLOTS; i++)                                               /* one is run in */
-        room.slot[i] = room.parked[i] = i ? ARENA_ALIGN : BOUNDLESS;
+        room.slot[i] = room.parked[i] = i ? ARENA_ALIGN : space;
     Status st = engine_open_on(&e, s, conf, "meta", stream->shape.bytes, &room);
     if (!st) st = plan_on(p, &e, stream);
     engine_close(&e);
     return st;
+}
+
+Status engine_plan(EnginePlan *p, const ModelShape *s, const EngineConf *conf, const Stream *stream)
+{
+    Status st = plan_within(p, s, conf, stream, (size_t)1 << ROOM_BITS);
+    if (st == E_FIT) st = plan_within(p, s, conf, stream, (size_t)1 << MOST_BITS);
+    if (st != E_FIT) return st;
+    return wrap(st, "more than %d TiB for one purpose of a rank; raise parallel.ep, pp, tp or zero",
+                1 << (MOST_BITS - 40));
 }
 
 /* A step, an evaluation and a decode with nothing behind them, so that the first real ones find algorithms,

@@ -1,0 +1,125 @@
+/* tests/test_dryrun.c -- what was planned is what is taken, to the byte, by any layout, recompute and pictures;
+ * the dry run of whole recipes; advice that was taken helps. */
+#include "layoutlab.h"
+#include "plan/dryrun.h"
+
+enum { DOCS = 16, DOC = 12, TALL = 4, WIDE = 2 };            /* documents of a stream, tokens of one; patches */
+
+static const char *const words[] = { "norm", "core_attn", "qkv", "moe_act", "moe_dispatch", "moe", "mlp",
+                                     "vision_act", "vision", "full" };
+enum { WORDS = sizeof words / sizeof *words };
+
+static Budget full_budget(const Case *c)
+{
+    Budget b = budget;
+    b.patches = c->pictures ? DOCS * TALL * WIDE : 0;
+    return b;
+}
+
+/* Streams that fill their budgets to the last row: every document has a picture, as many as ranks can
+ * share, two tokens of each are
+ * not learnt. */
+static void fill_full(Case *c, uint64_t seed)
+{
+    static float pixels[TALL * WIDE * SMALL_PIXELS];
+    int32_t     ids[DOC], targets[DOC];
+    Slice       slice = { TALL, WIDE, pixels };
+    StreamShape ss = shape_stream(&c->shape);
+    Budget      b = full_budget(c);
+    rng_fill_normal(pixels, TALL * WIDE * SMALL_PIXELS, seed, 1, 0, 0.0f, 1.0f);
+    for (int m = 0; m < BATCHES * MICROS; m++) {
+        Stream *s = &c->stream[m / MICROS][m % MICROS];
+        EXPECT_OK(stream_open(s, &ss, &b));
+        for (int d = 0; d < DOCS; d++) {
+            for (int i = 0; i < DOC; i++) {
+                ids[i] = (int32_t)rng_below(seed, (uint64_t)m, (uint64_t)(d * DOC + i), 90);
+                targets[i] = i < 2 ? -1 : ids[i];
+                if (c->pictures && i >= 3 && i < 3 + TALL * WIDE / 4) ids[i] = 90;
+            }
+            Document x = { DOC, ids, targets, c->pictures, &slice };
+            EXPECT_OK(stream_add(s, &x));
+        }
+        EXPECT(s->tokens == b.tokens && s->patches == b.patches && s->supervised == b.supervised &&
+               s->docs == b.docs, "not full: %lld %lld %lld %lld", (long long)s->tokens, (long long)s->patches,
+               (long long)s->supervised, (long long)s->docs);
+    }
+}
+
+static void compare_arenas(const Engine *e, int rank)
+{
+    size_t act = 0;
+    for (int i = 0; i < ARENA_N; i++) {
+        size_t ran = e->arena[i].peak + (i == A_SCRATCH ? e->beside.peak : 0), sum = 0;
+        for (int k = 0; k < ARENA_LABELS; k++) sum += e->plan.label[i][k].bytes;
+        if (sum != e->plan.bytes[i])
+            note("rank %d: labels of %s add up to %zu of %zu", rank, engine_arena_word((ArenaId)i), sum,
+                 e->plan.bytes[i]);
+        if (i != A_ACT && ran != e->plan.bytes[i])
+            note("rank %d: %s: run %zu, plan %zu", rank, engine_arena_word((ArenaId)i), ran, e->plan.bytes[i]);
+    }
+    for (int i = 0; i < e->pipe.slots; i++) {
+        const Arena *a = i ? &e->more[i - 1] : &e->arena[A_ACT];
+        if (a->peak != e->plan.slot[i])
+            note("rank %d: slot %d of %d: run %zu, plan %zu", rank, i, e->pipe.slots, a->peak, e->plan.slot[i]);
+        act += a->peak;
+    }
+    if (act != e->plan.bytes[A_ACT]) note("rank %d: activations: run %zu", rank, act);
+}
+
+static void rank_main(Peer *p)
+{
+    Case       *c = &the_case;
+    Engine      e;
+    Mesh        place;
+    EngineConf  conf = engine_conf(c);
+    StreamShape ss = shape_stream(&c->shape);
+    double      loss, norm;
+    conf.budget.patches = full_budget(c).patches;
+    Stream full = stream_full(&ss, &conf.budget);
+    omp_set_num_threads(1);
+    conf.ranks = ranks_of(c, p->world, &place);
+    Status st = engine_open(&e, &c->shape, &conf, &full);
+    if (!st) st = model_init(&e.model, &e.be, c->weights);
+    if (st) printf("rank %d: %s\n", p->rank, status_text()), exit(1);
+    engine_loaded(&e);
+    for (int i = 0; i < c->steps && !st; i++) st = step(c, &e, place.at[AX_DP], i, &loss, &norm);
+    if (st) note("rank %d: %s", p->rank, status_text());
+    compare_arenas(&e, p->rank);
+    engine_close(&e);
+}
+
+/* Words that the rules let together. */
+static void draw_words(Case *c, uint64_t seed)
+{
+    RuleInput *r = &c->rule;
+    int        n = (int)rng_below(seed, 8, 0, 4);
+    r->recomputes = 0;
+    for (int i = 0; i < n; i++) {
+        r->recompute[r->recomputes++] = words[rng_below(seed, 8, (uint64_t)i + 1, WORDS)];
+        if (!rules_legal(r)) r->recomputes--;
+    }
+}
+
+static void plan_equals_run(void)
+{
+    uint64_t seed = first_seed();
+    printf("  plans from seed %llu\n", (unsigned long long)seed);
+    for (int i = 0; i < number("TREB_PLANS", 30); i++, seed++) {
+        Case *c = &the_case;
+        trouble.any = false;
+        draw_case(c, seed, 0, 1);
+        draw_words(c, seed);
+        fill_full(c, seed);
+        on_ranks((int)c->rule.world, 0, rank_main);
+        empty(c);
+        EXPECT(!trouble.any, "%llu: %s%s%s: %s", (unsigned long long)seed, case_text(c),
+               c->rule.recomputes ? " recompute " : "", c->rule.recomputes ? c->rule.recompute[0] : "",
+               trouble.text);
+    }
+}
+
+int main(void)
+{
+    RUN(plan_equals_run);
+    return lab_report();
+}

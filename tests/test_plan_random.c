@@ -1,0 +1,170 @@
+/* tests/test_plan_random.c -- recipes drawn at random, legal and not: keys and values of config.def, layouts,
+ * numbers of ranks, presets. Each is refused with the rule or the key that is wrong, or is planned. The seed is
+ * printed; TREB_SEED asks for one, TREB_RECIPES for a number of recipes. */
+#include "base/config_table.h"
+#include "base/rng.h"
+#include "lab.h"
+#include "plan/dryrun.h"
+
+#include <signal.h>
+#include <time.h>
+
+enum { CHANGES = 6, LINE = 160 };
+
+static struct { uint64_t seed; char text[1200]; } now;      /* the recipe under way, for whoever ends the test */
+
+static void last_words(int sig)
+{
+    printf("  signal %d at %llu: %s\n", sig, (unsigned long long)now.seed, now.text);
+    fflush(stdout);
+    signal(sig, SIG_DFL);
+    raise(sig);
+}
+
+static uint64_t below(uint64_t what, uint64_t n) { return rng_below(now.seed, 1, what, n); }
+
+/* A number as people write it: powers of two, three times them, the bounds, beyond them. */
+static void draw_number(char *out, const ConfigRow *r, uint64_t k)
+{
+    double v = (double)(1ull << below(k, 13));
+    switch (below(k + 1, 10)) {
+    case 0: v *= 3; break;
+    case 1: v = r->min; break;
+    case 2: v = r->max; break;
+    case 3: v = r->max * 2 + 1; break;
+    case 4: v = -1; break;
+    case 5: v = 0; break;
+    default: break;
+    }
+    if (r->kind == K_INT) snprintf(out, LINE, "%.0f", v);
+    else                  snprintf(out, LINE, "%g", below(k + 2, 2) ? v / 16 : v);
+}
+
+static void draw_word(char *out, const char *choices, uint64_t k)
+{
+    static const char *const others[] = { "full", "moe_act", "norm", "moe", "vision", "qkv", "core_attn", "mlp", "nonsense",
+                                          "2", "shared_experts" };
+    char copy[400], *word[32], *save = NULL;
+    int  n = 0;
+    snprintf(copy, sizeof copy, "%s", choices);
+    for (char *w = strtok_r(copy, "|", &save); w && n < 32; w = strtok_r(NULL, "|", &save)) word[n++] = w;
+    uint64_t at = below(k, (uint64_t)n + (n ? 1 : 11));
+    snprintf(out, LINE, "%s", at < (uint64_t)n ? word[at] : others[below(k + 1, 11)]);
+}
+
+static void draw_text(char *out, const ConfigRow *r, uint64_t k)
+{
+    static const char *const texts[] = { "Et*3|(tt|)*22L", "E|t*48|L", "((t", "tttt|", "x", "", "E(t|)*47tL" };
+    if (!strcmp(r->key, "layout")) snprintf(out, LINE, "%s", texts[below(k, 7)]);
+    else                           snprintf(out, LINE, "%s", below(k, 2) ? "word" : "12");
+}
+
+/* "section.key=value" of any row but those that name files and machines. */
+static bool draw_change(char *out, uint64_t k)
+{
+    static const char *const sections[] = { "parallel", "memory", "train", "moe", "optim", "eval" };
+    ConfigRows rows = below(k, 8) ? config_section_rows(sections[below(k + 1, 6)]) : config_rows();
+    const ConfigRow *r = &rows.row[below(k + 2, (uint64_t)rows.n)];
+    char value[LINE], more[LINE];
+    if (r->kind == K_SOURCES || !strcmp(r->section, "model") || !strcmp(r->section, "device")) return false;
+    switch (r->kind) {
+    case K_FLAG:   snprintf(value, LINE, "%s", below(k + 3, 2) ? "true" : "false"); break;
+    case K_INT:
+    case K_REAL:   draw_number(value, r, k + 3); break;
+    case K_CHOICE: draw_word(value, r->choices, k + 3); break;
+    case K_LIST:
+        draw_word(more, r->choices, k + 5), draw_word(value, r->choices, k + 7);
+        if (below(k + 9, 2)) snprintf(value + strlen(value), LINE - strlen(value), ",%.40s", more);
+        snprintf(more, LINE, "[%.120s]", value), memcpy(value, more, LINE);
+        break;
+    default:       draw_text(value, r, k + 3); break;
+    }
+    snprintf(out, LINE + 80, "%s.%s=%s", r->section, r->key, value);
+    return true;
+}
+
+typedef struct Draw { long long tp, cp, pp, vpp, ep, zero, tokens, micros, ranks; const char *model; } Draw;
+
+/* A layout of powers of two and ranks that suit it, now and then not. */
+static Draw draw_layout(void)
+{
+    static const char *const models[] = { "Qwen3-VL-30B-A3B", "Qwen3-30B-A3B", "Qwen3-235B-A22B", "demo", "Qwen3-VL-2B",
+                                          "Qwen3-VL-8B", "nobody" };
+    Draw d = { 1ll << below(900, 3), 1ll << below(901, 2), 1ll << below(902, 4), 1, 1ll << below(904, 6),
+               (long long)below(905, 4), 1024ll << below(909, 4), 0, 0, models[below(908, below(912, 4) ? 3 : 7)] };
+    if (below(903, 3) == 0) d.vpp = 2, d.micros = d.pp << below(910, 3);
+    if (below(906, 8) == 0) d.pp = 3;
+    if (below(913, 4) == 0) d.micros = 1ll << below(911, 6);
+    struct cfg_parallel p = { .tp = d.tp, .cp = d.cp, .pp = d.pp, .ep = d.ep, .etp = 1 };
+    d.ranks = below(920, 5) ? (long long)dryrun_ranks(&p) << below(921, 3) : (long long)below(922, 700) + 1;
+    return d;
+}
+
+static void draw_base(char *out, size_t n, int *ranks)
+{
+    Draw d = draw_layout();
+    long long dp = d.ranks / (d.tp * d.cp * d.pp);
+    *ranks = (int)d.ranks;
+    snprintf(out, n, "model: {preset: %s}\ntrain: {micro_tokens: %lld, micro_patches: 4096, global_tokens: %lld}\n"
+             "parallel: {tp: %lld, cp: %lld, pp: %lld, vpp: %lld, ep: %lld, zero: %lld}\n", d.model, d.tokens,
+             d.tokens * d.micros * dp, d.tp, d.cp, d.pp, d.vpp, d.ep, d.zero);
+}
+
+/* A refusal that helps says which rule or which key. */
+static bool names_something(const char *text)
+{
+    ConfigRows rows = config_rows();
+    char name[ROW_NAME];
+    if (strstr(text, "(rule ")) return true;
+    for EACH_ROW(r, rows) {
+        snprintf(name, sizeof name, "%s.%s", r->section, r->key);
+        if (strstr(text, name)) return true;
+    }
+    return false;
+}
+
+typedef struct Tally { int planned, refused, config; } Tally;
+
+static void one(uint64_t seed, Tally *t)
+{
+    Config c;
+    DryRun d = { 0 };
+    char   base[600], line[LINE + 80];
+    now.seed = seed;
+    int    ranks, n = below(923, 3) ? (int)below(924, 3) : (int)below(925, CHANGES);
+    draw_base(base, sizeof base, &ranks);
+    snprintf(now.text, sizeof now.text, "%d ranks: %s", ranks, base);
+    config_default(&c);
+    Status st = config_parse(&c, base, strlen(base), "recipe");
+    for (int i = 0; i < n && !st; i++) {
+        if (!draw_change(line, (uint64_t)i * 20)) continue;
+        strncat(now.text, line, sizeof now.text - strlen(now.text) - 2), strcat(now.text, " ");
+        st = config_set(&c, line);
+    }
+    t->config += st != OK;
+    if (!st) st = dryrun_open(&d, &c, ranks, 8, NULL);
+    if (st) EXPECT(names_something(status_text()), "%llu: %s: %s", (unsigned long long)seed, now.text, status_text());
+    else    EXPECT(d.plans == d.stages && dryrun_peak(&d, NULL) > 0, "%llu: %s", (unsigned long long)seed, now.text);
+    t->planned += !st, t->refused += st != OK;
+    dryrun_close(&d);
+    config_close(&c);
+}
+
+static void recipes_are_planned_or_refused(void)
+{
+    const char *given = getenv("TREB_SEED"), *many = getenv("TREB_RECIPES");
+    uint64_t seed = given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
+    int      n = many ? atoi(many) : 300;
+    Tally    t = { 0 };
+    signal(SIGABRT, last_words), signal(SIGSEGV, last_words), signal(SIGFPE, last_words);
+    for (int i = 0; i < n; i++) one(seed + (uint64_t)i, &t);
+    printf("  %d recipes from seed %llu: %d planned, %d refused, %d of them by their words\n", n,
+           (unsigned long long)seed, t.planned, t.refused, t.config);
+    EXPECT(n < 100 || (t.planned > n / 20 && t.refused > n / 20), "the draw is lopsided");
+}
+
+int main(void)
+{
+    RUN(recipes_are_planned_or_refused);
+    return lab_report();
+}
