@@ -153,6 +153,18 @@ static double gb(const Task *t, const Candidate *c, int stage)
     return (s.total - s.buffers - s.fixed) / 1e9;
 }
 
+static double dry_peak(const char *recipe, int n, char **with, int ranks)
+{
+    Config cfg;
+    DryRun d = { 0 };
+    EXPECT_OK(config_open(&cfg, recipe, n, with));
+    EXPECT_OK(dryrun_open(&d, &cfg, ranks, 8, NULL));
+    double peak = (double)dryrun_peak(&d, NULL);
+    dryrun_close(&d);
+    config_close(&cfg);
+    return peak;
+}
+
 /* The trainer itself, on nothing: where routing is even the formulas are within a twentieth of it. */
 static void formulas_know_the_engine(void)
 {
@@ -180,17 +192,33 @@ static void formulas_know_the_engine(void)
         char preset[64];
         char *with[] = { preset, "moe.rank_capacity=1" };
         Task t = task(rows[i].preset, rows[i].ranks, rows[i].gbs, 4, 4);
-        Config cfg;
-        DryRun d;
         snprintf(preset, sizeof preset, "model.preset=%s", rows[i].preset);
         EXPECT_OK(hardware_find(&t.hw, rows[i].hw));
         t.seq = rows[i].seq, t.patches = rows[i].patches, t.unfused_logits = false;
-        EXPECT_OK(config_open(&cfg, rows[i].recipe, 2, with));
-        EXPECT_OK(dryrun_open(&d, &cfg, rows[i].ranks, 8, NULL));
-        near(rows[i].recipe, closed_peak(&t, &rows[i].c, NULL) - t.hw.fixed, (double)dryrun_peak(&d, NULL),
-             0.05);
-        dryrun_close(&d);
-        config_close(&cfg);
+        near(rows[i].recipe, closed_peak(&t, &rows[i].c, NULL) - t.hw.fixed, dry_peak(rows[i].recipe, 2, with,
+             rows[i].ranks), 0.05);
+    }
+}
+
+/* Every word of recompute drops by formula what it drops in the trainer, of the tower too. */
+static void words_drop_as_much(void)
+{
+    static const struct { const char *word; unsigned bit; } rows[] = {
+        { "",     0 },                    { "core_attn", RE_CORE },         { "layernorm", RE_NORM },
+        { "moe_act", RE_MOE_ACT },        { "moe_dispatch", RE_MOE_DISPATCH }, { "moe", RE_MOE },
+        { "vision", RE_VISION },          { "full", RE_FULL },
+    };
+    Task t = task("qwen3-vl-30b-a3b", 8, 64, 4, 4);
+    Candidate c = way(1, 1, 8, 1);
+    EXPECT_OK(hardware_find(&t.hw, "h200"));
+    t.seq = 8192, t.patches = 32768, t.unfused_logits = false;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char words[64];
+        char *with[] = { "model.preset=Qwen3-VL-30B-A3B", "moe.rank_capacity=1", words };
+        snprintf(words, sizeof words, "memory.recompute=[%s]", rows[i].word);
+        c.recompute = rows[i].bit;
+        near(rows[i].word, closed_peak(&t, &c, NULL) - t.hw.fixed,
+             dry_peak("recipes/qwen3-vl-30b-a3b-8-h200-3d.yaml", 3, with, 8), 0.045);
     }
 }
 
@@ -407,6 +435,7 @@ int main(void)
     RUN(layers_have_their_bytes);
     RUN(small_worlds);
     RUN(formulas_know_the_engine);
+    RUN(words_drop_as_much);
     RUN(published_memories);
     RUN(what_does_not_fit);
     RUN(published_speeds);

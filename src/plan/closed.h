@@ -44,6 +44,7 @@ typedef struct Task {
     double    imbalance;                 /* rows of the busiest rank over the even share */
     /* What other trainers do and this one does not; published rows need it. */
     bool      unfused_logits;            /* of all tokens at once, in bf16 and f32 */
+    bool      keep_core;                 /* recomputed attention keeps its output */
     bool      keep_fc2;                  /* the experts' output is kept for the router's gradient */
     bool      fp8_stash;                 /* inputs of products are kept in 8 bits */
     bool      fp8_weights;               /* so are weights, with a transposed copy and scales */

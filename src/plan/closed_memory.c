@@ -62,15 +62,16 @@ double closed_layer_kept(const LayerBytes *b, const Task *t, unsigned re)
 {
     double q = t->fp8_stash ? 0.52 : 1;          /* 8 bits, their scales, and some that stay wide */
     if (re & RE_FULL) return b->residual / 2;
-    double kept = b->residual + b->qkv + b->rotated + b->low + b->gdn + q * b->core;
+    double kept = b->residual + b->qkv + b->rotated + b->low + b->gdn;
     if (!(re & RE_CORE))    kept += b->lse;
+    if (!(re & RE_CORE) || t->keep_core) kept += q * b->core;
     if (!(re & RE_NORM))    kept += q * b->norm;
     if (!(re & RE_UP_PROJ)) kept += b->up;
     if (!(re & RE_MLP))     kept += b->mlp * (2 + q) / 3;     /* gate, up, and their product */
     if (re & RE_MOE) return kept;
     kept += b->router + b->fc1 + b->fc2;
     if (!(re & RE_MOE_DISPATCH)) kept += q * b->input;
-    if (!(re & RE_MOE_ACT))      kept += q * b->act;
+    if (!(re & (RE_MOE_ACT | RE_MOE_DISPATCH))) kept += q * b->act;
     if (!(re & RE_SHARED))       kept += b->shared * (2 + q) / 3;
     return kept;
 }
@@ -94,11 +95,14 @@ static double vision_bytes(const Task *t, const Candidate *c)
 {
     const ModelRow *m = t->model;
     double P = (double)t->patches * c->mbs / ((double)c->tp * c->cp);        /* spread over both */
-    double block = P * (20.0 * m->hv + 4.0 * m->fv), tokens = P / m->merged, W = (double)m->merged * m->hv;
+    unsigned re = c->recompute;
+    int widths = 20 - (re & RE_NORM ? 4 : 0) - (re & RE_CORE ? 2 : 0);
+    double block = P * ((double)widths * m->hv + 4.0 * m->fv), tokens = P / m->merged;
+    double W = (double)m->merged * m->hv;
     double mergers = (1 + m->taps) * tokens * W * 2 * 3, out = 2.0 * (1 + m->taps) * tokens * m->h;
     double n = pictures_in_flight(t, c);
     if (t->frozen_vision) return block + n * out;
-    if (c->recompute & RE_VISION) return block + n * (m->depth * P * 2.0 * m->hv + mergers);
+    if (re & (RE_VISION | RE_FULL)) return block + n * (m->depth * P * 2.0 * m->hv + mergers);
     return n * (m->depth * block + mergers);
 }
 

@@ -99,7 +99,7 @@ static void replays(LayerTime *l, const LayerBytes *b, const Task *t, unsigned r
         return;
     }
     if (re & RE_MOE_DISPATCH) l->replay += bytes_time(t, 2 * b->input), l->passes += 1;
-    if (re & RE_MOE_ACT)      l->replay += bytes_time(t, b->fc1 + b->act);
+    if (re & (RE_MOE_ACT | RE_MOE_DISPATCH)) l->replay += bytes_time(t, b->fc1 + b->act);
     if (re & RE_SHARED)       l->replay += l->shared;
 }
 
@@ -152,7 +152,7 @@ double vision_time(double *replay, const Task *t, const Candidate *c)
     double forward = linear / gemm + core / (bf16 * t->hw.work[WORK_VISION].flat)
                    + bytes_time(t, 2 * m->depth * block);
     if (t->frozen_vision) return forward;
-    if (c->recompute & RE_VISION) *replay = forward;
+    if (c->recompute & (RE_VISION | RE_FULL)) *replay = forward;
     return forward + 2 * linear / gemm + 2 * core / (bf16 * t->hw.work[WORK_VISION_BACK].flat)
          + bytes_time(t, 4 * m->depth * block) + *replay;
 }
