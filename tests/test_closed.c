@@ -1,11 +1,14 @@
 /* The formulas against the reference numbers of the specification: parameters, work of a token, bytes of a
  * layer, small worlds; against our own models, counted one parameter after the other; and against what others
  * measured. */
+#include "base/rng.h"
 #include "model/model.h"
 #include "model/presets.h"
 #include "plan/dryrun.h"
 #include "plan/published.h"
 #include "lab.h"
+
+#include <time.h>
 
 /* A card that nothing is timed on. */
 static Task task(const char *model, int gpus, int64_t gbs, int grad, int moment)
@@ -411,6 +414,38 @@ static void heads_before_the_ring(void)
            "four kv heads");
 }
 
+static struct { uint64_t seed, at; } dice_;
+
+static int draw(int n) { return (int)(rng_u32(dice_.seed, 1, dice_.at++) % (uint32_t)n); }
+static int power(int n) { return 1 << draw(n); }
+
+/* Whatever is asked, numbers come back that are numbers, and no share of the peak above it. */
+static void any_candidate(void)
+{
+    const char *given = getenv("TREB_SEED");
+    int models = 0, cards = 0, bad = 0;
+    dice_.seed = given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL) * 1000003u;
+    while (model_row_at(models)) models++;
+    while (hardware_at(cards)) cards++;
+    for (int i = 0; i < 20000; i++) {
+        Candidate c = { .tp = power(4), .cp = power(7), .pp = power(6), .vpp = 1 + draw(12), .ep = power(8),
+                        .etp = power(3), .mbs = power(5), .zero = draw(4), .recompute = (unsigned)draw(1024),
+                        .offload = draw(5) / 4.0, .overlap = draw(2), .dispatch = (DispatchKind)draw(3),
+                        .cp_near = draw(9) };
+        Task t = task(model_row_at(draw(models))->name, power(13), power(14), power(2) * 2, power(2) * 2);
+        StepTime s;
+        EXPECT_OK(hardware_find(&t.hw, hardware_at(draw(cards))));
+        t.seq = 1024 * power(9), t.patches = 4 * draw(10000), t.picture = 4 * draw(1000);
+        t.precision = (Precision)draw(3), t.imbalance = 1 + draw(3), t.unfused_logits = draw(2);
+        t.frozen_vision = draw(2), t.fp8_stash = draw(2), t.fp8_weights = draw(2);
+        closed_time(&s, &t, &c);
+        double peak = closed_peak(&t, &c, NULL);
+        bad += !(isfinite(peak) && peak > t.hw.fixed && isfinite(s.step) && s.step > 0);
+        bad += !(s.mfu > 0 && s.mfu < 1);
+    }
+    EXPECT(!bad, "%d of 20000 are no numbers; TREB_SEED=%llu", bad, (unsigned long long)dice_.seed);
+}
+
 static void their_estimate(void)
 {
     Task t = task("qwen3-30b-a3b", 16, 1024, 4, 4);
@@ -445,6 +480,7 @@ int main(void)
     RUN(sharding_and_pictures);
     RUN(long_sequences);
     RUN(heads_before_the_ring);
+    RUN(any_candidate);
     RUN(their_estimate);
     return lab_report();
 }

@@ -170,7 +170,7 @@ static void stage_bytes(StageMemory *s, const Task *t, const Candidate *c, int s
     static_bytes(s, t, c, &l);
     for (int gdn = 0; gdn < 2; gdn++)
         for (int moe = 0; moe < 2; moe++) s->activations += l.n[gdn][moe] * k->kept[gdn][moe];
-    s->activations *= closed_in_flight(t, c, stage) * l.most / l.all;
+    if (l.all) s->activations *= closed_in_flight(t, c, stage) * l.most / l.all;
     if (l.last) s->logits = logits_bytes(t, c);
     if (l.first && t->model->depth && t->patches) s->vision = vision_bytes(t, c);
     s->buffers = buffer_bytes(t, c, &l, k);
