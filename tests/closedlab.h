@@ -1,0 +1,27 @@
+/* tests/closedlab.h -- tasks and candidates in one line, for tests of the formulas. */
+#ifndef TESTS_CLOSEDLAB_H
+#define TESTS_CLOSEDLAB_H
+
+#include "plan/closed.h"
+#include "lab.h"
+
+/* A card that nothing is timed on. */
+static inline Task task(const char *model, int gpus, int64_t gbs, int grad, int moment)
+{
+    Task t = { .model = model_row(model), .gpus = gpus, .seq = 4096, .gbs = gbs, .grad_bytes = grad,
+               .moment_bytes = moment, .master_bytes = 4, .imbalance = 1, .unfused_logits = true };
+    t.hw.domain = 8;
+    return t;
+}
+
+static inline Candidate way(int tp, int pp, int ep, int mbs)
+{
+    return (Candidate){ .tp = tp, .cp = 1, .pp = pp, .vpp = 1, .ep = ep, .etp = 1, .mbs = mbs, .zero = 1 };
+}
+
+static inline void near(const char *what, double got, double want, double by)
+{
+    EXPECT(fabs(got - want) <= by * fabs(want), "%s: %.5g, not %.5g", what, got, want);
+}
+
+#endif
