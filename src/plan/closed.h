@@ -1,7 +1,7 @@
 /* plan/closed.h -- memory, work and time of a step by formula: any model with a row in models.def, also of
- * families that cannot be built here, a microsecond each. The dry run (dryrun.h) is exact and of our own
- * families alone; a search asks the formulas first and the dry run last. Units: bytes, seconds, FLOPs; a GB
- * is 1e9 bytes. */
+ * families that cannot be built here, five microseconds a layout. The dry run (dryrun.h) is exact and of our
+ * own families alone; a search asks the formulas first and the dry run last. Units: bytes, seconds, FLOPs; a
+ * GB is 1e9 bytes. */
 #ifndef PLAN_CLOSED_H
 #define PLAN_CLOSED_H
 
@@ -83,8 +83,9 @@ typedef struct StageMemory {
 } StageMemory;
 
 typedef struct StepTime {                /* seconds of a step on the slowest rank */
-    double gemm, experts, attention, memory, vision;             /* work; what is recomputed is in memory */
-    double replay, tp, cp, ep, pp, dp;                           /* exposed communication by group */
+    double gemm, experts, attention, memory, vision;             /* work */
+    double replay;                       /* of memory and vision: forward work that is done again */
+    double tp, cp, ep, pp, dp;           /* exposed communication by group */
     double bubble, optimizer, launch;
     double step;
     double tokens_s, model_tflops, mfu;  /* tokens of all ranks; per rank */

@@ -30,7 +30,7 @@ static void kind_time(Micro *m, const Task *t, const Candidate *c, bool gdn, boo
     double road = moe ? l.passes * ep_pass(t, c) : 0, slower = 0;
     if (c->overlap && road > 0) {
         double hidden = fmin(most_hidden(c->dispatch) * road, work);
-        slower = hidden * COMM_SMS / t->hw.sms;  /* what moves rows does not compute */
+        slower = hidden * fmin(COMM_SMS / (double)t->hw.sms, 0.25);     /* what moves rows does not compute */
         road -= hidden;
     }
     double wires = tp_layer(t, c, moe, true) * (c->recompute & RE_FULL ? 2 : 1) + tp_layer(t, c, moe, false);
