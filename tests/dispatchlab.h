@@ -96,8 +96,8 @@ static float router_value(const Case *k, int64_t e, int64_t d)
 {
     if (d == 0 && k->skew == ONE && e == 3)  return 40;
     if (d == 0 && k->skew == NONE && e == 2) return -40;
-    if (d == 0 && k->skew == HOT && e < 4)   return 40;
-    if (d == 0 && k->skew == TURNS)          return e < 4 ? 40 : e >= E - 4 ? -40 : 0;
+    if (d == 0 && k->skew == HOT && e < 4)   return 10;
+    if (d == 0 && k->skew == TURNS)          return e < 4 ? 10 : e >= E - 4 ? -10 : 0;
     if (d == 0 && k->skew == LEAN)           return 4 * value(4, e);
     return d == 0 ? 0 : value(1, e * D + d);
 }
@@ -151,7 +151,11 @@ static void layer_close(Layer *l)
 }
 
 /* The first number of token t of T, which tells the skew. */
-static float taste(const Case *k, int64_t t, int64_t T) { return k->skew == TURNS && 2 * t >= T ? -1 : 1; }
+static float taste(const Case *k, int64_t t, int64_t T)
+{
+    if (k->skew == TURNS) return 2 * t < T ? 4 : -4;
+    return k->skew == HOT ? 4 : 1;
+}
 
 /* The tokens of rank `who`. */
 static void layer_batch(Layer *l, const Case *k, int who)
@@ -181,7 +185,9 @@ static void layer_batch(Layer *l, const Case *k, int who)
 
 static void layer_run(Layer *l)
 {
+    ArenaMark mark = arena_mark(&l->scratch);
     moe_fwd(&l->c, &l->moe, &l->a, l->y, l->x, l->res);
+    arena_reset(&l->scratch, mark);
     if (l->c.pass == EVAL) return;
     if (replay_begin(&l->c, L_NORM, L_MLP_ACT)) {
         moe_fwd(&l->c, &l->moe, &l->a, (Tensor){ 0 }, l->x, l->res);

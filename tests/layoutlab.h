@@ -247,7 +247,7 @@ static inline void draw_case(Case *c, uint64_t seed, int world, int steps)
             r->recompute_method = "uniform", r->recompute_layers = 1;
         r->overlap = rng_below(seed, 7, k + 17, 2);
         if (r->overlap && !rules_legal(r)) r->overlap = false;
-        if (rng_below(seed, 7, k + 20, 2)) c->rank_capacity = least_capacity(r);
+        if (rng_below(seed, 7, k + 22, 2)) c->rank_capacity = least_capacity(r);
         if (rules_legal(r)) return;
     }
 }

@@ -199,7 +199,7 @@ static void random_cases(void)
         int  group = 2 << DRAW(3);
         k.etp = 1 << DRAW(2), k.ep = group / k.etp, k.world = group * (group < 8 && DRAW(2) ? 2 : 1);
         k.domain = DRAW(2) ? 1 << DRAW(group > 4 ? 3 : 2) : 0, k.per_node = DRAW(2) ? 1 << DRAW(4) : 0;
-        k.K = 1 + DRAW(MAX_K), k.skew = (Skew)DRAW(SKEWS), k.uneven = DRAW(2), k.chunk = 2 + DRAW(MAX_T);
+        k.K = 1 + DRAW(MAX_K), k.skew = (Skew)DRAW(HOT), k.uneven = DRAW(2), k.chunk = 2 + DRAW(MAX_T);
         k.capacity = DRAW(3) ? 0 : 0.3 + DRAW(4), k.drop = DRAW(2), k.dtype = DRAW(4) ? F32 : BF16;
         k.pad = k.capacity > 0 && strcmp(k.name, "deepep") && !k.uneven && DRAW(2);
 #undef DRAW

@@ -29,6 +29,7 @@ typedef struct Moe {
 
 /* What a dispatcher leaves for the ways there and back. */
 typedef struct Route {
+    int64_t T;                           /* tokens that it has memory for */
     int64_t sent;                        /* rows that leave this rank, where it sends each slot apart */
     Tensor  index[3];                    /* its own */
     void   *table;                       /* on the host */

@@ -106,6 +106,7 @@ static void claim(Ctx *c, const Moe *m, MoeAct *a, int64_t T)
     const Dispatch *d = c->dispatch;
     Route          *r = &a->route;
     table_of(c, r);
+    r->T = T;
     need(c, L_ROUTE, &r->index[ROWS], I32, T, m->K);
     need(c, L_ROUTE, &r->index[SRC], I32, slots_of(d, m, T), 1);
     need(c, L_ROUTE, &r->index[PLACE], I32, d->room, 1);
@@ -133,10 +134,9 @@ static bool plan(Ctx *c, const Moe *m, MoeAct *a, Tensor kept)
     Route    *r = &a->route;
     int64_t   T = kept.n[0], slots = slots_of(d, m, T), capacity = m->pad ? slots / m->E : 0;
     r->index[ROWS] = t_rows(r->index[ROWS], 0, T);
-    r->index[SRC]  = t_rows(r->index[SRC], 0, slots);
     ArenaMark mark = brief_mark(c);
     Tensor offsets = scratch2(c, I32, m->E + 1, 1);
-    moe_sort(c, m, offsets, r->index[ROWS], r->index[SRC], kept, capacity);
+    moe_sort(c, m, offsets, r->index[ROWS], t_rows(r->index[SRC], 0, slots), kept, capacity);
     tell(c, m, offsets, slots, capacity);
     bool fits = room_for_all(d);
     if (fits) expect(c, a, r->table);
@@ -145,7 +145,8 @@ static bool plan(Ctx *c, const Moe *m, MoeAct *a, Tensor kept)
     return fits;
 }
 
-/* x: a row for each token, or for each slot (gates). */
+/* x: a row for each token, or for each slot (gates). Of a slice too buffers are as large as those of all tokens,
+ * so that a step takes the same memory however it is done. */
 static void send(Ctx *c, const Route *r, Wire *w, Tensor x)
 {
     Dispatch    *d = c->dispatch;
@@ -183,7 +184,7 @@ static Tensor slices(Ctx *c, const Route *r)
 {
     Tensor rows = r->index[ROWS];
     if (c->dispatch->etp == 1) return rows;
-    Tensor all = scratch2(c, I32, rows.n[0], rows.n[1] * c->dispatch->etp);
+    Tensor all = t_rows(scratch2(c, I32, r->T, rows.n[1] * c->dispatch->etp), 0, rows.n[0]);
     op_moe_planes(c->be, all, rows, r->sent);
     return all;
 }
