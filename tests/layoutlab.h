@@ -28,7 +28,7 @@ static const char model_text[] =
 enum { STEPS = 20, MOST_STEPS = 2000, MICROS = 8, MOST = 16, BATCHES = 4 };   /* BATCHES: steps of data, in turn */
 
 /* How a step deals with what backward will read, in words as a command line has them. */
-typedef struct Mode { const char *recompute, *park; double home; } Mode;
+typedef struct Mode { const char *recompute, *park; double home; bool late; } Mode;    /* late: lazylab.h */
 
 typedef struct Case {
     ModelShape shape;

@@ -1,18 +1,18 @@
 /* tests/lazylab.h -- a machine whose side copies run as late as they are allowed to: when somebody waits for a mark
  * behind them, or never. Whatever reads or overwrites too early shows in the numbers, as it would on a card on a
- * bad day. One engine at a time. */
+ * bad day. One engine a thread at a time. */
 #ifndef TESTS_LAZYLAB_H
 #define TESTS_LAZYLAB_H
 
 #include "lab.h"
 #include "ops/backend.h"
 
-enum { LAZY_OPS = 1 << 14 };
+enum { LAZY_OPS = 1 << 12 };
 
 /* A copy, or a wait for another lane to have come so far. */
 typedef struct LazyOp { void *dst; const void *src; size_t bytes; int lane, upto; } LazyOp;
 
-static struct {
+static __thread struct {
     Machine machine;
     LazyOp  op[SIDES][LAZY_OPS];
     int     head[SIDES], tail[SIDES];

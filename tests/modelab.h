@@ -5,6 +5,7 @@
 #define TESTS_MODELAB_H
 
 #include "layoutlab.h"
+#include "lazylab.h"
 #include "train/engine_private.h"
 
 /* Eight layers, so that groups do not divide chunks; one of them dense, features that join after two. */
@@ -129,6 +130,7 @@ static inline void mode_rank(Peer *p)
     Engine    e;
     Mesh      place;
     open_rank(&e, p, &place);
+    if (c->mode.late) lazy_make(&e.be);
     for (int i = 0; i < MODE_STEPS; i++) {
         Status st = step(c, &e, place.at[AX_DP], i, &seen->loss[i], &seen->norm[i]);
         if (st) note("rank %d, step %d: %s", p->rank, i, status_text());

@@ -62,17 +62,16 @@ static void plan_equals_run(void)
         }
 }
 
-static void step_allocates_nothing(void)
+static void allocates_nothing(const char *drop, const char *park)
 {
-#ifdef TREB_SANITIZE
-    SKIP("a sanitizer owns malloc");
-#endif
     ModelShape shape = small_shape(small_vl_moe);
     EngineConf conf = small_conf(exact(&shape, 0, 3, 7));
     OptimConf o = { .adam = { 1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 1 } };
     Stream s;
     Engine e;
     conf.ranks.micro = 2;
+    EXPECT_OK(recompute_words(conf.policy, &conf.full, drop));
+    EXPECT_OK(park_words(conf.policy, park));
     small_stream(&s, &shape, conf.budget, 0, 3, 7);
     small_engine(&e, &shape, &conf, &s);
     long before = 0;
@@ -95,6 +94,16 @@ static void step_allocates_nothing(void)
     routing_close(&routing);
     engine_close(&e);
     stream_close(&s);
+}
+
+static void step_allocates_nothing(void)
+{
+#ifdef TREB_SANITIZE
+    SKIP("a sanitizer owns malloc");
+#endif
+    allocates_nothing(NULL, NULL);
+    allocates_nothing("full:2", "attn_norm");
+    allocates_nothing("moe_act", "core_attn,expert_fc1,vision");
 }
 
 static size_t grad_bytes(const Engine *e) { return e->arena[A_GRAD].used; }

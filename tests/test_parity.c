@@ -66,6 +66,8 @@ static void cases_with_options(void)
         snprintf(dir, sizeof dir, "tests/gold/%s", e->d_name);
         if (e->d_name[0] == '.' || !is_case(dir)) continue;
         check(dir, "--recompute", "full");
+        check(dir, "--recompute", "full:block:1,moe_act");
+        check(dir, "--offload", "layer,vision");
         check(dir, "--dtype", "bf16");
     }
     if (d) closedir(d);

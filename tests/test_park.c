@@ -2,7 +2,6 @@
  * gradient changes by one bit, alone, beside recompute, on layouts; device memory shrinks, what was planned is what
  * is used on both sides, and only what must travel does. */
 #include "modelab.h"
-#include "lazylab.h"
 
 static const Mode modes[] = {
     { .park = "attn_norm" }, { .park = "qkv_linear" }, { .park = "core_attn" }, { .park = "qkv" },
@@ -11,9 +10,9 @@ static const Mode modes[] = {
     { .park = "mlp" }, { .park = "vision" }, { .park = "layer" }, { .park = "layer,vision" },
     { .park = "core_attn,attn_proj,expert_fc1,moe_act" },
     { .park = "layer", .home = 0.5 }, { .park = "attn_norm,moe", .home = 0.25 }, { .park = "layer", .home = 1 },
-    { "norm", "core_attn,attn_norm", 0 }, { "moe_act,norm", "expert_fc1,mlp_norm", 0 },
-    { "moe,mlp", "attn_norm,qkv", 0 }, { "full", "attn_norm", 0 }, { "full:2", "attn_norm", 0 },
-    { "full:3", "attn_norm", 0.5 }, { "vision", "layer", 0 }, { "full:block:3", "layer,vision", 0 }, { "full:block:2,norm", "attn_norm,moe", 0.3 },
+    { "norm", "core_attn,attn_norm", 0, false }, { "moe_act,norm", "expert_fc1,mlp_norm", 0, false },
+    { "moe,mlp", "attn_norm,qkv", 0, false }, { "full", "attn_norm", 0, false }, { "full:2", "attn_norm", 0, false },
+    { "full:3", "attn_norm", 0.5, false }, { "vision", "layer", 0, false }, { "full:block:3", "layer,vision", 0, false }, { "full:block:2,norm", "attn_norm,moe", 0.3, false },
 };
 enum { MODES = sizeof modes / sizeof *modes };
 
@@ -69,8 +68,8 @@ static void what_is_here_stays(void)
 static void late_copies_are_waited_for(void)
 {
     static const Mode some[] = {
-        { .park = "layer,vision" }, { .park = "core_attn,attn_proj" }, { "full:2", "attn_norm", 0 },
-        { .park = "mlp_norm", .home = 0.4 }, { "norm", "moe", 0 },
+        { .park = "layer,vision" }, { .park = "core_attn,attn_proj" }, { "full:2", "attn_norm", 0, false },
+        { .park = "mlp_norm", .home = 0.4 }, { "norm", "moe", 0, false },
     };
     ModelShape shape = small_shape(deep_text);
     EngineConf plain = small_conf(mode_budget(&shape, 7));
@@ -101,7 +100,7 @@ static void frozen_parts_park_nothing(void)
     static const bool frozen[][GROUP_N] = {
         { [G_VIT] = true }, { [G_LLM] = true }, { [G_VIT] = true, [G_ALIGNER] = true },
     };
-    static const Mode some[] = { { .park = "vision" }, { .park = "layer,vision" }, { "full:2", "attn_norm", 0 } };
+    static const Mode some[] = { { .park = "vision" }, { .park = "layer,vision" }, { "full:2", "attn_norm", 0, false } };
     for (int f = 0; f < 3; f++) {
         Left want = mode_alone((Mode){ 0 }, F32, 7, frozen[f]);
         for (int i = 0; i < 3; i++) {
@@ -117,8 +116,8 @@ static void frozen_parts_park_nothing(void)
 static void layouts_agree(void)
 {
     static const Mode some[] = {
-        { .park = "layer,vision" }, { "norm,moe_act", "core_attn,expert_fc1", 0 }, { "full:2", "attn_norm", 0 },
-        { .park = "attn_norm,moe", .home = 0.5 }, { "moe", "attn_proj,mlp_norm", 0 }, { "full:block:1", "layer", 0 },
+        { .park = "layer,vision" }, { "norm,moe_act", "core_attn,expert_fc1", 0, false }, { "full:2", "attn_norm", 0, false },
+        { .park = "attn_norm,moe", .home = 0.5 }, { "moe", "attn_proj,mlp_norm", 0, false }, { "full:block:1", "layer", 0, false },
     };
     static const struct { const char *text; bool pictures, bf16; } layout[] = {
         { " world=2 tp=2", true, false },
@@ -139,10 +138,24 @@ static void layouts_agree(void)
 /* A forward and a backward at the same time, each with berths of its own. */
 static void woven_runs_agree(void)
 {
-    static const Mode some[] = { { .park = "layer,vision" }, { "norm,mlp", "attn_norm,core_attn,expert_fc1", 0 } };
+    static const Mode some[] = { { .park = "layer,vision" }, { "norm,mlp", "attn_norm,core_attn,expert_fc1", 0, false } };
     uint64_t seed = first_seed();
     mode_layout(" world=2 ep=2 zero=1 overlap", true, F32, seed, some, 2);
     mode_layout(" world=4 pp=2 vpp=2 ep=2 overlap", false, F32, seed, some, 2);
+}
+
+/* Where the backward of a chunk comes later than its forward all that is parked travels, on copies that are late. */
+static void late_copies_of_pipelines(void)
+{
+    static const Mode some[] = {
+        { .park = "layer,vision", .late = true }, { "full:2", "attn_norm", 0, true },
+        { "norm", "core_attn,moe", 0.3, true },
+    };
+    static const Mode woven[] = { { .park = "layer", .late = true }, { "norm", "attn_proj,attn_norm", 0, true } };
+    uint64_t seed = first_seed();
+    mode_layout(" world=2 pp=2", true, F32, seed, some, 3);
+    mode_layout(" world=2 pp=2 vpp=2", false, F32, seed, some, 3);
+    mode_layout(" world=2 ep=2 zero=1 overlap", true, F32, seed, woven, 2);
 }
 
 static void words_are_read(void)
@@ -169,6 +182,7 @@ int main(void)
     RUN(frozen_parts_park_nothing);
     RUN(layouts_agree);
     RUN(woven_runs_agree);
+    RUN(late_copies_of_pipelines);
     RUN(words_are_read);
     return lab_report();
 }

@@ -35,8 +35,10 @@ static void resumes_to_the_bit(void)
 {
     static const char *const kinds[] = {
         "model.dtype=float32\nmoe.aux_loss_type=global",
-        "model.dtype=bfloat16\nmoe.aux_loss_type=sequence\nmoe.z_loss_coeff=0.01",
-        "model.dtype=bfloat16\nmodel.freeze_vit=true\nmemory.recompute=[full]"
+        "model.dtype=bfloat16\nmoe.aux_loss_type=sequence\nmoe.z_loss_coeff=0.01\nmemory.recompute=[moe_act]\n"
+        "memory.activation_offload=[core_attn, moe_act, vision]\nmemory.activation_offload_fraction=0.5",
+        "model.dtype=bfloat16\nmodel.freeze_vit=true\nmemory.recompute=[full]\nmemory.recompute_layers=2\n"
+        "memory.activation_offload=[attn_norm]"
     };
     for (int k = 0; k < 3; k++) {
         Config c;
@@ -85,7 +87,8 @@ static void refuses(void)
         { "parallel.layout=Et", "parallel.layout", E_CONFIG },
         { "lora.rank=8", "lora.rank", E_CONFIG },
         { "memory.optimizer_offload=0.5", "offload", E_CONFIG },
-        { "memory.activation_offload=[moe_act]", "offload", E_CONFIG },
+        { "memory.activation_offload=[moe_acts]", "expert_fc1", E_CONFIG },
+        { "memory.activation_offload=[expert_fc1]\nmemory.recompute=[moe]", "drops", E_CONFIG },
         { "memory.recompute=[everything]", "moe_act", E_CONFIG },
         { "moe.overlap=true", "moe.overlap", E_CONFIG },
         { "moe.dispatcher=deepep", "dispatcher", E_CONFIG },

@@ -170,18 +170,19 @@ static double step_tokens(const StepBench *b) { return (double)(b->micro * b->st
 static double bytes_of(const Engine *e)
 {
     double n = 0;
-    for (int i = 0; i < A_HOST; i++) n += (double)e->arena[i].peak;
+    for (int i = 0; i < A_HOST; i++) n += (double)engine_peak(e, i);
     return n;
 }
 
 /* What an arena held at its highest, the large labels by name. */
-static void print_arena(const Arena *a, size_t plan)
+static void print_arena(const Engine *e, int id)
 {
-    printf("  %-8s %9.1f MiB %s", a->name, (double)a->peak / (1 << 20),
-           a->peak == plan ? "" : " differs from the plan");
-    for (int i = 0; i < a->labels; i++)
-        if (a->label[i].at_peak * 20 > a->peak)
-            printf("  %s %.0f %%", a->label[i].name, 100.0 * (double)a->label[i].at_peak / (double)a->peak);
+    const PlanLabel *l = e->plan.label[id];
+    size_t peak = engine_peak(e, id), plan = e->plan.bytes[id];
+    printf("  %-8s %9.1f MiB %s", e->arena[id].name, (double)peak / (1 << 20),
+           peak == plan ? "" : " differs from the plan");
+    for (int i = 0; i < ARENA_LABELS && l[i].bytes * 20 > plan; i++)
+        printf("  %s %.0f %%", l[i].name, 100.0 * (double)l[i].bytes / (double)plan);
     putchar('\n');
 }
 
@@ -203,14 +204,19 @@ static void print_memory(const StepBench *b)
 {
     double left, all, peak = bytes_of(&b->e);
     bool   alike = true;
-    for (int i = 0; i < ARENA_N; i++) alike &= b->e.arena[i].peak == b->e.plan.bytes[i];
+    for (int i = 0; i < ARENA_N; i++) alike &= engine_peak(&b->e, i) == b->e.plan.bytes[i];
     backend_memory(b->backend, &left, &all);
     printf("memory %.1f MiB, plan and run %s", peak / (1 << 20), alike ? "alike" : "DIFFER");
     if (!b->e.be.machine->host_memory && all > 0)
         printf("; with libraries and workspace %.1f of %.1f MiB (%+.1f %% over the plan)",
                (all - left) / (1 << 20), all / (1 << 20), 100 * ((all - left) / peak - 1));
     putchar('\n');
-    for (int i = 0; i < ARENA_N; i++) print_arena(&b->e.arena[i], b->e.plan.bytes[i]);
+    for (int i = 0; i < ARENA_N; i++)
+        if (i != A_HOST || b->e.plan.bytes[i]) print_arena(&b->e, i);
+    LedgerHost host = b->e.plan.ledger.host;
+    if (host.in || host.out)
+        printf("a micro-batch sends %.1f MiB to the host and gets %.1f back\n", (double)host.out / (1 << 20),
+               (double)host.in / (1 << 20));
 }
 
 static void print_human(const StepBench *b, const StepTimes *t)

@@ -1,22 +1,23 @@
 /* train/trainer_files.c -- files of a run that its report reads: what takes the memory, who does the work. */
 #include "train/trainer.h"
 
-static Json *arena_json(const Arena *a)
+static Json *arena_json(const Engine *e, int id)
 {
     Json *labels = json_array();
-    for (int i = 0; i < a->labels; i++)
-        if (a->label[i].at_peak)
-            json_array_append_new(labels, json_pack("{s:s, s:I}", "name", a->label[i].name, "bytes",
-                                                    (json_int_t)a->label[i].at_peak));
-    return json_pack("{s:s, s:I, s:o}", "name", a->name, "bytes", (json_int_t)a->peak, "labels", labels);
+    const PlanLabel *l = e->plan.label[id];
+    for (int i = 0; i < ARENA_LABELS && l[i].bytes; i++)
+        json_array_append_new(labels, json_pack("{s:s, s:I}", "name", l[i].name, "bytes",
+                                                (json_int_t)l[i].bytes));
+    return json_pack("{s:s, s:I, s:o}", "name", e->arena[id].name, "bytes", (json_int_t)e->plan.bytes[id],
+                     "labels", labels);
 }
 
 Status trainer_write_plan(const Trainer *t, const Flops *f)
 {
     Json *arenas = json_array();
     for (int i = 0; i < ARENA_N; i++)
-        if (i != A_HOST || t->engine.arena[i].peak)
-            json_array_append_new(arenas, arena_json(&t->engine.arena[i]));
+        if (i != A_HOST || t->engine.plan.bytes[i])
+            json_array_append_new(arenas, arena_json(&t->engine, i));
     Json *o = json_pack("{s:o, s:{s:f, s:f, s:f, s:f}}", "arenas", arenas, "flops", "vision",
                         f->part[PART_VISION], "merger", f->part[PART_MERGER], "decoder",
                         f->part[PART_DECODER], "head", f->part[PART_HEAD]);
