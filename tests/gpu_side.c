@@ -1,4 +1,4 @@
-/* tests/gpu_side.c -- host memory and side copies of the card: their order, and that they overlap the step. */
+/* tests/gpu_side.c -- host memory and side copies of the card: their order, that they overlap the step. */
 #include "gpulab.h"
 #include "sidelab.h"
 

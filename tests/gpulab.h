@@ -280,6 +280,7 @@ static inline double gpu_value(const char *p, DType d)
     case F32:  return memcpy(&f, p, 4), f;
     case BF16: return memcpy(&h, p, 2), bf16_to_f32(h);
     case F64:  return memcpy(&x, p, 8), x;
+    case I16:  return memcpy(&h, p, 2), (int16_t)h;
     default:   return memcpy(&i, p, 4), i;
     }
 }

@@ -35,6 +35,7 @@ typedef struct Case {
     RuleInput  rule;
     bool       pictures;
     DType      dtype;
+    OptimStore store;
     Mode       mode;                     /* beside what the rule says */
     AuxForm    aux;
     double     rank_capacity;            /* as little as may be: expert layers are done in slices; 0: by default */
@@ -117,7 +118,8 @@ static inline Status recompute_case(EngineConf *conf, const RuleInput *r)
 
 static inline EngineConf engine_conf(const Case *c)
 {
-    EngineConf conf = { .backend = "cpu", .dtype = c->dtype, .budget = budget_of(c), .aux = c->aux,
+    EngineConf conf = { .backend = "cpu", .dtype = c->dtype, .store = c->store, .budget = budget_of(c),
+                        .aux = c->aux,
                         .aux_coeff = c->aux ? 0.02f : 0, .z_coeff = 0.01f, .train = true };
     conf.budget.by_document = c->aux == AUX_DOCUMENT;
     EXPECT_OK(recompute_case(&conf, &c->rule));

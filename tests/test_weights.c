@@ -26,7 +26,7 @@ static void bound_open(Bound *b, const ModelShape *s, DType d)
     ShardSizes z = shard_sizes(&b->s);
     size_t bytes[3] = { z.param, z.grad, z.optim };
     for (int i = 0; i < 3; i++) EXPECT_OK(backend_arena_open(&b->be, &b->a[i], "test", bytes[i]));
-    shard_bind(&b->s, &b->be, &b->a[0], &b->a[1], &b->a[2]);
+    shard_bind(&b->s, &b->be, &b->a[0], &b->a[1], &b->a[2], NULL);
     EXPECT_OK(backend_sync(&b->be));
     for (int i = 0; i < 3; i++)
         EXPECT(b->a[i].used == bytes[i], "arena %d: %zu used of %zu promised", i, b->a[i].used, bytes[i]);

@@ -34,7 +34,7 @@ Status model_init(Model *m, Backend *be, uint64_t seed)
 {
     for (int i = 0; i < m->params.n; i++) {
         const Param *p = m->params.p[i];
-        Held w = param_weights(p), own = param_own(p, p->master);
+        Held w = param_weights(p), own = param_entry(p);
         if (t_has(own.t)) draw(m, be, p, own, seed);
         if (t_has(own.t) && t_has(w.t) && own.at == w.at && own.n == w.n) op_copy(be, w.t, own.t);
         else if (t_has(w.t)) draw(m, be, p, w, seed);

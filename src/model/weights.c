@@ -228,7 +228,7 @@ static Status load_param(void *arg, int64_t i)
 {
     Loader *l = arg;
     const Param *p = l->m->params.p[i];
-    Held w = param_weights(p), own = param_own(p, p->master);
+    Held w = param_weights(p), own = param_entry(p);
     int64_t read[2] = { 0 };
     TRY(load_held(l, p, own, &read[0]));
     TRY(load_held(l, p, w, &read[1]));

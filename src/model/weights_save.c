@@ -99,7 +99,7 @@ static Status walk(Saver *s)
     for (int i = 0; i < s->m->params.n; i++) {
         const Param *p = s->m->params.p[i];
         TRY(borrow(s, i));
-        Tensor t = t_has(p->master) && s->dtype == F32 ? p->master : p->w;
+        Tensor t = t_has(p->master) && p->master.dtype == F32 && s->dtype == F32 ? p->master : p->w;
         if (p->form != FORM_ROWS) {
             TRY(s->m->shape.fused_experts ? save_fused(s, p, t) : save_each_expert(s, p, t));
             continue;

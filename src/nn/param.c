@@ -236,6 +236,14 @@ Held param_own(const Param *p, Tensor t)
     return (Held){ flat(t), p->own_at, t_has(t) ? p->own_n : 0 };
 }
 
+Held param_entry(const Param *p)
+{
+    if (!t_has(p->master) || p->master.dtype == F32) return param_own(p, p->master);
+    REQUIRE(t_has(p->g), "%s: half a master and no gradient", p->piece[0].name);
+    Tensor g = flat(p->g);
+    return (Held){ t_count(g) == p->own_n ? g : t_rows(g, p->own_at, p->own_n), p->own_at, p->own_n };
+}
+
 int held_combs(Comb *out, const Param *p, Held h)
 {
     Comb c[3];

@@ -31,7 +31,8 @@ typedef struct Comb { int64_t local, at, len, stride, count; } Comb;
 
 typedef struct Param {
     Tensor  w, g;                        /* this rank's piece, compute dtype; f32 gradient, none if frozen */
-    Tensor  master, m, v;                /* f32, of the elements this rank steps; no master when w is f32 */
+    Tensor  master, m, v;                /* of the elements this rank steps: f32 or, beside a bf16 w, the i16
+                                            rest of it (ops/adamw.c), none when w is f32; f32 or bf16 */
     int     rank;
     int64_t full[MAXDIM];                /* shape before any cut */
     int64_t local[MAXDIM];               /* of this rank's piece */
@@ -92,6 +93,9 @@ enum { HELD_COMBS = 9 };
 
 Held    param_weights(const Param *p);                       /* p->w: all of the part, or what it steps */
 Held    param_own(const Param *p, Tensor t);                 /* master, m or v: what this rank steps */
+/* Where f32 values of what this rank steps are put when they are loaded or drawn: the master, or where that
+ * is only the rest of w, the gradient's place, which nobody needs then. None when w is f32. */
+Held    param_entry(const Param *p);
 int     held_combs(Comb *out, const Param *p, Held h);       /* their `local` counts from h.at */
 Tensor  held_rows(Held h, const Comb *c);                    /* (count, len) of h.t */
 

@@ -1,14 +1,17 @@
 /* ops/adamw.c -- the gradient's norm and the optimizer's step: contract, price, CPU.
  *
- *   sumsq   out += sum of x^2, in double; fixed chunks added in order, whatever the number of threads
- *   adamw   as PyTorch does it, p = master, or w itself where there is none:
- *           p *= 1 - lr decay        g' = g min(1, max_norm / (sqrt(sumsq) + 1e-6))
- *           m += (1 - beta1) (g' - m)        v = beta2 v + (1 - beta2) g'^2
- *           p -= lr / (1 - beta1^step) * m / (sqrt(v) / sqrt(1 - beta2^step) + eps)        w = p, rounded
+ *   sumsq        out += sum of x^2, in double; fixed chunks added in order, whatever the number of threads
+ *   adamw        as PyTorch does it, p = the master, or w itself where there is none:
+ *                p *= 1 - lr decay        g' = g min(1, max_norm / (sqrt(sumsq) + 1e-6))
+ *                m += (1 - beta1) (g' - m)        v = beta2 v + (1 - beta2) g'^2
+ *                p -= lr / (1 - beta1^step) * m / (sqrt(v) / sqrt(1 - beta2^step) + eps)       w = p, rounded
+ *   set_weight   p = x, w = p, rounded: a start that later steps go on from
  *
- * All tensors are dense and of one shape. w f32 or bf16 (bf16 needs a master), master and g f32, m and v f32
- * or bf16, out and sumsq one f64. Gradients are not clipped when sumsq is absent or max_norm is 0; a norm
- * that is not finite is for the caller to look at before the step. */
+ * All tensors are dense and of one shape. w f32 or bf16 (bf16 needs a master), g and x f32, m and v f32 or
+ * bf16, rounded to nearest even, out and sumsq one f64. A master is f32, or i16 beside a bf16 w: the rest
+ * that w lacks of it (bits_join). w is p rounded by bits_near in both cases, so that both take the same
+ * steps, bit for bit. Gradients are not clipped when sumsq is absent or max_norm is 0; a norm that is not
+ * finite is for the caller to look at before the step. */
 #include "ops/rows.h"
 
 Cost sumsq_cost(Backend *be, Tensor out, Tensor x)
@@ -18,23 +21,39 @@ Cost sumsq_cost(Backend *be, Tensor out, Tensor x)
     return (Cost){ .flops = 2.0 * (double)t_count(x), .rd = t_bytes(x), .wr = t_bytes(out) };
 }
 
-static bool alike(Tensor t, Tensor w)
+static bool same_shape(Tensor t, Tensor w)
 {
-    return is_float(t) && t_dense(t) && t.rank == w.rank && !memcmp(t.n, w.n, sizeof t.n);
+    return t_dense(t) && t.rank == w.rank && !memcmp(t.n, w.n, sizeof t.n);
+}
+static bool alike(Tensor t, Tensor w) { return is_float(t) && same_shape(t, w); }
+
+/* w with what keeps the rest of it. */
+static bool is_pair(Tensor w, Tensor master)
+{
+    if (!t_has(master)) return w.dtype == F32 && t_dense(w);
+    bool split = master.dtype == I16 && w.dtype == BF16;
+    return same_shape(w, w) && is_float(w) && same_shape(master, w) && (split || master.dtype == F32);
 }
 
 Cost adamw_cost(Backend *be, Tensor w, Tensor master, Tensor m, Tensor v, Tensor g, Tensor sumsq, AdamW h)
 {
     Tensor p = t_has(master) ? master : w;
-    REQUIRE(alike(w, w) && alike(p, w) && alike(m, w) && alike(v, w) && alike(g, w) && p.dtype == F32 &&
-            g.dtype == F32,
+    REQUIRE(is_pair(w, master) && alike(m, w) && alike(v, w) && alike(g, w) && g.dtype == F32,
             "adamw: w %s master %s m %s v %s g %s", t_fmt(w), t_fmt(master), t_fmt(m), t_fmt(v), t_fmt(g));
     REQUIRE(h.step >= 1 && (!t_has(sumsq) || (sumsq.dtype == F64 && t_count(sumsq) == 1)),
             "adamw: step %lld sumsq %s", (long long)h.step, t_fmt(sumsq));
-    int64_t state = t_bytes(m) + t_bytes(v) + t_bytes(p);
+    int64_t state = t_bytes(m) + t_bytes(v) + t_bytes(p), narrow = t_has(master) ? t_bytes(w) : 0;
     return (Cost){ .flops = 15.0 * (double)t_count(w),
-                   .rd    = state + t_bytes(g),
-                   .wr    = state + (t_has(master) ? t_bytes(w) : 0) };
+                   .rd    = state + t_bytes(g) + (p.dtype == I16 ? narrow : 0),
+                   .wr    = state + narrow };
+}
+
+Cost set_weight_cost(Backend *be, Tensor w, Tensor master, Tensor x)
+{
+    REQUIRE(is_pair(w, master) && alike(x, w) && x.dtype == F32, "set_weight: w %s master %s x %s", t_fmt(w),
+            t_fmt(master), t_fmt(x));
+    int64_t kept = t_has(master) && master.data != x.data ? t_bytes(master) : 0;
+    return (Cost){ .rd = t_bytes(x), .wr = t_bytes(w) + kept };
 }
 
 static HOT double square_sum(const float *x, int64_t n)
@@ -98,7 +117,44 @@ static float *piece_open(Tensor t, int64_t at, int64_t n, float *buf)
 static void piece_close(Tensor t, int64_t at, int64_t n, const float *x)
 {
     if (t.dtype != F32) cpu_narrow((uint16_t *)t.data + at, x, n);
-    else if (x != (float *)t.data + at) memcpy((float *)t.data + at, x, (size_t)n * sizeof *x);
+}
+
+static HOT void join(float *restrict p, const uint16_t *restrict w, const uint16_t *restrict rest, int64_t n)
+{
+    uint32_t *out = (uint32_t *)p;
+    for (int64_t i = 0; i < n; i++) out[i] = bits_join(w[i], rest[i]);
+}
+
+static HOT void split(uint16_t *restrict w, uint16_t *restrict rest, const float *restrict p, int64_t n)
+{
+    const uint32_t *in = (const uint32_t *)p;
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t u = bits_quiet(in[i]);
+        w[i] = bits_near(u), rest[i] = bits_rest(u);
+    }
+}
+
+static HOT void round_off(uint16_t *restrict w, float *restrict p, int64_t n)
+{
+    uint32_t *io = (uint32_t *)p;
+    for (int64_t i = 0; i < n; i++) io[i] = bits_quiet(io[i]), w[i] = bits_near(io[i]);
+}
+
+/* The same of what w and its master say together. */
+static float *master_open(Tensor w, Tensor master, int64_t at, int64_t n, float *buf)
+{
+    if (!t_has(master)) return (float *)w.data + at;
+    if (master.dtype == F32) return (float *)master.data + at;
+    join(buf, (const uint16_t *)w.data + at, (const uint16_t *)master.data + at, n);
+    return buf;
+}
+static void master_close(Tensor w, Tensor master, int64_t at, int64_t n, float *p)
+{
+    uint16_t *narrow = (uint16_t *)w.data + at;
+    float    *wide = (float *)w.data + at;
+    if (t_has(master) && master.dtype == I16) split(narrow, (uint16_t *)master.data + at, p, n);
+    else if (w.dtype == BF16) round_off(narrow, p, n);
+    else if (wide != p) memcpy(wide, p, (size_t)n * sizeof *p);
 }
 
 void cpu_adamw(Backend *be, Tensor w, Tensor master, Tensor m, Tensor v, Tensor g, Tensor sumsq, AdamW h)
@@ -107,13 +163,27 @@ void cpu_adamw(Backend *be, Tensor w, Tensor master, Tensor m, Tensor v, Tensor 
     Factors f = factors(h, sumsq);
     #pragma omp parallel for schedule(static) if(worth_threads(n))
     for (int64_t at = 0; at < n; at += PIECE) {
-        float   mbuf[PIECE], vbuf[PIECE];
+        float   pbuf[PIECE], mbuf[PIECE], vbuf[PIECE];
         int64_t k  = n - at < PIECE ? n - at : PIECE;
-        float  *p  = (float *)(t_has(master) ? master : w).data + at;
+        float  *p  = master_open(w, master, at, k, pbuf);
         float  *pm = piece_open(m, at, k, mbuf), *pv = piece_open(v, at, k, vbuf);
         adam(p, pm, pv, (const float *)g.data + at, f, k);
         piece_close(m, at, k, pm);
         piece_close(v, at, k, pv);
-        piece_close(w, at, k, p);
+        master_close(w, master, at, k, p);
+    }
+}
+
+void cpu_set_weight(Backend *be, Tensor w, Tensor master, Tensor x)
+{
+    int64_t n = t_count(w);
+    #pragma omp parallel for schedule(static) if(worth_threads(n))
+    for (int64_t at = 0; at < n; at += PIECE) {
+        float   buf[PIECE];
+        int64_t k = n - at < PIECE ? n - at : PIECE;
+        bool    wide = t_has(master) && master.dtype == F32;
+        float  *p = wide ? (float *)master.data + at : buf;
+        if (p != (float *)x.data + at) memcpy(p, (const float *)x.data + at, (size_t)k * sizeof *p);
+        master_close(w, master, at, k, p);
     }
 }

@@ -103,7 +103,7 @@ void        backend_host_arena_close(Backend *be, Arena *a);
  * host waits for none of them. src and dst are dense. An unset mark holds nobody. */
 void        backend_out(Backend *be, void *host, Tensor src);
 void        backend_in(Backend *be, Tensor dst, const void *host);
-void        backend_side_begin(Backend *be, Side lane);      /* what follows on it waits for the step so far */
+void        backend_side_begin(Backend *be, Side lane);     /* what follows on it waits for the step so far */
 void        backend_mark(Backend *be, Side lane, int id);    /* after what it has so far; below SIDE_MARKS */
 void        backend_wait(Backend *be, int id);               /* what follows in the step waits for the mark */
 void        backend_side_wait(Backend *be, Side lane, int id);            /* what follows on the lane does */

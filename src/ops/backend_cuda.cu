@@ -145,18 +145,39 @@ static Status cuda_map(Backend *be, size_t bytes, void **out)
 
 static void cuda_unmap(Backend *be, void *p, size_t bytes) { cudaFree(p); }
 
-/* Large pages first: pinning goes page by page. Pageable memory would make every copy wait for the host. */
+/* The card's own kernels may read and write it too, at the host's address: what is loaded or drawn once needs
+ * no other road. */
+static Status pin_mapped(void *p, size_t bytes)
+{
+    void       *seen = NULL;
+    cudaError_t e = cudaHostRegister(p, bytes, cudaHostRegisterMapped | cudaHostRegisterPortable);
+    if (e == cudaSuccess) {
+        if (cudaHostGetDevicePointer(&seen, p, 0) == cudaSuccess && seen == p) return OK;
+        cudaHostUnregister(p);
+        return fail(E_DEVICE, "the card does not see host memory where the host does");
+    }
+    cudaGetLastError();
+    return fail(E_FIT, "%.2f GiB of host memory cannot be pinned: %s; keep less on the host "
+                "(memory.optimizer_offload, activation_offload)", gib(bytes), cudaGetErrorString(e));
+}
+
+/* Pinned, as pageable memory would make every copy wait for the host; large pages first, as that goes page by
+ * page. What is pinned is taken at once, so a machine without the room says so here. */
 static Status cuda_host_map(Backend *be, size_t bytes, void **out)
 {
+    double left, all;
+    backend_memory("cpu", &left, &all);
+    if ((double)bytes > left)
+        return fail(E_FIT, "%.2f GiB of host memory are wanted, %.2f of %.1f GiB are free; keep less on the "
+                    "host (memory.optimizer_offload, activation_offload)", gib(bytes), left / 0x1p30,
+                    all / 0x1p30);
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) return fail(E_FIT, "no address space on the host");
     madvise(p, bytes, MADV_HUGEPAGE);
-    cudaError_t e = cudaHostRegister(p, bytes, cudaHostRegisterDefault);
-    if (e == cudaSuccess) { *out = p; return OK; }
-    cudaGetLastError();
-    munmap(p, bytes);
-    return fail(E_FIT, "%.2f GiB of host memory cannot be pinned: %s; keep less on the host "
-                "(memory.optimizer_offload, activation_offload)", gib(bytes), cudaGetErrorString(e));
+    Status st = pin_mapped(p, bytes);
+    if (st) munmap(p, bytes);
+    else    *out = p;
+    return st;
 }
 
 static void cuda_host_unmap(Backend *be, void *p, size_t bytes)
@@ -204,20 +225,21 @@ static void side_drain(Backend *be)
 
 static const Lanes cuda_lanes = { side_copy, side_begin, side_mark, step_wait, side_wait, side_drain };
 
+/* A tensor may lie in host memory too (host_map): the driver knows by the address. */
 static void cuda_upload(Backend *be, Tensor dst, const void *host)
 {
     Cuda        *c = cuda_of(be);
     cudaStream_t s = c->going_ahead ? c->copy : c->stream;
     if (be->preparing) return;
     size_t n = (size_t)t_bytes(dst);
-    cuda_stick(be, cudaMemcpyAsync(dst.data, host, n, cudaMemcpyHostToDevice, s), "upload");
+    cuda_stick(be, cudaMemcpyAsync(dst.data, host, n, cudaMemcpyDefault, s), "upload");
 }
 
 static void cuda_fetch(Backend *be, void *host, Tensor src)
 {
     cudaStream_t s = cuda_of(be)->stream;
     if (be->preparing) { memset(host, 0, (size_t)t_bytes(src)); return; }
-    cuda_stick(be, cudaMemcpyAsync(host, src.data, (size_t)t_bytes(src), cudaMemcpyDeviceToHost, s), "fetch");
+    cuda_stick(be, cudaMemcpyAsync(host, src.data, (size_t)t_bytes(src), cudaMemcpyDefault, s), "fetch");
     cuda_stick(be, cudaStreamSynchronize(s), "fetch");
 }
 

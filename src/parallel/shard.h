@@ -3,7 +3,7 @@
  * Parameters are laid out by unit (Param.unit: what is used together, a decoder layer) and inside a unit by
  * bucket: one per group whose sum their gradients are (Param.sums). A bucket is one stretch of memory, its
  * tensors on a grid of ARENA_ALIGN bytes, padded to divide by the group; member i has slice i of it. What is
- * in a rank's slice it steps: Param.own_at, own_n; master, m and v are flat f32 tensors of own_n elements.
+ * in a rank's slice it steps: Param.own_at, own_n; master, m and v are flat tensors of own_n elements.
  *
  *   level 0   all of it on every rank, gradients are summed on every rank (zero 0, or nobody to share with)
  *         1   state in slices: gradients reduce-scattered once a step, weights gathered after it
@@ -20,7 +20,7 @@
  *   shard_begin_step(s, micro)         nothing has a gradient; every unit will go back `micro` times
  *   per micro-batch, all passes        hooks around the use of every unit (below)
  *   shard_finish(s)                    all sums are complete and `live` is the same on all ranks
- *   optim_norm, optim_step             over slices; per unit as it is done: shard_stepped(s, unit)
+ *   optim_norm, optim_step             over slices, by shard_step
  *   shard_weights(s)                   before p->w is read outside of hooks (levels 1, 2)
  *
  * Hooks, by UnitHooks of nn/module.h; collectives follow from them, so all ranks of a stage make the same
@@ -32,6 +32,11 @@
  *                                      head's are made in its forward: in training it has this pair alone.
  *   Pairs of one unit may nest or overlap: it goes at the last end. A tied table has begin(true) at the head
  *   and end(true) after the embedding's backward, with no pair of its own there.
+ *
+ * State away: of the first buckets, up to a share of all, master, m and v are in host memory. A step takes
+ * them through a ring of buffers on the device, a parcel of a bucket at a time: one comes in while another is
+ * stepped and a third goes out again. The first ones come in while the step's passes still run (gradients do
+ * not change state), the last ones go out beside the next step.
  *
  * Nothing here allocates after shard_open. A group of one rank says nothing and changes nothing. */
 #ifndef PARALLEL_SHARD_H
@@ -48,6 +53,10 @@ typedef struct ShardConf {
     int         zero;                    /* 0 … 3 */
     DType       dtype;                   /* of weights */
     bool        overlap;                 /* sums and gathers go on beside the work; off: waited for at once */
+    DType       state;                   /* of m and v */
+    bool        split;                   /* a bf16 weight's master is the rest it lacks, not f32 */
+    double      away;                    /* share of the state that is in host memory */
+    int64_t     parcel;                  /* elements of one at most; 0: what suits a card's link */
 } ShardConf;
 
 typedef struct Bucket {
@@ -62,7 +71,15 @@ typedef struct Bucket {
     Ticket  sum, gather;                 /* under way */
     int64_t sum_nr, gather_nr;           /* which calls of their groups, from 1; 0: none is out */
     bool    begun, adds;                 /* own_g holds something of this step; `sum` has yet to be added */
+    Tensor  master, m, v;                /* (slice) */
+    bool    away;                        /* these are in host memory */
+    int     parcel, parcels;             /* its first; how many */
 } Bucket;
+
+typedef struct Parcel { int64_t at, n; } Parcel;          /* elements of a bucket's slice */
+
+enum { STATE_RING = 3 };
+typedef struct StateBuffers { Tensor master, m, v; } StateBuffers;
 
 typedef struct Item { Param *p; int64_t at; bool product; } Item;   /* where it begins in its bucket */
 
@@ -83,11 +100,19 @@ typedef struct Shard {
     Slot     *slot;
     int      *order;
     double   *live;                      /* (params) */
+    Parcel   *parcel;                    /* of all buckets that are away, in order */
+    StateBuffers ring[STATE_RING];       /* parcel k goes through k % STATE_RING */
+    int64_t   most;                      /* elements of the largest parcel */
+    int       parcels, asked, done;      /* of this step: on the way or here; stepped */
     int       buckets, units, slots, micro;
     UnitHooks hooks;
 } Shard;
 
-typedef struct ShardSizes { size_t param, grad, optim; } ShardSizes;
+typedef struct ShardSizes { size_t param, grad, optim, host; } ShardSizes;
+
+/* Elements [at, at + n) of what p steps, with their state on the device. */
+typedef struct Portion { const Param *p; int64_t at, n; Tensor master, m, v; } Portion;
+typedef void PortionFn(void *self, const Portion *x);
 
 /* What a model says of itself: params, frozen, tables, the tied copy, and the order of its units into `order`
  * (room for m->params.units), which conf points to. */
@@ -96,9 +121,11 @@ void        shard_describe(ShardConf *conf, Model *m, int *order);
 MUST Status shard_open(Shard *s, const ShardConf *conf);
 void        shard_close(Shard *s);
 ShardSizes  shard_sizes(const Shard *s);                      /* bytes that shard_bind takes */
-/* Lays everything out and points every Param at its part. s stays where it is from here on. */
-void        shard_bind(Shard *s, Backend *be, Arena *param, Arena *grad, Arena *optim);
-/* Weights were loaded or drawn: into master where there is one, else into own_part(p->w). Makes the rest. */
+/* Lays everything out and points every Param at its part. s stays where it is from here on. host: of the
+ * machine's host memory, for state that is away; may be NULL where none is. */
+void        shard_bind(Shard *s, Backend *be, Arena *param, Arena *grad, Arena *optim, Arena *host);
+/* Weights were loaded or drawn: into param_entry(p) where there is one, else into own_part(p->w). Makes the
+ * rest. */
 void        shard_publish(Shard *s);
 
 /* Of t = p->w or p->g, whole or at rest: the elements that this rank steps, flat. */
@@ -107,7 +134,9 @@ Tensor      own_part(const Param *p, Tensor t);
 const UnitHooks *shard_hooks(const Shard *s);
 void        shard_begin_step(Shard *s, int micro);
 void        shard_finish(Shard *s);
-void        shard_stepped(Shard *s, int unit);                /* its weights have changed */
-void        shard_weights(Shard *s);                          /* waits for what shard_stepped began */
+/* Calls `step` for all that is live and this rank's to step, unit by unit; the weights of each are on their
+ * way to the other ranks while the next is stepped. */
+void        shard_step(Shard *s, PortionFn *step, void *self);
+void        shard_weights(Shard *s);                          /* waits for weights that are on their way */
 
 #endif

@@ -55,7 +55,7 @@ void weights_ahead(Shard *s, int unit, bool backward)
     if (holder < 0 || !s->unit[holder].users) slot_fill(s, next);
 }
 
-void shard_stepped(Shard *s, int unit)
+void weights_changed(Shard *s, int unit)
 {
     if (comes_and_goes(s, unit)) {
         Slot *k = &s->slot[s->unit[unit].slot];
@@ -73,11 +73,13 @@ void shard_weights(Shard *s)
 void shard_publish(Shard *s)
 {
     shard_weights(s);
+    state_forget(s);
     for (int i = 0; i < s->conf.params->n; i++) {
         const Param *p = s->conf.params->p[i];
-        if (t_has(p->master) && p->own_n) op_copy(s->be, own_part(p, p->w), p->master);
+        if (t_has(p->master) && p->own_n)
+            op_set_weight(s->be, own_part(p, p->w), own_part(p, p->master), param_entry(p).t);
     }
-    for (int at = 0; at < s->units; at++) shard_stepped(s, s->order[at]);
+    for (int at = 0; at < s->units; at++) weights_changed(s, s->order[at]);
     for (int i = 0; i < s->slots; i++) s->slot[i].weights = -1;
     shard_weights(s);
 }

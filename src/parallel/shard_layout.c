@@ -145,12 +145,15 @@ Status shard_open(Shard *s, const ShardConf *conf)
     deal_slots(s);
     for (int i = 0; i < s->slots; i++) s->slot[i] = (Slot){ -1, -1 };
     s->conf.frozen = NULL, s->conf.order = NULL;
-    return OK;
+    Status st = state_open(s);
+    if (st) shard_close(s);
+    return st;
 }
 
 void shard_close(Shard *s)
 {
     free(s->bucket), free(s->item), free(s->unit), free(s->slot), free(s->order), free(s->live);
+    free(s->parcel);
     *s = (Shard){ 0 };
 }
 
@@ -174,7 +177,7 @@ static Tensor whole_view(const Item *i, Tensor bucket)
 }
 
 /* The part of a slice that is this parameter's; none of it is an empty view, not an absent one. */
-static Tensor slice_view(const Item *i, const Bucket *b, Tensor slice)
+Tensor slice_view(const Item *i, const Bucket *b, Tensor slice)
 {
     return t_rows(slice, i->p->own_n ? i->at + i->p->own_at - b->at : 0, i->p->own_n);
 }
@@ -191,7 +194,7 @@ void grads_point(Shard *s, Bucket *b, bool whole)
         i->p->g = whole ? whole_view(i, b->g) : slice_view(i, b, b->own_g);
 }
 
-static const char *label_of(const Shard *s, const Bucket *b)
+const char *label_of(const Shard *s, const Bucket *b)
 {
     static const char *const names[GROUP_N] = { "vision", "merger", "decoder" };
     const Param *p = s->item[b->first].p;
@@ -199,16 +202,15 @@ static const char *label_of(const Shard *s, const Bucket *b)
 }
 
 /* Which of the kinds of memory a bucket has; sizes and binding both ask here. */
-typedef struct Needs { bool w, own_w, g, own_g, state, master; } Needs;
+typedef struct Needs { bool w, own_w, g, own_g; } Needs;
 
-static Needs needs_of(const Shard *s, const Bucket *b)
+static Needs needs_of(const Bucket *b)
 {
     return (Needs){ .w = b->level < 3, .own_w = b->level == 3, .g = !b->frozen && b->level < 2,
-                    .own_g = !b->frozen && b->level >= 2, .state = !b->frozen,
-                    .master = !b->frozen && s->conf.dtype != F32 };
+                    .own_g = !b->frozen && b->level >= 2 };
 }
 
-static size_t room(int64_t n, DType d)
+size_t room_of(int64_t n, DType d)
 {
     size_t b = (size_t)n * dtype_size(d);
     return (b + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
@@ -227,61 +229,46 @@ ShardSizes shard_sizes(const Shard *s)
     ShardSizes z = { 0 };
     DType d = s->conf.dtype;
     EACH_BUCKET(b, s) {
-        Needs n = needs_of(s, b);
+        Needs n = needs_of(b);
         bool ring = s->unit[b->unit].slot >= 0 && slot_keeper(s, b->unit) == b->unit;
-        z.param += n.w ? room(b->room, d) : room(b->slice, d);
-        z.grad  += n.g ? room(b->room, F32) : n.own_g ? room(b->slice, F32) : 0;
-        z.optim += n.state ? (size_t)(2 + n.master) * room(b->slice, F32) : 0;
-        if (ring && n.own_w) z.param += room(b->room, d);
-        if (ring && n.own_g) z.grad  += room(b->room, F32);
+        z.param += n.w ? room_of(b->room, d) : room_of(b->slice, d);
+        z.grad  += n.g ? room_of(b->room, F32) : n.own_g ? room_of(b->slice, F32) : 0;
+        if (ring && n.own_w) z.param += room_of(b->room, d);
+        if (ring && n.own_g) z.grad  += room_of(b->room, F32);
     }
+    state_sizes(s, &z);
     return z;
 }
 
-static void bind_state(Shard *s, Bucket *b, Arena *optim)
-{
-    const char *label = label_of(s, b);
-    Needs  n = needs_of(s, b);
-    Tensor none = { 0 };
-    Tensor master = n.master ? t1(optim, label, F32, b->slice) : none;
-    Tensor m = n.state ? t1(optim, label, F32, b->slice) : none;
-    Tensor v = n.state ? t1(optim, label, F32, b->slice) : none;
-    EACH_ITEM(i, s, b) {
-        i->p->master = n.master ? slice_view(i, b, master) : none;
-        i->p->m      = n.state ? slice_view(i, b, m) : none;
-        i->p->v      = n.state ? slice_view(i, b, v) : none;
-    }
-}
-
 /* What lasts as long as the run. */
-static void bind_bucket(Shard *s, Bucket *b, Arena *param, Arena *grad, Arena *optim)
+static void bind_bucket(Shard *s, Bucket *b, Arena *param, Arena *grad)
 {
     const char *label = label_of(s, b);
-    Needs n = needs_of(s, b);
+    Needs n = needs_of(b);
     if (n.w)     b->w     = t1(param, label, s->conf.dtype, b->room);
     if (n.g)     b->g     = t1(grad, label, F32, b->room);
     if (n.own_w) b->own_w = t1(param, label, s->conf.dtype, b->slice);
     if (n.own_g) b->own_g = t1(grad, label, F32, b->slice);
     if (n.w)     b->own_w = t_rows(b->w, b->at, b->slice);
     if (n.g)     b->own_g = t_rows(b->g, b->at, b->slice);
-    bind_state(s, b, optim);
 }
 
 /* What a unit has while it is in use. */
 static void bind_slot(Shard *s, Bucket *b, Arena *param, Arena *grad)
 {
     int keeper = slot_keeper(s, b->unit);
-    Needs n = needs_of(s, b);
+    Needs n = needs_of(b);
     const Bucket *of = buckets_of(s, keeper) + (b - buckets_of(s, b->unit));
     bool mine = keeper == b->unit;
     if (n.own_w) b->w = mine ? t1(param, "in use", s->conf.dtype, b->room) : of->w;
     if (n.own_g) b->g = mine ? t1(grad, "in use", F32, b->room) : of->g;
 }
 
-void shard_bind(Shard *s, Backend *be, Arena *param, Arena *grad, Arena *optim)
+void shard_bind(Shard *s, Backend *be, Arena *param, Arena *grad, Arena *optim, Arena *host)
 {
     s->be = be;
-    EACH_BUCKET(b, s) bind_bucket(s, b, param, grad, optim);
+    EACH_BUCKET(b, s) bind_bucket(s, b, param, grad);
+    state_bind(s, optim, host);
     for (int at = 0; at < s->units; at++) {
         int u = s->order[at];
         EACH_IN_UNIT(b, s, u) bind_slot(s, b, param, grad);

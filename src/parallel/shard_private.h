@@ -14,6 +14,9 @@ static inline Bucket *buckets_of(const Shard *s, int unit) { return s->bucket + 
 /* shard_layout.c: whether p->w and p->g of the bucket are whole (of the unit's slot) or the slice. */
 void weights_point(Shard *s, Bucket *b, bool whole);
 void grads_point(Shard *s, Bucket *b, bool whole);
+Tensor      slice_view(const Item *i, const Bucket *b, Tensor slice);        /* what is the parameter's */
+const char *label_of(const Shard *s, const Bucket *b);
+size_t      room_of(int64_t n, DType d);           /* bytes that n elements take in an arena */
 
 /* shard_reduce.c */
 void grads_open(Shard *s, int unit);               /* a backward begins; levels 2 and 3 find an empty buffer */
@@ -24,6 +27,16 @@ void sum_join(Shard *s, Bucket *b);
 void weights_take(Shard *s, int unit);             /* they are here when it returns */
 void weights_ahead(Shard *s, int unit, bool backward);       /* and the next one's are on their way */
 void gather_join(Bucket *b);
+
+/* shard_state.c */
+Status state_open(Shard *s);                       /* which buckets are away, and their parcels */
+void   state_sizes(const Shard *s, ShardSizes *z);
+void   state_bind(Shard *s, Arena *optim, Arena *host);
+void   state_ahead(Shard *s);                      /* a step begins: the first parcels set out */
+void   state_forget(Shard *s);                     /* those that are here are not the state any more */
+
+/* shard_gather.c: a unit's weights have changed. */
+void weights_changed(Shard *s, int unit);
 
 /* shard.c: before another call on c, none that is out on it may be too long ago. */
 void make_room(Shard *s, const Comm *c);

@@ -90,6 +90,7 @@ void shard_begin_step(Shard *s, int micro)
         EACH_ITEM(i, s, b) i->p->live = i->p->fresh = false;
         if (!b->frozen && b->level < 2) begin_grads(s, b);
     }
+    state_ahead(s);
 }
 
 /* ---- the end of a step ---- */

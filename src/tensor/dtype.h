@@ -61,6 +61,17 @@ static inline uint16_t bf16_from_f32(float f)
     return (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? q : r);
 }
 
+/* A float's bits as a bf16 and a rest that brings all of it back. The bf16 is rounded to nearest, ties away
+ * from zero: then the rest's top bit says alone whether it went up. A NaN is made the quiet one first, which
+ * stays one when rounded. */
+static inline uint32_t bits_quiet(uint32_t u) { return (u & 0x7fffffffu) > 0x7f800000u ? 0x7fc00000u : u; }
+static inline uint16_t bits_near(uint32_t u)  { return (uint16_t)((u + 0x8000u) >> 16); }
+static inline uint16_t bits_rest(uint32_t u)  { return (uint16_t)u; }
+static inline uint32_t bits_join(uint16_t near, uint16_t rest)
+{
+    return (uint32_t)(uint16_t)(near - (rest >> 15)) << 16 | rest;
+}
+
 #ifdef __cplusplus
 }
 #endif

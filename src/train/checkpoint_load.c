@@ -40,8 +40,11 @@ static Status check_one(const Shards *s, const char *prefix, const Piece *q)
         bool same = x[i].rank == q->rank;
         for (int d = 0; same && d < q->rank; d++) same = x[i].shape[d] == q->shape[d];
         if (!same) return fail(E_DATA, "%s: its shape in the checkpoint is not the model's", name);
-        if (prefix[0] != 'w' && x[i].t->dtype != F32)
-            return fail(E_DATA, "%s: stored as %s, not as f32", name, dtype_name(x[i].t->dtype));
+        DType d = x[i].t->dtype;
+        bool  moment = !strcmp(prefix, "m") || !strcmp(prefix, "v");
+        if (prefix[0] != 'w' && d != F32 && !(moment && d == BF16))
+            return fail(E_DATA, "%s: stored as %s, not as f32%s", name, dtype_name(d),
+                        moment ? " or bf16" : "");
     }
     return OK;
 }
@@ -106,7 +109,7 @@ static Status read_frozen(const Shards *s, Backend *be, const Param *p)
 
 static Status read_param(const Shards *s, Backend *be, const Param *p, bool frozen)
 {
-    Held w = param_weights(p), own = param_own(p, p->master);
+    Held w = param_weights(p), own = param_entry(p);
     if (frozen) return read_frozen(s, be, p);
     TRY(read_held(s, be, p, "master", own));
     if (own.n && own.at == w.at && own.n == w.n) op_copy(be, w.t, own.t);

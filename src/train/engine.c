@@ -131,7 +131,7 @@ void engine_norm(Engine *e)
 
 void engine_apply(Engine *e, const OptimConf *conf)
 {
-    optim_step(&e->model, &e->be, e->sumsq, conf, &e->shard);
+    optim_step(&e->be, e->sumsq, conf, &e->shard);
 }
 
 void engine_update(Engine *e, const OptimConf *conf)

@@ -26,6 +26,9 @@ typedef struct Ranks {
     DispatchConf dispatch;
 } Ranks;
 
+/* How the optimizer's state is kept, see ShardConf; zeroed: in f32, all of it on the device. */
+typedef struct OptimStore { DType moments; bool split; double away; int64_t parcel; } OptimStore;
+
 typedef struct EngineConf {
     const char *backend;                 /* "cpu" "cuda" "meta" */
     DType       dtype;                   /* of weights and activations */
@@ -44,13 +47,12 @@ typedef struct EngineConf {
     bool        each;                    /* the loss of every supervised row is wanted: Engine.ctx.each */
     bool        evaluate;                /* a training engine on which engine_evaluate will be called too */
     DecodeRoom  decode;                  /* room for train/decode.h */
+    OptimStore  store;
     Ranks       ranks;
 } EngineConf;
 
 /* A_HOST is memory of the host beside a card, all before it of the device. */
 typedef enum { A_PARAM, A_GRAD, A_OPTIM, A_BATCH, A_ACT, A_SCRATCH, A_HOST, ARENA_N } ArenaId;
-
-const char *engine_arena_word(ArenaId a);              /* "weights": what it holds, for messages */
 
 const char *engine_arena_word(ArenaId a);               /* "weights": what it holds, for messages and tables */
 

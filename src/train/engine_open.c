@@ -117,7 +117,8 @@ static Status lay_out(Engine *e)
 {
     Traits  traits = backend_traits(e->conf.backend);
     int64_t sparse = shape_sparse_layers(&e->model.shape.text);
-    shard_bind(&e->shard, &e->be, &e->arena[A_PARAM], &e->arena[A_GRAD], &e->arena[A_OPTIM]);
+    shard_bind(&e->shard, &e->be, &e->arena[A_PARAM], &e->arena[A_GRAD], &e->arena[A_OPTIM],
+               &e->arena[A_HOST]);
     model_tables(&e->model, &e->arena[A_PARAM]);
     model_constants(&e->model, &e->be);
     e->sumsq = t1(&e->arena[A_OPTIM], "norm", F64, 1);
@@ -190,7 +191,9 @@ static Status open_parts(Engine *e, const ModelShape *s, bool split)
     if (e->pipe.slots > MAX_SLOTS)
         return fail(E_CONFIG, "%d micro-batches in flight are more than %d; lower parallel.pp or vpp",
                     e->pipe.slots, MAX_SLOTS);
-    ShardConf shard = { .frozen = frozen, .zero = r->zero, .dtype = e->conf.dtype, .overlap = true };
+    const OptimStore *o = &e->conf.store;
+    ShardConf shard = { .frozen = frozen, .zero = r->zero, .dtype = e->conf.dtype, .overlap = true,
+                        .state = o->moments, .split = o->split, .away = o->away, .parcel = o->parcel };
     if (!(order = calloc((size_t)e->model.params.units + 1, sizeof *order)))
         return fail(E_FIT, "no host memory for the order of units");
     shard_describe(&shard, &e->model, order);

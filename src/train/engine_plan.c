@@ -98,6 +98,7 @@ static void take_away(Ledger *all, const Ledger *micro)
             *r = (LedgerRow){ r->calls - m->calls, r->bytes - m->bytes, r->flops - m->flops,
                               r->extra - m->extra, r->other - m->other };
         }
+    all->host.in -= micro->host.in, all->host.out -= micro->host.out;
     for (int g = 0; g < LEDGER_GROUPS; g++) {
         LedgerComm *c = &all->comm[g];
         const LedgerComm *m = &micro->comm[g];

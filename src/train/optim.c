@@ -22,23 +22,22 @@ void optim_norm(const Model *m, Backend *be, Tensor sumsq)
     if (mesh) comm_all_reduce(mesh->comm[GR_world], sumsq, RED_SUM);
 }
 
-static void step_one(const Param *p, Backend *be, Tensor sumsq, const OptimConf *conf)
+typedef struct Step { Backend *be; Tensor sumsq; const OptimConf *conf; } Step;
+
+static void step_portion(void *self, const Portion *x)
 {
-    Tensor none = { 0 };
-    AdamW  h = conf->adam;
-    if (!p->decay && !conf->decay_all) h.decay = 0.0f;
-    if (conf->group_lr) h.lr = conf->group_lr[p->group];
-    op_adamw(be, own_part(p, p->w), t_has(p->master) ? own_part(p, p->master) : none, own_part(p, p->m),
-             own_part(p, p->v), own_part(p, p->g), sumsq, h);
+    const Step  *s = self;
+    const Param *p = x->p;
+    AdamW h = s->conf->adam;
+    if (!p->decay && !s->conf->decay_all) h.decay = 0.0f;
+    if (s->conf->group_lr) h.lr = s->conf->group_lr[p->group];
+    op_adamw(s->be, t_rows(own_part(p, p->w), x->at, x->n), x->master, x->m, x->v,
+             t_rows(own_part(p, p->g), x->at, x->n), s->sumsq, h);
 }
 
-void optim_step(const Model *m, Backend *be, Tensor sumsq, const OptimConf *conf, Shard *s)
+void optim_step(Backend *be, Tensor sumsq, const OptimConf *conf, Shard *s)
 {
+    Step x = { be, sumsq, conf };
     ledger_enter(&be->ledger, PART_OPTIM);
-    for (int i = 0; i < m->params.n; i++) {
-        const Param *p = m->params.p[i];
-        if (p->live && p->own_n) step_one(p, be, sumsq, conf);
-        bool last = i + 1 == m->params.n || m->params.p[i + 1]->unit != p->unit;
-        if (last) shard_stepped(s, p->unit);
-    }
+    shard_step(s, step_portion, &x);
 }

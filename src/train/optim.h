@@ -13,8 +13,7 @@ typedef struct OptimConf {
 /* sumsq (1) F64 = sum of squares of all gradients of live parameters, of every element in the world once:
  * copies and shared rows are left to one rank of those that have them. The same bits on all ranks. */
 void optim_norm(const Model *m, Backend *be, Tensor sumsq);
-/* One AdamW step of every live parameter; clipping reads the norm from sumsq on the device. s is told of each
- * unit as it is done: its weights are on their way to the other ranks while the next is stepped. */
-void optim_step(const Model *m, Backend *be, Tensor sumsq, const OptimConf *conf, Shard *s);
+/* One AdamW step of every live parameter; clipping reads the norm from sumsq on the device. */
+void optim_step(Backend *be, Tensor sumsq, const OptimConf *conf, Shard *s);
 
 #endif

@@ -66,6 +66,15 @@ bool recipe_answers_here(const Ranks *r, const Mesh *place)
 /* One source without a name has nothing to be told apart from. */
 static bool many_channels(const SourceList *s) { return s->n > 1 || (s->n && *s->item[0].channel); }
 
+static Status store_of(OptimStore *o, const Config *c, DType dtype)
+{
+    *o = (OptimStore){ .split = !strcmp(c->optim.master, "split"), .away = c->memory.optimizer_offload };
+    if (o->split && dtype == F32)
+        return fail(E_CONFIG, "optim.master = split: the weights are float32 and lack nothing of their "
+                    "master; set model.dtype=bfloat16, or leave it at float32");
+    return dtype_parse(&o->moments, c->optim.state_dtype);
+}
+
 Status recipe_engine(EngineConf *e, const Config *c, const ModelShape *s, DType dtype, const Ranks *ranks)
 {
     const char *aux = c->moe.aux_loss_type;
@@ -75,6 +84,7 @@ Status recipe_engine(EngineConf *e, const Config *c, const ModelShape *s, DType 
                        .balance = c->moe.force_balance, .aux_coeff = (float)c->moe.aux_loss_coeff,
                        .z_coeff = (float)c->moe.z_loss_coeff, .ranks = *ranks,
                        .evaluate = recipe_has_eval(c), .each = many_channels(&c->data.train) };
+    TRY(store_of(&e->store, c, dtype));
     e->aux = !strcmp(aux, "none") ? AUX_NONE : !strcmp(aux, "sequence") ? AUX_DOCUMENT : AUX_LAYER;
     e->aux_over_step = !strcmp(aux, "global");
     if (e->aux == AUX_NONE) e->aux_coeff = 0;

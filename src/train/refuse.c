@@ -6,21 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-static Status refuse_memory(const struct cfg_memory *m)
-{
-    if (m->optimizer_offload > 0)
-        return fail(E_CONFIG, "memory.optimizer_offload = %g: there is no offloading yet; set it to 0",
-                    m->optimizer_offload);
-    return OK;
-}
-
 static Status refuse_types(const Config *c)
 {
     bool mixed = strcmp(c->device.dtype, "auto") && strcmp(c->device.dtype, c->model.dtype);
     if (strcmp(c->optim.grad_dtype, "float32"))
         return fail(E_CONFIG, "optim.grad_dtype = %s: gradients are summed in float32", c->optim.grad_dtype);
-    if (strcmp(c->optim.state_dtype, "float32"))
-        return fail(E_CONFIG, "optim.state_dtype = %s: moments are kept in float32", c->optim.state_dtype);
     if (mixed)
         return fail(E_CONFIG,
                     "device.dtype = %s with model.dtype = %s: weights and activations share one type here; "
@@ -68,7 +58,6 @@ static Status refuse_gaps(const Config *c)
 Status recipe_refuse(const Config *c)
 {
     TRY(refuse_gaps(c));
-    TRY(refuse_memory(&c->memory));
     TRY(refuse_types(c));
     return refuse_device(c);
 }

@@ -1,7 +1,8 @@
-/* train/shards.h -- state/ of a checkpoint: tensors of f32 masters and moments, whole or in parts.
+/* train/shards.h -- state/ of a checkpoint: tensors of masters and moments, whole or in parts.
  *
  *   state/model*.safetensors              one rank: every tensor whole, under
- *     master.NAME, m.NAME, v.NAME         f32, of what trains; NAME as in checkpoints in HF form
+ *     master.NAME, m.NAME, v.NAME         of what trains; NAME as in checkpoints in HF form. Masters are f32,
+ *                                         however they are held; moments are as they are held, f32 or bf16
  *     w.NAME                              of what is frozen, as it is held
  *   state/rank-R/model*.safetensors       several: rank R's elements of them, flat
  *   state/rank-R/runs.json                and which they are
@@ -33,6 +34,7 @@ typedef struct Kept {                    /* what this rank writes of one tensor 
     Comb    run[STORED_RUNS];
     int     runs;
     Tensor  t;                           /* flat, the elements in order */
+    Tensor  rest;                        /* not absent: t are weights, and both are the f32 that is written */
     size_t  at;                          /* of them in a copy of all */
 } Kept;
 

@@ -11,6 +11,9 @@
 #define SHARD ((int64_t)4 << 30)         /* bytes: large enough to be few, small enough to copy about */
 #define CHUNK ((size_t)64 << 20)         /* bytes written between two looks at `stop` */
 
+static DType  kept_type(const Kept *k)  { return t_has(k->rest) ? F32 : (DType)k->t.dtype; }
+static size_t kept_bytes(const Kept *k) { return (size_t)t_count(k->t) * dtype_size(kept_type(k)); }
+
 static Status kept_add(KeptList *l, const Kept *k)
 {
     if (l->n == l->room) {
@@ -19,7 +22,7 @@ static Status kept_add(KeptList *l, const Kept *k)
         if (!grown) return fail(E_FIT, "no memory for the list of tensors to save");
         l->item = grown, l->room = room;
     }
-    size_t bytes = (size_t)t_bytes(k->t);
+    size_t bytes = kept_bytes(k);
     l->item[l->n] = *k;
     l->item[l->n++].at = l->bytes;
     l->bytes += (bytes + 63) / 64 * 64;
@@ -27,8 +30,9 @@ static Status kept_add(KeptList *l, const Kept *k)
     return OK;
 }
 
-/* Elements [from, to) of the rank's part, of which h has them all. */
-static Status keep(KeptList *l, const Param *p, const char *prefix, Held h, int64_t from, int64_t to)
+/* Elements [from, to) of the rank's part, of which h has them all, and so has rest where it is not empty. */
+static Status keep(KeptList *l, const Param *p, const char *prefix, Held h, Held rest, int64_t from,
+                   int64_t to)
 {
     for (int i = 0; i < p->pieces; i++) {
         const Piece *q = &p->piece[i];
@@ -40,6 +44,7 @@ static Status keep(KeptList *l, const Param *p, const char *prefix, Held h, int6
         snprintf(k.name, sizeof k.name, "%s.%s", prefix, q->name);
         memcpy(k.shape, q->shape, sizeof k.shape);
         k.t = t_rows(h.t, from + first - h.at, n);
+        if (rest.n) k.rest = t_rows(rest.t, from + first - rest.at, n);
         TRY(kept_add(l, &k));
     }
     return OK;
@@ -48,12 +53,13 @@ static Status keep(KeptList *l, const Param *p, const char *prefix, Held h, int6
 static Status keep_param(KeptList *l, const Param *p, bool frozen)
 {
     int64_t from = p->own_at, to = p->own_at + p->own_n < p->mine ? p->own_at + p->own_n : p->mine;
-    Held w = param_weights(p);
+    Held w = param_weights(p), master = param_own(p, p->master), none = { 0 };
+    bool split = master.n && master.t.dtype == I16;
     if (!p->keeper || from >= to) return OK;
-    if (frozen) return keep(l, p, "w", w, from, to);
-    TRY(keep(l, p, "master", t_has(p->master) ? param_own(p, p->master) : w, from, to));
-    TRY(keep(l, p, "m", param_own(p, p->m), from, to));
-    return keep(l, p, "v", param_own(p, p->v), from, to);
+    if (frozen) return keep(l, p, "w", w, none, from, to);
+    TRY(keep(l, p, "master", master.n && !split ? master : w, split ? master : none, from, to));
+    TRY(keep(l, p, "m", param_own(p, p->m), none, from, to));
+    return keep(l, p, "v", param_own(p, p->v), none, from, to);
 }
 
 Status kept_list(KeptList *l, const Model *m)
@@ -72,9 +78,33 @@ void kept_close(KeptList *l)
     *l = (KeptList){ 0 };
 }
 
+/* All of the rest comes into the second half of `out`, which is written from the front and never past what
+ * has been read; the weights come a part at a time. */
+static void fetch_joined(Backend *be, const Kept *k, char *out)
+{
+    enum { PART = 1 << 15 };
+    int64_t  all = t_count(k->t);
+    uint16_t w[PART], rest;
+    backend_fetch(be, out + 2 * all, k->rest);
+    for (int64_t i = 0; i < all; i++) {
+        int64_t left = all - i;
+        if (i % PART == 0) backend_fetch(be, w, t_rows(k->t, i, left < PART ? left : PART));
+        memcpy(&rest, out + 2 * (all + i), 2);
+        uint32_t u = bits_join(w[i % PART], rest);
+        memcpy(out + 4 * i, &u, 4);
+    }
+}
+
+static void fetch_kept(Backend *be, const Kept *k, void *out)
+{
+    if (t_has(k->rest)) fetch_joined(be, k, out);
+    else                backend_fetch(be, out, k->t);
+}
+
 Status kept_copy(const KeptList *l, Backend *be, void *host)
 {
-    for (int i = 0; i < l->n; i++) backend_fetch(be, (char *)host + l->item[i].at, l->item[i].t);
+    backend_side_drain(be);                             /* state that is on its way back to the host arrives */
+    for (int i = 0; i < l->n; i++) fetch_kept(be, &l->item[i], (char *)host + l->item[i].at);
     return backend_sync(be);
 }
 
@@ -84,7 +114,7 @@ static Status declare(StWriter *w, const KeptList *l, bool whole)
     for (int i = 0; i < l->n; i++) {
         const Kept *k = &l->item[i];
         int64_t n = t_count(k->t);
-        TRY(st_writer_declare(w, k->name, (DType)k->t.dtype, whole ? k->rank : 1, whole ? k->shape : &n));
+        TRY(st_writer_declare(w, k->name, kept_type(k), whole ? k->rank : 1, whole ? k->shape : &n));
     }
     return OK;
 }
@@ -104,14 +134,15 @@ static Status write_tensors(StWriter *w, const KeptList *l, Backend *be, const v
 {
     void *stage = copy ? NULL : malloc(l->most + 1);
     Status st = copy || stage ? OK : fail(E_FIT, "no host memory for a tensor of %zu bytes", l->most);
+    if (!copy) backend_side_drain(be);
     for (int i = 0; i < l->n && !st; i++) {
         const Kept *k = &l->item[i];
         if (!copy) {
-            backend_fetch(be, stage, k->t);
+            fetch_kept(be, k, stage);
             st = backend_sync(be);
         }
         const char *bytes = copy ? (const char *)copy + k->at : stage;
-        if (!st) st = write_one(w, bytes, (size_t)t_bytes(k->t), stop);
+        if (!st) st = write_one(w, bytes, kept_bytes(k), stop);
     }
     free(stage);
     return st;

@@ -1,0 +1,191 @@
+/* parallel/shard_state.c -- masters and moments: where they lie, and how those in host memory pass through
+ * the device for a step; see shard.h. */
+#include "parallel/shard_private.h"
+
+#include <stdlib.h>
+
+/* Marks of the side lanes: a parcel is in its buffer; it has left it. */
+enum { MARK_IN = SIDE_MARKS_STATE, MARK_OUT = MARK_IN + STATE_RING };
+_Static_assert(MARK_OUT + STATE_RING <= SIDE_MARKS, "too few marks for the ring");
+
+/* Some milliseconds on a link of 50 GB/s, and little beside what the rest of the device holds. */
+enum { PARCEL = 4 << 20 };
+
+static bool has_master(const Shard *s)    { return s->conf.dtype != F32; }
+static DType master_type(const Shard *s)  { return s->conf.split ? I16 : F32; }
+static bool has_state(const Bucket *b)    { return !b->frozen; }
+
+/* Whole buckets in order until the share is reached. */
+static void choose_away(Shard *s)
+{
+    double all = 0, taken = 0;
+    EACH_BUCKET(b, s) all += has_state(b) ? (double)b->slice : 0;
+    EACH_BUCKET(b, s) {
+        if (!has_state(b) || taken >= s->conf.away * all) continue;
+        b->away = true, taken += (double)b->slice;
+    }
+}
+
+/* Parcels begin where tensors may, so that an element is stepped by the same instructions in any cut. */
+static void cut_parcels(Shard *s)
+{
+    int64_t most = s->conf.parcel ? s->conf.parcel : PARCEL;
+    most = (most + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
+    int n = 0;
+    EACH_BUCKET(b, s) {
+        if (!b->away) continue;
+        b->parcel = n, b->parcels = (int)((b->slice + most - 1) / most);
+        for (int64_t at = 0; s->parcel && at < b->slice; at += most)
+            s->parcel[n + at / most] = (Parcel){ at, b->slice - at < most ? b->slice - at : most };
+        n += b->parcels;
+        if (b->slice > s->most) s->most = b->slice < most ? b->slice : most;
+    }
+    s->parcels = n;
+}
+
+Status state_open(Shard *s)
+{
+    choose_away(s);
+    cut_parcels(s);
+    if (!s->parcels) return OK;
+    s->parcel = calloc((size_t)s->parcels, sizeof *s->parcel);
+    if (!s->parcel) return fail(E_FIT, "no host memory for %d parcels of optimizer state", s->parcels);
+    cut_parcels(s);
+    return OK;
+}
+
+/* ---- memory ---- */
+
+static size_t state_room(const Shard *s, int64_t n)
+{
+    return 2 * room_of(n, s->conf.state) + (has_master(s) ? room_of(n, master_type(s)) : 0);
+}
+
+void state_sizes(const Shard *s, ShardSizes *z)
+{
+    EACH_BUCKET(b, s) {
+        if (!has_state(b)) continue;
+        if (b->away) z->host  += state_room(s, b->slice);
+        else         z->optim += state_room(s, b->slice);
+    }
+    if (s->parcels) z->optim += STATE_RING * state_room(s, s->most);
+}
+
+static StateBuffers take(const Shard *s, Arena *a, const char *label, int64_t n)
+{
+    StateBuffers x = { 0 };
+    if (has_master(s)) x.master = t1(a, label, master_type(s), n);
+    x.m = t1(a, label, s->conf.state, n);
+    x.v = t1(a, label, s->conf.state, n);
+    return x;
+}
+
+void state_bind(Shard *s, Arena *optim, Arena *host)
+{
+    Tensor none = { 0 };
+    EACH_BUCKET(b, s) {
+        bool has = has_state(b);
+        StateBuffers x = { 0 };
+        if (has) x = take(s, b->away ? host : optim, label_of(s, b), b->slice);
+        b->master = x.master, b->m = x.m, b->v = x.v;
+        EACH_ITEM(i, s, b) {
+            i->p->master = t_has(b->master) ? slice_view(i, b, b->master) : none;
+            i->p->m      = has ? slice_view(i, b, b->m) : none;
+            i->p->v      = has ? slice_view(i, b, b->v) : none;
+        }
+    }
+    for (int i = 0; s->parcels && i < STATE_RING; i++) s->ring[i] = take(s, optim, "in use", s->most);
+}
+
+/* ---- a step ---- */
+
+/* Into a buffer that the last parcel in it has left. As that was no earlier one than this, this one's own
+ * state is back on the host too: what goes out keeps its order. */
+static void ask(Shard *s, const Bucket *b, int k)
+{
+    const Parcel *x = &s->parcel[k];
+    StateBuffers *to = &s->ring[k % STATE_RING];
+    backend_side_wait(s->be, SIDE_IN, MARK_OUT + k % STATE_RING);
+    if (has_master(s)) backend_in(s->be, t_rows(to->master, 0, x->n), t_rows(b->master, x->at, x->n).data);
+    backend_in(s->be, t_rows(to->m, 0, x->n), t_rows(b->m, x->at, x->n).data);
+    backend_in(s->be, t_rows(to->v, 0, x->n), t_rows(b->v, x->at, x->n).data);
+    backend_mark(s->be, SIDE_IN, MARK_IN + k % STATE_RING);
+}
+
+static const Bucket *bucket_of(const Shard *s, int parcel)
+{
+    const Bucket *b = s->bucket;
+    while (!b->away || parcel >= b->parcel + b->parcels) b++;
+    return b;
+}
+
+/* As many as have a buffer. */
+static void ask_more(Shard *s)
+{
+    for (; s->asked < s->parcels && s->asked < s->done + STATE_RING; s->asked++)
+        ask(s, bucket_of(s, s->asked), s->asked);
+}
+
+/* Of a step that was given up the first ones are here already, and are what they were. A walk that only
+ * prepares moves nothing and must not count as if. */
+void state_ahead(Shard *s)
+{
+    if (!s->parcels || s->be->preparing) return;
+    if (!s->asked) backend_side_begin(s->be, SIDE_IN);         /* whoever wrote the state has done so */
+    ask_more(s);
+}
+
+void state_forget(Shard *s) { s->asked = s->done = 0; }
+
+static void send_back(Shard *s, const Bucket *b, int k)
+{
+    const Parcel *x = &s->parcel[k];
+    const StateBuffers *from = &s->ring[k % STATE_RING];
+    backend_side_begin(s->be, SIDE_OUT);
+    if (has_master(s)) backend_out(s->be, t_rows(b->master, x->at, x->n).data, t_rows(from->master, 0, x->n));
+    backend_out(s->be, t_rows(b->m, x->at, x->n).data, t_rows(from->m, 0, x->n));
+    backend_out(s->be, t_rows(b->v, x->at, x->n).data, t_rows(from->v, 0, x->n));
+    backend_mark(s->be, SIDE_OUT, MARK_OUT + k % STATE_RING);
+}
+
+/* What of each live parameter lies in [at, at + n) of the slice; `state` begins at `at`. False: nothing. */
+static bool step_range(Shard *s, const Bucket *b, int64_t at, int64_t n, const StateBuffers *state,
+                       PortionFn *step, void *self)
+{
+    bool any = false;
+    EACH_ITEM(i, s, b) {
+        int64_t first = i->at + i->p->own_at - b->at, from = first > at ? first : at;
+        int64_t to = first + i->p->own_n < at + n ? first + i->p->own_n : at + n;
+        if (!i->p->live || from >= to) continue;
+        Portion x = { .p = i->p, .at = from - first, .n = to - from };
+        if (has_master(s)) x.master = t_rows(state->master, from - at, x.n);
+        x.m = t_rows(state->m, from - at, x.n), x.v = t_rows(state->v, from - at, x.n);
+        step(self, &x);
+        any = true;
+    }
+    return any;
+}
+
+static void step_away(Shard *s, const Bucket *b, PortionFn *step, void *self)
+{
+    for (int k = b->parcel; k < b->parcel + b->parcels; k++) {
+        const Parcel *x = &s->parcel[k];
+        ask_more(s);
+        backend_wait(s->be, MARK_IN + k % STATE_RING);
+        if (step_range(s, b, x->at, x->n, &s->ring[k % STATE_RING], step, self)) send_back(s, b, k);
+        s->done = k + 1;
+    }
+}
+
+void shard_step(Shard *s, PortionFn *step, void *self)
+{
+    for (int u = 0; u < s->units; u++) {
+        EACH_IN_UNIT(b, s, u) {
+            StateBuffers here = { b->master, b->m, b->v };
+            if (b->away)           step_away(s, b, step, self);
+            else if (has_state(b)) step_range(s, b, 0, b->slice, &here, step, self);
+        }
+        if (s->unit[u].n) weights_changed(s, u);
+    }
+    state_forget(s);
+}

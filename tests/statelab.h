@@ -1,0 +1,57 @@
+/* tests/statelab.h -- what the optimizer knows, whichever way it is kept: equal numbers from equal training. */
+#ifndef TESTS_STATELAB_H
+#define TESTS_STATELAB_H
+
+#include "lab.h"
+#include "parallel/shard.h"
+
+static inline uint64_t state_mix(uint64_t h, uint32_t u)
+{
+    h ^= u, h *= 0x9e3779b97f4a7c15u;
+    return h ^ h >> 29;
+}
+
+/* A dense tensor of any machine in memory of the lab; absent stays absent. */
+static inline Tensor state_copy(Backend *be, Tensor t)
+{
+    int64_t n = t_has(t) ? t_count(t) : 0;
+    if (!t_has(t)) return t;
+    Tensor c = t_wrap(malloc((size_t)t_bytes(t) + 1), (DType)t.dtype, 1, &n);
+    if (n) backend_fetch(be, c.data, t_wrap(t.data, (DType)t.dtype, 1, &n));
+    return c;
+}
+
+/* Element i as f32 bits: of a weight or a moment, and of what a weight and its master say together. */
+static inline uint32_t state_bits(Tensor t, int64_t i)
+{
+    return t.dtype == F32 ? ((const uint32_t *)t.data)[i] : (uint32_t)((const uint16_t *)t.data)[i] << 16;
+}
+static inline uint32_t master_bits(Tensor w, Tensor master, int64_t i)
+{
+    if (!t_has(master) || master.dtype == F32) return state_bits(t_has(master) ? master : w, i);
+    return bits_join(((const uint16_t *)w.data)[i], ((const uint16_t *)master.data)[i]);
+}
+
+static inline uint64_t state_of(uint64_t h, Backend *be, const Param *p)
+{
+    Tensor w = state_copy(be, p->w), own = state_copy(be, own_part(p, p->w));
+    Tensor master = state_copy(be, p->master), m = state_copy(be, p->m), v = state_copy(be, p->v);
+    for (int64_t i = 0; i < t_count(w); i++) h = state_mix(h, state_bits(w, i));
+    for (int64_t i = 0; t_has(m) && i < p->own_n; i++) {
+        h = state_mix(h, master_bits(own, master, i));
+        h = state_mix(state_mix(h, state_bits(m, i)), state_bits(v, i));
+    }
+    free(w.data), free(own.data), free(master.data), free(m.data), free(v.data);
+    return h;
+}
+
+/* Weights, and masters and moments of what this rank steps, as one number. */
+static inline uint64_t state_hash(Backend *be, const ParamSet *s)
+{
+    uint64_t h = 1;
+    backend_side_drain(be);
+    for (int k = 0; k < s->n; k++) h = state_of(h, be, s->p[k]);
+    return h;
+}
+
+#endif

@@ -1,0 +1,271 @@
+/* tests/test_offload.c -- the optimizer's state in fewer bytes and in host memory: the same losses and the
+ * same bits with f32 masters and split ones, wherever they are kept, on any layout of ranks; what was saved in
+ * one way goes on in another; the plan knows every byte. */
+#include "layoutlab.h"
+#include "runlab.h"
+#include "statelab.h"
+
+enum { SHORT = 4 };
+
+typedef struct Told { double loss[SHORT], norm[SHORT]; uint64_t state; } Told;
+static Told told[MOST];
+static int64_t parcels;                  /* that rank 0 had */
+
+/* What a rank must have taken, to the byte; a step takes nothing more and its copies are as planned. */
+static void check_memory(const Engine *e, size_t pushes, const LedgerHost *moved)
+{
+    size_t now = 0;
+    for (int i = 0; i < ARENA_N; i++) {
+        now += (size_t)e->arena[i].pushes * (i < A_BATCH || i == A_HOST);
+        if ((i < A_BATCH || i == A_HOST) && e->arena[i].peak != e->plan.bytes[i])
+            note("rank %d, %s: %zu bytes, planned %zu", e->mesh.rank, e->arena[i].name, e->arena[i].peak,
+                 e->plan.bytes[i]);
+    }
+    if (now != pushes) note("rank %d: a step took memory", e->mesh.rank);
+    if (moved->in != e->plan.once.host.in || moved->out != e->plan.once.host.out)
+        note("rank %d: %lld bytes in, %lld out; planned %lld, %lld", e->mesh.rank, (long long)moved->in,
+             (long long)moved->out, (long long)e->plan.once.host.in, (long long)e->plan.once.host.out);
+}
+
+static size_t pushes_of(const Engine *e)
+{
+    size_t n = 0;
+    for (int i = 0; i < ARENA_N; i++) n += (size_t)e->arena[i].pushes * (i < A_BATCH || i == A_HOST);
+    return n;
+}
+
+static void rank_main(Peer *p)
+{
+    Case  *c = &the_case;
+    Engine e;
+    Mesh   place;
+    Told  *t = &told[p->rank];
+    open_rank(&e, p, &place);
+    size_t pushes = pushes_of(&e);
+    for (int i = 0; i < SHORT; i++) {
+        LedgerHost was = e.be.ledger.host;
+        if (step(c, &e, place.at[AX_DP], i, &t->loss[i], &t->norm[i])) note("%s", status_text());
+        LedgerHost now = { e.be.ledger.host.in - was.in, e.be.ledger.host.out - was.out };
+        bool all = true;                                     /* a tower without pictures is not stepped */
+        for (int k = 0; k < e.model.params.n; k++) {
+            const Param *q = e.model.params.p[k];
+            all &= q->live || q->idle;
+        }
+        if (all || !c->store.away) check_memory(&e, pushes, &now);
+    }
+    shard_weights(&e.shard);
+    t->state = state_hash(&e.be, &e.model.params);
+    if (!p->rank) parcels = e.shard.parcels;
+    engine_close(&e);
+}
+
+static bool same_told(const Told *a, const Told *b)
+{
+    return !memcmp(a->loss, b->loss, sizeof a->loss) && !memcmp(a->norm, b->norm, sizeof a->norm) &&
+           a->state == b->state;
+}
+
+static const char *store_text(const OptimStore *o)
+{
+    static char t[96];
+    snprintf(t, sizeof t, "%s moments%s, %g away, parcels of %lld", dtype_name(o->moments),
+             o->split ? ", split masters" : "", o->away, (long long)o->parcel);
+    return t;
+}
+
+/* The case with its state kept one way and another: every rank had the same losses, norms and final state. */
+static void compare_stores(Case *c, const OptimStore *other, int others)
+{
+    Told want[MOST];
+    c->store = (OptimStore){ .moments = other[0].moments };
+    on_ranks((int)c->rule.world, 0, rank_main);
+    memcpy(want, told, sizeof want);
+    EXPECT(!trouble.any, "%s: %s", case_text(c), trouble.text);
+    for (int i = 0; i < others; i++) {
+        bool same = true;
+        c->store = other[i], trouble.any = false;
+        memset(told, 0, sizeof told);
+        on_ranks((int)c->rule.world, 0, rank_main);
+        for (int r = 0; r < c->rule.world; r++) same &= same_told(&told[r], &want[r]);
+        EXPECT(same && !trouble.any, "%s: %s: %s", case_text(c), store_text(&other[i]),
+               trouble.any ? trouble.text : "another result");
+        EXPECT((parcels > 0) == (other[i].away > 0), "%lld parcels", (long long)parcels);
+    }
+}
+
+static Case *four_ranks(int zero, bool pictures, uint64_t seed)
+{
+    Case *c = &the_case;
+    *c = (Case){ .shape = shape_of(zero % 2), .pictures = pictures, .aux = AUX_LAYER, .weights = seed };
+    const TextShape *t = &c->shape.text;
+    c->rule = (RuleInput){ .world = 4, .tp = 1, .cp = 1, .pp = 1, .vpp = 1, .ep = 2, .etp = 1, .zero = zero,
+                           .replicas = 1, .cp_comm = "p2p", .layers = t->L, .heads = t->H, .kv_heads = t->G,
+                           .ffn = t->F, .experts = t->E, .per_token = t->K, .expert_ffn = t->I,
+                           .renorm = t->renorm, .micro_tokens = budget.tokens,
+                           .global_tokens = budget.tokens * MICROS, .dispatcher = "alltoall", .layout = "" };
+    EXPECT(rules_legal(&c->rule), "%s", case_text(c));
+    fill(c, seed);
+    return c;
+}
+
+static void every_level(void)
+{
+    uint64_t seed = first_seed();
+    printf("  seed %llu\n", (unsigned long long)seed);
+    for (int k = 0; k < 8; k++) {                            /* every level with text and with pictures */
+        DType m = (k + k / 4) % 2 ? BF16 : F32;
+        OptimStore narrow[] = { { m, true, 0, 0 }, { m, true, 0.3, 256 }, { m, false, 1, 700 } };
+        OptimStore wide = { m, false, k % 2 ? 1 : 0.3, k % 2 ? 0 : 300 };
+        Case *c = four_ranks(k % 4, k >= 4, seed + (uint64_t)k);
+        c->dtype = BF16;
+        if (k % 4 == k / 4 || number("TREB_LAYOUTS", 0)) compare_stores(c, narrow, 3);
+        else                                             compare_stores(c, &narrow[1 + k % 2], 1);
+        c->dtype = F32;
+        if (k % 2) compare_stores(c, &wide, 1);
+        empty(c);
+    }
+}
+
+/* Pipelines, heads over ranks, replicas, recompute: whatever the rules allow. */
+static void drawn_layouts(void)
+{
+    uint64_t seed = first_seed();
+    for (int i = 0; i < number("TREB_LAYOUTS", 4); i++, seed++) {
+        Case *c = &the_case;
+        DType m = rng_below(seed, 20, 0, 2) ? BF16 : F32;
+        draw_case(c, seed, 0, SHORT);
+        change_case(c);
+        c->weights = seed, c->dtype = rng_below(seed, 20, 1, 4) ? BF16 : F32;
+        fill(c, seed);
+        double share = (double)(1 + rng_below(seed, 20, 3, 4)) / 4;
+        OptimStore other = { m, c->dtype == BF16 && rng_below(seed, 20, 2, 2), share,
+                             rng_below(seed, 20, 4, 2) ? 300 : 0 };
+        compare_stores(c, &other, 1);
+        empty(c);
+    }
+}
+
+/* ---- bytes ---- */
+
+static EnginePlan plan_of(DType dtype, OptimStore store)
+{
+    EnginePlan p;
+    ModelShape s = shape_of(false);
+    EngineConf conf = { .backend = "cpu", .dtype = dtype, .budget = budget, .train = true, .store = store };
+    StreamShape ss = shape_stream(&s);
+    Stream full = stream_full(&ss, &conf.budget);
+    policy_default(conf.policy);
+    EXPECT_OK(engine_plan(&p, &s, &conf, &full));
+    return p;
+}
+
+/* Twelve bytes of state for a parameter, eight, six; beyond the few of the grid. */
+static void bytes_of_a_parameter(void)
+{
+    static const struct { DType dtype; OptimStore store; size_t each; } row[] = {
+        { BF16, { F32, false, 0, 0 }, 12 }, { BF16, { BF16, false, 0, 0 }, 8 },
+        { BF16, { BF16, true, 0, 0 }, 6 },  { BF16, { F32, true, 0, 0 }, 10 },
+        { F32, { F32, false, 0, 0 }, 8 },   { F32, { BF16, false, 0, 0 }, 4 },
+    };
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        EnginePlan p = plan_of(row[i].dtype, row[i].store);
+        OptimStore o = row[i].store;
+        size_t n = p.bytes[A_PARAM] / dtype_size(row[i].dtype), optim = p.bytes[A_OPTIM] - 2 * ARENA_ALIGN;
+        double each = (double)optim / (double)n;
+        EXPECT(fabs(each - (double)row[i].each) < 0.02 * (double)row[i].each && !p.bytes[A_HOST],
+               "row %zu: %.2f bytes a parameter", i, each);
+        o.away = 1, o.parcel = 256;
+        EnginePlan q = plan_of(row[i].dtype, o);
+        size_t ring = 3 * 256 * row[i].each;
+        EXPECT(q.bytes[A_HOST] + q.bytes[A_OPTIM] == p.bytes[A_OPTIM] + ring && q.bytes[A_OPTIM] < 2 * ring,
+               "row %zu: %zu on the host and %zu, %zu without", i, q.bytes[A_HOST], q.bytes[A_OPTIM],
+               p.bytes[A_OPTIM]);
+        double moved = (double)q.once.host.in / (double)q.bytes[A_HOST];     /* less the arena's own grid */
+        EXPECT(q.once.host.in == q.once.host.out && moved <= 1 && moved > 0.98 && !p.once.host.in,
+               "row %zu: %lld bytes in, %zu are there", i, (long long)q.once.host.in, q.bytes[A_HOST]);
+        o.away = 0.3;
+        q = plan_of(row[i].dtype, o);
+        double share = (double)q.bytes[A_HOST] / (double)(p.bytes[A_OPTIM]);
+        EXPECT(share >= 0.29 && share < 0.6, "row %zu: a share of %.2f is away", i, share);
+        EXPECT(engine_device_bytes(&q, "cuda") + q.bytes[A_HOST] == engine_device_bytes(&q, "cpu"), "sums");
+    }
+}
+
+/* ---- a run that is interrupted ---- */
+
+static RunLab lab;
+
+static uint64_t run_of(const char *name, const char *words)
+{
+    Config  c;
+    Trainer t;
+    char    text[5000];
+    snprintf(text, sizeof text, "model.dtype=bfloat16\ntrain.max_steps=6\n%s", words);
+    runlab_recipe(&c, &lab, name, text);
+    EXPECT_OK(runlab_train(&c, &t));
+    uint64_t h = state_hash(&t.engine.be, &t.engine.model.params);
+    trainer_close(&t);
+    config_close(&c);
+    return h;
+}
+
+/* Three steps one way, three another: what a run had that never stopped. */
+static void goes_on_in_another_way(void)
+{
+    static const char *const way[] = {
+        "optim.master=float32\nmemory.optimizer_offload=0\n",
+        "optim.master=split\nmemory.optimizer_offload=0\n",
+        "optim.master=split\nmemory.optimizer_offload=1\n",
+        "optim.master=float32\nmemory.optimizer_offload=0.4\n",
+    };
+    for (int narrow = 0; narrow < 2; narrow++) {
+        const char *type = narrow ? "optim.state_dtype=bfloat16\n" : "";
+        uint64_t want = run_of(narrow ? "whole16" : "whole", type);
+        for (int i = 0; i < 4; i++) {
+            char name[32], first[300], then[5000];
+            const char *other = way[(i + 1 + narrow) % 4];
+            snprintf(name, sizeof name, "cut%d%d", narrow, i);
+            snprintf(first, sizeof first, "%s%scheckpoint.save_steps=3\ncheckpoint.async=%s\n", type, way[i],
+                     i % 2 ? "true" : "false");
+            uint64_t all = run_of(name, first);
+            EXPECT(all == want, "%s another state than with f32 masters on the device", way[i]);
+            Path from;
+            EXPECT_OK(path_join(from, runlab_dir(name), "checkpoint-3"));
+            EXPECT_OK(checkpoint_check(from));
+            snprintf(then, sizeof then, "%s%scheckpoint.resume_from_checkpoint=%s\n", type, other, from);
+            snprintf(name, sizeof name, "on%d%d", narrow, i);
+            EXPECT(run_of(name, then) == want, "%sthen %sanother state", way[i], other);
+        }
+    }
+}
+
+/* Moments of one type go on in the other. */
+static void moments_change_their_type(void)
+{
+    Path from;
+    run_of("f", "checkpoint.save_steps=3\n");
+    run_of("h", "checkpoint.save_steps=3\noptim.state_dtype=bfloat16\noptim.master=split\n");
+    for (int i = 0; i < 2; i++) {
+        char words[5000];
+        EXPECT_OK(path_join(from, runlab_dir(i ? "h" : "f"), "checkpoint-3"));
+        snprintf(words, sizeof words, "checkpoint.resume_from_checkpoint=%s\n%s", from,
+                 i ? "" : "optim.state_dtype=bfloat16\noptim.master=split\nmemory.optimizer_offload=1\n");
+        run_of(i ? "h2f" : "f2h", words);
+    }
+}
+
+int main(void)
+{
+    omp_set_num_threads(1);
+    processes_open();
+    RUN(every_level);
+    RUN(drawn_layouts);
+    if (!commlab_.mpi) {
+        runlab_open(&lab, 40);
+        RUN(bytes_of_a_parameter);
+        RUN(goes_on_in_another_way);
+        RUN(moments_change_their_type);
+        runlab_close(&lab);
+    }
+    return processes_close();
+}
