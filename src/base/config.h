@@ -60,6 +60,8 @@ MUST Status config_set(Config *cfg, const char *override);
 
 /* Every key as YAML that reads back to the same Config. */
 void        config_dump(FILE *out, const Config *cfg);
+/* The same without what has its default. */
+void        config_dump_short(FILE *out, const Config *cfg);
 
 /* Keys, types, defaults, bounds: of one section, or of all when section is NULL. */
 MUST Status config_help(FILE *out, const char *section);

@@ -1,6 +1,7 @@
 /* base/config_help.c -- the table shown to people: as help, and as the recipe that a Config amounts to. */
 #include "base/config_table.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static const char *const kinds[] = {
@@ -64,13 +65,34 @@ Status config_help(FILE *out, const char *section)
     return OK;
 }
 
-void config_dump(FILE *out, const Config *cfg)
+static bool has_default(const ConfigRow *r, const void *value)
+{
+    char *text[2] = { NULL, NULL };
+    size_t n;
+    const void *from[2] = { value, r->def };
+    for (int i = 0; i < 2; i++) {
+        FILE *f = open_memstream(&text[i], &n);
+        REQUIRE(f, "open_memstream");
+        config_put_value(f, r, from[i]);
+        fclose(f);
+    }
+    bool same = !strcmp(text[0], text[1]);
+    free(text[0]), free(text[1]);
+    return same;
+}
+
+static void dump(FILE *out, const Config *cfg, bool all)
 {
     const char *section = "";
     for EACH_ROW(r, config_rows()) {
+        const void *value = (const char *)cfg + r->offset;
+        if (!all && has_default(r, value)) continue;
         if (strcmp(section, r->section)) fprintf(out, "%s:\n", section = r->section);
         fprintf(out, "  %s: ", r->key);
-        config_put_value(out, r, (const char *)cfg + r->offset);
+        config_put_value(out, r, value);
         putc('\n', out);
     }
 }
+
+void config_dump(FILE *out, const Config *cfg)       { dump(out, cfg, true); }
+void config_dump_short(FILE *out, const Config *cfg) { dump(out, cfg, false); }

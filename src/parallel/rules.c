@@ -331,6 +331,7 @@ static void walk(RuleReport *r, const RuleInput *x, bool fixes)
 }
 
 void rules_find(RuleReport *r, const RuleInput *x) { walk(r, x, true); }
+void rules_walk(RuleReport *r, const RuleInput *x) { walk(r, x, false); }
 
 bool rules_legal(const RuleInput *x)
 {

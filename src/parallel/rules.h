@@ -52,6 +52,7 @@ typedef struct RuleReport { RuleHit hit[RULE_HITS]; int n, errors; } RuleReport;
 RuleInput   rules_input(const Config *c, const ModelShape *s, int world, int per_node);
 
 void        rules_find(RuleReport *r, const RuleInput *x);             /* E before W, in order of number */
+void        rules_walk(RuleReport *r, const RuleInput *x);             /* the same without fixes, and fast */
 /* The first error, after a line for every other rule that is broken. log NULL: no lines. */
 MUST Status rules_check(const RuleInput *x, const Log *log);
 void        rule_text(char *text, size_t size, const RuleHit *h);      /* "…; set parallel.tp=4 (rule 5)" */
