@@ -16,4 +16,22 @@ validated() {                            # both columns are there, and a row of 
     "$treb" plan --validate >"$tmp/out" 2>&1 && grep -q '^| M1 ' "$tmp/out" && grep -q '^| T1 ' "$tmp/out" && grep -q '^| R1 ' "$tmp/out"
 }
 check "plan --validate" validated
+found() {                                # found N MODEL CARD [options]: a layout, its recipe, and that planned again
+    local n=$1 model=$2 card=$3; shift 3
+    "$treb" plan --gpus "$n" --model "$model" --hardware "$card" --out "$tmp/found.yaml" "$@" >"$tmp/out" 2>&1 || return
+    grep -q '^  1  ' "$tmp/out" && grep -q ' candidates in .* a second' "$tmp/out" || return
+    "$treb" plan "$tmp/found.yaml" --ranks "$n" --hardware "$card" >"$tmp/out" 2>&1
+}
+check "plan --gpus 8 of 30B" found 8 qwen3-30b-a3b h200 --gbs 512
+check "plan --gpus 64 of 235B" found 64 qwen3-vl-235b-a22b gb200 --gbs 1024 --images 4096 --picture 1024
+lacking() { ! "$treb" plan --gpus 1 --model qwen3-30b-a3b --hardware h100 >"$tmp/out" 2>&1 && grep -q 'nothing fits' "$tmp/out"; }
+check "plan --gpus 1 of 30B" lacking
+# The recipe of one card runs, on another model and little data.
+small_moe
+runs() {
+    found 1 qwen3-vl-2b h200 --gbs 32 --fix recompute=none || return
+    "$treb" train "$tmp/found.yaml" "${recipe[@]}" model.dtype=float32 train.micro_tokens=256 train.global_tokens=512 \
+        train.max_steps=2 device.backend=cpu checkpoint.output_dir="$tmp/run" >"$tmp/out" 2>&1
+}
+check "train of a found recipe" runs
 report

@@ -3,6 +3,7 @@
  * data behind it and nobody at the other ends. With --gpus no recipe is wanted: layouts are searched for. */
 #include "cli/commands.h"
 #include "cli/options.h"
+#include "cli/plan_search.h"
 #include "parallel/rules.h"
 #include "plan/published.h"
 #include "plan/view.h"
@@ -107,6 +108,7 @@ Status cmd_plan(int argc, char **argv)
                               { "--hardware", &hardware, NULL }, { "--html", &p.html, NULL },
                               { "--json", NULL, &p.json }, { "--compare-estimators", NULL, &p.compare }, { 0 } };
     int         k = 0;
+    if (search_asked(argc, argv)) return search_command(argc, argv);
     if (argc == 2 && !strcmp(argv[1], "--validate")) return published_print(stdout);
     if (argc > 60) return fail(E_CONFIG, "plan: %d arguments are too many", argc);
     TRY(options_parse_many(argc, argv, options, plain, &k));

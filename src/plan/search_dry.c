@@ -1,0 +1,191 @@
+/* plan/search_dry.c -- a candidate as a recipe's Config, and what the dry run says of the best of them. */
+#include "base/clock.h"
+#include "plan/dryrun.h"
+#include "plan/search.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_DRY = 24 };                  /* dry runs of one search */
+
+bool search_can_build(const SearchAsk *a) { return a->task.model->preset && a->task.precision == PREC_BF16; }
+
+__attribute__((format(printf, 3, 4))) static void set(Status *st, Config *c, const char *fmt, ...)
+{
+    char text[320];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    if (!*st) *st = config_set(c, text);
+}
+
+static void set_layout(Status *st, Config *cfg, const SearchAsk *a, const Candidate *c)
+{
+    Cut cut;
+    space_cut(&cut, a->task.model->L, c->pp, c->vpp);
+    set(st, cfg, "parallel.tp=%d", c->tp);
+    set(st, cfg, "parallel.cp=%d", c->cp);
+    set(st, cfg, "parallel.pp=%d", c->pp);
+    set(st, cfg, "parallel.vpp=%d", c->vpp);
+    set(st, cfg, "parallel.ep=%d", c->ep);
+    set(st, cfg, "parallel.etp=%d", c->etp);
+    set(st, cfg, "parallel.zero=%d", c->zero);
+    if (c->cp_near > 1) {
+        set(st, cfg, "parallel.cp_comm=a2a+p2p");
+        set(st, cfg, "parallel.cp_sizes=[%d, %d]", c->cp_near, c->cp / c->cp_near);
+    }
+    if (c->pp == 1) return;
+    if (cut.embedding) set(st, cfg, "parallel.count_embedding=true");
+    if (cut.loss)      set(st, cfg, "parallel.count_loss=true");
+    if (*cut.string)   set(st, cfg, "parallel.layout=\"%s\"", cut.string);
+}
+
+static void set_memory(Status *st, Config *cfg, const SearchAsk *a, const Found *f)
+{
+    const States *w = states_at(f->states);
+    char words[160];
+    search_words_text(words, sizeof words, f->c.recompute, ", ");
+    if (*words) set(st, cfg, "memory.recompute=[%s]", words);
+    if (f->c.offload > 0) set(st, cfg, "memory.optimizer_offload=%g", f->c.offload);
+    if (w->moment == 2) set(st, cfg, "optim.state_dtype=bfloat16");
+    if (w->master == 2) set(st, cfg, "optim.master=split");
+}
+
+Status search_config(Config *cfg, const SearchAsk *a, const Found *f)
+{
+    const Task *t = &a->task;
+    const Candidate *c = &f->c;
+    Status st = OK;
+    config_default(cfg);
+    if (!search_can_build(a))
+        return fail(E_CONFIG, "%s: no family here trains it so; it is planned by formula alone",
+                    t->model->name);
+    set(&st, cfg, "model.preset=%s", t->model->preset);
+    set(&st, cfg, "model.dtype=bfloat16");
+    if (t->frozen_vision) set(&st, cfg, "model.freeze_vit=true");
+    set(&st, cfg, "data.max_length=%lld", (long long)t->seq);
+    set(&st, cfg, "train.micro_tokens=%lld", (long long)(t->seq * c->mbs));
+    set(&st, cfg, "train.global_tokens=%lld", (long long)(t->seq * t->gbs));
+    if (t->model->depth) set(&st, cfg, "train.micro_patches=%lld", (long long)(t->patches * c->mbs));
+    set_layout(&st, cfg, a, c);
+    set_memory(&st, cfg, a, f);
+    if (c->ep * c->etp > 1) {
+        set(&st, cfg, "moe.dispatcher=%s", dispatch_word(c->dispatch));
+        set(&st, cfg, "moe.rank_capacity=%g", t->imbalance);
+        if (c->overlap) set(&st, cfg, "moe.overlap=true");
+    }
+    set(&st, cfg, "checkpoint.output_dir=runs/%s-%d-%s", t->model->name, t->gpus, t->hw.id);
+    if (st) config_close(cfg);
+    return st;
+}
+
+/* Time by formula is as far off for the others of its family as it was for this one. */
+static void learn(Search *s, const Found *f)
+{
+    int family = f->c.zero == 3;
+    if (f->dry_step <= 0) return;
+    s->ratio[family] = f->dry_step / f->time.step;
+    for (int i = s->places; i < s->n; i++) {
+        Found *g = &s->found[i];
+        if (!g->dried && (g->c.zero == 3) == family) g->step = g->time.step * s->ratio[family];
+    }
+}
+
+static Status run_dry(Search *s, Found *f)
+{
+    const Task *t = &s->ask.task;
+    Config cfg;
+    DryRun d;
+    double from = clock_now();
+    int    per_node = t->hw.domain < t->gpus ? t->hw.domain : t->gpus;
+    TRY(search_config(&cfg, &s->ask, f));
+    Status st = dryrun_open(&d, &cfg, t->gpus, per_node, &t->hw);
+    s->dried++;
+    f->dried = true;
+    if (!st) {
+        f->dry_step = d.step.step;
+        f->dry_peak = (double)dryrun_peak(&d, &f->stage) + t->hw.fixed;
+        if (f->dry_step > 0) f->step = f->dry_step;
+        dryrun_close(&d);
+    }
+    config_close(&cfg);
+    s->dry_seconds += clock_now() - from;
+    return st;
+}
+
+static void drop(Search *s, int i)
+{
+    memmove(&s->found[i], &s->found[i + 1], (size_t)(--s->n - i) * sizeof *s->found);
+}
+
+/* Tries the i-th. What the trainer refuses outright is dropped with its words. */
+static Status try_dry(Search *s, int i)
+{
+    const SearchAsk *a = &s->ask;
+    Found f = s->found[i];
+    if (run_dry(s, &f)) {
+        search_refuse(s, RULE_DRY, &f.c, f.states, 0, status_text());
+        return drop(s, i), OK;
+    }
+    bool fits = search_fits(a, f.dry_peak), less = search_tight(a, f.dry_peak) && !f.tight;
+    f.tight = search_tight(a, f.dry_peak);
+    s->found[i] = f;
+    learn(s, &f);
+    if (!fits) {
+        search_refuse(s, RULE_DRY, &f.c, f.states, f.dry_peak, NULL);
+        drop(s, i);
+    }
+    return less || !fits ? search_settle(s, f.c, f.dry_peak - f.peak) : OK;
+}
+
+static bool same_layout(const Candidate *a, const Candidate *b)
+{
+    return a->tp == b->tp && a->cp == b->cp && a->pp == b->pp && a->ep == b->ep && a->etp == b->etp &&
+           a->zero == b->zero;
+}
+
+/* The next that is of no layout with a place; n: none. */
+static int next_layout(const Search *s, int from)
+{
+    for (; from < s->n; from++) {
+        int k = 0;
+        while (k < s->places && !same_layout(&s->found[k].c, &s->found[from].c)) k++;
+        if (k == s->places) break;
+    }
+    return from;
+}
+
+static void place(Search *s, int i)
+{
+    Found f = s->found[i];
+    memmove(&s->found[s->places + 1], &s->found[s->places], (size_t)(i - s->places) * sizeof f);
+    s->found[s->places++] = f;
+}
+
+/* Once dry runs are used up, what they have seen comes before what they have not. */
+static int next_seen(const Search *s)
+{
+    int i = next_layout(s, s->places);
+    while (i < s->n && !s->found[i].dried) i = next_layout(s, i + 1);
+    return i < s->n ? i : next_layout(s, s->places);
+}
+
+/* The first that is not dry yet is tried and takes its new place, until the first is dry. */
+Status search_places(Search *s)
+{
+    bool dry = s->ask.dry && search_can_build(&s->ask);
+    for (s->places = 0; s->places < s->ask.top;) {
+        bool more = dry && s->dried < MOST_DRY;
+        int  i = more || !dry ? next_layout(s, s->places) : next_seen(s);
+        if (i == s->n) break;
+        if (!more || s->found[i].dried) {
+            place(s, i);
+            continue;
+        }
+        TRY(try_dry(s, i));
+        TRY(search_rank(s, s->places));
+    }
+    return OK;
+}

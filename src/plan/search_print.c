@@ -1,0 +1,254 @@
+/* plan/search_print.c -- a search for people: the ranking, why it is so, what failed and how nearly. */
+#include "plan/search.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { SHOWN = 8, MOST_CARDS = 1 << 15, LONG = 8192 };
+
+static const char *const precisions[] = { [PREC_BF16] = "bf16", [PREC_FP8] = "fp8", [PREC_MXFP8] = "mxfp8" };
+
+static void print_task(FILE *out, const Search *s)
+{
+    const Task *t = &s->ask.task;
+    fprintf(out, "%s on %d %s: %.0f GB each, %d to a domain of fast links; %lld sequences of %lld tokens a "
+            "step, %s\n", t->model->name, t->gpus, t->hw.id, t->hw.room / 1e9,
+            t->hw.domain < t->gpus ? t->hw.domain : t->gpus, (long long)t->gbs, (long long)t->seq,
+            precisions[t->precision]);
+    if (t->patches) fprintf(out, "%lld patches of pictures in each\n", (long long)t->patches);
+}
+
+static void print_place(FILE *out, const Search *s, int i)
+{
+    const Found *f = &s->found[i];
+    const Task *t = &s->ask.task;
+    char layout[96], words[96], dry[24] = "     -", dry_step[24] = "     -";
+    layout_text(layout, sizeof layout, &s->ask, &f->c);
+    search_words_text(words, sizeof words, f->c.recompute, "+");
+    if (f->dried) snprintf(dry, sizeof dry, "%6.1f", f->dry_peak / 1e9);
+    if (f->dried && f->dry_step > 0) snprintf(dry_step, sizeof dry_step, "%6.3g", f->dry_step);
+    fprintf(out, "%3d  %-30s %d %4d %5lld  %6.1f %s%c %6.3g %s %7.0f %6.0f %5.1f  %s%s%s", i + 1, layout,
+            f->c.zero, f->c.mbs, (long long)found_micros(&s->ask, &f->c), f->peak / 1e9, dry,
+            f->tight ? '!' : ' ', f->time.step, dry_step, f->time.tokens_s / t->gpus, f->time.model_tflops,
+            100 * f->time.mfu, *words ? words : "-", f->states ? ", " : "",
+            f->states ? states_at(f->states)->name : "");
+    if (f->c.offload > 0) fprintf(out, ", %.0f %% on the host", 100 * f->c.offload);
+    if (f->c.ep * f->c.etp > 1 && f->c.dispatch != DISPATCH_ALLTOALL)
+        fprintf(out, ", %s", dispatch_word(f->c.dispatch));
+    fprintf(out, "%s\n", f->c.overlap ? ", overlap" : "");
+}
+
+static void print_ranking(FILE *out, const Search *s)
+{
+    fprintf(out, "\n  #  layout                      zero  mbs micro  formula dry run  step s dry run"
+            "   tok/s TFLOPS  MFU  recompute, states\n");
+    fprintf(out, "                                                  GB, peak                       "
+            " of a card     %%\n");
+    for (int i = 0; i < s->places; i++) print_place(out, s, i);
+}
+
+static void print_lines(FILE *out, const char *title, const Lines *l)
+{
+    if (l->n) fprintf(out, "\n%s\n", title);
+    for (int i = 0; i < l->n; i++) fprintf(out, "  %s\n", l->at[i]);
+}
+
+static void print_memory(FILE *out, const Search *s, const Found *f)
+{
+    Task t = s->ask.task;
+    const States *w = states_at(f->states);
+    t.grad_bytes = w->grad, t.moment_bytes = w->moment, t.master_bytes = w->master;
+    fprintf(out, "\nmemory of a rank by formula, GB\n  stage   weights  grads  optim.   activ.  logits  "
+                 "vision buffers  fixed    total\n");
+    for (int p = 0; p < f->c.pp; p++) {
+        StageMemory m;
+        closed_memory(&m, &t, &f->c, p);
+        fprintf(out, "  %5d  %8.1f %6.1f  %6.1f  %7.1f %7.1f %7.1f %7.1f %6.1f %8.1f\n", p, m.weights / 1e9,
+                m.grads / 1e9, m.optimizer / 1e9, m.activations / 1e9, m.logits / 1e9, m.vision / 1e9,
+                m.buffers / 1e9, m.fixed / 1e9, m.total / 1e9);
+    }
+}
+
+/* Never silently taken, always worth a measurement. */
+static void print_tuning(FILE *out, const Search *s, const Found *f)
+{
+    static const DispatchKind kinds[] = { DISPATCH_DEEPEP, DISPATCH_HYBRIDEP };
+    Task t = s->ask.task;
+    const States *w = states_at(f->states);
+    t.grad_bytes = w->grad, t.moment_bytes = w->moment, t.master_bytes = w->master;
+    if (f->c.ep * f->c.etp == 1) return;
+    fprintf(out, "\nworth measuring\n");
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        Candidate c = f->c;
+        StepTime st;
+        if (c.dispatch == kinds[i]) continue;
+        c.dispatch = kinds[i];
+        closed_time(&st, &t, &c);
+        fprintf(out, "  moe.dispatcher=%s: %+.1f %% of the step by formula\n", dispatch_word(kinds[i]),
+                100 * (st.step / f->time.step - 1));
+    }
+}
+
+/* What the dry run dropped, what is too large by formula, the nearest miss before others; then what rules
+ * forbid, the most frequent first. */
+static int by_nearness(const void *x, const void *y)
+{
+    const Refused *a = *(const Refused *const *)x, *b = *(const Refused *const *)y;
+    int kind[2] = { a->rule > 0 ? 2 : 1 + a->rule, b->rule > 0 ? 2 : 1 + b->rule };
+    if (kind[0] != kind[1]) return kind[0] - kind[1];
+    if (a->rule > 0) return (a->n < b->n) - (a->n > b->n);
+    return (a->peak > b->peak) - (a->peak < b->peak);
+}
+
+static void print_refused(FILE *out, const Search *s, const Refused *r)
+{
+    char layout[96], words[96];
+    layout_text(layout, sizeof layout, &s->ask, &r->c);
+    search_words_text(words, sizeof words, r->c.recompute, "+");
+    if (r->rule > 0 || (r->rule == RULE_DRY && r->peak <= 0)) {
+        if (r->rule > 0) fprintf(out, "  %8lld  rule %d: %s\n", (long long)r->n, r->rule, r->why);
+        else fprintf(out, "  %8lld  the trainer refuses it: %s\n", (long long)r->n, r->why);
+        return;
+    }
+    fprintf(out, "  %8lld  %stp=%d pp=%d%s: %.1f GB of %.1f%s, as %s mbs %d %s%s %s states%s\n",
+            (long long)r->n, r->zero == 3 ? "fsdp " : "", r->tp, r->pp,
+            r->rule == RULE_DRY ? " by dry run" : "", r->peak / 1e9, s->ask.task.hw.room / 1e9,
+            r->rule == RULE_DRY ? "" : " at the least", layout, r->c.mbs,
+            *words ? "with " : "without recompute", words, states_at(r->states)->name,
+            r->c.offload > 0 ? ", parked on the host" : "");
+}
+
+/* Others with these degrees do fit, so that there is nothing to explain. */
+static bool has_kin(const Search *s, const Refused *r)
+{
+    for (int i = 0; i < s->n && r->rule == 0; i++) {
+        const Candidate *c = &s->found[i].c;
+        if (c->tp == r->tp && c->pp == r->pp && c->zero == r->zero) return true;
+    }
+    return false;
+}
+
+static void print_refusals(FILE *out, const Search *s)
+{
+    const Refused *list[REFUSALS];
+    int large = 0, ruled = 0, n = 0;
+    for (int i = 0; i < s->refusals; i++)
+        if (!has_kin(s, &s->refused[i])) list[n++] = &s->refused[i];
+    qsort(list, (size_t)n, sizeof *list, by_nearness);
+    if (n) fprintf(out, "\nwhy others are not there (how many, and the one that came nearest)\n");
+    for (int i = 0; i < n; i++) {
+        int *shown = list[i]->rule > 0 ? &ruled : &large;
+        if ((*shown)++ < SHOWN) print_refused(out, s, list[i]);
+    }
+    if (large > SHOWN) fprintf(out, "  and %d further kinds that are too large\n", large - SHOWN);
+    if (ruled > SHOWN) fprintf(out, "  and %d further rules\n", ruled - SHOWN);
+}
+
+/* A copy of the model takes pp x max(tp cp, ep etp) cards whatever dp is. */
+static Status print_count(FILE *out, const Search *s)
+{
+    const SearchAsk *a = &s->ask;
+    const Found *f = s->found;
+    int least;
+    TRY(search_least(a, a->task.gpus, &least));
+    fprintf(out, "\ncards\n");
+    if (a->task.seq > LONG || f->c.cp > 1) {
+        int rows = f->c.tp * f->c.cp, experts = f->c.ep * f->c.etp;
+        fprintf(out, "  one copy takes %d: pp %d x the larger of tp x cp = %d and ep x etp = %d; cp cuts "
+                "neither experts nor stages\n", f->c.pp * (rows > experts ? rows : experts), f->c.pp, rows,
+                experts);
+    }
+    if (least)
+        fprintf(out, "  %d is the least that fits without offload%s\n", least,
+                least == a->task.gpus ? ": this" : "");
+    else fprintf(out, "  without offload it does not fit on %d\n", a->task.gpus);
+    return OK;
+}
+
+static bool any_is_legal(const Search *s)
+{
+    for (int i = 0; i < s->refusals; i++)
+        if (s->refused[i].rule <= 0) return true;
+    return s->n > 0;
+}
+
+/* What the rules would have turned, for each that was broken. */
+static void print_fixes(FILE *out, const Search *s)
+{
+    for (int i = 0; i < s->refusals; i++) {
+        const Refused *r = &s->refused[i];
+        RuleInput  x = s->rules;
+        RuleReport report;
+        Cut        cut;
+        char       text[640];
+        space_candidate(&x, &cut, &s->ask, &r->c);
+        rules_find(&report, &x);
+        for (int k = 0; k < report.n; k++) {
+            if (report.hit[k].number != r->rule) continue;
+            rule_text(text, sizeof text, &report.hit[k]);
+            fprintf(out, "  %s\n", text);
+            break;
+        }
+    }
+}
+
+static Status print_without_fix(FILE *out, const SearchAsk *a)
+{
+    SearchAsk b, any;
+    search_default(&any);
+    if (!memcmp(&a->fix, &any.fix, sizeof any.fix)) return OK;
+    b = *a, b.fix = any.fix;
+    Search *t = malloc(sizeof *t);
+    if (!t) return fail(E_FIT, "no memory for a search");
+    Status st = search_open(t, &b);
+    if (!st) fprintf(out, "  without --fix: %s\n", t->n ? "it fits" : "nothing either");
+    if (!st) search_close(t);
+    free(t);
+    return st;
+}
+
+static Status print_nothing(FILE *out, const Search *s)
+{
+    const SearchAsk *a = &s->ask;
+    char card[32];
+    int least;
+    if (!any_is_legal(s)) {
+        fprintf(out, "\nnothing is legal; what would be\n");
+        print_fixes(out, s);
+        return print_without_fix(out, a);
+    }
+    fprintf(out, "\nnothing fits: no legal layout keeps a rank within %.0f GB, whatever is dropped, rounded "
+            "or parked\n", a->task.hw.room / 1e9);
+    TRY(search_least(a, MOST_CARDS, &least));
+    fprintf(out, "what would do\n");
+    if (least) fprintf(out, "  %d %s, or more\n", least, a->task.hw.id);
+    else       fprintf(out, "  no number of %s up to %d\n", a->task.hw.id, MOST_CARDS);
+    TRY(search_card(a, card, sizeof card));
+    if (*card) fprintf(out, "  the same number of %s\n", card);
+    else       fprintf(out, "  no other card in this number\n");
+    return print_without_fix(out, a);
+}
+
+Status search_print(FILE *out, const Search *s)
+{
+    Lines l;
+    print_task(out, s);
+    if (s->places) {
+        const Found *f = s->found;
+        print_ranking(out, s);
+        search_reasons(&l, s, f);
+        print_lines(out, "why the first", &l);
+        search_warnings(&l, s, f);
+        print_lines(out, "beware", &l);
+        print_memory(out, s, f);
+        print_tuning(out, s, f);
+    }
+    print_refusals(out, s);
+    TRY(s->places ? print_count(out, s) : print_nothing(out, s));
+    fprintf(out, "\n%lld candidates in %.2f s, %.0f a second%s", (long long)s->judged, s->seconds,
+            (double)s->judged / (s->seconds > 0 ? s->seconds : 1),
+            s->wide ? "; the usual ones did not do, so wider ones too" : "");
+    if (s->dried) fprintf(out, "; %d dry runs in %.1f s", s->dried, s->dry_seconds);
+    fprintf(out, "; times are within %.0f %%\n", 100 * s->ask.task.hw.error);
+    return OK;
+}

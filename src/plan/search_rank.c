@@ -1,0 +1,94 @@
+/* plan/search_rank.c -- which of two that fit is the better one. */
+#include "plan/search.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const double CLOSE = 0.05;        /* times nearer than this are taken for equal */
+
+/* What it costs in bits and on the host: exact states, rounded ones, some of them parked. */
+static int concession(const Found *f)
+{
+    return f->c.offload > 0 ? 2 : !states_at(f->states)->exact;
+}
+
+static bool is_full(const Found *f) { return f->c.recompute & RE_FULL; }
+
+static int order(double a, double b) { return (a > b) - (a < b); }
+
+/* Before time is asked: what nobody would give up for some speed. */
+int search_class(const Found *a, const Found *b)
+{
+    int o = order(a->tight, b->tight);
+    return o ? o : order(concession(a), concession(b));
+}
+
+static double bucket(double seconds) { return floor(log(seconds) / log(1 + CLOSE)); }
+
+/* See search.h. Of equals the faster, then the one with more room, then the simpler. */
+static int by_preference(const void *x, const void *y)
+{
+    const Found *a = x, *b = y;
+    const double key[][2] = {
+        { a->leaves, b->leaves },
+        { is_full(a), is_full(b) },
+        { found_parallel(&a->c), found_parallel(&b->c) },
+        { a->c.etp, b->c.etp },
+        { a->rung + a->states, b->rung + b->states },
+        { a->c.ep, b->c.ep },
+        { bucket(a->step), bucket(b->step) },
+        { a->c.vpp, b->c.vpp },
+        { a->peak, b->peak },
+        { a->step, b->step },
+    };
+    int o = search_class(a, b);
+    for (size_t i = 0; !o && i < sizeof key / sizeof *key; i++) o = order(key[i][0], key[i][1]);
+    return o;
+}
+
+static int by_time(const void *x, const void *y)
+{
+    const Found *a = x, *b = y;
+    int o = search_class(a, b);
+    if (!o) o = order(a->step, b->step);
+    return o ? o : by_preference(x, y);
+}
+
+/* The n of a family. Bands of close times go by preference. */
+static void rank_family(Found *f, int n, Objective o)
+{
+    if (n > 1) qsort(f, (size_t)n, sizeof *f, o == FOR_FIT ? by_preference : by_time);
+    for (int from = 0, to; from < n && o == FOR_THROUGHPUT; from = to) {
+        for (to = from; to < n && !search_class(&f[from], &f[to]); to++)
+            if (f[to].step > (1 + CLOSE) * f[from].step) break;
+        qsort(f + from, (size_t)(to - from), sizeof *f, by_preference);
+    }
+}
+
+/* Of the best of two families, which do the same useful work: the faster, but for work done twice. */
+static bool goes_first(const Found *a, const Found *b)
+{
+    int o = search_class(a, b);
+    double far = (1 + CLOSE) * (a->step < b->step ? a->step : b->step);
+    if (!o && a->step <= far && b->step <= far) o = order(is_full(a), is_full(b));
+    return o ? o < 0 : a->step <= b->step;
+}
+
+Status search_rank(Search *s, int first)
+{
+    Found *f = s->found + first, *sharded;
+    int n = s->n - first, a = 0, b = 0, k = 0;
+    if (n < 2) return OK;
+    if (!(sharded = malloc((size_t)n * sizeof *f))) return fail(E_FIT, "no memory to rank %d layouts", n);
+    for (int i = 0; i < n; i++)
+        if (f[i].c.zero == 3) sharded[b++] = f[i];
+        else f[a++] = f[i];
+    rank_family(f, a, s->ask.objective);
+    rank_family(sharded, b, s->ask.objective);
+    memmove(f + b, f, (size_t)a * sizeof *f);               /* merged from the front: no head is lost */
+    for (int i = 0, j = b; i < b || j < n;)
+        f[k++] = j == n || (i < b && goes_first(&sharded[i], &f[j])) ? sharded[i++] : f[j++];
+    free(sharded);
+    return OK;
+}

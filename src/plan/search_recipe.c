@@ -1,0 +1,42 @@
+/* plan/search_recipe.c -- the winner as a recipe: why it is so, then what `treb train` reads. */
+#include "plan/search.h"
+
+#include <string.h>
+
+static void say_found(FILE *out, const Search *s, const Found *f)
+{
+    const Task *t = &s->ask.task;
+    char layout[96];
+    Lines l;
+    layout_text(layout, sizeof layout, &s->ask, &f->c);
+    fprintf(out, "# %s on %d %s, %d to a domain of fast links: %s.\n", t->model->preset, t->gpus, t->hw.id,
+            t->hw.domain < t->gpus ? t->hw.domain : t->gpus, layout);
+    fprintf(
+        out,
+        "# Predicted: %.3g s a step of %lld tokens, %.0f tokens/s a card, MFU %.1f %%; %.0f %% either way.\n",
+        f->time.step, (long long)(t->seq * t->gbs), f->time.tokens_s / t->gpus, 100 * f->time.mfu,
+        100 * t->hw.error);
+    fprintf(out, "# Memory of the fullest rank: %.1f GB by formula", f->peak / 1e9);
+    if (f->dried) fprintf(out, ", %.1f GB by dry run", f->dry_peak / 1e9);
+    fprintf(out, ", of %.0f GB.\n#\n", t->hw.room / 1e9);
+    search_reasons(&l, s, f);
+    for (int i = 0; i < l.n; i++) fprintf(out, "#   - %s\n", l.at[i]);
+    search_warnings(&l, s, f);
+    for (int i = 0; i < l.n; i++) fprintf(out, "#   ! %s\n", l.at[i]);
+}
+
+Status search_recipe(FILE *out, const Search *s, const Found *f, const char *command)
+{
+    Config cfg;
+    TRY(search_config(&cfg, &s->ask, f));
+    say_found(out, s, f);
+    fprintf(out, "#\n# Found by: %s\n", command);
+    fputs("# Name your data before training: data.train=FILE on the command line, or below as\n"
+          "#   data: {train: [{path: data/train.jsonl}]}\n"
+          "# model.preset begins with random weights; for trained ones name their folder as model.path "
+          "instead.\n",
+          out);
+    config_dump_short(out, &cfg);
+    config_close(&cfg);
+    return ferror(out) ? fail(E_IO, "the recipe could not be written") : OK;
+}

@@ -1,0 +1,238 @@
+/* plan/search_space.c -- the layouts that a search looks at, and what makes one legal.
+ *
+ * Degrees are divisors of what they divide, so that few are tried in vain; whether a layout is legal is said
+ * by the trainer's own rules (parallel/rules.h) and nowhere else. A degree that is fixed is tried as it is:
+ * then the rule that forbids it is the answer. */
+#include "model/model.h"
+#include "plan/search.h"
+
+#include <string.h>
+
+enum { NEAR_LENGTH = 4096, SHORT = 8192, MOST_STAGES = 64 };
+
+/* Divisors of n up to most, or the one that is fixed. */
+static int divisors(int list[DEGREES], int fixed, int64_t n, int64_t most)
+{
+    int k = 0;
+    if (fixed != ANY) return list[0] = fixed, 1;
+    for (int64_t d = 1; d <= most && d <= n && k < DEGREES; d++)
+        if (n % d == 0) list[k++] = (int)d;
+    return k;
+}
+
+static int powers(int list[DEGREES], int fixed, int64_t from, int64_t most)
+{
+    int k = 0;
+    if (fixed != ANY) return list[0] = fixed, 1;
+    for (int64_t d = from; d <= most && k < DEGREES; d *= 2) list[k++] = (int)d;
+    return k;
+}
+
+int space_mbs(const SearchAsk *a, int list[DEGREES])
+{
+    return powers(list, a->fix.mbs, 1, a->task.gbs < 16 ? a->task.gbs : 16);
+}
+
+/* Ranks of cp that make a part of a sequence about as long as attention likes. */
+static int64_t usual_cp(int64_t seq)
+{
+    int64_t n = 1;
+    if (seq <= SHORT) return 1;
+    while (3 * n * NEAR_LENGTH / 2 < seq) n *= 2;                  /* the nearer of two powers */
+    return n;
+}
+
+/* TP may stand in for a part of CP. Where nothing fits so, any split will do. */
+static bool cp_wanted(const Search *s, int tp, int cp)
+{
+    int64_t usual = usual_cp(s->ask.task.seq);
+    if (s->ask.fix.cp != ANY) return true;
+    if (s->wide) return cp <= 4 * usual;
+    return cp <= 2 * usual && (usual == 1 ? cp == 1 : 2 * cp * tp >= usual);
+}
+
+/* As layout_suggest cuts, and the formulas with it; said in the simplest of the ways that come to that. */
+void space_cut(Cut *cut, int layers, int pp, int vpp)
+{
+    int n = pp * vpp;
+    bool both = (layers + 2) % n == 0, one = (layers + 1) % n == 0;
+    *cut = (Cut){ 0 };
+    if (layers % n == 0) return;
+    cut->loss = both, cut->embedding = both || one;
+    if (!both && !one) layout_suggest(cut->string, sizeof cut->string, layers, pp, vpp);
+}
+
+static bool cuts_evenly(int layers, int n)
+{
+    return layers % n == 0 || (layers + 1) % n == 0 || (layers + 2) % n == 0;
+}
+
+/* Pieces of a stage: those that are of one length, but for the ends; of a number of layers that never divides
+ * so, a few. */
+static int pieces(int list[DEGREES], const SearchAsk *a, int pp)
+{
+    int k = 0, L = a->task.model->L;
+    if (a->fix.vpp != ANY) return list[0] = a->fix.vpp, 1;
+    list[k++] = 1;
+    for (int v = 2; pp > 1 && v <= MAX_CHUNKS && v * pp <= L && k < DEGREES; v++)
+        if (cuts_evenly(L, pp * v)) list[k++] = v;
+    for (int v = 2; pp > 1 && k < 3 && v <= 4 && v * pp <= L; v *= 2)
+        if (!cuts_evenly(L, pp * v)) list[k++] = v;
+    return k;
+}
+
+void space_rules(RuleInput *x, const SearchAsk *a)
+{
+    const ModelRow *m = a->task.model;
+    int per_node = a->task.hw.domain < a->task.gpus ? a->task.hw.domain : a->task.gpus;
+    *x = (RuleInput){ .world = a->task.gpus, .per_node = per_node, .tp = 1, .cp = 1, .pp = 1, .vpp = 1,
+                      .ep = 1, .etp = 1, .zero = 1, .replicas = 1, .cp_comm = "p2p", .layout = "",
+                      .layers = m->L, .heads = m->nq, .kv_heads = m->kv_lora ? m->nq : m->nkv,
+                      .ffn = m->E && !m->nd ? 0 : m->fd, .experts = m->E, .per_token = m->k,
+                      .expert_ffn = m->f, .renorm = true, .micro_tokens = a->task.seq,
+                      .global_tokens = a->task.seq * a->task.gbs, .dispatcher = "auto",
+                      .tower = m->depth > 0 };
+}
+
+/* x is of space_rules, of the model alone; cut outlives it. Words of parts that no family here has are left
+ * to the formulas. */
+void space_candidate(RuleInput *x, Cut *cut, const SearchAsk *a, const Candidate *c)
+{
+    unsigned ours = c->recompute & ~(a->task.model->preset ? 0u : (unsigned)(RE_SHARED | RE_UP_PROJ));
+    space_cut(cut, a->task.model->L, c->pp, c->vpp);
+    x->tp = c->tp, x->cp = c->cp, x->pp = c->pp, x->vpp = c->vpp, x->ep = c->ep, x->etp = c->etp;
+    x->zero = c->zero;
+    x->cp_comm = c->cp_near > 1 ? "a2a+p2p" : "p2p", x->cp_sizes = c->cp_near > 1 ? 2 : 0;
+    if (c->cp_near > 1) x->cp_size[0] = c->cp_near, x->cp_size[1] = c->cp / c->cp_near;
+    x->count_embedding = c->pp > 1 && cut->embedding, x->count_loss = c->pp > 1 && cut->loss;
+    x->layout = c->pp > 1 ? cut->string : "";
+    x->dispatcher = c->ep * c->etp == 1 ? "auto" : dispatch_word(c->dispatch);
+    x->overlap = c->overlap;
+    x->micro_tokens = a->task.seq * c->mbs;
+    x->recomputes = search_words(x->recompute, ours);
+}
+
+/* What families that cannot be built here would add to the rules; numbers are of the specification. */
+static bool breaks_foreign(RuleHit *h, const ModelRow *m, const Candidate *c)
+{
+    int split = c->tp * c->cp;
+    *h = (RuleHit){ .severity = 'E' };
+    if (m->fs % c->tp) {
+        h->number = 103;
+        snprintf(h->why, sizeof h->why, "tp %d: the width %d of the shared expert does not divide by it",
+                 c->tp, m->fs);
+    } else if (m->gdn_every && (m->gdn_nk % split || m->gdn_nv % split)) {
+        h->number = 19;
+        snprintf(h->why, sizeof h->why,
+                 "tp %d x cp %d: the %d and %d heads of linear attention do not divide by it", c->tp, c->cp,
+                 m->gdn_nk, m->gdn_nv);
+    }
+    return h->number;
+}
+
+/* The first rule that forbids it. */
+bool space_breaks(RuleHit *h, const RuleInput *x, const ModelRow *m, const Candidate *c)
+{
+    RuleReport r;
+    rules_walk(&r, x);
+    for (int i = 0; i < r.n; i++)
+        if (r.hit[i].severity == 'E') return *h = r.hit[i], true;
+    return breaks_foreign(h, m, c);
+}
+
+/* The ladder: each drops more than the one before and costs more to get back. */
+int space_rungs(unsigned list[RUNGS], const SearchAsk *a)
+{
+    const ModelRow *m = a->task.model;
+    unsigned cheap = (m->E ? RE_MOE_ACT : 0) | RE_NORM, more = cheap;
+    int n = 0;
+    if (a->fix.recompute != ANY) return list[0] = (unsigned)a->fix.recompute, 1;
+    list[n++] = 0;
+    if (m->E) list[n++] = RE_MOE_ACT;
+    list[n++] = cheap;
+    if (m->kv_lora)      list[n++] = more |= RE_UP_PROJ;
+    if (a->task.patches) list[n++] = more |= RE_VISION;
+    if (m->fs || m->nd || !m->E) list[n++] = more |= (m->nd || !m->E ? RE_MLP : 0) | (m->fs ? RE_SHARED : 0);
+    if (m->E) list[n++] = (more & ~(unsigned)(RE_MOE_ACT | RE_SHARED)) | RE_MOE;
+    list[n++] = RE_FULL;
+    return n;
+}
+
+static Status walk_overlap(Search *s, Candidate c, SpaceFn *fn)
+{
+    int fixed = s->ask.fix.overlap;
+    bool able = c.ep * c.etp > 1 && c.zero < 2 && (c.pp == 1 || c.vpp > 1);
+    for (int overlap = 0; overlap < 2; overlap++) {
+        if (fixed != ANY ? fixed != overlap : overlap && !able) continue;
+        c.overlap = overlap;
+        TRY(fn(s, &c));
+    }
+    return OK;
+}
+
+/* Where tokens leave the domain, sending each across once is the other road worth a look. */
+static Status walk_pieces(Search *s, Candidate c, SpaceFn *fn)
+{
+    const SearchAsk *a = &s->ask;
+    bool both = a->fix.dispatch == ANY && c.ep * c.etp > a->task.hw.domain;
+    int list[DEGREES], n = pieces(list, a, c.pp);
+    for (int i = 0; i < n; i++) {
+        c.vpp = list[i];
+        c.dispatch = a->fix.dispatch == ANY ? DISPATCH_ALLTOALL : (DispatchKind)a->fix.dispatch;
+        TRY(walk_overlap(s, c, fn));
+        c.dispatch = DISPATCH_DEEPEP;
+        if (both) TRY(walk_overlap(s, c, fn));
+    }
+    return OK;
+}
+
+static Status walk_experts(Search *s, Candidate c, SpaceFn *fn)
+{
+    const SearchAsk *a = &s->ask;
+    int64_t share = a->task.gpus / c.pp;
+    int ep[DEGREES], etp[DEGREES], E = a->task.model->E ? a->task.model->E : 1;
+    int n = divisors(ep, a->fix.ep, E, E);
+    int k = powers(etp, a->fix.etp, 1, s->wide && a->task.model->E ? 16 : 1);
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < k; j++) {
+            bool asked = a->fix.ep != ANY || a->fix.etp != ANY;
+            if (!asked && share % ((int64_t)ep[i] * etp[j])) continue;
+            c.ep = ep[i], c.etp = etp[j];
+            TRY(walk_pieces(s, c, fn));
+        }
+    return OK;
+}
+
+static Status walk_attention(Search *s, Candidate c, SpaceFn *fn)
+{
+    const SearchAsk *a = &s->ask;
+    const Task *t = &a->task;
+    int64_t share = t->gpus / c.pp, widest = s->wide ? 16 : t->hw.domain < 8 ? t->hw.domain : 8;
+    int tp[DEGREES], cp[DEGREES];
+    int n = divisors(tp, a->fix.tp, t->model->nq, widest);
+    int k = powers(cp, a->fix.cp, 1, 4 * usual_cp(t->seq));
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < k; j++) {
+            bool asked = a->fix.tp != ANY || a->fix.cp != ANY;
+            if (!cp_wanted(s, tp[i], cp[j]) || (!asked && share % ((int64_t)tp[i] * cp[j]))) continue;
+            c.tp = tp[i], c.cp = cp[j], c.cp_near = closed_cp_near(t, c.tp, c.cp);
+            TRY(walk_experts(s, c, fn));
+        }
+    return OK;
+}
+
+/* Two families: weights whole on a rank and cut by pipelines (zero 1), or sharded over all of dp (zero 3). */
+Status space_walk(Search *s, SpaceFn *fn)
+{
+    static const int families[] = { 1, 3 };
+    const Fixed *f = &s->ask.fix;
+    int pp[DEGREES], L = s->ask.task.model->L;
+    int n = divisors(pp, f->pp, s->ask.task.gpus, L < MOST_STAGES ? L : MOST_STAGES);
+    for (int z = 0; z < (f->zero == ANY ? 2 : 1); z++)
+        for (int i = 0; i < n; i++) {
+            Candidate c = { .pp = pp[i], .mbs = 1, .zero = f->zero == ANY ? families[z] : f->zero };
+            if (f->zero == ANY && c.zero == 3 && (c.pp > 1 || s->ask.task.gpus == 1)) continue;
+            TRY(walk_attention(s, c, fn));
+        }
+    return OK;
+}

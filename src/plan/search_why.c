@@ -1,0 +1,180 @@
+/* plan/search_why.c -- the words for it: what speaks for a way of training, and what to beware of. */
+#include "plan/search.h"
+
+enum { MANY_MICROS = 64 };               /* micro-batches of a step above which a smaller batch would do */
+
+static bool same_family(const Found *a, const Found *b) { return (a->c.zero == 3) == (b->c.zero == 3); }
+
+/* The best of those that cut the model less: with as little conceded, or with more. */
+static const Found *simpler(const Search *s, const Found *f, bool concede)
+{
+    for (int i = 0; i < s->n; i++) {
+        const Found *g = &s->found[i];
+        bool less = found_parallel(&g->c) < found_parallel(&f->c);
+        if (less && same_family(f, g) && (search_class(g, f) > 0) == concede) return g;
+    }
+    return NULL;
+}
+
+static const char *conceded(const Found *f)
+{
+    if (f->tight) return "leaves little room";
+    return f->c.offload > 0 ? "needs the host for a part of the optimizer" : "needs rounded states";
+}
+
+/* The best of the other family. */
+static void say_other(Lines *l, const Search *s, const Found *f)
+{
+    int i = 0;
+    char text[96], words[96];
+    while (i < s->n && same_family(&s->found[i], f)) i++;
+    if (i == s->n) return;
+    const Found *g = &s->found[i];
+    layout_text(text, sizeof text, &s->ask, &g->c);
+    search_words_text(words, sizeof words, g->c.recompute, "+");
+    lines_add(l, "%s would take %.3g s for the same tokens, %+.0f %%: %s, mbs %d%s%s%s",
+              g->c.zero == 3 ? "FSDP" : "3-D", g->step, 100 * (g->step / f->step - 1), text, g->c.mbs,
+              *words ? ", " : "", words, g->tight ? ", tight" : "");
+}
+
+/* The nearest miss among those that cut it less. */
+static const Refused *too_large(const Search *s, const Found *f)
+{
+    const Refused *best = NULL;
+    for (int i = 0; i < s->refusals; i++) {
+        const Refused *r = &s->refused[i];
+        bool less = found_parallel(&r->c) < found_parallel(&f->c);
+        if (less && r->rule <= 0 && r->peak > 0 && (!best || r->peak < best->peak)) best = r;
+    }
+    return best;
+}
+
+static void say_parallel(Lines *l, const Search *s, const Found *f)
+{
+    const SearchAsk *a = &s->ask;
+    const Found *less = simpler(s, f, false), *other = simpler(s, f, true);
+    const Refused *large = too_large(s, f);
+    char text[96];
+    if (found_parallel(&f->c) == 1)
+        lines_add(l, "no tensor, context or pipeline parallel is needed: dp is %lld, as large as can be",
+                  (long long)found_dp(a, &f->c));
+    else if (less) {
+        layout_text(text, sizeof text, a, &less->c);
+        lines_add(l, "tp x cp x pp = %d though %d would do: %s (mbs %d) takes %.3g s a step, %+.0f %%",
+                  found_parallel(&f->c), found_parallel(&less->c), text, less->c.mbs, less->step,
+                  100 * (less->step / f->step - 1));
+    } else if (other) {
+        layout_text(text, sizeof text, a, &other->c);
+        lines_add(l, "tp x cp x pp = %d: less of it, such as %s, %s", found_parallel(&f->c), text,
+                  conceded(other));
+    } else if (large) {
+        layout_text(text, sizeof text, a, &large->c);
+        lines_add(l, "tp x cp x pp = %d is the least that fits so: %s takes %.1f GB of %.1f at the least",
+                  found_parallel(&f->c), text, large->peak / 1e9, a->task.hw.room / 1e9);
+    } else lines_add(l, "tp x cp x pp = %d is the least that is legal so", found_parallel(&f->c));
+}
+
+static void say_experts(Lines *l, const SearchAsk *a, const Candidate *c)
+{
+    int domain = a->task.hw.domain, n = c->ep * c->etp;
+    if (!a->task.model->E) return;
+    if (n == 1) lines_add(l, "every rank has all experts: no token travels");
+    else if (n <= domain)
+        lines_add(l, "ep %d%s: tokens reach their experts over fast links, %d ranks to a domain", c->ep,
+                  c->etp > 1 ? " with slices of experts" : "", domain);
+    else
+        lines_add(l, "ep %d leaves the domain of %d ranks: fewer experts a rank were worth it; %s%s", n,
+                  domain, dispatch_word(c->dispatch), c->dispatch ? " sends a token there once" : "");
+}
+
+static void say_memory(Lines *l, const Search *s, const Found *f)
+{
+    Task t = s->ask.task;
+    const States *w = states_at(f->states), *plain = states_at(0);
+    Candidate c = f->c;
+    char text[128];
+    c.recompute = 0, c.offload = 0;
+    t.grad_bytes = plain->grad, t.moment_bytes = plain->moment, t.master_bytes = plain->master;
+    double most = closed_peak(&t, &c, NULL);
+    search_words_text(text, sizeof text, f->c.recompute, ", ");
+    if (!f->c.recompute && !f->states && f->c.offload == 0) {
+        lines_add(l, "nothing is computed twice or parked, states are f32");
+        return;
+    }
+    lines_add(l, "as it is, with f32 states, it would take %.0f GB of %.0f", most / 1e9, t.hw.room / 1e9);
+    if (f->c.recompute) lines_add(l, "computed again in backward: %s", text);
+    if (f->states) lines_add(l, "%s", w->what);
+    if (f->c.offload > 0)
+        lines_add(l, "%.0f %% of the optimizer state on the host: nothing less fits", 100 * f->c.offload);
+}
+
+static void say_batch(Lines *l, const SearchAsk *a, const Found *f)
+{
+    const Candidate *c = &f->c;
+    double M = (double)found_micros(a, c), idle = c->pp - 1;
+    lines_add(l, "dp %lld x %.0f micro-batches of %d make %lld sequences", (long long)found_dp(a, c), M,
+              c->mbs, (long long)a->task.gbs);
+    if (c->pp == 1) return;
+    lines_add(l, "%d stages in %d piece%s each: %.1f %% of the step is bubble%s", c->pp, c->vpp,
+              c->vpp > 1 ? "s" : "", 100 * idle / (c->vpp * M + idle),
+              c->vpp > 1 ? "" : "; interleaving did not pay");
+}
+
+void search_reasons(Lines *l, const Search *s, const Found *f)
+{
+    *l = (Lines){ 0 };
+    if (f->c.zero == 3)
+        lines_add(l, "everything sharded over dp (FSDP): weights are gathered a layer at a time");
+    say_parallel(l, s, f);
+    say_experts(l, &s->ask, &f->c);
+    say_memory(l, s, f);
+    say_batch(l, &s->ask, f);
+    say_other(l, s, f);
+}
+
+/* Rule 34 refused others: a micro-batch each was more than the batch has. */
+static bool batch_is_short(const Search *s)
+{
+    for (int i = 0; i < s->refusals; i++)
+        if (s->refused[i].rule == 34) return true;
+    return false;
+}
+
+static void warn_batch(Lines *l, const SearchAsk *a, const Candidate *c, bool batch_binds)
+{
+    int64_t dp = found_dp(a, c), M = found_micros(a, c), most = (int64_t)MANY_MICROS * c->mbs * dp;
+    if (dp == 1 && a->task.gpus > 1)
+        lines_add(l, "dp is 1, its floor: any failure stops all, and the %lld micro-batches of a step take "
+                  "turns", (long long)M);
+    if (M > MANY_MICROS && dp < 8)
+        lines_add(l, "%lld micro-batches a step on %lld data-parallel rank%s: a batch of %lld or less keeps "
+                  "it to %d", (long long)M, (long long)dp, dp > 1 ? "s" : "", (long long)most, MANY_MICROS);
+    if (M == 1 && batch_binds)
+        lines_add(l, "the batch of %lld sequences holds dp to %lld: a larger one would allow less of tp x cp "
+                  "x pp", (long long)a->task.gbs, (long long)dp);
+    if (c->pp > 1 && M < 2 * c->pp)
+        lines_add(l, "%lld micro-batches over %d stages: %lld or more, a batch of %lld, would fill the "
+                  "pipeline",
+                  (long long)M, c->pp, 2LL * c->pp, 2LL * c->pp * c->mbs * dp);
+}
+
+void search_warnings(Lines *l, const Search *s, const Found *f)
+{
+    const Task *t = &s->ask.task;
+    const Candidate *c = &f->c;
+    *l = (Lines){ 0 };
+    if (f->tight) lines_add(l, "tight: %.0f %% of the memory is planned for", 100 * f->peak / t->hw.room);
+    warn_batch(l, &s->ask, c, found_parallel(c) > 1 && batch_is_short(s));
+    if (!states_at(f->states)->exact) lines_add(l, "%s", states_at(f->states)->what);
+    if (c->tp > t->hw.domain)
+        lines_add(l, "tp %d leaves the domain of fast links: every layer waits for the network", c->tp);
+    if (c->zero == 3 && c->tp * c->cp > 1)
+        lines_add(l, "weights and rows are gathered over the same links: measure it against tp x cp = 1");
+    if (t->model->depth && !t->patches)
+        lines_add(l, "%s without pictures: say --images PATCHES, a step with them takes far longer",
+                  t->model->name);
+    if (!t->model->preset)
+        lines_add(l, "no family here builds %s: this is planned by formula alone", t->model->name);
+    else if (t->precision != PREC_BF16)
+        lines_add(l, "8-bit products are planned by formula alone: training here is in bf16");
+}

@@ -1,0 +1,153 @@
+/* plan/search_words.c -- what the knobs of a candidate are called: in recipes, in --fix, for people. */
+#include "base/str.h"
+#include "plan/search.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const States states[] = {
+    { "f32",     4, 4, 4, true,  "f32 gradients, moments and master weights" },
+    { "split",   4, 4, 2, true,  "master weights as bf16 and a remainder of 16 bits: exact" },
+    { "moments", 4, 2, 2, false, "moments in bf16: other bits than f32 states give" },
+    { "bf16",    2, 2, 2, false, "gradients and moments in bf16: other bits than f32 states give" },
+};
+enum { STATES = sizeof states / sizeof *states };
+
+const States *states_at(int i) { return i >= 0 && i < STATES ? &states[i] : NULL; }
+
+static const struct { unsigned bit; const char *word; } words[] = {
+    { RE_FULL, "full" },       { RE_CORE, "core_attn" }, { RE_NORM, "layernorm" }, { RE_MOE_ACT, "moe_act" },
+    { RE_MOE, "moe" },         { RE_MLP, "mlp" },        { RE_SHARED, "shared_experts" },
+    { RE_UP_PROJ, "mla_up_proj" }, { RE_VISION, "vision" }, { RE_MOE_DISPATCH, "moe_dispatch" },
+};
+enum { WORDS = sizeof words / sizeof *words };
+
+static const char *const roads[] = { [DISPATCH_ALLTOALL] = "alltoall", [DISPATCH_DEEPEP] = "deepep",
+                                     [DISPATCH_HYBRIDEP] = "hybridep" };
+enum { ROADS = sizeof roads / sizeof *roads };
+
+const char *dispatch_word(DispatchKind k) { return roads[k]; }
+
+int search_words(const char *list[RULE_LABELS], unsigned bits)
+{
+    int n = 0;
+    for (int i = 0; i < WORDS; i++)
+        if (bits & words[i].bit) list[n++] = words[i].word;
+    return n;
+}
+
+void search_words_text(char *text, size_t n, unsigned bits, const char *between)
+{
+    const char *list[RULE_LABELS];
+    int k = search_words(list, bits);
+    size_t at = 0;
+    *text = 0;
+    for (int i = 0; i < k && at < n; i++)
+        at += (size_t)snprintf(text + at, n - at, "%s%s", i ? between : "", list[i]);
+}
+
+/* Degrees above 1, then dp: "tp2 pp8 vpp4 ep8 dp4". */
+void layout_text(char *text, size_t n, const SearchAsk *a, const Candidate *c)
+{
+    const struct { const char *name; int degree; } axis[] = {
+        { "tp", c->tp },   { "cp", c->cp }, { "pp", c->pp },
+        { "vpp", c->vpp }, { "ep", c->ep }, { "etp", c->etp },
+    };
+    size_t at = 0;
+    for (size_t i = 0; i < sizeof axis / sizeof *axis && at < n; i++)
+        if (axis[i].degree > 1)
+            at += (size_t)snprintf(text + at, n - at, "%s%d ", axis[i].name, axis[i].degree);
+    if (at < n) snprintf(text + at, n - at, "dp%lld", (long long)found_dp(a, c));
+}
+
+void lines_add(Lines *l, const char *fmt, ...)
+{
+    va_list args;
+    if (l->n == sizeof l->at / sizeof *l->at) return;
+    va_start(args, fmt);
+    vsnprintf(l->at[l->n++], sizeof *l->at, fmt, args);
+    va_end(args);
+}
+
+void search_default(SearchAsk *a)
+{
+    *a = (SearchAsk){ .top = 5, .dry = true,
+                      .fix = { ANY, ANY, ANY, ANY, ANY, ANY, ANY, ANY, ANY, ANY, ANY, ANY, ANY } };
+    a->task.imbalance = 1.15;
+}
+
+static Status fix_recompute(int *bits, const char *value)
+{
+    const char *rest = value, *word;
+    size_t n;
+    for (*bits = 0; (word = str_item(&rest, '+', &n));) {
+        int i = 0;
+        if (!n || (n == 4 && !strncmp(word, "none", n))) continue;
+        while (i < WORDS && (strlen(words[i].word) != n || strncmp(words[i].word, word, n))) i++;
+        if (i == WORDS)
+            return fail(E_CONFIG,
+                        "--fix recompute=%s: %.*s is not a word; such as none, moe_act+layernorm, full",
+                        value, (int)n, word);
+        *bits |= (int)words[i].bit;
+    }
+    return OK;
+}
+
+static Status fix_states(int *at, const char *value)
+{
+    for (int i = 0; i < STATES; i++)
+        if (!strcmp(states[i].name, value)) return *at = i, OK;
+    return fail(E_CONFIG, "--fix states=%s: there are f32, split, moments, bf16", value);
+}
+
+static Status fix_dispatch(int *at, const char *value)
+{
+    for (int i = 0; i < ROADS; i++)
+        if (!strcmp(roads[i], value)) return *at = i, OK;
+    return fail(E_CONFIG, "--fix dispatch=%s: there are alltoall, deepep, hybridep", value);
+}
+
+static Status fix_one(Fixed *f, const char *key, const char *value)
+{
+    const struct { const char *key; int *to, least; } number[] = {
+        { "tp", &f->tp, 1 },   { "cp", &f->cp, 1 },     { "pp", &f->pp, 1 },
+        { "vpp", &f->vpp, 1 }, { "ep", &f->ep, 1 },     { "etp", &f->etp, 1 },
+        { "mbs", &f->mbs, 1 }, { "zero", &f->zero, 0 }, { "overlap", &f->overlap, 0 },
+    };
+    int64_t n;
+    if (!strcmp(key, "recompute")) return fix_recompute(&f->recompute, value);
+    if (!strcmp(key, "states"))    return fix_states(&f->states, value);
+    if (!strcmp(key, "dispatch"))  return fix_dispatch(&f->dispatch, value);
+    if (!strcmp(key, "offload")) {
+        if (str_number(value, &f->offload) && f->offload >= 0 && f->offload <= 1) return OK;
+        return fail(E_CONFIG, "--fix offload=%s: a share between 0 and 1 is wanted", value);
+    }
+    for (size_t i = 0; i < sizeof number / sizeof *number; i++) {
+        if (strcmp(number[i].key, key)) continue;
+        int most = !strcmp(key, "zero") ? 3 : !strcmp(key, "overlap") ? 1 : 65536;
+        if (!str_whole(value, &n) || n < number[i].least || n > most)
+            return fail(E_CONFIG, "--fix %s=%s: a number from %d to %d is wanted", key, value,
+                        number[i].least, most);
+        return *number[i].to = (int)n, OK;
+    }
+    return fail(E_CONFIG, "--fix %s: there are tp, cp, pp, vpp, ep, etp, zero, mbs, recompute, states, "
+                "offload, dispatch, overlap", key);
+}
+
+Status search_fix(Fixed *f, const char *text)
+{
+    const char *rest = text, *item;
+    size_t n;
+    while ((item = str_item(&rest, ',', &n))) {
+        char pair[256], *value;
+        if (!n) continue;
+        if (n >= sizeof pair) return fail(E_CONFIG, "--fix %.40s...: too long", item);
+        memcpy(pair, item, n), pair[n] = 0;
+        if (!(value = strchr(pair, '=')))
+            return fail(E_CONFIG, "--fix %s: name=value is wanted, such as tp=2", pair);
+        *value++ = 0;
+        TRY(fix_one(f, pair, value));
+    }
+    return OK;
+}
