@@ -54,15 +54,16 @@ static void say_parallel(Lines *l, const Search *s, const Found *f)
     const SearchAsk *a = &s->ask;
     const Found *less = simpler(s, f, false), *other = simpler(s, f, true);
     const Refused *large = too_large(s, f);
-    char text[96];
+    char text[96], words[96];
     if (found_parallel(&f->c) == 1)
         lines_add(l, "no tensor, context or pipeline parallel is needed: dp is %lld, as large as can be",
                   (long long)found_dp(a, &f->c));
     else if (less) {
         layout_text(text, sizeof text, a, &less->c);
-        lines_add(l, "tp x cp x pp = %d though %d would do: %s (mbs %d) takes %.3g s a step, %+.0f %%",
-                  found_parallel(&f->c), found_parallel(&less->c), text, less->c.mbs, less->step,
-                  100 * (less->step / f->step - 1));
+        search_words_text(words, sizeof words, less->c.recompute, "+");
+        lines_add(l, "tp x cp x pp = %d though %d would do: %s, mbs %d%s%s, takes %.3g s a step, %+.0f %%",
+                  found_parallel(&f->c), found_parallel(&less->c), text, less->c.mbs, *words ? ", " : "", words,
+                  less->step, 100 * (less->step / f->step - 1));
     } else if (other) {
         layout_text(text, sizeof text, a, &other->c);
         lines_add(l, "tp x cp x pp = %d: less of it, such as %s, %s", found_parallel(&f->c), text,
