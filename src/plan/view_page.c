@@ -20,7 +20,8 @@ static const char page_style[] =
     "background:color-mix(in srgb,var(--c) 24%,var(--card));border-left:3px solid var(--c)}\n"
     ".time svg{display:block;width:100%;background:var(--track);border-radius:5px}\n"
     ".time rect{stroke:var(--card);stroke-width:.5;fill:var(--c)}\n"
-    ".time .back{opacity:.55}\n";
+    ".time .back{opacity:.55}\n"
+    "#layout .meta,#time .meta{margin-bottom:10px}\n";
 
 static void put_head(Html *h, const View *v)
 {
@@ -93,9 +94,8 @@ static void put_stage(Html *h, const DryRun *d, int stage, double scale)
 {
     const EnginePlan *p = &d->stage[stage].plan;
     double from = 0, sum = (double)dryrun_device(d, stage);
-    html_fmt(h, "<figure class='card%s'><figcaption><span class='title'><b>Stage %d</b> <small>%d micro-batch%s "
-             "in flight</small></span></figcaption><div class='fall'>\n", d->stages > 1 ? "" : " wide", stage,
-             p->slots, p->slots > 1 ? "es" : "");
+    html_fmt(h, "<figure class='card%s'><figcaption><span class='title'><b>Stage %d</b> <small>%d in flight</small>"
+             "</span></figcaption><div class='fall'>\n", d->stages > 1 ? "" : " wide", stage, p->slots);
     for (int i = 0; i < ARENA_N; i++) {
         if (!p->bytes[i] || !view_on_device(i)) continue;
         put_arena(h, p, i, from, scale);
