@@ -73,7 +73,7 @@ expect 2 "argument"          $treb image
 expect 2 "recipe"            $treb train
 expect 2 "model.path"        $treb train /dev/null
 expect 2 "data.train"        $treb train /dev/null model.path=$gold
-expect 2 "tp 2 x cp 1"       $treb plan /dev/null model.path=$gold parallel.tp=2
+expect 2 "tp 2 x cp 1"       $treb plan /dev/null --ranks 1 model.path=$gold parallel.tp=2
 expect 4 "tokenizer.json"    $treb train /dev/null model.path=$gold "data.train=[x]" checkpoint.output_dir="$tmp/run"
 
 expect 2 "--model"           $treb generate --prompt hello

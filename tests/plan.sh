@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # Every recipe for many ranks passes `treb plan` on the ranks in its name: rules, then the trainer's own engine for a rank
-# of each stage, on nothing. "recipes/qwen3-vl-30b-a3b-16-h100-3d.yaml" is Qwen3-VL-30B-A3B on 16.
+# of each stage, on nothing: the models are not here, so each is planned by the preset its folder is called after.
+# "recipes/qwen3-vl-30b-a3b-16-h100-3d.yaml" is of 16 ranks. Then what a plan says, in its three forms.
 . tests/ranklab.sh
 planned() {                              # planned RECIPE
-    local name ranks preset node=8
+    local name ranks node=8
     name=$(basename "$1" .yaml)
     ranks=$(grep -oE -- '-a[0-9]+b-[0-9]+-' <<<"$name" | grep -oE '[0-9]+-$' | tr -d -)
-    case $name in qwen3-vl-*) preset=Qwen3-VL-;; *) preset=Qwen3-;; esac
-    preset+=$(sed -E 's/^qwen3-(vl-)?([0-9]+b)-(a[0-9]+b)-.*/\2-\3/' <<<"$name" | tr a-z A-Z)
     case $name in *gb200*|*gb300*) node=64;; esac
-    "$treb" plan "$1" --ranks "$ranks" --per-node $node model.preset="$preset" >"$tmp/out" 2>&1 && grep -q '^  stage 0 ' "$tmp/out"
+    "$treb" plan "$1" --ranks "$ranks" --per-node $node >"$tmp/out" 2>&1 && grep -q '^  stage 0 ' "$tmp/out" &&
+        grep -q '^preset Qwen3-.* as models/.* is not here' "$tmp/out"
 }
 for recipe in recipes/qwen3-*.yaml; do check "$recipe" planned "$recipe"; done
 validated() {                            # both columns are there, and a row of each table
@@ -34,4 +34,29 @@ runs() {
         train.max_steps=2 device.backend=cpu checkpoint.output_dir="$tmp/run" >"$tmp/out" 2>&1
 }
 check "train of a found recipe" runs
+
+big=recipes/qwen3-235b-a22b-256-h100.yaml
+says() { "$treb" plan "$big" "${@:2}" >"$tmp/out" 2>"$tmp/err"; grep -q -- "$1" "$tmp/out" "$tmp/err"; }
+ends() { "$treb" plan "$big" "${@:2}" >/dev/null 2>&1; [ $? = "$1" ]; }
+check "ranks are those of the layout unless asked for"   says '^256 ranks, as many as the layout takes' moe.overlap=false
+check "a node has eight ranks, a rack more"              says '|t1 d3 p0 e7 ' --ranks 256
+check "a rule is named"                                  says '(rule 5)' parallel.tp=3 --ranks 96
+check "what does not fit is exit code 3"                 ends 3 --hardware a100 parallel.pp=1 parallel.vpp=1 moe.overlap=false parallel.count_embedding=false parallel.count_loss=false
+check "and says what to turn"                            says 'GiB less, .* memory.recompute=\[' --hardware a100 parallel.pp=1 parallel.vpp=1 moe.overlap=false parallel.count_embedding=false parallel.count_loss=false
+check "what others would say stands beside it"           says 'Megatron Bridge' --ranks 256 --compare-estimators
+check "unknown hardware lists what there is"             says 'h100-sxm' --hardware abacus
+thousands() { says '^  stage 15 ' --ranks 4096 parallel.pp=16 parallel.vpp=3 train.global_tokens=67108864; }
+check "thousands of ranks"                               thousands
+json() {
+    "$treb" plan "$big" --ranks 256 --hardware b200 --json >"$tmp/plan.json" 2>/dev/null
+    [ "$(head -c 1 "$tmp/plan.json")" = '{' ] && [ "$(grep -c '"device_bytes"' "$tmp/plan.json")" = 8 ] &&
+        grep -q '"labels"' "$tmp/plan.json" && grep -q '"far"' "$tmp/plan.json" && grep -q '"fit"' "$tmp/plan.json"
+}
+check "JSON has every stage"                             json
+page() {
+    "$treb" plan "$big" --ranks 256 --html "$tmp/plan.html" >/dev/null 2>&1
+    [ "$(grep -c '<rect ' "$tmp/plan.html")" -gt 500 ] && grep -q '</html>' "$tmp/plan.html" && grep -q 'node 31' "$tmp/plan.html" &&
+        ! grep -qE 'https?://|<script|<link|src=' "$tmp/plan.html"
+}
+check "a page of one file, with a timeline"              page
 report
