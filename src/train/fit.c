@@ -10,7 +10,8 @@ enum { REPORT_ROOM = 6000, TOP_LABELS = 5, TOP_ROWS = 16 };
 
 static const double GIB = 1 << 30;
 
-typedef struct Wish { double bytes, room; int node, pad; } Wish;      /* of one rank */
+/* Of one rank: what it wants of its device and of the host beside it, what they have free. */
+typedef struct Wish { double bytes, room, host, host_room; int64_t node; } Wish;
 
 typedef struct Said { char why[400], lines[REPORT_ROOM]; } Said;
 
@@ -117,11 +118,27 @@ static Status refuse(const FitCheck *c, const Said *s)
     return fail(E_FIT, "%s", s->why);
 }
 
+/* Ranks of a host park what they cannot hold in the same memory. */
+static Status check_hosts(const Wish *all, int n)
+{
+    for (int i = 0; i < n; i++) {
+        double sum = 0;
+        int    ranks = 0;
+        for (int k = 0; k < n; k++)
+            if (all[k].node == all[i].node) sum += all[k].host, ranks++;
+        if (sum <= all[i].host_room) continue;
+        return fail(E_FIT, "does not fit the host of rank %d: its %d rank%s want %.3f GiB there and %.3f are free; "
+                    "lower memory.optimizer_offload or take words from memory.activation_offload", i, ranks,
+                    ranks > 1 ? "s" : "", sum / GIB, all[i].host_room / GIB);
+    }
+    return OK;
+}
+
 static Status agree(const FitCheck *c, const EnginePlan *plan, const Wish *all, int n)
 {
     int    rank = worst(c, all, n), me = c->world ? c->world->rank : 0;
     Status st = OK;
-    if (rank < 0) return OK;
+    if (rank < 0) return check_hosts(all, n);
     Said  *mine = calloc(1, sizeof *mine), *said = calloc((size_t)n, sizeof *said);
     if (!mine || !said) st = fail(E_FIT, "no host memory for what %d ranks say", n);
     if (!st && me == rank) st = report(mine, c, plan, share(c, all, n, rank), all[rank]);
@@ -135,7 +152,7 @@ Status fit_check(const FitCheck *c)
 {
     EnginePlan plan;
     int    n = c->world ? c->world->size : 1;
-    double all_of_it;
+    double all_of_it, host = 0;
     Wish   mine = { .node = c->world ? c->world->node[c->world->rank] : 0 };
     Status st = engine_plan(&plan, c->shape, c->conf, c->full);
     if (st) st = wrap(st, "plan");
@@ -144,6 +161,9 @@ Status fit_check(const FitCheck *c)
     mine.bytes = (double)engine_device_bytes(&plan, c->conf->backend);
     backend_memory(c->conf->backend, &mine.room, &all_of_it);
     if (c->memory > 0) mine.room = c->memory;
+    backend_memory("cpu", &host, &all_of_it);
+    mine.host = on_host(c) ? 0 : (double)plan.bytes[A_HOST];
+    mine.host_room = c->host > 0 ? c->host : host;
     Wish *all = calloc((size_t)n, sizeof *all);
     if (!all) return fail(E_FIT, "no host memory for %d ranks", n);
     all[0] = mine;

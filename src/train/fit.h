@@ -42,7 +42,7 @@ typedef struct FitCheck {
     const EngineConf *conf;              /* of this rank */
     Comm             *world;             /* NULL: one rank */
     const Log        *log;
-    double            memory;            /* bytes of the device; 0: what it has free */
+    double            memory, host;      /* bytes of the device and of the host; 0: what they have free */
     const Stream     *full;
 } FitCheck;
 
