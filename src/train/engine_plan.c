@@ -104,7 +104,6 @@ static void take_away(Ledger *all, const Ledger *micro)
         const LedgerComm *m = &micro->comm[g];
         c->calls -= m->calls, c->near -= m->near, c->far -= m->far;
     }
-    all->host.in -= micro->host.in, all->host.out -= micro->host.out;
 }
 
 static size_t total_peak(const Engine *e)

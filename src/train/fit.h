@@ -29,7 +29,8 @@ typedef struct FitAsk {
 
 MUST Status fit_advise(FitAdvice *a, const FitAsk *ask);
 bool        fit_row_fits(const FitAdvice *a, int row);
-const FitRow *fit_first(const FitAdvice *a);                  /* the cheapest that is enough; NULL: none */
+/* Of the cheapest class that has one, the change that saves just enough; NULL: there is none. */
+const FitRow *fit_first(const FitAdvice *a);
 /* "6.10 GiB less, 92.20 then, not enough  memory.recompute=[moe_act]  (a cheap pass again)" */
 void        fit_line(char *out, size_t n, const FitAdvice *a, int row);
 

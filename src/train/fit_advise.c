@@ -104,9 +104,13 @@ bool fit_row_fits(const FitAdvice *a, int row) { return a->row[row].bytes <= a->
 
 const FitRow *fit_first(const FitAdvice *a)
 {
-    for (int i = 0; i < a->n; i++)
-        if (fit_row_fits(a, i)) return &a->row[i];
-    return NULL;
+    const FitRow *best = NULL;
+    for (int i = 0; i < a->n; i++) {
+        const FitRow *r = &a->row[i];
+        if (best && r->cost > best->cost) break;
+        if (fit_row_fits(a, i) && (!best || r->bytes > best->bytes)) best = r;
+    }
+    return best;
 }
 
 static bool has_set(const FitAdvice *a, const char *set)
