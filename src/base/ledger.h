@@ -32,7 +32,25 @@ typedef struct LedgerComm { int64_t calls, near, far; double waited; } LedgerCom
 /* Bytes of side copies to and from host memory (backend_in, backend_out). */
 typedef struct LedgerHost { int64_t in, out; } LedgerHost;
 
-typedef struct Ledger {
+/* Hears of everything in the order in which it is said to a machine: a planned step's clock is made of it. */
+typedef struct Ledger Ledger;
+typedef struct Meter Meter;
+typedef enum { METER_FORWARD, METER_BACKWARD, METER_UPDATE, METER_GATHER } MeterPhase;
+
+/* A call to others: kind is a CallKind of comm/comm.h; of `members`, `here` are on this rank's node. */
+typedef struct MeterCall { int group, slot, kind, members, here; int64_t near, far; } MeterCall;
+
+struct Meter {
+    void (*op)(Meter *m, const Ledger *l, int op, double flops, int64_t bytes, double rows);
+    void (*start)(Meter *m, const MeterCall *c);                 /* slot: the ticket */
+    void (*join)(Meter *m, int group, int slot);
+    void (*fetch)(Meter *m);                                     /* the host waits for the device */
+    /* What comes next, up to the next phase: a run of a chunk, of the last micro-batch of a step or another;
+     * the update; weights on their way to whoever uses them first in the next step. */
+    void (*phase)(Meter *m, MeterPhase what, int chunk, bool last);
+};
+
+struct Ledger {
     Part      part;                   /* whose work is being charged now */
     bool      replay;                 /* a forward run again for backward: all of it is extra */
     LedgerRow op[LEDGER_OPS];
@@ -44,7 +62,8 @@ typedef struct Ledger {
     double    since;                  /* the clock when it was last looked at; 0: it stands */
     void    (*tick)(void *self, Part ended);
     void     *self;
-} Ledger;
+    Meter    *meter;                  /* NULL: nobody listens */
+};
 
 static inline void ledger_clock(Ledger *l)      /* what has passed belongs to the part of now */
 {
@@ -86,7 +105,15 @@ static inline void ledger_host(Ledger *l, bool in, int64_t bytes)
     else    l->host.out += bytes;
 }
 
-static inline void ledger_clear(Ledger *l) { *l = (Ledger){ .tick = l->tick, .self = l->self }; }
+static inline void ledger_clear(Ledger *l)
+{
+    *l = (Ledger){ .tick = l->tick, .self = l->self, .meter = l->meter };
+}
+
+static inline void ledger_phase(Ledger *l, MeterPhase what, int chunk, bool last)
+{
+    if (l->meter) l->meter->phase(l->meter, what, chunk, last);
+}
 
 #ifdef __cplusplus
 }

@@ -186,17 +186,22 @@ static bool well(Comm *c)
 /* ---- the account ---- */
 
 /* Bytes to each member: the same to all, or rows of in by give, or to one. */
-static int64_t charge(Comm *c, const Call *call, int64_t each)
+static int64_t charge(Comm *c, const Call *call, int64_t each, int slot)
 {
-    int64_t near = 0, far = 0, row = call->kind == CALL_EXCHANGE ? call_row(call->in) : 0;
+    MeterCall m = { .group = c->group, .slot = slot, .kind = call->kind, .members = c->size };
+    int64_t   row = call->kind == CALL_EXCHANGE ? call_row(call->in) : 0;
     for (int i = 0; i < c->size; i++) {
         int64_t bytes = call->kind == CALL_EXCHANGE ? call->give.n[i] * row : each;
+        bool    here = c->node[i] == c->node[c->rank];
+        m.here += here;
         if (i == c->rank || (call->kind == CALL_SEND && i != call->peer)) continue;
-        *(c->node[i] == c->node[c->rank] ? &near : &far) += bytes;
+        *(here ? &m.near : &m.far) += bytes;
     }
     LedgerComm *l = &c->be->ledger.comm[c->group];
-    l->calls++, l->near += near, l->far += far;
-    return near + far;
+    Meter      *heard = c->be->ledger.meter;
+    l->calls++, l->near += m.near, l->far += m.far;
+    if (heard) heard->start(heard, &m);
+    return m.near + m.far;
 }
 
 int64_t call_row(Tensor t) { return t.n[0] ? t_bytes(t) / t.n[0] : 0; }
@@ -209,7 +214,7 @@ static Ticket begin(Comm *c, const Call *call, int64_t each)
     int slot = __builtin_ctzll(~c->out);
     c->root->agreed = false;
     const char *group = group_name((GroupId)c->group);
-    int64_t bytes = charge(c, call, each);
+    int64_t bytes = charge(c, call, each, slot);
     c->out |= 1ull << slot;
     c->traced[slot] = trace_begin(c->trace, call_name(call->kind), group, c->seq++, bytes);
     c->transport->start(c, slot, call);
@@ -221,7 +226,9 @@ void comm_join(Ticket t)
     Comm *c = t.comm;
     if (!c) return;
     REQUIRE(c->out >> t.slot & 1, "a ticket of %s is joined twice", group_name((GroupId)c->group));
+    Meter *heard = c->be->ledger.meter;
     double since = clock_now();
+    if (heard) heard->join(heard, c->group, t.slot);
     trace_wait(c->trace, c->traced[t.slot]);
     c->transport->join(c, t.slot);
     double waited = clock_now() - since;

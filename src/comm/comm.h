@@ -28,6 +28,9 @@ extern "C" {
 typedef struct Comm Comm;
 typedef struct Transport Transport;                  /* comm/transport.h */
 typedef enum { RED_SUM, RED_MAX } Reduce;
+typedef enum {
+    CALL_REDUCE, CALL_GATHER, CALL_SCATTER, CALL_EXCHANGE, CALL_SEND, CALL_RECV, CALL_HOST
+} CallKind;
 
 enum { COMM_TICKETS = 64 };                          /* of one group that may be out at a time */
 

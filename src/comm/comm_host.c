@@ -23,9 +23,15 @@ static Status gather(Comm *c, void *out, const void *in, size_t bytes)
     if (st) comm_stick(c, st);
     if (!c->be) return st;
     LedgerComm *l = &c->be->ledger.comm[c->group];
-    l->calls++, l->waited += waited;
-    for (int i = 0; i < c->size; i++)
-        if (i != c->rank) *(c->node[i] == c->node[c->rank] ? &l->near : &l->far) += (int64_t)bytes;
+    Meter      *heard = c->be->ledger.meter;
+    MeterCall   m = { .group = c->group, .slot = -1, .kind = CALL_HOST, .members = c->size };
+    for (int i = 0; i < c->size; i++) {
+        bool here = c->node[i] == c->node[c->rank];
+        m.here += here;
+        if (i != c->rank) *(here ? &m.near : &m.far) += (int64_t)bytes;
+    }
+    l->calls++, l->waited += waited, l->near += m.near, l->far += m.far;
+    if (heard) heard->start(heard, &m);
     return st;
 }
 

@@ -11,10 +11,6 @@
 extern "C" {
 #endif
 
-typedef enum {
-    CALL_REDUCE, CALL_GATHER, CALL_SCATTER, CALL_EXCHANGE, CALL_SEND, CALL_RECV, CALL_HOST
-} CallKind;
-
 typedef struct Call {
     CallKind kind;
     Tensor   out, in;                 /* CALL_REDUCE: the same twice; CALL_SEND has no out, CALL_RECV no in */

@@ -133,6 +133,7 @@ void backend_upload(Backend *be, Tensor dst, const void *host)
 void backend_fetch(Backend *be, void *host, Tensor src)
 {
     REQUIRE(t_dense(src), "fetch: %s has gaps", t_fmt(src));
+    if (be->ledger.meter) be->ledger.meter->fetch(be->ledger.meter);
     if (!be->sticky) be->machine->fetch(be, host, src);
 }
 

@@ -26,7 +26,7 @@ Cost grouped_gemm_cost(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets
             gemm_mode(flags), t_fmt(c), t_fmt(a), t_fmt(b), t_fmt(offsets));
     return (Cost){ .flops = 2.0 * (double)R * (double)W * (double)(mode == GEMM_TN ? b.n[1] : c.n[1]),
                    .rd    = t_bytes(a) + t_bytes(b) + (flags & GEMM_ACC ? t_bytes(c) : 0),
-                   .wr    = t_bytes(c) };
+                   .wr    = t_bytes(c), .each = E ? (double)R / (double)E : 0 };
 }
 
 /* The i-th tile of c, counted over experts: which expert, and where in its part of c. */

@@ -13,8 +13,9 @@ extern "C" {
 #endif
 
 /* What a call costs. flops: what the op's definition needs; extra: what this way of computing it adds
- * (attention backward forms its scores again); rd, wr: bytes that must move at least once. */
-typedef struct Cost { double flops, extra; int64_t rd, wr; } Cost;
+ * (attention backward forms its scores again); rd, wr: bytes that must move at least once; each: rows that a
+ * group gets on average, of grouped products alone. */
+typedef struct Cost { double flops, extra; int64_t rd, wr; double each; } Cost;
 
 /* c (M, N) = op(a) op(b) [+ bias (1, N)] [+ c]; the letters say which operand is transposed. */
 enum { GEMM_NT = 0, GEMM_NN = 1, GEMM_TN = 2, GEMM_MODE = 3, GEMM_ACC = 4 };
@@ -67,6 +68,9 @@ struct Ops {
         if (be->sticky) return;                                                                    \
         Cost cost_ = name##_cost args;                                                             \
         ledger_charge(&be->ledger, OP_##name, kind, cost_.flops, cost_.extra, cost_.rd + cost_.wr); \
+        if (be->ledger.meter)                                                                      \
+            be->ledger.meter->op(be->ledger.meter, &be->ledger, OP_##name, cost_.flops + cost_.extra, \
+                                 cost_.rd + cost_.wr, cost_.each);                                 \
         be->ops->name args;                                                                        \
     }
 #include "ops/ops.def"

@@ -53,6 +53,20 @@ int dryrun_ranks(const struct cfg_parallel *p)
     return n > (1 << 20) / p->pp ? 1 << 20 : (int)(n * p->pp);
 }
 
+static Status plan_and_price(DryRun *d, int stage, EngineConf *conf, const Stream *full)
+{
+    Price *price = NULL;
+    if (d->priced) {
+        TRY(price_open(&price, &d->hw, conf));
+        Load load = load_of(full);
+        d->ask = price_ask(&d->hw, conf, &d->shape, &load, d->ranks);
+        conf->meter = price_meter(price);
+    }
+    Status st = engine_plan(&d->stage[stage].plan, &d->shape, conf, full);
+    price_close(price, &d->stage[stage].time);
+    return st;
+}
+
 /* One rank of a stage. */
 static Status plan_stage(DryRun *d, int stage)
 {
@@ -73,11 +87,21 @@ static Status plan_stage(DryRun *d, int stage)
         if (conf.evaluate && answers.run && recipe_answers_here(&r, &place))
             conf.decode = (DecodeRoom){ answers.docs, answers.tokens };
         d->chunks = r.layout.vpp, d->micros = r.micro;
-        st = engine_plan(&d->stage[stage].plan, &d->shape, &conf, &full);
+        st = plan_and_price(d, stage, &conf, &full);
         d->plans++;
     }
     comm_close(world);
     return st ? wrap(st, "stage %d", stage) : OK;
+}
+
+static Status price_dryrun(DryRun *d)
+{
+    StageTime *time = calloc((size_t)d->stages, sizeof *time);
+    if (!time) return fail(E_FIT, "no host memory for the times of %d stages", d->stages);
+    for (int i = 0; i < d->stages; i++) time[i] = d->stage[i].time;
+    Status st = price_step(&d->step, &d->ask, time, d->stages, &d->schedule);
+    free(time);
+    return st;
 }
 
 static Status open_all(DryRun *d)
@@ -95,13 +119,13 @@ static Status open_all(DryRun *d)
     d->stage = calloc((size_t)d->stages, sizeof *d->stage);
     if (!d->stage) return fail(E_FIT, "no host memory for the plans of %d stages", d->stages);
     for (int i = 0; i < d->stages; i++) TRY(plan_stage(d, i));
-    return OK;
+    return d->priced ? price_dryrun(d) : OK;
 }
 
-/* A row of hardware with SMs is a card, whatever machine plans for it. */
+/* Whatever machine plans for it. */
 static const char *backend_for(const Config *c, const Hardware *hw)
 {
-    if (hw) return !strncmp(hw->id, "cpu", 3) ? "cpu" : "cuda";
+    if (hw) return !strcmp(hw->backend, "cpu") ? "cpu" : "cuda";
     return strcmp(c->device.backend, "meta") ? backend_pick(c->device.backend) : "cpu";
 }
 
@@ -119,6 +143,7 @@ Status dryrun_open(DryRun *d, const Config *recipe, int ranks, int per_node, con
 void dryrun_close(DryRun *d)
 {
     free(d->stage);
+    schedule_close(&d->schedule);
     *d = (DryRun){ 0 };
 }
 

@@ -4,29 +4,13 @@
 #define PLAN_DRYRUN_H
 
 #include "base/config.h"
-#include "plan/hardware.h"
+#include "plan/price.h"
 #include "train/recipe.h"
-
-/* Seconds of one micro-batch there and back on a stage, by formula over every op that the dry run charged. */
-typedef struct StageTime {
-    double part[PART_N];                 /* work of the model's parts */
-    double op[LEDGER_OPS];               /* the same by op */
-    double replay;                       /* of it, forward work done again */
-    double launch;                       /* what the host needs to say all of it; hidden if the work takes longer */
-    double comm[LEDGER_GROUPS];          /* by GroupId, each call alone */
-    double forward, backward;            /* compute and what of communication nothing hides */
-} StageTime;
 
 typedef struct DryStage {
     EnginePlan plan;
     StageTime  time;
 } DryStage;
-
-typedef struct DryStep {                 /* of the slowest rank, seconds */
-    double compute, exposed[LEDGER_GROUPS], bubble, optimizer, launch, step;
-    double tokens_s, model_tflops, mfu, hfu, error;              /* error: of step, as a share of it */
-    const char *wall;                    /* "memory" "communication" "compute" "host": what holds it up */
-} DryStep;
 
 typedef struct DryRun {
     Config        recipe;                /* texts are the caller's; device.backend is what is planned for */
@@ -40,6 +24,8 @@ typedef struct DryRun {
     bool          priced;                /* hw is given: times are there */
     DryStage     *stage;                 /* (stages) */
     DryStep       step;
+    StepAsk       ask;                   /* what step is of, hw its own */
+    Schedule      schedule;              /* when each stage does what; priced alone */
 } DryRun;
 
 /* hw NULL: memory and messages alone, of the recipe's own backend. Refusals carry the rule. What the rules

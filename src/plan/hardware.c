@@ -96,6 +96,7 @@ static void fill(Hardware *h, const Row *r)
                      .host_share = r->host_share, .near_delay = 4e-6, .far_delay = 12e-6, .launch = 3e-6,
                      .fixed = 2.0e9, .error = r->error };
     snprintf(h->id, sizeof h->id, "%s", r->id);
+    snprintf(h->backend, sizeof h->backend, r->class == CLASS_server ? "cpu" : "cuda");
     put_curves(h, &shares[r->class]);
     put_slow(h);
 }

@@ -24,6 +24,7 @@ typedef struct Curve { int n; double work[CURVE_POINTS], share[CURVE_POINTS], fl
 
 typedef struct Hardware {
     char    id[32];
+    char    backend[8];                  /* "cuda" or "cpu": what a plan for it is made for */
     char    dtype[8];                    /* that rates of products are of: bf16 or f32 */
     double  bf16, fp8, fp4;              /* FLOP/s, 0: it has none; bf16: of dtype */
     double  fp8_share, fp4_share;        /* of them that a large product reaches; of bf16: work[WORK_GEMM] */

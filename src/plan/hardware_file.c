@@ -68,8 +68,11 @@ static Status read_fields(Hardware *h, const Json *o)
         *(int *)((char *)h + whole[i].at) = (int)v;
     }
     const char *d = json_string_value(json_object_get(o, "dtype"));
+    const char *b = json_string_value(json_object_get(o, "backend"));
     if (!d || (strcmp(d, "bf16") && strcmp(d, "f32"))) return bad("dtype", "bf16 or f32 is wanted");
+    if (!b || (strcmp(b, "cuda") && strcmp(b, "cpu"))) return bad("backend", "cuda or cpu is wanted");
     snprintf(h->dtype, sizeof h->dtype, "%s", d);
+    snprintf(h->backend, sizeof h->backend, "%s", b);
     return OK;
 }
 
@@ -150,8 +153,8 @@ static Json *curve_json(const Curve *c)
 
 static Json *to_json(const Hardware *h)
 {
-    Json *o = json_pack("{s:i, s:s}", "format", FORMAT, "dtype", h->dtype), *work = json_object(),
-         *slow = json_object();
+    Json *o = json_pack("{s:i, s:s, s:s}", "format", FORMAT, "backend", h->backend, "dtype", h->dtype);
+    Json *work = json_object(), *slow = json_object();
     for (int i = 0; i < FIELDS; i++)
         json_object_set_new(o, fields[i].name, json_real(*(const double *)((const char *)h + fields[i].at)));
     for (int i = 0; i < WHOLE; i++)

@@ -49,6 +49,7 @@ typedef struct EngineConf {
     DecodeRoom  decode;                  /* room for train/decode.h */
     OptimStore  store;
     Ranks       ranks;
+    Meter      *meter;                   /* listens to the dry run of engine_plan, or NULL */
 } EngineConf;
 
 /* A_HOST is memory of the host beside a card, all before it of the device. */

@@ -41,20 +41,22 @@ static void tell_neighbours(Engine *e, int chunk, int slot)
     if (t_has(back)) comm_send(e->mesh.comm[GR_pp_back], back, (at + n - 1) % n);
 }
 
-static void run_chunk(Engine *e, int chunk, int slot)
+static void run_chunk(Engine *e, int chunk, int slot, bool last)
 {
     const Chunk *c = &e->model.chunk[chunk];
     Micro  m = { .ce = 1, .aux = 1, .z = 1, .part = 1 };
     Tensor in = c->embeds ? (Tensor){ 0 } : engine_wire(e, 0, 0, c->from);
     Tensor back = c->heads ? (Tensor){ 0 } : engine_wire(e, 1, 0, c->to);
+    ledger_phase(&e->be.ledger, METER_FORWARD, chunk, last);
     engine_run_forward(e, e->conf.train ? FORWARD : EVAL, e->at, chunk, slot, &m, in);
+    ledger_phase(&e->be.ledger, METER_BACKWARD, chunk, last);
     if (e->conf.train) engine_run_backward(e, e->at, chunk, slot, back);
     tell_neighbours(e, chunk, slot);
 }
 
 /* Every chunk there and back, in a slot that has room for it: any in a plan, where slots are not cut yet, and
  * the first that the schedule gives it later. peak NULL: of no interest. */
-static void run_chunks(Engine *e, Peak *peak)
+static void run_chunks(Engine *e, Peak *peak, bool last)
 {
     const Peak none = { 0 };
     for (int chunk = 0; chunk < e->model.chunks; chunk++) {
@@ -63,7 +65,7 @@ static void run_chunks(Engine *e, Peak *peak)
             if (e->pipe.action[i].chunk == chunk) slot = e->pipe.action[i].slot;
         if (peak) peak_set(&e->arena[A_ACT], &none);
         if (peak && e->parked) e->parked[slot].peak = 0;
-        run_chunk(e, chunk, slot);
+        run_chunk(e, chunk, slot, last);
         if (peak) peak[chunk] = peak_of(&e->arena[A_ACT]);
         if (peak && e->parked) peak[chunk].host = e->parked[slot].peak;
     }
@@ -72,7 +74,7 @@ static void run_chunks(Engine *e, Peak *peak)
 static void step_for_plan(Engine *e, const Stream *stream, Peak *peak)
 {
     engine_upload(e, stream);
-    run_chunks(e, peak);
+    run_chunks(e, peak, false);
     if (e->conf.logits) engine_logits(e, (Tensor){ 0 }, 0);
 }
 
@@ -81,8 +83,10 @@ static void end_for_plan(Engine *e)
 {
     const OptimConf o = { .adam = { .beta1 = 0.5f, .beta2 = 0.5f, .eps = 1.0f, .step = 1 } };
     if (!e->conf.train) return;
-    run_chunks(e, NULL);
+    run_chunks(e, NULL, true);
+    ledger_phase(&e->be.ledger, METER_UPDATE, 0, true);
     engine_update(e, &o);
+    ledger_phase(&e->be.ledger, METER_GATHER, 0, true);
     shard_weights(&e->shard);
 }
 
@@ -220,7 +224,9 @@ static Status plan_on(EnginePlan *p, Engine *e, const Stream *stream)
 {
     Peak chunk[MAX_CHUNKS];
     Deal d;
+    e->be.ledger.meter = e->conf.meter;
     ledger_clear(&e->be.ledger);                          /* the step alone, not the start */
+    ledger_phase(&e->be.ledger, METER_UPDATE, 0, true);
     if (e->conf.train) engine_begin(e, 2);
     p->once = e->be.ledger;
     ledger_clear(&e->be.ledger);
@@ -228,7 +234,8 @@ static Status plan_on(EnginePlan *p, Engine *e, const Stream *stream)
     p->ledger = e->be.ledger;
     e->be.ledger = p->once;
     end_for_plan(e);
-    p->once = e->be.ledger;
+    e->be.ledger.meter = NULL;
+    p->once = e->be.ledger, p->ledger.meter = NULL;
     if (e->conf.train) take_away(&p->once, &p->ledger);
     TRY(deal_slots(p, e, chunk, &d));
     peak_set(&e->arena[A_ACT], &chunk[d.of[0]]);

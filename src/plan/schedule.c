@@ -1,0 +1,129 @@
+/* plan/schedule.c -- the stages of a pipeline beside each other: every action begins when its stage has done
+ * the one before it and its input has come. The lists are the engine's own (parallel/pipe.h). */
+#include "plan/price.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* Of the road to the experts that a forward and a backward beside each other hide; multiprocessors that its
+ * kernels take meanwhile. */
+static const double PAIR_HIDES = 0.45, ROAD_SMS = 16;
+
+typedef struct Walk {
+    const StageTime *stage;
+    const PipeShape *shape;
+    const Hardware  *hw;
+    Schedule *t;
+    Pipe     *pipe;                      /* (stages) */
+    int      *next;                      /* (stages): action that is to come */
+    double   *arrives;                   /* (stages, 2, micros * chunks): its input; -1: not known yet */
+} Walk;
+
+static double *arrival(const Walk *w, int stage, int way, int micro, int chunk)
+{
+    const PipeShape *s = w->shape;
+    return &w->arrives[((size_t)stage * 2 + (size_t)way) * (size_t)(s->micros * s->chunks) +
+                       (size_t)(micro * s->chunks + chunk)];
+}
+
+static const RunTime *run_of(const Walk *w, int stage, const Action *a)
+{
+    return &w->stage[stage].run[a->chunk][a->what];
+}
+
+static double road(const RunTime *r)
+{
+    return r->exposed[GR_etp_ep] + r->exposed[GR_ep_near] + r->exposed[GR_ep_far];
+}
+
+/* Seconds that two runs save by being beside each other. */
+static double saved(const Walk *w, const RunTime *f, const RunTime *b)
+{
+    double hidden = fmin(PAIR_HIDES * (road(f) + road(b)), f->work + b->work);
+    return hidden * (1 - fmin(0.5, ROAD_SMS / w->hw->sms));
+}
+
+static PriceSpan *span_of(const Walk *w, int stage, int i)
+{
+    return &w->t->span[(size_t)stage * (size_t)w->t->actions + (size_t)i];
+}
+
+/* Stages are a ring: past its end the next chunk begins. */
+static void finish(Walk *w, int stage, int i, double from, double to)
+{
+    const Action *a = &w->pipe[stage].action[i];
+    int peer = pipe_to(w->shape, stage, *a), chunk = a->chunk;
+    *span_of(w, stage, i) = (PriceSpan){ a->micro, chunk, a->what, from, to };
+    w->t->end = fmax(w->t->end, to);
+    if (peer < 0) return;
+    if (a->what == PIPE_FORWARD && stage == w->shape->stages - 1) chunk++;
+    if (a->what == PIPE_BACKWARD && stage == 0) chunk--;
+    *arrival(w, peer, a->what, a->micro, chunk) = to + run_of(w, stage, a)->send;
+}
+
+/* What begins on this stage has its input at 0. */
+static double input(const Walk *w, int stage, const Action *a)
+{
+    return pipe_from(w->shape, stage, *a) < 0 ? 0 : *arrival(w, stage, a->what, a->micro, a->chunk);
+}
+
+/* Actions of a stage up to one whose input is not there yet; true: there were some. */
+static bool advance(Walk *w, int stage)
+{
+    const Pipe *p = &w->pipe[stage];
+    int  from = w->next[stage];
+    for (int *i = &w->next[stage]; *i < p->actions;) {
+        const Action *a = &p->action[*i];
+        bool   pair = w->shape->ahead && *i >= p->warmup && a->what == PIPE_FORWARD;
+        double free_at = *i ? span_of(w, stage, *i - 1)->to : 0;
+        double in = input(w, stage, a), other = pair ? input(w, stage, a + 1) : 0;
+        if (in < 0 || other < 0) break;
+        double begin = fmax(free_at, fmax(in, other)), took = run_of(w, stage, a)->seconds;
+        if (pair) {
+            const RunTime *f = run_of(w, stage, a), *b = run_of(w, stage, a + 1);
+            w->t->hidden[stage] += saved(w, f, b);
+            took += b->seconds - saved(w, f, b);
+        }
+        w->t->busy[stage] += took;
+        for (int k = 0; k <= pair; k++) finish(w, stage, (*i)++, begin, begin + took);
+    }
+    return w->next[stage] > from;
+}
+
+static Status walk(Walk *w)
+{
+    const PipeShape *s = w->shape;
+    for (int i = 0; i < s->stages; i++) TRY(pipe_open(&w->pipe[i], s, i));
+    w->t->actions = w->pipe[0].actions;
+    w->t->span = calloc((size_t)s->stages * (size_t)w->t->actions, sizeof *w->t->span);
+    if (!w->t->span) return fail(E_FIT, "no memory for a schedule of %d stages", s->stages);
+    for (size_t i = 0; i < (size_t)s->stages * 2 * (size_t)(s->micros * s->chunks); i++) w->arrives[i] = -1;
+    for (bool on = true; on;) {
+        on = false;
+        for (int i = 0; i < s->stages; i++) on |= advance(w, i);
+    }
+    for (int i = 0; i < s->stages; i++)
+        REQUIRE(w->next[i] == w->t->actions, "stage %d of a pipeline stands at %d", i, w->next[i]);
+    return OK;
+}
+
+Status schedule_open(Schedule *t, const StageTime *stage, const PipeShape *shape, const Hardware *hw)
+{
+    size_t n = (size_t)shape->stages;
+    *t = (Schedule){ .stages = shape->stages, .busy = calloc(n, sizeof(double)),
+                     .hidden = calloc(n, sizeof(double)) };
+    Walk w = { stage, shape, hw, t, calloc(n, sizeof(Pipe)), calloc(n, sizeof(int)),
+               calloc(n * 2 * (size_t)(shape->micros * shape->chunks), sizeof(double)) };
+    bool ok = t->busy && t->hidden && w.pipe && w.next && w.arrives;
+    Status st = ok ? walk(&w) : fail(E_FIT, "no memory for a schedule of %d stages", shape->stages);
+    for (size_t i = 0; w.pipe && i < n; i++) pipe_close(&w.pipe[i]);
+    free(w.pipe), free(w.next), free(w.arrives);
+    if (st) schedule_close(t);
+    return st;
+}
+
+void schedule_close(Schedule *t)
+{
+    free(t->span), free(t->busy), free(t->hidden);
+    *t = (Schedule){ 0 };
+}
