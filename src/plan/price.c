@@ -171,7 +171,7 @@ static void meter_join(Meter *m, int group, int slot)
     double wait = fmax(0, p->until[group][slot] - p->device);
     p->device += wait;
     if (in_run(p)) p->time.exposed[group] += wait, run_of(p)->exposed[group] += wait;
-    else           p->time.once[group] += wait;
+    else           *(p->phase == METER_GATHER ? &p->time.gathers[group] : &p->time.once[group]) += wait;
 }
 
 static void meter_fetch(Meter *m)

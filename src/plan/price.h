@@ -2,9 +2,9 @@
  *
  * A Price listens to the dry run (base/ledger.h, Meter) and keeps four clocks: the device, which works off
  * ops one after the other; the host, which has to launch them first and waits at every fetch; the fast links
- * and the network. An op takes what plan/hardware.h says of work of its kind and size. A call to others sets out
- * when it is started and holds up the device where it is joined: what work hides, hides, because that is how
- * the program is written; there is no list of what overlaps. What no rank can tell alone is added by rule:
+ * and the network. An op takes what plan/hardware.h says of work of its kind and size. A call to others sets
+ * out when it is started and holds up the device where it is joined: what work hides, hides, because that is
+ * how the program is written; there is no list of what overlaps. What no rank can tell alone is a rule:
  * micro-batches of a pipeline are laid out by its own schedule (schedule_open); a forward beside a backward
  * (moe.overlap) hides at most 0.45 of the road to the experts; the busiest rank has 1.15 times the even share
  * of rows where experts are shared out and routing is not forced.
@@ -48,7 +48,8 @@ typedef struct StageTime {
     double update;                       /* from its end: sums that are still under way, norm, AdamW */
     double update_work;                  /* of it, the device works */
     double gather;                       /* weights that the next forward waits for, were nothing beside it */
-    double once[LEDGER_GROUPS];          /* of last, update and gather, what is waited for others */
+    double once[LEDGER_GROUPS];          /* of last and update, what is waited for others */
+    double gathers[LEDGER_GROUPS];       /* of gather */
     double once_comm[LEDGER_GROUPS];     /* each call alone */
 } StageTime;
 

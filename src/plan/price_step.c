@@ -51,7 +51,9 @@ static void fill_stage(DryStep *out, const StageTime *s, int micros, double hidd
             out->compute += micro * s->run[v][way].work;
             out->launch  += micro * s->run[v][way].starved;
         }
-    for (int g = 0; g < LEDGER_GROUPS; g++) out->exposed[g] = micro * s->exposed[g] + s->once[g];
+    double left = s->gather > 0 ? gather_left(s) / s->gather : 0;
+    for (int g = 0; g < LEDGER_GROUPS; g++)
+        out->exposed[g] = micro * s->exposed[g] + s->once[g] + left * s->gathers[g];
     for (int i = 0; i < 3; i++) road += out->exposed[roads[i]];
     for (int i = 0; i < 3 && road > 0; i++) out->exposed[roads[i]] *= 1 - fmin(1, hidden / road);
     out->optimizer = s->update_work;

@@ -1,0 +1,392 @@
+/* Times by hand: ops, calls that hide and that do not, rings, pipelines of even and uneven stages, the step;
+ * then the dry run of a small model. */
+#include "lab.h"
+#include "base/rng.h"
+#include "ops/ops.h"
+#include "plan/price.h"
+
+static bool near(double a, double b) { return fabs(a - b) <= 1e-9 + 1e-6 * fabs(b); }
+
+/* 1 TFLOP/s, 1 GB/s of memory, 100 MB/s to neighbours, 10 MB/s beyond; nothing costs anything else. */
+static Hardware plain(void)
+{
+    Hardware h = { .id = "plain", .dtype = "f32", .bf16 = 1e12, .sms = 160, .memory_bw = 1e9, .near_bw = 1e8,
+                   .far_bw = 1e7, .host_bw = 1e8, .near_share = 1, .far_share = 1, .host_share = 1,
+                   .domain = 8, .error = 0.1 };
+    for (int k = 0; k < WORK_N; k++) h.work[k].flat = 1;
+    for (int i = 0; i < LEDGER_OPS; i++) h.slow[i] = 1;
+    return h;
+}
+
+typedef struct Bench { Hardware hw; EngineConf conf; Price *p; Meter *m; Ledger l; StageTime t; } Bench;
+
+static void begin(Bench *b)
+{
+    EXPECT_OK(price_open(&b->p, &b->hw, &b->conf));
+    b->m = price_meter(b->p);
+}
+static void end(Bench *b) { price_close(b->p, &b->t), b->p = NULL; }
+static void phase(Bench *b, MeterPhase what, int chunk, bool last) { b->m->phase(b->m, what, chunk, last); }
+static void op(Bench *b, int id, double flops, int64_t bytes) { b->m->op(b->m, &b->l, id, flops, bytes, 0); }
+static void call(Bench *b, int group, int slot, int kind, int members, int here, int64_t to_near,
+                 int64_t to_far)
+{
+    b->m->start(b->m, &(MeterCall){ group, slot, kind, members, here, to_near, to_far });
+}
+static void join(Bench *b, int group, int slot) { b->m->join(b->m, group, slot); }
+
+static void work_of_ops(void)
+{
+    Bench b = { .hw = plain() };
+    b.hw.slow[OP_rmsnorm_bwd] = 2;
+    begin(&b);
+    op(&b, OP_gemm, 1e12, 0);                                    /* before the first phase: not heard */
+    phase(&b, METER_FORWARD, 0, false);
+    b.l.part = PART_DECODER;
+    op(&b, OP_gemm, 2e12, 0);
+    op(&b, OP_gemm, 1e12, 3000000000);                           /* its bytes take longer */
+    op(&b, OP_rmsnorm_fwd, 1e15, 500000000);                     /* its arithmetic is free */
+    phase(&b, METER_BACKWARD, 0, false);
+    b.l.part = PART_HEAD, b.l.replay = true;
+    op(&b, OP_rmsnorm_bwd, 0, 500000000);
+    phase(&b, METER_UPDATE, 0, true);
+    op(&b, OP_adamw, 0, 4000000000);
+    end(&b);
+    EXPECT(near(b.t.forward, 5.5) && near(b.t.backward, 1) && near(b.t.update, 4), "%g %g %g", b.t.forward,
+           b.t.backward, b.t.update);
+    EXPECT(near(b.t.part[PART_DECODER], 5.5) && near(b.t.part[PART_HEAD], 1) && near(b.t.part[PART_OPTIM], 4),
+           "by part");
+    EXPECT(near(b.t.op[OP_gemm], 5) && near(b.t.replay, 1) && near(b.t.done, 3e12), "by op");
+}
+
+static void kinds_of_work(void)
+{
+    Bench b = { .hw = plain(), .conf = { .ranks = { .layout = { .ep = 2 } } } };
+    b.hw.work[WORK_VISION].flat = 0.5, b.hw.work[WORK_ATTENTION].flat = 0.25;
+    b.hw.work[WORK_GROUPED] = (Curve){ .n = 2, .work = { 115, 1150 }, .share = { 0.5, 1 }, .flat = 1 };
+    begin(&b);
+    phase(&b, METER_FORWARD, 0, false);
+    b.l.part = PART_VISION;
+    op(&b, OP_attention_fwd, 1e12, 0);
+    b.l.part = PART_DECODER;
+    op(&b, OP_attention_fwd, 1e12, 0);
+    b.m->op(b.m, &b.l, OP_grouped_gemm, 1e12, 0, 100);           /* of 115 on the busiest rank */
+    end(&b);
+    EXPECT(near(b.t.op[OP_attention_fwd], 6) && near(b.t.op[OP_grouped_gemm], 2.3), "%g %g",
+           b.t.op[OP_attention_fwd], b.t.op[OP_grouped_gemm]);
+}
+
+/* The host says it all first; a fetch makes it wait, and the device after it. */
+static void launches(void)
+{
+    Bench b = { .hw = plain() };
+    b.hw.launch = 1;
+    begin(&b);
+    phase(&b, METER_FORWARD, 0, false);
+    op(&b, OP_gemm, 5e12, 0);                                    /* launched at 1, done at 6 */
+    for (int i = 0; i < 3; i++) op(&b, OP_gemm, 1e11, 0);        /* launched by 4: the device is behind */
+    b.m->fetch(b.m);
+    op(&b, OP_gemm, 1e12, 0);
+    op(&b, OP_gemm, 1e11, 0);
+    end(&b);
+    double first = 6.3 + 10e-6 + 1;
+    EXPECT(near(b.t.forward, first + 1.1), "%.9g, want %.9g", b.t.forward, first + 1.1);
+    EXPECT(near(b.t.run[0][0].starved, 2 + 10e-6) && near(b.t.launch, 6), "%g", b.t.run[0][0].starved);
+}
+
+static void ring_costs(void)
+{
+    Bench b = { .hw = plain() };
+    b.hw.near_delay = 0.5, b.hw.far_delay = 2;
+    begin(&b);
+    phase(&b, METER_FORWARD, 0, false);
+    /* all_gather of 8 on a node: 7/8 of 800 MB and 7 hops; a reduce says both halves and hops twice. */
+    call(&b, GR_dp_cp, 0, CALL_GATHER, 8, 8, 700000000, 0), join(&b, GR_dp_cp, 0);
+    call(&b, GR_tp, 0, CALL_REDUCE, 8, 8, 1400000000, 0), join(&b, GR_tp, 0);
+    /* two nodes of 4: half of it goes beyond, over four ways out; 6 hops and one far one. */
+    call(&b, GR_edp, 0, CALL_SCATTER, 8, 4, 300000000, 400000000), join(&b, GR_edp, 0);
+    call(&b, GR_cp, 0, CALL_EXCHANGE, 4, 2, 100000000, 50000000), join(&b, GR_cp, 0);
+    end(&b);
+    EXPECT(near(b.t.exposed[GR_dp_cp], 7 + 3.5), "%g", b.t.exposed[GR_dp_cp]);
+    EXPECT(near(b.t.exposed[GR_tp], 14 + 7), "%g", b.t.exposed[GR_tp]);
+    EXPECT(near(b.t.exposed[GR_edp], 10 + 3 + 2), "%g", b.t.exposed[GR_edp]);
+    EXPECT(near(b.t.exposed[GR_cp], 5 + 2), "%g", b.t.exposed[GR_cp]);
+    EXPECT(near(b.t.comm[GR_edp], 15) && near(b.t.forward, 10.5 + 21 + 15 + 7), "%g", b.t.forward);
+}
+
+/* A call hides behind the work between start and join; one link carries one call at a time. */
+static void hidden_and_not(void)
+{
+    Bench b = { .hw = plain() };
+    begin(&b);
+    phase(&b, METER_FORWARD, 0, false);
+    call(&b, GR_dp_cp, 3, CALL_GATHER, 2, 2, 200000000, 0);      /* 2 s */
+    op(&b, OP_gemm, 5e12, 0);
+    join(&b, GR_dp_cp, 3);
+    call(&b, GR_dp_cp, 3, CALL_GATHER, 2, 2, 200000000, 0);
+    call(&b, GR_edp, 3, CALL_GATHER, 2, 2, 300000000, 0);        /* after it: until 5 + 2 + 3 */
+    op(&b, OP_gemm, 1e12, 0);
+    join(&b, GR_dp_cp, 3);
+    join(&b, GR_edp, 3);
+    end(&b);
+    EXPECT(near(b.t.exposed[GR_dp_cp], 1) && near(b.t.exposed[GR_edp], 3) && near(b.t.forward, 10),
+           "%g %g %g", b.t.exposed[GR_dp_cp], b.t.exposed[GR_edp], b.t.forward);
+}
+
+/* Sums begin in the last backward and are waited for in the update; gathers are the next forward's. */
+static void end_of_a_step(void)
+{
+    Bench b = { .hw = plain() };
+    DryStep d;
+    begin(&b);
+    phase(&b, METER_FORWARD, 0, false),  op(&b, OP_gemm, 2e12, 0);
+    phase(&b, METER_BACKWARD, 0, false), op(&b, OP_gemm, 4e12, 0);
+    phase(&b, METER_FORWARD, 0, true),   op(&b, OP_gemm, 2e12, 0);
+    phase(&b, METER_BACKWARD, 0, true),  op(&b, OP_gemm, 1e12, 0);
+    call(&b, GR_dp_cp, 0, CALL_SCATTER, 2, 2, 500000000, 0);     /* 5 s, of which 3 hide */
+    op(&b, OP_gemm, 3e12, 0);
+    phase(&b, METER_UPDATE, 0, true);
+    join(&b, GR_dp_cp, 0), op(&b, OP_adamw, 0, 1000000000);
+    call(&b, GR_dp_cp, 0, CALL_GATHER, 2, 2, 600000000, 0);
+    phase(&b, METER_GATHER, 0, true), join(&b, GR_dp_cp, 0);
+    end(&b);
+    EXPECT(near(b.t.last, 0) && near(b.t.update, 3) && near(b.t.update_work, 1) && near(b.t.gather, 6),
+           "%g %g %g", b.t.last, b.t.update, b.t.gather);
+    EXPECT(near(b.t.once[GR_dp_cp], 2) && near(b.t.once_comm[GR_dp_cp], 11), "%g", b.t.once[GR_dp_cp]);
+    StepAsk ask = { .hw = &b.hw, .pipe = { 1, 1, 5, 0, 0 }, .dtype = F32, .ranks = 2, .tokens = 370,
+                    .flops = 74e12 };
+    EXPECT_OK(price_step(&d, &ask, &b.t, 1, NULL));
+    EXPECT(near(d.step, 5 * 6 + 3 + 4), "%g: the first forward hides 2 of 6", d.step);
+    EXPECT(near(d.tokens_s, 10) && near(d.model_tflops, 1) && near(d.mfu, 1) && near(d.error, 0.25), "%g %g",
+           d.tokens_s, d.model_tflops);
+    EXPECT(near(d.compute, 30) && near(d.optimizer, 1) && near(d.bubble, 0), "%g %g", d.compute, d.bubble);
+    double parts = d.compute + d.optimizer + d.bubble + d.launch;
+    for (int g = 0; g < LEDGER_GROUPS; g++) parts += d.exposed[g];
+    EXPECT(near(parts, d.step), "parts are %g, the step %g", parts, d.step);
+}
+
+/* ---- pipelines ---- */
+
+static void stages_alike(StageTime *t, int stages, int chunks, double f, double b)
+{
+    for (int s = 0; s < stages; s++) {
+        t[s].chunks = chunks;
+        for (int v = 0; v < chunks; v++) {
+            t[s].run[v][0] = (RunTime){ .seconds = f, .work = f };
+            t[s].run[v][1] = (RunTime){ .seconds = b, .work = b };
+        }
+    }
+}
+
+static void even_bubbles(void)
+{
+    static StageTime t[8];
+    Hardware hw = plain();
+    static const PipeShape shapes[] = { { 4, 1, 8, 0, 0 }, { 2, 1, 5, 0, 0 }, { 8, 1, 8, 0, 0 },
+                                        { 1, 1, 3, 0, 0 }, { 4, 2, 8, 0, 0 }, { 2, 4, 6, 0, 0 },
+                                        { 4, 3, 12, 0, 0 } };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        const PipeShape *s = &shapes[i];
+        Schedule x;
+        stages_alike(t, s->stages, s->chunks, 1, 1);
+        EXPECT_OK(schedule_open(&x, t, s, &hw));
+        double bubble = (x.end - x.busy[0]) / x.end;
+        EXPECT(near(bubble, pipe_bubble(s)), "%d stages, %d chunks, %d micros: bubble %g, want %g", s->stages,
+               s->chunks, s->micros, bubble, pipe_bubble(s));
+        for (int k = 0; k < s->stages; k++)
+            EXPECT(near(x.busy[k], 2.0 * s->micros * s->chunks), "busy %g", x.busy[k]);
+        schedule_close(&x);
+    }
+}
+
+/* 1F1B: the bubble is (stages - 1)(f + b), backward twice as long or not. */
+static void unlike_ways(void)
+{
+    static StageTime t[4];
+    Hardware  hw = plain();
+    PipeShape s = { 4, 1, 6, 0, 0 };
+    Schedule  x;
+    stages_alike(t, 4, 1, 1, 2);
+    EXPECT_OK(schedule_open(&x, t, &s, &hw));
+    EXPECT(near(x.end, 6 * 3 + 3 * 3), "%g", x.end);
+    schedule_close(&x);
+}
+
+/* The slowest stage sets the pace: all its runs, and what comes before and after them. Messages take time. */
+static void uneven_stages(void)
+{
+    static StageTime t[3];
+    Hardware  hw = plain();
+    PipeShape s = { 3, 1, 20, 0, 0 };
+    Schedule  x;
+    stages_alike(t, 3, 1, 1, 2);
+    t[1].run[0][0].seconds = 2, t[1].run[0][1].seconds = 4;
+    EXPECT_OK(schedule_open(&x, t, &s, &hw));
+    EXPECT(near(x.end, 1 + 20 * 6 + 1 + 2), "%g: a second of waiting for the last stage's first", x.end);
+    schedule_close(&x);
+    PipeShape two = { 2, 1, 1, 0, 0 };
+    stages_alike(t, 2, 1, 1, 2);
+    t[0].run[0][0].send = 0.25, t[1].run[0][1].send = 0.5;
+    EXPECT_OK(schedule_open(&x, t, &two, &hw));
+    EXPECT(near(x.end, 1 + 0.25 + 3 + 0.5 + 2), "%g", x.end);
+    schedule_close(&x);
+}
+
+/* Whatever the stages take: nobody does two things at once but in a pair, and the end is not before that of
+ * the busiest. */
+static void any_schedule(void)
+{
+    static StageTime t[6];
+    Hardware hw = plain();
+    uint64_t seed = 4711;
+    printf("  seed %llu\n", (unsigned long long)seed);
+    for (uint64_t turn = 0; turn < 60; turn++) {
+        int stages = 1 + (int)(turn % 6), chunks = stages > 1 ? 1 + (int)(turn / 6 % 3) : 1;
+        PipeShape s = { stages, chunks, stages * (1 + (int)(turn % 3)), 0, turn % 2 };
+        Schedule x;
+        stages_alike(t, stages, chunks, 1, 2);
+        double most = 0;
+        for (int i = 0; i < stages; i++) {
+            double all = 0;
+            for (int k = 0; k < 2 * chunks; k++) {
+                RunTime *r = &t[i].run[k / 2][k % 2];
+                r->seconds = r->work = 0.5 + rng_uniform(seed, turn, (uint64_t)(i * 64 + k));
+                all += r->seconds * s.micros;
+            }
+            most = fmax(most, all);
+        }
+        EXPECT_OK(schedule_open(&x, t, &s, &hw));
+        EXPECT(x.end >= most - 1e-9 && x.actions == 2 * s.micros * chunks, "turn %d: %g", (int)turn, x.end);
+        for (int i = 0; i < stages; i++)
+            for (int k = 1; k < x.actions; k++) {
+                const PriceSpan *a = &x.span[i * x.actions + k - 1], *b = a + 1;
+                bool pair = s.ahead && near(b->from, a->from);
+                EXPECT(b->from >= a->to - 1e-9 || pair, "turn %d stage %d action %d", (int)turn, i, k);
+            }
+        schedule_close(&x);
+    }
+}
+
+/* A forward beside a backward hides some of the road to the experts, and not more. */
+static void pairs_hide(void)
+{
+    static StageTime t[1];
+    Hardware  hw = plain();
+    PipeShape s = { 1, 1, 4, 0, 1 };
+    Schedule  x;
+    stages_alike(t, 1, 1, 10, 20);
+    t[0].run[0][0].seconds += 2, t[0].run[0][0].exposed[GR_etp_ep] = 2;
+    t[0].run[0][1].seconds += 4, t[0].run[0][1].exposed[GR_ep_far] = 4;
+    EXPECT_OK(schedule_open(&x, t, &s, &hw));
+    double saved = 3 * 0.45 * 6 * 0.9;                           /* three pairs; 16 of 160 multiprocessors */
+    EXPECT(near(x.end, 4 * 36 - saved) && near(x.hidden[0], saved), "%g, want %g", x.end, 4 * 36 - saved);
+    schedule_close(&x);
+}
+
+static void walls(void)
+{
+    static StageTime t[4];
+    Hardware hw = plain();
+    DryStep  d;
+    StepAsk  ask = { .hw = &hw, .pipe = { 1, 1, 2, 0, 0 }, .ranks = 1, .tokens = 1, .flops = 1 };
+    stages_alike(t, 4, 1, 1, 1);
+    EXPECT_OK(price_step(&d, &ask, t, 1, NULL));
+    EXPECT(!strcmp(d.wall, "compute") && near(d.error, 0.1), "%s", d.wall);
+    t[0].run[0][0].starved = 0.5, t[0].run[0][0].seconds = 1.5;
+    EXPECT_OK(price_step(&d, &ask, t, 1, NULL));
+    EXPECT(!strcmp(d.wall, "host") && near(d.launch, 1), "%s", d.wall);
+    stages_alike(t, 4, 1, 1, 1);
+    t[0].replay = 0.5;
+    EXPECT_OK(price_step(&d, &ask, t, 1, NULL));
+    EXPECT(!strcmp(d.wall, "memory"), "%s", d.wall);
+    t[0].replay = 0;
+    ask.pipe.stages = 4, ask.dtype = BF16;
+    EXPECT_OK(price_step(&d, &ask, t, 4, NULL));
+    EXPECT(!strcmp(d.wall, "communication") && d.bubble > 0 && near(d.error, 0.5), "%s", d.wall);
+}
+
+/* ---- a model ---- */
+
+static const char tiny[] =
+    "{\"model_type\": \"qwen3_moe\", \"vocab_size\": 512, \"hidden_size\": 64, \"num_hidden_layers\": 4, "
+    "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 32, \"intermediate_size\": 128, "
+    "\"moe_intermediate_size\": 32, \"num_experts\": 8, \"num_experts_per_tok\": 2, \"rope_theta\": 1000000, "
+    "\"tie_word_embeddings\": false}";
+
+static void plan_tiny(StageTime *t, EnginePlan *plan, const Hardware *hw, int ranks, int ep, int zero)
+{
+    Json       *hf;
+    ModelShape  s;
+    Comm       *world = NULL;
+    CommConf    who = { .kind = "fake", .rank = 0, .size = ranks, .per_node = ranks };
+    EXPECT_OK(json_parse(&hf, tiny, sizeof tiny - 1, "tiny"));
+    EXPECT_OK(shape_read(&s, hf, "tiny"));
+    json_decref(hf);
+    EngineConf conf = { .backend = "cpu", .dtype = F32, .train = true, .aux = AUX_LAYER,
+                        .budget = { .tokens = 256, .docs = 4, .supervised = 256 } };
+    policy_default(conf.policy);
+    EXPECT_OK(comm_open(&world, &who));
+    conf.ranks = (Ranks){ .world = world, .zero = zero, .micro = 1, .dispatch = { .name = "auto" },
+                          .layout = { .tp = 1, .cp = 1, .pp = 1, .vpp = 1, .ep = ep, .etp = 1, .replicas = 1,
+                                      .cp_near = 1, .kv_heads = 2 },
+                          .chunk = { { 0, s.text.L, true, true } } };
+    StreamShape ss = shape_stream(&s);
+    Stream full = stream_full(&ss, &conf.budget);
+    Price *p;
+    EXPECT_OK(price_open(&p, hw, &conf));
+    conf.meter = price_meter(p);
+    EXPECT_OK(engine_plan(plan, &s, &conf, &full));
+    price_close(p, t);
+    comm_close(world);
+}
+
+static double all(const double *v, int n)
+{
+    double x = 0;
+    for (int i = 0; i < n; i++) x += v[i];
+    return x;
+}
+
+/* Every op that the ledger of a plan has is in the time, and the FLOPs are the ledger's. */
+static void dry_run_of_a_model(void)
+{
+    static StageTime t, wide, sharded;
+    static EnginePlan plan, other;
+    Hardware hw = plain();
+    plan_tiny(&t, &plan, &hw, 1, 1, 0);
+    double flops = 0;
+    for (int i = 0; i < OP_N; i++) {
+        const LedgerRow *r = &plan.ledger.op[i];
+        flops += r->flops + r->extra;
+        EXPECT((r->bytes > 0) == (t.op[i] > 0), "%s: %g s", op_name(i), t.op[i]);
+    }
+    EXPECT(near(flops, t.done), "%g FLOPs of %g", t.done, flops);
+    EXPECT(near(all(t.op, LEDGER_OPS), all(t.part, PART_OPTIM)), "ops and parts");
+    EXPECT(near(t.forward + t.backward, all(t.op, LEDGER_OPS)), "%g, work %g", t.forward + t.backward,
+           all(t.op, LEDGER_OPS));
+    EXPECT(t.update > 0 && t.gather == 0 && all(t.comm, LEDGER_GROUPS) == 0, "alone");
+    EXPECT(!plan.ledger.meter && !plan.once.meter, "nobody listens afterwards");
+    plan_tiny(&wide, &other, &hw, 4, 4, 0);
+    EXPECT(wide.exposed[GR_etp_ep] > 0 && all(wide.once_comm, LEDGER_GROUPS) > 0, "four ranks");
+    plan_tiny(&sharded, &other, &hw, 4, 1, 3);
+    EXPECT(all(sharded.comm, LEDGER_GROUPS) > all(sharded.exposed, LEDGER_GROUPS), "some of it hides");
+    EXPECT(sharded.update_work < t.update_work / 2, "a quarter of the state");
+}
+
+int main(void)
+{
+    RUN(work_of_ops);
+    RUN(kinds_of_work);
+    RUN(launches);
+    RUN(ring_costs);
+    RUN(hidden_and_not);
+    RUN(end_of_a_step);
+    RUN(even_bubbles);
+    RUN(unlike_ways);
+    RUN(uneven_stages);
+    RUN(any_schedule);
+    RUN(pairs_hide);
+    RUN(walls);
+    RUN(dry_run_of_a_model);
+    return lab_report();
+}
