@@ -59,7 +59,8 @@ Cost combine_cost(Backend *be, Tensor y, Tensor x, Tensor rows, Tensor res)
     REQUIRE(alike(y, x) && is_index(rows) && rows.rank == 2 && rows.n[0] == y.n[0] &&
             (!t_has(res) || t_same(res, y)),
             "combine: y %s x %s rows %s res %s", t_fmt(y), t_fmt(x), t_fmt(rows), t_fmt(res));
-    int64_t taken = t_count(rows) * row_width(x), size = (int64_t)dtype_size((DType)x.dtype);
+    int64_t most  = t_count(rows) < x.n[0] ? t_count(rows) : x.n[0];         /* a row of x is one token's */
+    int64_t taken = most * row_width(x), size = (int64_t)dtype_size((DType)x.dtype);
     return (Cost){ .flops = (double)taken,
                    .rd    = taken * size + t_bytes(rows) + opt_bytes(res),
                    .wr    = t_bytes(y) };

@@ -55,14 +55,16 @@ int dryrun_ranks(const struct cfg_parallel *p)
 
 static Status plan_and_price(DryRun *d, int stage, EngineConf *conf, const Stream *full)
 {
-    Price *price = NULL;
+    Price  *price = NULL;
+    int64_t patch = d->shape.vision.depth ? d->shape.vision.patch : 1;
+    Stream  usual = price_stream(*full, d->recipe.data.max_length, d->recipe.image.max_pixels / (patch * patch));
     if (d->priced) {
         TRY(price_open(&price, &d->hw, conf));
-        Load load = load_of(full);
+        Load load = load_of(&usual);
         d->ask = price_ask(&d->hw, conf, &d->shape, &load, d->ranks);
         conf->meter = price_meter(price);
     }
-    Status st = engine_plan(&d->stage[stage].plan, &d->shape, conf, full);
+    Status st = engine_plan(&d->stage[stage].plan, &d->shape, conf, &usual);
     price_close(price, &d->stage[stage].time);
     return st;
 }

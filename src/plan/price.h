@@ -92,6 +92,10 @@ typedef struct StepAsk {
 
 StepAsk     price_ask(const Hardware *hw, const EngineConf *conf, const ModelShape *s, const Load *load,
                       int ranks);
+/* A plan's stream is one document and one picture, of which a step would take too long: the same stream with as
+ * many of at most `doc` tokens and of pictures of a usual size (2,304 patches, or `picture` if that is less)
+ * as fit. Only what attends to what changes, no size that memory follows from. */
+Stream      price_stream(Stream full, int64_t doc, int64_t picture);
 /* t: kept for the caller, who closes it; NULL: of no interest. */
 MUST Status price_step(DryStep *out, const StepAsk *ask, const StageTime *stage, int stages, Schedule *t);
 

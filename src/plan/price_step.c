@@ -23,6 +23,22 @@ StepAsk price_ask(const Hardware *hw, const EngineConf *conf, const ModelShape *
                                 .group = r->group, .ahead = r->overlap } };
 }
 
+/* Pairs of `all` rows in pieces of `each`, the last one what is left. */
+static double pairs_of(int64_t all, int64_t each, bool causal)
+{
+    double n = (double)(all / each), len = (double)each, rest = (double)(all % each);
+    return causal ? (n * len * (len + 1) + rest * (rest + 1)) / 2 : n * len * len + rest * rest;
+}
+
+Stream price_stream(Stream full, int64_t doc, int64_t picture)
+{
+    enum { USUAL = 2304 };
+    int64_t each = picture > 0 && picture < USUAL ? picture : USUAL;
+    full.pairs  = pairs_of(full.tokens, doc > 0 && doc < full.tokens ? doc : full.tokens + !full.tokens, true);
+    full.vpairs = pairs_of(full.patches, each, false);
+    return full;
+}
+
 /* The gathered weights of a stage are used unit by unit, while its first forward goes on. */
 static double gather_left(const StageTime *s) { return fmax(0, s->gather - s->forward); }
 
