@@ -133,6 +133,26 @@ static void hidden_and_not(void)
            "%g %g %g", b.t.exposed[GR_dp_cp], b.t.exposed[GR_edp], b.t.forward);
 }
 
+/* Copies wait for the step where they are told to, and the step for them. */
+static void lanes(void)
+{
+    Bench b = { .hw = plain() };
+    begin(&b);
+    phase(&b, METER_FORWARD, 0, false);
+    op(&b, OP_gemm, 1e12, 0);
+    b.m->side(b.m, METER_BEGIN, SIDE_OUT, 0, 0);
+    b.m->side(b.m, METER_COPY, SIDE_OUT, 0, 400000000);          /* from 1 to 5 */
+    b.m->side(b.m, METER_MARK, SIDE_OUT, 7, 0);
+    op(&b, OP_gemm, 2e12, 0);
+    b.m->side(b.m, METER_LANE_WAIT, SIDE_IN, 7, 0);
+    b.m->side(b.m, METER_COPY, SIDE_IN, 0, 100000000);           /* from 5 to 6 */
+    b.m->side(b.m, METER_MARK, SIDE_IN, 8, 0);
+    b.m->side(b.m, METER_WAIT, SIDE_IN, 9, 0);                   /* nobody set it */
+    b.m->side(b.m, METER_WAIT, SIDE_IN, 8, 0);
+    end(&b);
+    EXPECT(near(b.t.forward, 6) && near(b.t.run[0][0].copies, 3), "%g %g", b.t.forward, b.t.run[0][0].copies);
+}
+
 /* Sums begin in the last backward and are waited for in the update; gathers are the next forward's. */
 static void end_of_a_step(void)
 {
@@ -380,6 +400,7 @@ int main(void)
     RUN(launches);
     RUN(ring_costs);
     RUN(hidden_and_not);
+    RUN(lanes);
     RUN(end_of_a_step);
     RUN(even_bubbles);
     RUN(unlike_ways);

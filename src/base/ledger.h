@@ -37,6 +37,10 @@ typedef struct Ledger Ledger;
 typedef struct Meter Meter;
 typedef enum { METER_FORWARD, METER_BACKWARD, METER_UPDATE, METER_GATHER } MeterPhase;
 
+/* Of the lanes to and from the host (ops/backend.h): a copy is queued; what follows on the lane waits for the
+ * step; a mark is set after what it has; the step waits for a mark; the lane does. */
+typedef enum { METER_COPY, METER_BEGIN, METER_MARK, METER_WAIT, METER_LANE_WAIT } MeterSide;
+
 /* A call to others: kind is a CallKind of comm/comm.h; of `members`, `here` are on this rank's node. */
 typedef struct MeterCall { int group, slot, kind, members, here; int64_t near, far; } MeterCall;
 
@@ -45,6 +49,7 @@ struct Meter {
     void (*start)(Meter *m, const MeterCall *c);                 /* slot: the ticket */
     void (*join)(Meter *m, int group, int slot);
     void (*fetch)(Meter *m);                                     /* the host waits for the device */
+    void (*side)(Meter *m, MeterSide what, int lane, int mark, int64_t bytes);
     /* What comes next, up to the next phase: a run of a chunk, of the last micro-batch of a step or another;
      * the update; weights on their way to whoever uses them first in the next step. */
     void (*phase)(Meter *m, MeterPhase what, int chunk, bool last);

@@ -180,10 +180,17 @@ static const Lanes *lanes_of(const Backend *be)
     return be->sticky || be->preparing ? NULL : be->machine->lanes;
 }
 
+static void tell_meter(Backend *be, MeterSide what, Side lane, int id, size_t bytes)
+{
+    Meter *m = be->ledger.meter;
+    if (m) m->side(m, what, lane, id, (int64_t)bytes);
+}
+
 static void side_copy(Backend *be, Side lane, void *dst, const void *src, size_t bytes)
 {
     const Lanes *l = lanes_of(be);
     ledger_host(&be->ledger, lane == SIDE_IN, (int64_t)bytes);
+    tell_meter(be, METER_COPY, lane, 0, bytes);
     if (l && bytes) l->copy(be, lane, dst, src, bytes);
 }
 
@@ -202,6 +209,7 @@ void backend_in(Backend *be, Tensor dst, const void *host)
 void backend_side_begin(Backend *be, Side lane)
 {
     const Lanes *l = lanes_of(be);
+    tell_meter(be, METER_BEGIN, lane, 0, 0);
     if (l && l->begin) l->begin(be, lane);
 }
 
@@ -209,6 +217,7 @@ void backend_mark(Backend *be, Side lane, int id)
 {
     const Lanes *l = lanes_of(be);
     REQUIRE(id >= 0 && id < SIDE_MARKS, "mark %d", id);
+    tell_meter(be, METER_MARK, lane, id, 0);
     if (l && l->mark) l->mark(be, lane, id);
 }
 
@@ -216,6 +225,7 @@ void backend_wait(Backend *be, int id)
 {
     const Lanes *l = lanes_of(be);
     REQUIRE(id >= 0 && id < SIDE_MARKS, "mark %d", id);
+    tell_meter(be, METER_WAIT, SIDE_IN, id, 0);
     if (l && l->wait) l->wait(be, id);
 }
 
@@ -223,6 +233,7 @@ void backend_side_wait(Backend *be, Side lane, int id)
 {
     const Lanes *l = lanes_of(be);
     REQUIRE(id >= 0 && id < SIDE_MARKS, "mark %d", id);
+    tell_meter(be, METER_LANE_WAIT, lane, id, 0);
     if (l && l->side_wait) l->side_wait(be, lane, id);
 }
 

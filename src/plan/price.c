@@ -1,4 +1,4 @@
-/* plan/price.c -- the four clocks of a dry run; see price.h. */
+/* plan/price.c -- the clocks of a dry run; see price.h. */
 #include "plan/price.h"
 
 #include "ops/ops.h"
@@ -16,6 +16,7 @@ struct Price {
     double     uneven;
     double     device, host, link[2];            /* when each is free; links: near, far */
     double     until[LEDGER_GROUPS][DEVICE_CALLS];
+    double     lane[SIDES], mark[SIDE_MARKS];
     MeterPhase phase;
     int        chunk;
     bool       on, last;
@@ -180,6 +181,29 @@ static void meter_fetch(Meter *m)
     if (p->on) p->host = fmax(p->host, p->device) + FETCH;
 }
 
+/* ---- lanes ---- */
+
+static void lane_wait(Price *p, int id)
+{
+    double wait = fmax(0, p->mark[id] - p->device);
+    p->device += wait;
+    if (in_run(p)) run_of(p)->copies += wait;
+    else           p->time.update_copies += wait;
+}
+
+static void meter_side(Meter *m, MeterSide what, int lane, int id, int64_t bytes)
+{
+    Price *p = (Price *)m;
+    if (!p->on) return;
+    switch (what) {
+    case METER_COPY:      p->lane[lane] += (double)bytes / (p->hw.host_bw * p->hw.host_share); return;
+    case METER_BEGIN:     p->lane[lane] = fmax(p->lane[lane], p->device);                       return;
+    case METER_MARK:      p->mark[id] = p->lane[lane];                                          return;
+    case METER_WAIT:      lane_wait(p, id);                                                     return;
+    case METER_LANE_WAIT: p->lane[lane] = fmax(p->lane[lane], p->mark[id]);                     return;
+    }
+}
+
 /* ---- phases ---- */
 
 static void end_phase(Price *p)
@@ -211,7 +235,7 @@ Status price_open(Price **out, const Hardware *hw, const EngineConf *conf)
     if (!p) return fail(E_FIT, "no memory for a price");
     p->hw     = *hw;
     p->uneven = shared ? UNEVEN : 1;
-    p->meter  = (Meter){ meter_op, meter_start, meter_join, meter_fetch, meter_phase };
+    p->meter  = (Meter){ meter_op, meter_start, meter_join, meter_fetch, meter_side, meter_phase };
     return OK;
 }
 

@@ -1,13 +1,13 @@
 /* plan/price.h -- how long a step takes, from what the trainer itself says to a machine that has no data.
  *
- * A Price listens to the dry run (base/ledger.h, Meter) and keeps four clocks: the device, which works off
- * ops one after the other; the host, which has to launch them first and waits at every fetch; the fast links
- * and the network. An op takes what plan/hardware.h says of work of its kind and size. A call to others sets
- * out when it is started and holds up the device where it is joined: what work hides, hides, because that is
- * how the program is written; there is no list of what overlaps. What no rank can tell alone is a rule:
- * micro-batches of a pipeline are laid out by its own schedule (schedule_open); a forward beside a backward
- * (moe.overlap) hides at most 0.45 of the road to the experts; the busiest rank has 1.15 times the even share
- * of rows where experts are shared out and routing is not forced.
+ * A Price listens to the dry run (base/ledger.h, Meter) and keeps its clocks: the device, which works off ops
+ * one after the other; the host, which has to launch them first and waits at every fetch; the fast links, the
+ * network, and the lanes to and from the host's memory. An op takes what plan/hardware.h says of work of its
+ * kind and size. A call to others sets out when it is started and holds up the device where it is joined:
+ * what work hides, hides, because that is how the program is written; there is no list of what overlaps. What
+ * no rank can tell alone is a rule: micro-batches of a pipeline are laid out by its own schedule
+ * (schedule_open); a forward beside a backward (moe.overlap) hides at most 0.45 of the road to the experts;
+ * the busiest rank has 1.15 times the even share of rows where experts are shared out and routing is free.
  *
  *   Price *p;
  *   price_open(&p, &hw, &conf), conf.meter = price_meter(p);
@@ -26,9 +26,10 @@
 
 /* A chunk of one micro-batch there, or back. Seconds. */
 typedef struct RunTime {
-    double seconds;                      /* from its beginning to its end: the three below */
+    double seconds;                      /* from its beginning to its end: the four below */
     double work, starved;                /* the device works; it waits for the host to launch something */
     double exposed[LEDGER_GROUPS];       /* it waits for others */
+    double copies;                       /* it waits for the lanes */
     double send;                         /* from the end until the result is with the next stage */
 } RunTime;
 
@@ -46,7 +47,7 @@ typedef struct StageTime {
     RunTime run[MAX_CHUNKS][2];          /* by PipeWay */
     double last;                         /* that the last micro-batch of a step takes longer */
     double update;                       /* from its end: sums that are still under way, norm, AdamW */
-    double update_work;                  /* of it, the device works */
+    double update_work, update_copies;   /* of it, the device works; it waits for the lanes */
     double gather;                       /* weights that the next forward waits for, were nothing beside it */
     double once[LEDGER_GROUPS];          /* of last and update, what is waited for others */
     double gathers[LEDGER_GROUPS];       /* of gather */
@@ -54,7 +55,7 @@ typedef struct StageTime {
 } StageTime;
 
 typedef struct DryStep {                 /* of the slowest rank, seconds */
-    double compute, exposed[LEDGER_GROUPS], bubble, optimizer, launch, step;
+    double compute, exposed[LEDGER_GROUPS], bubble, optimizer, launch, copies, step;
     double tokens_s, model_tflops, mfu, hfu, error;              /* error: of step, as a share of it */
     const char *wall;                    /* "memory" "communication" "compute" "host": what holds it up */
 } DryStep;
@@ -92,9 +93,9 @@ typedef struct StepAsk {
 
 StepAsk     price_ask(const Hardware *hw, const EngineConf *conf, const ModelShape *s, const Load *load,
                       int ranks);
-/* A plan's stream is one document and one picture, of which a step would take too long: the same stream with as
- * many of at most `doc` tokens and of pictures of a usual size (2,304 patches, or `picture` if that is less)
- * as fit. Only what attends to what changes, no size that memory follows from. */
+/* A plan's stream is one document and one picture, of which a step would take too long: the same with as many
+ * of at most `doc` tokens and pictures of a usual size (2,304 patches, or `picture` if that is less) as fit.
+ * Only what attends to what changes, no size that memory follows from. */
 Stream      price_stream(Stream full, int64_t doc, int64_t picture);
 /* t: kept for the caller, who closes it; NULL: of no interest. */
 MUST Status price_step(DryStep *out, const StepAsk *ask, const StageTime *stage, int stages, Schedule *t);

@@ -5,7 +5,8 @@
 #include <math.h>
 #include <string.h>
 
-/* Shares of a step from which on a wall is one: waiting for others; for launches; work done again. */
+/* Shares of a step from which on a wall is one: waiting for others; for launches; work done again
+ * or waiting for memory of the host. */
 static const double OTHERS = 0.20, HOST = 0.08, AGAIN = 0.15;
 
 StepAsk price_ask(const Hardware *hw, const EngineConf *conf, const ModelShape *s, const Load *load,
@@ -33,9 +34,8 @@ static double pairs_of(int64_t all, int64_t each, bool causal)
 Stream price_stream(Stream full, int64_t doc, int64_t picture)
 {
     enum { USUAL = 2304 };
-    int64_t each = picture > 0 && picture < USUAL ? picture : USUAL;
-    full.pairs  = pairs_of(full.tokens, doc > 0 && doc < full.tokens ? doc : full.tokens + !full.tokens, true);
-    full.vpairs = pairs_of(full.patches, each, false);
+    full.pairs  = pairs_of(full.tokens, doc > 0 ? doc : USUAL, true);
+    full.vpairs = pairs_of(full.patches, picture > 0 && picture < USUAL ? picture : USUAL, false);
     return full;
 }
 
@@ -66,19 +66,21 @@ static void fill_stage(DryStep *out, const StageTime *s, int micros, double hidd
         for (int way = 0; way < 2; way++) {
             out->compute += micro * s->run[v][way].work;
             out->launch  += micro * s->run[v][way].starved;
+            out->copies  += micro * s->run[v][way].copies;
         }
     double left = s->gather > 0 ? gather_left(s) / s->gather : 0;
     for (int g = 0; g < LEDGER_GROUPS; g++)
         out->exposed[g] = micro * s->exposed[g] + s->once[g] + left * s->gathers[g];
     for (int i = 0; i < 3; i++) road += out->exposed[roads[i]];
     for (int i = 0; i < 3 && road > 0; i++) out->exposed[roads[i]] *= 1 - fmin(1, hidden / road);
-    out->optimizer = s->update_work;
+    out->optimizer = s->update_work, out->copies += s->update_copies;
 }
 
 static const char *wall_of(const DryStep *d, const StageTime *s, int micros)
 {
     double others = (sum(d->exposed, LEDGER_GROUPS) + d->bubble) / d->step / OTHERS;
-    double host = d->launch / d->step / HOST, again = (double)micros * s->replay / d->step / AGAIN;
+    double host = d->launch / d->step / HOST;
+    double again = ((double)micros * s->replay + d->copies) / d->step / AGAIN;
     double most = fmax(others, fmax(host, again));
     if (most < 1) return "compute";
     return most == others ? "communication" : most == host ? "host" : "memory";
