@@ -140,7 +140,9 @@ static double dry_peak(const char *recipe, int n, char **with, int ranks)
 {
     Config cfg;
     DryRun d = { 0 };
-    EXPECT_OK(config_open(&cfg, recipe, n, with));
+    char *all[8] = { "device.backend=cuda", "moe.rank_capacity=1" };
+    for (int i = 0; i < n; i++) all[2 + i] = with[i];
+    EXPECT_OK(config_open(&cfg, recipe, n + 2, all));
     EXPECT_OK(dryrun_open(&d, &cfg, ranks, 8, NULL));
     double peak = (double)dryrun_peak(&d, NULL);
     dryrun_close(&d);
@@ -173,12 +175,12 @@ static void formulas_know_the_engine(void)
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char preset[64];
-        char *with[] = { preset, "moe.rank_capacity=1" };
+        char *with[] = { preset };
         Task t = task(rows[i].preset, rows[i].ranks, rows[i].gbs, 4, 4);
         snprintf(preset, sizeof preset, "model.preset=%s", rows[i].preset);
         EXPECT_OK(hardware_find(&t.hw, rows[i].hw));
         t.seq = rows[i].seq, t.patches = rows[i].patches, t.unfused_logits = false;
-        near(rows[i].recipe, closed_peak(&t, &rows[i].c, NULL) - t.hw.fixed, dry_peak(rows[i].recipe, 2, with,
+        near(rows[i].recipe, closed_peak(&t, &rows[i].c, NULL) - t.hw.fixed, dry_peak(rows[i].recipe, 1, with,
              rows[i].ranks), 0.05);
     }
 }
@@ -197,11 +199,29 @@ static void words_drop_as_much(void)
     t.seq = 8192, t.patches = 32768, t.unfused_logits = false;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char words[64];
-        char *with[] = { "model.preset=Qwen3-VL-30B-A3B", "moe.rank_capacity=1", words };
+        char *with[] = { "model.preset=Qwen3-VL-30B-A3B", words };
         snprintf(words, sizeof words, "memory.recompute=[%s]", rows[i].word);
         c.recompute = rows[i].bit;
         near(rows[i].word, closed_peak(&t, &c, NULL) - t.hw.fixed,
-             dry_peak("recipes/qwen3-vl-30b-a3b-8-h200-3d.yaml", 3, with, 8), 0.045);
+             dry_peak("recipes/qwen3-vl-30b-a3b-8-h200-3d.yaml", 2, with, 8), 0.045);
+    }
+}
+
+/* So do narrow and distant states. */
+static void states_take_as_much(void)
+{
+    static const struct { char *word; int moment, master; double offload; } rows[] = {
+        { "optim.master=split", 4, 2, 0 },           { "optim.state_dtype=bfloat16", 2, 4, 0 },
+        { "memory.optimizer_offload=0.5", 4, 4, 0.5 }, { "memory.optimizer_offload=1", 4, 4, 1 },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char *with[] = { "model.preset=Qwen3-30B-A3B", "moe.overlap=false", rows[i].word };
+        Task t = task("qwen3-30b-a3b", 16, 1024, 4, rows[i].moment);
+        Candidate c = way(1, 1, 16, 1);
+        EXPECT_OK(hardware_find(&t.hw, "h100"));
+        t.master_bytes = rows[i].master, t.unfused_logits = false, c.offload = rows[i].offload;
+        near(rows[i].word, closed_peak(&t, &c, NULL) - t.hw.fixed,
+             dry_peak("recipes/qwen3-30b-a3b-16-h100.yaml", 3, with, 16), 0.02);
     }
 }
 
@@ -367,6 +387,7 @@ int main(void)
     RUN(small_worlds);
     RUN(formulas_know_the_engine);
     RUN(words_drop_as_much);
+    RUN(states_take_as_much);
     RUN(what_does_not_fit);
     RUN(recompute_trades);
     RUN(sharding_and_pictures);
