@@ -1,4 +1,5 @@
-/* tests/test_dryrun.c -- what was planned is what is taken, to the byte, by any layout, recompute and pictures;
+/* tests/test_dryrun.c -- what was planned is what is taken, to the byte, by any layout, recompute, offload and
+ * pictures;
  * the dry run of whole recipes; advice that was taken helps. */
 #include "layoutlab.h"
 #include "plan/dryrun.h"
@@ -12,13 +13,12 @@ enum { WORDS = sizeof words / sizeof *words };
 static Budget full_budget(const Case *c)
 {
     Budget b = budget;
-    b.patches = c->pictures ? DOCS * TALL * WIDE : 0;
+    b.patches = c->pictures ? DOCS * TALL * WIDE : 0, b.supervised = b.tokens;
     return b;
 }
 
 /* Streams that fill their budgets to the last row: every document has a picture, as many as ranks can
- * share, two tokens of each are
- * not learnt. */
+ * share, and every token is learnt: no rank has less than its share. */
 static void fill_full(Case *c, uint64_t seed)
 {
     static float pixels[TALL * WIDE * SMALL_PIXELS];
@@ -33,7 +33,7 @@ static void fill_full(Case *c, uint64_t seed)
         for (int d = 0; d < DOCS; d++) {
             for (int i = 0; i < DOC; i++) {
                 ids[i] = (int32_t)rng_below(seed, (uint64_t)m, (uint64_t)(d * DOC + i), 90);
-                targets[i] = i < 2 ? -1 : ids[i];
+                targets[i] = ids[i];
                 if (c->pictures && i >= 3 && i < 3 + TALL * WIDE / 4) ids[i] = 90;
             }
             Document x = { DOC, ids, targets, c->pictures, &slice };
@@ -53,23 +53,18 @@ static bool as_planned(const Case *c, int arena, size_t ran, size_t planned)
 
 static void compare_arenas(const Case *c, const Engine *e, int rank)
 {
-    size_t act = 0;
     for (int i = 0; i < ARENA_N; i++) {
-        size_t ran = e->arena[i].peak + (i == A_SCRATCH ? e->beside.peak : 0), sum = 0;
+        const char *name = engine_arena_word((ArenaId)i);
+        size_t ran = engine_peak(e, (ArenaId)i), plan = e->plan.bytes[i], sum = 0;
         for (int k = 0; k < ARENA_LABELS; k++) sum += e->plan.label[i][k].bytes;
-        if (sum != e->plan.bytes[i])
-            note("rank %d: labels of %s add up to %zu of %zu", rank, engine_arena_word((ArenaId)i), sum,
-                 e->plan.bytes[i]);
-        if (i != A_ACT && !as_planned(c, i, ran, e->plan.bytes[i]))
-            note("rank %d: %s: run %zu, plan %zu", rank, engine_arena_word((ArenaId)i), ran, e->plan.bytes[i]);
+        if (sum != plan) note("rank %d: labels of %s add up to %zu of %zu", rank, name, sum, plan);
+        if (!as_planned(c, i, ran, plan)) note("rank %d: %s: run %zu, plan %zu", rank, name, ran, plan);
     }
     for (int i = 0; i < e->pipe.slots; i++) {
         const Arena *a = i ? &e->more[i - 1] : &e->arena[A_ACT];
         if (a->peak != e->plan.slot[i])
             note("rank %d: slot %d of %d: run %zu, plan %zu", rank, i, e->pipe.slots, a->peak, e->plan.slot[i]);
-        act += a->peak;
     }
-    if (act != e->plan.bytes[A_ACT]) note("rank %d: activations: run %zu", rank, act);
 }
 
 static void rank_main(Peer *p)
@@ -80,7 +75,7 @@ static void rank_main(Peer *p)
     EngineConf  conf = engine_conf(c);
     StreamShape ss = shape_stream(&c->shape);
     double      loss, norm;
-    conf.budget.patches = full_budget(c).patches;
+    conf.budget.patches = full_budget(c).patches, conf.budget.supervised = full_budget(c).supervised;
     Stream full = stream_full(&ss, &conf.budget);
     omp_set_num_threads(1);
     conf.ranks = ranks_of(c, p->world, &place);
@@ -106,21 +101,39 @@ static void draw_words(Case *c, uint64_t seed)
     }
 }
 
+/* Labels that wait on the host, unless they are dropped, and how the optimizer keeps its state. */
+static void draw_offload(Case *c, uint64_t seed)
+{
+    static const char *const parks[] = { "moe", "layer", "attn_norm", "core_attn", "vision", "mlp", "norm" };
+    static const double away[] = { 0, 0, 0.5, 1 };
+    EngineConf  conf = { 0 };
+    const char *park = parks[rng_below(seed, 9, 0, 7)];
+    EXPECT_OK(recompute_case(&conf, &c->rule));
+    if (rng_below(seed, 9, 1, 2) && !park_words(conf.policy, park)) c->mode.park = park;
+    if (c->mode.park && rng_below(seed, 9, 2, 2)) c->mode.home = 0.5;
+    if (rng_below(seed, 9, 3, 3) == 0) c->dtype = BF16;
+    c->store.moments = rng_below(seed, 9, 4, 2) ? F32 : BF16;
+    c->store.split = c->dtype == BF16 && rng_below(seed, 9, 5, 2);
+    c->store.away = away[rng_below(seed, 9, 6, 4)];
+}
+
 static void plan_equals_run(void)
 {
     uint64_t seed = first_seed();
     printf("  plans from seed %llu\n", (unsigned long long)seed);
+    fflush(stdout);
     for (int i = 0; i < number("TREB_PLANS", 30); i++, seed++) {
         Case *c = &the_case;
         trouble.any = false;
         draw_case(c, seed, 0, 1);
         draw_words(c, seed);
+        draw_offload(c, seed);
+        if (getenv("TREB_VERBOSE")) printf("  %llu: %s\n", (unsigned long long)seed, case_text(c)), fflush(stdout);
         fill_full(c, seed);
         on_ranks((int)c->rule.world, 0, rank_main);
         empty(c);
-        EXPECT(!trouble.any, "%llu: %s%s%s: %s", (unsigned long long)seed, case_text(c),
-               c->rule.recomputes ? " recompute " : "", c->rule.recomputes ? c->rule.recompute[0] : "",
-               trouble.text);
+        EXPECT(!trouble.any, "%llu: %s parks %s away %g: %s", (unsigned long long)seed, case_text(c),
+               c->mode.park ? c->mode.park : "nothing", c->store.away, trouble.text);
     }
 }
 

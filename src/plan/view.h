@@ -29,14 +29,9 @@ const char *seat_text(char buf[SEAT_ROOM], const Mesh *m);
 Layout      view_layout(const DryRun *d);
 void        seats_print(FILE *out, const DryRun *d);          /* view_seats.c: nodes, and ranks in them */
 
-/* One run of a chunk in the pipeline. */
-typedef struct Bar { int stage, chunk, micro; bool backward; double from, to; } Bar;
-
-/* The schedule of the first micro-batches of a step, at most `most` of them; bars: for free. Without times a
- * forward takes 1 and a backward 2. */
-typedef struct Timeline { Bar *bar; int bars, micros; double end; } Timeline;
-MUST Status timeline_open(Timeline *t, const DryRun *d, int most);
-void        timeline_close(Timeline *t);                      /* twice is fine */
+/* The schedule of the first micro-batches of a step, at most `most` of them where it can be cut there; for
+ * schedule_close. Without hardware a forward takes 1 and a backward 2. */
+MUST Status timeline_open(Schedule *t, const DryRun *d, int most);
 
 /* Bytes of a step that one rank of a stage sends in a group's calls: all micro-batches and what comes once. */
 LedgerComm  view_comm(const DryRun *d, int stage, int group);

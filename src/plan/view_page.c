@@ -138,30 +138,32 @@ static void put_seats(Html *h, const DryRun *d)
     html_put(h, "</div></section>\n");
 }
 
+static void put_span(Html *h, const PriceSpan *b, int stage, double end, bool timed)
+{
+    bool back = b->way == PIPE_BACKWARD;
+    html_fmt(h, "<rect class='k%d%s' x='%.2f' y='%d' width='%.2f' height='20'><title>stage %d chunk %d micro-batch "
+             "%d %s", b->chunk % 8 + 1, back ? " back" : "", 1000 * b->from / end, 22 * stage + 1,
+             1000 * (b->to - b->from) / end, stage, b->chunk, b->micro, back ? "back" : "there");
+    if (timed) html_fmt(h, ", %.2f to %.2f ms", 1e3 * b->from, 1e3 * b->to);
+    html_put(h, "</title></rect>\n");
+}
+
 static Status put_timeline(Html *h, const DryRun *d)
 {
-    Timeline t;
-    int      most = BARS_MOST / (2 * d->stages * d->chunks);
+    Schedule t;
+    int      most = BARS_MOST / (2 * d->stages * d->chunks), tall = 22 * d->stages;
     TRY(timeline_open(&t, d, most < MICROS_SHOWN ? most > 1 ? most : 1 : MICROS_SHOWN));
-    bool   timed = d->step.step > 0;
-    double end = t.end > 0 ? t.end : 1;
-    html_put(h, "<section id='time'><h2>Timeline of the pipeline</h2><div class='card wide time'><p class='meta'>");
-    html_fmt(h, "%s %d of %d micro-batches; a colour is a chunk, pale is backward; %s</p>",
-             t.micros < d->micros ? "the first" : "all", t.micros, d->micros,
-             timed ? "times are the plan's" : "a backward is drawn twice as long as a forward");
-    html_fmt(h, "<svg viewBox='0 0 1000 %d' preserveAspectRatio='none' height='%d'>\n", 22 * d->stages,
-             22 * d->stages);
-    for (int i = 0; i < t.bars; i++) {
-        const Bar *b = &t.bar[i];
-        html_fmt(h, "<rect class='k%d%s' x='%.2f' y='%d' width='%.2f' height='20'><title>stage %d chunk %d "
-                 "micro-batch %d %s", b->chunk % 8 + 1, b->backward ? " back" : "", 1000 * b->from / end,
-                 22 * b->stage + 1, 1000 * (b->to - b->from) / end, b->stage, b->chunk, b->micro,
-                 b->backward ? "back" : "there");
-        if (timed) html_fmt(h, ", %.2f to %.2f ms", 1e3 * b->from, 1e3 * b->to);
-        html_put(h, "</title></rect>\n");
-    }
+    int micros = t.actions / (2 * d->chunks);
+    html_put(h, "<section id='time'><h2>Timeline of the pipeline</h2><div class='card wide time'>");
+    html_fmt(h, "<p class='meta'>%s %d of %d micro-batches; a colour is a chunk, pale is backward; %s</p>",
+             micros < d->micros ? "the first" : "all", micros, d->micros,
+             d->priced ? "times are the plan's" : "a backward is drawn twice as long as a forward");
+    html_fmt(h, "<svg viewBox='0 0 1000 %d' preserveAspectRatio='none' height='%d'>\n", tall, tall);
+    for (int s = 0; s < t.stages; s++)
+        for (int i = 0; i < t.actions; i++)
+            put_span(h, &t.span[s * t.actions + i], s, t.end > 0 ? t.end : 1, d->priced);
     html_put(h, "</svg></div></section>\n");
-    timeline_close(&t);
+    schedule_close(&t);
     return OK;
 }
 
