@@ -105,6 +105,7 @@ typedef struct ModeSeen { double loss[MODE_STEPS], norm[MODE_STEPS]; uint64_t we
 
 static ModeSeen mode_seen[MOST];
 static int64_t  mode_said[MOST];                       /* calls to other ranks */
+static int64_t  mode_sliced[MOST];                     /* expert layers that had no room for their rows */
 
 static inline uint64_t mode_bits(const Arena *a)
 {
@@ -113,7 +114,8 @@ static inline uint64_t mode_bits(const Arena *a)
     return h;
 }
 
-/* Micro-batches of text fill every row that was planned; pictures are as many as there are. */
+/* Micro-batches of text fill every row that was planned, but where layers are done in slices; pictures are as many
+ * as there are. */
 static inline void mode_room(Engine *e, bool exact)
 {
     for (int i = 0; i < ARENA_N; i++) {
@@ -137,8 +139,8 @@ static inline void mode_rank(Peer *p)
     }
     shard_weights(&e.shard);
     seen->weights = mode_bits(&e.arena[A_PARAM]) ^ mode_bits(&e.arena[A_OPTIM]);
-    mode_room(&e, !c->pictures);
-    mode_said[p->rank] = 0;
+    mode_room(&e, !c->pictures && !e.be.ledger.sliced);
+    mode_said[p->rank] = 0, mode_sliced[p->rank] = e.be.ledger.sliced;
     for (int i = 0; i < LEDGER_GROUPS; i++) mode_said[p->rank] += e.be.ledger.comm[i].calls;
     engine_close(&e);
 }
@@ -164,6 +166,7 @@ static inline void mode_case(const char *layout, bool pictures, DType dtype, uin
     *c = (Case){ .shape = small_shape(deep_text), .steps = MODE_STEPS, .dtype = dtype, .pictures = pictures,
                  .aux = AUX_LAYER, .weights = seed };
     c->rule = mode_rule(&c->shape.text, layout);
+    if (strstr(layout, " room=")) c->rank_capacity = atof(strstr(layout, " room=") + 6);
     EXPECT_OK(rules_check(&c->rule, NULL));
     fill(c, seed);
 }

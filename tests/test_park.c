@@ -135,6 +135,18 @@ static void layouts_agree(void)
         mode_layout(layout[i].text, layout[i].pictures, layout[i].bf16 ? BF16 : F32, seed + i, some + i % 2 * 3, 3);
 }
 
+/* Layers that are done in slices make their rows again, in room that was parked. */
+static void slices_agree(void)
+{
+    static const Mode some[] = {
+        { .park = "layer" }, { "moe_act", "expert_fc1,moe_act", 0, true }, { .park = "moe", .late = true },
+    };
+    uint64_t seed = first_seed();
+    mode_layout(" world=2 ep=2 room=1", true, F32, seed, some, 3);
+    EXPECT(mode_sliced[0] > 0, "seed %llu: no layer was cut", (unsigned long long)seed);
+    mode_layout(" world=4 pp=2 ep=2 vpp=2 room=1 overlap", false, F32, seed, some, 3);
+}
+
 /* A forward and a backward at the same time, each with berths of its own. */
 static void woven_runs_agree(void)
 {
@@ -181,6 +193,7 @@ int main(void)
     RUN(late_copies_are_waited_for);
     RUN(frozen_parts_park_nothing);
     RUN(layouts_agree);
+    RUN(slices_agree);
     RUN(woven_runs_agree);
     RUN(late_copies_of_pipelines);
     RUN(words_are_read);

@@ -249,6 +249,7 @@ static void slices_fwd(Ctx *c, const Moe *m, MoeAct *a, Tensor y, Tensor x, Tens
         experts_fwd(&s.c, m, &s.a, slice_of(&s, y), slice_of(&s, x), slice_of(&s, res),
                     fresh && w == 0);
         if (!w) a->x = all_room(c, s.a.x), a->gu = all_room(c, s.a.gu), a->h = all_room(c, s.a.h);
+        if (!w && c->parked) park_move(c->parked, &s.a, a, sizeof *a);
         arena_reset(c->scratch, mark);
     }
 }
