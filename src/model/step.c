@@ -316,9 +316,9 @@ void model_gradient(Ctx *c, const Model *m, int chunk, const ModelAct *a, Tensor
         op_copy(c->be, border_feature(c, dout, i), a->dfeature[k->from + i]);
 }
 
-/* The layers l … s.to - 1 of a stretch: forward again on the way down, all values in scratch, and back on the way
- * up. The last has its replay inside the pair of its backward, so that its weights come once; with two buffers
- * for weights those of the one before it are still there too. */
+/* The layers l … s.to - 1 of a stretch: forward again on the way down, all values in scratch, and back on the
+ * way up. The last has its replay inside the pair of its backward, so that its weights come once; with two
+ * buffers for weights those of the one before it are still there too. */
 static void stretch_bwd(Ctx *c, const Model *m, ModelAct *a, Stretch s, int64_t l)
 {
     const Decoder *d = &m->layer[l];

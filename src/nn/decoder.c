@@ -1,8 +1,8 @@
 /* nn/decoder.c -- see decoder.h. */
 #include "nn/decoder.h"
 
-/* h = x + branch and its norm; the branch lies where h will. A replay may have dropped either: with h kept only
- * the norm is repeated. */
+/* h = x + branch and its norm; the branch lies where h will. A replay may have dropped either: with h kept
+ * only the norm is repeated. */
 static void middle(Ctx *c, const Decoder *m, DecoderAct *a, Tensor x, Tensor cs)
 {
     int64_t T = x.n[0], D = x.n[1];

@@ -64,8 +64,8 @@ struct Ctx {
     const Tap     *tap;
 };
 
-/* Fills *slot, which stays where it is until backward; true if its value must be computed now: FORWARD and EVAL
- * always, REPLAY only if dropped. */
+/* Fills *slot, which stays where it is until backward; true if its value must be computed now: FORWARD and
+ * EVAL always, REPLAY only if dropped. */
 bool need(Ctx *c, Label l, Tensor *slot, DType d, int64_t rows, int64_t cols);
 
 /* Around the replay of a layer whose labels are first .. last; false when none of them was dropped. */

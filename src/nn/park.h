@@ -1,6 +1,6 @@
 /* nn/park.h -- values of layers that wait on the host for their backward.
  *
- * What a layer (or a stretch of them) parks lies in one berth, a stretch of device memory, from its forward until
+ * What a layer (or a stretch of them) parks lies in one berth, a piece of device memory, from its forward until
  * it has been copied to the host beside the work of the layers that follow; a few berths take turns. Backward
  * has it brought back into a berth ahead of its use. All of it is queued and ordered by marks: the host waits
  * for nothing, and nothing is allocated.
@@ -8,9 +8,9 @@
  *   forward    park_open, then values by need() while c->parked is set, park_send
  *   backward   park_want ahead of its turn, park_take, the work, park_done
  *
- * Where the backward of a chunk follows its forward at once, what its last layers left is still in the berths:
- * then the last one does not travel at all, and those before it are not brought back. Where a forward is run
- * beside a backward each has berths of its own. */
+ * Where the backward of a chunk follows its forward at once, what its last layers left is still in berths: then
+ * the last one does not travel at all, and those before it are not brought back. Where a forward is run beside
+ * a backward each has berths of its own. */
 #ifndef NN_PARK_H
 #define NN_PARK_H
 
@@ -48,7 +48,7 @@ bool   parks(const Ctx *c, Label first, Label last);
 /* Berths that a policy wants; 0: it parks nothing. */
 int    park_berths(const uint8_t policy[LABEL_N]);
 
-void   park_begin(Ctx *c);                                     /* a chunk's forward: nothing is in the berths */
+void   park_begin(Ctx *c);                                     /* a chunk's forward: all berths are free */
 void   park_open(Ctx *c, Parked *p);
 Tensor park_push(Ctx *c, Parked *p, Tensor *slot, Label l, DType d, int64_t rows, int64_t cols);
 /* Values that were asked for in a copy of a struct are in the struct itself from now on. */

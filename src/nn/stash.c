@@ -39,8 +39,8 @@ static const Word words[] = {
 };
 enum { WORDS = sizeof words / sizeof *words };
 
-/* The input of the norm before attention is that of the layer, that of an expert's first product the rows as they
- * arrived, and so on; `moe` and `mlp` are all of a feed-forward, `layer` all of a layer. */
+/* The input of the norm before attention is that of the layer, that of an expert's first product the rows as
+ * they arrived, and so on; `moe` and `mlp` are all of a feed-forward, `layer` all of a layer. */
 static const Word parked[] = {
     { "attn_norm",    BIT(INPUT),                                              OF_LAYERS },
     { "qkv_linear",   BIT(NORM),                                               OF_LAYERS },

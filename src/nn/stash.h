@@ -1,8 +1,8 @@
 /* nn/stash.h -- what forward leaves for backward, by label.
  *
  * LABEL(name, default, meaning). A module asks need() for each value that backward will read; whether the
- * value is kept, parked on the host, or thrown away and computed again, is decided by the policy of its label and nowhere
- * else. Recompute, memory accounting and plans read this one list.
+ * value is kept, parked on the host, or thrown away and computed again, is decided by the policy of its label
+ * and nowhere else. Recompute, offload, memory accounting and plans read this one list.
  *
  * Policies are rows of one byte a label. A recipe's words make one row for the tower and all layers; `full`
  * has a row of its own (policy_full) and says which layers it is of (Full). */
@@ -69,16 +69,16 @@ WordOf      word_of(const char *word);            /* one that there is */
 WordOf      park_word_of(const char *word);
 bool        word_within(const char *word, const char *other);    /* all it drops the other drops too */
 
-/* Layers of which a chunk keeps the inputs alone, chunk by chunk: all of them in groups of `layers` whose first
- * input is kept, or the first `layers` each for itself. A group is replayed forward and then walked back. */
+/* Layers of which a chunk keeps the inputs alone: all of them in groups of `layers` whose first input is kept,
+ * or the first `layers` each for itself. A group is replayed forward and then walked back. */
 typedef enum { FULL_NONE, FULL_UNIFORM, FULL_BLOCK } FullMethod;
 typedef struct Full { FullMethod method; int64_t layers; } Full;
 typedef struct Stretch { int64_t from, to; bool full; } Stretch;
-Stretch        full_stretch(const Full *f, Stretch chunk, int64_t layer); /* what is replayed together with a layer */
+Stretch     full_stretch(const Full *f, Stretch chunk, int64_t layer);    /* what is replayed with a layer */
 
 /* A word as a command line has it: one of the above, or full, full:N, full:uniform:N, full:block:N. */
 MUST Status recompute_word(uint8_t policy[LABEL_N], Full *full, const char *word);
-MUST Status recompute_words(uint8_t policy[LABEL_N], Full *full, const char *words);  /* by commas; NULL: none */
+MUST Status recompute_words(uint8_t policy[LABEL_N], Full *full, const char *words); /* NULL: none */
 MUST Status recompute_full(uint8_t policy[LABEL_N], Full *full, const char *method, int64_t layers);
 
 #endif

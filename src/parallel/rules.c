@@ -95,8 +95,8 @@ static const char *stray_offload(const RuleInput *x, WordOf of)
     return NULL;
 }
 
-/* The first one that cannot be had: there is no such word, or with what is dropped nothing is left to park. Full
- * recompute of some layers alone leaves the others. */
+/* The first one that cannot be had: there is no such word, or with what is dropped nothing is left to park.
+ * Full recompute of some layers alone leaves the others. */
 static const char *bad_offload(const RuleInput *x, bool dropped)
 {
     uint8_t policy[LABEL_N];

@@ -114,7 +114,7 @@ typedef struct Micro { float ce, aux, z, keep, part; } Micro;
 
 typedef struct Losses { double total, ce, aux, z; } Losses;     /* total = ce + coeff aux + z_coeff z */
 
-/* What a run has used of an arena at most, with all that is beside it; EnginePlan.bytes is what was planned. */
+/* What a run has used of an arena at most, with all that is beside it; EnginePlan.bytes was planned. */
 size_t      engine_peak(const Engine *e, ArenaId a);
 /* What of a plan is memory of the backend's own device: all of it where that is the host. */
 size_t      engine_device_bytes(const EnginePlan *p, const char *backend);

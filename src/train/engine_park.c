@@ -1,5 +1,5 @@
-/* train/engine_park.c -- the memory that parked activations take: berths of the device, and on the host an arena
- * for each micro-batch in flight; see nn/park.h. */
+/* train/engine_park.c -- the memory that parked activations take: berths of the device, and on the host an
+ * arena for each micro-batch in flight; see nn/park.h. */
 #include "train/engine_private.h"
 
 #include <stdlib.h>

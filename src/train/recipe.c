@@ -48,8 +48,8 @@ static Status stash(uint8_t policy[LABEL_N], Full *full, const struct cfg_memory
 {
     for (int i = 0; i < m->recompute.n; i++) {
         const char *word = m->recompute.item[i];
-        if (!strcmp(word, "full")) TRY(recompute_full(policy, full, m->recompute_method, m->recompute_layers));
-        else                       TRY(policy_drop(policy, word));
+        if (strcmp(word, "full")) TRY(policy_drop(policy, word));
+        else TRY(recompute_full(policy, full, m->recompute_method, m->recompute_layers));
     }
     for (int i = 0; i < m->activation_offload.n; i++) TRY(policy_park(policy, m->activation_offload.item[i]));
     return OK;
