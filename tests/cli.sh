@@ -42,6 +42,8 @@ expect 0 "learning_rate"     $treb config recipes/example.yaml
 expect 2 "Did you mean"      $treb config recipes/example.yaml train.max_step=3
 expect 2 "must be between"   $treb config recipes/example.yaml optim.learning_rate=3
 expect 0 "TFLOP a step"      $treb bench step --tokens 64 --doc 32 --images 0 --repeat 1
+expect 0 "predicted by cpu-node" $treb bench step --tokens 64 --doc 32 --images 0 --repeat 1 --hardware cpu
+expect 2 "there is no such row" $treb bench step --tokens 64 --doc 32 --images 0 --repeat 1 --hardware h42
 expect 2 "ops, step"         $treb bench
 expect 0 "of its floor"      $treb bench decode --docs 2 --prompt 8 --tokens 4
 

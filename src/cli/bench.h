@@ -15,6 +15,8 @@ typedef void BenchFn(void *arg);
  * one. */
 double      bench_middle(double *v, int64_t n);                  /* the median; sorts v */
 double      bench_median(Backend *be, BenchFn *fn, void *arg, int repeats);
+/* The shortest of at least so many, of more where calls are short: others may use the machine too. */
+double      bench_best(Backend *be, BenchFn *fn, void *arg, int repeats);
 MUST Status bench_ceiling(Ceiling *c, Backend *be, Arena *a, DType d);
 
 MUST Status bench_ops(int argc, char **argv);
@@ -22,6 +24,7 @@ MUST Status bench_step(int argc, char **argv);
 MUST Status bench_decode(int argc, char **argv);
 MUST Status bench_loader(int argc, char **argv);
 MUST Status bench_dispatch(int argc, char **argv);
+MUST Status bench_calibrate(int argc, char **argv);
 
 /* The model of a folder or a preset, of this many layers where a preset is to have fewer; the small built-in
  * one, with every part of the large ones, when name is NULL. */

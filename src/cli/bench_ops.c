@@ -4,415 +4,22 @@
  * rate, both measured in this run; the price is the one the ledger charges. A ratio of 1 is as good as it
  * gets, for an op whose data does not stay in cache. On the CPU the sizes suit two cores; on a card they are
  * those of Qwen3-VL-30B-A3B at 32,768 tokens a step, with its dense products beside them. */
-#include "cli/bench.h"
+#include "cli/bench_cases.h"
 #include "cli/options.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-typedef struct Setup {
-    Backend *be;
-    Arena   *a;
-    DType    d;
-    int64_t  T, D, F, E, K, H, G, C, V, P;
-    int64_t  docs, images, VH, VC, rows;             /* of the tower: heads and their width; rows of logits */
-} Setup;
-
-typedef struct Case { const Setup *s; int64_t m, n, k, width; Tensor t[24]; Segments seg; } Case;
-
-/* A row: how to lay out its tensors (inputs are random, never zeros), and one call. */
-typedef struct Bench { const char *name; void (*make)(Case *c); BenchFn *run; int64_t m, n, k; } Bench;
-
-static Tensor randn(const Setup *s, DType d, int64_t rows, int64_t cols)
-{
-    Tensor t = t2(s->a, "bench", d, rows, cols);
-    op_normal(s->be, t, 7, (uint64_t)arena_mark(s->a).used, 0, t.n[t.rank - 1], 1.0f);
-    return t;
-}
-static Tensor blank(const Setup *s, DType d, int64_t rows, int64_t cols)
-{
-    Tensor t = t2(s->a, "bench", d, rows, cols);
-    op_fill(s->be, t, 0.0f);
-    return t;
-}
-
-static void make_gemm(Case *c)
-{
-    const Setup *s = c->s;
-    int64_t      m = c->m ? c->m : 2048, n = c->n ? c->n : 2048, k = c->k ? c->k : 2048;
-    c->t[0] = blank(s, s->d, m, n), c->t[1] = randn(s, s->d, m, k), c->t[2] = randn(s, s->d, n, k);
-    c->t[3] = t_as2(c->t[2], k, n), c->t[4] = t_as2(c->t[1], k, m), c->t[5] = blank(s, F32, m, n);
-}
-static void run_gemm_nt(void *p)
-{
-    Case *c = p;
-    op_gemm(c->s->be, c->t[0], c->t[1], c->t[2], (Tensor){ 0 }, GEMM_NT);
-}
-static void run_gemm_nn(void *p)
-{
-    Case *c = p;
-    op_gemm(c->s->be, c->t[0], c->t[1], c->t[3], (Tensor){ 0 }, GEMM_NN);
-}
-static void run_gemm_tn(void *p)
-{
-    Case *c = p;
-    op_gemm(c->s->be, c->t[5], c->t[4], c->t[3], (Tensor){ 0 }, GEMM_TN);
-}
-
-/* A routing as a trained router makes it: uneven, every expert used. */
-static void make_route(Case *c)
-{
-    const Setup *s = c->s;
-    c->t[6]  = randn(s, F32, s->T, s->E);                                    /* logits */
-    c->t[7] = blank(s, I32, s->T, s->K), c->t[8] = blank(s, F32, s->T, s->K),
-    c->t[9]  = blank(s, F32, s->T, 1);
-    c->t[10] = blank(s, I32, s->T, s->K), c->t[11] = blank(s, I32, s->T * s->K, 1);
-    c->t[5]  = blank(s, I32, s->E + 1, 1);
-    op_router_fwd(s->be, c->t[7], c->t[8], c->t[9], c->t[6], true);
-    op_moe_index(s->be, c->t[5], c->t[10], c->t[11], c->t[7]);
-}
-static void run_router(void *p)
-{
-    Case *c = p;
-    op_router_fwd(c->s->be, c->t[7], c->t[8], c->t[9], c->t[6], true);
-}
-static void make_router(Case *c)
-{
-    make_route(c);
-    c->t[1] = randn(c->s, c->s->d, c->s->T, c->s->D), c->t[2] = randn(c->s, c->s->d, c->s->E, c->s->D);
-}
-static void run_router_all(void *p)
-{
-    Case *c = p;
-    op_gemm(c->s->be, c->t[6], c->t[1], c->t[2], (Tensor){ 0 }, GEMM_NT);
-    run_router(p);
-}
-static void run_index(void *p)  { Case *c = p; op_moe_index(c->s->be, c->t[5], c->t[10], c->t[11], c->t[7]); }
-static void make_route_bwd(Case *c)
-{
-    make_route(c);
-    c->t[0] = blank(c->s, F32, c->s->T, c->s->E), c->t[1] = randn(c->s, F32, c->s->T, c->s->K);
-}
-static void run_route_bwd(void *p)
-{
-    Case *c = p;
-    op_router_bwd(c->s->be, c->t[0], c->t[1], c->t[8], c->t[7], c->t[6], c->t[9], (Tensor){ 0 },
-                  (Tensor){ 0 }, 0.0f, true);
-}
-static void make_permute(Case *c)
-{
-    make_route(c);
-    c->t[0] = blank(c->s, c->s->d, c->s->T * c->s->K, c->s->D),
-    c->t[1] = randn(c->s, c->s->d, c->s->T, c->s->D);
-}
-static void run_permute(void *p)
-{
-    Case *c = p;
-    op_expand_rows(c->s->be, c->t[0], c->t[1], c->t[10]);
-}
-static void run_combine(void *p)
-{
-    Case *c = p;
-    op_combine(c->s->be, c->t[1], c->t[0], c->t[10], (Tensor){ 0 });
-}
-
-static void make_experts(Case *c)
-{
-    const Setup *s = c->s;
-    int64_t R = s->T * s->K, out = c->n ? c->n : s->F, in = c->k ? c->k : s->D, n[3] = { s->E, out, in };
-    make_route(c);
-    Tensor w = randn(s, s->d, s->E * out, in), g = blank(s, F32, s->E * out, in);
-    c->t[0] = randn(s, s->d, R, out), c->t[1] = randn(s, s->d, R, in);
-    c->t[2] = t_wrap(w.data, s->d, 3, n), c->t[3] = t_wrap(g.data, F32, 3, n);
-}
-static void run_experts_nt(void *p)
-{
-    Case *c = p;
-    op_grouped_gemm(c->s->be, c->t[0], c->t[1], c->t[2], c->t[5], GEMM_NT);
-}
-static void run_experts_nn(void *p)
-{
-    Case *c = p;
-    op_grouped_gemm(c->s->be, c->t[1], c->t[0], c->t[2], c->t[5], GEMM_NN);
-}
-static void run_experts_tn(void *p)
-{
-    Case *c = p;
-    op_grouped_gemm(c->s->be, c->t[3], c->t[0], c->t[1], c->t[5], GEMM_TN);
-}
-
-/* A whole expert layer from routed tokens back to tokens, and its backward: the ops of nn/moe.c in their order. */
-enum { X = 12, XS, GU, ACT, OUT, GATE, W_GU, W_D, G_GU, G_D, DGU, DGATE };
-
-static Tensor stack(Tensor t, int64_t E, int64_t rows) { return t_as3(t, E, rows, t.n[1]); }
-
-static void make_moe(Case *c)
-{
-    const Setup *s = c->s;
-    int64_t      R = s->T * s->K, D = s->D, F = s->F, E = s->E;
-    make_route(c);
-    c->t[X] = randn(s, s->d, s->T, D), c->t[XS] = blank(s, s->d, R, D), c->t[GU] = blank(s, s->d, R, 2 * F);
-    c->t[ACT] = blank(s, s->d, R, F), c->t[OUT] = blank(s, s->d, R, D), c->t[GATE] = blank(s, F32, R, 1);
-    c->t[W_GU] = stack(randn(s, s->d, E * 2 * F, D), E, 2 * F), c->t[W_D] = stack(randn(s, s->d, E * D, F), E, D);
-    c->t[G_GU] = stack(blank(s, F32, E * 2 * F, D), E, 2 * F), c->t[G_D] = stack(blank(s, F32, E * D, F), E, D);
-    c->t[DGU] = blank(s, s->d, R, 2 * F), c->t[DGATE] = blank(s, F32, R, 1);
-    c->t[0] = blank(s, s->d, s->T, D);
-    op_gather_rows(s->be, c->t[GATE], t_as2(c->t[8], R, 1), c->t[11], 1);
-}
-static void run_moe_fwd(void *p)
-{
-    Case *c = p; Tensor *t = c->t, none = { 0 };
-    Backend *be = c->s->be;
-    op_expand_rows(be, t[XS], t[X], t[10]);
-    op_grouped_swiglu(be, t[GU], t[ACT], t[XS], t[W_GU], t[5], t[GATE]);
-    op_grouped_gemm(be, t[OUT], t[ACT], t[W_D], t[5], GEMM_NT);
-    op_combine(be, t[0], t[OUT], t[10], none);
-}
-static void run_moe(void *p)
-{
-    Case *c = p; Tensor *t = c->t, none = { 0 };
-    Backend *be = c->s->be;
-    run_moe_fwd(p);
-    op_expand_rows(be, t[OUT], t[X], t[10]);
-    op_grouped_dswiglu(be, t[DGU], t[DGATE], t[OUT], t[W_D], t[5], t[GU], t[GATE]);
-    op_grouped_gemm(be, t[G_D], t[OUT], t[ACT], t[5], GEMM_TN);
-    op_grouped_gemm(be, t[G_GU], t[DGU], t[XS], t[5], GEMM_TN);
-    op_grouped_gemm(be, t[OUT], t[DGU], t[W_GU], t[5], GEMM_NN);
-    op_combine(be, t[0], t[OUT], t[10], none);
-}
-
-static void segments(Case *c, int64_t rows, int64_t n, bool causal)
-{
-    Tensor starts = t1(c->s->a, "bench", I32, n + 1);
-    int64_t len = rows / n;
-    int32_t at[65];
-    for (int64_t i = 0; i <= n; i++) at[i] = (int32_t)(i * len);
-    backend_upload(c->s->be, starts, at);
-    double pairs = causal ? (double)len * (double)(len + 1) / 2 : (double)len * (double)len;
-    c->seg = (Segments){ .starts = starts, .n = n, .longest = len, .pairs = (double)n * pairs,
-                         .causal = causal };
-}
-static Tensor heads(Case *c, int64_t rows, int64_t n)
-{
-    return t_heads(randn(c->s, c->s->d, rows, n * c->width), 0, n, c->width);
-}
-
-static void make_attention_of(Case *c, int64_t rows, int64_t H, int64_t G, int64_t width, int64_t n,
-                              bool causal)
-{
-    c->width = width;
-    for (int i = 0; i < 8; i++) c->t[i] = heads(c, rows, i == 1 || i == 2 || i == 6 || i == 7 ? G : H);
-    c->t[8] = blank(c->s, F32, H, rows), c->t[9] = blank(c->s, F32, H, rows);
-    segments(c, rows, n, causal);
-}
-static void run_attention(void *p)
-{
-    Case *c = p;                                     /* q k v | o do dq | dk dv | lse delta */
-    op_attention_fwd(c->s->be, c->t[3], c->t[8], c->t[0], c->t[1], c->t[2], c->seg,
-                     1.0f / sqrtf((float)c->width));
-}
-static void make_attention(Case *c)
-{
-    make_attention_of(c, c->s->T, c->s->H, c->s->G, c->s->C, c->s->docs, true);
-}
-static void make_vision(Case *c)
-{
-    make_attention_of(c, c->s->P, c->s->VH, c->s->VH, c->s->VC, c->s->images, false);
-}
-static void make_attention_bwd(Case *c) { make_attention(c), run_attention(c); }
-static void make_vision_bwd(Case *c)    { make_vision(c), run_attention(c); }
-static void run_attention_bwd(void *p)
-{
-    Case *c = p;
-    op_attention_bwd(c->s->be, c->t[5], c->t[6], c->t[7], c->t[9], c->t[4], c->t[3], c->t[8], c->t[0],
-                     c->t[1], c->t[2], c->seg, 1.0f / sqrtf((float)c->width));
-}
-
-static void make_norm(Case *c)
-{
-    const Setup *s = c->s;
-    c->t[0] = blank(s, s->d, s->T, s->D), c->t[1] = randn(s, s->d, s->T, s->D),
-    c->t[2] = randn(s, s->d, 1, s->D);
-    c->t[3] = randn(s, s->d, 1, s->D), c->t[4] = blank(s, F32, s->T, 1), c->t[5] = blank(s, F32, s->T, 2);
-    c->t[6] = randn(s, s->d, s->T, s->D), c->t[7] = blank(s, F32, 1, s->D), c->t[8] = blank(s, F32, 1, s->D);
-}
-static void run_rms(void *p)
-{
-    Case *c = p; Tensor none = { 0 };
-    op_rmsnorm_fwd(c->s->be, c->t[0], c->t[4], none, c->t[1], none, c->t[2], 1e-6f);
-}
-static void run_rms_bwd(void *p)
-{
-    Case *c = p;
-    op_rmsnorm_bwd(c->s->be, c->t[0], c->t[7], c->t[6], c->t[1], c->t[2], c->t[4], (Tensor){ 0 });
-}
-static void run_layer(void *p)
-{
-    Case *c = p;
-    op_layernorm_fwd(c->s->be, c->t[0], c->t[5], c->t[1], c->t[2], c->t[3], 1e-6f);
-}
-static void run_layer_bwd(void *p)
-{
-    Case *c = p;
-    op_layernorm_bwd(c->s->be, c->t[0], c->t[7], c->t[8], c->t[6], c->t[1], c->t[2], c->t[5], (Tensor){ 0 });
-}
-
-static void make_rope(Case *c)
-{
-    const Setup *s = c->s;
-    c->width = s->C;
-    c->t[0] = heads(c, s->T, s->H), c->t[1] = heads(c, s->T, s->H), c->t[2] = randn(s, s->d, 1, s->C);
-    c->t[3] = blank(s, F32, s->T, s->H), c->t[4] = randn(s, F32, s->T, s->C);
-}
-static void run_rope(void *p)
-{
-    Case *c = p;
-    op_rope_fwd(c->s->be, c->t[0], c->t[3], c->t[1], c->t[2], c->t[4], 1e-6f);
-}
-
-static void make_act(Case *c)
-{
-    const Setup *s = c->s;
-    c->t[0] = blank(s, s->d, s->T, s->D), c->t[1] = randn(s, s->d, s->T, 2 * s->D),
-    c->t[2] = randn(s, s->d, s->T, s->D);
-    c->t[3] = blank(s, s->d, s->T, 2 * s->D);
-}
-static void run_swiglu(void *p)     { Case *c = p; op_swiglu_fwd(c->s->be, c->t[0], c->t[1], (Tensor){ 0 }); }
-static void run_swiglu_bwd(void *p)
-{
-    Case *c = p;
-    op_swiglu_bwd(c->s->be, c->t[3], (Tensor){ 0 }, c->t[2], c->t[1], (Tensor){ 0 });
-}
-static void run_gelu(void *p)       { Case *c = p; op_gelu_fwd(c->s->be, c->t[0], c->t[2], GELU_TANH); }
-static void run_gelu_erf(void *p)   { Case *c = p; op_gelu_fwd(c->s->be, c->t[0], c->t[2], GELU_ERF); }
-
-static void make_ce(Case *c)
-{
-    const Setup *s = c->s;
-    bool narrow = !s->be->machine->host_memory;
-    c->t[0] = randn(s, narrow ? s->d : F32, s->rows, s->V), c->t[1] = blank(s, F32, s->rows, 1);
-    c->t[2] = t1(s->a, "bench", I32, s->rows), c->t[3] = t1(s->a, "bench", F64, 1);
-    c->t[4] = narrow ? c->t[0] : blank(s, F32, s->rows, s->V);
-    c->t[5] = t2(s->a, "bench", F64, s->rows, 3);
-    op_fill(s->be, c->t[2], 17.0f);
-    op_fill(s->be, c->t[3], 0.0f);
-}
-static void run_ce(void *p)
-{
-    Case *c = p;
-    op_ce_part(c->s->be, c->t[5], c->t[0], c->t[2], 0);
-    op_ce_join(c->s->be, c->t[3], c->t[1], (Tensor){ 0 }, c->t[5], c->t[2], 1.0f);
-}
-static void run_ce_bwd(void *p)
-{
-    Case *c = p;
-    op_ce_bwd(c->s->be, c->t[4], c->t[0], c->t[1], c->t[2], 0, 1.0f);
-}
-
-static void make_adam(Case *c)
-{
-    int64_t rows = c->s->be->machine->host_memory ? 8192 : 196608;
-    for (int i = 0; i < 4; i++) c->t[i] = randn(c->s, F32, rows, 2048);
-    op_fill(c->s->be, c->t[2], 1.0f);
-    c->t[4] = c->s->d == F32 ? c->t[0] : blank(c->s, c->s->d, rows, 2048);
-}
-static void run_adam(void *p)
-{
-    Case *c = p;
-    op_adamw(c->s->be, c->t[4], c->s->d == F32 ? (Tensor){ 0 } : c->t[0], c->t[1], c->t[2], c->t[3],
-             (Tensor){ 0 }, (AdamW){ 1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.0f, 3 });
-}
-
-static const Bench benches[] = {
-    { "gemm y = x w'",              make_gemm,          run_gemm_nt, 0, 0, 0 },
-    { "gemm dx = dy w",             make_gemm,          run_gemm_nn, 0, 0, 0 },
-    { "gemm dw = dy' x",            make_gemm,          run_gemm_tn, 0, 0, 0 },
-    { "experts y = x w'",           make_experts,       run_experts_nt, 0, 0, 0 },
-    { "experts dx = dy w",          make_experts,       run_experts_nn, 0, 0, 0 },
-    { "experts dw = dy' x",         make_experts,       run_experts_tn, 0, 0, 0 },
-    { "expert layer fwd",           make_moe,           run_moe_fwd, 0, 0, 0 },
-    { "expert layer fwd + bwd",     make_moe,           run_moe, 0, 0, 0 },
-    { "attention causal fwd",       make_attention,     run_attention, 0, 0, 0 },
-    { "attention causal bwd",       make_attention_bwd, run_attention_bwd, 0, 0, 0 },
-    { "attention vision fwd",       make_vision,        run_attention, 0, 0, 0 },
-    { "attention vision bwd",       make_vision_bwd,    run_attention_bwd, 0, 0, 0 },
-    { "rmsnorm fwd",                make_norm,          run_rms, 0, 0, 0 },
-    { "rmsnorm bwd",                make_norm,          run_rms_bwd, 0, 0, 0 },
-    { "layernorm fwd",              make_norm,          run_layer, 0, 0, 0 },
-    { "layernorm bwd",              make_norm,          run_layer_bwd, 0, 0, 0 },
-    { "q/k norm + rope fwd",        make_rope,          run_rope, 0, 0, 0 },
-    { "swiglu fwd",                 make_act,           run_swiglu, 0, 0, 0 },
-    { "swiglu bwd",                 make_act,           run_swiglu_bwd, 0, 0, 0 },
-    { "gelu tanh fwd",              make_act,           run_gelu, 0, 0, 0 },
-    { "gelu erf fwd",               make_act,           run_gelu_erf, 0, 0, 0 },
-    { "router: logits + top-k",     make_router,        run_router_all, 0, 0, 0 },
-    { "top-k alone",                make_route,         run_router, 0, 0, 0 },
-    { "router bwd",                 make_route_bwd,     run_route_bwd, 0, 0, 0 },
-    { "sort by expert",             make_route,         run_index, 0, 0, 0 },
-    { "permute (rows to experts)",  make_permute,       run_permute, 0, 0, 0 },
-    { "combine (sum K rows)",       make_permute,       run_combine, 0, 0, 0 },
-    { "cross entropy fwd",          make_ce,            run_ce, 0, 0, 0 },
-    { "cross entropy bwd",          make_ce,            run_ce_bwd, 0, 0, 0 },
-    { "adamw",                      make_adam,          run_adam, 0, 0, 0 },
-};
-enum { BENCHES = sizeof benches / sizeof *benches };
-
-/* The dense products and the experts of Qwen3-VL-30B-A3B by M, N, K; a packed step of 32,768 tokens, 16,384
- * patches. */
-static const Bench card_benches[] = {
-    { "qkv y = x w'",               make_gemm,          run_gemm_nt,    32768, 5120, 2048 },
-    { "qkv dx = dy w",              make_gemm,          run_gemm_nn,    32768, 2048, 5120 },
-    { "qkv dw = dy' x",             make_gemm,          run_gemm_tn,    5120, 2048, 32768 },
-    { "out y = x w'",               make_gemm,          run_gemm_nt,    32768, 2048, 4096 },
-    { "out dx = dy w",              make_gemm,          run_gemm_nn,    32768, 4096, 2048 },
-    { "out dw = dy' x",             make_gemm,          run_gemm_tn,    2048, 4096, 32768 },
-    { "head y = x w'",              make_gemm,          run_gemm_nt,    8192, 151936, 2048 },
-    { "head dx = dy w",             make_gemm,          run_gemm_nn,    8192, 2048, 151936 },
-    { "head dw = dy' x",            make_gemm,          run_gemm_tn,    151936, 2048, 8192 },
-    { "router y = x w'",            make_gemm,          run_gemm_nt,    32768, 128, 2048 },
-    { "router dw = dy' x",          make_gemm,          run_gemm_tn,    128, 2048, 32768 },
-    { "tower qkv y = x w'",         make_gemm,          run_gemm_nt,    16384, 3456, 1152 },
-    { "tower qkv dw",               make_gemm,          run_gemm_tn,    3456, 1152, 16384 },
-    { "tower up y = x w'",          make_gemm,          run_gemm_nt,    16384, 4304, 1152 },
-    { "tower up dx = dy w",         make_gemm,          run_gemm_nn,    16384, 1152, 4304 },
-    { "tower up dw",                make_gemm,          run_gemm_tn,    4304, 1152, 16384 },
-    { "tower down y = x w'",        make_gemm,          run_gemm_nt,    16384, 1152, 4304 },
-    { "tower down dx = dy w",       make_gemm,          run_gemm_nn,    16384, 4304, 1152 },
-    { "experts gate, up y = x w'",  make_experts,       run_experts_nt, 0, 1536, 2048 },
-    { "experts gate, up dx = dy w", make_experts,       run_experts_nn, 0, 1536, 2048 },
-    { "experts gate, up dw",        make_experts,       run_experts_tn, 0, 1536, 2048 },
-    { "experts down y = x w'",      make_experts,       run_experts_nt, 0, 2048, 768 },
-    { "experts down dx = dy w",     make_experts,       run_experts_nn, 0, 2048, 768 },
-    { "experts down dw",            make_experts,       run_experts_tn, 0, 2048, 768 },
-};
-enum { CARD_BENCHES = sizeof card_benches / sizeof *card_benches };
-
 typedef struct Result { double ms, floor_ms, gflops, gbs; } Result;
-
-/* One call with nothing behind it, where an op chooses how it will be done. */
-static Status get_ready(Backend *be, const Bench *b, Case *c)
-{
-    if (!backend_prepares(be)) return OK;
-    TRY(backend_prepare(be, true));
-    b->run(c);
-    return backend_prepare(be, false);
-}
 
 static Status measure(Result *out, const Setup *s, const Bench *b, Ceiling top, int repeats)
 {
-    Case c = { .s = s, .m = b->m, .n = b->n, .k = b->k };
-    ArenaMark mark = arena_mark(s->a);
-    b->make(&c);
-    TRY(get_ready(s->be, b, &c));
-    ledger_clear(&s->be->ledger);
-    b->run(&c);
-    LedgerRow w = s->be->ledger.by_part[PART_VISION];            /* a cleared ledger charges its first part */
-    double sec = bench_median(s->be, b->run, &c, repeats), work = w.flops + w.extra;
-    *out = (Result){ sec * 1e3, fmax(work / top.gflops, (double)w.bytes / top.gbs) / 1e6, work / sec / 1e9,
-                    (double)w.bytes / sec / 1e9 };
-    arena_reset(s->a, mark);
-    return backend_sync(s->be);
+    Timing t;
+    TRY(bench_time(&t, s, b, repeats));
+    *out = (Result){ t.seconds * 1e3, fmax(t.flops / top.gflops, (double)t.bytes / top.gbs) / 1e6,
+                     t.flops / t.seconds / 1e9, (double)t.bytes / t.seconds / 1e9 };
+    return OK;
 }
 
 static void show(const char *name, Result r)
@@ -428,13 +35,13 @@ static Json *row_json(const char *name, Result r)
                      r.ms / r.floor_ms);
 }
 
-static Status run_list(Setup *s, const Bench *list, int n, Ceiling top, Json *rows, int repeats)
+static Status run_list(Setup *s, BenchList list, Ceiling top, Json *rows, int repeats)
 {
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < list.n; i++) {
         Result r;
-        TRY_CTX(measure(&r, s, &list[i], top, repeats), "%s", list[i].name);
-        if (rows) json_array_append_new(rows, row_json(list[i].name, r));
-        else      show(list[i].name, r);
+        TRY_CTX(measure(&r, s, &list.at[i], top, repeats), "%s", list.at[i].name);
+        if (rows) json_array_append_new(rows, row_json(list.at[i].name, r));
+        else      show(list.at[i].name, r);
     }
     return OK;
 }
@@ -447,16 +54,13 @@ static Status run_all(Setup *s, Json *rows, int repeats)
     if (!rows)
         printf("%s  ceilings of this run: %s %.1f GFLOP/s, copy %.1f GB/s\n", dtype_name(s->d),
                card ? "a product of 8192^3" : "sgemm", top.gflops, top.gbs);
-    if (card) TRY(run_list(s, card_benches, CARD_BENCHES, top, rows, repeats));
-    return run_list(s, benches + (card ? 6 : 0), BENCHES - (card ? 6 : 0), top, rows, repeats);
+    BenchList all = bench_list();
+    if (card) {
+        TRY(run_list(s, bench_products(), top, rows, repeats));
+        all.at += PLAIN_PRODUCTS, all.n -= PLAIN_PRODUCTS;       /* of sizes that suit a CPU */
+    }
+    return run_list(s, all, top, rows, repeats);
 }
-
-static const Setup cpu_sizes = { .T = 4096, .D = 1024, .F = 384, .E = 128, .K = 8, .H = 16, .G = 4, .C = 64,
-                                 .V = 32768, .P = 4096, .docs = 2, .images = 8, .VH = 16, .VC = 64,
-                                 .rows = 512 };
-static const Setup card_sizes = { .T = 32768, .D = 2048, .F = 768, .E = 128, .K = 8, .H = 32, .G = 4,
-                                  .C = 128, .V = 151936, .P = 16384, .docs = 8, .images = 8, .VH = 16,
-                                  .VC = 72, .rows = 8192 };
 
 Status bench_ops(int argc, char **argv)
 {
@@ -471,7 +75,7 @@ Status bench_ops(int argc, char **argv)
     TRY(option_int("--repeat", repeat, 1, 99, &repeats));
     backend = backend_pick(backend);
     bool  card = !strcmp(backend, "cuda");
-    Setup s = card ? card_sizes : cpu_sizes;
+    Setup s = card ? setup_card : setup_cpu;
     s.be = &be, s.a = &a;
     TRY(dtype_parse(&s.d, dtype));
     if (s.d != F32 && s.d != BF16) return fail(E_CONFIG, "--dtype %s: f32 or bf16", dtype);

@@ -3,7 +3,8 @@
  * The step is the trainer's: forward, backward, norm and clipped AdamW with f32 masters, over a packed stream
  * of random tokens and pictures. FLOPs are those the model needs (ledger), causal attention at half the
  * square, no recompute; utilisation is against the data sheet where the card is known, else against a product
- * of this run. */
+ * of this run. Beside what was measured stands what a plan says: of the hardware that --hardware names, else of
+ * `this` where `treb bench calibrate` has been on this machine. */
 #include "cli/bench.h"
 #include "cli/options.h"
 
@@ -11,6 +12,7 @@
 #include "base/rng.h"
 #include "model/family.h"
 #include "model/presets.h"
+#include "plan/price.h"
 #include "train/engine.h"
 #include "train/progress.h"
 
@@ -18,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* The model when none is named: small enough for two cores, with every part of the large one. */
 static const char small[] =
@@ -67,6 +70,10 @@ typedef struct StepBench {
     Losses      losses;
     uint8_t     policy[LABEL_N];
     Full        full;
+    const char *hardware;                                    /* to predict by; NULL: this, if there is one */
+    Hardware    hw;                                          /* its id is empty: nothing is predicted */
+    StageTime   expected;
+    DryStep     predicted;
 } StepBench;
 
 /* Tokens as text has them, the n-th most frequent 1/n as often as the first: few experts get many rows. */
@@ -158,6 +165,35 @@ static Status open_bench(StepBench *b)
     return backend_sync(&b->e.be);                           /* the first step does not pay for the start */
 }
 
+/* Where none is named, `this` may be absent or of another machine. */
+static Status find_hardware(StepBench *b)
+{
+    char path[4096];
+    if (b->hardware) return hardware_find(&b->hw, b->hardware);
+    bool there = !hardware_file(path, sizeof path) && !access(path, R_OK) && !hardware_load(&b->hw, path);
+    if (!there || strcmp(b->hw.backend, b->backend) || strcmp(b->hw.dtype, dtype_name(b->dtype)))
+        b->hw = (Hardware){ 0 };
+    return OK;
+}
+
+static Status predict(StepBench *b)
+{
+    EngineConf conf = b->e.conf;
+    EnginePlan plan;
+    Price     *price;
+    Load       load = load_of(&b->stream);
+    TRY(find_hardware(b));
+    if (!*b->hw.id) return OK;
+    TRY(price_open(&price, &b->hw, &conf));
+    conf.meter = price_meter(price);
+    Status st = engine_plan(&plan, &b->shape, &conf, &b->stream);
+    price_close(price, &b->expected);
+    TRY(st);
+    conf.ranks.micro = (int)b->micro;
+    StepAsk ask = price_ask(&b->hw, &conf, &b->shape, &load, 1);
+    return price_step(&b->predicted, &ask, &b->expected, 1, NULL);
+}
+
 static double model_flops(const Ledger *l)
 {
     double f = 0;
@@ -196,6 +232,8 @@ static void print_parts(const StepBench *b, const StepTimes *t)
         printf("  %-9s %8.2f ms  %8.4g TFLOP", names[i], t->part[i] * 1e3, f / 1e12);
         if (f > 0) printf("  mfu %.1f %%", 100 * f / t->part[i] / t->peak);
         if (i == PART_DECODER) printf("  %.2f ms a layer", t->part[i] * 1e3 / (double)b->shape.text.L);
+        double times = i == PART_OPTIM ? 1 : (double)b->micro;
+        if (*b->hw.id) printf("  predicted %.2f ms", b->expected.part[i] * 1e3 * times);
         putchar('\n');
     }
 }
@@ -219,6 +257,16 @@ static void print_memory(const StepBench *b)
                (double)host.in / (1 << 20));
 }
 
+static void print_predicted(const StepBench *b, double measured)
+{
+    const StageTime *e = &b->expected;
+    double micro = (double)b->micro * 1e3;
+    if (!*b->hw.id) return;
+    printf("predicted by %s: step %.1f ms +- %.0f %% (forward %.1f, backward %.1f, norm and AdamW %.1f); "
+           "measured %.3f of it\n", b->hw.id, b->predicted.step * 1e3, 100 * b->predicted.error,
+           e->forward * micro, e->backward * micro, e->update * 1e3, measured / b->predicted.step);
+}
+
 static void print_human(const StepBench *b, const StepTimes *t)
 {
     double f = step_flops(b), s = whole(t);
@@ -230,6 +278,7 @@ static void print_human(const StepBench *b, const StepTimes *t)
            dtype_name(b->dtype));
     printf("step %.1f ms (forward %.1f, backward %.1f, norm and AdamW %.1f)  loss %.3f\n", s * 1e3,
            t->fwd * 1e3, t->bwd * 1e3, t->opt * 1e3, b->losses.ce * (double)b->micro);
+    print_predicted(b, s);
     printf("first step %.2fx, after %.1f s of start-up\n", t->first / s, b->start);
     printf("%.0f tokens/s  %.4g TFLOP a step  mfu %.1f %% of %.1f TFLOP/s (forward and backward alone %.1f "
            "%%)\n", step_tokens(b) / s, f / 1e12, 100 * f / s / t->peak, t->peak / 1e12,
@@ -250,6 +299,10 @@ static void print_json(const StepBench *b, const StepTimes *t)
                          "first_step_s", t->first, "tokens_per_s", step_tokens(b) / whole(t), "tflop",
                          f / 1e12, "mfu", f / whole(t) / t->peak, "mib", bytes_of(&b->e) / (1 << 20), "card",
                          b->state);
+    if (*b->hw.id) {
+        json_object_set_new(o, "predicted_by", json_string(b->hw.id));
+        json_object_set_new(o, "predicted_s", json_real(b->predicted.step));
+    }
     json_dumpf(o, stdout, JSON_INDENT(2));
     putchar('\n');
     json_decref(o);
@@ -262,6 +315,7 @@ static Status run(StepBench *b)
     double    fwd[MOST_REPEATS], bwd[MOST_REPEATS], opt[MOST_REPEATS], part[PART_N][MOST_REPEATS];
     StepTimes t = { 0 };
     TRY(open_bench(b));
+    TRY(predict(b));
     for (int64_t i = 0; i <= b->repeats; i++) {
         TRY(step(b, i + 1));
         if (!i) {
@@ -304,7 +358,7 @@ Status bench_step(int argc, char **argv)
         { "--dtype", &dtype, NULL },   { "--layers", &layers, NULL },   { "--photos", &photos, NULL },
         { "--micro", &micro, NULL },
         { "--backend", &backend, NULL }, { "--recompute", &recompute, NULL },
-        { "--offload", &offload, NULL }, { "--json", NULL, &b.json },
+        { "--offload", &offload, NULL }, { "--json", NULL, &b.json }, { "--hardware", &b.hardware, NULL },
         { "--deterministic", NULL, &b.repeat }, { "--zipf", NULL, &b.zipf }, { 0 },
     };
     TRY(options_parse(argc, argv, options, NULL, 0));

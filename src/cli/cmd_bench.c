@@ -33,19 +33,32 @@ static int calls_of(Backend *be, BenchFn *fn, void *arg)
     return n < 2 ? 2 : n > MOST ? MOST : (int)n;
 }
 
+static double time_calls(Backend *be, BenchFn *fn, void *arg, int calls)
+{
+    if (backend_sync(be)) return INFINITY;
+    double start = clock_now();
+    for (int k = 0; k < calls; k++) fn(arg);
+    return backend_sync(be) ? INFINITY : (clock_now() - start) / calls;
+}
+
 double bench_median(Backend *be, BenchFn *fn, void *arg, int repeats)
 {
     double t[MOST_REPEATS];
-    int n = repeats < MOST_REPEATS ? repeats : MOST_REPEATS, calls = calls_of(be, fn, arg);
+    int    n = repeats < MOST_REPEATS ? repeats : MOST_REPEATS, calls = calls_of(be, fn, arg);
     fn(arg);
-    for (int i = 0; i < n; i++) {
-        if (backend_sync(be)) return INFINITY;
-        double start = clock_now();
-        for (int k = 0; k < calls; k++) fn(arg);
-        if (backend_sync(be)) return INFINITY;
-        t[i] = (clock_now() - start) / calls;
-    }
+    for (int i = 0; i < n; i++) t[i] = time_calls(be, fn, arg, calls);
     return bench_middle(t, n);
+}
+
+double bench_best(Backend *be, BenchFn *fn, void *arg, int repeats)
+{
+    const double long_enough = 0.05;
+    double best = INFINITY, from = clock_now();
+    int    calls = calls_of(be, fn, arg);
+    fn(arg);
+    for (int i = 0; i < repeats || (i < 1000 && clock_now() - from < long_enough); i++)
+        best = fmin(best, time_calls(be, fn, arg, calls));
+    return best;
 }
 
 typedef struct Plain { Backend *be; Tensor a, b, c; } Plain;
@@ -106,5 +119,6 @@ Status cmd_bench(int argc, char **argv)
     if (argc > 1 && !strcmp(argv[1], "decode")) return bench_decode(argc - 1, argv + 1);
     if (argc > 1 && !strcmp(argv[1], "loader")) return bench_loader(argc - 1, argv + 1);
     if (argc > 1 && !strcmp(argv[1], "dispatch")) return bench_dispatch(argc - 1, argv + 1);
-    return fail(E_CONFIG, "bench: ops, step, decode, loader or dispatch? See treb help bench");
+    if (argc > 1 && !strcmp(argv[1], "calibrate")) return bench_calibrate(argc - 1, argv + 1);
+    return fail(E_CONFIG, "bench: ops, step, decode, loader, dispatch or calibrate? See treb help bench");
 }

@@ -66,15 +66,17 @@ static const Command commands[] = {
     { "bench",   "ops and whole steps against ceilings measured in the same run", cmd_bench,
       "ops [--backend NAME] [--dtype f32|bf16] [--repeat N] [--json]\n"
       "       treb bench step [--model DIR|PRESET] [--layers N] [--tokens N] [--doc N] [--images N] [--grid HxW]\n"
-      "                       [--photos N] [--micro N] [--backend NAME] [--dtype f32|bf16]\n"
-      "                       [--recompute WORDS] [--offload WORDS] [--deterministic] [--repeat N] [--json]\n"
+      "                       [--photos N] [--micro N] [--backend NAME] [--dtype f32|bf16] [--recompute WORDS]\n"
+      "                       [--offload WORDS] [--deterministic] [--hardware NAME] [--repeat N] [--json]\n"
+      "       treb bench calibrate [--backend NAME] [--dtype f32|bf16] [--repeat N] [--out FILE]\n"
       "       treb bench decode [--model DIR] [--docs N] [--prompt N] [--tokens N] [--dtype f32|bf16]\n"
       "       treb bench loader recipe.yaml [--steps N] [--workers N] [--step-ms N] [--json]\n"
       "       treb bench dispatch [--tokens N] [--experts N] [--top N] [--width N]\n"
       "  ops: every op at a training size, its time over its floor. step: forward, backward and AdamW of a\n"
       "  model (a small built-in one unless given) on synthetic documents of --doc tokens, --images pictures\n"
       "  of --grid patches, or on --photos documents of one photograph and a short text; --micro passes\n"
-      "  over them make a step. A preset may have fewer\n"
+      "  over them make a step. calibrate: what this machine reaches by kind and size of work, kept as the\n"
+      "  hardware `this`, by which step and plans then predict. A preset may have fewer\n"
       "  --layers: --model Qwen3-VL-30B-A3B --layers 8 --backend cuda --dtype bf16 is the proxy of docs/performance.md.\n",
       NULL },
     { "image",   "what the model sees of pictures: grid and patch values", cmd_image,

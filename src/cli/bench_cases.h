@@ -1,0 +1,37 @@
+/* cli/bench_cases.h -- single ops at sizes of training, made to be timed: tensors laid out with random data,
+ * one call. `treb bench ops` holds them to their floors, `treb bench calibrate` makes a machine's curves. */
+#ifndef CLI_BENCH_CASES_H
+#define CLI_BENCH_CASES_H
+
+#include "cli/bench.h"
+
+typedef struct Setup {
+    Backend *be;
+    Arena   *a;
+    DType    d;
+    int64_t  T, D, F, E, K, H, G, C, V, P;
+    int64_t  docs, images, VH, VC, rows;             /* of the tower: heads and their width; rows of logits */
+    bool     best;                                   /* the shortest time counts, not the middle one */
+} Setup;
+
+typedef struct Case { const Setup *s; int64_t m, n, k, width; Tensor t[24]; Segments seg; } Case;
+
+/* A row: how to lay out its tensors (inputs are random, never zeros), and one call. Of products m, n, k are
+ * the sizes, of experts n and k are; 0: the setup's. */
+typedef struct Bench { const char *name; void (*make)(Case *c); BenchFn *run; int64_t m, n, k; } Bench;
+
+enum { PLAIN_PRODUCTS = 6 };                         /* first rows of bench_list */
+
+typedef struct BenchList { const Bench *at; int n; } BenchList;
+
+extern const Setup setup_cpu, setup_card;            /* for two cores; Qwen3-VL-30B-A3B at 32,768 tokens */
+BenchList   bench_list(void);                        /* every op once, dense and expert products first */
+BenchList   bench_products(void);                    /* of Qwen3-VL-30B-A3B by their sizes, for a card */
+const Bench *bench_find(const char *name);           /* of bench_list */
+
+/* Seconds of a call; what the ledger charges for it; the op that nearly all of it is, OP_N: none. */
+typedef struct Timing { double seconds, flops; int64_t bytes; int op; } Timing;
+
+MUST Status bench_time(Timing *out, const Setup *s, const Bench *b, int repeats);
+
+#endif
