@@ -36,7 +36,7 @@ typedef struct Task {
     int       gpus;
     int64_t   seq, gbs;                  /* tokens of a sequence; sequences of a step over all ranks */
     int64_t   patches;                   /* of pictures in a sequence, 0: text */
-    int64_t   picture;                   /* patches of one picture, whose attention is its own; 0: all */
+    int64_t   picture;                   /* patches of one of them; 0: USUAL_PICTURE, or all if fewer */
     bool      frozen_vision;
     Precision precision;
     int       grad_bytes, moment_bytes;  /* 4 or 2 */

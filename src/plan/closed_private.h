@@ -37,6 +37,13 @@ static inline double task_edp(const Task *t, const Candidate *c)
     return (double)t->gpus / ((double)c->ep * c->etp * c->pp);
 }
 
+/* Patches that attend to each other. */
+static inline double task_picture(const Task *t)
+{
+    int64_t one = t->picture > 0 ? t->picture : USUAL_PICTURE;
+    return (double)(one < t->patches ? one : t->patches);
+}
+
 /* Micro-batches of a step; at least one. */
 static inline double task_micros(const Task *t, const Candidate *c)
 {

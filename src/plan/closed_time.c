@@ -90,9 +90,8 @@ static void rates(StepTime *s, const Task *t)
     const ModelRow *m = t->model;
     double tokens = (double)t->seq * (double)t->gbs, flops = tokens * closed_flops_token(m, t->seq);
     if (m->depth && t->patches) {
-        int64_t one = t->picture ? t->picture : t->patches;
-        double pictures = (double)t->gbs * (double)t->patches / (double)one;
-        flops += pictures * closed_flops_vision(m, one, t->frozen_vision);
+        double one = task_picture(t), pictures = (double)t->gbs * (double)t->patches / one;
+        flops += pictures * closed_flops_vision(m, (int64_t)one, t->frozen_vision);
     }
     s->tokens_s = tokens / s->step;
     s->model_tflops = flops / s->step / t->gpus / 1e12;

@@ -144,7 +144,7 @@ double vision_time(double *replay, const Task *t, const Candidate *c)
     *replay = 0;
     if (!m->depth || !t->patches) return 0;
     double P = (double)t->patches * c->mbs / ((double)c->tp * c->cp), D = m->hv, W = m->merged * D;
-    double one = t->picture ? (double)t->picture : (double)t->patches;
+    double one = task_picture(t);
     double linear = m->depth * (8 * D * D + 4 * D * m->fv) * P
                   + (1 + m->taps) * (P / m->merged) * (2 * W * W + 2 * W * m->h);
     double core = m->depth * 4 * D * P * one, bf16 = t->hw.bf16, gemm = bf16 * t->hw.work[WORK_GEMM].flat;

@@ -15,7 +15,7 @@
 typedef enum { WORK_GEMM, WORK_GROUPED, WORK_ATTENTION, WORK_ATTENTION_BACK, WORK_VISION, WORK_VISION_BACK,
                WORK_MEMORY, WORK_N } Work;
 
-enum { CURVE_POINTS = 12 };
+enum { CURVE_POINTS = 12, USUAL_PICTURE = 2304 };            /* patches, where nobody says how many */
 
 /* Share of the peak that a call of so much work reaches, between points by the logarithm of the work: FLOPs;
  * bytes of WORK_MEMORY; rows that an expert gets of WORK_GROUPED. Below the first point a call takes as long

@@ -33,9 +33,9 @@ static double pairs_of(int64_t all, int64_t each, bool causal)
 
 Stream price_stream(Stream full, int64_t doc, int64_t picture)
 {
-    enum { USUAL = 2304 };
-    full.pairs  = pairs_of(full.tokens, doc > 0 ? doc : USUAL, true);
-    full.vpairs = pairs_of(full.patches, picture > 0 && picture < USUAL ? picture : USUAL, false);
+    full.pairs  = pairs_of(full.tokens, doc > 0 ? doc : USUAL_PICTURE, true);
+    if (picture <= 0 || picture > USUAL_PICTURE) picture = USUAL_PICTURE;
+    full.vpairs = pairs_of(full.patches, picture, false);
     return full;
 }
 
