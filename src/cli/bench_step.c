@@ -70,6 +70,7 @@ typedef struct StepBench {
     Losses      losses;
     uint8_t     policy[LABEL_N];
     Full        full;
+    OptimStore  store;                                       /* of moments and masters */
     const char *hardware;                                    /* to predict by; NULL: this, if there is one */
     Hardware    hw;                                          /* its id is empty: nothing is predicted */
     StageTime   expected;
@@ -148,7 +149,8 @@ static Status open_bench(StepBench *b)
     StreamShape ss = shape_stream(&b->shape);
     Budget      bud = budget_of(b, &ss);
     EngineConf  conf = { .backend = b->backend, .dtype = b->dtype, .budget = bud, .aux = AUX_LAYER,
-                         .aux_coeff = 1e-3f, .train = true, .repeat = b->repeat };
+                         .aux_coeff = 1e-3f, .train = true, .repeat = b->repeat,
+                         .store = b->store };
     memcpy(conf.policy, b->policy, sizeof conf.policy);
     conf.full = b->full;
     ss.bytes = true;
@@ -346,12 +348,21 @@ static Status read_grid(StepBench *b, const char *text)
     return OK;
 }
 
+static Status read_away(StepBench *b, const char *text)
+{
+    char *end;
+    b->store.away = strtod(text, &end);
+    if (*end || end == text || !(b->store.away >= 0 && b->store.away <= 1))
+        return fail(E_CONFIG, "--away %s: the share of the optimizer's state on the host, 0 to 1", text);
+    return OK;
+}
+
 Status bench_step(int argc, char **argv)
 {
     StepBench b = { 0 };
     const char *model = NULL, *tokens = "2048", *doc = "512", *images = "4", *grid = "16", *repeat = "7",
                *dtype = "f32", *layers = "0", *photos = "0", *micro = "1", *recompute = NULL, *offload = NULL,
-               *backend = "cpu";
+               *backend = "cpu", *moments = "f32", *away = "0";
     const Option options[] = {
         { "--model", &model, NULL },   { "--tokens", &tokens, NULL },   { "--doc", &doc, NULL },
         { "--images", &images, NULL }, { "--grid", &grid, NULL },       { "--repeat", &repeat, NULL },
@@ -359,6 +370,7 @@ Status bench_step(int argc, char **argv)
         { "--micro", &micro, NULL },
         { "--backend", &backend, NULL }, { "--recompute", &recompute, NULL },
         { "--offload", &offload, NULL }, { "--json", NULL, &b.json }, { "--hardware", &b.hardware, NULL },
+        { "--moments", &moments, NULL }, { "--away", &away, NULL }, { "--split", NULL, &b.store.split },
         { "--deterministic", NULL, &b.repeat }, { "--zipf", NULL, &b.zipf }, { 0 },
     };
     TRY(options_parse(argc, argv, options, NULL, 0));
@@ -374,6 +386,8 @@ Status bench_step(int argc, char **argv)
     TRY(recompute_words(b.policy, &b.full, recompute));
     TRY(park_words(b.policy, offload));
     TRY(dtype_parse(&b.dtype, dtype));
+    TRY(dtype_parse(&b.store.moments, moments));
+    TRY(read_away(&b, away));
     if (b.dtype != F32 && b.dtype != BF16) return fail(E_CONFIG, "--dtype %s: f32 or bf16", dtype);
     TRY(bench_model(&b.shape, model, b.layers));
     if (!b.shape.vision.depth) b.images = b.photos = 0;
