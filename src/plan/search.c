@@ -1,6 +1,6 @@
 /* plan/search.c -- see search.h: walks the space, weighs each layout, keeps what fits and counts the rest.
  *
- * Of a layout and a size of micro-batch the cheapest way that fits is kept: no recompute first, then more of
+ * Of a layout and a size of micro-batch the cheapest ways that fit are kept: no recompute first, then more of
  * it, then smaller states, then offload. Whether there is any is asked first, of the most frugal of all. */
 #include "plan/search.h"
 
@@ -118,17 +118,21 @@ static int last_rung(unsigned allowed)
     return i;
 }
 
-/* Up the ladder with these states and this share parked. *fits: one was found with room to spare. */
-static Status climb(Search *s, Candidate *c, int states, unsigned allowed, bool *fits, bool *tight)
+/* Up the ladder with these states and this share parked, to the first rung that fits with room to spare, or
+ * -1; perhaps past one that is tight, which is kept too. */
+static Status climb(Search *s, Candidate *c, int states, unsigned allowed, int *rung)
 {
-    for (int i = 0; i < s->rungs && !*fits; i++) {
+    bool tight = false;
+    *rung = -1;
+    for (int i = 0; i < s->rungs && *rung < 0; i++) {
         int stage = 0;
         if (!(allowed >> i & 1)) continue;
         c->recompute = s->rung[i];
         double peak = weigh(s, c, states, &stage);
         bool near = search_tight(&s->ask, peak);
-        if (!search_fits(&s->ask, peak) || (near && *tight)) continue;
-        *fits = !near, *tight |= near;
+        if (!search_fits(&s->ask, peak) || (near && tight)) continue;
+        if (near) tight = true;
+        else      *rung = i;
         TRY(keep(s, c, states, i, stage, peak));
     }
     return OK;
@@ -136,21 +140,35 @@ static Status climb(Search *s, Candidate *c, int states, unsigned allowed, bool 
 
 static int mbs_least(const Search *s) { return s->ask.fix.mbs == ANY ? 1 : s->ask.fix.mbs; }
 
-/* The cheapest way in which this layout fits, perhaps with one that is tight before it. */
+/* States in the order of their rows, until some do. Further exact ones are tried where recompute was needed:
+ * which of the two costs less is told by time. */
+static Status settle_states(Search *s, Candidate c, unsigned allowed, const Rest *rest, bool *fits)
+{
+    int last = last_rung(allowed), rung = -1;
+    for (int i = rest->states_from; i <= rest->states_to; i++) {
+        if (*fits && (!states_at(i)->exact || rung == 0)) break;
+        c.recompute = s->rung[last];
+        if (!search_fits(&s->ask, weigh(s, &c, i, NULL))) continue;
+        TRY(climb(s, &c, i, allowed, &rung));
+        *fits |= rung >= 0;
+    }
+    return OK;
+}
+
+/* The cheapest ways in which this layout fits. */
 static Status settle(Search *s, Candidate c, unsigned allowed, bool *any)
 {
-    Rest   rest = rest_of(s);
-    int    last = last_rung(allowed);
-    bool   fits = false, tight = false;
-    c.recompute = s->rung[last], c.offload = rest.parks[rest.parked - 1];
+    Rest rest = rest_of(s);
+    bool fits = false;
+    REQUIRE(allowed, "no rung is allowed");
+    c.recompute = s->rung[last_rung(allowed)], c.offload = rest.parks[rest.parked - 1];
     double least = weigh(s, &c, rest.states_to, NULL);
     *any = search_fits(&s->ask, least);
     if (!*any && c.mbs == mbs_least(s)) search_refuse(s, 0, &c, rest.states_to, least, NULL);
-    for (int p = 0; *any && p < rest.parked && !fits; p++)
-        for (int i = rest.states_from; i <= rest.states_to && !fits; i++) {
-            c.offload = rest.parks[p], c.recompute = s->rung[last];
-            if (search_fits(&s->ask, weigh(s, &c, i, NULL))) TRY(climb(s, &c, i, allowed, &fits, &tight));
-        }
+    for (int p = 0; *any && p < rest.parked && !fits; p++) {
+        c.offload = rest.parks[p];
+        TRY(settle_states(s, c, allowed, &rest, &fits));
+    }
     return OK;
 }
 

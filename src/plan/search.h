@@ -94,6 +94,7 @@ typedef struct Search {
     int        dried;                    /* dry runs */
     double     dry_seconds;
     double     ratio[2];                 /* time by dry run over that by formula so far: zero 1, zero 3 */
+    bool       told[2];                  /* a dry run has said it */
     double     extra;                    /* bytes beyond the formula, as a dry run found; while settling */
 } Search;
 
@@ -163,5 +164,14 @@ static inline int64_t found_micros(const SearchAsk *a, const Candidate *c)
 {
     return a->task.gbs / (c->mbs * found_dp(a, c));
 }
+
+/* Of a card, by the time that it is ranked by. */
+static inline double found_tokens_s(const SearchAsk *a, const Found *f)
+{
+    return (double)(a->task.seq * a->task.gbs) / f->step / a->task.gpus;
+}
+
+static inline double found_tflops(const Found *f) { return f->time.model_tflops * f->time.step / f->step; }
+static inline double found_mfu(const Found *f)    { return f->time.mfu * f->time.step / f->step; }
 
 #endif

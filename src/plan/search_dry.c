@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_DRY = 24 };                  /* dry runs of one search */
+enum { MOST_DRY = 32 };                  /* dry runs of one search */
 
 bool search_can_build(const SearchAsk *a) { return a->task.model->preset && a->task.precision == PREC_BF16; }
 
@@ -120,6 +120,27 @@ static void drop(Search *s, int i)
     memmove(&s->found[i], &s->found[i + 1], (size_t)(--s->n - i) * sizeof *s->found);
 }
 
+static bool same_layout(const Candidate *a, const Candidate *b)
+{
+    return a->tp == b->tp && a->cp == b->cp && a->pp == b->pp && a->ep == b->ep && a->etp == b->etp &&
+           a->zero == b->zero;
+}
+
+/* f takes so much more than its formula says, so others of its layout do too: those that no longer fit give
+ * way to more frugal ones without being tried. */
+static Status settle_again(Search *s, const Found *f, double extra)
+{
+    TRY(search_settle(s, f->c, extra));
+    for (int i = s->n - 1; i >= s->places; i--) {
+        Found g = s->found[i];
+        bool alike = same_layout(&g.c, &f->c) && g.c.overlap == f->c.overlap && g.c.mbs == f->c.mbs;
+        if (g.dried || !alike || search_fits(&s->ask, g.peak + extra)) continue;
+        drop(s, i);
+        TRY(search_settle(s, g.c, extra));
+    }
+    return OK;
+}
+
 /* Tries the i-th. What the trainer refuses outright is dropped with its words. */
 static Status try_dry(Search *s, int i)
 {
@@ -137,13 +158,7 @@ static Status try_dry(Search *s, int i)
         search_refuse(s, RULE_DRY, &f.c, f.states, f.dry_peak, NULL);
         drop(s, i);
     }
-    return less || !fits ? search_settle(s, f.c, f.dry_peak - f.peak) : OK;
-}
-
-static bool same_layout(const Candidate *a, const Candidate *b)
-{
-    return a->tp == b->tp && a->cp == b->cp && a->pp == b->pp && a->ep == b->ep && a->etp == b->etp &&
-           a->zero == b->zero;
+    return less || !fits ? settle_again(s, &f, f.dry_peak - f.peak) : OK;
 }
 
 /* The next that is of no layout with a place; n: none. */
@@ -172,20 +187,43 @@ static int next_seen(const Search *s)
     return i < s->n ? i : next_layout(s, s->places);
 }
 
+/* The best of a family of which no dry run has told yet how far off its formulas are; n: none. */
+static int next_untold(const Search *s)
+{
+    int i = s->places;
+    while (i < s->n && s->told[s->found[i].c.zero == 3]) i++;
+    return i;
+}
+
+static Status try_next(Search *s, int i)
+{
+    s->told[s->found[i].c.zero == 3] = true;
+    TRY(try_dry(s, i));
+    return search_rank(s, s->places);
+}
+
+/* Among those with a place: what was guessed when the first got theirs is known now. */
+static Status rank_places(Search *s)
+{
+    int all = s->n;
+    s->n = s->places;
+    Status st = search_rank(s, 0);
+    return s->n = all, st;
+}
+
 /* The first that is not dry yet is tried and takes its new place, until the first is dry. */
 Status search_places(Search *s)
 {
     bool dry = s->ask.dry && search_can_build(&s->ask);
-    for (s->places = 0; s->places < s->ask.top;) {
+    s->places = 0;
+    while (s->places < s->ask.top) {
         bool more = dry && s->dried < MOST_DRY;
         int  i = more || !dry ? next_layout(s, s->places) : next_seen(s);
+        int  untold = more ? next_untold(s) : s->n;
         if (i == s->n) break;
-        if (!more || s->found[i].dried) {
-            place(s, i);
-            continue;
-        }
-        TRY(try_dry(s, i));
-        TRY(search_rank(s, s->places));
+        if (untold < s->n)                      TRY(try_next(s, untold));
+        else if (more && !s->found[i].dried)    TRY(try_next(s, i));
+        else                                    place(s, i);
     }
-    return OK;
+    return rank_places(s);
 }

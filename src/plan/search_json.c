@@ -60,10 +60,11 @@ static Json *json_found(const Search *s, const Found *f)
     Lines why, beware;
     search_reasons(&why, s, f);
     search_warnings(&beware, s, f);
-    Json *o = json_pack("{s:o, s:f, s:i, s:b, s:o, s:o, s:o, s:o}", "layout",
-                        json_candidate(&s->ask, &f->c, f->states), "peak", f->peak, "stage", f->stage,
-                        "tight", (int)f->tight, "stages", json_stages(&s->ask.task, f), "time",
-                        json_time(&f->time), "reasons", json_lines(&why), "warnings", json_lines(&beware));
+    Json *o = json_pack("{s:o, s:f, s:f, s:i, s:b, s:o, s:o, s:o, s:o}", "layout",
+                        json_candidate(&s->ask, &f->c, f->states), "step", f->step, "peak", f->peak,
+                        "stage", f->stage, "tight", (int)f->tight, "stages",
+                        json_stages(&s->ask.task, f), "time", json_time(&f->time), "reasons",
+                        json_lines(&why), "warnings", json_lines(&beware));
     if (f->dried)
         json_object_set_new(o, "dry_run", json_pack("{s:f, s:f}", "peak", f->dry_peak, "step", f->dry_step));
     return o;

@@ -21,7 +21,6 @@ static void print_task(FILE *out, const Search *s)
 static void print_place(FILE *out, const Search *s, int i)
 {
     const Found *f = &s->found[i];
-    const Task *t = &s->ask.task;
     char layout[96], words[96], dry[24] = "     -", dry_step[24] = "     -";
     layout_text(layout, sizeof layout, &s->ask, &f->c);
     search_words_text(words, sizeof words, f->c.recompute, "+");
@@ -29,8 +28,8 @@ static void print_place(FILE *out, const Search *s, int i)
     if (f->dried && f->dry_step > 0) snprintf(dry_step, sizeof dry_step, "%6.3g", f->dry_step);
     fprintf(out, "%3d  %-30s %d %4d %5lld  %6.1f %s%c %6.3g %s %7.0f %6.0f %5.1f  %s%s%s", i + 1, layout,
             f->c.zero, f->c.mbs, (long long)found_micros(&s->ask, &f->c), f->peak / 1e9, dry,
-            f->tight ? '!' : ' ', f->time.step, dry_step, f->time.tokens_s / t->gpus, f->time.model_tflops,
-            100 * f->time.mfu, *words ? words : "-", f->states ? ", " : "",
+            f->tight ? '!' : ' ', f->time.step, dry_step, found_tokens_s(&s->ask, f), found_tflops(f),
+            100 * found_mfu(f), *words ? words : "-", f->states ? ", " : "",
             f->states ? states_at(f->states)->name : "");
     if (f->c.offload > 0) fprintf(out, ", %.0f %% on the host", 100 * f->c.offload);
     if (f->c.ep * f->c.etp > 1 && f->c.dispatch != DISPATCH_ALLTOALL)

@@ -11,11 +11,9 @@ static void say_found(FILE *out, const Search *s, const Found *f)
     layout_text(layout, sizeof layout, &s->ask, &f->c);
     fprintf(out, "# %s on %d %s, %d to a domain of fast links: %s.\n", t->model->preset, t->gpus, t->hw.id,
             t->hw.domain < t->gpus ? t->hw.domain : t->gpus, layout);
-    fprintf(
-        out,
-        "# Predicted: %.3g s a step of %lld tokens, %.0f tokens/s a card, MFU %.1f %%; %.0f %% either way.\n",
-        f->time.step, (long long)(t->seq * t->gbs), f->time.tokens_s / t->gpus, 100 * f->time.mfu,
-        100 * t->hw.error);
+    fprintf(out, "# Predicted: %.3g s a step of %lld tokens, %.0f tokens/s a card, MFU %.1f %%; %.0f %% "
+            "either way.\n", f->step, (long long)(t->seq * t->gbs), found_tokens_s(&s->ask, f),
+            100 * found_mfu(f), 100 * t->hw.error);
     fprintf(out, "# Memory of the fullest rank: %.1f GB by formula", f->peak / 1e9);
     if (f->dried) fprintf(out, ", %.1f GB by dry run", f->dry_peak / 1e9);
     fprintf(out, ", of %.0f GB.\n#\n", t->hw.room / 1e9);

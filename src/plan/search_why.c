@@ -61,9 +61,11 @@ static void say_parallel(Lines *l, const Search *s, const Found *f)
     else if (less) {
         layout_text(text, sizeof text, a, &less->c);
         search_words_text(words, sizeof words, less->c.recompute, "+");
-        lines_add(l, "tp x cp x pp = %d though %d would do: %s, mbs %d%s%s, takes %.3g s a step, %+.0f %%",
-                  found_parallel(&f->c), found_parallel(&less->c), text, less->c.mbs, *words ? ", " : "", words,
-                  less->step, 100 * (less->step / f->step - 1));
+        bool full = less->c.recompute & RE_FULL && !(f->c.recompute & RE_FULL);
+        lines_add(l, "tp x cp x pp = %d though %d would do: %s, mbs %d%s%s, takes %.3g s a step, %+.0f %%%s",
+                  found_parallel(&f->c), found_parallel(&less->c), text, less->c.mbs, *words ? ", " : "",
+                  words, less->step, 100 * (less->step / f->step - 1),
+                  full ? "; what is selective goes before full" : "");
     } else if (other) {
         layout_text(text, sizeof text, a, &other->c);
         lines_add(l, "tp x cp x pp = %d: less of it, such as %s, %s", found_parallel(&f->c), text,
@@ -102,7 +104,8 @@ static void say_memory(Lines *l, const Search *s, const Found *f)
         lines_add(l, "nothing is computed twice or parked, states are f32");
         return;
     }
-    lines_add(l, "as it is, with f32 states, it would take %.0f GB of %.0f", most / 1e9, t.hw.room / 1e9);
+    lines_add(l, "with f32 states and nothing computed again it would take %.0f GB of %.0f", most / 1e9,
+              t.hw.room / 1e9);
     if (f->c.recompute) lines_add(l, "computed again in backward: %s", text);
     if (f->states) lines_add(l, "%s", w->what);
     if (f->c.offload > 0)
