@@ -294,11 +294,6 @@ static void large_ones_fit(void)
 
 /* --- what others measured ---------------------------------------------------------------------------- */
 
-/* 80 dense layers; not a row, as nobody here plans it. */
-static const ModelRow llama = {
-    .name = "llama3-70b", .L = 80, .h = 8192, .nq = 64, .nkv = 8, .d = 128, .nd = 80, .fd = 28672, .V = 128256
-};
-
 /* Seconds of a step of the best way that leaves this open; whether it fits is not asked. */
 static double seconds_of(SearchAsk a, const char *fix)
 {
@@ -331,17 +326,15 @@ static void the_faster_of_published_rows_is_preferred(void)
           "pp=8,mbs=2", "pp=16,mbs=1" },
         { "T29", "gpt-oss-120b", "b200", 64, 1280, PREC_BF16, "tp=1,pp=1,mbs=4,dispatch=deepep", "ep=8",
           "ep=64" },
-        { "A9", NULL, "h100", 32, 64, PREC_FP8, "mbs=1,vpp=5,zero=1", "tp=4,pp=4,recompute=core_attn",
+        { "A9", "llama3-70b", "h100", 32, 64, PREC_FP8, "mbs=1,vpp=5,zero=1", "tp=4,pp=4,recompute=core_attn",
           "tp=4,pp=8,recompute=core_attn" },
-        { "A9", NULL, "h100", 32, 64, PREC_FP8, "mbs=1,vpp=5,zero=1", "tp=4,pp=4,recompute=core_attn",
+        { "A9", "llama3-70b", "h100", 32, 64, PREC_FP8, "mbs=1,vpp=5,zero=1", "tp=4,pp=4,recompute=core_attn",
           "tp=8,pp=4,recompute=core_attn" },
-        { "A9", NULL, "h100", 32, 64, PREC_FP8, "mbs=1,vpp=5,zero=1,tp=4,pp=4", "recompute=core_attn",
+        { "A9", "llama3-70b", "h100", 32, 64, PREC_FP8, "mbs=1,vpp=5,zero=1,tp=4,pp=4", "recompute=core_attn",
           "recompute=core_attn+mlp" },
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        SearchAsk a =
-            asked(rows[i].model ? rows[i].model : "qwen3-vl-8b", rows[i].hw, rows[i].gpus, 4096, rows[i].gbs);
-        if (!rows[i].model) a.task.model = &llama;
+        SearchAsk a = asked(rows[i].model, rows[i].hw, rows[i].gpus, 4096, rows[i].gbs);
         a.task.precision = rows[i].precision, a.task.imbalance = 1;
         EXPECT_OK(search_fix(&a.fix, rows[i].both));
         double fast = seconds_of(a, rows[i].faster), slow = seconds_of(a, rows[i].slower);
