@@ -105,7 +105,7 @@ static bool route(Ctx *c, const Moe *m, MoeAct *a, Tensor x)
 /* Rows that buffers of experts are made for, of which the first a->R are used. */
 static int64_t rows_room(const Ctx *c, const MoeAct *a) { return c->dispatch ? c->dispatch->room : a->R; }
 
-/* A slice finds the rows of another one in buffers that last, so it always makes its own. */
+/* A slice finds the rows of another one in its buffers, so it always makes its own. */
 static bool need_rows(Ctx *c, Label l, MoeAct *a, Tensor *slot, DType d, int64_t cols)
 {
     bool now = need(c, l, slot, d, rows_room(c, a), cols) || a->part;
@@ -141,6 +141,16 @@ static void from_experts(Ctx *c, MoeAct *a, Tensor y, Tensor rows, Tensor res)
     c->dispatch->ops->back_land(c, &a->route, &wire, y, res);
 }
 
+/* Slices are planned where their buffers are there already, and a layer that is done at once is planned before:
+ * it takes the same. */
+static void reserve(Ctx *c)
+{
+    ArenaMark mark = arena_mark(c->scratch);
+    if (!c->dispatch || !c->dispatch->bounded) return;
+    arena_push(c->scratch, "scratch", c->dispatch->brief);
+    arena_reset(c->scratch, mark);
+}
+
 /* Through the experts, of all tokens or of a slice. */
 static void experts_fwd(Ctx *c, const Moe *m, MoeAct *a, Tensor y, Tensor x, Tensor res, bool count)
 {
@@ -156,6 +166,7 @@ static void experts_fwd(Ctx *c, const Moe *m, MoeAct *a, Tensor y, Tensor x, Ten
     else if (act)
         op_swiglu_fwd(c->be, a->h, a->gu, a->gate);
     if (!t_has(y)) return;
+    reserve(c);
     ArenaMark mark = arena_mark(c->scratch);
     Tensor out = scratch_rows(c, a, x.dtype, D);
     op_grouped_gemm(c->be, out, a->h, m->w_d->w, a->offsets, GEMM_NT);
@@ -213,14 +224,16 @@ static void experts_bwd(Ctx *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweig
 
 typedef struct MoeSlice { Ctx c; MoeAct a; int64_t from, n; } MoeSlice;
 
-/* The road of slice w; false: a rank is lost, and what the group says with it. Another micro-batch is given way
- * to as often as without slices, in the first of them: ranks of other groups, which may do this layer at once,
- * must see the same turns. */
+/* The road of slice w; false: a rank is lost, and what the group says with it. The buffers of its rows are those
+ * of all slices. Another micro-batch is given way to as often as without slices, in the first of them: ranks of
+ * other groups, which may do this layer at once, must see the same turns. */
 static bool slice_open(MoeSlice *s, const Ctx *c, const Moe *m, const MoeAct *a, int64_t w)
 {
+    static const uint8_t all_there[LABEL_N] = { KEEP };
     int64_t T = a->idx.n[0];
     s->from = T * w / a->slices, s->n = T * (w + 1) / a->slices - s->from;
     s->c = *c, s->a = *a;
+    s->c.policy = all_there, s->c.pass = REPLAY;
     if (w) s->c.pause = NULL;
     s->a.part = true, s->a.weight = t_rows(a->weight, s->from, s->n);
     bool fits = c->dispatch->ops->plan(&s->c, m, &s->a, t_rows(a->kept, s->from, s->n));
@@ -231,54 +244,45 @@ static bool slice_open(MoeSlice *s, const Ctx *c, const Moe *m, const MoeAct *a,
 
 static Tensor slice_of(const MoeSlice *s, Tensor t) { return t_has(t) ? t_rows(t, s->from, s->n) : t; }
 
-static Tensor all_room(const Ctx *c, Tensor t)
-{
-    t.n[0] = c->dispatch->room;
-    return t;
-}
+/* Of the buffers: all while slices are worked on, none between, since nothing of it will be read again. */
+static void show_rows(MoeAct *a, int64_t rows) { a->x.n[0] = a->gu.n[0] = a->h.n[0] = rows; }
 
+/* Memory is what a layer takes that is done at once: a replay has its buffers too, which backward fills. */
 static void slices_fwd(Ctx *c, const Moe *m, MoeAct *a, Tensor y, Tensor x, Tensor res, bool fresh)
 {
-    if (!t_has(y)) return;                    /* a replay: backward makes every slice again itself */
+    int64_t room = c->dispatch->room, F = m->w_gu->w.n[1] / 2;
+    need(c, L_DISPATCH, &a->x, x.dtype, room, x.n[1]);
+    need(c, L_GATE_UP, &a->gu, x.dtype, room, 2 * F);
+    need(c, L_ACT, &a->h, x.dtype, room, F);
+    show_rows(a, room);
     c->be->ledger.sliced += fresh;
-    for (int64_t w = 0; w < a->slices; w++) {
+    for (int64_t w = 0; w < a->slices && t_has(y); w++) {
         MoeSlice s;
         ArenaMark mark = arena_mark(c->scratch);
         if (!slice_open(&s, c, m, a, w)) break;
-        if (w && c->pass == FORWARD) s.c.pass = REPLAY;        /* what lasts is there since the first one */
-        experts_fwd(&s.c, m, &s.a, slice_of(&s, y), slice_of(&s, x), slice_of(&s, res),
-                    fresh && w == 0);
-        if (!w) a->x = all_room(c, s.a.x), a->gu = all_room(c, s.a.gu), a->h = all_room(c, s.a.h);
-        if (!w && c->parked) park_move(c->parked, &s.a, a, sizeof *a);
+        experts_fwd(&s.c, m, &s.a, slice_of(&s, y), slice_of(&s, x), slice_of(&s, res), fresh && w == 0);
         arena_reset(c->scratch, mark);
     }
+    show_rows(a, 0);
 }
 
 static void slices_bwd(Ctx *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweight, Tensor dy, Tensor x)
 {
     Tensor none = { 0 };
+    show_rows(a, c->dispatch->room);
     for (int64_t w = 0; w < a->slices; w++) {
         MoeSlice s;
         ArenaMark mark = arena_mark(c->scratch);
         c->be->ledger.replay = true;
         if (!slice_open(&s, c, m, a, w)) break;
         Ctx again = s.c;
-        again.pass = REPLAY, again.pause = NULL;
+        again.pause = NULL;
         experts_fwd(&again, m, &s.a, none, slice_of(&s, x), none, false);
         c->be->ledger.replay = false;
         experts_bwd(&s.c, m, &s.a, slice_of(&s, dx), slice_of(&s, dweight), slice_of(&s, dy));
         arena_reset(c->scratch, mark);
     }
     c->be->ledger.replay = false;
-}
-
-/* A layer that is done at once plans nothing on its way back: the scratch of it is charged for those that do. */
-static void reserve(Ctx *c)
-{
-    ArenaMark mark = arena_mark(c->scratch);
-    if (!c->dispatch || !c->dispatch->bounded) return;
-    arena_push(c->scratch, "scratch", c->dispatch->brief);
-    arena_reset(c->scratch, mark);
 }
 
 void moe_fwd(Ctx *c, const Moe *m, MoeAct *a, Tensor y, Tensor x, Tensor res)
