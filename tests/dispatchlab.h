@@ -1,7 +1,7 @@
 /* tests/dispatchlab.h -- an expert layer on ranks that are threads, against experts that are all at hand.
  *
- * The reference runs every rank's tokens through a whole expert layer on one rank and adds up the gradients; what
- * each rank then says of its rows and its slice of the weights is held to it. */
+ * The reference runs every rank's tokens through a whole expert layer on one rank and adds up the gradients;
+ * what each rank then says of its rows and its slice of the weights is held to it. */
 #ifndef TESTS_DISPATCHLAB_H
 #define TESTS_DISPATCHLAB_H
 
@@ -15,9 +15,9 @@
 
 enum { D = 24, F = 16, E = 16, MAX_RANKS = 16, MAX_T = 24, MAX_K = 6 };
 
-/* Of choices. ONE: all like expert 3 most. NONE: expert 2 is liked by nobody. HOT: all like the first four, which
- * are one rank's or two's. TURNS: the first half of a rank's tokens likes the first four, the rest the last four.
- * LEAN: some experts are liked better, at random. */
+/* Of choices. ONE: all like expert 3 most. NONE: expert 2 is liked by nobody. HOT: all like the first four,
+ * which are one rank's or two's. TURNS: the first half of a rank's tokens likes the first four, the rest the
+ * last four. LEAN: some experts are liked better, at random. */
 typedef enum { NATURAL, ONE, NONE, HOT, TURNS, LEAN, SKEWS } Skew;
 
 typedef struct Case {

@@ -159,8 +159,8 @@ static inline RuleInput mode_rule(const TextShape *t, const char *text)
     return r;
 }
 
-/* The case that open_rank opens; the layout must be legal. "tight": expert layers have as little room as may be and
- * are done in slices. */
+/* The case that open_rank opens; the layout must be legal. "tight": expert layers have as little room as may be
+ * and are done in slices. */
 static inline void mode_case(const char *layout, bool pictures, DType dtype, uint64_t seed)
 {
     Case *c = &the_case;

@@ -62,7 +62,7 @@ struct Ledger {
     LedgerRow by_part[PART_N];
     LedgerComm comm[LEDGER_GROUPS];   /* by GroupId of comm/mesh.h */
     LedgerHost host;
-    int64_t   sliced;                 /* forwards of expert layers that were done in slices for want of room */
+    int64_t   sliced;                 /* forwards of expert layers done in slices for want of room */
     double    seconds[PART_N];        /* spent in each part while the clock ran */
     double    since;                  /* the clock when it was last looked at; 0: it stands */
     void    (*tick)(void *self, Part ended);

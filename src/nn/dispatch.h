@@ -19,11 +19,11 @@
  * back_land, since there the longest hop is the last to set out.
  * Scratch is not given back here: the caller marks and resets around the pair.
  *
- * Nothing is dropped for want of room. Buffers are of rank_capacity times the even share, or of the worst case
- * if that is less; a layer that needs more is done in slices of its tokens (nn/moe.h), each of which is planned
- * as it comes, twice: there and back. Slice w of W is tokens [w T / W, (w + 1) T / W) of every rank. A machine
- * that has no data (a plan, a card that gets ready) answers a fetch with zeros: then rows are dealt out evenly,
- * which always fits, and scratch is that of slices too. */
+ * Nothing is dropped for want of room. Buffers are of rank_capacity times the even share, or of the worst
+ * case if that is less; a layer that needs more is done in slices of its tokens (nn/moe.h), each of which is
+ * planned as it comes, twice: there and back. Slice w of W is tokens [w T / W, (w + 1) T / W) of every rank.
+ * A machine that has no data (a plan, a card that gets ready) answers a fetch with zeros: then rows are dealt
+ * out evenly, which always fits, and memory is that of slices too. */
 #ifndef NN_DISPATCH_H
 #define NN_DISPATCH_H
 
@@ -79,18 +79,18 @@ struct Dispatch {
     int64_t       local;                          /* experts here */
     int64_t       room;                           /* rows for them at once */
     bool          bounded;                        /* some routings need more */
-    int64_t       most;                           /* rows that the fullest member would have by the last plan */
-    size_t        began, brief;                   /* scratch at the beginning of a plan; the most that one took */
+    int64_t       most;                           /* rows of the fullest member by the last plan */
+    size_t        began, brief;                   /* scratch before a plan; the most that one took */
     int           chunks;
     int64_t       told;                           /* numbers of ops->counts */
     int32_t      *mine, *all, *stage;             /* (told); (n, told); what was fetched */
-    int32_t      *choice, *cells;                 /* of slices: (T, K) as fetched; counts of mine, then of all */
+    int32_t      *choice, *cells;                 /* of slices: (T, K); counts of mine, of all */
     void         *tables, *spare;                 /* of routes on the host, a list; one for a failure */
 };
 
-/* Rows that a rank may get at the worst; and those it has room for at once: as many even shares as are asked for,
- * or two of them, what a small buffer holds if that is more, and no more than the worst. The one place that
- * plans and runs have it from. */
+/* Rows that a rank may get at the worst; and those it has room for at once: as many even shares as are asked
+ * for, or two of them, what a small buffer holds if that is more, and no more than the worst. The one place
+ * that plans and runs have it from. */
 int64_t     dispatch_worst(const DispatchConf *conf, int ep, int etp);
 int64_t     dispatch_room(const DispatchConf *conf, int ep, int etp);
 

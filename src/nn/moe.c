@@ -141,8 +141,8 @@ static void from_experts(Ctx *c, MoeAct *a, Tensor y, Tensor rows, Tensor res)
     c->dispatch->ops->back_land(c, &a->route, &wire, y, res);
 }
 
-/* Slices are planned where their buffers are there already, and a layer that is done at once is planned before:
- * it takes the same. */
+/* Slices are planned where their buffers are there already; a layer that is done at once, which is planned
+ * before, takes the same. */
 static void reserve(Ctx *c)
 {
     ArenaMark mark = arena_mark(c->scratch);
@@ -224,9 +224,9 @@ static void experts_bwd(Ctx *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweig
 
 typedef struct MoeSlice { Ctx c; MoeAct a; int64_t from, n; } MoeSlice;
 
-/* The road of slice w; false: a rank is lost, and what the group says with it. The buffers of its rows are those
- * of all slices. Another micro-batch is given way to as often as without slices, in the first of them: ranks of
- * other groups, which may do this layer at once, must see the same turns. */
+/* The road of slice w; false: a rank is lost, and what the group says with it. The buffers of its rows are
+ * those of all slices. Another micro-batch is given way to as often as without slices, in the first of them:
+ * ranks of other groups, which may do this layer at once, must see the same turns. */
 static bool slice_open(MoeSlice *s, const Ctx *c, const Moe *m, const MoeAct *a, int64_t w)
 {
     static const uint8_t all_there[LABEL_N] = { KEEP };

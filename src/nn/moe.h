@@ -8,8 +8,8 @@
  *
  * Where a rank would get more rows than it has room for, the group does the layer in slices of its tokens: to
  * the experts, through them and back, slice after slice in the same buffers. Nothing of a slice is kept;
- * backward makes each one again from the pinned choice, and the gradients of the experts' weights add up slice
- * by slice, within one by source and token. All else is the sums of the whole, row by row. */
+ * backward makes each one again from the pinned choice, and the gradients of the experts' weights add up
+ * slice by slice, within one by source and token. All else is the sums of the whole, row by row. */
 #ifndef NN_MOE_H
 #define NN_MOE_H
 

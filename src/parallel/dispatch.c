@@ -143,6 +143,16 @@ static Status shape_fits(const Mesh *mesh, const DispatchConf *conf)
     return OK;
 }
 
+static Status smallest_fits(const Dispatch *d)
+{
+    const MoeShape *s = &d->conf.shape;
+    long long least = least_of(s, d->n);
+    double    set = ceil(100.0 * d->n / (double)(s->T * d->etp)) / 100;
+    if (!d->bounded || d->room >= least) return OK;
+    return fail(E_CONFIG, "moe.rank_capacity = %g: room for %lld rows, but one token of each of %d ranks may "
+                "make %lld; set %g or more, or 0", d->conf.rank_capacity, (long long)d->room, d->n, least, set);
+}
+
 Status dispatch_start(Dispatch *d, const DispatchOps *ops, const Mesh *mesh, const DispatchConf *conf)
 {
     *d = (Dispatch){ .ops = ops, .conf = *conf };
@@ -150,10 +160,7 @@ Status dispatch_start(Dispatch *d, const DispatchOps *ops, const Mesh *mesh, con
     TRY(ops->fits(mesh, conf));
     d->conf.name = ops->name;
     measure(d, mesh);
-    if (d->bounded && d->room < least_of(&conf->shape, d->n))
-        return fail(E_CONFIG, "moe.rank_capacity = %g: room for %lld rows, but one token of each of %d ranks may "
-                    "make %lld; set %g or more, or 0", conf->rank_capacity, (long long)d->room, d->n,
-                    (long long)least_of(&conf->shape, d->n), ceil(100.0 * d->n / (double)(conf->shape.T * d->etp)) / 100);
+    TRY(smallest_fits(d));
     d->told  = ops->counts(d);
     d->mine  = calloc((size_t)d->told, sizeof *d->mine);
     d->all   = calloc((size_t)d->told * (size_t)d->n, sizeof *d->all);

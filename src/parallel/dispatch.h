@@ -33,7 +33,8 @@ void   counts_of(int32_t *count, const int32_t *borders, int64_t n);
 /* Whether borders of n lists are of real data: they ascend from 0 to something up to `most`. */
 bool   borders_real(const int32_t *borders, int64_t n, int64_t most);
 
-/* Around a plan's use of scratch, whose most is remembered: mark at its beginning, note wherever it is given back. */
+/* Around a plan's use of scratch, the most of which is remembered: marked where it begins, noted wherever
+ * some is given back. */
 ArenaMark brief_mark(Ctx *c);
 void      brief_note(Ctx *c);
 

@@ -145,8 +145,8 @@ static bool plan(Ctx *c, const Moe *m, MoeAct *a, Tensor kept)
     return fits;
 }
 
-/* x: a row for each token, or for each slot (gates). Of a slice too buffers are as large as those of all tokens,
- * so that a step takes the same memory however it is done. */
+/* x: a row for each token, or for each slot (gates). Of a slice too buffers are as large as those of all
+ * tokens, so that a step takes the same memory however it is done. */
 static void send(Ctx *c, const Route *r, Wire *w, Tensor x)
 {
     Dispatch    *d = c->dispatch;

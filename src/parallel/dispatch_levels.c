@@ -432,12 +432,12 @@ static void gates_land(Ctx *c, const Route *r, Wire *w, Tensor dweight)
 
 const DispatchOps dispatch_deepep = {
     .name = "deepep", .forwards = true, .fits = fits_deepep, .table = table_bytes, .counts = counts,
-    .claim = claim, .plan = plan, .slices = dispatch_slices, .send = send, .land = land, .back_send = back_send, .back_land = back_land,
-    .gates_send = gates_send, .gates_land = gates_land,
+    .claim = claim, .plan = plan, .slices = dispatch_slices, .send = send, .land = land,
+    .back_send = back_send, .back_land = back_land, .gates_send = gates_send, .gates_land = gates_land,
 };
 
 const DispatchOps dispatch_hybridep = {
     .name = "hybridep", .chunked = true, .forwards = true, .fits = fits_hybridep, .table = table_bytes,
-    .counts = counts, .claim = claim, .plan = plan, .slices = dispatch_slices, .send = send, .land = land, .back_send = back_send, .back_land = back_land,
-    .gates_send = gates_send, .gates_land = gates_land,
+    .counts = counts, .claim = claim, .plan = plan, .slices = dispatch_slices, .send = send, .land = land,
+    .back_send = back_send, .back_land = back_land, .gates_send = gates_send, .gates_land = gates_land,
 };

@@ -1,12 +1,12 @@
-/* parallel/dispatch_slices.c -- in how many slices of its tokens a group does a layer that it has no room for.
+/* parallel/dispatch_slices.c -- in how many slices of its tokens a group does a layer it has no room for.
  *
  * 2, 4, 8 … slices, from as many as the rows of the fullest member take, until each of them has room on every
- * member. A member fetches its choice once; for a number of slices it counts where the rows of each would go and
- * tells the others, CELLS slices at a time. All decide by the same numbers. One token of each member fits
+ * member. A member fetches its choice once; for a number of slices it counts where the rows of each would go
+ * and tells the others, CELLS slices at a time. All decide by the same numbers. One token of each member fits
  * always, so as many slices as tokens are the last that is tried.
  *
- * Told of a slice: rows for the experts of each EP rank; where members hand on what comes for their domain also
- * tokens for each EP rank and for each domain, as none may be handed more than it has room for. */
+ * Told of a slice: rows for the experts of each EP rank; where members hand on what comes for their domain
+ * also tokens for each EP rank and for each domain, as none may be handed more than it has room for. */
 #include "parallel/dispatch.h"
 
 enum { CELLS = 8 };

@@ -5,11 +5,11 @@
  *   (one line)
  *
  * Lines cover the steps since the one before: losses are means over them, rates are sums over their time.
- * "moe sliced N" is there when expert layers had to be done in slices, which costs time: N of a step, of a rank
- * (moe.rank_capacity). Tokens count when they are not tail. MFU is the model's own work (train/flops.h) over what the device was
- * measured to do at best; HFU adds everything else that was computed. In metrics.jsonl and TensorBoard these,
- * the data wait and the visual share are fractions of 1. Evaluations and saves are not part of a step's
- * time. */
+ * Tokens count when they are not tail. MFU is the model's own work (train/flops.h) over what the device was
+ * measured to do at best; HFU adds everything else that was computed. "moe sliced N" is there when a rank did
+ * N expert layers of a step in slices, in the mean: it costs time (moe.rank_capacity). In metrics.jsonl and
+ * TensorBoard these, the data wait and the visual share are fractions of 1. Evaluations and saves are not
+ * part of a step's time. */
 #ifndef TRAIN_PROGRESS_H
 #define TRAIN_PROGRESS_H
 

@@ -17,7 +17,8 @@ static void sum_ranks(const Trainer *t, StepReport *r)
     x[PART_N] = r->work, x[PART_N + 1] = r->exposed, x[PART_N + 2] = r->sliced;
     comm_host_sum(t->engine.mesh.comm[GR_world], x, PART_N + 3);
     memcpy(r->part, x, sizeof r->part);
-    r->work = x[PART_N], r->exposed = x[PART_N + 1] / t->place.world, r->sliced = x[PART_N + 2] / t->place.world;
+    r->work = x[PART_N], r->exposed = x[PART_N + 1] / t->place.world;
+    r->sliced = x[PART_N + 2] / t->place.world;
 }
 
 static double ledger_work(const Ledger *l)
