@@ -114,8 +114,7 @@ static inline uint64_t mode_bits(const Arena *a)
     return h;
 }
 
-/* Micro-batches of text fill every row that was planned, but where layers are done in slices; pictures are as many
- * as there are. */
+/* Micro-batches of text fill every row that was planned, in slices too; pictures are as many as there are. */
 static inline void mode_room(Engine *e, bool exact)
 {
     for (int i = 0; i < ARENA_N; i++) {
@@ -139,7 +138,7 @@ static inline void mode_rank(Peer *p)
     }
     shard_weights(&e.shard);
     seen->weights = mode_bits(&e.arena[A_PARAM]) ^ mode_bits(&e.arena[A_OPTIM]);
-    mode_room(&e, !c->pictures && !e.be.ledger.sliced);
+    mode_room(&e, !c->pictures);
     mode_said[p->rank] = 0, mode_sliced[p->rank] = e.be.ledger.sliced;
     for (int i = 0; i < LEDGER_GROUPS; i++) mode_said[p->rank] += e.be.ledger.comm[i].calls;
     engine_close(&e);
@@ -159,8 +158,8 @@ static inline RuleInput mode_rule(const TextShape *t, const char *text)
     return r;
 }
 
-/* The case that open_rank opens; the layout must be legal. "tight": expert layers have as little room as may be
- * and are done in slices. */
+/* The case that open_rank opens; the layout must be legal. room=1: an even share is all the room that experts
+ * have, and their layers are done in slices. */
 static inline void mode_case(const char *layout, bool pictures, DType dtype, uint64_t seed)
 {
     Case *c = &the_case;

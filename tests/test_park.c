@@ -126,7 +126,7 @@ static void layouts_agree(void)
         { " world=2 pp=2 vpp=2", true, true },
         { " world=2 ep=2 zero=3", true, false },
         { " world=4 tp=2 ep=4 zero=2", false, false },
-        { " world=4 ep=4 tight", false, false },
+        { " world=4 ep=4 room=1", false, false },
         { " world=4 pp=2 ep=2 vpp=2", false, false },
         { " world=4 pp=4 zero=3", true, false },
     };
@@ -154,7 +154,7 @@ static void woven_runs_agree(void)
     static const Mode some[] = { { .park = "layer,vision" }, { "norm,mlp", "attn_norm,core_attn,expert_fc1", 0, false } };
     uint64_t seed = first_seed();
     mode_layout(" world=2 ep=2 zero=1 overlap", true, F32, seed, some, 2);
-    mode_layout(" world=4 ep=4 zero=1 overlap tight", false, F32, seed, some, 2);
+    mode_layout(" world=4 ep=4 zero=1 overlap room=1", false, F32, seed, some, 2);
     mode_layout(" world=4 pp=2 vpp=2 ep=2 overlap", false, F32, seed, some, 2);
 }
 

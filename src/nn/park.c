@@ -52,14 +52,6 @@ Tensor park_push(Ctx *c, Parked *p, Tensor *slot, Label l, DType d, int64_t rows
     return t2(room, label_name(l), d, rows, cols);
 }
 
-void park_move(Parked *p, const void *from, void *to, size_t bytes)
-{
-    for (int i = 0; i < p->n; i++) {
-        size_t at = (size_t)((const char *)p->value[i].slot - (const char *)from);
-        if (at < bytes) p->value[i].slot = (Tensor *)((char *)to + at);
-    }
-}
-
 /* Rows that are not used stay behind, but have their room: what a step needs does not depend on its data. */
 void park_send(Ctx *c, Parked *p, bool stays)
 {

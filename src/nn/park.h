@@ -51,8 +51,6 @@ int    park_berths(const uint8_t policy[LABEL_N]);
 void   park_begin(Ctx *c);                                     /* a chunk's forward: all berths are free */
 void   park_open(Ctx *c, Parked *p);
 Tensor park_push(Ctx *c, Parked *p, Tensor *slot, Label l, DType d, int64_t rows, int64_t cols);
-/* Values that were asked for in a copy of a struct are in the struct itself from now on. */
-void   park_move(Parked *p, const void *from, void *to, size_t bytes);
 void   park_send(Ctx *c, Parked *p, bool stays);               /* stays: its backward is the next to come */
 void   park_end(Ctx *c, bool at_once);                         /* its backward is what comes next */
 
