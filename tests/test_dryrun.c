@@ -121,14 +121,14 @@ static void plan_equals_run(void)
 {
     uint64_t seed = first_seed();
     printf("  plans from seed %llu\n", (unsigned long long)seed);
-    fflush(stdout);
     for (int i = 0; i < number("TREB_PLANS", 30); i++, seed++) {
         Case *c = &the_case;
         trouble.any = false;
         draw_case(c, seed, 0, 1);
         draw_words(c, seed);
         draw_offload(c, seed);
-        if (getenv("TREB_VERBOSE")) printf("  %llu: %s\n", (unsigned long long)seed, case_text(c)), fflush(stdout);
+        if (getenv("TREB_VERBOSE")) printf("  %llu: %s\n", (unsigned long long)seed, case_text(c));
+        fflush(stdout);
         fill_full(c, seed);
         on_ranks((int)c->rule.world, 0, rank_main);
         empty(c);

@@ -11,7 +11,7 @@
 
 enum { CHANGES = 6, LINE = 160 };
 
-static struct { uint64_t seed; char text[1200]; } now;      /* the recipe under way, for whoever ends the test */
+static struct { uint64_t seed; char text[1200]; } now;      /* the recipe under way, for last words */
 
 static void last_words(int sig)
 {
@@ -42,8 +42,8 @@ static void draw_number(char *out, const ConfigRow *r, uint64_t k)
 
 static void draw_word(char *out, const char *choices, uint64_t k)
 {
-    static const char *const others[] = { "full", "moe_act", "norm", "moe", "vision", "qkv", "core_attn", "mlp", "nonsense",
-                                          "2", "shared_experts" };
+    static const char *const others[] = { "full", "moe_act", "norm", "moe", "vision", "qkv", "core_attn", "mlp",
+                                          "nonsense", "2", "shared_experts" };
     char copy[400], *word[32], *save = NULL;
     int  n = 0;
     snprintf(copy, sizeof copy, "%s", choices);
@@ -88,10 +88,11 @@ typedef struct Draw { long long tp, cp, pp, vpp, ep, zero, tokens, micros, ranks
 /* A layout of powers of two and ranks that suit it, now and then not. */
 static Draw draw_layout(void)
 {
-    static const char *const models[] = { "Qwen3-VL-30B-A3B", "Qwen3-30B-A3B", "Qwen3-235B-A22B", "demo", "Qwen3-VL-2B",
-                                          "Qwen3-VL-8B", "nobody" };
+    static const char *const models[] = { "Qwen3-VL-30B-A3B", "Qwen3-30B-A3B", "Qwen3-235B-A22B", "demo",
+                                          "Qwen3-VL-2B", "Qwen3-VL-8B", "nobody" };
     Draw d = { 1ll << below(900, 3), 1ll << below(901, 2), 1ll << below(902, 4), 1, 1ll << below(904, 6),
-               (long long)below(905, 4), 1024ll << below(909, 4), 0, 0, models[below(908, below(912, 4) ? 3 : 7)] };
+               (long long)below(905, 4), 1024ll << below(909, 4), 0, 0,
+               models[below(908, below(912, 4) ? 3 : 7)] };
     if (below(903, 3) == 0) d.vpp = 2, d.micros = d.pp << below(910, 3);
     if (below(906, 8) == 0) d.pp = 3;
     if (below(913, 4) == 0) d.micros = 1ll << below(911, 6);
@@ -105,7 +106,8 @@ static void draw_base(char *out, size_t n, int *ranks)
     Draw d = draw_layout();
     long long dp = d.ranks / (d.tp * d.cp * d.pp);
     *ranks = (int)d.ranks;
-    snprintf(out, n, "model: {preset: %s}\ntrain: {micro_tokens: %lld, micro_patches: 4096, global_tokens: %lld}\n"
+    snprintf(out, n, "model: {preset: %s}\n"
+             "train: {micro_tokens: %lld, micro_patches: 4096, global_tokens: %lld}\n"
              "parallel: {tp: %lld, cp: %lld, pp: %lld, vpp: %lld, ep: %lld, zero: %lld}\n", d.model, d.tokens,
              d.tokens * d.micros * dp, d.tp, d.cp, d.pp, d.vpp, d.ep, d.zero);
 }
@@ -143,8 +145,9 @@ static void one(uint64_t seed, Tally *t)
     }
     t->config += st != OK;
     if (!st) st = dryrun_open(&d, &c, ranks, 8, NULL);
-    if (st) EXPECT(names_something(status_text()), "%llu: %s: %s", (unsigned long long)seed, now.text, status_text());
-    else    EXPECT(d.plans == d.stages && dryrun_peak(&d, NULL) > 0, "%llu: %s", (unsigned long long)seed, now.text);
+    unsigned long long number = seed;
+    if (st) EXPECT(names_something(status_text()), "%llu: %s: %s", number, now.text, status_text());
+    else    EXPECT(d.plans == d.stages && dryrun_peak(&d, NULL) > 0, "%llu: %s", number, now.text);
     t->planned += !st, t->refused += st != OK;
     dryrun_close(&d);
     config_close(&c);

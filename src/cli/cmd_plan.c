@@ -1,6 +1,6 @@
 /* cli/cmd_plan.c -- treb plan recipe.yaml: whether a layout is legal, who sits where, what one rank of every
- * stage would hold and say, and by a row of hardware how long that takes. The trainer's own engine is run with no
- * data behind it and nobody at the other ends. With --gpus no recipe is wanted: layouts are searched for. */
+ * stage would hold and say, and by a row of hardware how long that takes. The trainer's own engine is run with
+ * no data behind it and nobody at the other ends. With --gpus no recipe is wanted: layouts are searched for. */
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/plan_search.h"
@@ -65,8 +65,8 @@ static Status plan(PlanAsk *p, const DryRun *d)
     if (!st) st = show(p, &v);
     free(advice);
     if (st || !unfit) return st;
-    return fail(E_FIT, "does not fit: a rank of stage %d wants %.1f GiB and %s has %.1f, of which libraries take "
-                "%.1f", stage, peak / gib, p->hw.id, p->hw.room / gib, p->hw.fixed / gib);
+    return fail(E_FIT, "does not fit: a rank of stage %d wants %.1f GiB and %s has %.1f, of which libraries "
+                "take %.1f", stage, peak / gib, p->hw.id, p->hw.room / gib, p->hw.fixed / gib);
 }
 
 /* Rules first: what they warn of is said once, whatever is planned after. */
@@ -116,7 +116,8 @@ Status cmd_plan(int argc, char **argv)
     PlanAsk     p = { 0 };
     Option      options[] = { { "--ranks", &ranks, NULL }, { "--per-node", &node, NULL },
                               { "--hardware", &hardware, NULL }, { "--html", &p.html, NULL },
-                              { "--json", NULL, &p.json }, { "--compare-estimators", NULL, &p.compare }, { 0 } };
+                              { "--json", NULL, &p.json }, { "--compare-estimators", NULL, &p.compare },
+                              { 0 } };
     int         k = 0;
     if (search_asked(argc, argv)) return search_command(argc, argv);
     if (argc == 2 && !strcmp(argv[1], "--validate")) return published_print(stdout);

@@ -21,7 +21,8 @@ static Status shape_of_preset(ModelShape *s, const char *name)
 Status dryrun_shape(ModelShape *s, char *from, size_t n, const struct cfg_model *c)
 {
     const char *path = *c->preset ? c->preset : c->path, *like = preset_like(path);
-    if (!*path) return fail(E_CONFIG, "model.path is not set: name a folder with config.json, or a model.preset");
+    if (!*path)
+        return fail(E_CONFIG, "model.path is not set: name a folder with config.json, or a model.preset");
     if (file_is(path) && !preset_is(path)) {
         snprintf(from, n, "%.120s", path);
         TRY_CTX(shape_load(s, path), "model.%s", *c->preset ? "preset" : "path");

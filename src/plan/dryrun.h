@@ -1,5 +1,5 @@
-/* plan/dryrun.h -- the trainer itself without data and without peers: one rank of each stage of a layout, what it
- * holds by arena and label, what it computes and says, and by a row of hardware how long that takes. */
+/* plan/dryrun.h -- the trainer itself without data and without peers: one rank of each stage of a layout, what
+ * it holds by arena and label, what it computes and says, and by a row of hardware how long that takes. */
 #ifndef PLAN_DRYRUN_H
 #define PLAN_DRYRUN_H
 

@@ -90,8 +90,8 @@ static Json *layout_json(const DryRun *d)
     Mesh   m;
     mesh_place(&m, 0, d->ranks, &l);
     return json_pack("{s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i}", "ranks", d->ranks, "per_node",
-                     d->per_node, "tp", l.tp, "cp", l.cp, "dp", m.size[AX_DP], "pp", d->stages, "vpp", d->chunks,
-                     "ep", l.ep, "etp", l.etp, "edp", m.size[AX_EDP], "micro_batches", d->micros);
+                     d->per_node, "tp", l.tp, "cp", l.cp, "dp", m.size[AX_DP], "pp", d->stages, "vpp",
+                     d->chunks, "ep", l.ep, "etp", l.etp, "edp", m.size[AX_EDP], "micro_batches", d->micros);
 }
 
 Status view_json(Json **out, const View *v)

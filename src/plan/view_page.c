@@ -94,8 +94,8 @@ static void put_stage(Html *h, const DryRun *d, int stage, double scale)
 {
     const EnginePlan *p = &d->stage[stage].plan;
     double from = 0, sum = (double)dryrun_device(d, stage);
-    html_fmt(h, "<figure class='card%s'><figcaption><span class='title'><b>Stage %d</b> <small>%d in flight</small>"
-             "</span></figcaption><div class='fall'>\n", d->stages > 1 ? "" : " wide", stage, p->slots);
+    html_fmt(h, "<figure class='card%s'><figcaption><span class='title'><b>Stage %d</b> "
+             "<small>%d in flight</small></span></figcaption><div class='fall'>\n", d->stages > 1 ? "" : " wide", stage, p->slots);
     for (int i = 0; i < ARENA_N; i++) {
         if (!p->bytes[i] || !view_on_device(i)) continue;
         put_arena(h, p, i, from, scale);
@@ -123,8 +123,8 @@ static void put_seats(Html *h, const DryRun *d)
     Mesh   m;
     char   text[SEAT_ROOM];
     int    n = d->ranks < SEATS ? d->ranks : SEATS;
-    html_put(h, "<section id='layout'><h2>Who sits where</h2><div class='card wide'><p class='meta'>t tensor, c "
-                "context, d data, p stage, x slice of experts, e experts; axes of one place are left out, a "
+    html_put(h, "<section id='layout'><h2>Who sits where</h2><div class='card wide'><p class='meta'>"
+                "t tensor, c context, d data, p stage, x slice of experts, e experts; axes of one place are left out, a "
                 "colour is a stage</p><div class='seats'>\n");
     for (int r = 0; r < n; r++) {
         mesh_place(&m, r, d->ranks, &l);
@@ -141,8 +141,8 @@ static void put_seats(Html *h, const DryRun *d)
 static void put_span(Html *h, const PriceSpan *b, int stage, double end, bool timed)
 {
     bool back = b->way == PIPE_BACKWARD;
-    html_fmt(h, "<rect class='k%d%s' x='%.2f' y='%d' width='%.2f' height='20'><title>stage %d chunk %d micro-batch "
-             "%d %s", b->chunk % 8 + 1, back ? " back" : "", 1000 * b->from / end, 22 * stage + 1,
+    html_fmt(h, "<rect class='k%d%s' x='%.2f' y='%d' width='%.2f' height='20'><title>stage %d chunk %d "
+             "micro-batch %d %s", b->chunk % 8 + 1, back ? " back" : "", 1000 * b->from / end, 22 * stage + 1,
              1000 * (b->to - b->from) / end, stage, b->chunk, b->micro, back ? "back" : "there");
     if (timed) html_fmt(h, ", %.2f to %.2f ms", 1e3 * b->from, 1e3 * b->to);
     html_put(h, "</title></rect>\n");
@@ -171,15 +171,16 @@ static void put_messages(Html *h, const DryRun *d)
 {
     html_fmt(h, "<section id='messages'><h2>What a rank sends in a step of %d micro-batch%s</h2>"
              "<div class='card wide scroll'><table><tr><th>stage</th><th>group</th><th>for</th>"
-             "<th class='num'>calls</th><th class='num'>over fast links</th><th class='num'>over the network</th>"
-             "</tr>\n", d->micros, d->micros > 1 ? "es" : "");
+             "<th class='num'>calls</th><th class='num'>over fast links</th>"
+             "<th class='num'>over the network</th></tr>\n", d->micros, d->micros > 1 ? "es" : "");
     for (int s = 0; s < d->stages; s++)
         for (int g = 0; g < GR_N; g++) {
             LedgerComm c = view_comm(d, s, g);
             if (c.near + c.far == 0) continue;
             html_fmt(h, "<tr><td>%d</td><td class='mono'>%s</td><td>%s</td><td class='num'>%s</td>"
                      "<td class='num'>%s</td><td class='num'>%s</td></tr>\n", s, group_name((GroupId)g),
-                     group_use((GroupId)g), WHOLE((double)c.calls), BYTES((double)c.near), BYTES((double)c.far));
+                     group_use((GroupId)g), WHOLE((double)c.calls), BYTES((double)c.near),
+                     BYTES((double)c.far));
         }
     html_put(h, "</table></div></section>\n");
 }

@@ -144,9 +144,10 @@ static void print_step(FILE *out, const DryRun *d)
             exposed, s->bubble, s->optimizer);
     for (int g = 0; g < GR_N; g++)
         if (s->exposed[g] > 0.005 * s->step)
-            fprintf(out, "  %-16s %.1f %% of the step\n", group_name((GroupId)g), 100 * s->exposed[g] / s->step);
-    fprintf(out, "  %.0f tokens/s, %.0f TFLOP/s of the model a rank: mfu %.1f %%, hfu %.1f %%; the wall is %s\n",
-            s->tokens_s, s->model_tflops, 100 * s->mfu, 100 * s->hfu, s->wall ? s->wall : "not known");
+            fprintf(out, "  %-16s %.1f %% of the step\n", group_name((GroupId)g),
+                    100 * s->exposed[g] / s->step);
+    fprintf(out, "  %.0f tokens/s, %.0f TFLOP/s of the model a rank: mfu %.1f %%, hfu %.1f %%; the wall is "
+            "%s\n", s->tokens_s, s->model_tflops, 100 * s->mfu, 100 * s->hfu, s->wall ? s->wall : "not known");
 }
 
 static void print_estimates(FILE *out, const View *v, int stage)

@@ -127,8 +127,8 @@ static Status check_hosts(const Wish *all, int n)
         for (int k = 0; k < n; k++)
             if (all[k].node == all[i].node) sum += all[k].host, ranks++;
         if (sum <= all[i].host_room) continue;
-        return fail(E_FIT, "does not fit the host of rank %d: its %d rank%s want %.3f GiB there and %.3f are free; "
-                    "lower memory.optimizer_offload or take words from memory.activation_offload", i, ranks,
+        return fail(E_FIT, "does not fit the host of rank %d: its %d rank%s want %.3f GiB there and %.3f are "
+                    "free; lower memory.optimizer_offload or take words from memory.activation_offload", i, ranks,
                     ranks > 1 ? "s" : "", sum / GIB, all[i].host_room / GIB);
     }
     return OK;

@@ -23,7 +23,7 @@ typedef struct FitAsk {
     const ModelShape *shape;
     int               ranks, per_node;
     double            bytes, room;       /* wanted by the recipe as it is; there are */
-    Status          (*plan)(void *self, const Config *c, double *bytes);     /* of the fullest rank that counts */
+    Status          (*plan)(void *self, const Config *c, double *bytes);     /* of the fullest rank */
     void             *self;
 } FitAsk;
 
