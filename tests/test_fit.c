@@ -95,6 +95,31 @@ static void cheap_advice_comes_first(void)
     config_close(&c);
 }
 
+/* As on a card, which keeps the optimizer's state beside it. */
+static void what_is_parked_must_fit_the_host(void)
+{
+    Config      c;
+    ModelShape  shape;
+    EngineConf  conf;
+    Ranks       r;
+    Mesh        place;
+    Json       *hf;
+    EXPECT_OK(json_parse(&hf, runlab_config, strlen(runlab_config), "config"));
+    EXPECT_OK(shape_read(&shape, hf, "config"));
+    json_decref(hf);
+    runlab_recipe(&c, &lab, "host", "memory.optimizer_offload=1");
+    EXPECT_OK(recipe_ranks(&r, &place, &c, &shape, NULL, NULL));
+    EXPECT_OK(recipe_engine(&conf, &c, &shape, F32, &r));
+    StreamShape ss = shape_stream(&shape);
+    Stream      full = stream_full(&ss, &conf.budget);
+    conf.backend = "cuda";
+    FitCheck check = { .recipe = &c, .shape = &shape, .conf = &conf, .memory = 1e12, .host = 1e12, .full = &full };
+    EXPECT_OK(fit_check(&check));
+    check.host = 1000;
+    EXPECT_FAIL(fit_check(&check), E_FIT, "lower memory.optimizer_offload");
+    config_close(&c);
+}
+
 /* Ranks are threads here, so one process's memory is what they share. */
 static struct { double memory; Status got[8]; char text[8][400]; } heard;
 
@@ -129,6 +154,7 @@ int main(void)
     RUN(memory_is_checked_to_the_byte);
     RUN(advice_that_is_taken_helps);
     RUN(cheap_advice_comes_first);
+    RUN(what_is_parked_must_fit_the_host);
     RUN(all_ranks_end_alike);
     runlab_close(&lab);
     return lab_report();

@@ -131,6 +131,7 @@ static void one(uint64_t seed, Tally *t)
 {
     Config c;
     DryRun d = { 0 };
+    Hardware hw;
     char   base[600], line[LINE + 80];
     now.seed = seed;
     int    ranks, n = below(923, 3) ? (int)below(924, 3) : (int)below(925, CHANGES);
@@ -144,10 +145,15 @@ static void one(uint64_t seed, Tally *t)
         st = config_set(&c, line);
     }
     t->config += st != OK;
-    if (!st) st = dryrun_open(&d, &c, ranks, 8, NULL);
+    bool   priced = below(926, 2);
+    if (!st) st = hardware_find(&hw, below(927, 2) ? "h100" : "gb200");
+    if (!st) st = dryrun_open(&d, &c, ranks, 8, priced ? &hw : NULL);
     unsigned long long number = seed;
     if (st) EXPECT(names_something(status_text()), "%llu: %s: %s", number, now.text, status_text());
     else    EXPECT(d.plans == d.stages && dryrun_peak(&d, NULL) > 0, "%llu: %s", number, now.text);
+    if (!st && priced)
+        EXPECT(isfinite(d.step.step) && d.step.step > 0 && d.step.mfu > 0 && d.step.mfu < 1,
+               "%llu: %s: a step of %g s, mfu %g", number, now.text, d.step.step, d.step.mfu);
     t->planned += !st, t->refused += st != OK;
     dryrun_close(&d);
     config_close(&c);

@@ -71,7 +71,7 @@ static void print_stages(FILE *out, const DryRun *d, double scale)
 
 static void print_labels(FILE *out, const EnginePlan *p, int arena)
 {
-    for (int k = 0; k < TOP_LABELS && p->label[arena][k].bytes; k++)
+    for (int k = 0; k < TOP_LABELS && p->label[arena][k].bytes > p->bytes[arena] / 200; k++)
         fprintf(out, "%s %s %.2f", k ? "," : "  ", p->label[arena][k].name,
                 (double)p->label[arena][k].bytes / GIB);
     fprintf(out, "\n");
