@@ -52,7 +52,7 @@ static void advice_that_is_taken_helps(void)
         EXPECT(*set, "%s", status_text());
         if (*set) EXPECT_OK(open_with(set, share * wants, NULL));
     }
-    EXPECT_FAIL(open_with("", 1000, NULL), E_FIT, "no single change is enough");
+    EXPECT_FAIL(open_with("", 1000, NULL), E_FIT, "take more ranks");
 }
 
 typedef struct Fake { double bytes; int asked; } Fake;

@@ -177,7 +177,7 @@ static void print_advice(FILE *out, const FitAdvice *a)
         fit_line(line, sizeof line, a, i);
         fprintf(out, "  %s\n", line);
     }
-    if (!fit_first(a)) fprintf(out, "  no single change is enough: turn several, or take more ranks\n");
+    if (!fit_first(a)) fprintf(out, "  nothing on the list is enough, nor all of it: take more ranks\n");
 }
 
 Status view_print(FILE *out, const View *v)

@@ -105,7 +105,8 @@ static Status report(Said *s, const FitCheck *c, const EnginePlan *plan, Wish sh
     snprintf(s->why, sizeof s->why, "does not fit: rank %d wants %.3f GiB and %.3f are free%s; %s%s",
              c->world ? c->world->rank : 0, own.bytes / GIB, ask.room / GIB,
              others > 0 ? " for each rank of its host" : "",
-             way ? "the cheapest change that is enough: " : "no single change is enough", way ? way->set : "");
+             way ? "the cheapest change that is enough: " : "nothing on the list is enough, nor all of it: ",
+             way ? way->set : "take more ranks");
     free(a);
     return st;
 }
