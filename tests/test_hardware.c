@@ -37,7 +37,7 @@ static void rows_by_name(void)
 
 static void curve_between_points(void)
 {
-    Hardware h = { .bf16 = 1e12, .memory_bw = 1e9 };
+    Hardware h = { .bf16 = 1e12, .memory_bw = 1e9, .together = 1 };
     h.work[WORK_GEMM] = (Curve){ .n = 3, .work = { 1e6, 1e8, 1e9 }, .share = { 0.1, 0.5, 0.8 }, .flat = 0.7 };
     h.work[WORK_MEMORY] = (Curve){ .flat = 0.5 };
     h.work[WORK_GROUPED] = (Curve){ .n = 2, .work = { 64, 1024 }, .share = { 0.2, 0.6 }, .flat = 0.6 };

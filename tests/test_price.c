@@ -12,7 +12,7 @@ static Hardware plain(void)
 {
     Hardware h = { .id = "plain", .dtype = "f32", .bf16 = 1e12, .sms = 160, .memory_bw = 1e9, .near_bw = 1e8,
                    .far_bw = 1e7, .host_bw = 1e8, .near_share = 1, .far_share = 1, .host_share = 1,
-                   .domain = 8, .error = 0.1 };
+                   .domain = 8, .error = 0.1, .together = 1 };
     for (int k = 0; k < WORK_N; k++) h.work[k].flat = 1;
     for (int i = 0; i < LEDGER_OPS; i++) h.slow[i] = 1;
     return h;

@@ -26,6 +26,10 @@ MUST Status bench_loader(int argc, char **argv);
 MUST Status bench_dispatch(int argc, char **argv);
 MUST Status bench_calibrate(int argc, char **argv);
 
+/* A whole step over what hw says of it: what ops take more beside each other than each alone. */
+struct Hardware;
+MUST Status bench_together(double *ratio, const struct Hardware *hw, const char *backend, DType d);
+
 /* The model of a folder or a preset, of this many layers where a preset is to have fewer; the small built-in
  * one, with every part of the large ones, when name is NULL. */
 MUST Status bench_model(ModelShape *s, const char *name, int64_t layers);

@@ -2,8 +2,10 @@
  * as the hardware `this` (plan/hardware.h) that plans and `treb bench step` can be held to.
  *
  * The cases are those of `treb bench ops`, at sizes that grow; the best of some repeats counts, since others
- * may use the machine. A single process cannot measure links to other ranks: those are taken from the row of
- * the card that the device is called after, or of cpu-node. Nothing is written unless all was measured. */
+ * may use the machine. Last comes a whole step, which takes longer than its ops each alone: caches are cold,
+ * and a card under load is kept within its power. A single process cannot measure links to other ranks: those
+ * are taken from the row of the card that the device is called after, or of cpu-node. Nothing is written
+ * unless all was measured. */
 #include "base/clock.h"
 #include "cli/bench_cases.h"
 #include "cli/options.h"
@@ -228,7 +230,7 @@ static Status prepare(Calib *k, const char *backend)
     snprintf(k->hw.dtype, sizeof k->hw.dtype, "%s", dtype_name(k->s.d));
     for (int i = 0; i < WORK_N; i++) k->hw.work[i] = (Curve){ 0 };
     for (int i = 0; i < LEDGER_OPS; i++) k->hw.slow[i] = 1;
-    k->hw.error = 0.15;
+    k->hw.error = 0.15, k->hw.together = 1;
     if (all > 0) k->hw.room = k->card ? all : 0.9 * all;
     if (!k->card) k->hw.fixed = 0.3e9, k->hw.sms = (int)sysconf(_SC_NPROCESSORS_ONLN);
     return OK;
@@ -278,10 +280,29 @@ static void print(const Hardware *h, const char *path, double seconds)
         for (int i = 0; i < c->n; i++) printf(" %.2g: %.1f %%", c->work[i], 100 * c->share[i]);
         putchar('\n');
     }
+    printf("a whole step takes %.3f of its ops alone\n", h->together);
     printf("time over that of the curves:");
     for (int i = 0; i < OP_N; i++)
         if (h->slow[i] != 1) printf(" %s %.2f", op_name(i), h->slow[i]);
     printf("\nwritten to %s after %.0f s: --hardware this\n", path, seconds);
+}
+
+/* The step has memory of its own, so that of the cases is given back before it. */
+static Status measure(Calib *k, const char *backend)
+{
+    Backend be = { 0 };
+    Arena   a = { 0 };
+    double  ratio = 1;
+    k->s.be = &be, k->s.a = &a;
+    TRY(backend_open(&be, backend));
+    Status st = backend_arena_open(&be, &a, "bench", (size_t)(k->card ? 32 : 2) << 30);
+    if (!st) st = measure_all(k, backend);
+    backend_arena_close(&be, &a);
+    backend_close(&be);
+    TRY(st);
+    TRY_CTX(bench_together(&ratio, &k->hw, backend, k->s.d), "a whole step");
+    k->hw.together = fmin(10, fmax(0.1, ratio));
+    return OK;
 }
 
 static Status calibrate(Calib *k, const char *backend, const char *out)
@@ -290,7 +311,7 @@ static Status calibrate(Calib *k, const char *backend, const char *out)
     double from = clock_now();
     if (out) snprintf(path, sizeof path, "%s", out);
     else TRY(hardware_file(path, sizeof path));
-    TRY(measure_all(k, backend));
+    TRY(measure(k, backend));
     TRY(hardware_save(&k->hw, path));
     print(&k->hw, path, clock_now() - from);
     return OK;
@@ -302,20 +323,13 @@ Status bench_calibrate(int argc, char **argv)
     const Option options[] = { { "--backend", &backend, NULL }, { "--dtype", &dtype, NULL },
                                { "--out", &out, NULL },         { "--repeat", &repeat, NULL }, { 0 } };
     int64_t repeats;
-    Backend be = { 0 };
-    Arena   a = { 0 };
     TRY(options_parse(argc, argv, options, NULL, 0));
     TRY(option_int("--repeat", repeat, 1, 50, &repeats));
     backend = backend_pick(backend);
     bool  card = !strcmp(backend, "cuda");
     Calib k = { .s = card ? setup_card : small, .repeats = (int)repeats, .card = card };
-    k.s.be = &be, k.s.a = &a, k.s.best = true;
+    k.s.best = true;
     TRY(dtype_parse(&k.s.d, dtype ? dtype : card ? "bf16" : "f32"));
     if (k.s.d != F32 && k.s.d != BF16) return fail(E_CONFIG, "--dtype %s: f32 or bf16", dtype);
-    TRY(backend_open(&be, backend));
-    Status st = backend_arena_open(&be, &a, "bench", (size_t)(card ? 32 : 2) << 30);
-    if (!st) st = calibrate(&k, backend, out);
-    backend_arena_close(&be, &a);
-    backend_close(&be);
-    return st;
+    return calibrate(&k, backend, out);
 }

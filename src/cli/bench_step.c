@@ -3,8 +3,8 @@
  * The step is the trainer's: forward, backward, norm and clipped AdamW with f32 masters, over a packed stream
  * of random tokens and pictures. FLOPs are those the model needs (ledger), causal attention at half the
  * square, no recompute; utilisation is against the data sheet where the card is known, else against a product
- * of this run. Beside what was measured stands what a plan says: of the hardware that --hardware names, else of
- * `this` where `treb bench calibrate` has been on this machine. */
+ * of this run. Beside what was measured stands what a plan says: of the hardware that --hardware names, else
+ * of `this` where `treb bench calibrate` has been on this machine. */
 #include "cli/bench.h"
 #include "cli/options.h"
 
@@ -171,6 +171,7 @@ static Status open_bench(StepBench *b)
 static Status find_hardware(StepBench *b)
 {
     char path[4096];
+    if (*b->hw.id)   return OK;                              /* given */
     if (b->hardware) return hardware_find(&b->hw, b->hardware);
     bool there = !hardware_file(path, sizeof path) && !access(path, R_OK) && !hardware_load(&b->hw, path);
     if (!there || strcmp(b->hw.backend, b->backend) || strcmp(b->hw.dtype, dtype_name(b->dtype)))
@@ -334,6 +335,34 @@ static Status run(StepBench *b)
     TRY(peak_measure(&b->e.be, b->dtype, &t.peak));
     (b->json ? print_json : print_human)(b, &t);
     return OK;
+}
+
+/* The built-in model, or on a card two layers of the model it is for. */
+static StepBench whole_step(const Hardware *hw, const char *backend, DType d)
+{
+    bool      card = strcmp(backend, "cpu") != 0;
+    StepBench b = { .backend = backend, .dtype = d, .hw = *hw, .micro = 1, .images = 4,
+                    .tokens = card ? 16384 : 2048, .doc = card ? 4096 : 512, .grid_h = card ? 32 : 16,
+                    .grid_w = card ? 64 : 16, .layers = card ? 2 : 0, .repeats = card ? 15 : 3 };
+    policy_default(b.policy);
+    return b;
+}
+
+Status bench_together(double *ratio, const Hardware *hw, const char *backend, DType d)
+{
+    double    t[MOST_REPEATS];
+    StepBench b = whole_step(hw, backend, d);
+    TRY(bench_model(&b.shape, b.layers ? "Qwen3-VL-30B-A3B" : NULL, b.layers));
+    Status st = open_bench(&b);
+    if (!st) st = predict(&b);
+    for (int64_t i = 0; i <= b.repeats && !st; i++) {
+        st = step(&b, i + 1);
+        t[i ? i - 1 : 0] = b.fwd + b.bwd + b.opt;            /* the first is not like the others */
+    }
+    if (!st) *ratio = bench_middle(t, b.repeats) / b.predicted.step;
+    engine_close(&b.e);
+    stream_close(&b.stream);
+    return st;
 }
 
 static Status read_grid(StepBench *b, const char *text)

@@ -94,7 +94,7 @@ static void fill(Hardware *h, const Row *r)
                      .near_bw = r->near * 1e9, .far_bw = r->network / 8 * 1e9, .host_bw = r->host * 1e9,
                      .domain = r->domain, .near_share = r->near_share, .far_share = 0.90,
                      .host_share = r->host_share, .near_delay = 4e-6, .far_delay = 12e-6, .launch = 3e-6,
-                     .fixed = 2.0e9, .error = r->error };
+                     .fixed = 2.0e9, .error = r->error, .together = 1 };
     snprintf(h->id, sizeof h->id, "%s", r->id);
     snprintf(h->backend, sizeof h->backend, r->class == CLASS_server ? "cpu" : "cuda");
     put_curves(h, &shares[r->class]);
@@ -159,11 +159,11 @@ double work_seconds(const Hardware *h, Work k, double flops, double bytes)
 {
     double share = k == WORK_GROUPED ? h->work[k].flat : work_share(h, k, flops);
     double sum = k != WORK_MEMORY && flops > 0 ? flops / (h->bf16 * share) : 0;
-    return fmax(sum, bytes_seconds(h, bytes));
+    return h->together * fmax(sum, bytes_seconds(h, bytes));
 }
 
 double grouped_seconds(const Hardware *h, double flops, double bytes, double rows_each)
 {
     double share = work_share(h, WORK_GROUPED, rows_each);
-    return fmax(flops > 0 ? flops / (h->bf16 * share) : 0, bytes_seconds(h, bytes));
+    return h->together * fmax(flops > 0 ? flops / (h->bf16 * share) : 0, bytes_seconds(h, bytes));
 }

@@ -38,6 +38,7 @@ typedef struct Hardware {
     double  launch;                      /* seconds a kernel costs the host */
     double  fixed;                       /* bytes: context, libraries, workspace */
     double  error;                       /* of a time, as a share: 0.25 by table, less if measured */
+    double  together;                    /* work takes so much longer in a step than each call alone */
     Curve   work[WORK_N];
     double  slow[LEDGER_OPS];            /* time of an op (ops.def) over what its bytes or products need */
 } Hardware;

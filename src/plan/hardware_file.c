@@ -22,6 +22,7 @@ static const Field fields[] = {
     NUMBER(host_bw, 1e3, 1e15),     NUMBER(near_share, 1e-3, 1),    NUMBER(far_share, 1e-3, 1),
     NUMBER(host_share, 1e-3, 1),    NUMBER(near_delay, 0, 1),       NUMBER(far_delay, 0, 1),
     NUMBER(launch, 0, 1),           NUMBER(fixed, 0, 1e15),         NUMBER(error, 0, 1),
+    NUMBER(together, 0.1, 10),
 };
 static const Field whole[] = { NUMBER(sms, 1, 1e6), NUMBER(domain, 1, 1e6) };
 #undef NUMBER
