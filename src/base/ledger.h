@@ -58,6 +58,7 @@ struct Meter {
 struct Ledger {
     Part      part;                   /* whose work is being charged now */
     bool      replay;                 /* a forward run again for backward: all of it is extra */
+    int       shares;                 /* so many calls share the rows of experts, each given all; 0: one */
     LedgerRow op[LEDGER_OPS];
     LedgerRow by_part[PART_N];
     LedgerComm comm[LEDGER_GROUPS];   /* by GroupId of comm/mesh.h */

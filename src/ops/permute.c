@@ -47,11 +47,14 @@ Cost scatter_rows_cost(Backend *be, Tensor y, Tensor x, Tensor rows, bool add)
                    .wr    = t_bytes(x) };
 }
 
+/* A row is one token's; where tokens come in chunks, each takes its share of all rows. */
+static int64_t shares(const Backend *be) { return be->ledger.shares > 1 ? be->ledger.shares : 1; }
+
 Cost expand_rows_cost(Backend *be, Tensor y, Tensor x, Tensor rows)
 {
     REQUIRE(movable(y, x) && is_index(rows) && rows.rank == 2 && rows.n[0] == x.n[0],
             "expand_rows: y %s x %s rows %s", t_fmt(y), t_fmt(x), t_fmt(rows));
-    return (Cost){ .rd = t_bytes(x) + t_bytes(rows), .wr = t_bytes(y) };
+    return (Cost){ .rd = t_bytes(x) + t_bytes(rows), .wr = t_bytes(y) / shares(be) };
 }
 
 Cost combine_cost(Backend *be, Tensor y, Tensor x, Tensor rows, Tensor res)
@@ -59,7 +62,7 @@ Cost combine_cost(Backend *be, Tensor y, Tensor x, Tensor rows, Tensor res)
     REQUIRE(alike(y, x) && is_index(rows) && rows.rank == 2 && rows.n[0] == y.n[0] &&
             (!t_has(res) || t_same(res, y)),
             "combine: y %s x %s rows %s res %s", t_fmt(y), t_fmt(x), t_fmt(rows), t_fmt(res));
-    int64_t most  = t_count(rows) < x.n[0] ? t_count(rows) : x.n[0];         /* a row of x is one token's */
+    int64_t own   = x.n[0] / shares(be), most = t_count(rows) < own ? t_count(rows) : own;
     int64_t taken = most * row_width(x), size = (int64_t)dtype_size((DType)x.dtype);
     return (Cost){ .flops = (double)taken,
                    .rd    = taken * size + t_bytes(rows) + opt_bytes(res),

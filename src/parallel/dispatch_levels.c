@@ -274,7 +274,9 @@ static void land(Ctx *c, const Route *r, Wire *w, Tensor rows)
     for (int k = 0; k < d->chunks; k++) {
         const Leg *l = leg_of(r, k, last);
         comm_join(w->ticket[k]);
+        c->be->ledger.shares = d->chunks;
         op_expand_rows(c->be, rows, of_came(w->in[last], l), of_came(r->index[FINAL], l));
+        c->be->ledger.shares = 0;
     }
 }
 
@@ -376,7 +378,9 @@ static void back_send(Ctx *c, const Route *r, Wire *w, Tensor rows)
     buffers(c, w, (DType)rows.dtype, rows.n[1]);
     for (int k = 0; k < d->chunks; k++) {
         const Leg *l = leg_of(r, k, last);
+        c->be->ledger.shares = d->chunks;
         op_combine(c->be, of_came(w->in[last], l), rows, of_came(r->index[FINAL], l), (Tensor){ 0 });
+        c->be->ledger.shares = 0;
         w->ticket[k] = leg_back(hop_comm(d, last), l, w->out[last], w->in[last]);
     }
 }
