@@ -170,8 +170,13 @@ static void export_of_many_is_that_of_one(void)
     part_open(&b, &shape, NULL, &(Layout){ 0 }, 0, 1, BF16, WHOLE_STATE);
     fill(&a, 5);
     EXPECT_OK(weights_load(&b.m, &be, &st, NULL));
-    for (int i = 0; i < a.m.params.n; i++)
-        EXPECT(same(a.m.params.p[i]->w, b.m.params.p[i]->w), "%s", a.m.params.p[i]->piece[0].name);
+    for (int i = 0; i < a.m.params.n; i++) {
+        const Param *p = a.m.params.p[i];                     /* a master as the optimizer rounds it */
+        const uint16_t *w = b.m.params.p[i]->w.data;
+        int64_t bad = 0;
+        for (int64_t k = 0; k < p->own_n; k++) bad += w[k] != bits_near(((uint32_t *)p->master.data)[k]);
+        EXPECT(!bad, "%s: %lld differ", p->piece[0].name, (long long)bad);
+    }
     part_close(&a), part_close(&b);
     st_close(&st);
     json_decref(hf);

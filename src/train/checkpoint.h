@@ -57,7 +57,7 @@ MUST Status checkpoint_check(const char *path);
 MUST Status checkpoint_state(const char *path, Json **state);        /* trainer_state.json, for json_decref */
 /* Weights and moments, to the bit, into whatever part of the model this rank has. Every rank on its own. */
 MUST Status checkpoint_load(const char *path, Model *m, Backend *be);
-/* The model of a checkpoint of any layout in HF form, into folder dir. m: whole, not bound. */
+/* The model of a checkpoint of any layout in HF form, into folder dir. m: whole, not bound. be: the CPU. */
 MUST Status checkpoint_assemble(const char *path, Model *m, Backend *be, const char *dir, DType dtype,
                                 int64_t max_shard);
 /* As one rank would have written it, into a new folder. */

@@ -130,14 +130,27 @@ Status checkpoint_load(const char *path, Model *m, Backend *be)
     return st ? wrap(st, "%s", path) : OK;
 }
 
+typedef struct Assembly { Shards s; DType dtype; } Assembly;
+
+/* A weight is its master as the optimizer rounds it, which no other rounding then changes. */
+static void round_masters(Tensor w)
+{
+    uint32_t *u = w.data;
+    for (int64_t i = 0; i < t_count(w); i++) u[i] = (uint32_t)bits_near(bits_quiet(u[i])) << 16;
+}
+
 static Status fill_from(void *self, Model *m, Backend *be, int i)
 {
-    const Shards *s = self;
+    const Assembly *a = self;
     const Stored *x;
     const Param *p = m->params.p[i];
     char name[160];
     name_in(name, "w", &p->piece[0]);
-    return read_held(s, be, p, shards_find(s, name, &x) ? "w" : "master", param_weights(p));
+    bool frozen = shards_find(&a->s, name, &x);
+    REQUIRE(be->machine->host_memory, "a model is assembled in host memory");
+    TRY(read_held(&a->s, be, p, frozen ? "w" : "master", param_weights(p)));
+    if (!frozen && a->dtype == BF16) round_masters(p->w);
+    return OK;
 }
 
 /* What trained is not known here and does not matter: a weight is its master or itself. */
@@ -157,10 +170,10 @@ static Status check_weights(const Shards *s, const Model *m)
 Status checkpoint_assemble(const char *path, Model *m, Backend *be, const char *dir, DType dtype,
                            int64_t max_shard)
 {
-    Shards s;
-    Status st = shards_open(&s, path);
-    if (!st) st = check_weights(&s, m);
-    if (!st) st = weights_assemble(m, be, (ParamSource){ fill_from, &s }, dir, dtype, max_shard);
-    shards_close(&s);
+    Assembly a = { .dtype = dtype };
+    Status st = shards_open(&a.s, path);
+    if (!st) st = check_weights(&a.s, m);
+    if (!st) st = weights_assemble(m, be, (ParamSource){ fill_from, &a }, dir, dtype, max_shard);
+    shards_close(&a.s);
     return st ? wrap(st, "%s", path) : OK;
 }
