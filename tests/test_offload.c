@@ -130,6 +130,7 @@ static void every_level(void)
 static void drawn_layouts(void)
 {
     uint64_t seed = first_seed();
+    printf("  layouts from seed %llu\n", (unsigned long long)seed);
     for (int i = 0; i < number("TREB_LAYOUTS", 4); i++, seed++) {
         Case *c = &the_case;
         DType m = rng_below(seed, 20, 0, 2) ? BF16 : F32;
@@ -137,6 +138,7 @@ static void drawn_layouts(void)
         change_case(c);
         c->weights = seed, c->dtype = rng_below(seed, 20, 1, 4) ? BF16 : F32;
         fill(c, seed);
+        if (getenv("TREB_VERBOSE")) printf("  %llu: %s\n", (unsigned long long)seed, case_text(c)), fflush(stdout);
         double share = (double)(1 + rng_below(seed, 20, 3, 4)) / 4;
         OptimStore other = { m, c->dtype == BF16 && rng_below(seed, 20, 2, 2), share,
                              rng_below(seed, 20, 4, 2) ? 300 : 0 };
