@@ -113,6 +113,7 @@ static inline Status recompute_case(EngineConf *conf, const RuleInput *r)
         if (strcmp(r->recompute[i], "full")) TRY(policy_drop(conf->policy, r->recompute[i]));
         else TRY(recompute_full(conf->policy, &conf->full, r->recompute_method, r->recompute_layers));
     }
+    for (int i = 0; i < r->offloads; i++) TRY(policy_park(conf->policy, r->offload[i]));
     return OK;
 }
 
@@ -186,11 +187,11 @@ static inline const char *case_text(const Case *c)
 {
     static char t[256];
     const RuleInput *r = &c->rule;
-    snprintf(t, sizeof t, "world %d: tp %d cp %d (%s) pp %d vpp %d ep %d etp %d zero %d replicas %d %s/%d room %g aux %d%s%s %s/%d",
+    snprintf(t, sizeof t, "world %d: tp %d cp %d (%s) pp %d vpp %d ep %d etp %d zero %d replicas %d %s/%d room %g aux %d%s%s %s/%d%s%s",
              (int)r->world, (int)r->tp, (int)r->cp, r->cp_comm, (int)r->pp, (int)r->vpp, (int)r->ep, (int)r->etp,
              (int)r->zero, (int)r->replicas, r->dispatcher, (int)r->domain, c->rank_capacity, (int)c->aux,
              c->pictures ? " pictures" : "", r->overlap ? " overlap" : "", r->recomputes ? r->recompute[0] : "keep",
-             (int)r->recompute_layers);
+             (int)r->recompute_layers, r->offloads ? " park " : "", r->offloads ? r->offload[0] : "");
     return t;
 }
 
@@ -222,6 +223,7 @@ static inline void draw_case(Case *c, uint64_t seed, int world, int steps)
     static const char *const kinds[] = { "p2p", "a2a", "all_gather", "a2a+p2p" };
     static const char *const roads[] = { "alltoall", "deepep", "hybridep" };
     static const char *const drops[] = { "norm", "moe_act", "full", "core_attn" };
+    static const char *const parks[] = { "layer", "attn_norm", "moe", "vision" };
     static const AuxForm forms[] = { AUX_NONE, AUX_LAYER, AUX_DOCUMENT };
     for (uint64_t k = 0;; k += 32) {
         RuleInput *r = &c->rule;
@@ -238,7 +240,7 @@ static inline void draw_case(Case *c, uint64_t seed, int world, int steps)
                           .micro_tokens = budget.tokens, .global_tokens = budget.tokens * MICROS,
                           .dispatcher = roads[rng_below(seed, 7, k + 13, 3)], .layout = "",
                           .recompute_method = rng_below(seed, 7, k + 20, 2) ? "uniform" : "block",
-                          .recompute_layers = 1 + (int64_t)rng_below(seed, 7, k + 21, 3) };
+                          .recompute_layers = 1 + (int64_t)rng_below(seed, 7, k + 21, 3), .tower = true };
         if (world) r->world = world;
         if (r->world < 2) continue;
         if (r->ep * r->etp == 1) r->dispatcher = "local";
@@ -247,6 +249,10 @@ static inline void draw_case(Case *c, uint64_t seed, int world, int steps)
         if (rng_below(seed, 7, k + 15, 3) == 0) r->recompute[r->recomputes++] = drops[rng_below(seed, 7, k + 16, 4)];
         if (!r->recomputes || strcmp(r->recompute[0], "full"))
             r->recompute_method = "uniform", r->recompute_layers = 1;
+        for (uint64_t i = 0; i < 2; i++)
+            if (rng_below(seed, 7, k + 23 + i, 4) == 0)
+                r->offload[r->offloads++] = parks[rng_below(seed, 7, k + 25 + i, 4)];
+        if (!rules_legal(r)) r->offloads = 0;
         r->overlap = rng_below(seed, 7, k + 17, 2);
         if (r->overlap && !rules_legal(r)) r->overlap = false;
         if (rng_below(seed, 7, k + 22, 2)) c->rank_capacity = least_capacity(r);
@@ -279,7 +285,7 @@ static inline void change_case(Case *c)
     if (text && strstr(text, " overlap=")) r->overlap = atoi(strstr(text, " overlap=") + 9);
     if (text && strstr(text, " room=")) c->rank_capacity = atof(strstr(text, " room=") + 6);
     if (text && strstr(text, " text")) c->pictures = false;
-    if (text && strstr(text, " keep")) r->recomputes = 0;
+    if (text && strstr(text, " keep")) r->recomputes = r->offloads = 0;
     if (text && r->ep * r->etp == 1) r->dispatcher = "local";
 }
 
