@@ -159,14 +159,14 @@ static Status calibrate_host(Calib *k)
     ArenaMark mark = arena_mark(k->s.a);
     double    best[SIDES] = { INFINITY, INFINITY };
     if (!k->card) {
-        k->hw.host_bw = k->hw.memory_bw;
+        k->hw.host_bw = k->hw.memory_bw, k->hw.host_share = 1;
         return OK;
     }
     TRY(backend_host_arena_open(be, &host, "bench", BYTES));
     Move m = { be, (Tensor){ 0 }, t1(k->s.a, "bench", F32, BYTES / 4), host.base };
     for (int i = 0; i < k->repeats; i++)
         for (int lane = 0; lane < SIDES; lane++) best[lane] = fmin(best[lane], lane_seconds(&m, (Side)lane));
-    k->hw.host_bw = BYTES / fmax(best[SIDE_OUT], best[SIDE_IN]);
+    k->hw.host_bw = BYTES / fmax(best[SIDE_OUT], best[SIDE_IN]), k->hw.host_share = 1;
     arena_reset(k->s.a, mark);
     Status st = backend_sync(be);
     backend_host_arena_close(be, &host);
