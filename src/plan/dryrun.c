@@ -4,6 +4,7 @@
 #include "base/folder.h"
 #include "model/presets.h"
 #include "parallel/rules.h"
+#include "train/refuse.h"
 #include "train/trainer_answers.h"
 
 #include <stdlib.h>
@@ -110,6 +111,7 @@ static Status price_dryrun(DryRun *d)
 static Status open_all(DryRun *d)
 {
     const struct cfg_model *c = &d->recipe.model;
+    TRY(recipe_refuse_types(&d->recipe));
     TRY(dryrun_shape(&d->shape, d->model, sizeof d->model, c));
     d->dtype = d->shape.dtype;
     if (strcmp(c->dtype, "auto")) TRY(dtype_parse(&d->dtype, c->dtype));

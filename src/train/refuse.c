@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static Status refuse_types(const Config *c)
+Status recipe_refuse_types(const Config *c)
 {
     bool mixed = strcmp(c->device.dtype, "auto") && strcmp(c->device.dtype, c->model.dtype);
     if (strcmp(c->optim.grad_dtype, "float32"))
@@ -58,6 +58,6 @@ static Status refuse_gaps(const Config *c)
 Status recipe_refuse(const Config *c)
 {
     TRY(refuse_gaps(c));
-    TRY(refuse_types(c));
+    TRY(recipe_refuse_types(c));
     return refuse_device(c);
 }

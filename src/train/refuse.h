@@ -8,5 +8,6 @@
 #include "base/config.h"
 
 MUST Status recipe_refuse(const Config *c);
+MUST Status recipe_refuse_types(const Config *c);            /* of it what a plan can be asked too */
 
 #endif
