@@ -35,6 +35,20 @@ static void rows_by_name(void)
     EXPECT_FAIL(hardware_find(&a, ""), E_CONFIG, "no such row");
 }
 
+/* A run that is larger than a rack has groups of powers of two whole in each. */
+static void ranks_of_a_domain(void)
+{
+    static const struct { int64_t ranks; int per; } rows[] = {
+        { 8, 8 }, { 64, 64 }, { 72, 72 }, { 128, 64 }, { 256, 64 }, { 144, 72 }, { 96, 48 }, { 73, 1 },
+    };
+    Hardware h;
+    EXPECT_OK(hardware_find(&h, "gb200"));
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        EXPECT(hardware_node(&h, rows[i].ranks) == rows[i].per, "%d ranks", (int)rows[i].ranks);
+    EXPECT_OK(hardware_find(&h, "h100"));
+    EXPECT(hardware_node(&h, 256) == 8 && hardware_node(&h, 4) == 4, "nodes of eight");
+}
+
 static void curve_between_points(void)
 {
     Hardware h = { .bf16 = 1e12, .memory_bw = 1e9, .together = 1 };
@@ -192,6 +206,7 @@ int main(void)
     snprintf(file, sizeof file, "%s/bent.json", lab_tmp());
     RUN(every_row_is_whole);
     RUN(rows_by_name);
+    RUN(ranks_of_a_domain);
     RUN(curve_between_points);
     RUN(time_ascends);
     RUN(round_trip);

@@ -85,14 +85,6 @@ static Status plan_recipe(PlanAsk *p)
     return st;
 }
 
-/* Of a domain that the ranks do not fill evenly fewer are used in each: 64 of 72. */
-static int64_t whole_nodes(int64_t ranks, int64_t domain)
-{
-    int64_t per = domain;
-    while (ranks > domain && ranks % per) per--;
-    return per;
-}
-
 static Status read_numbers(PlanAsk *p, const char *ranks, const char *node, const char *hardware)
 {
     int64_t n = dryrun_ranks(&p->recipe.parallel), per = 8;
@@ -101,7 +93,10 @@ static Status read_numbers(PlanAsk *p, const char *ranks, const char *node, cons
     if (ranks) TRY(option_int("--ranks", ranks, 1, 1 << 20, &n));
     else if (!p->json) printf("%lld ranks, as many as the layout takes at least; --ranks asks for others\n",
                               (long long)n);
-    if (hardware && p->hw.domain > 0) per = whole_nodes(n, p->hw.domain);
+    if (hardware) per = hardware_node(&p->hw, n);
+    if (hardware && !node && !p->recipe.comm.ranks_per_node && !p->json && per < p->hw.domain && per < n)
+        printf("%lld ranks a node of the %d that fast links join, so that groups fill it; --per-node asks "
+               "for others\n", (long long)per, p->hw.domain);
     if (p->recipe.comm.ranks_per_node) per = p->recipe.comm.ranks_per_node;
     if (node) TRY(option_int("--per-node", node, 1, 1 << 20, &per));
     p->ranks = (int)n, p->per_node = (int)(per < n ? per : n);

@@ -75,6 +75,7 @@ static Status read_task(Task *t, const Words *w)
     TRY(option_int("--picture", w->picture, 0, 100000000, &t->picture));
     if (w->per_node) TRY(option_int("--per-node", w->per_node, 1, 1 << 20, &node));
     if (w->per_node) t->hw.domain = (int)node;
+    else if (gpus > t->hw.domain) t->hw.domain = hardware_node(&t->hw, gpus);
     TRY(pick("--precision", w->precision, precisions, 3, &precision));
     t->precision = (Precision)precision;
     return option_real("--imbalance", w->imbalance, 1, 1000, &t->imbalance);

@@ -128,6 +128,16 @@ Status hardware_find(Hardware *h, const char *id)
     return hardware_load(h, path);
 }
 
+int hardware_node(const Hardware *h, int64_t ranks)
+{
+    int per = 1;
+    if (ranks <= h->domain) return (int)ranks;
+    while (2 * per <= h->domain) per *= 2;
+    if (ranks % per == 0) return per;
+    for (per = h->domain; ranks % per; per--);
+    return per;
+}
+
 /* ---- time ---- */
 
 const char *work_name(Work k)

@@ -47,6 +47,9 @@ typedef struct Hardware {
 MUST Status hardware_find(Hardware *h, const char *id);
 const char *hardware_names(void);                            /* of the rows, "a100-80, h100-sxm, …" */
 const char *hardware_at(int i);                              /* id of a row; NULL past the last */
+/* Ranks of one domain that a run of so many takes: all of them where they fit into one, else a power of two
+ * where that divides them, so that no group lies across two racks: 64 of 72. */
+int         hardware_node(const Hardware *h, int64_t ranks);
 MUST Status hardware_file(char *path, size_t n);             /* where `this` is kept: $TREB_CACHE_DIR or ~ */
 MUST Status hardware_load(Hardware *h, const char *path);    /* hostile or truncated: an error */
 MUST Status hardware_save(const Hardware *h, const char *path);
