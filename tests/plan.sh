@@ -1,14 +1,12 @@
 #!/usr/bin/env bash
-# Every recipe for many ranks passes `treb plan` on the ranks in its name: rules, then the trainer's own engine for a rank
+# Every recipe for many ranks fits the cards in its name by `treb plan`: rules, then the trainer's own engine for a rank
 # of each stage, on nothing: the models are not here, so each is planned by the preset its folder is called after.
-# "recipes/qwen3-vl-30b-a3b-16-h100-3d.yaml" is of 16 ranks. Then what a plan says, in its three forms.
+# "recipes/qwen3-vl-30b-a3b-16-h100-3d.yaml" is of 16 ranks, each an h100. Then what a plan says, in its three forms.
 . tests/ranklab.sh
 planned() {                              # planned RECIPE
-    local name ranks node=8
-    name=$(basename "$1" .yaml)
-    ranks=$(grep -oE -- '-a[0-9]+b-[0-9]+-' <<<"$name" | grep -oE '[0-9]+-$' | tr -d -)
-    case $name in *gb200*|*gb300*) node=64;; esac
-    "$treb" plan "$1" --ranks "$ranks" --per-node $node >"$tmp/out" 2>&1 && grep -q '^  stage 0 ' "$tmp/out" &&
+    local ranks card
+    read -r ranks card < <(sed -E 's/.*-a[0-9]+b-([0-9]+)-([a-z0-9]+).*/\1 \2/' <<<"$1")
+    "$treb" plan "$1" --ranks "$ranks" --hardware "$card" >"$tmp/out" 2>&1 && grep -q '^  stage 0 ' "$tmp/out" &&
         grep -q '^preset Qwen3-.* as models/.* is not here' "$tmp/out"
 }
 for recipe in recipes/qwen3-*.yaml; do check "$recipe" planned "$recipe"; done
@@ -44,6 +42,9 @@ check "a rule is named"                                  says '(rule 5)' paralle
 check "what does not fit is exit code 3"                 ends 3 --hardware a100 parallel.pp=1 parallel.vpp=1 moe.overlap=false parallel.count_embedding=false parallel.count_loss=false
 check "and says what to turn"                            says 'GiB less, .* memory.recompute=\[' --hardware a100 parallel.pp=1 parallel.vpp=1 moe.overlap=false parallel.count_embedding=false parallel.count_loss=false
 check "what others would say stands beside it"           says 'Megatron Bridge' --ranks 256 --compare-estimators
+check "of a rack of 72 a run of 256 takes 64"            says '^64 ranks a node of the 72 ' --ranks 256 --hardware gb200 moe.rank_capacity=1
+check "state on the host is off a card that is not here" says '^  stage 0 .* fits' --ranks 256 --hardware h100 memory.optimizer_offload=1 memory.recompute=[]
+check "what a run refuses a plan does"                   says 'gradients are summed in float32' optim.grad_dtype=bfloat16
 check "unknown hardware lists what there is"             says 'h100-sxm' --hardware abacus
 thousands() { says '^  stage 15 ' --ranks 4096 parallel.pp=16 parallel.vpp=3 train.global_tokens=67108864; }
 check "thousands of ranks"                               thousands

@@ -144,7 +144,7 @@ static double dry_peak(const char *recipe, int n, char **with, int ranks, const 
     char *all[8] = { "device.backend=cuda", "moe.rank_capacity=1" };
     for (int i = 0; i < n; i++) all[2 + i] = with[i];
     EXPECT_OK(config_open(&cfg, recipe, n + 2, all));
-    EXPECT_OK(dryrun_open(&d, &cfg, ranks, hw && hw->domain > 8 ? 64 : 8, hw));
+    EXPECT_OK(dryrun_open(&d, &cfg, ranks, hw ? hardware_node(hw, ranks) : 8, hw));
     double peak = (double)dryrun_peak(&d, NULL);
     if (step) *step = d.step.step;
     dryrun_close(&d);
@@ -156,34 +156,40 @@ static double dry_peak(const char *recipe, int n, char **with, int ranks, const 
  * and within a seventh of its time, op by op, by the same row of hardware. */
 static void formulas_know_the_engine(void)
 {
-    static const struct { const char *recipe, *preset, *hw; int ranks; int64_t seq, gbs, patches; Candidate c;
+    static const struct {
+        const char *recipe, *preset, *hw; int ranks, master; int64_t seq, gbs, patches; Candidate c;
+        char *as;                                            /* in place of what the recipe says */
     } rows[] = {
-        { "recipes/qwen3-30b-a3b-16-h100.yaml", "Qwen3-30B-A3B", "h100", 16, 4096, 1024, 0,
+        { "recipes/qwen3-30b-a3b-16-h100.yaml", "Qwen3-30B-A3B", "h100", 16, 2, 4096, 1024, 0,
           { .tp = 1, .cp = 1, .pp = 1, .vpp = 1, .ep = 16, .etp = 1, .mbs = 1, .zero = 1, .overlap = true,
-            .dispatch = DISPATCH_HYBRIDEP } },
-        { "recipes/qwen3-30b-a3b-16-h100-32k.yaml", "Qwen3-30B-A3B", "h100", 16, 32768, 32, 0,
+            .dispatch = DISPATCH_HYBRIDEP }, "moe.overlap=true" },
+        { "recipes/qwen3-30b-a3b-16-h100-32k.yaml", "Qwen3-30B-A3B", "h100", 16, 4, 32768, 32, 0,
           { .tp = 8, .cp = 2, .pp = 1, .vpp = 1, .ep = 8, .etp = 1, .mbs = 1, .zero = 1,
-            .recompute = RE_FULL } },
-        { "recipes/qwen3-235b-a22b-256-h100.yaml", "Qwen3-235B-A22B", "h100", 256, 4096, 8192, 0,
-          { .tp = 2, .cp = 1, .pp = 8, .vpp = 4, .ep = 32, .etp = 1, .mbs = 1, .zero = 1, .overlap = true } },
-        { "recipes/qwen3-235b-a22b-128-gb200-128k.yaml", "Qwen3-235B-A22B", "gb200", 128, 131072, 64, 0,
+            .recompute = RE_FULL }, NULL },
+        { "recipes/qwen3-235b-a22b-256-h100.yaml", "Qwen3-235B-A22B", "h100", 256, 2, 4096, 8192, 0,
+          { .tp = 2, .cp = 1, .pp = 8, .vpp = 4, .ep = 32, .etp = 1, .mbs = 1, .zero = 1, .overlap = true,
+            .recompute = RE_MOE_ACT | RE_NORM }, NULL },
+        { "recipes/qwen3-235b-a22b-128-gb200-128k.yaml", "Qwen3-235B-A22B", "gb200", 128, 4, 131072, 64, 0,
           { .tp = 4, .cp = 4, .pp = 4, .vpp = 12, .ep = 32, .etp = 1, .mbs = 1, .zero = 1,
-            .recompute = RE_MOE_ACT | RE_NORM, .dispatch = DISPATCH_HYBRIDEP } },
-        { "recipes/qwen3-vl-30b-a3b-8-h200-3d.yaml", "Qwen3-VL-30B-A3B", "h200", 8, 8192, 64, 32768,
+            .recompute = RE_MOE_ACT | RE_NORM, .dispatch = DISPATCH_HYBRIDEP },
+          "memory.recompute=[moe_act,layernorm]" },
+        { "recipes/qwen3-vl-30b-a3b-8-h200-3d.yaml", "Qwen3-VL-30B-A3B", "h200", 8, 2, 8192, 64, 32768,
           { .tp = 1, .cp = 1, .pp = 1, .vpp = 1, .ep = 8, .etp = 1, .mbs = 1, .zero = 1,
-            .recompute = RE_MOE_ACT | RE_NORM } },
-        { "recipes/qwen3-vl-30b-a3b-8-h200-fsdp.yaml", "Qwen3-VL-30B-A3B", "h200", 8, 8192, 64, 32768,
+            .recompute = RE_MOE_ACT | RE_NORM | RE_VISION }, NULL },
+        { "recipes/qwen3-vl-30b-a3b-8-h200-fsdp.yaml", "Qwen3-VL-30B-A3B", "h200", 8, 4, 8192, 64, 32768,
           { .tp = 1, .cp = 1, .pp = 1, .vpp = 1, .ep = 4, .etp = 1, .mbs = 1, .zero = 3,
-            .recompute = RE_MOE_ACT | RE_NORM } },
+            .recompute = RE_MOE_ACT | RE_NORM | RE_VISION }, NULL },
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char preset[64];
-        char *with[] = { preset };
+        char *with[] = { preset, rows[i].as };
         Task t = task(rows[i].preset, rows[i].ranks, rows[i].gbs, 4, 4);
         snprintf(preset, sizeof preset, "model.preset=%s", rows[i].preset);
         EXPECT_OK(hardware_find(&t.hw, rows[i].hw));
         t.seq = rows[i].seq, t.patches = rows[i].patches, t.unfused_logits = false;
-        double seconds, peak = dry_peak(rows[i].recipe, 1, with, rows[i].ranks, &t.hw, &seconds);
+        t.master_bytes = rows[i].master;
+        int    more = rows[i].as ? 2 : 1;
+        double seconds, peak = dry_peak(rows[i].recipe, more, with, rows[i].ranks, &t.hw, &seconds);
         StepTime s;
         closed_time(&s, &t, &rows[i].c);
         near(rows[i].recipe, closed_peak(&t, &rows[i].c, NULL) - t.hw.fixed, peak, 0.05);
@@ -205,11 +211,11 @@ static void words_drop_as_much(void)
     t.seq = 8192, t.patches = 32768, t.unfused_logits = false;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char words[64];
-        char *with[] = { "model.preset=Qwen3-VL-30B-A3B", words };
+        char *with[] = { "model.preset=Qwen3-VL-30B-A3B", "optim.master=float32", words };
         snprintf(words, sizeof words, "memory.recompute=[%s]", rows[i].word);
         c.recompute = rows[i].bit;
         near(rows[i].word, closed_peak(&t, &c, NULL) - t.hw.fixed,
-             dry_peak("recipes/qwen3-vl-30b-a3b-8-h200-3d.yaml", 2, with, 8, NULL, NULL), 0.045);
+             dry_peak("recipes/qwen3-vl-30b-a3b-8-h200-3d.yaml", 3, with, 8, NULL, NULL), 0.045);
     }
 }
 
@@ -221,7 +227,7 @@ static void states_take_as_much(void)
         { "memory.optimizer_offload=0.5", 4, 4, 0.5 }, { "memory.optimizer_offload=1", 4, 4, 1 },
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        char *with[] = { "model.preset=Qwen3-30B-A3B", "moe.overlap=false", rows[i].word };
+        char *with[] = { "model.preset=Qwen3-30B-A3B", "optim.master=float32", rows[i].word };
         Task t = task("qwen3-30b-a3b", 16, 1024, 4, rows[i].moment);
         Candidate c = way(1, 1, 16, 1);
         EXPECT_OK(hardware_find(&t.hw, "h100"));
