@@ -200,6 +200,73 @@ static void overlap_rank(Peer *p)
 }
 static void joins_come_in_any_order(void) { on_some_ranks(overlap_rank); }
 
+/* Tickets are out while far more calls pass than may be out at a time, and than a transport has numbers for. */
+static void held_rank(Peer *p)
+{
+    enum { HELD = 4, CALLS = 5000, ROWS = 20000 };
+    Comm  *c = p->world;
+    Trade  t[HELD];
+    Tensor sum[HELD];
+    Ticket k[2 * HELD];
+    for (int i = 0; i < HELD; i++) {
+        Rows give, get = trade_make(&t[i], &give, c, F32, 5 * i);
+        k[i]   = comm_all_to_all_start(c, t[i].out, get, t[i].in, give);
+        sum[i] = fresh(F32, ROWS, 1);
+        put_values(sum[i].data, F32, ROWS, c->rank, i);
+        k[HELD + i] = comm_all_reduce_start(c, sum[i], RED_SUM);
+    }
+    for (int i = 0; i < CALLS; i++) {
+        Trade u;
+        Rows  give, get = trade_make(&u, &give, c, F32, i);
+        comm_all_to_all(c, u.out, get, u.in, give);
+        trade_check(&u);
+        if (i % 100 == 0) comm_barrier(c);
+        if (i % (CALLS / 2 / HELD) == 1) comm_join(k[i / (CALLS / 2 / HELD) ^ (p->rank & 1)]);
+    }
+    for (int i = 0; i < HELD; i++) {
+        Tensor want = fresh(F32, ROWS, 1);
+        for (int64_t j = 0; j < ROWS; j++) put_sum(want.data, j, F32, j, c, i, RED_SUM);
+        EXPECT(same_bits(sum[i], want.data), "sum %d", i);
+        trade_check(&t[i]);
+        free(want.data), free(sum[i].data);
+    }
+    EXPECT(!c->out && !p->be.sticky, "%s", status_text());
+}
+static void tickets_outlast_other_calls(void) { on_ranks(3, 0, held_rank); }
+
+/* The first member waits for nobody but in the sums it holds: what it sends meanwhile is none of theirs. */
+static void ahead_rank(Peer *p)
+{
+    enum { CALLS = 5000, ROWS = 64 };
+    Comm   *c = p->world;
+    int64_t at[32] = { 0 }, none[32] = { 0 }, one[32] = { 0 };
+    Rows    nothing = { at, none }, some = { at, one };
+    Tensor  t[2], line = fresh(I64, 1, 1), got = fresh(I64, 1, 1), want = fresh(F32, ROWS, 1);
+    Ticket  k[2];
+    int     bad = 0;
+    for (int i = 1; i < c->size && c->rank == 0; i++) one[i] = 1;
+    if (c->rank) one[0] = 1, usleep(100000);
+    for (int i = 0; i < 2; i++) {
+        t[i] = fresh(F32, ROWS, 1);
+        put_values(t[i].data, F32, ROWS, c->rank, i);
+        k[i] = comm_all_reduce_start(c, t[i], RED_SUM);
+    }
+    for (int64_t i = 0; i < CALLS; i++) {
+        *(int64_t *)line.data = i;
+        comm_all_to_all(c, got, c->rank ? some : nothing, line, c->rank ? nothing : some);
+        bad += c->rank && *(int64_t *)got.data != i;
+    }
+    for (int i = 0; i < 2; i++) {
+        comm_join(k[i]);
+        for (int64_t j = 0; j < ROWS; j++) put_sum(want.data, j, F32, j, c, i, RED_SUM);
+        EXPECT(same_bits(t[i], want.data), "sum %d", i);
+        free(t[i].data);
+    }
+    EXPECT(!bad && !p->be.sticky, "%d lines of others: %s", bad, status_text());
+    free(line.data), free(got.data), free(want.data);
+}
+static void one_rank_runs_ahead(void) { on_ranks(3, 0, ahead_rank); }
+
 static void groups_rank(Peer *p)
 {
     Comm *half, *again, *turned, *alone;
@@ -557,6 +624,8 @@ int main(int argc, char **argv)
     RUN(all_to_all_of_uneven_rows);
     RUN(sends_meet_recvs_in_order);
     RUN(joins_come_in_any_order);
+    RUN(tickets_outlast_other_calls);
+    RUN(one_rank_runs_ahead);
     RUN(groups_are_lists_of_ranks);
     RUN(large_ones);
     RUN(host_calls);

@@ -188,6 +188,22 @@ static void draw_woven(Case *c, uint64_t seed, int world, int steps)
 }
 
 /* With moe.overlap the same sums are taken in the same order. */
+static void expect_same_bits(Case *c, uint64_t seed)
+{
+    bool same = true;
+    memset(told, 0, sizeof told);
+    once(c, seed);
+    c->rule.overlap = false;
+    once(c, seed);
+    for (int r = 0; r < 4 * MOST; r++) {
+        same &= !memcmp(told[0][r].loss, told[1][r].loss, (size_t)c->steps * sizeof(double));
+        same &= !memcmp(told[0][r].norm, told[1][r].norm, (size_t)c->steps * sizeof(double));
+        same &= told[0][r].weights == told[1][r].weights;
+    }
+    const Told *mine = &told[0][commlab_.mpi ? commlab_.mpi->rank : 0];
+    EXPECT(same && mine->loss[c->steps - 1] > 0, "%llu: %s", (unsigned long long)seed, case_text(c));
+}
+
 static void weaving_changes_no_bit(void)
 {
     enum { DRAWN = 3, SHORT = 5 };
@@ -195,19 +211,23 @@ static void weaving_changes_no_bit(void)
     int      world = commlab_.mpi ? commlab_.mpi->size : 0;
     if (commlab_.mpi) EXPECT_OK(comm_host_first(commlab_.mpi, &seed, sizeof seed));
     for (int i = 0; i < DRAWN; i++, seed++) {
-        Case *c = &the_case;
-        bool  same = true;
-        draw_woven(c, seed, world, SHORT);
-        memset(told, 0, sizeof told);
-        once(c, seed);
-        c->rule.overlap = false;
-        once(c, seed);
-        for (int r = 0; r < 4 * MOST; r++) {
-            same &= !memcmp(told[0][r].loss, told[1][r].loss, SHORT * sizeof(double));
-            same &= !memcmp(told[0][r].norm, told[1][r].norm, SHORT * sizeof(double));
-            same &= told[0][r].weights == told[1][r].weights;
-        }
-        EXPECT(same, "%llu: %s", (unsigned long long)seed, case_text(c));
+        draw_woven(&the_case, seed, world, SHORT);
+        expect_same_bits(&the_case, seed);
+    }
+}
+
+/* While one micro-batch holds an exchange the other makes any number of calls in the same groups: one for each
+ * chunk of each slice of a layer. */
+static void woven_slices_change_no_bit(void)
+{
+    enum { DRAWN = 2, SHORT = 2 };
+    uint64_t seed = first_seed();
+    int      world = commlab_.mpi ? commlab_.mpi->size : 0;
+    if (commlab_.mpi) EXPECT_OK(comm_host_first(commlab_.mpi, &seed, sizeof seed));
+    for (int i = 0; i < DRAWN; i++, seed++) {
+        do draw_woven(&the_case, seed, world, SHORT), seed += 1000; while (the_case.rule.ep < 2);
+        the_case.rule.dispatcher = "hybridep", the_case.rank_capacity = least_capacity(&the_case.rule);
+        expect_same_bits(&the_case, seed);
     }
 }
 
@@ -263,6 +283,7 @@ int main(void)
     RUN(random_layouts);
     RUN(uneven_ranks_never_hang);
     RUN(weaving_changes_no_bit);
+    RUN(woven_slices_change_no_bit);
     RUN(weaving_is_planned);
     return processes_close();
 }

@@ -305,6 +305,19 @@ static Lane *pick(MpiGroup *g, Job *j)
     return host && kind != CALL_REDUCE && kind != CALL_SCATTER ? NULL : &g->lane;
 }
 
+/* Numbers come round. Messages of two calls that have the same one are told apart by their order alone, so the
+ * earlier one, which may be held for as long as its caller likes, must have said all it has to say. */
+static void wait_for_tag(MpiGroup *g, const Job *mine)
+{
+    int idle = 0;
+    for (int i = 0; i < COMM_TICKETS; i++) {
+        const Job *j = &g->job[i];
+        while (j != mine && j->comm && !j->done && j->tag == mine->tag)
+            if (mpi_work(g->mpi)) idle = 0;
+            else                  mpi_rest(&idle);
+    }
+}
+
 void mpi_start(Comm *c, int slot, const Call *call)
 {
     MpiGroup *g = mpi_of(c);
@@ -312,6 +325,7 @@ void mpi_start(Comm *c, int slot, const Call *call)
     bool      room = job_open(j, c->size);
     j->comm = c, j->call = *call, j->phase = 0, j->done = false, j->next = NULL;
     j->lane = pick(g, j);
+    if (j->tag < TAGS) wait_for_tag(g, j);
     if (!room || (j->lane && !lane_open(j->lane, c->be))) {
         comm_stick(c, fail(E_FIT, "no memory for messages of %d ranks", c->size));
         comm_abort(c, status_text());

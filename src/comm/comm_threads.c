@@ -2,8 +2,9 @@
  *
  * A call is a Meeting: every member leaves its Call there, whoever comes last does the whole work for all of
  * them (sums in the order of the members), and a join waits until it is done. So joins may come in any order,
- * nobody's buffers are touched after its join has returned, and a rank that waits sleeps. A send and its recv
- * meet in the same way, two at a time.
+ * nobody's buffers are touched after its join has returned, and a rank that waits sleeps. A meeting lasts
+ * until everyone has left it, however many others come and go meanwhile. A send and its recv meet in the same
+ * way, two at a time.
  *
  * Abort marks the hall that all groups belong to and wakes everyone who waits in it. A meeting whose work has
  * begun is still finished, since its buffers must outlive it; one that has not never will be. */
@@ -21,14 +22,14 @@ typedef struct Seat {                 /* one member at one meeting */
     void       *out;                  /* host gather */
     const void *in;
     size_t      bytes;
-    bool        sits;
 } Seat;
 
 typedef struct Meeting {
+    struct Meeting *next;
     int64_t number;                   /* which call of the group it is for */
     int     came, left;
     bool    works, done;
-    Seat   *seat;                     /* (size) */
+    Seat    seat[];                   /* (size) */
 } Meeting;
 
 /* A send or a recv: it waits in its rank's row until the other half is there. */
@@ -51,7 +52,7 @@ typedef struct Room {                 /* a group */
     bool           *is_in;            /* (size) */
     pthread_mutex_t lock;
     pthread_cond_t  news;
-    Meeting         meeting[COMM_TICKETS];
+    Meeting        *open, *idle;      /* where some have come and not all have left; over, to be used again */
     Letter         *letter;           /* (size, COMM_TICKETS) */
 } Room;
 
@@ -64,23 +65,28 @@ struct Hall {                         /* the world */
     char            why[400];
 };
 
-typedef struct Place { bool is_letter; int64_t number; int letter; } Place;
-
 typedef struct Rank {                 /* priv of a Comm: one member's view of its room */
     Room   *room;
     int64_t calls;                    /* meetings this member has come to */
     int64_t *sent, *got;              /* (size) letters to and from each member */
-    Place   place[COMM_TICKETS];      /* where each ticket is waited for */
+    Meeting *at[COMM_TICKETS];        /* where each ticket is waited for; NULL: in its letter */
 } Rank;
 
 /* ---- rooms ---- */
 
+static void meetings_free(Meeting *m, int size)
+{
+    for (Meeting *next; m; m = next) {
+        next = m->next;
+        for (int i = 0; i < size; i++) free(m->seat[i].rows);
+        free(m);
+    }
+}
+
 static void room_free(Room *r)
 {
-    for (int i = 0; i < COMM_TICKETS; i++) {
-        for (int m = 0; m < r->size && r->meeting[i].seat; m++) free(r->meeting[i].seat[m].rows);
-        free(r->meeting[i].seat);
-    }
+    meetings_free(r->open, r->size);
+    meetings_free(r->idle, r->size);
     pthread_mutex_destroy(&r->lock);
     pthread_cond_destroy(&r->news);
     free(r->members);
@@ -99,12 +105,7 @@ static Room *room_new(Hall *h, const int *members, int n, int group)
     r->members = malloc((size_t)n * sizeof *r->members);
     r->is_in   = calloc((size_t)n, sizeof *r->is_in);
     r->letter  = calloc((size_t)n * COMM_TICKETS, sizeof *r->letter);
-    bool whole = r->members && r->is_in && r->letter;
-    for (int i = 0; i < COMM_TICKETS; i++) {
-        r->meeting[i].number = i;
-        whole &= (r->meeting[i].seat = calloc((size_t)n, sizeof(Seat))) != NULL;
-    }
-    if (!whole) return room_free(r), NULL;
+    if (!r->members || !r->is_in || !r->letter) return room_free(r), NULL;
     memcpy(r->members, members, (size_t)n * sizeof *members);
     r->next  = h->rooms;
     h->rooms = r;
@@ -147,7 +148,7 @@ static void hall_free(Hall *h)
 
 static bool busy(const Room *r)
 {
-    for (int i = 0; i < COMM_TICKETS; i++) if (r->meeting[i].works) return true;
+    for (const Meeting *m = r->open; m; m = m->next) if (m->works) return true;
     for (int i = 0; i < r->size * COMM_TICKETS; i++) if (r->letter[i].works) return true;
     return false;
 }
@@ -312,7 +313,6 @@ static void sit(Comm *c, Meeting *m, const Seat *seat)
     int64_t *rows = m->seat[c->rank].rows;
     m->seat[c->rank] = *seat;
     m->seat[c->rank].rows = rows;
-    m->seat[c->rank].sits = true;
     if (++m->came < r->size || r->hall->aborted) return;
     m->works = true;
     pthread_mutex_unlock(&r->lock);
@@ -324,33 +324,44 @@ static void sit(Comm *c, Meeting *m, const Seat *seat)
     pthread_cond_broadcast(&r->news);
 }
 
-/* The place of the next call; waits while the one COMM_TICKETS calls ago is not over for everyone. NULL: it
- * never will be. */
+/* With the lock held: where the next call is, which the first one to come opens. A member is in no more of
+ * them than it has tickets, so there are soon as many as will ever be open at a time. NULL: no memory. */
 static Meeting *next_meeting(Comm *c)
 {
     Rank    *me = c->priv;
     Room    *r  = me->room;
-    Meeting *m  = &r->meeting[me->calls % COMM_TICKETS];
-    REQUIRE(m->number == me->calls || !m->seat[c->rank].sits, "a ticket is held while %d calls pass",
-            COMM_TICKETS);
-    while (m->number != me->calls && !r->hall->aborted) pthread_cond_wait(&r->news, &r->lock);
-    if (m->number != me->calls) return NULL;
+    Meeting *m  = r->open;
+    while (m && m->number != me->calls) m = m->next;
+    if (!m) {
+        m = r->idle;
+        if (m) r->idle = m->next;
+        else if (!(m = calloc(1, sizeof *m + (size_t)r->size * sizeof *m->seat))) return NULL;
+        m->number = me->calls, m->next = r->open;
+        r->open = m;
+    }
     me->calls++;
     return m;
 }
 
-/* With the lock held: is it done? The last one out makes the place free for a later call. */
+/* Everyone has left it. */
+static void meeting_end(Room *r, Meeting *m)
+{
+    Meeting **at = &r->open;
+    while (*at != m) at = &(*at)->next;
+    *at = m->next;
+    m->came = m->left = 0;
+    m->done = false;
+    m->next = r->idle;
+    r->idle = m;
+}
+
+/* With the lock held: is it done? */
 static bool leave(Comm *c, Meeting *m)
 {
     Room *r = ((Rank *)c->priv)->room;
     while (!m->done && (m->works || !r->hall->aborted)) pthread_cond_wait(&r->news, &r->lock);
     bool done = m->done;
-    m->seat[c->rank].sits = false;
-    if (++m->left < r->size) return done;
-    m->number += COMM_TICKETS;
-    m->came = m->left = 0;
-    m->done = false;
-    pthread_cond_broadcast(&r->news);
+    if (++m->left == r->size) meeting_end(r, m);
     return done;
 }
 
@@ -389,7 +400,6 @@ static void post(Comm *c, int slot, const Call *call)
     pthread_mutex_lock(&r->lock);
     *l = (Letter){ .used = true, .sends = sends, .peer = call->peer, .data = t.data, .bytes = t_bytes(t),
                    .number = sends ? me->sent[call->peer]++ : me->got[call->peer]++ };
-    me->place[slot] = (Place){ .is_letter = true };
     other = other_half(c, l);
     bool meets = other && !r->hall->aborted;
     if (meets) l->works = other->works = true;
@@ -415,8 +425,9 @@ static bool letter_end(Comm *c, int slot)
     Room   *r = ((Rank *)c->priv)->room;
     Letter *l = &r->letter[c->rank * COMM_TICKETS + slot];
     while (!l->done && (l->works || !r->hall->aborted)) pthread_cond_wait(&r->news, &r->lock);
-    l->used = false;
-    return l->done;
+    bool done = l->done;
+    *l = (Letter){ 0 };
+    return done;
 }
 
 /* ---- the transport ---- */
@@ -435,10 +446,9 @@ static void threads_start(Comm *c, int slot, const Call *call)
     Room *r = me->room;
     Seat  seat = { .call = *call };
     pthread_mutex_lock(&r->lock);
-    Meeting *m = next_meeting(c);
-    me->place[slot] = (Place){ .number = m ? m->number : -1 };
-    bool kept = !m || call->kind != CALL_EXCHANGE || keep_rows(&m->seat[c->rank], &seat.call, c->size);
-    if (m && kept) sit(c, m, &seat);
+    Meeting *m = me->at[slot] = next_meeting(c);
+    bool kept = m && (call->kind != CALL_EXCHANGE || keep_rows(&m->seat[c->rank], &seat.call, c->size));
+    if (kept) sit(c, m, &seat);
     pthread_mutex_unlock(&r->lock);
     if (!kept) hall_abort(r->hall, c->world[c->rank], "no memory");
 }
@@ -447,10 +457,10 @@ static void threads_join(Comm *c, int slot)
 {
     Rank *me = c->priv;
     Room *r  = me->room;
-    Place p  = me->place[slot];
     pthread_mutex_lock(&r->lock);
-    bool done = p.is_letter ? letter_end(c, slot)
-                            : p.number >= 0 && leave(c, &r->meeting[p.number % COMM_TICKETS]);
+    Meeting *m = me->at[slot];
+    bool  done = m ? leave(c, m) : letter_end(c, slot);
+    me->at[slot] = NULL;
     pthread_mutex_unlock(&r->lock);
     if (!done) comm_stick(c, aborted(r->hall));
 }
@@ -467,6 +477,7 @@ static Status threads_gather(Comm *c, void *out, const void *in, size_t bytes)
         done = leave(c, m);
     }
     pthread_mutex_unlock(&r->lock);
+    if (!m) hall_abort(r->hall, c->world[c->rank], "no memory");
     return done ? OK : aborted(r->hall);
 }
 
