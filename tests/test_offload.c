@@ -126,7 +126,8 @@ static void every_level(void)
     }
 }
 
-/* Pipelines, heads over ranks, replicas, recompute: whatever the rules allow. */
+/* Pipelines, heads over ranks, replicas, recompute: whatever the rules allow. Nothing is parked: what crosses is
+ * the state's alone, and of a known size. */
 static void drawn_layouts(void)
 {
     uint64_t seed = first_seed();
@@ -135,6 +136,7 @@ static void drawn_layouts(void)
         Case *c = &the_case;
         DType m = rng_below(seed, 20, 0, 2) ? BF16 : F32;
         draw_case(c, seed, 0, SHORT);
+        c->rule.offloads = 0;
         change_case(c);
         c->weights = seed, c->dtype = rng_below(seed, 20, 1, 4) ? BF16 : F32;
         fill(c, seed);
