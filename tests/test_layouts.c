@@ -244,7 +244,6 @@ static void expect_planned(const Case *c, int rank)
     StreamShape ss = shape_stream(&c->shape);
     Stream      full = stream_full(&ss, &conf.budget), *micro[MICROS];
     StepSums    sums;
-    size_t      act = 0;
     for (int i = 0; i < MICROS; i++) micro[i] = &full;
     EXPECT_OK(comm_open(&world, &(CommConf){ .kind = "fake", .rank = rank, .size = (int)c->rule.world }));
     conf.backend = "meta", conf.ranks = ranks_of(c, world, &place);
@@ -255,13 +254,12 @@ static void expect_planned(const Case *c, int rank)
     for (int i = 0; i < e.pipe.slots; i++) {
         const Arena *a = i ? &e.more[i - 1] : &e.arena[A_ACT];
         EXPECT(a->peak == e.plan.slot[i], "slot %d: run %zu, plan %zu", i, a->peak, e.plan.slot[i]);
-        act += a->peak;
     }
-    EXPECT(act == e.plan.bytes[A_ACT], "slots");
-    EXPECT(e.beside.peak == e.plan.beside && e.plan.beside > 0 &&
-               e.arena[A_SCRATCH].peak + e.beside.peak == e.plan.bytes[A_SCRATCH],
-           "scratch: run %zu and %zu, plan %zu and %zu", e.arena[A_SCRATCH].peak, e.beside.peak,
-           e.plan.bytes[A_SCRATCH] - e.plan.beside, e.plan.beside);
+    for (ArenaId i = A_ACT; i < ARENA_N; i++)
+        EXPECT(engine_peak(&e, i) == e.plan.bytes[i], "%s: run %zu, plan %zu", engine_arena_word(i),
+               engine_peak(&e, i), e.plan.bytes[i]);
+    EXPECT(e.beside.peak == e.plan.beside && e.plan.beside > 0, "scratch beside: run %zu, plan %zu", e.beside.peak,
+           e.plan.beside);
     engine_close(&e);
     comm_close(world);
 }
