@@ -305,8 +305,8 @@ static Lane *pick(MpiGroup *g, Job *j)
     return host && kind != CALL_REDUCE && kind != CALL_SCATTER ? NULL : &g->lane;
 }
 
-/* Numbers come round. Messages of two calls that have the same one are told apart by their order alone, so the
- * earlier one, which may be held for as long as its caller likes, must have said all it has to say. */
+/* Numbers come round. Messages of two calls that have the same one are told apart by their order alone, so
+ * the earlier one, which may be held for as long as its caller likes, must have said all it has to say. */
 static void wait_for_tag(MpiGroup *g, const Job *mine)
 {
     int idle = 0;
