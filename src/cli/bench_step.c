@@ -302,6 +302,7 @@ static void print_json(const StepBench *b, const StepTimes *t)
                          "first_step_s", t->first, "tokens_per_s", step_tokens(b) / whole(t), "tflop",
                          f / 1e12, "mfu", f / whole(t) / t->peak, "mib", bytes_of(&b->e) / (1 << 20), "card",
                          b->state);
+    json_object_set_new(o, "loss", json_real(b->losses.total));
     if (*b->hw.id) {
         json_object_set_new(o, "predicted_by", json_string(b->hw.id));
         json_object_set_new(o, "predicted_s", json_real(b->predicted.step));
