@@ -195,4 +195,15 @@ static inline void mode_layout(const char *layout, bool pictures, DType dtype, u
     empty(&the_case);
 }
 
+typedef struct ModeLayout { const char *text; bool pictures, bf16; } ModeLayout;
+
+/* Six modes, three of them on every other layout. */
+static inline void mode_layouts(const ModeLayout *layout, size_t n, const Mode six[6])
+{
+    uint64_t seed = first_seed();
+    printf("  layouts with seed %llu\n", (unsigned long long)seed);
+    for (size_t i = 0; i < n; i++)
+        mode_layout(layout[i].text, layout[i].pictures, layout[i].bf16 ? BF16 : F32, seed + i, six + i % 2 * 3, 3);
+}
+
 #endif

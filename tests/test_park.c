@@ -119,7 +119,7 @@ static void layouts_agree(void)
         { .park = "layer,vision" }, { "norm,moe_act", "core_attn,expert_fc1", 0, false }, { "full:2", "attn_norm", 0, false },
         { .park = "attn_norm,moe", .home = 0.5 }, { "moe", "attn_proj,mlp_norm", 0, false }, { "full:block:1", "layer", 0, false },
     };
-    static const struct { const char *text; bool pictures, bf16; } layout[] = {
+    static const ModeLayout layout[] = {
         { " world=2 tp=2", true, false },
         { " world=2 cp=2 ep=2", false, true },
         { " world=2 pp=2", true, false },
@@ -130,10 +130,7 @@ static void layouts_agree(void)
         { " world=4 pp=2 ep=2 vpp=2", false, false },
         { " world=4 pp=4 zero=3", true, false },
     };
-    uint64_t seed = first_seed();
-    printf("  layouts with seed %llu\n", (unsigned long long)seed);
-    for (size_t i = 0; i < sizeof layout / sizeof *layout; i++)
-        mode_layout(layout[i].text, layout[i].pictures, layout[i].bf16 ? BF16 : F32, seed + i, some + i % 2 * 3, 3);
+    mode_layouts(layout, sizeof layout / sizeof *layout, some);
 }
 
 /* Layers that are done in slices make their rows again, in room that was parked. */

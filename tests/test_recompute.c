@@ -102,7 +102,7 @@ static void layouts_agree(void)
         { .recompute = "norm,moe_act" }, { .recompute = "full:2" }, { .recompute = "full:block:1,moe" },
         { .recompute = "moe,mlp" }, { .recompute = "full:1" }, { .recompute = "full:3" },
     };
-    static const struct { const char *text; bool pictures, bf16; } layout[] = {
+    static const ModeLayout layout[] = {
         { " world=2 tp=2", true, false },
         { " world=2 cp=2 ep=2", false, true },
         { " world=2 pp=2", true, true },
@@ -115,10 +115,7 @@ static void layouts_agree(void)
         { " world=4 pp=2 ep=2 vpp=2", false, false },
         { " world=4 pp=2 zero=3 vpp=2", true, false },
     };
-    uint64_t seed = first_seed();
-    printf("  layouts with seed %llu\n", (unsigned long long)seed);
-    for (size_t i = 0; i < sizeof layout / sizeof *layout; i++)
-        mode_layout(layout[i].text, layout[i].pictures, layout[i].bf16 ? BF16 : F32, seed + i, some + i % 2 * 3, 3);
+    mode_layouts(layout, sizeof layout / sizeof *layout, some);
 }
 
 /* Weights that live elsewhere come once for a replay and the backward after it, with one layer to a group and with
