@@ -39,7 +39,7 @@ static inline void part_bind(RankPart *r, DType d, Slicing s)
 {
     for (int i = 0; i < r->m.params.n; i++) {
         Param *p = r->m.params.p[i];
-        bool frozen = r->m.frozen[p->group];
+        bool frozen = p->frozen;
         part_own(r, p, frozen ? WHOLE_STATE : s);
         p->w = part_tensor(r, d, s == SLICED_WEIGHTS && !frozen ? p->own_n : param_local(p));
         if (frozen) continue;
@@ -67,7 +67,7 @@ static inline void part_open(RankPart *r, const ModelShape *s, const bool *froze
     layout.kv_heads = (int)s->text.G;
     mesh_place(&r->mesh, rank, world, &layout);
     part_chunks(r, s->text.L);
-    EXPECT_OK(model_open_part(&r->m, s, frozen, &r->mesh, r->chunk, r->mesh.layout.vpp));
+    EXPECT_OK(model_open_part(&r->m, s, frozen, NULL, &r->mesh, r->chunk, r->mesh.layout.vpp));
     part_bind(r, d, slicing);
 }
 

@@ -29,7 +29,7 @@ static float *seen[4][MOST];             /* what the ranks end with, by level */
 
 /* ---- a list of parameters ---- */
 
-typedef struct Toy { Mesh mesh; Model m; Param *pos; bool frozen[GROUP_N]; } Toy;
+typedef struct Toy { Mesh mesh; Model m; Param *pos; } Toy;
 
 static void declare_layer(ParamSet *s, int l, int kv)
 {
@@ -358,8 +358,9 @@ static void open_rank(Rank *r, Peer *peer)
     EXPECT_OK(mesh_open(&r->toy.mesh, peer->world, &now.layout));
     mesh_bind(&r->toy.mesh, &peer->be);
     declare(&r->toy, &r->toy.mesh);
-    r->toy.frozen[G_VIT] = now.freeze;
-    ShardConf c = { .params = &r->toy.m.params, .frozen = r->toy.frozen, .zero = now.zero, .dtype = now.dtype,
+    for (int i = 0; i < r->toy.m.params.n; i++)
+        r->toy.m.params.p[i]->frozen = now.freeze && r->toy.m.params.p[i]->group == G_VIT;
+    ShardConf c = { .params = &r->toy.m.params, .zero = now.zero, .dtype = now.dtype,
                     .table = { r->toy.m.embed, r->toy.pos }, .overlap = !now.alone };
     if (r->toy.mesh.size[AX_PP] > 1) c.tied = r->toy.m.embed ? r->toy.m.embed : r->toy.m.head.w;
     EXPECT_OK(shard_open(&r->s, &c));

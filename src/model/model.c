@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-Status model_open_part(Model *m, const ModelShape *s, const bool *frozen, const Mesh *mesh,
-                       const Chunk *chunk, int chunks)
+Status model_open_part(Model *m, const ModelShape *s, const bool *frozen, const AdapterConf *lora,
+                       const Mesh *mesh, const Chunk *chunk, int chunks)
 {
     const Family *f;
     *m = (Model){ .shape = *s, .params.mesh = mesh, .chunks = chunks };
@@ -15,17 +15,25 @@ Status model_open_part(Model *m, const ModelShape *s, const bool *frozen, const 
     for (int g = 0; frozen && g < GROUP_N; g++) m->frozen[g] = frozen[g];
     TRY(family_find(&f, s->family));
     f->build(m);
-    return OK;
+    for (int i = 0; i < m->params.n; i++) m->params.p[i]->frozen = m->frozen[m->params.p[i]->group];
+    return lora && lora->rank > 0 ? adapters_attach(m, lora) : OK;
 }
 
 Status model_open(Model *m, const ModelShape *s, const bool *frozen)
 {
     Chunk whole = { 0, s->text.L, true, true };
-    return model_open_part(m, s, frozen, NULL, &whole, 1);
+    return model_open_part(m, s, frozen, NULL, NULL, &whole, 1);
+}
+
+Status model_open_whole(Model *m, const Model *part)
+{
+    Chunk whole = { 0, part->shape.text.L, true, true };
+    return model_open_part(m, &part->shape, part->frozen, part->lora, NULL, &whole, 1);
 }
 
 void model_close(Model *m)
 {
+    adapters_close(m);
     params_close(&m->params);
     free(m->vision.block), free(m->layer);
     *m = (Model){ 0 };

@@ -6,6 +6,7 @@
 #ifndef MODEL_MODEL_H
 #define MODEL_MODEL_H
 
+#include "model/adapters.h"
 #include "model/family.h"
 #include "nn/decoder.h"
 #include "nn/head.h"
@@ -27,7 +28,8 @@ struct Model {
     Decoder    *layer;                   /* L of them */
     Head        head;
     Tensor      inv, axis;               /* rotary frequencies (C/2) and the position axis each reads */
-    bool        frozen[GROUP_N];
+    bool        frozen[GROUP_N];         /* nothing of the group is trained, in the whole model */
+    const AdapterConf *lora;             /* NULL: no adapters */
 };
 
 /* Everything forward leaves for backward. The rows of per-layer structs are made at start. */
@@ -47,9 +49,11 @@ typedef struct ModelAct {
 
 /* dtype: of weights and activations. frozen may be NULL. */
 MUST Status model_open(Model *m, const ModelShape *s, const bool *frozen);
-/* The part of a rank: its slices by the mesh, its chunks of the pipeline. */
-MUST Status model_open_part(Model *m, const ModelShape *s, const bool *frozen, const Mesh *mesh,
-                            const Chunk *chunk, int chunks);
+/* The part of a rank: its slices by the mesh, its chunks of the pipeline. lora: outlives m; NULL or of rank 0:
+ * none. */
+MUST Status model_open_part(Model *m, const ModelShape *s, const bool *frozen, const AdapterConf *lora,
+                            const Mesh *mesh, const Chunk *chunk, int chunks);
+MUST Status model_open_whole(Model *m, const Model *part);   /* the model that it is a part of, on one rank */
 void        model_close(Model *m);
 void        model_tables(Model *m, Arena *param);            /* of positions: room for them */
 void        model_constants(Model *m, Backend *be);          /* fills them */

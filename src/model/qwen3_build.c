@@ -18,6 +18,7 @@ static void build_attention(ParamSet *s, Attention *a, const TextShape *t, const
     a->q_norm = param_vector(s, G_LLM, INIT_ONE, t->C, "%slayers.%d.self_attn.q_norm.weight", at, l);
     a->k_norm = param_vector(s, G_LLM, INIT_ONE, t->C, "%slayers.%d.self_attn.k_norm.weight", at, l);
     a->w_o    = param_matrix(s, G_LLM, t->D, q, "%slayers.%d.self_attn.o_proj.weight", at, l);
+    a->w_qkv->linear = a->w_o->linear = LINEAR_ATTENTION;
     param_cut_heads(s, a->w_qkv, t->C);
     param_cut(s, a->w_o, AX_TP, 1);
     if (!t->bias) return;
@@ -35,6 +36,7 @@ static void build_experts(ParamSet *s, Moe *m, const TextShape *t, const char *a
                             "%slayers.%d.mlp.experts.gate_up_proj", at, l);
     m->w_d  = param_experts(s, FORM_EXPERT_DOWN, t->E, t->D, t->I,
                             "%slayers.%d.mlp.experts.down_proj", at, l);
+    m->w_router->linear = LINEAR_ROUTER, m->w_gu->linear = m->w_d->linear = LINEAR_EXPERTS;
     param_cut(s, m->w_gu, AX_EP, 0), param_cut(s, m->w_gu, AX_ETP, 1);
     param_cut(s, m->w_d, AX_EP, 0), param_cut(s, m->w_d, AX_ETP, 2);
 }
@@ -44,6 +46,7 @@ static void build_mlp(ParamSet *s, Mlp *m, const TextShape *t, const char *at, i
     m->w_gu = param_matrix(s, G_LLM, t->F, t->D, "%slayers.%d.mlp.gate_proj.weight", at, l);
     param_piece(m->w_gu, t->F, "%slayers.%d.mlp.up_proj.weight", at, l);
     m->w_d = param_matrix(s, G_LLM, t->D, t->F, "%slayers.%d.mlp.down_proj.weight", at, l);
+    m->w_gu->linear = m->w_d->linear = LINEAR_FEED;
     param_cut(s, m->w_gu, AX_TP, 0);
     param_cut(s, m->w_d, AX_TP, 1);
 }
@@ -81,6 +84,7 @@ static void build_block(ParamSet *s, VisionBlock *b, const VisionShape *v, int i
     b->b_up    = param_vector(s, G_VIT, INIT_ZERO, v->F, VIS "blocks.%d.mlp.linear_fc1.bias", i);
     b->w_down  = param_matrix(s, G_VIT, v->D, v->F,      VIS "blocks.%d.mlp.linear_fc2.weight", i);
     b->b_down  = param_vector(s, G_VIT, INIT_ZERO, v->D, VIS "blocks.%d.mlp.linear_fc2.bias", i);
+    b->w_qkv->linear = b->w_o->linear = LINEAR_ATTENTION, b->w_up->linear = b->w_down->linear = LINEAR_FEED;
 }
 
 static void build_merger(ParamSet *s, Merger *m, const VisionShape *v, bool norm_after, const char *at)
@@ -94,6 +98,7 @@ static void build_merger(ParamSet *s, Merger *m, const VisionShape *v, bool norm
     m->b1     = param_vector(s, G_ALIGNER, INIT_ZERO, wide, VIS "%s.linear_fc1.bias", at);
     m->w2     = param_matrix(s, G_ALIGNER, v->out, wide,    VIS "%s.linear_fc2.weight", at);
     m->b2     = param_vector(s, G_ALIGNER, INIT_ZERO, v->out, VIS "%s.linear_fc2.bias", at);
+    m->w1->linear = m->w2->linear = LINEAR_FEED;
 }
 
 /* Features leave the tower in block order; each one's merger is the list entry that names its block. */
@@ -169,6 +174,7 @@ static void build_head(Model *m, const char *embed)
     params_unit(&m->params);
     m->head.norm = param_vector(&m->params, G_LLM, INIT_ONE, t->D, "%snorm.weight", m->shape.text_prefix);
     m->head.w    = !t->tied ? build_table(m, "lm_head.weight") : m->embed ? m->embed : build_table(m, embed);
+    if (!t->tied) m->head.w->linear = LINEAR_HEAD;
     if (!t->tied || m->embed) return;
     m->head.w->tied_copy = true, m->head.w->mine = 0;
 }

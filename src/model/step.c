@@ -270,7 +270,7 @@ static void mark_live(const Model *m, bool media)
 {
     for (int i = 0; i < m->params.n; i++) {
         Param *p = m->params.p[i];
-        p->live |= !m->frozen[p->group] && !p->idle && (p->group == G_LLM || media);
+        p->live |= !p->frozen && !p->idle && (p->group == G_LLM || media);
     }
 }
 

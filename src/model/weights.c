@@ -264,7 +264,7 @@ static Status report_unused(const Model *m, const SafeTensors *st, const Log *lo
     Model whole;
     int unused = 0;
     const char *first = NULL;
-    TRY(model_open(&whole, &m->shape, NULL));
+    TRY(model_open_whole(&whole, m));
     for (int i = 0; i < st->count; i++)
         if (!is_used(&whole, st->tensor[i].name) && !unused++) first = st->tensor[i].name;
     model_close(&whole);

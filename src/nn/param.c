@@ -157,6 +157,7 @@ void param_cut(const ParamSet *s, Param *p, Axis axis, int dim)
 {
     int64_t n = mesh_size(s->mesh, axis), x = mesh_at(s->mesh, axis), block = 1;
     p->sums = sums_of(axis);
+    p->cut[p->cuts++] = (AxisCut){ axis, dim };
     if (n == 1) return;
     if (dim == 0) {
         cut_rows(p, n, x);
@@ -173,6 +174,7 @@ void param_cut_heads(const ParamSet *s, Param *p, int64_t width)
 {
     int64_t n = mesh_size(s->mesh, AX_TP), x = mesh_at(s->mesh, AX_TP), mine = -1, above = 0;
     p->sums = sums_of(AX_TP);
+    p->head = width;
     if (n == 1) return;
     for (int i = 0; i < p->pieces; i++) {
         int64_t heads = p->piece[i].rows / width, share = heads < n ? n / heads : 1, part = heads * share / n;

@@ -14,7 +14,10 @@
 
 typedef enum { G_VIT, G_ALIGNER, G_LLM, GROUP_N } Group;   /* tower, mergers, decoder: freeze and lr groups */
 typedef enum { INIT_NORMAL, INIT_ZERO, INIT_ONE, INIT_POSITION } Init;      /* of a start from nothing */
-typedef enum { FORM_ROWS, FORM_EXPERT_GATE_UP, FORM_EXPERT_DOWN } Form;
+/* How the checkpoint has it; LORA_*: adapters of experts, as PEFT stores them (model/adapter_files.h). */
+typedef enum { FORM_ROWS, FORM_EXPERT_GATE_UP, FORM_EXPERT_DOWN, FORM_LORA_A, FORM_LORA_B } Form;
+/* What a linear weight is part of; NO: it is none, or one that takes no adapter. */
+typedef enum { LINEAR_NO, LINEAR_ATTENTION, LINEAR_FEED, LINEAR_EXPERTS, LINEAR_ROUTER, LINEAR_HEAD } Linear;
 
 #define PIECE_DIM 5
 
@@ -28,6 +31,10 @@ typedef struct Piece {                  /* one tensor of the checkpoint, as tran
 /* `count` runs of `len` elements: run i is at local + i len of this rank's part and at at + i stride of the
  * whole tensor, both flat. */
 typedef struct Comb { int64_t local, at, len, stride, count; } Comb;
+
+typedef struct AxisCut { Axis axis; int dim; } AxisCut;
+
+typedef struct Lora Lora;                /* nn/lora.h */
 
 typedef struct Param {
     Tensor  w, g;                        /* this rank's piece, compute dtype; f32 gradient, none if frozen */
@@ -47,6 +54,12 @@ typedef struct Param {
     Group   group;
     Init    init;
     Form    form;
+    Linear  linear;
+    AxisCut cut[2];                      /* what param_cut was told, in order: adapters are cut alike */
+    int     cuts;
+    int64_t head;                        /* width of the heads that its rows were cut by, 0: they were not */
+    Lora   *lora;                        /* the pairs that are trained beside it, NULL: none */
+    bool    frozen;                      /* it is not trained: no gradient, no state */
     bool    decay;
     bool    idle;                     /* nothing it computes reaches the loss: it never has a gradient      */
     bool    live;                     /* got a gradient this step; others are neither stepped nor decayed   */

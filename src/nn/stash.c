@@ -13,7 +13,8 @@ enum {
     TOWER = BIT(V_STAT) | BIT(V_NORM) | BIT(V_QKV) | BIT(V_ROPE) | BIT(V_CORE) | BIT(V_RESID) | BIT(V_UP) |
             BIT(V_ACT) | BIT(MERGER),
     LAYER = BIT(INPUT) | BIT(STAT) | BIT(NORM) | BIT(QKV) | BIT(ROPE) | BIT(CORE) | BIT(RESID) |
-            BIT(MLP_NORM) | BIT(LOGITS) | BIT(DISPATCH) | BIT(GATE_UP) | BIT(ACT) | BIT(MLP_UP) | BIT(MLP_ACT)
+            BIT(MLP_NORM) | BIT(LOGITS) | BIT(DISPATCH) | BIT(GATE_UP) | BIT(ACT) | BIT(LORA) |
+            BIT(MLP_UP) | BIT(MLP_ACT)
 };
 
 typedef struct Word { const char *word; uint32_t labels; WordOf of; } Word;
@@ -27,7 +28,7 @@ static const Word words[] = {
     { "qkv",            BIT(QKV) | BIT(ROPE) | BIT(V_QKV) | BIT(V_ROPE),         OF_LAYERS },
     { "moe_act",        BIT(ACT),                                                OF_EXPERTS },
     { "moe_dispatch",   BIT(DISPATCH) | BIT(ACT),                                OF_EXPERTS },
-    { "moe",            BIT(LOGITS) | BIT(DISPATCH) | BIT(GATE_UP) | BIT(ACT),   OF_EXPERTS },
+    { "moe",            BIT(LOGITS) | BIT(DISPATCH) | BIT(GATE_UP) | BIT(ACT) | BIT(LORA), OF_EXPERTS },
     { "mlp",            BIT(MLP_UP) | BIT(MLP_ACT),                              OF_DENSE },
     { "shared_experts", 0,                                                       OF_SHARED_EXPERTS },
     { "up_proj",        0,                                                       OF_LATENT_ATTENTION },

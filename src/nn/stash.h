@@ -29,6 +29,7 @@ typedef enum { KEEP, DROP, PIN, PARK } Policy;    /* PIN: never dropped; PARK: o
     LABEL(DISPATCH,  KEEP, "tokens as the experts received them")                                  \
     LABEL(GATE_UP,   KEEP, "gate and up projections of experts")                                   \
     LABEL(ACT,       KEEP, "activation product of experts")                                        \
+    LABEL(LORA,      KEEP, "inputs of experts in the few columns of their adapters")                \
     LABEL(MLP_UP,    KEEP, "gate and up projections of dense layers")                              \
     LABEL(MLP_ACT,   KEEP, "activation product of dense layers")                                   \
     LABEL(V_STAT,    KEEP, "vision tower: row statistics of norms, log-sum-exps")                  \

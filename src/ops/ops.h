@@ -20,6 +20,11 @@ typedef struct Cost { double flops, extra; int64_t rd, wr; double each; } Cost;
 /* c (M, N) = op(a) op(b) [+ bias (1, N)] [+ c]; the letters say which operand is transposed. */
 enum { GEMM_NT = 0, GEMM_NN = 1, GEMM_TN = 2, GEMM_MODE = 3, GEMM_ACC = 4 };
 
+/* More columns of the inner dimension of a grouped product, from elsewhere: c += low op(w), low (R, r) and w
+ * (E, out, r) with GEMM_NT, (E, r, out) with GEMM_NN, where a first dimension of 1 serves all groups. It is
+ * summed with the rest before anything is rounded. Absent: nothing is added. */
+typedef struct Tail { Tensor low, w; } Tail;
+
 typedef enum { GELU_TANH, GELU_ERF } Gelu;
 
 /* How router statistics become a loss; see auxloss.c. */

@@ -46,8 +46,7 @@
 
 typedef struct ShardConf {
     ParamSet   *params;                  /* its mesh may be NULL: one rank */
-    const bool *frozen;                  /* (GROUP_N) or NULL; read at open alone */
-    const int  *order;                   /* (units) as a forward uses them, NULL: ascending; as frozen */
+    const int  *order;                   /* (units) as a forward uses them, NULL: ascending; read at open alone */
     const Param *table[2];               /* their gradients are added up by rows: they start from zero */
     Param      *tied;                    /* a table that the other end of the pipeline has too; or NULL */
     int         zero;                    /* 0 … 3 */
@@ -114,7 +113,7 @@ typedef struct ShardSizes { size_t param, grad, optim, host; } ShardSizes;
 typedef struct Portion { const Param *p; int64_t at, n; Tensor master, m, v; } Portion;
 typedef void PortionFn(void *self, const Portion *x);
 
-/* What a model says of itself: params, frozen, tables, the tied copy, and the order of its units into `order`
+/* What a model says of itself: params, tables, the tied copy, and the order of its units into `order`
  * (room for m->params.units), which conf points to. */
 void        shard_describe(ShardConf *conf, Model *m, int *order);
 

@@ -17,8 +17,6 @@ static GroupId far_of(GroupId sums)
 
 static int64_t up_to(int64_t n, int64_t grid) { return (n + grid - 1) / grid * grid; }
 
-static bool is_frozen(const ShardConf *c, const Param *p) { return c->frozen && c->frozen[p->group]; }
-
 static bool by_product(const ShardConf *c, const Param *p)
 {
     return p->rank >= 2 && p != c->table[0] && p != c->table[1];
@@ -42,7 +40,7 @@ static void add_bucket(Shard *s, int unit, GroupId sums, bool frozen)
     if (s->buckets) b.first = s->bucket[s->buckets - 1].first + s->bucket[s->buckets - 1].n;
     for (int i = 0; i < c->params->n; i++) {
         Param *p = c->params->p[i];
-        if (p->unit != unit || p->sums != sums || is_frozen(c, p) != frozen) continue;
+        if (p->unit != unit || p->sums != sums || p->frozen != frozen) continue;
         s->item[b.first + b.n++] = (Item){ p, b.room, by_product(c, p) };
         b.room += up_to(param_local(p), grid);
         tied |= p == c->tied;
@@ -144,7 +142,7 @@ Status shard_open(Shard *s, const ShardConf *conf)
     share_out(s);
     deal_slots(s);
     for (int i = 0; i < s->slots; i++) s->slot[i] = (Slot){ -1, -1 };
-    s->conf.frozen = NULL, s->conf.order = NULL;
+    s->conf.order = NULL;
     Status st = state_open(s);
     if (st) shard_close(s);
     return st;
@@ -303,7 +301,7 @@ static void order_vision(int *order, int *n, const Vision *v)
 void shard_describe(ShardConf *conf, Model *m, int *order)
 {
     int n = 0;
-    conf->params = &m->params, conf->frozen = m->frozen, conf->order = order;
+    conf->params = &m->params, conf->order = order;
     conf->table[0] = m->embed, conf->table[1] = m->vision.pos;
     conf->tied = m->shape.text.tied && mesh_size(m->params.mesh, AX_PP) > 1 ? m->embed ? m->embed : m->head.w
                                                                             : NULL;

@@ -57,10 +57,10 @@ static Status check_names(const Shards *s, const Model *m)
     Model whole;
     Status st = OK;
     int names = 0;
-    TRY(model_open(&whole, &m->shape, m->frozen));
+    TRY(model_open_whole(&whole, m));
     for (int i = 0; i < whole.params.n; i++) {
         const Param *p = whole.params.p[i];
-        bool frozen = m->frozen[p->group];
+        bool frozen = p->frozen;
         for (int k = frozen ? 0 : 1; k < (frozen ? 1 : 4); k++)
             for (int q = 0; q < p->pieces && !st; q++, names++) st = check_one(s, prefixes[k], &p->piece[q]);
     }
@@ -124,7 +124,7 @@ Status checkpoint_load(const char *path, Model *m, Backend *be)
     Status st = shards_open(&s, path);
     if (!st) st = check_names(&s, m);
     for (int i = 0; i < m->params.n && !st; i++)
-        st = read_param(&s, be, m->params.p[i], m->frozen[m->params.p[i]->group]);
+        st = read_param(&s, be, m->params.p[i], m->params.p[i]->frozen);
     if (!st) st = backend_sync(be);                       /* uploads are done before the files are unmapped */
     shards_close(&s);
     return st ? wrap(st, "%s", path) : OK;

@@ -185,14 +185,14 @@ static Status open_parts(Engine *e, const ModelShape *s, bool split)
     int   vpp = e->mesh.layout.vpp, *order;
     PipeShape pipe = { .stages = e->mesh.size[AX_PP], .chunks = vpp, .micros = r->micro > 0 ? r->micro : 1,
                        .group = r->group, .ahead = r->overlap && e->conf.train };
-    TRY(model_open_part(&e->model, s, frozen, &e->mesh, r->world ? r->chunk : &whole, vpp));
+    TRY(model_open_part(&e->model, s, frozen, &e->conf.lora, &e->mesh, r->world ? r->chunk : &whole, vpp));
     TRY(pipe_open(&e->pipe, &pipe, e->mesh.at[AX_PP]));
     if (split) pipe_split_slots(&e->pipe);
     if (e->pipe.slots > MAX_SLOTS)
         return fail(E_CONFIG, "%d micro-batches in flight are more than %d; lower parallel.pp or vpp",
                     e->pipe.slots, MAX_SLOTS);
     const OptimStore *o = &e->conf.store;
-    ShardConf shard = { .frozen = frozen, .zero = r->zero, .dtype = e->conf.dtype, .overlap = true,
+    ShardConf shard = { .zero = r->zero, .dtype = e->conf.dtype, .overlap = true,
                         .state = o->moments, .split = o->split, .away = o->away, .parcel = o->parcel };
     if (!(order = calloc((size_t)e->model.params.units + 1, sizeof *order)))
         return fail(E_FIT, "no host memory for the order of units");

@@ -35,7 +35,7 @@ static void say_parameters(const Trainer *t, const Model *m)
 static void say_model(const Trainer *t)
 {
     Model whole;
-    if (!model_open(&whole, &t->source.shape, t->engine.model.frozen)) say_parameters(t, &whole);
+    if (!model_open_whole(&whole, &t->engine.model)) say_parameters(t, &whole);
     model_close(&whole);
     if (*t->folder.resume)
         log_info(&t->log, "weights      of %s, after step %lld", t->folder.resume, (long long)t->step);
