@@ -170,11 +170,12 @@ static inline Segments card_segments(Segments s)
     s.kv_used = card_tensor(s.kv_used);
     return s;
 }
+static inline Tail     card_tail(Tail t)         { return (Tail){ card_tensor(t.low), card_tensor(t.w) }; }
 static inline float    card_float(float x)       { return x; }
 static inline int64_t  card_long(int64_t x)      { return x; }
 static inline AdamW    card_adamw(AdamW x)       { return x; }
 #define ON_CARD(x) _Generic((x), Tensor: card_tensor, Segments: card_segments, AdamW: card_adamw,  \
-                            float: card_float, double: card_float, default: card_long)(x)
+                            Tail: card_tail, float: card_float, double: card_float, default: card_long)(x)
 
 static inline void say(const char *fmt, ...)
 {
@@ -196,11 +197,12 @@ static inline int say_segments(Segments s)
                (long long)s.longest, t_has(s.kv_starts) ? " over a cache" : ""),
            0;
 }
+static inline int say_tail(Tail t)      { return t_has(t.low) ? say(" tail"), say_tensor(t.w) : 0; }
 static inline int say_adamw(AdamW h)    { return say(" step %lld", (long long)h.step), 0; }
 static inline int say_float(float x)    { return say(" %g", (double)x), 0; }
 static inline int say_long(int64_t x)   { return say(" %lld", (long long)x), 0; }
-#define SAY(x) _Generic((x), Tensor: say_tensor, Segments: say_segments, AdamW: say_adamw, float: say_float, \
-                        double: say_float, default: say_long)(x)
+#define SAY(x) _Generic((x), Tensor: say_tensor, Segments: say_segments, AdamW: say_adamw, Tail: say_tail,   \
+                        float: say_float, double: say_float, default: say_long)(x)
 
 #define MAP1(f, a)       f(a)
 #define MAP2(f, a, ...)  f(a), MAP1(f, __VA_ARGS__)

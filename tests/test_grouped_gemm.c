@@ -4,6 +4,7 @@
 
 #include <omp.h>
 
+static const Tail none = { 0 };
 static const int modes[] = { GEMM_NT, GEMM_NN, GEMM_TN };
 
 static Tensor poison3(DType d, int64_t n0, int64_t n1, int64_t n2)
@@ -58,11 +59,11 @@ static void known_values(void)
     Tensor a = num_vals(F32, 3, 2, (float[]){ 1, 2, 3, 4, 5, 6 }), off = num_i32(3, (int32_t[]){ 0, 1, 3 });
     Tensor b = t_as3(num_vals(F32, 2, 2, (float[]){ 1, 1, 1, -1 }), 2, 1, 2);      /* two experts, N = 1 */
     Tensor c = num_poison(F32, 3, 1), d = poison3(F32, 2, 2, 1);
-    op_grouped_gemm(BE, c, a, b, off, GEMM_NT);
+    op_grouped_gemm(BE, c, a, b, off, none, GEMM_NT);
     EXPECT_CLOSE(c, num_vals(F32, 3, 1, (float[]){ 3, -1, -1 }), 0);
-    op_grouped_gemm(BE, d, a, c, off, GEMM_TN);
+    op_grouped_gemm(BE, d, a, c, off, none, GEMM_TN);
     EXPECT_CLOSE(t_as2(d, 2, 2), num_vals(F32, 2, 2, (float[]){ 3, 6, -8, -10 }), 0);
-    op_grouped_gemm(BE, d, a, c, off, GEMM_TN | GEMM_ACC);
+    op_grouped_gemm(BE, d, a, c, off, none, GEMM_TN | GEMM_ACC);
     EXPECT_CLOSE(t_as2(d, 2, 2), num_vals(F32, 2, 2, (float[]){ 6, 12, -16, -20 }), 0);
     num_clear();
 }
@@ -87,7 +88,7 @@ static void run_case(int mode, bool acc, DType in, DType out, Spread spread, int
     }
     if (acc) for (int64_t i = 0; i < (mode == GEMM_TN ? E * K * N : rows * N); i++) put(c, i, (float)(i % 7));
     Tensor want = reference(c, a, b, off, mode, acc);
-    op_grouped_gemm(BE, c, a, b, off, mode | (acc ? GEMM_ACC : 0));
+    op_grouped_gemm(BE, c, a, b, off, none, mode | (acc ? GEMM_ACC : 0));
     if (mode == GEMM_TN) EXPECT_CLOSE(c, want, out == F32 ? 1e-5 : 5e-3);
     else EXPECT_CLOSE(t_rows(c, 0, rows), t_rows(want, 0, rows), out == F32 ? 1e-5 : 5e-3);
     for (int64_t i = rows * N; mode != GEMM_TN && i < R * N; i++)
@@ -126,7 +127,7 @@ static void equal_bits(void)
         for (int run = 0; run < 2; run++) {
             c[run] = mode == GEMM_TN ? poison3(F32, E, K, N) : num_poison(F32, R, N);
             omp_set_num_threads(run ? 1 : threads);
-            op_grouped_gemm(BE, c[run], a, b, off, mode);
+            op_grouped_gemm(BE, c[run], a, b, off, none, mode);
         }
         omp_set_num_threads(threads);
         EXPECT(!memcmp(c[0].data, c[1].data, (size_t)t_bytes(c[0])), "mode %d: threads change bits", mode);
@@ -149,14 +150,14 @@ static Tensor inner(DType d, int64_t rows, int64_t cols)
 static void fused_forward(DType d, Spread spread, bool gated, bool views)
 {
     int64_t E = 5, rows = 90, D = 24, F = 17, R = 100;
-    Tensor  none = { 0 }, off = make_offsets(E, &rows, spread), a = num_randn(d, R, D);
-    Tensor  w = t_as3(num_randn(d, E * 2 * F, D), E, 2 * F, D), gate = gated ? num_randn(F32, R, 1) : none;
+    Tensor  absent = { 0 }, off = make_offsets(E, &rows, spread), a = num_randn(d, R, D);
+    Tensor  w = t_as3(num_randn(d, E * 2 * F, D), E, 2 * F, D), gate = gated ? num_randn(F32, R, 1) : absent;
     Tensor  gu = num_poison(d, R, 2 * F), h = num_poison(d, R, F);
     Tensor  gu2 = views ? inner(d, R, 2 * F) : num_poison(d, R, 2 * F);
     Tensor  h2  = views ? inner(d, R, F) : num_poison(d, R, F);
-    op_grouped_gemm(BE, gu, a, w, off, GEMM_NT);
+    op_grouped_gemm(BE, gu, a, w, off, none, GEMM_NT);
     op_swiglu_fwd(BE, h, gu, gate);
-    op_grouped_swiglu(BE, gu2, h2, a, w, off, gate);
+    op_grouped_swiglu(BE, gu2, h2, a, w, off, gate, none);
     EXPECT(same_rows(gu, num_copy(gu2, d), rows) && same_rows(h, num_copy(h2, d), rows), "spread %d", spread);
     num_clear();
 }
@@ -164,14 +165,14 @@ static void fused_forward(DType d, Spread spread, bool gated, bool views)
 static void fused_backward(DType d, Spread spread, bool gated, bool views)
 {
     int64_t E = 5, rows = 90, D = 24, F = 17, R = 100;
-    Tensor  none = { 0 }, off = make_offsets(E, &rows, spread), dout = num_randn(d, R, D);
-    Tensor  w = t_as3(num_randn(d, E * D, F), E, D, F), gate = gated ? num_randn(F32, R, 1) : none;
+    Tensor  absent = { 0 }, off = make_offsets(E, &rows, spread), dout = num_randn(d, R, D);
+    Tensor  w = t_as3(num_randn(d, E * D, F), E, D, F), gate = gated ? num_randn(F32, R, 1) : absent;
     Tensor  gu = num_randn(d, R, 2 * F), dh = num_poison(d, R, F), dgu = num_poison(d, R, 2 * F);
-    Tensor  dgate = gated ? num_poison(F32, R, 1) : none, dgate2 = gated ? num_poison(F32, R, 1) : none;
+    Tensor  dgate = gated ? num_poison(F32, R, 1) : absent, dgate2 = gated ? num_poison(F32, R, 1) : absent;
     Tensor  dgu2 = views ? inner(d, R, 2 * F) : num_poison(d, R, 2 * F);
-    op_grouped_gemm(BE, dh, dout, w, off, GEMM_NN);
+    op_grouped_gemm(BE, dh, dout, w, off, none, GEMM_NN);
     op_swiglu_bwd(BE, dgu, dgate, dh, gu, gate);
-    op_grouped_dswiglu(BE, dgu2, dgate2, dout, w, off, gu, gate);
+    op_grouped_dswiglu(BE, dgu2, dgate2, dout, w, off, gu, gate, none);
     EXPECT(same_rows(dgu, num_copy(dgu2, d), rows), "dgu, spread %d", spread);
     if (gated) EXPECT(same_rows(dgate, dgate2, rows), "dgate, spread %d", spread);
     num_clear();
@@ -188,7 +189,7 @@ static void fused_is_separate(void)
 static void no_experts(void)
 {
     Tensor off = num_i32(1, (int32_t[]){ 0 }), c = num_poison(F32, 4, 3);
-    op_grouped_gemm(BE, c, num_randn(F32, 4, 2), t_as3(num_zeros(F32, 0, 2), 0, 3, 2), off, GEMM_NT);
+    op_grouped_gemm(BE, c, num_randn(F32, 4, 2), t_as3(num_zeros(F32, 0, 2), 0, 3, 2), off, none, GEMM_NT);
     for (int i = 0; i < 12; i++) EXPECT(isnan(get(c, i)), "element %d was written", i);
     num_clear();
 }
@@ -197,13 +198,14 @@ static void priced(void)
 {
     Tensor off = num_i32(3, (int32_t[]){ 0, 0, 1 }), a = num_randn(BF16, 9, 4);
     Tensor b = t_as3(num_randn(BF16, 10, 4), 2, 5, 4), c = num_zeros(F32, 9, 5);
-    Cost   cost = grouped_gemm_cost(BE, c, a, b, off, GEMM_NT);
+    Cost   cost = grouped_gemm_cost(BE, c, a, b, off, none, GEMM_NT);
     EXPECT(cost.flops == 2 * 9 * 4 * 5 && cost.wr == 4 * 45, "%g flops, %d bytes", cost.flops, (int)cost.wr);
     Tensor gu = num_zeros(BF16, 9, 6), h = num_zeros(BF16, 9, 3), gate = num_zeros(F32, 9, 1);
-    cost = grouped_swiglu_cost(BE, gu, h, a, t_as3(num_zeros(BF16, 12, 4), 2, 6, 4), off, gate);
+    cost = grouped_swiglu_cost(BE, gu, h, a, t_as3(num_zeros(BF16, 12, 4), 2, 6, 4), off, gate, none);
     EXPECT(cost.flops == 2 * 9 * 4 * 6 && cost.wr == 2 * 81, "%g flops, %d bytes", cost.flops, (int)cost.wr);
     Tensor dgu = num_zeros(BF16, 9, 6), dgate = num_zeros(F32, 9, 1);
-    cost = grouped_dswiglu_cost(BE, dgu, dgate, a, t_as3(num_zeros(BF16, 8, 3), 2, 4, 3), off, gu, gate);
+    cost = grouped_dswiglu_cost(BE, dgu, dgate, a, t_as3(num_zeros(BF16, 8, 3), 2, 4, 3), off, gu, gate,
+                                none);
     EXPECT(cost.flops == 2 * 9 * 4 * 3 && cost.wr == 2 * 54 + 36, "%g flops, %d bytes", cost.flops,
            (int)cost.wr);
     num_clear();

@@ -134,17 +134,17 @@ static void make_experts(Case *c)
 static void run_experts_nt(void *p)
 {
     Case *c = p;
-    op_grouped_gemm(c->s->be, c->t[0], c->t[1], c->t[2], c->t[5], GEMM_NT);
+    op_grouped_gemm(c->s->be, c->t[0], c->t[1], c->t[2], c->t[5], (Tail){ 0 }, GEMM_NT);
 }
 static void run_experts_nn(void *p)
 {
     Case *c = p;
-    op_grouped_gemm(c->s->be, c->t[1], c->t[0], c->t[2], c->t[5], GEMM_NN);
+    op_grouped_gemm(c->s->be, c->t[1], c->t[0], c->t[2], c->t[5], (Tail){ 0 }, GEMM_NN);
 }
 static void run_experts_tn(void *p)
 {
     Case *c = p;
-    op_grouped_gemm(c->s->be, c->t[3], c->t[0], c->t[1], c->t[5], GEMM_TN);
+    op_grouped_gemm(c->s->be, c->t[3], c->t[0], c->t[1], c->t[5], (Tail){ 0 }, GEMM_TN);
 }
 
 /* A whole expert layer from routed tokens back to tokens, and its backward: the ops of nn/moe.c in order. */
@@ -172,8 +172,8 @@ static void run_moe_fwd(void *p)
     Case *c = p; Tensor *t = c->t, none = { 0 };
     Backend *be = c->s->be;
     op_expand_rows(be, t[XS], t[X], t[10]);
-    op_grouped_swiglu(be, t[GU], t[ACT], t[XS], t[W_GU], t[5], t[GATE]);
-    op_grouped_gemm(be, t[OUT], t[ACT], t[W_D], t[5], GEMM_NT);
+    op_grouped_swiglu(be, t[GU], t[ACT], t[XS], t[W_GU], t[5], t[GATE], (Tail){ 0 });
+    op_grouped_gemm(be, t[OUT], t[ACT], t[W_D], t[5], (Tail){ 0 }, GEMM_NT);
     op_combine(be, t[0], t[OUT], t[10], none);
 }
 static void run_moe(void *p)
@@ -182,22 +182,22 @@ static void run_moe(void *p)
     Backend *be = c->s->be;
     run_moe_fwd(p);
     op_expand_rows(be, t[OUT], t[X], t[10]);
-    op_grouped_dswiglu(be, t[DGU], t[DGATE], t[OUT], t[W_D], t[5], t[GU], t[GATE]);
-    op_grouped_gemm(be, t[G_D], t[OUT], t[ACT], t[5], GEMM_TN);
-    op_grouped_gemm(be, t[G_GU], t[DGU], t[XS], t[5], GEMM_TN);
-    op_grouped_gemm(be, t[OUT], t[DGU], t[W_GU], t[5], GEMM_NN);
+    op_grouped_dswiglu(be, t[DGU], t[DGATE], t[OUT], t[W_D], t[5], t[GU], t[GATE], (Tail){ 0 });
+    op_grouped_gemm(be, t[G_D], t[OUT], t[ACT], t[5], (Tail){ 0 }, GEMM_TN);
+    op_grouped_gemm(be, t[G_GU], t[DGU], t[XS], t[5], (Tail){ 0 }, GEMM_TN);
+    op_grouped_gemm(be, t[OUT], t[DGU], t[W_GU], t[5], (Tail){ 0 }, GEMM_NN);
     op_combine(be, t[0], t[OUT], t[10], none);
 }
 
 static void run_moe_up(void *p)
 {
     Case *c = p; Tensor *t = c->t;
-    op_grouped_swiglu(c->s->be, t[GU], t[ACT], t[XS], t[W_GU], t[5], t[GATE]);
+    op_grouped_swiglu(c->s->be, t[GU], t[ACT], t[XS], t[W_GU], t[5], t[GATE], (Tail){ 0 });
 }
 static void run_moe_down_bwd(void *p)
 {
     Case *c = p; Tensor *t = c->t;
-    op_grouped_dswiglu(c->s->be, t[DGU], t[DGATE], t[OUT], t[W_D], t[5], t[GU], t[GATE]);
+    op_grouped_dswiglu(c->s->be, t[DGU], t[DGATE], t[OUT], t[W_D], t[5], t[GU], t[GATE], (Tail){ 0 });
 }
 
 static void segments(Case *c, int64_t rows, int64_t n, bool causal)

@@ -160,16 +160,16 @@ static void experts_fwd(Ctx *c, const Moe *m, MoeAct *a, Tensor y, Tensor x, Ten
     bool up  = need_rows(c, L_GATE_UP, a, &a->gu, x.dtype, 2 * F);
     bool act = need_rows(c, L_ACT, a, &a->h, x.dtype, F);
     if (up && act)
-        op_grouped_swiglu(c->be, a->gu, a->h, a->x, m->w_gu->w, a->offsets, a->gate);
+        op_grouped_swiglu(c->be, a->gu, a->h, a->x, m->w_gu->w, a->offsets, a->gate, (Tail){ 0 });
     else if (up)
-        op_grouped_gemm(c->be, a->gu, a->x, m->w_gu->w, a->offsets, GEMM_NT);
+        op_grouped_gemm(c->be, a->gu, a->x, m->w_gu->w, a->offsets, (Tail){ 0 }, GEMM_NT);
     else if (act)
         op_swiglu_fwd(c->be, a->h, a->gu, a->gate);
     if (!t_has(y)) return;
     reserve(c);
     ArenaMark mark = arena_mark(c->scratch);
     Tensor out = scratch_rows(c, a, x.dtype, D);
-    op_grouped_gemm(c->be, out, a->h, m->w_d->w, a->offsets, GEMM_NT);
+    op_grouped_gemm(c->be, out, a->h, m->w_d->w, a->offsets, (Tail){ 0 }, GEMM_NT);
     from_experts(c, a, y, out, res);
     arena_reset(c->scratch, mark);
 }
@@ -195,7 +195,7 @@ static void rows_back(Ctx *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweight
     Wire wire = { 0 }, gates = { 0 };
     if (by) by->back_send(c, &a->route, &wire, drows), by->gates_send(c, &a->route, &gates, dgate);
     if (t_has(m->w_gu->g))
-        op_grouped_gemm(c->be, m->w_gu->g, dgu, a->x, a->offsets, param_grad_flags(m->w_gu));
+        op_grouped_gemm(c->be, m->w_gu->g, dgu, a->x, a->offsets, (Tail){ 0 }, param_grad_flags(m->w_gu));
     if (by) {
         by->back_land(c, &a->route, &wire, dx, (Tensor){ 0 });
         by->gates_land(c, &a->route, &gates, dweight);
@@ -213,9 +213,10 @@ static void experts_bwd(Ctx *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweig
     Tensor dout = scratch_rows(c, a, d, D), dgu = scratch_rows(c, a, d, 2 * F);
     Tensor dgate = scratch_rows(c, a, F32, 1);
     to_experts(c, m, a, dout, dy, false);
-    op_grouped_dswiglu(c->be, dgu, dgate, dout, m->w_d->w, a->offsets, a->gu, a->gate);
-    if (t_has(m->w_d->g)) op_grouped_gemm(c->be, m->w_d->g, dout, a->h, a->offsets, param_grad_flags(m->w_d));
-    op_grouped_gemm(c->be, dout, dgu, m->w_gu->w, a->offsets, GEMM_NN);      /* dout is spent: now d(a->x) */
+    op_grouped_dswiglu(c->be, dgu, dgate, dout, m->w_d->w, a->offsets, a->gu, a->gate, (Tail){ 0 });
+    if (t_has(m->w_d->g))
+        op_grouped_gemm(c->be, m->w_d->g, dout, a->h, a->offsets, (Tail){ 0 }, param_grad_flags(m->w_d));
+    op_grouped_gemm(c->be, dout, dgu, m->w_gu->w, a->offsets, (Tail){ 0 }, GEMM_NN);  /* dout: now d(a->x) */
     rows_back(c, m, a, dx, dweight, dout, dgate, dgu);
     arena_reset(c->scratch, mark);
 }

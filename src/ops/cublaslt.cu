@@ -123,8 +123,8 @@ bool lt_plan(LtPlan *p, const LtCall *q)
 cublasStatus_t lt_launch(Lt *lt, const LtCall *q, LtPlan *p, const cublasLtMatmulAlgo_t *algo, void *ws,
                          cudaStream_t stream)
 {
-    float one = 1.0f, beta = t_has(q->c) ? 1.0f : 0.0f;
-    return cublasLtMatmul(lt->handle, &p->op, &one, q->b.data, &p->a, q->a.data, &p->b, &beta,
+    float beta = t_has(q->c) ? 1.0f : 0.0f;
+    return cublasLtMatmul(lt->handle, &p->op, &q->scale, q->b.data, &p->a, q->a.data, &p->b, &beta,
                           t_has(q->c) ? q->c.data : q->d.data, &p->c, q->d.data, &p->d, algo, ws,
                           LT_WORKSPACE, stream);
 }

@@ -30,6 +30,7 @@
 
 typedef struct LtCall {
     int                mode;                  /* GEMM_NT, GEMM_NN, GEMM_TN */
+    float              scale;                 /* of the product, before anything is added */
     Tensor             d, a, b;               /* not empty */
     Tensor             c;                     /* to add: absent, d itself, or another (M, N) of d's dtype */
     cublasLtEpilogue_t epilogue;

@@ -36,31 +36,46 @@ static float element(Tensor t, int64_t row, int64_t col)
     return t.dtype == F32 ? ((const float *)p)[col] : bf16_to_f32(((const uint16_t *)p)[col]);
 }
 
+/* out[j] = a . row `from` + j of b. */
+static void dots(float *out, const float *a, Tensor b, int64_t from, int64_t ld, int64_t K)
+{
+    if (b.dtype == F32) dots_f32(out, a, (const float *)row_ptr(b, from), ld, K);
+    else                dots_bf16(out, a, (const uint16_t *)row_ptr(b, from), ld, K);
+}
+
 /* c[m, n ..] from its sums, with what is to be added. */
-static void store(Tensor c, int64_t m, int64_t n, int64_t count, const float *sum, Tensor bias, bool add)
+static void store(Tensor c, int64_t m, int64_t n, int64_t count, const float *sum, const Terms *t)
 {
     for (int64_t j = 0; j < count; j++) {
         float v = sum[j];
-        if (t_has(bias)) v += element(bias, 0, n + j);
-        if (add)         v += element(c, m, n + j);
+        if (t_has(t->bias)) v += element(t->bias, 0, n + j);
+        v *= t->scale;
+        if (t->flags & GEMM_ACC) v += element(c, m, n + j);
         if (c.dtype == F32) ((float *)row_ptr(c, m))[n + j] = v;
         else                ((uint16_t *)row_ptr(c, m))[n + j] = bf16_from_f32(v);
     }
 }
 
-void few_rows_tile(float *ws, Tensor c, Tensor a, Tensor b, Tensor bias, bool add)
+void few_rows_tile(float *ws, Tensor c, Terms t)
 {
-    int64_t M = c.n[0], N = c.n[1], K = a.n[1], step = N < FAN ? 1 : FAN, ld = N < FAN ? 0 : b.s[0];
-    const float *rows[FEW_ROWS];
-    REQUIRE(M <= FEW_ROWS && (size_t)(M * K) * sizeof *ws <= CPU_OWN, "few rows: a%s", t_fmt(a));
-    for (int64_t m = 0; m < M; m++) rows[m] = row_read(a, m, ws + m * K);
+    bool    tail = t_has(t.tail.low);
+    int64_t M = c.n[0], N = c.n[1], K = t.a.n[1], r = tail ? t.tail.low.n[1] : 0, step = N < FAN ? 1 : FAN;
+    const float *rows[FEW_ROWS], *low[FEW_ROWS];
+    REQUIRE(M <= FEW_ROWS && (size_t)(M * (K + r)) * sizeof *ws <= CPU_OWN, "few rows: a%s", t_fmt(t.a));
+    for (int64_t m = 0; m < M; m++) {
+        rows[m] = row_read(t.a, m, ws + m * K);
+        low[m]  = tail ? row_read(t.tail.low, m, ws + M * K + m * r) : NULL;
+    }
     for (int64_t n = 0; n < N; n += step) {
         int64_t from = n + step <= N ? n : N - step;         /* the last ones are joined by earlier rows */
         for (int64_t m = 0; m < M; m++) {
-            float sum[FAN];
-            if (b.dtype == F32) dots_f32(sum, rows[m], (const float *)row_ptr(b, from), ld, K);
-            else                dots_bf16(sum, rows[m], (const uint16_t *)row_ptr(b, from), ld, K);
-            store(c, m, n, N - n < step ? N - n : step, sum + n - from, bias, add);
+            float sum[FAN], more[FAN];
+            dots(sum, rows[m], t.b, from, N < FAN ? 0 : t.b.s[0], K);
+            if (tail) {
+                dots(more, low[m], t.tail.w, from, N < FAN ? 0 : t.tail.w.s[0], r);
+                for (int j = 0; j < FAN; j++) sum[j] += more[j];
+            }
+            store(c, m, n, N - n < step ? N - n : step, sum + n - from, &t);
         }
     }
 }

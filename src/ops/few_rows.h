@@ -2,15 +2,14 @@
 #ifndef OPS_FEW_ROWS_H
 #define OPS_FEW_ROWS_H
 
-#include "ops/cpu.h"
+#include "ops/gemm_bf16.h"
 
 enum { FEW_ROWS = 8 };
 
 /* Multiplications from which other threads are woken: the matrix comes from memory, not from a cache. */
 #define FEW_SMALL 1e5
 
-/* c (M, N) = a (M, K) b (N, K)' [+ bias] [+ c] with M <= FEW_ROWS by the calling thread; ws has CPU_OWN
- * bytes. */
-void few_rows_tile(float *ws, Tensor c, Tensor a, Tensor b, Tensor bias, bool add);
+/* c of M <= FEW_ROWS rows, GEMM_NT, by the calling thread; ws has CPU_OWN bytes. */
+void few_rows_tile(float *ws, Tensor c, Terms t);
 
 #endif

@@ -4,6 +4,7 @@
  *              GEMM_NT  a (M, K), b (N, K)     y  = x w'      forward of a linear layer
  *              GEMM_NN  a (M, K), b (K, N)     dx = dy w      its input gradient
  *              GEMM_TN  a (K, M), b (K, N)     dw += dy' x    its weight gradient, with GEMM_ACC
+ *   gemm_scaled   c (M, N) = scale op(a) op(b) [+ c]          GEMM_NT, GEMM_NN: the narrow side of an adapter
  *   colsum   y (1, N) += sum over rows of x (T, N)            its bias gradient; y is f32
  *
  * a and b share a dtype, f32 or bf16; c is either, bias (1, N) is either or absent. Rows may be strided.
@@ -35,43 +36,57 @@ Cost gemm_cost(Backend *be, Tensor c, Tensor a, Tensor b, Tensor bias, int flags
                    .wr    = t_bytes(c) };
 }
 
-/* c in tiles, one thread each. */
-void gemm_with(Bf16Path path, Backend *be, Tensor c, Tensor a, Tensor b, Tensor bias, int flags)
+Cost gemm_scaled_cost(Backend *be, Tensor c, Tensor a, Tensor b, float scale, int flags)
 {
-    int     mode = flags & GEMM_MODE;
+    REQUIRE((flags & GEMM_MODE) != GEMM_TN, "gemm_scaled: NT and NN, not TN");
+    return gemm_cost(be, c, a, b, (Tensor){ 0 }, flags);
+}
+
+/* c in tiles, one thread each. */
+static void in_tiles(Bf16Path path, Backend *be, Tensor c, Terms all)
+{
     Tiling  t = gemm_tiling(c.n[0], c.n[1], 1);
     int64_t across = (c.n[1] + t.n - 1) / t.n, down = (c.n[0] + t.m - 1) / t.m;
-    bool    large = (double)c.n[0] * (double)c.n[1] * (double)inner(a, flags) > GEMM_SMALL;
+    bool    large = (double)c.n[0] * (double)c.n[1] * (double)inner(all.a, all.flags) > GEMM_SMALL;
     #pragma omp parallel for schedule(dynamic) if (large)
     for (int64_t i = 0; i < across * down; i++) {
         int64_t m = i / across * t.m, rows = c.n[0] - m < t.m ? c.n[0] - m : t.m;
         int64_t n = i % across * t.n, cols = c.n[1] - n < t.n ? c.n[1] - n : t.n;
         gemm_tile(path, cpu_own(be), t_cols(t_rows(c, m, rows), n, cols),
-                  mode == GEMM_TN ? t_cols(a, m, rows) : t_rows(a, m, rows),
-                  mode == GEMM_NT ? t_rows(b, n, cols) : t_cols(b, n, cols),
-                  t_has(bias) ? t_cols(bias, n, cols) : bias, flags);
+                  terms_of_tile(all, m, rows, n, cols));
     }
 }
 
-static void few_rows(Backend *be, Tensor c, Tensor a, Tensor b, Tensor bias, bool add)
+void gemm_with(Bf16Path path, Backend *be, Tensor c, Tensor a, Tensor b, Tensor bias, int flags)
+{
+    in_tiles(path, be, c, (Terms){ .a = a, .b = b, .bias = bias, .scale = 1.0f, .flags = flags });
+}
+
+static void few_rows(Backend *be, Tensor c, Terms all)
 {
     enum { COLS = 64 };
-    bool large = (double)t_count(b) > FEW_SMALL;
+    bool large = (double)t_count(all.b) > FEW_SMALL;
     #pragma omp parallel for schedule(static) if (large)
     for (int64_t n = 0; n < c.n[1]; n += COLS) {
         int64_t cols = c.n[1] - n < COLS ? c.n[1] - n : COLS;
-        few_rows_tile(cpu_own(be), t_cols(c, n, cols), a, t_rows(b, n, cols),
-                      t_has(bias) ? t_cols(bias, n, cols) : bias, add);
+        few_rows_tile(cpu_own(be), t_cols(c, n, cols), terms_of_tile(all, 0, c.n[0], n, cols));
     }
+}
+
+static void product(Backend *be, Tensor c, Terms all)
+{
+    if ((all.flags & GEMM_MODE) == GEMM_NT && c.n[0] <= FEW_ROWS) few_rows(be, c, all);
+    else                                                          in_tiles(BF16_AUTO, be, c, all);
 }
 
 void cpu_gemm(Backend *be, Tensor c, Tensor a, Tensor b, Tensor bias, int flags)
 {
-    if ((flags & GEMM_MODE) == GEMM_NT && c.n[0] <= FEW_ROWS) {
-        few_rows(be, c, a, b, bias, flags & GEMM_ACC);
-        return;
-    }
-    gemm_with(BF16_AUTO, be, c, a, b, bias, flags);
+    product(be, c, (Terms){ .a = a, .b = b, .bias = bias, .scale = 1.0f, .flags = flags });
+}
+
+void cpu_gemm_scaled(Backend *be, Tensor c, Tensor a, Tensor b, float scale, int flags)
+{
+    product(be, c, (Terms){ .a = a, .b = b, .scale = scale, .flags = flags });
 }
 
 Cost colsum_cost(Backend *be, Tensor y, Tensor x)

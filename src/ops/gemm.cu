@@ -20,10 +20,13 @@
 
 #define STAGE_FLOATS ((int64_t)16 << 20)
 
+/* c = scale op(a) op(b) [+ bias] [+ c] */
+typedef struct Call { Tensor c, a, b, bias; int mode; bool add; float scale; } Call;
+
 typedef struct Bias { const void *data; bool f32; } Bias;
 
 static Bias    bias_of(Tensor t)              { Bias b = { t.data, t.dtype == F32 }; return b; }
-static int64_t inner(Tensor a, int mode)      { return a.n[mode != GEMM_TN]; }
+static int64_t inner(const Call &q)           { return q.a.n[q.mode != GEMM_TN]; }
 
 __device__ inline float bias_at(Bias bias, int64_t n)
 {
@@ -51,7 +54,8 @@ __device__ inline void load_piece(float (*piece)[TILE + 1], Operand<T> x, int64_
 /* A block makes one TILE x TILE tile of c, a thread the 4 x 4 elements at (its row, its column) mod 16. */
 template <class T, class O>
 static __global__ void __launch_bounds__(PLAIN_THREADS)
-plain_tile(O *c, int64_t cs, Operand<T> a, Operand<T> b, int64_t K, int64_t across, Bias bias, bool add)
+plain_tile(O *c, int64_t cs, Operand<T> a, Operand<T> b, int64_t K, int64_t across, float scale, Bias bias,
+           bool add)
 {
     __shared__ float as[DEEP][TILE + 1], bs[DEEP][TILE + 1];
     int64_t m0 = blockIdx.x / across * TILE, n0 = blockIdx.x % across * TILE;
@@ -76,19 +80,19 @@ plain_tile(O *c, int64_t cs, Operand<T> a, Operand<T> b, int64_t K, int64_t acro
             int64_t m = m0 + row + 16 * i, n = n0 + col + 16 * j;
             if (m >= a.n || n >= b.n) continue;
             O *at = &c[m * cs + n];
-            *at = from_f32<O>(sum[i][j] + bias_at(bias, n) + (add ? to_f32(*at) : 0.0f));
+            *at = from_f32<O>(scale * sum[i][j] + bias_at(bias, n) + (add ? to_f32(*at) : 0.0f));
         }
 }
 
-static void plain(Backend *be, Tensor c, Tensor a, Tensor b, Tensor bias, int mode, bool add)
+static void plain(Backend *be, const Call &q)
 {
-    int64_t M = c.n[0], N = c.n[1], K = inner(a, mode), across = ceil_div(N, TILE);
-    bool    ta = mode == GEMM_TN, tb = mode == GEMM_NT;
-    BY_DTYPE(a.dtype, T, BY_DTYPE(c.dtype, O, {
-        Operand<T> x = { (const T *)a.data, ta ? 1 : a.s[0], ta ? a.s[0] : 1, M };
-        Operand<T> y = { (const T *)b.data, tb ? b.s[0] : 1, tb ? 1 : b.s[0], N };
-        LAUNCH(be, "gemm", (plain_tile<T, O>), across * ceil_div(M, TILE), PLAIN_THREADS, 0, (O *)c.data,
-               c.s[0], x, y, K, across, bias_of(bias), add);
+    int64_t M = q.c.n[0], N = q.c.n[1], K = inner(q), across = ceil_div(N, TILE);
+    bool    ta = q.mode == GEMM_TN, tb = q.mode == GEMM_NT;
+    BY_DTYPE(q.a.dtype, T, BY_DTYPE(q.c.dtype, O, {
+        Operand<T> x = { (const T *)q.a.data, ta ? 1 : q.a.s[0], ta ? q.a.s[0] : 1, M };
+        Operand<T> y = { (const T *)q.b.data, tb ? q.b.s[0] : 1, tb ? 1 : q.b.s[0], N };
+        LAUNCH(be, "gemm", (plain_tile<T, O>), across * ceil_div(M, TILE), PLAIN_THREADS, 0, (O *)q.c.data,
+               q.c.s[0], x, y, K, across, q.scale, bias_of(q.bias), q.add);
     }));
 }
 
@@ -116,16 +120,22 @@ static void *bias_for(Backend *be, Tensor c, Tensor bias)
     return wide;
 }
 
-static bool direct(Backend *be, Tensor c, Tensor a, Tensor b, Tensor bias, int mode, bool add)
+static LtCall bare(const Call &q, Tensor d)
 {
-    if (c.dtype == BF16 && (a.dtype == F32 || (t_has(bias) && (bias.dtype == F32 || !lt_aligned(c, a, b)))))
-        return false;
-    LtCall q = {};
-    q.mode = mode, q.d = c, q.a = a, q.b = b;
-    if (add) q.c = c;
-    q.bias     = bias_for(be, c, bias);
-    q.epilogue = q.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
-    return be->sticky || lt_matmul(be, &q);
+    LtCall l = {};
+    l.mode = q.mode, l.scale = q.scale, l.d = d, l.a = q.a, l.b = q.b, l.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    return l;
+}
+
+static bool direct(Backend *be, const Call &q)
+{
+    bool rounds = t_has(q.bias) && (q.bias.dtype == F32 || !lt_aligned(q.c, q.a, q.b));
+    if (q.c.dtype == BF16 && (q.a.dtype == F32 || rounds)) return false;
+    LtCall l = bare(q, q.c);
+    if (q.add) l.c = q.c;
+    l.bias = bias_for(be, q.c, q.bias);
+    if (l.bias) l.epilogue = CUBLASLT_EPILOGUE_BIAS;
+    return be->sticky || lt_matmul(be, &l);
 }
 
 template <class O>
@@ -140,40 +150,50 @@ static __global__ void finish(O *c, int64_t cs, const float *x, int64_t count, i
 }
 
 /* One strip of rows; false: the library has nothing for the bare product either. */
-static bool staged_rows(Backend *be, Tensor c, Tensor a, Tensor b, Tensor bias, int mode, bool add,
-                        float *stage)
+static bool staged_rows(Backend *be, const Call &q, float *stage)
 {
-    int64_t n[2] = { c.n[0], c.n[1] }, count = n[0] * n[1];
-    LtCall  q = {};
-    q.mode = mode, q.d = t_wrap(stage, F32, 2, n), q.a = a, q.b = b, q.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-    if (!lt_matmul(be, &q)) return false;
+    int64_t n[2] = { q.c.n[0], q.c.n[1] }, count = n[0] * n[1];
+    LtCall  l = bare(q, t_wrap(stage, F32, 2, n));
+    if (!lt_matmul(be, &l)) return false;
     if (be->sticky) return true;
-    BY_DTYPE(c.dtype, O, LAUNCH(be, "gemm", finish<O>, cuda_blocks(be, count, 256 * 4, 16), 256, 0,
-                                (O *)c.data, c.s[0], stage, count, n[1], bias_of(bias), add));
+    BY_DTYPE(q.c.dtype, O, LAUNCH(be, "gemm", finish<O>, cuda_blocks(be, count, 256 * 4, 16), 256, 0,
+                                  (O *)q.c.data, q.c.s[0], stage, count, n[1], bias_of(q.bias), q.add));
     return true;
 }
 
-static void staged(Backend *be, Tensor c, Tensor a, Tensor b, Tensor bias, int mode, bool add)
+static void staged(Backend *be, const Call &q)
 {
-    int64_t M = c.n[0], N = c.n[1], strip = STAGE_FLOATS / N;
+    int64_t M = q.c.n[0], N = q.c.n[1], strip = STAGE_FLOATS / N;
     strip = strip >= 64 ? strip / 64 * 64 : strip > 0 ? strip : 1;      /* strips begin aligned in TN too */
     strip = at_most(strip, M);
     float *stage = behind_lt(be, strip * N);
     for (int64_t m = 0; m < M && !be->sticky; m += strip) {
         int64_t rows = at_most(strip, M - m);
-        Tensor  cm = t_rows(c, m, rows);
-        Tensor  am = mode == GEMM_TN ? t_cols(a, m, rows) : t_rows(a, m, rows);
-        if (!staged_rows(be, cm, am, b, bias, mode, add, stage)) plain(be, cm, am, b, bias, mode, add);
+        Call    part = q;
+        part.c = t_rows(q.c, m, rows);
+        part.a = q.mode == GEMM_TN ? t_cols(q.a, m, rows) : t_rows(q.a, m, rows);
+        if (!staged_rows(be, part, stage)) plain(be, part);
     }
+}
+
+static void product(Backend *be, const Call &q)
+{
+    if (!q.c.n[0] || !q.c.n[1]) return;
+    if (!inner(q))            plain(be, q);
+    else if (!direct(be, q))  staged(be, q);
 }
 
 extern "C" void cuda_gemm(Backend *be, Tensor c, Tensor a, Tensor b, Tensor bias, int flags)
 {
-    int  mode = flags & GEMM_MODE;
-    bool add = flags & GEMM_ACC;
-    if (!c.n[0] || !c.n[1]) return;
-    if (!inner(a, mode))                                      plain(be, c, a, b, bias, mode, add);
-    else if (!direct(be, c, a, b, bias, mode, add))           staged(be, c, a, b, bias, mode, add);
+    Call q = { c, a, b, bias, flags & GEMM_MODE, (flags & GEMM_ACC) != 0, 1.0f };
+    product(be, q);
+}
+
+extern "C" void cuda_gemm_scaled(Backend *be, Tensor c, Tensor a, Tensor b, float scale, int flags)
+{
+    Tensor none = {};
+    Call   q = { c, a, b, none, flags & GEMM_MODE, (flags & GEMM_ACC) != 0, scale };
+    product(be, q);
 }
 
 /* --- column sums ---------------------------------------------------------------------------------------- */

@@ -245,18 +245,52 @@ static void acc_begin(float *acc, int64_t ld, Tensor c, Tensor bias, bool add)
     }
 }
 
-void gemm_tile(Bf16Path path, float *ws, Tensor c, Tensor a, Tensor b, Tensor bias, int flags)
+/* acc = scale acc [+ c]; a row of c is widened in what the operands have left. */
+static void acc_scale(float *acc, int64_t ld, Tensor c, float scale, bool add)
 {
-    int     mode = flags & GEMM_MODE;
-    int64_t K = mode == GEMM_TN ? a.n[0] : a.n[1], ld = padded(c.n[1]);
-    if (path == BF16_AUTO) path = best_path();
-    acc_begin(ws, ld, c, bias, flags & GEMM_ACC);
+    float *buf = acc + ACC_SIZE;
+    for (int64_t r = 0; r < c.n[0]; r++, acc += ld) {
+        const float *old = add ? row_read(c, r, buf) : NULL;
+        for (int64_t i = 0; i < c.n[1]; i++) acc[i] = scale * acc[i] + (add ? old[i] : 0.0f);
+    }
+}
+
+/* acc += op(a) op(b), TILE_K terms at a time. */
+static void acc_multiply(Bf16Path path, float *acc, int64_t ld, Tensor c, Tensor a, Tensor b, int mode)
+{
+    int64_t K = mode == GEMM_TN ? a.n[0] : a.n[1];
     for (int64_t k = 0; k < K; k += TILE_K) {
         int64_t n = K - k < TILE_K ? K - k : TILE_K;
         Operand x = { mode == GEMM_TN ? t_rows(a, k, n) : t_cols(a, k, n), mode != GEMM_TN, c.n[0] };
         Operand y = { mode == GEMM_NT ? t_cols(b, k, n) : t_rows(b, k, n), mode == GEMM_NT, c.n[1] };
-        if (path == BF16_WIDEN || a.dtype == F32) add_widened(ws, ld, x, y, n);
-        else add_packed(units[path], ws, ld, x, y, n);
+        if (path == BF16_WIDEN || a.dtype == F32) add_widened(acc, ld, x, y, n);
+        else add_packed(units[path], acc, ld, x, y, n);
     }
+}
+
+Terms terms_of_tile(Terms t, int64_t m, int64_t rows, int64_t n, int64_t cols)
+{
+    int mode = t.flags & GEMM_MODE;
+    t.a = mode == GEMM_TN ? t_cols(t.a, m, rows) : t_rows(t.a, m, rows);
+    t.b = mode == GEMM_NT ? t_rows(t.b, n, cols) : t_cols(t.b, n, cols);
+    if (t_has(t.bias)) t.bias = t_cols(t.bias, n, cols);
+    if (t_has(t.tail.low)) {
+        t.tail.low = t_rows(t.tail.low, m, rows);
+        t.tail.w   = mode == GEMM_NT ? t_rows(t.tail.w, n, cols) : t_cols(t.tail.w, n, cols);
+    }
+    return t;
+}
+
+/* A product that is not scaled starts from c; a scaled one takes it in at the end. */
+void gemm_tile(Bf16Path path, float *ws, Tensor c, Terms t)
+{
+    int     mode = t.flags & GEMM_MODE;
+    bool    add = t.flags & GEMM_ACC, scaled = t.scale != 1.0f;
+    int64_t ld = padded(c.n[1]);
+    if (path == BF16_AUTO) path = best_path();
+    acc_begin(ws, ld, c, t.bias, add && !scaled);
+    acc_multiply(path, ws, ld, c, t.a, t.b, mode);
+    if (t_has(t.tail.low)) acc_multiply(path, ws, ld, c, t.tail.low, t.tail.w, mode);
+    if (scaled) acc_scale(ws, ld, c, t.scale, add);
     tile_write(c.data, (DType)c.dtype, c.s[0], ws, ld, c.n[0], c.n[1]);
 }

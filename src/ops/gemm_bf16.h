@@ -34,8 +34,14 @@ enum { TILE_M = 256, TILE_N = 512, TILE_MIN = 64 };
 typedef struct Tiling { int64_t m, n; } Tiling;
 Tiling gemm_tiling(int64_t M, int64_t N, int64_t products);
 
-/* c (+)= op(a) op(b) [+ bias], all rank 2, c no larger than a tile; ws has CPU_OWN bytes. */
-void gemm_tile(Bf16Path path, float *ws, Tensor c, Tensor a, Tensor b, Tensor bias, int flags);
+/* What c or a tile of it is made of, all rank 2: scale (op(a) op(b) + low op(w) [+ bias]) [+ c]. */
+typedef struct Terms { Tensor a, b, bias; Tail tail; float scale; int flags; } Terms;
+
+/* Those of rows m .. and columns n .. of c. */
+Terms terms_of_tile(Terms t, int64_t m, int64_t rows, int64_t n, int64_t cols);
+
+/* c no larger than a tile; ws has CPU_OWN bytes. */
+void gemm_tile(Bf16Path path, float *ws, Tensor c, Terms t);
 
 /* gemm with a chosen path, for tests. */
 void gemm_with(Bf16Path path, Backend *be, Tensor c, Tensor a, Tensor b, Tensor bias, int flags);

@@ -9,7 +9,7 @@ static bool empty(Tensor d, int64_t K) { return !d.n[0] || !d.n[1] || !K; }
 static LtCall call_of(int mode, Tensor d, Tensor a, Tensor b, cublasLtEpilogue_t epilogue)
 {
     LtCall q = {};
-    q.mode = mode, q.d = d, q.a = a, q.b = b, q.epilogue = epilogue;
+    q.mode = mode, q.scale = 1.0f, q.d = d, q.a = a, q.b = b, q.epilogue = epilogue;
     return q;
 }
 

@@ -8,9 +8,10 @@
 #include "ops/cuda.cuh"
 #include "ops/hopper.cuh"
 
-/* Where c and the segments are; M: rows of c per expert in TN. */
+/* Where c and the segments are, which begin at every `every`-th offset; M: rows of c per expert in TN. */
 typedef struct Job {
     const int *offsets;
+    int        every;
     void      *c;
     int64_t    c_expert, c_row;
     int        E, M, N, K;
@@ -18,6 +19,18 @@ typedef struct Job {
                                    from the front, from the back */
     const int *order;           /* TN: experts, those with the most rows first */
 } Job;
+
+/* The first row of each expert. */
+struct Firsts {
+    const int *at;
+    int        every;
+    __device__ int operator[](int e) const { return at[e * every]; }
+};
+static inline __host__ __device__ Firsts firsts_of(const Job &g)
+{
+    Firsts f = { g.offsets, g.every };
+    return f;
+}
 
 /* A tile, and how it is shared out. */
 enum { BM = 128, BN = 256, BK = 64, STAGES = 4, CONSUMERS = 8, THREADS = 384, SLOTS = 2, PARTS = 4,

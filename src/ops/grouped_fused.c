@@ -3,15 +3,17 @@
  *   grouped_swiglu    gu[r] = a[r] w[e]', h[r] = silu(g[r]) * u[r] * gate[r]       w (E, 2F, D)
  *   grouped_dswiglu   dh[r] = dout[r] w[e], from it dgu and dgate as swiglu_bwd     w (E, D, F)
  *
+ * A tail adds to gu and to dh, before they are rounded: + low[r] tail.w[e]', + low[r] tail.w[e].
  * Shapes, strides and dtypes as in grouped_gemm.c (GEMM_NT, GEMM_NN) and swiglu.c. No output lies over an
  * input; dgu in particular is not gu. dh is rounded to the dtype of dgu and goes nowhere: the CPU forms it in
  * the first F columns of dgu. Rows past offsets[E] belong to nobody: they do not matter to the others, and
  * what they hold afterwards is undefined. */
 #include "ops/rows.h"
 
-Cost grouped_swiglu_cost(Backend *be, Tensor gu, Tensor h, Tensor a, Tensor w, Tensor offsets, Tensor gate)
+Cost grouped_swiglu_cost(Backend *be, Tensor gu, Tensor h, Tensor a, Tensor w, Tensor offsets, Tensor gate,
+                         Tail tail)
 {
-    Cost p = grouped_gemm_cost(be, gu, a, w, offsets, GEMM_NT);
+    Cost p = grouped_gemm_cost(be, gu, a, w, offsets, tail, GEMM_NT);
     swiglu_fwd_cost(be, h, gu, gate);
     p.rd += opt_bytes(gate);
     p.wr += t_bytes(h);
@@ -19,12 +21,12 @@ Cost grouped_swiglu_cost(Backend *be, Tensor gu, Tensor h, Tensor a, Tensor w, T
 }
 
 Cost grouped_dswiglu_cost(Backend *be, Tensor dgu, Tensor dgate, Tensor dout, Tensor w, Tensor offsets,
-                          Tensor gu, Tensor gate)
+                          Tensor gu, Tensor gate, Tail tail)
 {
     REQUIRE(dgu.rank == 2 && dgu.n[1] % 2 == 0 && (!t_count(dgu) || dgu.data != gu.data),
             "grouped_dswiglu: dgu%s gu%s", t_fmt(dgu), t_fmt(gu));
     Tensor dh = t_cols(dgu, 0, dgu.n[1] / 2);
-    Cost   p = grouped_gemm_cost(be, dh, dout, w, offsets, GEMM_NN);
+    Cost   p = grouped_gemm_cost(be, dh, dout, w, offsets, tail, GEMM_NN);
     swiglu_bwd_cost(be, dgu, dgate, dh, gu, gate);
     p.rd += t_bytes(gu) + opt_bytes(gate);
     p.wr  = t_bytes(dgu) + opt_bytes(dgate);
@@ -38,17 +40,18 @@ static Tensor used(Tensor t, Tensor offsets)
     return t_has(t) ? t_rows(t, off[0], off[offsets.n[0] - 1] - off[0]) : t;
 }
 
-void cpu_grouped_swiglu(Backend *be, Tensor gu, Tensor h, Tensor a, Tensor w, Tensor offsets, Tensor gate)
+void cpu_grouped_swiglu(Backend *be, Tensor gu, Tensor h, Tensor a, Tensor w, Tensor offsets, Tensor gate,
+                        Tail tail)
 {
-    cpu_grouped_gemm(be, gu, a, w, offsets, GEMM_NT);
+    cpu_grouped_gemm(be, gu, a, w, offsets, tail, GEMM_NT);
     cpu_swiglu_fwd(be, used(h, offsets), used(gu, offsets), used(gate, offsets));
 }
 
 void cpu_grouped_dswiglu(Backend *be, Tensor dgu, Tensor dgate, Tensor dout, Tensor w, Tensor offsets,
-                         Tensor gu, Tensor gate)
+                         Tensor gu, Tensor gate, Tail tail)
 {
     Tensor dh = t_cols(dgu, 0, dgu.n[1] / 2);
-    cpu_grouped_gemm(be, dh, dout, w, offsets, GEMM_NN);
+    cpu_grouped_gemm(be, dh, dout, w, offsets, tail, GEMM_NN);
     cpu_swiglu_bwd(be, used(dgu, offsets), used(dgate, offsets), used(dh, offsets), used(gu, offsets),
                    used(gate, offsets));
 }

@@ -282,7 +282,7 @@ fused(const __grid_constant__ CUtensorMap ma, const __grid_constant__ CUtensorMa
     extern __shared__ __align__(1024) char room[];
     uint32_t base = smem_at(room);
     int     *off  = (int *)(room + SEGMENTS);
-    for (int i = threadIdx.x; i <= g.E; i += THREADS) off[i] = g.offsets[i];
+    for (int i = threadIdx.x; i <= g.E; i += THREADS) off[i] = firsts_of(g)[i];
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++)
             bar_init(base + FULL + i * 8, 1), bar_init(base + EMPTY + i * 8, CONSUMERS);
@@ -332,7 +332,7 @@ template <class End>
 void launch(Backend *be, const char *what, Tensor a, Tensor w, Tensor offsets, int64_t F, const Ends &ends)
 {
     int64_t E = offsets.n[0] - 1, most = (ceil_div(a.n[0], BM) + E) * ceil_div(F, End::WIDE);
-    Job     g = { (const int *)offsets.data, NULL, 0, 0, (int)E, 0, (int)F, (int)a.n[1], NULL };
+    Job     g = { (const int *)offsets.data, 1, NULL, 0, 0, (int)E, 0, (int)F, (int)a.n[1], NULL };
     CUtensorMap ma = map_of(be, a, BM), mb = map_of(be, w, End::MODE == GEMM_NT ? End::WIDE : 64);
     if (be->sticky) return;                     /* a map that says nothing */
     LAUNCH(be, what, fused<End>, at_most(cuda_of(be)->sms, most), THREADS,
@@ -342,11 +342,11 @@ void launch(Backend *be, const char *what, Tensor a, Tensor w, Tensor offsets, i
 }
 
 extern "C" void cuda_grouped_swiglu(Backend *be, Tensor gu, Tensor h, Tensor a, Tensor w, Tensor offsets,
-                                    Tensor gate)
+                                    Tensor gate, Tail tail)
 {
     if (offsets.n[0] < 2) return;
-    if (!fast(a, w, gu, h, offsets)) {
-        cuda_grouped_gemm(be, gu, a, w, offsets, GEMM_NT);
+    if (!fast(a, w, gu, h, offsets) || t_has(tail.low)) {
+        cuda_grouped_gemm(be, gu, a, w, offsets, tail, GEMM_NT);
         cuda_swiglu_fwd(be, h, gu, gate);
         return;
     }
@@ -359,13 +359,13 @@ extern "C" void cuda_grouped_swiglu(Backend *be, Tensor gu, Tensor h, Tensor a, 
 }
 
 extern "C" void cuda_grouped_dswiglu(Backend *be, Tensor dgu, Tensor dgate, Tensor dout, Tensor w,
-                                     Tensor offsets, Tensor gu, Tensor gate)
+                                     Tensor offsets, Tensor gu, Tensor gate, Tail tail)
 {
     int64_t R = dgu.n[0], F = dgu.n[1] / 2, tiles = ceil_div(F, BN);
     Tensor  dh = half_of(dgu, 0);
     if (offsets.n[0] < 2) return;
-    if (!fast(dout, w, dgu, dh, offsets) || !plain_bf16(gu)) {
-        cuda_grouped_gemm(be, dh, dout, w, offsets, GEMM_NN);
+    if (!fast(dout, w, dgu, dh, offsets) || !plain_bf16(gu) || t_has(tail.low)) {
+        cuda_grouped_gemm(be, dh, dout, w, offsets, tail, GEMM_NN);
         cuda_swiglu_bwd(be, dgu, dgate, dh, gu, gate);
         return;
     }

@@ -4,29 +4,61 @@
  *   GEMM_NN  c[r,:] = a[r,:] b[e]         a (R, K), b (E, K, N), c (R, N)
  *   GEMM_TN  c[e] = a[e's rows]' b[e's rows]    a (R, M), b (R, N), c (E, M, N)
  *
+ *   grouped_gemm     with a tail (NT, NN) the inner dimension goes on: + low[r,:] w[e]', + low[r,:] w[e]
+ *   grouped_scaled   scale times the product (NT, NN)
+ *
  * offsets (E + 1) i32 ascends: rows offsets[e] .. offsets[e+1] - 1 are those of expert e. Buffers are of
  * worst-case size: rows past offsets[E] are neither read nor written, and the price is that of all R rows.
- * GEMM_ACC adds to c; without it an expert without rows gets zeros in TN. Dtypes as in gemm.c; rows may
- * be strided. The same bits on any number of threads. */
+ * GEMM_ACC adds to c; without it an expert without rows gets zeros in TN. Dtypes as in gemm.c, a tail's are
+ * those of a and b; rows may be strided. A matrix that all experts have in common is a stack of one: b or
+ * the tail's w, and in TN c, the sum over all experts. The same bits on any number of threads. */
 #include "ops/few_rows.h"
 #include "ops/gemm_bf16.h"
 
 #include <limits.h>
 
-Cost grouped_gemm_cost(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, int flags)
+/* One for each of E, or one for all. */
+static bool stacked(Tensor t, int64_t E) { return t.rank == 3 && (t.n[0] == E || t.n[0] == 1); }
+
+static bool tail_fits(Tail tail, Tensor c, Tensor a, int64_t E, int mode)
+{
+    Tensor low = tail.low, w = tail.w;
+    int    k = mode == GEMM_NT ? 2 : 1;
+    return mode != GEMM_TN && low.rank == 2 && low.n[0] == a.n[0] && stacked(w, E) && w.n[k] == low.n[1] &&
+           w.n[3 - k] == c.n[1] && low.dtype == a.dtype && w.dtype == a.dtype;
+}
+
+static Cost product_cost(Tensor c, Tensor a, Tensor b, Tensor offsets, int flags)
 {
     int     mode = flags & GEMM_MODE;
     int64_t E = offsets.n[0] - 1, R = a.n[0], W = a.n[1];
     int     k = mode == GEMM_NT ? 2 : 1;                /* the dim of b that meets the columns of a */
     bool    shapes = mode == GEMM_TN
-        ? b.rank == 2 && c.rank == 3 && b.n[0] == R && c.n[0] == E && c.n[1] == W && c.n[2] == b.n[1]
-        : b.rank == 3 && c.rank == 2 && b.n[0] == E && c.n[0] == R && b.n[k] == W && b.n[3 - k] == c.n[1];
+        ? b.rank == 2 && stacked(c, E) && b.n[0] == R && c.n[1] == W && c.n[2] == b.n[1]
+        : stacked(b, E) && c.rank == 2 && c.n[0] == R && b.n[k] == W && b.n[3 - k] == c.n[1];
     REQUIRE(mode <= GEMM_TN && shapes && a.rank == 2 && E >= 0 && R < INT_MAX && offsets.dtype == I32 &&
             a.dtype == b.dtype && is_float(a) && is_float(c), "grouped_gemm %s: c%s a%s b%s offsets%s",
             gemm_mode(flags), t_fmt(c), t_fmt(a), t_fmt(b), t_fmt(offsets));
     return (Cost){ .flops = 2.0 * (double)R * (double)W * (double)(mode == GEMM_TN ? b.n[1] : c.n[1]),
                    .rd    = t_bytes(a) + t_bytes(b) + (flags & GEMM_ACC ? t_bytes(c) : 0),
                    .wr    = t_bytes(c), .each = E ? (double)R / (double)E : 0 };
+}
+
+Cost grouped_gemm_cost(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, Tail tail, int flags)
+{
+    Cost p = product_cost(c, a, b, offsets, flags);
+    if (!t_has(tail.low)) return p;
+    REQUIRE(tail_fits(tail, c, a, offsets.n[0] - 1, flags & GEMM_MODE), "grouped_gemm %s: c%s a%s low%s w%s",
+            gemm_mode(flags), t_fmt(c), t_fmt(a), t_fmt(tail.low), t_fmt(tail.w));
+    p.flops += 2.0 * (double)t_count(tail.low) * (double)c.n[1];
+    p.rd    += t_bytes(tail.low) + t_bytes(tail.w);
+    return p;
+}
+
+Cost grouped_scaled_cost(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, float scale, int flags)
+{
+    REQUIRE((flags & GEMM_MODE) != GEMM_TN, "grouped_scaled: NT and NN, not TN");
+    return product_cost(c, a, b, offsets, flags);
 }
 
 /* The i-th tile of c, counted over experts: which expert, and where in its part of c. */
@@ -51,37 +83,50 @@ static Where find_tile(const int32_t *off, Tensor c, Tiling t, int64_t across, i
  * how many, so that a row's bits in training do not depend on its neighbours. */
 static bool scarce(Tensor a, int flags) { return (flags & GEMM_MODE) == GEMM_NT && a.n[0] <= TILE_MIN; }
 
-static void run_tile(float *ws, Tensor c, Tensor a, Tensor b, const int32_t *off, int flags, Tiling t,
-                     Where w)
+static Tensor of_expert(Tensor stack, int64_t e) { return t_at(stack, stack.n[0] == 1 ? 0 : e); }
+
+static void run_tile(float *ws, Tensor c, Terms x, const int32_t *off, Tiling t, Where w)
 {
-    int64_t first = off[w.e], count = off[w.e + 1] - first, mode = flags & GEMM_MODE;
-    bool    few = scarce(a, flags) && count <= FEW_ROWS;
-    a = t_rows(a, first, count);
-    b = mode == GEMM_TN ? t_rows(b, first, count) : t_at(b, w.e);
-    c = mode == GEMM_TN ? t_at(c, w.e) : t_rows(c, first, count);
+    int64_t first = off[w.e], count = off[w.e + 1] - first, mode = x.flags & GEMM_MODE;
+    bool    few = scarce(x.a, x.flags) && count <= FEW_ROWS;
+    x.a = t_rows(x.a, first, count);
+    x.b = mode == GEMM_TN ? t_rows(x.b, first, count) : of_expert(x.b, w.e);
+    c   = mode == GEMM_TN ? t_at(c, w.e) : t_rows(c, first, count);
+    if (t_has(x.tail.low))
+        x.tail = (Tail){ t_rows(x.tail.low, first, count), of_expert(x.tail.w, w.e) };
     int64_t rows = c.n[0] - w.m < t.m ? c.n[0] - w.m : t.m, cols = c.n[1] - w.n < t.n ? c.n[1] - w.n : t.n;
-    if (few) {
-        few_rows_tile(ws, t_cols(c, w.n, cols), a, t_rows(b, w.n, cols), (Tensor){ 0 }, flags & GEMM_ACC);
-        return;
-    }
-    gemm_tile(BF16_AUTO, ws, t_cols(t_rows(c, w.m, rows), w.n, cols),
-              mode == GEMM_TN ? t_cols(a, w.m, rows) : t_rows(a, w.m, rows),
-              mode == GEMM_NT ? t_rows(b, w.n, cols) : t_cols(b, w.n, cols), (Tensor){ 0 }, flags);
+    c = t_cols(t_rows(c, w.m, rows), w.n, cols);
+    x = terms_of_tile(x, w.m, rows, w.n, cols);
+    if (few) few_rows_tile(ws, c, x);
+    else     gemm_tile(BF16_AUTO, ws, c, x);
 }
 
 /* Tiles of c are the tasks, so an expert with most of the rows is shared by all threads, and so is the
  * weight gradient of a lone expert. */
-void cpu_grouped_gemm(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, int flags)
+static void product(Backend *be, Tensor c, Terms x, Tensor offsets)
 {
     const int32_t *off = offsets.data;
     int64_t E = offsets.n[0] - 1, N = c.n[c.rank - 1], tiles = 0;
+    REQUIRE(off[0] >= 0 && off[E] <= x.a.n[0], "grouped_gemm: rows %d .. %d of a%s", off[0], off[E],
+            t_fmt(x.a));
+    int32_t whole[2] = { off[0], off[E] };
+    if (c.rank == 3 && c.n[0] == 1) off = whole, E = 1;
     Tiling  t = c.rank == 3 ? gemm_tiling(c.n[1], N, E) : gemm_tiling(c.n[0], N, 1);
     int64_t across = (N + t.n - 1) / t.n;
-    REQUIRE(off[0] >= 0 && off[E] <= a.n[0], "grouped_gemm: rows %d .. %d of a%s", off[0], off[E], t_fmt(a));
-    double  small = scarce(a, flags) ? FEW_SMALL : GEMM_SMALL;
-    bool    large = (double)(off[E] - off[0]) * (double)a.n[1] * (double)N > small;
+    double  small = scarce(x.a, x.flags) ? FEW_SMALL : GEMM_SMALL;
+    bool    large = (double)(off[E] - off[0]) * (double)x.a.n[1] * (double)N > small;
     for (int64_t e = 0; e < E; e++) tiles += across * tiles_down(off, e, c, t);
     #pragma omp parallel for schedule(dynamic) if (large)
     for (int64_t i = 0; i < tiles; i++)
-        run_tile(cpu_own(be), c, a, b, off, flags, t, find_tile(off, c, t, across, i));
+        run_tile(cpu_own(be), c, x, off, t, find_tile(off, c, t, across, i));
+}
+
+void cpu_grouped_gemm(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, Tail tail, int flags)
+{
+    product(be, c, (Terms){ .a = a, .b = b, .tail = tail, .scale = 1.0f, .flags = flags }, offsets);
+}
+
+void cpu_grouped_scaled(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, float scale, int flags)
+{
+    product(be, c, (Terms){ .a = a, .b = b, .scale = scale, .flags = flags }, offsets);
 }

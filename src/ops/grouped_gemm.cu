@@ -14,6 +14,25 @@
 
 namespace {
 
+/* What was asked for. A c that is the sum over all experts (TN) is that of one, with all their rows. */
+typedef struct Call {
+    Tensor  c, a, b, offsets;
+    Tail    tail;
+    float   scale;
+    int     mode;
+    bool    add;
+    int64_t E, every;
+} Call;
+
+Call call_of(Tensor c, Tensor a, Tensor b, Tensor offsets, Tail tail, float scale, int flags)
+{
+    int64_t E = offsets.n[0] - 1;
+    bool    sum = (flags & GEMM_MODE) == GEMM_TN && c.n[0] == 1;
+    Call    q = { c, a, b, offsets, tail, scale, flags & GEMM_MODE, (flags & GEMM_ACC) != 0, sum ? 1 : E,
+                  sum ? E : 1 };
+    return q;
+}
+
 /* The thread that draws for TN. Tiles of experts with many rows are long, of those with few all writing: half
  * the blocks take from the front of the order, half from the back, so that both kinds run side by side, and
  * the last to be drawn are short. The end goes out as a number as well: it tells the others to stop. */
@@ -38,7 +57,7 @@ __device__ void draw(const Job &g, uint32_t base)
 }
 
 /* By one block: experts by falling number of rows, and nothing drawn. */
-__global__ void order_experts(int *order, int *drawn, const int *offsets, int E)
+__global__ void order_experts(int *order, int *drawn, Firsts offsets, int E)
 {
     __shared__ int rows[EXPERTS_MOST];
     int e = threadIdx.x, before = 0;
@@ -209,7 +228,7 @@ tiles(const __grid_constant__ CUtensorMap ma, const __grid_constant__ CUtensorMa
     extern __shared__ __align__(1024) char room[];
     uint32_t base = smem_at(room);
     int     *off  = (int *)(room + OFFSETS);
-    for (int i = threadIdx.x; i <= g.E; i += THREADS) off[i] = g.offsets[i];
+    for (int i = threadIdx.x; i <= g.E; i += THREADS) off[i] = firsts_of(g)[i];
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++)
             bar_init(base + FULL + i * 8, 1), bar_init(base + EMPTY + i * 8, CONSUMERS);
@@ -233,12 +252,15 @@ tiles(const __grid_constant__ CUtensorMap ma, const __grid_constant__ CUtensorMa
 
 enum { PT = 64, PK = 16 };
 
-/* Distances between neighbours in a, b and c along each way, whatever the mode; c rows of an expert start at
- * offsets[e] (NT, NN), or its K does (TN). */
-typedef struct Ways { int64_t am, ak, be, bk, bn, ce, cm; int E, M, N, K; bool tn, add; } Ways;
+/* Two factors: distances between neighbours along each way, whatever the mode, and how many terms there are
+ * (TN: as many as rows). */
+typedef struct Pair { int64_t am, ak, be, bk, bn; int K; } Pair;
+
+/* c rows of an expert start at its first (NT, NN), or its K does (TN). */
+typedef struct Ways { Pair main, tail; int64_t ce, cm; int E, every, M, N; float scale; bool tn, add; } Ways;
 
 /* The block's expert and first row, or -1: blocks are counted for the worst case. */
-__device__ inline int plain_find(const int *off, const Ways &w, int down, int *m)
+__device__ inline int plain_find(const Firsts &off, const Ways &w, int down, int *m)
 {
     for (int e = 0; e < w.E; e++) {
         int here = ((w.tn ? w.M : off[e + 1] - off[e]) + PT - 1) / PT;
@@ -248,26 +270,19 @@ __device__ inline int plain_find(const int *off, const Ways &w, int down, int *m
     return -1;
 }
 
-template <class T, class C>
-__global__ void __launch_bounds__(256)
-plain(C *c, const T *a, const T *b, const int *off, const __grid_constant__ Ways w)
+/* acc += a b for the 4 x 4 elements of a thread. */
+template <class T>
+__device__ void add_terms(float (&acc)[4][4], const T *a, const T *b, const Pair &p, int K, int m0, int n0,
+                          int M, int N)
 {
     __shared__ float as[PK][PT + 1], bs[PK][PT + 1];
-    int across = (w.N + PT - 1) / PT, n0 = blockIdx.x % across * PT, m0 = 0;
-    int e = plain_find(off, w, blockIdx.x / across, &m0);
-    if (e < 0) return;
-    int rows = off[e + 1] - off[e], M = w.tn ? w.M : rows, K = w.tn ? rows : w.K;
-    a += (int64_t)off[e] * (w.tn ? w.ak : w.am);
-    b += w.tn ? (int64_t)off[e] * w.bk : e * w.be;
-    c += w.tn ? e * w.ce : (int64_t)off[e] * w.cm;
-    float acc[4][4] = { };
-    int   ty = threadIdx.x / 16, tx = threadIdx.x % 16;
+    int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
     for (int k0 = 0; k0 < K; k0 += PK) {
         for (int i = threadIdx.x; i < PT * PK; i += 256) {    /* neighbours in memory: neighbouring threads */
-            int k = w.ak == 1 ? i % PK : i / PT, m = w.ak == 1 ? i / PK : i % PT;
-            as[k][m] = k0 + k < K && m0 + m < M ? to_f32(a[(m0 + m) * w.am + (k0 + k) * w.ak]) : 0.0f;
-            int j = w.bk == 1 ? i % PK : i / PT, n = w.bk == 1 ? i / PK : i % PT;
-            bs[j][n] = k0 + j < K && n0 + n < w.N ? to_f32(b[(k0 + j) * w.bk + (n0 + n) * w.bn]) : 0.0f;
+            int k = p.ak == 1 ? i % PK : i / PT, m = p.ak == 1 ? i / PK : i % PT;
+            as[k][m] = k0 + k < K && m0 + m < M ? to_f32(a[(m0 + m) * p.am + (k0 + k) * p.ak]) : 0.0f;
+            int j = p.bk == 1 ? i % PK : i / PT, n = p.bk == 1 ? i / PK : i % PT;
+            bs[j][n] = k0 + j < K && n0 + n < N ? to_f32(b[(k0 + j) * p.bk + (n0 + n) * p.bn]) : 0.0f;
         }
         __syncthreads();
         for (int k = 0; k < PK; k++)
@@ -276,73 +291,113 @@ plain(C *c, const T *a, const T *b, const int *off, const __grid_constant__ Ways
                     acc[i][j] = fmaf(as[k][ty + 16 * i], bs[k][tx + 16 * j], acc[i][j]);
         __syncthreads();
     }
+}
+
+template <class T, class C>
+__global__ void __launch_bounds__(256)
+plain(C *c, const T *a, const T *b, const T *low, const T *lw, const int *offsets,
+      const __grid_constant__ Ways w)
+{
+    Firsts off = { offsets, w.every };
+    int across = (w.N + PT - 1) / PT, n0 = blockIdx.x % across * PT, m0 = 0;
+    int e = plain_find(off, w, blockIdx.x / across, &m0);
+    if (e < 0) return;
+    int64_t first = off[e];
+    int     rows = off[e + 1] - off[e], M = w.tn ? w.M : rows;
+    float   acc[4][4] = { };
+    int     ty = threadIdx.x / 16, tx = threadIdx.x % 16;
+    add_terms(acc, a + first * (w.tn ? w.main.ak : w.main.am), b + (w.tn ? first * w.main.bk : e * w.main.be),
+              w.main, w.tn ? rows : w.main.K, m0, n0, M, w.N);
+    if (w.tail.K)
+        add_terms(acc, low + first * w.tail.am, lw + e * w.tail.be, w.tail, w.tail.K, m0, n0, M, w.N);
+    c += w.tn ? e * w.ce : first * w.cm;
     for (int i = 0; i < 4; i++)
         for (int j = 0; j < 4; j++) {
             int m = m0 + ty + 16 * i, n = n0 + tx + 16 * j;
             if (m >= M || n >= w.N) continue;
             C *p = c + m * w.cm + n;
-            *p = from_f32<C>(acc[i][j] + (w.add ? to_f32(*p) : 0.0f));
+            *p = from_f32<C>(w.scale * acc[i][j] + (w.add ? to_f32(*p) : 0.0f));
         }
 }
 
-void grouped_plain(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, int flags)
+/* Rows of a times the matrices of b; one that is all experts' is 0 away from the next. */
+Pair pair_of(Tensor a, Tensor b, int mode)
 {
-    int     mode = flags & GEMM_MODE;
-    bool    tn = mode == GEMM_TN;
-    int64_t E = offsets.n[0] - 1, N = c.n[c.rank - 1];
-    int64_t down = tn ? E * ceil_div(a.n[1], PT) : ceil_div(a.n[0], PT) + E;
-    Ways    w = { tn ? 1 : a.s[0], tn ? a.s[0] : 1, b.s[0], mode == GEMM_NT ? 1 : b.s[mode == GEMM_NN],
-                  mode == GEMM_NT ? b.s[1] : 1, c.s[0], c.s[tn], (int)E, tn ? (int)a.n[1] : 0, (int)N,
-                  (int)a.n[1], tn, (flags & GEMM_ACC) != 0 };
+    bool nt = mode == GEMM_NT;
+    Pair p = { a.s[0], 1, b.n[0] == 1 ? 0 : b.s[0], nt ? 1 : b.s[1], nt ? b.s[1] : 1, (int)a.n[1] };
+    return p;
+}
+
+void grouped_plain(Backend *be, const Call &q)
+{
+    bool    tn = q.mode == GEMM_TN;
+    int64_t N = q.c.n[q.c.rank - 1], M = tn ? q.a.n[1] : 0;
+    int64_t down = tn ? q.E * ceil_div(M, PT) : ceil_div(q.a.n[0], PT) + q.E;
+    Pair    turned = { 1, q.a.s[0], 0, q.b.s[0], 1, 0 }, none = { };
+    Ways    w = { tn ? turned : pair_of(q.a, q.b, q.mode),
+                  t_has(q.tail.low) ? pair_of(q.tail.low, q.tail.w, q.mode) : none, q.c.s[0], q.c.s[tn],
+                  (int)q.E, (int)q.every, (int)M, (int)N, q.scale, tn, q.add };
     if (!N) return;
-    BY_DTYPE(a.dtype, T, BY_DTYPE(c.dtype, C,
-        LAUNCH(be, "grouped_gemm", (plain<T, C>), down * ceil_div(N, PT), 256, 0, (C *)c.data,
-               (const T *)a.data, (const T *)b.data, (const int *)offsets.data, w)));
+    BY_DTYPE(q.a.dtype, T, BY_DTYPE(q.c.dtype, C,
+        LAUNCH(be, "grouped_gemm", (plain<T, C>), down * ceil_div(N, PT), 256, 0, (C *)q.c.data,
+               (const T *)q.a.data, (const T *)q.b.data, (const T *)q.tail.low.data,
+               (const T *)q.tail.w.data, (const int *)q.offsets.data, w)));
 }
 
 /* --- the host side of the fast kernel --- */
 
-template <int MODE, class C, bool ACC>
-void launch(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets)
+template <int MODE, class C, bool ACC> void launch(Backend *be, const Call &q)
 {
     bool    tn = MODE == GEMM_TN;
-    int64_t E = offsets.n[0] - 1, N = c.n[c.rank - 1];
+    int64_t E = q.E, N = q.c.n[q.c.rank - 1];
     int    *drawn = tn ? (int *)cuda_workspace(be, (size_t)(3 + E) * sizeof(int)) : NULL;
-    Job     g = { (const int *)offsets.data, c.data, c.s[0], c.s[tn], (int)E, tn ? (int)a.n[1] : 0, (int)N,
-                  (int)a.n[1], drawn, drawn + 3 };
-    CUtensorMap ma = map_of(be, a, tn ? 64 : BM), mb = map_of(be, b, MODE == GEMM_NT ? BN : 64);
-    CUtensorMap mc = map_of(be, stack_of(c), 16);
-    int64_t most = (tn ? E * ceil_div(a.n[1], BM) : ceil_div(a.n[0], BM) + E) * ceil_div(N, BN);
+    Job     g = { (const int *)q.offsets.data, (int)q.every, q.c.data, q.c.s[0], q.c.s[tn], (int)E,
+                  tn ? (int)q.a.n[1] : 0, (int)N, (int)q.a.n[1], drawn, drawn + 3 };
+    CUtensorMap ma = map_of(be, q.a, tn ? 64 : BM), mb = map_of(be, q.b, MODE == GEMM_NT ? BN : 64);
+    CUtensorMap mc = map_of(be, stack_of(q.c), 16);
+    int64_t most = (tn ? E * ceil_div(q.a.n[1], BM) : ceil_div(q.a.n[0], BM) + E) * ceil_div(N, BN);
     if (be->sticky) return;                     /* no workspace, or a map that says nothing */
     if (tn)
-        LAUNCH(be, "grouped_gemm", order_experts, 1, EXPERTS_MOST, 0, drawn + 3, drawn, g.offsets, (int)E);
+        LAUNCH(be, "grouped_gemm", order_experts, 1, EXPERTS_MOST, 0, drawn + 3, drawn, firsts_of(g), (int)E);
     LAUNCH(be, "grouped_gemm", (tiles<MODE, C, ACC>), at_most(cuda_of(be)->sms, most), THREADS, room_of(E),
            ma, mb, mc, g);
 }
 
-template <class C, bool ACC>
-void choose(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, int mode)
+template <class C, bool ACC> void choose(Backend *be, const Call &q)
 {
-    if (mode == GEMM_NT)      launch<GEMM_NT, C, ACC>(be, c, a, b, offsets);
-    else if (mode == GEMM_NN) launch<GEMM_NN, C, ACC>(be, c, a, b, offsets);
-    else                      launch<GEMM_TN, C, ACC>(be, c, a, b, offsets);
+    if (q.mode == GEMM_NT)      launch<GEMM_NT, C, ACC>(be, q);
+    else if (q.mode == GEMM_NN) launch<GEMM_NN, C, ACC>(be, q);
+    else                        launch<GEMM_TN, C, ACC>(be, q);
 }
 
-bool fast(Tensor c, Tensor a, Tensor b, Tensor offsets)
+bool fast(const Call &q)
 {
-    bool some = a.n[0] > 0 && a.n[1] > 0 && c.n[c.rank - 1] > 0;
-    return some && a.dtype == BF16 && packs(a) && packs(b) && packs(c) && offsets.n[0] - 1 <= EXPERTS_MOST;
+    bool some = q.a.n[0] > 0 && q.a.n[1] > 0 && q.c.n[q.c.rank - 1] > 0;
+    bool own = q.mode == GEMM_TN || q.b.n[0] == q.E;
+    return some && own && !t_has(q.tail.low) && q.scale == 1.0f && q.a.dtype == BF16 && packs(q.a) &&
+           packs(q.b) && packs(q.c) && q.E <= EXPERTS_MOST;
+}
+
+void product(Backend *be, const Call &q)
+{
+    if (q.E < 1) return;
+    if (!fast(q)) { grouped_plain(be, q); return; }
+    BY_DTYPE(q.c.dtype, C,
+        if (q.add) choose<C, true>(be, q);
+        else       choose<C, false>(be, q));
 }
 
 }
 
-extern "C" void cuda_grouped_gemm(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, int flags)
+extern "C" void cuda_grouped_gemm(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, Tail tail,
+                                  int flags)
 {
-    int  mode = flags & GEMM_MODE;
-    bool add = (flags & GEMM_ACC) != 0;
-    if (offsets.n[0] < 2) return;
-    if (!fast(c, a, b, offsets)) { grouped_plain(be, c, a, b, offsets, flags); return; }
-    BY_DTYPE(c.dtype, C,
-        if (add) choose<C, true>(be, c, a, b, offsets, mode);
-        else     choose<C, false>(be, c, a, b, offsets, mode));
+    product(be, call_of(c, a, b, offsets, tail, 1.0f, flags));
+}
+
+extern "C" void cuda_grouped_scaled(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, float scale,
+                                    int flags)
+{
+    Tail none = { };
+    product(be, call_of(c, a, b, offsets, none, scale, flags));
 }
