@@ -1,4 +1,4 @@
-/* tests/test_gemm.c -- gemm in all modes and dtypes, every bf16 path that this CPU has, colsum. */
+/* tests/test_gemm.c -- gemm in all modes and dtypes, every bf16 path that this CPU has, scaled; colsum. */
 #include "numlab.h"
 #include "ops/gemm_bf16.h"
 
@@ -231,6 +231,34 @@ static void colsum_agrees(void)
     }
 }
 
+/* scale op(a) op(b) [+ c] into columns of a wider matrix, which stays as it was beside them. */
+static void scaled(void)
+{
+    for (int i = 0; i < 48; i++) {
+        int     mode = modes[i % 2];
+        bool    add = i & 2;
+        DType   in = i & 4 ? BF16 : F32, out = i & 8 ? BF16 : F32;
+        int64_t M = i & 16 ? 1 + num_below(8) : 1 + num_below(90), N = 1 + num_below(70), K = num_below(90);
+        float   scale = i % 3 ? 0.125f : -3.0f;
+        Tensor  a = left(in, mode, M, K), b = right(in, mode, N, K), wide = num_poison(out, M, N + 5);
+        Tensor  c = t_cols(wide, 2, N), want;
+        for (int64_t k = 0; k < M * N && add; k++) put(c, k, (float)(k % 5));
+        want = reference(none, a, b, none, mode);
+        for (int64_t k = 0; k < M * N; k++) put(want, k, scale * get(want, k) + (add ? get(c, k) : 0));
+        op_gemm_scaled(BE, c, a, b, scale, mode | (add ? GEMM_ACC : 0));
+        EXPECT_CLOSE(c, want, tolerance(c));
+        for (int64_t k = 0; k < M * (N + 5); k++)
+            if (k % (N + 5) < 2 || k % (N + 5) >= N + 2) EXPECT(isnan(get(wide, k)), "a neighbour was written");
+        num_clear();
+    }
+    Tensor a = num_randn(F32, 70, 20), b = num_randn(F32, 30, 20);
+    Tensor c = num_poison(F32, 70, 30), d = num_poison(F32, 70, 30);
+    op_gemm(BE, c, a, b, none, GEMM_NT);
+    op_gemm_scaled(BE, d, a, b, 1, GEMM_NT);
+    EXPECT(same_bits(c, d), "a factor of 1 changes bits");
+    num_clear();
+}
+
 static void priced(void)
 {
     Tensor a = num_randn(BF16, 3, 5), b = num_randn(BF16, 7, 5), c = num_zeros(F32, 3, 7);
@@ -285,6 +313,7 @@ int main(void)
     RUN(colsum_known);
     RUN(colsum_agrees);
     RUN(fused_is_separate);
+    RUN(scaled);
     RUN(priced);
     return numlab_report();
 }
