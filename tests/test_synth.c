@@ -10,10 +10,13 @@
 /* ROUNDS: a multiple of 4, 5, 6, 8, 9. */
 enum { SEED = 11, ROUNDS = 360, KINDS = 16, ANSWERS = 16, QUESTIONS = 64 };
 
+static const SynthSet plain = { .seed = SEED }, later = { .seed = SEED + 1 };
+static const SynthChoice every;
+
 static int channel_of(const char *name)
 {
     int a, p, i = 0;
-    while (i < synth_channels() && strcmp(synth_channel(i, &a, &p), name)) i++;
+    while (i < synth_channels(&every) && strcmp(synth_channel(&every, i, &a, &p), name)) i++;
     return i;
 }
 
@@ -34,8 +37,8 @@ typedef struct Tally {
 static void tally(Tally *t, SynthSplit split, int64_t rounds)
 {
     SynthItem it = { 0 };
-    for (int64_t i = 0; i < rounds * synth_channels(); i++) {
-        EXPECT_OK(synth_item(&it, SEED, split, i));
+    for (int64_t i = 0; i < rounds * synth_channels(&every); i++) {
+        EXPECT_OK(synth_item(&it, &plain, split, i));
         Tally *k = &t[channel_of(it.channel)];
         int q = place_of(k->question, &k->questions, QUESTIONS - 1, it.turn[0].question);
         k->count[q][place_of(k->answer, &k->answers, ANSWERS, it.turn[0].answer)]++, k->items++;
@@ -47,9 +50,9 @@ static void answers_are_balanced(void)
 {
     static Tally t[KINDS];
     tally(t, SYNTH_TRAIN, ROUNDS);
-    for (int c = 0; c < synth_channels(); c++) {
+    for (int c = 0; c < synth_channels(&every); c++) {
         int answers, pictures;
-        const char *name = synth_channel(c, &answers, &pictures);
+        const char *name = synth_channel(&every, c, &answers, &pictures);
         EXPECT(t[c].items == ROUNDS && t[c].answers == answers, "%s: %d items, %d answers", name, t[c].items,
                t[c].answers);
         for (int a = 0; a < answers; a++) {
@@ -66,9 +69,9 @@ static void questions_tell_nothing(void)
     static Tally seen[KINDS], held[KINDS];
     tally(seen, SYNTH_TRAIN, ROUNDS);
     tally(held, SYNTH_EVAL, ROUNDS);
-    for (int c = 0; c < synth_channels(); c++) {
+    for (int c = 0; c < synth_channels(&every); c++) {
         int answers, pictures, right = 0;
-        const char *name = synth_channel(c, &answers, &pictures);
+        const char *name = synth_channel(&every, c, &answers, &pictures);
         if (!pictures) continue;
         for (int q = 0; q < held[c].questions; q++) {
             int from = place_of(seen[c].question, &seen[c].questions, QUESTIONS, held[c].question[q]),
@@ -104,15 +107,15 @@ static void a_pure_function(void)
     int n = 0, same = 0, order = 0;
     SynthItem it = { 0 }, alone = { 0 };
     for (int64_t i = 0; i < 2 * N; i++) {
-        EXPECT_OK(synth_item(&it, SEED, i < N ? SYNTH_TRAIN : SYNTH_EVAL, i % N));
-        EXPECT_OK(synth_item(&alone, SEED, i < N ? SYNTH_TRAIN : SYNTH_EVAL, i % N));
+        EXPECT_OK(synth_item(&it, &plain, i < N ? SYNTH_TRAIN : SYNTH_EVAL, i % N));
+        EXPECT_OK(synth_item(&alone, &plain, i < N ? SYNTH_TRAIN : SYNTH_EVAL, i % N));
         EXPECT(!strcmp(it.turn[0].question, alone.turn[0].question) &&
                !strcmp(it.turn[0].answer, alone.turn[0].answer), "item %d", (int)i);
         for (int k = 0; k < it.pictures; k++) {
             EXPECT(hash(&it.picture[k]) == hash(&alone.picture[k]), "picture %d of item %d", k, (int)i);
             seen[n++] = hash(&it.picture[k]);
         }
-        EXPECT_OK(synth_item(&alone, SEED + 1, i < N ? SYNTH_TRAIN : SYNTH_EVAL, i % N));
+        EXPECT_OK(synth_item(&alone, &later, i < N ? SYNTH_TRAIN : SYNTH_EVAL, i % N));
         order += !strcmp(it.turn[0].answer, alone.turn[0].answer);
     }
     qsort(seen, (size_t)n, sizeof *seen, by_value);
@@ -186,8 +189,8 @@ static const char *colour_of(const Canvas *c)
 static void pictures_show_the_answer(void)
 {
     SynthItem it = { 0 };
-    for (int64_t i = 0; i < 60 * synth_channels(); i++) {
-        EXPECT_OK(synth_item(&it, SEED, SYNTH_EVAL, i));
+    for (int64_t i = 0; i < 60 * synth_channels(&every); i++) {
+        EXPECT_OK(synth_item(&it, &plain, SYNTH_EVAL, i));
         if (!strcmp(it.channel, "count"))
             EXPECT(pieces(&it.picture[0]) == atoi(it.turn[0].answer), "%d: %s, %d found", (int)i,
                    it.turn[0].answer, pieces(&it.picture[0]));
@@ -222,8 +225,8 @@ static void rows_are_held_out(void)
     SynthItem it = { 0 };
     for (int s = 0; s < SYNTH_SPLITS; s++)
         for (int i = 0; i < ROUNDS; i++) {
-            EXPECT_OK(synth_item(&it, SEED, (SynthSplit)s,
-                                 (int64_t)i * synth_channels() + channel_of("text")));
+            EXPECT_OK(synth_item(&it, &plain, (SynthSplit)s,
+                                 (int64_t)i * synth_channels(&every) + channel_of("text")));
             EXPECT(!strcmp(it.channel, "text") && it.turns == 2, "%s", it.channel);
             char *row = it.turn[0].question;
             row[strcspn(row, ".")] = 0;
@@ -232,6 +235,97 @@ static void rows_are_held_out(void)
                 EXPECT(strcmp(seen[k], row), "%s is in both", row);
         }
     synth_item_close(&it);
+}
+
+/* ---- chosen colours ---- */
+
+static uint32_t bits_of(const char *list)
+{
+    uint32_t bits = 0;
+    EXPECT_OK(colours_parse(&bits, "--colours", list));
+    return bits;
+}
+
+/* Pixels within the shade of a colour, which no other colour has. */
+static int pixels_of(const Canvas *c, int colour)
+{
+    Rgb want = synth_colour[colour].rgb;
+    int n = 0;
+    for (int64_t i = 0; i < c->h * c->w; i++) {
+        const uint8_t *p = c->rgb + 3 * i;
+        n += abs(p[0] - want.r) <= 8 && abs(p[1] - want.g) <= 8 && abs(p[2] - want.b) <= 8;
+    }
+    return n;
+}
+
+/* Questions and answers that have the word; pictures that show it. */
+static void look_for(const SynthItem *it, int colour, int *named, int *shown)
+{
+    for (int i = 0; i < it->turns; i++)
+        *named += strstr(it->turn[i].question, synth_colour[colour].name) ||
+                  strstr(it->turn[i].answer, synth_colour[colour].name);
+    for (int i = 0; i < it->pictures; i++) *shown += pixels_of(&it->picture[i], colour) > 12;
+}
+
+static void a_colour_is_left_out(void)
+{
+    SynthItem it = { 0 };
+    for (int colour = 0; colour < SYNTH_COLOURS; colour++) {
+        SynthSet set = { SEED, { .without = bits_of(synth_colour[colour].name) } };
+        int named = 0, shown = 0, others = 0, seen = 0, answers, pictures;
+        for (int64_t i = 0; i < 60 * synth_channels(&set.choice); i++) {
+            EXPECT_OK(synth_item(&it, &set, SYNTH_TRAIN, i));
+            look_for(&it, colour, &named, &shown);
+            look_for(&it, (colour + 1) % SYNTH_COLOURS, &others, &seen);
+        }
+        EXPECT(!named && !shown, "%s: named %d times, shown %d", synth_colour[colour].name, named, shown);
+        EXPECT(others && seen, "the next one is there");
+        synth_channel(&set.choice, 0, &answers, &pictures);
+        EXPECT(synth_channels(&set.choice) == synth_channels(&every) && answers == SYNTH_COLOURS - 1,
+               "%d answers", answers);
+    }
+    synth_item_close(&it);
+}
+
+/* Whatever channel it is of, a picture shows the colour; the first question on colours is answered by it. */
+static void a_set_about_a_colour(void)
+{
+    SynthItem it = { 0 };
+    for (int colour = 0; colour < SYNTH_COLOURS; colour++) {
+        SynthSet set = { SEED, { .about = bits_of(synth_colour[colour].name) } };
+        int channels = synth_channels(&set.choice), beside = 0, pixels = 0;
+        for (int64_t i = 0; i < 20 * channels; i++) {
+            int named = 0, shown = 0;
+            EXPECT_OK(synth_item(&it, &set, SYNTH_EVAL, i));
+            look_for(&it, colour, &named, &shown);
+            look_for(&it, (colour + 1) % SYNTH_COLOURS, &beside, &pixels);
+            EXPECT(named && shown, "%s, item %d of %s: named %d, shown %d", synth_colour[colour].name, (int)i,
+                   it.channel, named, shown);
+            if (!strncmp(it.turn[0].question, "What colour", 11))
+                EXPECT(!strcmp(it.turn[0].answer, synth_colour[colour].name), "%s", it.turn[0].answer);
+        }
+        EXPECT(beside && pixels, "beside others");
+        EXPECT(channels == (synth_colour[colour].ink ? 8 : 6), "%d channels", channels);
+    }
+    synth_item_close(&it);
+}
+
+static void choices_are_checked(void)
+{
+    uint32_t bits;
+    char text[COLOURS_ROOM];
+    EXPECT(!strcmp(colours_text(text, bits_of("white,red")), "red, white"), "%s", text);
+    EXPECT_FAIL(colours_parse(&bits, "--about", "red,gren"), E_CONFIG, "red,gren: 'gren' is no colour");
+    EXPECT_FAIL(colours_parse(&bits, "--about", "pink"), E_CONFIG, "there are red, green");
+    EXPECT_FAIL(colours_parse(&bits, "--about", ""), E_CONFIG, "--about");
+    SynthChoice c = { bits_of("red,blue"), bits_of("blue,green") };
+    EXPECT_FAIL(colours_check(&c), E_CONFIG, "about green, blue cannot be without blue");
+    c = (SynthChoice){ bits_of("red,green,yellow,purple,orange,black,white"), 0 };
+    EXPECT_FAIL(colours_check(&c), E_CONFIG, "two must be left");
+    c = (SynthChoice){ bits_of("red,blue,purple,black"), 0 };
+    EXPECT_FAIL(colours_check(&c), E_CONFIG, "one of these must be left");
+    c = (SynthChoice){ bits_of("red,blue,purple"), bits_of("green,white") };
+    EXPECT_OK(colours_check(&c));
 }
 
 /* ---- files ---- */
@@ -294,7 +388,7 @@ static void files(void)
     Path a, b;
     EXPECT_OK(path_join(a, lab_tmp(), "a"));
     EXPECT_OK(path_join(b, lab_tmp(), "b"));
-    SynthConf conf = { a, { 27, 36 }, SEED };
+    SynthConf conf = { a, { 27, 36 }, plain };
     bool drawn;
     EXPECT_OK(synth_write(&conf, &drawn));
     EXPECT(drawn, "a first time");
@@ -325,7 +419,9 @@ static void files(void)
     EXPECT(same_file(a, b, json_string_value(json_array_get(json_object_get(o, "images"), 0))),
            "pictures again");
     json_decref(o);
-    conf.seed++;
+    conf.set.choice.without = bits_of("green");
+    EXPECT_FAIL(synth_write(&conf, &drawn), E_CONFIG, "another set");
+    conf.set = later;
     EXPECT_FAIL(synth_write(&conf, &drawn), E_CONFIG, "another set");
     conf.dir = lab_tmp();
     EXPECT_FAIL(synth_write(&conf, &drawn), E_CONFIG, "not empty");
@@ -341,6 +437,9 @@ int main(void)
     RUN(a_pure_function);
     RUN(pictures_show_the_answer);
     RUN(rows_are_held_out);
+    RUN(a_colour_is_left_out);
+    RUN(a_set_about_a_colour);
+    RUN(choices_are_checked);
     RUN(files);
     return lab_report();
 }

@@ -48,11 +48,12 @@ static const Command commands[] = {
       "check recipe.yaml|FILE... [section.key=value ...] [--json]\n"
       "       treb data inspect recipe.yaml [--sample N | --step N] [--tokens] [--html FILE] [--plain]\n"
       "       treb data pack recipe.yaml OUT [--shard-mb N]\n"
-      "       treb data synth --out DIR [--train N] [--eval N] [--seed N]\n"
+      "       treb data synth --out DIR [--train N] [--eval N] [--seed N] [--without COLOUR,...] [--about COLOUR,...]\n"
       "  check: every record read, every picture decoded; lengths, budgets and steps per epoch; exit code 4 when one\n"
       "  is bad. Files alone are checked without tokens unless model.path=FOLDER is added. inspect: what is trained,\n"
       "  masked and visual in a sample (counted from 0) or in the micro-batches of a step (from 1). pack: shards that a\n"
-      "  run maps. synth: draws the demo's visual questions.\n", "data,image,video" },
+      "  run maps. synth: draws the demo's visual questions; colours are left out of it, pictures and words, with\n"
+      "  --without, and with --about every picture shows one of these, beside any others.\n", "data,image,video" },
     { "convert", "a checkpoint in any form that is read here, in the hub's form", cmd_convert,
       "FROM TO [--dtype f32|bf16|f16] [--shard-mb N] [--config FOLDER] [--native]\n"
       "  FROM is a model folder or a checkpoint of a run on any number of ranks, TO a new folder; --dtype as in FROM\n"

@@ -10,7 +10,7 @@
 
 /* ---- chance ---- */
 
-typedef struct Dice { uint64_t seed, stream, next; SynthSplit split; } Dice;
+typedef struct Dice { uint64_t seed, stream, next; SynthSplit split; Palettes palette; } Dice;
 
 static uint32_t roll(Dice *d) { return rng_u32(d->seed, d->stream, d->next++); }
 static int      below(Dice *d, int n) { return (int)((uint64_t)roll(d) * (uint64_t)n >> 32); }
@@ -23,21 +23,19 @@ static uint64_t stream_of(const char *what, SynthSplit split, int64_t a, int64_t
     return rng_stream(name);
 }
 
-/* One of 0 … n - 1 that is not `taken`. */
-static int other(Dice *d, int n, int taken)
+static int one_of(Dice *d, const Palette *p) { return p->colour[below(d, p->n)]; }
+
+/* A colour that is shown and is not `taken`. */
+static int other(Dice *d, int taken)
 {
-    int k = below(d, n - 1);
-    return k + (k >= taken);
+    const Palette *p = &d->palette.shown;
+    int k = below(d, p->n - 1), at = 0;
+    while (p->colour[at] != taken) at++;
+    return p->colour[k + (k >= at)];
 }
 
 /* ---- what there is to see ---- */
 
-static const struct { const char *name; Rgb rgb; } colours[] = {
-    { "red",    { 214,  36,  40 } }, { "green",  {  40, 160,  64 } }, { "blue",   {  36,  72, 214 } },
-    { "yellow", { 244, 216,  40 } }, { "purple", { 144,  44, 176 } }, { "orange", { 246, 132,  24 } },
-    { "black",  {  16,  16,  16 } }, { "white",  { 250, 250, 250 } },
-};
-static const int inks[] = { 0, 2, 4, 6 };                /* the dark ones, for writing */
 static const char *const figures[FIGURE_N] = { "circle", "square", "triangle", "cross", "ring", "bar" };
 static const char *const sides[]   = { "left", "right", "upper", "lower" };
 static const char *const places[]  = { "top left", "top right", "bottom left", "bottom right", "centre" };
@@ -48,7 +46,7 @@ static const char *const ordinals[] = { "first", "second" };
 
 static Rgb shade_of(Dice *d, int colour)
 {
-    Rgb c = colours[colour].rgb;
+    Rgb c = synth_colour[colour].rgb;
     uint8_t *v[3] = { &c.r, &c.g, &c.b };
     for (int i = 0; i < 3; i++) {
         int x = *v[i] + below(d, 17) - 8;
@@ -89,7 +87,7 @@ static void scatter(Dice *d, const Canvas *c, int n, double *r, double (*at)[2])
     }
 }
 
-/* ---- the channels: each paints what the answer numbered a says, and asks for it first ---- */
+/* ---- the channels: each paints what the answer a says, a colour or a number, and asks for it first ---- */
 
 static void ask(SynthItem *it, const char *answer, const char *question, ...)
     __attribute__((format(printf, 3, 4)));
@@ -108,7 +106,7 @@ static void ask(SynthItem *it, const char *answer, const char *question, ...)
 /* Two figures on either side of the middle; the question names one of them by its side. */
 static Status paint_colour(SynthItem *it, Dice *d, int a)
 {
-    int side = below(d, COUNT(sides)), down = side / 2, k = other(d, COUNT(colours), a);
+    int side = below(d, COUNT(sides)), down = side / 2, k = other(d, a);
     Figure f[2];
     TRY(ground(it, d, down ? 0.5 : 1.25, down ? 0.8 : 2));
     Canvas *c = &it->picture[0];
@@ -119,8 +117,8 @@ static Status paint_colour(SynthItem *it, Dice *d, int a)
         double x = (down ? across : along) * (double)c->w, y = (down ? along : across) * (double)c->h;
         draw_figure(c, f[i], x, y, r, 0, shade_of(d, i == side % 2 ? a : k));
     }
-    ask(it, colours[a].name, "What colour is the %s shape?", sides[side]);
-    ask(it, colours[k].name, "What colour is the %s shape?", sides[side ^ 1]);
+    ask(it, synth_colour[a].name, "What colour is the %s shape?", sides[side]);
+    ask(it, synth_colour[k].name, "What colour is the %s shape?", sides[side ^ 1]);
     ask(it, figures[f[side % 2]], "Which shape is the %s one?", sides[side]);
     ask(it, figures[f[!(side % 2)]], "Which shape is the %s one?", sides[side ^ 1]);
     return OK;
@@ -128,14 +126,14 @@ static Status paint_colour(SynthItem *it, Dice *d, int a)
 
 static Status paint_shape(SynthItem *it, Dice *d, int a)
 {
-    int k = below(d, COUNT(colours));
+    int k = one_of(d, &d->palette.asked);
     TRY(ground(it, d, 0.88, 1.14));
     Canvas *c = &it->picture[0];
     double x = between(d, 0.46, 0.54) * (double)c->w, y = between(d, 0.46, 0.54) * (double)c->h;
     double r = side_of(c) * between(d, 0.4, 0.46);
     draw_figure(c, (Figure)a, x, y, r, 0, shade_of(d, k));
     ask(it, figures[a], "Which shape is this?");
-    ask(it, colours[k].name, "What colour is it?");
+    ask(it, synth_colour[k].name, "What colour is it?");
     return OK;
 }
 
@@ -145,7 +143,7 @@ enum { MOST_COUNTED = 4 };
 static Status paint_count(SynthItem *it, Dice *d, int a)
 {
     int64_t quarter[MOST_COUNTED] = { 0, 1, 2, 3 };
-    int     k = below(d, COUNT(colours)), f = below(d, FIGURE_N);
+    int     k = one_of(d, &d->palette.asked), f = below(d, FIGURE_N);
     char    number[2] = { (char)('1' + a), 0 };
     TRY(ground(it, d, 0.7, 1.45));
     Canvas *c = &it->picture[0];
@@ -157,7 +155,7 @@ static Status paint_count(SynthItem *it, Dice *d, int a)
         draw_figure(c, (Figure)f, x, y, r, 0, shade_of(d, k));
     }
     ask(it, number, "How many shapes are there?");
-    ask(it, colours[k].name, "What colour are they?");
+    ask(it, synth_colour[k].name, "What colour are they?");
     ask(it, figures[f], "Which shape are they?");
     return OK;
 }
@@ -166,7 +164,7 @@ static Status paint_place(SynthItem *it, Dice *d, int a)
 {
     static const double centre[][2] = { { 0.24, 0.24 }, { 0.76, 0.24 }, { 0.24, 0.76 }, { 0.76, 0.76 },
                                         { 0.5, 0.5 } };
-    int k = below(d, COUNT(colours)), f = below(d, FIGURE_N);
+    int k = one_of(d, &d->palette.asked), f = below(d, FIGURE_N);
     TRY(ground(it, d, 0.6, 1.7));
     Canvas *c = &it->picture[0];
     double x = (centre[a][0] + between(d, -0.06, 0.06)) * (double)c->w;
@@ -174,7 +172,7 @@ static Status paint_place(SynthItem *it, Dice *d, int a)
     double r = side_of(c) * between(d, 0.18, 0.22);
     draw_figure(c, (Figure)f, x, y, r, 0, shade_of(d, k));
     ask(it, places[a], "Where is the shape?");
-    ask(it, colours[k].name, "What colour is it?");
+    ask(it, synth_colour[k].name, "What colour is it?");
     ask(it, figures[f], "Which shape is this?");
     return OK;
 }
@@ -182,15 +180,15 @@ static Status paint_place(SynthItem *it, Dice *d, int a)
 static Status paint_size(SynthItem *it, Dice *d, int a)
 {
     double r[2], at[2][2];
-    int    k = other(d, COUNT(colours), a), f = below(d, FIGURE_N);
+    int    k = other(d, a), f = below(d, FIGURE_N);
     TRY(ground(it, d, 0.6, 1.7));
     Canvas *c = &it->picture[0];
     r[0] = side_of(c) * between(d, 0.24, 0.29), r[1] = side_of(c) * between(d, 0.12, 0.15);
     scatter(d, c, 2, r, at);
     for (int i = 0; i < 2; i++)
         draw_figure(c, (Figure)f, at[i][0], at[i][1], r[i], 0, shade_of(d, i ? k : a));
-    ask(it, colours[a].name, "What colour is the larger shape?");
-    ask(it, colours[k].name, "What colour is the smaller shape?");
+    ask(it, synth_colour[a].name, "What colour is the larger shape?");
+    ask(it, synth_colour[k].name, "What colour is the smaller shape?");
     ask(it, figures[f], "Which shape are they?");
     return OK;
 }
@@ -201,7 +199,7 @@ static void write_text(Canvas *c, Dice *d, const char *text, double share, int *
     double cell = fmin((double)c->w * share / text_width(text, 1), (double)c->h * share / GLYPH_H);
     double x = ((double)c->w - text_width(text, cell)) * between(d, 0.4, 0.6);
     double y = ((double)c->h - GLYPH_H * cell) * between(d, 0.4, 0.6);
-    *ink = inks[below(d, COUNT(inks))];
+    *ink = one_of(d, &d->palette.ink);
     draw_text(c, text, x, y, cell, shade_of(d, *ink));
 }
 
@@ -212,7 +210,7 @@ static Status paint_digit(SynthItem *it, Dice *d, int a)
     TRY(ground(it, d, 0.88, 1.14));
     write_text(&it->picture[0], d, text, between(d, 0.8, 0.95), &ink);
     ask(it, text, "Which digit is this?");
-    ask(it, colours[ink].name, "What colour is it?");
+    ask(it, synth_colour[ink].name, "What colour is it?");
     return OK;
 }
 
@@ -222,14 +220,14 @@ static Status paint_word(SynthItem *it, Dice *d, int a)
     TRY(ground(it, d, 1.85, 2.15));
     write_text(&it->picture[0], d, words[a], between(d, 0.85, 0.95), &ink);
     ask(it, words[a], "Which word is written?");
-    ask(it, colours[ink].name, "What colour is it?");
+    ask(it, synth_colour[ink].name, "What colour is it?");
     return OK;
 }
 
 static Status paint_pair(SynthItem *it, Dice *d, int a)
 {
     int asked = below(d, 2), k[2], f[2];
-    k[asked] = a, k[!asked] = other(d, COUNT(colours), a);
+    k[asked] = a, k[!asked] = other(d, a);
     for (int i = 0; i < 2; i++) {
         double r, at[1][2];
         TRY(ground(it, d, 0.7, 1.45));
@@ -238,10 +236,10 @@ static Status paint_pair(SynthItem *it, Dice *d, int a)
         scatter(d, c, 1, &r, at);
         draw_figure(c, (Figure)f[i], at[0][0], at[0][1], r, 0, shade_of(d, k[i]));
     }
-    ask(it, colours[a].name, "What colour is in the %s picture?", ordinals[asked]);
+    ask(it, synth_colour[a].name, "What colour is in the %s picture?", ordinals[asked]);
     ask(it, figures[f[asked]], "Which shape is in the %s picture?", ordinals[asked]);
     ask(it, figures[f[!asked]], "Which shape is in the %s picture?", ordinals[!asked]);
-    ask(it, colours[k[!asked]].name, "What colour is in the %s picture?", ordinals[!asked]);
+    ask(it, synth_colour[k[!asked]].name, "What colour is in the %s picture?", ordinals[!asked]);
     return OK;
 }
 
@@ -263,40 +261,70 @@ static Status paint_nothing(SynthItem *it, Dice *d, int a)
     return OK;
 }
 
+/* answers 0: the colours that are asked for. */
 static const struct Channel {
     const char *name;
     int         answers, pictures;
+    bool        written;
     Status    (*paint)(SynthItem *it, Dice *d, int a);
 } channels[] = {
-    { "colour", COUNT(colours), 1, paint_colour },
-    { "shape",  FIGURE_N,       1, paint_shape  },
-    { "count",  MOST_COUNTED,   1, paint_count  },
-    { "place",  COUNT(places),  1, paint_place  },
-    { "size",   COUNT(colours), 1, paint_size   },
-    { "digit",  9,              1, paint_digit  },
-    { "word",   COUNT(words),   1, paint_word   },
-    { "pair",   COUNT(colours), 2, paint_pair   },
-    { "text",   COUNT(words),   0, paint_nothing },
+    { "colour", 0,              1, false, paint_colour  },
+    { "shape",  FIGURE_N,       1, false, paint_shape   },
+    { "count",  MOST_COUNTED,   1, false, paint_count   },
+    { "place",  COUNT(places),  1, false, paint_place   },
+    { "size",   0,              1, false, paint_size    },
+    { "digit",  9,              1, true,  paint_digit   },
+    { "word",   COUNT(words),   1, true,  paint_word    },
+    { "pair",   0,              2, false, paint_pair    },
+    { "text",   COUNT(words),   0, false, paint_nothing },
 };
 
-int synth_channels(void) { return COUNT(channels); }
-
-const char *synth_channel(int i, int *answers, int *pictures)
+/* A set about some colours has the channels that can show them. */
+static bool offers(const SynthChoice *c, const Palettes *p, const struct Channel *ch)
 {
-    *answers = channels[i].answers, *pictures = channels[i].pictures;
-    return channels[i].name;
+    return !c->about || (ch->pictures && (p->ink.n || !ch->written));
+}
+
+int synth_channels(const SynthChoice *c)
+{
+    Palettes p;
+    int n = 0;
+    colours_mix(&p, c);
+    for (int i = 0; i < COUNT(channels); i++) n += offers(c, &p, &channels[i]);
+    return n;
+}
+
+/* The i-th channel of those that the set has, by its place among all. */
+static int channel_at(const SynthChoice *c, const Palettes *p, int i)
+{
+    int at = 0;
+    while (!offers(c, p, &channels[at]) || i-- > 0) at++;
+    return at;
+}
+
+const char *synth_channel(const SynthChoice *c, int i, int *answers, int *pictures)
+{
+    Palettes p;
+    colours_mix(&p, c);
+    const struct Channel *ch = &channels[channel_at(c, &p, i)];
+    *answers = ch->answers ? ch->answers : p.asked.n, *pictures = ch->pictures;
+    return ch->name;
 }
 
 /* Items take the channels in turn; within a channel every block of `answers` items holds each answer once. */
-Status synth_item(SynthItem *it, uint64_t seed, SynthSplit split, int64_t number)
+Status synth_item(SynthItem *it, const SynthSet *set, SynthSplit split, int64_t number)
 {
-    int64_t order[16], channel = number % COUNT(channels), turn = number / COUNT(channels);
+    Dice d = { .seed = set->seed, .stream = stream_of("item", split, number, 0), .split = split };
+    int64_t order[16], n = synth_channels(&set->choice), turn = number / n;
+    colours_mix(&d.palette, &set->choice);
+    int channel = channel_at(&set->choice, &d.palette, (int)(number % n));
     const struct Channel *ch = &channels[channel];
-    for (int i = 0; i < ch->answers; i++) order[i] = i;
-    rng_shuffle(order, ch->answers, seed, stream_of("answers", split, channel, turn / ch->answers));
-    Dice d = { seed, stream_of("item", split, number, 0), 0, split };
+    int64_t answers = ch->answers ? ch->answers : d.palette.asked.n;
+    for (int i = 0; i < answers; i++) order[i] = i;
+    rng_shuffle(order, answers, set->seed, stream_of("answers", split, channel, turn / answers));
+    int a = (int)order[turn % answers];
     it->channel = ch->name, it->turns = it->pictures = 0;
-    return ch->paint(it, &d, (int)order[turn % ch->answers]);
+    return ch->paint(it, &d, ch->answers ? a : d.palette.asked.colour[a]);
 }
 
 void synth_item_close(SynthItem *it)

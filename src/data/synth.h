@@ -1,6 +1,6 @@
 /* data/synth.h -- the demo set: questions about pictures that are drawn here, and the files they are kept in.
  *
- * An item is a pure function of (seed, split, number): the same on every machine with the same libm and
+ * An item is a pure function of (set, split, number): the same on every machine with the same libm and
  * codecs, in whatever order items are drawn. Every channel (kind of question) goes through its answers
  * evenly, in a shuffled order, and nothing in a question tells its answer: without the picture one is right
  * once in `answers` times. The one channel without pictures, text, is answered from its own words and stands
@@ -10,6 +10,7 @@
 
 #include "base/status.h"
 #include "data/draw.h"
+#include "data/synth_colours.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -28,13 +29,16 @@ typedef struct SynthItem {
     int         quality[SYNTH_PICTURES];     /* of a JPEG; 0: PNG */
 } SynthItem;
 
-int         synth_channels(void);
-const char *synth_channel(int i, int *answers, int *pictures);               /* its name */
+typedef struct SynthSet { uint64_t seed; SynthChoice choice; } SynthSet;
 
-MUST Status synth_item(SynthItem *it, uint64_t seed, SynthSplit split, int64_t number);
+/* A set that is about some colours has no channel that cannot show them. */
+int         synth_channels(const SynthChoice *c);
+const char *synth_channel(const SynthChoice *c, int i, int *answers, int *pictures);     /* its name */
+
+MUST Status synth_item(SynthItem *it, const SynthSet *set, SynthSplit split, int64_t number);
 void        synth_item_close(SynthItem *it);                                 /* twice is fine */
 
-typedef struct SynthConf { const char *dir; int64_t items[SYNTH_SPLITS]; uint64_t seed; } SynthConf;
+typedef struct SynthConf { const char *dir; int64_t items[SYNTH_SPLITS]; SynthSet set; } SynthConf;
 
 /* Writes dir/train.jsonl, eval.jsonl, eval_blind.jsonl (the questions of eval with the pictures of another
  * item of the same channel), images/, and last synth.json, which says what was drawn. A folder whose

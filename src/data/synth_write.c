@@ -41,7 +41,7 @@ static Status draw_one(void *arg, int64_t number)
     const Job *job = arg;
     Row       *r = &job->row[number];
     SynthItem  it = { 0 };
-    Status     st = synth_item(&it, job->conf->seed, job->split, number);
+    Status     st = synth_item(&it, &job->conf->set, job->split, number);
     r->channel = it.channel, r->pictures = it.pictures;
     r->turns = job->split == SYNTH_TRAIN ? it.turns : 1;
     memcpy(r->turn, it.turn, sizeof r->turn);
@@ -103,7 +103,7 @@ static Status write_lines(const SynthConf *conf, SynthSplit split, const Row *ro
  * common. */
 static Status write_blind(const SynthConf *conf, const Row *row)
 {
-    int64_t n = conf->items[SYNTH_EVAL], channels = synth_channels();
+    int64_t n = conf->items[SYNTH_EVAL], channels = synth_channels(&conf->set.choice);
     Text t = { 0 };
     Status st = OK;
     for (int64_t i = 0; i < n && !st; i++) {
@@ -118,18 +118,28 @@ static Status write_blind(const SynthConf *conf, const Row *row)
 
 /* ---- synth.json ---- */
 
+static void add_colours(Json *o, const char *key, uint32_t bits)
+{
+    char text[COLOURS_ROOM];
+    if (bits) json_object_set_new(o, key, json_string(colours_text(text, bits)));
+}
+
 static Json *describe(const SynthConf *conf)
 {
+    const SynthChoice *choice = &conf->set.choice;
     Json *list = json_array();
-    for (int i = 0; i < synth_channels(); i++) {
+    for (int i = 0; i < synth_channels(choice); i++) {
         int answers, pictures;
-        const char *name = synth_channel(i, &answers, &pictures);
+        const char *name = synth_channel(choice, i, &answers, &pictures);
         json_array_append_new(list, json_pack("{s:s, s:i, s:i, s:f}", "channel", name, "pictures", pictures,
                                               "answers", answers, "chance", 1.0 / answers));
     }
-    return json_pack("{s:i, s:I, s:I, s:I, s:o}", "rules", RULES, "seed", (json_int_t)conf->seed, "train",
-                     (json_int_t)conf->items[SYNTH_TRAIN], "eval", (json_int_t)conf->items[SYNTH_EVAL],
-                     "channels", list);
+    Json *o = json_pack("{s:i, s:I, s:I, s:I, s:o}", "rules", RULES, "seed", (json_int_t)conf->set.seed,
+                        "train", (json_int_t)conf->items[SYNTH_TRAIN], "eval",
+                        (json_int_t)conf->items[SYNTH_EVAL], "channels", list);
+    add_colours(o, "without", choice->without);
+    add_colours(o, "about", choice->about);
+    return o;
 }
 
 /* *same: the folder holds this very set. Anything else in it is an error. */
@@ -187,9 +197,11 @@ Status synth_write(const SynthConf *conf, bool *drawn)
     Pool pool = { 0 };
     bool same;
     *drawn = false;
-    if (conf->items[SYNTH_EVAL] < 2 * synth_channels())
+    TRY(colours_check(&conf->set.choice));
+    int least = 2 * synth_channels(&conf->set.choice);
+    if (conf->items[SYNTH_EVAL] < least)
         return fail(E_CONFIG, "%lld items to evaluate on: the control exchanges pictures, so at least %d are "
-                    "wanted", (long long)conf->items[SYNTH_EVAL], 2 * synth_channels());
+                    "wanted", (long long)conf->items[SYNTH_EVAL], least);
     TRY(look(conf, &same));
     if (same) return OK;
     TRY(pool_open(&pool, cpu_count() - 1));
