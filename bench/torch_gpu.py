@@ -71,9 +71,9 @@ def experts(tokens, repeats):
     return dict(fwd_ms=fwd, fwd_tflops=flops / fwd / 1e9, ms=all_ms, tflops=3 * flops / all_ms / 1e9)
 
 
-def model():
+def config(layers):
     text = dict(
-        vocab_size=V, hidden_size=H, intermediate_size=6144, num_hidden_layers=LAYERS, num_attention_heads=32,
+        vocab_size=V, hidden_size=H, intermediate_size=6144, num_hidden_layers=layers, num_attention_heads=32,
         num_key_value_heads=4, head_dim=128, moe_intermediate_size=I, num_experts=E, num_experts_per_tok=K,
         norm_topk_prob=True, rms_norm_eps=1e-6, max_position_embeddings=262144,
         rope_parameters=dict(
@@ -84,11 +84,15 @@ def model():
         depth=27, hidden_size=1152, intermediate_size=4304, num_heads=16, out_hidden_size=H,
         num_position_embeddings=2304, deepstack_visual_indexes=[8, 16, 24],
     )
-    config = Qwen3VLMoeConfig(text_config=text, vision_config=vision, tie_word_embeddings=False)
-    config._attn_implementation = "sdpa"
+    return Qwen3VLMoeConfig(text_config=text, vision_config=vision, tie_word_embeddings=False)
+
+
+def model(conf, device="cuda"):
+    """Random bf16 weights, made where they stay."""
+    conf._attn_implementation = "sdpa"
     torch.set_default_dtype(torch.bfloat16)
-    with torch.device("cuda"):
-        m = Qwen3VLMoeForConditionalGeneration(config)
+    with torch.device(device):
+        m = Qwen3VLMoeForConditionalGeneration(conf)
     torch.set_default_dtype(torch.float32)
     m.set_experts_implementation("grouped_mm")
     return m.train()
@@ -141,7 +145,7 @@ def photo_batch(n):
 
 
 def steps(batch, lengths, grids, compiled, repeats):
-    m = model()
+    m = model(config(LAYERS))
     opt = torch.optim.AdamW(m.parameters(), lr=1e-5, fused=True)
     if compiled:
         m.model.language_model = torch.compile(m.model.language_model)
