@@ -325,6 +325,10 @@ static void saves_tensors(void)
     EXPECT(row && row->shape[0] == 1 && row->shape[1] == 3 && !memcmp(row->data, x + 3, 12), "the row");
     st_prefetch(&s, row);
     st_close(&s);
+    EXPECT_OK(st_save(in_tmp("x.out"), list, 2));                               /* by any name it is a file */
+    EXPECT_OK(st_open(&s, in_tmp("x.out")));
+    EXPECT(s.count == 2, "%d tensors", s.count);
+    st_close(&s);
     sweep(lab_tmp());
 }
 

@@ -88,7 +88,7 @@ MUST Status     st_writer_write(StWriter *w, const void *data, size_t bytes);   
 MUST Status     st_writer_finish(StWriter *w);
 void            st_writer_close(StWriter *w);                 /* half-done: nothing happened; twice is fine */
 
-/* A few tensors in one file, at once. */
+/* A few tensors in one file, whatever its name, at once. */
 StTensor        st_of(const char *name, Tensor t);            /* t must be dense */
 MUST Status     st_save(const char *path, const StTensor *t, int n);
 

@@ -82,16 +82,21 @@ static Status open_single(StWriter *w, const char *path)
     return w->name && w->dir ? OK : no_memory();
 }
 
-Status st_writer_open(StWriter *w, const char *path, int64_t max_shard)
+static Status writer_open(StWriter *w, const char *path, int64_t max_shard, bool single)
 {
     size_t n = strlen(path);
     *w = (StWriter){ .open = true, .fd = -1, .max_shard = max_shard };
     if (n == 0 || n > PATH_MAX - 2 * NAME_MAX)
         return give_up(w, fail(E_IO, "'%.200s': the path is empty or too long", path));
-    bool   single = n > 12 && !strcmp(path + n - 12, ".safetensors");
     Status st = single ? open_single(w, path) : open_folder(w, path);
     if (!st && single && strlen(w->name) > NAME_MAX - 32) st = fail(E_IO, "%s: the name is too long", path);
     return st ? give_up(w, st) : OK;
+}
+
+Status st_writer_open(StWriter *w, const char *path, int64_t max_shard)
+{
+    size_t n = strlen(path);
+    return writer_open(w, path, max_shard, n > 12 && !strcmp(path + n - 12, ".safetensors"));
 }
 
 static Status slots_grow(StWriter *w)
@@ -396,7 +401,7 @@ StTensor st_of(const char *name, Tensor t)
 Status st_save(const char *path, const StTensor *t, int n)
 {
     StWriter w;
-    TRY(st_writer_open(&w, path, 0));
+    TRY(writer_open(&w, path, 0, true));
     for (int i = 0; i < n; i++) TRY(st_writer_declare(&w, t[i].name, t[i].dtype, t[i].rank, t[i].shape));
     TRY(st_writer_begin(&w));
     for (int i = 0; i < n; i++) TRY(st_writer_write(&w, t[i].data, t[i].bytes));
