@@ -93,6 +93,9 @@ static void random_weights(void)
             fresh();
             Tensor y = out2(floats[d], 1, counts[i], DENSE);
             CALL(normal, y, num_.seed, stream, 0, 0, 0.02f);
+            fresh();
+            y = out2(floats[d], 1, counts[i], DENSE);
+            CALL(uniform, y, num_.seed, stream, 0, 0, 0.02f);
         }
     fresh();
     Tensor y = out3(any_float(), 3, 17, 40, DENSE);
@@ -101,6 +104,9 @@ static void random_weights(void)
         fresh();
         y = out2(any_float(), 50, i, DENSE);
         CALL(normal, y, num_.seed, 6, (uint64_t)i * 1001, 10 + i, 1.5f);
+        fresh();
+        y = out2(any_float(), 50, i, DENSE);
+        CALL(uniform, y, num_.seed, 6, (uint64_t)i * 1001, 10 + i, 1.5f);
     }
 }
 

@@ -156,6 +156,22 @@ static void normals_are_those_of_the_stream(void)
     num_clear();
 }
 
+static void uniforms_lie_between_the_bounds(void)
+{
+    float bound = 0.3f;
+    Tensor y = num_poison(F32, 5, 7);                          /* a part of a wider matrix */
+    op_uniform(BE, y, 9, 77, 1002, 13, bound);
+    for (int64_t i = 0; i < 35; i++) {
+        float u = rng_uniform(9, 77, (uint64_t)(1002 + i / 7 * 13 + i % 7));
+        EXPECT(get(y, i) == bound * (2 * u - 1), "[%d] is %g", (int)i, get(y, i));
+    }
+    Tensor narrow = num_poison(BF16, 5, 7);
+    op_uniform(BE, narrow, 9, 77, 1002, 13, bound);
+    Tensor want = num_copy(y, BF16);
+    for (int64_t i = 0; i < 35; i++) EXPECT(get(narrow, i) == get(want, i), "[%d]", (int)i);
+    num_clear();
+}
+
 static void levels_from_minus_one_to_one(void)
 {
     DType d;
@@ -187,6 +203,7 @@ int main(void)
     RUN(empty_and_threads);
     RUN(price);
     RUN(normals_are_those_of_the_stream);
+    RUN(uniforms_lie_between_the_bounds);
     RUN(levels_from_minus_one_to_one);
     return numlab_report();
 }

@@ -1,9 +1,11 @@
 /* ops/normal.c -- random weights: contract, price, CPU.
  *
- *   y[r, c] = std * number first + r stride + c of (seed, stream), base/rng.h's normals, rounded to y's dtype
+ *   normal     y[r, c] = std * number first + r stride + c of (seed, stream), base/rng.h's normals
+ *   uniform    y[r, c] = that number of base/rng.h's uniforms, between -bound and bound
  *
- * y is dense, f32 or bf16, of any rank: rows are those of its last dim. A value depends on its number alone:
- * the same on every machine but for rare last bits, and a part of a tensor is drawn like the whole. */
+ * both rounded to y's dtype. y is dense, f32 or bf16, of any rank: rows are those of its last dim. A value
+ * depends on its number alone: the same on every machine (of normals but for rare last bits), and a part of a
+ * tensor is drawn like the whole. */
 #include "ops/cpu.h"
 
 #include "base/rng.h"
@@ -15,8 +17,29 @@ Cost normal_cost(Backend *be, Tensor y, uint64_t seed, uint64_t stream, uint64_t
     return (Cost){ .flops = 16.0 * (double)t_count(y), .wr = t_bytes(y) };
 }
 
-void cpu_normal(Backend *be, Tensor y, uint64_t seed, uint64_t stream, uint64_t first, int64_t stride,
-                float std)
+Cost uniform_cost(Backend *be, Tensor y, uint64_t seed, uint64_t stream, uint64_t first, int64_t stride,
+                  float bound)
+{
+    REQUIRE(t_dense(y) && is_float(y), "uniform: y%s", t_fmt(y));
+    return (Cost){ .flops = 16.0 * (double)t_count(y), .wr = t_bytes(y) };
+}
+
+typedef void Fill(float *out, int64_t n, uint64_t seed, uint64_t stream, uint64_t first, float spread);
+
+static void fill_normal(float *out, int64_t n, uint64_t seed, uint64_t stream, uint64_t first, float std)
+{
+    rng_fill_normal(out, n, seed, stream, first, 0.0f, std);
+}
+
+/* Between -1 and 1 they are exact, so one rounding is all there is. */
+static void fill_uniform(float *out, int64_t n, uint64_t seed, uint64_t stream, uint64_t first, float bound)
+{
+    rng_fill_uniform(out, n, seed, stream, first, -1.0f, 1.0f);
+    for (int64_t i = 0; i < n; i++) out[i] *= bound;
+}
+
+static void draw(Tensor y, Fill *fill, uint64_t seed, uint64_t stream, uint64_t first, int64_t stride,
+                 float spread)
 {
     enum { PART = 4096 };                                     /* elements at a time */
     int64_t cols = y.n[y.rank - 1], rows = cols ? t_count(y) / cols : 0, parts = (cols + PART - 1) / PART;
@@ -26,7 +49,19 @@ void cpu_normal(Backend *be, Tensor y, uint64_t seed, uint64_t stream, uint64_t 
         int64_t r = i / parts, c = i % parts * PART, k = cols - c < PART ? cols - c : PART;
         int64_t at = r * cols + c;
         float  *out = y.dtype == F32 ? (float *)y.data + at : stage;
-        rng_fill_normal(out, k, seed, stream, first + (uint64_t)(r * stride + c), 0.0f, std);
+        fill(out, k, seed, stream, first + (uint64_t)(r * stride + c), spread);
         if (y.dtype != F32) cpu_narrow((uint16_t *)y.data + at, stage, k);
     }
+}
+
+void cpu_normal(Backend *be, Tensor y, uint64_t seed, uint64_t stream, uint64_t first, int64_t stride,
+                float std)
+{
+    draw(y, fill_normal, seed, stream, first, stride, std);
+}
+
+void cpu_uniform(Backend *be, Tensor y, uint64_t seed, uint64_t stream, uint64_t first, int64_t stride,
+                 float bound)
+{
+    draw(y, fill_uniform, seed, stream, first, stride, bound);
 }
