@@ -90,9 +90,16 @@ static int place_of(const int *ranks, int n, int rank)
     return 0;
 }
 
+/* Groups that are others again unless ETP cuts something. */
+static bool repeats(const Mesh *m, GroupId base)
+{
+    return m->layout.etp == 1 && (base == GR_etp_edp || base == GR_ep_edp);
+}
+
 int mesh_group(const Mesh *m, GroupId g, int *ranks)
 {
     const GroupRow *row = &rows[g];
+    if (repeats(m, row->base)) return ranks[0] = m->rank, 1;
     int n = whole_group(m, rows[row->base].axes, ranks), me = place_of(ranks, n, m->rank);
     if (row->road == WHOLE) return n;
     if (row->road == ENDS) {

@@ -109,9 +109,14 @@ void param_piece(Param *p, int64_t rows, const char *fmt, ...)
 
 void params_unit(ParamSet *s) { s->unit = s->units++; }
 
-static GroupId sums_of(Axis axis)
+/* Those who hold the same: the ranks that differ on no axis that cuts it. */
+static GroupId sums_of(const ParamSet *s, const Param *p)
 {
-    return axis == AX_TP ? GR_dp_cp : axis == AX_EP || axis == AX_ETP ? GR_edp : GR_tp_dp_cp;
+    bool by[AX_N] = { [AX_TP] = p->head > 0 }, slices = mesh_size(s->mesh, AX_ETP) > 1;
+    for (int i = 0; i < p->cuts; i++) by[p->cut[i].axis] = true;
+    if (by[AX_EP])  return by[AX_ETP] || !slices ? GR_edp : GR_etp_edp;
+    if (by[AX_ETP]) return slices ? GR_ep_edp : GR_tp_dp_cp;
+    return by[AX_TP] ? GR_dp_cp : GR_tp_dp_cp;
 }
 
 static int64_t row_elements(const Param *p) { return param_count(p) / p->full[0]; }
@@ -156,15 +161,15 @@ static void cut_blocks(Param *p, int64_t block, int64_t n, int64_t x)
 void param_cut(const ParamSet *s, Param *p, Axis axis, int dim)
 {
     int64_t n = mesh_size(s->mesh, axis), x = mesh_at(s->mesh, axis), block = 1;
-    p->sums = sums_of(axis);
     p->cut[p->cuts++] = (AxisCut){ axis, dim };
+    p->sums = sums_of(s, p);
     if (n == 1) return;
     if (dim == 0) {
         cut_rows(p, n, x);
         return;
     }
     for (int i = dim; i < p->rank; i++) block *= p->full[i];
-    if (dim == 1 && p->form == FORM_EXPERT_GATE_UP) block /= 2;
+    if (dim == 1 && (p->form == FORM_EXPERT_GATE_UP || p->form == FORM_LORA_B)) block /= 2;
     cut_blocks(p, block, n, x);
     p->local[dim] /= n;
     settle(p, 0);
@@ -173,8 +178,8 @@ void param_cut(const ParamSet *s, Param *p, Axis axis, int dim)
 void param_cut_heads(const ParamSet *s, Param *p, int64_t width)
 {
     int64_t n = mesh_size(s->mesh, AX_TP), x = mesh_at(s->mesh, AX_TP), mine = -1, above = 0;
-    p->sums = sums_of(AX_TP);
     p->head = width;
+    p->sums = sums_of(s, p);
     if (n == 1) return;
     for (int i = 0; i < p->pieces; i++) {
         int64_t heads = p->piece[i].rows / width, share = heads < n ? n / heads : 1, part = heads * share / n;

@@ -13,7 +13,8 @@
 #include "ops/ops.h"
 
 typedef enum { G_VIT, G_ALIGNER, G_LLM, GROUP_N } Group;   /* tower, mergers, decoder: freeze and lr groups */
-typedef enum { INIT_NORMAL, INIT_ZERO, INIT_ONE, INIT_POSITION } Init;      /* of a start from nothing */
+/* Of a start from nothing; PAIR_*: the A of an adapter, uniform within 1 / sqrt(in) or of deviation 1 / r. */
+typedef enum { INIT_NORMAL, INIT_ZERO, INIT_ONE, INIT_POSITION, INIT_PAIR_UNIFORM, INIT_PAIR_NORMAL } Init;
 /* How the checkpoint has it; LORA_*: adapters of experts, as PEFT stores them (model/adapter_files.h). */
 typedef enum { FORM_ROWS, FORM_EXPERT_GATE_UP, FORM_EXPERT_DOWN, FORM_LORA_A, FORM_LORA_B } Form;
 /* What a linear weight is part of; NO: it is none, or one that takes no adapter. */
@@ -59,6 +60,7 @@ typedef struct Param {
     int     cuts;
     int64_t head;                        /* width of the heads that its rows were cut by, 0: they were not */
     Lora   *lora;                        /* the pairs that are trained beside it, NULL: none */
+    const struct Param *beside;          /* the weight that this is an adapter of, NULL: it is none */
     bool    frozen;                      /* it is not trained: no gradient, no state */
     bool    decay;
     bool    idle;                     /* nothing it computes reaches the loss: it never has a gradient      */
@@ -90,7 +92,8 @@ void   params_close(ParamSet *s);
 void   params_unit(ParamSet *s);                             /* what is declared from here on is a new unit */
 
 /* After a parameter and its pieces are declared: this rank's part of dim `dim` is its share of the axis, each
- * piece (and each half of an expert's gate_up) cut on its own. Rows that do not divide are padded. */
+ * piece (and each half of an expert's gate_up, of its B too) cut on its own. Rows that do not divide are
+ * padded. */
 void   param_cut(const ParamSet *s, Param *p, Axis axis, int dim);
 /* Rows that are heads of `width`, over tp; a piece with fewer heads than ranks is shared by neighbours. */
 void   param_cut_heads(const ParamSet *s, Param *p, int64_t width);

@@ -3,17 +3,15 @@
 
 #include <stdlib.h>
 
-static const GroupId sum_groups[] = { GR_dp_cp, GR_tp_dp_cp, GR_edp };
-enum { SUM_GROUPS = sizeof sum_groups / sizeof *sum_groups, RING = 2 };
+/* Whose sum a gradient may be; whose slices make the whole, and who has the same slice. */
+typedef struct SumGroup { GroupId sums, near, far; } SumGroup;
 
-static GroupId near_of(GroupId sums)
-{
-    return sums == GR_dp_cp ? GR_shard_dp_cp : sums == GR_tp_dp_cp ? GR_shard_tp_dp_cp : GR_shard_edp;
-}
-static GroupId far_of(GroupId sums)
-{
-    return sums == GR_dp_cp ? GR_copy_dp_cp : sums == GR_tp_dp_cp ? GR_copy_tp_dp_cp : GR_copy_edp;
-}
+static const SumGroup sum_groups[] = {
+#define SUM(g) { GR_##g, GR_shard_##g, GR_copy_##g }
+    SUM(dp_cp), SUM(tp_dp_cp), SUM(edp), SUM(etp_edp), SUM(ep_edp),
+#undef SUM
+};
+enum { SUM_GROUPS = sizeof sum_groups / sizeof *sum_groups, RING = 2 };
 
 static int64_t up_to(int64_t n, int64_t grid) { return (n + grid - 1) / grid * grid; }
 
@@ -30,17 +28,17 @@ static int level_of(const ShardConf *c, const Bucket *b)
 }
 
 /* The parameters of one unit that are summed over one group, as many as there are; none is no bucket. */
-static void add_bucket(Shard *s, int unit, GroupId sums, bool frozen)
+static void add_bucket(Shard *s, int unit, const SumGroup *of, bool frozen)
 {
     const ShardConf *c = &s->conf;
     const Mesh *mesh = c->params->mesh;
     int64_t grid = ARENA_ALIGN / (int64_t)dtype_size(c->dtype);      /* both dtypes begin well there */
-    Bucket b = { .unit = unit, .sums = sums, .frozen = frozen };
+    Bucket b = { .unit = unit, .sums = of->sums, .frozen = frozen };
     bool tied = false;
     if (s->buckets) b.first = s->bucket[s->buckets - 1].first + s->bucket[s->buckets - 1].n;
     for (int i = 0; i < c->params->n; i++) {
         Param *p = c->params->p[i];
-        if (p->unit != unit || p->sums != sums || p->frozen != frozen) continue;
+        if (p->unit != unit || p->sums != of->sums || p->frozen != frozen) continue;
         s->item[b.first + b.n++] = (Item){ p, b.room, by_product(c, p) };
         b.room += up_to(param_local(p), grid);
         tied |= p == c->tied;
@@ -48,7 +46,7 @@ static void add_bucket(Shard *s, int unit, GroupId sums, bool frozen)
     if (!b.n) return;
     REQUIRE(!tied || b.n == 1, "%s: the other end of the pipeline would slice it otherwise",
             c->tied->piece[0].name);
-    if (mesh) b.all = mesh->comm[sums], b.near = mesh->comm[near_of(sums)], b.far = mesh->comm[far_of(sums)];
+    if (mesh) b.all = mesh->comm[of->sums], b.near = mesh->comm[of->near], b.far = mesh->comm[of->far];
     b.level = level_of(c, &b);
     b.slice = b.room;
     if (b.level) {
@@ -64,7 +62,7 @@ static void make_buckets(Shard *s)
     for (int u = 0; u < s->units; u++) {
         s->unit[u] = (Unit){ .first = s->buckets, .slot = -1 };
         for (int frozen = 0; frozen < 2; frozen++)
-            for (int g = 0; g < SUM_GROUPS; g++) add_bucket(s, u, sum_groups[g], frozen);
+            for (int g = 0; g < SUM_GROUPS; g++) add_bucket(s, u, &sum_groups[g], frozen);
         s->unit[u].n = s->buckets - s->unit[u].first;
     }
 }

@@ -128,7 +128,7 @@ static void sum_copies(Shard *s)
 static int64_t shared_from(const Param *p, const Mesh *m)
 {
     int64_t rows = 0, all = 0, sharers = m->comm[GR_kv]->size, tp = m->size[AX_TP];
-    if (p->sums != GR_dp_cp || p->form != FORM_ROWS || p->pieces < 2) return param_local(p);
+    if (!p->head) return param_local(p);
     for (int i = 0; i < p->pieces; i++) {
         all += p->piece[i].rows;
         if (p->piece[i].rows * tp != p->piece[i].shape[0] * sharers) rows = all;
