@@ -59,16 +59,23 @@ static inline void part_chunks(RankPart *r, int64_t L)
     }
 }
 
-static inline void part_open(RankPart *r, const ModelShape *s, const bool *frozen, const Layout *l, int rank,
-                             int world, DType d, Slicing slicing)
+static inline void part_open_adapted(RankPart *r, const ModelShape *s, const bool *frozen,
+                                     const AdapterConf *lora, const Layout *l, int rank, int world, DType d,
+                                     Slicing slicing)
 {
     *r = (RankPart){ 0 };
     Layout layout = *l;
     layout.kv_heads = (int)s->text.G;
     mesh_place(&r->mesh, rank, world, &layout);
     part_chunks(r, s->text.L);
-    EXPECT_OK(model_open_part(&r->m, s, frozen, NULL, &r->mesh, r->chunk, r->mesh.layout.vpp));
+    EXPECT_OK(model_open_part(&r->m, s, frozen, lora, &r->mesh, r->chunk, r->mesh.layout.vpp));
     part_bind(r, d, slicing);
+}
+
+static inline void part_open(RankPart *r, const ModelShape *s, const bool *frozen, const Layout *l, int rank,
+                             int world, DType d, Slicing slicing)
+{
+    part_open_adapted(r, s, frozen, NULL, l, rank, world, d, slicing);
 }
 
 static inline void part_close(RankPart *r)

@@ -8,11 +8,13 @@
  *   experts          both parameters of all experts
  *   vision           tower and mergers
  *   a name           equal to the module's or to its end behind a dot
- *   a glob           with * ? [ ]: of the whole name, or of its end behind a dot
+ *   a glob           with * ? [ ]: of the whole name, or of its end behind a dot; routers and the head only
+ *                    if their name is its last part: "*.mlp.gate"
  *
- * and reaches what model.freeze_* leaves: a frozen part gets none. One that reaches nothing is an error, and so
- * is one that would have but for a freeze. Everything else of the model is frozen while there are adapters,
- * except modules that lora.modules_to_save names, which are trained whole. */
+ * and reaches what model.freeze_* leaves: a frozen part gets none. One that reaches nothing is an error, and
+ * so is one that would have but for a freeze. Everything else of the model is frozen while there are adapters,
+ * except modules that lora.modules_to_save names, which are trained whole; there and in lora.exclude_modules
+ * the name of a module stands for all that is in it ("visual.merger"). */
 #ifndef MODEL_ADAPTERS_H
 #define MODEL_ADAPTERS_H
 
@@ -35,11 +37,14 @@ typedef struct AdapterConf {
 
 struct Model;
 
-/* Declares the pairs of the part of a model that a rank has, and freezes the rest; after its family's build. */
+/* Declares the pairs of the part of a model that a rank has, and freezes the rest; after the family's build. */
 MUST Status adapters_attach(struct Model *m, const AdapterConf *c);
 void        adapters_close(struct Model *m);
 
-/* The name of piece i's module: its tensor's name without ".weight". */
+/* Draws the pairs alone, as model_init draws all: for weights that were loaded. */
+MUST Status adapters_init(struct Model *m, Backend *be, uint64_t seed);
+
+/* The name of piece i's module: its tensor's name without ".weight" or ".bias". */
 void        module_name(char *out, size_t n, const Param *p, int i);
 
 #endif

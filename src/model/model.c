@@ -16,7 +16,9 @@ Status model_open_part(Model *m, const ModelShape *s, const bool *frozen, const 
     TRY(family_find(&f, s->family));
     f->build(m);
     for (int i = 0; i < m->params.n; i++) m->params.p[i]->frozen = m->frozen[m->params.p[i]->group];
-    return lora && lora->rank > 0 ? adapters_attach(m, lora) : OK;
+    Status st = lora && lora->rank > 0 ? adapters_attach(m, lora) : OK;
+    if (st) model_close(m);
+    return st;
 }
 
 Status model_open(Model *m, const ModelShape *s, const bool *frozen)
