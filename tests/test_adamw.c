@@ -16,15 +16,15 @@ static double value(Tensor t) { return *(double *)t.data; }
 static void sumsq_values(void)
 {
     float  v[] = { 1, -2, 3 };
-    Tensor out = tally(0.5);
-    op_sumsq(BE, out, num_vals(F32, 1, 3, v));
-    EXPECT(value(out) == 14.5, "%g", value(out));
+    Tensor out = tally(0.5), each = tally(NAN);
+    op_sumsq(BE, out, each, num_vals(F32, 1, 3, v));
+    EXPECT(value(out) == 14.5 && value(each) == 14, "%g, by itself %g", value(out), value(each));
     for (int64_t n = 1; n < 300000; n = 5 * n + 2) {
         Tensor x = num_randn(F32, 1, n), got[2] = { tally(0), tally(0) };
         int    many = omp_get_max_threads();
         double want = 0;
         for (int64_t i = 0; i < n; i++) want += (double)get(x, i) * get(x, i);
-        for (int i = 0; i < 2; i++) omp_set_num_threads(i ? many : 1), op_sumsq(BE, got[i], x);
+        for (int i = 0; i < 2; i++) omp_set_num_threads(i ? many : 1), op_sumsq(BE, got[i], none, x);
         EXPECT(fabs(value(got[0]) / want - 1) < 1e-12, "n %lld: %.15g", (long long)n, value(got[0]));
         EXPECT(value(got[0]) == value(got[1]), "threads change the sum of %lld", (long long)n);
         num_clear();
@@ -78,7 +78,7 @@ static void check_steps(int64_t n, DType dw, DType ds, bool master, float max_no
     for (int64_t i = 0; i < n; i++) s[i] = (State){ get(w, i), 0, 0 };
     for (h.step = 1; h.step <= 5; h.step++) {
         Tensor g = num_randn(F32, 1, n), norm = tally(0);
-        op_sumsq(BE, norm, g);
+        op_sumsq(BE, norm, none, g);
         op_adamw(BE, w, p, m, v, g, norm, h);
         for (int64_t i = 0; i < n; i++) step_double(&s[i], get(g, i), value(norm), h);
     }
@@ -145,7 +145,7 @@ static void a_split_master_takes_the_same_steps(DType moments, int64_t n)
         Tensor g = num_randn(F32, 1, n), norm = tally(0);
         for (int64_t i = 0; i < n; i += 3) put(g, i, 0);          /* decay alone */
         for (int64_t i = 1; i < n; i += 7) put(g, i, get(g, i) * 1e-30f);
-        op_sumsq(BE, norm, g);
+        op_sumsq(BE, norm, none, g);
         op_adamw(BE, w[0], p, m[0], v[0], g, norm, h);
         op_adamw(BE, w[1], rest, m[1], v[1], g, norm, h);
         int64_t lost = 0;

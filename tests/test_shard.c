@@ -155,7 +155,7 @@ static void step_truth(Backend *be, const ParamSet *s, int step)
     Tensor sumsq = t_wrap(&sum, F64, 1, &(int64_t){ 1 });
     for (int i = 0; i < s->n; i++) {
         Whole *w = &truth[step][index_param(s->p[i])];
-        if (is_live(s->p[i], step)) op_sumsq(be, sumsq, t_wrap(w->g, F32, 1, &w->n));
+        if (is_live(s->p[i], step)) op_sumsq(be, sumsq, (Tensor){ 0 }, t_wrap(w->g, F32, 1, &w->n));
     }
     norms[step] = sum;
     for (int i = 0; i < s->n; i++) {
@@ -396,7 +396,7 @@ static void run_rank(Peer *peer)
         for (int j = 0; j < now.micro; j++) pass(&r, step, j);
         peek(&r, step);
         shard_finish(&r.s);
-        optim_norm(&r.toy.m, &peer->be, sumsq);
+        optim_norm(&r.toy.m, &peer->be, sumsq, (Tensor){ 0 });
         double sum = *(double *)sumsq.data;
         EXPECT(alike(sum, norms[step]), "rank %d zero %d step %d: norm^2 %.17g, not %.17g", peer->rank,
                now.zero, step, sum, norms[step]);
@@ -532,7 +532,7 @@ static void plan_rank(Peer *peer)
     shard_begin_step(&plan.s, now.micro);
     for (int j = 0; j < now.micro; j++) pass(&plan, 0, j);
     shard_finish(&plan.s);
-    optim_norm(&plan.toy.m, &nobody.be, sumsq);
+    optim_norm(&plan.toy.m, &nobody.be, sumsq, (Tensor){ 0 });
     optim_step(&nobody.be, sumsq, &(OptimConf){ .adam = adam(0) }, &plan.s);
     shard_weights(&plan.s);
     EXPECT_OK(backend_sync(&nobody.be));

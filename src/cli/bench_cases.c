@@ -364,7 +364,7 @@ static void make_sumsq(Case *c)
     c->t[0] = t1(c->s->a, "bench", F64, 1), c->t[1] = randn(c->s, F32, c->s->T, 8 * c->s->D);
     op_fill(c->s->be, c->t[0], 0.0f);
 }
-static void run_sumsq(void *p) { Case *c = p; op_sumsq(c->s->be, c->t[0], c->t[1]); }
+static void run_sumsq(void *p) { Case *c = p; op_sumsq(c->s->be, c->t[0], (Tensor){ 0 }, c->t[1]); }
 
 static const Bench benches[] = {
     { "gemm y = x w'",              make_gemm,          run_gemm_nt, 0, 0, 0 },

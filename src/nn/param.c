@@ -296,3 +296,10 @@ int64_t params_count(const ParamSet *s)
     for (int i = 0; i < s->n; i++) n += param_count(s->p[i]);
     return n;
 }
+
+int params_tensors(const ParamSet *s)
+{
+    int n = 0;
+    for (int i = 0; i < s->n; i++) n += s->p[i]->pieces;
+    return n;
+}

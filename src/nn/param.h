@@ -119,6 +119,7 @@ int64_t piece_at(const Param *p, int i);                     /* where piece i be
 int64_t param_count(const Param *p);                         /* of the whole */
 int64_t param_local(const Param *p);                         /* of this rank's part, padding included */
 int64_t params_count(const ParamSet *s);
+int     params_tensors(const ParamSet *s);                   /* pieces of all of them */
 
 /* Flags of the product that makes p's gradient: the first of a step overwrites, the others add. */
 static inline int param_grad_flags(Param *p)

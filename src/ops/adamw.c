@@ -1,6 +1,7 @@
 /* ops/adamw.c -- the gradient's norm and the optimizer's step: contract, price, CPU.
  *
- *   sumsq        out += sum of x^2, in double; fixed chunks added in order, whatever the number of threads
+ *   sumsq        out += sum of x^2, in double; fixed chunks added in order, whatever the number of threads;
+ *                each = that sum, where it is wanted by itself too
  *   adamw        as PyTorch does it, p = the master, or w itself where there is none:
  *                p *= 1 - lr decay        g' = g min(1, max_norm / (sqrt(sumsq) + 1e-6))
  *                m += (1 - beta1) (g' - m)        v = beta2 v + (1 - beta2) g'^2
@@ -8,16 +9,18 @@
  *   set_weight   p = x, w = p, rounded: a start that later steps go on from
  *
  * All tensors are dense and of one shape. w f32 or bf16 (bf16 needs a master), g and x f32, m and v f32 or
- * bf16, rounded to nearest even, out and sumsq one f64. A master is f32, or i16 beside a bf16 w: the rest
+ * bf16, rounded to nearest even, out, each and sumsq one f64. A master is f32, or i16 beside a bf16 w: the rest
  * that w lacks of it (bits_join). w is p rounded by bits_near in both cases, so that both take the same
  * steps, bit for bit. Gradients are not clipped when sumsq is absent or max_norm is 0; a norm that is not
  * finite is for the caller to look at before the step. */
 #include "ops/rows.h"
 
-Cost sumsq_cost(Backend *be, Tensor out, Tensor x)
+static bool is_sum(Tensor t) { return t.dtype == F64 && t_count(t) == 1; }
+
+Cost sumsq_cost(Backend *be, Tensor out, Tensor each, Tensor x)
 {
-    REQUIRE(out.dtype == F64 && t_count(out) == 1 && x.dtype == F32 && t_dense(x),
-            "sumsq: out %s x %s", t_fmt(out), t_fmt(x));
+    REQUIRE(is_sum(out) && (!t_has(each) || is_sum(each)) && x.dtype == F32 && t_dense(x),
+            "sumsq: out %s each %s x %s", t_fmt(out), t_fmt(each), t_fmt(x));
     return (Cost){ .flops = 2.0 * (double)t_count(x), .rd = t_bytes(x), .wr = t_bytes(out) };
 }
 
@@ -40,7 +43,7 @@ Cost adamw_cost(Backend *be, Tensor w, Tensor master, Tensor m, Tensor v, Tensor
     Tensor p = t_has(master) ? master : w;
     REQUIRE(is_pair(w, master) && alike(m, w) && alike(v, w) && alike(g, w) && g.dtype == F32,
             "adamw: w %s master %s m %s v %s g %s", t_fmt(w), t_fmt(master), t_fmt(m), t_fmt(v), t_fmt(g));
-    REQUIRE(h.step >= 1 && (!t_has(sumsq) || (sumsq.dtype == F64 && t_count(sumsq) == 1)),
+    REQUIRE(h.step >= 1 && (!t_has(sumsq) || is_sum(sumsq)),
             "adamw: step %lld sumsq %s", (long long)h.step, t_fmt(sumsq));
     int64_t state = t_bytes(m) + t_bytes(v) + t_bytes(p), narrow = t_has(master) ? t_bytes(w) : 0;
     return (Cost){ .flops = 15.0 * (double)t_count(w),
@@ -64,7 +67,7 @@ static HOT double square_sum(const float *x, int64_t n)
     return s;
 }
 
-void cpu_sumsq(Backend *be, Tensor out, Tensor x)
+void cpu_sumsq(Backend *be, Tensor out, Tensor each, Tensor x)
 {
     int64_t n = t_count(x);
     double  part[CPU_CHUNKS], sum = 0.0;
@@ -75,6 +78,7 @@ void cpu_sumsq(Backend *be, Tensor out, Tensor x)
     }
     for (int c = 0; c < CPU_CHUNKS; c++) sum += part[c];
     *(double *)out.data += sum;
+    if (t_has(each)) *(double *)each.data = sum;
 }
 
 /* A step's factors, worked out once in double. */

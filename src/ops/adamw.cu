@@ -36,23 +36,27 @@ static __global__ void __launch_bounds__(THREADS) square_parts(double *part, con
     if (!threadIdx.x) part[blockIdx.x] = sum;
 }
 
-static __global__ void __launch_bounds__(THREADS) add_parts(double *out, const double *part, int parts)
+static __global__ void __launch_bounds__(THREADS) add_parts(double *out, double *each, const double *part,
+                                                            int parts)
 {
     __shared__ double work[32];
     double sum = 0.0;
     for (int i = threadIdx.x; i < parts; i += THREADS) sum += part[i];
     sum = block_sum(sum, work);
-    if (!threadIdx.x) *out += sum;
+    if (threadIdx.x) return;
+    *out += sum;
+    if (each) *each = sum;
 }
 
-extern "C" void cuda_sumsq(Backend *be, Tensor out, Tensor x)
+extern "C" void cuda_sumsq(Backend *be, Tensor out, Tensor each, Tensor x)
 {
     int64_t n = t_count(x), parts = at_most(PARTS, ceil_div(n, THREADS * EACH * 4));
     double *part = (double *)cuda_workspace(be, PARTS * sizeof *part);
     const float *data = (const float *)x.data;
     if (starts_on(x, 4)) LAUNCH(be, "sumsq", square_parts<4>, parts, THREADS, 0, part, data, n);
     else                 LAUNCH(be, "sumsq", square_parts<1>, parts, THREADS, 0, part, data, n);
-    LAUNCH(be, "sumsq", add_parts, 1, THREADS, 0, (double *)out.data, part, (int)parts);
+    LAUNCH(be, "sumsq", add_parts, 1, THREADS, 0, (double *)out.data, (double *)each.data, part,
+           (int)parts);
 }
 
 /* A step's factors, worked out once in double; clip is the card's part. */

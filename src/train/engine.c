@@ -126,7 +126,7 @@ void engine_begin(Engine *e, int micro) { shard_begin_step(&e->shard, micro); }
 void engine_norm(Engine *e)
 {
     shard_finish(&e->shard);
-    optim_norm(&e->model, &e->be, e->sumsq);
+    optim_norm(&e->model, &e->be, e->sumsq, e->each);
 }
 
 void engine_apply(Engine *e, const OptimConf *conf)
@@ -172,5 +172,12 @@ Status engine_grad_norm(Engine *e, double *norm)
     double s = 0;
     backend_fetch(&e->be, &s, e->sumsq);
     *norm = sqrt(s);
+    return backend_sync(&e->be);
+}
+
+Status engine_grad_squares(Engine *e, double *squares)
+{
+    int64_t n = 1 + t_count(e->each);
+    backend_fetch(&e->be, squares, t_wrap(e->sumsq.data, F64, 1, &n));
     return backend_sync(&e->be);
 }

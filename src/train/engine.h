@@ -103,7 +103,7 @@ typedef struct Engine {
     Weave      weave;
     Pause      pause;
     int64_t   *counts;                   /* of all dp ranks, then of this one; see accumulate.c */
-    Tensor     sumsq;                    /* (1) F64 */
+    Tensor     sumsq, each;              /* (1) F64; (params_tensors) F64 behind it, see optim_norm */
     Tensor     so_far;                   /* (L, 1, E): expert counts of the step, when the loss spans it */
     EnginePlan plan;
     bool       bytes;                    /* the pixels of its streams are 8-bit levels */
@@ -165,5 +165,7 @@ void        engine_update(Engine *e, const OptimConf *conf);     /* both */
 void        engine_logits(Engine *e, Tensor y, int64_t from);    /* after a forward */
 MUST Status engine_losses(Engine *e, Losses *l);                 /* of this rank; waits for the device */
 MUST Status engine_grad_norm(Engine *e, double *norm);
+/* And of every tensor what this rank has of its square, behind that of all: (1 + params_tensors). */
+MUST Status engine_grad_squares(Engine *e, double *squares);
 
 #endif

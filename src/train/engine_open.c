@@ -121,7 +121,9 @@ static Status lay_out(Engine *e)
                &e->arena[A_HOST]);
     model_tables(&e->model, &e->arena[A_PARAM]);
     model_constants(&e->model, &e->be);
-    e->sumsq = t1(&e->arena[A_OPTIM], "norm", F64, 1);
+    int64_t tensors = params_tensors(&e->model.params);
+    Tensor  squares = t1(&e->arena[A_OPTIM], "norm", F64, 1 + tensors);
+    e->sumsq = t_rows(squares, 0, 1), e->each = t_rows(squares, 1, tensors);
     if (e->conf.aux_over_step && sparse)
         e->so_far = t3(&e->arena[A_OPTIM], "router", F32, sparse, 1, e->model.shape.text.E);
     e->model.head.chunk = head_chunk_rows(e->model.head.V, traits.logits);

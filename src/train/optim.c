@@ -1,5 +1,4 @@
-/* train/optim.c -- see optim.h. The norm adds parameters in the order of the model's list, then ranks in
- * theirs. */
+/* train/optim.c -- see optim.h. The norm adds tensors in the order of the model's list, then ranks in theirs. */
 #include "train/optim.h"
 
 /* Elements after p->mine are copies of a neighbour's (kv heads that ranks share, a tied table). */
@@ -10,14 +9,33 @@ static int64_t counted(const Param *p)
     return n < p->own_n ? n : p->own_n;
 }
 
-void optim_norm(const Model *m, Backend *be, Tensor sumsq)
+/* Of what this rank steps, the elements that are tensor i's. Behind the last one there is padding: zeros. */
+typedef struct Range { int64_t at, n; } Range;
+
+static Range range_of(const Param *p, int i)
+{
+    const Comb *c = &p->comb[i];
+    int64_t from = c->local - p->own_at, to = from + c->len * c->count;
+    if (from < 0) from = 0;
+    if (to > counted(p)) to = counted(p);
+    return (Range){ from, to > from ? to - from : 0 };
+}
+
+bool optim_counts(const Param *p, int i) { return range_of(p, i).n > 0; }
+
+void optim_norm(const Model *m, Backend *be, Tensor sumsq, Tensor each)
 {
     const Mesh *mesh = m->params.mesh;
+    int64_t cell = 0;
     ledger_enter(&be->ledger, PART_OPTIM);
     op_fill(be, sumsq, 0.0f);
     for (int i = 0; i < m->params.n; i++) {
         const Param *p = m->params.p[i];
-        if (counted(p)) op_sumsq(be, sumsq, t_rows(own_part(p, p->g), 0, counted(p)));
+        for (int k = 0; k < p->pieces; k++, cell++) {
+            Range r = range_of(p, k);
+            Tensor by_itself = t_has(each) ? t_rows(each, cell, 1) : each;
+            if (r.n) op_sumsq(be, sumsq, by_itself, t_rows(own_part(p, p->g), r.at, r.n));
+        }
     }
     if (mesh) comm_all_reduce(mesh->comm[GR_world], sumsq, RED_SUM);
 }

@@ -29,6 +29,7 @@ typedef struct StepReport {              /* of one optimizer step */
     double   part[PART_N];               /* seconds in each part of the model, of all ranks; 0: not known */
     double   work;                       /* FLOPs done by all of them, replays and tails included */
     double   exposed;                    /* seconds that a rank waited for others, in the mean */
+    int      still;                      /* tensors whose gradient was zero too often, on all ranks */
     double   sliced;                     /* expert layers that a rank did in slices (nn/moe.h), in the mean */
 } StepReport;
 

@@ -17,6 +17,7 @@
 #include "train/runfolder.h"
 #include "train/saving.h"
 #include "train/source.h"
+#include "train/still.h"
 
 typedef struct Trainer Trainer;
 
@@ -58,6 +59,7 @@ struct Trainer {
     Loader       *loader, *held;         /* of training; of what is held out, or NULL */
     Lr            lr;
     Guard         guard;
+    Still         still;
     Routing       routing;
     BySource      by;
     Progress      progress;

@@ -9,16 +9,17 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Device-seconds and work of all ranks. */
+/* Device-seconds and work of all ranks, and what they found still. */
 static void sum_ranks(const Trainer *t, StepReport *r)
 {
-    double x[PART_N + 3];
+    enum { N = PART_N + 4 };
+    double x[N];
     memcpy(x, r->part, sizeof r->part);
-    x[PART_N] = r->work, x[PART_N + 1] = r->exposed, x[PART_N + 2] = r->sliced;
-    comm_host_sum(t->engine.mesh.comm[GR_world], x, PART_N + 3);
+    x[PART_N] = r->work, x[PART_N + 1] = r->exposed, x[PART_N + 2] = r->sliced, x[PART_N + 3] = r->still;
+    comm_host_sum(t->engine.mesh.comm[GR_world], x, N);
     memcpy(r->part, x, sizeof r->part);
     r->work = x[PART_N], r->exposed = x[PART_N + 1] / t->place.world;
-    r->sliced = x[PART_N + 2] / t->place.world;
+    r->sliced = x[PART_N + 2] / t->place.world, r->still = (int)x[PART_N + 3];
 }
 
 static double ledger_work(const Ledger *l)
@@ -36,7 +37,8 @@ static Status gradients(Trainer *t, Stream *const *micro, int n, StepReport *r, 
     ledger_start(&e->be.ledger);
     TRY(engine_accumulate(e, micro, n, &r->sums, w, loader_peek(t->loader, false)));
     engine_norm(e);
-    TRY(engine_grad_norm(e, &r->grad_norm));
+    TRY(engine_grad_squares(e, t->still.square));
+    r->grad_norm = sqrt(t->still.square[0]);
     r->verdict = guard_judge(&t->guard, r->sums.total, r->grad_norm, r->sums.supervised);
     return OK;
 }
@@ -57,7 +59,7 @@ static Status second_look(Trainer *t, Stream *const *micro, int n, StepReport *r
     return OK;
 }
 
-static void update(Trainer *t)
+static void update(Trainer *t, StepReport *r)
 {
     const struct cfg_optim *c = &t->recipe->optim;
     float lr[GROUP_N];
@@ -67,6 +69,7 @@ static void update(Trainer *t)
                               .max_norm = (float)c->max_grad_norm, .step = t->updates + 1 },
                     .group_lr = lr };
     engine_apply(&t->engine, &o);
+    r->still = still_note(&t->still, &t->engine.mesh, lr);
 }
 
 /* From the micro-batches to changed weights, or to the decision to leave them. */
@@ -80,7 +83,7 @@ static Status learn(Trainer *t, const LoaderStep *in, StepReport *r)
     if (bad) TRY(second_look(t, in->micro, t->data.micro, r));
     if (r->verdict == STEP_EMPTY)
         log_warn(&t->log, "step %lld: %s; it is skipped", (long long)t->step + 1, verdict_text(r->verdict));
-    if (r->verdict == STEP_GOOD) update(t);
+    if (r->verdict == STEP_GOOD) update(t, r);
     ledger_stop(ledger);
     TRY(backend_sync(&t->engine.be));
     memcpy(r->part, ledger->seconds, sizeof r->part);
@@ -90,6 +93,15 @@ static Status learn(Trainer *t, const LoaderStep *in, StepReport *r)
     if (shown) watch_sum(&w, &t->engine);
     t->updates += r->verdict == STEP_GOOD;
     return OK;
+}
+
+/* A stage of a pipeline may have found what the others cannot know of: all end with its words. */
+static Status stop_still(const Trainer *t)
+{
+    char why[512];
+    if (!trainer_agree(t, still_fail(&t->still))) return OK;
+    snprintf(why, sizeof why, "%s", status_text());
+    return fail(E_CHECK, "%s", why);
 }
 
 Status trainer_step(Trainer *t, StepReport *r)
@@ -103,6 +115,7 @@ Status trainer_step(Trainer *t, StepReport *r)
     double now = clock_now();
     r->waited = in.waited, r->bad_samples = in.skipped, r->seconds = now - t->paused;
     t->paused = now;
+    if (r->still) TRY(stop_still(t));
     return guard_note(&t->guard, r->verdict, r->sums.total, r->grad_norm);
 }
 

@@ -1,0 +1,230 @@
+/* A tensor that trains and gets no gradient ends the run, and what looks like one does not; on ranks all find the
+ * same: routers that choose one expert, whose weight is 1 whatever they say. */
+#include "layoutlab.h"
+#include "runlab.h"
+#include "train/still.h"
+
+static const float some[GROUP_N] = { 1e-3f, 1e-3f, 1e-3f }, none[GROUP_N] = { 0 };
+
+/* ---- by hand ---- */
+
+/* A weight with a pair beside it, a merger, and what a rank would have found of their gradients. */
+typedef struct Hand { Model m; Mesh mesh; Still s; Lora lora; Param *w, *a, *b, *merger; } Hand;
+
+static void hand_open(Hand *h, Comm *world)
+{
+    Layout one = { .tp = 1, .cp = 1, .pp = 1, .vpp = 1, .ep = 1, .etp = 1, .replicas = 1, .cp_near = 1 };
+    *h = (Hand){ 0 };
+    EXPECT_OK(mesh_open(&h->mesh, world, &one));
+    h->w = param_matrix(&h->m.params, G_LLM, 8, 4, "w");
+    h->a = param_matrix(&h->m.params, G_LLM, 2, 4, "a");
+    param_piece(h->a, 2, "a.second");
+    h->b = param_matrix(&h->m.params, G_LLM, 8, 2, "b");
+    h->merger = param_matrix(&h->m.params, G_ALIGNER, 4, 4, "merger");
+    h->lora = (Lora){ .a = h->a, .part = { { .b = h->b }, { .b = h->b } }, .parts = 2 };
+    h->w->lora = &h->lora, h->w->frozen = true;
+    h->a->live = h->b->live = h->merger->live = true;
+    EXPECT_OK(still_open(&h->s, &h->m, 3));
+}
+
+static void hand_close(Hand *h)
+{
+    still_close(&h->s);
+    params_close(&h->m.params);
+    mesh_close(&h->mesh);
+}
+
+/* A step in which these had a gradient. */
+static int hand_step(Hand *h, const float *lr, double a, double second, double b, double merger)
+{
+    const double all[] = { -1, 0, a, second, b, merger };
+    EXPECT(h->s.n == 5, "%d tensors", h->s.n);
+    memcpy(h->s.square, all, sizeof all);
+    return still_note(&h->s, &h->mesh, lr);
+}
+
+static void counts(void)
+{
+    Hand h;
+    Comm *world;
+    EXPECT_OK(comm_open(&world, &(CommConf){ .kind = "fake", .size = 1 }));
+    hand_open(&h, world);
+    for (int i = 0; i < 5; i++)
+        EXPECT(!hand_step(&h, none, 0, 0, 1, 1), "an A whose B could not move yet, step %d", i);
+    EXPECT(!hand_step(&h, some, 0, 0, 1, 1), "the step that moves B");
+    EXPECT(!hand_step(&h, some, 0, 1, 1, 1) && !hand_step(&h, some, 0, 1, 1, 1), "one and two in a row");
+    EXPECT(hand_step(&h, some, 0, 1, 1, 1) == 1, "three");
+    EXPECT_FAIL(still_fail(&h.s), E_CHECK, "a: its gradient has been exactly zero for 3 steps");
+    EXPECT(!hand_step(&h, some, 1, 1, 1, 0), "it lives");
+    EXPECT_OK(still_fail(&h.s));
+    h.merger->live = false;
+    for (int i = 0; i < 5; i++) EXPECT(!hand_step(&h, some, 1, 1, 1, 0), "text alone");
+    h.merger->live = true;
+    EXPECT(!hand_step(&h, some, 1, 1, 1, 0), "two with pictures");
+    EXPECT(hand_step(&h, some, 1, 0, 1, 0) == 1, "and a third");
+    EXPECT_FAIL(still_fail(&h.s), E_CHECK, "merger");
+    EXPECT(!hand_step(&h, some, 1, 0, 1, 1e-80), "the smallest is not nothing");
+    EXPECT(hand_step(&h, some, 1, 0, 1, 1) == 1, "a tensor inside a parameter");
+    EXPECT_FAIL(still_fail(&h.s), E_CHECK, "a.second");
+    h.s.limit = 0;
+    EXPECT(!hand_step(&h, some, 0, 0, 0, 0), "never");
+    EXPECT_OK(still_fail(&h.s));
+    hand_close(&h);
+    comm_close(world);
+}
+
+/* ---- whole runs ---- */
+
+static RunLab lab;
+
+static void open_or_die(Trainer *t, Config *c, const char *overrides)
+{
+    runlab_recipe(c, &lab, "still", overrides);
+    Status st = trainer_open(t, &(TrainerConf){ .recipe = c, .least = LOG_ERROR });
+    REQUIRE(!st, "%s", status_text());
+}
+
+static void close_run(Trainer *t, Config *c)
+{
+    trainer_close(t), config_close(c);
+    folder_remove(runlab_dir("still"));
+}
+
+/* Queries that are zero say nothing to anybody; without a learning rate they stay so. */
+static void ends_the_run(void)
+{
+    Trainer t;
+    Config  c;
+    for (int never = 0; never < 2; never++) {
+        open_or_die(&t, &c, never ? "optim.learning_rate=0\ntrain.max_zero_steps=0\ntrain.max_steps=4"
+                                  : "optim.learning_rate=0\ncheckpoint.save_steps=1");
+        Tensor q = t.engine.model.layer[1].attn.q_norm->w;
+        memset(q.data, 0, (size_t)t_bytes(q));
+        if (never) EXPECT_OK(trainer_run(&t));
+        else       EXPECT_FAIL(trainer_run(&t), E_CHECK, "model.language_model.layers.1.self_attn.q_proj.weight");
+        EXPECT(t.step == (never ? 4 : 3), "after step %lld", (long long)t.step);
+        EXPECT(never || strstr(status_text(), "of 2 others"), "%s", status_text());
+        EXPECT(never || file_is(runlab_dir("still/checkpoint-2/MANIFEST.json")), "what was saved stays");
+        close_run(&t, &c);
+    }
+}
+
+/* Text alone, a start without a learning rate, one micro-batch a step. */
+static void no_false_alarm(void)
+{
+    static const char *const kinds[] = { "moe.aux_loss_coeff=0", "optim.learning_rate=0\nmodel.dtype=bfloat16",
+                                         "train.global_tokens=450\ndata.train=[%s]" };
+    Trainer t;
+    Config  c;
+    char    line[500], text[600];
+    for (int i = 0; i < 3; i++) {
+        snprintf(line, sizeof line, "%s\ntrain.max_steps=4", kinds[i]);
+        snprintf(text, sizeof text, line, lab.text);
+        open_or_die(&t, &c, text);
+        EXPECT_OK(trainer_run(&t));
+        close_run(&t, &c);
+    }
+}
+
+/* ---- ranks ---- */
+
+static struct { int found, routers; } seen[MOST];
+
+static void rank_main(Peer *p)
+{
+    Engine e;
+    Mesh   place;
+    Still  s;
+    double loss, norm;
+    int    found = 0, routers = 0;
+    open_rank(&e, p, &place);
+    e.conf.z_coeff = 0;
+    if (still_open(&s, &e.model, 3)) note("%s", status_text());
+    for (int i = 0; i < 3; i++) {
+        if (step(&the_case, &e, place.at[AX_DP], i, &loss, &norm)) note("%s", status_text());
+        if (engine_grad_squares(&e, s.square)) note("%s", status_text());
+        if (fabs(sqrt(s.square[0]) - norm) > 1e-12 * norm) note("norm %g, %g", sqrt(s.square[0]), norm);
+        found = still_note(&s, &e.mesh, some);
+    }
+    for (int i = 0; i < s.n; i++) {
+        const Param *q = s.learner[i].p;
+        routers += q->linear == LINEAR_ROUTER;
+        if ((s.learner[i].in_a_row == 3) != (q->linear == LINEAR_ROUTER))
+            note("rank %d, %s: %s was zero in %lld steps", p->rank, case_text(&the_case),
+                 q->piece[s.learner[i].piece].name, (long long)s.learner[i].in_a_row);
+    }
+    seen[p->rank].found = found, seen[p->rank].routers = routers;
+    still_close(&s);
+    engine_close(&e);
+}
+
+/* Slices of every kind: ranks that have nothing of a tensor, or a part that got nothing, know what all know. */
+static void ranks_agree(void)
+{
+    static const char *const layouts[] = { " cp=2 zero=0", " ep=4 zero=2", " pp=2 tp=2 zero=1",
+                                           " tp=2 ep=2 etp=2 zero=3" };
+    for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
+        Case *c = &the_case;
+        draw_case(c, 7, 4, 3);
+        RuleInput *r = &c->rule;
+        r->tp = r->cp = r->pp = r->vpp = r->ep = r->etp = r->replicas = 1, r->domain = 0;
+        r->recomputes = r->offloads = 0, r->overlap = false, r->cp_comm = "p2p", r->cp_sizes = 0;
+        case_words(r, layouts[i]);
+        r->dispatcher = r->ep * r->etp > 1 ? "alltoall" : "local";
+        c->shape = shape_of(false), c->shape.text.K = 1;
+        c->aux = AUX_NONE, c->pictures = true, c->rank_capacity = 0;
+        EXPECT(rules_legal(r), "layout%s", layouts[i]);
+        fill(c, 5);
+        trouble.any = false;
+        on_ranks(4, 0, rank_main);
+        EXPECT(!trouble.any, "layout%s: %s", layouts[i], trouble.text);
+        for (int k = 0; k < 4; k++)
+            EXPECT(seen[k].found == seen[k].routers && seen[k].routers, "layout%s, rank %d: %d still of %d",
+                   layouts[i], k, seen[k].found, seen[k].routers);
+        empty(c);
+    }
+}
+
+static Status ended[2];
+static char   words[2][400];
+
+static void stage_main(Peer *p)
+{
+    Trainer t;
+    Config  c;
+    omp_set_num_threads(1);
+    runlab_recipe(&c, &lab, "still", "optim.learning_rate=0\nparallel.pp=2");
+    Status st = trainer_open(&t, &(TrainerConf){ .recipe = &c, .least = LOG_ERROR, .world = p->world });
+    if (!st && p->rank) {
+        Tensor q = t.engine.model.layer[1].attn.q_norm->w;
+        memset(q.data, 0, (size_t)t_bytes(q));
+    }
+    ended[p->rank] = st ? st : trainer_run(&t);
+    snprintf(words[p->rank], sizeof *words, "%s", status_text());
+    if (t.step != 3) note("rank %d ended after step %lld", p->rank, (long long)t.step);
+    trainer_close(&t), config_close(&c);
+}
+
+/* What one stage finds ends all, with the same words. */
+static void stages_end_together(void)
+{
+    trouble.any = false;
+    on_ranks(2, 0, stage_main);
+    EXPECT(!trouble.any, "%s", trouble.text);
+    for (int i = 0; i < 2; i++)
+        EXPECT(ended[i] == E_CHECK && strstr(words[i], "layers.1.self_attn.q_proj.weight"), "rank %d: %d, %s", i,
+               (int)ended[i], words[i]);
+    folder_remove(runlab_dir("still"));
+}
+
+int main(void)
+{
+    runlab_open(&lab, 12);
+    RUN(counts);
+    RUN(ends_the_run);
+    RUN(no_false_alarm);
+    RUN(ranks_agree);
+    RUN(stages_end_together);
+    runlab_close(&lab);
+    return lab_report();
+}
