@@ -44,6 +44,7 @@ typedef struct ModelAct {
     Tensor      cs;                      /* (T, C) */
     Tensor      loss;                    /* (1) F64: cross entropy */
     Aux         aux;
+    uint64_t    chance;                  /* that what is dropped goes by; 0: nothing is dropped */
     Tensor      dx;                      /* (T, D): gradient stream */
 } ModelAct;
 

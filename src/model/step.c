@@ -252,6 +252,7 @@ Tensor model_output(Ctx *c, const Model *m, int chunk, ModelAct *a)
 void model_forward(Ctx *c, const Model *m, int chunk, ModelAct *a, float scale, Tensor in)
 {
     const Chunk *k = &m->chunk[chunk];
+    c->chance = c->pass == FORWARD ? a->chance : 0;
     a->loss = t1(c->act, label_name(L_STAT), F64, 1);
     op_fill(c->be, a->loss, 0.0f);
     aux_open(c, m, k, &a->aux);
@@ -263,6 +264,7 @@ void model_forward(Ctx *c, const Model *m, int chunk, ModelAct *a, float scale, 
     aux_loss(c, m, &a->aux);
     if (k->heads) head_fwd(c, m, a, scale);
     if (c->pass == FORWARD) park_end(c, goes_on(c, k));
+    c->chance = 0;
 }
 
 /* What this pass gave a gradient to. */
@@ -379,9 +381,10 @@ void model_backward(Ctx *c, const Model *m, int chunk, ModelAct *a, Tensor din)
     if (!model_goes_back(c, m)) return;
     ledger_enter(&c->be->ledger, PART_DECODER);
     if (!k->heads) enter_back(c, m, k, a, din);
-    c->aux = t_has(a->aux.out) ? &a->aux : NULL;
+    c->aux = t_has(a->aux.out) ? &a->aux : NULL, c->chance = a->chance;
     layers_bwd(c, m, k, a);
     if (k->embeds) embed_bwd(c, m, a);
+    c->chance = 0;
     mark_live(m, taught(c, m));
 }
 

@@ -32,7 +32,7 @@ static void chunk_loss(Ctx *c, const Head *h, Tensor loss, Tensor each, Tensor d
     ArenaMark mark = arena_mark(c->scratch);
     Tensor logits = scratch2(c, c->logits, rows, h->w->local[0]), lse = scratch2(c, F32, rows, 1);
     Tensor part = scratch2(c, F64, rows, 3);
-    op_gemm(c->be, logits, n, h->w->w, none, GEMM_NT);
+    linear_fwd(c, logits, n, h->w, NULL);
     op_ce_part(c->be, part, real_of(h, logits), labels, h->w->first);
     op_ce_join(c->be, mesh_at(c->mesh, AX_TP) ? none : loss, lse, each, all_rows(c, part), labels, scale);
     if (t_has(dn)) chunk_gradient(c, h, dn, n, logits, lse, labels, scale);
@@ -73,9 +73,11 @@ void head_loss(Ctx *c, const Head *h, Tensor loss, Tensor dx, Tensor x, float sc
     op_rmsnorm_fwd(c->be, n, rstd, none, xs, none, h->norm->w, h->eps);
     for (int64_t i = 0; i < S; i += h->chunk) {
         int64_t k = S - i < h->chunk ? S - i : h->chunk;
+        c->row = i;
         chunk_loss(c, h, loss, rows_of(c->each, i, k), rows_of(dn, i, k), t_rows(n, i, k),
                    t_rows(labels, i, k), scale);
     }
+    c->row = 0;
     if (t_has(dx)) norm_bwd(c, h, dx, dn, xs, rstd, rows);
     arena_reset(c->scratch, mark);
 }
@@ -99,7 +101,7 @@ void head_logits(Ctx *c, const Head *h, Tensor y, Tensor x, int64_t from)
     Tensor n = scratch2(c, c->dtype, y.n[0], x.n[1]), rstd = scratch2(c, F32, y.n[0], 1);
     Tensor z = cut ? scratch2(c, (DType)y.dtype, y.n[0], h->w->local[0]) : y;
     op_rmsnorm_fwd(c->be, n, rstd, none, rows, none, h->norm->w, h->eps);
-    op_gemm(c->be, z, n, h->w->w, none, GEMM_NT);
+    linear_fwd(c, z, n, h->w, NULL);
     if (cut) join_slices(c, y, all_rows(c, z));
     arena_reset(c->scratch, mark);
 }

@@ -43,4 +43,21 @@ Tensor lora_back(Ctx *c, Tensor dy, const Param *w);
 void   lora_input(Ctx *c, Tensor dx, Tensor back, const Param *w);            /* dx += drop(back A) */
 void   lora_grads(Ctx *c, Tensor dy, Tensor back, Tensor x, const Param *w);  /* of A and B */
 
+bool   lora_drops(const Ctx *c, const Param *w);         /* whether chance has a part in it now */
+
+/* Rows of experts: sorted by expert as offsets say, in buffers of `room`. exact: none is behind the last
+ * expert's; such rows hold anything. */
+typedef struct LoraRows { Tensor offsets; int64_t room; bool exact; } LoraRows;
+
+/* A weight of experts has one pair for each. Their products take low and back along as a tail; where
+ * something of back A is dropped it cannot go there, and lora_rows_input adds it. */
+int64_t lora_width(const Param *w);                      /* columns of low; 0: no pairs */
+void   lora_rows_low(Ctx *c, Tensor low, Tensor x, const Param *w, const LoraRows *by);
+Tensor lora_rows_back(Ctx *c, Tensor dy, const Param *w, const LoraRows *by);
+Tail   lora_tail(Tensor low, const Param *w);
+Tail   lora_back_tail(const Ctx *c, Tensor back, const Param *w);                 /* absent where it drops */
+void   lora_rows_input(Ctx *c, Tensor dx, Tensor back, const Param *w, const LoraRows *by);  /* only there */
+void   lora_rows_grads(Ctx *c, Tensor dy, Tensor low, Tensor back, Tensor x, const Param *w,
+                       const LoraRows *by);
+
 #endif

@@ -1,5 +1,5 @@
 /* nn/module.c -- need() and the linear layer. */
-#include "nn/module.h"
+#include "nn/lora.h"
 
 bool need(Ctx *c, Label l, Tensor *slot, DType d, int64_t rows, int64_t cols)
 {
@@ -24,21 +24,35 @@ void replay_end(Ctx *c) { c->pass = FORWARD, c->be->ledger.replay = false; }
 void linear_fwd(Ctx *c, Tensor y, Tensor x, const Param *w, const Param *b)
 {
     op_gemm(c->be, y, x, w->w, param_w(b), GEMM_NT);
+    lora_fwd(c, y, x, w);
 }
 
 void linear_residual(Ctx *c, Tensor y, Tensor x, const Param *w, const Param *b, Tensor res)
 {
     op_gemm_residual(c->be, y, res, x, w->w, param_w(b));
+    lora_fwd(c, y, x, w);
 }
 
-void linear_grads(Ctx *c, Tensor dy, Tensor x, Param *w, const Param *b)
+bool linear_trains(const Param *w) { return t_has(w->g) || w->lora; }
+
+void linear_input(Ctx *c, Tensor dx, Tensor dy, Tensor back, const Param *w, int flags)
+{
+    op_gemm(c->be, dx, dy, w->w, (Tensor){ 0 }, GEMM_NN | flags);
+    lora_input(c, dx, back, w);
+}
+
+void linear_grads(Ctx *c, Tensor dy, Tensor back, Tensor x, Param *w, const Param *b)
 {
     if (t_has(w->g))       op_gemm(c->be, w->g, dy, x, (Tensor){ 0 }, param_grad_flags(w));
     if (t_has(param_g(b))) op_colsum(c->be, b->g, dy);
+    lora_grads(c, dy, back, x, w);
 }
 
 void linear_bwd(Ctx *c, Tensor dx, Tensor dy, Tensor x, Param *w, const Param *b)
 {
-    linear_grads(c, dy, x, w, b);
-    if (t_has(dx)) op_gemm(c->be, dx, dy, w->w, (Tensor){ 0 }, GEMM_NN);
+    ArenaMark mark = arena_mark(c->scratch);
+    Tensor back = lora_back(c, dy, w);
+    linear_grads(c, dy, back, x, w, b);
+    if (t_has(dx)) linear_input(c, dx, dy, back, w, 0);
+    arena_reset(c->scratch, mark);
 }

@@ -56,6 +56,8 @@ struct Ctx {
     Arena         *host;                          /* what this micro-batch has there */
     Parked        *parked;                        /* of the layer at work; NULL: it parks nothing */
     Pass           pass;
+    uint64_t       chance;                        /* of this micro-batch in its step; 0: nothing is dropped */
+    int64_t        row;                           /* among all rows of a layer, the first that it is given */
     DType          dtype;                         /* of activations and weights */
     DType          logits;                     /* of the logits that the loss is taken of: f32, or the same */
     const Aux     *aux;                           /* NULL: nobody counts what the routers choose */
@@ -102,13 +104,16 @@ static inline void tap(Ctx *c, const char *name, int index, Tensor t)
     if (c->tap && c->pass != REPLAY) c->tap->see(c->tap->self, name, index, t);
 }
 
-/* y = x w' + b; b may be NULL. */
+/* y = x w' + b; b may be NULL. With pairs beside w (nn/lora.h) theirs is in it, here and below. */
 void linear_fwd(Ctx *c, Tensor y, Tensor x, const Param *w, const Param *b);
 /* y = x w' + b + res. */
 void linear_residual(Ctx *c, Tensor y, Tensor x, const Param *w, const Param *b, Tensor res);
 /* dx = dy w when dx is wanted; w.g += dy' x; b.g += column sums. Frozen parameters are passed over. */
 void linear_bwd(Ctx *c, Tensor dx, Tensor dy, Tensor x, Param *w, const Param *b);
-/* The part of it that is the parameters'. */
-void linear_grads(Ctx *c, Tensor dy, Tensor x, Param *w, const Param *b);
+
+/* The parts of it. back: what lora_back makes of dy. flags: GEMM_ACC for dx += dy w, or 0. */
+void linear_input(Ctx *c, Tensor dx, Tensor dy, Tensor back, const Param *w, int flags);
+void linear_grads(Ctx *c, Tensor dy, Tensor back, Tensor x, Param *w, const Param *b);
+bool linear_trains(const Param *w);                      /* whether a gradient is made of x */
 
 #endif

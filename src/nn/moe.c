@@ -1,5 +1,6 @@
 /* nn/moe.c -- router, experts and their backward; the roads between tokens and experts of this rank. */
 #include "nn/dispatch.h"
+#include "nn/lora.h"
 
 #include <math.h>
 
@@ -18,7 +19,7 @@ static void judge(Ctx *c, const Moe *m, MoeAct *a, Tensor x)
 {
     enum { BENCHMARK = 0xba1a };
     int64_t T = x.n[0];
-    op_gemm(c->be, a->logits, x, m->w_router->w, (Tensor){ 0 }, GEMM_NT);
+    linear_fwd(c, a->logits, x, m->w_router, NULL);
     tap(c, "router.logits", m->index, a->logits);
     if (m->balance)
         op_normal(c->be, a->logits, BENCHMARK, (uint64_t)m->index,
@@ -151,25 +152,50 @@ static void reserve(Ctx *c)
     arena_reset(c->scratch, mark);
 }
 
+/* For the pairs of experts. */
+static LoraRows rows_of(const Ctx *c, const Moe *m, const MoeAct *a)
+{
+    return (LoraRows){ a->offsets, rows_room(c, a), m->capacity <= 0 };
+}
+
+/* x in the columns of w's pairs, kept: rows of experts are many, and their values come again in products that
+ * are priced by them. */
+static void pairs_fwd(Ctx *c, const Moe *m, MoeAct *a, Tensor *low, Tensor x, const Param *w)
+{
+    LoraRows by = rows_of(c, m, a);
+    if (w->lora && need_rows(c, L_LORA, a, low, (DType)x.dtype, lora_width(w)))
+        lora_rows_low(c, *low, x, w, &by);
+}
+
+static void up_fwd(Ctx *c, const Moe *m, MoeAct *a)
+{
+    int64_t F = m->w_gu->w.n[1] / 2;                             /* of this rank's slice */
+    DType   d = (DType)a->x.dtype;
+    pairs_fwd(c, m, a, &a->low_gu, a->x, m->w_gu);
+    bool up  = need_rows(c, L_GATE_UP, a, &a->gu, d, 2 * F);
+    bool act = need_rows(c, L_ACT, a, &a->h, d, F);
+    Tail pairs = lora_tail(a->low_gu, m->w_gu);
+    if (up && act)
+        op_grouped_swiglu(c->be, a->gu, a->h, a->x, m->w_gu->w, a->offsets, a->gate, pairs);
+    else if (up)
+        op_grouped_gemm(c->be, a->gu, a->x, m->w_gu->w, a->offsets, pairs, GEMM_NT);
+    else if (act)
+        op_swiglu_fwd(c->be, a->h, a->gu, a->gate);
+}
+
 /* Through the experts, of all tokens or of a slice. */
 static void experts_fwd(Ctx *c, const Moe *m, MoeAct *a, Tensor y, Tensor x, Tensor res, bool count)
 {
-    int64_t D = x.n[1], F = m->w_gu->w.n[1] / 2;                 /* of this rank's slice */
+    int64_t D = x.n[1];
     if (need_rows(c, L_DISPATCH, a, &a->x, x.dtype, D))
         to_experts(c, m, a, a->x, x, count);
-    bool up  = need_rows(c, L_GATE_UP, a, &a->gu, x.dtype, 2 * F);
-    bool act = need_rows(c, L_ACT, a, &a->h, x.dtype, F);
-    if (up && act)
-        op_grouped_swiglu(c->be, a->gu, a->h, a->x, m->w_gu->w, a->offsets, a->gate, (Tail){ 0 });
-    else if (up)
-        op_grouped_gemm(c->be, a->gu, a->x, m->w_gu->w, a->offsets, (Tail){ 0 }, GEMM_NT);
-    else if (act)
-        op_swiglu_fwd(c->be, a->h, a->gu, a->gate);
+    up_fwd(c, m, a);
+    pairs_fwd(c, m, a, &a->low_d, a->h, m->w_d);
     if (!t_has(y)) return;
     reserve(c);
     ArenaMark mark = arena_mark(c->scratch);
     Tensor out = scratch_rows(c, a, x.dtype, D);
-    op_grouped_gemm(c->be, out, a->h, m->w_d->w, a->offsets, (Tail){ 0 }, GEMM_NT);
+    op_grouped_gemm(c->be, out, a->h, m->w_d->w, a->offsets, lora_tail(a->low_d, m->w_d), GEMM_NT);
     from_experts(c, a, y, out, res);
     arena_reset(c->scratch, mark);
 }
@@ -178,24 +204,33 @@ static void experts_fwd(Ctx *c, const Moe *m, MoeAct *a, Tensor y, Tensor x, Ten
 static void route_bwd(Ctx *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweight, Tensor x)
 {
     int64_t T = x.n[0];
-    Tensor none = { 0 }, dlogits = scratch2(c, x.dtype, T, m->E);
+    Tensor dlogits = scratch2(c, x.dtype, T, m->E);
     float  zcoef = c->batch->real ? c->aux->z_coeff / (float)c->batch->real : 0.0f;
     op_router_bwd(c->be, dlogits, dweight, a->weight, a->idx, a->logits, a->lse,
                   t_at(c->aux->coef, m->index - c->aux->first), c->batch->group, zcoef, m->renorm);
-    if (t_has(m->w_router->g))
-        op_gemm(c->be, m->w_router->g, dlogits, x, none, param_grad_flags(m->w_router));
-    op_gemm(c->be, dx, dlogits, m->w_router->w, none, GEMM_NN | GEMM_ACC);
+    Tensor back = lora_back(c, dlogits, m->w_router);
+    linear_grads(c, dlogits, back, x, m->w_router, NULL);
+    linear_input(c, dx, dlogits, back, m->w_router, GEMM_ACC);
+}
+
+/* Gradients of the weights and pairs that took rows x to rows whose gradient is dy. */
+static void expert_grads(Ctx *c, const Moe *m, MoeAct *a, Tensor dy, Tensor low, Tensor back, Tensor x,
+                         Param *w)
+{
+    LoraRows by = rows_of(c, m, a);
+    if (t_has(w->g))
+        op_grouped_gemm(c->be, w->g, dy, x, a->offsets, (Tail){ 0 }, param_grad_flags(w));
+    lora_rows_grads(c, dy, low, back, x, w, &by);
 }
 
 /* The rows' gradients go back; the gradient of the experts' first weights is made while they travel. */
 static void rows_back(Ctx *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweight, Tensor drows, Tensor dgate,
-                      Tensor dgu)
+                      Tensor dgu, Tensor back)
 {
     const DispatchOps *by = c->dispatch ? c->dispatch->ops : NULL;
     Wire wire = { 0 }, gates = { 0 };
     if (by) by->back_send(c, &a->route, &wire, drows), by->gates_send(c, &a->route, &gates, dgate);
-    if (t_has(m->w_gu->g))
-        op_grouped_gemm(c->be, m->w_gu->g, dgu, a->x, a->offsets, (Tail){ 0 }, param_grad_flags(m->w_gu));
+    expert_grads(c, m, a, dgu, a->low_gu, back, a->x, m->w_gu);
     if (by) {
         by->back_land(c, &a->route, &wire, dx, (Tensor){ 0 });
         by->gates_land(c, &a->route, &gates, dweight);
@@ -205,19 +240,41 @@ static void rows_back(Ctx *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweight
     op_gather_rows(c->be, t_as2(dweight, t_count(dweight), 1), dgate, a->rows, 1);
 }
 
+/* To the gradients of gate and up, of dout (R, D). Where chance drops some of what the pairs add, they cannot
+ * be part of the fused product. */
+static void down_bwd(Ctx *c, const Moe *m, MoeAct *a, Tensor dgu, Tensor dgate, Tensor dout)
+{
+    LoraRows  by = rows_of(c, m, a);
+    ArenaMark mark = arena_mark(c->scratch);
+    Tensor back = lora_rows_back(c, dout, m->w_d, &by);
+    if (lora_drops(c, m->w_d)) {
+        Tensor dh = scratch_rows(c, a, (DType)dout.dtype, a->h.n[1]);
+        op_grouped_gemm(c->be, dh, dout, m->w_d->w, a->offsets, (Tail){ 0 }, GEMM_NN);
+        lora_rows_input(c, dh, back, m->w_d, &by);
+        op_swiglu_bwd(c->be, dgu, dgate, dh, a->gu, a->gate);
+    } else {
+        op_grouped_dswiglu(c->be, dgu, dgate, dout, m->w_d->w, a->offsets, a->gu, a->gate,
+                           lora_back_tail(c, back, m->w_d));
+    }
+    expert_grads(c, m, a, dout, a->low_d, back, a->h, m->w_d);
+    arena_reset(c->scratch, mark);
+}
+
 static void experts_bwd(Ctx *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweight, Tensor dy)
 {
     int64_t D = dy.n[1], F = m->w_gu->w.n[1] / 2;
     DType d = (DType)dy.dtype;
+    LoraRows  by = rows_of(c, m, a);
     ArenaMark mark = arena_mark(c->scratch);
     Tensor dout = scratch_rows(c, a, d, D), dgu = scratch_rows(c, a, d, 2 * F);
     Tensor dgate = scratch_rows(c, a, F32, 1);
     to_experts(c, m, a, dout, dy, false);
-    op_grouped_dswiglu(c->be, dgu, dgate, dout, m->w_d->w, a->offsets, a->gu, a->gate, (Tail){ 0 });
-    if (t_has(m->w_d->g))
-        op_grouped_gemm(c->be, m->w_d->g, dout, a->h, a->offsets, (Tail){ 0 }, param_grad_flags(m->w_d));
-    op_grouped_gemm(c->be, dout, dgu, m->w_gu->w, a->offsets, (Tail){ 0 }, GEMM_NN);  /* dout: now d(a->x) */
-    rows_back(c, m, a, dx, dweight, dout, dgate, dgu);
+    down_bwd(c, m, a, dgu, dgate, dout);
+    Tensor back = lora_rows_back(c, dgu, m->w_gu, &by);
+    op_grouped_gemm(c->be, dout, dgu, m->w_gu->w, a->offsets, lora_back_tail(c, back, m->w_gu),
+                    GEMM_NN);                                    /* dout is spent: now d(a->x) */
+    lora_rows_input(c, dout, back, m->w_gu, &by);
+    rows_back(c, m, a, dx, dweight, dout, dgate, dgu, back);
     arena_reset(c->scratch, mark);
 }
 
@@ -234,7 +291,7 @@ static bool slice_open(MoeSlice *s, const Ctx *c, const Moe *m, const MoeAct *a,
     int64_t T = a->idx.n[0];
     s->from = T * w / a->slices, s->n = T * (w + 1) / a->slices - s->from;
     s->c = *c, s->a = *a;
-    s->c.policy = all_there, s->c.pass = REPLAY;
+    s->c.policy = all_there, s->c.pass = REPLAY, s->c.row = w * c->dispatch->room;
     if (w) s->c.pause = NULL;
     s->a.part = true, s->a.weight = t_rows(a->weight, s->from, s->n);
     bool fits = c->dispatch->ops->plan(&s->c, m, &s->a, t_rows(a->kept, s->from, s->n));
@@ -246,15 +303,20 @@ static bool slice_open(MoeSlice *s, const Ctx *c, const Moe *m, const MoeAct *a,
 static Tensor slice_of(const MoeSlice *s, Tensor t) { return t_has(t) ? t_rows(t, s->from, s->n) : t; }
 
 /* Of the buffers: all while slices are worked on, none between, since nothing of it will be read again. */
-static void show_rows(MoeAct *a, int64_t rows) { a->x.n[0] = a->gu.n[0] = a->h.n[0] = rows; }
+static void show_rows(MoeAct *a, int64_t rows)
+{
+    a->x.n[0] = a->gu.n[0] = a->h.n[0] = a->low_gu.n[0] = a->low_d.n[0] = rows;
+}
 
 /* Memory is what a layer takes that is done at once: a replay has its buffers too, which backward fills. */
 static void slices_fwd(Ctx *c, const Moe *m, MoeAct *a, Tensor y, Tensor x, Tensor res, bool fresh)
 {
     int64_t room = c->dispatch->room, F = m->w_gu->w.n[1] / 2;
     need(c, L_DISPATCH, &a->x, x.dtype, room, x.n[1]);
+    if (m->w_gu->lora) need(c, L_LORA, &a->low_gu, x.dtype, room, lora_width(m->w_gu));
     need(c, L_GATE_UP, &a->gu, x.dtype, room, 2 * F);
     need(c, L_ACT, &a->h, x.dtype, room, F);
+    if (m->w_d->lora) need(c, L_LORA, &a->low_d, x.dtype, room, lora_width(m->w_d));
     show_rows(a, room);
     c->be->ledger.sliced += fresh;
     for (int64_t w = 0; w < a->slices && t_has(y); w++) {

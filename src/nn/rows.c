@@ -1,6 +1,8 @@
 /* nn/rows.c -- see rows.h. */
 #include "nn/rows.h"
 
+#include "nn/lora.h"
+
 static bool   cut(const Ctx *c)      { return mesh_size(c->mesh, AX_TP) > 1; }
 static Comm  *ranks_of(const Ctx *c) { return c->mesh->comm[GR_tp]; }
 static Tensor taller(Ctx *c, Tensor x) { return scratch2(c, (DType)x.dtype, all_rows_count(c, x), x.n[1]); }
@@ -38,12 +40,12 @@ void column_linear_fwd(Ctx *c, Tensor y, Tensor x, const Param *w, const Param *
 void column_linear_bwd(Ctx *c, Tensor dx, Tensor dy, Tensor x, Param *w, const Param *b)
 {
     ArenaMark mark = arena_mark(c->scratch);
-    AllRows all = t_has(w->g) ? all_rows_start(c, x) : (AllRows){ .all = x };      /* frozen: not read */
-    Tensor part = part_rows(c, dx);
-    op_gemm(c->be, part, dy, w->w, (Tensor){ 0 }, GEMM_NN);
+    AllRows all = linear_trains(w) ? all_rows_start(c, x) : (AllRows){ .all = x };  /* frozen: not read */
+    Tensor part = part_rows(c, dx), back = lora_back(c, dy, w);
+    linear_input(c, part, dy, back, w, 0);
     Tensor rows = all_rows_join(all);
     Ticket sum = sum_rows_start(c, dx, part);                       /* each rank held some outputs of x */
-    linear_grads(c, dy, rows, w, b);
+    linear_grads(c, dy, back, rows, w, b);
     comm_join(sum);
     arena_reset(c->scratch, mark);
 }

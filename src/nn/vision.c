@@ -32,15 +32,18 @@ static void block_attention(Ctx *c, const Vision *v, const VisionBlock *m, Block
                          c->batch->vseg, 1.0f / sqrtf((float)(D / v->H)));
 }
 
-/* The projection and its activation, in one product where both are wanted. */
+/* The projection and its activation, in one product where both are wanted and nothing is added between. */
 static void up_fwd(Ctx *c, const Vision *v, const VisionBlock *m, BlockAct *a)
 {
     int64_t P = a->x.n[0];
     DType d = (DType)a->x.dtype;
     bool up = need(c, L_V_UP, &a->up, d, P, v->F), act = need(c, L_V_ACT, &a->act, d, P, v->F);
-    if (up && act) op_gemm_gelu(c->be, a->act, a->up, a->n2, m->w_up->w, m->b_up->w, v->gelu);
-    else if (up)   linear_fwd(c, a->up, a->n2, m->w_up, m->b_up);
-    else if (act)  op_gelu_fwd(c->be, a->act, a->up, v->gelu);
+    if (up && act && !m->w_up->lora) {
+        op_gemm_gelu(c->be, a->act, a->up, a->n2, m->w_up->w, m->b_up->w, v->gelu);
+        return;
+    }
+    if (up)  linear_fwd(c, a->up, a->n2, m->w_up, m->b_up);
+    if (act) op_gelu_fwd(c->be, a->act, a->up, v->gelu);
 }
 
 /* y absent: a replay. */
@@ -74,6 +77,18 @@ static void block_attention_bwd(Ctx *c, const Vision *v, const VisionBlock *m, B
     linear_bwd(c, dn, dqkv, a->n1, m->w_qkv, m->b_qkv);
 }
 
+/* dup = gradient of the projection's output; fused where nothing is added to the product. */
+static void down_bwd(Ctx *c, const Vision *v, const VisionBlock *m, BlockAct *a, Tensor dup, Tensor dy)
+{
+    if (m->w_down->lora) {
+        linear_bwd(c, dup, dy, a->act, m->w_down, m->b_down);
+        op_gelu_bwd(c->be, dup, dup, a->up, v->gelu);
+        return;
+    }
+    linear_grads(c, dy, (Tensor){ 0 }, a->act, m->w_down, m->b_down);
+    op_gemm_dgelu(c->be, dup, dy, m->w_down->w, a->up, v->gelu);
+}
+
 /* dx may alias dy. */
 static void block_bwd(Ctx *c, const Vision *v, const VisionBlock *m, BlockAct *a, Tensor dx, Tensor dy,
                       Tensor cs)
@@ -86,8 +101,7 @@ static void block_bwd(Ctx *c, const Vision *v, const VisionBlock *m, BlockAct *a
         replay_end(c);
     }
     Tensor dup = scratch2(c, d, P, v->F), dn = scratch2(c, d, P, D), dh = scratch2(c, d, P, D);
-    linear_grads(c, dy, a->act, m->w_down, m->b_down);
-    op_gemm_dgelu(c->be, dup, dy, m->w_down->w, a->up, v->gelu);
+    down_bwd(c, v, m, a, dup, dy);
     linear_bwd(c, dn, dup, a->n2, m->w_up, m->b_up);
     op_layernorm_bwd(c->be, dh, m->norm2_w->g, m->norm2_b->g, dn, a->h, m->norm2_w->w, a->stat2, dy);
     block_attention_bwd(c, v, m, a, dn, dh, cs);

@@ -1,6 +1,8 @@
 /* train/accumulate.c -- see accumulate.h. */
 #include "train/accumulate.h"
 
+#include "base/rng.h"
+
 /* What the ranks of dp tell each other of a micro-batch before a step. */
 typedef struct MicroCount { int64_t tokens, supervised, patches, visual, docs; } MicroCount;
 
@@ -48,6 +50,7 @@ static Micro share_of(const Engine *e, const StepSums *sum, int at)
     else                 m.aux = m.z = 0;                    /* a step that learns nothing balances nothing */
     for (int r = 0; r < e->mesh.size[AX_DP]; r++)
         for (int i = 0; i <= at; i++) so_far += counts_of(e, r)[i].tokens;
+    if (e->chance) m.chance = rng_u64(e->chance, 0, (uint64_t)at) | 1;
     m.keep = at ? 1 : 0, m.part = (float)share(c->tokens, so_far);
     return m;
 }

@@ -62,6 +62,7 @@ static void run_forward(Engine *e, int chunk, int slot, const Micro *m, Tensor i
     a->aux = (Aux){ .form = e->conf.aux, .coeff = m->aux * e->conf.aux_coeff,
                     .z_coeff = m->z * e->conf.z_coeff, .keep = m->keep, .part = m->part };
     if (e->ctx.pass == FORWARD) a->aux.so_far = e->so_far;
+    a->chance = m->chance;
     model_forward(&e->ctx, &e->model, chunk, a, m->ce, in);
 }
 
@@ -99,7 +100,7 @@ void engine_forward_micro(Engine *e, const Micro *m)
 
 void engine_forward(Engine *e, float scale)
 {
-    engine_forward_micro(e, &(Micro){ .ce = scale, .aux = 1, .z = 1, .part = 1 });
+    engine_forward_micro(e, &(Micro){ .ce = scale, .aux = 1, .z = 1, .part = 1, .chance = e->chance });
 }
 
 void engine_backward(Engine *e) { engine_run_backward(e, e->at, 0, 0, (Tensor){ 0 }); }

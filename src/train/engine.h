@@ -105,13 +105,14 @@ typedef struct Engine {
     int64_t   *counts;                   /* of all dp ranks, then of this one; see accumulate.c */
     Tensor     sumsq, each;              /* (1) F64; (params_tensors) F64 behind it, see optim_norm */
     Tensor     so_far;                   /* (L, 1, E): expert counts of the step, when the loss spans it */
+    uint64_t   chance;                   /* of the step at hand, by whoever trains; 0: nothing is dropped */
     EnginePlan plan;
     bool       bytes;                    /* the pixels of its streams are 8-bit levels */
 } Engine;
 
 /* What a micro-batch counts for in its step: factors of its summed cross entropy and of its auxiliary losses,
- * and how its expert counts join those of the step (Aux.keep, part). */
-typedef struct Micro { float ce, aux, z, keep, part; } Micro;
+ * and how its expert counts join those of the step (Aux.keep, part); what it drops goes by chance. */
+typedef struct Micro { float ce, aux, z, keep, part; uint64_t chance; } Micro;
 
 typedef struct Losses { double total, ce, aux, z; } Losses;     /* total = ce + coeff aux + z_coeff z */
 

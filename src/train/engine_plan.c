@@ -44,7 +44,7 @@ static void tell_neighbours(Engine *e, int chunk, int slot)
 static void run_chunk(Engine *e, int chunk, int slot, bool last)
 {
     const Chunk *c = &e->model.chunk[chunk];
-    Micro  m = { .ce = 1, .aux = 1, .z = 1, .part = 1 };
+    Micro  m = { .ce = 1, .aux = 1, .z = 1, .part = 1, .chance = 1 };
     Tensor in = c->embeds ? (Tensor){ 0 } : engine_wire(e, 0, 0, c->from);
     Tensor back = c->heads ? (Tensor){ 0 } : engine_wire(e, 1, 0, c->to);
     ledger_phase(&e->be.ledger, METER_FORWARD, chunk, last);

@@ -4,6 +4,7 @@
 #include "train/checkpoint.h"
 
 #include "base/clock.h"
+#include "base/rng.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -33,6 +34,7 @@ static double ledger_work(const Ledger *l)
 static Status gradients(Trainer *t, Stream *const *micro, int n, StepReport *r, const Watch *w)
 {
     Engine *e = &t->engine;
+    e->chance = rng_u64((uint64_t)t->recipe->train.seed, rng_stream("dropout"), (uint64_t)t->step) | 1;
     ledger_clear(&e->be.ledger);
     ledger_start(&e->be.ledger);
     TRY(engine_accumulate(e, micro, n, &r->sums, w, loader_peek(t->loader, false)));
