@@ -170,13 +170,39 @@ static void attach(const Attach *a, Param *w)
     else                             pair_rows(a, w, w->lora);
 }
 
+static int64_t layer_of(const Model *whole, const Param *p)
+{
+    int64_t l = p->unit == whole->embed->unit ? -1 : 0, L = whole->shape.text.L;
+    while (l >= 0 && l < L && whole->layer[l].norm->unit != p->unit) l++;
+    return l;
+}
+
+static int64_t block_of(const Vision *whole, const Param *p)
+{
+    int64_t b = p->unit == whole->w_patch->unit ? -1 : 0;
+    while (b >= 0 && b < whole->depth && whole->block[b].w_qkv->unit != p->unit) b++;
+    return b;
+}
+
+/* How far down gradients are wanted, in the decoder and in the tower. */
+static void find_lowest(const Attach *a, const Model *whole)
+{
+    Model *m = a->m;
+    m->lowest = whole->shape.text.L + 1, m->vision.lowest = whole->vision.depth;
+    EACH_PIECE(p, i, whole) {
+        if (fate(a, p, i) == FATE_LEFT || a->frozen[p->group]) continue;
+        int64_t  at = p->group == G_LLM ? layer_of(whole, p) : block_of(&whole->vision, p);
+        int64_t *low = p->group == G_LLM ? &m->lowest : &m->vision.lowest;
+        if (at < *low) *low = at;
+    }
+}
+
 static void freeze_groups(const Attach *a, const Model *whole)
 {
     Model *m = a->m;
     for (int g = 0; g < GROUP_N; g++) m->frozen[g] = true;
     EACH_PIECE(p, i, whole)
         if (fate(a, p, i) != FATE_LEFT) m->frozen[p->group] &= a->frozen[p->group];
-    m->vision.frozen = m->frozen[G_VIT];
 }
 
 Status adapters_attach(Model *m, const AdapterConf *c)
@@ -191,6 +217,7 @@ Status adapters_attach(Model *m, const AdapterConf *c)
         m->lora = c;
         for (int i = 0; i < n; i++) attach(&a, m->params.p[i]);
         freeze_groups(&a, &whole);
+        find_lowest(&a, &whole);
     }
     model_close(&whole);
     return st;

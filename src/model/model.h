@@ -29,6 +29,8 @@ struct Model {
     Head        head;
     Tensor      inv, axis;               /* rotary frequencies (C/2) and the position axis each reads */
     bool        frozen[GROUP_N];         /* nothing of the group is trained, in the whole model */
+    int64_t     lowest;                  /* layer of that below which nothing of the decoder trains; -1: the
+                                            embedding does; L: the head alone; L + 1: nothing */
     const AdapterConf *lora;             /* NULL: no adapters */
 };
 
@@ -78,7 +80,9 @@ Tensor model_output(Ctx *c, const Model *m, int chunk, ModelAct *a);   /* what t
 void   model_backward(Ctx *c, const Model *m, int chunk, ModelAct *a, Tensor din);
 /* And then of the one before it. */
 void   model_gradient(Ctx *c, const Model *m, int chunk, const ModelAct *a, Tensor dout);
-/* Whether this micro-batch has a backward at all: text through a frozen decoder teaches nobody. */
+/* Whether this micro-batch has a backward at all: text through a frozen decoder teaches nobody. Where it has
+ * one it goes down to the lowest thing that trains and no further, on all stages: what is below keeps nothing
+ * in forward, and its stages exchange messages that nobody reads. */
 bool model_goes_back(const Ctx *c, const Model *m);
 
 /* The forward of a whole model without losses: hidden states up to the head's input a->x[L], for decoding.

@@ -121,7 +121,8 @@ static void build_vision(Model *m, const VisionShape *s)
     ParamSet *p = &m->params;
     int64_t pixels = s->channels * s->frames * s->patch * s->patch;
     *v = (Vision){ .D = s->D, .F = s->F, .H = s->H, .depth = s->depth, .merge = s->merge, .out = s->out,
-                   .patch_dim = pixels, .gelu = s->gelu, .theta = (float)s->theta, .frozen = m->frozen[G_VIT],
+                   .patch_dim = pixels, .gelu = s->gelu, .theta = (float)s->theta,
+                   .lowest = m->frozen[G_VIT] ? s->depth : -1,
                    .block = calloc((size_t)s->depth, sizeof *v->block) };
     REQUIRE(v->block, "no memory for %lld vision blocks", (long long)s->depth);
     order_deepstack(v, s);

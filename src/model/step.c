@@ -7,16 +7,19 @@
 
 static bool vision_trains(const Model *m) { return !m->frozen[G_VIT] || !m->frozen[G_ALIGNER]; }
 
-bool model_goes_back(const Ctx *c, const Model *m)
-{
-    bool sees = m->shape.vision.depth && c->batch->pictures;
-    return c->pass != EVAL && (!m->frozen[G_LLM] || (sees && vision_trains(m)));
-}
-
 static bool taught(const Ctx *c, const Model *m)         /* whether gradients of visual rows are wanted */
 {
     return m->shape.vision.depth && c->batch->pictures && vision_trains(m);
 }
+
+/* The lowest layer that has a backward, of the whole model and so the same for all stages; those above it
+ * pass gradients on to the one below. -1: so does layer 0; L: the head's alone is made; L + 1: there is none. */
+static int64_t bottom(const Ctx *c, const Model *m)
+{
+    return c->pass == EVAL ? m->shape.text.L + 1 : taught(c, m) ? -1 : m->lowest;
+}
+
+bool model_goes_back(const Ctx *c, const Model *m) { return bottom(c, m) <= m->shape.text.L; }
 
 /* Features that join after layer `from` or later: how many, they are the last ones. */
 static int64_t features(const Model *m, int64_t from)
@@ -30,20 +33,29 @@ int64_t model_border(const Ctx *c, const Model *m, int64_t layer)
     return c->batch->T + features(m, layer) * c->batch->M;
 }
 
-/* What is replayed together with layer l; where there will be no backward nothing is. */
-static Stretch stretch_of(const Ctx *c, const Chunk *k, int64_t l)
+/* The first layer of a chunk that has a backward. */
+static int64_t first_back(const Ctx *c, const Model *m, const Chunk *k)
 {
-    if (!c->full || c->pass == EVAL) return (Stretch){ l, l + 1, false };
-    return full_stretch(c->full, (Stretch){ k->from, k->to, false }, l);
+    int64_t b = bottom(c, m);
+    return b < k->from ? k->from : b < k->to ? b : k->to;
 }
 
-/* What the stretch that begins with layer l parks on the host; NULL: nothing. The first layers of a chunk do,
- * which wait for longest. c->policy is that of layers which are not dropped whole. */
-static Parked *parked_by(const Ctx *c, const Chunk *k, ModelAct *a, int64_t l)
+/* What is replayed together with layer l; where there will be no backward nothing is. */
+static Stretch stretch_of(const Ctx *c, const Model *m, const Chunk *k, int64_t l)
 {
-    if (!c->park || c->pass == EVAL || l >= k->to) return NULL;
-    double share = (double)(l - k->from) / (double)(k->to - k->from);
-    bool   whole = stretch_of(c, k, l).full;
+    int64_t first = first_back(c, m, k);
+    if (!c->full || l < first) return (Stretch){ l, l + 1, false };
+    return full_stretch(c->full, (Stretch){ first, k->to, false }, l);
+}
+
+/* What the stretch that begins with layer l parks on the host; NULL: nothing. The first layers of a chunk that
+ * have a backward do, which wait for longest. c->policy is that of layers which are not dropped whole. */
+static Parked *parked_by(const Ctx *c, const Model *m, const Chunk *k, ModelAct *a, int64_t l)
+{
+    int64_t first = first_back(c, m, k);
+    if (!c->park || l < first || l >= k->to) return NULL;
+    double share = (double)(l - first) / (double)(k->to - first);
+    bool   whole = stretch_of(c, m, k, l).full;
     bool   any = whole ? c->policy[L_INPUT] == PARK : parks(c, 0, L_MLP_ACT);
     return any && share + c->park->home < 1 - 1e-9 ? &a->parked[l] : NULL;
 }
@@ -51,7 +63,7 @@ static Parked *parked_by(const Ctx *c, const Chunk *k, ModelAct *a, int64_t l)
 /* Room for the input of layer l, which is the output of the one before it. */
 static Tensor input(Ctx *c, const Model *m, const Chunk *k, ModelAct *a, int64_t l)
 {
-    Parked *p = parked_by(c, k, a, l);
+    Parked *p = parked_by(c, m, k, a, l);
     int64_t T = c->batch->T, D = m->shape.text.D;
     if (!p || c->policy[L_INPUT] != PARK) return t2(c->act, label_name(L_INPUT), c->dtype, T, D);
     park_open(c, p);
@@ -145,12 +157,14 @@ static void layer_fwd(Ctx *c, const Model *m, ModelAct *a, int64_t l)
 static bool goes_on(const Ctx *c, const Chunk *k) { return k->heads && !(c->park && c->park->apart); }
 
 /* Of the inputs inside a group two buffers of scratch take turns. The output is pushed before scratch is
- * marked: in evaluation that may be the same arena. */
+ * marked: in evaluation that may be the same arena. A layer without a backward leaves nothing but its output,
+ * as in evaluation, and nobody will read the input of the one before it again. */
 static void stretch_fwd(Ctx *c, const Model *m, const Chunk *k, ModelAct *a, Stretch s)
 {
     const uint8_t *policy = c->policy;
-    Parked *p = parked_by(c, k, a, s.from);
-    bool    spent = c->pass == EVAL && s.from > k->from;     /* nobody will read its input again */
+    Pass    pass = c->pass;
+    Parked *p = parked_by(c, m, k, a, s.from);
+    bool    spent = s.to < bottom(c, m) && s.from > k->from;
     Tensor  turn[2] = { { 0 } };
     if (p && policy[L_INPUT] != PARK) park_open(c, p);
     a->x[s.to] = spent ? a->x[s.to - 2] : input(c, m, k, a, s.to);
@@ -158,11 +172,12 @@ static void stretch_fwd(Ctx *c, const Model *m, const Chunk *k, ModelAct *a, Str
     for (int64_t i = 0; i < 2 && i < s.to - s.from - 1; i++)
         turn[i] = scratch2(c, c->dtype, c->batch->T, m->shape.text.D);
     c->parked = p, c->policy = s.full ? policy_full() : policy;
+    if (s.from < bottom(c, m)) c->pass = EVAL;
     for (int64_t l = s.from; l < s.to; l++) {
         if (l + 1 < s.to) a->x[l + 1] = turn[(l - s.from) % 2];
         layer_fwd(c, m, a, l);
     }
-    c->parked = NULL, c->policy = policy;
+    c->parked = NULL, c->policy = policy, c->pass = pass;
     if (p) park_send(c, p, s.to == k->to && goes_on(c, k));
     arena_reset(c->scratch, mark);
 }
@@ -172,7 +187,7 @@ static void layers_fwd(Ctx *c, const Model *m, const Chunk *k, ModelAct *a)
     a->cs = t2(c->act, "ROPE_TABLE", F32, c->batch->Ta, m->shape.text.C);
     op_rope_table(c->be, a->cs, c->batch->pos, m->inv, m->axis);
     for (int64_t l = k->from; l < k->to;) {
-        Stretch s = stretch_of(c, k, l);
+        Stretch s = stretch_of(c, m, k, l);
         stretch_fwd(c, m, k, a, s);
         l = s.to;
     }
@@ -209,15 +224,17 @@ static void aux_loss(Ctx *c, const Model *m, const Aux *x)
 static bool tied(const Model *m) { return m->head.w == m->embed; }
 
 /* The head's gradients are made in the forward pass, so that is also the backward of its parameters; a table
- * that is the embedding too has the rest of its own to come (embed_bwd). */
+ * that is the embedding too has the rest of its own to come (embed_bwd), where backward gets there. */
 static void head_fwd(Ctx *c, const Model *m, ModelAct *a, float scale)
 {
-    bool back = model_goes_back(c, m);
-    a->dx = back ? t2(c->act, "GRADIENT", c->dtype, c->batch->T, m->shape.text.D) : (Tensor){ 0 };
+    bool back = model_goes_back(c, m), table = back && bottom(c, m) < 0;
+    a->dx = (Tensor){ 0 };
+    if (bottom(c, m) < m->shape.text.L)
+        a->dx = t2(c->act, "GRADIENT", c->dtype, c->batch->T, m->shape.text.D);
     unit_begin(c, m->head.norm->unit, back);
-    if (tied(m)) unit_begin(c, m->embed->unit, back);
-    head_loss(c, &m->head, a->loss, a->dx, a->x[m->shape.text.L], scale);
-    if (tied(m) && !back) unit_end(c, m->embed->unit, false);
+    if (tied(m)) unit_begin(c, m->embed->unit, table);
+    head_loss(c, &m->head, a->loss, a->dx, a->x[m->shape.text.L], scale, back);
+    if (tied(m) && !table) unit_end(c, m->embed->unit, false);
     unit_end(c, m->head.norm->unit, back);
 }
 
@@ -312,7 +329,7 @@ static void enter_back(Ctx *c, const Model *m, const Chunk *k, ModelAct *a, Tens
 void model_gradient(Ctx *c, const Model *m, int chunk, const ModelAct *a, Tensor dout)
 {
     const Chunk *k = &m->chunk[chunk];
-    if (!model_goes_back(c, m)) return;
+    if (bottom(c, m) >= k->from) return;
     op_copy(c->be, t_rows(dout, 0, c->batch->T), a->dx);
     for (int64_t i = 0, n = taught(c, m) && c->batch->media ? features(m, k->from) : 0; i < n; i++)
         op_copy(c->be, border_feature(c, dout, i), a->dfeature[k->from + i]);
@@ -343,19 +360,19 @@ static void stretch_bwd(Ctx *c, const Model *m, ModelAct *a, Stretch s, int64_t 
     }
     unit_begin(c, d->norm->unit, true);
     if (last) decoder_replay(c, d, &a->layer[l], none, a->x[l], a->cs);
-    decoder_bwd(c, d, &a->layer[l], a->dx, a->dx, a->x[l], a->cs);
+    decoder_bwd(c, d, &a->layer[l], l > bottom(c, m) ? a->dx : none, a->dx, a->x[l], a->cs);
     unit_end(c, d->norm->unit, true);
     arena_reset(c->scratch, mark);
 }
 
 /* What the stretch parked is here, and those that come next are on their way. */
-static Parked *unpark(Ctx *c, const Chunk *k, ModelAct *a, Stretch s)
+static Parked *unpark(Ctx *c, const Model *m, const Chunk *k, ModelAct *a, Stretch s)
 {
-    Parked *p = parked_by(c, k, a, s.from), *q;
+    Parked *p = parked_by(c, m, k, a, s.from), *q;
     if (p) park_take(c, p);
-    for (int i = 0; c->park && i < c->park->berths && s.from > k->from; i++) {
-        s = stretch_of(c, k, s.from - 1);
-        if ((q = parked_by(c, k, a, s.from))) park_want(c, q);
+    for (int i = 0; c->park && i < c->park->berths && s.from > first_back(c, m, k); i++) {
+        s = stretch_of(c, m, k, s.from - 1);
+        if ((q = parked_by(c, m, k, a, s.from))) park_want(c, q);
     }
     return p;
 }
@@ -363,9 +380,9 @@ static Parked *unpark(Ctx *c, const Chunk *k, ModelAct *a, Stretch s)
 static void layers_bwd(Ctx *c, const Model *m, const Chunk *k, ModelAct *a)
 {
     const uint8_t *policy = c->policy;
-    for (int64_t l = k->to - 1; l >= k->from;) {
-        Stretch s = stretch_of(c, k, l);
-        Parked *p = unpark(c, k, a, s);
+    for (int64_t l = k->to - 1; l >= first_back(c, m, k);) {
+        Stretch s = stretch_of(c, m, k, l);
+        Parked *p = unpark(c, m, k, a, s);
         c->policy = s.full ? policy_full() : policy;
         stretch_bwd(c, m, a, s, s.from);
         c->policy = policy;
@@ -378,12 +395,12 @@ static void layers_bwd(Ctx *c, const Model *m, const Chunk *k, ModelAct *a)
 void model_backward(Ctx *c, const Model *m, int chunk, ModelAct *a, Tensor din)
 {
     const Chunk *k = &m->chunk[chunk];
-    if (!model_goes_back(c, m)) return;
+    if (bottom(c, m) >= k->to + k->heads) return;
     ledger_enter(&c->be->ledger, PART_DECODER);
     if (!k->heads) enter_back(c, m, k, a, din);
     c->aux = t_has(a->aux.out) ? &a->aux : NULL, c->chance = a->chance;
     layers_bwd(c, m, k, a);
-    if (k->embeds) embed_bwd(c, m, a);
+    if (k->embeds && bottom(c, m) < 0) embed_bwd(c, m, a);
     c->chance = 0;
     mark_live(m, taught(c, m));
 }

@@ -66,25 +66,42 @@ void attention_fwd(Ctx *c, const Attention *m, AttentionAct *a, Tensor y, Tensor
     if (t_has(y)) row_linear_fwd(c, y, a->o, m->w_o, m->b_o, none);
 }
 
-void attention_bwd(Ctx *c, const Attention *m, AttentionAct *a, Tensor dx, Tensor dy, Tensor x, Tensor cs,
-                   Tensor dres)
+/* Before attention itself. */
+static bool inputs_train(const Attention *m)
 {
-    int64_t T = x.n[0], Ta = all_rows_count(c, x);
-    DType d = (DType)x.dtype;
+    return trains(m->norm) || trains(m->w_qkv) || trains(m->b_qkv) || trains(m->q_norm) || trains(m->k_norm);
+}
+
+bool attention_trains(const Attention *m) { return inputs_train(m) || trains(m->w_o) || trains(m->b_o); }
+
+/* Of the attention output's gradient: dqkv (Ta, (H + 2G) C). The caller resets scratch. */
+static void attend_bwd(Ctx *c, const Attention *m, AttentionAct *a, Tensor dqkv, Tensor dout, Tensor cs)
+{
+    int64_t Ta = a->qkv.n[0];
+    DType d = (DType)a->qkv.dtype;
     Share s = share_of(c, m);
-    ArenaMark mark = arena_mark(c->scratch);
-    Tensor dout = scratch2(c, d, Ta, s.H * s.C),  delta = scratch2(c, F32, s.H, Ta);
-    Tensor dq   = scratch2(c, d, Ta, s.H * s.C),  dk    = scratch2(c, d, Ta, s.G * s.C);
-    Tensor dqkv = scratch2(c, d, Ta, a->qkv.n[1]), dn   = scratch2(c, d, T, x.n[1]);
+    Tensor delta = scratch2(c, F32, s.H, Ta);
+    Tensor dq = scratch2(c, d, Ta, s.H * s.C), dk = scratch2(c, d, Ta, s.G * s.C);
     Heads raw = heads_of(s, a->qkv), draw = heads_of(s, dqkv);
     Tensor dq3 = t_heads(dq, 0, s.H, s.C), dk3 = t_heads(dk, 0, s.G, s.C);
-
-    row_linear_bwd(c, dout, dy, a->o, m->w_o, m->b_o);
     context_attention_bwd(c, dq3, dk3, draw.v, delta, t_heads(dout, 0, s.H, s.C), t_heads(a->o, 0, s.H, s.C),
                           a->lse, t_heads(a->q, 0, s.H, s.C), t_heads(a->k, 0, s.G, s.C), raw.v, scale_of(m));
     op_rope_bwd(c->be, draw.q, param_g(m->q_norm), dq3, raw.q, param_w(m->q_norm), a->q_rstd, cs);
     op_rope_bwd(c->be, draw.k, param_g(m->k_norm), dk3, raw.k, param_w(m->k_norm), a->k_rstd, cs);
-    column_linear_bwd(c, dn, dqkv, a->n, m->w_qkv, m->b_qkv);
-    op_rmsnorm_bwd(c->be, dx, m->norm->g, dn, x, m->norm->w, a->rstd, dres);
+}
+
+void attention_bwd(Ctx *c, const Attention *m, AttentionAct *a, Tensor dx, Tensor dy, Tensor x, Tensor cs,
+                   Tensor dres)
+{
+    bool    deeper = t_has(dx) || inputs_train(m), normed = t_has(dx) || trains(m->norm);
+    DType   d = (DType)x.dtype;
+    Tensor  none = { 0 };
+    ArenaMark mark = arena_mark(c->scratch);
+    Tensor dout = scratch2(c, d, a->o.n[0], a->o.n[1]), dqkv = scratch2(c, d, a->qkv.n[0], a->qkv.n[1]);
+    Tensor dn = scratch2(c, d, x.n[0], x.n[1]);
+    row_linear_bwd(c, deeper ? dout : none, dy, a->o, m->w_o, m->b_o);
+    if (deeper) attend_bwd(c, m, a, dqkv, dout, cs);
+    if (deeper) column_linear_bwd(c, normed ? dn : none, dqkv, a->n, m->w_qkv, m->b_qkv);
+    if (normed) op_rmsnorm_bwd(c->be, dx, m->norm->g, dn, x, m->norm->w, a->rstd, dres);
     arena_reset(c->scratch, mark);
 }

@@ -29,8 +29,11 @@ typedef struct AttentionAct {            /* H and G: heads of this rank */
 /* y = w_o attention(norm(x)) without the residual; y absent: only what backward will read. x, y (T, D); cs
  * (Ta, C). */
 void attention_fwd(Ctx *c, const Attention *m, AttentionAct *a, Tensor y, Tensor x, Tensor cs);
-/* dx = dres + gradient through the branch. */
+/* dx = dres + gradient through the branch; absent where nothing below trains. */
 void attention_bwd(Ctx *c, const Attention *m, AttentionAct *a, Tensor dx, Tensor dy, Tensor x, Tensor cs,
                    Tensor dres);
+
+/* Whether anything of it trains. */
+bool attention_trains(const Attention *m);
 
 #endif

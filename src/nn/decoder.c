@@ -31,11 +31,13 @@ void decoder_replay(Ctx *c, const Decoder *m, DecoderAct *a, Tensor y, Tensor x,
 
 void decoder_bwd(Ctx *c, const Decoder *m, DecoderAct *a, Tensor dx, Tensor dy, Tensor x, Tensor cs)
 {
+    bool below = t_has(dx) || attention_trains(&m->attn), normed = below || trains(m->norm);
     ArenaMark mark = arena_mark(c->scratch);
+    Tensor none = { 0 };
     Tensor dn = scratch2(c, x.dtype, x.n[0], x.n[1]), dh = scratch2(c, x.dtype, x.n[0], x.n[1]);
-    if (m->sparse) moe_bwd(c, &m->moe, &a->moe, dn, dy, a->n);
-    else           mlp_bwd(c, &m->mlp, &a->mlp, dn, dy, a->n);
-    op_rmsnorm_bwd(c->be, dh, m->norm->g, dn, a->h, m->norm->w, a->rstd, dy);
-    attention_bwd(c, &m->attn, &a->attn, dx, dh, x, cs, dh);
+    if (m->sparse) moe_bwd(c, &m->moe, &a->moe, normed ? dn : none, dy, a->n);
+    else           mlp_bwd(c, &m->mlp, &a->mlp, normed ? dn : none, dy, a->n);
+    if (normed) op_rmsnorm_bwd(c->be, dh, m->norm->g, dn, a->h, m->norm->w, a->rstd, dy);
+    if (below)  attention_bwd(c, &m->attn, &a->attn, dx, dh, x, cs, dh);
     arena_reset(c->scratch, mark);
 }

@@ -27,7 +27,7 @@ typedef struct DecoderAct {
 void decoder_fwd(Ctx *c, const Decoder *m, DecoderAct *a, Tensor y, Tensor x, Tensor cs);
 /* Before decoder_bwd: what the policy dropped, in scratch, and y where it is wanted again. */
 void decoder_replay(Ctx *c, const Decoder *m, DecoderAct *a, Tensor y, Tensor x, Tensor cs);
-/* dx may alias dy. */
+/* dx may alias dy; absent where nothing below trains. */
 void decoder_bwd(Ctx *c, const Decoder *m, DecoderAct *a, Tensor dx, Tensor dy, Tensor x, Tensor cs);
 
 #endif

@@ -22,10 +22,10 @@ static void chunk_gradient(Ctx *c, const Head *h, Tensor dn, Tensor n, Tensor lo
     linear_bwd(c, dn, dz, n, h->w, NULL);
 }
 
-/* One chunk: logits of this rank's slice, the loss of all, and in training the gradient of the weights and
+/* One chunk: logits of this rank's slice, the loss of all, and with `back` the gradient of the weights and
  * this slice's part of that of its rows (dn). */
 static void chunk_loss(Ctx *c, const Head *h, Tensor loss, Tensor each, Tensor dn, Tensor n, Tensor labels,
-                       float scale)
+                       float scale, bool back)
 {
     int64_t rows = n.n[0];
     Tensor none = { 0 };
@@ -35,7 +35,7 @@ static void chunk_loss(Ctx *c, const Head *h, Tensor loss, Tensor each, Tensor d
     linear_fwd(c, logits, n, h->w, NULL);
     op_ce_part(c->be, part, real_of(h, logits), labels, h->w->first);
     op_ce_join(c->be, mesh_at(c->mesh, AX_TP) ? none : loss, lse, each, all_rows(c, part), labels, scale);
-    if (t_has(dn)) chunk_gradient(c, h, dn, n, logits, lse, labels, scale);
+    if (back) chunk_gradient(c, h, dn, n, logits, lse, labels, scale);
     arena_reset(c->scratch, mark);
 }
 
@@ -45,11 +45,13 @@ static Tensor rows_of(Tensor t, int64_t from, int64_t n) { return t_has(t) ? t_r
 static void norm_bwd(Ctx *c, const Head *h, Tensor dx, Tensor dn, Tensor xs, Tensor rstd, Tensor rows)
 {
     ArenaMark mark = arena_mark(c->scratch);
-    Tensor part = part_rows(c, dx);
+    Tensor part = t_has(dx) ? part_rows(c, dx) : dx;
     op_rmsnorm_bwd(c->be, dn, h->norm->g, dn, xs, h->norm->w, rstd, (Tensor){ 0 });
-    op_fill(c->be, part, 0.0f);
-    op_scatter_rows(c->be, part, dn, rows, false);
-    sum_rows(c, dx, part);
+    if (t_has(dx)) {
+        op_fill(c->be, part, 0.0f);
+        op_scatter_rows(c->be, part, dn, rows, false);
+        sum_rows(c, dx, part);
+    }
     arena_reset(c->scratch, mark);
 }
 
@@ -60,7 +62,7 @@ static void take_rows(Ctx *c, Tensor xs, Tensor x, Tensor rows)
     arena_reset(c->scratch, mark);
 }
 
-void head_loss(Ctx *c, const Head *h, Tensor loss, Tensor dx, Tensor x, float scale)
+void head_loss(Ctx *c, const Head *h, Tensor loss, Tensor dx, Tensor x, float scale, bool back)
 {
     int64_t S = c->batch->supervised, D = x.n[1];
     Tensor none = { 0 };
@@ -68,17 +70,17 @@ void head_loss(Ctx *c, const Head *h, Tensor loss, Tensor dx, Tensor x, float sc
     ledger_enter(&c->be->ledger, PART_HEAD);
     Tensor rows = t_rows(c->batch->sup_row, 0, S), labels = t_rows(c->batch->sup_label, 0, S);
     Tensor xs = scratch2(c, c->dtype, S, D), n = scratch2(c, c->dtype, S, D), rstd = scratch2(c, F32, S, 1);
-    Tensor dn = t_has(dx) ? scratch2(c, c->dtype, S, D) : none;
+    Tensor dn = t_has(dx) || (back && trains(h->norm)) ? scratch2(c, c->dtype, S, D) : none;
     take_rows(c, xs, x, rows);
     op_rmsnorm_fwd(c->be, n, rstd, none, xs, none, h->norm->w, h->eps);
     for (int64_t i = 0; i < S; i += h->chunk) {
         int64_t k = S - i < h->chunk ? S - i : h->chunk;
         c->row = i;
         chunk_loss(c, h, loss, rows_of(c->each, i, k), rows_of(dn, i, k), t_rows(n, i, k),
-                   t_rows(labels, i, k), scale);
+                   t_rows(labels, i, k), scale, back);
     }
     c->row = 0;
-    if (t_has(dx)) norm_bwd(c, h, dx, dn, xs, rstd, rows);
+    if (t_has(dn)) norm_bwd(c, h, dx, dn, xs, rstd, rows);
     arena_reset(c->scratch, mark);
 }
 

@@ -22,8 +22,9 @@ void mlp_bwd(Ctx *c, const Mlp *m, MlpAct *a, Tensor dx, Tensor dy, Tensor x)
     Tensor none = { 0 };
     Tensor dh  = scratch2(c, x.dtype, Ta, F);
     Tensor dgu = scratch2(c, x.dtype, Ta, 2 * F);
-    row_linear_bwd(c, dh, dy, a->h, m->w_d, NULL);
-    op_swiglu_bwd(c->be, dgu, none, dh, a->gu, none);
-    column_linear_bwd(c, dx, dgu, x, m->w_gu, NULL);
+    bool deeper = t_has(dx) || trains(m->w_gu);
+    row_linear_bwd(c, deeper ? dh : none, dy, a->h, m->w_d, NULL);
+    if (deeper) op_swiglu_bwd(c->be, dgu, none, dh, a->gu, none);
+    if (deeper) column_linear_bwd(c, dx, dgu, x, m->w_gu, NULL);
     arena_reset(c->scratch, mark);
 }

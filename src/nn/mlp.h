@@ -16,6 +16,7 @@ typedef struct MlpAct { Tensor gu, h; } MlpAct;          /* (Ta, 2F / tp); (Ta, 
 
 /* x, y, res (T, D): this rank's rows. */
 void mlp_fwd(Ctx *c, const Mlp *m, MlpAct *a, Tensor y, Tensor x, Tensor res);
+/* dx absent: nothing below trains. */
 void mlp_bwd(Ctx *c, const Mlp *m, MlpAct *a, Tensor dx, Tensor dy, Tensor x);
 
 #endif

@@ -33,7 +33,7 @@ void linear_residual(Ctx *c, Tensor y, Tensor x, const Param *w, const Param *b,
     lora_fwd(c, y, x, w);
 }
 
-bool linear_trains(const Param *w) { return t_has(w->g) || w->lora; }
+bool trains(const Param *p) { return p && (!p->frozen || (p->lora && !p->lora->a->frozen)); }
 
 void linear_input(Ctx *c, Tensor dx, Tensor dy, Tensor back, const Param *w, int flags)
 {

@@ -114,6 +114,8 @@ void linear_bwd(Ctx *c, Tensor dx, Tensor dy, Tensor x, Param *w, const Param *b
 /* The parts of it. back: what lora_back makes of dy. flags: GEMM_ACC for dx += dy w, or 0. */
 void linear_input(Ctx *c, Tensor dx, Tensor dy, Tensor back, const Param *w, int flags);
 void linear_grads(Ctx *c, Tensor dy, Tensor back, Tensor x, Param *w, const Param *b);
-bool linear_trains(const Param *w);                      /* whether a gradient is made of x */
+
+/* Whether backward makes a gradient of p or of its pairs; NULL: there is none. */
+bool trains(const Param *p);
 
 #endif

@@ -210,7 +210,7 @@ static void route_bwd(Ctx *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweight
                   t_at(c->aux->coef, m->index - c->aux->first), c->batch->group, zcoef, m->renorm);
     Tensor back = lora_back(c, dlogits, m->w_router);
     linear_grads(c, dlogits, back, x, m->w_router, NULL);
-    linear_input(c, dx, dlogits, back, m->w_router, GEMM_ACC);
+    if (t_has(dx)) linear_input(c, dx, dlogits, back, m->w_router, GEMM_ACC);
 }
 
 /* Gradients of the weights and pairs that took rows x to rows whose gradient is dy. */
@@ -223,36 +223,35 @@ static void expert_grads(Ctx *c, const Moe *m, MoeAct *a, Tensor dy, Tensor low,
     lora_rows_grads(c, dy, low, back, x, w, &by);
 }
 
-/* The rows' gradients go back; the gradient of the experts' first weights is made while they travel. */
+/* The rows' gradients go back; those of the experts' first weights are made while they travel. */
 static void rows_back(Ctx *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweight, Tensor drows, Tensor dgate,
                       Tensor dgu, Tensor back)
 {
     const DispatchOps *by = c->dispatch ? c->dispatch->ops : NULL;
     Wire wire = { 0 }, gates = { 0 };
-    if (by) by->back_send(c, &a->route, &wire, drows), by->gates_send(c, &a->route, &gates, dgate);
+    if (by && t_has(dx)) by->back_send(c, &a->route, &wire, drows);
+    if (by && t_has(dweight)) by->gates_send(c, &a->route, &gates, dgate);
     expert_grads(c, m, a, dgu, a->low_gu, back, a->x, m->w_gu);
-    if (by) {
-        by->back_land(c, &a->route, &wire, dx, (Tensor){ 0 });
-        by->gates_land(c, &a->route, &gates, dweight);
-        return;
-    }
-    op_combine(c->be, dx, drows, a->rows, (Tensor){ 0 });
-    op_gather_rows(c->be, t_as2(dweight, t_count(dweight), 1), dgate, a->rows, 1);
+    if (by && t_has(dx)) by->back_land(c, &a->route, &wire, dx, (Tensor){ 0 });
+    if (by && t_has(dweight)) by->gates_land(c, &a->route, &gates, dweight);
+    if (!by && t_has(dx)) op_combine(c->be, dx, drows, a->rows, (Tensor){ 0 });
+    if (!by && t_has(dweight))
+        op_gather_rows(c->be, t_as2(dweight, t_count(dweight), 1), dgate, a->rows, 1);
 }
 
-/* To the gradients of gate and up, of dout (R, D). Where chance drops some of what the pairs add, they cannot
- * be part of the fused product. */
+/* To the gradients of gate and up, where they are wanted, of dout (R, D). Where chance drops some of what the
+ * pairs add, they cannot be part of the fused product. */
 static void down_bwd(Ctx *c, const Moe *m, MoeAct *a, Tensor dgu, Tensor dgate, Tensor dout)
 {
     LoraRows  by = rows_of(c, m, a);
     ArenaMark mark = arena_mark(c->scratch);
     Tensor back = lora_rows_back(c, dout, m->w_d, &by);
-    if (lora_drops(c, m->w_d)) {
+    if (t_has(dgu) && lora_drops(c, m->w_d)) {
         Tensor dh = scratch_rows(c, a, (DType)dout.dtype, a->h.n[1]);
         op_grouped_gemm(c->be, dh, dout, m->w_d->w, a->offsets, (Tail){ 0 }, GEMM_NN);
         lora_rows_input(c, dh, back, m->w_d, &by);
         op_swiglu_bwd(c->be, dgu, dgate, dh, a->gu, a->gate);
-    } else {
+    } else if (t_has(dgu)) {
         op_grouped_dswiglu(c->be, dgu, dgate, dout, m->w_d->w, a->offsets, a->gu, a->gate,
                            lora_back_tail(c, back, m->w_d));
     }
@@ -260,8 +259,10 @@ static void down_bwd(Ctx *c, const Moe *m, MoeAct *a, Tensor dgu, Tensor dgate, 
     arena_reset(c->scratch, mark);
 }
 
+/* dx and dweight where they are wanted. */
 static void experts_bwd(Ctx *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweight, Tensor dy)
 {
+    bool    deeper = t_has(dx) || t_has(dweight) || trains(m->w_gu);
     int64_t D = dy.n[1], F = m->w_gu->w.n[1] / 2;
     DType d = (DType)dy.dtype;
     LoraRows  by = rows_of(c, m, a);
@@ -269,12 +270,13 @@ static void experts_bwd(Ctx *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweig
     Tensor dout = scratch_rows(c, a, d, D), dgu = scratch_rows(c, a, d, 2 * F);
     Tensor dgate = scratch_rows(c, a, F32, 1);
     to_experts(c, m, a, dout, dy, false);
-    down_bwd(c, m, a, dgu, dgate, dout);
-    Tensor back = lora_rows_back(c, dgu, m->w_gu, &by);
-    op_grouped_gemm(c->be, dout, dgu, m->w_gu->w, a->offsets, lora_back_tail(c, back, m->w_gu),
-                    GEMM_NN);                                    /* dout is spent: now d(a->x) */
-    lora_rows_input(c, dout, back, m->w_gu, &by);
-    rows_back(c, m, a, dx, dweight, dout, dgate, dgu, back);
+    down_bwd(c, m, a, deeper ? dgu : (Tensor){ 0 }, dgate, dout);
+    Tensor back = deeper ? lora_rows_back(c, dgu, m->w_gu, &by) : (Tensor){ 0 };
+    if (t_has(dx)) {                                             /* dout is spent: now d(a->x) */
+        op_grouped_gemm(c->be, dout, dgu, m->w_gu->w, a->offsets, lora_back_tail(c, back, m->w_gu), GEMM_NN);
+        lora_rows_input(c, dout, back, m->w_gu, &by);
+    }
+    if (deeper) rows_back(c, m, a, dx, dweight, dout, dgate, dgu, back);
     arena_reset(c->scratch, mark);
 }
 
@@ -358,10 +360,11 @@ void moe_fwd(Ctx *c, const Moe *m, MoeAct *a, Tensor y, Tensor x, Tensor res)
 void moe_bwd(Ctx *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dy, Tensor x)
 {
     ArenaMark mark = arena_mark(c->scratch);
-    Tensor dweight = scratch2(c, F32, x.n[0], m->K);
+    bool   routes = t_has(dx) || trains(m->w_router);
+    Tensor dweight = routes ? scratch2(c, F32, x.n[0], m->K) : (Tensor){ 0 };
     reserve(c);
     if (a->slices > 1) slices_bwd(c, m, a, dx, dweight, dy, x);
     else               experts_bwd(c, m, a, dx, dweight, dy);
-    route_bwd(c, m, a, dx, dweight, x);
+    if (routes) route_bwd(c, m, a, dx, dweight, x);
     arena_reset(c->scratch, mark);
 }

@@ -51,6 +51,7 @@ typedef struct MoeAct {
 } MoeAct;
 
 void moe_fwd(Ctx *c, const Moe *m, MoeAct *a, Tensor y, Tensor x, Tensor res);
+/* dx absent: nothing below trains. */
 void moe_bwd(Ctx *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dy, Tensor x);
 
 /* Rows of one rank that an expert takes, of T tokens; 0: all there are. */

@@ -27,12 +27,12 @@ static inline void sum_rows(Ctx *c, Tensor y, Tensor part) { comm_join(sum_rows_
 
 /* w cut by its rows: y (Ta, N / tp) = x w' + b of x (T, D). */
 void column_linear_fwd(Ctx *c, Tensor y, Tensor x, const Param *w, const Param *b);
-/* dx (T, D) = dy w summed over tp; gradients of w and b. */
+/* dx (T, D) = dy w summed over tp, where it is wanted; gradients of w and b. */
 void column_linear_bwd(Ctx *c, Tensor dx, Tensor dy, Tensor x, Param *w, const Param *b);
 
 /* w cut by its columns: y (T, D) = x w' + b [+ res] of x (Ta, N / tp); b is whole on every rank. */
 void row_linear_fwd(Ctx *c, Tensor y, Tensor x, const Param *w, const Param *b, Tensor res);
-/* dx (Ta, N / tp) = dy w of dy (T, D); gradients of w, and of b the part that is of these T rows. */
+/* dx (Ta, N / tp) = dy w of dy (T, D), where it is wanted; gradients of w, and of b the part that is of these T rows. */
 void row_linear_bwd(Ctx *c, Tensor dx, Tensor dy, Tensor x, Param *w, const Param *b);
 
 #endif

@@ -68,7 +68,9 @@ static void block_attention_bwd(Ctx *c, const Vision *v, const VisionBlock *m, B
     Tensor none = { 0 };
     Tensor dout = scratch2(c, d, P, D), delta = scratch2(c, F32, v->H, P), dqkv = scratch2(c, d, P, 3 * D);
     Tensor dq = part(v, dqkv, 0), dk = part(v, dqkv, 1);
-    linear_bwd(c, dout, dh, a->o, m->w_o, m->b_o);
+    bool   deeper = t_has(dn) || trains(m->w_qkv) || trains(m->b_qkv);
+    linear_bwd(c, deeper ? dout : none, dh, a->o, m->w_o, m->b_o);
+    if (!deeper) return;
     op_attention_bwd(c->be, dq, dk, part(v, dqkv, 2), delta, whole(v, dout), whole(v, a->o), a->lse,
                      whole(v, a->q), whole(v, a->k), part(v, a->qkv, 2), c->batch->vseg,
                      1.0f / sqrtf((float)(D / v->H)));
@@ -77,19 +79,39 @@ static void block_attention_bwd(Ctx *c, const Vision *v, const VisionBlock *m, B
     linear_bwd(c, dn, dqkv, a->n1, m->w_qkv, m->b_qkv);
 }
 
-/* dup = gradient of the projection's output; fused where nothing is added to the product. */
+/* dup = gradient of the projection's output, where it is wanted; fused where nothing is added in between. */
 static void down_bwd(Ctx *c, const Vision *v, const VisionBlock *m, BlockAct *a, Tensor dup, Tensor dy)
 {
-    if (m->w_down->lora) {
+    if (m->w_down->lora || !t_has(dup)) {
         linear_bwd(c, dup, dy, a->act, m->w_down, m->b_down);
-        op_gelu_bwd(c->be, dup, dup, a->up, v->gelu);
+        if (t_has(dup)) op_gelu_bwd(c->be, dup, dup, a->up, v->gelu);
         return;
     }
     linear_grads(c, dy, (Tensor){ 0 }, a->act, m->w_down, m->b_down);
     op_gemm_dgelu(c->be, dup, dy, m->w_down->w, a->up, v->gelu);
 }
 
-/* dx may alias dy. */
+static bool attention_trains(const VisionBlock *m)
+{
+    return trains(m->w_qkv) || trains(m->b_qkv) || trains(m->w_o) || trains(m->b_o);
+}
+
+static bool norm_trains(const Param *w, const Param *b) { return trains(w) || trains(b); }
+
+/* From dy to what is before the feed-forward; dh absent where nothing there trains. */
+static void feed_bwd(Ctx *c, const Vision *v, const VisionBlock *m, BlockAct *a, Tensor dn, Tensor dh,
+                     Tensor dy)
+{
+    Tensor none = { 0 }, dup = scratch2(c, (DType)dy.dtype, dy.n[0], v->F);
+    bool   normed = t_has(dh) || norm_trains(m->norm2_w, m->norm2_b);
+    bool   deeper = normed || trains(m->w_up) || trains(m->b_up);
+    down_bwd(c, v, m, a, deeper ? dup : none, dy);
+    if (deeper) linear_bwd(c, normed ? dn : none, dup, a->n2, m->w_up, m->b_up);
+    if (normed)
+        op_layernorm_bwd(c->be, dh, m->norm2_w->g, m->norm2_b->g, dn, a->h, m->norm2_w->w, a->stat2, dy);
+}
+
+/* dx may alias dy; absent where nothing below trains. */
 static void block_bwd(Ctx *c, const Vision *v, const VisionBlock *m, BlockAct *a, Tensor dx, Tensor dy,
                       Tensor cs)
 {
@@ -100,12 +122,12 @@ static void block_bwd(Ctx *c, const Vision *v, const VisionBlock *m, BlockAct *a
         block_fwd(c, v, m, a, (Tensor){ 0 }, cs);
         replay_end(c);
     }
-    Tensor dup = scratch2(c, d, P, v->F), dn = scratch2(c, d, P, D), dh = scratch2(c, d, P, D);
-    down_bwd(c, v, m, a, dup, dy);
-    linear_bwd(c, dn, dup, a->n2, m->w_up, m->b_up);
-    op_layernorm_bwd(c->be, dh, m->norm2_w->g, m->norm2_b->g, dn, a->h, m->norm2_w->w, a->stat2, dy);
-    block_attention_bwd(c, v, m, a, dn, dh, cs);
-    op_layernorm_bwd(c->be, dx, m->norm1_w->g, m->norm1_b->g, dn, a->x, m->norm1_w->w, a->stat1, dh);
+    bool   normed = t_has(dx) || norm_trains(m->norm1_w, m->norm1_b), below = normed || attention_trains(m);
+    Tensor none = { 0 }, dn = scratch2(c, d, P, D), dh = scratch2(c, d, P, D);
+    feed_bwd(c, v, m, a, dn, below ? dh : none, dy);
+    if (below) block_attention_bwd(c, v, m, a, normed ? dn : none, dh, cs);
+    if (normed)
+        op_layernorm_bwd(c->be, dx, m->norm1_w->g, m->norm1_b->g, dn, a->x, m->norm1_w->w, a->stat1, dh);
     arena_reset(c->scratch, mark);
 }
 
@@ -123,6 +145,18 @@ static void merger_fwd(Ctx *c, const Vision *v, const Merger *m, MergerAct *a, T
     if (need(c, L_MERGER, &a->f1, d, N, wide)) linear_fwd(c, a->f1, t_as2(a->n, N, wide), m->w1, m->b1);
     if (need(c, L_MERGER, &a->a1, d, N, wide)) op_gelu_fwd(c->be, a->a1, a->f1, GELU_ERF);
     if (t_has(y)) linear_fwd(c, y, a->a1, m->w2, m->b2);
+}
+
+static bool merger_trains(const Merger *m)
+{
+    return trains(m->norm_w) || trains(m->norm_b) || trains(m->w1) || trains(m->b1) || trains(m->w2) ||
+           trains(m->b2);
+}
+
+/* Whether a merger of what block b made has a backward: its own, or on the way to the blocks. */
+static bool merger_goes_back(const Vision *v, const Merger *m, int64_t b)
+{
+    return b >= v->lowest || merger_trains(m);
 }
 
 /* dx = dres + gradient of x; dx absent when nothing below trains. dy absent: dx stays as it is. */
@@ -185,12 +219,14 @@ static Tensor patches(Ctx *c, const Vision *v, VisionAct *a)
     return x;
 }
 
-/* Whether a backward will read the output of block b: through the blocks, or from a merger that trains. */
-static bool read_again(const Vision *v, Pass tower, Pass mergers, int64_t b)
+static const Merger *merger_of(const Vision *v, int64_t feature) { return &v->stack[v->weights[feature]]; }
+
+/* Whether a backward will read the output of block b: that of the next one or of a merger. */
+static bool read_again(const Vision *v, Pass pass, int64_t b)
 {
-    bool feeds = false;
-    for (int f = 0; f < v->deepstacks; f++) feeds |= v->after[f] == b;
-    return tower != EVAL || (feeds && mergers != EVAL);
+    bool again = b + 1 >= v->lowest;
+    for (int f = 0; f < v->deepstacks; f++) again |= v->after[f] == b && merger_trains(merger_of(v, f));
+    return again && pass != EVAL;
 }
 
 /* Mergers whose features leave the tower after block b. */
@@ -201,33 +237,41 @@ static int merges(const Vision *v, int64_t b)
     return n;
 }
 
+static void unit_alone(Ctx *c, const Param *p, bool backward)
+{
+    unit_begin(c, p->unit, backward);
+    unit_end(c, p->unit, backward);
+}
+
 /* A rank without pictures takes part in what units of parameters ask of all ranks, and computes nothing. */
 static void units_alone(Ctx *c, const Vision *v, bool backward)
 {
     int f = backward ? v->deepstacks : 0;
     if (!c->units) return;
-    if (!backward) unit_begin(c, v->w_patch->unit, false), unit_end(c, v->w_patch->unit, false);
-    else           unit_begin(c, v->merger.w1->unit, true), unit_end(c, v->merger.w1->unit, true);
+    if (!backward) unit_alone(c, v->w_patch, false);
+    else if (merger_goes_back(v, &v->merger, v->depth - 1)) unit_alone(c, v->merger.w1, true);
     for (int64_t i = 0; i < v->depth; i++) {
         int64_t b = backward ? v->depth - 1 - i : i;
-        int     block = v->block[b].w_qkv->unit;
-        if (!backward) unit_begin(c, block, false), unit_end(c, block, false);
+        if (!backward) unit_alone(c, v->block[b].w_qkv, false);
         for (int k = merges(v, b); k > 0; k--) {
-            int unit = v->stack[v->weights[backward ? --f : f++]].w1->unit;
-            unit_begin(c, unit, backward), unit_end(c, unit, backward);
+            const Merger *m = merger_of(v, backward ? --f : f++);
+            if (!backward || merger_goes_back(v, m, b)) unit_alone(c, m->w1, backward);
         }
-        if (backward && !v->frozen) unit_begin(c, block, true), unit_end(c, block, true);
+        if (backward && b >= v->lowest) unit_alone(c, v->block[b].w_qkv, true);
     }
-    if (!backward)       unit_begin(c, v->merger.w1->unit, false), unit_end(c, v->merger.w1->unit, false);
-    else if (!v->frozen) unit_begin(c, v->w_patch->unit, true), unit_end(c, v->w_patch->unit, true);
+    if (!backward)          unit_alone(c, v->merger.w1, false);
+    else if (v->lowest < 0) unit_alone(c, v->w_patch, true);
 }
 
-static bool parks_blocks(const Ctx *c, const Vision *v) { return parks(c, L_V_STAT, L_V_ACT) && !v->frozen; }
+static bool parks_block(const Ctx *c, const Vision *v, int64_t b)
+{
+    return b >= v->lowest && parks(c, L_V_STAT, L_V_ACT);
+}
 
 static void block_there(Ctx *c, const Vision *v, VisionAct *a, Tensor y, int64_t b)
 {
     ArenaMark mark = arena_mark(c->scratch);
-    bool parked = c->pass == FORWARD && parks_blocks(c, v);
+    bool parked = c->pass == FORWARD && parks_block(c, v, b);
     if (parked) park_open(c, &a->parked[b]), c->parked = &a->parked[b];
     unit_begin(c, v->block[b].w_qkv->unit, false);
     block_fwd(c, v, &v->block[b], &a->block[b], y, a->cs);
@@ -239,20 +283,20 @@ static void block_there(Ctx *c, const Vision *v, VisionAct *a, Tensor y, int64_t
 
 static void block_back(Ctx *c, const Vision *v, VisionAct *a, Tensor dx, int64_t b)
 {
-    bool parked = parks_blocks(c, v);
+    bool parked = parks_block(c, v, b);
     if (parked) park_take(c, &a->parked[b]);
-    for (int i = 1; parked && i <= c->park->berths && b - i >= 0; i++) park_want(c, &a->parked[b - i]);
+    for (int i = 1; parked && i <= c->park->berths && b - i >= 0 && b - i >= v->lowest; i++)
+        park_want(c, &a->parked[b - i]);
     unit_begin(c, v->block[b].w_qkv->unit, true);
-    block_bwd(c, v, &v->block[b], &a->block[b], dx, dx, a->cs);
+    block_bwd(c, v, &v->block[b], &a->block[b], b > v->lowest ? dx : (Tensor){ 0 }, dx, a->cs);
     unit_end(c, v->block[b].w_qkv->unit, true);
     if (parked) park_done(c, &a->parked[b]);
 }
 
-/* What does not train leaves nothing behind: its part of the pass is an evaluation. */
+/* What has no backward leaves nothing behind: its part of the pass is an evaluation. */
 void vision_fwd(Ctx *c, const Vision *v, VisionAct *a)
 {
-    Pass pass = c->pass, tower = v->frozen ? EVAL : pass;
-    Pass mergers = v->frozen && !t_has(v->merger.w1->g) ? EVAL : pass;
+    Pass pass = c->pass;
     if (!c->batch->has_media) {
         units_alone(c, v, false);
         return;
@@ -262,19 +306,20 @@ void vision_fwd(Ctx *c, const Vision *v, VisionAct *a)
     Tensor x = patches(c, v, a);
     unit_end(c, v->w_patch->unit, false);
     for (int64_t b = 0, f = 0; b < v->depth; b++) {
-        bool spent = b > 0 && !read_again(v, tower, mergers, b - 2);
+        bool spent = b > 0 && !read_again(v, pass, b - 2);
         Tensor y = spent ? a->block[b - 1].x : t2(c->act, label_name(L_INPUT), c->dtype, x.n[0], v->D);
         a->block[b].x = x;
-        c->pass = tower;
+        c->pass = b < v->lowest ? EVAL : pass;
         block_there(c, v, a, y, b);
-        c->pass = mergers;
         x = y;
         for (; f < v->deepstacks && v->after[f] == b; f++) {
-            a->feature[f] = merge(c, v, &v->stack[v->weights[f]], &a->stack[f], x);
+            c->pass = merger_goes_back(v, merger_of(v, f), b) ? pass : EVAL;
+            a->feature[f] = merge(c, v, merger_of(v, f), &a->stack[f], x);
             tap(c, "vision.deepstack", (int)f, a->feature[f]);
         }
     }
     a->last = x;
+    c->pass = merger_goes_back(v, &v->merger, v->depth - 1) ? pass : EVAL;
     a->out  = merge(c, v, &v->merger, &a->merger, x);
     tap(c, "vision.hidden", -1, a->out);
     c->pass = pass;
@@ -297,14 +342,17 @@ void vision_bwd(Ctx *c, const Vision *v, VisionAct *a, Tensor dout, const Tensor
     ledger_enter(&c->be->ledger, PART_VISION);
     ArenaMark mark = arena_mark(c->scratch);
     Tensor none = { 0 };
-    Tensor dx = v->frozen ? none : scratch2(c, c->dtype, a->last.n[0], v->D);
-    merger_bwd(c, v, &v->merger, &a->merger, dx, dout, none);
+    Tensor dx = v->lowest < v->depth ? scratch2(c, c->dtype, a->last.n[0], v->D) : none;
+    if (merger_goes_back(v, &v->merger, v->depth - 1))
+        merger_bwd(c, v, &v->merger, &a->merger, dx, dout, none);
     int f = v->deepstacks - 1;
     for (int64_t b = v->depth - 1; b >= 0; b--) {
+        Tensor through = b >= v->lowest ? dx : none;
         for (; f >= 0 && v->after[f] == b; f--)
-            merger_bwd(c, v, &v->stack[v->weights[f]], &a->stack[f], dx, dfeature[f], dx);
-        if (!v->frozen) block_back(c, v, a, dx, b);
+            if (merger_goes_back(v, merger_of(v, f), b))
+                merger_bwd(c, v, merger_of(v, f), &a->stack[f], through, dfeature[f], through);
+        if (b >= v->lowest) block_back(c, v, a, dx, b);
     }
-    if (!v->frozen) patches_bwd(c, v, a, dx);
+    if (v->lowest < 0) patches_bwd(c, v, a, dx);
     arena_reset(c->scratch, mark);
 }

@@ -28,7 +28,8 @@ typedef struct Vision {
     int          weights[MAX_DEEPSTACK];     /* entry of the merger list that makes feature i */
     Gelu         gelu;
     float        theta;
-    bool         frozen;                /* no parameter of the blocks trains: no backward below the mergers */
+    int64_t      lowest;                     /* block below which nothing trains, so there is no backward; -1:
+                                                the embedding of patches does; depth: no block */
     Param       *w_patch, *b_patch, *pos;    /* (D, patch_dim) (D) (G^2, D) */
     VisionBlock *block;
     Merger       merger, stack[MAX_DEEPSTACK];

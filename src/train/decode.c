@@ -126,7 +126,8 @@ Status decode_loss(Decode *d, int64_t from, int64_t n, double *ce)
     some.sup_row = t_rows(some.sup_row, from, n), some.sup_label = t_rows(some.sup_label, from, n);
     d->ctx.batch = &some;
     op_fill(&e->be, d->loss, 0.0f);
-    head_loss(&d->ctx, &e->model.head, d->loss, (Tensor){ 0 }, e->act[0].x[e->model.shape.text.L], 1.0f);
+    head_loss(&d->ctx, &e->model.head, d->loss, (Tensor){ 0 }, e->act[0].x[e->model.shape.text.L], 1.0f,
+              false);
     d->ctx.batch = &d->batch;
     backend_fetch(&e->be, ce, d->loss);
     return backend_sync(&e->be);
@@ -171,7 +172,8 @@ void decode_plan(Engine *e)
     d.batch = *engine_batch(e);
     cache_upload(&d.cache, &e->be, &(CachePass){ .n = docs, .T = engine_batch(e)->T });
     pass(&d, docs, true);
-    head_loss(&d.ctx, &e->model.head, d.loss, (Tensor){ 0 }, e->act[0].x[e->model.shape.text.L], 1.0f);
+    head_loss(&d.ctx, &e->model.head, d.loss, (Tensor){ 0 }, e->act[0].x[e->model.shape.text.L], 1.0f,
+              false);
     d.batch = token_batch(&d, docs, NULL, NULL);
     cache_upload(&d.cache, &e->be, &(CachePass){ .n = docs, .T = docs });
     pass(&d, docs, false);
