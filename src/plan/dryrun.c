@@ -84,7 +84,7 @@ static Status plan_stage(DryRun *d, int stage)
     ss.bytes = true;
     TRY(comm_open(&world, &who));
     Status st = recipe_ranks(&r, &place, &d->recipe, &d->shape, world, NULL);
-    if (!st) st = recipe_engine(&conf, &d->recipe, &d->shape, d->dtype, &r);
+    if (!st) st = recipe_engine(&conf, &d->recipe, &d->shape, d->dtype, &r, NULL);
     if (!st) {
         Stream full = stream_full(&ss, &conf.budget);
         Answers answers = trainer_answers(&d->recipe);
@@ -112,6 +112,7 @@ static Status open_all(DryRun *d)
 {
     const struct cfg_model *c = &d->recipe.model;
     TRY(recipe_refuse_types(&d->recipe));
+    TRY(recipe_refuse_lora(&d->recipe));
     TRY(dryrun_shape(&d->shape, d->model, sizeof d->model, c));
     d->dtype = d->shape.dtype;
     if (strcmp(c->dtype, "auto")) TRY(dtype_parse(&d->dtype, c->dtype));

@@ -52,7 +52,8 @@ static Status plan_changed(void *self, const Config *recipe, double *bytes)
     StreamShape ss = shape_stream(c->shape);
     ss.bytes = c->full->shape.bytes;
     TRY(recipe_ranks(&r, &place, recipe, c->shape, c->world, NULL));
-    TRY(recipe_engine(&conf, recipe, c->shape, c->conf->dtype, &r));
+    TRY(recipe_engine(&conf, recipe, c->shape, c->conf->dtype, &r,
+                      *recipe->lora.path ? &c->conf->lora : NULL));
     conf.evaluate = c->conf->evaluate, conf.each = c->conf->each;
     if (recipe_answers_here(&r, &place)) conf.decode = c->conf->decode;
     Stream full = stream_full(&ss, &conf.budget);

@@ -75,7 +75,42 @@ static Status store_of(OptimStore *o, const Config *c, DType dtype)
     return dtype_parse(&o->moments, c->optim.state_dtype);
 }
 
-Status recipe_engine(EngineConf *e, const Config *c, const ModelShape *s, DType dtype, const Ranks *ranks)
+/* An adapter that was loaded goes on as it is; what it is trained with is the recipe's. */
+static Status lora_of(AdapterConf *a, const struct cfg_lora *c, const AdapterConf *loaded)
+{
+    if (*c->path && !loaded) return fail(E_CONFIG, "lora.path = %s: no adapter was read from there", c->path);
+    if (loaded) {
+        *a = *loaded;
+        a->dropout = c->dropout;
+        return OK;
+    }
+    *a = (AdapterConf){ .rank = c->rank, .alpha = c->alpha, .dropout = c->dropout, .rslora = c->use_rslora,
+                        .gaussian = !strcmp(c->init, "gaussian"), .shared_a = !strcmp(c->expert_a, "shared"),
+                        .target = &c->target_modules, .exclude = &c->exclude_modules,
+                        .save = &c->modules_to_save };
+    return OK;
+}
+
+/* A step size of its own for what is not trained would be of no account. */
+static Status refuse_rates(const EngineConf *e, const struct cfg_optim *o, const ModelShape *s)
+{
+    const struct { const char *key; double rate; Group group; } own[] = {
+        { "vit_lr", o->vit_lr, G_VIT }, { "aligner_lr", o->aligner_lr, G_ALIGNER },
+    };
+    Chunk  whole = { 0, s->text.L, true, true };
+    Model  m;
+    Status st = OK;
+    TRY(model_open_part(&m, s, e->frozen, &e->lora, NULL, &whole, 1));
+    for (int i = 0; i < 2 && !st; i++)
+        if (own[i].rate > 0 && m.frozen[own[i].group])
+            st = fail(E_CONFIG, "optim.%s = %g: nothing of that part is trained; set it to 0, or train it",
+                      own[i].key, own[i].rate);
+    model_close(&m);
+    return st;
+}
+
+Status recipe_engine(EngineConf *e, const Config *c, const ModelShape *s, DType dtype, const Ranks *ranks,
+                     const AdapterConf *loaded)
 {
     const char *aux = c->moe.aux_loss_type;
     *e = (EngineConf){ .backend = backend_pick(c->device.backend), .dtype = dtype,
@@ -96,5 +131,6 @@ Status recipe_engine(EngineConf *e, const Config *c, const ModelShape *s, DType 
     if (!s->vision.depth && c->model.freeze_llm)
         return fail(E_CONFIG, "model.freeze_llm: the model is a language model only; nothing is left to "
                     "train");
-    return OK;
+    TRY(lora_of(&e->lora, &c->lora, loaded));
+    return refuse_rates(e, &c->optim, s);
 }

@@ -19,6 +19,57 @@ Status recipe_refuse_types(const Config *c)
     return OK;
 }
 
+/* ---- adapters ---- */
+
+static bool same_words(const WordList *a, const WordList *b)
+{
+    bool same = a->n == b->n;
+    for (int i = 0; same && i < a->n; i++) same = !strcmp(a->item[i], b->item[i]);
+    return same;
+}
+
+/* A key of the section that is not as it is by itself; NULL: there is none. loaded: dropout is of the run. */
+static const char *lora_set(const struct cfg_lora *a, bool loaded)
+{
+    Config d;
+    config_default(&d);
+    const struct cfg_lora *b = &d.lora;
+    const struct { const char *key; bool set; } keys[] = {
+        { "rank",            a->rank != b->rank },
+        { "alpha",           a->alpha != b->alpha },
+        { "use_rslora",      a->use_rslora != b->use_rslora },
+        { "dropout",         a->dropout != b->dropout && !loaded },
+        { "target_modules",  !same_words(&a->target_modules, &b->target_modules) },
+        { "exclude_modules", !same_words(&a->exclude_modules, &b->exclude_modules) },
+        { "modules_to_save", !same_words(&a->modules_to_save, &b->modules_to_save) },
+        { "init",            strcmp(a->init, b->init) != 0 },
+        { "expert_a",        strcmp(a->expert_a, b->expert_a) != 0 },
+    };
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (keys[i].set) return keys[i].key;
+    return NULL;
+}
+
+Status recipe_refuse_lora(const Config *c)
+{
+    const struct cfg_lora *a = &c->lora;
+    const char *key = lora_set(a, *a->path != 0);
+    if (*a->path && key)
+        return fail(E_CONFIG, "lora.%s: the adapter of lora.path = %s says it itself; drop one of the two", key,
+                    a->path);
+    if (*a->path) return OK;
+    if (!a->rank && key)
+        return fail(E_CONFIG, "lora.%s: there are no adapters with lora.rank = 0; set lora.rank, or drop it",
+                    key);
+    if (a->rank && a->alpha == 0)
+        return fail(E_CONFIG, "lora.alpha = 0: adapters scaled by nothing neither do nor learn anything; set "
+                    "it to the rank or twice that");
+    if (a->rank && !a->target_modules.n)
+        return fail(E_CONFIG, "lora.target_modules is empty: adapters belong to nothing; set all-linear, or "
+                    "lora.rank=0");
+    return OK;
+}
+
 static Status refuse_device(const Config *c)
 {
     const char *b = c->device.backend;
@@ -27,9 +78,6 @@ static Status refuse_device(const Config *c)
     TRY_CTX(backend_check(backend_pick(b)), "device.backend");
     if (!strcmp(c->comm.kind, "threads") || !strcmp(c->comm.kind, "fake"))
         return fail(E_CONFIG, "comm.kind = %s: is for tests and plans; set auto, mpi or nccl", c->comm.kind);
-    if (c->lora.rank > 0)
-        return fail(E_CONFIG, "lora.rank = %lld: there are no adapters yet; set it to 0 and freeze parts "
-                    "with model.freeze_vit, freeze_aligner or freeze_llm", (long long)c->lora.rank);
     return OK;
 }
 
@@ -59,5 +107,6 @@ Status recipe_refuse(const Config *c)
 {
     TRY(refuse_gaps(c));
     TRY(recipe_refuse_types(c));
+    TRY(recipe_refuse_lora(c));
     return refuse_device(c);
 }

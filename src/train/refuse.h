@@ -9,5 +9,6 @@
 
 MUST Status recipe_refuse(const Config *c);
 MUST Status recipe_refuse_types(const Config *c);            /* of it what a plan can be asked too */
+MUST Status recipe_refuse_lora(const Config *c);             /* the same */
 
 #endif

@@ -16,7 +16,7 @@ bool trainer_answers_here(const Trainer *t) { return recipe_answers_here(&t->ran
 
 static Status engine_conf(EngineConf *e, const Trainer *t)
 {
-    TRY(recipe_engine(e, t->recipe, &t->source.shape, t->source.dtype, &t->ranks));
+    TRY(recipe_engine(e, t->recipe, &t->source.shape, t->source.dtype, &t->ranks, NULL));
     if (!t->conf.answers.run || !e->evaluate) return OK;
     if (trainer_answers_here(t))
         e->decode.docs = t->conf.answers.docs, e->decode.tokens = t->conf.answers.tokens;
