@@ -12,7 +12,21 @@
 
 typedef enum { FUSED_OUT, FUSED_IN, PER_EXPERT } ExpertForm; /* [E, out, in]; [E, in, out]; one tensor each */
 
-typedef struct Loader { Model *m; Backend *be; const SafeTensors *st; int64_t read; } Loader;
+typedef struct Loader { Model *m; Backend *be; const SafeTensors *st; const char *prefix; int64_t read; } Loader;
+
+static const StTensor *look(const Loader *l, const char *name)
+{
+    char full[300];
+    snprintf(full, sizeof full, "%s%s", l->prefix, name);
+    return st_find(l->st, full);
+}
+
+static Status get(const Loader *l, const char *name, const StTensor **t)
+{
+    char full[300];
+    snprintf(full, sizeof full, "%s%s", l->prefix, name);
+    return st_get(l->st, full, t);
+}
 
 Tensor piece_view(const Param *p, Tensor t, int i)
 {
@@ -62,7 +76,7 @@ static Status load_piece(Loader *l, Sink *out, const Param *p, int i, const Comb
 {
     const Piece *q = &p->piece[i];
     const StTensor *t;
-    TRY(st_get(l->st, q->name, &t));
+    TRY(get(l, q->name, &t));
     if (!shape_is(t, q->rank, q->shape)) return wrong_shape(t, q->rank, q->shape);
     put_runs(out, t, c, piece_at(p, i));
     return OK;
@@ -88,7 +102,7 @@ static Status fused_form(ExpertForm *form, Loader *l, const Param *p)
     for (int k = 0; k < 2; k++) {
         snprintf(name, sizeof name, "%s%s", base, names[k]);
         const StTensor *t;
-        TRY(st_get(l->st, name, &t));
+        TRY(get(l, name, &t));
         bool a = shape_is(t, 3, out[k]), b = shape_is(t, 3, in[k]);
         if (!a && !b) return wrong_shape(t, 3, out[k]);
         votes_out += a && !b, votes_in += b && !a;
@@ -104,7 +118,7 @@ static Status expert_form(ExpertForm *form, Loader *l, const Param *p)
     char base[120], one[160];
     expert_base(base, sizeof base, p);
     snprintf(one, sizeof one, "%s0.down_proj.weight", base);
-    bool fused = st_find(l->st, p->piece[0].name), each = st_find(l->st, one);
+    bool fused = look(l, p->piece[0].name), each = look(l, one);
     if (fused && each) return fail(E_DATA, "%s*: both fused and one per expert; keep one form", base);
     if (each) return *form = PER_EXPERT, OK;
     return fused_form(form, l, p);
@@ -119,7 +133,7 @@ static Status one_expert(Loader *l, const Param *p, int64_t u, const StTensor **
     expert_base(base, sizeof base, p);
     snprintf(name, sizeof name, "%s%lld.%s.weight", base, (long long)(u / parts),
              parts == 2 ? halves[u % 2] : "down_proj");
-    TRY(st_get(l->st, name, t));
+    TRY(get(l, name, t));
     return shape_is(*t, 2, want) ? OK : wrong_shape(*t, 2, want);
 }
 
@@ -196,7 +210,7 @@ static Status load_experts(Loader *l, Sink *out, const Param *p, const Comb *c)
     ExpertForm form = FUSED_OUT;
     TRY(expert_form(&form, l, p));
     if (form == PER_EXPERT) return load_each_expert(l, out, p, c);
-    const StTensor *t = st_find(l->st, p->piece[0].name);
+    const StTensor *t = look(l, p->piece[0].name);
     if (form == FUSED_IN) return load_turned_experts(out, p, t, c);
     put_runs(out, t, c, 0);
     return OK;
@@ -223,6 +237,27 @@ static Status load_held(Loader *l, const Param *p, Held h, int64_t *read)
     return st ? st : done;
 }
 
+static Status put_held(Backend *be, const Param *p, int i, const StTensor *t, Held h)
+{
+    Sink out;
+    Comb c[3];
+    if (!h.n) return OK;
+    TRY(sink_open(&out, be, h.t));
+    int n = combs_within(c, &p->comb[i], 1, h.at, h.n);
+    for (int k = 0; k < n; k++) {
+        sink_seek(&out, c[k].local);
+        put_runs(&out, t, &c[k], piece_at(p, i));
+    }
+    sink_padding(&out, p, h);
+    return sink_close(&out);
+}
+
+Status weights_put(Backend *be, const Param *p, int i, const StTensor *t)
+{
+    TRY(put_held(be, p, i, t, param_entry(p)));
+    return put_held(be, p, i, t, param_weights(p));
+}
+
 /* The master first: the weights are mostly the same bytes of the file again, or hold them all. */
 static Status load_param(void *arg, int64_t i)
 {
@@ -230,15 +265,16 @@ static Status load_param(void *arg, int64_t i)
     const Param *p = l->m->params.p[i];
     Held w = param_weights(p), own = param_entry(p);
     int64_t read[2] = { 0 };
+    if (p->beside) return OK;                                        /* adapters are in files of their own */
     TRY(load_held(l, p, own, &read[0]));
     TRY(load_held(l, p, w, &read[1]));
     __atomic_add_fetch(&l->read, read[read[1] > read[0]], __ATOMIC_RELAXED);
     return OK;
 }
 
-Status weights_load_one(Model *m, Backend *be, const SafeTensors *st, int i)
+Status weights_load_one(Model *m, Backend *be, const SafeTensors *st, const char *prefix, int i)
 {
-    Loader l = { .m = m, .be = be, .st = st };
+    Loader l = { .m = m, .be = be, .st = st, .prefix = prefix };
     return load_param(&l, i);
 }
 
@@ -295,7 +331,7 @@ Status weights_check(const Model *m, const SafeTensors *st, const Log *log)
 
 Status weights_read(Model *m, Backend *be, const SafeTensors *st, int64_t *elements)
 {
-    Loader l = { .m = m, .be = be, .st = st };
+    Loader l = { .m = m, .be = be, .st = st, .prefix = "" };
     Pool pool;
     TRY(pool_open(&pool, be->machine->host_memory ? cpu_count() - 1 : 0));
     Status s = pool_run(&pool, m->params.n, load_param, &l);

@@ -4,8 +4,11 @@
 
 #include "model/weights.h"
 
-/* Parameter i alone, into where it is bound. */
-MUST Status weights_load_one(Model *m, Backend *be, const SafeTensors *st, int i);
+/* Parameter i alone, into where it is bound; its tensors' names begin with `prefix` in the file. */
+MUST Status weights_load_one(Model *m, Backend *be, const SafeTensors *st, const char *prefix, int i);
+
+/* Piece i of p from a tensor that has all of it in p's own order, into where it is bound. */
+MUST Status weights_put(Backend *be, const Param *p, int i, const StTensor *t);
 
 /* All of them, without weights_check; how many elements of the files were looked at. */
 MUST Status weights_read(Model *m, Backend *be, const SafeTensors *st, int64_t *elements);

@@ -98,6 +98,7 @@ static Status walk(Saver *s)
 {
     for (int i = 0; i < s->m->params.n; i++) {
         const Param *p = s->m->params.p[i];
+        if (p->beside) continue;                             /* adapters have files of their own */
         TRY(borrow(s, i));
         Tensor t = t_has(p->master) && p->master.dtype == F32 && s->dtype == F32 ? p->master : p->w;
         if (p->form != FORM_ROWS) {
@@ -162,7 +163,7 @@ Status weights_assemble(Model *m, Backend *be, ParamSource from, const char *dir
 
 static Status from_files(void *self, Model *m, Backend *be, int i)
 {
-    return weights_load_one(m, be, self, i);
+    return weights_load_one(m, be, self, "", i);
 }
 
 Status weights_convert(Model *m, Backend *be, const SafeTensors *from, const char *dir, DType dtype,
