@@ -1,8 +1,10 @@
 /* cli/cmd_convert.c -- `treb convert`: a model in any form that is read here, or a checkpoint of a run of any
- * number of ranks, written in the hub's form; or such a checkpoint as one rank would have written it. */
+ * number of ranks, written in the hub's form; or such a checkpoint as one rank would have written it; or an adapter,
+ * by itself or merged into its base. */
 #include "cli/options.h"
 #include "model/weights.h"
-#include "train/checkpoint.h"
+#include "train/base_model.h"
+#include "train/lora_source.h"
 
 #include <stdio.h>
 #include <unistd.h>
@@ -20,6 +22,14 @@ static Status refuse_overwrite(const char *to, const char *name)
     Path file;
     TRY(path_join(file, to, name));
     return file_is(file) ? fail(E_CONFIG, "%s: there is a model in it already; name another folder", to) : OK;
+}
+
+static Status choose_dtype(Convert *c, const ModelShape *shape, const char *word)
+{
+    c->dtype = shape->dtype;
+    if (word) TRY(dtype_parse(&c->dtype, word));
+    if (c->dtype == F32 || c->dtype == BF16 || c->dtype == F16) return OK;
+    return fail(E_CONFIG, "--dtype %s: f32, bf16 or f16", dtype_name(c->dtype));
 }
 
 static Status convert_model(const Convert *c, Model *m, Backend *be)
@@ -69,6 +79,61 @@ static Status to_native(const Convert *c)
     return OK;
 }
 
+/* ---- adapters ---- */
+
+/* The base that was named, else the one that the adapter names; "": none. */
+static Status find_base(Path base, const Convert *c, const char *named)
+{
+    return named ? path_join(base, named, "") : lora_source_base(base, c->from);
+}
+
+static Status no_base(const Convert *c, const char *base)
+{
+    return fail(E_CONFIG, "the base of %s%s%s is not here; name its folder with --base", c->from, *base ? ", " : "",
+                base);
+}
+
+/* An adapter by itself, in PEFT's form. A checkpoint has the model's configuration beside it. */
+static Status to_adapter(Convert *c, const char *named)
+{
+    Path base;
+    ModelShape shape;
+    LoraSource l;
+    TRY(refuse_overwrite(c->to, PEFT_CONFIG));
+    TRY(find_base(base, c, named));
+    bool state = adapter_state_is(c->from);
+    if (shape_load(&shape, state ? c->config : base)) return state ? E_DATA : no_base(c, base);
+    if (checkpoint_is(c->from)) TRY(checkpoint_check(c->from));
+    TRY(lora_source_open(&l, c->from, &shape));
+    Status st = lora_source_export(&l, &shape, c->to, base);
+    if (!st) st = weights_copy_companions(c->beside, c->to);
+    if (!st) printf("%s: an adapter of %d modules written to %s\n", shape.family, l.conf.exacts, c->to);
+    lora_source_close(&l);
+    return st;
+}
+
+static Status to_merged(Convert *c, const char *named, const char *dtype)
+{
+    Path base;
+    ModelShape shape;
+    LoraSource l;
+    TRY(find_base(base, c, named));
+    if (!*base || shape_load(&shape, base))
+        return no_base(c, base);
+    TRY(choose_dtype(c, &shape, dtype));
+    TRY(refuse_overwrite(c->to, "config.json"));
+    if (checkpoint_is(c->from)) TRY(checkpoint_check(c->from));
+    TRY(lora_source_open(&l, c->from, &shape));
+    Status st = lora_source_merge(&l, &shape, base, c->to, c->dtype, c->shard);
+    if (!st) st = weights_copy_companions(base, c->to);
+    if (!st) st = weights_copy_companions(c->from, c->to);
+    if (!st) st = weights_save_config(base, c->to, c->dtype);
+    if (!st) printf("%s: %d modules merged into %s, %s, written to %s\n", shape.family, l.conf.exacts, base,
+                    dtype_name(c->dtype), c->to);
+    lora_source_close(&l);
+    return st;
+}
+
 /* A checkpoint has the model's config.json beside its state. */
 static Status find_config(Convert *c, const char *named)
 {
@@ -82,21 +147,26 @@ static Status find_config(Convert *c, const char *named)
 Status cmd_convert(int argc, char **argv)
 {
     const char *dir[2], *dtype = NULL, *shard = "5000", *config = NULL;
-    bool native = false;
-    const Option options[] = { { "--dtype", &dtype, NULL }, { "--shard-mb", &shard, NULL },
-                               { "--config", &config, NULL }, { "--native", NULL, &native }, { 0 } };
+    const char *base = NULL;
+    bool native = false, merged = false;
+    const Option options[] = { { "--dtype", &dtype, NULL },    { "--shard-mb", &shard, NULL },
+                               { "--config", &config, NULL },  { "--base", &base, NULL },
+                               { "--native", NULL, &native },  { "--merge", NULL, &merged },
+                               { 0 } };
     ModelShape shape;
     Convert c = { 0 };
     TRY(options_parse(argc, argv, options, dir, 2));
     TRY(option_int("--shard-mb", shard, 1, 1 << 30, &c.shard));
     c.from = dir[0], c.to = dir[1], c.shard *= 1000000;
     if (native) return to_native(&c);
+    if (merged && !lora_source_is(c.from))
+        return fail(E_CONFIG, "--merge: %s has no adapter in it", c.from);
+    if (merged) return to_merged(&c, base, dtype);
+    if (base && !lora_source_is(c.from)) return fail(E_CONFIG, "--base: %s has no adapter in it", c.from);
     TRY(find_config(&c, config));
+    if (lora_source_is(c.from)) return to_adapter(&c, base);
     TRY(shape_load(&shape, c.config));
-    c.dtype = shape.dtype;
-    if (dtype) TRY(dtype_parse(&c.dtype, dtype));
-    if (c.dtype != F32 && c.dtype != BF16 && c.dtype != F16)
-        return fail(E_CONFIG, "--dtype %s: f32, bf16 or f16", dtype_name(c.dtype));
+    TRY(choose_dtype(&c, &shape, dtype));
     TRY(refuse_overwrite(c.to, "config.json"));
     return to_hub(&c, &shape);
 }

@@ -11,7 +11,7 @@
 enum { MOST_FILES = 256 };
 
 typedef struct Ask {
-    const char *model, *dtype, *samples, *file[MOST_FILES];
+    const char *model, *lora, *dtype, *samples, *file[MOST_FILES];
     int         files;
     int64_t     max_new, max_samples, lines;
     bool        blind, json;
@@ -63,7 +63,6 @@ static Status run(Ask *a)
     EvalResult r = { 0 };
     EvalConf e = { .recipe = &a->recipe, .max_samples = a->max_samples, .max_new = a->max_new,
                    .samples = a->samples, .sample_lines = a->lines, .blind = a->blind, .log = &log };
-    if (a->model) a->recipe.model.path = a->model, a->recipe.model.preset = "";
     if (!*a->recipe.model.path && !*a->recipe.model.preset)
         return fail(E_CONFIG, "eval: no model; name a folder with --model or model.path");
     TRY(choose_data(a, &e));
@@ -78,14 +77,26 @@ static Status run(Ask *a)
     return OK;
 }
 
+/* --model is of more account than the recipe's; what that trained with adapters may be one of its checkpoints. */
+static Status choose_model(Ask *a)
+{
+    Config *c = &a->recipe;
+    if (a->model) c->model.path = a->model, c->model.preset = "", c->lora.path = "";
+    if (a->lora) c->lora.path = a->lora;
+    return lora_resolve(c);
+}
+
 /* Without a recipe pictures are sized as the model's own processor file says. */
 static Status read_recipe(Ask *a, const char **plain, int n)
 {
     int from = n && !strchr(plain[0], '=');
     if (from) TRY(config_open(&a->recipe, plain[0], 0, NULL));
     else      config_default(&a->recipe);
-    if (!from && a->model) TRY(predict_bounds(&a->recipe, a->model));
+    TRY(choose_model(a));
+    if (!from && a->model) TRY(predict_bounds(&a->recipe, a->recipe.model.path));
+    if (!from && *a->recipe.lora.path) TRY(predict_bounds(&a->recipe, a->recipe.lora.path));
     for (int i = from; i < n; i++) TRY(config_set(&a->recipe, plain[i]));
+    TRY(lora_resolve(&a->recipe));
     if (!a->dtype) return OK;
     DType d;
     TRY(dtype_parse(&d, a->dtype));
@@ -98,6 +109,7 @@ static Status parse(Ask *a, int argc, char **argv)
     const char *data = NULL, *max_new = "64", *max_samples = "0", *lines = "0";
     const Option options[] = {
         { "--model", &a->model, NULL },     { "--data", &data, NULL },
+        { "--lora", &a->lora, NULL },
         { "--samples", &a->samples, NULL }, { "--max-new", &max_new, NULL },
         { "--dtype", &a->dtype, NULL },     { "--max-samples", &max_samples, NULL },
         { "--sample-lines", &lines, NULL }, { "--blind", NULL, &a->blind },

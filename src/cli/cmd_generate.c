@@ -123,7 +123,9 @@ static Status answer(Ask *a)
 static Status run(Ask *a)
 {
     const Log log = { .world = 1, .least = LOG_WARN };
+    TRY(lora_resolve(&a->recipe));
     TRY(predict_bounds(&a->recipe, a->recipe.model.path));
+    if (*a->recipe.lora.path) TRY(predict_bounds(&a->recipe, a->recipe.lora.path));
     TRY(conversation(a));
     TRY(predict_open(&a->model, &a->recipe));
     TRY(load_sample(a));
@@ -161,6 +163,7 @@ Status cmd_generate(int argc, char **argv)
     if (!a) return fail(E_FIT, "no memory");
     const Option options[] = {
         { "--model", &model, NULL },
+        { "--lora", &a->recipe.lora.path, NULL },
         { "--prompt", &a->prompt, NULL },
         { "--image", &image, NULL },
         { "--system", &a->system, NULL },

@@ -54,11 +54,14 @@ static const Command commands[] = {
       "  masked and visual in a sample (counted from 0) or in the micro-batches of a step (from 1). pack: shards that a\n"
       "  run maps. synth: draws the demo's visual questions; colours are left out of it, pictures and words, with\n"
       "  --without, and with --about every picture shows one of these, beside any others.\n", "data,image,video" },
-    { "convert", "a checkpoint in any form that is read here, in the hub's form", cmd_convert,
+    { "convert", "a checkpoint in any form that is read here, in the hub's form; adapters merged", cmd_convert,
       "FROM TO [--dtype f32|bf16|f16] [--shard-mb N] [--config FOLDER] [--native]\n"
+      "       treb convert --merge ADAPTER TO [--base FOLDER] [--dtype f32|bf16|f16] [--shard-mb N]\n"
       "  FROM is a model folder or a checkpoint of a run on any number of ranks, TO a new folder; --dtype as in FROM\n"
       "  unless given. --config names a folder with config.json and tokenizer files where FROM has none. --native\n"
-      "  writes the checkpoint as one rank would have, moments included.\n", NULL },
+      "  writes the checkpoint as one rank would have, moments included. Of a run with adapters the adapter is written,\n"
+      "  as PEFT loads it. --merge: a model that has an adapter (a checkpoint, or PEFT's folder) added into its base, which\n"
+      "  is where the adapter says unless --base does.\n", NULL },
     { "parity",  "this build against recorded reference tensors", cmd_parity,
       "CASE [--backend NAME] [--dtype f32|bf16] [--steps N] [--recompute WORDS] [--offload WORDS]\n"
       "  [--out FILE] [--json] [--tolerance KIND=ERROR,...]\n"
@@ -94,15 +97,17 @@ static const Command commands[] = {
       "RUN [RUN2] [--out FILE]\n"
       "  RUN is a run's folder (checkpoint.output_dir); the page is RUN/report.html, or RUN/report-vs-RUN2.html.\n", NULL },
     { "eval",    "loss and answers of a model on held-out data", cmd_eval,
-      "[recipe.yaml] [section.key=value ...] [--model DIR] [--data FILE ...] [--samples FILE] [--sample-lines N]\n"
-      "  [--max-samples N] [--max-new N] [--dtype f32|bf16] [--blind] [--json]\n"
+      "[recipe.yaml] [section.key=value ...] [--model DIR] [--lora DIR] [--data FILE ...] [--samples FILE]\n"
+      "  [--sample-lines N] [--max-samples N] [--max-new N] [--dtype f32|bf16] [--blind] [--json]\n"
       "  Data: the files of --data, else data.eval of the recipe, else the share that eval.split keeps apart. Loss\n"
       "  is per supervised token; an answer is right when it is the expected text. --max-new 0: loss alone.\n"
-      "  --samples writes questions and answers, one JSON object a line; --blind shows the model blank pictures.\n", NULL },
+      "  --samples writes questions and answers, one JSON object a line; --blind shows the model blank pictures.\n"
+      "  --lora: an adapter beside the model; one that is named as the model brings the base that it was made for.\n", NULL },
     { "generate", "text from a prompt and pictures", cmd_generate,
-      "--model DIR --prompt TEXT [--image FILE ...] [--system TEXT] [--max-new N]\n"
+      "--model DIR [--lora DIR] --prompt TEXT [--image FILE ...] [--system TEXT] [--max-new N]\n"
       "  [--temperature T] [--top-p P] [--seed S] [--dtype f32|bf16] [--backend NAME]\n"
-      "  Pictures stand where TEXT has <image>, or before it. The likeliest token each time unless T is above 0.\n", NULL },
+      "  Pictures stand where TEXT has <image>, or before it. The likeliest token each time unless T is above 0.\n"
+      "  --lora: an adapter beside the model; one that is named as the model brings the base that it was made for.\n", NULL },
     { "doctor",  "what this machine has and what that allows", cmd_doctor,
       "[--json]\n", NULL },
     { "help",    "more about a verb, or about a section of the recipe", cmd_help,

@@ -56,6 +56,9 @@ MUST Status adapter_fill(void *self, Model *m, Backend *be, int i);
 /* Copies of base tensors are those of the base, else it was made for another one. base NULL: it has no file. */
 MUST Status adapter_check_base(const AdapterFile *f, const SafeTensors *base);
 
+/* Whether p is trained itself, beside the adapters that m was opened with. */
+bool        adapter_has_whole(const Model *m, const Param *p);
+
 /* Into folder dir, the configuration last: with it the folder is an adapter. m: opened with adapters, whole, not
  * bound; from fills them in. base: for base_model_name_or_path; "": null. */
 MUST Status adapter_save(Model *m, Backend *be, ParamSource from, const char *dir, const char *base);

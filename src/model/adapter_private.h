@@ -20,9 +20,8 @@ struct AdapterPair {
 /* "<at><e>.<part>.lora_A.weight" of part 0 or 1 of an expert: gate and up, or down. */
 MUST Status pair_tensor(const AdapterFile *f, const AdapterPair *p, int64_t e, int part, char which,
                         const StTensor **t);
-/* adapter_describe.c: whether m's adapters train p whole; adapter_config.json of them into folder dir (NULL: it
- * is not written), and whether their experts have names of their own. */
-bool        adapter_has_whole(const Model *m, const Param *p);
+/* adapter_describe.c: adapter_config.json of m's adapters into folder dir (NULL: it is not written), and whether
+ * their experts have names of their own. */
 MUST Status adapter_describe(const Model *m, const char *base, bool *each, const char *dir);
 
 static inline int pair_parts(const AdapterPair *p) { return p->gate_up ? 2 : 1; }

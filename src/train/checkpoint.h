@@ -2,6 +2,7 @@
  *
  *   DIR/checkpoint-N/    state/ (safetensors: master weights, moments), trainer_state.json,
  *                        the model in HF form when asked for, MANIFEST.json (sizes and hashes; written last)
+ *                        of a run with adapters: state/adapter.json (below), and in HF form is the adapter alone
  *   DIR/last, DIR/best   links to the newest one and to the one with the best evaluation
  *
  * A checkpoint is written to checkpoint-N.tmp and synced file by file, then the manifest, then the folder
@@ -11,12 +12,17 @@
  *
  * Of several ranks each writes what it keeps into a folder of its own below state/, with a description
  * (train/shards.h) from which a run of any other layout finds its elements, and a manifest of them. Rank 0
- * does all the rest when the manifests of the others are there. Ranks must see one file system. */
+ * does all the rest when the manifests of the others are there. Ranks must see one file system.
+ *
+ * With adapters the state is theirs and that of modules trained beside them. The base is not in it, be it as
+ * large as it may: a run goes on from where that came from, and adapter.json says what it was (train/base_model.h)
+ * beside the modules that have pairs. */
 #ifndef TRAIN_CHECKPOINT_H
 #define TRAIN_CHECKPOINT_H
 
 #include "base/folder.h"
 #include "base/json.h"
+#include "base/keep.h"
 #include "base/log.h"
 #include "model/model.h"
 
@@ -35,6 +41,7 @@ typedef struct Snapshot {
     const Mesh   *mesh;                  /* NULL: one rank. The rest is of the same value on all of them */
     const Json   *state;                 /* becomes trainer_state.json; of rank 0 */
     const Json   *config;                /* of the model, kept beside the state; NULL: it is not */
+    const Json   *base;                  /* of a model with adapters: what they were trained on; of rank 0 */
     const Export *hf;                    /* NULL: our own files only */
     bool          best;                  /* move the link best too */
     int64_t       keep;                  /* newest ones that stay, and the best; 0: all */
@@ -63,5 +70,20 @@ MUST Status checkpoint_assemble(const char *path, Model *m, Backend *be, const c
 /* As one rank would have written it, into a new folder. */
 MUST Status checkpoint_rewrite(const char *from, const char *to);
 bool        checkpoint_is(const char *path);                  /* a checkpoint of ours, by its looks */
+
+/* What adapter.json says. It must not be moved: conf points into it. */
+typedef struct AdapterState {
+    AdapterConf conf;                    /* modules are `exact` */
+    const Json *base;
+    WordList    save;
+    Keep        keep;
+    Json       *file;
+} AdapterState;
+
+bool        adapter_state_is(const char *path);               /* a checkpoint with adapters, by its looks */
+MUST Status adapter_state_open(AdapterState *a, const char *path);       /* on failure it is closed */
+void        adapter_state_close(AdapterState *a);             /* twice is fine */
+/* Their weights alone, into whatever part this rank has of a model that was opened with conf. */
+MUST Status adapter_state_load(const char *path, Model *m, Backend *be);
 
 #endif

@@ -1,10 +1,10 @@
 /* train/checkpoint_export.c -- the model in HF form inside a checkpoint: what transformers, vLLM and SGLang
- * load as it is. It is put together from the state that was just written, one parameter at a time, so it
+ * load as it is; of a run with adapters they alone, as PEFT and vLLM load them beside their base. It is put together from the state that was just written, one parameter at a time, so it
  * needs no rank's memory. Pictures must meet the same sizes there as in training, so the processor's file is
  * adapted. */
 #include "train/checkpoint_private.h"
 
-#include "model/weights.h"
+#include "model/adapter_files.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -52,10 +52,27 @@ static Status save_weights(const char *folder, const SaveJob *j)
     return st;
 }
 
+/* In f32, which they are trained in, whatever they are computed in. */
+static Status save_adapter(const char *folder, const SaveJob *j)
+{
+    Chunk all = { 0, j->shape.text.L, true, true };
+    StateSource from = { .dtype = F32 };
+    Backend be = { 0 };
+    Model m = { 0 };
+    Status st = backend_open(&be, "cpu");
+    if (!st) st = model_open_part(&m, &j->shape, j->frozen, j->lora, NULL, &all, 1);
+    if (!st) st = shards_open(&from.s, folder);
+    if (!st) st = adapter_save(&m, &be, (ParamSource){ state_fill, &from }, folder, j->base);
+    shards_close(&from.s);
+    model_close(&m);
+    backend_close(&be);
+    return st;
+}
+
 Status export_save(const char *folder, const SaveJob *j)
 {
-    TRY(save_weights(folder, j));
+    TRY(j->lora ? save_adapter(folder, j) : save_weights(folder, j));
     TRY(weights_copy_companions(j->companions, folder));
     if (j->shape.vision.depth && j->max_pixels) TRY(save_processor(folder, j, &j->shape.vision));
-    return weights_write_config(j->hf_config, folder, j->dtype);
+    return j->lora ? OK : weights_write_config(j->hf_config, folder, j->dtype);
 }

@@ -2,10 +2,9 @@
  *
  * A rank asks for the elements that it holds and reads no others. The names are those of the whole model,
  * whatever this rank has of it. */
-#include "train/checkpoint.h"
-#include "train/shards.h"
+#include "train/checkpoint_private.h"
 
-#include "model/weights.h"
+#include "model/adapter_files.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -61,6 +60,7 @@ static Status check_names(const Shards *s, const Model *m)
     for (int i = 0; i < whole.params.n; i++) {
         const Param *p = whole.params.p[i];
         bool frozen = p->frozen;
+        if (shards_skip(&whole, p)) continue;
         for (int k = frozen ? 0 : 1; k < (frozen ? 1 : 4); k++)
             for (int q = 0; q < p->pieces && !st; q++, names++) st = check_one(s, prefixes[k], &p->piece[q]);
     }
@@ -118,19 +118,50 @@ static Status read_param(const Shards *s, Backend *be, const Param *p, bool froz
     return read_held(s, be, p, "v", param_own(p, p->v));
 }
 
+static Status check_kind(const char *path, const Model *m)
+{
+    bool adapters = adapter_state_is(path);
+    if (m->lora && !adapters)
+        return fail(E_CONFIG, "it is of a run without adapters: start from its model with model.path, or set "
+                    "lora.rank=0");
+    if (!m->lora && adapters)
+        return fail(E_CONFIG, "it is of a run with adapters: set lora.* as they were, or merge it (treb convert "
+                    "--merge) and start from that with model.path");
+    return OK;
+}
+
 Status checkpoint_load(const char *path, Model *m, Backend *be)
 {
-    Shards s;
-    Status st = shards_open(&s, path);
+    Shards s = { 0 };
+    Status st = check_kind(path, m);
+    if (!st) st = shards_open(&s, path);
     if (!st) st = check_names(&s, m);
     for (int i = 0; i < m->params.n && !st; i++)
-        st = read_param(&s, be, m->params.p[i], m->params.p[i]->frozen);
+        if (!shards_skip(m, m->params.p[i])) st = read_param(&s, be, m->params.p[i], m->params.p[i]->frozen);
     if (!st) st = backend_sync(be);                       /* uploads are done before the files are unmapped */
     shards_close(&s);
     return st ? wrap(st, "%s", path) : OK;
 }
 
-typedef struct Assembly { Shards s; DType dtype; } Assembly;
+/* Masters alone; the names of a model that was opened with these adapters are those of the state. */
+static Status read_master(const Shards *s, Backend *be, const Param *p)
+{
+    for (int i = 0; i < p->pieces; i++) TRY(check_one(s, "master", &p->piece[i]));
+    TRY(read_held(s, be, p, "master", param_entry(p)));
+    return read_held(s, be, p, "master", param_weights(p));
+}
+
+Status adapter_state_load(const char *path, Model *m, Backend *be)
+{
+    Shards s;
+    Status st = shards_open(&s, path);
+    for (int i = 0; i < m->params.n && !st; i++)
+        if (m->params.p[i]->beside || adapter_has_whole(m, m->params.p[i]))
+            st = read_master(&s, be, m->params.p[i]);
+    if (!st) st = backend_sync(be);
+    shards_close(&s);
+    return st;
+}
 
 /* A weight is its master as the optimizer rounds it, which no other rounding then changes. */
 static void round_masters(Tensor w)
@@ -139,9 +170,9 @@ static void round_masters(Tensor w)
     for (int64_t i = 0; i < t_count(w); i++) u[i] = (uint32_t)bits_near(bits_quiet(u[i])) << 16;
 }
 
-static Status fill_from(void *self, Model *m, Backend *be, int i)
+Status state_fill(void *self, Model *m, Backend *be, int i)
 {
-    const Assembly *a = self;
+    const StateSource *a = self;
     const Stored *x;
     const Param *p = m->params.p[i];
     char name[160];
@@ -170,10 +201,10 @@ static Status check_weights(const Shards *s, const Model *m)
 Status checkpoint_assemble(const char *path, Model *m, Backend *be, const char *dir, DType dtype,
                            int64_t max_shard)
 {
-    Assembly a = { .dtype = dtype };
+    StateSource a = { .dtype = dtype };
     Status st = shards_open(&a.s, path);
     if (!st) st = check_weights(&a.s, m);
-    if (!st) st = weights_assemble(m, be, (ParamSource){ fill_from, &a }, dir, dtype, max_shard);
+    if (!st) st = weights_assemble(m, be, (ParamSource){ state_fill, &a }, dir, dtype, max_shard);
     shards_close(&a.s);
     return st ? wrap(st, "%s", path) : OK;
 }

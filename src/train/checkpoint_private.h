@@ -19,7 +19,11 @@ typedef struct SaveJob {
     const int *stop;                     /* NULL, or not 0 any more: other ranks write no more, nor need we */
     KeptList   list;
     char      *state, *config;           /* texts of files; config NULL: none */
+    char      *adapter;                  /* of adapter.json; NULL: no adapters */
+    char      *base;                     /* for base_model_name_or_path */
     ModelShape shape;
+    bool       frozen[GROUP_N];
+    const AdapterConf *lora;             /* of the run, which outlives the job; NULL: none */
     DType      dtype;                    /* of the model in HF form */
     bool       hf;
     Json      *hf_config;
@@ -39,5 +43,11 @@ MUST Status checkpoint_tmp(Path out, const char *dir, int64_t step);
 MUST Status checkpoint_take_name(const char *dir, int64_t step, bool best, int64_t keep);
 MUST Status manifest_write(const char *folder, int64_t step);
 MUST Status export_save(const char *folder, const SaveJob *j);
+MUST Status adapter_state_text(char **out, const Model *part, const Json *base);     /* checkpoint_adapter.c */
+
+/* Parameters out of a state, by state_fill, which is a FillFn: weights as they were trained, in f32. dtype BF16:
+ * rounded as the optimizer did. */
+typedef struct StateSource { Shards s; DType dtype; } StateSource;
+MUST Status state_fill(void *self, Model *m, Backend *be, int i);
 
 #endif

@@ -108,6 +108,7 @@ Status checkpoint_rewrite(const char *from, const char *to)
     if (!st) st = rewrite_state(&s, to);
     shards_close(&s);
     if (!st) st = copy_beside(from, to, "state/config.json");
+    if (!st) st = copy_beside(from, to, "state/adapter.json");
     if (!st) st = copy_beside(from, to, "trainer_state.json");
     if (!st) st = checkpoint_state(from, &state);
     if (!st) st = json_int(state, "global_step", 0, &step);

@@ -28,6 +28,14 @@ static Status copy_export(SaveJob *j, const Export *x)
     return j->hf_config && j->companions ? OK : fail(E_FIT, "no memory for the files of a checkpoint");
 }
 
+static Status copy_adapter(SaveJob *j, const Snapshot *s)
+{
+    const char *base = json_string_value(json_object_get(s->base, "path"));
+    TRY(adapter_state_text(&j->adapter, s->model, s->base));
+    if (!(j->base = strdup(base ? base : ""))) return fail(E_FIT, "no memory for the files of a checkpoint");
+    return copy_export(j, s->hf);
+}
+
 static Status fill_job(SaveJob *j, const Snapshot *s)
 {
     const Model *m = s->model;
@@ -36,13 +44,15 @@ static Status fill_job(SaveJob *j, const Snapshot *s)
     j->world = s->mesh && j->ranks > 1 ? s->mesh->comm[GR_world] : NULL;
     j->patience = s->patience > 0 ? s->patience : PATIENCE;
     j->shape = m->shape, j->dtype = m->params.n ? (DType)m->params.p[0]->w.dtype : F32;
+    j->lora = m->lora;
+    memcpy(j->frozen, m->frozen, sizeof j->frozen);
     if (snprintf(j->dir, sizeof j->dir, "%s", s->dir) >= (int)sizeof j->dir)
         return fail(E_IO, "%.200s: the path is too long", s->dir);
     TRY(kept_list(&j->list, m));
     if (j->rank) return OK;
     if (!(j->state = text_of(s->state)) || (s->config && !(j->config = text_of(s->config))))
         return fail(E_FIT, "no memory for trainer_state.json");
-    return copy_export(j, s->hf);
+    return m->lora ? copy_adapter(j, s) : copy_export(j, s->hf);
 }
 
 Status job_open(SaveJob *j, const Snapshot *s)
@@ -56,7 +66,7 @@ Status job_open(SaveJob *j, const Snapshot *s)
 void job_close(SaveJob *j)
 {
     kept_close(&j->list);
-    free(j->state), free(j->config), free(j->companions);
+    free(j->state), free(j->config), free(j->companions), free(j->adapter), free(j->base);
     json_decref(j->hf_config);
     *j = (SaveJob){ 0 };
 }
@@ -160,6 +170,7 @@ Status job_finish(const SaveJob *j)
     TRY(checkpoint_tmp(tmp, j->dir, j->step));
     TRY(wait_for_ranks(j, tmp));
     if (j->config) TRY(write_text(tmp, "state/config.json", j->config));
+    if (j->adapter) TRY(write_text(tmp, "state/adapter.json", j->adapter));
     if (j->hf) TRY(export_save(tmp, j));
     TRY(write_text(tmp, "trainer_state.json", j->state));
     TRY(manifest_write(tmp, j->step));

@@ -66,6 +66,7 @@ Status predict_open(Predict *p, const Config *recipe)
     TRY(source_open(&p->source, &recipe->model));
     p->patch = batching_patches(recipe, &p->source.shape.vision);
     Status st = find_stops(p);
+    if (!st && *recipe->lora.path) st = lora_source_open(&p->lora, recipe->lora.path, &p->source.shape);
     if (st) predict_close(p);
     return st;
 }
@@ -73,13 +74,14 @@ Status predict_open(Predict *p, const Config *recipe)
 Status predict_load(Predict *p, const Budget *b, DecodeRoom room, const Log *log)
 {
     EngineConf  conf = { .backend = backend_pick(p->recipe->device.backend), .dtype = p->source.dtype,
-                         .budget = *b, .decode = room };
+                         .budget = *b, .decode = room, .lora = p->lora.conf };
     StreamShape ss = shape_stream(&p->source.shape);
     ss.bytes = true;
     Stream      full = stream_full(&ss, b);
     policy_default(conf.policy);
     TRY(engine_open(&p->e, &p->source.shape, &conf, &full));
     TRY(source_load(&p->source, &p->e.model, &p->e.be, (uint64_t)p->recipe->train.seed, log));
+    if (p->lora.conf.rank) TRY(lora_source_load(&p->lora, p->source.weights, &p->e.model, &p->e.be));
     engine_loaded(&p->e);
     return OK;
 }
@@ -88,5 +90,6 @@ void predict_close(Predict *p)
 {
     engine_close(&p->e);
     source_close(&p->source);
+    lora_source_close(&p->lora);
     *p = (Predict){ 0 };
 }

@@ -2,6 +2,7 @@
  * where its answers end. What `treb generate` and `treb eval` have in common.
  *
  *   config_default(&recipe);
+ *   TRY(lora_resolve(&recipe));                    a folder with an adapter means its base with it
  *   TRY(predict_bounds(&recipe, dir));             as the folder's processor file sizes pictures
  *   TRY(predict_open(&p, &recipe));                recipe.model names the folder
  *   TRY(predict_load(&p, &budget, room, log));     engine and weights */
@@ -11,11 +12,13 @@
 #include "base/config.h"
 #include "data/image.h"
 #include "train/generate.h"
+#include "train/lora_source.h"
 #include "train/source.h"
 
 typedef struct Predict {
     const Config *recipe;
     ModelSource   source;
+    LoraSource    lora;                  /* of lora.path; rank 0: none */
     PatchShape    patch;
     int32_t       stop[MAX_STOPS];       /* the end of a turn, and what generation_config.json adds */
     int           stops;

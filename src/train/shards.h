@@ -3,7 +3,8 @@
  *   state/model*.safetensors              one rank: every tensor whole, under
  *     master.NAME, m.NAME, v.NAME         of what trains; NAME as in checkpoints in HF form. Masters are f32,
  *                                         however they are held; moments are as they are held, f32 or bf16
- *     w.NAME                              of what is frozen, as it is held
+ *     w.NAME                              of what is frozen, as it is held; not of a model with adapters, whose
+ *                                         base is where it came from (adapter.json, see checkpoint.h)
  *   state/rank-R/model*.safetensors       several: rank R's elements of them, flat
  *   state/rank-R/runs.json                and which they are
  *     { "format": 1, "rank": R, "ranks": N, "tensors": {
@@ -22,6 +23,9 @@
 #include "model/model.h"
 #include "model/sink.h"
 #include "tensor/safetensors.h"
+
+/* Whether it has no place in the state. */
+static inline bool shards_skip(const Model *m, const Param *p) { return m->lora && p->frozen; }
 
 enum { STORED_RUNS = 3 };                /* the end of one stretch, whole ones, the beginning of another */
 

@@ -67,7 +67,7 @@ Status kept_list(KeptList *l, const Model *m)
     Status st = OK;
     *l = (KeptList){ 0 };
     for (int i = 0; i < m->params.n && !st; i++)
-        st = keep_param(l, m->params.p[i], m->params.p[i]->frozen);
+        if (!shards_skip(m, m->params.p[i])) st = keep_param(l, m->params.p[i], m->params.p[i]->frozen);
     if (st) kept_close(l);
     return st;
 }

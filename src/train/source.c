@@ -46,6 +46,9 @@ static Status preset_folder(ModelSource *s, const char *path)
 static Status find_model(ModelSource *s, const struct cfg_model *c)
 {
     if (!*c->preset) {
+        if (!has(c->path, "config.json") && has(c->path, "adapter_config.json"))
+            return fail(E_CONFIG, "model.path = %s: an adapter, not a model; set lora.path to it, and model.path to "
+                        "the model that it was made for", c->path);
         s->weights = c->path;
         TRY(set_folder(s, c->path));
         return read_config(&s->hf, c->path);
@@ -88,6 +91,7 @@ static Status check_tokenizer(const ModelSource *s)
 
 static Status open_all(ModelSource *s, const struct cfg_model *c)
 {
+    s->preset = c->preset;
     TRY(find_model(s, c));
     TRY(shape_read(&s->shape, s->hf, *c->preset ? c->preset : c->path));
     TRY(choose_dtype(s, c->dtype));
@@ -117,5 +121,5 @@ Status source_load(const ModelSource *s, Model *m, Backend *be, uint64_t seed, c
     TRY(st_open(&st, s->weights));
     Status r = weights_load(m, be, &st, log);
     st_close(&st);
-    return r;
+    return r ? r : adapters_init(m, be, seed);
 }

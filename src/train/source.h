@@ -16,12 +16,14 @@ typedef struct ModelSource {
     ModelShape  shape;
     DType       dtype;                   /* that weights and activations will have */
     const char *weights;                 /* folder to load from; NULL: a random start */
+    const char *preset;                  /* of that; "": none */
     Path        folder;                  /* of the tokenizer and the files that go with it */
     Tokenizer  *tokenizer;
 } ModelSource;
 
 MUST Status source_open(ModelSource *s, const struct cfg_model *c);
 void        source_close(ModelSource *s);                                /* twice is fine */
+/* Adapters of the model are drawn: they are not the source's. */
 MUST Status source_load(const ModelSource *s, Model *m, Backend *be, uint64_t seed, const Log *log);
 
 #endif

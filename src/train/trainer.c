@@ -1,6 +1,7 @@
 /* train/trainer.c -- opening a run; see trainer.h. */
 #include "train/trainer.h"
 
+#include "train/base_model.h"
 #include "train/batching.h"
 #include "train/checkpoint.h"
 #include "train/fit.h"
@@ -16,7 +17,8 @@ bool trainer_answers_here(const Trainer *t) { return recipe_answers_here(&t->ran
 
 static Status engine_conf(EngineConf *e, const Trainer *t)
 {
-    TRY(recipe_engine(e, t->recipe, &t->source.shape, t->source.dtype, &t->ranks, NULL));
+    TRY(recipe_engine(e, t->recipe, &t->source.shape, t->source.dtype, &t->ranks,
+                      t->lora.conf.rank ? &t->lora.conf : NULL));
     if (!t->conf.answers.run || !e->evaluate) return OK;
     if (trainer_answers_here(t))
         e->decode.docs = t->conf.answers.docs, e->decode.tokens = t->conf.answers.tokens;
@@ -33,12 +35,20 @@ static Status refuse_unfit(const Trainer *t, const EngineConf *conf, const Strea
     return fit_check(&check);
 }
 
+/* A run that is resumed has what it began with in its own checkpoint. */
+static Status open_adapter(Trainer *t)
+{
+    const char *path = t->recipe->lora.path, *resume = t->folder.resume;
+    return *path ? lora_source_open(&t->lora, *resume ? resume : path, &t->source.shape) : OK;
+}
+
 static Status open_engine(Trainer *t)
 {
     EngineConf conf;
     StreamShape ss = shape_stream(&t->source.shape);
     ss.bytes = true;
     Stream full = stream_full(&ss, &t->data.budget);
+    TRY(trainer_agree(t, open_adapter(t)));
     TRY(trainer_agree(t, engine_conf(&conf, t)));
     TRY(refuse_unfit(t, &conf, &full));
     TRY(engine_open(&t->engine, &t->source.shape, &conf, &full));
@@ -47,14 +57,31 @@ static Status open_engine(Trainer *t)
     return routing_open(&t->routing, &t->engine);
 }
 
+/* What adapters are beside, told by one rank for all. */
+static Status know_base(Trainer *t)
+{
+    AdapterState was;
+    if (!t->first || !t->engine.model.lora) return OK;
+    TRY(base_describe(&t->base, &t->source, (uint64_t)t->recipe->train.seed));
+    if (!*t->folder.resume || !adapter_state_is(t->folder.resume)) return OK;
+    TRY(adapter_state_open(&was, t->folder.resume));
+    Status st = base_check(was.base, t->base);
+    adapter_state_close(&was);
+    return st ? wrap(st, "%s", t->folder.resume) : OK;
+}
+
+/* With adapters the base is not in a checkpoint: it comes from where it came from, and their state over it. */
 static Status load_weights(Trainer *t)
 {
     Engine *e = &t->engine;
-    Status  st = *t->folder.resume ? checkpoint_load(t->folder.resume, &e->model, &e->be)
-                                   : source_load(&t->source, &e->model, &e->be,
-                                                 (uint64_t)t->recipe->train.seed, &t->log);
-    if (!st) engine_loaded(e);
-    return st ? st : backend_sync(&e->be);
+    bool resume = *t->folder.resume, adapters = e->model.lora;
+    uint64_t seed = (uint64_t)t->recipe->train.seed;
+    TRY(know_base(t));
+    if (!resume || adapters) TRY(source_load(&t->source, &e->model, &e->be, seed, &t->log));
+    if (resume) TRY(checkpoint_load(t->folder.resume, &e->model, &e->be));
+    if (!resume && t->lora.conf.rank) TRY(lora_source_load(&t->lora, t->source.weights, &e->model, &e->be));
+    engine_loaded(e);
+    return backend_sync(&e->be);
 }
 
 static bool reports_to(const Config *c, const char *word)
@@ -234,6 +261,8 @@ void trainer_close(Trainer *t)
     still_close(&t->still);
     engine_close(&t->engine);
     source_close(&t->source);
+    lora_source_close(&t->lora);
+    json_decref(t->base), t->base = NULL;
     tb_close(&t->board);
     metrics_close(&t->metrics);
     log_close(&t->log);

@@ -12,6 +12,7 @@
 #define TRAIN_TRAINER_H
 
 #include "data/loader.h"
+#include "train/lora_source.h"
 #include "train/lr.h"
 #include "train/progress.h"
 #include "train/runfolder.h"
@@ -50,6 +51,8 @@ struct Trainer {
     Metrics       metrics;
     TensorBoard   board;
     ModelSource   source;
+    LoraSource    lora;                  /* of lora.path, or of the run's own checkpoint when it is resumed */
+    Json         *base;                  /* of a run with adapters, on the first rank: see base_model.h */
     Ranks         ranks;
     Mesh          place;                 /* this rank's coordinates */
     bool          first;                 /* of all ranks: it writes what one of them writes */

@@ -200,7 +200,7 @@ Status trainer_save(Trainer *t, bool last)
         t->best = t->eval_loss, t->best_step = t->step;
     TRY(trainer_state_save(t, &state));
     Snapshot s = { .dir = t->folder.dir, .step = t->step, .model = &t->engine.model, .be = &t->engine.be,
-                   .mesh = &t->engine.mesh, .state = state, .config = t->source.hf, .hf = hf ? &x : NULL,
+                   .mesh = &t->engine.mesh, .state = state, .config = t->source.hf, .base = t->base, .hf = hf ? &x : NULL,
                    .best = t->best_step == t->step, .keep = c->save_total_limit,
                    .patience = 10 * t->recipe->comm.timeout };
     Status st = saving_begin(&t->saving, &s);
@@ -209,7 +209,7 @@ Status trainer_save(Trainer *t, bool last)
     if (st) return st;
     t->saved = t->step;
     log_info(&t->log, "%s %s/checkpoint-%lld%s%s; the run waited %.1f s", t->saving.out ? "saving" : "saved",
-             t->folder.dir, (long long)t->step, hf ? " with the model in HF form" : "",
+             t->folder.dir, (long long)t->step, !hf ? "" : t->engine.model.lora ? " with the adapter in PEFT's form" : " with the model in HF form",
              s.best ? ", the best so far" : "", t->paused - from);
     return OK;
 }

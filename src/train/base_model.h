@@ -1,0 +1,20 @@
+/* train/base_model.h -- what adapters were trained on, so that a run does not go on beside other weights.
+ *
+ *   { "path": a folder or null, "preset": a name or null, "seed": of its draw, "folder": of the tokenizer,
+ *     "dtype": that weights are held in, "hash": … }
+ *
+ * The hash is XXH3's 128 bits over config.json and, of a folder, names, types and shapes of its tensors with a
+ * few bytes of each; of a preset, over its seed. It tells fine-tunes of a model apart from it and from each
+ * other; it does not prove that every weight is the same. */
+#ifndef TRAIN_BASE_MODEL_H
+#define TRAIN_BASE_MODEL_H
+
+#include "train/source.h"
+
+MUST Status base_describe(Json **out, const ModelSource *s, uint64_t seed);      /* for json_decref */
+/* E_CONFIG names both where they are not the same. */
+MUST Status base_check(const Json *was, const Json *now);
+/* Its folder or its preset, for messages and for whoever looks for it. */
+const char *base_name(const Json *base);
+
+#endif

@@ -1,0 +1,42 @@
+/* train/lora_source.h -- an adapter that exists already: a folder of PEFT's, or a checkpoint of a run with
+ * adapters, of any layout. To go on from (lora.path), to use with its base, to write in PEFT's form, to merge.
+ *
+ *   LoraSource l;
+ *   TRY(lora_source_open(&l, path, &shape));         l.conf: what a model is opened with to have it
+ *   TRY(lora_source_load(&l, base, &model, be));     into the part that this rank has
+ *   lora_source_close(&l);
+ *
+ * An open one must not be moved: conf points into it. */
+#ifndef TRAIN_LORA_SOURCE_H
+#define TRAIN_LORA_SOURCE_H
+
+#include "model/adapter_files.h"
+#include "train/checkpoint_private.h"
+
+typedef struct LoraSource {
+    AdapterConf  conf;                   /* rank 0: there is none */
+    AdapterFile  file;
+    Path         path;
+    bool         is_state;               /* of a checkpoint; else the file */
+    AdapterState state;
+    StateSource  tensors;                /* its, once they are wanted */
+} LoraSource;
+
+MUST Status lora_source_open(LoraSource *l, const char *path, const ModelShape *s);      /* or it is closed */
+void        lora_source_close(LoraSource *l);                 /* twice is fine, and of a zeroed one */
+bool        lora_source_is(const char *path);                 /* by its looks */
+/* base: the folder that the rest of the model was loaded from; NULL: it was drawn. */
+MUST Status lora_source_load(LoraSource *l, const char *base, Model *m, Backend *be);
+
+/* PEFT's folder of it. base: what it is for; "": nothing is said. */
+MUST Status lora_source_export(LoraSource *l, const ModelShape *s, const char *dir, const char *base);
+/* The base with it added in, in HF form but for the configuration and other files beside. */
+MUST Status lora_source_merge(LoraSource *l, const ModelShape *s, const char *base, const char *dir, DType dtype,
+                              int64_t max_shard);
+
+/* Where the weights that it was trained on are: a folder, "" when it does not say. */
+MUST Status lora_source_base(Path out, const char *path);
+/* A recipe whose model.path is an adapter: that becomes lora.path, and the model its base. */
+MUST Status lora_resolve(Config *recipe);
+
+#endif
