@@ -22,22 +22,24 @@ static void near(const char *what, double got, double want)   /* in TFLOP, as ma
 /* The reference points of the model's specification; its lm_head projects every position. */
 static void known_sums(void)
 {
-    const bool none[GROUP_N] = { 0 };
+    ModelWork  v, w;
     ModelShape s = preset("Qwen3-VL-30B-A3B"), text = preset("Qwen3-30B-A3B");
     Load picture = { 1280, 4096, 1280, 1280.0 * 1281 / 2, 4096.0 * 4096 };
     Load pack = { 26 * 320, 26 * 1200, 26 * 320, 26 * 320.0 * 321 / 2, 26 * 1200.0 * 1200 };
     Load long_text = { 8192, 0, 8192, 8192.0 * 8193 / 2, 0 };
-    Flops f = flops_forward(&s, &picture), t = flops_train(&s, none, &picture);
+    EXPECT_OK(work_open(&v, &s, NULL, NULL));
+    EXPECT_OK(work_open(&w, &text, NULL, NULL));
+    Flops f = flops_forward(&v, &picture), t = flops_train(&v, &picture);
     near("vision", f.part[PART_VISION] + f.part[PART_MERGER], 5.7206);
     near("mergers", f.part[PART_MERGER], .0628 + .1884);
     near("decoder", f.part[PART_DECODER] + f.part[PART_HEAD], 8.4314);
     near("head", f.part[PART_HEAD], .7966);
     near("training", flops_sum(&t), 42.44);
-    f = flops_forward(&s, &pack), t = flops_train(&s, none, &pack);
+    f = flops_forward(&v, &pack), t = flops_train(&v, &pack);
     near("pack, vision", f.part[PART_VISION] + f.part[PART_MERGER], 32.333);
     near("pack, decoder", f.part[PART_DECODER] + f.part[PART_HEAD], 51.663);
     near("pack, training", flops_sum(&t), 251.9);
-    t = flops_train(&text, none, &long_text);
+    t = flops_train(&w, &long_text);
     near("text, training", flops_sum(&t), 228.7);
 }
 
@@ -102,7 +104,7 @@ static void ledger_equals_formula(void)
             ledger_clear(&e.be.ledger);
             small_step(&e, 0.1f);
             Load load = load_of(&s);
-            Flops f = flops_train(&shape, conf.frozen, &load);
+            Flops f = flops_train(&e.work, &load);
             for (int p = 0; p < PART_OPTIM; p++)
                 EXPECT(fabs(e.be.ledger.by_part[p].flops - f.part[p]) < 1e-9 * f.part[p] + 0.5,
                        "frozen %d, pictures %u: %s: %.0f done, %.0f needed", g, pictures, parts[p],
@@ -124,7 +126,7 @@ static void forward_alone(void)
     full = stream_full(&ss, &roomy);
     EXPECT_OK(engine_open(&e, &shape, &conf, &full));
     Load load = load_of(&full);
-    Flops f = flops_forward(&shape, &load);
+    Flops f = flops_forward(&e.work, &load);
     for (int p = 0; p < PART_OPTIM; p++)
         EXPECT(fabs(e.plan.ledger.by_part[p].flops - f.part[p]) < 0.5, "part %d: %.0f, %.0f", p,
                e.plan.ledger.by_part[p].flops, f.part[p]);
@@ -135,7 +137,7 @@ static void forward_alone(void)
     engine_forward(&e, 1.0f);
     EXPECT_OK(backend_sync(&e.be));
     load = load_of(&s);
-    Flops less = flops_forward(&shape, &load);
+    Flops less = flops_forward(&e.work, &load);
     EXPECT(flops_sum(&less) < flops_sum(&f), "a tail is not the model's work");
     engine_close(&e);
     stream_close(&s);

@@ -1,5 +1,5 @@
-/* A tensor that trains and gets no gradient ends the run, and what looks like one does not; on ranks all find the
- * same: routers that choose one expert, whose weight is 1 whatever they say. */
+/* A tensor that trains and gets no gradient ends the run, and what looks like one does not; on ranks all find
+ * the same: routers that choose one expert, whose weight is 1 whatever they say. */
 #include "layoutlab.h"
 #include "runlab.h"
 #include "train/still.h"
@@ -101,7 +101,7 @@ static void ends_the_run(void)
         Tensor q = t.engine.model.layer[1].attn.q_norm->w;
         memset(q.data, 0, (size_t)t_bytes(q));
         if (never) EXPECT_OK(trainer_run(&t));
-        else       EXPECT_FAIL(trainer_run(&t), E_CHECK, "model.language_model.layers.1.self_attn.q_proj.weight");
+        else EXPECT_FAIL(trainer_run(&t), E_CHECK, "model.language_model.layers.1.self_attn.q_proj.weight");
         EXPECT(t.step == (never ? 4 : 3), "after step %lld", (long long)t.step);
         EXPECT(never || strstr(status_text(), "of 2 others"), "%s", status_text());
         EXPECT(never || file_is(runlab_dir("still/checkpoint-2/MANIFEST.json")), "what was saved stays");
@@ -112,7 +112,8 @@ static void ends_the_run(void)
 /* Text alone, a start without a learning rate, one micro-batch a step. */
 static void no_false_alarm(void)
 {
-    static const char *const kinds[] = { "moe.aux_loss_coeff=0", "optim.learning_rate=0\nmodel.dtype=bfloat16",
+    static const char *const kinds[] = { "moe.aux_loss_coeff=0",
+                                         "optim.learning_rate=0\nmodel.dtype=bfloat16",
                                          "train.global_tokens=450\ndata.train=[%s]" };
     Trainer t;
     Config  c;
@@ -158,7 +159,7 @@ static void rank_main(Peer *p)
     engine_close(&e);
 }
 
-/* Slices of every kind: ranks that have nothing of a tensor, or a part that got nothing, know what all know. */
+/* Slices of every kind: who has nothing of a tensor, or a part that got nothing, knows what all know. */
 static void ranks_agree(void)
 {
     static const char *const layouts[] = { " cp=2 zero=0", " ep=4 zero=2", " pp=2 tp=2 zero=1",
@@ -212,8 +213,8 @@ static void stages_end_together(void)
     on_ranks(2, 0, stage_main);
     EXPECT(!trouble.any, "%s", trouble.text);
     for (int i = 0; i < 2; i++)
-        EXPECT(ended[i] == E_CHECK && strstr(words[i], "layers.1.self_attn.q_proj.weight"), "rank %d: %d, %s", i,
-               (int)ended[i], words[i]);
+        EXPECT(ended[i] == E_CHECK && strstr(words[i], "layers.1.self_attn.q_proj.weight"),
+               "rank %d: %d, %s", i, (int)ended[i], words[i]);
     folder_remove(runlab_dir("still"));
 }
 

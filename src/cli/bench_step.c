@@ -184,6 +184,7 @@ static Status predict(StepBench *b)
     EngineConf conf = b->e.conf;
     EnginePlan plan;
     Price     *price;
+    StepAsk    ask;
     Load       load = load_of(&b->stream);
     TRY(find_hardware(b));
     if (!*b->hw.id) return OK;
@@ -193,7 +194,7 @@ static Status predict(StepBench *b)
     price_close(price, &b->expected);
     TRY(st);
     conf.ranks.micro = (int)b->micro;
-    StepAsk ask = price_ask(&b->hw, &conf, &b->shape, &load, 1);
+    TRY(price_ask(&ask, &b->hw, &conf, &b->shape, &load, 1));
     return price_step(&b->predicted, &ask, &b->expected, 1, NULL);
 }
 

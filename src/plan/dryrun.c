@@ -61,9 +61,9 @@ static Status plan_and_price(DryRun *d, int stage, EngineConf *conf, const Strea
     int64_t patch = d->shape.vision.depth ? d->shape.vision.patch : 1;
     Stream  usual = price_stream(*full, d->recipe.data.max_length, d->recipe.image.max_pixels / (patch * patch));
     if (d->priced) {
-        TRY(price_open(&price, &d->hw, conf));
         Load load = load_of(&usual);
-        d->ask = price_ask(&d->hw, conf, &d->shape, &load, d->ranks);
+        TRY(price_ask(&d->ask, &d->hw, conf, &d->shape, &load, d->ranks));
+        TRY(price_open(&price, &d->hw, conf));
         conf->meter = price_meter(price);
     }
     Status st = engine_plan(&d->stage[stage].plan, &d->shape, conf, &usual);
@@ -91,7 +91,8 @@ static Status plan_stage(DryRun *d, int stage)
         if (conf.evaluate && answers.run && recipe_answers_here(&r, &place))
             conf.decode = (DecodeRoom){ answers.docs, answers.tokens };
         d->chunks = r.layout.vpp, d->micros = r.micro;
-        st = plan_and_price(d, stage, &conf, &full);
+        if (!d->trains.base) st = trains_open(&d->trains, &d->shape, conf.frozen, &conf.lora, d->dtype);
+        if (!st) st = plan_and_price(d, stage, &conf, &full);
         d->plans++;
     }
     comm_close(world);
@@ -149,6 +150,7 @@ Status dryrun_open(DryRun *d, const Config *recipe, int ranks, int per_node, con
 void dryrun_close(DryRun *d)
 {
     free(d->stage);
+    trains_close(&d->trains);
     schedule_close(&d->schedule);
     *d = (DryRun){ 0 };
 }

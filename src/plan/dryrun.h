@@ -6,6 +6,7 @@
 #include "base/config.h"
 #include "plan/price.h"
 #include "train/recipe.h"
+#include "train/trains.h"
 
 typedef struct DryStage {
     EnginePlan plan;
@@ -20,6 +21,7 @@ typedef struct DryRun {
     int           ranks, per_node, stages;
     int           chunks, micros;        /* of a stage; of a step on each rank */
     int           plans;                 /* engines that were planned for it */
+    Trains        trains;
     Hardware      hw;
     bool          priced;                /* hw is given: times are there */
     DryStage     *stage;                 /* (stages) */

@@ -13,7 +13,7 @@
  *   price_open(&p, &hw, &conf), conf.meter = price_meter(p);
  *   engine_plan(&plan, &shape, &conf, &stream);                  for one rank of each stage
  *   price_close(p, &stage[i]);
- *   StepAsk ask = price_ask(&hw, &conf, &shape, &load, ranks);   load_of(&stream)
+ *   price_ask(&ask, &hw, &conf, &shape, &load, ranks);           load_of(&stream)
  *   price_step(&step, &ask, stage, stages, NULL or &schedule);
  *
  * Ranks that fast links join are those of a node of the fake world: open it with per_node <= hw.domain. */
@@ -91,8 +91,8 @@ typedef struct StepAsk {
     double    tokens, flops;             /* of a step on all ranks; flops: what the model needs */
 } StepAsk;
 
-StepAsk     price_ask(const Hardware *hw, const EngineConf *conf, const ModelShape *s, const Load *load,
-                      int ranks);
+MUST Status price_ask(StepAsk *out, const Hardware *hw, const EngineConf *conf, const ModelShape *s,
+                      const Load *load, int ranks);
 /* A plan's stream is one document and one picture, of which a step would take too long: the same with as many
  * of at most `doc` tokens and pictures of a usual size (2,304 patches, or `picture` if that is less) as fit.
  * Only what attends to what changes, no size that memory follows from. */

@@ -9,19 +9,22 @@
  * or waiting for memory of the host. */
 static const double OTHERS = 0.20, HOST = 0.08, AGAIN = 0.15;
 
-StepAsk price_ask(const Hardware *hw, const EngineConf *conf, const ModelShape *s, const Load *load,
-                  int ranks)
+Status price_ask(StepAsk *out, const Hardware *hw, const EngineConf *conf, const ModelShape *s,
+                 const Load *load, int ranks)
 {
     const Ranks  *r = &conf->ranks;
     const Layout *l = &r->layout;
     int    pp = l->pp > 1 ? l->pp : 1, one = pp * (l->tp > 1 ? l->tp : 1) * (l->cp > 1 ? l->cp : 1);
     int    micros = r->micro > 0 ? r->micro : 1;
     double batches = (double)micros * ranks / one;
-    Flops  f = flops_train(s, conf->frozen, load);
-    return (StepAsk){ .hw = hw, .dtype = conf->dtype, .ranks = ranks,
+    ModelWork work;
+    TRY(work_open(&work, s, conf->frozen, &conf->lora));
+    Flops  f = flops_train(&work, load);
+    *out = (StepAsk){ .hw = hw, .dtype = conf->dtype, .ranks = ranks,
                       .tokens = batches * (double)load->tokens, .flops = batches * flops_sum(&f),
                       .pipe = { .stages = pp, .chunks = l->vpp > 1 ? l->vpp : 1, .micros = micros,
                                 .group = r->group, .ahead = r->overlap } };
+    return OK;
 }
 
 /* Pairs of `all` rows in pieces of `each`, the last one what is left. */

@@ -110,6 +110,7 @@ Status view_json(Json **out, const View *v)
                             json_pack("{s:s, s:I, s:I, s:s}", "id", d->hw.id, "room", (json_int_t)d->hw.room,
                                       "fixed", (json_int_t)d->hw.fixed, "fit",
                                       fit_word(fit_of(peak, &d->hw))));
+    json_object_set_new(*out, "trains", trains_json(&d->trains));
     if (d->step.step > 0) json_object_set_new(*out, "step", step_json(&d->step));
     if (v->advice)    json_object_set_new(*out, "advice", advice_json(v->advice));
     if (v->estimates) json_object_set_new(*out, "estimators", estimates_json(v->estimates));

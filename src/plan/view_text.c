@@ -180,6 +180,17 @@ static void print_advice(FILE *out, const FitAdvice *a)
     if (!fit_first(a)) fprintf(out, "  nothing on the list is enough, nor all of it: take more ranks\n");
 }
 
+static void put_line(void *self, bool loud, const char *line)
+{
+    fprintf(self, "%s%s\n", loud ? "! " : "  ", line);
+}
+
+static void print_trains(FILE *out, const DryRun *d)
+{
+    fprintf(out, "\nwhat trains, of %.3f M parameters\n", (double)d->trains.base / 1e6);
+    trains_say(&d->trains, put_line, out);
+}
+
 Status view_print(FILE *out, const View *v)
 {
     const DryRun *d = v->dry;
@@ -191,6 +202,7 @@ Status view_print(FILE *out, const View *v)
             d->per_node, "weights and activations", dtype_name(d->dtype), d->recipe.device.backend);
     TRY(rules_print(out, &x, NULL));
     seats_print(out, d);
+    print_trains(out, d);
     print_stages(out, d, scale);
     print_waterfall(out, d, full, scale);
     print_work(out, d);

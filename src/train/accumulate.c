@@ -22,7 +22,7 @@ static void count_step(StepSums *sum, Engine *e, Stream *const *micro, int n)
     for (int i = 0; i < n; i++) {
         const Stream *s = micro[i];
         Load  load = load_of(s);
-        Flops f = flops_train(&e->model.shape, e->model.frozen, &load);
+        Flops f = flops_train(&e->work, &load);
         flops_add(&sum->model, &f);
         mine[i] = (MicroCount){ s->tokens, s->supervised, s->patches, s->visual, s->docs };
         sum->room += s->budget.tokens * dp->size;

@@ -10,6 +10,7 @@
 #include "nn/dispatch.h"
 #include "parallel/pipe.h"
 #include "parallel/weave.h"
+#include "train/flops.h"
 #include "train/optim.h"
 
 typedef struct DecodeRoom { int64_t docs, tokens; } DecodeRoom;  /* at once; that each may grow by; 0: none */
@@ -83,6 +84,7 @@ typedef struct Engine {
     Comm      *fake;                     /* a plan's world */
     Mesh       mesh;
     Model      model;
+    ModelWork  work;                     /* of the whole of it */
     Shard      shard;
     Dispatch   dispatch;                 /* ops NULL: experts are here */
     Pipe       pipe;

@@ -188,6 +188,7 @@ static Status open_parts(Engine *e, const ModelShape *s, bool split)
     PipeShape pipe = { .stages = e->mesh.size[AX_PP], .chunks = vpp, .micros = r->micro > 0 ? r->micro : 1,
                        .group = r->group, .ahead = r->overlap && e->conf.train };
     TRY(model_open_part(&e->model, s, frozen, &e->conf.lora, &e->mesh, r->world ? r->chunk : &whole, vpp));
+    TRY(work_open(&e->work, s, frozen, &e->conf.lora));
     TRY(pipe_open(&e->pipe, &pipe, e->mesh.at[AX_PP]));
     if (split) pipe_split_slots(&e->pipe);
     if (e->pipe.slots > MAX_SLOTS)

@@ -1,4 +1,6 @@
-/* train/flops.c -- see flops.h. One multiply-add is two FLOPs; only matrix products and attention count. */
+/* train/flops.c -- see flops.h. One multiply-add is two FLOPs; only matrix products and attention count. The
+ * model is walked in the order of its forward, with what trains before the place that the walk has come
+ * to. */
 #include "train/flops.h"
 
 Load load_of(const Stream *s)
@@ -18,49 +20,142 @@ double flops_sum(const Flops *f)
     return sum;
 }
 
-/* How many times its forward a part costs: its products, attention's core, products whose input needs no
- * gradient. Merger i > 0 makes a deepstack feature, which only a decoder that has layer i - 1 reads. */
-typedef struct Times { double gemm, core, first, unread; } Times;
+typedef struct Walk {
+    bool back;                           /* a backward follows */
+    bool below;                          /* something before this place trains */
+    Part part;
+} Walk;
 
-static void add_vision(Flops *f, const VisionShape *v, const Load *l, Times tower, Times merger,
-                       int64_t layers)
+static bool trains(const Walk *k, const Param *p) { return k->back && p && !p->frozen && !p->idle; }
+
+/* A norm, a bias, a table: no product, but a gradient that has to get there. */
+static void pass(Walk *k, const Param *p) { k->below |= trains(k, p); }
+
+/* The pairs of a weight for one row: there, their own gradients, and through them to x. */
+static double pairs(const Walk *k, const Param *w)
 {
-    double P = (double)l->patches, D = (double)v->D, F = (double)v->F, m2 = (double)(v->merge * v->merge);
-    double pixels = (double)(v->channels * v->frames * v->patch * v->patch), depth = (double)v->depth;
-    double each = P / m2 * (2 * (m2 * D) * (m2 * D) + 2 * m2 * D * (double)v->out);
-    double all = 1 + (double)v->deepstacks, read = v->deepstacks < layers ? all : 1 + (double)layers;
-    f->part[PART_VISION] = tower.first * 2 * P * pixels * D + tower.gemm * depth * P *
-        (8 * D * D + 4 * D * F) +
-                           tower.core * depth * 4 * D * l->vpairs;
-    f->part[PART_MERGER] = each * (merger.gemm * read + merger.unread * (all - read));
+    double sum = 0, in = (double)w->full[w->rank - 1], x = k->below;
+    for (int i = 0; w->lora && i < w->lora->parts; i++) {
+        const LoraPart *p = &w->lora->part[i];
+        double g = trains(k, w->lora->a), out = (double)p->b->full[p->b->rank - 2], r = (double)p->r;
+        sum += 2 * r * (in * (1 + g + x) + out * (1 + g + (g > x ? g : x)));
+    }
+    return sum;
 }
 
-static void add_text(Flops *f, const TextShape *t, const Load *l, Times x)
+/* x w' of `rows` rows for each of what `rate` counts. */
+static void product(Walk *k, Flops *rate, double rows, const Param *w)
 {
-    double T = (double)l->tokens, D = (double)t->D, sparse = (double)shape_sparse_layers(t), L = (double)t->L;
-    double gemm = L * T * 4 * D * (double)t->C * (double)(t->H + t->G) + sparse * 2 * T * D * (double)t->E +
-                  sparse * 6 * T * (double)t->K * D * (double)t->I + (L - sparse) * 6 * T * D * (double)t->F;
-    f->part[PART_DECODER] = x.gemm * gemm + x.core * L * 4 * (double)(t->H * t->C) * l->pairs;
-    f->part[PART_HEAD]    = x.gemm * 2 * (double)l->supervised * D * (double)t->V;
+    double in = (double)w->full[w->rank - 1], out = (double)w->full[w->rank - 2];
+    bool   lora = w->lora && trains(k, w->lora->a);
+    rate->part[k->part] += rows * (2 * in * out * (1 + trains(k, w) + k->below) + pairs(k, w));
+    k->below |= trains(k, w) || lora;
 }
 
-static const Times once = { 1, 1, 1, 1 }, through = { 2, 3, 2, 1 }, trained = { 3, 3, 2, 1 };
-
-Flops flops_forward(const ModelShape *m, const Load *l)
+static void core(const Walk *k, Flops *rate, double each)
 {
-    Flops f = { 0 };
-    if (m->vision.depth && l->patches) add_vision(&f, &m->vision, l, once, once, m->text.L);
-    add_text(&f, &m->text, l, once);
+    rate->part[k->part] += k->below ? 3 * each : each;
+}
+
+static void attention(Walk *k, Rates *r, const Attention *a)
+{
+    pass(k, a->norm);
+    product(k, &r->token, 1, a->w_qkv);
+    pass(k, a->b_qkv), pass(k, a->q_norm), pass(k, a->k_norm);
+    core(k, &r->pair, 4 * (double)(a->H * a->C));
+    product(k, &r->token, 1, a->w_o);
+    pass(k, a->b_o);
+}
+
+/* Router and experts read the same rows: what trains in one does not lie before the other. */
+static void feed(Walk *k, Rates *r, const Decoder *d)
+{
+    pass(k, d->norm);
+    Walk router = *k;
+    if (d->sparse) product(&router, &r->token, 1, d->moe.w_router);
+    product(k, &r->token, d->sparse ? (double)d->moe.K : 1, d->sparse ? d->moe.w_gu : d->mlp.w_gu);
+    k->below |= router.below;
+    product(k, &r->token, d->sparse ? (double)d->moe.K : 1, d->sparse ? d->moe.w_d : d->mlp.w_d);
+}
+
+static void block(Walk *k, Rates *r, const VisionBlock *b, int64_t D)
+{
+    pass(k, b->norm1_w), pass(k, b->norm1_b);
+    product(k, &r->patch, 1, b->w_qkv);
+    pass(k, b->b_qkv);
+    core(k, &r->vpair, 4 * (double)D);
+    product(k, &r->patch, 1, b->w_o);
+    pass(k, b->b_o), pass(k, b->norm2_w), pass(k, b->norm2_b);
+    product(k, &r->patch, 1, b->w_up);
+    pass(k, b->b_up);
+    product(k, &r->patch, 1, b->w_down);
+    pass(k, b->b_down);
+}
+
+/* What of a merger nobody reads has no gradient. Returns whether something up to its output trains. */
+static bool merge(Walk k, Rates *r, const Merger *m, double rows)
+{
+    k.part = PART_MERGER, k.back &= !m->w1->idle, k.below &= !m->w1->idle;
+    pass(&k, m->norm_w), pass(&k, m->norm_b);
+    product(&k, &r->patch, rows, m->w1);
+    pass(&k, m->b1);
+    product(&k, &r->patch, rows, m->w2);
+    pass(&k, m->b2);
+    return k.below;
+}
+
+static bool see(Walk k, Rates *r, const Vision *v)
+{
+    double rows = 1 / (double)(v->merge * v->merge);
+    bool   any = false;
+    k.part = PART_VISION;
+    product(&k, &r->patch, 1, v->w_patch);
+    pass(&k, v->b_patch), pass(&k, v->pos);
+    for (int64_t i = 0; i < v->depth; i++) {
+        block(&k, r, &v->block[i], v->D);
+        for (int f = 0; f < v->deepstacks; f++)
+            if (v->after[f] == i) any |= merge(k, r, &v->stack[v->weights[f]], rows);
+    }
+    return any | merge(k, r, &v->merger, rows);
+}
+
+static Rates rates(const Model *m, bool sees, bool back)
+{
+    Rates r = { 0 };
+    Walk  k = { .back = back };
+    if (sees && m->vision.depth) k.below = see(k, &r, &m->vision);
+    k.part = PART_DECODER;
+    pass(&k, m->embed);
+    for (int64_t l = 0; l < m->shape.text.L; l++) {
+        attention(&k, &r, &m->layer[l].attn);
+        feed(&k, &r, &m->layer[l]);
+    }
+    k.part = PART_HEAD;
+    pass(&k, m->head.norm);
+    product(&k, &r.supervised, 1, m->head.w);
+    return r;
+}
+
+Status work_open(ModelWork *w, const ModelShape *s, const bool *frozen, const AdapterConf *lora)
+{
+    Model m;
+    Chunk whole = { 0, s->text.L, true, true };
+    Status st = model_open_part(&m, s, frozen, lora, NULL, &whole, 1);
+    *w = (ModelWork){ 0 };
+    if (!st) *w = (ModelWork){ rates(&m, true, false), rates(&m, false, true), rates(&m, true, true) };
+    model_close(&m);
+    return st;
+}
+
+static Flops times(const Rates *r, const Load *l)
+{
+    Flops f;
+    for (int i = 0; i < PART_N; i++)
+        f.part[i] = r->token.part[i] * (double)l->tokens + r->patch.part[i] * (double)l->patches +
+                    r->supervised.part[i] * (double)l->supervised + r->pair.part[i] * l->pairs +
+                    r->vpair.part[i] * l->vpairs;
     return f;
 }
 
-Flops flops_train(const ModelShape *m, const bool frozen[GROUP_N], const Load *l)
-{
-    Flops f = { 0 };
-    bool  sees = m->vision.depth && l->patches;
-    bool  vit = sees && !frozen[G_VIT], aligner = sees && !frozen[G_ALIGNER];
-    Times tower = vit ? trained : once, merger = aligner ? trained : vit ? through : once;
-    if (sees) add_vision(&f, &m->vision, l, tower, merger, m->text.L);
-    add_text(&f, &m->text, l, !frozen[G_LLM] ? trained : vit || aligner ? through : once);
-    return f;
-}
+Flops flops_forward(const ModelWork *w, const Load *l) { return times(&w->forward, l); }
+Flops flops_train(const ModelWork *w, const Load *l) { return times(l->patches ? &w->sees : &w->text, l); }

@@ -15,11 +15,21 @@ typedef struct Load {                    /* of one micro-batch */
 
 typedef struct Flops { double part[PART_N]; } Flops;
 
+/* What one of each costs. */
+typedef struct Rates { Flops token, patch, supervised, pair, vpair; } Rates;
+typedef struct ModelWork {
+    Rates forward;
+    Rates text, sees;                    /* forward and backward of text alone; of text with pictures */
+} ModelWork;
+
+/* Of the whole model, whatever part of it a rank has. Backward: a weight that trains has its gradient, one
+ * with adapters theirs; and the gradient goes through it where something before it trains. What no gradient
+ * reaches costs its forward alone. lora: NULL or of rank 0: none. */
+MUST Status work_open(ModelWork *w, const ModelShape *s, const bool *frozen, const AdapterConf *lora);
+
 Load  load_of(const Stream *s);
-Flops flops_forward(const ModelShape *m, const Load *l);
-/* Forward and backward. A frozen part costs its forward, and the gradient through it where something before
- * it trains; a part that no gradient reaches costs its forward alone. */
-Flops flops_train(const ModelShape *m, const bool frozen[GROUP_N], const Load *l);
+Flops flops_forward(const ModelWork *w, const Load *l);
+Flops flops_train(const ModelWork *w, const Load *l);
 
 void   flops_add(Flops *sum, const Flops *f);
 double flops_sum(const Flops *f);

@@ -1,4 +1,5 @@
-/* train/optim.c -- see optim.h. The norm adds tensors in the order of the model's list, then ranks in theirs. */
+/* train/optim.c -- see optim.h. The norm adds tensors in the order of the model's list, then ranks in
+ * theirs. */
 #include "train/optim.h"
 
 /* Elements after p->mine are copies of a neighbour's (kv heads that ranks share, a tied table). */

@@ -1,8 +1,8 @@
 /* train/still.h -- tensors that are trained and hear nothing.
  *
- * A tensor whose gradient is exactly zero is not learning: it was adapted or left unfrozen in vain, and nobody
- * would see it in a loss. Three live steps of that in a row end the run with its name. The squares are those
- * that the norm is made of, tensor by tensor (train/optim.h); they come to the host with it.
+ * A tensor whose gradient is exactly zero is not learning: it was adapted or left unfrozen in vain, and
+ * nobody would see it in a loss. Three live steps of that in a row end the run with its name. The squares are
+ * those that the norm is made of, tensor by tensor (train/optim.h); they come to the host with it.
  *
  * What does not count: steps that were skipped, parts that the step had nothing for (Param.live: a tower
  * without pictures), and the A of a pair whose B is still zero, since its gradient goes through B: an A is

@@ -52,6 +52,7 @@ static Status open_engine(Trainer *t)
     TRY(trainer_agree(t, engine_conf(&conf, t)));
     TRY(refuse_unfit(t, &conf, &full));
     TRY(engine_open(&t->engine, &t->source.shape, &conf, &full));
+    TRY(trains_open(&t->trains, &t->source.shape, conf.frozen, &conf.lora, conf.dtype));
     TRY(still_open(&t->still, &t->engine.model, t->recipe->train.max_zero_steps));
     if (conf.each) TRY(by_source_open(&t->by, &t->engine, t->loader, t->data.sources->n));
     return routing_open(&t->routing, &t->engine);
@@ -259,6 +260,7 @@ void trainer_close(Trainer *t)
     routing_close(&t->routing);
     by_source_close(&t->by);
     still_close(&t->still);
+    trains_close(&t->trains);
     engine_close(&t->engine);
     source_close(&t->source);
     lora_source_close(&t->lora);

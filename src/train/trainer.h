@@ -19,6 +19,7 @@
 #include "train/saving.h"
 #include "train/source.h"
 #include "train/still.h"
+#include "train/trains.h"
 
 typedef struct Trainer Trainer;
 
@@ -63,6 +64,7 @@ struct Trainer {
     Lr            lr;
     Guard         guard;
     Still         still;
+    Trains        trains;
     Routing       routing;
     BySource      by;
     Progress      progress;

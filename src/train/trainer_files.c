@@ -18,9 +18,9 @@ Status trainer_write_plan(const Trainer *t, const Flops *f)
     for (int i = 0; i < ARENA_N; i++)
         if (i != A_HOST || t->engine.plan.bytes[i])
             json_array_append_new(arenas, arena_json(&t->engine, i));
-    Json *o = json_pack("{s:o, s:{s:f, s:f, s:f, s:f}}", "arenas", arenas, "flops", "vision",
+    Json *o = json_pack("{s:o, s:{s:f, s:f, s:f, s:f}, s:o}", "arenas", arenas, "flops", "vision",
                         f->part[PART_VISION], "merger", f->part[PART_MERGER], "decoder",
-                        f->part[PART_DECODER], "head", f->part[PART_HEAD]);
+                        f->part[PART_DECODER], "head", f->part[PART_HEAD], "trains", trains_json(&t->trains));
     Status st = run_folder_json(&t->folder, "plan.json", o);
     json_decref(o);
     return st;

@@ -7,36 +7,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const group_names[GROUP_N] = { "vision tower", "mergers", "decoder" };
-
 static double mib(size_t bytes) { return (double)bytes / (1 << 20); }
 
-/* Parameters of the whole model, which may be more than this rank's. */
-static void say_parameters(const Trainer *t, const Model *m)
+static void say_line(void *self, bool loud, const char *line)
 {
-    int64_t count[GROUP_N] = { 0 }, experts = 0;
-    for (int i = 0; i < m->params.n; i++) {
-        const Param *p = m->params.p[i];
-        count[p->group] += param_count(p);
-        if (p->form != FORM_ROWS) experts += param_count(p);
-    }
-    log_info(&t->log, "model        %s, %.3f M parameters, %s", m->shape.family,
-             (double)params_count(&m->params) / 1e6, dtype_name(t->source.dtype));
-    for (int g = 0; g < GROUP_N; g++) {
-        char more[64] = "";
-        if (g == G_LLM && experts)
-            snprintf(more, sizeof more, ", %.3f M of them in experts", (double)experts / 1e6);
-        if (count[g])
-            log_info(&t->log, "             %-12s %12.3f M  %s%s", group_names[g], (double)count[g] / 1e6,
-                     m->frozen[g] ? "frozen" : "trained", more);
-    }
+    log_line(self, loud ? LOG_WARN : LOG_INFO, "%s", line);
 }
 
 static void say_model(const Trainer *t)
 {
-    Model whole;
-    if (!model_open_whole(&whole, &t->engine.model)) say_parameters(t, &whole);
-    model_close(&whole);
+    const Trains *x = &t->trains;
+    log_info(&t->log, "model        %s, %.3f M parameters, %s", t->source.shape.family, (double)x->base / 1e6,
+             dtype_name(t->source.dtype));
+    trains_say(x, say_line, (void *)&t->log);
     if (*t->folder.resume)
         log_info(&t->log, "weights      of %s, after step %lld", t->folder.resume, (long long)t->step);
     else if (t->source.weights)

@@ -1,0 +1,129 @@
+/* What trains, by kinds of modules: sums against the parameters themselves, names without numbers, and what
+ * is left out is said with a reason. */
+#include "small.h"
+#include "train/trains.h"
+
+static char text[20000];
+static int  louds;
+
+static void hear(void *self, bool loud, const char *line)
+{
+    size_t at = strlen(text);
+    snprintf(text + at, sizeof text - at, "%s%s\n", loud ? "LOUD " : "", line);
+    louds += loud;
+}
+
+static void listen(const Trains *t)
+{
+    text[0] = 0, louds = 0;
+    trains_say(t, hear, NULL);
+}
+
+static const Kind *find(const Trains *t, const char *name)
+{
+    for (int i = 0; i < t->n; i++)
+        if (!strcmp(t->kind[i].name, name)) return &t->kind[i];
+    return NULL;
+}
+
+static AdapterConf conf_of(const WordList *target)
+{
+    return (AdapterConf){ .rank = 4, .alpha = 8, .target = target };
+}
+
+#define LIST(...)  (const char *[]){ __VA_ARGS__ }
+#define WORDS(...) &(WordList){ LIST(__VA_ARGS__), sizeof LIST(__VA_ARGS__) / sizeof(char *) }
+#define LAYERS "model.language_model.layers.*."
+
+/* Whatever was asked for: kinds add up to the tensors that a model declares and leaves unfrozen. */
+static void adds_up(void)
+{
+    static const char *const asked[] = { "all-linear", "all-attention", "experts", "vision", "q_proj",
+                                         "*.mlp.gate" };
+    ModelShape s = small_shape(small_vl_moe);
+    for (size_t i = 0; i < sizeof asked / sizeof *asked; i++)
+        for (int shared = 0; shared < 2; shared++) {
+            AdapterConf c = conf_of(WORDS(asked[i]));
+            Chunk   all = { 0, s.text.L, true, true };
+            Model   m;
+            Trains  t;
+            int64_t pairs = 0, kinds = 0;
+            c.shared_a = shared;
+            EXPECT_OK(model_open_part(&m, &s, NULL, &c, NULL, &all, 1));
+            EXPECT_OK(trains_open(&t, &s, NULL, &c, F32));
+            for (int k = 0; k < m.params.n; k++)
+                if (!m.params.p[k]->frozen) pairs += param_count(m.params.p[k]);
+            for (int k = 0; k < t.n; k++)
+                if (t.kind[k].fate == KIND_PAIR) kinds += t.kind[k].params;
+            EXPECT(pairs && pairs == kinds && pairs == t.pairs && !t.whole,
+                   "%s: %lld, in kinds %lld, sum %lld", asked[i], (long long)pairs, (long long)kinds, (long long)t.pairs);
+            trains_close(&t);
+            model_close(&m);
+        }
+}
+
+static void says_what(void)
+{
+    ModelShape  s = small_shape(small_vl_moe);
+    AdapterConf c = conf_of(WORDS("all-linear"));
+    Trains t;
+    EXPECT_OK(trains_open(&t, &s, NULL, &c, BF16));
+    const Kind *q = find(&t, LAYERS "self_attn.q_proj"), *k = find(&t, LAYERS "self_attn.k_proj");
+    const Kind *up = find(&t, LAYERS "mlp.experts.gate_up_proj"), *gate = find(&t, LAYERS "mlp.gate");
+    EXPECT(q && q->modules == 3 && q->most == 4 && q->params == 3 * 4 * (40 + 72), "q_proj");
+    EXPECT(k && k->modules == 3 && k->params == 3 * 4 * (40 + 36), "k_proj");
+    EXPECT(up && up->modules == 2 && up->params == 2 * 5 * 4 * (40 + 48), "gate_up_proj");
+    EXPECT(gate && gate->fate == KIND_LEFT && gate->modules == 2, "routers are left");
+    EXPECT(find(&t, "lm_head") && find(&t, "lm_head")->fate == KIND_LEFT, "the head is left");
+    listen(&t);
+    EXPECT(louds == 2 && strstr(text, "LOUD NOT TRAINED, though linear: 2 x " LAYERS "mlp.gate") &&
+               strstr(text, "frozen in bf16"), "%s", text);
+    Json *o = trains_json(&t);
+    EXPECT(json_integer_value(json_object_get(o, "adapters")) == t.pairs &&
+               (int)json_array_size(json_object_get(o, "kinds")) == t.n, "JSON");
+    json_decref(o);
+    trains_close(&t);
+}
+
+/* A freeze, a word that names little, a module that trains whole. */
+static void says_why(void)
+{
+    ModelShape  s = small_shape(small_vl_moe);
+    AdapterConf c = conf_of(WORDS("all-linear"));
+    bool   vit[GROUP_N] = { [G_VIT] = true };
+    Trains t;
+    EXPECT_OK(trains_open(&t, &s, vit, &c, F32));
+    listen(&t);
+    EXPECT(louds == 6 && strstr(text, "model.visual.blocks.*.attn.qkv") &&
+               strstr(text, "model.freeze_vit is set"), "%s", text);
+    trains_close(&t);
+    c = conf_of(WORDS("q_proj")), c.save = WORDS("mlp.gate", "embed_tokens");
+    EXPECT_OK(trains_open(&t, &s, NULL, &c, F32));
+    listen(&t);
+    const Kind *gate = find(&t, LAYERS "mlp.gate");
+    EXPECT(gate && gate->fate == KIND_WHOLE && gate->params == 2 * 5 * 40, "a router that trains whole");
+    EXPECT(t.whole == gate->params + 97 * 40 && strstr(text, "whole") &&
+               strstr(text, LAYERS "self_attn.v_proj"), "%lld of %s", (long long)t.whole, text);
+    trains_close(&t);
+}
+
+static void without_adapters(void)
+{
+    ModelShape s = small_shape(small_vl_moe);
+    bool   vit[GROUP_N] = { [G_VIT] = true };
+    Trains t;
+    EXPECT_OK(trains_open(&t, &s, vit, NULL, F32));
+    listen(&t);
+    EXPECT(!t.n && !t.pairs && t.whole == t.base - t.group[G_VIT] && !louds, "%lld", (long long)t.whole);
+    EXPECT(strstr(text, "vision tower") && strstr(text, "frozen") && strstr(text, "trained"), "%s", text);
+    trains_close(&t);
+}
+
+int main(void)
+{
+    RUN(adds_up);
+    RUN(says_what);
+    RUN(says_why);
+    RUN(without_adapters);
+    return lab_report();
+}
