@@ -26,10 +26,10 @@ typedef struct Walk {
     Part part;
 } Walk;
 
-static bool trains(const Walk *k, const Param *p) { return k->back && p && !p->frozen && !p->idle; }
+static bool steps(const Walk *k, const Param *p) { return k->back && p && !p->frozen && !p->idle; }
 
 /* A norm, a bias, a table: no product, but a gradient that has to get there. */
-static void pass(Walk *k, const Param *p) { k->below |= trains(k, p); }
+static void pass(Walk *k, const Param *p) { k->below |= steps(k, p); }
 
 /* The pairs of a weight for one row: there, their own gradients, and through them to x. */
 static double pairs(const Walk *k, const Param *w)
@@ -37,7 +37,7 @@ static double pairs(const Walk *k, const Param *w)
     double sum = 0, in = (double)w->full[w->rank - 1], x = k->below;
     for (int i = 0; w->lora && i < w->lora->parts; i++) {
         const LoraPart *p = &w->lora->part[i];
-        double g = trains(k, w->lora->a), out = (double)p->b->full[p->b->rank - 2], r = (double)p->r;
+        double g = steps(k, w->lora->a), out = (double)p->b->full[p->b->rank - 2], r = (double)p->r;
         sum += 2 * r * (in * (1 + g + x) + out * (1 + g + (g > x ? g : x)));
     }
     return sum;
@@ -47,9 +47,9 @@ static double pairs(const Walk *k, const Param *w)
 static void product(Walk *k, Flops *rate, double rows, const Param *w)
 {
     double in = (double)w->full[w->rank - 1], out = (double)w->full[w->rank - 2];
-    bool   lora = w->lora && trains(k, w->lora->a);
-    rate->part[k->part] += rows * (2 * in * out * (1 + trains(k, w) + k->below) + pairs(k, w));
-    k->below |= trains(k, w) || lora;
+    bool   lora = w->lora && steps(k, w->lora->a);
+    rate->part[k->part] += rows * (2 * in * out * (1 + steps(k, w) + k->below) + pairs(k, w));
+    k->below |= steps(k, w) || lora;
 }
 
 static void core(const Walk *k, Flops *rate, double each)
