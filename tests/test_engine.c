@@ -62,7 +62,7 @@ static void plan_equals_run(void)
         }
 }
 
-static void allocates_nothing(const char *drop, const char *park)
+static void allocates_nothing(const char *drop, const char *park, const AdapterConf *lora)
 {
     ModelShape shape = small_shape(small_vl_moe);
     EngineConf conf = small_conf(exact(&shape, 0, 3, 7));
@@ -72,8 +72,10 @@ static void allocates_nothing(const char *drop, const char *park)
     conf.ranks.micro = 2;
     EXPECT_OK(recompute_words(conf.policy, &conf.full, drop));
     EXPECT_OK(park_words(conf.policy, park));
+    if (lora) conf.lora = *lora;
     small_stream(&s, &shape, conf.budget, 0, 3, 7);
     small_engine(&e, &shape, &conf, &s);
+    e.chance = 1;
     long before = 0;
     Stream *micro[2] = { &s, &s };
     Routing routing;
@@ -101,9 +103,13 @@ static void step_allocates_nothing(void)
 #ifdef TREB_SANITIZE
     SKIP("a sanitizer owns malloc");
 #endif
-    allocates_nothing(NULL, NULL);
-    allocates_nothing("full:2", "attn_norm");
-    allocates_nothing("moe_act", "core_attn,expert_fc1,vision");
+    WordList all = { (const char *const[]){ "all-linear" }, 1 };
+    AdapterConf lora = { .rank = 4, .alpha = 8, .dropout = 0.1, .target = &all };
+    allocates_nothing(NULL, NULL, NULL);
+    allocates_nothing("full:2", "attn_norm", NULL);
+    allocates_nothing("moe_act", "core_attn,expert_fc1,vision", NULL);
+    allocates_nothing(NULL, NULL, &lora);
+    allocates_nothing("moe", "attn_norm", &lora);
 }
 
 static size_t grad_bytes(const Engine *e) { return e->arena[A_GRAD].used; }

@@ -1,87 +1,10 @@
-/* Adapters: their gradients against finite differences, through every kind of module and every way to save memory;
- * what they leave alone; and how much backward there is of what was asked. */
-#include "modelab.h"
-
-/* All experts are chosen, so that losses are smooth; one layer is dense, features join after two. */
-static const char smooth_text[] =
-    "{\"model_type\": \"qwen3_vl_moe\", \"image_token_id\": 90, \"video_token_id\": 91, \"dtype\": \"float32\","
-    " \"text_config\": {\"vocab_size\": 97, \"hidden_size\": 32, \"num_hidden_layers\": 4,"
-    "  \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 12, \"intermediate_size\": 24,"
-    "  \"moe_intermediate_size\": 16, \"num_experts\": 3, \"num_experts_per_tok\": 3,"
-    "  \"mlp_only_layers\": [1], \"rope_theta\": 10000.0, \"attention_bias\": true, \"initializer_range\": 0.2,"
-    "  \"rope_scaling\": {\"rope_type\": \"default\", \"mrope_section\": [2, 2, 2]}},"
-    " \"vision_config\": {\"depth\": 3, \"hidden_size\": 24, \"intermediate_size\": 36, \"num_heads\": 2,"
-    "  \"patch_size\": 4, \"num_position_embeddings\": 25, \"out_hidden_size\": 32,"
-    "  \"deepstack_visual_indexes\": [0, 2]}}";
-
-enum { CHANCE = 77, RANK = 3, MOST_WORDS = 8 };
-
-typedef struct Asked { WordList list; const char *word[MOST_WORDS]; AdapterConf conf; } Asked;
-
-/* Targets by commas are too long for a line; the last word is NULL. */
-static void asked(Asked *a, double dropout, bool shared, const char *const *word)
-{
-    *a = (Asked){ .conf = { .rank = RANK, .alpha = 4.5, .dropout = dropout, .shared_a = shared } };
-    for (; word[a->list.n]; a->list.n++) a->word[a->list.n] = word[a->list.n];
-    a->list.item = a->word, a->conf.target = &a->list;
-}
-
-static const char *const everything[] = { "all-linear", "lm_head", "*.mlp.gate", NULL };
-
-/* ---- engines ---- */
-
-typedef struct Rig { Engine e; Stream s; ModelShape shape; Asked asked; } Rig;
-
-static EngineConf rig_conf(Rig *r, const char *text, unsigned pictures)
-{
-    r->shape = small_shape(text);
-    return small_conf(mode_budget(&r->shape, pictures));
-}
-
-static bool is_b(const Param *p) { return p->beside && strstr(p->piece[0].name, "lora_B"); }
-
-/* Values of B that a start would leave zero. */
-static void fill_b(Engine *e, uint64_t seed)
-{
-    for (int i = 0; i < e->model.params.n; i++) {
-        const Param *p = e->model.params.p[i];
-        if (is_b(p)) op_normal(&e->be, t_as2(p->w, 1, t_count(p->w)), seed, (uint64_t)i, 0, t_count(p->w), 0.3f);
-    }
-}
-
-static void rig_open(Rig *r, EngineConf conf, unsigned pictures)
-{
-    omp_set_num_threads(1);
-    small_stream(&r->s, &r->shape, conf.budget, 0, 3, pictures);
-    if (r->asked.conf.rank) conf.lora = r->asked.conf;
-    small_engine(&r->e, &r->shape, &conf, &r->s);
-    r->e.chance = CHANCE;
-}
-
-static void rig_close(Rig *r)
-{
-    engine_close(&r->e);
-    stream_close(&r->s);
-}
-
-static double rig_loss(Rig *r)
-{
-    Losses l = { 0 };
-    engine_forward(&r->e, 0.1f);
-    EXPECT_OK(engine_losses(&r->e, &l));
-    return l.ce + (double)r->e.conf.aux_coeff * l.aux + (double)r->e.conf.z_coeff * l.z;
-}
+/* The numbers of adapters: their gradients against finite differences through every kind of module, wherever
+ * backward ends; a start that is the base, weights merged and not, experts and feed-forwards. */
+#include "loralab.h"
 
 /* ---- finite differences ---- */
 
 enum { MOST_ELEMENTS = 1 << 14 };
-
-static double dot(const float *a, const float *b, int64_t n)
-{
-    double s = 0;
-    for (int64_t i = 0; i < n; i++) s += (double)a[i] * b[i];
-    return s;
-}
 
 static double loss_at(Rig *r, const Param *p, const float *was, const float *way, double by)
 {
@@ -142,12 +65,14 @@ static void check_gradients(Rig *r, const char *what)
     printf("  %s: %d tensors, worst slope off by %.1e\n", what, pairs, worst);
 }
 
-static void slopes(const char *what, double dropout, bool shared, double capacity, bool pad)
+typedef struct Ways { double dropout; bool shared; double capacity; bool pad; const char *const *word; } Ways;
+
+static void slopes(const char *what, Ways w)
 {
     Rig r = { 0 };
     EngineConf conf = rig_conf(&r, smooth_text, 7);
-    conf.capacity = capacity, conf.pad = pad;
-    asked(&r.asked, dropout, shared, everything);
+    conf.capacity = w.capacity, conf.pad = w.pad, conf.z_coeff = 0.01f;
+    asked(&r.asked, w.dropout, w.shared, w.word ? w.word : everything);
     rig_open(&r, conf, 7);
     fill_b(&r.e, 5);
     check_gradients(&r, what);
@@ -156,17 +81,222 @@ static void slopes(const char *what, double dropout, bool shared, double capacit
 
 static void gradients_are_slopes(void)
 {
-    slopes("each", 0, false, 0, false);
-    slopes("shared", 0, true, 0, false);
-    slopes("dropped", 0.3, false, 0, false);
-    slopes("shared, dropped", 0.3, true, 0, false);
-    slopes("padded", 0, false, 1.5, true);
-    slopes("shared, padded, dropped", 0.3, true, 1.5, true);
-    slopes("shared, with room to spare", 0, true, 1.5, false);
+    slopes("each", (Ways){ 0 });
+    slopes("shared", (Ways){ .shared = true });
+    slopes("dropped", (Ways){ .dropout = 0.3 });
+    slopes("shared, dropped", (Ways){ .dropout = 0.3, .shared = true });
+    slopes("padded", (Ways){ .capacity = 1.5, .pad = true });
+    slopes("shared, padded, dropped", (Ways){ .dropout = 0.3, .shared = true, .capacity = 1.5, .pad = true });
+    slopes("shared, with room to spare", (Ways){ .shared = true, .capacity = 1.5 });
+}
+
+/* Where backward stops on the way; the words that reach just one thing are those where it stops soonest. */
+static void slopes_where_backward_stops(void)
+{
+    static const char *const word[][3] = {
+        { "*.layers.3.*" }, { "*.layers.2.mlp.experts.down_proj" }, { "*.layers.2.mlp.experts.gate_up_proj" },
+        { "*.layers.2.mlp.gate" }, { "*.layers.3.self_attn.o_proj" }, { "*.layers.2.self_attn.v_proj" },
+        { "*.layers.1.mlp.down_proj" }, { "*.layers.1.mlp.up_proj" }, { "lm_head" },
+        { "*.layers.3.mlp.gate", "lm_head" },
+        { "*.blocks.0.attn.qkv" }, { "*.blocks.1.attn.proj" }, { "*.blocks.2.mlp.linear_fc1" },
+        { "*.blocks.1.mlp.linear_fc2" }, { "*.merger.linear_fc2" }, { "*.deepstack_merger_list.0.linear_fc1" },
+        { "*.deepstack_merger_list.1.*", "*.layers.3.self_attn.q_proj" },
+    };
+    for (size_t i = 0; i < sizeof word / sizeof *word; i++)
+        slopes(word[i][0], (Ways){ .dropout = i % 2 ? 0.25 : 0, .word = word[i] });
+}
+
+/* ---- the same numbers ---- */
+
+static void *logits_of(Engine *e)
+{
+    int64_t T = engine_batch(e)->T, V = e->model.head.V, n[2] = { T, V };
+    float *y = malloc((size_t)(T * V) * sizeof *y);
+    engine_logits(e, t_wrap(y, F32, 2, n), 0);
+    EXPECT_OK(backend_sync(&e->be));
+    return y;
+}
+
+/* A trained weight was drawn in f32 and rounded, a frozen one at once: in bf16 one in many differs. */
+static void copy_base(Engine *to, const Engine *from)
+{
+    for (int i = 0; i < from->model.params.n; i++) {
+        const Param *p = from->model.params.p[i];
+        memcpy(named(&to->model, p->piece[0].name)->w.data, p->w.data, (size_t)t_bytes(p->w));
+    }
+}
+
+/* Before the first step B is zero, and what A makes of an input, all of it or the half that is not dropped, is
+ * of no account. */
+static void a_start_is_the_base(void)
+{
+    for (int k = 0; k < 4; k++) {
+        Rig base = { 0 }, with = { 0 };
+        DType dtype = k & 1 ? BF16 : F32;
+        EngineConf conf = rig_conf(&base, deep_text, 7);
+        rig_conf(&with, deep_text, 7);
+        asked(&with.asked, 0.5, k >> 1, everything);
+        conf.dtype = dtype, conf.logits = true;
+        rig_open(&base, conf, 7), rig_open(&with, conf, 7);
+        copy_base(&with.e, &base.e);
+        double want = rig_loss(&base), got = rig_loss(&with);
+        EXPECT(got == want, "%s: loss %.12g, that of the base is %.12g", dtype == F32 ? "f32" : "bf16", got, want);
+        size_t bytes = (size_t)(engine_batch(&base.e)->T * base.e.model.head.V) * sizeof(float);
+        void *a = logits_of(&base.e), *b = logits_of(&with.e);
+        EXPECT(!memcmp(a, b, bytes), "logits differ");
+        free(a), free(b);
+        rig_close(&base), rig_close(&with);
+    }
+}
+
+/* W + s B A of one matrix, in double. */
+static void merge(float *w, const float *a, const float *b, int64_t out, int64_t in, int64_t r, float scale)
+{
+    for (int64_t o = 0; o < out; o++)
+        for (int64_t i = 0; i < in; i++) {
+            double sum = 0;
+            for (int64_t k = 0; k < r; k++) sum += (double)b[o * r + k] * a[k * in + i];
+            w[o * in + i] = (float)(w[o * in + i] + scale * sum);
+        }
+}
+
+static void merge_weight(Param *to, const Param *from)
+{
+    const Lora *l = from->lora;
+    int64_t in = from->full[from->rank - 1], each = from->rank == 3 ? from->full[0] : 1;
+    for (int64_t e = 0; e < each; e++)
+        for (int k = 0; k < l->parts; k++) {
+            const LoraPart *p = &l->part[k];
+            int64_t rows = each > 1 ? from->full[1] : p->rows, of = l->a->full[0] == 1 ? 0 : e;
+            merge((float *)to->w.data + (e * rows + p->at) * in,
+                  (float *)l->a->w.data + (each > 1 ? of * p->r : p->from) * in,
+                  (float *)p->b->w.data + e * rows * p->r, rows, in, p->r, p->scale);
+        }
+}
+
+static void merged_weights_say_the_same(void)
+{
+    for (int shared = 0; shared < 2; shared++) {
+        Rig base = { 0 }, with = { 0 };
+        EngineConf conf = rig_conf(&base, smooth_text, 7);
+        rig_conf(&with, smooth_text, 7);
+        asked(&with.asked, 0.1, shared, everything);
+        conf.logits = true, conf.train = false;                  /* nobody drops anything in evaluation */
+        rig_open(&base, conf, 7), rig_open(&with, conf, 7);
+        fill_b(&with.e, 6);
+        const ParamSet *s = &with.e.model.params;
+        double apart = rig_loss(&base) - rig_loss(&with);
+        for (int i = 0; i < s->n; i++)
+            if (s->p[i]->lora) merge_weight(named(&base.e.model, s->p[i]->piece[0].name), s->p[i]);
+        double want = rig_loss(&with), got = rig_loss(&base);
+        float *a = logits_of(&base.e), *b = logits_of(&with.e);
+        double off = far_apart(b, a, engine_batch(&base.e)->T * base.e.model.head.V);
+        EXPECT(fabs(apart) > 0.1, "pairs change nothing");
+        EXPECT(fabs(got - want) < 1e-5 * fabs(want) && off < 1e-5, "merged %.9g, unmerged %.9g, logits off by %.1e",
+               got, want, off);
+        free(a), free(b);
+        rig_close(&base), rig_close(&with);
+    }
+}
+
+/* ---- experts ---- */
+
+/* Rows that found their expert full are at the end of the buffers and belong to nobody; with padding they are
+ * between, and zero. */
+static void rows_of_nobody_teach_nobody(void)
+{
+    Rig r[2] = { 0 };
+    for (int pad = 0; pad < 2; pad++) {
+        EngineConf conf = rig_conf(&r[pad], deep_text, 7);
+        conf.capacity = 0.7, conf.pad = pad;
+        asked(&r[pad].asked, 0, true, (const char *const[]){ "experts", NULL });
+        rig_open(&r[pad], conf, 7);
+        fill_b(&r[pad].e, 4);
+        memset(r[pad].e.arena[A_SCRATCH].base, 0xff, r[pad].e.arena[A_SCRATCH].cap);          /* not a number */
+        memset(r[pad].e.arena[A_ACT].base, 0xff, r[pad].e.arena[A_ACT].cap);
+        small_step(&r[pad].e, 0.1f);
+    }
+    const ParamSet *s = &r[0].e.model.params;
+    for (int i = 0; i < s->n; i++) {
+        const Param *p = s->p[i], *q = r[1].e.model.params.p[i];
+        if (!p->beside) continue;
+        double off = far_apart(p->g.data, q->g.data, t_count(p->g));
+        EXPECT(off < 1e-5, "%s: off by %.1e", p->piece[0].name, off);
+    }
+    rig_close(&r[0]), rig_close(&r[1]);
+}
+
+static const char lone_text[] =
+    "{\"model_type\": \"qwen3_moe\", \"dtype\": \"float32\", \"vocab_size\": 97, \"hidden_size\": 32,"
+    " \"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 12,"
+    " \"intermediate_size\": 20, \"moe_intermediate_size\": 20, \"num_experts\": 1, \"num_experts_per_tok\": 1,"
+    " \"norm_topk_prob\": true, \"mlp_only_layers\": [%s], \"rope_theta\": 10000.0, \"initializer_range\": 0.2}";
+
+static void lone_open(Rig *r, const char *dense)
+{
+    char text[1024];
+    snprintf(text, sizeof text, lone_text, dense);
+    EngineConf conf = rig_conf(r, text, 0);
+    conf.aux = AUX_NONE, conf.aux_coeff = 0;
+    asked(&r->asked, 0, false, (const char *const[]){ *dense ? "mlp.*_proj" : "experts", NULL });
+    rig_open(r, conf, 0);
+}
+
+static void copy_floats(const Param *to, int64_t at, const Param *from, int64_t first, int64_t n)
+{
+    memcpy((float *)to->w.data + at, (float *)from->w.data + first, (size_t)n * sizeof(float));
+}
+
+/* The pair of gate and up, which have one A, as two pairs that happen to have the same. */
+static void lone_copy(const Mlp *to, const Moe *from, int64_t D, int64_t F)
+{
+    const Lora *gu = from->w_gu->lora, *d = from->w_d->lora;
+    copy_floats(to->w_gu, 0, from->w_gu, 0, 2 * F * D);
+    copy_floats(to->w_d, 0, from->w_d, 0, D * F);
+    for (int k = 0; k < 2; k++) {
+        copy_floats(to->w_gu->lora->a, k * RANK * D, gu->a, 0, RANK * D);
+        copy_floats(to->w_gu->lora->part[k].b, 0, gu->part[0].b, k * F * RANK, F * RANK);
+    }
+    copy_floats(to->w_d->lora->a, 0, d->a, 0, RANK * F);
+    copy_floats(to->w_d->lora->part[0].b, 0, d->part[0].b, 0, D * RANK);
+}
+
+static double grad_off(const Param *got, int64_t at, const Param *want, int64_t first, int64_t n)
+{
+    return far_apart((float *)want->g.data + first, (float *)got->g.data + at, n);
+}
+
+static void a_lone_expert_is_a_feed_forward(void)
+{
+    Rig moe = { 0 }, mlp = { 0 };
+    lone_open(&moe, ""), lone_open(&mlp, "0, 1");
+    int64_t D = moe.shape.text.D, F = moe.shape.text.I;
+    fill_b(&moe.e, 8);
+    for (int l = 0; l < 2; l++) lone_copy(&mlp.e.model.layer[l].mlp, &moe.e.model.layer[l].moe, D, F);
+    double a = small_step(&moe.e, 0.1f).ce, b = small_step(&mlp.e, 0.1f).ce;
+    EXPECT(fabs(a - b) < 1e-6 * fabs(a), "loss %.9g, of a feed-forward %.9g", a, b);
+    for (int l = 0; l < 2; l++) {
+        const Lora *gu = moe.e.model.layer[l].moe.w_gu->lora, *d = moe.e.model.layer[l].moe.w_d->lora;
+        const Lora *gu2 = mlp.e.model.layer[l].mlp.w_gu->lora, *d2 = mlp.e.model.layer[l].mlp.w_d->lora;
+        float *two = gu2->a->g.data;
+        for (int64_t i = 0; i < RANK * D; i++) two[i] += two[RANK * D + i];
+        double off = grad_off(gu->a, 0, gu2->a, 0, RANK * D);
+        for (int k = 0; k < 2; k++)
+            off = fmax(off, grad_off(gu->part[0].b, k * F * RANK, gu2->part[k].b, 0, F * RANK));
+        off = fmax(off, grad_off(d->a, 0, d2->a, 0, RANK * F));
+        off = fmax(off, grad_off(d->part[0].b, 0, d2->part[0].b, 0, D * RANK));
+        EXPECT(off < 1e-5, "layer %d: gradients off by %.1e", l, off);
+    }
+    rig_close(&moe), rig_close(&mlp);
 }
 
 int main(void)
 {
     RUN(gradients_are_slopes);
+    RUN(slopes_where_backward_stops);
+    RUN(a_start_is_the_base);
+    RUN(merged_weights_say_the_same);
+    RUN(rows_of_nobody_teach_nobody);
+    RUN(a_lone_expert_is_a_feed_forward);
     return lab_report();
 }

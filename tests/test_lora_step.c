@@ -1,0 +1,206 @@
+/* Steps of adapters: no way to save memory shows in them, what was planned is what they take, the base stays as it
+ * is, chance is repeated where it must be, and there is no more backward than what was asked for needs. */
+#include "loralab.h"
+
+/* ---- ways to save memory ---- */
+
+/* Losses and gradients of one step of pairs, and what it took; a second step finds what the first left. */
+static Left pairs_alone(Mode m, DType dtype, double dropout, bool shared, const char *const *word)
+{
+    Rig  r = { 0 };
+    Left l = { 0 };
+    EngineConf conf = rig_conf(&r, deep_text, 7);
+    asked(&r.asked, dropout, shared, word);
+    conf.dtype = dtype;
+    EXPECT_OK(mode_apply(&conf, m));
+    rig_open(&r, conf, 7);
+    Engine *e = &r.e;
+    fill_b(e, 5);
+    l.loss = small_step(e, 0.1f).total;
+    engine_begin(e, 1);
+    ledger_clear(&e->be.ledger);
+    engine_forward(e, 0.1f);
+    engine_backward(e);
+    EXPECT_OK(backend_sync(&e->be));
+    expect_planned(e, mode_text(m));
+    shard_finish(&e->shard);
+    l.bytes = e->arena[A_GRAD].used, l.act = engine_peak(e, A_ACT), l.scratch = engine_peak(e, A_SCRATCH);
+    l.grads = malloc(l.bytes + 1);
+    memcpy(l.grads, e->arena[A_GRAD].base, l.bytes);
+    rig_close(&r);
+    return l;
+}
+
+static const Mode modes[] = {
+    { .recompute = "core_attn" }, { .recompute = "norm" }, { .recompute = "qkv" }, { .recompute = "moe_act" },
+    { .recompute = "moe_dispatch" }, { .recompute = "moe" }, { .recompute = "mlp" }, { .recompute = "vision_act" },
+    { .recompute = "vision" }, { .recompute = "full" }, { .recompute = "full:3" }, { .recompute = "full:block:2,norm" },
+    { .park = "layer" }, { .park = "moe" }, { .park = "vision" }, { .park = "attn_norm,moe_act,mlp" },
+    { .recompute = "moe_act", .park = "core_attn,expert_fc1" }, { .recompute = "full", .park = "attn_norm" },
+};
+enum { MODES = sizeof modes / sizeof *modes };
+
+static const char *const upper[] = { "*.layers.5.mlp.experts.*", "*.layers.6.*", "*.layers.7.self_attn.[qv]_proj",
+                                     NULL };
+static const char *const within[] = { "*.layers.3.self_attn.o_proj", "*.layers.6.mlp.down_proj", NULL };
+static const char *const tower[] = { "*.visual.blocks.1.mlp.linear_fc2", "*.visual.merger.linear_fc1", NULL };
+static const char *const stack[] = { "*.visual.deepstack_merger_list.1.*", "*.layers.4.mlp.gate", NULL };
+static const char *const head[] = { "lm_head", NULL };
+
+static void no_way_to_save_memory_shows(void)
+{
+    static const struct { const char *const *word; double dropout; bool shared; DType dtype; } ask[] = {
+        { everything, 0.2, false, F32 }, { everything, 0.2, true, BF16 }, { upper, 0, false, F32 },
+        { upper, 0.2, true, F32 }, { within, 0, false, F32 }, { tower, 0.2, false, F32 }, { stack, 0, false, BF16 },
+        { head, 0.2, false, F32 },
+    };
+    for (size_t a = 0; a < sizeof ask / sizeof *ask; a++) {
+        Left want = pairs_alone((Mode){ 0 }, ask[a].dtype, ask[a].dropout, ask[a].shared, ask[a].word);
+        for (int i = a > 1 ? (int)a % 3 : 0; i < MODES; i += a > 1 ? 3 : 1) {
+            Left got = pairs_alone(modes[i], ask[a].dtype, ask[a].dropout, ask[a].shared, ask[a].word);
+            expect_same(&got, &want, mode_text(modes[i]));
+            left_close(&got);
+        }
+        left_close(&want);
+    }
+}
+
+/* ---- steps ---- */
+
+static void base_weights_stay(void)
+{
+    Rig base = { 0 }, with = { 0 };
+    EngineConf conf = rig_conf(&base, deep_text, 7);
+    rig_conf(&with, deep_text, 7);
+    asked(&with.asked, 0.1, false, everything);
+    rig_open(&base, conf, 7), rig_open(&with, conf, 7);
+    Engine *e = &with.e;
+    size_t  pairs = 0;
+    for (int i = 0; i < 3; i++) {
+        OptimConf o = { .adam = { 1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, i + 1 } };
+        small_step(e, 0.1f);
+        engine_update(e, &o);
+    }
+    for (int i = 0; i < e->model.params.n; i++) {
+        const Param *p = e->model.params.p[i];
+        if (p->beside) {
+            pairs += (size_t)t_count(p->w);
+            if (is_b(p) && !p->idle)
+                EXPECT(dot(p->w.data, p->w.data, t_count(p->w)) > 0, "%s stayed", p->piece[0].name);
+            continue;
+        }
+        const Param *q = named(&base.e.model, p->piece[0].name);
+        EXPECT(!memcmp(p->w.data, q->w.data, (size_t)t_bytes(p->w)), "%s changed", p->piece[0].name);
+        EXPECT(!t_has(p->g) && !t_has(p->m) && !t_has(p->v) && !t_has(p->master), "%s has state", p->piece[0].name);
+    }
+    size_t grid = (size_t)e->model.params.n * ARENA_ALIGN;
+    EXPECT(e->arena[A_GRAD].used <= pairs * 4 + grid, "%zu bytes of gradients for %zu pairs", e->arena[A_GRAD].used,
+           pairs);
+    EXPECT(e->arena[A_OPTIM].used <= pairs * 8 + 2 * grid, "%zu bytes of state", e->arena[A_OPTIM].used);
+    rig_close(&base), rig_close(&with);
+}
+
+static void chance_decides_what_is_dropped(void)
+{
+    Rig r = { 0 };
+    EngineConf conf = rig_conf(&r, smooth_text, 7);
+    Losses l[2];
+    conf.evaluate = true;
+    asked(&r.asked, 0.3, false, everything);
+    rig_open(&r, conf, 7);
+    fill_b(&r.e, 5);
+    double one = rig_loss(&r), again = rig_loss(&r);
+    r.e.chance = CHANCE + 1;
+    double other = rig_loss(&r);
+    r.e.chance = 0;
+    double all = rig_loss(&r);
+    EXPECT(one == again, "the same chance: %.12g, %.12g", one, again);
+    EXPECT(one != other && one != all && other != all, "losses %.12g, %.12g, and with all %.12g", one, other, all);
+    for (int i = 0; i < 2; i++) {
+        r.e.chance = i ? CHANCE : 0;
+        engine_evaluate(&r.e, 0.1f);
+        EXPECT_OK(engine_losses(&r.e, &l[i]));
+    }
+    EXPECT(l[0].ce == l[1].ce && fabs(l[0].ce + (double)conf.aux_coeff * l[0].aux - all) < 1e-9 * all,
+           "an evaluation drops: %.12g, %.12g, not %.12g", l[0].ce, l[1].ce, all);
+    rig_close(&r);
+}
+
+static void bf16_is_near(void)
+{
+    Rig r[2] = { 0 };
+    for (int k = 0; k < 2; k++) {
+        EngineConf conf = rig_conf(&r[k], smooth_text, 7);
+        conf.dtype = k ? BF16 : F32;
+        asked(&r[k].asked, 0.1, false, everything);
+        rig_open(&r[k], conf, 7);
+        fill_b(&r[k].e, 5);
+        small_step(&r[k].e, 0.1f);
+    }
+    const ParamSet *s = &r[0].e.model.params;
+    double off = 0, size = 0;
+    for (int i = 0; i < s->n; i++) {
+        const Param *p = s->p[i], *q = r[1].e.model.params.p[i];
+        const float *a = p->g.data, *b = q->g.data;
+        if (!p->beside) continue;
+        for (int64_t k = 0, n = t_count(p->g); k < n; k++)
+            off += ((double)a[k] - b[k]) * ((double)a[k] - b[k]), size += (double)a[k] * a[k];
+    }
+    EXPECT(sqrt(off / size) < 0.05, "gradients in bf16 are off by %.1e", sqrt(off / size));
+    rig_close(&r[0]), rig_close(&r[1]);
+}
+
+/* ---- the work ---- */
+
+static EnginePlan plan_of(const char *target, unsigned pictures)
+{
+    Rig r = { 0 };
+    EngineConf conf = rig_conf(&r, smooth_text, pictures);
+    EnginePlan p;
+    asked(&r.asked, 0, false, (const char *const[]){ target, NULL });
+    conf.lora = r.asked.conf;
+    small_stream(&r.s, &r.shape, conf.budget, 0, 3, pictures);
+    EXPECT_OK(engine_plan(&p, &r.shape, &conf, &r.s));
+    stream_close(&r.s);
+    return p;
+}
+
+static double flops_more(const EnginePlan *a, const EnginePlan *b, int op)
+{
+    return a->ledger.op[op].flops - b->ledger.op[op].flops;
+}
+
+/* A pair on the output projection of layer l alone: one layer further down is the feed-forward there and the rest
+ * of the attention above it, input gradients only. */
+static void work_ends_with_the_lowest(void)
+{
+    Rig r = { 0 };
+    double T = (double)rig_conf(&r, smooth_text, 0).budget.tokens;
+    const TextShape *t = &r.shape.text;
+    double D = (double)t->D, HC = (double)(t->H * t->C), kv = (double)(2 * t->G * t->C), R = T * (double)t->K;
+    EnginePlan high = plan_of("*.layers.3.self_attn.o_proj", 0), low = plan_of("*.layers.2.self_attn.o_proj", 0);
+    double dense = flops_more(&low, &high, OP_gemm), inside = flops_more(&low, &high, OP_grouped_gemm);
+    EXPECT(dense == 2 * T * D * (HC + HC + kv + (double)t->E), "%.0f more of plain products", dense);
+    EXPECT(inside == 2 * R * 2 * (double)t->I * D, "%.0f more of experts'", inside);
+    EXPECT(flops_more(&low, &high, OP_grouped_dswiglu) == 2 * R * D * (double)t->I, "of their second");
+    EXPECT(low.ledger.op[OP_attention_bwd].calls == 1 && high.ledger.op[OP_attention_bwd].calls == 0, "attention");
+    EXPECT(high.ledger.op[OP_gemm_scaled].extra == 2 * T * HC * RANK, "%.0f made again",
+           high.ledger.op[OP_gemm_scaled].extra);
+    EXPECT(flops_more(&low, &high, OP_gemm_scaled) == 0, "pairs");
+    EXPECT(high.bytes[A_ACT] < low.bytes[A_ACT], "act %zu, of more layers %zu", high.bytes[A_ACT], low.bytes[A_ACT]);
+    EnginePlan top = plan_of("lm_head", 7), sees = plan_of("*.blocks.2.mlp.linear_fc2", 7);
+    EXPECT(top.ledger.op[OP_attention_bwd].calls == 0 && top.ledger.op[OP_rmsnorm_bwd].calls == 0, "a head alone");
+    EXPECT(sees.ledger.op[OP_attention_bwd].calls == t->L, "all layers and no block, not %lld",
+           (long long)sees.ledger.op[OP_attention_bwd].calls);
+    EXPECT(sees.ledger.op[OP_gemm_dgelu].calls == 0 && sees.ledger.op[OP_embed_bwd].calls == 0, "below the block");
+}
+
+int main(void)
+{
+    RUN(no_way_to_save_memory_shows);
+    RUN(base_weights_stay);
+    RUN(chance_decides_what_is_dropped);
+    RUN(bf16_is_near);
+    RUN(work_ends_with_the_lowest);
+    return lab_report();
+}
