@@ -79,18 +79,18 @@ static void add_items(Describer *d, const Param *p, int i)
     d->item[d->n++] = x;
 }
 
-/* One by one: all experts, alike, and no dense layer that has the same names. */
+/* One by one: all experts, alike, and no dense layer that has the same names. PEFT doubles their rank and their
+ * alpha, which with rsLoRA is another scale. */
 static bool writes_each(const Describer *d)
 {
     const LoraPart *one = NULL;
     int up = 0, down = 0;
-    if (!by_expert(d->m)) return false;
+    if (!by_expert(d->m) || d->m->lora->rslora) return false;
     for (int k = 0; k < d->m->params.n; k++) {
         const Param *p = d->m->params.p[k];
         if (p->beside || p->group != G_LLM) continue;
         if (p->linear == LINEAR_FEED) return false;
-        if (p->linear != LINEAR_EXPERTS) continue;
-        if (!p->lora) continue;
+        if (p->linear != LINEAR_EXPERTS || !p->lora) continue;
         if (!one) one = &p->lora->part[0];
         if (p->lora->part[0].r != one->r || p->lora->part[0].scale != one->scale) return false;
         *(p->form == FORM_EXPERT_DOWN ? &down : &up) += 1;
