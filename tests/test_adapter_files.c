@@ -6,6 +6,7 @@
 #include "model/family.h"
 
 #include <math.h>
+#include <stdarg.h>
 
 static const char vl_moe[] =
     "{\"model_type\": \"qwen3_vl_moe\", \"image_token_id\": 90, \"video_token_id\": 91, \"dtype\": \"float32\","
@@ -208,9 +209,398 @@ static void round_trip(void)
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) trip(&list[i]);
 }
 
+/* ---- any layout ---- */
+
+/* What ranks of a layout load are their parts of what one rank wrote. */
+static void load_parts(const ModelShape *s, const AdapterFile *f, Layout l, int world, DType d, Slicing how,
+                       uint64_t seed)
+{
+    Backend be;
+    EXPECT_OK(backend_open(&be, "cpu"));
+    for (int rank = 0; rank < world; rank++) {
+        static RankPart a, b;
+        part_open_adapted(&a, s, NULL, &f->conf, &l, rank, world, F32, how);
+        part_open_adapted(&b, s, NULL, &f->conf, &l, rank, world, d, how);
+        fill_random(&a, seed);
+        poison(&b);
+        EXPECT_OK(adapter_load(f, &b.m, &be));
+        for (int i = 0; i < a.m.params.n; i++) {
+            const Param *p = a.m.params.p[i], *q = b.m.params.p[i];
+            int64_t n = t_count(p->w), bad = 0;
+            if (!adapted(&a.m, p)) continue;
+            for (int64_t k = 0; k < n; k++) {
+                float want = ((float *)p->w.data)[k];
+                bad += d == F32 ? ((float *)q->w.data)[k] != want
+                                : ((uint16_t *)q->w.data)[k] != bf16_from_f32(want);
+            }
+            EXPECT(!bad && t_count(q->w) == n, "tp %d ep %d etp %d pp %d, rank %d: %s: %lld of %lld differ", l.tp, l.ep,
+                   l.etp, l.pp, rank, p->piece[0].name, (long long)bad, (long long)n);
+        }
+        part_close(&a), part_close(&b);
+    }
+    backend_close(&be);
+}
+
+static void any_layout(void)
+{
+    ModelShape s = shape_of(vl_moe);
+    Case k = { vl_moe, "all-linear,mlp.gate,lm_head", "embed_tokens", false, false, NULL, 0 };
+    Words target, saved;
+    AdapterConf c = conf_of(&k, &target, &saved);
+    RankPart a;
+    AdapterFile f;
+    uint64_t seed = 77;
+    part_open_adapted(&a, &s, NULL, &c, &one, 0, 1, F32, WHOLE_STATE);
+    fill_random(&a, seed);
+    save(&a, &s, &c, folder("layouts"));
+    part_close(&a);
+    EXPECT_OK(adapter_open(&f, folder("layouts"), &s));
+    Layout tp = one, ep = one, etp = one, pp = one, all = one;
+    tp.tp = 2, ep.ep = 2, etp.etp = 2, pp.pp = 3, all.tp = all.ep = 2, all.pp = 3;
+    load_parts(&s, &f, one, 1, BF16, WHOLE_STATE, seed);
+    load_parts(&s, &f, tp, 2, F32, WHOLE_STATE, seed);
+    load_parts(&s, &f, tp, 4, BF16, SLICED_STATE, seed);
+    load_parts(&s, &f, ep, 2, F32, SLICED_WEIGHTS, seed);
+    load_parts(&s, &f, etp, 2, F32, WHOLE_STATE, seed);
+    load_parts(&s, &f, pp, 3, F32, WHOLE_STATE, seed);
+    load_parts(&s, &f, all, 12, BF16, SLICED_WEIGHTS, seed);
+    adapter_close(&f);
+}
+
+/* ---- files of others ---- */
+
+enum { MOST = 64 };
+
+/* A file in the making: tensors that own their values, and a configuration. */
+typedef struct Made { StTensor t[MOST]; int n; Json *config; } Made;
+
+static float *made_tensor(Made *m, int64_t rows, int64_t cols, const char *fmt, ...)
+{
+    char name[200];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(name, sizeof name, fmt, ap);
+    va_end(ap);
+    REQUIRE(m->n < MOST, "too many tensors");
+    StTensor *t = &m->t[m->n++];
+    float *x = calloc((size_t)(rows * cols) + 1, sizeof *x);
+    *t = (StTensor){ .name = strdup(name), .dtype = F32, .rank = 2, .shape = { rows, cols }, .data = x,
+                     .bytes = (size_t)(rows * cols) * sizeof *x };
+    return x;
+}
+
+static void made_random(Made *m, int64_t rows, int64_t cols, const char *name)
+{
+    rng_fill_normal(made_tensor(m, rows, cols, "%s", name), rows * cols, 9, rng_stream(name), 0, 0.0f, 1.0f);
+}
+
+static void made_close(Made *m)
+{
+    for (int i = 0; i < m->n; i++) free((char *)m->t[i].name), free((void *)m->t[i].data);
+    json_decref(m->config);
+    *m = (Made){ 0 };
+}
+
+static const char *made_save(const Made *m)
+{
+    static char dir[300];
+    char path[400];
+    snprintf(dir, sizeof dir, "%s", folder("made"));
+    folder_remove(dir);
+    EXPECT_OK(folder_make(dir));
+    snprintf(path, sizeof path, "%s/" PEFT_WEIGHTS, dir);
+    EXPECT_OK(st_save(path, m->t, m->n));
+    snprintf(path, sizeof path, "%s/" PEFT_CONFIG, dir);
+    EXPECT(!json_dump_file(m->config, path, 0), "%s", path);
+    return dir;
+}
+
+static Json *config_of(int r, double alpha, const char *version)
+{
+    return json_pack("{s:s, s:i, s:f, s:s?}", "peft_type", "LORA", "r", r, "lora_alpha", alpha, "peft_version",
+                     version);
+}
+
+#define EXPERTS "base_model.model.model.language_model.layers.2.mlp.experts."
+enum { E = 4, D = 40, I = 24 };
+
+/* A and B of one expert parameter, drawn: (E, r, in), (E, out, r). */
+typedef struct Drawn { int64_t r, out, in; float a[E * 8 * 2 * D], b[E * 8 * 2 * D]; } Drawn;
+
+static void draw(Drawn *x, int64_t r, int64_t out, int64_t in, uint64_t seed)
+{
+    *x = (Drawn){ .r = r, .out = out, .in = in };
+    rng_fill_normal(x->a, E * r * in, seed, 1, 0, 0.0f, 1.0f);
+    rng_fill_normal(x->b, E * r * out, seed, 2, 0, 0.0f, 1.0f);
+}
+
+/* Rows e r + j of n; columns j E + e of rows n. at (e, j, i) and (e, i, j) of an A and of a B. */
+static void put_rows(Made *m, const Drawn *x, bool b, const char *name)
+{
+    int64_t n = b ? x->out : x->in;
+    float *y = made_tensor(m, E * x->r, n, "%s", name);
+    for (int64_t e = 0; e < E; e++)
+        for (int64_t j = 0; j < x->r; j++)
+            for (int64_t i = 0; i < n; i++)
+                y[(e * x->r + j) * n + i] = b ? x->b[(e * n + i) * x->r + j] : x->a[(e * x->r + j) * n + i];
+}
+
+static void put_columns(Made *m, const Drawn *x, bool b, const char *name)
+{
+    int64_t n = b ? x->out : x->in;
+    float *y = made_tensor(m, n, E * x->r, "%s", name);
+    for (int64_t e = 0; e < E; e++)
+        for (int64_t j = 0; j < x->r; j++)
+            for (int64_t i = 0; i < n; i++)
+                y[i * E * x->r + j * E + e] = b ? x->b[(e * n + i) * x->r + j] : x->a[(e * x->r + j) * n + i];
+}
+
+static void put_fused(Made *m, const Drawn *x, const char *below, bool turned)
+{
+    char a[200], b[200];
+    snprintf(a, sizeof a, EXPERTS "%slora_A.weight", below);
+    snprintf(b, sizeof b, EXPERTS "%slora_B.weight", below);
+    put_rows(m, x, turned, a), put_columns(m, x, !turned, b);
+}
+
+/* Experts one by one; up has gate's A, or one of its own. */
+static void put_each(Made *m, const Drawn *gate_up, const float *own, const Drawn *down)
+{
+    int64_t r = gate_up->r;
+    for (int e = 0; e < E; e++) {
+        for (int k = 0; k < 2; k++) {
+            const char *part = k ? "up_proj" : "gate_proj";
+            float *a = made_tensor(m, r, D, EXPERTS "%d.%s.lora_A.weight", e, part);
+            float *b = made_tensor(m, I, r, EXPERTS "%d.%s.lora_B.weight", e, part);
+            memcpy(a, (k && own ? own : gate_up->a) + e * r * D, (size_t)(r * D) * sizeof *a);
+            memcpy(b, gate_up->b + (e * 2 * I + k * I) * r, (size_t)(I * r) * sizeof *b);
+        }
+        float *a = made_tensor(m, down->r, I, EXPERTS "%d.down_proj.lora_A.weight", e);
+        float *b = made_tensor(m, D, down->r, EXPERTS "%d.down_proj.lora_B.weight", e);
+        memcpy(a, down->a + e * down->r * I, (size_t)(down->r * I) * sizeof *a);
+        memcpy(b, down->b + e * D * down->r, (size_t)(down->r * D) * sizeof *b);
+    }
+}
+
+static const Param *expert_param(const RankPart *r, const char *name)
+{
+    for (int i = 0; i < r->m.params.n; i++)
+        if (strstr(r->m.params.p[i]->piece[0].name, name)) return r->m.params.p[i];
+    return NULL;
+}
+
+static void expect_pair(const RankPart *r, const char *name, const Drawn *x, float scale, const char *what)
+{
+    const Param *w = expert_param(r, name);
+    EXPECT(w && w->lora && w->lora->part[0].r == x->r && w->lora->part[0].scale == scale, "%s: %s", what, name);
+    if (!w || !w->lora || w->lora->part[0].r != x->r) return;
+    EXPECT(!memcmp(w->lora->a->w.data, x->a, (size_t)(E * x->r * x->in) * sizeof *x->a), "%s: A of %s", what, name);
+    EXPECT(!memcmp(w->lora->part[0].b->w.data, x->b, (size_t)(E * x->r * x->out) * sizeof *x->b), "%s: B of %s", what,
+           name);
+}
+
+static void open_made(Made *m, const ModelShape *s, AdapterFile *f, RankPart *r, const char *what)
+{
+    Backend be;
+    EXPECT_OK(backend_open(&be, "cpu"));
+    Status st = adapter_open(f, made_save(m), s);
+    REQUIRE(!st, "%s: %s", what, status_text());
+    part_open_adapted(r, s, NULL, &f->conf, &one, 0, 1, F32, WHOLE_STATE);
+    poison(r);
+    EXPECT_OK(adapter_load(f, &r->m, &be));
+    backend_close(&be);
+}
+
+/* Block-diagonal: what gate and up with an A each come to. */
+static void stack_halves(Drawn *out, const Drawn *x, const float *own)
+{
+    int64_t r = x->r;
+    *out = (Drawn){ .r = 2 * r, .out = 2 * I, .in = D };
+    for (int64_t e = 0; e < E; e++) {
+        memcpy(out->a + e * 2 * r * D, x->a + e * r * D, (size_t)(r * D) * sizeof *x->a);
+        memcpy(out->a + (e * 2 + 1) * r * D, own + e * r * D, (size_t)(r * D) * sizeof *x->a);
+        for (int64_t o = 0; o < 2 * I; o++)
+            memcpy(out->b + (e * 2 * I + o) * 2 * r + (o < I ? 0 : r), x->b + (e * 2 * I + o) * r,
+                   (size_t)r * sizeof *x->b);
+    }
+}
+
+static void forms_of_others(void)
+{
+    static Drawn gate_up, down, halves, other;
+    ModelShape s = shape_of(vl_moe);
+    static const char *const what[] = { "fused", "turned", "one by one", "gate and up apart", "down alone, turned" };
+    draw(&gate_up, 3, 2 * I, D, 1), draw(&down, 3, D, I, 2), draw(&other, 3, 2 * I, D, 3);
+    stack_halves(&halves, &gate_up, other.a);
+    for (int form = 0; form < 5; form++) {
+        Made m = { .config = config_of(3, 6, NULL) };
+        AdapterFile f;
+        RankPart r;
+        if (form < 2) put_fused(&m, &gate_up, "base_layer.", form);
+        if (form < 2 || form == 4) put_fused(&m, &down, "", form);
+        if (form == 2 || form == 3) put_each(&m, &gate_up, form == 3 ? other.a : NULL, &down);
+        open_made(&m, &s, &f, &r, what[form]);
+        if (form < 4) expect_pair(&r, "layers.2.mlp.experts.gate_up_proj", form == 3 ? &halves : &gate_up, 2, what[form]);
+        expect_pair(&r, "layers.2.mlp.experts.down_proj", &down, 2, what[form]);
+        EXPECT(f.conf.exacts == (form == 4 ? 1 : 2), "%s: %d modules", what[form], f.conf.exacts);
+        part_close(&r);
+        adapter_close(&f);
+        made_close(&m);
+    }
+}
+
+/* Where an expert is square its shape does not say which way it lies. */
+static void square_experts(void)
+{
+    char config[2048];
+    snprintf(config, sizeof config, "%s", vl_moe);
+    memcpy(strstr(config, "\"hidden_size\": 40"), "\"hidden_size\": 48", 17);      /* 2 x 24 */
+    memcpy(strstr(config, "\"out_hidden_size\": 40"), "\"out_hidden_size\": 48", 21);
+    ModelShape s = shape_of(config);
+    static Drawn gate_up, down;
+    draw(&gate_up, 2, 48, 48, 1), draw(&down, 2, 48, I, 2);
+    for (int turned = 0; turned < 2; turned++) {
+        Made m = { .config = config_of(2, 2, NULL) };
+        AdapterFile f;
+        RankPart r;
+        put_fused(&m, &gate_up, "base_layer.", turned), put_fused(&m, &down, "", turned);
+        open_made(&m, &s, &f, &r, "square");
+        expect_pair(&r, "layers.2.mlp.experts.gate_up_proj", &gate_up, 1, turned ? "square, turned" : "square");
+        part_close(&r), adapter_close(&f), made_close(&m);
+    }
+    for (int k = 0; k < 3; k++) {
+        static const char *const version[] = { NULL, "0.18.0", "0.21.2" };
+        Made m = { .config = config_of(2, 2, version[k]) };
+        AdapterFile f;
+        put_fused(&m, &gate_up, "", false);
+        if (k < 2) EXPECT_FAIL(adapter_open(&f, made_save(&m), &s), E_DATA, "nothing in the file tells");
+        else EXPECT_OK(adapter_open(&f, made_save(&m), &s));
+        if (k == 2) adapter_close(&f);
+        made_close(&m);
+    }
+}
+
+/* Folders that PEFT itself has written. */
+static void recorded(void)
+{
+    static const struct { const char *name, *base; int modules, saved; } rows[] = {
+        { "vl-moe-all", "vl-moe-mix", 37, 0 },   { "moe-rslora", "moe-rawtopk", 13, 0 },
+        { "moe-down", "moe-rawtopk", 6, 0 },     { "vl-dense-save", "vl-dense-bias", 10, 2 },
+        { "dense-all-linear", "dense-tied-left", 21, 0 },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char path[200];
+        ModelShape s;
+        AdapterFile f;
+        SafeTensors base;
+        snprintf(path, sizeof path, "tests/gold/%s", rows[i].base);
+        EXPECT_OK(shape_load(&s, path));
+        EXPECT_OK(st_open(&base, path));
+        snprintf(path, sizeof path, "tests/gold_lora/%s/adapter", rows[i].name);
+        EXPECT_OK(adapter_open(&f, path, &s));
+        EXPECT(f.conf.exacts == rows[i].modules && f.save.n == rows[i].saved, "%s: %d modules, %d saved", rows[i].name,
+               f.conf.exacts, f.save.n);
+        EXPECT_OK(adapter_check_base(&f, &base));
+        if (!strcmp(rows[i].name, "moe-rslora")) {
+            EXPECT(f.copies == 1, "%d copies of the base", f.copies);
+            EXPECT_FAIL(adapter_check_base(&f, NULL), E_CONFIG, "lm_head");
+            ((StTensor *)st_find(&base, "lm_head.weight"))->data = st_find(&base, "model.embed_tokens.weight")->data;
+            EXPECT_FAIL(adapter_check_base(&f, &base), E_DATA, "another one");
+        }
+        adapter_close(&f);
+        st_close(&base);
+    }
+}
+
+/* ---- what a wrong one is told ---- */
+
+#define Q "base_model.model.model.language_model.layers.0.self_attn.q_proj."
+
+static void expect_refused(Made *m, const ModelShape *s, Status want, const char *word)
+{
+    AdapterFile f;
+    EXPECT_FAIL(adapter_open(&f, made_save(m), s), want, word);
+    EXPECT(!f.st.tensor && !f.pair, "%s: half open", word);
+    made_close(m);
+}
+
+static Made plain_pair(void)
+{
+    Made m = { .config = config_of(4, 8, NULL) };
+    made_random(&m, 4, 40, Q "lora_A.weight");
+    made_random(&m, 48, 4, Q "lora_B.weight");
+    return m;
+}
+
+static void refusals(void)
+{
+    static const struct { const char *set, *word; } rows[] = {
+        { "{\"peft_type\": \"IA3\"}", "peft_type = IA3" },
+        { "{\"use_dora\": true}", "use_dora" },
+        { "{\"bias\": \"lora_only\"}", "bias = lora_only" },
+        { "{\"lora_bias\": true}", "lora_bias" },
+        { "{\"fan_in_fan_out\": true}", "fan_in_fan_out" },
+        { "{\"layer_replication\": [[0, 2]]}", "layer_replication" },
+        { "{\"init_lora_weights\": \"pissa_niter_4\"}", "pissa" },
+        { "{\"r\": 8}", "rank 8 by adapter_config.json, its tensors have 4" },
+        { "{\"r\": 0}", "rank" },
+        { "{\"r\": \"four\"}", "r: a whole number" },
+        { "{\"lora_alpha\": -3}", "alpha" },
+        { "{\"rank_pattern\": {\"q_proj\": 3}}", "rank 3" },
+        { "{\"rank_pattern\": {\"(q_proj\": 4}}", "no regular expression" },
+        { "{\"rank_pattern\": {\"([^!]+)+[QR]\": 4}}", "takes too long" },
+        { "{\"rank_pattern\": [4]}", "rank_pattern: an object" },
+        { "{\"alpha_pattern\": {\"q_proj\": null}}", "a number is wanted" },
+        { "{\"lora_dropout\": 1.5}", "lora_dropout" },
+    };
+    ModelShape s = shape_of(vl_moe);
+    AdapterFile f;
+    Made m;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        m = plain_pair();
+        json_object_update_new(m.config, json_loads(rows[i].set, 0, NULL));
+        expect_refused(&m, &s, E_DATA, rows[i].word);
+    }
+    m = plain_pair(), m.n--, free((char *)m.t[1].name), free((void *)m.t[1].data);
+    expect_refused(&m, &s, E_DATA, "the other half");
+    m = plain_pair(), made_random(&m, 4, 40, "base_model.model.model.language_model.layers.9.self_attn.q_proj.lora_A.weight");
+    expect_refused(&m, &s, E_DATA, "layers.9.self_attn.q_proj.lora_A.weight: belongs to no module");
+    m = plain_pair(), made_random(&m, 4, 97, "base_model.model.model.language_model.embed_tokens.lora_embedding_A");
+    expect_refused(&m, &s, E_DATA, "adapters of embeddings");
+    m = plain_pair(), m.t[1].shape[0] = 24, m.t[1].shape[1] = 8;
+    expect_refused(&m, &s, E_DATA, "shape [24, 8]; [48, 4] is wanted");
+    m = plain_pair(), m.t[0].dtype = I32;
+    expect_refused(&m, &s, E_DATA, "stored as i32");
+    m = plain_pair(), made_random(&m, 48, 40, "base_model.model.model.language_model.layers.1.self_attn.q_proj.weight");
+    expect_refused(&m, &s, E_DATA, "without its neighbours");
+    m = (Made){ .config = config_of(4, 8, NULL) };
+    made_random(&m, 97, 40, "base_model.model.lm_head.weight");
+    expect_refused(&m, &s, E_DATA, "no adapter in it");
+    m = (Made){ .config = config_of(3, 8, NULL) };
+    made_random(&m, 10, 40, EXPERTS "lora_A.weight"), made_random(&m, 48, 10, EXPERTS "lora_B.weight");
+    expect_refused(&m, &s, E_DATA, "no rank for each of 4 experts");
+    m = (Made){ .config = config_of(4, 8, NULL) };
+    made_random(&m, 4, 40, EXPERTS "0.gate_proj.lora_A.weight"), made_random(&m, 24, 4, EXPERTS "0.gate_proj.lora_B.weight");
+    expect_refused(&m, &s, E_DATA, EXPERTS "0.up_proj.lora_A.weight");
+    EXPECT_FAIL(adapter_open(&f, folder("none"), &s), E_IO, "none");
+    m = plain_pair();
+    char path[400], bin[400];
+    snprintf(path, sizeof path, "%s/" PEFT_WEIGHTS, made_save(&m)), snprintf(bin, sizeof bin, "%s/adapter_model.bin", folder("made"));
+    EXPECT(!truncate(path, 300), "truncate");
+    EXPECT_FAIL(adapter_open(&f, folder("made"), &s), E_DATA, "truncated");
+    EXPECT(!rename(path, bin), "rename");
+    EXPECT_FAIL(adapter_open(&f, folder("made"), &s), E_DATA, "adapter_model.bin: pickled");
+    made_close(&m);
+}
+
 int main(void)
 {
     RUN(round_trip);
+    RUN(any_layout);
+    RUN(forms_of_others);
+    RUN(square_experts);
+    RUN(recorded);
+    RUN(refusals);
     folder_remove(lab_tmp());
     return lab_report();
 }

@@ -84,7 +84,8 @@ static Status plan_stage(DryRun *d, int stage)
     ss.bytes = true;
     TRY(comm_open(&world, &who));
     Status st = recipe_ranks(&r, &place, &d->recipe, &d->shape, world, NULL);
-    if (!st) st = recipe_engine(&conf, &d->recipe, &d->shape, d->dtype, &r, NULL);
+    if (!st) st = recipe_engine(&conf, &d->recipe, &d->shape, d->dtype, &r,
+                               d->lora.conf.rank ? &d->lora.conf : NULL);
     if (!st) {
         Stream full = stream_full(&ss, &conf.budget);
         Answers answers = trainer_answers(&d->recipe);
@@ -115,6 +116,7 @@ static Status open_all(DryRun *d)
     TRY(recipe_refuse_types(&d->recipe));
     TRY(recipe_refuse_lora(&d->recipe));
     TRY(dryrun_shape(&d->shape, d->model, sizeof d->model, c));
+    if (*d->recipe.lora.path) TRY(lora_source_open(&d->lora, d->recipe.lora.path, &d->shape));
     d->dtype = d->shape.dtype;
     if (strcmp(c->dtype, "auto")) TRY(dtype_parse(&d->dtype, c->dtype));
     if (d->dtype != F32 && d->dtype != BF16)
@@ -151,6 +153,7 @@ void dryrun_close(DryRun *d)
 {
     free(d->stage);
     trains_close(&d->trains);
+    lora_source_close(&d->lora);
     schedule_close(&d->schedule);
     *d = (DryRun){ 0 };
 }

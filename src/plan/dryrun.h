@@ -5,6 +5,7 @@
 
 #include "base/config.h"
 #include "plan/price.h"
+#include "train/lora_source.h"
 #include "train/recipe.h"
 #include "train/trains.h"
 
@@ -22,6 +23,7 @@ typedef struct DryRun {
     int           chunks, micros;        /* of a stage; of a step on each rank */
     int           plans;                 /* engines that were planned for it */
     Trains        trains;
+    LoraSource    lora;                  /* of lora.path: an adapter says itself what it adapts */
     Hardware      hw;
     bool          priced;                /* hw is given: times are there */
     DryStage     *stage;                 /* (stages) */
