@@ -4,7 +4,11 @@
  * of random tokens and pictures. FLOPs are those the model needs (ledger), causal attention at half the
  * square, no recompute; utilisation is against the data sheet where the card is known, else against a product
  * of this run. Beside what was measured stands what a plan says: of the hardware that --hardware names, else
- * of `this` where `treb bench calibrate` has been on this machine. */
+ * of `this` where `treb bench calibrate` has been on this machine.
+ *
+ * With --lora the weights are frozen and pairs train beside them. --floor then measures the same step once
+ * more with a pair on the lowest of those modules alone: the gradient goes the same way through the same
+ * frozen weights, so what is left is what no adapter could be without. */
 #include "cli/bench.h"
 #include "cli/options.h"
 
@@ -71,6 +75,12 @@ typedef struct StepBench {
     uint8_t     policy[LABEL_N];
     Full        full;
     OptimStore  store;                                       /* of moments and masters */
+    AdapterConf lora;                                        /* rank 0: all trains */
+    WordList    words;                                       /* its targets, in `text` */
+    const char *word[32];
+    char        text[512];
+    bool        floor;
+    AdapterTarget lowest;
     const char *hardware;                                    /* to predict by; NULL: this, if there is one */
     Hardware    hw;                                          /* its id is empty: nothing is predicted */
     StageTime   expected;
@@ -119,7 +129,7 @@ static Status step(StepBench *b, int64_t number)
     ledger_clear(l);
     ledger_start(l);
     engine_begin(&b->e, (int)b->micro);
-    b->fwd = b->bwd = 0;
+    b->fwd = b->bwd = 0, b->e.chance = (uint64_t)number;
     for (int64_t i = 0; i < b->micro; i++) {
         engine_forward(&b->e, 1.0f / (float)(b->micro * b->stream.supervised));
         TRY(engine_losses(&b->e, &b->losses));
@@ -152,7 +162,7 @@ static Status open_bench(StepBench *b)
                          .aux_coeff = 1e-3f, .train = true, .repeat = b->repeat,
                          .store = b->store };
     memcpy(conf.policy, b->policy, sizeof conf.policy);
-    conf.full = b->full;
+    conf.full = b->full, conf.lora = b->lora;
     ss.bytes = true;
     TRY(stream_open(&b->stream, &ss, &bud));
     if (b->photos) TRY(stream_photos(&b->stream, b->photos, b->shape.text.V, 11));
@@ -293,8 +303,9 @@ static void print_human(const StepBench *b, const StepTimes *t)
     print_memory(b);
 }
 
-static void print_json(const StepBench *b, const StepTimes *t)
+static Json *result_json(const StepBench *b, const StepTimes *t)
 {
+    double left, all;
     double f = step_flops(b);
     Json  *o = json_pack("{s:s, s:s, s:s, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:s}",
                          "label", "benchmark-only", "backend", b->backend, "dtype", dtype_name(b->dtype),
@@ -303,19 +314,21 @@ static void print_json(const StepBench *b, const StepTimes *t)
                          "first_step_s", t->first, "tokens_per_s", step_tokens(b) / whole(t), "tflop",
                          f / 1e12, "mfu", f / whole(t) / t->peak, "mib", bytes_of(&b->e) / (1 << 20), "card",
                          b->state);
+    backend_memory(b->backend, &left, &all);
+    json_object_set_new(o, "plan_mib",
+                        json_real((double)engine_device_bytes(&b->e.plan, b->backend) / (1 << 20)));
+    json_object_set_new(o, "device_mib", json_real((all - left) / (1 << 20)));
     json_object_set_new(o, "loss", json_real(b->losses.total));
     if (*b->hw.id) {
         json_object_set_new(o, "predicted_by", json_string(b->hw.id));
         json_object_set_new(o, "predicted_s", json_real(b->predicted.step));
     }
-    json_dumpf(o, stdout, JSON_INDENT(2));
-    putchar('\n');
-    json_decref(o);
+    return o;
 }
 
 enum { MOST_REPEATS = 99 };
 
-static Status run(StepBench *b)
+static Status measure(StepBench *b, StepTimes *out)
 {
     double    fwd[MOST_REPEATS], bwd[MOST_REPEATS], opt[MOST_REPEATS], part[PART_N][MOST_REPEATS];
     StepTimes t = { 0 };
@@ -334,9 +347,58 @@ static Status run(StepBench *b)
     t.opt = bench_middle(opt, b->repeats);
     for (int p = 0; p < PART_N; p++) t.part[p] = bench_middle(part[p], b->repeats);
     t.busiest = busiest(b);
-    TRY(peak_measure(&b->e.be, b->dtype, &t.peak));
-    (b->json ? print_json : print_human)(b, &t);
+    *out = t;
+    return peak_measure(&b->e.be, b->dtype, &out->peak);
+}
+
+static void close_bench(StepBench *b)
+{
+    engine_close(&b->e);
+    stream_close(&b->stream);
+}
+
+/* The lowest module that has a pair and a gradient: modules are declared from the pixels on. */
+static Status find_lowest(StepBench *b)
+{
+    const ParamSet *s = &b->e.model.params;
+    int i = 0;
+    while (i < s->n && !(s->p[i]->lora && (b->stream.patches || s->p[i]->group == G_LLM))) i++;
+    if (i == s->n) return fail(E_CONFIG, "--floor: without pictures none of --targets has a gradient");
+    b->lowest = (AdapterTarget){ .rank = b->lora.rank, .alpha = b->lora.alpha };
+    module_name(b->lowest.module, sizeof b->lowest.module, s->p[i], s->p[i]->lora->part[0].piece);
     return OK;
+}
+
+/* Weights are there once at a time: the first engine is closed. */
+static Status measure_floor(StepBench *b, StepTimes *out)
+{
+    TRY(find_lowest(b));
+    close_bench(b);
+    b->lora = (AdapterConf){ .rank = b->lora.rank, .alpha = b->lora.alpha, .exact = &b->lowest, .exacts = 1 };
+    return measure(b, out);
+}
+
+static void print_floor(const StepBench *b, const StepTimes *t, const StepTimes *low)
+{
+    double s = whole(t), f = whole(low);
+    printf("floor, the same frozen weights with an adapter on %s alone: step %.1f ms (forward %.1f, "
+           "backward %.1f, the rest %.1f), %.0f tokens/s, mfu %.1f %%; the adapters' step takes %.3f of it\n",
+           b->lowest.module, f * 1e3, low->fwd * 1e3, low->bwd * 1e3, low->opt * 1e3, step_tokens(b) / f,
+           100 * step_flops(b) / f / low->peak, s / f);
+}
+
+static Status run(StepBench *b)
+{
+    StepTimes t = { 0 }, low = { 0 };
+    TRY(measure(b, &t));
+    Json *o = b->json ? result_json(b, &t) : NULL;
+    if (!b->json) print_human(b, &t);
+    Status st = b->floor ? measure_floor(b, &low) : OK;
+    if (!st && b->floor && !b->json) print_floor(b, &t, &low);
+    if (!st && b->floor && b->json) json_object_set_new(o, "floor", result_json(b, &low));
+    if (!st && b->json) json_dumpf(o, stdout, JSON_INDENT(2)), putchar('\n');
+    json_decref(o);
+    return st;
 }
 
 /* The built-in model, or on a card two layers of the model it is for. */
@@ -362,8 +424,7 @@ Status bench_together(double *ratio, const Hardware *hw, const char *backend, DT
         t[i ? i - 1 : 0] = b.fwd + b.bwd + b.opt;            /* the first is not like the others */
     }
     if (!st) *ratio = bench_middle(t, b.repeats) / b.predicted.step;
-    engine_close(&b.e);
-    stream_close(&b.stream);
+    close_bench(&b);
     return st;
 }
 
@@ -388,12 +449,36 @@ static Status read_away(StepBench *b, const char *text)
     return OK;
 }
 
+typedef struct LoraAsk { const char *rank, *targets, *dropout; bool shared; } LoraAsk;
+
+/* b stays where it is: the words are its own. */
+static Status read_lora(StepBench *b, const LoraAsk *ask)
+{
+    char  *rest = NULL, *end;
+    int64_t rank = 0;
+    double drop = ask->dropout ? strtod(ask->dropout, &end) : 0;
+    if (ask->rank) TRY(option_int("--lora", ask->rank, 1, 65536, &rank));
+    if (!rank && (ask->targets || ask->dropout || ask->shared || b->floor))
+        return fail(E_CONFIG, "--targets, --dropout, --shared-a and --floor are of --lora RANK");
+    if (ask->dropout && (*end || !(drop >= 0 && drop < 1)))
+        return fail(E_CONFIG, "--dropout %s: a chance from 0 to below 1", ask->dropout);
+    snprintf(b->text, sizeof b->text, "%s", ask->targets ? ask->targets : "all-linear");
+    for (char *w = strtok_r(b->text, ",", &rest); w && b->words.n < 32; w = strtok_r(NULL, ",", &rest))
+        b->word[b->words.n++] = w;
+    b->words.item = b->word;
+    if (rank)
+        b->lora = (AdapterConf){ .rank = rank, .alpha = 2 * (double)rank, .dropout = drop,
+                                 .shared_a = ask->shared, .target = &b->words };
+    return OK;
+}
+
 Status bench_step(int argc, char **argv)
 {
     StepBench b = { 0 };
     const char *model = NULL, *tokens = "2048", *doc = "512", *images = "4", *grid = "16", *repeat = "7",
                *dtype = "f32", *layers = "0", *photos = "0", *micro = "1", *recompute = NULL, *offload = NULL,
                *backend = "cpu", *moments = "f32", *away = "0";
+    LoraAsk     lora = { 0 };
     const Option options[] = {
         { "--model", &model, NULL },   { "--tokens", &tokens, NULL },   { "--doc", &doc, NULL },
         { "--images", &images, NULL }, { "--grid", &grid, NULL },       { "--repeat", &repeat, NULL },
@@ -402,7 +487,9 @@ Status bench_step(int argc, char **argv)
         { "--backend", &backend, NULL }, { "--recompute", &recompute, NULL },
         { "--offload", &offload, NULL }, { "--json", NULL, &b.json }, { "--hardware", &b.hardware, NULL },
         { "--moments", &moments, NULL }, { "--away", &away, NULL }, { "--split", NULL, &b.store.split },
-        { "--deterministic", NULL, &b.repeat }, { "--zipf", NULL, &b.zipf }, { 0 },
+        { "--deterministic", NULL, &b.repeat }, { "--zipf", NULL, &b.zipf },
+        { "--lora", &lora.rank, NULL }, { "--targets", &lora.targets, NULL }, { "--floor", NULL, &b.floor },
+        { "--dropout", &lora.dropout, NULL }, { "--shared-a", NULL, &lora.shared }, { 0 },
     };
     TRY(options_parse(argc, argv, options, NULL, 0));
     TRY(option_int("--tokens", tokens, 1, 1 << 24, &b.tokens));
@@ -419,12 +506,12 @@ Status bench_step(int argc, char **argv)
     TRY(dtype_parse(&b.dtype, dtype));
     TRY(dtype_parse(&b.store.moments, moments));
     TRY(read_away(&b, away));
+    TRY(read_lora(&b, &lora));
     if (b.dtype != F32 && b.dtype != BF16) return fail(E_CONFIG, "--dtype %s: f32 or bf16", dtype);
     TRY(bench_model(&b.shape, model, b.layers));
     if (!b.shape.vision.depth) b.images = b.photos = 0;
     b.backend = backend_pick(backend);
     Status st = run(&b);
-    engine_close(&b.e);
-    stream_close(&b.stream);
+    close_bench(&b);
     return st;
 }

@@ -73,6 +73,7 @@ static const Command commands[] = {
       "                       [--photos N] [--micro N] [--backend NAME] [--dtype f32|bf16] [--recompute WORDS]\n"
       "                       [--offload WORDS] [--moments f32|bf16] [--split] [--away SHARE] [--deterministic]\n"
       "                       [--hardware NAME] [--repeat N] [--json]\n"
+      "                       [--lora RANK [--targets WORDS] [--dropout P] [--shared-a] [--floor]]\n"
       "       treb bench calibrate [--backend NAME] [--dtype f32|bf16] [--repeat N] [--out FILE]\n"
       "       treb bench decode [--model DIR] [--docs N] [--prompt N] [--tokens N] [--dtype f32|bf16]\n"
       "       treb bench loader recipe.yaml [--steps N] [--workers N] [--step-ms N] [--json]\n"
@@ -80,7 +81,9 @@ static const Command commands[] = {
       "  ops: every op at a training size, its time over its floor. step: forward, backward and AdamW of a\n"
       "  model (a small built-in one unless given) on synthetic documents of --doc tokens, --images pictures\n"
       "  of --grid patches, or on --photos documents of one photograph and a short text; --micro passes\n"
-      "  over them make a step. calibrate: what this machine reaches by kind and size of work, kept as the\n"
+      "  over them make a step. --lora: weights are frozen, pairs beside the modules of --targets train (words of\n"
+      "  lora.target_modules, all-linear unless given); --floor measures the step of the frozen weights beside\n"
+      "  it. calibrate: what this machine reaches by kind and size of work, kept as the\n"
       "  hardware `this`, by which step and plans then predict. A preset may have fewer\n"
       "  --layers: --model Qwen3-VL-30B-A3B --layers 8 --backend cuda --dtype bf16 is the proxy of docs/performance.md.\n",
       NULL },
