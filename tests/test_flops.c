@@ -43,6 +43,28 @@ static void known_sums(void)
     near("text, training", flops_sum(&t), 228.7);
 }
 
+/* 8192 tokens through frozen products with pairs of rank 16 beside them, by the rule of the specification:
+ * twice a product, thrice attention, 3 x 2 T r (in + out) a pair; but the first layer's input needs no
+ * gradient. */
+static void known_adapters(void)
+{
+    ModelShape s = preset("Qwen3-30B-A3B");
+    const char *word = "all-linear";
+    WordList    target = { &word, 1 };
+    AdapterConf c = { .rank = 16, .alpha = 32, .target = &target };
+    Load      l = { 8192, 0, 8192, 8192.0 * 8193 / 2, 0 };
+    ModelWork w, full;
+    EXPECT_OK(work_open(&w, &s, NULL, &c));
+    EXPECT_OK(work_open(&full, &s, NULL, NULL));
+    double T = 8192, r = 16, D = 2048, qkv = 4096 + 512 + 512, I = 768, K = 8, L = 48;
+    double core = L * 4 * 4096 * l.pairs;
+    double pairs = L * ((3 * D + qkv) + (4096 + D) + K * (D + 2 * I) + K * (I + D));
+    Flops  f = flops_train(&w, &l), once = flops_forward(&full, &l);
+    double want = 2 * (flops_sum(&once) - core) + 3 * core + 6 * T * r * pairs;
+    want -= 2 * T * D * qkv + 6 * T * r * D;
+    EXPECT(fabs(flops_sum(&f) / want - 1) < 1e-9, "%.6g TFLOP, want %.6g", flops_sum(&f) / 1e12, want / 1e12);
+}
+
 static void presets_are_the_models(void)
 {
     static const struct { const char *name; long long want;
@@ -83,40 +105,73 @@ static void demo_is_the_file(void)
     json_decref(hf), json_decref(file);
 }
 
+static const Budget roomy = { .tokens = 120, .patches = 64, .docs = 6, .supervised = 100 };
+
 /* With budgets filled to the last row, what the ops charged is what the model needs. */
+static void ledger_of(const char *what, const ModelShape *shape, unsigned pictures, const bool *frozen,
+                      const AdapterConf *lora)
+{
+    static const char *const parts[PART_N] = { "vision", "merger", "decoder", "head", "optim" };
+    Stream s;
+    Engine e;
+    small_stream(&s, shape, roomy, 0, 3, pictures);
+    Budget b = { .tokens = s.tokens, .patches = s.patches, .docs = s.docs, .supervised = s.supervised };
+    stream_close(&s);
+    small_stream(&s, shape, b, 0, 3, pictures);
+    EngineConf conf = small_conf(b);
+    memcpy(conf.frozen, frozen, sizeof conf.frozen);
+    if (lora) conf.lora = *lora;
+    small_engine(&e, shape, &conf, &s);
+    ledger_clear(&e.be.ledger);
+    small_step(&e, 0.1f);
+    Load load = load_of(&s);
+    Flops f = flops_train(&e.work, &load);
+    for (int p = 0; p < PART_OPTIM; p++)
+        EXPECT(fabs(e.be.ledger.by_part[p].flops - f.part[p]) < 1e-9 * f.part[p] + 0.5,
+               "%s, pictures %u: %s: %.0f done, %.0f needed", what, pictures, parts[p],
+               e.be.ledger.by_part[p].flops, f.part[p]);
+    engine_close(&e);
+    stream_close(&s);
+}
+
 static void ledger_equals_formula(void)
 {
-    static const Budget roomy = { .tokens = 120, .patches = 64, .docs = 6, .supervised = 100 };
-    static const char *const parts[PART_N] = { "vision", "merger", "decoder", "head", "optim" };
     ModelShape shape = small_shape(small_vl_moe);
     for (int g = 0; g < 7; g++)
         for (unsigned pictures = 0; pictures < 8; pictures += 7) {
-            Stream s;
-            small_stream(&s, &shape, roomy, 0, 3, pictures);
-            Budget b = { .tokens = s.tokens, .patches = s.patches, .docs = s.docs,
-                         .supervised = s.supervised };
-            stream_close(&s);
-            small_stream(&s, &shape, b, 0, 3, pictures);
-            Engine e;
-            EngineConf conf = small_conf(b);
-            for (int k = 0; k < GROUP_N; k++) conf.frozen[k] = g >> k & 1;
-            small_engine(&e, &shape, &conf, &s);
-            ledger_clear(&e.be.ledger);
-            small_step(&e, 0.1f);
-            Load load = load_of(&s);
-            Flops f = flops_train(&e.work, &load);
-            for (int p = 0; p < PART_OPTIM; p++)
-                EXPECT(fabs(e.be.ledger.by_part[p].flops - f.part[p]) < 1e-9 * f.part[p] + 0.5,
-                       "frozen %d, pictures %u: %s: %.0f done, %.0f needed", g, pictures, parts[p],
-                       e.be.ledger.by_part[p].flops, f.part[p]);
-            engine_close(&e);
-            stream_close(&s);
+            bool frozen[GROUP_N];
+            char what[32];
+            for (int k = 0; k < GROUP_N; k++) frozen[k] = g >> k & 1;
+            snprintf(what, sizeof what, "frozen %d", g);
+            ledger_of(what, &shape, pictures, frozen, NULL);
+        }
+}
+
+/* Adapters here and there: the gradient goes no further than the lowest of them, and not into what it does
+ * not need on the way. */
+static void ledger_of_adapters(void)
+{
+    static const struct { const char *target, *save; } rows[] = {
+        { "all-linear", NULL }, { "experts", NULL }, { "vision", NULL }, { "lm_head", NULL },
+        { "v_proj", "lm_head" }, { "experts", "embed_tokens" }, { "layers.1.mlp.*", NULL },
+        { "layers.2.self_attn.o_proj", NULL }, { "layers.2.self_attn.q_proj", "layers.1.input_layernorm" },
+        { "layers.2.mlp.experts.down_proj", NULL }, { "layers.2.mlp.experts.gate_up_proj", "mlp.gate" },
+        { "layers.0.mlp.gate", NULL }, { "blocks.1.attn.proj", NULL }, { "blocks.2.mlp.linear_fc1", NULL },
+        { "visual.merger.linear_fc2", NULL }, { "deepstack_merger_list.*.linear_fc1", NULL },
+    };
+    ModelShape shape = small_shape(small_vl_moe);
+    const bool none[GROUP_N] = { 0 };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (unsigned pictures = 0; pictures < 8; pictures += 7) {
+            WordList target = { &rows[i].target, 1 }, save = { &rows[i].save, 1 };
+            AdapterConf c = { .rank = 3, .alpha = 6, .target = &target, .shared_a = i % 2,
+                              .save = rows[i].save ? &save : NULL };
+            ledger_of(rows[i].target, &shape, pictures, none, &c);
         }
 }
 
 static void forward_alone(void)
 {
-    static const Budget roomy = { .tokens = 120, .patches = 64, .docs = 6, .supervised = 100 };
     ModelShape shape = small_shape(small_vl_moe);
     Stream s, full;
     StreamShape ss = shape_stream(&shape);
@@ -146,9 +201,11 @@ static void forward_alone(void)
 int main(void)
 {
     RUN(known_sums);
+    RUN(known_adapters);
     RUN(presets_are_the_models);
     RUN(demo_is_the_file);
     RUN(ledger_equals_formula);
+    RUN(ledger_of_adapters);
     RUN(forward_alone);
     return lab_report();
 }

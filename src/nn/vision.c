@@ -176,14 +176,17 @@ static void merger_bwd(Ctx *c, const Vision *v, const Merger *m, MergerAct *a, T
         merger_fwd(c, v, m, a, (Tensor){ 0 }, a->x);
         replay_end(c);
     }
-    Tensor df = scratch2(c, d, N, wide), dn = scratch2(c, d, N, wide);
-    linear_bwd(c, df, dy, a->a1, m->w2, m->b2);
-    op_gelu_bwd(c->be, df, df, a->f1, GELU_ERF);
-    linear_bwd(c, dn, df, t_as2(a->n, N, wide), m->w1, m->b1);
+    Tensor df = scratch2(c, d, N, wide), dn = scratch2(c, d, N, wide), none = { 0 };
+    bool   normed = t_has(dx) || norm_trains(m->norm_w, m->norm_b);
+    bool   deeper = normed || trains(m->w1) || trains(m->b1);
+    linear_bwd(c, deeper ? df : none, dy, a->a1, m->w2, m->b2);
+    if (deeper) op_gelu_bwd(c->be, df, df, a->f1, GELU_ERF);
+    if (deeper) linear_bwd(c, normed ? dn : none, df, t_as2(a->n, N, wide), m->w1, m->b1);
     int64_t rows = a->n.n[0], cols = a->n.n[1];
-    op_layernorm_bwd(c->be, t_has(dx) ? t_as2(dx, rows, cols) : dx, m->norm_w->g, m->norm_b->g,
-                     t_as2(dn, rows, cols), t_as2(a->x, rows, cols), m->norm_w->w, a->stat,
-                     t_has(dres) ? t_as2(dres, rows, cols) : dres);
+    if (normed)
+        op_layernorm_bwd(c->be, t_has(dx) ? t_as2(dx, rows, cols) : dx, m->norm_w->g, m->norm_b->g,
+                         t_as2(dn, rows, cols), t_as2(a->x, rows, cols), m->norm_w->w, a->stat,
+                         t_has(dres) ? t_as2(dres, rows, cols) : dres);
     unit_end(c, m->w1->unit, true);
     ledger_enter(&c->be->ledger, PART_VISION);
     arena_reset(c->scratch, mark);
