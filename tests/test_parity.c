@@ -57,6 +57,14 @@ static int check_all(const char *root)
 
 static void cases_of_our_own(void) { EXPECT(check_all("tests/gold") >= 5, "too few cases in tests/gold"); }
 
+static void check_options(const char *dir)
+{
+    check(dir, "--recompute", "full");
+    check(dir, "--recompute", "full:block:1,moe_act");
+    check(dir, "--offload", "layer,vision");
+    check(dir, "--dtype", "bf16");
+}
+
 static void cases_with_options(void)
 {
     struct dirent *e;
@@ -64,13 +72,28 @@ static void cases_with_options(void)
     while (d && (e = readdir(d))) {
         char dir[600];
         snprintf(dir, sizeof dir, "tests/gold/%s", e->d_name);
-        if (e->d_name[0] == '.' || !is_case(dir)) continue;
-        check(dir, "--recompute", "full");
-        check(dir, "--recompute", "full:block:1,moe_act");
-        check(dir, "--offload", "layer,vision");
-        check(dir, "--dtype", "bf16");
+        if (e->d_name[0] != '.' && is_case(dir)) check_options(dir);
     }
     if (d) closedir(d);
+}
+
+/* Gradients of every A and B as PEFT has them, and of nothing else. */
+static void cases_of_adapters(void)
+{
+    struct dirent *e;
+    DIR *d = opendir("tests/gold_lora");
+    int n = 0;
+    while (d && (e = readdir(d))) {
+        char dir[600], file[700];
+        snprintf(dir, sizeof dir, "tests/gold_lora/%s", e->d_name);
+        snprintf(file, sizeof file, "%s/adapter/adapter_config.json", dir);
+        if (e->d_name[0] == '.' || access(file, R_OK)) continue;
+        n += check(dir, NULL, NULL);
+        check_options(dir);
+        check(dir, "--recompute", "qkv,mlp,moe,vision");
+    }
+    if (d) closedir(d);
+    EXPECT(n >= 5, "too few cases in tests/gold_lora");
 }
 
 static void cases_from_outside(void)
@@ -92,6 +115,13 @@ static void notices_a_difference(void)
     EXPECT(!system(cmd), "cannot make the damaged case");
     char *argv[] = { "parity", dir, "--steps", "0", NULL };
     EXPECT_FAIL(cmd_parity(4, argv), E_CHECK, "past the tolerance");
+    snprintf(dir, sizeof dir, "%s/lora/moe-down", lab_tmp());
+    snprintf(cmd, sizeof cmd, "cd '%s' && ln -s \"$OLDPWD/tests/gold\" gold && mkdir lora && "
+             "cp -r \"$OLDPWD/tests/gold_lora/moe-down\" lora && "
+             "sed -i 's/\"lora_alpha\": 4/\"lora_alpha\": 4.001/' lora/moe-down/adapter/adapter_config.json",
+             lab_tmp());
+    EXPECT(!system(cmd), "cannot make the damaged adapter");
+    EXPECT_FAIL(cmd_parity(4, argv), E_CHECK, "past the tolerance");
     snprintf(cmd, sizeof cmd, "rm -rf '%s'", lab_tmp());
     EXPECT(!system(cmd), "cannot remove it");
 }
@@ -100,6 +130,7 @@ int main(void)
 {
     RUN(cases_of_our_own);
     RUN(cases_with_options);
+    RUN(cases_of_adapters);
     RUN(cases_from_outside);
     RUN(notices_a_difference);
     return lab_report();

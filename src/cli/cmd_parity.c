@@ -1,8 +1,8 @@
 /* cli/cmd_parity.c -- `treb parity`: this build against recorded reference tensors.
  *
- * Runs a case's checkpoint on its inputs, forward, backward and a few AdamW steps, compares every tensor with
- * the recorded one by max|a-b| / max|b|, prints the worst of each kind and fails past the tolerance, which
- * --tolerance sets for a machine whose sums run in another order than the reference's. */
+ * Runs a case's checkpoint, or adapter, on its inputs, forward, backward and a few AdamW steps, compares every
+ * tensor with the recorded one by max|a-b| / max|b|, prints the worst of each kind and fails past the tolerance,
+ * which --tolerance sets for a machine whose sums run in another order than the reference's. */
 #include "cli/options.h"
 #include "cli/parity_case.h"
 #include "model/weights.h"
@@ -174,17 +174,39 @@ static Status add_logits(Parity *p)
     return backend_sync(&p->e.be);
 }
 
+/* The B of experts is (E, out, r) here and (out, r E) in a file, rank-major. */
+static Status turn_lora_b(const Param *q, float *x)
+{
+    int64_t E = q->full[0], out = q->full[1], r = q->full[2], n = E * out * r;
+    float *from = malloc((size_t)n * sizeof *from + 1);
+    if (!from) return fail(E_FIT, "no memory for %s", q->piece[0].name);
+    memcpy(from, x, (size_t)n * sizeof *from);
+    for (int64_t e = 0; e < E; e++)
+        for (int64_t o = 0; o < out; o++)
+            for (int64_t j = 0; j < r; j++) x[(o * r + j) * E + e] = from[(e * out + o) * r + j];
+    free(from);
+    return OK;
+}
+
+/* Under the names of a file: those of modules that are trained whole beside adapters are longer there. */
+static Status add_gradient(Parity *p, const Param *q, int k)
+{
+    static const char peft[] = "base_model.model.";
+    const Piece *c = &q->piece[k];
+    bool longer = p->c.adapter.conf.rank && strncmp(c->name, peft, sizeof peft - 1);
+    char name[140];
+    Value *v = NULL;
+    snprintf(name, sizeof name, "grad.%s%s", longer ? peft : "", c->name);
+    TRY(value_add(p, &v, name, c->rank, c->shape));
+    TRY(fetch_floats(p, v->data, piece_view(q, q->g, k)));
+    return q->form == FORM_LORA_B ? turn_lora_b(q, v->data) : OK;
+}
+
 static Status add_gradients(Parity *p)
 {
     for (int i = 0; i < p->e.model.params.n; i++) {
         const Param *q = p->e.model.params.p[i];
-        for (int k = 0; q->live && k < q->pieces; k++) {
-            char name[140];
-            Value *v = NULL;
-            snprintf(name, sizeof name, "grad.%s", q->piece[k].name);
-            TRY(value_add(p, &v, name, q->piece[k].rank, q->piece[k].shape));
-            TRY(fetch_floats(p, v->data, piece_view(q, q->g, k)));
-        }
+        for (int k = 0; q->live && k < q->pieces; k++) TRY(add_gradient(p, q, k));
     }
     return OK;
 }
@@ -310,6 +332,19 @@ static void compare_absent(Parity *p)
     }
 }
 
+/* Beside an adapter nothing else is trained. */
+static void compare_trained(Parity *p)
+{
+    const char *where = "count";
+    double more = 0;
+    if (!p->c.adapter.conf.rank || !p->c.has_expected) return;
+    for (int i = 0; i < p->values; i++) {
+        const char *name = p->value[i].name;
+        if (!strncmp(name, "grad.", 5) && !st_find(&p->c.expected, name)) more++, where = name;
+    }
+    note(p, K_ABSENT, more, where);
+}
+
 static Status compare_all(Parity *p)
 {
     uint8_t *real = calloc((size_t)(p->c.B * p->c.S) + 1, 1);
@@ -321,6 +356,7 @@ static Status compare_all(Parity *p)
     if (p->c.stream.patches && st_find(&p->c.inputs, "position_ids"))
         note(p, K_POSITIONS, (double)p->c.wrong_positions, "position_ids");
     compare_absent(p);
+    compare_trained(p);
     return st;
 }
 
@@ -392,6 +428,7 @@ static Status open_engine(Parity *p)
                         .budget    = p->c.stream.budget,
                         .aux       = AUX_POOLED,
                         .aux_coeff = (float)p->c.aux_coef,
+                        .lora      = p->c.adapter.conf,
                         .train     = true,
                         .logits    = true };
     policy_default(conf.policy);
@@ -399,6 +436,7 @@ static Status open_engine(Parity *p)
     TRY(park_words(conf.policy, p->offload));
     TRY(engine_open(&p->e, &p->c.shape, &conf, &p->c.stream));
     TRY(weights_load(&p->e.model, &p->e.be, &p->c.model, NULL));
+    if (conf.lora.rank) TRY(adapter_load(&p->c.adapter, &p->e.model, &p->e.be));
     engine_loaded(&p->e);
     engine_upload(&p->e, &p->c.stream);
     return OK;

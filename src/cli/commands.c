@@ -65,8 +65,9 @@ static const Command commands[] = {
     { "parity",  "this build against recorded reference tensors", cmd_parity,
       "CASE [--backend NAME] [--dtype f32|bf16] [--steps N] [--recompute WORDS] [--offload WORDS]\n"
       "  [--out FILE] [--json] [--tolerance KIND=ERROR,...]\n"
-      "  CASE is a folder of recorded tensors; ends with exit code 7 when one differs too much. --tolerance sets how\n"
-      "  much, by kind as the table prints them: loss=1e-5,gradients=1e-4.\n", NULL },
+      "  CASE is a folder of recorded tensors, of a model or of an adapter on one; ends with exit code 7 when one\n"
+      "  differs too much. --tolerance sets how much, by kind as the table prints them: loss=1e-5,gradients=1e-4.\n",
+      NULL },
     { "bench",   "ops and whole steps against ceilings measured in the same run", cmd_bench,
       "ops [--backend NAME] [--dtype f32|bf16] [--repeat N] [--json]\n"
       "       treb bench step [--model DIR|PRESET] [--layers N] [--tokens N] [--doc N] [--images N] [--grid HxW]\n"

@@ -198,19 +198,49 @@ static Status data_dir(char *out, size_t n, const char *dir)
     return fail(E_IO, "%s: no inputs.safetensors there or in its parent; is this a reference case?", dir);
 }
 
-static Status read_files(ParityCase *c, const char *dir)
+/* What was recorded, from folder dir. */
+static Status read_record(ParityCase *c, const char *dir)
 {
-    char base[4100], file[4200];
-    TRY(shape_load(&c->shape, dir));
-    TRY(st_open(&c->model, dir));
-    TRY(data_dir(base, sizeof base, dir));
-    snprintf(file, sizeof file, "%s/inputs.safetensors", base);
-    TRY(st_open(&c->inputs, file));
-    snprintf(file, sizeof file, "%s/expected.safetensors", base);
+    char file[4200];
+    snprintf(file, sizeof file, "%s/expected.safetensors", dir);
     c->has_expected = !access(file, F_OK);
     if (c->has_expected) TRY(st_open(&c->expected, file));
-    snprintf(file, sizeof file, "%s/info.json", base);
-    if (!access(file, F_OK)) TRY(json_load(&c->info, file));
+    snprintf(file, sizeof file, "%s/info.json", dir);
+    return access(file, F_OK) ? OK : json_load(&c->info, file);
+}
+
+static Status read_model(ParityCase *c, const char *dir, const char *data)
+{
+    char file[4200];
+    TRY(shape_load(&c->shape, dir));
+    TRY(st_open(&c->model, dir));
+    snprintf(file, sizeof file, "%s/inputs.safetensors", data);
+    return st_open(&c->inputs, file);
+}
+
+static Status read_adapter(ParityCase *c, const char *dir, const char *adapter)
+{
+    char base[4100];
+    TRY(read_record(c, dir));
+    const char *from = json_string_value(json_object_get(c->info, "base"));
+    if (!from) return fail(E_DATA, "%s/info.json: base must name the folder of the case it is for", dir);
+    snprintf(base, sizeof base, "%s/%s", dir, from);
+    TRY(read_model(c, base, base));
+    TRY(adapter_open(&c->adapter, adapter, &c->shape));
+    return adapter_check_base(&c->adapter, &c->model);
+}
+
+static Status read_files(ParityCase *c, const char *dir)
+{
+    char data[4100], adapter[4200];
+    snprintf(adapter, sizeof adapter, "%s/adapter", dir);
+    if (adapter_is(adapter)) {
+        TRY(read_adapter(c, dir, adapter));
+    } else {
+        TRY(data_dir(data, sizeof data, dir));
+        TRY(read_model(c, dir, data));
+        TRY(read_record(c, data));
+    }
     return json_num(c->info, "aux_coef", c->shape.text.aux_coef, &c->aux_coef);
 }
 
@@ -225,6 +255,7 @@ Status parity_case_open(ParityCase *c, const char *dir)
 
 void parity_case_close(ParityCase *c)
 {
+    adapter_close(&c->adapter);
     st_close(&c->model), st_close(&c->inputs), st_close(&c->expected);
     json_decref(c->info);
     stream_close(&c->stream);

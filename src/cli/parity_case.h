@@ -1,18 +1,21 @@
 /* cli/parity_case.h -- a recorded reference case: a checkpoint, a padded batch, and what came out of it.
  *
+ * A case of an adapter has a folder adapter/ in place of a checkpoint; what it is for, and the batch, are another
+ * case's, whose folder `base` of its info.json names from its own.
+ *
  * Rows of the padded batch become documents of a flat stream; `at` remembers where each token stood, so that
  * results can be laid out as the reference has them. */
 #ifndef CLI_PARITY_CASE_H
 #define CLI_PARITY_CASE_H
 
 #include "base/json.h"
-#include "model/shape.h"
-#include "tensor/safetensors.h"
+#include "model/adapter_files.h"
 
 typedef struct ParityCase {
     ModelShape  shape;
     SafeTensors model, inputs, expected;     /* expected is empty where none was recorded */
     bool        has_expected;
+    AdapterFile adapter;                     /* conf.rank 0: none */
     Json       *info;                        /* info.json or NULL */
     double      aux_coef;
     int64_t     B, S;                        /* the padded batch */
@@ -23,7 +26,7 @@ typedef struct ParityCase {
     int64_t     wrong_positions;             /* rows whose recorded position ids differ from ours */
 } ParityCase;
 
-/* dir holds config.json and weights; inputs, expected and info are there or in its parent. */
+/* dir holds config.json and weights, or adapter/; inputs, expected and info are there or in its parent. */
 MUST Status parity_case_open(ParityCase *c, const char *dir);
 void        parity_case_close(ParityCase *c);
 
