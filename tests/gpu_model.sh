@@ -36,8 +36,8 @@ else skip "every op is exercised" "the programs of GPU_TESTS did not run before"
 close="loss=1e-5,aux loss=1e-5,vision output=1e-4,deepstack=1e-4,router logits=1e-4,decoder layers=1e-4,logits=1e-4"
 close="$close,gradients=1e-4,AdamW losses=2e-4,AdamW grad norms=1e-3"
 ours() { grep -qE '"model_type": "(qwen3_vl_moe|qwen3_vl|qwen3_moe|qwen3)"' "$1/config.json" 2>/dev/null; }
-for c in tests/gold/* tests/gold/*/hub "$cases"/* "$cases"/*/hub; do
-    [ -f "$c/model.safetensors" ] && ours "$c" || continue
+for c in tests/gold/* tests/gold/*/hub tests/gold_lora/* "$cases"/* "$cases"/*/hub; do
+    [ -d "$c/adapter" ] || { [ -f "$c/model.safetensors" ] && ours "$c"; } || continue
     check "$c in f32" "$treb" parity "$c" --backend "$card" --tolerance "$close"
     check "$c in bf16" "$treb" parity "$c" --backend "$card" --dtype bf16 --tolerance "loss=1e-2"
 done
@@ -139,17 +139,18 @@ done
 
 # --- no access outside memory and no race, in one step of each dtype. cuDNN's kernels keep order by means that
 # racecheck does not see, and are left out.
-step() {                                 # step TOOL DTYPE TOLERANCE
+step() {                                 # step TOOL DTYPE TOLERANCE CASE
     GOMP_SPINCOUNT=10000 timeout 300 compute-sanitizer --tool "$1" --error-exitcode 9 --print-limit 5 \
         --kernel-name-exclude kernel_substring=cudnn \
-        "$treb" parity $mix --backend "$card" --dtype "$2" --steps 1 --tolerance "$3"
+        "$treb" parity "$4" --backend "$card" --dtype "$2" --steps 1 --tolerance "$3"
 }
 if [ "$card" != cuda ]; then skip "compute-sanitizer" "the card is $card"
 elif ! command -v compute-sanitizer >/dev/null; then skip "compute-sanitizer" "not installed"
 else
     for tool in memcheck racecheck; do
-        check "$tool, f32" step $tool f32 "$close"
-        check "$tool, bf16" step $tool bf16 loss=1e-2
+        check "$tool, f32" step $tool f32 "$close" $mix
+        check "$tool, bf16" step $tool bf16 loss=1e-2 $mix
+        check "$tool, adapters in bf16" step $tool bf16 loss=1e-2 tests/gold_lora/vl-moe-all
     done
 fi
 finish

@@ -125,7 +125,7 @@ static void recompute_changes_no_bit(void)
     Losses want = small_step(&plain, 0.1f);
     const char *words[] = { "norm", "core_attn", "qkv", "moe_act", "moe_dispatch", "moe", "mlp", "vision_act",
                             "vision", "full" };
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 10; i++) {
         Engine e;
         EngineConf c = conf;
         EXPECT_OK(policy_drop(c.policy, words[i]));
