@@ -205,6 +205,7 @@ static void round_trip(void)
         { text_moe, "layers.1.mlp.experts.*", NULL, false, false, NULL, 0 },
         { mixed_moe, "all-linear,mlp.gate", NULL, false, false, NULL, 0 },
         { dense, "all-attention,down_proj", "model.norm", false, false, NULL, 0 },
+        { dense, "q_proj", "embed_tokens", false, false, NULL, 0 },
     };
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) trip(&list[i]);
 }
@@ -486,7 +487,7 @@ static void recorded(void)
     static const struct { const char *name, *base; int modules, saved; } rows[] = {
         { "vl-moe-all", "vl-moe-mix", 37, 0 },   { "moe-rslora", "moe-rawtopk", 13, 0 },
         { "moe-down", "moe-rawtopk", 6, 0 },     { "vl-dense-save", "vl-dense-bias", 10, 2 },
-        { "dense-all-linear", "dense-tied-left", 21, 0 },
+        { "dense-all-linear", "dense-tied-left", 21, 0 }, { "dense-tied-save", "dense-tied-left", 3, 1 },
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char path[200];
@@ -582,6 +583,15 @@ static void refusals(void)
     m = (Made){ .config = config_of(4, 8, NULL) };
     made_random(&m, 4, 40, EXPERTS "0.gate_proj.lora_A.weight"), made_random(&m, 24, 4, EXPERTS "0.gate_proj.lora_B.weight");
     expect_refused(&m, &s, E_DATA, EXPERTS "0.up_proj.lora_A.weight");
+    ModelShape tied = shape_of(dense);
+    for (int i = 0; i < 2; i++) {                            /* the table of the embedding alone, another head */
+        m = (Made){ .config = config_of(4, 8, NULL) };
+        made_random(&m, 4, 24, "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight");
+        made_random(&m, 32, 4, "base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight");
+        made_random(&m, 51, 24, "base_model.model.model.embed_tokens.weight");
+        if (i) made_random(&m, 51, 24, "base_model.model.lm_head.weight");
+        expect_refused(&m, &tied, E_DATA, "without the head");
+    }
     EXPECT_FAIL(adapter_open(&f, folder("none"), &s), E_IO, "none");
     m = plain_pair();
     char path[400], bin[400];

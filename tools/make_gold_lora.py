@@ -67,6 +67,9 @@ def recorded_cases():
             modules_to_save=["lm_head", "visual.merger.norm"],
         )),
         Case("dense-all-linear", "dense-tied-left", 5, dict(r=2, lora_alpha=8, target_modules="all-linear")),
+        Case("dense-tied-save", "dense-tied-left", 6, dict(
+            r=2, lora_alpha=3, target_modules=["o_proj"], modules_to_save=["embed_tokens"], ensure_weight_tying=True,
+        )),
     ]
 
 

@@ -38,6 +38,11 @@ bool adapter_has_whole(const Model *m, const Param *p)
     return false;
 }
 
+bool adapter_ties(const Model *m, const Param *p)
+{
+    return m->shape.text.tied && p == m->embed && adapter_has_whole(m, p);
+}
+
 static bool ends_in(const char *name, const char *tail)
 {
     size_t a = strlen(name), b = strlen(tail);
@@ -228,14 +233,14 @@ static Json *configuration(const Describer *d, const char *base)
     if (!json_array_size(parameters)) json_decref(parameters), parameters = json_null();
     return json_pack(
         "{s:s, s:s, s:s, s:o, s:b, s:b, s:I, s:o, s:f, s:b, s:o, s:o, s:o, s:o, s:o, s:s, s:o, s:n, s:n, s:n, "
-        "s:b, s:b, s:b, s:n, s:n, s:{}, s:n, s:s}",
+        "s:b, s:b, s:b, s:b, s:n, s:n, s:{}, s:n, s:s}",
         "peft_type", "LORA", "peft_version", "0.19.1", "task_type", "CAUSAL_LM", "base_model_name_or_path",
         *base ? json_string(base) : json_null(), "inference_mode", 1, "use_rslora", (int)c->rslora, "r",
         (json_int_t)d->r, "lora_alpha", number(d->alpha), "lora_dropout", wraps ? 0.0 : c->dropout, "lora_bias", 0,
         "target_modules", targets(d, true), "target_parameters", parameters, "rank_pattern", patterns(d, true),
         "alpha_pattern", patterns(d, false), "modules_to_save", saved(d->m), "bias", "none", "init_lora_weights",
         c->gaussian ? json_string("gaussian") : json_true(), "exclude_modules", "layers_to_transform",
-        "layers_pattern", "use_dora", 0, "use_qalora", 0, "fan_in_fan_out", 0, "revision", "auto_mapping",
+        "layers_pattern", "ensure_weight_tying", (int)adapter_ties(d->m, d->m->embed), "use_dora", 0, "use_qalora", 0, "fan_in_fan_out", 0, "revision", "auto_mapping",
         "loftq_config", "layer_replication", "megatron_core", "megatron.core");
 }
 

@@ -5,6 +5,7 @@
 #include "model/adapter_files.h"
 
 #define PEFT_PREFIX "base_model.model."
+#define PEFT_HEAD   PEFT_PREFIX "lm_head.weight"              /* a tied one too, beside the embedding */
 
 /* How a file has a pair; see adapter_files.h. HALVES: of each expert, gate and up with an A of their own. */
 typedef enum { PAIR_PLAIN, PAIR_FUSED, PAIR_TURNED, PAIR_SQUARE, PAIR_EACH, PAIR_HALVES } PairForm;
@@ -23,6 +24,7 @@ MUST Status pair_tensor(const AdapterFile *f, const AdapterPair *p, int64_t e, i
 /* adapter_describe.c: adapter_config.json of m's adapters into folder dir (NULL: it is not written), and whether
  * their experts have names of their own. */
 MUST Status adapter_describe(const Model *m, const char *base, bool *each, const char *dir);
+bool        adapter_ties(const Model *m, const Param *p);    /* p is trained whole, and a tied head with it */
 
 static inline int pair_parts(const AdapterPair *p) { return p->gate_up ? 2 : 1; }
 

@@ -334,6 +334,19 @@ static Status read_saved(Reader *r)
     return check_saved(r);
 }
 
+/* Of a tied model both tables are stored, unless the one was trained without the other. */
+static Status read_tied_head(Reader *r)
+{
+    const Param *p = r->m.embed;
+    if (!r->m.shape.text.tied || !is_saved(r, p, 0)) return OK;
+    const StTensor *head = look(r, PEFT_HEAD), *embed = look(r, PEFT_PREFIX "%s", p->piece[0].name);
+    if (head && head->dtype == embed->dtype && head->bytes == embed->bytes &&
+        !memcmp(head->data, embed->data, head->bytes))
+        return OK;
+    return fail(E_DATA, "%s: trained whole without the head, which is the same table here (tie_word_embeddings); "
+                "PEFT keeps them one with ensure_weight_tying", p->piece[0].name);
+}
+
 /* ---- opening ---- */
 
 static Status refuse_unused(const Reader *r)
@@ -357,6 +370,7 @@ static Status read_all(Reader *r)
     }
     TRY(settle_squares(r));
     TRY(read_saved(r));
+    TRY(read_tied_head(r));
     return refuse_unused(r);
 }
 

@@ -105,6 +105,15 @@ static Status put_pieces(Writer *w, const Param *q, const char *prefix)
     return OK;
 }
 
+/* A tied head is the embedding, but has a name of its own there. */
+static Status put_tied_head(Writer *w, const Param *q)
+{
+    const Piece *p = &q->piece[0];
+    if (!adapter_ties(w->m, q)) return OK;
+    if (!w->writing) return st_writer_declare(&w->out, PEFT_HEAD, F32, p->rank, p->shape);
+    return put(w, q->w.data, p->shape[0] * p->shape[1]);
+}
+
 static Status put_one(Writer *w, const Param *base, Param *q, bool b)
 {
     TRY(borrow(w, q));
@@ -120,6 +129,7 @@ static Status walk(Writer *w)
         if (adapter_has_whole(w->m, p)) {
             TRY(borrow(w, p));
             TRY(put_pieces(w, p, PEFT_PREFIX));
+            TRY(put_tied_head(w, p));
         }
         if (!p->lora) continue;
         TRY(put_one(w, p, p->lora->a, false));
