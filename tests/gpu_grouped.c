@@ -1,43 +1,5 @@
 /* The experts' matrix products on the card against the CPU: rows by expert in every proportion. */
-#include "gpulab.h"
-
-/* How many rows each expert gets. */
-typedef enum { EVEN, ANY, ZIPF, ONE_TAKES_ALL, ONE_EACH, TAILS, SHARES } Share;
-
-static int64_t share_of(Share s, int64_t e, int64_t E, int64_t most)
-{
-    static const int64_t tails[] = { 1, 63, 64, 65, 0, 127, 128, 129 };
-    switch (s) {
-    case EVEN:          return most;
-    case ANY:           return num_below(4) ? num_below(2 * most + 1) : 0;
-    case ZIPF:          return most * 2 / (e + 1);
-    case ONE_TAKES_ALL: return e == E / 2 ? most * E : 0;
-    case ONE_EACH:      return 1;
-    default:            return tails[e % 8];
-    }
-}
-
-/* Offsets of E experts, in an order that has nothing to do with their size for ZIPF and TAILS. */
-static Tensor offsets_of(Share s, int64_t E, int64_t most)
-{
-    Tensor   t = int1(E + 1);
-    int32_t *off = t.data;
-    int64_t  turn = num_below(E);
-    off[0] = 0;
-    for (int64_t e = 0; e < E; e++) off[e + 1] = off[e] + (int32_t)share_of(s, (e + turn) % E, E, most);
-    return t;
-}
-static int64_t rows_used(Tensor offsets) { return ((int32_t *)offsets.data)[offsets.n[0] - 1]; }
-
-/* Rows past the last expert's are there to be left alone: reading one shows as NaN. */
-static Tensor routed(DType d, int64_t used, int64_t spare, int64_t width, Layout l)
-{
-    Tensor t = in2(d, used + spare, width, l);
-    for (int64_t r = used; r < used + spare; r++) memset(gpu_row(t, r), 0xff, (size_t)width * dtype_size(d));
-    return t;
-}
-
-typedef struct Shape { int64_t E, most, N, K, spare; } Shape;
+#include "grouplab.h"
 
 static void product(Shape x, Share s, int flags, DType in, DType out, Layout l)
 {

@@ -8,29 +8,43 @@
 #include "ops/cuda.cuh"
 #include "ops/hopper.cuh"
 
-/* Where c and the segments are, which begin at every `every`-th offset; M: rows of c per expert in TN. */
-typedef struct Job {
+/* What was asked for (grouped_gemm.c). A c that is the sum over all experts (TN) is that of one which has all
+ * their rows: experts begin at every `every`-th offset. */
+typedef struct GroupedCall {
+    Tensor  c, a, b, offsets;
+    Tail    tail;
+    float   scale;
+    int     mode;
+    bool    add;
+    int64_t E, every;
+} GroupedCall;
+
+/* The first row of each expert, or of each part of one: they are cut in `parts` where they are few. */
+struct Firsts {
     const int *offsets;
-    int        every;
+    int        every, parts;
+
+    __device__ int operator[](int i) const
+    {
+        int e = i / parts, p = i % parts, at = offsets[e * every];
+        return p ? at + (int)((int64_t)(offsets[(e + 1) * every] - at) * p / parts) : at;
+    }
+};
+
+/* Where c and the segments are; M: rows of c per expert in TN. */
+typedef struct Job {
+    Firsts     first;
     void      *c;
     int64_t    c_expert, c_row;
-    int        E, M, N, K;
+    int        E, M, N;
+    int        steps, main;     /* NT, NN: stages along K, and those of them that are not the tail's */
+    int        last;            /* the tail's last stage has so many 16 columns with something in them */
+    int        b_each, w_each;  /* 0: one b, or one w of the tail, is that of all experts */
+    int        each;            /* TN: tiles of an expert */
     int       *drawn;           /* TN: how many tiles were given away beyond the first of each block: all,
                                    from the front, from the back */
     const int *order;           /* TN: experts, those with the most rows first */
 } Job;
-
-/* The first row of each expert. */
-struct Firsts {
-    const int *at;
-    int        every;
-    __device__ int operator[](int e) const { return at[e * every]; }
-};
-static inline __host__ __device__ Firsts firsts_of(const Job &g)
-{
-    Firsts f = { g.offsets, g.every };
-    return f;
-}
 
 /* A tile, and how it is shared out. */
 enum { BM = 128, BN = 256, BK = 64, STAGES = 4, CONSUMERS = 8, THREADS = 384, SLOTS = 2, PARTS = 4,
@@ -85,7 +99,7 @@ template <int MODE, int WIDE = BN> struct Walk {
 
 template <int MODE> __device__ inline int steps_of(const Tile &t, const Job &g)
 {
-    return ((MODE == GEMM_TN ? t.rows : g.K) + BK - 1) / BK;
+    return MODE == GEMM_TN ? (t.rows + BK - 1) / BK : g.steps;
 }
 
 /* The numbers of the block's tiles, as a warp that needs them hears them. Where tiles differ in length
@@ -108,11 +122,62 @@ template <int MODE> struct Numbers {
     }
 };
 
-/* The warp that brings a and b, in boxes 64 wide along what is a row in memory: K, or M or N. In halves: b
- * has N rows twice, and the two halves of a tile are the same columns of c out of each. */
+/* The thread that draws for TN. Tiles of experts with many rows are long, of those with few all writing: half
+ * the blocks take from the front of the order, half from the back, so that both kinds run side by side, and
+ * the last to be drawn are short. The end goes out as a number as well: it tells the others to stop. */
+__device__ inline void draw(const Job &g, uint32_t base)
+{
+    int back = blockIdx.x % 2, begun = ((int)gridDim.x + 1 - back) / 2, all = g.E * g.each;
+    int q = 0, phase = 0, i = (int)blockIdx.x / 2;              /* from its end */
+    auto tell = [&](int number) {
+        bar_wait(base + HEARD + q * 8, phase ^ 1);
+        smem_store(base + QUEUE + q * 4, number);
+        bar_arrive(base + TOLD + q * 8);
+        if (++q == SLOTS) q = 0, phase ^= 1;
+    };
+    for (;;) {
+        int at = back ? all - 1 - i : i;
+        tell(tile_number(g.order[at / g.each], at % g.each));
+        if ((int)gridDim.x + atomicAdd(g.drawn, 1) >= all) break;
+        i = begun + atomicAdd(g.drawn + 1 + back, 1);           /* fewer than `all` in sum: they never meet */
+    }
+    tell(-1);
+}
+
+/* By one block: experts by falling number of rows, and nothing drawn. */
+static __global__ void order_experts(int *order, int *drawn, Firsts first, int E)
+{
+    __shared__ int rows[EXPERTS_MOST];
+    int e = threadIdx.x, before = 0;
+    if (e < 3) drawn[e] = 0;
+    if (e < E) rows[e] = first[e + 1] - first[e];
+    __syncthreads();
+    if (e >= E) return;
+    for (int i = 0; i < E; i++) before += rows[i] > rows[e] || (rows[i] == rows[e] && i < e);
+    order[before] = e;
+}
+
+/* Rows from `valid` on of a TN stage, in what a warpgroup multiplies: 64 columns of a, B of b. Rows are whole
+ * lines of 128 bytes, so the swizzle does not matter; both warpgroups zero b, and may, since they write the
+ * same. */
+template <int B> __device__ inline void zero_tail(uint32_t a, uint32_t b, int valid, int barrier)
+{
+    for (int i = threadIdx.x % 128; i < (BK - valid) * 8; i += 128) {
+        uint32_t line = valid * 128 + i * 16;
+        smem_zero(a + line);
+        for (int x = 0; x < B / 64; x++) smem_zero(b + x * CHUNK + line);
+    }
+    async_fence();
+    named_sync(barrier, 128);
+}
+
+/* Factors. Columns of low and w beyond the tail's last are outside of them, and come as zeros. */
+typedef struct Maps { CUtensorMap a, b, low, w; } Maps;
+
+/* The warp that brings a and b, then low and w, in boxes 64 wide along what is a row in memory: K, or M or N.
+ * In halves: b has N rows twice, and the two halves of a tile are the same columns of c out of each. */
 template <int MODE, int HALVES = 1>
-__device__ void produce(const CUtensorMap *a, const CUtensorMap *b, const Job &g, const int *off,
-                        uint32_t base)
+__device__ void produce(const Maps &maps, const Job &g, const int *off, uint32_t base)
 {
     Walk<MODE, BN / HALVES> walk(off, g);
     Numbers<MODE>           numbers(base);
@@ -120,8 +185,10 @@ __device__ void produce(const CUtensorMap *a, const CUtensorMap *b, const Job &g
     int  s = 0, phase = 0;
     while (walk.find(numbers.next(), t)) {
         for (int step = 0, steps = steps_of<MODE>(t, g); step < steps; step++) {
+            bool     tail = MODE != GEMM_TN && step >= g.main;
             uint32_t full = base + FULL + s * 8, at = base + s * STAGE;
-            int      k = step * BK;
+            int      k = (tail ? step - g.main : step) * BK, e = t.e * (tail ? g.w_each : g.b_each);
+            const CUtensorMap *a = tail ? &maps.low : &maps.a, *b = tail ? &maps.w : &maps.b;
             bar_wait(base + EMPTY + s * 8, phase ^ 1);
             if (threadIdx.x % 32 == 0) {
                 bar_expect(full, STAGE);
@@ -132,15 +199,40 @@ __device__ void produce(const CUtensorMap *a, const CUtensorMap *b, const Job &g
                 at += A_BYTES;
                 if (MODE == GEMM_NT)
                     for (int x = 0; x < HALVES; x++)
-                        tma_load(at + x * (BN / HALVES) * 128, b, full, k, x * g.N + t.n, t.e);
+                        tma_load(at + x * (BN / HALVES) * 128, b, full, k, x * g.N + t.n, e);
                 else
                     for (int x = 0; x < BN; x += 64)
-                        if (MODE == GEMM_NN) tma_load(at + x * 128, b, full, t.n + x, k, t.e);
+                        if (MODE == GEMM_NN) tma_load(at + x * 128, b, full, t.n + x, k, e);
                         else                 tma_load(at + x * 128, b, full, t.n + x, t.first + k);
             }
             __syncwarp();
             if (++s == STAGES) s = 0, phase ^= 1;
         }
+    }
+}
+
+/* A stage of products of a warpgroup into d; with a tail its last stage may have fewer than all. Two ways, so
+ * that nothing stands between the products of a whole one; in the other each branch has a beginning of its
+ * own, or ptxas puts one there and says so. */
+template <int TA, int TB, bool TAIL>
+__device__ inline void multiply_stage(float (&d)[BN / 2], uint32_t a, uint32_t b, int step, const Job &g)
+{
+    enum { KA = TA ? 16 * 128 : 32, KB = TB ? 16 * 128 : 32, DEEP = BK / 16 };
+    uint64_t da = wgmma_operand(a, CHUNK, 1024), db = wgmma_operand(b, CHUNK, 1024);
+    auto     one = [&](int k) {
+        Wgmma<BN>::template mma<TA, TB>(d, da + k * KA / 16, db + k * KB / 16, step + k > 0);
+    };
+    if (!TAIL || step < g.steps - 1 || g.last == DEEP) {
+        wgmma_begin();
+        #pragma unroll
+        for (int k = 0; k < DEEP; k++) one(k);
+        wgmma_commit();
+    } else {
+        #pragma unroll
+        for (int k = 0; k + 1 < DEEP; k++)
+            if (k < g.last) wgmma_begin(), one(k);
+        wgmma_begin();
+        wgmma_commit();
     }
 }
 
@@ -185,6 +277,28 @@ static inline CUtensorMap map_of(Backend *be, Tensor t, int rows)
     return map;
 }
 
+/* What a job is about, but for c. */
+static inline Job job_of(Tensor offsets, int64_t E, int64_t every, int64_t N, Tensor a, Tensor b, Tail tail)
+{
+    Job     g = { };
+    int64_t r = t_has(tail.low) ? tail.low.n[1] : 0, main = ceil_div(a.n[1], BK), more = ceil_div(r, BK);
+    g.first  = { (const int *)offsets.data, (int)every, 1 };
+    g.E      = (int)E, g.N = (int)N, g.main = (int)main, g.steps = (int)(main + more);
+    g.last   = (int)ceil_div(r - (more - 1) * BK, 16);
+    g.b_each = b.n[0] != 1, g.w_each = tail.w.n[0] != 1;
+    return g;
+}
+static inline Maps maps_of(Backend *be, Tensor a, Tensor b, Tail tail, int a_rows, int b_rows)
+{
+    Maps m = { };
+    m.a = map_of(be, a, a_rows), m.b = map_of(be, b, b_rows);
+    if (t_has(tail.low)) m.low = map_of(be, tail.low, a_rows), m.w = map_of(be, tail.w, b_rows);
+    return m;
+}
+
+/* A tail that the fast kernels take, or none. */
+static inline bool tail_packs(Tail t) { return !t_has(t.low) || (packs(t.low) && packs(t.w)); }
+
 /* A matrix as a stack of one. */
 static inline Tensor stack_of(Tensor t)
 {
@@ -194,5 +308,8 @@ static inline Tensor stack_of(Tensor t)
     t.rank = 3;
     return t;
 }
+
+/* Few columns of c, or few rows in TN (grouped_narrow.cu); false: not of that kind. */
+bool grouped_narrow(Backend *be, const GroupedCall &q);
 
 #endif

@@ -1,4 +1,5 @@
-/* ops/grouped_fused.cu -- kernels of grouped_fused.c: the tiles of grouped_gemm.cu with another end.
+/* ops/grouped_fused.cu -- kernels of grouped_fused.c: the tiles of grouped_gemm.cu, tails included, with
+ * another end.
  *
  * A finished tile is rounded to bf16, which halves its registers, and what follows is done in phases, one
  * beside each of the next tile's first products, so that the tensor cores do not wait for it. A phase is
@@ -217,10 +218,10 @@ struct Backward {
 };
 
 /* One warp of the two warpgroups that multiply, as in grouped_gemm.cu. */
-template <class End>
+template <class End, bool TAIL>
 __device__ void consume(const Job &g, const int *off, uint32_t base, const Ends &ends)
 {
-    constexpr int MODE = End::MODE, TB = MODE != GEMM_NT, KB = TB ? 16 * 128 : 32;
+    constexpr int MODE = End::MODE;
     int   warp = uniform(threadIdx.x / 32), group = warp / 4, lane = threadIdx.x % 32, s = 0, phase = 0;
     float d[BN / 2];
     Tile  t = { };
@@ -231,12 +232,7 @@ __device__ void consume(const Job &g, const int *off, uint32_t base, const Ends 
     auto multiply = [&](int step) {
         uint32_t a = base + s * STAGE + group * CHUNK, b = base + s * STAGE + A_BYTES;
         bar_wait(base + FULL + s * 8, phase);
-        uint64_t da = wgmma_operand(a, CHUNK, 1024), db = wgmma_operand(b, CHUNK, 1024);
-        wgmma_begin();
-        #pragma unroll
-        for (int k = 0; k < BK / 16; k++)
-            Wgmma<BN>::template mma<0, TB>(d, da + k * 32 / 16, db + k * KB / 16, step + k > 0);
-        wgmma_commit();
+        multiply_stage<0, MODE != GEMM_NT, TAIL>(d, a, b, step, g);
         if (++s == STAGES) s = 0, phase ^= 1;
     };
     auto release = [&](int back) {              /* 1: the stage multiplied last, 2: the one before */
@@ -274,15 +270,14 @@ __device__ void consume(const Job &g, const int *off, uint32_t base, const Ends 
     if (!lane) tma_read_done<0>();
 }
 
-template <class End>
+template <class End, bool TAIL>
 __global__ void __launch_bounds__(THREADS, 1)
-fused(const __grid_constant__ CUtensorMap ma, const __grid_constant__ CUtensorMap mb,
-      const __grid_constant__ Ends ends, const __grid_constant__ Job g)
+fused(const __grid_constant__ Maps maps, const __grid_constant__ Ends ends, const __grid_constant__ Job g)
 {
     extern __shared__ __align__(1024) char room[];
     uint32_t base = smem_at(room);
     int     *off  = (int *)(room + SEGMENTS);
-    for (int i = threadIdx.x; i <= g.E; i += THREADS) off[i] = firsts_of(g)[i];
+    for (int i = threadIdx.x; i <= g.E; i += THREADS) off[i] = g.first[i];
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++)
             bar_init(base + FULL + i * 8, 1), bar_init(base + EMPTY + i * 8, CONSUMERS);
@@ -292,10 +287,10 @@ fused(const __grid_constant__ CUtensorMap ma, const __grid_constant__ CUtensorMa
     __syncthreads();
     if (threadIdx.x < CONSUMERS * 32) {
         regs_more<MORE>();
-        consume<End>(g, off, base, ends);
+        consume<End, TAIL>(g, off, base, ends);
     } else {
         regs_less<LESS>();
-        if (threadIdx.x / 32 == CONSUMERS) produce<End::MODE, End::HALVES>(&ma, &mb, g, off, base);
+        if (threadIdx.x / 32 == CONSUMERS) produce<End::MODE, End::HALVES>(maps, g, off, base);
     }
 }
 
@@ -314,9 +309,9 @@ __global__ void add_tiles(float *dgate, int64_t stride, const float *part, int t
 
 bool plain_bf16(Tensor t) { return t.dtype == BF16 && packs(t); }
 
-bool fast(Tensor a, Tensor w, Tensor wide, Tensor slim, Tensor offsets)
+bool fast(Tensor a, Tensor w, Tensor wide, Tensor slim, Tensor offsets, Tail tail)
 {
-    bool some = a.n[0] > 0 && a.n[1] > 0 && slim.n[1] > 0;
+    bool some = a.n[0] > 0 && a.n[1] > 0 && slim.n[1] > 0 && tail_packs(tail);
     return some && plain_bf16(a) && plain_bf16(w) && plain_bf16(wide) && plain_bf16(slim) &&
            offsets.n[0] - 1 <= EXPERTS_MOST;
 }
@@ -329,14 +324,17 @@ Tensor half_of(Tensor wide, int i)
 }
 
 template <class End>
-void launch(Backend *be, const char *what, Tensor a, Tensor w, Tensor offsets, int64_t F, const Ends &ends)
+void launch(Backend *be, const char *what, Tensor a, Tensor w, Tensor offsets, int64_t F, Tail tail,
+            const Ends &ends)
 {
-    int64_t E = offsets.n[0] - 1, most = (ceil_div(a.n[0], BM) + E) * ceil_div(F, End::WIDE);
-    Job     g = { (const int *)offsets.data, 1, NULL, 0, 0, (int)E, 0, (int)F, (int)a.n[1], NULL };
-    CUtensorMap ma = map_of(be, a, BM), mb = map_of(be, w, End::MODE == GEMM_NT ? End::WIDE : 64);
+    int64_t E = offsets.n[0] - 1, blocks = (ceil_div(a.n[0], BM) + E) * ceil_div(F, End::WIDE);
+    size_t  room = SEGMENTS + (size_t)(E + 1) * sizeof(int);
+    Job     g = job_of(offsets, E, 1, F, a, w, tail);
+    Maps    maps = maps_of(be, a, w, tail, BM, End::MODE == GEMM_NT ? End::WIDE : 64);
+    blocks = at_most(cuda_of(be)->sms, blocks);
     if (be->sticky) return;                     /* a map that says nothing */
-    LAUNCH(be, what, fused<End>, at_most(cuda_of(be)->sms, most), THREADS,
-           SEGMENTS + (size_t)(E + 1) * sizeof(int), ma, mb, ends, g);
+    if (t_has(tail.low)) LAUNCH(be, what, (fused<End, true>), blocks, THREADS, room, maps, ends, g);
+    else                 LAUNCH(be, what, (fused<End, false>), blocks, THREADS, room, maps, ends, g);
 }
 
 }
@@ -345,7 +343,7 @@ extern "C" void cuda_grouped_swiglu(Backend *be, Tensor gu, Tensor h, Tensor a, 
                                     Tensor gate, Tail tail)
 {
     if (offsets.n[0] < 2) return;
-    if (!fast(a, w, gu, h, offsets) || t_has(tail.low)) {
+    if (!fast(a, w, gu, h, offsets, tail)) {
         cuda_grouped_gemm(be, gu, a, w, offsets, tail, GEMM_NT);
         cuda_swiglu_fwd(be, h, gu, gate);
         return;
@@ -355,7 +353,7 @@ extern "C" void cuda_grouped_swiglu(Backend *be, Tensor gu, Tensor h, Tensor a, 
     e.out[2] = map_of(be, stack_of(h), 16);
     e.wide = (bf16 *)gu.data, e.slim = (bf16 *)h.data, e.gate = (const float *)gate.data;
     e.wide_row = gu.s[0], e.slim_row = h.s[0], e.gate_row = gate.s[0];
-    launch<Forward>(be, "grouped_swiglu", a, w, offsets, h.n[1], e);
+    launch<Forward>(be, "grouped_swiglu", a, w, offsets, h.n[1], tail, e);
 }
 
 extern "C" void cuda_grouped_dswiglu(Backend *be, Tensor dgu, Tensor dgate, Tensor dout, Tensor w,
@@ -364,7 +362,7 @@ extern "C" void cuda_grouped_dswiglu(Backend *be, Tensor dgu, Tensor dgate, Tens
     int64_t R = dgu.n[0], F = dgu.n[1] / 2, tiles = ceil_div(F, BN);
     Tensor  dh = half_of(dgu, 0);
     if (offsets.n[0] < 2) return;
-    if (!fast(dout, w, dgu, dh, offsets) || !plain_bf16(gu) || t_has(tail.low)) {
+    if (!fast(dout, w, dgu, dh, offsets, tail) || !plain_bf16(gu)) {
         cuda_grouped_gemm(be, dh, dout, w, offsets, tail, GEMM_NN);
         cuda_swiglu_bwd(be, dgu, dgate, dh, gu, gate);
         return;
@@ -377,7 +375,7 @@ extern "C" void cuda_grouped_dswiglu(Backend *be, Tensor dgu, Tensor dgate, Tens
     e.wide = (bf16 *)dgu.data, e.wide_row = dgu.s[0], e.R = R;
     e.gate = (const float *)gate.data, e.gate_row = gate.s[0];
     if (t_has(dgate)) e.part = (float *)cuda_workspace(be, (size_t)(tiles * R) * sizeof(float));
-    launch<Backward>(be, "grouped_dswiglu", dout, w, offsets, F, e);
+    launch<Backward>(be, "grouped_dswiglu", dout, w, offsets, F, tail, e);
     if (t_has(dgate))
         LAUNCH(be, "grouped_dswiglu", add_tiles, ceil_div(R, 256), 256, 0, (float *)dgate.data, dgate.s[0],
                e.part, (int)tiles, R, (const int *)offsets.data, (int)offsets.n[0] - 1);

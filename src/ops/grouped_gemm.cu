@@ -8,78 +8,20 @@
  *   NT, NN  the last tile of an expert reads rows of the next one, whose products are not stored
  *   TN      the last stage of an expert holds rows of the next one, which are zeroed before the product
  *
- * Everything else (f32, odd sizes) takes the plain kernel: exact f32, one tile a block. Both sum along K
- * in one order that the shapes fix, and no two blocks touch the same element. */
+ * A tail is one more stage, or a few, from two other matrices. Where c is narrow, grouped_narrow.cu has tiles
+ * to fit. Everything else (f32, odd sizes) takes the plain kernel: exact f32, one tile a block. All sum along
+ * K in one order that the shapes fix, and no two blocks touch the same element. */
 #include "ops/grouped.cuh"
 
 namespace {
 
-/* What was asked for. A c that is the sum over all experts (TN) is that of one, with all their rows. */
-typedef struct Call {
-    Tensor  c, a, b, offsets;
-    Tail    tail;
-    float   scale;
-    int     mode;
-    bool    add;
-    int64_t E, every;
-} Call;
-
-Call call_of(Tensor c, Tensor a, Tensor b, Tensor offsets, Tail tail, float scale, int flags)
+GroupedCall call_of(Tensor c, Tensor a, Tensor b, Tensor offsets, Tail tail, float scale, int flags)
 {
-    int64_t E = offsets.n[0] - 1;
-    bool    sum = (flags & GEMM_MODE) == GEMM_TN && c.n[0] == 1;
-    Call    q = { c, a, b, offsets, tail, scale, flags & GEMM_MODE, (flags & GEMM_ACC) != 0, sum ? 1 : E,
-                  sum ? E : 1 };
+    int64_t     E = offsets.n[0] - 1;
+    bool        sum = (flags & GEMM_MODE) == GEMM_TN && c.n[0] == 1;
+    GroupedCall q = { c, a, b, offsets, tail, scale, flags & GEMM_MODE, (flags & GEMM_ACC) != 0, sum ? 1 : E,
+                      sum ? E : 1 };
     return q;
-}
-
-/* The thread that draws for TN. Tiles of experts with many rows are long, of those with few all writing: half
- * the blocks take from the front of the order, half from the back, so that both kinds run side by side, and
- * the last to be drawn are short. The end goes out as a number as well: it tells the others to stop. */
-__device__ void draw(const Job &g, uint32_t base)
-{
-    int back = blockIdx.x % 2, begun = ((int)gridDim.x + 1 - back) / 2;
-    int each = (g.M + BM - 1) / BM * ((g.N + BN - 1) / BN), all = g.E * each;
-    int q = 0, phase = 0, i = (int)blockIdx.x / 2;              /* from its end */
-    auto tell = [&](int number) {
-        bar_wait(base + HEARD + q * 8, phase ^ 1);
-        smem_store(base + QUEUE + q * 4, number);
-        bar_arrive(base + TOLD + q * 8);
-        if (++q == SLOTS) q = 0, phase ^= 1;
-    };
-    for (;;) {
-        int at = back ? all - 1 - i : i;
-        tell(tile_number(g.order[at / each], at % each));
-        if ((int)gridDim.x + atomicAdd(g.drawn, 1) >= all) break;
-        i = begun + atomicAdd(g.drawn + 1 + back, 1);           /* fewer than `all` in sum: they never meet */
-    }
-    tell(-1);
-}
-
-/* By one block: experts by falling number of rows, and nothing drawn. */
-__global__ void order_experts(int *order, int *drawn, Firsts offsets, int E)
-{
-    __shared__ int rows[EXPERTS_MOST];
-    int e = threadIdx.x, before = 0;
-    if (e < 3) drawn[e] = 0;
-    if (e < E) rows[e] = offsets[e + 1] - offsets[e];
-    __syncthreads();
-    if (e >= E) return;
-    for (int i = 0; i < E; i++) before += rows[i] > rows[e] || (rows[i] == rows[e] && i < e);
-    order[before] = e;
-}
-
-/* Rows from `valid` on of a TN stage, in what a warpgroup multiplies. Rows are whole lines of 128 bytes,
- * so the swizzle does not matter; both warpgroups zero b, and may, since they write the same. */
-__device__ inline void zero_tail(uint32_t a, uint32_t b, int valid, int barrier)
-{
-    for (int i = threadIdx.x % 128; i < (BK - valid) * 8; i += 128) {
-        uint32_t line = valid * 128 + i * 16;
-        smem_zero(a + line);
-        for (int x = 0; x < BN / 64; x++) smem_zero(b + x * CHUNK + line);
-    }
-    async_fence();
-    named_sync(barrier, 128);
 }
 
 template <class C> __device__ inline C *place(const Job &g, const Strip &o, int row, int col)
@@ -159,10 +101,9 @@ __device__ inline int part_at(float, int p) { return BN / 2 + p * 32; }
 
 /* One warp of the two warpgroups that multiply. The strip of one tile is put while the first stages of the
  * next are being multiplied: without that the tensor cores would stand still for a tenth of the time. */
-template <int MODE, class C, bool ACC>
+template <int MODE, class C, bool ACC, bool TAIL>
 __device__ void consume(const Job &g, const int *off, uint32_t base, const CUtensorMap *mc)
 {
-    enum { TA = MODE == GEMM_TN, TB = MODE != GEMM_NT, KA = TA ? 16 * 128 : 32, KB = TB ? 16 * 128 : 32 };
     int      warp = uniform(threadIdx.x / 32), group = warp / 4, lane = threadIdx.x % 32, s = 0, phase = 0;
     uint32_t at = base + OUT + warp * 2 * PIECE, kept[BN / 4];
     float    d[BN / 2];
@@ -174,13 +115,8 @@ __device__ void consume(const Job &g, const int *off, uint32_t base, const CUten
     auto multiply = [&](int step) {
         uint32_t a = base + s * STAGE + group * CHUNK, b = base + s * STAGE + A_BYTES;
         bar_wait(base + FULL + s * 8, phase);
-        if (MODE == GEMM_TN && t.rows - step * BK < BK) zero_tail(a, b, t.rows - step * BK, 1 + group);
-        uint64_t da = wgmma_operand(a, CHUNK, 1024), db = wgmma_operand(b, CHUNK, 1024);
-        wgmma_begin();
-        #pragma unroll
-        for (int k = 0; k < BK / 16; k++)
-            Wgmma<BN>::template mma<TA, TB>(d, da + k * KA / 16, db + k * KB / 16, step + k > 0);
-        wgmma_commit();
+        if (MODE == GEMM_TN && t.rows - step * BK < BK) zero_tail<BN>(a, b, t.rows - step * BK, 1 + group);
+        multiply_stage<MODE == GEMM_TN, MODE != GEMM_NT, TAIL>(d, a, b, step, g);
         if (++s == STAGES) s = 0, phase ^= 1;
     };
     auto release = [&](int back) {              /* 1: the stage multiplied last, 2: the one before */
@@ -220,15 +156,15 @@ __device__ void consume(const Job &g, const int *off, uint32_t base, const CUten
     if (!lane) tma_read_done<0>();
 }
 
-template <int MODE, class C, bool ACC>
+template <int MODE, class C, bool ACC, bool TAIL>
 __global__ void __launch_bounds__(THREADS, 1)
-tiles(const __grid_constant__ CUtensorMap ma, const __grid_constant__ CUtensorMap mb,
-      const __grid_constant__ CUtensorMap mc, const __grid_constant__ Job g)
+tiles(const __grid_constant__ Maps maps, const __grid_constant__ CUtensorMap mc,
+      const __grid_constant__ Job g)
 {
     extern __shared__ __align__(1024) char room[];
     uint32_t base = smem_at(room);
     int     *off  = (int *)(room + OFFSETS);
-    for (int i = threadIdx.x; i <= g.E; i += THREADS) off[i] = firsts_of(g)[i];
+    for (int i = threadIdx.x; i <= g.E; i += THREADS) off[i] = g.first[i];
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++)
             bar_init(base + FULL + i * 8, 1), bar_init(base + EMPTY + i * 8, CONSUMERS);
@@ -239,11 +175,11 @@ tiles(const __grid_constant__ CUtensorMap ma, const __grid_constant__ CUtensorMa
     __syncthreads();
     if (threadIdx.x < CONSUMERS * 32) {
         regs_more<MORE>();
-        consume<MODE, C, ACC>(g, off, base, &mc);
+        consume<MODE, C, ACC, TAIL>(g, off, base, &mc);
     } else {
         regs_less<LESS>();
         int warp = threadIdx.x / 32 - CONSUMERS;
-        if (warp == 0) produce<MODE>(&ma, &mb, g, off, base);
+        if (warp == 0) produce<MODE>(maps, g, off, base);
         else if (threadIdx.x == (CONSUMERS + 1) * 32 && MODE == GEMM_TN) draw(g, base);
     }
 }
@@ -298,7 +234,7 @@ __global__ void __launch_bounds__(256)
 plain(C *c, const T *a, const T *b, const T *low, const T *lw, const int *offsets,
       const __grid_constant__ Ways w)
 {
-    Firsts off = { offsets, w.every };
+    Firsts off = { offsets, w.every, 1 };
     int across = (w.N + PT - 1) / PT, n0 = blockIdx.x % across * PT, m0 = 0;
     int e = plain_find(off, w, blockIdx.x / across, &m0);
     if (e < 0) return;
@@ -328,7 +264,7 @@ Pair pair_of(Tensor a, Tensor b, int mode)
     return p;
 }
 
-void grouped_plain(Backend *be, const Call &q)
+void grouped_plain(Backend *be, const GroupedCall &q)
 {
     bool    tn = q.mode == GEMM_TN;
     int64_t N = q.c.n[q.c.rank - 1], M = tn ? q.a.n[1] : 0;
@@ -346,42 +282,51 @@ void grouped_plain(Backend *be, const Call &q)
 
 /* --- the host side of the fast kernel --- */
 
-template <int MODE, class C, bool ACC> void launch(Backend *be, const Call &q)
+template <int MODE, class C, bool ACC, bool TAIL> void launch(Backend *be, const GroupedCall &q)
 {
     bool    tn = MODE == GEMM_TN;
-    int64_t E = q.E, N = q.c.n[q.c.rank - 1];
+    int64_t E = q.E, N = q.c.n[q.c.rank - 1], M = tn ? q.a.n[1] : 0;
     int    *drawn = tn ? (int *)cuda_workspace(be, (size_t)(3 + E) * sizeof(int)) : NULL;
-    Job     g = { (const int *)q.offsets.data, (int)q.every, q.c.data, q.c.s[0], q.c.s[tn], (int)E,
-                  tn ? (int)q.a.n[1] : 0, (int)N, (int)q.a.n[1], drawn, drawn + 3 };
-    CUtensorMap ma = map_of(be, q.a, tn ? 64 : BM), mb = map_of(be, q.b, MODE == GEMM_NT ? BN : 64);
+    Job     g = job_of(q.offsets, E, q.every, N, q.a, q.b, q.tail);
+    g.c = q.c.data, g.c_expert = q.c.s[0], g.c_row = q.c.s[tn], g.M = (int)M;
+    g.each = (int)(ceil_div(M, BM) * ceil_div(N, BN)), g.drawn = drawn, g.order = drawn + 3;
+    Maps        maps = maps_of(be, q.a, q.b, q.tail, tn ? 64 : BM, MODE == GEMM_NT ? BN : 64);
     CUtensorMap mc = map_of(be, stack_of(q.c), 16);
-    int64_t most = (tn ? E * ceil_div(q.a.n[1], BM) : ceil_div(q.a.n[0], BM) + E) * ceil_div(N, BN);
+    int64_t most = tn ? E * g.each : (ceil_div(q.a.n[0], BM) + E) * ceil_div(N, BN);
     if (be->sticky) return;                     /* no workspace, or a map that says nothing */
-    if (tn)
-        LAUNCH(be, "grouped_gemm", order_experts, 1, EXPERTS_MOST, 0, drawn + 3, drawn, firsts_of(g), (int)E);
-    LAUNCH(be, "grouped_gemm", (tiles<MODE, C, ACC>), at_most(cuda_of(be)->sms, most), THREADS, room_of(E),
-           ma, mb, mc, g);
+    if (tn) LAUNCH(be, "grouped_gemm", order_experts, 1, EXPERTS_MOST, 0, drawn + 3, drawn, g.first, (int)E);
+    LAUNCH(be, "grouped_gemm", (tiles<MODE, C, ACC, TAIL>), at_most(cuda_of(be)->sms, most), THREADS,
+           room_of(E), maps, mc, g);
 }
 
-template <class C, bool ACC> void choose(Backend *be, const Call &q)
+/* The kernels for tails leave out what is zero of the last stage; those without multiply it too, which serves
+ * where tails are rare. */
+template <int MODE, class C, bool ACC> void choose_tail(Backend *be, const GroupedCall &q)
 {
-    if (q.mode == GEMM_NT)      launch<GEMM_NT, C, ACC>(be, q);
-    else if (q.mode == GEMM_NN) launch<GEMM_NN, C, ACC>(be, q);
-    else                        launch<GEMM_TN, C, ACC>(be, q);
+    constexpr bool USUAL = sizeof(C) == sizeof(bf16) && !ACC;
+    if (t_has(q.tail.low)) launch<MODE, C, ACC, USUAL>(be, q);
+    else                   launch<MODE, C, ACC, false>(be, q);
 }
 
-bool fast(const Call &q)
+template <class C, bool ACC> void choose(Backend *be, const GroupedCall &q)
+{
+    if (q.mode == GEMM_NT)      choose_tail<GEMM_NT, C, ACC>(be, q);
+    else if (q.mode == GEMM_NN) choose_tail<GEMM_NN, C, ACC>(be, q);
+    else                        launch<GEMM_TN, C, ACC, false>(be, q);
+}
+
+bool fast(const GroupedCall &q)
 {
     bool some = q.a.n[0] > 0 && q.a.n[1] > 0 && q.c.n[q.c.rank - 1] > 0;
-    bool own = q.mode == GEMM_TN || q.b.n[0] == q.E;
-    return some && own && !t_has(q.tail.low) && q.scale == 1.0f && q.a.dtype == BF16 && packs(q.a) &&
-           packs(q.b) && packs(q.c) && q.E <= EXPERTS_MOST;
+    return some && q.a.dtype == BF16 && packs(q.a) && packs(q.b) && packs(q.c) && tail_packs(q.tail) &&
+           q.E <= EXPERTS_MOST;
 }
 
-void product(Backend *be, const Call &q)
+void product(Backend *be, const GroupedCall &q)
 {
     if (q.E < 1) return;
     if (!fast(q)) { grouped_plain(be, q); return; }
+    if (grouped_narrow(be, q)) return;
     BY_DTYPE(q.c.dtype, C,
         if (q.add) choose<C, true>(be, q);
         else       choose<C, false>(be, q));

@@ -1,0 +1,212 @@
+/* What adapters are made of, on the card against the CPU: products with a factor, with a tail, narrow ones
+ * and their gradients, dropout. */
+#include "grouplab.h"
+
+static const int modes[] = { GEMM_NT, GEMM_NN, GEMM_TN };
+
+/* Weights of each expert, or one for all, as the mode wants them. */
+static Tensor weights(DType d, int64_t E, int64_t N, int64_t K, int mode, bool shared, Layout l)
+{
+    return mode == GEMM_NT ? in3(d, shared ? 1 : E, N, K, l) : in3(d, shared ? 1 : E, K, N, l);
+}
+
+static Tensor out_of(DType d, int64_t rows, int64_t cols, Layout l, int flags)
+{
+    Tensor c = out2(d, rows, cols, l);
+    if (flags & GEMM_ACC) gpu_normal(c, 0, 1);
+    at_least(c, 1);
+    return c;
+}
+
+static void with_tail(Shape x, int64_t r, Share s, int flags, DType in, DType out, Layout l, bool shared)
+{
+    int mode = flags & GEMM_MODE;
+    fresh();
+    Tensor  off = offsets_of(s, x.E, x.most);
+    int64_t used = rows_used(off);
+    Tensor  a = routed(in, used, x.spare, x.K, l), b = weights(in, x.E, x.N, x.K, mode, false, l);
+    Tail    tail = { routed(in, used, x.spare, r, l), weights(in, x.E, x.N, r, mode, shared, l) };
+    Tensor  c = out_of(out, used + x.spare, x.N, l, flags);
+    CALL(grouped_gemm, c, a, b, off, tail, flags);
+}
+
+/* Both ways with the activation; rows of nobody only where the fast path runs, which leaves them alone. */
+static void fused_with_tail(Shape x, int64_t r, Share s, DType d, Layout l, bool shared)
+{
+    for (int back = 0; back < 2; back++) {
+        fresh();
+        Tensor  off = offsets_of(s, x.E, x.most);
+        int64_t used = rows_used(off), R = used + x.spare, S = shared ? 1 : x.E;
+        Tensor  gate = in2(F32, R, 1, l), a = routed(d, used, x.spare, x.K, l);
+        Tail    tail = { .low = routed(d, used, x.spare, r, l) };
+        Tensor  wide = out_of(d, R, 2 * x.N, l, 0), w, slim, gu;
+        times(wide, d == BF16 ? 2 : 1);                     /* dh has been rounded */
+        if (!back) {
+            w    = in3(d, x.E, 2 * x.N, x.K, l), tail.w = in3(d, S, 2 * x.N, r, l);
+            slim = out_of(d, R, x.N, l, 0);
+            times(slim, d == BF16 ? 2 : 1);
+            CALL(grouped_swiglu, wide, slim, a, w, off, gate, tail);
+        } else {
+            w    = in3(d, x.E, x.K, x.N, l), tail.w = in3(d, S, r, x.N, l);
+            gu   = in2(d, R, 2 * x.N, l);
+            slim = out_of(F32, R, 1, l, 0);
+            if (d == BF16) within(slim, (Tolerance){ 2e-3, 4e-3, 1e-2, 1 });
+            CALL(grouped_dswiglu, wide, slim, a, w, off, gu, gate, tail);
+        }
+    }
+}
+
+static void scaled(Shape x, Share s, int flags, DType in, DType out, Layout l, bool shared, float scale)
+{
+    int mode = flags & GEMM_MODE;
+    fresh();
+    Tensor  off = offsets_of(s, x.E, x.most);
+    int64_t used = rows_used(off);
+    Tensor  a = routed(in, used, x.spare, x.K, l), b = weights(in, x.E, x.N, x.K, mode, shared, l);
+    Tensor  c = out_of(out, used + x.spare, x.N, l, flags);
+    CALL(grouped_scaled, c, a, b, off, scale, flags);
+}
+
+/* c (E, M, N), or their sum. */
+static void gradient(Shape x, Share s, int64_t M, bool acc, DType in, DType out, Layout l, bool shared)
+{
+    fresh();
+    Tensor  off = offsets_of(s, x.E, x.most);
+    int64_t used = rows_used(off);
+    Tensor  a = routed(in, used, x.spare, M, l), b = routed(in, used, x.spare, x.N, l);
+    Tensor  c = out3(out, shared ? 1 : x.E, M, x.N, l);
+    if (acc) gpu_normal(c, 0, 1);
+    at_least(c, 1);
+    CALL(grouped_gemm, c, a, b, off, (Tail){ 0 }, GEMM_TN | (acc ? GEMM_ACC : 0));
+}
+
+static Share any_share(void)  { return (Share)num_below(SHARES); }
+static int   any_mode(void)   { return modes[num_below(2)] | (maybe() ? GEMM_ACC : 0); }
+static int64_t any_rank(void) { return (int64_t[]){ 1, 3, 8, 16, 24, 64, 72, 136 }[num_below(8)]; }
+
+static void tails_of_any_size(void)
+{
+    for (int i = 0; i < 60; i++)
+        with_tail((Shape){ any_size(1, 9), any_size(1, 40), any_size(1, 90), any_size(1, 90), num_below(9) },
+                  any_rank(), (Share)(i % SHARES), any_mode(), any_float(), any_float(), any_layout(),
+                  maybe());
+}
+
+/* What the fast kernels take: ranks in eights, around the stages of 64 and the sixteens within them. */
+static void tails_in_eights(void)
+{
+    for (int r = 8; r <= 136; r += 8)
+        for (int i = 0; i < 4; i++)
+            with_tail((Shape){ 8, 48, 8 * any_size(1, 70), 8 * any_size(1, 50), 9 }, r, any_share(),
+                      modes[i % 2] | (i / 2 && maybe() ? GEMM_ACC : 0), BF16, i / 2 ? any_float() : BF16,
+                      maybe() ? DENSE : STRIDED, maybe());
+}
+
+static void tails_of_a_model(void)
+{
+    for (int i = 0; i < 4; i++) {
+        bool  shared = i & 1;
+        Share s = i & 2 ? ZIPF : EVEN;
+        with_tail((Shape){ 16, 128, 1536, 2048, 500 }, 16, s, GEMM_NT, BF16, BF16, DENSE, shared);
+        with_tail((Shape){ 16, 128, 2048, 768, 500 }, 16, s, GEMM_NT, BF16, BF16, DENSE, shared);
+        with_tail((Shape){ 16, 128, 2048, 1536, 500 }, 64, s, GEMM_NN, BF16, BF16, DENSE, shared);
+    }
+    with_tail((Shape){ 128, 8, 256, 512, 0 }, 16, ANY, GEMM_NT, BF16, BF16, DENSE, false);
+    with_tail((Shape){ 128, 8, 256, 512, 0 }, 16, ANY, GEMM_NN, BF16, BF16, DENSE, false);
+    with_tail((Shape){ 4, 0, 128, 64, 33 }, 16, EVEN, GEMM_NT, BF16, BF16, DENSE, false);
+}
+
+static void fused_tails(void)
+{
+    for (int i = 0; i < 30; i++)
+        fused_with_tail((Shape){ any_size(1, 9), any_size(1, 40), any_size(1, 90), any_size(1, 90), 0 },
+                        any_rank(), (Share)(i % SHARES), any_float(), any_layout(), maybe());
+    for (int r = 8; r <= 136; r += 8)
+        fused_with_tail((Shape){ 8, 48, 8 * any_size(1, 50), 8 * any_size(1, 50), 9 }, r, any_share(), BF16,
+                        maybe() ? DENSE : STRIDED, maybe());
+    fused_with_tail((Shape){ 16, 128, 768, 2048, 500 }, 16, ZIPF, BF16, DENSE, false);
+    fused_with_tail((Shape){ 16, 128, 768, 1024, 500 }, 32, TAILS, BF16, DENSE, true);
+    fused_with_tail((Shape){ 140, 1, 128, 64, 5 }, 16, ONE_EACH, BF16, DENSE, false);
+    fused_with_tail((Shape){ 4, 0, 128, 64, 33 }, 16, EVEN, BF16, DENSE, false);
+}
+
+static void scaled_rows(void)
+{
+    for (int i = 0; i < 60; i++)
+        scaled((Shape){ any_size(1, 9), any_size(1, 40), any_rank(), any_size(1, 90), num_below(9) },
+               (Share)(i % SHARES), any_mode(), any_float(), any_float(), any_layout(), maybe(), -0.375f);
+    for (int i = 0; i < 60; i++)                             /* what the fast kernels take */
+        scaled((Shape){ any_size(1, 12), 150, 8 * any_size(1, 20), 8 * any_size(1, 99), 9 },
+               (Share)(i % SHARES), any_mode(), BF16, any_float(), maybe() ? DENSE : STRIDED, maybe(), 2.5f);
+    for (int m = 0; m < 2; m++) {
+        scaled((Shape){ 16, 700, 16, 2048, 500 }, ZIPF, modes[m], BF16, BF16, DENSE, false, 2);
+        scaled((Shape){ 128, 100, 32, 768, 500 }, ANY, modes[m], BF16, BF16, DENSE, true, 2);
+    }
+    scaled((Shape){ 4, 0, 16, 64, 33 }, EVEN, GEMM_NT, BF16, BF16, DENSE, false, 2);
+}
+
+/* Narrow on either side; few experts, whose rows are cut in parts, and many. */
+static void gradients(void)
+{
+    for (int i = 0; i < 80; i++) {
+        int64_t slim = i % 5 ? 8 * any_size(1, 8) : any_rank(), wide = 8 * any_size(1, 80);
+        gradient((Shape){ any_size(1, 12), any_size(1, 200), maybe() ? slim : wide, 0, num_below(20) },
+                 (Share)(i % SHARES), maybe() ? slim : wide, maybe(), i % 7 ? BF16 : F32, any_float(),
+                 maybe() ? DENSE : STRIDED, maybe());
+    }
+    for (int turned = 0; turned < 2; turned++)
+        for (int shared = 0; shared < 2; shared++) {
+            gradient((Shape){ 16, 700, turned ? 2048 : 16, 0, 500 }, ZIPF, turned ? 16 : 2048, false, BF16,
+                     F32, DENSE, shared);
+            gradient((Shape){ 2, 1500, turned ? 136 : 24, 0, 7 }, EVEN, turned ? 24 : 136, shared, BF16,
+                     floats[shared], STRIDED, false);
+            gradient((Shape){ 128, 40, turned ? 768 : 16, 0, 500 }, ANY, turned ? 16 : 768, true, BF16, F32,
+                     DENSE, shared);
+            gradient((Shape){ 4, 0, turned ? 128 : 16, 0, 33 }, EVEN, turned ? 16 : 128, shared, BF16, F32,
+                     DENSE, shared);
+        }
+}
+
+static void dense_scaled(void)
+{
+    for (int i = 0; i < 80; i++) {
+        int     flags = any_mode();
+        int64_t M = any_size(1, 300), N = maybe() ? any_rank() : any_size(1, 200), K = any_size(0, 200);
+        DType   in = any_float(), out = any_float();
+        Layout  l = any_layout();
+        fresh();
+        Tensor a = in2(in, M, K, l), b = flags & GEMM_NN ? in2(in, K, N, l) : in2(in, N, K, l);
+        Tensor c = out_of(out, M, N, l, flags);
+        CALL(gemm_scaled, c, a, b, i % 4 ? 0.125f : -3.0f, flags);
+    }
+}
+
+static void dropouts(void)
+{
+    for (int i = 0; i < 60; i++) {
+        int64_t rows = any_size(0, 40), cols = i % 3 ? 8 * any_size(1, 90) : any_size(1, 700);
+        int64_t stride = i % 4 ? 4 * (cols + any_size(0, 9)) : cols + any_size(0, 9);
+        int64_t first = maybe() ? 4 * any_size(0, 9999) : any_size(0, 9999);
+        Layout  l = any_layout();
+        bool    add = maybe();
+        fresh();
+        Tensor x = in2(any_float(), rows, cols, l), y = out2(any_float(), rows, cols, l);
+        if (add) gpu_normal(y, 0, 1);
+        exact(y);
+        CALL(dropout, y, x, (float)(i % 5) * 0.15f, 77, 5, first, stride, add);
+    }
+}
+
+int main(void)
+{
+    gpulab_open();
+    GPU_RUN(tails_of_any_size);
+    GPU_RUN(tails_in_eights);
+    GPU_RUN(tails_of_a_model);
+    GPU_RUN(fused_tails);
+    GPU_RUN(scaled_rows);
+    GPU_RUN(gradients);
+    GPU_RUN(dense_scaled);
+    GPU_RUN(dropouts);
+    return gpulab_report();
+}
