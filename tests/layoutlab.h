@@ -41,6 +41,7 @@ typedef struct Case {
     double     rank_capacity;            /* as little as may be: expert layers are done in slices; 0: by default */
     int        steps;
     uint64_t   weights;                  /* seed */
+    const AdapterConf *lora;             /* NULL: all is trained */
     Stream     stream[BATCHES][MICROS];
 } Case;
 
@@ -123,6 +124,7 @@ static inline EngineConf engine_conf(const Case *c)
                         .aux = c->aux,
                         .aux_coeff = c->aux ? 0.02f : 0, .z_coeff = 0.01f, .train = true };
     conf.budget.by_document = c->aux == AUX_DOCUMENT;
+    if (c->lora) conf.lora = *c->lora;
     EXPECT_OK(recompute_case(&conf, &c->rule));
     EXPECT_OK(mode_apply(&conf, c->mode));
     return conf;
@@ -164,6 +166,16 @@ static inline Ranks ranks_of(const Case *c, Comm *world, Mesh *place)
     return r;
 }
 
+/* Weights of the case. A pair's B, which would be zero and give its A no gradient, is drawn like a weight. */
+static inline Status draw_weights(const Case *c, Engine *e)
+{
+    for (int i = 0; i < e->model.params.n; i++) {
+        Param *p = e->model.params.p[i];
+        if (p->beside && p->init == INIT_ZERO) p->init = INIT_NORMAL;
+    }
+    return model_init(&e->model, &e->be, c->weights);
+}
+
 /* Opens this rank's part of the case, with its weights; a rank that cannot ends the test. */
 static inline void open_rank(Engine *e, Peer *p, Mesh *place)
 {
@@ -174,7 +186,7 @@ static inline void open_rank(Engine *e, Peer *p, Mesh *place)
     omp_set_num_threads(1);
     conf.ranks = ranks_of(c, p->world, place);
     Status st = engine_open(e, &c->shape, &conf, &full);
-    if (!st) st = model_init(&e->model, &e->be, c->weights);
+    if (!st) st = draw_weights(c, e);
     if (st) {
         printf("rank %d: %s\n", p->rank, status_text());
         comm_abort(p->world, status_text());

@@ -158,17 +158,22 @@ static inline RuleInput mode_rule(const TextShape *t, const char *text)
     return r;
 }
 
-/* The case that open_rank opens; the layout must be legal. room=1: an even share is all the room that experts
- * have, and their layers are done in slices. */
-static inline void mode_case(const char *layout, bool pictures, DType dtype, uint64_t seed)
+/* The case that open_rank opens, but for its data; the layout must be legal. room=1: an even share is all the
+ * room that experts have, and their layers are done in slices. */
+static inline void mode_layout_case(Case *c, const char *layout, bool pictures, DType dtype)
 {
-    Case *c = &the_case;
     *c = (Case){ .shape = small_shape(deep_text), .steps = MODE_STEPS, .dtype = dtype, .pictures = pictures,
-                 .aux = AUX_LAYER, .weights = seed };
+                 .aux = AUX_LAYER };
     c->rule = mode_rule(&c->shape.text, layout);
     if (strstr(layout, " room=")) c->rank_capacity = atof(strstr(layout, " room=") + 6);
     EXPECT_OK(rules_check(&c->rule, NULL));
-    fill(c, seed);
+}
+
+static inline void mode_case(const char *layout, bool pictures, DType dtype, uint64_t seed)
+{
+    mode_layout_case(&the_case, layout, pictures, dtype);
+    the_case.weights = seed;
+    fill(&the_case, seed);
 }
 
 /* One training on the case with a mode; seen: by rank. */

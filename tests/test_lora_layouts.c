@@ -1,0 +1,187 @@
+/* tests/test_lora_layouts.c -- adapters on any layout of ranks: losses, every gradient and every weight after
+ * two steps against one rank. As in test_layouts.c a case that differs is drawn again, twice at most: a token
+ * whose experts tie may go another way. */
+#include "modelab.h"
+
+enum { LORA_STEPS = 2 };
+
+/* Of one rank, whose engine stays open while others are held to it. */
+static struct {
+    double   loss[LORA_STEPS], norm[LORA_STEPS];
+    Engine   e;
+    const AdapterConf *lora;
+    uint64_t seed;
+} want;
+
+/* ---- what is adapted ---- */
+
+static const char *const every[] = { "all-linear", "gate", "lm_head" };
+static const char *const some[]  = { "q_proj", "v_proj", "down_proj", "linear_fc2",
+                                     "layers.[03].mlp.experts.*" };
+static const char *const saved[] = { "q_norm", "input_layernorm", "visual.merger", "layers.1.mlp",
+                                     "embed_tokens", "layers.3.mlp.experts", "lm_head" };
+static const WordList target_every = { every, 3 }, target_some = { some, 5 }, save_some = { saved, 7 };
+
+typedef struct Kind { const char *text; AdapterConf conf; } Kind;
+
+static const Kind kinds[] = {
+    { "all, each its A", { .rank = 3, .alpha = 6, .target = &target_every } },
+    { "all, one A",      { .rank = 3, .alpha = 6, .target = &target_every, .shared_a = true } },
+    { "some, and saved", { .rank = 4, .alpha = 4, .rslora = true, .gaussian = true, .target = &target_some,
+                           .save = &save_some } },
+};
+enum { KINDS = sizeof kinds / sizeof *kinds };
+
+/* Of a head that is the embedding's table. */
+static const WordList target_most = { every, 2 }, save_table = { saved + 4, 1 };
+static const Kind tied_kind = { "a tied table saved", { .rank = 2, .alpha = 4, .target = &target_most,
+                                                       .save = &save_table } };
+
+/* ---- against one rank ---- */
+
+static const Param *of_one(const Param *p)
+{
+    for (int i = 0; i < want.e.model.params.n; i++) {
+        const Param *q = want.e.model.params.p[i];
+        if (!strcmp(q->piece[0].name, p->piece[0].name)) return q;
+    }
+    return NULL;
+}
+
+/* How far what is held of a parameter is from the whole of one rank, over that one's largest value or least. */
+static double apart(const Param *p, Held h, Tensor whole, double least)
+{
+    Comb   comb[HELD_COMBS];
+    double big = least, diff = 0;
+    const float *all = whole.data;
+    for (int64_t i = 0; i < t_count(whole); i++) big = fmax(big, fabs(all[i]));
+    for (int k = 0, n = held_combs(comb, p, h); k < n; k++)
+        for (int64_t j = 0; j < comb[k].count; j++)
+            for (int64_t i = 0; i < comb[k].len; i++) {
+                float mine = ((float *)h.t.data)[comb[k].local + j * comb[k].len + i];
+                diff = fmax(diff, fabs((double)mine - all[comb[k].at + j * comb[k].stride + i]));
+            }
+    return diff / big;
+}
+
+/* Gradients are those of the last step, taken at weights that the others have made. Of weights that began at
+ * zero there is little but steps of 1e-3, in which the last bits of small gradients show. */
+static void compare(const Engine *e)
+{
+    for (int i = 0; i < e->model.params.n; i++) {
+        const Param *p = e->model.params.p[i], *q = of_one(p);
+        if (!q || q->frozen != p->frozen) { note("%s: one rank has no such", p->piece[0].name); continue; }
+        double w = apart(p, param_weights(p), q->w, 0.02), g = 0;
+        if (!p->frozen) g = apart(p, (Held){ own_part(p, p->g), p->own_at, p->own_n }, q->g, 1e-30);
+        if (g > 5e-5) note("rank %d: gradients of %s differ by %.3g", e->mesh.rank, p->piece[0].name, g);
+        if (w > 1e-4) note("rank %d: %s differs by %.3g", e->mesh.rank, p->piece[0].name, w);
+        if (p->frozen && t_has(p->g)) note("%s is frozen and has a gradient", p->piece[0].name);
+    }
+}
+
+static void rank_main(Peer *p)
+{
+    Engine e;
+    Mesh   place;
+    open_rank(&e, p, &place);
+    for (int i = 0; i < LORA_STEPS; i++) {
+        double loss = 0, norm = 0;
+        Status st = step(&the_case, &e, place.at[AX_DP], i, &loss, &norm);
+        if (st) note("rank %d, step %d: %s", p->rank, i, status_text());
+        else if (fabs(loss - want.loss[i]) > 1e-5 * fabs(want.loss[i]) ||
+                 fabs(norm - want.norm[i]) > 1e-4 * want.norm[i])
+            note("rank %d, step %d: loss %.9g, one rank %.9g; norm %.9g, %.9g", p->rank, i, loss,
+                 want.loss[i], norm, want.norm[i]);
+    }
+    shard_weights(&e.shard);
+    compare(&e);
+    mode_room(&e, false);
+    engine_close(&e);
+}
+
+/* It keeps everything, whatever the ranks do. */
+static void alone(const Case *c)
+{
+    EngineConf conf = engine_conf(c);
+    StreamShape ss = shape_stream(&c->shape);
+    Stream full = stream_full(&ss, &conf.budget);
+    conf.ranks.micro = MICROS;
+    policy_default(conf.policy);
+    conf.full = (Full){ 0 };
+    engine_close(&want.e);
+    if (engine_open(&want.e, &c->shape, &conf, &full)) printf("%s\n", status_text()), exit(1);
+    EXPECT_OK(draw_weights(c, &want.e));
+    engine_loaded(&want.e);
+    for (int i = 0; i < LORA_STEPS; i++) EXPECT_OK(step(c, &want.e, 0, i, &want.loss[i], &want.norm[i]));
+    want.lora = c->lora, want.seed = c->weights;
+}
+
+/* The case is drawn but for its data. */
+static bool once(uint64_t seed)
+{
+    trouble.any = false;
+    the_case.weights = seed;
+    fill(&the_case, seed);
+    if (want.lora != the_case.lora || want.seed != seed) alone(&the_case);
+    on_ranks((int)the_case.rule.world, 0, rank_main);
+    empty(&the_case);
+    return !trouble.any;
+}
+
+static void compare_case(const Kind *k, uint64_t seed)
+{
+    bool good = false;
+    the_case.lora = &k->conf;
+    for (uint64_t i = 0; i < 3 && !good; i++) {
+        good = once(seed + i * 1000003);
+        if (!good) printf("  %s: %s\n", i < 2 ? "once more" : "and again", trouble.text);
+    }
+    EXPECT(good, "%llu: %s, recompute %s: %s", (unsigned long long)seed, k->text, mode_text(the_case.mode),
+           case_text(&the_case));
+}
+
+/* ---- layouts ---- */
+
+static const char *const layouts[] = {
+    " world=2 ep=2",   " world=2 tp=2",   " world=4 tp=4",   " world=2 etp=2",  " world=2 pp=2",
+    " world=2 cp=2",   " world=2 pp=2 vpp=2",
+    " world=2 zero=0", " world=4 zero=1", " world=4 zero=2", " world=4 zero=3", " world=4 zero=3 replicas=2",
+    " world=4 tp=2 ep=2 zero=3",          " world=4 ep=2 etp=2 zero=1",  " world=8 tp=2 etp=2 ep=2 zero=2",
+    " world=8 tp=4 etp=2 ep=2 zero=3",    " world=8 pp=2 tp=2 ep=2",     " world=8 pp=2 vpp=2 etp=2 zero=1",
+    " world=8 cp=2 tp=2 ep=4 zero=3",     " world=8 etp=2 replicas=2 zero=3",
+};
+enum { LAYOUTS = sizeof layouts / sizeof *layouts };
+
+/* Every layout with one kind of the three, in turn, and every other one with recompute; TREB_KINDS=3: all. */
+static void layouts_agree(void)
+{
+    uint64_t seed = first_seed();
+    printf("  seed %llu\n", (unsigned long long)seed);
+    for (uint64_t k = 0; k < KINDS; k++)
+        for (uint64_t i = 0; i < LAYOUTS; i++) {
+            if ((seed + i + k) % KINDS >= (uint64_t)number("TREB_KINDS", 1)) continue;
+            mode_layout_case(&the_case, layouts[i], true, F32);
+            the_case.mode.recompute = (seed / KINDS + i) % 2 ? "full" : NULL;
+            compare_case(&kinds[k], seed);
+        }
+}
+
+/* Of all that the rules allow: dispatchers, slices of experts, woven runs, parked values. */
+static void drawn_layouts(void)
+{
+    uint64_t seed = first_seed() + 1;
+    for (int i = 0; i < number("TREB_LAYOUTS", 2); i++, seed++) {
+        draw_case(&the_case, seed, number("TREB_WORLD", 0), LORA_STEPS);
+        change_case(&the_case);
+        if (getenv("TREB_VERBOSE")) printf("  %llu: %s\n", (unsigned long long)seed, case_text(&the_case));
+        compare_case(the_case.shape.text.tied ? &tied_kind : &kinds[seed % KINDS], seed);
+    }
+}
+
+int main(void)
+{
+    RUN(layouts_agree);
+    RUN(drawn_layouts);
+    engine_close(&want.e);
+    return lab_report();
+}
