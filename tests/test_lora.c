@@ -100,7 +100,7 @@ static void slopes_where_backward_stops(void)
         { "*.layers.3.mlp.gate", "lm_head" },
         { "*.blocks.0.attn.qkv" }, { "*.blocks.1.attn.proj" }, { "*.blocks.2.mlp.linear_fc1" },
         { "*.blocks.1.mlp.linear_fc2" }, { "*.merger.linear_fc2" }, { "*.deepstack_merger_list.0.linear_fc1" },
-        { "*.deepstack_merger_list.1.*", "*.layers.3.self_attn.q_proj" },
+        { "*.deepstack_merger_list.1.*", "*.layers.3.self_attn.q_proj" }, { "all-attention" },
     };
     for (size_t i = 0; i < sizeof word / sizeof *word; i++)
         slopes(word[i][0], (Ways){ .dropout = i % 2 ? 0.25 : 0, .word = word[i] });

@@ -46,13 +46,14 @@ static const char *const within[] = { "*.layers.3.self_attn.o_proj", "*.layers.6
 static const char *const tower[] = { "*.visual.blocks.1.mlp.linear_fc2", "*.visual.merger.linear_fc1", NULL };
 static const char *const stack[] = { "*.visual.deepstack_merger_list.1.*", "*.layers.4.mlp.gate", NULL };
 static const char *const head[] = { "lm_head", NULL };
+static const char *const attention[] = { "all-attention", NULL };
 
 static void no_way_to_save_memory_shows(void)
 {
     static const struct { const char *const *word; double dropout; bool shared; DType dtype; } ask[] = {
         { everything, 0.2, false, F32 }, { everything, 0.2, true, BF16 }, { upper, 0, false, F32 },
         { upper, 0.2, true, F32 }, { within, 0, false, F32 }, { tower, 0.2, false, F32 }, { stack, 0, false, BF16 },
-        { head, 0.2, false, F32 },
+        { head, 0.2, false, F32 }, { attention, 0.2, false, F32 }, { attention, 0, false, BF16 },
     };
     for (size_t a = 0; a < sizeof ask / sizeof *ask; a++) {
         Left want = pairs_alone((Mode){ 0 }, ask[a].dtype, ask[a].dropout, ask[a].shared, ask[a].word);
@@ -188,6 +189,10 @@ static void work_ends_with_the_lowest(void)
            high.ledger.op[OP_gemm_scaled].extra);
     EXPECT(flops_more(&low, &high, OP_gemm_scaled) == 0, "pairs");
     EXPECT(high.bytes[A_ACT] < low.bytes[A_ACT], "act %zu, of more layers %zu", high.bytes[A_ACT], low.bytes[A_ACT]);
+    EnginePlan some = plan_of("all-attention", 0), all = plan_of("all-linear", 0);
+    double rows = R * (double)(t->D + t->I) * 4 * (double)shape_sparse_layers(t);
+    EXPECT((double)(all.bytes[A_ACT] - some.bytes[A_ACT]) > rows, "rows of frozen experts are kept: %zu, of %zu",
+           some.bytes[A_ACT], all.bytes[A_ACT]);
     EnginePlan top = plan_of("lm_head", 7), sees = plan_of("*.blocks.2.mlp.linear_fc2", 7);
     EXPECT(top.ledger.op[OP_attention_bwd].calls == 0 && top.ledger.op[OP_rmsnorm_bwd].calls == 0, "a head alone");
     EXPECT(sees.ledger.op[OP_attention_bwd].calls == t->L, "all layers and no block, not %lld",

@@ -109,7 +109,7 @@ void lora_input(Ctx *c, Tensor dx, Tensor back, const Param *w)
 void lora_grads(Ctx *c, Tensor dy, Tensor back, Tensor x, const Param *w)
 {
     bool *replay = &c->be->ledger.replay, before = *replay;
-    if (!w->lora) return;
+    if (!w->lora || w->lora->a->frozen) return;
     ArenaMark mark = arena_mark(c->scratch);
     Param *a = w->lora->a;
     Tensor seen = seen_of(c, x, w);
@@ -207,7 +207,7 @@ static void rows_grad_a(Ctx *c, Tensor back, Tensor seen, const Lora *l, const L
 
 void lora_rows_grads(Ctx *c, Tensor dy, Tensor low, Tensor back, Tensor x, const Param *w, const LoraRows *by)
 {
-    if (!w->lora) return;
+    if (!w->lora || w->lora->a->frozen) return;
     ArenaMark mark = arena_mark(c->scratch);
     Param *b = w->lora->part[0].b;
     if (t_has(b->g))

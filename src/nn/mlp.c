@@ -10,7 +10,8 @@ void mlp_fwd(Ctx *c, const Mlp *m, MlpAct *a, Tensor y, Tensor x, Tensor res)
     int64_t Ta = all_rows_count(c, x), F = width(c, m);
     Tensor none = { 0 };
     if (need(c, L_MLP_UP,  &a->gu, x.dtype, Ta, 2 * F)) column_linear_fwd(c, a->gu, x, m->w_gu, NULL);
-    if (need(c, L_MLP_ACT, &a->h,  x.dtype, Ta, F))     op_swiglu_fwd(c->be, a->h, a->gu, none);
+    if (need_if(c, trains(m->w_d), t_has(y), L_MLP_ACT, &a->h, x.dtype, Ta, F))
+        op_swiglu_fwd(c->be, a->h, a->gu, none);
     if (!t_has(y)) return;                               /* replay: nobody wants the output */
     row_linear_fwd(c, y, a->h, m->w_d, NULL, res);
 }

@@ -11,6 +11,14 @@ bool need(Ctx *c, Label l, Tensor *slot, DType d, int64_t rows, int64_t cols)
     return true;
 }
 
+bool need_if(Ctx *c, bool read, bool again, Label l, Tensor *slot, DType d, int64_t rows, int64_t cols)
+{
+    if (read) return need(c, l, slot, d, rows, cols);
+    bool now = c->pass != REPLAY || again;
+    if (now) *slot = t2(c->scratch, label_name(l), d, rows, cols);
+    return now;
+}
+
 bool replay_begin(Ctx *c, Label first, Label last)
 {
     bool dropped = false;

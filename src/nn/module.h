@@ -70,6 +70,10 @@ struct Ctx {
  * EVAL always, REPLAY only if dropped. */
 bool need(Ctx *c, Label l, Tensor *slot, DType d, int64_t rows, int64_t cols);
 
+/* The same of a value that backward reads only if `read`: else nobody keeps it, and a replay makes it where
+ * something else is made of it (`again`). */
+bool need_if(Ctx *c, bool read, bool again, Label l, Tensor *slot, DType d, int64_t rows, int64_t cols);
+
 /* Around the replay of a layer whose labels are first .. last; false when none of them was dropped. */
 bool replay_begin(Ctx *c, Label first, Label last);
 void replay_end(Ctx *c);

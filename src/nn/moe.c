@@ -107,12 +107,26 @@ static bool route(Ctx *c, const Moe *m, MoeAct *a, Tensor x)
 static int64_t rows_room(const Ctx *c, const MoeAct *a) { return c->dispatch ? c->dispatch->room : a->R; }
 
 /* A slice finds the rows of another one in its buffers, so it always makes its own. */
-static bool need_rows(Ctx *c, Label l, MoeAct *a, Tensor *slot, DType d, int64_t cols)
+static bool need_rows_if(Ctx *c, bool read, bool again, Label l, MoeAct *a, Tensor *slot, DType d,
+                         int64_t cols)
 {
-    bool now = need(c, l, slot, d, rows_room(c, a), cols) || a->part;
+    bool now = need_if(c, read, again, l, slot, d, rows_room(c, a), cols) || a->part;
     if (now) *slot = t_rows(*slot, 0, a->R);
     return now;
 }
+static bool need_rows(Ctx *c, Label l, MoeAct *a, Tensor *slot, DType d, int64_t cols)
+{
+    return need_rows_if(c, true, false, l, a, slot, d, cols);
+}
+
+/* Whether backward reads the rows that w was multiplied with. Where there may be slices their buffers are the
+ * ones that backward fills again. */
+static bool read_again(const Ctx *c, const Param *w)
+{
+    return trains(w) || (c->dispatch && c->dispatch->bounded);
+}
+static bool pairs_again(const Ctx *c, const Param *w) { return w->lora && c->policy[L_LORA] == DROP; }
+
 static Tensor scratch_rows(Ctx *c, const MoeAct *a, DType d, int64_t cols)
 {
     return t_rows(scratch2(c, d, rows_room(c, a), cols), 0, a->R);
@@ -167,13 +181,14 @@ static void pairs_fwd(Ctx *c, const Moe *m, MoeAct *a, Tensor *low, Tensor x, co
         lora_rows_low(c, *low, x, w, &by);
 }
 
-static void up_fwd(Ctx *c, const Moe *m, MoeAct *a)
+/* `out`: the output is wanted too. */
+static void up_fwd(Ctx *c, const Moe *m, MoeAct *a, bool out)
 {
     int64_t F = m->w_gu->w.n[1] / 2;                             /* of this rank's slice */
     DType   d = (DType)a->x.dtype;
     pairs_fwd(c, m, a, &a->low_gu, a->x, m->w_gu);
     bool up  = need_rows(c, L_GATE_UP, a, &a->gu, d, 2 * F);
-    bool act = need_rows(c, L_ACT, a, &a->h, d, F);
+    bool act = need_rows_if(c, read_again(c, m->w_d), out || pairs_again(c, m->w_d), L_ACT, a, &a->h, d, F);
     Tail pairs = lora_tail(a->low_gu, m->w_gu);
     if (up && act)
         op_grouped_swiglu(c->be, a->gu, a->h, a->x, m->w_gu->w, a->offsets, a->gate, pairs);
@@ -187,9 +202,10 @@ static void up_fwd(Ctx *c, const Moe *m, MoeAct *a)
 static void experts_fwd(Ctx *c, const Moe *m, MoeAct *a, Tensor y, Tensor x, Tensor res, bool count)
 {
     int64_t D = x.n[1];
-    if (need_rows(c, L_DISPATCH, a, &a->x, x.dtype, D))
+    bool again = c->policy[L_GATE_UP] == DROP || pairs_again(c, m->w_gu);
+    if (need_rows_if(c, read_again(c, m->w_gu), again, L_DISPATCH, a, &a->x, x.dtype, D))
         to_experts(c, m, a, a->x, x, count);
-    up_fwd(c, m, a);
+    up_fwd(c, m, a, t_has(y));
     pairs_fwd(c, m, a, &a->low_d, a->h, m->w_d);
     if (!t_has(y)) return;
     reserve(c);
