@@ -22,6 +22,13 @@ static const char *const saved[] = { "q_norm", "input_layernorm", "visual.merger
                                      "embed_tokens", "layers.3.mlp.experts", "lm_head" };
 static const WordList target_every = { every, 3 }, target_some = { some, 5 }, save_some = { saved, 7 };
 
+/* Backward ends on the way: above the first stage of a pipeline, or within the tower. */
+static const char *const upper[] = { "*.layers.5.self_attn.o_proj", "*.layers.6.mlp.down_proj",
+                                     "*.layers.7.mlp.experts.gate_up_proj" };
+static const char *const tower[] = { "*.blocks.1.mlp.linear_fc1", "*.deepstack_merger_list.0.linear_fc2",
+                                     "*.layers.4.mlp.experts.down_proj" };
+static const WordList target_upper = { upper, 3 }, target_tower = { tower, 3 };
+
 typedef struct Kind { const char *text; AdapterConf conf; } Kind;
 
 static const Kind kinds[] = {
@@ -29,8 +36,10 @@ static const Kind kinds[] = {
     { "all, one A",      { .rank = 3, .alpha = 6, .target = &target_every, .shared_a = true } },
     { "some, and saved", { .rank = 4, .alpha = 4, .rslora = true, .gaussian = true, .target = &target_some,
                            .save = &save_some } },
+    { "upper layers",    { .rank = 3, .alpha = 6, .target = &target_upper } },
+    { "within the tower", { .rank = 3, .alpha = 6, .target = &target_tower, .shared_a = true } },
 };
-enum { KINDS = sizeof kinds / sizeof *kinds };
+enum { KINDS = sizeof kinds / sizeof *kinds, DRAWN = 3 };        /* those that any number of layers has */
 
 /* Of a head that is the embedding's table. */
 static const WordList target_most = { every, 2 }, save_table = { saved + 4, 1 };
@@ -152,7 +161,7 @@ static const char *const layouts[] = {
 };
 enum { LAYOUTS = sizeof layouts / sizeof *layouts };
 
-/* Every layout with one kind of the three, in turn, and every other one with recompute; TREB_KINDS=3: all. */
+/* Every layout with one kind of the five, in turn, and every other one with recompute; TREB_KINDS=5: all. */
 static void layouts_agree(void)
 {
     uint64_t seed = first_seed();
@@ -174,7 +183,7 @@ static void drawn_layouts(void)
         draw_case(&the_case, seed, number("TREB_WORLD", 0), LORA_STEPS);
         change_case(&the_case);
         if (getenv("TREB_VERBOSE")) printf("  %llu: %s\n", (unsigned long long)seed, case_text(&the_case));
-        compare_case(the_case.shape.text.tied ? &tied_kind : &kinds[seed % KINDS], seed);
+        compare_case(the_case.shape.text.tied ? &tied_kind : &kinds[seed % DRAWN], seed);
     }
 }
 

@@ -66,6 +66,38 @@ static void no_way_to_save_memory_shows(void)
     }
 }
 
+/* With pictures gradients go down to the tower, without them no further than the decoder's own pairs: the room is
+ * the same, and so is what the pairs learn of text. */
+static void text_takes_no_more_than_pictures(void)
+{
+    static const char *const ask[] = { "*.visual.blocks.1.*", "*.layers.4.self_attn.*", "*.layers.6.mlp.*", NULL };
+    static const Mode some[] = { { 0 }, { .recompute = "full:3" }, { .recompute = "moe" }, { .park = "layer" },
+                                 { .recompute = "full:2", .park = "attn_norm" } };
+    char *want = NULL;
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
+        Rig r = { 0 };
+        EngineConf conf = rig_conf(&r, deep_text, 7);
+        Stream text;
+        asked(&r.asked, 0.1, false, ask);
+        EXPECT_OK(mode_apply(&conf, some[i]));
+        rig_open(&r, conf, 7);
+        fill_b(&r.e, 5);
+        small_step(&r.e, 0.1f);
+        small_stream(&text, &r.shape, conf.budget, 0, 3, 0);
+        engine_upload(&r.e, &text);
+        small_step(&r.e, 0.1f);
+        EXPECT_OK(backend_sync(&r.e.be));
+        size_t bytes = r.e.arena[A_GRAD].used;
+        if (want) EXPECT(!memcmp(want, r.e.arena[A_GRAD].base, bytes), "%s: gradients differ", mode_text(some[i]));
+        else      want = memcpy(malloc(bytes), r.e.arena[A_GRAD].base, bytes);
+        for (int k = 0; k < ARENA_N; k++)
+            EXPECT(engine_peak(&r.e, k) <= r.e.plan.bytes[k], "%s", mode_text(some[i]));
+        stream_close(&text);
+        rig_close(&r);
+    }
+    free(want);
+}
+
 /* ---- steps ---- */
 
 static void base_weights_stay(void)
@@ -203,6 +235,7 @@ static void work_ends_with_the_lowest(void)
 int main(void)
 {
     RUN(no_way_to_save_memory_shows);
+    RUN(text_takes_no_more_than_pictures);
     RUN(base_weights_stay);
     RUN(chance_decides_what_is_dropped);
     RUN(bf16_is_near);

@@ -13,13 +13,20 @@ static bool taught(const Ctx *c, const Model *m)         /* whether gradients of
 }
 
 /* The lowest layer that has a backward, of the whole model and so the same for all stages; those above it
- * pass gradients on to the one below. -1: so does layer 0; L: the head's alone is made; L + 1: there is none. */
+ * pass gradients on to the one below. -1: so does layer 0; L: only the head has one; L + 1: nothing has. */
 static int64_t bottom(const Ctx *c, const Model *m)
 {
     return c->pass == EVAL ? m->shape.text.L + 1 : taught(c, m) ? -1 : m->lowest;
 }
 
 bool model_goes_back(const Ctx *c, const Model *m) { return bottom(c, m) <= m->shape.text.L; }
+
+/* The same whether or not the micro-batch has pictures: what forward keeps was planned. */
+static int64_t keeps_from(const Ctx *c, const Model *m)
+{
+    bool sees = m->shape.vision.depth && vision_trains(m);
+    return c->pass == EVAL ? m->shape.text.L + 1 : sees ? -1 : m->lowest;
+}
 
 /* Features that join after layer `from` or later: how many, they are the last ones. */
 static int64_t features(const Model *m, int64_t from)
@@ -33,26 +40,26 @@ int64_t model_border(const Ctx *c, const Model *m, int64_t layer)
     return c->batch->T + features(m, layer) * c->batch->M;
 }
 
-/* The first layer of a chunk that has a backward. */
-static int64_t first_back(const Ctx *c, const Model *m, const Chunk *k)
+/* The first layer of a chunk that keeps something for a backward. */
+static int64_t first_kept(const Ctx *c, const Model *m, const Chunk *k)
 {
-    int64_t b = bottom(c, m);
+    int64_t b = keeps_from(c, m);
     return b < k->from ? k->from : b < k->to ? b : k->to;
 }
 
 /* What is replayed together with layer l; where there will be no backward nothing is. */
 static Stretch stretch_of(const Ctx *c, const Model *m, const Chunk *k, int64_t l)
 {
-    int64_t first = first_back(c, m, k);
+    int64_t first = first_kept(c, m, k);
     if (!c->full || l < first) return (Stretch){ l, l + 1, false };
     return full_stretch(c->full, (Stretch){ first, k->to, false }, l);
 }
 
 /* What the stretch that begins with layer l parks on the host; NULL: nothing. The first layers of a chunk that
- * have a backward do, which wait for longest. c->policy is that of layers which are not dropped whole. */
+ * keep something do, which wait for longest. c->policy is that of layers which are not dropped whole. */
 static Parked *parked_by(const Ctx *c, const Model *m, const Chunk *k, ModelAct *a, int64_t l)
 {
-    int64_t first = first_back(c, m, k);
+    int64_t first = first_kept(c, m, k);
     if (!c->park || l < first || l >= k->to) return NULL;
     double share = (double)(l - first) / (double)(k->to - first);
     bool   whole = stretch_of(c, m, k, l).full;
@@ -157,14 +164,14 @@ static void layer_fwd(Ctx *c, const Model *m, ModelAct *a, int64_t l)
 static bool goes_on(const Ctx *c, const Chunk *k) { return k->heads && !(c->park && c->park->apart); }
 
 /* Of the inputs inside a group two buffers of scratch take turns. The output is pushed before scratch is
- * marked: in evaluation that may be the same arena. A layer without a backward leaves nothing but its output,
- * as in evaluation, and nobody will read the input of the one before it again. */
+ * marked: in evaluation that may be the same arena. A layer that keeps nothing leaves its output alone, as in
+ * evaluation, and nobody will read the input of the one before it again. */
 static void stretch_fwd(Ctx *c, const Model *m, const Chunk *k, ModelAct *a, Stretch s)
 {
     const uint8_t *policy = c->policy;
     Pass    pass = c->pass;
     Parked *p = parked_by(c, m, k, a, s.from);
-    bool    spent = s.to < bottom(c, m) && s.from > k->from;
+    bool    spent = s.to < keeps_from(c, m) && s.from > k->from;
     Tensor  turn[2] = { { 0 } };
     if (p && policy[L_INPUT] != PARK) park_open(c, p);
     a->x[s.to] = spent ? a->x[s.to - 2] : input(c, m, k, a, s.to);
@@ -172,7 +179,7 @@ static void stretch_fwd(Ctx *c, const Model *m, const Chunk *k, ModelAct *a, Str
     for (int64_t i = 0; i < 2 && i < s.to - s.from - 1; i++)
         turn[i] = scratch2(c, c->dtype, c->batch->T, m->shape.text.D);
     c->parked = p, c->policy = s.full ? policy_full() : policy;
-    if (s.from < bottom(c, m)) c->pass = EVAL;
+    if (s.from < keeps_from(c, m)) c->pass = EVAL;
     for (int64_t l = s.from; l < s.to; l++) {
         if (l + 1 < s.to) a->x[l + 1] = turn[(l - s.from) % 2];
         layer_fwd(c, m, a, l);
@@ -335,14 +342,29 @@ void model_gradient(Ctx *c, const Model *m, int chunk, const ModelAct *a, Tensor
         op_copy(c->be, border_feature(c, dout, i), a->dfeature[k->from + i]);
 }
 
+/* last: it has yet to be replayed, inside the pair of its backward, so that its weights come once. */
+static void layer_bwd(Ctx *c, const Model *m, ModelAct *a, int64_t l, bool last)
+{
+    const Decoder *d = &m->layer[l];
+    Tensor none = { 0 };
+    at_layer(c, l);
+    if (taught(c, m) && c->batch->media && l < m->shape.vision.deepstacks) {
+        a->dfeature[l] = visual(c, m, "GRADIENT");
+        op_gather_rows(c->be, a->dfeature[l], a->dx, c->batch->visual_row, 1);
+    }
+    unit_begin(c, d->norm->unit, true);
+    if (last) decoder_replay(c, d, &a->layer[l], none, a->x[l], a->cs);
+    decoder_bwd(c, d, &a->layer[l], l > bottom(c, m) ? a->dx : none, a->dx, a->x[l], a->cs);
+    unit_end(c, d->norm->unit, true);
+}
+
 /* The layers l … s.to - 1 of a stretch: forward again on the way down, all values in scratch, and back on the
- * way up. The last has its replay inside the pair of its backward, so that its weights come once; with two
- * buffers for weights those of the one before it are still there too. */
+ * way up, as far as there is a backward. With two buffers for weights those of the layer before the last are
+ * still there when it has gone back. */
 static void stretch_bwd(Ctx *c, const Model *m, ModelAct *a, Stretch s, int64_t l)
 {
     const Decoder *d = &m->layer[l];
     bool      last = l + 1 == s.to;
-    Tensor    none = { 0 };
     ArenaMark mark = arena_mark(c->scratch);
     at_layer(c, l);
     if (!last) {
@@ -352,16 +374,8 @@ static void stretch_bwd(Ctx *c, const Model *m, ModelAct *a, Stretch s, int64_t 
         join_feature(c, m, a, l);
         unit_end(c, d->norm->unit, false);
         stretch_bwd(c, m, a, s, l + 1);
-        at_layer(c, l);
     }
-    if (taught(c, m) && c->batch->media && l < m->shape.vision.deepstacks) {
-        a->dfeature[l] = visual(c, m, "GRADIENT");
-        op_gather_rows(c->be, a->dfeature[l], a->dx, c->batch->visual_row, 1);
-    }
-    unit_begin(c, d->norm->unit, true);
-    if (last) decoder_replay(c, d, &a->layer[l], none, a->x[l], a->cs);
-    decoder_bwd(c, d, &a->layer[l], l > bottom(c, m) ? a->dx : none, a->dx, a->x[l], a->cs);
-    unit_end(c, d->norm->unit, true);
+    if (l >= bottom(c, m)) layer_bwd(c, m, a, l, last);
     arena_reset(c->scratch, mark);
 }
 
@@ -370,7 +384,7 @@ static Parked *unpark(Ctx *c, const Model *m, const Chunk *k, ModelAct *a, Stret
 {
     Parked *p = parked_by(c, m, k, a, s.from), *q;
     if (p) park_take(c, p);
-    for (int i = 0; c->park && i < c->park->berths && s.from > first_back(c, m, k); i++) {
+    for (int i = 0; c->park && i < c->park->berths && s.from > k->from && s.from > bottom(c, m); i++) {
         s = stretch_of(c, m, k, s.from - 1);
         if ((q = parked_by(c, m, k, a, s.from))) park_want(c, q);
     }
@@ -380,7 +394,7 @@ static Parked *unpark(Ctx *c, const Model *m, const Chunk *k, ModelAct *a, Stret
 static void layers_bwd(Ctx *c, const Model *m, const Chunk *k, ModelAct *a)
 {
     const uint8_t *policy = c->policy;
-    for (int64_t l = k->to - 1; l >= first_back(c, m, k);) {
+    for (int64_t l = k->to - 1; l >= k->from && l >= bottom(c, m);) {
         Stretch s = stretch_of(c, m, k, l);
         Parked *p = unpark(c, m, k, a, s);
         c->policy = s.full ? policy_full() : policy;
