@@ -3,7 +3,7 @@
  * whose experts tie may go another way. */
 #include "modelab.h"
 
-enum { LORA_STEPS = 2 };
+enum { LORA_STEPS = 2, CHANCE = 77 };
 
 /* Of one rank, whose engine stays open while others are held to it. */
 static struct {
@@ -40,6 +40,11 @@ static const Kind kinds[] = {
     { "within the tower", { .rank = 3, .alpha = 6, .target = &target_tower, .shared_a = true } },
 };
 enum { KINDS = sizeof kinds / sizeof *kinds, DRAWN = 3 };        /* those that any number of layers has */
+
+/* What is the same rows and columns on a stage, whoever has which of them: what is dropped is the same too. */
+static const char *const dense[] = { "self_attn.*_proj", "layers.[16].mlp.*", "gate", "lm_head" };
+static const WordList target_dense = { dense, 4 };
+static const Kind dropping = { "with dropout", { .rank = 3, .alpha = 6, .dropout = 0.2, .target = &target_dense } };
 
 /* Of a head that is the embedding's table. */
 static const WordList target_most = { every, 2 }, save_table = { saved + 4, 1 };
@@ -95,6 +100,7 @@ static void rank_main(Peer *p)
     open_rank(&e, p, &place);
     for (int i = 0; i < LORA_STEPS; i++) {
         double loss = 0, norm = 0;
+        e.chance = CHANCE + (uint64_t)i;
         Status st = step(&the_case, &e, place.at[AX_DP], i, &loss, &norm);
         if (st) note("rank %d, step %d: %s", p->rank, i, status_text());
         else if (fabs(loss - want.loss[i]) > 1e-5 * fabs(want.loss[i]) ||
@@ -121,7 +127,10 @@ static void alone(const Case *c)
     if (engine_open(&want.e, &c->shape, &conf, &full)) printf("%s\n", status_text()), exit(1);
     EXPECT_OK(draw_weights(c, &want.e));
     engine_loaded(&want.e);
-    for (int i = 0; i < LORA_STEPS; i++) EXPECT_OK(step(c, &want.e, 0, i, &want.loss[i], &want.norm[i]));
+    for (int i = 0; i < LORA_STEPS; i++) {
+        want.e.chance = CHANCE + (uint64_t)i;
+        EXPECT_OK(step(c, &want.e, 0, i, &want.loss[i], &want.norm[i]));
+    }
     want.lora = c->lora, want.seed = c->weights;
 }
 
@@ -175,6 +184,17 @@ static void layouts_agree(void)
         }
 }
 
+static void ranks_drop_the_same(void)
+{
+    static const char *const list[] = { " world=2 tp=2", " world=4 tp=4", " world=2 pp=2", " world=4 pp=2 vpp=2 tp=2" };
+    uint64_t seed = first_seed() + 2;
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+        mode_layout_case(&the_case, list[i], true, F32);
+        the_case.mode.recompute = i % 2 ? "full:2" : NULL;
+        compare_case(&dropping, seed);
+    }
+}
+
 /* Of all that the rules allow: dispatchers, slices of experts, woven runs, parked values. */
 static void drawn_layouts(void)
 {
@@ -190,6 +210,7 @@ static void drawn_layouts(void)
 int main(void)
 {
     RUN(layouts_agree);
+    RUN(ranks_drop_the_same);
     RUN(drawn_layouts);
     engine_close(&want.e);
     return lab_report();
