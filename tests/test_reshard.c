@@ -68,6 +68,7 @@ typedef struct Run {
     DType dtype;
     const bool *frozen;
     const Export *hf;
+    const AdapterConf *lora;
 } Run;
 
 static Snapshot shot(const RankPart *r, const char *dir, int64_t step, const Run *run)
@@ -83,14 +84,14 @@ static Status through(const Run *x, const char *from, const char *dir, int64_t s
     static RankPart first, r;
     SaveJob job, mine;
     Status st = OK;
-    part_open(&first, &shape, x->frozen, &x->l, 0, x->world, x->dtype, x->slicing);
+    part_open_adapted(&first, &shape, x->frozen, x->lora, &x->l, 0, x->world, x->dtype, x->slicing);
     if (from) st = checkpoint_load(from, &first.m, &be);
     else fill(&first, 5);
     Snapshot s = shot(&first, dir, step, x);
     if (!st) st = job_open(&job, &s);
     if (!st) st = job_prepare(&job);
     for (int rank = 1; rank < x->world && !st; rank++) {
-        part_open(&r, &shape, x->frozen, &x->l, rank, x->world, x->dtype, x->slicing);
+        part_open_adapted(&r, &shape, x->frozen, x->lora, &x->l, rank, x->world, x->dtype, x->slicing);
         st = checkpoint_load(from, &r.m, &be);
         Snapshot part = shot(&r, dir, step, x);
         if (!st) st = job_open(&mine, &part);
@@ -106,11 +107,11 @@ static Status through(const Run *x, const char *from, const char *dir, int64_t s
 }
 
 static const Run chain[] = {
-    { { .tp = 2, .ep = 4 }, 8, WHOLE_STATE, BF16, NULL, NULL },
-    { { .ep = 1 }, 8, SLICED_WEIGHTS, BF16, NULL, NULL },
-    { { .tp = 4, .pp = 2, .vpp = 2, .ep = 2, .etp = 2 }, 16, SLICED_STATE, BF16, NULL, NULL },
-    { { .tp = 2, .cp = 2, .ep = 8 }, 8, SLICED_STATE, BF16, NULL, NULL },
-    { { .pp = 4, .etp = 4 }, 16, SLICED_WEIGHTS, BF16, NULL, NULL },
+    { { .tp = 2, .ep = 4 }, 8, WHOLE_STATE, BF16, NULL, NULL, NULL },
+    { { .ep = 1 }, 8, SLICED_WEIGHTS, BF16, NULL, NULL, NULL },
+    { { .tp = 4, .pp = 2, .vpp = 2, .ep = 2, .etp = 2 }, 16, SLICED_STATE, BF16, NULL, NULL, NULL },
+    { { .tp = 2, .cp = 2, .ep = 8 }, 8, SLICED_STATE, BF16, NULL, NULL, NULL },
+    { { .pp = 4, .etp = 4 }, 16, SLICED_WEIGHTS, BF16, NULL, NULL, NULL },
 };
 enum { CHAIN = sizeof chain / sizeof *chain };
 
@@ -138,6 +139,52 @@ static void five_layouts_and_back(void)
         part_open(&b, &shape, one.frozen, &one.l, 0, 1, one.dtype, WHOLE_STATE);
         EXPECT_OK(checkpoint_load(to, &b.m, &be));
         expect_same(&a, &b);
+        part_close(&a), part_close(&b);
+    }
+}
+
+static const char *const adapted_words[] = { "all-linear", "mlp.gate" }, *const whole_words[] = { "embed_tokens" };
+
+/* Adapters too: what each rank writes is put together to the file that one would have written. */
+static void adapters_of_five_layouts(void)
+{
+    static const WordList target = { adapted_words, 2 }, whole = { whole_words, 1 };
+    for (int k = 0; k < 2; k++) {                            /* bf16; f32 and one A for all experts */
+        static RankPart a, b;
+        Path to, names[2];
+        Json *hf;
+        AdapterConf lora = { .rank = 4, .alpha = 8, .target = &target, .save = &whole, .shared_a = k };
+        const char *dir = run_dir("adapters");
+        EXPECT_OK(json_parse(&hf, config, strlen(config), "config"));
+        Export x = { .config = hf, .companions = dir };
+        Run one = { .world = 1, .dtype = k ? F32 : BF16, .lora = &lora, .hf = &x };
+        part_open_adapted(&a, &shape, NULL, &lora, &one.l, 0, 1, one.dtype, WHOLE_STATE);
+        fill(&a, 5);
+        EXPECT_OK(through(&one, NULL, dir, 0));
+        for (int i = 0; i < CHAIN; i++) {
+            Run run = chain[(i + k) % CHAIN];
+            char name[64];
+            snprintf(name, sizeof name, "checkpoint-%d", i);
+            run.dtype = one.dtype, run.lora = &lora, run.hf = &x;
+            EXPECT_OK(path_join(to, dir, name));
+            EXPECT_OK(through(&run, to, dir, i + 1));
+        }
+        EXPECT_OK(path_join(to, dir, "last"));
+        EXPECT_OK(checkpoint_check(to));
+        part_open_adapted(&b, &shape, NULL, &lora, &one.l, 0, 1, one.dtype, WHOLE_STATE);
+        for (int i = 0; i < a.m.params.n; i++)               /* the base is in no checkpoint */
+            if (a.m.params.p[i]->frozen) memcpy(b.m.params.p[i]->w.data, a.m.params.p[i]->w.data, (size_t)t_bytes(a.m.params.p[i]->w));
+        EXPECT_OK(checkpoint_load(to, &b.m, &be));
+        expect_same(&a, &b);
+        EXPECT_OK(path_join(names[0], dir, "checkpoint-0/adapter_model.safetensors"));
+        EXPECT_OK(path_join(names[1], dir, "last/adapter_model.safetensors"));
+        SafeTensors p, q;
+        EXPECT_OK(st_open(&p, names[0]));
+        EXPECT_OK(st_open(&q, names[1]));
+        EXPECT(p.count == q.count && p.file[0].len == q.file[0].len && p.count > 40 &&
+               !memcmp(p.file[0].bytes, q.file[0].bytes, p.file[0].len), "the files differ");
+        st_close(&p), st_close(&q);
+        json_decref(hf);
         part_close(&a), part_close(&b);
     }
 }
@@ -452,6 +499,7 @@ int main(void)
     state = json_pack("{s:i}", "global_step", 7);
     if (backend_open(&be, "cpu")) return 1;
     RUN(five_layouts_and_back);
+    RUN(adapters_of_five_layouts);
     RUN(export_of_many_is_that_of_one);
     RUN(rewritten_as_one_rank);
     RUN(wrong_descriptions_are_refused);
