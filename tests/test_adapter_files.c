@@ -581,6 +581,9 @@ static void refusals(void)
     made_random(&m, 10, 40, EXPERTS "lora_A.weight"), made_random(&m, 48, 10, EXPERTS "lora_B.weight");
     expect_refused(&m, &s, E_DATA, "no rank for each of 4 experts");
     m = (Made){ .config = config_of(4, 8, NULL) };
+    made_random(&m, 16, 40, EXPERTS "base_layer.lora_A.weight"), made_random(&m, 48, 16, EXPERTS "base_layer.lora_B.weight");
+    expect_refused(&m, &s, E_DATA, "experts.lora_A.weight: not in the file");
+    m = (Made){ .config = config_of(4, 8, NULL) };
     made_random(&m, 4, 40, EXPERTS "0.gate_proj.lora_A.weight"), made_random(&m, 24, 4, EXPERTS "0.gate_proj.lora_B.weight");
     expect_refused(&m, &s, E_DATA, EXPERTS "0.up_proj.lora_A.weight");
     ModelShape tied = shape_of(dense);

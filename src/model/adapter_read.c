@@ -141,6 +141,8 @@ static Status read_fused(Reader *r, AdapterTarget *t, AdapterPair *p, bool inner
     const char *below = inner ? "base_layer." : "";
     p->a = look(r, "%s%slora_A.weight", p->at, below);
     p->b = look(r, "%s%slora_B.weight", p->at, below);
+    if (!p->a && !p->b)
+        return fail(E_DATA, "%slora_A.weight: not in the file, though the pair inside of it (base_layer) is", p->at);
     if (!p->a || !p->b) return alone(p->a, p->b);
     p->form = way_of(p->a, p->b, p);
     bool taken = r->n && r->f->pair[r->n - 1].a == p->a;                 /* by gate_up, which is asked first */
