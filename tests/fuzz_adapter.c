@@ -1,8 +1,8 @@
-/* tests/fuzz_adapter.c -- hostile adapters. Whatever adapter_config.json and the header of the tensors say, the
- * folder is refused with a reason, or what it says can be attached to the model, loaded, and is all there is.
+/* tests/fuzz_adapter.c -- hostile adapters. Whatever adapter_config.json and the header of the tensors say,
+ * they are refused with a reason, or what they say can be attached to the model and loaded.
  *
- * An input is the configuration, a line feed, and the header; the data are bytes that count up, as many as the
- * header asks for. */
+ * An input is the configuration, a line feed, and the header; the data are bytes that count up, as many as
+ * the header asks for. */
 #include "model/adapter_files.h"
 #include "model/family.h"
 
@@ -22,7 +22,8 @@ static ModelShape shape_of(void)
 {
     Json *o = NULL;
     ModelShape s;
-    REQUIRE(!json_parse(&o, model, strlen(model), "model") && !shape_read(&s, o, "model"), "%s", status_text());
+    REQUIRE(!json_parse(&o, model, strlen(model), "model"), "%s", status_text());
+    REQUIRE(!shape_read(&s, o, "model"), "%s", status_text());
     json_decref(o);
     return s;
 }
@@ -102,8 +103,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 #include "fuzz_driver.h"
 
 #define P "\"base_model.model.model.layers."
-#define T(name, rows, cols, from, to) \
-    P name ".weight\":{\"dtype\":\"BF16\",\"shape\":[" #rows "," #cols "],\"data_offsets\":[" #from "," #to "]}"
+#define T(name, rows, cols, from, to)                                            \
+    P name ".weight\":{\"dtype\":\"BF16\",\"shape\":[" #rows "," #cols "],"           \
+    "\"data_offsets\":[" #from "," #to "]}"
+#define EXPERTS "1.mlp.experts."
 #define CONFIG "{\"peft_type\":\"LORA\",\"r\":2,\"lora_alpha\":4,\"peft_version\":\"0.21.2\""
 
 static void fuzz_seeds(Fuzz *f)
@@ -114,16 +117,17 @@ static void fuzz_seeds(Fuzz *f)
         T("1.self_attn.q_proj.lora_A", 1, 8, 64, 80) "," T("1.self_attn.q_proj.lora_B", 8, 1, 80, 96) ","
         T("0.mlp.gate_proj.lora_A", 2, 8, 96, 128) "," T("0.mlp.gate_proj.lora_B", 6, 2, 128, 152) "}",
         CONFIG ",\"alpha_pattern\":{\"down_proj\":3}}\n{"
-        T("1.mlp.experts.base_layer.lora_A", 4, 8, 0, 64) "," T("1.mlp.experts.base_layer.lora_B", 6, 4, 64, 112) ","
-        T("1.mlp.experts.lora_A", 4, 3, 112, 136) "," T("1.mlp.experts.lora_B", 8, 4, 136, 200) "}",
-        CONFIG "}\n{" T("1.mlp.experts.lora_A", 4, 6, 0, 48) "," T("1.mlp.experts.lora_B", 8, 4, 48, 112) ","
+        T(EXPERTS "base_layer.lora_A", 4, 8, 0, 64) "," T(EXPERTS "base_layer.lora_B", 6, 4, 64, 112) ","
+        T(EXPERTS "lora_A", 4, 3, 112, 136) "," T(EXPERTS "lora_B", 8, 4, 136, 200) "}",
+        CONFIG "}\n{" T(EXPERTS "lora_A", 4, 6, 0, 48) "," T(EXPERTS "lora_B", 8, 4, 48, 112) ","
         T("1.post_attention_layernorm", 8, 1, 112, 128) "}",
         CONFIG "}\n{"
-        T("1.mlp.experts.0.gate_proj.lora_A", 2, 8, 0, 32) "," T("1.mlp.experts.0.gate_proj.lora_B", 3, 2, 32, 44) ","
-        T("1.mlp.experts.0.up_proj.lora_A", 2, 8, 44, 76) "," T("1.mlp.experts.0.up_proj.lora_B", 3, 2, 76, 88) ","
-        T("1.mlp.experts.1.gate_proj.lora_A", 2, 8, 88, 120) "," T("1.mlp.experts.1.gate_proj.lora_B", 3, 2, 120, 132) ","
-        T("1.mlp.experts.1.up_proj.lora_A", 2, 8, 132, 164) "," T("1.mlp.experts.1.up_proj.lora_B", 3, 2, 164, 176) "}",
-        CONFIG "}\n{" P "0.input_layernorm.weight\":{\"dtype\":\"F32\",\"shape\":[8],\"data_offsets\":[0,32]},"
+        T(EXPERTS "0.gate_proj.lora_A", 2, 8, 0, 32) "," T(EXPERTS "0.gate_proj.lora_B", 3, 2, 32, 44) ","
+        T(EXPERTS "0.up_proj.lora_A", 2, 8, 44, 76) "," T(EXPERTS "0.up_proj.lora_B", 3, 2, 76, 88) ","
+        T(EXPERTS "1.gate_proj.lora_A", 2, 8, 88, 120) "," T(EXPERTS "1.gate_proj.lora_B", 3, 2, 120, 132) ","
+        T(EXPERTS "1.up_proj.lora_A", 2, 8, 132, 164) "," T(EXPERTS "1.up_proj.lora_B", 3, 2, 164, 176) "}",
+        CONFIG "}\n{"
+        P "0.input_layernorm.weight\":{\"dtype\":\"F32\",\"shape\":[8],\"data_offsets\":[0,32]},"
         T("0.self_attn.o_proj.lora_A", 2, 8, 32, 64) "," T("0.self_attn.o_proj.lora_B", 8, 2, 64, 96) "}",
     };
     for (size_t i = 0; i < sizeof seeds / sizeof *seeds; i++) fuzz_add(f, seeds[i], strlen(seeds[i]));

@@ -9,21 +9,23 @@
 #include <stdarg.h>
 
 static const char vl_moe[] =
-    "{\"model_type\": \"qwen3_vl_moe\", \"image_token_id\": 90, \"video_token_id\": 91, \"dtype\": \"float32\","
+    "{\"model_type\": \"qwen3_vl_moe\", \"image_token_id\": 90, \"video_token_id\": 91, \"dtype\": "
+    "\"float32\","
     " \"text_config\": {\"vocab_size\": 97, \"hidden_size\": 40, \"num_hidden_layers\": 3,"
     "  \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 12, \"intermediate_size\": 56,"
-    "  \"moe_intermediate_size\": 24, \"num_experts\": 4, \"num_experts_per_tok\": 2, \"mlp_only_layers\": [1],"
+    "  \"moe_intermediate_size\": 24, \"num_experts\": 4, \"num_experts_per_tok\": 2, \"mlp_only_layers\": "
+    "[1],"
     "  \"rope_theta\": 10000.0, \"attention_bias\": true, \"initializer_range\": 0.2,"
     "  \"rope_scaling\": {\"rope_type\": \"default\", \"mrope_section\": [2, 2, 2]}},"
     " \"vision_config\": {\"depth\": 2, \"hidden_size\": 24, \"intermediate_size\": 36, \"num_heads\": 2,"
     "  \"patch_size\": 4, \"num_position_embeddings\": 25, \"out_hidden_size\": 40,"
     "  \"deepstack_visual_indexes\": [0]}}";
 
-#define TEXT_MOE(more)                                                                                         \
-    "{\"model_type\": \"qwen3_moe\", \"vocab_size\": 51, \"hidden_size\": 24, \"num_hidden_layers\": 2,"        \
-    " \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 8, \"intermediate_size\": 40,"      \
-    " \"moe_intermediate_size\": 16, \"num_experts\": 4, \"num_experts_per_tok\": 2, \"rope_theta\": 10000.0"   \
-    more "}"
+#define TEXT_MOE(more)                                                                                       \
+    "{\"model_type\": \"qwen3_moe\", \"vocab_size\": 51, \"hidden_size\": 24, \"num_hidden_layers\": 2,"     \
+    " \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 8, \"intermediate_size\": 40,"   \
+    " \"moe_intermediate_size\": 16, \"num_experts\": 4, \"num_experts_per_tok\": 2, \"rope_theta\": "       \
+    "10000.0" more "}"
 
 static const char text_moe[] = TEXT_MOE("");
 static const char mixed_moe[] = TEXT_MOE(", \"mlp_only_layers\": [0]");
@@ -32,7 +34,9 @@ static const char dense[] =
     " \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 8, \"intermediate_size\": 40,"
     " \"rope_theta\": 10000.0, \"tie_word_embeddings\": true}";
 
-static const Layout one = { .tp = 1, .cp = 1, .pp = 1, .vpp = 1, .ep = 1, .etp = 1, .replicas = 1, .cp_near = 1 };
+static const Layout one = {
+    .tp = 1, .cp = 1, .pp = 1, .vpp = 1, .ep = 1, .etp = 1, .replicas = 1, .cp_near = 1
+};
 
 static ModelShape shape_of(const char *config)
 {
@@ -132,7 +136,12 @@ static void save(RankPart *r, const ModelShape *s, const AdapterConf *c, const c
     backend_close(&be);
 }
 
-typedef struct Case { const char *config, *target, *save; bool rslora, shared; const AdapterTarget *exact; int n; } Case;
+typedef struct Case {
+    const char          *config, *target, *save;
+    bool                 rslora, shared;
+    const AdapterTarget *exact;
+    int                  n;
+} Case;
 
 static AdapterConf conf_of(const Case *k, Words *target, Words *saved)
 {
@@ -171,8 +180,9 @@ static void trip(const Case *k)
         const Lora *x = a.m.params.p[i]->lora, *y = b.m.params.p[i]->lora;
         EXPECT(!x == !y, "%s: %s", what, a.m.params.p[i]->piece[0].name);
         for (int p = 0; x && y && p < x->parts; p++)
-            EXPECT(x->part[p].r == y->part[p].r && x->part[p].scale == y->part[p].scale, "%s: %s: rank %lld, scale %g",
-                   what, a.m.params.p[i]->piece[0].name, (long long)y->part[p].r, (double)y->part[p].scale);
+            EXPECT(x->part[p].r == y->part[p].r && x->part[p].scale == y->part[p].scale,
+                   "%s: %s: rank %lld, scale %g", what, a.m.params.p[i]->piece[0].name,
+                   (long long)y->part[p].r, (double)y->part[p].scale);
     }
     part_close(&a), part_close(&b);
     adapter_close(&f);
@@ -193,7 +203,8 @@ static void round_trip(void)
     };
     const Case list[] = {
         { vl_moe, "all-linear", NULL, false, false, NULL, 0 },
-        { vl_moe, "all-linear,mlp.gate,lm_head", "model.language_model.norm,embed_tokens", true, false, NULL, 0 },
+        { vl_moe, "all-linear,mlp.gate,lm_head", "model.language_model.norm,embed_tokens", true, false, NULL,
+          0 },
         { vl_moe, "experts", NULL, false, true, NULL, 0 },
         { vl_moe, "gate_up_proj", NULL, false, false, NULL, 0 },
         { vl_moe, "experts.down_proj", "visual.merger", false, false, NULL, 0 },
@@ -234,8 +245,8 @@ static void load_parts(const ModelShape *s, const AdapterFile *f, Layout l, int 
                 bad += d == F32 ? ((float *)q->w.data)[k] != want
                                 : ((uint16_t *)q->w.data)[k] != bf16_from_f32(want);
             }
-            EXPECT(!bad && t_count(q->w) == n, "tp %d ep %d etp %d pp %d, rank %d: %s: %lld of %lld differ", l.tp, l.ep,
-                   l.etp, l.pp, rank, p->piece[0].name, (long long)bad, (long long)n);
+            EXPECT(!bad && t_count(q->w) == n, "tp %d ep %d etp %d pp %d, rank %d: %s: %lld of %lld differ",
+                   l.tp, l.ep, l.etp, l.pp, rank, p->piece[0].name, (long long)bad, (long long)n);
         }
         part_close(&a), part_close(&b);
     }
@@ -318,8 +329,8 @@ static const char *made_save(const Made *m)
 
 static Json *config_of(int r, double alpha, const char *version)
 {
-    return json_pack("{s:s, s:i, s:f, s:s?}", "peft_type", "LORA", "r", r, "lora_alpha", alpha, "peft_version",
-                     version);
+    return json_pack("{s:s, s:i, s:f, s:s?}", "peft_type", "LORA", "r", r, "lora_alpha", alpha,
+                     "peft_version", version);
 }
 
 #define EXPERTS "base_model.model.model.language_model.layers.2.mlp.experts."
@@ -393,11 +404,13 @@ static const Param *expert_param(const RankPart *r, const char *name)
 static void expect_pair(const RankPart *r, const char *name, const Drawn *x, float scale, const char *what)
 {
     const Param *w = expert_param(r, name);
-    EXPECT(w && w->lora && w->lora->part[0].r == x->r && w->lora->part[0].scale == scale, "%s: %s", what, name);
-    if (!w || !w->lora || w->lora->part[0].r != x->r) return;
-    EXPECT(!memcmp(w->lora->a->w.data, x->a, (size_t)(E * x->r * x->in) * sizeof *x->a), "%s: A of %s", what, name);
-    EXPECT(!memcmp(w->lora->part[0].b->w.data, x->b, (size_t)(E * x->r * x->out) * sizeof *x->b), "%s: B of %s", what,
+    EXPECT(w && w->lora && w->lora->part[0].r == x->r && w->lora->part[0].scale == scale, "%s: %s", what,
            name);
+    if (!w || !w->lora || w->lora->part[0].r != x->r) return;
+    EXPECT(!memcmp(w->lora->a->w.data, x->a, (size_t)(E * x->r * x->in) * sizeof *x->a), "%s: A of %s", what,
+           name);
+    EXPECT(!memcmp(w->lora->part[0].b->w.data, x->b, (size_t)(E * x->r * x->out) * sizeof *x->b),
+           "%s: B of %s", what, name);
 }
 
 static void open_made(Made *m, const ModelShape *s, AdapterFile *f, RankPart *r, const char *what)
@@ -430,7 +443,8 @@ static void forms_of_others(void)
 {
     static Drawn gate_up, down, halves, other;
     ModelShape s = shape_of(vl_moe);
-    static const char *const what[] = { "fused", "turned", "one by one", "gate and up apart", "down alone, turned" };
+    static const char *const what[] = { "fused", "turned", "one by one", "gate and up apart",
+                                        "down alone, turned" };
     draw(&gate_up, 3, 2 * I, D, 1), draw(&down, 3, D, I, 2), draw(&other, 3, 2 * I, D, 3);
     stack_halves(&halves, &gate_up, other.a);
     for (int form = 0; form < 5; form++) {
@@ -441,7 +455,9 @@ static void forms_of_others(void)
         if (form < 2 || form == 4) put_fused(&m, &down, "", form);
         if (form == 2 || form == 3) put_each(&m, &gate_up, form == 3 ? other.a : NULL, &down);
         open_made(&m, &s, &f, &r, what[form]);
-        if (form < 4) expect_pair(&r, "layers.2.mlp.experts.gate_up_proj", form == 3 ? &halves : &gate_up, 2, what[form]);
+        if (form < 4)
+            expect_pair(&r, "layers.2.mlp.experts.gate_up_proj", form == 3 ? &halves : &gate_up, 2,
+                        what[form]);
         expect_pair(&r, "layers.2.mlp.experts.down_proj", &down, 2, what[form]);
         EXPECT(f.conf.exacts == (form == 4 ? 1 : 2), "%s: %d modules", what[form], f.conf.exacts);
         part_close(&r);
@@ -466,7 +482,8 @@ static void square_experts(void)
         RankPart r;
         put_fused(&m, &gate_up, "base_layer.", turned), put_fused(&m, &down, "", turned);
         open_made(&m, &s, &f, &r, "square");
-        expect_pair(&r, "layers.2.mlp.experts.gate_up_proj", &gate_up, 1, turned ? "square, turned" : "square");
+        expect_pair(&r, "layers.2.mlp.experts.gate_up_proj", &gate_up, 1,
+                    turned ? "square, turned" : "square");
         part_close(&r), adapter_close(&f), made_close(&m);
     }
     for (int k = 0; k < 3; k++) {
@@ -499,13 +516,14 @@ static void recorded(void)
         EXPECT_OK(st_open(&base, path));
         snprintf(path, sizeof path, "tests/gold_lora/%s/adapter", rows[i].name);
         EXPECT_OK(adapter_open(&f, path, &s));
-        EXPECT(f.conf.exacts == rows[i].modules && f.save.n == rows[i].saved, "%s: %d modules, %d saved", rows[i].name,
-               f.conf.exacts, f.save.n);
+        EXPECT(f.conf.exacts == rows[i].modules && f.save.n == rows[i].saved, "%s: %d modules, %d saved",
+               rows[i].name, f.conf.exacts, f.save.n);
         EXPECT_OK(adapter_check_base(&f, &base));
         if (!strcmp(rows[i].name, "moe-rslora")) {
             EXPECT(f.copies == 1, "%d copies of the base", f.copies);
             EXPECT_FAIL(adapter_check_base(&f, NULL), E_CONFIG, "lm_head");
-            ((StTensor *)st_find(&base, "lm_head.weight"))->data = st_find(&base, "model.embed_tokens.weight")->data;
+            ((StTensor *)st_find(&base, "lm_head.weight"))->data =
+                st_find(&base, "model.embed_tokens.weight")->data;
             EXPECT_FAIL(adapter_check_base(&f, &base), E_DATA, "another one");
         }
         adapter_close(&f);
@@ -564,15 +582,18 @@ static void refusals(void)
     }
     m = plain_pair(), m.n--, free((char *)m.t[1].name), free((void *)m.t[1].data);
     expect_refused(&m, &s, E_DATA, "the other half");
-    m = plain_pair(), made_random(&m, 4, 40, "base_model.model.model.language_model.layers.9.self_attn.q_proj.lora_A.weight");
+    m = plain_pair(),
+    made_random(&m, 4, 40, "base_model.model.model.language_model.layers.9.self_attn.q_proj.lora_A.weight");
     expect_refused(&m, &s, E_DATA, "layers.9.self_attn.q_proj.lora_A.weight: belongs to no module");
-    m = plain_pair(), made_random(&m, 4, 97, "base_model.model.model.language_model.embed_tokens.lora_embedding_A");
+    m = plain_pair(),
+    made_random(&m, 4, 97, "base_model.model.model.language_model.embed_tokens.lora_embedding_A");
     expect_refused(&m, &s, E_DATA, "adapters of embeddings");
     m = plain_pair(), m.t[1].shape[0] = 24, m.t[1].shape[1] = 8;
     expect_refused(&m, &s, E_DATA, "shape [24, 8]; [48, 4] is wanted");
     m = plain_pair(), m.t[0].dtype = I32;
     expect_refused(&m, &s, E_DATA, "stored as i32");
-    m = plain_pair(), made_random(&m, 48, 40, "base_model.model.model.language_model.layers.1.self_attn.q_proj.weight");
+    m = plain_pair(),
+    made_random(&m, 48, 40, "base_model.model.model.language_model.layers.1.self_attn.q_proj.weight");
     expect_refused(&m, &s, E_DATA, "without its neighbours");
     m = (Made){ .config = config_of(4, 8, NULL) };
     made_random(&m, 97, 40, "base_model.model.lm_head.weight");
@@ -581,13 +602,15 @@ static void refusals(void)
     made_random(&m, 10, 40, EXPERTS "lora_A.weight"), made_random(&m, 48, 10, EXPERTS "lora_B.weight");
     expect_refused(&m, &s, E_DATA, "no rank for each of 4 experts");
     m = (Made){ .config = config_of(4, 8, NULL) };
-    made_random(&m, 16, 40, EXPERTS "base_layer.lora_A.weight"), made_random(&m, 48, 16, EXPERTS "base_layer.lora_B.weight");
+    made_random(&m, 16, 40, EXPERTS "base_layer.lora_A.weight"),
+        made_random(&m, 48, 16, EXPERTS "base_layer.lora_B.weight");
     expect_refused(&m, &s, E_DATA, "experts.lora_A.weight: not in the file");
     m = (Made){ .config = config_of(4, 8, NULL) };
-    made_random(&m, 4, 40, EXPERTS "0.gate_proj.lora_A.weight"), made_random(&m, 24, 4, EXPERTS "0.gate_proj.lora_B.weight");
+    made_random(&m, 4, 40, EXPERTS "0.gate_proj.lora_A.weight"),
+        made_random(&m, 24, 4, EXPERTS "0.gate_proj.lora_B.weight");
     expect_refused(&m, &s, E_DATA, EXPERTS "0.up_proj.lora_A.weight");
     ModelShape tied = shape_of(dense);
-    for (int i = 0; i < 2; i++) {                            /* the table of the embedding alone, another head */
+    for (int i = 0; i < 2; i++) {                        /* the table of the embedding alone, another head */
         m = (Made){ .config = config_of(4, 8, NULL) };
         made_random(&m, 4, 24, "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight");
         made_random(&m, 32, 4, "base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight");
@@ -598,7 +621,8 @@ static void refusals(void)
     EXPECT_FAIL(adapter_open(&f, folder("none"), &s), E_IO, "none");
     m = plain_pair();
     char path[400], bin[400];
-    snprintf(path, sizeof path, "%s/" PEFT_WEIGHTS, made_save(&m)), snprintf(bin, sizeof bin, "%s/adapter_model.bin", folder("made"));
+    snprintf(path, sizeof path, "%s/" PEFT_WEIGHTS, made_save(&m)),
+        snprintf(bin, sizeof bin, "%s/adapter_model.bin", folder("made"));
     EXPECT(!truncate(path, 300), "truncate");
     EXPECT_FAIL(adapter_open(&f, folder("made"), &s), E_DATA, "truncated");
     EXPECT(!rename(path, bin), "rename");

@@ -1,5 +1,5 @@
-/* Runs with adapters: what a checkpoint of one holds, resuming to the bit, the base they were trained on, going on
- * from an adapter, and merged models beside unmerged ones. */
+/* Runs with adapters: what a checkpoint of one holds, resuming to the bit, the base they were trained on,
+ * going on from an adapter, and merged models beside unmerged ones. */
 #include "runlab.h"
 #include "small.h"
 #include "train/base_model.h"
@@ -35,7 +35,8 @@ static int64_t folder_bytes(const char *path)
     while (d && (e = readdir(d))) {
         struct stat info;
         Path file;
-        if (!path_join(file, path, e->d_name) && !stat(file, &info) && S_ISREG(info.st_mode)) sum += info.st_size;
+        if (!path_join(file, path, e->d_name) && !stat(file, &info) && S_ISREG(info.st_mode))
+            sum += info.st_size;
     }
     if (d) closedir(d);
     return sum;
@@ -65,13 +66,14 @@ static void adapter_recipe(Config *c, const char *run, const char *base, const c
     runlab_recipe(c, &lab, run, text);
 }
 
-/* Whatever is adapted and however state is kept: a checkpoint has the adapters alone, and the run goes on as if it
- * had never stopped. */
+/* Whatever is adapted and however state is kept: a checkpoint has the adapters alone, and the run goes on as
+ * if it had never stopped. */
 static void resumes_to_the_bit(void)
 {
     static const char *const kinds[] = {
         "lora.rank=4\nlora.target_modules=[all-linear, mlp.gate, lm_head]\nlora.dropout=0.2",
-        "lora.rank=3\nlora.target_modules=[experts]\nlora.expert_a=shared\nmodel.dtype=bfloat16\noptim.master=split",
+        "lora.rank=3\nlora.target_modules=[experts]\nlora.expert_a=shared\nmodel.dtype=bfloat16\n"
+        "optim.master=split",
         "lora.rank=2\nlora.use_rslora=true\nlora.target_modules=[all-attention]\n"
         "lora.modules_to_save=[embed_tokens, language_model.norm]\nmodel.dtype=bfloat16\nlora.init=gaussian",
     };
@@ -203,7 +205,8 @@ static void goes_on_from_an_adapter(void)
     Trainer t;
     uint64_t hash[3] = { 0 };
     double loss[2];
-    adapter_recipe(&c, "donor", base, "lora.rank=3\nlora.target_modules=[experts, q_proj]\ntrain.max_steps=3\n"
+    adapter_recipe(&c, "donor", base,
+                   "lora.rank=3\nlora.target_modules=[experts, q_proj]\ntrain.max_steps=3\n"
                    "lora.modules_to_save=[language_model.norm]\ncheckpoint.hf=final");
     EXPECT_OK(runlab_train(&c, &t));
     uint64_t want = adapter_hash(&t.engine.model);
@@ -222,13 +225,15 @@ static void goes_on_from_an_adapter(void)
         snprintf(text, sizeof text, "lora.path=%s\ntrain.seed=5", i ? peft : ours);
         adapter_recipe(&c, "heir", base, text);
         open_or_die(&t, &c);
-        EXPECT(adapter_hash(&t.engine.model) == want, "%s: other weights", i ? "PEFT's folder" : "a checkpoint");
+        EXPECT(adapter_hash(&t.engine.model) == want, "%s: other weights",
+               i ? "PEFT's folder" : "a checkpoint");
         loss[i] = step_or_die(&t);
         EXPECT_OK(trainer_save(&t, false));
         step_or_die(&t);
         uint64_t after = runlab_hash(&t);
         trainer_close(&t), config_close(&c);
-        snprintf(text, sizeof text, "lora.path=nowhere\ntrain.seed=5\ncheckpoint.resume_from_checkpoint=auto");
+        snprintf(text, sizeof text,
+                 "lora.path=nowhere\ntrain.seed=5\ncheckpoint.resume_from_checkpoint=auto");
         adapter_recipe(&c, "heir", base, text);              /* it has all of it in its own checkpoint */
         open_or_die(&t, &c);
         step_or_die(&t);
@@ -237,9 +242,10 @@ static void goes_on_from_an_adapter(void)
         folder_remove(runlab_dir("heir"));
     }
     EXPECT(loss[0] == loss[1], "loss %.9g and %.9g", loss[0], loss[1]);
-    double with = asked(base, ours, &hash[0]), folder = asked(peft, "", &hash[1]), mine = asked(ours, "", &hash[2]);
-    EXPECT(with == folder && with == mine && hash[0] == hash[1] && hash[0] == hash[2], "asked: %.9g, %.9g, %.9g",
-           with, folder, mine);
+    double with = asked(base, ours, &hash[0]), folder = asked(peft, "", &hash[1]),
+           mine = asked(ours, "", &hash[2]);
+    EXPECT(with == folder && with == mine && hash[0] == hash[1] && hash[0] == hash[2],
+           "asked: %.9g, %.9g, %.9g", with, folder, mine);
     EXPECT(with != asked(base, "", NULL), "the adapter says nothing");
     folder_remove(peft), folder_remove(runlab_dir("donor"));
 }
@@ -249,7 +255,8 @@ static void drawn_bases(void)
 {
     Config c;
     Trainer t;
-    runlab_recipe(&c, &lab, "drawn", "lora.rank=2\nlora.target_modules=[experts]\ntrain.max_steps=2\ncheckpoint.hf=final\n"
+    runlab_recipe(&c, &lab, "drawn",
+                  "lora.rank=2\nlora.target_modules=[experts]\ntrain.max_steps=2\ncheckpoint.hf=final\n"
                   "train.seed=9");
     EXPECT_OK(runlab_train(&c, &t));
     uint64_t want = adapter_hash(&t.engine.model), got;
@@ -307,11 +314,12 @@ static Status from_engine(void *self, Model *m, Backend *be, int i)
     return OK;
 }
 
-/* Logits of a base with adapters against those of the two merged, those of the base alone, and both against the
- * same numbers computed in f32. */
+/* Logits of a base with adapters against those of the two merged, those of the base alone, and both against
+ * the same numbers computed in f32. */
 typedef struct Apart { double merged, base, exact, merged_exact; } Apart;
 
-static Logits ask_exactly(const ModelShape *s, const AdapterConf *c, Engine *with, const char *base, const Stream *in)
+static Logits ask_exactly(const ModelShape *s, const AdapterConf *c, Engine *with, const char *base,
+                          const Stream *in)
 {
     Engine e;
     SafeTensors st;
@@ -341,7 +349,8 @@ static Apart merge_and_ask(DType dtype, const AdapterConf *c)
     Stream in;
     SafeTensors st;
     char base[300], dir[300];
-    snprintf(base, sizeof base, "%s", runlab_dir("plain")), snprintf(dir, sizeof dir, "%s", runlab_dir("merged"));
+    snprintf(base, sizeof base, "%s", runlab_dir("plain")),
+        snprintf(dir, sizeof dir, "%s", runlab_dir("merged"));
     small_stream(&in, &s, roomy, 0, 3, 5);
     open_asked(&with, &s, &in, dtype, c);
     EXPECT_OK(model_init(&with.model, &with.be, 3));
@@ -373,7 +382,9 @@ static Apart merge_and_ask(DType dtype, const AdapterConf *c)
     engine_upload(&with, &in);
     got[2] = logits_of(&with);
     got[3] = ask_exactly(&s, c, &with, base, &in);
-    Apart x = { .merged = apart(&got[2], &got[1]), .base = apart(&got[2], &got[0]), .exact = apart(&got[2], &got[3]),
+    Apart x = { .merged       = apart(&got[2], &got[1]),
+                .base         = apart(&got[2], &got[0]),
+                .exact        = apart(&got[2], &got[3]),
                 .merged_exact = apart(&got[1], &got[3]) };
     for (int k = 0; k < 4; k++) free(got[k].x);
     model_close(&m), model_close(&adapted);
@@ -383,9 +394,9 @@ static Apart merge_and_ask(DType dtype, const AdapterConf *c)
     return x;
 }
 
-/* In f32 what differs is the order of sums. In bf16 a merged weight is rounded once more and the branch beside it is
- * not, by at most 2^-9 of itself, which is what every activation is rounded by anyway: merging may add as much error
- * again as computing in bf16 has, with some room for chance. */
+/* In f32 what differs is the order of sums. In bf16 a merged weight is rounded once more and the branch
+ * beside it is not, by at most 2^-9 of itself, which is what every activation is rounded by anyway: merging
+ * may add as much error again as computing in bf16 has, with some room for chance. */
 static void merged_is_unmerged(void)
 {
     static const char *const words[] = { "all-linear", "mlp.gate", "lm_head" };
@@ -395,10 +406,10 @@ static void merged_is_unmerged(void)
         Apart x = merge_and_ask(F32, &c), y = merge_and_ask(BF16, &c);
         EXPECT(x.merged < 1e-5 && x.base > 0.1, "f32: logits %.2g apart, the base's %.2g", x.merged, x.base);
         EXPECT(y.merged_exact < 3 * y.exact && y.merged < 4 * y.exact && y.base > 10 * y.merged,
-               "bf16: merged %.2g from exact, unmerged %.2g, %.2g apart, the base's %.2g", y.merged_exact, y.exact,
-               y.merged, y.base);
-        printf("  merged and unmerged logits apart: f32 %.1e; bf16 %.1e, of which computing %.1e\n", x.merged, y.merged,
-               y.exact);
+               "bf16: merged %.2g from exact, unmerged %.2g, %.2g apart, the base's %.2g", y.merged_exact,
+               y.exact, y.merged, y.base);
+        printf("  merged and unmerged logits apart: f32 %.1e; bf16 %.1e, of which computing %.1e\n", x.merged,
+               y.merged, y.exact);
     }
 }
 

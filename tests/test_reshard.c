@@ -143,7 +143,8 @@ static void five_layouts_and_back(void)
     }
 }
 
-static const char *const adapted_words[] = { "all-linear", "mlp.gate" }, *const whole_words[] = { "embed_tokens" };
+static const char *const adapted_words[] = { "all-linear", "mlp.gate" };
+static const char *const whole_words[] = { "embed_tokens" };
 
 /* Adapters too: what each rank writes is put together to the file that one would have written. */
 static void adapters_of_five_layouts(void)
@@ -173,7 +174,8 @@ static void adapters_of_five_layouts(void)
         EXPECT_OK(checkpoint_check(to));
         part_open_adapted(&b, &shape, NULL, &lora, &one.l, 0, 1, one.dtype, WHOLE_STATE);
         for (int i = 0; i < a.m.params.n; i++)               /* the base is in no checkpoint */
-            if (a.m.params.p[i]->frozen) memcpy(b.m.params.p[i]->w.data, a.m.params.p[i]->w.data, (size_t)t_bytes(a.m.params.p[i]->w));
+            if (a.m.params.p[i]->frozen)
+                memcpy(b.m.params.p[i]->w.data, a.m.params.p[i]->w.data, (size_t)t_bytes(a.m.params.p[i]->w));
         EXPECT_OK(checkpoint_load(to, &b.m, &be));
         expect_same(&a, &b);
         EXPECT_OK(path_join(names[0], dir, "checkpoint-0/adapter_model.safetensors"));

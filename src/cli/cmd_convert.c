@@ -1,6 +1,6 @@
 /* cli/cmd_convert.c -- `treb convert`: a model in any form that is read here, or a checkpoint of a run of any
- * number of ranks, written in the hub's form; or such a checkpoint as one rank would have written it; or an adapter,
- * by itself or merged into its base. */
+ * number of ranks, written in the hub's form; or such a checkpoint as one rank would have written it; or an
+ * adapter, by itself or merged into its base. */
 #include "cli/options.h"
 #include "model/weights.h"
 #include "train/base_model.h"
@@ -89,8 +89,8 @@ static Status find_base(Path base, const Convert *c, const char *named)
 
 static Status no_base(const Convert *c, const char *base)
 {
-    return fail(E_CONFIG, "the base of %s%s%s is not here; name its folder with --base", c->from, *base ? ", " : "",
-                base);
+    return fail(E_CONFIG, "the base of %s%s%s is not here; name its folder with --base", c->from,
+                *base ? ", " : "", base);
 }
 
 /* An adapter by itself, in PEFT's form. A checkpoint has the model's configuration beside it. */

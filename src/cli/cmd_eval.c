@@ -77,7 +77,8 @@ static Status run(Ask *a)
     return OK;
 }
 
-/* --model is of more account than the recipe's; what that trained with adapters may be one of its checkpoints. */
+/* --model is of more account than the recipe's; what that trained with adapters may be one of its
+ * checkpoints. */
 static Status choose_model(Ask *a)
 {
     Config *c = &a->recipe;

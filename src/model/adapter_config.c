@@ -47,8 +47,10 @@ static Status refuse_start(const Json *o)
     if (!v || json_is_null(v) || json_is_boolean(v)) return OK;
     for (size_t i = 0; word && i < sizeof plain / sizeof *plain; i++)
         if (!strcmp(word, plain[i])) return OK;
-    return fail(E_DATA, "init_lora_weights = %.40s: it changes the base's own weights; save it as a plain LoRA "
-                "first (PEFT: path_initial_model_for_weight_conversion)", word ? word : "?");
+    return fail(E_DATA,
+                "init_lora_weights = %.40s: it changes the base's own weights; save it as a plain LoRA "
+                "first (PEFT: path_initial_model_for_weight_conversion)",
+                word ? word : "?");
 }
 
 static Status refuse(const Json *o)
@@ -61,7 +63,8 @@ static Status refuse(const Json *o)
         return fail(E_DATA, "bias = %.40s: adapters that train biases of the base are not read here", bias);
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
         if (is_set(json_object_get(o, refused[i].key)))
-            return fail(E_DATA, "%s is set: %s, which are not computed here", refused[i].key, refused[i].what);
+            return fail(E_DATA, "%s is set: %s, which are not computed here", refused[i].key,
+                        refused[i].what);
     return refuse_start(o);
 }
 
@@ -150,8 +153,8 @@ Status peft_conf_of(const PeftConf *c, AdapterTarget *t)
 
 /* ---- the rest ---- */
 
-/* From 0.19.1 on which dimension of an expert is its input is asked of the model; before, it was the first one,
- * but for a while and with some versions of transformers. */
+/* From 0.19.1 on which dimension of an expert is its input is asked of the model; before, it was the first
+ * one, but for a while and with some versions of transformers. */
 static bool is_settled(const Json *o)
 {
     int v[3] = { 0 };

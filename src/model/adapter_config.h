@@ -9,7 +9,7 @@ typedef struct PeftConf {
     int64_t     r;
     double      alpha, dropout;
     bool        rslora, gaussian;
-    bool        settled;                 /* by a PEFT whose fused experts always have their input as columns of A */
+    bool        settled;                 /* by a PEFT whose A has an expert's input as columns, always */
     const char *base;                    /* base_model_name_or_path, "": not said */
     struct PeftPattern *rank, *scale;    /* of rank_pattern and alpha_pattern, in the file's order */
     int         ranks, scales;

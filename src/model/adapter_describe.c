@@ -1,5 +1,5 @@
-/* model/adapter_describe.c -- adapter_config.json of a model's adapters, which has PEFT attach exactly what the
- * file has tensors of; see adapter_files.h.
+/* model/adapter_describe.c -- adapter_config.json of a model's adapters, which has PEFT attach exactly what
+ * the file has tensors of; see adapter_files.h.
  *
  * PEFT finds modules by the ends of their names (target_modules) and weights that belong to no linear module
  * by theirs (target_parameters): experts, and routers, which transformers 5 keeps so. Each entry here is the
@@ -7,8 +7,8 @@
  *
  * Where the hub's files of a family have a tensor per expert, the names gate_proj, up_proj and down_proj are
  * taken for those of experts by PEFT, wherever they stand. Experts of such a family are written one by one as
- * long as all of them are adapted alike, which is what PEFT can bring into its own form; else fused. Its dense
- * layers are named as parameters, which is not taken for experts and comes to the same tensors. */
+ * long as all of them are adapted alike, which is what PEFT can bring into its own form; else fused. Its
+ * dense layers are named as parameters, which is not taken for experts and comes to the same tensors. */
 #include "model/adapter_private.h"
 #include "model/adapters_private.h"
 
@@ -84,8 +84,8 @@ static void add_items(Describer *d, const Param *p, int i)
     d->item[d->n++] = x;
 }
 
-/* One by one: all experts, alike, and no dense layer that has the same names. PEFT doubles their rank and their
- * alpha, which with rsLoRA is another scale. */
+/* One by one: all experts, alike, and no dense layer that has the same names. PEFT doubles their rank and
+ * their alpha, which with rsLoRA is another scale. */
 static bool writes_each(const Describer *d)
 {
     const LoraPart *one = NULL;
@@ -224,24 +224,35 @@ static Json *number(double x)                                /* a whole number i
     return x == (double)(int64_t)x ? json_integer((json_int_t)x) : json_real(x);
 }
 
-/* The keys of PEFT 0.19.1, whose form of fused experts this is, with what they mean when absent left out. */
+/* The keys of PEFT 0.19.1, whose form of fused experts this is; those that are not used here say so. */
 static Json *configuration(const Describer *d, const char *base)
 {
+    static const char *const none[] = { "exclude_modules", "layers_to_transform", "layers_pattern",
+                                        "layer_replication", "revision", "auto_mapping" };
+    static const char *const no[] = { "use_dora", "use_qalora", "lora_bias", "fan_in_fan_out" };
     const AdapterConf *c = d->m->lora;
     Json *parameters = targets(d, false);
     bool  wraps = d->each || json_array_size(parameters);          /* parameters take no dropout there */
     if (!json_array_size(parameters)) json_decref(parameters), parameters = json_null();
-    return json_pack(
-        "{s:s, s:s, s:s, s:o, s:b, s:b, s:I, s:o, s:f, s:b, s:o, s:o, s:o, s:o, s:o, s:s, s:o, s:n, s:n, s:n, "
-        "s:b, s:b, s:b, s:b, s:n, s:n, s:{}, s:n, s:s}",
-        "peft_type", "LORA", "peft_version", "0.19.1", "task_type", "CAUSAL_LM", "base_model_name_or_path",
-        *base ? json_string(base) : json_null(), "inference_mode", 1, "use_rslora", (int)c->rslora, "r",
-        (json_int_t)d->r, "lora_alpha", number(d->alpha), "lora_dropout", wraps ? 0.0 : c->dropout, "lora_bias", 0,
-        "target_modules", targets(d, true), "target_parameters", parameters, "rank_pattern", patterns(d, true),
-        "alpha_pattern", patterns(d, false), "modules_to_save", saved(d->m), "bias", "none", "init_lora_weights",
-        c->gaussian ? json_string("gaussian") : json_true(), "exclude_modules", "layers_to_transform",
-        "layers_pattern", "ensure_weight_tying", (int)adapter_ties(d->m, d->m->embed), "use_dora", 0, "use_qalora", 0, "fan_in_fan_out", 0, "revision", "auto_mapping",
-        "loftq_config", "layer_replication", "megatron_core", "megatron.core");
+    Json *o = json_pack("{s:s, s:s, s:s, s:s, s:s, s:{}}", "peft_type", "LORA", "peft_version", "0.19.1",
+                        "task_type", "CAUSAL_LM", "bias", "none", "megatron_core", "megatron.core",
+                        "loftq_config");
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++) json_object_set_new(o, none[i], json_null());
+    for (size_t i = 0; i < sizeof no / sizeof *no; i++) json_object_set_new(o, no[i], json_false());
+    json_object_set_new(o, "base_model_name_or_path", *base ? json_string(base) : json_null());
+    json_object_set_new(o, "inference_mode", json_true());
+    json_object_set_new(o, "init_lora_weights", c->gaussian ? json_string("gaussian") : json_true());
+    json_object_set_new(o, "r", json_integer(d->r));
+    json_object_set_new(o, "lora_alpha", number(d->alpha));
+    json_object_set_new(o, "use_rslora", json_boolean(c->rslora));
+    json_object_set_new(o, "lora_dropout", json_real(wraps ? 0.0 : c->dropout));
+    json_object_set_new(o, "target_modules", targets(d, true));
+    json_object_set_new(o, "target_parameters", parameters);
+    json_object_set_new(o, "rank_pattern", patterns(d, true));
+    json_object_set_new(o, "alpha_pattern", patterns(d, false));
+    json_object_set_new(o, "modules_to_save", saved(d->m));
+    json_object_set_new(o, "ensure_weight_tying", json_boolean(adapter_ties(d->m, d->m->embed)));
+    return o;
 }
 
 /* It takes its name whole: with it the folder is an adapter. */

@@ -7,16 +7,16 @@
  *   fused     <…>.mlp.experts.lora_A.weight (E r, in), row e r + j, and lora_B.weight (out, r E), column
  *             j E + e. Where both parameters have a pair that of gate_up_proj is below "base_layer."
  *   turned    the same by older versions, which took dim 1 for the input: A (E r, out), B (in, r E), and the
- *             update is (B A)'. Told by the number of A's columns; where that says nothing, by other experts of
- *             the file or by the version that wrote it; else it is refused
+ *             update is (B A)'. Told by the number of A's columns; where that says nothing, by other experts
+ *             of the file or by the version that wrote it; else it is refused
  *   each      <…>.mlp.experts.<e>.gate_proj, .up_proj, .down_proj. Gate and up with the same A are the pair
- *             that they were written from; else their A are stacked and B is block-diagonal, of twice the rank
+ *             that they were written from; else A are stacked and B is block-diagonal, of twice the rank
  *
  * Reading believes nothing: what the configuration says and what the file has must agree, every tensor must
- * belong to something, and keys that change what an adapter means and are not computed here are refused by name.
- * Writing gives each expert names of its own where the hub's files of the family do and PEFT then loads them
- * (adapter_write.c), the fused form elsewhere. There is no dropout in a file with experts: PEFT refuses it
- * there, and who loads an adapter to use it has none anyway. */
+ * belong to something, and keys that change what an adapter means and are not computed here are refused by
+ * name. Writing gives each expert names of its own where the hub's files of the family do and PEFT then loads
+ * them (adapter_write.c), the fused form elsewhere. There is no dropout in a file with experts: PEFT refuses
+ * it there, and who loads an adapter to use it has none anyway. */
 #ifndef MODEL_ADAPTER_FILES_H
 #define MODEL_ADAPTER_FILES_H
 
@@ -53,18 +53,18 @@ void        adapter_close(AdapterFile *f);                    /* twice is fine *
 MUST Status adapter_load(const AdapterFile *f, Model *m, Backend *be);
 /* A FillFn of what it has: self is an AdapterFile, m was opened with its conf and is whole. */
 MUST Status adapter_fill(void *self, Model *m, Backend *be, int i);
-/* Copies of base tensors are those of the base, else it was made for another one. base NULL: it has no file. */
+/* Copies of base tensors are the base's, else it was made for another one. base NULL: it has no file. */
 MUST Status adapter_check_base(const AdapterFile *f, const SafeTensors *base);
 
 /* Whether p is trained itself, beside the adapters that m was opened with. */
 bool        adapter_has_whole(const Model *m, const Param *p);
 
-/* Into folder dir, the configuration last: with it the folder is an adapter. m: opened with adapters, whole, not
- * bound; from fills them in. base: for base_model_name_or_path; "": null. */
+/* Into folder dir, the configuration last: with it the folder is an adapter. m: opened with adapters, whole,
+ * not bound; from fills them in. base: for base_model_name_or_path; "": null. */
 MUST Status adapter_save(Model *m, Backend *be, ParamSource from, const char *dir, const char *base);
 
-/* The base with its adapters added in, in HF form: W' = round(W + s B A), product and sum in f32, B A summed in
- * order of j. m: the base, whole, not bound; with: the same opened with adapters, which `from` fills in. */
+/* The base with its adapters added in, in HF form: W' = round(W + s B A), product and sum in f32, B A summed
+ * in order of j. m: the base, whole, not bound; with: the same opened with adapters; from: these. */
 MUST Status adapter_merge(Model *m, Model *with, Backend *be, const SafeTensors *base, ParamSource from,
                           const char *dir, DType dtype, int64_t max_shard);
 

@@ -1,5 +1,5 @@
-/* model/adapter_merge.c -- a base with its adapters added in; see adapter_files.h. Tensors pass through one at a
- * time: what is in memory is the largest parameter in f32, twice, and a pair. */
+/* model/adapter_merge.c -- a base with its adapters added in; see adapter_files.h. Tensors pass through one
+ * at a time: what is in memory is the largest parameter in f32, twice, and a pair. */
 #include "model/adapter_private.h"
 #include "model/weights_private.h"
 
@@ -51,8 +51,9 @@ static void add_experts(const Param *w, const Param *a, const LoraPart *part)
     const Param *b = part->b;
     int64_t out = w->full[1], in = w->full[2], r = part->r;
     for (int64_t e = 0; e < w->full[0]; e++)
-        add_product((float *)w->w.data + e * out * in, (float *)a->w.data + (a->full[0] == 1 ? 0 : e * r * in),
-                    (float *)b->w.data + e * out * r, out, in, r, part->scale);
+        add_product((float *)w->w.data + e * out * in,
+                    (float *)a->w.data + (a->full[0] == 1 ? 0 : e * r * in), (float *)b->w.data + e * out * r,
+                    out, in, r, part->scale);
 }
 
 /* w: of the base, filled; q: the same of the model with adapters. */
@@ -64,8 +65,10 @@ static Status add_pairs(Merge *x, Backend *be, const Param *w, const Param *q)
         const LoraPart *part = &l->part[k];
         TRY(fetch(x, be, &x->b, part->b));
         if (w->linear == LINEAR_EXPERTS) add_experts(w, l->a, part);
-        else add_product((float *)w->w.data + piece_at(w, part->piece), (float *)l->a->w.data + part->from * w->full[1],
-                         part->b->w.data, w->piece[part->piece].shape[0], w->full[1], part->r, part->scale);
+        else
+            add_product((float *)w->w.data + piece_at(w, part->piece),
+                        (float *)l->a->w.data + part->from * w->full[1], part->b->w.data,
+                        w->piece[part->piece].shape[0], w->full[1], part->r, part->scale);
     }
     return OK;
 }
@@ -95,8 +98,8 @@ static Status rooms(Merge *x, Backend *be)
     return backend_arena_open(be, &x->b, "adapter", (size_t)most * sizeof(float) + ARENA_ALIGN);
 }
 
-Status adapter_merge(Model *m, Model *with, Backend *be, const SafeTensors *base, ParamSource from, const char *dir,
-                     DType dtype, int64_t max_shard)
+Status adapter_merge(Model *m, Model *with, Backend *be, const SafeTensors *base, ParamSource from,
+                     const char *dir, DType dtype, int64_t max_shard)
 {
     Merge x = { .with = with, .base = base, .from = from };
     REQUIRE(be->machine->host_memory, "a model is merged in host memory");

@@ -21,8 +21,8 @@ struct AdapterPair {
 /* "<at><e>.<part>.lora_A.weight" of part 0 or 1 of an expert: gate and up, or down. */
 MUST Status pair_tensor(const AdapterFile *f, const AdapterPair *p, int64_t e, int part, char which,
                         const StTensor **t);
-/* adapter_describe.c: adapter_config.json of m's adapters into folder dir (NULL: it is not written), and whether
- * their experts have names of their own. */
+/* adapter_describe.c: adapter_config.json of m's adapters into folder dir (NULL: it is not written), and
+ * whether their experts have names of their own. */
 MUST Status adapter_describe(const Model *m, const char *base, bool *each, const char *dir);
 bool        adapter_ties(const Model *m, const Param *p);    /* p is trained whole, and a tied head with it */
 

@@ -1,7 +1,7 @@
 /* model/adapter_read.c -- opening an adapter: which tensor of the file is what; see adapter_files.h.
  *
- * It is the model that is walked, and asked of each module what the file has of it. What nobody asked for in the
- * end is an error. */
+ * It is the model that is walked, and asked of each module what the file has of it. What nobody asked for in
+ * the end is an error. */
 #include "model/adapter_config.h"
 #include "model/adapter_private.h"
 
@@ -90,8 +90,8 @@ static Status settle_rank(Reader *r, AdapterTarget *t, int64_t rank)
 {
     TRY(peft_conf_of(&r->conf, t));
     if (t->rank == rank) return OK;
-    return fail(E_DATA, "%s: rank %lld by %s, its tensors have %lld", t->module, (long long)t->rank, PEFT_CONFIG,
-                (long long)rank);
+    return fail(E_DATA, "%s: rank %lld by %s, its tensors have %lld", t->module, (long long)t->rank,
+                PEFT_CONFIG, (long long)rank);
 }
 
 /* Who targets the head of a model has PEFT put a copy of the head in. */
@@ -142,10 +142,11 @@ static Status read_fused(Reader *r, AdapterTarget *t, AdapterPair *p, bool inner
     p->a = look(r, "%s%slora_A.weight", p->at, below);
     p->b = look(r, "%s%slora_B.weight", p->at, below);
     if (!p->a && !p->b)
-        return fail(E_DATA, "%slora_A.weight: not in the file, though the pair inside of it (base_layer) is", p->at);
+        return fail(E_DATA, "%slora_A.weight: not in the file, though the pair inside of it (base_layer) is",
+                    p->at);
     if (!p->a || !p->b) return alone(p->a, p->b);
     p->form = way_of(p->a, p->b, p);
-    bool taken = r->n && r->f->pair[r->n - 1].a == p->a;                 /* by gate_up, which is asked first */
+    bool taken = r->n && r->f->pair[r->n - 1].a == p->a; /* by gate_up, which is asked first */
     if (only && p->form == PAIR_PLAIN && (p->gate_up || taken)) return OK;
     bool turned = p->form == PAIR_TURNED;
     TRY(check_pair(p->a, p->b, turned ? p->in : p->out, turned ? p->out : p->in, &rows));
@@ -161,7 +162,8 @@ static Status read_fused(Reader *r, AdapterTarget *t, AdapterPair *p, bool inner
 
 static const char *const parts[3] = { "gate_proj", "up_proj", "down_proj" };
 
-Status pair_tensor(const AdapterFile *f, const AdapterPair *p, int64_t e, int part, char which, const StTensor **t)
+Status pair_tensor(const AdapterFile *f, const AdapterPair *p, int64_t e, int part, char which,
+                   const StTensor **t)
 {
     char name[300];
     snprintf(name, sizeof name, "%s%lld.%s.lora_%c.weight", p->at, (long long)e, parts[p->gate_up ? part : 2],
@@ -170,7 +172,8 @@ Status pair_tensor(const AdapterFile *f, const AdapterPair *p, int64_t e, int pa
 }
 
 /* All experts are alike: one rank and one alpha. */
-static Status check_expert(Reader *r, AdapterTarget *t, const AdapterPair *p, int64_t e, int part, int64_t *rank)
+static Status check_expert(Reader *r, AdapterTarget *t, const AdapterPair *p, int64_t e, int part,
+                           int64_t *rank)
 {
     const StTensor *a, *b;
     AdapterTarget own = { 0 };
@@ -179,10 +182,12 @@ static Status check_expert(Reader *r, AdapterTarget *t, const AdapterPair *p, in
     TRY(pair_tensor(r->f, p, e, part, 'B', &b));
     r->used[a - r->f->st.tensor] = r->used[b - r->f->st.tensor] = true;
     TRY(check_pair(a, b, p->out / pair_parts(p), p->in, rank));
-    int n = snprintf(own.module, sizeof own.module, "%s%lld.%s", name, (long long)e, parts[p->gate_up ? part : 2]);
+    int n = snprintf(own.module, sizeof own.module, "%s%lld.%s", name, (long long)e,
+                     parts[p->gate_up ? part : 2]);
     if (n >= (int)sizeof own.module) return fail(E_DATA, "%s: a module of too long a name", a->name);
     TRY(settle_rank(r, &own, *rank));
-    if (t->rank && t->alpha != own.alpha) return fail(E_DATA, "%s: alpha differs between experts", own.module);
+    if (t->rank && t->alpha != own.alpha)
+        return fail(E_DATA, "%s: alpha differs between experts", own.module);
     t->rank = own.rank, t->alpha = own.alpha;
     return OK;
 }
@@ -256,9 +261,10 @@ static Status settle_squares(Reader *r)
     for (int i = 0; i < r->n; i++) {
         AdapterPair *p = &r->f->pair[i];
         if (p->form == PAIR_SQUARE && !r->straight == !r->turned)
-            return fail(E_DATA, "%s: experts of %lld by %lld, and nothing in the file tells which of the two its "
-                        "rows are; load and save it with a current PEFT", p->a->name,
-                        (long long)p->out, (long long)p->in);
+            return fail(E_DATA,
+                        "%s: experts of %lld by %lld, and nothing in the file tells which of the two its "
+                        "rows are; load and save it with a current PEFT",
+                        p->a->name, (long long)p->out, (long long)p->in);
         if (p->form == PAIR_SQUARE) p->form = r->turned ? PAIR_TURNED : PAIR_FUSED;
     }
     return OK;
@@ -312,7 +318,8 @@ static Status check_saved(const Reader *r)
             char name[300];
             snprintf(name, sizeof name, PEFT_PREFIX "%s", p->piece[i].name);
             if (is_saved(r, p, i) && p->linear != LINEAR_EXPERTS && !st_find(&r->f->st, name))
-                return fail(E_DATA, "%s: not in the file, which has the rest of its module", p->piece[i].name);
+                return fail(E_DATA, "%s: not in the file, which has the rest of its module",
+                            p->piece[i].name);
         }
     }
     for (int i = 0; i < r->n; i++)
@@ -345,8 +352,8 @@ static Status read_tied_head(Reader *r)
     if (head && head->dtype == embed->dtype && head->bytes == embed->bytes &&
         !memcmp(head->data, embed->data, head->bytes))
         return OK;
-    return fail(E_DATA, "%s: trained whole without the head, which is the same table here (tie_word_embeddings); "
-                "PEFT keeps them one with ensure_weight_tying", p->piece[0].name);
+    return fail(E_DATA, "%s: trained whole without the head, which is the same table here "
+                "(tie_word_embeddings); PEFT keeps them one with ensure_weight_tying", p->piece[0].name);
 }
 
 /* ---- opening ---- */

@@ -22,7 +22,8 @@ static void from_columns(const Turner *k, float *out, const StTensor *t, bool tu
     for (int64_t i = 0; i < n; i++) {
         dtype_convert(k->row, F32, row_of(t, i), t->dtype, r * E);
         for (int64_t e = 0; e < E; e++)
-            for (int64_t j = 0; j < r; j++) out[turn ? (e * r + j) * n + i : (e * n + i) * r + j] = k->row[j * E + e];
+            for (int64_t j = 0; j < r; j++)
+                out[turn ? (e * r + j) * n + i : (e * n + i) * r + j] = k->row[j * E + e];
     }
 }
 
@@ -136,7 +137,8 @@ Status adapter_fill(void *self, Model *m, Backend *be, int i)
 Status adapter_load(const AdapterFile *f, Model *m, Backend *be)
 {
     for (int i = 0; i < m->params.n; i++)
-        if (m->params.p[i]->beside || has_whole(f, m->params.p[i])) TRY(adapter_fill((AdapterFile *)f, m, be, i));
+        if (m->params.p[i]->beside || has_whole(f, m->params.p[i]))
+            TRY(adapter_fill((AdapterFile *)f, m, be, i));
     return OK;
 }
 
@@ -154,7 +156,8 @@ static Status compare(const StTensor *a, const StTensor *b)
         dtype_convert(y, F32, (const char *)b->data + (size_t)at * dtype_size(b->dtype), b->dtype, k);
         same = !memcmp(x, y, (size_t)k * sizeof *x);
     }
-    return same ? OK : fail(E_DATA, "%s: not what the base has: the adapter was made for another one", a->name);
+    return same ? OK
+                : fail(E_DATA, "%s: not what the base has: the adapter was made for another one", a->name);
 }
 
 Status adapter_check_base(const AdapterFile *f, const SafeTensors *base)
@@ -165,8 +168,10 @@ Status adapter_check_base(const AdapterFile *f, const SafeTensors *base)
         const StTensor *t;
         snprintf(name, sizeof name, "%.*s%s", (int)(at - own), own, at + strlen(".base_layer"));
         if (!base)
-            return fail(E_CONFIG, "%s: the adapter brings weights of its base along; start from that base with "
-                        "model.path", f->copy[i]);
+            return fail(E_CONFIG,
+                        "%s: the adapter brings weights of its base along; start from that base with "
+                        "model.path",
+                        f->copy[i]);
         TRY(st_get(base, name, &t));
         TRY(compare(st_find(&f->st, f->copy[i]), t));
     }

@@ -1,7 +1,7 @@
 /* model/adapter_write.c -- an adapter's tensors into a folder; see adapter_files.h. Its configuration is
  * adapter_describe.c's.
  *
- * The same walk first declares every tensor and then writes its bytes, one parameter in host memory at a time. */
+ * The same walk first declares every tensor and then writes its bytes, a parameter in memory at a time. */
 #include "model/adapter_private.h"
 
 #include <stdio.h>
@@ -81,8 +81,9 @@ static Status put_each(Writer *w, const Param *base, const Param *q, bool b)
     for (int64_t e = 0; e < base->full[0]; e++)
         for (int k = 0; k < (gate_up ? 2 : 1); k++) {
             char full[300];
-            snprintf(full, sizeof full, PEFT_PREFIX "%.*s.%lld.%s.lora_%c.weight", (int)(strrchr(name, '.') - name),
-                     name, (long long)e, part[gate_up ? k : 2], b ? 'B' : 'A');
+            snprintf(full, sizeof full, PEFT_PREFIX "%.*s.%lld.%s.lora_%c.weight",
+                     (int)(strrchr(name, '.') - name), name, (long long)e, part[gate_up ? k : 2],
+                     b ? 'B' : 'A');
             const float *x = (float *)q->w.data + (q->full[0] == 1 ? 0 : e * n) + (b ? k * rows * cols : 0);
             TRY(w->writing ? put(w, x, rows * cols) : declare(w, full, rows, cols));
         }
@@ -161,7 +162,8 @@ static Status rooms(Writer *w)
         if (p->form == FORM_LORA_B && p->full[0] * p->full[2] > row) row = p->full[0] * p->full[2];
         if ((p->beside || adapter_has_whole(w->m, p)) && param_count(p) > most) most = param_count(p);
     }
-    if (!(w->row = malloc((size_t)row * sizeof *w->row))) return fail(E_FIT, "no host memory for a row of adapters");
+    if (!(w->row = malloc((size_t)row * sizeof *w->row)))
+        return fail(E_FIT, "no host memory for a row of adapters");
     return backend_arena_open(w->be, &w->room, "adapter", (size_t)most * sizeof(float) + ARENA_ALIGN);
 }
 

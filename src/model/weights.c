@@ -12,7 +12,13 @@
 
 typedef enum { FUSED_OUT, FUSED_IN, PER_EXPERT } ExpertForm; /* [E, out, in]; [E, in, out]; one tensor each */
 
-typedef struct Loader { Model *m; Backend *be; const SafeTensors *st; const char *prefix; int64_t read; } Loader;
+typedef struct Loader {
+    Model             *m;
+    Backend           *be;
+    const SafeTensors *st;
+    const char        *prefix;
+    int64_t            read;
+} Loader;
 
 static const StTensor *look(const Loader *l, const char *name)
 {

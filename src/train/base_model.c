@@ -8,7 +8,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-enum { SAMPLE = 64, MOST_SAMPLES = 4096 };   /* bytes; tensors that are looked into: each may cost a disk a seek */
+enum { SAMPLE = 64, MOST_SAMPLES = 4096 };   /* bytes; tensors looked into: each may cost a disk a seek */
 
 static void hash_tensor(XXH3_state_t *x, const StTensor *t, bool look)
 {
@@ -51,7 +51,8 @@ Status base_describe(Json **out, const ModelSource *s, uint64_t seed)
     char hash[33];
     TRY(hash_base(hash, s, seed));
     char *path = s->weights ? realpath(s->weights, NULL) : NULL, *folder = realpath(s->folder, NULL);
-    *out = json_pack("{s:s?, s:s?, s:I, s:s?, s:s, s:s}", "path", path, "preset", s->weights ? NULL : s->preset,
+    *out = json_pack("{s:s?, s:s?, s:I, s:s?, s:s, s:s}", "path", path, "preset",
+                     s->weights ? NULL : s->preset,
                      "seed", (json_int_t)seed, "folder", folder, "dtype", dtype_name(s->dtype), "hash", hash);
     free(path), free(folder);
     return *out ? OK : fail(E_FIT, "no memory for the description of a base model");
@@ -72,10 +73,11 @@ const char *base_name(const Json *base)
 Status base_check(const Json *was, const Json *now)
 {
     if (strcmp(text(was, "hash"), text(now, "hash")))
-        return fail(E_CONFIG, "its adapters were trained on %s%s (%.8s), this is %s%s (%.8s): other weights; set "
-                    "model.path or model.preset and train.seed as they were", *text(was, "path") ? "" : "preset ",
-                    base_name(was), text(was, "hash"), *text(now, "path") ? "" : "preset ", base_name(now),
-                    text(now, "hash"));
+        return fail(E_CONFIG,
+                    "its adapters were trained on %s%s (%.8s), this is %s%s (%.8s): other weights; set "
+                    "model.path or model.preset and train.seed as they were",
+                    *text(was, "path") ? "" : "preset ", base_name(was), text(was, "hash"),
+                    *text(now, "path") ? "" : "preset ", base_name(now), text(now, "hash"));
     if (strcmp(text(was, "dtype"), text(now, "dtype")))
         return fail(E_CONFIG, "its base was held as %s, wanted as %s; set model.dtype as it was",
                     text(was, "dtype"), text(now, "dtype"));

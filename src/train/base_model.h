@@ -3,8 +3,8 @@
  *   { "path": a folder or null, "preset": a name or null, "seed": of its draw, "folder": of the tokenizer,
  *     "dtype": that weights are held in, "hash": … }
  *
- * The hash is XXH3's 128 bits over config.json and, of a folder, names, types and shapes of its tensors with a
- * few bytes of each; of a preset, over its seed. It tells fine-tunes of a model apart from it and from each
+ * The hash is XXH3's 128 bits over config.json and, of a folder, names, types and shapes of its tensors with
+ * a few bytes of each; of a preset, over its seed. It tells fine-tunes of a model apart from it and from each
  * other; it does not prove that every weight is the same. */
 #ifndef TRAIN_BASE_MODEL_H
 #define TRAIN_BASE_MODEL_H

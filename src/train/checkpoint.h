@@ -2,7 +2,7 @@
  *
  *   DIR/checkpoint-N/    state/ (safetensors: master weights, moments), trainer_state.json,
  *                        the model in HF form when asked for, MANIFEST.json (sizes and hashes; written last)
- *                        of a run with adapters: state/adapter.json (below), and in HF form is the adapter alone
+ *                        with adapters: state/adapter.json (below), and the HF form is theirs, PEFT's
  *   DIR/last, DIR/best   links to the newest one and to the one with the best evaluation
  *
  * A checkpoint is written to checkpoint-N.tmp and synced file by file, then the manifest, then the folder
@@ -15,8 +15,8 @@
  * does all the rest when the manifests of the others are there. Ranks must see one file system.
  *
  * With adapters the state is theirs and that of modules trained beside them. The base is not in it, be it as
- * large as it may: a run goes on from where that came from, and adapter.json says what it was (train/base_model.h)
- * beside the modules that have pairs. */
+ * large as it may: a run goes on from where that came from, and adapter.json says what it was
+ * (train/base_model.h) beside the modules that have pairs. */
 #ifndef TRAIN_CHECKPOINT_H
 #define TRAIN_CHECKPOINT_H
 

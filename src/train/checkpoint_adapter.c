@@ -63,9 +63,9 @@ Status adapter_state_text(char **out, const Model *part, const Json *base)
     Model m;
     TRY(model_open_whole(&m, part));
     Json *o = json_pack("{s:i, s:I, s:f, s:f, s:b, s:b, s:b, s:O?, s:o, s:o}", "format", 1, "rank",
-                        (json_int_t)c->rank, "alpha", c->alpha, "dropout", c->dropout, "use_rslora", (int)c->rslora,
-                        "gaussian", (int)c->gaussian, "shared_a", (int)c->shared_a, "base", (Json *)base, "pairs",
-                        pairs_of(&m), "modules_to_save", saved_of(&m));
+                        (json_int_t)c->rank, "alpha", c->alpha, "dropout", c->dropout, "use_rslora",
+                        (int)c->rslora, "gaussian", (int)c->gaussian, "shared_a", (int)c->shared_a, "base",
+                        (Json *)base, "pairs", pairs_of(&m), "modules_to_save", saved_of(&m));
     model_close(&m);
     *out = o ? json_dumps(o, JSON_INDENT(1) | JSON_REAL_PRECISION(17)) : NULL;
     json_decref(o);
@@ -89,7 +89,8 @@ static Status read_pair(AdapterTarget *t, const Json *v)
 
 static Status read_lists(AdapterState *a)
 {
-    const Json *pairs = json_object_get(a->file, "pairs"), *saved = json_object_get(a->file, "modules_to_save");
+    const Json *pairs = json_object_get(a->file, "pairs"),
+               *saved = json_object_get(a->file, "modules_to_save");
     size_t n = json_array_size(pairs), k = json_array_size(saved);
     AdapterTarget *exact = keep_take(&a->keep, (n + 1) * sizeof *exact);
     const char   **word = keep_take(&a->keep, (k + 1) * sizeof *word);

@@ -125,7 +125,8 @@ static Status check_kind(const char *path, const Model *m)
         return fail(E_CONFIG, "it is of a run without adapters: start from its model with model.path, or set "
                     "lora.rank=0");
     if (!m->lora && adapters)
-        return fail(E_CONFIG, "it is of a run with adapters: set lora.* as they were, or merge it (treb convert "
+        return fail(E_CONFIG,
+                    "it is of a run with adapters: set lora.* as they were, or merge it (treb convert "
                     "--merge) and start from that with model.path");
     return OK;
 }

@@ -43,10 +43,10 @@ MUST Status checkpoint_tmp(Path out, const char *dir, int64_t step);
 MUST Status checkpoint_take_name(const char *dir, int64_t step, bool best, int64_t keep);
 MUST Status manifest_write(const char *folder, int64_t step);
 MUST Status export_save(const char *folder, const SaveJob *j);
-MUST Status adapter_state_text(char **out, const Model *part, const Json *base);     /* checkpoint_adapter.c */
+MUST Status adapter_state_text(char **out, const Model *part, const Json *base); /* checkpoint_adapter.c */
 
-/* Parameters out of a state, by state_fill, which is a FillFn: weights as they were trained, in f32. dtype BF16:
- * rounded as the optimizer did. */
+/* Parameters out of a state, by state_fill, which is a FillFn: weights as they were trained, in f32. dtype
+ * BF16: rounded as the optimizer did. */
 typedef struct StateSource { Shards s; DType dtype; } StateSource;
 MUST Status state_fill(void *self, Model *m, Backend *be, int i);
 

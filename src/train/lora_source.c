@@ -19,7 +19,8 @@ static Status open_any(LoraSource *l, const char *path, const ModelShape *s)
         return l->conf = l->state.conf, OK;
     }
     if (!adapter_is(path))
-        return fail(E_IO, "%s: neither an adapter (" PEFT_CONFIG ") nor a checkpoint of a run with adapters", path);
+        return fail(E_IO, "%s: neither an adapter (" PEFT_CONFIG ") nor a checkpoint of a run with adapters",
+                    path);
     TRY(adapter_open(&l->file, path, s));
     return l->conf = l->file.conf, OK;
 }
@@ -174,14 +175,16 @@ Status lora_resolve(Config *c)
     const char *path = c->model.path;
     if (*c->model.preset || !*path || has(path, "config.json") || !lora_source_is(path)) return OK;
     if (*c->lora.path)
-        return fail(E_CONFIG, "%s is an adapter, and so is lora.path = %s: name one of them, and its base", path,
-                    c->lora.path);
+        return fail(E_CONFIG, "%s is an adapter, and so is lora.path = %s: name one of them, and its base",
+                    path, c->lora.path);
     TRY(lora_source_base(base, path));
     set_text(c, &c->lora.path, path);
     if (!*base && adapter_state_is(path)) return resolve_preset(c, path);
     if (!*base || !has(base, "config.json"))
-        return fail(E_CONFIG, "%s is an adapter of %s, which is no folder here: name its base as the model and the "
-                    "adapter with lora.path", path, *base ? base : "a model that it does not name");
+        return fail(E_CONFIG,
+                    "%s is an adapter of %s, which is no folder here: name its base as the model and the "
+                    "adapter with lora.path",
+                    path, *base ? base : "a model that it does not name");
     set_text(c, &c->model.path, base);
     return OK;
 }

@@ -1,5 +1,5 @@
 /* train/lora_source.h -- an adapter that exists already: a folder of PEFT's, or a checkpoint of a run with
- * adapters, of any layout. To go on from (lora.path), to use with its base, to write in PEFT's form, to merge.
+ * adapters, of any layout. To go on from (lora.path), to use with its base, to export, to merge.
  *
  *   LoraSource l;
  *   TRY(lora_source_open(&l, path, &shape));         l.conf: what a model is opened with to have it
@@ -31,8 +31,8 @@ MUST Status lora_source_load(LoraSource *l, const char *base, Model *m, Backend 
 /* PEFT's folder of it. base: what it is for; "": nothing is said. */
 MUST Status lora_source_export(LoraSource *l, const ModelShape *s, const char *dir, const char *base);
 /* The base with it added in, in HF form but for the configuration and other files beside. */
-MUST Status lora_source_merge(LoraSource *l, const ModelShape *s, const char *base, const char *dir, DType dtype,
-                              int64_t max_shard);
+MUST Status lora_source_merge(LoraSource *l, const ModelShape *s, const char *base, const char *dir,
+                              DType dtype, int64_t max_shard);
 
 /* Where the weights that it was trained on are: a folder, "" when it does not say. */
 MUST Status lora_source_base(Path out, const char *path);

@@ -47,8 +47,10 @@ static Status find_model(ModelSource *s, const struct cfg_model *c)
 {
     if (!*c->preset) {
         if (!has(c->path, "config.json") && has(c->path, "adapter_config.json"))
-            return fail(E_CONFIG, "model.path = %s: an adapter, not a model; set lora.path to it, and model.path to "
-                        "the model that it was made for", c->path);
+            return fail(E_CONFIG,
+                        "model.path = %s: an adapter, not a model; set lora.path to it, and model.path to "
+                        "the model that it was made for",
+                        c->path);
         s->weights = c->path;
         TRY(set_folder(s, c->path));
         return read_config(&s->hf, c->path);

@@ -71,7 +71,7 @@ static Status know_base(Trainer *t)
     return st ? wrap(st, "%s", t->folder.resume) : OK;
 }
 
-/* With adapters the base is not in a checkpoint: it comes from where it came from, and their state over it. */
+/* With adapters the base is not in a checkpoint: it is loaded as at the start, and their state over it. */
 static Status load_weights(Trainer *t)
 {
     Engine *e = &t->engine;

@@ -193,6 +193,7 @@ Status trainer_save(Trainer *t, bool last)
     bool hf = !strcmp(c->hf, "every") || (last && !strcmp(c->hf, "final"));
     Export x = { .config = t->source.hf, .companions = t->source.folder, .min_pixels = i->min_pixels,
                  .max_pixels = i->max_pixels };
+    const char *form = t->engine.model.lora ? " with the adapter for PEFT" : " with the model in HF form";
     Json *state = NULL;
     double from = clock_now();
     TRY(look_at_save(t, true));
@@ -200,8 +201,8 @@ Status trainer_save(Trainer *t, bool last)
         t->best = t->eval_loss, t->best_step = t->step;
     TRY(trainer_state_save(t, &state));
     Snapshot s = { .dir = t->folder.dir, .step = t->step, .model = &t->engine.model, .be = &t->engine.be,
-                   .mesh = &t->engine.mesh, .state = state, .config = t->source.hf, .base = t->base, .hf = hf ? &x : NULL,
-                   .best = t->best_step == t->step, .keep = c->save_total_limit,
+                   .mesh = &t->engine.mesh, .state = state, .config = t->source.hf, .base = t->base,
+                   .hf = hf ? &x : NULL, .best = t->best_step == t->step, .keep = c->save_total_limit,
                    .patience = 10 * t->recipe->comm.timeout };
     Status st = saving_begin(&t->saving, &s);
     json_decref(state);
@@ -209,7 +210,7 @@ Status trainer_save(Trainer *t, bool last)
     if (st) return st;
     t->saved = t->step;
     log_info(&t->log, "%s %s/checkpoint-%lld%s%s; the run waited %.1f s", t->saving.out ? "saving" : "saved",
-             t->folder.dir, (long long)t->step, !hf ? "" : t->engine.model.lora ? " with the adapter in PEFT's form" : " with the model in HF form",
+             t->folder.dir, (long long)t->step, hf ? form : "",
              s.best ? ", the best so far" : "", t->paused - from);
     return OK;
 }
