@@ -38,6 +38,19 @@ expect 0 "written"           $treb convert $gold "$tmp/hub"
 expect 2 "already"           $treb convert $gold "$tmp/hub"
 expect 0 "written"           $treb convert "$tmp/hub" "$tmp/bf16" --dtype bf16 --shard-mb 1
 expect 4 "No such file"      $treb convert "$tmp/none" "$tmp/x"
+pair=tests/gold_lora/vl-moe-all/adapter
+expect 0 "37 modules merged" $treb convert --merge $pair "$tmp/merged" --base $gold
+expect 2 "already"           $treb convert --merge $pair "$tmp/merged" --base $gold
+expect 0 "adapter of 37"     $treb convert $pair "$tmp/pair" --base $gold
+mkdir "$tmp/astray"; cp $pair/* "$tmp/astray"; sed -i 's|tests/gold/vl-moe-mix|some/where|' "$tmp/astray/adapter_config.json"
+expect 2 "some/where is not here; name its folder with --base" $treb convert --merge "$tmp/astray" "$tmp/x"
+expect 2 "no adapter in it"  $treb convert --merge $gold "$tmp/x"
+expect 2 "no adapter in it"  $treb convert $gold "$tmp/x" --base $gold
+expect 4 "belongs to no module" $treb convert --merge $pair "$tmp/x" --base tests/gold/vl-dense-bias
+expect 2 "adapter of some/where, which is no folder here" $treb generate --model "$tmp/astray" --prompt hello
+expect 4 "tokenizer.json"    $treb generate --model "$tmp/pair" --prompt hello
+expect 4 "tokenizer.json"    $treb generate --model $gold --lora $pair --prompt hello
+expect 2 "set lora.path"     $treb train /dev/null model.path=$pair "data.train=[x]" checkpoint.output_dir="$tmp/run"
 expect 0 "learning_rate"     $treb config recipes/example.yaml
 expect 2 "Did you mean"      $treb config recipes/example.yaml train.max_step=3
 expect 2 "must be between"   $treb config recipes/example.yaml optim.learning_rate=3
