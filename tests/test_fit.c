@@ -55,6 +55,17 @@ static void advice_that_is_taken_helps(void)
     EXPECT_FAIL(open_with("", 1000, NULL), E_FIT, "take more ranks");
 }
 
+static void advice_on_adapters(void)
+{
+    double wants = 0;
+    char   set[512], text[600];
+    EXPECT_OK(open_with("lora.rank=8", 0, &wants));
+    EXPECT_FAIL(open_with("lora.rank=8", 0.8 * wants, NULL), E_FIT, "is enough: ");
+    advised(set, sizeof set);
+    snprintf(text, sizeof text, "lora.rank=8\n%s", set);
+    EXPECT_OK(open_with(text, 0.8 * wants, NULL));
+}
+
 typedef struct Fake { double bytes; int asked; } Fake;
 
 /* Each word of recompute saves ten, half the micro-batch half of the rest; full leaves 30. */
@@ -109,7 +120,7 @@ static void what_is_parked_must_fit_the_host(void)
     json_decref(hf);
     runlab_recipe(&c, &lab, "host", "memory.optimizer_offload=1");
     EXPECT_OK(recipe_ranks(&r, &place, &c, &shape, NULL, NULL));
-    EXPECT_OK(recipe_engine(&conf, &c, &shape, F32, &r));
+    EXPECT_OK(recipe_engine(&conf, &c, &shape, F32, &r, NULL));
     StreamShape ss = shape_stream(&shape);
     Stream      full = stream_full(&ss, &conf.budget);
     conf.backend = "cuda";
@@ -153,6 +164,7 @@ int main(void)
     runlab_open(&lab, 12);
     RUN(memory_is_checked_to_the_byte);
     RUN(advice_that_is_taken_helps);
+    RUN(advice_on_adapters);
     RUN(cheap_advice_comes_first);
     RUN(what_is_parked_must_fit_the_host);
     RUN(all_ranks_end_alike);

@@ -50,6 +50,7 @@ static int turns_of(Turn turn[FIT_ROWS], const FitAsk *ask)
     const struct cfg_parallel *p = &c->parallel;
     const bool experts = ask->shape->text.E > 0, tower = ask->shape->vision.depth > 0, overlap = c->moe.overlap;
     const long long T = c->train.micro_tokens, P = c->train.micro_patches;
+    const long long rank = *c->lora.path ? 0 : c->lora.rank;
     const double away = c->memory.optimizer_offload;
     const long long zero = p->zero, ep = p->ep, pp = p->pp, cp = p->cp, tp = p->tp;
     const char *road = strcmp(c->moe.dispatcher, "local") ? "" : " moe.dispatcher=auto";
