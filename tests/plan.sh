@@ -24,6 +24,12 @@ check "plan --gpus 8 of 30B" found 8 qwen3-30b-a3b h200 --gbs 512
 check "plan --gpus 64 of 235B" found 64 qwen3-vl-235b-a22b gb200 --gbs 1024 --images 4096 --picture 1024
 lacking() { ! "$treb" plan --gpus 1 --model qwen3-30b-a3b --hardware h100 >"$tmp/out" 2>&1 && grep -q 'nothing fits' "$tmp/out"; }
 check "plan --gpus 1 of 30B" lacking
+unsearched() { ! "$treb" plan --gpus 1 --model qwen3-30b-a3b lora.rank=16 >"$tmp/out" 2>&1 && grep -q 'plan a recipe' "$tmp/out"; }
+check "a search knows of no adapters" unsearched
+lora=recipes/qwen3-vl-30b-a3b-1-h200-lora.yaml
+adapted() { "$treb" plan $lora --ranks 1 --hardware h200 >"$tmp/out" 2>&1 && grep -q "$1" "$tmp/out"; }
+check "a plan says what trains"          adapted '48 *16 *352.322 M  model.language_model.layers.\*.mlp.experts.gate_up_proj'
+check "and what does not though linear"  adapted '^! NOT TRAINED, though linear: 48 x model.language_model.layers.\*.mlp.gate'
 # The recipe of one card runs, on another model and little data.
 small_moe
 runs() {

@@ -21,8 +21,20 @@ bool search_asked(int argc, char **argv)
     return false;
 }
 
+/* The closed forms that layouts are ranked by know of no adapters. */
+static Status refuse_lora(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++)
+        if (!strncmp(argv[i], "lora.", 5) || !strncmp(argv[i], "--lora", 6))
+            return fail(E_CONFIG, "plan --gpus: %s: layouts are looked for that train the whole model; with "
+                        "adapters plan a recipe: treb plan recipe.yaml lora.rank=16 --ranks N --hardware ID",
+                        argv[i]);
+    return OK;
+}
+
 static Status read_words(Words *w, int argc, char **argv)
 {
+    TRY(refuse_lora(argc, argv));
     *w = (Words){ .hardware = "h100", .seq = "4096", .images = "0", .picture = "0", .precision = "bf16",
                   .objective = "throughput", .fix = "", .top = "5", .imbalance = "1.15" };
     const Option options[] = {
@@ -126,7 +138,8 @@ Status search_command(int argc, char **argv)
     if (!st) st = w.json ? search_json(stdout, s) : search_print(stdout, s);
     if (!st && w.out) st = write_recipe(s, w.out, argc, argv);
     if (!st && !w.json && w.out) printf("%s: the first as a recipe; data.train is yours to name\n", w.out);
-    if (!st && !s->places) st = fail(E_FIT, "plan: nothing fits");
+    if (!st && !s->places) st = fail(E_FIT, "plan: nothing fits that trains the whole model; adapters may: "
+                                            "treb plan recipe.yaml lora.rank=16");
     search_close(s);
     free(s);
     return st;
