@@ -109,16 +109,33 @@ static void ends_the_run(void)
     }
 }
 
-/* Text alone, a start without a learning rate, one micro-batch a step. */
+/* A pair beside such a query: its B hears nothing, and its A is not asked. */
+static void names_the_pair(void)
+{
+    Trainer t;
+    Config  c;
+    open_or_die(&t, &c, "lora.rank=4\nlora.target_modules=[q_proj, v_proj]");
+    Tensor q = t.engine.model.layer[1].attn.q_norm->w;
+    memset(q.data, 0, (size_t)t_bytes(q));
+    EXPECT_FAIL(trainer_run(&t), E_CHECK,
+                "base_model.model.model.language_model.layers.1.self_attn.q_proj.lora_B.weight: its gradient "
+                "has been exactly zero for 3 steps in a row, so");
+    EXPECT(t.step == 3, "after step %lld", (long long)t.step);
+    close_run(&t, &c);
+}
+
+/* Text alone, a start without a learning rate, one micro-batch a step, pairs whose B is zero. */
 static void no_false_alarm(void)
 {
     static const char *const kinds[] = { "moe.aux_loss_coeff=0",
-                                         "optim.learning_rate=0\nmodel.dtype=bfloat16",
-                                         "train.global_tokens=450\ndata.train=[%s]" };
+                                         "train.global_tokens=450\ndata.train=[%s]",
+                                         "lora.rank=4\noptim.warmup_steps=3",
+                                         "lora.rank=4\noptim.learning_rate=0\nmodel.dtype=bfloat16",
+                                         "lora.rank=4\nlora.dropout=0.1\ndata.train=[%s]" };
     Trainer t;
     Config  c;
     char    line[500], text[600];
-    for (int i = 0; i < 3; i++) {
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         snprintf(line, sizeof line, "%s\ntrain.max_steps=4", kinds[i]);
         snprintf(text, sizeof text, line, lab.text);
         open_or_die(&t, &c, text);
@@ -223,6 +240,7 @@ int main(void)
     runlab_open(&lab, 12);
     RUN(counts);
     RUN(ends_the_run);
+    RUN(names_the_pair);
     RUN(no_false_alarm);
     RUN(ranks_agree);
     RUN(stages_end_together);
