@@ -6,9 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const group_names[GROUP_N]   = { "vision tower", "mergers", "decoder" };
-static const char *const group_freezes[GROUP_N] = { "model.freeze_vit", "model.freeze_aligner",
-                                                    "model.freeze_llm" };
+static const char *const group_names[GROUP_N] = { "vision tower", "mergers", "decoder" };
 
 /* ---- kinds ---- */
 
@@ -113,7 +111,7 @@ typedef struct Voice { void (*say)(void *self, bool loud, const char *line); voi
 static void put(const Voice *v, bool loud, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 static void put(const Voice *v, bool loud, const char *fmt, ...)
 {
-    char line[400];
+    char line[1600];
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(line, sizeof line, fmt, ap);
@@ -144,21 +142,37 @@ static void say_kind(const Voice *v, const Kind *k)
     put(v, false, "             %7d %7s %12.3f M  %s", k->modules, rank, m_of(k->params), k->name);
 }
 
-static const char *reason(char *out, size_t n, const Trains *t, const Kind *k)
+/* Why a kind is left out, of which each is said once for all that share it. */
+typedef enum { WHY_FROZEN, WHY_ROUTER = GROUP_N, WHY_HEAD, WHY_UNNAMED, WHY_N } Why;
+
+static Why why_of(const Trains *t, const Kind *k)
 {
-    if (t->frozen[k->group]) snprintf(out, n, "%s is set", group_freezes[k->group]);
-    else if (k->linear == LINEAR_ROUTER)
-        snprintf(out, n, "a router is adapted only where lora.target_modules has its name, mlp.gate");
-    else if (k->linear == LINEAR_HEAD)
-        snprintf(out, n, "the head is adapted only where lora.target_modules has its name, lm_head");
-    else snprintf(out, n, "lora.target_modules does not name it, or exclude_modules does");
-    return out;
+    if (t->frozen[k->group]) return (Why)(WHY_FROZEN + (int)k->group);
+    return k->linear == LINEAR_ROUTER ? WHY_ROUTER : k->linear == LINEAR_HEAD ? WHY_HEAD : WHY_UNNAMED;
+}
+
+static void say_left(const Voice *v, const Trains *t, Why why)
+{
+    static const char *const words[WHY_N] = {
+        "model.freeze_vit is set", "model.freeze_aligner is set", "model.freeze_llm is set",
+        [WHY_ROUTER]  = "a router is adapted only where lora.target_modules has its name, mlp.gate",
+        [WHY_HEAD]    = "the head is adapted only where lora.target_modules has its name, lm_head",
+        [WHY_UNNAMED] = "lora.target_modules does not name them, or exclude_modules does",
+    };
+    char   list[1400] = "";
+    size_t at = 0;
+    for (int i = 0; i < t->n; i++) {
+        const Kind *k = &t->kind[i];
+        if (k->fate != KIND_LEFT || why_of(t, k) != why || at >= sizeof list) continue;
+        at += (size_t)snprintf(list + at, sizeof list - at, "%s%d x %s, %.3f M", at ? "; " : "", k->modules,
+                               k->name, m_of(k->params));
+    }
+    if (at) put(v, true, "NOT TRAINED, though linear (%s): %s", words[why], list);
 }
 
 void trains_say(const Trains *t, void (*say)(void *self, bool loud, const char *line), void *self)
 {
     Voice v = { say, self };
-    char  why[160];
     int64_t all = t->base + t->pairs, learn = t->pairs + t->whole;
     say_groups(&v, t);
     if (!t->lora) return;
@@ -168,12 +182,7 @@ void trains_say(const Trains *t, void (*say)(void *self, bool loud, const char *
     put(&v, false, "             %.3f M of %.3f M parameters train: %.3f %%; %.3f M are frozen in %s, "
         "without gradients and state", m_of(learn), m_of(all), 100 * (double)learn / (double)all,
         m_of(t->base - t->whole), dtype_name(t->dtype));
-    for (int i = 0; i < t->n; i++) {
-        const Kind *k = &t->kind[i];
-        if (k->fate == KIND_LEFT)
-            put(&v, true, "NOT TRAINED, though linear: %d x %s, %.3f M: %s", k->modules, k->name,
-                m_of(k->params), reason(why, sizeof why, t, k));
-    }
+    for (int why = 0; why < WHY_N; why++) say_left(&v, t, (Why)why);
 }
 
 /* ---- for programs ---- */
