@@ -98,6 +98,7 @@ expect 2 "not in this build"  $treb generate --model "$tmp/none" --prompt hello 
 expect 4 "tokenizer.json"    $treb generate --model $gold --prompt hello
 expect 2 "no data"           $treb eval --model $gold
 expect 2 "no model"          $treb eval --data none.jsonl
+expect 2 "two models"        $treb eval --model $gold model.path=elsewhere --data none.jsonl
 
 # The converted folder computes the same as its source: same inputs, same record.
 cp $gold/inputs.safetensors $gold/expected.safetensors $gold/info.json "$tmp/hub"

@@ -90,13 +90,18 @@ static Status choose_model(Ask *a)
 /* Without a recipe pictures are sized as the model's own processor file says. */
 static Status read_recipe(Ask *a, const char **plain, int n)
 {
-    int from = n && !strchr(plain[0], '=');
+    int  from = n && !strchr(plain[0], '=');
+    Path chosen;
     if (from) TRY(config_open(&a->recipe, plain[0], 0, NULL));
     else      config_default(&a->recipe);
     TRY(choose_model(a));
     if (!from && a->model) TRY(predict_bounds(&a->recipe, a->recipe.model.path));
     if (!from && *a->recipe.lora.path) TRY(predict_bounds(&a->recipe, a->recipe.lora.path));
+    snprintf(chosen, sizeof chosen, "%s", a->recipe.model.path);
     for (int i = from; i < n; i++) TRY(config_set(&a->recipe, plain[i]));
+    if (a->model && strcmp(a->recipe.model.path, chosen))
+        return fail(E_CONFIG, "--model %s and model.path=%s: two models; name one of them", a->model,
+                    a->recipe.model.path);
     TRY(lora_resolve(&a->recipe));
     if (!a->dtype) return OK;
     DType d;
