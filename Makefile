@@ -52,6 +52,7 @@ all: setup
 help:
 	@echo "make            build $(BUILD)/treb for the CPU (installs the Debian packages that are missing)"
 	@echo "make demo       train a small vision-language MoE on drawn pictures, show what it learned (DEMO_SEED=n: other ones)"
+	@echo "make demo-lora  the same model without one colour, which it then learns by adapters on its experts; what it forgets is counted"
 	@echo "make test       build and run every test; ends with one line of counts"
 	@echo "make asan       the same tests under AddressSanitizer and UBSan"
 	@echo "make soak       long checks: kills of runs and of ranks, four hosts, a Slurm, fuzzing of every reader (SOAK seconds each, 600)"
@@ -87,7 +88,7 @@ test-programs: $(BUILD)/treb $(TESTS) $(FUZZ)
 test: setup layers
 	@$(MAKE) --no-print-directory -j$$(nproc) test-programs
 	@$(MAKE) --no-print-directory cuda-compiles
-	@TREB=$(BUILD)/treb TEST_COMM=$(BUILD)/tests/test_comm TEST_LAYOUTS=$(BUILD)/tests/test_layouts FUZZ="$(FUZZ)" tests/run.sh $(TESTS) tests/cli.sh tests/plan.sh tests/demo.sh tests/report.sh tests/kill.sh tests/mpi.sh tests/ranks.sh tests/rank_kill.sh tests/fuzz.sh
+	@TREB=$(BUILD)/treb TEST_COMM=$(BUILD)/tests/test_comm TEST_LAYOUTS=$(BUILD)/tests/test_layouts FUZZ="$(FUZZ)" tests/run.sh $(TESTS) tests/cli.sh tests/plan.sh tests/demo.sh tests/demo_lora.sh tests/report.sh tests/kill.sh tests/mpi.sh tests/ranks.sh tests/rank_kill.sh tests/fuzz.sh
 
 asan: setup
 	@TREB_TEST_TIMEOUT=900 $(MAKE) --no-print-directory SAN=1 test
@@ -114,6 +115,7 @@ soak: setup
 	@TREB_LAYOUTS=40 TREB_UNEVEN=10000 $(BUILD)/tests/test_layouts
 	@TREB_RECIPES=1000 $(BUILD)/tests/test_plan_random
 	@TREB_PLANS=200 $(BUILD)/tests/test_dryrun
+	@TREB=$(BUILD)/treb DEMO_DIR=$(BUILD)/demo-lora tools/demo_lora.sh
 	@TREB=$(BUILD)/treb tests/hosts.sh
 	@TREB=$(BUILD)/treb tests/slurm.sh
 	@$(MAKE) --no-print-directory -j$$(nproc) SAN=1 $(FUZZ:$(BUILD)/%=$(BUILD)/asan/%)
@@ -121,6 +123,9 @@ soak: setup
 
 demo: all
 	@TREB=$(BUILD)/treb DEMO_DIR=$(BUILD)/demo tools/demo.sh
+
+demo-lora: all
+	@TREB=$(BUILD)/treb DEMO_DIR=$(BUILD)/demo-lora tools/demo_lora.sh
 
 setup:
 	@tools/setup.sh
@@ -138,4 +143,4 @@ format:
 clean:
 	@rm -rf build
 
-.PHONY: all help test test-programs asan cuda-compiles gpu-programs test-gpu soak demo setup layers size format clean
+.PHONY: all help test test-programs asan cuda-compiles gpu-programs test-gpu soak demo demo-lora setup layers size format clean

@@ -15,22 +15,7 @@ keys=("data.train=[{path: $set/train.jsonl}]" "data.eval=[{path: $set/eval.jsonl
       "checkpoint.output_dir=$run" "train.seed=$seed")
 [ -z "${DEMO_STEPS:-}" ] || keys+=("train.max_steps=$DEMO_STEPS")
 
-say() { printf '\n== %s\n' "$*"; }
-
-# ask NAME FILE [MODEL]: the questions of FILE to the model, or to the one that the recipe starts with.
-# Answers go into $dir/NAME.jsonl, the table by channel into $dir/NAME.txt.
-ask() {
-    "$treb" eval "$recipe" "${keys[@]}" ${3:+--model "$3"} --data "$2" --max-new 8 \
-        --samples "$dir/$1.jsonl" >"$dir/$1.txt" 2>"$dir/$1.log" || { cat "$dir/$1.log"; exit 1; }
-}
-
-# share NAME [CHANNEL]: right answers in percent; "pictures": of all channels but the one without pictures
-share() {
-    awk -v want="${2:-all}" '$NF + 0 && $1 != "channel" {
-        mine = want == "pictures" ? $1 != "all" && $1 != "text" : $1 == want
-        if (mine) { right += $(NF - 2); n += $NF }
-    } END { printf "%.1f", n ? 100 * right / n : 0 }' "$dir/$1.txt"
-}
+. tools/demo_common.sh
 
 # The mean of 1 / answers over the channels with pictures, or of one channel.
 chance() {
@@ -62,10 +47,7 @@ mkdir -p "$dir"
 echo "A vision-language mixture of experts of two million parameters learns to answer questions about pictures:"
 echo "drawn now, trained from random weights on this CPU, asked before and after. About three minutes."
 say "1. pictures and questions: colours, shapes, counts, places, sizes, digits, words, pairs; and plain text"
-draw=("$treb" data synth --out "$set" --train "$train" --eval "$eval" --seed "$seed")
-# a set of another seed or size, or half of one, is refused: it is an earlier demo's, and makes room
-if [ -d "$set" ] && ! "${draw[@]}" >"$dir/synth.log" 2>&1; then rm -rf "$set"; fi
-"${draw[@]}"
+draw "$set" --train "$train" --eval "$eval" --seed "$seed"
 echo "  look at them: $set/images/train; the questions: $set/train.jsonl"
 
 say "2. the untrained model answers the $eval held-out questions"
@@ -77,10 +59,10 @@ rm -rf "$run"
 "$treb" train "$recipe" "${keys[@]}"
 
 say "4. the same questions again, then over the pictures of other questions: who does not look is found out"
-ask after "$set/eval.jsonl" "$run/last"
-ask blind "$set/eval_blind.jsonl" "$run/last"
+ask after "$set/eval.jsonl" --model "$run/last"
+ask blind "$set/eval_blind.jsonl" --model "$run/last"
 printf '  %-10s %8s %8s %15s %8s\n' "" before after "wrong pictures" chance
-for c in $(awk '$NF + 0 && $1 != "channel" && $1 != "all" { print $1 }' "$dir/after.txt"); do
+for c in $(channels after); do
     if [ "$c" = text ]; then blind=-; else blind="$(share blind "$c") %"; fi
     printf '  %-10s %6s %% %6s %% %15s %8s\n' "$c" "$(share before "$c")" "$(share after "$c")" "$blind" \
         "$(chance "$c")"
@@ -93,7 +75,7 @@ say "done in $((SECONDS - began)) s"
 cat <<END
   held-out questions right before training   $(share before) %
   held-out questions right after             $(share after) %
-  with the wrong picture                     $(share blind pictures) %   (chance $(chance))
+  with the wrong picture                     $(share blind $(channels blind)) %   (chance $(chance))
   the page of the run, with pictures         $run/report.html
   ask it yourself:
     $treb generate --model $run/last --image $(echo "$set"/images/eval/000001.*) --prompt 'Which shape is this?'

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# `make demo-lora` with a handful of steps: every part of it runs and leaves its files, and a model that was taught
+# next to nothing does not pass for one that has learned. That it learns is seen by the whole demo, in `make soak`.
+passed=0 failed=0
+tmp=$(mktemp -d); trap 'rm -rf "$tmp"' EXIT
+
+# check WHAT command...
+check() {
+    local what=$1; shift
+    if "$@" >/dev/null 2>&1; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "  FAIL $what"; fi
+}
+has() { grep -qE -- "$1" "$tmp/out"; }
+lacks() { ! grep -qrE "$1" "$2"; }
+demo() {
+    local status=0
+    DEMO_DIR=$tmp/demo DEMO_SEED=5 DEMO_COLOUR=green DEMO_STEPS=3 DEMO_LORA_STEPS=3 DEMO_TRAIN=270 DEMO_EVAL=90 \
+        tools/demo_lora.sh >"$tmp/out" 2>&1 || status=$?
+    [ $status -eq "$1" ]
+}
+
+check "it runs, and is not satisfied"      demo 1
+check "a set without the colour"           lacks green "$tmp/demo/rest/train.jsonl"
+check "nor in what is held out"            lacks green "$tmp/demo/rest/eval.jsonl"
+check "a set about it"                     has 'every picture shows green'
+check "what trains is told"                has 'experts'
+check "the steps, of both runs"            [ "$(grep -c '^step 3/3  loss ' "$tmp/out")" -eq 3 ]
+check "the adapter in PEFT's form"         test -f "$tmp/demo/run/last/adapter_model.safetensors"
+check "the merged model in HF form"        test -f "$tmp/demo/merged/model.safetensors"
+check "nine channels, four models each"    [ "$(grep -cE '^  without green: [a-z]+( +[0-9.]+){4}$' "$tmp/out")" -eq 9 ]
+check "nothing was known"                  has '^  yes  green was not known'
+check "nothing is learned in three steps"  has '^  NO   green is learned: [0-9.]+ % right'
+check "what was merged is the same"        has '^  yes  merged into the weights it is the same'
+check "again, from the model that is there" demo 1
+check "which was kept"                     has 'is there: without green'
+[ $failed -eq 0 ] || sed 's/^/    /' "$tmp/out"
+echo "lab: $passed passed, $failed failed, 0 skipped"
+[ $failed -eq 0 ]
