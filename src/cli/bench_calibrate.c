@@ -183,7 +183,7 @@ static bool has_curve(int op)
 static double expected(const Calib *k, const Timing *t)
 {
     double flops = t->flops, bytes = (double)t->bytes, each = (double)(k->s.T * k->s.K) / (double)k->s.E;
-    if (t->op == OP_grouped_swiglu || t->op == OP_grouped_dswiglu)
+    if (t->op == OP_grouped_swiglu || t->op == OP_grouped_dswiglu || t->op == OP_grouped_scaled)
         return grouped_seconds(&k->hw, flops, bytes, each);
     return work_seconds(&k->hw, flops > 0 ? WORK_GEMM : WORK_MEMORY, flops, bytes);
 }

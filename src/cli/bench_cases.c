@@ -1,21 +1,8 @@
 /* cli/bench_cases.c -- see bench_cases.h. */
-#include "cli/bench_cases.h"
+#include "cli/bench_experts.h"
 
 #include <math.h>
 #include <string.h>
-
-static Tensor randn(const Setup *s, DType d, int64_t rows, int64_t cols)
-{
-    Tensor t = t2(s->a, "bench", d, rows, cols);
-    op_normal(s->be, t, 7, (uint64_t)arena_mark(s->a).used, 0, t.n[t.rank - 1], 1.0f);
-    return t;
-}
-static Tensor blank(const Setup *s, DType d, int64_t rows, int64_t cols)
-{
-    Tensor t = t2(s->a, "bench", d, rows, cols);
-    op_fill(s->be, t, 0.0f);
-    return t;
-}
 
 static void make_gemm(Case *c)
 {
@@ -65,8 +52,7 @@ static void run_gemm_dgelu(void *p)
 }
 static void run_colsum(void *p) { Case *c = p; op_colsum(c->s->be, c->t[8], c->t[6]); }
 
-/* A routing as a trained router makes it: uneven, every expert used. */
-static void make_route(Case *c)
+void bench_route(Case *c)
 {
     const Setup *s = c->s;
     c->t[6]  = randn(s, F32, s->T, s->E);                                    /* logits */
@@ -84,7 +70,7 @@ static void run_router(void *p)
 }
 static void make_router(Case *c)
 {
-    make_route(c);
+    bench_route(c);
     c->t[1] = randn(c->s, c->s->d, c->s->T, c->s->D), c->t[2] = randn(c->s, c->s->d, c->s->E, c->s->D);
 }
 static void run_router_all(void *p)
@@ -96,7 +82,7 @@ static void run_router_all(void *p)
 static void run_index(void *p)  { Case *c = p; op_moe_index(c->s->be, c->t[5], c->t[10], c->t[11], c->t[7]); }
 static void make_route_bwd(Case *c)
 {
-    make_route(c);
+    bench_route(c);
     c->t[0] = blank(c->s, F32, c->s->T, c->s->E), c->t[1] = randn(c->s, F32, c->s->T, c->s->K);
 }
 static void run_route_bwd(void *p)
@@ -107,7 +93,7 @@ static void run_route_bwd(void *p)
 }
 static void make_permute(Case *c)
 {
-    make_route(c);
+    bench_route(c);
     c->t[0] = blank(c->s, c->s->d, c->s->T * c->s->K, c->s->D),
     c->t[1] = randn(c->s, c->s->d, c->s->T, c->s->D);
 }
@@ -120,84 +106,6 @@ static void run_combine(void *p)
 {
     Case *c = p;
     op_combine(c->s->be, c->t[1], c->t[0], c->t[10], (Tensor){ 0 });
-}
-
-static void make_experts(Case *c)
-{
-    const Setup *s = c->s;
-    int64_t R = s->T * s->K, out = c->n ? c->n : s->F, in = c->k ? c->k : s->D, n[3] = { s->E, out, in };
-    make_route(c);
-    Tensor w = randn(s, s->d, s->E * out, in), g = blank(s, F32, s->E * out, in);
-    c->t[0] = randn(s, s->d, R, out), c->t[1] = randn(s, s->d, R, in);
-    c->t[2] = t_wrap(w.data, s->d, 3, n), c->t[3] = t_wrap(g.data, F32, 3, n);
-}
-static void run_experts_nt(void *p)
-{
-    Case *c = p;
-    op_grouped_gemm(c->s->be, c->t[0], c->t[1], c->t[2], c->t[5], (Tail){ 0 }, GEMM_NT);
-}
-static void run_experts_nn(void *p)
-{
-    Case *c = p;
-    op_grouped_gemm(c->s->be, c->t[1], c->t[0], c->t[2], c->t[5], (Tail){ 0 }, GEMM_NN);
-}
-static void run_experts_tn(void *p)
-{
-    Case *c = p;
-    op_grouped_gemm(c->s->be, c->t[3], c->t[0], c->t[1], c->t[5], (Tail){ 0 }, GEMM_TN);
-}
-
-/* A whole expert layer from routed tokens back to tokens, and its backward: the ops of nn/moe.c in order. */
-enum { X = 12, XS, GU, ACT, OUT, GATE, W_GU, W_D, G_GU, G_D, DGU, DGATE };
-
-static Tensor stack(Tensor t, int64_t E, int64_t rows) { return t_as3(t, E, rows, t.n[1]); }
-
-static void make_moe(Case *c)
-{
-    const Setup *s = c->s;
-    int64_t      R = s->T * s->K, D = s->D, F = s->F, E = s->E;
-    make_route(c);
-    c->t[X] = randn(s, s->d, s->T, D), c->t[XS] = blank(s, s->d, R, D), c->t[GU] = blank(s, s->d, R, 2 * F);
-    c->t[ACT] = blank(s, s->d, R, F), c->t[OUT] = blank(s, s->d, R, D), c->t[GATE] = blank(s, F32, R, 1);
-    c->t[W_GU] = stack(randn(s, s->d, E * 2 * F, D), E, 2 * F);
-    c->t[W_D]  = stack(randn(s, s->d, E * D, F), E, D);
-    c->t[G_GU] = stack(blank(s, F32, E * 2 * F, D), E, 2 * F);
-    c->t[G_D]  = stack(blank(s, F32, E * D, F), E, D);
-    c->t[DGU] = blank(s, s->d, R, 2 * F), c->t[DGATE] = blank(s, F32, R, 1);
-    c->t[0] = blank(s, s->d, s->T, D);
-    op_gather_rows(s->be, c->t[GATE], t_as2(c->t[8], R, 1), c->t[11], 1);
-}
-static void run_moe_fwd(void *p)
-{
-    Case *c = p; Tensor *t = c->t, none = { 0 };
-    Backend *be = c->s->be;
-    op_expand_rows(be, t[XS], t[X], t[10]);
-    op_grouped_swiglu(be, t[GU], t[ACT], t[XS], t[W_GU], t[5], t[GATE], (Tail){ 0 });
-    op_grouped_gemm(be, t[OUT], t[ACT], t[W_D], t[5], (Tail){ 0 }, GEMM_NT);
-    op_combine(be, t[0], t[OUT], t[10], none);
-}
-static void run_moe(void *p)
-{
-    Case *c = p; Tensor *t = c->t, none = { 0 };
-    Backend *be = c->s->be;
-    run_moe_fwd(p);
-    op_expand_rows(be, t[OUT], t[X], t[10]);
-    op_grouped_dswiglu(be, t[DGU], t[DGATE], t[OUT], t[W_D], t[5], t[GU], t[GATE], (Tail){ 0 });
-    op_grouped_gemm(be, t[G_D], t[OUT], t[ACT], t[5], (Tail){ 0 }, GEMM_TN);
-    op_grouped_gemm(be, t[G_GU], t[DGU], t[XS], t[5], (Tail){ 0 }, GEMM_TN);
-    op_grouped_gemm(be, t[OUT], t[DGU], t[W_GU], t[5], (Tail){ 0 }, GEMM_NN);
-    op_combine(be, t[0], t[OUT], t[10], none);
-}
-
-static void run_moe_up(void *p)
-{
-    Case *c = p; Tensor *t = c->t;
-    op_grouped_swiglu(c->s->be, t[GU], t[ACT], t[XS], t[W_GU], t[5], t[GATE], (Tail){ 0 });
-}
-static void run_moe_down_bwd(void *p)
-{
-    Case *c = p; Tensor *t = c->t;
-    op_grouped_dswiglu(c->s->be, t[DGU], t[DGATE], t[OUT], t[W_D], t[5], t[GU], t[GATE], (Tail){ 0 });
 }
 
 static void segments(Case *c, int64_t rows, int64_t n, bool causal)
@@ -377,10 +285,21 @@ static const Bench benches[] = {
     { "gemm + gelu",                make_fused,         run_gemm_gelu, 0, 0, 0 },
     { "gemm dx + gelu bwd",         make_fused,         run_gemm_dgelu, 0, 0, 0 },
     { "column sums",                make_fused,         run_colsum, 0, 0, 0 },
+    { "adapter low = s x a'",       make_low,           run_low, 0, 0, 0 },
+    { "dropout",                    make_low,           run_dropout, 0, 0, 0 },
+    { "experts low = s x a'",       make_adapted,       run_expert_low, 0, 0, 0 },
+    { "experts back = s dy b",      make_adapted,       run_expert_back, 0, 0, 0 },
+    { "experts da = back' x",       make_adapted,       run_expert_da, 0, 0, 0 },
+    { "experts db = dy' low",       make_adapted,       run_expert_db, 0, 0, 0 },
     { "experts y + swiglu",         make_moe,           run_moe_up, 0, 0, 0 },
     { "experts dx + swiglu bwd",    make_moe,           run_moe_down_bwd, 0, 0, 0 },
     { "expert layer fwd",           make_moe,           run_moe_fwd, 0, 0, 0 },
     { "expert layer fwd + bwd",     make_moe,           run_moe, 0, 0, 0 },
+    { "frozen experts fwd + bwd",   make_moe,           run_frozen, 0, 0, 0 },
+    { "adapted y + swiglu",         make_adapted,       run_adapted_up, 0, 0, 0 },
+    { "adapted dx + swiglu bwd",    make_adapted,       run_adapted_down_bwd, 0, 0, 0 },
+    { "adapted experts fwd",        make_adapted,       run_adapted_fwd, 0, 0, 0 },
+    { "adapted experts fwd + bwd",  make_adapted,       run_adapted, 0, 0, 0 },
     { "attention causal fwd",       make_attention,     run_attention, 0, 0, 0 },
     { "attention causal bwd",       make_attention_bwd, run_attention_bwd, 0, 0, 0 },
     { "attention vision fwd",       make_vision,        run_attention, 0, 0, 0 },
@@ -397,9 +316,9 @@ static const Bench benches[] = {
     { "gelu tanh bwd",              make_act,           run_gelu_bwd, 0, 0, 0 },
     { "gelu erf fwd",               make_act,           run_gelu_erf, 0, 0, 0 },
     { "router: logits + top-k",     make_router,        run_router_all, 0, 0, 0 },
-    { "top-k alone",                make_route,         run_router, 0, 0, 0 },
+    { "top-k alone",                bench_route,         run_router, 0, 0, 0 },
     { "router bwd",                 make_route_bwd,     run_route_bwd, 0, 0, 0 },
-    { "sort by expert",             make_route,         run_index, 0, 0, 0 },
+    { "sort by expert",             bench_route,         run_index, 0, 0, 0 },
     { "permute (rows to experts)",  make_permute,       run_permute, 0, 0, 0 },
     { "combine (sum K rows)",       make_permute,       run_combine, 0, 0, 0 },
     { "cross entropy fwd",          make_ce,            run_ce, 0, 0, 0 },

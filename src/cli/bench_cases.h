@@ -14,7 +14,13 @@ typedef struct Setup {
     bool     best;                                   /* the shortest time counts, not the middle one */
 } Setup;
 
-typedef struct Case { const Setup *s; int64_t m, n, k, width; Tensor t[24]; Segments seg; } Case;
+enum { CASE_TENSORS = 36 };
+typedef struct Case {
+    const Setup *s;
+    int64_t      m, n, k, width;
+    Tensor       t[CASE_TENSORS];
+    Segments     seg;
+} Case;
 
 /* A row: how to lay out its tensors (inputs are random, never zeros), and one call. Of products m, n, k are
  * the sizes, of experts n and k are; 0: the setup's. */
@@ -31,6 +37,19 @@ const Bench *bench_find(const char *name);           /* of bench_list */
 
 /* Seconds of a call; what the ledger charges for it; the op that nearly all of it is, OP_N: none. */
 typedef struct Timing { double seconds, flops; int64_t bytes; int op; } Timing;
+
+static inline Tensor randn(const Setup *s, DType d, int64_t rows, int64_t cols)
+{
+    Tensor t = t2(s->a, "bench", d, rows, cols);
+    op_normal(s->be, t, 7, (uint64_t)arena_mark(s->a).used, 0, cols, 1.0f);
+    return t;
+}
+static inline Tensor blank(const Setup *s, DType d, int64_t rows, int64_t cols)
+{
+    Tensor t = t2(s->a, "bench", d, rows, cols);
+    op_fill(s->be, t, 0.0f);
+    return t;
+}
 
 MUST Status bench_time(Timing *out, const Setup *s, const Bench *b, int repeats);
 

@@ -1,0 +1,192 @@
+/* cli/bench_experts.c -- see bench_experts.h. */
+#include "cli/bench_experts.h"
+
+#include <assert.h>
+
+static const Tail none = { 0 };
+
+void make_experts(Case *c)
+{
+    const Setup *s = c->s;
+    int64_t R = s->T * s->K, out = c->n ? c->n : s->F, in = c->k ? c->k : s->D, n[3] = { s->E, out, in };
+    bench_route(c);
+    Tensor w = randn(s, s->d, s->E * out, in), g = blank(s, F32, s->E * out, in);
+    c->t[0] = randn(s, s->d, R, out), c->t[1] = randn(s, s->d, R, in);
+    c->t[2] = t_wrap(w.data, s->d, 3, n), c->t[3] = t_wrap(g.data, F32, 3, n);
+}
+void run_experts_nt(void *p)
+{
+    Case *c = p;
+    op_grouped_gemm(c->s->be, c->t[0], c->t[1], c->t[2], c->t[5], none, GEMM_NT);
+}
+void run_experts_nn(void *p)
+{
+    Case *c = p;
+    op_grouped_gemm(c->s->be, c->t[1], c->t[0], c->t[2], c->t[5], none, GEMM_NN);
+}
+void run_experts_tn(void *p)
+{
+    Case *c = p;
+    op_grouped_gemm(c->s->be, c->t[3], c->t[0], c->t[1], c->t[5], none, GEMM_TN);
+}
+
+/* A whole expert layer from routed tokens back to tokens, and its backward: the ops of nn/moe.c in order. */
+enum { X = 12, XS, GU, ACT, OUT, GATE, W_GU, W_D, G_GU, G_D, DGU, DGATE,
+       A_GU, B_GU, A_D, B_D, GA_GU, GB_GU, GA_D, GB_D, LOW_GU, LOW_D, BACK_GU, BACK_D, LAST };
+static_assert((int)LAST <= (int)CASE_TENSORS, "room for all");
+
+static Tensor stack(Tensor t, int64_t E, int64_t rows) { return t_as3(t, E, rows, t.n[1]); }
+
+void make_moe(Case *c)
+{
+    const Setup *s = c->s;
+    int64_t      R = s->T * s->K, D = s->D, F = s->F, E = s->E;
+    bench_route(c);
+    c->t[X] = randn(s, s->d, s->T, D), c->t[XS] = blank(s, s->d, R, D), c->t[GU] = blank(s, s->d, R, 2 * F);
+    c->t[ACT] = blank(s, s->d, R, F), c->t[OUT] = blank(s, s->d, R, D), c->t[GATE] = blank(s, F32, R, 1);
+    c->t[W_GU] = stack(randn(s, s->d, E * 2 * F, D), E, 2 * F);
+    c->t[W_D]  = stack(randn(s, s->d, E * D, F), E, D);
+    c->t[G_GU] = stack(blank(s, F32, E * 2 * F, D), E, 2 * F);
+    c->t[G_D]  = stack(blank(s, F32, E * D, F), E, D);
+    c->t[DGU] = blank(s, s->d, R, 2 * F), c->t[DGATE] = blank(s, F32, R, 1);
+    c->t[0] = blank(s, s->d, s->T, D);
+    op_gather_rows(s->be, c->t[GATE], t_as2(c->t[8], R, 1), c->t[11], 1);
+}
+void run_moe_fwd(void *p)
+{
+    Case *c = p; Tensor *t = c->t;
+    Backend *be = c->s->be;
+    op_expand_rows(be, t[XS], t[X], t[10]);
+    op_grouped_swiglu(be, t[GU], t[ACT], t[XS], t[W_GU], t[5], t[GATE], none);
+    op_grouped_gemm(be, t[OUT], t[ACT], t[W_D], t[5], none, GEMM_NT);
+    op_combine(be, t[0], t[OUT], t[10], (Tensor){ 0 });
+}
+static void whole(Case *c, bool trained)
+{
+    Tensor  *t = c->t;
+    Backend *be = c->s->be;
+    run_moe_fwd(c);
+    op_expand_rows(be, t[OUT], t[X], t[10]);
+    op_grouped_dswiglu(be, t[DGU], t[DGATE], t[OUT], t[W_D], t[5], t[GU], t[GATE], none);
+    if (trained) {
+        op_grouped_gemm(be, t[G_D], t[OUT], t[ACT], t[5], none, GEMM_TN);
+        op_grouped_gemm(be, t[G_GU], t[DGU], t[XS], t[5], none, GEMM_TN);
+    }
+    op_grouped_gemm(be, t[OUT], t[DGU], t[W_GU], t[5], none, GEMM_NN);
+    op_combine(be, t[0], t[OUT], t[10], (Tensor){ 0 });
+}
+void run_moe(void *p)    { whole(p, true); }
+void run_frozen(void *p) { whole(p, false); }
+
+void run_moe_up(void *p)
+{
+    Case *c = p; Tensor *t = c->t;
+    op_grouped_swiglu(c->s->be, t[GU], t[ACT], t[XS], t[W_GU], t[5], t[GATE], none);
+}
+void run_moe_down_bwd(void *p)
+{
+    Case *c = p; Tensor *t = c->t;
+    op_grouped_dswiglu(c->s->be, t[DGU], t[DGATE], t[OUT], t[W_D], t[5], t[GU], t[GATE], none);
+}
+
+/* The same with a pair of rank RANK on both weights, which are not trained: nn/moe.c with adapters. */
+enum { RANK = 16 };
+static const float SCALE = 2.0f;
+
+void make_adapted(Case *c)
+{
+    const Setup *s = c->s;
+    int64_t      R = s->T * s->K, D = s->D, F = s->F, E = s->E;
+    make_moe(c);
+    op_expand_rows(s->be, c->t[XS], c->t[X], c->t[10]);
+    c->t[A_GU]  = stack(randn(s, s->d, E * RANK, D), E, RANK);
+    c->t[B_GU]  = stack(randn(s, s->d, E * 2 * F, RANK), E, 2 * F);
+    c->t[A_D]   = stack(randn(s, s->d, E * RANK, F), E, RANK);
+    c->t[B_D]   = stack(randn(s, s->d, E * D, RANK), E, D);
+    c->t[GA_GU] = stack(blank(s, F32, E * RANK, D), E, RANK);
+    c->t[GB_GU] = stack(blank(s, F32, E * 2 * F, RANK), E, 2 * F);
+    c->t[GA_D]  = stack(blank(s, F32, E * RANK, F), E, RANK);
+    c->t[GB_D]  = stack(blank(s, F32, E * D, RANK), E, D);
+    for (int i = LOW_GU; i < LAST; i++) c->t[i] = randn(s, s->d, R, RANK);
+}
+
+void run_adapted_fwd(void *p)
+{
+    Case *c = p; Tensor *t = c->t;
+    Backend *be = c->s->be;
+    op_expand_rows(be, t[XS], t[X], t[10]);
+    op_grouped_scaled(be, t[LOW_GU], t[XS], t[A_GU], t[5], SCALE, GEMM_NT);
+    op_grouped_swiglu(be, t[GU], t[ACT], t[XS], t[W_GU], t[5], t[GATE], (Tail){ t[LOW_GU], t[B_GU] });
+    op_grouped_scaled(be, t[LOW_D], t[ACT], t[A_D], t[5], SCALE, GEMM_NT);
+    op_grouped_gemm(be, t[OUT], t[ACT], t[W_D], t[5], (Tail){ t[LOW_D], t[B_D] }, GEMM_NT);
+    op_combine(be, t[0], t[OUT], t[10], (Tensor){ 0 });
+}
+void run_adapted(void *p)
+{
+    Case *c = p; Tensor *t = c->t;
+    Backend *be = c->s->be;
+    run_adapted_fwd(p);
+    op_expand_rows(be, t[OUT], t[X], t[10]);
+    op_grouped_scaled(be, t[BACK_D], t[OUT], t[B_D], t[5], SCALE, GEMM_NN);
+    run_adapted_down_bwd(p);
+    op_grouped_gemm(be, t[GB_D], t[OUT], t[LOW_D], t[5], none, GEMM_TN);
+    op_grouped_gemm(be, t[GA_D], t[BACK_D], t[ACT], t[5], none, GEMM_TN);
+    op_grouped_scaled(be, t[BACK_GU], t[DGU], t[B_GU], t[5], SCALE, GEMM_NN);
+    op_grouped_gemm(be, t[GB_GU], t[DGU], t[LOW_GU], t[5], none, GEMM_TN);
+    op_grouped_gemm(be, t[GA_GU], t[BACK_GU], t[XS], t[5], none, GEMM_TN);
+    op_grouped_gemm(be, t[OUT], t[DGU], t[W_GU], t[5], (Tail){ t[BACK_GU], t[A_GU] }, GEMM_NN);
+    op_combine(be, t[0], t[OUT], t[10], (Tensor){ 0 });
+}
+
+void run_adapted_up(void *p)
+{
+    Case *c = p; Tensor *t = c->t;
+    Tail tail = { t[LOW_GU], t[B_GU] };
+    op_grouped_swiglu(c->s->be, t[GU], t[ACT], t[XS], t[W_GU], t[5], t[GATE], tail);
+}
+void run_adapted_down_bwd(void *p)
+{
+    Case *c = p; Tensor *t = c->t;
+    Tail tail = { t[BACK_D], t[A_D] };
+    op_grouped_dswiglu(c->s->be, t[DGU], t[DGATE], t[OUT], t[W_D], t[5], t[GU], t[GATE], tail);
+}
+
+/* The narrow products of gate and up alone. */
+void run_expert_low(void *p)
+{
+    Case *c = p; Tensor *t = c->t;
+    op_grouped_scaled(c->s->be, t[LOW_GU], t[XS], t[A_GU], t[5], SCALE, GEMM_NT);
+}
+void run_expert_back(void *p)
+{
+    Case *c = p; Tensor *t = c->t;
+    op_grouped_scaled(c->s->be, t[BACK_D], t[XS], t[B_D], t[5], SCALE, GEMM_NN);
+}
+void run_expert_da(void *p)
+{
+    Case *c = p; Tensor *t = c->t;
+    op_grouped_gemm(c->s->be, t[GA_GU], t[BACK_GU], t[XS], t[5], none, GEMM_TN);
+}
+void run_expert_db(void *p)
+{
+    Case *c = p; Tensor *t = c->t;
+    op_grouped_gemm(c->s->be, t[GB_D], t[XS], t[LOW_D], t[5], none, GEMM_TN);
+}
+
+/* The narrow product of a dense adapter, and what it reads with some left out. */
+void make_low(Case *c)
+{
+    const Setup *s = c->s;
+    c->t[0] = blank(s, s->d, s->T, RANK), c->t[1] = randn(s, s->d, s->T, s->D);
+    c->t[2] = randn(s, s->d, RANK, s->D), c->t[3] = blank(s, s->d, s->T, s->D);
+}
+void run_low(void *p)
+{
+    Case *c = p;
+    op_gemm_scaled(c->s->be, c->t[0], c->t[1], c->t[2], SCALE, GEMM_NT);
+}
+void run_dropout(void *p)
+{
+    Case *c = p;
+    op_dropout(c->s->be, c->t[3], c->t[1], 0.05f, 1, 2, 0, c->s->D, false);
+}

@@ -1,0 +1,25 @@
+/* cli/bench_experts.h -- cases of bench_cases.h about the experts' layer, as it is trained, frozen, and with
+ * adapters on frozen weights. */
+#ifndef CLI_BENCH_EXPERTS_H
+#define CLI_BENCH_EXPERTS_H
+
+#include "cli/bench_cases.h"
+
+/* A routing as a trained router makes it: uneven, every expert used. t[5]: offsets, t[6 .. 11]: what else
+ * belongs to it. */
+void    bench_route(Case *c);
+
+void    make_experts(Case *c);                       /* one product */
+BenchFn run_experts_nt, run_experts_nn, run_experts_tn;
+
+void    make_moe(Case *c);                           /* a layer */
+BenchFn run_moe_fwd, run_moe, run_frozen, run_moe_up, run_moe_down_bwd;
+
+void    make_adapted(Case *c);                       /* with adapters */
+BenchFn run_adapted_fwd, run_adapted, run_adapted_up, run_adapted_down_bwd;
+BenchFn run_expert_low, run_expert_back, run_expert_da, run_expert_db;
+
+void    make_low(Case *c);                           /* a dense adapter */
+BenchFn run_low, run_dropout;
+
+#endif
