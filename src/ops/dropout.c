@@ -21,33 +21,36 @@ Cost dropout_cost(Backend *be, Tensor y, Tensor x, float p, uint64_t seed, uint6
                    .rd    = t_bytes(x) + (add ? t_bytes(y) : 0), .wr = t_bytes(y) };
 }
 
-/* out[i] = x[i] * scale or 0, by numbers first .. of the stream; out may be x. */
-static void thin(float *out, const float *x, int64_t n, uint64_t least, float scale, uint64_t seed,
-                 uint64_t stream, uint64_t first)
+/* Blocks first .. of the stream, four numbers each. */
+HOT static void draw(Rng4 *out, int64_t n, uint64_t seed, uint64_t stream, uint64_t first)
 {
-    Rng4 four = { { 0 } };
-    for (int64_t i = 0; i < n; i++) {
-        uint64_t at = first + (uint64_t)i;
-        if (!i || at % 4 == 0) four = rng_block(seed, stream, at / 4);
-        out[i] = four.v[at % 4] >= least ? x[i] * scale : 0.0f;
-    }
+    for (int64_t i = 0; i < n; i++) out[i] = rng_block(seed, stream, first + (uint64_t)i);
+}
+
+/* out[i] = x[i] * scale where its number is large enough, else 0. */
+HOT static void thin(float *out, const float *x, const uint32_t *number, int64_t n, uint32_t least,
+                     float scale)
+{
+    for (int64_t i = 0; i < n; i++) out[i] = number[i] >= least ? x[i] * scale : 0.0f;
 }
 
 void cpu_dropout(Backend *be, Tensor y, Tensor x, float p, uint64_t seed, uint64_t stream, int64_t first,
                  int64_t stride, bool add)
 {
-    uint64_t least = (uint64_t)((double)p * 0x1p32);
+    uint32_t least = (uint32_t)((double)p * 0x1p32);           /* p < 1: it fits */
     float    scale = 1.0f / (1.0f - p);
     Pieces   cut = pieces_of(y);
     #pragma omp parallel for schedule(static) if (worth_threads(t_count(y)))
     for (int64_t i = 0; i < cut.count; i++) {
-        float   *buf = cpu_own(be), *kept = buf + PIECE;
+        float   *buf = cpu_own(be), *kept = buf + PIECE, *wide = kept + PIECE;
+        Rng4    *four = (Rng4 *)(wide + PIECE);
         Tensor   yi = piece(y, cut, i), xi = piece(x, cut, i);
-        int64_t  at = first + i / cut.per_row * stride + i % cut.per_row * PIECE;
+        int64_t  n = yi.n[0], at = first + i / cut.per_row * stride + i % cut.per_row * PIECE;
         float   *out = row_edit(yi, 0, buf);
-        thin(kept, row_read(xi, 0, kept), yi.n[0], least, scale, seed, stream, (uint64_t)at);
-        if (add) rows_add(out, row_read(yi, 0, out), kept, yi.n[0]);
-        else     memcpy(out, kept, (size_t)yi.n[0] * sizeof *out);
+        draw(four, (at % 4 + n + 3) / 4, seed, stream, (uint64_t)(at / 4));
+        thin(kept, row_read(xi, 0, wide), four->v + at % 4, n, least, scale);
+        if (add) rows_add(out, row_read(yi, 0, out), kept, n);
+        else     memcpy(out, kept, (size_t)n * sizeof *out);
         row_store(yi, 0, out);
     }
 }
