@@ -3,10 +3,10 @@
  *   y[i,j] = x[i,j] / (1 - p) where number first + i stride + j of (seed, stream) says so, else 0; add: +=
  *
  * A number of base/rng.h keeps its element if, an unsigned word, it is no less than p 2^32 cut to an integer,
- * which has a chance of 1 - p. It depends on its place alone: backward asks for the same ones again, and a part of a matrix is
- * treated like that part of the whole. x and y are matrices of f32 or bf16, rows may be strided, and y may be
- * x. The factor is 1 / (1 - p) in f32, its product and the sum are each rounded to f32 and the result to y's
- * dtype: the same bits on every machine. */
+ * which has a chance of 1 - p. It depends on its place alone: backward asks for the same ones again, and a
+ * part of a matrix is treated like that part of the whole. x and y are matrices of f32 or bf16, rows may be
+ * strided, and y may be x. The factor is 1 / (1 - p) in f32, its product and the sum are each rounded to f32
+ * and the result to y's dtype: the same bits on every machine. */
 #include "ops/rows.h"
 
 #include "base/rng.h"
