@@ -109,8 +109,9 @@ typedef struct Shard {
 
 typedef struct ShardSizes { size_t param, grad, optim, host; } ShardSizes;
 
-/* Elements [at, at + n) of what p steps, with their state on the device. */
-typedef struct Portion { const Param *p; int64_t at, n; Tensor master, m, v; } Portion;
+/* A stretch of what this rank steps, flat, with its state on the device: of p, or of several neighbours that are
+ * stepped alike, and of the padding between them, which is nobody's. */
+typedef struct Portion { const Param *p; Tensor w, g, master, m, v; } Portion;
 typedef void PortionFn(void *self, const Portion *x);
 
 /* What a model says of itself: params, tables, the tied copy, and the order of its units into `order`

@@ -148,18 +148,40 @@ static void send_back(Shard *s, const Bucket *b, int k)
     backend_mark(s->be, SIDE_OUT, MARK_OUT + k % STATE_RING);
 }
 
-/* What of each live parameter lies in [at, at + n) of the slice; `state` begins at `at`. False: nothing. */
+static bool stepped(const Param *p) { return p->live && p->own_n; }
+static bool alike(const Param *p, const Param *q)
+{
+    return stepped(q) && p->decay == q->decay && p->group == q->group;
+}
+static int64_t place(const Bucket *b, const Item *i) { return i->at + i->p->own_at - b->at; }
+
+/* Elements [from, to) of the slice; `state` begins at `at`. */
+static Portion portion(const Shard *s, const Bucket *b, const Param *p, int64_t from, int64_t to, int64_t at,
+                       const StateBuffers *state)
+{
+    int64_t n = to - from;
+    Portion x = { .p = p, .w = t_rows(b->own_w, from, n), .g = t_rows(b->own_g, from, n),
+                  .m = t_rows(state->m, from - at, n), .v = t_rows(state->v, from - at, n) };
+    if (has_master(s)) x.master = t_rows(state->master, from - at, n);
+    return x;
+}
+
+/* What of live parameters lies in [at, at + n) of the slice, neighbours of a kind together: a layer's adapters
+ * are many and small. False: nothing. */
 static bool step_range(Shard *s, const Bucket *b, int64_t at, int64_t n, const StateBuffers *state,
                        PortionFn *step, void *self)
 {
     bool any = false;
-    EACH_ITEM(i, s, b) {
-        int64_t first = i->at + i->p->own_at - b->at, from = first > at ? first : at;
-        int64_t to = first + i->p->own_n < at + n ? first + i->p->own_n : at + n;
-        if (!i->p->live || from >= to) continue;
-        Portion x = { .p = i->p, .at = from - first, .n = to - from };
-        if (has_master(s)) x.master = t_rows(state->master, from - at, x.n);
-        x.m = t_rows(state->m, from - at, x.n), x.v = t_rows(state->v, from - at, x.n);
+    const Item *end = s->item + b->first + b->n;
+    for (const Item *i = s->item + b->first, *last; i < end; i = last + 1) {
+        last = i;
+        if (!stepped(i->p)) continue;
+        while (last + 1 < end && alike(i->p, last[1].p)) last++;
+        int64_t from = place(b, i), to = place(b, last) + last->p->own_n;
+        if (from < at) from = at;
+        if (to > at + n) to = at + n;
+        if (from >= to) continue;
+        Portion x = portion(s, b, i->p, from, to, at, state);
         step(self, &x);
         any = true;
     }

@@ -50,8 +50,7 @@ static void step_portion(void *self, const Portion *x)
     AdamW h = s->conf->adam;
     if (!p->decay && !s->conf->decay_all) h.decay = 0.0f;
     if (s->conf->group_lr) h.lr = s->conf->group_lr[p->group];
-    op_adamw(s->be, t_rows(own_part(p, p->w), x->at, x->n), x->master, x->m, x->v,
-             t_rows(own_part(p, p->g), x->at, x->n), s->sumsq, h);
+    op_adamw(s->be, x->w, x->master, x->m, x->v, x->g, s->sumsq, h);
 }
 
 void optim_step(Backend *be, Tensor sumsq, const OptimConf *conf, Shard *s)
