@@ -84,8 +84,6 @@ static void gradients_are_slopes(void)
     slopes("each", (Ways){ 0 });
     slopes("shared", (Ways){ .shared = true });
     slopes("dropped", (Ways){ .dropout = 0.3 });
-    slopes("shared, dropped", (Ways){ .dropout = 0.3, .shared = true });
-    slopes("padded", (Ways){ .capacity = 1.5, .pad = true });
     slopes("shared, padded, dropped", (Ways){ .dropout = 0.3, .shared = true, .capacity = 1.5, .pad = true });
     slopes("shared, with room to spare", (Ways){ .shared = true, .capacity = 1.5 });
 }

@@ -172,8 +172,7 @@ static LoraRows rows_of(const Ctx *c, const Moe *m, const MoeAct *a)
     return (LoraRows){ a->offsets, rows_room(c, a), m->capacity <= 0 };
 }
 
-/* x in the columns of w's pairs, kept: rows of experts are many, and their values come again in products that
- * are priced by them. */
+/* x in the few columns of w's pairs, kept: to make them again would be to read all of x, whose rows are many. */
 static void pairs_fwd(Ctx *c, const Moe *m, MoeAct *a, Tensor *low, Tensor x, const Param *w)
 {
     LoraRows by = rows_of(c, m, a);
