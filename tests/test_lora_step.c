@@ -47,6 +47,7 @@ static const char *const tower[] = { "*.visual.blocks.1.mlp.linear_fc2", "*.visu
 static const char *const stack[] = { "*.visual.deepstack_merger_list.1.*", "*.layers.4.mlp.gate", NULL };
 static const char *const head[] = { "lm_head", NULL };
 static const char *const attention[] = { "all-attention", NULL };
+static const char *const experts[] = { "experts", NULL };
 
 static void no_way_to_save_memory_shows(void)
 {
@@ -54,6 +55,7 @@ static void no_way_to_save_memory_shows(void)
         { everything, 0.2, false, F32 }, { everything, 0.2, true, BF16 }, { upper, 0, false, F32 },
         { upper, 0.2, true, F32 }, { within, 0, false, F32 }, { tower, 0.2, false, F32 }, { stack, 0, false, BF16 },
         { head, 0.2, false, F32 }, { attention, 0.2, false, F32 }, { attention, 0, false, BF16 },
+        { experts, 0, false, BF16 },
     };
     for (size_t a = 0; a < sizeof ask / sizeof *ask; a++) {
         Left want = pairs_alone((Mode){ 0 }, ask[a].dtype, ask[a].dropout, ask[a].shared, ask[a].word);
@@ -221,15 +223,27 @@ static void work_ends_with_the_lowest(void)
            high.ledger.op[OP_gemm_scaled].extra);
     EXPECT(flops_more(&low, &high, OP_gemm_scaled) == 0, "pairs");
     EXPECT(high.bytes[A_ACT] < low.bytes[A_ACT], "act %zu, of more layers %zu", high.bytes[A_ACT], low.bytes[A_ACT]);
-    EnginePlan some = plan_of("all-attention", 0), all = plan_of("all-linear", 0);
-    double rows = R * (double)(t->D + t->I) * 4 * (double)shape_sparse_layers(t);
-    EXPECT((double)(all.bytes[A_ACT] - some.bytes[A_ACT]) > rows, "rows of frozen experts are kept: %zu, of %zu",
-           some.bytes[A_ACT], all.bytes[A_ACT]);
     EnginePlan top = plan_of("lm_head", 7), sees = plan_of("*.blocks.2.mlp.linear_fc2", 7);
     EXPECT(top.ledger.op[OP_attention_bwd].calls == 0 && top.ledger.op[OP_rmsnorm_bwd].calls == 0, "a head alone");
     EXPECT(sees.ledger.op[OP_attention_bwd].calls == t->L, "all layers and no block, not %lld",
            (long long)sees.ledger.op[OP_attention_bwd].calls);
     EXPECT(sees.ledger.op[OP_gemm_dgelu].calls == 0 && sees.ledger.op[OP_embed_bwd].calls == 0, "below the block");
+}
+
+/* Inputs of weights that do not train, where they are nobody else's. */
+static void what_nobody_reads_is_not_kept(void)
+{
+    Rig r = { 0 };
+    double T = (double)rig_conf(&r, smooth_text, 0).budget.tokens;
+    const TextShape *t = &r.shape.text;
+    double rows = T * (double)t->K * (double)(t->D + t->I) * 4 * (double)shape_sparse_layers(t);
+    double norms = T * (double)t->D * 4 * (double)t->L;
+    EnginePlan attention_only = plan_of("all-attention", 0), experts_only = plan_of("experts", 0);
+    EnginePlan all = plan_of("all-linear", 0);
+    double less = (double)(all.bytes[A_ACT] - attention_only.bytes[A_ACT]);
+    EXPECT(less > rows, "rows of frozen experts: %.0f less, they are %.0f", less, rows);
+    less = (double)(all.bytes[A_ACT] - experts_only.bytes[A_ACT]);
+    EXPECT(less > norms, "inputs of frozen attention: %.0f less, they are %.0f", less, norms);
 }
 
 int main(void)
@@ -240,5 +254,6 @@ int main(void)
     RUN(chance_decides_what_is_dropped);
     RUN(bf16_is_near);
     RUN(work_ends_with_the_lowest);
+    RUN(what_nobody_reads_is_not_kept);
     return lab_report();
 }

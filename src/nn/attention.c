@@ -56,7 +56,7 @@ void attention_fwd(Ctx *c, const Attention *m, AttentionAct *a, Tensor y, Tensor
     Share s = share_of(c, m);
     Tensor none = { 0 };
     need(c, L_STAT, &a->rstd, F32, T, 1);
-    if (need(c, L_NORM, &a->n, x.dtype, T, D))
+    if (need_if(c, trains(m->w_qkv), c->policy[L_QKV] == DROP, L_NORM, &a->n, x.dtype, T, D))
         op_rmsnorm_fwd(c->be, a->n, a->rstd, none, x, none, m->norm->w, m->eps);
     if (need(c, L_QKV, &a->qkv, x.dtype, Ta, (s.H + 2 * s.G) * s.C))
         column_linear_fwd(c, a->qkv, a->n, m->w_qkv, m->b_qkv);
