@@ -25,7 +25,7 @@ expect 2 "argument"          $treb parity
 expect 2 "cpu"               $treb parity $gold --backend tpu
 expect 2 "f32 or bf16"       $treb parity $gold --dtype i64
 expect 2 "moe_act"           $treb parity $gold --recompute everything
-expect 4 "No such file"      $treb parity "$tmp"/none
+expect 4 "inputs.safetensors" $treb parity "$tmp"/none
 expect 0 "gradients"         $treb parity $gold
 expect 0 '"ok": true'        $treb parity $gold --json
 expect 0 ""                  $treb parity $gold --steps 0 --out "$tmp/out.safetensors"
@@ -46,7 +46,7 @@ mkdir "$tmp/astray"; cp $pair/* "$tmp/astray"; sed -i 's|tests/gold/vl-moe-mix|s
 expect 2 "some/where is not here; name its folder with --base" $treb convert --merge "$tmp/astray" "$tmp/x"
 expect 2 "no adapter in it"  $treb convert --merge $gold "$tmp/x"
 expect 2 "no adapter in it"  $treb convert $gold "$tmp/x" --base $gold
-expect 4 "belongs to no module" $treb convert --merge $pair "$tmp/x" --base tests/gold/vl-dense-bias
+expect 4 "shape [4, 24]; [4, 16] is wanted" $treb convert --merge $pair "$tmp/x" --base tests/gold/vl-dense-bias
 expect 2 "adapter of some/where, which is no folder here" $treb generate --model "$tmp/astray" --prompt hello
 expect 4 "tokenizer.json"    $treb generate --model "$tmp/pair" --prompt hello
 expect 4 "tokenizer.json"    $treb generate --model $gold --lora $pair --prompt hello

@@ -1,5 +1,5 @@
 /* model/adapter_files.h -- adapters as PEFT keeps them: a folder with adapter_config.json and
- * adapter_model.safetensors, which transformers, PEFT and vLLM load beside the model it was trained on.
+ * adapter_model.safetensors, which PEFT and transformers load beside the model it was trained on.
  *
  * Tensors are named base_model.model.<module>.lora_A.weight (r, in) and .lora_B.weight (out, r); modules that
  * were trained whole are base_model.model.<tensor>. Of experts there are three forms:

@@ -1,5 +1,5 @@
 /* train/checkpoint_export.c -- the model in HF form inside a checkpoint: what transformers, vLLM and SGLang
- * load as it is; of a run with adapters they alone, as PEFT and vLLM load them beside their base. It is put
+ * load as it is; of a run with adapters they alone, as PEFT loads them beside their base. It is put
  * together from the state that was just written, one parameter at a time, so it needs no rank's memory.
  * Pictures must meet the same sizes there as in training, so the processor's file is adapted. */
 #include "train/checkpoint_private.h"

@@ -77,7 +77,7 @@ static Status load_weights(Trainer *t)
     Engine *e = &t->engine;
     bool resume = *t->folder.resume, adapters = e->model.lora;
     uint64_t seed = (uint64_t)t->recipe->train.seed;
-    TRY(know_base(t));
+    TRY(trainer_agree(t, know_base(t)));
     if (!resume || adapters) TRY(source_load(&t->source, &e->model, &e->be, seed, &t->log));
     if (resume) TRY(checkpoint_load(t->folder.resume, &e->model, &e->be));
     if (!resume && t->lora.conf.rank) TRY(lora_source_load(&t->lora, t->source.weights, &e->model, &e->be));
