@@ -173,7 +173,8 @@ Status lora_resolve(Config *c)
 {
     Path base;
     const char *path = c->model.path;
-    if (*c->model.preset || !*path || has(path, "config.json") || !lora_source_is(path)) return OK;
+    bool  weights = has(path, "model.safetensors") || has(path, "model.safetensors.index.json");
+    if (*c->model.preset || !*path || weights || !lora_source_is(path)) return OK;
     if (*c->lora.path)
         return fail(E_CONFIG, "%s is an adapter, and so is lora.path = %s: name one of them, and its base",
                     path, c->lora.path);

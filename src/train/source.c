@@ -46,7 +46,7 @@ static Status preset_folder(ModelSource *s, const char *path)
 static Status find_model(ModelSource *s, const struct cfg_model *c)
 {
     if (!*c->preset) {
-        if (!has(c->path, "config.json") && has(c->path, "adapter_config.json"))
+        if (!has_weights(c->path) && has(c->path, "adapter_config.json"))
             return fail(E_CONFIG,
                         "model.path = %s: an adapter, not a model; set lora.path to it, and model.path to "
                         "the model that it was made for",
