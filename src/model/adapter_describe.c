@@ -159,6 +159,13 @@ static void append_new(Json *list, const char *word)
     json_array_append_new(list, json_string(word));
 }
 
+static bool covered(const Json *list, const char *name)
+{
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (ends_in(name, json_string_value(json_array_get(list, i)))) return true;
+    return false;
+}
+
 /* Parameters by at least three words, as everybody writes them: mlp.experts.down_proj. */
 static Json *targets(const Describer *d, bool modules)
 {
@@ -166,7 +173,7 @@ static Json *targets(const Describer *d, bool modules)
     for (int i = 0; i < d->n; i++) {
         const Item *x = &d->item[i];
         bool expert = strstr(x->name, ".mlp.experts.");
-        if (x->module == modules && x->pair && !(d->each && expert))
+        if (x->module == modules && x->pair && !(d->each && expert) && !covered(list, x->name))
             append_new(list, shortest_end(d, x->name, modules, modules ? 1 : 3));
     }
     for (int i = 0; d->each && modules && i < d->n; i++) {

@@ -18,7 +18,7 @@ typedef struct Reader {
     bool          *used;                 /* by tensor of the file */
     AdapterTarget *target;               /* become exact */
     const char   **save;
-    int            n, saves, room;
+    int            n, saves;
     int            straight, turned;     /* fused pairs that say which they are */
 } Reader;
 
@@ -78,11 +78,9 @@ static Status alone(const StTensor *a, const StTensor *b)
 
 /* ---- targets ---- */
 
-static Status add_pair(Reader *r, const AdapterTarget *t, const AdapterPair *p)
+static void add_pair(Reader *r, const AdapterTarget *t, const AdapterPair *p)
 {
-    if (r->n == r->room) return fail(E_DATA, "%s: adapted twice", t->module);
     r->target[r->n] = *t, r->f->pair[r->n++] = *p;
-    return OK;
 }
 
 /* The rank is what the file has; the scale is by what the configuration says, so they must be the same. */
@@ -120,7 +118,8 @@ static Status read_plain(Reader *r, const Param *w, int i)
     TRY(check_pair(p.a, p.b, p.out, p.in, &rank));
     TRY(settle_rank(r, &t, rank));
     TRY(note_copy(r, t.module));
-    return add_pair(r, &t, &p);
+    add_pair(r, &t, &p);
+    return OK;
 }
 
 /* ---- experts, fused ---- */
@@ -155,7 +154,8 @@ static Status read_fused(Reader *r, AdapterTarget *t, AdapterPair *p, bool inner
                     (long long)p->E);
     r->straight += p->form == PAIR_FUSED, r->turned += turned;
     TRY(settle_rank(r, t, rows / p->E));
-    return add_pair(r, t, p);
+    add_pair(r, t, p);
+    return OK;
 }
 
 /* ---- experts, one by one ---- */
@@ -216,12 +216,13 @@ static Status read_each(Reader *r, AdapterTarget *t, AdapterPair *p)
         p->form = PAIR_HALVES;
         t->rank *= 2, t->alpha *= r->conf.rslora ? sqrt(2) : 2;
     }
-    return add_pair(r, t, p);
+    add_pair(r, t, p);
+    return OK;
 }
 
 static bool has_each(Reader *r, const AdapterPair *p)
 {
-    for (int k = 0; k < 2; k++)
+    for (int k = 0; k < pair_parts(p); k++)
         for (char c = 'A'; c <= 'B'; c++) {
             char name[300];
             snprintf(name, sizeof name, "%s0.%s.lora_%c.weight", p->at, parts[p->gate_up ? k : 2], c);
@@ -388,7 +389,6 @@ static Status rooms(Reader *r)
     AdapterFile *f = r->f;
     int n = 0;
     for (int k = 0; k < r->m.params.n; k++) n += r->m.params.p[k]->pieces;
-    r->room = n;
     r->used = calloc((size_t)f->st.count + 1, sizeof *r->used);
     r->target = keep_take(&f->keep, (size_t)n * sizeof *r->target);
     f->pair = keep_take(&f->keep, (size_t)n * sizeof *f->pair);
