@@ -1,6 +1,5 @@
-/* tests/test_dryrun.c -- what was planned is what is taken, to the byte, by any layout, recompute, offload and
- * pictures;
- * the dry run of whole recipes; advice that was taken helps. */
+/* tests/test_dryrun.c -- what was planned is what is taken, to the byte, by any layout, recompute, offload,
+ * adapters and pictures. */
 #include "layoutlab.h"
 #include "plan/dryrun.h"
 
@@ -83,6 +82,7 @@ static void rank_main(Peer *p)
     if (!st) st = model_init(&e.model, &e.be, c->weights);
     if (st) printf("rank %d: %s\n", p->rank, status_text()), exit(1);
     engine_loaded(&e);
+    e.chance = 1;
     for (int i = 0; i < c->steps && !st; i++) st = step(c, &e, place.at[AX_DP], i, &loss, &norm);
     if (st) note("rank %d: %s", p->rank, status_text());
     compare_arenas(c, &e, p->rank);
@@ -117,6 +117,20 @@ static void draw_offload(Case *c, uint64_t seed)
     c->store.away = away[rng_below(seed, 9, 6, 4)];
 }
 
+/* Of some cases the weights are frozen, and pairs train on all of them, on some or on the last alone. */
+static void draw_adapters(Case *c, uint64_t seed)
+{
+    static const char *const targets[] = { "all-linear", "experts", "all-attention", "vision", "layers.3.*" };
+    static const char *target;
+    static WordList    list;
+    static AdapterConf lora;
+    target = targets[rng_below(seed, 10, 0, 5)];
+    list = (WordList){ &target, 1 };
+    lora = (AdapterConf){ .rank = 1 + (int64_t)rng_below(seed, 10, 1, 8), .alpha = 8, .target = &list,
+                          .shared_a = rng_below(seed, 10, 2, 2), .dropout = rng_below(seed, 10, 3, 2) ? 0.1 : 0 };
+    if (rng_below(seed, 10, 4, 2)) c->lora = &lora;
+}
+
 static void plan_equals_run(void)
 {
     uint64_t seed = first_seed();
@@ -127,13 +141,15 @@ static void plan_equals_run(void)
         draw_case(c, seed, 0, 1);
         draw_words(c, seed);
         draw_offload(c, seed);
+        draw_adapters(c, seed);
         if (getenv("TREB_VERBOSE")) printf("  %llu: %s\n", (unsigned long long)seed, case_text(c));
         fflush(stdout);
         fill_full(c, seed);
         on_ranks((int)c->rule.world, 0, rank_main);
         empty(c);
-        EXPECT(!trouble.any, "%llu: %s parks %s away %g: %s", (unsigned long long)seed, case_text(c),
-               c->mode.park ? c->mode.park : "nothing", c->store.away, trouble.text);
+        EXPECT(!trouble.any, "%llu: %s parks %s away %g adapters %s: %s", (unsigned long long)seed,
+               case_text(c), c->mode.park ? c->mode.park : "nothing", c->store.away,
+               c->lora ? c->lora->target->item[0] : "none", trouble.text);
     }
 }
 
