@@ -127,7 +127,8 @@ static void draw_adapters(Case *c, uint64_t seed)
     target = targets[rng_below(seed, 10, 0, 5)];
     list = (WordList){ &target, 1 };
     lora = (AdapterConf){ .rank = 1 + (int64_t)rng_below(seed, 10, 1, 8), .alpha = 8, .target = &list,
-                          .shared_a = rng_below(seed, 10, 2, 2), .dropout = rng_below(seed, 10, 3, 2) ? 0.1 : 0 };
+                          .shared_a = rng_below(seed, 10, 2, 2),
+                          .dropout = rng_below(seed, 10, 3, 2) ? 0.1 : 0 };
     if (rng_below(seed, 10, 4, 2)) c->lora = &lora;
 }
 

@@ -385,8 +385,8 @@ static void print_floor(const StepBench *b, const StepTimes *t, const StepTimes 
     if (*b->hw.id) snprintf(said, sizeof said, " (predicted %.1f)", b->predicted.step * 1e3);
     printf("floor, the same frozen weights with an adapter on %s alone: step %.1f ms%s, forward %.1f, "
            "backward %.1f, the rest %.1f; %.0f tokens/s, mfu %.1f %%; the adapters' step takes %.3f of it\n",
-           b->lowest.module, f * 1e3, said, low->fwd * 1e3, low->bwd * 1e3, low->opt * 1e3, step_tokens(b) / f,
-           100 * step_flops(b) / f / low->peak, s / f);
+           b->lowest.module, f * 1e3, said, low->fwd * 1e3, low->bwd * 1e3, low->opt * 1e3,
+           step_tokens(b) / f, 100 * step_flops(b) / f / low->peak, s / f);
 }
 
 static Status run(StepBench *b)

@@ -17,8 +17,10 @@
  *   env.json              an object, nested or not
  *   plan.json             {"arenas": [{"name": "param", "bytes": 123,
  *                                      "labels": [{"name": "experts", "bytes": 12}, ...]}, ...],
- *                          "flops": {"vision": 1e12, "merger": ..., "decoder": ..., "head": ...}}
- *                         bytes of an arena: its peak; labels: what was live at that peak; flops: of one step
+ *                          "flops": {"vision": 1e12, "merger": ..., "decoder": ..., "head": ...},
+ *                          "trains": {"model": 31e9, "adapters": 65e7, "trained": 65e7, ...}}
+ *                         bytes of an arena: its peak; labels: what was live at that peak; flops: of one
+ *                         step; trains: parameters, of the model without its adapters; may be absent
  *   expert_load.json      {"step": 2000, "layers": [{"layer": 0, "image": [...], "text": [...]}, ...]}
  *                         tokens per expert, one count each; "step" may be absent, and so may either kind
  *   samples/step-N.jsonl  {"question": "...", "answer": "...", "expected": "...", "correct": true,

@@ -125,6 +125,15 @@ static void put_flops(Html *h, const Run *run)
     html_put(h, "</div>");
 }
 
+static void put_trains(Html *h, const MemPlan *p)
+{
+    double all = p->model + p->adapters;
+    if (p->trained <= 0 || all < p->trained) return;
+    html_fmt(h, "<p class='note'>%.3f M of %.3f M parameters train (%.3f %%)%s.</p>", p->trained / 1e6,
+             all / 1e6, 100 * p->trained / all, p->adapters >= p->trained ? ", all of them in adapters" :
+             p->adapters > 0 ? ", some of them in adapters" : "");
+}
+
 void part_memory(Html *h, const Runs *r)
 {
     double scale = 1;
@@ -146,6 +155,7 @@ void part_memory(Html *h, const Runs *r)
         if (run->plan.arenas) put_waterfall(h, run, scale);
         else                  html_put(h, "<p class='note'>plan.json lists no arenas.</p>");
         put_flops(h, run);
+        put_trains(h, &run->plan);
         html_put(h, "</figure>\n");
     }
     html_put(h, "</div></section>\n");

@@ -226,6 +226,9 @@ static Status read_plan(Run *r)
     for (size_t i = 0; i < json_array_size(arenas) && i < MEM_ARENAS; i++)
         take_arena(r, json_array_get(arenas, i));
     for (int i = 0; i < PARTS; i++) r->plan.flops[i] = amount(json_object_get(o, "flops"), part_names[i]);
+    const Json *trains = json_object_get(o, "trains");
+    r->plan.model = amount(trains, "model"), r->plan.adapters = amount(trains, "adapters");
+    r->plan.trained = amount(trains, "trained");
     r->has_plan = !st;
     json_decref(o);
     return forgive(r, st, lacks);

@@ -88,6 +88,7 @@ typedef struct MemPlan {
     MemArena arena[MEM_ARENAS];
     int      arenas;
     double   flops[PARTS];
+    double   model, adapters, trained;   /* parameters; trained 0: not said */
 } MemPlan;
 
 enum { LOAD_LAYERS = 512, LOAD_EXPERTS = 4096, LOAD_CELLS = 1 << 16 };
