@@ -41,10 +41,15 @@ static const Kind kinds[] = {
 };
 enum { KINDS = sizeof kinds / sizeof *kinds, DRAWN = 3 };        /* those that any number of layers has */
 
-/* What is the same rows and columns on a stage, whoever has which of them: what is dropped is the same too. */
+/* What is the same rows and columns on a stage, whoever has which of them: what is dropped is the same too. Of
+ * experts that is so where etp alone shares them out. */
 static const char *const dense[] = { "self_attn.*_proj", "layers.[16].mlp.*", "gate", "lm_head" };
-static const WordList target_dense = { dense, 4 };
-static const Kind dropping = { "with dropout", { .rank = 3, .alpha = 6, .dropout = 0.2, .target = &target_dense } };
+static const char *const sparse[] = { "experts" };
+static const WordList target_dense = { dense, 4 }, target_sparse = { sparse, 1 };
+static const Kind dropping[2] = {
+    { "with dropout", { .rank = 3, .alpha = 6, .dropout = 0.2, .target = &target_dense } },
+    { "with dropout of experts", { .rank = 3, .alpha = 6, .dropout = 0.2, .target = &target_sparse } },
+};
 
 /* Of a head that is the embedding's table. */
 static const WordList target_most = { every, 2 }, save_table = { saved + 4, 1 };
@@ -186,12 +191,16 @@ static void layouts_agree(void)
 
 static void ranks_drop_the_same(void)
 {
-    static const char *const list[] = { " world=2 tp=2", " world=4 tp=4", " world=2 pp=2", " world=4 pp=2 vpp=2 tp=2" };
+    static const struct { const char *layout; int kind; } list[] = {
+        { " world=2 tp=2", 0 },       { " world=4 tp=4", 0 },       { " world=2 pp=2", 0 },
+        { " world=4 pp=2 vpp=2 tp=2", 0 },
+        { " world=2 tp=2 etp=2", 1 }, { " world=4 tp=4 etp=4", 1 }, { " world=4 tp=2 etp=2 pp=2", 1 },
+    };
     uint64_t seed = first_seed() + 2;
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
-        mode_layout_case(&the_case, list[i], true, F32);
+        mode_layout_case(&the_case, list[i].layout, true, F32);
         the_case.mode.recompute = i % 2 ? "full:2" : NULL;
-        compare_case(&dropping, seed);
+        compare_case(&dropping[list[i].kind], seed);
     }
 }
 
