@@ -68,6 +68,22 @@ static void example_c(void)
     IS(16, l, GR_dp_cp, "[0,2,4,6][1,3,5,7][8,10,12,14][9,11,13,15]");
 }
 
+/* What ETP leaves whole, and what it alone cuts; without it both are other groups again. */
+static void groups_of_adapters(void)
+{
+    Layout l = { .ep = 2, .etp = 2 };
+    IS(8, l, GR_etp_edp, "[0,1,4,5][2,3,6,7]");
+    IS(8, l, GR_ep_edp, "[0,2,4,6][1,3,5,7]");
+    l.replicas = 2;
+    IS(8, l, GR_shard_etp_edp, PAIRS8);
+    IS(8, l, GR_copy_etp_edp, "[0,4][1,5][2,6][3,7]");
+    IS(8, l, GR_shard_ep_edp, "[0,2][1,3][4,6][5,7]");
+    Layout plain = { .tp = 2, .ep = 4 };
+    IS(8, plain, GR_etp_edp, ALONE8);
+    IS(8, plain, GR_ep_edp, ALONE8);
+    IS(8, plain, GR_shard_ep_edp, ALONE8);
+}
+
 static void example_d(void)
 {
     Layout l = { .tp = 2, .ep = 8 };
@@ -247,6 +263,7 @@ int main(void)
     RUN(example_b);
     RUN(example_c);
     RUN(example_d);
+    RUN(groups_of_adapters);
     RUN(parts_of_groups);
     RUN(groups_partition_the_world);
     RUN(both_meshes_share_the_pipeline);

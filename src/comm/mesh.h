@@ -30,8 +30,8 @@ typedef enum { AX_TP, AX_CP, AX_DP, AX_ETP, AX_EP, AX_EDP, AX_PP, AX_N } Axis;
     GROUP(ep,        AXIS(EP),                        "tokens to experts")                         \
     GROUP(etp,       AXIS(ETP),                       "slices of an expert")                       \
     GROUP(etp_ep,    AXIS(ETP) | AXIS(EP),            "tokens to slices of experts")               \
-    GROUP(etp_edp,   AXIS(ETP) | AXIS(EDP),           "adapters of experts that ETP leaves whole")  \
-    GROUP(ep_edp,    AXIS(EP) | AXIS(EDP),            "an adapter of all experts that ETP cuts")    \
+    GROUP(etp_edp,   AXIS(ETP) | AXIS(EDP),           "adapters of experts that ETP leaves whole") \
+    GROUP(ep_edp,    AXIS(EP) | AXIS(EDP),            "an adapter of all experts that ETP cuts")   \
     GROUP(world,     ~0u,                             "all ranks")
 
 /* PART(name, base, road, what it is for): groups cut out of others. NEAR: blocks of neighbours in the list of
@@ -45,9 +45,9 @@ typedef enum { AX_TP, AX_CP, AX_DP, AX_ETP, AX_EP, AX_EDP, AX_PP, AX_N } Axis;
     PART(copy_tp_dp_cp,  tp_dp_cp, FAR,  "the same shard in every replica")                        \
     PART(shard_edp,      edp,      NEAR, "shards of experts, inside a replica")                    \
     PART(copy_edp,       edp,      FAR,  "the same shard in every replica")                        \
-    PART(shard_etp_edp,  etp_edp,  NEAR, "shards of adapters that ETP leaves whole, in a replica")  \
+    PART(shard_etp_edp,  etp_edp,  NEAR, "shards of adapters that ETP leaves whole")                \
     PART(copy_etp_edp,   etp_edp,  FAR,  "the same shard in every replica")                        \
-    PART(shard_ep_edp,   ep_edp,   NEAR, "shards of an adapter that ETP cuts, in a replica")        \
+    PART(shard_ep_edp,   ep_edp,   NEAR, "shards of an adapter that ETP cuts")                      \
     PART(copy_ep_edp,    ep_edp,   FAR,  "the same shard in every replica")                        \
     PART(cp_near,        cp,       NEAR, "heads exchanged inside a level of cp")                   \
     PART(cp_far,         cp,       FAR,  "ring over the levels of cp")                             \
