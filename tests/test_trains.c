@@ -104,6 +104,13 @@ static void says_why(void)
     EXPECT(gate && gate->fate == KIND_WHOLE && gate->params == 2 * 5 * 40, "a router that trains whole");
     EXPECT(t.whole == gate->params + 97 * 40 && strstr(text, "whole") &&
                strstr(text, LAYERS "self_attn.v_proj"), "%lld of %s", (long long)t.whole, text);
+    EXPECT(!strstr(text, "work for nothing"), "rank 4 is of use: %s", text);
+    trains_close(&t);
+    c = conf_of(WORDS("mlp.gate", "q_proj")), c.rank = 6;
+    EXPECT_OK(trains_open(&t, &s, NULL, &c, F32));
+    listen(&t);
+    EXPECT(strstr(text, "LOUD rank 6 of " LAYERS "mlp.gate: its smaller side is 5") &&
+               !strstr(text, "rank 6 of " LAYERS "self_attn"), "%s", text);
     trains_close(&t);
 }
 

@@ -27,7 +27,7 @@ static void collapse(char *name)
 
 static Kind *kind_of(Trains *t, const Param *p, int i, KindFate fate)
 {
-    Kind k = { .fate = fate, .group = p->group, .linear = p->linear, .least = INT64_MAX };
+    Kind k = { .fate = fate, .group = p->group, .linear = p->linear, .least = INT64_MAX, .side = INT64_MAX };
     module_name(k.name, sizeof k.name, p, i);
     collapse(k.name);
     for (int n = 0; n < t->n; n++)
@@ -59,8 +59,11 @@ static void add_pair(Trains *t, const Param *p, int i, const LoraPart *x)
 {
     const Param *a = p->lora->a;
     Kind *k = kind_of(t, p, i, KIND_PAIR);
-    int64_t n = x->r * a->full[a->rank - 1] * (a->rank == 3 ? a->full[0] : 1) + param_count(x->b);
+    int64_t in = a->full[a->rank - 1], out = x->b->full[a->rank - 2];
+    int64_t n = x->r * in * (a->rank == 3 ? a->full[0] : 1) + param_count(x->b);
     k->modules++, k->params += n, t->pairs += n;
+    if (in < k->side)    k->side = in;
+    if (out < k->side)   k->side = out;
     if (x->r < k->least) k->least = x->r;
     if (x->r > k->most)  k->most = x->r;
 }
@@ -182,6 +185,12 @@ void trains_say(const Trains *t, void (*say)(void *self, bool loud, const char *
     put(&v, false, "             %.3f M of %.3f M parameters train: %.3f %%; %.3f M are frozen in %s, "
         "without gradients and state", m_of(learn), m_of(all), 100 * (double)learn / (double)all,
         m_of(t->base - t->whole), dtype_name(t->dtype));
+    for (int i = 0; i < t->n; i++) {
+        const Kind *k = &t->kind[i];
+        if (k->fate == KIND_PAIR && k->most > k->side)
+            put(&v, true, "rank %lld of %s: its smaller side is %lld; rank beyond that is work for nothing",
+                (long long)k->most, k->name, (long long)k->side);
+    }
     for (int why = 0; why < WHY_N; why++) say_left(&v, t, (Why)why);
 }
 

@@ -17,6 +17,7 @@ typedef struct Kind {
     Linear   linear;
     int      modules;
     int64_t  least, most;                /* rank of their pairs */
+    int64_t  side;                       /* the smaller one of their weights: no pair needs more rank */
     int64_t  params;                     /* that train; of what is left, its own */
 } Kind;
 
@@ -36,7 +37,7 @@ MUST Status trains_open(Trains *t, const ModelShape *s, const bool *frozen, cons
                         DType dtype);
 void        trains_close(Trains *t);                                     /* twice is fine */
 
-/* A line at a time; loud: of what is not adapted. */
+/* A line at a time; loud: of what is not adapted, and of what is with more than it can use. */
 void        trains_say(const Trains *t, void (*say)(void *self, bool loud, const char *line), void *self);
 Json       *trains_json(const Trains *t);                                /* for json_decref */
 
