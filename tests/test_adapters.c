@@ -157,6 +157,9 @@ static void what_reaches_nothing_is_an_error(void)
     expect_error(&tied, (Ask){ .target = "q_proj", .save = "lm_head" }, "lm_head", "name embed_tokens");
     expect_error(&text, (Ask){ .target = "experts" }, "experts", "no experts");
     expect_error(&text, (Ask){ .target = "vision" }, "vision", "no vision tower");
+    expect_error(&text, (Ask){ .target = "q_proj", .exclude = "vision" }, "lora.exclude_modules: vision",
+                 "no vision tower");
+    expect_error(&s, (Ask){ .target = "q_proj", .save = "vision" }, "lora.modules_to_save: vision", "visual");
     Model m;
     Ask a = { .target = "q_proj,visual.blocks.0.attn.proj" };
     Chunk whole = { 0, s.text.L, true, true };

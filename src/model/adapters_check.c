@@ -97,7 +97,7 @@ static const char *known(const Check *k, const char *entry, bool target)
                       : "the head is the embedding's table here (tie_word_embeddings); name embed_tokens";
     if (!strcmp(entry, "experts"))
         return "the model has no experts; its feed-forward layers are gate_proj, up_proj and down_proj";
-    if (!strcmp(entry, "vision") && target) return "the model has no vision tower";
+    if (!strcmp(entry, "vision") && !m->vision.depth) return "the model has no vision tower";
     if (strpbrk(entry, "\\()|^$") || strstr(entry, ".*.*"))
         return "it looks like a regular expression; write names, or globs with * ? [ ]";
     return NULL;
