@@ -150,6 +150,7 @@ static void what_reaches_nothing_is_an_error(void)
     expect_error(&s, (Ask){ .target = ".*\\.(q|k)_proj" }, "_proj", "regular expression");
     expect_error(&s, (Ask){ .target = "*lm_head" }, "*lm_head", "nearest is lm_head");
     expect_error(&s, (Ask){ .target = "q_proj", .save = "lm_hed" }, "modules_to_save: lm_hed", "lm_head");
+    expect_error(&s, (Ask){ .target = "q_proj", .save = "gate_up_proj" }, "gate_up", "half of the experts");
     expect_error(&s, (Ask){ .target = "q_proj", .save = "self_attn.k_proj" }, "k_proj", "kept as one with");
     expect_error(&s, (Ask){ .target = "q_proj", .save = "visual.merger", .frozen = { false, true } },
                  "visual.merger", "model.freeze_aligner to false");

@@ -192,6 +192,22 @@ static Status check_whole(const Check *k)
     return OK;
 }
 
+/* Of experts a module has two parameters, and PEFT keeps modules. */
+static Status check_experts(const Check *k)
+{
+    const ParamSet *s = &k->m->params;
+    for (int n = 0; n < s->n; n++)
+        for (int i = 0; i < s->n; i++) {
+            const Param *p = s->p[n], *q = s->p[i];
+            if (p->form != FORM_EXPERT_GATE_UP || q->form != FORM_EXPERT_DOWN || p->unit != q->unit) continue;
+            bool up = adapters_fate(k->c, k->m->frozen, p, 0) == FATE_WHOLE;
+            if (up != (adapters_fate(k->c, k->m->frozen, q, 0) == FATE_WHOLE))
+                return fail(E_CONFIG, "lora.modules_to_save: %s is half of the experts' module; name all of "
+                            "it, mlp.experts", (up ? p : q)->piece[0].name);
+        }
+    return OK;
+}
+
 static Status check_width(const Check *k)
 {
     EACH_PIECE(p, i, k->m) {
@@ -219,5 +235,6 @@ Status adapters_check(const AdapterConf *c, const Model *whole)
     }
     TRY(check_list(&k, c->save, "lora.modules_to_save", FATE_WHOLE));
     TRY(check_whole(&k));
+    TRY(check_experts(&k));
     return check_width(&k);
 }
