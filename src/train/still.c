@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static int learner_of(const Still *s, const Param *p)
 {
@@ -30,13 +31,16 @@ static void find_pairs(Still *s, const Model *m)
     }
 }
 
+static Comm *sharers(const Mesh *m) { return m ? m->comm[GR_tp_dp_cp] : NULL; }     /* all of a stage */
+
 Status still_open(Still *s, const Model *m, int64_t limit)
 {
-    int    n = params_tensors(&m->params);
-    size_t room = (size_t)n + 1;
-    *s = (Still){ .limit = limit, .n = n, .learner = calloc(room, sizeof *s->learner),
-                  .square = calloc(room, sizeof *s->square), .most = calloc(room, sizeof *s->most) };
-    if (!s->learner || !s->square || !s->most)
+    const Comm *c = sharers(m->params.mesh);
+    int    n = params_tensors(&m->params), words = n / 64 + 1;
+    size_t room = (size_t)n + 1, said = (size_t)(1 + (c ? c->size : 1)) * 2 * (size_t)words;
+    *s = (Still){ .limit = limit, .n = n, .words = words, .learner = calloc(room, sizeof *s->learner),
+                  .square = calloc(room, sizeof *s->square), .said = calloc(said, sizeof *s->said) };
+    if (!s->learner || !s->square || !s->said)
         return fail(E_FIT, "no host memory for the gradients of %d tensors", n);
     list(s, m);
     find_pairs(s, m);
@@ -45,26 +49,45 @@ Status still_open(Still *s, const Model *m, int64_t limit)
 
 void still_close(Still *s)
 {
-    free(s->learner), free(s->square), free(s->most);
+    free(s->learner), free(s->square), free(s->said);
     *s = (Still){ 0 };
+}
+
+static void set_bit(uint64_t *bits, int i, bool on) { bits[i / 64] |= (uint64_t)on << (i % 64); }
+static bool bit(const uint64_t *bits, int i)        { return bits[i / 64] >> (i % 64) & 1; }
+
+/* What all ranks of the stage say of its tensors, which are the same on all of them in the same order: the
+ * first 2 words of s->said. */
+static void tell(Still *s, Comm *c)
+{
+    int       each = 2 * s->words;
+    uint64_t *mine = s->said + (size_t)c->size * (size_t)each;
+    memset(mine, 0, (size_t)each * sizeof *mine);
+    for (int i = 0; i < s->n; i++) {
+        bool counts = optim_counts(s->learner[i].p, s->learner[i].piece);
+        set_bit(mine, i, counts);
+        set_bit(mine + s->words, i, counts && s->square[1 + i] > 0);
+    }
+    comm_host_gather(c, s->said, mine, (size_t)each * sizeof *mine);
+    for (int r = 1; r < c->size; r++)
+        for (int i = 0; i < each; i++) s->said[i] |= s->said[(size_t)r * (size_t)each + (size_t)i];
 }
 
 int still_note(Still *s, const Mesh *mesh, const float *lr)
 {
+    const uint64_t *counts = s->said, *hears = s->said + s->words;
     int found = 0;
     if (!s->limit) return 0;
-    for (int i = 0; i < s->n; i++)
-        s->most[i] = optim_counts(s->learner[i].p, s->learner[i].piece) ? s->square[1 + i] : -1;
-    comm_host_max(mesh->comm[GR_tp_dp_cp], s->most, s->n);
+    tell(s, sharers(mesh));
     for (int i = 0; i < s->n; i++) {
         Learner *x = &s->learner[i];
         bool deaf = x->through >= 0 && !s->learner[x->through].moved;
-        if (s->most[i] < 0) continue;                        /* not live: as if the step had not been */
-        x->in_a_row = s->most[i] > 0 || deaf ? 0 : x->in_a_row + 1;
+        if (!bit(counts, i)) continue;                       /* not live: as if the step had not been */
+        x->in_a_row = bit(hears, i) || deaf ? 0 : x->in_a_row + 1;
         found += x->in_a_row >= s->limit;
     }
     for (int i = 0; i < s->n; i++)
-        s->learner[i].moved |= s->most[i] > 0 && lr[s->learner[i].p->group] > 0;
+        s->learner[i].moved |= bit(hears, i) && lr[s->learner[i].p->group] > 0;
     return found;
 }
 

@@ -6,8 +6,8 @@
  *
  * What does not count: steps that were skipped, parts that the step had nothing for (Param.live: a tower
  * without pictures), and the A of a pair whose B is still zero, since its gradient goes through B: an A is
- * looked at once its B has moved, by a step with a learning rate. Of a tensor that ranks share the largest
- * part decides, of experts all of them together. Counts start anew when a run is resumed. */
+ * looked at once its B has moved, by a step with a learning rate. A tensor that ranks share is still when all
+ * of its parts are, and so are experts. Counts start anew when a run is resumed. */
 #ifndef TRAIN_STILL_H
 #define TRAIN_STILL_H
 
@@ -26,7 +26,9 @@ typedef struct Still {
     int      n;                          /* params_tensors, in the order of optim_norm */
     Learner *learner;                    /* (n) */
     double  *square;                     /* (1 + n) of engine_grad_squares */
-    double  *most;                       /* (n) of all ranks that have the tensor; -1: nobody counts it */
+    uint64_t *said;                      /* two bits a tensor: it counts here; it has a gradient. Of all
+                                            ranks, then of this one */
+    int      words;                      /* of one such bit for all tensors */
 } Still;
 
 MUST Status still_open(Still *s, const Model *m, int64_t limit);
