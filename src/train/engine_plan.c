@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* Address space of a plan's arena: sixteen plans fit a process, or one of a rank that wants terabytes. */
-enum { ROOM_BITS = 40, MOST_BITS = 43 };
+enum { ROOM_BITS = 38, MOST_BITS = 43 };
 
 /* The highest that an arena was, and what its labels had then; beside it what waits on the host. */
 typedef struct Peak { size_t bytes, label[ARENA_LABELS], host; } Peak;
