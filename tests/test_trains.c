@@ -106,6 +106,11 @@ static void says_why(void)
                strstr(text, LAYERS "self_attn.v_proj"), "%lld of %s", (long long)t.whole, text);
     EXPECT(!strstr(text, "work for nothing"), "rank 4 is of use: %s", text);
     trains_close(&t);
+    c = conf_of(WORDS("q_proj")), c.save = WORDS("visual.merger");
+    EXPECT_OK(trains_open(&t, &s, NULL, &c, F32));
+    const Kind *fc = find(&t, "model.visual.merger.linear_fc2");
+    EXPECT(fc && fc->modules == 1 && fc->params == 40 * 96 + 40, "a weight and its bias are one module");
+    trains_close(&t);
     c = conf_of(WORDS("mlp.gate", "q_proj")), c.rank = 6;
     EXPECT_OK(trains_open(&t, &s, NULL, &c, F32));
     listen(&t);

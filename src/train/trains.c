@@ -70,8 +70,10 @@ static void add_pair(Trains *t, const Param *p, int i, const LoraPart *x)
 
 static void add_itself(Trains *t, const Param *p, int i, KindFate fate)
 {
+    const char *bias = strrchr(p->piece[i].name, '.');
     Kind *k = kind_of(t, p, i, fate);
-    k->modules++, k->params += piece_count(&p->piece[i]);
+    k->modules += !bias || strcmp(bias, ".bias");            /* it is of the module that its weight is of */
+    k->params += piece_count(&p->piece[i]);
 }
 
 static void add_param(Trains *t, const Param *p)
