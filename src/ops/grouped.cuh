@@ -38,7 +38,6 @@ typedef struct Job {
     int64_t    c_expert, c_row;
     int        E, M, N;
     int        steps, main;     /* NT, NN: stages along K, and those of them that are not the tail's */
-    int        last;            /* the tail's last stage has so many 16 columns with something in them */
     int        b_each, w_each;  /* 0: one b, or one w of the tail, is that of all experts */
     int        each;            /* TN: tiles of an expert */
     int       *drawn;           /* TN: how many tiles were given away beyond the first of each block: all,
@@ -211,29 +210,18 @@ __device__ void produce(const Maps &maps, const Job &g, const int *off, uint32_t
     }
 }
 
-/* A stage of products of a warpgroup into d; with a tail its last stage may have fewer than all. Two ways, so
- * that nothing stands between the products of a whole one; in the other each branch has a beginning of its
- * own, or ptxas puts one there and says so. */
-template <int TA, int TB, bool TAIL>
-__device__ inline void multiply_stage(float (&d)[BN / 2], uint32_t a, uint32_t b, int step, const Job &g)
+/* A stage of products of a warpgroup into d. That of a tail is a whole one, of zeros beyond the columns it has:
+ * leaving those out was measured and saved nothing. */
+template <int TA, int TB>
+__device__ inline void multiply_stage(float (&d)[BN / 2], uint32_t a, uint32_t b, int step)
 {
-    enum { KA = TA ? 16 * 128 : 32, KB = TB ? 16 * 128 : 32, DEEP = BK / 16 };
+    enum { KA = TA ? 16 * 128 : 32, KB = TB ? 16 * 128 : 32 };
     uint64_t da = wgmma_operand(a, CHUNK, 1024), db = wgmma_operand(b, CHUNK, 1024);
-    auto     one = [&](int k) {
+    wgmma_begin();
+    #pragma unroll
+    for (int k = 0; k < BK / 16; k++)
         Wgmma<BN>::template mma<TA, TB>(d, da + k * KA / 16, db + k * KB / 16, step + k > 0);
-    };
-    if (!TAIL || step < g.steps - 1 || g.last == DEEP) {
-        wgmma_begin();
-        #pragma unroll
-        for (int k = 0; k < DEEP; k++) one(k);
-        wgmma_commit();
-    } else {
-        #pragma unroll
-        for (int k = 0; k + 1 < DEEP; k++)
-            if (k < g.last) wgmma_begin(), one(k);
-        wgmma_begin();
-        wgmma_commit();
-    }
+    wgmma_commit();
 }
 
 /* 16 rows of c that a warp has computed: where they start in c seen as a stack of matrices, and how many
@@ -284,7 +272,6 @@ static inline Job job_of(Tensor offsets, int64_t E, int64_t every, int64_t N, Te
     int64_t r = t_has(tail.low) ? tail.low.n[1] : 0, main = ceil_div(a.n[1], BK), more = ceil_div(r, BK);
     g.first  = { (const int *)offsets.data, (int)every, 1 };
     g.E      = (int)E, g.N = (int)N, g.main = (int)main, g.steps = (int)(main + more);
-    g.last   = (int)ceil_div(r - (more - 1) * BK, 16);
     g.b_each = b.n[0] != 1, g.w_each = tail.w.n[0] != 1;
     return g;
 }

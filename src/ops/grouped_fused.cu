@@ -218,7 +218,7 @@ struct Backward {
 };
 
 /* One warp of the two warpgroups that multiply, as in grouped_gemm.cu. */
-template <class End, bool TAIL>
+template <class End>
 __device__ void consume(const Job &g, const int *off, uint32_t base, const Ends &ends)
 {
     constexpr int MODE = End::MODE;
@@ -232,7 +232,7 @@ __device__ void consume(const Job &g, const int *off, uint32_t base, const Ends 
     auto multiply = [&](int step) {
         uint32_t a = base + s * STAGE + group * CHUNK, b = base + s * STAGE + A_BYTES;
         bar_wait(base + FULL + s * 8, phase);
-        multiply_stage<0, MODE != GEMM_NT, TAIL>(d, a, b, step, g);
+        multiply_stage<0, MODE != GEMM_NT>(d, a, b, step);
         if (++s == STAGES) s = 0, phase ^= 1;
     };
     auto release = [&](int back) {              /* 1: the stage multiplied last, 2: the one before */
@@ -270,7 +270,7 @@ __device__ void consume(const Job &g, const int *off, uint32_t base, const Ends 
     if (!lane) tma_read_done<0>();
 }
 
-template <class End, bool TAIL>
+template <class End>
 __global__ void __launch_bounds__(THREADS, 1)
 fused(const __grid_constant__ Maps maps, const __grid_constant__ Ends ends, const __grid_constant__ Job g)
 {
@@ -287,7 +287,7 @@ fused(const __grid_constant__ Maps maps, const __grid_constant__ Ends ends, cons
     __syncthreads();
     if (threadIdx.x < CONSUMERS * 32) {
         regs_more<MORE>();
-        consume<End, TAIL>(g, off, base, ends);
+        consume<End>(g, off, base, ends);
     } else {
         regs_less<LESS>();
         if (threadIdx.x / 32 == CONSUMERS) produce<End::MODE, End::HALVES>(maps, g, off, base);
@@ -333,8 +333,7 @@ void launch(Backend *be, const char *what, Tensor a, Tensor w, Tensor offsets, i
     Maps    maps = maps_of(be, a, w, tail, BM, End::MODE == GEMM_NT ? End::WIDE : 64);
     blocks = at_most(cuda_of(be)->sms, blocks);
     if (be->sticky) return;                     /* a map that says nothing */
-    if (t_has(tail.low)) LAUNCH(be, what, (fused<End, true>), blocks, THREADS, room, maps, ends, g);
-    else                 LAUNCH(be, what, (fused<End, false>), blocks, THREADS, room, maps, ends, g);
+    LAUNCH(be, what, fused<End>, blocks, THREADS, room, maps, ends, g);
 }
 
 }

@@ -101,7 +101,7 @@ __device__ inline int part_at(float, int p) { return BN / 2 + p * 32; }
 
 /* One warp of the two warpgroups that multiply. The strip of one tile is put while the first stages of the
  * next are being multiplied: without that the tensor cores would stand still for a tenth of the time. */
-template <int MODE, class C, bool ACC, bool TAIL>
+template <int MODE, class C, bool ACC>
 __device__ void consume(const Job &g, const int *off, uint32_t base, const CUtensorMap *mc)
 {
     int      warp = uniform(threadIdx.x / 32), group = warp / 4, lane = threadIdx.x % 32, s = 0, phase = 0;
@@ -116,7 +116,7 @@ __device__ void consume(const Job &g, const int *off, uint32_t base, const CUten
         uint32_t a = base + s * STAGE + group * CHUNK, b = base + s * STAGE + A_BYTES;
         bar_wait(base + FULL + s * 8, phase);
         if (MODE == GEMM_TN && t.rows - step * BK < BK) zero_tail<BN>(a, b, t.rows - step * BK, 1 + group);
-        multiply_stage<MODE == GEMM_TN, MODE != GEMM_NT, TAIL>(d, a, b, step, g);
+        multiply_stage<MODE == GEMM_TN, MODE != GEMM_NT>(d, a, b, step);
         if (++s == STAGES) s = 0, phase ^= 1;
     };
     auto release = [&](int back) {              /* 1: the stage multiplied last, 2: the one before */
@@ -156,7 +156,7 @@ __device__ void consume(const Job &g, const int *off, uint32_t base, const CUten
     if (!lane) tma_read_done<0>();
 }
 
-template <int MODE, class C, bool ACC, bool TAIL>
+template <int MODE, class C, bool ACC>
 __global__ void __launch_bounds__(THREADS, 1)
 tiles(const __grid_constant__ Maps maps, const __grid_constant__ CUtensorMap mc,
       const __grid_constant__ Job g)
@@ -175,7 +175,7 @@ tiles(const __grid_constant__ Maps maps, const __grid_constant__ CUtensorMap mc,
     __syncthreads();
     if (threadIdx.x < CONSUMERS * 32) {
         regs_more<MORE>();
-        consume<MODE, C, ACC, TAIL>(g, off, base, &mc);
+        consume<MODE, C, ACC>(g, off, base, &mc);
     } else {
         regs_less<LESS>();
         int warp = threadIdx.x / 32 - CONSUMERS;
@@ -282,7 +282,7 @@ void grouped_plain(Backend *be, const GroupedCall &q)
 
 /* --- the host side of the fast kernel --- */
 
-template <int MODE, class C, bool ACC, bool TAIL> void launch(Backend *be, const GroupedCall &q)
+template <int MODE, class C, bool ACC> void launch(Backend *be, const GroupedCall &q)
 {
     bool    tn = MODE == GEMM_TN;
     int64_t E = q.E, N = q.c.n[q.c.rank - 1], M = tn ? q.a.n[1] : 0;
@@ -295,24 +295,15 @@ template <int MODE, class C, bool ACC, bool TAIL> void launch(Backend *be, const
     int64_t most = tn ? E * g.each : (ceil_div(q.a.n[0], BM) + E) * ceil_div(N, BN);
     if (be->sticky) return;                     /* no workspace, or a map that says nothing */
     if (tn) LAUNCH(be, "grouped_gemm", order_experts, 1, EXPERTS_MOST, 0, drawn + 3, drawn, g.first, (int)E);
-    LAUNCH(be, "grouped_gemm", (tiles<MODE, C, ACC, TAIL>), at_most(cuda_of(be)->sms, most), THREADS,
+    LAUNCH(be, "grouped_gemm", (tiles<MODE, C, ACC>), at_most(cuda_of(be)->sms, most), THREADS,
            room_of(E), maps, mc, g);
-}
-
-/* The kernels for tails leave out what is zero of the last stage; those without multiply it too, which serves
- * where tails are rare. */
-template <int MODE, class C, bool ACC> void choose_tail(Backend *be, const GroupedCall &q)
-{
-    constexpr bool USUAL = sizeof(C) == sizeof(bf16) && !ACC;
-    if (t_has(q.tail.low)) launch<MODE, C, ACC, USUAL>(be, q);
-    else                   launch<MODE, C, ACC, false>(be, q);
 }
 
 template <class C, bool ACC> void choose(Backend *be, const GroupedCall &q)
 {
-    if (q.mode == GEMM_NT)      choose_tail<GEMM_NT, C, ACC>(be, q);
-    else if (q.mode == GEMM_NN) choose_tail<GEMM_NN, C, ACC>(be, q);
-    else                        launch<GEMM_TN, C, ACC, false>(be, q);
+    if (q.mode == GEMM_NT)      launch<GEMM_NT, C, ACC>(be, q);
+    else if (q.mode == GEMM_NN) launch<GEMM_NN, C, ACC>(be, q);
+    else                        launch<GEMM_TN, C, ACC>(be, q);
 }
 
 bool fast(const GroupedCall &q)
