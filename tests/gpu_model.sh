@@ -110,8 +110,9 @@ fi
 
 # --- stopped at step 7 and resumed, against not stopped: weights, moments and losses to the bit
 state() { grep -A2 '"state/' "$tmp/$1/last/MANIFEST.json"; losses "$1"; }
-for dtype in float32 bfloat16; do
+for dtype in float32 bfloat16 adapters; do
     how="checkpoint.save_steps=7 model.dtype=$dtype"
+    [ $dtype != adapters ] || how="checkpoint.save_steps=7 model.dtype=bfloat16 lora.rank=8 lora.dropout=0.1 lora.init=gaussian"
     # shellcheck disable=SC2086
     if check "14 steps, $dtype" train "$card" "whole-$dtype" 14 $how &&
        check "7 steps, $dtype" train "$card" "parts-$dtype" 7 $how &&

@@ -4,18 +4,19 @@
 . tests/ranklab.sh
 card=${TREB_GPU_BACKEND:-cuda} steps=${TREB_RANK_STEPS:-8}
 small_moe
+pairs=(lora.rank=8 lora.target_modules=[all-linear] optim.learning_rate=0.01)
 train() {                                # train FOLDER overrides...: of one rank, or of as many as `by` starts
     local folder=$1; shift
     timeout 120 "${by[@]}" "$treb" train /dev/null "${recipe[@]}" train.global_tokens=512 train.max_steps="$steps" \
         device.backend="$card" model.dtype=float32 device.dtype=float32 checkpoint.output_dir="$folder" "$@" >"$tmp/out" 2>&1
 }
-layout() {                               # layout NAME RANKS overrides...
+layout() {                               # layout NAME RANKS overrides...: against the run of one rank in `like`
     local name=$1 n=$2; shift 2
     by=(mpirun --oversubscribe --allow-run-as-root --bind-to none -np "$n")
     check "$name runs on one card" train "$tmp/$name" "$@"
-    check "$name loses as one rank does" agree "$tmp/one" "$tmp/$name" "$steps"
+    check "$name loses as one rank does" agree "$tmp/$like" "$tmp/$name" "$steps"
 }
-by=()
+by=() like=one
 train "$tmp/one" comm.kind=self; rc=$?
 if [ $rc -eq 5 ] || grep -q "not in this build" "$tmp/out"; then skip "$(tail -n 1 "$tmp/out")"; fi
 check "one rank" [ $rc -eq 0 ]
@@ -30,5 +31,11 @@ if has_mpi; then
     layout tp2-ep2 2 parallel.tp=2 parallel.ep=2
     layout fsdp2 2 parallel.zero=3
     layout pp2-cp2-ep2 4 parallel.pp=2 parallel.cp=2 parallel.ep=2 moe.dispatcher=deepep
-else unmet=$((unmet + 8)); fi
+
+    by=() like=adapters
+    check "adapters on one rank" train "$tmp/adapters" comm.kind=self "${pairs[@]}"
+    layout adapters-tp2-ep2 2 parallel.tp=2 parallel.ep=2 "${pairs[@]}"
+    layout adapters-fsdp2 2 parallel.zero=3 "${pairs[@]}"
+    layout adapters-pp2-ep2 4 parallel.pp=2 parallel.ep=2 "${pairs[@]}"
+else unmet=$((unmet + 15)); fi
 report $unmet
