@@ -126,10 +126,7 @@ void lora_grads(Ctx *c, Tensor dy, Tensor back, Tensor x, const Param *w)
     arena_reset(c->scratch, mark);
 }
 
-/* ---- experts ---- */
-
-static bool   shared(const Lora *l) { return l->a->w.n[0] == 1; }
-static Tensor flat(Tensor t)        { return t_as2(t, t.n[1], t.n[2]); }
+/* ---- experts: an A that all of them share is a stack of one, which grouped products take as such ---- */
 
 static Tensor rows_scratch(Ctx *c, const LoraRows *by, Tensor like, int64_t cols)
 {
@@ -150,9 +147,7 @@ void lora_rows_low(Ctx *c, Tensor low, Tensor x, const Param *w, const LoraRows 
 {
     const Lora *l = w->lora;
     ArenaMark mark = arena_mark(c->scratch);
-    Tensor seen = rows_seen(c, by, x, w);
-    if (shared(l)) op_gemm_scaled(c->be, low, seen, flat(l->a->w), l->part[0].scale, GEMM_NT);
-    else           op_grouped_scaled(c->be, low, seen, l->a->w, by->offsets, l->part[0].scale, GEMM_NT);
+    op_grouped_scaled(c->be, low, rows_seen(c, by, x, w), l->a->w, by->offsets, l->part[0].scale, GEMM_NT);
     arena_reset(c->scratch, mark);
 }
 
@@ -178,40 +173,20 @@ void lora_rows_input(Ctx *c, Tensor dx, Tensor back, const Param *w, const LoraR
 {
     if (!lora_drops(c, w)) return;
     ArenaMark mark = arena_mark(c->scratch);
-    Tensor a = w->lora->a->w, through = rows_scratch(c, by, dx, dx.n[1]);
-    if (shared(w->lora)) op_gemm(c->be, through, back, flat(a), none, GEMM_NN);
-    else                 op_grouped_gemm(c->be, through, back, a, by->offsets, (Tail){ none, none }, GEMM_NN);
+    Tensor through = rows_scratch(c, by, dx, dx.n[1]);
+    op_grouped_gemm(c->be, through, back, w->lora->a->w, by->offsets, (Tail){ none, none }, GEMM_NN);
     drop(c, dx, through, w, true);
     arena_reset(c->scratch, mark);
-}
-
-/* One group of all rows that are an expert's. */
-static Tensor all_experts(Ctx *c, Tensor offsets)
-{
-    Tensor ends = scratch2(c, I32, 2, 1);
-    op_copy(c->be, t_rows(ends, 0, 1), t_rows(offsets, 0, 1));
-    op_copy(c->be, t_rows(ends, 1, 1), t_rows(offsets, offsets.n[0] - 1, 1));
-    return ends;
-}
-
-static void rows_grad_a(Ctx *c, Tensor back, Tensor seen, const Lora *l, const LoraRows *by)
-{
-    if (!t_has(l->a->g)) return;
-    if (shared(l) && by->exact) {
-        op_gemm(c->be, flat(l->a->g), back, seen, none, param_grad_flags(l->a));
-        return;
-    }
-    op_grouped_gemm(c->be, l->a->g, back, seen, shared(l) ? all_experts(c, by->offsets) : by->offsets,
-                    (Tail){ none, none }, param_grad_flags(l->a));
 }
 
 void lora_rows_grads(Ctx *c, Tensor dy, Tensor low, Tensor back, Tensor x, const Param *w, const LoraRows *by)
 {
     if (!w->lora || w->lora->a->frozen) return;
     ArenaMark mark = arena_mark(c->scratch);
-    Param *b = w->lora->part[0].b;
-    if (t_has(b->g))
-        op_grouped_gemm(c->be, b->g, dy, low, by->offsets, (Tail){ none, none }, param_grad_flags(b));
-    rows_grad_a(c, back, rows_seen(c, by, x, w), w->lora, by);
+    Param *a = w->lora->a, *b = w->lora->part[0].b;
+    Tail   tail = { none, none };
+    if (t_has(b->g)) op_grouped_gemm(c->be, b->g, dy, low, by->offsets, tail, param_grad_flags(b));
+    if (t_has(a->g))
+        op_grouped_gemm(c->be, a->g, back, rows_seen(c, by, x, w), by->offsets, tail, param_grad_flags(a));
     arena_reset(c->scratch, mark);
 }

@@ -45,9 +45,8 @@ void   lora_grads(Ctx *c, Tensor dy, Tensor back, Tensor x, const Param *w);  /*
 
 bool   lora_drops(const Ctx *c, const Param *w);         /* whether chance has a part in it now */
 
-/* Rows of experts: sorted by expert as offsets say, in buffers of `room`. exact: none is behind the last
- * expert's; such rows hold anything. */
-typedef struct LoraRows { Tensor offsets; int64_t room; bool exact; } LoraRows;
+/* Rows of experts: sorted by expert as offsets say, in buffers of `room`; those behind the last are nobody's. */
+typedef struct LoraRows { Tensor offsets; int64_t room; } LoraRows;
 
 /* A weight of experts has one pair for each. Their products take low and back along as a tail; where
  * something of back A is dropped it cannot go there, and lora_rows_input adds it. */

@@ -167,15 +167,15 @@ static void reserve(Ctx *c)
 }
 
 /* For the pairs of experts. */
-static LoraRows rows_of(const Ctx *c, const Moe *m, const MoeAct *a)
+static LoraRows rows_of(const Ctx *c, const MoeAct *a)
 {
-    return (LoraRows){ a->offsets, rows_room(c, a), m->capacity <= 0 };
+    return (LoraRows){ a->offsets, rows_room(c, a) };
 }
 
 /* x in the few columns of w's pairs, kept: to make them again would be to read all of x, whose rows are many. */
-static void pairs_fwd(Ctx *c, const Moe *m, MoeAct *a, Tensor *low, Tensor x, const Param *w)
+static void pairs_fwd(Ctx *c, MoeAct *a, Tensor *low, Tensor x, const Param *w)
 {
-    LoraRows by = rows_of(c, m, a);
+    LoraRows by = rows_of(c, a);
     if (w->lora && need_rows(c, L_LORA, a, low, (DType)x.dtype, lora_width(w)))
         lora_rows_low(c, *low, x, w, &by);
 }
@@ -185,7 +185,7 @@ static void up_fwd(Ctx *c, const Moe *m, MoeAct *a, bool out)
 {
     int64_t F = m->w_gu->w.n[1] / 2;                             /* of this rank's slice */
     DType   d = (DType)a->x.dtype;
-    pairs_fwd(c, m, a, &a->low_gu, a->x, m->w_gu);
+    pairs_fwd(c, a, &a->low_gu, a->x, m->w_gu);
     bool up  = need_rows(c, L_GATE_UP, a, &a->gu, d, 2 * F);
     bool act = need_rows_if(c, read_again(c, m->w_d), out || pairs_again(c, m->w_d), L_ACT, a, &a->h, d, F);
     Tail pairs = lora_tail(a->low_gu, m->w_gu);
@@ -205,7 +205,7 @@ static void experts_fwd(Ctx *c, const Moe *m, MoeAct *a, Tensor y, Tensor x, Ten
     if (need_rows_if(c, read_again(c, m->w_gu), again, L_DISPATCH, a, &a->x, x.dtype, D))
         to_experts(c, m, a, a->x, x, count);
     up_fwd(c, m, a, t_has(y));
-    pairs_fwd(c, m, a, &a->low_d, a->h, m->w_d);
+    pairs_fwd(c, a, &a->low_d, a->h, m->w_d);
     if (!t_has(y)) return;
     reserve(c);
     ArenaMark mark = arena_mark(c->scratch);
@@ -232,7 +232,7 @@ static void route_bwd(Ctx *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweight
 static void expert_grads(Ctx *c, const Moe *m, MoeAct *a, Tensor dy, Tensor low, Tensor back, Tensor x,
                          Param *w)
 {
-    LoraRows by = rows_of(c, m, a);
+    LoraRows by = rows_of(c, a);
     if (t_has(w->g))
         op_grouped_gemm(c->be, w->g, dy, x, a->offsets, (Tail){ 0 }, param_grad_flags(w));
     lora_rows_grads(c, dy, low, back, x, w, &by);
@@ -258,7 +258,7 @@ static void rows_back(Ctx *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweight
  * pairs add, they cannot be part of the fused product. */
 static void down_bwd(Ctx *c, const Moe *m, MoeAct *a, Tensor dgu, Tensor dgate, Tensor dout)
 {
-    LoraRows  by = rows_of(c, m, a);
+    LoraRows  by = rows_of(c, a);
     ArenaMark mark = arena_mark(c->scratch);
     Tensor back = lora_rows_back(c, dout, m->w_d, &by);
     if (t_has(dgu) && lora_drops(c, m->w_d)) {
@@ -280,7 +280,7 @@ static void experts_bwd(Ctx *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweig
     bool    deeper = t_has(dx) || t_has(dweight) || trains(m->w_gu);
     int64_t D = dy.n[1], F = m->w_gu->w.n[1] / 2;
     DType d = (DType)dy.dtype;
-    LoraRows  by = rows_of(c, m, a);
+    LoraRows  by = rows_of(c, a);
     ArenaMark mark = arena_mark(c->scratch);
     Tensor dout = scratch_rows(c, a, d, D), dgu = scratch_rows(c, a, d, 2 * F);
     Tensor dgate = scratch_rows(c, a, F32, 1);
