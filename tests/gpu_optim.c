@@ -3,20 +3,53 @@
 
 static Tensor flat(DType d, int64_t n) { return gpu_normal(gpu_new(d, 1, &n, DENSE, 0), 0, 1); }
 
+/* A list over one random tensor: tensors that begin `shift` elements behind a border and `gap` after each
+ * other; their cells are in another order, with one between them that nobody writes. */
+static Addends addends(int n, const int64_t *sizes, int64_t shift, int64_t gap)
+{
+    Addends list = { .n = n };
+    int64_t   all = shift, at = shift;
+    for (int i = 0; i < n; i++) all += sizes[i] + gap;
+    Tensor x = flat(F32, all);
+    for (int i = 0; i < n; at += sizes[i] + gap, i++)
+        list.at[i] = (Addend){ t_rows(x, at, sizes[i]), 2 * (n - 1 - i) };
+    return list;
+}
+
+static void sum_list(int n, const int64_t *sizes, int64_t shift, int64_t gap, bool apart)
+{
+    fresh();
+    static const Tolerance doubles = { 1e-9, 1e-9, 0, 0 };              /* a double sum of f32 squares */
+    const Addends made = addends(n, sizes, shift, gap), *list = &made;
+    int64_t cells = 2 * n;
+    Tensor  sum = add_scalar(0.25), each = apart ? output(gpu_new(F64, 1, &cells, DENSE, 0xff)) : none;
+    within(sum, doubles);
+    if (apart) within(each, doubles);
+    CALL(squares, sum, each, list);
+}
+
 static void squares(void)
 {
-    static const int64_t sizes[] = { 0, 1, 3, 31, 1000, 4096, 65537, 1000003, 8 << 20 };
-    for (int i = 0; i < 9; i++) {
-        fresh();
-        Tensor x = flat(F32, sizes[i]), sum = add_scalar(0.25), each = i % 2 ? add_scalar(-1) : none;
-        within(sum, (Tolerance){ 1e-9, 1e-9, 0, 0 });                   /* a double sum of f32 squares */
-        if (i % 2) within(each, (Tolerance){ 1e-9, 1e-9, 0, 0 });
-        CALL(sumsq, sum, each, x);
+    static const int64_t odd[] = { 0, 1, 3, 31, 1000, 4096, 0, 65537, 1000003, 2, 0, 8 << 20 };
+    int64_t many[ADDENDS];
+    for (int i = 0; i < 12; i++) sum_list(1, &odd[i], 0, 0, i % 2);
+    for (int shift = 0; shift < 4; shift++) {
+        sum_list(11, odd, shift, 0, true);
+        sum_list(11, odd, shift, 1, shift % 2);
+        sum_list(5, odd, shift, 3, true);
     }
+    for (int i = 0; i < ADDENDS; i++) many[i] = any_size(0, i % 7 ? 50 : 40000);
+    sum_list(ADDENDS, many, 0, 0, true);
+    sum_list(ADDENDS, many, 1, 4, true);
+    sum_list(ADDENDS - 1, many, 3, 0, false);
+    sum_list(0, many, 0, 0, true);
+    for (int i = 0; i < ADDENDS; i++) many[i] = any_size(280000, 300000);     /* longer parts */
+    sum_list(ADDENDS, many, 0, 1, true);
     fresh();
-    Tensor m = in2(F32, 33, 77, DENSE), sum = add_scalar(0);
+    const Addends one = { 1, { { in2(F32, 33, 77, DENSE), 0 } } }, *list = &one;
+    Tensor sum = add_scalar(0);
     within(sum, (Tolerance){ 1e-9, 1e-9, 0, 0 });
-    CALL(sumsq, sum, none, m);
+    CALL(squares, sum, none, list);
 }
 
 /* What a bf16 weight lacks of its master. It hangs on the last bit of the arithmetic and is not compared here
@@ -120,7 +153,7 @@ static void split_masters_take_the_same_steps(DType moments, int64_t n)
         gpu_normal(x, 0, 1);
         backend_upload(CARD, g, x.data);
         op_fill(CARD, sum, 0.0f);
-        op_sumsq(CARD, sum, each, g);
+        op_squares(CARD, sum, each, &(Addends){ 1, { { g, 0 } } });
         op_adamw(CARD, w[0], p, m[0], v[0], g, sum, h);
         op_adamw(CARD, w[1], rest, m[1], v[1], g, sum, h);
     }

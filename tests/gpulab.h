@@ -34,6 +34,7 @@ static struct {
     size_t  room, used;
     Output  out[OUTPUTS];
     int     outs, line, failures;
+    Addends list;                                           /* card_list's */
     char    said[SAID];
     const char *file;
 } gpu_;
@@ -174,8 +175,15 @@ static inline Tail     card_tail(Tail t)         { return (Tail){ card_tensor(t.
 static inline float    card_float(float x)       { return x; }
 static inline int64_t  card_long(int64_t x)      { return x; }
 static inline AdamW    card_adamw(AdamW x)       { return x; }
+static inline const Addends *card_list(const Addends *s)
+{
+    gpu_.list = *s;
+    for (int i = 0; i < s->n; i++) gpu_.list.at[i].x = card_tensor(s->at[i].x);
+    return &gpu_.list;
+}
 #define ON_CARD(x) _Generic((x), Tensor: card_tensor, Segments: card_segments, AdamW: card_adamw,  \
-                            Tail: card_tail, float: card_float, double: card_float, default: card_long)(x)
+                            Tail: card_tail, const Addends *: card_list, float: card_float,        \
+                            double: card_float, default: card_long)(x)
 
 static inline void say(const char *fmt, ...)
 {
@@ -198,11 +206,18 @@ static inline int say_segments(Segments s)
            0;
 }
 static inline int say_tail(Tail t)      { return t_has(t.low) ? say(" tail"), say_tensor(t.w) : 0; }
+static inline int say_list(const Addends *s)
+{
+    say(" %d:", s->n);
+    for (int i = 0; i < s->n; i++) say(" %lld", (long long)t_count(s->at[i].x));
+    return 0;
+}
 static inline int say_adamw(AdamW h)    { return say(" step %lld", (long long)h.step), 0; }
 static inline int say_float(float x)    { return say(" %g", (double)x), 0; }
 static inline int say_long(int64_t x)   { return say(" %lld", (long long)x), 0; }
 #define SAY(x) _Generic((x), Tensor: say_tensor, Segments: say_segments, AdamW: say_adamw, Tail: say_tail,   \
-                        float: say_float, double: say_float, default: say_long)(x)
+                        const Addends *: say_list, float: say_float,                                         \
+                        double: say_float, default: say_long)(x)
 
 #define MAP1(f, a)       f(a)
 #define MAP2(f, a, ...)  f(a), MAP1(f, __VA_ARGS__)

@@ -1,6 +1,8 @@
 /* tests/test_adamw.c -- the gradient norm and the optimizer's step against the same arithmetic in double. */
 #include "numlab.h"
 
+#include "train/optim.h"
+
 #include <omp.h>
 
 static const Tensor none;
@@ -13,22 +15,93 @@ static Tensor tally(double v)
 }
 static double value(Tensor t) { return *(double *)t.data; }
 
-static void sumsq_values(void)
+static bool same_bits(Tensor a, Tensor b) { return !memcmp(a.data, b.data, (size_t)t_bytes(a)); }
+
+static double square_sum(Tensor x)
 {
-    float  v[] = { 1, -2, 3 };
-    Tensor out = tally(0.5), each = tally(NAN);
-    op_sumsq(BE, out, each, num_vals(F32, 1, 3, v));
-    EXPECT(value(out) == 14.5 && value(each) == 14, "%g, by itself %g", value(out), value(each));
-    for (int64_t n = 1; n < 300000; n = 5 * n + 2) {
-        Tensor x = num_randn(F32, 1, n), got[2] = { tally(0), tally(0) };
-        int    many = omp_get_max_threads();
-        double want = 0;
-        for (int64_t i = 0; i < n; i++) want += (double)get(x, i) * get(x, i);
-        for (int i = 0; i < 2; i++) omp_set_num_threads(i ? many : 1), op_sumsq(BE, got[i], none, x);
-        EXPECT(fabs(value(got[0]) / want - 1) < 1e-12, "n %lld: %.15g", (long long)n, value(got[0]));
-        EXPECT(value(got[0]) == value(got[1]), "threads change the sum of %lld", (long long)n);
+    double sum = 0;
+    for (int64_t i = 0; i < t_count(x); i++) sum += (double)get(x, i) * get(x, i);
+    return sum;
+}
+
+static void known_squares(void)
+{
+    float  v[] = { 1, -2, 3, 10 };
+    Tensor x = num_vals(F32, 1, 4, v), out = tally(0.5), each = t1(&num_.a, "lab", F64, 4);
+    double *cell = each.data;
+    x = t_wrap(x.data, F32, 1, &(int64_t){ 4 });
+    for (int i = 0; i < 4; i++) cell[i] = -1;
+    op_squares(BE, out, each, &(Addends){ 0 });
+    EXPECT(value(out) == 0.5, "an empty list adds %g", value(out) - 0.5);
+    op_squares(BE, out, each, &(Addends){ 3, { { t_rows(x, 0, 3), 2 }, { t_rows(x, 3, 0), 3 },
+                                                 { t_rows(x, 3, 1), 0 } } });
+    EXPECT(value(out) == 114.5 && cell[2] == 14 && cell[0] == 100 && cell[3] == 0 && cell[1] == -1,
+           "%g; cells %g %g %g %g", value(out), cell[0], cell[1], cell[2], cell[3]);
+    op_squares(BE, out, none, &(Addends){ 1, { { t_rows(x, 1, 1), 99 } } });
+    EXPECT(value(out) == 118.5, "%g", value(out));
+    num_clear();
+}
+
+/* Lists of every length, of tensors that begin anywhere. */
+static void squares_of_lists(void)
+{
+    int many = omp_get_max_threads();
+    for (int n = 1; n <= ADDENDS; n = n == 85 ? ADDENDS : 4 * n + 1) {
+        Addends list = { .n = n };
+        Tensor    got[2], each[2];
+        double    want = 0;
+        for (int i = 0; i < n; i++) {
+            int64_t size = num_below(i % 9 ? 90 : 150000), shift = num_below(4);
+            Tensor  x = num_randn(F32, 1, size + shift);
+            list.at[i] = (Addend){ t_rows(t_wrap(x.data, F32, 1, &x.n[1]), shift, size), n - 1 - i };
+            want += square_sum(list.at[i].x);
+        }
+        for (int i = 0; i < 2; i++) {
+            omp_set_num_threads(i ? many : 1);
+            got[i] = tally(0), each[i] = num_poison(F64, 1, n);
+            each[i] = t_wrap(each[i].data, F64, 1, &each[i].n[1]);
+            op_squares(BE, got[i], each[i], &list);
+        }
+        EXPECT(fabs(value(got[0]) - want) <= 1e-12 * want, "%d tensors: %.15g", n, value(got[0]));
+        for (int i = 0; i < n; i++) {
+            double own = square_sum(list.at[i].x), cell = ((double *)each[0].data)[n - 1 - i];
+            EXPECT(fabs(cell - own) <= 1e-12 * own, "tensor %d of %d: %.15g, not %.15g", i, n, cell, own);
+        }
+        EXPECT(value(got[0]) == value(got[1]) && same_bits(each[0], each[1]), "threads change %d sums", n);
         num_clear();
     }
+}
+
+/* More tensors than an op takes, of which every fifth got no gradient and one is a copy of a neighbour's. */
+static void norm_of_many_tensors(void)
+{
+    enum { MANY = 3 * ADDENDS + 5 };
+    Model   m = { 0 };
+    Tensor  sum = tally(NAN), each = t1(&num_.a, "lab", F64, 2 * MANY);
+    double *cell = each.data, want = 0;
+    for (int i = 0; i < MANY; i++) {
+        int64_t rows = 1 + num_below(9), cols = 1 + num_below(30);
+        Param  *p = param_matrix(&m.params, G_LLM, rows, cols, "a.%d", i);
+        param_piece(p, 1, "b.%d", i);
+        p->g = num_randn(F32, rows + 1, cols), p->live = i % 5 != 3;
+        if (i == 7) p->mine = rows * cols;
+        cell[2 * i] = cell[2 * i + 1] = -1;
+    }
+    optim_norm(&m, BE, sum, each);
+    for (int i = 0; i < 2 * MANY; i++) {
+        const Param *p = m.params.p[i / 2];
+        int64_t above = p->g.n[0] - 1;
+        double  own = square_sum(i % 2 ? t_rows(p->g, above, 1) : t_rows(p->g, 0, above));
+        bool    counts = p->live && i != 15;
+        EXPECT(counts == optim_counts(p, i % 2), "tensor %d", i);
+        EXPECT(counts ? fabs(cell[i] - own) <= 1e-12 * own : cell[i] == -1, "tensor %d: %g", i, cell[i]);
+        if (counts) want += own;
+    }
+    EXPECT(fabs(value(sum) - want) <= 1e-12 * want, "%.15g, not %.15g", value(sum), want);
+    optim_norm(&m, BE, sum, none);
+    EXPECT(fabs(value(sum) - want) <= 1e-12 * want, "by itself %.15g, not %.15g", value(sum), want);
+    params_close(&m.params);
+    num_clear();
 }
 
 static void first_step_known(void)
@@ -78,7 +151,7 @@ static void check_steps(int64_t n, DType dw, DType ds, bool master, float max_no
     for (int64_t i = 0; i < n; i++) s[i] = (State){ get(w, i), 0, 0 };
     for (h.step = 1; h.step <= 5; h.step++) {
         Tensor g = num_randn(F32, 1, n), norm = tally(0);
-        op_sumsq(BE, norm, none, g);
+        op_squares(BE, norm, none, &(Addends){ 1, { { g, 0 } } });
         op_adamw(BE, w, p, m, v, g, norm, h);
         for (int64_t i = 0; i < n; i++) step_double(&s[i], get(g, i), value(norm), h);
     }
@@ -128,8 +201,6 @@ static void halves_say_all(void)
     }
 }
 
-static bool same_bits(Tensor a, Tensor b) { return !memcmp(a.data, b.data, (size_t)t_bytes(a)); }
-
 /* Weights and moments of 50 steps with an f32 master and with the rest alone, from every kind of number and
  * with gradients of every kind: the same bits at every step. */
 static void a_split_master_takes_the_same_steps(DType moments, int64_t n)
@@ -145,7 +216,7 @@ static void a_split_master_takes_the_same_steps(DType moments, int64_t n)
         Tensor g = num_randn(F32, 1, n), norm = tally(0);
         for (int64_t i = 0; i < n; i += 3) put(g, i, 0);          /* decay alone */
         for (int64_t i = 1; i < n; i += 7) put(g, i, get(g, i) * 1e-30f);
-        op_sumsq(BE, norm, none, g);
+        op_squares(BE, norm, none, &(Addends){ 1, { { g, 0 } } });
         op_adamw(BE, w[0], p, m[0], v[0], g, norm, h);
         op_adamw(BE, w[1], rest, m[1], v[1], g, norm, h);
         int64_t lost = 0;
@@ -224,7 +295,9 @@ static void any_rank_and_threads(void)
 int main(void)
 {
     numlab_open();
-    RUN(sumsq_values);
+    RUN(known_squares);
+    RUN(squares_of_lists);
+    RUN(norm_of_many_tensors);
     RUN(first_step_known);
     RUN(agrees_with_double);
     RUN(halves_say_all);

@@ -1,27 +1,36 @@
 /* ops/adamw.c -- the gradient's norm and the optimizer's step: contract, price, CPU.
  *
- *   sumsq        out += sum of x^2, in double; fixed chunks added in order, whatever the number of threads;
- *                each = that sum, where it is wanted by itself too
+ *   squares      out += sum of x^2 over all tensors of a list, in double: fixed chunks of a tensor in order,
+ *                whatever the number of threads, then tensors in the order of the list; each[cell] = the sum
+ *                of one, where these are wanted too, no two in the same cell
  *   adamw        as PyTorch does it, p = the master, or w itself where there is none:
  *                p *= 1 - lr decay        g' = g min(1, max_norm / (sqrt(sumsq) + 1e-6))
  *                m += (1 - beta1) (g' - m)        v = beta2 v + (1 - beta2) g'^2
  *                p -= lr / (1 - beta1^step) * m / (sqrt(v) / sqrt(1 - beta2^step) + eps)       w = p, rounded
  *   set_weight   p = x, w = p, rounded: a start that later steps go on from
  *
- * All tensors are dense and of one shape. w f32 or bf16 (bf16 needs a master), g and x f32, m and v f32 or
- * bf16, rounded to nearest even, out, each and sumsq one f64. A master is f32, or i16 beside a bf16 w: the rest
- * that w lacks of it (bits_join). w is p rounded by bits_near in both cases, so that both take the same
- * steps, bit for bit. Gradients are not clipped when sumsq is absent or max_norm is 0; a norm that is not
- * finite is for the caller to look at before the step. */
+ * All tensors are dense and, but for those of a list, of one shape. w f32 or bf16 (bf16 needs a master), g
+ * and x f32, m and v f32 or bf16, rounded to nearest even, out and sumsq one f64, each a vector of them. A
+ * master is f32, or i16 beside a bf16 w: the rest that w lacks of it (bits_join). w is p rounded by bits_near
+ * in both cases, so that both take the same steps, bit for bit. Gradients are not clipped when sumsq is
+ * absent or max_norm is 0; a norm that is not finite is for the caller to look at before the step. */
 #include "ops/rows.h"
 
 static bool is_sum(Tensor t) { return t.dtype == F64 && t_count(t) == 1; }
 
-Cost sumsq_cost(Backend *be, Tensor out, Tensor each, Tensor x)
+Cost squares_cost(Backend *be, Tensor out, Tensor each, const Addends *list)
 {
-    REQUIRE(is_sum(out) && (!t_has(each) || is_sum(each)) && x.dtype == F32 && t_dense(x),
-            "sumsq: out %s each %s x %s", t_fmt(out), t_fmt(each), t_fmt(x));
-    return (Cost){ .flops = 2.0 * (double)t_count(x), .rd = t_bytes(x), .wr = t_bytes(out) };
+    Cost c = { .wr = t_bytes(out) };
+    bool apart = t_has(each);
+    REQUIRE(is_sum(out) && (!apart || (each.dtype == F64 && each.rank == 1)) && list->n >= 0 &&
+            list->n <= ADDENDS, "squares: out %s each %s of %d tensors", t_fmt(out), t_fmt(each), list->n);
+    for (int i = 0; i < list->n; i++) {
+        const Addend *s = &list->at[i];
+        REQUIRE(s->x.dtype == F32 && t_dense(s->x) && (!apart || (s->cell >= 0 && s->cell < each.n[0])),
+                "squares: x %s cell %lld of %s", t_fmt(s->x), (long long)s->cell, t_fmt(each));
+        c.flops += 2.0 * (double)t_count(s->x), c.rd += t_bytes(s->x), c.wr += apart ? 8 : 0;
+    }
+    return c;
 }
 
 static bool same_shape(Tensor t, Tensor w)
@@ -67,18 +76,26 @@ static HOT double square_sum(const float *x, int64_t n)
     return s;
 }
 
-void cpu_sumsq(Backend *be, Tensor out, Tensor each, Tensor x)
+static double chunks_sum(const float *x, int64_t n)
 {
-    int64_t n = t_count(x);
-    double  part[CPU_CHUNKS], sum = 0.0;
+    double part[CPU_CHUNKS], sum = 0.0;
     #pragma omp parallel for schedule(static) if(worth_threads(n))
     for (int c = 0; c < CPU_CHUNKS; c++) {
         int64_t from = chunk_begin(n, c), to = chunk_begin(n, c + 1);
-        part[c] = square_sum((const float *)x.data + from, to - from);
+        part[c] = square_sum(x + from, to - from);
     }
     for (int c = 0; c < CPU_CHUNKS; c++) sum += part[c];
-    *(double *)out.data += sum;
-    if (t_has(each)) *(double *)each.data = sum;
+    return sum;
+}
+
+void cpu_squares(Backend *be, Tensor out, Tensor each, const Addends *list)
+{
+    for (int i = 0; i < list->n; i++) {
+        const Addend *s = &list->at[i];
+        double sum = chunks_sum((const float *)s->x.data, t_count(s->x));
+        *(double *)out.data += sum;
+        if (t_has(each)) ((double *)each.data)[s->cell] = sum;
+    }
 }
 
 /* A step's factors, worked out once in double. */

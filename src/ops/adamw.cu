@@ -1,7 +1,9 @@
 /* ops/adamw.cu -- kernels of adamw.c: dense streams, four elements a thread and step.
  *
- * sumsq   At most PARTS blocks leave a sum each in the workspace, one block adds these in a fixed order; the
- *         shape alone says who adds what. Squares and sums are double.
+ * squares Two launches for a list, which is an argument of theirs. A block adds one part of one tensor and
+ *         leaves the sum in the workspace; parts are of about one length, so that a large tensor has many
+ *         and a small one few. Then one block adds the parts of each tensor, and the tensors. Lengths and
+ *         starts alone say who adds what. Squares and sums are double, loads 16 bytes.
  * adamw   A block takes 2048 elements, all loads of a thread in flight. The clipping factor is worked out on
  *         the card from sumsq, by one thread of each block while the loads are under way; the other factors
  *         of a step come from the host. Bases not aligned for four are walked one element at a time.
@@ -10,53 +12,109 @@
 
 #include <math.h>
 
-enum { THREADS = 256, PARTS = 1056, EACH = 4 };
+enum { THREADS = 256 };
 
-/* The loop is over whole runs of N; the few elements behind the last go to the first threads of block 0. */
-template <int N>
-static __global__ void __launch_bounds__(THREADS) square_parts(double *part, const float *x, int64_t n)
+/* BLOCKS fill an H200 four times; a list that is too short for that is cut in parts of LEAST elements. */
+enum { BLOCKS = 4224, LEAST = 8192, EACH = 4, ADDERS = 1024 };
+
+/* Tensor i has the parts from its `first` up to that of i + 1; behind the last one stands the end of all. */
+struct Span { const float *x; int64_t n; int first, cell; };
+struct Spans { Span at[ADDENDS + 1]; int n; };
+static_assert(sizeof(Spans) <= 4000, "a kernel has 4 KB for its arguments");
+
+static Spans cut(const Addends *list)
 {
-    __shared__ double work[32];
-    int64_t first = (int64_t)blockIdx.x * THREADS + threadIdx.x, step = (int64_t)gridDim.x * THREADS;
-    int64_t runs = n / N;
+    Spans   s;
+    int64_t all = 0, length;
+    int     first = 0;
+    for (int i = 0; i < list->n; i++) all += t_count(list->at[i].x);
+    length = ceil_div(all, BLOCKS) > LEAST ? ceil_div(all, BLOCKS) : LEAST;
+    for (int i = 0; i < list->n; i++) {
+        const Addend *from = &list->at[i];
+        s.at[i] = Span{ (const float *)from->x.data, t_count(from->x), first, (int)from->cell };
+        first += (int)ceil_div(s.at[i].n, length);
+    }
+    s.at[list->n] = Span{ NULL, 0, first, 0 };
+    s.n = list->n;
+    return s;
+}
+
+/* The last tensor that begins at this part or before; one without elements begins where the next does. */
+static __device__ inline int holder(const Spans &s, int part)
+{
+    int i = 0;
+    #pragma unroll
+    for (int half = ADDENDS / 2; half; half /= 2)
+        if (i + half < s.n && s.at[i + half].first <= part) i += half;
+    return i;
+}
+
+static __device__ inline double square(float x) { return (double)x * x; }
+
+/* One of `parts` of a tensor, by runs of four from the first 16-byte border on; the few elements before it
+ * and behind the last run go to the first threads of part 0. */
+static __device__ inline double part_sum(const float *x, int64_t n, int part, int parts)
+{
+    int64_t head = (-(intptr_t)x & 15) / 4, lane = (int64_t)part * THREADS + threadIdx.x;
+    int64_t step = (int64_t)parts * THREADS, runs, rest;
     double  sum = 0.0;
-    for (int64_t i = first; i < runs; i += EACH * step) {
-        Run<float, N> v[EACH];
+    if (head > n) head = n;
+    runs = (n - head) / 4, rest = head + runs * 4;
+    if (lane < head) sum += square(x[lane]);
+    if (rest + lane < n) sum += square(x[rest + lane]);
+    for (int64_t i = lane; i < runs; i += EACH * step) {
+        Run<float, 4> v[EACH];
         #pragma unroll
         for (int k = 0; k < EACH; k++)
-            if (i + k * step < runs) v[k] = run_load<N>(x + (i + k * step) * N);
+            if (i + k * step < runs) v[k] = run_load<4>(x + head + (i + k * step) * 4);
         #pragma unroll
         for (int k = 0; k < EACH; k++)
             if (i + k * step < runs)
                 #pragma unroll
-                for (int j = 0; j < N; j++) sum += (double)v[k].get(j) * v[k].get(j);
+                for (int j = 0; j < 4; j++) sum += square(v[k].get(j));
     }
-    if (first < n % N) sum += (double)x[runs * N + first] * x[runs * N + first];
+    return sum;
+}
+
+static __global__ void __launch_bounds__(THREADS) square_parts(double *part, const __grid_constant__ Spans s)
+{
+    __shared__ double work[32];
+    int    i = holder(s, blockIdx.x), first = s.at[i].first;
+    double sum = part_sum(s.at[i].x, s.at[i].n, (int)blockIdx.x - first, s.at[i + 1].first - first);
     sum = block_sum(sum, work);
     if (!threadIdx.x) part[blockIdx.x] = sum;
 }
 
-static __global__ void __launch_bounds__(THREADS) add_parts(double *out, double *each, const double *part,
-                                                            int parts)
+/* Each warp adds the parts of some tensors, the first one then the tensors; a lane takes every 32nd. */
+static __global__ void __launch_bounds__(ADDERS) add_parts(double *out, double *each, const double *part,
+                                                           const __grid_constant__ Spans s)
 {
-    __shared__ double work[32];
+    __shared__ double all[BLOCKS + ADDENDS], own[ADDENDS];
+    int    lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     double sum = 0.0;
-    for (int i = threadIdx.x; i < parts; i += THREADS) sum += part[i];
-    sum = block_sum(sum, work);
-    if (threadIdx.x) return;
-    *out += sum;
-    if (each) *each = sum;
+    for (int i = threadIdx.x; i < s.at[s.n].first; i += ADDERS) all[i] = part[i];
+    __syncthreads();
+    for (int i = warp; i < s.n; i += ADDERS / 32) {
+        double x = 0.0;
+        for (int k = s.at[i].first + lane; k < s.at[i + 1].first; k += 32) x += all[k];
+        x = warp_sum(x);
+        if (lane) continue;
+        own[i] = x;
+        if (each) each[s.at[i].cell] = x;
+    }
+    __syncthreads();
+    if (warp) return;
+    for (int i = lane; i < s.n; i += 32) sum += own[i];
+    sum = warp_sum(sum);
+    if (!lane) *out += sum;
 }
 
-extern "C" void cuda_sumsq(Backend *be, Tensor out, Tensor each, Tensor x)
+extern "C" void cuda_squares(Backend *be, Tensor out, Tensor each, const Addends *list)
 {
-    int64_t n = t_count(x), parts = at_most(PARTS, ceil_div(n, THREADS * EACH * 4));
-    double *part = (double *)cuda_workspace(be, PARTS * sizeof *part);
-    const float *data = (const float *)x.data;
-    if (starts_on(x, 4)) LAUNCH(be, "sumsq", square_parts<4>, parts, THREADS, 0, part, data, n);
-    else                 LAUNCH(be, "sumsq", square_parts<1>, parts, THREADS, 0, part, data, n);
-    LAUNCH(be, "sumsq", add_parts, 1, THREADS, 0, (double *)out.data, (double *)each.data, part,
-           (int)parts);
+    Spans   s = cut(list);
+    double *part = (double *)cuda_workspace(be, (BLOCKS + ADDENDS) * sizeof *part);
+    LAUNCH(be, "squares", square_parts, s.at[s.n].first, THREADS, 0, part, s);
+    LAUNCH(be, "squares", add_parts, s.n > 0, ADDERS, 0, (double *)out.data, (double *)each.data, part, s);
 }
 
 /* A step's factors, worked out once in double; clip is the card's part. */

@@ -42,6 +42,12 @@ typedef struct Segments {
     int64_t keys;             /* rows of keys in all, where kv_starts is given */
 } Segments;
 
+/* Dense f32 tensors whose squares one call adds up, and the cell that each one's own sum is for; a kernel
+ * takes such a list as an argument, which bounds it. */
+enum { ADDENDS = 128 };
+typedef struct Addend { Tensor x; int64_t cell; } Addend;
+typedef struct Addends { int n; Addend at[ADDENDS]; } Addends;
+
 typedef struct AdamW {
     float   lr, beta1, beta2, eps, decay;
     float   max_norm;         /* gradients are scaled by min(1, max_norm / (norm + 1e-6)); 0 = never */

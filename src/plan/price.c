@@ -48,7 +48,7 @@ static const OpKind special[OP_N] = {
     [OP_colsum]           = { WORK_MEMORY, 2 },
     [OP_moe_index]        = { WORK_MEMORY, 3 },
     [OP_embed_bwd]        = { WORK_MEMORY, 2 },
-    [OP_sumsq]            = { WORK_MEMORY, 2 },
+    [OP_squares]          = { WORK_MEMORY, 2 },
 };
 
 static OpKind kind_of(int op) { return special[op].kernels ? special[op] : kinds[op]; }

@@ -1,5 +1,5 @@
-/* train/optim.c -- see optim.h. The norm adds tensors in the order of the model's list, then ranks in
- * theirs. */
+/* train/optim.c -- see optim.h. The norm adds tensors in the order of the model's list, as many at a time as
+ * an op takes, then ranks in theirs. */
 #include "train/optim.h"
 
 /* Elements after p->mine are copies of a neighbour's (kv heads that ranks share, a tied table). */
@@ -27,17 +27,21 @@ bool optim_counts(const Param *p, int i) { return range_of(p, i).n > 0; }
 void optim_norm(const Model *m, Backend *be, Tensor sumsq, Tensor each)
 {
     const Mesh *mesh = m->params.mesh;
+    Addends list;
     int64_t cell = 0;
+    list.n = 0;
     ledger_enter(&be->ledger, PART_OPTIM);
     op_fill(be, sumsq, 0.0f);
     for (int i = 0; i < m->params.n; i++) {
         const Param *p = m->params.p[i];
         for (int k = 0; k < p->pieces; k++, cell++) {
             Range r = range_of(p, k);
-            Tensor by_itself = t_has(each) ? t_rows(each, cell, 1) : each;
-            if (r.n) op_sumsq(be, sumsq, by_itself, t_rows(own_part(p, p->g), r.at, r.n));
+            if (!r.n) continue;
+            list.at[list.n++] = (Addend){ t_rows(own_part(p, p->g), r.at, r.n), cell };
+            if (list.n == ADDENDS) op_squares(be, sumsq, each, &list), list.n = 0;
         }
     }
+    if (list.n) op_squares(be, sumsq, each, &list);
     if (mesh) comm_all_reduce(mesh->comm[GR_world], sumsq, RED_SUM);
 }
 
