@@ -318,7 +318,7 @@ static Json *result_json(const StepBench *b, const StepTimes *t)
     json_object_set_new(o, "plan_mib",
                         json_real((double)engine_device_bytes(&b->e.plan, b->backend) / (1 << 20)));
     json_object_set_new(o, "device_mib", json_real((all - left) / (1 << 20)));
-    json_object_set_new(o, "loss", json_real(b->losses.total));
+    json_object_set_new(o, "loss", json_real(b->losses.total * (double)b->micro));
     if (*b->hw.id) {
         json_object_set_new(o, "predicted_by", json_string(b->hw.id));
         json_object_set_new(o, "predicted_s", json_real(b->predicted.step));
