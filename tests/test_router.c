@@ -55,7 +55,7 @@ static void check_against_naive(Tensor x, int64_t K, bool renorm)
         put(lse, t, (float)log(sum));
     }
     EXPECT(order, "order differs: E %lld K %lld", (long long)E, (long long)K);
-    EXPECT_CLOSE(r.weight, w, 1e-6);
+    EXPECT_CLOSE(r.weight, w, 2e-6);                         /* lse of 257 is near 6, rounded: 5e-7 of its exp */
     EXPECT_CLOSE(r.lse, lse, 1e-6);
 }
 
