@@ -3,9 +3,40 @@
 #ifndef TESTS_PARTLAB_H
 #define TESTS_PARTLAB_H
 
-#include "lab.h"
-#include "base/rng.h"
-#include "model/model.h"
+#include "small.h"
+
+/* Which layers are dense is asked. Every degree of part_layout divides the sizes, but for the vocabulary, which
+ * gets padding, and the kv heads, which are shared by tp 4. */
+static const char part_config[] =
+    "{\"model_type\": \"qwen3_vl_moe\", \"image_token_id\": 40, \"video_token_id\": 41,"
+    " \"dtype\": \"float32\", \"tie_word_embeddings\": %s,"
+    " \"text_config\": {\"vocab_size\": 50, \"hidden_size\": 24, \"num_hidden_layers\": 4,"
+    "  \"num_attention_heads\": 8, \"num_key_value_heads\": 2, \"head_dim\": 6, \"intermediate_size\": 40,"
+    "  \"moe_intermediate_size\": 12, \"num_experts\": 8, \"num_experts_per_tok\": 2,"
+    "  \"mlp_only_layers\": [%s], \"rope_theta\": 10000.0, \"attention_bias\": true,"
+    "  \"rope_scaling\": {\"rope_type\": \"default\", \"mrope_section\": [1, 1, 1]}},"
+    " \"vision_config\": {\"depth\": 2, \"hidden_size\": 16, \"intermediate_size\": 20, \"num_heads\": 2,"
+    "  \"patch_size\": 4, \"num_position_embeddings\": 25, \"out_hidden_size\": 24,"
+    "  \"deepstack_visual_indexes\": [0]}}";
+
+static inline ModelShape part_shape(bool tied, const char *dense_layers)
+{
+    char text[sizeof part_config + 20];
+    snprintf(text, sizeof text, part_config, tied ? "true" : "false", dense_layers);
+    return small_shape(text);
+}
+
+/* "a,b,c" as a list of a recipe; none of NULL. */
+typedef struct Words { char text[400]; const char *item[16]; WordList list; } Words;
+
+static inline const WordList *words(Words *w, const char *text)
+{
+    if (!text) return NULL;
+    snprintf(w->text, sizeof w->text, "%s", text);
+    w->list = (WordList){ .item = w->item };
+    for (char *p = strtok(w->text, ","); p; p = strtok(NULL, ",")) w->item[w->list.n++] = p;
+    return &w->list;
+}
 
 typedef struct RankPart {
     Mesh   mesh;
@@ -83,6 +114,25 @@ static inline void part_close(RankPart *r)
     model_close(&r->m);
     for (int i = 0; i < r->blocks; i++) free(r->memory[i]);
     *r = (RankPart){ 0 };
+}
+
+static inline int part_degree(uint64_t seed, uint64_t round, uint64_t what, uint64_t choices)
+{
+    return 1 << rng_below(seed, what, round, choices);
+}
+
+/* A layout of at most 16 ranks; the world is as large as it must be, or twice that. */
+static inline Layout part_layout(uint64_t seed, uint64_t round, int *world)
+{
+    for (uint64_t at = round * 1000;; at++) {
+        Layout l = { .tp = part_degree(seed, at, 1, 3), .cp = part_degree(seed, at, 2, 2),
+                     .pp = part_degree(seed, at, 3, 2), .ep = part_degree(seed, at, 4, 4),
+                     .etp = part_degree(seed, at, 5, 3) };
+        l.vpp = l.pp > 1 ? part_degree(seed, at, 6, 2) : 1;
+        int dense = l.tp * l.cp, sparse = l.ep * l.etp;
+        *world = l.pp * (dense > sparse ? dense : sparse) * part_degree(seed, at, 7, 2);
+        if (*world <= 16) return l;
+    }
 }
 
 static inline Param *part_param(const RankPart *r, const char *name)

@@ -3,7 +3,6 @@
 #include "partlab.h"
 #include "base/folder.h"
 #include "model/adapter_files.h"
-#include "model/family.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -38,16 +37,6 @@ static const Layout one = {
     .tp = 1, .cp = 1, .pp = 1, .vpp = 1, .ep = 1, .etp = 1, .replicas = 1, .cp_near = 1
 };
 
-static ModelShape shape_of(const char *config)
-{
-    Json *o;
-    ModelShape s;
-    if (json_parse(&o, config, strlen(config), "test config") || shape_read(&s, o, "test config"))
-        printf("%s\n", status_text()), exit(1);
-    json_decref(o);
-    return s;
-}
-
 static const char *folder(const char *name)
 {
     static char path[4][300];
@@ -55,20 +44,6 @@ static const char *folder(const char *name)
     char *out = path[at++ % 4];
     snprintf(out, sizeof path[0], "%s/%s", lab_tmp(), name);
     return out;
-}
-
-typedef struct Words { const char *item[6]; int n; WordList list; } Words;
-
-/* "a,b,c" */
-static void words(Words *w, const char *text)
-{
-    static char copy[8][200];
-    static int  at;
-    char *p = copy[at++ % 8];
-    *w = (Words){ 0 };
-    snprintf(p, sizeof copy[0], "%s", text ? text : "");
-    for (p = strtok(p, ","); p; p = strtok(NULL, ",")) w->item[w->n++] = p;
-    w->list = (WordList){ w->item, w->n };
 }
 
 /* Every element of a parameter is a function of its name and place in the whole, so ranks agree. */
@@ -145,17 +120,15 @@ typedef struct Case {
 
 static AdapterConf conf_of(const Case *k, Words *target, Words *saved)
 {
-    words(target, k->target), words(saved, k->save);
-    AdapterConf c = { .rank = 4, .alpha = 6.5, .rslora = k->rslora, .shared_a = k->shared, .dropout = 0.25,
-                      .target = &target->list, .save = k->save ? &saved->list : NULL, .exact = k->exact,
-                      .exacts = k->n };
-    return c;
+    return (AdapterConf){ .rank = 4, .alpha = 6.5, .rslora = k->rslora, .shared_a = k->shared,
+                          .dropout = 0.25, .target = words(target, k->target),
+                          .save = words(saved, k->save), .exact = k->exact, .exacts = k->n };
 }
 
 /* Written and read: the same modules with the same ranks, scales and bits. */
 static void trip(const Case *k)
 {
-    ModelShape s = shape_of(k->config);
+    ModelShape s = small_shape(k->config);
     Words target, saved;
     AdapterConf c = conf_of(k, &target, &saved);
     RankPart a, b;
@@ -255,7 +228,7 @@ static void load_parts(const ModelShape *s, const AdapterFile *f, Layout l, int 
 
 static void any_layout(void)
 {
-    ModelShape s = shape_of(vl_moe);
+    ModelShape s = small_shape(vl_moe);
     Case k = { vl_moe, "all-linear,mlp.gate,lm_head", "embed_tokens", false, false, NULL, 0 };
     Words target, saved;
     AdapterConf c = conf_of(&k, &target, &saved);
@@ -442,7 +415,7 @@ static void stack_halves(Drawn *out, const Drawn *x, const float *own)
 static void forms_of_others(void)
 {
     static Drawn gate_up, down, halves, other;
-    ModelShape s = shape_of(vl_moe);
+    ModelShape s = small_shape(vl_moe);
     static const char *const what[] = { "fused", "turned", "one by one", "gate and up apart",
                                         "down alone, turned" };
     draw(&gate_up, 3, 2 * I, D, 1), draw(&down, 3, D, I, 2), draw(&other, 3, 2 * I, D, 3);
@@ -473,7 +446,7 @@ static void square_experts(void)
     snprintf(config, sizeof config, "%s", vl_moe);
     memcpy(strstr(config, "\"hidden_size\": 40"), "\"hidden_size\": 48", 17);      /* 2 x 24 */
     memcpy(strstr(config, "\"out_hidden_size\": 40"), "\"out_hidden_size\": 48", 21);
-    ModelShape s = shape_of(config);
+    ModelShape s = small_shape(config);
     static Drawn gate_up, down;
     draw(&gate_up, 2, 48, 48, 1), draw(&down, 2, 48, I, 2);
     for (int turned = 0; turned < 2; turned++) {
@@ -572,7 +545,7 @@ static void refusals(void)
         { "{\"alpha_pattern\": {\"q_proj\": null}}", "a number is wanted" },
         { "{\"lora_dropout\": 1.5}", "lora_dropout" },
     };
-    ModelShape s = shape_of(vl_moe);
+    ModelShape s = small_shape(vl_moe);
     AdapterFile f;
     Made m;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -609,7 +582,7 @@ static void refusals(void)
     made_random(&m, 4, 40, EXPERTS "0.gate_proj.lora_A.weight"),
         made_random(&m, 24, 4, EXPERTS "0.gate_proj.lora_B.weight");
     expect_refused(&m, &s, E_DATA, EXPERTS "0.up_proj.lora_A.weight");
-    ModelShape tied = shape_of(dense);
+    ModelShape tied = small_shape(dense);
     for (int i = 0; i < 2; i++) {                        /* the table of the embedding alone, another head */
         m = (Made){ .config = config_of(4, 8, NULL) };
         made_random(&m, 4, 24, "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight");

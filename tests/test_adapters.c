@@ -1,46 +1,14 @@
 /* tests/test_adapters.c -- which weights get pairs and which entries are errors; pairs cut over meshes; how
  * they are drawn. */
 #include "partlab.h"
-#include "small.h"
 #include "model/presets.h"
 
 #include <omp.h>
-
-/* Layer 1 is dense. Every degree below divides; the vocabulary gets padding, kv heads are shared by tp 4. */
-static const char config[] =
-    "{\"model_type\": \"qwen3_vl_moe\", \"image_token_id\": 40, \"video_token_id\": 41,"
-    " \"dtype\": \"float32\", \"tie_word_embeddings\": %s,"
-    " \"text_config\": {\"vocab_size\": 50, \"hidden_size\": 24, \"num_hidden_layers\": 4,"
-    "  \"num_attention_heads\": 8, \"num_key_value_heads\": 2, \"head_dim\": 6, \"intermediate_size\": 40,"
-    "  \"moe_intermediate_size\": 12, \"num_experts\": 8, \"num_experts_per_tok\": 2,"
-    "  \"mlp_only_layers\": [%s], \"rope_theta\": 10000.0, \"attention_bias\": true,"
-    "  \"rope_scaling\": {\"rope_type\": \"default\", \"mrope_section\": [1, 1, 1]}},"
-    " \"vision_config\": {\"depth\": 2, \"hidden_size\": 16, \"intermediate_size\": 20, \"num_heads\": 2,"
-    "  \"patch_size\": 4, \"num_position_embeddings\": 25, \"out_hidden_size\": 24,"
-    "  \"deepstack_visual_indexes\": [0]}}";
 
 static const char dense_config[] =
     "{\"model_type\": \"qwen3\", \"vocab_size\": 50, \"hidden_size\": 24, \"num_hidden_layers\": 2,"
     " \"num_attention_heads\": 8, \"num_key_value_heads\": 2, \"head_dim\": 6, \"intermediate_size\": 40,"
     " \"rope_theta\": 10000.0}";
-
-static ModelShape shape_of(bool tied, const char *dense_layers)
-{
-    char text[sizeof config + 20];
-    snprintf(text, sizeof text, config, tied ? "true" : "false", dense_layers);
-    return small_shape(text);
-}
-
-/* "a,b,c" as a list of a recipe. */
-typedef struct Words { char text[400]; const char *item[16]; WordList list; } Words;
-
-static const WordList *words(Words *w, const char *text)
-{
-    snprintf(w->text, sizeof w->text, "%s", text);
-    w->list = (WordList){ .item = w->item };
-    for (char *p = strtok(w->text, ","); p; p = strtok(NULL, ",")) w->item[w->list.n++] = p;
-    return &w->list;
-}
 
 typedef struct Ask { const char *target, *exclude, *save; bool frozen[GROUP_N]; } Ask;
 
@@ -48,9 +16,8 @@ static struct { Words target, exclude, save; AdapterConf c; } ask_;
 
 static const AdapterConf *conf_of(const Ask *a)
 {
-    ask_.c = (AdapterConf){ .rank = 4, .alpha = 8, .target = words(&ask_.target, a->target) };
-    if (a->exclude) ask_.c.exclude = words(&ask_.exclude, a->exclude);
-    if (a->save) ask_.c.save = words(&ask_.save, a->save);
+    ask_.c = (AdapterConf){ .rank = 4, .alpha = 8, .target = words(&ask_.target, a->target),
+                            .exclude = words(&ask_.exclude, a->exclude), .save = words(&ask_.save, a->save) };
     return &ask_.c;
 }
 
@@ -85,7 +52,7 @@ static void expect_pairs(const ModelShape *s, Ask a, int want)
 
 static void words_reach_what_they_say(void)
 {
-    ModelShape s = shape_of(false, "1"), tied = shape_of(true, "1"), text = small_shape(dense_config);
+    ModelShape s = part_shape(false, "1"), tied = part_shape(true, "1"), text = small_shape(dense_config);
     int attention = 4 * 4, tower = 2 * 2, vision = tower + 2 * 2 + 2 * 2;      /* blocks; two mergers */
     int experts = 3 * 2, dense = 3;
     expect_pairs(&s, (Ask){ .target = "all-linear" }, attention + vision + experts + dense);
@@ -132,7 +99,7 @@ static void expect_error(const ModelShape *s, Ask a, const char *entry, const ch
 
 static void what_reaches_nothing_is_an_error(void)
 {
-    ModelShape s = shape_of(false, ""), tied = shape_of(true, ""), text = small_shape(dense_config);
+    ModelShape s = part_shape(false, ""), tied = part_shape(true, ""), text = small_shape(dense_config);
     expect_error(&s, (Ask){ .target = "q_proj,q_prj" }, "lora.target_modules: q_prj", "nearest is q_proj");
     expect_error(&s, (Ask){ .target = "zebra" }, "zebra", "there are qkv, proj, linear_fc1, linear_fc2");
     expect_error(&s, (Ask){ .target = "gate_proj" }, "gate_proj", "set experts or gate_up_proj");
@@ -171,7 +138,7 @@ static void what_reaches_nothing_is_an_error(void)
 
 static void saved_modules_are_trained_whole(void)
 {
-    ModelShape s = shape_of(false, "1");
+    ModelShape s = part_shape(false, "1");
     Model m;
     EXPECT_OK(open_with(&m, &s, (Ask){ .target = "self_attn.q_proj,linear_fc1", .save =
                         "visual.merger,lm_head,layers.2.mlp.experts,layers.3.self_attn,q_norm" }));
@@ -218,7 +185,7 @@ static bool is_tensor(const Model *m, const char *name, int64_t rows, int64_t co
 
 static void tensors_are_named_as_peft_names_them(void)
 {
-    ModelShape s = shape_of(false, "1");
+    ModelShape s = part_shape(false, "1");
     Model m;
     EXPECT_OK(open_with(&m, &s, (Ask){ .target = "all-linear,lm_head,gate", .exclude =
                         "layers.2.mlp.experts.down_proj,layers.1.self_attn.k_proj" }));
@@ -244,7 +211,7 @@ static void tensors_are_named_as_peft_names_them(void)
 
 static void a_loaded_adapter_is_taken_as_it_is(void)
 {
-    ModelShape s = shape_of(false, "1");
+    ModelShape s = part_shape(false, "1");
     AdapterTarget t[] = { { "model.language_model.layers.0.self_attn.v_proj", 2, 8 },
                           { "model.language_model.layers.0.self_attn.q_proj", 16, 8 },
                           { "model.language_model.layers.0.mlp.experts.down_proj", 3, 6 },
@@ -304,24 +271,6 @@ static void counts_of_the_30b(void)
 }
 
 /* ---- over meshes ---- */
-
-static int pick(uint64_t round, uint64_t what, uint64_t choices)
-{
-    return 1 << rng_below(16, what, round, choices);
-}
-
-static Layout random_layout(uint64_t round, int *world)
-{
-    for (uint64_t i = 0;; i++) {
-        uint64_t at = round * 1000 + i;
-        Layout l = { .tp = pick(at, 1, 3), .cp = pick(at, 2, 2), .pp = pick(at, 3, 2), .ep = pick(at, 4, 4),
-                     .etp = pick(at, 5, 3) };
-        l.vpp = l.pp > 1 ? pick(at, 6, 2) : 1;
-        int dense = l.tp * l.cp, sparse = l.ep * l.etp;
-        *world = l.pp * (dense > sparse ? dense : sparse) * pick(at, 7, 2);
-        if (*world <= 16) return l;
-    }
-}
 
 static RankPart whole;
 
@@ -402,7 +351,7 @@ static void expect_each_once(const int *seen, const Layout *l, int world, Slicin
 
 static void all_parts_are_the_whole(void)
 {
-    ModelShape s = shape_of(false, "1");
+    ModelShape s = part_shape(false, "1");
     Backend be;
     static RankPart r;
     Ask a = { .target = "all-linear,gate,lm_head" };
@@ -410,7 +359,7 @@ static void all_parts_are_the_whole(void)
     EXPECT_OK(backend_open(&be, "cpu"));
     for (uint64_t round = 0; round < 24; round++) {
         int world;
-        Layout l = random_layout(round / 2, &world);
+        Layout l = part_layout(16, round / 2, &world);
         Slicing mode = (Slicing)(round % 3);
         c.shared_a = round % 2;
         part_open_adapted(&whole, &s, NULL, &c, &(Layout){ 0 }, 0, 1, F32, WHOLE_STATE);
@@ -434,7 +383,7 @@ static void all_parts_are_the_whole(void)
 /* A stage without vision knows that its entry would have been one's of the first. */
 static void stages_agree(void)
 {
-    ModelShape s = shape_of(true, "1");
+    ModelShape s = part_shape(true, "1");
     static RankPart r;
     Ask a = { .target = "vision,layers.0.self_attn.q_proj", .save = "embed_tokens" };
     const AdapterConf *c = conf_of(&a);
@@ -466,7 +415,7 @@ static void expect_values(const Param *p, double bound, double deviation)
 
 static void pairs_start_as_those_of_peft(void)
 {
-    ModelShape s = shape_of(false, "1");
+    ModelShape s = part_shape(false, "1");
     Backend be;
     Ask a = { .target = "all-linear" };
     AdapterConf c = *conf_of(&a);
@@ -492,7 +441,7 @@ static void pairs_start_as_those_of_peft(void)
 /* Drawing the pairs alone leaves weights as they are and gives the same pairs. */
 static void pairs_are_drawn_beside_loaded_weights(void)
 {
-    ModelShape s = shape_of(false, "1");
+    ModelShape s = part_shape(false, "1");
     Backend be;
     static RankPart r;
     Ask a = { .target = "all-linear", .save = "lm_head" };

@@ -1,50 +1,16 @@
 /* Parameters cut over meshes: what each rank holds, and that all of it together is the whole. */
 #include "partlab.h"
-#include "small.h"
 #include "model/weights_private.h"
 
 #include <fcntl.h>
 #include <omp.h>
 #include <sys/stat.h>
 
-/* Sizes that every degree below divides, but for the vocabulary, which gets padding, and the kv heads, which
- * are shared by tp 4. */
-static const char config[] =
-    "{\"model_type\": \"qwen3_vl_moe\", \"image_token_id\": 40, \"video_token_id\": 41,"
-    " \"dtype\": \"float32\", \"tie_word_embeddings\": true,"
-    " \"text_config\": {\"vocab_size\": 50, \"hidden_size\": 24, \"num_hidden_layers\": 4,"
-    "  \"num_attention_heads\": 8, \"num_key_value_heads\": 2, \"head_dim\": 6, \"intermediate_size\": 40,"
-    "  \"moe_intermediate_size\": 12, \"num_experts\": 8, \"num_experts_per_tok\": 2,"
-    "  \"mlp_only_layers\": [1], \"rope_theta\": 10000.0, \"attention_bias\": true,"
-    "  \"rope_scaling\": {\"rope_type\": \"default\", \"mrope_section\": [1, 1, 1]}},"
-    " \"vision_config\": {\"depth\": 2, \"hidden_size\": 16, \"intermediate_size\": 20, \"num_heads\": 2,"
-    "  \"patch_size\": 4, \"num_position_embeddings\": 25, \"out_hidden_size\": 24,"
-    "  \"deepstack_visual_indexes\": [0]}}";
-
 static const char text_config[] =
     "{\"model_type\": \"qwen3_moe\", \"vocab_size\": 50, \"hidden_size\": 24, \"num_hidden_layers\": 2,"
     " \"num_attention_heads\": 8, \"num_key_value_heads\": 2, \"head_dim\": 6, \"intermediate_size\": 40,"
     " \"moe_intermediate_size\": 12, \"num_experts\": 8, \"num_experts_per_tok\": 2,"
     " \"rope_theta\": 10000.0}";
-
-static int pick(uint64_t round, uint64_t what, uint64_t choices)
-{
-    return 1 << rng_below(6, what, round, choices);
-}
-
-/* A layout of at most 16 ranks; the world is as large as it must be, or twice that. */
-static Layout random_layout(uint64_t round, int *world)
-{
-    for (uint64_t i = 0;; i++) {
-        uint64_t at = round * 1000 + i;
-        Layout l = { .tp = pick(at, 1, 3), .cp = pick(at, 2, 2), .pp = pick(at, 3, 2), .ep = pick(at, 4, 4),
-                     .etp = pick(at, 5, 3) };
-        l.vpp = l.pp > 1 ? pick(at, 6, 2) : 1;
-        int dense = l.tp * l.cp, sparse = l.ep * l.etp;
-        *world = l.pp * (dense > sparse ? dense : sparse) * pick(at, 7, 2);
-        if (*world <= 16) return l;
-    }
-}
 
 /* Weights of the whole model, which one rank has drawn. */
 static RankPart whole;
@@ -138,7 +104,7 @@ static void covers(int *seen, const RankPart *r)
 
 static void all_parts_are_the_whole(void)
 {
-    ModelShape s = small_shape(config);
+    ModelShape s = part_shape(true, "1");
     Backend be;
     static RankPart r;
     EXPECT_OK(backend_open(&be, "cpu"));
@@ -147,7 +113,7 @@ static void all_parts_are_the_whole(void)
     int *seen = malloc((size_t)params_count(&whole.m.params) * sizeof *seen);
     for (uint64_t round = 0; round < 12; round++) {
         int world;
-        Layout l = random_layout(round, &world);
+        Layout l = part_layout(6, round, &world);
         memset(seen, 0, (size_t)params_count(&whole.m.params) * sizeof *seen);
         for (int rank = 0; rank < world; rank++) {
             part_open(&r, &s, NULL, &l, rank, world, F32, WHOLE_STATE);
@@ -173,7 +139,7 @@ static void all_parts_are_the_whole(void)
 /* Masters that are slices and weights in another type round to the same bits as the whole's. */
 static void slices_of_the_optimizer_are_drawn_alike(void)
 {
-    ModelShape s = small_shape(config);
+    ModelShape s = part_shape(true, "1");
     Backend be;
     static RankPart r;
     EXPECT_OK(backend_open(&be, "cpu"));
@@ -271,7 +237,7 @@ static void expect_loaded(const ModelShape *s, Backend *be, const SafeTensors *s
 
 static void every_form_loads_into_every_layout(void)
 {
-    ModelShape vl = small_shape(config), text = small_shape(text_config);
+    ModelShape vl = part_shape(true, "1"), text = small_shape(text_config);
     Backend be;
     SafeTensors st[3];
     EXPECT_OK(backend_open(&be, "cpu"));
@@ -285,7 +251,7 @@ static void every_form_loads_into_every_layout(void)
     EXPECT_OK(st_open(&st[2], folder("each")));
     for (uint64_t round = 0; round < 15; round++) {
         int world, rank, form = (int)(round % 3);
-        Layout l = random_layout(round, &world);
+        Layout l = part_layout(6, round, &world);
         if (form == 2) l.vpp = 1;
         rank = (int)rng_below(6, 99, round, (uint64_t)world);
         for (int mode = 0; mode < 3; mode++)
@@ -348,7 +314,7 @@ static void a_node_reads_the_file_once(void)
 
 static void units_follow_the_walk(void)
 {
-    ModelShape s = small_shape(config);
+    ModelShape s = part_shape(true, "1");
     static RankPart r;
     part_open(&r, &s, NULL, &(Layout){ 0 }, 0, 1, F32, WHOLE_STATE);
     const Model *m = &r.m;
