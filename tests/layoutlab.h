@@ -195,6 +195,30 @@ static inline void open_rank(Engine *e, Peer *p, Mesh *place)
     engine_loaded(e);
 }
 
+/* The same parameter of another model; NULL: it has none. */
+static inline const Param *param_in(const Model *m, const Param *p)
+{
+    for (int i = 0; i < m->params.n; i++)
+        if (!strcmp(m->params.p[i]->piece[0].name, p->piece[0].name)) return m->params.p[i];
+    return NULL;
+}
+
+/* How far what is held of a parameter is from the whole of one rank, over that one's largest value or `least`. */
+static inline double apart(const Param *p, Held h, Tensor whole, double least)
+{
+    Comb   comb[HELD_COMBS];
+    double big = least, diff = 0;
+    const float *all = whole.data;
+    for (int64_t i = 0; i < t_count(whole); i++) big = fmax(big, fabs(all[i]));
+    for (int k = 0, n = held_combs(comb, p, h); k < n; k++)
+        for (int64_t j = 0; j < comb[k].count; j++)
+            for (int64_t i = 0; i < comb[k].len; i++) {
+                float mine = ((float *)h.t.data)[comb[k].local + j * comb[k].len + i];
+                diff = fmax(diff, fabs((double)mine - all[comb[k].at + j * comb[k].stride + i]));
+            }
+    return diff / big;
+}
+
 static inline const char *case_text(const Case *c)
 {
     static char t[256];

@@ -13,40 +13,15 @@ typedef struct Told { double loss[MOST_STEPS], norm[MOST_STEPS]; uint64_t weight
 
 static Told   told[2][4 * MOST];
 static struct { double loss[MOST_STEPS], norm[MOST_STEPS]; Engine e; } want;     /* of one rank */
-static int name_row(const Model *m, const char *name)
-{
-    for (int i = 0; i < m->params.n; i++)
-        if (!strcmp(m->params.p[i]->piece[0].name, name)) return i;
-    return -1;
-}
-
-/* How far this rank's part of a parameter is from the whole one of the rank that was alone, over its largest
- * value. */
-static double apart(const Param *p, const Param *whole)
-{
-    Comb   comb[HELD_COMBS];
-    Held   h = param_weights(p);
-    double big = 1e-6, diff = 0;
-    const float *all = whole->w.data;
-    for (int64_t i = 0; i < param_count(whole); i++) big = fmax(big, fabs(all[i]));
-    for (int k = 0, n = held_combs(comb, p, h); k < n; k++)
-        for (int64_t j = 0; j < comb[k].count; j++)
-            for (int64_t i = 0; i < comb[k].len; i++) {
-                float mine = ((float *)h.t.data)[comb[k].local + j * comb[k].len + i];
-                diff = fmax(diff, fabs((double)mine - all[comb[k].at + j * comb[k].stride + i]));
-            }
-    return diff / big;
-}
 
 static void compare_weights(const Engine *e)
 {
     double worst = 0;
     const Param *at = NULL;
     for (int i = 0; i < e->model.params.n; i++) {
-        const Param *p = e->model.params.p[i];
-        int row = name_row(&want.e.model, p->piece[0].name);
-        if (row < 0) { note("%s is not of the model", p->piece[0].name); continue; }
-        double d = apart(p, want.e.model.params.p[row]);
+        const Param *p = e->model.params.p[i], *q = param_in(&want.e.model, p);
+        if (!q) { note("%s is not of the model", p->piece[0].name); continue; }
+        double d = apart(p, param_weights(p), q->w, 1e-6);
         if (d > worst) worst = d, at = p;
     }
     if (worst > 1e-4) note("rank %d: weights differ by %.3g in %s", e->mesh.rank, worst, at->piece[0].name);

@@ -58,37 +58,12 @@ static const Kind tied_kind = { "a tied table saved", { .rank = 2, .alpha = 4, .
 
 /* ---- against one rank ---- */
 
-static const Param *of_one(const Param *p)
-{
-    for (int i = 0; i < want.e.model.params.n; i++) {
-        const Param *q = want.e.model.params.p[i];
-        if (!strcmp(q->piece[0].name, p->piece[0].name)) return q;
-    }
-    return NULL;
-}
-
-/* How far what is held of a parameter is from the whole of one rank, over that one's largest value or least. */
-static double apart(const Param *p, Held h, Tensor whole, double least)
-{
-    Comb   comb[HELD_COMBS];
-    double big = least, diff = 0;
-    const float *all = whole.data;
-    for (int64_t i = 0; i < t_count(whole); i++) big = fmax(big, fabs(all[i]));
-    for (int k = 0, n = held_combs(comb, p, h); k < n; k++)
-        for (int64_t j = 0; j < comb[k].count; j++)
-            for (int64_t i = 0; i < comb[k].len; i++) {
-                float mine = ((float *)h.t.data)[comb[k].local + j * comb[k].len + i];
-                diff = fmax(diff, fabs((double)mine - all[comb[k].at + j * comb[k].stride + i]));
-            }
-    return diff / big;
-}
-
 /* Gradients are those of the last step, taken at weights that the others have made. Of weights that began at
  * zero there is little but steps of 1e-3, in which the last bits of small gradients show. */
 static void compare(const Engine *e)
 {
     for (int i = 0; i < e->model.params.n; i++) {
-        const Param *p = e->model.params.p[i], *q = of_one(p);
+        const Param *p = e->model.params.p[i], *q = param_in(&want.e.model, p);
         if (!q || q->frozen != p->frozen) { note("%s: one rank has no such", p->piece[0].name); continue; }
         double w = apart(p, param_weights(p), q->w, 0.02), g = 0;
         if (!p->frozen) g = apart(p, (Held){ own_part(p, p->g), p->own_at, p->own_n }, q->g, 1e-30);
