@@ -110,14 +110,24 @@ void make_adapted(Case *c)
     for (int i = LOW_GU; i < LAST; i++) c->t[i] = randn(s, s->d, R, RANK);
 }
 
+/* The two kinds of narrow products, by numbers of tensors. */
+static void narrow(Case *c, int out, int a, int w, int mode)
+{
+    op_grouped_scaled(c->s->be, c->t[out], c->t[a], c->t[w], c->t[5], SCALE, mode);
+}
+static void gradient(Case *c, int g, int dy, int x)
+{
+    op_grouped_gemm(c->s->be, c->t[g], c->t[dy], c->t[x], c->t[5], none, GEMM_TN);
+}
+
 void run_adapted_fwd(void *p)
 {
     Case *c = p; Tensor *t = c->t;
     Backend *be = c->s->be;
     op_expand_rows(be, t[XS], t[X], t[10]);
-    op_grouped_scaled(be, t[LOW_GU], t[XS], t[A_GU], t[5], SCALE, GEMM_NT);
+    narrow(c, LOW_GU, XS, A_GU, GEMM_NT);
     op_grouped_swiglu(be, t[GU], t[ACT], t[XS], t[W_GU], t[5], t[GATE], (Tail){ t[LOW_GU], t[B_GU] });
-    op_grouped_scaled(be, t[LOW_D], t[ACT], t[A_D], t[5], SCALE, GEMM_NT);
+    narrow(c, LOW_D, ACT, A_D, GEMM_NT);
     op_grouped_gemm(be, t[OUT], t[ACT], t[W_D], t[5], (Tail){ t[LOW_D], t[B_D] }, GEMM_NT);
     op_combine(be, t[0], t[OUT], t[10], (Tensor){ 0 });
 }
@@ -127,13 +137,13 @@ void run_adapted(void *p)
     Backend *be = c->s->be;
     run_adapted_fwd(p);
     op_expand_rows(be, t[OUT], t[X], t[10]);
-    op_grouped_scaled(be, t[BACK_D], t[OUT], t[B_D], t[5], SCALE, GEMM_NN);
+    narrow(c, BACK_D, OUT, B_D, GEMM_NN);
     run_adapted_down_bwd(p);
-    op_grouped_gemm(be, t[GB_D], t[OUT], t[LOW_D], t[5], none, GEMM_TN);
-    op_grouped_gemm(be, t[GA_D], t[BACK_D], t[ACT], t[5], none, GEMM_TN);
-    op_grouped_scaled(be, t[BACK_GU], t[DGU], t[B_GU], t[5], SCALE, GEMM_NN);
-    op_grouped_gemm(be, t[GB_GU], t[DGU], t[LOW_GU], t[5], none, GEMM_TN);
-    op_grouped_gemm(be, t[GA_GU], t[BACK_GU], t[XS], t[5], none, GEMM_TN);
+    gradient(c, GB_D, OUT, LOW_D);
+    gradient(c, GA_D, BACK_D, ACT);
+    narrow(c, BACK_GU, DGU, B_GU, GEMM_NN);
+    gradient(c, GB_GU, DGU, LOW_GU);
+    gradient(c, GA_GU, BACK_GU, XS);
     op_grouped_gemm(be, t[OUT], t[DGU], t[W_GU], t[5], (Tail){ t[BACK_GU], t[A_GU] }, GEMM_NN);
     op_combine(be, t[0], t[OUT], t[10], (Tensor){ 0 });
 }
@@ -151,27 +161,11 @@ void run_adapted_down_bwd(void *p)
     op_grouped_dswiglu(c->s->be, t[DGU], t[DGATE], t[OUT], t[W_D], t[5], t[GU], t[GATE], tail);
 }
 
-/* The narrow products of gate and up alone. */
-void run_expert_low(void *p)
-{
-    Case *c = p; Tensor *t = c->t;
-    op_grouped_scaled(c->s->be, t[LOW_GU], t[XS], t[A_GU], t[5], SCALE, GEMM_NT);
-}
-void run_expert_back(void *p)
-{
-    Case *c = p; Tensor *t = c->t;
-    op_grouped_scaled(c->s->be, t[BACK_D], t[XS], t[B_D], t[5], SCALE, GEMM_NN);
-}
-void run_expert_da(void *p)
-{
-    Case *c = p; Tensor *t = c->t;
-    op_grouped_gemm(c->s->be, t[GA_GU], t[BACK_GU], t[XS], t[5], none, GEMM_TN);
-}
-void run_expert_db(void *p)
-{
-    Case *c = p; Tensor *t = c->t;
-    op_grouped_gemm(c->s->be, t[GB_D], t[XS], t[LOW_D], t[5], none, GEMM_TN);
-}
+/* Narrow products alone, those of width D: A of gate and up, B of down. */
+void run_expert_low(void *p)  { narrow(p, LOW_GU, XS, A_GU, GEMM_NT); }
+void run_expert_back(void *p) { narrow(p, BACK_D, XS, B_D, GEMM_NN); }
+void run_expert_da(void *p)   { gradient(p, GA_GU, BACK_GU, XS); }
+void run_expert_db(void *p)   { gradient(p, GB_D, XS, LOW_D); }
 
 /* The narrow product of a dense adapter, and what it reads with some left out. */
 void make_low(Case *c)
