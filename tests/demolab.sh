@@ -1,0 +1,15 @@
+# What tests of the demos share: a handful of steps on a small set, in $tmp/demo; counting; what was said. Sourced.
+passed=0 failed=0
+tmp=$(mktemp -d); trap 'rm -rf "$tmp"' EXIT
+export DEMO_DIR=$tmp/demo DEMO_STEPS=3 DEMO_TRAIN=270 DEMO_EVAL=90
+
+check() {                                # check WHAT command...
+    local what=$1; shift
+    if "$@" >/dev/null 2>&1; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "  FAIL $what"; fi
+}
+has() { grep -qE -- "$1" "$tmp/out"; }
+report() {                               # with all that the last demo said, where something failed
+    [ $failed -eq 0 ] || sed 's/^/    /' "$tmp/out"
+    echo "lab: $passed passed, $failed failed, 0 skipped"
+    [ $failed -eq 0 ]; exit
+}
