@@ -18,16 +18,26 @@ static Tensor out_of(DType d, int64_t rows, int64_t cols, Layout l, int flags)
     return c;
 }
 
+/* Operands of a product in NT or NN, with weights of each expert or one for all. */
+typedef struct Product { Tensor off, a, b, c; int64_t used; } Product;
+
+static Product product(Shape x, Share s, int flags, DType in, DType out, Layout l, bool shared)
+{
+    Product p;
+    fresh();
+    p.off  = offsets_of(s, x.E, x.most);
+    p.used = rows_used(p.off);
+    p.a = routed(in, p.used, x.spare, x.K, l), p.b = weights(in, x.E, x.N, x.K, flags & GEMM_MODE, shared, l);
+    p.c = out_of(out, p.used + x.spare, x.N, l, flags);
+    return p;
+}
+
 static void with_tail(Shape x, int64_t r, Share s, int flags, DType in, DType out, Layout l, bool shared)
 {
-    int mode = flags & GEMM_MODE;
-    fresh();
-    Tensor  off = offsets_of(s, x.E, x.most);
-    int64_t used = rows_used(off);
-    Tensor  a = routed(in, used, x.spare, x.K, l), b = weights(in, x.E, x.N, x.K, mode, false, l);
-    Tail    tail = { routed(in, used, x.spare, r, l), weights(in, x.E, x.N, r, mode, shared, l) };
-    Tensor  c = out_of(out, used + x.spare, x.N, l, flags);
-    CALL(grouped_gemm, c, a, b, off, tail, flags);
+    Product p = product(x, s, flags, in, out, l, false);
+    Tail    tail = { routed(in, p.used, x.spare, r, l),
+                     weights(in, x.E, x.N, r, flags & GEMM_MODE, shared, l) };
+    CALL(grouped_gemm, p.c, p.a, p.b, p.off, tail, flags);
 }
 
 /* Both ways with the activation; rows of nobody only where the fast path runs, which leaves them alone. */
@@ -58,13 +68,8 @@ static void fused_with_tail(Shape x, int64_t r, Share s, DType d, Layout l, bool
 
 static void scaled(Shape x, Share s, int flags, DType in, DType out, Layout l, bool shared, float scale)
 {
-    int mode = flags & GEMM_MODE;
-    fresh();
-    Tensor  off = offsets_of(s, x.E, x.most);
-    int64_t used = rows_used(off);
-    Tensor  a = routed(in, used, x.spare, x.K, l), b = weights(in, x.E, x.N, x.K, mode, shared, l);
-    Tensor  c = out_of(out, used + x.spare, x.N, l, flags);
-    CALL(grouped_scaled, c, a, b, off, scale, flags);
+    Product p = product(x, s, flags, in, out, l, shared);
+    CALL(grouped_scaled, p.c, p.a, p.b, p.off, scale, flags);
 }
 
 /* c (E, M, N), or their sum. */
