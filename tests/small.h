@@ -31,6 +31,14 @@ static inline ModelShape small_shape(const char *config)
     return s;
 }
 
+static inline int64_t small_trained(const Model *m)              /* elements */
+{
+    int64_t n = 0;
+    for (int i = 0; i < m->params.n; i++)
+        if (!m->params.p[i]->frozen) n += param_count(m->params.p[i]);
+    return n;
+}
+
 /* Document d of a family of random ones: text, a picture of 4 x (2 + 2 d) patches when asked, text. */
 enum { SMALL_DOC = 40, SMALL_PIXELS = 3 * 2 * 4 * 4 };
 typedef struct SmallDoc {

@@ -524,7 +524,9 @@ static Made plain_pair(void)
     return m;
 }
 
-static void refusals(void)
+/* ---- what is refused ---- */
+
+static void refuses_configs(const ModelShape *s)
 {
     static const struct { const char *set, *word; } rows[] = {
         { "{\"peft_type\": \"IA3\"}", "peft_type = IA3" },
@@ -545,62 +547,88 @@ static void refusals(void)
         { "{\"alpha_pattern\": {\"q_proj\": null}}", "a number is wanted" },
         { "{\"lora_dropout\": 1.5}", "lora_dropout" },
     };
-    ModelShape s = small_shape(vl_moe);
-    AdapterFile f;
-    Made m;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        m = plain_pair();
+        Made m = plain_pair();
         json_object_update_new(m.config, json_loads(rows[i].set, 0, NULL));
-        expect_refused(&m, &s, E_DATA, rows[i].word);
+        expect_refused(&m, s, E_DATA, rows[i].word);
     }
-    m = plain_pair(), m.n--, free((char *)m.t[1].name), free((void *)m.t[1].data);
-    expect_refused(&m, &s, E_DATA, "the other half");
+}
+
+static void refuses_tensors(const ModelShape *s)
+{
+    Made m = plain_pair();
+    m.n--, free((char *)m.t[1].name), free((void *)m.t[1].data);
+    expect_refused(&m, s, E_DATA, "the other half");
     m = plain_pair(),
     made_random(&m, 4, 40, "base_model.model.model.language_model.layers.9.self_attn.q_proj.lora_A.weight");
-    expect_refused(&m, &s, E_DATA, "layers.9.self_attn.q_proj.lora_A.weight: belongs to no module");
+    expect_refused(&m, s, E_DATA, "layers.9.self_attn.q_proj.lora_A.weight: belongs to no module");
     m = plain_pair(),
     made_random(&m, 4, 97, "base_model.model.model.language_model.embed_tokens.lora_embedding_A");
-    expect_refused(&m, &s, E_DATA, "adapters of embeddings");
+    expect_refused(&m, s, E_DATA, "adapters of embeddings");
     m = plain_pair(), m.t[1].shape[0] = 24, m.t[1].shape[1] = 8;
-    expect_refused(&m, &s, E_DATA, "shape [24, 8]; [48, 4] is wanted");
+    expect_refused(&m, s, E_DATA, "shape [24, 8]; [48, 4] is wanted");
     m = plain_pair(), m.t[0].dtype = I32;
-    expect_refused(&m, &s, E_DATA, "stored as i32");
+    expect_refused(&m, s, E_DATA, "stored as i32");
     m = plain_pair(),
     made_random(&m, 48, 40, "base_model.model.model.language_model.layers.1.self_attn.q_proj.weight");
-    expect_refused(&m, &s, E_DATA, "without its neighbours");
+    expect_refused(&m, s, E_DATA, "without its neighbours");
     m = (Made){ .config = config_of(4, 8, NULL) };
     made_random(&m, 97, 40, "base_model.model.lm_head.weight");
-    expect_refused(&m, &s, E_DATA, "no adapter in it");
-    m = (Made){ .config = config_of(3, 8, NULL) };
+    expect_refused(&m, s, E_DATA, "no adapter in it");
+}
+
+static void refuses_experts(const ModelShape *s)
+{
+    Made m = { .config = config_of(3, 8, NULL) };
     made_random(&m, 10, 40, EXPERTS "lora_A.weight"), made_random(&m, 48, 10, EXPERTS "lora_B.weight");
-    expect_refused(&m, &s, E_DATA, "no rank for each of 4 experts");
+    expect_refused(&m, s, E_DATA, "no rank for each of 4 experts");
     m = (Made){ .config = config_of(4, 8, NULL) };
     made_random(&m, 16, 40, EXPERTS "base_layer.lora_A.weight"),
         made_random(&m, 48, 16, EXPERTS "base_layer.lora_B.weight");
-    expect_refused(&m, &s, E_DATA, "experts.lora_A.weight: not in the file");
+    expect_refused(&m, s, E_DATA, "experts.lora_A.weight: not in the file");
     m = (Made){ .config = config_of(4, 8, NULL) };
     made_random(&m, 4, 40, EXPERTS "0.gate_proj.lora_A.weight"),
         made_random(&m, 24, 4, EXPERTS "0.gate_proj.lora_B.weight");
-    expect_refused(&m, &s, E_DATA, EXPERTS "0.up_proj.lora_A.weight");
+    expect_refused(&m, s, E_DATA, EXPERTS "0.up_proj.lora_A.weight");
+}
+
+/* The table of the embedding alone, or with another head, where both are one. */
+static void refuses_half_a_table(void)
+{
     ModelShape tied = small_shape(dense);
-    for (int i = 0; i < 2; i++) {                        /* the table of the embedding alone, another head */
-        m = (Made){ .config = config_of(4, 8, NULL) };
+    for (int i = 0; i < 2; i++) {
+        Made m = { .config = config_of(4, 8, NULL) };
         made_random(&m, 4, 24, "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight");
         made_random(&m, 32, 4, "base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight");
         made_random(&m, 51, 24, "base_model.model.model.embed_tokens.weight");
         if (i) made_random(&m, 51, 24, "base_model.model.lm_head.weight");
         expect_refused(&m, &tied, E_DATA, "without the head");
     }
-    EXPECT_FAIL(adapter_open(&f, folder("none"), &s), E_IO, "none");
-    m = plain_pair();
+}
+
+static void refuses_folders(const ModelShape *s)
+{
+    AdapterFile f;
+    Made m = plain_pair();
+    EXPECT_FAIL(adapter_open(&f, folder("none"), s), E_IO, "none");
     char path[400], bin[400];
     snprintf(path, sizeof path, "%s/" PEFT_WEIGHTS, made_save(&m)),
         snprintf(bin, sizeof bin, "%s/adapter_model.bin", folder("made"));
     EXPECT(!truncate(path, 300), "truncate");
-    EXPECT_FAIL(adapter_open(&f, folder("made"), &s), E_DATA, "truncated");
+    EXPECT_FAIL(adapter_open(&f, folder("made"), s), E_DATA, "truncated");
     EXPECT(!rename(path, bin), "rename");
-    EXPECT_FAIL(adapter_open(&f, folder("made"), &s), E_DATA, "adapter_model.bin: pickled");
+    EXPECT_FAIL(adapter_open(&f, folder("made"), s), E_DATA, "adapter_model.bin: pickled");
     made_close(&m);
+}
+
+static void refusals(void)
+{
+    ModelShape s = small_shape(vl_moe);
+    refuses_configs(&s);
+    refuses_tensors(&s);
+    refuses_experts(&s);
+    refuses_half_a_table();
+    refuses_folders(&s);
 }
 
 int main(void)

@@ -88,9 +88,7 @@ static void resumes_to_the_bit(void)
         open_or_die(&t, &c);
         for (int i = 0; i < 5; i++) losses[i] = step_or_die(&t);
         uint64_t want = runlab_hash(&t);
-        int64_t trained = 0, all = params_count(&t.engine.model.params);
-        for (int i = 0; i < t.engine.model.params.n; i++)
-            if (!t.engine.model.params.p[i]->frozen) trained += param_count(t.engine.model.params.p[i]);
+        int64_t trained = small_trained(&t.engine.model), all = params_count(&t.engine.model.params);
         trainer_close(&t), config_close(&c);
         adapter_recipe(&c, "parts", base, text);
         open_or_die(&t, &c);
@@ -196,15 +194,40 @@ static double asked(const char *model, const char *lora, uint64_t *adapters)
     return l.ce;
 }
 
+/* The first loss of a run that goes on from an adapter. Resumed after that step it has all of it in its own
+ * checkpoint. */
+static double heir(const char *base, const char *adapter, uint64_t want)
+{
+    char text[900];
+    Config c;
+    Trainer t;
+    snprintf(text, sizeof text, "lora.path=%s\ntrain.seed=5", adapter);
+    adapter_recipe(&c, "heir", base, text);
+    open_or_die(&t, &c);
+    EXPECT(adapter_hash(&t.engine.model) == want, "%s: other weights", adapter);
+    double loss = step_or_die(&t);
+    EXPECT_OK(trainer_save(&t, false));
+    step_or_die(&t);
+    uint64_t after = runlab_hash(&t);
+    trainer_close(&t), config_close(&c);
+    adapter_recipe(&c, "heir", base,
+                   "lora.path=nowhere\ntrain.seed=5\ncheckpoint.resume_from_checkpoint=auto");
+    open_or_die(&t, &c);
+    step_or_die(&t);
+    EXPECT(runlab_hash(&t) == after, "resumed, it went elsewhere");
+    trainer_close(&t), config_close(&c);
+    folder_remove(runlab_dir("heir"));
+    return loss;
+}
+
 /* Its checkpoint, and what is in there of PEFT's form, are an adapter to go on from and to ask. */
 static void goes_on_from_an_adapter(void)
 {
     const char *base = make_base("base", 1);
-    char text[900], peft[400], ours[400];
+    char peft[400], ours[400];
     Config c;
     Trainer t;
     uint64_t hash[3] = { 0 };
-    double loss[2];
     adapter_recipe(&c, "donor", base,
                    "lora.rank=3\nlora.target_modules=[experts, q_proj]\ntrain.max_steps=3\n"
                    "lora.modules_to_save=[language_model.norm]\ncheckpoint.hf=final");
@@ -221,27 +244,8 @@ static void goes_on_from_an_adapter(void)
         EXPECT_OK(path_join(to, peft, files[i]));
         EXPECT_OK(file_copy(from, to));
     }
-    for (int i = 0; i < 2; i++) {
-        snprintf(text, sizeof text, "lora.path=%s\ntrain.seed=5", i ? peft : ours);
-        adapter_recipe(&c, "heir", base, text);
-        open_or_die(&t, &c);
-        EXPECT(adapter_hash(&t.engine.model) == want, "%s: other weights",
-               i ? "PEFT's folder" : "a checkpoint");
-        loss[i] = step_or_die(&t);
-        EXPECT_OK(trainer_save(&t, false));
-        step_or_die(&t);
-        uint64_t after = runlab_hash(&t);
-        trainer_close(&t), config_close(&c);
-        snprintf(text, sizeof text,
-                 "lora.path=nowhere\ntrain.seed=5\ncheckpoint.resume_from_checkpoint=auto");
-        adapter_recipe(&c, "heir", base, text);              /* it has all of it in its own checkpoint */
-        open_or_die(&t, &c);
-        step_or_die(&t);
-        EXPECT(runlab_hash(&t) == after, "resumed, it went elsewhere");
-        trainer_close(&t), config_close(&c);
-        folder_remove(runlab_dir("heir"));
-    }
-    EXPECT(loss[0] == loss[1], "loss %.9g and %.9g", loss[0], loss[1]);
+    double one = heir(base, ours, want), other = heir(base, peft, want);
+    EXPECT(one == other, "loss %.9g and %.9g", one, other);
     double with = asked(base, ours, &hash[0]), folder = asked(peft, "", &hash[1]),
            mine = asked(ours, "", &hash[2]);
     EXPECT(with == folder && with == mine && hash[0] == hash[1] && hash[0] == hash[2],
@@ -337,15 +341,46 @@ static Logits ask_exactly(const ModelShape *s, const AdapterConf *c, Engine *wit
 }
 
 /* All experts are chosen, so that rounding does not choose others. */
-static Apart merge_and_ask(DType dtype, const AdapterConf *c)
+static ModelShape shape_of_all(void)
 {
     char config[2048];
     snprintf(config, sizeof config, "%s", small_vl_moe);
     memcpy(strstr(config, "\"num_experts_per_tok\": 2"), "\"num_experts_per_tok\": 5", 24);
-    ModelShape s = small_shape(config);
-    Chunk all = { 0, s.text.L, true, true };
-    Engine with, plain;
+    return small_shape(config);
+}
+
+/* Pairs whose B is not zero any more. */
+static void draw_pairs(const Model *m, DType dtype)
+{
+    for (int i = 0; i < m->params.n; i++) {
+        const Param *p = m->params.p[i];
+        uint64_t stream = rng_stream(p->piece[0].name);
+        for (int64_t k = 0; p->beside && k < t_count(p->w); k++) {
+            float x = 0.1f * rng_normal(4, stream, (uint64_t)k);
+            dtype_convert((char *)p->w.data + (size_t)k * dtype_size(dtype), dtype, &x, F32, 1);
+        }
+    }
+}
+
+/* The model of `base` with the pairs of an engine added in. */
+static void merge(const char *dir, const char *base, Engine *with, const ModelShape *s, const AdapterConf *c,
+                  DType dtype)
+{
+    Chunk all = { 0, s->text.L, true, true };
     Model m, adapted;
+    SafeTensors st;
+    EXPECT_OK(model_open(&m, s, NULL));
+    EXPECT_OK(model_open_part(&adapted, s, NULL, c, NULL, &all, 1));
+    EXPECT_OK(st_open(&st, base));
+    EXPECT_OK(adapter_merge(&m, &adapted, &with->be, &st, (ParamSource){ from_engine, with }, dir, dtype, 0));
+    st_close(&st);
+    model_close(&m), model_close(&adapted);
+}
+
+static Apart merge_and_ask(DType dtype, const AdapterConf *c)
+{
+    ModelShape s = shape_of_all();
+    Engine with, plain;
     Stream in;
     SafeTensors st;
     char base[300], dir[300];
@@ -354,21 +389,10 @@ static Apart merge_and_ask(DType dtype, const AdapterConf *c)
     small_stream(&in, &s, roomy, 0, 3, 5);
     open_asked(&with, &s, &in, dtype, c);
     EXPECT_OK(model_init(&with.model, &with.be, 3));
-    for (int i = 0; i < with.model.params.n; i++) {          /* B is not zero any more */
-        const Param *p = with.model.params.p[i];
-        uint64_t stream = rng_stream(p->piece[0].name);
-        for (int64_t k = 0; p->beside && k < t_count(p->w); k++) {
-            float x = 0.1f * rng_normal(4, stream, (uint64_t)k);
-            dtype_convert((char *)p->w.data + (size_t)k * dtype_size(dtype), dtype, &x, F32, 1);
-        }
-    }
+    draw_pairs(&with.model, dtype);
     engine_loaded(&with);
     EXPECT_OK(weights_save(&with.model, &with.be, base, dtype, 0));
-    EXPECT_OK(model_open(&m, &s, NULL));
-    EXPECT_OK(model_open_part(&adapted, &s, NULL, c, NULL, &all, 1));
-    EXPECT_OK(st_open(&st, base));
-    EXPECT_OK(adapter_merge(&m, &adapted, &with.be, &st, (ParamSource){ from_engine, &with }, dir, dtype, 0));
-    st_close(&st);
+    merge(dir, base, &with, &s, c, dtype);
     open_asked(&plain, &s, &in, dtype, NULL);
     Logits got[4];
     for (int k = 0; k < 2; k++) {
@@ -387,7 +411,6 @@ static Apart merge_and_ask(DType dtype, const AdapterConf *c)
                 .exact        = apart(&got[2], &got[3]),
                 .merged_exact = apart(&got[1], &got[3]) };
     for (int k = 0; k < 4; k++) free(got[k].x);
-    model_close(&m), model_close(&adapted);
     engine_close(&with), engine_close(&plain);
     stream_close(&in);
     folder_remove(base), folder_remove(dir);
