@@ -182,7 +182,7 @@ static void dense_scaled(void)
         fresh();
         Tensor a = in2(in, M, K, l), b = flags & GEMM_NN ? in2(in, K, N, l) : in2(in, N, K, l);
         Tensor c = out_of(out, M, N, l, flags);
-        if (out == BF16 && flags & GEMM_ACC) times(c, 3);   /* the product may be rounded before it is added */
+        if (out == BF16 && flags & GEMM_ACC) times(c, 3);  /* the product may be rounded before it is added */
         CALL(gemm_scaled, c, a, b, i % 4 ? 0.125f : -3.0f, flags);
     }
 }

@@ -203,7 +203,8 @@ static inline const Param *param_in(const Model *m, const Param *p)
     return NULL;
 }
 
-/* How far what is held of a parameter is from the whole of one rank, over that one's largest value or `least`. */
+/* How far what is held of a parameter is from the whole of one rank, over that one's largest value or
+ * `least`. */
 static inline double apart(const Param *p, Held h, Tensor whole, double least)
 {
     Comb   comb[HELD_COMBS];

@@ -7,11 +7,13 @@
 
 /* All experts are chosen, so that losses are smooth; one layer is dense, features join after two. */
 static const char smooth_text[] =
-    "{\"model_type\": \"qwen3_vl_moe\", \"image_token_id\": 90, \"video_token_id\": 91, \"dtype\": \"float32\","
+    "{\"model_type\": \"qwen3_vl_moe\", \"image_token_id\": 90, \"video_token_id\": 91,"
+    " \"dtype\": \"float32\","
     " \"text_config\": {\"vocab_size\": 97, \"hidden_size\": 32, \"num_hidden_layers\": 4,"
     "  \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 12, \"intermediate_size\": 24,"
     "  \"moe_intermediate_size\": 16, \"num_experts\": 3, \"num_experts_per_tok\": 3,"
-    "  \"mlp_only_layers\": [1], \"rope_theta\": 10000.0, \"attention_bias\": true, \"initializer_range\": 0.2,"
+    "  \"mlp_only_layers\": [1], \"rope_theta\": 10000.0, \"attention_bias\": true,"
+    "  \"initializer_range\": 0.2,"
     "  \"rope_scaling\": {\"rope_type\": \"default\", \"mrope_section\": [2, 2, 2]}},"
     " \"vision_config\": {\"depth\": 3, \"hidden_size\": 24, \"intermediate_size\": 36, \"num_heads\": 2,"
     "  \"patch_size\": 4, \"num_position_embeddings\": 25, \"out_hidden_size\": 32,"
@@ -48,7 +50,8 @@ static inline void fill_b(Engine *e, uint64_t seed)
 {
     for (int i = 0; i < e->model.params.n; i++) {
         const Param *p = e->model.params.p[i];
-        if (is_b(p)) op_normal(&e->be, t_as2(p->w, 1, t_count(p->w)), seed, (uint64_t)i, 0, t_count(p->w), 0.3f);
+        int64_t n = t_count(p->w);
+        if (is_b(p)) op_normal(&e->be, t_as2(p->w, 1, n), seed, (uint64_t)i, 0, n, 0.3f);
     }
 }
 

@@ -5,8 +5,8 @@
 
 #include "small.h"
 
-/* Which layers are dense is asked. Every degree of part_layout divides the sizes, but for the vocabulary, which
- * gets padding, and the kv heads, which are shared by tp 4. */
+/* Which layers are dense is asked. Every degree of part_layout divides the sizes, but for the vocabulary,
+ * which gets padding, and the kv heads, which are shared by tp 4. */
 static const char part_config[] =
     "{\"model_type\": \"qwen3_vl_moe\", \"image_token_id\": 40, \"video_token_id\": 41,"
     " \"dtype\": \"float32\", \"tie_word_embeddings\": %s,"

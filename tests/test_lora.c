@@ -34,10 +34,12 @@ static void check_slopes(Rig *r, const Param *p, const float *g, const char *wha
     REQUIRE(n <= MOST_ELEMENTS, "%s has %lld elements", p->piece[0].name, (long long)n);
     EXPECT(size > 1e-6, "%s: %s has no gradient", what, p->piece[0].name);
     for (int k = 0; k < 2; k++) {
-        for (int64_t i = 0; i < n; i++) way[i] = k ? rng_normal(9, (uint64_t)n, (uint64_t)i) : (float)(g[i] / size);
+        for (int64_t i = 0; i < n; i++)
+            way[i] = k ? rng_normal(9, (uint64_t)n, (uint64_t)i) : (float)(g[i] / size);
         double length = sqrt(dot(way, way, n));
         for (int64_t i = 0; i < n; i++) way[i] = (float)(way[i] / length);
-        double want = dot(g, way, n), got = slope(r, p, way, 0.03 / (0.3 + size)), off = fabs(got - want) / size;
+        double want = dot(g, way, n), got = slope(r, p, way, 0.03 / (0.3 + size));
+        double off = fabs(got - want) / size;
         if (off > *worst) *worst = off;
         EXPECT(off < 5e-4, "%s: %s%s: slope %.6g, gradient %.6g of %.6g", what, p->piece[0].name,
                k ? " at random" : "", got, want, size);
@@ -97,7 +99,8 @@ static void slopes_where_backward_stops(void)
         { "*.layers.1.mlp.down_proj" }, { "*.layers.1.mlp.up_proj" }, { "lm_head" },
         { "*.layers.3.mlp.gate", "lm_head" },
         { "*.blocks.0.attn.qkv" }, { "*.blocks.1.attn.proj" }, { "*.blocks.2.mlp.linear_fc1" },
-        { "*.blocks.1.mlp.linear_fc2" }, { "*.merger.linear_fc2" }, { "*.deepstack_merger_list.0.linear_fc1" },
+        { "*.blocks.1.mlp.linear_fc2" }, { "*.merger.linear_fc2" },
+        { "*.deepstack_merger_list.0.linear_fc1" },
         { "*.deepstack_merger_list.1.*", "*.layers.3.self_attn.q_proj" }, { "all-attention" },
     };
     for (size_t i = 0; i < sizeof word / sizeof *word; i++)
@@ -124,8 +127,8 @@ static void copy_base(Engine *to, const Engine *from)
     }
 }
 
-/* Before the first step B is zero, and what A makes of an input, all of it or the half that is not dropped, is
- * of no account. */
+/* Before the first step B is zero, and what A makes of an input, all of it or the half that is not dropped,
+ * is of no account. */
 static void a_start_is_the_base(void)
 {
     for (int k = 0; k < 4; k++) {
@@ -138,7 +141,8 @@ static void a_start_is_the_base(void)
         rig_open(&base, conf, 7), rig_open(&with, conf, 7);
         copy_base(&with.e, &base.e);
         double want = rig_loss(&base), got = rig_loss(&with);
-        EXPECT(got == want, "%s: loss %.12g, that of the base is %.12g", dtype == F32 ? "f32" : "bf16", got, want);
+        EXPECT(got == want, "%s: loss %.12g, that of the base is %.12g", dtype == F32 ? "f32" : "bf16",
+               got, want);
         size_t bytes = (size_t)(engine_batch(&base.e)->T * base.e.model.head.V) * sizeof(float);
         void *a = logits_of(&base.e), *b = logits_of(&with.e);
         EXPECT(!memcmp(a, b, bytes), "logits differ");
@@ -190,8 +194,8 @@ static void merged_weights_say_the_same(void)
         float *a = logits_of(&base.e), *b = logits_of(&with.e);
         double off = far_apart(b, a, engine_batch(&base.e)->T * base.e.model.head.V);
         EXPECT(fabs(apart) > 0.1, "pairs change nothing");
-        EXPECT(fabs(got - want) < 1e-5 * fabs(want) && off < 1e-5, "merged %.9g, unmerged %.9g, logits off by %.1e",
-               got, want, off);
+        EXPECT(fabs(got - want) < 1e-5 * fabs(want) && off < 1e-5,
+               "merged %.9g, unmerged %.9g, logits off by %.1e", got, want, off);
         free(a), free(b);
         rig_close(&base), rig_close(&with);
     }
@@ -210,7 +214,7 @@ static void rows_of_nobody_teach_nobody(void)
         asked(&r[pad].asked, 0, true, (const char *const[]){ "experts", NULL });
         rig_open(&r[pad], conf, 7);
         fill_b(&r[pad].e, 4);
-        memset(r[pad].e.arena[A_SCRATCH].base, 0xff, r[pad].e.arena[A_SCRATCH].cap);          /* not a number */
+        memset(r[pad].e.arena[A_SCRATCH].base, 0xff, r[pad].e.arena[A_SCRATCH].cap);        /* not a number */
         memset(r[pad].e.arena[A_ACT].base, 0xff, r[pad].e.arena[A_ACT].cap);
         small_step(&r[pad].e, 0.1f);
     }
@@ -227,8 +231,9 @@ static void rows_of_nobody_teach_nobody(void)
 static const char lone_text[] =
     "{\"model_type\": \"qwen3_moe\", \"dtype\": \"float32\", \"vocab_size\": 97, \"hidden_size\": 32,"
     " \"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 12,"
-    " \"intermediate_size\": 20, \"moe_intermediate_size\": 20, \"num_experts\": 1, \"num_experts_per_tok\": 1,"
-    " \"norm_topk_prob\": true, \"mlp_only_layers\": [%s], \"rope_theta\": 10000.0, \"initializer_range\": 0.2}";
+    " \"intermediate_size\": 20, \"moe_intermediate_size\": 20, \"num_experts\": 1,"
+    " \"num_experts_per_tok\": 1, \"norm_topk_prob\": true, \"mlp_only_layers\": [%s],"
+    " \"rope_theta\": 10000.0, \"initializer_range\": 0.2}";
 
 static void lone_open(Rig *r, const char *dense)
 {

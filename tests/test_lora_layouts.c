@@ -41,8 +41,8 @@ static const Kind kinds[] = {
 };
 enum { KINDS = sizeof kinds / sizeof *kinds, DRAWN = 3 };        /* those that any number of layers has */
 
-/* What is the same rows and columns on a stage, whoever has which of them: what is dropped is the same too. Of
- * experts that is so where etp alone shares them out. */
+/* What is the same rows and columns on a stage, whoever has which of them: what is dropped is the same too.
+ * Of experts that is so where etp alone shares them out. */
 static const char *const dense[] = { "self_attn.*_proj", "layers.[16].mlp.*", "gate", "lm_head" };
 static const char *const sparse[] = { "experts" };
 static const WordList target_dense = { dense, 4 }, target_sparse = { sparse, 1 };

@@ -1,5 +1,6 @@
-/* Steps of adapters: no way to save memory shows in them, what was planned is what they take, the base stays as it
- * is, chance is repeated where it must be, and there is no more backward than what was asked for needs. */
+/* Steps of adapters: no way to save memory shows in them, what was planned is what they take, the base stays
+ * as it is, chance is repeated where it must be, and there is no more backward than what was asked for
+ * needs. */
 #include "loralab.h"
 
 /* ---- ways to save memory ---- */
@@ -33,15 +34,16 @@ static Left pairs_alone(Mode m, DType dtype, double dropout, bool shared, const 
 
 static const Mode modes[] = {
     { .recompute = "core_attn" }, { .recompute = "norm" }, { .recompute = "qkv" }, { .recompute = "moe_act" },
-    { .recompute = "moe_dispatch" }, { .recompute = "moe" }, { .recompute = "mlp" }, { .recompute = "vision_act" },
-    { .recompute = "vision" }, { .recompute = "full" }, { .recompute = "full:3" }, { .recompute = "full:block:2,norm" },
+    { .recompute = "moe_dispatch" }, { .recompute = "moe" }, { .recompute = "mlp" },
+    { .recompute = "vision_act" }, { .recompute = "vision" }, { .recompute = "full" },
+    { .recompute = "full:3" }, { .recompute = "full:block:2,norm" },
     { .park = "layer" }, { .park = "moe" }, { .park = "vision" }, { .park = "attn_norm,moe_act,mlp" },
     { .recompute = "moe_act", .park = "core_attn,expert_fc1" }, { .recompute = "full", .park = "attn_norm" },
 };
 enum { MODES = sizeof modes / sizeof *modes };
 
-static const char *const upper[] = { "*.layers.5.mlp.experts.*", "*.layers.6.*", "*.layers.7.self_attn.[qv]_proj",
-                                     NULL };
+static const char *const upper[] = { "*.layers.5.mlp.experts.*", "*.layers.6.*",
+                                     "*.layers.7.self_attn.[qv]_proj", NULL };
 static const char *const within[] = { "*.layers.3.self_attn.o_proj", "*.layers.6.mlp.down_proj", NULL };
 static const char *const tower[] = { "*.visual.blocks.1.mlp.linear_fc2", "*.visual.merger.linear_fc1", NULL };
 static const char *const stack[] = { "*.visual.deepstack_merger_list.1.*", "*.layers.4.mlp.gate", NULL };
@@ -53,7 +55,8 @@ static void no_way_to_save_memory_shows(void)
 {
     static const struct { const char *const *word; double dropout; bool shared; DType dtype; } ask[] = {
         { everything, 0.2, false, F32 }, { everything, 0.2, true, BF16 }, { upper, 0, false, F32 },
-        { upper, 0.2, true, F32 }, { within, 0, false, F32 }, { tower, 0.2, false, F32 }, { stack, 0, false, BF16 },
+        { upper, 0.2, true, F32 }, { within, 0, false, F32 }, { tower, 0.2, false, F32 },
+        { stack, 0, false, BF16 },
         { head, 0.2, false, F32 }, { attention, 0.2, false, F32 }, { attention, 0, false, BF16 },
         { experts, 0, false, BF16 },
     };
@@ -68,12 +71,14 @@ static void no_way_to_save_memory_shows(void)
     }
 }
 
-/* With pictures gradients go down to the tower, without them no further than the decoder's own pairs: the room is
- * the same, and so is what the pairs learn of text. */
+/* With pictures gradients go down to the tower, without them no further than the decoder's own pairs: the
+ * room is the same, and so is what the pairs learn of text. */
 static void text_takes_no_more_than_pictures(void)
 {
-    static const char *const ask[] = { "*.visual.blocks.1.*", "*.layers.4.self_attn.*", "*.layers.6.mlp.*", NULL };
-    static const Mode some[] = { { 0 }, { .recompute = "full:3" }, { .recompute = "moe" }, { .park = "layer" },
+    static const char *const ask[] = { "*.visual.blocks.1.*", "*.layers.4.self_attn.*", "*.layers.6.mlp.*",
+                                       NULL };
+    static const Mode some[] = { { 0 }, { .recompute = "full:3" }, { .recompute = "moe" },
+                                 { .park = "layer" },
                                  { .recompute = "full:2", .park = "attn_norm" } };
     char *want = NULL;
     for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
@@ -90,8 +95,8 @@ static void text_takes_no_more_than_pictures(void)
         small_step(&r.e, 0.1f);
         EXPECT_OK(backend_sync(&r.e.be));
         size_t bytes = r.e.arena[A_GRAD].used;
-        if (want) EXPECT(!memcmp(want, r.e.arena[A_GRAD].base, bytes), "%s: gradients differ", mode_text(some[i]));
-        else      want = memcpy(malloc(bytes), r.e.arena[A_GRAD].base, bytes);
+        if (!want) want = memcpy(malloc(bytes), r.e.arena[A_GRAD].base, bytes);
+        EXPECT(!memcmp(want, r.e.arena[A_GRAD].base, bytes), "%s: gradients differ", mode_text(some[i]));
         for (int k = 0; k < ARENA_N; k++)
             EXPECT(engine_peak(&r.e, k) <= r.e.plan.bytes[k], "%s", mode_text(some[i]));
         stream_close(&text);
@@ -126,11 +131,12 @@ static void base_weights_stay(void)
         }
         const Param *q = named(&base.e.model, p->piece[0].name);
         EXPECT(!memcmp(p->w.data, q->w.data, (size_t)t_bytes(p->w)), "%s changed", p->piece[0].name);
-        EXPECT(!t_has(p->g) && !t_has(p->m) && !t_has(p->v) && !t_has(p->master), "%s has state", p->piece[0].name);
+        EXPECT(!t_has(p->g) && !t_has(p->m) && !t_has(p->v) && !t_has(p->master), "%s has state",
+               p->piece[0].name);
     }
     size_t grid = (size_t)e->model.params.n * ARENA_ALIGN;
-    EXPECT(e->arena[A_GRAD].used <= pairs * 4 + grid, "%zu bytes of gradients for %zu pairs", e->arena[A_GRAD].used,
-           pairs);
+    EXPECT(e->arena[A_GRAD].used <= pairs * 4 + grid, "%zu bytes of gradients for %zu pairs",
+           e->arena[A_GRAD].used, pairs);
     EXPECT(e->arena[A_OPTIM].used <= pairs * 8 + 2 * grid, "%zu bytes of state", e->arena[A_OPTIM].used);
     rig_close(&base), rig_close(&with);
 }
@@ -150,7 +156,8 @@ static void chance_decides_what_is_dropped(void)
     r.e.chance = 0;
     double all = rig_loss(&r);
     EXPECT(one == again, "the same chance: %.12g, %.12g", one, again);
-    EXPECT(one != other && one != all && other != all, "losses %.12g, %.12g, and with all %.12g", one, other, all);
+    EXPECT(one != other && one != all && other != all, "losses %.12g, %.12g, and with all %.12g", one, other,
+           all);
     for (int i = 0; i < 2; i++) {
         r.e.chance = i ? CHANCE : 0;
         engine_evaluate(&r.e, 0.1f);
@@ -205,29 +212,34 @@ static double flops_more(const EnginePlan *a, const EnginePlan *b, int op)
     return a->ledger.op[op].flops - b->ledger.op[op].flops;
 }
 
-/* A pair on the output projection of layer l alone: one layer further down is the feed-forward there and the rest
- * of the attention above it, input gradients only. */
+/* A pair on the output projection of layer l alone: one layer further down is the feed-forward there and the
+ * rest of the attention above it, input gradients only. */
 static void work_ends_with_the_lowest(void)
 {
     Rig r = { 0 };
     double T = (double)rig_conf(&r, smooth_text, 0).budget.tokens;
     const TextShape *t = &r.shape.text;
     double D = (double)t->D, HC = (double)(t->H * t->C), kv = (double)(2 * t->G * t->C), R = T * (double)t->K;
-    EnginePlan high = plan_of("*.layers.3.self_attn.o_proj", 0), low = plan_of("*.layers.2.self_attn.o_proj", 0);
+    EnginePlan high = plan_of("*.layers.3.self_attn.o_proj", 0);
+    EnginePlan low = plan_of("*.layers.2.self_attn.o_proj", 0);
     double dense = flops_more(&low, &high, OP_gemm), inside = flops_more(&low, &high, OP_grouped_gemm);
     EXPECT(dense == 2 * T * D * (HC + HC + kv + (double)t->E), "%.0f more of plain products", dense);
     EXPECT(inside == 2 * R * 2 * (double)t->I * D, "%.0f more of experts'", inside);
     EXPECT(flops_more(&low, &high, OP_grouped_dswiglu) == 2 * R * D * (double)t->I, "of their second");
-    EXPECT(low.ledger.op[OP_attention_bwd].calls == 1 && high.ledger.op[OP_attention_bwd].calls == 0, "attention");
+    EXPECT(low.ledger.op[OP_attention_bwd].calls == 1 && high.ledger.op[OP_attention_bwd].calls == 0,
+           "attention");
     EXPECT(high.ledger.op[OP_gemm_scaled].extra == 2 * T * HC * RANK, "%.0f made again",
            high.ledger.op[OP_gemm_scaled].extra);
     EXPECT(flops_more(&low, &high, OP_gemm_scaled) == 0, "pairs");
-    EXPECT(high.bytes[A_ACT] < low.bytes[A_ACT], "act %zu, of more layers %zu", high.bytes[A_ACT], low.bytes[A_ACT]);
+    EXPECT(high.bytes[A_ACT] < low.bytes[A_ACT], "act %zu, of more layers %zu", high.bytes[A_ACT],
+           low.bytes[A_ACT]);
     EnginePlan top = plan_of("lm_head", 7), sees = plan_of("*.blocks.2.mlp.linear_fc2", 7);
-    EXPECT(top.ledger.op[OP_attention_bwd].calls == 0 && top.ledger.op[OP_rmsnorm_bwd].calls == 0, "a head alone");
+    EXPECT(top.ledger.op[OP_attention_bwd].calls == 0 && top.ledger.op[OP_rmsnorm_bwd].calls == 0,
+           "a head alone");
     EXPECT(sees.ledger.op[OP_attention_bwd].calls == t->L, "all layers and no block, not %lld",
            (long long)sees.ledger.op[OP_attention_bwd].calls);
-    EXPECT(sees.ledger.op[OP_gemm_dgelu].calls == 0 && sees.ledger.op[OP_embed_bwd].calls == 0, "below the block");
+    EXPECT(sees.ledger.op[OP_gemm_dgelu].calls == 0 && sees.ledger.op[OP_embed_bwd].calls == 0,
+           "below the block");
 }
 
 /* Inputs of weights that do not train, where they are nobody else's. */

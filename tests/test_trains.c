@@ -56,7 +56,8 @@ static void adds_up(void)
             for (int k = 0; k < t.n; k++)
                 if (t.kind[k].fate == KIND_PAIR) kinds += t.kind[k].params;
             EXPECT(pairs && pairs == kinds && pairs == t.pairs && !t.whole,
-                   "%s: %lld, in kinds %lld, sum %lld", asked[i], (long long)pairs, (long long)kinds, (long long)t.pairs);
+                   "%s: %lld, in kinds %lld, sum %lld", asked[i], (long long)pairs, (long long)kinds,
+                   (long long)t.pairs);
             trains_close(&t);
             model_close(&m);
         }

@@ -1,8 +1,8 @@
 /* cli/cmd_parity.c -- `treb parity`: this build against recorded reference tensors.
  *
- * Runs a case's checkpoint, or adapter, on its inputs, forward, backward and a few AdamW steps, compares every
- * tensor with the recorded one by max|a-b| / max|b|, prints the worst of each kind and fails past the tolerance,
- * which --tolerance sets for a machine whose sums run in another order than the reference's. */
+ * Runs a case's checkpoint, or adapter, on its inputs, forward, backward and a few AdamW steps, compares
+ * every tensor with the recorded one by max|a-b| / max|b|, prints the worst of each kind and fails past the
+ * tolerance, which --tolerance sets for a machine whose sums run in another order than the reference's. */
 #include "cli/options.h"
 #include "cli/parity_case.h"
 #include "model/weights.h"

@@ -1,7 +1,7 @@
 /* cli/parity_case.h -- a recorded reference case: a checkpoint, a padded batch, and what came out of it.
  *
- * A case of an adapter has a folder adapter/ in place of a checkpoint; what it is for, and the batch, are another
- * case's, whose folder `base` of its info.json names from its own.
+ * A case of an adapter has a folder adapter/ in place of a checkpoint; what it is for, and the batch, are
+ * another case's, whose folder `base` of its info.json names from its own.
  *
  * Rows of the padded batch become documents of a flat stream; `at` remembers where each token stood, so that
  * results can be laid out as the reference has them. */

@@ -12,9 +12,9 @@
  *                    if their name is its last part: "*.mlp.gate"
  *
  * and reaches what model.freeze_* leaves: a frozen part gets none. One that reaches nothing is an error, and
- * so is one that would have but for a freeze. Everything else of the model is frozen while there are adapters,
- * except modules that lora.modules_to_save names, which are trained whole; there and in lora.exclude_modules
- * the name of a module stands for all that is in it ("visual.merger"). */
+ * so is one that would have but for a freeze. Everything else of the model is frozen while there are
+ * adapters, except modules that lora.modules_to_save names, which are trained whole; there and in
+ * lora.exclude_modules the name of a module stands for all that is in it ("visual.merger"). */
 #ifndef MODEL_ADAPTERS_H
 #define MODEL_ADAPTERS_H
 
@@ -37,7 +37,8 @@ typedef struct AdapterConf {
 
 struct Model;
 
-/* Declares the pairs of the part of a model that a rank has, and freezes the rest; after the family's build. */
+/* Declares the pairs of the part of a model that a rank has, and freezes the rest; after the family's
+ * build. */
 MUST Status adapters_attach(struct Model *m, const AdapterConf *c);
 void        adapters_close(struct Model *m);
 

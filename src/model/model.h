@@ -52,8 +52,8 @@ typedef struct ModelAct {
 
 /* dtype: of weights and activations. frozen may be NULL. */
 MUST Status model_open(Model *m, const ModelShape *s, const bool *frozen);
-/* The part of a rank: its slices by the mesh, its chunks of the pipeline. lora: outlives m; NULL or of rank 0:
- * none. */
+/* The part of a rank: its slices by the mesh, its chunks of the pipeline. lora: outlives m; NULL or of rank
+ * 0: none. */
 MUST Status model_open_part(Model *m, const ModelShape *s, const bool *frozen, const AdapterConf *lora,
                             const Mesh *mesh, const Chunk *chunk, int chunks);
 MUST Status model_open_whole(Model *m, const Model *part);   /* the model that it is a part of, on one rank */

@@ -55,8 +55,8 @@ static Stretch stretch_of(const Ctx *c, const Model *m, const Chunk *k, int64_t 
     return full_stretch(c->full, (Stretch){ first, k->to, false }, l);
 }
 
-/* What the stretch that begins with layer l parks on the host; NULL: nothing. The first layers of a chunk that
- * keep something do, which wait for longest. c->policy is that of layers which are not dropped whole. */
+/* What the stretch that begins with layer l parks on the host; NULL: nothing. The first layers of a chunk
+ * that keep something do, which wait for longest. c->policy is that of layers which are not dropped whole. */
 static Parked *parked_by(const Ctx *c, const Model *m, const Chunk *k, ModelAct *a, int64_t l)
 {
     int64_t first = first_kept(c, m, k);

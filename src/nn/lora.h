@@ -13,8 +13,8 @@
  *   B.g += dy' low      A.g += back' drop(x)      dx += drop(back A)
  *
  * Under a mesh a pair is cut as its weight is: where that has some of the rows, A is whole and B has those
- * rows; where it has some of the columns, A has those and B is whole. What is whole has a part of its gradient
- * on each of these ranks, and their sum is taken with all others (Param.sums). */
+ * rows; where it has some of the columns, A has those and B is whole. What is whole has a part of its
+ * gradient on each of these ranks, and their sum is taken with all others (Param.sums). */
 #ifndef NN_LORA_H
 #define NN_LORA_H
 
@@ -45,7 +45,8 @@ void   lora_grads(Ctx *c, Tensor dy, Tensor back, Tensor x, const Param *w);  /*
 
 bool   lora_drops(const Ctx *c, const Param *w);         /* whether chance has a part in it now */
 
-/* Rows of experts: sorted by expert as offsets say, in buffers of `room`; those behind the last are nobody's. */
+/* Rows of experts: sorted by expert as offsets say, in buffers of `room`; those behind the last are
+ * nobody's. */
 typedef struct LoraRows { Tensor offsets; int64_t room; } LoraRows;
 
 /* A weight of experts has one pair for each. Their products take low and back along as a tail; where

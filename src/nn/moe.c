@@ -172,7 +172,8 @@ static LoraRows rows_of(const Ctx *c, const MoeAct *a)
     return (LoraRows){ a->offsets, rows_room(c, a) };
 }
 
-/* x in the few columns of w's pairs, kept: to make them again would be to read all of x, whose rows are many. */
+/* x in the few columns of w's pairs, kept: to make them again would be to read all of x, whose rows are
+ * many. */
 static void pairs_fwd(Ctx *c, MoeAct *a, Tensor *low, Tensor x, const Param *w)
 {
     LoraRows by = rows_of(c, a);

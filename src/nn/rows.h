@@ -32,7 +32,8 @@ void column_linear_bwd(Ctx *c, Tensor dx, Tensor dy, Tensor x, Param *w, const P
 
 /* w cut by its columns: y (T, D) = x w' + b [+ res] of x (Ta, N / tp); b is whole on every rank. */
 void row_linear_fwd(Ctx *c, Tensor y, Tensor x, const Param *w, const Param *b, Tensor res);
-/* dx (Ta, N / tp) = dy w of dy (T, D), where it is wanted; gradients of w, and of b the part that is of these T rows. */
+/* dx (Ta, N / tp) = dy w of dy (T, D), where it is wanted; gradients of w, and of b the part that is of these
+ * T rows. */
 void row_linear_bwd(Ctx *c, Tensor dx, Tensor dy, Tensor x, Param *w, const Param *b);
 
 #endif

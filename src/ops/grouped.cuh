@@ -210,8 +210,8 @@ __device__ void produce(const Maps &maps, const Job &g, const int *off, uint32_t
     }
 }
 
-/* A stage of products of a warpgroup into d. That of a tail is a whole one, of zeros beyond the columns it has:
- * leaving those out was measured and saved nothing. */
+/* A stage of products of a warpgroup into d. That of a tail is a whole one, of zeros beyond the columns it
+ * has: leaving those out was measured and saved nothing. */
 template <int TA, int TB>
 __device__ inline void multiply_stage(float (&d)[BN / 2], uint32_t a, uint32_t b, int step)
 {

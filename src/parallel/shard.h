@@ -46,7 +46,7 @@
 
 typedef struct ShardConf {
     ParamSet   *params;                  /* its mesh may be NULL: one rank */
-    const int  *order;                   /* (units) as a forward uses them, NULL: ascending; read at open alone */
+    const int  *order;                   /* (units) as a forward uses them, NULL: ascending; read at open */
     const Param *table[2];               /* their gradients are added up by rows: they start from zero */
     Param      *tied;                    /* a table that the other end of the pipeline has too; or NULL */
     int         zero;                    /* 0 … 3 */
@@ -109,8 +109,8 @@ typedef struct Shard {
 
 typedef struct ShardSizes { size_t param, grad, optim, host; } ShardSizes;
 
-/* A stretch of what this rank steps, flat, with its state on the device: of p, or of several neighbours that are
- * stepped alike, and of the padding between them, which is nobody's. */
+/* A stretch of what this rank steps, flat, with its state on the device: of p, or of several neighbours that
+ * are stepped alike, and of the padding between them, which is nobody's. */
 typedef struct Portion { const Param *p; Tensor w, g, master, m, v; } Portion;
 typedef void PortionFn(void *self, const Portion *x);
 

@@ -166,8 +166,8 @@ static Portion portion(const Shard *s, const Bucket *b, const Param *p, int64_t 
     return x;
 }
 
-/* What of live parameters lies in [at, at + n) of the slice, neighbours of a kind together: a layer's adapters
- * are many and small. False: nothing. */
+/* What of live parameters lies in [at, at + n) of the slice, neighbours of a kind together: a layer's
+ * adapters are many and small. False: nothing. */
 static bool step_range(Shard *s, const Bucket *b, int64_t at, int64_t n, const StateBuffers *state,
                        PortionFn *step, void *self)
 {

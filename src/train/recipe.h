@@ -21,7 +21,7 @@ bool        recipe_answers_here(const Ranks *r, const Mesh *place);
 
 /* A training engine for it: losses, labels, what is frozen, adapters, evaluation; no room for answers yet.
  * loaded: what the adapter of lora.path says of itself, NULL: there is none. e points into c and loaded. */
-MUST Status recipe_engine(EngineConf *e, const Config *c, const ModelShape *s, DType dtype, const Ranks *ranks,
-                          const AdapterConf *loaded);
+MUST Status recipe_engine(EngineConf *e, const Config *c, const ModelShape *s, DType dtype,
+                          const Ranks *ranks, const AdapterConf *loaded);
 
 #endif

@@ -55,8 +55,8 @@ Status recipe_refuse_lora(const Config *c)
     const struct cfg_lora *a = &c->lora;
     const char *key = lora_set(a, *a->path != 0);
     if (*a->path && key)
-        return fail(E_CONFIG, "lora.%s: the adapter of lora.path = %s says it itself; drop one of the two", key,
-                    a->path);
+        return fail(E_CONFIG, "lora.%s: the adapter of lora.path = %s says it itself; drop one of the two",
+                    key, a->path);
     if (*a->path) return OK;
     if (!a->rank && key)
         return fail(E_CONFIG, "lora.%s: there are no adapters with lora.rank = 0; set lora.rank, or drop it",
