@@ -195,6 +195,16 @@ static inline void open_rank(Engine *e, Peer *p, Mesh *place)
     engine_loaded(e);
 }
 
+/* The whole case on one rank, by which the others are measured. */
+static inline void open_alone(Engine *e, const Case *c, EngineConf conf)
+{
+    StreamShape ss = shape_stream(&c->shape);
+    Stream      full = stream_full(&ss, &conf.budget);
+    conf.ranks.micro = MICROS;
+    if (engine_open(e, &c->shape, &conf, &full) || draw_weights(c, e)) printf("%s\n", status_text()), exit(1);
+    engine_loaded(e);
+}
+
 /* The same parameter of another model; NULL: it has none. */
 static inline const Param *param_in(const Model *m, const Param *p)
 {

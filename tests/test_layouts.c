@@ -70,13 +70,7 @@ static void rank_main(Peer *p)
 /* The engine stays open: its weights are what others are held to. */
 static void alone(const Case *c)
 {
-    EngineConf conf = engine_conf(c);
-    StreamShape ss = shape_stream(&c->shape);
-    Stream full = stream_full(&ss, &conf.budget);
-    conf.ranks.micro = MICROS;
-    EXPECT_OK(engine_open(&want.e, &c->shape, &conf, &full));
-    EXPECT_OK(model_init(&want.e.model, &want.e.be, c->weights));
-    engine_loaded(&want.e);
+    open_alone(&want.e, c, engine_conf(c));
     for (int i = 0; i < c->steps; i++) EXPECT_OK(step(c, &want.e, 0, i, &want.loss[i], &want.norm[i]));
 }
 

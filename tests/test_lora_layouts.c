@@ -98,15 +98,10 @@ static void rank_main(Peer *p)
 static void alone(const Case *c)
 {
     EngineConf conf = engine_conf(c);
-    StreamShape ss = shape_stream(&c->shape);
-    Stream full = stream_full(&ss, &conf.budget);
-    conf.ranks.micro = MICROS;
     policy_default(conf.policy);
     conf.full = (Full){ 0 };
     engine_close(&want.e);
-    if (engine_open(&want.e, &c->shape, &conf, &full)) printf("%s\n", status_text()), exit(1);
-    EXPECT_OK(draw_weights(c, &want.e));
-    engine_loaded(&want.e);
+    open_alone(&want.e, c, conf);
     for (int i = 0; i < LORA_STEPS; i++) {
         want.e.chance = CHANCE + (uint64_t)i;
         EXPECT_OK(step(c, &want.e, 0, i, &want.loss[i], &want.norm[i]));
