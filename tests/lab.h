@@ -77,4 +77,14 @@ static inline const char *lab_tmp(void)
     return dir;
 }
 
+/* A name in there, from a small ring of buffers. */
+static inline const char *lab_path(const char *name)
+{
+    static char path[4][512];
+    static int  at;
+    at = (at + 1) % 4;
+    snprintf(path[at], sizeof path[at], "%s/%s", lab_tmp(), name);
+    return path[at];
+}
+
 #endif

@@ -50,14 +50,6 @@ static inline void runlab_close(RunLab *l)
     folder_remove(lab_tmp());
 }
 
-static inline const char *runlab_dir(const char *name)       /* of a run; from a small ring of buffers */
-{
-    static char dir[4][300];
-    static int at;
-    snprintf(dir[at = (at + 1) % 4], sizeof *dir, "%s/%s", lab_tmp(), name);
-    return dir[at];
-}
-
 /* Overrides are given one a line, over a recipe of two micro-batches a step. */
 static inline void runlab_recipe(Config *c, const RunLab *l, const char *run, const char *overrides)
 {
@@ -68,7 +60,7 @@ static inline void runlab_recipe(Config *c, const RunLab *l, const char *run, co
              "train: {max_steps: 6, micro_tokens: 450, micro_patches: 800, global_tokens: 900}\n"
              "optim: {learning_rate: 3.0e-3, warmup_steps: 2}\n"
              "checkpoint: {output_dir: %s, save_steps: 0, hf: none}\nlog: {report_to: [jsonl]}\n",
-             l->model, l->set.path, runlab_dir(run));
+             l->model, l->set.path, lab_path(run));
     config_default(c);
     Status st = config_parse(c, text, strlen(text), "recipe");
     for (const char *p = overrides; !st && *p; p += strcspn(p, "\n") + (p[strcspn(p, "\n")] == '\n')) {

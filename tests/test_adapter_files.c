@@ -37,15 +37,6 @@ static const Layout one = {
     .tp = 1, .cp = 1, .pp = 1, .vpp = 1, .ep = 1, .etp = 1, .replicas = 1, .cp_near = 1
 };
 
-static const char *folder(const char *name)
-{
-    static char path[4][300];
-    static int  at;
-    char *out = path[at++ % 4];
-    snprintf(out, sizeof path[0], "%s/%s", lab_tmp(), name);
-    return out;
-}
-
 /* Every element of a parameter is a function of its name and place in the whole, so ranks agree. */
 static void fill_random(RankPart *r, uint64_t seed)
 {
@@ -134,7 +125,7 @@ static void trip(const Case *k)
     RankPart a, b;
     AdapterFile f;
     Backend be;
-    const char *dir = folder("trip");
+    const char *dir = lab_path("trip");
     char what[200];
     snprintf(what, sizeof what, "%s, %s", s.family, k->target ? k->target : "exact");
     EXPECT_OK(backend_open(&be, "cpu"));
@@ -237,9 +228,9 @@ static void any_layout(void)
     uint64_t seed = 77;
     part_open_adapted(&a, &s, NULL, &c, &one, 0, 1, F32, WHOLE_STATE);
     fill_random(&a, seed);
-    save(&a, &s, &c, folder("layouts"));
+    save(&a, &s, &c, lab_path("layouts"));
     part_close(&a);
-    EXPECT_OK(adapter_open(&f, folder("layouts"), &s));
+    EXPECT_OK(adapter_open(&f, lab_path("layouts"), &s));
     Layout tp = one, ep = one, etp = one, pp = one, all = one;
     tp.tp = 2, ep.ep = 2, etp.etp = 2, pp.pp = 3, all.tp = all.ep = 2, all.pp = 3;
     load_parts(&s, &f, one, 1, BF16, WHOLE_STATE, seed);
@@ -290,7 +281,7 @@ static const char *made_save(const Made *m)
 {
     static char dir[300];
     char path[400];
-    snprintf(dir, sizeof dir, "%s", folder("made"));
+    snprintf(dir, sizeof dir, "%s", lab_path("made"));
     folder_remove(dir);
     EXPECT_OK(folder_make(dir));
     snprintf(path, sizeof path, "%s/" PEFT_WEIGHTS, dir);
@@ -610,14 +601,14 @@ static void refuses_folders(const ModelShape *s)
 {
     AdapterFile f;
     Made m = plain_pair();
-    EXPECT_FAIL(adapter_open(&f, folder("none"), s), E_IO, "none");
+    EXPECT_FAIL(adapter_open(&f, lab_path("none"), s), E_IO, "none");
     char path[400], bin[400];
     snprintf(path, sizeof path, "%s/" PEFT_WEIGHTS, made_save(&m)),
-        snprintf(bin, sizeof bin, "%s/adapter_model.bin", folder("made"));
+        snprintf(bin, sizeof bin, "%s/adapter_model.bin", lab_path("made"));
     EXPECT(!truncate(path, 300), "truncate");
-    EXPECT_FAIL(adapter_open(&f, folder("made"), s), E_DATA, "truncated");
+    EXPECT_FAIL(adapter_open(&f, lab_path("made"), s), E_DATA, "truncated");
     EXPECT(!rename(path, bin), "rename");
-    EXPECT_FAIL(adapter_open(&f, folder("made"), s), E_DATA, "adapter_model.bin: pickled");
+    EXPECT_FAIL(adapter_open(&f, lab_path("made"), s), E_DATA, "adapter_model.bin: pickled");
     made_close(&m);
 }
 

@@ -51,11 +51,11 @@ static const char *make_base(const char *name, int seed)
     Config c;
     Trainer t;
     snprintf(text, sizeof text, "train.max_steps=1\ntrain.seed=%d\ncheckpoint.hf=final", seed);
-    folder_remove(runlab_dir(name));
+    folder_remove(lab_path(name));
     runlab_recipe(&c, &lab, name, text);
     EXPECT_OK(runlab_train(&c, &t));
     trainer_close(&t), config_close(&c);
-    snprintf(out, sizeof path[0], "%s/checkpoint-1", runlab_dir(name));
+    snprintf(out, sizeof path[0], "%s/checkpoint-1", lab_path(name));
     return out;
 }
 
@@ -96,7 +96,7 @@ static void resumes_to_the_bit(void)
         EXPECT_OK(trainer_save(&t, false));
         step_or_die(&t);                                     /* lost with the process */
         trainer_close(&t), config_close(&c);
-        int64_t bytes = folder_bytes(runlab_dir("parts/checkpoint-2/state"));
+        int64_t bytes = folder_bytes(lab_path("parts/checkpoint-2/state"));
         EXPECT(bytes < 12 * trained + 400 * 1024 && bytes > 12 * trained && trained < all / 2,
                "kind %d: %lld bytes of state for %lld of %lld", k, (long long)bytes, (long long)trained,
                (long long)all);
@@ -110,7 +110,7 @@ static void resumes_to_the_bit(void)
         }
         EXPECT(runlab_hash(&t) == want, "kind %d: weights or moments differ", k);
         trainer_close(&t), config_close(&c);
-        folder_remove(runlab_dir("whole")), folder_remove(runlab_dir("parts"));
+        folder_remove(lab_path("whole")), folder_remove(lab_path("parts"));
     }
 }
 
@@ -140,7 +140,7 @@ static void other_bases_are_refused(void)
     trainer_close(&t), config_close(&c);
     EXPECT_OK(resume_with(a, lora));
     EXPECT_OK(resume_with(b, lora));                         /* the same weights in another place */
-    folder_remove(runlab_dir("second"));
+    folder_remove(lab_path("second"));
     b = make_base("second", 2);
     EXPECT_FAIL(resume_with(b, lora), E_CONFIG, "second/checkpoint-1");
     EXPECT(strstr(status_text(), "base/checkpoint-1"), "both are named: %s", status_text());
@@ -149,7 +149,7 @@ static void other_bases_are_refused(void)
     EXPECT_FAIL(resume_with(a, "lora.rank=2\nlora.target_modules=[q_proj]"), E_DATA, "not in the checkpoint");
     EXPECT_FAIL(resume_with(a, "lora.rank=3\nlora.target_modules=[experts]"), E_DATA, "shape");
     EXPECT_FAIL(resume_with(a, "lora.rank=0"), E_CONFIG, "of a run with adapters");
-    folder_remove(runlab_dir("other")), folder_remove(runlab_dir("second"));
+    folder_remove(lab_path("other")), folder_remove(lab_path("second"));
 }
 
 static uint64_t adapter_hash(const Model *m)
@@ -216,7 +216,7 @@ static double heir(const char *base, const char *adapter, uint64_t want)
     step_or_die(&t);
     EXPECT(runlab_hash(&t) == after, "resumed, it went elsewhere");
     trainer_close(&t), config_close(&c);
-    folder_remove(runlab_dir("heir"));
+    folder_remove(lab_path("heir"));
     return loss;
 }
 
@@ -234,8 +234,8 @@ static void goes_on_from_an_adapter(void)
     EXPECT_OK(runlab_train(&c, &t));
     uint64_t want = adapter_hash(&t.engine.model);
     trainer_close(&t), config_close(&c);
-    snprintf(ours, sizeof ours, "%s", runlab_dir("donor/checkpoint-3"));
-    snprintf(peft, sizeof peft, "%s", runlab_dir("peft"));
+    snprintf(ours, sizeof ours, "%s", lab_path("donor/checkpoint-3"));
+    snprintf(peft, sizeof peft, "%s", lab_path("peft"));
     EXPECT_OK(folder_make(peft));
     for (int i = 0; i < 2; i++) {
         static const char *const files[] = { PEFT_CONFIG, PEFT_WEIGHTS };
@@ -251,7 +251,7 @@ static void goes_on_from_an_adapter(void)
     EXPECT(with == folder && with == mine && hash[0] == hash[1] && hash[0] == hash[2],
            "asked: %.9g, %.9g, %.9g", with, folder, mine);
     EXPECT(with != asked(base, "", NULL), "the adapter says nothing");
-    folder_remove(peft), folder_remove(runlab_dir("donor"));
+    folder_remove(peft), folder_remove(lab_path("donor"));
 }
 
 /* A base that was drawn is drawn again for whoever asks a checkpoint. */
@@ -265,9 +265,9 @@ static void drawn_bases(void)
     EXPECT_OK(runlab_train(&c, &t));
     uint64_t want = adapter_hash(&t.engine.model), got;
     trainer_close(&t), config_close(&c);
-    asked(runlab_dir("drawn/checkpoint-2"), "", &got);
+    asked(lab_path("drawn/checkpoint-2"), "", &got);
     EXPECT(got == want, "other adapters");
-    folder_remove(runlab_dir("drawn"));
+    folder_remove(lab_path("drawn"));
 }
 
 /* ---- merged ---- */
@@ -384,8 +384,8 @@ static Apart merge_and_ask(DType dtype, const AdapterConf *c)
     Stream in;
     SafeTensors st;
     char base[300], dir[300];
-    snprintf(base, sizeof base, "%s", runlab_dir("plain")),
-        snprintf(dir, sizeof dir, "%s", runlab_dir("merged"));
+    snprintf(base, sizeof base, "%s", lab_path("plain")),
+        snprintf(dir, sizeof dir, "%s", lab_path("merged"));
     small_stream(&in, &s, roomy, 0, 3, 5);
     open_asked(&with, &s, &in, dtype, c);
     EXPECT_OK(model_init(&with.model, &with.be, 3));

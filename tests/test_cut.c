@@ -163,13 +163,6 @@ static void slices_of_the_optimizer_are_drawn_alike(void)
     backend_close(&be);
 }
 
-static const char *folder(const char *name)
-{
-    static char path[300];
-    snprintf(path, sizeof path, "%s/%s", lab_tmp(), name);
-    return path;
-}
-
 static void save_whole(const ModelShape *s, Backend *be, const char *dir)
 {
     static RankPart r;
@@ -241,14 +234,14 @@ static void every_form_loads_into_every_layout(void)
     Backend be;
     SafeTensors st[3];
     EXPECT_OK(backend_open(&be, "cpu"));
-    save_whole(&vl, &be, folder("hub"));
-    save_whole(&text, &be, folder("each"));
+    save_whole(&vl, &be, lab_path("hub"));
+    save_whole(&text, &be, lab_path("each"));
     char from[300];
-    snprintf(from, sizeof from, "%s", folder("hub"));
-    turn_experts(from, folder("turned"));
-    EXPECT_OK(st_open(&st[0], folder("hub")));
-    EXPECT_OK(st_open(&st[1], folder("turned")));
-    EXPECT_OK(st_open(&st[2], folder("each")));
+    snprintf(from, sizeof from, "%s", lab_path("hub"));
+    turn_experts(from, lab_path("turned"));
+    EXPECT_OK(st_open(&st[0], lab_path("hub")));
+    EXPECT_OK(st_open(&st[1], lab_path("turned")));
+    EXPECT_OK(st_open(&st[2], lab_path("each")));
     for (uint64_t round = 0; round < 15; round++) {
         int world, rank, form = (int)(round % 3);
         Layout l = part_layout(6, round, &world);
@@ -287,17 +280,17 @@ static void a_node_reads_the_file_once(void)
     SafeTensors st;
     bool counted = false;
     EXPECT_OK(backend_open(&be, "cpu"));
-    save_whole(&s, &be, folder("large"));
+    save_whole(&s, &be, lab_path("large"));
     for (int i = 0; i < 3; i++) {
         char path[400];
-        snprintf(path, sizeof path, "%s/model.safetensors", folder("large"));
+        snprintf(path, sizeof path, "%s/model.safetensors", lab_path("large"));
         int fd = open(path, O_RDONLY);
         long long size = lseek(fd, 0, SEEK_END), from, read;
         int64_t elements;
         EXPECT(!posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED), "fadvise");
         close(fd);
         from = disk_bytes();
-        EXPECT_OK(st_open(&st, folder("large")));
+        EXPECT_OK(st_open(&st, lab_path("large")));
         for (int rank = 0; rank < 8; rank++) {
             part_open(&r, &s, NULL, &layouts[i], rank, 8, BF16, SLICED_STATE);
             EXPECT_OK(weights_read(&r.m, &be, &st, &elements));

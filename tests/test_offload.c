@@ -234,7 +234,7 @@ static void goes_on_in_another_way(void)
             uint64_t all = run_of(name, first);
             EXPECT(all == want, "%s another state than with f32 masters on the device", way[i]);
             Path from;
-            EXPECT_OK(path_join(from, runlab_dir(name), "checkpoint-3"));
+            EXPECT_OK(path_join(from, lab_path(name), "checkpoint-3"));
             EXPECT_OK(checkpoint_check(from));
             snprintf(then, sizeof then, "%s%scheckpoint.resume_from_checkpoint=%s\n", type, other, from);
             snprintf(name, sizeof name, "on%d%d", narrow, i);
@@ -251,7 +251,7 @@ static void moments_change_their_type(void)
     run_of("h", "checkpoint.save_steps=3\noptim.state_dtype=bfloat16\noptim.master=split\n");
     for (int i = 0; i < 2; i++) {
         char words[5000];
-        EXPECT_OK(path_join(from, runlab_dir(i ? "h" : "f"), "checkpoint-3"));
+        EXPECT_OK(path_join(from, lab_path(i ? "h" : "f"), "checkpoint-3"));
         snprintf(words, sizeof words, "checkpoint.resume_from_checkpoint=%s\n%s", from,
                  i ? "" : "optim.state_dtype=bfloat16\noptim.master=split\nmemory.optimizer_offload=1\n");
         run_of(i ? "h2f" : "f2h", words);

@@ -21,15 +21,6 @@ static Image image_make(const char *json, size_t data)
     return m;
 }
 
-static const char *in_tmp(const char *name)
-{
-    static char ring[4][512];
-    static int  next;
-    char *out = ring[next++ % 4];
-    snprintf(out, sizeof ring[0], "%s/%s", lab_tmp(), name);
-    return out;
-}
-
 static void put_file(const char *path, const void *bytes, size_t len)
 {
     FILE *f = fopen(path, "wb");
@@ -181,14 +172,14 @@ static void refuses_deep_json(void)
 static void refuses_bad_paths(void)
 {
     SafeTensors s;
-    EXPECT_FAIL(st_open(&s, in_tmp("absent.safetensors")), E_IO, "No such file");
-    mkdir(in_tmp("dir"), 0777);
-    EXPECT_FAIL(st_open(&s, in_tmp("dir")), E_IO, "neither");
-    EXPECT(mkfifo(in_tmp("pipe"), 0600) == 0, "a pipe must not hang the reader");
-    EXPECT_FAIL(st_open(&s, in_tmp("pipe")), E_IO, "not a regular file");
-    put_file(in_tmp("empty"), "", 0);
-    EXPECT_FAIL(st_open(&s, in_tmp("empty")), E_DATA, "truncated: 0 bytes");
-    rmdir(in_tmp("dir"));
+    EXPECT_FAIL(st_open(&s, lab_path("absent.safetensors")), E_IO, "No such file");
+    mkdir(lab_path("dir"), 0777);
+    EXPECT_FAIL(st_open(&s, lab_path("dir")), E_IO, "neither");
+    EXPECT(mkfifo(lab_path("pipe"), 0600) == 0, "a pipe must not hang the reader");
+    EXPECT_FAIL(st_open(&s, lab_path("pipe")), E_IO, "not a regular file");
+    put_file(lab_path("empty"), "", 0);
+    EXPECT_FAIL(st_open(&s, lab_path("empty")), E_DATA, "truncated: 0 bytes");
+    rmdir(lab_path("dir"));
     sweep(lab_tmp());
 }
 
@@ -197,20 +188,20 @@ static Status open_set(const char *map)
 {
     SafeTensors s;
     char index[1024];
-    mkdir(in_tmp("set"), 0777);
-    put_image(in_tmp("set/one.safetensors"), "{" T("a", "U8", "2", 0, 2) "}", 2);
-    put_image(in_tmp("set/two.safetensors"), "{" T("b", "U8", "3", 0, 3) "}", 3);
-    put_image(in_tmp("set/dup.safetensors"), "{" T("a", "U8", "2", 0, 2) "," T("c", "U8", "", 2, 3) "}", 3);
-    put_image(in_tmp("set/bad.safetensors"), "{" T("d", "U8", "2", 0, 2) "}", 1);
-    put_image(in_tmp("outside.safetensors"), "{" T("o", "U8", "2", 0, 2) "}", 2);
+    mkdir(lab_path("set"), 0777);
+    put_image(lab_path("set/one.safetensors"), "{" T("a", "U8", "2", 0, 2) "}", 2);
+    put_image(lab_path("set/two.safetensors"), "{" T("b", "U8", "3", 0, 3) "}", 3);
+    put_image(lab_path("set/dup.safetensors"), "{" T("a", "U8", "2", 0, 2) "," T("c", "U8", "", 2, 3) "}", 3);
+    put_image(lab_path("set/bad.safetensors"), "{" T("d", "U8", "2", 0, 2) "}", 1);
+    put_image(lab_path("outside.safetensors"), "{" T("o", "U8", "2", 0, 2) "}", 2);
     snprintf(index, sizeof index, "{\"metadata\":{\"total_size\":5},\"weight_map\":%s}", map);
-    put_file(in_tmp("set/model.safetensors.index.json"), index, strlen(index));
-    Status st = st_open(&s, in_tmp("set"));
+    put_file(lab_path("set/model.safetensors.index.json"), index, strlen(index));
+    Status st = st_open(&s, lab_path("set"));
     if (!st && (s.count != 2 || s.files != 2 || st_find(&s, "a")->file != 0 || st_find(&s, "b")->bytes != 3))
         st = fail(E_CHECK, "%d tensors in %d files", s.count, s.files);
     st_close(&s);
-    sweep(in_tmp("set"));
-    rmdir(in_tmp("set"));
+    sweep(lab_path("set"));
+    rmdir(lab_path("set"));
     sweep(lab_tmp());
     return st;
 }
@@ -285,28 +276,28 @@ static void check_parts(const char *path, int files)
 static void writes_what_it_reads(void)
 {
     for (size_t piece = 1; piece <= TOTAL; piece = piece * 3 + 1) {
-        EXPECT_OK(write_parts(in_tmp("one.safetensors"), 10, piece, TOTAL));    /* a file is never split */
-        check_parts(in_tmp("one.safetensors"), 1);
+        EXPECT_OK(write_parts(lab_path("one.safetensors"), 10, piece, TOTAL));    /* a file is never split */
+        check_parts(lab_path("one.safetensors"), 1);
         EXPECT(sweep(lab_tmp()) == 1, "nothing but the file");
-        EXPECT_OK(write_parts(in_tmp("new"), 0, piece, TOTAL));
-        check_parts(in_tmp("new"), 1);
-        EXPECT(sweep(in_tmp("new")) == 1, "nothing but model.safetensors");
-        EXPECT_OK(write_parts(in_tmp("new"), 81, piece, TOTAL));                /* the first four, just */
-        EXPECT(access(in_tmp("new/model-00002-of-00002.safetensors"), R_OK) == 0, "shard names");
-        check_parts(in_tmp("new"), 2);
-        EXPECT(sweep(in_tmp("new")) == 3, "two shards and the index");
-        EXPECT_OK(write_parts(in_tmp("new"), 1, piece, TOTAL));                 /* the third begins empty */
-        check_parts(in_tmp("new"), 4);
-        sweep(in_tmp("new"));
-        rmdir(in_tmp("new"));
+        EXPECT_OK(write_parts(lab_path("new"), 0, piece, TOTAL));
+        check_parts(lab_path("new"), 1);
+        EXPECT(sweep(lab_path("new")) == 1, "nothing but model.safetensors");
+        EXPECT_OK(write_parts(lab_path("new"), 81, piece, TOTAL));                /* the first four, just */
+        EXPECT(access(lab_path("new/model-00002-of-00002.safetensors"), R_OK) == 0, "shard names");
+        check_parts(lab_path("new"), 2);
+        EXPECT(sweep(lab_path("new")) == 3, "two shards and the index");
+        EXPECT_OK(write_parts(lab_path("new"), 1, piece, TOTAL));                 /* the third begins empty */
+        check_parts(lab_path("new"), 4);
+        sweep(lab_path("new"));
+        rmdir(lab_path("new"));
     }
 }
 
 static void writes_an_empty_set(void)
 {
     SafeTensors s;
-    EXPECT_OK(st_save(in_tmp("none.safetensors"), NULL, 0));
-    EXPECT_OK(st_open(&s, in_tmp("none.safetensors")));
+    EXPECT_OK(st_save(lab_path("none.safetensors"), NULL, 0));
+    EXPECT_OK(st_open(&s, lab_path("none.safetensors")));
     EXPECT(s.count == 0 && s.file[0].len % 8 == 0, "data would begin on a multiple of 8");
     st_close(&s);
     sweep(lab_tmp());
@@ -319,14 +310,14 @@ static void saves_tensors(void)
     Tensor  t = t_wrap(x, F32, 2, n);
     StTensor list[] = { st_of("x", t), st_of("row", t_rows(t, 1, 1)) };
     SafeTensors s;
-    EXPECT_OK(st_save(in_tmp("x.safetensors"), list, 2));
-    EXPECT_OK(st_open(&s, in_tmp("x.safetensors")));
+    EXPECT_OK(st_save(lab_path("x.safetensors"), list, 2));
+    EXPECT_OK(st_open(&s, lab_path("x.safetensors")));
     const StTensor *row = st_find(&s, "row");
     EXPECT(row && row->shape[0] == 1 && row->shape[1] == 3 && !memcmp(row->data, x + 3, 12), "the row");
     st_prefetch(&s, row);
     st_close(&s);
-    EXPECT_OK(st_save(in_tmp("x.out"), list, 2));                               /* by any name it is a file */
-    EXPECT_OK(st_open(&s, in_tmp("x.out")));
+    EXPECT_OK(st_save(lab_path("x.out"), list, 2));                           /* by any name it is a file */
+    EXPECT_OK(st_open(&s, lab_path("x.out")));
     EXPECT(s.count == 2, "%d tensors", s.count);
     st_close(&s);
     sweep(lab_tmp());
@@ -335,28 +326,28 @@ static void saves_tensors(void)
 /* A new model in an old one's folder: the reader must see the new one whichever shapes they have. */
 static void replaces_older_sets(void)
 {
-    EXPECT_OK(write_parts(in_tmp("new"), 1, TOTAL, TOTAL));
-    EXPECT_OK(write_parts(in_tmp("new"), 0, TOTAL, TOTAL));
-    check_parts(in_tmp("new"), 1);
-    EXPECT_OK(write_parts(in_tmp("new"), 81, TOTAL, TOTAL));
-    check_parts(in_tmp("new"), 2);
-    sweep(in_tmp("new"));
-    rmdir(in_tmp("new"));
+    EXPECT_OK(write_parts(lab_path("new"), 1, TOTAL, TOTAL));
+    EXPECT_OK(write_parts(lab_path("new"), 0, TOTAL, TOTAL));
+    check_parts(lab_path("new"), 1);
+    EXPECT_OK(write_parts(lab_path("new"), 81, TOTAL, TOTAL));
+    check_parts(lab_path("new"), 2);
+    sweep(lab_path("new"));
+    rmdir(lab_path("new"));
 }
 
 static void half_done_leaves_nothing(void)
 {
-    put_file(in_tmp("one.safetensors"), "old", 3);
+    put_file(lab_path("one.safetensors"), "old", 3);
     for (size_t upto = 0; upto < TOTAL; upto = upto * 2 + 1) {
-        EXPECT_OK(write_parts(in_tmp("one.safetensors"), 0, 50, upto));
-        EXPECT_OK(write_parts(in_tmp("new"), 81, 50, upto));
-        EXPECT(sweep(in_tmp("new")) == 0, "temporaries after %zu bytes", upto);
+        EXPECT_OK(write_parts(lab_path("one.safetensors"), 0, 50, upto));
+        EXPECT_OK(write_parts(lab_path("new"), 81, 50, upto));
+        EXPECT(sweep(lab_path("new")) == 0, "temporaries after %zu bytes", upto);
     }
     char old[4] = "";
-    FILE *f = fopen(in_tmp("one.safetensors"), "rb");
+    FILE *f = fopen(lab_path("one.safetensors"), "rb");
     EXPECT(f && fread(old, 1, 4, f) == 3 && !memcmp(old, "old", 3), "the old file stays");
     if (f) fclose(f);
-    rmdir(in_tmp("new"));
+    rmdir(lab_path("new"));
     EXPECT(sweep(lab_tmp()) == 1, "nothing beside it");
 }
 
@@ -364,20 +355,20 @@ static void half_done_leaves_nothing(void)
 static void full_disk_leaves_nothing(void)
 {
     struct rlimit before, tight;
-    put_file(in_tmp("one.safetensors"), "old", 3);
+    put_file(lab_path("one.safetensors"), "old", 3);
     getrlimit(RLIMIT_FSIZE, &before);
     signal(SIGXFSZ, SIG_IGN);
     for (rlim_t room = 16; room < 900; room *= 3) {                 /* dies in the header, then in the data */
         tight = (struct rlimit){ room, before.rlim_max };
         setrlimit(RLIMIT_FSIZE, &tight);
-        Status one = write_parts(in_tmp("one.safetensors"), 0, 100, TOTAL);
-        Status set = write_parts(in_tmp("new"), 81, 100, TOTAL);
+        Status one = write_parts(lab_path("one.safetensors"), 0, 100, TOTAL);
+        Status set = write_parts(lab_path("new"), 81, 100, TOTAL);
         setrlimit(RLIMIT_FSIZE, &before);
         EXPECT(one == E_IO && set == E_IO && strstr(status_text(), "File too large"), "%s", status_text());
-        EXPECT(sweep(in_tmp("new")) == 0, "temporaries with room for %d", (int)room);
+        EXPECT(sweep(lab_path("new")) == 0, "temporaries with room for %d", (int)room);
     }
     signal(SIGXFSZ, SIG_DFL);
-    rmdir(in_tmp("new"));
+    rmdir(lab_path("new"));
     EXPECT(sweep(lab_tmp()) == 1, "nothing beside the old file");
 }
 
@@ -387,12 +378,12 @@ static void writer_refuses_bad_paths(void)
     char     longest[5000];
     memset(longest, 'x', sizeof longest - 1);
     longest[sizeof longest - 1] = 0;
-    put_file(in_tmp("file"), "", 0);
-    EXPECT_FAIL(st_writer_open(&w, in_tmp("file"), 0), E_IO, "not a folder");
-    EXPECT_FAIL(st_writer_open(&w, in_tmp("no/such/folder"), 0), E_IO, "No such file");
+    put_file(lab_path("file"), "", 0);
+    EXPECT_FAIL(st_writer_open(&w, lab_path("file"), 0), E_IO, "not a folder");
+    EXPECT_FAIL(st_writer_open(&w, lab_path("no/such/folder"), 0), E_IO, "No such file");
     EXPECT_FAIL(st_writer_open(&w, "", 0), E_IO, "empty");
     EXPECT_FAIL(st_writer_open(&w, longest, 0), E_IO, "too long");
-    EXPECT_FAIL(st_save(in_tmp("no/file.safetensors"), NULL, 0), E_IO, "No such file");
+    EXPECT_FAIL(st_save(lab_path("no/file.safetensors"), NULL, 0), E_IO, "No such file");
     sweep(lab_tmp());
 }
 
@@ -403,7 +394,7 @@ static void many_tensors(void)
     StWriter    w;
     SafeTensors s;
     char        name[64];
-    EXPECT_OK(st_writer_open(&w, in_tmp("many"), 4 * 1000));
+    EXPECT_OK(st_writer_open(&w, lab_path("many"), 4 * 1000));
     for (int i = 0; i < MANY; i++) {
         snprintf(name, sizeof name, "layers.%d.experts.%d", i * 7919 % MANY / 100, i * 7919 % MANY % 100);
         EXPECT_OK(st_writer_declare(&w, name, I32, 0, NULL));
@@ -415,7 +406,7 @@ static void many_tensors(void)
     }
     EXPECT(!st_writer_next(&w), "all written");
     EXPECT_OK(st_writer_finish(&w));
-    EXPECT_OK(st_open(&s, in_tmp("many")));
+    EXPECT_OK(st_open(&s, lab_path("many")));
     EXPECT(s.count == MANY && s.files == 20, "%d in %d", s.count, s.files);
     for (int i = 0; i < MANY && s.count; i++) {
         snprintf(name, sizeof name, "layers.%d.experts.%d", i / 100, i % 100);
@@ -423,8 +414,8 @@ static void many_tensors(void)
         EXPECT(t && *(const int32_t *)t->data == i, "%s", name);
     }
     st_close(&s);
-    sweep(in_tmp("many"));
-    rmdir(in_tmp("many"));
+    sweep(lab_path("many"));
+    rmdir(lab_path("many"));
 }
 
 int main(void)

@@ -87,7 +87,7 @@ static void open_or_die(Trainer *t, Config *c, const char *overrides)
 static void close_run(Trainer *t, Config *c)
 {
     trainer_close(t), config_close(c);
-    folder_remove(runlab_dir("still"));
+    folder_remove(lab_path("still"));
 }
 
 /* Queries that are zero say nothing to anybody; without a learning rate they stay so. */
@@ -104,7 +104,7 @@ static void ends_the_run(void)
         else EXPECT_FAIL(trainer_run(&t), E_CHECK, "model.language_model.layers.1.self_attn.q_proj.weight");
         EXPECT(t.step == (never ? 4 : 3), "after step %lld", (long long)t.step);
         EXPECT(never || strstr(status_text(), "of 2 others"), "%s", status_text());
-        EXPECT(never || file_is(runlab_dir("still/checkpoint-2/MANIFEST.json")), "what was saved stays");
+        EXPECT(never || file_is(lab_path("still/checkpoint-2/MANIFEST.json")), "what was saved stays");
         close_run(&t, &c);
     }
 }
@@ -232,7 +232,7 @@ static void stages_end_together(void)
     for (int i = 0; i < 2; i++)
         EXPECT(ended[i] == E_CHECK && strstr(words[i], "layers.1.self_attn.q_proj.weight"),
                "rank %d: %d, %s", i, (int)ended[i], words[i]);
-    folder_remove(runlab_dir("still"));
+    folder_remove(lab_path("still"));
 }
 
 int main(void)

@@ -74,7 +74,7 @@ static void resumes_to_the_bit(void)
         EXPECT(runlab_hash(&t) == want, "kind %d: weights or moments differ", k);
         omp_set_num_threads(1);
         trainer_close(&t), config_close(&c);
-        folder_remove(runlab_dir("whole")), folder_remove(runlab_dir("parts"));
+        folder_remove(lab_path("whole")), folder_remove(lab_path("parts"));
     }
 }
 
@@ -124,7 +124,7 @@ static void refuses(void)
         EXPECT(st == rows[i].st && strstr(status_text(), rows[i].word), "%s: status %d (want %d): %s",
                rows[i].set, (int)st, (int)rows[i].st, st ? status_text() : "accepted");
         trainer_close(&t), config_close(&c);
-        folder_remove(runlab_dir("refused"));
+        folder_remove(lab_path("refused"));
     }
 }
 
@@ -144,7 +144,7 @@ static void folder_rules(void)
     config_close(&d);
     char resume[400];
     snprintf(resume, sizeof resume, "train.max_steps=3\ncheckpoint.resume_from_checkpoint=%s/checkpoint-2",
-             runlab_dir("folder"));
+             lab_path("folder"));
     runlab_recipe(&d, &lab, "folder", resume);               /* by name, in the same folder */
     EXPECT_OK(runlab_train(&d, &u));
     EXPECT(u.step == 3, "step %lld", (long long)u.step);
@@ -156,7 +156,7 @@ static void folder_rules(void)
     runlab_recipe(&d, &lab, "folder", "checkpoint.resume_from_checkpoint=auto\ntrain.seed=8");
     EXPECT_FAIL(trainer_open(&u, &conf), E_CONFIG, "train.seed");
     config_close(&d), config_close(&c);
-    folder_remove(runlab_dir("folder")), folder_remove(runlab_dir("branch"));
+    folder_remove(lab_path("folder")), folder_remove(lab_path("branch"));
 }
 
 /* Weights that are not numbers: every step is skipped, nothing changes, and after the limit the run ends. */
@@ -183,7 +183,7 @@ static void not_a_number(void)
     EXPECT_FAIL(trainer_run(&t), E_CHECK, "3 steps in a row");
     EXPECT(t.updates == 2 && t.guard.skipped == 5, "%lld updates", (long long)t.updates);
     trainer_close(&t), config_close(&c);
-    folder_remove(runlab_dir("nan"));
+    folder_remove(lab_path("nan"));
 }
 
 static void spikes(void)
@@ -215,7 +215,7 @@ static Json *metrics_line(const char *run, int64_t step, const char *key)
 {
     char path[400], line[1 << 14];
     Json *found = NULL;
-    snprintf(path, sizeof path, "%s/metrics.jsonl", runlab_dir(run));
+    snprintf(path, sizeof path, "%s/metrics.jsonl", lab_path(run));
     FILE *f = fopen(path, "r");
     while (f && fgets(line, sizeof line, f)) {
         Json *o = json_loads(line, 0, NULL);
@@ -248,8 +248,8 @@ static void signal_and_evaluation(void)
     EXPECT_OK(trainer_run(&t));
     EXPECT(t.step == 4 && t.saved == 4, "left after step %lld", (long long)t.step);
     trainer_close(&t);
-    EXPECT(file_is(runlab_dir("signal/checkpoint-4/MANIFEST.json")) &&
-               !file_is(runlab_dir("signal/checkpoint-4/config.json")),
+    EXPECT(file_is(lab_path("signal/checkpoint-4/MANIFEST.json")) &&
+               !file_is(lab_path("signal/checkpoint-4/config.json")),
            "saved, and without the export of the end");
 
     leave_at = -1;
@@ -266,13 +266,13 @@ static void signal_and_evaluation(void)
                t.engine.arena[i].name);
     EXPECT_OK(trainer_run(&t));                              /* nothing is left */
     trainer_close(&t);
-    EXPECT(file_is(runlab_dir("signal/checkpoint-6/model.safetensors")) &&
-               file_is(runlab_dir("signal/checkpoint-6/tokenizer.json")) &&
-               !file_is(runlab_dir("signal/checkpoint-4")),
+    EXPECT(file_is(lab_path("signal/checkpoint-6/model.safetensors")) &&
+               file_is(lab_path("signal/checkpoint-6/tokenizer.json")) &&
+               !file_is(lab_path("signal/checkpoint-4")),
            "the end is exported, the older one is gone");
-    EXPECT(file_is(runlab_dir("signal/recipe.yaml")) && file_is(runlab_dir("signal/train.log")),
+    EXPECT(file_is(lab_path("signal/recipe.yaml")) && file_is(lab_path("signal/train.log")),
            "files of the run");
-    EXPECT(file_is(runlab_dir("signal/plan.json")) && file_is(runlab_dir("signal/expert_load.json")),
+    EXPECT(file_is(lab_path("signal/plan.json")) && file_is(lab_path("signal/expert_load.json")),
            "for the report");
     Json *e = metrics_line("signal", 4, "eval/loss"), *s = metrics_line("signal", 5, "train/loss");
     EXPECT(json_is_number(json_object_get(e, "eval/accuracy")), "accuracy in metrics.jsonl");
@@ -299,7 +299,7 @@ static void signal_and_evaluation(void)
         EXPECT(json_is_number(json_object_get(s, keys[i])), "%s is not in metrics.jsonl", keys[i]);
     json_decref(e), json_decref(s);
     config_close(&c);
-    folder_remove(runlab_dir("signal"));
+    folder_remove(lab_path("signal"));
 }
 
 /* What a run exports is what another one starts from. */
@@ -313,13 +313,13 @@ static void starts_from_an_export(void)
     uint64_t want = weight_hash(&t);
     trainer_close(&t), config_close(&c);
     snprintf(text, sizeof text, "model.preset=\"\"\nmodel.path=%s/last\nmodel.freeze_llm=true",
-             runlab_dir("donor"));
+             lab_path("donor"));
     runlab_recipe(&c, &lab, "heir", text);
     open_or_die(&t, &c);
     EXPECT(weight_hash(&t) == want, "the weights are not the exported ones");
     trainer_close(&t);
     config_close(&c);
-    folder_remove(runlab_dir("donor")), folder_remove(runlab_dir("heir"));
+    folder_remove(lab_path("donor")), folder_remove(lab_path("heir"));
 }
 
 static void held_out_by_split(void)
@@ -336,8 +336,8 @@ static void held_out_by_split(void)
     EXPECT_OK(trainer_run(&t));
     EXPECT(fabs(t.epoch - 2) < 1e-9, "two epochs: %g", t.epoch);
     trainer_close(&t), config_close(&c);
-    EXPECT(!file_is(runlab_dir("split/metrics.jsonl")), "only what was asked for is written");
-    folder_remove(runlab_dir("split"));
+    EXPECT(!file_is(lab_path("split/metrics.jsonl")), "only what was asked for is written");
+    folder_remove(lab_path("split"));
 }
 
 /* The schedule's group rates, clipping, decay and a frozen part in one run of the real thing. */
@@ -357,7 +357,7 @@ static void frozen_parts_stay(void)
     EXPECT(tiny_hash(merger->w.data, (size_t)t_bytes(merger->w), 1) != other, "the mergers did not");
     EXPECT(t.engine.plan.ledger.by_part[PART_VISION].flops > 0, "it still looks at pictures");
     trainer_close(&t), config_close(&c);
-    folder_remove(runlab_dir("frozen"));
+    folder_remove(lab_path("frozen"));
 }
 
 static void overfits(void)
@@ -375,7 +375,7 @@ static void overfits(void)
     for (int i = 0; i < 150; i++) step_or_die(&t, &r);
     EXPECT(r.sums.ce < 0.1, "loss %.4f after 150 steps over two lines", r.sums.ce);
     trainer_close(&t), config_close(&c);
-    folder_remove(runlab_dir("overfit"));
+    folder_remove(lab_path("overfit"));
 }
 
 static void text_of_times(void)
