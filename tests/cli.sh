@@ -42,6 +42,11 @@ pair=tests/gold_lora/vl-moe-all/adapter
 expect 0 "37 modules merged" $treb convert --merge $pair "$tmp/merged" --base $gold
 expect 2 "already"           $treb convert --merge $pair "$tmp/merged" --base $gold
 expect 0 "adapter of 37"     $treb convert $pair "$tmp/pair" --base $gold
+expect 2 "already"           $treb convert $pair "$tmp/hub" --base $gold
+expect 2 "an adapter is written as f32" $treb convert $pair "$tmp/x" --base $gold --dtype bf16
+expect 2 "--shard-mb"        $treb convert $pair "$tmp/x" --base $gold --shard-mb 1
+expect 2 "--native"          $treb convert --native --merge $pair "$tmp/x"
+expect 2 "--config"          $treb convert --merge $pair "$tmp/x" --config $gold
 mkdir "$tmp/astray"; cp $pair/* "$tmp/astray"; sed -i 's|tests/gold/vl-moe-mix|some/where|' "$tmp/astray/adapter_config.json"
 expect 2 "some/where is not here; name its folder with --base" $treb convert --merge "$tmp/astray" "$tmp/x"
 expect 2 "no adapter in it"  $treb convert --merge $gold "$tmp/x"

@@ -81,10 +81,18 @@ static Status to_native(const Convert *c)
 
 /* ---- adapters ---- */
 
+/* An option that would be of no account. */
+static Status refuse_option(const char *name, bool given, const char *why)
+{
+    return given ? fail(E_CONFIG, "%s: %s; drop it", name, why) : OK;
+}
+
 /* The base that was named, else the one that the adapter names; "": none. */
 static Status find_base(Path base, const Convert *c, const char *named)
 {
-    return named ? path_join(base, named, "") : lora_source_base(base, c->from);
+    if (!named) return lora_source_base(base, c->from);
+    int n = snprintf(base, sizeof(Path), "%s", named);
+    return n < (int)sizeof(Path) ? OK : fail(E_IO, "--base %.200s: the path is too long", named);
 }
 
 static Status no_base(const Convert *c, const char *base)
@@ -100,6 +108,7 @@ static Status to_adapter(Convert *c, const char *named)
     ModelShape shape;
     LoraSource l;
     TRY(refuse_overwrite(c->to, PEFT_CONFIG));
+    TRY(refuse_overwrite(c->to, "config.json"));
     TRY(find_base(base, c, named));
     bool state = adapter_state_is(c->from);
     if (shape_load(&shape, state ? c->config : base)) return state ? E_DATA : no_base(c, base);
@@ -146,7 +155,7 @@ static Status find_config(Convert *c, const char *named)
 
 Status cmd_convert(int argc, char **argv)
 {
-    const char *dir[2], *dtype = NULL, *shard = "5000", *config = NULL;
+    const char *dir[2], *dtype = NULL, *shard = NULL, *config = NULL;
     const char *base = NULL;
     bool native = false, merged = false;
     const Option options[] = { { "--dtype", &dtype, NULL },    { "--shard-mb", &shard, NULL },
@@ -156,15 +165,21 @@ Status cmd_convert(int argc, char **argv)
     ModelShape shape;
     Convert c = { 0 };
     TRY(options_parse(argc, argv, options, dir, 2));
-    TRY(option_int("--shard-mb", shard, 1, 1 << 30, &c.shard));
+    TRY(option_int("--shard-mb", shard ? shard : "5000", 1, 1 << 30, &c.shard));
     c.from = dir[0], c.to = dir[1], c.shard *= 1000000;
+    if (native) TRY(refuse_option("--native", merged || base, "is of a checkpoint as it is, not of its base"));
     if (native) return to_native(&c);
     if (merged && !lora_source_is(c.from))
         return fail(E_CONFIG, "--merge: %s has no adapter in it", c.from);
+    if (merged) TRY(refuse_option("--config", config, "a merged model has its base's"));
     if (merged) return to_merged(&c, base, dtype);
     if (base && !lora_source_is(c.from)) return fail(E_CONFIG, "--base: %s has no adapter in it", c.from);
     TRY(find_config(&c, config));
-    if (lora_source_is(c.from)) return to_adapter(&c, base);
+    if (lora_source_is(c.from)) {
+        TRY(refuse_option("--dtype", dtype, "an adapter is written as f32, which it is trained in"));
+        TRY(refuse_option("--shard-mb", shard, "an adapter is one file"));
+        return to_adapter(&c, base);
+    }
     TRY(shape_load(&shape, c.config));
     TRY(choose_dtype(&c, &shape, dtype));
     TRY(refuse_overwrite(c.to, "config.json"));
