@@ -173,7 +173,7 @@ static double asked(const char *model, const char *lora, uint64_t *adapters)
     c.model.path = model, c.lora.path = lora, c.device.backend = "cpu";
     EXPECT_OK(lora_resolve(&c));
     Status st = predict_open(&p, &c);
-    if (!st) st = predict_load(&p, &b, (DecodeRoom){ 0 }, NULL);
+    if (!st) st = predict_load(&p, &b, (DecodeRoom){ 1, 1 }, NULL);
     REQUIRE(!st, "%s", status_text());
     StreamShape ss = shape_stream(&p.source.shape);
     ss.bytes = true;

@@ -112,6 +112,7 @@ void engine_evaluate(Engine *e, float scale)
     Comm *pp = e->mesh.comm[GR_pp];
     int   n = e->mesh.size[AX_PP], at = e->mesh.at[AX_PP];
     Micro m = { .ce = scale, .aux = 1, .z = 1, .part = 1 };
+    REQUIRE(e->conf.evaluate || e->conf.decode.docs, "an engine without room to evaluate");
     for (int k = 0; k < e->model.chunks; k++) {
         const Chunk *c = &e->model.chunk[k];
         set_scene(e, &e->ctx, EVAL, e->at, 0, &e->arena[e->plan.eval_scratch]);
