@@ -147,7 +147,13 @@ static void other_bases_are_refused(void)
     EXPECT_FAIL(resume_with(a, "lora.rank=2\nlora.target_modules=[experts]\nmodel.dtype=bfloat16"), E_CONFIG,
                 "held as f32, wanted as bf16");
     EXPECT_FAIL(resume_with(a, "lora.rank=2\nlora.target_modules=[q_proj]"), E_DATA, "not in the checkpoint");
-    EXPECT_FAIL(resume_with(a, "lora.rank=3\nlora.target_modules=[experts]"), E_DATA, "shape");
+    EXPECT_FAIL(resume_with(a, "lora.rank=3\nlora.target_modules=[experts]"), E_CONFIG, "lora.rank = 3");
+    EXPECT_FAIL(resume_with(a, "lora.rank=2\nlora.target_modules=[experts]\nlora.alpha=8"), E_CONFIG,
+                "lora.alpha = 8");
+    EXPECT_FAIL(resume_with(a, "lora.rank=2\nlora.target_modules=[experts]\nlora.use_rslora=true"), E_CONFIG,
+                "lora.use_rslora");
+    EXPECT_FAIL(resume_with(a, "lora.rank=2\nlora.target_modules=[experts]\nlora.expert_a=shared"), E_CONFIG,
+                "lora.expert_a");
     EXPECT_FAIL(resume_with(a, "lora.rank=0"), E_CONFIG, "of a run with adapters");
     folder_remove(lab_path("other")), folder_remove(lab_path("second"));
 }
@@ -157,7 +163,7 @@ static uint64_t adapter_hash(const Model *m)
     uint64_t h = 1;
     for (int i = 0; i < m->params.n; i++) {
         const Param *p = m->params.p[i];
-        if (p->beside || !p->frozen) h = tiny_hash(p->w.data, (size_t)t_bytes(p->w), h);
+        if (p->beside || adapter_has_whole(m, p)) h = tiny_hash(p->w.data, (size_t)t_bytes(p->w), h);
     }
     return h;
 }
@@ -220,6 +226,20 @@ static double heir(const char *base, const char *adapter, uint64_t want)
     return loss;
 }
 
+/* All of this adapter is in the decoder. */
+static void refuse_frozen(const char *base, const char *path)
+{
+    char text[600];
+    Config c;
+    Trainer t;
+    TrainerConf conf = { .recipe = &c, .least = LOG_ERROR };
+    snprintf(text, sizeof text, "lora.path=%s\nmodel.freeze_llm=true", path);
+    adapter_recipe(&c, "heir", base, text);
+    EXPECT_FAIL(trainer_open(&t, &conf), E_CONFIG, "nothing is left to train");
+    trainer_close(&t), config_close(&c);
+    folder_remove(runlab_dir("heir"));
+}
+
 /* Its checkpoint, and what is in there of PEFT's form, are an adapter to go on from and to ask. */
 static void goes_on_from_an_adapter(void)
 {
@@ -246,12 +266,51 @@ static void goes_on_from_an_adapter(void)
     }
     double one = heir(base, ours, want), other = heir(base, peft, want);
     EXPECT(one == other, "loss %.9g and %.9g", one, other);
+    refuse_frozen(base, peft);
     double with = asked(base, ours, &hash[0]), folder = asked(peft, "", &hash[1]),
            mine = asked(ours, "", &hash[2]);
     EXPECT(with == folder && with == mine && hash[0] == hash[1] && hash[0] == hash[2],
            "asked: %.9g, %.9g, %.9g", with, folder, mine);
     EXPECT(with != asked(base, "", NULL), "the adapter says nothing");
     folder_remove(peft), folder_remove(lab_path("donor"));
+}
+
+/* What a freeze keeps still of an adapter that was loaded is the adapter's all the same: in the checkpoint,
+ * in PEFT's form, and after resuming. */
+static void frozen_pairs_are_kept(void)
+{
+    const char *base = make_base("base", 1);
+    char path[400], text[900];
+    Config c;
+    Trainer t;
+    adapter_recipe(&c, "donor", base,
+                   "lora.rank=3\nlora.target_modules=[all-linear]\ntrain.max_steps=3\n"
+                   "lora.modules_to_save=[language_model.norm]");
+    EXPECT_OK(runlab_train(&c, &t));
+    trainer_close(&t), config_close(&c);
+    snprintf(path, sizeof path, "%s", runlab_dir("donor/checkpoint-3"));
+    snprintf(text, sizeof text, "lora.path=%s\nmodel.freeze_llm=true\ncheckpoint.hf=every", path);
+    adapter_recipe(&c, "heir", base, text);
+    open_or_die(&t, &c);
+    step_or_die(&t);
+    uint64_t want = adapter_hash(&t.engine.model), got[2];
+    EXPECT_OK(trainer_save(&t, false));
+    step_or_die(&t);
+    uint64_t after = runlab_hash(&t);
+    trainer_close(&t), config_close(&c);
+    snprintf(path, sizeof path, "%s", runlab_dir("heir/checkpoint-1"));
+    asked(base, path, &got[0]);
+    EXPECT(got[0] == want, "its checkpoint has other weights");
+    snprintf(text + strlen(text), sizeof text - strlen(text), "\ncheckpoint.resume_from_checkpoint=auto");
+    adapter_recipe(&c, "heir", base, text);
+    open_or_die(&t, &c);
+    step_or_die(&t);
+    EXPECT(runlab_hash(&t) == after, "resumed, it went elsewhere");
+    trainer_close(&t), config_close(&c);
+    EXPECT(!remove(runlab_dir("heir/checkpoint-1/state/adapter.json")), "PEFT's form is what is left");
+    asked(base, path, &got[1]);
+    EXPECT(got[1] == want, "PEFT's form has other weights");
+    folder_remove(runlab_dir("donor")), folder_remove(runlab_dir("heir"));
 }
 
 /* A base that was drawn is drawn again for whoever asks a checkpoint. */
@@ -443,6 +502,7 @@ int main(void)
     RUN(resumes_to_the_bit);
     RUN(other_bases_are_refused);
     RUN(goes_on_from_an_adapter);
+    RUN(frozen_pairs_are_kept);
     RUN(drawn_bases);
     RUN(merged_is_unmerged);
     runlab_close(&lab);

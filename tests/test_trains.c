@@ -120,6 +120,23 @@ static void says_why(void)
     trains_close(&t);
 }
 
+/* Of an adapter that was loaded a freeze leaves pairs, which do not train. */
+static void frozen_pairs_do_not_train(void)
+{
+    static const AdapterTarget exact[] = { { "model.visual.blocks.0.attn.qkv", 2, 4 },
+                                           { "model.language_model.layers.0.self_attn.q_proj", 2, 4 } };
+    ModelShape  s = small_shape(small_vl_moe);
+    AdapterConf c = { .rank = 2, .alpha = 4, .exact = exact, .exacts = 2 };
+    bool   llm[GROUP_N] = { [G_LLM] = true };
+    Trains t;
+    EXPECT_OK(trains_open(&t, &s, llm, &c, F32));
+    listen(&t);
+    const Kind *qkv = find(&t, "model.visual.blocks.*.attn.qkv"), *q = find(&t, LAYERS "self_attn.q_proj");
+    EXPECT(qkv && q && t.pairs == qkv->params && q->fate == KIND_LEFT, "%s", text);
+    EXPECT(strstr(text, "model.freeze_llm is set"), "%s", text);
+    trains_close(&t);
+}
+
 static void without_adapters(void)
 {
     ModelShape s = small_shape(small_vl_moe);
@@ -137,6 +154,7 @@ int main(void)
     RUN(adds_up);
     RUN(says_what);
     RUN(says_why);
+    RUN(frozen_pairs_do_not_train);
     RUN(without_adapters);
     return lab_report();
 }

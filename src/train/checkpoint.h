@@ -83,6 +83,8 @@ typedef struct AdapterState {
 bool        adapter_state_is(const char *path);               /* a checkpoint with adapters, by its looks */
 MUST Status adapter_state_open(AdapterState *a, const char *path);       /* on failure it is closed */
 void        adapter_state_close(AdapterState *a);             /* twice is fine */
+/* E_CONFIG where a recipe's words would have them be of another rank or scale than they were trained with. */
+MUST Status adapter_state_check(const AdapterState *a, const AdapterConf *wanted);
 /* Their weights alone, into whatever part this rank has of a model that was opened with conf. */
 MUST Status adapter_state_load(const char *path, Model *m, Backend *be);
 

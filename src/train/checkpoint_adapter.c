@@ -139,3 +139,24 @@ void adapter_state_close(AdapterState *a)
     keep_close(&a->keep);
     *a = (AdapterState){ 0 };
 }
+
+/* Which modules have one is found out by their names; what was read from a file needs no comparing. */
+Status adapter_state_check(const AdapterState *a, const AdapterConf *wanted)
+{
+    const AdapterConf *c = &a->conf;
+    if (wanted->exact) return OK;
+    for (int i = 0; i < c->exacts; i++) {
+        const AdapterTarget *t = &c->exact[i];
+        if (t->rank != wanted->rank)
+            return fail(E_CONFIG, "lora.rank = %lld: %s was trained with %lld; set it as it was",
+                        (long long)wanted->rank, t->module, (long long)t->rank);
+        if (t->alpha != wanted->alpha)
+            return fail(E_CONFIG, "lora.alpha = %g: %s was trained with %g; set it as it was", wanted->alpha,
+                        t->module, t->alpha);
+    }
+    if (c->rslora != wanted->rslora)
+        return fail(E_CONFIG, "lora.use_rslora: its adapters were trained with the other; set it as it was");
+    if (c->shared_a != wanted->shared_a)
+        return fail(E_CONFIG, "lora.expert_a: its adapters were trained with the other; set it as it was");
+    return OK;
+}

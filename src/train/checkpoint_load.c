@@ -144,12 +144,22 @@ Status checkpoint_load(const char *path, Model *m, Backend *be)
     return st ? wrap(st, "%s", path) : OK;
 }
 
-/* Masters alone; the names of a model that was opened with these adapters are those of the state. */
-static Status read_master(const Shards *s, Backend *be, const Param *p)
+/* A weight is its master, or itself where the run had it frozen. */
+static const char *prefix_of(const Shards *s, const Piece *q)
 {
-    for (int i = 0; i < p->pieces; i++) TRY(check_one(s, "master", &p->piece[i]));
-    TRY(read_held(s, be, p, "master", param_entry(p)));
-    return read_held(s, be, p, "master", param_weights(p));
+    const Stored *x;
+    char name[160];
+    name_in(name, "w", q);
+    return shards_find(s, name, &x) ? "w" : "master";
+}
+
+/* Weights alone; the names of a model that was opened with these adapters are those of the state. */
+static Status read_weights(const Shards *s, Backend *be, const Param *p)
+{
+    const char *prefix = prefix_of(s, &p->piece[0]);
+    for (int i = 0; i < p->pieces; i++) TRY(check_one(s, prefix, &p->piece[i]));
+    TRY(read_held(s, be, p, prefix, param_entry(p)));
+    return read_held(s, be, p, prefix, param_weights(p));
 }
 
 Status adapter_state_load(const char *path, Model *m, Backend *be)
@@ -158,7 +168,7 @@ Status adapter_state_load(const char *path, Model *m, Backend *be)
     Status st = shards_open(&s, path);
     for (int i = 0; i < m->params.n && !st; i++)
         if (m->params.p[i]->beside || adapter_has_whole(m, m->params.p[i]))
-            st = read_master(&s, be, m->params.p[i]);
+            st = read_weights(&s, be, m->params.p[i]);
     if (!st) st = backend_sync(be);
     shards_close(&s);
     return st;
@@ -174,27 +184,21 @@ static void round_masters(Tensor w)
 Status state_fill(void *self, Model *m, Backend *be, int i)
 {
     const StateSource *a = self;
-    const Stored *x;
     const Param *p = m->params.p[i];
-    char name[160];
-    name_in(name, "w", &p->piece[0]);
-    bool frozen = shards_find(&a->s, name, &x);
+    const char *prefix = prefix_of(&a->s, &p->piece[0]);
     REQUIRE(be->machine->host_memory, "a model is assembled in host memory");
-    TRY(read_held(&a->s, be, p, frozen ? "w" : "master", param_weights(p)));
-    if (!frozen && a->dtype == BF16) round_masters(p->w);
+    TRY(read_held(&a->s, be, p, prefix, param_weights(p)));
+    if (*prefix == 'm' && a->dtype == BF16) round_masters(p->w);
     return OK;
 }
 
-/* What trained is not known here and does not matter: a weight is its master or itself. */
+/* What trained is not known here and does not matter. */
 static Status check_weights(const Shards *s, const Model *m)
 {
     for (int i = 0; i < m->params.n; i++)
         for (int q = 0; q < m->params.p[i]->pieces; q++) {
             const Piece *piece = &m->params.p[i]->piece[q];
-            const Stored *x;
-            char name[160];
-            name_in(name, "w", piece);
-            TRY(check_one(s, shards_find(s, name, &x) ? "w" : "master", piece));
+            TRY(check_one(s, prefix_of(s, piece), piece));
         }
     return OK;
 }

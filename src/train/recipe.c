@@ -91,8 +91,9 @@ static Status lora_of(AdapterConf *a, const struct cfg_lora *c, const AdapterCon
     return OK;
 }
 
-/* A step size of its own for what is not trained would be of no account. */
-static Status refuse_rates(const EngineConf *e, const struct cfg_optim *o, const ModelShape *s)
+/* An adapter that was loaded may lie in frozen parts alone; a step size of its own for what is not trained
+ * would be of no account. */
+static Status refuse_idle(const EngineConf *e, const struct cfg_optim *o, const ModelShape *s)
 {
     const struct { const char *key; double rate; Group group; } own[] = {
         { "vit_lr", o->vit_lr, G_VIT }, { "aligner_lr", o->aligner_lr, G_ALIGNER },
@@ -101,6 +102,9 @@ static Status refuse_rates(const EngineConf *e, const struct cfg_optim *o, const
     Model  m;
     Status st = OK;
     TRY(model_open_part(&m, s, e->frozen, &e->lora, NULL, &whole, 1));
+    if (m.frozen[G_VIT] && m.frozen[G_ALIGNER] && m.frozen[G_LLM])
+        st = fail(E_CONFIG, "all that the adapter has is in parts that model.freeze_* freezes: nothing is "
+                  "left to train; set one of them to false");
     for (int i = 0; i < 2 && !st; i++)
         if (own[i].rate > 0 && m.frozen[own[i].group])
             st = fail(E_CONFIG, "optim.%s = %g: nothing of that part is trained; set it to 0, or train it",
@@ -132,5 +136,5 @@ Status recipe_engine(EngineConf *e, const Config *c, const ModelShape *s, DType 
         return fail(E_CONFIG, "model.freeze_llm: the model is a language model only; nothing is left to "
                     "train");
     TRY(lora_of(&e->lora, &c->lora, loaded));
-    return refuse_rates(e, &c->optim, s);
+    return refuse_idle(e, &c->optim, s);
 }

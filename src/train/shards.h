@@ -3,8 +3,8 @@
  *   state/model*.safetensors              one rank: every tensor whole, under
  *     master.NAME, m.NAME, v.NAME         of what trains; NAME as in checkpoints in HF form. Masters are f32,
  *                                         however they are held; moments are as they are held, f32 or bf16
- *     w.NAME                              of what is frozen, as it is held; not where there are adapters: the
- *                                         base is where it came from (adapter.json, see checkpoint.h)
+ *     w.NAME                              of what is frozen, as it is held; but of a base of adapters nothing,
+ *                                         which is where it came from (adapter.json, see checkpoint.h)
  *   state/rank-R/model*.safetensors       several: rank R's elements of them, flat
  *   state/rank-R/runs.json                and which they are
  *     { "format": 1, "rank": R, "ranks": N, "tensors": {
@@ -20,12 +20,16 @@
 
 #include "base/folder.h"
 #include "base/json.h"
-#include "model/model.h"
+#include "model/adapter_files.h"
 #include "model/sink.h"
 #include "tensor/safetensors.h"
 
-/* Whether it has no place in the state. */
-static inline bool shards_skip(const Model *m, const Param *p) { return m->lora && p->frozen; }
+/* Whether it has no place in the state: a base's weight has none. What is the adapter's has, though a freeze
+ * keep it still: nothing else has it once the run goes on. */
+static inline bool shards_skip(const Model *m, const Param *p)
+{
+    return m->lora && p->frozen && !p->beside && !adapter_has_whole(m, p);
+}
 
 enum { STORED_RUNS = 3 };                /* the end of one stretch, whole ones, the beginning of another */
 

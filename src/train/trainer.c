@@ -67,6 +67,7 @@ static Status know_base(Trainer *t)
     if (!*t->folder.resume || !adapter_state_is(t->folder.resume)) return OK;
     TRY(adapter_state_open(&was, t->folder.resume));
     Status st = base_check(was.base, t->base);
+    if (!st) st = adapter_state_check(&was, &t->engine.conf.lora);
     adapter_state_close(&was);
     return st ? wrap(st, "%s", t->folder.resume) : OK;
 }
@@ -195,6 +196,15 @@ static Status get_ready(Trainer *t)
     return first ? engine_ready(&t->engine, first) : OK;
 }
 
+/* Words that name nothing are heard of before there is a folder that the next try would find used. What
+ * lora.path has is known only with it: a resumed run has it in its own checkpoint. */
+static Status refuse_words(const Trainer *t)
+{
+    EngineConf e;
+    return *t->recipe->lora.path ? OK : recipe_engine(&e, t->recipe, &t->source.shape, t->source.dtype,
+                                                      &t->ranks, NULL);
+}
+
 /* The recipe and the model's shape are enough to know that the ranks can share the work as asked. */
 static Status open_source(Trainer *t)
 {
@@ -205,7 +215,7 @@ static Status open_source(Trainer *t)
     TRY(source_open(&t->source, &t->recipe->model));
     TRY(recipe_ranks(&t->ranks, &t->place, t->recipe, &t->source.shape, world, &said));
     t->leads = t->place.at[AX_TP] + t->place.at[AX_CP] + t->place.at[AX_PP] == 0;
-    return OK;
+    return refuse_words(t);
 }
 
 /* What each rank opens by itself. */

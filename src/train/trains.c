@@ -84,9 +84,9 @@ static void add_param(Trains *t, const Param *p)
     if (!p->frozen) t->whole += param_count(p);
     for (int i = 0; t->lora && i < p->pieces; i++) {
         const LoraPart *x = part_of(p, i);
-        if (x)              add_pair(t, p, i, x);
-        else if (!p->frozen) add_itself(t, p, i, KIND_WHOLE);
-        else if (p->linear)  add_itself(t, p, i, KIND_LEFT);
+        if (x && !p->lora->a->frozen) add_pair(t, p, i, x);
+        else if (!p->frozen)          add_itself(t, p, i, KIND_WHOLE);
+        else if (p->linear)           add_itself(t, p, i, KIND_LEFT);
     }
 }
 
