@@ -127,6 +127,21 @@ static Status resume_with(const char *base, const char *more)
     return st;
 }
 
+/* Whether the adapters of "other" were trained on that base. */
+static bool trained_on(const char *base)
+{
+    AdapterState was;
+    ModelSource  s;
+    Config c;
+    bool   same = false;
+    adapter_recipe(&c, "other", base, "");
+    EXPECT_OK(source_open(&s, &c.model));
+    EXPECT_OK(adapter_state_open(&was, runlab_dir("other/checkpoint-1")));
+    EXPECT_OK(base_is(&same, was.base, &s, 1));
+    adapter_state_close(&was), source_close(&s), config_close(&c);
+    return same;
+}
+
 static void other_bases_are_refused(void)
 {
     static const char lora[] = "lora.rank=2\nlora.target_modules=[experts]";
@@ -144,6 +159,7 @@ static void other_bases_are_refused(void)
     b = make_base("second", 2);
     EXPECT_FAIL(resume_with(b, lora), E_CONFIG, "second/checkpoint-1");
     EXPECT(strstr(status_text(), "base/checkpoint-1"), "both are named: %s", status_text());
+    EXPECT(trained_on(a) && !trained_on(b), "whoever asks them is told of other weights");
     EXPECT_FAIL(resume_with(a, "lora.rank=2\nlora.target_modules=[experts]\nmodel.dtype=bfloat16"), E_CONFIG,
                 "held as f32, wanted as bf16");
     EXPECT_FAIL(resume_with(a, "lora.rank=2\nlora.target_modules=[q_proj]"), E_DATA, "not in the checkpoint");

@@ -121,6 +121,18 @@ static Status to_adapter(Convert *c, const char *named)
     return st;
 }
 
+static Status compare_base(const LoraSource *l, const char *base)
+{
+    const Log log = { .world = 1, .least = LOG_INFO };
+    ModelSource s = { .weights = base };
+    Path config;
+    TRY(path_join(config, base, "config.json"));
+    TRY(json_load(&s.hf, config));
+    Status st = lora_source_compare(l, &s, 0, &log);
+    source_close(&s);
+    return st;
+}
+
 static Status to_merged(Convert *c, const char *named, const char *dtype)
 {
     Path base;
@@ -133,7 +145,8 @@ static Status to_merged(Convert *c, const char *named, const char *dtype)
     TRY(refuse_overwrite(c->to, "config.json"));
     if (checkpoint_is(c->from)) TRY(checkpoint_check(c->from));
     TRY(lora_source_open(&l, c->from, &shape));
-    Status st = lora_source_merge(&l, &shape, base, c->to, c->dtype, c->shard);
+    Status st = compare_base(&l, base);
+    if (!st) st = lora_source_merge(&l, &shape, base, c->to, c->dtype, c->shard);
     if (!st) st = weights_copy_companions(base, c->to);
     if (!st) st = weights_copy_companions(c->from, c->to);
     if (!st) st = weights_save_config(base, c->to, c->dtype);

@@ -70,6 +70,14 @@ const char *base_name(const Json *base)
     return *path ? path : text(base, "preset");
 }
 
+Status base_is(bool *same, const Json *was, const ModelSource *s, uint64_t seed)
+{
+    char hash[33];
+    TRY(hash_base(hash, s, seed));
+    *same = !strcmp(text(was, "hash"), hash);
+    return OK;
+}
+
 Status base_check(const Json *was, const Json *now)
 {
     if (strcmp(text(was, "hash"), text(now, "hash")))

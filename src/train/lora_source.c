@@ -138,6 +138,18 @@ Status lora_source_base(Path out, const char *path)
     return adapter_state_is(path) ? state_base(out, path) : adapter_base(out, path);
 }
 
+Status lora_source_compare(const LoraSource *l, const ModelSource *base, uint64_t seed, const Log *log)
+{
+    bool same = true;
+    if (!l->is_state || !l->state.base) return OK;
+    TRY(base_is(&same, l->state.base, base, seed));
+    if (!same)
+        log_warn(log, "%s: its adapters were trained on %s, and %s has other weights: what they do there is "
+                 "anyone's guess", l->path, base_name(l->state.base),
+                 base->weights ? base->weights : base->preset);
+    return OK;
+}
+
 static bool has(const char *folder, const char *name)
 {
     Path path;

@@ -12,6 +12,7 @@
 
 #include "model/adapter_files.h"
 #include "train/checkpoint_private.h"
+#include "train/source.h"
 
 typedef struct LoraSource {
     AdapterConf  conf;                   /* rank 0: there is none */
@@ -27,6 +28,9 @@ void        lora_source_close(LoraSource *l);                 /* twice is fine, 
 bool        lora_source_is(const char *path);                 /* by its looks */
 /* base: the folder that the rest of the model was loaded from; NULL: it was drawn. */
 MUST Status lora_source_load(LoraSource *l, const char *base, Model *m, Backend *be);
+
+/* Warns where a checkpoint was trained on other weights than these; a folder of PEFT's does not know. */
+MUST Status lora_source_compare(const LoraSource *l, const ModelSource *base, uint64_t seed, const Log *log);
 
 /* PEFT's folder of it. base: what it is for; "": nothing is said. */
 MUST Status lora_source_export(LoraSource *l, const ModelShape *s, const char *dir, const char *base);

@@ -81,7 +81,10 @@ Status predict_load(Predict *p, const Budget *b, DecodeRoom room, const Log *log
     policy_default(conf.policy);
     TRY(engine_open(&p->e, &p->source.shape, &conf, &full));
     TRY(source_load(&p->source, &p->e.model, &p->e.be, (uint64_t)p->recipe->train.seed, log));
-    if (p->lora.conf.rank) TRY(lora_source_load(&p->lora, p->source.weights, &p->e.model, &p->e.be));
+    if (p->lora.conf.rank) {
+        TRY(lora_source_compare(&p->lora, &p->source, (uint64_t)p->recipe->train.seed, log));
+        TRY(lora_source_load(&p->lora, p->source.weights, &p->e.model, &p->e.be));
+    }
     engine_loaded(&p->e);
     return OK;
 }

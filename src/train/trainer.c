@@ -62,9 +62,11 @@ static Status open_engine(Trainer *t)
 static Status know_base(Trainer *t)
 {
     AdapterState was;
+    uint64_t seed = (uint64_t)t->recipe->train.seed;
     if (!t->first || !t->engine.model.lora) return OK;
-    TRY(base_describe(&t->base, &t->source, (uint64_t)t->recipe->train.seed));
-    if (!*t->folder.resume || !adapter_state_is(t->folder.resume)) return OK;
+    TRY(base_describe(&t->base, &t->source, seed));
+    if (!*t->folder.resume) return lora_source_compare(&t->lora, &t->source, seed, &t->log);
+    if (!adapter_state_is(t->folder.resume)) return OK;
     TRY(adapter_state_open(&was, t->folder.resume));
     Status st = base_check(was.base, t->base);
     if (!st) st = adapter_state_check(&was, &t->engine.conf.lora);
