@@ -65,6 +65,9 @@ static Status run(Ask *a)
                    .samples = a->samples, .sample_lines = a->lines, .blind = a->blind, .log = &log };
     if (!*a->recipe.model.path && !*a->recipe.model.preset)
         return fail(E_CONFIG, "eval: no model; name a folder with --model or model.path");
+    if (a->recipe.lora.rank && !*a->recipe.lora.path && !a->model)
+        log_warn(&log, "the recipe trains adapters and none is named: %s is asked without; name a checkpoint "
+                 "with --lora", *a->recipe.model.path ? a->recipe.model.path : a->recipe.model.preset);
     TRY(choose_data(a, &e));
     TRY(predict_open(&a->p, &a->recipe));
     Budget b = batching_budget(&a->recipe, &a->p.source.shape);

@@ -3,7 +3,7 @@
  *   state/model*.safetensors              one rank: every tensor whole, under
  *     master.NAME, m.NAME, v.NAME         of what trains; NAME as in checkpoints in HF form. Masters are f32,
  *                                         however they are held; moments are as they are held, f32 or bf16
- *     w.NAME                              of what is frozen, as it is held; but of a base of adapters nothing,
+ *     w.NAME                              of what is frozen, as it is held; nothing of a base of adapters,
  *                                         which is where it came from (adapter.json, see checkpoint.h)
  *   state/rank-R/model*.safetensors       several: rank R's elements of them, flat
  *   state/rank-R/runs.json                and which they are
