@@ -136,7 +136,7 @@ static bool trained_on(const char *base)
     bool   same = false;
     adapter_recipe(&c, "other", base, "");
     EXPECT_OK(source_open(&s, &c.model));
-    EXPECT_OK(adapter_state_open(&was, runlab_dir("other/checkpoint-1")));
+    EXPECT_OK(adapter_state_open(&was, lab_path("other/checkpoint-1")));
     EXPECT_OK(base_is(&same, was.base, &s, 1));
     adapter_state_close(&was), source_close(&s), config_close(&c);
     return same;
@@ -253,7 +253,7 @@ static void refuse_frozen(const char *base, const char *path)
     adapter_recipe(&c, "heir", base, text);
     EXPECT_FAIL(trainer_open(&t, &conf), E_CONFIG, "nothing is left to train");
     trainer_close(&t), config_close(&c);
-    folder_remove(runlab_dir("heir"));
+    folder_remove(lab_path("heir"));
 }
 
 /* Its checkpoint, and what is in there of PEFT's form, are an adapter to go on from and to ask. */
@@ -304,7 +304,7 @@ static void frozen_pairs_are_kept(void)
                    "lora.modules_to_save=[language_model.norm]");
     EXPECT_OK(runlab_train(&c, &t));
     trainer_close(&t), config_close(&c);
-    snprintf(path, sizeof path, "%s", runlab_dir("donor/checkpoint-3"));
+    snprintf(path, sizeof path, "%s", lab_path("donor/checkpoint-3"));
     snprintf(text, sizeof text, "lora.path=%s\nmodel.freeze_llm=true\ncheckpoint.hf=every", path);
     adapter_recipe(&c, "heir", base, text);
     open_or_die(&t, &c);
@@ -314,7 +314,7 @@ static void frozen_pairs_are_kept(void)
     step_or_die(&t);
     uint64_t after = runlab_hash(&t);
     trainer_close(&t), config_close(&c);
-    snprintf(path, sizeof path, "%s", runlab_dir("heir/checkpoint-1"));
+    snprintf(path, sizeof path, "%s", lab_path("heir/checkpoint-1"));
     asked(base, path, &got[0]);
     EXPECT(got[0] == want, "its checkpoint has other weights");
     snprintf(text + strlen(text), sizeof text - strlen(text), "\ncheckpoint.resume_from_checkpoint=auto");
@@ -323,10 +323,10 @@ static void frozen_pairs_are_kept(void)
     step_or_die(&t);
     EXPECT(runlab_hash(&t) == after, "resumed, it went elsewhere");
     trainer_close(&t), config_close(&c);
-    EXPECT(!remove(runlab_dir("heir/checkpoint-1/state/adapter.json")), "PEFT's form is what is left");
+    EXPECT(!remove(lab_path("heir/checkpoint-1/state/adapter.json")), "PEFT's form is what is left");
     asked(base, path, &got[1]);
     EXPECT(got[1] == want, "PEFT's form has other weights");
-    folder_remove(runlab_dir("donor")), folder_remove(runlab_dir("heir"));
+    folder_remove(lab_path("donor")), folder_remove(lab_path("heir"));
 }
 
 /* A base that was drawn is drawn again for whoever asks a checkpoint. */
