@@ -116,7 +116,8 @@ static Status open_all(DryRun *d)
     TRY(recipe_refuse_types(&d->recipe));
     TRY(recipe_refuse_lora(&d->recipe));
     TRY(dryrun_shape(&d->shape, d->model, sizeof d->model, c));
-    if (*d->recipe.lora.path) TRY(lora_source_open(&d->lora, d->recipe.lora.path, &d->shape));
+    if (*d->recipe.lora.path)
+        TRY_CTX(lora_source_open(&d->lora, d->recipe.lora.path, &d->shape), "lora.path");
     d->dtype = d->shape.dtype;
     if (strcmp(c->dtype, "auto")) TRY(dtype_parse(&d->dtype, c->dtype));
     if (d->dtype != F32 && d->dtype != BF16)

@@ -39,7 +39,10 @@ static Status refuse_unfit(const Trainer *t, const EngineConf *conf, const Strea
 static Status open_adapter(Trainer *t)
 {
     const char *path = t->recipe->lora.path, *resume = t->folder.resume;
-    return *path ? lora_source_open(&t->lora, *resume ? resume : path, &t->source.shape) : OK;
+    if (!*path) return OK;
+    if (*resume) return lora_source_open(&t->lora, resume, &t->source.shape);
+    TRY_CTX(lora_source_open(&t->lora, path, &t->source.shape), "lora.path");
+    return OK;
 }
 
 static Status open_engine(Trainer *t)
