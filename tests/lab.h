@@ -77,11 +77,11 @@ static inline const char *lab_tmp(void)
     return dir;
 }
 
-/* A name in there, from a small ring of buffers. */
+/* A name in there, from a small ring of buffers, which each thread has for itself: ranks may be threads. */
 static inline const char *lab_path(const char *name)
 {
-    static char path[4][512];
-    static int  at;
+    static _Thread_local char path[4][512];
+    static _Thread_local int at;
     at = (at + 1) % 4;
     snprintf(path[at], sizeof path[at], "%s/%s", lab_tmp(), name);
     return path[at];
