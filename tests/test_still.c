@@ -211,7 +211,7 @@ static void stage_main(Peer *p)
     Trainer t;
     Config  c;
     omp_set_num_threads(1);
-    runlab_recipe(&c, &lab, "still", "optim.learning_rate=0\nparallel.pp=2");
+    runlab_recipe(&c, &lab, "still", "optim.learning_rate=0\nparallel.pp=2\ncheckpoint.save_steps=1");
     Status st = trainer_open(&t, &(TrainerConf){ .recipe = &c, .least = LOG_ERROR, .world = p->world });
     if (!st && p->rank) {
         Tensor q = t.engine.model.layer[1].attn.q_norm->w;
@@ -223,7 +223,7 @@ static void stage_main(Peer *p)
     trainer_close(&t), config_close(&c);
 }
 
-/* What one stage finds ends all, with the same words. */
+/* What one stage finds ends all, with the same words; what both were saving is whole. */
 static void stages_end_together(void)
 {
     trouble.any = false;
@@ -232,6 +232,7 @@ static void stages_end_together(void)
     for (int i = 0; i < 2; i++)
         EXPECT(ended[i] == E_CHECK && strstr(words[i], "layers.1.self_attn.q_proj.weight"),
                "rank %d: %d, %s", i, (int)ended[i], words[i]);
+    EXPECT(file_is(lab_path("still/checkpoint-2/MANIFEST.json")), "the save that was out");
     folder_remove(lab_path("still"));
 }
 

@@ -236,6 +236,15 @@ static Status leave(Trainer *t, int signal)
     return OK;
 }
 
+/* A check ends the run on all ranks after the same step: what is being saved is still written to its end. */
+static Status end_by_check(Trainer *t)
+{
+    char why[1024];
+    snprintf(why, sizeof why, "%s", status_text());
+    if (look_at_save(t, true)) log_warn(&t->log, "%s", status_text());
+    return fail(E_CHECK, "%s", why);
+}
+
 static void say_line(void *self, const char *line) { log_warn(&((const Trainer *)self)->log, "%s", line); }
 
 /* A step that takes five times as long as they do stands still somewhere: then every rank says where. */
@@ -290,6 +299,7 @@ Status trainer_run(Trainer *t)
         if (!st) st = after_step(t);
         if (!st) st = look_at_save(t, t->step == t->steps);
     }
+    if (st == E_CHECK) st = end_by_check(t);
     if (!st && signal && t->step < t->steps) st = leave(t, signal);
     else if (!st)
         log_info(&t->log, "done: %lld steps, %lld tokens", (long long)t->steps, (long long)t->tokens);
