@@ -23,9 +23,12 @@ ifeq ($(MPI),1)                          # headers alone: the library is loaded 
   CFLAGS += -DTREB_MPI $(shell pkg-config --cflags ompi-c)
 endif
 
+# What is the same with and without CUDA is compiled once, in ROOT; BOTH are the tables that ask which it is.
+ROOT   := $(BUILD)
+BOTH   := $(shell grep -l TREB_CUDA src/*/*.c)
+
 ifeq ($(CUDA),1)
   override BUILD := $(BUILD)/cuda
-  CFLAGS   += -DTREB_CUDA
   CUDA_DIR := $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC))))
   NVFLAGS  := -O3 -std=c++17 -Isrc -DTREB_CUDA $(filter -DTREB_MPI,$(CFLAGS)) -gencode=arch=compute_90a,code=sm_90a -Xcompiler -Wall
   LIBS     += -L$(CUDA_DIR)/lib64 -lcudart -lcublasLt -lstdc++
@@ -34,13 +37,14 @@ endif
 
 ifeq ($(SAN),1)
   override BUILD := $(BUILD)/asan
+  ROOT   := $(ROOT)/asan
   OPT    := -O1
   CFLAGS += -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -DTREB_SANITIZE
   LIBS   += -fsanitize=address,undefined
 endif
 
 SRC   := $(wildcard src/*/*.c)
-OBJ   := $(SRC:%.c=$(BUILD)/%.o) $(CU:%.cu=$(BUILD)/%.cu.o)
+OBJ   := $(patsubst %.c,$(ROOT)/%.o,$(filter-out $(BOTH),$(SRC))) $(BOTH:%.c=$(BUILD)/%.o) $(CU:%.cu=$(BUILD)/%.cu.o)
 CORE  := $(BUILD)/libtreb.a
 TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
 FUZZ  := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/fuzz_*.c))
@@ -61,16 +65,22 @@ help:
 	@echo "make layers     check that includes go downwards only;  make size: lines by folder"
 	@echo "make format     clang-format the tree;  make clean"
 
-$(BUILD)/treb: $(BUILD)/src/cli/main.o $(CORE)
+$(BUILD)/treb: $(ROOT)/src/cli/main.o $(CORE)
 	@$(CC) $(CFLAGS) -o $@ $^ $(LIBS)
 	@echo "built $@"
 
-$(CORE): $(filter-out $(BUILD)/src/cli/main.o,$(OBJ))
+$(CORE): $(filter-out $(ROOT)/src/cli/main.o,$(OBJ))
 	@rm -f $@ && ar rcs $@ $^
 
-$(BUILD)/%.o: %.c
+$(ROOT)/%.o: %.c
 	@mkdir -p $(@D)
 	@$(CC) $(CFLAGS) -MMD -MP -c -o $@ $<
+
+ifeq ($(CUDA),1)
+$(BOTH:%.c=$(BUILD)/%.o): $(BUILD)/%.o: %.c
+	@mkdir -p $(@D)
+	@$(CC) $(CFLAGS) -DTREB_CUDA -MMD -MP -c -o $@ $<
+endif
 
 $(BUILD)/%.cu.o: %.cu
 	@mkdir -p $(@D)
