@@ -566,6 +566,10 @@ static void refuses_tensors(const ModelShape *s)
     m = (Made){ .config = config_of(4, 8, NULL) };
     made_random(&m, 97, 40, "base_model.model.lm_head.weight");
     expect_refused(&m, s, E_DATA, "no adapter in it");
+    m = plain_pair(), made_random(&m, 97, 48, "base_model.model.lm_head.weight");
+    expect_refused(&m, s, E_DATA, "lm_head.weight: shape [97, 48] in the file, [97, 40] by config.json");
+    m = plain_pair(), made_random(&m, 40, 24, EXPERTS "0.down_proj.weight");
+    expect_refused(&m, s, E_DATA, EXPERTS "1.down_proj.weight");
 }
 
 static void refuses_experts(const ModelShape *s)

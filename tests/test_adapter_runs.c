@@ -9,6 +9,7 @@
 #include <math.h>
 #include <omp.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 static RunLab lab;
 
@@ -162,7 +163,12 @@ static void other_bases_are_refused(void)
     EXPECT(trained_on(a) && !trained_on(b), "whoever asks them is told of other weights");
     EXPECT_FAIL(resume_with(a, "lora.rank=2\nlora.target_modules=[experts]\nmodel.dtype=bfloat16"), E_CONFIG,
                 "held as f32, wanted as bf16");
-    EXPECT_FAIL(resume_with(a, "lora.rank=2\nlora.target_modules=[q_proj]"), E_DATA, "not in the checkpoint");
+    EXPECT_FAIL(resume_with(a, "lora.rank=2\nlora.target_modules=[experts, q_proj]"), E_CONFIG,
+                "lora.target_modules: these words give model.language_model.layers.0.self_attn.q_proj a");
+    EXPECT_FAIL(resume_with(a, "lora.rank=2\nlora.target_modules=[gate_up_proj]"), E_CONFIG,
+                "mlp.experts.down_proj was trained with a pair");
+    EXPECT_FAIL(resume_with(a, "lora.rank=2\nlora.target_modules=[experts]\nlora.modules_to_save=[lm_head]"),
+                E_CONFIG, "lora.modules_to_save: lm_head was not trained whole");
     EXPECT_FAIL(resume_with(a, "lora.rank=3\nlora.target_modules=[experts]"), E_CONFIG, "lora.rank = 3");
     EXPECT_FAIL(resume_with(a, "lora.rank=2\nlora.target_modules=[experts]\nlora.alpha=8"), E_CONFIG,
                 "lora.alpha = 8");
@@ -170,8 +176,135 @@ static void other_bases_are_refused(void)
                 "lora.use_rslora");
     EXPECT_FAIL(resume_with(a, "lora.rank=2\nlora.target_modules=[experts]\nlora.expert_a=shared"), E_CONFIG,
                 "lora.expert_a");
-    EXPECT_FAIL(resume_with(a, "lora.rank=0"), E_CONFIG, "of a run with adapters");
+    EXPECT_FAIL(resume_with(a, "lora.rank=0"), E_CONFIG, "other/checkpoint-1: it is of a run with adapters");
     folder_remove(lab_path("other")), folder_remove(lab_path("second"));
+}
+
+/* Opens a run that must be refused before its folder is made and its engine opened. */
+static Status refused(const char *run, const char *base, const char *more)
+{
+    Config c;
+    Trainer t;
+    TrainerConf conf = { .recipe = &c, .least = LOG_ERROR };
+    adapter_recipe(&c, run, base, more);
+    Status st = trainer_open(&t, &conf);
+    EXPECT(!t.engine.model.params.n, "the engine was opened for it");
+    trainer_close(&t), config_close(&c);
+    EXPECT(!file_is(lab_path(run)), "its folder was made");
+    return st;
+}
+
+/* A checkpoint of the other kind, by resuming in a folder of its own, so that one would be seen. */
+static void kinds_are_not_mixed(void)
+{
+    const char *base = make_base("base", 1);
+    char text[900];
+    Config c;
+    Trainer t;
+    adapter_recipe(&c, "pairs", base, "lora.rank=2\nlora.target_modules=[experts]\ntrain.max_steps=1");
+    EXPECT_OK(runlab_train(&c, &t));
+    trainer_close(&t), config_close(&c);
+    snprintf(text, sizeof text, "checkpoint.resume_from_checkpoint=%s\nlora.rank=2", base);
+    EXPECT_FAIL(refused("mixed", base, text), E_CONFIG, "base/checkpoint-1: it is of a run without adapters");
+    EXPECT(strstr(status_text(), "lora.rank=0"), "no way out: %s", status_text());
+    snprintf(text, sizeof text, "checkpoint.resume_from_checkpoint=%s\nlora.path=%s", base,
+             lab_path("pairs/checkpoint-1"));
+    EXPECT_FAIL(refused("mixed", base, text), E_CONFIG, "base/checkpoint-1: it is of a run without adapters");
+    snprintf(text, sizeof text, "checkpoint.resume_from_checkpoint=%s", lab_path("pairs/checkpoint-1"));
+    EXPECT_FAIL(refused("mixed", base, text), E_CONFIG, "pairs/checkpoint-1: it is of a run with adapters");
+    EXPECT(strstr(status_text(), "--merge"), "no way out: %s", status_text());
+    snprintf(text + strlen(text), sizeof text - strlen(text), "\nlora.rank=2\nlora.target_modules=[q_proj]");
+    EXPECT_FAIL(refused("mixed", base, text), E_CONFIG, "pairs/checkpoint-1: lora.target_modules");
+    folder_remove(lab_path("pairs"));
+}
+
+/* The first `keep` bytes of a file stay, and one of them changes. */
+static void damage(const char *path, size_t keep, size_t at)
+{
+    FILE *f = fopen(path, "r+b");
+    REQUIRE(f, "%s", path);
+    int c = (fseek(f, (long)at, SEEK_SET), fgetc(f));
+    fseek(f, (long)at, SEEK_SET), fputc(c ^ 0x55, f);
+    EXPECT(!fflush(f) && !ftruncate(fileno(f), (off_t)keep), "cannot damage %s", path);
+    fclose(f);
+}
+
+static void take_peft(const char *from, const char *to)
+{
+    static const char *const files[] = { PEFT_CONFIG, PEFT_WEIGHTS };
+    EXPECT_OK(folder_make(to));
+    for (int i = 0; i < 2; i++) {
+        Path a, b;
+        EXPECT_OK(path_join(a, from, files[i]));
+        EXPECT_OK(path_join(b, to, files[i]));
+        EXPECT_OK(file_copy(a, b));
+    }
+}
+
+/* Whatever is wrong with lora.path: it is named, and the next try finds no folder used. */
+static void bad_paths_make_no_folder(void)
+{
+    const char *base = make_base("base", 1);
+    char donor[300], peft[300], text[900];
+    Config c;
+    Trainer t;
+    adapter_recipe(&c, "donor", base,
+                   "lora.rank=3\nlora.target_modules=[experts, q_proj]\ntrain.max_steps=1\n"
+                   "lora.modules_to_save=[language_model.norm]\ncheckpoint.hf=final");
+    EXPECT_OK(runlab_train(&c, &t));
+    trainer_close(&t), config_close(&c);
+    snprintf(donor, sizeof donor, "%s", lab_path("donor/checkpoint-1"));
+    snprintf(peft, sizeof peft, "%s", lab_path("peft"));
+    EXPECT_FAIL(refused("bad", base, "lora.path=nowhere"), E_IO, "lora.path: nowhere: neither an adapter");
+    EXPECT_FAIL(refused("bad", base, "lora.path=/dev/null"), E_IO, "lora.path: /dev/null");
+    take_peft(donor, peft);
+    damage(lab_path("peft/" PEFT_WEIGHTS), 300, 9);
+    snprintf(text, sizeof text, "lora.path=%s", peft);
+    EXPECT_FAIL(refused("bad", base, text), E_DATA, "lora.path: ");
+    take_peft(donor, peft);
+    tiny_write(lab_path("peft/" PEFT_CONFIG), "{\"r\": [[", 8);
+    EXPECT_FAIL(refused("bad", base, text), E_DATA, "lora.path: ");
+    take_peft(donor, peft);
+    snprintf(text, sizeof text, "lora.path=%s\nmodel.freeze_llm=true", peft);
+    EXPECT_FAIL(refused("bad", base, text), E_CONFIG, "nothing is left to train");
+    snprintf(text, sizeof text, "lora.path=%s", donor);
+    damage(lab_path("donor/checkpoint-1/state/model.safetensors"), 3000, 100);
+    EXPECT_FAIL(refused("bad", base, text), E_DATA, "lora.path: ");
+    tiny_write(lab_path("donor/checkpoint-1/state/adapter.json"), "{\"format\": 2}", 13);
+    EXPECT_FAIL(refused("bad", base, text), E_DATA, "lora.path: ");
+    folder_remove(peft), folder_remove(lab_path("donor"));
+}
+
+/* Of another model: one that has a layer more, one of another width. */
+static void adapters_of_other_models(void)
+{
+    const char *base = make_base("base", 1);
+    char config[sizeof runlab_config + 100], peft[300], text[900], *at;
+    Config c;
+    Trainer t;
+    for (int k = 0; k < 2; k++) {
+        snprintf(config, sizeof config, "%s", runlab_config);
+        at = strstr(config, k ? "\"moe_intermediate_size\": 24" : "\"num_hidden_layers\": 2");
+        REQUIRE(at, "the lab's model has changed");
+        at[strcspn(at, "0123456789") + (size_t)k] = '3';
+        EXPECT_OK(folder_make(lab_path("wide")));
+        tiny_write(lab_path("wide/config.json"), config, strlen(config));
+        snprintf(text, sizeof text, "%s/tokenizer.json", lab.model);
+        EXPECT_OK(file_copy(text, lab_path("wide/tokenizer.json")));
+        runlab_recipe(&c, &lab, "donor", "lora.rank=3\nlora.target_modules=[experts]\ntrain.max_steps=1\n"
+                      "checkpoint.hf=final");
+        snprintf(text, sizeof text, "model.preset=%s", lab_path("wide"));
+        EXPECT_OK(config_set(&c, text));
+        EXPECT_OK(runlab_train(&c, &t));
+        trainer_close(&t), config_close(&c);
+        snprintf(text, sizeof text, "lora.path=%s", lab_path("donor/checkpoint-1"));
+        EXPECT_FAIL(refused("bad", base, text), k ? E_DATA : E_CONFIG, "lora.path: ");
+        snprintf(peft, sizeof peft, "%s", lab_path("peft"));
+        take_peft(lab_path("donor/checkpoint-1"), peft);
+        snprintf(text, sizeof text, "lora.path=%s", peft);
+        EXPECT_FAIL(refused("bad", base, text), E_DATA, "lora.path: ");
+        folder_remove(peft), folder_remove(lab_path("donor")), folder_remove(lab_path("wide"));
+    }
 }
 
 static uint64_t adapter_hash(const Model *m)
@@ -242,20 +375,6 @@ static double heir(const char *base, const char *adapter, uint64_t want)
     return loss;
 }
 
-/* All of this adapter is in the decoder. */
-static void refuse_frozen(const char *base, const char *path)
-{
-    char text[600];
-    Config c;
-    Trainer t;
-    TrainerConf conf = { .recipe = &c, .least = LOG_ERROR };
-    snprintf(text, sizeof text, "lora.path=%s\nmodel.freeze_llm=true", path);
-    adapter_recipe(&c, "heir", base, text);
-    EXPECT_FAIL(trainer_open(&t, &conf), E_CONFIG, "nothing is left to train");
-    trainer_close(&t), config_close(&c);
-    folder_remove(lab_path("heir"));
-}
-
 /* Its checkpoint, and what is in there of PEFT's form, are an adapter to go on from and to ask. */
 static void goes_on_from_an_adapter(void)
 {
@@ -272,17 +391,9 @@ static void goes_on_from_an_adapter(void)
     trainer_close(&t), config_close(&c);
     snprintf(ours, sizeof ours, "%s", lab_path("donor/checkpoint-3"));
     snprintf(peft, sizeof peft, "%s", lab_path("peft"));
-    EXPECT_OK(folder_make(peft));
-    for (int i = 0; i < 2; i++) {
-        static const char *const files[] = { PEFT_CONFIG, PEFT_WEIGHTS };
-        Path from, to;
-        EXPECT_OK(path_join(from, ours, files[i]));
-        EXPECT_OK(path_join(to, peft, files[i]));
-        EXPECT_OK(file_copy(from, to));
-    }
+    take_peft(ours, peft);
     double one = heir(base, ours, want), other = heir(base, peft, want);
     EXPECT(one == other, "loss %.9g and %.9g", one, other);
-    refuse_frozen(base, peft);
     double with = asked(base, ours, &hash[0]), folder = asked(peft, "", &hash[1]),
            mine = asked(ours, "", &hash[2]);
     EXPECT(with == folder && with == mine && hash[0] == hash[1] && hash[0] == hash[2],
@@ -517,6 +628,9 @@ int main(void)
     runlab_open(&lab, 40);
     RUN(resumes_to_the_bit);
     RUN(other_bases_are_refused);
+    RUN(kinds_are_not_mixed);
+    RUN(bad_paths_make_no_folder);
+    RUN(adapters_of_other_models);
     RUN(goes_on_from_an_adapter);
     RUN(frozen_pairs_are_kept);
     RUN(drawn_bases);

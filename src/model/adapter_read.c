@@ -4,6 +4,7 @@
  * the end is an error. */
 #include "model/adapter_config.h"
 #include "model/adapter_private.h"
+#include "model/weights_private.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -298,7 +299,7 @@ static Status count_whole(Reader *r, const Param *p, int *found)
             if ((k < 2) == (p->form == FORM_EXPERT_GATE_UP))
                 *found += look(r, PEFT_PREFIX "%.*s.%lld.%s.weight", (int)(dot - p->piece[0].name),
                                p->piece[0].name, (long long)e, parts[k]) != NULL;
-    if (*found) *found = p->pieces;                          /* loading will find what is missing */
+    if (*found) *found = p->pieces;                          /* what is missing is found below */
     return OK;
 }
 
@@ -339,6 +340,7 @@ static Status read_saved(Reader *r)
         if (found && found < p->pieces)
             return fail(E_DATA, "%s: trained whole without its neighbours, which are one weight with it here",
                         p->piece[0].name);
+        if (found) TRY(weights_look(&r->m, &r->f->st, PEFT_PREFIX, k));
         for (int i = 0; found && i < p->pieces; i++) TRY(add_saved(r, p, i));
     }
     return check_saved(r);

@@ -78,12 +78,16 @@ static void put_runs(Sink *out, const StTensor *t, const Comb *c, int64_t base)
         sink_put(out, element(t, c->at + i * c->stride - base), t->dtype, c->len);
 }
 
+static Status piece_tensor(const Loader *l, const Piece *q, const StTensor **t)
+{
+    TRY(get(l, q->name, t));
+    return shape_is(*t, q->rank, q->shape) ? OK : wrong_shape(*t, q->rank, q->shape);
+}
+
 static Status load_piece(Loader *l, Sink *out, const Param *p, int i, const Comb *c)
 {
-    const Piece *q = &p->piece[i];
     const StTensor *t;
-    TRY(get(l, q->name, &t));
-    if (!shape_is(t, q->rank, q->shape)) return wrong_shape(t, q->rank, q->shape);
+    TRY(piece_tensor(l, &p->piece[i], &t));
     put_runs(out, t, c, piece_at(p, i));
     return OK;
 }
@@ -130,11 +134,13 @@ static Status expert_form(ExpertForm *form, Loader *l, const Param *p)
     return fused_form(form, l, p);
 }
 
+static int64_t expert_parts(const Param *p) { return p->form == FORM_EXPERT_GATE_UP ? 2 : 1; }
+
 /* Tensor u of those that hold one expert's weights each, in the order of the fused one: gate, up, gate… */
 static Status one_expert(Loader *l, const Param *p, int64_t u, const StTensor **t)
 {
     static const char *const halves[2] = { "gate_proj", "up_proj" };
-    int64_t parts = p->form == FORM_EXPERT_GATE_UP ? 2 : 1, want[2] = { p->full[1] / parts, p->full[2] };
+    int64_t parts = expert_parts(p), want[2] = { p->full[1] / parts, p->full[2] };
     char base[120], name[200];
     expert_base(base, sizeof base, p);
     snprintf(name, sizeof name, "%s%lld.%s.weight", base, (long long)(u / parts),
@@ -145,7 +151,7 @@ static Status one_expert(Loader *l, const Param *p, int64_t u, const StTensor **
 
 static Status load_each_expert(Loader *l, Sink *out, const Param *p, const Comb *c)
 {
-    int64_t block = p->full[1] * p->full[2] / (p->form == FORM_EXPERT_GATE_UP ? 2 : 1), at = -1;
+    int64_t block = p->full[1] * p->full[2] / expert_parts(p), at = -1;
     const StTensor *t = NULL;
     for (int64_t i = 0; i < c->count; i++)
         for (int64_t done = 0, n; done < c->len; done += n) {
@@ -282,6 +288,20 @@ Status weights_load_one(Model *m, Backend *be, const SafeTensors *st, const char
 {
     Loader l = { .m = m, .be = be, .st = st, .prefix = prefix };
     return load_param(&l, i);
+}
+
+Status weights_look(Model *m, const SafeTensors *st, const char *prefix, int i)
+{
+    Loader l = { .m = m, .st = st, .prefix = prefix };
+    const Param *p = m->params.p[i];
+    const StTensor *t;
+    ExpertForm form;
+    for (int k = 0; p->form == FORM_ROWS && k < p->pieces; k++) TRY(piece_tensor(&l, &p->piece[k], &t));
+    if (p->form == FORM_ROWS) return OK;
+    TRY(expert_form(&form, &l, p));
+    for (int64_t u = 0; form == PER_EXPERT && u < p->full[0] * expert_parts(p); u++)
+        TRY(one_expert(&l, p, u, &t));
+    return OK;
 }
 
 static bool ends_with(const char *s, const char *tail)

@@ -7,6 +7,9 @@
 /* Parameter i alone, into where it is bound; its tensors' names begin with `prefix` in the file. */
 MUST Status weights_load_one(Model *m, Backend *be, const SafeTensors *st, const char *prefix, int i);
 
+/* Whether its tensors are there, in their shapes; nothing of them is read. */
+MUST Status weights_look(Model *m, const SafeTensors *st, const char *prefix, int i);
+
 /* Piece i of p from a tensor that has all of it in p's own order, into where it is bound. */
 MUST Status weights_put(Backend *be, const Param *p, int i, const StTensor *t);
 

@@ -62,6 +62,12 @@ MUST Status checkpoint_find(Path path, const char *dir, const Log *log);
 MUST Status checkpoint_check(const char *path);
 
 MUST Status checkpoint_state(const char *path, Json **state);        /* trainer_state.json, for json_decref */
+/* E_CONFIG unless it is of a run with adapters, or without, as is asked for. */
+MUST Status checkpoint_kind(const char *path, bool adapters);
+/* Whether a run of this model, frozen and adapted so, beside this base (of adapters; see base_model.h), can
+ * go on from it: by what its files say of themselves. No weight is read. */
+MUST Status checkpoint_suits(const char *path, const ModelShape *s, const bool *frozen,
+                             const AdapterConf *lora, const Json *base);
 /* Weights and moments, to the bit, into whatever part of the model this rank has. Every rank on its own. */
 MUST Status checkpoint_load(const char *path, Model *m, Backend *be);
 /* The model of a checkpoint of any layout in HF form, into folder dir. m: whole, not bound. be: the CPU. */
@@ -83,8 +89,11 @@ typedef struct AdapterState {
 bool        adapter_state_is(const char *path);               /* a checkpoint with adapters, by its looks */
 MUST Status adapter_state_open(AdapterState *a, const char *path);       /* on failure it is closed */
 void        adapter_state_close(AdapterState *a);             /* twice is fine */
-/* E_CONFIG where a recipe's words would have them be of another rank or scale than they were trained with. */
-MUST Status adapter_state_check(const AdapterState *a, const AdapterConf *wanted);
+/* E_CONFIG where a recipe's words, by which the whole model was opened, would have other modules of them, or
+ * them be of another rank or scale, than they were trained with. */
+MUST Status adapter_state_check(const AdapterState *a, const Model *whole);
+/* Whether it has all weights of a whole model that was opened with conf, of that shape. */
+MUST Status adapter_state_look(const char *path, const Model *whole);
 /* Their weights alone, into whatever part this rank has of a model that was opened with conf. */
 MUST Status adapter_state_load(const char *path, Model *m, Backend *be);
 

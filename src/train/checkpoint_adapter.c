@@ -140,23 +140,83 @@ void adapter_state_close(AdapterState *a)
     *a = (AdapterState){ 0 };
 }
 
-/* Which modules have one is found out by their names; what was read from a file needs no comparing. */
-Status adapter_state_check(const AdapterState *a, const AdapterConf *wanted)
+/* ---- against a recipe ---- */
+
+#define AS_IT_WAS "set it as it was, or go on from here in another run with lora.path"
+
+static bool has_pair(const Json *pairs, const char *module)
 {
-    const AdapterConf *c = &a->conf;
+    for (size_t i = 0; i < json_array_size(pairs); i++)
+        if (!strcmp(json_string_value(json_array_get(json_array_get(pairs, i), 0)), module)) return true;
+    return false;
+}
+
+static bool has_word(const Json *list, const char *word)
+{
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (!strcmp(json_string_value(json_array_get(list, i)), word)) return true;
+    return false;
+}
+
+/* Both lists name modules of the whole model, so what is in one alone is what differs. */
+static Status check_pairs(const AdapterState *a, const Json *now)
+{
+    const Json *was = json_object_get(a->file, "pairs");
+    for (int i = 0; i < a->conf.exacts; i++)
+        if (!has_pair(now, a->conf.exact[i].module))
+            return fail(E_CONFIG, "lora.target_modules: %s was trained with a pair, and these words (and "
+                        "lora.exclude_modules, model.freeze_*) give it none; " AS_IT_WAS,
+                        a->conf.exact[i].module);
+    for (size_t i = 0; i < json_array_size(now); i++) {
+        const char *module = json_string_value(json_array_get(json_array_get(now, i), 0));
+        if (!has_pair(was, module))
+            return fail(E_CONFIG, "lora.target_modules: these words give %s a pair, and it was trained "
+                        "without one; " AS_IT_WAS, module);
+    }
+    return OK;
+}
+
+static Status check_saved(const AdapterState *a, const Json *now)
+{
+    const Json *was = json_object_get(a->file, "modules_to_save");
+    for (int i = 0; i < a->save.n; i++)
+        if (!has_word(now, a->save.item[i]))
+            return fail(E_CONFIG, "lora.modules_to_save: %s was trained whole, and is not among these; "
+                        AS_IT_WAS, a->save.item[i]);
+    for (size_t i = 0; i < json_array_size(now); i++) {
+        const char *module = json_string_value(json_array_get(now, i));
+        if (!has_word(was, module))
+            return fail(E_CONFIG, "lora.modules_to_save: %s was not trained whole; " AS_IT_WAS, module);
+    }
+    return OK;
+}
+
+static Status check_modules(const AdapterState *a, const Model *whole)
+{
+    Json *pairs = pairs_of(whole), *saved = saved_of(whole);
+    Status st = pairs && saved ? check_pairs(a, pairs) : fail(E_FIT, "no memory for the list of adapters");
+    if (!st) st = check_saved(a, saved);
+    json_decref(pairs), json_decref(saved);
+    return st;
+}
+
+/* What was read from a file needs no comparing. */
+Status adapter_state_check(const AdapterState *a, const Model *whole)
+{
+    const AdapterConf *c = &a->conf, *wanted = whole->lora;
     if (wanted->exact) return OK;
     for (int i = 0; i < c->exacts; i++) {
         const AdapterTarget *t = &c->exact[i];
         if (t->rank != wanted->rank)
-            return fail(E_CONFIG, "lora.rank = %lld: %s was trained with %lld; set it as it was",
+            return fail(E_CONFIG, "lora.rank = %lld: %s was trained with %lld; " AS_IT_WAS,
                         (long long)wanted->rank, t->module, (long long)t->rank);
         if (t->alpha != wanted->alpha)
-            return fail(E_CONFIG, "lora.alpha = %g: %s was trained with %g; set it as it was", wanted->alpha,
+            return fail(E_CONFIG, "lora.alpha = %g: %s was trained with %g; " AS_IT_WAS, wanted->alpha,
                         t->module, t->alpha);
     }
     if (c->rslora != wanted->rslora)
-        return fail(E_CONFIG, "lora.use_rslora: its adapters were trained with the other; set it as it was");
+        return fail(E_CONFIG, "lora.use_rslora: its adapters were trained with the other; " AS_IT_WAS);
     if (c->shared_a != wanted->shared_a)
-        return fail(E_CONFIG, "lora.expert_a: its adapters were trained with the other; set it as it was");
-    return OK;
+        return fail(E_CONFIG, "lora.expert_a: its adapters were trained with the other; " AS_IT_WAS);
+    return check_modules(a, whole);
 }

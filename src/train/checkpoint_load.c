@@ -5,6 +5,7 @@
 #include "train/checkpoint_private.h"
 
 #include "model/adapter_files.h"
+#include "train/base_model.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -51,23 +52,26 @@ static Status check_one(const Shards *s, const char *prefix, const Piece *q)
 static const char *const prefixes[] = { "w", "master", "m", "v" };
 
 /* Every tensor of the whole model is there, and no other. */
-static Status check_names(const Shards *s, const Model *m)
+static Status check_names(const Shards *s, const Model *whole)
+{
+    int names = 0;
+    for (int i = 0; i < whole->params.n; i++) {
+        const Param *p = whole->params.p[i];
+        bool frozen = p->frozen;
+        if (shards_skip(whole, p)) continue;
+        for (int k = frozen ? 0 : 1; k < (frozen ? 1 : 4); k++)
+            for (int q = 0; q < p->pieces; q++, names++) TRY(check_one(s, prefixes[k], &p->piece[q]));
+    }
+    return s->names == names ? OK : fail(E_DATA, "%d tensors that the model does not have; is it of another "
+                                         "model?", s->names - names);
+}
+
+static Status check_whole(const Shards *s, const Model *part)
 {
     Model whole;
-    Status st = OK;
-    int names = 0;
-    TRY(model_open_whole(&whole, m));
-    for (int i = 0; i < whole.params.n; i++) {
-        const Param *p = whole.params.p[i];
-        bool frozen = p->frozen;
-        if (shards_skip(&whole, p)) continue;
-        for (int k = frozen ? 0 : 1; k < (frozen ? 1 : 4); k++)
-            for (int q = 0; q < p->pieces && !st; q++, names++) st = check_one(s, prefixes[k], &p->piece[q]);
-    }
+    TRY(model_open_whole(&whole, part));
+    Status st = check_names(s, &whole);
     model_close(&whole);
-    if (!st && s->names != names)
-        st = fail(E_DATA, "%d tensors that the model does not have; is it of another model?",
-                  s->names - names);
     return st;
 }
 
@@ -118,25 +122,52 @@ static Status read_param(const Shards *s, Backend *be, const Param *p, bool froz
     return read_held(s, be, p, "v", param_own(p, p->v));
 }
 
-static Status check_kind(const char *path, const Model *m)
+Status checkpoint_kind(const char *path, bool adapters)
 {
-    bool adapters = adapter_state_is(path);
-    if (m->lora && !adapters)
-        return fail(E_CONFIG, "it is of a run without adapters: start from its model with model.path, or set "
-                    "lora.rank=0");
-    if (!m->lora && adapters)
+    if (adapters == adapter_state_is(path)) return OK;
+    if (adapters)
         return fail(E_CONFIG,
-                    "it is of a run with adapters: set lora.* as they were, or merge it (treb convert "
-                    "--merge) and start from that with model.path");
-    return OK;
+                    "%s: it is of a run without adapters, and lora.* asks for some: set lora.rank=0 (and no "
+                    "lora.path) to go on with it, or begin another run beside its model (treb convert, then "
+                    "model.path)", path);
+    return fail(E_CONFIG, "%s: it is of a run with adapters, and lora.rank is 0: set lora.* as they were to "
+                "go on with it, or merge it (treb convert --merge) and start from that with model.path",
+                path);
+}
+
+/* Shards that are as the whole model m is, opened as the run will be. */
+static Status look_through(const char *path, const Model *m)
+{
+    Shards s;
+    TRY(shards_open(&s, path));
+    Status st = check_names(&s, m);
+    shards_close(&s);
+    return st;
+}
+
+Status checkpoint_suits(const char *path, const ModelShape *s, const bool *frozen, const AdapterConf *lora,
+                        const Json *base)
+{
+    const Chunk all = { 0, s->text.L, true, true };
+    AdapterState was = { 0 };
+    Model m = { 0 };
+    TRY(checkpoint_kind(path, lora->rank));
+    Status st = model_open_part(&m, s, frozen, lora, NULL, &all, 1);
+    if (!st && m.lora) st = adapter_state_open(&was, path);
+    if (!st && m.lora) st = base_check(was.base, base);
+    if (!st && m.lora) st = adapter_state_check(&was, &m);
+    if (!st) st = look_through(path, &m);
+    adapter_state_close(&was);
+    model_close(&m);
+    return st ? wrap(st, "%s", path) : OK;
 }
 
 Status checkpoint_load(const char *path, Model *m, Backend *be)
 {
     Shards s = { 0 };
-    Status st = check_kind(path, m);
-    if (!st) st = shards_open(&s, path);
-    if (!st) st = check_names(&s, m);
+    TRY(checkpoint_kind(path, m->lora));
+    Status st = shards_open(&s, path);
+    if (!st) st = check_whole(&s, m);
     for (int i = 0; i < m->params.n && !st; i++)
         if (!shards_skip(m, m->params.p[i])) st = read_param(&s, be, m->params.p[i], m->params.p[i]->frozen);
     if (!st) st = backend_sync(be);                       /* uploads are done before the files are unmapped */
@@ -154,12 +185,31 @@ static const char *prefix_of(const Shards *s, const Piece *q)
 }
 
 /* Weights alone; the names of a model that was opened with these adapters are those of the state. */
-static Status read_weights(const Shards *s, Backend *be, const Param *p)
+static Status look_weights(const Shards *s, const Param *p)
 {
     const char *prefix = prefix_of(s, &p->piece[0]);
     for (int i = 0; i < p->pieces; i++) TRY(check_one(s, prefix, &p->piece[i]));
+    return OK;
+}
+
+static Status read_weights(const Shards *s, Backend *be, const Param *p)
+{
+    const char *prefix = prefix_of(s, &p->piece[0]);
+    TRY(look_weights(s, p));
     TRY(read_held(s, be, p, prefix, param_entry(p)));
     return read_held(s, be, p, prefix, param_weights(p));
+}
+
+static bool is_adapter(const Model *m, const Param *p) { return p->beside || adapter_has_whole(m, p); }
+
+Status adapter_state_look(const char *path, const Model *m)
+{
+    Shards s = { 0 };
+    Status st = shards_open(&s, path);
+    for (int i = 0; i < m->params.n && !st; i++)
+        if (is_adapter(m, m->params.p[i])) st = look_weights(&s, m->params.p[i]);
+    shards_close(&s);
+    return st ? wrap(st, "%s", path) : OK;
 }
 
 Status adapter_state_load(const char *path, Model *m, Backend *be)
@@ -167,8 +217,7 @@ Status adapter_state_load(const char *path, Model *m, Backend *be)
     Shards s;
     Status st = shards_open(&s, path);
     for (int i = 0; i < m->params.n && !st; i++)
-        if (m->params.p[i]->beside || adapter_has_whole(m, m->params.p[i]))
-            st = read_weights(&s, be, m->params.p[i]);
+        if (is_adapter(m, m->params.p[i])) st = read_weights(&s, be, m->params.p[i]);
     if (!st) st = backend_sync(be);
     shards_close(&s);
     return st;

@@ -10,14 +10,30 @@ bool lora_source_is(const char *path) { return adapter_state_is(path) || adapter
 
 /* ---- opening ---- */
 
+/* The whole model with the adapter, for shapes and names alone. */
+static Status open_whole(Model *m, const AdapterConf *c, const ModelShape *s)
+{
+    const bool frozen[GROUP_N] = { true, true, true };
+    Chunk all = { 0, s->text.L, true, true };
+    return model_open_part(m, s, frozen, c, NULL, &all, 1);
+}
+
+static Status open_state(LoraSource *l, const char *path, const ModelShape *s)
+{
+    Model m;
+    TRY(adapter_state_open(&l->state, path));
+    l->conf = l->state.conf;
+    TRY_CTX(open_whole(&m, &l->conf, s), "%s", path);
+    Status st = adapter_state_look(path, &m);
+    model_close(&m);
+    return st;
+}
+
 static Status open_any(LoraSource *l, const char *path, const ModelShape *s)
 {
     if (snprintf(l->path, sizeof l->path, "%s", path) >= (int)sizeof l->path)
         return fail(E_IO, "%.200s: the path is too long", path);
-    if ((l->is_state = adapter_state_is(path))) {
-        TRY(adapter_state_open(&l->state, path));
-        return l->conf = l->state.conf, OK;
-    }
+    if ((l->is_state = adapter_state_is(path))) return open_state(l, path, s);
     if (!adapter_is(path))
         return fail(E_IO, "%s: neither an adapter (" PEFT_CONFIG ") nor a checkpoint of a run with adapters",
                     path);
@@ -44,7 +60,6 @@ void lora_source_close(LoraSource *l)
 static Status check_base(const LoraSource *l, const char *base)
 {
     SafeTensors st;
-    if (l->is_state) return OK;
     if (!base) return adapter_check_base(&l->file, NULL);
     TRY(st_open(&st, base));
     Status r = adapter_check_base(&l->file, &st);
@@ -52,10 +67,15 @@ static Status check_base(const LoraSource *l, const char *base)
     return r;
 }
 
-Status lora_source_load(LoraSource *l, const char *base, Model *m, Backend *be)
+Status lora_source_suits(const LoraSource *l, const char *base)
 {
-    Status st = check_base(l, base);
-    if (!st) st = l->is_state ? adapter_state_load(l->path, m, be) : adapter_load(&l->file, m, be);
+    if (!l->is_state) TRY_CTX(check_base(l, base), "%s", l->path);
+    return OK;
+}
+
+Status lora_source_load(LoraSource *l, Model *m, Backend *be)
+{
+    Status st = l->is_state ? adapter_state_load(l->path, m, be) : adapter_load(&l->file, m, be);
     return st ? wrap(st, "%s", l->path) : OK;
 }
 
@@ -69,14 +89,6 @@ static Status params_of(LoraSource *l, ParamSource *out)
     return *out = (ParamSource){ state_fill, &l->tensors }, OK;
 }
 
-/* The whole model with the adapter, for shapes and names alone. */
-static Status open_whole(Model *m, const LoraSource *l, const ModelShape *s)
-{
-    const bool frozen[GROUP_N] = { true, true, true };
-    Chunk all = { 0, s->text.L, true, true };
-    return model_open_part(m, s, frozen, &l->conf, NULL, &all, 1);
-}
-
 Status lora_source_export(LoraSource *l, const ModelShape *s, const char *dir, const char *base)
 {
     Backend be = { 0 };
@@ -84,7 +96,7 @@ Status lora_source_export(LoraSource *l, const ModelShape *s, const char *dir, c
     ParamSource from;
     TRY(params_of(l, &from));
     TRY(backend_open(&be, "cpu"));
-    Status st = open_whole(&m, l, s);
+    Status st = open_whole(&m, &l->conf, s);
     if (!st) st = adapter_save(&m, &be, from, dir, base);
     model_close(&m);
     backend_close(&be);
@@ -102,7 +114,7 @@ static Status merge(LoraSource *l, const ModelShape *s, const SafeTensors *base,
     TRY(params_of(l, &from));
     TRY(backend_open(&be, "cpu"));
     Status st = model_open(&m, s, frozen);
-    if (!st) st = open_whole(&with, l, s);
+    if (!st) st = open_whole(&with, &l->conf, s);
     if (!st) st = weights_check(&m, base, &log);
     if (!st && !l->is_state) st = adapter_check_base(&l->file, base);
     if (!st) st = adapter_merge(&m, &with, &be, base, from, dir, dtype, max_shard);

@@ -3,7 +3,8 @@
  *
  *   LoraSource l;
  *   TRY(lora_source_open(&l, path, &shape));         l.conf: what a model is opened with to have it
- *   TRY(lora_source_load(&l, base, &model, be));     into the part that this rank has
+ *   TRY(lora_source_suits(&l, base));                before that is loaded
+ *   TRY(lora_source_load(&l, &model, be));           into the part that this rank has
  *   lora_source_close(&l);
  *
  * An open one must not be moved: conf points into it. */
@@ -23,11 +24,13 @@ typedef struct LoraSource {
     StateSource  tensors;                /* its, once they are wanted */
 } LoraSource;
 
-MUST Status lora_source_open(LoraSource *l, const char *path, const ModelShape *s);      /* or it is closed */
+/* Or it is closed. All that can be wrong with its names and shapes beside this model is heard of here. */
+MUST Status lora_source_open(LoraSource *l, const char *path, const ModelShape *s);
 void        lora_source_close(LoraSource *l);                 /* twice is fine, and of a zeroed one */
 bool        lora_source_is(const char *path);                 /* by its looks */
-/* base: the folder that the rest of the model was loaded from; NULL: it was drawn. */
-MUST Status lora_source_load(LoraSource *l, const char *base, Model *m, Backend *be);
+/* Before it is used beside a base, which is a folder, or NULL: drawn. E_DATA: it was made for another one. */
+MUST Status lora_source_suits(const LoraSource *l, const char *base);
+MUST Status lora_source_load(LoraSource *l, Model *m, Backend *be);
 
 /* Warns where a checkpoint was trained on other weights than these; a folder of PEFT's does not know. */
 MUST Status lora_source_compare(const LoraSource *l, const ModelSource *base, uint64_t seed, const Log *log);

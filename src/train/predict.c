@@ -67,6 +67,7 @@ Status predict_open(Predict *p, const Config *recipe)
     p->patch = batching_patches(recipe, &p->source.shape.vision);
     Status st = find_stops(p);
     if (!st && *recipe->lora.path) st = lora_source_open(&p->lora, recipe->lora.path, &p->source.shape);
+    if (!st && p->lora.conf.rank) st = lora_source_suits(&p->lora, p->source.weights);
     if (st) predict_close(p);
     return st;
 }
@@ -83,7 +84,7 @@ Status predict_load(Predict *p, const Budget *b, DecodeRoom room, const Log *log
     TRY(source_load(&p->source, &p->e.model, &p->e.be, (uint64_t)p->recipe->train.seed, log));
     if (p->lora.conf.rank) {
         TRY(lora_source_compare(&p->lora, &p->source, (uint64_t)p->recipe->train.seed, log));
-        TRY(lora_source_load(&p->lora, p->source.weights, &p->e.model, &p->e.be));
+        TRY(lora_source_load(&p->lora, &p->e.model, &p->e.be));
     }
     engine_loaded(&p->e);
     return OK;

@@ -59,10 +59,9 @@ static Status open_all(RunFolder *r, const struct cfg_checkpoint *c)
 {
     const char *resume = c->resume_from_checkpoint;
     TRY(refuse_used(c->output_dir, resume));
-    TRY(folder_make(c->output_dir));
-    snprintf(r->dir, sizeof r->dir, "%s", c->output_dir);
-    TRY(lock_folder(r));
-    checkpoint_sweep(r->dir);
+    if (snprintf(r->dir, sizeof r->dir, "%s", c->output_dir) >= (int)sizeof r->dir)
+        return fail(E_CONFIG, "checkpoint.output_dir = %.200s: the path is too long", c->output_dir);
+    if (file_is(r->dir)) TRY(lock_folder(r));
     TRY(find_resume(r, resume));
     TRY(path_join(r->log, r->dir, "train.log"));
     TRY(path_join(r->metrics, r->dir, "metrics.jsonl"));
@@ -75,6 +74,24 @@ Status run_folder_open(RunFolder *r, const struct cfg_checkpoint *c)
     Status st = open_all(r, c);
     if (st) run_folder_close(r);
     return st;
+}
+
+/* One that is made only now is empty, unless another run was faster. */
+static Status make_new(RunFolder *r)
+{
+    bool empty;
+    TRY(folder_make(r->dir));
+    TRY(lock_folder(r));
+    TRY(folder_is_empty(r->dir, &empty));
+    return empty ? OK : fail(E_CONFIG, "%s: another run has begun in this folder; name another "
+                             "checkpoint.output_dir", r->dir);
+}
+
+Status run_folder_make(RunFolder *r)
+{
+    if (r->lock <= 0) TRY(make_new(r));
+    checkpoint_sweep(r->dir);
+    return OK;
 }
 
 void run_folder_close(RunFolder *r)

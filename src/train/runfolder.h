@@ -17,8 +17,11 @@ typedef struct RunFolder {
     Path log, metrics, quarantine;       /* files in it */
 } RunFolder;
 
-/* Makes the folder, or refuses it, locks it, sweeps what a killed run left and finds the checkpoint. */
+/* Refuses the folder, or locks it where it exists, and finds the checkpoint. Nothing is made or changed yet,
+ * so that a mistake which shows in what was found leaves no folder that the next try would find used. */
 MUST Status run_folder_open(RunFolder *r, const struct cfg_checkpoint *c);
+/* Makes it where it does not exist; sweeps what a killed run left. */
+MUST Status run_folder_make(RunFolder *r);
 void        run_folder_close(RunFolder *r);                  /* twice is fine */
 
 MUST Status run_folder_recipe(const RunFolder *r, const Config *c);      /* recipe.yaml: every key */

@@ -15,10 +15,16 @@
 
 bool trainer_answers_here(const Trainer *t) { return recipe_answers_here(&t->ranks, &t->place); }
 
+/* What the recipe's words and the adapter come to. */
+static Status engine_words(EngineConf *e, const Trainer *t)
+{
+    return recipe_engine(e, t->recipe, &t->source.shape, t->source.dtype, &t->ranks,
+                         t->lora.conf.rank ? &t->lora.conf : NULL);
+}
+
 static Status engine_conf(EngineConf *e, const Trainer *t)
 {
-    TRY(recipe_engine(e, t->recipe, &t->source.shape, t->source.dtype, &t->ranks,
-                      t->lora.conf.rank ? &t->lora.conf : NULL));
+    TRY(engine_words(e, t));
     if (!t->conf.answers.run || !e->evaluate) return OK;
     if (trainer_answers_here(t))
         e->decode.docs = t->conf.answers.docs, e->decode.tokens = t->conf.answers.tokens;
@@ -35,23 +41,12 @@ static Status refuse_unfit(const Trainer *t, const EngineConf *conf, const Strea
     return fit_check(&check);
 }
 
-/* A run that is resumed has what it began with in its own checkpoint. */
-static Status open_adapter(Trainer *t)
-{
-    const char *path = t->recipe->lora.path, *resume = t->folder.resume;
-    if (!*path) return OK;
-    if (*resume) return lora_source_open(&t->lora, resume, &t->source.shape);
-    TRY_CTX(lora_source_open(&t->lora, path, &t->source.shape), "lora.path");
-    return OK;
-}
-
 static Status open_engine(Trainer *t)
 {
     EngineConf conf;
     StreamShape ss = shape_stream(&t->source.shape);
     ss.bytes = true;
     Stream full = stream_full(&ss, &t->data.budget);
-    TRY(trainer_agree(t, open_adapter(t)));
     TRY(trainer_agree(t, engine_conf(&conf, t)));
     TRY(refuse_unfit(t, &conf, &full));
     TRY(engine_open(&t->engine, &t->source.shape, &conf, &full));
@@ -61,32 +56,16 @@ static Status open_engine(Trainer *t)
     return routing_open(&t->routing, &t->engine);
 }
 
-/* What adapters are beside, told by one rank for all. */
-static Status know_base(Trainer *t)
-{
-    AdapterState was;
-    uint64_t seed = (uint64_t)t->recipe->train.seed;
-    if (!t->first || !t->engine.model.lora) return OK;
-    TRY(base_describe(&t->base, &t->source, seed));
-    if (!*t->folder.resume) return lora_source_compare(&t->lora, &t->source, seed, &t->log);
-    if (!adapter_state_is(t->folder.resume)) return OK;
-    TRY(adapter_state_open(&was, t->folder.resume));
-    Status st = base_check(was.base, t->base);
-    if (!st) st = adapter_state_check(&was, &t->engine.conf.lora);
-    adapter_state_close(&was);
-    return st ? wrap(st, "%s", t->folder.resume) : OK;
-}
-
 /* With adapters the base is not in a checkpoint: it is loaded as at the start, and their state over it. */
 static Status load_weights(Trainer *t)
 {
     Engine *e = &t->engine;
     bool resume = *t->folder.resume, adapters = e->model.lora;
     uint64_t seed = (uint64_t)t->recipe->train.seed;
-    TRY(trainer_agree(t, know_base(t)));
+    if (t->first && !resume) TRY(lora_source_compare(&t->lora, &t->source, seed, &t->log));
     if (!resume || adapters) TRY(source_load(&t->source, &e->model, &e->be, seed, &t->log));
     if (resume) TRY(checkpoint_load(t->folder.resume, &e->model, &e->be));
-    if (!resume && t->lora.conf.rank) TRY(lora_source_load(&t->lora, t->source.weights, &e->model, &e->be));
+    if (!resume && t->lora.conf.rank) TRY(lora_source_load(&t->lora, &e->model, &e->be));
     engine_loaded(e);
     return backend_sync(&e->be);
 }
@@ -98,9 +77,9 @@ static bool reports_to(const Config *c, const char *word)
     return false;
 }
 
-static Status open_own_folder(Trainer *t)
+static Status make_own_folder(Trainer *t)
 {
-    TRY(run_folder_open(&t->folder, &t->recipe->checkpoint));
+    TRY(run_folder_make(&t->folder));
     TRY(run_folder_recipe(&t->folder, t->recipe));
     return t->conf.env ? run_folder_json(&t->folder, "env.json", t->conf.env) : OK;
 }
@@ -118,12 +97,18 @@ static Status open_folder(Trainer *t)
 {
     Comm *world = t->conf.world;
     int   lock;
-    Status st = t->first ? open_own_folder(t) : OK;
+    Status st = t->first ? run_folder_open(&t->folder, &t->recipe->checkpoint) : OK;
     TRY(trainer_agree(t, st));
     lock = t->folder.lock;
     if (world) TRY(comm_host_first(world, &t->folder, sizeof t->folder));
     t->folder.lock = lock;
     if (!t->first && t->leads) name_quarantine(t);
+    return OK;
+}
+
+static Status make_folder(Trainer *t)
+{
+    TRY(trainer_agree(t, t->first ? make_own_folder(t) : OK));
     return log_open(&t->log, t->first ? t->folder.log : NULL, t->place.rank, t->place.world,
                     t->leads ? t->conf.least : LOG_ERROR);
 }
@@ -201,26 +186,44 @@ static Status get_ready(Trainer *t)
     return first ? engine_ready(&t->engine, first) : OK;
 }
 
-/* Words that name nothing are heard of before there is a folder that the next try would find used. What
- * lora.path has is known only with it: a resumed run has it in its own checkpoint. */
-static Status refuse_words(const Trainer *t)
+/* A run that is resumed has what it began with in its own checkpoint. */
+static Status open_adapter(Trainer *t)
 {
+    const struct cfg_lora *c = &t->recipe->lora;
+    const char *resume = t->folder.resume;
     EngineConf e;
-    return *t->recipe->lora.path ? OK : recipe_engine(&e, t->recipe, &t->source.shape, t->source.dtype,
-                                                      &t->ranks, NULL);
+    if (*resume) TRY(checkpoint_kind(resume, *c->path || c->rank));
+    if (!*c->path) return OK;
+    if (*resume) TRY(lora_source_open(&t->lora, resume, &t->source.shape));
+    else TRY_CTX(lora_source_open(&t->lora, c->path, &t->source.shape), "lora.path");
+    if (!*resume) TRY_CTX(lora_source_suits(&t->lora, t->source.weights), "lora.path");
+    return engine_words(&e, t);
+}
+
+/* What adapters are beside, and that a checkpoint is of what the recipe asks for: told by one rank for all,
+ * by names and shapes, before a weight is loaded. */
+static Status know_past(Trainer *t)
+{
+    const char *resume = t->folder.resume;
+    EngineConf e;
+    if (!t->first) return OK;
+    TRY(engine_words(&e, t));
+    if (e.lora.rank) TRY(base_describe(&t->base, &t->source, (uint64_t)t->recipe->train.seed));
+    return *resume ? checkpoint_suits(resume, &t->source.shape, e.frozen, &e.lora, t->base) : OK;
 }
 
 /* The recipe and the model's shape are enough to know that the ranks can share the work as asked. */
 static Status open_source(Trainer *t)
 {
     Comm *world = t->conf.world;
+    EngineConf e;
     Log   said = { .rank = world ? world->rank : 0, .world = world ? world->size : 1,
                    .least = t->first ? t->conf.least : LOG_ERROR };
     TRY(recipe_refuse(t->recipe));
     TRY(source_open(&t->source, &t->recipe->model));
     TRY(recipe_ranks(&t->ranks, &t->place, t->recipe, &t->source.shape, world, &said));
     t->leads = t->place.at[AX_TP] + t->place.at[AX_CP] + t->place.at[AX_PP] == 0;
-    return refuse_words(t);
+    return *t->recipe->lora.path ? OK : engine_words(&e, t);
 }
 
 /* What each rank opens by itself. */
@@ -238,12 +241,16 @@ static Status open_own(Trainer *t, Json **state)
     return OK;
 }
 
-/* In the order that lets a mistake be heard of early; the loader reads ahead while weights are loaded. Ranks
- * go on from each phase together, so that one that fails is heard of by all. */
+/* In the order that lets a mistake be heard of early, one of words or of an adapter's files before there is a
+ * folder that the next try would find used; the loader reads ahead while weights are loaded. Ranks go on from
+ * each phase together, so that one that fails is heard of by all. */
 static Status open_all(Trainer *t, Json **state)
 {
     TRY(trainer_agree(t, open_source(t)));
     TRY(open_folder(t));
+    TRY(trainer_agree(t, open_adapter(t)));
+    TRY(trainer_agree(t, know_past(t)));
+    TRY(make_folder(t));
     TRY(trainer_agree(t, open_own(t, state)));
     TRY(trainer_agree(t, open_engine(t)));
     TRY(trainer_agree(t, load_weights(t)));
