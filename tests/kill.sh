@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # kill -9 at random moments of a run that saves often: every resume goes on, `last` is always whole, and the end is
-# the same to the bit as that of a run nobody disturbed. TREB_KILLS sets how many (the short form has 6). A kill counts
-# when it hit a run under way; where a run ends first, its end is compared and the next one begins from nothing.
-passed=0 failed=0 hits=0 tries=0
+# the same to the bit as that of a run nobody disturbed. Full training first, then adapters beside a base, which also are in
+# PEFT's form in every checkpoint. TREB_KILLS sets how many of the first (the short form has 6) and TREB_KILL_STEPS how long;
+# the second has a third of both. A kill counts when it hit a run under way; where a run ends first, its end is compared and the next one begins
+# from nothing.
+passed=0 failed=0
 treb=${TREB:-build/treb} kills=${TREB_KILLS:-6} steps=${TREB_KILL_STEPS:-60}
 tmp=$(mktemp -d); trap 'rm -rf "$tmp"' EXIT
 seed=${TREB_KILL_SEED:-$RANDOM}; RANDOM=$seed
@@ -25,21 +27,19 @@ for i in $(seq 1 200); do
     echo "{\"text\": \"line $i of a text that goes on for $((i * 7919 % 31)) words $(printf 'word %.0s' $(seq 1 $((i * 7919 % 31))))\"}"
 done > "$tmp/data.jsonl"
 
+more=()                                  # keys of the form
 train() {                                # train FOLDER
     exec "$treb" train /dev/null model.preset="$tmp/model" "data.train=[$tmp/data.jsonl]" data.max_length=128 data.bad_sample=skip \
         train.max_steps="$steps" train.micro_tokens=128 train.global_tokens=256 optim.learning_rate=1e-3 \
         checkpoint.output_dir="$1" checkpoint.save_steps=3 checkpoint.save_total_limit=2 checkpoint.hf=none \
-        checkpoint.resume_from_checkpoint=auto >>"$tmp/out" 2>&1
+        checkpoint.resume_from_checkpoint=auto "${more[@]}" >>"$tmp/out" 2>&1
 }
-hash_of() { grep -A2 '"state/' "$1/last/MANIFEST.json"; grep -v '"recipe"' "$1/last/trainer_state.json"; }
+hash_of() { grep -A2 -e '"state/' -e '"adapter_' "$1/last/MANIFEST.json"; grep -v '"recipe"' "$1/last/trainer_state.json"; }
 loss_of() { grep "\"step\": $steps," "$1/metrics.jsonl" | grep -o '"train/loss": [0-9.e+-]*'; }
 steps_of() { grep -o '^{"step": [0-9]*' "$1/metrics.jsonl" | grep -o '[0-9]*$' | tr '\n' ' '; }
 whole_or_none() { [ ! -e "$tmp/run/last" ] && [ ! -L "$tmp/run/last" ] || [ -s "$tmp/run/last/MANIFEST.json" ]; }
 
-start=$(date +%s%N)
 run() { (train "$1"); }
-check "the run nobody disturbs" run "$tmp/calm"
-ms=$(( ($(date +%s%N) - start) / 1000000 ))
 compare() {                              # the run that was killed and resumed against the calm one
     check "weights, moments and data position equal to the bit" [ "$(hash_of "$tmp/calm")" = "$(hash_of "$tmp/run")" ]
     check "the final loss, $(loss_of "$tmp/calm")" [ -n "$(loss_of "$tmp/calm")" -a "$(loss_of "$tmp/calm")" = "$(loss_of "$tmp/run")" ]
@@ -47,18 +47,29 @@ compare() {                              # the run that was killed and resumed a
     check "no half-written folder is left" [ -z "$(ls -d "$tmp"/run/*.tmp 2>/dev/null)" ]
 }
 
-while [ $hits -lt "$kills" ] && [ $tries -lt $((20 * kills)) ]; do
-    train "$tmp/run" & pid=$! tries=$((tries + 1))
-    at=$((RANDOM * ms / 32768))
-    sleep "$(printf '%d.%03d' $((at / 1000)) $((at % 1000)))"
-    kill -9 $pid 2>/dev/null
-    { wait $pid; } 2>/dev/null; rc=$?
-    check "last is whole after try $tries" whole_or_none
-    if [ $rc -eq 137 ]; then hits=$((hits + 1)); else check "try $tries ends well" [ $rc -eq 0 ]; compare; rm -rf "$tmp/run"; fi
-done
-check "$hits kills of $kills hit a run under way, in $tries tries" [ $hits -eq "$kills" ]
-check "the last resume" run "$tmp/run"
-compare
+form() {                                 # form NAME KILLS STEPS keys...
+    local name=$1 kills=$2 steps=$3 hits=0 tries=0 start at ms pid rc
+    more=("${@:4}") start=$(date +%s%N)
+    rm -rf "$tmp/calm" "$tmp/run"
+    check "$name: the run nobody disturbs" run "$tmp/calm"
+    ms=$(( ($(date +%s%N) - start) / 1000000 ))
+    while [ $hits -lt "$kills" ] && [ $tries -lt $((20 * kills)) ]; do
+        train "$tmp/run" & pid=$! tries=$((tries + 1))
+        at=$((RANDOM * ms / 32768))
+        sleep "$(printf '%d.%03d' $((at / 1000)) $((at % 1000)))"
+        kill -9 $pid 2>/dev/null
+        { wait $pid; } 2>/dev/null; rc=$?
+        check "$name: last is whole after try $tries" whole_or_none
+        if [ $rc -eq 137 ]; then hits=$((hits + 1)); else check "$name: try $tries ends well" [ $rc -eq 0 ]; compare; rm -rf "$tmp/run"; fi
+    done
+    check "$name: $hits kills of $kills hit a run under way, in $tries tries" [ $hits -eq "$kills" ]
+    check "$name: the last resume" run "$tmp/run"
+    compare
+}
+form full "$kills" "$steps"
+form adapters $(((kills + 2) / 3)) $((steps / 3)) lora.rank=4 lora.target_modules=[all-linear] lora.dropout=0.1 lora.modules_to_save=[model.norm] checkpoint.hf=every
+has_adapter() { [ -s "$tmp/run/last/adapter_model.safetensors" ] && grep -q '"adapter_model.safetensors"' "$tmp/run/last/MANIFEST.json"; }
+check "an adapter is in the checkpoint" has_adapter
 [ $failed -eq 0 ] || tail -n 15 "$tmp/out"
 echo "lab: $passed passed, $failed failed, 0 skipped"
 [ $failed -eq 0 ]

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # kill -9 of one rank of eight at a random moment of a run that saves often, with layouts drawn at random: the seven
 # others end by themselves within 10 s, with exit code 6 and the name of the one that is gone, and the run resumes
-# to the very bits of one that nobody disturbed. Then one rank of four is stopped instead. TREB_KILLS sets how many kills
-# (2), TREB_KILL_STEPS how long a run is. A kill counts when it hit a run under way.
+# to the very bits of one that nobody disturbed; some of them train adapters, and one of two ranks always does. Then one
+# rank of four is stopped instead. TREB_KILLS sets how many kills (2), TREB_KILL_STEPS how long a run is. A kill counts when it hit a
+# run under way.
 . tests/ranklab.sh
 kills=${TREB_KILLS:-2} steps=${TREB_KILL_STEPS:-12} hits=0 tries=0 slowest=0
 seed=${TREB_KILL_SEED:-$RANDOM}; RANDOM=$seed
@@ -13,18 +14,21 @@ layouts=("parallel.zero=3"
          "parallel.pp=2 parallel.ep=4 parallel.zero=1"
          "parallel.tp=2 parallel.cp=2 parallel.ep=8 moe.dispatcher=deepep"
          "parallel.zero=3 parallel.replicas=2 parallel.ep=2"
-         "parallel.pp=2 parallel.tp=2 parallel.ep=2 parallel.etp=2 moe.dispatcher=hybridep")
+         "parallel.pp=2 parallel.tp=2 parallel.ep=2 parallel.etp=2 moe.dispatcher=hybridep"
+         "parallel.zero=3 parallel.ep=4 lora.rank=4 lora.dropout=0.1 checkpoint.hf=every"
+         "parallel.pp=2 parallel.tp=2 parallel.ep=2 lora.rank=4 lora.target_modules=[experts] lora.expert_a=shared")
 
 run() {                                  # run FOLDER RANKS overrides...: begins it
     local folder=$1 n=$2; shift 2
     ranks_start "$n" -- "$treb" train /dev/null "${recipe[@]}" train.max_steps="$steps" checkpoint.save_steps=2 \
         checkpoint.save_total_limit=2 checkpoint.resume_from_checkpoint=auto checkpoint.output_dir="$folder" "$@"
 }
-whole()    { run "$@"; wait $job; [ "$(codes)" = "$(yes 0 | head -n "$2" | tr '\n' ' ')" ]; }
+whole()    { run "$@"; wait $job; [ "$(codes)" = "$(all_of 0 "$2")" ]; }
 codes()    { cat "$tmp"/code.* 2>/dev/null | tr '\n' ' '; }
 opened()   { [ -s "$tmp/out.0" ] || [ "$(count code)" -gt 0 ]; }       # before that MPI itself ends the ranks, with codes of its own
 ended()    { [ "$(count code)" -ge "$1" ]; }
-over()     { [ "$others" = "0 0 0 0 0 0 0 " ] && grep -q "done: $steps steps" "$tmp"/out.0; }   # it was hit on its way out
+all_of()   { yes "$1" | head -n "$2" | tr '\n' ' '; }                   # all_of CODE N
+over()     { [ "$others" = "$(all_of 0 $((ranks - 1)))" ] && grep -q "done: $steps steps" "$tmp"/out.0; }   # it was hit on its way out
 sound()    { [ ! -L "$1/last" ] || [ -s "$1/last/MANIFEST.json" ]; }
 named()    { grep -l "ends: rank $1 (host .*, process $(cat "$tmp/pid.$1")) $2" "$tmp"/out.* | wc -l; }
 
@@ -41,36 +45,42 @@ strike() {
     { wait $job; } 2>/dev/null
 }
 
-# Two kills of one run, then its end; where a run is done before it is hit, that is its end.
+# round RANKS LAYOUT CALM TOOK: two kills of one run, then its end; where a run is done before it is hit, that is its end.
 round() {
-    local layout=$1 calm=$2 took=$3 run="$tmp/run" victim what
+    local ranks=$1 layout=$2 calm=$3 took=$4 run="$tmp/run" victim what
     rm -rf "$run"
     for _ in 1 2; do
-        victim=$((RANDOM % 8)) tries=$((tries + 1)) what="$layout, rank $victim (TREB_KILL_SEED=$seed)"
-        run "$run" 8 $layout
-        strike 9 $victim 8 $((RANDOM * took / 50000))
+        victim=$((RANDOM % ranks)) tries=$((tries + 1)) what="$layout, rank $victim (TREB_KILL_SEED=$seed)"
+        run "$run" "$ranks" $layout
+        strike 9 $victim "$ranks" $((RANDOM * took / 50000))
         [ "$(cat "$tmp/code.$victim")" = 137 ] && ! over || break
         hits=$((hits + 1)) slowest=$((ms > slowest ? ms : slowest))
-        check "$what: the others exit with 6, not $others" [ "$others" = "6 6 6 6 6 6 6 " ]
+        check "$what: the others exit with 6, not $others" [ "$others" = "$(all_of 6 $((ranks - 1)))" ]
         check "$what: within 10 s, not $ms ms" [ $ms -lt 10000 ]
-        check "$what: each says who is gone" [ "$(named $victim "is gone")" -eq 7 ]
+        check "$what: each says who is gone" [ "$(named $victim "is gone")" -eq $((ranks - 1)) ]
         check "$what: last is whole" sound "$run"
     done
-    check "$what: it resumes" whole "$run" 8 $layout
+    check "$what: it resumes" whole "$run" "$ranks" $layout
     check "$what: to the same bits" same_bits "$calm" "$run"
 }
 
 declare -A took
-while [ $hits -lt "$kills" ] && [ $tries -lt $((4 * kills + 8)) ]; do
-    at=$((RANDOM % ${#layouts[@]})) start=$(now_ms)
-    if [ ! -d "$tmp/calm$at" ]; then
-        check "undisturbed: ${layouts[$at]}" whole "$tmp/calm$at" 8 ${layouts[$at]}
-        took[$at]=$(($(now_ms) - start))
-    fi
-    round "${layouts[$at]}" "$tmp/calm$at" "${took[$at]}"
-done
-check "$hits kills of $kills hit a run under way, in $tries tries" [ $hits -ge "$kills" ]
-echo "  $hits kills, slowest end $slowest ms"
+rounds() {                               # rounds KILLS RANKS layouts...: until so many have hit
+    local kills=$1 ranks=$2 layouts=("${@:3}") start calm at
+    hits=0 tries=0
+    while [ $hits -lt "$kills" ] && [ $tries -lt $((4 * kills + 8)) ]; do
+        at=$((RANDOM % ${#layouts[@]})) start=$(now_ms) calm="$tmp/calm$ranks-$at"
+        if [ ! -d "$calm" ]; then
+            check "undisturbed: ${layouts[$at]}" whole "$calm" "$ranks" ${layouts[$at]}
+            took[$ranks-$at]=$(($(now_ms) - start))
+        fi
+        round "$ranks" "${layouts[$at]}" "$calm" "${took[$ranks-$at]}"
+    done
+    check "$hits kills of $kills hit a run under way, in $tries tries" [ $hits -ge "$kills" ]
+    echo "  $hits kills, slowest end $slowest ms"
+}
+rounds "$kills" 8 "${layouts[@]}"
+rounds 1 2 "parallel.pp=2 lora.rank=4 lora.dropout=0.1"
 
 # It stands still for longer than a step takes, then for longer than comm.timeout. Nothing is saved meanwhile: who waits for
 # files is not asked.
