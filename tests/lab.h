@@ -7,6 +7,7 @@
 #define TESTS_LAB_H
 
 #include <math.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -65,15 +66,18 @@ static inline int lab_report(void)
     return lab_.failed != 0;
 }
 
-/* A fresh folder under TMPDIR for this process; the caller removes what it makes there. */
+/* A fresh folder under TMPDIR for this process; the caller removes what it makes there. Threads may ask at once. */
 static inline const char *lab_tmp(void)
 {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static char dir[256];
+    pthread_mutex_lock(&lock);
     if (!dir[0]) {
         const char *t = getenv("TMPDIR");
         snprintf(dir, sizeof dir, "%s/treb-test-XXXXXX", t && *t ? t : "/tmp");
         if (!mkdtemp(dir)) perror(dir), exit(1);
     }
+    pthread_mutex_unlock(&lock);
     return dir;
 }
 

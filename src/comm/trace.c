@@ -50,8 +50,8 @@ double trace_waits(Trace *t)
 /* A call that has left the ring while it was waited for is known by its number alone. */
 void trace_line(Trace *t, char *out, size_t n)
 {
-    double now = clock_now();
     pthread_mutex_lock(&t->lock);
+    double    now = clock_now();                    /* not before the lock: the wait may begin meanwhile */
     int64_t   at = t->waits ? t->waits - 1 : t->calls - 1;
     TraceCall c  = at >= 0 && t->calls - at <= TRACE_CALLS ? t->call[at % TRACE_CALLS] : (TraceCall){ 0 };
     bool      waits = t->waits > 0;
