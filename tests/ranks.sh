@@ -7,7 +7,7 @@ steps=${TREB_RANK_STEPS:-8} half=$((${TREB_RANK_STEPS:-8} / 2))
 has_mpi || skip "no mpirun, or a build without MPI"
 small_moe
 
-ranks() { local n=$1; shift; timeout 120 mpirun --oversubscribe --allow-run-as-root --bind-to none -np "$n" "$@"; }
+ranks() { local n=$1; shift; timeout 240 mpirun --oversubscribe --allow-run-as-root --bind-to none -np "$n" "$@"; }
 train() {                                # train FOLDER RANKS overrides...
     local folder=$1 n=$2; shift 2
     ranks "$n" "$treb" train /dev/null "${recipe[@]}" train.global_tokens=512 train.max_steps="$steps" \
