@@ -114,8 +114,9 @@ static Status to_adapter(Convert *c, const char *named)
     if (shape_load(&shape, state ? c->config : base)) return state ? E_DATA : no_base(c, base);
     if (checkpoint_is(c->from)) TRY(checkpoint_check(c->from));
     TRY(lora_source_open(&l, c->from, &shape));
-    Status st = lora_source_export(&l, &shape, c->to, base);
+    Status st = folder_make(c->to);
     if (!st) st = weights_copy_companions(c->beside, c->to);
+    if (!st) st = lora_source_export(&l, &shape, c->to, base);       /* its configuration is the last file */
     if (!st) printf("%s: an adapter of %d modules written to %s\n", shape.family, l.conf.exacts, c->to);
     lora_source_close(&l);
     return st;

@@ -2,6 +2,7 @@
 #include "cli/commands.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,9 +31,14 @@ static void calm_threads(char **argv)
     if (!setenv("GOMP_SPINCOUNT", "10000", 1)) execv("/proc/self/exe", argv);
 }
 
+/* A limit on the size of files (ulimit -f) is a disk that is full: the write fails and says so, with the name
+ * of the file. By itself the signal would end the program in the middle of a run without a word. */
+static void hear_of_limits(void) { signal(SIGXFSZ, SIG_IGN); }
+
 int main(int argc, char **argv)
 {
     calm_threads(argv);
+    hear_of_limits();
     Status st = run(argc, argv);
     if ((fflush(stdout) || ferror(stdout)) && !st) st = fail(E_IO, "writing the output: %s", strerror(errno));
     if (st) fprintf(stderr, "treb: %s\n", status_text());

@@ -222,7 +222,7 @@ static Status shard_begin(StWriter *w)
     if (w->fd < 0) return fail(E_IO, "%s: %s", path, strerror(errno));
     w->made++;
     Status st = header_make(w, w->made - 1, &text, &len);
-    if (!st) st = write_at(w->fd, path, text, len, 0);
+    if (!st) st = write_at(w->fd, final_path(w, name, path), text, len, 0);
     w->base = (int64_t)len;
     free(text);
     return st;
@@ -267,6 +267,15 @@ Status st_writer_begin(StWriter *w)
 
 const char *st_writer_next(const StWriter *w) { return w->at < w->count ? w->slot[w->at].name : NULL; }
 
+/* Of the file that is being written, by the name that it was to have. */
+static Status name_file(const StWriter *w, Status st)
+{
+    char name[NAME_MAX];
+    Path path;
+    shard_name(w, w->made - 1, name);
+    return wrap(st, "%s", final_path(w, name, path));
+}
+
 Status st_writer_write(StWriter *w, const void *data, size_t bytes)
 {
     const char *p = data;
@@ -277,11 +286,11 @@ Status st_writer_write(StWriter *w, const void *data, size_t bytes)
         const StSlot *s = &w->slot[w->at];
         size_t n = bytes < (size_t)(s->bytes - w->done) ? bytes : (size_t)(s->bytes - w->done);
         st = write_at(w->fd, s->name, p, n, w->base + s->offset + w->done);
-        if (st) break;
+        if (st) return give_up(w, name_file(w, st));
         p += n, bytes -= n, w->done += (int64_t)n;
         st = advance(w);
     }
-    return st ? give_up(w, wrap(st, "%s", w->dir)) : OK;
+    return st ? give_up(w, st) : OK;
 }
 
 static Status place(const StWriter *w, const char *name)

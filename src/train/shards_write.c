@@ -167,7 +167,7 @@ static Json *describe(const KeptList *l, int rank, int ranks)
 Status shards_path(Path out, const char *folder, int rank, const char *name)
 {
     char below[300];
-    snprintf(below, sizeof below, "state/rank-%05d/%s", rank, name);
+    snprintf(below, sizeof below, "state/rank-%05d%s%s", rank, *name ? "/" : "", name);
     return path_join(out, folder, below);
 }
 

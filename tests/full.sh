@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# A disk that is full, and a limit on the size of files, while an adapter's checkpoint or a merged model is written: the
+# exit code is 4, the message names the file and the reason, what was saved before is whole and goes on, and no half folder
+# is taken for a checkpoint or a model. The disk is a small one of memory, in a namespace of its own; where that is not allowed the
+# limit alone is tested.
+if [ -z "${FULL_DISK:-}" ] && unshare -rm mount -t tmpfs none /mnt 2>/dev/null; then FULL_DISK=1 exec unshare -rm bash "$0"; fi
+. tests/ranklab.sh
+small_moe
+export TMPDIR="$tmp"                     # of mpirun, which in a namespace is another user
+disk="$tmp/disk" skipped=0
+mkdir "$disk"
+trap 'umount "$disk" 2>/dev/null; rm -rf "$tmp"' EXIT
+
+train() { "$treb" train /dev/null "${recipe[@]}" "${base[@]}" train.global_tokens=256 checkpoint.output_dir="$@" >"$tmp/out" 2>&1; }
+exits() { local want=$1; shift; "$@"; local rc=$?; [ $rc -eq "$want" ] || { echo "  exit code $rc, not $want"; false; }; }
+says()  { grep -q "^treb: .*$1.*$2" "$tmp/out"; }
+limited() { (ulimit -f "$1"; shift; "$@"); }                     # blocks of 1024 bytes
+base=()
+check "a base" train "$tmp/base" train.max_steps=1 checkpoint.hf=final
+cp "$tmp/model/tokenizer.json" "$tmp/base/checkpoint-1/"
+base=('model.preset=""' model.path="$tmp/base/checkpoint-1" lora.rank=8 checkpoint.hf=every)
+check "adapters of two steps" train "$tmp/kept" train.max_steps=2
+
+on()    { local folder=$1; shift; train "$folder" train.max_steps=4 checkpoint.resume_from_checkpoint=auto "$@"; }
+clean() { [ -z "$(ls -d "$1"/*.tmp 2>/dev/null)" ] && sound "$1"; }
+sound() { [ "$(readlink "$1/last")" = checkpoint-2 ] && [ ! -e "$1/checkpoint-4" ] &&
+          "$treb" convert --native "$1/last" "$tmp/native" >>"$tmp/out" 2>&1 && rm -r "$tmp/native"; }
+merge() { "$treb" convert --merge "$tmp/kept/last" "$1" >"$tmp/out" 2>&1; }
+peft()  { "$treb" convert "$tmp/kept/last" "$1" >"$tmp/out" 2>&1; }
+empty() { [ -z "$(find "$1" -name config.json -o -name adapter_config.json -o -name '*.safetensors*' -o -name '.*.tmp')" ]; }
+
+# ---- a limit on files ----
+cp -r "$tmp/kept" "$tmp/run"
+check "a checkpoint beyond the limit" exits 4 limited 64 on "$tmp/run"
+check "says which file, and why" says "checkpoint-4.*state/model.safetensors" "File too large"
+check "leaves what was there, and nothing else" clean "$tmp/run"
+check "and goes on where there is room" on "$tmp/run"
+check "a merged model beyond the limit" exits 4 limited 256 merge "$tmp/merged"
+check "says which file, and why" says "merged/model.safetensors" "File too large"
+check "is no model" empty "$tmp/merged"
+check "and is one on the second try" merge "$tmp/merged"
+check "an adapter beyond the limit" exits 4 limited 16 peft "$tmp/peft"
+check "says which file, and why" says "peft/adapter_model.safetensors" "File too large"
+check "is no adapter" empty "$tmp/peft"
+
+# ---- a disk ----
+fill() {                                 # fill KB: so much room is left
+    rm -f "$disk/filler"
+    local left; left=$(df -k --output=avail "$disk" | tail -n 1)
+    head -c $(((left - $1) * 1024)) /dev/zero >"$disk/filler"
+}
+if [ "${FULL_DISK:-}" ] && mount -t tmpfs -o size=4m none "$disk"; then
+    cp -r "$tmp/kept" "$disk/run"
+    took=0
+    for room in 24 200 800 1100 1600; do # the state, or what comes after it, up to all of it
+        fill $room
+        on "$disk/run"; rc=$?
+        if [ $rc -eq 0 ]; then took=$room; break; fi
+        check "$room KB: exit code 4, not $rc" [ $rc -eq 4 ]
+        check "$room KB: says which file, and why" says "run/" "No space left on device"
+        check "$room KB: leaves what was there, and nothing else" clean "$disk/run"
+    done
+    check "it goes on once there is room, at $took KB" [ $took -gt 0 ]
+    if has_mpi; then                     # two ranks, neither of which has room for its files
+        rm -rf "$disk/run"
+        cp -r "$tmp/kept" "$disk/run"
+        fill 24
+        ranks_start 2 -- "$treb" train /dev/null "${recipe[@]}" "${base[@]}" train.global_tokens=256 parallel.ep=2 train.max_steps=4 \
+            checkpoint.output_dir="$disk/run" checkpoint.resume_from_checkpoint=auto
+        wait $job
+        check "two ranks exit with 4, not $(echo $(cat "$tmp"/code.*))" [ "$(echo $(cat "$tmp"/code.*))" = "4 4" ]
+        check "say which file, and why" grep -q "^treb: .*checkpoint-4.*No space left on device" "$tmp/out.0"
+        check "leave what was there" sound "$disk/run"
+    fi
+    fill 300
+    check "a merged model on a full disk" exits 4 merge "$disk/merged"
+    check "says which file, and why" says "merged/model.safetensors" "No space left on device"
+    check "is no model" empty "$disk/merged"
+    fill 100
+    check "an adapter on a full disk" exits 4 peft "$disk/peft"
+    check "says which file, and why" says "peft/" "No space left on device"
+    check "is no adapter" empty "$disk/peft"
+    umount "$disk"
+else
+    skipped=1
+    echo "  skip $(basename "$0"): no namespace for a disk of its own; a limit on files alone was tested"
+fi
+report $skipped
