@@ -77,6 +77,9 @@ struct Trainer {
     double        eval_loss;             /* of the last evaluation */
     double        best;                  /* loss of the best evaluation that was saved; NAN: none */
     int64_t       best_step;
+    Status        trouble;               /* of what this rank alone writes; told before the next step */
+    char          why[512];
+    bool          together;              /* the failure that ends the run ends it on all ranks here */
     double        opened, paused;        /* clock when open was done; when the last step ended */
 };
 

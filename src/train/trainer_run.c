@@ -10,6 +10,39 @@
 #include <stdio.h>
 #include <string.h>
 
+/* ---- failures that all ranks hear of ---- */
+
+/* What a rank has met at a place that all of them pass: they end together, and not one by the other's
+ * absence, which would cost what is being saved. While nothing fails it is a word a step. */
+static Status share(Trainer *t, Status mine)
+{
+    double bad = mine != OK;
+    comm_host_max(t->engine.mesh.comm[GR_world], &bad, 1);
+    if (!(bad > 0)) return OK;
+    Status st = trainer_agree(t, mine);
+    t->together = st && (!t->conf.world || t->conf.world->agreed);
+    return st;
+}
+
+/* What one rank writes for all, and cannot: the others learn of it before the next step. */
+static void note(Trainer *t, Status st)
+{
+    if (!st || t->trouble) return;
+    t->trouble = st;
+    snprintf(t->why, sizeof t->why, "%s", status_text());
+}
+
+/* Before each step and after the last. Whoever was asked to leave, all do after the same step. */
+static Status ask_all(Trainer *t, int *signal)
+{
+    double x[2] = { guard_signal(), t->trouble != OK };
+    comm_host_max(t->engine.mesh.comm[GR_world], x, 2);
+    *signal = (int)x[0];
+    return x[1] > 0 ? share(t, t->trouble ? fail(t->trouble, "%s", t->why) : OK) : OK;
+}
+
+/* ---- steps ---- */
+
 /* Device-seconds and work of all ranks, and what they found still. */
 static void sum_ranks(const Trainer *t, StepReport *r)
 {
@@ -110,8 +143,9 @@ Status trainer_step(Trainer *t, StepReport *r)
 {
     LoaderStep in;
     *r = (StepReport){ .step = t->step + 1, .lr = lr_at(&t->lr, G_LLM, t->step + 1) };
-    TRY(loader_next(t->loader, &in));
-    if (!in.micro) return fail(E_DATA, "data.train ended before step %lld", (long long)r->step);
+    Status st = loader_next(t->loader, &in);
+    if (!st && !in.micro) st = fail(E_DATA, "data.train ended before step %lld", (long long)r->step);
+    TRY(share(t, st));
     TRY_CTX(learn(t, &in, r), "step %lld", (long long)r->step);
     t->step = r->step, t->epoch = r->epoch = in.epoch, t->tokens += r->sums.tokens;
     double now = clock_now();
@@ -125,7 +159,7 @@ static Status eval_losses(Trainer *t, Evaluation *e)
 {
     LoaderStep in;
     for (;;) {
-        TRY(loader_next(t->held, &in));
+        TRY(share(t, loader_next(t->held, &in)));
         if (!in.micro) return loader_rewind(t->held);
         Losses got;
         const Stream *s = in.micro[0];
@@ -152,10 +186,10 @@ Status trainer_evaluate(Trainer *t, Evaluation *e)
     *e = (Evaluation){ .accuracy = NAN };
     Status st = eval_losses(t, e);
     if (!st) sum_evaluation(t, e);
-    if (!st && !e->supervised) st = fail(E_DATA, "no token of the held-out data is supervised");
+    if (!st && !e->supervised) st = share(t, fail(E_DATA, "no token of the held-out data is supervised"));
     if (!st) e->loss /= (double)e->supervised;
-    if (!st && t->first && t->conf.answers.run && trainer_answers_here(t))
-        st = t->conf.answers.run(t->conf.answers.self, t, &e->accuracy);
+    if (!st && t->conf.answers.run && trainer_answers_here(t))
+        st = share(t, t->first ? t->conf.answers.run(t->conf.answers.self, t, &e->accuracy) : OK);
     e->seconds = clock_now() - from;
     return st ? wrap(st, "evaluation") : OK;
 }
@@ -172,7 +206,8 @@ static Status evaluate(Trainer *t)
              (long long)e.supervised, e.seconds);
     Scalar s[2] = { { "eval/loss", e.loss }, { "eval/accuracy", e.accuracy } };
     t->paused = clock_now();
-    return progress_put(&t->progress, t->step, s, isnan(e.accuracy) ? 1 : 2);
+    note(t, progress_put(&t->progress, t->step, s, isnan(e.accuracy) ? 1 : 2));
+    return OK;
 }
 
 /* What a save beside the run has come to, as soon as it is known. */
@@ -223,7 +258,8 @@ static Status after_step(Trainer *t)
     int64_t looks = trainer_has_eval(t) ? t->recipe->eval.eval_steps : 0;
     if (due(looks, t->step) || (looks && last)) TRY(evaluate(t));
     if (last || due(t->recipe->checkpoint.save_steps, t->step)) TRY(trainer_save(t, last));
-    return t->first && (t->evaluated == t->step || t->saved == t->step) ? trainer_write_load(t) : OK;
+    if (t->first && (t->evaluated == t->step || t->saved == t->step)) note(t, trainer_write_load(t));
+    return OK;
 }
 
 static Status leave(Trainer *t, int signal)
@@ -236,13 +272,15 @@ static Status leave(Trainer *t, int signal)
     return OK;
 }
 
-/* A check ends the run on all ranks after the same step: what is being saved is still written to its end. */
-static Status end_by_check(Trainer *t)
+/* A failure that ends the run on all ranks at the same place: what is being saved is still written to its
+ * end. That they agree is the last they say, so that none is taken for one that broke down. */
+static Status end_together(Trainer *t, Status st)
 {
     char why[1024];
     snprintf(why, sizeof why, "%s", status_text());
     if (look_at_save(t, true)) log_warn(&t->log, "%s", status_text());
-    return fail(E_CHECK, "%s", why);
+    Status same = trainer_agree(t, fail(st, "%s", why));
+    return same == st ? fail(st, "%s", why) : same;
 }
 
 static void say_line(void *self, const char *line) { log_warn(&((const Trainer *)self)->log, "%s", line); }
@@ -264,23 +302,17 @@ static Status one_step(Trainer *t)
     Status st = trainer_step(t, &r);
     if (t->conf.world) comm_watch(t->conf.world, 0, NULL, NULL);
     if (t->step == r.step) {                                 /* it was taken, or skipped as one too many */
-        Status shown = progress_step(&t->progress, &r, &t->routing, &t->by);
-        if (!st) st = shown;
+        char why[1024];
+        snprintf(why, sizeof why, "%s", st ? status_text() : "");
+        note(t, progress_step(&t->progress, &r, &t->routing, &t->by));
+        if (st) st = fail(st, "%s", why);                    /* what ended it is worse than what is not shown */
     }
     if (progress_due(&t->progress, r.step)) routing_clear(&t->routing), by_source_clear(&t->by);
-    if (first && !st && t->first) st = trainer_write_plan(t, &r.sums.model);
+    if (first && !st && t->first) note(t, trainer_write_plan(t, &r.sums.model));
     if (first && !st)
         log_info(&t->log, "first step done %.2f s after the start (%.2f s to open, %.2f s waiting for data)",
                  clock_now() - t->conf.started, t->opened - t->conf.started, r.waited);
     return st;
-}
-
-/* Whoever was asked, all leave after the same step. */
-static int signal_of_all(const Trainer *t)
-{
-    double signal = guard_signal();
-    comm_host_max(t->engine.mesh.comm[GR_world], &signal, 1);
-    return (int)signal;
 }
 
 Status trainer_run(Trainer *t)
@@ -294,12 +326,12 @@ Status trainer_run(Trainer *t)
     }
     guard_signals_on();
     if (!t->step && t->recipe->eval.eval_on_start) st = evaluate(t);
-    while (!st && t->step < t->steps && !(signal = signal_of_all(t))) {
+    while (!st && !(st = ask_all(t, &signal)) && !signal && t->step < t->steps) {
         st = one_step(t);
         if (!st) st = after_step(t);
         if (!st) st = look_at_save(t, t->step == t->steps);
     }
-    if (st == E_CHECK) st = end_by_check(t);
+    if (st == E_CHECK || (st && (t->together || !t->conf.world))) st = end_together(t, st);
     if (!st && signal && t->step < t->steps) st = leave(t, signal);
     else if (!st)
         log_info(&t->log, "done: %lld steps, %lld tokens", (long long)t->steps, (long long)t->tokens);
