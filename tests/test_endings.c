@@ -75,7 +75,8 @@ static void full_disks(void)
     all.full = false;
 }
 
-/* A line more, met after a few steps in this order of the data, has a picture whose end is missing, which only who decodes it finds out. */
+/* A line more, met after a few steps in this order of the data, has a picture whose end is missing: only who
+ * decodes it finds out. */
 static void spoil(int lines)
 {
     char  path[400], line[1024];

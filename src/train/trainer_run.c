@@ -305,7 +305,7 @@ static Status one_step(Trainer *t)
         char why[1024];
         snprintf(why, sizeof why, "%s", st ? status_text() : "");
         note(t, progress_step(&t->progress, &r, &t->routing, &t->by));
-        if (st) st = fail(st, "%s", why);                    /* what ended it is worse than what is not shown */
+        if (st) st = fail(st, "%s", why);                    /* what ended it is worse than a line not shown */
     }
     if (progress_due(&t->progress, r.step)) routing_clear(&t->routing), by_source_clear(&t->by);
     if (first && !st && t->first) note(t, trainer_write_plan(t, &r.sums.model));
