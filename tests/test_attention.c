@@ -276,7 +276,7 @@ static void parts_merge(void)
                              t_rows(x.v, cut[j], n), p.seg, x.scale);
             if (j) op_attention_merge(BE, p.o, p.lse, part, lse);
         }
-        EXPECT_CLOSE(p.o, x.o, d == F32 ? 1e-6 : 5e-3);
+        EXPECT_CLOSE(p.o, x.o, d == F32 ? 1e-5 : 1e-2);      /* sums of 330 in other orders; two parts rounded */
         EXPECT_CLOSE(p.lse, x.lse, 1e-6);
         for (int j = 0; j < 3; j++) {
             int64_t n = cut[j + 1] - cut[j];

@@ -155,10 +155,11 @@ static void in_slices(DType d, int64_t n, int64_t V, int slices)
     for (int i = 0; i < slices; i++)
         op_ce_bwd(BE, t_cols(grad, cut[i], cut[i + 1] - cut[i]), t_cols(x, cut[i], cut[i + 1] - cut[i]), lse,
                   labels, cut[i], 0.5f);
-    EXPECT(fabs(value(loss) - value(want_loss)) <= 3e-7 * (double)n, "%.9g, want %.9g", value(loss),
+    /* Not relative either, as an lse may be near 0; one of 9 is stored in steps of 1e-6, and so is a loss. */
+    EXPECT(fabs(value(loss) - value(want_loss)) <= 1e-6 * (double)n, "%.9g, want %.9g", value(loss),
            value(want_loss));
-    EXPECT_CLOSE(lse, want_lse, 2e-7);
-    EXPECT(farthest(each, want_each) <= 1e-6f, "%g", farthest(each, want_each));
+    EXPECT(farthest(lse, want_lse) <= 2e-6f, "lse: %g", farthest(lse, want_lse));
+    EXPECT(farthest(each, want_each) <= 4e-6f, "%g", farthest(each, want_each));
     EXPECT(farthest(grad, want) <= 3e-7f, "%g", farthest(grad, want));
     num_clear();
 }
