@@ -7,7 +7,24 @@ enum { STAGES = 8 };
 
 static void open_all(Pipe *p, const PipeShape *s)
 {
-    for (int i = 0; i < s->stages; i++) EXPECT_OK(pipe_open(&p[i], s, i));
+    for (int i = 0; i < s->stages; i++) EXPECT_OK(pipe_open(&p[i], s, i, NULL));
+}
+
+/* What a stage says of a model whose backward ends in its piece `lowest`. */
+static PipeFloor floor_of(const PipeShape *s, int stage, int lowest)
+{
+    PipeFloor f = { 0 };
+    while (f.idle < s->chunks && f.idle * s->stages + stage < lowest) f.idle++;
+    f.ends = f.idle * s->stages + stage == lowest;
+    return f;
+}
+
+static void open_above(Pipe *p, const PipeShape *s, int lowest)
+{
+    for (int i = 0; i < s->stages; i++) {
+        PipeFloor f = floor_of(s, i, lowest);
+        EXPECT_OK(pipe_open(&p[i], s, i, &f));
+    }
 }
 
 static void close_all(Pipe *p, int n)
@@ -29,7 +46,7 @@ static const char *spelled(const Pipe *p)
 static void expect_list(PipeShape s, int stage, const char *want)
 {
     Pipe p;
-    EXPECT_OK(pipe_open(&p, &s, stage));
+    EXPECT_OK(pipe_open(&p, &s, stage, NULL));
     EXPECT(!strcmp(spelled(&p), want), "stage %d:\n    %s\n    %s", stage, spelled(&p), want);
     pipe_close(&p);
 }
@@ -46,7 +63,7 @@ static void one_forward_one_backward(void)
     for (int M = 1; M <= 6; M++)
         for (int stage = 0; stage < 4; stage++) {
             Pipe p;
-            EXPECT_OK(pipe_open(&p, &(PipeShape){ 4, 1, M, 0, 0 }, stage));
+            EXPECT_OK(pipe_open(&p, &(PipeShape){ 4, 1, M, 0, 0 }, stage, NULL));
             int want = 4 - stage < M ? 4 - stage : M;
             EXPECT(p.slots == want && pipe_alive(&p, 0) == want, "stage %d of %d: %d", stage, M, p.slots);
             pipe_close(&p);
@@ -61,7 +78,7 @@ static void interleaved_table(void)
     const int micro[] = { 0, 1, 2, 0, 1, 2, 3, 4, 3, 4 }, chunk[] = { 0, 0, 0, 1, 1, 1, 0, 0, 1, 1 };
     for (int stage = 0; stage < 2; stage++) {
         int n[2] = { 0, 0 };
-        EXPECT_OK(pipe_open(&p, &s, stage));
+        EXPECT_OK(pipe_open(&p, &s, stage, NULL));
         EXPECT(p.warmup == (stage ? 3 : 5) && p.actions == 20, "warm-up %d", p.warmup);
         for (int i = 0; i < p.actions; i++) {
             Action a = p.action[i];
@@ -100,7 +117,7 @@ static void pairs(void)
                 PipeShape s = { .stages = stages, .chunks = stages > 1 ? 3 : 1, .micros = 8, .ahead = ahead };
                 Pipe p;
                 int found = 0;
-                EXPECT_OK(pipe_open(&p, &s, stage));
+                EXPECT_OK(pipe_open(&p, &s, stage, NULL));
                 for (int i = 0; i < p.steps; i++) {
                     const Action *a = &p.action[p.step[i].action];
                     if (p.step[i].what != PIPE_PAIR) continue;
@@ -137,7 +154,8 @@ static void expect_sound(const Pipe *p)
 
 /* All stages, each walking its steps. A message leaves its sender when the receiver has posted a receive for
  * it (rendezvous) or at once (buffered), and its number alone says what it is. */
-typedef struct Stage { int at, posted[2], sent[2], heard[2]; } Stage;
+enum { SLOTS = 256 };
+typedef struct Stage { int at, posted[2], sent[2], heard[2], left[2], owes[SLOTS]; } Stage;
 
 static const PipeStep *nth_send(const Pipe *p, int way, int message)
 {
@@ -155,6 +173,17 @@ static bool can_go(const Stage *st, int me, const PipeStep *s, bool rendezvous)
     return true;
 }
 
+/* A chunk that waits for no gradient may give its slot back while its output is still being sent from it. */
+static void expect_left(Stage *st, const Pipe *p, const Action *a)
+{
+    EXPECT(p->slots <= SLOTS, "%d slots", p->slots);
+    if (a->what == PIPE_BACKWARD && !pipe_idle(p, *a)) st->owes[a->slot] = 0;    /* it was heard of */
+    if (a->what == PIPE_BACKWARD) return;
+    EXPECT(st->owes[a->slot] <= st->left[PIPE_FORWARD], "stage %d: slot %d is still being sent", p->stage,
+           a->slot);
+    st->owes[a->slot] = 0;
+}
+
 static void go(Stage *st, const Pipe *all, int me, const PipeStep *s)
 {
     int way = s->way, window = all[me].window;
@@ -163,7 +192,12 @@ static void go(Stage *st, const Pipe *all, int me, const PipeStep *s)
         EXPECT(s->message == st[me].posted[way]++ && s->buffer == s->message % window, "posts in order");
         EXPECT(s->message - st[me].heard[way] < window, "stage %d: buffer %d is still full", me, s->buffer);
     }
-    if (s->what == PIPE_SEND) EXPECT(s->message == st[me].sent[way]++, "sends in order");
+    if (s->what == PIPE_FLUSH) st[me].left[way] = s->message + 1;
+    if (s->what == PIPE_SEND) {
+        EXPECT(s->message == st[me].sent[way]++, "sends in order");
+        if (way == PIPE_FORWARD) st[me].owes[mine->slot] = s->message + 1;
+    }
+    if (s->what == PIPE_RUN || s->what == PIPE_PAIR) expect_left(&st[me], &all[me], mine);
     if (s->what != PIPE_RECV) return;
     const PipeStep *from = nth_send(&all[s->peer], way, s->message);
     const Action *sent = &all[s->peer].action[from->action];
@@ -220,6 +254,44 @@ static void nobody_waits_for_ever(void)
     EXPECT(tried > 1000, "%d shapes", tried);
 }
 
+static int sends(const Pipe *p, int way)
+{
+    int n = 0;
+    for (int i = 0; i < p->steps; i++) n += p->step[i].what == PIPE_SEND && p->step[i].way == way;
+    return n;
+}
+
+/* Wherever backward ends: gradients cross the borders above that and no others, nobody waits for ever, and no
+ * output is written over while it is being sent. */
+static void backward_ends_anywhere(void)
+{
+    Pipe p[STAGES];
+    int tried = 0;
+    for (int stages = 1; stages <= 4; stages++)
+        for (int chunks = 1; chunks <= 3; chunks++)
+            for (int micros = 1; micros <= 9; micros++)
+                for (int group = stages; group <= (micros > stages ? micros : stages); group++)
+                    for (int k = 0; k < 2 * stages * chunks && !lab_.bad; k++) {
+                        PipeShape s = { stages, chunks, micros, group, k % 2 };
+                        int there = 0, back = 0;
+                        if (!legal(&s)) continue;
+                        open_above(p, &s, k / 2);
+                        for (int i = 0; i < stages; i++) expect_sound(&p[i]);
+                        expect_ends(p, stages, false);
+                        expect_ends(p, stages, true);
+                        for (int i = 0; i < stages; i++)
+                            there += sends(&p[i], PIPE_FORWARD), back += sends(&p[i], PIPE_BACKWARD);
+                        EXPECT(there == micros * (stages * chunks - 1) &&
+                                   back == micros * (stages * chunks - 1 - k / 2),
+                               "%d messages there, %d back above piece %d", there, back, k / 2);
+                        for (int i = 0; i < stages; i++) pipe_split_slots(&p[i]), expect_sound(&p[i]);
+                        expect_ends(p, stages, true);
+                        close_all(p, stages);
+                        tried++;
+                    }
+    EXPECT(tried > 1000, "%d shapes", tried);
+}
+
 /* The simulator can tell: without receives ahead of need, a group of more than the stages stands still. */
 static void a_narrow_window_stands_still(void)
 {
@@ -253,6 +325,7 @@ typedef struct Walker {
     Ticket in_t[2][BUFFERS], out_t[2];
 } Walker;
 static PipeShape walked;
+static int       walked_above;
 
 static Tensor row(float *x) { return t_wrap(x, F32, 2, (int64_t[]){ 1, WIDTH }); }
 static float  spell(const PipeStep *s, const Action *a, int piece)
@@ -291,7 +364,8 @@ static void walk_rank(Peer *peer)
     EXPECT_OK(mesh_open(&m, peer->world, &(Layout){ .pp = peer->size }));
     mesh_bind(&m, &peer->be);
     w->way[PIPE_FORWARD] = m.comm[GR_pp], w->way[PIPE_BACKWARD] = m.comm[GR_pp_back];
-    EXPECT_OK(pipe_open(&p, &walked, peer->rank));
+    PipeFloor floor = floor_of(&walked, peer->rank, walked_above);
+    EXPECT_OK(pipe_open(&p, &walked, peer->rank, &floor));
     EXPECT(p.window <= BUFFERS, "%d buffers", p.window);
     for (int i = 0; i < p.steps; i++) walk_step(w, &p, &p.step[i]);
     EXPECT_OK(backend_sync(&peer->be));
@@ -308,7 +382,8 @@ static void walked_over_threads(void)
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         walked = shapes[i];
-        on_ranks(walked.stages, 0, walk_rank);
+        for (walked_above = 0; walked_above < walked.stages * walked.chunks; walked_above++)
+            on_ranks(walked.stages, 0, walk_rank);
     }
 }
 
@@ -331,6 +406,7 @@ int main(void)
     RUN(peaks);
     RUN(pairs);
     RUN(nobody_waits_for_ever);
+    RUN(backward_ends_anywhere);
     RUN(a_narrow_window_stands_still);
     RUN(walked_over_threads);
     RUN(printed);

@@ -232,6 +232,32 @@ static void unlike_ways(void)
     schedule_close(&x);
 }
 
+/* Below the lowest thing that trains there are forwards alone: they wait for no gradient, hide nothing behind
+ * a backward, and the bubble is that of the stages above. */
+static void stages_without_a_backward(void)
+{
+    static StageTime t[4];
+    Hardware  hw = plain();
+    Schedule  x;
+    for (int ahead = 0; ahead < 2; ahead++) {
+        PipeShape s = { 4, 1, 6, 0, ahead };
+        stages_alike(t, 4, 1, 1, 2);
+        t[2].floor = (PipeFloor){ 0, true };
+        for (int i = 0; i < 2; i++) {
+            t[i].floor = (PipeFloor){ 1, false };
+            t[i].run[0][PIPE_BACKWARD] = (RunTime){ 0 };
+            t[i].run[0][PIPE_FORWARD].exposed[GR_etp_ep] = 0.5;
+        }
+        EXPECT_OK(schedule_open(&x, t, &s, &hw));
+        EXPECT(near(x.busy[0], 6) && near(x.busy[1], 6) && near(x.busy[3], 18), "busy %g, %g, %g", x.busy[0],
+               x.busy[1], x.busy[3]);
+        EXPECT(x.hidden[0] == 0 && x.hidden[1] == 0, "hidden %g, %g", x.hidden[0], x.hidden[1]);
+        if (!ahead) EXPECT(near(x.end, 2 + 6 * 3 + 3), "%g", x.end);
+        schedule_close(&x);
+        memset(t, 0, sizeof t);
+    }
+}
+
 /* The slowest stage sets the pace: all its runs, and what comes before and after them. Messages take time. */
 static void uneven_stages(void)
 {
@@ -404,6 +430,7 @@ int main(void)
     RUN(end_of_a_step);
     RUN(even_bubbles);
     RUN(unlike_ways);
+    RUN(stages_without_a_backward);
     RUN(uneven_stages);
     RUN(any_schedule);
     RUN(pairs_hide);

@@ -82,8 +82,12 @@ void   model_backward(Ctx *c, const Model *m, int chunk, ModelAct *a, Tensor din
 void   model_gradient(Ctx *c, const Model *m, int chunk, const ModelAct *a, Tensor dout);
 /* Whether this micro-batch has a backward at all: text through a frozen decoder teaches nobody. Where it has
  * one it goes down to the lowest thing that trains and no further, on all stages: what is below keeps nothing
- * in forward, and its stages exchange messages that nobody reads. */
+ * in forward. */
 bool model_goes_back(const Ctx *c, const Model *m);
+/* Whether a chunk ever has a backward, and whether the chunk before it then wants its gradient: by what
+ * trains of the whole model, so that the stages on both sides of a border say the same. */
+bool model_chunk_goes_back(const Model *m, int chunk);
+bool model_chunk_passes_on(const Model *m, int chunk);
 
 /* The forward of a whole model without losses: hidden states up to the head's input a->x[L], for decoding.
  * c->pass is EVAL. */

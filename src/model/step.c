@@ -21,11 +21,25 @@ static int64_t bottom(const Ctx *c, const Model *m)
 
 bool model_goes_back(const Ctx *c, const Model *m) { return bottom(c, m) <= m->shape.text.L; }
 
-/* The same whether or not the micro-batch has pictures: what forward keeps was planned. */
-static int64_t keeps_from(const Ctx *c, const Model *m)
+/* The same whether or not a micro-batch has pictures. */
+static int64_t lowest(const Model *m)
 {
     bool sees = m->shape.vision.depth && vision_trains(m);
-    return c->pass == EVAL ? m->shape.text.L + 1 : sees ? -1 : m->lowest;
+    return sees ? -1 : m->lowest;
+}
+
+bool model_chunk_goes_back(const Model *m, int chunk)
+{
+    const Chunk *k = &m->chunk[chunk];
+    return lowest(m) < k->to + k->heads;
+}
+
+bool model_chunk_passes_on(const Model *m, int chunk) { return lowest(m) < m->chunk[chunk].from; }
+
+/* What forward keeps was planned. */
+static int64_t keeps_from(const Ctx *c, const Model *m)
+{
+    return c->pass == EVAL ? m->shape.text.L + 1 : lowest(m);
 }
 
 /* Features that join after layer `from` or later: how many, they are the last ones. */

@@ -31,16 +31,30 @@ static int warmup(const PipeShape *s, int stage)
     return least(w + s->ahead, s->micros * s->chunks);
 }
 
-int pipe_from(const PipeShape *s, int stage, Action a)
+/* The stage before in the ring, which a chunk has its input of, and the one after; -1: none. */
+static int before(const Pipe *p, Action a)
 {
-    if (a.what == PIPE_FORWARD) return stage > 0 ? stage - 1 : a.chunk > 0 ? s->stages - 1 : -1;
-    return stage < s->stages - 1 ? stage + 1 : a.chunk < s->chunks - 1 ? 0 : -1;
+    return p->stage > 0 ? p->stage - 1 : a.chunk > 0 ? p->shape.stages - 1 : -1;
 }
 
-int pipe_to(const PipeShape *s, int stage, Action a)
+static int after(const Pipe *p, Action a)
 {
-    if (a.what == PIPE_FORWARD) return stage < s->stages - 1 ? stage + 1 : a.chunk < s->chunks - 1 ? 0 : -1;
-    return stage > 0 ? stage - 1 : a.chunk > 0 ? s->stages - 1 : -1;
+    const PipeShape *s = &p->shape;
+    return p->stage < s->stages - 1 ? p->stage + 1 : a.chunk < s->chunks - 1 ? 0 : -1;
+}
+
+bool pipe_idle(const Pipe *p, Action a) { return a.what == PIPE_BACKWARD && a.chunk < p->floor.idle; }
+
+int pipe_from(const Pipe *p, Action a)
+{
+    if (a.what == PIPE_FORWARD) return before(p, a);
+    return pipe_idle(p, a) ? -1 : after(p, a);
+}
+
+int pipe_to(const Pipe *p, Action a)
+{
+    if (a.what == PIPE_FORWARD) return after(p, a);
+    return a.chunk < p->floor.idle + p->floor.ends ? -1 : before(p, a);
 }
 
 /* Warm-up, then forward and backward in turn, then what is left of the backwards. */
@@ -76,7 +90,7 @@ static void deal_slots(Pipe *p, int *home, bool *taken)
 static int next_fed(const Pipe *p, PipeWay way, int from)
 {
     while (from < p->actions &&
-           (p->action[from].what != way || pipe_from(&p->shape, p->stage, p->action[from]) < 0)) from++;
+           (p->action[from].what != way || pipe_from(p, p->action[from]) < 0)) from++;
     return from;
 }
 
@@ -88,52 +102,52 @@ static void put(Pipe *p, PipeDo what, int action, int peer, int message)
 
 static void put_recv(Pipe *p, int i, int *heard)
 {
-    int from = pipe_from(&p->shape, p->stage, p->action[i]);
+    int from = pipe_from(p, p->action[i]);
     if (from >= 0) put(p, PIPE_RECV, i, from, heard[p->action[i].what]++);
 }
 
 static void put_send(Pipe *p, int i, int *said)
 {
-    int to = pipe_to(&p->shape, p->stage, p->action[i]), way = p->action[i].what;
+    int to = pipe_to(p, p->action[i]), way = p->action[i].what;
     if (to >= 0 && said[way]) put(p, PIPE_FLUSH, i, to, said[way] - 1);
     if (to >= 0) put(p, PIPE_SEND, i, to, said[way]++);
 }
 
-/* Actions that are run at once from i on. */
-static int beside(const Pipe *p, int i)
+int pipe_beside(const Pipe *p, int i)
 {
-    return p->shape.ahead && i >= p->warmup && p->action[i].what == PIPE_FORWARD ? 2 : 1;
+    bool pair = p->shape.ahead && i >= p->warmup && p->action[i].what == PIPE_FORWARD;
+    return pair && !pipe_idle(p, p->action[i + 1]) ? 2 : 1;
 }
 
 static void lay_out(Pipe *p)
 {
-    const PipeShape *s = &p->shape;
     int next[2], posted[2] = { 0, 0 }, heard[2] = { 0, 0 }, said[2] = { 0, 0 };
     for (int way = 0; way < 2; way++) next[way] = next_fed(p, (PipeWay)way, 0);
     for (int i = -1, n = 1; i < p->actions; i += n) {
         if (i >= 0) {
-            n = beside(p, i);
+            n = pipe_beside(p, i);
             for (int k = i; k < i + n; k++) put_recv(p, k, heard);
             put(p, n == 2 ? PIPE_PAIR : PIPE_RUN, i, -1, 0);
             for (int k = i; k < i + n; k++) put_send(p, k, said);
         }
         for (int way = 0; way < 2; way++)
             while (next[way] < p->actions && posted[way] < heard[way] + p->window) {
-                put(p, PIPE_POST, next[way], pipe_from(s, p->stage, p->action[next[way]]), posted[way]++);
+                put(p, PIPE_POST, next[way], pipe_from(p, p->action[next[way]]), posted[way]++);
                 next[way] = next_fed(p, (PipeWay)way, next[way] + 1);
             }
     }
     for (int i = p->actions - 1, left = (said[0] > 0) + (said[1] > 0); left && i >= 0; i--) {
-        int to = pipe_to(s, p->stage, p->action[i]), way = p->action[i].what;
+        int to = pipe_to(p, p->action[i]), way = p->action[i].what;
         if (to < 0 || !said[way]) continue;
         put(p, PIPE_FLUSH, i, to, said[way] - 1);
         said[way] = 0, left--;
     }
 }
 
-Status pipe_open(Pipe *p, const PipeShape *shape, int stage)
+Status pipe_open(Pipe *p, const PipeShape *shape, int stage, const PipeFloor *floor)
 {
     *p = (Pipe){ .shape = normal(shape), .stage = stage };
+    if (floor) p->floor = *floor;
     const PipeShape *s = &p->shape;
     REQUIRE(s->stages > 0 && s->chunks > 0 && s->micros > 0 && stage >= 0 && stage < s->stages,
             "stage %d of %d, %d chunks, %d micro-batches", stage, s->stages, s->chunks, s->micros);
@@ -195,7 +209,7 @@ Status pipe_print(FILE *out, const PipeShape *shape)
     fprintf(out, "  %5s %8s %6s  %s\n", "stage", "warm-up", "alive", "begins with (micro-batch.chunk)");
     for (int stage = 0; stage < s.stages; stage++) {
         Pipe p;
-        TRY(pipe_open(&p, &s, stage));
+        TRY(pipe_open(&p, &s, stage, NULL));
         fprintf(out, "  %5d %8d %6d ", stage, p.warmup, p.slots);
         for (int i = 0; i < least(p.actions, SHOWN); i++)
             fprintf(out, " %c%d.%d", "FB"[p.action[i].what], p.action[i].micro, p.action[i].chunk);

@@ -32,6 +32,14 @@ typedef struct PipeShape {
                                             beside a backward (PIPE_PAIR) to hide the road to the experts */
 } PipeShape;
 
+/* Where backward ends on a stage; zeroed: it goes through all of it. What is below the lowest thing that
+ * trains has none: such chunks keep their place in the list, where their slot becomes free, but no gradient
+ * is sent to them and none by the one above. Both ends of a border say the same of it. */
+typedef struct PipeFloor {
+    int  idle;                           /* chunks of the stage, from the first, that have no backward */
+    bool ends;                           /* the gradient of the next one goes no further */
+} PipeFloor;
+
 typedef enum { PIPE_FORWARD, PIPE_BACKWARD } PipeWay;
 
 typedef struct Action {
@@ -60,6 +68,7 @@ typedef struct PipeStep {
 
 typedef struct Pipe {
     PipeShape shape;
+    PipeFloor floor;
     int       stage;
     int       warmup;                    /* forwards before the first backward */
     int       slots;                     /* activations of so many chunk runs are alive at once */
@@ -69,13 +78,17 @@ typedef struct Pipe {
     int       actions, steps;
 } Pipe;
 
-/* The shape has been checked (rules 23, 30, 31). */
-MUST Status pipe_open(Pipe *p, const PipeShape *shape, int stage);
+/* The shape has been checked (rules 23, 30, 31). floor NULL: backward goes through all. */
+MUST Status pipe_open(Pipe *p, const PipeShape *shape, int stage, const PipeFloor *floor);
 void        pipe_close(Pipe *p);                                   /* twice is fine */
 
 /* Stage that the input of an action comes from or its result goes to; -1: begins or ends here. */
-int         pipe_from(const PipeShape *s, int stage, Action a);
-int         pipe_to(const PipeShape *s, int stage, Action a);
+int         pipe_from(const Pipe *p, Action a);
+int         pipe_to(const Pipe *p, Action a);
+/* A backward that there is not. */
+bool        pipe_idle(const Pipe *p, Action a);
+/* Actions that are run at once from i on: one, or two beside each other. */
+int         pipe_beside(const Pipe *p, int i);
 
 /* Deals the slots out anew, some to each chunk for itself: more of them, but where chunks differ in size, as
  * one with a vision tower does, not all need be as large as the largest. */

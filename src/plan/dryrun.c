@@ -68,6 +68,7 @@ static Status plan_and_price(DryRun *d, int stage, EngineConf *conf, const Strea
     }
     Status st = engine_plan(&d->stage[stage].plan, &d->shape, conf, &usual);
     price_close(price, &d->stage[stage].time);
+    d->stage[stage].time.floor = d->stage[stage].plan.floor;
     return st;
 }
 

@@ -44,6 +44,7 @@ typedef struct StageTime {
     double forward, backward;            /* all chunks one way, with what is not hidden */
     double done;                         /* matrix FLOPs, with those done again */
     int    chunks;
+    PipeFloor floor;                     /* where backward ends; of EnginePlan */
     RunTime run[MAX_CHUNKS][2];          /* by PipeWay */
     double last;                         /* that the last micro-batch of a step takes longer */
     double update;                       /* from its end: sums that are still under way, norm, AdamW */

@@ -52,7 +52,7 @@ static PriceSpan *span_of(const Walk *w, int stage, int i)
 static void finish(Walk *w, int stage, int i, double from, double to)
 {
     const Action *a = &w->pipe[stage].action[i];
-    int peer = pipe_to(w->shape, stage, *a), chunk = a->chunk;
+    int peer = pipe_to(&w->pipe[stage], *a), chunk = a->chunk;
     *span_of(w, stage, i) = (PriceSpan){ a->micro, chunk, a->what, from, to };
     w->t->end = fmax(w->t->end, to);
     if (peer < 0) return;
@@ -64,7 +64,7 @@ static void finish(Walk *w, int stage, int i, double from, double to)
 /* What begins on this stage has its input at 0. */
 static double input(const Walk *w, int stage, const Action *a)
 {
-    return pipe_from(w->shape, stage, *a) < 0 ? 0 : *arrival(w, stage, a->what, a->micro, a->chunk);
+    return pipe_from(&w->pipe[stage], *a) < 0 ? 0 : *arrival(w, stage, a->what, a->micro, a->chunk);
 }
 
 /* Actions of a stage up to one whose input is not there yet; true: there were some. */
@@ -74,7 +74,7 @@ static bool advance(Walk *w, int stage)
     int  from = w->next[stage];
     for (int *i = &w->next[stage]; *i < p->actions;) {
         const Action *a = &p->action[*i];
-        bool   pair = w->shape->ahead && *i >= p->warmup && a->what == PIPE_FORWARD;
+        bool   pair = pipe_beside(p, *i) == 2;
         double free_at = *i ? span_of(w, stage, *i - 1)->to : 0;
         double in = input(w, stage, a), other = pair ? input(w, stage, a + 1) : 0;
         if (in < 0 || other < 0) break;
@@ -93,7 +93,7 @@ static bool advance(Walk *w, int stage)
 static Status walk(Walk *w)
 {
     const PipeShape *s = w->shape;
-    for (int i = 0; i < s->stages; i++) TRY(pipe_open(&w->pipe[i], s, i));
+    for (int i = 0; i < s->stages; i++) TRY(pipe_open(&w->pipe[i], s, i, &w->stage[i].floor));
     w->t->actions = w->pipe[0].actions;
     w->t->span = calloc((size_t)s->stages * (size_t)w->t->actions, sizeof *w->t->span);
     if (!w->t->span) return fail(E_FIT, "no memory for a schedule of %d stages", s->stages);

@@ -141,6 +141,7 @@ static void put_seats(Html *h, const DryRun *d)
 static void put_span(Html *h, const PriceSpan *b, int stage, double end, bool timed)
 {
     bool back = b->way == PIPE_BACKWARD;
+    if (b->to <= b->from) return;                            /* a backward that there is not */
     html_fmt(h, "<rect class='k%d%s' x='%.2f' y='%d' width='%.2f' height='20'><title>stage %d chunk %d "
              "micro-batch %d %s", b->chunk % 8 + 1, back ? " back" : "", 1000 * b->from / end, 22 * stage + 1,
              1000 * (b->to - b->from) / end, stage, b->chunk, b->micro, back ? "back" : "there");

@@ -13,12 +13,12 @@ static int shown(const DryRun *d, int most)
     return n ? n : group;
 }
 
-/* Without times a backward is twice as long as a forward. */
-static void units(StageTime *t, int chunks)
+/* Without times a backward, where there is one, is twice as long as a forward. */
+static void units(StageTime *t, int chunks, PipeFloor floor)
 {
-    t->chunks = chunks;
+    t->chunks = chunks, t->floor = floor;
     for (int i = 0; i < chunks; i++)
-        t->run[i][PIPE_FORWARD].seconds = 1, t->run[i][PIPE_BACKWARD].seconds = 2;
+        t->run[i][PIPE_FORWARD].seconds = 1, t->run[i][PIPE_BACKWARD].seconds = i < floor.idle ? 0 : 2;
 }
 
 Status timeline_open(Schedule *t, const DryRun *d, int most)
@@ -29,7 +29,7 @@ Status timeline_open(Schedule *t, const DryRun *d, int most)
     if (!stage) return fail(E_FIT, "no host memory for a timeline of %d stages", d->stages);
     for (int i = 0; i < d->stages; i++)
         if (d->priced) stage[i] = d->stage[i].time;
-        else           units(&stage[i], d->chunks);
+        else           units(&stage[i], d->chunks, d->stage[i].plan.floor);
     Status st = schedule_open(t, stage, &shape, &d->hw);
     free(stage);
     return st;

@@ -72,6 +72,7 @@ typedef struct EnginePlan {
     size_t  berth;                       /* of A_ACT: one of the berths that values are parked from */
     size_t  beside;                      /* scratch of a backward that has a forward beside it */
     int     slots;
+    PipeFloor floor;                     /* of this stage, for whoever lays stages beside each other */
     bool    split;                       /* slots are dealt out by chunk (pipe_split_slots) */
     ArenaId eval_scratch;                /* the arena that takes evaluation's scratch with the least to add */
     Ledger  ledger;                      /* of one forward and backward */

@@ -98,17 +98,27 @@ static int64_t border_rows(const Engine *e)
     return most;
 }
 
+static bool exchanges(const Pipe *p, PipeDo what, int way)
+{
+    for (int i = 0; i < p->steps; i++)
+        if (p->step[i].what == what && p->step[i].way == way) return true;
+    return false;
+}
+
+/* Forward is evaluation's road too; where no gradients come or go there is no room for them. */
 static Status open_wires(Engine *e)
 {
     int64_t rows = border_rows(e), D = e->model.shape.text.D;
     if (e->mesh.size[AX_PP] == 1) return OK;
     for (int way = 0; way < 2; way++) {
+        if (way == PIPE_BACKWARD && !exchanges(&e->pipe, PIPE_RECV, way)) continue;
         e->wire[way] = calloc((size_t)e->pipe.window, sizeof *e->wire[way]);
         if (!e->wire[way]) return fail(E_FIT, "no host memory for %d messages", e->pipe.window);
         for (int i = 0; i < e->pipe.window; i++)
             e->wire[way][i] = t2(&e->arena[A_BATCH], "wire", e->conf.dtype, rows, D);
     }
-    e->back = t2(&e->arena[A_BATCH], "wire", e->conf.dtype, rows, D);
+    if (exchanges(&e->pipe, PIPE_SEND, PIPE_BACKWARD))
+        e->back = t2(&e->arena[A_BATCH], "wire", e->conf.dtype, rows, D);
     return OK;
 }
 
@@ -178,6 +188,17 @@ static Status open_dispatch(Engine *e)
     return dispatch_open(&e->dispatch, &e->mesh, &conf);
 }
 
+/* Chunks are in the model's order, so those without a backward are the first. */
+static PipeFloor floor_of(const Engine *e)
+{
+    const Model *m = &e->model;
+    PipeFloor f = { 0 };
+    if (!e->conf.train) return f;
+    while (f.idle < m->chunks && !model_chunk_goes_back(m, f.idle)) f.idle++;
+    f.ends = f.idle < m->chunks && !model_chunk_passes_on(m, f.idle);
+    return f;
+}
+
 static Status open_parts(Engine *e, const ModelShape *s, bool split)
 {
     const Ranks *r = &e->conf.ranks;
@@ -189,7 +210,8 @@ static Status open_parts(Engine *e, const ModelShape *s, bool split)
                        .group = r->group, .ahead = r->overlap && e->conf.train };
     TRY(model_open_part(&e->model, s, frozen, &e->conf.lora, &e->mesh, r->world ? r->chunk : &whole, vpp));
     TRY(work_open(&e->work, s, frozen, &e->conf.lora));
-    TRY(pipe_open(&e->pipe, &pipe, e->mesh.at[AX_PP]));
+    PipeFloor floor = floor_of(e);
+    TRY(pipe_open(&e->pipe, &pipe, e->mesh.at[AX_PP], &floor));
     if (split) pipe_split_slots(&e->pipe);
     if (e->pipe.slots > MAX_SLOTS)
         return fail(E_CONFIG, "%d micro-batches in flight are more than %d; lower parallel.pp or vpp",

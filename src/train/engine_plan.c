@@ -28,6 +28,8 @@ static void peak_set(Arena *a, const Peak *k)
     for (int i = 0; i < a->labels; i++) a->label[i].at_peak = k->label[i];
 }
 
+static Action backward_of(int chunk) { return (Action){ .what = PIPE_BACKWARD, .chunk = chunk }; }
+
 /* What a run leaves for other stages; a plan's way to them is fake. */
 static void tell_neighbours(Engine *e, int chunk, int slot)
 {
@@ -35,7 +37,7 @@ static void tell_neighbours(Engine *e, int chunk, int slot)
     const Chunk *c = &e->model.chunk[chunk];
     Tensor out = { 0 }, back = { 0 };
     if (!c->heads) out = engine_output(e, chunk, slot);
-    if (e->conf.train && !c->embeds) back = engine_gradient(e, chunk, slot);
+    if (e->conf.train && pipe_to(&e->pipe, backward_of(chunk)) >= 0) back = engine_gradient(e, chunk, slot);
     if (!e->fake || n == 1) return;
     if (t_has(out))  comm_send(e->mesh.comm[GR_pp], out, (at + 1) % n);
     if (t_has(back)) comm_send(e->mesh.comm[GR_pp_back], back, (at + n - 1) % n);
@@ -46,7 +48,8 @@ static void run_chunk(Engine *e, int chunk, int slot, bool last)
     const Chunk *c = &e->model.chunk[chunk];
     Micro  m = { .ce = 1, .aux = 1, .z = 1, .part = 1, .chance = 1 };
     Tensor in = c->embeds ? (Tensor){ 0 } : engine_wire(e, 0, 0, c->from);
-    Tensor back = c->heads ? (Tensor){ 0 } : engine_wire(e, 1, 0, c->to);
+    bool   fed = pipe_from(&e->pipe, backward_of(chunk)) >= 0;
+    Tensor back = fed ? engine_wire(e, 1, 0, c->to) : (Tensor){ 0 };
     ledger_phase(&e->be.ledger, METER_FORWARD, chunk, last);
     engine_run_forward(e, e->conf.train ? FORWARD : EVAL, e->at, chunk, slot, &m, in);
     ledger_phase(&e->be.ledger, METER_BACKWARD, chunk, last);
@@ -158,9 +161,9 @@ static Status deal_slots(EnginePlan *p, const Engine *e, const Peak *chunk, Deal
 {
     Pipe split;
     *d = deal(&e->pipe, chunk);
-    p->slots = e->pipe.slots;
+    p->slots = e->pipe.slots, p->floor = e->pipe.floor;
     if (e->model.chunks == 1) return OK;
-    TRY(pipe_open(&split, &e->pipe.shape, e->mesh.at[AX_PP]));
+    TRY(pipe_open(&split, &e->pipe.shape, e->mesh.at[AX_PP], &e->pipe.floor));
     pipe_split_slots(&split);
     if (split.slots <= MAX_SLOTS) {
         Deal other = deal(&split, chunk);
