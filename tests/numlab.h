@@ -93,10 +93,10 @@ static inline Tensor num_copy(Tensor x, DType d)
     return t;
 }
 
-/* max|a - b| / max|b|; NaN or an infinity anywhere counts as infinite error. */
-static inline double num_error(Tensor a, Tensor b)
+/* max|a - b| / max(max|b|, least); NaN or an infinity anywhere counts as infinite error. */
+static inline double num_error_at(double least, Tensor a, Tensor b)
 {
-    double diff = 0, big = 0;
+    double diff = 0, big = least;
     for (int64_t i = 0; i < t_count(b); i++) {
         double x = get(a, i), y = get(b, i);
         if (!isfinite(x) || !isfinite(y)) return INFINITY;
@@ -104,11 +104,15 @@ static inline double num_error(Tensor a, Tensor b)
     }
     return big > 0 ? diff / big : diff;
 }
-#define EXPECT_CLOSE(a, b, tol) do {                                                              \
-        double e_ = num_error(a, b);                                                              \
+static inline double num_error(Tensor a, Tensor b) { return num_error_at(0, a, b); }
+
+/* _AT: relative to `least` where that exceeds all of b: what went into a sum that happens to cancel. */
+#define EXPECT_CLOSE_AT(least, a, b, tol) do {                                                    \
+        double e_ = num_error_at(least, a, b);                                                    \
         EXPECT(e_ <= (tol), "%s against %s: error %.3g > %.3g, shape %s", #a, #b, e_,          \
                (double)(tol), t_fmt(b));                                                          \
     } while (0)
+#define EXPECT_CLOSE(a, b, tol) EXPECT_CLOSE_AT(0, a, b, tol)
 
 /* Finite differences. f() runs the forward from the tensors as they are now and returns the scalar
  * sum(out * dout) in double. d(that)/dx is compared with the analytic dx at up to `probes` random

@@ -58,14 +58,6 @@ static inline double largest(Tensor t)
     return big;
 }
 
-/* Like EXPECT_CLOSE, but relative to `scale` where that is larger than all of b: what went into a sum that
- * happens to cancel. */
-#define EXPECT_CLOSE_AT(scale, a, b, tol) do {                                                    \
-        double e_ = num_error(a, b) * fmin(1, largest(b) / (scale));                              \
-        EXPECT(e_ <= (tol), "%s against %s: error %.3g > %.3g, shape %s", #a, #b, e_,          \
-               (double)(tol), t_fmt(b));                                                          \
-    } while (0)
-
 /* Runs `work(arg)` with one thread, then with two; it fills outputs[i], which must come out equal. */
 #define EXPECT_THREADS_AGREE(work, arg, outputs, n) do {                                          \
         Tensor one_[8];                                                                           \

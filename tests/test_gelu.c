@@ -69,7 +69,7 @@ static void agrees_with_double(void)
         op_gelu_fwd(BE, y, loose_copy(x), kinds[k]);
         op_gelu_bwd(BE, dx, dy, x, kinds[k]);
         EXPECT_CLOSE(y, want, tolerance(d));
-        EXPECT_CLOSE(dx, grad, tolerance(d));
+        EXPECT_CLOSE_AT(1, dx, grad, tolerance(d));        /* the slope is 0 at -0.75 */
         EXPECT(gaps_intact(y) && gaps_intact(dx), "wrote between the rows");
         Tensor a = num_copy(x, d), b = num_copy(dy, d), c = num_copy(x, d);
         op_gelu_fwd(BE, a, a, kinds[k]);
