@@ -101,7 +101,7 @@ static void layers_have_their_bytes(void)
          l = task("moonlight", 8, 4, 2, 2);
     Candidate one = way(1, 1, 16, 1), two = way(2, 1, 8, 1);
     LayerBytes b;
-    closed_layer(&b, &q, &one, false, true);
+    closed_layer(&b, &q, &one, (LayerKind){ .moe = true });
     near("residuals", b.residual / 1e6, 2 * 16.8, 3e-3);
     near("norms", b.norm / 1e6, 2 * 16.8, 3e-3);
     near("qkv", b.qkv / 1e6, 41.9, 2e-3);
@@ -112,7 +112,7 @@ static void layers_have_their_bytes(void)
     near("fc1", b.fc1 / 1e6, 100.7, 1e-3);
     near("act", b.act / 1e6, 50.3, 1e-3);
     near("a layer of 30B", closed_layer_kept(&b, &q, 0) / 1e6, 470.8, 1e-3);
-    closed_layer(&b, &d, &one, false, true);
+    closed_layer(&b, &d, &one, (LayerKind){ .moe = true });
     near("up", b.up / 1e6, 402.7 + 134.2, 1e-3);
     near("low", b.low / 1e6, 2 * 12.6 + 8.9, 2e-3);
     near("shared", b.shared / 1e6, 50.4, 2e-3);
@@ -120,9 +120,9 @@ static void layers_have_their_bytes(void)
     near("act", b.act / 1e6, 134, 5e-3);
     near("a layer of DeepSeek", closed_layer_kept(&b, &d, 0) / 1e6, 1874, 1e-3);
     d.keep_fc2 = true;
-    closed_layer(&b, &d, &one, false, true);
+    closed_layer(&b, &d, &one, (LayerKind){ .moe = true });
     near("output of the experts", b.fc2 / 1e6, 470, 2e-3);
-    closed_layer(&b, &l, &two, false, true);
+    closed_layer(&b, &l, &two, (LayerKind){ .moe = true });
     near("a layer of Moonlight", closed_layer_kept(&b, &l, 0) / 1e6, 274.5, 1e-3);
 }
 
@@ -186,7 +186,7 @@ static void formulas_know_the_engine(void)
         Task t = task(rows[i].preset, rows[i].ranks, rows[i].gbs, 4, 4);
         snprintf(preset, sizeof preset, "model.preset=%s", rows[i].preset);
         EXPECT_OK(hardware_find(&t.hw, rows[i].hw));
-        t.seq = rows[i].seq, t.patches = rows[i].patches, t.unfused_logits = false;
+        t.seq = rows[i].seq, t.patches = rows[i].patches, t.unfused_logits = t.foreign = false;
         t.master_bytes = rows[i].master;
         int    more = rows[i].as ? 2 : 1;
         double seconds, peak = dry_peak(rows[i].recipe, more, with, rows[i].ranks, &t.hw, &seconds);
@@ -208,7 +208,7 @@ static void words_drop_as_much(void)
     Task t = task("qwen3-vl-30b-a3b", 8, 64, 4, 4);
     Candidate c = way(1, 1, 8, 1);
     EXPECT_OK(hardware_find(&t.hw, "h200"));
-    t.seq = 8192, t.patches = 32768, t.unfused_logits = false;
+    t.seq = 8192, t.patches = 32768, t.unfused_logits = t.foreign = false;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char words[64];
         char *with[] = { "model.preset=Qwen3-VL-30B-A3B", "optim.master=float32", words };
@@ -231,7 +231,7 @@ static void states_take_as_much(void)
         Task t = task("qwen3-30b-a3b", 16, 1024, 4, rows[i].moment);
         Candidate c = way(1, 1, 16, 1);
         EXPECT_OK(hardware_find(&t.hw, "h100"));
-        t.master_bytes = rows[i].master, t.unfused_logits = false, c.offload = rows[i].offload;
+        t.master_bytes = rows[i].master, t.unfused_logits = t.foreign = false, c.offload = rows[i].offload;
         near(rows[i].word, closed_peak(&t, &c, NULL) - t.hw.fixed,
              dry_peak("recipes/qwen3-30b-a3b-16-h100.yaml", 3, with, 16, NULL, NULL), 0.02);
     }

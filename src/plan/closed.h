@@ -29,6 +29,8 @@ const ModelRow *model_row_at(int i);                          /* NULL past the l
 
 typedef enum { PREC_BF16, PREC_FP8, PREC_MXFP8 } Precision;
 
+typedef struct Adapted Adapted;          /* plan/adapted.h */
+
 /* What must be trained. */
 typedef struct Task {
     const ModelRow *model;
@@ -38,11 +40,13 @@ typedef struct Task {
     int64_t   patches;                   /* of pictures in a sequence, 0: text */
     int64_t   picture;                   /* patches of one of them; 0: USUAL_PICTURE, or all if fewer */
     bool      frozen_vision;
+    const Adapted *adapted;              /* what trains instead of all of it; NULL: all does */
     Precision precision;
     int       grad_bytes, moment_bytes;  /* 4 or 2 */
     int       master_bytes;              /* 4, or 2 beside bf16 weights */
     double    imbalance;                 /* rows of the busiest rank over the even share */
     /* What other trainers do and this one does not; published rows need it. */
+    bool      foreign;                   /* nothing is counted of what this trainer's arenas add */
     bool      unfused_logits;            /* of all tokens at once, in bf16 and f32 */
     bool      keep_core;                 /* recomputed attention keeps its output */
     bool      keep_fc2;                  /* the experts' output is kept for the router's gradient */
@@ -69,11 +73,16 @@ typedef struct Candidate {
     bool     overlap;                    /* of the road to the experts */
 } Candidate;
 
+/* A layer is a gated delta net or has attention, has experts or a dense product. */
+typedef struct LayerKind { bool gdn, moe; const struct AdaptedLayer *adapted; } LayerKind;
+
 /* Bytes that one layer leaves for its backward of one micro-batch, before anything is recomputed. */
 typedef struct LayerBytes {
     double residual, norm, qkv, rotated, core, lse;              /* core: the output of attention */
     double low, up, gdn;                 /* MLA: the narrow ones; q, k, v. Gated delta nets */
     double router, input, fc1, act, fc2, shared, mlp;            /* input: rows as the experts receive them */
+    double pairs;                        /* inputs of experts in the columns of their adapters */
+    double unread;                       /* made, and by frozen weights not wanted again */
 } LayerBytes;
 
 typedef struct StageMemory {
@@ -97,7 +106,7 @@ ModelCounts closed_params(const ModelRow *m);
 double      closed_flops_token(const ModelRow *m, int64_t seq);              /* forward and backward */
 double      closed_flops_full(const ModelRow *m, int64_t seq);    /* all pairs, the tower on every token */
 double      closed_flops_vision(const ModelRow *m, int64_t patches, bool frozen);
-void        closed_layer(LayerBytes *b, const Task *t, const Candidate *c, bool gdn, bool moe);
+void        closed_layer(LayerBytes *b, const Task *t, const Candidate *c, LayerKind k);
 double      closed_layer_kept(const LayerBytes *b, const Task *t, unsigned recompute);
 double      closed_in_flight(const Task *t, const Candidate *c, int stage);  /* pieces, VPP a stage */
 void        closed_memory(StageMemory *s, const Task *t, const Candidate *c, int stage);

@@ -69,14 +69,23 @@ double ep_pass(const Task *t, const Candidate *c)
     return near / near_rate(h) + far / far_rate(h) + delay;
 }
 
+/* Backward, rows come in for the gradient of what is behind and for that of the first weight, and the sums
+ * of the gradient go out: where they are wanted. */
+static double calls_back(const AdaptedWeight *first)
+{
+    return 1 + weight_trains(first) + first->input;
+}
+
 /* One collective of the residual stream. A layer with dense products has four forward and six backward, one
  * with experts two and three, a shared expert as many again. */
-double tp_layer(const Task *t, const Candidate *c, bool moe, bool forward)
+double tp_layer(const Task *t, const Candidate *c, LayerKind k, bool forward)
 {
     const ModelRow *m = t->model;
+    const AdaptedLayer *x = k.adapted;
     double T = (double)t->seq * c->mbs / c->cp;
     if (c->tp == 1) return 0;
-    double calls = (forward ? 2 : 3) * (moe && !m->fs ? 1 : 2);
+    double calls = (forward ? 2 : 3) * (k.moe && !m->fs ? 1 : 2);
+    if (x && !forward) calls = x->back ? calls_back(&x->qkv) + (k.moe ? 0 : calls_back(&x->up)) : 0;
     return calls * collective(&t->hw, 2 * T * m->h, c->tp, 1);
 }
 
@@ -130,13 +139,19 @@ double pp_micro(const Task *t, const Candidate *c)
 double dp_exposed(const Task *t, const Candidate *c, const StageParams *p, double forward, double backward)
 {
     const Hardware *h = &t->hw;
+    const double stride[SHARERS] = { 1, c->tp, (double)c->ep * c->etp };
     double g = t->grad_bytes, w = stage_weight_bytes(t), M = task_micros(t, c);
-    double dp = task_dp(t, c) * c->cp, edp = task_edp(t, c), stride = (double)c->ep * c->etp;
-    double reduce = collective(h, g * p->dense, dp, c->tp) + collective(h, g * p->expert, edp, stride);
-    double gather = collective(h, w * p->dense, dp, c->tp) + collective(h, w * p->expert, edp, stride);
+    double reduce = 0, gather = 0, still = 0;
+    for (int i = 0; i < SHARERS; i++) {
+        double n = task_sharers(t, c, i);
+        reduce += collective(h, g * p->trained[i], n, stride[i]);
+        gather += collective(h, w * p->trained[i], n, stride[i]);
+        still  += collective(h, w * p->still[i], n, stride[i]);
+    }
     if (c->zero == 0) return fmax(0, 2 * reduce - backward);           /* an all-reduce is both halves */
     double once = fmax(0, reduce - backward), first = fmax(0, gather - forward);
     if (c->zero == 1) return once + first;
     if (c->zero == 2) return M * once + first;
-    return M * (fmax(0, gather - forward) + fmax(0, gather + reduce - backward));
+    gather += still;                                                   /* what is frozen is sharded too */
+    return M * (fmax(0, gather - forward) + fmax(0, p->again * gather + reduce - backward));
 }

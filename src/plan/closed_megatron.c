@@ -7,15 +7,17 @@
  * know nothing of MLA, of normed queries, of rows copied for experts, imbalance, exchange or replays. */
 #include "plan/closed_private.h"
 
+#include <math.h>
+
 static double fullest(const Task *t, const Candidate *c)
 {
     double most = 0;
     for (int i = 0; i < c->pp; i++) {
         StageLayers l;
         StageParams p;
-        stage_layers(&l, t->model, c, i);
+        stage_layers(&l, t, c, i);
         stage_params(&p, t, c, &l);
-        if (p.dense + p.expert > most) most = p.dense + p.expert;
+        most = fmax(most, params_here(p.trained));
     }
     return most;
 }

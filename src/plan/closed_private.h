@@ -3,20 +3,48 @@
 #ifndef PLAN_CLOSED_PRIVATE_H
 #define PLAN_CLOSED_PRIVATE_H
 
-#include "plan/closed.h"
+#include "plan/adapted.h"
 
-/* Layers by kind. */
+/* Layers by kind: two bits, gated delta net and experts; with adapters, those that are adapted alike. */
+enum { KIND_MOE = 1, KIND_GDN = 2, PLAIN_KINDS = 4 };
+
+enum { PATCH_IN = 3 * 2 * 16 * 16 };     /* values of a patch, of every tower here */
+
 typedef struct StageLayers {
-    int  n[2][2];                        /* [gated delta net][experts] */
-    int  all, mtp;                       /* mtp is among n[0][1] */
-    int  most;                           /* layers of the largest piece: each in flight has room for it */
+    int  n[MOST_LAYERS];
+    int  all, mtp;                       /* mtp is among n[KIND_MOE] */
     bool first, last;
 } StageLayers;
 
-void   stage_layers(StageLayers *s, const ModelRow *m, const Candidate *c, int stage);
+void   stage_layers(StageLayers *s, const Task *t, const Candidate *c, int stage);
+void   chunk_layers(StageLayers *s, const Task *t, const Candidate *c, int stage, int v);   /* of its v-th */
 
-/* Parameters of a rank. A unit is the largest layer: what sharded weights are gathered by. */
-typedef struct StageParams { double dense, expert, unit, frozen; } StageParams;
+static inline int task_kinds(const Task *t) { return t->adapted ? t->adapted->kinds : PLAIN_KINDS; }
+
+static inline LayerKind task_kind(const Task *t, int i)
+{
+    if (t->adapted) return (LayerKind){ .moe = t->adapted->kind[i].moe, .adapted = &t->adapted->kind[i] };
+    return (LayerKind){ .gdn = i & KIND_GDN, .moe = i & KIND_MOE };
+}
+
+/* Whether any layer of the model is of it. */
+static inline bool task_has_kind(const Task *t, LayerKind k)
+{
+    const ModelRow *m = t->model;
+    return k.adapted || ((!k.gdn || m->gdn_every) && (k.moe ? m->E > 0 : m->nd > 0));
+}
+
+/* Ranks that have the same part of a parameter: of what tp does not cut all of a stage, of what it does those
+ * of dp and cp, of experts those of edp. */
+enum { BY_STAGE, BY_DP, BY_EDP, SHARERS };
+
+/* Parameters of a rank: what trains, and what does not. Sharded ones are gathered by units, and gradients
+ * made so: layers take turns in two buffers, the tables of the ends have one each. */
+typedef struct StageParams {
+    double trained[SHARERS], still[SHARERS];
+    double gathered, summed;             /* in those buffers */
+    double again;                        /* share of the layers that backward asks for once more */
+} StageParams;
 
 void   stage_params(StageParams *p, const Task *t, const Candidate *c, const StageLayers *s);
 
@@ -35,6 +63,28 @@ static inline double task_dp(const Task *t, const Candidate *c)
 static inline double task_edp(const Task *t, const Candidate *c)
 {
     return (double)t->gpus / ((double)c->ep * c->etp * c->pp);
+}
+
+static inline double task_sharers(const Task *t, const Candidate *c, int by)
+{
+    double dp = task_dp(t, c) * c->cp;
+    return by == BY_EDP ? task_edp(t, c) : by == BY_STAGE && !t->foreign ? dp * c->tp : dp;
+}
+
+static inline double params_here(const double n[SHARERS]) { return n[BY_STAGE] + n[BY_DP] + n[BY_EDP]; }
+
+/* The slices of them that are this rank's. */
+static inline double params_owned(const double n[SHARERS], const Task *t, const Candidate *c)
+{
+    double sum = 0;
+    for (int i = 0; i < SHARERS; i++) sum += n[i] / task_sharers(t, c, i);
+    return sum;
+}
+
+/* Rows of the busiest rank over the even share: where all experts are on every rank none is busier. */
+static inline double task_uneven(const Task *t, const Candidate *c)
+{
+    return c->ep * c->etp > 1 ? t->imbalance : 1;
 }
 
 /* Patches that attend to each other. */

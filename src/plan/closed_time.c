@@ -3,7 +3,7 @@
 #include "plan/closed_time.h"
 
 /* Kernels that the host starts for a layer and a micro-batch, there and back. */
-enum { KERNELS_MOE = 150, KERNELS_DENSE = 60, KERNELS_BLOCK = 50, COMM_SMS = 24 };
+enum { KERNELS_MOE = 150, KERNELS_DENSE = 60, KERNELS_BLOCK = 50, KERNELS_PAIR = 10, COMM_SMS = 24 };
 
 /* Most of the road to the experts that overlap hides: a public profile of plain all-to-alls, and what the
  * published steps of the fused kernels leave over. */
@@ -20,22 +20,35 @@ static double micro_sum(const Micro *m)
     return m->gemm + m->experts + m->attention + m->memory + m->vision + m->tp + m->cp + m->ep + m->launch;
 }
 
+/* Kernels of a layer: a third of them forward, and beside a pair its own few. */
+static double kernels(LayerKind k)
+{
+    const AdaptedLayer *x = k.adapted;
+    double n = k.moe ? KERNELS_MOE : KERNELS_DENSE;
+    if (!x) return n;
+    const AdaptedWeight *w[] = { &x->qkv, &x->o, &x->router, &x->up, &x->down };
+    if (!x->back) n /= 3;
+    for (size_t i = 0; i < sizeof w / sizeof *w; i++) n += w[i]->r > 0 ? x->back ? KERNELS_PAIR : 2 : 0;
+    return n;
+}
+
 /* One layer of a kind; all of them are alike. */
-static void kind_time(Micro *m, const Task *t, const Candidate *c, bool gdn, bool moe)
+static void kind_time(Micro *m, const Task *t, const Candidate *c, LayerKind k)
 {
     LayerTime l;
-    layer_time(&l, t, c, gdn, moe);
+    bool full = c->recompute & RE_FULL && (!k.adapted || k.adapted->back);
+    layer_time(&l, t, c, k);
     double work = l.gemm[0] + l.gemm[1] + l.experts[0] + l.experts[1] + l.attention[0] + l.attention[1]
                 + l.memory + l.replay;
-    double road = moe ? l.passes * ep_pass(t, c) : 0, slower = 0;
+    double road = k.moe ? l.passes * ep_pass(t, c) : 0, slower = 0;
     if (c->overlap && road > 0) {
         double hidden = fmin(most_hidden(c->dispatch) * road, work);
         slower = hidden * fmin(COMM_SMS / (double)t->hw.sms, 0.25);     /* what moves rows does not compute */
         road -= hidden;
     }
-    double wires = tp_layer(t, c, moe, true) * (c->recompute & RE_FULL ? 2 : 1) + tp_layer(t, c, moe, false);
-    double ring = gdn ? 0 : cp_layer(t, c, l.attention[0], l.attention[1]);
-    double host = (moe ? KERNELS_MOE : KERNELS_DENSE) * (t->launch > 0 ? t->launch : t->hw.launch);
+    double wires = tp_layer(t, c, k, true) * (full ? 2 : 1) + tp_layer(t, c, k, false);
+    double ring = k.gdn ? 0 : cp_layer(t, c, l.attention[0], l.attention[1]);
+    double host = kernels(k) * (t->launch > 0 ? t->launch : t->hw.launch);
     *m = (Micro){ .gemm = l.gemm[0] + l.gemm[1], .experts = l.experts[0] + l.experts[1],
                   .attention = l.attention[0] + l.attention[1], .memory = l.memory + l.replay + slower,
                   .replay = l.replay, .tp = wires, .cp = ring, .ep = road,
@@ -52,24 +65,24 @@ static void micro_add(Micro *to, const Micro *m, double n)
 }
 
 /* Layers by kind, and what the ends have besides. */
-typedef struct Kinds { Micro layer[2][2], first, last; } Kinds;
+typedef struct Kinds { Micro layer[MOST_LAYERS], first, last; } Kinds;
 
 static void kinds_time(Kinds *k, const Task *t, const Candidate *c)
 {
-    const ModelRow *m = t->model;
-    *k = (Kinds){ 0 };
-    for (int gdn = 0; gdn <= (m->gdn_every > 0); gdn++)
-        for (int moe = m->nd == 0; moe <= (m->E > 0); moe++) kind_time(&k->layer[gdn][moe], t, c, gdn, moe);
+    k->first = k->last = (Micro){ 0 };
+    for (int i = 0; i < task_kinds(t); i++) {
+        LayerKind kind = task_kind(t, i);
+        if (task_has_kind(t, kind)) kind_time(&k->layer[i], t, c, kind);
+    }
     k->last.gemm = head_time(&k->last.memory, t, c);
     k->first.vision = vision_time(&k->first.replay, t, c);
 }
 
-static void stage_time(Micro *m, const Kinds *k, const StageLayers *s)
+static void stage_time(Micro *m, const Task *t, const Kinds *k, const StageLayers *s)
 {
     *m = (Micro){ 0 };
-    for (int gdn = 0; gdn < 2; gdn++)
-        for (int moe = 0; moe < 2; moe++)
-            if (s->n[gdn][moe]) micro_add(m, &k->layer[gdn][moe], s->n[gdn][moe]);
+    for (int i = 0; i < task_kinds(t); i++)
+        if (s->n[i]) micro_add(m, &k->layer[i], s->n[i]);
     if (s->last)  micro_add(m, &k->last, 1);
     if (s->first) micro_add(m, &k->first, 1);
 }
@@ -77,22 +90,32 @@ static void stage_time(Micro *m, const Kinds *k, const StageLayers *s)
 /* State is read and written once; what is on the host comes and goes over its link meanwhile. */
 static double optimizer_time(const Task *t, const Candidate *c, const StageParams *p)
 {
-    double o = t->master_bytes + 2.0 * t->moment_bytes, all = p->dense + p->expert;
-    double owned = c->zero ? p->dense / (task_dp(t, c) * c->cp) + p->expert / task_edp(t, c) : all;
+    double o = t->master_bytes + 2.0 * t->moment_bytes, owned = params_here(p->trained);
+    if (c->zero) owned = params_owned(p->trained, t, c);
     double here = owned * (2 * o + t->grad_bytes + stage_weight_bytes(t))
                 / (t->hw.memory_bw * t->hw.work[WORK_MEMORY].flat);
     double away = c->offload > 0 ? c->offload * owned * o / (t->hw.host_bw * t->hw.host_share) : 0;
     return fmax(here, away);
 }
 
-static void rates(StepTime *s, const Task *t)
+/* The model's own work, of a sequence. */
+static double sequence_flops(const Task *t)
 {
     const ModelRow *m = t->model;
-    double tokens = (double)t->seq * (double)t->gbs, flops = tokens * closed_flops_token(m, t->seq);
-    if (m->depth && t->patches) {
-        double one = task_picture(t), pictures = (double)t->gbs * (double)t->patches / one;
-        flops += pictures * closed_flops_vision(m, (int64_t)one, t->frozen_vision);
+    double seq = (double)t->seq, one = task_picture(t), pictures = m->depth && t->patches;
+    if (t->adapted) {
+        Load  l = { t->seq, t->patches, t->seq, seq * seq / 2, one * (double)t->patches };
+        Flops f = flops_train(&t->adapted->work, &l);
+        return flops_sum(&f);
     }
+    if (pictures) pictures = (double)t->patches / one;
+    return seq * closed_flops_token(m, t->seq)
+         + pictures * closed_flops_vision(m, (int64_t)one, t->frozen_vision);
+}
+
+static void rates(StepTime *s, const Task *t)
+{
+    double tokens = (double)t->seq * (double)t->gbs, flops = (double)t->gbs * sequence_flops(t);
     s->tokens_s = tokens / s->step;
     s->model_tflops = flops / s->step / t->gpus / 1e12;
     s->mfu = s->model_tflops * 1e12 / (t->precision == PREC_BF16 || t->hw.fp8 <= 0 ? t->hw.bf16 : t->hw.fp8);
@@ -108,8 +131,8 @@ void closed_time(StepTime *s, const Task *t, const Candidate *c)
     for (int p = 0; p < c->pp; p++) {
         Micro m;
         StageLayers l;
-        stage_layers(&l, t->model, c, p);
-        stage_time(&m, &kinds, &l);
+        stage_layers(&l, t, c, p);
+        stage_time(&m, t, &kinds, &l);
         if (micro_sum(&m) <= each) continue;
         each = micro_sum(&m), slow = m;
         stage_params(&params, t, c, &l);

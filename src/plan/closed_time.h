@@ -7,7 +7,7 @@
 #include <math.h>
 
 double ep_pass(const Task *t, const Candidate *c);           /* one way of one micro-batch and layer */
-double tp_layer(const Task *t, const Candidate *c, bool moe, bool forward);
+double tp_layer(const Task *t, const Candidate *c, LayerKind k, bool forward);
 double cp_layer(const Task *t, const Candidate *c, double forward, double backward);
 double pp_micro(const Task *t, const Candidate *c);
 double dp_exposed(const Task *t, const Candidate *c, const StageParams *p, double forward, double backward);
@@ -20,7 +20,7 @@ typedef struct LayerTime {
     double replay;                       /* forward work done again, road aside */
 } LayerTime;
 
-void   layer_time(LayerTime *l, const Task *t, const Candidate *c, bool gdn, bool moe);
+void   layer_time(LayerTime *l, const Task *t, const Candidate *c, LayerKind k);
 double head_time(double *memory, const Task *t, const Candidate *c);         /* products; its bytes apart */
 double vision_time(double *replay, const Task *t, const Candidate *c);
 

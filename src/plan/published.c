@@ -76,7 +76,7 @@ Status published_task(Task *t, ModelRow *room, const PublishedRun *r)
     if (r->mtp >= 0) room->mtp = r->mtp;
     *t = (Task){ .model = room, .gpus = r->gpus, .seq = r->seq, .gbs = r->gbs, .precision = r->precision,
                  .grad_bytes = r->grad, .moment_bytes = r->moment, .master_bytes = 4,
-                 .imbalance = r->imbalance, .unfused_logits = !r->fused, .thin_overlap = true,
+                 .imbalance = r->imbalance, .foreign = true, .unfused_logits = !r->fused, .thin_overlap = true,
                  .keep_core = true, .keep_fc2 = r->keep_fc2, .keep_master = r->keep_master,
                  .fp8_stash = r->fp8_stash, .launch = r->launch };
     return hardware_find(&t->hw, r->hw);

@@ -75,8 +75,7 @@ static Status store_of(OptimStore *o, const Config *c, DType dtype)
     return dtype_parse(&o->moments, c->optim.state_dtype);
 }
 
-/* An adapter that was loaded goes on as it is; what it is trained with is the recipe's. */
-static Status lora_of(AdapterConf *a, const struct cfg_lora *c, const AdapterConf *loaded)
+Status recipe_lora(AdapterConf *a, const struct cfg_lora *c, const AdapterConf *loaded)
 {
     if (*c->path && !loaded) return fail(E_CONFIG, "lora.path = %s: no adapter was read from there", c->path);
     if (loaded) {
@@ -135,6 +134,6 @@ Status recipe_engine(EngineConf *e, const Config *c, const ModelShape *s, DType 
     if (!s->vision.depth && c->model.freeze_llm)
         return fail(E_CONFIG, "model.freeze_llm: the model is a language model only; nothing is left to "
                     "train");
-    TRY(lora_of(&e->lora, &c->lora, loaded));
+    TRY(recipe_lora(&e->lora, &c->lora, loaded));
     return refuse_idle(e, &c->optim, s);
 }

@@ -19,6 +19,10 @@ bool        recipe_has_eval(const Config *c);
 /* One rank can generate by itself where all of the model's weights are with it. */
 bool        recipe_answers_here(const Ranks *r, const Mesh *place);
 
+/* Adapters as the section has them, or one that was loaded (lora.path): that goes on as it is, and what it is
+ * trained with is the recipe's. a points into c and loaded. */
+MUST Status recipe_lora(AdapterConf *a, const struct cfg_lora *c, const AdapterConf *loaded);
+
 /* A training engine for it: losses, labels, what is frozen, adapters, evaluation; no room for answers yet.
  * loaded: what the adapter of lora.path says of itself, NULL: there is none. e points into c and loaded. */
 MUST Status recipe_engine(EngineConf *e, const Config *c, const ModelShape *s, DType dtype,
