@@ -22,10 +22,27 @@ found() {                                # found N MODEL CARD [options]: a layou
 }
 check "plan --gpus 8 of 30B" found 8 qwen3-30b-a3b h200 --gbs 512
 check "plan --gpus 64 of 235B" found 64 qwen3-vl-235b-a22b gb200 --gbs 1024 --images 4096 --picture 1024
-lacking() { ! "$treb" plan --gpus 1 --model qwen3-30b-a3b --hardware h100 >"$tmp/out" 2>&1 && grep -q 'nothing fits' "$tmp/out"; }
+# With adapters: a recipe that is planned again, what trains, refusals; and the command that a search without names.
+check "plan --gpus 8 of 30B with adapters" found 8 qwen3-vl-30b-a3b h100 --seq 8192 --images 8192 lora.rank=16
+pairs() { grep -q 'pairs of rank 16 on 404 modules train: 651.231 M of 31721.985 M parameters, 2.053 %' "$tmp/found.yaml"; }
+check "it says what trains" pairs
+check "plan --gpus with words and globs" found 4 qwen3-vl-8b h100 --lora 8 --targets 'v_proj,*layers.3?.mlp.*' model.freeze_aligner=true
+listed() { grep -q '^  target_modules: \[v_proj, "\*layers.3?.mlp.\*"\]' "$tmp/found.yaml" && grep -q '^  freeze_aligner: true' "$tmp/found.yaml"; }
+check "they are in the recipe" listed
+searched() {                             # searched WORDS [options]: exit code of a search, and what it says
+    local code=$1 words=$2; shift 2
+    "$treb" plan --gpus "$@" >"$tmp/out" 2>&1; [ $? = "$code" ] && grep -q -- "$words" "$tmp/out"
+}
+check "a search says it in JSON"         searched 0 '"adapters": 651230720' 1 --model qwen3-vl-30b-a3b --hardware h200 lora.rank=16 --json
+check "a model without modules"          searched 2 'deepseek-v3 with adapters: no family here builds it' 8 --model deepseek-v3 lora.rank=16
+check "a word that reaches nothing"      searched 2 'nearest is q_proj' 8 --model qwen3-30b-a3b lora.rank=16 lora.target_modules=qproj
+check "a layout is fixed by --fix"       searched 2 'parallel.tp=2: beside options there are lora' 8 --model qwen3-30b-a3b parallel.tp=2
+lacking() {                              # the command that the last line names does fit
+    searched 3 'nothing fits that trains the whole model; adapters do: treb plan --gpus 1 ' 1 --model qwen3-30b-a3b --hardware h100 &&
+        "$treb" $(sed -n 's/.*adapters do: treb //p' "$tmp/out") >"$tmp/out" 2>&1 && grep -q '^  1  dp1 ' "$tmp/out"
+}
 check "plan --gpus 1 of 30B" lacking
-unsearched() { ! "$treb" plan --gpus 1 --model qwen3-30b-a3b lora.rank=16 >"$tmp/out" 2>&1 && grep -q 'plan a recipe' "$tmp/out"; }
-check "a search knows of no adapters" unsearched
+check "what adapters do not save either" searched 3 'nor do adapters' 1 --model qwen3-235b-a22b --hardware h100
 lora=recipes/qwen3-vl-30b-a3b-1-h200-lora.yaml
 adapted() { "$treb" plan $lora --ranks 1 --hardware h200 >"$tmp/out" 2>&1 && grep -q "$1" "$tmp/out"; }
 check "a plan says what trains"          adapted '48 *16 *352.322 M  model.language_model.layers.\*.mlp.experts.gate_up_proj'
@@ -38,6 +55,12 @@ runs() {
         train.max_steps=2 device.backend=cpu checkpoint.output_dir="$tmp/run" >"$tmp/out" 2>&1
 }
 check "train of a found recipe" runs
+adapts() {                               # a tower that is frozen, pairs on the decoder of a model without one
+    found 1 qwen3-vl-2b h200 --gbs 32 --fix recompute=none lora.rank=4 lora.target_modules=all-attention --frozen-vision || return
+    "$treb" train "$tmp/found.yaml" "${recipe[@]}" model.dtype=float32 train.micro_tokens=256 train.global_tokens=512 \
+        train.max_steps=2 device.backend=cpu checkpoint.output_dir="$tmp/run2" >"$tmp/out" 2>&1
+}
+check "train of one with adapters" adapts
 
 big=recipes/qwen3-235b-a22b-256-h100.yaml
 says() { "$treb" plan "$big" "${@:2}" >"$tmp/out" 2>"$tmp/err"; grep -q -- "$1" "$tmp/out" "$tmp/err"; }

@@ -32,15 +32,17 @@ static const Command commands[] = {
       "       treb plan --gpus N --model NAME [--hardware ID] [--seq N] [--gbs N] [--images PATCHES [--picture PATCHES]]\n"
       "               [--frozen-vision] [--per-node N] [--objective throughput|fit] [--fix tp=2,ep=8,...]\n"
       "               [--precision bf16|fp8|mxfp8] [--imbalance X] [--top N] [--no-dry-run] [--out recipe.yaml] [--json]\n"
+      "               [lora.rank=R [lora.KEY=VALUE ...] [model.freeze_PART=true ...] | --lora R [--targets WORDS]]\n"
       "  Nothing is read but the recipe and the model's config.json (or model.preset=NAME, or the preset that model.path\n"
       "  is called after): rules, seats, memory of a rank of every stage by arena and label, bytes it sends. --ranks: as\n"
       "  many as the layout takes at least. --per-node: ranks that a fast link joins, 8 or the hardware's. --hardware: a\n"
       "  card by name, or `this`: time of a step, and with exit code 3 what to turn when it does not fit.\n"
       "  plan --gpus: looks for layouts that fit and ranks them, --out writes the first as a recipe. --gbs: sequences of\n"
       "  --seq tokens in a step, with --images patches each, in pictures of --picture. --fix: what is not to be looked for, of tp, cp, pp, vpp, ep,\n"
-      "  etp, zero, mbs, recompute, states, offload, dispatch, overlap.\n"
+      "  etp, zero, mbs, recompute, states, offload, dispatch, overlap. lora.*: layouts for adapters as a recipe has\n"
+      "  them, beside frozen weights; --lora R --targets WORDS is lora.rank=R lora.target_modules=[WORDS].\n"
       "  plan --validate: what others measured beside what the formulas say of it.\n",
-      "parallel,moe,memory,train" },
+      "parallel,moe,memory,train,lora" },
     { "config",  "check a recipe and print every key of it", cmd_config,
       "recipe.yaml [section.key=value ...]\n"
       "  Prints the recipe as it would run: defaults, then the file, then the overrides.\n", ALL_SECTIONS },

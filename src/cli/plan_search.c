@@ -1,17 +1,23 @@
 /* cli/plan_search.c -- see plan_search.h. Prints the ranking, writes the winner as a recipe. */
 #include "cli/plan_search.h"
 
+#include "base/str.h"
 #include "cli/options.h"
 #include "plan/search.h"
+#include "train/refuse.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
+enum { MOST_PLAIN = 128 };
+
 typedef struct Words {
     const char *gpus, *hardware, *model, *seq, *gbs, *images, *picture, *per_node, *precision, *imbalance;
-    const char *objective, *fix, *top, *out;
+    const char *objective, *fix, *top, *out, *lora, *targets;
     bool        json, no_dry, frozen;
+    const char *plain[MOST_PLAIN];       /* section.key=value */
+    int         plains;
 } Words;
 
 bool search_asked(int argc, char **argv)
@@ -21,20 +27,8 @@ bool search_asked(int argc, char **argv)
     return false;
 }
 
-/* The closed forms that layouts are ranked by know of no adapters. */
-static Status refuse_lora(int argc, char **argv)
-{
-    for (int i = 1; i < argc; i++)
-        if (!strncmp(argv[i], "lora.", 5) || !strncmp(argv[i], "--lora", 6))
-            return fail(E_CONFIG, "plan --gpus: %s: layouts are looked for that train the whole model; with "
-                        "adapters plan a recipe: treb plan recipe.yaml lora.rank=16 --ranks N --hardware ID",
-                        argv[i]);
-    return OK;
-}
-
 static Status read_words(Words *w, int argc, char **argv)
 {
-    TRY(refuse_lora(argc, argv));
     *w = (Words){ .hardware = "h100", .seq = "4096", .images = "0", .picture = "0", .precision = "bf16",
                   .objective = "throughput", .fix = "", .top = "5", .imbalance = "1.15" };
     const Option options[] = {
@@ -46,10 +40,59 @@ static Status read_words(Words *w, int argc, char **argv)
         { "--fix", &w->fix, NULL },             { "--top", &w->top, NULL },
         { "--imbalance", &w->imbalance, NULL }, { "--out", &w->out, NULL },
         { "--json", NULL, &w->json },           { "--no-dry-run", NULL, &w->no_dry },
-        { "--frozen-vision", NULL, &w->frozen }, { 0 },
+        { "--frozen-vision", NULL, &w->frozen }, { "--lora", &w->lora, NULL },
+        { "--targets", &w->targets, NULL },     { 0 },
     };
-    const char *plain[1];
-    return options_parse(argc, argv, options, plain, 0);
+    if (argc > MOST_PLAIN) return fail(E_CONFIG, "plan --gpus: more than %d words; write less", MOST_PLAIN);
+    return options_parse_any(argc, argv, options, w->plain, &w->plains);
+}
+
+/* What of a recipe a search takes from the command line: adapters, and parts of the model that get none. */
+static Status read_plain(Config *recipe, const Words *w)
+{
+    for (int i = 0; i < w->plains; i++) {
+        const char *word = w->plain[i];
+        if (strncmp(word, "lora.", 5) && strncmp(word, "model.freeze_", 13))
+            return fail(E_CONFIG, "plan --gpus: %s: beside options there are lora.* and with it "
+                        "model.freeze_*; what of a layout is known is --fix, a recipe is planned without "
+                        "--gpus", word);
+        TRY(config_set(recipe, word));
+    }
+    return OK;
+}
+
+/* A list as the recipe has it; globs would be something else without quotes. */
+static void quote_words(char *text, size_t n, const char *key, const char *words)
+{
+    size_t at = (size_t)snprintf(text, n, "%s[", key), len;
+    for (const char *word, *comma = ""; at < n && (word = str_item(&words, ',', &len)); comma = ", ")
+        at += (size_t)snprintf(text + at, n - at, "%s\"%.*s\"", comma, (int)len, word);
+    if (at < n) snprintf(text + at, n - at, "]");
+}
+
+/* --lora RANK --targets WORDS is short for two of the keys, as in `treb bench step`. */
+static Status read_adapters(Config *recipe, const Words *w)
+{
+    const struct cfg_model *m = &recipe->model;
+    char    text[1024];
+    int64_t rank;
+    if (w->targets && !w->lora) return fail(E_CONFIG, "--targets: is of --lora RANK");
+    if (w->lora) {
+        TRY(option_int("--lora", w->lora, 1, 65536, &rank));
+        snprintf(text, sizeof text, "lora.rank=%lld", (long long)rank);
+        TRY(config_set(recipe, text));
+    }
+    if (w->targets) {
+        quote_words(text, sizeof text, "lora.target_modules=", w->targets);
+        TRY(config_set(recipe, text));
+    }
+    recipe->model.freeze_vit = w->frozen;
+    TRY(read_plain(recipe, w));
+    TRY(recipe_refuse_lora(recipe));
+    if (recipe->lora.rank || *recipe->lora.path) return OK;
+    if (m->freeze_aligner || m->freeze_llm || m->freeze_vit != w->frozen)
+        return fail(E_CONFIG, "model.freeze_*: without lora.rank there is --frozen-vision alone");
+    return OK;
 }
 
 static Status find_model(Task *t, const char *name)
@@ -106,17 +149,20 @@ static Status read_ask(SearchAsk *a, const Words *w)
     return search_fix(&a->fix, w->fix);
 }
 
+static void join(char *text, size_t n, int argc, char **argv)
+{
+    size_t at = (size_t)snprintf(text, n, "treb");
+    for (int i = 0; i < argc && at < n; i++) at += (size_t)snprintf(text + at, n - at, " %s", argv[i]);
+}
+
 static Status write_recipe(const Search *s, const char *path, int argc, char **argv)
 {
-    char command[1024] = "treb";
+    char command[1024];
     if (!s->places) return fail(E_FIT, "--out %s: nothing fits, so there is no recipe to write", path);
     if (!search_can_build(&s->ask))
         return fail(E_CONFIG, "--out %s: no family here trains %s so; it is planned by formula alone", path,
                     s->ask.task.model->name);
-    for (int i = 0; i < argc; i++) {
-        size_t at = strlen(command);
-        snprintf(command + at, sizeof command - at, " %s", argv[i]);
-    }
+    join(command, sizeof command, argc, argv);
     FILE *f = fopen(path, "w");
     if (!f) return fail(E_IO, "%s: %s", path, strerror(errno));
     Status st = search_recipe(f, s, s->found, command);
@@ -124,23 +170,76 @@ static Status write_recipe(const Search *s, const char *path, int argc, char **a
     return st;
 }
 
+/* Whether adapters would do, of the same task. */
+static Status adapters_fit(bool *fit, const SearchAsk *ask)
+{
+    Config    recipe;
+    SearchAsk a = *ask;
+    Adapted  *x = malloc(sizeof *x);
+    Search   *s = malloc(sizeof *s);
+    Status    st = x && s ? OK : fail(E_FIT, "no memory for a search");
+    *fit = false;
+    config_default(&recipe);
+    recipe.model.freeze_vit = a.task.frozen_vision;
+    if (!st) st = config_set(&recipe, "lora.rank=16");
+    if (!st) st = search_adapt(&a, x, &recipe);
+    if (!st) {
+        st = search_open(s, &a);
+        *fit = !st && s->n > 0;
+        if (!st) search_close(s);
+        adapted_close(x);
+    }
+    config_close(&recipe);
+    free(s), free(x);
+    return st;
+}
+
+/* The last word where nothing does: the way out is tried before it is named. */
+static Status nothing_fits(const SearchAsk *a, int argc, char **argv)
+{
+    const Trains *trains = a->adapters ? &a->task.adapted->trains : NULL;
+    char command[1024];
+    bool fit = false;
+    join(command, sizeof command, argc, argv);
+    if (a->adapters)
+        return fail(E_FIT, "plan: nothing fits with these adapters, beside which %.0f GB of weights are "
+                    "frozen; fewer take less: lora.target_modules=all-attention, lora.expert_a=shared, a "
+                    "smaller lora.rank", 2e-9 * (double)(trains->base - trains->whole));
+    if (search_can_build(a)) TRY(adapters_fit(&fit, a));
+    if (fit)
+        return fail(E_FIT, "plan: nothing fits that trains the whole model; adapters do: %s lora.rank=16",
+                    command);
+    return fail(E_FIT, "plan: nothing fits that trains the whole model%s",
+                search_can_build(a) ? ", nor do adapters of rank 16" : "");
+}
+
+static Status search_and_say(Search *s, const SearchAsk *a, const Words *w, int argc, char **argv)
+{
+    TRY(search_open(s, a));
+    Status st = search_places(s);
+    if (!st) st = w->json ? search_json(stdout, s) : search_print(stdout, s);
+    if (!st && w->out) st = write_recipe(s, w->out, argc, argv);
+    if (!st && !w->json && w->out) printf("%s: the first as a recipe; data.train is yours to name\n", w->out);
+    if (!st && !s->places) st = nothing_fits(a, argc, argv);
+    search_close(s);
+    return st;
+}
+
 Status search_command(int argc, char **argv)
 {
     Words     w;
     SearchAsk a;
+    Config    recipe;
     TRY(read_words(&w, argc, argv));
     TRY(read_ask(&a, &w));
-    Search *s = malloc(sizeof *s);
-    if (!s) return fail(E_FIT, "no memory for a search");
-    Status st = search_open(s, &a);
-    if (st) return free(s), st;
-    st = search_places(s);
-    if (!st) st = w.json ? search_json(stdout, s) : search_print(stdout, s);
-    if (!st && w.out) st = write_recipe(s, w.out, argc, argv);
-    if (!st && !w.json && w.out) printf("%s: the first as a recipe; data.train is yours to name\n", w.out);
-    if (!st && !s->places) st = fail(E_FIT, "plan: nothing fits that trains the whole model; adapters may: "
-                                            "treb plan recipe.yaml lora.rank=16");
-    search_close(s);
-    free(s);
+    config_default(&recipe);
+    Adapted *x = calloc(1, sizeof *x);
+    Search  *s = malloc(sizeof *s);
+    Status  st = x && s ? read_adapters(&recipe, &w) : fail(E_FIT, "no memory for a search");
+    if (!st && (recipe.lora.rank || *recipe.lora.path)) st = search_adapt(&a, x, &recipe);
+    if (!st) st = search_and_say(s, &a, &w, argc, argv);
+    if (x) adapted_close(x);
+    config_close(&recipe);
+    free(s), free(x);
     return st;
 }

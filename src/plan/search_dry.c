@@ -11,6 +11,15 @@ enum { MOST_DRY = 32 };                  /* dry runs of one search */
 
 bool search_can_build(const SearchAsk *a) { return a->task.model->preset && a->task.precision == PREC_BF16; }
 
+Status search_adapt(SearchAsk *a, Adapted *x, const Config *recipe)
+{
+    if (a->task.precision != PREC_BF16)
+        return fail(E_CONFIG, "--precision: weights that adapters are beside are bf16 here; ask for bf16");
+    TRY(adapted_open(x, a->task.model, recipe, a->task.patches > 0));
+    a->task.adapted = x, a->adapters = recipe;
+    return OK;
+}
+
 __attribute__((format(printf, 3, 4))) static void set(Status *st, Config *c, const char *fmt, ...)
 {
     char text[320];
@@ -53,6 +62,14 @@ static void set_memory(Status *st, Config *cfg, const SearchAsk *a, const Found 
     if (w->master == 2) set(st, cfg, "optim.master=split");
 }
 
+/* Texts stay the recipe's. */
+static void set_adapters(Config *cfg, const Config *recipe)
+{
+    cfg->lora = recipe->lora;
+    cfg->model.freeze_vit = recipe->model.freeze_vit, cfg->model.freeze_llm = recipe->model.freeze_llm;
+    cfg->model.freeze_aligner = recipe->model.freeze_aligner;
+}
+
 Status search_config(Config *cfg, const SearchAsk *a, const Found *f)
 {
     const Task *t = &a->task;
@@ -64,7 +81,8 @@ Status search_config(Config *cfg, const SearchAsk *a, const Found *f)
                     t->model->name);
     set(&st, cfg, "model.preset=%s", t->model->preset);
     set(&st, cfg, "model.dtype=bfloat16");
-    if (t->frozen_vision) set(&st, cfg, "model.freeze_vit=true");
+    if (a->adapters) set_adapters(cfg, a->adapters);
+    else if (t->frozen_vision) set(&st, cfg, "model.freeze_vit=true");
     set(&st, cfg, "data.max_length=%lld", (long long)t->seq);
     set(&st, cfg, "train.micro_tokens=%lld", (long long)(t->seq * c->mbs));
     set(&st, cfg, "train.global_tokens=%lld", (long long)(t->seq * t->gbs));

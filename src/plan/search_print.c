@@ -16,6 +16,11 @@ static void print_task(FILE *out, const Search *s)
             t->hw.domain < t->gpus ? t->hw.domain : t->gpus, (long long)t->gbs, (long long)t->seq,
             precisions[t->precision]);
     if (t->patches) fprintf(out, "%lld patches of pictures in each\n", (long long)t->patches);
+    if (t->adapted) {
+        char text[320];
+        trains_text(text, sizeof text, t->adapted);
+        fprintf(out, "%s\n", text);
+    }
 }
 
 static void print_place(FILE *out, const Search *s, int i)

@@ -11,6 +11,11 @@ static void say_found(FILE *out, const Search *s, const Found *f)
     layout_text(layout, sizeof layout, &s->ask, &f->c);
     fprintf(out, "# %s on %d %s, %d to a domain of fast links: %s.\n", t->model->preset, t->gpus, t->hw.id,
             t->hw.domain < t->gpus ? t->hw.domain : t->gpus, layout);
+    if (t->adapted) {
+        char text[320];
+        trains_text(text, sizeof text, t->adapted);
+        fprintf(out, "# Adapters: %s.\n", text);
+    }
     fprintf(out, "# Predicted: %.3g s a step of %lld tokens, %.0f tokens/s a card, MFU %.1f %%; %.0f %% "
             "either way.\n", f->step, (long long)(t->seq * t->gbs), found_tokens_s(&s->ask, f),
             100 * found_mfu(f), 100 * t->hw.error);

@@ -61,6 +61,26 @@ void layout_text(char *text, size_t n, const SearchAsk *a, const Candidate *c)
     if (at < n) snprintf(text + at, n - at, "dp%lld", (long long)found_dp(a, c));
 }
 
+void trains_text(char *text, size_t n, const Adapted *x)
+{
+    const Trains *t = &x->trains;
+    int64_t learn = t->pairs + t->whole, all = t->base + t->pairs, least = 0, most = 0;
+    char whole[64] = "", rank[48] = "";
+    int pairs = 0;
+    for (int i = 0; i < t->n; i++) {
+        const Kind *k = &t->kind[i];
+        if (k->fate != KIND_PAIR) continue;
+        least = !pairs || k->least < least ? k->least : least;
+        most  = k->most > most ? k->most : most, pairs += k->modules;
+    }
+    if (most) snprintf(rank, sizeof rank, least < most ? " of rank %lld to %lld" : " of rank %lld",
+                       (long long)least, (long long)most);
+    if (t->whole) snprintf(whole, sizeof whole, " and %.3f M parameters whole", (double)t->whole / 1e6);
+    snprintf(text, n, "pairs%s on %d modules%s train: %.3f M of %.3f M parameters, %.3f %%; %.3f M are "
+             "frozen", rank, pairs, whole, (double)learn / 1e6, (double)all / 1e6,
+             100 * (double)learn / (double)all, (double)(t->base - t->whole) / 1e6);
+}
+
 void lines_add(Lines *l, const char *fmt, ...)
 {
     va_list args;

@@ -1,0 +1,337 @@
+/* tests/test_adapted.c -- runs with adapters by formula: what trains is what the model says, memory and time
+ * are near the trainer's own dry run for random models, layouts, words and ranks, searches end in recipes. */
+#include "base/rng.h"
+#include "closedlab.h"
+#include "plan/dryrun.h"
+#include "plan/search.h"
+
+#include <string.h>
+#include <time.h>
+
+static uint64_t seed;
+static Adapted  adapted;                 /* of the case at hand: it must not move */
+
+static int64_t below(uint64_t i, int64_t n) { return (int64_t)rng_below(seed, 77, i, (uint64_t)n); }
+#define PICK(i, list) list[below(i, (int64_t)(sizeof list / sizeof *list))]
+
+/* ---- cases ---- */
+
+typedef struct Case { SearchAsk ask; Found way; Config lora; char text[480]; } Case;
+
+static void draw_task(Task *t)
+{
+    static const char *const models[] = { "qwen3-30b-a3b", "qwen3-vl-30b-a3b", "qwen3-vl-30b-a3b",
+                                          "qwen3-vl-8b",   "qwen3-vl-2b",      "qwen3-235b-a22b" };
+    *t = task(PICK(1, models), 1 << below(2, 7), 0, 4, 4);
+    EXPECT_OK(hardware_find(&t->hw, below(3, 2) ? "h200" : "h100"));
+    t->seq = 1024 << below(4, 5), t->imbalance = 1.15, t->unfused_logits = t->foreign = false;
+    if (t->model->depth && below(5, 3)) t->patches = t->seq * (1 + below(6, 3));
+}
+
+static void draw_way(Candidate *c, Task *t)
+{
+    static const unsigned words[] = { 0, 0, RE_NORM, RE_MOE_ACT | RE_NORM, RE_MOE, RE_FULL, RE_VISION,
+                                      RE_MOE_DISPATCH, RE_CORE };
+    bool moe = t->model->E;
+    *c = way(1 << below(8, 3), 1 << below(9, 3), 1, 1 + (int)below(12, 2));
+    c->zero = below(7, 3) ? 1 : 3;
+    if (c->zero == 3) c->pp = 1;
+    if (t->seq >= 8192) c->cp = 1 << below(16, 2);
+    while (c->tp * c->cp * c->pp > t->gpus) *(c->pp > 1 ? &c->pp : c->cp > 1 ? &c->cp : &c->tp) /= 2;
+    if (c->pp > 1) c->vpp = 1 + (int)below(17, 2);
+    if (moe) c->ep = 1 << below(10, 4);
+    while (c->ep * c->pp > t->gpus) c->ep /= 2;
+    c->recompute = PICK(11, words);
+    if (!moe) c->recompute &= ~(unsigned)(RE_MOE_ACT | RE_MOE | RE_MOE_DISPATCH);
+    if (!t->model->depth) c->recompute &= ~(unsigned)RE_VISION;
+    t->gbs = c->mbs * t->gpus / (c->tp * c->cp * c->pp) * (c->pp > 1 ? 2 * c->pp : 4);
+}
+
+static void set(Config *c, const char *fmt, const char *value)
+{
+    char line[200];
+    snprintf(line, sizeof line, fmt, value);
+    EXPECT_OK(config_set(c, line));
+}
+
+static void draw_adapters(Config *c)
+{
+    static const char *const targets[] = { "all-linear", "all-linear", "all-attention", "experts", "vision",
+                                           "q_proj", "down_proj", "[q_proj, v_proj, mlp.gate]",
+                                           "\"*layers.[12]?.*\"", "[layers.20.self_attn.o_proj]" };
+    char rank[16];
+    snprintf(rank, sizeof rank, "%lld", 4LL << below(14, 5));
+    config_default(c);
+    set(c, "lora.target_modules=%s", PICK(13, targets));
+    set(c, "lora.rank=%s", rank);
+    if (below(15, 4) == 0) set(c, "lora.expert_a=%s", "shared");
+    if (below(18, 6) == 0) set(c, "lora.exclude_modules=%s", "[k_proj, visual.merger]");
+    if (below(19, 6) == 0) set(c, "lora.modules_to_save=%s", "[embed_tokens, \"*.input_layernorm\"]");
+    if (below(20, 6) == 0) set(c, "lora.dropout=%s", "0.05");
+    if (below(21, 8) == 0) set(c, "model.freeze_vit=%s", "true");
+}
+
+static void describe(Case *x, const char *target)
+{
+    const Task *t = &x->ask.task;
+    const Candidate *c = &x->way.c;
+    char layout[96], words[96];
+    layout_text(layout, sizeof layout, &x->ask, c);
+    search_words_text(words, sizeof words, c->recompute, "+");
+    snprintf(x->text, sizeof x->text, "%llu: %s %s, %d %s, zero %d, mbs %d of %lld tokens and %lld patches, "
+             "recompute %s; %s rank %lld%s%s%s", (unsigned long long)seed, t->model->name, layout, t->gpus,
+             t->hw.id, c->zero, c->mbs, (long long)t->seq, (long long)t->patches, *words ? words : "nothing",
+             target, (long long)x->lora.lora.rank, x->lora.lora.exclude_modules.n ? " excludes" : "",
+             x->lora.lora.modules_to_save.n ? " saves" : "", x->lora.model.freeze_vit ? " still tower" : "");
+}
+
+/* False: the words do not go with the model, which is said of one that is wrong. */
+static bool draw(Case *x)
+{
+    search_default(&x->ask);
+    x->way = (Found){ 0 };
+    draw_task(&x->ask.task);
+    draw_way(&x->way.c, &x->ask.task);
+    draw_adapters(&x->lora);
+    describe(x, x->lora.lora.target_modules.item[0]);
+    if (!search_adapt(&x->ask, &adapted, &x->lora)) return true;
+    EXPECT(strstr(status_text(), "lora."), "%s: %s", x->text, status_text());
+    config_close(&x->lora);
+    return false;
+}
+
+static uint64_t first_seed(void)
+{
+    const char *given = getenv("TREB_SEED");
+    return given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
+}
+
+static int many(int usual) { return getenv("TREB_PLANS") ? atoi(getenv("TREB_PLANS")) : usual; }
+
+/* ---- what trains ---- */
+
+static double sum(const Trained *t)
+{
+    double n = 0;
+    for (int i = 0; i < CUT_N; i++) n += t->pairs[i] + t->whole[i];
+    return n;
+}
+
+static void check_counts(const Case *x)
+{
+    const Adapted *a = &adapted;
+    double n = sum(&a->first) + sum(&a->last);
+    for (int l = 0; l < x->ask.task.model->L; l++) n += sum(&a->kind[a->of[l]].trained);
+    EXPECT(n == (double)(a->trains.pairs + a->trains.whole), "%s: %.0f of %.0f", x->text, n,
+           (double)(a->trains.pairs + a->trains.whole));
+}
+
+/* ---- against the dry run ---- */
+
+static double worst[2][2] = { { 1e9, 0 }, { 1e9, 0 } };       /* memory, time: the least and the most */
+
+static void note(int what, double ratio)
+{
+    worst[what][0] = fmin(worst[what][0], ratio), worst[what][1] = fmax(worst[what][1], ratio);
+}
+
+/* Ranks that share pictures out are planned for all of them each, which time by formula is not. */
+static bool pictures_shared(const Case *x) { return x->ask.task.patches && x->way.c.tp * x->way.c.cp > 1; }
+
+static bool compare(const Case *x)
+{
+    const Task *t = &x->ask.task;
+    Config cfg;
+    DryRun d;
+    StepTime s;
+    EXPECT_OK(search_config(&cfg, &x->ask, &x->way));
+    Status st = dryrun_open(&d, &cfg, t->gpus, t->hw.domain < t->gpus ? t->hw.domain : t->gpus, &t->hw);
+    config_close(&cfg);
+    if (st) return false;
+    double peak = closed_peak(t, &x->way.c, NULL) - t->hw.fixed, dry = (double)dryrun_peak(&d, NULL);
+    closed_time(&s, t, &x->way.c);
+    if (dry > 4e9) note(0, peak / dry);
+    EXPECT(fabs(peak - dry) <= 0.12 * dry + 0.1e9, "%s: %.2f GB by formula, %.2f by dry run", x->text,
+           peak / 1e9, dry / 1e9);
+    double ratio = s.step / d.step.step;
+    if (!pictures_shared(x)) {
+        note(1, ratio);
+        EXPECT(ratio > 0.5 && ratio < 1.8, "%s: %.3g s by formula, %.3g by dry run", x->text, s.step,
+               d.step.step);
+    }
+    near("work", s.model_tflops * s.step, d.step.model_tflops * d.step.step, 0.05);
+    dryrun_close(&d);
+    return true;
+}
+
+static void formulas_know_adapters(void)
+{
+    uint64_t from = first_seed();
+    int n = many(30), planned = 0, told = 0;
+    Case x;
+    for (int i = 0; i < n; i++) {
+        seed = from + (uint64_t)i;
+        if (!draw(&x)) continue;
+        check_counts(&x);
+        planned += compare(&x), told++;
+        adapted_close(&adapted);
+        config_close(&x.lora);
+    }
+    printf("  %d of %d cases from seed %llu: formula over dry run %.3f to %.3f of memory, %.2f to %.2f of "
+           "time\n", planned, n, (unsigned long long)from, worst[0][0], worst[0][1], worst[1][0],
+           worst[1][1]);
+    EXPECT(planned > n / 3 && planned >= told - n / 4, "%d planned of %d", planned, told);
+}
+
+/* ---- words ---- */
+
+/* Opens a case of one rank: what `target` makes of a model. */
+static void adapt(Case *x, const char *model, const char *target, const char *rank)
+{
+    search_default(&x->ask);
+    x->ask.task = task(model, 1, 8, 4, 4);
+    x->ask.task.unfused_logits = x->ask.task.foreign = false, x->ask.task.seq = 8192;
+    x->way = (Found){ .c = way(1, 1, 1, 1) };
+    EXPECT_OK(hardware_find(&x->ask.task.hw, "h200"));
+    config_default(&x->lora);
+    set(&x->lora, "lora.target_modules=%s", target);
+    set(&x->lora, "lora.rank=%s", rank);
+    if (x->ask.task.model->depth) x->ask.task.patches = 4096;
+    EXPECT_OK(search_adapt(&x->ask, &adapted, &x->lora));
+}
+
+static void leave(Case *x)
+{
+    adapted_close(&adapted);
+    config_close(&x->lora);
+}
+
+/* A pair on one output projection: nothing below it has a backward, attention in its own layer has none. */
+static void backward_stops_where_nothing_trains(void)
+{
+    Case x;
+    adapt(&x, "qwen3-vl-30b-a3b", "layers.20.self_attn.o_proj", "16");
+    const Adapted *a = &adapted;
+    const AdaptedLayer *low = &a->kind[a->of[0]], *own = &a->kind[a->of[20]], *high = &a->kind[a->of[47]];
+    EXPECT(a->kinds == 3 && a->of[0] == a->of[19] && a->of[21] == a->of[47], "%d kinds", a->kinds);
+    EXPECT(!low->kept && !low->back && !low->up.input, "below it");
+    EXPECT(own->kept && own->back && !own->core && !own->qkv.input && own->up.input && own->o.learns &&
+           own->o.r == 16 && own->o.out == 2048, "its own layer");
+    EXPECT(high->kept && high->core && high->qkv.input && !high->o.r && !weight_trains(&high->up),
+           "above it");
+    EXPECT(!a->tower.blocks && !a->tower.mergers && a->tower.back == 0, "the tower");
+    EXPECT(a->head.input && !weight_trains(&a->head), "the head");
+    leave(&x);
+}
+
+/* Pairs on the tower have gradients come down through all layers; experts that are frozen keep no rows. */
+static void the_tower_is_below_all(void)
+{
+    Case x;
+    adapt(&x, "qwen3-vl-30b-a3b", "vision", "16");
+    const AdaptedLayer *first = &adapted.kind[adapted.of[0]];
+    LayerBytes b;
+    closed_layer(&b, &x.ask.task, &x.way.c, (LayerKind){ .moe = true, .adapted = first });
+    EXPECT(adapted.kinds == 1 && first->kept && first->core && first->qkv.input, "of %d kinds",
+           adapted.kinds);
+    EXPECT(adapted.tower.blocks == 27 && adapted.tower.mergers == 4, "%d blocks, %d mergers",
+           adapted.tower.blocks, adapted.tower.mergers);
+    EXPECT(b.input == 0 && b.act == 0 && b.pairs == 0 && b.fc1 > 0 && b.unread > b.fc1, "rows are kept");
+    leave(&x);
+}
+
+typedef struct Takes { double bytes, seconds; } Takes;
+
+static Takes takes_of(const char *model, const char *target, const char *rank)
+{
+    Case x;
+    StepTime s;
+    adapt(&x, model, target, rank);
+    closed_time(&s, &x.ask.task, &x.way.c);
+    Takes c = { closed_peak(&x.ask.task, &x.way.c, NULL), s.step };
+    leave(&x);
+    return c;
+}
+
+static void more_takes_more(void)
+{
+    static const char *const rows[][2] = { { "layers.40.self_attn.q_proj", "8" }, { "q_proj", "8" },
+                                           { "all-attention", "8" }, { "all-linear", "8" },
+                                           { "all-linear", "64" } };
+    Takes last = { 0, 0 };
+    Task t = task("qwen3-vl-30b-a3b", 1, 8, 4, 4);
+    Candidate c = way(1, 1, 1, 1);
+    StepTime s;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Takes now = takes_of("qwen3-vl-30b-a3b", rows[i][0], rows[i][1]);
+        EXPECT(now.bytes > last.bytes && now.seconds > last.seconds,
+               "%s rank %s: %.1f GB, %.3g s; %.1f, %.3g", rows[i][0], rows[i][1],
+               now.bytes / 1e9, now.seconds, last.bytes / 1e9, last.seconds);
+        last = now;
+    }
+    EXPECT_OK(hardware_find(&t.hw, "h200"));
+    t.unfused_logits = t.foreign = false, t.seq = 8192, t.patches = 4096;
+    closed_time(&s, &t, &c);
+    EXPECT(closed_peak(&t, &c, NULL) > 3 * last.bytes && s.step > last.seconds, "the whole model");
+}
+
+/* ---- searches ---- */
+
+static void what_is_refused(void)
+{
+    Config    lora;
+    SearchAsk a;
+    search_default(&a);
+    a.task = task("deepseek-v3", 8, 64, 4, 4);
+    config_default(&lora);
+    set(&lora, "lora.rank=%s", "16");
+    EXPECT(search_adapt(&a, &adapted, &lora) && strstr(status_text(), "deepseek-v3") && !a.task.adapted,
+           "a model that is not built here: %s", status_text());
+    a.task = task("qwen3-30b-a3b", 8, 64, 4, 4);
+    a.task.precision = PREC_FP8;
+    EXPECT(search_adapt(&a, &adapted, &lora) && strstr(status_text(), "--precision"), "%s", status_text());
+    a.task.precision = PREC_BF16;
+    set(&lora, "lora.target_modules=%s", "[all-linear, qproj]");
+    EXPECT(search_adapt(&a, &adapted, &lora) && strstr(status_text(), "nearest is q_proj"), "%s",
+           status_text());
+    config_close(&lora);
+}
+
+/* On cards that do not hold what full training takes, to a recipe that the dry run says the same of. */
+static void searches_end_in_recipes(void)
+{
+    Case    x;
+    Config  cfg;
+    Search *s = malloc(sizeof *s);
+    int     least = 0, whole = 0;
+    adapt(&x, "qwen3-vl-30b-a3b", "all-linear", "16");
+    x.ask.task.gpus = 8, x.ask.task.gbs = 64, x.ask.top = 3, x.ask.task.imbalance = 1.15;
+    EXPECT_OK(hardware_find(&x.ask.task.hw, "h100"));
+    EXPECT_OK(search_open(s, &x.ask));
+    EXPECT_OK(search_places(s));
+    EXPECT(s->places == 3 && s->found[0].dried, "%d places", s->places);
+    for (int i = 0; i < s->places; i++)
+        near("memory", s->found[i].peak, s->found[i].dry_peak, 0.05);
+    EXPECT_OK(search_config(&cfg, &s->ask, s->found));
+    EXPECT(cfg.lora.rank == 16 && !strcmp(cfg.lora.target_modules.item[0], "all-linear"), "the recipe");
+    config_close(&cfg);
+    EXPECT_OK(search_least(&x.ask, 64, &least));
+    x.ask.task.adapted = NULL, x.ask.adapters = NULL;
+    EXPECT_OK(search_least(&x.ask, 64, &whole));
+    printf("  %d h100 train pairs on all of it, %d all of it\n", least, whole);
+    EXPECT(least > 0 && whole >= 4 * least, "%d cards with adapters, %d without", least, whole);
+    search_close(s);
+    free(s);
+    leave(&x);
+}
+
+int main(void)
+{
+    RUN(backward_stops_where_nothing_trains);
+    RUN(the_tower_is_below_all);
+    RUN(more_takes_more);
+    RUN(what_is_refused);
+    RUN(searches_end_in_recipes);
+    RUN(formulas_know_adapters);
+    return lab_report();
+}
