@@ -215,7 +215,7 @@ static void words_drop_as_much(void)
         snprintf(words, sizeof words, "memory.recompute=[%s]", rows[i].word);
         c.recompute = rows[i].bit;
         near(rows[i].word, closed_peak(&t, &c, NULL) - t.hw.fixed,
-             dry_peak("recipes/qwen3-vl-30b-a3b-8-h200-3d.yaml", 3, with, 8, NULL, NULL), 0.045);
+             dry_peak("recipes/qwen3-vl-30b-a3b-8-h200-3d.yaml", 3, with, 8, NULL, NULL), 0.01);
     }
 }
 
@@ -233,7 +233,7 @@ static void states_take_as_much(void)
         EXPECT_OK(hardware_find(&t.hw, "h100"));
         t.master_bytes = rows[i].master, t.unfused_logits = t.foreign = false, c.offload = rows[i].offload;
         near(rows[i].word, closed_peak(&t, &c, NULL) - t.hw.fixed,
-             dry_peak("recipes/qwen3-30b-a3b-16-h100.yaml", 3, with, 16, NULL, NULL), 0.02);
+             dry_peak("recipes/qwen3-30b-a3b-16-h100.yaml", 3, with, 16, NULL, NULL), 0.01);
     }
 }
 

@@ -1,5 +1,5 @@
 /* plan/closed.h -- memory, work and time of a step by formula: any model with a row in models.def, also of
- * families that cannot be built here, five microseconds a layout. The dry run (dryrun.h) is exact and of our
+ * families that cannot be built here, some microseconds a layout. The dry run (dryrun.h) is exact and of our
  * own families alone; a search asks the formulas first and the dry run last. Units: bytes, seconds, FLOPs; a
  * GB is 1e9 bytes. */
 #ifndef PLAN_CLOSED_H

@@ -132,7 +132,8 @@ static double block_bytes(const ModelRow *m, double P, unsigned re)
 
 /* What the tower keeps of a micro-batch until its backward; work: and the block that is being computed,
  * perhaps again. tp and cp share pictures out, but one rank may have to take them all. Pixels are there as
- * bytes and as numbers; where nothing is kept two buffers of patches take turns. */
+ * bytes and as numbers; where nothing is kept two buffers of patches take turns, and mergers that train keep
+ * theirs. */
 static double vision_bytes(double *work, const Task *t, const Candidate *c)
 {
     const ModelRow *m = t->model;
@@ -140,12 +141,12 @@ static double vision_bytes(double *work, const Task *t, const Candidate *c)
     double P = (double)t->patches * c->mbs, tokens = P / m->merged, W = (double)m->merged * m->hv;
     double block = block_bytes(m, P, c->recompute), input = P * 2.0 * m->hv;
     double blocks = frozen ? 0 : t->adapted ? t->adapted->tower.blocks : m->depth;
-    double mergers = frozen || again ? 0 : t->adapted ? t->adapted->tower.mergers : 1 + m->taps;
+    double mergers = frozen ? 0 : t->adapted ? t->adapted->tower.mergers : 1 + m->taps;
     double out = 2.0 * (1 + m->taps) * tokens * m->h, pixels = 3.0 * PATCH_IN * P;
     *work = again || blocks < m->depth ? block : 0;
     if (blocks > 0) *work += 2 * P * (6.0 * m->hv + m->fv);
-    return blocks * (again ? input : block) + mergers * tokens * W * 2 * 3 + out + pixels
-         + (blocks < m->depth ? 2 * input : 0);
+    return blocks * (again ? input : block) + (again ? 0 : mergers * tokens * W * 2 * 3) + out + pixels
+         + (blocks < m->depth ? (2 + mergers) * input : 0);
 }
 
 static double logits_bytes(const Task *t, const Candidate *c)
@@ -207,10 +208,10 @@ static double buffer_bytes(const Task *t, const Candidate *c, const StageLayers 
 
 /* Rows on their way from stage to stage, two of each way and one that is sent back: with them, before they
  * have joined, what mergers made for the first layers. */
-static double wire_bytes(const Task *t, const Candidate *c)
+static double wire_bytes(const Task *t, const Candidate *c, bool first)
 {
     const ModelRow *m = t->model;
-    double visual = m->depth ? (double)t->patches * c->mbs / m->merged : 0;
+    double visual = m->depth && first ? (double)t->patches * c->mbs / m->merged : 0;
     return c->pp > 1 ? 5 * 2 * m->h * (task_tokens(t, c) / c->tp + m->taps * visual) : 0;
 }
 
@@ -268,8 +269,8 @@ static void stage_bytes(StageMemory *s, const Task *t, const Candidate *c, int s
     if (l.last) s->logits = logits_bytes(t, c);
     if (l.first && t->model->depth && t->patches)
         s->vision = kept_bytes(t, c, stage, k, vision_bytes(&tower, t, c)) - s->activations;
-    s->buffers = most(buffer_bytes(t, c, &l, k), tower);
-    if (!t->foreign) s->buffers = most(s->buffers - s->logits, 0) + wire_bytes(t, c);   /* logits lie there */
+    s->buffers = most(buffer_bytes(t, c, &l, k), tower);                      /* logits lie there too */
+    if (!t->foreign) s->buffers = most(s->buffers - s->logits, 0) + wire_bytes(t, c, l.first);
     s->total = s->weights + s->grads + s->optimizer + s->activations + s->logits + s->vision + s->buffers
              + s->fixed;
 }
