@@ -7,30 +7,26 @@
  *
  * Both run at the speed of one exponential and one division. The tanh form is x * sigmoid(2 k (...)), which
  * also keeps its digits for large negative x. For the exact form libm's erff is a call per element, so P is
- * computed here, within 8e-8: a series up to |x| = 1, beyond it the tail as exp(-x^2/2) * f(|x|). Backward
- * needs the density exp(-x^2/2) / sqrt(2 pi) as well and has it from the same exponential. */
+ * computed here (gelu.h), within 1e-7 and with its digits in the tail. Backward needs the density
+ * exp(-x^2/2) / sqrt(2 pi) as well and has it from the same exponential. */
 #include "ops/gelu.h"
 #include "ops/rows.h"
 
-/* P(x), and exp(-x^2/2) by the way. */
+/* P(x), and exp(-x^2/2) by the way. Past t = 16 both are 0. */
 INLINE float normal_below(float x, float *bell)
 {
-    float t = __builtin_fabsf(x), s = x * x, u = 1.0f / (1.0f + 0.32f * t), e = fast_exp(-0.5f * s);
-    float f = GELU_TAIL(u);
-    float near = GELU_NEAR(s);
-    float far = x < 0.0f ? e * f : 1.0f - e * f;
+    union { float f; uint32_t u; } t = { __builtin_fabsf(x) }, most = { 16.0f };
+    t.u = t.u < most.u ? t.u : most.u;                     /* as in fast_decay */
+    float k = GELU_BEND * t.f, v = k * (1.0f / (1.0f + k)), e = fast_decay(0.5f * t.f * t.f);
+    float tail = e * GELU_TAIL(v);
     *bell = e;
-    return t < 1.0f ? 0.5f + DENSITY_0 * x * near : far;
+    return x < 0.0f ? tail : 1.0f - tail;
 }
 
-/* sigmoid(2 z), z the argument of tanh, and its slope s (1 - s). From exp(-|2 z|) both keep their digits at
- * either end, and nothing overflows. */
+/* sigmoid(2 z), z the argument of tanh, and its slope s (1 - s). */
 INLINE float tanh_sigmoid(float x, float *slope)
 {
-    float z = 2.0f * TANH_K * (x + TANH_CUBE * x * x * x);
-    float e = fast_exp(-__builtin_fabsf(z)), d = 1.0f / (1.0f + e);
-    *slope = e * d * d;
-    return z < 0.0f ? e * d : d;
+    return fast_sigmoid(x * (2.0f * TANH_K + 2.0f * TANH_K * TANH_CUBE * (x * x)), slope);
 }
 
 static Cost cost(const char *op, Tensor out, Tensor dy, Tensor x, Gelu kind, double flops)
@@ -53,43 +49,63 @@ Cost gelu_bwd_cost(Backend *be, Tensor dx, Tensor dy, Tensor x, Gelu kind)
     return cost("gelu_bwd", dx, dy, x, kind, 18.0);
 }
 
-static HOT void forward_tanh(float *y, const float *x, int64_t n)
+INLINE void forward_batch(void *y, const void *x, DType d, int64_t i, int m, Gelu kind)
 {
-    #pragma omp simd
-    for (int64_t i = 0; i < n; i++) {
-        float slope;
-        y[i] = x[i] * tanh_sigmoid(x[i], &slope);
-    }
+    float v[BATCH], by;
+    batch_get(v, x, d, i, m);
+    for (int j = 0; j < BATCH; j++)
+        v[j] *= kind == GELU_TANH ? tanh_sigmoid(v[j], &by) : normal_below(v[j], &by);
+    batch_put(y, d, i, v, m);
 }
 
-static HOT void forward_erf(float *y, const float *x, int64_t n)
+INLINE void forward_all(void *y, const void *x, DType d, int64_t n, Gelu kind)
 {
-    #pragma omp simd
-    for (int64_t i = 0; i < n; i++) {
-        float bell;
-        y[i] = x[i] * normal_below(x[i], &bell);
-    }
+    int64_t i = 0;
+    for (; i + BATCH <= n; i += BATCH) forward_batch(y, x, d, i, BATCH, kind);
+    if (i < n) forward_batch(y, x, d, i, (int)(n - i), kind);
 }
 
 /* With s = sigmoid(2 z) = (1 + tanh z) / 2, 1 - tanh^2 z is 4 s (1 - s) = 4 slope. */
-static HOT void backward_tanh(float *dx, const float *dy, const float *x, int64_t n)
+INLINE float gradient(float x, Gelu kind)
 {
-    #pragma omp simd
-    for (int64_t i = 0; i < n; i++) {
-        float v = x[i], slope, s = tanh_sigmoid(v, &slope), dz = TANH_K * (1.0f + 3.0f * TANH_CUBE * v * v);
-        dx[i] = dy[i] * (s + 2.0f * v * slope * dz);
-    }
+    float by, p = kind == GELU_TANH ? tanh_sigmoid(x, &by) : normal_below(x, &by);
+    if (kind == GELU_ERF) return p + x * DENSITY_0 * by;
+    return p + 2.0f * x * by * (TANH_K * (1.0f + 3.0f * TANH_CUBE * x * x));
 }
 
-static HOT void backward_erf(float *dx, const float *dy, const float *x, int64_t n)
+INLINE void backward_batch(void *dx, const void *dy, const void *x, DType d, int64_t i, int m, Gelu kind)
 {
-    #pragma omp simd
-    for (int64_t i = 0; i < n; i++) {
-        float bell, p = normal_below(x[i], &bell);
-        dx[i] = dy[i] * (p + x[i] * DENSITY_0 * bell);
-    }
+    float v[BATCH], g[BATCH];
+    batch_get(v, x, d, i, m);
+    batch_get(g, dy, d, i, m);
+    for (int j = 0; j < BATCH; j++) g[j] *= gradient(v[j], kind);
+    batch_put(dx, d, i, g, m);
 }
 
+INLINE void backward_all(void *dx, const void *dy, const void *x, DType d, int64_t n, Gelu kind)
+{
+    int64_t i = 0;
+    for (; i + BATCH <= n; i += BATCH) backward_batch(dx, dy, x, d, i, BATCH, kind);
+    if (i < n) backward_batch(dx, dy, x, d, i, (int)(n - i), kind);
+}
+
+static HOT void forward(void *y, const void *x, DType d, int64_t n, Gelu kind)
+{
+    if (kind == GELU_TANH && d == F32) forward_all(y, x, F32,  n, GELU_TANH);
+    else if (kind == GELU_TANH)        forward_all(y, x, BF16, n, GELU_TANH);
+    else if (d == F32)                 forward_all(y, x, F32,  n, GELU_ERF);
+    else                               forward_all(y, x, BF16, n, GELU_ERF);
+}
+
+static HOT void backward(void *dx, const void *dy, const void *x, DType d, int64_t n, Gelu kind)
+{
+    if (kind == GELU_TANH && d == F32) backward_all(dx, dy, x, F32,  n, GELU_TANH);
+    else if (kind == GELU_TANH)        backward_all(dx, dy, x, BF16, n, GELU_TANH);
+    else if (d == F32)                 backward_all(dx, dy, x, F32,  n, GELU_ERF);
+    else                               backward_all(dx, dy, x, BF16, n, GELU_ERF);
+}
+
+/* Tensors of one dtype are worked on where they are, others by way of f32 copies. */
 void cpu_gelu_fwd(Backend *be, Tensor y, Tensor x, Gelu kind)
 {
     if (t_dense(y) && t_dense(x)) y = flat(y), x = flat(x);
@@ -98,9 +114,12 @@ void cpu_gelu_fwd(Backend *be, Tensor y, Tensor x, Gelu kind)
     for (int64_t i = 0; i < p.count; i++) {
         float *buf = cpu_own(be);
         Tensor yi = piece(y, p, i), xi = piece(x, p, i);
+        if (y.dtype == x.dtype) {
+            forward(yi.data, xi.data, (DType)x.dtype, xi.n[0], kind);
+            continue;
+        }
         float *out = row_edit(yi, 0, buf);
-        if (kind == GELU_TANH) forward_tanh(out, row_read(xi, 0, buf), xi.n[0]);
-        else                   forward_erf(out, row_read(xi, 0, buf), xi.n[0]);
+        forward(out, row_read(xi, 0, buf), F32, xi.n[0], kind);
         row_store(yi, 0, out);
     }
 }
@@ -113,10 +132,12 @@ void cpu_gelu_bwd(Backend *be, Tensor dx, Tensor dy, Tensor x, Gelu kind)
     for (int64_t i = 0; i < p.count; i++) {
         float *buf = cpu_own(be);
         Tensor di = piece(dx, p, i), gi = piece(dy, p, i), xi = piece(x, p, i);
+        if (dx.dtype == x.dtype && dy.dtype == x.dtype) {
+            backward(di.data, gi.data, xi.data, (DType)x.dtype, xi.n[0], kind);
+            continue;
+        }
         float *out = row_edit(di, 0, buf);
-        const float *g = row_read(gi, 0, buf), *u = row_read(xi, 0, buf + PIECE);
-        if (kind == GELU_TANH) backward_tanh(out, g, u, xi.n[0]);
-        else                   backward_erf(out, g, u, xi.n[0]);
+        backward(out, row_read(gi, 0, buf), row_read(xi, 0, buf + PIECE), F32, xi.n[0], kind);
         row_store(di, 0, out);
     }
 }

@@ -8,12 +8,10 @@
 /* P(x), and exp(-x^2/2) by the way. */
 __device__ static inline float normal_below(float x, float *bell)
 {
-    float t = fabsf(x), s = x * x, u = __fdividef(1.0f, 1.0f + 0.32f * t), e = expf(-0.5f * s);
-    float f = GELU_TAIL(u);
-    float near = GELU_NEAR(s);
-    float far = x < 0.0f ? e * f : 1.0f - e * f;
+    float t = fabsf(x), k = GELU_BEND * t, v = __fdividef(k, 1.0f + k), e = expf(-0.5f * x * x);
+    float tail = e > 0.0f ? e * GELU_TAIL(v) : 0.0f;
     *bell = e;
-    return t < 1.0f ? 0.5f + DENSITY_0 * x * near : far;
+    return x < 0.0f ? tail : 1.0f - tail;
 }
 
 /* sigmoid(2 z), z the argument of tanh, and its slope s (1 - s). */

@@ -57,7 +57,7 @@ Cost router_bwd_cost(Backend *be, Tensor dlogits, Tensor dweight, Tensor weight,
 }
 
 /* A token's logits are looked at LANES at a time, the last block filled up with -inf. */
-enum { LANES = 16, BLOCK = 64, BATCH = 32 };
+enum { LANES = 16, BLOCK = 64, TOKENS = 32 };
 
 /* One token's desk: its row, the few candidates that can be among the K, and the winners. */
 typedef struct Desk { float *v, *cand; int32_t *at, *best; } Desk;
@@ -165,9 +165,9 @@ void cpu_router_fwd(Backend *be, Tensor idx, Tensor weight, Tensor lse, Tensor l
     int32_t *out = idx.data;
     float   *w = weight.data, *l = lse.data;
     #pragma omp parallel for schedule(static) if(worth_threads(T * E))
-    for (int64_t b = 0; b < (T + BATCH - 1) / BATCH; b++) {
+    for (int64_t b = 0; b < (T + TOKENS - 1) / TOKENS; b++) {
         Desk d = desk(cpu_own(be), E);
-        for (int64_t t = b * BATCH; t < T && t < (b + 1) * BATCH; t++)
+        for (int64_t t = b * TOKENS; t < T && t < (b + 1) * TOKENS; t++)
             route(out + t * K, w + t * K, l + t, (const float *)row_ptr(logits, t), E, K, renorm, d);
     }
 }

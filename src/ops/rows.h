@@ -40,6 +40,25 @@ INLINE Tensor piece(Tensor t, Pieces p, int64_t i)                              
     return t_wrap(at, (DType)t.dtype, 1, &n);
 }
 
+/* A loop over a row in its own storage goes by batches, through registers: then it reads ahead of itself
+ * while it computes. d is a constant, so that each copy has one kind of load, and so is m = BATCH, for all
+ * but the last batch of a row. Lanes past m read 0. */
+enum { BATCH = 32 };
+INLINE void batch_get(float *v, const void *row, DType d, int64_t i, int m)
+{
+    const float    *f = (const float *)row + i;
+    const uint16_t *h = (const uint16_t *)row + i;
+    for (int j = 0; j < m; j++) v[j] = d == F32 ? f[j] : bf16_to_f32(h[j]);
+    for (int j = m; j < BATCH; j++) v[j] = 0.0f;
+}
+INLINE void batch_put(void *row, DType d, int64_t i, const float *v, int m)
+{
+    float    *f = (float *)row + i;
+    uint16_t *h = (uint16_t *)row + i;
+    if (d == F32) for (int j = 0; j < m; j++) f[j] = v[j];
+    else          for (int j = 0; j < m; j++) h[j] = bf16_from_f32(v[j]);
+}
+
 void rows_add(float *y, const float *a, const float *b, int64_t n);             /* y may be a or b */
 
 /* Weight gradients sum over rows: each chunk (chunk_begin) leaves its sum in its own part of the shared

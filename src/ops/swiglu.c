@@ -7,8 +7,8 @@
  *   d  = dh * gate                    dgate = sum(dh * silu(g) * u)
  *   du = d * silu(g)                  dg = d * u * s * (1 + g * (1 - s))
  *
- * dgu (R, 2F) may alias gu, and dh may be the first F columns of dgu. dgate (R, 1) f32 overwrites; it leaves the gate factor out, so that it is the
- * gradient of gate itself. It may be absent, and must be when gate is. */
+ * dgu (R, 2F) may alias gu, and dh may be the first F columns of dgu. dgate (R, 1) f32 overwrites; it leaves
+ * the gate factor out, so that it is the gradient of gate itself. It may be absent, and must be when gate is. */
 #include "ops/rows.h"
 
 Cost swiglu_fwd_cost(Backend *be, Tensor h, Tensor gu, Tensor gate)
@@ -19,20 +19,42 @@ Cost swiglu_fwd_cost(Backend *be, Tensor h, Tensor gu, Tensor gate)
     return (Cost){ .flops = 6.0 * (double)t_count(h), .rd = t_bytes(gu) + opt_bytes(gate), .wr = t_bytes(h) };
 }
 
-static HOT void forward_row(float *h, const float *gu, float gate, int64_t F)
+INLINE void forward_batch(void *h, const void *gu, DType d, float gate, int64_t F, int64_t i, int m)
 {
-    #pragma omp simd
-    for (int64_t i = 0; i < F; i++) h[i] = gu[i] * fast_sigmoid(gu[i]) * gu[F + i] * gate;
+    float g[BATCH], u[BATCH], slope;
+    batch_get(g, gu, d, i, m);
+    batch_get(u, gu, d, F + i, m);
+    for (int j = 0; j < BATCH; j++) g[j] = g[j] * fast_sigmoid(g[j], &slope) * u[j] * gate;
+    batch_put(h, d, i, g, m);
 }
 
+INLINE void forward_all(void *h, const void *gu, DType d, float gate, int64_t F)
+{
+    int64_t i = 0;
+    for (; i + BATCH <= F; i += BATCH) forward_batch(h, gu, d, gate, F, i, BATCH);
+    if (i < F) forward_batch(h, gu, d, gate, F, i, (int)(F - i));
+}
+
+static HOT void forward_row(void *h, const void *gu, DType d, float gate, int64_t F)
+{
+    if (d == F32) forward_all(h, gu, F32, gate, F);
+    else          forward_all(h, gu, BF16, gate, F);
+}
+
+/* Tensors of one dtype are worked on where they are, others by way of f32 copies. */
 void cpu_swiglu_fwd(Backend *be, Tensor h, Tensor gu, Tensor gate)
 {
     int64_t R = h.n[0], F = h.n[1];
     REQUIRE((size_t)F * 3 * 4 <= CPU_OWN, "swiglu_fwd: rows of %lld", (long long)F);
     #pragma omp parallel for schedule(static) if (worth_threads(t_count(gu)))
     for (int64_t r = 0; r < R; r++) {
+        float gr = t_has(gate) ? *(float *)row_ptr(gate, r) : 1.0f;
+        if (h.dtype == gu.dtype) {
+            forward_row(row_ptr(h, r), row_ptr(gu, r), (DType)h.dtype, gr, F);
+            continue;
+        }
         float *buf = cpu_own(be), *out = row_edit(h, r, buf + 2 * F);
-        forward_row(out, row_read(gu, r, buf), t_has(gate) ? *(float *)row_ptr(gate, r) : 1.0f, F);
+        forward_row(out, row_read(gu, r, buf), F32, gr, F);
         row_store(h, r, out);
     }
 }
@@ -50,18 +72,40 @@ Cost swiglu_bwd_cost(Backend *be, Tensor dgu, Tensor dgate, Tensor dh, Tensor gu
                    .wr    = t_bytes(dgu) + opt_bytes(dgate) };
 }
 
-/* Returns the row's dgate. dgu may be gu: each i touches its own g and u only. */
-static HOT float backward_row(float *dgu, const float *dh, const float *gu, float gate, int64_t F)
+/* Adds to the lanes of dgate. dgu may be gu, or dh the first columns of dgu: each i touches its own g and u
+ * only. */
+INLINE void backward_batch(void *dgu, float *sum, const void *dh, const void *gu, DType d, float gate,
+                           int64_t F, int64_t i, int m)
 {
-    float sum = 0.0f;
-    #pragma omp simd reduction(+:sum)
-    for (int64_t i = 0; i < F; i++) {
-        float g = gu[i], u = gu[F + i], s = fast_sigmoid(g), d = dh[i] * gate;
-        sum       += dh[i] * (g * s * u);
-        dgu[i]     = d * u * s * (1.0f + g * (1.0f - s));
-        dgu[F + i] = d * g * s;
+    float g[BATCH], u[BATCH], v[BATCH], slope;
+    batch_get(v, dh, d, i, m);
+    batch_get(g, gu, d, i, m);
+    batch_get(u, gu, d, F + i, m);
+    for (int j = 0; j < BATCH; j++) {
+        float s = fast_sigmoid(g[j], &slope), silu = g[j] * s, by = v[j] * gate;
+        sum[j] += v[j] * (silu * u[j]);
+        g[j] = by * u[j] * s * (1.0f + g[j] * (1.0f - s));
+        u[j] = by * silu;
     }
+    batch_put(dgu, d, i, g, m);
+    batch_put(dgu, d, F + i, u, m);
+}
+
+/* The row's dgate, summed in BATCH lanes and then over them in order. */
+INLINE float backward_all(void *dgu, const void *dh, const void *gu, DType d, float gate, int64_t F)
+{
+    float   lane[BATCH] = { 0 }, sum = 0.0f;
+    int64_t i = 0;
+    for (; i + BATCH <= F; i += BATCH) backward_batch(dgu, lane, dh, gu, d, gate, F, i, BATCH);
+    if (i < F) backward_batch(dgu, lane, dh, gu, d, gate, F, i, (int)(F - i));
+    for (int j = 0; j < BATCH; j++) sum += lane[j];
     return sum;
+}
+
+static HOT float backward_row(void *dgu, const void *dh, const void *gu, DType d, float gate, int64_t F)
+{
+    if (d == F32) return backward_all(dgu, dh, gu, F32, gate, F);
+    return backward_all(dgu, dh, gu, BF16, gate, F);
 }
 
 void cpu_swiglu_bwd(Backend *be, Tensor dgu, Tensor dgate, Tensor dh, Tensor gu, Tensor gate)
@@ -70,10 +114,14 @@ void cpu_swiglu_bwd(Backend *be, Tensor dgu, Tensor dgate, Tensor dh, Tensor gu,
     REQUIRE((size_t)F * 3 * 4 <= CPU_OWN, "swiglu_bwd: rows of %lld", (long long)F);
     #pragma omp parallel for schedule(static) if (worth_threads(t_count(gu)))
     for (int64_t r = 0; r < R; r++) {
-        float *buf = cpu_own(be), *out = row_edit(dgu, r, buf);
-        float gr = t_has(gate) ? *(float *)row_ptr(gate, r) : 1.0f;
-        float sum = backward_row(out, row_read(dh, r, buf + 2 * F), row_read(gu, r, buf), gr, F);
-        row_store(dgu, r, out);
+        float gr = t_has(gate) ? *(float *)row_ptr(gate, r) : 1.0f, sum;
+        if (dgu.dtype == gu.dtype && dh.dtype == gu.dtype) {
+            sum = backward_row(row_ptr(dgu, r), row_ptr(dh, r), row_ptr(gu, r), (DType)gu.dtype, gr, F);
+        } else {
+            float *buf = cpu_own(be), *out = row_edit(dgu, r, buf);
+            sum = backward_row(out, row_read(dh, r, buf + 2 * F), row_read(gu, r, buf), F32, gr, F);
+            row_store(dgu, r, out);
+        }
         if (t_has(dgate)) *(float *)row_ptr(dgate, r) = sum;
     }
 }

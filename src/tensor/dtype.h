@@ -56,9 +56,9 @@ static inline uint16_t bf16_from_f32(float f)
 {
     uint32_t u;
     memcpy(&u, &f, 4);
-    uint32_t r = (u + 0x7fffu + ((u >> 16) & 1)) >> 16;
-    uint32_t q = (u >> 16) | 0x40;                          /* NaN stays NaN, quiet */
-    return (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? q : r);
+    uint32_t r = u + 0x7fffu + ((u >> 16) & 1);
+    r = f == f ? r : u | 0x400000u;                         /* NaN stays NaN, quiet */
+    return (uint16_t)(r >> 16);
 }
 
 /* A float's bits as a bf16 and a rest that brings all of it back. The bf16 is rounded to nearest, ties away
