@@ -59,7 +59,37 @@ Cost rope_fwd_cost(Backend *be, Tensor y, Tensor rstd, Tensor x, Tensor w, Tenso
                    .wr    = t_bytes(y) + opt_bytes(rstd) };
 }
 
-static HOT float sum_squares(const float *u, int64_t n)
+/* All heads of token t as floats, one after the other. Where they lie together they are read at once: heads
+ * are short, and a call for each costs as much as its work. */
+static const float *token_read(Tensor x, int64_t t, float *buf)
+{
+    int64_t H = x.n[1], C = x.n[2];
+    bool    together = x.s[1] == C;
+    if (x.dtype == F32 && together) return (const float *)row_ptr(x, t * H);
+    for (int64_t i = 0; i < (together ? 1 : H); i++) {
+        const char *from = row_ptr(x, t * H + i);
+        if (x.dtype == F32) memcpy(buf + i * C, from, (size_t)C * sizeof *buf);
+        else                cpu_widen(buf + i * C, (const uint16_t *)from, together ? H * C : C);
+    }
+    return buf;
+}
+static float *token_edit(Tensor y, int64_t t, float *buf)
+{
+    return y.dtype == F32 && y.s[1] == y.n[2] ? (float *)row_ptr(y, t * y.n[1]) : buf;
+}
+static void token_store(Tensor y, int64_t t, const float *buf)
+{
+    int64_t H = y.n[1], C = y.n[2];
+    bool    together = y.s[1] == C;
+    if (y.dtype == F32 && together) return;
+    for (int64_t i = 0; i < (together ? 1 : H); i++) {
+        char *to = row_ptr(y, t * H + i);
+        if (y.dtype == F32) memcpy(to, buf + i * C, (size_t)C * sizeof *buf);
+        else                cpu_narrow((uint16_t *)to, buf + i * C, together ? H * C : C);
+    }
+}
+
+INLINE float sum_squares(const float *u, int64_t n)
 {
     float s = 0.0f;
     #pragma omp simd reduction(+:s)
@@ -68,7 +98,7 @@ static HOT float sum_squares(const float *u, int64_t n)
 }
 
 /* By the angle, or back by it with sign -1. y may be x: each j touches its own pair only. */
-static HOT void rotate_row(float *y, const float *x, const float *cs, float sign, int64_t h)
+INLINE void rotate(float *y, const float *x, const float *cs, float sign, int64_t h)
 {
     #pragma omp simd
     for (int64_t j = 0; j < h; j++) {
@@ -78,38 +108,40 @@ static HOT void rotate_row(float *y, const float *x, const float *cs, float sign
     }
 }
 
-static HOT void norm_rotate_row(float *y, const float *x, const float *w, const float *cs, float r, int64_t h)
+static HOT void rotate_token(float *y, const float *x, const float *cs, float sign, int64_t H, int64_t h)
 {
-    #pragma omp simd
-    for (int64_t j = 0; j < h; j++) {
-        float a = w[j] * (x[j] * r), b = w[h + j] * (x[h + j] * r), c = cs[j], s = cs[h + j];
-        y[j]     = a * c - b * s;
-        y[h + j] = b * c + a * s;
+    for (; H > 0; H--, x += 2 * h, y += 2 * h) rotate(y, x, cs, sign, h);
+}
+
+static HOT void norm_rotate_token(float *y, float *rstd, const float *x, const float *w, const float *cs,
+                                  float eps, int64_t H, int64_t h)
+{
+    for (int64_t i = 0; i < H; i++, x += 2 * h, y += 2 * h) {
+        float r = rstd[i] = 1.0f / sqrtf(sum_squares(x, 2 * h) / (float)(2 * h) + eps);
+        #pragma omp simd
+        for (int64_t j = 0; j < h; j++) {
+            float a = w[j] * (x[j] * r), b = w[h + j] * (x[h + j] * r), c = cs[j], s = cs[h + j];
+            y[j]     = a * c - b * s;
+            y[h + j] = b * c + a * s;
+        }
     }
 }
 
 void cpu_rope_fwd(Backend *be, Tensor y, Tensor rstd, Tensor x, Tensor w, Tensor cs, float eps)
 {
     int64_t T = x.n[0], H = x.n[1], C = x.n[2];
+    REQUIRE((size_t)(H + 1) * C * 4 <= CPU_OWN, "rope_fwd: %lld heads of %lld", (long long)H, (long long)C);
     #pragma omp parallel if (worth_threads(t_count(x)))
     {
         float *buf = cpu_own(be);
-        const float *wf = t_has(w) ? row_read(w, 0, buf + C) : NULL;
+        const float *wf = t_has(w) ? row_read(w, 0, buf + H * C) : NULL;
         #pragma omp for schedule(static)
         for (int64_t t = 0; t < T; t++) {
-            const float *angles = (const float *)row_ptr(cs, t);
-            for (int64_t i = t * H; i < (t + 1) * H; i++) {
-                const float *u = row_read(x, i, buf);
-                float *out = row_edit(y, i, buf);
-                if (wf) {
-                    float r = 1.0f / sqrtf(sum_squares(u, C) / (float)C + eps);
-                    norm_rotate_row(out, u, wf, angles, r, C / 2);
-                    ((float *)row_ptr(rstd, t))[i - t * H] = r;
-                } else {
-                    rotate_row(out, u, angles, 1.0f, C / 2);
-                }
-                row_store(y, i, out);
-            }
+            const float *angles = (const float *)row_ptr(cs, t), *u = token_read(x, t, buf);
+            float       *out = token_edit(y, t, buf);
+            if (wf) norm_rotate_token(out, (float *)row_ptr(rstd, t), u, wf, angles, eps, H, C / 2);
+            else    rotate_token(out, u, angles, 1.0f, H, C / 2);
+            token_store(y, t, out);
         }
     }
 }
@@ -130,54 +162,56 @@ Cost rope_bwd_cost(Backend *be, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tenso
                    .wr    = t_bytes(dx) + opt_bytes(dw) };
 }
 
-static HOT float dot3(const float *a, const float *b, const float *c, int64_t n)
+/* One head: the gradient of its x, and what it adds to dw, from dn, that of the normalised head. */
+INLINE void norm_grad(float *dx, float *dw, const float *dn, const float *x, const float *w, float r,
+                      int64_t C)
 {
     float s = 0.0f;
     #pragma omp simd reduction(+:s)
-    for (int64_t i = 0; i < n; i++) s += a[i] * b[i] * c[i];
-    return s;
-}
-
-static HOT void norm_grad(float *dx, const float *dn, const float *x, const float *w, float r, float k,
-                          int64_t n)
-{
+    for (int64_t j = 0; j < C; j++) {
+        float p = dn[j] * x[j];
+        s     += p * w[j];
+        dw[j] += p * r;
+    }
+    float k = r * r * r / (float)C * s;
     #pragma omp simd
-    for (int64_t i = 0; i < n; i++) dx[i] = r * (w[i] * dn[i]) - x[i] * k;
+    for (int64_t j = 0; j < C; j++) dx[j] = r * (w[j] * dn[j]) - x[j] * k;
 }
 
-static HOT void weight_grad(float *dw, const float *dn, const float *x, float r, int64_t n)
+static HOT void norm_grad_token(float *dx, float *dw, float *dn, const float *dy, const float *x,
+                                const float *w, const float *rstd, const float *cs, int64_t H, int64_t h)
 {
-    #pragma omp simd
-    for (int64_t i = 0; i < n; i++) dw[i] += dn[i] * (x[i] * r);
+    for (int64_t i = 0; i < H; i++, dx += 2 * h, dy += 2 * h, x += 2 * h) {
+        rotate(dn, dy, cs, -1.0f, h);
+        norm_grad(dx, dw, dn, x, w, rstd[i], 2 * h);
+    }
 }
 
-static void backward_chunk(Backend *be, int chunk, Tensor dx, bool want_dw, Tensor dy, Tensor x, Tensor w,
-                           Tensor rstd, Tensor cs)
+static void backward_chunk(Backend *be, int chunk, Tensor dx, Tensor dy, Tensor x, Tensor w, Tensor rstd,
+                           Tensor cs)
 {
     int64_t T = dy.n[0], H = dy.n[1], C = dy.n[2];
-    float *buf = cpu_own(be), *dn = buf + C, *part = chunk_part(be, chunk, C);
-    const float *wf = t_has(w) ? row_read(w, 0, buf + 3 * C) : NULL;
-    if (want_dw) memset(part, 0, (size_t)C * 4);
-    for (int64_t i = chunk_begin(T, chunk) * H; i < chunk_begin(T, chunk + 1) * H; i++) {
-        const float *angles = (const float *)row_ptr(cs, i / H), *g = row_read(dy, i, buf);
-        float *out = row_edit(dx, i, buf);
-        rotate_row(wf ? dn : out, g, angles, -1.0f, C / 2);
-        if (wf) {
-            const float *u = row_read(x, i, buf + 2 * C);
-            float r = ((const float *)row_ptr(rstd, i / H))[i % H];
-            if (want_dw) weight_grad(part, dn, u, r, C);
-            norm_grad(out, dn, u, wf, r, r * r * r / (float)C * dot3(dn, wf, u, C), C);
-        }
-        row_store(dx, i, out);
+    float *buf = cpu_own(be), *dn = buf + 2 * H * C, *part = chunk_part(be, chunk, C);
+    const float *wf = t_has(w) ? row_read(w, 0, dn + C) : NULL;
+    memset(part, 0, (size_t)C * 4);
+    for (int64_t t = chunk_begin(T, chunk); t < chunk_begin(T, chunk + 1); t++) {
+        const float *angles = (const float *)row_ptr(cs, t), *g = token_read(dy, t, buf);
+        float       *out = token_edit(dx, t, buf);
+        if (wf) norm_grad_token(out, part, dn, g, token_read(x, t, buf + H * C), wf,
+                                (const float *)row_ptr(rstd, t), angles, H, C / 2);
+        else    rotate_token(out, g, angles, -1.0f, H, C / 2);
+        token_store(dx, t, out);
     }
 }
 
 void cpu_rope_bwd(Backend *be, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w, Tensor rstd, Tensor cs)
 {
-    int64_t T = dy.n[0], C = dy.n[2];
+    int64_t T = dy.n[0], H = dy.n[1], C = dy.n[2];
+    REQUIRE((size_t)(2 * H + 2) * C * 4 <= CPU_OWN, "rope_bwd: %lld heads of %lld", (long long)H,
+            (long long)C);
     #pragma omp parallel for schedule(static) if (worth_threads(t_count(dy)))
     for (int c = 0; c < CPU_CHUNKS; c++)
         if (chunk_begin(T, c) < chunk_begin(T, c + 1))
-            backward_chunk(be, c, dx, t_has(dw), dy, x, w, rstd, cs);
+            backward_chunk(be, c, dx, dy, x, w, rstd, cs);
     if (t_has(dw)) rows_gather(be, dw.data, T, C, 0, C);
 }
