@@ -12,8 +12,8 @@
  * logits (n, V) f32 or bf16, of which V may be 0; labels (n) i32; part (n, 3) f64, parts (slices * n, 3) by
  * slice; lse and each (n, 1) f32, loss one f64 that adds up over calls: each and loss may be absent; dlogits
  * (n, V) f32 or bf16, and may alias logits of its own dtype. A label that is of no slice makes the loss NaN.
- * Exponentials are f32, summed in 32 lanes over short pieces and in double across them and across slices, in
- * their order; the loss is a double, in row order: threads do not change it. */
+ * Exponentials are f32, summed in 32 lanes over short pieces and in double across pieces, then over lanes and
+ * across slices, in their order; the loss is a double, in row order: threads do not change it. */
 #include "ops/rows.h"
 
 #include <float.h>
@@ -68,35 +68,70 @@ static const float *piece_read(Tensor t, int64_t row, int64_t col, int64_t n, fl
     return buf;
 }
 
-/* The running maximum, and the sum of exp(z - max) under it. */
-typedef struct Tally { float max; double sum; } Tally;
+/* Of the pieces so far: the maximum, and by lanes the sums of exp(z - ref). Summing against the maximum of
+ * the first piece spares a pass over the others; where one rises too far above it, it takes the reference up
+ * and is read again. */
+enum { LANES = 32 };                           /* fixed, so that bits do not depend on the vector width */
+static const float HEADROOM = 20.0f;
+typedef struct Tally { float max, ref; double sum[LANES]; } Tally;
 
-static HOT Tally tally(Tally a, const float *z, int64_t n)
+static HOT float largest(const float *z, int64_t n)
 {
-    enum { LANES = 32 };                       /* fixed, so that bits do not depend on the vector width */
-    float   max = a.max, part[LANES] = { 0 };
-    double  sum = 0.0;
-    int64_t i = 0;
+    float max = -FLT_MAX;
     #pragma omp simd reduction(max:max)
-    for (int64_t k = 0; k < n; k++) max = z[k] > max ? z[k] : max;
-    for (; i + LANES <= n; i += LANES)
-        for (int j = 0; j < LANES; j++) part[j] += fast_exp(z[i + j] - max);
-    for (; i < n; i++) part[i % LANES] += fast_exp(z[i] - max);
-    for (int j = 0; j < LANES; j++) sum += part[j];
-    if (max > a.max) a.sum *= exp((double)a.max - max);
-    return (Tally){ max, a.sum + sum };
+    for (int64_t i = 0; i < n; i++) max = z[i] > max ? z[i] : max;
+    return max;
 }
 
-static Tally row_tally(Tensor logits, int64_t row)
+/* part[j] = the sum of exp(z - ref) over every LANES-th z from j on; returns the largest z. */
+static HOT float exp_sums(float *part, const float *z, float ref, int64_t n)
+{
+    float   sum[LANES] = { 0 }, top[LANES], max = -FLT_MAX;
+    int64_t i = 0;
+    for (int j = 0; j < LANES; j++) top[j] = -FLT_MAX;
+    for (; i + LANES <= n; i += LANES)
+        for (int j = 0; j < LANES; j++) {
+            float v = z[i + j];
+            sum[j] += fast_exp(v - ref);
+            top[j]  = v > top[j] ? v : top[j];
+        }
+    for (; i < n; i++) {
+        sum[i % LANES] += fast_exp(z[i] - ref);
+        max = z[i] > max ? z[i] : max;
+    }
+    for (int j = 0; j < LANES; j++) part[j] = sum[j], max = top[j] > max ? top[j] : max;
+    return max;
+}
+
+static void tally(Tally *a, const float *z, int64_t n)
+{
+    float part[LANES], top = exp_sums(part, z, a->ref, n);
+    if (top > a->ref + HEADROOM) {
+        double fade = exp((double)a->ref - top);
+        for (int j = 0; j < LANES; j++) a->sum[j] *= fade;
+        a->ref = top;
+        exp_sums(part, z, a->ref, n);
+    }
+    for (int j = 0; j < LANES; j++) a->sum[j] += part[j];
+    a->max = top > a->max ? top : a->max;
+}
+
+/* The maximum of a row, and through *sum the sum of exp(z - maximum). */
+static float row_tally(Tensor logits, int64_t row, double *sum)
 {
     float   buf[PIECE];
     int64_t V = logits.n[1];
-    Tally   a = { -FLT_MAX, 0.0 };
+    Tally   a = { .max = -FLT_MAX, .ref = -FLT_MAX };
     for (int64_t c = 0; c < V; c += PIECE) {
-        int64_t n = V - c < PIECE ? V - c : PIECE;
-        a = tally(a, piece_read(logits, row, c, n, buf), n);
+        int64_t      n = V - c < PIECE ? V - c : PIECE;
+        const float *z = piece_read(logits, row, c, n, buf);
+        if (c == 0) a.ref = largest(z, n);
+        tally(&a, z, n);
     }
-    return a;
+    *sum = 0.0;
+    for (int j = 0; j < LANES; j++) *sum += a.sum[j];
+    if (a.ref != a.max) *sum *= exp((double)a.ref - a.max);
+    return a.max;
 }
 
 void cpu_ce_part(Backend *be, Tensor part, Tensor logits, Tensor labels, int64_t from)
@@ -107,11 +142,9 @@ void cpu_ce_part(Backend *be, Tensor part, Tensor logits, Tensor labels, int64_t
     #pragma omp parallel for schedule(static) if(worth_threads(n * V))
     for (int64_t i = 0; i < n; i++) {
         float   buf[1];
-        Tally   a = row_tally(logits, i);
         int64_t at = label[i] - from;
         bool    here = label[i] >= 0 && at >= 0 && at < V;
-        out[PART * i]     = a.max;
-        out[PART * i + 1] = a.sum;
+        out[PART * i]     = row_tally(logits, i, out + PART * i + 1);
         out[PART * i + 2] = here ? (double)*piece_read(logits, i, at, 1, buf) : NAN;
     }
 }
