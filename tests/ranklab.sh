@@ -2,7 +2,7 @@
 passed=0 failed=0
 treb=$(realpath "${TREB:-build/treb}")
 tmp=$(mktemp -d); trap 'rm -rf "$tmp"' EXIT
-export OMP_NUM_THREADS=1
+export OMP_NUM_THREADS=1 ASAN_OPTIONS=detect_leaks=0         # MPI leaves memory behind
 
 check() {                                # check WHAT command...: counts, and tells what failed
     local what=$1; shift
