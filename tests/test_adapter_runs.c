@@ -194,6 +194,17 @@ static Status refused(const char *run, const char *base, const char *more)
     return st;
 }
 
+/* The first `keep` bytes of a file stay, and one of them changes. */
+static void damage(const char *path, size_t keep, size_t at)
+{
+    FILE *f = fopen(path, "r+b");
+    REQUIRE(f, "%s", path);
+    int c = (fseek(f, (long)at, SEEK_SET), fgetc(f));
+    fseek(f, (long)at, SEEK_SET), fputc(c ^ 0x55, f);
+    EXPECT(!fflush(f) && !ftruncate(fileno(f), (off_t)keep), "cannot damage %s", path);
+    fclose(f);
+}
+
 /* A checkpoint of the other kind, by resuming in a folder of its own, so that one would be seen. */
 static void kinds_are_not_mixed(void)
 {
@@ -215,18 +226,11 @@ static void kinds_are_not_mixed(void)
     EXPECT(strstr(status_text(), "--merge"), "no way out: %s", status_text());
     snprintf(text + strlen(text), sizeof text - strlen(text), "\nlora.rank=2\nlora.target_modules=[q_proj]");
     EXPECT_FAIL(refused("mixed", base, text), E_CONFIG, "pairs/checkpoint-1: lora.target_modules");
+    damage(lab_path("pairs/checkpoint-1/state/model.safetensors"), 3000, 100);
+    EXPECT_FAIL(refused("mixed", base, text), E_DATA, "model.safetensors: 3000 bytes, the manifest says");
+    snprintf(text, sizeof text, "checkpoint.resume_from_checkpoint=%s", lab_path("pairs/checkpoint-1"));
+    EXPECT_FAIL(refused("mixed", base, text), E_CONFIG, "of a run with adapters");     /* before it is read */
     folder_remove(lab_path("pairs"));
-}
-
-/* The first `keep` bytes of a file stay, and one of them changes. */
-static void damage(const char *path, size_t keep, size_t at)
-{
-    FILE *f = fopen(path, "r+b");
-    REQUIRE(f, "%s", path);
-    int c = (fseek(f, (long)at, SEEK_SET), fgetc(f));
-    fseek(f, (long)at, SEEK_SET), fputc(c ^ 0x55, f);
-    EXPECT(!fflush(f) && !ftruncate(fileno(f), (off_t)keep), "cannot damage %s", path);
-    fclose(f);
 }
 
 static void take_peft(const char *from, const char *to)

@@ -45,33 +45,49 @@ static Status lock_folder(RunFolder *r)
     return OK;
 }
 
-static Status find_resume(RunFolder *r, const char *resume)
+/* One of the other kind is refused before its bytes, which may be many, are held to their hashes. */
+static Status refuse_kind(const char *path, bool adapters)
+{
+    return checkpoint_is(path) ? checkpoint_kind(path, adapters) : OK;
+}
+
+static Status find_newest(RunFolder *r, bool adapters)
 {
     const Log loud = { .world = 1, .least = LOG_WARN };
+    Path link, last;
+    TRY(path_join(link, r->dir, "last"));
+    if (realpath(link, last)) TRY(refuse_kind(last, adapters));
+    TRY(checkpoint_find(r->resume, r->dir, &loud));
+    return *r->resume ? refuse_kind(r->resume, adapters) : OK;
+}
+
+static Status find_resume(RunFolder *r, const char *resume, bool adapters)
+{
     if (!strcmp(resume, "none")) return OK;
-    if (!strcmp(resume, "auto")) return checkpoint_find(r->resume, r->dir, &loud);
+    if (!strcmp(resume, "auto")) return find_newest(r, adapters);
     if (!realpath(resume, r->resume))
         return fail(E_IO, "checkpoint.resume_from_checkpoint = %s: %s", resume, strerror(errno));
+    TRY(refuse_kind(r->resume, adapters));
     return checkpoint_check(r->resume);
 }
 
-static Status open_all(RunFolder *r, const struct cfg_checkpoint *c)
+static Status open_all(RunFolder *r, const struct cfg_checkpoint *c, bool adapters)
 {
     const char *resume = c->resume_from_checkpoint;
     TRY(refuse_used(c->output_dir, resume));
     if (snprintf(r->dir, sizeof r->dir, "%s", c->output_dir) >= (int)sizeof r->dir)
         return fail(E_CONFIG, "checkpoint.output_dir = %.200s: the path is too long", c->output_dir);
     if (file_is(r->dir)) TRY(lock_folder(r));
-    TRY(find_resume(r, resume));
+    TRY(find_resume(r, resume, adapters));
     TRY(path_join(r->log, r->dir, "train.log"));
     TRY(path_join(r->metrics, r->dir, "metrics.jsonl"));
     return path_join(r->quarantine, r->dir, "quarantine.jsonl");
 }
 
-Status run_folder_open(RunFolder *r, const struct cfg_checkpoint *c)
+Status run_folder_open(RunFolder *r, const struct cfg_checkpoint *c, bool adapters)
 {
     *r = (RunFolder){ 0 };
-    Status st = open_all(r, c);
+    Status st = open_all(r, c, adapters);
     if (st) run_folder_close(r);
     return st;
 }

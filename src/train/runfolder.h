@@ -17,9 +17,10 @@ typedef struct RunFolder {
     Path log, metrics, quarantine;       /* files in it */
 } RunFolder;
 
-/* Refuses the folder, or locks it where it exists, and finds the checkpoint. Nothing is made or changed yet,
- * so that a mistake which shows in what was found leaves no folder that the next try would find used. */
-MUST Status run_folder_open(RunFolder *r, const struct cfg_checkpoint *c);
+/* Refuses the folder, or locks it where it exists, and finds the checkpoint, which must be of a run with
+ * adapters, or without, as this one is. Nothing is made or changed yet, so that a mistake which shows in what
+ * was found leaves no folder that the next try would find used. */
+MUST Status run_folder_open(RunFolder *r, const struct cfg_checkpoint *c, bool adapters);
 /* Makes it where it does not exist; sweeps what a killed run left. */
 MUST Status run_folder_make(RunFolder *r);
 void        run_folder_close(RunFolder *r);                  /* twice is fine */

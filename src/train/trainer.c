@@ -95,9 +95,10 @@ static void name_quarantine(Trainer *t)
 /* The folder is the first rank's; the others are told of it and hold no lock. */
 static Status open_folder(Trainer *t)
 {
+    const struct cfg_lora *c = &t->recipe->lora;
     Comm *world = t->conf.world;
     int   lock;
-    Status st = t->first ? run_folder_open(&t->folder, &t->recipe->checkpoint) : OK;
+    Status st = t->first ? run_folder_open(&t->folder, &t->recipe->checkpoint, *c->path || c->rank) : OK;
     TRY(trainer_agree(t, st));
     lock = t->folder.lock;
     if (world) TRY(comm_host_first(world, &t->folder, sizeof t->folder));
@@ -189,13 +190,11 @@ static Status get_ready(Trainer *t)
 /* A run that is resumed has what it began with in its own checkpoint. */
 static Status open_adapter(Trainer *t)
 {
-    const struct cfg_lora *c = &t->recipe->lora;
-    const char *resume = t->folder.resume;
+    const char *path = t->recipe->lora.path, *resume = t->folder.resume;
     EngineConf e;
-    if (*resume) TRY(checkpoint_kind(resume, *c->path || c->rank));
-    if (!*c->path) return OK;
+    if (!*path) return OK;
     if (*resume) TRY(lora_source_open(&t->lora, resume, &t->source.shape));
-    else TRY_CTX(lora_source_open(&t->lora, c->path, &t->source.shape), "lora.path");
+    else TRY_CTX(lora_source_open(&t->lora, path, &t->source.shape), "lora.path");
     if (!*resume) TRY_CTX(lora_source_suits(&t->lora, t->source.weights), "lora.path");
     return engine_words(&e, t);
 }
