@@ -55,6 +55,8 @@ expect 4 "shape [4, 24]; [4, 16] is wanted" $treb convert --merge $pair "$tmp/x"
 expect 2 "adapter of some/where, which is no folder here" $treb generate --model "$tmp/astray" --prompt hello
 expect 4 "tokenizer.json"    $treb generate --model "$tmp/pair" --prompt hello
 expect 4 "tokenizer.json"    $treb generate --model $gold --lora $pair --prompt hello
+expect 2 "no folder is named" $treb generate --model $gold --lora "" --prompt hello
+expect 2 "no folder is named" $treb eval --model $gold --lora "" --data "$tmp/none"
 expect 4 "adapters and none is named" $treb eval recipes/demo-lora.yaml model.path="$tmp/none" --data "$tmp/none"
 expect 2 "set lora.path"     $treb train /dev/null model.path=$pair "data.train=[x]" checkpoint.output_dir="$tmp/run"
 expect 0 "learning_rate"     $treb config recipes/example.yaml

@@ -246,6 +246,21 @@ static void overrides(void)
     SET_REFUSED("optim.learning_rate=[1]", "must be a single value, not a list");
 }
 
+/* Set is what a recipe or an override names, if only to what it is by itself. */
+static void what_was_said(void)
+{
+    static const char text[] = "lora: {alpha: 32}\n";
+    Config cfg;
+    config_default(&cfg);
+    EXPECT(!config_said(&cfg, "lora", NULL) && !config_said(&cfg, "nothing", NULL), "nothing was said");
+    EXPECT_OK(config_parse(&cfg, text, sizeof text - 1, "recipe"));
+    EXPECT_OK(config_set(&cfg, "train.seed=42"));
+    EXPECT(config_said(&cfg, "lora", "alpha") && !config_said(&cfg, "lora", "rank"), "a key of a recipe");
+    EXPECT(!strcmp(config_said(&cfg, "lora", NULL), "alpha"), "the first of its section");
+    EXPECT(config_said(&cfg, "train", "seed") && !config_said(&cfg, "optim", NULL), "an override");
+    config_close(&cfg);
+}
+
 static void nearest_key(void)
 {
     REFUSED("train:\n\n  max_step: 3\n",
@@ -538,6 +553,7 @@ int main(void)
     RUN(automatic_sections);
     RUN(sources);
     RUN(overrides);
+    RUN(what_was_said);
     RUN(nearest_key);
     RUN(foreign_keys);
     RUN(foreign_spellings_are_unambiguous);

@@ -86,6 +86,7 @@ static void refuses(void)
         { "parallel.ep=8", "parallel.ep", E_CONFIG },
         { "parallel.layout=Et", "parallel.layout", E_CONFIG },
         { "lora.alpha=8", "lora.rank = 0", E_CONFIG },
+        { "lora.target_modules=[all-linear]", "set lora.rank", E_CONFIG },
         { "lora.target_modules=[q_proj]", "lora.target_modules: there are no adapters", E_CONFIG },
         { "lora.rank=8\nlora.alpha=0", "lora.alpha = 0", E_CONFIG },
         { "lora.rank=8\nlora.target_modules=[]", "is empty", E_CONFIG },

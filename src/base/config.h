@@ -46,6 +46,7 @@ typedef struct Source {                 /* one entry of data.train or data.eval 
 typedef struct Config {
 #include "base/config.def"
     Keep keep;                          /* owns the texts and lists that are not defaults */
+    uint64_t said[4];                   /* a bit for each row that was set, if only to its default */
 } Config;
 
 /* Defaults, then the recipe (path NULL: none), then the overrides in order. On failure *cfg is closed. */
@@ -57,6 +58,10 @@ void        config_close(Config *cfg);                                     /* tw
 void        config_default(Config *cfg);
 MUST Status config_parse(Config *cfg, const char *text, size_t len, const char *name);
 MUST Status config_set(Config *cfg, const char *override);
+
+/* The key, if the recipe or an override has set it, if only to its default; of key NULL the first of the
+ * section that was set. NULL: none was. */
+const char *config_said(const Config *cfg, const char *section, const char *key);
 
 /* Every key as YAML that reads back to the same Config. */
 void        config_dump(FILE *out, const Config *cfg);

@@ -86,6 +86,7 @@ static Status choose_model(Ask *a)
 {
     Config *c = &a->recipe;
     if (a->model) c->model.path = a->model, c->model.preset = "", c->lora.path = "";
+    TRY(option_folder("--lora", a->lora));
     if (a->lora) c->lora.path = a->lora;
     return lora_resolve(c);
 }

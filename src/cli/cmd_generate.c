@@ -158,12 +158,12 @@ static Status dtype_word(const char *text, const char **word)
 Status cmd_generate(int argc, char **argv)
 {
     Ask *a = calloc(1, sizeof *a);
-    const char *model = NULL, *image = NULL, *max_new = "512", *temperature = "0", *top_p = "1", *seed = "0",
-               *dtype = NULL, *backend = "auto";
+    const char *model = NULL, *lora = NULL, *image = NULL, *max_new = "512", *temperature = "0", *top_p = "1",
+               *seed = "0", *dtype = NULL, *backend = "auto";
     if (!a) return fail(E_FIT, "no memory");
     const Option options[] = {
         { "--model", &model, NULL },
-        { "--lora", &a->recipe.lora.path, NULL },
+        { "--lora", &lora, NULL },
         { "--prompt", &a->prompt, NULL },
         { "--image", &image, NULL },
         { "--system", &a->system, NULL },
@@ -186,8 +186,10 @@ Status cmd_generate(int argc, char **argv)
     if (!st) st = option_real("--temperature", temperature, 0, 100, &a->how.temperature);
     if (!st) st = option_real("--top-p", top_p, 1e-6, 1, &a->how.top_p);
     if (!st) st = dtype_word(dtype, &a->recipe.model.dtype);
+    if (!st) st = option_folder("--lora", lora);
     a->how.seed = (uint64_t)number, a->recipe.device.backend = backend_pick(backend);
     if (!st) st = backend_check(a->recipe.device.backend);
+    if (lora) a->recipe.lora.path = lora;
     if (!st) a->recipe.model.path = model, st = run(a);
     ask_close(a);
     free(a);

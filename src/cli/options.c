@@ -80,6 +80,11 @@ Status option_int(const char *name, const char *text, int64_t lo, int64_t hi, in
     return *out = v, OK;
 }
 
+Status option_folder(const char *name, const char *text)
+{
+    return !text || *text ? OK : fail(E_CONFIG, "%s: no folder is named; name one, or drop it", name);
+}
+
 Status option_real(const char *name, const char *text, double lo, double hi, double *out)
 {
     double v;

@@ -22,5 +22,7 @@ MUST Status options_parse_any(int argc, char **argv, const Option *options, cons
 MUST Status option_list(int argc, char **argv, const char *name, const char **list, int most, int *n);
 MUST Status option_int(const char *name, const char *text, int64_t lo, int64_t hi, int64_t *out);
 MUST Status option_real(const char *name, const char *text, double lo, double hi, double *out);
+/* A folder that is given has a name: a variable of the shell that is not set has none. NULL: not given. */
+MUST Status option_folder(const char *name, const char *text);
 
 #endif

@@ -50,6 +50,13 @@ static const char *lora_set(const struct cfg_lora *a, bool loaded)
     return NULL;
 }
 
+/* Without a rank the whole model would train, even if all that is said of adapters is so by itself. */
+static const char *lora_meant(const Config *c)
+{
+    const char *key = config_said(c, "lora", "rank") ? NULL : config_said(c, "lora", NULL);
+    return key && strcmp(key, "path") ? key : NULL;
+}
+
 Status recipe_refuse_lora(const Config *c)
 {
     const struct cfg_lora *a = &c->lora;
@@ -58,6 +65,7 @@ Status recipe_refuse_lora(const Config *c)
         return fail(E_CONFIG, "lora.%s: the adapter of lora.path = %s says it itself; drop one of the two",
                     key, a->path);
     if (*a->path) return OK;
+    if (!a->rank && !key) key = lora_meant(c);
     if (!a->rank && key)
         return fail(E_CONFIG, "lora.%s: there are no adapters with lora.rank = 0; set lora.rank, or drop it",
                     key);
