@@ -101,7 +101,7 @@ test: setup layers
 	@TREB=$(BUILD)/treb TEST_COMM=$(BUILD)/tests/test_comm TEST_LAYOUTS=$(BUILD)/tests/test_layouts FUZZ="$(FUZZ)" tests/run.sh $(TESTS) tests/cli.sh tests/plan.sh tests/demo.sh tests/demo_lora.sh tests/report.sh tests/kill.sh tests/full.sh tests/mpi.sh tests/ranks.sh tests/rank_kill.sh tests/fuzz.sh
 
 asan: setup
-	@TREB_TEST_TIMEOUT=900 $(MAKE) --no-print-directory SAN=1 test
+	@TREB_TEST_TIMEOUT=2700 $(MAKE) --no-print-directory SAN=1 test
 
 # CUDA code cannot run without a card, but it can always be compiled where nvcc is.
 cuda-compiles:

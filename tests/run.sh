@@ -6,7 +6,7 @@ passed=0 failed=0 skipped=0
 log=$(mktemp); trap 'rm -f "$log"' EXIT
 for t in "$@"; do
     start=$(date +%s%N)
-    timeout "${TREB_TEST_TIMEOUT:-300}" "$t" >"$log" 2>&1; rc=$?
+    timeout "${TREB_TEST_TIMEOUT:-900}" "$t" >"$log" 2>&1; rc=$?
     ms=$(( ($(date +%s%N) - start) / 1000000 ))
     line=$(grep '^lab: ' "$log" | tail -n 1)
     read -r p f s <<<"$(sed -E 's/^lab: ([0-9]+) passed, ([0-9]+) failed, ([0-9]+) skipped$/\1 \2 \3/' <<<"$line")"
