@@ -55,6 +55,9 @@ expect 4 "shape [4, 24]; [4, 16] is wanted" $treb convert --merge $pair "$tmp/x"
 expect 2 "adapter of some/where, which is no folder here" $treb generate --model "$tmp/astray" --prompt hello
 expect 4 "tokenizer.json"    $treb generate --model "$tmp/pair" --prompt hello
 expect 4 "tokenizer.json"    $treb generate --model $gold --lora $pair --prompt hello
+mkdir -p "$tmp/arun/last/state"
+expect 2 "name a checkpoint in it: $tmp/arun/last" $treb convert --merge "$tmp/arun" "$tmp/x"
+expect 2 "model.path: $tmp/arun is the folder of a run" $treb generate --model "$tmp/arun" --prompt hello
 expect 2 "no folder is named" $treb generate --model $gold --lora "" --prompt hello
 expect 2 "no folder is named" $treb eval --model $gold --lora "" --data "$tmp/none"
 expect 4 "adapters and none is named" $treb eval recipes/demo-lora.yaml model.path="$tmp/none" --data "$tmp/none"

@@ -181,6 +181,7 @@ Status cmd_convert(int argc, char **argv)
     TRY(options_parse(argc, argv, options, dir, 2));
     TRY(option_int("--shard-mb", shard ? shard : "5000", 1, 1 << 30, &c.shard));
     c.from = dir[0], c.to = dir[1], c.shard *= 1000000;
+    TRY(checkpoint_refuse_run(c.from));
     if (native) TRY(refuse_option("--native", merged || base, "is of a checkpoint as it is, without a base"));
     if (native) return to_native(&c);
     if (merged && !lora_source_is(c.from))

@@ -171,6 +171,13 @@ bool checkpoint_is(const char *path)
     return !path_join(state, path, "state") && file_is(state);
 }
 
+Status checkpoint_refuse_run(const char *path)
+{
+    Path last;
+    if (path_join(last, path, "last") || !checkpoint_is(last)) return OK;
+    return fail(E_CONFIG, "%s is the folder of a run; name a checkpoint in it: %s", path, last);
+}
+
 Status checkpoint_state(const char *path, Json **state)
 {
     Path file;

@@ -76,6 +76,8 @@ MUST Status checkpoint_assemble(const char *path, Model *m, Backend *be, const c
 /* As one rank would have written it, into a new folder. */
 MUST Status checkpoint_rewrite(const char *from, const char *to);
 bool        checkpoint_is(const char *path);                  /* a checkpoint of ours, by its looks */
+/* The folder of a run holds checkpoints and is none: whoever names it is told how one of them is named. */
+MUST Status checkpoint_refuse_run(const char *path);
 
 /* What adapter.json says. It must not be moved: conf points into it. */
 typedef struct AdapterState {

@@ -34,6 +34,7 @@ static Status open_any(LoraSource *l, const char *path, const ModelShape *s)
     if (snprintf(l->path, sizeof l->path, "%s", path) >= (int)sizeof l->path)
         return fail(E_IO, "%.200s: the path is too long", path);
     if ((l->is_state = adapter_state_is(path))) return open_state(l, path, s);
+    TRY(checkpoint_refuse_run(path));
     if (!adapter_is(path))
         return fail(E_IO, "%s: neither an adapter (" PEFT_CONFIG ") nor a checkpoint of a run with adapters",
                     path);

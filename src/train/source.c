@@ -2,6 +2,7 @@
 #include "train/source.h"
 
 #include "model/presets.h"
+#include "train/checkpoint.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -51,6 +52,7 @@ static Status find_model(ModelSource *s, const struct cfg_model *c)
                         "model.path = %s: an adapter, not a model; set lora.path to it, and model.path to "
                         "the model that it was made for",
                         c->path);
+        TRY_CTX(checkpoint_refuse_run(c->path), "model.path");
         s->weights = c->path;
         TRY(set_folder(s, c->path));
         return read_config(&s->hf, c->path);
