@@ -19,7 +19,7 @@ if ! command -v mpirun >/dev/null || ! "$prog" kinds | grep -q ', mpi'; then
 fi
 
 cases() {                                # cases RANKS WORD: test_comm's own line, added up
-    timeout 200 $run -np "$1" "$prog" $2 >"$tmp/out" 2>&1
+    timeout 600 $run -np "$1" "$prog" $2 >"$tmp/out" 2>&1
     read -r p f s <<<"$(sed -nE 's/^lab: ([0-9]+) passed, ([0-9]+) failed, ([0-9]+) skipped$/\1 \2 \3/p' "$tmp/out")"
     passed=$((passed + ${p:-0}))
     check "the cases of test_comm over $1 ranks $2" [ "${p:-0}" -gt 0 -a "${f:-1}" -eq 0 ]
@@ -32,11 +32,11 @@ ends() {
     rm -f "$tmp"/code.*
     $run -np 4 setsid -w bash -c '"$0" "$@"; echo $? > "$TMPDIR/code.$OMPI_COMM_WORLD_RANK"' "$prog" "$1" "$2" >"$tmp/out" 2>&1 &
     job=$!
-    for _ in $(seq 200); do [ "$(grep -c 'is process' "$tmp/out")" -eq 4 ] && break; sleep 0.1; done
+    for _ in $(seq 600); do [ "$(grep -c 'is process' "$tmp/out")" -eq 4 ] && break; sleep 0.1; done
     sleep 0.5
     [ -n "$3" ] && kill "-$3" "$(process $4)"
     start=$(date +%s%N)
-    for _ in $(seq 300); do [ "$(cat "$tmp"/code.* 2>/dev/null | wc -l)" -ge "$([ "$3" = STOP ] && echo 3 || echo 4)" ] && break; sleep 0.1; done
+    for _ in $(seq 600); do [ "$(cat "$tmp"/code.* 2>/dev/null | wc -l)" -ge "$([ "$3" = STOP ] && echo 3 || echo 4)" ] && break; sleep 0.1; done
     ms=$(( ($(date +%s%N) - start) / 1000000 ))
     for rank in 0 1 2 3; do [ -e "$tmp/code.$rank" ] || kill -9 "$(process $rank)" 2>/dev/null; done
     wait $job 2>/dev/null

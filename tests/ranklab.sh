@@ -52,7 +52,7 @@ ranks_start() {                          # ranks_start N words of mpirun... -- c
     while [ "$1" != -- ]; do words+=("$1"); shift; done
     shift
     rm -f "$tmp"/pid.* "$tmp"/code.* "$tmp"/out.*
-    RANKLAB=$tmp timeout -k 5 "${RANK_LIMIT:-120}" "${from[@]}" mpirun --oversubscribe --allow-run-as-root --bind-to none -x RANKLAB \
+    RANKLAB=$tmp timeout -k 5 "${RANK_LIMIT:-240}" "${from[@]}" mpirun --oversubscribe --allow-run-as-root --bind-to none -x RANKLAB \
         "${words[@]}" -np "$n" setsid -w bash -c 'r=$OMPI_COMM_WORLD_RANK; "$0" "$@" >"$RANKLAB/out.$r" 2>&1 & echo $! >"$RANKLAB/pid.$r"
             wait $!; echo $? >"$RANKLAB/code.$r"' "$@" >"$tmp/out" 2>&1 &
     job=$!
