@@ -16,6 +16,7 @@
  *   dz_e += p_e (c_e - sum_j p_j c_j) + 2 zcoef lse p_e
  * dweight, coef and group may be absent; without group every token is of group 0. dlogits may be bf16. */
 #include "ops/rows.h"
+#include "ops/topk.h"
 
 static bool per_token(Tensor t, DType d, int64_t T, int64_t width)
 {
@@ -56,106 +57,43 @@ Cost router_bwd_cost(Backend *be, Tensor dlogits, Tensor dweight, Tensor weight,
                    .wr    = t_bytes(dlogits) };
 }
 
-/* A token's logits are looked at LANES at a time, the last block filled up with -inf. */
-enum { LANES = 16, BLOCK = 64, TOKENS = 32 };
+enum { LANES = TOPK_LANES };
 
-/* One token's desk: its row, the few candidates that can be among the K, and the winners. */
-typedef struct Desk { float *v, *cand; int32_t *at, *best; } Desk;
-
-INLINE int64_t padded(int64_t n) { return (n + BLOCK - 1) / BLOCK * BLOCK; }
-
-static Desk desk(float *work, int64_t E)
+/* part[0] = the sum of LANES lanes, by halves. */
+INLINE void fold(float *part)
 {
-    int64_t P = padded(E + 1);
-    return (Desk){ work, work + P, (int32_t *)(work + 2 * P), (int32_t *)(work + 3 * P) };
+    for (int j = 0; j < 8; j++) part[j] += part[j + 8];
+    for (int j = 0; j < 4; j++) part[j] += part[j + 4];
+    part[0] += part[2], part[1] += part[3];
+    part[0] += part[1];
 }
 
-/* A value that at least K of the row reach: the K-th largest of its LANES column maxima. About K + 3 values
- * of 128 pass it, so the exact ranking behind it is short. */
-INLINE float cut_at(const float *v, int32_t E, int32_t K)
+/* The choice looks past NaN; the sum does not, and neither past a maximum that is not finite. */
+static HOT void lay_out(Desk d, const float *z, int64_t E)
 {
-    float   m[LANES], cut = INFINITY;
-    int32_t above[LANES] = { 0 };
-    if (K > LANES) return -INFINITY;
-    for (int j = 0; j < LANES; j++) m[j] = v[j];
-    for (int b = LANES; b < E; b += LANES) {
-        #pragma omp simd
-        for (int j = 0; j < LANES; j++) m[j] = v[b + j] > m[j] ? v[b + j] : m[j];
-    }
-    for (int i = 0; i < LANES; i++) {
-        #pragma omp simd
-        for (int j = 0; j < LANES; j++) above[j] += m[i] > m[j];
-    }
-    #pragma omp simd reduction(min:cut)
-    for (int j = 0; j < LANES; j++) cut = above[j] < K && m[j] < cut ? m[j] : cut;
-    return cut;
+    #pragma omp simd
+    for (int64_t e = 0; e < E; e++) d.v[e] = z[e] > -INFINITY ? z[e] : -INFINITY;
+    for (int64_t e = E; e < topk_padded(E); e++) d.v[e] = -INFINITY;
 }
 
-/* Bit j: v[j] reaches the cut. */
-INLINE uint64_t reached(const float *v, float cut)
-{
-    uint64_t mask = 0;
-    for (int b = 0; b < BLOCK; b += LANES) {
-        uint32_t bits = 0;
-        #pragma omp simd reduction(|:bits)
-        for (int j = 0; j < LANES; j++) bits |= v[b + j] >= cut ? (uint32_t)1 << j : 0;
-        mask |= (uint64_t)bits << b;
-    }
-    return mask;
-}
-
-/* best[0..K-1] = the K largest of v[0..E-1] in order; whoever ranks lower lands on best[K]. */
-INLINE void top_k(Desk d, int32_t E, int32_t K)
-{
-    float   cut = cut_at(d.v, E, K);
-    int32_t n = 0;
-    for (int32_t b = 0; b < E; b += BLOCK) {
-        uint64_t mask = reached(d.v + b, cut);
-        if (E - b < BLOCK) mask &= ((uint64_t)1 << (E - b)) - 1;
-        for (; mask; mask &= mask - 1, n++) {
-            d.at[n]   = b + __builtin_ctzll(mask);
-            d.cand[n] = d.v[d.at[n]];
-        }
-    }
-    for (int32_t b = 0; b < n; b += LANES) {
-        int32_t rank[LANES] = { 0 };
-        for (int32_t i = 0; i < n; i++) {
-            #pragma omp simd
-            for (int32_t j = 0; j < LANES; j++)
-                rank[j] += (d.cand[i] > d.cand[b + j]) | ((d.cand[i] == d.cand[b + j]) & (i < b + j));
-        }
-        for (int32_t j = 0; j < LANES && b + j < n; j++) d.best[rank[j] < K ? rank[j] : K] = d.at[b + j];
-    }
-}
-
-static HOT void route(int32_t *idx, float *weight, float *lse, const float *z, int64_t E, int64_t K,
+static HOT void weigh(int32_t *idx, float *weight, float *lse, const float *z, int64_t E, int64_t K,
                       bool renorm, Desk d)
 {
-    int   bad = 0;
-    float part[LANES] = { 0 }, chosen = 0.0f;
-    #pragma omp simd reduction(|:bad)
-    for (int64_t e = 0; e < E; e++) {
-        bad |= z[e] != z[e];
-        d.v[e] = z[e] == z[e] ? z[e] : -INFINITY;
-    }
-    for (int64_t e = E; e < padded(E); e++) d.v[e] = -INFINITY;
-    top_k(d, (int32_t)E, (int32_t)K);
-    float max = d.v[d.best[0]];
-    bad |= max - max != 0.0f;                                   /* no finite maximum to subtract */
-    if (bad) max = 0.0f;
-    for (int64_t b = 0; b < E; b += LANES) {
+    float   part[LANES] = { 0 }, chosen = 0.0f, max = d.v[d.best[0]];
+    int64_t e = 0;
+    for (; e + LANES <= E; e += LANES) {
         #pragma omp simd
-        for (int j = 0; j < LANES; j++) part[j] += d.v[b + j] = fast_exp(d.v[b + j] - max);
+        for (int j = 0; j < LANES; j++) part[j] += d.v[e + j] = fast_exp(z[e + j] - max);
     }
-    for (int half = LANES / 2; half; half /= 2)
-        for (int j = 0; j < half; j++) part[j] += part[j + half];
+    for (; e < E; e++) part[e % LANES] += d.v[e] = fast_exp(z[e] - max);
+    fold(part);
+    for (int64_t k = 0; k < K; k++) chosen += d.v[d.best[k]];
+    bool  bad = part[0] != part[0];
+    float scale = bad ? NAN : 1.0f / (renorm ? chosen : part[0]);
     for (int64_t k = 0; k < K; k++) {
         idx[k]    = d.best[k];
-        weight[k] = d.v[idx[k]];
-        chosen   += weight[k];
+        weight[k] = d.v[idx[k]] * scale;
     }
-    float scale = bad ? NAN : 1.0f / (renorm ? chosen : part[0]);
-    for (int64_t k = 0; k < K; k++) weight[k] *= scale;
     *lse = bad ? NAN : max + logf(part[0]);
 }
 
@@ -164,11 +102,20 @@ void cpu_router_fwd(Backend *be, Tensor idx, Tensor weight, Tensor lse, Tensor l
     int64_t  T = logits.n[0], E = logits.n[1], K = row_width(idx);
     int32_t *out = idx.data;
     float   *w = weight.data, *l = lse.data;
+    TopK    *top_k = topk_best();
+    REQUIRE((size_t)(TOPK_ROWS * topk_desk_size(E)) * 4 <= CPU_OWN, "router_fwd: %lld experts", (long long)E);
     #pragma omp parallel for schedule(static) if(worth_threads(T * E))
-    for (int64_t b = 0; b < (T + TOKENS - 1) / TOKENS; b++) {
-        Desk d = desk(cpu_own(be), E);
-        for (int64_t t = b * TOKENS; t < T && t < (b + 1) * TOKENS; t++)
-            route(out + t * K, w + t * K, l + t, (const float *)row_ptr(logits, t), E, K, renorm, d);
+    for (int64_t t = 0; t < T; t += TOPK_ROWS) {
+        int  rows = (int)(T - t < TOPK_ROWS ? T - t : TOPK_ROWS);
+        Desk d[TOPK_ROWS];
+        for (int r = 0; r < rows; r++) {
+            d[r] = topk_desk(cpu_own(be) + r * topk_desk_size(E), E);
+            lay_out(d[r], (const float *)row_ptr(logits, t + r), E);
+        }
+        top_k(d, rows, (int32_t)E, (int32_t)K);
+        for (int r = 0; r < rows; r++)
+            weigh(out + (t + r) * K, w + (t + r) * K, l + t + r, (const float *)row_ptr(logits, t + r), E, K,
+                  renorm, d[r]);
     }
 }
 
