@@ -55,6 +55,24 @@ static void sweep(void)
     num_clear();
 }
 
+/* Far out y is x or 0, and NaN stays; what is nearly 0 is halved. */
+static void ends_of_the_range(void)
+{
+    float  x[] = { INFINITY, 1e30f, 100, -14.5f, -100, -1e30f, NAN, 1e-30f, -1e-30f, 0x1p-140f, 0.0f };
+    float  want[] = { INFINITY, 1e30f, 100, 0, 0, 0, NAN, 5e-31f, -5e-31f, 0x1p-141f, 0.0f };
+    DType  d;
+    for EACH_FLOAT(d) for (int k = 0; k < 2; k++) {
+        Tensor v = num_vals(d, 1, 11, x), y = num_poison(d, 1, 11);
+        op_gelu_fwd(BE, y, v, kinds[k]);
+        for (int i = 0; i < 11; i++) {
+            float w = rounded(d, want[i]), got = get(y, i);
+            EXPECT(isnan(w) ? isnan(got) : got == w || fabsf(got - w) < 1e-38f, "kind %d: gelu(%g) = %g, want %g", k,
+                   x[i], got, w);
+        }
+        num_clear();
+    }
+}
+
 static void agrees_with_double(void)
 {
     DType d;
@@ -113,6 +131,7 @@ int main(void)
     rowlab_open();
     RUN(known_values);
     RUN(sweep);
+    RUN(ends_of_the_range);
     RUN(agrees_with_double);
     RUN(gradients_and_threads);
     return numlab_report();

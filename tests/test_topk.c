@@ -14,7 +14,7 @@ static int by_rank(const void *a, const void *b)
 static void check(TopK *top_k, const char *name, const float *v, int rows, int32_t E, int32_t K)
 {
     static float work[TOPK_ROWS * 4 * (WIDEST + 2 * TOPK_BLOCK)];
-    Desk d[TOPK_ROWS];
+    Desk d[TOPK_ROWS] = { 0 };
     for (int r = 0; r < rows; r++) {
         d[r] = topk_desk(work + r * topk_desk_size(E), E);
         for (int64_t e = 0; e < topk_padded(E); e++) d[r].v[e] = e < E ? v[r * E + e] : -INFINITY;
