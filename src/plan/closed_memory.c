@@ -123,6 +123,13 @@ static double chunk_in_flight(const Task *t, const Candidate *c, int pieces, int
     return least(most(ends, begins), task_micros(t, c));
 }
 
+/* Visual tokens among a rank's own, at most. */
+static double visual_rows(const Task *t, const Candidate *c)
+{
+    double all = (double)t->patches * c->mbs / t->model->merged;
+    return c->tp * c->cp > 1 ? least(all, task_tokens(t, c) / c->tp) : all;
+}
+
 /* What a block leaves for its backward. */
 static double block_bytes(const ModelRow *m, double P, unsigned re)
 {
@@ -142,10 +149,12 @@ static double vision_bytes(double *work, const Task *t, const Candidate *c)
     double block = block_bytes(m, P, c->recompute), input = P * 2.0 * m->hv;
     double blocks = frozen ? 0 : t->adapted ? t->adapted->tower.blocks : m->depth;
     double mergers = frozen ? 0 : t->adapted ? t->adapted->tower.mergers : 1 + m->taps;
-    double out = 2.0 * (1 + m->taps) * tokens * m->h, pixels = 3.0 * PATCH_IN * P;
+    double out = 2.0 * (1 + m->taps) * m->h, pixels = 3.0 * PATCH_IN * P;
+    double rows = (blocks + mergers > 0) + (c->tp * c->cp > 1);      /* gradients; what came from others */
     *work = again || blocks < m->depth ? block : 0;
     if (blocks > 0) *work += 2 * P * (6.0 * m->hv + m->fv);
-    return blocks * (again ? input : block) + (again ? 0 : mergers * tokens * W * 2 * 3) + out + pixels
+    return blocks * (again ? input : block) + (again ? 0 : mergers * tokens * W * 2 * 3) + pixels
+         + out * (tokens + rows * visual_rows(t, c))
          + (blocks < m->depth ? (2 + mergers) * input : 0);
 }
 
@@ -211,7 +220,7 @@ static double buffer_bytes(const Task *t, const Candidate *c, const StageLayers 
 static double wire_bytes(const Task *t, const Candidate *c, bool first)
 {
     const ModelRow *m = t->model;
-    double visual = m->depth && first ? (double)t->patches * c->mbs / m->merged : 0;
+    double visual = m->depth && first ? visual_rows(t, c) : 0;
     return c->pp > 1 ? 5 * 2 * m->h * (task_tokens(t, c) / c->tp + m->taps * visual) : 0;
 }
 
@@ -237,15 +246,16 @@ static double layers_kept(const Task *t, const StageLayers *l, const Kinds *k)
 
 /* What a stage keeps of all that is in flight, with `tower` in its first chunk. Chunks share buffers that
  * have room for the largest that comes there, or have their own, whatever takes less; elsewhere they take
- * what they need, layers on the mean. */
+ * what they need, layers on the mean. Beside its layers a piece has its output, its gradient and angles. */
 static double kept_bytes(const Task *t, const Candidate *c, int stage, const Kinds *k, double tower)
 {
     double pieces = closed_in_flight(t, c, stage), largest = 0, apart = 0, sum = 0, layers = 0, longest = 0;
-    double first = 0, other = 0;
+    double first = 0, other = 0, T = task_tokens(t, c);
+    double piece = t->foreign ? 0 : 2 * (2 * T / c->tp * t->model->h) + 4 * T * t->model->d;
     for (int v = 0; v < c->vpp; v++) {
         StageLayers l;
         chunk_layers(&l, t, c, stage, v);
-        double bytes = layers_kept(t, &l, k) + (v ? 0 : tower);
+        double bytes = layers_kept(t, &l, k) + (v ? 0 : tower) + piece;
         largest = most(largest, bytes), longest = most(longest, l.all);
         if (v) other = most(other, bytes);
         else   first = bytes;
