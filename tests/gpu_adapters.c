@@ -1,5 +1,5 @@
 /* What adapters are made of, on the card against the CPU: products with a factor, with a tail, narrow ones
- * and their gradients, dropout. */
+ * and their gradients, all of them with and without something that chance leaves out. */
 #include "grouplab.h"
 
 static const int modes[] = { GEMM_NT, GEMM_NN, GEMM_TN };
@@ -16,6 +16,16 @@ static Tensor out_of(DType d, int64_t rows, int64_t cols, Layout l, int flags)
     if (flags & GEMM_ACC) gpu_normal(c, 0, 1);
     at_least(c, 1);
     return c;
+}
+
+/* Half the calls leave nothing out; of the others most begin where the fast kernels want them, on `on`
+ * columns. */
+static Drop any_drop(int64_t on)
+{
+    if (maybe()) return (Drop){ 0 };
+    return (Drop){ (float[]){ 0.05f, 0.3f, 0.5f, 0.9f }[num_below(4)], (uint64_t)num_below(1 << 20) << 30,
+                   (uint64_t)num_below(99) << 35, num_below(1 << 20),
+                   num_below(4) ? on * num_below(9) : num_below(99) };
 }
 
 /* Operands of a product in NT or NN, with weights of each expert or one for all. */
@@ -36,7 +46,8 @@ static void with_tail(Shape x, int64_t r, Share s, int flags, DType in, DType ou
 {
     Product p = product(x, s, flags, in, out, l, false);
     Tail    tail = { routed(in, p.used, x.spare, r, l),
-                     weights(in, x.E, x.N, r, flags & GEMM_MODE, shared, l) };
+                     weights(in, x.E, x.N, r, flags & GEMM_MODE, shared, l),
+                     (flags & GEMM_MODE) == GEMM_NN ? any_drop(32) : (Drop){ 0 } };
     CALL(grouped_gemm, p.c, p.a, p.b, p.off, tail, flags);
 }
 
@@ -58,7 +69,7 @@ static void fused_with_tail(Shape x, int64_t r, Share s, DType d, Layout l, bool
             CALL(grouped_swiglu, wide, slim, a, w, off, gate, tail);
         } else {
             w    = in3(d, x.E, x.K, x.N, l), tail.w = in3(d, S, r, x.N, l);
-            gu   = in2(d, R, 2 * x.N, l);
+            gu   = in2(d, R, 2 * x.N, l), tail.drop = any_drop(32);
             slim = out_of(F32, R, 1, l, 0);
             if (d == BF16) within(slim, (Tolerance){ 2e-3, 4e-3, 1e-2, 1 });
             CALL(grouped_dswiglu, wide, slim, a, w, off, gu, gate, tail);
@@ -69,7 +80,8 @@ static void fused_with_tail(Shape x, int64_t r, Share s, DType d, Layout l, bool
 static void scaled(Shape x, Share s, int flags, DType in, DType out, Layout l, bool shared, float scale)
 {
     Product p = product(x, s, flags, in, out, l, shared);
-    CALL(grouped_scaled, p.c, p.a, p.b, p.off, scale, flags);
+    Drop    drop = any_drop((flags & GEMM_MODE) == GEMM_NN ? 32 : 8);
+    CALL(grouped_scaled, p.c, p.a, p.b, p.off, scale, drop, flags);
 }
 
 /* c (E, M, N), or their sum. */
@@ -82,7 +94,9 @@ static void gradient(Shape x, Share s, int64_t M, bool acc, DType in, DType out,
     Tensor  c = out3(out, shared ? 1 : x.E, M, x.N, l);
     if (acc) gpu_normal(c, 0, 1);
     at_least(c, 1);
-    CALL(grouped_gemm, c, a, b, off, (Tail){ 0 }, GEMM_TN | (acc ? GEMM_ACC : 0));
+    Drop    drop = any_drop(8);
+    float   scale = maybe() ? 1.0f : -0.5f;
+    CALL(grouped_scaled, c, a, b, off, scale, drop, GEMM_TN | (acc ? GEMM_ACC : 0));
 }
 
 static Share any_share(void)  { return (Share)num_below(SHARES); }
@@ -172,35 +186,43 @@ static void gradients(void)
         }
 }
 
+static void dense(int flags, int64_t M, int64_t N, int64_t K, DType in, DType out, Layout l, float scale,
+                  Drop drop)
+{
+    int     mode = flags & GEMM_MODE;
+    int64_t rows = mode == GEMM_TN ? K : M, cols = mode == GEMM_TN ? M : K;
+    fresh();
+    Tensor a = t_cols(in2(in, rows, (cols + 7) / 8 * 8, l), 0, cols);      /* as back lies */
+    Tensor b = mode == GEMM_NT ? in2(in, N, K, l) : in2(in, K, N, l), c = out_of(out, M, N, l, flags);
+    if (out == BF16 && flags & GEMM_ACC) times(c, 3);      /* the product may be rounded before it is added */
+    CALL(gemm_scaled, c, a, b, scale, drop, flags);
+}
+
 static void dense_scaled(void)
 {
-    for (int i = 0; i < 80; i++) {
-        int     flags = any_mode();
+    for (int i = 0; i < 120; i++) {
+        int     flags = modes[i % 3] | (maybe() ? GEMM_ACC : 0);
         int64_t M = any_size(1, 300), N = maybe() ? any_rank() : any_size(1, 200), K = any_size(0, 200);
-        DType   in = any_float(), out = any_float();
-        Layout  l = any_layout();
-        fresh();
-        Tensor a = in2(in, M, K, l), b = flags & GEMM_NN ? in2(in, K, N, l) : in2(in, N, K, l);
-        Tensor c = out_of(out, M, N, l, flags);
-        if (out == BF16 && flags & GEMM_ACC) times(c, 3);  /* the product may be rounded before it is added */
-        CALL(gemm_scaled, c, a, b, i % 4 ? 0.125f : -3.0f, flags);
+        dense(flags, M, N, K, any_float(), any_float(), any_layout(), i % 4 ? 0.125f : -3.0f, any_drop(8));
     }
 }
 
-static void dropouts(void)
+/* As adapters of dense layers have them: low, the gradient of A, that of the input. */
+static void dense_dropped(void)
 {
-    for (int i = 0; i < 60; i++) {
-        int64_t rows = any_size(0, 40), cols = i % 3 ? 8 * any_size(1, 90) : any_size(1, 700);
-        int64_t stride = i % 4 ? 4 * (cols + any_size(0, 9)) : cols + any_size(0, 9);
-        int64_t first = maybe() ? 4 * any_size(0, 9999) : any_size(0, 9999);
-        Layout  l = any_layout();
-        bool    add = maybe();
-        fresh();
-        Tensor x = in2(any_float(), rows, cols, l), y = out2(any_float(), rows, cols, l);
-        if (add) gpu_normal(y, 0, 1);
-        exact(y);
-        CALL(dropout, y, x, (float)(i % 5) * 0.15f, 77, 5, first, stride, add);
+    for (int i = 0; i < 20; i++) {
+        int64_t T = any_size(1, 900), D = 8 * any_size(1, 150);
+        int64_t r = maybe() ? 8 * any_size(1, 24) : any_size(1, 70);
+        Layout  l = maybe() ? DENSE : STRIDED;
+        Drop    d = { 0.25f, 7, 1 + (uint64_t)i, any_size(0, 5000), i % 3 ? 0 : 8 * any_size(0, 50) };
+        dense(GEMM_NT, T, r, D, BF16, any_float(), l, 2.5f, d);
+        dense(GEMM_TN | (maybe() ? GEMM_ACC : 0), r, D, T, BF16, F32, l, 1, d);
+        dense(GEMM_NN | GEMM_ACC, T, D, r, BF16, any_float(), l, i % 2 ? 1 : 0.5f, d);
     }
+    Drop d = { 0.05f, 1, 2, 3, 0 };
+    dense(GEMM_NT, 1500, 48, 2048, BF16, BF16, DENSE, 2, d);
+    dense(GEMM_TN | GEMM_ACC, 16, 4304, 1500, BF16, F32, DENSE, 1, d);
+    dense(GEMM_NN | GEMM_ACC, 1500, 4304, 16, BF16, BF16, DENSE, 1, d);
 }
 
 int main(void)
@@ -213,6 +235,6 @@ int main(void)
     GPU_RUN(scaled_rows);
     GPU_RUN(gradients);
     GPU_RUN(dense_scaled);
-    GPU_RUN(dropouts);
+    GPU_RUN(dense_dropped);
     return gpulab_report();
 }

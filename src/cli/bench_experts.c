@@ -92,6 +92,7 @@ void run_moe_down_bwd(void *p)
 /* The same with a pair of rank RANK on both weights, which are not trained: nn/moe.c with adapters. */
 enum { RANK = 16 };
 static const float SCALE = 2.0f;
+static const Drop  keep_all = { 0 }, drop_some = { .p = 0.05f, .seed = 1, .stream = 2 };
 
 void make_adapted(Case *c)
 {
@@ -110,26 +111,32 @@ void make_adapted(Case *c)
     for (int i = LOW_GU; i < LAST; i++) c->t[i] = randn(s, s->d, R, RANK);
 }
 
-/* The two kinds of narrow products, by numbers of tensors. */
-static void narrow(Case *c, int out, int a, int w, int mode)
+/* The two kinds of narrow products, and a tail, by numbers of tensors. */
+static void narrow(Case *c, int out, int a, int w, Drop drop, int mode)
 {
-    op_grouped_scaled(c->s->be, c->t[out], c->t[a], c->t[w], c->t[5], SCALE, mode);
+    op_grouped_scaled(c->s->be, c->t[out], c->t[a], c->t[w], c->t[5], SCALE, drop, mode);
 }
-static void gradient(Case *c, int g, int dy, int x)
+static void gradient(Case *c, int g, int dy, int x, Drop drop)
 {
-    op_grouped_gemm(c->s->be, c->t[g], c->t[dy], c->t[x], c->t[5], none, GEMM_TN);
+    op_grouped_scaled(c->s->be, c->t[g], c->t[dy], c->t[x], c->t[5], 1.0f, drop, GEMM_TN);
 }
+static Tail pairs(const Case *c, int low, int w, Drop drop) { return (Tail){ c->t[low], c->t[w], drop }; }
 
 void run_adapted_fwd(void *p)
 {
     Case *c = p; Tensor *t = c->t;
     Backend *be = c->s->be;
     op_expand_rows(be, t[XS], t[X], t[10]);
-    narrow(c, LOW_GU, XS, A_GU, GEMM_NT);
-    op_grouped_swiglu(be, t[GU], t[ACT], t[XS], t[W_GU], t[5], t[GATE], (Tail){ t[LOW_GU], t[B_GU] });
-    narrow(c, LOW_D, ACT, A_D, GEMM_NT);
-    op_grouped_gemm(be, t[OUT], t[ACT], t[W_D], t[5], (Tail){ t[LOW_D], t[B_D] }, GEMM_NT);
+    narrow(c, LOW_GU, XS, A_GU, keep_all, GEMM_NT);
+    op_grouped_swiglu(be, t[GU], t[ACT], t[XS], t[W_GU], t[5], t[GATE], pairs(c, LOW_GU, B_GU, keep_all));
+    narrow(c, LOW_D, ACT, A_D, keep_all, GEMM_NT);
+    op_grouped_gemm(be, t[OUT], t[ACT], t[W_D], t[5], pairs(c, LOW_D, B_D, keep_all), GEMM_NT);
     op_combine(be, t[0], t[OUT], t[10], (Tensor){ 0 });
+}
+static void adapted_dx(Case *c, Drop drop)
+{
+    Tensor *t = c->t;
+    op_grouped_gemm(c->s->be, t[OUT], t[DGU], t[W_GU], t[5], pairs(c, BACK_GU, A_GU, drop), GEMM_NN);
 }
 void run_adapted(void *p)
 {
@@ -137,50 +144,69 @@ void run_adapted(void *p)
     Backend *be = c->s->be;
     run_adapted_fwd(p);
     op_expand_rows(be, t[OUT], t[X], t[10]);
-    narrow(c, BACK_D, OUT, B_D, GEMM_NN);
+    narrow(c, BACK_D, OUT, B_D, keep_all, GEMM_NN);
     run_adapted_down_bwd(p);
-    gradient(c, GB_D, OUT, LOW_D);
-    gradient(c, GA_D, BACK_D, ACT);
-    narrow(c, BACK_GU, DGU, B_GU, GEMM_NN);
-    gradient(c, GB_GU, DGU, LOW_GU);
-    gradient(c, GA_GU, BACK_GU, XS);
-    op_grouped_gemm(be, t[OUT], t[DGU], t[W_GU], t[5], (Tail){ t[BACK_GU], t[A_GU] }, GEMM_NN);
+    gradient(c, GB_D, OUT, LOW_D, keep_all);
+    gradient(c, GA_D, BACK_D, ACT, keep_all);
+    narrow(c, BACK_GU, DGU, B_GU, keep_all, GEMM_NN);
+    gradient(c, GB_GU, DGU, LOW_GU, keep_all);
+    gradient(c, GA_GU, BACK_GU, XS, keep_all);
+    adapted_dx(c, keep_all);
     op_combine(be, t[0], t[OUT], t[10], (Tensor){ 0 });
 }
 
 void run_adapted_up(void *p)
 {
     Case *c = p; Tensor *t = c->t;
-    Tail tail = { t[LOW_GU], t[B_GU] };
-    op_grouped_swiglu(c->s->be, t[GU], t[ACT], t[XS], t[W_GU], t[5], t[GATE], tail);
+    op_grouped_swiglu(c->s->be, t[GU], t[ACT], t[XS], t[W_GU], t[5], t[GATE],
+                      pairs(c, LOW_GU, B_GU, keep_all));
 }
-void run_adapted_down_bwd(void *p)
+static void adapted_down_bwd(Case *c, Drop drop)
 {
-    Case *c = p; Tensor *t = c->t;
-    Tail tail = { t[BACK_D], t[A_D] };
-    op_grouped_dswiglu(c->s->be, t[DGU], t[DGATE], t[OUT], t[W_D], t[5], t[GU], t[GATE], tail);
+    Tensor *t = c->t;
+    op_grouped_dswiglu(c->s->be, t[DGU], t[DGATE], t[OUT], t[W_D], t[5], t[GU], t[GATE],
+                       pairs(c, BACK_D, A_D, drop));
 }
+void run_adapted_down_bwd(void *p) { adapted_down_bwd(p, keep_all); }
 
 /* Narrow products alone, those of width D: A of gate and up, B of down. */
-void run_expert_low(void *p)  { narrow(p, LOW_GU, XS, A_GU, GEMM_NT); }
-void run_expert_back(void *p) { narrow(p, BACK_D, XS, B_D, GEMM_NN); }
-void run_expert_da(void *p)   { gradient(p, GA_GU, BACK_GU, XS); }
-void run_expert_db(void *p)   { gradient(p, GB_D, XS, LOW_D); }
+void run_expert_low(void *p)  { narrow(p, LOW_GU, XS, A_GU, keep_all, GEMM_NT); }
+void run_expert_back(void *p) { narrow(p, BACK_D, XS, B_D, keep_all, GEMM_NN); }
+void run_expert_da(void *p)   { gradient(p, GA_GU, BACK_GU, XS, keep_all); }
+void run_expert_db(void *p)   { gradient(p, GB_D, XS, LOW_D, keep_all); }
 
-/* The narrow product of a dense adapter, and what it reads with some left out. */
+/* Those that chance has a part in, beside which each is above. */
+void run_dropped_low(void *p)      { narrow(p, LOW_GU, XS, A_GU, drop_some, GEMM_NT); }
+void run_dropped_da(void *p)       { gradient(p, GA_GU, BACK_GU, XS, drop_some); }
+void run_adapted_dx(void *p)       { adapted_dx(p, keep_all); }
+void run_dropped_dx(void *p)       { adapted_dx(p, drop_some); }
+void run_dropped_down_bwd(void *p) { adapted_down_bwd(p, drop_some); }
+
+/* A dense adapter, some of whose input is left out: low, and the gradients of A and of the input. */
 void make_low(Case *c)
 {
     const Setup *s = c->s;
-    c->t[0] = blank(s, s->d, s->T, RANK), c->t[1] = randn(s, s->d, s->T, s->D);
-    c->t[2] = randn(s, s->d, RANK, s->D), c->t[3] = blank(s, s->d, s->T, s->D);
+    c->t[0] = randn(s, s->d, s->T, RANK), c->t[1] = randn(s, s->d, s->T, s->D);
+    c->t[2] = randn(s, s->d, RANK, s->D), c->t[3] = randn(s, s->d, s->T, s->D);
+    c->t[4] = blank(s, F32, RANK, s->D);
 }
 void run_low(void *p)
 {
     Case *c = p;
-    op_gemm_scaled(c->s->be, c->t[0], c->t[1], c->t[2], SCALE, GEMM_NT);
+    op_gemm_scaled(c->s->be, c->t[0], c->t[1], c->t[2], SCALE, keep_all, GEMM_NT);
 }
-void run_dropout(void *p)
+void run_low_dropped(void *p)
 {
     Case *c = p;
-    op_dropout(c->s->be, c->t[3], c->t[1], 0.05f, 1, 2, 0, c->s->D, false);
+    op_gemm_scaled(c->s->be, c->t[0], c->t[1], c->t[2], SCALE, drop_some, GEMM_NT);
+}
+void run_da_dropped(void *p)
+{
+    Case *c = p;
+    op_gemm_scaled(c->s->be, c->t[4], c->t[0], c->t[1], 1.0f, drop_some, GEMM_TN);
+}
+void run_dx_dropped(void *p)
+{
+    Case *c = p;
+    op_gemm_scaled(c->s->be, c->t[3], c->t[0], c->t[2], 1.0f, drop_some, GEMM_NN | GEMM_ACC);
 }

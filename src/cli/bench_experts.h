@@ -18,8 +18,9 @@ BenchFn run_moe_fwd, run_moe, run_frozen, run_moe_up, run_moe_down_bwd;
 void    make_adapted(Case *c);                       /* with adapters */
 BenchFn run_adapted_fwd, run_adapted, run_adapted_up, run_adapted_down_bwd;
 BenchFn run_expert_low, run_expert_back, run_expert_da, run_expert_db;
+BenchFn run_dropped_low, run_dropped_da, run_adapted_dx, run_dropped_dx, run_dropped_down_bwd;
 
 void    make_low(Case *c);                           /* a dense adapter */
-BenchFn run_low, run_dropout;
+BenchFn run_low, run_low_dropped, run_da_dropped, run_dx_dropped;
 
 #endif

@@ -12,6 +12,9 @@
  *
  *   B.g += dy' low      A.g += back' drop(x)      dx += drop(back A)
  *
+ * drop leaves out what chance says (ops/chance.h), in the products themselves; that the rest grows by
+ * 1 / (1 - p) is part of s.
+ *
  * Under a mesh a pair is cut as its weight is: where that has some of the rows, A is whole and B has those
  * rows; where it has some of the columns, A has those and B is whole. What is whole has a part of its
  * gradient on each of these ranks, and their sum is taken with all others (Param.sums). */
@@ -43,20 +46,16 @@ Tensor lora_back(Ctx *c, Tensor dy, const Param *w);
 void   lora_input(Ctx *c, Tensor dx, Tensor back, const Param *w);            /* dx += drop(back A) */
 void   lora_grads(Ctx *c, Tensor dy, Tensor back, Tensor x, const Param *w);  /* of A and B */
 
-bool   lora_drops(const Ctx *c, const Param *w);         /* whether chance has a part in it now */
-
 /* Rows of experts: sorted by expert as offsets say, in buffers of `room`; those behind the last are
  * nobody's. */
 typedef struct LoraRows { Tensor offsets; int64_t room; } LoraRows;
 
-/* A weight of experts has one pair for each. Their products take low and back along as a tail; where
- * something of back A is dropped it cannot go there, and lora_rows_input adds it. */
+/* A weight of experts has one pair for each. Their products take low and back along as a tail. */
 int64_t lora_width(const Param *w);                      /* columns of low; 0: no pairs */
 void   lora_rows_low(Ctx *c, Tensor low, Tensor x, const Param *w, const LoraRows *by);
 Tensor lora_rows_back(Ctx *c, Tensor dy, const Param *w, const LoraRows *by);
 Tail   lora_tail(Tensor low, const Param *w);
-Tail   lora_back_tail(const Ctx *c, Tensor back, const Param *w);                 /* absent where it drops */
-void   lora_rows_input(Ctx *c, Tensor dx, Tensor back, const Param *w, const LoraRows *by);  /* only there */
+Tail   lora_back_tail(const Ctx *c, Tensor back, const Param *w);
 void   lora_rows_grads(Ctx *c, Tensor dy, Tensor low, Tensor back, Tensor x, const Param *w,
                        const LoraRows *by);
 

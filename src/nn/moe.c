@@ -255,22 +255,15 @@ static void rows_back(Ctx *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweight
         op_gather_rows(c->be, t_as2(dweight, t_count(dweight), 1), dgate, a->rows, 1);
 }
 
-/* To the gradients of gate and up, where they are wanted, of dout (R, D). Where chance drops some of what the
- * pairs add, they cannot be part of the fused product. */
+/* To the gradients of gate and up, where they are wanted, of dout (R, D). */
 static void down_bwd(Ctx *c, const Moe *m, MoeAct *a, Tensor dgu, Tensor dgate, Tensor dout)
 {
     LoraRows  by = rows_of(c, a);
     ArenaMark mark = arena_mark(c->scratch);
     Tensor back = lora_rows_back(c, dout, m->w_d, &by);
-    if (t_has(dgu) && lora_drops(c, m->w_d)) {
-        Tensor dh = scratch_rows(c, a, (DType)dout.dtype, a->h.n[1]);
-        op_grouped_gemm(c->be, dh, dout, m->w_d->w, a->offsets, (Tail){ 0 }, GEMM_NN);
-        lora_rows_input(c, dh, back, m->w_d, &by);
-        op_swiglu_bwd(c->be, dgu, dgate, dh, a->gu, a->gate);
-    } else if (t_has(dgu)) {
+    if (t_has(dgu))
         op_grouped_dswiglu(c->be, dgu, dgate, dout, m->w_d->w, a->offsets, a->gu, a->gate,
                            lora_back_tail(c, back, m->w_d));
-    }
     expert_grads(c, m, a, dout, a->low_d, back, a->h, m->w_d);
     arena_reset(c->scratch, mark);
 }
@@ -288,10 +281,8 @@ static void experts_bwd(Ctx *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweig
     to_experts(c, m, a, dout, dy, false);
     down_bwd(c, m, a, deeper ? dgu : (Tensor){ 0 }, dgate, dout);
     Tensor back = deeper ? lora_rows_back(c, dgu, m->w_gu, &by) : (Tensor){ 0 };
-    if (t_has(dx)) {                                             /* dout is spent: now d(a->x) */
+    if (t_has(dx))                                               /* dout is spent: now d(a->x) */
         op_grouped_gemm(c->be, dout, dgu, m->w_gu->w, a->offsets, lora_back_tail(c, back, m->w_gu), GEMM_NN);
-        lora_rows_input(c, dout, back, m->w_gu, &by);
-    }
     if (deeper) rows_back(c, m, a, dx, dweight, dout, dgate, dgu, back);
     arena_reset(c->scratch, mark);
 }

@@ -4,7 +4,9 @@
  *              GEMM_NT  a (M, K), b (N, K)     y  = x w'      forward of a linear layer
  *              GEMM_NN  a (M, K), b (K, N)     dx = dy w      its input gradient
  *              GEMM_TN  a (K, M), b (K, N)     dw += dy' x    its weight gradient, with GEMM_ACC
- *   gemm_scaled   c (M, N) = scale op(a) op(b) [+ c]          GEMM_NT, GEMM_NN: the narrow side of an adapter
+ *   gemm_scaled   c (M, N) = scale op(a) op(b) [+ c]          the narrow sides of an adapter
+ *              of whose input, a in NT and b in TN, chance may leave out some (ops.h, Drop), and as much of the
+ *              input's gradient, which is the product in NN
  *   colsum   y (1, N) += sum over rows of x (T, N)            its bias gradient; y is f32
  *
  * a and b share a dtype, f32 or bf16; c is either, bias (1, N) is either or absent. Rows may be strided.
@@ -13,6 +15,7 @@
  *
  * The tiles are our own (tile.c): measured beside OpenBLAS they are as fast on the CPUs it knows and five
  * times as fast on those its packaged build does not, and they need no memory and no locks of a library. */
+#include "ops/chance.h"
 #include "ops/few_rows.h"
 #include "ops/gemm_bf16.h"
 
@@ -36,9 +39,9 @@ Cost gemm_cost(Backend *be, Tensor c, Tensor a, Tensor b, Tensor bias, int flags
                    .wr    = t_bytes(c) };
 }
 
-Cost gemm_scaled_cost(Backend *be, Tensor c, Tensor a, Tensor b, float scale, int flags)
+Cost gemm_scaled_cost(Backend *be, Tensor c, Tensor a, Tensor b, float scale, Drop drop, int flags)
 {
-    REQUIRE((flags & GEMM_MODE) != GEMM_TN, "gemm_scaled: NT and NN, not TN");
+    drop_check(drop, "gemm_scaled");
     return gemm_cost(be, c, a, b, (Tensor){ 0 }, flags);
 }
 
@@ -75,8 +78,9 @@ static void few_rows(Backend *be, Tensor c, Terms all)
 
 static void product(Backend *be, Tensor c, Terms all)
 {
-    if ((all.flags & GEMM_MODE) == GEMM_NT && c.n[0] <= FEW_ROWS) few_rows(be, c, all);
-    else                                                          in_tiles(BF16_AUTO, be, c, all);
+    bool few = (all.flags & GEMM_MODE) == GEMM_NT && c.n[0] <= FEW_ROWS && !(all.drop.p > 0);
+    if (few) few_rows(be, c, all);
+    else     in_tiles(BF16_AUTO, be, c, all);
 }
 
 void cpu_gemm(Backend *be, Tensor c, Tensor a, Tensor b, Tensor bias, int flags)
@@ -84,9 +88,9 @@ void cpu_gemm(Backend *be, Tensor c, Tensor a, Tensor b, Tensor bias, int flags)
     product(be, c, (Terms){ .a = a, .b = b, .bias = bias, .scale = 1.0f, .flags = flags });
 }
 
-void cpu_gemm_scaled(Backend *be, Tensor c, Tensor a, Tensor b, float scale, int flags)
+void cpu_gemm_scaled(Backend *be, Tensor c, Tensor a, Tensor b, float scale, Drop drop, int flags)
 {
-    product(be, c, (Terms){ .a = a, .b = b, .scale = scale, .flags = flags });
+    product(be, c, (Terms){ .a = a, .b = b, .scale = scale, .drop = drop, .flags = flags });
 }
 
 Cost colsum_cost(Backend *be, Tensor y, Tensor x)

@@ -189,11 +189,13 @@ extern "C" void cuda_gemm(Backend *be, Tensor c, Tensor a, Tensor b, Tensor bias
     product(be, q);
 }
 
-extern "C" void cuda_gemm_scaled(Backend *be, Tensor c, Tensor a, Tensor b, float scale, int flags)
+extern "C" void cuda_gemm_scaled(Backend *be, Tensor c, Tensor a, Tensor b, float scale, Drop drop,
+                                 int flags)
 {
     Tensor none = {};
     Call   q = { c, a, b, none, flags & GEMM_MODE, (flags & GEMM_ACC) != 0, scale };
-    product(be, q);
+    if (drop.p > 0) gemm_dropped(be, c, a, b, scale, drop, flags);
+    else            product(be, q);
 }
 
 /* --- column sums ---------------------------------------------------------------------------------------- */

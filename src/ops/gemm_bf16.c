@@ -8,6 +8,7 @@
  *   b   16 pairs of terms x 16 columns x 2           b[k / 2][j][k % 2], a row of 64 bytes is 16 columns
  *
  * Blocks follow each other along the terms, then along rows (columns), which are padded with zeros to 32. */
+#include "ops/chance.h"
 #include "ops/gemm_bf16.h"
 #include "ops/tile.h"
 
@@ -23,8 +24,9 @@ enum { LDA = TILE_K + 16 };             /* rows a power of two apart would all f
 /* The workspace of a tile: its sums, then operand a, then b. */
 enum { ACC_SIZE = (TILE_M + PAD) * TILE_N, A_SIZE = (TILE_M + PAD) * LDA };
 
-/* A factor of the tile: n rows of a or columns of b. inner: its terms are adjacent in memory. */
-typedef struct Operand { Tensor t; bool inner; int64_t n; } Operand;
+/* A factor of the tile: n rows of a or columns of b. inner: its terms are adjacent in memory. Of an a with
+ * adjacent terms, or of a b without, some may be left out. */
+typedef struct Operand { Tensor t; bool inner; int64_t n; Drop drop; } Operand;
 
 Tiling gemm_tiling(int64_t M, int64_t N, int64_t products)
 {
@@ -48,10 +50,12 @@ static void add_widened(float *acc, int64_t ld, Operand a, Operand b, int64_t K)
     float *A = acc + ACC_SIZE, *B = A + A_SIZE;
     if (a.inner) tile_read(A, LDA, source(a.t), 1.0f);
     else         tile_transpose(A, LDA, source(a.t));
+    chance_floats(A, LDA, a.n, K, a.drop);
     for (int64_t n = 0; n < b.n; n += PANEL) {
         int64_t w = b.n - n < PANEL ? b.n - n : PANEL;
         if (b.inner) tile_transpose(B, PANEL, source(t_rows(b.t, n, w)));
         else         tile_read(B, PANEL, source(t_cols(b.t, n, w)), 1.0f);
+        chance_floats(B, PANEL, K, w, drop_at(b.drop, 0, n));
         tile_mul(true, acc + n, ld, A, LDA, 1, B, PANEL, a.n, w, K);
     }
 }
@@ -64,8 +68,9 @@ static void block_read(uint16_t *out, Operand x, int64_t i, int64_t k)
     int64_t r0 = x.inner ? i : k, c0 = x.inner ? k : i, H = x.inner ? 16 : 32, W = x.inner ? 32 : 16;
     int64_t rows = x.t.n[0] - r0 < H ? x.t.n[0] - r0 : H, cols = x.t.n[1] - c0 < W ? x.t.n[1] - c0 : W;
     if (rows < H || cols < W) memset(out, 0, BLOCK * sizeof(uint32_t));
-    for (int64_t r = 0; r < rows && cols > 0; r++, out += W)
-        memcpy(out, (uint16_t *)row_ptr(x.t, r0 + r) + c0, (size_t)cols * sizeof *out);
+    for (int64_t r = 0; r < rows && cols > 0; r++)
+        memcpy(out + r * W, (uint16_t *)row_ptr(x.t, r0 + r) + c0, (size_t)cols * sizeof *out);
+    chance_halves(out, W, rows, cols, drop_at(x.drop, r0, c0));
 }
 
 HOT static void pack_a(uint32_t *out, Operand x, int64_t K)
@@ -255,14 +260,17 @@ static void acc_scale(float *acc, int64_t ld, Tensor c, float scale, bool add)
     }
 }
 
-/* acc += op(a) op(b), TILE_K terms at a time. */
-static void acc_multiply(Bf16Path path, float *acc, int64_t ld, Tensor c, Tensor a, Tensor b, int mode)
+/* acc += op(a) op(b), TILE_K terms at a time, without those that chance leaves out of a or b. */
+static void acc_multiply(Bf16Path path, float *acc, int64_t ld, Tensor c, Tensor a, Tensor b, Drop drop,
+                         int mode)
 {
     int64_t K = mode == GEMM_TN ? a.n[0] : a.n[1];
     for (int64_t k = 0; k < K; k += TILE_K) {
         int64_t n = K - k < TILE_K ? K - k : TILE_K;
-        Operand x = { mode == GEMM_TN ? t_rows(a, k, n) : t_cols(a, k, n), mode != GEMM_TN, c.n[0] };
-        Operand y = { mode == GEMM_NT ? t_cols(b, k, n) : t_rows(b, k, n), mode == GEMM_NT, c.n[1] };
+        Operand x = { mode == GEMM_TN ? t_rows(a, k, n) : t_cols(a, k, n), mode != GEMM_TN, c.n[0],
+                      mode == GEMM_NT ? drop_at(drop, 0, k) : (Drop){ 0 } };
+        Operand y = { mode == GEMM_NT ? t_cols(b, k, n) : t_rows(b, k, n), mode == GEMM_NT, c.n[1],
+                      mode == GEMM_TN ? drop_at(drop, k, 0) : (Drop){ 0 } };
         if (path == BF16_WIDEN || a.dtype == F32) add_widened(acc, ld, x, y, n);
         else add_packed(units[path], acc, ld, x, y, n);
     }
@@ -273,6 +281,8 @@ Terms terms_of_tile(Terms t, int64_t m, int64_t rows, int64_t n, int64_t cols)
     int mode = t.flags & GEMM_MODE;
     t.a = mode == GEMM_TN ? t_cols(t.a, m, rows) : t_rows(t.a, m, rows);
     t.b = mode == GEMM_NT ? t_rows(t.b, n, cols) : t_cols(t.b, n, cols);
+    t.drop = drop_at(t.drop, mode == GEMM_TN ? 0 : m, mode == GEMM_NT ? 0 : n);
+    t.tail.drop = drop_at(t.tail.drop, m, n);
     if (t_has(t.bias)) t.bias = t_cols(t.bias, n, cols);
     if (t_has(t.tail.low)) {
         t.tail.low = t_rows(t.tail.low, m, rows);
@@ -281,16 +291,24 @@ Terms terms_of_tile(Terms t, int64_t m, int64_t rows, int64_t n, int64_t cols)
     return t;
 }
 
-/* A product that is not scaled starts from c; a scaled one takes it in at the end. */
+/* A product that is not scaled starts from c; a scaled one takes it in at the end, and so does one of which
+ * something is left out. A tail that chance has a part in comes first, while it is alone. */
 void gemm_tile(Bf16Path path, float *ws, Tensor c, Terms t)
 {
     int     mode = t.flags & GEMM_MODE;
-    bool    add = t.flags & GEMM_ACC, scaled = t.scale != 1.0f;
+    bool    add = t.flags & GEMM_ACC, tail = t_has(t.tail.low), first = tail && t.tail.drop.p > 0;
+    bool    of_c = mode == GEMM_NN && t.drop.p > 0, late = t.scale != 1.0f || of_c || first;
+    Drop    none = { 0 };
     int64_t ld = padded(c.n[1]);
     if (path == BF16_AUTO) path = best_path();
-    acc_begin(ws, ld, c, t.bias, add && !scaled);
-    acc_multiply(path, ws, ld, c, t.a, t.b, mode);
-    if (t_has(t.tail.low)) acc_multiply(path, ws, ld, c, t.tail.low, t.tail.w, mode);
-    if (scaled) acc_scale(ws, ld, c, t.scale, add);
+    acc_begin(ws, ld, c, t.bias, add && !late);
+    if (first) {
+        acc_multiply(path, ws, ld, c, t.tail.low, t.tail.w, none, mode);
+        chance_floats(ws, ld, c.n[0], c.n[1], t.tail.drop);
+    }
+    acc_multiply(path, ws, ld, c, t.a, t.b, t.drop, mode);
+    if (of_c) chance_floats(ws, ld, c.n[0], c.n[1], t.drop);
+    if (tail && !first) acc_multiply(path, ws, ld, c, t.tail.low, t.tail.w, none, mode);
+    if (late) acc_scale(ws, ld, c, t.scale, add);
     tile_write(c.data, (DType)c.dtype, c.s[0], ws, ld, c.n[0], c.n[1]);
 }

@@ -5,11 +5,23 @@
 #ifndef OPS_GROUPED_CUH
 #define OPS_GROUPED_CUH
 
+#include "ops/chance.h"
 #include "ops/cuda.cuh"
 #include "ops/hopper.cuh"
 
+/* What chance leaves out (chance.h), as kernels take it: numbers in the upper half of a word no less than
+ * `least` are kept, and grow by `scale`. */
+typedef struct Chance { uint64_t seed, stream; uint32_t row, col, least; float scale; } Chance;
+
+static inline Chance chance_of(Drop d, float scale)
+{
+    Chance h = { d.seed, d.stream, (uint32_t)d.row, (uint32_t)d.col, chance_least(d.p) << 16, scale };
+    return h;
+}
+
 /* What was asked for (grouped_gemm.c). A c that is the sum over all experts (TN) is that of one which has all
- * their rows: experts begin at every `every`-th offset. */
+ * their rows: experts begin at every `every`-th offset. Without offsets there is one expert, of `every` rows.
+ * Where it `drops`, chance has a part in what the tail adds, or else in a (NT) or b (TN). */
 typedef struct GroupedCall {
     Tensor  c, a, b, offsets;
     Tail    tail;
@@ -17,6 +29,8 @@ typedef struct GroupedCall {
     int     mode;
     bool    add;
     int64_t E, every;
+    bool    drops;
+    Chance  chance;
 } GroupedCall;
 
 /* The first row of each expert, or of each part of one: they are cut in `parts` where they are few. */
@@ -24,7 +38,13 @@ struct Firsts {
     const int *offsets;
     int        every, parts;
 
-    __device__ int operator[](int i) const
+    /* LONE: there may be one expert without offsets. */
+    template <bool LONE> __device__ int at(int i) const
+    {
+        if (LONE && !offsets) return (int)((int64_t)every * i / parts);
+        return begin(i);
+    }
+    __device__ int begin(int i) const
     {
         int e = i / parts, p = i % parts, at = offsets[e * every];
         return p ? at + (int)((int64_t)(offsets[(e + 1) * every] - at) * p / parts) : at;
@@ -149,7 +169,7 @@ static __global__ void order_experts(int *order, int *drawn, Firsts first, int E
     __shared__ int rows[EXPERTS_MOST];
     int e = threadIdx.x, before = 0;
     if (e < 3) drawn[e] = 0;
-    if (e < E) rows[e] = first[e + 1] - first[e];
+    if (e < E) rows[e] = first.at<true>(e + 1) - first.at<true>(e);
     __syncthreads();
     if (e >= E) return;
     for (int i = 0; i < E; i++) before += rows[i] > rows[e] || (rows[i] == rows[e] && i < e);
@@ -174,8 +194,9 @@ template <int B> __device__ inline void zero_tail(uint32_t a, uint32_t b, int va
 typedef struct Maps { CUtensorMap a, b, low, w; } Maps;
 
 /* The warp that brings a and b, then low and w, in boxes 64 wide along what is a row in memory: K, or M or N.
- * In halves: b has N rows twice, and the two halves of a tile are the same columns of c out of each. */
-template <int MODE, int HALVES = 1>
+ * In halves: b has N rows twice, and the two halves of a tile are the same columns of c out of each. DROP:
+ * low and w come first. */
+template <int MODE, int HALVES = 1, bool DROP = false>
 __device__ void produce(const Maps &maps, const Job &g, const int *off, uint32_t base)
 {
     Walk<MODE, BN / HALVES> walk(off, g);
@@ -184,9 +205,11 @@ __device__ void produce(const Maps &maps, const Job &g, const int *off, uint32_t
     int  s = 0, phase = 0;
     while (walk.find(numbers.next(), t)) {
         for (int step = 0, steps = steps_of<MODE>(t, g); step < steps; step++) {
-            bool     tail = MODE != GEMM_TN && step >= g.main;
+            int      lead = DROP ? g.steps - g.main : 0;
+            bool     tail = DROP ? step < lead : MODE != GEMM_TN && step >= g.main;
             uint32_t full = base + FULL + s * 8, at = base + s * STAGE;
-            int      k = (tail ? step - g.main : step) * BK, e = t.e * (tail ? g.w_each : g.b_each);
+            int      k = (tail ? (DROP ? step : step - g.main) : step - lead) * BK;
+            int      e = t.e * (tail ? g.w_each : g.b_each);
             const CUtensorMap *a = tail ? &maps.low : &maps.a, *b = tail ? &maps.w : &maps.b;
             bar_wait(base + EMPTY + s * 8, phase ^ 1);
             if (threadIdx.x % 32 == 0) {
@@ -222,6 +245,23 @@ __device__ inline void multiply_stage(float (&d)[BN / 2], uint32_t a, uint32_t b
     for (int k = 0; k < BK / 16; k++)
         Wgmma<BN>::template mma<TA, TB>(d, da + k * KA / 16, db + k * KB / 16, step + k > 0);
     wgmma_commit();
+}
+
+/* What chance leaves of a warp's sums of rows row .. + 15 and columns col .. + BN - 1, as wgmma left them: 8
+ * numbers of a block are those of 8 sums of a thread. The first column is on CHANCE_COLS. */
+__device__ inline void thin_sums(float (&d)[BN / 2], const Chance &h, int row, int col)
+{
+    uint32_t at = h.row + row + threadIdx.x % 32 / 4, k = (h.col + col) / CHANCE_COLS, q = threadIdx.x % 4;
+    #pragma unroll
+    for (int i = 0; i < BN / 16; i++) {
+        Rng4 n = chance_block(h.seed, h.stream, at + i % 2 * 8, k + i / 2, q);
+        #pragma unroll
+        for (int w = 0; w < 4; w++) {
+            float *x = d + i / 2 * 16 + w * 4 + i % 2 * 2;
+            x[0] = (n.v[w] << 16) >= h.least ? h.scale * x[0] : 0.0f;
+            x[1] = n.v[w] >= h.least ? h.scale * x[1] : 0.0f;
+        }
+    }
 }
 
 /* 16 rows of c that a warp has computed: where they start in c seen as a stack of matrices, and how many
@@ -278,7 +318,7 @@ static inline Job job_of(Tensor offsets, int64_t E, int64_t every, int64_t N, Te
 static inline Maps maps_of(Backend *be, Tensor a, Tensor b, Tail tail, int a_rows, int b_rows)
 {
     Maps m = { };
-    m.a = map_of(be, a, a_rows), m.b = map_of(be, b, b_rows);
+    if (a.n[1]) m.a = map_of(be, a, a_rows), m.b = map_of(be, b, b_rows);
     if (t_has(tail.low)) m.low = map_of(be, tail.low, a_rows), m.w = map_of(be, tail.w, b_rows);
     return m;
 }

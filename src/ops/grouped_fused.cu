@@ -218,8 +218,8 @@ struct Backward {
 };
 
 /* One warp of the two warpgroups that multiply, as in grouped_gemm.cu. */
-template <class End>
-__device__ void consume(const Job &g, const int *off, uint32_t base, const Ends &ends)
+template <class End, bool DROP>
+__device__ void consume(const Job &g, const int *off, uint32_t base, const Ends &ends, const Chance &h)
 {
     constexpr int MODE = End::MODE;
     int   warp = uniform(threadIdx.x / 32), group = warp / 4, lane = threadIdx.x % 32, s = 0, phase = 0;
@@ -243,7 +243,16 @@ __device__ void consume(const Job &g, const int *off, uint32_t base, const Ends 
     int steps;
     do {                                        /* once more after the last tile, to be rid of it */
         steps = uniform(walk.find(numbers.next(), t) ? steps_of<MODE>(t, g) : 0);
-        int step = 0;
+        int step = 0, lead = DROP && steps ? g.steps - g.main : 0;
+        if (DROP) {
+            for (; step < lead; step++) {
+                multiply(step);
+                wgmma_wait<0>();
+                release(1);
+            }
+            wgmma_pin(d);
+            thin_sums(d, h, t.first + t.m + warp * 16, t.n);
+        }
         #pragma unroll 1
         for (int round = 0; round < End::ROUNDS; round++) {
             #pragma unroll
@@ -251,7 +260,7 @@ __device__ void consume(const Job &g, const int *off, uint32_t base, const Ends 
                 if (step < steps) multiply(step);
                 end.phase(round, p);
                 wgmma_wait<1>();
-                if (step && step < steps) release(2);
+                if (step != lead && step < steps) release(2);
             }
             end.next_round();
         }
@@ -270,14 +279,15 @@ __device__ void consume(const Job &g, const int *off, uint32_t base, const Ends 
     if (!lane) tma_read_done<0>();
 }
 
-template <class End>
+template <class End, bool DROP>
 __global__ void __launch_bounds__(THREADS, 1)
-fused(const __grid_constant__ Maps maps, const __grid_constant__ Ends ends, const __grid_constant__ Job g)
+fused(const __grid_constant__ Maps maps, const __grid_constant__ Ends ends, const __grid_constant__ Job g,
+      const __grid_constant__ Chance h)
 {
     extern __shared__ __align__(1024) char room[];
     uint32_t base = smem_at(room);
     int     *off  = (int *)(room + SEGMENTS);
-    for (int i = threadIdx.x; i <= g.E; i += THREADS) off[i] = g.first[i];
+    for (int i = threadIdx.x; i <= g.E; i += THREADS) off[i] = g.first.begin(i);
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++)
             bar_init(base + FULL + i * 8, 1), bar_init(base + EMPTY + i * 8, CONSUMERS);
@@ -287,10 +297,10 @@ fused(const __grid_constant__ Maps maps, const __grid_constant__ Ends ends, cons
     __syncthreads();
     if (threadIdx.x < CONSUMERS * 32) {
         regs_more<MORE>();
-        consume<End>(g, off, base, ends);
+        consume<End, DROP>(g, off, base, ends, h);
     } else {
         regs_less<LESS>();
-        if (threadIdx.x / 32 == CONSUMERS) produce<End::MODE, End::HALVES>(maps, g, off, base);
+        if (threadIdx.x / 32 == CONSUMERS) produce<End::MODE, End::HALVES, DROP>(maps, g, off, base);
     }
 }
 
@@ -312,7 +322,8 @@ bool plain_bf16(Tensor t) { return t.dtype == BF16 && packs(t); }
 bool fast(Tensor a, Tensor w, Tensor wide, Tensor slim, Tensor offsets, Tail tail)
 {
     bool some = a.n[0] > 0 && a.n[1] > 0 && slim.n[1] > 0 && tail_packs(tail);
-    return some && plain_bf16(a) && plain_bf16(w) && plain_bf16(wide) && plain_bf16(slim) &&
+    bool even = !(tail.drop.p > 0) || tail.drop.col % CHANCE_COLS == 0;
+    return some && even && plain_bf16(a) && plain_bf16(w) && plain_bf16(wide) && plain_bf16(slim) &&
            offsets.n[0] - 1 <= EXPERTS_MOST;
 }
 
@@ -323,7 +334,7 @@ Tensor half_of(Tensor wide, int i)
     return t_cols(wide, i * F, F);
 }
 
-template <class End>
+template <class End, bool DROP>
 void launch(Backend *be, const char *what, Tensor a, Tensor w, Tensor offsets, int64_t F, Tail tail,
             const Ends &ends)
 {
@@ -333,7 +344,7 @@ void launch(Backend *be, const char *what, Tensor a, Tensor w, Tensor offsets, i
     Maps    maps = maps_of(be, a, w, tail, BM, End::MODE == GEMM_NT ? End::WIDE : 64);
     blocks = at_most(cuda_of(be)->sms, blocks);
     if (be->sticky) return;                     /* a map that says nothing */
-    LAUNCH(be, what, fused<End>, blocks, THREADS, room, maps, ends, g);
+    LAUNCH(be, what, (fused<End, DROP>), blocks, THREADS, room, maps, ends, g, chance_of(tail.drop, 1.0f));
 }
 
 }
@@ -352,7 +363,7 @@ extern "C" void cuda_grouped_swiglu(Backend *be, Tensor gu, Tensor h, Tensor a, 
     e.out[2] = map_of(be, stack_of(h), 16);
     e.wide = (bf16 *)gu.data, e.slim = (bf16 *)h.data, e.gate = (const float *)gate.data;
     e.wide_row = gu.s[0], e.slim_row = h.s[0], e.gate_row = gate.s[0];
-    launch<Forward>(be, "grouped_swiglu", a, w, offsets, h.n[1], tail, e);
+    launch<Forward, false>(be, "grouped_swiglu", a, w, offsets, h.n[1], tail, e);
 }
 
 extern "C" void cuda_grouped_dswiglu(Backend *be, Tensor dgu, Tensor dgate, Tensor dout, Tensor w,
@@ -374,7 +385,8 @@ extern "C" void cuda_grouped_dswiglu(Backend *be, Tensor dgu, Tensor dgate, Tens
     e.wide = (bf16 *)dgu.data, e.wide_row = dgu.s[0], e.R = R;
     e.gate = (const float *)gate.data, e.gate_row = gate.s[0];
     if (t_has(dgate)) e.part = (float *)cuda_workspace(be, (size_t)(tiles * R) * sizeof(float));
-    launch<Backward>(be, "grouped_dswiglu", dout, w, offsets, F, tail, e);
+    if (tail.drop.p > 0) launch<Backward, true>(be, "grouped_dswiglu", dout, w, offsets, F, tail, e);
+    else                 launch<Backward, false>(be, "grouped_dswiglu", dout, w, offsets, F, tail, e);
     if (t_has(dgate))
         LAUNCH(be, "grouped_dswiglu", add_tiles, ceil_div(R, 256), 256, 0, (float *)dgate.data, dgate.s[0],
                e.part, (int)tiles, R, (const int *)offsets.data, (int)offsets.n[0] - 1);

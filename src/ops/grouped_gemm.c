@@ -5,13 +5,15 @@
  *   GEMM_TN  c[e] = a[e's rows]' b[e's rows]    a (R, M), b (R, N), c (E, M, N)
  *
  *   grouped_gemm     with a tail (NT, NN) the inner dimension goes on: + low[r,:] w[e]', + low[r,:] w[e]
- *   grouped_scaled   scale times the product (NT, NN)
+ *   grouped_scaled   scale times the product; chance may leave out some (ops.h, Drop) of a in NT, of b in TN,
+ *                    of the product in NN
  *
  * offsets (E + 1) i32 ascends: rows offsets[e] .. offsets[e+1] - 1 are those of expert e. Buffers are of
  * worst-case size: rows past offsets[E] are neither read nor written, and the price is that of all R rows.
  * GEMM_ACC adds to c; without it an expert without rows gets zeros in TN. Dtypes as in gemm.c, a tail's are
  * those of a and b; rows may be strided. A matrix that all experts have in common is a stack of one: b or
  * the tail's w, and in TN c, the sum over all experts. The same bits on any number of threads. */
+#include "ops/chance.h"
 #include "ops/few_rows.h"
 #include "ops/gemm_bf16.h"
 
@@ -25,7 +27,8 @@ static bool tail_fits(Tail tail, Tensor c, Tensor a, int64_t E, int mode)
     Tensor low = tail.low, w = tail.w;
     int    k = mode == GEMM_NT ? 2 : 1;
     return mode != GEMM_TN && low.rank == 2 && low.n[0] == a.n[0] && stacked(w, E) && w.n[k] == low.n[1] &&
-           w.n[3 - k] == c.n[1] && low.dtype == a.dtype && w.dtype == a.dtype;
+           w.n[3 - k] == c.n[1] && low.dtype == a.dtype && w.dtype == a.dtype &&
+           (mode == GEMM_NN || !(tail.drop.p > 0));
 }
 
 static Cost product_cost(Tensor c, Tensor a, Tensor b, Tensor offsets, int flags)
@@ -50,14 +53,16 @@ Cost grouped_gemm_cost(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets
     if (!t_has(tail.low)) return p;
     REQUIRE(tail_fits(tail, c, a, offsets.n[0] - 1, flags & GEMM_MODE), "grouped_gemm %s: c%s a%s low%s w%s",
             gemm_mode(flags), t_fmt(c), t_fmt(a), t_fmt(tail.low), t_fmt(tail.w));
+    drop_check(tail.drop, "grouped_gemm");
     p.flops += 2.0 * (double)t_count(tail.low) * (double)c.n[1];
     p.rd    += t_bytes(tail.low) + t_bytes(tail.w);
     return p;
 }
 
-Cost grouped_scaled_cost(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, float scale, int flags)
+Cost grouped_scaled_cost(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, float scale, Drop drop,
+                         int flags)
 {
-    REQUIRE((flags & GEMM_MODE) != GEMM_TN, "grouped_scaled: NT and NN, not TN");
+    drop_check(drop, "grouped_scaled");
     return product_cost(c, a, b, offsets, flags);
 }
 
@@ -88,12 +93,14 @@ static Tensor of_expert(Tensor stack, int64_t e) { return t_at(stack, stack.n[0]
 static void run_tile(float *ws, Tensor c, Terms x, const int32_t *off, Tiling t, Where w)
 {
     int64_t first = off[w.e], count = off[w.e + 1] - first, mode = x.flags & GEMM_MODE;
-    bool    few = scarce(x.a, x.flags) && count <= FEW_ROWS;
+    bool    few = scarce(x.a, x.flags) && count <= FEW_ROWS && !(x.drop.p > 0);
     x.a = t_rows(x.a, first, count);
     x.b = mode == GEMM_TN ? t_rows(x.b, first, count) : of_expert(x.b, w.e);
     c   = mode == GEMM_TN ? t_at(c, w.e) : t_rows(c, first, count);
+    x.drop = drop_at(x.drop, first, 0);
     if (t_has(x.tail.low))
-        x.tail = (Tail){ t_rows(x.tail.low, first, count), of_expert(x.tail.w, w.e) };
+        x.tail = (Tail){ t_rows(x.tail.low, first, count), of_expert(x.tail.w, w.e),
+                         drop_at(x.tail.drop, first, 0) };
     int64_t rows = c.n[0] - w.m < t.m ? c.n[0] - w.m : t.m, cols = c.n[1] - w.n < t.n ? c.n[1] - w.n : t.n;
     c = t_cols(t_rows(c, w.m, rows), w.n, cols);
     x = terms_of_tile(x, w.m, rows, w.n, cols);
@@ -126,7 +133,8 @@ void cpu_grouped_gemm(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets,
     product(be, c, (Terms){ .a = a, .b = b, .tail = tail, .scale = 1.0f, .flags = flags }, offsets);
 }
 
-void cpu_grouped_scaled(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, float scale, int flags)
+void cpu_grouped_scaled(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, float scale, Drop drop,
+                        int flags)
 {
-    product(be, c, (Terms){ .a = a, .b = b, .scale = scale, .flags = flags }, offsets);
+    product(be, c, (Terms){ .a = a, .b = b, .scale = scale, .drop = drop, .flags = flags }, offsets);
 }

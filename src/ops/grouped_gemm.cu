@@ -8,9 +8,10 @@
  *   NT, NN  the last tile of an expert reads rows of the next one, whose products are not stored
  *   TN      the last stage of an expert holds rows of the next one, which are zeroed before the product
  *
- * A tail is one more stage, or a few, from two other matrices. Where c is narrow, grouped_narrow.cu has tiles
- * to fit. Everything else (f32, odd sizes) takes the plain kernel: exact f32, one tile a block. All sum along
- * K in one order that the shapes fix, and no two blocks touch the same element. */
+ * A tail is one more stage, or a few, from two other matrices; where chance leaves out some of what it adds
+ * it is the first, and the sums are thinned before the others come. Where c is narrow, grouped_narrow.cu has
+ * tiles to fit. Everything else (f32, odd sizes) takes the plain kernel: exact f32, one tile a block. All sum
+ * along K in one order that the shapes fix, and no two blocks touch the same element. */
 #include "ops/grouped.cuh"
 
 namespace {
@@ -21,7 +22,19 @@ GroupedCall call_of(Tensor c, Tensor a, Tensor b, Tensor offsets, Tail tail, flo
     bool        sum = (flags & GEMM_MODE) == GEMM_TN && c.n[0] == 1;
     GroupedCall q = { c, a, b, offsets, tail, scale, flags & GEMM_MODE, (flags & GEMM_ACC) != 0, sum ? 1 : E,
                       sum ? E : 1 };
+    if (tail.drop.p > 0) q.drops = true, q.chance = chance_of(tail.drop, 1.0f);
     return q;
+}
+
+/* In NN it is the product that some is left out of: a tail after nothing. */
+void leave_out(GroupedCall &q, Drop drop)
+{
+    bool through = q.mode == GEMM_NN;
+    if (!(drop.p > 0)) return;
+    q.drops = true, q.chance = chance_of(drop, through ? q.scale : 1.0f);
+    if (!through) return;
+    q.tail.low = q.a, q.tail.w = q.b, q.scale = 1.0f;
+    q.a = t_cols(q.a, 0, 0);
 }
 
 template <class C> __device__ inline C *place(const Job &g, const Strip &o, int row, int col)
@@ -100,9 +113,10 @@ __device__ inline int part_at(bf16, int p)  { return p * 64; }
 __device__ inline int part_at(float, int p) { return BN / 2 + p * 32; }
 
 /* One warp of the two warpgroups that multiply. The strip of one tile is put while the first stages of the
- * next are being multiplied: without that the tensor cores would stand still for a tenth of the time. */
-template <int MODE, class C, bool ACC>
-__device__ void consume(const Job &g, const int *off, uint32_t base, const CUtensorMap *mc)
+ * next are being multiplied: without that the tensor cores would stand still for a tenth of the time. DROP:
+ * the tail is multiplied first, and thinned while it is alone in the sums. */
+template <int MODE, class C, bool ACC, bool DROP>
+__device__ void consume(const Job &g, const int *off, uint32_t base, const CUtensorMap *mc, const Chance &h)
 {
     int      warp = uniform(threadIdx.x / 32), group = warp / 4, lane = threadIdx.x % 32, s = 0, phase = 0;
     uint32_t at = base + OUT + warp * 2 * PIECE, kept[BN / 4];
@@ -126,20 +140,29 @@ __device__ void consume(const Job &g, const int *off, uint32_t base, const CUten
     auto put_part = [&](int p) { put<MODE, C, ACC>(g, out, kept + p * 16, part_at(C(), p), at, mc); };
 
     while (walk.find(numbers.next(), t)) {
-        int steps = steps_of<MODE>(t, g);
+        int lead = DROP ? g.steps - g.main : 0, steps = steps_of<MODE>(t, g) - lead;
         if (MODE == GEMM_TN && !steps) {
             #pragma unroll
             for (int i = 0; i < BN / 2; i++) d[i] = 0;
         }
+        if (DROP) {
+            for (int step = 0; step < lead; step++) {
+                multiply(step);
+                wgmma_wait<0>();
+                release(1);
+            }
+            wgmma_pin(d);
+            thin_sums(d, h, t.first + t.m + warp * 16, t.n);
+        }
         #pragma unroll
         for (int p = 0; p < PARTS; p++) {
-            if (p < steps) multiply(p);
+            if (p < steps) multiply(lead + p);
             put_part(p);
             wgmma_wait<1>();
             if (p && p < steps) release(2);
         }
         for (int step = PARTS; step < steps; step++) {
-            multiply(step);
+            multiply(lead + step);
             wgmma_wait<1>();
             release(2);
         }
@@ -147,7 +170,7 @@ __device__ void consume(const Job &g, const int *off, uint32_t base, const CUten
         wgmma_pin(d);
         if (steps) release(1);
         int m = t.m + warp * 16, rows = (MODE == GEMM_TN ? g.M : t.rows) - m;
-        if (ACC && !steps) rows = 0;
+        if (ACC && !DROP && !steps) rows = 0;
         out = MODE == GEMM_TN ? Strip{ t.n, m, t.e, rows } : Strip{ t.n, t.first + m, 0, rows };
         keep<MODE, ACC>(C(), kept, d, g, out, at, mc);
     }
@@ -156,15 +179,15 @@ __device__ void consume(const Job &g, const int *off, uint32_t base, const CUten
     if (!lane) tma_read_done<0>();
 }
 
-template <int MODE, class C, bool ACC>
+template <int MODE, class C, bool ACC, bool DROP>
 __global__ void __launch_bounds__(THREADS, 1)
 tiles(const __grid_constant__ Maps maps, const __grid_constant__ CUtensorMap mc,
-      const __grid_constant__ Job g)
+      const __grid_constant__ Job g, const __grid_constant__ Chance h)
 {
     extern __shared__ __align__(1024) char room[];
     uint32_t base = smem_at(room);
     int     *off  = (int *)(room + OFFSETS);
-    for (int i = threadIdx.x; i <= g.E; i += THREADS) off[i] = g.first[i];
+    for (int i = threadIdx.x; i <= g.E; i += THREADS) off[i] = g.first.at<DROP>(i);
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++)
             bar_init(base + FULL + i * 8, 1), bar_init(base + EMPTY + i * 8, CONSUMERS);
@@ -175,11 +198,11 @@ tiles(const __grid_constant__ Maps maps, const __grid_constant__ CUtensorMap mc,
     __syncthreads();
     if (threadIdx.x < CONSUMERS * 32) {
         regs_more<MORE>();
-        consume<MODE, C, ACC>(g, off, base, &mc);
+        consume<MODE, C, ACC, DROP>(g, off, base, &mc, h);
     } else {
         regs_less<LESS>();
         int warp = threadIdx.x / 32 - CONSUMERS;
-        if (warp == 0) produce<MODE>(maps, g, off, base);
+        if (warp == 0) produce<MODE, 1, DROP>(maps, g, off, base);
         else if (threadIdx.x == (CONSUMERS + 1) * 32 && MODE == GEMM_TN) draw(g, base);
     }
 }
@@ -196,20 +219,28 @@ typedef struct Pair { int64_t am, ak, be, bk, bn; int K; } Pair;
 typedef struct Ways { Pair main, tail; int64_t ce, cm; int E, every, M, N; float scale; bool tn, add; } Ways;
 
 /* The block's expert and first row, or -1: blocks are counted for the worst case. */
-__device__ inline int plain_find(const Firsts &off, const Ways &w, int down, int *m)
+template <bool DROP> __device__ inline int plain_find(const Firsts &off, const Ways &w, int down, int *m)
 {
     for (int e = 0; e < w.E; e++) {
-        int here = ((w.tn ? w.M : off[e + 1] - off[e]) + PT - 1) / PT;
+        int here = ((w.tn ? w.M : off.at<DROP>(e + 1) - off.at<DROP>(e)) + PT - 1) / PT;
         if (down < here) { *m = down * PT; return e; }
         down -= here;
     }
     return -1;
 }
 
+__device__ inline bool kept(const Chance &h, int64_t row, int64_t col)
+{
+    return chance_keeps(h.seed, h.stream, h.row + (uint32_t)row, h.col + (uint32_t)col, h.least >> 16);
+}
+
+/* Some of a (NT), or of b (TN), is left out; its first row is `first`. */
+typedef struct Less { Chance h; int64_t first; bool tn; } Less;
+
 /* acc += a b for the 4 x 4 elements of a thread. */
-template <class T>
+template <bool DROP, class T>
 __device__ void add_terms(float (&acc)[4][4], const T *a, const T *b, const Pair &p, int K, int m0, int n0,
-                          int M, int N)
+                          int M, int N, const Less &less)
 {
     __shared__ float as[PK][PT + 1], bs[PK][PT + 1];
     int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
@@ -219,6 +250,8 @@ __device__ void add_terms(float (&acc)[4][4], const T *a, const T *b, const Pair
             as[k][m] = k0 + k < K && m0 + m < M ? to_f32(a[(m0 + m) * p.am + (k0 + k) * p.ak]) : 0.0f;
             int j = p.bk == 1 ? i % PK : i / PT, n = p.bk == 1 ? i / PK : i % PT;
             bs[j][n] = k0 + j < K && n0 + n < N ? to_f32(b[(k0 + j) * p.bk + (n0 + n) * p.bn]) : 0.0f;
+            if (DROP && !less.tn && !kept(less.h, less.first + m0 + m, k0 + k)) as[k][m] = 0.0f;
+            if (DROP && less.tn  && !kept(less.h, less.first + k0 + j, n0 + n)) bs[j][n] = 0.0f;
         }
         __syncthreads();
         for (int k = 0; k < PK; k++)
@@ -229,23 +262,38 @@ __device__ void add_terms(float (&acc)[4][4], const T *a, const T *b, const Pair
     }
 }
 
-template <class T, class C>
+/* What is left of what a tail adds. */
+__device__ inline void thin_acc(float (&acc)[4][4], const Chance &h, int64_t row, int64_t col)
+{
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < 4; j++)
+            acc[i][j] = kept(h, row + 16 * i, col + 16 * j) ? h.scale * acc[i][j] : 0.0f;
+}
+
+template <class T, class C, bool DROP>
 __global__ void __launch_bounds__(256)
 plain(C *c, const T *a, const T *b, const T *low, const T *lw, const int *offsets,
-      const __grid_constant__ Ways w)
+      const __grid_constant__ Ways w, const __grid_constant__ Chance h)
 {
     Firsts off = { offsets, w.every, 1 };
     int across = (w.N + PT - 1) / PT, n0 = blockIdx.x % across * PT, m0 = 0;
-    int e = plain_find(off, w, blockIdx.x / across, &m0);
+    int e = plain_find<DROP>(off, w, blockIdx.x / across, &m0);
     if (e < 0) return;
-    int64_t first = off[e];
-    int     rows = off[e + 1] - off[e], M = w.tn ? w.M : rows;
+    int64_t first = off.at<DROP>(e);
+    int     rows = off.at<DROP>(e + 1) - (int)first, M = w.tn ? w.M : rows;
     float   acc[4][4] = { };
     int     ty = threadIdx.x / 16, tx = threadIdx.x % 16;
-    add_terms(acc, a + first * (w.tn ? w.main.ak : w.main.am), b + (w.tn ? first * w.main.bk : e * w.main.be),
-              w.main, w.tn ? rows : w.main.K, m0, n0, M, w.N);
-    if (w.tail.K)
-        add_terms(acc, low + first * w.tail.am, lw + e * w.tail.be, w.tail, w.tail.K, m0, n0, M, w.N);
+    Less    less = { h, first, w.tn };
+    a += first * (w.tn ? w.main.ak : w.main.am), b += w.tn ? first * w.main.bk : e * w.main.be;
+    low += first * w.tail.am, lw += e * w.tail.be;
+    if (DROP && w.tail.K) {                     /* while it is alone */
+        add_terms<false>(acc, low, lw, w.tail, w.tail.K, m0, n0, M, w.N, less);
+        thin_acc(acc, h, first + m0 + ty, n0 + tx);
+        add_terms<false>(acc, a, b, w.main, w.main.K, m0, n0, M, w.N, less);
+    } else {
+        add_terms<DROP>(acc, a, b, w.main, w.tn ? rows : w.main.K, m0, n0, M, w.N, less);
+        if (w.tail.K) add_terms<false>(acc, low, lw, w.tail, w.tail.K, m0, n0, M, w.N, less);
+    }
     c += w.tn ? e * w.ce : first * w.cm;
     for (int i = 0; i < 4; i++)
         for (int j = 0; j < 4; j++) {
@@ -264,6 +312,14 @@ Pair pair_of(Tensor a, Tensor b, int mode)
     return p;
 }
 
+template <class T, class C, bool DROP>
+void plain_launch(Backend *be, const GroupedCall &q, const Ways &w, int64_t blocks)
+{
+    LAUNCH(be, "grouped_gemm", (plain<T, C, DROP>), blocks, 256, 0, (C *)q.c.data, (const T *)q.a.data,
+           (const T *)q.b.data, (const T *)q.tail.low.data, (const T *)q.tail.w.data,
+           (const int *)q.offsets.data, w, q.chance);
+}
+
 void grouped_plain(Backend *be, const GroupedCall &q)
 {
     bool    tn = q.mode == GEMM_TN;
@@ -274,15 +330,15 @@ void grouped_plain(Backend *be, const GroupedCall &q)
                   t_has(q.tail.low) ? pair_of(q.tail.low, q.tail.w, q.mode) : none, q.c.s[0], q.c.s[tn],
                   (int)q.E, (int)q.every, (int)M, (int)N, q.scale, tn, q.add };
     if (!N) return;
-    BY_DTYPE(q.a.dtype, T, BY_DTYPE(q.c.dtype, C,
-        LAUNCH(be, "grouped_gemm", (plain<T, C>), down * ceil_div(N, PT), 256, 0, (C *)q.c.data,
-               (const T *)q.a.data, (const T *)q.b.data, (const T *)q.tail.low.data,
-               (const T *)q.tail.w.data, (const int *)q.offsets.data, w)));
+    BY_DTYPE(q.a.dtype, T, BY_DTYPE(q.c.dtype, C, {
+        if (q.drops) plain_launch<T, C, true>(be, q, w, down * ceil_div(N, PT));
+        else         plain_launch<T, C, false>(be, q, w, down * ceil_div(N, PT));
+    }));
 }
 
 /* --- the host side of the fast kernel --- */
 
-template <int MODE, class C, bool ACC> void launch(Backend *be, const GroupedCall &q)
+template <int MODE, class C, bool ACC, bool DROP> void launch(Backend *be, const GroupedCall &q)
 {
     bool    tn = MODE == GEMM_TN;
     int64_t E = q.E, N = q.c.n[q.c.rank - 1], M = tn ? q.a.n[1] : 0;
@@ -295,22 +351,41 @@ template <int MODE, class C, bool ACC> void launch(Backend *be, const GroupedCal
     int64_t most = tn ? E * g.each : (ceil_div(q.a.n[0], BM) + E) * ceil_div(N, BN);
     if (be->sticky) return;                     /* no workspace, or a map that says nothing */
     if (tn) LAUNCH(be, "grouped_gemm", order_experts, 1, EXPERTS_MOST, 0, drawn + 3, drawn, g.first, (int)E);
-    LAUNCH(be, "grouped_gemm", (tiles<MODE, C, ACC>), at_most(cuda_of(be)->sms, most), THREADS,
-           room_of(E), maps, mc, g);
+    LAUNCH(be, "grouped_gemm", (tiles<MODE, C, ACC, DROP>), at_most(cuda_of(be)->sms, most), THREADS,
+           room_of(E), maps, mc, g, q.chance);
 }
 
 template <class C, bool ACC> void choose(Backend *be, const GroupedCall &q)
 {
-    if (q.mode == GEMM_NT)      launch<GEMM_NT, C, ACC>(be, q);
-    else if (q.mode == GEMM_NN) launch<GEMM_NN, C, ACC>(be, q);
-    else                        launch<GEMM_TN, C, ACC>(be, q);
+    if (q.drops)                launch<GEMM_NN, C, ACC, true>(be, q);      /* the others are narrow */
+    else if (q.mode == GEMM_NT) launch<GEMM_NT, C, ACC, false>(be, q);
+    else if (q.mode == GEMM_NN) launch<GEMM_NN, C, ACC, false>(be, q);
+    else                        launch<GEMM_TN, C, ACC, false>(be, q);
+}
+
+/* Rows begin on 16 bytes, however long they are: enough for a tensor map to read. */
+bool begins(Tensor t)
+{
+    bool ok = (intptr_t)t.data % 16 == 0;
+    for (int i = 0; i + 1 < t.rank; i++) ok = ok && t.s[i] * (int64_t)dtype_size((DType)t.dtype) % 16 == 0;
+    return ok;
+}
+
+/* Numbers of chance are drawn where they are used, by 8 columns of an operand, by 32 of sums. The narrow
+ * kernel writes c element by element, so that dense adapters of any rank can take it. */
+bool lines_up(const GroupedCall &q)
+{
+    bool nn = q.mode == GEMM_NN, tail = !t_has(q.tail.low) || (begins(q.tail.low) && begins(q.tail.w));
+    return begins(q.a) && begins(q.b) && tail && (!nn || packs(q.c)) &&
+           q.chance.col % (nn ? CHANCE_COLS : 8) == 0;
 }
 
 bool fast(const GroupedCall &q)
 {
-    bool some = q.a.n[0] > 0 && q.a.n[1] > 0 && q.c.n[q.c.rank - 1] > 0;
-    return some && q.a.dtype == BF16 && packs(q.a) && packs(q.b) && packs(q.c) && tail_packs(q.tail) &&
-           q.E <= EXPERTS_MOST;
+    int64_t terms = q.a.n[1] + (q.drops && t_has(q.tail.low) ? q.tail.low.n[1] : 0);
+    bool    some = q.a.n[0] > 0 && terms > 0 && q.c.n[q.c.rank - 1] > 0 && q.E <= EXPERTS_MOST;
+    bool    lies = q.drops ? lines_up(q) : packs(q.a) && packs(q.b) && packs(q.c) && tail_packs(q.tail);
+    return some && q.a.dtype == BF16 && lies;
 }
 
 void product(Backend *be, const GroupedCall &q)
@@ -332,8 +407,19 @@ extern "C" void cuda_grouped_gemm(Backend *be, Tensor c, Tensor a, Tensor b, Ten
 }
 
 extern "C" void cuda_grouped_scaled(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, float scale,
-                                    int flags)
+                                    Drop drop, int flags)
 {
-    Tail none = { };
-    product(be, call_of(c, a, b, offsets, none, scale, flags));
+    Tail        none = { };
+    GroupedCall q = call_of(c, a, b, offsets, none, scale, flags);
+    leave_out(q, drop);
+    product(be, q);
+}
+
+void gemm_dropped(Backend *be, Tensor c, Tensor a, Tensor b, float scale, Drop drop, int flags)
+{
+    bool        tn = (flags & GEMM_MODE) == GEMM_TN;
+    GroupedCall q = { tn ? stack_of(c) : c, a, tn ? b : stack_of(b), { }, { }, scale, flags & GEMM_MODE,
+                      (flags & GEMM_ACC) != 0, 1, a.n[0] };
+    leave_out(q, drop);
+    product(be, q);
 }

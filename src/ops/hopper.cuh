@@ -232,6 +232,11 @@ __device__ inline void smem_store(uint32_t at, uint32_t x, uint32_t y)
 {
     asm volatile("st.shared.v2.u32 [%0], {%1, %2};" :: "r"(at), "r"(x), "r"(y) : "memory");
 }
+__device__ inline void smem_store(uint32_t at, uint4 x)
+{
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};"
+                 :: "r"(at), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
+}
 __device__ inline void smem_zero(uint32_t at)
 {
     asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" :: "r"(at), "r"(0) : "memory");
