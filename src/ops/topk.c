@@ -83,8 +83,7 @@ HOT void topk_plain(const Desk *d, int rows, int32_t E, int32_t K)
 #if defined(__x86_64__)
 #define WIDE __attribute__((target("arch=x86-64-v4,prefer-vector-width=512")))
 
-/* Of the lanes of c, how many of the LANES values at p are larger. They are read from memory one by one, as
- * spreading a lane of a register would wait for the port that compares. */
+/* For each lane of c: how many of the LANES values at p are larger. */
 WIDE INLINE __m512i larger(__m512 c, const float *p)
 {
     __m512i n = _mm512_setzero_si512(), one = _mm512_set1_epi32(1);
