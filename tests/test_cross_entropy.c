@@ -91,7 +91,7 @@ static void check(DType d, int64_t n, int64_t V, float spread, float offset)
     op_ce_bwd(BE, wide, x, lse, labels, 0, 0.25f);
     op_ce_bwd(BE, grad, x, lse, labels, 0, 0.25f);
     op_ce_bwd(BE, x, x, lse, labels, 0, 0.25f);                  /* in place */
-    float tol = offset == 0 ? 3e-7f : 2e-6f;                     /* an lse of 100 is known to 4e-6 */
+    float tol = offset == 0 ? 6e-7f : 2e-6f;      /* an lse of 13 is known to 1e-6, one of 100 to 4e-6 */
     EXPECT(farthest(wide, ref) <= tol, "f32: %g", farthest(wide, ref));
     EXPECT(farthest(grad, ref) <= (d == F32 ? tol : 1e-3f), "%s: %g", dtype_name(d), farthest(grad, ref));
     EXPECT(!memcmp(x.data, grad.data, (size_t)t_bytes(x)), "in place differs");
