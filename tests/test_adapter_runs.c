@@ -67,6 +67,16 @@ static void adapter_recipe(Config *c, const char *run, const char *base, const c
     runlab_recipe(c, &lab, run, text);
 }
 
+/* A run whose checkpoints alone are wanted. */
+static void train_adapter(const char *run, const char *base, const char *more)
+{
+    Config c;
+    Trainer t;
+    adapter_recipe(&c, run, base, more);
+    EXPECT_OK(runlab_train(&c, &t));
+    trainer_close(&t), config_close(&c);
+}
+
 /* Whatever is adapted and however state is kept: a checkpoint has the adapters alone, and the run goes on as
  * if it had never stopped. */
 static void resumes_to_the_bit(void)
@@ -210,11 +220,7 @@ static void kinds_are_not_mixed(void)
 {
     const char *base = make_base("base", 1);
     char text[900];
-    Config c;
-    Trainer t;
-    adapter_recipe(&c, "pairs", base, "lora.rank=2\nlora.target_modules=[experts]\ntrain.max_steps=1");
-    EXPECT_OK(runlab_train(&c, &t));
-    trainer_close(&t), config_close(&c);
+    train_adapter("pairs", base, "lora.rank=2\nlora.target_modules=[experts]\ntrain.max_steps=1");
     snprintf(text, sizeof text, "checkpoint.resume_from_checkpoint=%s\nlora.rank=2", base);
     EXPECT_FAIL(refused("mixed", base, text), E_CONFIG, "base/checkpoint-1: it is of a run without adapters");
     EXPECT(strstr(status_text(), "lora.rank=0"), "no way out: %s", status_text());
@@ -250,13 +256,9 @@ static void bad_paths_make_no_folder(void)
 {
     const char *base = make_base("base", 1);
     char donor[300], peft[300], text[900];
-    Config c;
-    Trainer t;
-    adapter_recipe(&c, "donor", base,
-                   "lora.rank=3\nlora.target_modules=[experts, q_proj]\ntrain.max_steps=1\n"
-                   "lora.modules_to_save=[language_model.norm]\ncheckpoint.hf=final");
-    EXPECT_OK(runlab_train(&c, &t));
-    trainer_close(&t), config_close(&c);
+    train_adapter("donor", base,
+                  "lora.rank=3\nlora.target_modules=[experts, q_proj]\ntrain.max_steps=1\n"
+                  "lora.modules_to_save=[language_model.norm]\ncheckpoint.hf=final");
     snprintf(donor, sizeof donor, "%s", lab_path("donor/checkpoint-1"));
     snprintf(peft, sizeof peft, "%s", lab_path("peft"));
     EXPECT_FAIL(refused("bad", base, "lora.path=nowhere"), E_IO, "lora.path: nowhere: neither an adapter");
@@ -414,11 +416,9 @@ static void frozen_pairs_are_kept(void)
     char path[400], text[900];
     Config c;
     Trainer t;
-    adapter_recipe(&c, "donor", base,
-                   "lora.rank=3\nlora.target_modules=[all-linear]\ntrain.max_steps=3\n"
-                   "lora.modules_to_save=[language_model.norm]");
-    EXPECT_OK(runlab_train(&c, &t));
-    trainer_close(&t), config_close(&c);
+    train_adapter("donor", base,
+                  "lora.rank=3\nlora.target_modules=[all-linear]\ntrain.max_steps=3\n"
+                  "lora.modules_to_save=[language_model.norm]");
     snprintf(path, sizeof path, "%s", lab_path("donor/checkpoint-3"));
     snprintf(text, sizeof text, "lora.path=%s\nmodel.freeze_llm=true\ncheckpoint.hf=every", path);
     adapter_recipe(&c, "heir", base, text);

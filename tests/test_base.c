@@ -18,9 +18,9 @@ static void status_texts(void)
     EXPECT_OK(outer(0));
     EXPECT_FAIL(outer(7), E_DATA, "file x.bin: row 7 is bad");
     EXPECT_FAIL(fail(E_IO, "again: %s", status_text()), E_IO, "again: file x.bin: row 7 is bad");
-    memset(longest, 'x', sizeof longest - 1), longest[sizeof longest - 1] = 0;
-    EXPECT_FAIL(fail(E_FIT, "%s", longest), E_FIT, "xxx");
-    EXPECT_FAIL(wrap(E_FIT, "%s", longest), E_FIT, "xxx");
+    memset(longest, 'a', sizeof longest - 1), longest[sizeof longest - 1] = 0;
+    EXPECT_FAIL(fail(E_FIT, "%s", longest), E_FIT, "aaa");
+    EXPECT_FAIL(wrap(E_FIT, "%s", longest), E_FIT, "aaa");
     EXPECT(strlen(status_text()) < sizeof longest, "cut, and ended");
 }
 

@@ -11,13 +11,6 @@ static int64_t block_of(const StreamShape *s) { return s->merge * s->merge; }
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* Patches that one of n ranks may have to take: its even part, and the picture that did not fit before. */
-static int64_t most_patches(const Budget *b, int64_t block, int n)
-{
-    int64_t even = (b->patches / n + block) / block * block;
-    return n == 1 || !b->slice ? b->patches : least(b->patches, even + b->slice);
-}
-
 /* Part [from, from + n) of the rows in `all`. */
 static Spans spans_cut(Spans all, int64_t from, int64_t n)
 {
@@ -78,7 +71,8 @@ Status batch_open(Batch *b, Arena *a, const BatchConf *conf)
     int64_t T = bud->tokens / n, visual = bud->patches / block_of(shape);
     *b = (Batch){ .T = T, .Ta = T * mesh_size(conf->mesh, AX_TP), .mesh = conf->mesh,
                   .groups = bud->by_document ? bud->docs : 1, .M = n == 1 ? visual : least(visual, T),
-                  .P = conf->tower ? most_patches(bud, block_of(shape), n) : 0, .all = visual };
+                  .P = conf->tower ? bud->patches : 0,       /* one picture may be all there is */
+                  .all = visual };
     b->N = b->P / block_of(shape);
     b->ids        = t1(a, "ids", I32, b->Ta);
     b->pos        = t2(a, "positions", I32, 3, b->Ta);

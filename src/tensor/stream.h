@@ -18,7 +18,6 @@ typedef struct Budget {
     int64_t tokens, patches;      /* extents of the two streams */
     int64_t docs;                 /* most documents a stream may hold */
     int64_t supervised;           /* most rows that predict something */
-    int64_t slice;                /* patches of the largest slice there can be; 0: nobody knows */
     bool    by_document;          /* auxiliary-loss statistics per document instead of one pool */
 } Budget;
 
