@@ -25,14 +25,15 @@ endif
 
 # What is the same with and without CUDA is compiled once, in ROOT; BOTH are the tables that ask which it is.
 ROOT   := $(BUILD)
-BOTH   := $(shell grep -l TREB_CUDA src/*/*.c)
+SRC    := $(wildcard src/*/*.c src/*/*/*.c)
+BOTH   := $(shell grep -l TREB_CUDA $(SRC))
 
 ifeq ($(CUDA),1)
   override BUILD := $(BUILD)/cuda
   CUDA_DIR := $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC))))
   NVFLAGS  := -O3 -std=c++17 -Isrc -DTREB_CUDA $(filter -DTREB_MPI,$(CFLAGS)) -gencode=arch=compute_90a,code=sm_90a -Xcompiler -Wall
   LIBS     += -L$(CUDA_DIR)/lib64 -lcudart -lcublasLt -lstdc++
-  CU       := $(wildcard src/*/*.cu)
+  CU       := $(wildcard src/*/*.cu src/*/*/*.cu)
 endif
 
 ifeq ($(SAN),1)
@@ -43,7 +44,6 @@ ifeq ($(SAN),1)
   LIBS   += -fsanitize=address,undefined
 endif
 
-SRC   := $(wildcard src/*/*.c)
 OBJ   := $(patsubst %.c,$(ROOT)/%.o,$(filter-out $(BOTH),$(SRC))) $(BOTH:%.c=$(BUILD)/%.o) $(CU:%.cu=$(BUILD)/%.cu.o)
 CORE  := $(BUILD)/libtreb.a
 TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))

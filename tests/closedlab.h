@@ -2,7 +2,7 @@
 #ifndef TESTS_CLOSEDLAB_H
 #define TESTS_CLOSEDLAB_H
 
-#include "plan/closed.h"
+#include "plan/analytic.h"
 #include "lab.h"
 
 /* A card that nothing is timed on. */

@@ -3,7 +3,7 @@
  *
  * An input is the configuration, a line feed, and the header; the data are bytes that count up, as many as
  * the header asks for. */
-#include "model/adapter_files.h"
+#include "model/peft_files.h"
 #include "model/family.h"
 
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* tests/fuzz_report.c -- any bytes as one of the files of a run: a page, on which the only script is ours.
  * The first byte says which file, and whether the run is put beside itself. */
 #include "base/folder.h"
-#include "plan/report.h"
+#include "report/report.h"
 
 #include <stdint.h>
 #include <stdio.h>

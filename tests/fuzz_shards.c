@@ -1,6 +1,6 @@
 /* tests/fuzz_shards.c -- hostile descriptions of what a rank wrote. Whatever the text, it is refused with a
  * reason, or every element that is handed out is one of the file, and a tensor is whole or said not to be. */
-#include "train/shards.h"
+#include "checkpoint/shards.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -7,7 +7,7 @@
 #include "commlab.h"
 #include "small.h"
 #include "parallel/rules.h"
-#include "train/accumulate.h"
+#include "engine/pipeline_run.h"
 
 #include <omp.h>
 #include <stdarg.h>

@@ -6,7 +6,7 @@
 
 #include "layoutlab.h"
 #include "lazylab.h"
-#include "train/engine_private.h"
+#include "engine/engine_private.h"
 
 /* Eight layers, so that groups do not divide chunks; one of them dense, features that join after two. */
 static const char deep_text[] =

@@ -5,7 +5,7 @@
 
 #include "lab.h"
 #include "tinyset.h"
-#include "train/checkpoint.h"
+#include "checkpoint/checkpoint.h"
 #include "train/trainer.h"
 
 static const char runlab_config[] =

@@ -5,7 +5,7 @@
 #include "lab.h"
 #include "base/rng.h"
 #include "model/family.h"
-#include "train/engine.h"
+#include "engine/engine.h"
 
 static const char small_vl_moe[] =
     "{\"model_type\": \"qwen3_vl_moe\", \"image_token_id\": 90, \"video_token_id\": 91,"

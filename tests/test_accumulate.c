@@ -1,6 +1,6 @@
 /* One step over several micro-batches: the gradient is that of the tokens, however they are cut. */
 #include "small.h"
-#include "train/accumulate.h"
+#include "engine/pipeline_run.h"
 
 #include <omp.h>
 

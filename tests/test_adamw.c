@@ -1,7 +1,7 @@
 /* tests/test_adamw.c -- the gradient norm and the optimizer's step against the same arithmetic in double. */
 #include "numlab.h"
 
-#include "train/optim.h"
+#include "engine/optim.h"
 
 #include <omp.h>
 

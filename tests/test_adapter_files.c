@@ -2,7 +2,7 @@
  * others write, merged models, and what a wrong file is told. */
 #include "partlab.h"
 #include "base/folder.h"
-#include "model/adapter_files.h"
+#include "model/peft_files.h"
 
 #include <math.h>
 #include <stdarg.h>

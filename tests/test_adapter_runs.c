@@ -2,8 +2,8 @@
  * going on from an adapter, and merged models beside unmerged ones. */
 #include "runlab.h"
 #include "small.h"
-#include "train/base_model.h"
-#include "train/predict.h"
+#include "checkpoint/base_model.h"
+#include "infer/predict.h"
 
 #include <dirent.h>
 #include <math.h>

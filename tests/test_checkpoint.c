@@ -3,7 +3,7 @@
 #include "base/clock.h"
 #include "base/folder.h"
 #include "model/weights.h"
-#include "train/checkpoint.h"
+#include "checkpoint/checkpoint.h"
 
 #include <omp.h>
 #include <signal.h>

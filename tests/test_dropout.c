@@ -2,7 +2,7 @@
  * and products of which it leaves out some. */
 #include "numlab.h"
 
-#include "ops/chance.h"
+#include "ops/dropout.h"
 
 #include <omp.h>
 

@@ -1,6 +1,6 @@
 /* The whole model: plan against run, recompute, packing, tails, frozen parts, auxiliary losses. */
 #include "small.h"
-#include "train/accumulate.h"
+#include "engine/pipeline_run.h"
 
 #include <omp.h>
 #include <stdatomic.h>

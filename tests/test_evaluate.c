@@ -3,9 +3,9 @@
 #include "small.h"
 
 #include "data/image_write.h"
-#include "train/answer.h"
-#include "train/evaluate.h"
-#include "train/predict.h"
+#include "infer/answer.h"
+#include "infer/evaluate.h"
+#include "infer/predict.h"
 
 static const char config[] =
     "{\"model_type\": \"qwen3_vl_moe\", \"image_token_id\": 586, \"video_token_id\": 587,"

@@ -1,6 +1,6 @@
-/* tests/test_exp.c -- the exponentials of ops/cpu.h over their whole range, against double. */
+/* tests/test_exp.c -- the exponentials of ops/cpu/cpu.h over their whole range, against double. */
 #include "lab.h"
-#include "ops/cpu.h"
+#include "ops/cpu/cpu.h"
 
 #include <float.h>
 

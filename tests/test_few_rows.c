@@ -1,7 +1,7 @@
 /* tests/test_few_rows.c -- products of a few rows against the same rows inside a large product. */
 #include "numlab.h"
 
-#include "ops/few_rows.h"
+#include "ops/cpu/few_rows.h"
 
 static Tensor strided(DType d, int64_t rows, int64_t cols, int64_t gap)
 {

@@ -2,7 +2,7 @@
  * code, and the advice it ends with is true: taken, it makes the run fit. */
 #include "commlab.h"
 #include "runlab.h"
-#include "train/fit.h"
+#include "engine/fit.h"
 
 static RunLab lab;
 

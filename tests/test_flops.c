@@ -2,7 +2,7 @@
  * frozen. */
 #include "small.h"
 #include "model/presets.h"
-#include "train/flops.h"
+#include "engine/flops.h"
 
 static ModelShape preset(const char *name)
 {

@@ -1,6 +1,6 @@
 /* tests/test_gemm.c -- gemm in all modes and dtypes, every bf16 path that this CPU has, scaled; colsum. */
 #include "numlab.h"
-#include "ops/gemm_bf16.h"
+#include "ops/cpu/gemm_bf16.h"
 
 static const Tensor none;
 static const int modes[] = { GEMM_NT, GEMM_NN, GEMM_TN };

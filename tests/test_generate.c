@@ -1,8 +1,8 @@
 /* Decoding: a cache against whole forwards, batches against single documents, sampling, memory. */
 #include "small.h"
 
-#include "train/generate.h"
-#include "train/speak.h"
+#include "infer/generate.h"
+#include "infer/detokenize.h"
 
 #include <stdatomic.h>
 

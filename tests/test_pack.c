@@ -4,7 +4,7 @@
 
 #include "base/rng.h"
 #include "data/order.h"
-#include "data/steps.h"
+#include "data/step_packer.h"
 
 static const Budget budget = { .tokens = 1000, .patches = 4096, .docs = 12, .supervised = 800 };
 

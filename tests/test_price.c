@@ -3,7 +3,7 @@
 #include "lab.h"
 #include "base/rng.h"
 #include "ops/ops.h"
-#include "plan/price.h"
+#include "plan/timeline.h"
 
 static bool near(double a, double b) { return fabs(a - b) <= 1e-9 + 1e-6 * fabs(b); }
 

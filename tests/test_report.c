@@ -4,8 +4,8 @@
 #include "base/folder.h"
 #include "data/image_write.h"
 #include "lab.h"
-#include "plan/report.h"
-#include "plan/report_html.h"
+#include "report/report.h"
+#include "report/report_html.h"
 
 #include <sys/stat.h>
 #include <time.h>

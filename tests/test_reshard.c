@@ -4,7 +4,7 @@
 #include "partlab.h"
 #include "small.h"
 #include "model/weights.h"
-#include "train/saving.h"
+#include "checkpoint/checkpoint_async.h"
 
 #include <omp.h>
 #include <sys/stat.h>

@@ -6,7 +6,7 @@
  * bit; the sum over all ranks that hold an element is what one rank would have had. */
 #include "commlab.h"
 
-#include "train/optim.h"
+#include "engine/optim.h"
 
 #include <omp.h>
 

@@ -2,7 +2,7 @@
  * the same: routers that choose one expert, whose weight is 1 whatever they say. */
 #include "layoutlab.h"
 #include "runlab.h"
-#include "train/still.h"
+#include "train/zero_grad.h"
 
 static const float some[GROUP_N] = { 1e-3f, 1e-3f, 1e-3f }, none[GROUP_N] = { 0 };
 

@@ -1,6 +1,6 @@
 /* tests/test_topk.c -- the K largest of a row: every way of choosing them against a plain sort. */
 #include "numlab.h"
-#include "ops/topk.h"
+#include "ops/cpu/topk.h"
 
 enum { WIDEST = 300 };
 

@@ -1,7 +1,7 @@
 /* What trains, by kinds of modules: sums against the parameters themselves, names without numbers, and what
  * is left out is said with a reason. */
 #include "small.h"
-#include "train/trains.h"
+#include "train/trainable.h"
 
 static char text[20000];
 static int  louds;

@@ -1,6 +1,6 @@
 /* tests/test_weave.c -- two runs on one thread: whose turn it is, which stack they are on, how they end. */
 #include "lab.h"
-#include "parallel/weave.h"
+#include "parallel/coroutine.h"
 
 static struct { Weave w; char said[256]; int at; } now;
 

@@ -4,7 +4,7 @@
 #include "cli/options.h"
 
 #include "base/clock.h"
-#include "train/decode.h"
+#include "engine/decode.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -16,8 +16,8 @@
 #include "base/rng.h"
 #include "model/family.h"
 #include "model/presets.h"
-#include "plan/price.h"
-#include "train/engine.h"
+#include "plan/timeline.h"
+#include "engine/engine.h"
 #include "train/progress.h"
 
 #include <math.h>

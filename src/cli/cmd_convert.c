@@ -3,8 +3,8 @@
  * adapter, by itself or merged into its base. */
 #include "cli/options.h"
 #include "model/weights.h"
-#include "train/base_model.h"
-#include "train/lora_source.h"
+#include "checkpoint/base_model.h"
+#include "checkpoint/lora_source.h"
 
 #include <stdio.h>
 #include <unistd.h>

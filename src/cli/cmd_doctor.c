@@ -3,7 +3,7 @@
 #include "cli/doctor.h"
 #include "cli/options.h"
 #include "comm/comm.h"
-#include "ops/gemm_bf16.h"
+#include "ops/cpu/gemm_bf16.h"
 #include "ops/ops.h"
 
 #include <cblas.h>

@@ -1,8 +1,8 @@
 /* cli/cmd_eval.c -- `treb eval`: a model over held-out data, by channel. */
 #include "cli/options.h"
-#include "train/batching.h"
-#include "train/evaluate.h"
-#include "train/predict.h"
+#include "engine/batching.h"
+#include "infer/evaluate.h"
+#include "infer/predict.h"
 
 #include <stdio.h>
 #include <stdlib.h>

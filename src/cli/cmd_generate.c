@@ -2,8 +2,8 @@
 #include "base/clock.h"
 #include "cli/options.h"
 #include "data/sample.h"
-#include "train/predict.h"
-#include "train/speak.h"
+#include "infer/predict.h"
+#include "infer/detokenize.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -6,7 +6,7 @@
 #include "cli/options.h"
 #include "cli/parity_case.h"
 #include "model/weights.h"
-#include "train/engine.h"
+#include "engine/engine.h"
 
 #include <ctype.h>
 #include <math.h>

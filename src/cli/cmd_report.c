@@ -1,6 +1,6 @@
 /* cli/cmd_report.c -- `treb report`: a run's page, or two runs on one. */
 #include "cli/options.h"
-#include "plan/report.h"
+#include "report/report.h"
 
 #include <limits.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
  * step. */
 #include "base/clock.h"
 #include "cli/doctor.h"
-#include "plan/report.h"
+#include "report/report.h"
 #include "train/trainer_answers.h"
 
 /* The run is saved by now: a page that cannot be written is a pity and not a failure. */

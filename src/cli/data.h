@@ -4,7 +4,7 @@
 #define CLI_DATA_H
 
 #include "data/sample.h"
-#include "train/source.h"
+#include "checkpoint/model_source.h"
 
 typedef struct DataSetup {
     Config      recipe;

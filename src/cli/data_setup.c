@@ -1,7 +1,7 @@
 /* cli/data_setup.c -- see data.h. */
 #include "cli/data.h"
 
-#include "train/batching.h"
+#include "engine/batching.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -9,7 +9,7 @@
 #define CLI_PARITY_CASE_H
 
 #include "base/json.h"
-#include "model/adapter_files.h"
+#include "model/peft_files.h"
 
 typedef struct ParityCase {
     ModelShape  shape;

@@ -8,7 +8,7 @@
 #ifndef COMM_COMM_MPI_H
 #define COMM_COMM_MPI_H
 
-#include "comm/pulse.h"
+#include "comm/heartbeat.h"
 #include "comm/transport.h"
 
 #include <mpi.h>

@@ -5,7 +5,7 @@
  * step's stream has queued so far, and a join makes the step's stream wait for the call, the host for nobody.
  * Sums are taken in NCCL's order: the same in every run of a layout, not the same as over mpi. */
 #include "comm/transport.h"
-#include "ops/cuda.cuh"
+#include "ops/cuda/cuda.cuh"
 
 #if __has_include(<nccl.h>)
 #include <dlfcn.h>

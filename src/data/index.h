@@ -7,7 +7,7 @@
 #define DATA_INDEX_H
 
 #include "data/sample.h"
-#include "data/steps.h"
+#include "data/step_packer.h"
 
 /* drop: data.truncation leaves it out. */
 typedef enum { SIZE_UNKNOWN, SIZE_GOOD, SIZE_DROP, SIZE_BAD } SizeKind;

@@ -11,7 +11,7 @@
 #include "base/thread.h"
 #include "data/index.h"
 #include "data/loader.h"
-#include "data/steps.h"
+#include "data/step_packer.h"
 
 /* A sample that cannot be used; text is the caller's to free. */
 typedef struct BadSample { int64_t id, epoch, position; Status status; char *text; } BadSample;

@@ -6,7 +6,7 @@
 #ifndef MODEL_MODEL_H
 #define MODEL_MODEL_H
 
-#include "model/adapters.h"
+#include "model/lora.h"
 #include "model/family.h"
 #include "nn/decoder.h"
 #include "nn/head.h"

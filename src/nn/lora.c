@@ -1,7 +1,7 @@
 /* nn/lora.c -- see lora.h. */
 #include "nn/lora.h"
 
-#include "ops/chance.h"
+#include "ops/dropout.h"
 
 static const Tensor none = { 0 };
 

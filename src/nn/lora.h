@@ -12,7 +12,7 @@
  *
  *   B.g += dy' low      A.g += back' drop(x)      dx += drop(back A)
  *
- * drop leaves out what chance says (ops/chance.h), in the products themselves; that the rest grows by
+ * drop leaves out what chance says (ops/dropout.h), in the products themselves; that the rest grows by
  * 1 / (1 - p) is part of s.
  *
  * Under a mesh a pair is cut as its weight is: where that has some of the rows, A is whole and B has those

@@ -10,7 +10,7 @@
 #include "nn/batch.h"
 #include "nn/cache.h"
 #include "nn/param.h"
-#include "nn/park.h"
+#include "nn/offload.h"
 
 typedef enum { FORWARD, REPLAY, EVAL } Pass;      /* EVAL: forward with no backward to come */
 

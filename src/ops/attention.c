@@ -19,7 +19,7 @@
  * share a key head (up to ROWS rows of queries) and meets the keys BK at a time. Storage is f32 or bf16,
  * arithmetic f32; backward forms the scores again (priced as extra). No two tasks write to the same place,
  * and each element is summed over ascending keys or query blocks: equal bits on any number of threads. */
-#include "ops/tile.h"
+#include "ops/cpu/tile.h"
 
 #include <limits.h>
 

@@ -15,9 +15,9 @@
  *
  * The tiles are our own (tile.c): measured beside OpenBLAS they are as fast on the CPUs it knows and five
  * times as fast on those its packaged build does not, and they need no memory and no locks of a library. */
-#include "ops/chance.h"
-#include "ops/few_rows.h"
-#include "ops/gemm_bf16.h"
+#include "ops/dropout.h"
+#include "ops/cpu/few_rows.h"
+#include "ops/cpu/gemm_bf16.h"
 
 #include <limits.h>
 

@@ -7,7 +7,7 @@
  *
  * Shapes, strides and dtypes as in gemm.c and gelu.c. A machine may form y and dpre from sums that are not
  * rounded in between, so their last bit is its own. */
-#include "ops/cpu.h"
+#include "ops/cpu/cpu.h"
 
 static Cost product(Tensor c, Tensor a, Tensor b, int flags, Tensor bias)
 {

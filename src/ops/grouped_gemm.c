@@ -13,9 +13,9 @@
  * GEMM_ACC adds to c; without it an expert without rows gets zeros in TN. Dtypes as in gemm.c, a tail's are
  * those of a and b; rows may be strided. A matrix that all experts have in common is a stack of one: b or
  * the tail's w, and in TN c, the sum over all experts. The same bits on any number of threads. */
-#include "ops/chance.h"
-#include "ops/few_rows.h"
-#include "ops/gemm_bf16.h"
+#include "ops/dropout.h"
+#include "ops/cpu/few_rows.h"
+#include "ops/cpu/gemm_bf16.h"
 
 #include <limits.h>
 

@@ -6,7 +6,7 @@
  * both rounded to y's dtype. y is dense, f32 or bf16, of any rank: rows are those of its last dim. A value
  * depends on its number alone: the same on every machine (of normals but for rare last bits), and a part of a
  * tensor is drawn like the whole. */
-#include "ops/cpu.h"
+#include "ops/cpu/cpu.h"
 
 #include "base/rng.h"
 

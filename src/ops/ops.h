@@ -21,7 +21,7 @@ typedef struct Cost { double flops, extra; int64_t rd, wr; double each; } Cost;
 enum { GEMM_NT = 0, GEMM_NN = 1, GEMM_TN = 2, GEMM_MODE = 3, GEMM_ACC = 4 };
 
 /* Elements of a matrix that chance leaves out, each with probability p: its first one is element (row, col)
- * of an endless matrix of numbers, which is a function of seed and stream alone (ops/chance.h). What is left
+ * of an endless matrix of numbers, which is a function of seed and stream alone (ops/dropout.h). What is left
  * is as it was. p 0: nothing is left out. */
 typedef struct Drop { float p; uint64_t seed, stream; int64_t row, col; } Drop;
 

@@ -2,7 +2,7 @@
 #ifndef OPS_ROWS_H
 #define OPS_ROWS_H
 
-#include "ops/cpu.h"
+#include "ops/cpu/cpu.h"
 
 /* Waking the threads costs some microseconds, as much as this many elements. */
 INLINE bool worth_threads(int64_t elements) { return elements >= 1 << 15; }

@@ -4,10 +4,10 @@
 #define PLAN_DRYRUN_H
 
 #include "base/config.h"
-#include "plan/price.h"
-#include "train/lora_source.h"
-#include "train/recipe.h"
-#include "train/trains.h"
+#include "plan/timeline.h"
+#include "checkpoint/lora_source.h"
+#include "engine/recipe.h"
+#include "train/trainable.h"
 
 typedef struct DryStage {
     EnginePlan plan;

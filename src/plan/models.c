@@ -1,6 +1,6 @@
 /* plan/models.c -- models.def as a table, and the many spellings of a name. */
 #include "base/str.h"
-#include "plan/closed.h"
+#include "plan/analytic.h"
 
 #include <string.h>
 #include <strings.h>

@@ -2,7 +2,7 @@
 #ifndef PLAN_PUBLISHED_H
 #define PLAN_PUBLISHED_H
 
-#include "plan/closed.h"
+#include "plan/analytic.h"
 
 #include <stdio.h>
 

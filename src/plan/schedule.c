@@ -1,6 +1,6 @@
 /* plan/schedule.c -- the stages of a pipeline beside each other: every action begins when its stage has done
  * the one before it and its input has come. The lists are the engine's own (parallel/pipe.h). */
-#include "plan/price.h"
+#include "plan/timeline.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -12,7 +12,7 @@
 
 #include "base/config.h"
 #include "parallel/rules.h"
-#include "plan/adapted.h"
+#include "plan/lora_cost.h"
 
 typedef enum { FOR_THROUGHPUT, FOR_FIT } Objective;
 

@@ -4,7 +4,7 @@
 
 #include "base/json.h"
 #include "plan/dryrun.h"
-#include "train/fit.h"
+#include "engine/fit.h"
 
 /* What two public estimators would say of the same layout, for comparison (planner.md, 4.5). They know no more
  * than these two terms. */

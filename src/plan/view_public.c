@@ -1,6 +1,6 @@
 /* plan/view_public.c -- what two public estimators say of a dry run's layout; their formulas are in
  * closed_megatron.c. */
-#include "plan/closed.h"
+#include "plan/analytic.h"
 #include "plan/view.h"
 
 static double layer_params(const DryRun *d)

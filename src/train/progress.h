@@ -5,7 +5,7 @@
  *   (one line)
  *
  * Lines cover the steps since the one before: losses are means over them, rates are sums over their time.
- * Tokens count when they are not tail. MFU is the model's own work (train/flops.h) over what the device was
+ * Tokens count when they are not tail. MFU is the model's own work (engine/flops.h) over what the device was
  * measured to do at best; HFU adds everything else that was computed. "moe sliced N" is there when a rank did
  * N expert layers of a step in slices, in the mean: it costs time (moe.rank_capacity). In metrics.jsonl and
  * TensorBoard these, the data wait and the visual share are fractions of 1. Evaluations and saves are not
@@ -13,7 +13,7 @@
 #ifndef TRAIN_PROGRESS_H
 #define TRAIN_PROGRESS_H
 
-#include "train/accumulate.h"
+#include "engine/pipeline_run.h"
 #include "train/guard.h"
 #include "train/tensorboard.h"
 #include "base/log.h"

@@ -1,10 +1,10 @@
 /* train/trainer.c -- opening a run; see trainer.h. */
 #include "train/trainer.h"
 
-#include "train/base_model.h"
-#include "train/batching.h"
-#include "train/checkpoint.h"
-#include "train/fit.h"
+#include "checkpoint/base_model.h"
+#include "engine/batching.h"
+#include "checkpoint/checkpoint.h"
+#include "engine/fit.h"
 #include "train/refuse.h"
 
 #include "base/clock.h"

@@ -12,14 +12,14 @@
 #define TRAIN_TRAINER_H
 
 #include "data/loader.h"
-#include "train/lora_source.h"
+#include "checkpoint/lora_source.h"
 #include "train/lr.h"
 #include "train/progress.h"
-#include "train/runfolder.h"
-#include "train/saving.h"
-#include "train/source.h"
-#include "train/still.h"
-#include "train/trains.h"
+#include "checkpoint/run_folder.h"
+#include "checkpoint/checkpoint_async.h"
+#include "checkpoint/model_source.h"
+#include "train/zero_grad.h"
+#include "train/trainable.h"
 
 typedef struct Trainer Trainer;
 

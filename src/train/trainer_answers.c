@@ -1,7 +1,7 @@
 /* train/trainer_answers.c -- see trainer_answers.h. */
 #include "train/trainer_answers.h"
 
-#include "train/evaluate.h"
+#include "infer/evaluate.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* train/trainer_intro.c -- what a run will do, said before its first step. */
-#include "train/recipe.h"
+#include "engine/recipe.h"
 #include "train/trainer.h"
 
 #include <math.h>

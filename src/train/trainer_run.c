@@ -1,7 +1,7 @@
 /* train/trainer_run.c -- steps, evaluations and checkpoints in their order; see trainer.h. */
 #include "train/trainer.h"
 
-#include "train/checkpoint.h"
+#include "checkpoint/checkpoint.h"
 
 #include "base/clock.h"
 #include "base/rng.h"

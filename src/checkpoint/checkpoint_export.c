@@ -1,0 +1,78 @@
+/* checkpoint/checkpoint_export.c -- the model in HF form inside a checkpoint: what transformers, vLLM and SGLang
+ * load as it is; of a run with adapters they alone, as PEFT loads them beside their base. It is put
+ * together from the state that was just written, one parameter at a time, so it needs no rank's memory.
+ * Pictures must meet the same sizes there as in training, so the processor's file is adapted. */
+#include "checkpoint/checkpoint_private.h"
+
+#include "model/peft_files.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define SHARD ((int64_t)5000000000)      /* bytes of a safetensors file, as hub models have them */
+
+/* What the processor of these models does, where no file beside the tokenizer says it. */
+static Json *usual_processor(const VisionShape *v)
+{
+    return json_pack("{s:s, s:s, s:I, s:I, s:I, s:[f,f,f], s:[f,f,f], s:i, s:f, s:b, s:b, s:b, s:b}",
+                     "image_processor_type", "Qwen2VLImageProcessorFast", "processor_class",
+                     "Qwen3VLProcessor", "patch_size", (json_int_t)v->patch, "temporal_patch_size",
+                     (json_int_t)v->frames, "merge_size", (json_int_t)v->merge, "image_mean", 0.5, 0.5, 0.5,
+                     "image_std", 0.5, 0.5, 0.5, "resample", 3, "rescale_factor", 1.0 / 255, "do_convert_rgb",
+                     1, "do_normalize", 1, "do_rescale", 1, "do_resize", 1);
+}
+
+static Status save_processor(const char *folder, const SaveJob *j, const VisionShape *v)
+{
+    Path path;
+    Json *o = NULL;
+    TRY(path_join(path, folder, "preprocessor_config.json"));
+    if (file_is(path)) TRY(json_load(&o, path));
+    else o = usual_processor(v);
+    json_object_set_new(o, "size", json_pack("{s:I, s:I}", "shortest_edge", (json_int_t)j->min_pixels,
+                                             "longest_edge", (json_int_t)j->max_pixels));
+    json_object_del(o, "min_pixels"), json_object_del(o, "max_pixels"); /* older spellings, which would win */
+    char *text = json_dumps(o, JSON_INDENT(2));
+    Status st = text ? file_write(path, text, strlen(text)) : fail(E_FIT, "%s: no memory to write it", path);
+    free(text);
+    json_decref(o);
+    return st;
+}
+
+static Status save_weights(const char *folder, const SaveJob *j)
+{
+    const bool frozen[GROUP_N] = { true, true, true };
+    Backend be = { 0 };
+    Model m = { 0 };
+    Status st = backend_open(&be, "cpu");
+    if (!st) st = model_open(&m, &j->shape, frozen);
+    if (!st) st = checkpoint_assemble(folder, &m, &be, folder, j->dtype, SHARD);
+    model_close(&m);
+    backend_close(&be);
+    return st;
+}
+
+/* In f32, which they are trained in, whatever they are computed in. */
+static Status save_adapter(const char *folder, const SaveJob *j)
+{
+    Chunk all = { 0, j->shape.text.L, true, true };
+    StateSource from = { .dtype = F32 };
+    Backend be = { 0 };
+    Model m = { 0 };
+    Status st = backend_open(&be, "cpu");
+    if (!st) st = model_open_part(&m, &j->shape, j->frozen, j->lora, NULL, &all, 1);
+    if (!st) st = shards_open(&from.s, folder);
+    if (!st) st = adapter_save(&m, &be, (ParamSource){ state_fill, &from }, folder, j->base);
+    shards_close(&from.s);
+    model_close(&m);
+    backend_close(&be);
+    return st;
+}
+
+Status export_save(const char *folder, const SaveJob *j)
+{
+    TRY(j->lora ? save_adapter(folder, j) : save_weights(folder, j));
+    TRY(weights_copy_companions(j->companions, folder));
+    if (j->shape.vision.depth && j->max_pixels) TRY(save_processor(folder, j, &j->shape.vision));
+    return j->lora ? OK : weights_write_config(j->hf_config, folder, j->dtype);
+}

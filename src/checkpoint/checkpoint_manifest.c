@@ -1,0 +1,196 @@
+/* checkpoint/checkpoint_manifest.c -- MANIFEST.json: every file of a checkpoint with its size and hash.
+ *
+ * Writing it reads all files back and syncs them: when it is there, so are they. A folder inside that has a
+ * manifest of its own, as each rank's has, is listed by that one alone: ranks hash what they wrote. The hash
+ * is XXH3's 128-bit form, which `xxh128sum` prints too; it finds damage, it does not prove who wrote the
+ * file. */
+#include "checkpoint/checkpoint_private.h"
+
+#include "base/thread.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#define MANIFEST "MANIFEST.json"
+
+typedef struct Digest { int64_t bytes; char hash[33]; } Digest;
+
+static Status digest_fd(Digest *d, int fd, const char *path, XXH3_state_t *x, void *buf, size_t room)
+{
+    ssize_t n;
+    XXH3_128bits_reset(x);
+    for (d->bytes = 0; (n = read(fd, buf, room)) > 0; d->bytes += n) XXH3_128bits_update(x, buf, (size_t)n);
+    if (n < 0) return fail(E_IO, "%s: %s", path, strerror(errno));
+    XXH128_hash_t h = XXH3_128bits_digest(x);
+    snprintf(d->hash, sizeof d->hash, "%016llx%016llx", (unsigned long long)h.high64,
+             (unsigned long long)h.low64);
+    return OK;
+}
+
+static Status digest_of(Digest *d, const char *path)
+{
+    enum { ROOM = 1 << 20 };
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return fail(E_IO, "%s: %s", path, strerror(errno));
+    XXH3_state_t *x = XXH3_createState();
+    void *buf = malloc(ROOM);
+    Status st = x && buf ? digest_fd(d, fd, path, x, buf, ROOM)
+                         : fail(E_FIT, "%s: no memory to hash it", path);
+    XXH3_freeState(x);
+    free(buf);
+    close(fd);
+    return st;
+}
+
+static int wanted(const struct dirent *e) { return e->d_name[0] != '.' && strcmp(e->d_name, MANIFEST); }
+
+static Status collect_file(Json *files, const char *name, const char *path)
+{
+    Digest d;
+    TRY(file_sync(path));
+    TRY(digest_of(&d, path));
+    json_object_set_new(files, name, json_pack("{s:I, s:s}", "bytes", (json_int_t)d.bytes, "hash", d.hash));
+    return OK;
+}
+
+static Status collect(Json *files, const char *folder, const char *below);
+
+static Status collect_folder(Json *files, const char *folder, Path name)
+{
+    Path path;
+    size_t n = strlen(name);
+    if (n + sizeof MANIFEST + 1 > sizeof(Path)) return fail(E_IO, "%.200s: the path is too long", name);
+    strcpy(name + n, "/" MANIFEST);
+    TRY(path_join(path, folder, name));
+    if (file_is(path)) return collect_file(files, name, path);
+    name[n + 1] = 0;
+    return collect(files, folder, name);
+}
+
+/* Adds the files of folder/below to `files`; below is "" or ends in a slash. */
+static Status collect(Json *files, const char *folder, const char *below)
+{
+    Path at, path, name;
+    struct dirent **entry;
+    struct stat info;
+    Status st = OK;
+    TRY(path_join(at, folder, below));
+    int n = scandir(at, &entry, wanted, alphasort);
+    if (n < 0) return fail(E_IO, "%s: %s", at, strerror(errno));
+    for (int i = 0; i < n; i++) {
+        if (!st) st = path_join(path, at, entry[i]->d_name);
+        if (!st &&
+            (stat(path, &info) ||
+             snprintf(name, sizeof name, "%s%s", below, entry[i]->d_name) >= PATH_MAX - 1))
+            st = fail(E_IO, "%s: %s", path, strerror(errno));
+        if (!st) st = S_ISDIR(info.st_mode) ? collect_folder(files, folder, name)
+                                            : collect_file(files, name, path);
+        free(entry[i]);
+    }
+    free(entry);
+    folder_sync(at);
+    return st;
+}
+
+/* It takes its name whole: others look for it. */
+Status manifest_write(const char *folder, int64_t step)
+{
+    Path path, fresh;
+    Json *files = json_object();
+    Status st = collect(files, folder, "");
+    Json *o = json_pack("{s:i, s:I, s:s, s:o}", "format", 1, "step", (json_int_t)step, "hash", "xxh128",
+                        "files", files);
+    char *text = o ? json_dumps(o, JSON_INDENT(2)) : NULL;
+    if (!st) st = text ? path_join(path, folder, MANIFEST) : fail(E_FIT, "no memory for a manifest");
+    if (!st) st = path_join(fresh, folder, "." MANIFEST ".tmp");
+    if (!st) st = file_write(fresh, text, strlen(text));
+    if (!st && rename(fresh, path)) st = fail(E_IO, "%s: %s", path, strerror(errno));
+    if (!st) folder_sync(folder);
+    free(text);
+    json_decref(o);
+    return st;
+}
+
+typedef struct Check { const char *folder; const char **name; const Json **row; Pool *pool; } Check;
+
+static Status check_folder(const char *folder, Pool *pool);
+
+/* A manifest inside is held to its hash here, and then its files to it. */
+static Status check_inner(const char *folder, const char *name, Pool *pool)
+{
+    Path inner;
+    const char *slash = strrchr(name, '/');
+    if (!slash || strcmp(slash + 1, MANIFEST)) return OK;
+    TRY(path_join(inner, folder, name));
+    *strrchr(inner, '/') = 0;
+    return check_folder(inner, pool);
+}
+
+static Status check_file(void *arg, int64_t i)
+{
+    const Check *c = arg;
+    const char *name = c->name[i], *hash;
+    Path path;
+    Digest d;
+    int64_t bytes;
+    if (name[0] == '/' || strstr(name, "..")) return fail(E_DATA, "%s: names a file outside of it", MANIFEST);
+    TRY(path_join(path, c->folder, name));
+    TRY_CTX(json_int(c->row[i], "bytes", -1, &bytes), "%s: %s", MANIFEST, name);
+    TRY_CTX(json_str(c->row[i], "hash", "", &hash), "%s: %s", MANIFEST, name);
+    TRY(digest_of(&d, path));
+    if (d.bytes != bytes)
+        return fail(E_DATA, "%s: %lld bytes, the manifest says %lld", name, (long long)d.bytes,
+                    (long long)bytes);
+    if (strcmp(d.hash, hash)) return fail(E_DATA, "%s: damaged: its hash is not the manifest's", name);
+    return check_inner(c->folder, name, c->pool);
+}
+
+static Status check_files(const char *folder, Json *files, Pool *pool)
+{
+    Check c = { .folder = folder, .pool = pool };
+    size_t room = json_object_size(files) + 1;
+    int64_t n = 0;
+    const char *name;
+    Json *row;
+    c.name = malloc(room * sizeof *c.name), c.row = malloc(room * sizeof *c.row);
+    Status st = c.name && c.row ? OK : fail(E_FIT, "no memory to read %s", MANIFEST);
+    json_object_foreach(files, name, row)
+        if (!st) c.name[n] = name, c.row[n++] = row;
+    if (!st) st = pool_run(pool, n, check_file, &c);
+    free(c.name), free(c.row);
+    return st;
+}
+
+static Status check_folder(const char *folder, Pool *pool)
+{
+    Path path;
+    Json *o;
+    const char *hash;
+    int64_t format;
+    TRY(path_join(path, folder, MANIFEST));
+    TRY_CTX(json_load(&o, path), "not a whole checkpoint");
+    Json *files = json_object_get(o, "files");
+    Status st = json_int(o, "format", -1, &format);
+    if (!st) st = json_str(o, "hash", "", &hash);
+    if (!st && (format != 1 || strcmp(hash, "xxh128") || !json_is_object(files)))
+        st = fail(E_DATA, "%s: not a manifest that this build reads", path);
+    if (!st) st = check_files(folder, files, pool);
+    json_decref(o);
+    return st;
+}
+
+Status checkpoint_check(const char *folder)
+{
+    Pool pool;
+    TRY(pool_open(&pool, cpu_count() - 1));
+    Status st = check_folder(folder, &pool);
+    pool_close(&pool);
+    return st ? wrap(st, "%s", folder) : OK;
+}

@@ -1,0 +1,212 @@
+/* checkpoint/checkpoint_save.c -- the order of a save; see checkpoint.h and checkpoint_private.h. */
+#include "checkpoint/checkpoint_private.h"
+
+#include "base/clock.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#define PATIENCE 600.0
+
+static char *text_of(const Json *o)
+{
+    return json_dumps(o, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
+}
+
+static Status copy_export(SaveJob *j, const Export *x)
+{
+    if (!x) return OK;
+    j->hf = true, j->min_pixels = x->min_pixels, j->max_pixels = x->max_pixels;
+    j->hf_config = json_deep_copy(x->config);
+    j->companions = strdup(x->companions);
+    return j->hf_config && j->companions ? OK : fail(E_FIT, "no memory for the files of a checkpoint");
+}
+
+static Status copy_adapter(SaveJob *j, const Snapshot *s)
+{
+    const char *base = json_string_value(json_object_get(s->base, "path"));
+    TRY(adapter_state_text(&j->adapter, s->model, s->base));
+    if (!(j->base = strdup(base ? base : ""))) return fail(E_FIT, "no memory for the files of a checkpoint");
+    return copy_export(j, s->hf);
+}
+
+static Status fill_job(SaveJob *j, const Snapshot *s)
+{
+    const Model *m = s->model;
+    j->step = s->step, j->keep = s->keep, j->best = s->best;
+    j->rank = s->mesh ? s->mesh->rank : 0, j->ranks = s->mesh ? s->mesh->world : 1;
+    j->world = s->mesh && j->ranks > 1 ? s->mesh->comm[GR_world] : NULL;
+    j->patience = s->patience > 0 ? s->patience : PATIENCE;
+    j->shape = m->shape, j->dtype = m->params.n ? (DType)m->params.p[0]->w.dtype : F32;
+    j->lora = m->lora;
+    memcpy(j->frozen, m->frozen, sizeof j->frozen);
+    if (snprintf(j->dir, sizeof j->dir, "%s", s->dir) >= (int)sizeof j->dir)
+        return fail(E_IO, "%.200s: the path is too long", s->dir);
+    TRY(kept_list(&j->list, m));
+    if (j->rank) return OK;
+    if (!(j->state = text_of(s->state)) || (s->config && !(j->config = text_of(s->config))))
+        return fail(E_FIT, "no memory for trainer_state.json");
+    return m->lora ? copy_adapter(j, s) : copy_export(j, s->hf);
+}
+
+Status job_open(SaveJob *j, const Snapshot *s)
+{
+    *j = (SaveJob){ 0 };
+    Status st = fill_job(j, s);
+    if (st) job_close(j);
+    return st;
+}
+
+void job_close(SaveJob *j)
+{
+    kept_close(&j->list);
+    free(j->state), free(j->config), free(j->companions), free(j->adapter), free(j->base);
+    json_decref(j->hf_config);
+    *j = (SaveJob){ 0 };
+}
+
+/* What an earlier attempt left goes before anybody writes. */
+Status job_prepare(const SaveJob *j)
+{
+    Path tmp, state;
+    Status st = checkpoint_tmp(tmp, j->dir, j->step);
+    if (!st && !j->rank) folder_remove(tmp);
+    if (!st && !j->rank) st = path_join(state, tmp, "state");
+    if (!st && !j->rank) st = folder_make(state);
+    if (st) st = job_failed(j, st);
+    return j->world ? comm_agree(j->world, st) : st;
+}
+
+/* With its manifest a rank's folder is whole. */
+Status job_write(const SaveJob *j, Backend *be, const void *copy)
+{
+    Path tmp, path;
+    TRY(checkpoint_tmp(tmp, j->dir, j->step));
+    TRY(shards_write(tmp, &j->list, j->rank, j->ranks, be, copy, j->stop));
+    if (j->ranks == 1) return OK;
+    TRY(shards_path(path, tmp, j->rank, ""));
+    return manifest_write(path, j->step);
+}
+
+/* ---- rank 0 ---- */
+
+/* Bytes of all files of a folder, those under way too: while they grow somebody is alive. */
+static int64_t folder_bytes(const char *folder)
+{
+    struct dirent *e;
+    struct stat info;
+    int64_t sum = 0;
+    Path path;
+    DIR *d = opendir(folder);
+    while (d && (e = readdir(d)))
+        if (!path_join(path, folder, e->d_name) && !stat(path, &info) && S_ISREG(info.st_mode))
+            sum += 1 + info.st_size;
+    if (d) closedir(d);
+    return sum;
+}
+
+static Status told_of_failure(const char *path, int rank)
+{
+    char why[512] = "";
+    FILE *f = fopen(path, "re");
+    if (f) why[fread(why, 1, sizeof why - 1, f)] = 0, fclose(f);
+    return fail(E_COMM, "rank %d could not write its files: %s", rank, why);
+}
+
+/* The next rank whose manifest is not there, from `r` on; failures of any are heard of at once. */
+static Status next_missing(const SaveJob *j, const char *tmp, int *r)
+{
+    Path path;
+    for (int i = *r; i < j->ranks; i++) {
+        TRY(shards_path(path, tmp, i, "failed"));
+        if (file_is(path)) return told_of_failure(path, i);
+    }
+    for (; *r < j->ranks; ++*r) {
+        TRY(shards_path(path, tmp, *r, "MANIFEST.json"));
+        if (!file_is(path)) break;
+    }
+    return OK;
+}
+
+/* The others are waited for as long as the files of the one that is late still grow. */
+static Status wait_for_ranks(const SaveJob *j, const char *tmp)
+{
+    const struct timespec nap = { .tv_nsec = 20000000 };
+    double heard = clock_now();
+    int64_t bytes = -1;
+    for (int r = 1, was = 1; r < j->ranks; nanosleep(&nap, NULL)) {
+        Path path;
+        TRY(next_missing(j, tmp, &r));
+        if (r == j->ranks) break;
+        TRY(shards_path(path, tmp, r, ""));
+        int64_t now = folder_bytes(path);
+        if (now != bytes || r != was) heard = clock_now(), bytes = now, was = r;
+        if (j->stop && __atomic_load_n(j->stop, __ATOMIC_ACQUIRE))
+            return fail(E_COMM, "the run ended before rank %d had written its files", r);
+        if (clock_now() - heard > j->patience)
+            return fail(E_COMM, "nothing new of the files of rank %d for %.0f s; do all ranks see %s?", r,
+                        j->patience, j->dir);
+    }
+    return OK;
+}
+
+static Status write_text(const char *folder, const char *name, const char *text)
+{
+    Path path;
+    TRY(path_join(path, folder, name));
+    return file_write(path, text, strlen(text));
+}
+
+Status job_finish(const SaveJob *j)
+{
+    Path tmp;
+    if (j->rank) return OK;
+    TRY(checkpoint_tmp(tmp, j->dir, j->step));
+    TRY(wait_for_ranks(j, tmp));
+    if (j->config) TRY(write_text(tmp, "state/config.json", j->config));
+    if (j->adapter) TRY(write_text(tmp, "state/adapter.json", j->adapter));
+    if (j->hf) TRY(export_save(tmp, j));
+    TRY(write_text(tmp, "trainer_state.json", j->state));
+    TRY(manifest_write(tmp, j->step));
+    return checkpoint_take_name(j->dir, j->step, j->best, j->keep);
+}
+
+Status job_failed(const SaveJob *j, Status st)
+{
+    Path tmp, path;
+    st = wrap(st, "saving %s/checkpoint-%" PRId64 " (what was saved before is whole)", j->dir, j->step);
+    if (checkpoint_tmp(tmp, j->dir, j->step)) return st;
+    if (!j->rank) {
+        folder_remove(tmp);
+        return st;
+    }
+    char text[512];
+    snprintf(text, sizeof text, "%s", status_text());
+    bool told = file_is(tmp) && !shards_path(path, tmp, j->rank, "") && !folder_make(path) &&
+                !shards_path(path, tmp, j->rank, "failed") && !file_write(path, text, strlen(text));
+    return told ? st : fail(st, "%s", text);                 /* else its silence will tell */
+}
+
+Status checkpoint_save(const Snapshot *s)
+{
+    SaveJob j;
+    Comm *world = s->mesh && s->mesh->world > 1 ? s->mesh->comm[GR_world] : NULL;
+    Status st = job_open(&j, s);
+    if (world) st = comm_agree(world, st);
+    if (!st) st = job_prepare(&j);
+    if (!st) {
+        st = job_write(&j, s->be, NULL);
+        if (world) st = comm_agree(world, st);
+        if (!st) st = job_finish(&j);
+        if (st && !j.rank) st = job_failed(&j, st);
+        if (world) st = comm_agree(world, st);
+    }
+    job_close(&j);
+    return st;
+}

@@ -1,0 +1,216 @@
+/* checkpoint/lora_source.c -- see lora_source.h. */
+#include "checkpoint/lora_source.h"
+
+#include "checkpoint/base_model.h"
+
+#include <stdio.h>
+#include <string.h>
+
+bool lora_source_is(const char *path) { return adapter_state_is(path) || adapter_is(path); }
+
+/* ---- opening ---- */
+
+/* The whole model with the adapter, for shapes and names alone. */
+static Status open_whole(Model *m, const AdapterConf *c, const ModelShape *s)
+{
+    const bool frozen[GROUP_N] = { true, true, true };
+    Chunk all = { 0, s->text.L, true, true };
+    return model_open_part(m, s, frozen, c, NULL, &all, 1);
+}
+
+static Status open_state(LoraSource *l, const char *path, const ModelShape *s)
+{
+    Model m;
+    TRY(adapter_state_open(&l->state, path));
+    l->conf = l->state.conf;
+    TRY_CTX(open_whole(&m, &l->conf, s), "%s", path);
+    Status st = adapter_state_look(path, &m);
+    model_close(&m);
+    return st;
+}
+
+static Status open_any(LoraSource *l, const char *path, const ModelShape *s)
+{
+    if (snprintf(l->path, sizeof l->path, "%s", path) >= (int)sizeof l->path)
+        return fail(E_IO, "%.200s: the path is too long", path);
+    if ((l->is_state = adapter_state_is(path))) return open_state(l, path, s);
+    TRY(checkpoint_refuse_run(path));
+    if (!adapter_is(path))
+        return fail(E_IO, "%s: neither an adapter (" PEFT_CONFIG ") nor a checkpoint of a run with adapters",
+                    path);
+    TRY(adapter_open(&l->file, path, s));
+    return l->conf = l->file.conf, OK;
+}
+
+Status lora_source_open(LoraSource *l, const char *path, const ModelShape *s)
+{
+    *l = (LoraSource){ 0 };
+    Status st = open_any(l, path, s);
+    if (st) lora_source_close(l);
+    return st;
+}
+
+void lora_source_close(LoraSource *l)
+{
+    adapter_close(&l->file);
+    adapter_state_close(&l->state);
+    shards_close(&l->tensors.s);
+    *l = (LoraSource){ 0 };
+}
+
+static Status check_base(const LoraSource *l, const char *base)
+{
+    SafeTensors st;
+    if (!base) return adapter_check_base(&l->file, NULL);
+    TRY(st_open(&st, base));
+    Status r = adapter_check_base(&l->file, &st);
+    st_close(&st);
+    return r;
+}
+
+Status lora_source_suits(const LoraSource *l, const char *base)
+{
+    if (!l->is_state) TRY_CTX(check_base(l, base), "%s", l->path);
+    return OK;
+}
+
+Status lora_source_load(LoraSource *l, Model *m, Backend *be)
+{
+    Status st = l->is_state ? adapter_state_load(l->path, m, be) : adapter_load(&l->file, m, be);
+    return st ? wrap(st, "%s", l->path) : OK;
+}
+
+/* ---- out of it ---- */
+
+static Status params_of(LoraSource *l, ParamSource *out)
+{
+    if (!l->is_state) return *out = (ParamSource){ adapter_fill, &l->file }, OK;
+    if (!l->tensors.s.file) TRY(shards_open(&l->tensors.s, l->path));
+    l->tensors.dtype = F32;
+    return *out = (ParamSource){ state_fill, &l->tensors }, OK;
+}
+
+Status lora_source_export(LoraSource *l, const ModelShape *s, const char *dir, const char *base)
+{
+    Backend be = { 0 };
+    Model m = { 0 };
+    ParamSource from;
+    TRY(params_of(l, &from));
+    TRY(backend_open(&be, "cpu"));
+    Status st = open_whole(&m, &l->conf, s);
+    if (!st) st = adapter_save(&m, &be, from, dir, base);
+    model_close(&m);
+    backend_close(&be);
+    return st;
+}
+
+static Status merge(LoraSource *l, const ModelShape *s, const SafeTensors *base, const char *dir, DType dtype,
+                    int64_t max_shard)
+{
+    const Log log = { .world = 1, .least = LOG_INFO };
+    const bool frozen[GROUP_N] = { true, true, true };
+    Backend be = { 0 };
+    Model m = { 0 }, with = { 0 };
+    ParamSource from;
+    TRY(params_of(l, &from));
+    TRY(backend_open(&be, "cpu"));
+    Status st = model_open(&m, s, frozen);
+    if (!st) st = open_whole(&with, &l->conf, s);
+    if (!st) st = weights_check(&m, base, &log);
+    if (!st && !l->is_state) st = adapter_check_base(&l->file, base);
+    if (!st) st = adapter_merge(&m, &with, &be, base, from, dir, dtype, max_shard);
+    model_close(&with), model_close(&m);
+    backend_close(&be);
+    return st;
+}
+
+Status lora_source_merge(LoraSource *l, const ModelShape *s, const char *base, const char *dir, DType dtype,
+                         int64_t max_shard)
+{
+    SafeTensors st;
+    TRY(st_open(&st, base));
+    Status r = merge(l, s, &st, dir, dtype, max_shard);
+    st_close(&st);
+    return r;
+}
+
+/* ---- its base ---- */
+
+static Status state_base(Path out, const char *path)
+{
+    AdapterState a;
+    TRY(adapter_state_open(&a, path));
+    const char *base = json_string_value(json_object_get(a.base, "path"));
+    int n = snprintf(out, sizeof(Path), "%s", base ? base : "");
+    adapter_state_close(&a);
+    return n < (int)sizeof(Path) ? OK : fail(E_DATA, "%s: the path of its base is too long", path);
+}
+
+Status lora_source_base(Path out, const char *path)
+{
+    return adapter_state_is(path) ? state_base(out, path) : adapter_base(out, path);
+}
+
+Status lora_source_compare(const LoraSource *l, const ModelSource *base, uint64_t seed, const Log *log)
+{
+    bool same = true;
+    if (!l->is_state || !l->state.base) return OK;
+    TRY(base_is(&same, l->state.base, base, seed));
+    if (!same)
+        log_warn(log, "%s: its adapters were trained on %s, and %s has other weights: what they do there is "
+                 "anyone's guess", l->path, base_name(l->state.base),
+                 base->weights ? base->weights : base->preset);
+    return OK;
+}
+
+static bool has(const char *folder, const char *name)
+{
+    Path path;
+    return !path_join(path, folder, name) && file_is(path);
+}
+
+static void set_text(Config *c, const char **key, const char *value)
+{
+    *key = keep_text(&c->keep, value, strlen(value));
+}
+
+/* A base that was drawn is drawn again; its tokenizer is beside the adapter, or where it was. */
+static Status resolve_preset(Config *c, const char *path)
+{
+    AdapterState a;
+    int64_t seed;
+    const char *preset, *folder;
+    TRY(adapter_state_open(&a, path));
+    Status st = json_str(a.base, "preset", "", &preset);
+    if (!st) st = json_str(a.base, "folder", "", &folder);
+    if (!st) st = json_int(a.base, "seed", 0, &seed);
+    if (!st && !*preset) st = fail(E_DATA, "%s: it does not say what it was trained on", path);
+    if (!st) {
+        set_text(c, &c->model.preset, preset);
+        set_text(c, &c->model.path, has(path, "tokenizer.json") ? path : folder);
+        c->train.seed = seed;
+    }
+    adapter_state_close(&a);
+    return st;
+}
+
+Status lora_resolve(Config *c)
+{
+    Path base;
+    const char *path = c->model.path;
+    bool  weights = has(path, "model.safetensors") || has(path, "model.safetensors.index.json");
+    if (*c->model.preset || !*path || weights || !lora_source_is(path)) return OK;
+    if (*c->lora.path)
+        return fail(E_CONFIG, "%s is an adapter, and so is lora.path = %s: name one of them, and its base",
+                    path, c->lora.path);
+    TRY(lora_source_base(base, path));
+    set_text(c, &c->lora.path, path);
+    if (!*base && adapter_state_is(path)) return resolve_preset(c, path);
+    if (!*base || !has(base, "config.json"))
+        return fail(E_CONFIG,
+                    "%s is an adapter of %s, which is no folder here: name its base as the model and the "
+                    "adapter with lora.path",
+                    path, *base ? base : "a model that it does not name");
+    set_text(c, &c->model.path, base);
+    return OK;
+}

@@ -1,0 +1,201 @@
+/* checkpoint/shards_write.c -- what a rank keeps of a model's state, and its files; see shards.h.
+ *
+ * Of all ranks that step the same elements one is the keeper, and copies of a neighbour's do not count
+ * (Param.mine): each element is written once. */
+#include "checkpoint/shards.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SHARD ((int64_t)4 << 30)         /* bytes: large enough to be few, small enough to copy about */
+#define CHUNK ((size_t)64 << 20)         /* bytes written between two looks at `stop` */
+
+static DType  kept_type(const Kept *k)  { return t_has(k->rest) ? F32 : (DType)k->t.dtype; }
+static size_t kept_bytes(const Kept *k) { return (size_t)t_count(k->t) * dtype_size(kept_type(k)); }
+
+static Status kept_add(KeptList *l, const Kept *k)
+{
+    if (l->n == l->room) {
+        int room = l->room ? 2 * l->room : 256;
+        Kept *grown = realloc(l->item, (size_t)room * sizeof *grown);
+        if (!grown) return fail(E_FIT, "no memory for the list of tensors to save");
+        l->item = grown, l->room = room;
+    }
+    size_t bytes = kept_bytes(k);
+    l->item[l->n] = *k;
+    l->item[l->n++].at = l->bytes;
+    l->bytes += (bytes + 63) / 64 * 64;
+    if (bytes > l->most) l->most = bytes;
+    return OK;
+}
+
+/* Elements [from, to) of the rank's part, of which h has them all, and so has rest where it is not empty. */
+static Status keep(KeptList *l, const Param *p, const char *prefix, Held h, Held rest, int64_t from,
+                   int64_t to)
+{
+    for (int i = 0; i < p->pieces; i++) {
+        const Piece *q = &p->piece[i];
+        Kept k = { .rank = q->rank };
+        k.runs = combs_within(k.run, &p->comb[i], 1, from, to - from);
+        if (!k.runs) continue;
+        int64_t first = k.run[0].local, n = 0;
+        for (int r = 0; r < k.runs; r++) n += k.run[r].len * k.run[r].count, k.run[r].at -= piece_at(p, i);
+        snprintf(k.name, sizeof k.name, "%s.%s", prefix, q->name);
+        memcpy(k.shape, q->shape, sizeof k.shape);
+        k.t = t_rows(h.t, from + first - h.at, n);
+        if (rest.n) k.rest = t_rows(rest.t, from + first - rest.at, n);
+        TRY(kept_add(l, &k));
+    }
+    return OK;
+}
+
+static Status keep_param(KeptList *l, const Param *p, bool frozen)
+{
+    int64_t from = p->own_at, to = p->own_at + p->own_n < p->mine ? p->own_at + p->own_n : p->mine;
+    Held w = param_weights(p), master = param_own(p, p->master), none = { 0 };
+    bool split = master.n && master.t.dtype == I16;
+    if (!p->keeper || from >= to) return OK;
+    if (frozen) return keep(l, p, "w", w, none, from, to);
+    TRY(keep(l, p, "master", master.n && !split ? master : w, split ? master : none, from, to));
+    TRY(keep(l, p, "m", param_own(p, p->m), none, from, to));
+    return keep(l, p, "v", param_own(p, p->v), none, from, to);
+}
+
+Status kept_list(KeptList *l, const Model *m)
+{
+    Status st = OK;
+    *l = (KeptList){ 0 };
+    for (int i = 0; i < m->params.n && !st; i++)
+        if (!shards_skip(m, m->params.p[i])) st = keep_param(l, m->params.p[i], m->params.p[i]->frozen);
+    if (st) kept_close(l);
+    return st;
+}
+
+void kept_close(KeptList *l)
+{
+    free(l->item);
+    *l = (KeptList){ 0 };
+}
+
+/* All of the rest comes into the second half of `out`, which is written from the front and never past what
+ * has been read; the weights come a part at a time. */
+static void fetch_joined(Backend *be, const Kept *k, char *out)
+{
+    enum { PART = 1 << 15 };
+    int64_t  all = t_count(k->t);
+    uint16_t w[PART], rest;
+    backend_fetch(be, out + 2 * all, k->rest);
+    for (int64_t i = 0; i < all; i++) {
+        int64_t left = all - i;
+        if (i % PART == 0) backend_fetch(be, w, t_rows(k->t, i, left < PART ? left : PART));
+        memcpy(&rest, out + 2 * (all + i), 2);
+        uint32_t u = bits_join(w[i % PART], rest);
+        memcpy(out + 4 * i, &u, 4);
+    }
+}
+
+static void fetch_kept(Backend *be, const Kept *k, void *out)
+{
+    if (t_has(k->rest)) fetch_joined(be, k, out);
+    else                backend_fetch(be, out, k->t);
+}
+
+Status kept_copy(const KeptList *l, Backend *be, void *host)
+{
+    backend_side_drain(be);                             /* state that is on its way back to the host arrives */
+    for (int i = 0; i < l->n; i++) fetch_kept(be, &l->item[i], (char *)host + l->item[i].at);
+    return backend_sync(be);
+}
+
+/* A tensor of which this rank has all is as it is named; a part is flat. */
+static Status declare(StWriter *w, const KeptList *l, bool whole)
+{
+    for (int i = 0; i < l->n; i++) {
+        const Kept *k = &l->item[i];
+        int64_t n = t_count(k->t);
+        TRY(st_writer_declare(w, k->name, kept_type(k), whole ? k->rank : 1, whole ? k->shape : &n));
+    }
+    return OK;
+}
+
+/* A tensor may take a while: whether it is still wanted is asked on the way. */
+static Status write_one(StWriter *w, const char *bytes, size_t n, const int *stop)
+{
+    for (size_t at = 0, k; at < n; at += k) {
+        k = n - at < CHUNK ? n - at : CHUNK;
+        if (stop && __atomic_load_n(stop, __ATOMIC_ACQUIRE)) return fail(E_COMM, "the run has ended");
+        TRY(st_writer_write(w, bytes + at, k));
+    }
+    return OK;
+}
+
+static Status write_tensors(StWriter *w, const KeptList *l, Backend *be, const void *copy, const int *stop)
+{
+    void *stage = copy ? NULL : malloc(l->most + 1);
+    Status st = copy || stage ? OK : fail(E_FIT, "no host memory for a tensor of %zu bytes", l->most);
+    if (!copy) backend_side_drain(be);
+    for (int i = 0; i < l->n && !st; i++) {
+        const Kept *k = &l->item[i];
+        if (!copy) {
+            fetch_kept(be, k, stage);
+            st = backend_sync(be);
+        }
+        const char *bytes = copy ? (const char *)copy + k->at : stage;
+        if (!st) st = write_one(w, bytes, kept_bytes(k), stop);
+    }
+    free(stage);
+    return st;
+}
+
+static Json *describe(const KeptList *l, int rank, int ranks)
+{
+    Json *tensors = json_object();
+    for (int i = 0; i < l->n; i++) {
+        const Kept *k = &l->item[i];
+        Json *shape = json_array(), *runs = json_array();
+        for (int d = 0; d < k->rank; d++) json_array_append_new(shape, json_integer(k->shape[d]));
+        for (int r = 0; r < k->runs; r++)
+            json_array_append_new(runs, json_pack("[I, I, I, I]", (json_int_t)k->run[r].at,
+                                                  (json_int_t)k->run[r].len, (json_int_t)k->run[r].stride,
+                                                  (json_int_t)k->run[r].count));
+        json_object_set_new(tensors, k->name, json_pack("{s:o, s:o}", "shape", shape, "runs", runs));
+    }
+    return json_pack("{s:i, s:i, s:i, s:o}", "format", 1, "rank", rank, "ranks", ranks, "tensors", tensors);
+}
+
+Status shards_path(Path out, const char *folder, int rank, const char *name)
+{
+    char below[300];
+    snprintf(below, sizeof below, "state/rank-%05d%s%s", rank, *name ? "/" : "", name);
+    return path_join(out, folder, below);
+}
+
+static Status write_description(const char *folder, const KeptList *l, int rank, int ranks)
+{
+    Path path;
+    Json *o = describe(l, rank, ranks);
+    char *text = o ? json_dumps(o, JSON_COMPACT) : NULL;
+    Status st = text ? shards_path(path, folder, rank, "runs.json") : fail(E_FIT, "no memory for runs.json");
+    if (!st) st = file_write(path, text, strlen(text));
+    free(text);
+    json_decref(o);
+    return st;
+}
+
+Status shards_write(const char *folder, const KeptList *l, int rank, int ranks, Backend *be, const void *copy,
+                    const int *stop)
+{
+    StWriter w;
+    Path path;
+    if (ranks > 1) TRY(shards_path(path, folder, rank, ""));
+    else TRY(path_join(path, folder, "state"));
+    TRY(folder_make(path));
+    TRY(st_writer_open(&w, path, SHARD));
+    Status st = declare(&w, l, ranks == 1);
+    if (!st) st = st_writer_begin(&w);
+    if (!st) st = write_tensors(&w, l, be, copy, stop);
+    if (!st) st = st_writer_finish(&w);
+    st_writer_close(&w);
+    return st || ranks == 1 ? st : write_description(folder, l, rank, ranks);
+}

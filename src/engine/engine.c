@@ -1,0 +1,185 @@
+/* engine/engine.c -- running an engine: batches in, chunks forward and backward, the update; see engine.h. */
+#include "engine/engine_private.h"
+
+#include <math.h>
+
+void engine_loaded(Engine *e) { shard_publish(&e->shard); }
+
+/* A tokenizer may know more than the model: then this is said here, before a table is read past its end. */
+static bool ids_fit(Engine *e, const Stream *s)
+{
+    int64_t V = e->model.shape.text.V;
+    for (int64_t i = 0; s->ids && i < s->tokens; i++) {          /* a plan's stream has sizes alone */
+        if (s->ids[i] >= -1 && s->ids[i] < V) continue;
+        if (!e->be.sticky)
+            e->be.sticky = fail(E_DATA, "token %lld of a batch is id %d, the model has %lld; is the "
+                                "tokenizer this model's?", (long long)i, s->ids[i], (long long)V);
+        return false;
+    }
+    return true;
+}
+
+void engine_upload(Engine *e, const Stream *s)
+{
+    bool went = e->ahead == s && e->ahead_fill == s->fills;
+    e->at = (e->at + 1) % e->batches;
+    if (went)               e->ahead = NULL, e->be.machine->join(&e->be);
+    else if (ids_fit(e, s)) batch_upload(engine_batch(e), &e->be, s);
+    e->ctx.batch = engine_batch(e);
+}
+
+void engine_prefetch(Engine *e, const Stream *s)
+{
+    if (!s || e->batches < 2 || !e->be.machine->ahead || e->be.sticky || !ids_fit(e, s)) return;
+    if (e->ahead == s && e->ahead_fill == s->fills) return;
+    e->be.machine->ahead(&e->be, true);
+    batch_upload(&e->batch[(e->at + 1) % e->batches], &e->be, s);
+    e->be.machine->ahead(&e->be, false);
+    e->ahead = s, e->ahead_fill = s->fills;
+}
+
+Tensor engine_wire(const Engine *e, int way, int buffer, int64_t layer)
+{
+    return t_rows(e->wire[way][buffer], 0, model_border(&e->ctx, &e->model, layer));
+}
+
+static void set_scene(Engine *e, Ctx *c, Pass pass, int batch, int slot, Arena *scratch)
+{
+    c->pass = pass, c->batch = &e->batch[batch];
+    c->act = engine_act(e, slot), c->scratch = scratch;
+    c->host = e->parked ? &e->parked[slot] : NULL;
+    if (scratch != &e->arena[A_ACT]) arena_clear(scratch);
+}
+
+/* A forward beside a backward has e->ctx and the scratch that is always there. */
+static Ctx *back_ctx(Engine *e) { return engine_weaves(e) ? &e->back_ctx : &e->ctx; }
+
+static void run_forward(Engine *e, int chunk, int slot, const Micro *m, Tensor in)
+{
+    ModelAct *a = &e->act[slot];
+    arena_clear(e->ctx.act);
+    if (e->ctx.host && e->ctx.pass == FORWARD) arena_clear(e->ctx.host);
+    a->aux = (Aux){ .form = e->conf.aux, .coeff = m->aux * e->conf.aux_coeff,
+                    .z_coeff = m->z * e->conf.z_coeff, .keep = m->keep, .part = m->part };
+    if (e->ctx.pass == FORWARD) a->aux.so_far = e->so_far;
+    a->chance = m->chance;
+    model_forward(&e->ctx, &e->model, chunk, a, m->ce, in);
+}
+
+void engine_run_forward(Engine *e, Pass pass, int batch, int chunk, int slot, const Micro *m, Tensor in)
+{
+    set_scene(e, &e->ctx, pass, batch, slot, &e->arena[A_SCRATCH]);
+    run_forward(e, chunk, slot, m, in);
+}
+
+Tensor engine_output(Engine *e, int chunk, int slot)
+{
+    return model_output(&e->ctx, &e->model, chunk, &e->act[slot]);
+}
+
+void engine_run_backward(Engine *e, int batch, int chunk, int slot, Tensor gradient)
+{
+    Ctx *c = back_ctx(e);
+    if (engine_weaves(e)) *c = e->ctx;
+    set_scene(e, c, FORWARD, batch, slot, engine_weaves(e) ? &e->beside : &e->arena[A_SCRATCH]);
+    model_backward(c, &e->model, chunk, &e->act[slot], gradient);
+}
+
+Tensor engine_gradient(Engine *e, int chunk, int slot)
+{
+    Tensor out = t_rows(e->back, 0, model_border(back_ctx(e), &e->model, e->model.chunk[chunk].from));
+    model_gradient(back_ctx(e), &e->model, chunk, &e->act[slot], out);
+    return out;
+}
+
+void engine_forward_micro(Engine *e, const Micro *m)
+{
+    REQUIRE(e->model.chunks == 1 && e->mesh.size[AX_PP] == 1, "a stage of a pipeline is no whole model");
+    engine_run_forward(e, e->conf.train ? FORWARD : EVAL, e->at, 0, 0, m, (Tensor){ 0 });
+}
+
+void engine_forward(Engine *e, float scale)
+{
+    engine_forward_micro(e, &(Micro){ .ce = scale, .aux = 1, .z = 1, .part = 1, .chance = e->chance });
+}
+
+void engine_backward(Engine *e) { engine_run_backward(e, e->at, 0, 0, (Tensor){ 0 }); }
+
+/* What a stage does of one micro-batch: chunk after chunk, each when its input has come. The loss is where
+ * the head is. */
+void engine_evaluate(Engine *e, float scale)
+{
+    Comm *pp = e->mesh.comm[GR_pp];
+    int   n = e->mesh.size[AX_PP], at = e->mesh.at[AX_PP];
+    Micro m = { .ce = scale, .aux = 1, .z = 1, .part = 1 };
+    REQUIRE(e->conf.evaluate || e->conf.decode.docs, "an engine without room to evaluate");
+    for (int k = 0; k < e->model.chunks; k++) {
+        const Chunk *c = &e->model.chunk[k];
+        set_scene(e, &e->ctx, EVAL, e->at, 0, &e->arena[e->plan.eval_scratch]);
+        Tensor in = c->embeds ? (Tensor){ 0 } : engine_wire(e, 0, 0, c->from);
+        if (!c->embeds) comm_recv(pp, in, (at + n - 1) % n);
+        run_forward(e, k, 0, &m, in);
+        if (!c->heads) comm_send(pp, engine_output(e, k, 0), (at + 1) % n);
+    }
+}
+
+void engine_begin(Engine *e, int micro) { shard_begin_step(&e->shard, micro); }
+
+void engine_norm(Engine *e)
+{
+    shard_finish(&e->shard);
+    optim_norm(&e->model, &e->be, e->sumsq, e->each);
+}
+
+void engine_apply(Engine *e, const OptimConf *conf)
+{
+    optim_step(&e->be, e->sumsq, conf, &e->shard);
+}
+
+void engine_update(Engine *e, const OptimConf *conf)
+{
+    engine_norm(e);
+    engine_apply(e, conf);
+}
+
+/* y absent: only the room it takes is charged, for a plan. Rows come a chunk at a time. */
+void engine_logits(Engine *e, Tensor y, int64_t from)
+{
+    ArenaMark mark = arena_mark(&e->arena[A_SCRATCH]);
+    int64_t T = engine_batch(e)->T;
+    int64_t rows = t_has(y) ? y.n[0] : e->model.head.chunk < T ? e->model.head.chunk : T;
+    Tensor z = t2(&e->arena[A_SCRATCH], "scratch", F32, rows, e->model.head.V);
+    model_logits(&e->ctx, &e->model, &e->act[0], z, from);
+    if (t_has(y)) backend_fetch(&e->be, y.data, z);
+    arena_reset(&e->arena[A_SCRATCH], mark);
+}
+
+Status engine_slot_losses(Engine *e, int slot, Losses *l)
+{
+    const ModelAct *a = &e->act[slot];
+    double ce = 0;
+    float out[3] = { 0 };
+    backend_fetch(&e->be, &ce, a->loss);
+    if (t_has(a->aux.out)) backend_fetch(&e->be, out, a->aux.out);
+    TRY(backend_sync(&e->be));
+    *l = (Losses){ .ce = ce, .aux = out[0], .z = out[1] };
+    l->total = ce + (double)e->conf.aux_coeff * out[0] + (double)e->conf.z_coeff * out[1];
+    return OK;
+}
+
+Status engine_losses(Engine *e, Losses *l) { return engine_slot_losses(e, 0, l); }
+
+Status engine_grad_norm(Engine *e, double *norm)
+{
+    double s = 0;
+    backend_fetch(&e->be, &s, e->sumsq);
+    *norm = sqrt(s);
+    return backend_sync(&e->be);
+}
+
+Status engine_grad_squares(Engine *e, double *squares)
+{
+    int64_t n = 1 + t_count(e->each);
+    backend_fetch(&e->be, squares, t_wrap(e->sumsq.data, F64, 1, &n));
+    return backend_sync(&e->be);
+}

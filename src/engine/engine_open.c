@@ -1,0 +1,292 @@
+/* engine/engine_open.c -- an engine's memory and parts, opened and closed; see engine.h. */
+#include "engine/engine_private.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const struct { const char *name, *word; } arenas[ARENA_N] = {
+    [A_PARAM] = { "param", "weights" },  [A_GRAD] = { "grad", "gradients" },
+    [A_OPTIM] = { "optim", "optimizer" }, [A_BATCH] = { "batch", "batch" },
+    [A_ACT]   = { "act", "activations" }, [A_SCRATCH] = { "scratch", "scratch" },
+    [A_HOST]  = { "host", "host" },
+};
+
+const char *engine_arena_word(ArenaId a) { return arenas[a].word; }
+
+size_t engine_device_bytes(const EnginePlan *p, const char *backend)
+{
+    size_t n = strcmp(backend, "cpu") ? 0 : p->bytes[A_HOST];
+    for (int i = 0; i < A_HOST; i++) n += p->bytes[i];
+    return n;
+}
+
+static size_t first_bytes(const EnginePlan *p, int arena)
+{
+    if (arena == A_ACT) return p->slot[0];
+    return p->bytes[arena] - (arena == A_SCRATCH ? p->beside : 0) - (arena == A_HOST ? p->waiting : 0);
+}
+
+static Status open_arenas(Engine *e, const EnginePlan *room)
+{
+    int more = e->pipe.slots - 1;
+    for (int i = 0; i < A_HOST; i++)
+        TRY(backend_arena_open(&e->be, &e->arena[i], arenas[i].name, first_bytes(room, i)));
+    TRY(backend_host_arena_open(&e->be, &e->arena[A_HOST], arenas[A_HOST].name, first_bytes(room, A_HOST)));
+    if (engine_weaves(e)) TRY(backend_arena_open(&e->be, &e->beside, arenas[A_SCRATCH].name, room->beside));
+    e->more = calloc((size_t)more + 1, sizeof *e->more);
+    if (!e->more) return fail(E_FIT, "no host memory for %d slots", more);
+    for (int i = 0; i < more; i++)
+        TRY(backend_arena_open(&e->be, &e->more[i], arenas[A_ACT].name, room->slot[i + 1]));
+    return engine_park_open(e, room);
+}
+
+/* Touch every page before the first step, which would otherwise pay for them. */
+static void warm(Engine *e, const Arena *a)
+{
+    int64_t words = (int64_t)(a->cap / sizeof(float));
+    op_fill(&e->be, t_wrap(a->base, F32, 1, &words), 0.0f);
+}
+
+static void warm_arenas(Engine *e)
+{
+    for (int i = 0; i < ARENA_N; i++)
+        if (i != A_HOST || e->be.machine->host_memory) warm(e, &e->arena[i]);
+    for (int i = 1; i < e->pipe.slots; i++) warm(e, engine_act(e, i));
+    if (engine_weaves(e)) warm(e, &e->beside);
+}
+
+/* Micro-batches from the oldest that is still to go back to the newest begun, at most. */
+static Status in_flight(const Pipe *p, int *most)
+{
+    int *back = calloc((size_t)p->shape.micros + 1, sizeof *back), oldest = 0;
+    if (!back) return fail(E_FIT, "no host memory for %d micro-batches", p->shape.micros);
+    *most = 1;
+    for (int i = 0; i < p->actions; i++) {
+        const Action *a = &p->action[i];
+        if (a->what == PIPE_FORWARD && a->micro - oldest + 1 > *most) *most = a->micro - oldest + 1;
+        if (a->what == PIPE_BACKWARD) back[a->micro]++;
+        while (oldest < p->shape.micros && back[oldest] == p->shape.chunks) oldest++;
+    }
+    free(back);
+    return OK;
+}
+
+/* As many as are in flight, and one to fill meanwhile where the machine can. */
+static Status open_batches(Engine *e, bool ahead)
+{
+    BatchConf conf = { .shape = shape_stream(&e->model.shape), .budget = e->conf.budget,
+                       .mesh = &e->mesh, .context = e->conf.ranks.context,
+                       .tower = e->model.vision.depth > 0 };
+    conf.shape.bytes = e->bytes;
+    TRY(in_flight(&e->pipe, &e->batches));
+    e->batches += ahead;
+    e->batch = calloc((size_t)e->batches, sizeof *e->batch);
+    if (!e->batch) return fail(E_FIT, "no host memory for %d batches", e->batches);
+    for (int i = 0; i < e->batches; i++) TRY(batch_open(&e->batch[i], &e->arena[A_BATCH], &conf));
+    return OK;
+}
+
+/* Rows of the widest border of this stage. */
+static int64_t border_rows(const Engine *e)
+{
+    int64_t most = 0;
+    for (int i = 0; i < e->model.chunks; i++) {
+        const Chunk *k = &e->model.chunk[i];
+        int64_t a = model_border(&e->ctx, &e->model, k->from), b = model_border(&e->ctx, &e->model, k->to);
+        most = a > most ? a : most, most = b > most ? b : most;
+    }
+    return most;
+}
+
+static bool exchanges(const Pipe *p, PipeDo what, int way)
+{
+    for (int i = 0; i < p->steps; i++)
+        if (p->step[i].what == what && p->step[i].way == way) return true;
+    return false;
+}
+
+/* Forward is evaluation's road too; where no gradients come or go there is no room for them. */
+static Status open_wires(Engine *e)
+{
+    int64_t rows = border_rows(e), D = e->model.shape.text.D;
+    if (e->mesh.size[AX_PP] == 1) return OK;
+    for (int way = 0; way < 2; way++) {
+        if (way == PIPE_BACKWARD && !exchanges(&e->pipe, PIPE_RECV, way)) continue;
+        e->wire[way] = calloc((size_t)e->pipe.window, sizeof *e->wire[way]);
+        if (!e->wire[way]) return fail(E_FIT, "no host memory for %d messages", e->pipe.window);
+        for (int i = 0; i < e->pipe.window; i++)
+            e->wire[way][i] = t2(&e->arena[A_BATCH], "wire", e->conf.dtype, rows, D);
+    }
+    if (exchanges(&e->pipe, PIPE_SEND, PIPE_BACKWARD))
+        e->back = t2(&e->arena[A_BATCH], "wire", e->conf.dtype, rows, D);
+    return OK;
+}
+
+/* Everything that is laid out once: parameters, batches, constants. */
+static Status lay_out(Engine *e)
+{
+    Traits  traits = backend_traits(e->conf.backend);
+    int64_t sparse = shape_sparse_layers(&e->model.shape.text);
+    shard_bind(&e->shard, &e->be, &e->arena[A_PARAM], &e->arena[A_GRAD], &e->arena[A_OPTIM],
+               &e->arena[A_HOST]);
+    model_tables(&e->model, &e->arena[A_PARAM]);
+    model_constants(&e->model, &e->be);
+    int64_t tensors = params_tensors(&e->model.params);
+    Tensor  squares = t1(&e->arena[A_OPTIM], "norm", F64, 1 + tensors);
+    e->sumsq = t_rows(squares, 0, 1), e->each = t_rows(squares, 1, tensors);
+    if (e->conf.aux_over_step && sparse)
+        e->so_far = t3(&e->arena[A_OPTIM], "router", F32, sparse, 1, e->model.shape.text.E);
+    e->model.head.chunk = head_chunk_rows(e->model.head.V, traits.logits);
+    TRY(open_batches(e, traits.ahead && e->conf.train));
+    e->ctx = (Ctx){ .be = &e->be, .mesh = &e->mesh, .units = shard_hooks(&e->shard),
+                    .dispatch = e->dispatch.ops ? &e->dispatch : NULL,
+                    .batch = &e->batch[0], .act = &e->arena[A_ACT], .scratch = &e->arena[A_SCRATCH],
+                    .policy = e->conf.policy, .full = &e->conf.full,
+                    .park = e->park.berths ? &e->park : NULL, .dtype = e->conf.dtype,
+                    .logits = traits.narrow_logits ? e->conf.dtype : F32 };
+    e->pause = (Pause){ weave_yield, &e->weave };
+    if (engine_weaves(e)) e->ctx.pause = &e->pause;
+    TRY(open_wires(e));
+    if (e->conf.each) e->ctx.each = t2(&e->arena[A_BATCH], "labels", F32, e->conf.budget.supervised, 1);
+    return OK;
+}
+
+/* A plan has nobody at the other ends. */
+static Status open_mesh(Engine *e, bool plan)
+{
+    const Ranks *r = &e->conf.ranks;
+    Layout  lone  = { .tp = 1, .cp = 1, .pp = 1, .vpp = 1, .ep = 1, .etp = 1, .replicas = 1, .cp_near = 1 };
+    Comm   *world = r->world;
+    if (plan || !world) {
+        CommConf conf = { .kind = "fake", .rank = world ? world->rank : 0, .size = world ? world->size : 1,
+                          .per_node = world ? comm_near(world) : 0 };
+        TRY(comm_open(&e->fake, &conf));
+        world = e->fake;
+    }
+    TRY(mesh_open(&e->mesh, world, r->world ? &r->layout : &lone));
+    mesh_bind(&e->mesh, &e->be);
+    return OK;
+}
+
+static void tell_experts(Engine *e)
+{
+    for (int64_t l = 0; l < e->model.shape.text.L; l++) {
+        Moe *m = &e->model.layer[l].moe;
+        m->capacity = e->conf.capacity, m->pad = e->conf.pad, m->balance = e->conf.balance;
+    }
+}
+
+static Status open_dispatch(Engine *e)
+{
+    const TextShape *t = &e->model.shape.text;
+    DispatchConf conf = e->conf.ranks.dispatch;
+    if (!t->E || e->mesh.size[AX_EP] * e->mesh.size[AX_ETP] == 1) return OK;
+    conf.shape.E = t->E, conf.shape.K = t->K;
+    conf.shape.capacity = e->conf.capacity, conf.shape.pad = e->conf.pad;
+    conf.shape.row = t->D * (int64_t)dtype_size(e->conf.dtype);
+    conf.shape.T = e->conf.budget.tokens / (e->mesh.size[AX_TP] * e->mesh.size[AX_CP]);
+    return dispatch_open(&e->dispatch, &e->mesh, &conf);
+}
+
+/* Chunks are in the model's order, so those without a backward are the first. */
+static PipeFloor floor_of(const Engine *e)
+{
+    const Model *m = &e->model;
+    PipeFloor f = { 0 };
+    if (!e->conf.train) return f;
+    while (f.idle < m->chunks && !model_chunk_goes_back(m, f.idle)) f.idle++;
+    f.ends = f.idle < m->chunks && !model_chunk_passes_on(m, f.idle);
+    return f;
+}
+
+static Status open_parts(Engine *e, const ModelShape *s, bool split)
+{
+    const Ranks *r = &e->conf.ranks;
+    bool  all_frozen[GROUP_N] = { true, true, true };
+    Chunk whole = { 0, s->text.L, true, true };
+    const bool *frozen = e->conf.train ? e->conf.frozen : all_frozen;
+    int   vpp = e->mesh.layout.vpp, *order;
+    PipeShape pipe = { .stages = e->mesh.size[AX_PP], .chunks = vpp, .micros = r->micro > 0 ? r->micro : 1,
+                       .group = r->group, .ahead = r->overlap && e->conf.train };
+    TRY(model_open_part(&e->model, s, frozen, &e->conf.lora, &e->mesh, r->world ? r->chunk : &whole, vpp));
+    TRY(work_open(&e->work, s, frozen, &e->conf.lora));
+    PipeFloor floor = floor_of(e);
+    TRY(pipe_open(&e->pipe, &pipe, e->mesh.at[AX_PP], &floor));
+    if (split) pipe_split_slots(&e->pipe);
+    if (e->pipe.slots > MAX_SLOTS)
+        return fail(E_CONFIG, "%d micro-batches in flight are more than %d; lower parallel.pp or vpp",
+                    e->pipe.slots, MAX_SLOTS);
+    const OptimStore *o = &e->conf.store;
+    ShardConf shard = { .zero = r->zero, .dtype = e->conf.dtype, .overlap = true,
+                        .state = o->moments, .split = o->split, .away = o->away, .parcel = o->parcel };
+    if (!(order = calloc((size_t)e->model.params.units + 1, sizeof *order)))
+        return fail(E_FIT, "no host memory for the order of units");
+    shard_describe(&shard, &e->model, order);
+    Status st = shard_open(&e->shard, &shard);
+    free(order);
+    tell_experts(e);
+    if (!st) st = open_dispatch(e);
+    size_t counts = MICRO_COUNTS * (size_t)pipe.micros * (size_t)(e->mesh.size[AX_DP] + 1);
+    e->act    = calloc((size_t)e->pipe.slots, sizeof *e->act);
+    e->counts = calloc(counts, sizeof *e->counts);
+    if (!st && (!e->act || !e->counts)) st = fail(E_FIT, "no host memory for %d slots", e->pipe.slots);
+    for (int i = 0; !st && i < e->pipe.slots; i++) st = model_act_open(&e->act[i], &e->model);
+    return st;
+}
+
+/* room: what a plan found, or without bounds. */
+Status engine_open_on(Engine *e, const ModelShape *s, const EngineConf *conf, const char *backend,
+                      bool levels, const EnginePlan *room)
+{
+    e->conf = *conf, e->bytes = levels;
+    TRY(backend_open(&e->be, backend));
+    e->be.repeat = conf->repeat;
+    TRY(open_mesh(e, !room->slots));
+    TRY(open_parts(e, s, room->split));
+    if (engine_weaves(e)) TRY(weave_open(&e->weave));
+    TRY(open_arenas(e, room));
+    warm_arenas(e);
+    TRY(lay_out(e));
+    return backend_sync(&e->be);
+}
+
+Status engine_open(Engine *e, const ModelShape *s, const EngineConf *conf, const Stream *stream)
+{
+    EnginePlan plan;
+    *e = (Engine){ 0 };
+    TRY_CTX(engine_plan(&plan, s, conf, stream), "plan");
+    Status st = engine_open_on(e, s, conf, conf->backend, stream->shape.bytes, &plan);
+    e->plan = plan;
+    if (!st) st = engine_ready(e, stream);
+    if (st) engine_close(e);
+    return st;
+}
+
+/* What is still on its way would be written to memory that is about to go; after a failure nobody answers. */
+static void settle(Engine *e)
+{
+    const Comm *world = e->mesh.comm[GR_world];
+    if (world && !world->root->sticky && !world->root->told) shard_weights(&e->shard);
+}
+
+void engine_close(Engine *e)
+{
+    settle(e);
+    for (int i = 0; e->be.machine && i < A_HOST; i++) backend_arena_close(&e->be, &e->arena[i]);
+    if (e->be.machine) backend_host_arena_close(&e->be, &e->arena[A_HOST]);
+    for (int i = 0; e->more && i < e->pipe.slots - 1; i++) backend_arena_close(&e->be, &e->more[i]);
+    if (e->beside.base) backend_arena_close(&e->be, &e->beside);
+    engine_park_close(e);
+    for (int i = 0; e->act && i < e->pipe.slots; i++) model_act_close(&e->act[i]);
+    for (int i = 0; e->batch && i < e->batches; i++) batch_close(&e->batch[i]);
+    free(e->more), free(e->act), free(e->counts), free(e->batch), free(e->wire[0]), free(e->wire[1]);
+    weave_close(&e->weave);
+    dispatch_close(&e->dispatch);
+    shard_close(&e->shard);
+    pipe_close(&e->pipe);
+    model_close(&e->model);
+    mesh_close(&e->mesh);
+    comm_close(e->fake);
+    backend_close(&e->be);
+    *e = (Engine){ 0 };
+}

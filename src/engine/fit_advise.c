@@ -1,0 +1,183 @@
+/* engine/fit_advise.c -- which knob saves how much; see fit.h. */
+#include "engine/fit.h"
+
+#include "parallel/rules.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct Turn { int cost; const char *price; char set[FIT_SET]; } Turn;
+
+/* The recipe's words, but those that full would make pointless. */
+static void words_of(char *out, size_t n, const WordList *list)
+{
+    size_t at = 0;
+    *out = 0;
+    for (int i = 0; i < list->n && at < n; i++)
+        if (strcmp(list->item[i], "full")) at += (size_t)snprintf(out + at, n - at, "%s,", list->item[i]);
+}
+
+static bool covers(const char *word, const char *other)
+{
+    return !strcmp(word, other) || word_within(other, word);
+}
+
+/* Words that others of the list make pointless are left out of it. */
+static void tidy_words(char set[FIT_SET])
+{
+    char  copy[FIT_SET], *word[FIT_SET / 2], *list = strstr(set, "recompute=["), *save = NULL;
+    int   n = 0;
+    if (!list) return;
+    memcpy(copy, set, sizeof copy);
+    list += strlen("recompute=[");
+    char *inner = copy + (list - set), *rest = strchr(inner, ']');
+    *rest = 0;
+    for (char *w = strtok_r(inner, ",", &save); w; w = strtok_r(NULL, ",", &save)) word[n++] = w;
+    size_t room = FIT_SET - (size_t)(list - set), at = 0;
+    for (int i = 0; i < n; i++) {
+        bool within = false;
+        for (int k = 0; k < n; k++)
+            within |= k != i && covers(word[k], word[i]) && (k < i || !covers(word[i], word[k]));
+        if (!within) at += (size_t)snprintf(list + at, room - at, "%s%s", at ? "," : "", word[i]);
+    }
+    snprintf(list + at, room - at, "]%s", rest + 1);
+}
+
+/* Every row of fit.def that is of this recipe. */
+static int turns_of(Turn turn[FIT_ROWS], const FitAsk *ask)
+{
+    const Config *c = ask->recipe;
+    const struct cfg_parallel *p = &c->parallel;
+    const bool experts = ask->shape->text.E > 0, tower = ask->shape->vision.depth > 0, overlap = c->moe.overlap;
+    const long long T = c->train.micro_tokens, P = c->train.micro_patches;
+    const long long rank = *c->lora.path ? 0 : c->lora.rank;
+    const double away = c->memory.optimizer_offload;
+    const long long zero = p->zero, ep = p->ep, pp = p->pp, cp = p->cp, tp = p->tp;
+    const char *road = strcmp(c->moe.dispatcher, "local") ? "" : " moe.dispatcher=auto";
+    char words[FIT_SET / 2];
+    int  n = 0;
+    words_of(words, sizeof words, &c->memory.recompute);
+#define TURN(class, in_words, when, ...)                                                           \
+    if ((when) && n < FIT_ROWS) {                                                                 \
+        turn[n].cost = class, turn[n].price = in_words;                                           \
+        snprintf(turn[n].set, FIT_SET, __VA_ARGS__);                                              \
+        tidy_words(turn[n++].set);                                                                \
+    }
+#include "engine/fit.def"
+#undef TURN
+    return n;
+}
+
+/* Overrides stand apart by a blank. */
+static Status turn_config(Config *c, const char *set)
+{
+    char one[FIT_SET];
+    for (const char *at = set; *at; at += strspn(at, " ")) {
+        size_t n = strcspn(at, " ");
+        snprintf(one, sizeof one, "%.*s", (int)n, at);
+        TRY(config_set(c, one));
+        at += n;
+    }
+    return OK;
+}
+
+/* What does not exist, is not legal or cannot be planned is no advice. */
+static bool try_turn(FitRow *r, const FitAsk *ask, const Turn *t)
+{
+    Config c = *ask->recipe;
+    c.keep = (Keep){ 0 };                                /* the recipe's own texts stay where they are */
+    bool ok = !turn_config(&c, t->set);
+    RuleInput x = rules_input(&c, ask->shape, ask->ranks, ask->per_node);
+    *r = (FitRow){ .price = t->price, .cost = t->cost };
+    memcpy(r->set, t->set, sizeof r->set);
+    ok = ok && rules_legal(&x) && !ask->plan(ask->self, &c, &r->bytes);
+    keep_close(&c.keep);
+    return ok && r->bytes < 0.998 * ask->bytes;
+}
+
+static int by_cost(const void *a, const void *b)
+{
+    const FitRow *x = a, *y = b;
+    if (x->cost != y->cost) return x->cost - y->cost;
+    return (x->bytes > y->bytes) - (x->bytes < y->bytes);
+}
+
+bool fit_row_fits(const FitAdvice *a, int row) { return a->row[row].bytes <= a->room; }
+
+const FitRow *fit_first(const FitAdvice *a)
+{
+    const FitRow *best = NULL;
+    for (int i = 0; i < a->n; i++) {
+        const FitRow *r = &a->row[i];
+        if (best && r->cost > best->cost) break;
+        if (fit_row_fits(a, i) && (!best || r->bytes > best->bytes)) best = r;
+    }
+    return best;
+}
+
+static bool has_set(const FitAdvice *a, const char *set)
+{
+    for (int i = 0; i < a->n; i++)
+        if (!strcmp(a->row[i].set, set)) return true;
+    return false;
+}
+
+/* A list of overrides with those of another added; of the same key the later stays. */
+static void join_sets(char out[FIT_SET], const char *more)
+{
+    char old[FIT_SET];
+    size_t at = 0;
+    memcpy(old, out, sizeof old);
+    for (const char *o = old; *o; o += strspn(o, " ")) {
+        size_t n = strcspn(o, " "), key = strcspn(o, "=") + 1;
+        bool again = false;
+        for (const char *m = more; *m && !again; m += strcspn(m, " "), m += strspn(m, " "))
+            again = !strncmp(m, o, key);
+        if (!again) at += (size_t)snprintf(out + at, FIT_SET - at, "%.*s ", (int)n, o);
+        o += n;
+    }
+    snprintf(out + at, FIT_SET - at, "%s", more);
+}
+
+/* Where no change is enough by itself: the best of each class added to those of the classes before it, until
+ * they are enough together. */
+static void try_together(FitAdvice *a, const FitAsk *ask)
+{
+    Turn t = { .price = "all of these together" };
+    int  singles = a->n;
+    for (int i = 0; i < singles && a->n < FIT_ROWS; i++) {
+        char before[FIT_SET];
+        FitRow *r = &a->row[a->n];
+        if (i && a->row[i].cost == a->row[i - 1].cost) continue;       /* sorted: the first saves most */
+        memcpy(before, t.set, sizeof before);
+        join_sets(t.set, a->row[i].set);
+        t.cost = a->row[i].cost;
+        if (!try_turn(r, ask, &t)) memcpy(t.set, before, sizeof before);
+        else if (r->bytes <= a->room) {
+            a->n++;
+            return;
+        }
+    }
+}
+
+Status fit_advise(FitAdvice *a, const FitAsk *ask)
+{
+    Turn *turn = calloc(FIT_ROWS, sizeof *turn);
+    *a = (FitAdvice){ .bytes = ask->bytes, .room = ask->room };
+    if (!turn) return fail(E_FIT, "no host memory for advice");
+    int n = turns_of(turn, ask);
+    for (int i = 0; i < n; i++)
+        if (!has_set(a, turn[i].set)) a->n += try_turn(&a->row[a->n], ask, &turn[i]);
+    qsort(a->row, (size_t)a->n, sizeof *a->row, by_cost);
+    if (!fit_first(a)) try_together(a, ask);
+    free(turn);
+    return OK;
+}
+
+void fit_line(char *out, size_t n, const FitAdvice *a, int row)
+{
+    const FitRow *r = &a->row[row];
+    double gib = 1 << 30;
+    snprintf(out, n, "%8.2f GiB less, %8.2f then, %-10s  %s  (%s)", (a->bytes - r->bytes) / gib,
+             r->bytes / gib, fit_row_fits(a, row) ? "fits" : "not enough", r->set, r->price);
+}

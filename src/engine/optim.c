@@ -1,0 +1,65 @@
+/* engine/optim.c -- see optim.h. The norm adds tensors in the order of the model's list, as many at a time as
+ * an op takes, then ranks in theirs. */
+#include "engine/optim.h"
+
+/* Elements after p->mine are copies of a neighbour's (kv heads that ranks share, a tied table). */
+static int64_t counted(const Param *p)
+{
+    int64_t n = p->mine - p->own_at;
+    if (!p->live || !p->keeper || n < 0) return 0;
+    return n < p->own_n ? n : p->own_n;
+}
+
+/* Of what this rank steps, the elements that are tensor i's. Behind the last one there is padding: zeros. */
+typedef struct Range { int64_t at, n; } Range;
+
+static Range range_of(const Param *p, int i)
+{
+    const Comb *c = &p->comb[i];
+    int64_t from = c->local - p->own_at, to = from + c->len * c->count;
+    if (from < 0) from = 0;
+    if (to > counted(p)) to = counted(p);
+    return (Range){ from, to > from ? to - from : 0 };
+}
+
+bool optim_counts(const Param *p, int i) { return range_of(p, i).n > 0; }
+
+void optim_norm(const Model *m, Backend *be, Tensor sumsq, Tensor each)
+{
+    const Mesh *mesh = m->params.mesh;
+    Addends list;
+    int64_t cell = 0;
+    list.n = 0;
+    ledger_enter(&be->ledger, PART_OPTIM);
+    op_fill(be, sumsq, 0.0f);
+    for (int i = 0; i < m->params.n; i++) {
+        const Param *p = m->params.p[i];
+        for (int k = 0; k < p->pieces; k++, cell++) {
+            Range r = range_of(p, k);
+            if (!r.n) continue;
+            list.at[list.n++] = (Addend){ t_rows(own_part(p, p->g), r.at, r.n), cell };
+            if (list.n == ADDENDS) op_squares(be, sumsq, each, &list), list.n = 0;
+        }
+    }
+    if (list.n) op_squares(be, sumsq, each, &list);
+    if (mesh) comm_all_reduce(mesh->comm[GR_world], sumsq, RED_SUM);
+}
+
+typedef struct Step { Backend *be; Tensor sumsq; const OptimConf *conf; } Step;
+
+static void step_portion(void *self, const Portion *x)
+{
+    const Step  *s = self;
+    const Param *p = x->p;
+    AdamW h = s->conf->adam;
+    if (!p->decay && !s->conf->decay_all) h.decay = 0.0f;
+    if (s->conf->group_lr) h.lr = s->conf->group_lr[p->group];
+    op_adamw(s->be, x->w, x->master, x->m, x->v, x->g, s->sumsq, h);
+}
+
+void optim_step(Backend *be, Tensor sumsq, const OptimConf *conf, Shard *s)
+{
+    Step x = { be, sumsq, conf };
+    ledger_enter(&be->ledger, PART_OPTIM);
+    shard_step(s, step_portion, &x);
+}

@@ -1,0 +1,211 @@
+/* engine/pipeline_run.c -- see accumulate.h. */
+#include "engine/pipeline_run.h"
+
+#include "base/rng.h"
+
+/* What the ranks of dp tell each other of a micro-batch before a step. */
+typedef struct MicroCount { int64_t tokens, supervised, patches, visual, docs; } MicroCount;
+
+_Static_assert(sizeof(MicroCount) == MICRO_COUNTS * sizeof(int64_t), "MICRO_COUNTS is out of step");
+
+static MicroCount *counts_of(const Engine *e, int rank)
+{
+    return (MicroCount *)e->counts + (size_t)rank * (size_t)e->pipe.shape.micros;
+}
+
+/* Sums over the whole step: all micro-batches of all data-parallel ranks. */
+static void count_step(StepSums *sum, Engine *e, Stream *const *micro, int n)
+{
+    Comm *dp = e->mesh.comm[GR_dp];
+    MicroCount *mine = (MicroCount *)e->counts + (size_t)dp->size * (size_t)n;
+    *sum = (StepSums){ 0 };
+    for (int i = 0; i < n; i++) {
+        const Stream *s = micro[i];
+        Load  load = load_of(s);
+        Flops f = flops_train(&e->work, &load);
+        flops_add(&sum->model, &f);
+        mine[i] = (MicroCount){ s->tokens, s->supervised, s->patches, s->visual, s->docs };
+        sum->room += s->budget.tokens * dp->size;
+    }
+    comm_host_gather(dp, e->counts, mine, (size_t)n * sizeof *mine);
+    comm_host_sum(dp, sum->model.part, PART_N);
+    for (int i = 0; i < n * dp->size; i++) {
+        const MicroCount *c = (MicroCount *)e->counts + i;
+        sum->tokens += c->tokens, sum->supervised += c->supervised, sum->patches += c->patches;
+        sum->visual += c->visual, sum->docs += c->docs;
+    }
+}
+
+static double share(int64_t part, int64_t whole) { return whole > 0 ? (double)part / (double)whole : 0; }
+
+/* Expert counts of the step so far are scaled to this micro-batch's tokens. */
+static Micro share_of(const Engine *e, const StepSums *sum, int at)
+{
+    const MicroCount *c = &counts_of(e, e->mesh.at[AX_DP])[at];
+    double  tokens = share(c->tokens, sum->tokens);
+    int64_t so_far = 0;
+    bool    by_document = e->conf.aux == AUX_DOCUMENT;
+    Micro m = { .z = (float)tokens, .aux = (float)(by_document ? share(c->docs, sum->docs) : tokens) };
+    if (sum->supervised) m.ce = (float)(1.0 / (double)sum->supervised);
+    else                 m.aux = m.z = 0;                    /* a step that learns nothing balances nothing */
+    for (int r = 0; r < e->mesh.size[AX_DP]; r++)
+        for (int i = 0; i <= at; i++) so_far += counts_of(e, r)[i].tokens;
+    if (e->chance) m.chance = rng_u64(e->chance, 0, (uint64_t)at) | 1;
+    m.keep = at ? 1 : 0, m.part = (float)share(c->tokens, so_far);
+    return m;
+}
+
+/* Whether any rank of the stage has pictures in this round. */
+static bool pictures(const Engine *e, int at)
+{
+    bool any = false;
+    for (int r = 0; r < e->mesh.size[AX_DP]; r++) any |= counts_of(e, r)[at].patches > 0;
+    return any;
+}
+
+typedef struct Walk {
+    Engine        *e;
+    Stream *const *micro;
+    int            n, first;             /* where the batch of micro-batch 0 is in the ring */
+    int            uploaded;
+    const Stream  *after;
+    StepSums      *sum;
+    const Watch   *watch;
+    Ticket         recv[2][MAX_SLOTS], send[2];
+} Walk;
+
+static int batch_of(const Walk *w, int micro) { return (w->first + micro) % w->e->batches; }
+
+static const Chunk *chunk_of(const Walk *w, const Action *a) { return &w->e->model.chunk[a->chunk]; }
+
+static Comm *road(const Walk *w, int way)
+{
+    return w->e->mesh.comm[way == PIPE_FORWARD ? GR_pp : GR_pp_back];
+}
+
+/* The buffer of a message: forward it crosses the border before the chunk, backward the one behind. */
+static Tensor inbox(const Walk *w, const PipeStep *s)
+{
+    const Chunk *k = chunk_of(w, &w->e->pipe.action[s->action]);
+    return engine_wire(w->e, s->way, s->buffer, s->way == PIPE_FORWARD ? k->from : k->to);
+}
+
+static void upload(Walk *w, int micro)
+{
+    if (micro < w->uploaded) return;
+    engine_upload(w->e, w->micro[micro]);
+    engine_batch(w->e)->pictures = pictures(w->e, micro);
+    w->uploaded = micro + 1;
+}
+
+static void forward(Walk *w, const Action *a, const PipeStep *fed)
+{
+    Micro m = share_of(w->e, w->sum, a->micro);
+    upload(w, a->micro);
+    engine_run_forward(w->e, FORWARD, batch_of(w, a->micro), a->chunk, a->slot, &m,
+                       fed ? inbox(w, fed) : (Tensor){ 0 });
+    watch_forward(w->watch, w->e, w->micro[a->micro], a);
+}
+
+static void backward(Walk *w, const Action *a, const PipeStep *fed)
+{
+    engine_run_backward(w->e, batch_of(w, a->micro), a->chunk, a->slot, fed ? inbox(w, fed) : (Tensor){ 0 });
+}
+
+/* After a backward. What a micro-batch lost is counted once: by the rank that shares it with nobody or first
+ * among them. */
+static Status settle(Walk *w, const Action *a)
+{
+    Engine *e = w->e;
+    Losses  l;
+    Micro   m = share_of(e, w->sum, a->micro);
+    if (a->micro + 1 + e->pipe.shape.ahead >= w->uploaded)
+        engine_prefetch(e, w->uploaded < w->n ? w->micro[w->uploaded] : w->after);
+    TRY(engine_slot_losses(e, a->slot, &l));
+    bool counts = e->mesh.at[AX_TP] == 0 && e->mesh.at[AX_CP] == 0;
+    w->sum->ce  += l.ce;
+    w->sum->aux += counts ? (double)m.aux * l.aux : 0;
+    w->sum->z   += counts ? (double)m.z * l.z : 0;
+    return OK;
+}
+
+typedef struct Run { Walk *w; const Action *a; const PipeStep *fed; } Run;
+
+static void run_forward(void *arg)  { Run *r = arg; forward(r->w, r->a, r->fed); }
+static void run_backward(void *arg) { Run *r = arg; backward(r->w, r->a, r->fed); }
+
+/* The backward begins and so it ends first: where both are of the whole model, a table that is embedding and
+ * head gets its gradients in the order it has without a forward beside. */
+static Status run_pair(Walk *w, const Action *a, const PipeStep *const *fed)
+{
+    Run f = { w, a, fed[PIPE_FORWARD] }, b = { w, a + 1, fed[PIPE_BACKWARD] };
+    weave_run(&w->e->weave, run_backward, &b, run_forward, &f);
+    return settle(w, b.a);
+}
+
+static Status run(Walk *w, const PipeStep *s, const PipeStep *const *fed)
+{
+    const Action *a = &w->e->pipe.action[s->action];
+    if (s->what == PIPE_PAIR) return run_pair(w, a, fed);
+    if (a->what == PIPE_FORWARD) {
+        forward(w, a, fed[PIPE_FORWARD]);
+        return OK;
+    }
+    backward(w, a, fed[PIPE_BACKWARD]);
+    return settle(w, a);
+}
+
+/* The result of the last run that way. */
+static void send(Walk *w, const PipeStep *s)
+{
+    const Action *a = &w->e->pipe.action[s->action];
+    Tensor out = s->way == PIPE_FORWARD ? engine_output(w->e, a->chunk, a->slot)
+                                        : engine_gradient(w->e, a->chunk, a->slot);
+    w->send[s->way] = comm_send_start(road(w, s->way), out, s->peer);
+}
+
+static Status walk(Walk *w)
+{
+    const Pipe *p = &w->e->pipe;
+    const PipeStep *fed[2] = { NULL, NULL };
+    for (int i = 0; i < p->steps; i++) {
+        const PipeStep *s = &p->step[i];
+        switch (s->what) {
+        case PIPE_POST:
+            w->recv[s->way][s->buffer] = comm_recv_start(road(w, s->way), inbox(w, s), s->peer);
+            break;
+        case PIPE_RECV:
+            comm_join(w->recv[s->way][s->buffer]);
+            fed[s->way] = s;
+            break;
+        case PIPE_RUN:
+        case PIPE_PAIR:
+            TRY(run(w, s, fed));
+            fed[0] = fed[1] = NULL;
+            break;
+        case PIPE_FLUSH:
+            comm_join(w->send[s->way]);
+            w->send[s->way] = (Ticket){ 0 };
+            break;
+        case PIPE_SEND: send(w, s); break;
+        }
+    }
+    return OK;
+}
+
+Status engine_accumulate(Engine *e, Stream *const *micro, int n, StepSums *out, const Watch *w,
+                         const Stream *after)
+{
+    Walk k = { .e = e, .micro = micro, .n = n, .first = (e->at + 1) % e->batches, .after = after, .sum = out,
+               .watch = w };
+    REQUIRE(n == e->pipe.shape.micros, "a step of %d micro-batches on an engine for %d", n,
+            e->pipe.shape.micros);
+    count_step(out, e, micro, n);
+    engine_begin(e, n);
+    TRY(walk(&k));
+    double sums[3] = { out->ce, out->aux, out->z };
+    comm_host_sum(e->mesh.comm[GR_world], sums, 3);
+    out->ce = sums[0], out->aux = sums[1], out->z = sums[2];
+    out->total = out->ce + (double)e->conf.aux_coeff * out->aux + (double)e->conf.z_coeff * out->z;
+    return e->be.sticky ? backend_sync(&e->be) : OK;
+}

@@ -1,0 +1,139 @@
+/* engine/recipe.c -- see recipe.h. */
+#include "engine/recipe.h"
+
+#include "parallel/rules.h"
+#include "engine/batching.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The pieces of the pipeline that this stage has. */
+static Status cut(Ranks *r, const RuleInput *x, int stage)
+{
+    PipeLayout l;
+    LayoutAsk  ask = rules_cut(x);
+    TRY(layout_open(&l, &ask));
+    r->layout.vpp = l.chunks;
+    for (int v = 0; v < l.chunks && v < MAX_CHUNKS; v++) {
+        const LayoutPiece *p = layout_at(&l, stage, v);
+        r->chunk[v] = (Chunk){ p->from, p->to, p->embedding, p->loss };
+    }
+    int chunks = l.chunks;
+    layout_close(&l);
+    return chunks <= MAX_CHUNKS ? OK : fail(E_CONFIG, "parallel.vpp = %d: at most %d", chunks, MAX_CHUNKS);
+}
+
+Status recipe_ranks(Ranks *r, Mesh *place, const Config *c, const ModelShape *s, Comm *world,
+                    const Log *log)
+{
+    int       size = world ? world->size : 1;
+    RuleInput x = rules_input(c, s, size, world ? comm_near(world) : 1);
+    TRY(rules_check(&x, log));
+    *r = (Ranks){ .world = world, .layout = rules_layout(&x), .zero = (int)c->parallel.zero,
+                  .context = context_kind(c->parallel.cp_comm), .group = (int)c->parallel.microbatch_group,
+                  .overlap = c->moe.overlap,
+                  .dispatch = { .name = c->moe.dispatcher, .rank_capacity = c->moe.rank_capacity } };
+    mesh_place(place, world ? world->rank : 0, size, &r->layout);
+    TRY(cut(r, &x, place->at[AX_PP]));
+    return batching_micro(&r->micro, &c->train, place->size[AX_DP]);
+}
+
+Status recipe_print_ranks(FILE *out, const Config *c, const ModelShape *s, const Comm *world, const Mesh *m)
+{
+    RuleInput x = rules_input(c, s, world ? world->size : 1, world ? comm_near(world) : 1);
+    return rules_print(out, &x, m);
+}
+
+static Status stash(uint8_t policy[LABEL_N], Full *full, const struct cfg_memory *m)
+{
+    for (int i = 0; i < m->recompute.n; i++) {
+        const char *word = m->recompute.item[i];
+        if (strcmp(word, "full")) TRY(policy_drop(policy, word));
+        else TRY(recompute_full(policy, full, m->recompute_method, m->recompute_layers));
+    }
+    for (int i = 0; i < m->activation_offload.n; i++) TRY(policy_park(policy, m->activation_offload.item[i]));
+    return OK;
+}
+
+bool recipe_has_eval(const Config *c) { return c->data.eval.n > 0 || c->eval.split > 0; }
+
+bool recipe_answers_here(const Ranks *r, const Mesh *place)
+{
+    const int *n = place->size;
+    return !r->world || (n[AX_DP] == place->world && n[AX_EP] * n[AX_ETP] == 1 && r->zero < 3);
+}
+
+/* One source without a name has nothing to be told apart from. */
+static bool many_channels(const SourceList *s) { return s->n > 1 || (s->n && *s->item[0].channel); }
+
+static Status store_of(OptimStore *o, const Config *c, DType dtype)
+{
+    *o = (OptimStore){ .split = !strcmp(c->optim.master, "split"), .away = c->memory.optimizer_offload };
+    if (o->split && dtype == F32)
+        return fail(E_CONFIG, "optim.master = split: the weights are float32 and lack nothing of their "
+                    "master; set model.dtype=bfloat16, or leave it at float32");
+    return dtype_parse(&o->moments, c->optim.state_dtype);
+}
+
+Status recipe_lora(AdapterConf *a, const struct cfg_lora *c, const AdapterConf *loaded)
+{
+    if (*c->path && !loaded) return fail(E_CONFIG, "lora.path = %s: no adapter was read from there", c->path);
+    if (loaded) {
+        *a = *loaded;
+        a->dropout = c->dropout;
+        return OK;
+    }
+    *a = (AdapterConf){ .rank = c->rank, .alpha = c->alpha, .dropout = c->dropout, .rslora = c->use_rslora,
+                        .gaussian = !strcmp(c->init, "gaussian"), .shared_a = !strcmp(c->expert_a, "shared"),
+                        .target = &c->target_modules, .exclude = &c->exclude_modules,
+                        .save = &c->modules_to_save };
+    return OK;
+}
+
+/* An adapter that was loaded may lie in frozen parts alone; a step size of its own for what is not trained
+ * would be of no account. */
+static Status refuse_idle(const EngineConf *e, const struct cfg_optim *o, const ModelShape *s)
+{
+    const struct { const char *key; double rate; Group group; } own[] = {
+        { "vit_lr", o->vit_lr, G_VIT }, { "aligner_lr", o->aligner_lr, G_ALIGNER },
+    };
+    Chunk  whole = { 0, s->text.L, true, true };
+    Model  m;
+    Status st = OK;
+    TRY(model_open_part(&m, s, e->frozen, &e->lora, NULL, &whole, 1));
+    if (m.frozen[G_VIT] && m.frozen[G_ALIGNER] && m.frozen[G_LLM])
+        st = fail(E_CONFIG, "all that the adapter has is in parts that model.freeze_* freezes: nothing is "
+                  "left to train; set one of them to false");
+    for (int i = 0; i < 2 && !st; i++)
+        if (own[i].rate > 0 && m.frozen[own[i].group])
+            st = fail(E_CONFIG, "optim.%s = %g: nothing of that part is trained; set it to 0, or train it",
+                      own[i].key, own[i].rate);
+    model_close(&m);
+    return st;
+}
+
+Status recipe_engine(EngineConf *e, const Config *c, const ModelShape *s, DType dtype, const Ranks *ranks,
+                     const AdapterConf *loaded)
+{
+    const char *aux = c->moe.aux_loss_type;
+    *e = (EngineConf){ .backend = backend_pick(c->device.backend), .dtype = dtype,
+                       .budget = batching_budget(c, s), .train = true, .repeat = c->train.deterministic,
+                       .capacity = c->moe.capacity_factor, .pad = c->moe.pad_to_capacity,
+                       .balance = c->moe.force_balance, .aux_coeff = (float)c->moe.aux_loss_coeff,
+                       .z_coeff = (float)c->moe.z_loss_coeff, .ranks = *ranks,
+                       .evaluate = recipe_has_eval(c), .each = many_channels(&c->data.train) };
+    TRY(store_of(&e->store, c, dtype));
+    e->aux = !strcmp(aux, "none") ? AUX_NONE : !strcmp(aux, "sequence") ? AUX_DOCUMENT : AUX_LAYER;
+    e->aux_over_step = !strcmp(aux, "global");
+    if (e->aux == AUX_NONE) e->aux_coeff = 0;
+    e->frozen[G_VIT] = c->model.freeze_vit, e->frozen[G_ALIGNER] = c->model.freeze_aligner;
+    e->frozen[G_LLM] = c->model.freeze_llm;
+    policy_default(e->policy);
+    TRY(stash(e->policy, &e->full, &c->memory));
+    e->home = 1 - c->memory.activation_offload_fraction;
+    if (!s->vision.depth && c->model.freeze_llm)
+        return fail(E_CONFIG, "model.freeze_llm: the model is a language model only; nothing is left to "
+                    "train");
+    TRY(recipe_lora(&e->lora, &c->lora, loaded));
+    return refuse_idle(e, &c->optim, s);
+}

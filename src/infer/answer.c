@@ -1,0 +1,108 @@
+/* infer/answer.c -- see answer.h. */
+#include "infer/answer.h"
+
+#include "data/media.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+Status answer_mark_open(AnswerMark *m, const Tokenizer *t)
+{
+    static const char header[] = "assistant\n";
+    TokenScratch *s = NULL;
+    *m = (AnswerMark){ .tokenizer = t };
+    TRY(chat_tokens(&m->token, t));
+    TRY(token_scratch_open(&s, t));
+    Status st = tokenizer_encode(t, s, &m->header, header, sizeof header - 1, true);
+    token_scratch_close(s);
+    if (st) answer_mark_close(m);
+    return st;
+}
+
+void answer_mark_close(AnswerMark *m)
+{
+    ids_close(&m->header);
+    *m = (AnswerMark){ 0 };
+}
+
+bool answer_find(const AnswerMark *m, const Ids *ids, int64_t *prompt, int64_t *end)
+{
+    int64_t n = m->header.n;
+    for (int64_t i = ids->n - n - 1; i >= 0; i--) {
+        if (ids->v[i] != m->token.im_start || memcmp(ids->v + i + 1, m->header.v, (size_t)n * sizeof *ids->v))
+            continue;
+        *prompt = *end = i + 1 + n;
+        while (*end < ids->n && ids->v[*end] != m->token.im_end) ++*end;
+        return *end<ids->n && * end> * prompt; /* cut off before its end: nothing to compare with */
+    }
+    return false;
+}
+
+typedef struct Bytes { const char *v; size_t n; } Bytes;
+
+static bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
+
+static Bytes trim(const Text *t)
+{
+    Bytes b = { t->v, t->n };
+    while (b.n && is_space(b.v[b.n - 1])) b.n--;
+    while (b.n && is_space(b.v[0])) b.v++, b.n--;
+    return b;
+}
+
+bool answer_equals(const Text *a, const Text *b)
+{
+    Bytes x = trim(a), y = trim(b);
+    return x.n == y.n && (!x.n || !memcmp(x.v, y.v, x.n));
+}
+
+static Json *text_json(const Text *t)
+{
+    Bytes b = trim(t);
+    return json_stringn(b.n ? b.v : "", b.n);
+}
+
+/* The words of the last turn of the user; of a sample that is only ids, its whole prompt. */
+static Status question(Text *out, const AnswerMark *m, const Sample *s)
+{
+    const Conversation *c = &s->chat;
+    int64_t prompt, end;
+    for (int i = c->turns - 1; i >= 0; i--) {
+        const ChatTurn *t = &c->turn[i];
+        if (t->role != ROLE_USER) continue;
+        for (int k = t->first; k < t->first + t->items; k++)
+            if (c->item[k].kind == ITEM_TEXT) TRY(utf8_push(out, c->item[k].text, c->item[k].len, NULL));
+        return OK;
+    }
+    return answer_find(m, &s->ids, &prompt, &end) ? speak_text(out, m->tokenizer, s->ids.v, prompt) : OK;
+}
+
+static Status add_image(Json *list, const Sample *s, const SampleConf *c, int frame)
+{
+    char path[PATH_MAX], real[PATH_MAX];
+    if (!s->frame[frame].path || s->frame[frame].bytes) return OK;
+    TRY(media_path(path, sizeof path, s->frame[frame].path, c->media_dir,
+                   dataset_file(c->data, s->id)->file.path));
+    if (!realpath(path, real)) return OK;
+    Json *name = json_string(real);
+    if (name) json_array_append_new(list, name);             /* a name that is not UTF-8 cannot be told */
+    return OK;
+}
+
+Status answer_line(Json **out, const AnswerMark *m, const Sample *s, const SampleConf *c, const char *channel,
+                   const Text *answer, const Text *expected, bool correct)
+{
+    Text   asked = { 0 };
+    Json  *images = json_array();
+    Status st = question(&asked, m, s);
+    for (int64_t i = 0; !st && i < s->slices; i++) st = add_image(images, s, c, s->slice[i].a);
+    *out = st ? NULL
+              : json_pack("{s:o, s:o, s:o, s:b, s:O, s:s}", "question", text_json(&asked), "answer",
+                          text_json(answer), "expected", text_json(expected), "correct", correct, "images",
+                          images, "channel", channel);
+    json_decref(images);
+    text_close(&asked);
+    if (!st && !*out) st = fail(E_DATA, "%s: its answer cannot be written as JSON", s->record.where);
+    return st;
+}

@@ -1,0 +1,99 @@
+/* infer/predict.c -- see predict.h. */
+#include "infer/predict.h"
+
+#include "engine/batching.h"
+
+#include "data/chat.h"
+
+static Status load_beside(Json **out, const char *dir, const char *name)
+{
+    Path path;
+    *out = NULL;
+    TRY(path_join(path, dir, name));
+    return file_is(path) ? json_load(out, path) : OK;
+}
+
+/* Two spellings are about: size.shortest_edge and longest_edge, which mean areas here, and min_pixels,
+ * max_pixels. */
+static Status read_bounds(Config *c, const Json *o)
+{
+    const Json *size = json_object_get(o, "size");
+    TRY(json_int(o, "min_pixels", c->image.min_pixels, &c->image.min_pixels));
+    TRY(json_int(o, "max_pixels", c->image.max_pixels, &c->image.max_pixels));
+    if (!json_is_object(size)) return OK;
+    TRY(json_int(size, "shortest_edge", c->image.min_pixels, &c->image.min_pixels));
+    return json_int(size, "longest_edge", c->image.max_pixels, &c->image.max_pixels);
+}
+
+Status predict_bounds(Config *recipe, const char *dir)
+{
+    Json *o;
+    TRY(load_beside(&o, dir, "preprocessor_config.json"));
+    Status st = json_is_object(o) ? read_bounds(recipe, o) : OK;
+    json_decref(o);
+    if (!st && (recipe->image.min_pixels < 1 || recipe->image.max_pixels < recipe->image.min_pixels))
+        st = fail(E_DATA, "pictures of at least %lld and at most %lld pixels",
+                  (long long)recipe->image.min_pixels, (long long)recipe->image.max_pixels);
+    return st ? wrap(st, "%s/preprocessor_config.json", dir) : OK;
+}
+
+static void add_stop(Predict *p, int64_t id)
+{
+    for (int i = 0; i < p->stops; i++)
+        if (p->stop[i] == id) return;
+    if (id >= 0 && id < p->source.shape.text.V && p->stops < MAX_STOPS) p->stop[p->stops++] = (int32_t)id;
+}
+
+/* eos_token_id is a number or a list of them. */
+static Status find_stops(Predict *p)
+{
+    ChatTokens token;
+    Json *o;
+    TRY(chat_tokens(&token, p->source.tokenizer));
+    add_stop(p, token.im_end), add_stop(p, token.endoftext);
+    TRY(load_beside(&o, p->source.folder, "generation_config.json"));
+    const Json *eos = json_is_object(o) ? json_object_get(o, "eos_token_id") : NULL;
+    if (json_is_integer(eos)) add_stop(p, json_integer_value(eos));
+    for (size_t i = 0; i < json_array_size(eos); i++)
+        if (json_is_integer(json_array_get(eos, i))) add_stop(p, json_integer_value(json_array_get(eos, i)));
+    json_decref(o);
+    return OK;
+}
+
+Status predict_open(Predict *p, const Config *recipe)
+{
+    *p = (Predict){ .recipe = recipe };
+    TRY(source_open(&p->source, &recipe->model));
+    p->patch = batching_patches(recipe, &p->source.shape.vision);
+    Status st = find_stops(p);
+    if (!st && *recipe->lora.path) st = lora_source_open(&p->lora, recipe->lora.path, &p->source.shape);
+    if (!st && p->lora.conf.rank) st = lora_source_suits(&p->lora, p->source.weights);
+    if (st) predict_close(p);
+    return st;
+}
+
+Status predict_load(Predict *p, const Budget *b, DecodeRoom room, const Log *log)
+{
+    EngineConf  conf = { .backend = backend_pick(p->recipe->device.backend), .dtype = p->source.dtype,
+                         .budget = *b, .decode = room, .lora = p->lora.conf };
+    StreamShape ss = shape_stream(&p->source.shape);
+    ss.bytes = true;
+    Stream      full = stream_full(&ss, b);
+    policy_default(conf.policy);
+    TRY(engine_open(&p->e, &p->source.shape, &conf, &full));
+    TRY(source_load(&p->source, &p->e.model, &p->e.be, (uint64_t)p->recipe->train.seed, log));
+    if (p->lora.conf.rank) {
+        TRY(lora_source_compare(&p->lora, &p->source, (uint64_t)p->recipe->train.seed, log));
+        TRY(lora_source_load(&p->lora, &p->e.model, &p->e.be));
+    }
+    engine_loaded(&p->e);
+    return OK;
+}
+
+void predict_close(Predict *p)
+{
+    engine_close(&p->e);
+    source_close(&p->source);
+    lora_source_close(&p->lora);
+    *p = (Predict){ 0 };
+}

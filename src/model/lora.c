@@ -1,0 +1,233 @@
+/* model/lora.c -- declaring the pairs; see adapters.h. What becomes of a module is decided by its name
+ * alone and checked over the whole model, so a stage of a pipeline knows of errors that are another's. */
+#include "model/lora_private.h"
+
+#include "base/rng.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- what becomes of a module ---- */
+
+const AdapterTarget *adapters_exact(const AdapterConf *c, const char *module)
+{
+    for (int i = 0; i < c->exacts; i++)
+        if (!strcmp(c->exact[i].module, module)) return &c->exact[i];
+    return NULL;
+}
+
+static bool any(bool (*test)(const char *, const Param *, int), const WordList *l, const Param *p, int i)
+{
+    bool yes = false;
+    for (int k = 0; l && k < l->n && !yes; k++) yes = test(l->item[k], p, i);
+    return yes;
+}
+
+bool adapters_hide(const AdapterConf *c, const bool frozen[GROUP_N], Group g)
+{
+    return frozen[g] && !c->exact && !(frozen[G_VIT] && frozen[G_ALIGNER] && frozen[G_LLM]);
+}
+
+Fate adapters_fate(const AdapterConf *c, const bool frozen[GROUP_N], const Param *p, int i)
+{
+    char name[sizeof p->piece->name];
+    module_name(name, sizeof name, p, i);
+    if (adapters_hide(c, frozen, p->group)) return FATE_LEFT;
+    if (any(entry_covers, c->save, p, i)) return FATE_WHOLE;
+    if (!p->linear) return FATE_LEFT;
+    if (c->exact) return adapters_exact(c, name) ? FATE_PAIR : FATE_LEFT;
+    bool out = any(entry_covers, c->exclude, p, i) || any(entry_reaches, c->exclude, p, i);
+    return any(entry_reaches, c->target, p, i) && !out ? FATE_PAIR : FATE_LEFT;
+}
+
+/* ---- declaring ---- */
+
+typedef struct Attach { Model *m; const AdapterConf *c; bool frozen[GROUP_N]; } Attach;
+
+static Fate fate(const Attach *a, const Param *p, int i) { return adapters_fate(a->c, a->frozen, p, i); }
+
+typedef struct Width { int64_t r; float scale; } Width;
+
+static Width width_of(const Attach *a, const char *module)
+{
+    const AdapterTarget *x = adapters_exact(a->c, module);
+    int64_t r = x ? x->rank : a->c->rank;
+    double alpha = x ? x->alpha : a->c->alpha;
+    return (Width){ r, (float)(alpha / (a->c->rslora ? sqrt((double)r) : (double)r)) };
+}
+
+/* The prefix of an expert's tensors. Who adapts both parameters wraps the module twice, gate_up inside. */
+static void experts_name(const Attach *a, char *out, size_t n, const Param *p)
+{
+    const ParamSet *s = &a->m->params;
+    int len = (int)(strrchr(p->piece[0].name, '.') - p->piece[0].name);
+    bool inner = false;
+    for (int i = 0; i < s->n && p->form == FORM_EXPERT_GATE_UP; i++)
+        inner |= s->p[i]->form == FORM_EXPERT_DOWN && s->p[i]->unit == p->unit &&
+                 fate(a, s->p[i], 0) == FATE_PAIR;
+    snprintf(out, n, "%.*s%s", len, p->piece[0].name, inner ? ".base_layer" : "");
+}
+
+/* It is used, gathered and summed with its weight, and trained as that would be. */
+static void beside(const Attach *a, Param *x, const Param *w)
+{
+    x->beside = w, x->unit = w->unit, x->idle = w->idle, x->frozen = a->frozen[w->group];
+}
+
+/* Of the weight's cuts those of its columns are A's. */
+static void cut_a(const ParamSet *s, Param *a, const Param *w)
+{
+    for (int i = 0; i < w->cuts; i++) {
+        AxisCut k = w->cut[i];
+        if (k.dim == w->rank - 1 || (k.dim == 0 && a->full[0] == w->full[0] && w->rank == 3))
+            param_cut(s, a, k.axis, k.dim);
+    }
+}
+
+/* And those of its rows are B's. */
+static void cut_b(const ParamSet *s, Param *b, const Param *w)
+{
+    if (w->head) param_cut_heads(s, b, w->head);
+    for (int i = 0; i < w->cuts; i++)
+        if (w->cut[i].dim < w->rank - 1) param_cut(s, b, w->cut[i].axis, w->cut[i].dim);
+}
+
+static Init init_a(const AdapterConf *c) { return c->gaussian ? INIT_PAIR_NORMAL : INIT_PAIR_UNIFORM; }
+
+#define PEFT "base_model.model."
+
+/* The tensor of a file has experts side by side. */
+static void flat_piece(Param *p, int64_t rows, int64_t cols)
+{
+    p->piece[0].rank = 2, p->piece[0].shape[0] = rows, p->piece[0].shape[1] = cols;
+}
+
+static void pair_experts(const Attach *a, Param *w, Lora *l)
+{
+    ParamSet *s = &a->m->params;
+    char module[sizeof w->piece->name], at[sizeof w->piece->name];
+    int64_t E = w->full[0], out = w->full[1], in = w->full[2], each = a->c->shared_a ? 1 : E;
+    module_name(module, sizeof module, w, 0);
+    experts_name(a, at, sizeof at, w);
+    Width x = width_of(a, module);
+    l->a = param_experts(s, FORM_LORA_A, each, x.r, in, PEFT "%s.lora_A.weight", at);
+    Param *b = param_experts(s, FORM_LORA_B, E, out, x.r, PEFT "%s.lora_B.weight", at);
+    flat_piece(l->a, each * x.r, in), flat_piece(b, out, x.r * E);
+    l->a->init = init_a(a->c), b->init = INIT_ZERO;
+    beside(a, l->a, w), beside(a, b, w);
+    cut_a(s, l->a, w), cut_b(s, b, w);
+    l->parts = 1;
+    l->part[0] = (LoraPart){ .b = b, .rows = b->local[1], .r = x.r, .scale = x.scale };
+    l->stream = rng_stream(module);
+}
+
+/* The A of its pieces one below the other, then a B for each. */
+static void pair_rows(const Attach *a, Param *w, Lora *l)
+{
+    ParamSet *s = &a->m->params;
+    char module[sizeof w->piece->name];
+    int64_t at = 0;
+    for (int i = 0; i < w->pieces; at += w->piece[i++].rows) {
+        if (fate(a, w, i) != FATE_PAIR) continue;
+        module_name(module, sizeof module, w, i);
+        Width x = width_of(a, module);
+        int64_t from = l->a ? l->a->full[0] : 0;
+        if (l->a) param_piece(l->a, x.r, PEFT "%s.lora_A.weight", module);
+        else l->a = param_matrix(s, w->group, x.r, w->full[1], PEFT "%s.lora_A.weight", module);
+        if (!l->parts) l->stream = rng_stream(module);
+        l->part[l->parts++] = (LoraPart){ .piece = i, .at = at, .from = from, .r = x.r, .scale = x.scale };
+    }
+    l->a->init = init_a(a->c);
+    beside(a, l->a, w);
+    cut_a(s, l->a, w);
+    for (int k = 0; k < l->parts; k++) {
+        LoraPart *x = &l->part[k];
+        module_name(module, sizeof module, w, x->piece);
+        x->b = param_matrix(s, w->group, w->piece[x->piece].shape[0], x->r, PEFT "%s.lora_B.weight", module);
+        x->b->init = INIT_ZERO;
+        beside(a, x->b, w);
+        cut_b(s, x->b, w);
+        x->rows = x->b->local[0];
+    }
+}
+
+static void attach(const Attach *a, Param *w)
+{
+    int pairs = 0;
+    w->frozen = true;
+    for (int i = 0; i < w->pieces; i++) {
+        Fate f = fate(a, w, i);
+        if (f == FATE_WHOLE) w->frozen = a->frozen[w->group];
+        pairs += f == FATE_PAIR;
+    }
+    if (!pairs) return;
+    w->lora = calloc(1, sizeof *w->lora);
+    REQUIRE(w->lora, "no memory for the adapters of %s", w->piece[0].name);
+    w->lora->dropout = (float)a->c->dropout;
+    if (w->linear == LINEAR_EXPERTS) pair_experts(a, w, w->lora);
+    else                             pair_rows(a, w, w->lora);
+}
+
+static int64_t layer_of(const Model *whole, const Param *p)
+{
+    int64_t l = p->unit == whole->embed->unit ? -1 : 0, L = whole->shape.text.L;
+    while (l >= 0 && l < L && whole->layer[l].norm->unit != p->unit) l++;
+    return l;
+}
+
+static int64_t block_of(const Vision *whole, const Param *p)
+{
+    int64_t b = p->unit == whole->w_patch->unit ? -1 : 0;
+    while (b >= 0 && b < whole->depth && whole->block[b].w_qkv->unit != p->unit) b++;
+    return b;
+}
+
+/* How far down gradients are wanted, in the decoder and in the tower. */
+static void find_lowest(const Attach *a, const Model *whole)
+{
+    Model *m = a->m;
+    m->lowest = whole->shape.text.L + 1, m->vision.lowest = whole->vision.depth;
+    EACH_PIECE(p, i, whole) {
+        if (fate(a, p, i) == FATE_LEFT || a->frozen[p->group]) continue;
+        int64_t  at = p->group == G_LLM ? layer_of(whole, p) : block_of(&whole->vision, p);
+        int64_t *low = p->group == G_LLM ? &m->lowest : &m->vision.lowest;
+        if (at < *low) *low = at;
+    }
+}
+
+static void freeze_groups(const Attach *a, const Model *whole)
+{
+    Model *m = a->m;
+    for (int g = 0; g < GROUP_N; g++) m->frozen[g] = true;
+    EACH_PIECE(p, i, whole)
+        if (fate(a, p, i) != FATE_LEFT) m->frozen[p->group] &= a->frozen[p->group];
+}
+
+Status adapters_attach(Model *m, const AdapterConf *c)
+{
+    Attach a = { .m = m, .c = c };
+    Model  whole;
+    int    n = m->params.n;
+    memcpy(a.frozen, m->frozen, sizeof a.frozen);
+    TRY(model_open(&whole, &m->shape, m->frozen));
+    Status st = adapters_check(c, &whole);
+    if (!st) {
+        m->lora = c;
+        for (int i = 0; i < n; i++) attach(&a, m->params.p[i]);
+        freeze_groups(&a, &whole);
+        find_lowest(&a, &whole);
+    }
+    model_close(&whole);
+    return st;
+}
+
+void adapters_close(Model *m)
+{
+    for (int i = 0; i < m->params.n; i++) {
+        free(m->params.p[i]->lora);
+        m->params.p[i]->lora = NULL;
+    }
+    m->lora = NULL;
+}

@@ -1,0 +1,179 @@
+/* model/peft_values.c -- what an adapter's file has, as nn/lora.h wants it, into parameters; see
+ * adapter_files.h. */
+#include "model/peft_private.h"
+#include "model/weights_private.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A pair while it is brought into order: A (E, r, in), B (E, out, r). */
+typedef struct Turner { const AdapterFile *f; const AdapterPair *p; int64_t r; float *row; } Turner;
+
+static const void *row_of(const StTensor *t, int64_t i)
+{
+    return (const char *)t->data + (size_t)(i * t->shape[1]) * dtype_size(t->dtype);
+}
+
+/* From rows whose columns are j E + e: element (e, j) of row i. (E, n, r), or (E, r, n) with `turn`. */
+static void from_columns(const Turner *k, float *out, const StTensor *t, bool turn)
+{
+    int64_t E = k->p->E, r = k->r, n = t->shape[0];
+    for (int64_t i = 0; i < n; i++) {
+        dtype_convert(k->row, F32, row_of(t, i), t->dtype, r * E);
+        for (int64_t e = 0; e < E; e++)
+            for (int64_t j = 0; j < r; j++)
+                out[turn ? (e * r + j) * n + i : (e * n + i) * r + j] = k->row[j * E + e];
+    }
+}
+
+/* From rows e r + j: as they are, or turned to (E, n, r). */
+static void from_rows(const Turner *k, float *out, const StTensor *t, bool turn)
+{
+    int64_t n = t->shape[1];
+    if (!turn) dtype_convert(out, F32, t->data, t->dtype, t->shape[0] * n);
+    for (int64_t row = 0; turn && row < t->shape[0]; row++) {
+        dtype_convert(k->row, F32, row_of(t, row), t->dtype, n);
+        for (int64_t i = 0; i < n; i++) out[(row / k->r * n + i) * k->r + row % k->r] = k->row[i];
+    }
+}
+
+/* A of both parts one below the other where they differ; B beside it, zero where it is the other's. */
+static Status from_each(const Turner *k, float *out, bool b)
+{
+    const AdapterPair *p = k->p;
+    bool halves = p->form == PAIR_HALVES;
+    int64_t r = k->r, own = halves ? r / 2 : r, rows = p->out / pair_parts(p);
+    for (int64_t e = 0; e < p->E; e++)
+        for (int part = 0; part < pair_parts(p); part++) {
+            const StTensor *t;
+            TRY(pair_tensor(k->f, p, e, part, b ? 'B' : 'A', &t));
+            if (!b && (halves || !part))
+                dtype_convert(out + (e * r + part * own) * p->in, F32, t->data, t->dtype, own * p->in);
+            for (int64_t i = 0; b && i < rows; i++) {
+                float *row = out + (e * p->out + part * rows + i) * r;
+                memset(row, 0, (size_t)r * sizeof *row);
+                dtype_convert(row + (halves ? part * own : 0), F32, row_of(t, i), t->dtype, own);
+            }
+        }
+    return OK;
+}
+
+/* All of A or B of a pair; out has room for it. */
+static Status values_of(const Turner *k, float *out, bool b)
+{
+    const AdapterPair *p = k->p;
+    switch (p->form) {
+    case PAIR_PLAIN:  return from_rows(k, out, b ? p->b : p->a, false), OK;
+    case PAIR_FUSED:  return b ? from_columns(k, out, p->b, false) : from_rows(k, out, p->a, false), OK;
+    case PAIR_TURNED: return b ? from_rows(k, out, p->a, true) : from_columns(k, out, p->b, true), OK;
+    default:          return from_each(k, out, b);
+    }
+}
+
+static int pair_index(const AdapterFile *f, const char *module)
+{
+    for (int i = 0; i < f->conf.exacts; i++)
+        if (!strcmp(f->conf.exact[i].module, module)) return i;
+    return -1;
+}
+
+/* Where the experts of a layer share one A, those of the file must be the same. */
+static Status check_shared(const float *a, int64_t each, int64_t E, const char *module)
+{
+    for (int64_t e = 1; e < E; e++)
+        if (memcmp(a, a + e * each, (size_t)each * sizeof *a))
+            return fail(E_CONFIG, "%s: its experts have an A each; set lora.expert_a=each", module);
+    return OK;
+}
+
+/* Piece i of q, which is A or B of the pair of that module. */
+static Status load_piece(const AdapterFile *f, Backend *be, const Param *q, int i, const char *module, bool b)
+{
+    int at = pair_index(f, module);
+    if (at < 0) return fail(E_CONFIG, "%s: the adapter has nothing of it", module);
+    const AdapterPair *p = &f->pair[at];
+    int64_t r = f->conf.exact[at].rank, each = r * (b ? p->out : p->in), widest = p->E * r;
+    if (p->out > widest) widest = p->out;
+    float *room = malloc((size_t)(p->E * each) * sizeof *room), *row = malloc((size_t)widest * sizeof *row);
+    StTensor whole = { .name = module, .dtype = F32, .data = room };
+    Turner k = { f, p, r, row };
+    Status st = room && row ? values_of(&k, room, b) : fail(E_FIT, "%s: no host memory to read it", module);
+    if (!st && !b && q->full[0] == 1 && p->E > 1) st = check_shared(room, each, p->E, module);
+    if (!st) st = weights_put(be, q, i, &whole);
+    free(room), free(row);
+    return st;
+}
+
+static Status load_pair(const AdapterFile *f, Backend *be, const Param *q)
+{
+    const Lora *l = q->beside->lora;
+    for (int k = 0; k < l->parts; k++) {
+        char module[sizeof q->piece->name];
+        bool b = l->part[k].b == q;
+        module_name(module, sizeof module, q->beside, l->part[k].piece);
+        if (b || l->a == q) TRY(load_piece(f, be, q, b ? 0 : k, module, b));
+    }
+    return OK;
+}
+
+static bool has_whole(const AdapterFile *f, const Param *p)
+{
+    char name[sizeof p->piece->name];
+    module_name(name, sizeof name, p, 0);
+    for (int i = 0; i < f->save.n; i++)
+        if (!strcmp(f->save.item[i], name)) return true;
+    return false;
+}
+
+Status adapter_fill(void *self, Model *m, Backend *be, int i)
+{
+    const AdapterFile *f = self;
+    const Param *p = m->params.p[i];
+    if (p->beside) return load_pair(f, be, p);
+    return weights_load_one(m, be, &f->st, PEFT_PREFIX, i);
+}
+
+Status adapter_load(const AdapterFile *f, Model *m, Backend *be)
+{
+    for (int i = 0; i < m->params.n; i++)
+        if (m->params.p[i]->beside || has_whole(f, m->params.p[i]))
+            TRY(adapter_fill((AdapterFile *)f, m, be, i));
+    return OK;
+}
+
+/* ---- copies of the base ---- */
+
+static Status compare(const StTensor *a, const StTensor *b)
+{
+    enum { PART = 4096 };
+    float   x[PART], y[PART];
+    int64_t n = (int64_t)(a->bytes / dtype_size(a->dtype));
+    bool    same = n == (int64_t)(b->bytes / dtype_size(b->dtype));
+    for (int64_t at = 0; same && at < n; at += PART) {
+        int64_t k = n - at < PART ? n - at : PART;
+        dtype_convert(x, F32, (const char *)a->data + (size_t)at * dtype_size(a->dtype), a->dtype, k);
+        dtype_convert(y, F32, (const char *)b->data + (size_t)at * dtype_size(b->dtype), b->dtype, k);
+        same = !memcmp(x, y, (size_t)k * sizeof *x);
+    }
+    return same ? OK
+                : fail(E_DATA, "%s: not what the base has: the adapter was made for another one", a->name);
+}
+
+Status adapter_check_base(const AdapterFile *f, const SafeTensors *base)
+{
+    for (int i = 0; i < f->copies; i++) {
+        char name[400];
+        const char *own = f->copy[i] + strlen(PEFT_PREFIX), *at = strstr(own, ".base_layer.");
+        const StTensor *t;
+        snprintf(name, sizeof name, "%.*s%s", (int)(at - own), own, at + strlen(".base_layer"));
+        if (!base)
+            return fail(E_CONFIG,
+                        "%s: the adapter brings weights of its base along; start from that base with "
+                        "model.path",
+                        f->copy[i]);
+        TRY(st_get(base, name, &t));
+        TRY(compare(st_find(&f->st, f->copy[i]), t));
+    }
+    return OK;
+}

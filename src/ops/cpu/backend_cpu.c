@@ -1,0 +1,79 @@
+/* ops/cpu/backend_cpu.c -- the CPU as a machine: anonymous pages, OpenMP threads, a workspace made at start. */
+#include "ops/cpu/cpu.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+static void cpu_memory(double *left, double *all)
+{
+    FILE  *f = fopen("/proc/meminfo", "re");
+    char   line[128];
+    double kib = 0;
+    *all = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "MemAvailable: %lf kB", &kib) == 1) break;
+    if (f) fclose(f);
+    *left = kib > 0 ? kib * 1024 : *all;
+}
+
+static const Ops cpu_ops = {
+#define OP(name, kind, params, args) .name = cpu_##name,
+#include "ops/ops.def"
+#undef OP
+};
+
+static Status cpu_map(Backend *be, size_t bytes, void **out)
+{
+    *out = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (*out == MAP_FAILED) return fail(E_FIT, "no memory: %s", strerror(errno));
+    madvise(*out, bytes, MADV_HUGEPAGE);                /* advice: a kernel without huge pages ignores it */
+    return OK;
+}
+
+static void cpu_unmap(Backend *be, void *p, size_t bytes) { munmap(p, bytes); }
+
+static void cpu_upload(Backend *be, Tensor dst, const void *host)
+{
+    memcpy(dst.data, host, (size_t)t_bytes(dst));
+}
+static void cpu_fetch(Backend *be, void *host, Tensor src) { memcpy(host, src.data, (size_t)t_bytes(src)); }
+static void side_copy(Backend *be, Side lane, void *dst, const void *src, size_t bytes)
+{
+    memcpy(dst, src, bytes);
+}
+static const Lanes cpu_lanes = { .copy = side_copy };
+
+static Status cpu_sync(Backend *be) { return be->sticky; }
+
+static void cpu_close(Backend *be)
+{
+    Cpu *c = be->priv;
+    if (!c) return;
+    if (c->shared) cpu_unmap(be, c->shared, c->bytes);
+    free(c);
+    be->priv = NULL;
+}
+
+static Status cpu_open(Backend *be)
+{
+    Cpu *c = calloc(1, sizeof *c);
+    void *p;
+    if (!c) return fail(E_FIT, "no memory");
+    be->priv   = c;
+    c->threads = omp_get_max_threads();
+    c->bytes   = CPU_SHARED + (size_t)c->threads * CPU_OWN;
+    Status st  = cpu_map(be, c->bytes, &p);
+    if (st) return cpu_close(be), st;
+    c->shared = p;
+    return OK;
+}
+
+const Machine machine_cpu = {
+    .name = "cpu", .ops = &cpu_ops, .host_memory = true, .open = cpu_open, .close = cpu_close, .map = cpu_map,
+    .unmap = cpu_unmap, .upload = cpu_upload, .fetch = cpu_fetch, .sync = cpu_sync,
+    .memory = cpu_memory, .lanes = &cpu_lanes,
+};

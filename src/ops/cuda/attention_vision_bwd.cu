@@ -1,0 +1,304 @@
+/* ops/cuda/attention_vision_bwd.cu -- attention of images on the card, backward: the cases of attention_vision.cu.
+ *
+ * One kernel, used twice. It holds 128 rows of a head and lets the segment's other side flow by:
+ *
+ *              holds      lets flow            first product   second      gathers
+ *   keys       k, v       q, dout, lse, delta  S' = k q'       v dout'     dk += dS' q,  dv += P' dout
+ *   queries    q, dout    k, v                 S  = q k'       dout v'     dq += dS k
+ *
+ * so P and dS never leave the registers, no block adds to what another computes, and every element is summed
+ * in one order: equal bits each time. The price is seven products where five would do if dq were added up in
+ * memory.
+ *
+ * Two warpgroups hold 64 rows each; of a third, one warp brings rows by TMA and, for keys, one lse and delta.
+ * While a warpgroup takes exponentials its earlier gathers and its second product are under way. */
+#include "ops/cuda/attention_vision.cuh"
+
+namespace {
+
+enum { GROUPS = 2, BM = 64 * GROUPS, THREADS = 128 * (GROUPS + 1), WARPS = 4 * GROUPS,
+       MORE = 232, LESS = 40 };                 /* registers of a thread that multiplies, and of the others */
+
+/* Rows that flow at a time, and how many such stages: keys gather twice and have fewer registers left for
+ * scores. */
+template <bool KEYS> struct Flow { enum { BN = KEYS ? 80 : 128, STAGES = KEYS ? 3 : 2 }; };
+
+/* Shared memory: what is held, the stages (two tiles, then for keys lse and delta), the barriers, the
+ * segments. */
+template <int C, bool KEYS> struct Room {
+    enum { BN = Flow<KEYS>::BN, STAGES = Flow<KEYS>::STAGES, HELD = Lay<C, BM>::BYTES,
+           TILE = Lay<C, BN>::BYTES, FLOW = 2 * HELD, STATS = FLOW + STAGES * 2 * TILE,
+           STAT = KEYS ? BN * 4 : 0, BARS = STATS + STAGES * 2 * STAT,
+           HELD_FULL = BARS, HELD_EMPTY = BARS + 8, FULL = BARS + 16, EMPTY = FULL + STAGES * 8,
+           STARTS = EMPTY + STAGES * 8 };
+    __device__ static int tile(int s, int second) { return FLOW + (2 * s + second) * TILE; }
+    __device__ static int stat(int s, int second) { return STATS + (2 * s + second) * STAT; }
+};
+
+/* The outputs are dk and dv, or dq alone. */
+typedef struct Job {
+    const int   *starts;
+    Rows         first, second;
+    const float *lse, *delta;
+    int64_t      lse_row, delta_row;
+    int          n, H;
+    float        scale;
+} Job;
+
+typedef struct Maps { CUtensorMap held[2], flow[2]; } Maps;
+
+/* lse (for powers of two) and delta of query `row` of a segment; those that are not there have probability 0
+ * wherever they are met. */
+__device__ inline float2 stat_at(const Job &g, const Tile &t, int row)
+{
+    if (row >= t.rows) return make_float2(INFINITY, 0.0f);
+    return make_float2(g.lse[t.head * g.lse_row + t.first + row] * LOG2E,
+                       g.delta[t.head * g.delta_row + t.first + row]);
+}
+
+/* The warp that brings rows. */
+template <int C, bool KEYS>
+__device__ void produce(const Maps &m, const Job &g, const int *starts, uint32_t base)
+{
+    typedef Room<C, KEYS> R;
+    enum { BN = R::BN };
+    Walk<BM>     walk(starts, g.n, g.H);
+    Ring<R::STAGES> ring;
+    Tile t = { };
+    int  lane = threadIdx.x % 32;
+    for (int phase = 0; walk.next(t); phase ^= 1) {
+        bar_wait(base + R::HELD_EMPTY, phase ^ 1);
+        if (!lane) {
+            bar_expect(base + R::HELD_FULL, 2 * R::HELD);
+            for (int i = 0; i < 2; i++)
+                tile_load<C, BM>(base + i * R::HELD, &m.held[i], base + R::HELD_FULL, t.head,
+                                 t.first + t.row);
+        }
+        for (int row = 0; row < t.rows; row += BN, ring.step()) {
+            uint32_t full = base + R::FULL + ring.s * 8;
+            bar_wait(base + R::EMPTY + ring.s * 8, ring.phase ^ 1);
+            if (!lane) {
+                bar_expect(full, 2 * R::TILE);
+                for (int i = 0; i < 2; i++)
+                    tile_load<C, BN>(base + R::tile(ring.s, i), &m.flow[i], full, t.head, t.first + row);
+            }
+            __syncwarp();
+        }
+    }
+}
+
+/* The warp that brings lse and delta of the queries that flow by; starts are anywhere, so TMA cannot. */
+template <int C> __device__ void produce_stats(const Job &g, const int *starts, char *room)
+{
+    typedef Room<C, true> R;
+    enum { BN = R::BN };
+    uint32_t     base = smem_at(room);
+    Walk<BM>     walk(starts, g.n, g.H);
+    Ring<R::STAGES> ring;
+    Tile t = { };
+    while (walk.next(t))
+        for (int row = 0; row < t.rows; row += BN, ring.step()) {
+            float *to = (float *)(room + R::stat(ring.s, 0));
+            bar_wait(base + R::EMPTY + ring.s * 8, ring.phase ^ 1);
+            for (int i = threadIdx.x % 32; i < BN; i += 32) {
+                float2 x = stat_at(g, t, row + i);
+                to[i] = x.x, to[BN + i] = x.y;
+            }
+            bar_arrive(base + R::FULL + ring.s * 8);
+        }
+}
+
+/* Scores become probabilities. Keys: a column's lse, at `stat`; queries: a row's. */
+template <bool KEYS, int N>
+__device__ inline void weigh(float (&s)[N], const float2 *stat, const float (&lse)[2], float scale)
+{
+    #pragma unroll
+    for (int j = 0; j < N / 4; j++) {
+        float2 x = KEYS ? stat[4 * j] : make_float2(0, 0);
+        #pragma unroll
+        for (int i = 0; i < 4; i++)
+            s[4 * j + i] = exp2_fast(fmaf(s[4 * j + i], scale, -(KEYS ? i % 2 ? x.y : x.x : lse[i / 2])));
+    }
+}
+
+/* dS = P (dP - delta), packed. */
+template <bool KEYS, int N>
+__device__ inline void slope(uint32_t (&ds)[N / 2], const float (&p)[N], const float (&dp)[N],
+                             const float2 *stat, const float (&delta)[2])
+{
+    #pragma unroll
+    for (int j = 0; j < N / 4; j++) {
+        float2 x = KEYS ? stat[4 * j] : make_float2(0, 0);
+        #pragma unroll
+        for (int r = 0; r < 2; r++) {
+            int i = 4 * j + 2 * r;
+            ds[i / 2] = pack2(p[i] * (dp[i] - (KEYS ? x.x : delta[r])),
+                              p[i + 1] * (dp[i + 1] - (KEYS ? x.y : delta[r])));
+        }
+    }
+}
+
+/* One of the warpgroups that multiply. `second` is unused without keys, and takes no registers then. */
+template <int C, bool KEYS> __device__ void consume(const Job &g, const int *starts, char *room)
+{
+    typedef Room<C, KEYS> R;
+    enum { BN = R::BN };
+    const float scale = g.scale * LOG2E;
+    uint32_t base = smem_at(room);
+    int      group = uniform(threadIdx.x / 128), lane = threadIdx.x % 32;
+    uint32_t held = base + group * 64 * LINE, p[BN / 4], ds[BN / 4];
+    float    s[BN / 2], dp[BN / 2], first[C / 2], second[C / 2], lse[2], delta[2];
+    Walk<BM>     walk(starts, g.n, g.H);
+    Ring<R::STAGES> ring;
+    Tile t = { };
+    auto release = [&](int stage) { if (!lane) bar_arrive(base + R::EMPTY + stage * 8); };
+
+    for (int phase = 0; walk.next(t); phase ^= 1) {
+        int row = t.row + group * 64 + thread_row(), last = 0;
+        if (t.row + group * 64 >= t.rows) {     /* the segment ends in the rows of the other warpgroup */
+            bar_wait(base + R::HELD_FULL, phase);
+            if (!lane) bar_arrive(base + R::HELD_EMPTY);
+            for (int at = 0; at < t.rows; at += BN, ring.step()) {
+                bar_wait(base + R::FULL + ring.s * 8, ring.phase);
+                release(ring.s);
+            }
+            continue;
+        }
+        #pragma unroll
+        for (int i = 0; i < C / 2; i++) first[i] = second[i] = 0;
+        #pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float2 x = KEYS ? make_float2(0, 0) : stat_at(g, t, row + 8 * r);
+            lse[r] = x.x, delta[r] = x.y;
+        }
+        bar_wait(base + R::HELD_FULL, phase);
+        for (int at = 0; at < t.rows; at += BN) {
+            uint32_t flow[2] = { base + R::tile(ring.s, 0), base + R::tile(ring.s, 1) };
+            const float2 *stat = (const float2 *)(room + R::stat(ring.s, 0)) + lane % 4;
+            bar_wait(base + R::FULL + ring.s * 8, ring.phase);
+            if (t.rows - at < BN) {
+                tile_cut<C, BN>(flow[0], t.rows - at), tile_cut<C, BN>(flow[1], t.rows - at);
+                tile_cut_done(1 + group);
+            }
+            wgmma_begin();
+            scores<C, BM, BN>(s, held, flow[0]);
+            wgmma_commit();
+            scores<C, BM, BN>(dp, held + R::HELD, flow[1]);
+            wgmma_commit();
+            wgmma_wait<1>();                    /* the scores, and all that the stage before was read for */
+            wgmma_pin(s);
+            if (at) release(last);
+            if (!KEYS && t.rows - at < BN) hide(s, t.rows - at);
+            weigh<KEYS>(s, stat, lse, scale);
+            if (KEYS) {
+                pack_all(p, s);
+                wgmma_begin();
+                gather<C, BN>(second, p, flow[1]);
+                wgmma_commit();
+                wgmma_wait<1>();
+            } else {
+                wgmma_beside(s, base + R::FULL + ring.s * 8, ring.phase);
+                wgmma_wait<0>();
+            }
+            wgmma_pin(dp);
+            slope<KEYS>(ds, s, dp, stat + R::STAT / 8, delta);
+            wgmma_begin();
+            gather<C, BN>(first, ds, flow[0]);
+            wgmma_commit();
+            last = ring.s;
+            ring.step();
+        }
+        if (!lane) bar_arrive(base + R::HELD_EMPTY);
+        wgmma_wait<0>();
+        wgmma_pin(first);
+        release(last);
+        rows_put<C>(g.first, t.head, t.first + row, t.first + t.rows, first, g.scale, g.scale);
+        if (KEYS) {
+            wgmma_pin(second);
+            rows_put<C>(g.second, t.head, t.first + row, t.first + t.rows, second, 1.0f, 1.0f);
+        }
+    }
+}
+
+template <int C, bool KEYS>
+__global__ void __launch_bounds__(THREADS, 1)
+backward(const __grid_constant__ Maps m, const __grid_constant__ Job g)
+{
+    typedef Room<C, KEYS> R;
+    extern __shared__ __align__(1024) char room[];
+    uint32_t base = smem_at(room);
+    int     *starts = (int *)(room + R::STARTS);
+    for (int i = threadIdx.x; i <= g.n; i += THREADS) starts[i] = g.starts[i];
+    if (threadIdx.x == 0) {
+        bar_init(base + R::HELD_FULL, 1), bar_init(base + R::HELD_EMPTY, WARPS);
+        for (int i = 0; i < R::STAGES; i++) {
+            bar_init(base + R::FULL + i * 8, KEYS ? 33 : 1);        /* the copy, and each lane's statistics */
+            bar_init(base + R::EMPTY + i * 8, WARPS);
+        }
+        bar_init_done();
+    }
+    __syncthreads();
+    if (threadIdx.x < WARPS * 32) {
+        regs_more<MORE>();
+        consume<C, KEYS>(g, starts, room);
+    } else {
+        regs_less<LESS>();
+        int warp = threadIdx.x / 32 - WARPS;
+        if (warp == 0) produce<C, KEYS>(m, g, starts, base);
+        else if (warp == 1 && KEYS) produce_stats<C>(g, starts, room);
+    }
+}
+
+template <int C, bool KEYS> void launch(Backend *be, const Attn *x)
+{
+    enum { BN = Flow<KEYS>::BN };
+    const Tensor *held[2] = { &x->q, &x->dout }, *flow[2] = { &x->k, &x->v };
+    Maps   m = {};
+    Job    g = { (const int *)x->seg.starts.data, rows_of(KEYS ? x->dk : x->dq), rows_of(x->dv),
+                 (const float *)x->lse.data, (const float *)x->delta.data, x->lse.s[0], x->delta.s[0],
+                 (int)x->seg.n, (int)x->q.n[1], x->scale };
+    size_t room = Room<C, KEYS>::STARTS + ((size_t)g.n + 1) * sizeof(int);
+    for (int i = 0; i < 2; i++) {
+        m.held[i] = heads_map(be, KEYS ? *flow[i] : *held[i], BM);
+        m.flow[i] = heads_map(be, KEYS ? *held[i] : *flow[i], BN);
+    }
+    if (be->sticky) return;
+    LAUNCH(be, "attention_bwd", (backward<C, KEYS>), vision_blocks(be, x, BM), THREADS, room, m, g);
+}
+
+/* delta[h,t] = dout[t,h,:].o[t,h,:], a thread each: neighbours read neighbouring heads. */
+template <int C>
+__global__ void delta_kernel(float *delta, int64_t delta_row, Rows dout, Rows o, int64_t T, int H)
+{
+    int64_t at = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, t = at / H, h = at % H;
+    float   sum = 0.0f;
+    if (t >= T) return;
+    #pragma unroll
+    for (int c = 0; c < C; c += 8) {
+        Pack<bf16> x = pack_load((const bf16 *)dout.p + t * dout.row + h * dout.head + c);
+        Pack<bf16> y = pack_load((const bf16 *)o.p + t * o.row + h * o.head + c);
+        #pragma unroll
+        for (int i = 0; i < 8; i++) sum = fmaf(to_f32(x.v[i]), to_f32(y.v[i]), sum);
+    }
+    delta[h * delta_row + t] = sum;
+}
+
+template <int C> void launch_all(Backend *be, const Attn *x)
+{
+    int64_t T = x->q.n[0], H = x->q.n[1];
+    LAUNCH(be, "attention_bwd", delta_kernel<C>, ceil_div(T * H, 256), 256, 0, (float *)x->delta.data,
+           x->delta.s[0], rows_of(x->dout), rows_of(x->o), T, (int)H);
+    launch<C, true>(be, x);
+    launch<C, false>(be, x);
+}
+
+}
+
+bool vision_bwd(Backend *be, const Attn *x)
+{
+    if (!vision_takes(x)) return false;
+    if (x->q.n[2] == 64)      launch_all<64>(be, x);
+    else if (x->q.n[2] == 72) launch_all<72>(be, x);
+    else                      launch_all<80>(be, x);
+    return true;
+}

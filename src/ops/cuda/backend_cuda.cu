@@ -1,0 +1,419 @@
+/* ops/cuda/backend_cuda.cu -- an NVIDIA card as a machine: memory, copies, the step's stream and those beside it,
+ * the sticky error.
+ *
+ * The kernels are in ops/<file>.cu, this is what they run on. One card, the first that is visible. */
+#include "ops/cuda/cuda.cuh"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+static const Ops cuda_ops = {
+#define OP(name, kind, params, args) cuda_##name,
+#include "ops/ops.def"
+#undef OP
+};
+
+static Status check(cudaError_t e, const char *what)
+{
+    return e == cudaSuccess ? OK : fail(E_DEVICE, "%s: %s", what, cudaGetErrorString(e));
+}
+
+void cuda_stick(Backend *be, cudaError_t e, const char *what)
+{
+    if (e != cudaSuccess && !be->sticky) be->sticky = check(e, what);
+}
+
+/* Of several cards each rank of a node takes its own, by the number its launcher gave it; with fewer cards
+ * than ranks they share. A thread that asks for anything on the card passes here first: CUDA's choice is per
+ * thread, and would fall on the first one. */
+static int own_card(void)
+{
+    static const char *const names[] = { "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID", "MPI_LOCALRANKID",
+                                         "PMI_LOCAL_RANK" };
+    int count = 0, card = 0;
+    if (cudaGetDeviceCount(&count) != cudaSuccess || count < 1) return 0;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (const char *local = getenv(names[i])) { card = atoi(local) % count; break; }
+    if (card < 0) card = 0;
+    cudaSetDevice(card);
+    return card;
+}
+
+static Status find_card(void)
+{
+    int count = 0;
+    cudaError_t e = cudaGetDeviceCount(&count);
+    if (e == cudaSuccess && count) return OK;
+    return fail(E_DEVICE, "no card: %s; use --backend cpu",
+                e == cudaSuccess ? "none is visible" : cudaGetErrorString(e));
+}
+
+static Status open_lanes(Cuda *c)
+{
+    for (int i = 0; i < SIDES; i++) {
+        TRY(check(cudaStreamCreateWithFlags(&c->lane[i], cudaStreamNonBlocking), "creating a stream"));
+        TRY(check(cudaEventCreateWithFlags(&c->begun[i], cudaEventDisableTiming), "creating an event"));
+    }
+    for (int i = 0; i < SIDE_MARKS; i++)
+        TRY(check(cudaEventCreateWithFlags(&c->side_mark[i], cudaEventDisableTiming), "creating an event"));
+    return OK;
+}
+
+static void close_lanes(Cuda *c)
+{
+    for (int i = 0; i < SIDE_MARKS; i++)
+        if (c->side_mark[i]) cudaEventDestroy(c->side_mark[i]);
+    for (int i = 0; i < SIDES; i++) {
+        if (c->begun[i]) cudaEventDestroy(c->begun[i]);
+        if (c->lane[i]) cudaStreamDestroy(c->lane[i]);
+    }
+}
+
+/* What the kernels are compiled for. */
+enum { CARD_MAJOR = 9 };
+
+static Status open_card(Cuda *c)
+{
+    cudaDeviceProp p;
+    TRY(check(cudaGetDeviceProperties(&p, own_card()), "reading the card"));
+    if (p.major != CARD_MAJOR)
+        return fail(E_DEVICE, "%s has compute capability %d.%d, this build is for 9.0 (H100, H200); "
+                    "use --backend cpu", p.name, p.major, p.minor);
+    c->sms = p.multiProcessorCount, c->major = p.major, c->minor = p.minor;
+    snprintf(c->name, sizeof c->name, "%.63s", p.name);
+    TRY(check(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "creating a stream"));
+    TRY(check(cudaStreamCreateWithFlags(&c->copy, cudaStreamNonBlocking), "creating a stream"));
+    TRY(check(cudaEventCreateWithFlags(&c->freed, cudaEventDisableTiming), "creating an event"));
+    TRY(check(cudaEventCreateWithFlags(&c->arrived, cudaEventDisableTiming), "creating an event"));
+    TRY(open_lanes(c));
+    TRY(lt_open(c));
+    return dnn_open(c);
+}
+
+static void cuda_close(Backend *be)
+{
+    Cuda *c = cuda_of(be);
+    if (!c) return;
+    dnn_close(c);
+    lt_close(c);
+    if (c->ws) cudaFree(c->ws);
+    for (int i = 0; i < c->marks_room; i++)
+        if (c->mark[i].event) cudaEventDestroy(c->mark[i].event);
+    free(c->mark);
+    close_lanes(c);
+    if (c->freed) cudaEventDestroy(c->freed);
+    if (c->arrived) cudaEventDestroy(c->arrived);
+    if (c->copy) cudaStreamDestroy(c->copy);
+    if (c->stream) cudaStreamDestroy(c->stream);
+    free(c);
+    be->priv = NULL;
+}
+
+static Status cuda_open(Backend *be)
+{
+    TRY(find_card());
+    Cuda *c = (Cuda *)calloc(1, sizeof *c);
+    if (!c) return fail(E_FIT, "no memory");
+    be->priv  = c;
+    Status st = open_card(c);
+    if (st) cuda_close(be);
+    return st;
+}
+
+static double gib(size_t bytes) { return (double)bytes / (1 << 30); }
+
+static Status take_memory(size_t bytes, void **out)
+{
+    size_t      left = 0, all = 0;
+    cudaError_t e = cudaMalloc(out, bytes);
+    if (e != cudaErrorMemoryAllocation) return check(e, "device memory");
+    cudaGetLastError();                                 /* it is told here; later launches are not to blame */
+    cudaMemGetInfo(&left, &all);
+    return fail(E_FIT, "%.2f GiB asked, %.2f of the card's %.1f GiB are free; take fewer tokens a step "
+                "(train.micro_tokens) or recompute more", gib(bytes), gib(left), gib(all));
+}
+
+/* Zeroed in the step's stream, which waits for no other: what is written there next comes after. */
+static Status cuda_map(Backend *be, size_t bytes, void **out)
+{
+    TRY(take_memory(bytes, out));
+    return check(cudaMemsetAsync(*out, 0, bytes, cuda_of(be)->stream), "device memory");
+}
+
+static void cuda_unmap(Backend *be, void *p, size_t bytes) { cudaFree(p); }
+
+/* The card's own kernels may read and write it too, at the host's address: what is loaded or drawn once needs
+ * no other road. */
+static Status pin_mapped(void *p, size_t bytes)
+{
+    void       *seen = NULL;
+    cudaError_t e = cudaHostRegister(p, bytes, cudaHostRegisterMapped | cudaHostRegisterPortable);
+    if (e == cudaSuccess) {
+        if (cudaHostGetDevicePointer(&seen, p, 0) == cudaSuccess && seen == p) return OK;
+        cudaHostUnregister(p);
+        return fail(E_DEVICE, "the card does not see host memory where the host does");
+    }
+    cudaGetLastError();
+    return fail(E_FIT, "%.2f GiB of host memory cannot be pinned: %s; keep less on the host "
+                "(memory.optimizer_offload, activation_offload)", gib(bytes), cudaGetErrorString(e));
+}
+
+/* Pinned, as pageable memory would make every copy wait for the host; large pages first, as that goes page by
+ * page. What is pinned is taken at once, so a machine without the room says so here. */
+static Status cuda_host_map(Backend *be, size_t bytes, void **out)
+{
+    double left, all;
+    backend_memory("cpu", &left, &all);
+    if ((double)bytes > left)
+        return fail(E_FIT, "%.2f GiB of host memory are wanted, %.2f of %.1f GiB are free; keep less on the "
+                    "host (memory.optimizer_offload, activation_offload)", gib(bytes), left / 0x1p30,
+                    all / 0x1p30);
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) return fail(E_FIT, "no address space on the host");
+    madvise(p, bytes, MADV_HUGEPAGE);
+    Status st = pin_mapped(p, bytes);
+    if (st) munmap(p, bytes);
+    else    *out = p;
+    return st;
+}
+
+static void cuda_host_unmap(Backend *be, void *p, size_t bytes)
+{
+    cudaDeviceSynchronize();                                    /* copies under way end first */
+    cudaHostUnregister(p);
+    munmap(p, bytes);
+}
+
+static void side_copy(Backend *be, Side lane, void *dst, const void *src, size_t bytes)
+{
+    cudaMemcpyKind way = lane == SIDE_OUT ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice;
+    cuda_stick(be, cudaMemcpyAsync(dst, src, bytes, way, cuda_of(be)->lane[lane]), "side copy");
+}
+
+static void side_begin(Backend *be, Side lane)
+{
+    Cuda *c = cuda_of(be);
+    cuda_stick(be, cudaEventRecord(c->begun[lane], c->stream), "side lane");
+    cuda_stick(be, cudaStreamWaitEvent(c->lane[lane], c->begun[lane], 0), "side lane");
+}
+
+static void side_mark(Backend *be, Side lane, int id)
+{
+    Cuda *c = cuda_of(be);
+    cuda_stick(be, cudaEventRecord(c->side_mark[id], c->lane[lane]), "side lane");
+}
+
+static void step_wait(Backend *be, int id)
+{
+    Cuda *c = cuda_of(be);
+    cuda_stick(be, cudaStreamWaitEvent(c->stream, c->side_mark[id], 0), "side lane");
+}
+
+static void side_wait(Backend *be, Side lane, int id)
+{
+    Cuda *c = cuda_of(be);
+    cuda_stick(be, cudaStreamWaitEvent(c->lane[lane], c->side_mark[id], 0), "side lane");
+}
+
+static void side_drain(Backend *be)
+{
+    for (int i = 0; i < SIDES; i++) cuda_stick(be, cudaStreamSynchronize(cuda_of(be)->lane[i]), "side lane");
+}
+
+static const Lanes cuda_lanes = { side_copy, side_begin, side_mark, step_wait, side_wait, side_drain };
+
+/* A tensor may lie in host memory too (host_map): the driver knows by the address. */
+static void cuda_upload(Backend *be, Tensor dst, const void *host)
+{
+    Cuda        *c = cuda_of(be);
+    cudaStream_t s = c->going_ahead ? c->copy : c->stream;
+    if (be->preparing) return;
+    size_t n = (size_t)t_bytes(dst);
+    cuda_stick(be, cudaMemcpyAsync(dst.data, host, n, cudaMemcpyDefault, s), "upload");
+}
+
+static void cuda_fetch(Backend *be, void *host, Tensor src)
+{
+    cudaStream_t s = cuda_of(be)->stream;
+    if (be->preparing) { memset(host, 0, (size_t)t_bytes(src)); return; }
+    cuda_stick(be, cudaMemcpyAsync(host, src.data, (size_t)t_bytes(src), cudaMemcpyDefault, s), "fetch");
+    cuda_stick(be, cudaStreamSynchronize(s), "fetch");
+}
+
+/* On: copies wait for the work that was queued when the last ones were joined, which is the last that read
+ * where they will write. Off: their end is marked for join. */
+static void cuda_ahead(Backend *be, bool on)
+{
+    Cuda *c = cuda_of(be);
+    c->going_ahead = on;
+    if (on) cuda_stick(be, cudaStreamWaitEvent(c->copy, c->freed, 0), "copy stream");
+    else    cuda_stick(be, cudaEventRecord(c->arrived, c->copy), "copy stream");
+}
+
+static void cuda_join(Backend *be)
+{
+    Cuda *c = cuda_of(be);
+    cuda_stick(be, cudaStreamWaitEvent(c->stream, c->arrived, 0), "copy stream");
+    cuda_stick(be, cudaEventRecord(c->freed, c->stream), "copy stream");
+}
+
+/* Memory that cannot be pinned is copied all the same, only more slowly. A copy that went ahead and that
+ * nobody joined may still read it: that ends before the memory is given back. */
+static void cuda_pin(void *p, size_t bytes, bool on)
+{
+    own_card();
+    if (!on) cudaDeviceSynchronize();
+    cudaError_t e = on ? cudaHostRegister(p, bytes, cudaHostRegisterDefault) : cudaHostUnregister(p);
+    if (e != cudaSuccess) cudaGetLastError();
+}
+
+void *cuda_workspace(Backend *be, size_t bytes)
+{
+    Cuda *c = cuda_of(be);
+    if (bytes > c->ws_needed) c->ws_needed = bytes;
+    if (be->preparing) return NULL;
+    if (bytes > c->ws_bytes) {
+        cuda_stick(be, cudaStreamSynchronize(c->stream), "workspace");
+        cudaFree(c->ws);
+        c->ws = NULL, c->ws_bytes = 0;
+        Status st = take_memory(bytes, &c->ws);
+        if (!st) c->ws_bytes = bytes;
+        else if (!be->sticky) be->sticky = wrap(st, "workspace of an op");
+    }
+    return c->ws;
+}
+
+/* Off: the largest workspace that was asked for is taken now. */
+static Status cuda_prepare(Backend *be, bool on)
+{
+    Cuda *c = cuda_of(be);
+    if (!on && c->ws_needed) cuda_workspace(be, c->ws_needed);
+    return be->sticky;
+}
+
+/* Room for one more mark; a step has as many as its micro-batches need. */
+static bool marks_hold(Cuda *c, Backend *be)
+{
+    if (c->marks < c->marks_room) return true;
+    int       room = c->marks_room ? 2 * c->marks_room : 256;
+    CudaMark *more = (CudaMark *)realloc(c->mark, (size_t)room * sizeof *more);
+    if (!more) {
+        be->sticky = fail(E_FIT, "no memory");
+        return false;
+    }
+    memset(more + c->marks_room, 0, (size_t)(room - c->marks_room) * sizeof *more);
+    c->mark = more, c->marks_room = room;
+    return true;
+}
+
+/* Where one part of the model ends and the next begins is marked in the stream; the time between two marks is
+ * known once the card has passed them. */
+static void cuda_clock(Backend *be, Part ended)
+{
+    Cuda *c = cuda_of(be);
+    if (be->preparing || be->sticky || !marks_hold(c, be)) return;
+    CudaMark *m = &c->mark[c->marks++];
+    if (!m->event) cuda_stick(be, cudaEventCreate(&m->event), "timing");
+    m->part = ended;
+    cuda_stick(be, cudaEventRecord(m->event, c->stream), "timing");
+}
+
+static void read_clock(Backend *be)
+{
+    Cuda *c = cuda_of(be);
+    for (int i = 1; i < c->marks; i++) {
+        float ms = 0;
+        cuda_stick(be, cudaEventElapsedTime(&ms, c->mark[i - 1].event, c->mark[i].event), "timing");
+        be->ledger.seconds[c->mark[i].part] += ms * 1e-3;
+    }
+    if (c->marks > 1) {                                     /* the last mark begins what comes next */
+        CudaMark last = c->mark[c->marks - 1];
+        c->mark[c->marks - 1] = c->mark[0], c->mark[0] = last, c->marks = 1;
+    }
+    if (be->ledger.since <= 0) c->marks = 0;
+}
+
+static Status cuda_sync(Backend *be)
+{
+    cuda_stick(be, cudaStreamSynchronize(cuda_of(be)->stream), "sync");
+    if (!be->sticky) read_clock(be);
+    return be->sticky;
+}
+
+/* From the driver's own library, which every machine with a card has; it is loaded only when asked. */
+static void cuda_state(char *out, size_t n)
+{
+    typedef int (*Fn)(...);
+    void    *lib = dlopen("libnvidia-ml.so.1", RTLD_NOW), *card = NULL;
+    unsigned mhz = 0, mw = 0, heat = 0;
+    *out = 0;
+    if (!lib) return;
+    Fn init = (Fn)dlsym(lib, "nvmlInit_v2"), open = (Fn)dlsym(lib, "nvmlDeviceGetHandleByIndex_v2");
+    Fn clock = (Fn)dlsym(lib, "nvmlDeviceGetClockInfo"), power = (Fn)dlsym(lib, "nvmlDeviceGetPowerUsage");
+    Fn degrees = (Fn)dlsym(lib, "nvmlDeviceGetTemperature"), stop = (Fn)dlsym(lib, "nvmlShutdown");
+    if (init && open && clock && power && degrees && stop && !init()) {
+        enum { CLOCK_SM = 1, SENSOR_GPU = 0 };
+        if (!open((unsigned)own_card(), &card) && !clock(card, CLOCK_SM, &mhz) && !power(card, &mw) &&
+            !degrees(card, SENSOR_GPU, &heat))
+            snprintf(out, n, "%u MHz, %.0f W, %u C", mhz, mw / 1000.0, heat);
+        stop();
+    }
+    dlclose(lib);
+}
+
+/* None on a card that cannot be opened, so that "auto" passes it over. */
+static void cuda_memory(double *left, double *all)
+{
+    size_t l = 0, a = 0;
+    int    major = 0;
+    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, own_card()) != cudaSuccess) return;
+    if (major != CARD_MAJOR) return;
+    if (cudaMemGetInfo(&l, &a) != cudaSuccess) return;
+    *left = (double)l, *all = (double)a;
+}
+
+/* Dense products by the data sheet, without sparsity. An f32 product runs on the plain units. */
+static double cuda_peak(DType dtype)
+{
+    static const struct { const char *name; double bf16, f32; } cards[] = {
+        { "H200", 989.4e12, 66.9e12 }, { "H100 PCIe", 756.5e12, 51.2e12 }, { "H100", 989.4e12, 66.9e12 },
+        { "GH200", 989.4e12, 66.9e12 }, { "H800", 989.4e12, 66.9e12 }, { "H20", 148e12, 44e12 },
+    };
+    cudaDeviceProp p;
+    if (cudaGetDeviceProperties(&p, own_card()) != cudaSuccess) return 0;
+    for (size_t i = 0; i < sizeof cards / sizeof *cards; i++)
+        if (strstr(p.name, cards[i].name)) return dtype == F32 ? cards[i].f32 : cards[i].bf16;
+    return 0;
+}
+
+static void cuda_describe(char *out, size_t n)
+{
+    cudaDeviceProp p;
+    char lt[96] = "", dnn[96] = "";
+    int  driver = 0;
+    if (cudaGetDeviceProperties(&p, own_card()) != cudaSuccess) {
+        snprintf(out, n, "built in, but no card is visible");
+        return;
+    }
+    if (p.major != CARD_MAJOR) {
+        snprintf(out, n, "%s has compute capability %d.%d, this build is for 9.0 (H100, H200)", p.name,
+                 p.major, p.minor);
+        return;
+    }
+    cudaDriverGetVersion(&driver);
+    lt_describe(lt, sizeof lt);
+    dnn_describe(dnn, sizeof dnn);
+    snprintf(out, n, "%s, compute %d.%d, %d multiprocessors, %.1f GiB, driver CUDA %d.%d; %s; cuDNN %s",
+             p.name, p.major, p.minor, p.multiProcessorCount, gib(p.totalGlobalMem), driver / 1000,
+             driver % 1000 / 10, lt, dnn);
+}
+
+extern "C" const Machine machine_cuda = {
+    "cuda",     &cuda_ops,   false,      cuda_open,    cuda_close, cuda_map,
+    cuda_unmap, cuda_upload, cuda_fetch, cuda_pin,     cuda_sync,  cuda_describe, cuda_state, cuda_memory,
+    cuda_peak,  cuda_ahead,  cuda_join,  cuda_prepare, cuda_clock, cuda_host_map, cuda_host_unmap,
+    &cuda_lanes,
+};

@@ -1,0 +1,181 @@
+/* ops/cuda/cross_entropy.cu -- kernels of cross_entropy.c: one block a row, one pass over memory each.
+ *
+ * ce_part   A thread keeps the maximum of what it saw and the sum of exp(z - max) under it, the sum of EACH
+ *           runs in f32, of all in double; then the block agrees on a maximum.
+ * ce_join   One block: thread i joins rows i, i + 1024, ..., adds their losses in double, then a fixed tree.
+ * ce_bwd    Reads and writes the same place in the same thread: in place is no special case.
+ *
+ * Exponentials are 2^x of the hardware on a product rounded to f32: within a few ulp where they weigh, 0
+ * where the exact value would be denormal. */
+#include "ops/cuda/runs.cuh"
+
+#include <float.h>
+
+enum { THREADS = 512, EACH = 4, PART = 3 };
+
+/* e^x. */
+static __device__ inline float exp_of(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.44269504088896341f));
+    return y;
+}
+
+/* Columns c .. c + N - 1; past the end of the row what weighs nothing. */
+template <int N, class T> static __device__ inline Run<T, N> run_read(const T *z, int64_t c, int64_t V)
+{
+    float none[N];
+    #pragma unroll
+    for (int j = 0; j < N; j++) none[j] = -INFINITY;
+    return c < V ? run_load<N>(z + c) : Run<T, N>::of(none);
+}
+
+template <class T, int N>
+static __global__ void __launch_bounds__(THREADS)
+row_part(double *out, const T *logits, int64_t stride, const int *labels, int64_t from, int64_t V)
+{
+    __shared__ float  peak[32];
+    __shared__ double part[32];
+    const T *z = logits + blockIdx.x * stride;
+    float    max = -FLT_MAX;
+    double   sum = 0.0;
+    for (int64_t c = (int64_t)threadIdx.x * N; c < V; c += EACH * THREADS * N) {
+        Run<T, N> v[EACH];
+        float     top = max, s = 0.0f;
+        #pragma unroll
+        for (int k = 0; k < EACH; k++) v[k] = run_read<N>(z, c + k * THREADS * N, V);
+        #pragma unroll
+        for (int k = 0; k < EACH; k++)
+            #pragma unroll
+            for (int j = 0; j < N; j++) top = fmaxf(top, v[k].get(j));
+        if (top > max) sum *= exp_of(max - top), max = top;
+        #pragma unroll
+        for (int k = 0; k < EACH; k++)
+            #pragma unroll
+            for (int j = 0; j < N; j++) s += exp_of(v[k].get(j) - max);
+        sum += s;
+    }
+    float top = block_max(max, peak);
+    sum = block_sum(sum * expf(max - top), part);
+    if (threadIdx.x) return;
+    int64_t label = labels[blockIdx.x], at = label - from;
+    out += PART * (int64_t)blockIdx.x;
+    out[0] = top, out[1] = sum, out[2] = label >= 0 && at >= 0 && at < V ? (double)to_f32(z[at]) : NAN;
+}
+
+extern "C" void cuda_ce_part(Backend *be, Tensor part, Tensor logits, Tensor labels, int64_t from)
+{
+    int64_t    n = logits.n[0], V = logits.n[1], s = logits.s[0];
+    double    *out = (double *)part.data;
+    const int *label = (const int *)labels.data;
+    BY_DTYPE(logits.dtype, T,
+             const T *z = (const T *)logits.data;
+             if (packs(logits))
+                 LAUNCH(be, "ce_part", (row_part<T, Pack<T>::N>), n, THREADS, 0, out, z, s, label, from, V);
+             else
+                 LAUNCH(be, "ce_part", (row_part<T, 1>), n, THREADS, 0, out, z, s, label, from, V));
+}
+
+typedef struct Join {
+    double       *loss;
+    float        *lse, *each;
+    const double *parts;
+    const int    *labels;
+    int64_t       n, slices;
+    float         scale;
+} Join;
+
+/* Row i of all slices: its logsumexp, and through *target the logit of its label. */
+static __device__ inline float join_row(const Join &a, int64_t i, double *target)
+{
+    double top = -FLT_MAX, sum = 0.0;
+    *target = NAN;
+    for (int64_t s = 0; s < a.slices; s++) top = fmax(top, a.parts[PART * (s * a.n + i)]);
+    for (int64_t s = 0; s < a.slices; s++) {
+        const double *p = a.parts + PART * (s * a.n + i);
+        sum += p[1] * exp(p[0] - top);
+        if (!isnan(p[2])) *target = p[2];
+    }
+    return (float)(top + log(sum));
+}
+
+static __global__ void __launch_bounds__(1024) join(Join a)
+{
+    __shared__ double part[32];
+    double sum = 0.0, target;
+    for (int64_t i = threadIdx.x; i < a.n; i += blockDim.x) {
+        float  lse = join_row(a, i, &target);
+        double e = a.labels[i] < 0 ? 0.0 : (double)lse - target;
+        a.lse[i] = lse;
+        if (a.each) a.each[i] = (float)e;
+        sum += e;
+    }
+    sum = block_sum(sum, part);
+    if (!threadIdx.x && a.loss) *a.loss += a.scale * sum;
+}
+
+extern "C" void cuda_ce_join(Backend *be, Tensor loss, Tensor lse, Tensor each, Tensor parts, Tensor labels,
+                             float scale)
+{
+    int64_t n = t_count(labels);
+    Join a = { (double *)loss.data, (float *)lse.data, (float *)each.data, (const double *)parts.data,
+               (const int *)labels.data, n, n ? parts.n[0] / n : 1, scale };
+    LAUNCH(be, "ce_join", join, 1, 1024, 0, a);
+}
+
+typedef struct Gradient {
+    void        *d;
+    const void  *z;
+    const float *lse;
+    const int   *labels;
+    int64_t      ds, zs, V, from;
+    float        scale;
+} Gradient;
+
+/* O of dlogits, T of logits. */
+template <class O, class T, int N> static __global__ void __launch_bounds__(THREADS) row_gradient(Gradient g)
+{
+    O       *d = (O *)g.d + blockIdx.x * g.ds;
+    const T *z = (const T *)g.z + blockIdx.x * g.zs;
+    float    lse = g.lse[blockIdx.x], scale = g.scale;
+    int64_t  label = g.labels[blockIdx.x];
+    if (label < 0) {
+        const float zeros[N] = { 0.0f };
+        for (int64_t c = (int64_t)threadIdx.x * N; c < g.V; c += THREADS * N) run_store<N>(d + c, zeros);
+        return;
+    }
+    label -= g.from;                                             /* its column, or none of the slice's */
+    for (int64_t c = (int64_t)threadIdx.x * N; c < g.V; c += EACH * THREADS * N) {
+        Run<T, N> v[EACH];
+        #pragma unroll
+        for (int k = 0; k < EACH; k++) v[k] = run_read<N>(z, c + k * THREADS * N, g.V);
+        #pragma unroll
+        for (int k = 0; k < EACH; k++) {
+            int64_t at = c + k * THREADS * N;
+            float   x[N];
+            #pragma unroll
+            for (int j = 0; j < N; j++) x[j] = scale * exp_of(v[k].get(j) - lse);
+            if (at <= label && label < at + N)
+                #pragma unroll
+                for (int j = 0; j < N; j++)
+                    if (at + j == label) x[j] -= scale;
+            if (at < g.V) run_store<N>(d + at, x);
+        }
+    }
+}
+
+template <class O, class T> static void gradient(Backend *be, Gradient g, int64_t n, bool aligned)
+{
+    constexpr int N = sizeof(O) == 4 && sizeof(T) == 4 ? 4 : 8;
+    if (aligned) LAUNCH(be, "ce_bwd", (row_gradient<O, T, N>), n, THREADS, 0, g);
+    else         LAUNCH(be, "ce_bwd", (row_gradient<O, T, 1>), n, THREADS, 0, g);
+}
+
+extern "C" void cuda_ce_bwd(Backend *be, Tensor dlogits, Tensor logits, Tensor lse, Tensor labels,
+                            int64_t from, float scale)
+{
+    Gradient g = { dlogits.data, logits.data, (const float *)lse.data, (const int *)labels.data, dlogits.s[0],
+                   logits.s[0], logits.n[1], from, scale };
+    bool aligned = packs(dlogits) && packs(logits);
+    BY_DTYPE(dlogits.dtype, O, BY_DTYPE(logits.dtype, T, gradient<O, T>(be, g, logits.n[0], aligned)));
+}

@@ -1,0 +1,181 @@
+/* ops/cuda/cuda.cuh -- what the kernels of ops/<file>.cu share: the open card, launches, workspace, 16-byte loads
+ * and sums of a fixed order.
+ *
+ * <file>.cu defines cuda_<op> for the ops of <file>.c, with the same contract. The host side never waits for
+ * the card: sizes come from the tensors' extents, what only the card knows (rows per expert) is read there.
+ *
+ * Before the first step the engine walks it once with `preparing` set: an op then does all that is slow the
+ * first time (choose an algorithm, build a plan, say how much workspace it needs) and LAUNCH launches
+ * nothing. */
+#ifndef OPS_CUDA_CUDA_CUH
+#define OPS_CUDA_CUDA_CUH
+
+#include "ops/ops.h"
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+#include <stdint.h>
+
+typedef __nv_bfloat16 bf16;
+
+typedef struct CudaMark { cudaEvent_t event; Part part; } CudaMark;
+
+typedef struct Cuda {
+    cudaStream_t stream, copy;        /* the step's, and the one that brings the next batch */
+    int          sms, major, minor;
+    char         name[64];
+    void        *ws;                  /* one op's scratch: what an op leaves there the next may overwrite */
+    size_t       ws_bytes, ws_needed;
+    CudaMark    *mark;                /* borders between parts of the model since the last sync */
+    int          marks, marks_room;
+    bool         going_ahead;         /* uploads use the copy stream */
+    cudaEvent_t  freed, arrived;      /* the spare batch may be written; it has been */
+    cudaStream_t lane[SIDES];
+    cudaEvent_t  begun[SIDES];        /* the step as it was when a lane was told to wait for it */
+    cudaEvent_t  side_mark[SIDE_MARKS];
+    void        *lt;                  /* cublaslt.cu's own: handle, algorithms */
+    void        *dnn;                 /* attention_cudnn.cu's own: library, plans; NULL without cuDNN */
+} Cuda;
+
+static inline Cuda *cuda_of(Backend *be) { return (Cuda *)be->priv; }
+
+/* Sticks the first error to the backend, with the op's name. */
+void cuda_stick(Backend *be, cudaError_t e, const char *what);
+
+/* At least this many bytes, 256-aligned, undefined; NULL while preparing or when there is no memory (then the
+ * backend is poisoned). What a step needs was said while preparing, so that it seldom grows in one; when it
+ * does, what was there is lost: an op that asks twice asks for the larger size first. */
+void *cuda_workspace(Backend *be, size_t bytes);
+
+/* The two libraries, opened with the card and closed with it: cuBLASLt (cublaslt.cu), which must be there,
+ * and cuDNN (attention_cudnn.cu), which need not. The words are for doctor. */
+Status lt_open(Cuda *c);
+void   lt_close(Cuda *c);
+void   lt_describe(char *out, size_t n);               /* version, algorithms kept from earlier runs */
+Status dnn_open(Cuda *c);
+void   dnn_close(Cuda *c);
+void   dnn_describe(char *out, size_t n);             /* version, or that attention runs on our own kernels */
+
+/* LAUNCH(be, "op", kernel<T>, blocks, threads, shared bytes, arguments...). Nothing for an empty grid. A
+ * module is loaded at its first use: asking for a kernel's attributes brings that forward to the
+ * preparation. */
+#define LAUNCH(be, what, kernel, blocks, threads, smem, ...)                                              \
+    do {                                                                                                  \
+        Cuda   *card_ = cuda_of(be);                                                                      \
+        int64_t grid_ = (int64_t)(blocks);                                                                \
+        size_t  smem_ = (size_t)(smem);                                                                   \
+        auto    k_    = kernel;                                                                           \
+        if ((be)->preparing) {                                                                            \
+            cudaFuncAttributes at_;                                                                       \
+            cuda_stick(be, cudaFuncGetAttributes(&at_, (const void *)k_), what);                          \
+            if (smem_ > 48 * 1024)                                                                        \
+                cuda_stick(be, cudaFuncSetAttribute((const void *)k_,                                     \
+                           cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem_), what);               \
+        } else if (grid_ > 0 && !(be)->sticky) {                                                          \
+            if (smem_ > 48 * 1024)                                                                        \
+                cuda_stick(be, cudaFuncSetAttribute((const void *)k_,                                     \
+                           cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem_), what);               \
+            k_<<<(unsigned)grid_, (threads), smem_, card_->stream>>>(__VA_ARGS__);                        \
+            cuda_stick(be, cudaGetLastError(), what);                                                     \
+        }                                                                                                 \
+    } while (0)
+
+/* BY_DTYPE(dtype, T, statement): the statement with T as the element type, f32 or bf16. */
+#define BY_DTYPE(dt, T, ...)                                       \
+    do {                                                           \
+        if ((dt) == F32) { typedef float T; __VA_ARGS__; }         \
+        else             { typedef bf16 T;  __VA_ARGS__; }         \
+    } while (0)
+
+static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static inline int64_t at_most(int64_t a, int64_t b)  { return a < b ? a : b; }
+
+/* Enough blocks for n items at `per` a block, but no more than fill the card `waves` times: for loops with
+ * stride. */
+static inline int64_t cuda_blocks(Backend *be, int64_t n, int64_t per, int waves)
+{
+    return at_most(ceil_div(n, per), (int64_t)cuda_of(be)->sms * waves);
+}
+
+#ifdef __CUDACC__
+
+__device__ inline float to_f32(float x) { return x; }
+__device__ inline float to_f32(bf16 x)  { return __bfloat162float(x); }
+template <class T> __device__ inline T from_f32(float x);
+template <> __device__ inline float from_f32<float>(float x) { return x; }
+template <> __device__ inline bf16  from_f32<bf16>(float x)  { return __float2bfloat16_rn(x); }
+
+/* 16 bytes: 4 floats or 8 bf16. Where every row of a tensor starts on 16 bytes, rows are walked by Pack. */
+template <class T> struct alignas(16) Pack {
+    static constexpr int N = 16 / (int)sizeof(T);
+    T v[N];
+};
+template <class T> __device__ inline Pack<T> pack_load(const T *p)          { return *(const Pack<T> *)p; }
+template <class T> __device__ inline void    pack_store(T *p, Pack<T> x)    { *(Pack<T> *)p = x; }
+template <class T> __device__ inline Pack<T> pack_stream(const T *p)   /* read once: not kept in the caches */
+{
+    Pack<T> x;
+    *(int4 *)&x = __ldcs((const int4 *)p);
+    return x;
+}
+
+/* N neighbours that are read and written as one: 16 bytes at most, on a border of their size. */
+template <class T, int N> struct alignas(N * sizeof(T)) Vec { T v[N]; };
+
+/* Sums and maxima over a warp: a butterfly, the same order and the same value in every lane. */
+__device__ inline float warp_sum(float x)
+{
+    for (int o = 16; o; o >>= 1) x += __shfl_xor_sync(~0u, x, o);
+    return x;
+}
+__device__ inline double warp_sum(double x)
+{
+    for (int o = 16; o; o >>= 1) x += __shfl_xor_sync(~0u, x, o);
+    return x;
+}
+__device__ inline float warp_max(float x)
+{
+    for (int o = 16; o; o >>= 1) x = fmaxf(x, __shfl_xor_sync(~0u, x, o));
+    return x;
+}
+
+/* Over a block of up to 32 whole warps, into every thread; `part` is 32 elements of shared memory. */
+template <class F> __device__ inline F block_sum(F x, F *part)
+{
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
+    x = warp_sum(x);
+    __syncthreads();
+    if (!lane) part[warp] = x;
+    __syncthreads();
+    return warp_sum(lane < warps ? part[lane] : (F)0);
+}
+__device__ inline float block_max(float x, float *part)
+{
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
+    x = warp_max(x);
+    __syncthreads();
+    if (!lane) part[warp] = x;
+    __syncthreads();
+    return warp_max(lane < warps ? part[lane] : -INFINITY);
+}
+
+#endif
+
+/* Whether rows of t can be walked by Pack: base, row stride and width are multiples of 16 bytes. */
+static inline bool packs(Tensor t)
+{
+    int64_t size = (int64_t)dtype_size((DType)t.dtype), ok = ((int64_t)(intptr_t)t.data % 16) == 0;
+    for (int i = 0; i + 1 < t.rank; i++) ok = ok && t.s[i] * size % 16 == 0;
+    return ok && t.n[t.rank - 1] * size % 16 == 0;
+}
+
+/* gemm_scaled of which chance leaves out some (grouped_gemm.cu). */
+void gemm_dropped(Backend *be, Tensor c, Tensor a, Tensor b, float scale, Drop drop, int flags);
+
+extern "C" {
+#define OP(name, kind, params, args) void cuda_##name params;
+#include "ops/ops.def"
+#undef OP
+}
+
+#endif

@@ -1,0 +1,425 @@
+/* ops/cuda/grouped_gemm.cu -- kernels of grouped_gemm.c: tiles of c over all experts, counted on the card.
+ *
+ * The fast kernel is for bf16 operands whose rows lie on 16 bytes. One block per multiprocessor walks
+ * tiles of 128 x 256, expert by expert, columns fastest, so that the tiles of the same moment share an
+ * expert's weights in the second-level cache. Three warpgroups: of the last, one warp brings operands by
+ * TMA into a ring of stages of 64 along K; the other two multiply (wgmma, 64 rows of the tile each) and
+ * put c. Segments are ragged:
+ *   NT, NN  the last tile of an expert reads rows of the next one, whose products are not stored
+ *   TN      the last stage of an expert holds rows of the next one, which are zeroed before the product
+ *
+ * A tail is one more stage, or a few, from two other matrices; where chance leaves out some of what it adds
+ * it is the first, and the sums are thinned before the others come. Where c is narrow, grouped_narrow.cu has
+ * tiles to fit. Everything else (f32, odd sizes) takes the plain kernel: exact f32, one tile a block. All sum
+ * along K in one order that the shapes fix, and no two blocks touch the same element. */
+#include "ops/cuda/grouped.cuh"
+
+namespace {
+
+GroupedCall call_of(Tensor c, Tensor a, Tensor b, Tensor offsets, Tail tail, float scale, int flags)
+{
+    int64_t     E = offsets.n[0] - 1;
+    bool        sum = (flags & GEMM_MODE) == GEMM_TN && c.n[0] == 1;
+    GroupedCall q = { c, a, b, offsets, tail, scale, flags & GEMM_MODE, (flags & GEMM_ACC) != 0, sum ? 1 : E,
+                      sum ? E : 1 };
+    if (tail.drop.p > 0) q.drops = true, q.chance = chance_of(tail.drop, 1.0f);
+    return q;
+}
+
+/* In NN it is the product that some is left out of: a tail after nothing. */
+void leave_out(GroupedCall &q, Drop drop)
+{
+    bool through = q.mode == GEMM_NN;
+    if (!(drop.p > 0)) return;
+    q.drops = true, q.chance = chance_of(drop, through ? q.scale : 1.0f);
+    if (!through) return;
+    q.tail.low = q.a, q.tail.w = q.b, q.scale = 1.0f;
+    q.a = t_cols(q.a, 0, 0);
+}
+
+template <class C> __device__ inline C *place(const Job &g, const Strip &o, int row, int col)
+{
+    return (C *)g.c + o.z * g.c_expert + (int64_t)(o.y + row) * g.c_row + o.x + col;
+}
+
+/* put: such a piece goes to c from column `col` on, by TMA or, at the ragged end of an expert, row by row.
+ * f32 is added where c lies: each element once, so the order of arrival does not matter. `at` is the piece
+ * to use next. */
+template <int MODE, class C, bool ACC>
+__device__ inline void put(const Job &g, const Strip &o, const uint32_t *v, int col, uint32_t &at,
+                           const CUtensorMap *map)
+{
+    enum { ADD = ACC && sizeof(C) == sizeof(float), W = 16 / sizeof(C) };
+    int lane = threadIdx.x % 32;
+    if (o.rows <= 0 || o.x + col >= g.N) return;
+    if (!lane) tma_read_done<1>();
+    __syncwarp();
+    turn(C(), at, v);
+    if (MODE == GEMM_TN || o.rows >= 16) {
+        async_fence();
+        __syncwarp();
+        if (!lane && ADD)  tma_add(map, at, o.x + col, o.y, o.z);
+        if (!lane && !ADD) tma_store(map, at, o.x + col, o.y, o.z);
+    } else {
+        __syncwarp();
+        #pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int   row = i * 4 + lane / 8, to = col + lane % 8 * W;
+            uint4 x   = smem_load(at + row * 128 + (((lane % 8) ^ (row & 7)) << 4));
+            if (row >= o.rows || o.x + to >= g.N) continue;
+            if (ADD) add_to(place<float>(g, o, row, to), x);
+            else     *(uint4 *)place<C>(g, o, row, to) = x;
+        }
+    }
+    if (!lane) tma_commit();                    /* even if empty: then the last but one is the other piece */
+    at ^= PIECE;
+}
+
+/* keep: a finished strip leaves the accumulators, so that the next tile can start; what there is no room
+ * to keep is put at once. All of bf16 fits into half the registers, of f32 the right half. */
+template <int MODE, bool ACC>
+__device__ inline void keep(bf16, uint32_t (&kept)[BN / 4], float (&d)[BN / 2], const Job &g, const Strip &o,
+                            uint32_t &, const CUtensorMap *)
+{
+    #pragma unroll
+    for (int i = 0; i < BN / 4; i++) {
+        int    row = threadIdx.x % 32 / 4 + (i & 1) * 8, col = i / 2 * 8 + threadIdx.x % 4 * 2;
+        float2 x   = { d[2 * i], d[2 * i + 1] };
+        if (ACC && row < o.rows && o.x + col < g.N) {
+            float2 old = __bfloat1622float2(*(__nv_bfloat162 *)place<bf16>(g, o, row, col));
+            x.x += old.x, x.y += old.y;
+        }
+        __nv_bfloat162 two = __floats2bfloat162_rn(x.x, x.y);
+        kept[i] = *(uint32_t *)&two;
+    }
+}
+template <int MODE, bool ACC>
+__device__ inline void keep(float, uint32_t (&kept)[BN / 4], float (&d)[BN / 2], const Job &g, const Strip &o,
+                            uint32_t &at, const CUtensorMap *map)
+{
+    #pragma unroll
+    for (int p = 0; p < PARTS; p++) {
+        uint32_t v[16];
+        #pragma unroll
+        for (int i = 0; i < 16; i++) v[i] = word_of(d[p * 16 + i]);
+        put<MODE, float, ACC>(g, o, v, p * 32, at, map);
+    }
+    #pragma unroll
+    for (int i = 0; i < BN / 4; i++) kept[i] = word_of(d[BN / 4 + i]);
+}
+
+/* The column where part p of what is kept starts. */
+__device__ inline int part_at(bf16, int p)  { return p * 64; }
+__device__ inline int part_at(float, int p) { return BN / 2 + p * 32; }
+
+/* One warp of the two warpgroups that multiply. The strip of one tile is put while the first stages of the
+ * next are being multiplied: without that the tensor cores would stand still for a tenth of the time. DROP:
+ * the tail is multiplied first, and thinned while it is alone in the sums. */
+template <int MODE, class C, bool ACC, bool DROP>
+__device__ void consume(const Job &g, const int *off, uint32_t base, const CUtensorMap *mc, const Chance &h)
+{
+    int      warp = uniform(threadIdx.x / 32), group = warp / 4, lane = threadIdx.x % 32, s = 0, phase = 0;
+    uint32_t at = base + OUT + warp * 2 * PIECE, kept[BN / 4];
+    float    d[BN / 2];
+    Strip    out = { };
+    Tile     t = { };
+    Walk<MODE>    walk(off, g);
+    Numbers<MODE> numbers(base);
+
+    auto multiply = [&](int step) {
+        uint32_t a = base + s * STAGE + group * CHUNK, b = base + s * STAGE + A_BYTES;
+        bar_wait(base + FULL + s * 8, phase);
+        if (MODE == GEMM_TN && t.rows - step * BK < BK) zero_tail<BN>(a, b, t.rows - step * BK, 1 + group);
+        multiply_stage<MODE == GEMM_TN, MODE != GEMM_NT>(d, a, b, step);
+        if (++s == STAGES) s = 0, phase ^= 1;
+    };
+    auto release = [&](int back) {              /* 1: the stage multiplied last, 2: the one before */
+        int done = s - back < 0 ? s - back + STAGES : s - back;
+        if (!lane) bar_arrive(base + EMPTY + done * 8);
+    };
+    auto put_part = [&](int p) { put<MODE, C, ACC>(g, out, kept + p * 16, part_at(C(), p), at, mc); };
+
+    while (walk.find(numbers.next(), t)) {
+        int lead = DROP ? g.steps - g.main : 0, steps = steps_of<MODE>(t, g) - lead;
+        if (MODE == GEMM_TN && !steps) {
+            #pragma unroll
+            for (int i = 0; i < BN / 2; i++) d[i] = 0;
+        }
+        if (DROP) {
+            for (int step = 0; step < lead; step++) {
+                multiply(step);
+                wgmma_wait<0>();
+                release(1);
+            }
+            wgmma_pin(d);
+            thin_sums(d, h, t.first + t.m + warp * 16, t.n);
+        }
+        #pragma unroll
+        for (int p = 0; p < PARTS; p++) {
+            if (p < steps) multiply(lead + p);
+            put_part(p);
+            wgmma_wait<1>();
+            if (p && p < steps) release(2);
+        }
+        for (int step = PARTS; step < steps; step++) {
+            multiply(lead + step);
+            wgmma_wait<1>();
+            release(2);
+        }
+        wgmma_wait<0>();
+        wgmma_pin(d);
+        if (steps) release(1);
+        int m = t.m + warp * 16, rows = (MODE == GEMM_TN ? g.M : t.rows) - m;
+        if (ACC && !DROP && !steps) rows = 0;
+        out = MODE == GEMM_TN ? Strip{ t.n, m, t.e, rows } : Strip{ t.n, t.first + m, 0, rows };
+        keep<MODE, ACC>(C(), kept, d, g, out, at, mc);
+    }
+    #pragma unroll
+    for (int p = 0; p < PARTS; p++) put_part(p);
+    if (!lane) tma_read_done<0>();
+}
+
+template <int MODE, class C, bool ACC, bool DROP>
+__global__ void __launch_bounds__(THREADS, 1)
+tiles(const __grid_constant__ Maps maps, const __grid_constant__ CUtensorMap mc,
+      const __grid_constant__ Job g, const __grid_constant__ Chance h)
+{
+    extern __shared__ __align__(1024) char room[];
+    uint32_t base = smem_at(room);
+    int     *off  = (int *)(room + OFFSETS);
+    for (int i = threadIdx.x; i <= g.E; i += THREADS) off[i] = g.first.at<DROP>(i);
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; i++)
+            bar_init(base + FULL + i * 8, 1), bar_init(base + EMPTY + i * 8, CONSUMERS);
+        for (int i = 0; i < SLOTS; i++)
+            bar_init(base + TOLD + i * 8, 1), bar_init(base + HEARD + i * 8, CONSUMERS + 1);
+        bar_init_done();
+    }
+    __syncthreads();
+    if (threadIdx.x < CONSUMERS * 32) {
+        regs_more<MORE>();
+        consume<MODE, C, ACC, DROP>(g, off, base, &mc, h);
+    } else {
+        regs_less<LESS>();
+        int warp = threadIdx.x / 32 - CONSUMERS;
+        if (warp == 0) produce<MODE, 1, DROP>(maps, g, off, base);
+        else if (threadIdx.x == (CONSUMERS + 1) * 32 && MODE == GEMM_TN) draw(g, base);
+    }
+}
+
+/* --- the plain kernel --- */
+
+enum { PT = 64, PK = 16 };
+
+/* Two factors: distances between neighbours along each way, whatever the mode, and how many terms there are
+ * (TN: as many as rows). */
+typedef struct Pair { int64_t am, ak, be, bk, bn; int K; } Pair;
+
+/* c rows of an expert start at its first (NT, NN), or its K does (TN). */
+typedef struct Ways { Pair main, tail; int64_t ce, cm; int E, every, M, N; float scale; bool tn, add; } Ways;
+
+/* The block's expert and first row, or -1: blocks are counted for the worst case. */
+template <bool DROP> __device__ inline int plain_find(const Firsts &off, const Ways &w, int down, int *m)
+{
+    for (int e = 0; e < w.E; e++) {
+        int here = ((w.tn ? w.M : off.at<DROP>(e + 1) - off.at<DROP>(e)) + PT - 1) / PT;
+        if (down < here) { *m = down * PT; return e; }
+        down -= here;
+    }
+    return -1;
+}
+
+__device__ inline bool kept(const Chance &h, int64_t row, int64_t col)
+{
+    return chance_keeps(h.seed, h.stream, h.row + (uint32_t)row, h.col + (uint32_t)col, h.least >> 16);
+}
+
+/* Some of a (NT), or of b (TN), is left out; its first row is `first`. */
+typedef struct Less { Chance h; int64_t first; bool tn; } Less;
+
+/* acc += a b for the 4 x 4 elements of a thread. */
+template <bool DROP, class T>
+__device__ void add_terms(float (&acc)[4][4], const T *a, const T *b, const Pair &p, int K, int m0, int n0,
+                          int M, int N, const Less &less)
+{
+    __shared__ float as[PK][PT + 1], bs[PK][PT + 1];
+    int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
+    for (int k0 = 0; k0 < K; k0 += PK) {
+        for (int i = threadIdx.x; i < PT * PK; i += 256) {    /* neighbours in memory: neighbouring threads */
+            int k = p.ak == 1 ? i % PK : i / PT, m = p.ak == 1 ? i / PK : i % PT;
+            as[k][m] = k0 + k < K && m0 + m < M ? to_f32(a[(m0 + m) * p.am + (k0 + k) * p.ak]) : 0.0f;
+            int j = p.bk == 1 ? i % PK : i / PT, n = p.bk == 1 ? i / PK : i % PT;
+            bs[j][n] = k0 + j < K && n0 + n < N ? to_f32(b[(k0 + j) * p.bk + (n0 + n) * p.bn]) : 0.0f;
+            if (DROP && !less.tn && !kept(less.h, less.first + m0 + m, k0 + k)) as[k][m] = 0.0f;
+            if (DROP && less.tn  && !kept(less.h, less.first + k0 + j, n0 + n)) bs[j][n] = 0.0f;
+        }
+        __syncthreads();
+        for (int k = 0; k < PK; k++)
+            for (int i = 0; i < 4; i++)
+                for (int j = 0; j < 4; j++)
+                    acc[i][j] = fmaf(as[k][ty + 16 * i], bs[k][tx + 16 * j], acc[i][j]);
+        __syncthreads();
+    }
+}
+
+/* What is left of what a tail adds. */
+__device__ inline void thin_acc(float (&acc)[4][4], const Chance &h, int64_t row, int64_t col)
+{
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < 4; j++)
+            acc[i][j] = kept(h, row + 16 * i, col + 16 * j) ? h.scale * acc[i][j] : 0.0f;
+}
+
+template <class T, class C, bool DROP>
+__global__ void __launch_bounds__(256)
+plain(C *c, const T *a, const T *b, const T *low, const T *lw, const int *offsets,
+      const __grid_constant__ Ways w, const __grid_constant__ Chance h)
+{
+    Firsts off = { offsets, w.every, 1 };
+    int across = (w.N + PT - 1) / PT, n0 = blockIdx.x % across * PT, m0 = 0;
+    int e = plain_find<DROP>(off, w, blockIdx.x / across, &m0);
+    if (e < 0) return;
+    int64_t first = off.at<DROP>(e);
+    int     rows = off.at<DROP>(e + 1) - (int)first, M = w.tn ? w.M : rows;
+    float   acc[4][4] = { };
+    int     ty = threadIdx.x / 16, tx = threadIdx.x % 16;
+    Less    less = { h, first, w.tn };
+    a += first * (w.tn ? w.main.ak : w.main.am), b += w.tn ? first * w.main.bk : e * w.main.be;
+    low += first * w.tail.am, lw += e * w.tail.be;
+    if (DROP && w.tail.K) {                     /* while it is alone */
+        add_terms<false>(acc, low, lw, w.tail, w.tail.K, m0, n0, M, w.N, less);
+        thin_acc(acc, h, first + m0 + ty, n0 + tx);
+        add_terms<false>(acc, a, b, w.main, w.main.K, m0, n0, M, w.N, less);
+    } else {
+        add_terms<DROP>(acc, a, b, w.main, w.tn ? rows : w.main.K, m0, n0, M, w.N, less);
+        if (w.tail.K) add_terms<false>(acc, low, lw, w.tail, w.tail.K, m0, n0, M, w.N, less);
+    }
+    c += w.tn ? e * w.ce : first * w.cm;
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < 4; j++) {
+            int m = m0 + ty + 16 * i, n = n0 + tx + 16 * j;
+            if (m >= M || n >= w.N) continue;
+            C *p = c + m * w.cm + n;
+            *p = from_f32<C>(w.scale * acc[i][j] + (w.add ? to_f32(*p) : 0.0f));
+        }
+}
+
+/* Rows of a times the matrices of b; one that is all experts' is 0 away from the next. */
+Pair pair_of(Tensor a, Tensor b, int mode)
+{
+    bool nt = mode == GEMM_NT;
+    Pair p = { a.s[0], 1, b.n[0] == 1 ? 0 : b.s[0], nt ? 1 : b.s[1], nt ? b.s[1] : 1, (int)a.n[1] };
+    return p;
+}
+
+template <class T, class C, bool DROP>
+void plain_launch(Backend *be, const GroupedCall &q, const Ways &w, int64_t blocks)
+{
+    LAUNCH(be, "grouped_gemm", (plain<T, C, DROP>), blocks, 256, 0, (C *)q.c.data, (const T *)q.a.data,
+           (const T *)q.b.data, (const T *)q.tail.low.data, (const T *)q.tail.w.data,
+           (const int *)q.offsets.data, w, q.chance);
+}
+
+void grouped_plain(Backend *be, const GroupedCall &q)
+{
+    bool    tn = q.mode == GEMM_TN;
+    int64_t N = q.c.n[q.c.rank - 1], M = tn ? q.a.n[1] : 0;
+    int64_t down = tn ? q.E * ceil_div(M, PT) : ceil_div(q.a.n[0], PT) + q.E;
+    Pair    turned = { 1, q.a.s[0], 0, q.b.s[0], 1, 0 }, none = { };
+    Ways    w = { tn ? turned : pair_of(q.a, q.b, q.mode),
+                  t_has(q.tail.low) ? pair_of(q.tail.low, q.tail.w, q.mode) : none, q.c.s[0], q.c.s[tn],
+                  (int)q.E, (int)q.every, (int)M, (int)N, q.scale, tn, q.add };
+    if (!N) return;
+    BY_DTYPE(q.a.dtype, T, BY_DTYPE(q.c.dtype, C, {
+        if (q.drops) plain_launch<T, C, true>(be, q, w, down * ceil_div(N, PT));
+        else         plain_launch<T, C, false>(be, q, w, down * ceil_div(N, PT));
+    }));
+}
+
+/* --- the host side of the fast kernel --- */
+
+template <int MODE, class C, bool ACC, bool DROP> void launch(Backend *be, const GroupedCall &q)
+{
+    bool    tn = MODE == GEMM_TN;
+    int64_t E = q.E, N = q.c.n[q.c.rank - 1], M = tn ? q.a.n[1] : 0;
+    int    *drawn = tn ? (int *)cuda_workspace(be, (size_t)(3 + E) * sizeof(int)) : NULL;
+    Job     g = job_of(q.offsets, E, q.every, N, q.a, q.b, q.tail);
+    g.c = q.c.data, g.c_expert = q.c.s[0], g.c_row = q.c.s[tn], g.M = (int)M;
+    g.each = (int)(ceil_div(M, BM) * ceil_div(N, BN)), g.drawn = drawn, g.order = drawn + 3;
+    Maps        maps = maps_of(be, q.a, q.b, q.tail, tn ? 64 : BM, MODE == GEMM_NT ? BN : 64);
+    CUtensorMap mc = map_of(be, stack_of(q.c), 16);
+    int64_t most = tn ? E * g.each : (ceil_div(q.a.n[0], BM) + E) * ceil_div(N, BN);
+    if (be->sticky) return;                     /* no workspace, or a map that says nothing */
+    if (tn) LAUNCH(be, "grouped_gemm", order_experts, 1, EXPERTS_MOST, 0, drawn + 3, drawn, g.first, (int)E);
+    LAUNCH(be, "grouped_gemm", (tiles<MODE, C, ACC, DROP>), at_most(cuda_of(be)->sms, most), THREADS,
+           room_of(E), maps, mc, g, q.chance);
+}
+
+template <class C, bool ACC> void choose(Backend *be, const GroupedCall &q)
+{
+    if (q.drops)                launch<GEMM_NN, C, ACC, true>(be, q);      /* the others are narrow */
+    else if (q.mode == GEMM_NT) launch<GEMM_NT, C, ACC, false>(be, q);
+    else if (q.mode == GEMM_NN) launch<GEMM_NN, C, ACC, false>(be, q);
+    else                        launch<GEMM_TN, C, ACC, false>(be, q);
+}
+
+/* Rows begin on 16 bytes, however long they are: enough for a tensor map to read. */
+bool begins(Tensor t)
+{
+    bool ok = (intptr_t)t.data % 16 == 0;
+    for (int i = 0; i + 1 < t.rank; i++) ok = ok && t.s[i] * (int64_t)dtype_size((DType)t.dtype) % 16 == 0;
+    return ok;
+}
+
+/* Numbers of chance are drawn where they are used, by 8 columns of an operand, by 32 of sums. The narrow
+ * kernel writes c element by element, so that dense adapters of any rank can take it. */
+bool lines_up(const GroupedCall &q)
+{
+    bool nn = q.mode == GEMM_NN, tail = !t_has(q.tail.low) || (begins(q.tail.low) && begins(q.tail.w));
+    return begins(q.a) && begins(q.b) && tail && (!nn || packs(q.c)) &&
+           q.chance.col % (nn ? CHANCE_COLS : 8) == 0;
+}
+
+bool fast(const GroupedCall &q)
+{
+    int64_t terms = q.a.n[1] + (q.drops && t_has(q.tail.low) ? q.tail.low.n[1] : 0);
+    bool    some = q.a.n[0] > 0 && terms > 0 && q.c.n[q.c.rank - 1] > 0 && q.E <= EXPERTS_MOST;
+    bool    lies = q.drops ? lines_up(q) : packs(q.a) && packs(q.b) && packs(q.c) && tail_packs(q.tail);
+    return some && q.a.dtype == BF16 && lies;
+}
+
+void product(Backend *be, const GroupedCall &q)
+{
+    if (q.E < 1) return;
+    if (!fast(q)) { grouped_plain(be, q); return; }
+    if (grouped_narrow(be, q)) return;
+    BY_DTYPE(q.c.dtype, C,
+        if (q.add) choose<C, true>(be, q);
+        else       choose<C, false>(be, q));
+}
+
+}
+
+extern "C" void cuda_grouped_gemm(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, Tail tail,
+                                  int flags)
+{
+    product(be, call_of(c, a, b, offsets, tail, 1.0f, flags));
+}
+
+extern "C" void cuda_grouped_scaled(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, float scale,
+                                    Drop drop, int flags)
+{
+    Tail        none = { };
+    GroupedCall q = call_of(c, a, b, offsets, none, scale, flags);
+    leave_out(q, drop);
+    product(be, q);
+}
+
+void gemm_dropped(Backend *be, Tensor c, Tensor a, Tensor b, float scale, Drop drop, int flags)
+{
+    bool        tn = (flags & GEMM_MODE) == GEMM_TN;
+    GroupedCall q = { tn ? stack_of(c) : c, a, tn ? b : stack_of(b), { }, { }, scale, flags & GEMM_MODE,
+                      (flags & GEMM_ACC) != 0, 1, a.n[0] };
+    leave_out(q, drop);
+    product(be, q);
+}

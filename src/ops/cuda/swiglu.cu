@@ -1,0 +1,150 @@
+/* ops/cuda/swiglu.cu -- kernels of swiglu.c: a warp takes one row, so that the row's gate is read once and its
+ * dgate is a sum inside the warp.
+ *
+ * A lane holds up to N Packs of g, u (and dh) at a time and has read them all before it writes, since dgu may
+ * lie over gu, or its first half over dh. Rows past the used ones are computed like the others: whatever they
+ * hold stays in them. */
+#include "ops/cuda/rows.cuh"
+#include "ops/cuda/swiglu.cuh"
+
+enum { WARPS = 8 };
+
+typedef struct Forward { View h, gu; const float *gate; int64_t gate_stride, R, F; } Forward;
+
+template <class T, int N> static __global__ void __launch_bounds__(32 * WARPS, 3) forward_packs(Forward a)
+{
+    constexpr int E = Pack<T>::N;
+    int64_t       r = (int64_t)blockIdx.x * WARPS + (threadIdx.x >> 5);
+    if (r >= a.R) return;
+    int      packs = (int)(a.F / E);
+    float    gate = a.gate ? a.gate[r * a.gate_stride] : 1.0f;
+    const T *g = row_of<T>(a.gu, r), *u = g + a.F;
+    T       *h = row_of<T>(a.h, r);
+    for (int from = threadIdx.x & 31; from < packs; from += 32 * N) {
+        Pack<T> gk[N], uk[N];
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            int p = from + 32 * k;
+            if (p < packs) gk[k] = pack_stream(g + p * E), uk[k] = pack_stream(u + p * E);
+        }
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            int p = from + 32 * k;
+            if (p >= packs) continue;
+            float v[E];
+#pragma unroll
+            for (int i = 0; i < E; i++) {
+                float x = to_f32(gk[k].v[i]);
+                v[i] = swiglu(x, to_f32(uk[k].v[i]), gate);
+            }
+            pack_store(h + p * E, pack_of<T>(v));
+        }
+    }
+}
+
+static __global__ void __launch_bounds__(32 * WARPS) forward_any(Forward a)
+{
+    int64_t r = (int64_t)blockIdx.x * WARPS + (threadIdx.x >> 5);
+    if (r >= a.R) return;
+    int64_t gu = view_row(a.gu, r), h = view_row(a.h, r);
+    float   gate = a.gate ? a.gate[r * a.gate_stride] : 1.0f;
+    for (int64_t i = threadIdx.x & 31; i < a.F; i += 32) {
+        float x = view_get(a.gu, gu + i);
+        view_put(a.h, h + i, swiglu(x, view_get(a.gu, gu + a.F + i), gate));
+    }
+}
+
+/* Packs a lane holds at once, 1 to 3: 768 bf16 are 3. */
+#define BY_HELD(packs, N, ...)                                          \
+    do {                                                                \
+        int64_t packs_ = (packs);                                       \
+        if (packs_ <= 32)      { constexpr int N = 1; __VA_ARGS__; }    \
+        else if (packs_ <= 64) { constexpr int N = 2; __VA_ARGS__; }    \
+        else                   { constexpr int N = 3; __VA_ARGS__; }    \
+    } while (0)
+
+/* The halves of gu start on 16 bytes only if F, not just 2F, is whole Packs; h says so. */
+extern "C" void cuda_swiglu_fwd(Backend *be, Tensor h, Tensor gu, Tensor gate)
+{
+    Forward a = { view_of(h), view_of(gu), (const float *)gate.data, gate.s[0], h.n[0], h.n[1] };
+    int     d = gu.dtype;
+    int64_t blocks = ceil_div(a.R, WARPS);
+    if (!a.R) return;
+    if (packs_as(h, d) && packs_as(gu, d))
+        BY_DTYPE(d, T, BY_HELD(a.F / Pack<T>::N, N,
+            LAUNCH(be, "swiglu_fwd", (forward_packs<T, N>), blocks, 32 * WARPS, 0, a)));
+    else
+        LAUNCH(be, "swiglu_fwd", forward_any, blocks, 32 * WARPS, 0, a);
+}
+
+typedef struct Backward {
+    View         dgu, dh, gu;
+    float       *dgate;
+    const float *gate;
+    int64_t      dgate_stride, gate_stride, R, F;
+} Backward;
+
+template <class T, int N> static __global__ void __launch_bounds__(32 * WARPS, 2) backward_packs(Backward a)
+{
+    constexpr int E = Pack<T>::N;
+    int64_t       r = (int64_t)blockIdx.x * WARPS + (threadIdx.x >> 5);
+    if (r >= a.R) return;
+    int      packs = (int)(a.F / E), lane = threadIdx.x & 31;
+    float    gate = a.gate ? a.gate[r * a.gate_stride] : 1.0f, sum = 0.0f;
+    const T *g = row_of<T>(a.gu, r), *u = g + a.F, *dh = row_of<T>(a.dh, r);
+    T       *dg = row_of<T>(a.dgu, r), *du = dg + a.F;
+    for (int from = lane; from < packs; from += 32 * N) {
+        Pack<T> gk[N], uk[N], dk[N];
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            int p = from + 32 * k;
+            if (p >= packs) continue;
+            gk[k] = pack_stream(g + p * E), uk[k] = pack_stream(u + p * E);
+            dk[k] = pack_stream(dh + p * E);
+        }
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            int p = from + 32 * k;
+            if (p >= packs) continue;
+            float vg[E], vu[E];
+#pragma unroll
+            for (int i = 0; i < E; i++)
+                sum += dswiglu(&vg[i], &vu[i], to_f32(dk[k].v[i]), to_f32(gk[k].v[i]), to_f32(uk[k].v[i]),
+                               gate);
+            pack_store(dg + p * E, pack_of<T>(vg));
+            pack_store(du + p * E, pack_of<T>(vu));
+        }
+    }
+    sum = warp_sum(sum);
+    if (a.dgate && !lane) a.dgate[r * a.dgate_stride] = sum;
+}
+
+static __global__ void __launch_bounds__(32 * WARPS) backward_any(Backward a)
+{
+    int64_t r = (int64_t)blockIdx.x * WARPS + (threadIdx.x >> 5);
+    if (r >= a.R) return;
+    int64_t gu = view_row(a.gu, r), dh = view_row(a.dh, r), dgu = view_row(a.dgu, r);
+    float   gate = a.gate ? a.gate[r * a.gate_stride] : 1.0f, sum = 0.0f, dg, du;
+    for (int64_t i = threadIdx.x & 31; i < a.F; i += 32) {
+        float g = view_get(a.gu, gu + i), u = view_get(a.gu, gu + a.F + i);
+        sum += dswiglu(&dg, &du, view_get(a.dh, dh + i), g, u, gate);
+        view_put(a.dgu, dgu + i, dg);
+        view_put(a.dgu, dgu + a.F + i, du);
+    }
+    sum = warp_sum(sum);
+    if (a.dgate && !(threadIdx.x & 31)) a.dgate[r * a.dgate_stride] = sum;
+}
+
+extern "C" void cuda_swiglu_bwd(Backend *be, Tensor dgu, Tensor dgate, Tensor dh, Tensor gu, Tensor gate)
+{
+    Backward a = { view_of(dgu), view_of(dh), view_of(gu), (float *)dgate.data, (const float *)gate.data,
+                   dgate.s[0], gate.s[0], dh.n[0], dh.n[1] };
+    int      d = gu.dtype;
+    int64_t  blocks = ceil_div(a.R, WARPS);
+    if (!a.R) return;
+    if (packs_as(dgu, d) && packs_as(dh, d) && packs_as(gu, d))
+        BY_DTYPE(d, T, BY_HELD(a.F / Pack<T>::N, N,
+            LAUNCH(be, "swiglu_bwd", (backward_packs<T, N>), blocks, 32 * WARPS, 0, a)));
+    else
+        LAUNCH(be, "swiglu_bwd", backward_any, blocks, 32 * WARPS, 0, a);
+}

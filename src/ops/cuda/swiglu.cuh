@@ -1,0 +1,24 @@
+/* ops/cuda/swiglu.cuh -- one element of swiglu.c, for the kernels that compute it: alone (swiglu.cu) or at the end
+ * of a product (grouped_fused.cu). */
+#ifndef OPS_CUDA_SWIGLU_CUH
+#define OPS_CUDA_SWIGLU_CUH
+
+__device__ inline float sigmoid(float x)
+{
+    float s, y = 1.0f + expf(-x);
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(s) : "f"(y));       /* y >= 1; 0 where it is 1e38 and more */
+    return s;
+}
+
+__device__ inline float swiglu(float g, float u, float gate) { return g * sigmoid(g) * u * gate; }
+
+/* dg and du; returns what the element adds to dgate. */
+__device__ inline float dswiglu(float *dg, float *du, float dh, float g, float u, float gate)
+{
+    float s = sigmoid(g), d = dh * gate;
+    *dg = d * u * s * (1.0f + g * (1.0f - s));
+    *du = d * g * s;
+    return dh * (g * s * u);
+}
+
+#endif

@@ -1,0 +1,45 @@
+/* plan/analytic_megatron.c -- what the reports of Megatron-LM and Megatron-Bridge would say of the same run,
+ * by their formulas.
+ *
+ * Both take 18 bytes a parameter, or 6 and 12 over the ranks that share the optimizer, of the fullest stage;
+ * for activations s b h (18 + 4 ffn / h) a layer: sequence parallelism and recomputed attention are assumed.
+ * The width of a feed-forward is the dense one in Megatron-LM, that of a token's experts in Bridge. They
+ * know nothing of MLA, of normed queries, of rows copied for experts, imbalance, exchange or replays. */
+#include "plan/analytic_private.h"
+
+#include <math.h>
+
+static double fullest(const Task *t, const Candidate *c)
+{
+    double most = 0;
+    for (int i = 0; i < c->pp; i++) {
+        StageLayers l;
+        StageParams p;
+        stage_layers(&l, t, c, i);
+        stage_params(&p, t, c, &l);
+        most = fmax(most, params_here(p.trained));
+    }
+    return most;
+}
+
+MegatronEstimate megatron_estimate(const MegatronAsk *a)
+{
+    MegatronEstimate e = { .state = a->params * (a->sharers > 0 ? 6 + 12 / a->sharers : 18) };
+    e.activations = a->tokens * a->h * (18 + 4 * a->ffn / a->h) * a->layers;
+    if (a->vpp > 1) e.activations *= 1 + (a->pp - 1) / (a->pp * a->vpp);
+    else if (a->micros < a->pp) e.activations *= a->micros / a->pp;
+    if (a->pp <= 1) e.logits = 4 * a->tokens * a->h * (1 + a->vocabulary / a->h);
+    e.total = e.state + e.activations + e.logits;
+    return e;
+}
+
+MegatronEstimate closed_megatron_estimate(const Task *t, const Candidate *c, bool bridge)
+{
+    const ModelRow *m = t->model;
+    double wide = m->E ? (double)m->k * m->f + m->fs : m->fd;
+    MegatronAsk a = { .params = fullest(t, c), .sharers = c->zero ? task_dp(t, c) * c->cp : 0,
+                      .tokens = (double)t->seq * c->mbs / ((double)c->tp * (bridge ? c->cp : 1)),
+                      .h = m->h, .ffn = bridge || !m->fd ? wide : m->fd, .layers = m->L + m->mtp,
+                      .vocabulary = m->V, .pp = c->pp, .vpp = c->vpp, .micros = task_micros(t, c) };
+    return megatron_estimate(&a);
+}

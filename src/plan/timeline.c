@@ -1,0 +1,252 @@
+/* plan/timeline.c -- the clocks of a dry run; see price.h. */
+#include "plan/timeline.h"
+
+#include "ops/ops.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { DEVICE_CALLS = COMM_TICKETS };
+static const double UNEVEN = 1.15;               /* rows of the busiest rank over the even share */
+static const double FETCH  = 10e-6;              /* until the host has seen what the device wrote */
+
+struct Price {
+    Meter      meter;                            /* first: the dry run knows nothing else of it */
+    Hardware   hw;
+    double     uneven;
+    double     device, host, link[2];            /* when each is free; links: near, far */
+    double     until[LEDGER_GROUPS][DEVICE_CALLS];
+    double     lane[SIDES], mark[SIDE_MARKS];
+    MeterPhase phase;
+    int        chunk;
+    bool       on, last;
+    double     since;                            /* the device's clock when the phase began */
+    double     runs, lasts;                      /* seconds of a micro-batch, and of the last one */
+    StageTime  time;
+};
+
+/* ---- ops ---- */
+
+/* What an op is, and how many kernels a call of it is. */
+typedef struct OpKind { uint8_t work, kernels; } OpKind;
+
+static const OpKind kinds[OP_N] = {
+#define OP(name, kind, params, args) [OP_##name] = { (kind) == MM ? WORK_GEMM : WORK_MEMORY, 1 },
+#include "ops/ops.def"
+#undef OP
+};
+static const OpKind special[OP_N] = {
+    [OP_grouped_gemm]     = { WORK_GROUPED, 2 },          /* tiles are dealt out first */
+    [OP_grouped_scaled]   = { WORK_GROUPED, 1 },
+    [OP_grouped_swiglu]   = { WORK_GROUPED, 2 },
+    [OP_grouped_dswiglu]  = { WORK_GROUPED, 2 },
+    [OP_attention_fwd]    = { WORK_ATTENTION, 1 },
+    [OP_attention_bwd]    = { WORK_ATTENTION_BACK, 3 },   /* delta, products, dq */
+    [OP_rmsnorm_bwd]      = { WORK_MEMORY, 2 },           /* partial sums of dw, then their sum */
+    [OP_layernorm_bwd]    = { WORK_MEMORY, 2 },
+    [OP_rope_bwd]         = { WORK_MEMORY, 2 },
+    [OP_colsum]           = { WORK_MEMORY, 2 },
+    [OP_moe_index]        = { WORK_MEMORY, 3 },
+    [OP_embed_bwd]        = { WORK_MEMORY, 2 },
+    [OP_squares]          = { WORK_MEMORY, 2 },
+};
+
+static OpKind kind_of(int op) { return special[op].kernels ? special[op] : kinds[op]; }
+
+static Work work_of(int op, Part part)
+{
+    Work k = (Work)kind_of(op).work;
+    if (part != PART_VISION) return k;
+    return k == WORK_ATTENTION ? WORK_VISION : k == WORK_ATTENTION_BACK ? WORK_VISION_BACK : k;
+}
+
+static double op_seconds(const Price *p, int op, Part part, double flops, double bytes, double rows)
+{
+    Work   k = work_of(op, part);
+    double u = k == WORK_GROUPED ? p->uneven : 1;
+    double t = k == WORK_GROUPED ? grouped_seconds(&p->hw, u * flops, u * bytes, u * rows)
+                                 : work_seconds(&p->hw, k, flops, bytes);
+    return t * p->hw.slow[op];
+}
+
+static RunTime *run_of(Price *p) { return &p->time.run[p->chunk][p->phase == METER_BACKWARD]; }
+
+static bool in_run(const Price *p) { return p->phase <= METER_BACKWARD && !p->last; }
+
+static void note_op(Price *p, const Ledger *l, int op, double seconds, double starved, double flops)
+{
+    StageTime *t = &p->time;
+    if (p->phase == METER_UPDATE) t->update_work += seconds, t->part[PART_OPTIM] += seconds;
+    if (!in_run(p)) return;
+    t->part[l->part] += seconds, t->op[op] += seconds;
+    t->launch += kind_of(op).kernels * p->hw.launch;
+    if (l->replay) t->replay += seconds;
+    if (kind_of(op).work != WORK_MEMORY) t->done += flops;
+    run_of(p)->work += seconds, run_of(p)->starved += starved;
+}
+
+static void meter_op(Meter *m, const Ledger *l, int op, double flops, int64_t bytes, double rows)
+{
+    Price *p = (Price *)m;
+    if (!p->on) return;
+    double seconds = op_seconds(p, op, l->part, flops, (double)bytes, rows), starved;
+    p->host += kind_of(op).kernels * p->hw.launch;
+    starved = fmax(0, p->host - p->device);
+    p->device += starved + seconds;
+    note_op(p, l, op, seconds, starved, flops);
+}
+
+/* ---- calls to others ---- */
+
+typedef struct Trip { double near, far, delay; } Trip;     /* seconds on each link; before the first byte */
+
+static bool to_experts(int group) { return group == GR_etp_ep || group == GR_ep_near || group == GR_ep_far; }
+
+/* A ring of all members: its hops between nodes are few, and each member of a node has a way out of it. Past
+ * 64 members a tree is used. */
+static double ring_delay(const Hardware *h, const MeterCall *c)
+{
+    double nodes = ceil((double)c->members / c->here);
+    if (c->members > 64) return log2(c->members) * (nodes > 1 ? h->far_delay : h->near_delay);
+    return (c->members - nodes) * h->near_delay + (nodes - 1) * h->far_delay;
+}
+
+static Trip trip_of(const Price *p, const MeterCall *c)
+{
+    const Hardware *h = &p->hw;
+    double near = h->near_bw * h->near_share, far = h->far_bw * h->far_share;
+    double u = to_experts(c->group) ? p->uneven : 1;
+    Trip   t = { u * (double)c->near / near, u * (double)c->far / far,
+                 c->far ? h->far_delay : h->near_delay };
+    if (c->kind == CALL_EXCHANGE || c->kind == CALL_SEND) return t;
+    t.near  = c->here > 1 ? (double)(c->near + c->far) / near : 0;
+    t.far  /= c->here;
+    t.delay = ring_delay(h, c) * (c->kind == CALL_REDUCE ? 2 : 1);
+    return t;
+}
+
+static void note_call(Price *p, const MeterCall *c, double seconds)
+{
+    double *list = in_run(p) ? p->time.comm : p->time.once_comm;
+    list[c->group] += seconds;
+}
+
+/* The host tells others something and waits for their answer; the device has work meanwhile, or has not. */
+static void host_call(Price *p, const MeterCall *c)
+{
+    double delay = log2(c->members) * (c->members > c->here ? p->hw.far_delay : p->hw.near_delay);
+    p->host += delay;
+    note_call(p, c, delay);
+}
+
+static void meter_start(Meter *m, const MeterCall *c)
+{
+    Price *p = (Price *)m;
+    if (!p->on) return;
+    if (c->kind == CALL_HOST) {
+        host_call(p, c);
+        return;
+    }
+    p->host += p->hw.launch;
+    p->until[c->group][c->slot] = 0;
+    if (c->kind == CALL_RECV) return;
+    Trip   t = trip_of(p, c);
+    double from = fmax(p->device, p->host);
+    if (t.near > 0) from = fmax(from, p->link[0]);
+    if (t.far > 0)  from = fmax(from, p->link[1]);
+    double seconds = fmax(t.near, t.far) + t.delay;
+    if (in_run(p) && (c->group == GR_pp || c->group == GR_pp_back)) {   /* by the timeline */
+        p->time.run[p->chunk][c->group == GR_pp_back].send = seconds;
+        p->time.comm[c->group] += seconds;
+        return;
+    }
+    if (t.near > 0) p->link[0] = from + t.near;
+    if (t.far > 0)  p->link[1] = from + t.far;
+    p->until[c->group][c->slot] = from + seconds;
+    note_call(p, c, seconds);
+}
+
+static void meter_join(Meter *m, int group, int slot)
+{
+    Price *p = (Price *)m;
+    if (!p->on) return;
+    double wait = fmax(0, p->until[group][slot] - p->device);
+    p->device += wait;
+    if (in_run(p)) p->time.exposed[group] += wait, run_of(p)->exposed[group] += wait;
+    else           *(p->phase == METER_GATHER ? &p->time.gathers[group] : &p->time.once[group]) += wait;
+}
+
+static void meter_fetch(Meter *m)
+{
+    Price *p = (Price *)m;
+    if (p->on) p->host = fmax(p->host, p->device) + FETCH;
+}
+
+/* ---- lanes ---- */
+
+static void lane_wait(Price *p, int id)
+{
+    double wait = fmax(0, p->mark[id] - p->device);
+    p->device += wait;
+    if (in_run(p)) run_of(p)->copies += wait;
+    else           p->time.update_copies += wait;
+}
+
+static void meter_side(Meter *m, MeterSide what, int lane, int id, int64_t bytes)
+{
+    Price *p = (Price *)m;
+    if (!p->on) return;
+    switch (what) {
+    case METER_COPY:      p->lane[lane] += (double)bytes / (p->hw.host_bw * p->hw.host_share); return;
+    case METER_BEGIN:     p->lane[lane] = fmax(p->lane[lane], p->device);                       return;
+    case METER_MARK:      p->mark[id] = p->lane[lane];                                          return;
+    case METER_WAIT:      lane_wait(p, id);                                                     return;
+    case METER_LANE_WAIT: p->lane[lane] = fmax(p->lane[lane], p->mark[id]);                     return;
+    }
+}
+
+/* ---- phases ---- */
+
+static void end_phase(Price *p)
+{
+    StageTime *t = &p->time;
+    double     took = p->device - p->since;
+    if (!p->on) return;
+    if (p->phase == METER_UPDATE)      t->update += took;
+    else if (p->phase == METER_GATHER) t->gather += took;
+    else if (p->last)                  p->lasts += took;
+    else                               run_of(p)->seconds += took, p->runs += took;
+    if (in_run(p)) *(p->phase == METER_FORWARD ? &t->forward : &t->backward) += took;
+}
+
+/* Between micro-batches the host has waited for the loss, so that a forward begins with both at one time. */
+static void meter_phase(Meter *m, MeterPhase what, int chunk, bool last)
+{
+    Price *p = (Price *)m;
+    end_phase(p);
+    p->on = true, p->phase = what, p->chunk = chunk, p->last = last, p->since = p->device;
+    if (what == METER_FORWARD) p->host = p->device;
+    if (what <= METER_BACKWARD && chunk >= p->time.chunks) p->time.chunks = chunk + 1;
+}
+
+Status price_open(Price **out, const Hardware *hw, const EngineConf *conf)
+{
+    Price *p = *out = calloc(1, sizeof *p);
+    bool   shared = conf->ranks.layout.ep > 1 && !conf->balance;
+    if (!p) return fail(E_FIT, "no memory for a price");
+    p->hw     = *hw;
+    p->uneven = shared ? UNEVEN : 1;
+    p->meter  = (Meter){ meter_op, meter_start, meter_join, meter_fetch, meter_side, meter_phase };
+    return OK;
+}
+
+Meter *price_meter(Price *p) { return &p->meter; }
+
+void price_close(Price *p, StageTime *out)
+{
+    if (!p) return;
+    end_phase(p);
+    p->time.last = fmax(0, p->lasts - p->runs);
+    if (out) *out = p->time;
+    free(p);
+}

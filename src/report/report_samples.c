@@ -1,0 +1,128 @@
+/* report/report_samples.c -- samples/step-N.jsonl: questions and what the model answered at step N. */
+#include "report/report_run.h"
+
+#include "base/str.h"
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { STEPS_MAX = 100000, TEXT_MAX = 6000, PATH_TEXT_MAX = 1 << 20 };
+
+/* Of long texts the beginning, cut between characters. */
+static const char *keep_start(Keep *keep, const char *s, size_t most)
+{
+    size_t n = strlen(s);
+    if (n <= most) return keep_text(keep, s, n);
+    for (n = most; n > 0 && ((unsigned char)s[n] & 0xc0) == 0x80;) n--;
+    char *copy = keep_take(keep, n + 4);
+    memcpy(copy, s, n), memcpy(copy + n, "\xe2\x80\xa6", 3);
+    return copy;
+}
+
+static const char *text_of(Run *r, const Json *o, const char *key)
+{
+    const char *s = json_string_value(json_object_get(o, key));
+    return s ? keep_start(&r->keep, s, TEXT_MAX) : NULL;
+}
+
+static void take_images(Run *r, Sample *s, const Json *v)
+{
+    size_t n = json_array_size(v);
+    if (n > SAMPLE_IMAGES) n = SAMPLE_IMAGES;
+    s->image = keep_take(&r->keep, SAMPLE_IMAGES * sizeof *s->image);
+    for (size_t i = 0; i < n; i++) {
+        const char *path = json_string_value(json_array_get(v, i));
+        if (!path || !*path || strlen(path) >= PATH_TEXT_MAX) continue;
+        s->image[s->images++] = keep_text(&r->keep, path, strlen(path));
+    }
+}
+
+static bool sample_from(Run *r, Sample *s, const Json *o, const char *folder)
+{
+    const Json *c = json_object_get(o, "correct");
+    *s = (Sample){ .question = text_of(r, o, "question"), .answer = text_of(r, o, "answer"),
+                   .expected = text_of(r, o, "expected"), .channel = text_of(r, o, "channel"),
+                   .correct = -1, .folder = folder };
+    if (json_is_boolean(c)) s->correct = json_is_true(c);
+    if (!s->question || !s->answer) return false;
+    take_images(r, s, json_object_get(o, "images"));
+    return true;
+}
+
+typedef struct Taker { Run *r; SampleFile *f; const char *folder; int64_t damaged; } Taker;
+
+static Status on_line(void *arg, char *line, size_t len, LineKind kind)
+{
+    Taker *t = arg;
+    Sample s;
+    Json *o = kind == LINE_LONG ? NULL : json_loadb(line, len, 0, NULL);
+    bool good = o && sample_from(t->r, &s, o, t->folder);
+    json_decref(o);
+    if (!good) return t->damaged++, OK;
+    if (t->f->n < SAMPLE_LINES) t->f->at[t->f->n++] = s;
+    t->f->judged += s.correct >= 0;
+    t->f->right += s.correct == 1;
+    return OK;
+}
+
+static Status read_file(Run *r, const char *folder, int64_t step)
+{
+    SampleFile *f = &r->samples[r->sample_files];
+    Taker t = { r, f, folder, 0 };
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/step-%" PRId64 ".jsonl", folder, step);
+    *f = (SampleFile){ .step = step, .at = keep_take(&r->keep, SAMPLE_LINES * sizeof(Sample)) };
+    Status st = lines_read(path, on_line, &t);
+    if (st == E_FIT) return st;
+    if (st) return run_note(r, "samples/step-%" PRId64 ".jsonl could not be read", step), OK;
+    if (t.damaged)
+        run_note(r, "samples/step-%" PRId64 ".jsonl: %" PRId64 " damaged line%s left out", step, t.damaged,
+                 t.damaged == 1 ? " was" : "s were");
+    if (f->n) r->sample_files++;
+    return OK;
+}
+
+static int by_step(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* The steps there are files for, in order. */
+static int list_steps(int64_t *step, const char *folder)
+{
+    int n = 0;
+    DIR *d = opendir(folder);
+    for (struct dirent *e; d && n < STEPS_MAX && (e = readdir(d));) {
+        char digits[20], again[64];
+        if (sscanf(e->d_name, "step-%18[0-9].jsonl", digits) != 1) continue;
+        int64_t at = strtoll(digits, NULL, 10);
+        snprintf(again, sizeof again, "step-%" PRId64 ".jsonl", at);
+        if (!strcmp(e->d_name, again)) step[n++] = at;
+    }
+    if (d) closedir(d);
+    qsort(step, (size_t)n, sizeof *step, by_step);
+    return n;
+}
+
+Status samples_read(Run *r)
+{
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof folder, "%s/samples", r->dir);
+    int64_t *step = malloc(STEPS_MAX * sizeof *step);
+    if (!step) return fail(E_FIT, "no memory");
+    int n = list_steps(step, folder), files = n < SAMPLE_FILES ? n : SAMPLE_FILES;
+    const char *kept = keep_text(&r->keep, folder, strlen(folder));
+    Status st = OK;
+    if (!n) run_note(r, "no samples/step-N.jsonl: there are no answers to show");
+    for (int i = 0; i < files && !st; i++) {
+        int64_t pick = files > 1 ? (int64_t)i * (n - 1) / (files - 1) : 0;
+        st = read_file(r, kept, step[pick]);
+    }
+    free(step);
+    return st;
+}

@@ -1,0 +1,214 @@
+/* train/trainable.c -- see trains.h. */
+#include "train/trainable.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const group_names[GROUP_N] = { "vision tower", "mergers", "decoder" };
+
+/* ---- kinds ---- */
+
+/* Parts of a name that are numbers become stars. */
+static void collapse(char *name)
+{
+    char *to = name;
+    for (const char *from = name; *from;) {
+        size_t len = strcspn(from, ".");
+        bool   number = len && strspn(from, "0123456789") == len;
+        if (number) *to++ = '*';
+        else        memmove(to, from, len), to += len;
+        from += len;
+        if (*from) *to++ = *from++;
+    }
+    *to = 0;
+}
+
+static Kind *kind_of(Trains *t, const Param *p, int i, KindFate fate)
+{
+    Kind k = { .fate = fate, .group = p->group, .linear = p->linear, .least = INT64_MAX, .side = INT64_MAX };
+    module_name(k.name, sizeof k.name, p, i);
+    collapse(k.name);
+    for (int n = 0; n < t->n; n++)
+        if (t->kind[n].fate == fate && !strcmp(t->kind[n].name, k.name)) return &t->kind[n];
+    if (t->n == t->cap) {
+        t->cap = t->cap ? 2 * t->cap : 32;
+        t->kind = realloc(t->kind, (size_t)t->cap * sizeof *t->kind);
+        REQUIRE(t->kind, "no memory for %d kinds of modules", t->cap);
+    }
+    t->kind[t->n] = k;
+    return &t->kind[t->n++];
+}
+
+static int64_t piece_count(const Piece *q)
+{
+    int64_t n = 1;
+    for (int i = 0; i < q->rank; i++) n *= q->shape[i];
+    return n;
+}
+
+static const LoraPart *part_of(const Param *p, int i)
+{
+    for (int k = 0; p->lora && k < p->lora->parts; k++)
+        if (p->lora->part[k].piece == i) return &p->lora->part[k];
+    return NULL;
+}
+
+static void add_pair(Trains *t, const Param *p, int i, const LoraPart *x)
+{
+    const Param *a = p->lora->a;
+    Kind *k = kind_of(t, p, i, KIND_PAIR);
+    int64_t in = a->full[a->rank - 1], out = x->b->full[a->rank - 2];
+    int64_t n = x->r * in * (a->rank == 3 ? a->full[0] : 1) + param_count(x->b);
+    k->modules++, k->params += n, t->pairs += n;
+    if (in < k->side)    k->side = in;
+    if (out < k->side)   k->side = out;
+    if (x->r < k->least) k->least = x->r;
+    if (x->r > k->most)  k->most = x->r;
+}
+
+static void add_itself(Trains *t, const Param *p, int i, KindFate fate)
+{
+    const char *bias = strrchr(p->piece[i].name, '.');
+    Kind *k = kind_of(t, p, i, fate);
+    k->modules += !bias || strcmp(bias, ".bias");            /* it is of the module that its weight is of */
+    k->params += piece_count(&p->piece[i]);
+}
+
+static void add_param(Trains *t, const Param *p)
+{
+    if (p->beside) return;                                   /* a half of a pair: its weight speaks for it */
+    t->base += param_count(p), t->group[p->group] += param_count(p);
+    if (p->form != FORM_ROWS) t->experts += param_count(p);
+    if (!p->frozen) t->whole += param_count(p);
+    for (int i = 0; t->lora && i < p->pieces; i++) {
+        const LoraPart *x = part_of(p, i);
+        if (x && !p->lora->a->frozen) add_pair(t, p, i, x);
+        else if (!p->frozen)          add_itself(t, p, i, KIND_WHOLE);
+        else if (p->linear)           add_itself(t, p, i, KIND_LEFT);
+    }
+}
+
+Status trains_open(Trains *t, const ModelShape *s, const bool *frozen, const AdapterConf *lora, DType dtype)
+{
+    Model m;
+    Chunk all = { 0, s->text.L, true, true };
+    *t = (Trains){ .lora = lora && lora->rank > 0, .dtype = dtype };
+    Status st = model_open_part(&m, s, frozen, lora, NULL, &all, 1);
+    for (int g = 0; frozen && g < GROUP_N; g++) t->frozen[g] = frozen[g];
+    for (int i = 0; !st && i < m.params.n; i++) add_param(t, m.params.p[i]);
+    memcpy(t->still, m.frozen, sizeof t->still);
+    model_close(&m);
+    return st;
+}
+
+void trains_close(Trains *t)
+{
+    free(t->kind);
+    *t = (Trains){ 0 };
+}
+
+/* ---- for people ---- */
+
+typedef struct Voice { void (*say)(void *self, bool loud, const char *line); void *self; } Voice;
+
+static void put(const Voice *v, bool loud, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+static void put(const Voice *v, bool loud, const char *fmt, ...)
+{
+    char line[1600];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(line, sizeof line, fmt, ap);
+    va_end(ap);
+    v->say(v->self, loud, line);
+}
+
+static double m_of(int64_t n) { return (double)n / 1e6; }
+
+static void say_groups(const Voice *v, const Trains *t)
+{
+    for (int g = 0; g < GROUP_N; g++) {
+        char more[64] = "";
+        if (g == G_LLM && t->experts)
+            snprintf(more, sizeof more, ", %.3f M of them in experts", m_of(t->experts));
+        if (t->group[g])
+            put(v, false, "             %-12s %12.3f M  %s%s", group_names[g], m_of(t->group[g]),
+                t->lora ? "frozen" : t->still[g] ? "frozen" : "trained", more);
+    }
+}
+
+static void say_kind(const Voice *v, const Kind *k)
+{
+    char rank[48] = "whole";
+    if (k->fate == KIND_PAIR && k->least == k->most) snprintf(rank, sizeof rank, "%lld", (long long)k->most);
+    else if (k->fate == KIND_PAIR)
+        snprintf(rank, sizeof rank, "%lld-%lld", (long long)k->least, (long long)k->most);
+    put(v, false, "             %7d %7s %12.3f M  %s", k->modules, rank, m_of(k->params), k->name);
+}
+
+/* Why a kind is left out, of which each is said once for all that share it. */
+typedef enum { WHY_FROZEN, WHY_ROUTER = GROUP_N, WHY_HEAD, WHY_UNNAMED, WHY_N } Why;
+
+static Why why_of(const Trains *t, const Kind *k)
+{
+    if (t->frozen[k->group]) return (Why)(WHY_FROZEN + (int)k->group);
+    return k->linear == LINEAR_ROUTER ? WHY_ROUTER : k->linear == LINEAR_HEAD ? WHY_HEAD : WHY_UNNAMED;
+}
+
+static void say_left(const Voice *v, const Trains *t, Why why)
+{
+    static const char *const words[WHY_N] = {
+        "model.freeze_vit is set", "model.freeze_aligner is set", "model.freeze_llm is set",
+        [WHY_ROUTER]  = "a router is adapted only where lora.target_modules has its name, mlp.gate",
+        [WHY_HEAD]    = "the head is adapted only where lora.target_modules has its name, lm_head",
+        [WHY_UNNAMED] = "lora.target_modules does not name them, or exclude_modules does",
+    };
+    char   list[1400] = "";
+    size_t at = 0;
+    for (int i = 0; i < t->n; i++) {
+        const Kind *k = &t->kind[i];
+        if (k->fate != KIND_LEFT || why_of(t, k) != why || at >= sizeof list) continue;
+        at += (size_t)snprintf(list + at, sizeof list - at, "%s%d x %s, %.3f M", at ? "; " : "", k->modules,
+                               k->name, m_of(k->params));
+    }
+    if (at) put(v, true, "NOT TRAINED, though linear (%s): %s", words[why], list);
+}
+
+void trains_say(const Trains *t, void (*say)(void *self, bool loud, const char *line), void *self)
+{
+    Voice v = { say, self };
+    int64_t all = t->base + t->pairs, learn = t->pairs + t->whole;
+    say_groups(&v, t);
+    if (!t->lora) return;
+    put(&v, false, "trains       %7s %7s %14s  %s", "modules", "rank", "parameters", "of each kind");
+    for (int i = 0; i < t->n; i++)
+        if (t->kind[i].fate != KIND_LEFT) say_kind(&v, &t->kind[i]);
+    put(&v, false, "             %.3f M of %.3f M parameters train: %.3f %%; %.3f M are frozen in %s, "
+        "without gradients and state", m_of(learn), m_of(all), 100 * (double)learn / (double)all,
+        m_of(t->base - t->whole), dtype_name(t->dtype));
+    for (int i = 0; i < t->n; i++) {
+        const Kind *k = &t->kind[i];
+        if (k->fate == KIND_PAIR && k->most > k->side)
+            put(&v, true, "rank %lld of %s: its smaller side is %lld; rank beyond that is work for nothing",
+                (long long)k->most, k->name, (long long)k->side);
+    }
+    for (int why = 0; why < WHY_N; why++) say_left(&v, t, (Why)why);
+}
+
+/* ---- for programs ---- */
+
+Json *trains_json(const Trains *t)
+{
+    static const char *const fates[] = { "pair", "whole", "frozen" };
+    Json *kinds = json_array();
+    for (int i = 0; i < t->n; i++) {
+        const Kind *k = &t->kind[i];
+        json_array_append_new(kinds, json_pack("{s:s, s:s, s:i, s:I, s:I}", "module", k->name, "as",
+                                               fates[k->fate], "modules", k->modules, "rank",
+                                               (json_int_t)k->most, "parameters", (json_int_t)k->params));
+    }
+    return json_pack("{s:I, s:I, s:I, s:I, s:o}", "model", (json_int_t)t->base, "trained",
+                     (json_int_t)(t->pairs + t->whole), "adapters", (json_int_t)t->pairs, "frozen",
+                     (json_int_t)(t->base - t->whole), "kinds", kinds);
+}
