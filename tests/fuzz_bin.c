@@ -90,7 +90,7 @@ static void seed_from(Fuzz *f, int n)
     FormatConf         conf = { 0 };
     Json              *settings = json_pack("{si si}", "patch", 16, "vocabulary", 300);
     snprintf(path, sizeof path, "%s.treb", f->path);
-    REQUIRE(!bin_create(&w, path), "%s", status_text());
+    REQUIRE(!bin_writer_open(&w, path), "%s", status_text());
     for (int i = 0; i < n; i++) {
         Sample s = { .ids     = { ids, 3 + i, 8 },
                      .targets = { targets, 3 + i, 8 },
@@ -100,9 +100,9 @@ static void seed_from(Fuzz *f, int n)
                      .frames  = 2 };
         s.size = (DocSize){ 3 + i, 8 * (i % 3), 3 };
         snprintf(s.record.where, sizeof s.record.where, "x.jsonl:%d", i);
-        REQUIRE(!bin_add(&w, &s, NULL, NULL), "%s", status_text());
+        REQUIRE(!bin_writer_add(&w, &s, NULL, NULL), "%s", status_text());
     }
-    REQUIRE(!bin_finish(&w, settings) && !format_open(&file, path, &conf), "%s", status_text());
+    REQUIRE(!bin_writer_finish(&w, settings) && !format_open(&file, path, &conf), "%s", status_text());
     fuzz_add(f, file.bytes, file.len);
     format_close(&file);
     json_decref(settings);

@@ -10,12 +10,12 @@
 
 #define GOLD "tests/gold_text"
 
-static void text_check(const Tokenizer *t, TokenScratch *s, Slice text, bool exact)
+static void text_check(const Tokenizer *t, TokenScratch *s, ByteSpan text, bool exact)
 {
     Ids   ids = { 0 };
     Text  back = { 0 }, room = { 0 };
     Nfc   nfc = { 0 };
-    Slice want;
+    ByteSpan want;
     for (int plain = 0; plain < 2; plain++) {
         ids.n = 0, back.n = 0;
         Status st = tokenizer_encode(t, s, &ids, text.v, text.n, plain);
@@ -40,7 +40,7 @@ static void sample_check(const Tokenizer *t)
                                  "\xe4\xb8\xad\xe6\x96\x87 !!!\r\n";
     TokenScratch *s;
     REQUIRE(!token_scratch_open(&s, t), "%s", status_text());
-    text_check(t, s, (Slice){ sample, sizeof sample - 1 }, false);
+    text_check(t, s, (ByteSpan){ sample, sizeof sample - 1 }, false);
     token_scratch_close(s);
 }
 
@@ -57,7 +57,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     REQUIRE(st ? status_text()[0] && !t : t != NULL, "an error without text, or half open");
     if (t) sample_check(t);
     tokenizer_close(t);
-    if (size < 20000) text_check(gold, scratch, (Slice){ copy, size }, true);
+    if (size < 20000) text_check(gold, scratch, (ByteSpan){ copy, size }, true);
     free(copy);
     return 0;
 }

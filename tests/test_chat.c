@@ -33,10 +33,10 @@ static void loss_spans(void)
 
 static void names_of_the_recipe(void)
 {
-    EXPECT(loss_named("assistant") == LOSS_ASSISTANT && loss_named("last_round") == LOSS_LAST_ROUND, "loss");
-    EXPECT(loss_named("all") == LOSS_ALL && truncation_named("error") == TRUNCATE_ERROR, "all, error");
-    EXPECT(truncation_named("delete") == TRUNCATE_DELETE, "delete");
-    EXPECT(truncation_named("right") == TRUNCATE_RIGHT, "right");
+    EXPECT(chat_loss_named("assistant") == LOSS_ASSISTANT && chat_loss_named("last_round") == LOSS_LAST_ROUND, "loss");
+    EXPECT(chat_loss_named("all") == LOSS_ALL && chat_truncation_named("error") == TRUNCATE_ERROR, "all, error");
+    EXPECT(chat_truncation_named("delete") == TRUNCATE_DELETE, "delete");
+    EXPECT(chat_truncation_named("right") == TRUNCATE_RIGHT, "right");
 }
 
 /* A header's line break and one that begins the answer are one token: shown, and not learnt. */

@@ -1,8 +1,8 @@
 /* tests/test_conversation.c -- dataset lines in all their forms, what they become, and what is refused. */
 #include "chatlab.h"
 
-#include "data/mediaref.h"
-#include "data/tools.h"
+#include "data/media_ref.h"
+#include "data/chat_tools.h"
 
 static void messages_with_marks(void)
 {
@@ -97,7 +97,7 @@ static void json_as_python_writes_it(void)
     Json *v = NULL;
     Text  out = { 0 };
     EXPECT_OK(json_parse(&v, want, strlen(want), "json"));
-    EXPECT_OK(python_json(&out, v));
+    EXPECT_OK(chat_tools_json(&out, v));
     EXPECT(out.n == strlen(want) && !memcmp(out.v, want, out.n), "%.*s", (int)out.n, out.v);
     text_close(&out);
     json_decref(v);

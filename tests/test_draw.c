@@ -3,7 +3,7 @@
 #include "lab.h"
 #include "data/draw.h"
 #include "data/image.h"
-#include "data/image_write.h"
+#include "data/image_encode.h"
 
 static const Rgb black = { 0, 0, 0 }, white = { 255, 255, 255 }, red = { 220, 30, 40 };
 
@@ -137,8 +137,8 @@ static void files_read_back(void)
         int64_t n = size[i][0] * size[i][1] * 3, off = 0;
         scene(&c, size[i][0], size[i][1]);
         EXPECT_OK(text_push(&jpeg, "before", 6));
-        EXPECT_OK(png_encode(&png, c.rgb, c.h, c.w));
-        EXPECT_OK(jpeg_encode(&jpeg, c.rgb, c.h, c.w, 95));
+        EXPECT_OK(image_encode_png(&png, c.rgb, c.h, c.w));
+        EXPECT_OK(image_encode_jpeg(&jpeg, c.rgb, c.h, c.w, 95));
         EXPECT_OK(image_decode(&im, png.v, png.n, NULL, "png"));
         EXPECT(im.h == c.h && im.w == c.w && !memcmp(im.rgb, c.rgb, (size_t)n), "PNG %zu", i);
         EXPECT_OK(image_decode(&im, jpeg.v + 6, jpeg.n - 6, NULL, "jpeg"));
@@ -159,12 +159,12 @@ static void files_are_whole(void)
     scene(&c, 20, 30);
     snprintf(path, sizeof path, "%s/a.png", lab_tmp()), snprintf(part, sizeof part, "%s.part", path);
     snprintf(gone, sizeof gone, "%s/no/a.jpg", lab_tmp());
-    EXPECT_OK(png_write(path, c.rgb, c.h, c.w));
-    EXPECT_OK(jpeg_write(path, c.rgb, c.h, c.w, 80));                                /* over it */
+    EXPECT_OK(image_encode_png_file(path, c.rgb, c.h, c.w));
+    EXPECT_OK(image_encode_jpeg_file(path, c.rgb, c.h, c.w, 80));                                /* over it */
     EXPECT(!access(path, R_OK) && access(part, F_OK), "nothing is left over");
-    EXPECT_FAIL(jpeg_write(gone, c.rgb, c.h, c.w, 80), E_IO, gone);
-    EXPECT_FAIL(png_encode(&t, c.rgb, 0, 5), E_DATA, "sides");
-    EXPECT_FAIL(jpeg_encode(&t, c.rgb, 5, 70000, 80), E_DATA, "sides");
+    EXPECT_FAIL(image_encode_jpeg_file(gone, c.rgb, c.h, c.w, 80), E_IO, gone);
+    EXPECT_FAIL(image_encode_png(&t, c.rgb, 0, 5), E_DATA, "sides");
+    EXPECT_FAIL(image_encode_jpeg(&t, c.rgb, 5, 70000, 80), E_DATA, "sides");
     EXPECT(t.n == 0, "nothing was appended");
     unlink(path), rmdir(lab_tmp());
     text_close(&t);

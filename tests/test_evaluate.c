@@ -2,7 +2,7 @@
  * same from a folder by way of the command line's pieces. */
 #include "small.h"
 
-#include "data/image_write.h"
+#include "data/image_encode.h"
 #include "infer/answer.h"
 #include "infer/evaluate.h"
 #include "infer/predict.h"
@@ -54,7 +54,7 @@ static void write_picture(const char *name, int r, int g, int b)
     static uint8_t rgb[32 * 32 * 3];
     for (int i = 0; i < 32 * 32; i++)
         rgb[3 * i] = (uint8_t)r, rgb[3 * i + 1] = (uint8_t)g, rgb[3 * i + 2] = (uint8_t)b;
-    EXPECT_OK(png_write(in_dir(name), rgb, 32, 32));
+    EXPECT_OK(image_encode_png_file(in_dir(name), rgb, 32, 32));
 }
 
 static const Budget budget = { .tokens = 256, .patches = 192, .docs = 8, .supervised = 256 };
@@ -275,7 +275,7 @@ static void bad_samples(void)
     FILE *f = fopen(in_dir("red.png"), "rb");
     size_t n = f ? fread(whole, 1, sizeof whole, f) : 0;
     if (f) fclose(f);
-    EXPECT_OK(file_put(in_dir("cut.png"), whole, n * 2 / 3));
+    EXPECT_OK(file_replace(in_dir("cut.png"), whole, n * 2 / 3));
     EXPECT_FAIL(evaluate_model(&w.e, &w.eval, &r), E_IO, "none.png");
     w.recipe.data.bad_sample = "skip";
     EXPECT_OK(evaluate_model(&w.e, &w.eval, &r));

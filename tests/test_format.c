@@ -271,14 +271,14 @@ static void pack_all(const char *path)
     conf.data = &data;
     EXPECT_OK(sample_settings(&conf, &settings));
     EXPECT_OK(sample_scratch_open(&t, set.tokenizer));
-    EXPECT_OK(bin_create(&w, path));
+    EXPECT_OK(bin_writer_open(&w, path));
     for (int64_t i = 0; i < data.samples; i++) {
         Sample s;
         EXPECT_OK(sample_load(&s, &t, &conf, i));
-        EXPECT_OK(bin_add(&w, &s, &t, &conf));
+        EXPECT_OK(bin_writer_add(&w, &s, &t, &conf));
         sample_close(&s);
     }
-    EXPECT_OK(bin_finish(&w, settings));
+    EXPECT_OK(bin_writer_finish(&w, settings));
     json_decref(settings);
     sample_scratch_close(&t);
     dataset_close(&data);

@@ -87,7 +87,7 @@ static void check_bin(const PackBin *b, char *seen)
 }
 
 /* The steps of one pass as "position position | position ...", checked on the way. */
-static int64_t run_pass(Planner *p, uint64_t seed, char *story, size_t room)
+static int64_t run_pass(StepPacker *p, uint64_t seed, char *story, size_t room)
 {
     int     n = p->ranks * p->micro;
     PackBin bins[64];
@@ -95,19 +95,19 @@ static int64_t run_pass(Planner *p, uint64_t seed, char *story, size_t room)
     char   *seen = calloc((size_t)p->pass, 1);
     size_t  at = 0;
     while (p->epoch == epoch) {
-        if (!planner_has_step(p)) {
+        if (!step_packer_has_step(p)) {
             DocSize size = size_of(seed, p->position);
-            EXPECT_OK(planner_put(p, p->position % 97 == 13 ? NULL : &size));
+            EXPECT_OK(step_packer_put(p, p->position % 97 == 13 ? NULL : &size));
             if (p->position % 97 == 14) seen[p->position - 1] = 1;
             continue;
         }
-        EXPECT_OK(planner_take(p, bins));
+        EXPECT_OK(step_packer_take(p, bins));
         for (int i = 0; i < n; i++) {
             check_bin(&bins[i], seen);
             for (int64_t d = 0; story && d < bins[i].docs && at + 16 < room; d++)
                 at += (size_t)snprintf(story + at, room - at, "%lld%s", (long long)bins[i].doc[d].at,
                                        d + 1 < bins[i].docs ? " " : "|");
-            bin_close(&bins[i]);
+            pack_bin_close(&bins[i]);
         }
         steps++;
     }
@@ -122,10 +122,10 @@ static void nothing_lost_or_doubled(void)
 {
     for (int ranks = 1; ranks <= 8; ranks *= 2)
         for (int micro = 1; micro <= 3; micro++) {
-            Planner p;
-            planner_open(&p, &budget, 700, ranks, micro);
+            StepPacker p;
+            step_packer_open(&p, &budget, 700, ranks, micro);
             for (uint64_t e = 0; e < 3; e++) run_pass(&p, e, NULL, 0);
-            planner_close(&p);
+            step_packer_close(&p);
         }
 }
 
@@ -134,15 +134,15 @@ static void plan_is_reproducible(void)
 {
     enum { ROOM = 1 << 16 };
     char *a = malloc(ROOM), *b = malloc(ROOM);
-    Planner p, q;
-    planner_open(&p, &budget, 900, 2, 2);
-    planner_open(&q, &budget, 900, 2, 2);
+    StepPacker p, q;
+    step_packer_open(&p, &budget, 900, 2, 2);
+    step_packer_open(&q, &budget, 900, 2, 2);
     int64_t n = run_pass(&p, 5, a, ROOM), m = run_pass(&q, 5, b, ROOM);
     EXPECT(n == m && !strcmp(a, b), "two equal plans differ");
-    planner_close(&p), planner_close(&q);
-    planner_open(&q, &budget, 900, 4, 1);
+    step_packer_close(&p), step_packer_close(&q);
+    step_packer_open(&q, &budget, 900, 4, 1);
     EXPECT(run_pass(&q, 5, b, ROOM) == n, "other ranks, other steps");
-    planner_close(&q);
+    step_packer_close(&q);
     free(a), free(b);
 }
 
@@ -157,7 +157,7 @@ static void fills_well(void)
     for (int64_t i = 0; i < 20000; i++) {
         PackDoc d = { i, size_of(3, i) };
         EXPECT_OK(packer_add(&p, &d, &bin, &full));
-        if (full) bins++, tokens += bin.used.tokens, docs += bin.docs, bin_close(&bin);
+        if (full) bins++, tokens += bin.used.tokens, docs += bin.docs, pack_bin_close(&bin);
     }
     double share = (double)tokens / (double)(bins * b.tokens);
     EXPECT(share > 0.985, "bins are %.1f %% full with %.1f documents each", 100 * share,
@@ -174,18 +174,18 @@ static void deals_like_with_like(void)
     double  least = 1e30, most = 0;
     for (int i = 0; i < RANKS * MICRO; i++) {
         PackDoc d = { i, { 900, 1000 * (i % 9), 100 } };
-        EXPECT_OK(bin_push(&bins[i], &d));
+        EXPECT_OK(pack_bin_push(&bins[i], &d));
     }
-    EXPECT_OK(bins_deal(place, bins, RANKS, MICRO));
+    EXPECT_OK(pack_bins_assign(place, bins, RANKS, MICRO));
     for (int r = 0; r < RANKS; r++) {
         double sum = 0;
         for (int k = 0; k < MICRO; k++)
-            used[place[r * MICRO + k]]++, sum += bin_cost(&bins[place[r * MICRO + k]]);
+            used[place[r * MICRO + k]]++, sum += pack_bin_cost(&bins[place[r * MICRO + k]]);
         least = sum < least ? sum : least, most = sum > most ? sum : most;
     }
     for (int i = 0; i < RANKS * MICRO; i++) {
         EXPECT(used[i] == 1, "bin %d dealt %d times", i, used[i]);
-        bin_close(&bins[i]);
+        pack_bin_close(&bins[i]);
     }
     EXPECT(most / least < 1.08, "the busiest rank has %.2f times the work of the idlest", most / least);
 }
@@ -193,21 +193,21 @@ static void deals_like_with_like(void)
 /* A last step of few documents reaches every micro-batch before any gets a second one. */
 static void spreads_the_rest(void)
 {
-    Planner p;
+    StepPacker p;
     PackBin bins[8];
     DocSize size = { 100, 40, 50 };
-    planner_open(&p, &budget, 9, 4, 2);
-    for (int i = 0; i < 9; i++) EXPECT_OK(planner_put(&p, &size));
-    EXPECT(planner_has_step(&p), "the end of a pass makes a step");
-    EXPECT_OK(planner_take(&p, bins));
+    step_packer_open(&p, &budget, 9, 4, 2);
+    for (int i = 0; i < 9; i++) EXPECT_OK(step_packer_put(&p, &size));
+    EXPECT(step_packer_has_step(&p), "the end of a pass makes a step");
+    EXPECT_OK(step_packer_take(&p, bins));
     int twos = 0;
     for (int i = 0; i < 8; i++) {
         EXPECT(bins[i].docs >= 1, "bin %d is empty", i);
         twos += bins[i].docs == 2;
-        bin_close(&bins[i]);
+        pack_bin_close(&bins[i]);
     }
     EXPECT(twos == 1 && p.epoch == 1 && p.position == 0, "%d bins of two", twos);
-    planner_close(&p);
+    step_packer_close(&p);
 }
 
 /* Saved and restored after every step, a plan goes on as if nothing had happened. */
@@ -215,63 +215,63 @@ static void resumes_anywhere(void)
 {
     enum { ROOM = 1 << 16 };
     char *whole = malloc(ROOM), *pieces = malloc(ROOM);
-    Planner p;
+    StepPacker p;
     PackBin bins[6];
     size_t  at = 0;
-    planner_open(&p, &budget, 400, 3, 2);
+    step_packer_open(&p, &budget, 400, 3, 2);
     run_pass(&p, 8, whole, ROOM);
-    planner_close(&p);
-    planner_open(&p, &budget, 400, 3, 2);
+    step_packer_close(&p);
+    step_packer_open(&p, &budget, 400, 3, 2);
     while (p.epoch == 0) {
-        if (!planner_has_step(&p)) {
+        if (!step_packer_has_step(&p)) {
             DocSize size = size_of(8, p.position);
-            EXPECT_OK(planner_put(&p, p.position % 97 == 13 ? NULL : &size));
+            EXPECT_OK(step_packer_put(&p, p.position % 97 == 13 ? NULL : &size));
             continue;
         }
-        EXPECT_OK(planner_take(&p, bins));
+        EXPECT_OK(step_packer_take(&p, bins));
         for (int i = 0; i < 6; i++) {
             for (int64_t d = 0; d < bins[i].docs; d++)
                 at += (size_t)snprintf(pieces + at, ROOM - at, "%lld%s", (long long)bins[i].doc[d].at,
                                        d + 1 < bins[i].docs ? " " : "|");
-            bin_close(&bins[i]);
+            pack_bin_close(&bins[i]);
         }
         Json *state;
-        EXPECT_OK(planner_state(&p, &state));
-        planner_close(&p);
-        planner_open(&p, &budget, 400, 3, 2);
-        EXPECT_OK(planner_restore(&p, state));
+        EXPECT_OK(step_packer_state(&p, &state));
+        step_packer_close(&p);
+        step_packer_open(&p, &budget, 400, 3, 2);
+        EXPECT_OK(step_packer_restore(&p, state));
         json_decref(state);
     }
     EXPECT(!strcmp(whole, pieces), "the plan changed");
-    planner_close(&p);
+    step_packer_close(&p);
     free(whole), free(pieces);
 }
 
 static void refuses(void)
 {
-    Planner p;
+    StepPacker p;
     Json   *state;
     DocSize size = { 1001, 0, 0 }, wide = { 1, 5000, 0 }, fits = { 1000, 4096, 800 };
-    EXPECT(!strcmp(pack_refuses(&budget, &size), "tokens") &&
-               !strcmp(pack_refuses(&budget, &wide), "patches"),
+    EXPECT(!strcmp(pack_over_budget(&budget, &size), "tokens") &&
+               !strcmp(pack_over_budget(&budget, &wide), "patches"),
            "reasons");
-    EXPECT(!pack_refuses(&budget, &fits), "a document of exactly the budget");
-    planner_open(&p, &budget, 3, 1, 1);
-    EXPECT_OK(planner_put(&p, NULL));
-    EXPECT_OK(planner_put(&p, NULL));
-    EXPECT_FAIL(planner_put(&p, NULL), E_DATA, "not one of the 3");
-    planner_close(&p);
-    planner_open(&p, &budget, 300, 1, 1);
-    EXPECT_OK(planner_put(&p, &fits));
-    EXPECT_OK(planner_state(&p, &state));
-    planner_close(&p);
-    planner_open(&p, &budget, 301, 1, 1);
-    EXPECT_FAIL(planner_restore(&p, state), E_CONFIG, "pass was 300");
-    planner_close(&p);
+    EXPECT(!pack_over_budget(&budget, &fits), "a document of exactly the budget");
+    step_packer_open(&p, &budget, 3, 1, 1);
+    EXPECT_OK(step_packer_put(&p, NULL));
+    EXPECT_OK(step_packer_put(&p, NULL));
+    EXPECT_FAIL(step_packer_put(&p, NULL), E_DATA, "not one of the 3");
+    step_packer_close(&p);
+    step_packer_open(&p, &budget, 300, 1, 1);
+    EXPECT_OK(step_packer_put(&p, &fits));
+    EXPECT_OK(step_packer_state(&p, &state));
+    step_packer_close(&p);
+    step_packer_open(&p, &budget, 301, 1, 1);
+    EXPECT_FAIL(step_packer_restore(&p, state), E_CONFIG, "pass was 300");
+    step_packer_close(&p);
     json_object_set_new(state, "open", json_pack("[[i,i,i,i]]", 999, 1, 1, 1));
-    planner_open(&p, &budget, 300, 1, 1);
-    EXPECT_FAIL(planner_restore(&p, state), E_DATA, "cannot be");
-    planner_close(&p);
+    step_packer_open(&p, &budget, 300, 1, 1);
+    EXPECT_FAIL(step_packer_restore(&p, state), E_DATA, "cannot be");
+    step_packer_close(&p);
     json_decref(state);
 }
 

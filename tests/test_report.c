@@ -2,7 +2,7 @@
  * a run becomes markup. tests/report.sh looks at pages with a browser. */
 #include "base/config.h"
 #include "base/folder.h"
-#include "data/image_write.h"
+#include "data/image_encode.h"
 #include "lab.h"
 #include "report/report.h"
 #include "report/report_html.h"
@@ -124,7 +124,7 @@ static void put_picture(const Folder *f, const char *name, int h, int w)
     uint8_t *rgb = malloc((size_t)(h * w * 3));
     uint32_t x = 12345;
     for (int i = 0; i < h * w * 3; i++) x = x * 1664525 + 1013904223, rgb[i] = (uint8_t)(x >> 24);
-    EXPECT_OK(png_write(in(f, name), rgb, h, w));
+    EXPECT_OK(image_encode_png_file(in(f, name), rgb, h, w));
     free(rgb);
 }
 

@@ -75,7 +75,7 @@ static bool read_line(FILE *f, Json **line)
 static void check_vector(const Tokenizer *t, TokenScratch *s, const Json *line)
 {
     const Json *text = json_object_get(line, "text"), *want = json_object_get(line, "ids");
-    Slice in = { json_string_value(text), json_string_length(text) }, normal;
+    ByteSpan in = { json_string_value(text), json_string_length(text) }, normal;
     Ids   ids = { 0 };
     Text  back = { 0 };
     Nfc   nfc = { 0 };
@@ -268,11 +268,11 @@ static void broken_utf8(void)
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         Text room = { 0 }, want = { 0 };
-        Slice out;
+        ByteSpan out;
         for (const char *p = rows[i].out; *p; p++)
             EXPECT_OK(text_push(&want, *p == '?' ? "\xef\xbf\xbd" : p, *p == '?' ? 3 : 1));
         if (i == sizeof rows / sizeof *rows - 1) EXPECT_OK(text_push(&want, "\0\xef\xbf\xbd", 4));
-        EXPECT_OK(utf8_repair(&room, (Slice){ rows[i].in, (size_t)rows[i].n }, &out));
+        EXPECT_OK(utf8_repair(&room, (ByteSpan){ rows[i].in, (size_t)rows[i].n }, &out));
         EXPECT(out.n == want.n && !memcmp(out.v, want.v, want.n), "row %zu: %.*s", i, (int)out.n, out.v);
         text_close(&room);
         text_close(&want);
@@ -293,10 +293,10 @@ static void nfc_in_stretches(void)
         for (uint64_t i = 0, len = rng_below(7, run, 99, 40); i < len; i++)
             n += (size_t)utf8proc_encode_char(codes[rng_below(7, run, i, CODES)], (uint8_t *)text + n);
         Nfc      nfc = { 0 };
-        Slice    got;
+        ByteSpan    got;
         uint8_t *want = NULL;
         utf8proc_ssize_t len = utf8proc_map((uint8_t *)text, (utf8proc_ssize_t)n, &want, options);
-        EXPECT_OK(nfc_normalise(&nfc, (Slice){ text, n }, &got));
+        EXPECT_OK(nfc_normalise(&nfc, (ByteSpan){ text, n }, &got));
         EXPECT(len == (utf8proc_ssize_t)got.n && !memcmp(got.v, want, got.n), "run %llu: %.*s",
                (unsigned long long)run, (int)n, text);
         free(want);
@@ -305,7 +305,7 @@ static void nfc_in_stretches(void)
 }
 
 /* Naive BPE: look for the best pair from the start, every time. */
-static void naive(const Tokenizer *t, Ids *out, Slice piece)
+static void naive(const Tokenizer *t, Ids *out, ByteSpan piece)
 {
     for (size_t i = 0; i < piece.n; i++) EXPECT_OK(ids_push(out, t->byte_id[(unsigned char)piece.v[i]]));
     for (;;) {
@@ -330,10 +330,10 @@ static void short_and_long_pieces(void)
         size_t n = 1 + rng_below(3, run, 999, run % 2 ? 299 : 70);
         for (size_t i = 0; i < n; i++) text[i] = "aeinorst rcl"[rng_below(3, run, i, 12)];
         Ids want = { 0 }, got = { 0 };
-        naive(tok, &want, (Slice){ text, n });
+        naive(tok, &want, (ByteSpan){ text, n });
         for (int twice = 0; twice < 2; twice++) {                 /* the second time from the cache */
             got.n = 0;
-            EXPECT_OK(bpe_encode(bpe, tok, &got, (Slice){ text, n }));
+            EXPECT_OK(bpe_encode(bpe, tok, &got, (ByteSpan){ text, n }));
             EXPECT(got.n == want.n && !memcmp(got.v, want.v, (size_t)got.n * sizeof *got.v), "%.*s", (int)n,
                    text);
         }

@@ -19,7 +19,7 @@ typedef struct Job {
 } Job;
 
 /* Texts may hold U+0000, which jansson refuses unless asked. */
-static Status parse_line(Json **line, Slice text)
+static Status parse_line(Json **line, ByteSpan text)
 {
     json_error_t e;
     *line = json_loadb(text.v, text.n, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &e);
@@ -70,10 +70,10 @@ static Status decode_line(Job *j, const Json *line)
     return s ? s : text_push(&j->out, "\n", 1);
 }
 
-static Status do_line(Job *j, Slice bytes)
+static Status do_line(Job *j, ByteSpan bytes)
 {
     Json *line = NULL;
-    Slice text;
+    ByteSpan text;
     j->out.n = 0;
     TRY(utf8_repair(&j->repaired, bytes, &text));
     Status s = parse_line(&line, text);
@@ -92,7 +92,7 @@ static Status do_lines(Job *j)
     int64_t number = 1;
     for (ssize_t n; !s && (n = getline(&line, &room, stdin)) >= 0; number++) {
         if (strspn(line, " \t\r\n") == (size_t)n) continue;
-        s = do_line(j, (Slice){ line, (size_t)n });
+        s = do_line(j, (ByteSpan){ line, (size_t)n });
         if (s) s = wrap(s, "standard input: line %lld", (long long)number);
     }
     free(line);

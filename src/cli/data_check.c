@@ -34,7 +34,7 @@ typedef struct Check {
     /* sums over found */
     int64_t          good, bad, over, dropped, unlearnt, pictures, tokens, patches, supervised;
     int64_t          token_bucket[BUCKETS], patch_bucket[BUCKETS];
-    PassPlan         plan;
+    PassTotals         plan;
     int64_t          pass;
 } Check;
 
@@ -151,7 +151,7 @@ static Status plan_pass(Check *c, const SourceList *sources)
                                        (int32_t)f->size.supervised };
         }
         c->pass = view.data.pass;
-        st = index_plan(&x, &view.sample, 0, 1, c->setup->micro, &c->plan);
+        st = index_pack_pass(&x, &view.sample, 0, 1, c->setup->micro, &c->plan);
     }
     index_close(&x);
     data_view_close(&view);
@@ -191,7 +191,7 @@ static bool is_unlearnt(const Found *f) { return !f->bad && !f->drop && f->size.
 
 static void print_plan(const Check *c)
 {
-    const PassPlan *p = &c->plan;
+    const PassTotals *p = &c->plan;
     const Budget   *b = &c->setup->budget;
     double rooms = (double)p->bins * (double)b->tokens, patches = (double)p->bins * (double)b->patches;
     printf("  one epoch: %lld steps of %d micro-batch%s of %lld tokens and %lld patches on one rank\n",

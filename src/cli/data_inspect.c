@@ -55,24 +55,24 @@ static Status show_bin(Show *w, const DataView *v, const PackBin *b, int k, int6
 }
 
 /* Plans as training does, up to the step that is asked for. */
-static Status show_step(Show *w, const DataView *v, Planner *p, Index *x, PackBin *bins, int64_t step)
+static Status show_step(Show *w, const DataView *v, StepPacker *p, Index *x, PackBin *bins, int64_t step)
 {
     for (int64_t done = 0; done < step;) {
         int64_t  epoch = p->epoch;
         DocSize  size;
         SizeKind kind = SIZE_BAD;
-        if (!planner_has_step(p)) {
+        if (!step_packer_has_step(p)) {
             Status st = index_measure(x, w->scratch, &v->sample, dataset_id(&v->data, epoch, p->position),
                                       &size, &kind);
             if (st && !sample_is_bad(st)) return st;
-            TRY(planner_put(p, !st && kind == SIZE_GOOD ? &size : NULL));
+            TRY(step_packer_put(p, !st && kind == SIZE_GOOD ? &size : NULL));
             continue;
         }
-        TRY(planner_take(p, bins));
+        TRY(step_packer_take(p, bins));
         Status st = OK;
         for (int k = 0; k < p->micro; k++) {
             if (done + 1 == step && !st) st = show_bin(w, v, &bins[k], k, epoch);
-            bin_close(&bins[k]);
+            pack_bin_close(&bins[k]);
         }
         TRY(st);
         done++;
@@ -83,7 +83,7 @@ static Status show_step(Show *w, const DataView *v, Planner *p, Index *x, PackBi
 static Status inspect_step(Show *w, const DataSetup *s, int64_t step)
 {
     DataView v;
-    Planner  p;
+    StepPacker  p;
     Index    x = { 0 };
     PackBin *bins = calloc((size_t)s->micro, sizeof *bins);
     char     title[80];
@@ -91,14 +91,14 @@ static Status inspect_step(Show *w, const DataSetup *s, int64_t step)
     Status st = data_view_open(&v, s, &s->recipe.data.train, "data.train", false, true);
     if (st) return free(bins), st;
     w->conf = &v.sample;
-    planner_open(&p, &s->budget, v.data.pass, 1, s->micro);
+    step_packer_open(&p, &s->budget, v.data.pass, 1, s->micro);
     st = index_open(&x, v.data.samples);
     snprintf(title, sizeof title, "Step %lld as the model sees it", (long long)step);
     if (!st) w->begin(w, title);
     if (!st) st = show_step(w, &v, &p, &x, bins, step);
     if (!st) w->end(w);
     index_close(&x);
-    planner_close(&p);
+    step_packer_close(&p);
     data_view_close(&v);
     free(bins);
     return st;

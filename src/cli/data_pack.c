@@ -52,7 +52,7 @@ static Status shard_finish(Packing *p)
 {
     if (!p->writer.file) return OK;
     p->bytes += (int64_t)p->writer.at;
-    return bin_finish(&p->writer, p->view.settings);
+    return bin_writer_finish(&p->writer, p->view.settings);
 }
 
 static Status shard_next(Packing *p)
@@ -63,7 +63,7 @@ static Status shard_next(Packing *p)
     TRY(shard_finish(p));
     snprintf(name, sizeof name, "%s-%05lld.treb", p->name, (long long)p->shards++);
     TRY(path_join(path, p->out, name));
-    return bin_create(&p->writer, path);
+    return bin_writer_open(&p->writer, path);
 }
 
 static Status bad(Packing *p, Status st, const char *text)
@@ -90,7 +90,7 @@ static Status write_one(Packing *p, int64_t i)
     if (p->status[i]) return bad(p, p->status[i], p->error[i] ? p->error[i] : "");
     if (s->drop) return p->dropped++, OK;
     TRY(shard_next(p));
-    Status st = bin_add(&p->writer, s, &p->scratch[0], &p->view.sample);
+    Status st = bin_writer_add(&p->writer, s, &p->scratch[0], &p->view.sample);
     if (st && p->writer.broken) return st;
     if (st) {
         char text[1024];
@@ -130,7 +130,7 @@ static Status packing_open(Packing *p, const SourceList *sources, const char *ke
 static void packing_close(Packing *p)
 {
     pool_close(&p->pool);
-    bin_abandon(&p->writer);
+    bin_writer_abandon(&p->writer);
     for (int i = 0; i < p->scratches; i++) sample_scratch_close(&p->scratch[i]);
     free(p->scratch);
     if (p->quarantine) fclose(p->quarantine);

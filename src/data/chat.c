@@ -20,13 +20,13 @@ typedef struct Render {
     Text                decoded;
 } Render;
 
-LossSpan loss_named(const char *word)
+LossSpan chat_loss_named(const char *word)
 {
     if (!strcmp(word, "all")) return LOSS_ALL;
     return !strcmp(word, "last_round") ? LOSS_LAST_ROUND : LOSS_ASSISTANT;
 }
 
-Truncation truncation_named(const char *word)
+Truncation chat_truncation_named(const char *word)
 {
     if (!strcmp(word, "right")) return TRUNCATE_RIGHT;
     return !strcmp(word, "delete") ? TRUNCATE_DELETE : TRUNCATE_ERROR;

@@ -50,8 +50,8 @@ void        conversation_close(Conversation *c);                                
  * token, headers too. A message's own `loss` goes before the recipe. */
 typedef enum { LOSS_ASSISTANT, LOSS_LAST_ROUND, LOSS_ALL } LossSpan;
 typedef enum { TRUNCATE_ERROR, TRUNCATE_DELETE, TRUNCATE_RIGHT } Truncation;
-LossSpan   loss_named(const char *word);           /* of data.loss; the recipe has checked the word */
-Truncation truncation_named(const char *word);     /* of data.truncation */
+LossSpan   chat_loss_named(const char *word);           /* of data.loss; the recipe has checked the word */
+Truncation chat_truncation_named(const char *word);     /* of data.truncation */
 
 /* The ids the template needs, looked up once. A tokenizer without the first three cannot serve conversations;
  * those of vision are -1 where it has none, and then a conversation with pictures is refused. */

@@ -5,8 +5,8 @@
  * understood is an error that names the field, never a guess. Keys beside the known ones (ids, sources) are
  * let be. */
 #include "data/chat.h"
-#include "data/mediaref.h"
-#include "data/tools.h"
+#include "data/media_ref.h"
+#include "data/chat_tools.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -66,7 +66,7 @@ static Status frame_add(Reader *r, const Json *v, const char *where)
 {
     Conversation *c = r->c;
     Frame         f;
-    TRY(frame_read(&f, &c->keep, v, where));
+    TRY(media_ref_read(&f, &c->keep, v, where));
     c->frame = grow(&c->keep, c->frame, c->frames, sizeof *c->frame);
     c->frame[c->frames++] = f;
     c->media[c->medias - 1].frames++;
@@ -234,7 +234,7 @@ static Status calls_read(Reader *r, const Json *calls, bool content, const char 
     for (size_t i = 0; !st && i < json_array_size(calls); i++) {
         snprintf(r->where, sizeof r->where, "%s.tool_calls[%zu]", where, i);
         if (i || content) st = text_push(&text, "\n", 1);
-        if (!st) st = tool_call_text(&text, json_array_get(calls, i), r->where);
+        if (!st) st = chat_tool_call_text(&text, json_array_get(calls, i), r->where);
     }
     if (!st) text_add(r->c, keep_text(&r->c->keep, text.n ? text.v : "", text.n), text.n);
     text_close(&text);
@@ -295,7 +295,7 @@ static Status tools_read(Reader *r)
     if (json_is_array(tools) && json_array_size(tools)) {
         if (c->turns) text_add(c, "\n\n", 2);
         else          turn_add(c, ROLE_SYSTEM, -1);
-        st = tools_text(&text, tools);
+        st = chat_tools_text(&text, tools);
         if (!st) text_add(c, keep_text(&c->keep, text.v, text.n), text.n);
     } else if (tools && !json_is_null(tools) && !json_is_array(tools) && !json_is_string(tools))
         st = fail(E_DATA, "tools: a list is wanted");

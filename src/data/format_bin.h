@@ -41,10 +41,10 @@ typedef struct BinWriter {
     bool     broken;                     /* the disk refused: no fault of a sample */
 } BinWriter;
 
-MUST Status bin_create(BinWriter *w, const char *path);
+MUST Status bin_writer_open(BinWriter *w, const char *path);
 /* The sample's pictures are read through t and c. */
-MUST Status bin_add(BinWriter *w, const Sample *s, SampleScratch *t, const SampleConf *c);
-MUST Status bin_finish(BinWriter *w, const Json *settings);
-void        bin_abandon(BinWriter *w);   /* removes a shard that is not finished; twice is fine */
+MUST Status bin_writer_add(BinWriter *w, const Sample *s, SampleScratch *t, const SampleConf *c);
+MUST Status bin_writer_finish(BinWriter *w, const Json *settings);
+void        bin_writer_abandon(BinWriter *w);   /* removes a shard that is not finished; twice is fine */
 
 #endif

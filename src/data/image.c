@@ -45,7 +45,7 @@ static Status file_open(ImageFile *f, const ImageFormat **format, const void *by
     return unknown(f);
 }
 
-Status image_allowed(const ImageHead *head, const ImageFile *f)
+Status image_check_limits(const ImageHead *head, const ImageFile *f)
 {
     if (head->h < 1 || head->w < 1) return fail(E_DATA, "%s: an empty picture", f->what);
     if (head->h > f->lim.max_pixels / head->w)
@@ -54,7 +54,7 @@ Status image_allowed(const ImageHead *head, const ImageFile *f)
     return OK;
 }
 
-Status image_room(Image *im, int64_t h, int64_t w, const char *what)
+Status image_reserve(Image *im, int64_t h, int64_t w, const char *what)
 {
     size_t need = (size_t)h * (size_t)w * 3 + SLACK;
     if (im->room < need) {
@@ -67,10 +67,10 @@ Status image_room(Image *im, int64_t h, int64_t w, const char *what)
     return OK;
 }
 
-Status image_admit(Image *im, const ImageHead *head, const ImageFile *f)
+Status image_reserve_checked(Image *im, const ImageHead *head, const ImageFile *f)
 {
-    TRY(image_allowed(head, f));
-    return image_room(im, head->h, head->w, f->what);
+    TRY(image_check_limits(head, f));
+    return image_reserve(im, head->h, head->w, f->what);
 }
 
 void image_close(Image *im)
@@ -87,7 +87,7 @@ Status image_size(int64_t *h, int64_t *w, const void *bytes, size_t len, const I
     const ImageFormat *format;
     TRY(file_open(&f, &format, bytes, len, lim, what));
     TRY(format->head(&head, &f));
-    TRY(image_allowed(&head, &f));
+    TRY(image_check_limits(&head, &f));
     *h = orient_swaps(head.turn) ? head.w : head.h;
     *w = orient_swaps(head.turn) ? head.h : head.w;
     return OK;
@@ -101,7 +101,7 @@ Status image_decode(Image *im, const void *bytes, size_t len, const ImageLimits 
     im->h = im->w = 0;
     Status st = file_open(&f, &format, bytes, len, lim, what);
     if (!st) st = format->read(im, &head, &f);
-    if (!st) st = image_turn(im, head.turn, what);
+    if (!st) st = orient_apply(im, head.turn, what);
     if (st) im->h = im->w = 0;       /* half a picture is none; the room is kept */
     return st;
 }

@@ -167,7 +167,7 @@ static Status read_image(Image *im, ImageHead *head, const ImageFile *f)
         return bad(&j, f);
     }
     open_and_read_head(&j, head, f);
-    Status st = image_admit(im, head, f);
+    Status st = image_reserve_checked(im, head, f);
     if (!st) read_pixels(&j, im);
     jpeg_destroy_decompress(&j.d);
     return st;

@@ -106,7 +106,7 @@ static Status read_image(Image *im, ImageHead *head, const ImageFile *f)
 {
     Png g = { .f = f };
     TRY(head_of(head, f));
-    TRY(image_admit(im, head, f));
+    TRY(image_reserve_checked(im, head, f));
     if (setjmp(g.out)) {
         png_leave(&g);
         return fail(E_DATA, "%s: PNG: %s", f->what, g.text);

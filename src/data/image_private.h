@@ -15,15 +15,15 @@ typedef struct ImageFormat {
     const char *name;
     bool   (*is)(const uint8_t *bytes, size_t len);
     Status (*head)(ImageHead *out, const ImageFile *f);
-    Status (*read)(Image *im, ImageHead *out, const ImageFile *f); /* calls image_admit before any pixel */
+    Status (*read)(Image *im, ImageHead *out, const ImageFile *f); /* calls image_reserve_checked before any pixel */
 } ImageFormat;
 
 extern const ImageFormat image_jpeg, image_png, image_webp;
 
-/* Holds the size against the limits; image_admit also makes the room for it. */
-MUST Status image_allowed(const ImageHead *head, const ImageFile *f);
-MUST Status image_admit(Image *im, const ImageHead *head, const ImageFile *f);
-MUST Status image_room(Image *im, int64_t h, int64_t w, const char *what);
+/* Holds the size against the limits; image_reserve_checked also makes the room for it. */
+MUST Status image_check_limits(const ImageHead *head, const ImageFile *f);
+MUST Status image_reserve_checked(Image *im, const ImageHead *head, const ImageFile *f);
+MUST Status image_reserve(Image *im, int64_t h, int64_t w, const char *what);
 
 /* data/orient.c: which way up. The readers give 0 where nothing is said, 1 for a value that means nothing. */
 enum { ORIENT_ABSENT = 0, ORIENT_UPRIGHT = 1 };
@@ -31,6 +31,6 @@ int         orient_from_exif(const uint8_t *tiff, size_t len);
 int         orient_from_xmp(const uint8_t *xml, size_t len);
 int         orient_choose(int exif, int xmp);       /* EXIF first, then XMP, else upright */
 static inline bool orient_swaps(int turn) { return turn >= 5; }
-MUST Status image_turn(Image *im, int turn, const char *what);
+MUST Status orient_apply(Image *im, int turn, const char *what);
 
 #endif

@@ -113,7 +113,7 @@ static Status read_image(Image *im, ImageHead *head, const ImageFile *f)
 {
     WebPBitstreamFeatures info;
     TRY(features(&info, head, f));
-    TRY(image_admit(im, head, f));
+    TRY(image_reserve_checked(im, head, f));
     if (info.has_animation) return first_frame(im, f);
     return decode_at(im, im->rgb, im->h, im->w, f->bytes, f->len, f);
 }

@@ -40,7 +40,7 @@ SizeKind index_get(const Index *x, int64_t id, DocSize *size)
 static bool known_and_fits(const SampleConf *c, int64_t id, DocSize *size)
 {
     return dataset_size(c->data, id, size) && size->tokens > 0 && size->tokens <= c->max_length &&
-           !pack_refuses(&c->budget, size);
+           !pack_over_budget(&c->budget, size);
 }
 
 Status index_measure(Index *x, SampleScratch *t, const SampleConf *c, int64_t id, DocSize *size,
@@ -121,7 +121,7 @@ Status index_fill(Index *x, const SampleConf *c, int64_t epoch, int workers, boo
     return st;
 }
 
-static void plan_add(PassPlan *p, const PackBin *bins, int n)
+static void plan_add(PassTotals *p, const PackBin *bins, int n)
 {
     p->steps++, p->bins += n;
     for (int i = 0; i < n; i++) {
@@ -132,26 +132,26 @@ static void plan_add(PassPlan *p, const PackBin *bins, int n)
     }
 }
 
-Status index_plan(const Index *x, const SampleConf *c, int64_t epoch, int ranks, int micro, PassPlan *out)
+Status index_pack_pass(const Index *x, const SampleConf *c, int64_t epoch, int ranks, int micro, PassTotals *out)
 {
-    Planner  p;
+    StepPacker  p;
     int      n    = ranks * micro;
     PackBin *bins = calloc((size_t)n, sizeof *bins);
     Status   st   = bins ? OK : fail(E_FIT, "no memory for a step of %d micro-batches", n);
-    *out = (PassPlan){ 0 };
-    planner_open(&p, &c->budget, c->data->pass, ranks, micro);
+    *out = (PassTotals){ 0 };
+    step_packer_open(&p, &c->budget, c->data->pass, ranks, micro);
     while (!st && p.epoch == 0) {
-        if (planner_has_step(&p)) {
-            st = planner_take(&p, bins);
+        if (step_packer_has_step(&p)) {
+            st = step_packer_take(&p, bins);
             if (!st) plan_add(out, bins, n);
-            for (int i = 0; i < n; i++) bin_close(&bins[i]);
+            for (int i = 0; i < n; i++) pack_bin_close(&bins[i]);
             continue;
         }
         DocSize size;
         bool    good = index_get(x, dataset_id(c->data, epoch, p.position), &size) == SIZE_GOOD;
-        st = planner_put(&p, good ? &size : NULL);
+        st = step_packer_put(&p, good ? &size : NULL);
     }
-    planner_close(&p);
+    step_packer_close(&p);
     free(bins);
     return st;
 }

@@ -26,8 +26,8 @@ MUST Status index_measure(Index *x, SampleScratch *t, const SampleConf *c, int64
 MUST Status index_fill(Index *x, const SampleConf *c, int64_t epoch, int workers, bool tolerant);
 
 /* The plan of one pass by sizes that are all known. */
-typedef struct PassPlan { int64_t steps, bins, docs, tokens, patches, supervised; } PassPlan;
-MUST Status index_plan(const Index *x, const SampleConf *c, int64_t epoch, int ranks, int micro,
-                       PassPlan *out);
+typedef struct PassTotals { int64_t steps, bins, docs, tokens, patches, supervised; } PassTotals;
+MUST Status index_pack_pass(const Index *x, const SampleConf *c, int64_t epoch, int ranks, int micro,
+                       PassTotals *out);
 
 #endif

@@ -73,7 +73,7 @@ static Status workers_open(Loader *l)
 static Status restore(Loader *l, const Json *state)
 {
     int64_t version, seed;
-    planner_open(&l->planner, &l->conf.budget, l->data.pass, l->conf.ranks, l->conf.micro);
+    step_packer_open(&l->planner, &l->conf.budget, l->data.pass, l->conf.ranks, l->conf.micro);
     if (state) {
         TRY(json_int(state, "version", 0, &version));
         TRY(json_int(state, "seed", -1, &seed));
@@ -85,10 +85,10 @@ static Status restore(Loader *l, const Json *state)
         TRY(json_int(state, "skipped", 0, &l->skipped));
         TRY(json_int(state, "bad", 0, &l->bad_pass));
         TRY(json_int(state, "bad_epoch", 0, &l->bad_epoch));
-        TRY(planner_restore(&l->planner, json_object_get(state, "planner")));
+        TRY(step_packer_restore(&l->planner, json_object_get(state, "planner")));
     }
-    plan_clear(l);
-    return planner_state(&l->planner, &l->now);
+    loader_pack_clear(l);
+    return step_packer_state(&l->planner, &l->now);
 }
 
 static void quarantine(Loader *l, const char *where, const char *text, int64_t id, int64_t epoch);
@@ -103,7 +103,7 @@ static Status open_all(Loader *l, const Json *state)
             quarantine(l, l->data.file[i].file.path, l->data.file[i].file.damage, -1, 0);
     TRY(workers_open(l));
     pthread_mutex_lock(&l->lock);
-    loader_plan(l);
+    loader_pack_ahead(l);
     pthread_mutex_unlock(&l->lock);
     return OK;
 }
@@ -147,8 +147,8 @@ void loader_close(Loader *l)
         }
         free(l->step[i].slot);
     }
-    planner_close(&l->planner);
-    plan_clear(l);
+    step_packer_close(&l->planner);
+    loader_pack_clear(l);
     index_close(&l->index);
     dataset_close(&l->data);
     json_decref(l->now);
@@ -210,7 +210,7 @@ static Status bad_sample(Loader *l, Status status, const char *text, int64_t id,
                 (long long)l->bad_pass, (long long)l->data.pass, text);
 }
 
-static Status bad_samples(Loader *l, const Step *s)
+static Status bad_samples(Loader *l, const PendingStep *s)
 {
     for (int64_t i = 0; i < s->bads; i++)
         TRY(bad_sample(l, s->bad[i].status, s->bad[i].text ? s->bad[i].text : "", s->bad[i].id,
@@ -223,7 +223,7 @@ static Status bad_samples(Loader *l, const Step *s)
     return OK;
 }
 
-static void show(Loader *l, const Step *s, LoaderStep *out)
+static void show(Loader *l, const PendingStep *s, LoaderStep *out)
 {
     for (int k = 0; k < l->conf.micro; k++) {
         Stream *m = l->out[k] = &s->slot[k].stream;
@@ -243,7 +243,7 @@ static Status failed(const Loader *l)
 }
 
 /* Returns with the step ready, or the loader failed. */
-static Status wait_for(Loader *l, const Step *s, double *waited)
+static Status wait_for(Loader *l, const PendingStep *s, double *waited)
 {
     double start = clock_now();
     pthread_mutex_lock(&l->lock);
@@ -251,7 +251,7 @@ static Status wait_for(Loader *l, const Step *s, double *waited)
         step_clear(l, &l->step[(l->handed - 1) % STEPS]);
         l->holding = false;
     }
-    loader_plan(l);
+    loader_pack_ahead(l);
     while (!l->status && !(l->planned > l->handed && step_is_ready(l, s)))
         pthread_cond_wait(&l->ready, &l->lock);
     Status st = failed(l);
@@ -262,7 +262,7 @@ static Status wait_for(Loader *l, const Step *s, double *waited)
 
 Status loader_next(Loader *l, LoaderStep *out)
 {
-    Step *s = &l->step[l->handed % STEPS];
+    PendingStep *s = &l->step[l->handed % STEPS];
     *out = (LoaderStep){ 0 };
     TRY(wait_for(l, s, &out->waited));
     Status st = bad_samples(l, s);
@@ -284,8 +284,8 @@ Status loader_next(Loader *l, LoaderStep *out)
 const Stream *loader_peek(Loader *l, bool wait)
 {
     pthread_mutex_lock(&l->lock);
-    const Step *s = &l->step[l->handed % STEPS];
-    if (wait) loader_plan(l);
+    const PendingStep *s = &l->step[l->handed % STEPS];
+    if (wait) loader_pack_ahead(l);
     while (wait && !l->status && !(l->planned > l->handed && step_is_ready(l, s)))
         pthread_cond_wait(&l->ready, &l->lock);
     bool made = !l->status && s->state != STEP_END && l->planned > l->handed && step_is_ready(l, s) && !s->status;
@@ -307,14 +307,14 @@ Status loader_rewind(Loader *l)
     l->pause = true;
     while (l->busy > 0) pthread_cond_wait(&l->ready, &l->lock);
     for (int i = 0; i < STEPS; i++) step_clear(l, &l->step[i]);
-    planner_close(&l->planner);
+    step_packer_close(&l->planner);
     json_decref(l->now);
     l->now = NULL;
     l->handed = l->planned = l->bad_pass = l->bad_epoch = 0;
     l->holding = l->pause = false, l->again = true;
     Status st = failed(l);
     if (!st) st = restore(l, NULL);
-    if (!st) loader_plan(l);
+    if (!st) loader_pack_ahead(l);
     pthread_mutex_unlock(&l->lock);
     return st;
 }
@@ -327,10 +327,10 @@ Status loader_steps(Loader *l, double epochs, int64_t *steps)
 {
     *steps = 0;
     for (int64_t e = 0; (double)e < epochs; e++) {
-        PassPlan plan;
+        PassTotals plan;
         double   part = epochs - (double)e;
         TRY(index_fill(&l->index, &l->sample, e, l->workers + 1, tolerant(l)));
-        TRY(index_plan(&l->index, &l->sample, e, l->conf.ranks, l->conf.micro, &plan));
+        TRY(index_pack_pass(&l->index, &l->sample, e, l->conf.ranks, l->conf.micro, &plan));
         *steps += part >= 1 ? plan.steps : (int64_t)ceil(part * (double)plan.steps - 1e-9);
     }
     return OK;

@@ -12,33 +12,33 @@ static void doc_clear(SlotDoc *d)
     *d = (SlotDoc){ 0 };
 }
 
-static void slot_clear(Slot *s)
+static void slot_clear(LoaderSlot *s)
 {
     for (int64_t i = 0; i < s->docs; i++) doc_clear(&s->doc[i]);
-    bin_close(&s->bin);
+    pack_bin_close(&s->bin);
     s->docs = s->jobs = s->next = s->left = 0;
     s->state = SLOT_FREE;
 }
 
-void slot_close(Slot *s)
+void slot_close(LoaderSlot *s)
 {
     slot_clear(s);
     stream_close(&s->stream);
     free(s->doc), free(s->from), free(s->job);
-    *s = (Slot){ 0 };
+    *s = (LoaderSlot){ 0 };
 }
 
-void step_clear(Loader *l, Step *s)
+void step_clear(Loader *l, PendingStep *s)
 {
-    Slot *slot = s->slot;
+    LoaderSlot *slot = s->slot;
     for (int k = 0; slot && k < l->conf.micro; k++) slot_clear(&slot[k]);
     for (int64_t i = 0; i < s->bads; i++) free(s->bad[i].text);
     free(s->bad), free(s->text);
     json_decref(s->after);
-    *s = (Step){ .slot = slot };
+    *s = (PendingStep){ .slot = slot };
 }
 
-bool step_is_ready(const Loader *l, const Step *s)
+bool step_is_ready(const Loader *l, const PendingStep *s)
 {
     if (s->state == STEP_END) return true;
     for (int k = 0; k < l->conf.micro; k++)
@@ -53,7 +53,7 @@ static void doc_fail(SlotDoc *d, Status st, int64_t slice)
     d->bad = true, d->bad_slice = slice, d->status = st, d->text = strdup(status_text());
 }
 
-static Status docs_room(Slot *s, int64_t n)
+static Status docs_room(LoaderSlot *s, int64_t n)
 {
     if (n <= s->room) return OK;
     SlotDoc   *doc  = realloc(s->doc, (size_t)n * sizeof *doc);
@@ -64,7 +64,7 @@ static Status docs_room(Slot *s, int64_t n)
     return s->room = n, OK;
 }
 
-static Status job_push(Slot *s, SlotJob j)
+static Status job_push(LoaderSlot *s, SlotJob j)
 {
     if (s->jobs == s->job_room) {
         int64_t  room = s->job_room ? 2 * s->job_room : 16;
@@ -77,7 +77,7 @@ static Status job_push(Slot *s, SlotJob j)
 }
 
 /* pixels NULL: the pictures are still to come. */
-static Status stream_put(Slot *s, const SlotDoc *d, const char *pixels)
+static Status stream_put(LoaderSlot *s, const SlotDoc *d, const char *pixels)
 {
     const Sample *m     = &d->sample;
     Slice        *slice = calloc((size_t)m->slices + 1, sizeof *slice);
@@ -93,7 +93,7 @@ static Status stream_put(Slot *s, const SlotDoc *d, const char *pixels)
 }
 
 /* A file that changed since its sample was measured is as bad as one that cannot be read. */
-static Status doc_load(Loader *l, Slot *s, SlotDoc *d, SampleScratch *t, const DocSize *planned)
+static Status doc_load(Loader *l, LoaderSlot *s, SlotDoc *d, SampleScratch *t, const DocSize *planned)
 {
     TRY(sample_load(&d->sample, t, &l->sample, d->id));
     const DocSize *size = &d->sample.size;
@@ -105,7 +105,7 @@ static Status doc_load(Loader *l, Slot *s, SlotDoc *d, SampleScratch *t, const D
 }
 
 /* Leaves the jobs of pictures that this rank decodes. */
-static void own_pictures(const Loader *l, Slot *s)
+static void own_pictures(const Loader *l, LoaderSlot *s)
 {
     const LoaderConf *c = &l->conf;
     int64_t first = 0, last = 0, n = 0;
@@ -117,7 +117,7 @@ static void own_pictures(const Loader *l, Slot *s)
     s->jobs = n;
 }
 
-static Status slot_text(Loader *l, Slot *s, int64_t epoch, SampleScratch *t)
+static Status slot_text(Loader *l, LoaderSlot *s, int64_t epoch, SampleScratch *t)
 {
     stream_clear(&s->stream);
     TRY(docs_room(s, s->bin.docs));
@@ -141,7 +141,7 @@ static Status slot_text(Loader *l, Slot *s, int64_t epoch, SampleScratch *t)
 
 /* Documents whose pictures turned out bad leave the stream; the others are put again, their pixels from a
  * copy. */
-static Status slot_rebuild(Slot *s)
+static Status slot_rebuild(LoaderSlot *s)
 {
     size_t dim    = (size_t)s->stream.shape.patch_dim, n = (size_t)s->stream.patches * dim;
     char  *pixels = malloc(n + 1);
@@ -154,7 +154,7 @@ static Status slot_rebuild(Slot *s)
     return st;
 }
 
-static Status slot_finish(Loader *l, Slot *s)
+static Status slot_finish(Loader *l, LoaderSlot *s)
 {
     int64_t n = 0;
     for (int64_t i = 0; i < s->docs; i++) {
@@ -173,7 +173,7 @@ static void loader_fail(Loader *l, Status st)
     pthread_cond_signal(&l->ready);
 }
 
-static void finish(Loader *l, Slot *s)
+static void finish(Loader *l, LoaderSlot *s)
 {
     s->state = SLOT_BUSY;
     pthread_mutex_unlock(&l->lock);
@@ -184,7 +184,7 @@ static void finish(Loader *l, Slot *s)
     pthread_cond_signal(&l->ready);
 }
 
-static void make_text(Loader *l, Slot *s, int64_t epoch, SampleScratch *t)
+static void make_text(Loader *l, LoaderSlot *s, int64_t epoch, SampleScratch *t)
 {
     s->state = SLOT_BUSY;
     pthread_mutex_unlock(&l->lock);
@@ -196,7 +196,7 @@ static void make_text(Loader *l, Slot *s, int64_t epoch, SampleScratch *t)
     else                    pthread_cond_broadcast(&l->work);
 }
 
-static void make_picture(Loader *l, Slot *s, SampleScratch *t)
+static void make_picture(Loader *l, LoaderSlot *s, SampleScratch *t)
 {
     SlotJob  j = s->job[s->next++];
     SlotDoc *d = &s->doc[j.doc];
@@ -214,9 +214,9 @@ static void make_picture(Loader *l, Slot *s, SampleScratch *t)
 bool loader_fill_some(Loader *l, SampleScratch *t)
 {
     for (int64_t i = l->handed; i < l->planned; i++) {
-        Step *step = &l->step[i % STEPS];
+        PendingStep *step = &l->step[i % STEPS];
         for (int k = 0; step->state == STEP_FILLING && k < l->conf.micro; k++) {
-            Slot *s = &step->slot[k];
+            LoaderSlot *s = &step->slot[k];
             if (s->state == SLOT_PICTURES && s->next < s->jobs) return make_picture(l, s, t), true;
             if (s->state == SLOT_TEXT) return make_text(l, s, step->epoch, t), true;
         }

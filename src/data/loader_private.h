@@ -1,7 +1,7 @@
 /* data/loader_private.h -- what the three files of the loader share.
  *
  *   loader.c        opening, handing out, state, bad samples
- *   loader_plan.c   which samples come next: measured ahead, then given to the planner in order
+ *   loader_pack_ahead.c   which samples come next: measured ahead, then given to the planner in order
  *   loader_fill.c   worker threads; samples into streams, pictures into their place
  *
  * One lock guards everything but the insides of a slot that a worker is busy with. */
@@ -30,7 +30,7 @@ typedef struct SlotDoc {
 
 typedef struct SlotJob { int64_t doc, slice, patch; } SlotJob;
 
-typedef struct Slot {                     /* one micro-batch in the making */
+typedef struct LoaderSlot {                     /* one micro-batch in the making */
     SlotState  state;
     Stream     stream;
     PackBin    bin;
@@ -39,13 +39,13 @@ typedef struct Slot {                     /* one micro-batch in the making */
     int64_t    docs, room;
     SlotJob   *job;
     int64_t    jobs, job_room, next, left;
-} Slot;
+} LoaderSlot;
 
 typedef enum { STEP_FREE, STEP_FILLING, STEP_END } StepState;
 
-typedef struct Step {
+typedef struct PendingStep {
     StepState  state;
-    Slot      *slot;                      /* micro of them */
+    LoaderSlot      *slot;                      /* micro of them */
     int64_t    epoch;
     double     passes;                    /* done after it */
     Json      *after;                     /* the planner's state after it */
@@ -53,18 +53,18 @@ typedef struct Step {
     int64_t    bads, bad_room;
     Status     status;                    /* why there is no such step */
     char      *text;
-} Step;
+} PendingStep;
 
 typedef enum { MEASURE_ASKED, MEASURE_BUSY, MEASURE_DONE } MeasureState;
 
-typedef struct Measure {
+typedef struct PendingSample {
     MeasureState state;
     int64_t      epoch, position, id;
     DocSize      size;
     SizeKind     kind;
     Status       status;
     char        *text;
-} Measure;
+} PendingSample;
 
 enum { AHEAD = 128, STEPS = 2 };          /* samples measured ahead of the planner; steps in the ring */
 
@@ -73,11 +73,11 @@ struct Loader {
     Dataset         data;
     SampleConf      sample;
     Index           index;
-    Planner         planner;
+    StepPacker         planner;
     PackBin        *bins;                 /* ranks * micro: where the planner puts a step */
-    Step            step[STEPS];
+    PendingStep            step[STEPS];
     int64_t         handed, planned;      /* steps so far; step i lives in step[i % STEPS] */
-    Measure         ahead[AHEAD];
+    PendingSample         ahead[AHEAD];
     int64_t         asked, begun, used;   /* measures asked for, begun, given to the planner */
     int64_t         ask_epoch, ask_position;
     bool            ended;                /* no more steps will be planned */
@@ -100,14 +100,14 @@ struct Loader {
 };
 
 /* Called with the lock held. */
-void        loader_plan(Loader *l);                     /* as far as measures and free steps allow */
+void        loader_pack_ahead(Loader *l);                     /* as far as measures and free steps allow */
 bool        loader_measure_some(Loader *l, SampleScratch *t);      /* gives the lock up meanwhile; */
 bool        loader_fill_some(Loader *l, SampleScratch *t);         /* false: there is nothing to do */
-bool        step_is_ready(const Loader *l, const Step *s);
-void        step_clear(Loader *l, Step *s);             /* to STEP_FREE; nobody works on it */
-void        plan_clear(Loader *l);                      /* forget all measures */
+bool        step_is_ready(const Loader *l, const PendingStep *s);
+void        step_clear(Loader *l, PendingStep *s);             /* to STEP_FREE; nobody works on it */
+void        loader_pack_clear(Loader *l);                      /* forget all measures */
 
 MUST Status loader_worker(void *l, int64_t i);
-void        slot_close(Slot *s);
+void        slot_close(LoaderSlot *s);
 
 #endif

@@ -74,14 +74,14 @@ static void gather(uint8_t *dst, int64_t h, int64_t w, const uint8_t *from, int6
 
 /* Of the eight, 2 to 4 mirror and 5 to 8 also exchange rows and columns. In the coordinates of the source the
  * shown picture begins at the last column for 2, 3, 7, 8 and at the last row for 3, 4, 6, 7. */
-Status image_turn(Image *im, int turn, const char *what)
+Status orient_apply(Image *im, int turn, const char *what)
 {
     if (turn <= ORIENT_UPRIGHT) return OK;
     Image   out = { 0 };
     bool    swap = orient_swaps(turn), flip_x = turn == 2 || turn == 3 || turn == 7 || turn == 8;
     bool    flip_y = turn == 3 || turn == 4 || turn == 6 || turn == 7;
     int64_t row = im->w * 3, right = flip_x ? -3 : 3, down = flip_y ? -row : row;
-    TRY(image_room(&out, swap ? im->w : im->h, swap ? im->h : im->w, what));
+    TRY(image_reserve(&out, swap ? im->w : im->h, swap ? im->h : im->w, what));
     const uint8_t *from = im->rgb + (flip_x ? row - 3 : 0) + (flip_y ? (im->h - 1) * row : 0);
     gather(out.rgb, out.h, out.w, from, swap ? right : down, swap ? down : right);
     image_close(im);

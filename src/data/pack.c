@@ -8,17 +8,17 @@ void packer_open(Packer *p, const Budget *b) { *p = (Packer){ .budget = *b }; }
 
 void packer_close(Packer *p)
 {
-    for (int i = 0; i < p->opens; i++) bin_close(&p->open[i]);
+    for (int i = 0; i < p->opens; i++) pack_bin_close(&p->open[i]);
     p->opens = 0;
 }
 
-void bin_close(PackBin *b)
+void pack_bin_close(PackBin *b)
 {
     free(b->doc);
     *b = (PackBin){ 0 };
 }
 
-Status bin_push(PackBin *b, const PackDoc *d)
+Status pack_bin_push(PackBin *b, const PackDoc *d)
 {
     if (b->docs == b->room) {
         int64_t  room = b->room ? 2 * b->room : 16;
@@ -33,7 +33,7 @@ Status bin_push(PackBin *b, const PackDoc *d)
     return OK;
 }
 
-const char *pack_refuses(const Budget *b, const DocSize *d)
+const char *pack_over_budget(const Budget *b, const DocSize *d)
 {
     if (d->tokens > b->tokens)         return "tokens";
     if (d->patches > b->patches)       return "patches";
@@ -69,16 +69,16 @@ static PackBin take(Packer *p, int i)
 Status packer_add(Packer *p, const PackDoc *d, PackBin *out, bool *full)
 {
     *full = false;
-    REQUIRE(!pack_refuses(&p->budget, &d->size), "document %lld is over budget", (long long)d->at);
+    REQUIRE(!pack_over_budget(&p->budget, &d->size), "document %lld is over budget", (long long)d->at);
     for (int i = 0; i < p->opens; i++)
-        if (has_room(&p->open[i], &p->budget, &d->size)) return bin_push(&p->open[i], d);
+        if (has_room(&p->open[i], &p->budget, &d->size)) return pack_bin_push(&p->open[i], d);
     if (p->opens == PACK_OPEN) {
         int fullest = 0;
         for (int i = 1; i < p->opens; i++)
             if (fullness(&p->open[i], &p->budget) > fullness(&p->open[fullest], &p->budget)) fullest = i;
         *out = take(p, fullest), *full = true;
     }
-    return bin_push(&p->open[p->opens++], d);
+    return pack_bin_push(&p->open[p->opens++], d);
 }
 
 bool packer_flush(Packer *p, PackBin *out)
@@ -96,7 +96,7 @@ static double doc_cost(const DocSize *d)
     return t * (1 + t / 16384) + 0.25 * p * (1 + p / 16384);
 }
 
-double bin_cost(const PackBin *b)
+double pack_bin_cost(const PackBin *b)
 {
     double cost = 0;
     for (int64_t i = 0; i < b->docs; i++) cost += doc_cost(&b->doc[i].size);
@@ -121,13 +121,13 @@ static Status spread(PackBin *to, double *cost, int n, const Ranked *doc, int64_
         for (int k = 0; k < n; k++)
             if (has_room(&to[k], b, &doc[i].doc.size) && (best < 0 || cost[k] < cost[best])) best = k;
         if (best < 0) *done = false;
-        else TRY(bin_push(&to[best], &doc[i].doc));
+        else TRY(pack_bin_push(&to[best], &doc[i].doc));
         if (best >= 0) cost[best] += doc[i].cost;
     }
     return OK;
 }
 
-Status bins_spread(PackBin *to, int n, const PackBin *from, int bins, const Budget *b, bool *done)
+Status pack_bins_spread(PackBin *to, int n, const PackBin *from, int bins, const Budget *b, bool *done)
 {
     int64_t docs = 0;
     for (int i = 0; i < bins; i++) docs += from[i].docs;
@@ -141,19 +141,19 @@ Status bins_spread(PackBin *to, int n, const PackBin *from, int bins, const Budg
     if (!st) qsort(doc, (size_t)docs, sizeof *doc, costly_first);
     if (!st) st = spread(to, cost, n, doc, docs, b, done);
     if (st || !*done)
-        for (int k = 0; k < n; k++) bin_close(&to[k]);
+        for (int k = 0; k < n; k++) pack_bin_close(&to[k]);
     free(doc), free(cost);
     return st;
 }
 
-Status bins_deal(int *place, const PackBin *bin, int ranks, int micro)
+Status pack_bins_assign(int *place, const PackBin *bin, int ranks, int micro)
 {
     int     n    = ranks * micro;
     Ranked *sort = calloc((size_t)n + 1, sizeof *sort);
     double *sum  = calloc((size_t)ranks + 1, sizeof *sum);
     bool   *took = calloc((size_t)ranks + 1, sizeof *took);
     Status  st   = sort && sum && took ? OK : fail(E_FIT, "no memory to deal %d micro-batches", n);
-    for (int i = 0; !st && i < n; i++) sort[i] = (Ranked){ bin_cost(&bin[i]), i, { 0 } };
+    for (int i = 0; !st && i < n; i++) sort[i] = (Ranked){ pack_bin_cost(&bin[i]), i, { 0 } };
     if (!st) qsort(sort, (size_t)n, sizeof *sort, costly_first);
     for (int k = 0; !st && k < micro; k++) {
         memset(took, 0, (size_t)ranks * sizeof *took);

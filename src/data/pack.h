@@ -32,27 +32,27 @@ void        packer_open(Packer *p, const Budget *b);
 void        packer_close(Packer *p);                                  /* twice is fine */
 
 /* What keeps a document of this size out of an empty bin, as words for a message; NULL: it fits. */
-const char *pack_refuses(const Budget *b, const DocSize *d);
+const char *pack_over_budget(const Budget *b, const DocSize *d);
 
-/* Takes one document that fits. *full: whether a bin was closed; it then is the caller's, to bin_close. */
+/* Takes one document that fits. *full: whether a bin was closed; it then is the caller's, to pack_bin_close. */
 MUST Status packer_add(Packer *p, const PackDoc *d, PackBin *out, bool *full);
 /* The oldest open bin, closed; false when there is none. For the end of a pass. */
 bool        packer_flush(Packer *p, PackBin *out);
 
-MUST Status bin_push(PackBin *b, const PackDoc *d);
-void        bin_close(PackBin *b);                                    /* twice is fine */
+MUST Status pack_bin_push(PackBin *b, const PackDoc *d);
+void        pack_bin_close(PackBin *b);                                    /* twice is fine */
 
 /* Spreads the documents of `from` over `n` empty bins, the costly first, each to the cheapest bin with
  * room: the short last step of a pass then leaves no micro-batch empty while another holds several. False
  * when the greedy choice finds no room; `to` is then empty again. */
-MUST Status bins_spread(PackBin *to, int n, const PackBin *from, int bins, const Budget *b, bool *done);
+MUST Status pack_bins_spread(PackBin *to, int n, const PackBin *from, int bins, const Budget *b, bool *done);
 
 /* Work of a bin in units of one token's: tokens, patches, and the square part of both kinds of attention. */
-double      bin_cost(const PackBin *b);
+double      pack_bin_cost(const PackBin *b);
 
 /* Deals ranks * micro bins: place[r * micro + k] is the bin of rank r's k-th micro-batch. Bins of like
  * cost share a k, since ranks meet at every layer of a micro-batch; within a k the rank with least so far
  * gets the most. */
-MUST Status bins_deal(int *place, const PackBin *bin, int ranks, int micro);
+MUST Status pack_bins_assign(int *place, const PackBin *bin, int ranks, int micro);
 
 #endif

@@ -319,7 +319,7 @@ Status image_resize(Image *dst, const Image *src, int64_t h, int64_t w)
     Ring   ring = { 0 };
     REQUIRE(dst != src && h > 0 && w > 0 && src->h > 0 && src->w > 0, "resize %lld x %lld to %lld x %lld",
             (long long)src->h, (long long)src->w, (long long)h, (long long)w);
-    Status st = image_room(dst, h, w, "resize");
+    Status st = image_reserve(dst, h, w, "resize");
     if (!st && w != src->w) st = axis_open(&across, src->w, w);
     if (!st && h != src->h) st = axis_open(&down, src->h, h);
     if (!st) st = ring_open(&ring, src, across.weight ? &across : NULL, w, down.weight ? down.taps : 1);

@@ -35,7 +35,7 @@ Status sample_conf(SampleConf *c, const Config *recipe, const Tokenizer *t, cons
     else   c->chat.token = (ChatTokens){ -1, -1, -1, -1, -1, -1, -1 };
     TRY(same_token("<|image_pad|>", stream->image_token, c->chat.token.image_pad));
     TRY(same_token("<|video_pad|>", stream->video_token, c->chat.token.video_pad));
-    c->chat.loss          = loss_named(recipe->data.loss);
+    c->chat.loss          = chat_loss_named(recipe->data.loss);
     c->chat.merge         = stream->merge;
     c->picture.min_pixels = recipe->image.min_pixels;
     c->picture.max_pixels = recipe->image.max_pixels;
@@ -44,7 +44,7 @@ Status sample_conf(SampleConf *c, const Config *recipe, const Tokenizer *t, cons
     c->video =
         (VideoRule){ recipe->video.fps, recipe->video.min_frames, recipe->video.max_frames, patch->frames };
     c->max_length = recipe->data.max_length < b->tokens ? recipe->data.max_length : b->tokens;
-    c->truncation = truncation_named(recipe->data.truncation);
+    c->truncation = chat_truncation_named(recipe->data.truncation);
     c->media_dir  = recipe->data.media_dir;
     return OK;
 }
@@ -298,7 +298,7 @@ static Status packed_load(Sample *s, const SampleConf *c)
 /* Too large for any micro-batch. */
 static Status budget_check(Sample *s, const SampleConf *c)
 {
-    if (s->drop || !pack_refuses(&c->budget, &s->size)) return OK;
+    if (s->drop || !pack_over_budget(&c->budget, &s->size)) return OK;
     if (c->truncation == TRUNCATE_DELETE) return s->drop = true, OK;
     return over_budget(s, c);
 }

@@ -4,41 +4,41 @@
 #include <stdlib.h>
 #include <string.h>
 
-void planner_open(Planner *p, const Budget *b, int64_t pass, int ranks, int micro)
+void step_packer_open(StepPacker *p, const Budget *b, int64_t pass, int ranks, int micro)
 {
-    *p = (Planner){ .pass = pass, .ranks = ranks, .micro = micro };
+    *p = (StepPacker){ .pass = pass, .ranks = ranks, .micro = micro };
     packer_open(&p->packer, b);
 }
 
-void planner_close(Planner *p)
+void step_packer_close(StepPacker *p)
 {
     packer_close(&p->packer);
-    for (int i = 0; i < p->queued; i++) bin_close(&p->queue[i]);
+    for (int i = 0; i < p->queued; i++) pack_bin_close(&p->queue[i]);
     free(p->queue);
     p->queue = NULL, p->queued = p->room = 0;
 }
 
-static Status queue_push(Planner *p, PackBin *bin)
+static Status queue_push(StepPacker *p, PackBin *bin)
 {
     if (p->queued == p->room) {
         int      room = p->room ? 2 * p->room : 64;
         PackBin *more = realloc(p->queue, (size_t)room * sizeof *more);
-        if (!more) return bin_close(bin), fail(E_FIT, "no memory for a queue of %d micro-batches", room);
+        if (!more) return pack_bin_close(bin), fail(E_FIT, "no memory for a queue of %d micro-batches", room);
         p->queue = more, p->room = room;
     }
     p->queue[p->queued++] = *bin;
     return OK;
 }
 
-static bool ended(const Planner *p) { return p->position == p->pass; }
+static bool ended(const StepPacker *p) { return p->position == p->pass; }
 
 /* At the end of a pass any leftover makes a step. */
-bool planner_has_step(const Planner *p)
+bool step_packer_has_step(const StepPacker *p)
 {
     return p->queued >= p->ranks * p->micro || (ended(p) && p->queued > 0);
 }
 
-static Status next_pass(Planner *p)
+static Status next_pass(StepPacker *p)
 {
     if (p->used == 0)
         return fail(E_DATA, "not one of the %lld samples of a pass can be used; `treb data check` says why",
@@ -48,9 +48,9 @@ static Status next_pass(Planner *p)
     return OK;
 }
 
-Status planner_put(Planner *p, const DocSize *size)
+Status step_packer_put(StepPacker *p, const DocSize *size)
 {
-    REQUIRE(!planner_has_step(p), "a step is waiting to be taken");
+    REQUIRE(!step_packer_has_step(p), "a step is waiting to be taken");
     PackBin bin;
     bool    full = false;
     if (size) {
@@ -68,19 +68,19 @@ Status planner_put(Planner *p, const DocSize *size)
 
 /* The last step of a pass: all that is left, spread; as it lies where spreading finds no place for a
  * document. */
-static Status take_rest(Planner *p, PackBin *bins, int n)
+static Status take_rest(StepPacker *p, PackBin *bins, int n)
 {
     bool done;
-    TRY(bins_spread(bins, n, p->queue, p->queued, &p->packer.budget, &done));
+    TRY(pack_bins_spread(bins, n, p->queue, p->queued, &p->packer.budget, &done));
     for (int i = 0; i < p->queued; i++) {
-        if (done) bin_close(&p->queue[i]);
+        if (done) pack_bin_close(&p->queue[i]);
         else bins[i] = p->queue[i];
     }
     p->queued = 0;
     return OK;
 }
 
-static Status take_bins(Planner *p, PackBin *bins, int n)
+static Status take_bins(StepPacker *p, PackBin *bins, int n)
 {
     if (p->queued < n) TRY(take_rest(p, bins, n));
     else {
@@ -92,24 +92,24 @@ static Status take_bins(Planner *p, PackBin *bins, int n)
     return ended(p) && !p->queued ? next_pass(p) : OK;
 }
 
-Status planner_take(Planner *p, PackBin *out)
+Status step_packer_take(StepPacker *p, PackBin *out)
 {
-    REQUIRE(planner_has_step(p), "no step is ready");
+    REQUIRE(step_packer_has_step(p), "no step is ready");
     int      n     = p->ranks * p->micro;
     PackBin *bins  = calloc((size_t)n, sizeof *bins);
     int     *place = calloc((size_t)n, sizeof *place);
     Status   st    = bins && place ? OK : fail(E_FIT, "no memory for a step of %d micro-batches", n);
     if (!st) st = take_bins(p, bins, n);
-    if (!st) st = bins_deal(place, bins, p->ranks, p->micro);
+    if (!st) st = pack_bins_assign(place, bins, p->ranks, p->micro);
     for (int i = 0; i < n && bins; i++) {
         if (!st) out[i] = bins[place[i]];
-        else bin_close(&bins[i]);
+        else pack_bin_close(&bins[i]);
     }
     free(bins), free(place);
     return st;
 }
 
-double planner_epoch(const Planner *p) { return (double)p->epoch + (double)p->done / (double)p->pass; }
+double step_packer_epoch(const StepPacker *p) { return (double)p->epoch + (double)p->done / (double)p->pass; }
 
 /* A bin as [position, tokens, patches, supervised, position, …]. */
 static Json *bin_state(const PackBin *b)
@@ -130,7 +130,7 @@ static Json *bins_state(const PackBin *b, int n)
     return a;
 }
 
-Status planner_state(const Planner *p, Json **out)
+Status step_packer_state(const StepPacker *p, Json **out)
 {
     *out = json_pack("{sI sI sI sI sI sI sI so so}", "pass", (json_int_t)p->pass, "tokens",
                      (json_int_t)p->packer.budget.tokens, "patches", (json_int_t)p->packer.budget.patches,
@@ -140,7 +140,7 @@ Status planner_state(const Planner *p, Json **out)
     return *out ? OK : fail(E_FIT, "no memory for the state of the loader");
 }
 
-static Status bin_restore(PackBin *b, const Planner *p, const Json *a)
+static Status bin_restore(PackBin *b, const StepPacker *p, const Json *a)
 {
     size_t n = json_array_size(a);
     if (n == 0 || n % 4) return fail(E_DATA, "a bin of %zu numbers", n);
@@ -150,14 +150,14 @@ static Status bin_restore(PackBin *b, const Planner *p, const Json *a)
                         json_integer_value(json_array_get(a, i + 2)),
                         json_integer_value(json_array_get(a, i + 3)) } };
         if (d.at < 0 || d.at >= p->pass || d.size.tokens < 0 || d.size.patches < 0 || d.size.supervised < 0 ||
-            pack_refuses(&p->packer.budget, &d.size))
+            pack_over_budget(&p->packer.budget, &d.size))
             return fail(E_DATA, "a document that cannot be");
-        TRY(bin_push(b, &d));
+        TRY(pack_bin_push(b, &d));
     }
     return OK;
 }
 
-static Status bins_restore(Planner *p, const Json *state)
+static Status bins_restore(StepPacker *p, const Json *state)
 {
     const Json *open = json_object_get(state, "open"), *queue = json_object_get(state, "queue");
     if (json_array_size(open) > PACK_OPEN) return fail(E_DATA, "%zu open bins", json_array_size(open));
@@ -166,7 +166,7 @@ static Status bins_restore(Planner *p, const Json *state)
     for (size_t i = 0; i < json_array_size(queue); i++) {
         PackBin bin = { 0 };
         Status  st  = bin_restore(&bin, p, json_array_get(queue, i));
-        if (st) return bin_close(&bin), st;
+        if (st) return pack_bin_close(&bin), st;
         TRY(queue_push(p, &bin));
     }
     return OK;
@@ -181,7 +181,7 @@ static Status same(const Json *state, const char *key, int64_t now, const char *
                 (long long)now, way_out);
 }
 
-Status planner_restore(Planner *p, const Json *state)
+Status step_packer_restore(StepPacker *p, const Json *state)
 {
     TRY(same(state, "pass", p->pass, "a run goes on with the samples it began with"));
     TRY(same(state, "tokens", p->packer.budget.tokens, "set train.micro_tokens back"));

@@ -11,7 +11,7 @@
 #include "base/json.h"
 #include "data/pack.h"
 
-typedef struct Planner {
+typedef struct StepPacker {
     Packer   packer;
     PackBin *queue;                  /* closed, not yet in a step */
     int      queued, room;
@@ -20,19 +20,19 @@ typedef struct Planner {
     int64_t  epoch, position;        /* the position wanted next */
     int64_t  done;                   /* of this pass: handed out in steps, or left out for good */
     int64_t  used;                   /* of this pass: documents taken */
-} Planner;
+} StepPacker;
 
-void        planner_open(Planner *p, const Budget *b, int64_t pass, int ranks, int micro);
-void        planner_close(Planner *p);                             /* twice is fine */
+void        step_packer_open(StepPacker *p, const Budget *b, int64_t pass, int ranks, int micro);
+void        step_packer_close(StepPacker *p);                             /* twice is fine */
 
-bool        planner_has_step(const Planner *p);                    /* else the next size is wanted */
-MUST Status planner_put(Planner *p, const DocSize *size);          /* NULL: this one is left out */
-/* ranks * micro bins, now the caller's to bin_close: rank r's are out[r * micro …]. Some may be empty at
+bool        step_packer_has_step(const StepPacker *p);                    /* else the next size is wanted */
+MUST Status step_packer_put(StepPacker *p, const DocSize *size);          /* NULL: this one is left out */
+/* ranks * micro bins, now the caller's to pack_bin_close: rank r's are out[r * micro …]. Some may be empty at
  * the end of a pass of very few samples. */
-MUST Status planner_take(Planner *p, PackBin *out);
-double      planner_epoch(const Planner *p);                       /* passes done, with a fraction */
+MUST Status step_packer_take(StepPacker *p, PackBin *out);
+double      step_packer_epoch(const StepPacker *p);                       /* passes done, with a fraction */
 
-MUST Status planner_state(const Planner *p, Json **out);
-MUST Status planner_restore(Planner *p, const Json *state);        /* of an opened planner */
+MUST Status step_packer_state(const StepPacker *p, Json **out);
+MUST Status step_packer_restore(StepPacker *p, const Json *state);        /* of an opened planner */
 
 #endif

@@ -5,7 +5,7 @@
 #include "base/folder.h"
 #include "base/json.h"
 #include "base/thread.h"
-#include "data/image_write.h"
+#include "data/image_encode.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,8 +32,8 @@ static Status write_picture(const Job *job, Row *r, const SynthItem *it, int64_t
     snprintf(r->image[i], sizeof r->image[i], "images/%s/%06lld%s.%s", split_names[job->split],
              (long long)number, it->pictures == 1 ? "" : i ? "b" : "a", it->quality[i] ? "jpg" : "png");
     TRY(path_join(path, job->conf->dir, r->image[i]));
-    if (it->quality[i]) return jpeg_write(path, c->rgb, c->h, c->w, it->quality[i]);
-    return png_write(path, c->rgb, c->h, c->w);
+    if (it->quality[i]) return image_encode_jpeg_file(path, c->rgb, c->h, c->w, it->quality[i]);
+    return image_encode_png_file(path, c->rgb, c->h, c->w);
 }
 
 static Status draw_one(void *arg, int64_t number)
@@ -83,7 +83,7 @@ static Status put_file(const SynthConf *conf, const char *name, const Text *t)
 {
     Path path;
     TRY(path_join(path, conf->dir, name));
-    return file_put(path, t->v, t->n);
+    return file_replace(path, t->v, t->n);
 }
 
 static Status write_lines(const SynthConf *conf, SynthSplit split, const Row *row)

@@ -44,9 +44,9 @@ void token_scratch_close(TokenScratch *s)
     free(s);
 }
 
-static Slice cut(Slice t, size_t from, size_t to) { return (Slice){ t.v + from, to - from }; }
+static ByteSpan cut(ByteSpan t, size_t from, size_t to) { return (ByteSpan){ t.v + from, to - from }; }
 
-static Status encode_pieces(const Tokenizer *t, TokenScratch *s, Ids *out, Slice text)
+static Status encode_pieces(const Tokenizer *t, TokenScratch *s, Ids *out, ByteSpan text)
 {
     for (size_t at = 0, start, end; at < text.n; at = end) {
         TRY(split_next(&s->splitter, t->split, text, at, &start, &end));
@@ -57,7 +57,7 @@ static Status encode_pieces(const Tokenizer *t, TokenScratch *s, Ids *out, Slice
 }
 
 /* A stretch between raw added tokens: nothing composes across those. */
-static Status encode_stretch(const Tokenizer *t, TokenScratch *s, Ids *out, Slice text, bool plain)
+static Status encode_stretch(const Tokenizer *t, TokenScratch *s, Ids *out, ByteSpan text, bool plain)
 {
     const AddedToken *hit;
     size_t at, done = 0;
@@ -70,7 +70,7 @@ static Status encode_stretch(const Tokenizer *t, TokenScratch *s, Ids *out, Slic
     return encode_pieces(t, s, out, cut(text, done, text.n));
 }
 
-static Status encode_text(const Tokenizer *t, TokenScratch *s, Ids *out, Slice text, bool plain)
+static Status encode_text(const Tokenizer *t, TokenScratch *s, Ids *out, ByteSpan text, bool plain)
 {
     const AddedToken *hit;
     size_t at, done = 0;
@@ -92,7 +92,7 @@ Status tokenizer_encode(const Tokenizer *t, TokenScratch *s, Ids *out, const cha
         return fail(E_DATA, "a text of %zu bytes: at most %d are tokenized as one; split it", len,
                     TOKENIZER_MAX_TEXT);
     if (!len) return OK;
-    Status st = encode_text(t, s, out, (Slice){ text, len }, plain);
+    Status st = encode_text(t, s, out, (ByteSpan){ text, len }, plain);
     if (st) out->n = before;
     return st;
 }
@@ -100,12 +100,12 @@ Status tokenizer_encode(const Tokenizer *t, TokenScratch *s, Ids *out, const cha
 static Status decode_bytes(const Tokenizer *t, Text *out, const int32_t *ids, int64_t n, bool skip_special)
 {
     for (int64_t i = 0; i < n; i++) {
-        TokenKind kind = ids[i] < 0 || ids[i] >= t->vocab.size ? TOKEN_NONE : t->vocab.token[ids[i]].kind;
+        VocabKind kind = ids[i] < 0 || ids[i] >= t->vocab.size ? TOKEN_NONE : t->vocab.token[ids[i]].kind;
         if (kind == TOKEN_NONE)
             return fail(E_DATA, "token id %d (number %lld): the tokenizer has ids 0 to %lld and not this one",
                         ids[i], (long long)i, (long long)t->vocab.size - 1);
         if (kind == TOKEN_SPECIAL && skip_special) continue;
-        Slice bytes = vocab_bytes(&t->vocab, ids[i]);
+        ByteSpan bytes = vocab_bytes(&t->vocab, ids[i]);
         TRY(text_push(out, bytes.v, bytes.n));
     }
     return OK;
@@ -115,10 +115,10 @@ Status tokenizer_decode(const Tokenizer *t, Text *out, const int32_t *ids, int64
 {
     size_t before = out->n;
     Text   repaired = { 0 };
-    Slice  text = { 0 };
+    ByteSpan  text = { 0 };
     Status st = decode_bytes(t, out, ids, n, skip_special);
     if (!st && out->n > before)
-        st = utf8_repair(&repaired, (Slice){ out->v + before, out->n - before }, &text);
+        st = utf8_repair(&repaired, (ByteSpan){ out->v + before, out->n - before }, &text);
     if (st || repaired.v) out->n = before;
     if (!st && repaired.v) st = text_push(out, text.v, text.n);
     text_close(&repaired);

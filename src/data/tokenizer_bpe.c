@@ -51,7 +51,7 @@ void bpe_close(Bpe *b)
 }
 
 /* Pieces of up to SHORT_PIECE bytes: rank[i] is that of the pair (i, i + 1). Returns the number of ids. */
-static int merge_short(const Tokenizer *t, int32_t *id, Slice piece)
+static int merge_short(const Tokenizer *t, int32_t *id, ByteSpan piece)
 {
     int32_t rank[SHORT_PIECE], to[SHORT_PIECE];
     int     n = (int)piece.n;
@@ -120,7 +120,7 @@ static Status long_room(Bpe *b, size_t n)
     return OK;
 }
 
-static Status merge_long(Bpe *b, const Tokenizer *t, Ids *out, Slice piece)
+static Status merge_long(Bpe *b, const Tokenizer *t, Ids *out, ByteSpan piece)
 {
     int32_t n = (int32_t)piece.n;
     TRY(long_room(b, piece.n));
@@ -145,7 +145,7 @@ static Status merge_long(Bpe *b, const Tokenizer *t, Ids *out, Slice piece)
 }
 
 /* The piece as whole words, zeros behind its end, and the row where it would be. */
-static CacheRow *cache_row(Bpe *b, uint64_t text[CACHE_TEXT / 8], Slice piece)
+static CacheRow *cache_row(Bpe *b, uint64_t text[CACHE_TEXT / 8], ByteSpan piece)
 {
     memset(text, 0, CACHE_TEXT);
     memcpy(text, piece.v, piece.n);
@@ -155,7 +155,7 @@ static CacheRow *cache_row(Bpe *b, uint64_t text[CACHE_TEXT / 8], Slice piece)
     return &b->cache[h >> (64 - CACHE_BITS)];
 }
 
-Status bpe_encode(Bpe *b, const Tokenizer *t, Ids *out, Slice piece)
+Status bpe_encode(Bpe *b, const Tokenizer *t, Ids *out, ByteSpan piece)
 {
     int32_t  id[SHORT_PIECE];
     uint64_t text[CACHE_TEXT / 8];

@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static bool is_added(const AddedList *l, int64_t id, Slice text)
+static bool is_added(const AddedList *l, int64_t id, ByteSpan text)
 {
     for (int64_t i = 0; i < l->n; i++) {
         const char *added = l->v[i].text;
@@ -35,10 +35,10 @@ static Status read_vocab(Tokenizer *t, Scan *s, char *room, const AddedList *add
         TRY(scan_key(s, room, &len));
         TRY(scan_int(s, &id));
         if (!bytes_from_letters(room, &len)) {
-            if (is_added(added, id, (Slice){ room, len })) continue;
+            if (is_added(added, id, (ByteSpan){ room, len })) continue;
             return scan_fail(s, "a token that is not spelled in byte-level letters");
         }
-        TRY(vocab_put(&t->vocab, id, (Slice){ room, len }, TOKEN_PLAIN, s->name));
+        TRY(vocab_put(&t->vocab, id, (ByteSpan){ room, len }, TOKEN_PLAIN, s->name));
     }
 }
 
@@ -47,7 +47,7 @@ static Status index_vocab(Tokenizer *t, const char *name)
     TRY(vocab_index(&t->vocab, name));
     for (int b = 0; b < 256; b++) {
         char byte = (char)b;
-        t->byte_id[b] = vocab_find(&t->vocab, (Slice){ &byte, 1 });
+        t->byte_id[b] = vocab_find(&t->vocab, (ByteSpan){ &byte, 1 });
         if (t->byte_id[b] < 0)
             return fail(E_DATA, "%s: byte %d has no token: some texts could not be written", name, b);
     }
@@ -57,9 +57,9 @@ static Status index_vocab(Tokenizer *t, const char *name)
 /* left and right lie one behind the other in memory: together they are the token they become. */
 static Status put_merge(Tokenizer *t, const char *both, size_t left, size_t right)
 {
-    int32_t a  = vocab_find(&t->vocab, (Slice){ both, left });
-    int32_t b  = vocab_find(&t->vocab, (Slice){ both + left, right });
-    int32_t id = vocab_find(&t->vocab, (Slice){ both, left + right });
+    int32_t a  = vocab_find(&t->vocab, (ByteSpan){ both, left });
+    int32_t b  = vocab_find(&t->vocab, (ByteSpan){ both + left, right });
+    int32_t id = vocab_find(&t->vocab, (ByteSpan){ both, left + right });
     if (a < 0 || b < 0) return fail(E_DATA, "its parts are not in the vocabulary");
     if (id < 0) return fail(E_DATA, "what it makes is not in the vocabulary");
     return merges_put(&t->merges, a, b, id);
@@ -142,7 +142,7 @@ static Status read_file(Text *out, const char *path)
     return s;
 }
 
-typedef struct Large { Slice vocab, merges; } Large;
+typedef struct Large { ByteSpan vocab, merges; } Large;
 
 static bool key_is(const char *room, size_t len, const char *name)
 {
@@ -156,7 +156,7 @@ static Status find_large(Scan *s, Large *l, char *room, bool in_model)
     for (int64_t i = 0;; i++) {
         bool   more;
         size_t len;
-        Slice  value;
+        ByteSpan  value;
         TRY(scan_more(s, '}', i, &more));
         if (!more) return OK;
         TRY(scan_key(s, room, &len));
@@ -171,7 +171,7 @@ static Status find_large(Scan *s, Large *l, char *room, bool in_model)
 }
 
 /* Null in place of a value, and its line ends, so that errors behind it name the right line. */
-static Status push_null(Text *out, Slice value)
+static Status push_null(Text *out, ByteSpan value)
 {
     TRY(text_push(out, "null", 4));
     for (const char *p = value.v, *end = p + value.n; p < end && (p = memchr(p, '\n', (size_t)(end - p)));
@@ -186,7 +186,7 @@ static Status parse_rest(Json **rest, const Scan *file, const Large *l)
     Status s = OK;
     const char *at = file->begin;
     bool  turned = l->merges.v && l->merges.v < l->vocab.v;
-    Slice gap[2] = { turned ? l->merges : l->vocab, turned ? l->vocab : l->merges };
+    ByteSpan gap[2] = { turned ? l->merges : l->vocab, turned ? l->vocab : l->merges };
     for (int i = 0; i < 2 && !s; i++) {
         if (!gap[i].v) continue;
         s = text_push(&text, at, (size_t)(gap[i].v - at));
@@ -199,7 +199,7 @@ static Status parse_rest(Json **rest, const Scan *file, const Large *l)
     return s;
 }
 
-static Scan scan_of(const Scan *file, Slice value)
+static Scan scan_of(const Scan *file, ByteSpan value)
 {
     return (Scan){ file->begin, value.v, value.v + value.n, file->name };
 }

@@ -23,9 +23,9 @@ enum {
     TOKENIZER_MAX_TEXT = 1 << 30          /* bytes of one text */
 };
 
-typedef enum { TOKEN_NONE, TOKEN_PLAIN, TOKEN_ADDED, TOKEN_SPECIAL } TokenKind;
+typedef enum { TOKEN_NONE, TOKEN_PLAIN, TOKEN_ADDED, TOKEN_SPECIAL } VocabKind;
 
-typedef struct Token { uint32_t at, len; TokenKind kind; } Token;      /* its bytes in Vocab.bytes */
+typedef struct Token { uint32_t at, len; VocabKind kind; } Token;      /* its bytes in Vocab.bytes */
 
 typedef struct Vocab {
     Text      bytes;                      /* of all tokens, end to end */
@@ -39,7 +39,7 @@ typedef struct Vocab {
 typedef struct Merge { uint64_t pair; int32_t rank, id; } Merge;
 typedef struct MergeTable { Merge *slot; int shift; int64_t n; } MergeTable;     /* 1 << (64 - shift) slots */
 
-typedef struct AddedToken { Slice text; int32_t id; } AddedToken;       /* text: in Vocab.bytes */
+typedef struct AddedToken { ByteSpan text; int32_t id; } AddedToken;       /* text: in Vocab.bytes */
 typedef struct AddedSet {
     AddedToken *token;                    /* by first byte, the longest first */
     int         n;
@@ -56,11 +56,11 @@ struct Tokenizer {
 };
 
 /* -- tokenizer_vocab.c */
-MUST Status vocab_put(Vocab *v, int64_t id, Slice bytes, TokenKind kind, const char *name);
+MUST Status vocab_put(Vocab *v, int64_t id, ByteSpan bytes, VocabKind kind, const char *name);
 MUST Status vocab_index(Vocab *v, const char *name);                   /* before vocab_find */
-int32_t     vocab_find(const Vocab *v, Slice bytes);                   /* -1: none */
+int32_t     vocab_find(const Vocab *v, ByteSpan bytes);                   /* -1: none */
 void        vocab_unindex(Vocab *v);
-Slice       vocab_bytes(const Vocab *v, int32_t id);
+ByteSpan       vocab_bytes(const Vocab *v, int32_t id);
 void        vocab_close(Vocab *v);
 /* From the letters that stand for bytes in these files to the bytes, in place; false, and nothing changed, if
  * one stands for none. */
@@ -80,7 +80,7 @@ static inline Merge *merge_slot(const MergeTable *m, int32_t left, int32_t right
 }
 
 void              added_sort(AddedSet *s);                             /* once its tokens are in */
-const AddedToken *added_find(const AddedSet *s, Slice text, size_t from, size_t *at);  /* NULL: no more */
+const AddedToken *added_find(const AddedSet *s, ByteSpan text, size_t from, size_t *at);  /* NULL: no more */
 
 /* -- tokenizer_split.c */
 typedef struct Splitter {                 /* one thread's */
@@ -89,11 +89,11 @@ typedef struct Splitter {                 /* one thread's */
     pcre2_jit_stack     *stack;
 } Splitter;
 
-MUST Status split_compile(pcre2_code **code, Slice pattern);
+MUST Status split_compile(pcre2_code **code, ByteSpan pattern);
 MUST Status splitter_open(Splitter *s, const pcre2_code *code);
 void        splitter_close(Splitter *s);
 /* The next piece at or behind byte `from` < text.n; it may begin later: what is between is a piece too. */
-MUST Status split_next(Splitter *s, const pcre2_code *code, Slice text, size_t from, size_t *start,
+MUST Status split_next(Splitter *s, const pcre2_code *code, ByteSpan text, size_t from, size_t *start,
                        size_t *end);
 
 /* -- tokenizer_bpe.c */
@@ -101,7 +101,7 @@ typedef struct Bpe Bpe;                   /* one thread's cache of pieces, and r
 
 MUST Status bpe_open(Bpe **b);
 void        bpe_close(Bpe *b);
-MUST Status bpe_encode(Bpe *b, const Tokenizer *t, Ids *out, Slice piece);
+MUST Status bpe_encode(Bpe *b, const Tokenizer *t, Ids *out, ByteSpan piece);
 
 /* -- tokenizer_rules.c */
 typedef struct Added { const char *text; int64_t id; bool special, normalized; } Added;

@@ -66,7 +66,7 @@ static Status read_split(Tokenizer *t, const Json *split)
         return fail(E_DATA, "Split: behavior %.40s: only Isolated is read here", behavior);
     TRY(want_flag(split, "Split", "invert", false, false));
     if (!json_is_string(regex)) return fail(E_DATA, "Split: a pattern with a Regex is wanted");
-    return split_compile(&t->split, (Slice){ json_string_value(regex), json_string_length(regex) });
+    return split_compile(&t->split, (ByteSpan){ json_string_value(regex), json_string_length(regex) });
 }
 
 static Status read_pre_tokenizer(Tokenizer *t, const Json *p)
@@ -141,7 +141,7 @@ static Status read_added_decoder(AddedList *l, Json *map)
 static Status check_normal(const Tokenizer *t, const Added *a)
 {
     Nfc   nfc = { 0 };
-    Slice text = { a->text, strlen(a->text) }, normal = text;
+    ByteSpan text = { a->text, strlen(a->text) }, normal = text;
     Status s = a->normalized && t->nfc ? nfc_normalise(&nfc, text, &normal) : OK;
     if (!s && (normal.n != text.n || memcmp(normal.v, text.v, text.n)))
         s = fail(E_DATA, "added token %s: its text is not in normal form C", a->text);
@@ -153,7 +153,7 @@ static Status check_normal(const Tokenizer *t, const Added *a)
 Status rules_put_added(Tokenizer *t, const AddedList *l, const char *name)
 {
     for (int64_t i = 0; i < l->n; i++) {
-        Slice text = { l->v[i].text, strlen(l->v[i].text) };
+        ByteSpan text = { l->v[i].text, strlen(l->v[i].text) };
         TRY(check_normal(t, &l->v[i]));
         TRY(vocab_put(&t->vocab, l->v[i].id, text, l->v[i].special ? TOKEN_SPECIAL : TOKEN_ADDED, name));
     }
@@ -194,6 +194,6 @@ Status rules_read_config(Tokenizer *t, AddedList *added, const Json *config)
         return fail(E_DATA, "tokenizer_class \"%.40s\": without a tokenizer.json only Qwen2Tokenizer is read "
                     "here", class);
     t->nfc = true;
-    TRY(split_compile(&t->split, (Slice){ QWEN_PATTERN, sizeof QWEN_PATTERN - 1 }));
+    TRY(split_compile(&t->split, (ByteSpan){ QWEN_PATTERN, sizeof QWEN_PATTERN - 1 }));
     return read_added_decoder(added, json_object_get(config, "added_tokens_decoder"));
 }

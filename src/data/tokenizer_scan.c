@@ -120,7 +120,7 @@ static void skip_text(Scan *s)
     if (s->at < s->end) s->at++;
 }
 
-Status scan_skip(Scan *s, Slice *value)
+Status scan_skip(Scan *s, ByteSpan *value)
 {
     int64_t depth = 0;
     if (scan_peek(s) < 0) return scan_fail(s, "a value is wanted");

@@ -26,6 +26,6 @@ MUST Status scan_more(Scan *s, char closing, int64_t i, bool *more);
 MUST Status scan_text(Scan *s, char *out, size_t *len);
 MUST Status scan_key(Scan *s, char *out, size_t *len);     /* and the colon behind it */
 MUST Status scan_int(Scan *s, int64_t *v);
-MUST Status scan_skip(Scan *s, Slice *value);            /* any value; only brackets and quotes are checked */
+MUST Status scan_skip(Scan *s, ByteSpan *value);            /* any value; only brackets and quotes are checked */
 
 #endif

@@ -14,14 +14,14 @@ enum { MAX_PATTERN = 16 << 10, JIT_STACK = 1 << 20, MATCH_LIMIT = 1 << 26 };
 #define SPACES \
     "\\t-\\r\\x20\\x85\\xa0\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
 
-static Status refuse(Slice p, size_t i)
+static Status refuse(ByteSpan p, size_t i)
 {
     int n = (int)(p.n - i < 8 ? p.n - i : 8);
     return fail(E_DATA, "Split pattern: %.*s, at byte %zu: not read here", n, p.v + i, i);
 }
 
 /* An escape, and where it is \s its set. Inside [ ] a set cannot be negated. */
-static Status put_escape(Text *out, Slice p, size_t i, bool inside)
+static Status put_escape(Text *out, ByteSpan p, size_t i, bool inside)
 {
     char c = i + 1 < p.n ? p.v[i + 1] : 0;
     bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
@@ -30,7 +30,7 @@ static Status put_escape(Text *out, Slice p, size_t i, bool inside)
     return text_printf(out, "%s%s%s", inside ? "" : c == 's' ? "[" : "[^", SPACES, inside ? "" : "]");
 }
 
-static Status translate(Text *out, Slice p)
+static Status translate(Text *out, ByteSpan p)
 {
     bool inside = false;
     for (size_t i = 0; i < p.n; i++) {
@@ -49,7 +49,7 @@ static Status translate(Text *out, Slice p)
     return OK;
 }
 
-static Status compile(pcre2_code **code, Slice pattern)
+static Status compile(pcre2_code **code, ByteSpan pattern)
 {
     const uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C;
     int error;
@@ -67,13 +67,13 @@ static Status compile(pcre2_code **code, Slice pattern)
     return OK;
 }
 
-Status split_compile(pcre2_code **code, Slice pattern)
+Status split_compile(pcre2_code **code, ByteSpan pattern)
 {
     Text ours = { 0 };
     *code = NULL;
     if (pattern.n > MAX_PATTERN) return fail(E_DATA, "Split pattern: %zu bytes are too many", pattern.n);
     Status s = translate(&ours, pattern);
-    if (!s) s = compile(code, (Slice){ ours.v, ours.n });
+    if (!s) s = compile(code, (ByteSpan){ ours.v, ours.n });
     if (s) pcre2_code_free(*code), *code = NULL;
     text_close(&ours);
     return s;
@@ -103,7 +103,7 @@ void splitter_close(Splitter *s)
     *s = (Splitter){ 0 };
 }
 
-Status split_next(Splitter *s, const pcre2_code *code, Slice text, size_t from, size_t *start, size_t *end)
+Status split_next(Splitter *s, const pcre2_code *code, ByteSpan text, size_t from, size_t *start, size_t *end)
 {
     const uint32_t how = PCRE2_NO_UTF_CHECK;             /* checking anew for each piece would be quadratic */
     PCRE2_SPTR subject = (PCRE2_SPTR)text.v;

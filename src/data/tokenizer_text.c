@@ -41,7 +41,7 @@ int utf8_step(const char *s, size_t n, int32_t *code)
 }
 
 /* How far text is UTF-8 from byte i on. */
-static size_t utf8_run(Slice text, size_t i)
+static size_t utf8_run(ByteSpan text, size_t i)
 {
     int32_t code;
     while (i < text.n) {
@@ -53,7 +53,7 @@ static size_t utf8_run(Slice text, size_t i)
     return i;
 }
 
-Status utf8_repair(Text *room, Slice text, Slice *out)
+Status utf8_repair(Text *room, ByteSpan text, ByteSpan *out)
 {
     size_t good = utf8_run(text, 0), done = 0;
     *out = text;
@@ -67,7 +67,7 @@ Status utf8_repair(Text *room, Slice text, Slice *out)
         done += (size_t)-utf8_step(text.v + done, text.n - done, &code);
         good = utf8_run(text, done);
     }
-    *out = (Slice){ room->v, room->n };
+    *out = (ByteSpan){ room->v, room->n };
     return OK;
 }
 
@@ -145,7 +145,7 @@ static Status normalise_stretch(Nfc *b, const char *s, size_t len)
 
 /* The next stretch to normalise from byte i on: an inert code point (if any) and those behind it that are
  * not. */
-static size_t find_stretch(Slice t, size_t i, size_t *end)
+static size_t find_stretch(ByteSpan t, size_t i, size_t *end)
 {
     size_t start = i;
     bool   inside = false;
@@ -165,7 +165,7 @@ static size_t find_stretch(Slice t, size_t i, size_t *end)
     return inside ? start : t.n;
 }
 
-Status nfc_normalise(Nfc *b, Slice text, Slice *out)
+Status nfc_normalise(Nfc *b, ByteSpan text, ByteSpan *out)
 {
     size_t done = 0, end, start = find_stretch(text, 0, &end);
     *out = text;
@@ -178,7 +178,7 @@ Status nfc_normalise(Nfc *b, Slice text, Slice *out)
         start = find_stretch(text, done, &end);
     }
     TRY(text_push(&b->text, text.v + done, text.n - done));
-    *out = (Slice){ b->text.v, b->text.n };
+    *out = (ByteSpan){ b->text.v, b->text.n };
     return OK;
 }
 

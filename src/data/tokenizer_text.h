@@ -7,7 +7,7 @@
 
 #include "data/ids.h"
 
-typedef struct Slice { const char *v; size_t n; } Slice;               /* bytes that belong to someone else */
+typedef struct ByteSpan { const char *v; size_t n; } ByteSpan;               /* bytes that belong to someone else */
 /* A zeroed one is empty and ready. */
 typedef struct Nfc { Text text; int32_t *code, *spare; size_t room; } Nfc;
 
@@ -15,9 +15,9 @@ typedef struct Nfc { Text text; int32_t *code, *spare; size_t room; } Nfc;
  * none: the longest beginning of a code point, or a single byte. */
 int         utf8_step(const char *s, size_t n, int32_t *code);
 /* text, or its repaired copy in *room: U+FFFD for whatever is not UTF-8. */
-MUST Status utf8_repair(Text *room, Slice text, Slice *out);
+MUST Status utf8_repair(Text *room, ByteSpan text, ByteSpan *out);
 
-MUST Status nfc_normalise(Nfc *b, Slice text, Slice *out);                 /* text must be UTF-8 */
+MUST Status nfc_normalise(Nfc *b, ByteSpan text, ByteSpan *out);                 /* text must be UTF-8 */
 void        nfc_close(Nfc *b);                                             /* twice is fine */
 
 #endif

@@ -43,17 +43,17 @@ static Status vocab_room(Vocab *v, int64_t size)
     return OK;
 }
 
-Slice vocab_bytes(const Vocab *v, int32_t id)
+ByteSpan vocab_bytes(const Vocab *v, int32_t id)
 {
     const Token *t = &v->token[id];
-    return (Slice){ t->len ? v->bytes.v + t->at : "", t->len };
+    return (ByteSpan){ t->len ? v->bytes.v + t->at : "", t->len };
 }
 
-static bool same(Slice a, Slice b) { return a.n == b.n && (!a.n || !memcmp(a.v, b.v, a.n)); }
+static bool same(ByteSpan a, ByteSpan b) { return a.n == b.n && (!a.n || !memcmp(a.v, b.v, a.n)); }
 
 static int shown(size_t n) { return n < 80 ? (int)n : 80; }             /* bytes of a token in a message */
 
-Status vocab_put(Vocab *v, int64_t id, Slice bytes, TokenKind kind, const char *name)
+Status vocab_put(Vocab *v, int64_t id, ByteSpan bytes, VocabKind kind, const char *name)
 {
     if (id < 0 || id >= TOKENIZER_MAX_IDS)
         return fail(E_DATA, "%s: token id %lld: ids from 0 to %d are read", name, (long long)id,
@@ -73,7 +73,7 @@ Status vocab_put(Vocab *v, int64_t id, Slice bytes, TokenKind kind, const char *
     return OK;
 }
 
-static size_t hash(Slice b)
+static size_t hash(ByteSpan b)
 {
     uint64_t h = 0xcbf29ce484222325u;
     for (size_t i = 0; i < b.n; i++) h = (h ^ (unsigned char)b.v[i]) * 0x100000001b3u;
@@ -81,7 +81,7 @@ static size_t hash(Slice b)
 }
 
 /* The slot of these bytes, or the empty one where they belong. */
-static int32_t *find_slot(const Vocab *v, Slice bytes)
+static int32_t *find_slot(const Vocab *v, ByteSpan bytes)
 {
     size_t i = hash(bytes) & (v->slots - 1);
     while (v->slot[i] && !same(vocab_bytes(v, v->slot[i] - 1), bytes)) i = (i + 1) & (v->slots - 1);
@@ -95,7 +95,7 @@ Status vocab_index(Vocab *v, const char *name)
     if (!v->slot) return fail(E_FIT, "no memory for %zu tokens", v->slots);
     for (int64_t id = 0; id < v->size; id++) {
         if (v->token[id].kind == TOKEN_NONE) continue;
-        Slice    bytes = vocab_bytes(v, (int32_t)id);
+        ByteSpan    bytes = vocab_bytes(v, (int32_t)id);
         int32_t *slot = find_slot(v, bytes);
         if (*slot)
             return fail(E_DATA, "%s: ids %d and %lld are the same token, \"%.*s\"", name, *slot - 1,
@@ -105,7 +105,7 @@ Status vocab_index(Vocab *v, const char *name)
     return OK;
 }
 
-int32_t vocab_find(const Vocab *v, Slice bytes) { return *find_slot(v, bytes) - 1; }
+int32_t vocab_find(const Vocab *v, ByteSpan bytes) { return *find_slot(v, bytes) - 1; }
 
 void vocab_unindex(Vocab *v)
 {
@@ -159,7 +159,7 @@ void merges_close(MergeTable *m)
 
 static int added_order(const void *a, const void *b)
 {
-    const Slice x = ((const AddedToken *)a)->text, y = ((const AddedToken *)b)->text;
+    const ByteSpan x = ((const AddedToken *)a)->text, y = ((const AddedToken *)b)->text;
     int first = (unsigned char)x.v[0] - (unsigned char)y.v[0];
     return first ? first : (x.n < y.n) - (x.n > y.n);
 }
@@ -174,7 +174,7 @@ void added_sort(AddedSet *s)
 }
 
 /* The first place where an added token stands, and the longest that stands there. */
-const AddedToken *added_find(const AddedSet *s, Slice text, size_t from, size_t *at)
+const AddedToken *added_find(const AddedSet *s, ByteSpan text, size_t from, size_t *at)
 {
     if (!s->n) return NULL;
     int lead = (unsigned char)s->token[0].text.v[0];
@@ -187,7 +187,7 @@ const AddedToken *added_find(const AddedSet *s, Slice text, size_t from, size_t 
         }
         int b = (unsigned char)text.v[i];
         for (int k = s->from[b]; k < s->from[b + 1]; k++) {
-            Slice want = s->token[k].text;
+            ByteSpan want = s->token[k].text;
             if (want.n <= text.n - i && !memcmp(want.v, text.v + i, want.n)) return *at = i, &s->token[k];
         }
     }

@@ -3,7 +3,7 @@
 #include "report/report_html.h"
 #include "plan/view.h"
 
-#include "data/image_write.h"
+#include "data/image_encode.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -218,7 +218,7 @@ Status view_page(const View *v, const char *path)
 {
     Html h = { 0 };
     Status st = put_page(&h, v);
-    if (!st) st = file_put(path, h.t.v, h.t.n);
+    if (!st) st = file_replace(path, h.t.v, h.t.n);
     html_close(&h);
     return st;
 }

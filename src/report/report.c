@@ -1,7 +1,7 @@
 /* report/report.c -- the page from top to bottom. */
 #include "report/report.h"
 
-#include "data/image_write.h"
+#include "data/image_encode.h"
 #include "report/report_html.h"
 #include <errno.h>
 #include <stdio.h>
@@ -166,7 +166,7 @@ Status report_write(const char *const *dir, int runs, const char *out, ReportCou
     if (!run) return fail(E_FIT, "no memory");
     for (int i = 0; i < runs && !st; i++) st = run_open(r.at[i] = &run[i], dir[i]);
     if (!st) st = put_page(&h, &r);
-    if (!st) st = file_put(out, h.t.v, h.t.n);
+    if (!st) st = file_replace(out, h.t.v, h.t.n);
     if (counts) *counts = h.counts;
     html_close(&h);
     for (int i = 0; i < runs; i++) run_close(&run[i]);

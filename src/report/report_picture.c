@@ -3,9 +3,9 @@
 #include "report/report_html.h"
 
 #include "data/image.h"
-#include "data/image_write.h"
+#include "data/image_encode.h"
 #include "data/media.h"
-#include "data/mediaref.h"
+#include "data/media_ref.h"
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -64,7 +64,7 @@ static Status make_small(Text *out, const Picture *p)
     int64_t side = im.h > im.w ? im.h : im.w, h = im.h, w = im.w;
     if (side > SMALL_SIDE) h = im.h * SMALL_SIDE / side, w = im.w * SMALL_SIDE / side;
     if (!st) st = image_resize(&small, &im, h > 0 ? h : 1, w > 0 ? w : 1);
-    if (!st) st = jpeg_encode(out, small.rgb, small.h, small.w, QUALITY);
+    if (!st) st = image_encode_jpeg(out, small.rgb, small.h, small.w, QUALITY);
     image_close(&im);
     image_close(&small);
     return st;

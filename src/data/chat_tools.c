@@ -1,5 +1,5 @@
-/* data/tools.c -- see tools.h. */
-#include "data/tools.h"
+/* data/chat_tools.c -- see tools.h. */
+#include "data/chat_tools.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,13 +47,13 @@ static Status object_push(Text *out, const Json *v)
         TRY(push(out, comma));
         TRY(string_push(out, key, len));
         TRY(push(out, ": "));
-        TRY(python_json(out, value));
+        TRY(chat_tools_json(out, value));
         comma = ", ";
     }
     return push(out, *comma == '{' ? "{}" : "}");
 }
 
-Status python_json(Text *out, const Json *v)
+Status chat_tools_json(Text *out, const Json *v)
 {
     switch (json_typeof(v)) {
     case JSON_OBJECT:  return object_push(out, v);
@@ -68,18 +68,18 @@ Status python_json(Text *out, const Json *v)
     TRY(push(out, "["));
     for (size_t i = 0; i < json_array_size(v); i++) {
         if (i) TRY(push(out, ", "));
-        TRY(python_json(out, json_array_get(v, i)));
+        TRY(chat_tools_json(out, json_array_get(v, i)));
     }
     return push(out, "]");
 }
 
-Status tools_text(Text *out, const Json *tools)
+Status chat_tools_text(Text *out, const Json *tools)
 {
     TRY(push(out, "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
                   "You are provided with function signatures within <tools></tools> XML tags:\n<tools>"));
     for (size_t i = 0; i < json_array_size(tools); i++) {
         TRY(push(out, "\n"));
-        TRY(python_json(out, json_array_get(tools, i)));
+        TRY(chat_tools_json(out, json_array_get(tools, i)));
     }
     return push(out, "\n</tools>\n\nFor each function call, return a json object with function name and "
                      "arguments within <tool_call></tool_call> XML tags:\n<tool_call>\n"
@@ -87,7 +87,7 @@ Status tools_text(Text *out, const Json *tools)
 }
 
 /* Name and ready-made arguments go in as they are: the template does not quote them. */
-Status tool_call_text(Text *out, const Json *call, const char *where)
+Status chat_tool_call_text(Text *out, const Json *call, const char *where)
 {
     if (json_has(call, "function")) call = json_object_get(call, "function");
     const Json *name = json_object_get(call, "name"), *args = json_object_get(call, "arguments");
@@ -97,6 +97,6 @@ Status tool_call_text(Text *out, const Json *call, const char *where)
     TRY(text_push(out, json_string_value(name), json_string_length(name)));
     TRY(push(out, "\", \"arguments\": "));
     if (json_is_string(args)) TRY(text_push(out, json_string_value(args), json_string_length(args)));
-    else TRY(python_json(out, args));
+    else TRY(chat_tools_json(out, args));
     return push(out, "}\n</tool_call>");
 }

@@ -1,6 +1,6 @@
-/* data/image_write.c -- see image_write.h. Both libraries leave a failed call by longjmp; the setjmp stands
+/* data/image_encode.c -- see image_write.h. Both libraries leave a failed call by longjmp; the setjmp stands
  * in a function of its own, whose caller owns all that must be cleaned up. */
-#include "data/image_write.h"
+#include "data/image_encode.h"
 #include "base/folder.h"
 
 #include <errno.h>
@@ -56,7 +56,7 @@ static bool png_rows(png_structp p, png_infop info, PngSink *sink, const uint8_t
     return true;
 }
 
-Status png_encode(Text *out, const uint8_t *rgb, int64_t h, int64_t w)
+Status image_encode_png(Text *out, const uint8_t *rgb, int64_t h, int64_t w)
 {
     PngSink sink = { .out = out };
     size_t  before = out->n;
@@ -137,10 +137,10 @@ static bool jpeg_rows(JpegSink *s, const uint8_t *rgb, int64_t h, int64_t w, int
     return true;
 }
 
-Status jpeg_encode(Text *out, const uint8_t *rgb, int64_t h, int64_t w, int quality)
+Status image_encode_jpeg(Text *out, const uint8_t *rgb, int64_t h, int64_t w, int quality)
 {
     size_t before = out->n;
-    REQUIRE(quality >= 1 && quality <= 100, "jpeg_encode: quality %d", quality);
+    REQUIRE(quality >= 1 && quality <= 100, "image_encode_jpeg: quality %d", quality);
     TRY(sides("JPEG", h, w));
     JpegSink *s = calloc(1, sizeof *s);
     if (!s) return fail(E_OTHER, "JPEG of %lld x %lld: no memory", (long long)h, (long long)w);
@@ -162,7 +162,7 @@ Status jpeg_encode(Text *out, const uint8_t *rgb, int64_t h, int64_t w, int qual
 
 /* ---- files ---- */
 
-Status file_put(const char *path, const void *bytes, size_t n)
+Status file_replace(const char *path, const void *bytes, size_t n)
 {
     Path part;
     if (snprintf(part, sizeof part, "%s.part", path) >= (int)sizeof part)
@@ -177,20 +177,20 @@ Status file_put(const char *path, const void *bytes, size_t n)
     return st;
 }
 
-Status png_write(const char *path, const uint8_t *rgb, int64_t h, int64_t w)
+Status image_encode_png_file(const char *path, const uint8_t *rgb, int64_t h, int64_t w)
 {
     Text file = { 0 };
-    Status st = png_encode(&file, rgb, h, w);
-    if (!st) st = file_put(path, file.v, file.n);
+    Status st = image_encode_png(&file, rgb, h, w);
+    if (!st) st = file_replace(path, file.v, file.n);
     text_close(&file);
     return st;
 }
 
-Status jpeg_write(const char *path, const uint8_t *rgb, int64_t h, int64_t w, int quality)
+Status image_encode_jpeg_file(const char *path, const uint8_t *rgb, int64_t h, int64_t w, int quality)
 {
     Text file = { 0 };
-    Status st = jpeg_encode(&file, rgb, h, w, quality);
-    if (!st) st = file_put(path, file.v, file.n);
+    Status st = image_encode_jpeg(&file, rgb, h, w, quality);
+    if (!st) st = file_replace(path, file.v, file.n);
     text_close(&file);
     return st;
 }

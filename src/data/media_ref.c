@@ -1,5 +1,5 @@
-/* data/mediaref.c -- see mediaref.h. Opens no file and no connection; where a path leads the loader sees. */
-#include "data/mediaref.h"
+/* data/media_ref.c -- see mediaref.h. Opens no file and no connection; where a path leads the loader sees. */
+#include "data/media_ref.h"
 
 #include <ctype.h>
 #include <string.h>
@@ -55,7 +55,7 @@ static size_t scheme_length(const char *s)
     return strncmp(s + n, "://", 3) ? 0 : n;
 }
 
-Status frame_read(Frame *f, Keep *keep, const Json *v, const char *where)
+Status media_ref_read(Frame *f, Keep *keep, const Json *v, const char *where)
 {
     *f = (Frame){ 0 };
     if (json_is_object(v)) v = json_has(v, "path") ? json_object_get(v, "path") : json_object_get(v, "url");

@@ -1,4 +1,4 @@
-/* data/format_bin_write.c -- writes packed shards; see format_bin.h. */
+/* data/bin_writer.c -- writes packed shards; see format_bin.h. */
 #include "data/format_bin.h"
 
 #include <errno.h>
@@ -22,19 +22,19 @@ static Status pad(BinWriter *w)
     return put(w, zeros, (size_t)(-w->at & 7));
 }
 
-Status bin_create(BinWriter *w, const char *path)
+Status bin_writer_open(BinWriter *w, const char *path)
 {
     BinHead head = { .magic = "unready" };
     *w = (BinWriter){ .hash = XXH3_createState() };
     if (snprintf(w->path, sizeof w->path, "%s", path) >= (int)sizeof w->path)
-        return bin_abandon(w), fail(E_IO, "%.80s…: too long a path", path);
+        return bin_writer_abandon(w), fail(E_IO, "%.80s…: too long a path", path);
     snprintf(w->temp, sizeof w->temp, "%s.tmp", w->path);
     w->file = fopen(w->temp, "wbe");
     Status st = !w->hash   ? fail(E_FIT, "no memory for a hash")
                 : !w->file ? fail(E_IO, "%s: %s", w->temp, strerror(errno))
                            : OK;
     if (!st) XXH3_64bits_reset(w->hash), st = put(w, &head, sizeof head);
-    if (st) bin_abandon(w);
+    if (st) bin_writer_abandon(w);
     return st;
 }
 
@@ -108,7 +108,7 @@ static Status sample_put(BinWriter *w, const Sample *s, SampleScratch *t, const 
     return st;
 }
 
-Status bin_add(BinWriter *w, const Sample *s, SampleScratch *t, const SampleConf *c)
+Status bin_writer_add(BinWriter *w, const Sample *s, SampleScratch *t, const SampleConf *c)
 {
     BinRow r = { .tokens = (uint32_t)s->size.tokens, .supervised = (uint32_t)s->size.supervised,
                  .patches = (uint32_t)s->size.patches, .slices = (uint32_t)s->slices };
@@ -143,7 +143,7 @@ static Status tables_put(BinWriter *w, BinHead *h, const char *settings)
     return OK;
 }
 
-Status bin_finish(BinWriter *w, const Json *settings)
+Status bin_writer_finish(BinWriter *w, const Json *settings)
 {
     BinHead h = { .magic = BIN_MAGIC, .version = BIN_VERSION, .bytes = sizeof h };
     char   *text = json_dumps(settings, JSON_COMPACT | JSON_SORT_KEYS);
@@ -154,11 +154,11 @@ Status bin_finish(BinWriter *w, const Json *settings)
     w->file = NULL;
     if (!st && rename(w->temp, w->path)) st = fail(E_IO, "%s: %s", w->path, strerror(errno));
     if (st) unlink(w->temp);
-    bin_abandon(w);
+    bin_writer_abandon(w);
     return st;
 }
 
-void bin_abandon(BinWriter *w)
+void bin_writer_abandon(BinWriter *w)
 {
     if (w->file) fclose(w->file), unlink(w->temp);
     XXH3_freeState(w->hash);

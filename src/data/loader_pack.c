@@ -1,4 +1,4 @@
-/* data/loader_plan.c -- see loader_private.h. Sizes may become known in any order; the planner hears of
+/* data/loader_pack.c -- see loader_private.h. Sizes may become known in any order; the planner hears of
  * them in the order of the pass, so that workers cannot change a plan. Everything here holds the lock, but
  * for measuring. */
 #include "data/loader_private.h"
@@ -6,13 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void measure_clear(Measure *m)
+static void measure_clear(PendingSample *m)
 {
     free(m->text);
-    *m = (Measure){ 0 };
+    *m = (PendingSample){ 0 };
 }
 
-void plan_clear(Loader *l)
+void loader_pack_clear(Loader *l)
 {
     for (int i = 0; i < AHEAD; i++) measure_clear(&l->ahead[i]);
     l->asked = l->begun = l->used = 0;
@@ -28,18 +28,18 @@ static void ask(Loader *l)
             if (l->conf.once) return;
             l->ask_epoch++, l->ask_position = 0;
         }
-        Measure *m = &l->ahead[l->asked++ % AHEAD];
-        *m = (Measure){ .epoch = l->ask_epoch, .position = l->ask_position++ };
+        PendingSample *m = &l->ahead[l->asked++ % AHEAD];
+        *m = (PendingSample){ .epoch = l->ask_epoch, .position = l->ask_position++ };
         m->id   = dataset_id(&l->data, m->epoch, m->position);
         m->kind = index_get(&l->index, m->id, &m->size);
         if (m->kind == SIZE_GOOD || m->kind == SIZE_DROP) m->state = MEASURE_DONE;
     }
 }
 
-static Measure *next_asked(Loader *l)
+static PendingSample *next_asked(Loader *l)
 {
     for (; l->begun < l->asked; l->begun++) {
-        Measure *m = &l->ahead[l->begun % AHEAD];
+        PendingSample *m = &l->ahead[l->begun % AHEAD];
         if (m->state == MEASURE_ASKED) return l->begun++, m;
     }
     return NULL;
@@ -47,7 +47,7 @@ static Measure *next_asked(Loader *l)
 
 bool loader_measure_some(Loader *l, SampleScratch *t)
 {
-    Measure *m = next_asked(l);
+    PendingSample *m = next_asked(l);
     if (!m) return false;
     m->state = MEASURE_BUSY;
     pthread_mutex_unlock(&l->lock);
@@ -55,18 +55,18 @@ bool loader_measure_some(Loader *l, SampleScratch *t)
     if (m->status) m->text = strdup(status_text());
     pthread_mutex_lock(&l->lock);
     m->state = MEASURE_DONE;
-    loader_plan(l);
+    loader_pack_ahead(l);
     return true;
 }
 
-static void step_fail(Loader *l, Step *s, Status st, const char *text)
+static void step_fail(Loader *l, PendingStep *s, Status st, const char *text)
 {
     s->status = st, s->text = strdup(text ? text : "");
     s->state = STEP_END, l->ended = true;
     l->planned++;
 }
 
-static Status step_bad(Step *s, Measure *m)
+static Status step_bad(PendingStep *s, PendingSample *m)
 {
     if (s->bads == s->bad_room) {
         int64_t    room = s->bad_room ? 2 * s->bad_room : 16;
@@ -80,45 +80,45 @@ static Status step_bad(Step *s, Measure *m)
 }
 
 /* Gives the planner the next measure; what a bad one means is decided when its step is handed out. */
-static Status plan_one(Loader *l, Step *s, Measure *m)
+static Status plan_one(Loader *l, PendingStep *s, PendingSample *m)
 {
     if (m->status && !sample_is_bad(m->status)) return fail(m->status, "%s", m->text ? m->text : "");
     if (m->status) TRY(step_bad(s, m));
-    return planner_put(&l->planner, m->kind == SIZE_GOOD ? &m->size : NULL);
+    return step_packer_put(&l->planner, m->kind == SIZE_GOOD ? &m->size : NULL);
 }
 
-static Status step_take(Loader *l, Step *s)
+static Status step_take(Loader *l, PendingStep *s)
 {
-    Planner *p     = &l->planner;
+    StepPacker *p     = &l->planner;
     int      micro = l->conf.micro, first = l->conf.rank * micro;
     s->epoch = p->epoch;
-    TRY(planner_take(p, l->bins));
+    TRY(step_packer_take(p, l->bins));
     for (int i = 0; i < p->ranks * micro; i++)
-        if (i < first || i >= first + micro) bin_close(&l->bins[i]);
+        if (i < first || i >= first + micro) pack_bin_close(&l->bins[i]);
     for (int k = 0; k < micro; k++) {
         s->slot[k].bin   = l->bins[first + k];
         s->slot[k].state = SLOT_TEXT;
     }
-    s->passes = planner_epoch(p);
+    s->passes = step_packer_epoch(p);
     s->state  = STEP_FILLING;
-    return planner_state(p, &s->after);
+    return step_packer_state(p, &s->after);
 }
 
 /* A pass that is read once ends where the second would begin; a plan that failed ends there. */
-void loader_plan(Loader *l)
+void loader_pack_ahead(Loader *l)
 {
     while (!l->ended && l->planned < l->handed + STEPS) {
-        Step  *s  = &l->step[l->planned % STEPS];
+        PendingStep  *s  = &l->step[l->planned % STEPS];
         Status st = OK;
         if (s->state != STEP_FREE) break;
-        if (planner_has_step(&l->planner)) {
+        if (step_packer_has_step(&l->planner)) {
             st = step_take(l, s);
             if (!st) l->planned++;
         } else if (l->conf.once && l->planner.epoch > 0) {
             step_fail(l, s, OK, NULL);
         } else {
             ask(l);
-            Measure *m = &l->ahead[l->used % AHEAD];
+            PendingSample *m = &l->ahead[l->used % AHEAD];
             if (l->used == l->asked || m->state != MEASURE_DONE) break;
             st = plan_one(l, s, m);
             measure_clear(m);
