@@ -17,7 +17,7 @@ typedef struct Peer {                 /* one rank of a test */
     void  (*fn)(struct Peer *);
 } Peer;
 
-static struct { Comm *mpi; Backend be; Machine machine; } commlab_;
+static struct { Comm *mpi; Backend be; Device machine; } commlab_;
 
 static inline void *peer_main(void *arg)
 {

@@ -89,7 +89,7 @@ typedef struct Layer {
 static void new_param(Layer *l, Param *p, DType d, int rank, const int64_t *n)
 {
     *p = (Param){ .w = t_new(&l->param, "w", d, rank, n), .g = t_new(&l->param, "g", F32, rank, n) };
-    if (l->be.machine->host_memory) memset(p->g.data, 0, (size_t)t_bytes(p->g));
+    if (l->be.device->host_memory) memset(p->g.data, 0, (size_t)t_bytes(p->g));
 }
 
 static float router_value(const Case *k, int64_t e, int64_t d)
@@ -143,7 +143,7 @@ static Status layer_open(Layer *l, const Case *k, const char *backend, int64_t E
 
 static void layer_close(Layer *l)
 {
-    if (!l->be.machine) return;
+    if (!l->be.device) return;
     backend_arena_close(&l->be, &l->param);
     backend_arena_close(&l->be, &l->act);
     backend_arena_close(&l->be, &l->scratch);
@@ -215,7 +215,7 @@ static Status rank_open(Layer *l, Mesh *mesh, Dispatch *d, const Case *k, Comm *
     TRY(layer_open(l, k, backend, E / k->ep, F / k->etp));
     mesh_bind(mesh, &l->be);
     TRY(dispatch_open(d, mesh, &conf));
-    if (l->be.machine->host_memory)
+    if (l->be.device->host_memory)
         weights(l, k, mesh->at[AX_EP] * (E / k->ep), E / k->ep, mesh->at[AX_ETP] * (F / k->etp), F / k->etp);
     return OK;
 }

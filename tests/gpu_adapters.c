@@ -20,10 +20,10 @@ static Tensor out_of(DType d, int64_t rows, int64_t cols, Layout l, int flags)
 
 /* Half the calls leave nothing out; of the others most begin where the fast kernels want them, on `on`
  * columns. */
-static Drop any_drop(int64_t on)
+static Dropout any_drop(int64_t on)
 {
-    if (maybe()) return (Drop){ 0 };
-    return (Drop){ (float[]){ 0.05f, 0.3f, 0.5f, 0.9f }[num_below(4)], (uint64_t)num_below(1 << 20) << 30,
+    if (maybe()) return (Dropout){ 0 };
+    return (Dropout){ (float[]){ 0.05f, 0.3f, 0.5f, 0.9f }[num_below(4)], (uint64_t)num_below(1 << 20) << 30,
                    (uint64_t)num_below(99) << 35, num_below(1 << 20),
                    num_below(4) ? on * num_below(9) : num_below(99) };
 }
@@ -45,9 +45,9 @@ static Product product(Shape x, Share s, int flags, DType in, DType out, Layout 
 static void with_tail(Shape x, int64_t r, Share s, int flags, DType in, DType out, Layout l, bool shared)
 {
     Product p = product(x, s, flags, in, out, l, false);
-    Tail    tail = { routed(in, p.used, x.spare, r, l),
+    LoraTerm    tail = { routed(in, p.used, x.spare, r, l),
                      weights(in, x.E, x.N, r, flags & GEMM_MODE, shared, l),
-                     (flags & GEMM_MODE) == GEMM_NN ? any_drop(32) : (Drop){ 0 } };
+                     (flags & GEMM_MODE) == GEMM_NN ? any_drop(32) : (Dropout){ 0 } };
     CALL(grouped_gemm, p.c, p.a, p.b, p.off, tail, flags);
 }
 
@@ -59,7 +59,7 @@ static void fused_with_tail(Shape x, int64_t r, Share s, DType d, Layout l, bool
         Tensor  off = offsets_of(s, x.E, x.most);
         int64_t used = rows_used(off), R = used + x.spare, S = shared ? 1 : x.E;
         Tensor  gate = in2(F32, R, 1, l), a = routed(d, used, x.spare, x.K, l);
-        Tail    tail = { .low = routed(d, used, x.spare, r, l) };
+        LoraTerm    tail = { .low = routed(d, used, x.spare, r, l) };
         Tensor  wide = out_of(d, R, 2 * x.N, l, 0), w, slim, gu;
         times(wide, d == BF16 ? 2 : 1);                     /* dh has been rounded */
         if (!back) {
@@ -81,7 +81,7 @@ static void fused_with_tail(Shape x, int64_t r, Share s, DType d, Layout l, bool
 static void scaled(Shape x, Share s, int flags, DType in, DType out, Layout l, bool shared, float scale)
 {
     Product p = product(x, s, flags, in, out, l, shared);
-    Drop    drop = any_drop((flags & GEMM_MODE) == GEMM_NN ? 32 : 8);
+    Dropout    drop = any_drop((flags & GEMM_MODE) == GEMM_NN ? 32 : 8);
     CALL(grouped_scaled, p.c, p.a, p.b, p.off, scale, drop, flags);
 }
 
@@ -95,7 +95,7 @@ static void gradient(Shape x, Share s, int64_t M, bool acc, DType in, DType out,
     Tensor  c = out3(out, shared ? 1 : x.E, M, x.N, l);
     if (acc) gpu_normal(c, 0, 1);
     at_least(c, 1);
-    Drop    drop = any_drop(8);
+    Dropout    drop = any_drop(8);
     float   scale = maybe() ? 1.0f : -0.5f;
     CALL(grouped_scaled, c, a, b, off, scale, drop, GEMM_TN | (acc ? GEMM_ACC : 0));
 }
@@ -188,7 +188,7 @@ static void gradients(void)
 }
 
 static void dense(int flags, int64_t M, int64_t N, int64_t K, DType in, DType out, Layout l, float scale,
-                  Drop drop)
+                  Dropout drop)
 {
     int     mode = flags & GEMM_MODE;
     int64_t rows = mode == GEMM_TN ? K : M, cols = mode == GEMM_TN ? M : K;
@@ -215,12 +215,12 @@ static void dense_dropped(void)
         int64_t T = any_size(1, 900), D = 8 * any_size(1, 150);
         int64_t r = maybe() ? 8 * any_size(1, 24) : any_size(1, 70);
         Layout  l = maybe() ? DENSE : STRIDED;
-        Drop    d = { 0.25f, 7, 1 + (uint64_t)i, any_size(0, 5000), i % 3 ? 0 : 8 * any_size(0, 50) };
+        Dropout    d = { 0.25f, 7, 1 + (uint64_t)i, any_size(0, 5000), i % 3 ? 0 : 8 * any_size(0, 50) };
         dense(GEMM_NT, T, r, D, BF16, any_float(), l, 2.5f, d);
         dense(GEMM_TN | (maybe() ? GEMM_ACC : 0), r, D, T, BF16, F32, l, 1, d);
         dense(GEMM_NN | GEMM_ACC, T, D, r, BF16, any_float(), l, i % 2 ? 1 : 0.5f, d);
     }
-    Drop d = { 0.05f, 1, 2, 3, 0 };
+    Dropout d = { 0.05f, 1, 2, 3, 0 };
     dense(GEMM_NT, 1500, 48, 2048, BF16, BF16, DENSE, 2, d);
     dense(GEMM_TN | GEMM_ACC, 16, 4304, 1500, BF16, F32, DENSE, 1, d);
     dense(GEMM_NN | GEMM_ACC, 1500, 4304, 16, BF16, BF16, DENSE, 1, d);

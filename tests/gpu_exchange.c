@@ -27,9 +27,9 @@ static void places(void)
         int64_t wide = any_size(1, 4), from = any_size(0, 20), block = any_size(1, 8);
         fresh();
         Tensor key = choice(T, K, -1, 128), hit = output(int2(T, G));
-        CALL(moe_reach, hit, key, unit, wide, from, block);
+        CALL(expert_owner_mask, hit, key, unit, wide, from, block);
         Tensor offsets = output(int1(G + 1)), rows = output(int2(T, G)), src = output(int1(T * G));
-        CALL(moe_index, offsets, rows, src, hit);
+        CALL(sort_by_expert, offsets, rows, src, hit);
     }
 }
 
@@ -51,7 +51,7 @@ static void planes(void)
         int64_t T = any_size(0, 600), K = any_size(1, 8), P = any_size(1, 4), stride = any_size(0, 5000);
         fresh();
         Tensor rows = choice(T, K, -1, 4000), out = output(int2(T, K * P));
-        CALL(moe_planes, out, rows, stride);
+        CALL(expand_etp_rows, out, rows, stride);
     }
 }
 
@@ -65,11 +65,11 @@ static void capacity(void)
         for (int64_t s = 0; s < T * K; s++)                                         /* with ties */
             ((float *)w.data)[s] = rintf(fabsf(((float *)w.data)[s]) * 4) / 8;
         Tensor offsets = output(int1(E + 1)), rows = output(int2(T, K)), src = output(int1(T * K));
-        CALL(moe_index, offsets, rows, src, idx);
+        CALL(sort_by_expert, offsets, rows, src, idx);
         Tensor kept = output(int2(T, K));
         CALL(moe_drop, kept, idx, w, offsets, src, C);
         output(offsets), output(rows), output(src);
-        CALL(moe_index, offsets, rows, src, kept);
+        CALL(sort_by_expert, offsets, rows, src, kept);
         for (int64_t e = 0; e < E; e++) {
             int64_t n = ((int32_t *)offsets.data)[e + 1] - ((int32_t *)offsets.data)[e];
             most = n > most ? n : most;

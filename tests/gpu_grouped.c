@@ -15,7 +15,7 @@ static void product(Shape x, Share s, int flags, DType in, DType out, Layout l)
     else                 c = out2(out, R, x.N, l);
     if (flags & GEMM_ACC) gpu_normal(c, 0, 1);
     at_least(c, 1);
-    CALL(grouped_gemm, c, a, b, off, (Tail){ 0 }, flags);
+    CALL(grouped_gemm, c, a, b, off, (LoraTerm){ 0 }, flags);
 }
 
 /* The products with their activation on the way, N = F, K = D. Rows of nobody are undefined afterwards where
@@ -35,14 +35,14 @@ static void fused(Shape x, Share s, DType d, Layout l, bool gated)
             slim = out2(d, R, x.N, l);
             at_least(slim, 1);
             times(slim, d == BF16 ? 2 : 1);     /* g and u have each been rounded */
-            CALL(grouped_swiglu, wide, slim, a, w, off, gate, (Tail){ 0 });
+            CALL(grouped_swiglu, wide, slim, a, w, off, gate, (LoraTerm){ 0 });
         } else {
             w  = in3(d, x.E, x.K, x.N, l);
             gu = in2(d, R, 2 * x.N, l);
             if (gated) at_least(dgate = out2(F32, R, 1, l), 1);
             times(wide, d == BF16 ? 2 : 1);     /* dh has been rounded */
             if (gated && d == BF16) within(dgate, (Tolerance){ 2e-3, 4e-3, 1e-2, 1 });
-            CALL(grouped_dswiglu, wide, dgate, a, w, off, gu, gate, (Tail){ 0 });
+            CALL(grouped_dswiglu, wide, dgate, a, w, off, gu, gate, (LoraTerm){ 0 });
         }
     }
 }

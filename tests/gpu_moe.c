@@ -127,7 +127,7 @@ static Order sorted(Sizes s, Way way)
 {
     Tensor idx = chosen(s, way);
     Order  o = { output(int1(s.E + 1)), output(int2(s.T, s.K)), output(int1(s.T * s.K)) };
-    CALL(moe_index, o.offsets, o.rows, o.src, idx);
+    CALL(sort_by_expert, o.offsets, o.rows, o.src, idx);
     return o;
 }
 

@@ -120,7 +120,7 @@ static void levels_of_pictures(void)
                 ((uint8_t *)x.data)[k] = (uint8_t)rng_u32(num_.seed, 99, (uint64_t)k);
             Tensor y = out2(floats[d], sizes[i].T, sizes[i].D, DENSE);
             times(y, 0.1);                                              /* 256 values, each rounded once */
-            CALL(levels, y, x);
+            CALL(normalize_pixels, y, x);
         }
 }
 

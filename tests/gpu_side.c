@@ -34,13 +34,13 @@ enum { ROUNDS = 20 };
 static double seconds_of(Tensor a, Tensor x, float *host, bool work, bool copies)
 {
     EXPECT_OK(backend_sync(&lab.be));
-    backend_side_drain(&lab.be);
+    backend_copy_sync(&lab.be);
     double from = clock_now();
     for (int i = 0; i < ROUNDS; i++) {
-        if (copies) backend_out(&lab.be, host, x);
+        if (copies) backend_copy_d2h(&lab.be, host, x);
         for (int k = 0; work && k < 60; k++) op_add(&lab.be, a, a, a);
     }
-    backend_side_drain(&lab.be);
+    backend_copy_sync(&lab.be);
     EXPECT_OK(backend_sync(&lab.be));
     return clock_now() - from;
 }
@@ -48,7 +48,7 @@ static double seconds_of(Tensor a, Tensor x, float *host, bool work, bool copies
 /* Printed for whoever looks: the copies' rate, and how much of them the step's work hides. */
 static void overlap(void)
 {
-    int64_t n = CARD->machine->host_memory ? 1 << 10 : 64 << 20;
+    int64_t n = CARD->device->host_memory ? 1 << 10 : 64 << 20;
     sidelab_open(&lab, machine(), (size_t)1 << 30, (size_t)1 << 29);
     Tensor x = t1(&lab.device, "lab", F32, n), a = t1(&lab.device, "lab", F32, n);
     float *host = arena_push(&lab.host, "lab", (size_t)n * 4);
@@ -57,7 +57,7 @@ static void overlap(void)
     double both = seconds_of(a, x, host, true, true);
     printf("  copies alone %.1f GB/s; work %.1f ms, copies %.1f ms, both %.1f ms\n",
            1e-9 * ROUNDS * 4 * (double)n / copy, work * 1e3, copy * 1e3, both * 1e3);
-    if (!lab.be.machine->host_memory)
+    if (!lab.be.device->host_memory)
         EXPECT(both < 0.9 * (work + copy), "side copies do not overlap the step's work");
     sidelab_close(&lab);
 }

@@ -171,12 +171,12 @@ static inline Segments card_segments(Segments s)
     s.kv_used = card_tensor(s.kv_used);
     return s;
 }
-static inline Tail     card_tail(Tail t)
+static inline LoraTerm     card_tail(LoraTerm t)
 {
     t.low = card_tensor(t.low), t.w = card_tensor(t.w);
     return t;
 }
-static inline Drop     card_drop(Drop x)         { return x; }
+static inline Dropout     card_drop(Dropout x)         { return x; }
 static inline float    card_float(float x)       { return x; }
 static inline int64_t  card_long(int64_t x)      { return x; }
 static inline AdamW    card_adamw(AdamW x)       { return x; }
@@ -187,7 +187,7 @@ static inline const Addends *card_list(const Addends *s)
     return &gpu_.list;
 }
 #define ON_CARD(x) _Generic((x), Tensor: card_tensor, Segments: card_segments, AdamW: card_adamw,  \
-                            Tail: card_tail, Drop: card_drop, const Addends *: card_list, float: card_float, \
+                            LoraTerm: card_tail, Dropout: card_drop, const Addends *: card_list, float: card_float, \
                             double: card_float, default: card_long)(x)
 
 static inline void say(const char *fmt, ...)
@@ -210,12 +210,12 @@ static inline int say_segments(Segments s)
                (long long)s.longest, t_has(s.kv_starts) ? " over a cache" : ""),
            0;
 }
-static inline int say_drop(Drop d)
+static inline int say_drop(Dropout d)
 {
     if (d.p > 0) say(" without %g from (%lld, %lld)", (double)d.p, (long long)d.row, (long long)d.col);
     return 0;
 }
-static inline int say_tail(Tail t)
+static inline int say_tail(LoraTerm t)
 {
     return t_has(t.low) ? say(" tail"), say_tensor(t.w), say_drop(t.drop) : 0;
 }
@@ -228,8 +228,8 @@ static inline int say_list(const Addends *s)
 static inline int say_adamw(AdamW h)    { return say(" step %lld", (long long)h.step), 0; }
 static inline int say_float(float x)    { return say(" %g", (double)x), 0; }
 static inline int say_long(int64_t x)   { return say(" %lld", (long long)x), 0; }
-#define SAY(x) _Generic((x), Tensor: say_tensor, Segments: say_segments, AdamW: say_adamw, Tail: say_tail,   \
-                        Drop: say_drop,                                                                      \
+#define SAY(x) _Generic((x), Tensor: say_tensor, Segments: say_segments, AdamW: say_adamw, LoraTerm: say_tail,   \
+                        Dropout: say_drop,                                                                      \
                         const Addends *: say_list, float: say_float,                                         \
                         double: say_float, default: say_long)(x)
 

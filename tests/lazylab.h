@@ -13,10 +13,10 @@ enum { LAZY_OPS = 1 << 12 };
 typedef struct LazyOp { void *dst; const void *src; size_t bytes; int lane, upto; } LazyOp;
 
 static __thread struct {
-    Machine machine;
-    LazyOp  op[SIDES][LAZY_OPS];
-    int     head[SIDES], tail[SIDES];
-    struct { int lane, at; } mark[SIDE_MARKS];
+    Device machine;
+    LazyOp  op[COPY_STREAMS][LAZY_OPS];
+    int     head[COPY_STREAMS], tail[COPY_STREAMS];
+    struct { int lane, at; } mark[COPY_EVENTS];
     int64_t late;                        /* copies that had to wait */
 } lazy_;
 
@@ -35,12 +35,12 @@ static inline void lazy_push(int lane, LazyOp o)
     lazy_.op[lane][lazy_.tail[lane]++ % LAZY_OPS] = o;
 }
 
-static inline void lazy_copy(Backend *be, Side lane, void *dst, const void *src, size_t bytes)
+static inline void lazy_copy(Backend *be, CopyStream lane, void *dst, const void *src, size_t bytes)
 {
     (void)be;
     lazy_push(lane, (LazyOp){ dst, src, bytes, 0, 0 });
 }
-static inline void lazy_mark(Backend *be, Side lane, int id)
+static inline void lazy_mark(Backend *be, CopyStream lane, int id)
 {
     (void)be;
     lazy_.mark[id].lane = lane, lazy_.mark[id].at = lazy_.tail[lane];
@@ -50,7 +50,7 @@ static inline void lazy_wait(Backend *be, int id)
     (void)be;
     lazy_run(lazy_.mark[id].lane, lazy_.mark[id].at);
 }
-static inline void lazy_side_wait(Backend *be, Side lane, int id)
+static inline void lazy_side_wait(Backend *be, CopyStream lane, int id)
 {
     (void)be;
     lazy_push(lane, (LazyOp){ .lane = lazy_.mark[id].lane, .upto = lazy_.mark[id].at });
@@ -58,17 +58,17 @@ static inline void lazy_side_wait(Backend *be, Side lane, int id)
 static inline void lazy_drain(Backend *be)
 {
     (void)be;
-    for (int i = 0; i < SIDES; i++) lazy_run(i, lazy_.tail[i]);
+    for (int i = 0; i < COPY_STREAMS; i++) lazy_run(i, lazy_.tail[i]);
 }
 
 /* From here on the side copies of be, which is on the cpu, are late. */
 static inline void lazy_make(Backend *be)
 {
-    static const Lanes lanes = { lazy_copy, NULL, lazy_mark, lazy_wait, lazy_side_wait, lazy_drain };
+    static const CopyOps lanes = { lazy_copy, NULL, lazy_mark, lazy_wait, lazy_side_wait, lazy_drain };
     memset(&lazy_, 0, sizeof lazy_);
-    lazy_.machine = *be->machine;
+    lazy_.machine = *be->device;
     lazy_.machine.lanes = &lanes;
-    be->machine = &lazy_.machine;
+    be->device = &lazy_.machine;
 }
 
 #endif

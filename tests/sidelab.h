@@ -29,20 +29,20 @@ static inline void sidelab_there_and_back(SideLab *l, int64_t n)
     LedgerHost was = l->be.ledger.host;
     for (int round = 0; round < 5; round++) {
         op_fill(&l->be, x, (float)round);
-        backend_side_begin(&l->be, SIDE_OUT);
-        backend_out(&l->be, out, x);
-        backend_mark(&l->be, SIDE_OUT, 7);
-        backend_wait(&l->be, 7);
+        backend_copy_wait_compute(&l->be, COPY_D2H);
+        backend_copy_d2h(&l->be, out, x);
+        backend_copy_record(&l->be, COPY_D2H, 7);
+        backend_wait_copy(&l->be, 7);
         op_fill(&l->be, x, -1.0f);                              /* not before it is out */
-        backend_side_begin(&l->be, SIDE_IN);
-        backend_side_wait(&l->be, SIDE_IN, 7);
-        backend_in(&l->be, x, out);
-        backend_mark(&l->be, SIDE_IN, 8);
-        backend_wait(&l->be, 8);
+        backend_copy_wait_compute(&l->be, COPY_H2D);
+        backend_copy_wait(&l->be, COPY_H2D, 7);
+        backend_copy_h2d(&l->be, x, out);
+        backend_copy_record(&l->be, COPY_H2D, 8);
+        backend_wait_copy(&l->be, 8);
         backend_fetch(&l->be, back, x);
         EXPECT(back[0] == (float)round && back[n - 1] == (float)round, "round %d: %g, %g", round, back[0],
                back[n - 1]);
-        backend_side_drain(&l->be);
+        backend_copy_sync(&l->be);
         EXPECT(out[n / 2] == (float)round, "on the host %g in round %d", out[n / 2], round);
     }
     EXPECT(l->be.ledger.host.in - was.in == 5 * n * 4 && l->be.ledger.host.out - was.out == 5 * n * 4,
@@ -61,19 +61,19 @@ static inline void sidelab_stream(SideLab *l, int pieces, int64_t n)
     for (int i = 0; i < pieces + 1; i++) {
         if (i < pieces) {
             int slot = i % RING;
-            if (i >= RING) backend_side_wait(&l->be, SIDE_IN, RING + slot);      /* it has gone out */
-            backend_in(&l->be, ring[slot], all + i * n);
-            backend_mark(&l->be, SIDE_IN, slot);
+            if (i >= RING) backend_copy_wait(&l->be, COPY_H2D, RING + slot);      /* it has gone out */
+            backend_copy_h2d(&l->be, ring[slot], all + i * n);
+            backend_copy_record(&l->be, COPY_H2D, slot);
         }
         if (i < 1) continue;
         int slot = (i - 1) % RING;
-        backend_wait(&l->be, slot);
+        backend_wait_copy(&l->be, slot);
         op_add(&l->be, ring[slot], ring[slot], ring[slot]);
-        backend_side_begin(&l->be, SIDE_OUT);
-        backend_out(&l->be, all + (i - 1) * n, ring[slot]);
-        backend_mark(&l->be, SIDE_OUT, RING + slot);
+        backend_copy_wait_compute(&l->be, COPY_D2H);
+        backend_copy_d2h(&l->be, all + (i - 1) * n, ring[slot]);
+        backend_copy_record(&l->be, COPY_D2H, RING + slot);
     }
-    backend_side_drain(&l->be);
+    backend_copy_sync(&l->be);
     EXPECT_OK(backend_sync(&l->be));
     int64_t bad = 0;
     for (int64_t i = 0; i < pieces * n; i++) bad += all[i] != 2 * (float)(i % 4093);

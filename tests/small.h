@@ -43,7 +43,7 @@ static inline int64_t small_trained(const Model *m)              /* elements */
 enum { SMALL_DOC = 40, SMALL_PIXELS = 3 * 2 * 4 * 4 };
 typedef struct SmallDoc {
     int32_t ids[SMALL_DOC], targets[SMALL_DOC];
-    Slice   slice;
+    VisualSlice   slice;
     float   pixels[4 * 8 * SMALL_PIXELS];
     int64_t n;
 } SmallDoc;
@@ -59,7 +59,7 @@ static inline Document small_doc(SmallDoc *m, int d, bool picture, uint64_t seed
         if (picture && i >= 3 && i < 3 + run) m->ids[i] = 90;
     }
     rng_fill_normal(m->pixels, 4 * w * SMALL_PIXELS, seed, (uint64_t)d + 200, 0, 0.0f, 1.0f);
-    m->slice = (Slice){ 4, w, m->pixels };
+    m->slice = (VisualSlice){ 4, w, m->pixels };
     return (Document){ m->n, m->ids, m->targets, picture, &m->slice };
 }
 

@@ -49,7 +49,7 @@ static inline uint64_t state_of(uint64_t h, Backend *be, const Param *p)
 static inline uint64_t state_hash(Backend *be, const ParamSet *s)
 {
     uint64_t h = 1;
-    backend_side_drain(be);
+    backend_copy_sync(be);
     for (int k = 0; k < s->n; k++) h = state_of(h, be, s->p[k]);
     return h;
 }

@@ -601,9 +601,9 @@ static void mpi_begin(bool staged, double timeout)
     if (comm_open(&commlab_.mpi, &(CommConf){ .kind = "mpi", .timeout = timeout }) ||
         backend_open(&commlab_.be, "cpu"))
         fprintf(stderr, "%s\n", status_text()), exit(6);
-    commlab_.machine = *commlab_.be.machine;
+    commlab_.machine = *commlab_.be.device;
     commlab_.machine.host_memory = !staged;
-    commlab_.be.machine = &commlab_.machine;
+    commlab_.be.device = &commlab_.machine;
     comm_bind(commlab_.mpi, &commlab_.be);
 }
 

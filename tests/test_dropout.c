@@ -6,20 +6,20 @@
 
 #include <omp.h>
 
-static Drop any_drop(float p)
+static Dropout any_drop(float p)
 {
-    return (Drop){ p, (uint64_t)num_below(1 << 20) << 30, (uint64_t)num_below(99), num_below(5000),
+    return (Dropout){ p, (uint64_t)num_below(1 << 20) << 30, (uint64_t)num_below(99), num_below(5000),
                    num_below(3) ? num_below(200) : 0 };
 }
 
-static bool keeps(Drop d, int64_t row, int64_t col)
+static bool keeps(Dropout d, int64_t row, int64_t col)
 {
-    return chance_keeps(d.seed, d.stream, (uint32_t)(d.row + row), (uint32_t)(d.col + col),
-                        chance_least(d.p));
+    return dropout_keeps(d.seed, d.stream, (uint32_t)(d.row + row), (uint32_t)(d.col + col),
+                        dropout_threshold(d.p));
 }
 
 /* x without what is left out of it. */
-static Tensor thinned(Tensor x, Drop d)
+static Tensor thinned(Tensor x, Dropout d)
 {
     Tensor y = num_copy(x, (DType)x.dtype);
     for (int64_t i = 0; i < t_count(y) && d.p > 0; i++)
@@ -42,10 +42,10 @@ static void rows_by_definition(void)
         int64_t rows = num_below(6), cols = 1 + num_below(i % 9 ? 80 : 3000), pad = i & 2 ? 5 : 0;
         Tensor  wide = num_randn(t, rows, cols + pad), before = num_copy(wide, t);
         Tensor  x = t_cols(wide, pad / 2, cols), want;
-        Drop    d = any_drop((float)(i % 5) * 0.2f);
+        Dropout    d = any_drop((float)(i % 5) * 0.2f);
         want = thinned(x, d);
-        if (t == F32) chance_floats(x.data, x.s[0], rows, cols, d);
-        else          chance_halves(x.data, x.s[0], rows, cols, d);
+        if (t == F32) dropout_f32(x.data, x.s[0], rows, cols, d);
+        else          dropout_bf16(x.data, x.s[0], rows, cols, d);
         EXPECT(equal(x, want), "p %g of %d x %d from (%d, %d)", (double)d.p, (int)rows, (int)cols, (int)d.row,
                (int)d.col);
         for (int64_t k = 0; k < rows * (cols + pad); k++) {
@@ -60,12 +60,12 @@ static void rows_by_definition(void)
 /* Philox4x32-7, the first of the known answers of its authors. */
 static void known_numbers(void)
 {
-    Rng4 b = chance_block(0, 0, 0, 0, 0);
+    Rng4 b = dropout_block(0, 0, 0, 0, 0);
     EXPECT(b.v[0] == 0x5f6fb709u && b.v[1] == 0x0d893f64u && b.v[2] == 0x4f121f81u && b.v[3] == 0x4f730a48u,
            "%08x %08x %08x %08x", b.v[0], b.v[1], b.v[2], b.v[3]);
-    EXPECT(chance_least(0.5f) == 1 << 15 && chance_scale(0.5f) == 2, "a half");
-    EXPECT(chance_least(0) == 0 && chance_scale(0) == 1, "nothing");
-    EXPECT(chance_least(0.999999f) == 0xffff && chance_scale(0.999999f) == 0x1p16f, "nearly all");
+    EXPECT(dropout_threshold(0.5f) == 1 << 15 && dropout_scale(0.5f) == 2, "a half");
+    EXPECT(dropout_threshold(0) == 0 && dropout_scale(0) == 1, "nothing");
+    EXPECT(dropout_threshold(0.999999f) == 0xffff && dropout_scale(0.999999f) == 0x1p16f, "nearly all");
 }
 
 /* Over all of a matrix, and over each of the 32 columns that share four blocks. */
@@ -75,15 +75,15 @@ static void as_often_as_asked(void)
         float   p = (float)i * 0.2f;
         int64_t rows = 1024, cols = 256, kept = 0, of[32] = { 0 };
         double  q = 1 - (double)p, all = sqrt(q * (1 - q) / (double)(rows * cols));
-        Drop    d = { p, num_.seed, 1, 0, 0 };
+        Dropout    d = { p, num_.seed, 1, 0, 0 };
         Tensor  x = num_poison(F32, rows, cols);
         op_fill(BE, x, 1.0f);
-        chance_floats(x.data, x.s[0], rows, cols, d);
+        dropout_f32(x.data, x.s[0], rows, cols, d);
         for (int64_t k = 0; k < rows * cols; k++) kept += get(x, k) != 0, of[k % 32] += get(x, k) != 0;
         double share = (double)kept / (double)(rows * cols);
         EXPECT(fabs(share - q) < 6 * all + 0x1p-16, "p %g: %g kept", (double)p, share);
-        EXPECT(fabs((double)chance_scale(p) * q - 1) < 1e-4, "p %g grows by %g", (double)p,
-               (double)chance_scale(p));
+        EXPECT(fabs((double)dropout_scale(p) * q - 1) < 1e-4, "p %g grows by %g", (double)p,
+               (double)dropout_scale(p));
         for (int c = 0; c < 32; c++) {
             share = (double)of[c] * 32 / (double)(rows * cols);
             EXPECT(fabs(share - q) < 6 * sqrt(32) * all, "p %g: %g kept of column %d", (double)p, share, c);
@@ -95,12 +95,12 @@ static void as_often_as_asked(void)
 static void by_place_alone(void)
 {
     int64_t rows = 30, cols = 150;
-    Drop    d = { 0.3f, 5, 9, 100, 7 };
+    Dropout    d = { 0.3f, 5, 9, 100, 7 };
     Tensor  x = num_randn(F32, rows, cols), y = thinned(x, d);
-    EXPECT(equal(thinned(t_cols(t_rows(x, 4, 7), 11, 103), drop_at(d, 4, 11)),
+    EXPECT(equal(thinned(t_cols(t_rows(x, 4, 7), 11, 103), dropout_at(d, 4, 11)),
                  t_cols(t_rows(y, 4, 7), 11, 103)), "a part");
     for (int i = 0; i < 4; i++) {
-        Drop other = { 0.3f, 5 + (i == 0), 9 + (i == 1), 100 + (i == 2), 7 + (i == 3) };
+        Dropout other = { 0.3f, 5 + (i == 0), 9 + (i == 1), 100 + (i == 2), 7 + (i == 3) };
         EXPECT(!equal(y, thinned(x, other)), "other numbers, %d", i);
     }
     num_clear();
@@ -108,7 +108,7 @@ static void by_place_alone(void)
 
 /* c = scale op(a) op(b) [+ c] where a (NT), b (TN) or the product (NN) has some left out: the plain product
  * of what is left. */
-static void dense(int mode, bool add, DType in, DType out, int64_t M, int64_t N, int64_t K, Drop d)
+static void dense(int mode, bool add, DType in, DType out, int64_t M, int64_t N, int64_t K, Dropout d)
 {
     Tensor a = mode == GEMM_TN ? num_randn(in, K, M) : num_randn(in, M, K);
     Tensor b = mode == GEMM_NT ? num_randn(in, N, K) : num_randn(in, K, N);
@@ -138,8 +138,8 @@ static void per_expert(int mode, bool acc, DType in, bool tailed, bool shared)
     int64_t E = 4, R = 50, K = 5 + num_below(60), N = 1 + num_below(60), r = 4, S = shared ? 1 : E;
     bool    tn = mode == GEMM_TN, nt = mode == GEMM_NT;
     Tensor  off = num_i32(5, at), a = num_randn(in, R, K), b, c, want;
-    Drop    d = any_drop(0.4f);
-    Tail    tail = { num_randn(in, R, r), t_as3(num_randn(in, S * r, N), S, r, N), d };
+    Dropout    d = any_drop(0.4f);
+    LoraTerm    tail = { num_randn(in, R, r), t_as3(num_randn(in, S * r, N), S, r, N), d };
     b = tn ? num_randn(in, R, N) : t_as3(num_randn(in, S * K, N), S, nt ? N : K, nt ? K : N);
     c = tn ? t_as3(num_randn(F32, S * K, N), S, K, N) : num_randn(F32, R, N);
     want = tn ? t_as3(num_copy(t_as2(c, S * K, N), F32), S, K, N) : num_copy(c, F32);
@@ -151,7 +151,7 @@ static void per_expert(int mode, bool acc, DType in, bool tailed, bool shared)
         int     flags = mode | (acc || tn ? GEMM_ACC : 0);
         Tensor  ae = t_rows(a, at[e], n), be = tn ? t_rows(b, at[e], n) : t_at(b, s);
         Tensor  ce = tn ? t_at(want, s) : t_rows(want, at[e], n);
-        Drop    here = drop_at(d, at[e], 0);
+        Dropout    here = dropout_at(d, at[e], 0);
         if (!tailed) op_gemm_scaled(BE, ce, ae, be, 2, here, flags);
         else         op_gemm(BE, ce, ae, be, (Tensor){ 0 }, flags);
         if (tailed)
@@ -177,7 +177,7 @@ static void threads_do_not_matter(void)
     for (int i = 0; i < 2; i++) {
         omp_set_num_threads(i ? 1 : threads);
         c[i] = num_poison(F32, 300, 40);
-        op_gemm_scaled(BE, c[i], a, b, 2, (Drop){ 0.5f, 1, 2, 3, 4 }, GEMM_NT);
+        op_gemm_scaled(BE, c[i], a, b, 2, (Dropout){ 0.5f, 1, 2, 3, 4 }, GEMM_NT);
     }
     omp_set_num_threads(threads);
     EXPECT(equal(c[0], c[1]), "threads change bits");
@@ -188,7 +188,7 @@ static void threads_do_not_matter(void)
 static void priced(void)
 {
     Tensor a = num_zeros(BF16, 4, 8), b = num_zeros(BF16, 2, 8), c = num_zeros(F32, 4, 2);
-    Cost   x = gemm_scaled_cost(BE, c, a, b, 2, (Drop){ 0.5f, 1, 2, 3, 4 }, GEMM_NT);
+    Cost   x = gemm_scaled_cost(BE, c, a, b, 2, (Dropout){ 0.5f, 1, 2, 3, 4 }, GEMM_NT);
     EXPECT(x.flops == 2 * 4 * 2 * 8 && x.rd == 2 * (32 + 16) && x.wr == 4 * 8, "%g flops, rd %d wr %d",
            x.flops, (int)x.rd, (int)x.wr);
     num_clear();

@@ -22,7 +22,7 @@ static void fill_full(Case *c, uint64_t seed)
 {
     static float pixels[TALL * WIDE * SMALL_PIXELS];
     int32_t     ids[DOC], targets[DOC];
-    Slice       slice = { TALL, WIDE, pixels };
+    VisualSlice       slice = { TALL, WIDE, pixels };
     StreamShape ss = shape_stream(&c->shape);
     Budget      b = full_budget(c);
     rng_fill_normal(pixels, TALL * WIDE * SMALL_PIXELS, seed, 1, 0, 0.0f, 1.0f);

@@ -180,7 +180,7 @@ static void levels_from_minus_one_to_one(void)
         uint8_t level[256];
         for (int i = 0; i < 256; i++) level[i] = (uint8_t)(i * 37);
         Tensor y = num_poison(d, 1, n);
-        op_levels(BE, y, t_wrap(level, U8, 1, &n));
+        op_normalize_pixels(BE, y, t_wrap(level, U8, 1, &n));
         for (int64_t i = 0; i < n; i++) {
             float  v = ((float)level[i] - 127.5f) / 127.5f;
             Tensor w = num_copy(num_vals(F32, 1, 1, &v), d);

@@ -120,7 +120,7 @@ static void fill(World *w, Stream *s)
         Sample x;
         EXPECT_OK(sample_load(&x, &scratch, &sc, i));
         if (x.slices) EXPECT_OK(sample_pixels(pixels, false, &x, &scratch, &sc, 0));
-        Slice slice = { x.slices ? x.slice[0].h : 0, x.slices ? x.slice[0].w : 0, pixels };
+        VisualSlice slice = { x.slices ? x.slice[0].h : 0, x.slices ? x.slice[0].w : 0, pixels };
         Document d = { x.ids.n, x.ids.v, x.targets.v, x.slices, &slice };
         EXPECT_OK(stream_add(s, &d));
         sample_close(&x);

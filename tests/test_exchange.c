@@ -42,11 +42,11 @@ static void places_that_are_wanted(void)
     int32_t ranks[]  = { 0, 1, -1, -1, -1, -1, 2, 3, -1, -1, -1, -1 },
             second[] = { -1, -1, -1, -1, -1, -1, 2, 3, 0, 1, -1, -1 };
     Tensor  idx = t_as2(num_i32(6, e), 3, 2), by_domain = ints(3, 2), by_rank = ints(3, 4);
-    op_moe_reach(BE, by_domain, idx, 2, 2, 0, 4);
+    op_expert_owner_mask(BE, by_domain, idx, 2, 2, 0, 4);
     EXPECT(holds(by_domain, domains), "domains");
-    op_moe_reach(BE, by_rank, idx, 2, 2, 0, 1);
+    op_expert_owner_mask(BE, by_rank, idx, 2, 2, 0, 1);
     EXPECT(holds(by_rank, ranks), "ranks of the first domain");
-    op_moe_reach(BE, by_rank, idx, 2, 2, 4, 1);
+    op_expert_owner_mask(BE, by_rank, idx, 2, 2, 4, 1);
     EXPECT(holds(by_rank, second), "ranks of the second domain");
     num_clear();
 }
@@ -57,7 +57,7 @@ static void reach_agrees_with_naive(void)
         int64_t A = num_below(300), K = 1 + num_below(6), unit = 1 + num_below(5), wide = 1 + num_below(4);
         int64_t block = 1 + num_below(4), from = num_below(6), G = 1 + num_below(7), wrong = 0;
         Tensor  key = random_choice(A, K, -1, 30), hit = ints(A, G);
-        op_moe_reach(BE, hit, key, unit, wide, from, block);
+        op_expert_owner_mask(BE, hit, key, unit, wide, from, block);
         for (int64_t a = 0; a < A; a++)
             for (int64_t g = 0; g < G; g++) {
                 bool want = false;
@@ -87,7 +87,7 @@ static void planes_of_rows(void)
 {
     int32_t r[] = { 4, -1, 0 }, want[] = { 4, 14, -1, -1, 0, 10 };
     Tensor  out = ints(1, 6);
-    op_moe_planes(BE, out, t_as2(num_i32(3, r), 1, 3), 10);
+    op_expand_etp_rows(BE, out, t_as2(num_i32(3, r), 1, 3), 10);
     EXPECT(holds(out, want), "planes");
     num_clear();
 }
@@ -97,7 +97,7 @@ typedef struct Index { Tensor offsets, rows, src; } Index;
 static Index index_of(Tensor idx, int64_t E)
 {
     Index x = { num_i32(E + 1, NULL), ints(idx.n[0], idx.n[1]), num_i32(t_count(idx), NULL) };
-    op_moe_index(BE, x.offsets, x.rows, x.src, idx);
+    op_sort_by_expert(BE, x.offsets, x.rows, x.src, idx);
     return x;
 }
 

@@ -37,7 +37,7 @@ static void by_expert(void)
         DType   d = i / 4 % 2 ? BF16 : F32;
         int64_t R = off[4] + i / 8, N = 37, K = 65;
         Tensor  a = num_randn(d, R, K), b = t_as3(num_randn(d, 4 * N, K), 4, N, K), c = num_poison(F32, R, N);
-        op_grouped_gemm(BE, c, a, b, num_i32(5, off), (Tail){ 0 }, GEMM_NT);
+        op_grouped_gemm(BE, c, a, b, num_i32(5, off), (LoraTerm){ 0 }, GEMM_NT);
         for (int e = 0; e < 4; e++) {
             int64_t n = off[e + 1] - off[e];
             if (!n) continue;

@@ -245,7 +245,7 @@ static void scaled(void)
         for (int64_t k = 0; k < M * N && add; k++) put(c, k, (float)(k % 5));
         want = reference(none, a, b, none, mode);
         for (int64_t k = 0; k < M * N; k++) put(want, k, scale * get(want, k) + (add ? get(c, k) : 0));
-        op_gemm_scaled(BE, c, a, b, scale, (Drop){ 0 }, mode | (add ? GEMM_ACC : 0));
+        op_gemm_scaled(BE, c, a, b, scale, (Dropout){ 0 }, mode | (add ? GEMM_ACC : 0));
         EXPECT_CLOSE(c, want, tolerance(c));
         for (int64_t k = 0; k < M * (N + 5); k++) {
             bool beside = k % (N + 5) < 2 || k % (N + 5) >= N + 2;
@@ -256,7 +256,7 @@ static void scaled(void)
     Tensor a = num_randn(F32, 70, 20), b = num_randn(F32, 30, 20);
     Tensor c = num_poison(F32, 70, 30), d = num_poison(F32, 70, 30);
     op_gemm(BE, c, a, b, none, GEMM_NT);
-    op_gemm_scaled(BE, d, a, b, 1, (Drop){ 0 }, GEMM_NT);
+    op_gemm_scaled(BE, d, a, b, 1, (Dropout){ 0 }, GEMM_NT);
     EXPECT(same_bits(c, d), "a factor of 1 changes bits");
     num_clear();
 }

@@ -4,7 +4,7 @@
 
 #include <omp.h>
 
-static const Tail none = { 0 };
+static const LoraTerm none = { 0 };
 static const int modes[] = { GEMM_NT, GEMM_NN, GEMM_TN };
 
 static Tensor poison3(DType d, int64_t n0, int64_t n1, int64_t n2)

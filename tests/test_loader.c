@@ -63,12 +63,12 @@ static uint64_t rebuild(const LoaderConf *c, const LoaderDoc *from, int64_t docs
     EXPECT_OK(stream_open(&s, &shape, &c->budget));
     for (int64_t i = 0; i < docs; i++) {
         Sample m;
-        Slice  slice[8];
+        VisualSlice  slice[8];
         EXPECT_OK(sample_load(&m, &t, &conf, from[i].sample));
         for (int64_t k = 0; k < m.slices; k++) {
             void *px = malloc((size_t)(m.slice[k].h * m.slice[k].w * TINY_DIM));
             EXPECT_OK(sample_pixels(px, true, &m, &t, &conf, k));
-            slice[k] = (Slice){ m.slice[k].h, m.slice[k].w, px };
+            slice[k] = (VisualSlice){ m.slice[k].h, m.slice[k].w, px };
         }
         Document doc = { m.ids.n, m.ids.v, m.targets.v, m.slices, slice };
         EXPECT_OK(stream_add(&s, &doc));

@@ -14,7 +14,7 @@ static Index index_of(Tensor idx, int64_t E)
     Index x = { num_i32(E + 1, NULL), num_poison(I32, idx.n[0], idx.n[1]), num_i32(t_count(idx), NULL) };
     memset(x.rows.data, 0x55, (size_t)t_bytes(x.rows));     /* not -1, which has a meaning here */
     memset(x.src.data, 0x55, (size_t)t_bytes(x.src));
-    op_moe_index(BE, x.offsets, x.rows, x.src, idx);
+    op_sort_by_expert(BE, x.offsets, x.rows, x.src, idx);
     return x;
 }
 

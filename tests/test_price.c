@@ -140,15 +140,15 @@ static void lanes(void)
     begin(&b);
     phase(&b, METER_FORWARD, 0, false);
     op(&b, OP_gemm, 1e12, 0);
-    b.m->side(b.m, METER_BEGIN, SIDE_OUT, 0, 0);
-    b.m->side(b.m, METER_COPY, SIDE_OUT, 0, 400000000);          /* from 1 to 5 */
-    b.m->side(b.m, METER_MARK, SIDE_OUT, 7, 0);
+    b.m->side(b.m, METER_BEGIN, COPY_D2H, 0, 0);
+    b.m->side(b.m, METER_COPY, COPY_D2H, 0, 400000000);          /* from 1 to 5 */
+    b.m->side(b.m, METER_MARK, COPY_D2H, 7, 0);
     op(&b, OP_gemm, 2e12, 0);
-    b.m->side(b.m, METER_LANE_WAIT, SIDE_IN, 7, 0);
-    b.m->side(b.m, METER_COPY, SIDE_IN, 0, 100000000);           /* from 5 to 6 */
-    b.m->side(b.m, METER_MARK, SIDE_IN, 8, 0);
-    b.m->side(b.m, METER_WAIT, SIDE_IN, 9, 0);                   /* nobody set it */
-    b.m->side(b.m, METER_WAIT, SIDE_IN, 8, 0);
+    b.m->side(b.m, METER_LANE_WAIT, COPY_H2D, 7, 0);
+    b.m->side(b.m, METER_COPY, COPY_H2D, 0, 100000000);           /* from 5 to 6 */
+    b.m->side(b.m, METER_MARK, COPY_H2D, 8, 0);
+    b.m->side(b.m, METER_WAIT, COPY_H2D, 9, 0);                   /* nobody set it */
+    b.m->side(b.m, METER_WAIT, COPY_H2D, 8, 0);
     end(&b);
     EXPECT(near(b.t.forward, 6) && near(b.t.run[0][0].copies, 3), "%g %g", b.t.forward, b.t.run[0][0].copies);
 }

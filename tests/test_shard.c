@@ -267,7 +267,7 @@ static void write_grad(Rank *r, Param *p, int step, int micro)
 
 static void unit_params(Rank *r, int unit, int step, int micro, bool backward)
 {
-    if (!r->peer->be.machine->host_memory) return;           /* a plan: nothing to read or write */
+    if (!r->peer->be.device->host_memory) return;           /* a plan: nothing to read or write */
     for (int i = 0; i < r->toy.m.params.n; i++) {
         Param *p = r->toy.m.params.p[i];
         if (p->unit != unit) continue;
@@ -368,7 +368,7 @@ static void open_rank(Rank *r, Peer *peer)
     ShardSizes z = shard_sizes(&r->s);
     size_t bytes[] = { z.param, z.grad, z.optim + 256 };
     for (int i = 0; i < 3; i++) EXPECT_OK(backend_arena_open(&peer->be, &r->arena[i], names[i], bytes[i]));
-    bool real = peer->be.machine->host_memory;               /* moments are zero, all else must be made */
+    bool real = peer->be.device->host_memory;               /* moments are zero, all else must be made */
     for (int i = 0; real && i < 3; i++) memset(r->arena[i].base, i < 2 ? 0x7f : 0, r->arena[i].cap);
     shard_bind(&r->s, &peer->be, &r->arena[0], &r->arena[1], &r->arena[2], NULL);
 }

@@ -26,11 +26,11 @@ static void meta_only_charges(void)
     sidelab_open(&lab, "meta", (size_t)1 << 38, (size_t)1 << 38);
     Tensor x = t1(&lab.device, "lab", F32, (int64_t)1 << 32);
     void  *host = arena_push(&lab.host, "lab", (size_t)1 << 34);
-    backend_side_begin(&lab.be, SIDE_OUT);
-    backend_out(&lab.be, host, x), backend_mark(&lab.be, SIDE_OUT, SIDE_MARKS - 1);
-    backend_wait(&lab.be, SIDE_MARKS - 1), backend_side_wait(&lab.be, SIDE_IN, 0);
-    backend_in(&lab.be, x, host), backend_in(&lab.be, x, host);
-    backend_side_drain(&lab.be);
+    backend_copy_wait_compute(&lab.be, COPY_D2H);
+    backend_copy_d2h(&lab.be, host, x), backend_copy_record(&lab.be, COPY_D2H, COPY_EVENTS - 1);
+    backend_wait_copy(&lab.be, COPY_EVENTS - 1), backend_copy_wait(&lab.be, COPY_H2D, 0);
+    backend_copy_h2d(&lab.be, x, host), backend_copy_h2d(&lab.be, x, host);
+    backend_copy_sync(&lab.be);
     EXPECT_OK(backend_sync(&lab.be));
     LedgerHost h = lab.be.ledger.host;
     EXPECT(h.out == (int64_t)1 << 34 && h.in == (int64_t)1 << 35, "%lld out", (long long)h.out);
@@ -45,11 +45,11 @@ static void idle(void)
     Tensor x = t1(&lab.device, "lab", F32, 1);
     backend_upload(&lab.be, x, &value);
     lab.be.preparing = true;
-    backend_out(&lab.be, host, x);
+    backend_copy_d2h(&lab.be, host, x);
     lab.be.preparing = false;
     EXPECT(host[0] == 5, "a walk that prepares copied");
     arena_push(&lab.host, "lab", 1 << 20);                      /* beyond the capacity: sticks */
-    backend_out(&lab.be, host, x);
+    backend_copy_d2h(&lab.be, host, x);
     EXPECT(host[0] == 5, "a poisoned backend copied");
     EXPECT_FAIL(backend_sync(&lab.be), E_FIT, "host");
     sidelab_close(&lab);

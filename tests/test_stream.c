@@ -5,7 +5,7 @@
 static const StreamShape shape  = { .image_token = 90, .video_token = 91, .merge = 2, .patch_dim = 3 };
 static const Budget      budget = { .tokens = 64, .patches = 96, .docs = 4, .supervised = 40 };
 
-static Status add(Stream *s, int64_t n, const int32_t *ids, int64_t slices, const Slice *slice)
+static Status add(Stream *s, int64_t n, const int32_t *ids, int64_t slices, const VisualSlice *slice)
 {
     int32_t targets[64];
     for (int64_t i = 0; i < n; i++) targets[i] = i % 3 == 2 ? 7 : -1;
@@ -18,7 +18,7 @@ static void positions(void)
 {
     Stream s;
     int32_t ids[12] = { 1, 2, 3, 4, 90, 90, 90, 90, 90, 90, 5, 6 };
-    Slice pic = { 4, 6, NULL };
+    VisualSlice pic = { 4, 6, NULL };
     EXPECT_OK(stream_open(&s, &shape, &budget));
     EXPECT_OK(add(&s, 12, ids, 1, &pic));
     static const int32_t want[3][12] = { { 0, 1, 2, 3, 4, 4, 4, 4, 4, 4, 7, 8 },
@@ -36,7 +36,7 @@ static void merge_block_order(void)
 {
     Stream s;
     int32_t ids[6] = { 90, 90, 90, 90, 90, 90 };
-    Slice pic = { 4, 6, NULL };
+    VisualSlice pic = { 4, 6, NULL };
     EXPECT_OK(stream_open(&s, &shape, &budget));
     EXPECT_OK(add(&s, 6, ids, 1, &pic));
     static const int32_t cells[8][2] = { { 0, 0 }, { 0, 1 }, { 1, 0 }, { 1, 1 },
@@ -57,7 +57,7 @@ static void packs_documents(void)
     int32_t text[5] = { 1, 2, 3, 4, 5 }, video[7] = { 8, 91, 91, 9, 91, 91, 6 };
     float px[8 * 3];
     for (int i = 0; i < 24; i++) px[i] = (float)i;
-    Slice slices[2] = { { 2, 4, px }, { 4, 2, px } };
+    VisualSlice slices[2] = { { 2, 4, px }, { 4, 2, px } };
     Budget b = budget;
     b.by_document = true;
     EXPECT_OK(stream_open(&s, &shape, &b));
@@ -82,7 +82,7 @@ static void refuses(void)
 {
     Stream s;
     int32_t ids[12] = { 1, 90, 90, 5, 90, 90, 6, 0, 0, 0, 0, 0 }, many[64] = { 0 };
-    Slice   one = { 2, 4, NULL }, odd = { 3, 4, NULL }, two[2] = { { 2, 4, NULL }, { 2, 4, NULL } },
+    VisualSlice   one = { 2, 4, NULL }, odd = { 3, 4, NULL }, two[2] = { { 2, 4, NULL }, { 2, 4, NULL } },
           four = { 4, 4, NULL };
     EXPECT_OK(stream_open(&s, &shape, &budget));
     EXPECT_FAIL(add(&s, 7, ids, 1, &one), E_DATA, "4 image and video tokens");

@@ -5,7 +5,7 @@
 #include <omp.h>
 
 static const int64_t ranks[] = { 1, 3, 8, 16, 64 };
-static const Tail    none = { 0 };
+static const LoraTerm    none = { 0 };
 
 static Tensor randn3(DType d, int64_t n0, int64_t n1, int64_t n2)
 {
@@ -77,7 +77,7 @@ static void with_tail(Case x)
     int64_t R = x.rows + 5, nt = x.mode == GEMM_NT, S = x.shared ? 1 : x.E;
     Tensor  a = routed(x.in, x.rows, 5, x.K), c = t_cols(num_poison(x.out, R, x.N + 3), 2, x.N);
     Tensor  b = nt ? randn3(x.in, x.E, x.N, x.K) : randn3(x.in, x.E, x.K, x.N);
-    Tail    tail = { .low = routed(x.in, x.rows, 5, x.r),
+    LoraTerm    tail = { .low = routed(x.in, x.rows, 5, x.r),
                      .w = randn3(x.in, S, nt ? x.N : x.r, nt ? x.r : x.N) };
     double *want = start(c, x.rows, x.acc);
     add_product(want, a, b, off, 1, x.mode);
@@ -96,7 +96,7 @@ static void scaled(Case x, float scale)
     Tensor  b = nt ? randn3(x.in, S, x.r, x.K) : randn3(x.in, S, x.K, x.r);
     double *want = start(c, x.rows, x.acc);
     add_product(want, a, b, off, scale, x.mode);
-    op_grouped_scaled(BE, c, a, b, off, scale, (Drop){ 0 }, x.mode | (x.acc ? GEMM_ACC : 0));
+    op_grouped_scaled(BE, c, a, b, off, scale, (Dropout){ 0 }, x.mode | (x.acc ? GEMM_ACC : 0));
     compare(c, want, x.rows, x.out == F32 ? 1e-5 : 5e-3);
     free(want);
     num_clear();
@@ -116,11 +116,11 @@ static void known_values(void)
 {
     Tensor a = num_vals(F32, 3, 1, (float[]){ 1, 2, 3 }), off = num_i32(3, (int32_t[]){ 0, 1, 3 });
     Tensor b = t_as3(num_vals(F32, 2, 1, (float[]){ 1, -1 }), 2, 1, 1), c = num_poison(F32, 3, 1);
-    Tail   tail = { .low = num_vals(F32, 3, 2, (float[]){ 1, 2, 3, 4, 5, 6 }),
+    LoraTerm   tail = { .low = num_vals(F32, 3, 2, (float[]){ 1, 2, 3, 4, 5, 6 }),
                     .w = t_as3(num_vals(F32, 2, 2, (float[]){ 10, 1, 100, 0 }), 2, 1, 2) };
     op_grouped_gemm(BE, c, a, b, off, tail, GEMM_NT);
     EXPECT_CLOSE(c, num_vals(F32, 3, 1, (float[]){ 13, 298, 497 }), 0);
-    op_grouped_scaled(BE, c, tail.low, tail.w, off, 0.5f, (Drop){ 0 }, GEMM_NT | GEMM_ACC);
+    op_grouped_scaled(BE, c, tail.low, tail.w, off, 0.5f, (Dropout){ 0 }, GEMM_NT | GEMM_ACC);
     EXPECT_CLOSE(c, num_vals(F32, 3, 1, (float[]){ 19, 448, 747 }), 0);
     num_clear();
 }
@@ -132,7 +132,7 @@ static void rounded_once(void)
     for (int i = 0; i < 2; i++) {
         int64_t R = i ? 100 : 2;
         Tensor  off = num_i32(2, (int32_t[]){ 0, 2 }), a = num_zeros(BF16, R, 2), c = num_poison(BF16, R, 1);
-        Tail    tail = { .low = num_zeros(BF16, R, 1),
+        LoraTerm    tail = { .low = num_zeros(BF16, R, 1),
                          .w = t_as3(num_vals(BF16, 1, 1, (float[]){ 1 }), 1, 1, 1) };
         for (int r = 0; r < 2; r++) put(a, 2 * r, 1), put(a, 2 * r + 1, 0x1p-8f), put(tail.low, r, 0x1p-8f);
         Tensor  b = t_as3(num_vals(BF16, 1, 2, (float[]){ 1, 1 }), 1, 1, 2);
@@ -154,7 +154,7 @@ static void fused(DType d, int64_t r, bool shared, bool back)
     Tensor  off = make_offsets(E, &rows);
     int64_t R = rows + 4;
     Tensor  x = num_randn(d, R, D), w = back ? randn3(d, E, D, F) : randn3(d, E, 2 * F, D);
-    Tail    tail = { .low = num_randn(d, R, r), .w = back ? randn3(d, S, r, W) : randn3(d, S, W, r) };
+    LoraTerm    tail = { .low = num_randn(d, R, r), .w = back ? randn3(d, S, r, W) : randn3(d, S, W, r) };
     Tensor  gate = num_randn(F32, R, 1), gu = num_randn(d, R, 2 * F), dh = num_poison(d, R, F);
     Tensor  one = num_poison(d, R, 2 * F), two = num_poison(d, R, 2 * F);
     Tensor  slim = num_poison(back ? F32 : d, R, back ? 1 : F), slim2 = num_poison(slim.dtype, R, slim.n[1]);
@@ -182,8 +182,8 @@ typedef struct Pairs { Tensor off, a, b, A, w, low, y, dy; float s; } Pairs;
 static double loss(void *arg)
 {
     Pairs *p = arg;
-    op_grouped_scaled(BE, p->low, p->a, p->A, p->off, p->s, (Drop){ 0 }, GEMM_NT);
-    op_grouped_gemm(BE, p->y, p->a, p->b, p->off, (Tail){ .low = p->low, .w = p->w }, GEMM_NT);
+    op_grouped_scaled(BE, p->low, p->a, p->A, p->off, p->s, (Dropout){ 0 }, GEMM_NT);
+    op_grouped_gemm(BE, p->y, p->a, p->b, p->off, (LoraTerm){ .low = p->low, .w = p->w }, GEMM_NT);
     int64_t used = ((int32_t *)p->off.data)[p->off.n[0] - 1];
     return num_dot(t_rows(p->y, 0, used), t_rows(p->dy, 0, used));
 }
@@ -201,8 +201,8 @@ static void gradients(void)
         Tensor  dA = t_as3(num_poison(F32, SA * r, K), SA, r, K);
         Tensor  dw = t_as3(num_poison(F32, SB * N, r), SB, N, r);
         loss(&p);
-        op_grouped_scaled(BE, back, p.dy, p.w, off, p.s, (Drop){ 0 }, GEMM_NN);
-        op_grouped_gemm(BE, da, p.dy, p.b, off, (Tail){ .low = back, .w = p.A }, GEMM_NN);
+        op_grouped_scaled(BE, back, p.dy, p.w, off, p.s, (Dropout){ 0 }, GEMM_NN);
+        op_grouped_gemm(BE, da, p.dy, p.b, off, (LoraTerm){ .low = back, .w = p.A }, GEMM_NN);
         op_grouped_gemm(BE, dw, p.dy, p.low, off, none, GEMM_TN);
         op_grouped_gemm(BE, dA, back, p.a, off, none, GEMM_TN);
         EXPECT_GRADIENT(loss, &p, p.a, da, 1e-2f, 2e-3);
@@ -222,12 +222,12 @@ static void equal_bits(void)
         int64_t E = 5, R = 60, N = 130, K = 70, r = 16;
         DType   d = i & 1 ? BF16 : F32;
         Tensor  off = make_offsets(E, &R), a = num_randn(d, R, K), b = randn3(d, E, N, K), c[2];
-        Tail    tail = { .low = num_randn(d, R, r), .w = randn3(d, i & 2 ? 1 : E, N, r) };
+        LoraTerm    tail = { .low = num_randn(d, R, r), .w = randn3(d, i & 2 ? 1 : E, N, r) };
         for (int run = 0; run < 2; run++) {
             c[run] = num_poison(F32, R, N);
             omp_set_num_threads(run ? 1 : threads);
             op_grouped_gemm(BE, c[run], a, b, off, tail, GEMM_NT);
-            op_grouped_scaled(BE, c[run], tail.low, tail.w, off, 3, (Drop){ 0 }, GEMM_NT | GEMM_ACC);
+            op_grouped_scaled(BE, c[run], tail.low, tail.w, off, 3, (Dropout){ 0 }, GEMM_NT | GEMM_ACC);
         }
         omp_set_num_threads(threads);
         EXPECT(!memcmp(c[0].data, c[1].data, (size_t)t_bytes(c[0])), "threads change bits");
@@ -239,13 +239,13 @@ static void priced(void)
 {
     Tensor off = num_i32(3, (int32_t[]){ 0, 0, 1 }), a = num_randn(BF16, 9, 4), c = num_zeros(BF16, 9, 5);
     Tensor b = randn3(BF16, 2, 5, 4);
-    Tail   tail = { .low = num_randn(BF16, 9, 3), .w = randn3(BF16, 1, 5, 3) };
+    LoraTerm   tail = { .low = num_randn(BF16, 9, 3), .w = randn3(BF16, 1, 5, 3) };
     Cost   plain = grouped_gemm_cost(BE, c, a, b, off, none, GEMM_NT);
     Cost   cost = grouped_gemm_cost(BE, c, a, b, off, tail, GEMM_NT);
     EXPECT(cost.flops - plain.flops == 2 * 9 * 3 * 5 && cost.rd - plain.rd == 2 * (9 * 3 + 5 * 3) &&
            cost.wr == plain.wr && cost.each == 4.5, "%g more flops, %d bytes", cost.flops - plain.flops,
            (int)(cost.rd - plain.rd));
-    cost = grouped_scaled_cost(BE, tail.low, c, tail.w, off, 2, (Drop){ 0 }, GEMM_NN);
+    cost = grouped_scaled_cost(BE, tail.low, c, tail.w, off, 2, (Dropout){ 0 }, GEMM_NN);
     EXPECT(cost.flops == 2 * 9 * 5 * 3, "%g flops", cost.flops);
     num_clear();
 }

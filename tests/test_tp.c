@@ -79,7 +79,7 @@ static void batch_of(Rig *r)
     b->sup_row   = t1(&r->act, "rows", I32, Ta);
     b->sup_label = tp_ints(r, "labels", Ta, now_.V);
     b->seg = (Segments){ .starts = t1(&r->act, "starts", I32, 4), .n = 3, .longest = Ta, .causal = true };
-    if (!r->be->machine->host_memory) return;
+    if (!r->be->device->host_memory) return;
     for (int i = 0; i < 4; i++) ((int32_t *)b->seg.starts.data)[i] = (int32_t)start[i];
     for (int64_t i = 0; i < Ta; i++) ((int32_t *)b->sup_row.data)[i] = (int32_t)(Ta - now_.S + i);
     for (int64_t i = 0; i < Ta; i += 5) ((int32_t *)b->ids.data)[i] = i % 2 ? -1 : (int32_t)now_.pad;
@@ -90,7 +90,7 @@ static Tensor angles_of(Rig *r)
     int64_t half = now_.C / 2;
     Tensor  cs = t2(&r->act, "cs", F32, now_.Ta, now_.C), pos = t2(&r->act, "pos", I32, 1, now_.Ta);
     Tensor  inv = t1(&r->act, "inv", F32, half), axis = t1(&r->act, "axis", I32, half);
-    bool    real = r->be->machine->host_memory;
+    bool    real = r->be->device->host_memory;
     op_fill(r->be, axis, 0.0f);
     for (int64_t i = 0; real && i < now_.Ta; i++) ((int32_t *)pos.data)[i] = (int32_t)i;
     for (int64_t j = 0; real && j < half; j++) ((float *)inv.data)[j] = 1.0f / (float)(j + 1);
@@ -142,7 +142,7 @@ static void decoder_body(Rig *r)
         ArenaMark mark = arena_mark(&r->scratch);
         decoder_fwd(&r->c, &m, &a, y, x, cs);
         arena_reset(&r->scratch, mark);
-        if (r->be->machine->host_memory) memset(r->scratch.base, 0xff, ARENA);
+        if (r->be->device->host_memory) memset(r->scratch.base, 0xff, ARENA);
         decoder_replay(&r->c, &m, &a, (Tensor){ 0 }, x, cs);
         decoder_bwd(&r->c, &m, &a, dx, dx, x, cs);
     }

@@ -75,7 +75,7 @@ static inline double tp_get(Tensor t, int64_t i)
 static inline Tensor tp_input(Rig *r, const char *name, int64_t T, int64_t D)
 {
     Tensor t = t2(&r->act, name, tp_.dtype, T, D);
-    for (int64_t i = 0; r->be->machine->host_memory && i < T * D; i++)
+    for (int64_t i = 0; r->be->device->host_memory && i < T * D; i++)
         tp_put(t, i, tp_value(name, r->at * T * D + i));
     return t;
 }
@@ -86,7 +86,7 @@ static inline Tensor tp_output(Rig *r, const char *name, int64_t T, int64_t D)
 static inline Tensor tp_ints(Rig *r, const char *name, int64_t n, int64_t below)
 {
     Tensor t = t1(&r->act, name, I32, n);
-    for (int64_t i = 0; r->be->machine->host_memory && i < n; i++)
+    for (int64_t i = 0; r->be->device->host_memory && i < n; i++)
         ((int32_t *)t.data)[i] = (int32_t)rng_below(tp_.seed, rng_stream(name), (uint64_t)i, (uint64_t)below);
     return t;
 }
@@ -100,7 +100,7 @@ static inline Param *tp_bind(Rig *r, Param *p, bool fresh)
     p->w = t2(&r->param, "w", tp_.dtype, n[0], n[1]);
     p->g = tp_.frozen ? (Tensor){ 0 } : t2(&r->param, "g", F32, n[0], n[1]);
     p->fresh = fresh && t_has(p->g);
-    if (!r->be->machine->host_memory) return p;
+    if (!r->be->device->host_memory) return p;
     memset(p->w.data, 0, (size_t)t_bytes(p->w));
     if (!fresh && t_has(p->g)) memset(p->g.data, 0, (size_t)t_bytes(p->g));
     for (int k = 0; k < combs; k++)
@@ -128,7 +128,7 @@ static inline Sink *tp_sink(const char *name, int64_t n)
 static inline void tp_give(Rig *r, const char *name, Tensor t, int64_t from, int64_t rows, double weight)
 {
     int64_t cols = t.rank == 1 ? 1 : t.n[1];
-    if (!r->be->machine->host_memory) return;
+    if (!r->be->device->host_memory) return;
     pthread_mutex_lock(&tp_.lock);
     Sink *s = tp_sink(name, rows * cols);
     for (int64_t i = 0; i < t_count(t); i++) s->sum[from * cols + i] += weight * tp_get(t, i);
@@ -146,7 +146,7 @@ static inline void tp_give_grad(Rig *r, const Param *p)
 {
     Comb comb[3];
     int  combs = param_combs(p, comb);
-    if (!r->be->machine->host_memory || !t_has(p->g)) return;
+    if (!r->be->device->host_memory || !t_has(p->g)) return;
     pthread_mutex_lock(&tp_.lock);
     Sink   *s = tp_sink(p->piece[0].name, param_count(p));
     int64_t seen = 0;
@@ -168,7 +168,7 @@ static inline void rig_run(Backend *be, const Mesh *mesh)
     Arena *a[3] = { &r.param, &r.act, &r.scratch };
     for (int i = 0; i < 3; i++) {
         if (backend_arena_open(be, a[i], "lab", ARENA)) printf("%s\n", status_text()), exit(1);
-        if (be->machine->host_memory) memset(a[i]->base, 0xff, ARENA);
+        if (be->device->host_memory) memset(a[i]->base, 0xff, ARENA);
     }
     policy_default(r.policy);
     r.c = (Ctx){ .be = be, .mesh = mesh, .batch = &r.batch, .act = &r.act, .scratch = &r.scratch,

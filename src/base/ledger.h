@@ -29,7 +29,7 @@ typedef struct LedgerRow { int64_t calls, bytes; double flops, extra, other; } L
  * member reached directly; seconds that it waited in joins. */
 typedef struct LedgerComm { int64_t calls, near, far; double waited; } LedgerComm;
 
-/* Bytes of side copies to and from host memory (backend_in, backend_out). */
+/* Bytes of side copies to and from host memory (backend_copy_h2d, backend_copy_d2h). */
 typedef struct LedgerHost { int64_t in, out; } LedgerHost;
 
 /* Hears of everything in the order in which it is said to a machine: a planned step's clock is made of it. */

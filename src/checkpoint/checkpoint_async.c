@@ -12,7 +12,7 @@ Status saving_open(Saving *v, const Model *m, Backend *be, bool async)
 {
     KeptList l;
     double left, all;
-    *v = (Saving){ .async = async, .pin = be->machine->pin };
+    *v = (Saving){ .async = async, .pin = be->device->pin };
     if (!async) return OK;
     TRY(kept_list(&l, m));
     v->bytes = l.bytes;

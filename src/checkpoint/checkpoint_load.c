@@ -235,7 +235,7 @@ Status state_fill(void *self, Model *m, Backend *be, int i)
     const StateSource *a = self;
     const Param *p = m->params.p[i];
     const char *prefix = prefix_of(&a->s, &p->piece[0]);
-    REQUIRE(be->machine->host_memory, "a model is assembled in host memory");
+    REQUIRE(be->device->host_memory, "a model is assembled in host memory");
     TRY(read_held(&a->s, be, p, prefix, param_weights(p)));
     if (*prefix == 'm' && a->dtype == BF16) round_masters(p->w);
     return OK;

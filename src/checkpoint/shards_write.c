@@ -103,7 +103,7 @@ static void fetch_kept(Backend *be, const Kept *k, void *out)
 
 Status kept_copy(const KeptList *l, Backend *be, void *host)
 {
-    backend_side_drain(be);                             /* state that is on its way back to the host arrives */
+    backend_copy_sync(be);                             /* state that is on its way back to the host arrives */
     for (int i = 0; i < l->n; i++) fetch_kept(be, &l->item[i], (char *)host + l->item[i].at);
     return backend_sync(be);
 }
@@ -134,7 +134,7 @@ static Status write_tensors(StWriter *w, const KeptList *l, Backend *be, const v
 {
     void *stage = copy ? NULL : malloc(l->most + 1);
     Status st = copy || stage ? OK : fail(E_FIT, "no host memory for a tensor of %zu bytes", l->most);
-    if (!copy) backend_side_drain(be);
+    if (!copy) backend_copy_sync(be);
     for (int i = 0; i < l->n && !st; i++) {
         const Kept *k = &l->item[i];
         if (!copy) {

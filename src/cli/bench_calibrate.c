@@ -141,12 +141,12 @@ static Status calibrate_launch(Calib *k)
     return backend_sync(k->s.be);
 }
 
-static double lane_seconds(const Move *m, Side lane)
+static double lane_seconds(const Move *m, CopyStream lane)
 {
     double from = clock_now();
-    if (lane == SIDE_OUT) backend_out(m->be, m->host, m->from);
-    else                  backend_in(m->be, m->from, m->host);
-    backend_side_drain(m->be);
+    if (lane == COPY_D2H) backend_copy_d2h(m->be, m->host, m->from);
+    else                  backend_copy_h2d(m->be, m->from, m->host);
+    backend_copy_sync(m->be);
     return clock_now() - from;
 }
 
@@ -157,7 +157,7 @@ static Status calibrate_host(Calib *k)
     Backend  *be = k->s.be;
     Arena     host = { 0 };
     ArenaMark mark = arena_mark(k->s.a);
-    double    best[SIDES] = { INFINITY, INFINITY };
+    double    best[COPY_STREAMS] = { INFINITY, INFINITY };
     if (!k->card) {
         k->hw.host_bw = k->hw.memory_bw, k->hw.host_share = 1;
         return OK;
@@ -165,8 +165,8 @@ static Status calibrate_host(Calib *k)
     TRY(backend_host_arena_open(be, &host, "bench", BYTES));
     Move m = { be, (Tensor){ 0 }, t1(k->s.a, "bench", F32, BYTES / 4), host.base };
     for (int i = 0; i < k->repeats; i++)
-        for (int lane = 0; lane < SIDES; lane++) best[lane] = fmin(best[lane], lane_seconds(&m, (Side)lane));
-    k->hw.host_bw = BYTES / fmax(best[SIDE_OUT], best[SIDE_IN]), k->hw.host_share = 1;
+        for (int lane = 0; lane < COPY_STREAMS; lane++) best[lane] = fmin(best[lane], lane_seconds(&m, (CopyStream)lane));
+    k->hw.host_bw = BYTES / fmax(best[COPY_D2H], best[COPY_H2D]), k->hw.host_share = 1;
     arena_reset(k->s.a, mark);
     Status st = backend_sync(be);
     backend_host_arena_close(be, &host);
@@ -247,7 +247,7 @@ static double top_of(const Curve *c)
 static void settle(Calib *k)
 {
     Hardware *h = &k->hw;
-    double    sheet = k->s.be->machine->peak ? k->s.be->machine->peak(k->s.d) : 0;
+    double    sheet = k->s.be->device->peak ? k->s.be->device->peak(k->s.d) : 0;
     h->bf16      = sheet > 0 ? sheet : top_of(&h->work[WORK_GEMM]);
     h->memory_bw = top_of(&h->work[WORK_MEMORY]);
     for (int w = 0; w < WORK_N; w++) {

@@ -61,7 +61,7 @@ void bench_route(Case *c)
     c->t[10] = blank(s, I32, s->T, s->K), c->t[11] = blank(s, I32, s->T * s->K, 1);
     c->t[5]  = blank(s, I32, s->E + 1, 1);
     op_router_fwd(s->be, c->t[7], c->t[8], c->t[9], c->t[6], true);
-    op_moe_index(s->be, c->t[5], c->t[10], c->t[11], c->t[7]);
+    op_sort_by_expert(s->be, c->t[5], c->t[10], c->t[11], c->t[7]);
 }
 static void run_router(void *p)
 {
@@ -79,7 +79,7 @@ static void run_router_all(void *p)
     op_gemm(c->s->be, c->t[6], c->t[1], c->t[2], (Tensor){ 0 }, GEMM_NT);
     run_router(p);
 }
-static void run_index(void *p)  { Case *c = p; op_moe_index(c->s->be, c->t[5], c->t[10], c->t[11], c->t[7]); }
+static void run_index(void *p)  { Case *c = p; op_sort_by_expert(c->s->be, c->t[5], c->t[10], c->t[11], c->t[7]); }
 static void make_route_bwd(Case *c)
 {
     bench_route(c);
@@ -233,7 +233,7 @@ static void run_gelu_erf(void *p)   { Case *c = p; op_gelu_fwd(c->s->be, c->t[0]
 static void make_ce(Case *c)
 {
     const Setup *s = c->s;
-    bool narrow = !s->be->machine->host_memory;
+    bool narrow = !s->be->device->host_memory;
     c->t[0] = randn(s, narrow ? s->d : F32, s->rows, s->V), c->t[1] = blank(s, F32, s->rows, 1);
     c->t[2] = t1(s->a, "bench", I32, s->rows), c->t[3] = t1(s->a, "bench", F64, 1);
     c->t[4] = narrow ? c->t[0] : blank(s, F32, s->rows, s->V);
@@ -255,7 +255,7 @@ static void run_ce_bwd(void *p)
 
 static void make_adam(Case *c)
 {
-    int64_t rows = c->s->be->machine->host_memory ? 8192 : 196608;
+    int64_t rows = c->s->be->device->host_memory ? 8192 : 196608;
     for (int i = 0; i < 4; i++) c->t[i] = randn(c->s, F32, rows, 2048);
     op_fill(c->s->be, c->t[2], 1.0f);
     c->t[4] = c->s->d == F32 ? c->t[0] : blank(c->s, c->s->d, rows, 2048);

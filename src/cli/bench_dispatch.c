@@ -82,7 +82,7 @@ static void layer_close(ExpertLayer *l)
 {
     dispatch_close(&l->road);
     mesh_close(&l->mesh);
-    if (!l->be.machine) return;
+    if (!l->be.device) return;
     backend_arena_close(&l->be, &l->scratch);
     backend_arena_close(&l->be, &l->arena);
     backend_close(&l->be);

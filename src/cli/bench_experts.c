@@ -3,7 +3,7 @@
 
 #include <assert.h>
 
-static const Tail none = { 0 };
+static const LoraTerm none = { 0 };
 
 void make_experts(Case *c)
 {
@@ -92,7 +92,7 @@ void run_moe_down_bwd(void *p)
 /* The same with a pair of rank RANK on both weights, which are not trained: nn/moe.c with adapters. */
 enum { RANK = 16 };
 static const float SCALE = 2.0f;
-static const Drop  keep_all = { 0 }, drop_some = { .p = 0.05f, .seed = 1, .stream = 2 };
+static const Dropout  keep_all = { 0 }, drop_some = { .p = 0.05f, .seed = 1, .stream = 2 };
 
 void make_adapted(Case *c)
 {
@@ -112,15 +112,15 @@ void make_adapted(Case *c)
 }
 
 /* The two kinds of narrow products, and a tail, by numbers of tensors. */
-static void narrow(Case *c, int out, int a, int w, Drop drop, int mode)
+static void narrow(Case *c, int out, int a, int w, Dropout drop, int mode)
 {
     op_grouped_scaled(c->s->be, c->t[out], c->t[a], c->t[w], c->t[5], SCALE, drop, mode);
 }
-static void gradient(Case *c, int g, int dy, int x, Drop drop)
+static void gradient(Case *c, int g, int dy, int x, Dropout drop)
 {
     op_grouped_scaled(c->s->be, c->t[g], c->t[dy], c->t[x], c->t[5], 1.0f, drop, GEMM_TN);
 }
-static Tail pairs(const Case *c, int low, int w, Drop drop) { return (Tail){ c->t[low], c->t[w], drop }; }
+static LoraTerm pairs(const Case *c, int low, int w, Dropout drop) { return (LoraTerm){ c->t[low], c->t[w], drop }; }
 
 void run_adapted_fwd(void *p)
 {
@@ -133,7 +133,7 @@ void run_adapted_fwd(void *p)
     op_grouped_gemm(be, t[OUT], t[ACT], t[W_D], t[5], pairs(c, LOW_D, B_D, keep_all), GEMM_NT);
     op_combine(be, t[0], t[OUT], t[10], (Tensor){ 0 });
 }
-static void adapted_dx(Case *c, Drop drop)
+static void adapted_dx(Case *c, Dropout drop)
 {
     Tensor *t = c->t;
     op_grouped_gemm(c->s->be, t[OUT], t[DGU], t[W_GU], t[5], pairs(c, BACK_GU, A_GU, drop), GEMM_NN);
@@ -161,7 +161,7 @@ void run_adapted_up(void *p)
     op_grouped_swiglu(c->s->be, t[GU], t[ACT], t[XS], t[W_GU], t[5], t[GATE],
                       pairs(c, LOW_GU, B_GU, keep_all));
 }
-static void adapted_down_bwd(Case *c, Drop drop)
+static void adapted_down_bwd(Case *c, Dropout drop)
 {
     Tensor *t = c->t;
     op_grouped_dswiglu(c->s->be, t[DGU], t[DGATE], t[OUT], t[W_D], t[5], t[GU], t[GATE],

@@ -49,7 +49,7 @@ static Status run_list(Setup *s, BenchList list, Ceiling top, Json *rows, int re
 static Status run_all(Setup *s, Json *rows, int repeats)
 {
     Ceiling top;
-    bool card = !s->be->machine->host_memory;
+    bool card = !s->be->device->host_memory;
     TRY(bench_ceiling(&top, s->be, s->a, s->d));
     if (!rows)
         printf("%s  ceilings of this run: %s %.1f GFLOP/s, copy %.1f GB/s\n", dtype_name(s->d),

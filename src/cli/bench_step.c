@@ -135,7 +135,7 @@ static Status step(StepBench *b, int64_t number)
         TRY(engine_losses(&b->e, &b->losses));
         double t1 = clock_now();
         engine_backward(&b->e);
-        if (number == 2 && b->e.be.machine->state) b->e.be.machine->state(b->state, sizeof b->state);
+        if (number == 2 && b->e.be.device->state) b->e.be.device->state(b->state, sizeof b->state);
         TRY(backend_sync(&b->e.be));
         b->fwd += t1 - t0, t0 = clock_now(), b->bwd += t0 - t1;
     }
@@ -259,7 +259,7 @@ static void print_memory(const StepBench *b)
     for (int i = 0; i < ARENA_N; i++) alike &= engine_peak(&b->e, i) == b->e.plan.bytes[i];
     backend_memory(b->backend, &left, &all);
     printf("memory %.1f MiB, plan and run %s", peak / (1 << 20), alike ? "alike" : "DIFFER");
-    if (!b->e.be.machine->host_memory && all > 0)
+    if (!b->e.be.device->host_memory && all > 0)
         printf("; with libraries and workspace %.1f of %.1f MiB (%+.1f %% over the plan)",
                (all - left) / (1 << 20), all / (1 << 20), 100 * ((all - left) / peak - 1));
     putchar('\n');

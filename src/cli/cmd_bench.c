@@ -25,7 +25,7 @@ double bench_middle(double *v, int64_t n)
 static int calls_of(Backend *be, BenchFn *fn, void *arg)
 {
     enum { MOST = 64 };
-    if (be->machine->host_memory) return 1;
+    if (be->device->host_memory) return 1;
     double from = clock_now();
     for (int i = 0; i < 3; i++) fn(arg);
     if (backend_sync(be)) return 1;
@@ -93,7 +93,7 @@ static Plain square(Backend *be, Arena *a, DType d, int64_t n)
 /* The copy runs over what no cache holds. */
 Status bench_ceiling(Ceiling *c, Backend *be, Arena *a, DType d)
 {
-    bool      host = be->machine->host_memory;
+    bool      host = be->device->host_memory;
     int64_t   side = host ? SIDE : 8192, rows = host ? 16384 : 262144;
     ArenaMark mark = arena_mark(a);
     Plain     p = square(be, a, host ? F32 : d, side);

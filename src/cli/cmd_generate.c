@@ -69,9 +69,9 @@ static Status load_sample(Ask *a)
 static Status add_document(Ask *a)
 {
     Sample *s = &a->sample;
-    Slice  *slice = calloc((size_t)s->slices + 1, sizeof *slice);
+    VisualSlice  *slice = calloc((size_t)s->slices + 1, sizeof *slice);
     if (!slice) return fail(E_FIT, "no memory for %lld pictures", (long long)s->slices);
-    for (int64_t i = 0; i < s->slices; i++) slice[i] = (Slice){ s->slice[i].h, s->slice[i].w, NULL };
+    for (int64_t i = 0; i < s->slices; i++) slice[i] = (VisualSlice){ s->slice[i].h, s->slice[i].w, NULL };
     Document d = { s->ids.n, s->ids.v, s->targets.v, s->slices, slice };
     Status st = stream_add(&a->stream, &d);
     free(slice);

@@ -48,7 +48,7 @@ static Status media_open(Media *m, const ParityCase *c, const char *grid, const 
 
 static void media_close(Media *m) { free(m->grid.v), free(m->pixels); }
 
-static Status media_next(Media *m, Slice *s, int64_t patch_dim, const char *kind)
+static Status media_next(Media *m, VisualSlice *s, int64_t patch_dim, const char *kind)
 {
     if (m->next * 3 + 2 >= m->grid.n)
         return fail(E_DATA, "more %s tokens than the %s grids make", kind, kind);
@@ -57,7 +57,7 @@ static Status media_next(Media *m, Slice *s, int64_t patch_dim, const char *kind
         m->patch + g[1] * g[2] > m->rows)
         return fail(E_DATA, "%s %lld: its grid asks for more patches than there are pixels", kind,
                     (long long)m->next);
-    *s = (Slice){ g[1], g[2], m->pixels + m->patch * patch_dim };
+    *s = (VisualSlice){ g[1], g[2], m->pixels + m->patch * patch_dim };
     m->patch += g[1] * g[2];
     if (++m->slice == g[0]) m->slice = 0, m->next++;
     return OK;
@@ -69,7 +69,7 @@ typedef struct Reader {
     Ints        ids, labels, mask, positions;
     Media       image, video;
     int32_t    *row_ids, *row_targets;
-    Slice      *slice;
+    VisualSlice      *slice;
 } Reader;
 
 static void reader_close(Reader *r)
@@ -127,7 +127,7 @@ static Status row_slices(Reader *r, int64_t n, int64_t *count)
     for (int64_t i = 0; i < n;) {
         bool image = r->row_ids[i] == r->shape.image_token, video = r->row_ids[i] == r->shape.video_token;
         if (!image && !video) { i++; continue; }
-        Slice *s = &r->slice[(*count)++];
+        VisualSlice *s = &r->slice[(*count)++];
         TRY(media_next(image ? &r->image : &r->video, s, r->shape.patch_dim, image ? "image" : "video"));
         int64_t run = s->h * s->w / block;
         for (int64_t j = 0; j < run && seen < r->c->B * r->c->S; j++) r->c->is_video[seen++] = video;

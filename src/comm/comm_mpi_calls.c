@@ -81,7 +81,7 @@ static void letter(Job *j)
 static void plan(Job *j)
 {
     Comm *c = j->comm;
-    bool  host = c->be->machine->host_memory;
+    bool  host = c->be->device->host_memory;
     j->sums = false;
     switch (j->call.kind) {
     case CALL_REDUCE:
@@ -124,7 +124,7 @@ static char *lane_at(const Job *j, char *side, int i)
     return side + (j->call.kind >= CALL_SEND ? 0 : i * j->chunk);
 }
 
-static bool straight(const Job *j) { return j->comm->be->machine->host_memory; }   /* memory MPI can read */
+static bool straight(const Job *j) { return j->comm->be->device->host_memory; }   /* memory MPI can read */
 
 static Tensor bytes_of(const void *p, int64_t n) { return t_wrap((void *)p, U8, 1, &n); }
 
@@ -194,7 +194,7 @@ static void finish_round(Job *j)
     Comm *c = j->comm;
     if (j->sums)           add_up(j);
     else if (!straight(j)) take_in(j);
-    if (!straight(j)) c->be->machine->sync(c->be);          /* the lane is used again; a failure sticks */
+    if (!straight(j)) c->be->device->sync(c->be);          /* the lane is used again; a failure sticks */
     j->posted = false;
     if (++j->round < j->rounds) return;
     if (last_phase(j)) {
@@ -244,10 +244,10 @@ static bool lane_open(Lane *l, Backend *be)
 {
     for (int i = 0; i < 2; i++) {
         char **side = i ? &l->recv : &l->send;
-        if (*side || (!i && be->machine->host_memory)) continue;         /* sent from where it is */
+        if (*side || (!i && be->device->host_memory)) continue;         /* sent from where it is */
         void *p = mmap(NULL, LANE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (p == MAP_FAILED) return false;
-        if (be->machine->pin) be->machine->pin(p, LANE_BYTES, true);
+        if (be->device->pin) be->device->pin(p, LANE_BYTES, true);
         *side = p;
     }
     return true;
@@ -258,7 +258,7 @@ static void lane_close(Lane *l, Backend *be)
     for (int i = 0; i < 2; i++) {
         char *side = i ? l->recv : l->send;
         if (!side) continue;
-        if (be && be->machine && be->machine->pin) be->machine->pin(side, LANE_BYTES, false);
+        if (be && be->device && be->device->pin) be->device->pin(side, LANE_BYTES, false);
         munmap(side, LANE_BYTES);
     }
 }

@@ -132,8 +132,8 @@ static void nccl_bind(Comm *c)
     Group *g = group_of(c);
     if (!c->be || g->comm || c->root->sticky) return;
     Status st = OK;
-    if (strcmp(c->be->machine->name, "cuda"))
-        st = fail(E_CONFIG, "comm.kind nccl moves device memory; backend %s needs mpi", c->be->machine->name);
+    if (strcmp(c->be->device->name, "cuda"))
+        st = fail(E_CONFIG, "comm.kind nccl moves device memory; backend %s needs mpi", c->be->device->name);
     if (!st) st = make_events(c);
     if (!st) st = make_comm(c);
     if (!st && c->root == c) st = try_out(c);

@@ -10,7 +10,7 @@
 void local_move(Backend *be, void *to, const void *from, int64_t bytes)
 {
     if (to == from || !bytes) return;
-    if (be->machine->host_memory) memmove(to, from, (size_t)bytes);
+    if (be->device->host_memory) memmove(to, from, (size_t)bytes);
     else {                                                   /* as elements that the op copies as they are */
         int64_t n = bytes / (bytes % 4 ? 2 : 4);
         DType   d = bytes % 4 ? BF16 : I32;

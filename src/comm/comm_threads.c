@@ -434,9 +434,9 @@ static bool letter_end(Comm *c, int slot)
 
 static void threads_bind(Comm *c)
 {
-    if (c->be && !c->be->machine->host_memory && !c->be->sticky)
+    if (c->be && !c->be->device->host_memory && !c->be->sticky)
         c->be->sticky = fail(E_CONFIG, "comm.kind threads reads buffers in place; backend %s needs mpi",
-                             c->be->machine->name);
+                             c->be->device->name);
 }
 
 static void threads_start(Comm *c, int slot, const Call *call)

@@ -80,10 +80,10 @@ static Status job_push(LoaderSlot *s, SlotJob j)
 static Status stream_put(LoaderSlot *s, const SlotDoc *d, const char *pixels)
 {
     const Sample *m     = &d->sample;
-    Slice        *slice = calloc((size_t)m->slices + 1, sizeof *slice);
+    VisualSlice        *slice = calloc((size_t)m->slices + 1, sizeof *slice);
     if (!slice) return fail(E_FIT, "no memory for %lld slices", (long long)m->slices);
     for (int64_t i = 0; i < m->slices; i++) {
-        slice[i] = (Slice){ m->slice[i].h, m->slice[i].w, pixels };
+        slice[i] = (VisualSlice){ m->slice[i].h, m->slice[i].w, pixels };
         if (pixels) pixels += slice[i].h * slice[i].w * s->stream.shape.patch_dim;   /* levels: a byte each */
     }
     Document doc = { m->ids.n, m->ids.v, m->targets.v, m->slices, slice };

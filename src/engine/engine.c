@@ -23,18 +23,18 @@ void engine_upload(Engine *e, const Stream *s)
 {
     bool went = e->ahead == s && e->ahead_fill == s->fills;
     e->at = (e->at + 1) % e->batches;
-    if (went)               e->ahead = NULL, e->be.machine->join(&e->be);
+    if (went)               e->ahead = NULL, e->be.device->join(&e->be);
     else if (ids_fit(e, s)) batch_upload(engine_batch(e), &e->be, s);
     e->ctx.batch = engine_batch(e);
 }
 
 void engine_prefetch(Engine *e, const Stream *s)
 {
-    if (!s || e->batches < 2 || !e->be.machine->ahead || e->be.sticky || !ids_fit(e, s)) return;
+    if (!s || e->batches < 2 || !e->be.device->ahead || e->be.sticky || !ids_fit(e, s)) return;
     if (e->ahead == s && e->ahead_fill == s->fills) return;
-    e->be.machine->ahead(&e->be, true);
+    e->be.device->ahead(&e->be, true);
     batch_upload(&e->batch[(e->at + 1) % e->batches], &e->be, s);
-    e->be.machine->ahead(&e->be, false);
+    e->be.device->ahead(&e->be, false);
     e->ahead = s, e->ahead_fill = s->fills;
 }
 

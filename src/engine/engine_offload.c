@@ -25,7 +25,7 @@ Status engine_park_open(Engine *e, const EnginePlan *room)
 void engine_park_close(Engine *e)
 {
     Park *k = &e->park;
-    for (int r = 0; e->be.machine && r < rows_of(k); r++)
+    for (int r = 0; e->be.device && r < rows_of(k); r++)
         for (int i = 0; i < k->berths; i++) backend_arena_close(&e->be, &k->berth[r][i].room);
     for (int i = 0; e->parked && i < e->pipe.slots; i++) backend_host_arena_close(&e->be, &e->parked[i]);
     free(e->parked);

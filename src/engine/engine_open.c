@@ -50,7 +50,7 @@ static void warm(Engine *e, const Arena *a)
 static void warm_arenas(Engine *e)
 {
     for (int i = 0; i < ARENA_N; i++)
-        if (i != A_HOST || e->be.machine->host_memory) warm(e, &e->arena[i]);
+        if (i != A_HOST || e->be.device->host_memory) warm(e, &e->arena[i]);
     for (int i = 1; i < e->pipe.slots; i++) warm(e, engine_act(e, i));
     if (engine_weaves(e)) warm(e, &e->beside);
 }
@@ -125,7 +125,7 @@ static Status open_wires(Engine *e)
 /* Everything that is laid out once: parameters, batches, constants. */
 static Status lay_out(Engine *e)
 {
-    Traits  traits = backend_traits(e->conf.backend);
+    BackendTraits  traits = backend_traits(e->conf.backend);
     int64_t sparse = shape_sparse_layers(&e->model.shape.text);
     shard_bind(&e->shard, &e->be, &e->arena[A_PARAM], &e->arena[A_GRAD], &e->arena[A_OPTIM],
                &e->arena[A_HOST]);
@@ -143,7 +143,7 @@ static Status lay_out(Engine *e)
                     .batch = &e->batch[0], .act = &e->arena[A_ACT], .scratch = &e->arena[A_SCRATCH],
                     .policy = e->conf.policy, .full = &e->conf.full,
                     .park = e->park.berths ? &e->park : NULL, .dtype = e->conf.dtype,
-                    .logits = traits.narrow_logits ? e->conf.dtype : F32 };
+                    .logits = traits.logits_in_act_dtype ? e->conf.dtype : F32 };
     e->pause = (Pause){ weave_yield, &e->weave };
     if (engine_weaves(e)) e->ctx.pause = &e->pause;
     TRY(open_wires(e));
@@ -272,8 +272,8 @@ static void settle(Engine *e)
 void engine_close(Engine *e)
 {
     settle(e);
-    for (int i = 0; e->be.machine && i < A_HOST; i++) backend_arena_close(&e->be, &e->arena[i]);
-    if (e->be.machine) backend_host_arena_close(&e->be, &e->arena[A_HOST]);
+    for (int i = 0; e->be.device && i < A_HOST; i++) backend_arena_close(&e->be, &e->arena[i]);
+    if (e->be.device) backend_host_arena_close(&e->be, &e->arena[A_HOST]);
     for (int i = 0; e->more && i < e->pipe.slots - 1; i++) backend_arena_close(&e->be, &e->more[i]);
     if (e->beside.base) backend_arena_close(&e->be, &e->beside);
     engine_park_close(e);

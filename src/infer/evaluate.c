@@ -223,11 +223,11 @@ static Status read_block(Eval *v, int64_t from)
 /* Adds a document without pixels, which workers write into its place. */
 static Status add_item(Eval *v, EvalItem *x)
 {
-    Slice   few[16], *slice = few;
+    VisualSlice   few[16], *slice = few;
     Sample *s = &x->sample;
     if (s->slices > 16 && !(slice = calloc((size_t)s->slices, sizeof *slice)))
         return fail(E_FIT, "no memory for slices");
-    for (int64_t i = 0; i < s->slices; i++) slice[i] = (Slice){ s->slice[i].h, s->slice[i].w, NULL };
+    for (int64_t i = 0; i < s->slices; i++) slice[i] = (VisualSlice){ s->slice[i].h, s->slice[i].w, NULL };
     x->patch = v->stream.patches, x->from = v->stream.supervised;
     Document d = { s->ids.n, s->ids.v, s->targets.v, s->slices, slice };
     Status st = stream_add(&v->stream, &d);

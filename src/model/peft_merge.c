@@ -102,7 +102,7 @@ Status adapter_merge(Model *m, Model *with, Backend *be, const SafeTensors *base
                      const char *dir, DType dtype, int64_t max_shard)
 {
     Merge x = { .with = with, .base = base, .from = from };
-    REQUIRE(be->machine->host_memory, "a model is merged in host memory");
+    REQUIRE(be->device->host_memory, "a model is merged in host memory");
     Status st = rooms(&x, be);
     if (!st) st = weights_assemble(m, be, (ParamSource){ fill, &x }, dir, dtype, max_shard);
     for (int i = 0; i < with->params.n; i++) with->params.p[i]->w = (Tensor){ 0 };

@@ -170,7 +170,7 @@ static Status rooms(Writer *w)
 Status adapter_save(Model *m, Backend *be, ParamSource from, const char *dir, const char *base)
 {
     Writer w = { .m = m, .be = be, .from = from };
-    REQUIRE(be->machine->host_memory && m->lora, "adapters are written from host memory");
+    REQUIRE(be->device->host_memory && m->lora, "adapters are written from host memory");
     Status st = rooms(&w);
     if (!st) st = adapter_describe(m, base, &w.each, NULL);
     if (!st) st = write_tensors(&w, dir);

@@ -359,7 +359,7 @@ Status weights_read(Model *m, Backend *be, const SafeTensors *st, int64_t *eleme
 {
     Loader l = { .m = m, .be = be, .st = st, .prefix = "" };
     Pool pool;
-    TRY(pool_open(&pool, be->machine->host_memory ? cpu_count() - 1 : 0));
+    TRY(pool_open(&pool, be->device->host_memory ? cpu_count() - 1 : 0));
     Status s = pool_run(&pool, m->params.n, load_param, &l);
     pool_close(&pool);
     *elements = l.read;

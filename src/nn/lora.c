@@ -23,22 +23,22 @@ static bool drops(const Ctx *c, const Param *w) { return w->lora->dropout > 0 &&
 /* What is left out of an input of T rows: a replay asks for the same again, and so do all ranks that have the
  * same rows. A rank that has its own T rows of a layer which others see whole counts them behind its
  * neighbours'. */
-static Drop drop_of(const Ctx *c, const Param *w, int64_t T)
+static Dropout drop_of(const Ctx *c, const Param *w, int64_t T)
 {
     const Param *a = w->lora->a;
     int     last = a->rank - 1;
-    if (!drops(c, w)) return (Drop){ 0 };
+    if (!drops(c, w)) return (Dropout){ 0 };
     int64_t whole = a->full[last], part = a->local[last];
     int64_t row = c->row + (w->linear == LINEAR_ROUTER ? mesh_at(c->mesh, AX_TP) * T : 0);
     int64_t col = part == whole ? 0 : mesh_at(c->mesh, of_experts(w) ? AX_ETP : AX_TP) * part;
-    return (Drop){ w->lora->dropout, rng_u64(c->chance, w->lora->stream, place(c, w)), w->lora->stream, row,
+    return (Dropout){ w->lora->dropout, rng_u64(c->chance, w->lora->stream, place(c, w)), w->lora->stream, row,
                    col };
 }
 
 /* The factor of low and of back, and with them of all that follows: what is kept grows by it. */
 static float factor(const Ctx *c, const Param *w, const LoraPart *p)
 {
-    return drops(c, w) ? p->scale * chance_scale(w->lora->dropout) : p->scale;
+    return drops(c, w) ? p->scale * dropout_scale(w->lora->dropout) : p->scale;
 }
 
 /* ---- a weight ---- */
@@ -79,7 +79,7 @@ Tensor lora_back(Ctx *c, Tensor dy, const Param *w)
     for (int i = 0; i < w->lora->parts; i++) {
         const LoraPart *p = &w->lora->part[i];
         op_gemm_scaled(c->be, t_cols(back, p->from, p->r), t_cols(dy, p->at, p->rows), p->b->w,
-                       factor(c, w, p), (Drop){ 0 }, GEMM_NN);
+                       factor(c, w, p), (Dropout){ 0 }, GEMM_NN);
     }
     return back;
 }
@@ -131,25 +131,25 @@ Tensor lora_rows_back(Ctx *c, Tensor dy, const Param *w, const LoraRows *by)
     if (!w->lora) return none;
     Tensor back = rows_scratch(c, by, dy, lora_width(w));
     op_grouped_scaled(c->be, back, dy, w->lora->part[0].b->w, by->offsets, factor(c, w, &w->lora->part[0]),
-                      (Drop){ 0 }, GEMM_NN);
+                      (Dropout){ 0 }, GEMM_NN);
     return back;
 }
 
-Tail lora_tail(Tensor low, const Param *w)
+LoraTerm lora_tail(Tensor low, const Param *w)
 {
-    return w->lora ? (Tail){ .low = low, .w = w->lora->part[0].b->w } : (Tail){ 0 };
+    return w->lora ? (LoraTerm){ .low = low, .w = w->lora->part[0].b->w } : (LoraTerm){ 0 };
 }
 
-Tail lora_back_tail(const Ctx *c, Tensor back, const Param *w)
+LoraTerm lora_back_tail(const Ctx *c, Tensor back, const Param *w)
 {
-    return w->lora ? (Tail){ back, w->lora->a->w, drop_of(c, w, back.n[0]) } : (Tail){ 0 };
+    return w->lora ? (LoraTerm){ back, w->lora->a->w, drop_of(c, w, back.n[0]) } : (LoraTerm){ 0 };
 }
 
 void lora_rows_grads(Ctx *c, Tensor dy, Tensor low, Tensor back, Tensor x, const Param *w, const LoraRows *by)
 {
     if (!w->lora || w->lora->a->frozen) return;
     Param *a = w->lora->a, *b = w->lora->part[0].b;
-    if (t_has(b->g)) op_grouped_gemm(c->be, b->g, dy, low, by->offsets, (Tail){ 0 }, param_grad_flags(b));
+    if (t_has(b->g)) op_grouped_gemm(c->be, b->g, dy, low, by->offsets, (LoraTerm){ 0 }, param_grad_flags(b));
     if (t_has(a->g))
         op_grouped_scaled(c->be, a->g, back, x, by->offsets, 1.0f, drop_of(c, w, x.n[0]),
                           param_grad_flags(a));

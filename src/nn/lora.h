@@ -5,7 +5,7 @@
  * A weight that stacks several tensors of a checkpoint (q, k, v; gate, up) has a pair for each one that was
  * asked for: their A lie one below the other, so that x is read once, their B each belong to some columns of
  * y. Linear layers (nn/module.h, nn/rows.h) find the pairs on their weight, so nobody else knows of them but
- * the experts, whose products take them along (Tail of ops/ops.h).
+ * the experts, whose products take them along (LoraTerm of ops/ops.h).
  *
  * low = s drop(x) A' (T, R) is made again in backward; that of experts is kept (label LORA), since their rows
  * are many. back = s dy B (T, R) is what is left of dy in those few columns:
@@ -54,8 +54,8 @@ typedef struct LoraRows { Tensor offsets; int64_t room; } LoraRows;
 int64_t lora_width(const Param *w);                      /* columns of low; 0: no pairs */
 void   lora_rows_low(Ctx *c, Tensor low, Tensor x, const Param *w, const LoraRows *by);
 Tensor lora_rows_back(Ctx *c, Tensor dy, const Param *w, const LoraRows *by);
-Tail   lora_tail(Tensor low, const Param *w);
-Tail   lora_back_tail(const Ctx *c, Tensor back, const Param *w);
+LoraTerm   lora_tail(Tensor low, const Param *w);
+LoraTerm   lora_back_tail(const Ctx *c, Tensor back, const Param *w);
 void   lora_rows_grads(Ctx *c, Tensor dy, Tensor low, Tensor back, Tensor x, const Param *w,
                        const LoraRows *by);
 

@@ -58,7 +58,7 @@ static Tensor keep(Ctx *c, const Moe *m, MoeAct *a, int64_t room)
     else                        kept = scratch2(c, I32, T, m->K);
     Tensor offsets = scratch2(c, I32, m->E + 1, 1), rows = scratch2(c, I32, T, m->K);
     Tensor src = scratch2(c, I32, T * m->K, 1);
-    op_moe_index(c->be, offsets, rows, src, a->idx);
+    op_sort_by_expert(c->be, offsets, rows, src, a->idx);
     op_moe_drop(c->be, kept, a->idx, a->weight, offsets, src, room);
     return kept;
 }
@@ -66,11 +66,11 @@ static Tensor keep(Ctx *c, const Moe *m, MoeAct *a, int64_t room)
 void moe_sort(Ctx *c, const Moe *m, Tensor offsets, Tensor rows, Tensor src, Tensor kept, int64_t room)
 {
     if (!m->pad) {
-        op_moe_index(c->be, offsets, rows, src, kept);
+        op_sort_by_expert(c->be, offsets, rows, src, kept);
         return;
     }
     Tensor tight = scratch2(c, I32, m->E + 1, 1), slot = scratch2(c, I32, t_count(kept), 1);
-    op_moe_index(c->be, tight, rows, slot, kept);
+    op_sort_by_expert(c->be, tight, rows, slot, kept);
     op_moe_pad(c->be, offsets, rows, src, tight, slot, room);
 }
 
@@ -189,7 +189,7 @@ static void up_fwd(Ctx *c, const Moe *m, MoeAct *a, bool out)
     pairs_fwd(c, a, &a->low_gu, a->x, m->w_gu);
     bool up  = need_rows(c, L_GATE_UP, a, &a->gu, d, 2 * F);
     bool act = need_rows_if(c, read_again(c, m->w_d), out || pairs_again(c, m->w_d), L_ACT, a, &a->h, d, F);
-    Tail pairs = lora_tail(a->low_gu, m->w_gu);
+    LoraTerm pairs = lora_tail(a->low_gu, m->w_gu);
     if (up && act)
         op_grouped_swiglu(c->be, a->gu, a->h, a->x, m->w_gu->w, a->offsets, a->gate, pairs);
     else if (up)
@@ -235,7 +235,7 @@ static void expert_grads(Ctx *c, const Moe *m, MoeAct *a, Tensor dy, Tensor low,
 {
     LoraRows by = rows_of(c, a);
     if (t_has(w->g))
-        op_grouped_gemm(c->be, w->g, dy, x, a->offsets, (Tail){ 0 }, param_grad_flags(w));
+        op_grouped_gemm(c->be, w->g, dy, x, a->offsets, (LoraTerm){ 0 }, param_grad_flags(w));
     lora_rows_grads(c, dy, low, back, x, w, &by);
 }
 

@@ -2,7 +2,7 @@
 #include "nn/module.h"
 
 enum { MARK_OUT = 0, MARK_IN = MARK_OUT + PARK_BERTHS, MARK_END = MARK_IN + PARK_BERTHS };
-_Static_assert((int)MARK_END <= (int)SIDE_MARKS_STATE, "marks that are the optimizer's");
+_Static_assert((int)MARK_END <= (int)COPY_EVENTS_STATE, "marks that are the optimizer's");
 
 bool parks(const Ctx *c, Label first, Label last)
 {
@@ -38,7 +38,7 @@ void park_open(Ctx *c, Parked *p)
     Park *k = c->park;
     int   b = k->next;
     k->next = (b + 1) % k->berths;
-    backend_wait(c->be, MARK_OUT + b);                       /* what it held has left */
+    backend_wait_copy(c->be, MARK_OUT + b);                       /* what it held has left */
     arena_clear(&there(c)[b].room);
     there(c)[b].holds = p;
     *p = (Parked){ .berth = b, .sent = b };
@@ -58,9 +58,9 @@ void park_send(Ctx *c, Parked *p, bool stays)
     size_t bytes = there(c)[p->berth].room.used;
     if (stays || !bytes) return;
     p->host = arena_push(c->host, "PARKED", bytes);
-    backend_side_begin(c->be, SIDE_OUT);
-    for (int i = 0; i < p->n; i++) backend_out(c->be, p->host + p->value[i].at, *p->value[i].slot);
-    backend_mark(c->be, SIDE_OUT, MARK_OUT + p->sent);
+    backend_copy_wait_compute(c->be, COPY_D2H);
+    for (int i = 0; i < p->n; i++) backend_copy_d2h(c->be, p->host + p->value[i].at, *p->value[i].slot);
+    backend_copy_record(c->be, COPY_D2H, MARK_OUT + p->sent);
 }
 
 void park_end(Ctx *c, bool at_once)
@@ -72,14 +72,14 @@ void park_end(Ctx *c, bool at_once)
 static void bring(Ctx *c, Parked *p, int b)
 {
     char *base = back(c)[b].room.base;
-    backend_side_begin(c->be, SIDE_IN);
-    backend_side_wait(c->be, SIDE_IN, MARK_OUT + p->sent);
-    if (!c->park->apart) backend_side_wait(c->be, SIDE_IN, MARK_OUT + b);
+    backend_copy_wait_compute(c->be, COPY_H2D);
+    backend_copy_wait(c->be, COPY_H2D, MARK_OUT + p->sent);
+    if (!c->park->apart) backend_copy_wait(c->be, COPY_H2D, MARK_OUT + b);
     for (int i = 0; i < p->n; i++) {
         p->value[i].slot->data = base + p->value[i].at;
-        backend_in(c->be, *p->value[i].slot, p->host + p->value[i].at);
+        backend_copy_h2d(c->be, *p->value[i].slot, p->host + p->value[i].at);
     }
-    backend_mark(c->be, SIDE_IN, MARK_IN + b);
+    backend_copy_record(c->be, COPY_H2D, MARK_IN + b);
     p->berth = b, p->coming = true;
     back(c)[b].holds = p;
 }
@@ -100,7 +100,7 @@ void park_take(Ctx *c, Parked *p)
 {
     park_want(c, p);
     REQUIRE(!p->n || is_here(c, p), "parked values are in no berth");
-    if (p->coming) backend_wait(c->be, MARK_IN + p->berth);
+    if (p->coming) backend_wait_copy(c->be, MARK_IN + p->berth);
     p->coming = false;
 }
 

@@ -214,7 +214,7 @@ static Tensor patches(Ctx *c, const Vision *v, VisionAct *a)
     a->pixels = c->batch->pixels;
     if (a->pixels.dtype != c->dtype) {
         a->pixels = t2(c->act, "PIXELS", c->dtype, P, v->patch_dim);
-        if (c->batch->pixels.dtype == U8) op_levels(c->be, a->pixels, c->batch->pixels);
+        if (c->batch->pixels.dtype == U8) op_normalize_pixels(c->be, a->pixels, c->batch->pixels);
         else                              op_copy(c->be, a->pixels, c->batch->pixels);
     }
     linear_fwd(c, x, a->pixels, v->w_patch, v->b_patch);

@@ -14,7 +14,7 @@
  * master is f32, or i16 beside a bf16 w: the rest that w lacks of it (bits_join). w is p rounded by bits_near
  * in both cases, so that both take the same steps, bit for bit. Gradients are not clipped when sumsq is
  * absent or max_norm is 0; a norm that is not finite is for the caller to look at before the step. */
-#include "ops/rows.h"
+#include "ops/cpu/cpu_rows.h"
 
 static bool is_sum(Tensor t) { return t.dtype == F64 && t_count(t) == 1; }
 

@@ -5,7 +5,7 @@
  *
  * o (T, H, C) f32 and lse (H, T) f32 hold what has been merged so far; part is f32 or bf16. Views with any
  * stride between rows and between heads. Both sides of every row have seen keys: their lse are finite. */
-#include "ops/rows.h"
+#include "ops/cpu/cpu_rows.h"
 
 Cost attention_merge_cost(Backend *be, Tensor o, Tensor lse, Tensor part, Tensor part_lse)
 {

@@ -16,7 +16,7 @@
  * count, prob (G, E) f32 of one layer, (L, G, E) of all; zsum (1), (L); len (G) f32 tokens per group. With
  * AUX_NONE count and prob may be absent; coef may always be. Probabilities are summed in token order, in
  * double as long as the group stays the same: threads do not change them. */
-#include "ops/rows.h"
+#include "ops/cpu/cpu_rows.h"
 
 static bool holds(Tensor t, DType d, int64_t n) { return t.dtype == d && t_dense(t) && t_count(t) == n; }
 

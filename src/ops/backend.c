@@ -1,17 +1,17 @@
-/* ops/backend.c -- the table of machines and what is common to all of them. */
+/* ops/backend.c -- the table of devices and what is common to all of them. */
 #include "ops/ops.h"
 
 #include <stdio.h>
 #include <string.h>
 
-static const Machine *const machines[] = {
-    &machine_cpu,
-    &machine_meta,
+static const Device *const devices[] = {
+    &device_cpu,
+    &device_meta,
 #ifdef TREB_CUDA
-    &machine_cuda,
+    &device_cuda,
 #endif
 };
-enum { MACHINES = sizeof machines / sizeof *machines };
+enum { MACHINES = sizeof devices / sizeof *devices };
 
 _Static_assert(OP_N <= LEDGER_OPS, "the ledger has too few rows for the ops");
 
@@ -34,18 +34,18 @@ const char *backend_names(void)
 #endif
 }
 
-static const Machine *find(const char *name)
+static const Device *find(const char *name)
 {
     for (int i = 0; i < MACHINES; i++)
-        if (!strcmp(machines[i]->name, name)) return machines[i];
+        if (!strcmp(devices[i]->name, name)) return devices[i];
     return NULL;
 }
 
 /* A card has the room to keep its large products large, and its memory is what the logits wait for. */
-Traits backend_traits(const char *name)
+BackendTraits backend_traits(const char *name)
 {
     bool cuda = !strcmp(name, "cuda");
-    return (Traits){ .logits = cuda ? (int64_t)8192 * 151936 : (int64_t)16 << 20, .narrow_logits = cuda,
+    return (BackendTraits){ .logits = cuda ? (int64_t)8192 * 151936 : (int64_t)16 << 20, .logits_in_act_dtype = cuda,
                      .ahead = cuda };
 }
 
@@ -71,13 +71,13 @@ Status backend_check(const char *name)
 
 void (*backend_pin(const char *name))(void *p, size_t bytes, bool on)
 {
-    const Machine *m = find(name);
+    const Device *m = find(name);
     return m ? m->pin : NULL;
 }
 
 void backend_memory(const char *name, double *left, double *all)
 {
-    const Machine *m = find(name);
+    const Device *m = find(name);
     *left = *all = 0;
     if (m && m->memory) m->memory(left, all);
 }
@@ -85,56 +85,56 @@ void backend_memory(const char *name, double *left, double *all)
 void backend_describe(const char *name, char *out, size_t n)
 {
     snprintf(out, n, "not in this build");
-    const Machine *m = find(name);
+    const Device *m = find(name);
     if (m) snprintf(out, n, "built in");
     if (m && m->describe) m->describe(out, n);
 }
 
-static void tick(void *be, Part ended) { ((Backend *)be)->machine->clock(be, ended); }
+static void tick(void *be, Part ended) { ((Backend *)be)->device->clock(be, ended); }
 
 Status backend_open(Backend *be, const char *name)
 {
-    *be = (Backend){ .machine = find(name) };
-    if (!be->machine)
+    *be = (Backend){ .device = find(name) };
+    if (!be->device)
         return fail(E_CONFIG, "backend %s: not in this build; there are %s", name, backend_names());
-    be->ops = be->machine->ops;
-    TRY_CTX(be->machine->open(be), "backend %s", name);
-    if (be->machine->clock) be->ledger.tick = tick, be->ledger.self = be;
+    be->ops = be->device->ops;
+    TRY_CTX(be->device->open(be), "backend %s", name);
+    if (be->device->clock) be->ledger.tick = tick, be->ledger.self = be;
     return OK;
 }
 
 void backend_close(Backend *be)
 {
-    if (be->machine) be->machine->close(be);
+    if (be->device) be->device->close(be);
     *be = (Backend){ 0 };
 }
 
 /* The first failure is reported once with its text; the backend stays poisoned. */
 Status backend_sync(Backend *be)
 {
-    Status st = be->machine->sync(be);
+    Status st = be->device->sync(be);
     return st ? st : be->sticky;
 }
 
-bool   backend_prepares(const Backend *be) { return be->machine->prepare != NULL; }
+bool   backend_prepares(const Backend *be) { return be->device->prepare != NULL; }
 
 Status backend_prepare(Backend *be, bool on)
 {
     be->preparing = on;
-    return be->machine->prepare(be, on);
+    return be->device->prepare(be, on);
 }
 
 void backend_upload(Backend *be, Tensor dst, const void *host)
 {
     REQUIRE(t_dense(dst), "upload: %s has gaps", t_fmt(dst));
-    if (!be->sticky) be->machine->upload(be, dst, host);
+    if (!be->sticky) be->device->upload(be, dst, host);
 }
 
 void backend_fetch(Backend *be, void *host, Tensor src)
 {
     REQUIRE(t_dense(src), "fetch: %s has gaps", t_fmt(src));
     if (be->ledger.meter) be->ledger.meter->fetch(be->ledger.meter);
-    if (!be->sticky) be->machine->fetch(be, host, src);
+    if (!be->sticky) be->device->fetch(be, host, src);
 }
 
 typedef Status MapFn(Backend *be, size_t bytes, void **out);
@@ -159,86 +159,86 @@ static void arena_done(Backend *be, Arena *a, UnmapFn *unmap)
 
 Status backend_arena_open(Backend *be, Arena *a, const char *name, size_t bytes)
 {
-    return arena_over(be, a, name, bytes, be->machine->map, be->machine->unmap);
+    return arena_over(be, a, name, bytes, be->device->map, be->device->unmap);
 }
 
-void backend_arena_close(Backend *be, Arena *a) { arena_done(be, a, be->machine->unmap); }
+void backend_arena_close(Backend *be, Arena *a) { arena_done(be, a, be->device->unmap); }
 
-static MapFn   *host_map(const Machine *m)   { return m->host_map ? m->host_map : m->map; }
-static UnmapFn *host_unmap(const Machine *m) { return m->host_unmap ? m->host_unmap : m->unmap; }
+static MapFn   *host_map(const Device *m)   { return m->host_map ? m->host_map : m->map; }
+static UnmapFn *host_unmap(const Device *m) { return m->host_unmap ? m->host_unmap : m->unmap; }
 
 Status backend_host_arena_open(Backend *be, Arena *a, const char *name, size_t bytes)
 {
-    return arena_over(be, a, name, bytes, host_map(be->machine), host_unmap(be->machine));
+    return arena_over(be, a, name, bytes, host_map(be->device), host_unmap(be->device));
 }
 
-void backend_host_arena_close(Backend *be, Arena *a) { arena_done(be, a, host_unmap(be->machine)); }
+void backend_host_arena_close(Backend *be, Arena *a) { arena_done(be, a, host_unmap(be->device)); }
 
-/* The lanes of a machine that may work; a walk that only prepares moves nothing. */
-static const Lanes *lanes_of(const Backend *be)
+/* The lanes of a device that may work; a walk that only prepares moves nothing. */
+static const CopyOps *lanes_of(const Backend *be)
 {
-    return be->sticky || be->preparing ? NULL : be->machine->lanes;
+    return be->sticky || be->preparing ? NULL : be->device->lanes;
 }
 
-static void tell_meter(Backend *be, MeterSide what, Side lane, int id, size_t bytes)
+static void tell_meter(Backend *be, MeterSide what, CopyStream lane, int id, size_t bytes)
 {
     Meter *m = be->ledger.meter;
     if (m) m->side(m, what, lane, id, (int64_t)bytes);
 }
 
-static void side_copy(Backend *be, Side lane, void *dst, const void *src, size_t bytes)
+static void side_copy(Backend *be, CopyStream lane, void *dst, const void *src, size_t bytes)
 {
-    const Lanes *l = lanes_of(be);
-    ledger_host(&be->ledger, lane == SIDE_IN, (int64_t)bytes);
+    const CopyOps *l = lanes_of(be);
+    ledger_host(&be->ledger, lane == COPY_H2D, (int64_t)bytes);
     tell_meter(be, METER_COPY, lane, 0, bytes);
     if (l && bytes) l->copy(be, lane, dst, src, bytes);
 }
 
-void backend_out(Backend *be, void *host, Tensor src)
+void backend_copy_d2h(Backend *be, void *host, Tensor src)
 {
     REQUIRE(t_dense(src), "out: %s has gaps", t_fmt(src));
-    side_copy(be, SIDE_OUT, host, src.data, (size_t)t_bytes(src));
+    side_copy(be, COPY_D2H, host, src.data, (size_t)t_bytes(src));
 }
 
-void backend_in(Backend *be, Tensor dst, const void *host)
+void backend_copy_h2d(Backend *be, Tensor dst, const void *host)
 {
     REQUIRE(t_dense(dst), "in: %s has gaps", t_fmt(dst));
-    side_copy(be, SIDE_IN, dst.data, host, (size_t)t_bytes(dst));
+    side_copy(be, COPY_H2D, dst.data, host, (size_t)t_bytes(dst));
 }
 
-void backend_side_begin(Backend *be, Side lane)
+void backend_copy_wait_compute(Backend *be, CopyStream lane)
 {
-    const Lanes *l = lanes_of(be);
+    const CopyOps *l = lanes_of(be);
     tell_meter(be, METER_BEGIN, lane, 0, 0);
     if (l && l->begin) l->begin(be, lane);
 }
 
-void backend_mark(Backend *be, Side lane, int id)
+void backend_copy_record(Backend *be, CopyStream lane, int id)
 {
-    const Lanes *l = lanes_of(be);
-    REQUIRE(id >= 0 && id < SIDE_MARKS, "mark %d", id);
+    const CopyOps *l = lanes_of(be);
+    REQUIRE(id >= 0 && id < COPY_EVENTS, "mark %d", id);
     tell_meter(be, METER_MARK, lane, id, 0);
     if (l && l->mark) l->mark(be, lane, id);
 }
 
-void backend_wait(Backend *be, int id)
+void backend_wait_copy(Backend *be, int id)
 {
-    const Lanes *l = lanes_of(be);
-    REQUIRE(id >= 0 && id < SIDE_MARKS, "mark %d", id);
-    tell_meter(be, METER_WAIT, SIDE_IN, id, 0);
+    const CopyOps *l = lanes_of(be);
+    REQUIRE(id >= 0 && id < COPY_EVENTS, "mark %d", id);
+    tell_meter(be, METER_WAIT, COPY_H2D, id, 0);
     if (l && l->wait) l->wait(be, id);
 }
 
-void backend_side_wait(Backend *be, Side lane, int id)
+void backend_copy_wait(Backend *be, CopyStream lane, int id)
 {
-    const Lanes *l = lanes_of(be);
-    REQUIRE(id >= 0 && id < SIDE_MARKS, "mark %d", id);
+    const CopyOps *l = lanes_of(be);
+    REQUIRE(id >= 0 && id < COPY_EVENTS, "mark %d", id);
     tell_meter(be, METER_LANE_WAIT, lane, id, 0);
     if (l && l->side_wait) l->side_wait(be, lane, id);
 }
 
-void backend_side_drain(Backend *be)
+void backend_copy_sync(Backend *be)
 {
-    const Lanes *l = lanes_of(be);
+    const CopyOps *l = lanes_of(be);
     if (l && l->drain) l->drain(be);
 }

@@ -1,4 +1,4 @@
-/* ops/backend_meta.c -- the machine with nothing behind it: same prices, same arenas, no data.
+/* ops/backend_meta.c -- the device with nothing behind it: same prices, same arenas, no data.
  *
  * Its memory is address space that may not be touched: pointer arithmetic works as on a real device, and a
  * read or write faults on the guilty line. Ops are empty, since the price was charged on the way in. */
@@ -32,7 +32,7 @@ static void   meta_upload(Backend *be, Tensor dst, const void *host) { }
 static void   meta_fetch(Backend *be, void *host, Tensor src) { memset(host, 0, (size_t)t_bytes(src)); }
 static Status meta_sync(Backend *be) { return be->sticky; }
 
-const Machine machine_meta = {
+const Device device_meta = {
     .name = "meta", .ops = &meta_ops, .open = meta_open, .close = meta_close, .map = meta_map,
     .unmap = meta_unmap, .upload = meta_upload, .fetch = meta_fetch, .sync = meta_sync,
 };

@@ -1,15 +1,15 @@
 /* ops/capacity.c -- experts that take only so many rows: contract, price, CPU.
  *
  *   moe_drop   kept = idx, but of the slots of an expert only the `capacity` with the largest weight stay,
- *              the first among equals; the others are -1. offsets and src are moe_index's of the same idx.
+ *              the first among equals; the others are -1. offsets and src are sort_by_expert's of the same idx.
  *   moe_pad    every expert gets room for exactly `capacity` rows: expert e's begin at e capacity, so that
- *              nobody has to be told how many there are. offsets, rows and src are moe_index's; out becomes
+ *              nobody has to be told how many there are. offsets, rows and src are sort_by_expert's; out becomes
  *              the new offsets, rows is changed in place, to[r] = the slot in row r, -1 where there is none.
  *
  * kept, idx, rows (T, K) i32, weight (T, K) f32; offsets, out (E + 1) i32; src (T K) i32; to (E capacity)
  * i32. No expert has more than `capacity` rows when moe_pad is called. Weights are compared by their bits,
- * which is their order while they are not negative: the same on every machine. */
-#include "ops/rows.h"
+ * which is their order while they are not negative: the same on every device. */
+#include "ops/cpu/cpu_rows.h"
 
 #include <stdlib.h>
 

@@ -14,7 +14,7 @@
  * (n, V) f32 or bf16, and may alias logits of its own dtype. A label that is of no slice makes the loss NaN.
  * Exponentials are f32, summed in 32 lanes over short pieces and in double across pieces, then over lanes and
  * across slices, in their order; the loss is a double, in row order: threads do not change it. */
-#include "ops/rows.h"
+#include "ops/cpu/cpu_rows.h"
 
 #include <float.h>
 

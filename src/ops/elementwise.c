@@ -6,7 +6,7 @@
  *   mix    y[i] = ca a[i] + cb b[i]      dense f32; y may alias a or b; a factor of 0 leaves its side unread
  *
  * Ranks 1 to 3, equal extents, rows may have gaps. Sums are f32, rounded once into y. */
-#include "ops/rows.h"
+#include "ops/cpu/cpu_rows.h"
 
 static bool walkable(Tensor t) { return t.rank >= 1 && t.rank <= 3; }
 static bool same_extents(Tensor a, Tensor b) { return a.rank == b.rank && !memcmp(a.n, b.n, sizeof a.n); }

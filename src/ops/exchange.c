@@ -5,17 +5,17 @@
  *
  *   moe_pack      meta[t] = keys of idx[t,:], then weight[t,:]; a slot with idx < 0 gets key -1
  *   moe_unpack    key = the keys of meta less base, gate = its gates (gate may be absent)
- *   moe_reach     Experts are spread over members in groups of `wide`: keys unit i .. unit (i+1) - 1 are of
+ *   expert_owner_mask     Experts are spread over members in groups of `wide`: keys unit i .. unit (i+1) - 1 are of
  *                 members wide i .. wide (i+1) - 1, and blocks of `block` members from member `from` on are G
  *                 places. hit[t,g] = g if a slot of row t is of a member of place g, else -1.
  *   moe_regroup   rows that came by source and within one by expert, count[s,e] of them, change to by expert
  *                 and within one by source: rows[i] = new row of the i-th that came; expert e's begin at
  *                 offsets[e]. rows may be longer than the counts' sum: what is past it stays.
- *   moe_planes    out[t, k P + p] = rows[t,k] + p stride, or -1 where rows[t,k] < 0
+ *   expand_etp_rows    out[t, k P + p] = rows[t,k] + p stride, or -1 where rows[t,k] < 0
  *
  * meta (T, 2K); key, idx (T, K); hit (T, G); count (S, E); offsets (E + 1); rows (T, K); out (T, K P): dense
  * i32. gate, weight (T, K): dense f32. */
-#include "ops/rows.h"
+#include "ops/cpu/cpu_rows.h"
 
 static bool dense2(Tensor t, DType d, int64_t rows, int64_t cols)
 {
@@ -61,15 +61,15 @@ void cpu_moe_unpack(Backend *be, Tensor key, Tensor gate, Tensor meta, int64_t b
     }
 }
 
-Cost moe_reach_cost(Backend *be, Tensor hit, Tensor key, int64_t unit, int64_t wide, int64_t from,
+Cost expert_owner_mask_cost(Backend *be, Tensor hit, Tensor key, int64_t unit, int64_t wide, int64_t from,
                     int64_t block)
 {
     REQUIRE(dense2(key, I32, key.n[0], key.n[1]) && dense2(hit, I32, key.n[0], hit.n[1]) && unit >= 1 &&
-            wide >= 1 && from >= 0 && block >= 1, "moe_reach: hit %s key %s", t_fmt(hit), t_fmt(key));
+            wide >= 1 && from >= 0 && block >= 1, "expert_owner_mask: hit %s key %s", t_fmt(hit), t_fmt(key));
     return (Cost){ .rd = t_bytes(key), .wr = t_bytes(hit) };
 }
 
-void cpu_moe_reach(Backend *be, Tensor hit, Tensor key, int64_t unit, int64_t wide, int64_t from,
+void cpu_expert_owner_mask(Backend *be, Tensor hit, Tensor key, int64_t unit, int64_t wide, int64_t from,
                    int64_t block)
 {
     int64_t A = key.n[0], K = key.n[1], G = hit.n[1];
@@ -109,15 +109,15 @@ void cpu_moe_regroup(Backend *be, Tensor offsets, Tensor rows, Tensor count)
         for (int32_t j = 0; j < n[c]; j++) to[i++] = next[c] + j;
 }
 
-Cost moe_planes_cost(Backend *be, Tensor out, Tensor rows, int64_t stride)
+Cost expand_etp_rows_cost(Backend *be, Tensor out, Tensor rows, int64_t stride)
 {
     int64_t T = rows.n[0], K = rows.n[1];
     REQUIRE(dense2(rows, I32, T, K) && dense2(out, I32, T, out.n[1]) && K && out.n[1] % K == 0,
-            "moe_planes: out %s rows %s", t_fmt(out), t_fmt(rows));
+            "expand_etp_rows: out %s rows %s", t_fmt(out), t_fmt(rows));
     return (Cost){ .rd = t_bytes(rows), .wr = t_bytes(out) };
 }
 
-void cpu_moe_planes(Backend *be, Tensor out, Tensor rows, int64_t stride)
+void cpu_expand_etp_rows(Backend *be, Tensor out, Tensor rows, int64_t stride)
 {
     const int32_t *r = rows.data;
     int32_t       *o = out.data;

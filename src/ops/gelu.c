@@ -10,7 +10,7 @@
  * computed here (gelu.h), within 1e-7 and with its digits in the tail. Backward needs the density
  * exp(-x^2/2) / sqrt(2 pi) as well and has it from the same exponential. */
 #include "ops/gelu.h"
-#include "ops/rows.h"
+#include "ops/cpu/cpu_rows.h"
 
 /* P(x), and exp(-x^2/2) by the way. Past t = 16 both are 0. */
 INLINE float normal_below(float x, float *bell)

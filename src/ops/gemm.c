@@ -5,7 +5,7 @@
  *              GEMM_NN  a (M, K), b (K, N)     dx = dy w      its input gradient
  *              GEMM_TN  a (K, M), b (K, N)     dw += dy' x    its weight gradient, with GEMM_ACC
  *   gemm_scaled   c (M, N) = scale op(a) op(b) [+ c]          the narrow sides of an adapter
- *              of whose input, a in NT and b in TN, chance may leave out some (ops.h, Drop), and as much of the
+ *              of whose input, a in NT and b in TN, chance may leave out some (ops.h, Dropout), and as much of the
  *              input's gradient, which is the product in NN
  *   colsum   y (1, N) += sum over rows of x (T, N)            its bias gradient; y is f32
  *
@@ -39,9 +39,9 @@ Cost gemm_cost(Backend *be, Tensor c, Tensor a, Tensor b, Tensor bias, int flags
                    .wr    = t_bytes(c) };
 }
 
-Cost gemm_scaled_cost(Backend *be, Tensor c, Tensor a, Tensor b, float scale, Drop drop, int flags)
+Cost gemm_scaled_cost(Backend *be, Tensor c, Tensor a, Tensor b, float scale, Dropout drop, int flags)
 {
-    drop_check(drop, "gemm_scaled");
+    dropout_check(drop, "gemm_scaled");
     return gemm_cost(be, c, a, b, (Tensor){ 0 }, flags);
 }
 
@@ -88,7 +88,7 @@ void cpu_gemm(Backend *be, Tensor c, Tensor a, Tensor b, Tensor bias, int flags)
     product(be, c, (Terms){ .a = a, .b = b, .bias = bias, .scale = 1.0f, .flags = flags });
 }
 
-void cpu_gemm_scaled(Backend *be, Tensor c, Tensor a, Tensor b, float scale, Drop drop, int flags)
+void cpu_gemm_scaled(Backend *be, Tensor c, Tensor a, Tensor b, float scale, Dropout drop, int flags)
 {
     product(be, c, (Terms){ .a = a, .b = b, .scale = scale, .drop = drop, .flags = flags });
 }

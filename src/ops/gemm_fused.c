@@ -5,7 +5,7 @@
  *   gemm_gelu       pre = a b' + bias, y = gelu(pre)
  *   gemm_dgelu      dpre = (dy w) * gelu'(pre)
  *
- * Shapes, strides and dtypes as in gemm.c and gelu.c. A machine may form y and dpre from sums that are not
+ * Shapes, strides and dtypes as in gemm.c and gelu.c. A device may form y and dpre from sums that are not
  * rounded in between, so their last bit is its own. */
 #include "ops/cpu/cpu.h"
 

@@ -8,10 +8,10 @@
  * input; dgu in particular is not gu. dh is rounded to the dtype of dgu and goes nowhere: the CPU forms it in
  * the first F columns of dgu. Rows past offsets[E] belong to nobody: they do not matter to the others, and
  * what they hold afterwards is undefined. */
-#include "ops/rows.h"
+#include "ops/cpu/cpu_rows.h"
 
 Cost grouped_swiglu_cost(Backend *be, Tensor gu, Tensor h, Tensor a, Tensor w, Tensor offsets, Tensor gate,
-                         Tail tail)
+                         LoraTerm tail)
 {
     Cost p = grouped_gemm_cost(be, gu, a, w, offsets, tail, GEMM_NT);
     swiglu_fwd_cost(be, h, gu, gate);
@@ -21,7 +21,7 @@ Cost grouped_swiglu_cost(Backend *be, Tensor gu, Tensor h, Tensor a, Tensor w, T
 }
 
 Cost grouped_dswiglu_cost(Backend *be, Tensor dgu, Tensor dgate, Tensor dout, Tensor w, Tensor offsets,
-                          Tensor gu, Tensor gate, Tail tail)
+                          Tensor gu, Tensor gate, LoraTerm tail)
 {
     REQUIRE(dgu.rank == 2 && dgu.n[1] % 2 == 0 && (!t_count(dgu) || dgu.data != gu.data),
             "grouped_dswiglu: dgu%s gu%s", t_fmt(dgu), t_fmt(gu));
@@ -41,14 +41,14 @@ static Tensor used(Tensor t, Tensor offsets)
 }
 
 void cpu_grouped_swiglu(Backend *be, Tensor gu, Tensor h, Tensor a, Tensor w, Tensor offsets, Tensor gate,
-                        Tail tail)
+                        LoraTerm tail)
 {
     cpu_grouped_gemm(be, gu, a, w, offsets, tail, GEMM_NT);
     cpu_swiglu_fwd(be, used(h, offsets), used(gu, offsets), used(gate, offsets));
 }
 
 void cpu_grouped_dswiglu(Backend *be, Tensor dgu, Tensor dgate, Tensor dout, Tensor w, Tensor offsets,
-                         Tensor gu, Tensor gate, Tail tail)
+                         Tensor gu, Tensor gate, LoraTerm tail)
 {
     Tensor dh = t_cols(dgu, 0, dgu.n[1] / 2);
     cpu_grouped_gemm(be, dh, dout, w, offsets, tail, GEMM_NN);

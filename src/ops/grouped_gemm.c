@@ -5,7 +5,7 @@
  *   GEMM_TN  c[e] = a[e's rows]' b[e's rows]    a (R, M), b (R, N), c (E, M, N)
  *
  *   grouped_gemm     with a tail (NT, NN) the inner dimension goes on: + low[r,:] w[e]', + low[r,:] w[e]
- *   grouped_scaled   scale times the product; chance may leave out some (ops.h, Drop) of a in NT, of b in TN,
+ *   grouped_scaled   scale times the product; chance may leave out some (ops.h, Dropout) of a in NT, of b in TN,
  *                    of the product in NN
  *
  * offsets (E + 1) i32 ascends: rows offsets[e] .. offsets[e+1] - 1 are those of expert e. Buffers are of
@@ -22,7 +22,7 @@
 /* One for each of E, or one for all. */
 static bool stacked(Tensor t, int64_t E) { return t.rank == 3 && (t.n[0] == E || t.n[0] == 1); }
 
-static bool tail_fits(Tail tail, Tensor c, Tensor a, int64_t E, int mode)
+static bool tail_fits(LoraTerm tail, Tensor c, Tensor a, int64_t E, int mode)
 {
     Tensor low = tail.low, w = tail.w;
     int    k = mode == GEMM_NT ? 2 : 1;
@@ -47,22 +47,22 @@ static Cost product_cost(Tensor c, Tensor a, Tensor b, Tensor offsets, int flags
                    .wr    = t_bytes(c), .each = E ? (double)R / (double)E : 0 };
 }
 
-Cost grouped_gemm_cost(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, Tail tail, int flags)
+Cost grouped_gemm_cost(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, LoraTerm tail, int flags)
 {
     Cost p = product_cost(c, a, b, offsets, flags);
     if (!t_has(tail.low)) return p;
     REQUIRE(tail_fits(tail, c, a, offsets.n[0] - 1, flags & GEMM_MODE), "grouped_gemm %s: c%s a%s low%s w%s",
             gemm_mode(flags), t_fmt(c), t_fmt(a), t_fmt(tail.low), t_fmt(tail.w));
-    drop_check(tail.drop, "grouped_gemm");
+    dropout_check(tail.drop, "grouped_gemm");
     p.flops += 2.0 * (double)t_count(tail.low) * (double)c.n[1];
     p.rd    += t_bytes(tail.low) + t_bytes(tail.w);
     return p;
 }
 
-Cost grouped_scaled_cost(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, float scale, Drop drop,
+Cost grouped_scaled_cost(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, float scale, Dropout drop,
                          int flags)
 {
-    drop_check(drop, "grouped_scaled");
+    dropout_check(drop, "grouped_scaled");
     return product_cost(c, a, b, offsets, flags);
 }
 
@@ -97,10 +97,10 @@ static void run_tile(float *ws, Tensor c, Terms x, const int32_t *off, Tiling t,
     x.a = t_rows(x.a, first, count);
     x.b = mode == GEMM_TN ? t_rows(x.b, first, count) : of_expert(x.b, w.e);
     c   = mode == GEMM_TN ? t_at(c, w.e) : t_rows(c, first, count);
-    x.drop = drop_at(x.drop, first, 0);
+    x.drop = dropout_at(x.drop, first, 0);
     if (t_has(x.tail.low))
-        x.tail = (Tail){ t_rows(x.tail.low, first, count), of_expert(x.tail.w, w.e),
-                         drop_at(x.tail.drop, first, 0) };
+        x.tail = (LoraTerm){ t_rows(x.tail.low, first, count), of_expert(x.tail.w, w.e),
+                         dropout_at(x.tail.drop, first, 0) };
     int64_t rows = c.n[0] - w.m < t.m ? c.n[0] - w.m : t.m, cols = c.n[1] - w.n < t.n ? c.n[1] - w.n : t.n;
     c = t_cols(t_rows(c, w.m, rows), w.n, cols);
     x = terms_of_tile(x, w.m, rows, w.n, cols);
@@ -128,12 +128,12 @@ static void product(Backend *be, Tensor c, Terms x, Tensor offsets)
         run_tile(cpu_own(be), c, x, off, t, find_tile(off, c, t, across, i));
 }
 
-void cpu_grouped_gemm(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, Tail tail, int flags)
+void cpu_grouped_gemm(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, LoraTerm tail, int flags)
 {
     product(be, c, (Terms){ .a = a, .b = b, .tail = tail, .scale = 1.0f, .flags = flags }, offsets);
 }
 
-void cpu_grouped_scaled(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, float scale, Drop drop,
+void cpu_grouped_scaled(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, float scale, Dropout drop,
                         int flags)
 {
     product(be, c, (Terms){ .a = a, .b = b, .scale = scale, .drop = drop, .flags = flags }, offsets);

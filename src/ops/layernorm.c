@@ -9,7 +9,7 @@
  *   dw += sum over rows of dy * z                                   db += sum over rows of dy
  *
  * dx, dw, db (1, D) f32 may each be absent; dx may alias dy or dres. Row sums go by chunks (rows.h). */
-#include "ops/rows.h"
+#include "ops/cpu/cpu_rows.h"
 
 Cost layernorm_fwd_cost(Backend *be, Tensor y, Tensor stat, Tensor x, Tensor w, Tensor b, float eps)
 {

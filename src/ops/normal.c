@@ -4,7 +4,7 @@
  *   uniform    y[r, c] = that number of base/rng.h's uniforms, between -bound and bound
  *
  * both rounded to y's dtype. y is dense, f32 or bf16, of any rank: rows are those of its last dim. A value
- * depends on its number alone: the same on every machine (of normals but for rare last bits), and a part of a
+ * depends on its number alone: the same on every device (of normals but for rare last bits), and a part of a
  * tensor is drawn like the whole. */
 #include "ops/cpu/cpu.h"
 

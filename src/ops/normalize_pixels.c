@@ -3,16 +3,16 @@
  *   y[i] = (x[i] - 127.5) / 127.5        x u8, y f32 or bf16, both dense
  *
  * Pictures travel as the bytes they are, a quarter of f32, and become numbers where they are used. */
-#include "ops/rows.h"
+#include "ops/cpu/cpu_rows.h"
 
-Cost levels_cost(Backend *be, Tensor y, Tensor x)
+Cost normalize_pixels_cost(Backend *be, Tensor y, Tensor x)
 {
     REQUIRE(x.dtype == U8 && is_float(y) && t_dense(x) && t_dense(y) && t_count(x) == t_count(y),
             "levels: y%s x%s", t_fmt(y), t_fmt(x));
     return (Cost){ .flops = 2.0 * (double)t_count(x), .rd = t_bytes(x), .wr = t_bytes(y) };
 }
 
-void cpu_levels(Backend *be, Tensor y, Tensor x)
+void cpu_normalize_pixels(Backend *be, Tensor y, Tensor x)
 {
     float    level[256];
     uint16_t narrow[256];

@@ -23,13 +23,13 @@ enum { GEMM_NT = 0, GEMM_NN = 1, GEMM_TN = 2, GEMM_MODE = 3, GEMM_ACC = 4 };
 /* Elements of a matrix that chance leaves out, each with probability p: its first one is element (row, col)
  * of an endless matrix of numbers, which is a function of seed and stream alone (ops/dropout.h). What is left
  * is as it was. p 0: nothing is left out. */
-typedef struct Drop { float p; uint64_t seed, stream; int64_t row, col; } Drop;
+typedef struct Dropout { float p; uint64_t seed, stream; int64_t row, col; } Dropout;
 
 /* More columns of the inner dimension of a grouped product, from elsewhere: c += low op(w), low (R, r) and w
  * (E, out, r) with GEMM_NT, (E, r, out) with GEMM_NN, where a first dimension of 1 serves all groups. It is
  * summed with the rest before anything is rounded; with GEMM_NN chance may leave out some of what it adds.
  * Absent: nothing is added. */
-typedef struct Tail { Tensor low, w; Drop drop; } Tail;
+typedef struct LoraTerm { Tensor low, w; Dropout drop; } LoraTerm;
 
 typedef enum { GELU_TANH, GELU_ERF } Gelu;
 

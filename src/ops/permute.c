@@ -1,6 +1,6 @@
 /* ops/permute.c -- rows from token order to expert order and back: contract, price, CPU.
  *
- *   moe_index      slots (t, k) sorted by expert, in slot order within one: expert e owns the sorted rows
+ *   sort_by_expert      slots (t, k) sorted by expert, in slot order within one: expert e owns the sorted rows
  *                  offsets[e] .. offsets[e+1] - 1; rows[t,k] = sorted row of slot (t, k), src[r] = t K + k.
  *                  A slot with no expert (idx < 0 or >= E) has rows = -1; src past offsets[E] is -1.
  *   gather_rows    y[i] = x[src[i] / div], a zero row where src[i] < 0
@@ -11,7 +11,7 @@
  * offsets (E + 1), rows and idx (T, K), src (T K): i32. Matrices are f32 or bf16, of one dtype in a call;
  * gather_rows and expand_rows, which only move, take i32 too.
  * Sums run in f32 in slot order, res last, and round once. y of combine may alias res. */
-#include "ops/rows.h"
+#include "ops/cpu/cpu_rows.h"
 
 static bool is_index(Tensor t) { return t.dtype == I32 && t_dense(t); }
 static bool movable(Tensor y, Tensor x)       /* matrices of rows that can be copied to each other */
@@ -21,11 +21,11 @@ static bool movable(Tensor y, Tensor x)       /* matrices of rows that can be co
 }
 static bool alike(Tensor y, Tensor x) { return is_float(x) && movable(y, x); }
 
-Cost moe_index_cost(Backend *be, Tensor offsets, Tensor rows, Tensor src, Tensor idx)
+Cost sort_by_expert_cost(Backend *be, Tensor offsets, Tensor rows, Tensor src, Tensor idx)
 {
     REQUIRE(is_index(offsets) && is_index(rows) && is_index(src) && is_index(idx) && t_count(offsets) >= 2 &&
             t_same(rows, idx) && t_count(src) == t_count(idx),
-            "moe_index: offsets %s rows %s src %s idx %s",
+            "sort_by_expert: offsets %s rows %s src %s idx %s",
             t_fmt(offsets), t_fmt(rows), t_fmt(src), t_fmt(idx));
     return (Cost){ .rd = t_bytes(idx), .wr = t_bytes(offsets) + t_bytes(rows) + t_bytes(src) };
 }
@@ -87,7 +87,7 @@ static void place_chunk(int32_t *at, int32_t *rows, int32_t *src, const int32_t 
     }
 }
 
-void cpu_moe_index(Backend *be, Tensor offsets, Tensor rows, Tensor src, Tensor idx)
+void cpu_sort_by_expert(Backend *be, Tensor offsets, Tensor rows, Tensor src, Tensor idx)
 {
     int64_t        R = t_count(idx), E = t_count(offsets) - 1;
     int            chunks = R < 16384 || R < CPU_CHUNKS * E ? 1 : CPU_CHUNKS;

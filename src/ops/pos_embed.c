@@ -12,7 +12,7 @@
  * x, y (P, D) and table are f32 or bf16 each; y may alias x. A cell with h = 0 is the unused end of the patch
  * budget: x is copied. Backward adds weight * dy[p] to dtable (G*G, D) f32, patches in order whatever the
  * number of threads: they share out the columns. */
-#include "ops/rows.h"
+#include "ops/cpu/cpu_rows.h"
 
 enum { TAPS = 4 };
 typedef struct Tap { int64_t row[TAPS]; float weight[TAPS]; } Tap;

@@ -11,7 +11,7 @@
  *
  * In backward x is u, the tensor that was normalised. dx or dw (1, D) f32 may be absent; dx may alias dy or
  * dres. Row sums go by chunks (rows.h), so equal shapes give equal bits with any number of threads. */
-#include "ops/rows.h"
+#include "ops/cpu/cpu_rows.h"
 
 static bool fits_or_absent(Tensor t, int64_t rows, int64_t cols)
 {

@@ -10,7 +10,7 @@
  * heads of one token or whole tokens may lie apart; w (1, C); rstd (T, H) f32; dw (1, C) f32 adds over tokens
  * and heads and may be absent. Without w there is no x, rstd or dw in backward, no rstd in forward, and the
  * rotation may run in place (y over x, dx over dy). Everything is one f32 chain, rounded once at the end. */
-#include "ops/rows.h"
+#include "ops/cpu/cpu_rows.h"
 
 Cost rope_table_cost(Backend *be, Tensor cs, Tensor pos, Tensor inv, Tensor axis)
 {

@@ -15,7 +15,7 @@
  * the z-loss (zcoef * lse^2)
  *   dz_e += p_e (c_e - sum_j p_j c_j) + 2 zcoef lse p_e
  * dweight, coef and group may be absent; without group every token is of group 0. dlogits may be bf16. */
-#include "ops/rows.h"
+#include "ops/cpu/cpu_rows.h"
 #include "ops/cpu/topk.h"
 
 static bool per_token(Tensor t, DType d, int64_t T, int64_t width)

@@ -9,7 +9,7 @@
  *
  * dgu (R, 2F) may alias gu, and dh may be the first F columns of dgu. dgate (R, 1) f32 overwrites; it leaves
  * the gate factor out, so that it is the gradient of gate itself. It may be absent, and must be when gate is. */
-#include "ops/rows.h"
+#include "ops/cpu/cpu_rows.h"
 
 Cost swiglu_fwd_cost(Backend *be, Tensor h, Tensor gu, Tensor gate)
 {

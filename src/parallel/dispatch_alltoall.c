@@ -185,7 +185,7 @@ static Tensor slices(Ctx *c, const Route *r)
     Tensor rows = r->index[ROWS];
     if (c->dispatch->etp == 1) return rows;
     Tensor all = t_rows(scratch2(c, I32, r->T, rows.n[1] * c->dispatch->etp), 0, rows.n[0]);
-    op_moe_planes(c->be, all, rows, r->sent);
+    op_expand_etp_rows(c->be, all, rows, r->sent);
     return all;
 }
 

@@ -122,8 +122,8 @@ static void sort_by_place(Ctx *c, Tensor borders, Tensor rows, Tensor key, int64
     ArenaMark mark = arena_mark(c->scratch);
     Tensor    hit = t_rows(scratch2(c, I32, room, G), 0, A);
     Tensor    src = t_rows(scratch2(c, I32, room * G, 1), 0, A * G);
-    op_moe_reach(c->be, hit, key, unit, c->dispatch->etp, from, block);
-    op_moe_index(c->be, borders, rows, src, hit);
+    op_expert_owner_mask(c->be, hit, key, unit, c->dispatch->etp, from, block);
+    op_sort_by_expert(c->be, borders, rows, src, hit);
     brief_note(c);
     arena_reset(c->scratch, mark);
 }
@@ -149,7 +149,7 @@ static void tell(Ctx *c, Tensor index, Tensor kept)
         }
     }
     Tensor rows = scratch2(c, I32, T, K), src = scratch2(c, I32, T * K, 1);
-    op_moe_index(c->be, t_rows(borders, at, E + 1), rows, src, kept);
+    op_sort_by_expert(c->be, t_rows(borders, at, E + 1), rows, src, kept);
     backend_fetch(c->be, d->stage, borders);
     const int32_t *got = d->stage;
     int32_t       *to = d->mine;
@@ -314,7 +314,7 @@ static void sort_by_expert(Ctx *c, const Moe *m, MoeAct *a, Tensor meta)
     Tensor key = t_rows(scratch2(c, I32, room, K), 0, A), gate = t_rows(scratch2(c, F32, room, K), 0, A);
     Tensor src = t_rows(scratch2(c, I32, room * K, 1), 0, A * K), borders = scratch2(c, I32, lists + 1, 1);
     op_moe_unpack(c->be, key, gate, t_rows(meta, 0, A), d->me / d->etp * lists);
-    op_moe_index(c->be, borders, index, src, key);
+    op_sort_by_expert(c->be, borders, index, src, key);
     if (m->pad) {
         int64_t capacity = moe_capacity(m, d->conf.shape.T);
         Tensor  wide = scratch2(c, I32, lists + 1, 1), to = scratch2(c, I32, lists * capacity, 1);

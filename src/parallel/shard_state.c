@@ -5,8 +5,8 @@
 #include <stdlib.h>
 
 /* Marks of the side lanes: a parcel is in its buffer; it has left it. */
-enum { MARK_IN = SIDE_MARKS_STATE, MARK_OUT = MARK_IN + STATE_RING };
-_Static_assert(MARK_OUT + STATE_RING <= SIDE_MARKS, "too few marks for the ring");
+enum { MARK_IN = COPY_EVENTS_STATE, MARK_OUT = MARK_IN + STATE_RING };
+_Static_assert(MARK_OUT + STATE_RING <= COPY_EVENTS, "too few marks for the ring");
 
 /* Some milliseconds on a link of 50 GB/s, and little beside what the rest of the device holds. */
 enum { PARCEL = 4 << 20 };
@@ -105,11 +105,11 @@ static void ask(Shard *s, const Bucket *b, int k)
 {
     const Parcel *x = &s->parcel[k];
     StateBuffers *to = &s->ring[k % STATE_RING];
-    backend_side_wait(s->be, SIDE_IN, MARK_OUT + k % STATE_RING);
-    if (has_master(s)) backend_in(s->be, t_rows(to->master, 0, x->n), t_rows(b->master, x->at, x->n).data);
-    backend_in(s->be, t_rows(to->m, 0, x->n), t_rows(b->m, x->at, x->n).data);
-    backend_in(s->be, t_rows(to->v, 0, x->n), t_rows(b->v, x->at, x->n).data);
-    backend_mark(s->be, SIDE_IN, MARK_IN + k % STATE_RING);
+    backend_copy_wait(s->be, COPY_H2D, MARK_OUT + k % STATE_RING);
+    if (has_master(s)) backend_copy_h2d(s->be, t_rows(to->master, 0, x->n), t_rows(b->master, x->at, x->n).data);
+    backend_copy_h2d(s->be, t_rows(to->m, 0, x->n), t_rows(b->m, x->at, x->n).data);
+    backend_copy_h2d(s->be, t_rows(to->v, 0, x->n), t_rows(b->v, x->at, x->n).data);
+    backend_copy_record(s->be, COPY_H2D, MARK_IN + k % STATE_RING);
 }
 
 static const Bucket *bucket_of(const Shard *s, int parcel)
@@ -131,7 +131,7 @@ static void ask_more(Shard *s)
 void state_ahead(Shard *s)
 {
     if (!s->parcels || s->be->preparing) return;
-    if (!s->asked) backend_side_begin(s->be, SIDE_IN);         /* whoever wrote the state has done so */
+    if (!s->asked) backend_copy_wait_compute(s->be, COPY_H2D);         /* whoever wrote the state has done so */
     ask_more(s);
 }
 
@@ -141,11 +141,11 @@ static void send_back(Shard *s, const Bucket *b, int k)
 {
     const Parcel *x = &s->parcel[k];
     const StateBuffers *from = &s->ring[k % STATE_RING];
-    backend_side_begin(s->be, SIDE_OUT);
-    if (has_master(s)) backend_out(s->be, t_rows(b->master, x->at, x->n).data, t_rows(from->master, 0, x->n));
-    backend_out(s->be, t_rows(b->m, x->at, x->n).data, t_rows(from->m, 0, x->n));
-    backend_out(s->be, t_rows(b->v, x->at, x->n).data, t_rows(from->v, 0, x->n));
-    backend_mark(s->be, SIDE_OUT, MARK_OUT + k % STATE_RING);
+    backend_copy_wait_compute(s->be, COPY_D2H);
+    if (has_master(s)) backend_copy_d2h(s->be, t_rows(b->master, x->at, x->n).data, t_rows(from->master, 0, x->n));
+    backend_copy_d2h(s->be, t_rows(b->m, x->at, x->n).data, t_rows(from->m, 0, x->n));
+    backend_copy_d2h(s->be, t_rows(b->v, x->at, x->n).data, t_rows(from->v, 0, x->n));
+    backend_copy_record(s->be, COPY_D2H, MARK_OUT + k % STATE_RING);
 }
 
 static bool stepped(const Param *p) { return p->live && p->own_n; }
@@ -193,7 +193,7 @@ static void step_away(Shard *s, const Bucket *b, PortionFn *step, void *self)
     for (int k = b->parcel; k < b->parcel + b->parcels; k++) {
         const Parcel *x = &s->parcel[k];
         ask_more(s);
-        backend_wait(s->be, MARK_IN + k % STATE_RING);
+        backend_wait_copy(s->be, MARK_IN + k % STATE_RING);
         if (step_range(s, b, x->at, x->n, &s->ring[k % STATE_RING], step, self)) send_back(s, b, k);
         s->done = k + 1;
     }

@@ -162,8 +162,8 @@ static double logits_bytes(const Task *t, const Candidate *c)
 {
     double T = task_tokens(t, c), V = (double)t->model->V / c->tp;
     if (t->unfused_logits) return T * V * 6;
-    Traits card = backend_traits("cuda");
-    return least(T, (double)head_chunk_rows(t->model->V, card.logits)) * V * (card.narrow_logits ? 2 : 6);
+    BackendTraits card = backend_traits("cuda");
+    return least(T, (double)head_chunk_rows(t->model->V, card.logits)) * V * (card.logits_in_act_dtype ? 2 : 6);
 }
 
 /* Rows of a token that leave the rank: one for each of its experts, or one for each node that has some. */

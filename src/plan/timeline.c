@@ -16,7 +16,7 @@ struct Price {
     double     uneven;
     double     device, host, link[2];            /* when each is free; links: near, far */
     double     until[LEDGER_GROUPS][DEVICE_CALLS];
-    double     lane[SIDES], mark[SIDE_MARKS];
+    double     lane[COPY_STREAMS], mark[COPY_EVENTS];
     MeterPhase phase;
     int        chunk;
     bool       on, last;
@@ -46,7 +46,7 @@ static const OpKind special[OP_N] = {
     [OP_layernorm_bwd]    = { WORK_MEMORY, 2 },
     [OP_rope_bwd]         = { WORK_MEMORY, 2 },
     [OP_colsum]           = { WORK_MEMORY, 2 },
-    [OP_moe_index]        = { WORK_MEMORY, 3 },
+    [OP_sort_by_expert]        = { WORK_MEMORY, 3 },
     [OP_embed_bwd]        = { WORK_MEMORY, 2 },
     [OP_squares]          = { WORK_MEMORY, 2 },
 };

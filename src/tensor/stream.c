@@ -111,7 +111,7 @@ static void slice_cells(Stream *s, int64_t h, int64_t w)
 
 /* One visual run of document d: pixels and cells into the patch stream, rows and positions into the token
  * stream. Positions of cell (r, c): T = pos, H = pos + r, W = pos + c; time inside a video is in its text. */
-static void add_slice(Stream *s, const Slice *v, int64_t row, int32_t *pos)
+static void add_slice(Stream *s, const VisualSlice *v, int64_t row, int32_t *pos)
 {
     int64_t m = s->shape.merge, T = s->budget.tokens, n = v->h * v->w / (m * m);
     slice_cells(s, v->h, v->w);
@@ -145,7 +145,7 @@ static Status document_check(const Stream *s, const Document *d)
     int64_t m = s->shape.merge, visual = 0, promised = 0, patches = 0, sup = 0;
     for (int64_t i = 0; i < d->n; i++) visual += is_visual(s, d->ids[i]), sup += d->targets[i] >= 0;
     for (int64_t i = 0; i < d->slices; i++) {
-        const Slice *v = &d->slice[i];
+        const VisualSlice *v = &d->slice[i];
         if (v->h < m || v->w < m || v->h % m || v->w % m)
             return fail(E_DATA, "picture %lld: a grid of %lld x %lld patches is not a multiple of %lld",
                         (long long)i, (long long)v->h, (long long)v->w, (long long)m);
@@ -176,7 +176,7 @@ static Status add_tokens(Stream *s, const Document *d)
             s->pos[row] = s->pos[T + row] = s->pos[2 * T + row] = pos++;
             continue;
         }
-        const Slice *v = &d->slice[next++];
+        const VisualSlice *v = &d->slice[next++];
         int64_t run = v->h * v->w / (m * m);
         for (int64_t j = 1; j < run; j++)
             if (i + j >= d->n || d->ids[i + j] != d->ids[i])
@@ -231,7 +231,7 @@ Status stream_synthetic(Stream *s, int64_t doc_tokens, int64_t slices, int64_t h
     int64_t docs = s->budget.tokens / doc_tokens, run = slices ? h * w / block_of(&s->shape) : 0;
     int32_t *ids = calloc((size_t)doc_tokens * 2, sizeof *ids), *targets = ids + doc_tokens;
     void *pixels = synthetic_pixels(&s->shape, h * w, seed);
-    Slice *slice = calloc((size_t)slices + 1, sizeof *slice);
+    VisualSlice *slice = calloc((size_t)slices + 1, sizeof *slice);
     Status st = ids && pixels && slice ? OK : fail(E_FIT, "no host memory for a synthetic stream");
     stream_clear(s);
     for (int64_t d = 0; !st && d < docs; d++) {
@@ -242,7 +242,7 @@ Status stream_synthetic(Stream *s, int64_t doc_tokens, int64_t slices, int64_t h
             if (is_visual(s, ids[i])) ids[i] = 0;
         }
         for (int64_t i = 0; i < mine; i++) {
-            slice[i] = (Slice){ h, w, pixels };
+            slice[i] = (VisualSlice){ h, w, pixels };
             for (int64_t j = i * (run + 1); j < i * (run + 1) + run; j++)
                 ids[j] = (int32_t)s->shape.image_token, targets[j] = -1;
         }
@@ -281,7 +281,7 @@ Budget stream_photos_budget(const StreamShape *shape, int64_t n, uint64_t seed)
 }
 
 /* One photograph and its text into ids, targets (room for tokens each) and pixels. */
-static Document photo_document(const Stream *s, Photo p, int32_t *ids, const Slice *slice, int64_t vocab,
+static Document photo_document(const Stream *s, Photo p, int32_t *ids, const VisualSlice *slice, int64_t vocab,
                                uint64_t seed)
 {
     int64_t  n = photo_tokens(&s->shape, p), end = n - p.after;
@@ -304,7 +304,7 @@ Status stream_photos(Stream *s, int64_t n, int64_t vocab, uint64_t seed)
         Photo    p = photo(&s->shape, seed, i);
         int32_t *ids = calloc((size_t)photo_tokens(&s->shape, p) * 2, sizeof *ids);
         void    *px = synthetic_pixels(&s->shape, p.h * p.w, seed + (uint64_t)i);
-        Slice    slice = { p.h, p.w, px };
+        VisualSlice    slice = { p.h, p.w, px };
         if (!ids || !px) st = fail(E_FIT, "no host memory for a synthetic photograph");
         Document d = st ? (Document){ 0 } : photo_document(s, p, ids, &slice, vocab, seed + (uint64_t)i);
         if (!st) st = stream_add(s, &d);

@@ -32,14 +32,14 @@ typedef struct StreamShape {
 /* One temporal slice of a picture or video: its grid in patches and its pixels (h * w rows of patch_dim, of
  * the stream's kind) in merge-block order. Slices stand in the order in which the document's visual runs name
  * them. */
-typedef struct Slice { int64_t h, w; const void *pixels; } Slice;
+typedef struct VisualSlice { int64_t h, w; const void *pixels; } VisualSlice;
 
 typedef struct Document {
     int64_t        n;                     /* tokens */
     const int32_t *ids;
     const int32_t *targets;               /* targets[i]: id that row i must predict, or -1 */
     int64_t        slices;
-    const Slice   *slice;
+    const VisualSlice   *slice;
 } Document;
 
 typedef struct Stream {

@@ -23,7 +23,7 @@ Status peak_measure(Backend *be, DType dtype, double *flops)
     Arena a;
     Tensor t[3];
     double best = 0, from = clock_now();
-    *flops = be->machine->peak ? be->machine->peak(dtype) : 0;
+    *flops = be->device->peak ? be->device->peak(dtype) : 0;
     if (*flops > 0) return OK;
     TRY(backend_arena_open(be, &a, "peak", 3 * (size_t)MOST * MOST * dtype_size(dtype)));
     for (int64_t n = 0, next = LEAST; clock_now() - from < 0.05 || next != n;) {

@@ -1,4 +1,4 @@
-/* ops/cpu/backend_cpu.c -- the CPU as a machine: anonymous pages, OpenMP threads, a workspace made at start. */
+/* ops/cpu/backend_cpu.c -- the CPU as a device: anonymous pages, OpenMP threads, a workspace made at start. */
 #include "ops/cpu/cpu.h"
 
 #include <errno.h>
@@ -41,11 +41,11 @@ static void cpu_upload(Backend *be, Tensor dst, const void *host)
     memcpy(dst.data, host, (size_t)t_bytes(dst));
 }
 static void cpu_fetch(Backend *be, void *host, Tensor src) { memcpy(host, src.data, (size_t)t_bytes(src)); }
-static void side_copy(Backend *be, Side lane, void *dst, const void *src, size_t bytes)
+static void side_copy(Backend *be, CopyStream lane, void *dst, const void *src, size_t bytes)
 {
     memcpy(dst, src, bytes);
 }
-static const Lanes cpu_lanes = { .copy = side_copy };
+static const CopyOps cpu_lanes = { .copy = side_copy };
 
 static Status cpu_sync(Backend *be) { return be->sticky; }
 
@@ -72,7 +72,7 @@ static Status cpu_open(Backend *be)
     return OK;
 }
 
-const Machine machine_cpu = {
+const Device device_cpu = {
     .name = "cpu", .ops = &cpu_ops, .host_memory = true, .open = cpu_open, .close = cpu_close, .map = cpu_map,
     .unmap = cpu_unmap, .upload = cpu_upload, .fetch = cpu_fetch, .sync = cpu_sync,
     .memory = cpu_memory, .lanes = &cpu_lanes,

@@ -26,7 +26,7 @@ enum { ACC_SIZE = (TILE_M + PAD) * TILE_N, A_SIZE = (TILE_M + PAD) * LDA };
 
 /* A factor of the tile: n rows of a or columns of b. inner: its terms are adjacent in memory. Of an a with
  * adjacent terms, or of a b without, some may be left out. */
-typedef struct Operand { Tensor t; bool inner; int64_t n; Drop drop; } Operand;
+typedef struct Operand { Tensor t; bool inner; int64_t n; Dropout drop; } Operand;
 
 Tiling gemm_tiling(int64_t M, int64_t N, int64_t products)
 {
@@ -50,12 +50,12 @@ static void add_widened(float *acc, int64_t ld, Operand a, Operand b, int64_t K)
     float *A = acc + ACC_SIZE, *B = A + A_SIZE;
     if (a.inner) tile_read(A, LDA, source(a.t), 1.0f);
     else         tile_transpose(A, LDA, source(a.t));
-    chance_floats(A, LDA, a.n, K, a.drop);
+    dropout_f32(A, LDA, a.n, K, a.drop);
     for (int64_t n = 0; n < b.n; n += PANEL) {
         int64_t w = b.n - n < PANEL ? b.n - n : PANEL;
         if (b.inner) tile_transpose(B, PANEL, source(t_rows(b.t, n, w)));
         else         tile_read(B, PANEL, source(t_cols(b.t, n, w)), 1.0f);
-        chance_floats(B, PANEL, K, w, drop_at(b.drop, 0, n));
+        dropout_f32(B, PANEL, K, w, dropout_at(b.drop, 0, n));
         tile_mul(true, acc + n, ld, A, LDA, 1, B, PANEL, a.n, w, K);
     }
 }
@@ -70,7 +70,7 @@ static void block_read(uint16_t *out, Operand x, int64_t i, int64_t k)
     if (rows < H || cols < W) memset(out, 0, BLOCK * sizeof(uint32_t));
     for (int64_t r = 0; r < rows && cols > 0; r++)
         memcpy(out + r * W, (uint16_t *)row_ptr(x.t, r0 + r) + c0, (size_t)cols * sizeof *out);
-    chance_halves(out, W, rows, cols, drop_at(x.drop, r0, c0));
+    dropout_bf16(out, W, rows, cols, dropout_at(x.drop, r0, c0));
 }
 
 HOT static void pack_a(uint32_t *out, Operand x, int64_t K)
@@ -261,16 +261,16 @@ static void acc_scale(float *acc, int64_t ld, Tensor c, float scale, bool add)
 }
 
 /* acc += op(a) op(b), TILE_K terms at a time, without those that chance leaves out of a or b. */
-static void acc_multiply(Bf16Path path, float *acc, int64_t ld, Tensor c, Tensor a, Tensor b, Drop drop,
+static void acc_multiply(Bf16Path path, float *acc, int64_t ld, Tensor c, Tensor a, Tensor b, Dropout drop,
                          int mode)
 {
     int64_t K = mode == GEMM_TN ? a.n[0] : a.n[1];
     for (int64_t k = 0; k < K; k += TILE_K) {
         int64_t n = K - k < TILE_K ? K - k : TILE_K;
         Operand x = { mode == GEMM_TN ? t_rows(a, k, n) : t_cols(a, k, n), mode != GEMM_TN, c.n[0],
-                      mode == GEMM_NT ? drop_at(drop, 0, k) : (Drop){ 0 } };
+                      mode == GEMM_NT ? dropout_at(drop, 0, k) : (Dropout){ 0 } };
         Operand y = { mode == GEMM_NT ? t_cols(b, k, n) : t_rows(b, k, n), mode == GEMM_NT, c.n[1],
-                      mode == GEMM_TN ? drop_at(drop, k, 0) : (Drop){ 0 } };
+                      mode == GEMM_TN ? dropout_at(drop, k, 0) : (Dropout){ 0 } };
         if (path == BF16_WIDEN || a.dtype == F32) add_widened(acc, ld, x, y, n);
         else add_packed(units[path], acc, ld, x, y, n);
     }
@@ -281,8 +281,8 @@ Terms terms_of_tile(Terms t, int64_t m, int64_t rows, int64_t n, int64_t cols)
     int mode = t.flags & GEMM_MODE;
     t.a = mode == GEMM_TN ? t_cols(t.a, m, rows) : t_rows(t.a, m, rows);
     t.b = mode == GEMM_NT ? t_rows(t.b, n, cols) : t_cols(t.b, n, cols);
-    t.drop = drop_at(t.drop, mode == GEMM_TN ? 0 : m, mode == GEMM_NT ? 0 : n);
-    t.tail.drop = drop_at(t.tail.drop, m, n);
+    t.drop = dropout_at(t.drop, mode == GEMM_TN ? 0 : m, mode == GEMM_NT ? 0 : n);
+    t.tail.drop = dropout_at(t.tail.drop, m, n);
     if (t_has(t.bias)) t.bias = t_cols(t.bias, n, cols);
     if (t_has(t.tail.low)) {
         t.tail.low = t_rows(t.tail.low, m, rows);
@@ -298,16 +298,16 @@ void gemm_tile(Bf16Path path, float *ws, Tensor c, Terms t)
     int     mode = t.flags & GEMM_MODE;
     bool    add = t.flags & GEMM_ACC, tail = t_has(t.tail.low), first = tail && t.tail.drop.p > 0;
     bool    of_c = mode == GEMM_NN && t.drop.p > 0, late = t.scale != 1.0f || of_c || first;
-    Drop    none = { 0 };
+    Dropout    none = { 0 };
     int64_t ld = padded(c.n[1]);
     if (path == BF16_AUTO) path = best_path();
     acc_begin(ws, ld, c, t.bias, add && !late);
     if (first) {
         acc_multiply(path, ws, ld, c, t.tail.low, t.tail.w, none, mode);
-        chance_floats(ws, ld, c.n[0], c.n[1], t.tail.drop);
+        dropout_f32(ws, ld, c.n[0], c.n[1], t.tail.drop);
     }
     acc_multiply(path, ws, ld, c, t.a, t.b, t.drop, mode);
-    if (of_c) chance_floats(ws, ld, c.n[0], c.n[1], t.drop);
+    if (of_c) dropout_f32(ws, ld, c.n[0], c.n[1], t.drop);
     if (tail && !first) acc_multiply(path, ws, ld, c, t.tail.low, t.tail.w, none, mode);
     if (late) acc_scale(ws, ld, c, t.scale, add);
     tile_write(c.data, (DType)c.dtype, c.s[0], ws, ld, c.n[0], c.n[1]);

@@ -36,7 +36,7 @@ Tiling gemm_tiling(int64_t M, int64_t N, int64_t products);
 
 /* What c or a tile of it is made of, all rank 2: scale (op(a) op(b) + low op(w) [+ bias]) [+ c]. Some is left
  * out of a in NT, of b in TN, of the product in NN. */
-typedef struct Terms { Tensor a, b, bias; Tail tail; float scale; Drop drop; int flags; } Terms;
+typedef struct Terms { Tensor a, b, bias; LoraTerm tail; float scale; Dropout drop; int flags; } Terms;
 
 /* Those of rows m .. and columns n .. of c. */
 Terms terms_of_tile(Terms t, int64_t m, int64_t rows, int64_t n, int64_t cols);

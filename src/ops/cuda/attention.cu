@@ -1,7 +1,7 @@
 /* ops/cuda/attention.cu -- attention on the card: who computes it, and what both ways share.
  *
  * Heads of images have kernels of their own (attention_vision.cu). Other bf16 that cuDNN takes goes there
- * (attention_cudnn.cu), all else, and all on a machine without cuDNN, through our plain kernels
+ * (attention_cudnn.cu), all else, and all on a device without cuDNN, through our plain kernels
  * (attention_plain.cu). Here: rows outside the segments, and delta. */
 #include "ops/cuda/attention_cuda.h"
 

@@ -31,7 +31,7 @@ template <int C> struct Room {
 
 typedef struct Job {
     const int *starts;
-    Rows       o;
+    HeadRows       o;
     float     *lse;
     int64_t    lse_row;
     int        n, H;

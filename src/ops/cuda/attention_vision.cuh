@@ -24,7 +24,7 @@ template <int C, int R> struct Lay {
     enum { CHUNK = R * LINE, CHUNKS = (C + 63) / 64, BYTES = CHUNKS * CHUNK, KSTEPS = (C + 15) / 16 };
 };
 
-/* Rows row .. of a head, in a segment of `rows` rows from `first` on. */
+/* HeadRows row .. of a head, in a segment of `rows` rows from `first` on. */
 typedef struct Tile { int head, first, rows, row; } Tile;
 
 /* Finds the block's tiles of BM rows: numbers x, x + blocks, ... */
@@ -132,11 +132,11 @@ template <int N> __device__ inline void hide(float (&s)[N], int valid)
 __device__ inline int thread_row() { return threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4; }
 
 /* A (rows, heads, C) output. */
-typedef struct Rows { bf16 *p; int64_t row, head; } Rows;
+typedef struct HeadRows { bf16 *p; int64_t row, head; } HeadRows;
 
 /* The thread's two rows of d, times a factor each, to rows t and t + 8 of those before `end`. */
 template <int C>
-__device__ inline void rows_put(const Rows &y, int head, int t, int end, const float (&d)[C / 2], float upper,
+__device__ inline void rows_put(const HeadRows &y, int head, int t, int end, const float (&d)[C / 2], float upper,
                                 float lower)
 {
     bf16 *p = y.p + (int64_t)t * y.row + head * y.head + threadIdx.x % 4 * 2, *q = p + 8 * y.row;
@@ -149,7 +149,7 @@ __device__ inline void rows_put(const Rows &y, int head, int t, int end, const f
 
 /* --- the host side --- */
 
-static inline Rows rows_of(Tensor t) { return Rows{ (bf16 *)t.data, t.s[0], t.s[1] }; }
+static inline HeadRows rows_of(Tensor t) { return HeadRows{ (bf16 *)t.data, t.s[0], t.s[1] }; }
 
 /* Boxes of 64 columns by `rows` rows of a head of t (T, H, C); outside it they are zeros. */
 static inline CUtensorMap heads_map(Backend *be, Tensor t, int rows)

@@ -19,7 +19,7 @@ namespace {
 enum { GROUPS = 2, BM = 64 * GROUPS, THREADS = 128 * (GROUPS + 1), WARPS = 4 * GROUPS,
        MORE = 232, LESS = 40 };                 /* registers of a thread that multiplies, and of the others */
 
-/* Rows that flow at a time, and how many such stages: keys gather twice and have fewer registers left for
+/* HeadRows that flow at a time, and how many such stages: keys gather twice and have fewer registers left for
  * scores. */
 template <bool KEYS> struct Flow { enum { BN = KEYS ? 80 : 128, STAGES = KEYS ? 3 : 2 }; };
 
@@ -38,7 +38,7 @@ template <int C, bool KEYS> struct Room {
 /* The outputs are dk and dv, or dq alone. */
 typedef struct Job {
     const int   *starts;
-    Rows         first, second;
+    HeadRows         first, second;
     const float *lse, *delta;
     int64_t      lse_row, delta_row;
     int          n, H;
@@ -268,7 +268,7 @@ template <int C, bool KEYS> void launch(Backend *be, const Attn *x)
 
 /* delta[h,t] = dout[t,h,:].o[t,h,:], a thread each: neighbours read neighbouring heads. */
 template <int C>
-__global__ void delta_kernel(float *delta, int64_t delta_row, Rows dout, Rows o, int64_t T, int H)
+__global__ void delta_kernel(float *delta, int64_t delta_row, HeadRows dout, HeadRows o, int64_t T, int H)
 {
     int64_t at = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, t = at / H, h = at % H;
     float   sum = 0.0f;

@@ -1,4 +1,4 @@
-/* ops/cuda/backend_cuda.cu -- an NVIDIA card as a machine: memory, copies, the step's stream and those beside it,
+/* ops/cuda/backend_cuda.cu -- an NVIDIA card as a device: memory, copies, the step's stream and those beside it,
  * the sticky error.
  *
  * The kernels are in ops/<file>.cu, this is what they run on. One card, the first that is visible. */
@@ -53,20 +53,20 @@ static Status find_card(void)
 
 static Status open_lanes(Cuda *c)
 {
-    for (int i = 0; i < SIDES; i++) {
+    for (int i = 0; i < COPY_STREAMS; i++) {
         TRY(check(cudaStreamCreateWithFlags(&c->lane[i], cudaStreamNonBlocking), "creating a stream"));
         TRY(check(cudaEventCreateWithFlags(&c->begun[i], cudaEventDisableTiming), "creating an event"));
     }
-    for (int i = 0; i < SIDE_MARKS; i++)
+    for (int i = 0; i < COPY_EVENTS; i++)
         TRY(check(cudaEventCreateWithFlags(&c->side_mark[i], cudaEventDisableTiming), "creating an event"));
     return OK;
 }
 
 static void close_lanes(Cuda *c)
 {
-    for (int i = 0; i < SIDE_MARKS; i++)
+    for (int i = 0; i < COPY_EVENTS; i++)
         if (c->side_mark[i]) cudaEventDestroy(c->side_mark[i]);
-    for (int i = 0; i < SIDES; i++) {
+    for (int i = 0; i < COPY_STREAMS; i++) {
         if (c->begun[i]) cudaEventDestroy(c->begun[i]);
         if (c->lane[i]) cudaStreamDestroy(c->lane[i]);
     }
@@ -162,7 +162,7 @@ static Status pin_mapped(void *p, size_t bytes)
 }
 
 /* Pinned, as pageable memory would make every copy wait for the host; large pages first, as that goes page by
- * page. What is pinned is taken at once, so a machine without the room says so here. */
+ * page. What is pinned is taken at once, so a device without the room says so here. */
 static Status cuda_host_map(Backend *be, size_t bytes, void **out)
 {
     double left, all;
@@ -187,20 +187,20 @@ static void cuda_host_unmap(Backend *be, void *p, size_t bytes)
     munmap(p, bytes);
 }
 
-static void side_copy(Backend *be, Side lane, void *dst, const void *src, size_t bytes)
+static void side_copy(Backend *be, CopyStream lane, void *dst, const void *src, size_t bytes)
 {
-    cudaMemcpyKind way = lane == SIDE_OUT ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice;
+    cudaMemcpyKind way = lane == COPY_D2H ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice;
     cuda_stick(be, cudaMemcpyAsync(dst, src, bytes, way, cuda_of(be)->lane[lane]), "side copy");
 }
 
-static void side_begin(Backend *be, Side lane)
+static void side_begin(Backend *be, CopyStream lane)
 {
     Cuda *c = cuda_of(be);
     cuda_stick(be, cudaEventRecord(c->begun[lane], c->stream), "side lane");
     cuda_stick(be, cudaStreamWaitEvent(c->lane[lane], c->begun[lane], 0), "side lane");
 }
 
-static void side_mark(Backend *be, Side lane, int id)
+static void side_mark(Backend *be, CopyStream lane, int id)
 {
     Cuda *c = cuda_of(be);
     cuda_stick(be, cudaEventRecord(c->side_mark[id], c->lane[lane]), "side lane");
@@ -212,7 +212,7 @@ static void step_wait(Backend *be, int id)
     cuda_stick(be, cudaStreamWaitEvent(c->stream, c->side_mark[id], 0), "side lane");
 }
 
-static void side_wait(Backend *be, Side lane, int id)
+static void side_wait(Backend *be, CopyStream lane, int id)
 {
     Cuda *c = cuda_of(be);
     cuda_stick(be, cudaStreamWaitEvent(c->lane[lane], c->side_mark[id], 0), "side lane");
@@ -220,10 +220,10 @@ static void side_wait(Backend *be, Side lane, int id)
 
 static void side_drain(Backend *be)
 {
-    for (int i = 0; i < SIDES; i++) cuda_stick(be, cudaStreamSynchronize(cuda_of(be)->lane[i]), "side lane");
+    for (int i = 0; i < COPY_STREAMS; i++) cuda_stick(be, cudaStreamSynchronize(cuda_of(be)->lane[i]), "side lane");
 }
 
-static const Lanes cuda_lanes = { side_copy, side_begin, side_mark, step_wait, side_wait, side_drain };
+static const CopyOps cuda_lanes = { side_copy, side_begin, side_mark, step_wait, side_wait, side_drain };
 
 /* A tensor may lie in host memory too (host_map): the driver knows by the address. */
 static void cuda_upload(Backend *be, Tensor dst, const void *host)
@@ -343,7 +343,7 @@ static Status cuda_sync(Backend *be)
     return be->sticky;
 }
 
-/* From the driver's own library, which every machine with a card has; it is loaded only when asked. */
+/* From the driver's own library, which every device with a card has; it is loaded only when asked. */
 static void cuda_state(char *out, size_t n)
 {
     typedef int (*Fn)(...);
@@ -411,7 +411,7 @@ static void cuda_describe(char *out, size_t n)
              driver % 1000 / 10, lt, dnn);
 }
 
-extern "C" const Machine machine_cuda = {
+extern "C" const Device device_cuda = {
     "cuda",     &cuda_ops,   false,      cuda_open,    cuda_close, cuda_map,
     cuda_unmap, cuda_upload, cuda_fetch, cuda_pin,     cuda_sync,  cuda_describe, cuda_state, cuda_memory,
     cuda_peak,  cuda_ahead,  cuda_join,  cuda_prepare, cuda_clock, cuda_host_map, cuda_host_unmap,

@@ -30,9 +30,9 @@ typedef struct Cuda {
     int          marks, marks_room;
     bool         going_ahead;         /* uploads use the copy stream */
     cudaEvent_t  freed, arrived;      /* the spare batch may be written; it has been */
-    cudaStream_t lane[SIDES];
-    cudaEvent_t  begun[SIDES];        /* the step as it was when a lane was told to wait for it */
-    cudaEvent_t  side_mark[SIDE_MARKS];
+    cudaStream_t lane[COPY_STREAMS];
+    cudaEvent_t  begun[COPY_STREAMS];        /* the step as it was when a lane was told to wait for it */
+    cudaEvent_t  side_mark[COPY_EVENTS];
     void        *lt;                  /* cublaslt.cu's own: handle, algorithms */
     void        *dnn;                 /* attention_cudnn.cu's own: library, plans; NULL without cuDNN */
 } Cuda;
@@ -170,7 +170,7 @@ static inline bool packs(Tensor t)
 }
 
 /* gemm_scaled of which chance leaves out some (grouped_gemm.cu). */
-void gemm_dropped(Backend *be, Tensor c, Tensor a, Tensor b, float scale, Drop drop, int flags);
+void gemm_dropped(Backend *be, Tensor c, Tensor a, Tensor b, float scale, Dropout drop, int flags);
 
 extern "C" {
 #define OP(name, kind, params, args) void cuda_##name params;

@@ -54,11 +54,11 @@ static __global__ void reach(int *hit, const int *key, int64_t n, int K, int G, 
     hit[i] = found;
 }
 
-extern "C" void cuda_moe_reach(Backend *be, Tensor hit, Tensor key, int64_t unit, int64_t wide, int64_t from,
+extern "C" void cuda_expert_owner_mask(Backend *be, Tensor hit, Tensor key, int64_t unit, int64_t wide, int64_t from,
                                int64_t block)
 {
     int64_t n = t_count(hit);
-    LAUNCH(be, "moe_reach", reach, ceil_div(n, THREADS), THREADS, 0, (int *)hit.data, (const int *)key.data,
+    LAUNCH(be, "expert_owner_mask", reach, ceil_div(n, THREADS), THREADS, 0, (int *)hit.data, (const int *)key.data,
            n, (int)key.n[1], (int)hit.n[1], (int)unit, (int)wide, (int)from, (int)block);
 }
 
@@ -96,9 +96,9 @@ static __global__ void planes(int *out, const int *rows, int64_t n, int P, int64
     out[i] = r < 0 ? -1 : (int)(r + i % P * stride);
 }
 
-extern "C" void cuda_moe_planes(Backend *be, Tensor out, Tensor rows, int64_t stride)
+extern "C" void cuda_expand_etp_rows(Backend *be, Tensor out, Tensor rows, int64_t stride)
 {
     int64_t n = t_count(out);
-    LAUNCH(be, "moe_planes", planes, ceil_div(n, THREADS), THREADS, 0, (int *)out.data,
+    LAUNCH(be, "expand_etp_rows", planes, ceil_div(n, THREADS), THREADS, 0, (int *)out.data,
            (const int *)rows.data, n, (int)(out.n[1] / rows.n[1]), stride);
 }

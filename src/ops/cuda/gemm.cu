@@ -189,7 +189,7 @@ extern "C" void cuda_gemm(Backend *be, Tensor c, Tensor a, Tensor b, Tensor bias
     product(be, q);
 }
 
-extern "C" void cuda_gemm_scaled(Backend *be, Tensor c, Tensor a, Tensor b, float scale, Drop drop,
+extern "C" void cuda_gemm_scaled(Backend *be, Tensor c, Tensor a, Tensor b, float scale, Dropout drop,
                                  int flags)
 {
     Tensor none = {};

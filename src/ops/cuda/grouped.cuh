@@ -13,9 +13,9 @@
  * `least` are kept, and grow by `scale`. */
 typedef struct Chance { uint64_t seed, stream; uint32_t row, col, least; float scale; } Chance;
 
-static inline Chance chance_of(Drop d, float scale)
+static inline Chance chance_of(Dropout d, float scale)
 {
-    Chance h = { d.seed, d.stream, (uint32_t)d.row, (uint32_t)d.col, chance_least(d.p) << 16, scale };
+    Chance h = { d.seed, d.stream, (uint32_t)d.row, (uint32_t)d.col, dropout_threshold(d.p) << 16, scale };
     return h;
 }
 
@@ -24,7 +24,7 @@ static inline Chance chance_of(Drop d, float scale)
  * Where it `drops`, chance has a part in what the tail adds, or else in a (NT) or b (TN). */
 typedef struct GroupedCall {
     Tensor  c, a, b, offsets;
-    Tail    tail;
+    LoraTerm    tail;
     float   scale;
     int     mode;
     bool    add;
@@ -248,13 +248,13 @@ __device__ inline void multiply_stage(float (&d)[BN / 2], uint32_t a, uint32_t b
 }
 
 /* What chance leaves of a warp's sums of rows row .. + 15 and columns col .. + BN - 1, as wgmma left them: 8
- * numbers of a block are those of 8 sums of a thread. The first column is on CHANCE_COLS. */
+ * numbers of a block are those of 8 sums of a thread. The first column is on DROPOUT_COLS. */
 __device__ inline void thin_sums(float (&d)[BN / 2], const Chance &h, int row, int col)
 {
-    uint32_t at = h.row + row + threadIdx.x % 32 / 4, k = (h.col + col) / CHANCE_COLS, q = threadIdx.x % 4;
+    uint32_t at = h.row + row + threadIdx.x % 32 / 4, k = (h.col + col) / DROPOUT_COLS, q = threadIdx.x % 4;
     #pragma unroll
     for (int i = 0; i < BN / 16; i++) {
-        Rng4 n = chance_block(h.seed, h.stream, at + i % 2 * 8, k + i / 2, q);
+        Rng4 n = dropout_block(h.seed, h.stream, at + i % 2 * 8, k + i / 2, q);
         #pragma unroll
         for (int w = 0; w < 4; w++) {
             float *x = d + i / 2 * 16 + w * 4 + i % 2 * 2;
@@ -306,7 +306,7 @@ static inline CUtensorMap map_of(Backend *be, Tensor t, int rows)
 }
 
 /* What a job is about, but for c. */
-static inline Job job_of(Tensor offsets, int64_t E, int64_t every, int64_t N, Tensor a, Tensor b, Tail tail)
+static inline Job job_of(Tensor offsets, int64_t E, int64_t every, int64_t N, Tensor a, Tensor b, LoraTerm tail)
 {
     Job     g = { };
     int64_t r = t_has(tail.low) ? tail.low.n[1] : 0, main = ceil_div(a.n[1], BK), more = ceil_div(r, BK);
@@ -315,7 +315,7 @@ static inline Job job_of(Tensor offsets, int64_t E, int64_t every, int64_t N, Te
     g.b_each = b.n[0] != 1, g.w_each = tail.w.n[0] != 1;
     return g;
 }
-static inline Maps maps_of(Backend *be, Tensor a, Tensor b, Tail tail, int a_rows, int b_rows)
+static inline Maps maps_of(Backend *be, Tensor a, Tensor b, LoraTerm tail, int a_rows, int b_rows)
 {
     Maps m = { };
     if (a.n[1]) m.a = map_of(be, a, a_rows), m.b = map_of(be, b, b_rows);
@@ -324,7 +324,7 @@ static inline Maps maps_of(Backend *be, Tensor a, Tensor b, Tail tail, int a_row
 }
 
 /* A tail that the fast kernels take, or none. */
-static inline bool tail_packs(Tail t) { return !t_has(t.low) || (packs(t.low) && packs(t.w)); }
+static inline bool tail_packs(LoraTerm t) { return !t_has(t.low) || (packs(t.low) && packs(t.w)); }
 
 /* A matrix as a stack of one. */
 static inline Tensor stack_of(Tensor t)

@@ -319,10 +319,10 @@ __global__ void add_tiles(float *dgate, int64_t stride, const float *part, int t
 
 bool plain_bf16(Tensor t) { return t.dtype == BF16 && packs(t); }
 
-bool fast(Tensor a, Tensor w, Tensor wide, Tensor slim, Tensor offsets, Tail tail)
+bool fast(Tensor a, Tensor w, Tensor wide, Tensor slim, Tensor offsets, LoraTerm tail)
 {
     bool some = a.n[0] > 0 && a.n[1] > 0 && slim.n[1] > 0 && tail_packs(tail);
-    bool even = !(tail.drop.p > 0) || tail.drop.col % CHANCE_COLS == 0;
+    bool even = !(tail.drop.p > 0) || tail.drop.col % DROPOUT_COLS == 0;
     return some && even && plain_bf16(a) && plain_bf16(w) && plain_bf16(wide) && plain_bf16(slim) &&
            offsets.n[0] - 1 <= EXPERTS_MOST;
 }
@@ -335,7 +335,7 @@ Tensor half_of(Tensor wide, int i)
 }
 
 template <class End, bool DROP>
-void launch(Backend *be, const char *what, Tensor a, Tensor w, Tensor offsets, int64_t F, Tail tail,
+void launch(Backend *be, const char *what, Tensor a, Tensor w, Tensor offsets, int64_t F, LoraTerm tail,
             const Ends &ends)
 {
     int64_t E = offsets.n[0] - 1, blocks = (ceil_div(a.n[0], BM) + E) * ceil_div(F, End::WIDE);
@@ -350,7 +350,7 @@ void launch(Backend *be, const char *what, Tensor a, Tensor w, Tensor offsets, i
 }
 
 extern "C" void cuda_grouped_swiglu(Backend *be, Tensor gu, Tensor h, Tensor a, Tensor w, Tensor offsets,
-                                    Tensor gate, Tail tail)
+                                    Tensor gate, LoraTerm tail)
 {
     if (offsets.n[0] < 2) return;
     if (!fast(a, w, gu, h, offsets, tail)) {
@@ -367,7 +367,7 @@ extern "C" void cuda_grouped_swiglu(Backend *be, Tensor gu, Tensor h, Tensor a, 
 }
 
 extern "C" void cuda_grouped_dswiglu(Backend *be, Tensor dgu, Tensor dgate, Tensor dout, Tensor w,
-                                     Tensor offsets, Tensor gu, Tensor gate, Tail tail)
+                                     Tensor offsets, Tensor gu, Tensor gate, LoraTerm tail)
 {
     int64_t R = dgu.n[0], F = dgu.n[1] / 2, tiles = ceil_div(F, BN);
     Tensor  dh = half_of(dgu, 0);

@@ -16,7 +16,7 @@
 
 namespace {
 
-GroupedCall call_of(Tensor c, Tensor a, Tensor b, Tensor offsets, Tail tail, float scale, int flags)
+GroupedCall call_of(Tensor c, Tensor a, Tensor b, Tensor offsets, LoraTerm tail, float scale, int flags)
 {
     int64_t     E = offsets.n[0] - 1;
     bool        sum = (flags & GEMM_MODE) == GEMM_TN && c.n[0] == 1;
@@ -27,7 +27,7 @@ GroupedCall call_of(Tensor c, Tensor a, Tensor b, Tensor offsets, Tail tail, flo
 }
 
 /* In NN it is the product that some is left out of: a tail after nothing. */
-void leave_out(GroupedCall &q, Drop drop)
+void leave_out(GroupedCall &q, Dropout drop)
 {
     bool through = q.mode == GEMM_NN;
     if (!(drop.p > 0)) return;
@@ -231,7 +231,7 @@ template <bool DROP> __device__ inline int plain_find(const Firsts &off, const W
 
 __device__ inline bool kept(const Chance &h, int64_t row, int64_t col)
 {
-    return chance_keeps(h.seed, h.stream, h.row + (uint32_t)row, h.col + (uint32_t)col, h.least >> 16);
+    return dropout_keeps(h.seed, h.stream, h.row + (uint32_t)row, h.col + (uint32_t)col, h.least >> 16);
 }
 
 /* Some of a (NT), or of b (TN), is left out; its first row is `first`. */
@@ -377,7 +377,7 @@ bool lines_up(const GroupedCall &q)
 {
     bool nn = q.mode == GEMM_NN, tail = !t_has(q.tail.low) || (begins(q.tail.low) && begins(q.tail.w));
     return begins(q.a) && begins(q.b) && tail && (!nn || packs(q.c)) &&
-           q.chance.col % (nn ? CHANCE_COLS : 8) == 0;
+           q.chance.col % (nn ? DROPOUT_COLS : 8) == 0;
 }
 
 bool fast(const GroupedCall &q)
@@ -400,22 +400,22 @@ void product(Backend *be, const GroupedCall &q)
 
 }
 
-extern "C" void cuda_grouped_gemm(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, Tail tail,
+extern "C" void cuda_grouped_gemm(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, LoraTerm tail,
                                   int flags)
 {
     product(be, call_of(c, a, b, offsets, tail, 1.0f, flags));
 }
 
 extern "C" void cuda_grouped_scaled(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, float scale,
-                                    Drop drop, int flags)
+                                    Dropout drop, int flags)
 {
-    Tail        none = { };
+    LoraTerm        none = { };
     GroupedCall q = call_of(c, a, b, offsets, none, scale, flags);
     leave_out(q, drop);
     product(be, q);
 }
 
-void gemm_dropped(Backend *be, Tensor c, Tensor a, Tensor b, float scale, Drop drop, int flags)
+void gemm_dropped(Backend *be, Tensor c, Tensor a, Tensor b, float scale, Dropout drop, int flags)
 {
     bool        tn = (flags & GEMM_MODE) == GEMM_TN;
     GroupedCall q = { tn ? stack_of(c) : c, a, tn ? b : stack_of(b), { }, { }, scale, flags & GEMM_MODE,

@@ -65,14 +65,14 @@ __device__ inline uint32_t thin_pair(uint32_t x, uint32_t numbers, uint32_t leas
  * begin on 8 of the numbers' columns, so where it is not on 32 they take the numbers of twice as many. */
 __device__ inline void thin_chunk(uint32_t chunk, const Chance &h, int row, int col, int barrier)
 {
-    int      r = threadIdx.x % 128 / 2, half = threadIdx.x % 2, shift = h.col % CHANCE_COLS / 8;
-    uint32_t k = (h.col + col) / CHANCE_COLS + half;
+    int      r = threadIdx.x % 128 / 2, half = threadIdx.x % 2, shift = h.col % DROPOUT_COLS / 8;
+    uint32_t k = (h.col + col) / DROPOUT_COLS + half;
     #pragma unroll 1
     for (int more = 0; more <= (shift > 0); more++) {
-        Rng4 n[CHANCE_BLOCKS];
+        Rng4 n[DROPOUT_BLOCKS];
         #pragma unroll
-        for (int q = 0; q < CHANCE_BLOCKS; q++)
-            n[q] = chance_block(h.seed, h.stream, h.row + row + r, k + more, q);
+        for (int q = 0; q < DROPOUT_BLOCKS; q++)
+            n[q] = dropout_block(h.seed, h.stream, h.row + row + r, k + more, q);
         #pragma unroll
         for (int w = 0; w < 4; w++) {
             int i = w - shift + more * 4;       /* of the thread's four times 8 columns */
@@ -204,7 +204,7 @@ void launch(Backend *be, const GroupedCall &q, const Maps &maps, const Job &g, c
 
 void by_rows(Backend *be, const GroupedCall &q)
 {
-    Tail    none = { };
+    LoraTerm    none = { };
     int64_t N = q.c.n[1], tiles = (ceil_div(q.a.n[0], BM) + q.E) * ceil_div(N, NARROW);
     Job     g = job_of(q.offsets, q.E, q.every, N, q.a, q.b, none);
     Maps    maps = maps_of(be, q.a, q.b, none, BM, NARROW);
@@ -228,7 +228,7 @@ int64_t parts_of(Backend *be, int64_t E, int64_t each, int64_t rows)
 
 void gradient(Backend *be, const GroupedCall &q)
 {
-    Tail    none = { };
+    LoraTerm    none = { };
     int64_t M = q.a.n[1], N = q.b.n[1];
     bool    turned = M < N || q.drops;          /* the narrow one is to be b, and what is thinned a */
     Tensor  wide = turned ? q.b : q.a, slim = turned ? q.a : q.b;

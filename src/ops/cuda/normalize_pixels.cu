@@ -20,7 +20,7 @@ template <class T> static __global__ void widen(T *y, const uint8_t *x, int64_t 
     }
 }
 
-extern "C" void cuda_levels(Backend *be, Tensor y, Tensor x)
+extern "C" void cuda_normalize_pixels(Backend *be, Tensor y, Tensor x)
 {
     int64_t n = t_count(x);
     bool    wide = ((intptr_t)y.data | (intptr_t)x.data) % 16 == 0;

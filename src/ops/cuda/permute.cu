@@ -1,6 +1,6 @@
 /* ops/cuda/permute.cu -- kernels of permute.c: a stable counting sort of slots, and rows moved 16 bytes at a time.
  *
- * moe_index      A block owns CHUNK slots, each of its warps a stretch of them. slots_count: how many slots
+ * sort_by_expert      A block owns CHUNK slots, each of its warps a stretch of them. slots_count: how many slots
  *                of a block go to each expert; chunks_scan, a warp an expert: what the blocks before it
  *                have; slots_place: lanes of one expert find each other (match), so the place of a slot is
  *                what came before its block, before its warp, before its 32, and among these. Integers:
@@ -114,14 +114,14 @@ slots_place(int *offsets, int *rows, int *src, const int *idx, const int *before
     }
 }
 
-extern "C" void cuda_moe_index(Backend *be, Tensor offsets, Tensor rows, Tensor src, Tensor idx)
+extern "C" void cuda_sort_by_expert(Backend *be, Tensor offsets, Tensor rows, Tensor src, Tensor idx)
 {
     int64_t R = t_count(idx), E = t_count(offsets) - 1, chunks = R ? ceil_div(R, CHUNK) : 1;
     int    *hist = (int *)cuda_workspace(be, (size_t)((chunks + 1) * E * 4)), *total = hist + chunks * E;
-    LAUNCH(be, "moe_index", slots_count, chunks, 32 * WARPS, E * 4, hist, (const int *)idx.data, R, (int)E,
+    LAUNCH(be, "sort_by_expert", slots_count, chunks, 32 * WARPS, E * 4, hist, (const int *)idx.data, R, (int)E,
            chunks);
-    LAUNCH(be, "moe_index", chunks_scan, ceil_div(E, WARPS), 32 * WARPS, 0, hist, total, (int)E, chunks);
-    LAUNCH(be, "moe_index", slots_place, chunks, 32 * WARPS, (WARPS + 1) * E * 4, (int *)offsets.data,
+    LAUNCH(be, "sort_by_expert", chunks_scan, ceil_div(E, WARPS), 32 * WARPS, 0, hist, total, (int)E, chunks);
+    LAUNCH(be, "sort_by_expert", slots_place, chunks, 32 * WARPS, (WARPS + 1) * E * 4, (int *)offsets.data,
            (int *)rows.data, (int *)src.data, (const int *)idx.data, hist, total, R, (int)E, chunks);
 }
 

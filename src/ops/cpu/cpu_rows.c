@@ -1,5 +1,5 @@
-/* ops/rows.c -- sums of rows; see rows.h. */
-#include "ops/rows.h"
+/* ops/cpu/cpu_rows.c -- sums of rows; see rows.h. */
+#include "ops/cpu/cpu_rows.h"
 
 HOT void rows_add(float *y, const float *a, const float *b, int64_t n)
 {

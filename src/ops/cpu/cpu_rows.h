@@ -1,6 +1,6 @@
-/* ops/rows.h -- what the row-wise CPU ops share: when threads pay, long rows in pieces, sums over rows. */
-#ifndef OPS_ROWS_H
-#define OPS_ROWS_H
+/* ops/cpu/cpu_rows.h -- what the row-wise CPU ops share: when threads pay, long rows in pieces, sums over rows. */
+#ifndef OPS_CPU_CPU_ROWS_H
+#define OPS_CPU_CPU_ROWS_H
 
 #include "ops/cpu/cpu.h"
 
