@@ -11,7 +11,7 @@ OPT    ?= -O3
 
 PKGS   := openblas jansson yaml-0.1 libjpeg libpng libwebp libpcre2-8 libutf8proc libxxhash
 WARN   := -Wall -Wextra -Wshadow -Wvla -Wno-unused-parameter
-CFLAGS += -std=gnu17 $(OPT) -g $(WARN) -fopenmp -fno-math-errno -fno-trapping-math -Isrc $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
+CFLAGS += -std=gnu17 $(OPT) -g $(WARN) -fopenmp -fno-math-errno -fno-trapping-math -Isrc -I. $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 LIBS   := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
 
 ifeq ($(STATIC),1)                       # third-party libraries inside, for a machine that has none of them
@@ -23,10 +23,13 @@ ifeq ($(MPI),1)                          # headers alone: the library is loaded 
   CFLAGS += -DTREB_MPI $(shell pkg-config --cflags ompi-c)
 endif
 
+# Folders of programs over the library: folder x becomes $(BUILD)/treb-x, and its sources but main.c a library for tests.
+SIDE   := $(patsubst %/main.c,%,$(wildcard demo/main.c bench/main.c))
+
 # What is the same with and without CUDA is compiled once, in ROOT; BOTH are the tables that ask which it is.
 ROOT   := $(BUILD)
 SRC    := $(wildcard src/*/*.c src/*/*/*.c)
-BOTH   := $(shell grep -l TREB_CUDA $(SRC))
+BOTH   := $(shell grep -l TREB_CUDA $(SRC) $(wildcard $(SIDE:%=%/*.c)))
 
 ifeq ($(CUDA),1)
   override BUILD := $(BUILD)/cuda
@@ -44,14 +47,18 @@ ifeq ($(SAN),1)
   LIBS   += -fsanitize=address,undefined
 endif
 
-OBJ   := $(patsubst %.c,$(ROOT)/%.o,$(filter-out $(BOTH),$(SRC))) $(BOTH:%.c=$(BUILD)/%.o) $(CU:%.cu=$(BUILD)/%.cu.o)
+objects = $(patsubst %.c,$(ROOT)/%.o,$(filter-out $(BOTH),$(1))) $(patsubst %.c,$(BUILD)/%.o,$(filter $(BOTH),$(1)))
+OBJ   := $(call objects,$(SRC)) $(CU:%.cu=$(BUILD)/%.cu.o)
 CORE  := $(BUILD)/libtreb.a
+SIDE_BIN := $(SIDE:%=$(BUILD)/treb-%)
+SIDE_LIB := $(SIDE:%=$(BUILD)/libtreb-%.a)
+SIDE_OBJ := $(call objects,$(wildcard $(SIDE:%=%/*.c)))
 TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
 FUZZ  := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/fuzz_*.c))
 GPU   := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/gpu_*.c))
 
 all: setup
-	@$(MAKE) --no-print-directory -j$$(nproc) $(BUILD)/treb
+	@$(MAKE) --no-print-directory -j$$(nproc) $(BUILD)/treb $(SIDE_BIN)
 
 help:
 	@echo "make            build $(BUILD)/treb for the CPU (installs the Debian packages that are missing)"
@@ -72,6 +79,14 @@ $(BUILD)/treb: $(ROOT)/src/cli/main.o $(CORE)
 $(CORE): $(filter-out $(ROOT)/src/cli/main.o,$(OBJ))
 	@rm -f $@ && ar rcs $@ $^
 
+define side_rules
+$(BUILD)/libtreb-$(1).a: $(call objects,$(filter-out $(1)/main.c,$(wildcard $(1)/*.c)))
+	@rm -f $$@ && ar rcs $$@ $$^
+$(BUILD)/treb-$(1): $(call objects,$(1)/main.c) $(BUILD)/libtreb-$(1).a $(CORE)
+	@$(CC) $(CFLAGS) -o $$@ $$^ $(LIBS)
+endef
+$(foreach folder,$(SIDE),$(eval $(call side_rules,$(folder))))
+
 $(ROOT)/%.o: %.c
 	@mkdir -p $(@D)
 	@$(CC) $(CFLAGS) -MMD -MP -c -o $@ $<
@@ -86,14 +101,14 @@ $(BUILD)/%.cu.o: %.cu
 	@mkdir -p $(@D)
 	@$(NVCC) $(NVFLAGS) -MMD -MP -c -o $@ $<
 
-$(BUILD)/tests/%: tests/%.c $(CORE)
+$(BUILD)/tests/%: tests/%.c $(SIDE_LIB) $(CORE)
 	@mkdir -p $(@D)
-	@$(CC) $(CFLAGS) -Itests -MMD -MP -MF $@.d -MT $@ -o $@ $< $(CORE) $(LIBS)
+	@$(CC) $(CFLAGS) -Itests -MMD -MP -MF $@.d -MT $@ -o $@ $< $(SIDE_LIB) $(CORE) $(LIBS)
 
--include $(OBJ:.o=.d) $(TESTS:=.d) $(FUZZ:=.d) $(GPU:=.d)
+-include $(OBJ:.o=.d) $(SIDE_OBJ:.o=.d) $(TESTS:=.d) $(FUZZ:=.d) $(GPU:=.d)
 
 # The order of run.sh's arguments is the order of the report; shell tests need the binary.
-test-programs: $(BUILD)/treb $(TESTS) $(FUZZ)
+test-programs: $(BUILD)/treb $(SIDE_BIN) $(TESTS) $(FUZZ)
 
 test: setup layers
 	@$(MAKE) --no-print-directory -j$$(nproc) test-programs
@@ -109,7 +124,7 @@ cuda-compiles:
 	    $(MAKE) --no-print-directory -j$$(nproc) CUDA=1 gpu-programs; fi
 
 # What a card is tested with; the script needs nothing else, so the programs can be carried to a machine that has one.
-gpu-programs: $(BUILD)/treb $(GPU)
+gpu-programs: $(BUILD)/treb $(SIDE_BIN) $(GPU)
 
 test-gpu: setup
 	@[ $(CUDA) = 1 ] || { echo "make CUDA=1 test-gpu: the programs need the CUDA backend"; exit 1; }
@@ -118,7 +133,7 @@ test-gpu: setup
 
 SOAK ?= 600
 soak: setup
-	@$(MAKE) --no-print-directory -j$$(nproc) $(BUILD)/treb $(BUILD)/tests/test_layouts $(BUILD)/tests/test_plan_random $(BUILD)/tests/test_dryrun
+	@$(MAKE) --no-print-directory -j$$(nproc) $(BUILD)/treb $(SIDE_BIN) $(BUILD)/tests/test_layouts $(BUILD)/tests/test_plan_random $(BUILD)/tests/test_dryrun
 	@TREB=$(BUILD)/treb TREB_KILLS=50 TREB_KILL_STEPS=400 tests/kill.sh
 	@TREB=$(BUILD)/treb TREB_KILLS=20 TREB_KILL_STEPS=24 tests/rank_kill.sh
 	@TREB=$(BUILD)/treb TEST_LAYOUTS=$(BUILD)/tests/test_layouts TREB_LAYOUT_RUNS=8 tests/ranks.sh

@@ -32,6 +32,10 @@ expect 0 ""                  $treb parity $gold --steps 0 --out "$tmp/out.safete
 expect 4 "No such file"      $treb report "$tmp"/none
 expect 2 "one argument"      $treb report
 expect 2 "one run too many"  $treb report a b c
+expect 0 "20 held out"       $treb data synth --out "$tmp/set" --train 20 --eval 20
+expect 2 "--out DIR"         $treb data synth
+cp $treb "$tmp/treb"
+expect 4 "$tmp/treb-demo: "  "$tmp/treb" data synth --out "$tmp/alone"
 expect 0 "cores"             $treb doctor
 expect 0 '"cores"'           $treb doctor --json
 expect 0 "written"           $treb convert $gold "$tmp/hub"

@@ -1,7 +1,7 @@
 /* tests/test_draw.c -- the rasteriser: areas, edges, letters, what is cut off; and the picture files it ends
  * in. */
 #include "lab.h"
-#include "data/draw.h"
+#include "demo/draw.h"
 #include "data/image.h"
 #include "data/image_encode.h"
 
@@ -81,7 +81,7 @@ static void letters(void)
     EXPECT_OK(canvas_open(&c, 20, 60, black));
     draw_text(&c, " .?", 1, 1, 2, white);
     EXPECT(area(&c) == 0, "blanks");
-    EXPECT(text_width("cat", 2) == 34 && text_width("", 2) == 0, "%g", text_width("cat", 2));
+    EXPECT(draw_text_width("cat", 2) == 34 && draw_text_width("", 2) == 0, "%g", draw_text_width("cat", 2));
     canvas_close(&c);
 }
 

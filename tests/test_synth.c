@@ -5,7 +5,7 @@
 #include "base/json.h"
 #include "data/image.h"
 #include "data/media.h"
-#include "data/synth.h"
+#include "demo/synth.h"
 
 /* ROUNDS: a multiple of 4, 5, 6, 8, 9. */
 enum { SEED = 11, ROUNDS = 360, KINDS = 16, ANSWERS = 16, QUESTIONS = 64 };

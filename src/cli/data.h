@@ -35,6 +35,5 @@ void        data_view_close(DataView *v);                                /* twic
 MUST Status data_check(int argc, char **argv);
 MUST Status data_inspect(int argc, char **argv);
 MUST Status data_pack(int argc, char **argv);
-MUST Status data_synth(int argc, char **argv);
 
 #endif

@@ -1,10 +1,10 @@
-/* data/draw.h -- a tiny rasteriser: filled figures with smooth edges and words in a small bitmap font.
+/* demo/draw.h -- a tiny rasteriser: filled figures with smooth edges and words in a small bitmap font.
  *
  * For pictures this tree draws itself (the demo set, fixtures of tests). A figure is laid over what is there;
  * a pixel on its edge is mixed by the share the figure covers. Coordinates are in pixels, y downwards, and
  * the centre of the first pixel is (0.5, 0.5); what falls outside the canvas is cut off. */
-#ifndef DATA_DRAW_H
-#define DATA_DRAW_H
+#ifndef DEMO_DRAW_H
+#define DEMO_DRAW_H
 
 #include "base/status.h"
 #include <stdbool.h>
@@ -30,7 +30,7 @@ void draw_figure(Canvas *c, Figure f, double x, double y, double radius, double 
 /* Digits and letters (drawn as capitals), cells of `cell` pixels, the upper left corner at (x, y). Anything
  * else is a blank. */
 void draw_text(Canvas *c, const char *text, double x, double y, double cell, Rgb colour);
-double text_width(const char *text, double cell);        /* height is GLYPH_H * cell */
+double draw_text_width(const char *text, double cell);        /* height is GLYPH_H * cell */
 
 /* From the colour that is there towards `to`, 0 at the left or top edge and `most` (0 … 1) at the other. */
 void draw_shade(Canvas *c, Rgb to, double most, bool down);

@@ -1,6 +1,6 @@
-/* data/synth_write.c -- the demo set as files: pictures first, by all cores, then the lines, then synth.json.
+/* demo/synth_write.c -- the demo set as files: pictures first, by all cores, then the lines, then synth.json.
  * Who finds synth.json finds a whole set. */
-#include "data/synth.h"
+#include "demo/synth.h"
 
 #include "base/folder.h"
 #include "base/json.h"

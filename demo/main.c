@@ -1,7 +1,8 @@
-/* cli/data_synth.c -- `treb data synth`: draws the demo set into a folder. */
+/* demo/main.c -- the program treb-demo, which is also `treb data synth`: draws the demo set into a folder. */
 #include "base/clock.h"
 #include "cli/options.h"
-#include "data/synth.h"
+#include "cli/program.h"
+#include "demo/synth.h"
 
 #include <stdio.h>
 
@@ -23,9 +24,7 @@ static void report(const SynthConf *c, double seconds)
     putchar('\n');
 }
 
-Status data_synth(int argc, char **argv);              /* of the table in cmd_data.c */
-
-Status data_synth(int argc, char **argv)
+static Status run(int argc, char **argv)
 {
     SynthConf conf = { 0 };
     const char *train = "40000", *eval = "900", *seed = "1", *without = NULL, *about = NULL;
@@ -48,4 +47,10 @@ Status data_synth(int argc, char **argv)
     if (drawn) report(&conf, clock_now() - start);
     else       printf("%s: drawn already, nothing to do\n", conf.dir);
     return OK;
+}
+
+int main(int argc, char **argv)
+{
+    program_start(argv);
+    return program_finish(run(argc, argv));
 }

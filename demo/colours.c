@@ -1,5 +1,5 @@
-/* data/synth_colours.c -- see synth_colours.h. */
-#include "data/synth_colours.h"
+/* demo/colours.c -- see colours.h. */
+#include "demo/colours.h"
 
 #include "base/str.h"
 

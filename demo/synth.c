@@ -1,6 +1,6 @@
-/* data/synth.c -- see synth.h: the kinds of questions, and the picture each is about. Files:
+/* demo/synth.c -- see synth.h: the kinds of questions, and the picture each is about. Files:
  * synth_write.c. */
-#include "data/synth.h"
+#include "demo/synth.h"
 #include "base/rng.h"
 
 #include <math.h>
@@ -196,8 +196,8 @@ static Status paint_size(SynthItem *it, Dice *d, int a)
 /* Filling a share of the picture, near its middle, in one of the dark colours; *ink says which. */
 static void write_text(Canvas *c, Dice *d, const char *text, double share, int *ink)
 {
-    double cell = fmin((double)c->w * share / text_width(text, 1), (double)c->h * share / GLYPH_H);
-    double x = ((double)c->w - text_width(text, cell)) * between(d, 0.4, 0.6);
+    double cell = fmin((double)c->w * share / draw_text_width(text, 1), (double)c->h * share / GLYPH_H);
+    double x = ((double)c->w - draw_text_width(text, cell)) * between(d, 0.4, 0.6);
     double y = ((double)c->h - GLYPH_H * cell) * between(d, 0.4, 0.6);
     *ink = one_of(d, &d->palette.ink);
     draw_text(c, text, x, y, cell, shade_of(d, *ink));

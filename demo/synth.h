@@ -1,16 +1,16 @@
-/* data/synth.h -- the demo set: questions about pictures that are drawn here, and the files they are kept in.
+/* demo/synth.h -- the demo set: questions about pictures that are drawn here, and the files they are kept in.
  *
  * An item is a pure function of (set, split, number): the same on every machine with the same libm and
  * codecs, in whatever order items are drawn. Every channel (kind of question) goes through its answers
  * evenly, in a shuffled order, and nothing in a question tells its answer: without the picture one is right
  * once in `answers` times. The one channel without pictures, text, is answered from its own words and stands
  * outside that. */
-#ifndef DATA_SYNTH_H
-#define DATA_SYNTH_H
+#ifndef DEMO_SYNTH_H
+#define DEMO_SYNTH_H
 
 #include "base/status.h"
-#include "data/draw.h"
-#include "data/synth_colours.h"
+#include "demo/draw.h"
+#include "demo/colours.h"
 
 #include <stdbool.h>
 #include <stdint.h>

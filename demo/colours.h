@@ -1,13 +1,13 @@
-/* data/synth_colours.h -- the colours of the demo set, and which of them a set has.
+/* demo/colours.h -- the colours of the demo set, and which of them a set has.
  *
  * Sets of colours are words of bits, a bit for each place in the table. A set of pictures may do without some
  * colours, or be about some: then every picture shows one of these, as that which is asked for, beside any
  * others. So a model can be taught all colours but one, and that one afterwards. */
-#ifndef DATA_SYNTH_COLOURS_H
-#define DATA_SYNTH_COLOURS_H
+#ifndef DEMO_COLOURS_H
+#define DEMO_COLOURS_H
 
 #include "base/status.h"
-#include "data/draw.h"
+#include "demo/draw.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,7 +1,7 @@
-/* data/draw.c -- see draw.h. Figures are signed distances to their outline: a pixel whose centre lies d
+/* demo/draw.c -- see draw.h. Figures are signed distances to their outline: a pixel whose centre lies d
  * inside the edge is covered by clamp(0.5 + d, 0, 1), which is exact for straight edges along the axes and
  * smooth for all others. */
-#include "data/draw.h"
+#include "demo/draw.h"
 #include "base/rng.h"
 
 #include <ctype.h>
@@ -151,7 +151,7 @@ void draw_text(Canvas *c, const char *text, double x, double y, double cell, Rgb
     }
 }
 
-double text_width(const char *text, double cell)
+double draw_text_width(const char *text, double cell)
 {
     size_t n = 0;
     while (text[n]) n++;

@@ -1,0 +1,64 @@
+/* cli/program.c -- see program.h. */
+#include "cli/program.h"
+
+#include "base/folder.h"
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Threads of OpenMP spin for milliseconds before they sleep. Where they share cores with the data loader or
+ * with other programs, a spinning thread delays the thread it waits for, and a step takes several times as
+ * long. A shorter spin costs nothing on an idle machine. libgomp reads the setting before main, so the
+ * program starts itself once more; if that fails it runs slower, with the same results. */
+static void limit_omp_spin(char **argv)
+{
+    if (getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY")) return;
+    if (!setenv("GOMP_SPINCOUNT", "10000", 1)) execv("/proc/self/exe", argv);
+}
+
+/* With SIGXFSZ ignored, a write beyond the file size limit (ulimit -f) fails like a write to a full disk, and
+ * the error names the file. The default action would end the program without a message. */
+static void ignore_sigxfsz(void) { signal(SIGXFSZ, SIG_IGN); }
+
+void program_start(char **argv)
+{
+    limit_omp_spin(argv);
+    ignore_sigxfsz();
+}
+
+int program_finish(Status st)
+{
+    if ((fflush(stdout) || ferror(stdout)) && !st) st = fail(E_IO, "writing the output: %s", strerror(errno));
+    if (st) fprintf(stderr, "treb: %s\n", status_text());
+    return status_exit_code(st);
+}
+
+static Status sibling_path(Path out, const char *name)
+{
+    ssize_t n = readlink("/proc/self/exe", out, sizeof(Path) - 1);
+    if (n < 0) return fail(E_IO, "/proc/self/exe: %s", strerror(errno));
+    out[n] = 0;
+    char *slash = strrchr(out, '/');
+    if (slash) *slash = 0;
+    Path folder;
+    memcpy(folder, out, sizeof folder);
+    return path_join(out, folder, name);
+}
+
+Status program_exec_sibling(const char *name, int argc, char **argv)
+{
+    Path   path;
+    char **list;
+    TRY(sibling_path(path, name));
+    if (!(list = calloc((size_t)argc + 1, sizeof *list))) return fail(E_FIT, "no memory for %d arguments", argc);
+    list[0] = path;
+    for (int i = 1; i < argc; i++) list[i] = argv[i];
+    fflush(stdout);
+    execv(path, list);
+    Status st = fail(E_IO, "%s: %s; `make` builds it beside treb", path, strerror(errno));
+    free(list);
+    return st;
+}
