@@ -198,7 +198,7 @@ static void layer_run(Layer *l)
 
 /* ---- ranks ---- */
 
-static Layout layout_of(const Case *k) { return (Layout){ .ep = k->ep, .etp = k->etp, .domain = k->domain }; }
+static MeshLayout layout_of(const Case *k) { return (MeshLayout){ .ep = k->ep, .etp = k->etp, .domain = k->domain }; }
 
 static DispatchConf conf_of(const Case *k)
 {
@@ -209,7 +209,7 @@ static DispatchConf conf_of(const Case *k)
 
 static Status rank_open(Layer *l, Mesh *mesh, Dispatch *d, const Case *k, Comm *world, const char *backend)
 {
-    Layout layout = layout_of(k);
+    MeshLayout layout = layout_of(k);
     DispatchConf conf = conf_of(k);
     TRY(mesh_open(mesh, world, &layout));
     TRY(layer_open(l, k, backend, E / k->ep, F / k->etp));

@@ -149,20 +149,20 @@ static inline Status step(const Case *c, Engine *e, int dp, int number, double *
 static inline Ranks ranks_of(const Case *c, Comm *world, Mesh *place)
 {
     PipeLayout cut;
-    LayoutAsk  ask = rules_cut(&c->rule);
+    PipeLayoutSpec  ask = rules_pipe_layout(&c->rule);
     Ranks r = { .world = world, .layout = rules_layout(&c->rule), .zero = (int)c->rule.zero,
                 .context = context_kind(c->rule.cp_comm), .group = (int)c->rule.group,
                 .overlap = c->rule.overlap,
                 .dispatch = { .name = c->rule.dispatcher, .rank_capacity = c->rank_capacity } };
     mesh_place(place, world->rank, world->size, &r.layout);
     r.micro = MICROS / place->size[AX_DP];
-    if (layout_open(&cut, &ask)) printf("%s\n", status_text()), exit(1);
+    if (pipe_layout_open(&cut, &ask)) printf("%s\n", status_text()), exit(1);
     r.layout.vpp = cut.chunks;
     for (int v = 0; v < cut.chunks; v++) {
-        const LayoutPiece *k = layout_at(&cut, place->at[AX_PP], v);
+        const PipeLayoutChunk *k = pipe_layout_at(&cut, place->at[AX_PP], v);
         r.chunk[v] = (Chunk){ k->from, k->to, k->embedding, k->loss };
     }
-    layout_close(&cut);
+    pipe_layout_close(&cut);
     return r;
 }
 

@@ -82,7 +82,7 @@ static inline Left mode_alone(Mode m, DType dtype, unsigned pictures, const bool
     engine_backward(&e);
     EXPECT_OK(backend_sync(&e.be));
     expect_planned(&e, mode_text(m));
-    shard_finish(&e.shard);
+    shard_finish_grads(&e.shard);
     l.bytes = e.arena[A_GRAD].used, l.act = engine_peak(&e, A_ACT), l.scratch = engine_peak(&e, A_SCRATCH);
     l.host = engine_peak(&e, A_HOST), l.moved = e.be.ledger.host;
     l.grads = malloc(l.bytes + 1);
@@ -136,7 +136,7 @@ static inline void mode_rank(Peer *p)
         Status st = step(c, &e, place.at[AX_DP], i, &seen->loss[i], &seen->norm[i]);
         if (st) note("rank %d, step %d: %s", p->rank, i, status_text());
     }
-    shard_weights(&e.shard);
+    shard_wait_weights(&e.shard);
     seen->weights = mode_bits(&e.arena[A_PARAM]) ^ mode_bits(&e.arena[A_OPTIM]);
     mode_room(&e, !c->pictures);
     mode_said[p->rank] = 0, mode_sliced[p->rank] = e.be.ledger.sliced;

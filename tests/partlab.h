@@ -91,11 +91,11 @@ static inline void part_chunks(RankPart *r, int64_t L)
 }
 
 static inline void part_open_adapted(RankPart *r, const ModelShape *s, const bool *frozen,
-                                     const AdapterConf *lora, const Layout *l, int rank, int world, DType d,
+                                     const AdapterConf *lora, const MeshLayout *l, int rank, int world, DType d,
                                      Slicing slicing)
 {
     *r = (RankPart){ 0 };
-    Layout layout = *l;
+    MeshLayout layout = *l;
     layout.kv_heads = (int)s->text.G;
     mesh_place(&r->mesh, rank, world, &layout);
     part_chunks(r, s->text.L);
@@ -103,7 +103,7 @@ static inline void part_open_adapted(RankPart *r, const ModelShape *s, const boo
     part_bind(r, d, slicing);
 }
 
-static inline void part_open(RankPart *r, const ModelShape *s, const bool *frozen, const Layout *l, int rank,
+static inline void part_open(RankPart *r, const ModelShape *s, const bool *frozen, const MeshLayout *l, int rank,
                              int world, DType d, Slicing slicing)
 {
     part_open_adapted(r, s, frozen, NULL, l, rank, world, d, slicing);
@@ -122,10 +122,10 @@ static inline int part_degree(uint64_t seed, uint64_t round, uint64_t what, uint
 }
 
 /* A layout of at most 16 ranks; the world is as large as it must be, or twice that. */
-static inline Layout part_layout(uint64_t seed, uint64_t round, int *world)
+static inline MeshLayout part_layout(uint64_t seed, uint64_t round, int *world)
 {
     for (uint64_t at = round * 1000;; at++) {
-        Layout l = { .tp = part_degree(seed, at, 1, 3), .cp = part_degree(seed, at, 2, 2),
+        MeshLayout l = { .tp = part_degree(seed, at, 1, 3), .cp = part_degree(seed, at, 2, 2),
                      .pp = part_degree(seed, at, 3, 2), .ep = part_degree(seed, at, 4, 4),
                      .etp = part_degree(seed, at, 5, 3) };
         l.vpp = l.pp > 1 ? part_degree(seed, at, 6, 2) : 1;

@@ -100,7 +100,7 @@ static inline Losses small_step(Engine *e, float scale)
     engine_begin(e, 1);
     engine_forward(e, scale);
     engine_backward(e);
-    shard_finish(&e->shard);
+    shard_finish_grads(&e->shard);
     if (engine_losses(e, &l)) printf("%s\n", status_text()), exit(1);
     return l;
 }

@@ -33,8 +33,8 @@ static const char dense[] =
     " \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 8, \"intermediate_size\": 40,"
     " \"rope_theta\": 10000.0, \"tie_word_embeddings\": true}";
 
-static const Layout one = {
-    .tp = 1, .cp = 1, .pp = 1, .vpp = 1, .ep = 1, .etp = 1, .replicas = 1, .cp_near = 1
+static const MeshLayout one = {
+    .tp = 1, .cp = 1, .pp = 1, .vpp = 1, .ep = 1, .etp = 1, .replicas = 1, .cp_inner = 1
 };
 
 /* Every element of a parameter is a function of its name and place in the whole, so ranks agree. */
@@ -188,7 +188,7 @@ static void round_trip(void)
 /* ---- any layout ---- */
 
 /* What ranks of a layout load are their parts of what one rank wrote. */
-static void load_parts(const ModelShape *s, const AdapterFile *f, Layout l, int world, DType d, Slicing how,
+static void load_parts(const ModelShape *s, const AdapterFile *f, MeshLayout l, int world, DType d, Slicing how,
                        uint64_t seed)
 {
     Backend be;
@@ -231,7 +231,7 @@ static void any_layout(void)
     save(&a, &s, &c, lab_path("layouts"));
     part_close(&a);
     EXPECT_OK(adapter_open(&f, lab_path("layouts"), &s));
-    Layout tp = one, ep = one, etp = one, pp = one, all = one;
+    MeshLayout tp = one, ep = one, etp = one, pp = one, all = one;
     tp.tp = 2, ep.ep = 2, etp.etp = 2, pp.pp = 3, all.tp = all.ep = 2, all.pp = 3;
     load_parts(&s, &f, one, 1, BF16, WHOLE_STATE, seed);
     load_parts(&s, &f, tp, 2, F32, WHOLE_STATE, seed);

@@ -329,7 +329,7 @@ static void expect_cut_as_the_weight(const RankPart *r)
     }
 }
 
-static void expect_each_once(const int *seen, const Layout *l, int world, Slicing mode)
+static void expect_each_once(const int *seen, const MeshLayout *l, int world, Slicing mode)
 {
     int64_t at = 0;
     for (int i = 0; i < whole.m.params.n; i++) {
@@ -352,10 +352,10 @@ static void all_parts_are_the_whole(void)
     EXPECT_OK(backend_open(&be, "cpu"));
     for (uint64_t round = 0; round < 24; round++) {
         int world;
-        Layout l = part_layout(16, round / 2, &world);
+        MeshLayout l = part_layout(16, round / 2, &world);
         Slicing mode = (Slicing)(round % 3);
         c.shared_a = round % 2;
-        part_open_adapted(&whole, &s, NULL, &c, &(Layout){ 0 }, 0, 1, F32, WHOLE_STATE);
+        part_open_adapted(&whole, &s, NULL, &c, &(MeshLayout){ 0 }, 0, 1, F32, WHOLE_STATE);
         EXPECT_OK(model_init(&whole.m, &be, 9));
         int *seen = calloc((size_t)params_count(&whole.m.params), sizeof *seen);
         for (int rank = 0; rank < world; rank++) {
@@ -381,7 +381,7 @@ static void stages_agree(void)
     Ask a = { .target = "vision,layers.0.self_attn.q_proj", .save = "embed_tokens" };
     const AdapterConf *c = conf_of(&a);
     for (int stage = 0; stage < 2; stage++) {
-        part_open_adapted(&r, &s, NULL, c, &(Layout){ .pp = 2 }, stage, 2, F32, WHOLE_STATE);
+        part_open_adapted(&r, &s, NULL, c, &(MeshLayout){ .pp = 2 }, stage, 2, F32, WHOLE_STATE);
         EXPECT(!r.m.frozen[G_VIT] && !r.m.frozen[G_LLM] && !r.m.frozen[G_ALIGNER], "groups of the whole");
         EXPECT(pairs_in(&r.m) == (stage ? 0 : 13), "%d pairs on stage %d", pairs_in(&r.m), stage);
         EXPECT(!(stage ? r.m.head.w : r.m.embed)->frozen, "both tables are trained");
@@ -415,7 +415,7 @@ static void pairs_start_as_those_of_peft(void)
     EXPECT_OK(backend_open(&be, "cpu"));
     for (int kind = 0; kind < 4; kind++) {
         c.gaussian = kind & 1, c.shared_a = kind & 2;
-        part_open_adapted(&whole, &s, NULL, &c, &(Layout){ 0 }, 0, 1, F32, WHOLE_STATE);
+        part_open_adapted(&whole, &s, NULL, &c, &(MeshLayout){ 0 }, 0, 1, F32, WHOLE_STATE);
         EXPECT_OK(model_init(&whole.m, &be, 3));
         for (int i = 0; i < whole.m.params.n; i++) {
             const Param *p = whole.m.params.p[i];
@@ -440,8 +440,8 @@ static void pairs_are_drawn_beside_loaded_weights(void)
     Ask a = { .target = "all-linear", .save = "lm_head" };
     AdapterConf c = *conf_of(&a);
     EXPECT_OK(backend_open(&be, "cpu"));
-    part_open_adapted(&whole, &s, NULL, &c, &(Layout){ 0 }, 0, 1, F32, WHOLE_STATE);
-    part_open_adapted(&r, &s, NULL, &c, &(Layout){ 0 }, 0, 1, F32, WHOLE_STATE);
+    part_open_adapted(&whole, &s, NULL, &c, &(MeshLayout){ 0 }, 0, 1, F32, WHOLE_STATE);
+    part_open_adapted(&r, &s, NULL, &c, &(MeshLayout){ 0 }, 0, 1, F32, WHOLE_STATE);
     EXPECT_OK(model_init(&whole.m, &be, 3));
     EXPECT_OK(adapters_init(&r.m, &be, 3));
     for (int i = 0; i < r.m.params.n; i++) {

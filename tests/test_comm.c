@@ -108,7 +108,7 @@ typedef struct Trade { Tensor out, in, want; int64_t at[4][32]; } Trade;
 
 /* Sent ranges overlap: every member is given rows from the front of `in`; received ones lie one after the
  * other, last member first. */
-static Rows trade_make(Trade *t, Rows *give, const Comm *c, DType d, int64_t salt)
+static RowRanges trade_make(Trade *t, RowRanges *give, const Comm *c, DType d, int64_t salt)
 {
     enum { W = 5 };
     int64_t all = 0, most = 0;
@@ -124,8 +124,8 @@ static Rows trade_make(Trade *t, Rows *give, const Comm *c, DType d, int64_t sal
             char *to = (char *)t->want.data + (t->at[0][m] * W + i) * (int64_t)dtype_size(d);
             put_value(to, d, (c->rank % 2) * W + i, c->world[m], salt);
         }
-    *give = (Rows){ t->at[2], t->at[3] };
-    return (Rows){ t->at[0], t->at[1] };
+    *give = (RowRanges){ t->at[2], t->at[3] };
+    return (RowRanges){ t->at[0], t->at[1] };
 }
 
 static void trade_check(Trade *t)
@@ -138,7 +138,7 @@ static void exchange_rank(Peer *p)
 {
     for (int64_t salt = 0; salt < 60; salt++) {
         Trade t;
-        Rows  give, get = trade_make(&t, &give, p->world, moves[salt % MOVES], salt);
+        RowRanges give, get = trade_make(&t, &give, p->world, moves[salt % MOVES], salt);
         Ticket k = comm_all_to_all_start(p->world, t.out, get, t.in, give);
         memset(t.at, 0xff, sizeof t.at);                   /* the arrays are the caller's again */
         comm_join(k);
@@ -209,7 +209,7 @@ static void held_rank(Peer *p)
     Tensor sum[HELD];
     Ticket k[2 * HELD];
     for (int i = 0; i < HELD; i++) {
-        Rows give, get = trade_make(&t[i], &give, c, F32, 5 * i);
+        RowRanges give, get = trade_make(&t[i], &give, c, F32, 5 * i);
         k[i]   = comm_all_to_all_start(c, t[i].out, get, t[i].in, give);
         sum[i] = fresh(F32, ROWS, 1);
         put_values(sum[i].data, F32, ROWS, c->rank, i);
@@ -217,7 +217,7 @@ static void held_rank(Peer *p)
     }
     for (int i = 0; i < CALLS; i++) {
         Trade u;
-        Rows  give, get = trade_make(&u, &give, c, F32, i);
+        RowRanges give, get = trade_make(&u, &give, c, F32, i);
         comm_all_to_all(c, u.out, get, u.in, give);
         trade_check(&u);
         if (i % 100 == 0) comm_barrier(c);
@@ -240,7 +240,7 @@ static void ahead_rank(Peer *p)
     enum { CALLS = 5000, ROWS = 64 };
     Comm   *c = p->world;
     int64_t at[32] = { 0 }, none[32] = { 0 }, one[32] = { 0 };
-    Rows    nothing = { at, none }, some = { at, one };
+    RowRanges nothing = { at, none }, some = { at, one };
     Tensor  t[2], line = fresh(I64, 1, 1), got = fresh(I64, 1, 1), want = fresh(F32, ROWS, 1);
     Ticket  k[2];
     int     bad = 0;
@@ -420,7 +420,7 @@ static void random_rank(Peer *p)
         case 2: check_scatter(c, d, rows, h >> 20 & 1, RED_SUM, i); break;
         case 3: {
             Trade t, u;
-            Rows  give, get = trade_make(&t, &give, c, d, i);
+            RowRanges give, get = trade_make(&t, &give, c, d, i);
             Ticket a = comm_all_to_all_start(c, t.out, get, t.in, give);
             get = trade_make(&u, &give, c, d, i + 1);
             Ticket b = comm_all_to_all_start(c, u.out, get, u.in, give);
@@ -455,7 +455,7 @@ static void some_calls(Comm *c, Tensor t, Tensor out)
     comm_all_reduce(c, t, RED_SUM);
     comm_all_gather(c, out, t);
     comm_reduce_scatter(c, t, out, RED_SUM);
-    comm_all_to_all(c, out, (Rows){ (int64_t[]){ 0, 1, 2, 3, 4, 5, 6, 7 }, n }, t, (Rows){ at, n });
+    comm_all_to_all(c, out, (RowRanges){ (int64_t[]){ 0, 1, 2, 3, 4, 5, 6, 7 }, n }, t, (RowRanges){ at, n });
     if (c->rank == 0) comm_send(c, t, 5);
     if (c->rank == 5) comm_recv(c, t, 0);
 }
@@ -545,19 +545,19 @@ static void trace_tells_what_is_waited_for(void)
     Trace t;
     char  line[200];
     trace_open(&t);
-    trace_line(&t, line, sizeof line);
+    trace_describe(&t, line, sizeof line);
     EXPECT(!strcmp(line, "has made no call yet"), "%s", line);
     t.layer = 7;
     int64_t a = trace_begin(&t, "all_reduce", "tp", 1742, 4096);
     trace_wait(&t, a);
-    trace_line(&t, line, sizeof line);
+    trace_describe(&t, line, sizeof line);
     EXPECT(line_says(line, "waits ", " s in all_reduce 1742 of tp (4096 bytes, layer 7)"), "%s", line);
     trace_end(&t, a, 0.5);
-    trace_line(&t, line, sizeof line);
+    trace_describe(&t, line, sizeof line);
     EXPECT(line_says(line, "works for ", " s after all_reduce 1742 of tp (4096 bytes, layer 7)"), "%s", line);
     trace_wait(&t, a);
     for (int i = 0; i < 100; i++) trace_begin(&t, "send", "pp", i, 1);
-    trace_line(&t, line, sizeof line);
+    trace_describe(&t, line, sizeof line);
     EXPECT(!strcmp(line, "waits in a call long begun"), "%s", line);
     EXPECT(t.waited == 0.5, "waited");
     trace_close(&t);

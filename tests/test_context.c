@@ -138,7 +138,7 @@ static void one_rank(Peer *p)
     omp_set_num_threads(1);
     if (backend_arena_open(&p->be, &a, "test", (size_t)1 << 28) ||
         backend_arena_open(&p->be, &scratch, "scratch", (size_t)1 << 28) ||
-        mesh_open(&mesh, p->world, &(Layout){ .tp = x->way.tp, .cp = x->way.cp, .cp_near = x->way.near }))
+        mesh_open(&mesh, p->world, &(MeshLayout){ .tp = x->way.tp, .cp = x->way.cp, .cp_inner = x->way.near }))
         printf("%s\n", status_text()), exit(1);
     mesh_bind(&mesh, &p->be);
     context_layout(&batch.context, &a, &s.budget, &mesh, context_kind(x->way.kind));
@@ -341,7 +341,7 @@ static size_t planned_peak(const Case *x, int rank)
     EXPECT_OK(backend_arena_open(&be, &a, "test", (size_t)1 << 40));
     EXPECT_OK(backend_arena_open(&be, &scratch, "scratch", (size_t)1 << 40));
     comm_bind(world, &be);
-    EXPECT_OK(mesh_open(&mesh, world, &(Layout){ .cp = w.cp, .cp_near = w.near }));
+    EXPECT_OK(mesh_open(&mesh, world, &(MeshLayout){ .cp = w.cp, .cp_inner = w.near }));
     mesh_bind(&mesh, &be);
     context_layout(&batch.context, &a, &budget, &mesh, context_kind(w.kind));
     int32_t *host = malloc((size_t)context_host(&batch.context) * sizeof *host);

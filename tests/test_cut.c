@@ -108,12 +108,12 @@ static void all_parts_are_the_whole(void)
     Backend be;
     static RankPart r;
     EXPECT_OK(backend_open(&be, "cpu"));
-    part_open(&whole, &s, NULL, &(Layout){ 0 }, 0, 1, F32, WHOLE_STATE);
+    part_open(&whole, &s, NULL, &(MeshLayout){ 0 }, 0, 1, F32, WHOLE_STATE);
     EXPECT_OK(model_init(&whole.m, &be, 9));
     int *seen = malloc((size_t)params_count(&whole.m.params) * sizeof *seen);
     for (uint64_t round = 0; round < 12; round++) {
         int world;
-        Layout l = part_layout(6, round, &world);
+        MeshLayout l = part_layout(6, round, &world);
         memset(seen, 0, (size_t)params_count(&whole.m.params) * sizeof *seen);
         for (int rank = 0; rank < world; rank++) {
             part_open(&r, &s, NULL, &l, rank, world, F32, WHOLE_STATE);
@@ -145,7 +145,7 @@ static void slices_of_the_optimizer_are_drawn_alike(void)
     EXPECT_OK(backend_open(&be, "cpu"));
     for (int mode = 0; mode < 3; mode++)
         for (int rank = 0; rank < 8; rank++) {
-            part_open(&r, &s, NULL, &(Layout){ .tp = 2, .ep = 4 }, rank, 8, BF16, (Slicing)mode);
+            part_open(&r, &s, NULL, &(MeshLayout){ .tp = 2, .ep = 4 }, rank, 8, BF16, (Slicing)mode);
             EXPECT_OK(model_init(&r.m, &be, 9));
             for (int i = 0; i < r.m.params.n; i++) {
                 const Param *p = r.m.params.p[i];
@@ -166,7 +166,7 @@ static void slices_of_the_optimizer_are_drawn_alike(void)
 static void save_whole(const ModelShape *s, Backend *be, const char *dir)
 {
     static RankPart r;
-    part_open(&r, s, NULL, &(Layout){ 0 }, 0, 1, F32, WHOLE_STATE);
+    part_open(&r, s, NULL, &(MeshLayout){ 0 }, 0, 1, F32, WHOLE_STATE);
     for (int i = 0; i < r.m.params.n; i++) {                  /* as one rank binds them */
         Param *p = r.m.params.p[i];
         if (p->rank > 1) p->w = p->rank == 2 ? t_as2(p->w, p->full[0], p->full[1])
@@ -204,7 +204,7 @@ static void turn_experts(const char *from, const char *to)
 }
 
 /* What a rank loads is what it would have drawn, and it looked at no more of the file than that. */
-static void expect_loaded(const ModelShape *s, Backend *be, const SafeTensors *st, const Layout *l, int rank,
+static void expect_loaded(const ModelShape *s, Backend *be, const SafeTensors *st, const MeshLayout *l, int rank,
                           int world, Slicing mode)
 {
     static RankPart a, b;
@@ -244,7 +244,7 @@ static void every_form_loads_into_every_layout(void)
     EXPECT_OK(st_open(&st[2], lab_path("each")));
     for (uint64_t round = 0; round < 15; round++) {
         int world, rank, form = (int)(round % 3);
-        Layout l = part_layout(6, round, &world);
+        MeshLayout l = part_layout(6, round, &world);
         if (form == 2) l.vpp = 1;
         rank = (int)rng_below(6, 99, round, (uint64_t)world);
         for (int mode = 0; mode < 3; mode++)
@@ -273,7 +273,7 @@ static void a_node_reads_the_file_once(void)
         " \"num_hidden_layers\": 2, \"num_attention_heads\": 8, \"num_key_value_heads\": 2, \"head_dim\": 32,"
         " \"intermediate_size\": 512, \"moe_intermediate_size\": 128, \"num_experts\": 8,"
         " \"num_experts_per_tok\": 2, \"rope_theta\": 10000.0}";
-    static const Layout layouts[] = { { .tp = 2, .ep = 4 }, { .tp = 4, .ep = 2, .etp = 4 }, { .ep = 8 } };
+    static const MeshLayout layouts[] = { { .tp = 2, .ep = 4 }, { .tp = 4, .ep = 2, .etp = 4 }, { .ep = 8 } };
     ModelShape s = small_shape(large);
     static RankPart r;
     Backend be;
@@ -309,7 +309,7 @@ static void units_follow_the_walk(void)
 {
     ModelShape s = part_shape(true, "1");
     static RankPart r;
-    part_open(&r, &s, NULL, &(Layout){ 0 }, 0, 1, F32, WHOLE_STATE);
+    part_open(&r, &s, NULL, &(MeshLayout){ 0 }, 0, 1, F32, WHOLE_STATE);
     const Model *m = &r.m;
     EXPECT(m->params.units == 1 + 2 + 2 + 1 + 4 + 1, "%d units", m->params.units);
     EXPECT(m->vision.pos->unit == 0 && m->vision.block[1].w_o->unit == 2 && m->vision.merger.w1->unit == 3 &&

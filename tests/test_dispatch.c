@@ -148,11 +148,11 @@ static void each_token_once_per_node(void)
                     there += wanted(&k, &o[r], g);
                     back  += wanted(&k, &o[g * k.per_node + r % k.per_node], r / k.per_node);
                 }
-                const LedgerComm *far = &o[r].forward.comm[GR_ep_far];
+                const LedgerComm *far = &o[r].forward.comm[GR_ep_inter_node];
                 EXPECT(far->far == there * (D * 4 + 2 * k.K * 4) + back * D * 4 && far->near == 0,
                        "%s: rank %d sent %lld bytes for %lld tokens, back %lld", say(&k), r,
                        (long long)far->far, (long long)there, (long long)back);
-                EXPECT(o[r].forward.comm[GR_ep_near].far == 0, "%s: rank %d left its node", say(&k), r);
+                EXPECT(o[r].forward.comm[GR_ep_intra_node].far == 0, "%s: rank %d left its node", say(&k), r);
             }
             free(o);
         }
@@ -229,7 +229,7 @@ static void says_why_not(void)
     Dispatch d;
     Case  k = base(0);
     EXPECT_OK(comm_open(&world, &(CommConf){ .kind = "fake", .size = 4 }));
-    EXPECT_OK(mesh_open(&mesh, world, &(Layout){ .ep = 4 }));
+    EXPECT_OK(mesh_open(&mesh, world, &(MeshLayout){ .ep = 4 }));
     DispatchConf c = conf_of(&k);
     c.name = "pigeon";
     EXPECT_FAIL(dispatch_open(&d, &mesh, &c), E_CONFIG, "alltoall");
@@ -246,7 +246,7 @@ static void says_why_not(void)
     c = conf_of(&k), c.name = "hybridep", c.chunk = 1;
     EXPECT_FAIL(dispatch_open(&d, &mesh, &c), E_CONFIG, "set 2 or more");
     mesh_close(&mesh);
-    EXPECT_OK(mesh_open(&mesh, world, &(Layout){ .ep = 1 }));
+    EXPECT_OK(mesh_open(&mesh, world, &(MeshLayout){ .ep = 1 }));
     c = conf_of(&k);
     EXPECT_FAIL(dispatch_open(&d, &mesh, &c), E_CONFIG, "local");
     dispatch_close(&d);

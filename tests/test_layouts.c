@@ -61,7 +61,7 @@ static void rank_main(Peer *p)
     Mesh   place;
     open_rank(&e, p, &place);
     bool lives = train(c, &e, place.at[AX_DP]);
-    shard_weights(&e.shard);
+    shard_wait_weights(&e.shard);
     if (lives) compare_weights(&e);
     told[c->rule.overlap][p->rank].weights = sum_bits(&e.arena[A_PARAM]) ^ sum_bits(&e.arena[A_OPTIM]);
     engine_close(&e);
@@ -104,7 +104,7 @@ static void random_layouts(void)
     uint64_t seed = first_seed();
     int      steps = number("TREB_LAYOUT_STEPS", STEPS), world = commlab_.mpi ? commlab_.mpi->size : number("TREB_WORLD", 0);
     bool     speaks = !commlab_.mpi || commlab_.mpi->rank == 0;
-    if (commlab_.mpi) EXPECT_OK(comm_host_first(commlab_.mpi, &seed, sizeof seed));
+    if (commlab_.mpi) EXPECT_OK(comm_host_broadcast(commlab_.mpi, &seed, sizeof seed));
     if (speaks) printf("  layouts from seed %llu\n", (unsigned long long)seed);
     for (int i = 0; i < number("TREB_LAYOUTS", 6); i++, seed++) {
         draw_case(&the_case, seed, world, steps < MOST_STEPS ? steps : MOST_STEPS);
@@ -139,7 +139,7 @@ static void uneven_ranks_never_hang(void)
     enum { EACH = 25 };
     uint64_t seed = first_seed() + 77;
     int      world = commlab_.mpi ? commlab_.mpi->size : number("TREB_WORLD", 0);
-    if (commlab_.mpi) EXPECT_OK(comm_host_first(commlab_.mpi, &seed, sizeof seed));
+    if (commlab_.mpi) EXPECT_OK(comm_host_broadcast(commlab_.mpi, &seed, sizeof seed));
     for (int done = 0; done < number("TREB_UNEVEN", 4 * EACH); done += EACH, seed++) {
         draw_case(&the_case, seed, world, EACH);
         the_case.weights = seed;
@@ -178,7 +178,7 @@ static void weaving_changes_no_bit(void)
     enum { DRAWN = 3, SHORT = 5 };
     uint64_t seed = first_seed();
     int      world = commlab_.mpi ? commlab_.mpi->size : 0;
-    if (commlab_.mpi) EXPECT_OK(comm_host_first(commlab_.mpi, &seed, sizeof seed));
+    if (commlab_.mpi) EXPECT_OK(comm_host_broadcast(commlab_.mpi, &seed, sizeof seed));
     for (int i = 0; i < DRAWN; i++, seed++) {
         draw_woven(&the_case, seed, world, SHORT);
         expect_same_bits(&the_case, seed);
@@ -192,7 +192,7 @@ static void woven_slices_change_no_bit(void)
     enum { DRAWN = 2, SHORT = 2 };
     uint64_t seed = first_seed();
     int      world = commlab_.mpi ? commlab_.mpi->size : 0;
-    if (commlab_.mpi) EXPECT_OK(comm_host_first(commlab_.mpi, &seed, sizeof seed));
+    if (commlab_.mpi) EXPECT_OK(comm_host_broadcast(commlab_.mpi, &seed, sizeof seed));
     for (int i = 0; i < DRAWN; i++, seed++) {
         do draw_woven(&the_case, seed, world, SHORT), seed += 1000; while (the_case.rule.ep < 2);
         the_case.rule.dispatcher = "hybridep", the_case.rank_capacity = least_capacity(&the_case.rule);
@@ -201,7 +201,7 @@ static void woven_slices_change_no_bit(void)
 }
 
 static int turns;                                           /* that a run gave another */
-static void count_turn(void *weave) { turns += ((Weave *)weave)->both, weave_yield(weave); }
+static void count_turn(void *coroutine) { turns += ((Coroutine *)coroutine)->both, coroutine_yield(coroutine); }
 
 /* One rank of a world with nobody in it: a step of full micro-batches. */
 static void expect_planned(const Case *c, int rank)

@@ -67,7 +67,7 @@ static void compare(const Engine *e)
         const Param *p = e->model.params.p[i], *q = param_in(&want.e.model, p);
         if (!q || q->frozen != p->frozen) { note("%s: one rank has no such", p->piece[0].name); continue; }
         double w = apart(p, param_weights(p), q->w, 0.02), g = 0;
-        if (!p->frozen) g = apart(p, (Held){ own_part(p, p->g), p->own_at, p->own_n }, q->g, 1e-30);
+        if (!p->frozen) g = apart(p, (Held){ shard_slice(p, p->g), p->own_at, p->own_n }, q->g, 1e-30);
         if (g > 5e-5) note("rank %d: gradients of %s differ by %.3g", e->mesh.rank, p->piece[0].name, g);
         if (w > 1e-4) note("rank %d: %s differs by %.3g", e->mesh.rank, p->piece[0].name, w);
         if (p->frozen && t_has(p->g)) note("%s is frozen and has a gradient", p->piece[0].name);
@@ -106,7 +106,7 @@ static void rank_main(Peer *p)
             note("rank %d, step %d: loss %.9g, one rank %.9g; norm %.9g, %.9g", p->rank, i, loss,
                  want.loss[i], norm, want.norm[i]);
     }
-    shard_weights(&e.shard);
+    shard_wait_weights(&e.shard);
     compare(&e);
     compare_messages(&e);
     mode_room(&e, !the_case.pictures);

@@ -24,7 +24,7 @@ static Left pairs_alone(Mode m, DType dtype, double dropout, bool shared, const 
     engine_backward(e);
     EXPECT_OK(backend_sync(&e->be));
     expect_planned(e, mode_text(m));
-    shard_finish(&e->shard);
+    shard_finish_grads(&e->shard);
     l.bytes = e->arena[A_GRAD].used, l.act = engine_peak(e, A_ACT), l.scratch = engine_peak(e, A_SCRATCH);
     l.grads = malloc(l.bytes + 1);
     memcpy(l.grads, e->arena[A_GRAD].base, l.bytes);

@@ -4,7 +4,7 @@
 enum { MOST = 64 };
 
 /* All groups of a row as "[0,1][2,3]", in the order of their first members. */
-static const char *groups(int world, Layout l, GroupId g)
+static const char *groups(int world, MeshLayout l, GroupId g)
 {
     static char text[4096];
     int ranks[MOST], at = 0;
@@ -31,7 +31,7 @@ static const char *groups(int world, Layout l, GroupId g)
 
 static void example_a(void)
 {
-    Layout l = { .tp = 2, .cp = 2, .ep = 4 };
+    MeshLayout l = { .tp = 2, .cp = 2, .ep = 4 };
     IS(8, l, GR_tp, PAIRS8);
     IS(8, l, GR_cp, "[0,2][1,3][4,6][5,7]");
     IS(8, l, GR_dp, "[0,4][1,5][2,6][3,7]");
@@ -47,7 +47,7 @@ static void example_a(void)
 
 static void example_b(void)
 {
-    Layout l = { .tp = 2, .pp = 2, .ep = 4 };
+    MeshLayout l = { .tp = 2, .pp = 2, .ep = 4 };
     IS(16, l, GR_tp, "[0,1][2,3][4,5][6,7][8,9][10,11][12,13][14,15]");
     IS(16, l, GR_dp, "[0,2,4,6][1,3,5,7][8,10,12,14][9,11,13,15]");
     IS(16, l, GR_pp, "[0,8][1,9][2,10][3,11][4,12][5,13][6,14][7,15]");
@@ -58,7 +58,7 @@ static void example_b(void)
 
 static void example_c(void)
 {
-    Layout l = { .tp = 2, .cp = 2, .pp = 2, .etp = 2, .ep = 4 };
+    MeshLayout l = { .tp = 2, .cp = 2, .pp = 2, .etp = 2, .ep = 4 };
     IS(16, l, GR_etp, "[0,1][2,3][4,5][6,7][8,9][10,11][12,13][14,15]");
     IS(16, l, GR_ep, "[0,2,4,6][1,3,5,7][8,10,12,14][9,11,13,15]");
     IS(16, l, GR_etp_ep, "[0,1,2,3,4,5,6,7][8,9,10,11,12,13,14,15]");
@@ -71,14 +71,14 @@ static void example_c(void)
 /* What ETP leaves whole, and what it alone cuts; without it both are other groups again. */
 static void groups_of_adapters(void)
 {
-    Layout l = { .ep = 2, .etp = 2 };
+    MeshLayout l = { .ep = 2, .etp = 2 };
     IS(8, l, GR_etp_edp, "[0,1,4,5][2,3,6,7]");
     IS(8, l, GR_ep_edp, "[0,2,4,6][1,3,5,7]");
     l.replicas = 2;
     IS(8, l, GR_shard_etp_edp, PAIRS8);
     IS(8, l, GR_copy_etp_edp, "[0,4][1,5][2,6][3,7]");
     IS(8, l, GR_shard_ep_edp, "[0,2][1,3][4,6][5,7]");
-    Layout plain = { .tp = 2, .ep = 4 };
+    MeshLayout plain = { .tp = 2, .ep = 4 };
     IS(8, plain, GR_etp_edp, ALONE8);
     IS(8, plain, GR_ep_edp, ALONE8);
     IS(8, plain, GR_shard_ep_edp, ALONE8);
@@ -86,7 +86,7 @@ static void groups_of_adapters(void)
 
 static void example_d(void)
 {
-    Layout l = { .tp = 2, .ep = 8 };
+    MeshLayout l = { .tp = 2, .ep = 8 };
     IS(8, l, GR_ep, ALL8);
     IS(8, l, GR_edp, ALONE8);
     IS(8, l, GR_dp_cp, "[0,2,4,6][1,3,5,7]");
@@ -94,24 +94,24 @@ static void example_d(void)
 
 static void parts_of_groups(void)
 {
-    Layout l = { .cp = 4, .ep = 2, .replicas = 2, .cp_near = 2 };
+    MeshLayout l = { .cp = 4, .ep = 2, .replicas = 2, .cp_inner = 2 };
     IS(8, l, GR_shard_dp_cp, "[0,1,2,3][4,5,6,7]");
     IS(8, l, GR_copy_dp_cp, "[0,4][1,5][2,6][3,7]");
     IS(8, l, GR_shard_edp, "[0,2][1,3][4,6][5,7]");
     IS(8, l, GR_copy_edp, "[0,4][1,5][2,6][3,7]");
-    IS(8, l, GR_cp_near, PAIRS8);
-    IS(8, l, GR_cp_far, "[0,2][1,3][4,6][5,7]");
-    Layout kv = { .tp = 8, .kv_heads = 2, .ep = 8, .domain = 4 };
+    IS(8, l, GR_cp_inner, PAIRS8);
+    IS(8, l, GR_cp_outer, "[0,2][1,3][4,6][5,7]");
+    MeshLayout kv = { .tp = 8, .kv_heads = 2, .ep = 8, .domain = 4 };
     IS(8, kv, GR_kv, "[0,1,2,3][4,5,6,7]");
-    IS(8, kv, GR_ep_near, "[0,1,2,3][4,5,6,7]");
-    IS(8, kv, GR_ep_far, "[0,4][1,5][2,6][3,7]");
-    Layout many = { .tp = 2, .kv_heads = 4 };
+    IS(8, kv, GR_ep_intra_node, "[0,1,2,3][4,5,6,7]");
+    IS(8, kv, GR_ep_inter_node, "[0,4][1,5][2,6][3,7]");
+    MeshLayout many = { .tp = 2, .kv_heads = 4 };
     IS(8, many, GR_kv, ALONE8);
-    Layout deep = { .pp = 4, .tp = 2 };
+    MeshLayout deep = { .pp = 4, .tp = 2 };
     IS(8, deep, GR_embd, "[0,6][1,7][2][3][4][5]");
-    Layout flat = { .tp = 8 };
+    MeshLayout flat = { .tp = 8 };
     IS(8, flat, GR_embd, ALONE8);
-    IS(8, flat, GR_cp_far, ALONE8);
+    IS(8, flat, GR_cp_outer, ALONE8);
     IS(8, flat, GR_shard_tp_dp_cp, ALL8);
 }
 
@@ -124,14 +124,14 @@ static int drawn(int n, uint64_t *index)
     return d;
 }
 
-static Layout random_layout(int *world, uint64_t *index)
+static MeshLayout random_layout(int *world, uint64_t *index)
 {
-    Layout l = { .pp = 1 + (int)rng_below(5, 1, (*index)++, 4) };
+    MeshLayout l = { .pp = 1 + (int)rng_below(5, 1, (*index)++, 4) };
     int stage = 1 + (int)rng_below(5, 2, (*index)++, (uint64_t)(MOST / l.pp));
     *world = stage * l.pp;
     l.tp = drawn(stage, index), l.cp = drawn(stage / l.tp, index);
     l.etp = drawn(stage, index), l.ep = drawn(stage / l.etp, index);
-    l.cp_near = drawn(l.cp, index), l.domain = drawn(l.etp * l.ep, index), l.kv_heads = drawn(l.tp, index);
+    l.cp_inner = drawn(l.cp, index), l.domain = drawn(l.etp * l.ep, index), l.kv_heads = drawn(l.tp, index);
     int dp_cp = stage / l.tp, edp = stage / (l.etp * l.ep);
     do l.replicas = drawn(dp_cp, index);
     while (edp % l.replicas);
@@ -139,7 +139,7 @@ static Layout random_layout(int *world, uint64_t *index)
 }
 
 /* Each rank's list contains it, all members have the same list, and so the lists cover the world once. */
-static void expect_partition(int world, Layout l, GroupId g)
+static void expect_partition(int world, MeshLayout l, GroupId g)
 {
     static int list[MOST][MOST], size[MOST];
     for (int r = 0; r < world; r++) {
@@ -164,7 +164,7 @@ static void groups_partition_the_world(void)
     uint64_t index = 0;
     for (int k = 0; k < 300 && !lab_.bad; k++) {
         int world;
-        Layout l = random_layout(&world, &index);
+        MeshLayout l = random_layout(&world, &index);
         for (int g = 0; g < GR_N; g++) expect_partition(world, l, (GroupId)g);
         if (lab_.bad)
             printf("    world %d tp %d cp %d pp %d etp %d ep %d replicas %d\n", world, l.tp, l.cp, l.pp,
@@ -179,7 +179,7 @@ static void both_meshes_share_the_pipeline(void)
     uint64_t index = 1000;
     for (int k = 0; k < 300; k++) {
         int world, ranks[MOST];
-        Layout l = random_layout(&world, &index);
+        MeshLayout l = random_layout(&world, &index);
         for (int r = 0; r < world; r++) {
             Mesh m;
             mesh_place(&m, r, world, &l);
@@ -202,7 +202,7 @@ static void printed(void)
     char *text = NULL;
     size_t len;
     Mesh m;
-    Layout l = { .tp = 2, .pp = 2, .ep = 4 };
+    MeshLayout l = { .tp = 2, .pp = 2, .ep = 4 };
     mesh_place(&m, 5, 16, &l);
     FILE *f = open_memstream(&text, &len);
     mesh_print(f, &m);
@@ -219,7 +219,7 @@ static void printed(void)
 static void opened_rank(Peer *p)
 {
     Mesh m = { 0 };
-    Layout l = { .tp = 2, .cp = 2, .ep = 8, .kv_heads = 1, .cp_near = 2 };
+    MeshLayout l = { .tp = 2, .cp = 2, .ep = 8, .kv_heads = 1, .cp_inner = 2 };
     int ranks[8];
     EXPECT_OK(mesh_open(&m, p->world, &l));
     EXPECT(m.layout.domain == 4 && m.borrowed, "four of a node are a domain: %d", m.layout.domain);
@@ -245,7 +245,7 @@ static void uneven_rank(Peer *p)
     Mesh m = { 0 };
     char *text = NULL;
     size_t len;
-    EXPECT_OK(mesh_open(&m, p->world, &(Layout){ .ep = 6 }));           /* nodes 0 0 0 0 1 1 */
+    EXPECT_OK(mesh_open(&m, p->world, &(MeshLayout){ .ep = 6 }));           /* nodes 0 0 0 0 1 1 */
     EXPECT(m.layout.domain == 2, "runs of 4 and 2: %d", m.layout.domain);
     FILE *f = open_memstream(&text, &len);
     mesh_print(f, &m);

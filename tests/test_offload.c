@@ -53,7 +53,7 @@ static void rank_main(Peer *p)
         }
         if (all || !c->store.away) check_memory(&e, pushes, &now);
     }
-    shard_weights(&e.shard);
+    shard_wait_weights(&e.shard);
     t->state = state_hash(&e.be, &e.model.params);
     if (!p->rank) parcels = e.shard.parcels;
     engine_close(&e);

@@ -11,18 +11,18 @@ static void open_all(Pipe *p, const PipeShape *s)
 }
 
 /* What a stage says of a model whose backward ends in its piece `lowest`. */
-static PipeFloor floor_of(const PipeShape *s, int stage, int lowest)
+static PipeBackwardStop floor_of(const PipeShape *s, int stage, int lowest)
 {
-    PipeFloor f = { 0 };
-    while (f.idle < s->chunks && f.idle * s->stages + stage < lowest) f.idle++;
-    f.ends = f.idle * s->stages + stage == lowest;
+    PipeBackwardStop f = { 0 };
+    while (f.skipped_chunks < s->chunks && f.skipped_chunks * s->stages + stage < lowest) f.skipped_chunks++;
+    f.stops_grad = f.skipped_chunks * s->stages + stage == lowest;
     return f;
 }
 
 static void open_above(Pipe *p, const PipeShape *s, int lowest)
 {
     for (int i = 0; i < s->stages; i++) {
-        PipeFloor f = floor_of(s, i, lowest);
+        PipeBackwardStop f = floor_of(s, i, lowest);
         EXPECT_OK(pipe_open(&p[i], s, i, &f));
     }
 }
@@ -59,13 +59,13 @@ static void one_forward_one_backward(void)
     expect_list(s, 2, "F0.0 B0.0 F1.0 B1.0 F2.0 B2.0 F3.0 B3.0");
     expect_list((PipeShape){ .stages = 1, .chunks = 1, .micros = 2 }, 0, "F0.0 B0.0 F1.0 B1.0");
     expect_list((PipeShape){ .stages = 4, .chunks = 1, .micros = 1 }, 0, "F0.0 B0.0");
-    expect_list((PipeShape){ .stages = 1, .chunks = 1, .micros = 2, .ahead = 1 }, 0, "F0.0 F1.0 B0.0 B1.0");
+    expect_list((PipeShape){ .stages = 1, .chunks = 1, .micros = 2, .extra_warmup = 1 }, 0, "F0.0 F1.0 B0.0 B1.0");
     for (int M = 1; M <= 6; M++)
         for (int stage = 0; stage < 4; stage++) {
             Pipe p;
             EXPECT_OK(pipe_open(&p, &(PipeShape){ 4, 1, M, 0, 0 }, stage, NULL));
             int want = 4 - stage < M ? 4 - stage : M;
-            EXPECT(p.slots == want && pipe_alive(&p, 0) == want, "stage %d of %d: %d", stage, M, p.slots);
+            EXPECT(p.slots == want && pipe_in_flight(&p, 0) == want, "stage %d of %d: %d", stage, M, p.slots);
             pipe_close(&p);
         }
 }
@@ -81,7 +81,7 @@ static void interleaved_table(void)
         EXPECT_OK(pipe_open(&p, &s, stage, NULL));
         EXPECT(p.warmup == (stage ? 3 : 5) && p.actions == 20, "warm-up %d", p.warmup);
         for (int i = 0; i < p.actions; i++) {
-            Action a = p.action[i];
+            PipeAction a = p.action[i];
             int k = n[a.what]++, c = a.what == PIPE_FORWARD ? chunk[k] : 1 - chunk[k];
             EXPECT(a.micro == micro[k] && a.chunk == c, "%d: %d.%d", k, a.micro, a.chunk);
         }
@@ -99,7 +99,7 @@ static void peaks(void)
     open_all(p, &(PipeShape){ .stages = 8, .chunks = 4, .micros = 64 });
     for (int i = 0; i < 8; i++) EXPECT(p[i].slots == eight[i], "stage %d: %d", i, p[i].slots);
     close_all(p, 8);
-    open_all(p, &(PipeShape){ .stages = 4, .chunks = 4, .micros = 32, .ahead = 1 });
+    open_all(p, &(PipeShape){ .stages = 4, .chunks = 4, .micros = 32, .extra_warmup = 1 });
     EXPECT(p[0].slots == 20, "one more beside a backward: %d", p[0].slots);
     close_all(p, 4);
     open_all(p, &(PipeShape){ .stages = 4, .chunks = 4, .micros = 4 });
@@ -114,13 +114,13 @@ static void pairs(void)
     for (int stages = 1; stages <= 4; stages += 3)
         for (int ahead = 0; ahead < 2; ahead++)
             for (int stage = 0; stage < stages; stage++) {
-                PipeShape s = { .stages = stages, .chunks = stages > 1 ? 3 : 1, .micros = 8, .ahead = ahead };
+                PipeShape s = { .stages = stages, .chunks = stages > 1 ? 3 : 1, .micros = 8, .extra_warmup = ahead };
                 Pipe p;
                 int found = 0;
                 EXPECT_OK(pipe_open(&p, &s, stage, NULL));
                 for (int i = 0; i < p.steps; i++) {
-                    const Action *a = &p.action[p.step[i].action];
-                    if (p.step[i].what != PIPE_PAIR) continue;
+                    const PipeAction *a = &p.action[p.step[i].action];
+                    if (p.step[i].what != PIPE_OVERLAPPED) continue;
                     EXPECT(a[0].what == PIPE_FORWARD && a[1].what == PIPE_BACKWARD && a[0].slot != a[1].slot,
                            "F%d.%d beside B%d.%d", a[0].micro, a[0].chunk, a[1].micro, a[1].chunk);
                     found++;
@@ -131,7 +131,7 @@ static void pairs(void)
 }
 
 /* One forward and then one backward of each (micro, chunk), in a slot nobody else has meanwhile; those of one
- * chunk come in order, so micro % pipe_alive is free too. */
+ * chunk come in order, so micro % pipe_in_flight is free too. */
 static void expect_sound(const Pipe *p)
 {
     enum { MOST = 4096 };
@@ -140,14 +140,14 @@ static void expect_sound(const Pipe *p)
     EXPECT(p->actions == 2 * p->shape.micros * chunks, "%d actions", p->actions);
     memset(seen, 0, sizeof seen), memset(owner, 0, sizeof owner);
     for (int i = 0; i < p->actions; i++) {
-        Action a = p->action[i];
+        PipeAction a = p->action[i];
         int id = a.micro * chunks + a.chunk;
         bool forward = a.what == PIPE_FORWARD;
         EXPECT(a.micro == next[a.what][a.chunk]++, "%d of chunk %d out of order", a.micro, a.chunk);
         EXPECT(seen[id]++ == !forward, "%c%d.%d again or too early", "FB"[a.what], a.micro, a.chunk);
         EXPECT(a.slot >= 0 && a.slot < p->slots && owner[a.slot] == !forward, "slot %d", a.slot);
         owner[a.slot] = forward;
-        EXPECT(next[0][a.chunk] - next[1][a.chunk] <= pipe_alive(p, a.chunk), "alive");
+        EXPECT(next[0][a.chunk] - next[1][a.chunk] <= pipe_in_flight(p, a.chunk), "alive");
     }
     for (int i = 0; i < p->shape.micros * chunks; i++) EXPECT(seen[i] == 2, "%d ran %d times", i, seen[i]);
 }
@@ -174,10 +174,10 @@ static bool can_go(const Stage *st, int me, const PipeStep *s, bool rendezvous)
 }
 
 /* A chunk that waits for no gradient may give its slot back while its output is still being sent from it. */
-static void expect_left(Stage *st, const Pipe *p, const Action *a)
+static void expect_left(Stage *st, const Pipe *p, const PipeAction *a)
 {
     EXPECT(p->slots <= SLOTS, "%d slots", p->slots);
-    if (a->what == PIPE_BACKWARD && !pipe_idle(p, *a)) st->owes[a->slot] = 0;    /* it was heard of */
+    if (a->what == PIPE_BACKWARD && !pipe_skips_backward(p, *a)) st->owes[a->slot] = 0;    /* it was heard of */
     if (a->what == PIPE_BACKWARD) return;
     EXPECT(st->owes[a->slot] <= st->left[PIPE_FORWARD], "stage %d: slot %d is still being sent", p->stage,
            a->slot);
@@ -187,7 +187,7 @@ static void expect_left(Stage *st, const Pipe *p, const Action *a)
 static void go(Stage *st, const Pipe *all, int me, const PipeStep *s)
 {
     int way = s->way, window = all[me].window;
-    const Action *mine = &all[me].action[s->action];
+    const PipeAction *mine = &all[me].action[s->action];
     if (s->what == PIPE_POST) {
         EXPECT(s->message == st[me].posted[way]++ && s->buffer == s->message % window, "posts in order");
         EXPECT(s->message - st[me].heard[way] < window, "stage %d: buffer %d is still full", me, s->buffer);
@@ -197,10 +197,10 @@ static void go(Stage *st, const Pipe *all, int me, const PipeStep *s)
         EXPECT(s->message == st[me].sent[way]++, "sends in order");
         if (way == PIPE_FORWARD) st[me].owes[mine->slot] = s->message + 1;
     }
-    if (s->what == PIPE_RUN || s->what == PIPE_PAIR) expect_left(&st[me], &all[me], mine);
+    if (s->what == PIPE_RUN || s->what == PIPE_OVERLAPPED) expect_left(&st[me], &all[me], mine);
     if (s->what != PIPE_RECV) return;
     const PipeStep *from = nth_send(&all[s->peer], way, s->message);
-    const Action *sent = &all[s->peer].action[from->action];
+    const PipeAction *sent = &all[s->peer].action[from->action];
     int last = all[me].shape.stages - 1;
     int turn = way == PIPE_FORWARD ? (me == 0 ? 1 : 0) : (me == last ? -1 : 0);
     EXPECT(from->peer == me && sent->micro == mine->micro && sent->chunk + turn == mine->chunk,
@@ -328,14 +328,14 @@ static PipeShape walked;
 static int       walked_above;
 
 static Tensor row(float *x) { return t_wrap(x, F32, 2, (int64_t[]){ 1, WIDTH }); }
-static float  spell(const PipeStep *s, const Action *a, int piece)
+static float  spell(const PipeStep *s, const PipeAction *a, int piece)
 {
     return (float)(s->way * 100000 + a->micro * 1000 + a->chunk * walked.stages + piece);
 }
 
 static void walk_step(Walker *w, const Pipe *p, const PipeStep *s)
 {
-    const Action *a = &p->action[s->action];
+    const PipeAction *a = &p->action[s->action];
     int step = s->way == PIPE_FORWARD ? -1 : 1;
     switch (s->what) {
     case PIPE_POST:
@@ -361,10 +361,10 @@ static void walk_rank(Peer *peer)
     Mesh m = { 0 };
     Pipe p;
     Walker *w = calloc(1, sizeof *w);
-    EXPECT_OK(mesh_open(&m, peer->world, &(Layout){ .pp = peer->size }));
+    EXPECT_OK(mesh_open(&m, peer->world, &(MeshLayout){ .pp = peer->size }));
     mesh_bind(&m, &peer->be);
     w->way[PIPE_FORWARD] = m.comm[GR_pp], w->way[PIPE_BACKWARD] = m.comm[GR_pp_back];
-    PipeFloor floor = floor_of(&walked, peer->rank, walked_above);
+    PipeBackwardStop floor = floor_of(&walked, peer->rank, walked_above);
     EXPECT_OK(pipe_open(&p, &walked, peer->rank, &floor));
     EXPECT(p.window <= BUFFERS, "%d buffers", p.window);
     for (int i = 0; i < p.steps; i++) walk_step(w, &p, &p.step[i]);

@@ -101,11 +101,11 @@ static void ring_costs(void)
     begin(&b);
     phase(&b, METER_FORWARD, 0, false);
     /* all_gather of 8 on a node: 7/8 of 800 MB and 7 hops; a reduce says both halves and hops twice. */
-    call(&b, GR_dp_cp, 0, CALL_GATHER, 8, 8, 700000000, 0), join(&b, GR_dp_cp, 0);
-    call(&b, GR_tp, 0, CALL_REDUCE, 8, 8, 1400000000, 0), join(&b, GR_tp, 0);
+    call(&b, GR_dp_cp, 0, CALL_ALL_GATHER, 8, 8, 700000000, 0), join(&b, GR_dp_cp, 0);
+    call(&b, GR_tp, 0, CALL_ALL_REDUCE, 8, 8, 1400000000, 0), join(&b, GR_tp, 0);
     /* two nodes of 4: half of it goes beyond, over four ways out; 6 hops and one far one. */
-    call(&b, GR_edp, 0, CALL_SCATTER, 8, 4, 300000000, 400000000), join(&b, GR_edp, 0);
-    call(&b, GR_cp, 0, CALL_EXCHANGE, 4, 2, 100000000, 50000000), join(&b, GR_cp, 0);
+    call(&b, GR_edp, 0, CALL_REDUCE_SCATTER, 8, 4, 300000000, 400000000), join(&b, GR_edp, 0);
+    call(&b, GR_cp, 0, CALL_ALL_TO_ALL, 4, 2, 100000000, 50000000), join(&b, GR_cp, 0);
     end(&b);
     EXPECT(near(b.t.exposed[GR_dp_cp], 7 + 3.5), "%g", b.t.exposed[GR_dp_cp]);
     EXPECT(near(b.t.exposed[GR_tp], 14 + 7), "%g", b.t.exposed[GR_tp]);
@@ -120,11 +120,11 @@ static void hidden_and_not(void)
     Bench b = { .hw = plain() };
     begin(&b);
     phase(&b, METER_FORWARD, 0, false);
-    call(&b, GR_dp_cp, 3, CALL_GATHER, 2, 2, 200000000, 0);      /* 2 s */
+    call(&b, GR_dp_cp, 3, CALL_ALL_GATHER, 2, 2, 200000000, 0);      /* 2 s */
     op(&b, OP_gemm, 5e12, 0);
     join(&b, GR_dp_cp, 3);
-    call(&b, GR_dp_cp, 3, CALL_GATHER, 2, 2, 200000000, 0);
-    call(&b, GR_edp, 3, CALL_GATHER, 2, 2, 300000000, 0);        /* after it: until 5 + 2 + 3 */
+    call(&b, GR_dp_cp, 3, CALL_ALL_GATHER, 2, 2, 200000000, 0);
+    call(&b, GR_edp, 3, CALL_ALL_GATHER, 2, 2, 300000000, 0);        /* after it: until 5 + 2 + 3 */
     op(&b, OP_gemm, 1e12, 0);
     join(&b, GR_dp_cp, 3);
     join(&b, GR_edp, 3);
@@ -163,11 +163,11 @@ static void end_of_a_step(void)
     phase(&b, METER_BACKWARD, 0, false), op(&b, OP_gemm, 4e12, 0);
     phase(&b, METER_FORWARD, 0, true),   op(&b, OP_gemm, 2e12, 0);
     phase(&b, METER_BACKWARD, 0, true),  op(&b, OP_gemm, 1e12, 0);
-    call(&b, GR_dp_cp, 0, CALL_SCATTER, 2, 2, 500000000, 0);     /* 5 s, of which 3 hide */
+    call(&b, GR_dp_cp, 0, CALL_REDUCE_SCATTER, 2, 2, 500000000, 0);     /* 5 s, of which 3 hide */
     op(&b, OP_gemm, 3e12, 0);
     phase(&b, METER_UPDATE, 0, true);
     join(&b, GR_dp_cp, 0), op(&b, OP_adamw, 0, 1000000000);
-    call(&b, GR_dp_cp, 0, CALL_GATHER, 2, 2, 600000000, 0);
+    call(&b, GR_dp_cp, 0, CALL_ALL_GATHER, 2, 2, 600000000, 0);
     phase(&b, METER_GATHER, 0, true), join(&b, GR_dp_cp, 0);
     end(&b);
     EXPECT(near(b.t.last, 0) && near(b.t.update, 3) && near(b.t.update_work, 1) && near(b.t.gather, 6),
@@ -242,9 +242,9 @@ static void stages_without_a_backward(void)
     for (int ahead = 0; ahead < 2; ahead++) {
         PipeShape s = { 4, 1, 6, 0, ahead };
         stages_alike(t, 4, 1, 1, 2);
-        t[2].floor = (PipeFloor){ 0, true };
+        t[2].floor = (PipeBackwardStop){ 0, true };
         for (int i = 0; i < 2; i++) {
-            t[i].floor = (PipeFloor){ 1, false };
+            t[i].floor = (PipeBackwardStop){ 1, false };
             t[i].run[0][PIPE_BACKWARD] = (RunTime){ 0 };
             t[i].run[0][PIPE_FORWARD].exposed[GR_etp_ep] = 0.5;
         }
@@ -306,7 +306,7 @@ static void any_schedule(void)
         for (int i = 0; i < stages; i++)
             for (int k = 1; k < x.actions; k++) {
                 const PriceSpan *a = &x.span[i * x.actions + k - 1], *b = a + 1;
-                bool pair = s.ahead && near(b->from, a->from);
+                bool pair = s.extra_warmup && near(b->from, a->from);
                 EXPECT(b->from >= a->to - 1e-9 || pair, "turn %d stage %d action %d", (int)turn, i, k);
             }
         schedule_close(&x);
@@ -322,7 +322,7 @@ static void pairs_hide(void)
     Schedule  x;
     stages_alike(t, 1, 1, 10, 20);
     t[0].run[0][0].seconds += 2, t[0].run[0][0].exposed[GR_etp_ep] = 2;
-    t[0].run[0][1].seconds += 4, t[0].run[0][1].exposed[GR_ep_far] = 4;
+    t[0].run[0][1].seconds += 4, t[0].run[0][1].exposed[GR_ep_inter_node] = 4;
     EXPECT_OK(schedule_open(&x, t, &s, &hw));
     double saved = 3 * 0.45 * 6 * 0.9;                           /* three pairs; 16 of 160 multiprocessors */
     EXPECT(near(x.end, 4 * 36 - saved) && near(x.hidden[0], saved), "%g, want %g", x.end, 4 * 36 - saved);
@@ -374,7 +374,7 @@ static void plan_tiny(StageTime *t, EnginePlan *plan, const Hardware *hw, int ra
     EXPECT_OK(comm_open(&world, &who));
     conf.ranks = (Ranks){ .world = world, .zero = zero, .micro = 1, .dispatch = { .name = "auto" },
                           .layout = { .tp = 1, .cp = 1, .pp = 1, .vpp = 1, .ep = ep, .etp = 1, .replicas = 1,
-                                      .cp_near = 1, .kv_heads = 2 },
+                                      .cp_inner = 1, .kv_heads = 2 },
                           .chunk = { { 0, s.text.L, true, true } } };
     StreamShape ss = shape_stream(&s);
     Stream full = stream_full(&ss, &conf.budget);

@@ -62,7 +62,7 @@ static void expect_same(const RankPart *a, const RankPart *b)
 }
 
 typedef struct Run {
-    Layout l;
+    MeshLayout l;
     int world;
     Slicing slicing;
     DType dtype;
@@ -215,8 +215,8 @@ static void export_of_many_is_that_of_one(void)
     EXPECT_OK(path_join(path, dir, "checkpoint-1"));
     EXPECT_OK(checkpoint_check(path));
     EXPECT_OK(st_open(&st, path));
-    part_open(&a, &shape, NULL, &(Layout){ 0 }, 0, 1, BF16, WHOLE_STATE);
-    part_open(&b, &shape, NULL, &(Layout){ 0 }, 0, 1, BF16, WHOLE_STATE);
+    part_open(&a, &shape, NULL, &(MeshLayout){ 0 }, 0, 1, BF16, WHOLE_STATE);
+    part_open(&b, &shape, NULL, &(MeshLayout){ 0 }, 0, 1, BF16, WHOLE_STATE);
     fill(&a, 5);
     EXPECT_OK(weights_load(&b.m, &be, &st, NULL));
     for (int i = 0; i < a.m.params.n; i++) {
@@ -246,8 +246,8 @@ static void rewritten_as_one_rank(void)
     EXPECT_OK(checkpoint_state(to, &o));
     EXPECT(json_equal(o, state), "trainer_state.json");
     json_decref(o);
-    part_open(&a, &shape, NULL, &(Layout){ 0 }, 0, 1, BF16, WHOLE_STATE);
-    part_open(&b, &shape, NULL, &(Layout){ 0 }, 0, 1, BF16, WHOLE_STATE);
+    part_open(&a, &shape, NULL, &(MeshLayout){ 0 }, 0, 1, BF16, WHOLE_STATE);
+    part_open(&b, &shape, NULL, &(MeshLayout){ 0 }, 0, 1, BF16, WHOLE_STATE);
     fill(&a, 5);
     EXPECT_OK(checkpoint_load(to, &b.m, &be));
     expect_same(&a, &b);
@@ -257,7 +257,7 @@ static void rewritten_as_one_rank(void)
 static Status load_one(const char *path)
 {
     static RankPart r;
-    part_open(&r, &shape, NULL, &(Layout){ 0 }, 0, 1, BF16, WHOLE_STATE);
+    part_open(&r, &shape, NULL, &(MeshLayout){ 0 }, 0, 1, BF16, WHOLE_STATE);
     Status st = checkpoint_load(path, &r.m, &be);
     part_close(&r);
     return st;
@@ -434,7 +434,7 @@ static void one_of_four(Peer *p)
 {
     RankPart *r = calloc(1, sizeof *r);
     Saving v;
-    part_open(r, &shape, NULL, &(Layout){ .tp = 2, .ep = 4 }, p->rank, p->size, BF16, SLICED_STATE);
+    part_open(r, &shape, NULL, &(MeshLayout){ .tp = 2, .ep = 4 }, p->rank, p->size, BF16, SLICED_STATE);
     r->mesh.comm[GR_world] = p->world;
     for (int async = 1; async >= 0; async--) {
         EXPECT_OK(saving_open(&v, &r->m, &p->be, async));
@@ -467,7 +467,7 @@ static void one_that_fails(Peer *p)
 {
     RankPart *r = calloc(1, sizeof *r);
     Saving v;
-    part_open(r, &shape, NULL, &(Layout){ .tp = 2, .ep = 4 }, p->rank, p->size, BF16, SLICED_STATE);
+    part_open(r, &shape, NULL, &(MeshLayout){ .tp = 2, .ep = 4 }, p->rank, p->size, BF16, SLICED_STATE);
     r->mesh.comm[GR_world] = p->world;
     EXPECT_OK(model_init(&r->m, &p->be, 5));
     for (int async = 1; async >= 0; async--) {

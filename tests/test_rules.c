@@ -123,7 +123,7 @@ static RuleInput input(const Config *c, const ModelShape *s, const Case *k, int 
     return x;
 }
 
-static const RuleHit *hit_of(const RuleReport *r, int number)
+static const RuleViolation *hit_of(const RuleReport *r, int number)
 {
     for (int i = 0; i < r->n; i++)
         if (r->hit[i].number == number) return &r->hit[i];
@@ -131,7 +131,7 @@ static const RuleHit *hit_of(const RuleReport *r, int number)
 }
 
 /* What the message of a K_NOTHING rule says to set, from the words after "parallel.layout = ". */
-static void fix_by_hand(Config *c, RuleInput *x, const RuleHit *h)
+static void fix_by_hand(Config *c, RuleInput *x, const RuleViolation *h)
 {
     const char *at = strstr(h->why, "set parallel.layout = ");
     char text[256];
@@ -157,7 +157,7 @@ static void expect_case(const Case *k)
     for (int i = 0; i < 6 && k->set[i] && *k->set[i]; i++) EXPECT_OK(config_set(&c, k->set[i]));
     RuleInput x = input(&c, &s, k, world);
     rules_find(&r, &x);
-    const RuleHit *h = hit_of(&r, k->number);
+    const RuleViolation *h = hit_of(&r, k->number);
     EXPECT(h, "rule %d is not broken by %s", k->number, k->set[0]);
     if (h) {
         rule_text(text, sizeof text, h);
@@ -167,7 +167,7 @@ static void expect_case(const Case *k)
         else                    EXPECT_OK(rules_check(&x, NULL));
         if (!strncmp(h->fix, "world=", 6)) world = atoi(h->fix + 6);
         else if (*h->fix) EXPECT_OK(config_set(&c, h->fix));
-        RuleHit was = *h;
+        RuleViolation was = *h;
         x = input(&c, &s, k, world);
         if (!*was.fix) fix_by_hand(&c, &x, &was), x = was.number == 52 ? x : input(&c, &s, k, world);
         rules_find(&r, &x);

@@ -14,7 +14,7 @@ enum { D = 12, HEADS = 8, WIDTH = 3, EXPERTS = 8, F = 4, V = 37, STEPS = 3, MOST
 
 typedef struct Case {
     int    world;
-    Layout layout;
+    MeshLayout layout;
     int    zero, micro, layers;
     DType  dtype;
     bool   rough, freeze, alone;         /* gradients that do not add up exactly; the tower; no overlap */
@@ -177,7 +177,7 @@ static void make_truth(void)
     Backend be;
     Toy t = { 0 };
     if (backend_open(&be, "cpu")) exit(1);
-    mesh_place(&t.mesh, 0, 1, &(Layout){ .kv_heads = now.layout.kv_heads });
+    mesh_place(&t.mesh, 0, 1, &(MeshLayout){ .kv_heads = now.layout.kv_heads });
     declare(&t, &t.mesh);
     for (int step = 0; step < STEPS; step++) {
         for (int i = 0; i < t.m.params.n; i++) {
@@ -235,7 +235,7 @@ static void load(Rank *r)
             else                     ((uint16_t *)held.t.data)[at - held.at] = bf16_from_f32(x);
         }
     }
-    shard_publish(&r->s);
+    shard_refresh_weights(&r->s);
 }
 
 /* All of the rank's part, as a module would read it, is as of the step before. */
@@ -320,7 +320,7 @@ static void check_step(Rank *r, int step)
         const Param *p = r->toy.m.params.p[i];
         if (now.freeze && p->group == G_VIT) continue;
         const Whole *want = &truth[step][index_param(p)];
-        const float *w = t_has(p->master) ? p->master.data : own_part(p, p->w).data;
+        const float *w = t_has(p->master) ? p->master.data : shard_slice(p, p->w).data;
         const float *m = p->m.data, *v = p->v.data;
         int64_t bad = 0;
         EACH_ELEMENT(p, at, e) {
@@ -396,7 +396,7 @@ static void run_rank(Peer *peer)
         shard_begin_step(&r.s, now.micro);
         for (int j = 0; j < now.micro; j++) pass(&r, step, j);
         peek(&r, step);
-        shard_finish(&r.s);
+        shard_finish_grads(&r.s);
         optim_norm(&r.toy.m, &peer->be, sumsq, (Tensor){ 0 });
         double sum = *(double *)sumsq.data;
         EXPECT(alike(sum, norms[step]), "rank %d zero %d step %d: norm^2 %.17g, not %.17g", peer->rank,
@@ -404,7 +404,7 @@ static void run_rank(Peer *peer)
         optim_step(&peer->be, sumsq, &o, &r.s);
         check_step(&r, step);
     }
-    shard_weights(&r.s);
+    shard_wait_weights(&r.s);
     EXPECT_OK(backend_sync(&peer->be));
     EXPECT(pushes == r.arena[0].pushes + r.arena[1].pushes + r.arena[2].pushes, "a step took memory");
     for (int i = 0; i < 2; i++)
@@ -435,7 +435,7 @@ static void compare_levels(int a, int b)
 
 /* ---- tests ---- */
 
-static const Layout layouts[] = {
+static const MeshLayout layouts[] = {
     { .tp = 1, .ep = 1, .kv_heads = 2 },
     { .tp = 2, .ep = 2, .kv_heads = 2 },
     { .tp = 2, .cp = 2, .ep = 4, .kv_heads = 4 },
@@ -529,13 +529,13 @@ static void plan_rank(Peer *peer)
     comm_bind(world, &nobody.be);
     open_rank(&plan, &nobody);
     sumsq = t1(&plan.arena[2], "norm", F64, 1);
-    shard_publish(&plan.s);
+    shard_refresh_weights(&plan.s);
     shard_begin_step(&plan.s, now.micro);
     for (int j = 0; j < now.micro; j++) pass(&plan, 0, j);
-    shard_finish(&plan.s);
+    shard_finish_grads(&plan.s);
     optim_norm(&plan.toy.m, &nobody.be, sumsq, (Tensor){ 0 });
     optim_step(&nobody.be, sumsq, &(OptimConf){ .adam = adam(0) }, &plan.s);
-    shard_weights(&plan.s);
+    shard_wait_weights(&plan.s);
     EXPECT_OK(backend_sync(&nobody.be));
     open_rank(&r, peer);
     t1(&r.arena[2], "norm", F64, 1);

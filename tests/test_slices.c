@@ -223,7 +223,7 @@ static void room_by_default(void)
     Comm *world;
     Mesh  mesh;
     EXPECT_OK(comm_open(&world, &(CommConf){ .kind = "fake", .size = 16 }));
-    EXPECT_OK(mesh_open(&mesh, world, &(Layout){ .ep = 16 }));
+    EXPECT_OK(mesh_open(&mesh, world, &(MeshLayout){ .ep = 16 }));
     for (size_t i = 0; i < sizeof at / sizeof *at; i++) {
         Dispatch d;
         MoeShape s = { .E = 128, .K = 8, .T = at[i].T, .row = at[i].row };

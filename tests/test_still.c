@@ -13,7 +13,7 @@ typedef struct Hand { Model m; Mesh mesh; Still s; Lora lora; Param *w, *a, *b, 
 
 static void hand_open(Hand *h, Comm *world)
 {
-    Layout one = { .tp = 1, .cp = 1, .pp = 1, .vpp = 1, .ep = 1, .etp = 1, .replicas = 1, .cp_near = 1 };
+    MeshLayout one = { .tp = 1, .cp = 1, .pp = 1, .vpp = 1, .ep = 1, .etp = 1, .replicas = 1, .cp_inner = 1 };
     *h = (Hand){ 0 };
     EXPECT_OK(mesh_open(&h->mesh, world, &one));
     h->w = param_matrix(&h->m.params, G_LLM, 8, 4, "w");

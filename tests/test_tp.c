@@ -229,7 +229,7 @@ static void a_plan_is_what_runs(void)
     for (int i = 0; i < 10; i++) {
         some_shape(4);
         tp_.body = bodies[i / 2], tp_.dtype = i & 1 ? BF16 : F32;
-        tp_.layout = (Layout){ .tp = 4, .kv_heads = (int)now_.G };
+        tp_.layout = (MeshLayout){ .tp = 4, .kv_heads = (int)now_.G };
         tp_.side = &tp_.many;
         on_ranks(4, 0, rig_peer);
         side_close(&tp_.many);

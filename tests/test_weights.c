@@ -21,7 +21,7 @@ static void bound_open(Bound *b, const ModelShape *s, DType d)
     *b = (Bound){ 0 };
     EXPECT_OK(backend_open(&b->be, "cpu"));
     EXPECT_OK(model_open(&b->m, s, NULL));
-    shard_describe(&conf, &b->m, order);
+    shard_conf_from_model(&conf, &b->m, order);
     EXPECT_OK(shard_open(&b->s, &conf));
     ShardSizes z = shard_sizes(&b->s);
     size_t bytes[3] = { z.param, z.grad, z.optim };

@@ -27,7 +27,7 @@ static struct {
     pthread_mutex_t lock;
     Sinks            one, many;
     Sinks           *side;
-    Layout          layout;
+    MeshLayout          layout;
     DType           dtype;
     bool            frozen;                   /* parameters have no gradients */
     size_t          scratch, act;             /* peaks of the rank that ran last of those with at == 1 */
@@ -238,7 +238,7 @@ static inline void tp_alone(Sinks *side, DType d)
 static inline double tp_compare(void (*body)(Rig *), DType d, int tp, int64_t kv_heads, char which[ANSWER])
 {
     double noise = 0, error;
-    tp_.body = body, tp_.layout = (Layout){ .tp = tp, .kv_heads = (int)kv_heads };
+    tp_.body = body, tp_.layout = (MeshLayout){ .tp = tp, .kv_heads = (int)kv_heads };
     tp_alone(&tp_.one, F32);
     if (d == BF16) {
         tp_alone(&tp_.many, BF16);

@@ -57,7 +57,7 @@ static Status layer_open(ExpertLayer *l, const DispatchBench *b, int64_t T, cons
     TRY(backend_open(&l->be, backend));
     TRY(backend_arena_open(&l->be, &l->arena, "act", room));
     TRY(backend_arena_open(&l->be, &l->scratch, "scratch", room));
-    TRY(mesh_open(&l->mesh, world, &(Layout){ .ep = world->size }));
+    TRY(mesh_open(&l->mesh, world, &(MeshLayout){ .ep = world->size }));
     mesh_bind(&l->mesh, &l->be);
     TRY(dispatch_open(&l->road, &l->mesh,
                       &(DispatchConf){ .name = road, .shape = { .E = b->E, .K = b->K, .T = T } }));
@@ -94,7 +94,7 @@ typedef struct Load { double near, far; int64_t near_messages, far_messages; } L
 
 static Load load_of(const ExpertLayer *l)
 {
-    static const GroupId groups[] = { GR_etp_ep, GR_ep_near, GR_ep_far };
+    static const GroupId groups[] = { GR_etp_ep, GR_ep_intra_node, GR_ep_inter_node };
     Load sum = { 0 };
     for (int g = 0; g < 3; g++) {
         const LedgerComm *a = &l->be.ledger.comm[groups[g]];

@@ -19,7 +19,7 @@ const char *call_name(CallKind k)
 
 const char *comm_name(const Comm *c) { return c->transport->name; }
 
-int comm_near(const Comm *c)
+int comm_ranks_on_node(const Comm *c)
 {
     int n = 0;
     for (int i = 0; i < c->size; i++) n += c->node[i] == c->node[0];
@@ -186,12 +186,12 @@ static bool well(Comm *c)
 /* ---- the account ---- */
 
 /* Bytes to each member: the same to all, or rows of in by give, or to one. */
-static int64_t charge(Comm *c, const Call *call, int64_t each, int slot)
+static int64_t charge(Comm *c, const CommCall *call, int64_t each, int slot)
 {
     MeterCall m = { .group = c->group, .slot = slot, .kind = call->kind, .members = c->size };
-    int64_t   row = call->kind == CALL_EXCHANGE ? call_row(call->in) : 0;
+    int64_t   row = call->kind == CALL_ALL_TO_ALL ? call_row(call->in) : 0;
     for (int i = 0; i < c->size; i++) {
-        int64_t bytes = call->kind == CALL_EXCHANGE ? call->give.n[i] * row : each;
+        int64_t bytes = call->kind == CALL_ALL_TO_ALL ? call->give.n[i] * row : each;
         bool    here = c->node[i] == c->node[c->rank];
         m.here += here;
         if (i == c->rank || (call->kind == CALL_SEND && i != call->peer)) continue;
@@ -207,7 +207,7 @@ static int64_t charge(Comm *c, const Call *call, int64_t each, int slot)
 int64_t call_row(Tensor t) { return t.n[0] ? t_bytes(t) / t.n[0] : 0; }
 
 /* A walk that only prepares has nothing to say, and what it began would end in the first real step. */
-static Ticket begin(Comm *c, const Call *call, int64_t each)
+static Ticket begin(Comm *c, const CommCall *call, int64_t each)
 {
     if (c->be->preparing) return (Ticket){ 0 };
     REQUIRE(~c->out, "%s: more than %d calls are out", group_name((GroupId)c->group), COMM_TICKETS);
@@ -239,7 +239,7 @@ void comm_join(Ticket t)
 
 /* ---- calls ---- */
 
-static Ticket go(Comm *c, const Call *call, int64_t each)
+static Ticket go(Comm *c, const CommCall *call, int64_t each)
 {
     if (c->size > 1) return begin(c, call, each);
     local_part(c, call);
@@ -251,7 +251,7 @@ Ticket comm_all_reduce_start(Comm *c, Tensor t, Reduce r)
     REQUIRE(t_dense(t) && sum_has(t.dtype), "all_reduce: %s", t_fmt(t));
     if (c->size == 1 || !well(c)) return (Ticket){ 0 };
     /* Each part goes to the one who sums it, each sum to all. */
-    return begin(c, &(Call){ .kind = CALL_REDUCE, .out = t, .in = t, .reduce = r }, 2 * t_bytes(t) / c->size);
+    return begin(c, &(CommCall){ .kind = CALL_ALL_REDUCE, .out = t, .in = t, .reduce = r }, 2 * t_bytes(t) / c->size);
 }
 
 Ticket comm_all_gather_start(Comm *c, Tensor out, Tensor in)
@@ -259,7 +259,7 @@ Ticket comm_all_gather_start(Comm *c, Tensor out, Tensor in)
     REQUIRE(t_dense(out) && t_dense(in) && out.dtype == in.dtype && t_count(out) == c->size * t_count(in),
             "all_gather of %d: out %s in %s", c->size, t_fmt(out), t_fmt(in));
     if (!well(c)) return (Ticket){ 0 };
-    return go(c, &(Call){ .kind = CALL_GATHER, .out = out, .in = in }, t_bytes(in));
+    return go(c, &(CommCall){ .kind = CALL_ALL_GATHER, .out = out, .in = in }, t_bytes(in));
 }
 
 Ticket comm_reduce_scatter_start(Comm *c, Tensor out, Tensor in, Reduce r)
@@ -268,10 +268,10 @@ Ticket comm_reduce_scatter_start(Comm *c, Tensor out, Tensor in, Reduce r)
             t_count(in) == c->size * t_count(out), "reduce_scatter of %d: out %s in %s", c->size, t_fmt(out),
             t_fmt(in));
     if (!well(c)) return (Ticket){ 0 };
-    return go(c, &(Call){ .kind = CALL_SCATTER, .out = out, .in = in, .reduce = r }, t_bytes(out));
+    return go(c, &(CommCall){ .kind = CALL_REDUCE_SCATTER, .out = out, .in = in, .reduce = r }, t_bytes(out));
 }
 
-static bool rows_fit(Rows r, int n, int64_t rows)
+static bool rows_fit(RowRanges r, int n, int64_t rows)
 {
     for (int i = 0; i < n; i++)
         if (r.at[i] < 0 || r.n[i] < 0 || r.at[i] + r.n[i] > rows) return false;
@@ -279,14 +279,14 @@ static bool rows_fit(Rows r, int n, int64_t rows)
 }
 
 /* A tensor of no rows has no width to compare. */
-Ticket comm_all_to_all_start(Comm *c, Tensor out, Rows get, Tensor in, Rows give)
+Ticket comm_all_to_all_start(Comm *c, Tensor out, RowRanges get, Tensor in, RowRanges give)
 {
     REQUIRE(t_dense(out) && t_dense(in) && out.dtype == in.dtype &&
             (!out.n[0] || !in.n[0] || call_row(out) == call_row(in)) && rows_fit(get, c->size, out.n[0]) &&
             rows_fit(give, c->size, in.n[0]), "all_to_all: out %s in %s, or rows outside them", t_fmt(out),
             t_fmt(in));
     if (!well(c)) return (Ticket){ 0 };
-    return go(c, &(Call){ .kind = CALL_EXCHANGE, .out = out, .in = in, .get = get, .give = give }, 0);
+    return go(c, &(CommCall){ .kind = CALL_ALL_TO_ALL, .out = out, .in = in, .get = get, .give = give }, 0);
 }
 
 Ticket comm_send_start(Comm *c, Tensor t, int to)
@@ -294,7 +294,7 @@ Ticket comm_send_start(Comm *c, Tensor t, int to)
     REQUIRE(t_dense(t) && to >= 0 && to < c->size && to != c->rank, "send %s from %d to %d of %d", t_fmt(t),
             c->rank, to, c->size);
     if (!well(c)) return (Ticket){ 0 };
-    return begin(c, &(Call){ .kind = CALL_SEND, .in = t, .peer = to }, t_bytes(t));
+    return begin(c, &(CommCall){ .kind = CALL_SEND, .in = t, .peer = to }, t_bytes(t));
 }
 
 Ticket comm_recv_start(Comm *c, Tensor t, int from)
@@ -302,5 +302,5 @@ Ticket comm_recv_start(Comm *c, Tensor t, int from)
     REQUIRE(t_dense(t) && from >= 0 && from < c->size && from != c->rank, "recv %s from %d to %d of %d",
             t_fmt(t), from, c->rank, c->size);
     if (!well(c)) return (Ticket){ 0 };
-    return begin(c, &(Call){ .kind = CALL_RECV, .out = t, .peer = from }, 0);
+    return begin(c, &(CommCall){ .kind = CALL_RECV, .out = t, .peer = from }, 0);
 }

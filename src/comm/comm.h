@@ -29,7 +29,7 @@ typedef struct Comm Comm;
 typedef struct Transport Transport;                  /* comm/transport.h */
 typedef enum { RED_SUM, RED_MAX } Reduce;
 typedef enum {
-    CALL_REDUCE, CALL_GATHER, CALL_SCATTER, CALL_EXCHANGE, CALL_SEND, CALL_RECV, CALL_HOST
+    CALL_ALL_REDUCE, CALL_ALL_GATHER, CALL_REDUCE_SCATTER, CALL_ALL_TO_ALL, CALL_SEND, CALL_RECV, CALL_HOST_GATHER
 } CallKind;
 
 enum { COMM_TICKETS = 64 };                          /* of one group that may be out at a time */
@@ -39,7 +39,7 @@ typedef struct Ticket { Comm *comm; int slot; } Ticket;
 
 /* Rows that go to (or come from) each member: rows at[i] … at[i] + n[i] - 1 of the tensor, i = member. Ranges
  * that are sent may overlap; those received may not. The arrays themselves are free when start returns. */
-typedef struct Rows { const int64_t *at, *n; } Rows;
+typedef struct RowRanges { const int64_t *at, *n; } RowRanges;
 
 struct Comm {
     const Transport *transport;
@@ -81,7 +81,7 @@ void        comm_bind(Comm *c, Backend *be);                  /* before the firs
 
 const char *comm_kinds(void);                                 /* of this build: "self, threads, fake, mpi" */
 void        comm_describe(char *out, size_t n);               /* the MPI behind mpi, for doctor */
-int         comm_near(const Comm *c);                         /* members on the first one's node */
+int         comm_ranks_on_node(const Comm *c);                         /* members on the first one's node */
 const char *comm_name(const Comm *c);                         /* of its transport */
 bool        comm_launched(void);                              /* by mpirun or srun, as one of several */
 
@@ -94,7 +94,7 @@ bool        comm_launched(void);                              /* by mpirun or sr
 Ticket comm_all_reduce_start(Comm *c, Tensor t, Reduce r);
 Ticket comm_all_gather_start(Comm *c, Tensor out, Tensor in);
 Ticket comm_reduce_scatter_start(Comm *c, Tensor out, Tensor in, Reduce r);
-Ticket comm_all_to_all_start(Comm *c, Tensor out, Rows get, Tensor in, Rows give);
+Ticket comm_all_to_all_start(Comm *c, Tensor out, RowRanges get, Tensor in, RowRanges give);
 Ticket comm_send_start(Comm *c, Tensor t, int to);
 Ticket comm_recv_start(Comm *c, Tensor t, int from);
 void   comm_join(Ticket t);
@@ -108,7 +108,7 @@ static inline void comm_reduce_scatter(Comm *c, Tensor out, Tensor in, Reduce r)
 {
     comm_join(comm_reduce_scatter_start(c, out, in, r));
 }
-static inline void comm_all_to_all(Comm *c, Tensor out, Rows get, Tensor in, Rows give)
+static inline void comm_all_to_all(Comm *c, Tensor out, RowRanges get, Tensor in, RowRanges give)
 {
     comm_join(comm_all_to_all_start(c, out, get, in, give));
 }
@@ -121,7 +121,7 @@ void        comm_host_gather(Comm *c, void *out, const void *in, size_t bytes);
 void        comm_host_sum(Comm *c, double *x, int n);          /* in order of members, same bits on all */
 void        comm_host_sum64(Comm *c, int64_t *x, int n);
 void        comm_host_max(Comm *c, double *x, int n);
-MUST Status comm_host_first(Comm *c, void *data, size_t bytes);        /* becomes what the first member has */
+MUST Status comm_host_broadcast(Comm *c, void *data, size_t bytes);        /* becomes what the first member has */
 void        comm_barrier(Comm *c);
 /* The worst Status of all members. Those that were well get E_COMM and the text of the first that was not;
  * every rank passes here after each phase that can fail on one of them alone. */

@@ -14,7 +14,7 @@ static Status gather(Comm *c, void *out, const void *in, size_t bytes)
     if (root->sticky) return fail(root->sticky, "%s", root->why);
     root->agreed = false;
     double  since = clock_now();
-    int64_t call  = trace_begin(c->trace, call_name(CALL_HOST), group_name((GroupId)c->group), c->seq++,
+    int64_t call  = trace_begin(c->trace, call_name(CALL_HOST_GATHER), group_name((GroupId)c->group), c->seq++,
                                 (int64_t)bytes * (c->size - 1));
     trace_wait(c->trace, call);
     Status st = c->transport->host_gather(c, out, in, bytes);
@@ -24,7 +24,7 @@ static Status gather(Comm *c, void *out, const void *in, size_t bytes)
     if (!c->be) return st;
     LedgerComm *l = &c->be->ledger.comm[c->group];
     Meter      *heard = c->be->ledger.meter;
-    MeterCall   m = { .group = c->group, .slot = -1, .kind = CALL_HOST, .members = c->size };
+    MeterCall   m = { .group = c->group, .slot = -1, .kind = CALL_HOST_GATHER, .members = c->size };
     for (int i = 0; i < c->size; i++) {
         bool here = c->node[i] == c->node[c->rank];
         m.here += here;
@@ -130,7 +130,7 @@ Status comm_agree(Comm *c, Status mine)
     return mine ? fail(mine, "%s", word.text) : st;         /* its own trouble is nearer to a rank */
 }
 
-Status comm_host_first(Comm *c, void *data, size_t bytes)
+Status comm_host_broadcast(Comm *c, void *data, size_t bytes)
 {
     void *all = of_all(c, data, bytes);
     if (all) memcpy(data, all, bytes);

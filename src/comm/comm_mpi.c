@@ -1,5 +1,5 @@
 /* comm/comm_mpi.c -- ranks that mpirun or srun started: opening, groups, host calls, the end. What moves
- * tensors is comm_mpi_calls.c, what notices a dead rank is pulse.c.
+ * tensors is comm_mpi_calls.c, what notices a dead rank is heartbeat.c.
  *
  * Run more ranks than cores with `mpirun --oversubscribe`: a rank that waits gives its core away
  * (mpi_yield_when_idle is set unless the environment says otherwise). */
@@ -130,14 +130,14 @@ static Status find_nodes(Comm *c, int per_node, bool *local)
 static Status begin_pulse(Comm *c, double timeout, bool local)
 {
     Mpi       *m = mpi_of(c)->mpi;
-    PulseDoor  door = { 0 }, *all;
+    HeartbeatEndpoint  door = { 0 }, *all;
     if (c->size == 1) return OK;
-    TRY(pulse_open(&m->pulse, c->rank, c->size, timeout, c->trace));
-    Status st = c->rank == 0 ? pulse_door(m->pulse, &door, local) : OK;
+    TRY(heartbeat_open(&m->heartbeat, c->rank, c->size, timeout, c->trace));
+    Status st = c->rank == 0 ? heartbeat_listen(m->heartbeat, &door, local) : OK;
     TRY(comm_agree(c, st));
     if (!(all = calloc((size_t)c->size, sizeof *all))) return fail(E_FIT, "no memory");
     st = mpi_host_gather(c, all, &door, sizeof door);
-    if (!st) st = pulse_enter(m->pulse, &all[0]);
+    if (!st) st = heartbeat_connect(m->heartbeat, &all[0]);
     free(all);
     return comm_agree(c, st);
 }
@@ -193,7 +193,7 @@ Status mpi_open(Comm **world, const CommConf *conf)
 static void world_close(Comm *c, Mpi *m)
 {
     bool calm = !c->sticky && !c->told && !m->jobs;
-    pulse_close(m->pulse);
+    heartbeat_close(m->heartbeat);
     if (calm && m->ours) m->lib.Finalize();
     free(m);
 }
@@ -215,11 +215,11 @@ static void mpi_close(Comm *c)
     c->priv = NULL;
 }
 
-static void mpi_abort(Comm *world, const char *why) { pulse_abort(mpi_of(world)->mpi->pulse, why); }
+static void mpi_abort(Comm *world, const char *why) { heartbeat_abort(mpi_of(world)->mpi->heartbeat, why); }
 
-static void mpi_watch(Comm *world, double seconds, PulseSay *say, void *self)
+static void mpi_watch(Comm *world, double seconds, HeartbeatPrint *say, void *self)
 {
-    pulse_watch(mpi_of(world)->mpi->pulse, seconds, say, self);
+    heartbeat_watch(mpi_of(world)->mpi->heartbeat, seconds, say, self);
 }
 
 const Transport transport_mpi = {

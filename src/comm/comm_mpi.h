@@ -58,7 +58,7 @@ typedef struct Lane {
 typedef struct Job {
     struct Job *next;                 /* of all that this rank has begun */
     Comm       *comm;
-    Call        call;
+    CommCall        call;
     Lane       *lane;                 /* NULL: straight */
     int64_t     turn;
     int         tag, phase, round, rounds, reqs;
@@ -74,7 +74,7 @@ typedef struct Job {
 typedef struct Mpi {                  /* what the groups of a world share */
     MpiLibrary lib;
     Job   *jobs;                      /* begun and not done, oldest first */
-    Pulse *pulse;
+    Heartbeat *heartbeat;
     bool   ours;                      /* MPI was begun here and is ended here */
 } Mpi;
 
@@ -89,7 +89,7 @@ typedef struct MpiGroup {             /* priv of a Comm */
 
 static inline MpiGroup *mpi_of(const Comm *c) { return (MpiGroup *)c->priv; }
 
-void        mpi_start(Comm *c, int slot, const Call *call);
+void        mpi_start(Comm *c, int slot, const CommCall *call);
 void        mpi_join(Comm *c, int slot);
 bool        mpi_work(Mpi *m);                            /* move on whatever can; did anything? */
 void        mpi_rest(int *idle);                         /* nothing could: let others have the core */

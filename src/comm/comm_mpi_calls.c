@@ -40,7 +40,7 @@ static void sums_parts(Job *j)                              /* member i gets par
         j->get_n[i]   = cut(n, elem, c->size, c->rank + 1) - mine;
     }
     j->sums = true;
-    j->to = (char *)j->call.out.data + (j->call.kind == CALL_REDUCE ? mine : 0);
+    j->to = (char *)j->call.out.data + (j->call.kind == CALL_ALL_REDUCE ? mine : 0);
 }
 
 /* Parts of out, each at its owner, come to all: from `in`, or where they are already in place. */
@@ -50,7 +50,7 @@ static void gathers(Job *j)
     int64_t n    = t_bytes(j->call.out), elem = (int64_t)dtype_size((DType)j->call.out.dtype);
     int64_t mine = cut(n, elem, c->size, c->rank), own = cut(n, elem, c->size, c->rank + 1) - mine;
     for (int i = 0; i < c->size; i++) {
-        j->send_at[i] = j->call.kind == CALL_REDUCE ? mine : 0;
+        j->send_at[i] = j->call.kind == CALL_ALL_REDUCE ? mine : 0;
         j->send_n[i]  = own;
         j->get_at[i]  = cut(n, elem, c->size, i);
         j->get_n[i]   = cut(n, elem, c->size, i + 1) - j->get_at[i];
@@ -65,7 +65,7 @@ static void exchanges(Job *j)
         j->send_at[i] = j->call.give.at[i] * row,  j->send_n[i] = j->call.give.n[i] * row;
         j->get_at[i]  = j->call.get.at[i] * wide,  j->get_n[i]  = j->call.get.n[i] * wide;
     }
-    j->call.give = j->call.get = (Rows){ 0 };               /* the caller's arrays are free from here on */
+    j->call.give = j->call.get = (RowRanges){ 0 };               /* the caller's arrays are free from here on */
 }
 
 static void letter(Job *j)
@@ -84,14 +84,14 @@ static void plan(Job *j)
     bool  host = c->be->device->host_memory;
     j->sums = false;
     switch (j->call.kind) {
-    case CALL_REDUCE:
+    case CALL_ALL_REDUCE:
         if (j->phase)                          gathers(j);
         else if (t_bytes(j->call.in) <= SMALL) sums_small(j);
         else                                   sums_parts(j);
         break;
-    case CALL_SCATTER:  sums_parts(j); break;
-    case CALL_GATHER:   gathers(j);    break;
-    case CALL_EXCHANGE: exchanges(j);  break;
+    case CALL_REDUCE_SCATTER:  sums_parts(j); break;
+    case CALL_ALL_GATHER:   gathers(j);    break;
+    case CALL_ALL_TO_ALL: exchanges(j);  break;
     default:            letter(j);     break;
     }
     int64_t most = 0, each = LANE_BYTES / (j->call.kind >= CALL_SEND ? 1 : c->size) / 64 * 64;
@@ -107,7 +107,7 @@ static void plan(Job *j)
 
 static bool last_phase(const Job *j)
 {
-    return j->phase == 1 || j->call.kind != CALL_REDUCE || t_bytes(j->call.in) <= SMALL;
+    return j->phase == 1 || j->call.kind != CALL_ALL_REDUCE || t_bytes(j->call.in) <= SMALL;
 }
 
 /* ---- rounds ---- */
@@ -184,7 +184,7 @@ static void take_in(Job *j)                                 /* from the lane to 
         int64_t     n = slice(j, j->get_n[i]);
         char       *to = (char *)j->call.out.data + j->get_at[i] + j->round * j->chunk;
         const void *from = i == c->rank ? j->part[i] : lane_at(j, j->lane->recv, i);
-        if (n && !(i == c->rank && j->call.kind == CALL_REDUCE)) backend_upload(c->be, bytes_of(to, n), from);
+        if (n && !(i == c->rank && j->call.kind == CALL_ALL_REDUCE)) backend_upload(c->be, bytes_of(to, n), from);
     }
 }
 
@@ -302,7 +302,7 @@ static Lane *pick(MpiGroup *g, Job *j)
     else j->tag = (int)(g->calls++ % TAGS);
     if (kind == CALL_SEND) return host ? NULL : &g->sends[peer];
     if (kind == CALL_RECV) return host ? NULL : &g->recvs[peer];
-    return host && kind != CALL_REDUCE && kind != CALL_SCATTER ? NULL : &g->lane;
+    return host && kind != CALL_ALL_REDUCE && kind != CALL_REDUCE_SCATTER ? NULL : &g->lane;
 }
 
 /* Numbers come round. Messages of two calls that have the same one are told apart by their order alone, so
@@ -318,7 +318,7 @@ static void wait_for_tag(MpiGroup *g, const Job *mine)
     }
 }
 
-void mpi_start(Comm *c, int slot, const Call *call)
+void mpi_start(Comm *c, int slot, const CommCall *call)
 {
     MpiGroup *g = mpi_of(c);
     Job      *j = &g->job[slot], **end = &g->mpi->jobs;

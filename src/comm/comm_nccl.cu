@@ -171,7 +171,7 @@ static ncclDataType_t type_of(int dtype)
     }
 }
 
-static ncclResult_t exchange(Comm *c, const Call *k)
+static ncclResult_t exchange(Comm *c, const CommCall *k)
 {
     Group       *g = group_of(c);
     int64_t      give = call_row(k->in), get = call_row(k->out);
@@ -192,19 +192,19 @@ static ncclResult_t exchange(Comm *c, const Call *k)
     return r == ncclSuccess ? e : r;
 }
 
-static ncclResult_t say(Comm *c, const Call *k)
+static ncclResult_t say(Comm *c, const CommCall *k)
 {
     Group      *g = group_of(c);
     ncclRedOp_t op = k->reduce == RED_SUM ? ncclSum : ncclMax;
     size_t      in = (size_t)t_bytes(k->in);
     switch (k->kind) {
-    case CALL_REDUCE:
+    case CALL_ALL_REDUCE:
         return g->lib->reduce(k->in.data, k->out.data, (size_t)t_count(k->in), type_of(k->in.dtype), op,
                               g->comm, g->stream);
-    case CALL_SCATTER:
+    case CALL_REDUCE_SCATTER:
         return g->lib->scatter(k->in.data, k->out.data, (size_t)t_count(k->out), type_of(k->in.dtype), op,
                                g->comm, g->stream);
-    case CALL_GATHER: return g->lib->gather(k->in.data, k->out.data, in, ncclUint8, g->comm, g->stream);
+    case CALL_ALL_GATHER: return g->lib->gather(k->in.data, k->out.data, in, ncclUint8, g->comm, g->stream);
     case CALL_SEND:   return g->lib->send(k->in.data, in, ncclUint8, k->peer, g->comm, g->stream);
     case CALL_RECV:
         return g->lib->recv(k->out.data, (size_t)t_bytes(k->out), ncclUint8, k->peer, g->comm, g->stream);
@@ -212,7 +212,7 @@ static ncclResult_t say(Comm *c, const Call *k)
     }
 }
 
-static void nccl_start(Comm *c, int slot, const Call *call)
+static void nccl_start(Comm *c, int slot, const CommCall *call)
 {
     Group *g = group_of(c);
     if (c->root->sticky) return;

@@ -19,19 +19,19 @@ void local_move(Backend *be, void *to, const void *from, int64_t bytes)
     }
 }
 
-void local_part(Comm *c, const Call *call)
+void local_part(Comm *c, const CommCall *call)
 {
     Backend *be = c->be;
     char    *out = call->out.data, *in = call->in.data;
     int64_t  row, kept, got;
     switch (call->kind) {
-    case CALL_GATHER:
+    case CALL_ALL_GATHER:
         local_move(be, out + c->rank * t_bytes(call->in), in, t_bytes(call->in));
         return;
-    case CALL_SCATTER:
+    case CALL_REDUCE_SCATTER:
         local_move(be, out, in + c->rank * t_bytes(call->out), t_bytes(call->out));
         return;
-    case CALL_EXCHANGE:
+    case CALL_ALL_TO_ALL:
         row = call_row(call->in), kept = call->give.n[c->rank], got = call->get.n[c->rank];
         REQUIRE(kept == got, "all_to_all: a rank keeps %lld rows and gets %lld of them", (long long)kept,
                 (long long)got);
@@ -44,7 +44,7 @@ void local_part(Comm *c, const Call *call)
 
 static Status alone_group(Comm *world, Comm *out)                          { return OK; }
 static void   alone_close(Comm *c)                                         { }
-static void   alone_start(Comm *c, int slot, const Call *call)             { local_part(c, call); }
+static void   alone_start(Comm *c, int slot, const CommCall *call)             { local_part(c, call); }
 static void   alone_join(Comm *c, int slot)                                { }
 static void   alone_abort(Comm *world, const char *why)                    { }
 

@@ -1,6 +1,6 @@
 /* comm/comm_threads.c -- ranks of one process: each is a thread, its buffers are everyone's to read.
  *
- * A call is a Meeting: every member leaves its Call there, whoever comes last does the whole work for all of
+ * A call is a Meeting: every member leaves its CommCall there, whoever comes last does the whole work for all of
  * them (sums in the order of the members), and a join waits until it is done. So joins may come in any order,
  * nobody's buffers are touched after its join has returned, and a rank that waits sleeps. A meeting lasts
  * until everyone has left it, however many others come and go meanwhile. A send and its recv meet in the same
@@ -17,7 +17,7 @@
 #include <string.h>
 
 typedef struct Seat {                 /* one member at one meeting */
-    Call        call;
+    CommCall        call;
     int64_t    *rows;                 /* (4, size) copies of get and give, made when first wanted */
     void       *out;                  /* host gather */
     const void *in;
@@ -224,7 +224,7 @@ static const char *differ(const Room *r, const Meeting *m, char *text, size_t n)
         const Seat *b = &m->seat[i];
         bool same = a->call.kind == b->call.kind && a->call.reduce == b->call.reduce &&
                     a->call.out.dtype == b->call.out.dtype && a->bytes == b->bytes &&
-                    (a->call.kind == CALL_EXCHANGE || t_count(a->call.in) == t_count(b->call.in));
+                    (a->call.kind == CALL_ALL_TO_ALL || t_count(a->call.in) == t_count(b->call.in));
         if (!same) {
             snprintf(text, n, "call %lld of a group is %s %s on rank %d and %s %s on rank %d",
                      (long long)m->number, call_name(a->call.kind), t_fmt(a->call.in), r->members[0],
@@ -232,7 +232,7 @@ static const char *differ(const Room *r, const Meeting *m, char *text, size_t n)
             return text;
         }
     }
-    for (int i = 0; i < r->size && a->call.kind == CALL_EXCHANGE; i++)
+    for (int i = 0; i < r->size && a->call.kind == CALL_ALL_TO_ALL; i++)
         for (int j = 0; j < r->size; j++) {
             long long gives = m->seat[i].call.give.n[j], gets = m->seat[j].call.get.n[i];
             if (gives == gets) continue;
@@ -247,7 +247,7 @@ static void exchange(const Room *r, const Meeting *m)
 {
     for (int i = 0; i < r->size; i++)
         for (int j = 0; j < r->size; j++) {
-            const Call *from = &m->seat[i].call, *to = &m->seat[j].call;
+            const CommCall *from = &m->seat[i].call, *to = &m->seat[j].call;
             int64_t row = call_row(from->in);
             char   *at  = (char *)to->out.data + to->get.at[i] * row;
             if (from->give.n[j])
@@ -267,8 +267,8 @@ static void gather(const Room *r, const Meeting *m)
 
 static bool reduce(const Room *r, const Meeting *m)
 {
-    const Call  *c    = &m->seat[0].call;
-    bool         all  = c->kind == CALL_REDUCE;
+    const CommCall  *c    = &m->seat[0].call;
+    bool         all  = c->kind == CALL_ALL_REDUCE;
     int64_t      n    = t_count(c->out);
     const void **part = malloc((size_t)r->size * sizeof *part);
     if (!part) return false;
@@ -295,9 +295,9 @@ static const char *meet(const Room *r, const Meeting *m, char *text, size_t n)
 {
     if (differ(r, m, text, n)) return text;
     switch (m->seat[0].call.kind) {
-    case CALL_GATHER:   gather(r, m);   return NULL;
-    case CALL_EXCHANGE: exchange(r, m); return NULL;
-    case CALL_HOST:     host(r, m);     return NULL;
+    case CALL_ALL_GATHER:   gather(r, m);   return NULL;
+    case CALL_ALL_TO_ALL: exchange(r, m); return NULL;
+    case CALL_HOST_GATHER:     host(r, m);     return NULL;
     default:            return reduce(r, m) ? NULL : "no memory";
     }
 }
@@ -366,14 +366,14 @@ static bool leave(Comm *c, Meeting *m)
 }
 
 /* The caller's arrays are free when start returns: the seat has its own. */
-static bool keep_rows(Seat *s, Call *call, int n)
+static bool keep_rows(Seat *s, CommCall *call, int n)
 {
     size_t each = (size_t)n * sizeof(int64_t);
     if (!s->rows && !(s->rows = malloc(4 * each))) return false;
     const int64_t *from[4] = { call->get.at, call->get.n, call->give.at, call->give.n };
     for (int i = 0; i < 4; i++) memcpy(s->rows + i * n, from[i], each);
-    call->get  = (Rows){ s->rows, s->rows + n };
-    call->give = (Rows){ s->rows + 2 * n, s->rows + 3 * n };
+    call->get  = (RowRanges){ s->rows, s->rows + n };
+    call->give = (RowRanges){ s->rows + 2 * n, s->rows + 3 * n };
     return true;
 }
 
@@ -389,7 +389,7 @@ static Letter *other_half(Comm *c, const Letter *mine)
     return NULL;
 }
 
-static void post(Comm *c, int slot, const Call *call)
+static void post(Comm *c, int slot, const CommCall *call)
 {
     Rank   *me = c->priv;
     Room   *r  = me->room;
@@ -439,7 +439,7 @@ static void threads_bind(Comm *c)
                              c->be->device->name);
 }
 
-static void threads_start(Comm *c, int slot, const Call *call)
+static void threads_start(Comm *c, int slot, const CommCall *call)
 {
     Rank *me = c->priv;
     if (call->kind == CALL_SEND || call->kind == CALL_RECV) { post(c, slot, call); return; }
@@ -447,7 +447,7 @@ static void threads_start(Comm *c, int slot, const Call *call)
     Seat  seat = { .call = *call };
     pthread_mutex_lock(&r->lock);
     Meeting *m = me->at[slot] = next_meeting(c);
-    bool kept = m && (call->kind != CALL_EXCHANGE || keep_rows(&m->seat[c->rank], &seat.call, c->size));
+    bool kept = m && (call->kind != CALL_ALL_TO_ALL || keep_rows(&m->seat[c->rank], &seat.call, c->size));
     if (kept) sit(c, m, &seat);
     pthread_mutex_unlock(&r->lock);
     if (!kept) hall_abort(r->hall, c->world[c->rank], "no memory");
@@ -473,7 +473,7 @@ static Status threads_gather(Comm *c, void *out, const void *in, size_t bytes)
     Meeting *m = next_meeting(c);
     bool done = false;
     if (m) {
-        sit(c, m, &(Seat){ .call = { .kind = CALL_HOST }, .out = out, .in = in, .bytes = bytes });
+        sit(c, m, &(Seat){ .call = { .kind = CALL_HOST_GATHER }, .out = out, .in = in, .bytes = bytes });
         done = leave(c, m);
     }
     pthread_mutex_unlock(&r->lock);

@@ -1,4 +1,4 @@
-/* comm/connection.c -- see wire.h. Notes are three 32-bit words (kind, rank it is about, bytes) and a text, in the
+/* comm/connection.c -- see connection.h. Notes are three 32-bit words (kind, rank it is about, bytes) and a text, in the
  * byte order of the network; sockets never block. */
 #define _GNU_SOURCE                    /* accept4 */
 #include "comm/connection.h"
@@ -17,15 +17,15 @@
 
 /* ---- connections ---- */
 
-static void add_address(PulseDoor *d, int family, const void *at)
+static void add_address(HeartbeatEndpoint *d, int family, const void *at)
 {
-    if (d->n == PULSE_ADDRESSES) return;
+    if (d->n == HEARTBEAT_ADDRESSES) return;
     d->family[d->n] = (uint8_t)family;
     memcpy(d->address[d->n++], at, family == 4 ? 4 : 16);
 }
 
 /* What others may reach this host by: IPv4 before IPv6, itself last. */
-static void add_addresses(PulseDoor *d)
+static void add_addresses(HeartbeatEndpoint *d)
 {
     struct ifaddrs *all = NULL;
     if (getifaddrs(&all)) all = NULL;
@@ -51,7 +51,7 @@ static int listen_on(int family, const void *address, socklen_t n)
     return -1;
 }
 
-int wire_listen(PulseDoor *door, bool local)
+int connection_listen(HeartbeatEndpoint *door, bool local)
 {
     struct in_addr      here = { .s_addr = htonl(INADDR_LOOPBACK) }, any = { .s_addr = htonl(INADDR_ANY) };
     struct sockaddr_in  v4 = { .sin_family = AF_INET, .sin_addr = local ? here : any };
@@ -74,7 +74,7 @@ static void set_up(int fd)
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
-int wire_connect(const PulseDoor *door, int address, int wait_ms)
+int connection_connect(const HeartbeatEndpoint *door, int address, int wait_ms)
 {
     struct sockaddr_in  v4 = { .sin_family = AF_INET, .sin_port = door->port };
     struct sockaddr_in6 v6 = { .sin6_family = AF_INET6, .sin6_port = door->port };
@@ -93,14 +93,14 @@ int wire_connect(const PulseDoor *door, int address, int wait_ms)
     return fd;
 }
 
-int wire_accept(int door)
+int connection_accept(int door)
 {
     int fd = accept4(door, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd >= 0) set_up(fd);
     return fd;
 }
 
-void wire_close(Wire *w)
+void connection_close(Connection *w)
 {
     if (w->fd >= 0) close(w->fd);
     w->fd = -1;
@@ -108,12 +108,12 @@ void wire_close(Wire *w)
 
 /* ---- notes ---- */
 
-bool wire_put(Wire *w, NoteKind kind, int about, const void *text, int bytes, int wait_ms)
+bool connection_send(Connection *w, MessageKind kind, int about, const void *text, int bytes, int wait_ms)
 {
-    uint8_t  out[3 * 4 + NOTE_TEXT];
+    uint8_t  out[3 * 4 + MESSAGE_TEXT];
     size_t   at = 0, n = 12 + (size_t)bytes;
     uint32_t head[3] = { htonl((uint32_t)kind), htonl((uint32_t)about), htonl((uint32_t)bytes) };
-    if (w->fd < 0 || bytes > NOTE_TEXT) return false;
+    if (w->fd < 0 || bytes > MESSAGE_TEXT) return false;
     memcpy(out, head, 12);
     if (bytes) memcpy(out + 12, text, (size_t)bytes);
     while (at < n) {
@@ -128,7 +128,7 @@ bool wire_put(Wire *w, NoteKind kind, int about, const void *text, int bytes, in
     return true;
 }
 
-int wire_get(Wire *w, Note *n)
+int connection_receive(Connection *w, Message *n)
 {
     uint32_t head[3];
     size_t   room = sizeof w->in - w->have;
@@ -138,8 +138,8 @@ int wire_get(Wire *w, Note *n)
     if (k > 0 && room) w->have += (size_t)k;
     if (w->have < 12) return gone ? -1 : 0;
     memcpy(head, w->in, 12);
-    *n = (Note){ .kind = (int)ntohl(head[0]), .about = (int)ntohl(head[1]), .bytes = (int)ntohl(head[2]) };
-    if (n->kind < 0 || n->kind >= N_KINDS || n->bytes < 0 || n->bytes > NOTE_TEXT) return -1;
+    *n = (Message){ .kind = (int)ntohl(head[0]), .about = (int)ntohl(head[1]), .bytes = (int)ntohl(head[2]) };
+    if (n->kind < 0 || n->kind >= MSG_KINDS || n->bytes < 0 || n->bytes > MESSAGE_TEXT) return -1;
     size_t all = 12 + (size_t)n->bytes;
     if (w->have < all) return gone ? -1 : 0;
     memcpy(n->text, w->in + 12, (size_t)n->bytes);

@@ -13,27 +13,27 @@
 #include "base/status.h"
 #include "comm/trace.h"
 
-enum { PULSE_ADDRESSES = 8 };
+enum { HEARTBEAT_ADDRESSES = 8 };
 
-typedef struct PulseDoor {                 /* where rank 0 is to be found */
+typedef struct HeartbeatEndpoint {                 /* where rank 0 is to be found */
     uint16_t port;
-    uint8_t  n, family[PULSE_ADDRESSES];   /* 4 or 6 */
-    uint8_t  address[PULSE_ADDRESSES][16];
+    uint8_t  n, family[HEARTBEAT_ADDRESSES];   /* 4 or 6 */
+    uint8_t  address[HEARTBEAT_ADDRESSES][16];
     uint8_t  key[16];                      /* who does not know it is not one of us */
-} PulseDoor;
+} HeartbeatEndpoint;
 
-typedef struct Pulse Pulse;
-typedef void PulseSay(void *self, const char *line);
+typedef struct Heartbeat Heartbeat;
+typedef void HeartbeatPrint(void *self, const char *line);
 
 /* Rank 0 opens its door first (local: to this host alone) and has the others told of it; then all go in. */
-MUST Status pulse_open(Pulse **p, int rank, int size, double timeout, Trace *trace);
-MUST Status pulse_door(Pulse *p, PulseDoor *door, bool local);
-MUST Status pulse_enter(Pulse *p, const PulseDoor *door);
-void        pulse_close(Pulse *p);         /* says goodbye; NULL is fine */
+MUST Status heartbeat_open(Heartbeat **p, int rank, int size, double timeout, Trace *trace);
+MUST Status heartbeat_listen(Heartbeat *p, HeartbeatEndpoint *door, bool local);
+MUST Status heartbeat_connect(Heartbeat *p, const HeartbeatEndpoint *door);
+void        heartbeat_close(Heartbeat *p);         /* says goodbye; NULL is fine */
 
-void        pulse_abort(Pulse *p, const char *why);         /* ends the others, not this rank */
+void        heartbeat_abort(Heartbeat *p, const char *why);         /* ends the others, not this rank */
 /* On rank 0: if this is not called again within `seconds`, every rank is asked what it waits in and the
  * answers are said, once. 0: no longer. */
-void        pulse_watch(Pulse *p, double seconds, PulseSay *say, void *self);
+void        heartbeat_watch(Heartbeat *p, double seconds, HeartbeatPrint *say, void *self);
 
 #endif

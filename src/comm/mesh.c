@@ -25,10 +25,10 @@ const char *group_use(GroupId g)  { return rows[g].what; }
 static int at_least_one(int n) { return n < 1 ? 1 : n; }
 
 /* Both factorings in the order of their ranks, fastest first. */
-static const Axis attention_axes[] = { AX_TP, AX_CP, AX_DP, AX_PP };
-static const Axis expert_axes[]    = { AX_ETP, AX_EP, AX_EDP, AX_PP };
+static const MeshAxis attention_axes[] = { AX_TP, AX_CP, AX_DP, AX_PP };
+static const MeshAxis expert_axes[]    = { AX_ETP, AX_EP, AX_EDP, AX_PP };
 
-static void coordinates(int *at, const Mesh *m, int rank, const Axis *axes)
+static void coordinates(int *at, const Mesh *m, int rank, const MeshAxis *axes)
 {
     for (int i = 0; i < 4; i++) {
         at[axes[i]] = rank % m->size[axes[i]];
@@ -36,11 +36,11 @@ static void coordinates(int *at, const Mesh *m, int rank, const Axis *axes)
     }
 }
 
-void mesh_place(Mesh *m, int rank, int world, const Layout *layout)
+void mesh_place(Mesh *m, int rank, int world, const MeshLayout *layout)
 {
     *m = (Mesh){ .rank = rank, .world = world, .layout = *layout };
-    Layout *l = &m->layout;
-    int *degree[] = { &l->tp, &l->cp, &l->pp, &l->vpp, &l->ep, &l->etp, &l->replicas, &l->cp_near };
+    MeshLayout *l = &m->layout;
+    int *degree[] = { &l->tp, &l->cp, &l->pp, &l->vpp, &l->ep, &l->etp, &l->replicas, &l->cp_inner };
     for (size_t i = 0; i < sizeof degree / sizeof *degree; i++) *degree[i] = at_least_one(*degree[i]);
 
     int stage = world / l->pp, dense = l->tp * l->cp, sparse = l->etp * l->ep;
@@ -58,7 +58,7 @@ void mesh_place(Mesh *m, int rank, int world, const Layout *layout)
 static int whole_group(const Mesh *m, uint32_t mask, int *ranks)
 {
     bool experts = mask != ~0u && mask & (AXIS(ETP) | AXIS(EP) | AXIS(EDP));
-    const Axis *axes = experts ? expert_axes : attention_axes;
+    const MeshAxis *axes = experts ? expert_axes : attention_axes;
     int n = 0, at[AX_N];
     for (int r = 0; r < m->world; r++) {
         bool same = true;
@@ -72,10 +72,10 @@ static int whole_group(const Mesh *m, uint32_t mask, int *ranks)
 /* Members of a block of this group; they are neighbours in the list of n that it is cut out of. */
 static int block_size(const Mesh *m, GroupId g, int n)
 {
-    const Layout *l = &m->layout;
+    const MeshLayout *l = &m->layout;
     switch (g) {
-    case GR_cp_near: case GR_cp_far: return l->cp_near;
-    case GR_ep_near: case GR_ep_far: return l->domain;
+    case GR_cp_inner: case GR_cp_outer: return l->cp_inner;
+    case GR_ep_intra_node: case GR_ep_inter_node: return l->domain;
     case GR_kv:      return l->kv_heads > 0 && l->kv_heads < l->tp ? l->tp / l->kv_heads : 1;
     case GR_pp_back: return n;
     default:         return n / l->replicas;
@@ -138,7 +138,7 @@ static int node_domain(const Mesh *m, const int *node)
 }
 
 /* Every rank makes its group of every row, in the order of the rows: dp_cp is the first communicator. */
-Status mesh_open(Mesh *m, Comm *world, const Layout *layout)
+Status mesh_open(Mesh *m, Comm *world, const MeshLayout *layout)
 {
     Status st = OK;
     mesh_place(m, world->rank, world->size, layout);

@@ -13,7 +13,7 @@
 
 #include <stdio.h>
 
-typedef enum { AX_TP, AX_CP, AX_DP, AX_ETP, AX_EP, AX_EDP, AX_PP, AX_N } Axis;
+typedef enum { AX_TP, AX_CP, AX_DP, AX_ETP, AX_EP, AX_EDP, AX_PP, AX_N } MeshAxis;
 
 /* GROUP(name, axes, what it is for). Axes are of one of the two factorings. The first is made first: some
  * fabrics reduce in the network for the first communicator alone. */
@@ -49,11 +49,11 @@ typedef enum { AX_TP, AX_CP, AX_DP, AX_ETP, AX_EP, AX_EDP, AX_PP, AX_N } Axis;
     PART(copy_etp_edp,   etp_edp,  FAR,  "the same shard in every replica")                        \
     PART(shard_ep_edp,   ep_edp,   NEAR, "shards of an adapter that ETP cuts")                      \
     PART(copy_ep_edp,    ep_edp,   FAR,  "the same shard in every replica")                        \
-    PART(cp_near,        cp,       NEAR, "heads exchanged inside a level of cp")                   \
-    PART(cp_far,         cp,       FAR,  "ring over the levels of cp")                             \
+    PART(cp_inner,        cp,       NEAR, "heads exchanged inside a level of cp")                   \
+    PART(cp_outer,         cp,       FAR,  "ring over the levels of cp")                             \
     PART(kv,             tp,       NEAR, "one kv head")                                            \
-    PART(ep_near,        etp_ep,   NEAR, "tokens forwarded over a fast link")                      \
-    PART(ep_far,         etp_ep,   FAR,  "tokens that cross to another domain")                    \
+    PART(ep_intra_node,        etp_ep,   NEAR, "tokens forwarded over a fast link")                      \
+    PART(ep_inter_node,         etp_ep,   FAR,  "tokens that cross to another domain")                    \
     PART(pp_back,        pp,       NEAR, "gradients back through the stages")
 
 typedef enum {
@@ -67,29 +67,29 @@ typedef enum {
     GR_N
 } GroupId;
 
-typedef struct Layout {                  /* degrees, as a recipe says them; dp and edp follow; 0 is 1 */
+typedef struct MeshLayout {                  /* degrees, as a recipe says them; dp and edp follow; 0 is 1 */
     int tp, cp, pp, vpp, ep, etp;
     int replicas;                        /* shards are repeated so many times (HSDP); 1: one shard set */
-    int cp_near;                         /* ranks of cp whose heads are exchanged (hierarchical); 1: none */
+    int cp_inner;                         /* ranks of cp whose heads are exchanged (hierarchical); 1: none */
     int kv_heads;                        /* of the model: fewer than tp are shared by neighbours */
     int domain;                          /* ranks of etp_ep that a fast link joins; 0: those of a node */
-} Layout;
+} MeshLayout;
 
 typedef struct Mesh {
     int    rank, world;
-    Layout layout;
+    MeshLayout layout;
     int    size[AX_N], at[AX_N];         /* degree of each axis, my coordinate on it */
     Comm  *comm[GR_N];                   /* never NULL once open: a lone rank gets self */
     bool   borrowed;                     /* comm[GR_world] is the caller's */
 } Mesh;
 
 /* Collective over the world. The degrees have been checked (parallel/rules.h). */
-MUST Status mesh_open(Mesh *m, Comm *world, const Layout *layout);
+MUST Status mesh_open(Mesh *m, Comm *world, const MeshLayout *layout);
 void        mesh_close(Mesh *m);                              /* twice is fine; the world stays */
 void        mesh_bind(Mesh *m, Backend *be);
 
 /* Without any Comm: for plans of numbers and tests. rank's coordinates; the members of rank's group. */
-void        mesh_place(Mesh *m, int rank, int world, const Layout *layout);
+void        mesh_place(Mesh *m, int rank, int world, const MeshLayout *layout);
 int         mesh_group(const Mesh *m, GroupId g, int *ranks);      /* their number; ranks has world places */
 
 const char *group_name(GroupId g);
@@ -97,7 +97,7 @@ const char *group_use(GroupId g);
 /* Lines for a person: degrees, groups of this rank, which of them leave the node. */
 void        mesh_print(FILE *out, const Mesh *m);
 
-static inline int  mesh_size(const Mesh *m, Axis a) { return m ? m->size[a] : 1; }
-static inline int  mesh_at(const Mesh *m, Axis a)   { return m ? m->at[a] : 0; }
+static inline int  mesh_size(const Mesh *m, MeshAxis a) { return m ? m->size[a] : 1; }
+static inline int  mesh_at(const Mesh *m, MeshAxis a)   { return m ? m->at[a] : 0; }
 
 #endif

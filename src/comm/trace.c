@@ -39,7 +39,7 @@ void trace_end(Trace *t, int64_t call, double waited)
     pthread_mutex_unlock(&t->lock);
 }
 
-double trace_waits(Trace *t)
+double trace_waiting_seconds(Trace *t)
 {
     pthread_mutex_lock(&t->lock);
     double waits = t->waits ? clock_now() - t->since : 0;
@@ -48,7 +48,7 @@ double trace_waits(Trace *t)
 }
 
 /* A call that has left the ring while it was waited for is known by its number alone. */
-void trace_line(Trace *t, char *out, size_t n)
+void trace_describe(Trace *t, char *out, size_t n)
 {
     pthread_mutex_lock(&t->lock);
     double    now = clock_now();                    /* not before the lock: the wait may begin meanwhile */

@@ -37,11 +37,11 @@ void    trace_close(Trace *t);
 int64_t trace_begin(Trace *t, const char *op, const char *group, int64_t seq, int64_t bytes);
 void    trace_wait(Trace *t, int64_t call);           /* its join has begun */
 void    trace_end(Trace *t, int64_t call, double waited);
-double  trace_waits(Trace *t);                        /* seconds the join under way has lasted; 0: none is */
+double  trace_waiting_seconds(Trace *t);                        /* seconds the join under way has lasted; 0: none is */
 
 /* One line: "waits 12.3 s in all_reduce 1742 of tp (4096 bytes, layer 7)" or, where nothing is waited for,
  * "works since …" with the call before. */
-void    trace_line(Trace *t, char *out, size_t n);
+void    trace_describe(Trace *t, char *out, size_t n);
 
 #ifdef __cplusplus
 }

@@ -11,20 +11,20 @@
 extern "C" {
 #endif
 
-typedef struct Call {
+typedef struct CommCall {
     CallKind kind;
-    Tensor   out, in;                 /* CALL_REDUCE: the same twice; CALL_SEND has no out, CALL_RECV no in */
-    Rows     get, give;               /* CALL_EXCHANGE */
+    Tensor   out, in;                 /* CALL_ALL_REDUCE: the same twice; CALL_SEND has no out, CALL_RECV no in */
+    RowRanges get, give;               /* CALL_ALL_TO_ALL */
     Reduce   reduce;
     int      peer;                    /* CALL_SEND, CALL_RECV */
-} Call;
+} CommCall;
 
 struct Transport {
     const char *name;
     Status (*group)(Comm *world, Comm *out);             /* out's members are filled in; makes its priv */
     void   (*close)(Comm *c);                            /* half-open is fine */
     void   (*bind)(Comm *c);                             /* optional: its backend is known */
-    void   (*start)(Comm *c, int slot, const Call *call);
+    void   (*start)(Comm *c, int slot, const CommCall *call);
     void   (*join)(Comm *c, int slot);
     /* bytes of each member; done on return. */
     Status (*host_gather)(Comm *c, void *out, const void *in, size_t bytes);
@@ -52,7 +52,7 @@ int64_t     call_row(Tensor t);                          /* bytes of a row of di
 /* Within this rank: bytes of the backend's memory, to another place in it. Meta moves nothing. */
 void  local_move(Backend *be, void *to, const void *from, int64_t bytes);
 /* What a call does with its own part: gather and all_to_all bring it to its place. */
-void  local_part(Comm *c, const Call *call);
+void  local_part(Comm *c, const CommCall *call);
 
 /* out[i] = part[0][i] + part[1][i] + … in this order, n elements of parts; out may be one of the parts. */
 bool  sum_has(DType d);

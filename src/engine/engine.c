@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-void engine_loaded(Engine *e) { shard_publish(&e->shard); }
+void engine_loaded(Engine *e) { shard_refresh_weights(&e->shard); }
 
 /* A tokenizer may know more than the model: then this is said here, before a table is read past its end. */
 static bool ids_fit(Engine *e, const Stream *s)
@@ -52,7 +52,7 @@ static void set_scene(Engine *e, Ctx *c, Pass pass, int batch, int slot, Arena *
 }
 
 /* A forward beside a backward has e->ctx and the scratch that is always there. */
-static Ctx *back_ctx(Engine *e) { return engine_weaves(e) ? &e->back_ctx : &e->ctx; }
+static Ctx *back_ctx(Engine *e) { return engine_overlaps(e) ? &e->back_ctx : &e->ctx; }
 
 static void run_forward(Engine *e, int chunk, int slot, const Micro *m, Tensor in)
 {
@@ -80,8 +80,8 @@ Tensor engine_output(Engine *e, int chunk, int slot)
 void engine_run_backward(Engine *e, int batch, int chunk, int slot, Tensor gradient)
 {
     Ctx *c = back_ctx(e);
-    if (engine_weaves(e)) *c = e->ctx;
-    set_scene(e, c, FORWARD, batch, slot, engine_weaves(e) ? &e->beside : &e->arena[A_SCRATCH]);
+    if (engine_overlaps(e)) *c = e->ctx;
+    set_scene(e, c, FORWARD, batch, slot, engine_overlaps(e) ? &e->beside : &e->arena[A_SCRATCH]);
     model_backward(c, &e->model, chunk, &e->act[slot], gradient);
 }
 
@@ -127,7 +127,7 @@ void engine_begin(Engine *e, int micro) { shard_begin_step(&e->shard, micro); }
 
 void engine_norm(Engine *e)
 {
-    shard_finish(&e->shard);
+    shard_finish_grads(&e->shard);
     optim_norm(&e->model, &e->be, e->sumsq, e->each);
 }
 

@@ -18,11 +18,11 @@ typedef struct DecodeRoom { int64_t docs, tokens; } DecodeRoom;  /* at once; tha
 /* How ranks share the work; zeroed: there is one. The numbers have been checked (parallel/rules.h). */
 typedef struct Ranks {
     Comm       *world;                   /* NULL: one rank */
-    Layout      layout;
+    MeshLayout      layout;
     ContextKind context;                 /* how attention crosses cp */
     int         zero;
     int         micro, group;            /* micro-batches of a step on each rank; PipeShape.group */
-    bool        overlap;                 /* a forward beside a backward, see PipeShape.ahead */
+    bool        overlap;                 /* a forward beside a backward, see PipeShape.extra_warmup */
     Chunk       chunk[MAX_CHUNKS];       /* of this rank's stage */
     DispatchConf dispatch;
 } Ranks;
@@ -72,7 +72,7 @@ typedef struct EnginePlan {
     size_t  berth;                       /* of A_ACT: one of the berths that values are parked from */
     size_t  beside;                      /* scratch of a backward that has a forward beside it */
     int     slots;
-    PipeFloor floor;                     /* of this stage, for whoever lays stages beside each other */
+    PipeBackwardStop floor;                     /* of this stage, for whoever lays stages beside each other */
     bool    split;                       /* slots are dealt out by chunk (pipe_split_slots) */
     ArenaId eval_scratch;                /* the arena that takes evaluation's scratch with the least to add */
     Ledger  ledger;                      /* of one forward and backward */
@@ -103,7 +103,7 @@ typedef struct Engine {
     Tensor     back;                     /* a gradient on its way to the stage before */
     Ctx        ctx;
     Ctx        back_ctx;                 /* of backwards, where forwards run beside them */
-    Weave      weave;
+    Coroutine  coroutine;
     Pause      pause;
     int64_t   *counts;                   /* of all dp ranks, then of this one; see accumulate.c */
     Tensor     sumsq, each;              /* (1) F64; (params_tensors) F64 behind it, see optim_norm */
@@ -139,7 +139,7 @@ MUST Status engine_ready(Engine *e, const Stream *stream);
 static inline Batch *engine_batch(Engine *e) { return &e->batch[e->at]; }       /* uploaded last */
 static inline bool   engine_whole(const Engine *e)                   /* all of the model is on this rank */
 {
-    const Layout *l = &e->mesh.layout;
+    const MeshLayout *l = &e->mesh.layout;
     return l->tp * l->cp * l->pp * l->ep * l->etp == 1;
 }
 
@@ -152,7 +152,7 @@ void        engine_prefetch(Engine *e, const Stream *s);         /* the next one
 void        engine_run_forward(Engine *e, Pass pass, int batch, int chunk, int slot, const Micro *m,
                                Tensor input);
 Tensor      engine_output(Engine *e, int chunk, int slot);       /* what the next chunk wants of it */
-/* With ranks.overlap a forward of another slot may be under way, the two taking turns in e->weave. */
+/* With ranks.overlap a forward of another slot may be under way, the two taking turns in e->coroutine. */
 void        engine_run_backward(Engine *e, int batch, int chunk, int slot, Tensor gradient);
 Tensor      engine_gradient(Engine *e, int chunk, int slot);     /* what the one before wants, in e->back */
 /* Buffer number `buffer` of messages that way, for what crosses the border before `layer`. */

@@ -10,7 +10,7 @@ Status engine_park_open(Engine *e, const EnginePlan *room)
 {
     Park *k = &e->park;
     k->berths = e->conf.train ? park_berths(e->conf.policy) : 0;
-    k->apart = engine_weaves(e), k->home = e->conf.home;
+    k->apart = engine_overlaps(e), k->home = e->conf.home;
     if (!k->berths) return OK;
     for (int r = 0; r < rows_of(k); r++)
         for (int i = 0; i < k->berths; i++)

@@ -32,7 +32,7 @@ static Status open_arenas(Engine *e, const EnginePlan *room)
     for (int i = 0; i < A_HOST; i++)
         TRY(backend_arena_open(&e->be, &e->arena[i], arenas[i].name, first_bytes(room, i)));
     TRY(backend_host_arena_open(&e->be, &e->arena[A_HOST], arenas[A_HOST].name, first_bytes(room, A_HOST)));
-    if (engine_weaves(e)) TRY(backend_arena_open(&e->be, &e->beside, arenas[A_SCRATCH].name, room->beside));
+    if (engine_overlaps(e)) TRY(backend_arena_open(&e->be, &e->beside, arenas[A_SCRATCH].name, room->beside));
     e->more = calloc((size_t)more + 1, sizeof *e->more);
     if (!e->more) return fail(E_FIT, "no host memory for %d slots", more);
     for (int i = 0; i < more; i++)
@@ -52,7 +52,7 @@ static void warm_arenas(Engine *e)
     for (int i = 0; i < ARENA_N; i++)
         if (i != A_HOST || e->be.device->host_memory) warm(e, &e->arena[i]);
     for (int i = 1; i < e->pipe.slots; i++) warm(e, engine_act(e, i));
-    if (engine_weaves(e)) warm(e, &e->beside);
+    if (engine_overlaps(e)) warm(e, &e->beside);
 }
 
 /* Micro-batches from the oldest that is still to go back to the newest begun, at most. */
@@ -62,7 +62,7 @@ static Status in_flight(const Pipe *p, int *most)
     if (!back) return fail(E_FIT, "no host memory for %d micro-batches", p->shape.micros);
     *most = 1;
     for (int i = 0; i < p->actions; i++) {
-        const Action *a = &p->action[i];
+        const PipeAction *a = &p->action[i];
         if (a->what == PIPE_FORWARD && a->micro - oldest + 1 > *most) *most = a->micro - oldest + 1;
         if (a->what == PIPE_BACKWARD) back[a->micro]++;
         while (oldest < p->shape.micros && back[oldest] == p->shape.chunks) oldest++;
@@ -98,7 +98,7 @@ static int64_t border_rows(const Engine *e)
     return most;
 }
 
-static bool exchanges(const Pipe *p, PipeDo what, int way)
+static bool exchanges(const Pipe *p, PipeOp what, int way)
 {
     for (int i = 0; i < p->steps; i++)
         if (p->step[i].what == what && p->step[i].way == way) return true;
@@ -144,8 +144,8 @@ static Status lay_out(Engine *e)
                     .policy = e->conf.policy, .full = &e->conf.full,
                     .park = e->park.berths ? &e->park : NULL, .dtype = e->conf.dtype,
                     .logits = traits.logits_in_act_dtype ? e->conf.dtype : F32 };
-    e->pause = (Pause){ weave_yield, &e->weave };
-    if (engine_weaves(e)) e->ctx.pause = &e->pause;
+    e->pause = (Pause){ coroutine_yield, &e->coroutine };
+    if (engine_overlaps(e)) e->ctx.pause = &e->pause;
     TRY(open_wires(e));
     if (e->conf.each) e->ctx.each = t2(&e->arena[A_BATCH], "labels", F32, e->conf.budget.supervised, 1);
     return OK;
@@ -155,11 +155,11 @@ static Status lay_out(Engine *e)
 static Status open_mesh(Engine *e, bool plan)
 {
     const Ranks *r = &e->conf.ranks;
-    Layout  lone  = { .tp = 1, .cp = 1, .pp = 1, .vpp = 1, .ep = 1, .etp = 1, .replicas = 1, .cp_near = 1 };
+    MeshLayout  lone  = { .tp = 1, .cp = 1, .pp = 1, .vpp = 1, .ep = 1, .etp = 1, .replicas = 1, .cp_inner = 1 };
     Comm   *world = r->world;
     if (plan || !world) {
         CommConf conf = { .kind = "fake", .rank = world ? world->rank : 0, .size = world ? world->size : 1,
-                          .per_node = world ? comm_near(world) : 0 };
+                          .per_node = world ? comm_ranks_on_node(world) : 0 };
         TRY(comm_open(&e->fake, &conf));
         world = e->fake;
     }
@@ -189,13 +189,13 @@ static Status open_dispatch(Engine *e)
 }
 
 /* Chunks are in the model's order, so those without a backward are the first. */
-static PipeFloor floor_of(const Engine *e)
+static PipeBackwardStop floor_of(const Engine *e)
 {
     const Model *m = &e->model;
-    PipeFloor f = { 0 };
+    PipeBackwardStop f = { 0 };
     if (!e->conf.train) return f;
-    while (f.idle < m->chunks && !model_chunk_goes_back(m, f.idle)) f.idle++;
-    f.ends = f.idle < m->chunks && !model_chunk_passes_on(m, f.idle);
+    while (f.skipped_chunks < m->chunks && !model_chunk_goes_back(m, f.skipped_chunks)) f.skipped_chunks++;
+    f.stops_grad = f.skipped_chunks < m->chunks && !model_chunk_passes_on(m, f.skipped_chunks);
     return f;
 }
 
@@ -207,10 +207,10 @@ static Status open_parts(Engine *e, const ModelShape *s, bool split)
     const bool *frozen = e->conf.train ? e->conf.frozen : all_frozen;
     int   vpp = e->mesh.layout.vpp, *order;
     PipeShape pipe = { .stages = e->mesh.size[AX_PP], .chunks = vpp, .micros = r->micro > 0 ? r->micro : 1,
-                       .group = r->group, .ahead = r->overlap && e->conf.train };
+                       .group = r->group, .extra_warmup = r->overlap && e->conf.train };
     TRY(model_open_part(&e->model, s, frozen, &e->conf.lora, &e->mesh, r->world ? r->chunk : &whole, vpp));
     TRY(work_open(&e->work, s, frozen, &e->conf.lora));
-    PipeFloor floor = floor_of(e);
+    PipeBackwardStop floor = floor_of(e);
     TRY(pipe_open(&e->pipe, &pipe, e->mesh.at[AX_PP], &floor));
     if (split) pipe_split_slots(&e->pipe);
     if (e->pipe.slots > MAX_SLOTS)
@@ -221,7 +221,7 @@ static Status open_parts(Engine *e, const ModelShape *s, bool split)
                         .state = o->moments, .split = o->split, .away = o->away, .parcel = o->parcel };
     if (!(order = calloc((size_t)e->model.params.units + 1, sizeof *order)))
         return fail(E_FIT, "no host memory for the order of units");
-    shard_describe(&shard, &e->model, order);
+    shard_conf_from_model(&shard, &e->model, order);
     Status st = shard_open(&e->shard, &shard);
     free(order);
     tell_experts(e);
@@ -243,7 +243,7 @@ Status engine_open_on(Engine *e, const ModelShape *s, const EngineConf *conf, co
     e->be.repeat = conf->repeat;
     TRY(open_mesh(e, !room->slots));
     TRY(open_parts(e, s, room->split));
-    if (engine_weaves(e)) TRY(weave_open(&e->weave));
+    if (engine_overlaps(e)) TRY(coroutine_open(&e->coroutine));
     TRY(open_arenas(e, room));
     warm_arenas(e);
     TRY(lay_out(e));
@@ -266,7 +266,7 @@ Status engine_open(Engine *e, const ModelShape *s, const EngineConf *conf, const
 static void settle(Engine *e)
 {
     const Comm *world = e->mesh.comm[GR_world];
-    if (world && !world->root->sticky && !world->root->told) shard_weights(&e->shard);
+    if (world && !world->root->sticky && !world->root->told) shard_wait_weights(&e->shard);
 }
 
 void engine_close(Engine *e)
@@ -280,7 +280,7 @@ void engine_close(Engine *e)
     for (int i = 0; e->act && i < e->pipe.slots; i++) model_act_close(&e->act[i]);
     for (int i = 0; e->batch && i < e->batches; i++) batch_close(&e->batch[i]);
     free(e->more), free(e->act), free(e->counts), free(e->batch), free(e->wire[0]), free(e->wire[1]);
-    weave_close(&e->weave);
+    coroutine_close(&e->coroutine);
     dispatch_close(&e->dispatch);
     shard_close(&e->shard);
     pipe_close(&e->pipe);

@@ -28,7 +28,7 @@ static void peak_set(Arena *a, const Peak *k)
     for (int i = 0; i < a->labels; i++) a->label[i].at_peak = k->label[i];
 }
 
-static Action backward_of(int chunk) { return (Action){ .what = PIPE_BACKWARD, .chunk = chunk }; }
+static PipeAction backward_of(int chunk) { return (PipeAction){ .what = PIPE_BACKWARD, .chunk = chunk }; }
 
 /* What a run leaves for other stages; a plan's way to them is fake. */
 static void tell_neighbours(Engine *e, int chunk, int slot)
@@ -90,7 +90,7 @@ static void end_for_plan(Engine *e)
     ledger_phase(&e->be.ledger, METER_UPDATE, 0, true);
     engine_update(e, &o);
     ledger_phase(&e->be.ledger, METER_GATHER, 0, true);
-    shard_weights(&e->shard);
+    shard_wait_weights(&e->shard);
 }
 
 /* What the end of a step says and computes beyond another micro-batch: sums of gradients, the update. */
@@ -146,7 +146,7 @@ static Deal deal(const Pipe *pipe, const Peak *chunk)
     Deal d = { 0 };
     for (int i = 0; i < pipe->slots; i++) d.of[i] = -1;
     for (int i = 0; i < pipe->actions; i++) {
-        const Action *a = &pipe->action[i];
+        const PipeAction *a = &pipe->action[i];
         const Peak   *k = &chunk[a->chunk];
         int          *of = &d.of[a->slot];
         if (*of < 0 || chunk[*of].bytes < k->bytes) *of = a->chunk;
@@ -284,7 +284,7 @@ Status engine_ready(Engine *e, const Stream *stream)
     if (e->conf.evaluate || e->conf.decode.docs) evaluate_in(e, e->plan.eval_scratch);
     for (int i = 0; i < e->pipe.slots; i++) arena_clear(engine_act(e, i));
     arena_clear(&e->arena[A_SCRATCH]);
-    if (engine_weaves(e)) arena_clear(&e->beside);
+    if (engine_overlaps(e)) arena_clear(&e->beside);
     engine_park_clear(e);
     ledger_clear(&e->be.ledger);
     return backend_prepare(&e->be, false);

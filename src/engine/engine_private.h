@@ -18,6 +18,6 @@ int         engine_berths(const Engine *e);
 size_t      engine_berth_peak(const Engine *e);                        /* of the fullest */
 
 static inline Arena *engine_act(Engine *e, int slot) { return slot ? &e->more[slot - 1] : &e->arena[A_ACT]; }
-static inline bool   engine_weaves(const Engine *e)  { return e->pipe.shape.ahead > 0; }
+static inline bool   engine_overlaps(const Engine *e)  { return e->pipe.shape.extra_warmup > 0; }
 
 #endif

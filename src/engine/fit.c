@@ -89,7 +89,7 @@ static Status report(Said *s, const FitCheck *c, const EnginePlan *plan, Wish sh
     FitAdvice *a = calloc(1, sizeof *a);
     double others = shared.bytes - own.bytes;
     FitAsk ask = { .recipe = c->recipe, .shape = c->shape, .ranks = c->world ? c->world->size : 1,
-                   .per_node = c->world ? comm_near(c->world) : 1, .bytes = own.bytes,
+                   .per_node = c->world ? comm_ranks_on_node(c->world) : 1, .bytes = own.bytes,
                    .room = shared.room - others, .plan = plan_changed, .self = (void *)c };
     char line[400];
     if (!a) return fail(E_FIT, "no host memory for advice");

@@ -37,7 +37,7 @@ void optim_norm(const Model *m, Backend *be, Tensor sumsq, Tensor each)
         for (int k = 0; k < p->pieces; k++, cell++) {
             Range r = range_of(p, k);
             if (!r.n) continue;
-            list.at[list.n++] = (Addend){ t_rows(own_part(p, p->g), r.at, r.n), cell };
+            list.at[list.n++] = (Addend){ t_rows(shard_slice(p, p->g), r.at, r.n), cell };
             if (list.n == ADDENDS) op_squares(be, sumsq, each, &list), list.n = 0;
         }
     }
@@ -47,7 +47,7 @@ void optim_norm(const Model *m, Backend *be, Tensor sumsq, Tensor each)
 
 typedef struct Step { Backend *be; Tensor sumsq; const OptimConf *conf; } Step;
 
-static void step_portion(void *self, const Portion *x)
+static void step_portion(void *self, const ShardRange *x)
 {
     const Step  *s = self;
     const Param *p = x->p;

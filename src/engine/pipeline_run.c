@@ -76,7 +76,7 @@ typedef struct Walk {
 
 static int batch_of(const Walk *w, int micro) { return (w->first + micro) % w->e->batches; }
 
-static const Chunk *chunk_of(const Walk *w, const Action *a) { return &w->e->model.chunk[a->chunk]; }
+static const Chunk *chunk_of(const Walk *w, const PipeAction *a) { return &w->e->model.chunk[a->chunk]; }
 
 static Comm *road(const Walk *w, int way)
 {
@@ -98,7 +98,7 @@ static void upload(Walk *w, int micro)
     w->uploaded = micro + 1;
 }
 
-static void forward(Walk *w, const Action *a, const PipeStep *fed)
+static void forward(Walk *w, const PipeAction *a, const PipeStep *fed)
 {
     Micro m = share_of(w->e, w->sum, a->micro);
     upload(w, a->micro);
@@ -107,19 +107,19 @@ static void forward(Walk *w, const Action *a, const PipeStep *fed)
     watch_forward(w->watch, w->e, w->micro[a->micro], a);
 }
 
-static void backward(Walk *w, const Action *a, const PipeStep *fed)
+static void backward(Walk *w, const PipeAction *a, const PipeStep *fed)
 {
     engine_run_backward(w->e, batch_of(w, a->micro), a->chunk, a->slot, fed ? inbox(w, fed) : (Tensor){ 0 });
 }
 
 /* After a backward. What a micro-batch lost is counted once: by the rank that shares it with nobody or first
  * among them. */
-static Status settle(Walk *w, const Action *a)
+static Status settle(Walk *w, const PipeAction *a)
 {
     Engine *e = w->e;
     Losses  l;
     Micro   m = share_of(e, w->sum, a->micro);
-    if (a->micro + 1 + e->pipe.shape.ahead >= w->uploaded)
+    if (a->micro + 1 + e->pipe.shape.extra_warmup >= w->uploaded)
         engine_prefetch(e, w->uploaded < w->n ? w->micro[w->uploaded] : w->after);
     TRY(engine_slot_losses(e, a->slot, &l));
     bool counts = e->mesh.at[AX_TP] == 0 && e->mesh.at[AX_CP] == 0;
@@ -129,24 +129,24 @@ static Status settle(Walk *w, const Action *a)
     return OK;
 }
 
-typedef struct Run { Walk *w; const Action *a; const PipeStep *fed; } Run;
+typedef struct Run { Walk *w; const PipeAction *a; const PipeStep *fed; } Run;
 
 static void run_forward(void *arg)  { Run *r = arg; forward(r->w, r->a, r->fed); }
 static void run_backward(void *arg) { Run *r = arg; backward(r->w, r->a, r->fed); }
 
 /* The backward begins and so it ends first: where both are of the whole model, a table that is embedding and
  * head gets its gradients in the order it has without a forward beside. */
-static Status run_pair(Walk *w, const Action *a, const PipeStep *const *fed)
+static Status run_pair(Walk *w, const PipeAction *a, const PipeStep *const *fed)
 {
     Run f = { w, a, fed[PIPE_FORWARD] }, b = { w, a + 1, fed[PIPE_BACKWARD] };
-    weave_run(&w->e->weave, run_backward, &b, run_forward, &f);
+    coroutine_run(&w->e->coroutine, run_backward, &b, run_forward, &f);
     return settle(w, b.a);
 }
 
 static Status run(Walk *w, const PipeStep *s, const PipeStep *const *fed)
 {
-    const Action *a = &w->e->pipe.action[s->action];
-    if (s->what == PIPE_PAIR) return run_pair(w, a, fed);
+    const PipeAction *a = &w->e->pipe.action[s->action];
+    if (s->what == PIPE_OVERLAPPED) return run_pair(w, a, fed);
     if (a->what == PIPE_FORWARD) {
         forward(w, a, fed[PIPE_FORWARD]);
         return OK;
@@ -158,7 +158,7 @@ static Status run(Walk *w, const PipeStep *s, const PipeStep *const *fed)
 /* The result of the last run that way. */
 static void send(Walk *w, const PipeStep *s)
 {
-    const Action *a = &w->e->pipe.action[s->action];
+    const PipeAction *a = &w->e->pipe.action[s->action];
     Tensor out = s->way == PIPE_FORWARD ? engine_output(w->e, a->chunk, a->slot)
                                         : engine_gradient(w->e, a->chunk, a->slot);
     w->send[s->way] = comm_send_start(road(w, s->way), out, s->peer);
@@ -179,7 +179,7 @@ static Status walk(Walk *w)
             fed[s->way] = s;
             break;
         case PIPE_RUN:
-        case PIPE_PAIR:
+        case PIPE_OVERLAPPED:
             TRY(run(w, s, fed));
             fed[0] = fed[1] = NULL;
             break;

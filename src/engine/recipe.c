@@ -11,15 +11,15 @@
 static Status cut(Ranks *r, const RuleInput *x, int stage)
 {
     PipeLayout l;
-    LayoutAsk  ask = rules_cut(x);
-    TRY(layout_open(&l, &ask));
+    PipeLayoutSpec  ask = rules_pipe_layout(x);
+    TRY(pipe_layout_open(&l, &ask));
     r->layout.vpp = l.chunks;
     for (int v = 0; v < l.chunks && v < MAX_CHUNKS; v++) {
-        const LayoutPiece *p = layout_at(&l, stage, v);
+        const PipeLayoutChunk *p = pipe_layout_at(&l, stage, v);
         r->chunk[v] = (Chunk){ p->from, p->to, p->embedding, p->loss };
     }
     int chunks = l.chunks;
-    layout_close(&l);
+    pipe_layout_close(&l);
     return chunks <= MAX_CHUNKS ? OK : fail(E_CONFIG, "parallel.vpp = %d: at most %d", chunks, MAX_CHUNKS);
 }
 
@@ -27,7 +27,7 @@ Status recipe_ranks(Ranks *r, Mesh *place, const Config *c, const ModelShape *s,
                     const Log *log)
 {
     int       size = world ? world->size : 1;
-    RuleInput x = rules_input(c, s, size, world ? comm_near(world) : 1);
+    RuleInput x = rules_input(c, s, size, world ? comm_ranks_on_node(world) : 1);
     TRY(rules_check(&x, log));
     *r = (Ranks){ .world = world, .layout = rules_layout(&x), .zero = (int)c->parallel.zero,
                   .context = context_kind(c->parallel.cp_comm), .group = (int)c->parallel.microbatch_group,
@@ -40,7 +40,7 @@ Status recipe_ranks(Ranks *r, Mesh *place, const Config *c, const ModelShape *s,
 
 Status recipe_print_ranks(FILE *out, const Config *c, const ModelShape *s, const Comm *world, const Mesh *m)
 {
-    RuleInput x = rules_input(c, s, world ? world->size : 1, world ? comm_near(world) : 1);
+    RuleInput x = rules_input(c, s, world ? world->size : 1, world ? comm_ranks_on_node(world) : 1);
     return rules_print(out, &x, m);
 }
 

@@ -71,7 +71,7 @@ static void count_layer(Routing *r, double *text, double *visual, Spans rows, in
 }
 
 /* After a forward; its choices stay until the slot's next one. */
-static void count_choices(Routing *r, Engine *e, const Stream *s, const Action *a)
+static void count_choices(Routing *r, Engine *e, const Stream *s, const PipeAction *a)
 {
     const Chunk *c = &e->model.chunk[a->chunk];
     Spans rows = batch_rows(&e->mesh, s->budget.tokens, true);
@@ -131,7 +131,7 @@ static void share_losses(BySource *b, Engine *e, const Stream *s, const LoaderDo
     }
 }
 
-void watch_forward(const Watch *w, Engine *e, const Stream *s, const Action *a)
+void watch_forward(const Watch *w, Engine *e, const Stream *s, const PipeAction *a)
 {
     if (!w) return;
     if (w->routing && w->routing->layers) count_choices(w->routing, e, s, a);

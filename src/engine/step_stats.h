@@ -45,7 +45,7 @@ typedef struct Watch {                   /* either may be NULL */
 } Watch;
 
 /* After a forward of the step, of the micro-batch `s`; w may be NULL. */
-void watch_forward(const Watch *w, Engine *e, const Stream *s, const Action *a);
+void watch_forward(const Watch *w, Engine *e, const Stream *s, const PipeAction *a);
 /* Of all ranks together: before counts are shown. */
 void watch_sum(const Watch *w, const Engine *e);
 

@@ -62,7 +62,7 @@ static void exchange(Comm *near, Tensor to, Tensor from, bool forth)
         stream[0][m] = m * chunk,     stream[1][m] = (2 * n - 1 - m) * chunk;
     }
     for (int half = 0; half < 2; half++) {
-        Rows a = { member[half], rows }, b = { stream[half], rows };
+        RowRanges a = { member[half], rows }, b = { stream[half], rows };
         ticket[half] = comm_all_to_all_start(near, to, forth ? b : a, from, forth ? a : b);
     }
     for (int half = 0; half < 2; half++) comm_join(ticket[half]);
@@ -113,12 +113,12 @@ static void attend_bwd(Ctx *c, const ContextCall *x)
 
 static Comm *near_comm(const Ctx *c, const ContextBatch *cut)
 {
-    return c->mesh->comm[cut->kind == CONTEXT_A2A ? GR_cp : GR_cp_near];
+    return c->mesh->comm[cut->kind == CONTEXT_A2A ? GR_cp : GR_cp_inner];
 }
 
 static Comm *far_comm(const Ctx *c, const ContextBatch *cut)
 {
-    return c->mesh->comm[cut->kind == CONTEXT_A2A_P2P ? GR_cp_far : GR_cp];
+    return c->mesh->comm[cut->kind == CONTEXT_A2A_P2P ? GR_cp_outer : GR_cp];
 }
 
 static void check_call(const Ctx *c, const ContextCall *x)

@@ -20,7 +20,7 @@ static int64_t list_size(const ContextBatch *b) { return b->docs + 2; }
 void context_layout(ContextBatch *b, Arena *a, const Budget *budget, const Mesh *mesh, ContextKind kind)
 {
     int cp = mesh_size(mesh, AX_CP), near = kind == CONTEXT_A2A ? cp : 1;
-    if (kind == CONTEXT_A2A_P2P && cp > 1) near = mesh->layout.cp_near;
+    if (kind == CONTEXT_A2A_P2P && cp > 1) near = mesh->layout.cp_inner;
     *b = (ContextBatch){ .kind = kind, .near = near, .far = cp / near, .at = mesh_at(mesh, AX_CP) / near,
                          .tokens = budget->tokens, .docs = budget->docs };
     if (cp == 1) return;

@@ -14,7 +14,7 @@ static Ticket shift_start(Comm *ring, Tensor to, Tensor from)
     int64_t at[CONTEXT_RANKS] = { 0 }, give[CONTEXT_RANKS] = { 0 }, get[CONTEXT_RANKS] = { 0 };
     give[(ring->rank + 1) % ring->size] = from.n[0];
     get[(ring->rank + ring->size - 1) % ring->size] = to.n[0];
-    return comm_all_to_all_start(ring, to, (Rows){ at, get }, from, (Rows){ at, give });
+    return comm_all_to_all_start(ring, to, (RowRanges){ at, get }, from, (RowRanges){ at, give });
 }
 
 /* Sums of bf16 are kept in f32 on the way; f32 needs no second copy. */

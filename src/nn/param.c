@@ -158,7 +158,7 @@ static void cut_blocks(Param *p, int64_t block, int64_t n, int64_t x)
     }
 }
 
-void param_cut(const ParamSet *s, Param *p, Axis axis, int dim)
+void param_cut(const ParamSet *s, Param *p, MeshAxis axis, int dim)
 {
     int64_t n = mesh_size(s->mesh, axis), x = mesh_at(s->mesh, axis), block = 1;
     p->cut[p->cuts++] = (AxisCut){ axis, dim };

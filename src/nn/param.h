@@ -33,7 +33,7 @@ typedef struct Piece {                  /* one tensor of the checkpoint, as tran
  * whole tensor, both flat. */
 typedef struct Comb { int64_t local, at, len, stride, count; } Comb;
 
-typedef struct AxisCut { Axis axis; int dim; } AxisCut;
+typedef struct AxisCut { MeshAxis axis; int dim; } AxisCut;
 
 typedef struct Lora Lora;                /* nn/lora.h */
 
@@ -94,7 +94,7 @@ void   params_unit(ParamSet *s);                             /* what is declared
 /* After a parameter and its pieces are declared: this rank's part of dim `dim` is its share of the axis, each
  * piece (and each half of an expert's gate_up, of its B too) cut on its own. Rows that do not divide are
  * padded. */
-void   param_cut(const ParamSet *s, Param *p, Axis axis, int dim);
+void   param_cut(const ParamSet *s, Param *p, MeshAxis axis, int dim);
 /* Rows that are heads of `width`, over tp; a piece with fewer heads than ranks is shared by neighbours. */
 void   param_cut_heads(const ParamSet *s, Param *p, int64_t width);
 

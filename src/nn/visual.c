@@ -23,8 +23,8 @@ Tensor visual_send(Ctx *c, Tensor made, int64_t D)
     Tensor    sorted = sorted_rows(c, D);
     if (c->batch->has_media && r->made)
         op_gather_rows(c->be, first(sorted, r->made), made, first(r->order, r->made), 1);
-    comm_all_to_all(c->mesh->comm[GR_tp_cp], out, (Rows){ r->get_at, r->get_n }, sorted,
-                    (Rows){ r->give_at, r->give_n });
+    comm_all_to_all(c->mesh->comm[GR_tp_cp], out, (RowRanges){ r->get_at, r->get_n }, sorted,
+                    (RowRanges){ r->give_at, r->give_n });
     arena_reset(c->scratch, mark);
     return out;
 }
@@ -37,8 +37,8 @@ Tensor visual_return(Ctx *c, Tensor rows)
     Tensor    out = t2(c->act, "GRADIENT", c->dtype, c->batch->N ? c->batch->N : 1, D);
     ArenaMark mark = arena_mark(c->scratch);
     Tensor    sorted = sorted_rows(c, D);
-    comm_all_to_all(c->mesh->comm[GR_tp_cp], sorted, (Rows){ r->give_at, r->give_n }, rows,
-                    (Rows){ r->get_at, r->get_n });
+    comm_all_to_all(c->mesh->comm[GR_tp_cp], sorted, (RowRanges){ r->give_at, r->give_n }, rows,
+                    (RowRanges){ r->get_at, r->get_n });
     if (c->batch->has_media) {
         op_fill(c->be, out, 0.0f);                           /* patches of the tail have no token */
         if (r->made) op_scatter_rows(c->be, out, first(sorted, r->made), first(r->order, r->made), false);

@@ -15,27 +15,27 @@ enum { HERE, THERE };
 
 static size_t guard(void) { return (size_t)sysconf(_SC_PAGESIZE); }
 
-Status weave_open(Weave *w)
+Status coroutine_open(Coroutine *w)
 {
-    *w = (Weave){ 0 };
+    *w = (Coroutine){ 0 };
     char *at = mmap(NULL, guard() + STACK, PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
     if (at == MAP_FAILED) return fail(E_FIT, "no host memory for a second stack of %d MiB", STACK >> 20);
     w->stack = at + guard();
     if (!mprotect(at, guard(), PROT_NONE)) return OK;
-    weave_close(w);
+    coroutine_close(w);
     return fail(E_FIT, "the second stack cannot be guarded");
 }
 
-void weave_close(Weave *w)
+void coroutine_close(Coroutine *w)
 {
     if (w->stack) munmap(w->stack - guard(), guard() + STACK);
-    *w = (Weave){ 0 };
+    *w = (Coroutine){ 0 };
 }
 
 /* ---- changing stacks; a sanitizer wants to be told before and after ---- */
 
-static void leaves(Weave *w, int from, bool for_good)
+static void leaves(Coroutine *w, int from, bool for_good)
 {
 #ifdef TREB_SANITIZE
     __sanitizer_start_switch_fiber(for_good ? NULL : &w->shade[from], from == HERE ? w->stack : w->bottom,
@@ -45,7 +45,7 @@ static void leaves(Weave *w, int from, bool for_good)
 #endif
 }
 
-static void arrives(Weave *w, int at)
+static void arrives(Coroutine *w, int at)
 {
 #ifdef TREB_SANITIZE
     bool there = at == THERE;
@@ -55,7 +55,7 @@ static void arrives(Weave *w, int at)
 #endif
 }
 
-static void change(Weave *w, int from)
+static void change(Coroutine *w, int from)
 {
     w->inside = from == HERE;
     leaves(w, from, false);
@@ -67,7 +67,7 @@ static void change(Weave *w, int from)
 /* makecontext hands over ints alone. */
 static void begin(unsigned high, unsigned low)
 {
-    Weave *w = (Weave *)((uintptr_t)high << 32 | low);
+    Coroutine *w = (Coroutine *)((uintptr_t)high << 32 | low);
     arrives(w, THERE);
     w->fn(w->arg);
     w->both = w->inside = false;
@@ -75,7 +75,7 @@ static void begin(unsigned high, unsigned low)
     setcontext(&w->here);
 }
 
-void weave_run(Weave *w, void (*first)(void *), void *a, void (*second)(void *), void *b)
+void coroutine_run(Coroutine *w, void (*first)(void *), void *a, void (*second)(void *), void *b)
 {
     uintptr_t self = (uintptr_t)w;
     REQUIRE(w->stack && !w->both && !w->inside, "a weave in a weave, or in none");
@@ -90,8 +90,8 @@ void weave_run(Weave *w, void (*first)(void *), void *a, void (*second)(void *),
     change(w, HERE);
 }
 
-void weave_yield(void *weave)
+void coroutine_yield(void *weave)
 {
-    Weave *w = weave;
+    Coroutine *w = weave;
     if (w->both) change(w, w->inside ? THERE : HERE);
 }

@@ -1,6 +1,6 @@
 /* parallel/coroutine.h -- two runs taking turns on one thread: while the rows of one travel, the other computes.
  *
- * Each calls weave_yield where it has started something it will wait for; the other goes on from where it
+ * Each calls coroutine_yield where it has started something it will wait for; the other goes on from where it
  * had stopped. Who is where depends on nothing but the calls, so ranks that make the same calls stay in step.
  * The two must share nothing that one of them holds over a yield.
  *
@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <ucontext.h>
 
-typedef struct Weave {
+typedef struct Coroutine {
     ucontext_t  here, there;             /* the caller's run; the one on the stack */
     char       *stack;                   /* NULL: closed */
     void      (*fn)(void *arg);          /* runs there */
@@ -24,15 +24,15 @@ typedef struct Weave {
     void       *shade[2];                /* what a sanitizer keeps of each stack, and where `here` is */
     const void *bottom;
     size_t      room;
-} Weave;
+} Coroutine;
 
-MUST Status weave_open(Weave *w);
-void        weave_close(Weave *w);                       /* zeroed or twice is fine */
+MUST Status coroutine_open(Coroutine *w);
+void        coroutine_close(Coroutine *w);                       /* zeroed or twice is fine */
 
 /* Runs first(a) up to its first yield, then second(b) up to its own, and so on in turns; whichever is left
  * when the other has ended goes on alone. Not from inside a run. */
-void        weave_run(Weave *w, void (*first)(void *), void *a, void (*second)(void *), void *b);
+void        coroutine_run(Coroutine *w, void (*first)(void *), void *a, void (*second)(void *), void *b);
 /* The other's turn. Where there is no other it returns at once. */
-void        weave_yield(void *weave);
+void        coroutine_yield(void *weave);
 
 #endif

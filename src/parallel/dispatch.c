@@ -24,14 +24,14 @@ void leg_sum(Leg *l, int members)
 
 Ticket leg_start(Comm *c, const Leg *l, Tensor in, Tensor out)
 {
-    return comm_all_to_all_start(c, t_rows(in, l->at_came, l->came), (Rows){ l->get_at, l->get_n },
-                                 t_rows(out, l->at_sent, l->sent), (Rows){ l->give_at, l->give_n });
+    return comm_all_to_all_start(c, t_rows(in, l->at_came, l->came), (RowRanges){ l->get_at, l->get_n },
+                                 t_rows(out, l->at_sent, l->sent), (RowRanges){ l->give_at, l->give_n });
 }
 
 Ticket leg_back(Comm *c, const Leg *l, Tensor out, Tensor in)
 {
-    return comm_all_to_all_start(c, t_rows(out, l->at_sent, l->sent), (Rows){ l->give_at, l->give_n },
-                                 t_rows(in, l->at_came, l->came), (Rows){ l->get_at, l->get_n });
+    return comm_all_to_all_start(c, t_rows(out, l->at_sent, l->sent), (RowRanges){ l->give_at, l->give_n },
+                                 t_rows(in, l->at_came, l->came), (RowRanges){ l->get_at, l->get_n });
 }
 
 /* A list through the first word of each: they are never given back one by one. */
@@ -117,7 +117,7 @@ static void measure(Dispatch *d, const Mesh *mesh)
     d->mesh  = mesh;
     d->n     = mesh->comm[GR_etp_ep]->size, d->me = mesh->comm[GR_etp_ep]->rank;
     d->etp   = mesh_size(mesh, AX_ETP);
-    d->near  = mesh->comm[GR_ep_near]->size, d->nodes = mesh->comm[GR_ep_far]->size;
+    d->near  = mesh->comm[GR_ep_intra_node]->size, d->nodes = mesh->comm[GR_ep_inter_node]->size;
     d->local = s->E / mesh_size(mesh, AX_EP);
     d->room  = dispatch_room(&d->conf, d->n / d->etp, d->etp);
     d->bounded = d->room < dispatch_worst(&d->conf, d->n / d->etp, d->etp);

@@ -175,8 +175,8 @@ static void back_send(Ctx *c, const Route *r, Wire *w, Tensor rows)
     Tensor in = t_rows(w->in[0], 0, rows.n[0]);
     op_gather_rows(c->be, in, rows, r->index[PLACE], 1);
     w->ticket[0] = comm_all_to_all_start(d->mesh->comm[GR_etp_ep], w->out[0],
-                                         (Rows){ t->back_at, t->leg.give_n }, in,
-                                         (Rows){ t->leg.get_at, t->leg.get_n });
+                                         (RowRanges){ t->back_at, t->leg.give_n }, in,
+                                         (RowRanges){ t->leg.get_at, t->leg.get_n });
 }
 
 /* Where the slices of every slot are: (T, K ETP). */

@@ -24,7 +24,7 @@ static bool is_far(const Dispatch *d, int h)   { return d->nodes > 1 && h == 0; 
 static int places(const Dispatch *d, int h)    { return is_far(d, h) ? d->nodes : d->near; }
 static Comm *hop_comm(const Dispatch *d, int h)
 {
-    return d->mesh->comm[is_far(d, h) ? GR_ep_far : GR_ep_near];
+    return d->mesh->comm[is_far(d, h) ? GR_ep_inter_node : GR_ep_intra_node];
 }
 
 static Status fits_deepep(const Mesh *m, const DispatchConf *conf)

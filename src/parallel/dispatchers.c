@@ -11,7 +11,7 @@ const char *dispatch_names(void) { return "alltoall, deepep, hybridep"; }
 /* Where rows leave a domain, sending each token there once is what pays. */
 static const char *pick(const Mesh *mesh)
 {
-    return mesh->comm[GR_ep_far]->size > 1 ? "deepep" : "alltoall";
+    return mesh->comm[GR_ep_inter_node]->size > 1 ? "deepep" : "alltoall";
 }
 
 Status dispatch_open(Dispatch *d, const Mesh *mesh, const DispatchConf *conf)

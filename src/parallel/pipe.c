@@ -15,46 +15,46 @@ static PipeShape normal(const PipeShape *s)
 
 /* Entry i of the table that all stages share: groups of micro-batches, in a group chunk by chunk. Backward
  * goes through the chunks from the last. */
-static Action entry(const PipeShape *s, int i, PipeWay way)
+static PipeAction entry(const PipeShape *s, int i, PipeDirection way)
 {
-    if (s->chunks == 1) return (Action){ .what = way, .micro = i };
+    if (s->chunks == 1) return (PipeAction){ .what = way, .micro = i };
     int full = s->group * s->chunks, lo = i / full * s->group, n = least(s->group, s->micros - lo);
     int chunk = i % full / n, micro = lo + i % full % n;
     if (way == PIPE_BACKWARD) chunk = s->chunks - 1 - chunk;
-    return (Action){ .what = way, .micro = micro, .chunk = chunk };
+    return (PipeAction){ .what = way, .micro = micro, .chunk = chunk };
 }
 
 static int warmup(const PipeShape *s, int stage)
 {
     int later = s->stages - 1 - stage;
     int w = s->chunks == 1 ? later : 2 * later + (s->chunks - 1) * s->group;
-    return least(w + s->ahead, s->micros * s->chunks);
+    return least(w + s->extra_warmup, s->micros * s->chunks);
 }
 
 /* The stage before in the ring, which a chunk has its input of, and the one after; -1: none. */
-static int before(const Pipe *p, Action a)
+static int before(const Pipe *p, PipeAction a)
 {
     return p->stage > 0 ? p->stage - 1 : a.chunk > 0 ? p->shape.stages - 1 : -1;
 }
 
-static int after(const Pipe *p, Action a)
+static int after(const Pipe *p, PipeAction a)
 {
     const PipeShape *s = &p->shape;
     return p->stage < s->stages - 1 ? p->stage + 1 : a.chunk < s->chunks - 1 ? 0 : -1;
 }
 
-bool pipe_idle(const Pipe *p, Action a) { return a.what == PIPE_BACKWARD && a.chunk < p->floor.idle; }
+bool pipe_skips_backward(const Pipe *p, PipeAction a) { return a.what == PIPE_BACKWARD && a.chunk < p->floor.skipped_chunks; }
 
-int pipe_from(const Pipe *p, Action a)
+int pipe_from(const Pipe *p, PipeAction a)
 {
     if (a.what == PIPE_FORWARD) return before(p, a);
-    return pipe_idle(p, a) ? -1 : after(p, a);
+    return pipe_skips_backward(p, a) ? -1 : after(p, a);
 }
 
-int pipe_to(const Pipe *p, Action a)
+int pipe_to(const Pipe *p, PipeAction a)
 {
     if (a.what == PIPE_FORWARD) return after(p, a);
-    return a.chunk < p->floor.idle + p->floor.ends ? -1 : before(p, a);
+    return a.chunk < p->floor.skipped_chunks + p->floor.stops_grad ? -1 : before(p, a);
 }
 
 /* Warm-up, then forward and backward in turn, then what is left of the backwards. */
@@ -75,7 +75,7 @@ static void order(Pipe *p)
 static void deal_slots(Pipe *p, int *home, bool *taken)
 {
     for (int i = 0; i < p->actions; i++) {
-        Action *a = &p->action[i];
+        PipeAction *a = &p->action[i];
         int *at = &home[a->micro * p->shape.chunks + a->chunk];
         if (a->what == PIPE_FORWARD) {
             for (*at = 0; taken[*at];) ++*at;
@@ -87,14 +87,14 @@ static void deal_slots(Pipe *p, int *home, bool *taken)
 }
 
 /* The first action at or after `from` that is fed by a message of this way; actions: none. */
-static int next_fed(const Pipe *p, PipeWay way, int from)
+static int next_fed(const Pipe *p, PipeDirection way, int from)
 {
     while (from < p->actions &&
            (p->action[from].what != way || pipe_from(p, p->action[from]) < 0)) from++;
     return from;
 }
 
-static void put(Pipe *p, PipeDo what, int action, int peer, int message)
+static void put(Pipe *p, PipeOp what, int action, int peer, int message)
 {
     p->step[p->steps++] = (PipeStep){ what, p->action[action].what, action, peer, message,
                                       message % p->window };
@@ -113,27 +113,27 @@ static void put_send(Pipe *p, int i, int *said)
     if (to >= 0) put(p, PIPE_SEND, i, to, said[way]++);
 }
 
-int pipe_beside(const Pipe *p, int i)
+int pipe_overlapped(const Pipe *p, int i)
 {
-    bool pair = p->shape.ahead && i >= p->warmup && p->action[i].what == PIPE_FORWARD;
-    return pair && !pipe_idle(p, p->action[i + 1]) ? 2 : 1;
+    bool pair = p->shape.extra_warmup && i >= p->warmup && p->action[i].what == PIPE_FORWARD;
+    return pair && !pipe_skips_backward(p, p->action[i + 1]) ? 2 : 1;
 }
 
 static void lay_out(Pipe *p)
 {
     int next[2], posted[2] = { 0, 0 }, heard[2] = { 0, 0 }, said[2] = { 0, 0 };
-    for (int way = 0; way < 2; way++) next[way] = next_fed(p, (PipeWay)way, 0);
+    for (int way = 0; way < 2; way++) next[way] = next_fed(p, (PipeDirection)way, 0);
     for (int i = -1, n = 1; i < p->actions; i += n) {
         if (i >= 0) {
-            n = pipe_beside(p, i);
+            n = pipe_overlapped(p, i);
             for (int k = i; k < i + n; k++) put_recv(p, k, heard);
-            put(p, n == 2 ? PIPE_PAIR : PIPE_RUN, i, -1, 0);
+            put(p, n == 2 ? PIPE_OVERLAPPED : PIPE_RUN, i, -1, 0);
             for (int k = i; k < i + n; k++) put_send(p, k, said);
         }
         for (int way = 0; way < 2; way++)
             while (next[way] < p->actions && posted[way] < heard[way] + p->window) {
                 put(p, PIPE_POST, next[way], pipe_from(p, p->action[next[way]]), posted[way]++);
-                next[way] = next_fed(p, (PipeWay)way, next[way] + 1);
+                next[way] = next_fed(p, (PipeDirection)way, next[way] + 1);
             }
     }
     for (int i = p->actions - 1, left = (said[0] > 0) + (said[1] > 0); left && i >= 0; i--) {
@@ -144,7 +144,7 @@ static void lay_out(Pipe *p)
     }
 }
 
-Status pipe_open(Pipe *p, const PipeShape *shape, int stage, const PipeFloor *floor)
+Status pipe_open(Pipe *p, const PipeShape *shape, int stage, const PipeBackwardStop *floor)
 {
     *p = (Pipe){ .shape = normal(shape), .stage = stage };
     if (floor) p->floor = *floor;
@@ -175,7 +175,7 @@ void pipe_close(Pipe *p)
     *p = (Pipe){ 0 };
 }
 
-int pipe_alive(const Pipe *p, int chunk)
+int pipe_in_flight(const Pipe *p, int chunk)
 {
     int now = 0, peak = 0;
     for (int i = 0; i < p->actions; i++)
@@ -188,7 +188,7 @@ void pipe_split_slots(Pipe *p)
 {
     p->slots = 0;
     for (int k = 0; k < p->shape.chunks; k++) {
-        int alive = pipe_alive(p, k);
+        int alive = pipe_in_flight(p, k);
         for (int i = 0; i < p->actions; i++)
             if (p->action[i].chunk == k) p->action[i].slot = p->slots + p->action[i].micro % alive;
         p->slots += alive;

@@ -245,7 +245,7 @@ static bool breaks(const RuleReport *r, int number)
 
 /* The first turn after which no error is left and this rule holds; else one after which it does and the rest
  * is no worse. */
-static void find_fix(RuleHit *h, const RuleInput *x, const Knob *knobs, int n, int errors)
+static void find_fix(RuleViolation *h, const RuleInput *x, const Knob *knobs, int n, int errors)
 {
     static const int64_t most = 1 << 20;
     RuleReport *r = malloc(sizeof *r);
@@ -268,7 +268,7 @@ static void find_fix(RuleHit *h, const RuleInput *x, const Knob *knobs, int n, i
 static int check_cut(const RuleInput *x, int *chunks, char *why, size_t size)
 {
     PipeLayout l = { 0 };
-    LayoutAsk a = rules_cut(x);
+    PipeLayoutSpec a = rules_pipe_layout(x);
     *chunks = (int)x->vpp, *why = 0;
     if (x->pp == 1 && !*a.string) a.chunks = 1;                   /* rule 23 says it */
     if (x->pp * a.chunks > MOST_PIECES) {
@@ -276,9 +276,9 @@ static int check_cut(const RuleInput *x, int *chunks, char *why, size_t size)
                  (long long)x->pp, a.chunks);
         return 25;
     }
-    if (!layout_open(&l, &a)) {
+    if (!pipe_layout_open(&l, &a)) {
         if (*a.string) *chunks = l.chunks;
-        layout_close(&l);
+        pipe_layout_close(&l);
         return 0;
     }
     snprintf(why, size, "%s", status_text());
@@ -308,8 +308,8 @@ static void walk(RuleReport *r, const RuleInput *x, bool fixes)
     const bool hierarchical = is(x->cp_comm, "a2a+p2p");
     const bool two_level = is(x->dispatcher, "deepep") || is(x->dispatcher, "hybridep");
     *r = (RuleReport){ 0 };
-    const Knob *knobs[RULE_HITS];
-    int turns[RULE_HITS];
+    const Knob *knobs[RULE_VIOLATIONS];
+    int turns[RULE_VIOLATIONS];
 
 #define E 'E'
 #define W 'W'
@@ -317,7 +317,7 @@ static void walk(RuleReport *r, const RuleInput *x, bool fixes)
 #define RULE(nr, grade, when, message, ...)                                                       \
     if (when) {                                                                                   \
         static const Knob list[] = { __VA_ARGS__ };                                               \
-        RuleHit *h = &r->hit[r->n];                                                               \
+        RuleViolation *h = &r->hit[r->n];                                                               \
         h->number = nr, h->severity = grade;                                                      \
         WHY message;                                                                              \
         knobs[r->n] = list, turns[r->n++] = sizeof list / sizeof *list;                           \
@@ -331,7 +331,7 @@ static void walk(RuleReport *r, const RuleInput *x, bool fixes)
 }
 
 void rules_find(RuleReport *r, const RuleInput *x) { walk(r, x, true); }
-void rules_walk(RuleReport *r, const RuleInput *x) { walk(r, x, false); }
+void rules_list(RuleReport *r, const RuleInput *x) { walk(r, x, false); }
 
 bool rules_legal(const RuleInput *x)
 {
@@ -340,7 +340,7 @@ bool rules_legal(const RuleInput *x)
     return !r.errors;
 }
 
-void rule_text(char *text, size_t size, const RuleHit *h)
+void rule_text(char *text, size_t size, const RuleViolation *h)
 {
     const char *world = "world=";
     size_t n = strlen(world);
@@ -354,10 +354,10 @@ Status rules_check(const RuleInput *x, const Log *log)
 {
     RuleReport r;
     char text[640];
-    const RuleHit *first = NULL;
+    const RuleViolation *first = NULL;
     rules_find(&r, x);
     for (int i = 0; i < r.n; i++) {
-        const RuleHit *h = &r.hit[i];
+        const RuleViolation *h = &r.hit[i];
         rule_text(text, sizeof text, h);
         if (h->severity == 'E' && !first) first = h;
         else log_line(log, h->severity == 'E' ? LOG_ERROR : LOG_WARN, "%s", text);
@@ -404,16 +404,16 @@ RuleInput rules_input(const Config *c, const ModelShape *s, int world, int per_n
     return x;
 }
 
-Layout rules_layout(const RuleInput *x)
+MeshLayout rules_layout(const RuleInput *x)
 {
-    return (Layout){ .tp = (int)x->tp, .cp = (int)x->cp, .pp = (int)x->pp, .vpp = (int)x->vpp,
+    return (MeshLayout){ .tp = (int)x->tp, .cp = (int)x->cp, .pp = (int)x->pp, .vpp = (int)x->vpp,
                      .ep = (int)x->ep, .etp = (int)x->etp, .replicas = (int)x->replicas,
-                     .cp_near = (int)exchangers(x), .kv_heads = (int)x->kv_heads, .domain = (int)x->domain };
+                     .cp_inner = (int)exchangers(x), .kv_heads = (int)x->kv_heads, .domain = (int)x->domain };
 }
 
-LayoutAsk rules_cut(const RuleInput *x)
+PipeLayoutSpec rules_pipe_layout(const RuleInput *x)
 {
-    return (LayoutAsk){ .layers = (int)x->layers, .stages = (int)x->pp, .chunks = (int)x->vpp,
+    return (PipeLayoutSpec){ .layers = (int)x->layers, .stages = (int)x->pp, .chunks = (int)x->vpp,
                         .string = x->layout ? x->layout : "", .first = (int)x->first_layers,
                         .last = (int)x->last_layers, .count_embedding = x->count_embedding,
                         .count_loss = x->count_loss };
@@ -422,7 +422,7 @@ LayoutAsk rules_cut(const RuleInput *x)
 PipeShape rules_pipe(const RuleInput *x, int chunks)
 {
     int64_t step = x->micro_tokens * (x->world / (x->tp * x->cp * x->pp));
-    return (PipeShape){ .stages = (int)x->pp, .chunks = chunks, .group = (int)x->group, .ahead = x->overlap,
+    return (PipeShape){ .stages = (int)x->pp, .chunks = chunks, .group = (int)x->group, .extra_warmup = x->overlap,
                         .micros = x->global_tokens ? (int)(x->global_tokens / step) : 1 };
 }
 
@@ -430,14 +430,14 @@ Status rules_print(FILE *out, const RuleInput *x, const Mesh *m)
 {
     Mesh made;
     PipeLayout cut;
-    LayoutAsk ask = rules_cut(x);
-    Layout layout = rules_layout(x);
+    PipeLayoutSpec ask = rules_pipe_layout(x);
+    MeshLayout layout = rules_layout(x);
     if (!m) mesh_place(&made, 0, (int)x->world, &layout);
     mesh_print(out, m ? m : &made);
     if (x->pp == 1) return OK;
-    TRY(layout_open(&cut, &ask));
+    TRY(pipe_layout_open(&cut, &ask));
     PipeShape shape = rules_pipe(x, cut.chunks);
-    layout_print(out, &cut);
-    layout_close(&cut);
+    pipe_layout_print(out, &cut);
+    pipe_layout_close(&cut);
     return pipe_print(out, &shape);
 }

@@ -9,10 +9,10 @@
 #include "base/log.h"
 #include "comm/mesh.h"
 #include "model/shape.h"
-#include "parallel/layout.h"
+#include "parallel/pipe_layout.h"
 #include "parallel/pipe.h"
 
-enum { RULE_LABELS = 16, RULE_HITS = 64 };
+enum { RULE_LABELS = 16, RULE_VIOLATIONS = 64 };
 
 typedef struct RuleInput {
     int64_t     world, per_node;                 /* ranks; those a fast link joins, 0: not known */
@@ -45,22 +45,22 @@ typedef struct RuleInput {
 } RuleInput;
 
 /* A rule that is broken. fix is an override ("parallel.tp=4") or "world=16"; "": why says what to do. */
-typedef struct RuleHit { int number; char severity; char why[440], fix[160]; } RuleHit;
-typedef struct RuleReport { RuleHit hit[RULE_HITS]; int n, errors; } RuleReport;
+typedef struct RuleViolation { int number; char severity; char why[440], fix[160]; } RuleViolation;
+typedef struct RuleReport { RuleViolation hit[RULE_VIOLATIONS]; int n, errors; } RuleReport;
 
 /* A recipe on so many ranks. Texts are those of the Config. */
 RuleInput   rules_input(const Config *c, const ModelShape *s, int world, int per_node);
 
 void        rules_find(RuleReport *r, const RuleInput *x);             /* E before W, in order of number */
-void        rules_walk(RuleReport *r, const RuleInput *x);             /* the same without fixes, and fast */
+void        rules_list(RuleReport *r, const RuleInput *x);             /* the same without fixes, and fast */
 /* The first error, after a line for every other rule that is broken. log NULL: no lines. */
 MUST Status rules_check(const RuleInput *x, const Log *log);
-void        rule_text(char *text, size_t size, const RuleHit *h);      /* "…; set parallel.tp=4 (rule 5)" */
+void        rule_text(char *text, size_t size, const RuleViolation *h);      /* "…; set parallel.tp=4 (rule 5)" */
 bool        rules_legal(const RuleInput *x);                           /* no error; looks for no fix */
 
 /* What legal input amounts to. */
-Layout      rules_layout(const RuleInput *x);
-LayoutAsk   rules_cut(const RuleInput *x);
+MeshLayout      rules_layout(const RuleInput *x);
+PipeLayoutSpec   rules_pipe_layout(const RuleInput *x);
 PipeShape   rules_pipe(const RuleInput *x, int chunks);
 /* Lines for a person: meshes, layers by stage, schedule. m NULL: as rank 0 has it. */
 MUST Status rules_print(FILE *out, const RuleInput *x, const Mesh *m);

@@ -4,7 +4,7 @@
 static void begin(void *self, int unit, bool backward)
 {
     Shard *s = self;
-    Unit  *u = &s->unit[unit];
+    ShardUnit  *u = &s->unit[unit];
     REQUIRE(unit >= 0 && unit < s->units, "unit %d of %d", unit, s->units);
     if (!u->users++) weights_take(s, unit);
     if (backward && !u->writers++) grads_open(s, unit);
@@ -14,7 +14,7 @@ static void begin(void *self, int unit, bool backward)
 static void end(void *self, int unit, bool backward)
 {
     Shard *s = self;
-    Unit  *u = &s->unit[unit];
+    ShardUnit  *u = &s->unit[unit];
     REQUIRE(u->users > 0 && (!backward || u->writers > 0), "unit %d ends what has not begun", unit);
     if (backward && !--u->writers) grads_close(s, unit);
     if (--u->users) return;
@@ -23,9 +23,9 @@ static void end(void *self, int unit, bool backward)
 }
 
 /* The call that has been out for longest on c; NULL: there is none. */
-static Bucket *oldest(Shard *s, const Comm *c, bool *sum)
+static ShardBucket *oldest(Shard *s, const Comm *c, bool *sum)
 {
-    Bucket *old = NULL;
+    ShardBucket *old = NULL;
     int64_t nr = INT64_MAX;
     EACH_BUCKET(b, s) {
         bool sums = b->sum_nr && b->sum.comm == c, gathers = b->gather_nr && b->gather.comm == c;
@@ -41,7 +41,7 @@ void make_room(Shard *s, const Comm *c)
 {
     enum { MANY = COMM_TICKETS / 2 };
     bool sum;
-    for (Bucket *b; (b = oldest(s, c, &sum)) && c->seq - (sum ? b->sum_nr : b->gather_nr) >= MANY;) {
+    for (ShardBucket *b; (b = oldest(s, c, &sum)) && c->seq - (sum ? b->sum_nr : b->gather_nr) >= MANY;) {
         if (sum) sum_join(s, b);
         else     gather_join(b);
     }

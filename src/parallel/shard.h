@@ -10,22 +10,22 @@
  *         2   and gradients: a whole one exists while its unit goes back, its sum is added to the slice
  *         3   and weights: gathered into one of two buffers around each use, the next unit's meanwhile
  *
- * With Layout.replicas > 1 slices are made inside a replica (shard_*) and summed across them (copy_*).
+ * With MeshLayout.replicas > 1 slices are made inside a replica (shard_*) and summed across them (copy_*).
  *
  * At rest p->w (level 3) and p->g (2, 3) are the flat slice of own_n elements; between begin and end of its
- * unit they are whole and shaped. On lower levels they are always whole. own_part() gives the slice of both.
+ * unit they are whole and shaped. On lower levels they are always whole. shard_slice() gives the slice of both.
  *
  * One step, for whoever drives it:
  *
  *   shard_begin_step(s, micro)         nothing has a gradient; every unit will go back `micro` times
  *   per micro-batch, all passes        hooks around the use of every unit (below)
- *   shard_finish(s)                    all sums are complete and `live` is the same on all ranks
+ *   shard_finish_grads(s)                    all sums are complete and `live` is the same on all ranks
  *   optim_norm, optim_step             over slices, by shard_step
- *   shard_weights(s)                   before p->w is read outside of hooks (levels 1, 2)
+ *   shard_wait_weights(s)                   before p->w is read outside of hooks (levels 1, 2)
  *
  * Hooks, by UnitHooks of nn/module.h; collectives follow from them, so all ranks of a stage make the same
  * calls in the same order, also those that have no picture (levels 0 and 1 forgive them: what did not go back
- * is summed in shard_finish):
+ * is summed in shard_finish_grads):
  *
  *   begin(u, false) … end(u, false)    a forward, an evaluation
  *   begin(u, true)  … end(u, true)     a backward: replay, gradients; at `end` they are on their way. The
@@ -58,7 +58,7 @@ typedef struct ShardConf {
     int64_t     parcel;                  /* elements of one at most; 0: what suits a card's link */
 } ShardConf;
 
-typedef struct Bucket {
+typedef struct ShardBucket {
     int     unit, first, n;              /* its parameters are Shard.item[first … first + n) */
     GroupId sums;
     bool    frozen;
@@ -73,33 +73,33 @@ typedef struct Bucket {
     Tensor  master, m, v;                /* (slice) */
     bool    away;                        /* these are in host memory */
     int     parcel, parcels;             /* its first; how many */
-} Bucket;
+} ShardBucket;
 
-typedef struct Parcel { int64_t at, n; } Parcel;          /* elements of a bucket's slice */
+typedef struct StateChunk { int64_t at, n; } StateChunk;          /* elements of a bucket's slice */
 
 enum { STATE_RING = 3 };
 typedef struct StateBuffers { Tensor master, m, v; } StateBuffers;
 
-typedef struct Item { Param *p; int64_t at; bool product; } Item;   /* where it begins in its bucket */
+typedef struct ShardItem { Param *p; int64_t at; bool product; } ShardItem;   /* where it begins in its bucket */
 
-typedef struct Unit {
+typedef struct ShardUnit {
     int first, n;                        /* its buckets */
     int place, slot;                     /* in the order; whose buffers it takes, -1: it needs none */
     int users, writers, backs;           /* begins without end; backward ones of them; ends of this step */
-} Unit;
+} ShardUnit;
 
-typedef struct Slot { int weights, grads; } Slot;         /* unit each is of, -1: none */
+typedef struct ShardSlot { int weights, grads; } ShardSlot;         /* unit each is of, -1: none */
 
 typedef struct Shard {
     ShardConf conf;
     Backend  *be;
-    Bucket   *bucket;
-    Item     *item;
-    Unit     *unit;
-    Slot     *slot;
+    ShardBucket   *bucket;
+    ShardItem     *item;
+    ShardUnit     *unit;
+    ShardSlot     *slot;
     int      *order;
     double   *live;                      /* (params) */
-    Parcel   *parcel;                    /* of all buckets that are away, in order */
+    StateChunk   *parcel;                    /* of all buckets that are away, in order */
     StateBuffers ring[STATE_RING];       /* parcel k goes through k % STATE_RING */
     int64_t   most;                      /* elements of the largest parcel */
     int       parcels, asked, done;      /* of this step: on the way or here; stepped */
@@ -111,12 +111,12 @@ typedef struct ShardSizes { size_t param, grad, optim, host; } ShardSizes;
 
 /* A stretch of what this rank steps, flat, with its state on the device: of p, or of several neighbours that
  * are stepped alike, and of the padding between them, which is nobody's. */
-typedef struct Portion { const Param *p; Tensor w, g, master, m, v; } Portion;
-typedef void PortionFn(void *self, const Portion *x);
+typedef struct ShardRange { const Param *p; Tensor w, g, master, m, v; } ShardRange;
+typedef void ShardRangeFn(void *self, const ShardRange *x);
 
 /* What a model says of itself: params, tables, the tied copy, and the order of its units into `order`
  * (room for m->params.units), which conf points to. */
-void        shard_describe(ShardConf *conf, Model *m, int *order);
+void        shard_conf_from_model(ShardConf *conf, Model *m, int *order);
 
 MUST Status shard_open(Shard *s, const ShardConf *conf);
 void        shard_close(Shard *s);
@@ -124,19 +124,19 @@ ShardSizes  shard_sizes(const Shard *s);                      /* bytes that shar
 /* Lays everything out and points every Param at its part. s stays where it is from here on. host: of the
  * machine's host memory, for state that is away; may be NULL where none is. */
 void        shard_bind(Shard *s, Backend *be, Arena *param, Arena *grad, Arena *optim, Arena *host);
-/* Weights were loaded or drawn: into param_entry(p) where there is one, else into own_part(p->w). Makes the
+/* Weights were loaded or drawn: into param_entry(p) where there is one, else into shard_slice(p->w). Makes the
  * rest. */
-void        shard_publish(Shard *s);
+void        shard_refresh_weights(Shard *s);
 
 /* Of t = p->w or p->g, whole or at rest: the elements that this rank steps, flat. */
-Tensor      own_part(const Param *p, Tensor t);
+Tensor      shard_slice(const Param *p, Tensor t);
 
 const UnitHooks *shard_hooks(const Shard *s);
 void        shard_begin_step(Shard *s, int micro);
-void        shard_finish(Shard *s);
+void        shard_finish_grads(Shard *s);
 /* Calls `step` for all that is live and this rank's to step, unit by unit; the weights of each are on their
  * way to the other ranks while the next is stepped. */
-void        shard_step(Shard *s, PortionFn *step, void *self);
-void        shard_weights(Shard *s);                          /* waits for weights that are on their way */
+void        shard_step(Shard *s, ShardRangeFn *step, void *self);
+void        shard_wait_weights(Shard *s);                          /* waits for weights that are on their way */
 
 #endif

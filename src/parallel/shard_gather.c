@@ -2,7 +2,7 @@
  * joined when the unit is next used. Level 3: into a buffer, around each use. */
 #include "parallel/shard_private.h"
 
-static void gather_start(Shard *s, Bucket *b)
+static void gather_start(Shard *s, ShardBucket *b)
 {
     make_room(s, b->near);
     b->gather    = comm_all_gather_start(b->near, b->w, b->own_w);
@@ -10,7 +10,7 @@ static void gather_start(Shard *s, Bucket *b)
     if (!s->conf.overlap) gather_join(b);
 }
 
-void gather_join(Bucket *b)
+void gather_join(ShardBucket *b)
 {
     if (b->gather_nr) comm_join(b->gather);
     b->gather_nr = 0;
@@ -24,7 +24,7 @@ static void gather_join_unit(Shard *s, int unit)
 /* Brings a unit's weights into its slot, whose last ones nobody uses any more. */
 static void slot_fill(Shard *s, int unit)
 {
-    Slot *k = &s->slot[s->unit[unit].slot];
+    ShardSlot *k = &s->slot[s->unit[unit].slot];
     if (k->weights == unit) return;
     if (k->weights >= 0) {
         REQUIRE(!s->unit[k->weights].users, "unit %d is wanted while %d has its buffer", unit, k->weights);
@@ -58,28 +58,28 @@ void weights_ahead(Shard *s, int unit, bool backward)
 void weights_changed(Shard *s, int unit)
 {
     if (comes_and_goes(s, unit)) {
-        Slot *k = &s->slot[s->unit[unit].slot];
+        ShardSlot *k = &s->slot[s->unit[unit].slot];
         if (k->weights == unit) k->weights = -1;
     }
     EACH_IN_UNIT(b, s, unit)
         if (!b->frozen && (b->level == 1 || b->level == 2)) gather_start(s, b);
 }
 
-void shard_weights(Shard *s)
+void shard_wait_weights(Shard *s)
 {
     EACH_BUCKET(b, s) gather_join(b);
 }
 
-void shard_publish(Shard *s)
+void shard_refresh_weights(Shard *s)
 {
-    shard_weights(s);
+    shard_wait_weights(s);
     state_forget(s);
     for (int i = 0; i < s->conf.params->n; i++) {
         const Param *p = s->conf.params->p[i];
         if (t_has(p->master) && p->own_n)
-            op_set_weight(s->be, own_part(p, p->w), own_part(p, p->master), param_entry(p).t);
+            op_set_weight(s->be, shard_slice(p, p->w), shard_slice(p, p->master), param_entry(p).t);
     }
     for (int at = 0; at < s->units; at++) weights_changed(s, s->order[at]);
     for (int i = 0; i < s->slots; i++) s->slot[i].weights = -1;
-    shard_weights(s);
+    shard_wait_weights(s);
 }

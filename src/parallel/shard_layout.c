@@ -21,7 +21,7 @@ static bool by_product(const ShardConf *c, const Param *p)
 }
 
 /* A frozen bucket has nothing but weights to slice. */
-static int level_of(const ShardConf *c, const Bucket *b)
+static int level_of(const ShardConf *c, const ShardBucket *b)
 {
     if (comm_size(b->near) == 1) return 0;
     return b->frozen && c->zero < 3 ? 0 : c->zero;
@@ -33,13 +33,13 @@ static void add_bucket(Shard *s, int unit, const SumGroup *of, bool frozen)
     const ShardConf *c = &s->conf;
     const Mesh *mesh = c->params->mesh;
     int64_t grid = ARENA_ALIGN / (int64_t)dtype_size(c->dtype);      /* both dtypes begin well there */
-    Bucket b = { .unit = unit, .sums = of->sums, .frozen = frozen };
+    ShardBucket b = { .unit = unit, .sums = of->sums, .frozen = frozen };
     bool tied = false;
     if (s->buckets) b.first = s->bucket[s->buckets - 1].first + s->bucket[s->buckets - 1].n;
     for (int i = 0; i < c->params->n; i++) {
         Param *p = c->params->p[i];
         if (p->unit != unit || p->sums != of->sums || p->frozen != frozen) continue;
-        s->item[b.first + b.n++] = (Item){ p, b.room, by_product(c, p) };
+        s->item[b.first + b.n++] = (ShardItem){ p, b.room, by_product(c, p) };
         b.room += up_to(param_local(p), grid);
         tied |= p == c->tied;
     }
@@ -60,7 +60,7 @@ static void add_bucket(Shard *s, int unit, const SumGroup *of, bool frozen)
 static void make_buckets(Shard *s)
 {
     for (int u = 0; u < s->units; u++) {
-        s->unit[u] = (Unit){ .first = s->buckets, .slot = -1 };
+        s->unit[u] = (ShardUnit){ .first = s->buckets, .slot = -1 };
         for (int frozen = 0; frozen < 2; frozen++)
             for (int g = 0; g < SUM_GROUPS; g++) add_bucket(s, u, &sum_groups[g], frozen);
         s->unit[u].n = s->buckets - s->unit[u].first;
@@ -84,7 +84,7 @@ static void share_out(Shard *s)
 static bool same_kind(const Shard *s, int u, int v)
 {
     if (s->unit[u].n != s->unit[v].n) return false;
-    const Bucket *a = buckets_of(s, u), *b = buckets_of(s, v);
+    const ShardBucket *a = buckets_of(s, u), *b = buckets_of(s, v);
     for (int i = 0; i < s->unit[u].n; i++)
         if (a[i].sums != b[i].sums || a[i].frozen != b[i].frozen || a[i].level != b[i].level ||
             a[i].room != b[i].room)
@@ -139,7 +139,7 @@ Status shard_open(Shard *s, const ShardConf *conf)
     make_buckets(s);
     share_out(s);
     deal_slots(s);
-    for (int i = 0; i < s->slots; i++) s->slot[i] = (Slot){ -1, -1 };
+    for (int i = 0; i < s->slots; i++) s->slot[i] = (ShardSlot){ -1, -1 };
     s->conf.order = NULL;
     Status st = state_open(s);
     if (st) shard_close(s);
@@ -155,7 +155,7 @@ void shard_close(Shard *s)
 
 /* ---- memory ---- */
 
-Tensor own_part(const Param *p, Tensor t)
+Tensor shard_slice(const Param *p, Tensor t)
 {
     int64_t n = t_count(t), at = n == p->own_n ? 0 : p->own_at;
     REQUIRE(n == p->own_n || n == param_local(p), "%s: %s of %lld", p->piece[0].name, t_fmt(t),
@@ -164,7 +164,7 @@ Tensor own_part(const Param *p, Tensor t)
 }
 
 /* Vectors are one row, which is what ops over rows want. */
-static Tensor whole_view(const Item *i, Tensor bucket)
+static Tensor whole_view(const ShardItem *i, Tensor bucket)
 {
     const Param *p = i->p;
     int64_t n[3] = { p->local[0], p->local[1], p->local[2] };
@@ -173,24 +173,24 @@ static Tensor whole_view(const Item *i, Tensor bucket)
 }
 
 /* The part of a slice that is this parameter's; none of it is an empty view, not an absent one. */
-Tensor slice_view(const Item *i, const Bucket *b, Tensor slice)
+Tensor slice_view(const ShardItem *i, const ShardBucket *b, Tensor slice)
 {
     return t_rows(slice, i->p->own_n ? i->at + i->p->own_at - b->at : 0, i->p->own_n);
 }
 
-void weights_point(Shard *s, Bucket *b, bool whole)
+void weights_point(Shard *s, ShardBucket *b, bool whole)
 {
     EACH_ITEM(i, s, b)
         i->p->w = whole ? whole_view(i, b->w) : slice_view(i, b, b->own_w);
 }
 
-void grads_point(Shard *s, Bucket *b, bool whole)
+void grads_point(Shard *s, ShardBucket *b, bool whole)
 {
     EACH_ITEM(i, s, b)
         i->p->g = whole ? whole_view(i, b->g) : slice_view(i, b, b->own_g);
 }
 
-const char *label_of(const Shard *s, const Bucket *b)
+const char *label_of(const Shard *s, const ShardBucket *b)
 {
     static const char *const names[GROUP_N] = { "vision", "merger", "decoder" };
     const Param *p = s->item[b->first].p;
@@ -200,7 +200,7 @@ const char *label_of(const Shard *s, const Bucket *b)
 /* Which of the kinds of memory a bucket has; sizes and binding both ask here. */
 typedef struct Needs { bool w, own_w, g, own_g; } Needs;
 
-static Needs needs_of(const Bucket *b)
+static Needs needs_of(const ShardBucket *b)
 {
     return (Needs){ .w = b->level < 3, .own_w = b->level == 3, .g = !b->frozen && b->level < 2,
                     .own_g = !b->frozen && b->level >= 2 };
@@ -237,7 +237,7 @@ ShardSizes shard_sizes(const Shard *s)
 }
 
 /* What lasts as long as the run. */
-static void bind_bucket(Shard *s, Bucket *b, Arena *param, Arena *grad)
+static void bind_bucket(Shard *s, ShardBucket *b, Arena *param, Arena *grad)
 {
     const char *label = label_of(s, b);
     Needs n = needs_of(b);
@@ -250,11 +250,11 @@ static void bind_bucket(Shard *s, Bucket *b, Arena *param, Arena *grad)
 }
 
 /* What a unit has while it is in use. */
-static void bind_slot(Shard *s, Bucket *b, Arena *param, Arena *grad)
+static void bind_slot(Shard *s, ShardBucket *b, Arena *param, Arena *grad)
 {
     int keeper = slot_keeper(s, b->unit);
     Needs n = needs_of(b);
-    const Bucket *of = buckets_of(s, keeper) + (b - buckets_of(s, b->unit));
+    const ShardBucket *of = buckets_of(s, keeper) + (b - buckets_of(s, b->unit));
     bool mine = keeper == b->unit;
     if (n.own_w) b->w = mine ? t1(param, "in use", s->conf.dtype, b->room) : of->w;
     if (n.own_g) b->g = mine ? t1(grad, "in use", F32, b->room) : of->g;
@@ -296,7 +296,7 @@ static void order_vision(int *order, int *n, const Vision *v)
     order_add(order, n, v->merger.w1);
 }
 
-void shard_describe(ShardConf *conf, Model *m, int *order)
+void shard_conf_from_model(ShardConf *conf, Model *m, int *order)
 {
     int n = 0;
     conf->params = &m->params, conf->order = order;

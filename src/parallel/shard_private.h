@@ -5,28 +5,28 @@
 #include "parallel/shard.h"
 
 static inline int     comm_size(const Comm *c) { return c ? c->size : 1; }
-static inline Bucket *buckets_of(const Shard *s, int unit) { return s->bucket + s->unit[unit].first; }
+static inline ShardBucket *buckets_of(const Shard *s, int unit) { return s->bucket + s->unit[unit].first; }
 
-#define EACH_BUCKET(b, s)       for (Bucket *b = (s)->bucket; b < (s)->bucket + (s)->buckets; b++)
-#define EACH_IN_UNIT(b, s, u)   for (Bucket *b = buckets_of(s, u); b < buckets_of(s, u) + (s)->unit[u].n; b++)
-#define EACH_ITEM(i, s, b)      for (Item *i = (s)->item + (b)->first; i < (s)->item + (b)->first + (b)->n; i++)
+#define EACH_BUCKET(b, s)       for (ShardBucket *b = (s)->bucket; b < (s)->bucket + (s)->buckets; b++)
+#define EACH_IN_UNIT(b, s, u)   for (ShardBucket *b = buckets_of(s, u); b < buckets_of(s, u) + (s)->unit[u].n; b++)
+#define EACH_ITEM(i, s, b)      for (ShardItem *i = (s)->item + (b)->first; i < (s)->item + (b)->first + (b)->n; i++)
 
 /* shard_layout.c: whether p->w and p->g of the bucket are whole (of the unit's slot) or the slice. */
-void weights_point(Shard *s, Bucket *b, bool whole);
-void grads_point(Shard *s, Bucket *b, bool whole);
-Tensor      slice_view(const Item *i, const Bucket *b, Tensor slice);        /* what is the parameter's */
-const char *label_of(const Shard *s, const Bucket *b);
+void weights_point(Shard *s, ShardBucket *b, bool whole);
+void grads_point(Shard *s, ShardBucket *b, bool whole);
+Tensor      slice_view(const ShardItem *i, const ShardBucket *b, Tensor slice);        /* what is the parameter's */
+const char *label_of(const Shard *s, const ShardBucket *b);
 size_t      room_of(int64_t n, DType d);           /* bytes that n elements take in an arena */
 
 /* shard_reduce.c */
 void grads_open(Shard *s, int unit);               /* a backward begins; levels 2 and 3 find an empty buffer */
 void grads_close(Shard *s, int unit);              /* it has ended: what is complete sets out */
-void sum_join(Shard *s, Bucket *b);
+void sum_join(Shard *s, ShardBucket *b);
 
 /* shard_gather.c */
 void weights_take(Shard *s, int unit);             /* they are here when it returns */
 void weights_ahead(Shard *s, int unit, bool backward);       /* and the next one's are on their way */
-void gather_join(Bucket *b);
+void gather_join(ShardBucket *b);
 
 /* shard_state.c */
 Status state_open(Shard *s);                       /* which buckets are away, and their parcels */

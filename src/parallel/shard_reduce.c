@@ -7,7 +7,7 @@
 #include "parallel/shard_private.h"
 
 /* What nobody wrote is zero: the sum is entered all the same. */
-static void zero_fresh(Shard *s, Bucket *b)
+static void zero_fresh(Shard *s, ShardBucket *b)
 {
     EACH_ITEM(i, s, b) {
         if (i->p->fresh) op_fill(s->be, i->p->g, 0.0f);
@@ -15,7 +15,7 @@ static void zero_fresh(Shard *s, Bucket *b)
     }
 }
 
-static void begin_grads(Shard *s, Bucket *b)
+static void begin_grads(Shard *s, ShardBucket *b)
 {
     EACH_ITEM(i, s, b) {
         i->p->fresh = i->product;
@@ -23,9 +23,9 @@ static void begin_grads(Shard *s, Bucket *b)
     }
 }
 
-static Tensor own_in_whole(const Bucket *b) { return t_rows(b->g, b->at, b->slice); }
+static Tensor own_in_whole(const ShardBucket *b) { return t_rows(b->g, b->at, b->slice); }
 
-static void sum_start(Shard *s, Bucket *b)
+static void sum_start(Shard *s, ShardBucket *b)
 {
     Comm *c = b->level ? b->near : b->all;
     zero_fresh(s, b);
@@ -39,7 +39,7 @@ static void sum_start(Shard *s, Bucket *b)
     if (!s->conf.overlap) sum_join(s, b);
 }
 
-void sum_join(Shard *s, Bucket *b)
+void sum_join(Shard *s, ShardBucket *b)
 {
     if (!b->sum_nr) return;
     comm_join(b->sum);
@@ -50,9 +50,9 @@ void sum_join(Shard *s, Bucket *b)
 
 void grads_open(Shard *s, int unit)
 {
-    Unit *u = &s->unit[unit];
+    ShardUnit *u = &s->unit[unit];
     if (u->slot < 0) return;
-    Slot *k = &s->slot[u->slot];
+    ShardSlot *k = &s->slot[u->slot];
     if (k->grads >= 0) {
         REQUIRE(k->grads == unit || !s->unit[k->grads].writers, "unit %d goes back while %d has its buffer",
                 unit, k->grads);
@@ -68,7 +68,7 @@ void grads_open(Shard *s, int unit)
 
 void grads_close(Shard *s, int unit)
 {
-    Unit *u = &s->unit[unit];
+    ShardUnit *u = &s->unit[unit];
     u->backs++;
     EACH_IN_UNIT(b, s, unit) {
         if (b->frozen || (b->level < 2 && (b->begun || u->backs < s->micro))) continue;
@@ -150,7 +150,7 @@ static void sum_shared(Shard *s)
             int64_t from = shared_from(p, m) - p->own_at;
             if (from < 0) from = 0;
             if (from >= p->own_n) continue;
-            Tensor rows = t_rows(own_part(p, p->g), from, p->own_n - from);
+            Tensor rows = t_rows(shard_slice(p, p->g), from, p->own_n - from);
             comm_join(out[n % WINDOW]);
             out[n++ % WINDOW] = comm_all_reduce_start(m->comm[GR_kv], rows, RED_SUM);
         }
@@ -164,7 +164,7 @@ static void sum_tied(Shard *s)
     const Param *p = s->conf.tied;
     const Mesh  *m = s->conf.params->mesh;
     if (!p || !m || !t_has(p->g) || !p->own_n) return;
-    comm_all_reduce(m->comm[GR_embd], own_part(p, p->g), RED_SUM);
+    comm_all_reduce(m->comm[GR_embd], shard_slice(p, p->g), RED_SUM);
 }
 
 /* A parameter that had a gradient anywhere has one everywhere, zero or not. */
@@ -177,11 +177,11 @@ static void agree_live(Shard *s)
     for (int i = 0; i < p->n; i++) p->p[i]->live = s->live[i] > 0;
 }
 
-void shard_finish(Shard *s)
+void shard_finish_grads(Shard *s)
 {
     send_rest(s);
     join_all(s);
-    shard_weights(s);                                    /* of units that this step had no use for */
+    shard_wait_weights(s);                                    /* of units that this step had no use for */
     EACH_BUCKET(b, s) {
         if (!b->frozen && !b->begun) op_fill(s->be, b->own_g, 0.0f);
     }

@@ -13,7 +13,7 @@ enum { PARCEL = 4 << 20 };
 
 static bool has_master(const Shard *s)    { return s->conf.dtype != F32; }
 static DType master_type(const Shard *s)  { return s->conf.split ? I16 : F32; }
-static bool has_state(const Bucket *b)    { return !b->frozen; }
+static bool has_state(const ShardBucket *b)    { return !b->frozen; }
 
 /* Whole buckets in order until the share is reached. */
 static void choose_away(Shard *s)
@@ -36,7 +36,7 @@ static void cut_parcels(Shard *s)
         if (!b->away) continue;
         b->parcel = n, b->parcels = (int)((b->slice + most - 1) / most);
         for (int64_t at = 0; s->parcel && at < b->slice; at += most)
-            s->parcel[n + at / most] = (Parcel){ at, b->slice - at < most ? b->slice - at : most };
+            s->parcel[n + at / most] = (StateChunk){ at, b->slice - at < most ? b->slice - at : most };
         n += b->parcels;
         if (b->slice > s->most) s->most = b->slice < most ? b->slice : most;
     }
@@ -101,9 +101,9 @@ void state_bind(Shard *s, Arena *optim, Arena *host)
 
 /* Into a buffer that the last parcel in it has left. As that was no earlier one than this, this one's own
  * state is back on the host too: what goes out keeps its order. */
-static void ask(Shard *s, const Bucket *b, int k)
+static void ask(Shard *s, const ShardBucket *b, int k)
 {
-    const Parcel *x = &s->parcel[k];
+    const StateChunk *x = &s->parcel[k];
     StateBuffers *to = &s->ring[k % STATE_RING];
     backend_copy_wait(s->be, COPY_H2D, MARK_OUT + k % STATE_RING);
     if (has_master(s)) backend_copy_h2d(s->be, t_rows(to->master, 0, x->n), t_rows(b->master, x->at, x->n).data);
@@ -112,9 +112,9 @@ static void ask(Shard *s, const Bucket *b, int k)
     backend_copy_record(s->be, COPY_H2D, MARK_IN + k % STATE_RING);
 }
 
-static const Bucket *bucket_of(const Shard *s, int parcel)
+static const ShardBucket *bucket_of(const Shard *s, int parcel)
 {
-    const Bucket *b = s->bucket;
+    const ShardBucket *b = s->bucket;
     while (!b->away || parcel >= b->parcel + b->parcels) b++;
     return b;
 }
@@ -137,9 +137,9 @@ void state_ahead(Shard *s)
 
 void state_forget(Shard *s) { s->asked = s->done = 0; }
 
-static void send_back(Shard *s, const Bucket *b, int k)
+static void send_back(Shard *s, const ShardBucket *b, int k)
 {
-    const Parcel *x = &s->parcel[k];
+    const StateChunk *x = &s->parcel[k];
     const StateBuffers *from = &s->ring[k % STATE_RING];
     backend_copy_wait_compute(s->be, COPY_D2H);
     if (has_master(s)) backend_copy_d2h(s->be, t_rows(b->master, x->at, x->n).data, t_rows(from->master, 0, x->n));
@@ -153,14 +153,14 @@ static bool alike(const Param *p, const Param *q)
 {
     return stepped(q) && p->decay == q->decay && p->group == q->group;
 }
-static int64_t place(const Bucket *b, const Item *i) { return i->at + i->p->own_at - b->at; }
+static int64_t place(const ShardBucket *b, const ShardItem *i) { return i->at + i->p->own_at - b->at; }
 
 /* Elements [from, to) of the slice; `state` begins at `at`. */
-static Portion portion(const Shard *s, const Bucket *b, const Param *p, int64_t from, int64_t to, int64_t at,
+static ShardRange portion(const Shard *s, const ShardBucket *b, const Param *p, int64_t from, int64_t to, int64_t at,
                        const StateBuffers *state)
 {
     int64_t n = to - from;
-    Portion x = { .p = p, .w = t_rows(b->own_w, from, n), .g = t_rows(b->own_g, from, n),
+    ShardRange x = { .p = p, .w = t_rows(b->own_w, from, n), .g = t_rows(b->own_g, from, n),
                   .m = t_rows(state->m, from - at, n), .v = t_rows(state->v, from - at, n) };
     if (has_master(s)) x.master = t_rows(state->master, from - at, n);
     return x;
@@ -168,12 +168,12 @@ static Portion portion(const Shard *s, const Bucket *b, const Param *p, int64_t 
 
 /* What of live parameters lies in [at, at + n) of the slice, neighbours of a kind together: a layer's
  * adapters are many and small. False: nothing. */
-static bool step_range(Shard *s, const Bucket *b, int64_t at, int64_t n, const StateBuffers *state,
-                       PortionFn *step, void *self)
+static bool step_range(Shard *s, const ShardBucket *b, int64_t at, int64_t n, const StateBuffers *state,
+                       ShardRangeFn *step, void *self)
 {
     bool any = false;
-    const Item *end = s->item + b->first + b->n;
-    for (const Item *i = s->item + b->first, *last; i < end; i = last + 1) {
+    const ShardItem *end = s->item + b->first + b->n;
+    for (const ShardItem *i = s->item + b->first, *last; i < end; i = last + 1) {
         last = i;
         if (!stepped(i->p)) continue;
         while (last + 1 < end && alike(i->p, last[1].p)) last++;
@@ -181,17 +181,17 @@ static bool step_range(Shard *s, const Bucket *b, int64_t at, int64_t n, const S
         if (from < at) from = at;
         if (to > at + n) to = at + n;
         if (from >= to) continue;
-        Portion x = portion(s, b, i->p, from, to, at, state);
+        ShardRange x = portion(s, b, i->p, from, to, at, state);
         step(self, &x);
         any = true;
     }
     return any;
 }
 
-static void step_away(Shard *s, const Bucket *b, PortionFn *step, void *self)
+static void step_away(Shard *s, const ShardBucket *b, ShardRangeFn *step, void *self)
 {
     for (int k = b->parcel; k < b->parcel + b->parcels; k++) {
-        const Parcel *x = &s->parcel[k];
+        const StateChunk *x = &s->parcel[k];
         ask_more(s);
         backend_wait_copy(s->be, MARK_IN + k % STATE_RING);
         if (step_range(s, b, x->at, x->n, &s->ring[k % STATE_RING], step, self)) send_back(s, b, k);
@@ -199,7 +199,7 @@ static void step_away(Shard *s, const Bucket *b, PortionFn *step, void *self)
     }
 }
 
-void shard_step(Shard *s, PortionFn *step, void *self)
+void shard_step(Shard *s, ShardRangeFn *step, void *self)
 {
     for (int u = 0; u < s->units; u++) {
         EACH_IN_UNIT(b, s, u) {

@@ -49,7 +49,7 @@ static void count_layers(StageLayers *s, const Task *t, int from, int to)
     s->n[KIND_GDN | KIND_MOE] += to - from - full - (dense - dense_full);
 }
 
-/* First layer of a piece, as layout_suggest cuts: the ends get the fewer layers, longer pieces come first. */
+/* First layer of a piece, as pipe_layout_suggest cuts: the ends get the fewer layers, longer pieces come first. */
 static int piece_from(int layers, int pieces, int i)
 {
     int each = layers / pieces, more = layers % pieces;

@@ -26,14 +26,14 @@ static double *arrival(const Walk *w, int stage, int way, int micro, int chunk)
                        (size_t)(micro * s->chunks + chunk)];
 }
 
-static const RunTime *run_of(const Walk *w, int stage, const Action *a)
+static const RunTime *run_of(const Walk *w, int stage, const PipeAction *a)
 {
     return &w->stage[stage].run[a->chunk][a->what];
 }
 
 static double road(const RunTime *r)
 {
-    return r->exposed[GR_etp_ep] + r->exposed[GR_ep_near] + r->exposed[GR_ep_far];
+    return r->exposed[GR_etp_ep] + r->exposed[GR_ep_intra_node] + r->exposed[GR_ep_inter_node];
 }
 
 /* Seconds that two runs save by being beside each other. */
@@ -51,7 +51,7 @@ static PriceSpan *span_of(const Walk *w, int stage, int i)
 /* Stages are a ring: past its end the next chunk begins. */
 static void finish(Walk *w, int stage, int i, double from, double to)
 {
-    const Action *a = &w->pipe[stage].action[i];
+    const PipeAction *a = &w->pipe[stage].action[i];
     int peer = pipe_to(&w->pipe[stage], *a), chunk = a->chunk;
     *span_of(w, stage, i) = (PriceSpan){ a->micro, chunk, a->what, from, to };
     w->t->end = fmax(w->t->end, to);
@@ -62,7 +62,7 @@ static void finish(Walk *w, int stage, int i, double from, double to)
 }
 
 /* What begins on this stage has its input at 0. */
-static double input(const Walk *w, int stage, const Action *a)
+static double input(const Walk *w, int stage, const PipeAction *a)
 {
     return pipe_from(&w->pipe[stage], *a) < 0 ? 0 : *arrival(w, stage, a->what, a->micro, a->chunk);
 }
@@ -73,8 +73,8 @@ static bool advance(Walk *w, int stage)
     const Pipe *p = &w->pipe[stage];
     int  from = w->next[stage];
     for (int *i = &w->next[stage]; *i < p->actions;) {
-        const Action *a = &p->action[*i];
-        bool   pair = pipe_beside(p, *i) == 2;
+        const PipeAction *a = &p->action[*i];
+        bool   pair = pipe_overlapped(p, *i) == 2;
         double free_at = *i ? span_of(w, stage, *i - 1)->to : 0;
         double in = input(w, stage, a), other = pair ? input(w, stage, a + 1) : 0;
         if (in < 0 || other < 0) break;

@@ -74,7 +74,7 @@ static unsigned rungs_allowed(Search *s, Candidate c)
 {
     unsigned bits = 0;
     RuleInput x = s->rules;
-    RuleHit h;
+    RuleViolation h;
     Cut cut;
     for (int i = 0; i < s->rungs; i++) {
         if (i && !c.overlap && s->ask.fix.recompute == ANY) {
@@ -185,7 +185,7 @@ static Status judge(Search *s, const Candidate *layout)
 {
     Candidate c = *layout;
     RuleInput x = s->rules;
-    RuleHit   h;
+    RuleViolation   h;
     Cut       cut;
     int       mbs[DEGREES], n = space_mbs(&s->ask, mbs);
     unsigned  allowed = 0;

@@ -133,7 +133,7 @@ MUST Status space_walk(Search *s, SpaceFn *fn);
 int         space_mbs(const SearchAsk *a, int list[DEGREES]);
 void        space_rules(RuleInput *x, const SearchAsk *a);                     /* of the model, one rank */
 void        space_candidate(RuleInput *x, Cut *cut, const SearchAsk *a, const Candidate *c);
-bool        space_breaks(RuleHit *h, const RuleInput *x, const ModelRow *m, const Candidate *c);
+bool        space_breaks(RuleViolation *h, const RuleInput *x, const ModelRow *m, const Candidate *c);
 void        space_cut(Cut *cut, int layers, int pp, int vpp);
 int         space_rungs(unsigned list[RUNGS], const SearchAsk *a);
 

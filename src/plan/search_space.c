@@ -51,7 +51,7 @@ static bool cp_wanted(const Search *s, int tp, int cp)
     return cp <= 2 * usual && (usual == 1 ? cp == 1 : 2 * cp * tp >= usual);
 }
 
-/* As layout_suggest cuts, and the formulas with it; said in the simplest of the ways that come to that. */
+/* As pipe_layout_suggest cuts, and the formulas with it; said in the simplest of the ways that come to that. */
 void space_cut(Cut *cut, int layers, int pp, int vpp)
 {
     int n = pp * vpp;
@@ -59,7 +59,7 @@ void space_cut(Cut *cut, int layers, int pp, int vpp)
     *cut = (Cut){ 0 };
     if (layers % n == 0) return;
     cut->loss = both, cut->embedding = both || one;
-    if (!both && !one) layout_suggest(cut->string, sizeof cut->string, layers, pp, vpp);
+    if (!both && !one) pipe_layout_suggest(cut->string, sizeof cut->string, layers, pp, vpp);
 }
 
 static bool cuts_evenly(int layers, int n)
@@ -113,10 +113,10 @@ void space_candidate(RuleInput *x, Cut *cut, const SearchAsk *a, const Candidate
 }
 
 /* What families that cannot be built here would add to the rules; numbers are of the specification. */
-static bool breaks_foreign(RuleHit *h, const ModelRow *m, const Candidate *c)
+static bool breaks_foreign(RuleViolation *h, const ModelRow *m, const Candidate *c)
 {
     int split = c->tp * c->cp;
-    *h = (RuleHit){ .severity = 'E' };
+    *h = (RuleViolation){ .severity = 'E' };
     if (m->fs % c->tp) {
         h->number = 103;
         snprintf(h->why, sizeof h->why, "tp %d: the width %d of the shared expert does not divide by it",
@@ -131,10 +131,10 @@ static bool breaks_foreign(RuleHit *h, const ModelRow *m, const Candidate *c)
 }
 
 /* The first rule that forbids it. */
-bool space_breaks(RuleHit *h, const RuleInput *x, const ModelRow *m, const Candidate *c)
+bool space_breaks(RuleViolation *h, const RuleInput *x, const ModelRow *m, const Candidate *c)
 {
     RuleReport r;
-    rules_walk(&r, x);
+    rules_list(&r, x);
     for (int i = 0; i < r.n; i++)
         if (r.hit[i].severity == 'E') return *h = r.hit[i], true;
     return breaks_foreign(h, m, c);

@@ -100,7 +100,7 @@ static void meter_op(Meter *m, const Ledger *l, int op, double flops, int64_t by
 
 typedef struct Trip { double near, far, delay; } Trip;     /* seconds on each link; before the first byte */
 
-static bool to_experts(int group) { return group == GR_etp_ep || group == GR_ep_near || group == GR_ep_far; }
+static bool to_experts(int group) { return group == GR_etp_ep || group == GR_ep_intra_node || group == GR_ep_inter_node; }
 
 /* A ring of all members: its hops between nodes are few, and each member of a node has a way out of it. Past
  * 64 members a tree is used. */
@@ -118,10 +118,10 @@ static Trip trip_of(const Price *p, const MeterCall *c)
     double u = to_experts(c->group) ? p->uneven : 1;
     Trip   t = { u * (double)c->near / near, u * (double)c->far / far,
                  c->far ? h->far_delay : h->near_delay };
-    if (c->kind == CALL_EXCHANGE || c->kind == CALL_SEND) return t;
+    if (c->kind == CALL_ALL_TO_ALL || c->kind == CALL_SEND) return t;
     t.near  = c->here > 1 ? (double)(c->near + c->far) / near : 0;
     t.far  /= c->here;
-    t.delay = ring_delay(h, c) * (c->kind == CALL_REDUCE ? 2 : 1);
+    t.delay = ring_delay(h, c) * (c->kind == CALL_ALL_REDUCE ? 2 : 1);
     return t;
 }
 
@@ -143,7 +143,7 @@ static void meter_start(Meter *m, const MeterCall *c)
 {
     Price *p = (Price *)m;
     if (!p->on) return;
-    if (c->kind == CALL_HOST) {
+    if (c->kind == CALL_HOST_GATHER) {
         host_call(p, c);
         return;
     }

@@ -44,8 +44,8 @@ typedef struct StageTime {
     double forward, backward;            /* all chunks one way, with what is not hidden */
     double done;                         /* matrix FLOPs, with those done again */
     int    chunks;
-    PipeFloor floor;                     /* where backward ends; of EnginePlan */
-    RunTime run[MAX_CHUNKS][2];          /* by PipeWay */
+    PipeBackwardStop floor;                     /* where backward ends; of EnginePlan */
+    RunTime run[MAX_CHUNKS][2];          /* by PipeDirection */
     double last;                         /* that the last micro-batch of a step takes longer */
     double update;                       /* from its end: sums that are still under way, norm, AdamW */
     double update_work, update_copies;   /* of it, the device works; it waits for the lanes */
@@ -69,7 +69,7 @@ void        price_close(Price *p, StageTime *out);               /* out NULL: of
 
 /* ---- the pipeline ---- */
 
-typedef struct PriceSpan { int micro, chunk, way; double from, to; } PriceSpan;        /* of one Action */
+typedef struct PriceSpan { int micro, chunk, way; double from, to; } PriceSpan;        /* of one PipeAction */
 
 /* When each stage does what: span[stage * actions + i] is action i of its list (parallel/pipe.h). */
 typedef struct Schedule {

@@ -13,7 +13,7 @@ Status price_ask(StepAsk *out, const Hardware *hw, const EngineConf *conf, const
                  const Load *load, int ranks)
 {
     const Ranks  *r = &conf->ranks;
-    const Layout *l = &r->layout;
+    const MeshLayout *l = &r->layout;
     int    pp = l->pp > 1 ? l->pp : 1, one = pp * (l->tp > 1 ? l->tp : 1) * (l->cp > 1 ? l->cp : 1);
     int    micros = r->micro > 0 ? r->micro : 1;
     double batches = (double)micros * ranks / one;
@@ -23,7 +23,7 @@ Status price_ask(StepAsk *out, const Hardware *hw, const EngineConf *conf, const
     *out = (StepAsk){ .hw = hw, .dtype = conf->dtype, .ranks = ranks,
                       .tokens = batches * (double)load->tokens, .flops = batches * flops_sum(&f),
                       .pipe = { .stages = pp, .chunks = l->vpp > 1 ? l->vpp : 1, .micros = micros,
-                                .group = r->group, .ahead = r->overlap } };
+                                .group = r->group, .extra_warmup = r->overlap } };
     return OK;
 }
 
@@ -64,7 +64,7 @@ static int slowest(const StageTime *stage, int stages, const Schedule *t)
 static void fill_stage(DryStep *out, const StageTime *s, int micros, double hidden)
 {
     double micro = (double)micros, road = 0;
-    static const int roads[] = { GR_etp_ep, GR_ep_near, GR_ep_far };
+    static const int roads[] = { GR_etp_ep, GR_ep_intra_node, GR_ep_inter_node };
     for (int v = 0; v < s->chunks; v++)
         for (int way = 0; way < 2; way++) {
             out->compute += micro * s->run[v][way].work;

@@ -26,7 +26,7 @@ MUST Status view_page(const View *v, const char *path);       /* one file of HTM
 /* What a rank is called on its axes, those of one place left out: "t1 d0 p2 e5". */
 enum { SEAT_ROOM = 64 };
 const char *seat_text(char buf[SEAT_ROOM], const Mesh *m);
-Layout      view_layout(const DryRun *d);
+MeshLayout      view_layout(const DryRun *d);
 void        seats_print(FILE *out, const DryRun *d);          /* view_seats.c: nodes, and ranks in them */
 
 /* The schedule of the first micro-batches of a step, at most `most` of them where it can be cut there; for

@@ -86,7 +86,7 @@ static Json *estimates_json(const Estimate *e)
 
 static Json *layout_json(const DryRun *d)
 {
-    Layout l = view_layout(d);
+    MeshLayout l = view_layout(d);
     Mesh   m;
     mesh_place(&m, 0, d->ranks, &l);
     return json_pack("{s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i}", "ranks", d->ranks, "per_node",

@@ -7,7 +7,7 @@
 
 enum { ROWS = 12, ACROSS = 8 };
 
-static const struct { Axis axis; char letter; } letters[] = {
+static const struct { MeshAxis axis; char letter; } letters[] = {
     { AX_TP, 't' }, { AX_CP, 'c' }, { AX_DP, 'd' }, { AX_PP, 'p' }, { AX_ETP, 'x' }, { AX_EP, 'e' },
 };
 enum { LETTERS = sizeof letters / sizeof *letters };
@@ -23,13 +23,13 @@ const char *seat_text(char buf[SEAT_ROOM], const Mesh *m)
     return buf;
 }
 
-Layout view_layout(const DryRun *d)
+MeshLayout view_layout(const DryRun *d)
 {
     RuleInput x = rules_input(&d->recipe, &d->shape, d->ranks, d->per_node);
     return rules_layout(&x);
 }
 
-static size_t widest(const DryRun *d, const Layout *l)
+static size_t widest(const DryRun *d, const MeshLayout *l)
 {
     Mesh m;
     char text[SEAT_ROOM];
@@ -38,7 +38,7 @@ static size_t widest(const DryRun *d, const Layout *l)
     return n ? n : 1;
 }
 
-static void print_row(FILE *out, const DryRun *d, const Layout *l, int first, int n, size_t width)
+static void print_row(FILE *out, const DryRun *d, const MeshLayout *l, int first, int n, size_t width)
 {
     Mesh m;
     char text[SEAT_ROOM];
@@ -54,7 +54,7 @@ static void print_row(FILE *out, const DryRun *d, const Layout *l, int first, in
 /* The first rows and the last ones, where there are many. */
 void seats_print(FILE *out, const DryRun *d)
 {
-    Layout l = view_layout(d);
+    MeshLayout l = view_layout(d);
     size_t width = widest(d, &l);
     int    across = (width + 2) * ACROSS > 98 ? ACROSS / 2 : ACROSS;
     int    of_node = (d->per_node + across - 1) / across, nodes = (d->ranks + d->per_node - 1) / d->per_node;

@@ -14,17 +14,17 @@ static int shown(const DryRun *d, int most)
 }
 
 /* Without times a backward, where there is one, is twice as long as a forward. */
-static void units(StageTime *t, int chunks, PipeFloor floor)
+static void units(StageTime *t, int chunks, PipeBackwardStop floor)
 {
     t->chunks = chunks, t->floor = floor;
     for (int i = 0; i < chunks; i++)
-        t->run[i][PIPE_FORWARD].seconds = 1, t->run[i][PIPE_BACKWARD].seconds = i < floor.idle ? 0 : 2;
+        t->run[i][PIPE_FORWARD].seconds = 1, t->run[i][PIPE_BACKWARD].seconds = i < floor.skipped_chunks ? 0 : 2;
 }
 
 Status timeline_open(Schedule *t, const DryRun *d, int most)
 {
     PipeShape shape = { .stages = d->stages, .chunks = d->chunks, .micros = shown(d, most),
-                        .group = (int)d->recipe.parallel.microbatch_group, .ahead = d->recipe.moe.overlap };
+                        .group = (int)d->recipe.parallel.microbatch_group, .extra_warmup = d->recipe.moe.overlap };
     StageTime *stage = calloc((size_t)d->stages, sizeof *stage);
     if (!stage) return fail(E_FIT, "no host memory for a timeline of %d stages", d->stages);
     for (int i = 0; i < d->stages; i++)

@@ -119,7 +119,7 @@ static void put_memory(Html *h, const DryRun *d)
 
 static void put_seats(Html *h, const DryRun *d)
 {
-    Layout l = view_layout(d);
+    MeshLayout l = view_layout(d);
     Mesh   m;
     char   text[SEAT_ROOM];
     int    n = d->ranks < SEATS ? d->ranks : SEATS;

@@ -101,7 +101,7 @@ static Status open_folder(Trainer *t)
     Status st = t->first ? run_folder_open(&t->folder, &t->recipe->checkpoint, *c->path || c->rank) : OK;
     TRY(trainer_agree(t, st));
     lock = t->folder.lock;
-    if (world) TRY(comm_host_first(world, &t->folder, sizeof t->folder));
+    if (world) TRY(comm_host_broadcast(world, &t->folder, sizeof t->folder));
     t->folder.lock = lock;
     if (!t->first && t->leads) name_quarantine(t);
     return OK;

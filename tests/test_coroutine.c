@@ -1,8 +1,8 @@
-/* tests/test_weave.c -- two runs on one thread: whose turn it is, which stack they are on, how they end. */
+/* tests/test_coroutine.c -- two runs on one thread: whose turn it is, which stack they are on, how they end. */
 #include "lab.h"
 #include "parallel/coroutine.h"
 
-static struct { Weave w; char said[256]; int at; } now;
+static struct { Coroutine w; char said[256]; int at; } now;
 
 typedef struct Run { char name; int yields; } Run;
 
@@ -14,7 +14,7 @@ static void talk(void *arg)
     const Run *r = arg;
     for (int i = 0; i <= r->yields; i++) {
         say(r->name), say((char)('0' + i));
-        if (i < r->yields) weave_yield(&now.w);
+        if (i < r->yields) coroutine_yield(&now.w);
     }
 }
 
@@ -22,13 +22,13 @@ static void expect_turns(int first, int second, const char *want)
 {
     Run a = { 'a', first }, b = { 'b', second };
     memset(now.said, 0, sizeof now.said), now.at = 0;
-    weave_run(&now.w, talk, &a, talk, &b);
+    coroutine_run(&now.w, talk, &a, talk, &b);
     EXPECT(!strcmp(now.said, want), "%d and %d yields: %s, want %s", first, second, now.said, want);
 }
 
 static void in_turns(void)
 {
-    EXPECT_OK(weave_open(&now.w));
+    EXPECT_OK(coroutine_open(&now.w));
     for (int twice = 0; twice < 2; twice++) {
         expect_turns(2, 2, "a0b0a1b1a2b2");
         expect_turns(0, 2, "a0b0b1b2");
@@ -37,9 +37,9 @@ static void in_turns(void)
         expect_turns(3, 1, "a0b0a1b1a2a3");
         expect_turns(0, 0, "a0b0");
     }
-    weave_yield(&now.w);                                     /* nobody else is there */
-    weave_close(&now.w);
-    weave_close(&now.w);
+    coroutine_yield(&now.w);                                     /* nobody else is there */
+    coroutine_close(&now.w);
+    coroutine_close(&now.w);
 }
 
 /* What a run keeps on its stack is its own over every yield, however deep it stands. */
@@ -48,7 +48,7 @@ static double dig(int depth, int yields, double x)
     volatile double mine[64];
     for (int i = 0; i < 64; i++) mine[i] = x + i;
     if (depth) x = dig(depth - 1, yields, x * 0.5 + 1);
-    else for (int i = 0; i < yields; i++) weave_yield(&now.w);
+    else for (int i = 0; i < yields; i++) coroutine_yield(&now.w);
     for (int i = 1; i < 64; i++) if (mine[i] != mine[0] + i) return -1;
     return x;
 }
@@ -58,21 +58,21 @@ static void fall(void *arg) { Hole *h = arg; h->got = dig(h->depth, h->yields, h
 
 static void stacks_are_apart(void)
 {
-    EXPECT_OK(weave_open(&now.w));
+    EXPECT_OK(coroutine_open(&now.w));
     for (int depth = 10; depth <= 1000; depth *= 10) {
         Hole a = { depth, 50, 3, 0 }, b = { depth, 70, 5, 0 };
-        weave_run(&now.w, fall, &a, fall, &b);
+        coroutine_run(&now.w, fall, &a, fall, &b);
         EXPECT(a.got == dig(depth, 0, 3) && b.got == dig(depth, 0, 5), "depth %d: %g, %g", depth, a.got,
                b.got);
     }
-    weave_close(&now.w);
+    coroutine_close(&now.w);
 }
 
 static void closed_is_fine(void)
 {
-    Weave w = { 0 };
-    weave_yield(&w);
-    weave_close(&w);
+    Coroutine w = { 0 };
+    coroutine_yield(&w);
+    coroutine_close(&w);
 }
 
 int main(void)

@@ -1,4 +1,4 @@
-/* parallel/layout.h -- which layers sit on which stage of the pipeline.
+/* parallel/pipe_layout.h -- which layers sit on which stage of the pipeline.
  *
  * Four ways to say it, of which one is used:
  *   even             layers divide by stages * chunks
@@ -8,8 +8,8 @@
  *                    (…)*n repeats a part (not nested), then x*n a single sign: Et*3|(tt|)*29t|L
  * Piece i is chunk i / stages of stage i % stages; layers are consecutive in that order. A piece may be
  * empty. The vision tower goes with the embedding. */
-#ifndef PARALLEL_LAYOUT_H
-#define PARALLEL_LAYOUT_H
+#ifndef PARALLEL_PIPE_LAYOUT_H
+#define PARALLEL_PIPE_LAYOUT_H
 
 #include "base/status.h"
 
@@ -17,35 +17,35 @@
 #include <stddef.h>
 #include <stdio.h>
 
-typedef struct LayoutAsk {
+typedef struct PipeLayoutSpec {
     int         layers, stages, chunks;  /* of the model; PP; VPP (1 leaves it to a string) */
     const char *string;                  /* NULL or "": none */
     int         first, last;             /* layers of the first and the last stage; 0: not said */
     bool        count_embedding, count_loss;
-} LayoutAsk;
+} PipeLayoutSpec;
 
-typedef struct LayoutPiece {
+typedef struct PipeLayoutChunk {
     int  from, to;                       /* layers [from, to) */
     bool embedding, loss;
-} LayoutPiece;
+} PipeLayoutChunk;
 
 typedef struct PipeLayout {
     int          layers, stages, chunks;
-    LayoutPiece *piece;                  /* stages * chunks */
+    PipeLayoutChunk *piece;                  /* stages * chunks */
     int          rule;                   /* after a failure: which rule is broken (rules.def) */
 } PipeLayout;
 
-MUST Status layout_open(PipeLayout *l, const LayoutAsk *ask);
-void        layout_close(PipeLayout *l);                           /* twice is fine */
+MUST Status pipe_layout_open(PipeLayout *l, const PipeLayoutSpec *ask);
+void        pipe_layout_close(PipeLayout *l);                           /* twice is fine */
 
-static inline const LayoutPiece *layout_at(const PipeLayout *l, int stage, int chunk)
+static inline const PipeLayoutChunk *pipe_layout_at(const PipeLayout *l, int stage, int chunk)
 {
     return &l->piece[chunk * l->stages + stage];
 }
 
 /* A string that cuts any number of layers into stages * chunks pieces, the middle ones a layer longer. */
-void        layout_suggest(char *text, size_t size, int layers, int stages, int chunks);
+void        pipe_layout_suggest(char *text, size_t size, int layers, int stages, int chunks);
 /* Lines for a person: a row per stage, a column per chunk. */
-void        layout_print(FILE *out, const PipeLayout *l);
+void        pipe_layout_print(FILE *out, const PipeLayout *l);
 
 #endif

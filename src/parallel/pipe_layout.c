@@ -1,5 +1,5 @@
-/* parallel/layout.c -- see layout.h. */
-#include "parallel/layout.h"
+/* parallel/pipe_layout.c -- see layout.h. */
+#include "parallel/pipe_layout.h"
 
 #include <stdarg.h>
 #include <stdlib.h>
@@ -106,13 +106,13 @@ static const char *wrong_signs(const Signs *s, int layers, char *room, size_t si
 static Status fill_by_signs(PipeLayout *l, const Signs *s)
 {
     int layer = 0;
-    LayoutPiece *p = l->piece;
-    *p = (LayoutPiece){ 0 };
+    PipeLayoutChunk *p = l->piece;
+    *p = (PipeLayoutChunk){ 0 };
     for (int i = 0; i < s->n; i++) {
         if (s->text[i] == 't') p->to = ++layer;
         if (s->text[i] == 'E') p->embedding = true;
         if (s->text[i] == 'L') p->loss = true;
-        if (s->text[i] == '|') *++p = (LayoutPiece){ .from = layer, .to = layer };
+        if (s->text[i] == '|') *++p = (PipeLayoutChunk){ .from = layer, .to = layer };
     }
     return OK;
 }
@@ -124,12 +124,12 @@ static Status take_room(PipeLayout *l, int layers, int stages, int chunks)
     return l->piece ? OK : fail(E_FIT, "no memory for a pipeline of %d x %d pieces", stages, chunks);
 }
 
-static Status cut_by_signs(PipeLayout *l, const LayoutAsk *a, const Signs *s)
+static Status cut_by_signs(PipeLayout *l, const PipeLayoutSpec *a, const Signs *s)
 {
     char room[96], better[128];
     int pieces = count(s, '|') + 1, chunks = pieces / a->stages;
     const char *wrong = wrong_signs(s, a->layers, room, sizeof room);
-    layout_suggest(better, sizeof better, a->layers, a->stages, a->chunks);
+    pipe_layout_suggest(better, sizeof better, a->layers, a->stages, a->chunks);
     if (wrong)
         return broken(l, RULE_SIGNS, "parallel.layout = %.*s%s: %s; such as %s", SHOWN, s->text,
                       s->n > SHOWN ? "…" : "", wrong, better);
@@ -141,14 +141,14 @@ static Status cut_by_signs(PipeLayout *l, const LayoutAsk *a, const Signs *s)
     return fill_by_signs(l, s);
 }
 
-static Status cut_by_string(PipeLayout *l, const LayoutAsk *a)
+static Status cut_by_string(PipeLayout *l, const PipeLayoutSpec *a)
 {
     char better[128];
     Signs *parts = calloc(2, sizeof *parts);
     if (!parts) return fail(E_FIT, "no memory to read parallel.layout");
     const char *wrong = write_parts(&parts[0], a->string);
     if (!wrong) wrong = write_signs(&parts[1], parts[0].text);
-    layout_suggest(better, sizeof better, a->layers, a->stages, a->chunks);
+    pipe_layout_suggest(better, sizeof better, a->layers, a->stages, a->chunks);
     Status st = wrong ? broken(l, RULE_SIGNS, "parallel.layout = %.*s: %s; such as %s", SHOWN, a->string,
                                wrong, better)
                       : cut_by_signs(l, a, &parts[1]);
@@ -158,7 +158,7 @@ static Status cut_by_string(PipeLayout *l, const LayoutAsk *a)
 
 /* Pieces of these sizes on the first, the middle and the last stage; the very first and the very last piece
  * have `less` of them. */
-static Status cut_by_sizes(PipeLayout *l, const LayoutAsk *a, const int size[3], const bool less[2])
+static Status cut_by_sizes(PipeLayout *l, const PipeLayoutSpec *a, const int size[3], const bool less[2])
 {
     int n = a->stages * a->chunks, layer = 0;
     TRY(take_room(l, a->layers, a->stages, a->chunks));
@@ -166,21 +166,21 @@ static Status cut_by_sizes(PipeLayout *l, const LayoutAsk *a, const int size[3],
         int stage = i % a->stages, layers = size[stage == 0 ? 0 : stage == a->stages - 1 ? 2 : 1];
         if (i == 0)     layers -= less[0];
         if (i == n - 1) layers -= less[1];
-        l->piece[i] = (LayoutPiece){ layer, layer + layers, i == 0, i == n - 1 };
+        l->piece[i] = (PipeLayoutChunk){ layer, layer + layers, i == 0, i == n - 1 };
         layer += layers;
     }
     REQUIRE(layer == a->layers, "%d layers of %d", layer, a->layers);
     return OK;
 }
 
-static Status cut_evenly(PipeLayout *l, const LayoutAsk *a)
+static Status cut_evenly(PipeLayout *l, const PipeLayoutSpec *a)
 {
     char better[128];
     int extra = a->count_embedding + a->count_loss, n = a->stages * a->chunks, each = (a->layers + extra) / n;
     bool less[2] = { a->count_embedding, a->count_loss };
     if ((a->layers + extra) % n == 0 && (n == 1 ? a->layers > 0 : each > 0))
         return cut_by_sizes(l, a, (int[3]){ each, each, each }, less);
-    layout_suggest(better, sizeof better, a->layers, a->stages, a->chunks);
+    pipe_layout_suggest(better, sizeof better, a->layers, a->stages, a->chunks);
     return broken(l, RULE_SPLIT,
                   "%d layers%s do not divide by parallel.pp = %d x vpp = %d; set parallel.layout = %s",
                   a->layers, extra == 2 ? " and the embedding and the loss as one each"
@@ -189,7 +189,7 @@ static Status cut_evenly(PipeLayout *l, const LayoutAsk *a)
 }
 
 /* The first and the last stage as asked, those between alike. */
-static Status cut_by_ends(PipeLayout *l, const LayoutAsk *a)
+static Status cut_by_ends(PipeLayout *l, const PipeLayoutSpec *a)
 {
     char better[128];
     int between = a->stages - (a->first > 0) - (a->last > 0), left = a->layers - a->first - a->last;
@@ -199,14 +199,14 @@ static Status cut_by_ends(PipeLayout *l, const LayoutAsk *a)
     if (whole && first % a->chunks == 0 && last % a->chunks == 0 && each % a->chunks == 0)
         return cut_by_sizes(l, a, (int[3]){ first / a->chunks, each / a->chunks, last / a->chunks },
                             (bool[2]){ 0, 0 });
-    layout_suggest(better, sizeof better, a->layers, a->stages, a->chunks);
+    pipe_layout_suggest(better, sizeof better, a->layers, a->stages, a->chunks);
     return broken(l, RULE_SPLIT,
                   "%d layers with parallel.first_layers = %d and last_layers = %d leave %d for %d stages of "
                   "parallel.vpp = %d, which do not divide; set parallel.layout = %s",
                   a->layers, a->first, a->last, left, between, a->chunks, better);
 }
 
-Status layout_open(PipeLayout *l, const LayoutAsk *a)
+Status pipe_layout_open(PipeLayout *l, const PipeLayoutSpec *a)
 {
     bool string = a->string && *a->string, ends = a->first || a->last;
     *l = (PipeLayout){ 0 };
@@ -218,7 +218,7 @@ Status layout_open(PipeLayout *l, const LayoutAsk *a)
     return string ? cut_by_string(l, a) : ends ? cut_by_ends(l, a) : cut_evenly(l, a);
 }
 
-void layout_close(PipeLayout *l)
+void pipe_layout_close(PipeLayout *l)
 {
     free(l->piece);
     l->piece = NULL;
@@ -238,7 +238,7 @@ static void suggest_pieces(FILE *f, int pieces, int layers)
     if (pieces > 1) fprintf(f, ")*%d", pieces);
 }
 
-void layout_suggest(char *text, size_t size, int layers, int stages, int chunks)
+void pipe_layout_suggest(char *text, size_t size, int layers, int stages, int chunks)
 {
     int n = stages * chunks, each = layers / n, more = layers % n;
     FILE *f = fmemopen(text, size, "w");
@@ -258,7 +258,7 @@ void layout_suggest(char *text, size_t size, int layers, int stages, int chunks)
 }
 
 /* "E 0-5", "6", "42-47 L", or "-" for an empty piece. */
-static int piece_text(char *text, size_t size, const LayoutPiece *p)
+static int piece_text(char *text, size_t size, const PipeLayoutChunk *p)
 {
     char layers[32] = "";
     int n = p->to - p->from;
@@ -269,7 +269,7 @@ static int piece_text(char *text, size_t size, const LayoutPiece *p)
                     p->loss ? "L" : "");
 }
 
-void layout_print(FILE *out, const PipeLayout *l)
+void pipe_layout_print(FILE *out, const PipeLayout *l)
 {
     char text[48];
     int width = 2;
@@ -283,7 +283,7 @@ void layout_print(FILE *out, const PipeLayout *l)
     for (int p = 0; p < l->stages; p++) {
         fprintf(out, "\n  %5d ", p);
         for (int c = 0; c < l->chunks; c++) {
-            piece_text(text, sizeof text, layout_at(l, p, c));
+            piece_text(text, sizeof text, pipe_layout_at(l, p, c));
             fprintf(out, "  %-*s", width, text);
         }
     }
