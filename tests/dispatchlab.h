@@ -207,7 +207,7 @@ static DispatchConf conf_of(const Case *k)
                            .shape = shape };
 }
 
-static Status rank_open(Layer *l, Mesh *mesh, Dispatch *d, const Case *k, Comm *world, const char *backend)
+static Status rank_open(Layer *l, Mesh *mesh, Dispatcher *d, const Case *k, Comm *world, const char *backend)
 {
     MeshLayout layout = layout_of(k);
     DispatchConf conf = conf_of(k);
@@ -224,12 +224,12 @@ static Status rank_open(Layer *l, Mesh *mesh, Dispatch *d, const Case *k, Comm *
 static void echo(Layer *l, Result *o)
 {
     const DispatchOps *by = l->c.dispatch->ops;
-    Wire there = { 0 }, back = { 0 };
+    Exchange there = { 0 }, back = { 0 };
     Tensor rows = scratch2(&l->c, l->x.dtype, l->a.R, D), y = scratch2(&l->c, l->x.dtype, l->x.n[0], D);
-    by->send(&l->c, &l->a.route, &there, l->x);
-    by->land(&l->c, &l->a.route, &there, rows);
-    by->back_send(&l->c, &l->a.route, &back, rows);
-    by->back_land(&l->c, &l->a.route, &back, y, (Tensor){ 0 });
+    by->dispatch_start(&l->c, &l->a.route, &there, l->x);
+    by->dispatch_finish(&l->c, &l->a.route, &there, rows);
+    by->combine_start(&l->c, &l->a.route, &back, rows);
+    by->combine_finish(&l->c, &l->a.route, &back, y, (Tensor){ 0 });
     read_rows(&l->be, o->echo, y);
 }
 
@@ -237,7 +237,7 @@ static Status rank_run(Lab *lab, int rank, Result *o)
 {
     Layer    l;
     Mesh     mesh;
-    Dispatch d = { 0 };
+    Dispatcher d = { 0 };
     Status   st = rank_open(&l, &mesh, &d, &lab->k, lab->world[rank], "cpu");
     if (!st) {
         layer_batch(&l, &lab->k, rank);
@@ -426,7 +426,7 @@ static inline void plan(const Case *k, int rank, size_t *act, size_t *scratch, L
     Comm    *world;
     Layer    l;
     Mesh     mesh;
-    Dispatch d = { 0 };
+    Dispatcher d = { 0 };
     CommConf fake = { .kind = "fake", .rank = rank, .size = k->world, .per_node = k->per_node };
     EXPECT_OK(comm_open(&world, &fake));
     EXPECT_OK(rank_open(&l, &mesh, &d, k, world, "meta"));

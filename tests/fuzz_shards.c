@@ -25,7 +25,7 @@ static size_t make_file(uint8_t out[512])
 static void read_back(const Shards *s, Backend *be, const Stored *x, int64_t from, int64_t n)
 {
     static float room[MOST];
-    Comb  need = { .at = from, .len = n, .stride = n, .count = 1 };
+    StridedRange  need = { .at = from, .len = n, .stride = n, .count = 1 };
     Sink  sink;
     REQUIRE(!sink_open(&sink, be, t_wrap(room, F32, 1, &n)), "%s", status_text());
     Status st = shards_read(s, x->name, &need, 1, &sink);
@@ -40,7 +40,7 @@ static void check(const Shards *s, Backend *be)
         int64_t all = 1, stored = 0;
         for (int d = 0; d < x->rank; d++) all *= x->shape[d];
         for (int r = 0; r < x->runs; r++) {
-            const Comb *c = &x->run[r];
+            const StridedRange *c = &x->run[r];
             stored += c->len * c->count;
             REQUIRE(c->at >= 0 && c->at + (c->count - 1) * c->stride + c->len <= all, "%s: %d", x->name, r);
         }

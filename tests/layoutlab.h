@@ -104,7 +104,7 @@ static inline Status mode_apply(EngineConf *conf, Mode m)
 {
     conf->home = m.home;
     TRY(recompute_words(conf->policy, &conf->full, m.recompute));
-    return park_words(conf->policy, m.park);
+    return offload_words(conf->policy, m.park);
 }
 
 static inline Status recompute_case(EngineConf *conf, const RuleInput *r)
@@ -114,7 +114,7 @@ static inline Status recompute_case(EngineConf *conf, const RuleInput *r)
         if (strcmp(r->recompute[i], "full")) TRY(policy_drop(conf->policy, r->recompute[i]));
         else TRY(recompute_full(conf->policy, &conf->full, r->recompute_method, r->recompute_layers));
     }
-    for (int i = 0; i < r->offloads; i++) TRY(policy_park(conf->policy, r->offload[i]));
+    for (int i = 0; i < r->offloads; i++) TRY(policy_offload(conf->policy, r->offload[i]));
     return OK;
 }
 
@@ -215,13 +215,13 @@ static inline const Param *param_in(const Model *m, const Param *p)
 
 /* How far what is held of a parameter is from the whole of one rank, over that one's largest value or
  * `least`. */
-static inline double apart(const Param *p, Held h, Tensor whole, double least)
+static inline double apart(const Param *p, ShardView h, Tensor whole, double least)
 {
-    Comb   comb[HELD_COMBS];
+    StridedRange   comb[SHARD_VIEW_RANGES];
     double big = least, diff = 0;
     const float *all = whole.data;
     for (int64_t i = 0; i < t_count(whole); i++) big = fmax(big, fabs(all[i]));
-    for (int k = 0, n = held_combs(comb, p, h); k < n; k++)
+    for (int k = 0, n = shard_view_ranges(comb, p, h); k < n; k++)
         for (int64_t j = 0; j < comb[k].count; j++)
             for (int64_t i = 0; i < comb[k].len; i++) {
                 float mine = ((float *)h.t.data)[comb[k].local + j * comb[k].len + i];

@@ -42,10 +42,10 @@ static void fill_random(RankPart *r, uint64_t seed)
 {
     for (int i = 0; i < r->m.params.n; i++) {
         const Param *p = r->m.params.p[i];
-        Comb c[HELD_COMBS];
-        Held h = param_weights(p);
+        StridedRange c[SHARD_VIEW_RANGES];
+        ShardView h = param_weight_view(p);
         uint64_t stream = rng_stream(p->piece[0].name);
-        int n = held_combs(c, p, h);
+        int n = shard_view_ranges(c, p, h);
         for (int k = 0; k < n; k++)
             for (int64_t run = 0; run < c[k].count; run++)
                 rng_fill_normal((float *)h.t.data + c[k].local + run * c[k].len, c[k].len, seed, stream,

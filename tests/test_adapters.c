@@ -273,13 +273,13 @@ static void covers(int *seen, const RankPart *r, Slicing mode)
     for (int i = 0; i < r->m.params.n; i++) {
         const Param *p = r->m.params.p[i], *q = part_param(&whole, p->piece[0].name);
         int ranks[64], n = mesh_group(&r->mesh, p->sums, ranks), place = 0;
-        Comb c[9], all[3];
+        StridedRange c[9], all[3];
         if (!p->beside) continue;
         if (mode != WHOLE_STATE) n = 1;
         for (int k = 0; whole.m.params.p[k] != q; k++) place += (int)param_count(whole.m.params.p[k]);
         int64_t end = p->own_at + p->own_n < p->mine ? p->own_at + p->own_n : p->mine;
         int64_t len = end > p->own_at ? end - p->own_at : 0;
-        int combs = combs_within(c, all, param_combs(p, all), p->own_at, len);
+        int combs = ranges_clip(c, all, param_ranges(p, all), p->own_at, len);
         for (int k = 0; k < combs; k++)
             for (int64_t x = 0; x < c[k].count; x++)
                 for (int64_t y = 0; y < c[k].len; y++)
@@ -292,9 +292,9 @@ static void expect_drawn_alike(const RankPart *r)
 {
     for (int i = 0; i < r->m.params.n; i++) {
         const Param *p = r->m.params.p[i], *q = part_param(&whole, p->piece[0].name);
-        Held h = param_weights(p);
-        Comb c[HELD_COMBS];
-        int n = held_combs(c, p, h);
+        ShardView h = param_weight_view(p);
+        StridedRange c[SHARD_VIEW_RANGES];
+        int n = shard_view_ranges(c, p, h);
         bool same = true;
         for (int k = 0; k < n; k++)
             for (int64_t x = 0; x < c[k].count; x++)

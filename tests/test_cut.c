@@ -92,9 +92,9 @@ static void covers(int *seen, const RankPart *r)
     for (int i = 0; i < r->m.params.n; i++) {
         const Param *p = r->m.params.p[i], *q = part_param(&whole, p->piece[0].name);
         int ranks[64], n = mesh_group(&r->mesh, p->sums, ranks), place = 0;
-        Comb c[9], all[3];
+        StridedRange c[9], all[3];
         for (int k = 0; whole.m.params.p[k] != q; k++) place += (int)param_count(whole.m.params.p[k]);
-        int combs = combs_within(c, all, param_combs(p, all), 0, p->mine);
+        int combs = ranges_clip(c, all, param_ranges(p, all), 0, p->mine);
         for (int k = 0; k < combs; k++)
             for (int64_t x = 0; x < c[k].count; x++)
                 for (int64_t y = 0; y < c[k].len; y++)
@@ -149,7 +149,7 @@ static void slices_of_the_optimizer_are_drawn_alike(void)
             EXPECT_OK(model_init(&r.m, &be, 9));
             for (int i = 0; i < r.m.params.n; i++) {
                 const Param *p = r.m.params.p[i];
-                Held w = param_weights(p);
+                ShardView w = param_weight_view(p);
                 for (int64_t k = 0; k < p->own_n; k++) {
                     uint16_t narrow;
                     dtype_convert(&narrow, BF16, (float *)p->master.data + k, F32, 1);
@@ -217,11 +217,11 @@ static void expect_loaded(const ModelShape *s, Backend *be, const SafeTensors *s
     EXPECT_OK(weights_read(&b.m, be, st, &read));
     for (int i = 0; i < a.m.params.n; i++) {
         const Param *p = a.m.params.p[i], *q = b.m.params.p[i];
-        Comb c[HELD_COMBS];
+        StridedRange c[SHARD_VIEW_RANGES];
         EXPECT(!memcmp(p->w.data, q->w.data, (size_t)t_bytes(p->w)) &&
                    !memcmp(p->master.data, q->master.data, (size_t)t_bytes(p->master)),
                "%s: rank %d of %d, mode %d", p->piece[0].name, rank, world, (int)mode);
-        int n = held_combs(c, p, param_weights(p));
+        int n = shard_view_ranges(c, p, param_weight_view(p));
         for (int k = 0; k < n; k++) want += c[k].len * c[k].count;
     }
     EXPECT(read == want, "%lld elements were read, %lld are here", (long long)read, (long long)want);

@@ -226,7 +226,7 @@ static void says_why_not(void)
 {
     Comm *world;
     Mesh  mesh;
-    Dispatch d;
+    Dispatcher d;
     Case  k = base(0);
     EXPECT_OK(comm_open(&world, &(CommConf){ .kind = "fake", .size = 4 }));
     EXPECT_OK(mesh_open(&mesh, world, &(MeshLayout){ .ep = 4 }));

@@ -109,7 +109,7 @@ static void draw_offload(Case *c, uint64_t seed)
     EngineConf  conf = { 0 };
     const char *park = parks[rng_below(seed, 9, 0, 7)];
     EXPECT_OK(recompute_case(&conf, &c->rule));
-    if (rng_below(seed, 9, 1, 2) && !park_words(conf.policy, park)) c->mode.park = park;
+    if (rng_below(seed, 9, 1, 2) && !offload_words(conf.policy, park)) c->mode.park = park;
     if (c->mode.park && rng_below(seed, 9, 2, 2)) c->mode.home = 0.5;
     if (rng_below(seed, 9, 3, 3) == 0) c->dtype = BF16;
     c->store.moments = rng_below(seed, 9, 4, 2) ? F32 : BF16;

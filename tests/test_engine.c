@@ -71,7 +71,7 @@ static void allocates_nothing(const char *drop, const char *park, const AdapterC
     Engine e;
     conf.ranks.micro = 2;
     EXPECT_OK(recompute_words(conf.policy, &conf.full, drop));
-    EXPECT_OK(park_words(conf.policy, park));
+    EXPECT_OK(offload_words(conf.policy, park));
     if (lora) conf.lora = *lora;
     small_stream(&s, &shape, conf.budget, 0, 3, 7);
     small_engine(&e, &shape, &conf, &s);

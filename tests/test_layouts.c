@@ -21,7 +21,7 @@ static void compare_weights(const Engine *e)
     for (int i = 0; i < e->model.params.n; i++) {
         const Param *p = e->model.params.p[i], *q = param_in(&want.e.model, p);
         if (!q) { note("%s is not of the model", p->piece[0].name); continue; }
-        double d = apart(p, param_weights(p), q->w, 1e-6);
+        double d = apart(p, param_weight_view(p), q->w, 1e-6);
         if (d > worst) worst = d, at = p;
     }
     if (worst > 1e-4) note("rank %d: weights differ by %.3g in %s", e->mesh.rank, worst, at->piece[0].name);
@@ -217,7 +217,7 @@ static void expect_planned(const Case *c, int rank)
     EXPECT_OK(comm_open(&world, &(CommConf){ .kind = "fake", .rank = rank, .size = (int)c->rule.world }));
     conf.backend = "meta", conf.ranks = ranks_of(c, world, &place);
     EXPECT_OK(engine_open(&e, &c->shape, &conf, &full));
-    e.pause.yield = count_turn, turns = 0;
+    e.yielder.yield = count_turn, turns = 0;
     EXPECT_OK(engine_accumulate(&e, micro, conf.ranks.micro, &sums, NULL, NULL));
     EXPECT(turns > 0 || e.pipe.warmup == e.pipe.actions / 2, "nothing was woven");
     for (int i = 0; i < e.pipe.slots; i++) {

@@ -66,8 +66,8 @@ static void compare(const Engine *e)
     for (int i = 0; i < e->model.params.n; i++) {
         const Param *p = e->model.params.p[i], *q = param_in(&want.e.model, p);
         if (!q || q->frozen != p->frozen) { note("%s: one rank has no such", p->piece[0].name); continue; }
-        double w = apart(p, param_weights(p), q->w, 0.02), g = 0;
-        if (!p->frozen) g = apart(p, (Held){ shard_slice(p, p->g), p->own_at, p->own_n }, q->g, 1e-30);
+        double w = apart(p, param_weight_view(p), q->w, 0.02), g = 0;
+        if (!p->frozen) g = apart(p, (ShardView){ shard_slice(p, p->g), p->own_at, p->own_n }, q->g, 1e-30);
         if (g > 5e-5) note("rank %d: gradients of %s differ by %.3g", e->mesh.rank, p->piece[0].name, g);
         if (w > 1e-4) note("rank %d: %s differs by %.3g", e->mesh.rank, p->piece[0].name, w);
         if (p->frozen && t_has(p->g)) note("%s is frozen and has a gradient", p->piece[0].name);

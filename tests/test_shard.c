@@ -226,7 +226,7 @@ static void load(Rank *r)
 {
     for (int i = 0; i < r->toy.m.params.n; i++) {
         const Param *p = r->toy.m.params.p[i];
-        Held   held = t_has(p->master) ? param_own(p, p->master) : param_weights(p);
+        ShardView   held = t_has(p->master) ? param_state_view(p, p->master) : param_weight_view(p);
         int    id = index_param(p);
         EACH_ELEMENT(p, at, e) {
             if (at < held.at || at >= held.at + held.n) continue;

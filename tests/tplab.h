@@ -95,8 +95,8 @@ static inline Tensor tp_ints(Rig *r, const char *name, int64_t n, int64_t below)
 static inline Param *tp_bind(Rig *r, Param *p, bool fresh)
 {
     int64_t n[2] = { p->rank == 1 ? 1 : p->local[0], p->rank == 1 ? p->local[0] : p->local[1] };
-    Comb    comb[3];
-    int     combs = param_combs(p, comb);
+    StridedRange    comb[3];
+    int     combs = param_ranges(p, comb);
     p->w = t2(&r->param, "w", tp_.dtype, n[0], n[1]);
     p->g = tp_.frozen ? (Tensor){ 0 } : t2(&r->param, "g", F32, n[0], n[1]);
     p->fresh = fresh && t_has(p->g);
@@ -144,8 +144,8 @@ static inline void tp_give_alike(Rig *r, const char *name, Tensor t)
 }
 static inline void tp_give_grad(Rig *r, const Param *p)
 {
-    Comb comb[3];
-    int  combs = param_combs(p, comb);
+    StridedRange comb[3];
+    int  combs = param_ranges(p, comb);
     if (!r->be->device->host_memory || !t_has(p->g)) return;
     pthread_mutex_lock(&tp_.lock);
     Sink   *s = tp_sink(p->piece[0].name, param_count(p));

@@ -75,16 +75,16 @@ static Status check_whole(const Shards *s, const Model *part)
     return st;
 }
 
-static Status read_held(const Shards *s, Backend *be, const Param *p, const char *prefix, Held h)
+static Status read_held(const Shards *s, Backend *be, const Param *p, const char *prefix, ShardView h)
 {
     Sink out;
     Status st = OK;
     if (!h.n) return OK;
     TRY(sink_open(&out, be, h.t));
     for (int i = 0; i < p->pieces && !st; i++) {
-        Comb c[3];
+        StridedRange c[3];
         char name[160];
-        int n = combs_within(c, &p->comb[i], 1, h.at, h.n);
+        int n = ranges_clip(c, &p->comb[i], 1, h.at, h.n);
         for (int k = 0; k < n; k++) c[k].at -= piece_at(p, i);
         name_in(name, prefix, &p->piece[i]);
         st = shards_read(s, name, c, n, &out);
@@ -99,7 +99,7 @@ static Status read_frozen(const Shards *s, Backend *be, const Param *p)
 {
     const Stored *x;
     char name[160];
-    Held w = param_weights(p);
+    ShardView w = param_weight_view(p);
     for (int i = 0; i < p->pieces; i++) {
         name_in(name, "w", &p->piece[i]);
         int n = shards_find(s, name, &x);
@@ -113,13 +113,13 @@ static Status read_frozen(const Shards *s, Backend *be, const Param *p)
 
 static Status read_param(const Shards *s, Backend *be, const Param *p, bool frozen)
 {
-    Held w = param_weights(p), own = param_entry(p);
+    ShardView w = param_weight_view(p), own = param_load_view(p);
     if (frozen) return read_frozen(s, be, p);
     TRY(read_held(s, be, p, "master", own));
     if (own.n && own.at == w.at && own.n == w.n) op_copy(be, w.t, own.t);
     else TRY(read_held(s, be, p, "master", w));
-    TRY(read_held(s, be, p, "m", param_own(p, p->m)));
-    return read_held(s, be, p, "v", param_own(p, p->v));
+    TRY(read_held(s, be, p, "m", param_state_view(p, p->m)));
+    return read_held(s, be, p, "v", param_state_view(p, p->v));
 }
 
 Status checkpoint_kind(const char *path, bool adapters)
@@ -196,8 +196,8 @@ static Status read_weights(const Shards *s, Backend *be, const Param *p)
 {
     const char *prefix = prefix_of(s, &p->piece[0]);
     TRY(look_weights(s, p));
-    TRY(read_held(s, be, p, prefix, param_entry(p)));
-    return read_held(s, be, p, prefix, param_weights(p));
+    TRY(read_held(s, be, p, prefix, param_load_view(p)));
+    return read_held(s, be, p, prefix, param_weight_view(p));
 }
 
 static bool is_adapter(const Model *m, const Param *p) { return p->beside || adapter_has_whole(m, p); }
@@ -236,7 +236,7 @@ Status state_fill(void *self, Model *m, Backend *be, int i)
     const Param *p = m->params.p[i];
     const char *prefix = prefix_of(&a->s, &p->piece[0]);
     REQUIRE(be->device->host_memory, "a model is assembled in host memory");
-    TRY(read_held(&a->s, be, p, prefix, param_weights(p)));
+    TRY(read_held(&a->s, be, p, prefix, param_weight_view(p)));
     if (*prefix == 'm' && a->dtype == BF16) round_masters(p->w);
     return OK;
 }

@@ -51,7 +51,7 @@ static Status declare(Rewriter *r)
 static Status copy_one(Rewriter *r, const Stored *x)
 {
     int64_t n = elements(x);
-    Comb all = { .len = n, .stride = n, .count = 1 };
+    StridedRange all = { .len = n, .stride = n, .count = 1 };
     Sink sink;
     TRY(sink_open(&sink, &r->be, t_wrap(r->room, x->t->dtype, 1, &n)));
     Status st = shards_read(r->from, x->name, &all, 1, &sink);

@@ -42,7 +42,7 @@ static Status read_shape(Stored *x, const Json *v, int64_t *all)
 }
 
 /* Stretches must lie inside the whole and not over each other. */
-static bool run_fits(const Comb *c, int64_t all)
+static bool run_fits(const StridedRange *c, int64_t all)
 {
     int64_t last;
     if (c->at < 0 || c->len < 1 || c->count < 1 || c->stride < 1 || (c->count > 1 && c->stride < c->len))
@@ -60,7 +60,7 @@ static Status read_runs(Stored *x, const Json *v, int64_t all)
     x->runs = (int)json_array_size(v);
     for (int i = 0; i < x->runs; i++) {
         const Json *r = json_array_get(v, (size_t)i);
-        Comb *c = &x->run[i];
+        StridedRange *c = &x->run[i];
         int64_t *field[4] = { &c->at, &c->len, &c->stride, &c->count };
         for (size_t k = 0; k < 4; k++) {
             const Json *n = json_array_get(r, k);
@@ -130,7 +130,7 @@ static Status describe_whole(Shards *s, const SafeTensors *st)
         if (t->rank < 1 || t->rank > PIECE_DIM || !n)
             return fail(E_DATA, "%s: %d dimensions, %lld elements; " DAMAGED, t->name, t->rank, (long long)n);
         memcpy(x.shape, t->shape, sizeof x.shape);
-        x.run[0] = (Comb){ .len = n, .stride = n, .count = 1 };
+        x.run[0] = (StridedRange){ .len = n, .stride = n, .count = 1 };
         TRY(stored_add(s, &x));
     }
     return OK;
@@ -238,7 +238,7 @@ static Status hit_add(Hits *h, Hit x)
 }
 
 /* What of [from, from + n) of the whole, wanted at `to`, a stored run list has. */
-static Status meet(Hits *h, const StTensor *t, const Comb *c, int64_t from, int64_t n, int64_t to)
+static Status meet(Hits *h, const StTensor *t, const StridedRange *c, int64_t from, int64_t n, int64_t to)
 {
     int64_t end = from + n, i = from < c->at + c->len ? 0 : (from - c->at - c->len) / c->stride + 1;
     for (; i < c->count; i++) {
@@ -250,9 +250,9 @@ static Status meet(Hits *h, const StTensor *t, const Comb *c, int64_t from, int6
     return OK;
 }
 
-static int64_t comb_end(const Comb *c) { return c->at + (c->count - 1) * c->stride + c->len; }
+static int64_t comb_end(const StridedRange *c) { return c->at + (c->count - 1) * c->stride + c->len; }
 
-static Status meet_all(Hits *h, const StTensor *t, const Comb *have, const Comb *need)
+static Status meet_all(Hits *h, const StTensor *t, const StridedRange *have, const StridedRange *need)
 {
     if (comb_end(have) <= need->at || comb_end(need) <= have->at) return OK;
     for (int64_t i = 0; i < need->count; i++)
@@ -284,7 +284,7 @@ static Status put_hits(const Hits *h, const char *name, int64_t at, int64_t end,
     return OK;
 }
 
-Status shards_read(const Shards *s, const char *name, const Comb *need, int n, Sink *out)
+Status shards_read(const Shards *s, const char *name, const StridedRange *need, int n, Sink *out)
 {
     const Stored *x;
     Hits hits = { 0 };
@@ -295,7 +295,7 @@ Status shards_read(const Shards *s, const char *name, const Comb *need, int n, S
         for (int r = 0; r < x[f].runs; r++)
             for (int k = 0; k < n && !st; k++) st = meet_all(&hits, x[f].t, &x[f].run[r], &need[k]);
     if (hits.n) qsort(hits.item, (size_t)hits.n, sizeof *hits.item, hit_order);
-    const Comb *last = &need[n - 1];
+    const StridedRange *last = &need[n - 1];
     if (!st) st = put_hits(&hits, name, need[0].local, last->local + last->len * last->count, out);
     free(hits.item);
     return st;

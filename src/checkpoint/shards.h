@@ -39,7 +39,7 @@ typedef struct Kept {                    /* what this rank writes of one tensor 
     char    name[160];
     int     rank;
     int64_t shape[PIECE_DIM];            /* of the whole */
-    Comb    run[STORED_RUNS];
+    StridedRange    run[STORED_RUNS];
     int     runs;
     Tensor  t;                           /* flat, the elements in order */
     Tensor  rest;                        /* not absent: t are weights, and both are the f32 that is written */
@@ -64,7 +64,7 @@ typedef struct Stored {
     int             rank;
     int64_t         shape[PIECE_DIM];
     const StTensor *t;
-    Comb            run[STORED_RUNS];    /* `local` counts elements of t */
+    StridedRange            run[STORED_RUNS];    /* `local` counts elements of t */
     int             runs;
 } Stored;
 
@@ -85,6 +85,6 @@ void        shards_sort(Shards *s);                           /* after the last 
 int         shards_find(const Shards *s, const char *name, const Stored **first);  /* how many, 0: none */
 /* The elements that `need` (n combs of the whole tensor, their `local` one after the other) asks for, from
  * whichever files have them, to where `local` says. Each must be stored once. */
-MUST Status shards_read(const Shards *s, const char *name, const Comb *need, int n, Sink *out);
+MUST Status shards_read(const Shards *s, const char *name, const StridedRange *need, int n, Sink *out);
 
 #endif

@@ -31,13 +31,13 @@ static Status kept_add(KeptList *l, const Kept *k)
 }
 
 /* Elements [from, to) of the rank's part, of which h has them all, and so has rest where it is not empty. */
-static Status keep(KeptList *l, const Param *p, const char *prefix, Held h, Held rest, int64_t from,
+static Status keep(KeptList *l, const Param *p, const char *prefix, ShardView h, ShardView rest, int64_t from,
                    int64_t to)
 {
     for (int i = 0; i < p->pieces; i++) {
         const Piece *q = &p->piece[i];
         Kept k = { .rank = q->rank };
-        k.runs = combs_within(k.run, &p->comb[i], 1, from, to - from);
+        k.runs = ranges_clip(k.run, &p->comb[i], 1, from, to - from);
         if (!k.runs) continue;
         int64_t first = k.run[0].local, n = 0;
         for (int r = 0; r < k.runs; r++) n += k.run[r].len * k.run[r].count, k.run[r].at -= piece_at(p, i);
@@ -53,13 +53,13 @@ static Status keep(KeptList *l, const Param *p, const char *prefix, Held h, Held
 static Status keep_param(KeptList *l, const Param *p, bool frozen)
 {
     int64_t from = p->own_at, to = p->own_at + p->own_n < p->mine ? p->own_at + p->own_n : p->mine;
-    Held w = param_weights(p), master = param_own(p, p->master), none = { 0 };
+    ShardView w = param_weight_view(p), master = param_state_view(p, p->master), none = { 0 };
     bool split = master.n && master.t.dtype == I16;
     if (!p->keeper || from >= to) return OK;
     if (frozen) return keep(l, p, "w", w, none, from, to);
     TRY(keep(l, p, "master", master.n && !split ? master : w, split ? master : none, from, to));
-    TRY(keep(l, p, "m", param_own(p, p->m), none, from, to));
-    return keep(l, p, "v", param_own(p, p->v), none, from, to);
+    TRY(keep(l, p, "m", param_state_view(p, p->m), none, from, to));
+    return keep(l, p, "v", param_state_view(p, p->v), none, from, to);
 }
 
 Status kept_list(KeptList *l, const Model *m)

@@ -31,7 +31,7 @@ typedef struct ExpertLayer {
     Backend  be;
     Arena    arena, scratch;
     Mesh     mesh;
-    Dispatch road;
+    Dispatcher road;
     Param    router, gu, down;
     Moe      moe;
     MoeAct   act;
@@ -186,14 +186,14 @@ static Status time_rank(Rank *r)
     if (!st) {
         moe_fwd(&l.c, &l.moe, &l.act, (Tensor){ 0 }, l.x, l.x);
         for (int i = 0; i < ROUNDS; i++) {
-            Wire there = { 0 }, back = { 0 };
+            Exchange there = { 0 }, back = { 0 };
             arena_clear(&l.scratch);
             comm_barrier(r->world);
             double start = clock_now();
-            l.road.ops->send(&l.c, &l.act.route, &there, l.x);
-            l.road.ops->land(&l.c, &l.act.route, &there, l.act.x);
-            l.road.ops->back_send(&l.c, &l.act.route, &back, l.act.x);
-            l.road.ops->back_land(&l.c, &l.act.route, &back, l.y, (Tensor){ 0 });
+            l.road.ops->dispatch_start(&l.c, &l.act.route, &there, l.x);
+            l.road.ops->dispatch_finish(&l.c, &l.act.route, &there, l.act.x);
+            l.road.ops->combine_start(&l.c, &l.act.route, &back, l.act.x);
+            l.road.ops->combine_finish(&l.c, &l.act.route, &back, l.y, (Tensor){ 0 });
             double took = clock_now() - start;
             if (!i || took < r->seconds) r->seconds = took;      /* whatever else runs here can only add */
         }

@@ -504,7 +504,7 @@ Status bench_step(int argc, char **argv)
     TRY(read_grid(&b, grid));
     policy_default(b.policy);
     TRY(recompute_words(b.policy, &b.full, recompute));
-    TRY(park_words(b.policy, offload));
+    TRY(offload_words(b.policy, offload));
     TRY(dtype_parse(&b.dtype, dtype));
     TRY(dtype_parse(&b.store.moments, moments));
     TRY(read_away(&b, away));

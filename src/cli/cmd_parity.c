@@ -370,7 +370,7 @@ static float loss_scale(const Parity *p)
 static Status first_pass(Parity *p)
 {
     Losses l;
-    Tap see = { watch, p };
+    ValueTap see = { watch, p };
     p->e.ctx.tap = &see;
     engine_begin(&p->e, 1);
     engine_forward(&p->e, loss_scale(p));
@@ -433,7 +433,7 @@ static Status open_engine(Parity *p)
                         .logits    = true };
     policy_default(conf.policy);
     TRY(recompute_words(conf.policy, &conf.full, p->recompute));
-    TRY(park_words(conf.policy, p->offload));
+    TRY(offload_words(conf.policy, p->offload));
     TRY(engine_open(&p->e, &p->c.shape, &conf, &p->c.stream));
     TRY(weights_load(&p->e.model, &p->e.be, &p->c.model, NULL));
     if (conf.lora.rank) TRY(adapter_load(&p->c.adapter, &p->e.model, &p->e.be));

@@ -87,13 +87,13 @@ typedef struct Engine {
     Model      model;
     ModelWork  work;                     /* of the whole of it */
     Shard      shard;
-    Dispatch   dispatch;                 /* ops NULL: experts are here */
+    Dispatcher   dispatch;                 /* ops NULL: experts are here */
     Pipe       pipe;
     ModelAct  *act;                      /* one per slot */
     Arena      arena[ARENA_N];
     Arena     *more;                     /* activations of slots 1 …; those of slot 0 are arena[A_ACT] */
     Arena      beside;                   /* see EnginePlan */
-    Park       park;                     /* berths 0: nothing is parked */
+    OffloadEngine offload;              /* buffers 0: no activation is offloaded */
     Arena     *parked;                   /* on the host, one per slot, where something is */
     Batch     *batch;                    /* a ring: of micro-batches in flight, one more to fill ahead */
     int        batches, at;              /* in it; the one uploaded last */
@@ -104,7 +104,7 @@ typedef struct Engine {
     Ctx        ctx;
     Ctx        back_ctx;                 /* of backwards, where forwards run beside them */
     Coroutine  coroutine;
-    Pause      pause;
+    Yielder    yielder;
     int64_t   *counts;                   /* of all dp ranks, then of this one; see accumulate.c */
     Tensor     sumsq, each;              /* (1) F64; (params_tensors) F64 behind it, see optim_norm */
     Tensor     so_far;                   /* (L, 1, E): expert counts of the step, when the loss spans it */

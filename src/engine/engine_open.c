@@ -37,7 +37,7 @@ static Status open_arenas(Engine *e, const EnginePlan *room)
     if (!e->more) return fail(E_FIT, "no host memory for %d slots", more);
     for (int i = 0; i < more; i++)
         TRY(backend_arena_open(&e->be, &e->more[i], arenas[A_ACT].name, room->slot[i + 1]));
-    return engine_park_open(e, room);
+    return engine_offload_open(e, room);
 }
 
 /* Touch every page before the first step, which would otherwise pay for them. */
@@ -142,10 +142,10 @@ static Status lay_out(Engine *e)
                     .dispatch = e->dispatch.ops ? &e->dispatch : NULL,
                     .batch = &e->batch[0], .act = &e->arena[A_ACT], .scratch = &e->arena[A_SCRATCH],
                     .policy = e->conf.policy, .full = &e->conf.full,
-                    .park = e->park.berths ? &e->park : NULL, .dtype = e->conf.dtype,
+                    .offload = e->offload.buffers ? &e->offload : NULL, .dtype = e->conf.dtype,
                     .logits = traits.logits_in_act_dtype ? e->conf.dtype : F32 };
-    e->pause = (Pause){ coroutine_yield, &e->coroutine };
-    if (engine_overlaps(e)) e->ctx.pause = &e->pause;
+    e->yielder = (Yielder){ coroutine_yield, &e->coroutine };
+    if (engine_overlaps(e)) e->ctx.yielder = &e->yielder;
     TRY(open_wires(e));
     if (e->conf.each) e->ctx.each = t2(&e->arena[A_BATCH], "labels", F32, e->conf.budget.supervised, 1);
     return OK;
@@ -276,7 +276,7 @@ void engine_close(Engine *e)
     if (e->be.device) backend_host_arena_close(&e->be, &e->arena[A_HOST]);
     for (int i = 0; e->more && i < e->pipe.slots - 1; i++) backend_arena_close(&e->be, &e->more[i]);
     if (e->beside.base) backend_arena_close(&e->be, &e->beside);
-    engine_park_close(e);
+    engine_offload_close(e);
     for (int i = 0; e->act && i < e->pipe.slots; i++) model_act_close(&e->act[i]);
     for (int i = 0; e->batch && i < e->batches; i++) batch_close(&e->batch[i]);
     free(e->more), free(e->act), free(e->counts), free(e->batch), free(e->wire[0]), free(e->wire[1]);

@@ -196,10 +196,10 @@ static void add_labels(PlanLabel *out, const Arena *names, const Peak *k)
 static void note_parked(EnginePlan *p, const Engine *e, const Deal *d)
 {
     for (int i = 0; i < p->slots; i++) p->waiting += p->parked[i] = d->host[i];
-    p->berth = engine_berth_peak(e);
-    p->bytes[A_HOST] += p->waiting, p->bytes[A_ACT] += p->berth * (size_t)engine_berths(e);
+    p->berth = engine_staging_peak(e);
+    p->bytes[A_HOST] += p->waiting, p->bytes[A_ACT] += p->berth * (size_t)engine_staging_buffers(e);
     add_label(p->label[A_HOST], "PARKED", p->waiting);
-    add_label(p->label[A_ACT], "PARKED", p->berth * (size_t)engine_berths(e));
+    add_label(p->label[A_ACT], "PARKED", p->berth * (size_t)engine_staging_buffers(e));
 }
 
 static void note_peaks(EnginePlan *p, const Engine *e, const Peak *chunk, const Deal *d)
@@ -285,7 +285,7 @@ Status engine_ready(Engine *e, const Stream *stream)
     for (int i = 0; i < e->pipe.slots; i++) arena_clear(engine_act(e, i));
     arena_clear(&e->arena[A_SCRATCH]);
     if (engine_overlaps(e)) arena_clear(&e->beside);
-    engine_park_clear(e);
+    engine_offload_clear(e);
     ledger_clear(&e->be.ledger);
     return backend_prepare(&e->be, false);
 }

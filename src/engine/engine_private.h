@@ -11,11 +11,11 @@ MUST Status engine_open_on(Engine *e, const ModelShape *s, const EngineConf *con
                            bool levels, const EnginePlan *room);
 
 /* engine_park.c: berths and host arenas of a policy that parks something. */
-MUST Status engine_park_open(Engine *e, const EnginePlan *room);
-void        engine_park_close(Engine *e);
-void        engine_park_clear(Engine *e);
-int         engine_berths(const Engine *e);
-size_t      engine_berth_peak(const Engine *e);                        /* of the fullest */
+MUST Status engine_offload_open(Engine *e, const EnginePlan *room);
+void        engine_offload_close(Engine *e);
+void        engine_offload_clear(Engine *e);
+int         engine_staging_buffers(const Engine *e);
+size_t      engine_staging_peak(const Engine *e);                        /* of the fullest */
 
 static inline Arena *engine_act(Engine *e, int slot) { return slot ? &e->more[slot - 1] : &e->arena[A_ACT]; }
 static inline bool   engine_overlaps(const Engine *e)  { return e->pipe.shape.extra_warmup > 0; }

@@ -19,7 +19,7 @@ static void words_of(char *out, size_t n, const WordList *list)
 
 static bool covers(const char *word, const char *other)
 {
-    return !strcmp(word, other) || word_within(other, word);
+    return !strcmp(word, other) || recompute_word_within(other, word);
 }
 
 /* Words that others of the list make pointless are left out of it. */

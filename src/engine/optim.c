@@ -15,7 +15,7 @@ typedef struct Range { int64_t at, n; } Range;
 
 static Range range_of(const Param *p, int i)
 {
-    const Comb *c = &p->comb[i];
+    const StridedRange *c = &p->comb[i];
     int64_t from = c->local - p->own_at, to = from + c->len * c->count;
     if (from < 0) from = 0;
     if (to > counted(p)) to = counted(p);

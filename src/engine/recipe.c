@@ -51,7 +51,7 @@ static Status stash(uint8_t policy[LABEL_N], Full *full, const struct cfg_memory
         if (strcmp(word, "full")) TRY(policy_drop(policy, word));
         else TRY(recompute_full(policy, full, m->recompute_method, m->recompute_layers));
     }
-    for (int i = 0; i < m->activation_offload.n; i++) TRY(policy_park(policy, m->activation_offload.item[i]));
+    for (int i = 0; i < m->activation_offload.n; i++) TRY(policy_offload(policy, m->activation_offload.item[i]));
     return OK;
 }
 

@@ -16,31 +16,31 @@ static float spread(const Model *m, const Param *p)
     float std = (float)m->shape.text.init_std;
     switch (p->init) {
     case INIT_POSITION:     return 0.5f * sqrtf((float)m->vision.patch_dim) * std;
-    case INIT_PAIR_UNIFORM: return 1.0f / sqrtf((float)p->full[p->rank - 1]);
-    case INIT_PAIR_NORMAL:  return 1.0f / (float)(p->rank == 3 ? p->full[1] : p->piece[0].shape[0]);
+    case INIT_LORA_A_UNIFORM: return 1.0f / sqrtf((float)p->full[p->rank - 1]);
+    case INIT_LORA_A_NORMAL:  return 1.0f / (float)(p->rank == 3 ? p->full[1] : p->piece[0].shape[0]);
     default:                return std;
     }
 }
 
-static void draw(const Model *m, Backend *be, const Param *p, Held h, uint64_t seed)
+static void draw(const Model *m, Backend *be, const Param *p, ShardView h, uint64_t seed)
 {
-    Comb c[HELD_COMBS];
+    StridedRange c[SHARD_VIEW_RANGES];
     uint64_t stream = rng_stream(p->piece[0].name);
     float far = spread(m, p);
-    int n = held_combs(c, p, h);
+    int n = shard_view_ranges(c, p, h);
     if (p->real < p->local[0]) op_fill(be, h.t, 0.0f);
     for (int i = 0; i < n; i++) {
-        Tensor rows = held_rows(h, &c[i]);
+        Tensor rows = shard_view_rows(h, &c[i]);
         uint64_t at = (uint64_t)c[i].at;
         if (p->init == INIT_ZERO || p->init == INIT_ONE) op_fill(be, rows, p->init == INIT_ONE ? 1.0f : 0.0f);
-        else if (p->init == INIT_PAIR_UNIFORM) op_uniform(be, rows, seed, stream, at, c[i].stride, far);
+        else if (p->init == INIT_LORA_A_UNIFORM) op_uniform(be, rows, seed, stream, at, c[i].stride, far);
         else op_normal(be, rows, seed, stream, at, c[i].stride, far);
     }
 }
 
 static void draw_all(const Model *m, Backend *be, const Param *p, uint64_t seed)
 {
-    Held w = param_weights(p), own = param_entry(p);
+    ShardView w = param_weight_view(p), own = param_load_view(p);
     if (t_has(own.t)) draw(m, be, p, own, seed);
     if (t_has(own.t) && t_has(w.t) && own.at == w.at && own.n == w.n) op_copy(be, w.t, own.t);
     else if (t_has(w.t)) draw(m, be, p, w, seed);

@@ -94,7 +94,7 @@ static void cut_b(const ParamSet *s, Param *b, const Param *w)
         if (w->cut[i].dim < w->rank - 1) param_cut(s, b, w->cut[i].axis, w->cut[i].dim);
 }
 
-static Init init_a(const AdapterConf *c) { return c->gaussian ? INIT_PAIR_NORMAL : INIT_PAIR_UNIFORM; }
+static Init init_a(const AdapterConf *c) { return c->gaussian ? INIT_LORA_A_NORMAL : INIT_LORA_A_UNIFORM; }
 
 #define PEFT "base_model.model."
 

@@ -40,7 +40,7 @@ typedef struct ModelAct {
     Tensor      feature[MAX_DEEPSTACK];  /* (M, D) visual rows that join after layer i, until they do */
     Tensor      dfeature[MAX_DEEPSTACK];
     DecoderAct *layer;
-    Parked     *parked;                  /* (L) by the first layer of what is parked together */
+    OffloadRecord     *parked;                  /* (L) by the first layer of what is parked together */
     Tensor     *x;                       /* L + 1 inputs of layers; the last is the head's input. In
                                             evaluation two buffers take turns */
     Tensor      cs;                      /* (T, C) */

@@ -62,33 +62,33 @@ static int64_t first_kept(const Ctx *c, const Model *m, const Chunk *k)
 }
 
 /* What is replayed together with layer l; where there will be no backward nothing is. */
-static Stretch stretch_of(const Ctx *c, const Model *m, const Chunk *k, int64_t l)
+static RecomputeGroup stretch_of(const Ctx *c, const Model *m, const Chunk *k, int64_t l)
 {
     int64_t first = first_kept(c, m, k);
-    if (!c->full || l < first) return (Stretch){ l, l + 1, false };
-    return full_stretch(c->full, (Stretch){ first, k->to, false }, l);
+    if (!c->full || l < first) return (RecomputeGroup){ l, l + 1, false };
+    return recompute_group(c->full, (RecomputeGroup){ first, k->to, false }, l);
 }
 
 /* What the stretch that begins with layer l parks on the host; NULL: nothing. The first layers of a chunk
  * that keep something do, which wait for longest. c->policy is that of layers which are not dropped whole. */
-static Parked *parked_by(const Ctx *c, const Model *m, const Chunk *k, ModelAct *a, int64_t l)
+static OffloadRecord *parked_by(const Ctx *c, const Model *m, const Chunk *k, ModelAct *a, int64_t l)
 {
     int64_t first = first_kept(c, m, k);
-    if (!c->park || l < first || l >= k->to) return NULL;
+    if (!c->offload || l < first || l >= k->to) return NULL;
     double share = (double)(l - first) / (double)(k->to - first);
     bool   whole = stretch_of(c, m, k, l).full;
-    bool   any = whole ? c->policy[L_INPUT] == PARK : parks(c, 0, L_MLP_ACT);
-    return any && share + c->park->home < 1 - 1e-9 ? &a->parked[l] : NULL;
+    bool   any = whole ? c->policy[L_INPUT] == OFFLOAD : any_offloaded(c, 0, L_MLP_ACT);
+    return any && share + c->offload->resident < 1 - 1e-9 ? &a->parked[l] : NULL;
 }
 
 /* Room for the input of layer l, which is the output of the one before it. */
 static Tensor input(Ctx *c, const Model *m, const Chunk *k, ModelAct *a, int64_t l)
 {
-    Parked *p = parked_by(c, m, k, a, l);
+    OffloadRecord *p = parked_by(c, m, k, a, l);
     int64_t T = c->batch->T, D = m->shape.text.D;
-    if (!p || c->policy[L_INPUT] != PARK) return t2(c->act, label_name(L_INPUT), c->dtype, T, D);
-    park_open(c, p);
-    return park_push(c, p, &a->x[l], L_INPUT, c->dtype, T, D);
+    if (!p || c->policy[L_INPUT] != OFFLOAD) return t2(c->act, label_name(L_INPUT), c->dtype, T, D);
+    offload_open(c, p);
+    return offload_push(c, p, &a->x[l], L_INPUT, c->dtype, T, D);
 }
 
 static Tensor visual(Ctx *c, const Model *m, const char *label)
@@ -175,19 +175,19 @@ static void layer_fwd(Ctx *c, const Model *m, ModelAct *a, int64_t l)
 }
 
 /* Whether the backward of a chunk is what follows its forward. */
-static bool goes_on(const Ctx *c, const Chunk *k) { return k->heads && !(c->park && c->park->apart); }
+static bool goes_on(const Ctx *c, const Chunk *k) { return k->heads && !(c->offload && c->offload->separate); }
 
 /* Of the inputs inside a group two buffers of scratch take turns. The output is pushed before scratch is
  * marked: in evaluation that may be the same arena. A layer that keeps nothing leaves its output alone, as in
  * evaluation, and nobody will read the input of the one before it again. */
-static void stretch_fwd(Ctx *c, const Model *m, const Chunk *k, ModelAct *a, Stretch s)
+static void stretch_fwd(Ctx *c, const Model *m, const Chunk *k, ModelAct *a, RecomputeGroup s)
 {
     const uint8_t *policy = c->policy;
     Pass    pass = c->pass;
-    Parked *p = parked_by(c, m, k, a, s.from);
+    OffloadRecord *p = parked_by(c, m, k, a, s.from);
     bool    spent = s.to < keeps_from(c, m) && s.from > k->from;
     Tensor  turn[2] = { { 0 } };
-    if (p && policy[L_INPUT] != PARK) park_open(c, p);
+    if (p && policy[L_INPUT] != OFFLOAD) offload_open(c, p);
     a->x[s.to] = spent ? a->x[s.to - 2] : input(c, m, k, a, s.to);
     ArenaMark mark = arena_mark(c->scratch);
     for (int64_t i = 0; i < 2 && i < s.to - s.from - 1; i++)
@@ -199,7 +199,7 @@ static void stretch_fwd(Ctx *c, const Model *m, const Chunk *k, ModelAct *a, Str
         layer_fwd(c, m, a, l);
     }
     c->parked = NULL, c->policy = policy, c->pass = pass;
-    if (p) park_send(c, p, s.to == k->to && goes_on(c, k));
+    if (p) offload_start(c, p, s.to == k->to && goes_on(c, k));
     arena_reset(c->scratch, mark);
 }
 
@@ -208,7 +208,7 @@ static void layers_fwd(Ctx *c, const Model *m, const Chunk *k, ModelAct *a)
     a->cs = t2(c->act, "ROPE_TABLE", F32, c->batch->Ta, m->shape.text.C);
     op_rope_table(c->be, a->cs, c->batch->pos, m->inv, m->axis);
     for (int64_t l = k->from; l < k->to;) {
-        Stretch s = stretch_of(c, m, k, l);
+        RecomputeGroup s = stretch_of(c, m, k, l);
         stretch_fwd(c, m, k, a, s);
         l = s.to;
     }
@@ -295,13 +295,13 @@ void model_forward(Ctx *c, const Model *m, int chunk, ModelAct *a, float scale, 
     op_fill(c->be, a->loss, 0.0f);
     aux_open(c, m, k, &a->aux);
     ledger_enter(&c->be->ledger, PART_DECODER);
-    if (c->pass == FORWARD) park_begin(c);
+    if (c->pass == FORWARD) offload_chunk_begin(c);
     if (k->embeds) embed_fwd(c, m, k, a);
     else           enter(c, m, k, a, in);
     layers_fwd(c, m, k, a);
     aux_loss(c, m, &a->aux);
     if (k->heads) head_fwd(c, m, a, scale);
-    if (c->pass == FORWARD) park_end(c, goes_on(c, k));
+    if (c->pass == FORWARD) offload_chunk_end(c, goes_on(c, k));
     c->chance = 0;
 }
 
@@ -375,7 +375,7 @@ static void layer_bwd(Ctx *c, const Model *m, ModelAct *a, int64_t l, bool last)
 /* The layers l … s.to - 1 of a stretch: forward again on the way down, all values in scratch, and back on the
  * way up, as far as there is a backward. With two buffers for weights those of the layer before the last are
  * still there when it has gone back. */
-static void stretch_bwd(Ctx *c, const Model *m, ModelAct *a, Stretch s, int64_t l)
+static void stretch_bwd(Ctx *c, const Model *m, ModelAct *a, RecomputeGroup s, int64_t l)
 {
     const Decoder *d = &m->layer[l];
     bool      last = l + 1 == s.to;
@@ -394,13 +394,13 @@ static void stretch_bwd(Ctx *c, const Model *m, ModelAct *a, Stretch s, int64_t 
 }
 
 /* What the stretch parked is here, and those that come next are on their way. */
-static Parked *unpark(Ctx *c, const Model *m, const Chunk *k, ModelAct *a, Stretch s)
+static OffloadRecord *unpark(Ctx *c, const Model *m, const Chunk *k, ModelAct *a, RecomputeGroup s)
 {
-    Parked *p = parked_by(c, m, k, a, s.from), *q;
-    if (p) park_take(c, p);
-    for (int i = 0; c->park && i < c->park->berths && s.from > k->from && s.from > bottom(c, m); i++) {
+    OffloadRecord *p = parked_by(c, m, k, a, s.from), *q;
+    if (p) offload_wait(c, p);
+    for (int i = 0; c->offload && i < c->offload->buffers && s.from > k->from && s.from > bottom(c, m); i++) {
         s = stretch_of(c, m, k, s.from - 1);
-        if ((q = parked_by(c, m, k, a, s.from))) park_want(c, q);
+        if ((q = parked_by(c, m, k, a, s.from))) offload_prefetch(c, q);
     }
     return p;
 }
@@ -409,12 +409,12 @@ static void layers_bwd(Ctx *c, const Model *m, const Chunk *k, ModelAct *a)
 {
     const uint8_t *policy = c->policy;
     for (int64_t l = k->to - 1; l >= k->from && l >= bottom(c, m);) {
-        Stretch s = stretch_of(c, m, k, l);
-        Parked *p = unpark(c, m, k, a, s);
+        RecomputeGroup s = stretch_of(c, m, k, l);
+        OffloadRecord *p = unpark(c, m, k, a, s);
         c->policy = s.full ? policy_full() : policy;
         stretch_bwd(c, m, a, s, s.from);
         c->policy = policy;
-        if (p) park_done(c, p);
+        if (p) offload_release(c, p);
         l = s.from - 1;
     }
     at_layer(c, -1);

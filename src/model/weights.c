@@ -72,7 +72,7 @@ static const char *element(const StTensor *t, int64_t i)
 }
 
 /* Runs of a comb from a tensor that begins at `base` of the whole parameter. */
-static void put_runs(Sink *out, const StTensor *t, const Comb *c, int64_t base)
+static void put_runs(Sink *out, const StTensor *t, const StridedRange *c, int64_t base)
 {
     for (int64_t i = 0; i < c->count; i++)
         sink_put(out, element(t, c->at + i * c->stride - base), t->dtype, c->len);
@@ -84,7 +84,7 @@ static Status piece_tensor(const Loader *l, const Piece *q, const StTensor **t)
     return shape_is(*t, q->rank, q->shape) ? OK : wrong_shape(*t, q->rank, q->shape);
 }
 
-static Status load_piece(Loader *l, Sink *out, const Param *p, int i, const Comb *c)
+static Status load_piece(Loader *l, Sink *out, const Param *p, int i, const StridedRange *c)
 {
     const StTensor *t;
     TRY(piece_tensor(l, &p->piece[i], &t));
@@ -149,7 +149,7 @@ static Status one_expert(Loader *l, const Param *p, int64_t u, const StTensor **
     return shape_is(*t, 2, want) ? OK : wrong_shape(*t, 2, want);
 }
 
-static Status load_each_expert(Loader *l, Sink *out, const Param *p, const Comb *c)
+static Status load_each_expert(Loader *l, Sink *out, const Param *p, const StridedRange *c)
 {
     int64_t block = p->full[1] * p->full[2] / expert_parts(p), at = -1;
     const StTensor *t = NULL;
@@ -177,7 +177,7 @@ void transpose(float *dst, const float *src, int64_t rows, int64_t cols)
 typedef struct Block { int64_t expert, row, rows, col, cols; } Block;
 
 /* The block that the elements of a comb from run i, element k on begin with, as large as an expert allows. */
-static Block block_at(const Param *p, const Comb *c, int64_t i, int64_t k)
+static Block block_at(const Param *p, const StridedRange *c, int64_t i, int64_t k)
 {
     int64_t R = p->full[1], W = p->full[2], from = c->at + i * c->stride + k, left = c->len - k;
     Block b = { .expert = from / (R * W), .row = from / W % R, .rows = 1, .col = from % W };
@@ -202,7 +202,7 @@ static void put_turned(Sink *out, const Param *p, const StTensor *t, const Block
     sink_put(out, room + n, F32, n);
 }
 
-static Status load_turned_experts(Sink *out, const Param *p, const StTensor *t, const Comb *c)
+static Status load_turned_experts(Sink *out, const Param *p, const StTensor *t, const StridedRange *c)
 {
     float *room = malloc((size_t)(p->full[1] * p->full[2]) * 2 * sizeof *room);
     if (!room) return fail(E_FIT, "%s: no host memory to turn an expert", t->name);
@@ -217,7 +217,7 @@ static Status load_turned_experts(Sink *out, const Param *p, const StTensor *t, 
     return OK;
 }
 
-static Status load_experts(Loader *l, Sink *out, const Param *p, const Comb *c)
+static Status load_experts(Loader *l, Sink *out, const Param *p, const StridedRange *c)
 {
     ExpertForm form = FUSED_OUT;
     TRY(expert_form(&form, l, p));
@@ -229,15 +229,15 @@ static Status load_experts(Loader *l, Sink *out, const Param *p, const Comb *c)
 }
 
 /* What h holds of the parameter; the bytes that were looked at are added to *read. */
-static Status load_held(Loader *l, const Param *p, Held h, int64_t *read)
+static Status load_held(Loader *l, const Param *p, ShardView h, int64_t *read)
 {
     Sink out;
     Status st = OK;
-    Comb c[3];
+    StridedRange c[3];
     if (!h.n) return OK;
     TRY(sink_open(&out, l->be, h.t));
     for (int i = 0; i < p->pieces && !st; i++) {
-        int n = combs_within(c, &p->comb[i], 1, h.at, h.n);
+        int n = ranges_clip(c, &p->comb[i], 1, h.at, h.n);
         for (int k = 0; k < n && !st; k++) {
             sink_seek(&out, c[k].local);
             st = p->form == FORM_ROWS ? load_piece(l, &out, p, i, &c[k]) : load_experts(l, &out, p, &c[k]);
@@ -249,13 +249,13 @@ static Status load_held(Loader *l, const Param *p, Held h, int64_t *read)
     return st ? st : done;
 }
 
-static Status put_held(Backend *be, const Param *p, int i, const StTensor *t, Held h)
+static Status put_held(Backend *be, const Param *p, int i, const StTensor *t, ShardView h)
 {
     Sink out;
-    Comb c[3];
+    StridedRange c[3];
     if (!h.n) return OK;
     TRY(sink_open(&out, be, h.t));
-    int n = combs_within(c, &p->comb[i], 1, h.at, h.n);
+    int n = ranges_clip(c, &p->comb[i], 1, h.at, h.n);
     for (int k = 0; k < n; k++) {
         sink_seek(&out, c[k].local);
         put_runs(&out, t, &c[k], piece_at(p, i));
@@ -266,8 +266,8 @@ static Status put_held(Backend *be, const Param *p, int i, const StTensor *t, He
 
 Status weights_put(Backend *be, const Param *p, int i, const StTensor *t)
 {
-    TRY(put_held(be, p, i, t, param_entry(p)));
-    return put_held(be, p, i, t, param_weights(p));
+    TRY(put_held(be, p, i, t, param_load_view(p)));
+    return put_held(be, p, i, t, param_weight_view(p));
 }
 
 /* The master first: the weights are mostly the same bytes of the file again, or hold them all. */
@@ -275,7 +275,7 @@ static Status load_param(void *arg, int64_t i)
 {
     Loader *l = arg;
     const Param *p = l->m->params.p[i];
-    Held w = param_weights(p), own = param_entry(p);
+    ShardView w = param_weight_view(p), own = param_load_view(p);
     int64_t read[2] = { 0 };
     if (p->beside) return OK;                                        /* adapters are in files of their own */
     TRY(load_held(l, p, own, &read[0]));

@@ -56,7 +56,7 @@ void attention_fwd(Ctx *c, const Attention *m, AttentionAct *a, Tensor y, Tensor
     Share s = share_of(c, m);
     Tensor none = { 0 };
     need(c, L_STAT, &a->rstd, F32, T, 1);
-    if (need_if(c, trains(m->w_qkv), c->policy[L_QKV] == DROP, L_NORM, &a->n, x.dtype, T, D))
+    if (need_if(c, is_trainable(m->w_qkv), c->policy[L_QKV] == DROP, L_NORM, &a->n, x.dtype, T, D))
         op_rmsnorm_fwd(c->be, a->n, a->rstd, none, x, none, m->norm->w, m->eps);
     if (need(c, L_QKV, &a->qkv, x.dtype, Ta, (s.H + 2 * s.G) * s.C))
         column_linear_fwd(c, a->qkv, a->n, m->w_qkv, m->b_qkv);
@@ -69,10 +69,10 @@ void attention_fwd(Ctx *c, const Attention *m, AttentionAct *a, Tensor y, Tensor
 /* Before attention itself. */
 static bool inputs_train(const Attention *m)
 {
-    return trains(m->norm) || trains(m->w_qkv) || trains(m->b_qkv) || trains(m->q_norm) || trains(m->k_norm);
+    return is_trainable(m->norm) || is_trainable(m->w_qkv) || is_trainable(m->b_qkv) || is_trainable(m->q_norm) || is_trainable(m->k_norm);
 }
 
-bool attention_trains(const Attention *m) { return inputs_train(m) || trains(m->w_o) || trains(m->b_o); }
+bool attention_trains(const Attention *m) { return inputs_train(m) || is_trainable(m->w_o) || is_trainable(m->b_o); }
 
 /* Of the attention output's gradient: dqkv (Ta, (H + 2G) C). The caller resets scratch. */
 static void attend_bwd(Ctx *c, const Attention *m, AttentionAct *a, Tensor dqkv, Tensor dout, Tensor cs)
@@ -93,7 +93,7 @@ static void attend_bwd(Ctx *c, const Attention *m, AttentionAct *a, Tensor dqkv,
 void attention_bwd(Ctx *c, const Attention *m, AttentionAct *a, Tensor dx, Tensor dy, Tensor x, Tensor cs,
                    Tensor dres)
 {
-    bool    deeper = t_has(dx) || inputs_train(m), normed = t_has(dx) || trains(m->norm);
+    bool    deeper = t_has(dx) || inputs_train(m), normed = t_has(dx) || is_trainable(m->norm);
     DType   d = (DType)x.dtype;
     Tensor  none = { 0 };
     ArenaMark mark = arena_mark(c->scratch);

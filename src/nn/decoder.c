@@ -31,7 +31,7 @@ void decoder_replay(Ctx *c, const Decoder *m, DecoderAct *a, Tensor y, Tensor x,
 
 void decoder_bwd(Ctx *c, const Decoder *m, DecoderAct *a, Tensor dx, Tensor dy, Tensor x, Tensor cs)
 {
-    bool below = t_has(dx) || attention_trains(&m->attn), normed = below || trains(m->norm);
+    bool below = t_has(dx) || attention_trains(&m->attn), normed = below || is_trainable(m->norm);
     ArenaMark mark = arena_mark(c->scratch);
     Tensor none = { 0 };
     Tensor dn = scratch2(c, x.dtype, x.n[0], x.n[1]), dh = scratch2(c, x.dtype, x.n[0], x.n[1]);

@@ -10,13 +10,13 @@
  *               alike: somebody has no room for its rows, and nothing has been changed.
  *   slices      then: in how many slices of everybody's tokens there is room for each.
  *   send, land  rows of tokens (T, D) -> rows of experts (R, D)
- *   back_send, back_land    rows of experts -> tokens: y[t] = sum of t's rows + res[t]
- *   gates_send, gates_land  the gradients of the gates (R, 1) -> (T, K)
+ *   combine_start, combine_finish    rows of experts -> tokens: y[t] = sum of t's rows + res[t]
+ *   gate_grad_start, gate_grad_finish  the gradients of the gates (R, 1) -> (T, K)
  *
  * The gate acts inside the expert, so the backward of either road is the other one. A _send starts, a _land
  * joins; between the two the caller may do other work, and w and what is in scratch belong to the call. Once a
- * way another micro-batch may be worked on (give_way): on the way there before land, on the way back in
- * back_land, since there the longest hop is the last to set out.
+ * way another micro-batch may be worked on (pass_yield): on the way there before land, on the way back in
+ * combine_finish, since there the longest hop is the last to set out.
  * Scratch is not given back here: the caller marks and resets around the pair.
  *
  * Nothing is dropped for want of room. Buffers are of rank_capacity times the even share, or of the worst
@@ -47,57 +47,57 @@ typedef struct DispatchConf {
 } DispatchConf;
 
 /* An exchange under way. */
-typedef struct Wire {
+typedef struct Exchange {
     Tensor out[2], in[2];                         /* of each hop: what is sent, what arrives */
     Ticket ticket[DISPATCH_CHUNKS];
-} Wire;
+} Exchange;
 
 typedef struct DispatchOps {
     const char *name;
     bool   chunked;                               /* exchanges are cut in d->chunks, which overlap */
     bool   forwards;                              /* members hand on what came for their domain */
     Status (*fits)(const Mesh *m, const DispatchConf *conf);      /* says why not; there is no fallback */
-    size_t (*table)(const Dispatch *d);           /* bytes on the host that a route needs */
-    int64_t (*counts)(const Dispatch *d);         /* numbers that every member tells the others */
-    void (*claim)(Ctx *c, const Moe *m, MoeAct *a, int64_t T);
-    bool (*plan)(Ctx *c, const Moe *m, MoeAct *a, Tensor kept);   /* kept (T, K): idx, -1 where dropped */
-    int64_t (*slices)(Ctx *c, Tensor kept);                       /* after a plan that found no room */
-    void (*send)(Ctx *c, const Route *r, Wire *w, Tensor x);
-    void (*land)(Ctx *c, const Route *r, Wire *w, Tensor rows);
-    void (*back_send)(Ctx *c, const Route *r, Wire *w, Tensor rows);
-    void (*back_land)(Ctx *c, const Route *r, Wire *w, Tensor y, Tensor res);
-    void (*gates_send)(Ctx *c, const Route *r, Wire *w, Tensor dgate);
-    void (*gates_land)(Ctx *c, const Route *r, Wire *w, Tensor dweight);
+    size_t (*table)(const Dispatcher *d);           /* bytes on the host that a route needs */
+    int64_t (*counts)(const Dispatcher *d);         /* numbers that every member tells the others */
+    void (*reserve)(Ctx *c, const Moe *m, MoeAct *a, int64_t T);
+    bool (*build_routing)(Ctx *c, const Moe *m, MoeAct *a, Tensor kept);   /* kept (T, K): idx, -1 where dropped */
+    int64_t (*count_token_chunks)(Ctx *c, Tensor kept);                       /* after a plan that found no room */
+    void (*dispatch_start)(Ctx *c, const Route *r, Exchange *w, Tensor x);
+    void (*dispatch_finish)(Ctx *c, const Route *r, Exchange *w, Tensor rows);
+    void (*combine_start)(Ctx *c, const Route *r, Exchange *w, Tensor rows);
+    void (*combine_finish)(Ctx *c, const Route *r, Exchange *w, Tensor y, Tensor res);
+    void (*gate_grad_start)(Ctx *c, const Route *r, Exchange *w, Tensor dgate);
+    void (*gate_grad_finish)(Ctx *c, const Route *r, Exchange *w, Tensor dweight);
 } DispatchOps;
 
-struct Dispatch {
+struct Dispatcher {
     const DispatchOps *ops;
     const Mesh   *mesh;
     DispatchConf  conf;
     int           n, me, etp;                     /* members of etp_ep, which of them, slices of an expert */
-    int           near, nodes;                    /* members of a domain; domains */
-    int64_t       local;                          /* experts here */
-    int64_t       room;                           /* rows for them at once */
+    int           domain_size, domains;           /* members of an NVLink domain; domains */
+    int64_t       local_experts;                  /* experts of this rank */
+    int64_t       row_capacity;                   /* rows that the buffers of these experts hold */
     bool          bounded;                        /* some routings need more */
-    int64_t       most;                           /* rows of the fullest member by the last plan */
-    size_t        began, brief;                   /* scratch before a plan; the most that one took */
-    int           chunks;
-    int64_t       told;                           /* numbers of ops->counts */
-    int32_t      *mine, *all, *stage;             /* (told); (n, told); what was fetched */
-    int32_t      *choice, *cells;                 /* of slices: (T, K); counts of mine, of all */
-    void         *tables, *spare;                 /* of routes on the host, a list; one for a failure */
+    int64_t       max_rows;                       /* rows of the fullest member by the last build_routing */
+    size_t        scratch_start, routing_scratch; /* scratch in use before build_routing; the most it took */
+    int           exchange_chunks;                /* parts that an exchange is sent in */
+    int64_t       counts_len;                     /* numbers that a member tells the others */
+    int32_t      *own_counts, *all_counts;       /* (counts_len); (n, counts_len) */
+    int32_t      *fetched, *chosen, *chunk_counts;  /* host copies; (T, K); per token chunk: own, then of all members */
+    void         *host_tables, *spare_table;      /* tables of routes, a list; the one used after a failed allocation */
 };
 
 /* Rows that a rank may get at the worst; and those it has room for at once: as many even shares as are asked
  * for, or two of them, what a small buffer holds if that is more, and no more than the worst. The one place
  * that plans and runs have it from. */
-int64_t     dispatch_worst(const DispatchConf *conf, int ep, int etp);
-int64_t     dispatch_room(const DispatchConf *conf, int ep, int etp);
+int64_t     dispatch_max_rows(const DispatchConf *conf, int ep, int etp);
+int64_t     dispatch_row_capacity(const DispatchConf *conf, int ep, int etp);
 
 /* Opens the road that conf names over mesh, or says why it cannot be. Nothing is allocated by a step but the
  * host tables of a MoeAct at its first one. */
-MUST Status dispatch_open(Dispatch *d, const Mesh *mesh, const DispatchConf *conf);
-void        dispatch_close(Dispatch *d);                      /* zeroed or half open is fine */
+MUST Status dispatch_open(Dispatcher *d, const Mesh *mesh, const DispatchConf *conf);
+void        dispatch_close(Dispatcher *d);                      /* zeroed or half open is fine */
 const char *dispatch_names(void);
 
 #endif

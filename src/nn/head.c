@@ -70,7 +70,7 @@ void head_loss(Ctx *c, const Head *h, Tensor loss, Tensor dx, Tensor x, float sc
     ledger_enter(&c->be->ledger, PART_HEAD);
     Tensor rows = t_rows(c->batch->sup_row, 0, S), labels = t_rows(c->batch->sup_label, 0, S);
     Tensor xs = scratch2(c, c->dtype, S, D), n = scratch2(c, c->dtype, S, D), rstd = scratch2(c, F32, S, 1);
-    Tensor dn = t_has(dx) || (back && trains(h->norm)) ? scratch2(c, c->dtype, S, D) : none;
+    Tensor dn = t_has(dx) || (back && is_trainable(h->norm)) ? scratch2(c, c->dtype, S, D) : none;
     take_rows(c, xs, x, rows);
     op_rmsnorm_fwd(c->be, n, rstd, none, xs, none, h->norm->w, h->eps);
     for (int64_t i = 0; i < S; i += h->chunk) {

@@ -71,7 +71,7 @@ void lora_fwd(Ctx *c, Tensor y, Tensor x, const Param *w)
     arena_reset(c->scratch, mark);
 }
 
-Tensor lora_back(Ctx *c, Tensor dy, const Param *w)
+Tensor lora_d_a_out(Ctx *c, Tensor dy, const Param *w)
 {
     if (!w->lora) return none;
     int64_t R = w->lora->a->w.n[0];
@@ -84,7 +84,7 @@ Tensor lora_back(Ctx *c, Tensor dy, const Param *w)
     return back;
 }
 
-void lora_input(Ctx *c, Tensor dx, Tensor back, const Param *w)
+void lora_input_grad(Ctx *c, Tensor dx, Tensor back, const Param *w)
 {
     if (w->lora)
         op_gemm_scaled(c->be, dx, back, w->lora->a->w, 1.0f, drop_of(c, w, dx.n[0]), GEMM_NN | GEMM_ACC);
@@ -118,29 +118,29 @@ static Tensor rows_scratch(Ctx *c, const LoraRows *by, Tensor like, int64_t cols
     return t_rows(scratch2(c, (DType)like.dtype, by->room, cols), 0, like.n[0]);
 }
 
-int64_t lora_width(const Param *w) { return w->lora ? w->lora->a->w.n[w->lora->a->rank - 2] : 0; }
+int64_t lora_a_cols(const Param *w) { return w->lora ? w->lora->a->w.n[w->lora->a->rank - 2] : 0; }
 
-void lora_rows_low(Ctx *c, Tensor low, Tensor x, const Param *w, const LoraRows *by)
+void lora_rows_a_out(Ctx *c, Tensor low, Tensor x, const Param *w, const LoraRows *by)
 {
     op_grouped_scaled(c->be, low, x, w->lora->a->w, by->offsets, factor(c, w, &w->lora->part[0]),
                       drop_of(c, w, x.n[0]), GEMM_NT);
 }
 
-Tensor lora_rows_back(Ctx *c, Tensor dy, const Param *w, const LoraRows *by)
+Tensor lora_rows_d_a_out(Ctx *c, Tensor dy, const Param *w, const LoraRows *by)
 {
     if (!w->lora) return none;
-    Tensor back = rows_scratch(c, by, dy, lora_width(w));
+    Tensor back = rows_scratch(c, by, dy, lora_a_cols(w));
     op_grouped_scaled(c->be, back, dy, w->lora->part[0].b->w, by->offsets, factor(c, w, &w->lora->part[0]),
                       (Dropout){ 0 }, GEMM_NN);
     return back;
 }
 
-LoraTerm lora_tail(Tensor low, const Param *w)
+LoraTerm lora_term(Tensor low, const Param *w)
 {
     return w->lora ? (LoraTerm){ .low = low, .w = w->lora->part[0].b->w } : (LoraTerm){ 0 };
 }
 
-LoraTerm lora_back_tail(const Ctx *c, Tensor back, const Param *w)
+LoraTerm lora_input_term(const Ctx *c, Tensor back, const Param *w)
 {
     return w->lora ? (LoraTerm){ back, w->lora->a->w, drop_of(c, w, back.n[0]) } : (LoraTerm){ 0 };
 }

@@ -6,7 +6,7 @@ bool need(Ctx *c, Label l, Tensor *slot, DType d, int64_t rows, int64_t cols)
     bool keep = c->policy[l] != DROP;
     if (c->pass == REPLAY && keep) return false;
     bool lasting = c->pass == FORWARD && keep;
-    if (lasting && c->parked && c->policy[l] == PARK) *slot = park_push(c, c->parked, slot, l, d, rows, cols);
+    if (lasting && c->parked && c->policy[l] == OFFLOAD) *slot = offload_push(c, c->parked, slot, l, d, rows, cols);
     else *slot = t2(lasting ? c->act : c->scratch, label_name(l), d, rows, cols);
     return true;
 }
@@ -41,12 +41,12 @@ void linear_residual(Ctx *c, Tensor y, Tensor x, const Param *w, const Param *b,
     lora_fwd(c, y, x, w);
 }
 
-bool trains(const Param *p) { return p && (!p->frozen || (p->lora && !p->lora->a->frozen)); }
+bool is_trainable(const Param *p) { return p && (!p->frozen || (p->lora && !p->lora->a->frozen)); }
 
-void linear_input(Ctx *c, Tensor dx, Tensor dy, Tensor back, const Param *w, int flags)
+void linear_input_grad(Ctx *c, Tensor dx, Tensor dy, Tensor back, const Param *w, int flags)
 {
     op_gemm(c->be, dx, dy, w->w, (Tensor){ 0 }, GEMM_NN | flags);
-    lora_input(c, dx, back, w);
+    lora_input_grad(c, dx, back, w);
 }
 
 void linear_grads(Ctx *c, Tensor dy, Tensor back, Tensor x, Param *w, const Param *b)
@@ -59,8 +59,8 @@ void linear_grads(Ctx *c, Tensor dy, Tensor back, Tensor x, Param *w, const Para
 void linear_bwd(Ctx *c, Tensor dx, Tensor dy, Tensor x, Param *w, const Param *b)
 {
     ArenaMark mark = arena_mark(c->scratch);
-    Tensor back = lora_back(c, dy, w);
+    Tensor back = lora_d_a_out(c, dy, w);
     linear_grads(c, dy, back, x, w, b);
-    if (t_has(dx)) linear_input(c, dx, dy, back, w, 0);
+    if (t_has(dx)) linear_input_grad(c, dx, dy, back, w, 0);
     arena_reset(c->scratch, mark);
 }

@@ -15,7 +15,7 @@
 typedef enum { FORWARD, REPLAY, EVAL } Pass;      /* EVAL: forward with no backward to come */
 
 /* Watches values go by (parity, reports): name and number of the value, and the value. */
-typedef struct Tap { void (*see)(void *self, const char *name, int index, Tensor t); void *self; } Tap;
+typedef struct ValueTap { void (*see)(void *self, const char *name, int index, Tensor t); void *self; } ValueTap;
 
 /* Router statistics of all MoE layers of a micro-batch and what becomes of them; see ops/auxloss.c. */
 typedef struct Aux {
@@ -37,24 +37,24 @@ typedef struct UnitHooks {
     void  *self;
 } UnitHooks;
 
-typedef struct Dispatch Dispatch;                 /* the road to the experts: nn/dispatch.h */
+typedef struct Dispatcher Dispatcher;                 /* the road to the experts: nn/dispatch.h */
 
 /* Called where rows have set out: another micro-batch may be worked on until they are wanted. */
-typedef struct Pause { void (*yield)(void *self); void *self; } Pause;
+typedef struct Yielder { void (*yield)(void *self); void *self; } Yielder;
 
 struct Ctx {
     Backend       *be;
     const Mesh    *mesh;                          /* NULL: one rank */
     const UnitHooks *units;                       /* NULL: weights are always here */
-    Dispatch      *dispatch;                      /* NULL: all experts are on this rank */
-    const Pause   *pause;                         /* NULL: nobody else has work meanwhile */
+    Dispatcher      *dispatch;                      /* NULL: all experts are on this rank */
+    const Yielder *yielder;                         /* NULL: nobody else has work meanwhile */
     const Batch   *batch;
     Arena         *act, *scratch;                 /* kept for this micro-batch; dies with the layer call */
     const uint8_t *policy;                        /* one Policy per label */
     const Full    *full;                          /* NULL: all layers go by that */
-    Park          *park;                          /* NULL: nothing waits on the host */
+    OffloadEngine *offload;                       /* NULL: no activation is offloaded */
     Arena         *host;                          /* what this micro-batch has there */
-    Parked        *parked;                        /* of the layer at work; NULL: it parks nothing */
+    OffloadRecord        *parked;                        /* of the layer at work; NULL: it parks nothing */
     Pass           pass;
     uint64_t       chance;                        /* of this micro-batch in its step; 0: nothing is dropped */
     int64_t        row;                           /* among all rows of a layer, the first that it is given */
@@ -63,7 +63,7 @@ struct Ctx {
     const Aux     *aux;                           /* NULL: nobody counts what the routers choose */
     const Cache   *cache;                     /* of documents that go on; NULL: they are whole in the batch */
     Tensor         each;                      /* (supervised, 1) f32: loss of every row, where it is wanted */
-    const Tap     *tap;
+    const ValueTap     *tap;
 };
 
 /* Fills *slot, which stays where it is until backward; true if its value must be computed now: FORWARD and
@@ -88,13 +88,13 @@ static inline void unit_end(Ctx *c, int unit, bool backward)
 }
 
 /* Scratch and everything else of c stay as they are; the account goes on where it was. */
-static inline void give_way(Ctx *c)
+static inline void pass_yield(Ctx *c)
 {
     Ledger *l = &c->be->ledger;
     Part part = l->part;
     bool replay = l->replay;
-    if (!c->pause) return;
-    c->pause->yield(c->pause->self);
+    if (!c->yielder) return;
+    c->yielder->yield(c->yielder->self);
     if (l->part != part) ledger_enter(l, part);
     l->replay = replay;
 }
@@ -115,11 +115,11 @@ void linear_residual(Ctx *c, Tensor y, Tensor x, const Param *w, const Param *b,
 /* dx = dy w when dx is wanted; w.g += dy' x; b.g += column sums. Frozen parameters are passed over. */
 void linear_bwd(Ctx *c, Tensor dx, Tensor dy, Tensor x, Param *w, const Param *b);
 
-/* The parts of it. back: what lora_back makes of dy. flags: GEMM_ACC for dx += dy w, or 0. */
-void linear_input(Ctx *c, Tensor dx, Tensor dy, Tensor back, const Param *w, int flags);
+/* The parts of it. back: what lora_d_a_out makes of dy. flags: GEMM_ACC for dx += dy w, or 0. */
+void linear_input_grad(Ctx *c, Tensor dx, Tensor dy, Tensor back, const Param *w, int flags);
 void linear_grads(Ctx *c, Tensor dy, Tensor back, Tensor x, Param *w, const Param *b);
 
 /* Whether backward makes a gradient of p or of its pairs; NULL: there is none. */
-bool trains(const Param *p);
+bool is_trainable(const Param *p);
 
 #endif

@@ -78,8 +78,8 @@ static void find_road(Ctx *c, const Moe *m, MoeAct *a, int64_t room)
 {
     const DispatchOps *by = c->dispatch->ops;
     a->kept = keep(c, m, a, room);
-    by->claim(c, m, a, a->kept.n[0]);
-    if (!by->plan(c, m, a, a->kept)) a->R = 0, a->slices = by->slices(c, a->kept);
+    by->reserve(c, m, a, a->kept.n[0]);
+    if (!by->build_routing(c, m, a, a->kept)) a->R = 0, a->slices = by->count_token_chunks(c, a->kept);
 }
 
 /* The choice and what follows from it for the roads; true where it was made now. */
@@ -104,7 +104,7 @@ static bool route(Ctx *c, const Moe *m, MoeAct *a, Tensor x)
 }
 
 /* Rows that buffers of experts are made for, of which the first a->R are used. */
-static int64_t rows_room(const Ctx *c, const MoeAct *a) { return c->dispatch ? c->dispatch->room : a->R; }
+static int64_t rows_room(const Ctx *c, const MoeAct *a) { return c->dispatch ? c->dispatch->row_capacity : a->R; }
 
 /* A slice finds the rows of another one in its buffers, so it always makes its own. */
 static bool need_rows_if(Ctx *c, bool read, bool again, Label l, MoeAct *a, Tensor *slot, DType d,
@@ -123,7 +123,7 @@ static bool need_rows(Ctx *c, Label l, MoeAct *a, Tensor *slot, DType d, int64_t
  * ones that backward fills again. */
 static bool read_again(const Ctx *c, const Param *w)
 {
-    return trains(w) || (c->dispatch && c->dispatch->bounded);
+    return is_trainable(w) || (c->dispatch && c->dispatch->bounded);
 }
 static bool pairs_again(const Ctx *c, const Param *w) { return w->lora && c->policy[L_LORA] == DROP; }
 
@@ -135,25 +135,25 @@ static Tensor scratch_rows(Ctx *c, const MoeAct *a, DType d, int64_t cols)
 /* Rows of tokens to rows of experts. While they travel the choices are counted. */
 static void to_experts(Ctx *c, const Moe *m, MoeAct *a, Tensor rows, Tensor x, bool count)
 {
-    Wire wire = { 0 };
+    Exchange exchange = { 0 };
     ArenaMark mark = arena_mark(c->scratch);
-    if (c->dispatch) c->dispatch->ops->send(c, &a->route, &wire, x);
+    if (c->dispatch) c->dispatch->ops->dispatch_start(c, &a->route, &exchange, x);
     else if (m->pad) op_gather_rows(c->be, rows, x, a->src, m->K);           /* its padding must be zeros */
     else             op_expand_rows(c->be, rows, x, a->rows);
     if (count)       count_choices(c, m, a);
-    if (c->dispatch) give_way(c), c->dispatch->ops->land(c, &a->route, &wire, rows);
+    if (c->dispatch) pass_yield(c), c->dispatch->ops->dispatch_finish(c, &a->route, &exchange, rows);
     arena_reset(c->scratch, mark);
 }
 
 static void from_experts(Ctx *c, MoeAct *a, Tensor y, Tensor rows, Tensor res)
 {
-    Wire wire = { 0 };
+    Exchange exchange = { 0 };
     if (!c->dispatch) {
         op_combine(c->be, y, rows, a->rows, res);
         return;
     }
-    c->dispatch->ops->back_send(c, &a->route, &wire, rows);
-    c->dispatch->ops->back_land(c, &a->route, &wire, y, res);
+    c->dispatch->ops->combine_start(c, &a->route, &exchange, rows);
+    c->dispatch->ops->combine_finish(c, &a->route, &exchange, y, res);
 }
 
 /* Slices are planned where their buffers are there already; a layer that is done at once, which is planned
@@ -162,7 +162,7 @@ static void reserve(Ctx *c)
 {
     ArenaMark mark = arena_mark(c->scratch);
     if (!c->dispatch || !c->dispatch->bounded) return;
-    arena_push(c->scratch, "scratch", c->dispatch->brief);
+    arena_push(c->scratch, "scratch", c->dispatch->routing_scratch);
     arena_reset(c->scratch, mark);
 }
 
@@ -177,8 +177,8 @@ static LoraRows rows_of(const Ctx *c, const MoeAct *a)
 static void pairs_fwd(Ctx *c, MoeAct *a, Tensor *low, Tensor x, const Param *w)
 {
     LoraRows by = rows_of(c, a);
-    if (w->lora && need_rows(c, L_LORA, a, low, (DType)x.dtype, lora_width(w)))
-        lora_rows_low(c, *low, x, w, &by);
+    if (w->lora && need_rows(c, L_LORA, a, low, (DType)x.dtype, lora_a_cols(w)))
+        lora_rows_a_out(c, *low, x, w, &by);
 }
 
 /* `out`: the output is wanted too. */
@@ -186,10 +186,10 @@ static void up_fwd(Ctx *c, const Moe *m, MoeAct *a, bool out)
 {
     int64_t F = m->w_gu->w.n[1] / 2;                             /* of this rank's slice */
     DType   d = (DType)a->x.dtype;
-    pairs_fwd(c, a, &a->low_gu, a->x, m->w_gu);
+    pairs_fwd(c, a, &a->a_out_gu, a->x, m->w_gu);
     bool up  = need_rows(c, L_GATE_UP, a, &a->gu, d, 2 * F);
     bool act = need_rows_if(c, read_again(c, m->w_d), out || pairs_again(c, m->w_d), L_ACT, a, &a->h, d, F);
-    LoraTerm pairs = lora_tail(a->low_gu, m->w_gu);
+    LoraTerm pairs = lora_term(a->a_out_gu, m->w_gu);
     if (up && act)
         op_grouped_swiglu(c->be, a->gu, a->h, a->x, m->w_gu->w, a->offsets, a->gate, pairs);
     else if (up)
@@ -206,12 +206,12 @@ static void experts_fwd(Ctx *c, const Moe *m, MoeAct *a, Tensor y, Tensor x, Ten
     if (need_rows_if(c, read_again(c, m->w_gu), again, L_DISPATCH, a, &a->x, x.dtype, D))
         to_experts(c, m, a, a->x, x, count);
     up_fwd(c, m, a, t_has(y));
-    pairs_fwd(c, a, &a->low_d, a->h, m->w_d);
+    pairs_fwd(c, a, &a->a_out_d, a->h, m->w_d);
     if (!t_has(y)) return;
     reserve(c);
     ArenaMark mark = arena_mark(c->scratch);
     Tensor out = scratch_rows(c, a, x.dtype, D);
-    op_grouped_gemm(c->be, out, a->h, m->w_d->w, a->offsets, lora_tail(a->low_d, m->w_d), GEMM_NT);
+    op_grouped_gemm(c->be, out, a->h, m->w_d->w, a->offsets, lora_term(a->a_out_d, m->w_d), GEMM_NT);
     from_experts(c, a, y, out, res);
     arena_reset(c->scratch, mark);
 }
@@ -224,9 +224,9 @@ static void route_bwd(Ctx *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweight
     float  zcoef = c->batch->real ? c->aux->z_coeff / (float)c->batch->real : 0.0f;
     op_router_bwd(c->be, dlogits, dweight, a->weight, a->idx, a->logits, a->lse,
                   t_at(c->aux->coef, m->index - c->aux->first), c->batch->group, zcoef, m->renorm);
-    Tensor back = lora_back(c, dlogits, m->w_router);
+    Tensor back = lora_d_a_out(c, dlogits, m->w_router);
     linear_grads(c, dlogits, back, x, m->w_router, NULL);
-    if (t_has(dx)) linear_input(c, dx, dlogits, back, m->w_router, GEMM_ACC);
+    if (t_has(dx)) linear_input_grad(c, dx, dlogits, back, m->w_router, GEMM_ACC);
 }
 
 /* Gradients of the weights and pairs that took rows x to rows whose gradient is dy. */
@@ -244,12 +244,12 @@ static void rows_back(Ctx *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweight
                       Tensor dgu, Tensor back)
 {
     const DispatchOps *by = c->dispatch ? c->dispatch->ops : NULL;
-    Wire wire = { 0 }, gates = { 0 };
-    if (by && t_has(dx)) by->back_send(c, &a->route, &wire, drows);
-    if (by && t_has(dweight)) by->gates_send(c, &a->route, &gates, dgate);
-    expert_grads(c, m, a, dgu, a->low_gu, back, a->x, m->w_gu);
-    if (by && t_has(dx)) by->back_land(c, &a->route, &wire, dx, (Tensor){ 0 });
-    if (by && t_has(dweight)) by->gates_land(c, &a->route, &gates, dweight);
+    Exchange exchange = { 0 }, gates = { 0 };
+    if (by && t_has(dx)) by->combine_start(c, &a->route, &exchange, drows);
+    if (by && t_has(dweight)) by->gate_grad_start(c, &a->route, &gates, dgate);
+    expert_grads(c, m, a, dgu, a->a_out_gu, back, a->x, m->w_gu);
+    if (by && t_has(dx)) by->combine_finish(c, &a->route, &exchange, dx, (Tensor){ 0 });
+    if (by && t_has(dweight)) by->gate_grad_finish(c, &a->route, &gates, dweight);
     if (!by && t_has(dx)) op_combine(c->be, dx, drows, a->rows, (Tensor){ 0 });
     if (!by && t_has(dweight))
         op_gather_rows(c->be, t_as2(dweight, t_count(dweight), 1), dgate, a->rows, 1);
@@ -260,18 +260,18 @@ static void down_bwd(Ctx *c, const Moe *m, MoeAct *a, Tensor dgu, Tensor dgate, 
 {
     LoraRows  by = rows_of(c, a);
     ArenaMark mark = arena_mark(c->scratch);
-    Tensor back = lora_rows_back(c, dout, m->w_d, &by);
+    Tensor back = lora_rows_d_a_out(c, dout, m->w_d, &by);
     if (t_has(dgu))
         op_grouped_dswiglu(c->be, dgu, dgate, dout, m->w_d->w, a->offsets, a->gu, a->gate,
-                           lora_back_tail(c, back, m->w_d));
-    expert_grads(c, m, a, dout, a->low_d, back, a->h, m->w_d);
+                           lora_input_term(c, back, m->w_d));
+    expert_grads(c, m, a, dout, a->a_out_d, back, a->h, m->w_d);
     arena_reset(c->scratch, mark);
 }
 
 /* dx and dweight where they are wanted. */
 static void experts_bwd(Ctx *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweight, Tensor dy)
 {
-    bool    deeper = t_has(dx) || t_has(dweight) || trains(m->w_gu);
+    bool    deeper = t_has(dx) || t_has(dweight) || is_trainable(m->w_gu);
     int64_t D = dy.n[1], F = m->w_gu->w.n[1] / 2;
     DType d = (DType)dy.dtype;
     LoraRows  by = rows_of(c, a);
@@ -280,9 +280,9 @@ static void experts_bwd(Ctx *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweig
     Tensor dgate = scratch_rows(c, a, F32, 1);
     to_experts(c, m, a, dout, dy, false);
     down_bwd(c, m, a, deeper ? dgu : (Tensor){ 0 }, dgate, dout);
-    Tensor back = deeper ? lora_rows_back(c, dgu, m->w_gu, &by) : (Tensor){ 0 };
+    Tensor back = deeper ? lora_rows_d_a_out(c, dgu, m->w_gu, &by) : (Tensor){ 0 };
     if (t_has(dx))                                               /* dout is spent: now d(a->x) */
-        op_grouped_gemm(c->be, dout, dgu, m->w_gu->w, a->offsets, lora_back_tail(c, back, m->w_gu), GEMM_NN);
+        op_grouped_gemm(c->be, dout, dgu, m->w_gu->w, a->offsets, lora_input_term(c, back, m->w_gu), GEMM_NN);
     if (deeper) rows_back(c, m, a, dx, dweight, dout, dgate, dgu, back);
     arena_reset(c->scratch, mark);
 }
@@ -300,12 +300,12 @@ static bool slice_open(MoeSlice *s, const Ctx *c, const Moe *m, const MoeAct *a,
     int64_t T = a->idx.n[0];
     s->from = T * w / a->slices, s->n = T * (w + 1) / a->slices - s->from;
     s->c = *c, s->a = *a;
-    s->c.policy = all_there, s->c.pass = REPLAY, s->c.row = w * c->dispatch->room;
-    if (w) s->c.pause = NULL;
+    s->c.policy = all_there, s->c.pass = REPLAY, s->c.row = w * c->dispatch->row_capacity;
+    if (w) s->c.yielder = NULL;
     s->a.part = true, s->a.weight = t_rows(a->weight, s->from, s->n);
-    bool fits = c->dispatch->ops->plan(&s->c, m, &s->a, t_rows(a->kept, s->from, s->n));
+    bool fits = c->dispatch->ops->build_routing(&s->c, m, &s->a, t_rows(a->kept, s->from, s->n));
     REQUIRE(fits || c->be->sticky, "MoE layer %d: a slice of %lld tokens has %lld rows", m->index,
-            (long long)s->n, (long long)c->dispatch->most);
+            (long long)s->n, (long long)c->dispatch->max_rows);
     return fits;
 }
 
@@ -314,18 +314,18 @@ static Tensor slice_of(const MoeSlice *s, Tensor t) { return t_has(t) ? t_rows(t
 /* Of the buffers: all while slices are worked on, none between, since nothing of it will be read again. */
 static void show_rows(MoeAct *a, int64_t rows)
 {
-    a->x.n[0] = a->gu.n[0] = a->h.n[0] = a->low_gu.n[0] = a->low_d.n[0] = rows;
+    a->x.n[0] = a->gu.n[0] = a->h.n[0] = a->a_out_gu.n[0] = a->a_out_d.n[0] = rows;
 }
 
 /* Memory is what a layer takes that is done at once: a replay has its buffers too, which backward fills. */
 static void slices_fwd(Ctx *c, const Moe *m, MoeAct *a, Tensor y, Tensor x, Tensor res, bool fresh)
 {
-    int64_t room = c->dispatch->room, F = m->w_gu->w.n[1] / 2;
+    int64_t room = c->dispatch->row_capacity, F = m->w_gu->w.n[1] / 2;
     need(c, L_DISPATCH, &a->x, x.dtype, room, x.n[1]);
-    if (m->w_gu->lora) need(c, L_LORA, &a->low_gu, x.dtype, room, lora_width(m->w_gu));
+    if (m->w_gu->lora) need(c, L_LORA, &a->a_out_gu, x.dtype, room, lora_a_cols(m->w_gu));
     need(c, L_GATE_UP, &a->gu, x.dtype, room, 2 * F);
     need(c, L_ACT, &a->h, x.dtype, room, F);
-    if (m->w_d->lora) need(c, L_LORA, &a->low_d, x.dtype, room, lora_width(m->w_d));
+    if (m->w_d->lora) need(c, L_LORA, &a->a_out_d, x.dtype, room, lora_a_cols(m->w_d));
     show_rows(a, room);
     c->be->ledger.sliced += fresh;
     for (int64_t w = 0; w < a->slices && t_has(y); w++) {
@@ -341,14 +341,14 @@ static void slices_fwd(Ctx *c, const Moe *m, MoeAct *a, Tensor y, Tensor x, Tens
 static void slices_bwd(Ctx *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweight, Tensor dy, Tensor x)
 {
     Tensor none = { 0 };
-    show_rows(a, c->dispatch->room);
+    show_rows(a, c->dispatch->row_capacity);
     for (int64_t w = 0; w < a->slices; w++) {
         MoeSlice s;
         ArenaMark mark = arena_mark(c->scratch);
         c->be->ledger.replay = true;
         if (!slice_open(&s, c, m, a, w)) break;
         Ctx again = s.c;
-        again.pause = NULL;
+        again.yielder = NULL;
         experts_fwd(&again, m, &s.a, none, slice_of(&s, x), none, false);
         c->be->ledger.replay = false;
         experts_bwd(&s.c, m, &s.a, slice_of(&s, dx), slice_of(&s, dweight), slice_of(&s, dy));
@@ -367,7 +367,7 @@ void moe_fwd(Ctx *c, const Moe *m, MoeAct *a, Tensor y, Tensor x, Tensor res)
 void moe_bwd(Ctx *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dy, Tensor x)
 {
     ArenaMark mark = arena_mark(c->scratch);
-    bool   routes = t_has(dx) || trains(m->w_router);
+    bool   routes = t_has(dx) || is_trainable(m->w_router);
     Tensor dweight = routes ? scratch2(c, F32, x.n[0], m->K) : (Tensor){ 0 };
     reserve(c);
     if (a->slices > 1) slices_bwd(c, m, a, dx, dweight, dy, x);

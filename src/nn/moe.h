@@ -47,7 +47,7 @@ typedef struct MoeAct {
     int64_t R;                           /* rows that the experts here get */
     Tensor x;                            /* (R, D) tokens as the experts receive them */
     Tensor gu, h;                        /* (R, 2F); (R, F) */
-    Tensor low_gu, low_d;                /* x and h in the columns of their weights' pairs (nn/lora.h) */
+    Tensor a_out_gu, a_out_d;                /* x and h in the columns of their weights' pairs (nn/lora.h) */
 } MoeAct;
 
 void moe_fwd(Ctx *c, const Moe *m, MoeAct *a, Tensor y, Tensor x, Tensor res);

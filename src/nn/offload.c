@@ -1,61 +1,61 @@
 /* nn/offload.c -- see park.h. */
 #include "nn/module.h"
 
-enum { MARK_OUT = 0, MARK_IN = MARK_OUT + PARK_BERTHS, MARK_END = MARK_IN + PARK_BERTHS };
+enum { MARK_OUT = 0, MARK_IN = MARK_OUT + OFFLOAD_BUFFERS, MARK_END = MARK_IN + OFFLOAD_BUFFERS };
 _Static_assert((int)MARK_END <= (int)COPY_EVENTS_STATE, "marks that are the optimizer's");
 
-bool parks(const Ctx *c, Label first, Label last)
+bool any_offloaded(const Ctx *c, Label first, Label last)
 {
     bool any = false;
-    for (int l = (int)first; l <= (int)last; l++) any |= c->policy[l] == PARK;
-    return c->park && any;
+    for (int l = (int)first; l <= (int)last; l++) any |= c->policy[l] == OFFLOAD;
+    return c->offload && any;
 }
 
 /* One is worked on, one is on its way out, one is free again by then; the input of the next layer is made one
  * layer ahead. */
-int park_berths(const uint8_t policy[LABEL_N])
+int offload_buffers_needed(const uint8_t policy[LABEL_N])
 {
     bool any = false;
-    for (int l = 0; l < LABEL_N; l++) any |= policy[l] == PARK;
-    return !any ? 0 : policy[L_INPUT] == PARK ? PARK_BERTHS : PARK_BERTHS - 1;
+    for (int l = 0; l < LABEL_N; l++) any |= policy[l] == OFFLOAD;
+    return !any ? 0 : policy[L_INPUT] == OFFLOAD ? OFFLOAD_BUFFERS : OFFLOAD_BUFFERS - 1;
 }
 
-static Berth *there(const Ctx *c) { return c->park->berth[0]; }
-static Berth *back(const Ctx *c)  { return c->park->berth[c->park->apart]; }
+static StagingBuffer *there(const Ctx *c) { return c->offload->buffer[0]; }
+static StagingBuffer *back(const Ctx *c)  { return c->offload->buffer[c->offload->separate]; }
 
 static void forget(const Ctx *c)
 {
-    for (int i = 0; i < c->park->berths; i++) there(c)[i].holds = NULL;
+    for (int i = 0; i < c->offload->buffers; i++) there(c)[i].holds = NULL;
 }
 
-void park_begin(Ctx *c)
+void offload_chunk_begin(Ctx *c)
 {
-    if (c->park) forget(c);
+    if (c->offload) forget(c);
 }
 
-void park_open(Ctx *c, Parked *p)
+void offload_open(Ctx *c, OffloadRecord *p)
 {
-    Park *k = c->park;
+    OffloadEngine *k = c->offload;
     int   b = k->next;
-    k->next = (b + 1) % k->berths;
+    k->next = (b + 1) % k->buffers;
     backend_wait_copy(c->be, MARK_OUT + b);                       /* what it held has left */
-    arena_clear(&there(c)[b].room);
+    arena_clear(&there(c)[b].arena);
     there(c)[b].holds = p;
-    *p = (Parked){ .berth = b, .sent = b };
+    *p = (OffloadRecord){ .berth = b, .sent = b };
 }
 
-Tensor park_push(Ctx *c, Parked *p, Tensor *slot, Label l, DType d, int64_t rows, int64_t cols)
+Tensor offload_push(Ctx *c, OffloadRecord *p, Tensor *slot, Label l, DType d, int64_t rows, int64_t cols)
 {
-    Arena *room = &there(c)[p->berth].room;
-    REQUIRE(p->n < PARK_VALUES, "a layer parks more than %d values", PARK_VALUES);
-    p->value[p->n++] = (ParkedValue){ slot, room->used };
+    Arena *room = &there(c)[p->berth].arena;
+    REQUIRE(p->n < OFFLOAD_VALUES, "a layer parks more than %d values", OFFLOAD_VALUES);
+    p->value[p->n++] = (OffloadedValue){ slot, room->used };
     return t2(room, label_name(l), d, rows, cols);
 }
 
 /* Rows that are not used stay behind, but have their room: what a step needs does not depend on its data. */
-void park_send(Ctx *c, Parked *p, bool stays)
+void offload_start(Ctx *c, OffloadRecord *p, bool stays)
 {
-    size_t bytes = there(c)[p->berth].room.used;
+    size_t bytes = there(c)[p->berth].arena.used;
     if (stays || !bytes) return;
     p->host = arena_push(c->host, "PARKED", bytes);
     backend_copy_wait_compute(c->be, COPY_D2H);
@@ -63,18 +63,18 @@ void park_send(Ctx *c, Parked *p, bool stays)
     backend_copy_record(c->be, COPY_D2H, MARK_OUT + p->sent);
 }
 
-void park_end(Ctx *c, bool at_once)
+void offload_chunk_end(Ctx *c, bool at_once)
 {
-    if (c->park && !at_once) forget(c);
+    if (c->offload && !at_once) forget(c);
 }
 
 /* The berth was last read by work of the step so far, or by a copy to the host. */
-static void bring(Ctx *c, Parked *p, int b)
+static void bring(Ctx *c, OffloadRecord *p, int b)
 {
-    char *base = back(c)[b].room.base;
+    char *base = back(c)[b].arena.base;
     backend_copy_wait_compute(c->be, COPY_H2D);
     backend_copy_wait(c->be, COPY_H2D, MARK_OUT + p->sent);
-    if (!c->park->apart) backend_copy_wait(c->be, COPY_H2D, MARK_OUT + b);
+    if (!c->offload->separate) backend_copy_wait(c->be, COPY_H2D, MARK_OUT + b);
     for (int i = 0; i < p->n; i++) {
         p->value[i].slot->data = base + p->value[i].at;
         backend_copy_h2d(c->be, *p->value[i].slot, p->host + p->value[i].at);
@@ -84,27 +84,27 @@ static void bring(Ctx *c, Parked *p, int b)
     back(c)[b].holds = p;
 }
 
-static bool is_here(const Ctx *c, const Parked *p) { return back(c)[p->berth].holds == p; }
+static bool is_here(const Ctx *c, const OffloadRecord *p) { return back(c)[p->berth].holds == p; }
 
-void park_want(Ctx *c, Parked *p)
+void offload_prefetch(Ctx *c, OffloadRecord *p)
 {
     if (is_here(c, p) || !p->host) return;
-    for (int b = 0; b < c->park->berths; b++)
+    for (int b = 0; b < c->offload->buffers; b++)
         if (!back(c)[b].holds) {
             bring(c, p, b);
             return;
         }
 }
 
-void park_take(Ctx *c, Parked *p)
+void offload_wait(Ctx *c, OffloadRecord *p)
 {
-    park_want(c, p);
+    offload_prefetch(c, p);
     REQUIRE(!p->n || is_here(c, p), "parked values are in no berth");
     if (p->coming) backend_wait_copy(c->be, MARK_IN + p->berth);
     p->coming = false;
 }
 
-void park_done(Ctx *c, Parked *p)
+void offload_release(Ctx *c, OffloadRecord *p)
 {
     if (is_here(c, p)) back(c)[p->berth].holds = NULL;
 }

@@ -5,8 +5,8 @@
  * has it brought back into a berth ahead of its use. All of it is queued and ordered by marks: the host waits
  * for nothing, and nothing is allocated.
  *
- *   forward    park_open, then values by need() while c->parked is set, park_send
- *   backward   park_want ahead of its turn, park_take, the work, park_done
+ *   forward    offload_open, then values by need() while c->parked is set, offload_start
+ *   backward   offload_prefetch ahead of its turn, offload_wait, the work, offload_release
  *
  * Where the backward of a chunk follows its forward at once, what its last layers left is still in berths: then
  * the last one does not travel at all, and those before it are not brought back. Where a forward is run beside
@@ -18,44 +18,44 @@
 #include "nn/stash.h"
 #include "tensor/tensor.h"
 
-enum { PARK_BERTHS = 4, PARK_VALUES = 24 };
+enum { OFFLOAD_BUFFERS = 4, OFFLOAD_VALUES = 24 };
 
 typedef struct Ctx Ctx;
 
 /* slot points to the value, which is `at` bytes into its berth. */
-typedef struct ParkedValue { Tensor *slot; size_t at; } ParkedValue;
+typedef struct OffloadedValue { Tensor *slot; size_t at; } OffloadedValue;
 
 /* What one stretch of one micro-batch has parked. */
-typedef struct Parked {
-    ParkedValue value[PARK_VALUES];
+typedef struct OffloadRecord {
+    OffloadedValue value[OFFLOAD_VALUES];
     int   n;
     char *host;                          /* NULL: it does not travel */
     int   berth, sent;                   /* where it is or was last; the one it was sent from */
     bool  coming;                        /* on its way back */
-} Parked;
+} OffloadRecord;
 
-typedef struct Berth { Arena room; Parked *holds; } Berth;      /* NULL: free */
+typedef struct StagingBuffer { Arena arena; OffloadRecord *holds; } StagingBuffer;      /* NULL: free */
 
-typedef struct Park {
-    Berth  berth[2][PARK_BERTHS];        /* of forwards and backwards; the first row of both unless apart */
-    int    berths, next;
-    bool   apart;
-    double home;                         /* share of layers, the last of a chunk, that park nothing */
-} Park;
+typedef struct OffloadEngine {
+    StagingBuffer buffer[2][OFFLOAD_BUFFERS];  /* of forwards and of backwards; row 0 serves both unless separate */
+    int    buffers, next;
+    bool   separate;
+    double resident;                     /* fraction of a chunk's layers, its last ones, that offload nothing */
+} OffloadEngine;
 
 /* Whether any label of first … last is parked by the policy of c. */
-bool   parks(const Ctx *c, Label first, Label last);
+bool   any_offloaded(const Ctx *c, Label first, Label last);
 /* Berths that a policy wants; 0: it parks nothing. */
-int    park_berths(const uint8_t policy[LABEL_N]);
+int    offload_buffers_needed(const uint8_t policy[LABEL_N]);
 
-void   park_begin(Ctx *c);                                     /* a chunk's forward: all berths are free */
-void   park_open(Ctx *c, Parked *p);
-Tensor park_push(Ctx *c, Parked *p, Tensor *slot, Label l, DType d, int64_t rows, int64_t cols);
-void   park_send(Ctx *c, Parked *p, bool stays);               /* stays: its backward is the next to come */
-void   park_end(Ctx *c, bool at_once);                         /* its backward is what comes next */
+void   offload_chunk_begin(Ctx *c);                                     /* a chunk's forward: all berths are free */
+void   offload_open(Ctx *c, OffloadRecord *p);
+Tensor offload_push(Ctx *c, OffloadRecord *p, Tensor *slot, Label l, DType d, int64_t rows, int64_t cols);
+void   offload_start(Ctx *c, OffloadRecord *p, bool stays);               /* stays: its backward is the next to come */
+void   offload_chunk_end(Ctx *c, bool at_once);                         /* its backward is what comes next */
 
-void   park_want(Ctx *c, Parked *p);                           /* where a berth is free */
-void   park_take(Ctx *c, Parked *p);
-void   park_done(Ctx *c, Parked *p);
+void   offload_prefetch(Ctx *c, OffloadRecord *p);                           /* where a berth is free */
+void   offload_wait(Ctx *c, OffloadRecord *p);
+void   offload_release(Ctx *c, OffloadRecord *p);
 
 #endif

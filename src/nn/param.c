@@ -41,7 +41,7 @@ static void whole_piece(Param *p)
     int     k = p->pieces - 1;
     for (int i = 0; i < p->piece[k].rank; i++) n *= p->piece[k].shape[i];
     for (int i = 0; i < k; i++) before += p->comb[i].len;
-    p->comb[k] = (Comb){ .at = before, .len = n, .stride = n, .count = 1 };
+    p->comb[k] = (StridedRange){ .at = before, .len = n, .stride = n, .count = 1 };
     p->piece[k].rows = p->piece[k].shape[0];
     for (int i = 1; i < p->rank; i++) p->local[i] = p->full[i];
     settle(p, 0);
@@ -124,9 +124,9 @@ static int64_t row_elements(const Param *p) { return param_count(p) / p->full[0]
 /* Rows [from, from + rows) of piece i. */
 static void take_rows(Param *p, int i, int64_t from, int64_t rows)
 {
-    Comb *c = &p->comb[i];
+    StridedRange *c = &p->comb[i];
     int64_t n = rows * row_elements(p);
-    *c = (Comb){ .at = c->at + from * row_elements(p), .len = n, .stride = n, .count = rows > 0 };
+    *c = (StridedRange){ .at = c->at + from * row_elements(p), .len = n, .stride = n, .count = rows > 0 };
     p->piece[i].rows = rows;
 }
 
@@ -150,10 +150,10 @@ static void cut_rows(Param *p, int64_t n, int64_t x)
 static void cut_blocks(Param *p, int64_t block, int64_t n, int64_t x)
 {
     for (int i = 0; i < p->pieces; i++) {
-        Comb *c = &p->comb[i];
+        StridedRange *c = &p->comb[i];
         REQUIRE(c->count == 1 && block % n == 0 && c->len % block == 0, "%s: %lld in %lld parts",
                 p->piece[i].name, (long long)block, (long long)n);
-        *c = (Comb){ .at = c->at + x * (block / n), .len = block / n, .stride = block,
+        *c = (StridedRange){ .at = c->at + x * (block / n), .len = block / n, .stride = block,
                      .count = c->len / block };
     }
 }
@@ -193,7 +193,7 @@ void param_cut_heads(const ParamSet *s, Param *p, int64_t width)
     if (mine >= 0) p->mine = mine;
 }
 
-int param_combs(const Param *p, Comb *out)
+int param_ranges(const Param *p, StridedRange *out)
 {
     int n = 0;
     for (int i = 0; i < p->pieces; i++)
@@ -202,7 +202,7 @@ int param_combs(const Param *p, Comb *out)
 }
 
 /* A stretch of a comb is the end of one run, whole runs, and the beginning of another. */
-static int comb_within(Comb *out, const Comb *c, int64_t at, int64_t end)
+static int comb_within(StridedRange *out, const StridedRange *c, int64_t at, int64_t end)
 {
     int n = 0;
     int64_t from = at > c->local ? at - c->local : 0, to = end - c->local, all = c->len * c->count;
@@ -210,14 +210,14 @@ static int comb_within(Comb *out, const Comb *c, int64_t at, int64_t end)
     while (from < to) {
         int64_t run = from / c->len, skip = from % c->len, left = to - from;
         int64_t len = left < c->len - skip ? left : c->len - skip, count = len == c->len ? left / len : 1;
-        out[n++] = (Comb){ .local = c->local + from - at, .at = c->at + run * c->stride + skip, .len = len,
+        out[n++] = (StridedRange){ .local = c->local + from - at, .at = c->at + run * c->stride + skip, .len = len,
                            .stride = c->stride, .count = count };
         from += len * count;
     }
     return n;
 }
 
-int combs_within(Comb *out, const Comb *in, int n, int64_t at, int64_t len)
+int ranges_clip(StridedRange *out, const StridedRange *in, int n, int64_t at, int64_t len)
 {
     int k = 0;
     for (int i = 0; i < n; i++) k += comb_within(out + k, &in[i], at, at + len);
@@ -230,34 +230,34 @@ static Tensor flat(Tensor t)
     return t_has(t) ? t_wrap(t.data, (DType)t.dtype, 1, &n) : t;
 }
 
-Held param_weights(const Param *p)
+ShardView param_weight_view(const Param *p)
 {
     int64_t n = t_has(p->w) ? t_count(p->w) : 0, all = param_local(p);
     REQUIRE(!n || n == all || n == p->own_n, "%s: %s", p->piece[0].name, t_fmt(p->w));
-    return n == all ? (Held){ flat(p->w), 0, n } : (Held){ flat(p->w), p->own_at, n };
+    return n == all ? (ShardView){ flat(p->w), 0, n } : (ShardView){ flat(p->w), p->own_at, n };
 }
 
-Held param_own(const Param *p, Tensor t)
+ShardView param_state_view(const Param *p, Tensor t)
 {
     REQUIRE(!t_has(t) || t_count(t) == p->own_n, "%s: %s", p->piece[0].name, t_fmt(t));
-    return (Held){ flat(t), p->own_at, t_has(t) ? p->own_n : 0 };
+    return (ShardView){ flat(t), p->own_at, t_has(t) ? p->own_n : 0 };
 }
 
-Held param_entry(const Param *p)
+ShardView param_load_view(const Param *p)
 {
-    if (!t_has(p->master) || p->master.dtype == F32) return param_own(p, p->master);
+    if (!t_has(p->master) || p->master.dtype == F32) return param_state_view(p, p->master);
     REQUIRE(t_has(p->g), "%s: half a master and no gradient", p->piece[0].name);
     Tensor g = flat(p->g);
-    return (Held){ t_count(g) == p->own_n ? g : t_rows(g, p->own_at, p->own_n), p->own_at, p->own_n };
+    return (ShardView){ t_count(g) == p->own_n ? g : t_rows(g, p->own_at, p->own_n), p->own_at, p->own_n };
 }
 
-int held_combs(Comb *out, const Param *p, Held h)
+int shard_view_ranges(StridedRange *out, const Param *p, ShardView h)
 {
-    Comb c[3];
-    return combs_within(out, c, param_combs(p, c), h.at, h.n);
+    StridedRange c[3];
+    return ranges_clip(out, c, param_ranges(p, c), h.at, h.n);
 }
 
-Tensor held_rows(Held h, const Comb *c)
+Tensor shard_view_rows(ShardView h, const StridedRange *c)
 {
     return t_as2(t_rows(h.t, c->local, c->len * c->count), c->count, c->len);
 }

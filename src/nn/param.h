@@ -14,7 +14,7 @@
 
 typedef enum { G_VIT, G_ALIGNER, G_LLM, GROUP_N } Group;   /* tower, mergers, decoder: freeze and lr groups */
 /* Of a start from nothing; PAIR_*: the A of an adapter, uniform within 1 / sqrt(in) or of deviation 1 / r. */
-typedef enum { INIT_NORMAL, INIT_ZERO, INIT_ONE, INIT_POSITION, INIT_PAIR_UNIFORM, INIT_PAIR_NORMAL } Init;
+typedef enum { INIT_NORMAL, INIT_ZERO, INIT_ONE, INIT_POSITION, INIT_LORA_A_UNIFORM, INIT_LORA_A_NORMAL } Init;
 /* How the checkpoint has it; LORA_*: adapters of experts, as PEFT stores them (model/peft_files.h). */
 typedef enum { FORM_ROWS, FORM_EXPERT_GATE_UP, FORM_EXPERT_DOWN, FORM_LORA_A, FORM_LORA_B } Form;
 /* What a linear weight is part of; NO: it is none, or one that takes no adapter. */
@@ -31,7 +31,7 @@ typedef struct Piece {                  /* one tensor of the checkpoint, as tran
 
 /* `count` runs of `len` elements: run i is at local + i len of this rank's part and at at + i stride of the
  * whole tensor, both flat. */
-typedef struct Comb { int64_t local, at, len, stride, count; } Comb;
+typedef struct StridedRange { int64_t local, at, len, stride, count; } StridedRange;
 
 typedef struct AxisCut { MeshAxis axis; int dim; } AxisCut;
 
@@ -68,7 +68,7 @@ typedef struct Param {
     bool    fresh;                    /* g holds nothing yet: the first product writes over it              */
     bool    tied_copy;                /* the table of a tied head on another stage than the embedding */
     Piece   piece[3];
-    Comb    comb[3];                  /* one per piece; count 0: nothing of it is here */
+    StridedRange    comb[3];                  /* one per piece; count 0: nothing of it is here */
     int     pieces;
 } Param;
 
@@ -98,22 +98,22 @@ void   param_cut(const ParamSet *s, Param *p, MeshAxis axis, int dim);
 /* Rows that are heads of `width`, over tp; a piece with fewer heads than ranks is shared by neighbours. */
 void   param_cut_heads(const ParamSet *s, Param *p, int64_t width);
 
-int     param_combs(const Param *p, Comb *out);              /* at most 3, empty ones left out */
+int     param_ranges(const Param *p, StridedRange *out);              /* at most 3, empty ones left out */
 /* Those of `n` combs that are elements [at, at + len) of the rank's flat order; their `local` counts from
  * `at`. At most 3 n. */
-int     combs_within(Comb *out, const Comb *in, int n, int64_t at, int64_t len);
+int     ranges_clip(StridedRange *out, const StridedRange *in, int n, int64_t at, int64_t len);
 
 /* What a tensor holds of a parameter: elements [at, at + n) of the rank's part, flat. */
-typedef struct Held { Tensor t; int64_t at, n; } Held;
-enum { HELD_COMBS = 9 };
+typedef struct ShardView { Tensor t; int64_t at, n; } ShardView;
+enum { SHARD_VIEW_RANGES = 9 };
 
-Held    param_weights(const Param *p);                       /* p->w: all of the part, or what it steps */
-Held    param_own(const Param *p, Tensor t);                 /* master, m or v: what this rank steps */
+ShardView    param_weight_view(const Param *p);                       /* p->w: all of the part, or what it steps */
+ShardView    param_state_view(const Param *p, Tensor t);                 /* master, m or v: what this rank steps */
 /* Where f32 values of what this rank steps are put when they are loaded or drawn: the master, or where that
  * is only the rest of w, the gradient's place, which nobody needs then. None when w is f32. */
-Held    param_entry(const Param *p);
-int     held_combs(Comb *out, const Param *p, Held h);       /* their `local` counts from h.at */
-Tensor  held_rows(Held h, const Comb *c);                    /* (count, len) of h.t */
+ShardView    param_load_view(const Param *p);
+int     shard_view_ranges(StridedRange *out, const Param *p, ShardView h);       /* their `local` counts from h.at */
+Tensor  shard_view_rows(ShardView h, const StridedRange *c);                    /* (count, len) of h.t */
 
 int64_t piece_at(const Param *p, int i);                     /* where piece i begins in the whole, flat */
 int64_t param_count(const Param *p);                         /* of the whole */

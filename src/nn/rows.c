@@ -40,9 +40,9 @@ void column_linear_fwd(Ctx *c, Tensor y, Tensor x, const Param *w, const Param *
 void column_linear_bwd(Ctx *c, Tensor dx, Tensor dy, Tensor x, Param *w, const Param *b)
 {
     ArenaMark mark = arena_mark(c->scratch);
-    AllRows all = trains(w) ? all_rows_start(c, x) : (AllRows){ .all = x };         /* frozen: not read */
-    Tensor part = t_has(dx) ? part_rows(c, dx) : dx, back = lora_back(c, dy, w);
-    if (t_has(dx)) linear_input(c, part, dy, back, w, 0);
+    AllRows all = is_trainable(w) ? all_rows_start(c, x) : (AllRows){ .all = x };         /* frozen: not read */
+    Tensor part = t_has(dx) ? part_rows(c, dx) : dx, back = lora_d_a_out(c, dy, w);
+    if (t_has(dx)) linear_input_grad(c, part, dy, back, w, 0);
     Tensor rows = all_rows_join(all);
     Ticket sum = { 0 };
     if (t_has(dx)) sum = sum_rows_start(c, dx, part);               /* each rank held some outputs of x */

@@ -17,47 +17,47 @@ enum {
             BIT(MLP_UP) | BIT(MLP_ACT)
 };
 
-typedef struct Word { const char *word; uint32_t labels; WordOf of; } Word;
+typedef struct Word { const char *word; uint32_t labels; WordScope of; } Word;
 
 /* Words of other trainers for parts that no family here has drop nothing: the rules refuse them by what they
  * are of. */
 static const Word words[] = {
-    { "core_attn",      BIT(CORE) | BIT(V_CORE),                                 OF_LAYERS },
-    { "layernorm",      BIT(NORM) | BIT(MLP_NORM) | BIT(V_NORM),                 OF_LAYERS },
-    { "norm",           BIT(NORM) | BIT(MLP_NORM) | BIT(V_NORM),                 OF_LAYERS },
-    { "qkv",            BIT(QKV) | BIT(ROPE) | BIT(V_QKV) | BIT(V_ROPE),         OF_LAYERS },
-    { "moe_act",        BIT(ACT),                                                OF_EXPERTS },
-    { "moe_dispatch",   BIT(DISPATCH) | BIT(ACT),                                OF_EXPERTS },
-    { "moe",            BIT(LOGITS) | BIT(DISPATCH) | BIT(GATE_UP) | BIT(ACT) | BIT(LORA), OF_EXPERTS },
-    { "mlp",            BIT(MLP_UP) | BIT(MLP_ACT),                              OF_DENSE },
-    { "shared_experts", 0,                                                       OF_SHARED_EXPERTS },
-    { "up_proj",        0,                                                       OF_LATENT_ATTENTION },
-    { "mla_up_proj",    0,                                                       OF_LATENT_ATTENTION },
-    { "gdn_norm_out",   0,                                                       OF_LINEAR_ATTENTION },
-    { "vision_act",     BIT(V_NORM) | BIT(V_ROPE) | BIT(V_ACT),                  OF_TOWER },
-    { "vision",         TOWER,                                                   OF_TOWER },
-    { "full",           ~0u,                                                     OF_LAYERS },
+    { "core_attn",      BIT(CORE) | BIT(V_CORE),                                 SCOPE_LAYERS },
+    { "layernorm",      BIT(NORM) | BIT(MLP_NORM) | BIT(V_NORM),                 SCOPE_LAYERS },
+    { "norm",           BIT(NORM) | BIT(MLP_NORM) | BIT(V_NORM),                 SCOPE_LAYERS },
+    { "qkv",            BIT(QKV) | BIT(ROPE) | BIT(V_QKV) | BIT(V_ROPE),         SCOPE_LAYERS },
+    { "moe_act",        BIT(ACT),                                                SCOPE_EXPERTS },
+    { "moe_dispatch",   BIT(DISPATCH) | BIT(ACT),                                SCOPE_EXPERTS },
+    { "moe",            BIT(LOGITS) | BIT(DISPATCH) | BIT(GATE_UP) | BIT(ACT) | BIT(LORA), SCOPE_EXPERTS },
+    { "mlp",            BIT(MLP_UP) | BIT(MLP_ACT),                              SCOPE_DENSE },
+    { "shared_experts", 0,                                                       SCOPE_SHARED_EXPERTS },
+    { "up_proj",        0,                                                       SCOPE_LATENT_ATTENTION },
+    { "mla_up_proj",    0,                                                       SCOPE_LATENT_ATTENTION },
+    { "gdn_norm_out",   0,                                                       SCOPE_LINEAR_ATTENTION },
+    { "vision_act",     BIT(V_NORM) | BIT(V_ROPE) | BIT(V_ACT),                  SCOPE_TOWER },
+    { "vision",         TOWER,                                                   SCOPE_TOWER },
+    { "full",           ~0u,                                                     SCOPE_LAYERS },
 };
 enum { WORDS = sizeof words / sizeof *words };
 
 /* The input of the norm before attention is that of the layer, that of an expert's first product the rows as
  * they arrived, and so on; `moe` and `mlp` are all of a feed-forward, `layer` all of a layer. */
 static const Word parked[] = {
-    { "attn_norm",    BIT(INPUT),                                              OF_LAYERS },
-    { "qkv_linear",   BIT(NORM),                                               OF_LAYERS },
-    { "core_attn",    BIT(QKV) | BIT(ROPE),                                    OF_LAYERS },
-    { "qkv",          BIT(QKV) | BIT(ROPE),                                    OF_LAYERS },
-    { "attn_proj",    BIT(CORE),                                               OF_LAYERS },
-    { "mlp_norm",     BIT(RESID),                                              OF_LAYERS },
-    { "layernorm",    BIT(NORM) | BIT(MLP_NORM),                               OF_LAYERS },
-    { "norm",         BIT(NORM) | BIT(MLP_NORM),                               OF_LAYERS },
-    { "expert_fc1",   BIT(DISPATCH),                                           OF_EXPERTS },
-    { "moe_dispatch", BIT(DISPATCH),                                           OF_EXPERTS },
-    { "moe_act",      BIT(GATE_UP),                                            OF_EXPERTS },
-    { "moe",          BIT(LOGITS) | BIT(DISPATCH) | BIT(GATE_UP) | BIT(ACT),   OF_EXPERTS },
-    { "mlp",          BIT(MLP_UP) | BIT(MLP_ACT),                              OF_DENSE },
-    { "vision",       TOWER & ~BIT(MERGER),                                    OF_TOWER },
-    { "layer",        LAYER,                                                   OF_LAYERS },
+    { "attn_norm",    BIT(INPUT),                                              SCOPE_LAYERS },
+    { "qkv_linear",   BIT(NORM),                                               SCOPE_LAYERS },
+    { "core_attn",    BIT(QKV) | BIT(ROPE),                                    SCOPE_LAYERS },
+    { "qkv",          BIT(QKV) | BIT(ROPE),                                    SCOPE_LAYERS },
+    { "attn_proj",    BIT(CORE),                                               SCOPE_LAYERS },
+    { "mlp_norm",     BIT(RESID),                                              SCOPE_LAYERS },
+    { "layernorm",    BIT(NORM) | BIT(MLP_NORM),                               SCOPE_LAYERS },
+    { "norm",         BIT(NORM) | BIT(MLP_NORM),                               SCOPE_LAYERS },
+    { "expert_fc1",   BIT(DISPATCH),                                           SCOPE_EXPERTS },
+    { "moe_dispatch", BIT(DISPATCH),                                           SCOPE_EXPERTS },
+    { "moe_act",      BIT(GATE_UP),                                            SCOPE_EXPERTS },
+    { "moe",          BIT(LOGITS) | BIT(DISPATCH) | BIT(GATE_UP) | BIT(ACT),   SCOPE_EXPERTS },
+    { "mlp",          BIT(MLP_UP) | BIT(MLP_ACT),                              SCOPE_DENSE },
+    { "vision",       TOWER & ~BIT(MERGER),                                    SCOPE_TOWER },
+    { "layer",        LAYER,                                                   SCOPE_LAYERS },
 };
 enum { PARKED = sizeof parked / sizeof *parked };
 
@@ -109,51 +109,51 @@ Status policy_drop(uint8_t policy[LABEL_N], const char *what)
     return OK;
 }
 
-const char *park_choices(void)
+const char *offload_choices(void)
 {
     return "attn_norm, qkv_linear, core_attn (qkv), attn_proj, mlp_norm, layernorm (norm), expert_fc1 "
            "(moe_dispatch), moe_act, moe, mlp, vision, layer";
 }
 
 /* What is dropped already cannot wait anywhere; the rules refuse it. */
-Status policy_park(uint8_t policy[LABEL_N], const char *what)
+Status policy_offload(uint8_t policy[LABEL_N], const char *what)
 {
     const Word *w = find(parked, PARKED, what);
     if (!w)
         return fail(E_CONFIG, "memory.activation_offload: %s is not a label; there are %s", what,
-                    park_choices());
+                    offload_choices());
     for (int l = 0; l < LABEL_N; l++)
         if ((w->labels >> l & 1) && policy[l] == DROP)
             return fail(E_CONFIG, "memory.activation_offload: %s parks what memory.recompute drops", what);
     for (int l = 0; l < LABEL_N; l++)
-        if (w->labels >> l & 1) policy[l] = PARK;
+        if (w->labels >> l & 1) policy[l] = OFFLOAD;
     return OK;
 }
 
-Status park_words(uint8_t policy[LABEL_N], const char *list)
+Status offload_words(uint8_t policy[LABEL_N], const char *list)
 {
     char   word[64];
     size_t n;
     for (const char *w; (w = str_item(&list, ',', &n));) {
         snprintf(word, sizeof word, "%.*s", (int)n, w);
-        TRY(policy_park(policy, word));
+        TRY(policy_offload(policy, word));
     }
     return OK;
 }
 
-WordOf word_of(const char *word)
+WordScope recompute_word_scope(const char *word)
 {
     const Word *w = find(words, WORDS, word);
-    return w ? w->of : OF_LAYERS;
+    return w ? w->of : SCOPE_LAYERS;
 }
 
-WordOf park_word_of(const char *word)
+WordScope offload_word_scope(const char *word)
 {
     const Word *w = find(parked, PARKED, word);
-    return w ? w->of : OF_LAYERS;
+    return w ? w->of : SCOPE_LAYERS;
 }
 
-bool word_within(const char *word, const char *other)
+bool recompute_word_within(const char *word, const char *other)
 {
     const Word *a = find(words, WORDS, word), *b = find(words, WORDS, other);
     return a && b && a != b && a->labels && !(a->labels & ~b->labels);
@@ -161,14 +161,14 @@ bool word_within(const char *word, const char *other)
 
 /* ---- full ---- */
 
-Stretch full_stretch(const Full *f, Stretch chunk, int64_t layer)
+RecomputeGroup recompute_group(const Full *f, RecomputeGroup chunk, int64_t layer)
 {
     int64_t at = layer - chunk.from;
     if (f->method == FULL_UNIFORM) {
         int64_t from = chunk.from + at / f->layers * f->layers, to = from + f->layers;
-        return (Stretch){ from, to < chunk.to ? to : chunk.to, true };
+        return (RecomputeGroup){ from, to < chunk.to ? to : chunk.to, true };
     }
-    return (Stretch){ layer, layer + 1, f->method == FULL_BLOCK && at < f->layers };
+    return (RecomputeGroup){ layer, layer + 1, f->method == FULL_BLOCK && at < f->layers };
 }
 
 /* The tower's blocks are checkpointed one by one with the layers; where only some of those are, the tower is

@@ -13,7 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-typedef enum { KEEP, DROP, PIN, PARK } Policy;    /* PIN: never dropped; PARK: on the host meanwhile */
+typedef enum { KEEP, DROP, PIN, OFFLOAD } Policy;    /* PIN: never dropped; OFFLOAD: on the host meanwhile */
 
 #define LABELS(LABEL)                                                                              \
     LABEL(INPUT,     PIN,  "input of a layer: where a replay starts")                              \
@@ -58,24 +58,24 @@ const uint8_t *policy_full(void);                 /* all that is not pinned is d
 const char *policy_choices(void);
 
 /* And for one of memory.activation_offload; those that other trainers have name inputs of modules. */
-MUST Status policy_park(uint8_t policy[LABEL_N], const char *what);
-const char *park_choices(void);
-MUST Status park_words(uint8_t policy[LABEL_N], const char *words);          /* by commas; NULL: none */
+MUST Status policy_offload(uint8_t policy[LABEL_N], const char *what);
+const char *offload_choices(void);
+MUST Status offload_words(uint8_t policy[LABEL_N], const char *words);          /* by commas; NULL: none */
 
 /* What a model must have for a word to drop anything of it. */
 typedef enum {
-    OF_LAYERS, OF_DENSE, OF_EXPERTS, OF_TOWER, OF_SHARED_EXPERTS, OF_LATENT_ATTENTION, OF_LINEAR_ATTENTION
-} WordOf;
-WordOf      word_of(const char *word);            /* one that there is */
-WordOf      park_word_of(const char *word);
-bool        word_within(const char *word, const char *other);    /* all it drops the other drops too */
+    SCOPE_LAYERS, SCOPE_DENSE, SCOPE_EXPERTS, SCOPE_TOWER, SCOPE_SHARED_EXPERTS, SCOPE_LATENT_ATTENTION, SCOPE_LINEAR_ATTENTION
+} WordScope;
+WordScope      recompute_word_scope(const char *word);            /* one that there is */
+WordScope      offload_word_scope(const char *word);
+bool        recompute_word_within(const char *word, const char *other);    /* all it drops the other drops too */
 
 /* Layers of which a chunk keeps the inputs alone: all of them in groups of `layers` whose first input is kept,
  * or the first `layers` each for itself. A group is replayed forward and then walked back. */
 typedef enum { FULL_NONE, FULL_UNIFORM, FULL_BLOCK } FullMethod;
 typedef struct Full { FullMethod method; int64_t layers; } Full;
-typedef struct Stretch { int64_t from, to; bool full; } Stretch;
-Stretch     full_stretch(const Full *f, Stretch chunk, int64_t layer);    /* what is replayed with a layer */
+typedef struct RecomputeGroup { int64_t from, to; bool full; } RecomputeGroup;
+RecomputeGroup     recompute_group(const Full *f, RecomputeGroup chunk, int64_t layer);    /* what is replayed with a layer */
 
 /* A word as a command line has it: one of the above, or full, full:N, full:uniform:N, full:block:N. */
 MUST Status recompute_word(uint8_t policy[LABEL_N], Full *full, const char *word);

@@ -68,7 +68,7 @@ static void block_attention_bwd(Ctx *c, const Vision *v, const VisionBlock *m, B
     Tensor none = { 0 };
     Tensor dout = scratch2(c, d, P, D), delta = scratch2(c, F32, v->H, P), dqkv = scratch2(c, d, P, 3 * D);
     Tensor dq = part(v, dqkv, 0), dk = part(v, dqkv, 1);
-    bool   deeper = t_has(dn) || trains(m->w_qkv) || trains(m->b_qkv);
+    bool   deeper = t_has(dn) || is_trainable(m->w_qkv) || is_trainable(m->b_qkv);
     linear_bwd(c, deeper ? dout : none, dh, a->o, m->w_o, m->b_o);
     if (!deeper) return;
     op_attention_bwd(c->be, dq, dk, part(v, dqkv, 2), delta, whole(v, dout), whole(v, a->o), a->lse,
@@ -93,10 +93,10 @@ static void down_bwd(Ctx *c, const Vision *v, const VisionBlock *m, BlockAct *a,
 
 static bool attention_trains(const VisionBlock *m)
 {
-    return trains(m->w_qkv) || trains(m->b_qkv) || trains(m->w_o) || trains(m->b_o);
+    return is_trainable(m->w_qkv) || is_trainable(m->b_qkv) || is_trainable(m->w_o) || is_trainable(m->b_o);
 }
 
-static bool norm_trains(const Param *w, const Param *b) { return trains(w) || trains(b); }
+static bool norm_trains(const Param *w, const Param *b) { return is_trainable(w) || is_trainable(b); }
 
 /* From dy to what is before the feed-forward; dh absent where nothing there trains. */
 static void feed_bwd(Ctx *c, const Vision *v, const VisionBlock *m, BlockAct *a, Tensor dn, Tensor dh,
@@ -104,7 +104,7 @@ static void feed_bwd(Ctx *c, const Vision *v, const VisionBlock *m, BlockAct *a,
 {
     Tensor none = { 0 }, dup = scratch2(c, (DType)dy.dtype, dy.n[0], v->F);
     bool   normed = t_has(dh) || norm_trains(m->norm2_w, m->norm2_b);
-    bool   deeper = normed || trains(m->w_up) || trains(m->b_up);
+    bool   deeper = normed || is_trainable(m->w_up) || is_trainable(m->b_up);
     down_bwd(c, v, m, a, deeper ? dup : none, dy);
     if (deeper) linear_bwd(c, normed ? dn : none, dup, a->n2, m->w_up, m->b_up);
     if (normed)
@@ -149,8 +149,8 @@ static void merger_fwd(Ctx *c, const Vision *v, const Merger *m, MergerAct *a, T
 
 static bool merger_trains(const Merger *m)
 {
-    return trains(m->norm_w) || trains(m->norm_b) || trains(m->w1) || trains(m->b1) || trains(m->w2) ||
-           trains(m->b2);
+    return is_trainable(m->norm_w) || is_trainable(m->norm_b) || is_trainable(m->w1) || is_trainable(m->b1) || is_trainable(m->w2) ||
+           is_trainable(m->b2);
 }
 
 /* Whether a merger of what block b made has a backward: its own, or on the way to the blocks. */
@@ -178,7 +178,7 @@ static void merger_bwd(Ctx *c, const Vision *v, const Merger *m, MergerAct *a, T
     }
     Tensor df = scratch2(c, d, N, wide), dn = scratch2(c, d, N, wide), none = { 0 };
     bool   normed = t_has(dx) || norm_trains(m->norm_w, m->norm_b);
-    bool   deeper = normed || trains(m->w1) || trains(m->b1);
+    bool   deeper = normed || is_trainable(m->w1) || is_trainable(m->b1);
     linear_bwd(c, deeper ? df : none, dy, a->a1, m->w2, m->b2);
     if (deeper) op_gelu_bwd(c->be, df, df, a->f1, GELU_ERF);
     if (deeper) linear_bwd(c, normed ? dn : none, df, t_as2(a->n, N, wide), m->w1, m->b1);
@@ -268,32 +268,32 @@ static void units_alone(Ctx *c, const Vision *v, bool backward)
 
 static bool parks_block(const Ctx *c, const Vision *v, int64_t b)
 {
-    return b >= v->lowest && parks(c, L_V_STAT, L_V_ACT);
+    return b >= v->lowest && any_offloaded(c, L_V_STAT, L_V_ACT);
 }
 
 static void block_there(Ctx *c, const Vision *v, VisionAct *a, Tensor y, int64_t b)
 {
     ArenaMark mark = arena_mark(c->scratch);
     bool parked = c->pass == FORWARD && parks_block(c, v, b);
-    if (parked) park_open(c, &a->parked[b]), c->parked = &a->parked[b];
+    if (parked) offload_open(c, &a->parked[b]), c->parked = &a->parked[b];
     unit_begin(c, v->block[b].w_qkv->unit, false);
     block_fwd(c, v, &v->block[b], &a->block[b], y, a->cs);
     unit_end(c, v->block[b].w_qkv->unit, false);
     c->parked = NULL;
-    if (parked) park_send(c, &a->parked[b], false);
+    if (parked) offload_start(c, &a->parked[b], false);
     arena_reset(c->scratch, mark);
 }
 
 static void block_back(Ctx *c, const Vision *v, VisionAct *a, Tensor dx, int64_t b)
 {
     bool parked = parks_block(c, v, b);
-    if (parked) park_take(c, &a->parked[b]);
-    for (int i = 1; parked && i <= c->park->berths && b - i >= 0 && b - i >= v->lowest; i++)
-        park_want(c, &a->parked[b - i]);
+    if (parked) offload_wait(c, &a->parked[b]);
+    for (int i = 1; parked && i <= c->offload->buffers && b - i >= 0 && b - i >= v->lowest; i++)
+        offload_prefetch(c, &a->parked[b - i]);
     unit_begin(c, v->block[b].w_qkv->unit, true);
     block_bwd(c, v, &v->block[b], &a->block[b], b > v->lowest ? dx : (Tensor){ 0 }, dx, a->cs);
     unit_end(c, v->block[b].w_qkv->unit, true);
-    if (parked) park_done(c, &a->parked[b]);
+    if (parked) offload_release(c, &a->parked[b]);
 }
 
 /* What has no backward leaves nothing behind: its part of the pass is an evaluation. */

@@ -35,28 +35,28 @@ Ticket leg_back(Comm *c, const Leg *l, Tensor out, Tensor in)
 }
 
 /* A list through the first word of each: they are never given back one by one. */
-static void *table_new(Dispatch *d)
+static void *table_new(Dispatcher *d)
 {
     void **t = calloc(1, sizeof(void *) + d->ops->table(d));
     if (!t) return NULL;
-    *t = d->tables, d->tables = t;
+    *t = d->host_tables, d->host_tables = t;
     return t + 1;
 }
 
 void *route_table(Ctx *c, Route *r)
 {
-    Dispatch *d = c->dispatch;
+    Dispatcher *d = c->dispatch;
     if (!r->table) r->table = table_new(d);
     if (!r->table && !c->be->sticky) c->be->sticky = fail(E_FIT, "no memory for the counts of a dispatch");
-    if (!r->table) r->table = d->spare;
+    if (!r->table) r->table = d->spare_table;
     return r->table;
 }
 
 void dispatch_tell(Ctx *c)
 {
-    Dispatch *d = c->dispatch;
-    memset(d->all, 0, (size_t)d->n * (size_t)d->told * sizeof *d->all);
-    comm_host_gather(d->mesh->comm[GR_etp_ep], d->all, d->mine, (size_t)d->told * sizeof *d->mine);
+    Dispatcher *d = c->dispatch;
+    memset(d->all_counts, 0, (size_t)d->n * (size_t)d->counts_len * sizeof *d->all_counts);
+    comm_host_gather(d->mesh->comm[GR_etp_ep], d->all_counts, d->own_counts, (size_t)d->counts_len * sizeof *d->own_counts);
 }
 
 void counts_of(int32_t *count, const int32_t *borders, int64_t n)
@@ -73,15 +73,15 @@ bool borders_real(const int32_t *borders, int64_t n, int64_t most)
 
 ArenaMark brief_mark(Ctx *c)
 {
-    c->dispatch->began = c->scratch->used;
+    c->dispatch->scratch_start = c->scratch->used;
     return arena_mark(c->scratch);
 }
 
 void brief_note(Ctx *c)
 {
-    Dispatch *d = c->dispatch;
-    size_t    took = c->scratch->used - d->began;
-    if (took > d->brief) d->brief = took;
+    Dispatcher *d = c->dispatch;
+    size_t    took = c->scratch->used - d->scratch_start;
+    if (took > d->routing_scratch) d->routing_scratch = took;
 }
 
 /* ---- opening ---- */
@@ -90,7 +90,7 @@ void brief_note(Ctx *c)
 static int64_t least_of(const MoeShape *s, int members) { return members * s->K; }
 
 /* Every source sends a token to at most K experts of one rank, or to as many as it has. */
-int64_t dispatch_worst(const DispatchConf *conf, int ep, int etp)
+int64_t dispatch_max_rows(const DispatchConf *conf, int ep, int etp)
 {
     const MoeShape *s = &conf->shape;
     int64_t local = s->E / ep, worst = (int64_t)ep * etp * s->T * (s->K < local ? s->K : local);
@@ -100,30 +100,30 @@ int64_t dispatch_worst(const DispatchConf *conf, int ep, int etp)
     return s->pad || full < worst ? full : worst;
 }
 
-int64_t dispatch_room(const DispatchConf *conf, int ep, int etp)
+int64_t dispatch_row_capacity(const DispatchConf *conf, int ep, int etp)
 {
     static const double SHARES = 2, SMALL = 64 << 20;              /* bytes */
     const MoeShape *s = &conf->shape;
     bool   asked = conf->rank_capacity > 0;
-    double worst = (double)dispatch_worst(conf, ep, etp), small = s->row ? SMALL / (double)s->row : worst;
+    double worst = (double)dispatch_max_rows(conf, ep, etp), small = s->row ? SMALL / (double)s->row : worst;
     double rows = (asked ? conf->rank_capacity : SHARES) * (double)(s->T * s->K * etp);
     if (!asked) rows = fmax(rows, fmax(small, (double)least_of(s, ep * etp)));
     return (int64_t)(s->pad || rows >= worst ? worst : ceil(rows - 1e-6));
 }
 
-static void measure(Dispatch *d, const Mesh *mesh)
+static void measure(Dispatcher *d, const Mesh *mesh)
 {
     const MoeShape *s = &d->conf.shape;
     d->mesh  = mesh;
     d->n     = mesh->comm[GR_etp_ep]->size, d->me = mesh->comm[GR_etp_ep]->rank;
     d->etp   = mesh_size(mesh, AX_ETP);
-    d->near  = mesh->comm[GR_ep_intra_node]->size, d->nodes = mesh->comm[GR_ep_inter_node]->size;
-    d->local = s->E / mesh_size(mesh, AX_EP);
-    d->room  = dispatch_room(&d->conf, d->n / d->etp, d->etp);
-    d->bounded = d->room < dispatch_worst(&d->conf, d->n / d->etp, d->etp);
+    d->domain_size  = mesh->comm[GR_ep_intra_node]->size, d->domains = mesh->comm[GR_ep_inter_node]->size;
+    d->local_experts = s->E / mesh_size(mesh, AX_EP);
+    d->row_capacity  = dispatch_row_capacity(&d->conf, d->n / d->etp, d->etp);
+    d->bounded = d->row_capacity < dispatch_max_rows(&d->conf, d->n / d->etp, d->etp);
     int64_t chunk = d->conf.chunk > 0 ? d->conf.chunk : (s->T + 3) / 4;
     int64_t chunks = chunk && d->ops->chunked ? (s->T + chunk - 1) / chunk : 1;
-    d->chunks = chunks < 1 ? 1 : chunks > DISPATCH_CHUNKS ? DISPATCH_CHUNKS : (int)chunks;
+    d->exchange_chunks = chunks < 1 ? 1 : chunks > DISPATCH_CHUNKS ? DISPATCH_CHUNKS : (int)chunks;
 }
 
 static Status shape_fits(const Mesh *mesh, const DispatchConf *conf)
@@ -143,44 +143,44 @@ static Status shape_fits(const Mesh *mesh, const DispatchConf *conf)
     return OK;
 }
 
-static Status smallest_fits(const Dispatch *d)
+static Status smallest_fits(const Dispatcher *d)
 {
     const MoeShape *s = &d->conf.shape;
     long long least = least_of(s, d->n);
     double    set = ceil(100.0 * d->n / (double)(s->T * d->etp)) / 100;
-    if (!d->bounded || d->room >= least) return OK;
+    if (!d->bounded || d->row_capacity >= least) return OK;
     return fail(E_CONFIG, "moe.rank_capacity = %g: room for %lld rows, but one token of each of %d ranks may "
-                "make %lld; set %g or more, or 0", d->conf.rank_capacity, (long long)d->room, d->n, least, set);
+                "make %lld; set %g or more, or 0", d->conf.rank_capacity, (long long)d->row_capacity, d->n, least, set);
 }
 
-Status dispatch_start(Dispatch *d, const DispatchOps *ops, const Mesh *mesh, const DispatchConf *conf)
+Status dispatch_init(Dispatcher *d, const DispatchOps *ops, const Mesh *mesh, const DispatchConf *conf)
 {
-    *d = (Dispatch){ .ops = ops, .conf = *conf };
+    *d = (Dispatcher){ .ops = ops, .conf = *conf };
     TRY(shape_fits(mesh, conf));
     TRY(ops->fits(mesh, conf));
     d->conf.name = ops->name;
     measure(d, mesh);
     TRY(smallest_fits(d));
-    d->told  = ops->counts(d);
-    d->mine  = calloc((size_t)d->told, sizeof *d->mine);
-    d->all   = calloc((size_t)d->told * (size_t)d->n, sizeof *d->all);
-    d->stage = calloc((size_t)d->told * 3 + 3 + (size_t)(d->n * d->local), sizeof *d->stage);
-    d->spare = calloc(1, ops->table(d));
-    d->choice = calloc((size_t)(conf->shape.T * conf->shape.K) + 1, sizeof *d->choice);
-    d->cells  = calloc(slices_counted(d) * (size_t)(d->n + 1), sizeof *d->cells);
-    if (d->mine && d->all && d->stage && d->spare && d->choice && d->cells) return OK;
+    d->counts_len  = ops->counts(d);
+    d->own_counts  = calloc((size_t)d->counts_len, sizeof *d->own_counts);
+    d->all_counts   = calloc((size_t)d->counts_len * (size_t)d->n, sizeof *d->all_counts);
+    d->fetched = calloc((size_t)d->counts_len * 3 + 3 + (size_t)(d->n * d->local_experts), sizeof *d->fetched);
+    d->spare_table = calloc(1, ops->table(d));
+    d->chosen = calloc((size_t)(conf->shape.T * conf->shape.K) + 1, sizeof *d->chosen);
+    d->chunk_counts  = calloc(slices_counted(d) * (size_t)(d->n + 1), sizeof *d->chunk_counts);
+    if (d->own_counts && d->all_counts && d->fetched && d->spare_table && d->chosen && d->chunk_counts) return OK;
     dispatch_close(d);
     return fail(E_FIT, "no memory for a dispatcher");
 }
 
-void dispatch_close(Dispatch *d)
+void dispatch_close(Dispatcher *d)
 {
-    for (void **t = d->tables, **next; t; t = next) next = *t, free(t);
-    free(d->mine);
-    free(d->all);
-    free(d->stage);
-    free(d->spare);
-    free(d->choice);
-    free(d->cells);
-    *d = (Dispatch){ 0 };
+    for (void **t = d->host_tables, **next; t; t = next) next = *t, free(t);
+    free(d->own_counts);
+    free(d->all_counts);
+    free(d->fetched);
+    free(d->spare_table);
+    free(d->chosen);
+    free(d->chunk_counts);
+    *d = (Dispatcher){ 0 };
 }

@@ -26,7 +26,7 @@ void  *route_table(Ctx *c, Route *r);
 
 /* Everybody's `mine` into `all`; zeros where the group has failed. */
 void   dispatch_tell(Ctx *c);
-static inline const int32_t *dispatch_of(const Dispatch *d, int member) { return d->all + member * d->told; }
+static inline const int32_t *dispatch_of(const Dispatcher *d, int member) { return d->all_counts + member * d->counts_len; }
 
 /* counts of n sorted lists from their n + 1 borders. */
 void   counts_of(int32_t *count, const int32_t *borders, int64_t n);
@@ -39,10 +39,10 @@ ArenaMark brief_mark(Ctx *c);
 void      brief_note(Ctx *c);
 
 /* Slices of everybody's tokens for which all have room: 2, 4, 8 … */
-int64_t dispatch_slices(Ctx *c, Tensor kept);
-size_t  slices_counted(const Dispatch *d);                 /* numbers that a member tells of them at once */
+int64_t dispatch_token_chunks(Ctx *c, Tensor kept);
+size_t  slices_counted(const Dispatcher *d);                 /* numbers that a member tells of them at once */
 
-MUST Status dispatch_start(Dispatch *d, const DispatchOps *ops, const Mesh *mesh, const DispatchConf *conf);
+MUST Status dispatch_init(Dispatcher *d, const DispatchOps *ops, const Mesh *mesh, const DispatchConf *conf);
 
 extern const DispatchOps dispatch_alltoall, dispatch_deepep, dispatch_hybridep;
 

@@ -14,11 +14,11 @@ static const char *pick(const Mesh *mesh)
     return mesh->comm[GR_ep_inter_node]->size > 1 ? "deepep" : "alltoall";
 }
 
-Status dispatch_open(Dispatch *d, const Mesh *mesh, const DispatchConf *conf)
+Status dispatch_open(Dispatcher *d, const Mesh *mesh, const DispatchConf *conf)
 {
     const char *name = !conf->name || !strcmp(conf->name, "auto") ? pick(mesh) : conf->name;
-    *d = (Dispatch){ 0 };
+    *d = (Dispatcher){ 0 };
     for (int i = 0; i < DISPATCHERS; i++)
-        if (!strcmp(dispatchers[i]->name, name)) return dispatch_start(d, dispatchers[i], mesh, conf);
+        if (!strcmp(dispatchers[i]->name, name)) return dispatch_init(d, dispatchers[i], mesh, conf);
     return fail(E_CONFIG, "moe.dispatcher = %s: there are auto, %s", name, dispatch_names());
 }

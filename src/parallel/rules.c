@@ -57,10 +57,10 @@ static bool labelled(const RuleInput *x, const char *label)
 }
 
 /* The first word that drops something of what the model lacks; NULL: there is none. */
-static const char *stray_label(const RuleInput *x, WordOf of)
+static const char *stray_label(const RuleInput *x, WordScope of)
 {
     for (int i = 0; i < x->recomputes; i++)
-        if (word_of(x->recompute[i]) == of) return x->recompute[i];
+        if (recompute_word_scope(x->recompute[i]) == of) return x->recompute[i];
     return NULL;
 }
 
@@ -70,10 +70,10 @@ static const char *nested_label(const RuleInput *x, const char **other)
     for (int i = 0; i < x->recomputes; i++)
         for (int k = 0; k < x->recomputes; k++) {
             bool twice = i > k && is(x->recompute[i], x->recompute[k]);
-            bool alike = i < k && word_within(x->recompute[k], x->recompute[i]);      /* the later of two */
+            bool alike = i < k && recompute_word_within(x->recompute[k], x->recompute[i]);      /* the later of two */
             bool block = is(x->recompute[k], "full") && is(x->recompute_method, "block");
             *other = x->recompute[k];
-            if (!block && (twice || (word_within(x->recompute[i], *other) && !alike))) return x->recompute[i];
+            if (!block && (twice || (recompute_word_within(x->recompute[i], *other) && !alike))) return x->recompute[i];
         }
     return NULL;
 }
@@ -88,10 +88,10 @@ static const char *unknown_label(const RuleInput *x)
 }
 
 /* The first word of activation_offload that is of what the model lacks. */
-static const char *stray_offload(const RuleInput *x, WordOf of)
+static const char *stray_offload(const RuleInput *x, WordScope of)
 {
     for (int i = 0; i < x->offloads; i++)
-        if (park_word_of(x->offload[i]) == of) return x->offload[i];
+        if (offload_word_scope(x->offload[i]) == of) return x->offload[i];
     return NULL;
 }
 
@@ -106,7 +106,7 @@ static const char *bad_offload(const RuleInput *x, bool dropped)
         if (!some || !is(x->recompute[i], "full"))
             if (policy_drop(policy, x->recompute[i])) return NULL;                    /* rule 67 says it */
     for (int i = 0; i < x->offloads; i++)
-        if (policy_park(policy, x->offload[i])) return x->offload[i];
+        if (policy_offload(policy, x->offload[i])) return x->offload[i];
     return NULL;
 }
 

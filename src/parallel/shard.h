@@ -124,7 +124,7 @@ ShardSizes  shard_sizes(const Shard *s);                      /* bytes that shar
 /* Lays everything out and points every Param at its part. s stays where it is from here on. host: of the
  * machine's host memory, for state that is away; may be NULL where none is. */
 void        shard_bind(Shard *s, Backend *be, Arena *param, Arena *grad, Arena *optim, Arena *host);
-/* Weights were loaded or drawn: into param_entry(p) where there is one, else into shard_slice(p->w). Makes the
+/* Weights were loaded or drawn: into param_load_view(p) where there is one, else into shard_slice(p->w). Makes the
  * rest. */
 void        shard_refresh_weights(Shard *s);
 

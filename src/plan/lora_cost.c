@@ -69,7 +69,7 @@ static AdaptedWeight weight_of(const Param *w, bool input)
 
 static bool before_core(const Attention *a)
 {
-    return trains(a->norm) || trains(a->w_qkv) || trains(a->b_qkv) || trains(a->q_norm) || trains(a->k_norm);
+    return is_trainable(a->norm) || is_trainable(a->w_qkv) || is_trainable(a->b_qkv) || is_trainable(a->q_norm) || is_trainable(a->k_norm);
 }
 
 /* on: something before the layer trains. */
@@ -77,14 +77,14 @@ static void fill_layer(AdaptedLayer *x, const Decoder *d, bool back, bool on)
 {
     const Attention *a = &d->attn;
     const Param *up = d->sparse ? d->moe.w_gu : d->mlp.w_gu, *down = d->sparse ? d->moe.w_d : d->mlp.w_d;
-    bool normed = on || attention_trains(a) || trains(d->norm);
-    bool routes = d->sparse && trains(d->moe.w_router);
+    bool normed = on || attention_trains(a) || is_trainable(d->norm);
+    bool routes = d->sparse && is_trainable(d->moe.w_router);
     x->moe  = d->sparse, x->back = back;
     x->core = back && (on || before_core(a));
-    x->qkv  = weight_of(a->w_qkv, back && (on || trains(a->norm)));
+    x->qkv  = weight_of(a->w_qkv, back && (on || is_trainable(a->norm)));
     x->o    = weight_of(a->w_o, x->core);
     x->up   = weight_of(up, back && normed);
-    x->down = weight_of(down, back && (normed || routes || trains(up)));
+    x->down = weight_of(down, back && (normed || routes || is_trainable(up)));
     if (d->sparse) x->router = weight_of(d->moe.w_router, back && normed);
 }
 
@@ -121,7 +121,7 @@ static void fill_layers(Adapted *a, const Model *m, const ModelRow *row, bool pi
         count_unit(&x.trained, m, m->layer[l].norm->unit, row);
         a->of[l] = (uint8_t)kind_of(a, &x);
     }
-    a->head = weight_of(m->head.w, lowest < L || trains(m->head.norm));
+    a->head = weight_of(m->head.w, lowest < L || is_trainable(m->head.norm));
 }
 
 /* ---- the tower ---- */
@@ -149,8 +149,8 @@ static double merger_pairs(const Merger *m) { return pairs_of(m->w1, true) + pai
 
 static bool merger_trains(const Merger *m)
 {
-    return trains(m->norm_w) || trains(m->norm_b) || trains(m->w1) || trains(m->b1) || trains(m->w2) ||
-           trains(m->b2);
+    return is_trainable(m->norm_w) || is_trainable(m->norm_b) || is_trainable(m->w1) || is_trainable(m->b1) || is_trainable(m->w2) ||
+           is_trainable(m->b2);
 }
 
 static void fill_tower(Adapted *a, const Vision *v)

@@ -1,4 +1,4 @@
-/* tests/test_slices.c -- expert layers that have no room for their rows at once: done in slices, they learn
+/* tests/test_moe_chunked.c -- expert layers that have no room for their rows at once: done in slices, they learn
  * the same. Routing is as bad as it can be, room as little as is allowed. */
 #include "dispatchlab.h"
 
@@ -225,12 +225,12 @@ static void room_by_default(void)
     EXPECT_OK(comm_open(&world, &(CommConf){ .kind = "fake", .size = 16 }));
     EXPECT_OK(mesh_open(&mesh, world, &(MeshLayout){ .ep = 16 }));
     for (size_t i = 0; i < sizeof at / sizeof *at; i++) {
-        Dispatch d;
+        Dispatcher d;
         MoeShape s = { .E = 128, .K = 8, .T = at[i].T, .row = at[i].row };
         EXPECT_OK(dispatch_open(&d, &mesh, &(DispatchConf){ .name = "alltoall", .shape = s,
                                                             .rank_capacity = at[i].asked }));
-        EXPECT((double)d.room == at[i].rows && d.bounded == (d.room < 16 * at[i].T * 8), "%zu: room %lld", i,
-               (long long)d.room);
+        EXPECT((double)d.row_capacity == at[i].rows && d.bounded == (d.row_capacity < 16 * at[i].T * 8), "%zu: room %lld", i,
+               (long long)d.row_capacity);
         dispatch_close(&d);
     }
     mesh_close(&mesh);

@@ -1,4 +1,4 @@
-/* Parked activations: a value that waits on the host for its backward is the value it was, so no loss and no
+/* Offloaded activations: a value that waits on the host for its backward is the value it was, so no loss and no
  * gradient changes by one bit, alone, beside recompute, on layouts; device memory shrinks, what was planned is what
  * is used on both sides, and only what must travel does. */
 #include "modelab.h"
@@ -173,15 +173,15 @@ static void words_are_read(void)
 {
     uint8_t policy[LABEL_N];
     policy_default(policy);
-    EXPECT(park_berths(policy) == 0, "nothing is parked");
-    EXPECT_OK(park_words(policy, "moe_act,attn_proj"));
-    EXPECT(policy[L_GATE_UP] == PARK && policy[L_CORE] == PARK && policy[L_ACT] == KEEP, "inputs of modules");
-    EXPECT(park_berths(policy) == 3, "three berths");
-    EXPECT_OK(park_words(policy, "attn_norm"));
-    EXPECT(policy[L_INPUT] == PARK && policy[L_ROUTE] == PIN && park_berths(policy) == 4, "and one for inputs");
-    EXPECT_FAIL(park_words(policy, "mlp_act"), E_CONFIG, "expert_fc1");
+    EXPECT(offload_buffers_needed(policy) == 0, "nothing is parked");
+    EXPECT_OK(offload_words(policy, "moe_act,attn_proj"));
+    EXPECT(policy[L_GATE_UP] == OFFLOAD && policy[L_CORE] == OFFLOAD && policy[L_ACT] == KEEP, "inputs of modules");
+    EXPECT(offload_buffers_needed(policy) == 3, "three berths");
+    EXPECT_OK(offload_words(policy, "attn_norm"));
+    EXPECT(policy[L_INPUT] == OFFLOAD && policy[L_ROUTE] == PIN && offload_buffers_needed(policy) == 4, "and one for inputs");
+    EXPECT_FAIL(offload_words(policy, "mlp_act"), E_CONFIG, "expert_fc1");
     EXPECT_OK(policy_drop(policy, "norm"));
-    EXPECT_FAIL(park_words(policy, "qkv_linear"), E_CONFIG, "drops");
+    EXPECT_FAIL(offload_words(policy, "qkv_linear"), E_CONFIG, "drops");
 }
 
 int main(void)

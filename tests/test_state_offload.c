@@ -1,4 +1,4 @@
-/* tests/test_offload.c -- the optimizer's state in fewer bytes and in host memory: the same losses and the
+/* tests/test_state_offload.c -- the optimizer's state in fewer bytes and in host memory: the same losses and the
  * same bits with f32 masters and split ones, wherever they are kept, on any layout of ranks; what was saved in
  * one way goes on in another; the plan knows every byte. */
 #include "layoutlab.h"
