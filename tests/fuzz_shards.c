@@ -22,7 +22,7 @@ static size_t make_file(uint8_t out[512])
     return 8 + n + 136;
 }
 
-static void read_back(const Shards *s, Backend *be, const Stored *x, int64_t from, int64_t n)
+static void read_back(const Shards *s, Backend *be, const StoredShard *x, int64_t from, int64_t n)
 {
     static float room[MOST];
     StridedRange  need = { .at = from, .len = n, .stride = n, .count = 1 };
@@ -36,7 +36,7 @@ static void read_back(const Shards *s, Backend *be, const Stored *x, int64_t fro
 static void check(const Shards *s, Backend *be)
 {
     for (int i = 0; i < s->n; i++) {
-        const Stored *x = &s->item[i];
+        const StoredShard *x = &s->item[i];
         int64_t all = 1, stored = 0;
         for (int d = 0; d < x->rank; d++) all *= x->shape[d];
         for (int r = 0; r < x->runs; r++) {
@@ -61,7 +61,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     REQUIRE(!st_open_memory(&st, file, make_file(file), "file"), "%s", status_text());
     REQUIRE(!backend_open(&be, "cpu"), "%s", status_text());
     Status r = json_parse(&o, (const char *)data, size, "fuzz");
-    if (!r) r = shards_describe(&s, &st, o);
+    if (!r) r = shards_add_description(&s, &st, o);
     REQUIRE(!r || status_text()[0], "an error without text");
     if (!r) {
         shards_sort(&s);

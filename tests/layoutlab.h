@@ -41,7 +41,7 @@ typedef struct Case {
     double     rank_capacity;            /* as little as may be: expert layers are done in slices; 0: by default */
     int        steps;
     uint64_t   weights;                  /* seed */
-    const AdapterConf *lora;             /* NULL: all is trained */
+    const LoraConf *lora;             /* NULL: all is trained */
     Stream     stream[BATCHES][MICROS];
 } Case;
 

@@ -21,7 +21,7 @@ static const char smooth_text[] =
 
 enum { CHANCE = 77, RANK = 3, MOST_WORDS = 8 };
 
-typedef struct Asked { WordList list; const char *word[MOST_WORDS]; AdapterConf conf; } Asked;
+typedef struct Asked { WordList list; const char *word[MOST_WORDS]; LoraConf conf; } Asked;
 
 /* word: targets, NULL behind the last. */
 static inline void asked(Asked *a, double dropout, bool shared, const char *const *word)

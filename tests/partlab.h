@@ -91,7 +91,7 @@ static inline void part_chunks(RankPart *r, int64_t L)
 }
 
 static inline void part_open_adapted(RankPart *r, const ModelShape *s, const bool *frozen,
-                                     const AdapterConf *lora, const MeshLayout *l, int rank, int world, DType d,
+                                     const LoraConf *lora, const MeshLayout *l, int rank, int world, DType d,
                                      Slicing slicing)
 {
     *r = (RankPart){ 0 };

@@ -65,7 +65,7 @@ static void back_to_the_bit(void)
         Snapshot s = shot(&a, dir, 7);
         EXPECT_OK(checkpoint_save(&s));
         EXPECT_OK(path_join(path, dir, "checkpoint-7"));
-        EXPECT_OK(checkpoint_check(path));
+        EXPECT_OK(checkpoint_verify(path));
         lab_open(&b, i % 2 ? BF16 : F32, i / 2);
         size_t param = a.e.arena[A_PARAM].used,
                optim = a.e.arena[A_OPTIM].used - ARENA_ALIGN; /* all but the norm */
@@ -83,7 +83,7 @@ static void back_to_the_bit(void)
                    "%s: moments differ (%d)", p->piece[0].name, i);
         }
         Json *state;
-        EXPECT_OK(checkpoint_state(path, &state));
+        EXPECT_OK(checkpoint_read_state(path, &state));
         EXPECT(json_equal(state, a.state), "trainer_state.json");
         json_decref(state);
         lab_close(&a), lab_close(&b);
@@ -169,12 +169,12 @@ static void damage_is_found(void)
     EXPECT(strstr(found, "checkpoint-3"), "found %s", found);
     damage(dir, "checkpoint-3/state/model.safetensors", 20000, false);
     EXPECT_OK(path_join(path, dir, "checkpoint-3"));
-    EXPECT_FAIL(checkpoint_check(path), E_DATA, "damaged");
+    EXPECT_FAIL(checkpoint_verify(path), E_DATA, "damaged");
     EXPECT_OK(checkpoint_find(found, dir, &quiet));
     EXPECT(strstr(found, "checkpoint-2"), "found %s", found);
     damage(dir, "checkpoint-2/trainer_state.json", 3, true);
     EXPECT_OK(path_join(path, dir, "checkpoint-2"));
-    EXPECT_FAIL(checkpoint_check(path), E_DATA, "3 bytes");
+    EXPECT_FAIL(checkpoint_verify(path), E_DATA, "3 bytes");
     damage(dir, "checkpoint-1/MANIFEST.json", 40, true);
     EXPECT_OK(checkpoint_find(found, dir, &quiet));
     EXPECT(!*found, "found %s among ruins", found);
@@ -226,7 +226,7 @@ static void full_disk(void)
         snprintf(name, sizeof name, "checkpoint-%lld.tmp", (long long)step);
         EXPECT(!there(dir, name), "%s is left", name);
         EXPECT_OK(checkpoint_find(found, dir, &quiet));
-        EXPECT(*found && !checkpoint_check(found), "no whole checkpoint after step %lld", (long long)step);
+        EXPECT(*found && !checkpoint_verify(found), "no whole checkpoint after step %lld", (long long)step);
     }
     signal(SIGXFSZ, SIG_DFL);
     EXPECT(failures >= 9 && failures < 12, "%d of 12 saves failed", failures);
@@ -267,9 +267,9 @@ static void killed(void)
         for (int i = 0; i < 2; i++) {
             if (last_of(dir, links[i]) < 0) continue;        /* no best yet */
             EXPECT_OK(path_join(path, dir, links[i]));
-            EXPECT_OK(checkpoint_check(path));
+            EXPECT_OK(checkpoint_verify(path));
         }
-        checkpoint_sweep(dir);
+        checkpoint_remove_tmp(dir);
         EXPECT_OK(checkpoint_find(path, dir, &quiet));
         EXPECT(*path, "nothing to resume from");
         step = last_of(dir, "last") + 1;
@@ -303,12 +303,12 @@ static void export_loads(void)
     EXPECT_OK(json_parse(&hf, small_vl_moe, strlen(small_vl_moe), "config"));
     EXPECT_OK(path_join(file, dir, "tokenizer.json"));
     EXPECT_OK(file_write(file, "{}", 2));
-    Export x = { .config = hf, .companions = dir, .min_pixels = 1024, .max_pixels = 4096 };
+    HfExport x = { .config = hf, .companions = dir, .min_pixels = 1024, .max_pixels = 4096 };
     Snapshot s = shot(&a, dir, 3);
     s.hf = &x;
     EXPECT_OK(checkpoint_save(&s));
     EXPECT_OK(path_join(path, dir, "checkpoint-3"));
-    EXPECT_OK(checkpoint_check(path));
+    EXPECT_OK(checkpoint_verify(path));
     EXPECT(there(path, "tokenizer.json") && there(path, "config.json") && there(path, "model.safetensors"),
            "files");
     EXPECT_OK(st_open(&st, path));

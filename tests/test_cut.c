@@ -190,7 +190,7 @@ static void turn_experts(const char *from, const char *to)
         int64_t E = t[i].shape[0], a = t[i].shape[1], b = t[i].shape[2];
         float *turned = malloc(t[i].bytes);
         for (int64_t e = 0; e < E; e++)
-            transpose(turned + e * a * b, (const float *)t[i].data + e * a * b, a, b);
+            weights_transpose(turned + e * a * b, (const float *)t[i].data + e * a * b, a, b);
         t[i].data = turned, t[i].shape[1] = b, t[i].shape[2] = a;
     }
     mkdir(to, 0777);

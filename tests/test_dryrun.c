@@ -123,10 +123,10 @@ static void draw_adapters(Case *c, uint64_t seed)
     static const char *const targets[] = { "all-linear", "experts", "all-attention", "vision", "layers.3.*" };
     static const char *target;
     static WordList    list;
-    static AdapterConf lora;
+    static LoraConf lora;
     target = targets[rng_below(seed, 10, 0, 5)];
     list = (WordList){ &target, 1 };
-    lora = (AdapterConf){ .rank = 1 + (int64_t)rng_below(seed, 10, 1, 8), .alpha = 8, .target = &list,
+    lora = (LoraConf){ .rank = 1 + (int64_t)rng_below(seed, 10, 1, 8), .alpha = 8, .target = &list,
                           .shared_a = rng_below(seed, 10, 2, 2),
                           .dropout = rng_below(seed, 10, 3, 2) ? 0.1 : 0 };
     if (rng_below(seed, 10, 4, 2)) c->lora = &lora;

@@ -40,7 +40,7 @@ static void expect_saved(int64_t step)
     char name[64];
     Path path;
     snprintf(name, sizeof name, "ends/checkpoint-%lld", (long long)step);
-    EXPECT_OK(checkpoint_check(lab_path(name)));
+    EXPECT_OK(checkpoint_verify(lab_path(name)));
     EXPECT_OK(checkpoint_find(path, lab_path("ends"), NULL));
     EXPECT(!strcmp(path, lab_path(name)), "the newest is %s", path);
     folder_remove(lab_path("ends"));

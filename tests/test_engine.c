@@ -62,7 +62,7 @@ static void plan_equals_run(void)
         }
 }
 
-static void allocates_nothing(const char *drop, const char *park, const AdapterConf *lora)
+static void allocates_nothing(const char *drop, const char *park, const LoraConf *lora)
 {
     ModelShape shape = small_shape(small_vl_moe);
     EngineConf conf = small_conf(exact(&shape, 0, 3, 7));
@@ -104,7 +104,7 @@ static void step_allocates_nothing(void)
     SKIP("a sanitizer owns malloc");
 #endif
     WordList all = { (const char *const[]){ "all-linear" }, 1 };
-    AdapterConf lora = { .rank = 4, .alpha = 8, .dropout = 0.1, .target = &all };
+    LoraConf lora = { .rank = 4, .alpha = 8, .dropout = 0.1, .target = &all };
     allocates_nothing(NULL, NULL, NULL);
     allocates_nothing("full:2", "attn_norm", NULL);
     allocates_nothing("moe_act", "core_attn,expert_fc1,vision", NULL);

@@ -86,7 +86,7 @@ static void world_open(World *w)
     w->source = (Source){ .path = strdup(in_dir("eval.jsonl")), .weight = 1, .channel = "other" };
     w->list = (SourceList){ &w->source, 1 };
     EXPECT_OK(tokenizer_open(&w->tokenizer, "tests/gold_text"));
-    conf.evaluate = true, conf.decode = eval_room(8, &budget);
+    conf.evaluate = true, conf.decode = eval_decode_capacity(8, &budget);
     EXPECT_OK(engine_open(&w->e, &w->shape, &conf, &full));
     EXPECT_OK(model_init(&w->e.model, &w->e.be, 3));
     engine_loaded(&w->e);
@@ -288,7 +288,7 @@ static void bad_samples(void)
 static void finds_answers(void)
 {
     Tokenizer *t;
-    AnswerMark m;
+    AnswerFinder m;
     Ids ids = { 0 };
     TokenScratch *s;
     int64_t prompt, end;
@@ -297,11 +297,11 @@ static void finds_answers(void)
         "<|im_start|>user\nand<|im_end|>\n<|im_start|>assistant\nlast one<|im_end|>\n";
     EXPECT_OK(tokenizer_open(&t, "tests/gold_text"));
     EXPECT_OK(token_scratch_open(&s, t));
-    EXPECT_OK(answer_mark_open(&m, t));
+    EXPECT_OK(answer_finder_open(&m, t));
     EXPECT_OK(tokenizer_encode(t, s, &ids, text, sizeof text - 1, false));
     EXPECT(answer_find(&m, &ids, &prompt, &end), "no answer found");
     Text got = { 0 }, want = { 0 };
-    EXPECT_OK(speak_text(&got, t, ids.v + prompt, end - prompt));
+    EXPECT_OK(detokenize(&got, t, ids.v + prompt, end - prompt));
     EXPECT_OK(text_printf(&want, " \tlast one\n"));
     EXPECT(answer_equals(&got, &want), "%.*s", (int)got.n, got.v);
     want.n = 4;
@@ -310,7 +310,7 @@ static void finds_answers(void)
     EXPECT(!answer_find(&m, &ids, &prompt, &end), "an answer without its end");
     text_close(&got), text_close(&want);
     ids_close(&ids);
-    answer_mark_close(&m);
+    answer_finder_close(&m);
     token_scratch_close(s);
     tokenizer_close(t);
 }
@@ -319,7 +319,7 @@ static void finds_answers(void)
 static void from_a_folder(void)
 {
     World w;
-    Predict p;
+    Predictor p;
     EvalResult r;
     const char *const conf[] = { config }, *const processor[] = {
         "{\"size\": {\"shortest_edge\": 1024, \"longest_edge\": 4096}}"
@@ -337,11 +337,11 @@ static void from_a_folder(void)
     Config recipe;
     config_default(&recipe);
     recipe.model.path = model;
-    EXPECT_OK(predict_bounds(&recipe, model));
+    EXPECT_OK(predict_read_pixel_bounds(&recipe, model));
     EXPECT(recipe.image.min_pixels == 1024 && recipe.image.max_pixels == 4096, "bounds of pictures");
     EXPECT_OK(predict_open(&p, &recipe));
     EXPECT(p.stops == 3 && p.stop[0] == 576 && p.stop[1] == 574 && p.stop[2] == 7, "%d stops", p.stops);
-    EXPECT_OK(predict_load(&p, &budget, eval_room(8, &budget), NULL));
+    EXPECT_OK(predict_load(&p, &budget, eval_decode_capacity(8, &budget), NULL));
     EvalConf eval = w.eval;
     eval.recipe = &recipe, eval.tokenizer = p.source.tokenizer, eval.patch = p.patch;
     EXPECT_OK(evaluate_model(&p.e, &eval, &r));

@@ -51,7 +51,7 @@ static void known_adapters(void)
     ModelShape s = preset("Qwen3-30B-A3B");
     const char *word = "all-linear";
     WordList    target = { &word, 1 };
-    AdapterConf c = { .rank = 16, .alpha = 32, .target = &target };
+    LoraConf c = { .rank = 16, .alpha = 32, .target = &target };
     Load      l = { 8192, 0, 8192, 8192.0 * 8193 / 2, 0 };
     ModelWork w, full;
     EXPECT_OK(work_open(&w, &s, NULL, &c));
@@ -109,7 +109,7 @@ static const Budget roomy = { .tokens = 120, .patches = 64, .docs = 6, .supervis
 
 /* With budgets filled to the last row, what the ops charged is what the model needs. */
 static void ledger_of(const char *what, const ModelShape *shape, unsigned pictures, const bool *frozen,
-                      const AdapterConf *lora)
+                      const LoraConf *lora)
 {
     static const char *const parts[PART_N] = { "vision", "merger", "decoder", "head", "optim" };
     Stream s;
@@ -164,7 +164,7 @@ static void ledger_of_adapters(void)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         for (unsigned pictures = 0; pictures < 8; pictures += 7) {
             WordList target = { &rows[i].target, 1 }, save = { &rows[i].save, 1 };
-            AdapterConf c = { .rank = 3, .alpha = 6, .target = &target, .shared_a = i % 2,
+            LoraConf c = { .rank = 3, .alpha = 6, .target = &target, .shared_a = i % 2,
                               .save = rows[i].save ? &save : NULL };
             ledger_of(rows[i].target, &shape, pictures, none, &c);
         }

@@ -92,7 +92,7 @@ static void cache_equals_forward(void)
                 if (step == GROW) break;
                 for (int i = 0; i < DOCS; i++) {
                     GenerateConf likeliest = { 0 };
-                    EXPECT_OK(sample_token(&likeliest, NULL, want + i * 97, 90, i, step, &id[i]));
+                    EXPECT_OK(generate_pick_token(&likeliest, NULL, want + i * 97, 90, i, step, &id[i]));
                     EXPECT_OK(ids_push(&extra[i], id[i]));
                 }
                 EXPECT_OK(decode_step(&dec, DOCS, doc, id));
@@ -283,7 +283,7 @@ static void samples_as_asked(void)
     static const double p[5] = { 0.15, 0.5, 0.02, 0.25, 0.08 };
     enum { N = 20000 };
     float z[5];
-    Choice choice[5];
+    TokenCandidate choice[5];
     for (int i = 0; i < 5; i++) z[i] = (float)log(p[i]) + 3.0f;
     static const struct { double temperature, top_p, want[5]; } cases[] = {
         { 0,   1,    { 0, 1, 0, 0, 0 } },
@@ -298,8 +298,8 @@ static void samples_as_asked(void)
         int count[5] = { 0 };
         for (int i = 0; i < N; i++) {
             int32_t id, again;
-            EXPECT_OK(sample_token(&how, choice, z, 5, i % 7, i / 7, &id));
-            EXPECT_OK(sample_token(&how, choice, z, 5, i % 7, i / 7, &again));
+            EXPECT_OK(generate_pick_token(&how, choice, z, 5, i % 7, i / 7, &id));
+            EXPECT_OK(generate_pick_token(&how, choice, z, 5, i % 7, i / 7, &again));
             EXPECT(id == again && id >= 0 && id < 5, "case %d: id %d, then %d", (int)c, id, again);
             count[id]++;
         }
@@ -311,9 +311,9 @@ static void samples_as_asked(void)
     int32_t id;
     GenerateConf how = { .temperature = 1, .top_p = 1 };
     float bad[2] = { NAN, NAN }, tie[3] = { 1, 2, 2 };
-    EXPECT_FAIL(sample_token(&how, choice, bad, 2, 0, 0, &id), E_CHECK, "finite");
+    EXPECT_FAIL(generate_pick_token(&how, choice, bad, 2, 0, 0, &id), E_CHECK, "finite");
     how.temperature = 0;
-    EXPECT_OK(sample_token(&how, choice, tie, 3, 0, 0, &id));
+    EXPECT_OK(generate_pick_token(&how, choice, tie, 3, 0, 0, &id));
     EXPECT(id == 1, "of equals the first is taken, not %d", id);
 }
 

@@ -9,7 +9,7 @@ enum { LORA_STEPS = 2, CHANCE = 77 };
 static struct {
     double   loss[LORA_STEPS], norm[LORA_STEPS];
     Engine   e;
-    const AdapterConf *lora;
+    const LoraConf *lora;
     uint64_t seed;
 } want;
 
@@ -30,7 +30,7 @@ static const char *const tower[] = { "*.blocks.1.mlp.linear_fc1", "*.deepstack_m
 static const WordList target_upper = { upper, 3 }, target_tower = { tower, 3 },
                       target_head = { every + 2, 1 };
 
-typedef struct Kind { const char *text; AdapterConf conf; } Kind;
+typedef struct Kind { const char *text; LoraConf conf; } Kind;
 
 static const Kind kinds[] = {
     { "all, each its A", { .rank = 3, .alpha = 6, .target = &target_every } },

@@ -67,8 +67,8 @@ typedef struct Run {
     Slicing slicing;
     DType dtype;
     const bool *frozen;
-    const Export *hf;
-    const AdapterConf *lora;
+    const HfExport *hf;
+    const LoraConf *lora;
 } Run;
 
 static Snapshot shot(const RankPart *r, const char *dir, int64_t step, const Run *run)
@@ -88,20 +88,20 @@ static Status through(const Run *x, const char *from, const char *dir, int64_t s
     if (from) st = checkpoint_load(from, &first.m, &be);
     else fill(&first, 5);
     Snapshot s = shot(&first, dir, step, x);
-    if (!st) st = job_open(&job, &s);
-    if (!st) st = job_prepare(&job);
+    if (!st) st = checkpoint_save_open(&job, &s);
+    if (!st) st = checkpoint_save_prepare(&job);
     for (int rank = 1; rank < x->world && !st; rank++) {
         part_open_adapted(&r, &shape, x->frozen, x->lora, &x->l, rank, x->world, x->dtype, x->slicing);
         st = checkpoint_load(from, &r.m, &be);
         Snapshot part = shot(&r, dir, step, x);
-        if (!st) st = job_open(&mine, &part);
-        if (!st) st = job_write(&mine, &be, NULL);
-        job_close(&mine);
+        if (!st) st = checkpoint_save_open(&mine, &part);
+        if (!st) st = checkpoint_save_write(&mine, &be, NULL);
+        checkpoint_save_close(&mine);
         part_close(&r);
     }
-    if (!st) st = job_write(&job, &be, NULL);
-    if (!st) st = job_finish(&job);
-    job_close(&job);
+    if (!st) st = checkpoint_save_write(&job, &be, NULL);
+    if (!st) st = checkpoint_save_finish(&job);
+    checkpoint_save_close(&job);
     part_close(&first);
     return st;
 }
@@ -135,7 +135,7 @@ static void five_layouts_and_back(void)
             EXPECT_OK(through(&x, from, dir, i + 1));
         }
         EXPECT_OK(path_join(to, dir, "last"));
-        EXPECT_OK(checkpoint_check(to));
+        EXPECT_OK(checkpoint_verify(to));
         part_open(&b, &shape, one.frozen, &one.l, 0, 1, one.dtype, WHOLE_STATE);
         EXPECT_OK(checkpoint_load(to, &b.m, &be));
         expect_same(&a, &b);
@@ -154,10 +154,10 @@ static void adapters_of_five_layouts(void)
         static RankPart a, b;
         Path to, names[2];
         Json *hf;
-        AdapterConf lora = { .rank = 4, .alpha = 8, .target = &target, .save = &whole, .shared_a = k };
+        LoraConf lora = { .rank = 4, .alpha = 8, .target = &target, .save = &whole, .shared_a = k };
         const char *dir = run_dir("adapters");
         EXPECT_OK(json_parse(&hf, config, strlen(config), "config"));
-        Export x = { .config = hf, .companions = dir };
+        HfExport x = { .config = hf, .companions = dir };
         Run one = { .world = 1, .dtype = k ? F32 : BF16, .lora = &lora, .hf = &x };
         part_open_adapted(&a, &shape, NULL, &lora, &one.l, 0, 1, one.dtype, WHOLE_STATE);
         fill(&a, 5);
@@ -171,7 +171,7 @@ static void adapters_of_five_layouts(void)
             EXPECT_OK(through(&run, to, dir, i + 1));
         }
         EXPECT_OK(path_join(to, dir, "last"));
-        EXPECT_OK(checkpoint_check(to));
+        EXPECT_OK(checkpoint_verify(to));
         part_open_adapted(&b, &shape, NULL, &lora, &one.l, 0, 1, one.dtype, WHOLE_STATE);
         for (int i = 0; i < a.m.params.n; i++)               /* the base is in no checkpoint */
             if (a.m.params.p[i]->frozen)
@@ -192,7 +192,7 @@ static void adapters_of_five_layouts(void)
 }
 
 /* A checkpoint of eight ranks at dir/checkpoint-1. */
-static void eight_ranks(const char *dir, const Export *hf)
+static void eight_ranks(const char *dir, const HfExport *hf)
 {
     Path from;
     Run one = { .world = 1, .dtype = BF16 }, x = chain[0];
@@ -210,10 +210,10 @@ static void export_of_many_is_that_of_one(void)
     SafeTensors st;
     const char *dir = run_dir("export");
     EXPECT_OK(json_parse(&hf, config, strlen(config), "config"));
-    Export x = { .config = hf, .companions = dir, .min_pixels = 1024, .max_pixels = 4096 };
+    HfExport x = { .config = hf, .companions = dir, .min_pixels = 1024, .max_pixels = 4096 };
     eight_ranks(dir, &x);
     EXPECT_OK(path_join(path, dir, "checkpoint-1"));
-    EXPECT_OK(checkpoint_check(path));
+    EXPECT_OK(checkpoint_verify(path));
     EXPECT_OK(st_open(&st, path));
     part_open(&a, &shape, NULL, &(MeshLayout){ 0 }, 0, 1, BF16, WHOLE_STATE);
     part_open(&b, &shape, NULL, &(MeshLayout){ 0 }, 0, 1, BF16, WHOLE_STATE);
@@ -241,9 +241,9 @@ static void rewritten_as_one_rank(void)
     EXPECT_OK(path_join(from, dir, "checkpoint-1"));
     EXPECT_OK(path_join(to, dir, "one"));
     EXPECT(checkpoint_is(from) && !checkpoint_is(dir), "what a checkpoint looks like");
-    EXPECT_OK(checkpoint_rewrite(from, to));
-    EXPECT_OK(checkpoint_check(to));
-    EXPECT_OK(checkpoint_state(to, &o));
+    EXPECT_OK(checkpoint_consolidate(from, to));
+    EXPECT_OK(checkpoint_verify(to));
+    EXPECT_OK(checkpoint_read_state(to, &o));
     EXPECT(json_equal(o, state), "trainer_state.json");
     json_decref(o);
     part_open(&a, &shape, NULL, &(MeshLayout){ 0 }, 0, 1, BF16, WHOLE_STATE);
@@ -283,7 +283,7 @@ static void wrong_descriptions_are_refused(void)
     eight_ranks(dir, NULL);
     EXPECT_OK(path_join(path, dir, "checkpoint-1"));
     EXPECT_OK(load_one(path));
-    EXPECT_OK(checkpoint_check(path));
+    EXPECT_OK(checkpoint_verify(path));
     EXPECT_OK(shards_path(file, path, 2, "runs.json"));
     change_run(file, norm, 0, -1);                           /* the neighbour's last element again */
     EXPECT_FAIL(load_one(path), E_DATA, norm);
@@ -294,7 +294,7 @@ static void wrong_descriptions_are_refused(void)
     EXPECT_FAIL(load_one(path), E_DATA, "not inside the tensor");
     change_run(file, norm, 0, -1001);
     EXPECT_OK(load_one(path));
-    EXPECT_FAIL(checkpoint_check(path), E_DATA, "runs.json");         /* it is written otherwise now */
+    EXPECT_FAIL(checkpoint_verify(path), E_DATA, "runs.json");         /* it is written otherwise now */
     change_run(file, norm, 1, 1);
     EXPECT_FAIL(load_one(path), E_DATA, "its runs have");
     change_run(file, norm, 1, -1);
@@ -330,59 +330,59 @@ static void other_models_are_refused(void)
 static void the_run_goes_on_meanwhile(void)
 {
     static RankPart a, b;
-    Saving v;
+    AsyncCheckpointer v;
     Path path;
     const char *dir = run_dir("beside");
     Run one = { .world = 1 };
     part_open(&a, &shape, NULL, &one.l, 0, 1, BF16, WHOLE_STATE);
-    EXPECT_OK(saving_open(&v, &a.m, &be, true));
+    EXPECT_OK(checkpoint_async_open(&v, &a.m, &be, true));
     for (int64_t step = 1; step <= 4; step++) {
         fill(&a, (uint64_t)step);
         Snapshot s = shot(&a, dir, step, &one);
-        EXPECT_OK(saving_begin(&v, &s));
-        EXPECT_OK(saving_poll(&v));
+        EXPECT_OK(checkpoint_async_begin(&v, &s));
+        EXPECT_OK(checkpoint_async_poll(&v));
     }
     fill(&a, 99);
-    EXPECT_OK(saving_wait(&v));
-    EXPECT_OK(saving_wait(&v));
+    EXPECT_OK(checkpoint_async_wait(&v));
+    EXPECT_OK(checkpoint_async_wait(&v));
     for (int64_t step = 1; step <= 4; step++) {
         char name[64];
         snprintf(name, sizeof name, "checkpoint-%lld", (long long)step);
         part_open(&b, &shape, NULL, &one.l, 0, 1, BF16, WHOLE_STATE);
         fill(&a, (uint64_t)step);
         EXPECT_OK(path_join(path, dir, name));
-        EXPECT_OK(checkpoint_check(path));
+        EXPECT_OK(checkpoint_verify(path));
         EXPECT_OK(checkpoint_load(path, &b.m, &be));
         expect_same(&a, &b);
         part_close(&b);
     }
-    saving_close(&v);
+    checkpoint_async_close(&v);
     part_close(&a);
 }
 
 static void a_failed_save_is_told_once(void)
 {
     static RankPart a;
-    Saving v;
+    AsyncCheckpointer v;
     Path path;
     const char *dir = run_dir("fails");
     Run one = { .world = 1 };
     part_open(&a, &shape, NULL, &one.l, 0, 1, BF16, WHOLE_STATE);
     fill(&a, 1);
-    EXPECT_OK(saving_open(&v, &a.m, &be, true));
+    EXPECT_OK(checkpoint_async_open(&v, &a.m, &be, true));
     Snapshot s = shot(&a, dir, 1, &one);
     EXPECT_OK(path_join(path, dir, "last"));
     EXPECT_OK(folder_make(path));                            /* a folder where the link is to be */
-    EXPECT_OK(saving_begin(&v, &s));
-    EXPECT_FAIL(saving_wait(&v), E_IO, "what was saved before is whole");
-    EXPECT_OK(saving_poll(&v));
-    EXPECT_OK(saving_wait(&v));
+    EXPECT_OK(checkpoint_async_begin(&v, &s));
+    EXPECT_FAIL(checkpoint_async_wait(&v), E_IO, "what was saved before is whole");
+    EXPECT_OK(checkpoint_async_poll(&v));
+    EXPECT_OK(checkpoint_async_wait(&v));
     folder_remove(path);
-    EXPECT_OK(saving_begin(&v, &s));
+    EXPECT_OK(checkpoint_async_begin(&v, &s));
     Status st = OK;
-    while (v.out && !st) st = saving_poll(&v), usleep(10000);
+    while (v.out && !st) st = checkpoint_async_poll(&v), usleep(10000);
     EXPECT_OK(st);
-    saving_close(&v), saving_close(&v);
+    checkpoint_async_close(&v), checkpoint_async_close(&v);
     part_close(&a);
 }
 
@@ -398,17 +398,17 @@ static void late_ranks(void)
     fill(&a, 1), fill(&b, 1);
     Snapshot s = shot(&a, dir, 1, &two), t = shot(&b, dir, 1, &two);
     s.patience = 0.2;
-    EXPECT_OK(job_open(&first, &s));
-    EXPECT_OK(job_open(&second, &t));
-    EXPECT_OK(job_prepare(&first));
-    EXPECT_OK(job_write(&first, &be, NULL));
-    EXPECT_FAIL(job_finish(&first), E_COMM, "nothing new of the files of rank 1");
-    EXPECT_OK(job_write(&second, &be, NULL));
-    EXPECT_OK(job_finish(&first));
-    EXPECT_OK(job_prepare(&first));
-    EXPECT(job_failed(&second, fail(E_IO, "the disk is full")) == E_IO, "its own status");
-    EXPECT_FAIL(job_finish(&first), E_COMM, "the disk is full");
-    job_close(&first), job_close(&second);
+    EXPECT_OK(checkpoint_save_open(&first, &s));
+    EXPECT_OK(checkpoint_save_open(&second, &t));
+    EXPECT_OK(checkpoint_save_prepare(&first));
+    EXPECT_OK(checkpoint_save_write(&first, &be, NULL));
+    EXPECT_FAIL(checkpoint_save_finish(&first), E_COMM, "nothing new of the files of rank 1");
+    EXPECT_OK(checkpoint_save_write(&second, &be, NULL));
+    EXPECT_OK(checkpoint_save_finish(&first));
+    EXPECT_OK(checkpoint_save_prepare(&first));
+    EXPECT(checkpoint_save_failed(&second, fail(E_IO, "the disk is full")) == E_IO, "its own status");
+    EXPECT_FAIL(checkpoint_save_finish(&first), E_COMM, "the disk is full");
+    checkpoint_save_close(&first), checkpoint_save_close(&second);
     part_close(&a), part_close(&b);
 }
 
@@ -433,21 +433,21 @@ static void expect_saved(const RankPart *r, Backend *own, int64_t step, const ch
 static void one_of_four(Peer *p)
 {
     RankPart *r = calloc(1, sizeof *r);
-    Saving v;
+    AsyncCheckpointer v;
     part_open(r, &shape, NULL, &(MeshLayout){ .tp = 2, .ep = 4 }, p->rank, p->size, BF16, SLICED_STATE);
     r->mesh.comm[GR_world] = p->world;
     for (int async = 1; async >= 0; async--) {
-        EXPECT_OK(saving_open(&v, &r->m, &p->be, async));
+        EXPECT_OK(checkpoint_async_open(&v, &r->m, &p->be, async));
         for (int64_t step = 1; step <= 3; step++) {
             Snapshot s = shot(r, shared_dir, 10 * async + step, &(Run){ 0 });
             s.be = &p->be, s.keep = 2;
             EXPECT_OK(model_init(&r->m, &p->be, 5 + (uint64_t)step));
-            EXPECT_OK(saving_begin(&v, &s));
-            for (int i = 0; i < 3; i++) EXPECT_OK(saving_poll(&v));
+            EXPECT_OK(checkpoint_async_begin(&v, &s));
+            for (int i = 0; i < 3; i++) EXPECT_OK(checkpoint_async_poll(&v));
         }
-        EXPECT_OK(saving_wait(&v));
+        EXPECT_OK(checkpoint_async_wait(&v));
         expect_saved(r, &p->be, 10 * async + 3, shared_dir);
-        saving_close(&v);
+        checkpoint_async_close(&v);
     }
     part_close(r);
     free(r);
@@ -459,25 +459,25 @@ static void four_ranks_save_together(void)
     on_ranks(4, 0, one_of_four);
     Path path;
     EXPECT_OK(path_join(path, shared_dir, "last"));
-    EXPECT_OK(checkpoint_check(path));
+    EXPECT_OK(checkpoint_verify(path));
 }
 
 /* Rank 0 cannot give the checkpoint its name: all of them hear of it. */
 static void one_that_fails(Peer *p)
 {
     RankPart *r = calloc(1, sizeof *r);
-    Saving v;
+    AsyncCheckpointer v;
     part_open(r, &shape, NULL, &(MeshLayout){ .tp = 2, .ep = 4 }, p->rank, p->size, BF16, SLICED_STATE);
     r->mesh.comm[GR_world] = p->world;
     EXPECT_OK(model_init(&r->m, &p->be, 5));
     for (int async = 1; async >= 0; async--) {
-        EXPECT_OK(saving_open(&v, &r->m, &p->be, async));
+        EXPECT_OK(checkpoint_async_open(&v, &r->m, &p->be, async));
         Snapshot s = shot(r, shared_dir, 1, &(Run){ 0 });
         s.be = &p->be;
-        Status st = saving_begin(&v, &s);
-        while (!st && v.out) st = saving_poll(&v), usleep(2000);
+        Status st = checkpoint_async_begin(&v, &s);
+        while (!st && v.out) st = checkpoint_async_poll(&v), usleep(2000);
         EXPECT_FAIL(st, p->rank ? E_COMM : E_IO, "what was saved before is whole");
-        saving_close(&v);
+        checkpoint_async_close(&v);
     }
     part_close(r);
     free(r);

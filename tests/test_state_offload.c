@@ -235,7 +235,7 @@ static void goes_on_in_another_way(void)
             EXPECT(all == want, "%s another state than with f32 masters on the device", way[i]);
             Path from;
             EXPECT_OK(path_join(from, lab_path(name), "checkpoint-3"));
-            EXPECT_OK(checkpoint_check(from));
+            EXPECT_OK(checkpoint_verify(from));
             snprintf(then, sizeof then, "%s%scheckpoint.resume_from_checkpoint=%s\n", type, other, from);
             snprintf(name, sizeof name, "on%d%d", narrow, i);
             EXPECT(run_of(name, then) == want, "%sthen %sanother state", way[i], other);

@@ -26,9 +26,9 @@ static const Kind *find(const Trains *t, const char *name)
     return NULL;
 }
 
-static AdapterConf conf_of(const WordList *target)
+static LoraConf conf_of(const WordList *target)
 {
-    return (AdapterConf){ .rank = 4, .alpha = 8, .target = target };
+    return (LoraConf){ .rank = 4, .alpha = 8, .target = target };
 }
 
 #define LIST(...)  (const char *[]){ __VA_ARGS__ }
@@ -43,7 +43,7 @@ static void adds_up(void)
     ModelShape s = small_shape(small_vl_moe);
     for (size_t i = 0; i < sizeof asked / sizeof *asked; i++)
         for (int shared = 0; shared < 2; shared++) {
-            AdapterConf c = conf_of(WORDS(asked[i]));
+            LoraConf c = conf_of(WORDS(asked[i]));
             Chunk   all = { 0, s.text.L, true, true };
             Model   m;
             Trains  t;
@@ -66,7 +66,7 @@ static void adds_up(void)
 static void says_what(void)
 {
     ModelShape  s = small_shape(small_vl_moe);
-    AdapterConf c = conf_of(WORDS("all-linear"));
+    LoraConf c = conf_of(WORDS("all-linear"));
     Trains t;
     EXPECT_OK(trains_open(&t, &s, NULL, &c, BF16));
     const Kind *q = find(&t, LAYERS "self_attn.q_proj"), *k = find(&t, LAYERS "self_attn.k_proj");
@@ -90,7 +90,7 @@ static void says_what(void)
 static void says_why(void)
 {
     ModelShape  s = small_shape(small_vl_moe);
-    AdapterConf c = conf_of(WORDS("all-linear"));
+    LoraConf c = conf_of(WORDS("all-linear"));
     bool   vit[GROUP_N] = { [G_VIT] = true };
     Trains t;
     EXPECT_OK(trains_open(&t, &s, vit, &c, F32));
@@ -123,10 +123,10 @@ static void says_why(void)
 /* Of an adapter that was loaded a freeze leaves pairs, which do not train. */
 static void frozen_pairs_do_not_train(void)
 {
-    static const AdapterTarget exact[] = { { "model.visual.blocks.0.attn.qkv", 2, 4 },
+    static const LoraTarget exact[] = { { "model.visual.blocks.0.attn.qkv", 2, 4 },
                                            { "model.language_model.layers.0.self_attn.q_proj", 2, 4 } };
     ModelShape  s = small_shape(small_vl_moe);
-    AdapterConf c = { .rank = 2, .alpha = 4, .exact = exact, .exacts = 2 };
+    LoraConf c = { .rank = 2, .alpha = 4, .exact = exact, .exacts = 2 };
     bool   llm[GROUP_N] = { [G_LLM] = true };
     Trains t;
     EXPECT_OK(trains_open(&t, &s, llm, &c, F32));

@@ -46,7 +46,7 @@ static Status hash_base(char out[33], const ModelSource *s, uint64_t seed)
     return st;
 }
 
-Status base_describe(Json **out, const ModelSource *s, uint64_t seed)
+Status base_model_describe(Json **out, const ModelSource *s, uint64_t seed)
 {
     char hash[33];
     TRY(hash_base(hash, s, seed));
@@ -64,13 +64,13 @@ static const char *text(const Json *o, const char *key)
     return s ? s : "";
 }
 
-const char *base_name(const Json *base)
+const char *base_model_name(const Json *base)
 {
     const char *path = text(base, "path");
     return *path ? path : text(base, "preset");
 }
 
-Status base_is(bool *same, const Json *was, const ModelSource *s, uint64_t seed)
+Status base_model_matches(bool *same, const Json *was, const ModelSource *s, uint64_t seed)
 {
     char hash[33];
     TRY(hash_base(hash, s, seed));
@@ -78,14 +78,14 @@ Status base_is(bool *same, const Json *was, const ModelSource *s, uint64_t seed)
     return OK;
 }
 
-Status base_check(const Json *was, const Json *now)
+Status base_model_check(const Json *was, const Json *now)
 {
     if (strcmp(text(was, "hash"), text(now, "hash")))
         return fail(E_CONFIG,
                     "its adapters were trained on %s%s (%.8s), this is %s%s (%.8s): other weights; set "
                     "model.path or model.preset and train.seed as they were",
-                    *text(was, "path") ? "" : "preset ", base_name(was), text(was, "hash"),
-                    *text(now, "path") ? "" : "preset ", base_name(now), text(now, "hash"));
+                    *text(was, "path") ? "" : "preset ", base_model_name(was), text(was, "hash"),
+                    *text(now, "path") ? "" : "preset ", base_model_name(now), text(now, "hash"));
     if (strcmp(text(was, "dtype"), text(now, "dtype")))
         return fail(E_CONFIG, "its base was held as %s, wanted as %s; set model.dtype as it was",
                     text(was, "dtype"), text(now, "dtype"));

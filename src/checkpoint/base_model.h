@@ -11,12 +11,12 @@
 
 #include "checkpoint/model_source.h"
 
-MUST Status base_describe(Json **out, const ModelSource *s, uint64_t seed);      /* for json_decref */
+MUST Status base_model_describe(Json **out, const ModelSource *s, uint64_t seed);      /* for json_decref */
 /* E_CONFIG names both where they are not the same. */
-MUST Status base_check(const Json *was, const Json *now);
+MUST Status base_model_check(const Json *was, const Json *now);
 /* Whether it is this one, held in whatever type. */
-MUST Status base_is(bool *same, const Json *was, const ModelSource *s, uint64_t seed);
+MUST Status base_model_matches(bool *same, const Json *was, const ModelSource *s, uint64_t seed);
 /* Its folder or its preset, for messages and for whoever looks for it. */
-const char *base_name(const Json *base);
+const char *base_model_name(const Json *base);
 
 #endif

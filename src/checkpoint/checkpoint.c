@@ -96,19 +96,19 @@ static void prune(const char *dir, int64_t step, int64_t keep)
     if (n >= 0) free(entry);
 }
 
-Status checkpoint_tmp(Path out, const char *dir, int64_t step)
+Status checkpoint_tmp_path(Path out, const char *dir, int64_t step)
 {
     char name[64];
     name_of(name, step, ".tmp");
     return path_join(out, dir, name);
 }
 
-Status checkpoint_take_name(const char *dir, int64_t step, bool best, int64_t keep)
+Status checkpoint_commit(const char *dir, int64_t step, bool best, int64_t keep)
 {
     Path tmp, path;
     char name[64];
     name_of(name, step, "");
-    TRY(checkpoint_tmp(tmp, dir, step));
+    TRY(checkpoint_tmp_path(tmp, dir, step));
     TRY(path_join(path, dir, name));
     TRY(take_name(tmp, path));
     folder_sync(dir);
@@ -127,7 +127,7 @@ static int is_leftover(const struct dirent *e)
            n > 4 && !strcmp(e->d_name + n - 4, ".tmp");
 }
 
-void checkpoint_sweep(const char *dir)
+void checkpoint_remove_tmp(const char *dir)
 {
     struct dirent **entry;
     Path path;
@@ -141,7 +141,7 @@ void checkpoint_sweep(const char *dir)
 
 static bool whole(Path path, const char *dir, const char *name, const Log *log)
 {
-    if (!path_join(path, dir, name) && !checkpoint_check(path)) return true;
+    if (!path_join(path, dir, name) && !checkpoint_verify(path)) return true;
     log_warn(log, "%s; it is passed over", status_text());
     return false;
 }
@@ -171,14 +171,14 @@ bool checkpoint_is(const char *path)
     return !path_join(state, path, "state") && file_is(state);
 }
 
-Status checkpoint_refuse_run(const char *path)
+Status checkpoint_refuse_run_folder(const char *path)
 {
     Path last;
     if (path_join(last, path, "last") || !checkpoint_is(last)) return OK;
     return fail(E_CONFIG, "%s is the folder of a run; name a checkpoint in it: %s", path, last);
 }
 
-Status checkpoint_state(const char *path, Json **state)
+Status checkpoint_read_state(const char *path, Json **state)
 {
     Path file;
     TRY(path_join(file, path, "trainer_state.json"));

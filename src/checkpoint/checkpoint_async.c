@@ -8,15 +8,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-Status saving_open(Saving *v, const Model *m, Backend *be, bool async)
+Status checkpoint_async_open(AsyncCheckpointer *v, const Model *m, Backend *be, bool async)
 {
-    KeptList l;
+    LocalShards l;
     double left, all;
-    *v = (Saving){ .async = async, .pin = be->device->pin };
+    *v = (AsyncCheckpointer){ .async = async, .pin = be->device->pin };
     if (!async) return OK;
-    TRY(kept_list(&l, m));
+    TRY(shards_list_local(&l, m));
     v->bytes = l.bytes;
-    kept_close(&l);
+    shards_free_local(&l);
     backend_memory("cpu", &left, &all);
     if ((double)v->bytes <= left) v->copy = malloc(v->bytes + 1);
     if (!v->copy)
@@ -29,11 +29,11 @@ Status saving_open(Saving *v, const Model *m, Backend *be, bool async)
 /* The thread of a save: its failure waits in v until the run asks. */
 static void *write_all(void *arg)
 {
-    Saving *v = arg;
+    AsyncCheckpointer *v = arg;
     double from = clock_now();
-    Status st = job_write(&v->job, NULL, v->copy);
-    if (!st) st = job_finish(&v->job);
-    if (st) st = job_failed(&v->job, st);
+    Status st = checkpoint_save_write(&v->job, NULL, v->copy);
+    if (!st) st = checkpoint_save_finish(&v->job);
+    if (st) st = checkpoint_save_failed(&v->job, st);
     if (st) snprintf(v->text, sizeof v->text, "%s", status_text());
     v->status = st, v->seconds = clock_now() - from;
     __atomic_store_n(&v->done, 1, __ATOMIC_RELEASE);
@@ -41,7 +41,7 @@ static void *write_all(void *arg)
 }
 
 /* Signals are the run's to hear. */
-static Status start(Saving *v)
+static Status start(AsyncCheckpointer *v)
 {
     sigset_t all, was;
     sigfillset(&all);
@@ -54,18 +54,18 @@ static Status start(Saving *v)
 }
 
 /* Its failure is told once. */
-static Status fetch_thread(Saving *v)
+static Status fetch_thread(AsyncCheckpointer *v)
 {
     if (!v->busy) return OK;
     pthread_join(v->thread, NULL);
     v->busy = false;
-    job_close(&v->job);
+    checkpoint_save_close(&v->job);
     return v->status ? fail(v->status, "%s", v->text) : OK;
 }
 
-static Status agree(const Saving *v, Status st) { return v->world ? comm_agree(v->world, st) : st; }
+static Status agree(const AsyncCheckpointer *v, Status st) { return v->world ? comm_agree(v->world, st) : st; }
 
-Status saving_poll(Saving *v)
+Status checkpoint_async_poll(AsyncCheckpointer *v)
 {
     if (!v->out) return OK;
     Status st = v->busy && __atomic_load_n(&v->done, __ATOMIC_ACQUIRE) ? fetch_thread(v) : OK;
@@ -75,7 +75,7 @@ Status saving_poll(Saving *v)
     return trouble[1] > 0 ? agree(v, st) : OK;
 }
 
-Status saving_wait(Saving *v)
+Status checkpoint_async_wait(AsyncCheckpointer *v)
 {
     if (!v->out) return OK;
     Status st = fetch_thread(v);
@@ -83,36 +83,36 @@ Status saving_wait(Saving *v)
     return agree(v, st);
 }
 
-static Status begin(Saving *v, const Snapshot *s)
+static Status begin(AsyncCheckpointer *v, const Snapshot *s)
 {
-    Status st = job_open(&v->job, s);
+    Status st = checkpoint_save_open(&v->job, s);
     REQUIRE(st || v->job.list.bytes <= v->bytes, "%zu bytes, %zu planned", v->job.list.bytes, v->bytes);
-    if (!st) st = kept_copy(&v->job.list, s->be, v->copy);
+    if (!st) st = shards_copy_local(&v->job.list, s->be, v->copy);
     TRY(agree(v, st));
-    TRY(job_prepare(&v->job));
+    TRY(checkpoint_save_prepare(&v->job));
     st = start(v);
-    if (st) st = job_failed(&v->job, st);
+    if (st) st = checkpoint_save_failed(&v->job, st);
     return agree(v, st);
 }
 
-Status saving_begin(Saving *v, const Snapshot *s)
+Status checkpoint_async_begin(AsyncCheckpointer *v, const Snapshot *s)
 {
     double from = clock_now();
-    TRY(saving_wait(v));
+    TRY(checkpoint_async_wait(v));
     v->world = s->mesh && s->mesh->world > 1 ? s->mesh->comm[GR_world] : NULL;
     Status st = v->async ? begin(v, s) : checkpoint_save(s);
     v->out = v->busy;
     if (!v->async) v->seconds = clock_now() - from;
-    else if (!v->busy) job_close(&v->job);
+    else if (!v->busy) checkpoint_save_close(&v->job);
     return st;
 }
 
-void saving_close(Saving *v)
+void checkpoint_async_close(AsyncCheckpointer *v)
 {
     __atomic_store_n(&v->stop, 1, __ATOMIC_RELEASE);
-    Status st = fetch_thread(v);                             /* whoever cares has called saving_wait */
+    Status st = fetch_thread(v);                             /* whoever cares has called checkpoint_async_wait */
     (void)st;
     if (v->copy && v->pin) v->pin(v->copy, v->bytes, false);
     free(v->copy);
-    *v = (Saving){ 0 };
+    *v = (AsyncCheckpointer){ 0 };
 }

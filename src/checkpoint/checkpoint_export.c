@@ -4,7 +4,7 @@
  * Pictures must meet the same sizes there as in training, so the processor's file is adapted. */
 #include "checkpoint/checkpoint_private.h"
 
-#include "model/peft_files.h"
+#include "model/peft.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -56,20 +56,20 @@ static Status save_weights(const char *folder, const SaveJob *j)
 static Status save_adapter(const char *folder, const SaveJob *j)
 {
     Chunk all = { 0, j->shape.text.L, true, true };
-    StateSource from = { .dtype = F32 };
+    CheckpointWeights from = { .dtype = F32 };
     Backend be = { 0 };
     Model m = { 0 };
     Status st = backend_open(&be, "cpu");
     if (!st) st = model_open_part(&m, &j->shape, j->frozen, j->lora, NULL, &all, 1);
     if (!st) st = shards_open(&from.s, folder);
-    if (!st) st = adapter_save(&m, &be, (ParamSource){ state_fill, &from }, folder, j->base);
+    if (!st) st = peft_save(&m, &be, (ParamSource){ checkpoint_weights_fill, &from }, folder, j->base);
     shards_close(&from.s);
     model_close(&m);
     backend_close(&be);
     return st;
 }
 
-Status export_save(const char *folder, const SaveJob *j)
+Status checkpoint_export(const char *folder, const SaveJob *j)
 {
     TRY(j->lora ? save_adapter(folder, j) : save_weights(folder, j));
     TRY(weights_copy_companions(j->companions, folder));

@@ -4,7 +4,7 @@
  * whatever this rank has of it. */
 #include "checkpoint/checkpoint_private.h"
 
-#include "model/peft_files.h"
+#include "model/peft.h"
 #include "checkpoint/base_model.h"
 
 #include <stdio.h>
@@ -18,7 +18,7 @@ static void name_in(char out[160], const char *prefix, const Piece *q)
 static Status absent(const Shards *s, const char *prefix, const Piece *q)
 {
     char other[160];
-    const Stored *x;
+    const StoredShard *x;
     bool frozen = prefix[0] == 'w';
     name_in(other, frozen ? "master" : "w", q);
     if (shards_find(s, other, &x))
@@ -32,7 +32,7 @@ static Status absent(const Shards *s, const char *prefix, const Piece *q)
 static Status check_one(const Shards *s, const char *prefix, const Piece *q)
 {
     char name[160];
-    const Stored *x;
+    const StoredShard *x;
     name_in(name, prefix, q);
     int n = shards_find(s, name, &x);
     if (!n) return absent(s, prefix, q);
@@ -58,7 +58,7 @@ static Status check_names(const Shards *s, const Model *whole)
     for (int i = 0; i < whole->params.n; i++) {
         const Param *p = whole->params.p[i];
         bool frozen = p->frozen;
-        if (shards_skip(whole, p)) continue;
+        if (shards_excludes(whole, p)) continue;
         for (int k = frozen ? 0 : 1; k < (frozen ? 1 : 4); k++)
             for (int q = 0; q < p->pieces; q++, names++) TRY(check_one(s, prefixes[k], &p->piece[q]));
     }
@@ -89,7 +89,7 @@ static Status read_held(const Shards *s, Backend *be, const Param *p, const char
         name_in(name, prefix, &p->piece[i]);
         st = shards_read(s, name, c, n, &out);
     }
-    if (!st) sink_padding(&out, p, h);
+    if (!st) sink_zero_padding(&out, p, h);
     Status done = sink_close(&out);
     return st ? st : done;
 }
@@ -97,7 +97,7 @@ static Status read_held(const Shards *s, Backend *be, const Param *p, const char
 /* Frozen weights are taken as they were held; a run in another type would not go on as it was. */
 static Status read_frozen(const Shards *s, Backend *be, const Param *p)
 {
-    const Stored *x;
+    const StoredShard *x;
     char name[160];
     ShardView w = param_weight_view(p);
     for (int i = 0; i < p->pieces; i++) {
@@ -122,9 +122,9 @@ static Status read_param(const Shards *s, Backend *be, const Param *p, bool froz
     return read_held(s, be, p, "v", param_state_view(p, p->v));
 }
 
-Status checkpoint_kind(const char *path, bool adapters)
+Status checkpoint_check_kind(const char *path, bool adapters)
 {
-    if (adapters == adapter_state_is(path)) return OK;
+    if (adapters == checkpoint_has_lora(path)) return OK;
     if (adapters)
         return fail(E_CONFIG,
                     "%s: it is of a run without adapters, and lora.* asks for some: set lora.rank=0 (and no "
@@ -145,19 +145,19 @@ static Status look_through(const char *path, const Model *m)
     return st;
 }
 
-Status checkpoint_suits(const char *path, const ModelShape *s, const bool *frozen, const AdapterConf *lora,
+Status checkpoint_check_resume(const char *path, const ModelShape *s, const bool *frozen, const LoraConf *lora,
                         const Json *base)
 {
     const Chunk all = { 0, s->text.L, true, true };
-    AdapterState was = { 0 };
+    CheckpointLora was = { 0 };
     Model m = { 0 };
-    TRY(checkpoint_kind(path, lora->rank));
+    TRY(checkpoint_check_kind(path, lora->rank));
     Status st = model_open_part(&m, s, frozen, lora, NULL, &all, 1);
-    if (!st && m.lora) st = adapter_state_open(&was, path);
-    if (!st && m.lora) st = base_check(was.base, base);
-    if (!st && m.lora) st = adapter_state_check(&was, &m);
+    if (!st && m.lora) st = checkpoint_lora_open(&was, path);
+    if (!st && m.lora) st = base_model_check(was.base, base);
+    if (!st && m.lora) st = checkpoint_lora_check(&was, &m);
     if (!st) st = look_through(path, &m);
-    adapter_state_close(&was);
+    checkpoint_lora_close(&was);
     model_close(&m);
     return st ? wrap(st, "%s", path) : OK;
 }
@@ -165,11 +165,11 @@ Status checkpoint_suits(const char *path, const ModelShape *s, const bool *froze
 Status checkpoint_load(const char *path, Model *m, Backend *be)
 {
     Shards s = { 0 };
-    TRY(checkpoint_kind(path, m->lora));
+    TRY(checkpoint_check_kind(path, m->lora));
     Status st = shards_open(&s, path);
     if (!st) st = check_whole(&s, m);
     for (int i = 0; i < m->params.n && !st; i++)
-        if (!shards_skip(m, m->params.p[i])) st = read_param(&s, be, m->params.p[i], m->params.p[i]->frozen);
+        if (!shards_excludes(m, m->params.p[i])) st = read_param(&s, be, m->params.p[i], m->params.p[i]->frozen);
     if (!st) st = backend_sync(be);                       /* uploads are done before the files are unmapped */
     shards_close(&s);
     return st ? wrap(st, "%s", path) : OK;
@@ -178,7 +178,7 @@ Status checkpoint_load(const char *path, Model *m, Backend *be)
 /* A weight is its master, or itself where the run had it frozen. */
 static const char *prefix_of(const Shards *s, const Piece *q)
 {
-    const Stored *x;
+    const StoredShard *x;
     char name[160];
     name_in(name, "w", q);
     return shards_find(s, name, &x) ? "w" : "master";
@@ -200,9 +200,9 @@ static Status read_weights(const Shards *s, Backend *be, const Param *p)
     return read_held(s, be, p, prefix, param_weight_view(p));
 }
 
-static bool is_adapter(const Model *m, const Param *p) { return p->beside || adapter_has_whole(m, p); }
+static bool is_adapter(const Model *m, const Param *p) { return p->beside || lora_trains_in_full(m, p); }
 
-Status adapter_state_look(const char *path, const Model *m)
+Status checkpoint_lora_check_shapes(const char *path, const Model *m)
 {
     Shards s = { 0 };
     Status st = shards_open(&s, path);
@@ -212,7 +212,7 @@ Status adapter_state_look(const char *path, const Model *m)
     return st ? wrap(st, "%s", path) : OK;
 }
 
-Status adapter_state_load(const char *path, Model *m, Backend *be)
+Status checkpoint_lora_load(const char *path, Model *m, Backend *be)
 {
     Shards s;
     Status st = shards_open(&s, path);
@@ -230,9 +230,9 @@ static void round_masters(Tensor w)
     for (int64_t i = 0; i < t_count(w); i++) u[i] = (uint32_t)bits_near(bits_quiet(u[i])) << 16;
 }
 
-Status state_fill(void *self, Model *m, Backend *be, int i)
+Status checkpoint_weights_fill(void *self, Model *m, Backend *be, int i)
 {
-    const StateSource *a = self;
+    const CheckpointWeights *a = self;
     const Param *p = m->params.p[i];
     const char *prefix = prefix_of(&a->s, &p->piece[0]);
     REQUIRE(be->device->host_memory, "a model is assembled in host memory");
@@ -255,10 +255,10 @@ static Status check_weights(const Shards *s, const Model *m)
 Status checkpoint_assemble(const char *path, Model *m, Backend *be, const char *dir, DType dtype,
                            int64_t max_shard)
 {
-    StateSource a = { .dtype = dtype };
+    CheckpointWeights a = { .dtype = dtype };
     Status st = shards_open(&a.s, path);
     if (!st) st = check_weights(&a.s, m);
-    if (!st) st = weights_assemble(m, be, (ParamSource){ state_fill, &a }, dir, dtype, max_shard);
+    if (!st) st = weights_assemble(m, be, (ParamSource){ checkpoint_weights_fill, &a }, dir, dtype, max_shard);
     shards_close(&a.s);
     return st ? wrap(st, "%s", path) : OK;
 }

@@ -6,7 +6,7 @@
  * All that a model is opened with to have the same adapters, whatever words asked for them. */
 #include "checkpoint/checkpoint_private.h"
 
-#include "model/peft_files.h"
+#include "model/peft.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -15,7 +15,7 @@ enum { MAX_RANK = 65536 };
 
 static Status state_path(Path out, const char *path) { return path_join(out, path, "state/adapter.json"); }
 
-bool adapter_state_is(const char *path)
+bool checkpoint_has_lora(const char *path)
 {
     Path file;
     return !state_path(file, path) && file_is(file);
@@ -23,7 +23,7 @@ bool adapter_state_is(const char *path)
 
 /* ---- writing ---- */
 
-static double alpha_of(const AdapterConf *c, const char *module)
+static double alpha_of(const LoraConf *c, const char *module)
 {
     for (int i = 0; i < c->exacts; i++)
         if (!strcmp(c->exact[i].module, module)) return c->exact[i].alpha;
@@ -37,7 +37,7 @@ static Json *pairs_of(const Model *m)
         const Lora *l = m->params.p[i]->lora;
         for (int k = 0; l && k < l->parts; k++) {
             char module[sizeof m->params.p[i]->piece->name];
-            module_name(module, sizeof module, m->params.p[i], l->part[k].piece);
+            lora_module_name(module, sizeof module, m->params.p[i], l->part[k].piece);
             json_array_append_new(list, json_pack("[s, I, f]", module, (json_int_t)l->part[k].r,
                                                   alpha_of(m->lora, module)));
         }
@@ -49,17 +49,17 @@ static Json *saved_of(const Model *m)
 {
     Json *list = json_array();
     for (int i = 0; i < m->params.n; i++)
-        for (int k = 0; adapter_has_whole(m, m->params.p[i]) && k < m->params.p[i]->pieces; k++) {
+        for (int k = 0; lora_trains_in_full(m, m->params.p[i]) && k < m->params.p[i]->pieces; k++) {
             char module[sizeof m->params.p[i]->piece->name];
-            module_name(module, sizeof module, m->params.p[i], k);
+            lora_module_name(module, sizeof module, m->params.p[i], k);
             json_array_append_new(list, json_string(module));
         }
     return list;
 }
 
-Status adapter_state_text(char **out, const Model *part, const Json *base)
+Status checkpoint_lora_dump(char **out, const Model *part, const Json *base)
 {
-    const AdapterConf *c = part->lora;
+    const LoraConf *c = part->lora;
     Model m;
     TRY(model_open_whole(&m, part));
     Json *o = json_pack("{s:i, s:I, s:f, s:f, s:b, s:b, s:b, s:O?, s:o, s:o}", "format", 1, "rank",
@@ -74,25 +74,25 @@ Status adapter_state_text(char **out, const Model *part, const Json *base)
 
 /* ---- reading ---- */
 
-static Status read_pair(AdapterTarget *t, const Json *v)
+static Status read_pair(LoraTarget *t, const Json *v)
 {
     const char *module = json_string_value(json_array_get(v, 0));
     const Json *rank = json_array_get(v, 1), *alpha = json_array_get(v, 2);
     if (json_array_size(v) != 3 || !module || !json_is_integer(rank) || !json_is_number(alpha))
         return fail(E_DATA, "pairs: an entry is not a name, a rank and an alpha");
-    *t = (AdapterTarget){ .rank = json_integer_value(rank), .alpha = json_number_value(alpha) };
+    *t = (LoraTarget){ .rank = json_integer_value(rank), .alpha = json_number_value(alpha) };
     if (t->rank < 1 || t->rank > MAX_RANK || !(t->alpha >= 0) ||
         snprintf(t->module, sizeof t->module, "%s", module) >= (int)sizeof t->module)
         return fail(E_DATA, "pairs: %.120s: of rank %lld", module, (long long)t->rank);
     return OK;
 }
 
-static Status read_lists(AdapterState *a)
+static Status read_lists(CheckpointLora *a)
 {
     const Json *pairs = json_object_get(a->file, "pairs"),
                *saved = json_object_get(a->file, "modules_to_save");
     size_t n = json_array_size(pairs), k = json_array_size(saved);
-    AdapterTarget *exact = keep_take(&a->keep, (n + 1) * sizeof *exact);
+    LoraTarget *exact = keep_take(&a->keep, (n + 1) * sizeof *exact);
     const char   **word = keep_take(&a->keep, (k + 1) * sizeof *word);
     if (!n) return fail(E_DATA, "pairs: there are none");
     for (size_t i = 0; i < n; i++) TRY(read_pair(&exact[i], json_array_get(pairs, i)));
@@ -104,10 +104,10 @@ static Status read_lists(AdapterState *a)
     return OK;
 }
 
-static Status read_all(AdapterState *a)
+static Status read_all(CheckpointLora *a)
 {
     int64_t format;
-    AdapterConf *c = &a->conf;
+    LoraConf *c = &a->conf;
     if (!json_is_object(a->file)) return fail(E_DATA, "not an object");
     TRY(json_int(a->file, "format", -1, &format));
     if (format != 1) return fail(E_DATA, "this build does not read format %lld", (long long)format);
@@ -122,22 +122,22 @@ static Status read_all(AdapterState *a)
     return read_lists(a);
 }
 
-Status adapter_state_open(AdapterState *a, const char *path)
+Status checkpoint_lora_open(CheckpointLora *a, const char *path)
 {
     Path file;
-    *a = (AdapterState){ 0 };
+    *a = (CheckpointLora){ 0 };
     TRY(state_path(file, path));
     Status st = json_load(&a->file, file);
     if (!st && (st = read_all(a))) st = wrap(st, "%s", file);
-    if (st) adapter_state_close(a);
+    if (st) checkpoint_lora_close(a);
     return st;
 }
 
-void adapter_state_close(AdapterState *a)
+void checkpoint_lora_close(CheckpointLora *a)
 {
     json_decref(a->file);
     keep_close(&a->keep);
-    *a = (AdapterState){ 0 };
+    *a = (CheckpointLora){ 0 };
 }
 
 /* ---- against a recipe ---- */
@@ -159,7 +159,7 @@ static bool has_word(const Json *list, const char *word)
 }
 
 /* Both lists name modules of the whole model, so what is in one alone is what differs. */
-static Status check_pairs(const AdapterState *a, const Json *now)
+static Status check_pairs(const CheckpointLora *a, const Json *now)
 {
     const Json *was = json_object_get(a->file, "pairs");
     for (int i = 0; i < a->conf.exacts; i++)
@@ -176,7 +176,7 @@ static Status check_pairs(const AdapterState *a, const Json *now)
     return OK;
 }
 
-static Status check_saved(const AdapterState *a, const Json *now)
+static Status check_saved(const CheckpointLora *a, const Json *now)
 {
     const Json *was = json_object_get(a->file, "modules_to_save");
     for (int i = 0; i < a->save.n; i++)
@@ -191,7 +191,7 @@ static Status check_saved(const AdapterState *a, const Json *now)
     return OK;
 }
 
-static Status check_modules(const AdapterState *a, const Model *whole)
+static Status check_modules(const CheckpointLora *a, const Model *whole)
 {
     Json *pairs = pairs_of(whole), *saved = saved_of(whole);
     Status st = pairs && saved ? check_pairs(a, pairs) : fail(E_FIT, "no memory for the list of adapters");
@@ -201,12 +201,12 @@ static Status check_modules(const AdapterState *a, const Model *whole)
 }
 
 /* What was read from a file needs no comparing. */
-Status adapter_state_check(const AdapterState *a, const Model *whole)
+Status checkpoint_lora_check(const CheckpointLora *a, const Model *whole)
 {
-    const AdapterConf *c = &a->conf, *wanted = whole->lora;
+    const LoraConf *c = &a->conf, *wanted = whole->lora;
     if (wanted->exact) return OK;
     for (int i = 0; i < c->exacts; i++) {
-        const AdapterTarget *t = &c->exact[i];
+        const LoraTarget *t = &c->exact[i];
         if (t->rank != wanted->rank)
             return fail(E_CONFIG, "lora.rank = %lld: %s was trained with %lld; " AS_IT_WAS,
                         (long long)wanted->rank, t->module, (long long)t->rank);

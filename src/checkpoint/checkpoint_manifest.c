@@ -100,7 +100,7 @@ static Status collect(Json *files, const char *folder, const char *below)
 }
 
 /* It takes its name whole: others look for it. */
-Status manifest_write(const char *folder, int64_t step)
+Status checkpoint_manifest_write(const char *folder, int64_t step)
 {
     Path path, fresh;
     Json *files = json_object();
@@ -186,7 +186,7 @@ static Status check_folder(const char *folder, Pool *pool)
     return st;
 }
 
-Status checkpoint_check(const char *folder)
+Status checkpoint_verify(const char *folder)
 {
     Pool pool;
     TRY(pool_open(&pool, cpu_count() - 1));

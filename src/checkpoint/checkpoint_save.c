@@ -19,7 +19,7 @@ static char *text_of(const Json *o)
     return json_dumps(o, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
 }
 
-static Status copy_export(SaveJob *j, const Export *x)
+static Status copy_export(SaveJob *j, const HfExport *x)
 {
     if (!x) return OK;
     j->hf = true, j->min_pixels = x->min_pixels, j->max_pixels = x->max_pixels;
@@ -31,7 +31,7 @@ static Status copy_export(SaveJob *j, const Export *x)
 static Status copy_adapter(SaveJob *j, const Snapshot *s)
 {
     const char *base = json_string_value(json_object_get(s->base, "path"));
-    TRY(adapter_state_text(&j->adapter, s->model, s->base));
+    TRY(checkpoint_lora_dump(&j->adapter, s->model, s->base));
     if (!(j->base = strdup(base ? base : ""))) return fail(E_FIT, "no memory for the files of a checkpoint");
     return copy_export(j, s->hf);
 }
@@ -48,50 +48,50 @@ static Status fill_job(SaveJob *j, const Snapshot *s)
     memcpy(j->frozen, m->frozen, sizeof j->frozen);
     if (snprintf(j->dir, sizeof j->dir, "%s", s->dir) >= (int)sizeof j->dir)
         return fail(E_IO, "%.200s: the path is too long", s->dir);
-    TRY(kept_list(&j->list, m));
+    TRY(shards_list_local(&j->list, m));
     if (j->rank) return OK;
     if (!(j->state = text_of(s->state)) || (s->config && !(j->config = text_of(s->config))))
         return fail(E_FIT, "no memory for trainer_state.json");
     return m->lora ? copy_adapter(j, s) : copy_export(j, s->hf);
 }
 
-Status job_open(SaveJob *j, const Snapshot *s)
+Status checkpoint_save_open(SaveJob *j, const Snapshot *s)
 {
     *j = (SaveJob){ 0 };
     Status st = fill_job(j, s);
-    if (st) job_close(j);
+    if (st) checkpoint_save_close(j);
     return st;
 }
 
-void job_close(SaveJob *j)
+void checkpoint_save_close(SaveJob *j)
 {
-    kept_close(&j->list);
+    shards_free_local(&j->list);
     free(j->state), free(j->config), free(j->companions), free(j->adapter), free(j->base);
     json_decref(j->hf_config);
     *j = (SaveJob){ 0 };
 }
 
 /* What an earlier attempt left goes before anybody writes. */
-Status job_prepare(const SaveJob *j)
+Status checkpoint_save_prepare(const SaveJob *j)
 {
     Path tmp, state;
-    Status st = checkpoint_tmp(tmp, j->dir, j->step);
+    Status st = checkpoint_tmp_path(tmp, j->dir, j->step);
     if (!st && !j->rank) folder_remove(tmp);
     if (!st && !j->rank) st = path_join(state, tmp, "state");
     if (!st && !j->rank) st = folder_make(state);
-    if (st) st = job_failed(j, st);
+    if (st) st = checkpoint_save_failed(j, st);
     return j->world ? comm_agree(j->world, st) : st;
 }
 
 /* With its manifest a rank's folder is whole. */
-Status job_write(const SaveJob *j, Backend *be, const void *copy)
+Status checkpoint_save_write(const SaveJob *j, Backend *be, const void *copy)
 {
     Path tmp, path;
-    TRY(checkpoint_tmp(tmp, j->dir, j->step));
+    TRY(checkpoint_tmp_path(tmp, j->dir, j->step));
     TRY(shards_write(tmp, &j->list, j->rank, j->ranks, be, copy, j->stop));
     if (j->ranks == 1) return OK;
     TRY(shards_path(path, tmp, j->rank, ""));
-    return manifest_write(path, j->step);
+    return checkpoint_manifest_write(path, j->step);
 }
 
 /* ---- rank 0 ---- */
@@ -163,25 +163,25 @@ static Status write_text(const char *folder, const char *name, const char *text)
     return file_write(path, text, strlen(text));
 }
 
-Status job_finish(const SaveJob *j)
+Status checkpoint_save_finish(const SaveJob *j)
 {
     Path tmp;
     if (j->rank) return OK;
-    TRY(checkpoint_tmp(tmp, j->dir, j->step));
+    TRY(checkpoint_tmp_path(tmp, j->dir, j->step));
     TRY(wait_for_ranks(j, tmp));
     if (j->config) TRY(write_text(tmp, "state/config.json", j->config));
     if (j->adapter) TRY(write_text(tmp, "state/adapter.json", j->adapter));
-    if (j->hf) TRY(export_save(tmp, j));
+    if (j->hf) TRY(checkpoint_export(tmp, j));
     TRY(write_text(tmp, "trainer_state.json", j->state));
-    TRY(manifest_write(tmp, j->step));
-    return checkpoint_take_name(j->dir, j->step, j->best, j->keep);
+    TRY(checkpoint_manifest_write(tmp, j->step));
+    return checkpoint_commit(j->dir, j->step, j->best, j->keep);
 }
 
-Status job_failed(const SaveJob *j, Status st)
+Status checkpoint_save_failed(const SaveJob *j, Status st)
 {
     Path tmp, path;
     st = wrap(st, "saving %s/checkpoint-%" PRId64 " (what was saved before is whole)", j->dir, j->step);
-    if (checkpoint_tmp(tmp, j->dir, j->step)) return st;
+    if (checkpoint_tmp_path(tmp, j->dir, j->step)) return st;
     if (!j->rank) {
         folder_remove(tmp);
         return st;
@@ -197,16 +197,16 @@ Status checkpoint_save(const Snapshot *s)
 {
     SaveJob j;
     Comm *world = s->mesh && s->mesh->world > 1 ? s->mesh->comm[GR_world] : NULL;
-    Status st = job_open(&j, s);
+    Status st = checkpoint_save_open(&j, s);
     if (world) st = comm_agree(world, st);
-    if (!st) st = job_prepare(&j);
+    if (!st) st = checkpoint_save_prepare(&j);
     if (!st) {
-        st = job_write(&j, s->be, NULL);
+        st = checkpoint_save_write(&j, s->be, NULL);
         if (world) st = comm_agree(world, st);
-        if (!st) st = job_finish(&j);
-        if (st && !j.rank) st = job_failed(&j, st);
+        if (!st) st = checkpoint_save_finish(&j);
+        if (st && !j.rank) st = checkpoint_save_failed(&j, st);
         if (world) st = comm_agree(world, st);
     }
-    job_close(&j);
+    checkpoint_save_close(&j);
     return st;
 }

@@ -6,12 +6,12 @@
 #include <stdio.h>
 #include <string.h>
 
-bool lora_source_is(const char *path) { return adapter_state_is(path) || adapter_is(path); }
+bool lora_source_is(const char *path) { return checkpoint_has_lora(path) || peft_is(path); }
 
 /* ---- opening ---- */
 
 /* The whole model with the adapter, for shapes and names alone. */
-static Status open_whole(Model *m, const AdapterConf *c, const ModelShape *s)
+static Status open_whole(Model *m, const LoraConf *c, const ModelShape *s)
 {
     const bool frozen[GROUP_N] = { true, true, true };
     Chunk all = { 0, s->text.L, true, true };
@@ -21,10 +21,10 @@ static Status open_whole(Model *m, const AdapterConf *c, const ModelShape *s)
 static Status open_state(LoraSource *l, const char *path, const ModelShape *s)
 {
     Model m;
-    TRY(adapter_state_open(&l->state, path));
+    TRY(checkpoint_lora_open(&l->state, path));
     l->conf = l->state.conf;
     TRY_CTX(open_whole(&m, &l->conf, s), "%s", path);
-    Status st = adapter_state_look(path, &m);
+    Status st = checkpoint_lora_check_shapes(path, &m);
     model_close(&m);
     return st;
 }
@@ -33,12 +33,12 @@ static Status open_any(LoraSource *l, const char *path, const ModelShape *s)
 {
     if (snprintf(l->path, sizeof l->path, "%s", path) >= (int)sizeof l->path)
         return fail(E_IO, "%.200s: the path is too long", path);
-    if ((l->is_state = adapter_state_is(path))) return open_state(l, path, s);
-    TRY(checkpoint_refuse_run(path));
-    if (!adapter_is(path))
+    if ((l->is_state = checkpoint_has_lora(path))) return open_state(l, path, s);
+    TRY(checkpoint_refuse_run_folder(path));
+    if (!peft_is(path))
         return fail(E_IO, "%s: neither an adapter (" PEFT_CONFIG ") nor a checkpoint of a run with adapters",
                     path);
-    TRY(adapter_open(&l->file, path, s));
+    TRY(peft_open(&l->file, path, s));
     return l->conf = l->file.conf, OK;
 }
 
@@ -52,8 +52,8 @@ Status lora_source_open(LoraSource *l, const char *path, const ModelShape *s)
 
 void lora_source_close(LoraSource *l)
 {
-    adapter_close(&l->file);
-    adapter_state_close(&l->state);
+    peft_close(&l->file);
+    checkpoint_lora_close(&l->state);
     shards_close(&l->tensors.s);
     *l = (LoraSource){ 0 };
 }
@@ -61,14 +61,14 @@ void lora_source_close(LoraSource *l)
 static Status check_base(const LoraSource *l, const char *base)
 {
     SafeTensors st;
-    if (!base) return adapter_check_base(&l->file, NULL);
+    if (!base) return peft_check_base(&l->file, NULL);
     TRY(st_open(&st, base));
-    Status r = adapter_check_base(&l->file, &st);
+    Status r = peft_check_base(&l->file, &st);
     st_close(&st);
     return r;
 }
 
-Status lora_source_suits(const LoraSource *l, const char *base)
+Status lora_source_check_base(const LoraSource *l, const char *base)
 {
     if (!l->is_state) TRY_CTX(check_base(l, base), "%s", l->path);
     return OK;
@@ -76,7 +76,7 @@ Status lora_source_suits(const LoraSource *l, const char *base)
 
 Status lora_source_load(LoraSource *l, Model *m, Backend *be)
 {
-    Status st = l->is_state ? adapter_state_load(l->path, m, be) : adapter_load(&l->file, m, be);
+    Status st = l->is_state ? checkpoint_lora_load(l->path, m, be) : peft_load(&l->file, m, be);
     return st ? wrap(st, "%s", l->path) : OK;
 }
 
@@ -84,10 +84,10 @@ Status lora_source_load(LoraSource *l, Model *m, Backend *be)
 
 static Status params_of(LoraSource *l, ParamSource *out)
 {
-    if (!l->is_state) return *out = (ParamSource){ adapter_fill, &l->file }, OK;
+    if (!l->is_state) return *out = (ParamSource){ peft_fill, &l->file }, OK;
     if (!l->tensors.s.file) TRY(shards_open(&l->tensors.s, l->path));
     l->tensors.dtype = F32;
-    return *out = (ParamSource){ state_fill, &l->tensors }, OK;
+    return *out = (ParamSource){ checkpoint_weights_fill, &l->tensors }, OK;
 }
 
 Status lora_source_export(LoraSource *l, const ModelShape *s, const char *dir, const char *base)
@@ -98,7 +98,7 @@ Status lora_source_export(LoraSource *l, const ModelShape *s, const char *dir, c
     TRY(params_of(l, &from));
     TRY(backend_open(&be, "cpu"));
     Status st = open_whole(&m, &l->conf, s);
-    if (!st) st = adapter_save(&m, &be, from, dir, base);
+    if (!st) st = peft_save(&m, &be, from, dir, base);
     model_close(&m);
     backend_close(&be);
     return st;
@@ -117,8 +117,8 @@ static Status merge(LoraSource *l, const ModelShape *s, const SafeTensors *base,
     Status st = model_open(&m, s, frozen);
     if (!st) st = open_whole(&with, &l->conf, s);
     if (!st) st = weights_check(&m, base, &log);
-    if (!st && !l->is_state) st = adapter_check_base(&l->file, base);
-    if (!st) st = adapter_merge(&m, &with, &be, base, from, dir, dtype, max_shard);
+    if (!st && !l->is_state) st = peft_check_base(&l->file, base);
+    if (!st) st = peft_merge(&m, &with, &be, base, from, dir, dtype, max_shard);
     model_close(&with), model_close(&m);
     backend_close(&be);
     return st;
@@ -138,27 +138,27 @@ Status lora_source_merge(LoraSource *l, const ModelShape *s, const char *base, c
 
 static Status state_base(Path out, const char *path)
 {
-    AdapterState a;
-    TRY(adapter_state_open(&a, path));
+    CheckpointLora a;
+    TRY(checkpoint_lora_open(&a, path));
     const char *base = json_string_value(json_object_get(a.base, "path"));
     int n = snprintf(out, sizeof(Path), "%s", base ? base : "");
-    adapter_state_close(&a);
+    checkpoint_lora_close(&a);
     return n < (int)sizeof(Path) ? OK : fail(E_DATA, "%s: the path of its base is too long", path);
 }
 
 Status lora_source_base(Path out, const char *path)
 {
-    return adapter_state_is(path) ? state_base(out, path) : adapter_base(out, path);
+    return checkpoint_has_lora(path) ? state_base(out, path) : peft_base(out, path);
 }
 
-Status lora_source_compare(const LoraSource *l, const ModelSource *base, uint64_t seed, const Log *log)
+Status lora_source_warn_base(const LoraSource *l, const ModelSource *base, uint64_t seed, const Log *log)
 {
     bool same = true;
     if (!l->is_state || !l->state.base) return OK;
-    TRY(base_is(&same, l->state.base, base, seed));
+    TRY(base_model_matches(&same, l->state.base, base, seed));
     if (!same)
         log_warn(log, "%s: its adapters were trained on %s, and %s has other weights: what they do there is "
-                 "anyone's guess", l->path, base_name(l->state.base),
+                 "anyone's guess", l->path, base_model_name(l->state.base),
                  base->weights ? base->weights : base->preset);
     return OK;
 }
@@ -177,10 +177,10 @@ static void set_text(Config *c, const char **key, const char *value)
 /* A base that was drawn is drawn again; its tokenizer is beside the adapter, or where it was. */
 static Status resolve_preset(Config *c, const char *path)
 {
-    AdapterState a;
+    CheckpointLora a;
     int64_t seed;
     const char *preset, *folder;
-    TRY(adapter_state_open(&a, path));
+    TRY(checkpoint_lora_open(&a, path));
     Status st = json_str(a.base, "preset", "", &preset);
     if (!st) st = json_str(a.base, "folder", "", &folder);
     if (!st) st = json_int(a.base, "seed", 0, &seed);
@@ -190,11 +190,11 @@ static Status resolve_preset(Config *c, const char *path)
         set_text(c, &c->model.path, has(path, "tokenizer.json") ? path : folder);
         c->train.seed = seed;
     }
-    adapter_state_close(&a);
+    checkpoint_lora_close(&a);
     return st;
 }
 
-Status lora_resolve(Config *c)
+Status lora_source_resolve(Config *c)
 {
     Path base;
     const char *path = c->model.path;
@@ -205,7 +205,7 @@ Status lora_resolve(Config *c)
                     path, c->lora.path);
     TRY(lora_source_base(base, path));
     set_text(c, &c->lora.path, path);
-    if (!*base && adapter_state_is(path)) return resolve_preset(c, path);
+    if (!*base && checkpoint_has_lora(path)) return resolve_preset(c, path);
     if (!*base || !has(base, "config.json"))
         return fail(E_CONFIG,
                     "%s is an adapter of %s, which is no folder here: name its base as the model and the "

@@ -52,7 +52,7 @@ static Status find_model(ModelSource *s, const struct cfg_model *c)
                         "model.path = %s: an adapter, not a model; set lora.path to it, and model.path to "
                         "the model that it was made for",
                         c->path);
-        TRY_CTX(checkpoint_refuse_run(c->path), "model.path");
+        TRY_CTX(checkpoint_refuse_run_folder(c->path), "model.path");
         s->weights = c->path;
         TRY(set_folder(s, c->path));
         return read_config(&s->hf, c->path);
@@ -103,27 +103,27 @@ static Status open_all(ModelSource *s, const struct cfg_model *c)
     return check_tokenizer(s);
 }
 
-Status source_open(ModelSource *s, const struct cfg_model *c)
+Status model_source_open(ModelSource *s, const struct cfg_model *c)
 {
     *s = (ModelSource){ 0 };
     Status st = open_all(s, c);
-    if (st) source_close(s);
+    if (st) model_source_close(s);
     return st;
 }
 
-void source_close(ModelSource *s)
+void model_source_close(ModelSource *s)
 {
     tokenizer_close(s->tokenizer);
     json_decref(s->hf);
     *s = (ModelSource){ 0 };
 }
 
-Status source_load(const ModelSource *s, Model *m, Backend *be, uint64_t seed, const Log *log)
+Status model_source_load(const ModelSource *s, Model *m, Backend *be, uint64_t seed, const Log *log)
 {
     SafeTensors st;
     if (!s->weights) return model_init(m, be, seed);
     TRY(st_open(&st, s->weights));
     Status r = weights_load(m, be, &st, log);
     st_close(&st);
-    return r ? r : adapters_init(m, be, seed);
+    return r ? r : lora_init(m, be, seed);
 }

@@ -21,9 +21,9 @@ typedef struct ModelSource {
     Tokenizer  *tokenizer;
 } ModelSource;
 
-MUST Status source_open(ModelSource *s, const struct cfg_model *c);
-void        source_close(ModelSource *s);                                /* twice is fine */
+MUST Status model_source_open(ModelSource *s, const struct cfg_model *c);
+void        model_source_close(ModelSource *s);                                /* twice is fine */
 /* Adapters of the model are drawn: they are not the source's. */
-MUST Status source_load(const ModelSource *s, Model *m, Backend *be, uint64_t seed, const Log *log);
+MUST Status model_source_load(const ModelSource *s, Model *m, Backend *be, uint64_t seed, const Log *log);
 
 #endif

@@ -48,7 +48,7 @@ static Status lock_folder(RunFolder *r)
 /* One of the other kind is refused before its bytes, which may be many, are held to their hashes. */
 static Status refuse_kind(const char *path, bool adapters)
 {
-    return checkpoint_is(path) ? checkpoint_kind(path, adapters) : OK;
+    return checkpoint_is(path) ? checkpoint_check_kind(path, adapters) : OK;
 }
 
 static Status find_newest(RunFolder *r, bool adapters)
@@ -68,7 +68,7 @@ static Status find_resume(RunFolder *r, const char *resume, bool adapters)
     if (!realpath(resume, r->resume))
         return fail(E_IO, "checkpoint.resume_from_checkpoint = %s: %s", resume, strerror(errno));
     TRY(refuse_kind(r->resume, adapters));
-    return checkpoint_check(r->resume);
+    return checkpoint_verify(r->resume);
 }
 
 static Status open_all(RunFolder *r, const struct cfg_checkpoint *c, bool adapters)
@@ -106,7 +106,7 @@ static Status make_new(RunFolder *r)
 Status run_folder_make(RunFolder *r)
 {
     if (r->lock <= 0) TRY(make_new(r));
-    checkpoint_sweep(r->dir);
+    checkpoint_remove_tmp(r->dir);
     return OK;
 }
 
@@ -116,7 +116,7 @@ void run_folder_close(RunFolder *r)
     r->lock = 0;
 }
 
-Status run_folder_recipe(const RunFolder *r, const Config *c)
+Status run_folder_write_recipe(const RunFolder *r, const Config *c)
 {
     Path path;
     char *text = NULL;
@@ -130,7 +130,7 @@ Status run_folder_recipe(const RunFolder *r, const Config *c)
     return st;
 }
 
-Status run_folder_json(const RunFolder *r, const char *name, const Json *o)
+Status run_folder_write_json(const RunFolder *r, const char *name, const Json *o)
 {
     Path path, tmp;
     char fresh[64], *text = o ? json_dumps(o, JSON_INDENT(2) | JSON_COMPACT) : NULL;
@@ -153,7 +153,7 @@ static bool keeps(const char *line, ssize_t n, int64_t step)
     return keep;
 }
 
-Status run_folder_rewind(const RunFolder *r, int64_t step)
+Status run_folder_rewind_metrics(const RunFolder *r, int64_t step)
 {
     char *line = NULL, *kept = NULL;
     size_t room = 0, bytes = 0;

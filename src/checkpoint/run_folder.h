@@ -25,10 +25,10 @@ MUST Status run_folder_open(RunFolder *r, const struct cfg_checkpoint *c, bool a
 MUST Status run_folder_make(RunFolder *r);
 void        run_folder_close(RunFolder *r);                  /* twice is fine */
 
-MUST Status run_folder_recipe(const RunFolder *r, const Config *c);      /* recipe.yaml: every key */
-MUST Status run_folder_json(const RunFolder *r, const char *name, const Json *o);   /* replaced in one move */
+MUST Status run_folder_write_recipe(const RunFolder *r, const Config *c);      /* recipe.yaml: every key */
+MUST Status run_folder_write_json(const RunFolder *r, const char *name, const Json *o);   /* replaced in one move */
 
 /* Takes lines of steps beyond `step` out of metrics.jsonl: the run is about to write them again. */
-MUST Status run_folder_rewind(const RunFolder *r, int64_t step);
+MUST Status run_folder_rewind_metrics(const RunFolder *r, int64_t step);
 
 #endif

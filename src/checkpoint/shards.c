@@ -12,11 +12,11 @@
 
 static Status no_memory(void) { return fail(E_FIT, "no memory for the list of a checkpoint's tensors"); }
 
-static Status stored_add(Shards *s, const Stored *x)
+static Status stored_add(Shards *s, const StoredShard *x)
 {
     if (s->n == s->room) {
         int room = s->room ? 2 * s->room : 256;
-        Stored *grown = realloc(s->item, (size_t)room * sizeof *grown);
+        StoredShard *grown = realloc(s->item, (size_t)room * sizeof *grown);
         if (!grown) return no_memory();
         s->item = grown, s->room = room;
     }
@@ -26,7 +26,7 @@ static Status stored_add(Shards *s, const Stored *x)
 
 /* ---- descriptions ---- */
 
-static Status read_shape(Stored *x, const Json *v, int64_t *all)
+static Status read_shape(StoredShard *x, const Json *v, int64_t *all)
 {
     *all = 1;
     if (!json_is_array(v) || json_array_size(v) < 1 || json_array_size(v) > PIECE_DIM)
@@ -52,11 +52,11 @@ static bool run_fits(const StridedRange *c, int64_t all)
            last <= all;
 }
 
-static Status read_runs(Stored *x, const Json *v, int64_t all)
+static Status read_runs(StoredShard *x, const Json *v, int64_t all)
 {
     int64_t at = 0;
-    if (!json_is_array(v) || json_array_size(v) < 1 || json_array_size(v) > STORED_RUNS)
-        return fail(E_DATA, "its runs are not a list of 1 to %d; " DAMAGED, STORED_RUNS);
+    if (!json_is_array(v) || json_array_size(v) < 1 || json_array_size(v) > SHARD_RUNS)
+        return fail(E_DATA, "its runs are not a list of 1 to %d; " DAMAGED, SHARD_RUNS);
     x->runs = (int)json_array_size(v);
     for (int i = 0; i < x->runs; i++) {
         const Json *r = json_array_get(v, (size_t)i);
@@ -77,17 +77,17 @@ static Status read_runs(Stored *x, const Json *v, int64_t all)
                                     (long long)at, (long long)stored);
 }
 
-static Status read_stored(Stored *x, const SafeTensors *st, const char *name, const Json *v)
+static Status read_stored(StoredShard *x, const SafeTensors *st, const char *name, const Json *v)
 {
     int64_t all;
-    *x = (Stored){ .t = st_find(st, name) };
+    *x = (StoredShard){ .t = st_find(st, name) };
     if (!x->t) return fail(E_DATA, "described, but not in the file; " DAMAGED);
     x->name = x->t->name;
     TRY(read_shape(x, json_object_get(v, "shape"), &all));
     return read_runs(x, json_object_get(v, "runs"), all);
 }
 
-Status shards_describe(Shards *s, const SafeTensors *st, const Json *runs)
+Status shards_add_description(Shards *s, const SafeTensors *st, const Json *runs)
 {
     const char *name;
     Json       *v, *tensors = json_object_get(runs, "tensors");
@@ -99,7 +99,7 @@ Status shards_describe(Shards *s, const SafeTensors *st, const Json *runs)
         return fail(E_DATA, "%zu tensors are described, the file has %d; " DAMAGED, json_object_size(tensors),
                     st->count);
     json_object_foreach(tensors, name, v) {
-        Stored x;
+        StoredShard x;
         TRY_CTX(read_stored(&x, st, name, v), "%.150s", name);
         TRY(stored_add(s, &x));
     }
@@ -110,7 +110,7 @@ Status shards_describe(Shards *s, const SafeTensors *st, const Json *runs)
 
 static int name_order(const void *a, const void *b)
 {
-    return strcmp(((const Stored *)a)->name, ((const Stored *)b)->name);
+    return strcmp(((const StoredShard *)a)->name, ((const StoredShard *)b)->name);
 }
 
 void shards_sort(Shards *s)
@@ -125,7 +125,7 @@ static Status describe_whole(Shards *s, const SafeTensors *st)
 {
     for (int i = 0; i < st->count; i++) {
         const StTensor *t = &st->tensor[i];
-        Stored x = { .name = t->name, .rank = t->rank, .t = t, .runs = 1 };
+        StoredShard x = { .name = t->name, .rank = t->rank, .t = t, .runs = 1 };
         int64_t n = (int64_t)(t->bytes / dtype_size(t->dtype));
         if (t->rank < 1 || t->rank > PIECE_DIM || !n)
             return fail(E_DATA, "%s: %d dimensions, %lld elements; " DAMAGED, t->name, t->rank, (long long)n);
@@ -150,7 +150,7 @@ static Status open_part(Shards *s, const char *folder, const char *name, int ran
     Status r = json_int(o, "ranks", -1, &n);
     if (!r && n != ranks)
         r = fail(E_DATA, "%lld ranks wrote it, the files of %d are there; " DAMAGED, (long long)n, ranks);
-    if (!r) r = shards_describe(s, st, o);
+    if (!r) r = shards_add_description(s, st, o);
     json_decref(o);
     return r ? wrap(r, "%s", file) : OK;
 }
@@ -208,7 +208,7 @@ void shards_close(Shards *s)
 
 /* ---- elements ---- */
 
-int shards_find(const Shards *s, const char *name, const Stored **first)
+int shards_find(const Shards *s, const char *name, const StoredShard **first)
 {
     int lo = 0, hi = s->n;
     while (lo < hi) {
@@ -286,7 +286,7 @@ static Status put_hits(const Hits *h, const char *name, int64_t at, int64_t end,
 
 Status shards_read(const Shards *s, const char *name, const StridedRange *need, int n, Sink *out)
 {
-    const Stored *x;
+    const StoredShard *x;
     Hits hits = { 0 };
     Status st = OK;
     int files = shards_find(s, name, &x);

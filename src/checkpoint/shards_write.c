@@ -11,14 +11,14 @@
 #define SHARD ((int64_t)4 << 30)         /* bytes: large enough to be few, small enough to copy about */
 #define CHUNK ((size_t)64 << 20)         /* bytes written between two looks at `stop` */
 
-static DType  kept_type(const Kept *k)  { return t_has(k->rest) ? F32 : (DType)k->t.dtype; }
-static size_t kept_bytes(const Kept *k) { return (size_t)t_count(k->t) * dtype_size(kept_type(k)); }
+static DType  kept_type(const LocalShard *k)  { return t_has(k->rest) ? F32 : (DType)k->t.dtype; }
+static size_t kept_bytes(const LocalShard *k) { return (size_t)t_count(k->t) * dtype_size(kept_type(k)); }
 
-static Status kept_add(KeptList *l, const Kept *k)
+static Status kept_add(LocalShards *l, const LocalShard *k)
 {
     if (l->n == l->room) {
         int room = l->room ? 2 * l->room : 256;
-        Kept *grown = realloc(l->item, (size_t)room * sizeof *grown);
+        LocalShard *grown = realloc(l->item, (size_t)room * sizeof *grown);
         if (!grown) return fail(E_FIT, "no memory for the list of tensors to save");
         l->item = grown, l->room = room;
     }
@@ -31,12 +31,12 @@ static Status kept_add(KeptList *l, const Kept *k)
 }
 
 /* Elements [from, to) of the rank's part, of which h has them all, and so has rest where it is not empty. */
-static Status keep(KeptList *l, const Param *p, const char *prefix, ShardView h, ShardView rest, int64_t from,
+static Status keep(LocalShards *l, const Param *p, const char *prefix, ShardView h, ShardView rest, int64_t from,
                    int64_t to)
 {
     for (int i = 0; i < p->pieces; i++) {
         const Piece *q = &p->piece[i];
-        Kept k = { .rank = q->rank };
+        LocalShard k = { .rank = q->rank };
         k.runs = ranges_clip(k.run, &p->comb[i], 1, from, to - from);
         if (!k.runs) continue;
         int64_t first = k.run[0].local, n = 0;
@@ -50,7 +50,7 @@ static Status keep(KeptList *l, const Param *p, const char *prefix, ShardView h,
     return OK;
 }
 
-static Status keep_param(KeptList *l, const Param *p, bool frozen)
+static Status keep_param(LocalShards *l, const Param *p, bool frozen)
 {
     int64_t from = p->own_at, to = p->own_at + p->own_n < p->mine ? p->own_at + p->own_n : p->mine;
     ShardView w = param_weight_view(p), master = param_state_view(p, p->master), none = { 0 };
@@ -62,25 +62,25 @@ static Status keep_param(KeptList *l, const Param *p, bool frozen)
     return keep(l, p, "v", param_state_view(p, p->v), none, from, to);
 }
 
-Status kept_list(KeptList *l, const Model *m)
+Status shards_list_local(LocalShards *l, const Model *m)
 {
     Status st = OK;
-    *l = (KeptList){ 0 };
+    *l = (LocalShards){ 0 };
     for (int i = 0; i < m->params.n && !st; i++)
-        if (!shards_skip(m, m->params.p[i])) st = keep_param(l, m->params.p[i], m->params.p[i]->frozen);
-    if (st) kept_close(l);
+        if (!shards_excludes(m, m->params.p[i])) st = keep_param(l, m->params.p[i], m->params.p[i]->frozen);
+    if (st) shards_free_local(l);
     return st;
 }
 
-void kept_close(KeptList *l)
+void shards_free_local(LocalShards *l)
 {
     free(l->item);
-    *l = (KeptList){ 0 };
+    *l = (LocalShards){ 0 };
 }
 
 /* All of the rest comes into the second half of `out`, which is written from the front and never past what
  * has been read; the weights come a part at a time. */
-static void fetch_joined(Backend *be, const Kept *k, char *out)
+static void fetch_joined(Backend *be, const LocalShard *k, char *out)
 {
     enum { PART = 1 << 15 };
     int64_t  all = t_count(k->t);
@@ -95,13 +95,13 @@ static void fetch_joined(Backend *be, const Kept *k, char *out)
     }
 }
 
-static void fetch_kept(Backend *be, const Kept *k, void *out)
+static void fetch_kept(Backend *be, const LocalShard *k, void *out)
 {
     if (t_has(k->rest)) fetch_joined(be, k, out);
     else                backend_fetch(be, out, k->t);
 }
 
-Status kept_copy(const KeptList *l, Backend *be, void *host)
+Status shards_copy_local(const LocalShards *l, Backend *be, void *host)
 {
     backend_copy_sync(be);                             /* state that is on its way back to the host arrives */
     for (int i = 0; i < l->n; i++) fetch_kept(be, &l->item[i], (char *)host + l->item[i].at);
@@ -109,10 +109,10 @@ Status kept_copy(const KeptList *l, Backend *be, void *host)
 }
 
 /* A tensor of which this rank has all is as it is named; a part is flat. */
-static Status declare(StWriter *w, const KeptList *l, bool whole)
+static Status declare(StWriter *w, const LocalShards *l, bool whole)
 {
     for (int i = 0; i < l->n; i++) {
-        const Kept *k = &l->item[i];
+        const LocalShard *k = &l->item[i];
         int64_t n = t_count(k->t);
         TRY(st_writer_declare(w, k->name, kept_type(k), whole ? k->rank : 1, whole ? k->shape : &n));
     }
@@ -130,13 +130,13 @@ static Status write_one(StWriter *w, const char *bytes, size_t n, const int *sto
     return OK;
 }
 
-static Status write_tensors(StWriter *w, const KeptList *l, Backend *be, const void *copy, const int *stop)
+static Status write_tensors(StWriter *w, const LocalShards *l, Backend *be, const void *copy, const int *stop)
 {
     void *stage = copy ? NULL : malloc(l->most + 1);
     Status st = copy || stage ? OK : fail(E_FIT, "no host memory for a tensor of %zu bytes", l->most);
     if (!copy) backend_copy_sync(be);
     for (int i = 0; i < l->n && !st; i++) {
-        const Kept *k = &l->item[i];
+        const LocalShard *k = &l->item[i];
         if (!copy) {
             fetch_kept(be, k, stage);
             st = backend_sync(be);
@@ -148,11 +148,11 @@ static Status write_tensors(StWriter *w, const KeptList *l, Backend *be, const v
     return st;
 }
 
-static Json *describe(const KeptList *l, int rank, int ranks)
+static Json *describe(const LocalShards *l, int rank, int ranks)
 {
     Json *tensors = json_object();
     for (int i = 0; i < l->n; i++) {
-        const Kept *k = &l->item[i];
+        const LocalShard *k = &l->item[i];
         Json *shape = json_array(), *runs = json_array();
         for (int d = 0; d < k->rank; d++) json_array_append_new(shape, json_integer(k->shape[d]));
         for (int r = 0; r < k->runs; r++)
@@ -171,7 +171,7 @@ Status shards_path(Path out, const char *folder, int rank, const char *name)
     return path_join(out, folder, below);
 }
 
-static Status write_description(const char *folder, const KeptList *l, int rank, int ranks)
+static Status write_description(const char *folder, const LocalShards *l, int rank, int ranks)
 {
     Path path;
     Json *o = describe(l, rank, ranks);
@@ -183,7 +183,7 @@ static Status write_description(const char *folder, const KeptList *l, int rank,
     return st;
 }
 
-Status shards_write(const char *folder, const KeptList *l, int rank, int ranks, Backend *be, const void *copy,
+Status shards_write(const char *folder, const LocalShards *l, int rank, int ranks, Backend *be, const void *copy,
                     const int *stop)
 {
     StWriter w;

@@ -75,12 +75,12 @@ typedef struct StepBench {
     uint8_t     policy[LABEL_N];
     Full        full;
     OptimStore  store;                                       /* of moments and masters */
-    AdapterConf lora;                                        /* rank 0: all trains */
+    LoraConf lora;                                        /* rank 0: all trains */
     WordList    words;                                       /* its targets, in `text` */
     const char *word[32];
     char        text[512];
     bool        floor;
-    AdapterTarget lowest;
+    LoraTarget lowest;
     const char *hardware;                                    /* to predict by; NULL: this, if there is one */
     Hardware    hw;                                          /* its id is empty: nothing is predicted */
     StageTime   expected;
@@ -364,8 +364,8 @@ static Status find_lowest(StepBench *b)
     int i = 0;
     while (i < s->n && !(s->p[i]->lora && (b->stream.patches || s->p[i]->group == G_LLM))) i++;
     if (i == s->n) return fail(E_CONFIG, "--floor: without pictures none of --targets has a gradient");
-    b->lowest = (AdapterTarget){ .rank = b->lora.rank, .alpha = b->lora.alpha };
-    module_name(b->lowest.module, sizeof b->lowest.module, s->p[i], s->p[i]->lora->part[0].piece);
+    b->lowest = (LoraTarget){ .rank = b->lora.rank, .alpha = b->lora.alpha };
+    lora_module_name(b->lowest.module, sizeof b->lowest.module, s->p[i], s->p[i]->lora->part[0].piece);
     return OK;
 }
 
@@ -374,7 +374,7 @@ static Status measure_floor(StepBench *b, StepTimes *out)
 {
     TRY(find_lowest(b));
     close_bench(b);
-    b->lora = (AdapterConf){ .rank = b->lora.rank, .alpha = b->lora.alpha, .exact = &b->lowest, .exacts = 1 };
+    b->lora = (LoraConf){ .rank = b->lora.rank, .alpha = b->lora.alpha, .exact = &b->lowest, .exacts = 1 };
     return measure(b, out);
 }
 
@@ -469,7 +469,7 @@ static Status read_lora(StepBench *b, const LoraAsk *ask)
         b->word[b->words.n++] = w;
     b->words.item = b->word;
     if (rank)
-        b->lora = (AdapterConf){ .rank = rank, .alpha = 2 * (double)rank, .dropout = drop,
+        b->lora = (LoraConf){ .rank = rank, .alpha = 2 * (double)rank, .dropout = drop,
                                  .shared_a = ask->shared, .target = &b->words };
     return OK;
 }

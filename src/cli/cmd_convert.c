@@ -45,7 +45,7 @@ static Status convert_model(const Convert *c, Model *m, Backend *be)
 
 static Status convert_checkpoint(const Convert *c, Model *m, Backend *be)
 {
-    TRY(checkpoint_check(c->from));
+    TRY(checkpoint_verify(c->from));
     return checkpoint_assemble(c->from, m, be, c->to, c->dtype, c->shard);
 }
 
@@ -73,8 +73,8 @@ static Status to_native(const Convert *c)
         return fail(E_CONFIG, "--native: %s is no checkpoint of a run; a run starts from it with model.path",
                     c->from);
     TRY(refuse_overwrite(c->to, "MANIFEST.json"));
-    TRY(checkpoint_check(c->from));
-    TRY(checkpoint_rewrite(c->from, c->to));
+    TRY(checkpoint_verify(c->from));
+    TRY(checkpoint_consolidate(c->from, c->to));
     printf("the state of one rank written to %s\n", c->to);
     return OK;
 }
@@ -110,9 +110,9 @@ static Status to_adapter(Convert *c, const char *named)
     TRY(refuse_overwrite(c->to, PEFT_CONFIG));
     TRY(refuse_overwrite(c->to, "config.json"));
     TRY(find_base(base, c, named));
-    bool state = adapter_state_is(c->from);
+    bool state = checkpoint_has_lora(c->from);
     if (shape_load(&shape, state ? c->config : base)) return state ? E_DATA : no_base(c, base);
-    if (checkpoint_is(c->from)) TRY(checkpoint_check(c->from));
+    if (checkpoint_is(c->from)) TRY(checkpoint_verify(c->from));
     TRY(lora_source_open(&l, c->from, &shape));
     Status st = folder_make(c->to);
     if (!st) st = weights_copy_companions(c->beside, c->to);
@@ -129,8 +129,8 @@ static Status compare_base(const LoraSource *l, const char *base)
     Path config;
     TRY(path_join(config, base, "config.json"));
     TRY(json_load(&s.hf, config));
-    Status st = lora_source_compare(l, &s, 0, &log);
-    source_close(&s);
+    Status st = lora_source_warn_base(l, &s, 0, &log);
+    model_source_close(&s);
     return st;
 }
 
@@ -144,7 +144,7 @@ static Status to_merged(Convert *c, const char *named, const char *dtype)
         return no_base(c, base);
     TRY(choose_dtype(c, &shape, dtype));
     TRY(refuse_overwrite(c->to, "config.json"));
-    if (checkpoint_is(c->from)) TRY(checkpoint_check(c->from));
+    if (checkpoint_is(c->from)) TRY(checkpoint_verify(c->from));
     TRY(lora_source_open(&l, c->from, &shape));
     Status st = compare_base(&l, base);
     if (!st) st = lora_source_merge(&l, &shape, base, c->to, c->dtype, c->shard);
@@ -181,7 +181,7 @@ Status cmd_convert(int argc, char **argv)
     TRY(options_parse(argc, argv, options, dir, 2));
     TRY(option_int("--shard-mb", shard ? shard : "5000", 1, 1 << 30, &c.shard));
     c.from = dir[0], c.to = dir[1], c.shard *= 1000000;
-    TRY(checkpoint_refuse_run(c.from));
+    TRY(checkpoint_refuse_run_folder(c.from));
     if (native) TRY(refuse_option("--native", merged || base, "is of a checkpoint as it is, without a base"));
     if (native) return to_native(&c);
     if (merged && !lora_source_is(c.from))

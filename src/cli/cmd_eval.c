@@ -18,7 +18,7 @@ typedef struct Ask {
     Config      recipe;
     Source     *source;                  /* of --data */
     SourceList  list;
-    Predict     p;
+    Predictor     p;
 } Ask;
 
 /* Files named outright, else data.eval, else the share of data.train that eval.split keeps apart. */
@@ -71,7 +71,7 @@ static Status run(Ask *a)
     TRY(choose_data(a, &e));
     TRY(predict_open(&a->p, &a->recipe));
     Budget b = batching_budget(&a->recipe, &a->p.source.shape);
-    TRY(predict_load(&a->p, &b, eval_room(a->max_new, &b), &log));
+    TRY(predict_load(&a->p, &b, eval_decode_capacity(a->max_new, &b), &log));
     e.tokenizer = a->p.source.tokenizer, e.patch = a->p.patch;
     TRY(evaluate_model(&a->p.e, &e, &r));
     if (a->json) print_json(&r);
@@ -88,7 +88,7 @@ static Status choose_model(Ask *a)
     if (a->model) c->model.path = a->model, c->model.preset = "", c->lora.path = "";
     TRY(option_folder("--lora", a->lora));
     if (a->lora) c->lora.path = a->lora;
-    return lora_resolve(c);
+    return lora_source_resolve(c);
 }
 
 /* Without a recipe pictures are sized as the model's own processor file says. */
@@ -99,14 +99,14 @@ static Status read_recipe(Ask *a, const char **plain, int n)
     if (from) TRY(config_open(&a->recipe, plain[0], 0, NULL));
     else      config_default(&a->recipe);
     TRY(choose_model(a));
-    if (!from && a->model) TRY(predict_bounds(&a->recipe, a->recipe.model.path));
-    if (!from && *a->recipe.lora.path) TRY(predict_bounds(&a->recipe, a->recipe.lora.path));
+    if (!from && a->model) TRY(predict_read_pixel_bounds(&a->recipe, a->recipe.model.path));
+    if (!from && *a->recipe.lora.path) TRY(predict_read_pixel_bounds(&a->recipe, a->recipe.lora.path));
     snprintf(chosen, sizeof chosen, "%s", a->recipe.model.path);
     for (int i = from; i < n; i++) TRY(config_set(&a->recipe, plain[i]));
     if (a->model && strcmp(a->recipe.model.path, chosen))
         return fail(E_CONFIG, "--model %s and model.path=%s: two models; name one of them", a->model,
                     a->recipe.model.path);
-    TRY(lora_resolve(&a->recipe));
+    TRY(lora_source_resolve(&a->recipe));
     if (!a->dtype) return OK;
     DType d;
     TRY(dtype_parse(&d, a->dtype));

@@ -18,7 +18,7 @@ typedef struct Ask {
     int          images;
     GenerateConf how;
     Config       recipe;
-    Predict      model;
+    Predictor      model;
     Json        *line;                   /* the conversation as a dataset would have it */
     char        *text;
     DataFile     file;
@@ -28,7 +28,7 @@ typedef struct Ask {
     Sample       sample;
     Stream       stream;
     Generator    gen;
-    Speaker      out;
+    StreamPrinter      out;
     Status       said;                   /* of printing */
 } Ask;
 
@@ -99,19 +99,19 @@ static Status open_engine(Ask *a, const Log *log)
 static void say(void *self, int64_t doc, int32_t id)
 {
     Ask *a = self;
-    if (!a->said) a->said = speaker_say(&a->out, id);
+    if (!a->said) a->said = stream_printer_put(&a->out, id);
 }
 
 static Status answer(Ask *a)
 {
     Ids    out = { 0 };
     double start = clock_now();
-    a->out = (Speaker){ .tokenizer = a->model.source.tokenizer, .out = stdout };
+    a->out = (StreamPrinter){ .tokenizer = a->model.source.tokenizer, .out = stdout };
     a->how.see = say, a->how.self = a;
     a->how.vocab = tokenizer_size(a->model.source.tokenizer);
     a->how.stops = a->model.stops;
     memcpy(a->how.stop, a->model.stop, sizeof a->how.stop);
-    Status st = generate(&a->gen, &a->stream, &a->how, &out), end = speaker_end(&a->out);
+    Status st = generate(&a->gen, &a->stream, &a->how, &out), end = stream_printer_end(&a->out);
     putchar('\n');
     if (!st && isatty(STDERR_FILENO) && isatty(STDOUT_FILENO))
         fprintf(stderr, "%lld tokens in, %lld out, %.2f s\n", (long long)a->stream.tokens, (long long)out.n,
@@ -123,9 +123,9 @@ static Status answer(Ask *a)
 static Status run(Ask *a)
 {
     const Log log = { .world = 1, .least = LOG_WARN };
-    TRY(lora_resolve(&a->recipe));
-    TRY(predict_bounds(&a->recipe, a->recipe.model.path));
-    if (*a->recipe.lora.path) TRY(predict_bounds(&a->recipe, a->recipe.lora.path));
+    TRY(lora_source_resolve(&a->recipe));
+    TRY(predict_read_pixel_bounds(&a->recipe, a->recipe.model.path));
+    if (*a->recipe.lora.path) TRY(predict_read_pixel_bounds(&a->recipe, a->recipe.lora.path));
     TRY(conversation(a));
     TRY(predict_open(&a->model, &a->recipe));
     TRY(load_sample(a));

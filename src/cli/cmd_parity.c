@@ -198,7 +198,7 @@ static Status add_gradient(Parity *p, const Param *q, int k)
     Value *v = NULL;
     snprintf(name, sizeof name, "grad.%s%s", longer ? peft : "", c->name);
     TRY(value_add(p, &v, name, c->rank, c->shape));
-    TRY(fetch_floats(p, v->data, piece_view(q, q->g, k)));
+    TRY(fetch_floats(p, v->data, weights_piece_view(q, q->g, k)));
     return q->form == FORM_LORA_B ? turn_lora_b(q, v->data) : OK;
 }
 
@@ -436,7 +436,7 @@ static Status open_engine(Parity *p)
     TRY(offload_words(conf.policy, p->offload));
     TRY(engine_open(&p->e, &p->c.shape, &conf, &p->c.stream));
     TRY(weights_load(&p->e.model, &p->e.be, &p->c.model, NULL));
-    if (conf.lora.rank) TRY(adapter_load(&p->c.adapter, &p->e.model, &p->e.be));
+    if (conf.lora.rank) TRY(peft_load(&p->c.adapter, &p->e.model, &p->e.be));
     engine_loaded(&p->e);
     engine_upload(&p->e, &p->c.stream);
     return OK;

@@ -46,7 +46,7 @@ static void without_model(DataSetup *s)
 
 static Status with_model(DataSetup *s)
 {
-    TRY(source_open(&s->model, &s->recipe.model));
+    TRY(model_source_open(&s->model, &s->recipe.model));
     s->stream = shape_stream(&s->model.shape);
     s->patch  = batching_patches(&s->recipe, &s->model.shape.vision);
     s->budget = batching_budget(&s->recipe, &s->model.shape);
@@ -73,7 +73,7 @@ Status data_setup_open(DataSetup *s, const char *verb, const char **plain, int n
 
 void data_setup_close(DataSetup *s)
 {
-    source_close(&s->model);
+    model_source_close(&s->model);
     config_close(&s->recipe);
     free(s->source);
     *s = (DataSetup){ 0 };

@@ -226,15 +226,15 @@ static Status read_adapter(ParityCase *c, const char *dir, const char *adapter)
     if (!from) return fail(E_DATA, "%s/info.json: base must name the folder of the case it is for", dir);
     snprintf(base, sizeof base, "%s/%s", dir, from);
     TRY(read_model(c, base, base));
-    TRY(adapter_open(&c->adapter, adapter, &c->shape));
-    return adapter_check_base(&c->adapter, &c->model);
+    TRY(peft_open(&c->adapter, adapter, &c->shape));
+    return peft_check_base(&c->adapter, &c->model);
 }
 
 static Status read_files(ParityCase *c, const char *dir)
 {
     char data[4100], adapter[4200];
     snprintf(adapter, sizeof adapter, "%s/adapter", dir);
-    if (adapter_is(adapter)) {
+    if (peft_is(adapter)) {
         TRY(read_adapter(c, dir, adapter));
     } else {
         TRY(data_dir(data, sizeof data, dir));
@@ -255,7 +255,7 @@ Status parity_case_open(ParityCase *c, const char *dir)
 
 void parity_case_close(ParityCase *c)
 {
-    adapter_close(&c->adapter);
+    peft_close(&c->adapter);
     st_close(&c->model), st_close(&c->inputs), st_close(&c->expected);
     json_decref(c->info);
     stream_close(&c->stream);

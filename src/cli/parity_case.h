@@ -9,13 +9,13 @@
 #define CLI_PARITY_CASE_H
 
 #include "base/json.h"
-#include "model/peft_files.h"
+#include "model/peft.h"
 
 typedef struct ParityCase {
     ModelShape  shape;
     SafeTensors model, inputs, expected;     /* expected is empty where none was recorded */
     bool        has_expected;
-    AdapterFile adapter;                     /* conf.rank 0: none */
+    PeftFile adapter;                     /* conf.rank 0: none */
     Json       *info;                        /* info.json or NULL */
     double      aux_coef;
     int64_t     B, S;                        /* the padded batch */

@@ -43,7 +43,7 @@ typedef struct EngineConf {
     Full        full;                    /* layers that keep their inputs alone */
     double      home;                    /* of layers that park values, the share that does not */
     bool        frozen[GROUP_N];
-    AdapterConf lora;                    /* rank 0: no adapters */
+    LoraConf lora;                    /* rank 0: no adapters */
     bool        train, logits;           /* backward and optimizer; engine_logits will be called */
     bool        repeat;                  /* equal bits from equal runs, see Backend */
     bool        each;                    /* the loss of every supervised row is wanted: Engine.ctx.each */

@@ -136,7 +136,7 @@ static Rates rates(const Model *m, bool sees, bool back)
     return r;
 }
 
-Status work_open(ModelWork *w, const ModelShape *s, const bool *frozen, const AdapterConf *lora)
+Status work_open(ModelWork *w, const ModelShape *s, const bool *frozen, const LoraConf *lora)
 {
     Model m;
     Chunk whole = { 0, s->text.L, true, true };

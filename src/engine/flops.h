@@ -25,7 +25,7 @@ typedef struct ModelWork {
 /* Of the whole model, whatever part of it a rank has. Backward: a weight that trains has its gradient, one
  * with adapters theirs; and the gradient goes through it where something before it trains. What no gradient
  * reaches costs its forward alone. lora: NULL or of rank 0: none. */
-MUST Status work_open(ModelWork *w, const ModelShape *s, const bool *frozen, const AdapterConf *lora);
+MUST Status work_open(ModelWork *w, const ModelShape *s, const bool *frozen, const LoraConf *lora);
 
 Load  load_of(const Stream *s);
 Flops flops_forward(const ModelWork *w, const Load *l);

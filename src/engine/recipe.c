@@ -75,7 +75,7 @@ static Status store_of(OptimStore *o, const Config *c, DType dtype)
     return dtype_parse(&o->moments, c->optim.state_dtype);
 }
 
-Status recipe_lora(AdapterConf *a, const struct cfg_lora *c, const AdapterConf *loaded)
+Status recipe_lora(LoraConf *a, const struct cfg_lora *c, const LoraConf *loaded)
 {
     if (*c->path && !loaded) return fail(E_CONFIG, "lora.path = %s: no adapter was read from there", c->path);
     if (loaded) {
@@ -83,7 +83,7 @@ Status recipe_lora(AdapterConf *a, const struct cfg_lora *c, const AdapterConf *
         a->dropout = c->dropout;
         return OK;
     }
-    *a = (AdapterConf){ .rank = c->rank, .alpha = c->alpha, .dropout = c->dropout, .rslora = c->use_rslora,
+    *a = (LoraConf){ .rank = c->rank, .alpha = c->alpha, .dropout = c->dropout, .rslora = c->use_rslora,
                         .gaussian = !strcmp(c->init, "gaussian"), .shared_a = !strcmp(c->expert_a, "shared"),
                         .target = &c->target_modules, .exclude = &c->exclude_modules,
                         .save = &c->modules_to_save };
@@ -113,7 +113,7 @@ static Status refuse_idle(const EngineConf *e, const struct cfg_optim *o, const 
 }
 
 Status recipe_engine(EngineConf *e, const Config *c, const ModelShape *s, DType dtype, const Ranks *ranks,
-                     const AdapterConf *loaded)
+                     const LoraConf *loaded)
 {
     const char *aux = c->moe.aux_loss_type;
     *e = (EngineConf){ .backend = backend_pick(c->device.backend), .dtype = dtype,

@@ -21,11 +21,11 @@ bool        recipe_answers_here(const Ranks *r, const Mesh *place);
 
 /* Adapters as the section has them, or one that was loaded (lora.path): that goes on as it is, and what it is
  * trained with is the recipe's. a points into c and loaded. */
-MUST Status recipe_lora(AdapterConf *a, const struct cfg_lora *c, const AdapterConf *loaded);
+MUST Status recipe_lora(LoraConf *a, const struct cfg_lora *c, const LoraConf *loaded);
 
 /* A training engine for it: losses, labels, what is frozen, adapters, evaluation; no room for answers yet.
  * loaded: what the adapter of lora.path says of itself, NULL: there is none. e points into c and loaded. */
 MUST Status recipe_engine(EngineConf *e, const Config *c, const ModelShape *s, DType dtype,
-                          const Ranks *ranks, const AdapterConf *loaded);
+                          const Ranks *ranks, const LoraConf *loaded);
 
 #endif

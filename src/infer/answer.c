@@ -7,26 +7,26 @@
 #include <stdlib.h>
 #include <string.h>
 
-Status answer_mark_open(AnswerMark *m, const Tokenizer *t)
+Status answer_finder_open(AnswerFinder *m, const Tokenizer *t)
 {
     static const char header[] = "assistant\n";
     TokenScratch *s = NULL;
-    *m = (AnswerMark){ .tokenizer = t };
+    *m = (AnswerFinder){ .tokenizer = t };
     TRY(chat_tokens(&m->token, t));
     TRY(token_scratch_open(&s, t));
     Status st = tokenizer_encode(t, s, &m->header, header, sizeof header - 1, true);
     token_scratch_close(s);
-    if (st) answer_mark_close(m);
+    if (st) answer_finder_close(m);
     return st;
 }
 
-void answer_mark_close(AnswerMark *m)
+void answer_finder_close(AnswerFinder *m)
 {
     ids_close(&m->header);
-    *m = (AnswerMark){ 0 };
+    *m = (AnswerFinder){ 0 };
 }
 
-bool answer_find(const AnswerMark *m, const Ids *ids, int64_t *prompt, int64_t *end)
+bool answer_find(const AnswerFinder *m, const Ids *ids, int64_t *prompt, int64_t *end)
 {
     int64_t n = m->header.n;
     for (int64_t i = ids->n - n - 1; i >= 0; i--) {
@@ -64,7 +64,7 @@ static Json *text_json(const Text *t)
 }
 
 /* The words of the last turn of the user; of a sample that is only ids, its whole prompt. */
-static Status question(Text *out, const AnswerMark *m, const Sample *s)
+static Status question(Text *out, const AnswerFinder *m, const Sample *s)
 {
     const Conversation *c = &s->chat;
     int64_t prompt, end;
@@ -75,7 +75,7 @@ static Status question(Text *out, const AnswerMark *m, const Sample *s)
             if (c->item[k].kind == ITEM_TEXT) TRY(utf8_push(out, c->item[k].text, c->item[k].len, NULL));
         return OK;
     }
-    return answer_find(m, &s->ids, &prompt, &end) ? speak_text(out, m->tokenizer, s->ids.v, prompt) : OK;
+    return answer_find(m, &s->ids, &prompt, &end) ? detokenize(out, m->tokenizer, s->ids.v, prompt) : OK;
 }
 
 static Status add_image(Json *list, const Sample *s, const SampleConf *c, int frame)
@@ -90,7 +90,7 @@ static Status add_image(Json *list, const Sample *s, const SampleConf *c, int fr
     return OK;
 }
 
-Status answer_line(Json **out, const AnswerMark *m, const Sample *s, const SampleConf *c, const char *channel,
+Status answer_json(Json **out, const AnswerFinder *m, const Sample *s, const SampleConf *c, const char *channel,
                    const Text *answer, const Text *expected, bool correct)
 {
     Text   asked = { 0 };

@@ -44,7 +44,7 @@ Status utf8_push(Text *out, const char *v, size_t n, size_t *rest)
     return OK;
 }
 
-Status speak_text(Text *out, const Tokenizer *t, const int32_t *ids, int64_t n)
+Status detokenize(Text *out, const Tokenizer *t, const int32_t *ids, int64_t n)
 {
     Text raw = { 0 };
     Status st = tokenizer_decode(t, &raw, ids, n, true);
@@ -53,7 +53,7 @@ Status speak_text(Text *out, const Tokenizer *t, const int32_t *ids, int64_t n)
     return st;
 }
 
-static Status print(Speaker *s, size_t *rest)
+static Status print(StreamPrinter *s, size_t *rest)
 {
     s->text.n = 0;
     TRY(utf8_push(&s->text, s->held.v, s->held.n, rest));
@@ -65,14 +65,14 @@ static Status print(Speaker *s, size_t *rest)
     return OK;
 }
 
-Status speaker_say(Speaker *s, int32_t id)
+Status stream_printer_put(StreamPrinter *s, int32_t id)
 {
     size_t rest;
     TRY(tokenizer_decode(s->tokenizer, &s->held, &id, 1, true));
     return print(s, &rest);
 }
 
-Status speaker_end(Speaker *s)
+Status stream_printer_end(StreamPrinter *s)
 {
     Status st = print(s, NULL);
     text_close(&s->held), text_close(&s->text);

@@ -11,19 +11,19 @@
 #include <stdio.h>
 
 /* Appends the ids as text, special tokens left out. */
-MUST Status speak_text(Text *out, const Tokenizer *t, const int32_t *ids, int64_t n);
+MUST Status detokenize(Text *out, const Tokenizer *t, const int32_t *ids, int64_t n);
 
 /* Appends the bytes of v that are UTF-8; U+FFFD for each that is not. With *rest, a beginning of a character
  * at the very end is not appended, and *rest says how many bytes it has. */
 MUST Status utf8_push(Text *out, const char *v, size_t n, size_t *rest);
 
-typedef struct Speaker {
+typedef struct StreamPrinter {
     const Tokenizer *tokenizer;
     FILE            *out;
     Text             held, text;         /* bytes not yet printed; what is printed next */
-} Speaker;
+} StreamPrinter;
 
-MUST Status speaker_say(Speaker *s, int32_t id);
-MUST Status speaker_end(Speaker *s);                                  /* prints what was held back; closes */
+MUST Status stream_printer_put(StreamPrinter *s, int32_t id);
+MUST Status stream_printer_end(StreamPrinter *s);                                  /* prints what was held back; closes */
 
 #endif

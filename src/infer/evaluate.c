@@ -31,7 +31,7 @@ typedef struct Eval {
     Dataset         data;
     SampleConf      sc;
     Json           *settings;
-    AnswerMark      mark;
+    AnswerFinder      mark;
     Generator       gen;
     GenerateConf    sampling;
     Stream          stream;
@@ -47,7 +47,7 @@ typedef struct Eval {
     FILE           *file;
 } Eval;
 
-DecodeRoom eval_room(int64_t max_new, const Budget *b)
+DecodeRoom eval_decode_capacity(int64_t max_new, const Budget *b)
 {
     int64_t most = b->docs < 64 ? b->docs : 64, tokens = max_new > 0 ? max_new : 1;
     int64_t docs = b->tokens / tokens;           /* the cache then has at most twice the rows of a batch */
@@ -108,7 +108,7 @@ static Status open_eval(Eval *v)
             (long long)c->max_new, (long long)v->e->conf.decode.tokens);
     TRY(open_data(v));
     TRY(open_workers(v));
-    TRY(answer_mark_open(&v->mark, c->tokenizer));
+    TRY(answer_finder_open(&v->mark, c->tokenizer));
     v->sampling = (GenerateConf){ .max_new = c->max_new, .vocab = tokenizer_size(c->tokenizer), .stops = 2,
                                   .stop = { v->mark.token.im_end, v->mark.token.endoftext } };
     TRY(generator_open(&v->gen, v->e));
@@ -133,7 +133,7 @@ static void close_eval(Eval *v)
     free(v->scratch), free(v->item), free(v->tokens), free(v->answers);
     stream_close(&v->stream);
     generator_close(&v->gen);
-    answer_mark_close(&v->mark);
+    answer_finder_close(&v->mark);
     dataset_close(&v->data);
     json_decref(v->settings);
 }
@@ -295,12 +295,12 @@ static Status score(Eval *v, EvalItem *x, const Ids *got)
     EvalRow *row = &v->out->row[x->channel];
     Text  answer = { 0 }, expected = { 0 };
     Json *line = NULL;
-    Status st = speak_text(&answer, v->conf->tokenizer, got->v, got->n);
-    if (!st) st = speak_text(&expected, v->conf->tokenizer, x->sample.ids.v + x->prompt, x->end - x->prompt);
+    Status st = detokenize(&answer, v->conf->tokenizer, got->v, got->n);
+    if (!st) st = detokenize(&expected, v->conf->tokenizer, x->sample.ids.v + x->prompt, x->end - x->prompt);
     bool right = !st && answer_equals(&answer, &expected);
     row->asked++, row->correct += right;
     if (!st && wants_line(v, x))
-        st = answer_line(&line, &v->mark, &x->sample, &v->sc, row->channel, &answer, &expected, right);
+        st = answer_json(&line, &v->mark, &x->sample, &v->sc, row->channel, &answer, &expected, right);
     if (line && (json_dumpf(line, v->file, JSON_COMPACT) || putc('\n', v->file) == EOF))
         st = fail(E_IO, "%s: cannot be written: %s", v->conf->samples, strerror(errno));
     json_decref(line);

@@ -3,7 +3,7 @@
  * Works on any engine that was opened with room to decode, a trainer's between two steps included: it lives
  * in the activation arena, as engine_open has planned. Weights, gradients and moments are not touched.
  *
- *   conf.decode = eval_room(max_new, &budget);         before engine_open, in the EngineConf
+ *   conf.decode = eval_decode_capacity(max_new, &budget);         before engine_open, in the EngineConf
  *   TRY(evaluate_model(&engine, &eval, &result));      as often as wanted
  *   ... result.total.ce / result.total.supervised, result.total.correct / result.total.asked ...
  *   eval_result_close(&result);
@@ -53,7 +53,7 @@ typedef struct EvalResult {
 } EvalResult;
 
 /* Room to decode that an evaluation wants of an engine with this budget. */
-DecodeRoom  eval_room(int64_t max_new, const Budget *b);
+DecodeRoom  eval_decode_capacity(int64_t max_new, const Budget *b);
 
 MUST Status evaluate_model(Engine *e, const EvalConf *conf, EvalResult *out);
 void        eval_result_close(EvalResult *r);                /* twice is fine */

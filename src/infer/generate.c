@@ -36,19 +36,19 @@ static int32_t likeliest(const float *z, int64_t V)
 
 static int by_chance(const void *a, const void *b)
 {
-    const Choice *x = a, *y = b;
+    const TokenCandidate *x = a, *y = b;
     return x->p != y->p ? (x->p < y->p ? 1 : -1) : (x->id > y->id) - (x->id < y->id);
 }
 
 /* The likeliest tokens that together have top_p of the mass, in that order; returns how many, and their mass.
  * Whoever has less than an equal share of what may be left out cannot be among them and is not sorted. */
-static int64_t nucleus(Choice *c, const float *z, int64_t V, float top, const GenerateConf *conf,
+static int64_t nucleus(TokenCandidate *c, const float *z, int64_t V, float top, const GenerateConf *conf,
                        double *mass)
 {
     double  total = 0, sum = 0;
     int64_t n = 0, kept = 0;
     for (int64_t i = 0; i < V; i++) {
-        c[i] = (Choice){ expf((z[i] - top) / (float)conf->temperature), (int32_t)i };
+        c[i] = (TokenCandidate){ expf((z[i] - top) / (float)conf->temperature), (int32_t)i };
         total += c[i].p;
     }
     *mass = total;
@@ -61,7 +61,7 @@ static int64_t nucleus(Choice *c, const float *z, int64_t V, float top, const Ge
     return kept;
 }
 
-Status sample_token(const GenerateConf *conf, Choice *choice, const float *z, int64_t V, int64_t doc,
+Status generate_pick_token(const GenerateConf *conf, TokenCandidate *choice, const float *z, int64_t V, int64_t doc,
                     int64_t at, int32_t *id)
 {
     float top = z[*id = likeliest(z, V)];
@@ -93,7 +93,7 @@ static Status choose(Generator *g, const GenerateConf *conf, Ids *out, int64_t a
     for (int64_t i = 0; i < *n; i++) {
         int32_t doc = g->doc[i], id;
         const float *z = decode_logits(&g->decode, at ? i : doc);
-        TRY(sample_token(conf, g->choice, z, V, conf->first + doc, at, &id));
+        TRY(generate_pick_token(conf, g->choice, z, V, conf->first + doc, at, &id));
         g->tokens++;
         if (stops_at(conf, id)) continue;
         TRY(ids_push(&out[doc], id));

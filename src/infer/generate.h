@@ -22,12 +22,12 @@ typedef struct GenerateConf {
     void    *self;
 } GenerateConf;
 
-typedef struct Choice { float p; int32_t id; } Choice;
+typedef struct TokenCandidate { float p; int32_t id; } TokenCandidate;
 
 typedef struct Generator {
     Decode   decode;
     int32_t *doc, *id;                    /* (docs) documents that go on and their latest tokens */
-    Choice  *choice;                      /* (V) candidates of a draw */
+    TokenCandidate  *choice;                      /* (V) candidates of a draw */
     int64_t  tokens;                      /* chosen since opening */
 } Generator;
 
@@ -40,7 +40,7 @@ MUST Status generate(Generator *g, const Stream *prompts, const GenerateConf *co
 MUST Status generate_answers(Generator *g, const GenerateConf *conf, int64_t n, const int32_t *doc, Ids *out);
 
 /* The token that logits z (V) lead to; choice has room for V. Number `at` of stream `doc` decides. */
-MUST Status sample_token(const GenerateConf *conf, Choice *choice, const float *z, int64_t V, int64_t doc,
+MUST Status generate_pick_token(const GenerateConf *conf, TokenCandidate *choice, const float *z, int64_t V, int64_t doc,
                          int64_t at, int32_t *id);
 
 #endif

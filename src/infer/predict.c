@@ -25,7 +25,7 @@ static Status read_bounds(Config *c, const Json *o)
     return json_int(size, "longest_edge", c->image.max_pixels, &c->image.max_pixels);
 }
 
-Status predict_bounds(Config *recipe, const char *dir)
+Status predict_read_pixel_bounds(Config *recipe, const char *dir)
 {
     Json *o;
     TRY(load_beside(&o, dir, "preprocessor_config.json"));
@@ -37,7 +37,7 @@ Status predict_bounds(Config *recipe, const char *dir)
     return st ? wrap(st, "%s/preprocessor_config.json", dir) : OK;
 }
 
-static void add_stop(Predict *p, int64_t id)
+static void add_stop(Predictor *p, int64_t id)
 {
     for (int i = 0; i < p->stops; i++)
         if (p->stop[i] == id) return;
@@ -45,7 +45,7 @@ static void add_stop(Predict *p, int64_t id)
 }
 
 /* eos_token_id is a number or a list of them. */
-static Status find_stops(Predict *p)
+static Status find_stops(Predictor *p)
 {
     ChatTokens token;
     Json *o;
@@ -60,19 +60,19 @@ static Status find_stops(Predict *p)
     return OK;
 }
 
-Status predict_open(Predict *p, const Config *recipe)
+Status predict_open(Predictor *p, const Config *recipe)
 {
-    *p = (Predict){ .recipe = recipe };
-    TRY(source_open(&p->source, &recipe->model));
+    *p = (Predictor){ .recipe = recipe };
+    TRY(model_source_open(&p->source, &recipe->model));
     p->patch = batching_patches(recipe, &p->source.shape.vision);
     Status st = find_stops(p);
     if (!st && *recipe->lora.path) st = lora_source_open(&p->lora, recipe->lora.path, &p->source.shape);
-    if (!st && p->lora.conf.rank) st = lora_source_suits(&p->lora, p->source.weights);
+    if (!st && p->lora.conf.rank) st = lora_source_check_base(&p->lora, p->source.weights);
     if (st) predict_close(p);
     return st;
 }
 
-Status predict_load(Predict *p, const Budget *b, DecodeRoom room, const Log *log)
+Status predict_load(Predictor *p, const Budget *b, DecodeRoom room, const Log *log)
 {
     EngineConf  conf = { .backend = backend_pick(p->recipe->device.backend), .dtype = p->source.dtype,
                          .budget = *b, .decode = room, .lora = p->lora.conf };
@@ -81,19 +81,19 @@ Status predict_load(Predict *p, const Budget *b, DecodeRoom room, const Log *log
     Stream      full = stream_full(&ss, b);
     policy_default(conf.policy);
     TRY(engine_open(&p->e, &p->source.shape, &conf, &full));
-    TRY(source_load(&p->source, &p->e.model, &p->e.be, (uint64_t)p->recipe->train.seed, log));
+    TRY(model_source_load(&p->source, &p->e.model, &p->e.be, (uint64_t)p->recipe->train.seed, log));
     if (p->lora.conf.rank) {
-        TRY(lora_source_compare(&p->lora, &p->source, (uint64_t)p->recipe->train.seed, log));
+        TRY(lora_source_warn_base(&p->lora, &p->source, (uint64_t)p->recipe->train.seed, log));
         TRY(lora_source_load(&p->lora, &p->e.model, &p->e.be));
     }
     engine_loaded(&p->e);
     return OK;
 }
 
-void predict_close(Predict *p)
+void predict_close(Predictor *p)
 {
     engine_close(&p->e);
-    source_close(&p->source);
+    model_source_close(&p->source);
     lora_source_close(&p->lora);
-    *p = (Predict){ 0 };
+    *p = (Predictor){ 0 };
 }

@@ -52,7 +52,7 @@ Status model_init(Model *m, Backend *be, uint64_t seed)
     return OK;
 }
 
-Status adapters_init(Model *m, Backend *be, uint64_t seed)
+Status lora_init(Model *m, Backend *be, uint64_t seed)
 {
     for (int i = 0; i < m->params.n; i++)
         if (m->params.p[i]->beside) draw_all(m, be, m->params.p[i], seed);

@@ -11,7 +11,7 @@
 
 /* ---- what becomes of a module ---- */
 
-const AdapterTarget *adapters_exact(const AdapterConf *c, const char *module)
+const LoraTarget *lora_find_target(const LoraConf *c, const char *module)
 {
     for (int i = 0; i < c->exacts; i++)
         if (!strcmp(c->exact[i].module, module)) return &c->exact[i];
@@ -25,34 +25,34 @@ static bool any(bool (*test)(const char *, const Param *, int), const WordList *
     return yes;
 }
 
-bool adapters_hide(const AdapterConf *c, const bool frozen[GROUP_N], Group g)
+bool lora_freeze_blocks(const LoraConf *c, const bool frozen[GROUP_N], Group g)
 {
     return frozen[g] && !c->exact && !(frozen[G_VIT] && frozen[G_ALIGNER] && frozen[G_LLM]);
 }
 
-Fate adapters_fate(const AdapterConf *c, const bool frozen[GROUP_N], const Param *p, int i)
+LoraRole lora_role(const LoraConf *c, const bool frozen[GROUP_N], const Param *p, int i)
 {
     char name[sizeof p->piece->name];
-    module_name(name, sizeof name, p, i);
-    if (adapters_hide(c, frozen, p->group)) return FATE_LEFT;
-    if (any(entry_covers, c->save, p, i)) return FATE_WHOLE;
-    if (!p->linear) return FATE_LEFT;
-    if (c->exact) return adapters_exact(c, name) ? FATE_PAIR : FATE_LEFT;
-    bool out = any(entry_covers, c->exclude, p, i) || any(entry_reaches, c->exclude, p, i);
-    return any(entry_reaches, c->target, p, i) && !out ? FATE_PAIR : FATE_LEFT;
+    lora_module_name(name, sizeof name, p, i);
+    if (lora_freeze_blocks(c, frozen, p->group)) return LORA_NONE;
+    if (any(lora_entry_covers, c->save, p, i)) return LORA_FULL;
+    if (!p->linear) return LORA_NONE;
+    if (c->exact) return lora_find_target(c, name) ? LORA_ADAPTED : LORA_NONE;
+    bool out = any(lora_entry_covers, c->exclude, p, i) || any(lora_entry_targets, c->exclude, p, i);
+    return any(lora_entry_targets, c->target, p, i) && !out ? LORA_ADAPTED : LORA_NONE;
 }
 
 /* ---- declaring ---- */
 
-typedef struct Attach { Model *m; const AdapterConf *c; bool frozen[GROUP_N]; } Attach;
+typedef struct Attach { Model *m; const LoraConf *c; bool frozen[GROUP_N]; } Attach;
 
-static Fate fate(const Attach *a, const Param *p, int i) { return adapters_fate(a->c, a->frozen, p, i); }
+static LoraRole fate(const Attach *a, const Param *p, int i) { return lora_role(a->c, a->frozen, p, i); }
 
 typedef struct Width { int64_t r; float scale; } Width;
 
 static Width width_of(const Attach *a, const char *module)
 {
-    const AdapterTarget *x = adapters_exact(a->c, module);
+    const LoraTarget *x = lora_find_target(a->c, module);
     int64_t r = x ? x->rank : a->c->rank;
     double alpha = x ? x->alpha : a->c->alpha;
     return (Width){ r, (float)(alpha / (a->c->rslora ? sqrt((double)r) : (double)r)) };
@@ -66,7 +66,7 @@ static void experts_name(const Attach *a, char *out, size_t n, const Param *p)
     bool inner = false;
     for (int i = 0; i < s->n && p->form == FORM_EXPERT_GATE_UP; i++)
         inner |= s->p[i]->form == FORM_EXPERT_DOWN && s->p[i]->unit == p->unit &&
-                 fate(a, s->p[i], 0) == FATE_PAIR;
+                 fate(a, s->p[i], 0) == LORA_ADAPTED;
     snprintf(out, n, "%.*s%s", len, p->piece[0].name, inner ? ".base_layer" : "");
 }
 
@@ -94,7 +94,7 @@ static void cut_b(const ParamSet *s, Param *b, const Param *w)
         if (w->cut[i].dim < w->rank - 1) param_cut(s, b, w->cut[i].axis, w->cut[i].dim);
 }
 
-static Init init_a(const AdapterConf *c) { return c->gaussian ? INIT_LORA_A_NORMAL : INIT_LORA_A_UNIFORM; }
+static Init init_a(const LoraConf *c) { return c->gaussian ? INIT_LORA_A_NORMAL : INIT_LORA_A_UNIFORM; }
 
 #define PEFT "base_model.model."
 
@@ -109,7 +109,7 @@ static void pair_experts(const Attach *a, Param *w, Lora *l)
     ParamSet *s = &a->m->params;
     char module[sizeof w->piece->name], at[sizeof w->piece->name];
     int64_t E = w->full[0], out = w->full[1], in = w->full[2], each = a->c->shared_a ? 1 : E;
-    module_name(module, sizeof module, w, 0);
+    lora_module_name(module, sizeof module, w, 0);
     experts_name(a, at, sizeof at, w);
     Width x = width_of(a, module);
     l->a = param_experts(s, FORM_LORA_A, each, x.r, in, PEFT "%s.lora_A.weight", at);
@@ -130,8 +130,8 @@ static void pair_rows(const Attach *a, Param *w, Lora *l)
     char module[sizeof w->piece->name];
     int64_t at = 0;
     for (int i = 0; i < w->pieces; at += w->piece[i++].rows) {
-        if (fate(a, w, i) != FATE_PAIR) continue;
-        module_name(module, sizeof module, w, i);
+        if (fate(a, w, i) != LORA_ADAPTED) continue;
+        lora_module_name(module, sizeof module, w, i);
         Width x = width_of(a, module);
         int64_t from = l->a ? l->a->full[0] : 0;
         if (l->a) param_piece(l->a, x.r, PEFT "%s.lora_A.weight", module);
@@ -144,7 +144,7 @@ static void pair_rows(const Attach *a, Param *w, Lora *l)
     cut_a(s, l->a, w);
     for (int k = 0; k < l->parts; k++) {
         LoraPart *x = &l->part[k];
-        module_name(module, sizeof module, w, x->piece);
+        lora_module_name(module, sizeof module, w, x->piece);
         x->b = param_matrix(s, w->group, w->piece[x->piece].shape[0], x->r, PEFT "%s.lora_B.weight", module);
         x->b->init = INIT_ZERO;
         beside(a, x->b, w);
@@ -158,9 +158,9 @@ static void attach(const Attach *a, Param *w)
     int pairs = 0;
     w->frozen = true;
     for (int i = 0; i < w->pieces; i++) {
-        Fate f = fate(a, w, i);
-        if (f == FATE_WHOLE) w->frozen = a->frozen[w->group];
-        pairs += f == FATE_PAIR;
+        LoraRole f = fate(a, w, i);
+        if (f == LORA_FULL) w->frozen = a->frozen[w->group];
+        pairs += f == LORA_ADAPTED;
     }
     if (!pairs) return;
     w->lora = calloc(1, sizeof *w->lora);
@@ -189,8 +189,8 @@ static void find_lowest(const Attach *a, const Model *whole)
 {
     Model *m = a->m;
     m->lowest = whole->shape.text.L + 1, m->vision.lowest = whole->vision.depth;
-    EACH_PIECE(p, i, whole) {
-        if (fate(a, p, i) == FATE_LEFT || a->frozen[p->group]) continue;
+    FOR_EACH_PIECE(p, i, whole) {
+        if (fate(a, p, i) == LORA_NONE || a->frozen[p->group]) continue;
         int64_t  at = p->group == G_LLM ? layer_of(whole, p) : block_of(&whole->vision, p);
         int64_t *low = p->group == G_LLM ? &m->lowest : &m->vision.lowest;
         if (at < *low) *low = at;
@@ -201,18 +201,18 @@ static void freeze_groups(const Attach *a, const Model *whole)
 {
     Model *m = a->m;
     for (int g = 0; g < GROUP_N; g++) m->frozen[g] = true;
-    EACH_PIECE(p, i, whole)
-        if (fate(a, p, i) != FATE_LEFT) m->frozen[p->group] &= a->frozen[p->group];
+    FOR_EACH_PIECE(p, i, whole)
+        if (fate(a, p, i) != LORA_NONE) m->frozen[p->group] &= a->frozen[p->group];
 }
 
-Status adapters_attach(Model *m, const AdapterConf *c)
+Status lora_attach(Model *m, const LoraConf *c)
 {
     Attach a = { .m = m, .c = c };
     Model  whole;
     int    n = m->params.n;
     memcpy(a.frozen, m->frozen, sizeof a.frozen);
     TRY(model_open(&whole, &m->shape, m->frozen));
-    Status st = adapters_check(c, &whole);
+    Status st = lora_check(c, &whole);
     if (!st) {
         m->lora = c;
         for (int i = 0; i < n; i++) attach(&a, m->params.p[i]);
@@ -223,7 +223,7 @@ Status adapters_attach(Model *m, const AdapterConf *c)
     return st;
 }
 
-void adapters_close(Model *m)
+void lora_close(Model *m)
 {
     for (int i = 0; i < m->params.n; i++) {
         free(m->params.p[i]->lora);

@@ -22,30 +22,30 @@
 #include "nn/lora.h"
 
 /* A module by its name with what is its own; an adapter that was loaded says so of each. */
-typedef struct AdapterTarget { char module[120]; int64_t rank; double alpha; } AdapterTarget;
+typedef struct LoraTarget { char module[120]; int64_t rank; double alpha; } LoraTarget;
 
-typedef struct AdapterConf {
+typedef struct LoraConf {
     int64_t rank;                        /* 0: no adapters, all that is not frozen is trained */
     double  alpha, dropout;
     bool    rslora;                      /* scaled by alpha / sqrt(rank) instead of alpha / rank */
     bool    gaussian;                    /* A is of N(0, 1/r^2), else of U(-1/sqrt(in), 1/sqrt(in)) */
     bool    shared_a;                    /* the experts of a layer have one A */
     const WordList *target, *exclude, *save;     /* of the recipe; NULL: none */
-    const AdapterTarget *exact;          /* instead of target: these and no others */
+    const LoraTarget *exact;          /* instead of target: these and no others */
     int     exacts;
-} AdapterConf;
+} LoraConf;
 
 struct Model;
 
 /* Declares the pairs of the part of a model that a rank has, and freezes the rest; after the family's
  * build. */
-MUST Status adapters_attach(struct Model *m, const AdapterConf *c);
-void        adapters_close(struct Model *m);
+MUST Status lora_attach(struct Model *m, const LoraConf *c);
+void        lora_close(struct Model *m);
 
 /* Draws the pairs alone, as model_init draws all: for weights that were loaded. */
-MUST Status adapters_init(struct Model *m, Backend *be, uint64_t seed);
+MUST Status lora_init(struct Model *m, Backend *be, uint64_t seed);
 
 /* The name of piece i's module: its tensor's name without ".weight" or ".bias". */
-void        module_name(char *out, size_t n, const Param *p, int i);
+void        lora_module_name(char *out, size_t n, const Param *p, int i);
 
 #endif

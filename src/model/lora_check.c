@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-typedef struct Check { const AdapterConf *c; const Model *m; const char *list; } Check;
+typedef struct Check { const LoraConf *c; const Model *m; const char *list; } Check;
 
 /* What an entry has met: what it names, by what became of that. */
 typedef struct Met {
@@ -44,10 +44,10 @@ static const char *last_part(const char *name)
 static void likes(Likes *l, const Check *k, const char *word, bool target, bool all)
 {
     *l = (Likes){ .unlike = all ? INT_MAX : INT_MAX - 1 };
-    EACH_PIECE(p, i, k->m) {
+    FOR_EACH_PIECE(p, i, k->m) {
         char name[sizeof p->piece->name], part[sizeof p->piece->name];
         size_t len;
-        module_name(name, sizeof name, p, i);
+        lora_module_name(name, sizeof name, p, i);
         if (target && !p->linear) continue;
         const char *rest = target ? last_part(name) : name;
         for (const char *item; (item = str_item(&rest, '.', &len));) {
@@ -74,7 +74,7 @@ static const char *nearest(char *out, size_t n, const Check *k, const char *entr
 static bool has(const Model *m, Linear kind)
 {
     bool yes = false;
-    EACH_PIECE(p, i, m) yes |= p->linear == kind;
+    FOR_EACH_PIECE(p, i, m) yes |= p->linear == kind;
     return yes;
 }
 
@@ -133,29 +133,29 @@ static Status nothing(const Check *k, const char *entry, const Met *x, bool targ
 
 /* ---- the lists ---- */
 
-static void meet(const Check *k, Met *x, const Param *p, int i, Fate want)
+static void meet(const Check *k, Met *x, const Param *p, int i, LoraRole want)
 {
-    Fate f = adapters_fate(k->c, k->m->frozen, p, i);
+    LoraRole f = lora_role(k->c, k->m->frozen, p, i);
     x->all++;
     x->reached += f == want;
     if (f == want) return;
-    if (want == FATE_PAIR && !p->linear) module_name(x->other, sizeof x->other, p, i);
-    else if (adapters_hide(k->c, k->m->frozen, p->group)) x->hidden[p->group] = true;
+    if (want == LORA_ADAPTED && !p->linear) lora_module_name(x->other, sizeof x->other, p, i);
+    else if (lora_freeze_blocks(k->c, k->m->frozen, p->group)) x->hidden[p->group] = true;
     else x->taken++;
 }
 
-static Status check_list(Check *k, const WordList *l, const char *name, Fate want)
+static Status check_list(Check *k, const WordList *l, const char *name, LoraRole want)
 {
     k->list = name;
     for (int e = 0; l && e < l->n; e++) {
         Met x = { 0 };
-        EACH_PIECE(p, i, k->m) {
-            bool named = want != FATE_WHOLE && entry_reaches(l->item[e], p, i);
-            if (want != FATE_PAIR) named |= entry_covers(l->item[e], p, i);
+        FOR_EACH_PIECE(p, i, k->m) {
+            bool named = want != LORA_FULL && lora_entry_targets(l->item[e], p, i);
+            if (want != LORA_ADAPTED) named |= lora_entry_covers(l->item[e], p, i);
             if (named) meet(k, &x, p, i, want);
         }
-        bool does = want == FATE_LEFT ? x.all > 0 : x.reached > 0;
-        if (!does) return nothing(k, l->item[e], &x, want == FATE_PAIR);
+        bool does = want == LORA_NONE ? x.all > 0 : x.reached > 0;
+        if (!does) return nothing(k, l->item[e], &x, want == LORA_ADAPTED);
     }
     return OK;
 }
@@ -163,11 +163,11 @@ static Status check_list(Check *k, const WordList *l, const char *name, Fate wan
 static Status check_exact(const Check *k)
 {
     for (int e = 0; e < k->c->exacts; e++) {
-        const AdapterTarget *t = &k->c->exact[e];
+        const LoraTarget *t = &k->c->exact[e];
         char text[1200], name[sizeof t->module];
         bool there = false;
-        EACH_PIECE(p, i, k->m) {
-            module_name(name, sizeof name, p, i);
+        FOR_EACH_PIECE(p, i, k->m) {
+            lora_module_name(name, sizeof name, p, i);
             there |= p->linear && !strcmp(name, t->module);
         }
         if (!there)
@@ -184,7 +184,7 @@ static Status check_whole(const Check *k)
         const Param *p = k->m->params.p[n];
         int in = -1, out = -1;
         for (int i = 0; i < p->pieces; i++)
-            *(adapters_fate(k->c, k->m->frozen, p, i) == FATE_WHOLE ? &in : &out) = i;
+            *(lora_role(k->c, k->m->frozen, p, i) == LORA_FULL ? &in : &out) = i;
         if (in >= 0 && out >= 0)
             return fail(E_CONFIG, "lora.modules_to_save: %s is kept as one with %s; name all of them or none",
                         p->piece[in].name, p->piece[out].name);
@@ -200,8 +200,8 @@ static Status check_experts(const Check *k)
         for (int i = 0; i < s->n; i++) {
             const Param *p = s->p[n], *q = s->p[i];
             if (p->form != FORM_EXPERT_GATE_UP || q->form != FORM_EXPERT_DOWN || p->unit != q->unit) continue;
-            bool up = adapters_fate(k->c, k->m->frozen, p, 0) == FATE_WHOLE;
-            if (up != (adapters_fate(k->c, k->m->frozen, q, 0) == FATE_WHOLE))
+            bool up = lora_role(k->c, k->m->frozen, p, 0) == LORA_FULL;
+            if (up != (lora_role(k->c, k->m->frozen, q, 0) == LORA_FULL))
                 return fail(E_CONFIG, "lora.modules_to_save: %s is half of the experts' module; name all of "
                             "it, mlp.experts", (up ? p : q)->piece[0].name);
         }
@@ -210,11 +210,11 @@ static Status check_experts(const Check *k)
 
 static Status check_width(const Check *k)
 {
-    EACH_PIECE(p, i, k->m) {
+    FOR_EACH_PIECE(p, i, k->m) {
         char name[sizeof p->piece->name];
-        if (adapters_fate(k->c, k->m->frozen, p, i) != FATE_PAIR) continue;
-        module_name(name, sizeof name, p, i);
-        const AdapterTarget *t = adapters_exact(k->c, name);
+        if (lora_role(k->c, k->m->frozen, p, i) != LORA_ADAPTED) continue;
+        lora_module_name(name, sizeof name, p, i);
+        const LoraTarget *t = lora_find_target(k->c, name);
         int64_t r = t ? t->rank : k->c->rank, in = p->full[p->rank - 1];
         int64_t out = p->rank == 3 ? p->full[1] : p->piece[i].shape[0];
         if (r > in && r > out)
@@ -225,15 +225,15 @@ static Status check_width(const Check *k)
     return OK;
 }
 
-Status adapters_check(const AdapterConf *c, const Model *whole)
+Status lora_check(const LoraConf *c, const Model *whole)
 {
     Check k = { .c = c, .m = whole };
     if (c->exact) TRY(check_exact(&k));
     else {
-        TRY(check_list(&k, c->exclude, "lora.exclude_modules", FATE_LEFT));
-        TRY(check_list(&k, c->target, "lora.target_modules", FATE_PAIR));
+        TRY(check_list(&k, c->exclude, "lora.exclude_modules", LORA_NONE));
+        TRY(check_list(&k, c->target, "lora.target_modules", LORA_ADAPTED));
     }
-    TRY(check_list(&k, c->save, "lora.modules_to_save", FATE_WHOLE));
+    TRY(check_list(&k, c->save, "lora.modules_to_save", LORA_FULL));
     TRY(check_whole(&k));
     TRY(check_experts(&k));
     return check_width(&k);

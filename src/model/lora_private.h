@@ -4,25 +4,25 @@
 
 #include "model/model.h"
 
-typedef enum { FATE_LEFT, FATE_PAIR, FATE_WHOLE } Fate;      /* as it is; gets a pair; is trained itself */
+typedef enum { LORA_NONE, LORA_ADAPTED, LORA_FULL } LoraRole;      /* as it is; gets a pair; is trained itself */
 
 /* What becomes of piece i of p. frozen: the groups, as the recipe has them. A function of names alone, so
  * all ranks say the same of what they share. */
-Fate   adapters_fate(const AdapterConf *c, const bool frozen[GROUP_N], const Param *p, int i);
+LoraRole   lora_role(const LoraConf *c, const bool frozen[GROUP_N], const Param *p, int i);
 /* Whether a freeze keeps pairs from a group. Who trains nothing (an evaluation), or has loaded an adapter,
  * has its pairs all the same: frozen too. */
-bool   adapters_hide(const AdapterConf *c, const bool frozen[GROUP_N], Group g);
+bool   lora_freeze_blocks(const LoraConf *c, const bool frozen[GROUP_N], Group g);
 /* What an adapter that was loaded says of a module; NULL: nothing. */
-const AdapterTarget *adapters_exact(const AdapterConf *c, const char *module);
+const LoraTarget *lora_find_target(const LoraConf *c, const char *module);
 
 /* adapters_words.c */
-bool   entry_reaches(const char *entry, const Param *p, int i);      /* as a target */
-bool   entry_covers(const char *entry, const Param *p, int i);       /* it or a module that it is in */
+bool   lora_entry_targets(const char *entry, const Param *p, int i);      /* as a target */
+bool   lora_entry_covers(const char *entry, const Param *p, int i);       /* it or a module that it is in */
 
-/* adapters_check.c: over the whole model, every entry of every list does something. */
-MUST Status adapters_check(const AdapterConf *c, const Model *whole);
+/* lora_check.c: over the whole model, every entry of every list does something. */
+MUST Status lora_check(const LoraConf *c, const Model *whole);
 
-#define EACH_PIECE(p, i, m)                                                                        \
+#define FOR_EACH_PIECE(p, i, m)                                                                        \
     for (int at_ = 0; at_ < (m)->params.n; at_++)                                                  \
         for (const Param *p = (m)->params.p[at_], *once_ = p; once_; once_ = NULL)                 \
             for (int i = 0; i < p->pieces; i++)

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-Status model_open_part(Model *m, const ModelShape *s, const bool *frozen, const AdapterConf *lora,
+Status model_open_part(Model *m, const ModelShape *s, const bool *frozen, const LoraConf *lora,
                        const Mesh *mesh, const Chunk *chunk, int chunks)
 {
     const Family *f;
@@ -17,7 +17,7 @@ Status model_open_part(Model *m, const ModelShape *s, const bool *frozen, const 
     TRY(family_find(&f, s->family));
     f->build(m);
     for (int i = 0; i < m->params.n; i++) m->params.p[i]->frozen = m->frozen[m->params.p[i]->group];
-    Status st = lora && lora->rank > 0 ? adapters_attach(m, lora) : OK;
+    Status st = lora && lora->rank > 0 ? lora_attach(m, lora) : OK;
     if (st) model_close(m);
     return st;
 }
@@ -36,7 +36,7 @@ Status model_open_whole(Model *m, const Model *part)
 
 void model_close(Model *m)
 {
-    adapters_close(m);
+    lora_close(m);
     params_close(&m->params);
     free(m->vision.block), free(m->layer);
     *m = (Model){ 0 };

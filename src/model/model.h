@@ -31,7 +31,7 @@ struct Model {
     bool        frozen[GROUP_N];         /* nothing of the group is trained, in the whole model */
     int64_t     lowest;                  /* layer of that below which nothing of the decoder trains; -1: the
                                             embedding does; L: the head alone; L + 1: nothing */
-    const AdapterConf *lora;             /* NULL: no adapters */
+    const LoraConf *lora;             /* NULL: no adapters */
 };
 
 /* Everything forward leaves for backward. The rows of per-layer structs are made at start. */
@@ -54,7 +54,7 @@ typedef struct ModelAct {
 MUST Status model_open(Model *m, const ModelShape *s, const bool *frozen);
 /* The part of a rank: its slices by the mesh, its chunks of the pipeline. lora: outlives m; NULL or of rank
  * 0: none. */
-MUST Status model_open_part(Model *m, const ModelShape *s, const bool *frozen, const AdapterConf *lora,
+MUST Status model_open_part(Model *m, const ModelShape *s, const bool *frozen, const LoraConf *lora,
                             const Mesh *mesh, const Chunk *chunk, int chunks);
 MUST Status model_open_whole(Model *m, const Model *part);   /* the model that it is a part of, on one rank */
 void        model_close(Model *m);

@@ -120,14 +120,14 @@ static Status match(const PeftPattern **out, const PeftPattern *p, int n, const 
     return st;
 }
 
-static Status set_rank(AdapterTarget *t, double r)
+static Status set_rank(LoraTarget *t, double r)
 {
     if (!(r >= 1 && r <= MAX_RANK && r == floor(r)))
         return fail(E_DATA, "%s: a rank of %g; a whole number up to %d is wanted", t->module, r, MAX_RANK);
     return t->rank = (int64_t)r, OK;
 }
 
-static Status set_alpha(AdapterTarget *t, double alpha)
+static Status set_alpha(LoraTarget *t, double alpha)
 {
     if (!(alpha >= 0 && alpha <= 1e6)) return fail(E_DATA, "%s: an alpha of %g", t->module, alpha);
     return t->alpha = alpha, OK;
@@ -136,13 +136,13 @@ static Status set_alpha(AdapterTarget *t, double alpha)
 /* Whoever adapts a module as a parameter (a router) asks by the name of its tensor. */
 static Status find(const PeftPattern **out, const PeftPattern *p, int n, const char *module)
 {
-    char tensor[sizeof(AdapterTarget) + 8];
+    char tensor[sizeof(LoraTarget) + 8];
     TRY(match(out, p, n, module));
     snprintf(tensor, sizeof tensor, "%s.weight", module);
     return *out ? OK : match(out, p, n, tensor);
 }
 
-Status peft_conf_of(const PeftConf *c, AdapterTarget *t)
+Status peft_config_module(const PeftConfig *c, LoraTarget *t)
 {
     const PeftPattern *r, *alpha;
     TRY(find(&r, c->rank, c->ranks, t->module));
@@ -163,9 +163,9 @@ static bool is_settled(const Json *o)
     return v[0] || v[1] > 19 || (v[1] == 19 && v[2] >= 1);
 }
 
-static Status read_all(PeftConf *c, const Json *o)
+static Status read_all(PeftConfig *c, const Json *o)
 {
-    AdapterTarget all = { .module = "r and lora_alpha" };
+    LoraTarget all = { .module = "r and lora_alpha" };
     if (!json_is_object(o)) return fail(E_DATA, "not an object");
     TRY(refuse(o));
     TRY(json_int(o, "r", 8, &c->r));
@@ -182,18 +182,18 @@ static Status read_all(PeftConf *c, const Json *o)
     return read_patterns(&c->scale, &c->scales, o, "alpha_pattern");
 }
 
-Status peft_conf_open(PeftConf *c, const Json *o)
+Status peft_config_open(PeftConfig *c, const Json *o)
 {
-    *c = (PeftConf){ 0 };
+    *c = (PeftConfig){ 0 };
     Status st = read_all(c, o);
-    if (st) peft_conf_close(c);
+    if (st) peft_config_close(c);
     return st;
 }
 
-void peft_conf_close(PeftConf *c)
+void peft_config_close(PeftConfig *c)
 {
     for (int i = 0; i < c->ranks; i++) pcre2_code_free(c->rank[i].code);
     for (int i = 0; i < c->scales; i++) pcre2_code_free(c->scale[i].code);
     free(c->rank), free(c->scale);
-    *c = (PeftConf){ 0 };
+    *c = (PeftConfig){ 0 };
 }

@@ -5,7 +5,7 @@
 #include "base/json.h"
 #include "model/lora.h"
 
-typedef struct PeftConf {
+typedef struct PeftConfig {
     int64_t     r;
     double      alpha, dropout;
     bool        rslora, gaussian;
@@ -13,11 +13,11 @@ typedef struct PeftConf {
     const char *base;                    /* base_model_name_or_path, "": not said */
     struct PeftPattern *rank, *scale;    /* of rank_pattern and alpha_pattern, in the file's order */
     int         ranks, scales;
-} PeftConf;
+} PeftConfig;
 
-MUST Status peft_conf_open(PeftConf *c, const Json *o);       /* o outlives c; on failure it is closed */
-void        peft_conf_close(PeftConf *c);                     /* twice is fine */
+MUST Status peft_config_open(PeftConfig *c, const Json *o);       /* o outlives c; on failure it is closed */
+void        peft_config_close(PeftConfig *c);                     /* twice is fine */
 /* Rank and alpha of a module: by the first key of each pattern that matches its name, or all of them. */
-MUST Status peft_conf_of(const PeftConf *c, AdapterTarget *t);
+MUST Status peft_config_module(const PeftConfig *c, LoraTarget *t);
 
 #endif

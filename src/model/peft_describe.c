@@ -31,16 +31,16 @@ typedef struct Describer {
     double       alpha;
 } Describer;
 
-bool adapter_has_whole(const Model *m, const Param *p)
+bool lora_trains_in_full(const Model *m, const Param *p)
 {
     for (int i = 0; !p->beside && i < p->pieces; i++)
-        if (adapters_fate(m->lora, m->frozen, p, i) == FATE_WHOLE) return true;
+        if (lora_role(m->lora, m->frozen, p, i) == LORA_FULL) return true;
     return false;
 }
 
-bool adapter_ties(const Model *m, const Param *p)
+bool peft_ties_head(const Model *m, const Param *p)
 {
-    return m->shape.text.tied && p == m->embed && adapter_has_whole(m, p);
+    return m->shape.text.tied && p == m->embed && lora_trains_in_full(m, p);
 }
 
 static bool ends_in(const char *name, const char *tail)
@@ -73,8 +73,8 @@ static void add_items(Describer *d, const Param *p, int i)
     const LoraPart *part = part_of(p, i);
     bool parameter = is_parameter(d->m, p);
     Item x = { .pair = part && parameter, .r = part ? part->r : 0 };
-    module_name(x.name, sizeof x.name, p, i);
-    const AdapterTarget *exact = adapters_exact(d->m->lora, x.name);
+    lora_module_name(x.name, sizeof x.name, p, i);
+    const LoraTarget *exact = lora_find_target(d->m->lora, x.name);
     x.alpha = exact ? exact->alpha : d->m->lora->alpha;
     Item module = x;
     module.module = true, module.pair = part && !parameter;
@@ -212,10 +212,10 @@ static Json *patterns(const Describer *d, bool rank)
 static Json *saved(const Model *m)
 {
     Json *list = json_array();
-    EACH_PIECE(p, i, m) {
+    FOR_EACH_PIECE(p, i, m) {
         Name name;
-        if (!adapter_has_whole(m, p)) continue;
-        module_name(name, sizeof name, p, i);
+        if (!lora_trains_in_full(m, p)) continue;
+        lora_module_name(name, sizeof name, p, i);
         if (p->linear == LINEAR_EXPERTS) *strrchr(name, '.') = 0;
         append_new(list, name);
     }
@@ -237,7 +237,7 @@ static Json *configuration(const Describer *d, const char *base)
     static const char *const none[] = { "exclude_modules", "layers_to_transform", "layers_pattern",
                                         "layer_replication", "revision", "auto_mapping" };
     static const char *const no[] = { "use_dora", "use_qalora", "lora_bias", "fan_in_fan_out" };
-    const AdapterConf *c = d->m->lora;
+    const LoraConf *c = d->m->lora;
     Json *parameters = targets(d, false);
     bool  wraps = d->each || json_array_size(parameters);          /* parameters take no dropout there */
     if (!json_array_size(parameters)) json_decref(parameters), parameters = json_null();
@@ -258,7 +258,7 @@ static Json *configuration(const Describer *d, const char *base)
     json_object_set_new(o, "rank_pattern", patterns(d, true));
     json_object_set_new(o, "alpha_pattern", patterns(d, false));
     json_object_set_new(o, "modules_to_save", saved(d->m));
-    json_object_set_new(o, "ensure_weight_tying", json_boolean(adapter_ties(d->m, d->m->embed)));
+    json_object_set_new(o, "ensure_weight_tying", json_boolean(peft_ties_head(d->m, d->m->embed)));
     return o;
 }
 
@@ -276,14 +276,14 @@ static Status write_file(const Json *o, const char *dir)
     return st;
 }
 
-Status adapter_describe(const Model *m, const char *base, bool *each, const char *dir)
+Status peft_describe(const Model *m, const char *base, bool *each, const char *dir)
 {
     Describer d = { .m = m };
     int pieces = 0;
     for (int i = 0; i < m->params.n; i++) pieces += m->params.p[i]->pieces;
     d.item = calloc(2 * (size_t)pieces, sizeof *d.item);
     if (!d.item) return fail(E_FIT, "no memory for the names of %d modules", pieces);
-    EACH_PIECE(p, i, m)
+    FOR_EACH_PIECE(p, i, m)
         if (!p->beside) add_items(&d, p, i);
     *each = d.each = writes_each(&d);
     find_usual(&d);

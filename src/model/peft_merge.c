@@ -79,7 +79,7 @@ static Status fill(void *self, Model *m, Backend *be, int i)
     const Param *w = m->params.p[i];
     Param *q = x->with->params.p[i];
     REQUIRE(!strcmp(w->piece[0].name, q->piece[0].name), "%s is not %s", w->piece[0].name, q->piece[0].name);
-    if (adapter_has_whole(x->with, q)) {
+    if (lora_trains_in_full(x->with, q)) {
         q->w = w->w;
         return x->from.fill(x->from.self, x->with, be, i);
     }
@@ -98,7 +98,7 @@ static Status rooms(Merge *x, Backend *be)
     return backend_arena_open(be, &x->b, "adapter", (size_t)most * sizeof(float) + ARENA_ALIGN);
 }
 
-Status adapter_merge(Model *m, Model *with, Backend *be, const SafeTensors *base, ParamSource from,
+Status peft_merge(Model *m, Model *with, Backend *be, const SafeTensors *base, ParamSource from,
                      const char *dir, DType dtype, int64_t max_shard)
 {
     Merge x = { .with = with, .base = base, .from = from };

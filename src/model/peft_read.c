@@ -13,17 +13,17 @@
 #include <string.h>
 
 typedef struct Reader {
-    AdapterFile   *f;
-    PeftConf       conf;
+    PeftFile   *f;
+    PeftConfig       conf;
     Model          m;                    /* the base */
     bool          *used;                 /* by tensor of the file */
-    AdapterTarget *target;               /* become exact */
+    LoraTarget *target;               /* become exact */
     const char   **save;
     int            n, saves;
     int            straight, turned;     /* fused pairs that say which they are */
 } Reader;
 
-bool adapter_is(const char *folder)
+bool peft_is(const char *folder)
 {
     Path path;
     return !path_join(path, folder, PEFT_CONFIG) && file_is(path);
@@ -79,15 +79,15 @@ static Status alone(const StTensor *a, const StTensor *b)
 
 /* ---- targets ---- */
 
-static void add_pair(Reader *r, const AdapterTarget *t, const AdapterPair *p)
+static void add_pair(Reader *r, const LoraTarget *t, const PeftAdapter *p)
 {
     r->target[r->n] = *t, r->f->pair[r->n++] = *p;
 }
 
 /* The rank is what the file has; the scale is by what the configuration says, so they must be the same. */
-static Status settle_rank(Reader *r, AdapterTarget *t, int64_t rank)
+static Status settle_rank(Reader *r, LoraTarget *t, int64_t rank)
 {
-    TRY(peft_conf_of(&r->conf, t));
+    TRY(peft_config_module(&r->conf, t));
     if (t->rank == rank) return OK;
     return fail(E_DATA, "%s: rank %lld by %s, its tensors have %lld", t->module, (long long)t->rank,
                 PEFT_CONFIG, (long long)rank);
@@ -108,10 +108,10 @@ static Status note_copy(Reader *r, const char *module)
 
 static Status read_plain(Reader *r, const Param *w, int i)
 {
-    AdapterTarget t = { 0 };
-    AdapterPair p = { .form = PAIR_PLAIN, .E = 1, .out = w->piece[i].shape[0], .in = w->full[1] };
+    LoraTarget t = { 0 };
+    PeftAdapter p = { .form = PEFT_PLAIN, .E = 1, .out = w->piece[i].shape[0], .in = w->full[1] };
     int64_t rank = 0;
-    module_name(t.module, sizeof t.module, w, i);
+    lora_module_name(t.module, sizeof t.module, w, i);
     p.a = look(r, PEFT_PREFIX "%s.lora_A.weight", t.module);
     p.b = look(r, PEFT_PREFIX "%s.lora_B.weight", t.module);
     if (!p.a && !p.b) return OK;
@@ -125,17 +125,17 @@ static Status read_plain(Reader *r, const Param *w, int i)
 
 /* ---- experts, fused ---- */
 
-/* Which way round a pair lies over experts of (out, in); PAIR_PLAIN: neither. */
-static PairForm way_of(const StTensor *a, const StTensor *b, const AdapterPair *p)
+/* Which way round a pair lies over experts of (out, in); PEFT_PLAIN: neither. */
+static PeftForm way_of(const StTensor *a, const StTensor *b, const PeftAdapter *p)
 {
-    if (a->rank != 2 || b->rank != 2) return PAIR_PLAIN;
+    if (a->rank != 2 || b->rank != 2) return PEFT_PLAIN;
     bool straight = a->shape[1] == p->in && b->shape[0] == p->out;
     bool turned = a->shape[1] == p->out && b->shape[0] == p->in;
-    return straight && turned ? PAIR_SQUARE : straight ? PAIR_FUSED : turned ? PAIR_TURNED : PAIR_PLAIN;
+    return straight && turned ? PEFT_FUSED_SQUARE : straight ? PEFT_FUSED : turned ? PEFT_FUSED_TRANSPOSED : PEFT_PLAIN;
 }
 
 /* The only pair of a layer's experts may be of either parameter; no shape is one of both. */
-static Status read_fused(Reader *r, AdapterTarget *t, AdapterPair *p, bool inner, bool only)
+static Status read_fused(Reader *r, LoraTarget *t, PeftAdapter *p, bool inner, bool only)
 {
     int64_t rows = 0;
     const char *below = inner ? "base_layer." : "";
@@ -147,13 +147,13 @@ static Status read_fused(Reader *r, AdapterTarget *t, AdapterPair *p, bool inner
     if (!p->a || !p->b) return alone(p->a, p->b);
     p->form = way_of(p->a, p->b, p);
     bool taken = r->n && r->f->pair[r->n - 1].a == p->a; /* by gate_up, which is asked first */
-    if (only && p->form == PAIR_PLAIN && (p->gate_up || taken)) return OK;
-    bool turned = p->form == PAIR_TURNED;
+    if (only && p->form == PEFT_PLAIN && (p->gate_up || taken)) return OK;
+    bool turned = p->form == PEFT_FUSED_TRANSPOSED;
     TRY(check_pair(p->a, p->b, turned ? p->in : p->out, turned ? p->out : p->in, &rows));
     if (rows % p->E)
         return fail(E_DATA, "%s: %lld rows are no rank for each of %lld experts", p->a->name, (long long)rows,
                     (long long)p->E);
-    r->straight += p->form == PAIR_FUSED, r->turned += turned;
+    r->straight += p->form == PEFT_FUSED, r->turned += turned;
     TRY(settle_rank(r, t, rows / p->E));
     add_pair(r, t, p);
     return OK;
@@ -163,7 +163,7 @@ static Status read_fused(Reader *r, AdapterTarget *t, AdapterPair *p, bool inner
 
 static const char *const parts[3] = { "gate_proj", "up_proj", "down_proj" };
 
-Status pair_tensor(const AdapterFile *f, const AdapterPair *p, int64_t e, int part, char which,
+Status peft_expert_tensor(const PeftFile *f, const PeftAdapter *p, int64_t e, int part, char which,
                    const StTensor **t)
 {
     char name[300];
@@ -173,16 +173,16 @@ Status pair_tensor(const AdapterFile *f, const AdapterPair *p, int64_t e, int pa
 }
 
 /* All experts are alike: one rank and one alpha. */
-static Status check_expert(Reader *r, AdapterTarget *t, const AdapterPair *p, int64_t e, int part,
+static Status check_expert(Reader *r, LoraTarget *t, const PeftAdapter *p, int64_t e, int part,
                            int64_t *rank)
 {
     const StTensor *a, *b;
-    AdapterTarget own = { 0 };
+    LoraTarget own = { 0 };
     const char *name = p->at + strlen(PEFT_PREFIX);
-    TRY(pair_tensor(r->f, p, e, part, 'A', &a));
-    TRY(pair_tensor(r->f, p, e, part, 'B', &b));
+    TRY(peft_expert_tensor(r->f, p, e, part, 'A', &a));
+    TRY(peft_expert_tensor(r->f, p, e, part, 'B', &b));
     r->used[a - r->f->st.tensor] = r->used[b - r->f->st.tensor] = true;
-    TRY(check_pair(a, b, p->out / pair_parts(p), p->in, rank));
+    TRY(check_pair(a, b, p->out / peft_parts(p), p->in, rank));
     int n = snprintf(own.module, sizeof own.module, "%s%lld.%s", name, (long long)e,
                      parts[p->gate_up ? part : 2]);
     if (n >= (int)sizeof own.module) return fail(E_DATA, "%s: a module of too long a name", a->name);
@@ -193,37 +193,37 @@ static Status check_expert(Reader *r, AdapterTarget *t, const AdapterPair *p, in
     return OK;
 }
 
-static Status same_halves(const AdapterFile *f, const AdapterPair *p, bool *same)
+static Status same_halves(const PeftFile *f, const PeftAdapter *p, bool *same)
 {
     *same = true;
     for (int64_t e = 0; e < p->E && *same; e++) {
         const StTensor *a, *b;
-        TRY(pair_tensor(f, p, e, 0, 'A', &a));
-        TRY(pair_tensor(f, p, e, 1, 'A', &b));
+        TRY(peft_expert_tensor(f, p, e, 0, 'A', &a));
+        TRY(peft_expert_tensor(f, p, e, 1, 'A', &b));
         *same = a->dtype == b->dtype && a->bytes == b->bytes && !memcmp(a->data, b->data, a->bytes);
     }
     return OK;
 }
 
-static Status read_each(Reader *r, AdapterTarget *t, AdapterPair *p)
+static Status read_each(Reader *r, LoraTarget *t, PeftAdapter *p)
 {
     int64_t rank = 0;
     bool same = true;
-    p->form = PAIR_EACH;
+    p->form = PEFT_PER_EXPERT;
     for (int64_t e = 0; e < p->E; e++)
-        for (int k = 0; k < pair_parts(p); k++) TRY(check_expert(r, t, p, e, k, &rank));
+        for (int k = 0; k < peft_parts(p); k++) TRY(check_expert(r, t, p, e, k, &rank));
     if (p->gate_up) TRY(same_halves(r->f, p, &same));
     if (!same) {                                                   /* the scale stays as it is */
-        p->form = PAIR_HALVES;
+        p->form = PEFT_PER_EXPERT_SPLIT;
         t->rank *= 2, t->alpha *= r->conf.rslora ? sqrt(2) : 2;
     }
     add_pair(r, t, p);
     return OK;
 }
 
-static bool has_each(Reader *r, const AdapterPair *p)
+static bool has_each(Reader *r, const PeftAdapter *p)
 {
-    for (int k = 0; k < pair_parts(p); k++)
+    for (int k = 0; k < peft_parts(p); k++)
         for (char c = 'A'; c <= 'B'; c++) {
             char name[300];
             snprintf(name, sizeof name, "%s0.%s.lora_%c.weight", p->at, parts[p->gate_up ? k : 2], c);
@@ -232,7 +232,7 @@ static bool has_each(Reader *r, const AdapterPair *p)
     return false;
 }
 
-static bool has_fused(Reader *r, const AdapterPair *p, const char *below)
+static bool has_fused(Reader *r, const PeftAdapter *p, const char *below)
 {
     for (char c = 'A'; c <= 'B'; c++) {
         char name[300];
@@ -244,10 +244,10 @@ static bool has_fused(Reader *r, const AdapterPair *p, const char *below)
 
 static Status read_experts(Reader *r, const Param *w)
 {
-    AdapterTarget t = { 0 };
-    AdapterPair p = { .gate_up = w->form == FORM_EXPERT_GATE_UP, .E = w->full[0], .out = w->full[1],
+    LoraTarget t = { 0 };
+    PeftAdapter p = { .gate_up = w->form == FORM_EXPERT_GATE_UP, .E = w->full[0], .out = w->full[1],
                       .in = w->full[2] };
-    module_name(t.module, sizeof t.module, w, 0);
+    lora_module_name(t.module, sizeof t.module, w, 0);
     int at = (int)(strrchr(t.module, '.') - t.module) + 1;
     snprintf(p.at, sizeof p.at, PEFT_PREFIX "%.*s", at, t.module);
     bool both = has_fused(r, &p, "base_layer."), fused = both || has_fused(r, &p, ""), each = has_each(r, &p);
@@ -261,13 +261,13 @@ static Status settle_squares(Reader *r)
 {
     if (!r->straight && !r->turned) r->straight = r->conf.settled;
     for (int i = 0; i < r->n; i++) {
-        AdapterPair *p = &r->f->pair[i];
-        if (p->form == PAIR_SQUARE && !r->straight == !r->turned)
+        PeftAdapter *p = &r->f->pair[i];
+        if (p->form == PEFT_FUSED_SQUARE && !r->straight == !r->turned)
             return fail(E_DATA,
                         "%s: experts of %lld by %lld, and nothing in the file tells which of the two its "
                         "rows are; load and save it with a current PEFT",
                         p->a->name, (long long)p->out, (long long)p->in);
-        if (p->form == PAIR_SQUARE) p->form = r->turned ? PAIR_TURNED : PAIR_FUSED;
+        if (p->form == PEFT_FUSED_SQUARE) p->form = r->turned ? PEFT_FUSED_TRANSPOSED : PEFT_FUSED;
     }
     return OK;
 }
@@ -277,7 +277,7 @@ static Status settle_squares(Reader *r)
 static Status add_saved(Reader *r, const Param *p, int i)
 {
     char name[sizeof p->piece->name];
-    module_name(name, sizeof name, p, i);
+    lora_module_name(name, sizeof name, p, i);
     for (int k = 0; k < r->saves; k++)
         if (!strcmp(r->save[k], name)) return OK;
     r->save[r->saves++] = keep_text(&r->f->keep, name, strlen(name));
@@ -306,7 +306,7 @@ static Status count_whole(Reader *r, const Param *p, int *found)
 static bool is_saved(const Reader *r, const Param *p, int i)
 {
     char name[sizeof p->piece->name];
-    module_name(name, sizeof name, p, i);
+    lora_module_name(name, sizeof name, p, i);
     for (int k = 0; k < r->saves; k++)
         if (!strcmp(r->save[k], name)) return true;
     return false;
@@ -340,7 +340,7 @@ static Status read_saved(Reader *r)
         if (found && found < p->pieces)
             return fail(E_DATA, "%s: trained whole without its neighbours, which are one weight with it here",
                         p->piece[0].name);
-        if (found) TRY(weights_look(&r->m, &r->f->st, PEFT_PREFIX, k));
+        if (found) TRY(weights_check_shapes(&r->m, &r->f->st, PEFT_PREFIX, k));
         for (int i = 0; found && i < p->pieces; i++) TRY(add_saved(r, p, i));
     }
     return check_saved(r);
@@ -388,7 +388,7 @@ static Status read_all(Reader *r)
 
 static Status rooms(Reader *r)
 {
-    AdapterFile *f = r->f;
+    PeftFile *f = r->f;
     int n = 0;
     for (int k = 0; k < r->m.params.n; k++) n += r->m.params.p[k]->pieces;
     r->used = calloc((size_t)f->st.count + 1, sizeof *r->used);
@@ -401,30 +401,30 @@ static Status rooms(Reader *r)
 
 static void hand_over(Reader *r)
 {
-    AdapterFile *f = r->f;
+    PeftFile *f = r->f;
     f->save = (WordList){ r->save, r->saves };
     f->base = keep_text(&f->keep, r->conf.base, strlen(r->conf.base));
-    f->conf = (AdapterConf){ .rank = r->conf.r, .alpha = r->conf.alpha, .dropout = r->conf.dropout,
+    f->conf = (LoraConf){ .rank = r->conf.r, .alpha = r->conf.alpha, .dropout = r->conf.dropout,
                              .rslora = r->conf.rslora, .gaussian = r->conf.gaussian, .exact = r->target,
                              .exacts = r->n, .save = r->saves ? &f->save : NULL };
 }
 
-Status adapter_read(AdapterFile *f, const Json *config, const ModelShape *s)
+Status peft_read(PeftFile *f, const Json *config, const ModelShape *s)
 {
     const bool frozen[GROUP_N] = { true, true, true };
     Reader r = { .f = f };
-    TRY_CTX(peft_conf_open(&r.conf, config), PEFT_CONFIG);
+    TRY_CTX(peft_config_open(&r.conf, config), PEFT_CONFIG);
     Status st = model_open(&r.m, s, frozen);
     if (!st) st = rooms(&r);
     if (!st) st = read_all(&r);
     if (!st) hand_over(&r);
     model_close(&r.m);
-    peft_conf_close(&r.conf);
+    peft_config_close(&r.conf);
     free(r.used);
     return st;
 }
 
-static Status open_files(AdapterFile *f, const char *folder, Json **config)
+static Status open_files(PeftFile *f, const char *folder, Json **config)
 {
     Path path, old;
     TRY(path_join(path, folder, PEFT_CONFIG));
@@ -437,26 +437,26 @@ static Status open_files(AdapterFile *f, const char *folder, Json **config)
     return st_open(&f->st, path);
 }
 
-Status adapter_open(AdapterFile *f, const char *folder, const ModelShape *s)
+Status peft_open(PeftFile *f, const char *folder, const ModelShape *s)
 {
     Json *config = NULL;
-    *f = (AdapterFile){ 0 };
+    *f = (PeftFile){ 0 };
     Status st = open_files(f, folder, &config);
-    if (!st) st = adapter_read(f, config, s);
+    if (!st) st = peft_read(f, config, s);
     json_decref(config);
     if (!st) return OK;
-    adapter_close(f);
+    peft_close(f);
     return wrap(st, "%s", folder);
 }
 
-void adapter_close(AdapterFile *f)
+void peft_close(PeftFile *f)
 {
     st_close(&f->st);
     keep_close(&f->keep);
-    *f = (AdapterFile){ 0 };
+    *f = (PeftFile){ 0 };
 }
 
-Status adapter_base(Path out, const char *folder)
+Status peft_base(Path out, const char *folder)
 {
     Path path;
     Json *o;

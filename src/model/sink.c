@@ -57,7 +57,7 @@ void sink_zero(Sink *s, int64_t n)
     }
 }
 
-void sink_padding(Sink *s, const Param *p, ShardView h)
+void sink_zero_padding(Sink *s, const Param *p, ShardView h)
 {
     int64_t from = param_local(p) / p->local[0] * p->real - h.at;
     if (from < 0) from = 0;

@@ -17,7 +17,7 @@ void        sink_seek(Sink *s, int64_t at);
 void        sink_put(Sink *s, const void *src, DType from, int64_t n);      /* src may be unaligned */
 void        sink_zero(Sink *s, int64_t n);
 /* What of h, which the sink is over, lies behind the last row that exists: zeros. */
-void        sink_padding(Sink *s, const Param *p, ShardView h);
+void        sink_zero_padding(Sink *s, const Param *p, ShardView h);
 MUST Status sink_close(Sink *s);                              /* all of it has arrived */
 
 #endif

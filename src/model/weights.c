@@ -34,7 +34,7 @@ static Status get(const Loader *l, const char *name, const StTensor **t)
     return st_get(l->st, full, t);
 }
 
-Tensor piece_view(const Param *p, Tensor t, int i)
+Tensor weights_piece_view(const Param *p, Tensor t, int i)
 {
     int64_t from = 0;
     if (p->form != FORM_ROWS || !t_has(t)) return t;
@@ -164,7 +164,7 @@ static Status load_each_expert(Loader *l, Sink *out, const Param *p, const Strid
 }
 
 /* dst (cols, rows) = transposed src (rows, cols), in tiles so that both sides stay in cache. */
-void transpose(float *dst, const float *src, int64_t rows, int64_t cols)
+void weights_transpose(float *dst, const float *src, int64_t rows, int64_t cols)
 {
     enum { TILE = 32 };
     for (int64_t i = 0; i < rows; i += TILE)
@@ -198,7 +198,7 @@ static void put_turned(Sink *out, const Param *p, const StTensor *t, const Block
         int64_t row = b->expert * p->full[2] + b->col + j;
         dtype_convert(room + j * b->rows, F32, element(t, row * p->full[1] + b->row), t->dtype, b->rows);
     }
-    transpose(room + n, room, b->cols, b->rows);
+    weights_transpose(room + n, room, b->cols, b->rows);
     sink_put(out, room + n, F32, n);
 }
 
@@ -244,7 +244,7 @@ static Status load_held(Loader *l, const Param *p, ShardView h, int64_t *read)
             *read += c[k].len * c[k].count;
         }
     }
-    if (!st) sink_padding(&out, p, h);
+    if (!st) sink_zero_padding(&out, p, h);
     Status done = sink_close(&out);
     return st ? st : done;
 }
@@ -260,11 +260,11 @@ static Status put_held(Backend *be, const Param *p, int i, const StTensor *t, Sh
         sink_seek(&out, c[k].local);
         put_runs(&out, t, &c[k], piece_at(p, i));
     }
-    sink_padding(&out, p, h);
+    sink_zero_padding(&out, p, h);
     return sink_close(&out);
 }
 
-Status weights_put(Backend *be, const Param *p, int i, const StTensor *t)
+Status weights_put_piece(Backend *be, const Param *p, int i, const StTensor *t)
 {
     TRY(put_held(be, p, i, t, param_load_view(p)));
     return put_held(be, p, i, t, param_weight_view(p));
@@ -290,7 +290,7 @@ Status weights_load_one(Model *m, Backend *be, const SafeTensors *st, const char
     return load_param(&l, i);
 }
 
-Status weights_look(Model *m, const SafeTensors *st, const char *prefix, int i)
+Status weights_check_shapes(Model *m, const SafeTensors *st, const char *prefix, int i)
 {
     Loader l = { .m = m, .st = st, .prefix = prefix };
     const Param *p = m->params.p[i];

@@ -29,8 +29,8 @@ MUST Status weights_convert(Model *m, Backend *be, const SafeTensors *from, cons
                             int64_t max_shard);
 
 /* The same from any source: fill is called with parameter i of m bound to f32 memory, whole. */
-typedef Status FillFn(void *self, Model *m, Backend *be, int i);
-typedef struct ParamSource { FillFn *fill; void *self; } ParamSource;
+typedef Status ParamFillFn(void *self, Model *m, Backend *be, int i);
+typedef struct ParamSource { ParamFillFn *fill; void *self; } ParamSource;
 MUST Status weights_assemble(Model *m, Backend *be, ParamSource from, const char *dir, DType dtype,
                              int64_t max_shard);
 
@@ -42,6 +42,6 @@ MUST Status weights_write_config(const Json *hf, const char *dir, DType dtype);
 MUST Status weights_copy_companions(const char *from, const char *dir);
 
 /* The part of a tensor shaped like parameter p (its weight, its gradient) that piece i describes. */
-Tensor piece_view(const Param *p, Tensor t, int i);
+Tensor weights_piece_view(const Param *p, Tensor t, int i);
 
 #endif

@@ -58,7 +58,7 @@ static Status save_fused(Saver *s, const Param *p, Tensor t)
     if (!s->writing) return st_writer_declare(&s->out, p->piece[0].name, s->dtype, 3, shape);
     for (int64_t e = 0; e < p->full[0]; e++) {
         TRY(fetch_floats(s, t_at(t, e)));
-        transpose(s->turned, s->stage, p->full[1], p->full[2]);
+        weights_transpose(s->turned, s->stage, p->full[1], p->full[2]);
         TRY(emit(s, t_at(t, e), s->turned));
     }
     return OK;
@@ -106,7 +106,7 @@ static Status walk(Saver *s)
             continue;
         }
         for (int k = 0; k < p->pieces; k++)
-            TRY(save_tensor(s, p->piece[k].name, p->piece[k].rank, p->piece[k].shape, piece_view(p, t, k)));
+            TRY(save_tensor(s, p->piece[k].name, p->piece[k].rank, p->piece[k].shape, weights_piece_view(p, t, k)));
     }
     return OK;
 }

@@ -15,7 +15,7 @@
 typedef enum { G_VIT, G_ALIGNER, G_LLM, GROUP_N } Group;   /* tower, mergers, decoder: freeze and lr groups */
 /* Of a start from nothing; PAIR_*: the A of an adapter, uniform within 1 / sqrt(in) or of deviation 1 / r. */
 typedef enum { INIT_NORMAL, INIT_ZERO, INIT_ONE, INIT_POSITION, INIT_LORA_A_UNIFORM, INIT_LORA_A_NORMAL } Init;
-/* How the checkpoint has it; LORA_*: adapters of experts, as PEFT stores them (model/peft_files.h). */
+/* How the checkpoint has it; LORA_*: adapters of experts, as PEFT stores them (model/peft.h). */
 typedef enum { FORM_ROWS, FORM_EXPERT_GATE_UP, FORM_EXPERT_DOWN, FORM_LORA_A, FORM_LORA_B } Form;
 /* What a linear weight is part of; NO: it is none, or one that takes no adapter. */
 typedef enum { LINEAR_NO, LINEAR_ATTENTION, LINEAR_FEED, LINEAR_EXPERTS, LINEAR_ROUTER, LINEAR_HEAD } Linear;

@@ -48,7 +48,7 @@ typedef struct AdaptedTower {
 
 struct Adapted {
     LoraSource    source;                /* of lora.path */
-    AdapterConf   conf;
+    LoraConf   conf;
     Trains        trains;                /* for people */
     ModelWork     work;
     AdaptedLayer  kind[MOST_LAYERS];     /* no two alike */

@@ -28,7 +28,7 @@ static void collapse(char *name)
 static Kind *kind_of(Trains *t, const Param *p, int i, KindFate fate)
 {
     Kind k = { .fate = fate, .group = p->group, .linear = p->linear, .least = INT64_MAX, .side = INT64_MAX };
-    module_name(k.name, sizeof k.name, p, i);
+    lora_module_name(k.name, sizeof k.name, p, i);
     collapse(k.name);
     for (int n = 0; n < t->n; n++)
         if (t->kind[n].fate == fate && !strcmp(t->kind[n].name, k.name)) return &t->kind[n];
@@ -90,7 +90,7 @@ static void add_param(Trains *t, const Param *p)
     }
 }
 
-Status trains_open(Trains *t, const ModelShape *s, const bool *frozen, const AdapterConf *lora, DType dtype)
+Status trains_open(Trains *t, const ModelShape *s, const bool *frozen, const LoraConf *lora, DType dtype)
 {
     Model m;
     Chunk all = { 0, s->text.L, true, true };

@@ -33,7 +33,7 @@ typedef struct Trains {
 } Trains;
 
 /* Of the whole model that a recipe makes. lora: NULL or of rank 0: none. */
-MUST Status trains_open(Trains *t, const ModelShape *s, const bool *frozen, const AdapterConf *lora,
+MUST Status trains_open(Trains *t, const ModelShape *s, const bool *frozen, const LoraConf *lora,
                         DType dtype);
 void        trains_close(Trains *t);                                     /* twice is fine */
 

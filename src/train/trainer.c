@@ -62,8 +62,8 @@ static Status load_weights(Trainer *t)
     Engine *e = &t->engine;
     bool resume = *t->folder.resume, adapters = e->model.lora;
     uint64_t seed = (uint64_t)t->recipe->train.seed;
-    if (t->first && !resume) TRY(lora_source_compare(&t->lora, &t->source, seed, &t->log));
-    if (!resume || adapters) TRY(source_load(&t->source, &e->model, &e->be, seed, &t->log));
+    if (t->first && !resume) TRY(lora_source_warn_base(&t->lora, &t->source, seed, &t->log));
+    if (!resume || adapters) TRY(model_source_load(&t->source, &e->model, &e->be, seed, &t->log));
     if (resume) TRY(checkpoint_load(t->folder.resume, &e->model, &e->be));
     if (!resume && t->lora.conf.rank) TRY(lora_source_load(&t->lora, &e->model, &e->be));
     engine_loaded(e);
@@ -80,8 +80,8 @@ static bool reports_to(const Config *c, const char *word)
 static Status make_own_folder(Trainer *t)
 {
     TRY(run_folder_make(&t->folder));
-    TRY(run_folder_recipe(&t->folder, t->recipe));
-    return t->conf.env ? run_folder_json(&t->folder, "env.json", t->conf.env) : OK;
+    TRY(run_folder_write_recipe(&t->folder, t->recipe));
+    return t->conf.env ? run_folder_write_json(&t->folder, "env.json", t->conf.env) : OK;
 }
 
 /* Bad samples are met by the ranks of dp that read them: each lists its own. */
@@ -124,7 +124,7 @@ static Status open_reports(Trainer *t)
 {
     const char *label = t->recipe->moe.force_balance ? "benchmark-only" : "training-equivalent";
     if (!t->first) return metrics_open(&t->metrics, NULL, label);
-    TRY(run_folder_rewind(&t->folder, *t->folder.resume ? t->step : -1));
+    TRY(run_folder_rewind_metrics(&t->folder, *t->folder.resume ? t->step : -1));
     bool jsonl = reports_to(t->recipe, "jsonl");
     TRY(metrics_open(&t->metrics, jsonl ? t->folder.metrics : NULL, label));
     if (reports_to(t->recipe, "tensorboard")) TRY(tb_open(&t->board, t->folder.dir));
@@ -195,7 +195,7 @@ static Status open_adapter(Trainer *t)
     if (!*path) return OK;
     if (*resume) TRY(lora_source_open(&t->lora, resume, &t->source.shape));
     else TRY_CTX(lora_source_open(&t->lora, path, &t->source.shape), "lora.path");
-    if (!*resume) TRY_CTX(lora_source_suits(&t->lora, t->source.weights), "lora.path");
+    if (!*resume) TRY_CTX(lora_source_check_base(&t->lora, t->source.weights), "lora.path");
     return engine_words(&e, t);
 }
 
@@ -207,8 +207,8 @@ static Status know_past(Trainer *t)
     EngineConf e;
     if (!t->first) return OK;
     TRY(engine_words(&e, t));
-    if (e.lora.rank) TRY(base_describe(&t->base, &t->source, (uint64_t)t->recipe->train.seed));
-    return *resume ? checkpoint_suits(resume, &t->source.shape, e.frozen, &e.lora, t->base) : OK;
+    if (e.lora.rank) TRY(base_model_describe(&t->base, &t->source, (uint64_t)t->recipe->train.seed));
+    return *resume ? checkpoint_check_resume(resume, &t->source.shape, e.frozen, &e.lora, t->base) : OK;
 }
 
 /* The recipe and the model's shape are enough to know that the ranks can share the work as asked. */
@@ -219,7 +219,7 @@ static Status open_source(Trainer *t)
     Log   said = { .rank = world ? world->rank : 0, .world = world ? world->size : 1,
                    .least = t->first ? t->conf.least : LOG_ERROR };
     TRY(recipe_refuse(t->recipe));
-    TRY(source_open(&t->source, &t->recipe->model));
+    TRY(model_source_open(&t->source, &t->recipe->model));
     TRY(recipe_ranks(&t->ranks, &t->place, t->recipe, &t->source.shape, world, &said));
     t->leads = t->place.at[AX_TP] + t->place.at[AX_CP] + t->place.at[AX_PP] == 0;
     return *t->recipe->lora.path ? OK : engine_words(&e, t);
@@ -229,7 +229,7 @@ static Status open_source(Trainer *t)
 static Status open_own(Trainer *t, Json **state)
 {
     const struct cfg_train *c = &t->recipe->train;
-    if (*t->folder.resume) TRY(checkpoint_state(t->folder.resume, state));
+    if (*t->folder.resume) TRY(checkpoint_read_state(t->folder.resume, state));
     if (*state) TRY_CTX(trainer_state_load(t, *state), "%s", t->folder.resume);
     TRY(open_reports(t));
     TRY(open_loader(t, *state));
@@ -254,7 +254,7 @@ static Status open_all(Trainer *t, Json **state)
     TRY(trainer_agree(t, open_engine(t)));
     TRY(trainer_agree(t, load_weights(t)));
     TRY(trainer_agree(t, get_ready(t)));
-    TRY(trainer_agree(t, saving_open(&t->saving, &t->engine.model, &t->engine.be,
+    TRY(trainer_agree(t, checkpoint_async_open(&t->saving, &t->engine.model, &t->engine.be,
                                      t->recipe->checkpoint.async)));
     open_progress(t);
     return peak_measure(&t->engine.be, t->engine.conf.dtype, &t->progress.peak);
@@ -276,14 +276,14 @@ Status trainer_open(Trainer *t, const TrainerConf *conf)
 
 void trainer_close(Trainer *t)
 {
-    saving_close(&t->saving);
+    checkpoint_async_close(&t->saving);
     loader_close(t->loader), loader_close(t->held);
     routing_close(&t->routing);
     by_source_close(&t->by);
     still_close(&t->still);
     trains_close(&t->trains);
     engine_close(&t->engine);
-    source_close(&t->source);
+    model_source_close(&t->source);
     lora_source_close(&t->lora);
     json_decref(t->base), t->base = NULL;
     tb_close(&t->board);

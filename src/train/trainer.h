@@ -68,7 +68,7 @@ struct Trainer {
     Routing       routing;
     BySource      by;
     Progress      progress;
-    Saving        saving;
+    AsyncCheckpointer        saving;
     int64_t       steps, step;           /* of the run; done */
     int64_t       updates;               /* steps that changed the weights */
     int64_t       tokens;                /* seen */

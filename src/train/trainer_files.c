@@ -21,7 +21,7 @@ Status trainer_write_plan(const Trainer *t, const Flops *f)
     Json *o = json_pack("{s:o, s:{s:f, s:f, s:f, s:f}, s:o}", "arenas", arenas, "flops", "vision",
                         f->part[PART_VISION], "merger", f->part[PART_MERGER], "decoder",
                         f->part[PART_DECODER], "head", f->part[PART_HEAD], "trains", trains_json(&t->trains));
-    Status st = run_folder_json(&t->folder, "plan.json", o);
+    Status st = run_folder_write_json(&t->folder, "plan.json", o);
     json_decref(o);
     return st;
 }
@@ -43,7 +43,7 @@ Status trainer_write_load(Trainer *t)
                                                 counts(r->visual + at, r->past_visual + at, r->experts),
                                                 "text", counts(r->text + at, r->past_text + at, r->experts)));
     Json *o = json_pack("{s:I, s:o}", "step", (json_int_t)t->step, "layers", layers);
-    Status st = run_folder_json(&t->folder, "expert_load.json", o);
+    Status st = run_folder_write_json(&t->folder, "expert_load.json", o);
     json_decref(o);
     routing_forget(r);
     return st;

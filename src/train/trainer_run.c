@@ -214,7 +214,7 @@ static Status evaluate(Trainer *t)
 static Status look_at_save(Trainer *t, bool wait)
 {
     if (!t->saving.out) return OK;
-    TRY(wait ? saving_wait(&t->saving) : saving_poll(&t->saving));
+    TRY(wait ? checkpoint_async_wait(&t->saving) : checkpoint_async_poll(&t->saving));
     if (!t->saving.out)
         log_info(&t->log, "saved %s/checkpoint-%lld in %.1f s", t->folder.dir, (long long)t->saved,
                  t->saving.seconds);
@@ -226,7 +226,7 @@ Status trainer_save(Trainer *t, bool last)
     const struct cfg_checkpoint *c = &t->recipe->checkpoint;
     const struct cfg_image *i = &t->recipe->image;
     bool hf = !strcmp(c->hf, "every") || (last && !strcmp(c->hf, "final"));
-    Export x = { .config = t->source.hf, .companions = t->source.folder, .min_pixels = i->min_pixels,
+    HfExport x = { .config = t->source.hf, .companions = t->source.folder, .min_pixels = i->min_pixels,
                  .max_pixels = i->max_pixels };
     const char *form = t->engine.model.lora ? " with the adapter for PEFT" : " with the model in HF form";
     Json *state = NULL;
@@ -239,7 +239,7 @@ Status trainer_save(Trainer *t, bool last)
                    .mesh = &t->engine.mesh, .state = state, .config = t->source.hf, .base = t->base,
                    .hf = hf ? &x : NULL, .best = t->best_step == t->step, .keep = c->save_total_limit,
                    .patience = 10 * t->recipe->comm.timeout };
-    Status st = saving_begin(&t->saving, &s);
+    Status st = checkpoint_async_begin(&t->saving, &s);
     json_decref(state);
     t->paused = clock_now();
     if (st) return st;

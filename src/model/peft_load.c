@@ -1,4 +1,4 @@
-/* model/peft_values.c -- what an adapter's file has, as nn/lora.h wants it, into parameters; see
+/* model/peft_load.c -- what an adapter's file has, as nn/lora.h wants it, into parameters; see
  * adapter_files.h. */
 #include "model/peft_private.h"
 #include "model/weights_private.h"
@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* A pair while it is brought into order: A (E, r, in), B (E, out, r). */
-typedef struct Turner { const AdapterFile *f; const AdapterPair *p; int64_t r; float *row; } Turner;
+typedef struct Turner { const PeftFile *f; const PeftAdapter *p; int64_t r; float *row; } Turner;
 
 static const void *row_of(const StTensor *t, int64_t i)
 {
@@ -41,13 +41,13 @@ static void from_rows(const Turner *k, float *out, const StTensor *t, bool turn)
 /* A of both parts one below the other where they differ; B beside it, zero where it is the other's. */
 static Status from_each(const Turner *k, float *out, bool b)
 {
-    const AdapterPair *p = k->p;
-    bool halves = p->form == PAIR_HALVES;
-    int64_t r = k->r, own = halves ? r / 2 : r, rows = p->out / pair_parts(p);
+    const PeftAdapter *p = k->p;
+    bool halves = p->form == PEFT_PER_EXPERT_SPLIT;
+    int64_t r = k->r, own = halves ? r / 2 : r, rows = p->out / peft_parts(p);
     for (int64_t e = 0; e < p->E; e++)
-        for (int part = 0; part < pair_parts(p); part++) {
+        for (int part = 0; part < peft_parts(p); part++) {
             const StTensor *t;
-            TRY(pair_tensor(k->f, p, e, part, b ? 'B' : 'A', &t));
+            TRY(peft_expert_tensor(k->f, p, e, part, b ? 'B' : 'A', &t));
             if (!b && (halves || !part))
                 dtype_convert(out + (e * r + part * own) * p->in, F32, t->data, t->dtype, own * p->in);
             for (int64_t i = 0; b && i < rows; i++) {
@@ -62,16 +62,16 @@ static Status from_each(const Turner *k, float *out, bool b)
 /* All of A or B of a pair; out has room for it. */
 static Status values_of(const Turner *k, float *out, bool b)
 {
-    const AdapterPair *p = k->p;
+    const PeftAdapter *p = k->p;
     switch (p->form) {
-    case PAIR_PLAIN:  return from_rows(k, out, b ? p->b : p->a, false), OK;
-    case PAIR_FUSED:  return b ? from_columns(k, out, p->b, false) : from_rows(k, out, p->a, false), OK;
-    case PAIR_TURNED: return b ? from_rows(k, out, p->a, true) : from_columns(k, out, p->b, true), OK;
+    case PEFT_PLAIN:  return from_rows(k, out, b ? p->b : p->a, false), OK;
+    case PEFT_FUSED:  return b ? from_columns(k, out, p->b, false) : from_rows(k, out, p->a, false), OK;
+    case PEFT_FUSED_TRANSPOSED: return b ? from_rows(k, out, p->a, true) : from_columns(k, out, p->b, true), OK;
     default:          return from_each(k, out, b);
     }
 }
 
-static int pair_index(const AdapterFile *f, const char *module)
+static int pair_index(const PeftFile *f, const char *module)
 {
     for (int i = 0; i < f->conf.exacts; i++)
         if (!strcmp(f->conf.exact[i].module, module)) return i;
@@ -88,11 +88,11 @@ static Status check_shared(const float *a, int64_t each, int64_t E, const char *
 }
 
 /* Piece i of q, which is A or B of the pair of that module. */
-static Status load_piece(const AdapterFile *f, Backend *be, const Param *q, int i, const char *module, bool b)
+static Status load_piece(const PeftFile *f, Backend *be, const Param *q, int i, const char *module, bool b)
 {
     int at = pair_index(f, module);
     if (at < 0) return fail(E_CONFIG, "%s: the adapter has nothing of it", module);
-    const AdapterPair *p = &f->pair[at];
+    const PeftAdapter *p = &f->pair[at];
     int64_t r = f->conf.exact[at].rank, each = r * (b ? p->out : p->in), widest = p->E * r;
     if (p->out > widest) widest = p->out;
     float *room = malloc((size_t)(p->E * each) * sizeof *room), *row = malloc((size_t)widest * sizeof *row);
@@ -100,45 +100,45 @@ static Status load_piece(const AdapterFile *f, Backend *be, const Param *q, int 
     Turner k = { f, p, r, row };
     Status st = room && row ? values_of(&k, room, b) : fail(E_FIT, "%s: no host memory to read it", module);
     if (!st && !b && q->full[0] == 1 && p->E > 1) st = check_shared(room, each, p->E, module);
-    if (!st) st = weights_put(be, q, i, &whole);
+    if (!st) st = weights_put_piece(be, q, i, &whole);
     free(room), free(row);
     return st;
 }
 
-static Status load_pair(const AdapterFile *f, Backend *be, const Param *q)
+static Status load_pair(const PeftFile *f, Backend *be, const Param *q)
 {
     const Lora *l = q->beside->lora;
     for (int k = 0; k < l->parts; k++) {
         char module[sizeof q->piece->name];
         bool b = l->part[k].b == q;
-        module_name(module, sizeof module, q->beside, l->part[k].piece);
+        lora_module_name(module, sizeof module, q->beside, l->part[k].piece);
         if (b || l->a == q) TRY(load_piece(f, be, q, b ? 0 : k, module, b));
     }
     return OK;
 }
 
-static bool has_whole(const AdapterFile *f, const Param *p)
+static bool has_whole(const PeftFile *f, const Param *p)
 {
     char name[sizeof p->piece->name];
-    module_name(name, sizeof name, p, 0);
+    lora_module_name(name, sizeof name, p, 0);
     for (int i = 0; i < f->save.n; i++)
         if (!strcmp(f->save.item[i], name)) return true;
     return false;
 }
 
-Status adapter_fill(void *self, Model *m, Backend *be, int i)
+Status peft_fill(void *self, Model *m, Backend *be, int i)
 {
-    const AdapterFile *f = self;
+    const PeftFile *f = self;
     const Param *p = m->params.p[i];
     if (p->beside) return load_pair(f, be, p);
     return weights_load_one(m, be, &f->st, PEFT_PREFIX, i);
 }
 
-Status adapter_load(const AdapterFile *f, Model *m, Backend *be)
+Status peft_load(const PeftFile *f, Model *m, Backend *be)
 {
     for (int i = 0; i < m->params.n; i++)
         if (m->params.p[i]->beside || has_whole(f, m->params.p[i]))
-            TRY(adapter_fill((AdapterFile *)f, m, be, i));
+            TRY(peft_fill((PeftFile *)f, m, be, i));
     return OK;
 }
 
@@ -160,7 +160,7 @@ static Status compare(const StTensor *a, const StTensor *b)
                 : fail(E_DATA, "%s: not what the base has: the adapter was made for another one", a->name);
 }
 
-Status adapter_check_base(const AdapterFile *f, const SafeTensors *base)
+Status peft_check_base(const PeftFile *f, const SafeTensors *base)
 {
     for (int i = 0; i < f->copies; i++) {
         char name[400];

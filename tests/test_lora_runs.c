@@ -141,15 +141,15 @@ static Status resume_with(const char *base, const char *more)
 /* Whether the adapters of "other" were trained on that base. */
 static bool trained_on(const char *base)
 {
-    AdapterState was;
+    CheckpointLora was;
     ModelSource  s;
     Config c;
     bool   same = false;
     adapter_recipe(&c, "other", base, "");
-    EXPECT_OK(source_open(&s, &c.model));
-    EXPECT_OK(adapter_state_open(&was, lab_path("other/checkpoint-1")));
-    EXPECT_OK(base_is(&same, was.base, &s, 1));
-    adapter_state_close(&was), source_close(&s), config_close(&c);
+    EXPECT_OK(model_source_open(&s, &c.model));
+    EXPECT_OK(checkpoint_lora_open(&was, lab_path("other/checkpoint-1")));
+    EXPECT_OK(base_model_matches(&same, was.base, &s, 1));
+    checkpoint_lora_close(&was), model_source_close(&s), config_close(&c);
     return same;
 }
 
@@ -318,7 +318,7 @@ static uint64_t adapter_hash(const Model *m)
     uint64_t h = 1;
     for (int i = 0; i < m->params.n; i++) {
         const Param *p = m->params.p[i];
-        if (p->beside || adapter_has_whole(m, p)) h = tiny_hash(p->w.data, (size_t)t_bytes(p->w), h);
+        if (p->beside || lora_trains_in_full(m, p)) h = tiny_hash(p->w.data, (size_t)t_bytes(p->w), h);
     }
     return h;
 }
@@ -328,11 +328,11 @@ static double asked(const char *model, const char *lora, uint64_t *adapters)
 {
     static const Budget b = { .tokens = 64, .patches = 0, .docs = 4, .supervised = 60 };
     Config c;
-    Predict p = { 0 };
+    Predictor p = { 0 };
     Losses l = { 0 };
     config_default(&c);
     c.model.path = model, c.lora.path = lora, c.device.backend = "cpu";
-    EXPECT_OK(lora_resolve(&c));
+    EXPECT_OK(lora_source_resolve(&c));
     Status st = predict_open(&p, &c);
     if (!st) st = predict_load(&p, &b, (DecodeRoom){ 1, 1 }, NULL);
     REQUIRE(!st, "%s", status_text());
@@ -480,7 +480,7 @@ static Logits logits_of(Engine *e)
     return l;
 }
 
-static void open_asked(Engine *e, const ModelShape *s, const Stream *in, DType d, const AdapterConf *lora)
+static void open_asked(Engine *e, const ModelShape *s, const Stream *in, DType d, const LoraConf *lora)
 {
     EngineConf conf = small_conf(roomy);
     conf.train = false, conf.logits = true, conf.dtype = d;
@@ -512,7 +512,7 @@ static Status from_engine(void *self, Model *m, Backend *be, int i)
  * the same numbers computed in f32. */
 typedef struct Apart { double merged, base, exact, merged_exact; } Apart;
 
-static Logits ask_exactly(const ModelShape *s, const AdapterConf *c, Engine *with, const char *base,
+static Logits ask_exactly(const ModelShape *s, const LoraConf *c, Engine *with, const char *base,
                           const Stream *in)
 {
     Engine e;
@@ -553,7 +553,7 @@ static void draw_pairs(const Model *m, DType dtype)
 }
 
 /* The model of `base` with the pairs of an engine added in. */
-static void merge(const char *dir, const char *base, Engine *with, const ModelShape *s, const AdapterConf *c,
+static void merge(const char *dir, const char *base, Engine *with, const ModelShape *s, const LoraConf *c,
                   DType dtype)
 {
     Chunk all = { 0, s->text.L, true, true };
@@ -562,12 +562,12 @@ static void merge(const char *dir, const char *base, Engine *with, const ModelSh
     EXPECT_OK(model_open(&m, s, NULL));
     EXPECT_OK(model_open_part(&adapted, s, NULL, c, NULL, &all, 1));
     EXPECT_OK(st_open(&st, base));
-    EXPECT_OK(adapter_merge(&m, &adapted, &with->be, &st, (ParamSource){ from_engine, with }, dir, dtype, 0));
+    EXPECT_OK(peft_merge(&m, &adapted, &with->be, &st, (ParamSource){ from_engine, with }, dir, dtype, 0));
     st_close(&st);
     model_close(&m), model_close(&adapted);
 }
 
-static Apart merge_and_ask(DType dtype, const AdapterConf *c)
+static Apart merge_and_ask(DType dtype, const LoraConf *c)
 {
     ModelShape s = shape_of_all();
     Engine with, plain;
@@ -615,7 +615,7 @@ static void merged_is_unmerged(void)
     static const char *const words[] = { "all-linear", "mlp.gate", "lm_head" };
     WordList target = { words, 3 };
     for (int shared = 0; shared < 2; shared++) {
-        AdapterConf c = { .rank = 4, .alpha = 8, .target = &target, .shared_a = shared };
+        LoraConf c = { .rank = 4, .alpha = 8, .target = &target, .shared_a = shared };
         Apart x = merge_and_ask(F32, &c), y = merge_and_ask(BF16, &c);
         EXPECT(x.merged < 1e-5 && x.base > 0.1, "f32: logits %.2g apart, the base's %.2g", x.merged, x.base);
         EXPECT(y.merged_exact < 3 * y.exact && y.merged < 4 * y.exact && y.base > 10 * y.merged,

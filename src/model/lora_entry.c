@@ -1,4 +1,4 @@
-/* model/lora_words.c -- what an entry of lora.target_modules, exclude_modules or modules_to_save names;
+/* model/lora_entry.c -- what an entry of lora.target_modules, exclude_modules or modules_to_save names;
  * see adapters.h. */
 #include "model/lora_private.h"
 
@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-void module_name(char *out, size_t n, const Param *p, int i)
+void lora_module_name(char *out, size_t n, const Param *p, int i)
 {
     const char *name = p->piece[i].name, *end = strrchr(name, '.');
     bool tensor = end && (!strcmp(end, ".weight") || !strcmp(end, ".bias"));
@@ -44,20 +44,20 @@ static bool by_name(const char *entry)
     return !is_glob(last ? last + 1 : entry);
 }
 
-bool entry_reaches(const char *entry, const Param *p, int i)
+bool lora_entry_targets(const char *entry, const Param *p, int i)
 {
     char name[sizeof p->piece->name];
     int word = word_reaches(entry, p);
     if (word >= 0) return word;
-    module_name(name, sizeof name, p, i);
+    lora_module_name(name, sizeof name, p, i);
     if ((p->linear == LINEAR_ROUTER || p->linear == LINEAR_HEAD) && !by_name(entry)) return false;
     return names(entry, name);
 }
 
-bool entry_covers(const char *entry, const Param *p, int i)
+bool lora_entry_covers(const char *entry, const Param *p, int i)
 {
     char name[sizeof p->piece->name];
-    module_name(name, sizeof name, p, i);
+    lora_module_name(name, sizeof name, p, i);
     for (char *end = name; end; end = strrchr(name, '.')) {
         if (end != name) *end = 0;
         if (names(entry, name)) return true;

@@ -1,5 +1,5 @@
-/* model/peft_write.c -- an adapter's tensors into a folder; see adapter_files.h. Its configuration is
- * adapter_describe.c's.
+/* model/peft_save.c -- an adapter's tensors into a folder; see adapter_files.h. Its configuration is
+ * peft_describe.c's.
  *
  * The same walk first declares every tensor and then writes its bytes, a parameter in memory at a time. */
 #include "model/peft_private.h"
@@ -110,7 +110,7 @@ static Status put_pieces(Writer *w, const Param *q, const char *prefix)
 static Status put_tied_head(Writer *w, const Param *q)
 {
     const Piece *p = &q->piece[0];
-    if (!adapter_ties(w->m, q)) return OK;
+    if (!peft_ties_head(w->m, q)) return OK;
     if (!w->writing) return st_writer_declare(&w->out, PEFT_HEAD, F32, p->rank, p->shape);
     return put(w, q->w.data, p->shape[0] * p->shape[1]);
 }
@@ -127,7 +127,7 @@ static Status walk(Writer *w)
 {
     for (int i = 0; i < w->m->params.n; i++) {
         Param *p = w->m->params.p[i];
-        if (adapter_has_whole(w->m, p)) {
+        if (lora_trains_in_full(w->m, p)) {
             TRY(borrow(w, p));
             TRY(put_pieces(w, p, PEFT_PREFIX));
             TRY(put_tied_head(w, p));
@@ -160,21 +160,21 @@ static Status rooms(Writer *w)
     for (int i = 0; i < w->m->params.n; i++) {
         const Param *p = w->m->params.p[i];
         if (p->form == FORM_LORA_B && p->full[0] * p->full[2] > row) row = p->full[0] * p->full[2];
-        if ((p->beside || adapter_has_whole(w->m, p)) && param_count(p) > most) most = param_count(p);
+        if ((p->beside || lora_trains_in_full(w->m, p)) && param_count(p) > most) most = param_count(p);
     }
     if (!(w->row = malloc((size_t)row * sizeof *w->row)))
         return fail(E_FIT, "no host memory for a row of adapters");
     return backend_arena_open(w->be, &w->room, "adapter", (size_t)most * sizeof(float) + ARENA_ALIGN);
 }
 
-Status adapter_save(Model *m, Backend *be, ParamSource from, const char *dir, const char *base)
+Status peft_save(Model *m, Backend *be, ParamSource from, const char *dir, const char *base)
 {
     Writer w = { .m = m, .be = be, .from = from };
     REQUIRE(be->device->host_memory && m->lora, "adapters are written from host memory");
     Status st = rooms(&w);
-    if (!st) st = adapter_describe(m, base, &w.each, NULL);
+    if (!st) st = peft_describe(m, base, &w.each, NULL);
     if (!st) st = write_tensors(&w, dir);
-    if (!st) st = adapter_describe(m, base, &w.each, dir);
+    if (!st) st = peft_describe(m, base, &w.each, dir);
     backend_arena_close(be, &w.room);
     free(w.row);
     for (int i = 0; i < m->params.n; i++) m->params.p[i]->w = (Tensor){ 0 };

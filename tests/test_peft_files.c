@@ -2,7 +2,7 @@
  * others write, merged models, and what a wrong file is told. */
 #include "partlab.h"
 #include "base/folder.h"
-#include "model/peft_files.h"
+#include "model/peft.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -89,7 +89,7 @@ static void poison(RankPart *r)
         memset(r->m.params.p[i]->w.data, 0x7f, (size_t)t_bytes(r->m.params.p[i]->w));
 }
 
-static void save(RankPart *r, const ModelShape *s, const AdapterConf *c, const char *dir)
+static void save(RankPart *r, const ModelShape *s, const LoraConf *c, const char *dir)
 {
     Backend be;
     Model whole;
@@ -97,7 +97,7 @@ static void save(RankPart *r, const ModelShape *s, const AdapterConf *c, const c
     folder_remove(dir);
     EXPECT_OK(backend_open(&be, "cpu"));
     EXPECT_OK(model_open_part(&whole, s, NULL, c, NULL, &all, 1));
-    EXPECT_OK(adapter_save(&whole, &be, (ParamSource){ from_bound, r }, dir, "some/base"));
+    EXPECT_OK(peft_save(&whole, &be, (ParamSource){ from_bound, r }, dir, "some/base"));
     model_close(&whole);
     backend_close(&be);
 }
@@ -105,13 +105,13 @@ static void save(RankPart *r, const ModelShape *s, const AdapterConf *c, const c
 typedef struct Case {
     const char          *config, *target, *save;
     bool                 rslora, shared;
-    const AdapterTarget *exact;
+    const LoraTarget *exact;
     int                  n;
 } Case;
 
-static AdapterConf conf_of(const Case *k, Words *target, Words *saved)
+static LoraConf conf_of(const Case *k, Words *target, Words *saved)
 {
-    return (AdapterConf){ .rank = 4, .alpha = 6.5, .rslora = k->rslora, .shared_a = k->shared,
+    return (LoraConf){ .rank = 4, .alpha = 6.5, .rslora = k->rslora, .shared_a = k->shared,
                           .dropout = 0.25, .target = words(target, k->target),
                           .save = words(saved, k->save), .exact = k->exact, .exacts = k->n };
 }
@@ -121,9 +121,9 @@ static void trip(const Case *k)
 {
     ModelShape s = small_shape(k->config);
     Words target, saved;
-    AdapterConf c = conf_of(k, &target, &saved);
+    LoraConf c = conf_of(k, &target, &saved);
     RankPart a, b;
-    AdapterFile f;
+    PeftFile f;
     Backend be;
     const char *dir = lab_path("trip");
     char what[200];
@@ -132,13 +132,13 @@ static void trip(const Case *k)
     part_open_adapted(&a, &s, NULL, &c, &one, 0, 1, F32, WHOLE_STATE);
     fill_random(&a, 5);
     save(&a, &s, &c, dir);
-    EXPECT_OK(adapter_open(&f, dir, &s));
+    EXPECT_OK(peft_open(&f, dir, &s));
     if (!f.base) exit(lab_report() + 1);
     EXPECT(f.conf.rslora == k->rslora && !strcmp(f.base, "some/base"), "%s: configuration", what);
     f.conf.shared_a = k->shared;
     part_open_adapted(&b, &s, NULL, &f.conf, &one, 0, 1, F32, WHOLE_STATE);
     poison(&b);
-    EXPECT_OK(adapter_load(&f, &b.m, &be));
+    EXPECT_OK(peft_load(&f, &b.m, &be));
     expect_same(&a, &b, what);
     for (int i = 0; i < a.m.params.n; i++) {
         const Lora *x = a.m.params.p[i]->lora, *y = b.m.params.p[i]->lora;
@@ -149,13 +149,13 @@ static void trip(const Case *k)
                    (long long)y->part[p].r, (double)y->part[p].scale);
     }
     part_close(&a), part_close(&b);
-    adapter_close(&f);
+    peft_close(&f);
     backend_close(&be);
 }
 
 static void round_trip(void)
 {
-    static const AdapterTarget ranks[] = {
+    static const LoraTarget ranks[] = {
         { "model.language_model.layers.0.self_attn.q_proj", 3, 6 },
         { "model.language_model.layers.0.self_attn.v_proj", 5, 6 },
         { "model.language_model.layers.0.mlp.experts.gate_up_proj", 2, 6 },
@@ -188,7 +188,7 @@ static void round_trip(void)
 /* ---- any layout ---- */
 
 /* What ranks of a layout load are their parts of what one rank wrote. */
-static void load_parts(const ModelShape *s, const AdapterFile *f, MeshLayout l, int world, DType d, Slicing how,
+static void load_parts(const ModelShape *s, const PeftFile *f, MeshLayout l, int world, DType d, Slicing how,
                        uint64_t seed)
 {
     Backend be;
@@ -199,7 +199,7 @@ static void load_parts(const ModelShape *s, const AdapterFile *f, MeshLayout l, 
         part_open_adapted(&b, s, NULL, &f->conf, &l, rank, world, d, how);
         fill_random(&a, seed);
         poison(&b);
-        EXPECT_OK(adapter_load(f, &b.m, &be));
+        EXPECT_OK(peft_load(f, &b.m, &be));
         for (int i = 0; i < a.m.params.n; i++) {
             const Param *p = a.m.params.p[i], *q = b.m.params.p[i];
             int64_t n = t_count(p->w), bad = 0;
@@ -222,15 +222,15 @@ static void any_layout(void)
     ModelShape s = small_shape(vl_moe);
     Case k = { vl_moe, "all-linear,mlp.gate,lm_head", "embed_tokens", false, false, NULL, 0 };
     Words target, saved;
-    AdapterConf c = conf_of(&k, &target, &saved);
+    LoraConf c = conf_of(&k, &target, &saved);
     RankPart a;
-    AdapterFile f;
+    PeftFile f;
     uint64_t seed = 77;
     part_open_adapted(&a, &s, NULL, &c, &one, 0, 1, F32, WHOLE_STATE);
     fill_random(&a, seed);
     save(&a, &s, &c, lab_path("layouts"));
     part_close(&a);
-    EXPECT_OK(adapter_open(&f, lab_path("layouts"), &s));
+    EXPECT_OK(peft_open(&f, lab_path("layouts"), &s));
     MeshLayout tp = one, ep = one, etp = one, pp = one, all = one;
     tp.tp = 2, ep.ep = 2, etp.etp = 2, pp.pp = 3, all.tp = all.ep = 2, all.pp = 3;
     load_parts(&s, &f, one, 1, BF16, WHOLE_STATE, seed);
@@ -240,7 +240,7 @@ static void any_layout(void)
     load_parts(&s, &f, etp, 2, F32, WHOLE_STATE, seed);
     load_parts(&s, &f, pp, 3, F32, WHOLE_STATE, seed);
     load_parts(&s, &f, all, 12, BF16, SLICED_WEIGHTS, seed);
-    adapter_close(&f);
+    peft_close(&f);
 }
 
 /* ---- files of others ---- */
@@ -377,15 +377,15 @@ static void expect_pair(const RankPart *r, const char *name, const Drawn *x, flo
            "%s: B of %s", what, name);
 }
 
-static void open_made(Made *m, const ModelShape *s, AdapterFile *f, RankPart *r, const char *what)
+static void open_made(Made *m, const ModelShape *s, PeftFile *f, RankPart *r, const char *what)
 {
     Backend be;
     EXPECT_OK(backend_open(&be, "cpu"));
-    Status st = adapter_open(f, made_save(m), s);
+    Status st = peft_open(f, made_save(m), s);
     REQUIRE(!st, "%s: %s", what, status_text());
     part_open_adapted(r, s, NULL, &f->conf, &one, 0, 1, F32, WHOLE_STATE);
     poison(r);
-    EXPECT_OK(adapter_load(f, &r->m, &be));
+    EXPECT_OK(peft_load(f, &r->m, &be));
     backend_close(&be);
 }
 
@@ -413,7 +413,7 @@ static void forms_of_others(void)
     stack_halves(&halves, &gate_up, other.a);
     for (int form = 0; form < 5; form++) {
         Made m = { .config = config_of(3, 6, NULL) };
-        AdapterFile f;
+        PeftFile f;
         RankPart r;
         if (form < 2) put_fused(&m, &gate_up, "base_layer.", form);
         if (form < 2 || form == 4) put_fused(&m, &down, "", form);
@@ -425,7 +425,7 @@ static void forms_of_others(void)
         expect_pair(&r, "layers.2.mlp.experts.down_proj", &down, 2, what[form]);
         EXPECT(f.conf.exacts == (form == 4 ? 1 : 2), "%s: %d modules", what[form], f.conf.exacts);
         part_close(&r);
-        adapter_close(&f);
+        peft_close(&f);
         made_close(&m);
     }
 }
@@ -442,22 +442,22 @@ static void square_experts(void)
     draw(&gate_up, 2, 48, 48, 1), draw(&down, 2, 48, I, 2);
     for (int turned = 0; turned < 2; turned++) {
         Made m = { .config = config_of(2, 2, NULL) };
-        AdapterFile f;
+        PeftFile f;
         RankPart r;
         put_fused(&m, &gate_up, "base_layer.", turned), put_fused(&m, &down, "", turned);
         open_made(&m, &s, &f, &r, "square");
         expect_pair(&r, "layers.2.mlp.experts.gate_up_proj", &gate_up, 1,
                     turned ? "square, turned" : "square");
-        part_close(&r), adapter_close(&f), made_close(&m);
+        part_close(&r), peft_close(&f), made_close(&m);
     }
     for (int k = 0; k < 3; k++) {
         static const char *const version[] = { NULL, "0.18.0", "0.21.2" };
         Made m = { .config = config_of(2, 2, version[k]) };
-        AdapterFile f;
+        PeftFile f;
         put_fused(&m, &gate_up, "", false);
-        if (k < 2) EXPECT_FAIL(adapter_open(&f, made_save(&m), &s), E_DATA, "nothing in the file tells");
-        else EXPECT_OK(adapter_open(&f, made_save(&m), &s));
-        if (k == 2) adapter_close(&f);
+        if (k < 2) EXPECT_FAIL(peft_open(&f, made_save(&m), &s), E_DATA, "nothing in the file tells");
+        else EXPECT_OK(peft_open(&f, made_save(&m), &s));
+        if (k == 2) peft_close(&f);
         made_close(&m);
     }
 }
@@ -473,24 +473,24 @@ static void recorded(void)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char path[200];
         ModelShape s;
-        AdapterFile f;
+        PeftFile f;
         SafeTensors base;
         snprintf(path, sizeof path, "tests/gold/%s", rows[i].base);
         EXPECT_OK(shape_load(&s, path));
         EXPECT_OK(st_open(&base, path));
         snprintf(path, sizeof path, "tests/gold_lora/%s/adapter", rows[i].name);
-        EXPECT_OK(adapter_open(&f, path, &s));
+        EXPECT_OK(peft_open(&f, path, &s));
         EXPECT(f.conf.exacts == rows[i].modules && f.save.n == rows[i].saved, "%s: %d modules, %d saved",
                rows[i].name, f.conf.exacts, f.save.n);
-        EXPECT_OK(adapter_check_base(&f, &base));
+        EXPECT_OK(peft_check_base(&f, &base));
         if (!strcmp(rows[i].name, "moe-rslora")) {
             EXPECT(f.copies == 1, "%d copies of the base", f.copies);
-            EXPECT_FAIL(adapter_check_base(&f, NULL), E_CONFIG, "lm_head");
+            EXPECT_FAIL(peft_check_base(&f, NULL), E_CONFIG, "lm_head");
             ((StTensor *)st_find(&base, "lm_head.weight"))->data =
                 st_find(&base, "model.embed_tokens.weight")->data;
-            EXPECT_FAIL(adapter_check_base(&f, &base), E_DATA, "another one");
+            EXPECT_FAIL(peft_check_base(&f, &base), E_DATA, "another one");
         }
-        adapter_close(&f);
+        peft_close(&f);
         st_close(&base);
     }
 }
@@ -501,8 +501,8 @@ static void recorded(void)
 
 static void expect_refused(Made *m, const ModelShape *s, Status want, const char *word)
 {
-    AdapterFile f;
-    EXPECT_FAIL(adapter_open(&f, made_save(m), s), want, word);
+    PeftFile f;
+    EXPECT_FAIL(peft_open(&f, made_save(m), s), want, word);
     EXPECT(!f.st.tensor && !f.pair, "%s: half open", word);
     made_close(m);
 }
@@ -603,16 +603,16 @@ static void refuses_half_a_table(void)
 
 static void refuses_folders(const ModelShape *s)
 {
-    AdapterFile f;
+    PeftFile f;
     Made m = plain_pair();
-    EXPECT_FAIL(adapter_open(&f, lab_path("none"), s), E_IO, "none");
+    EXPECT_FAIL(peft_open(&f, lab_path("none"), s), E_IO, "none");
     char path[400], bin[400];
     snprintf(path, sizeof path, "%s/" PEFT_WEIGHTS, made_save(&m)),
         snprintf(bin, sizeof bin, "%s/adapter_model.bin", lab_path("made"));
     EXPECT(!truncate(path, 300), "truncate");
-    EXPECT_FAIL(adapter_open(&f, lab_path("made"), s), E_DATA, "truncated");
+    EXPECT_FAIL(peft_open(&f, lab_path("made"), s), E_DATA, "truncated");
     EXPECT(!rename(path, bin), "rename");
-    EXPECT_FAIL(adapter_open(&f, lab_path("made"), s), E_DATA, "adapter_model.bin: pickled");
+    EXPECT_FAIL(peft_open(&f, lab_path("made"), s), E_DATA, "adapter_model.bin: pickled");
     made_close(&m);
 }
 

@@ -1,4 +1,4 @@
-/* checkpoint/checkpoint_rewrite.c -- a checkpoint of any layout as the one that a single rank would have written:
+/* checkpoint/checkpoint_consolidate.c -- a checkpoint of any layout as the one that a single rank would have written:
  * tensor by tensor, with nothing of a model in memory. */
 #include "checkpoint/checkpoint_private.h"
 
@@ -8,7 +8,7 @@
 
 typedef struct Rewriter { const Shards *from; StWriter out; Backend be; void *room; int64_t most; } Rewriter;
 
-static int64_t elements(const Stored *x)
+static int64_t elements(const StoredShard *x)
 {
     int64_t n = 1;
     for (int i = 0; i < x->rank; i++) n *= x->shape[i];
@@ -16,7 +16,7 @@ static int64_t elements(const Stored *x)
 }
 
 /* Parts of one tensor must be of one tensor. */
-static Status check_alike(const Stored *a, const Stored *b)
+static Status check_alike(const StoredShard *a, const StoredShard *b)
 {
     bool same = a->rank == b->rank && a->t->dtype == b->t->dtype;
     for (int i = 0; same && i < a->rank; i++) same = a->shape[i] == b->shape[i];
@@ -24,7 +24,7 @@ static Status check_alike(const Stored *a, const Stored *b)
 }
 
 /* The n parts of one tensor. A shape is believed when the files have as many elements. */
-static Status declare_one(Rewriter *r, const Stored *x, int n)
+static Status declare_one(Rewriter *r, const StoredShard *x, int n)
 {
     int64_t bytes = 0, size = (int64_t)dtype_size(x->t->dtype);
     for (int i = 0; i < n; i++) {
@@ -40,7 +40,7 @@ static Status declare_one(Rewriter *r, const Stored *x, int n)
 
 static Status declare(Rewriter *r)
 {
-    const Stored *x;
+    const StoredShard *x;
     for (int i = 0, n; i < r->from->n; i += n) {
         n = shards_find(r->from, r->from->item[i].name, &x);
         TRY(declare_one(r, x, n));
@@ -48,7 +48,7 @@ static Status declare(Rewriter *r)
     return OK;
 }
 
-static Status copy_one(Rewriter *r, const Stored *x)
+static Status copy_one(Rewriter *r, const StoredShard *x)
 {
     int64_t n = elements(x);
     StridedRange all = { .len = n, .stride = n, .count = 1 };
@@ -66,7 +66,7 @@ static Status copy_all(Rewriter *r)
     r->room = malloc((size_t)r->most + 1);
     if (!r->room) return fail(E_FIT, "no host memory for a tensor of %lld bytes", (long long)r->most);
     for (int i = 0, n; i < s->n; i += n) {
-        const Stored *x;
+        const StoredShard *x;
         n = shards_find(s, s->item[i].name, &x);
         TRY(copy_one(r, x));
     }
@@ -99,7 +99,7 @@ static Status copy_beside(const char *from, const char *to, const char *name)
     return file_is(a) ? file_copy(a, b) : OK;
 }
 
-Status checkpoint_rewrite(const char *from, const char *to)
+Status checkpoint_consolidate(const char *from, const char *to)
 {
     Shards s;
     Json *state = NULL;
@@ -110,8 +110,8 @@ Status checkpoint_rewrite(const char *from, const char *to)
     if (!st) st = copy_beside(from, to, "state/config.json");
     if (!st) st = copy_beside(from, to, "state/adapter.json");
     if (!st) st = copy_beside(from, to, "trainer_state.json");
-    if (!st) st = checkpoint_state(from, &state);
+    if (!st) st = checkpoint_read_state(from, &state);
     if (!st) st = json_int(state, "global_step", 0, &step);
     json_decref(state);
-    return st ? wrap(st, "%s", from) : manifest_write(to, step);
+    return st ? wrap(st, "%s", from) : checkpoint_manifest_write(to, step);
 }

@@ -1,9 +1,9 @@
-/* tests/fuzz_adapter.c -- hostile adapters. Whatever adapter_config.json and the header of the tensors say,
+/* tests/fuzz_peft.c -- hostile adapters. Whatever adapter_config.json and the header of the tensors say,
  * they are refused with a reason, or what they say can be attached to the model and loaded.
  *
  * An input is the configuration, a line feed, and the header; the data are bytes that count up, as many as
  * the header asks for. */
-#include "model/peft_files.h"
+#include "model/peft.h"
 #include "model/family.h"
 
 #include <stdio.h>
@@ -56,7 +56,7 @@ static uint8_t *make_file(const char *header, size_t len, size_t *bytes)
 }
 
 /* Attached, it has a pair for each module that it names, and all of them are written to. */
-static void use(const AdapterFile *f, const ModelShape *s)
+static void use(const PeftFile *f, const ModelShape *s)
 {
     Chunk   all = { 0, s->text.L, true, true };
     Backend be;
@@ -76,7 +76,7 @@ static void use(const AdapterFile *f, const ModelShape *s)
         parts += p->lora ? p->lora->parts : 0;
     }
     REQUIRE(parts == f->conf.exacts, "%d pairs, %d were read", parts, f->conf.exacts);
-    st = adapter_load(f, &m, &be);
+    st = peft_load(f, &m, &be);
     REQUIRE(!st || status_text()[0], "an error without text");
     for (int i = 0; i < m.params.n; i++) free(m.params.p[i]->w.data);
     model_close(&m);
@@ -87,18 +87,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     const char *text = (const char *)data, *cut = size ? memchr(text, '\n', size) : NULL;
     ModelShape  s = shape_of();
-    AdapterFile f = { 0 };
+    PeftFile f = { 0 };
     Json       *config = NULL;
     size_t      bytes;
     uint8_t    *file = cut ? make_file(cut + 1, size - (size_t)(cut + 1 - text), &bytes) : NULL;
     if (!file) return 0;
     Status st = json_parse(&config, text, (size_t)(cut - text), "fuzz");
     if (!st) st = st_open_memory(&f.st, file, bytes, "fuzz");
-    if (!st) st = adapter_read(&f, config, &s);
+    if (!st) st = peft_read(&f, config, &s);
     REQUIRE(!st || status_text()[0], "an error without text");
     json_decref(config);
     if (!st) use(&f, &s);
-    adapter_close(&f), adapter_close(&f);
+    peft_close(&f), peft_close(&f);
     free(file);
     return 0;
 }

@@ -1,4 +1,4 @@
-/* tests/test_adapters.c -- which weights get pairs and which entries are errors; pairs cut over meshes; how
+/* tests/test_lora_attach.c -- which weights get pairs and which entries are errors; pairs cut over meshes; how
  * they are drawn. */
 #include "partlab.h"
 #include "model/presets.h"
@@ -12,11 +12,11 @@ static const char dense_config[] =
 
 typedef struct Ask { const char *target, *exclude, *save; bool frozen[GROUP_N]; } Ask;
 
-static struct { Words target, exclude, save; AdapterConf c; } ask_;
+static struct { Words target, exclude, save; LoraConf c; } ask_;
 
-static const AdapterConf *conf_of(const Ask *a)
+static const LoraConf *conf_of(const Ask *a)
 {
-    ask_.c = (AdapterConf){ .rank = 4, .alpha = 8, .target = words(&ask_.target, a->target),
+    ask_.c = (LoraConf){ .rank = 4, .alpha = 8, .target = words(&ask_.target, a->target),
                             .exclude = words(&ask_.exclude, a->exclude), .save = words(&ask_.save, a->save) };
     return &ask_.c;
 }
@@ -131,7 +131,7 @@ static void what_reaches_nothing_is_an_error(void)
     Model m;
     Ask a = { .target = "q_proj,visual.blocks.0.attn.proj" };
     Chunk whole = { 0, s.text.L, true, true };
-    AdapterConf wide = *conf_of(&a);
+    LoraConf wide = *conf_of(&a);
     wide.rank = 48;
     EXPECT_FAIL(model_open_part(&m, &s, NULL, &wide, NULL, &whole, 1), E_CONFIG, "16 inputs and 16 outputs");
 }
@@ -212,11 +212,11 @@ static void tensors_are_named_as_peft_names_them(void)
 static void a_loaded_adapter_is_taken_as_it_is(void)
 {
     ModelShape s = part_shape(false, "1");
-    AdapterTarget t[] = { { "model.language_model.layers.0.self_attn.v_proj", 2, 8 },
+    LoraTarget t[] = { { "model.language_model.layers.0.self_attn.v_proj", 2, 8 },
                           { "model.language_model.layers.0.self_attn.q_proj", 16, 8 },
                           { "model.language_model.layers.0.mlp.experts.down_proj", 3, 6 },
                           { "model.visual.merger.linear_fc1", 1, 1 } };
-    AdapterConf c = { .rank = 16, .rslora = true, .exact = t, .exacts = 4 };
+    LoraConf c = { .rank = 16, .rslora = true, .exact = t, .exacts = 4 };
     Chunk whole = { 0, s.text.L, true, true };
     bool frozen[GROUP_N] = { true, true, false };
     Model m;
@@ -249,7 +249,7 @@ static void counts_of_the_30b(void)
     int64_t tower = 27 * ((V + 3 * V) + 2 * V + 2 * (V + F)), mergers = 4 * ((W + W) + (W + D));
     int64_t shared = (E - 1) * (D + I);
     Ask a = { .target = "all-linear" };
-    AdapterConf c = *conf_of(&a);
+    LoraConf c = *conf_of(&a);
     Chunk whole = { 0, s.text.L, true, true };
     c.rank = r;
     EXPECT_OK(model_open_part(&m, &s, NULL, &c, NULL, &whole, 1));
@@ -348,7 +348,7 @@ static void all_parts_are_the_whole(void)
     Backend be;
     static RankPart r;
     Ask a = { .target = "all-linear,gate,lm_head" };
-    AdapterConf c = *conf_of(&a);
+    LoraConf c = *conf_of(&a);
     EXPECT_OK(backend_open(&be, "cpu"));
     for (uint64_t round = 0; round < 24; round++) {
         int world;
@@ -379,7 +379,7 @@ static void stages_agree(void)
     ModelShape s = part_shape(true, "1");
     static RankPart r;
     Ask a = { .target = "vision,layers.0.self_attn.q_proj", .save = "embed_tokens" };
-    const AdapterConf *c = conf_of(&a);
+    const LoraConf *c = conf_of(&a);
     for (int stage = 0; stage < 2; stage++) {
         part_open_adapted(&r, &s, NULL, c, &(MeshLayout){ .pp = 2 }, stage, 2, F32, WHOLE_STATE);
         EXPECT(!r.m.frozen[G_VIT] && !r.m.frozen[G_LLM] && !r.m.frozen[G_ALIGNER], "groups of the whole");
@@ -411,7 +411,7 @@ static void pairs_start_as_those_of_peft(void)
     ModelShape s = part_shape(false, "1");
     Backend be;
     Ask a = { .target = "all-linear" };
-    AdapterConf c = *conf_of(&a);
+    LoraConf c = *conf_of(&a);
     EXPECT_OK(backend_open(&be, "cpu"));
     for (int kind = 0; kind < 4; kind++) {
         c.gaussian = kind & 1, c.shared_a = kind & 2;
@@ -438,12 +438,12 @@ static void pairs_are_drawn_beside_loaded_weights(void)
     Backend be;
     static RankPart r;
     Ask a = { .target = "all-linear", .save = "lm_head" };
-    AdapterConf c = *conf_of(&a);
+    LoraConf c = *conf_of(&a);
     EXPECT_OK(backend_open(&be, "cpu"));
     part_open_adapted(&whole, &s, NULL, &c, &(MeshLayout){ 0 }, 0, 1, F32, WHOLE_STATE);
     part_open_adapted(&r, &s, NULL, &c, &(MeshLayout){ 0 }, 0, 1, F32, WHOLE_STATE);
     EXPECT_OK(model_init(&whole.m, &be, 3));
-    EXPECT_OK(adapters_init(&r.m, &be, 3));
+    EXPECT_OK(lora_init(&r.m, &be, 3));
     for (int i = 0; i < r.m.params.n; i++) {
         const Param *p = r.m.params.p[i], *q = whole.m.params.p[i];
         bool zero = true, same = !memcmp(p->w.data, q->w.data, (size_t)t_bytes(p->w));
