@@ -30,7 +30,7 @@ static void train(Engine *e, Told *t)
     for (int i = 0; i < STEPS; i++, o.adam.step++) {
         t->loss[i] = small_step(e, 0.02f).total;
         engine_update(e, &o);
-        EXPECT_OK(engine_grad_norm(e, &t->norm[i]));
+        EXPECT_OK(engine_read_grad_norm(e, &t->norm[i]));
     }
     EXPECT_OK(backend_sync(&e->be));
 }

@@ -137,10 +137,10 @@ static inline Status step(const Case *c, Engine *e, int dp, int number, double *
     StepSums  sums;
     OptimConf o = { .adam = { 1e-3f, 0.9f, 0.95f, 1e-5f, 0.1f, 1.0f, number + 1 } };
     for (int i = 0; i < micro; i++) mine[i] = (Stream *)&c->stream[number % BATCHES][dp * micro + i];
-    TRY(engine_accumulate(e, mine, micro, &sums, NULL, NULL));
-    engine_norm(e);
-    TRY(engine_grad_norm(e, norm));
-    engine_apply(e, &o);
+    TRY(pipeline_run(e, mine, micro, &sums, NULL, NULL));
+    engine_compute_grad_norm(e);
+    TRY(engine_read_grad_norm(e, norm));
+    engine_apply_update(e, &o);
     *loss = sums.total;
     return backend_sync(&e->be);
 }
@@ -192,7 +192,7 @@ static inline void open_rank(Engine *e, Peer *p, Mesh *place)
         comm_abort(p->world, status_text());
         exit(1);
     }
-    engine_loaded(e);
+    engine_publish_weights(e);
 }
 
 /* The whole case on one rank, by which the others are measured. */
@@ -202,7 +202,7 @@ static inline void open_alone(Engine *e, const Case *c, EngineConf conf)
     Stream      full = stream_full(&ss, &conf.budget);
     conf.ranks.micro = MICROS;
     if (engine_open(e, &c->shape, &conf, &full) || draw_weights(c, e)) printf("%s\n", status_text()), exit(1);
-    engine_loaded(e);
+    engine_publish_weights(e);
 }
 
 /* The same parameter of another model; NULL: it has none. */

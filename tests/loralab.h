@@ -74,7 +74,7 @@ static inline double rig_loss(Rig *r)
 {
     Losses l = { 0 };
     engine_forward(&r->e, 0.1f);
-    EXPECT_OK(engine_losses(&r->e, &l));
+    EXPECT_OK(engine_read_losses(&r->e, &l));
     return l.ce + (double)r->e.conf.aux_coeff * l.aux + (double)r->e.conf.z_coeff * l.z;
 }
 

@@ -51,8 +51,8 @@ static inline void left_close(Left *l) { free(l->grads); }
 static inline void expect_planned(const Engine *e, const char *what)
 {
     for (int i = 0; i < ARENA_N; i++)
-        EXPECT(engine_peak(e, i) == e->plan.bytes[i], "%s: %s: run %zu, plan %zu", what, e->arena[i].name,
-               engine_peak(e, i), e->plan.bytes[i]);
+        EXPECT(engine_arena_peak(e, i) == e->plan.bytes[i], "%s: %s: run %zu, plan %zu", what, e->arena[i].name,
+               engine_arena_peak(e, i), e->plan.bytes[i]);
     EXPECT(!memcmp(e->be.ledger.op, e->plan.ledger.op, sizeof e->plan.ledger.op),
            "%s: calls, FLOPs or bytes differ by op", what);
     EXPECT(!memcmp(e->be.ledger.by_part, e->plan.ledger.by_part, sizeof e->plan.ledger.by_part),
@@ -76,15 +76,15 @@ static inline Left mode_alone(Mode m, DType dtype, unsigned pictures, const bool
     small_stream(&s, &shape, conf.budget, 0, 3, pictures);
     small_engine(&e, &shape, &conf, &s);
     l.loss = small_step(&e, 0.1f).total;
-    engine_begin(&e, 1);
+    engine_begin_step(&e, 1);
     ledger_clear(&e.be.ledger);
     engine_forward(&e, 0.1f);
     engine_backward(&e);
     EXPECT_OK(backend_sync(&e.be));
     expect_planned(&e, mode_text(m));
     shard_finish_grads(&e.shard);
-    l.bytes = e.arena[A_GRAD].used, l.act = engine_peak(&e, A_ACT), l.scratch = engine_peak(&e, A_SCRATCH);
-    l.host = engine_peak(&e, A_HOST), l.moved = e.be.ledger.host;
+    l.bytes = e.arena[A_GRAD].used, l.act = engine_arena_peak(&e, A_ACT), l.scratch = engine_arena_peak(&e, A_SCRATCH);
+    l.host = engine_arena_peak(&e, A_HOST), l.moved = e.be.ledger.host;
     l.grads = malloc(l.bytes + 1);
     memcpy(l.grads, e.arena[A_GRAD].base, l.bytes);
     engine_close(&e);
@@ -118,7 +118,7 @@ static inline uint64_t mode_bits(const Arena *a)
 static inline void mode_room(Engine *e, bool exact)
 {
     for (int i = 0; i < ARENA_N; i++) {
-        size_t run = engine_peak(e, i), plan = e->plan.bytes[i];
+        size_t run = engine_arena_peak(e, i), plan = e->plan.bytes[i];
         if (exact ? run != plan : run > plan)
             note("rank %d: %s: run %zu, plan %zu", e->mesh.rank, e->arena[i].name, run, plan);
     }

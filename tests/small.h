@@ -89,7 +89,7 @@ static inline void small_engine(Engine *e, const ModelShape *shape, const Engine
 {
     if (engine_open(e, shape, conf, s) || model_init(&e->model, &e->be, 3))
         printf("%s\n", status_text()), exit(1);
-    engine_loaded(e);
+    engine_publish_weights(e);
     engine_upload(e, s);
 }
 
@@ -97,11 +97,11 @@ static inline void small_engine(Engine *e, const ModelShape *shape, const Engine
 static inline Losses small_step(Engine *e, float scale)
 {
     Losses l = { 0 };
-    engine_begin(e, 1);
+    engine_begin_step(e, 1);
     engine_forward(e, scale);
     engine_backward(e);
     shard_finish_grads(&e->shard);
-    if (engine_losses(e, &l)) printf("%s\n", status_text()), exit(1);
+    if (engine_read_losses(e, &l)) printf("%s\n", status_text()), exit(1);
     return l;
 }
 

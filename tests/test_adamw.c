@@ -87,18 +87,18 @@ static void norm_of_many_tensors(void)
         if (i == 7) p->mine = rows * cols;
         cell[2 * i] = cell[2 * i + 1] = -1;
     }
-    optim_norm(&m, BE, sum, each);
+    optim_grad_norm(&m, BE, sum, each);
     for (int i = 0; i < 2 * MANY; i++) {
         const Param *p = m.params.p[i / 2];
         int64_t above = p->g.n[0] - 1;
         double  own = square_sum(i % 2 ? t_rows(p->g, above, 1) : t_rows(p->g, 0, above));
         bool    counts = p->live && i != 15;
-        EXPECT(counts == optim_counts(p, i % 2), "tensor %d", i);
+        EXPECT(counts == optim_owns_piece(p, i % 2), "tensor %d", i);
         EXPECT(counts ? fabs(cell[i] - own) <= 1e-12 * own : cell[i] == -1, "tensor %d: %g", i, cell[i]);
         if (counts) want += own;
     }
     EXPECT(fabs(value(sum) - want) <= 1e-12 * want, "%.15g, not %.15g", value(sum), want);
-    optim_norm(&m, BE, sum, none);
+    optim_grad_norm(&m, BE, sum, none);
     EXPECT(fabs(value(sum) - want) <= 1e-12 * want, "by itself %.15g, not %.15g", value(sum), want);
     params_close(&m.params);
     num_clear();

@@ -73,7 +73,7 @@ static void back_to_the_bit(void)
         for (int k = 0; k < b.e.model.params.n; k++)
             memset(b.e.model.params.p[k]->w.data, 0x7f, (size_t)t_bytes(b.e.model.params.p[k]->w));
         EXPECT_OK(checkpoint_load(path, &b.e.model, &b.e.be));
-        engine_loaded(&b.e);
+        engine_publish_weights(&b.e);
         EXPECT(!memcmp(a.e.arena[A_PARAM].base, b.e.arena[A_PARAM].base, param), "weights differ (%d)", i);
         for (int k = 0; k < a.e.model.params.n; k++) {
             const Param *p = a.e.model.params.p[k], *q = b.e.model.params.p[k];
@@ -288,7 +288,7 @@ static void put_ties(Lab *l)
             *u = (*u & 0xffff0000) + 0x8000;
         }
     }
-    engine_loaded(&l->e);
+    engine_publish_weights(&l->e);
 }
 
 static void export_loads(void)
@@ -313,7 +313,7 @@ static void export_loads(void)
            "files");
     EXPECT_OK(st_open(&st, path));
     EXPECT_OK(weights_load(&b.e.model, &b.e.be, &st, NULL));
-    engine_loaded(&b.e);
+    engine_publish_weights(&b.e);
     for (int i = 0; i < a.e.model.params.n; i++)
         EXPECT(!memcmp(a.e.model.params.p[i]->w.data, b.e.model.params.p[i]->w.data,
                        (size_t)t_bytes(a.e.model.params.p[i]->w)),

@@ -53,8 +53,8 @@ static bool as_planned(const Case *c, int arena, size_t ran, size_t planned)
 static void compare_arenas(const Case *c, const Engine *e, int rank)
 {
     for (int i = 0; i < ARENA_N; i++) {
-        const char *name = engine_arena_word((ArenaId)i);
-        size_t ran = engine_peak(e, (ArenaId)i), plan = e->plan.bytes[i], sum = 0;
+        const char *name = engine_arena_label((ArenaId)i);
+        size_t ran = engine_arena_peak(e, (ArenaId)i), plan = e->plan.bytes[i], sum = 0;
         for (int k = 0; k < ARENA_LABELS; k++) sum += e->plan.label[i][k].bytes;
         if (sum != plan) note("rank %d: labels of %s add up to %zu of %zu", rank, name, sum, plan);
         if (!as_planned(c, i, ran, plan)) note("rank %d: %s: run %zu, plan %zu", rank, name, ran, plan);
@@ -81,7 +81,7 @@ static void rank_main(Peer *p)
     Status st = engine_open(&e, &c->shape, &conf, &full);
     if (!st) st = model_init(&e.model, &e.be, c->weights);
     if (st) printf("rank %d: %s\n", p->rank, status_text()), exit(1);
-    engine_loaded(&e);
+    engine_publish_weights(&e);
     e.chance = 1;
     for (int i = 0; i < c->steps && !st; i++) st = step(c, &e, place.at[AX_DP], i, &loss, &norm);
     if (st) note("rank %d: %s", p->rank, status_text());

@@ -45,7 +45,7 @@ static void plan_equals_run(void)
             conf.dtype = d % 2 ? BF16 : F32;
             small_stream(&s, &shape, conf.budget, 0, 3, (unsigned)pics);
             small_engine(&e, &shape, &conf, &s);
-            engine_begin(&e, 1);
+            engine_begin_step(&e, 1);
             ledger_clear(&e.be.ledger);
             engine_forward(&e, 1.0f);
             engine_backward(&e);
@@ -78,22 +78,22 @@ static void allocates_nothing(const char *drop, const char *park, const LoraConf
     e.chance = 1;
     long before = 0;
     Stream *micro[2] = { &s, &s };
-    Routing routing;
+    ExpertCounts routing;
     StepSums sums;
     double norm;
-    EXPECT_OK(routing_open(&routing, &e));
-    Watch w = { .routing = &routing };
+    EXPECT_OK(expert_counts_open(&routing, &e));
+    StepStats w = { .routing = &routing };
     for (int i = 0; i < 3; i++) {                            /* the first step warms OpenMP up */
         if (i == 1) before = allocations;
-        EXPECT_OK(engine_accumulate(&e, micro, 2, &sums, &w, NULL));
-        engine_norm(&e);
-        EXPECT_OK(engine_grad_norm(&e, &norm));
-        engine_apply(&e, &o);
-        routing_clear(&routing);
+        EXPECT_OK(pipeline_run(&e, micro, 2, &sums, &w, NULL));
+        engine_compute_grad_norm(&e);
+        EXPECT_OK(engine_read_grad_norm(&e, &norm));
+        engine_apply_update(&e, &o);
+        expert_counts_end_line(&routing);
     }
     EXPECT(allocations == before, "%ld allocations in two steps", allocations - before);
     EXPECT(before > 0, "the counter counts nothing");
-    routing_close(&routing);
+    expert_counts_close(&routing);
     engine_close(&e);
     stream_close(&s);
 }
@@ -319,7 +319,7 @@ static void directional_derivative(void)
             }
             Losses l;
             engine_forward(&e, 0.1f);
-            EXPECT_OK(engine_losses(&e, &l));
+            EXPECT_OK(engine_read_losses(&e, &l));
             loss[side] = l.total;
         }
         double got = (loss[0] - loss[1]) / (2.0 * h);

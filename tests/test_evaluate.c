@@ -89,7 +89,7 @@ static void world_open(World *w)
     conf.evaluate = true, conf.decode = eval_decode_capacity(8, &budget);
     EXPECT_OK(engine_open(&w->e, &w->shape, &conf, &full));
     EXPECT_OK(model_init(&w->e.model, &w->e.be, 3));
-    engine_loaded(&w->e);
+    engine_publish_weights(&w->e);
     w->eval = (EvalConf){ .recipe = &w->recipe, .sources = &w->list, .tokenizer = w->tokenizer, .max_new = 8,
                           .patch = { .patch = 4, .frames = 2, .merge = 2, .channels = 3 } };
 }
@@ -183,7 +183,7 @@ static void answers_by_heart(void)
     fill(&w, &s);
     engine_upload(&w.e, &s);
     engine_evaluate(&w.e, 1.0f);
-    EXPECT_OK(engine_losses(&w.e, &l));
+    EXPECT_OK(engine_read_losses(&w.e, &l));
     EXPECT(r.total.supervised == s.supervised && fabs(r.total.ce - l.ce) < 1e-4 * l.ce + 1e-5,
            "loss %.9g, as one batch %.9g", r.total.ce, l.ce);
     stream_close(&s);

@@ -91,18 +91,18 @@ static void cheap_advice_comes_first(void)
     EXPECT_OK(json_parse(&hf, runlab_config, strlen(runlab_config), "config"));
     EXPECT_OK(shape_read(&shape, hf, "config"));
     json_decref(hf);
-    FitAsk ask = { .recipe = &c, .shape = &shape, .ranks = 1, .per_node = 1, .bytes = 100, .room = 60,
+    FitRequest ask = { .recipe = &c, .shape = &shape, .ranks = 1, .per_node = 1, .bytes = 100, .room = 60,
                    .plan = fake_plan, .self = &f };
     EXPECT_OK(fit_advise(&a, &ask));
     EXPECT(a.n > 5 && f.asked >= a.n, "%d rows", a.n);
     for (int i = 1; i < a.n; i++)
         EXPECT(a.row[i].cost > a.row[i - 1].cost ||
                (a.row[i].cost == a.row[i - 1].cost && a.row[i].bytes >= a.row[i - 1].bytes), "row %d", i);
-    EXPECT(fit_first(&a) && strstr(fit_first(&a)->set, "micro_tokens=4096"), "%s",
-           fit_first(&a) ? fit_first(&a)->set : "none");
+    EXPECT(fit_cheapest(&a) && strstr(fit_cheapest(&a)->set, "micro_tokens=4096"), "%s",
+           fit_cheapest(&a) ? fit_cheapest(&a)->set : "none");
     ask.room = 12;                                        /* by no single change */
     EXPECT_OK(fit_advise(&a, &ask));
-    EXPECT(!fit_first(&a) || strchr(fit_first(&a)->set, ' '), "%s", fit_first(&a)->set);
+    EXPECT(!fit_cheapest(&a) || strchr(fit_cheapest(&a)->set, ' '), "%s", fit_cheapest(&a)->set);
     config_close(&c);
 }
 

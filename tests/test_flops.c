@@ -187,7 +187,7 @@ static void forward_alone(void)
                e.plan.ledger.by_part[p].flops, f.part[p]);
     small_stream(&s, &shape, roomy, 0, 3, 7); /* a stream with a tail fits what full has planned */
     EXPECT_OK(model_init(&e.model, &e.be, 3));
-    engine_loaded(&e);
+    engine_publish_weights(&e);
     engine_upload(&e, &s);
     engine_forward(&e, 1.0f);
     EXPECT_OK(backend_sync(&e.be));

@@ -59,7 +59,7 @@ static void whole_logits(Engine *e, const Stream *s, float *out)
     engine_upload(e, s);
     engine_forward(e, 1.0f);
     for (int64_t d = 0; d < s->docs; d++)
-        engine_logits(e, t_wrap(out + d * 97, F32, 2, (int64_t[]){ 1, 97 }), s->start[d + 1] - 1);
+        engine_compute_logits(e, t_wrap(out + d * 97, F32, 2, (int64_t[]){ 1, 97 }), s->start[d + 1] - 1);
     EXPECT_OK(backend_sync(&e->be));
 }
 
@@ -206,7 +206,7 @@ static void lives_in_a_training_plan(void)
         Ids    out[DOCS] = { 0 };
         if (drop[i]) EXPECT_OK(policy_drop(conf.policy, drop[i]));
         memcpy(with.policy, conf.policy, sizeof conf.policy);
-        with.evaluate = true, with.decode = (DecodeRoom){ 4, GROW };
+        with.evaluate = true, with.decode = (DecodeCapacity){ 4, GROW };
         small_stream(&s, &shape, room, 0, DOCS, 7);
         small_engine(&other, &shape, &conf, &s);
         small_engine(&e, &shape, &with, &s);
@@ -226,7 +226,7 @@ static void lives_in_a_training_plan(void)
         EXPECT(part > 0 && part < ce, "loss of some rows %g of %g", part, ce);
         engine_upload(&e, &s);
         engine_evaluate(&e, 1.0f);
-        EXPECT_OK(engine_losses(&e, &got));
+        EXPECT_OK(engine_read_losses(&e, &got));
         EXPECT(fabs(ce - got.ce) < 1e-5 * ce, "loss %.9g, of the evaluation %.9g", ce, got.ce);
         for (int a = 0; a < ARENA_N; a++)
             EXPECT(e.arena[a].peak <= e.plan.bytes[a], "%s: %zu of %zu", e.arena[a].name, e.arena[a].peak,

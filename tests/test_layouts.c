@@ -218,15 +218,15 @@ static void expect_planned(const Case *c, int rank)
     conf.backend = "meta", conf.ranks = ranks_of(c, world, &place);
     EXPECT_OK(engine_open(&e, &c->shape, &conf, &full));
     e.yielder.yield = count_turn, turns = 0;
-    EXPECT_OK(engine_accumulate(&e, micro, conf.ranks.micro, &sums, NULL, NULL));
+    EXPECT_OK(pipeline_run(&e, micro, conf.ranks.micro, &sums, NULL, NULL));
     EXPECT(turns > 0 || e.pipe.warmup == e.pipe.actions / 2, "nothing was woven");
     for (int i = 0; i < e.pipe.slots; i++) {
         const Arena *a = i ? &e.more[i - 1] : &e.arena[A_ACT];
         EXPECT(a->peak == e.plan.slot[i], "slot %d: run %zu, plan %zu", i, a->peak, e.plan.slot[i]);
     }
     for (ArenaId i = A_ACT; i < ARENA_N; i++)
-        EXPECT(engine_peak(&e, i) == e.plan.bytes[i], "%s: run %zu, plan %zu", engine_arena_word(i),
-               engine_peak(&e, i), e.plan.bytes[i]);
+        EXPECT(engine_arena_peak(&e, i) == e.plan.bytes[i], "%s: run %zu, plan %zu", engine_arena_label(i),
+               engine_arena_peak(&e, i), e.plan.bytes[i]);
     EXPECT(e.beside.peak == e.plan.beside && e.plan.beside > 0, "scratch beside: run %zu, plan %zu", e.beside.peak,
            e.plan.beside);
     engine_close(&e);

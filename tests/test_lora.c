@@ -113,7 +113,7 @@ static void *logits_of(Engine *e)
 {
     int64_t T = engine_batch(e)->T, V = e->model.head.V, n[2] = { T, V };
     float *y = malloc((size_t)(T * V) * sizeof *y);
-    engine_logits(e, t_wrap(y, F32, 2, n), 0);
+    engine_compute_logits(e, t_wrap(y, F32, 2, n), 0);
     EXPECT_OK(backend_sync(&e->be));
     return y;
 }

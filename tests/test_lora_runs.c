@@ -334,7 +334,7 @@ static double asked(const char *model, const char *lora, uint64_t *adapters)
     c.model.path = model, c.lora.path = lora, c.device.backend = "cpu";
     EXPECT_OK(lora_source_resolve(&c));
     Status st = predict_open(&p, &c);
-    if (!st) st = predict_load(&p, &b, (DecodeRoom){ 1, 1 }, NULL);
+    if (!st) st = predict_load(&p, &b, (DecodeCapacity){ 1, 1 }, NULL);
     REQUIRE(!st, "%s", status_text());
     StreamShape ss = shape_stream(&p.source.shape);
     ss.bytes = true;
@@ -347,7 +347,7 @@ static double asked(const char *model, const char *lora, uint64_t *adapters)
     EXPECT_OK(stream_add(&s, &d));
     engine_upload(&p.e, &s);
     engine_evaluate(&p.e, 1.0f);
-    EXPECT_OK(engine_losses(&p.e, &l));
+    EXPECT_OK(engine_read_losses(&p.e, &l));
     if (adapters) *adapters = adapter_hash(&p.e.model);
     stream_close(&s);
     predict_close(&p);
@@ -474,7 +474,7 @@ static Logits logits_of(Engine *e)
     for (int64_t at = 0, n; at < l.rows; at += n) {
         n = e->model.head.chunk < l.rows - at ? e->model.head.chunk : l.rows - at;
         int64_t shape[2] = { n, l.cols };
-        engine_logits(e, t_wrap(l.x + at * l.cols, F32, 2, shape), at);
+        engine_compute_logits(e, t_wrap(l.x + at * l.cols, F32, 2, shape), at);
     }
     EXPECT_OK(backend_sync(&e->be));
     return l;
@@ -523,7 +523,7 @@ static Logits ask_exactly(const ModelShape *s, const LoraConf *c, Engine *with, 
     st_close(&st);
     for (int i = 0; i < e.model.params.n; i++)
         if (e.model.params.p[i]->beside) EXPECT_OK(from_engine(with, &e.model, &e.be, i));
-    engine_loaded(&e);
+    engine_publish_weights(&e);
     engine_upload(&e, in);
     Logits l = logits_of(&e);
     engine_close(&e);
@@ -580,7 +580,7 @@ static Apart merge_and_ask(DType dtype, const LoraConf *c)
     open_asked(&with, &s, &in, dtype, c);
     EXPECT_OK(model_init(&with.model, &with.be, 3));
     draw_pairs(&with.model, dtype);
-    engine_loaded(&with);
+    engine_publish_weights(&with);
     EXPECT_OK(weights_save(&with.model, &with.be, base, dtype, 0));
     merge(dir, base, &with, &s, c, dtype);
     open_asked(&plain, &s, &in, dtype, NULL);
@@ -589,7 +589,7 @@ static Apart merge_and_ask(DType dtype, const LoraConf *c)
         EXPECT_OK(st_open(&st, k ? dir : base));
         EXPECT_OK(weights_load(&plain.model, &plain.be, &st, NULL));
         st_close(&st);
-        engine_loaded(&plain);
+        engine_publish_weights(&plain);
         engine_upload(&plain, &in);
         got[k] = logits_of(&plain);
     }

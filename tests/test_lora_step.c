@@ -18,14 +18,14 @@ static Left pairs_alone(Mode m, DType dtype, double dropout, bool shared, const 
     Engine *e = &r.e;
     fill_b(e, 5);
     l.loss = small_step(e, 0.1f).total;
-    engine_begin(e, 1);
+    engine_begin_step(e, 1);
     ledger_clear(&e->be.ledger);
     engine_forward(e, 0.1f);
     engine_backward(e);
     EXPECT_OK(backend_sync(&e->be));
     expect_planned(e, mode_text(m));
     shard_finish_grads(&e->shard);
-    l.bytes = e->arena[A_GRAD].used, l.act = engine_peak(e, A_ACT), l.scratch = engine_peak(e, A_SCRATCH);
+    l.bytes = e->arena[A_GRAD].used, l.act = engine_arena_peak(e, A_ACT), l.scratch = engine_arena_peak(e, A_SCRATCH);
     l.grads = malloc(l.bytes + 1);
     memcpy(l.grads, e->arena[A_GRAD].base, l.bytes);
     rig_close(&r);
@@ -98,7 +98,7 @@ static void text_takes_no_more_than_pictures(void)
         if (!want) want = memcpy(malloc(bytes), r.e.arena[A_GRAD].base, bytes);
         EXPECT(!memcmp(want, r.e.arena[A_GRAD].base, bytes), "%s: gradients differ", mode_text(some[i]));
         for (int k = 0; k < ARENA_N; k++)
-            EXPECT(engine_peak(&r.e, k) <= r.e.plan.bytes[k], "%s", mode_text(some[i]));
+            EXPECT(engine_arena_peak(&r.e, k) <= r.e.plan.bytes[k], "%s", mode_text(some[i]));
         stream_close(&text);
         rig_close(&r);
     }
@@ -161,7 +161,7 @@ static void chance_decides_what_is_dropped(void)
     for (int i = 0; i < 2; i++) {
         r.e.chance = i ? CHANCE : 0;
         engine_evaluate(&r.e, 0.1f);
-        EXPECT_OK(engine_losses(&r.e, &l[i]));
+        EXPECT_OK(engine_read_losses(&r.e, &l[i]));
     }
     EXPECT(l[0].ce == l[1].ce && fabs(l[0].ce + (double)conf.aux_coeff * l[0].aux - all) < 1e-9 * all,
            "an evaluation drops: %.12g, %.12g, not %.12g", l[0].ce, l[1].ce, all);

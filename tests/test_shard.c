@@ -397,7 +397,7 @@ static void run_rank(Peer *peer)
         for (int j = 0; j < now.micro; j++) pass(&r, step, j);
         peek(&r, step);
         shard_finish_grads(&r.s);
-        optim_norm(&r.toy.m, &peer->be, sumsq, (Tensor){ 0 });
+        optim_grad_norm(&r.toy.m, &peer->be, sumsq, (Tensor){ 0 });
         double sum = *(double *)sumsq.data;
         EXPECT(alike(sum, norms[step]), "rank %d zero %d step %d: norm^2 %.17g, not %.17g", peer->rank,
                now.zero, step, sum, norms[step]);
@@ -533,7 +533,7 @@ static void plan_rank(Peer *peer)
     shard_begin_step(&plan.s, now.micro);
     for (int j = 0; j < now.micro; j++) pass(&plan, 0, j);
     shard_finish_grads(&plan.s);
-    optim_norm(&plan.toy.m, &nobody.be, sumsq, (Tensor){ 0 });
+    optim_grad_norm(&plan.toy.m, &nobody.be, sumsq, (Tensor){ 0 });
     optim_step(&nobody.be, sumsq, &(OptimConf){ .adam = adam(0) }, &plan.s);
     shard_wait_weights(&plan.s);
     EXPECT_OK(backend_sync(&nobody.be));

@@ -17,9 +17,9 @@ static void check_memory(const Engine *e, size_t pushes, const LedgerHost *moved
     size_t now = 0;
     for (int i = 0; i < ARENA_N; i++) {
         now += (size_t)e->arena[i].pushes * (i < A_BATCH || i == A_HOST);
-        if ((i < A_BATCH || i == A_HOST) && engine_peak(e, (ArenaId)i) != e->plan.bytes[i])
+        if ((i < A_BATCH || i == A_HOST) && engine_arena_peak(e, (ArenaId)i) != e->plan.bytes[i])
             note("rank %d, %s: %zu bytes, planned %zu", e->mesh.rank, e->arena[i].name,
-                 engine_peak(e, (ArenaId)i), e->plan.bytes[i]);
+                 engine_arena_peak(e, (ArenaId)i), e->plan.bytes[i]);
     }
     if (now != pushes) note("rank %d: a step took memory", e->mesh.rank);
     if (moved->in != e->plan.once.host.in || moved->out != e->plan.once.host.out)

@@ -93,11 +93,11 @@ static void what_is_written(void)
     Event e[8];
     char path[PATH_MAX], tag[301];
     memset(tag, 'x', 300), tag[300] = 0;                            /* a length of two bytes */
-    EXPECT_OK(tb_open(&t, lab_tmp()));
-    tb_scalar(&t, 120, "train/loss", 2.5);
-    tb_scalar(&t, 1LL << 40, tag, -1e-3);
-    tb_scalar(&t, 121, "loss_by_source/\xff" "caf\xc3\xa9", NAN);
-    EXPECT_OK(tb_flush(&t));
+    EXPECT_OK(tensorboard_open(&t, lab_tmp()));
+    tensorboard_scalar(&t, 120, "train/loss", 2.5);
+    tensorboard_scalar(&t, 1LL << 40, tag, -1e-3);
+    tensorboard_scalar(&t, 121, "loss_by_source/\xff" "caf\xc3\xa9", NAN);
+    EXPECT_OK(tensorboard_flush(&t));
     snprintf(path, sizeof path, "%s", t.path);
     EXPECT(strstr(path, "/events.out.tfevents."), "%s", path);
     slurp(&b, path);
@@ -109,35 +109,35 @@ static void what_is_written(void)
            e[2].value);
     EXPECT(!strcmp(e[3].tag, tag) && e[3].step == 1LL << 40 && e[3].value == -1e-3f, "long tag, large step");
     EXPECT(!strcmp(e[4].tag, "loss_by_source/?caf\xc3\xa9") && isnan(e[4].value), "%s", e[4].tag);
-    tb_close(&t);
-    tb_close(&t);
+    tensorboard_close(&t);
+    tensorboard_close(&t);
     unlink(path);
 }
 
 static void two_in_one_second(void)
 {
     TensorBoard a, b;
-    EXPECT_OK(tb_open(&a, lab_tmp()));
-    EXPECT_OK(tb_open(&b, lab_tmp()));
+    EXPECT_OK(tensorboard_open(&a, lab_tmp()));
+    EXPECT_OK(tensorboard_open(&b, lab_tmp()));
     EXPECT(strcmp(a.path, b.path), "%s twice", a.path);
     unlink(a.path), unlink(b.path);
-    tb_close(&a), tb_close(&b);
+    tensorboard_close(&a), tensorboard_close(&b);
     rmdir(lab_tmp());
 }
 
 static void trouble(void)
 {
     TensorBoard t = { 0 };
-    tb_scalar(&t, 1, "train/loss", 1);                               /* a rank that writes none */
-    EXPECT_OK(tb_flush(&t));
-    tb_close(&t);
-    EXPECT_FAIL(tb_open(&t, "no/such/folder"), E_IO, "no/such/folder/events");
-    tb_close(&t);
+    tensorboard_scalar(&t, 1, "train/loss", 1);                               /* a rank that writes none */
+    EXPECT_OK(tensorboard_flush(&t));
+    tensorboard_close(&t);
+    EXPECT_FAIL(tensorboard_open(&t, "no/such/folder"), E_IO, "no/such/folder/events");
+    tensorboard_close(&t);
     t.file = fopen("/dev/full", "wb"), strcpy(t.path, "/dev/full");
-    for (int i = 0; i < 1000; i++) tb_scalar(&t, i, "train/loss", 1);
-    EXPECT_FAIL(tb_flush(&t), E_IO, "/dev/full: No space");
-    EXPECT_FAIL(tb_flush(&t), E_IO, "/dev/full");
-    tb_close(&t);
+    for (int i = 0; i < 1000; i++) tensorboard_scalar(&t, i, "train/loss", 1);
+    EXPECT_FAIL(tensorboard_flush(&t), E_IO, "/dev/full: No space");
+    EXPECT_FAIL(tensorboard_flush(&t), E_IO, "/dev/full");
+    tensorboard_close(&t);
 }
 
 int main(void)

@@ -190,19 +190,19 @@ static void not_a_number(void)
 static void spikes(void)
 {
     Guard g = { .spike = 10, .limit = 2 };
-    EXPECT(guard_judge(&g, 50, 1, 9) == STEP_GOOD, "the first has nothing to be compared with");
-    EXPECT_OK(guard_note(&g, STEP_GOOD, 5, 1));
-    EXPECT_OK(guard_note(&g, STEP_GOOD, 2, 1));
-    EXPECT(guard_judge(&g, 49, 1, 9) == STEP_GOOD && guard_judge(&g, 51, 1, 9) == STEP_SPIKE,
+    EXPECT(guard_classify(&g, 50, 1, 9) == STEP_GOOD, "the first has nothing to be compared with");
+    EXPECT_OK(guard_record(&g, STEP_GOOD, 5, 1));
+    EXPECT_OK(guard_record(&g, STEP_GOOD, 2, 1));
+    EXPECT(guard_classify(&g, 49, 1, 9) == STEP_GOOD && guard_classify(&g, 51, 1, 9) == STEP_SPIKE,
            "ten times the highest");
-    EXPECT(guard_judge(&g, 1, INFINITY, 9) == STEP_NOT_FINITE &&
-               guard_judge(&g, NAN, 1, 9) == STEP_NOT_FINITE && guard_judge(&g, 0, 0, 0) == STEP_EMPTY,
+    EXPECT(guard_classify(&g, 1, INFINITY, 9) == STEP_NOT_FINITE &&
+               guard_classify(&g, NAN, 1, 9) == STEP_NOT_FINITE && guard_classify(&g, 0, 0, 0) == STEP_EMPTY,
            "others");
-    EXPECT_OK(guard_note(&g, STEP_SPIKE, 51, 1));
+    EXPECT_OK(guard_record(&g, STEP_SPIKE, 51, 1));
     EXPECT(g.highest == 5, "a skipped loss is not one to compare with");
-    EXPECT_FAIL(guard_note(&g, STEP_SPIKE, 51, 1), E_CHECK, "far above");
+    EXPECT_FAIL(guard_record(&g, STEP_SPIKE, 51, 1), E_CHECK, "far above");
     g.spike = 0;
-    EXPECT(guard_judge(&g, 1e9, 1, 9) == STEP_GOOD, "switched off");
+    EXPECT(guard_classify(&g, 1e9, 1, 9) == STEP_GOOD, "switched off");
 }
 
 static Status ask_to_leave(void *self, Trainer *t, double *accuracy)
@@ -382,9 +382,9 @@ static void overfits(void)
 static void text_of_times(void)
 {
     char out[32];
-    EXPECT(!strcmp(time_text(out, 8.4), "8s") && !strcmp(time_text(out, 2460), "41m") &&
-               !strcmp(time_text(out, 7500), "2h05m") && !strcmp(time_text(out, 200000), "2d07h") &&
-               !strcmp(time_text(out, NAN), "0s"),
+    EXPECT(!strcmp(progress_time_text(out, 8.4), "8s") && !strcmp(progress_time_text(out, 2460), "41m") &&
+               !strcmp(progress_time_text(out, 7500), "2h05m") && !strcmp(progress_time_text(out, 200000), "2d07h") &&
+               !strcmp(progress_time_text(out, NAN), "0s"),
            "%s", out);
 }
 

@@ -30,7 +30,7 @@ static Status open_bench(DecodeBench *b)
     TRY(stream_synthetic(&b->stream, b->prompt, 0, 0, 0, b->shape.text.V, 11));
     TRY(engine_open(&b->e, &b->shape, &conf, &b->stream));
     TRY(model_init(&b->e.model, &b->e.be, 5));
-    engine_loaded(&b->e);
+    engine_publish_weights(&b->e);
     return decode_open(&b->d, &b->e);
 }
 

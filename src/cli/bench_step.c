@@ -128,11 +128,11 @@ static Status step(StepBench *b, int64_t number)
     double    t0 = clock_now();
     ledger_clear(l);
     ledger_start(l);
-    engine_begin(&b->e, (int)b->micro);
+    engine_begin_step(&b->e, (int)b->micro);
     b->fwd = b->bwd = 0, b->e.chance = (uint64_t)number;
     for (int64_t i = 0; i < b->micro; i++) {
         engine_forward(&b->e, 1.0f / (float)(b->micro * b->stream.supervised));
-        TRY(engine_losses(&b->e, &b->losses));
+        TRY(engine_read_losses(&b->e, &b->losses));
         double t1 = clock_now();
         engine_backward(&b->e);
         if (number == 2 && b->e.be.device->state) b->e.be.device->state(b->state, sizeof b->state);
@@ -172,7 +172,7 @@ static Status open_bench(StepBench *b)
     TRY(engine_open(&b->e, &b->shape, &conf, &b->stream));
     b->start = clock_now() - from;
     TRY(model_init(&b->e.model, &b->e.be, 5));
-    engine_loaded(&b->e);
+    engine_publish_weights(&b->e);
     engine_upload(&b->e, &b->stream);
     return backend_sync(&b->e.be);                           /* the first step does not pay for the start */
 }
@@ -220,7 +220,7 @@ static double step_tokens(const StepBench *b) { return (double)(b->micro * b->st
 static double bytes_of(const Engine *e)
 {
     double n = 0;
-    for (int i = 0; i < A_HOST; i++) n += (double)engine_peak(e, i);
+    for (int i = 0; i < A_HOST; i++) n += (double)engine_arena_peak(e, i);
     return n;
 }
 
@@ -228,7 +228,7 @@ static double bytes_of(const Engine *e)
 static void print_arena(const Engine *e, int id)
 {
     const PlanLabel *l = e->plan.label[id];
-    size_t peak = engine_peak(e, id), plan = e->plan.bytes[id];
+    size_t peak = engine_arena_peak(e, id), plan = e->plan.bytes[id];
     printf("  %-8s %9.1f MiB %s", e->arena[id].name, (double)peak / (1 << 20),
            peak == plan ? "" : " differs from the plan");
     for (int i = 0; i < ARENA_LABELS && l[i].bytes * 20 > plan; i++)
@@ -256,7 +256,7 @@ static void print_memory(const StepBench *b)
 {
     double left, all, peak = bytes_of(&b->e);
     bool   alike = true;
-    for (int i = 0; i < ARENA_N; i++) alike &= engine_peak(&b->e, i) == b->e.plan.bytes[i];
+    for (int i = 0; i < ARENA_N; i++) alike &= engine_arena_peak(&b->e, i) == b->e.plan.bytes[i];
     backend_memory(b->backend, &left, &all);
     printf("memory %.1f MiB, plan and run %s", peak / (1 << 20), alike ? "alike" : "DIFFER");
     if (!b->e.be.device->host_memory && all > 0)

@@ -92,7 +92,7 @@ static Status open_engine(Ask *a, const Log *log)
     ss.bytes = true;
     TRY(stream_open(&a->stream, &ss, &b));
     TRY(add_document(a));
-    TRY(predict_load(&a->model, &b, (DecodeRoom){ 1, a->how.max_new }, log));
+    TRY(predict_load(&a->model, &b, (DecodeCapacity){ 1, a->how.max_new }, log));
     return generator_open(&a->gen, &a->model.e);
 }
 

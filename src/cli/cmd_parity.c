@@ -166,7 +166,7 @@ static Status add_logits(Parity *p)
     if (!rows) return fail(E_FIT, "no memory for logits");
     for (int64_t i = 0; i < T; i += step) {
         int64_t k[2] = { T - i < step ? T - i : step, V };
-        engine_logits(&p->e, t_wrap(rows, F32, 2, k), i);
+        engine_compute_logits(&p->e, t_wrap(rows, F32, 2, k), i);
         for (int64_t r = 0; r < k[0]; r++)
             memcpy(v->data + p->c.at[i + r] * V, rows + r * V, (size_t)V * sizeof *rows);
     }
@@ -372,11 +372,11 @@ static Status first_pass(Parity *p)
     Losses l;
     ValueTap see = { watch, p };
     p->e.ctx.tap = &see;
-    engine_begin(&p->e, 1);
+    engine_begin_step(&p->e, 1);
     engine_forward(&p->e, loss_scale(p));
     p->e.ctx.tap = NULL;
     TRY(p->trouble);
-    TRY(engine_losses(&p->e, &l));
+    TRY(engine_read_losses(&p->e, &l));
     TRY(add_scalar(p, "loss", l.total));
     if (p->c.shape.text.E && shape_sparse_layers(&p->c.shape.text)) TRY(add_scalar(p, "aux_loss", l.aux));
     TRY(add_logits(p));
@@ -407,12 +407,12 @@ static Status train_steps(Parity *p)
         Losses l;
         double norm;
         o.adam.step = i + 1;
-        engine_begin(&p->e, 1);
+        engine_begin_step(&p->e, 1);
         engine_forward(&p->e, loss_scale(p));
         engine_backward(&p->e);
         engine_update(&p->e, &o);
-        TRY(engine_losses(&p->e, &l));
-        TRY(engine_grad_norm(&p->e, &norm));
+        TRY(engine_read_losses(&p->e, &l));
+        TRY(engine_read_grad_norm(&p->e, &norm));
         note_step(p, K_STEP_LOSS, "losses", i, l.total);
         note_step(p, K_STEP_NORM, "grad_norms", i, norm);
         if (!p->json) fprintf(stderr, "step %lld  loss %.6f  grad %.6f\n", (long long)(i + 1), l.total, norm);
@@ -437,7 +437,7 @@ static Status open_engine(Parity *p)
     TRY(engine_open(&p->e, &p->c.shape, &conf, &p->c.stream));
     TRY(weights_load(&p->e.model, &p->e.be, &p->c.model, NULL));
     if (conf.lora.rank) TRY(peft_load(&p->c.adapter, &p->e.model, &p->e.be));
-    engine_loaded(&p->e);
+    engine_publish_weights(&p->e);
     engine_upload(&p->e, &p->c.stream);
     return OK;
 }

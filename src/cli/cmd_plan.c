@@ -19,7 +19,7 @@ typedef struct PlanAsk {
     Hardware    hw;
 } PlanAsk;
 
-/* The fullest stage by a recipe that was changed; for FitAsk.plan. */
+/* The fullest stage by a recipe that was changed; for FitRequest.plan. */
 static Status plan_changed(void *self, const Config *c, double *bytes)
 {
     const PlanAsk *p = self;
@@ -34,7 +34,7 @@ static Status plan_changed(void *self, const Config *c, double *bytes)
 
 static Status advise(FitAdvice *a, PlanAsk *p, const DryRun *d)
 {
-    FitAsk ask = { .recipe = &p->recipe, .shape = &d->shape, .ranks = d->ranks, .per_node = d->per_node,
+    FitRequest ask = { .recipe = &p->recipe, .shape = &d->shape, .ranks = d->ranks, .per_node = d->per_node,
                    .bytes = (double)dryrun_peak(d, NULL), .room = 0.97 * p->hw.room - p->hw.fixed,
                    .plan = plan_changed, .self = p };
     return fit_advise(a, &ask);

@@ -4,7 +4,7 @@
 #include "base/str.h"
 #include "cli/options.h"
 #include "plan/search.h"
-#include "train/refuse.h"
+#include "train/recipe_check.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -88,7 +88,7 @@ static Status read_adapters(Config *recipe, const Words *w)
     }
     recipe->model.freeze_vit = w->frozen;
     TRY(read_plain(recipe, w));
-    TRY(recipe_refuse_lora(recipe));
+    TRY(recipe_check_lora(recipe));
     if (recipe->lora.rank || *recipe->lora.path) return OK;
     if (m->freeze_aligner || m->freeze_llm || m->freeze_vit != w->frozen)
         return fail(E_CONFIG, "model.freeze_*: without lora.rank there is --frozen-vision alone");
@@ -197,7 +197,7 @@ static Status adapters_fit(bool *fit, const SearchAsk *ask)
 /* The last word where nothing does: the way out is tried before it is named. */
 static Status nothing_fits(const SearchAsk *a, int argc, char **argv)
 {
-    const Trains *trains = a->adapters ? &a->task.adapted->trains : NULL;
+    const TrainableSummary *trains = a->adapters ? &a->task.adapted->trains : NULL;
     char command[1024];
     bool fit = false;
     join(command, sizeof command, argc, argv);

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-void engine_loaded(Engine *e) { shard_refresh_weights(&e->shard); }
+void engine_publish_weights(Engine *e) { shard_refresh_weights(&e->shard); }
 
 /* A tokenizer may know more than the model: then this is said here, before a table is read past its end. */
 static bool ids_fit(Engine *e, const Stream *s)
@@ -38,7 +38,7 @@ void engine_prefetch(Engine *e, const Stream *s)
     e->ahead = s, e->ahead_fill = s->fills;
 }
 
-Tensor engine_wire(const Engine *e, int way, int buffer, int64_t layer)
+Tensor engine_recv_buffer(const Engine *e, int way, int buffer, int64_t layer)
 {
     return t_rows(e->wire[way][buffer], 0, model_border(&e->ctx, &e->model, layer));
 }
@@ -54,7 +54,7 @@ static void set_scene(Engine *e, Ctx *c, Pass pass, int batch, int slot, Arena *
 /* A forward beside a backward has e->ctx and the scratch that is always there. */
 static Ctx *back_ctx(Engine *e) { return engine_overlaps(e) ? &e->back_ctx : &e->ctx; }
 
-static void run_forward(Engine *e, int chunk, int slot, const Micro *m, Tensor in)
+static void run_forward(Engine *e, int chunk, int slot, const LossScales *m, Tensor in)
 {
     ModelAct *a = &e->act[slot];
     arena_clear(e->ctx.act);
@@ -66,7 +66,7 @@ static void run_forward(Engine *e, int chunk, int slot, const Micro *m, Tensor i
     model_forward(&e->ctx, &e->model, chunk, a, m->ce, in);
 }
 
-void engine_run_forward(Engine *e, Pass pass, int batch, int chunk, int slot, const Micro *m, Tensor in)
+void engine_run_forward(Engine *e, Pass pass, int batch, int chunk, int slot, const LossScales *m, Tensor in)
 {
     set_scene(e, &e->ctx, pass, batch, slot, &e->arena[A_SCRATCH]);
     run_forward(e, chunk, slot, m, in);
@@ -92,7 +92,7 @@ Tensor engine_gradient(Engine *e, int chunk, int slot)
     return out;
 }
 
-void engine_forward_micro(Engine *e, const Micro *m)
+void engine_forward_micro(Engine *e, const LossScales *m)
 {
     REQUIRE(e->model.chunks == 1 && e->mesh.size[AX_PP] == 1, "a stage of a pipeline is no whole model");
     engine_run_forward(e, e->conf.train ? FORWARD : EVAL, e->at, 0, 0, m, (Tensor){ 0 });
@@ -100,7 +100,7 @@ void engine_forward_micro(Engine *e, const Micro *m)
 
 void engine_forward(Engine *e, float scale)
 {
-    engine_forward_micro(e, &(Micro){ .ce = scale, .aux = 1, .z = 1, .part = 1, .chance = e->chance });
+    engine_forward_micro(e, &(LossScales){ .ce = scale, .aux = 1, .z = 1, .part = 1, .chance = e->chance });
 }
 
 void engine_backward(Engine *e) { engine_run_backward(e, e->at, 0, 0, (Tensor){ 0 }); }
@@ -111,39 +111,39 @@ void engine_evaluate(Engine *e, float scale)
 {
     Comm *pp = e->mesh.comm[GR_pp];
     int   n = e->mesh.size[AX_PP], at = e->mesh.at[AX_PP];
-    Micro m = { .ce = scale, .aux = 1, .z = 1, .part = 1 };
+    LossScales m = { .ce = scale, .aux = 1, .z = 1, .part = 1 };
     REQUIRE(e->conf.evaluate || e->conf.decode.docs, "an engine without room to evaluate");
     for (int k = 0; k < e->model.chunks; k++) {
         const Chunk *c = &e->model.chunk[k];
         set_scene(e, &e->ctx, EVAL, e->at, 0, &e->arena[e->plan.eval_scratch]);
-        Tensor in = c->embeds ? (Tensor){ 0 } : engine_wire(e, 0, 0, c->from);
+        Tensor in = c->embeds ? (Tensor){ 0 } : engine_recv_buffer(e, 0, 0, c->from);
         if (!c->embeds) comm_recv(pp, in, (at + n - 1) % n);
         run_forward(e, k, 0, &m, in);
         if (!c->heads) comm_send(pp, engine_output(e, k, 0), (at + 1) % n);
     }
 }
 
-void engine_begin(Engine *e, int micro) { shard_begin_step(&e->shard, micro); }
+void engine_begin_step(Engine *e, int micro) { shard_begin_step(&e->shard, micro); }
 
-void engine_norm(Engine *e)
+void engine_compute_grad_norm(Engine *e)
 {
     shard_finish_grads(&e->shard);
-    optim_norm(&e->model, &e->be, e->sumsq, e->each);
+    optim_grad_norm(&e->model, &e->be, e->sumsq, e->each);
 }
 
-void engine_apply(Engine *e, const OptimConf *conf)
+void engine_apply_update(Engine *e, const OptimConf *conf)
 {
     optim_step(&e->be, e->sumsq, conf, &e->shard);
 }
 
 void engine_update(Engine *e, const OptimConf *conf)
 {
-    engine_norm(e);
-    engine_apply(e, conf);
+    engine_compute_grad_norm(e);
+    engine_apply_update(e, conf);
 }
 
 /* y absent: only the room it takes is charged, for a plan. Rows come a chunk at a time. */
-void engine_logits(Engine *e, Tensor y, int64_t from)
+void engine_compute_logits(Engine *e, Tensor y, int64_t from)
 {
     ArenaMark mark = arena_mark(&e->arena[A_SCRATCH]);
     int64_t T = engine_batch(e)->T;
@@ -154,7 +154,7 @@ void engine_logits(Engine *e, Tensor y, int64_t from)
     arena_reset(&e->arena[A_SCRATCH], mark);
 }
 
-Status engine_slot_losses(Engine *e, int slot, Losses *l)
+Status engine_read_slot_losses(Engine *e, int slot, Losses *l)
 {
     const ModelAct *a = &e->act[slot];
     double ce = 0;
@@ -167,9 +167,9 @@ Status engine_slot_losses(Engine *e, int slot, Losses *l)
     return OK;
 }
 
-Status engine_losses(Engine *e, Losses *l) { return engine_slot_losses(e, 0, l); }
+Status engine_read_losses(Engine *e, Losses *l) { return engine_read_slot_losses(e, 0, l); }
 
-Status engine_grad_norm(Engine *e, double *norm)
+Status engine_read_grad_norm(Engine *e, double *norm)
 {
     double s = 0;
     backend_fetch(&e->be, &s, e->sumsq);
@@ -177,7 +177,7 @@ Status engine_grad_norm(Engine *e, double *norm)
     return backend_sync(&e->be);
 }
 
-Status engine_grad_squares(Engine *e, double *squares)
+Status engine_read_grad_squares(Engine *e, double *squares)
 {
     int64_t n = 1 + t_count(e->each);
     backend_fetch(&e->be, squares, t_wrap(e->sumsq.data, F64, 1, &n));

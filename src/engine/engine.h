@@ -13,7 +13,7 @@
 #include "engine/flops.h"
 #include "engine/optim.h"
 
-typedef struct DecodeRoom { int64_t docs, tokens; } DecodeRoom;  /* at once; that each may grow by; 0: none */
+typedef struct DecodeCapacity { int64_t docs, tokens; } DecodeCapacity;  /* at once; that each may grow by; 0: none */
 
 /* How ranks share the work; zeroed: there is one. The numbers have been checked (parallel/rules.h). */
 typedef struct Ranks {
@@ -44,11 +44,11 @@ typedef struct EngineConf {
     double      home;                    /* of layers that park values, the share that does not */
     bool        frozen[GROUP_N];
     LoraConf lora;                    /* rank 0: no adapters */
-    bool        train, logits;           /* backward and optimizer; engine_logits will be called */
+    bool        train, logits;           /* backward and optimizer; engine_compute_logits will be called */
     bool        repeat;                  /* equal bits from equal runs, see Backend */
     bool        each;                    /* the loss of every supervised row is wanted: Engine.ctx.each */
     bool        evaluate;                /* a training engine on which engine_evaluate will be called too */
-    DecodeRoom  decode;                  /* room for engine/decode.h */
+    DecodeCapacity  decode;                  /* room for engine/decode.h */
     OptimStore  store;
     Ranks       ranks;
     Meter      *meter;                   /* listens to the dry run of engine_plan, or NULL */
@@ -57,7 +57,7 @@ typedef struct EngineConf {
 /* A_HOST is memory of the host beside a card, all before it of the device. */
 typedef enum { A_PARAM, A_GRAD, A_OPTIM, A_BATCH, A_ACT, A_SCRATCH, A_HOST, ARENA_N } ArenaId;
 
-const char *engine_arena_word(ArenaId a);               /* "weights": what it holds, for messages and tables */
+const char *engine_arena_label(ArenaId a);               /* "weights": what it holds, for messages and tables */
 
 enum { MAX_SLOTS = 512 };                /* micro-batches in flight on a stage */
 enum { MICRO_COUNTS = 5 };               /* numbers that ranks tell each other of a micro-batch */
@@ -106,7 +106,7 @@ typedef struct Engine {
     Coroutine  coroutine;
     Yielder    yielder;
     int64_t   *counts;                   /* of all dp ranks, then of this one; see accumulate.c */
-    Tensor     sumsq, each;              /* (1) F64; (params_tensors) F64 behind it, see optim_norm */
+    Tensor     sumsq, each;              /* (1) F64; (params_tensors) F64 behind it, see optim_grad_norm */
     Tensor     so_far;                   /* (L, 1, E): expert counts of the step, when the loss spans it */
     uint64_t   chance;                   /* of the step at hand, by whoever trains; 0: nothing is dropped */
     EnginePlan plan;
@@ -115,12 +115,12 @@ typedef struct Engine {
 
 /* What a micro-batch counts for in its step: factors of its summed cross entropy and of its auxiliary losses,
  * and how its expert counts join those of the step (Aux.keep, part); what it drops goes by chance. */
-typedef struct Micro { float ce, aux, z, keep, part; uint64_t chance; } Micro;
+typedef struct LossScales { float ce, aux, z, keep, part; uint64_t chance; } LossScales;
 
 typedef struct Losses { double total, ce, aux, z; } Losses;     /* total = ce + coeff aux + z_coeff z */
 
 /* What a run has used of an arena at most, with all that is beside it; EnginePlan.bytes was planned. */
-size_t      engine_peak(const Engine *e, ArenaId a);
+size_t      engine_arena_peak(const Engine *e, ArenaId a);
 /* What of a plan is memory of the backend's own device: all of it where that is the host. */
 size_t      engine_device_bytes(const EnginePlan *p, const char *backend);
 
@@ -128,48 +128,48 @@ size_t      engine_device_bytes(const EnginePlan *p, const char *backend);
 MUST Status engine_plan(EnginePlan *p, const ModelShape *s, const EngineConf *conf, const Stream *stream);
 
 /* stream: a batch of the budget's full size, which fixes the plan. Weights are undefined until loaded, and
- * engine_loaded must follow. */
+ * engine_publish_weights must follow. */
 MUST Status engine_open(Engine *e, const ModelShape *s, const EngineConf *conf, const Stream *stream);
 void        engine_close(Engine *e);
-void        engine_loaded(Engine *e);
+void        engine_publish_weights(Engine *e);
 
 /* Gets a machine that prepares ready for batches like this one; engine_open does so for its own. */
-MUST Status engine_ready(Engine *e, const Stream *stream);
+MUST Status engine_warm_up(Engine *e, const Stream *stream);
 
 static inline Batch *engine_batch(Engine *e) { return &e->batch[e->at]; }       /* uploaded last */
-static inline bool   engine_whole(const Engine *e)                   /* all of the model is on this rank */
+static inline bool   engine_has_whole_model(const Engine *e)                   /* all of the model is on this rank */
 {
     const MeshLayout *l = &e->mesh.layout;
     return l->tp * l->cp * l->pp * l->ep * l->etp == 1;
 }
 
 /* Before the first forward of a step: no gradient is there, and `micro` backward passes will come. */
-void        engine_begin(Engine *e, int micro);
+void        engine_begin_step(Engine *e, int micro);
 void        engine_upload(Engine *e, const Stream *s);
 void        engine_prefetch(Engine *e, const Stream *s);         /* the next one meanwhile; NULL: none */
 
 /* Runs of one chunk by batch and slot, for whoever walks a pipeline; a whole model's are below. */
-void        engine_run_forward(Engine *e, Pass pass, int batch, int chunk, int slot, const Micro *m,
+void        engine_run_forward(Engine *e, Pass pass, int batch, int chunk, int slot, const LossScales *m,
                                Tensor input);
 Tensor      engine_output(Engine *e, int chunk, int slot);       /* what the next chunk wants of it */
 /* With ranks.overlap a forward of another slot may be under way, the two taking turns in e->coroutine. */
 void        engine_run_backward(Engine *e, int batch, int chunk, int slot, Tensor gradient);
 Tensor      engine_gradient(Engine *e, int chunk, int slot);     /* what the one before wants, in e->back */
 /* Buffer number `buffer` of messages that way, for what crosses the border before `layer`. */
-Tensor      engine_wire(const Engine *e, int way, int buffer, int64_t layer);
-MUST Status engine_slot_losses(Engine *e, int slot, Losses *l);
+Tensor      engine_recv_buffer(const Engine *e, int way, int buffer, int64_t layer);
+MUST Status engine_read_slot_losses(Engine *e, int slot, Losses *l);
 
 void        engine_forward(Engine *e, float scale);              /* in training leaves what backward reads */
-void        engine_forward_micro(Engine *e, const Micro *m);     /* the same as one of several of a step */
+void        engine_forward_micro(Engine *e, const LossScales *m);     /* the same as one of several of a step */
 void        engine_backward(Engine *e);
 void        engine_evaluate(Engine *e, float scale);            /* a forward that leaves nothing but losses */
-void        engine_norm(Engine *e);                              /* of all gradients, for engine_grad_norm */
-void        engine_apply(Engine *e, const OptimConf *conf);      /* clip by that norm, AdamW */
+void        engine_compute_grad_norm(Engine *e);                              /* of all gradients, for engine_read_grad_norm */
+void        engine_apply_update(Engine *e, const OptimConf *conf);      /* clip by that norm, AdamW */
 void        engine_update(Engine *e, const OptimConf *conf);     /* both */
-void        engine_logits(Engine *e, Tensor y, int64_t from);    /* after a forward */
-MUST Status engine_losses(Engine *e, Losses *l);                 /* of this rank; waits for the device */
-MUST Status engine_grad_norm(Engine *e, double *norm);
+void        engine_compute_logits(Engine *e, Tensor y, int64_t from);    /* after a forward */
+MUST Status engine_read_losses(Engine *e, Losses *l);                 /* of this rank; waits for the device */
+MUST Status engine_read_grad_norm(Engine *e, double *norm);
 /* And of every tensor what this rank has of its square, behind that of all: (1 + params_tensors). */
-MUST Status engine_grad_squares(Engine *e, double *squares);
+MUST Status engine_read_grad_squares(Engine *e, double *squares);
 
 #endif

@@ -51,7 +51,7 @@ size_t engine_staging_peak(const Engine *e)
 
 int engine_staging_buffers(const Engine *e) { return e->offload.buffers * rows_of(&e->offload); }
 
-size_t engine_peak(const Engine *e, ArenaId a)
+size_t engine_arena_peak(const Engine *e, ArenaId a)
 {
     size_t n = e->arena[a].peak;
     if (a == A_SCRATCH) n += e->beside.peak;

@@ -11,7 +11,7 @@ static const struct { const char *name, *word; } arenas[ARENA_N] = {
     [A_HOST]  = { "host", "host" },
 };
 
-const char *engine_arena_word(ArenaId a) { return arenas[a].word; }
+const char *engine_arena_label(ArenaId a) { return arenas[a].word; }
 
 size_t engine_device_bytes(const EnginePlan *p, const char *backend)
 {
@@ -257,7 +257,7 @@ Status engine_open(Engine *e, const ModelShape *s, const EngineConf *conf, const
     TRY_CTX(engine_plan(&plan, s, conf, stream), "plan");
     Status st = engine_open_on(e, s, conf, conf->backend, stream->shape.bytes, &plan);
     e->plan = plan;
-    if (!st) st = engine_ready(e, stream);
+    if (!st) st = engine_warm_up(e, stream);
     if (st) engine_close(e);
     return st;
 }

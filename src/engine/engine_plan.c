@@ -46,10 +46,10 @@ static void tell_neighbours(Engine *e, int chunk, int slot)
 static void run_chunk(Engine *e, int chunk, int slot, bool last)
 {
     const Chunk *c = &e->model.chunk[chunk];
-    Micro  m = { .ce = 1, .aux = 1, .z = 1, .part = 1, .chance = 1 };
-    Tensor in = c->embeds ? (Tensor){ 0 } : engine_wire(e, 0, 0, c->from);
+    LossScales  m = { .ce = 1, .aux = 1, .z = 1, .part = 1, .chance = 1 };
+    Tensor in = c->embeds ? (Tensor){ 0 } : engine_recv_buffer(e, 0, 0, c->from);
     bool   fed = pipe_from(&e->pipe, backward_of(chunk)) >= 0;
-    Tensor back = fed ? engine_wire(e, 1, 0, c->to) : (Tensor){ 0 };
+    Tensor back = fed ? engine_recv_buffer(e, 1, 0, c->to) : (Tensor){ 0 };
     ledger_phase(&e->be.ledger, METER_FORWARD, chunk, last);
     engine_run_forward(e, e->conf.train ? FORWARD : EVAL, e->at, chunk, slot, &m, in);
     ledger_phase(&e->be.ledger, METER_BACKWARD, chunk, last);
@@ -78,7 +78,7 @@ static void step_for_plan(Engine *e, const Stream *stream, Peak *peak)
 {
     engine_upload(e, stream);
     run_chunks(e, peak, false);
-    if (e->conf.logits) engine_logits(e, (Tensor){ 0 }, 0);
+    if (e->conf.logits) engine_compute_logits(e, (Tensor){ 0 }, 0);
 }
 
 /* The second and last micro-batch of a step and the update. */
@@ -230,7 +230,7 @@ static Status plan_on(EnginePlan *p, Engine *e, const Stream *stream)
     e->be.ledger.meter = e->conf.meter;
     ledger_clear(&e->be.ledger);                          /* the step alone, not the start */
     ledger_phase(&e->be.ledger, METER_UPDATE, 0, true);
-    if (e->conf.train) engine_begin(e, 2);
+    if (e->conf.train) engine_begin_step(e, 2);
     p->once = e->be.ledger;
     ledger_clear(&e->be.ledger);
     step_for_plan(e, stream, chunk);
@@ -274,11 +274,11 @@ Status engine_plan(EnginePlan *p, const ModelShape *s, const EngineConf *conf, c
 
 /* A step, an evaluation and a decode with nothing behind them, so that the first real ones find algorithms,
  * plans and workspace ready. */
-Status engine_ready(Engine *e, const Stream *stream)
+Status engine_warm_up(Engine *e, const Stream *stream)
 {
     if (!backend_prepares(&e->be)) return OK;
     TRY(backend_prepare(&e->be, true));
-    if (e->conf.train) engine_begin(e, 2);
+    if (e->conf.train) engine_begin_step(e, 2);
     step_for_plan(e, stream, NULL);
     end_for_plan(e);
     if (e->conf.evaluate || e->conf.decode.docs) evaluate_in(e, e->plan.eval_scratch);

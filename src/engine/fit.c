@@ -41,7 +41,7 @@ static int worst(const FitCheck *c, const Wish *all, int n)
     return rank;
 }
 
-/* This rank by a recipe that was changed; for FitAsk.plan. */
+/* This rank by a recipe that was changed; for FitRequest.plan. */
 static Status plan_changed(void *self, const Config *recipe, double *bytes)
 {
     const FitCheck *c = self;
@@ -55,7 +55,7 @@ static Status plan_changed(void *self, const Config *recipe, double *bytes)
     TRY(recipe_engine(&conf, recipe, c->shape, c->conf->dtype, &r,
                       *recipe->lora.path ? &c->conf->lora : NULL));
     conf.evaluate = c->conf->evaluate, conf.each = c->conf->each;
-    if (recipe_answers_here(&r, &place)) conf.decode = c->conf->decode;
+    if (recipe_can_generate(&r, &place)) conf.decode = c->conf->decode;
     Stream full = stream_full(&ss, &conf.budget);
     TRY(engine_plan(&plan, c->shape, &conf, &full));
     *bytes = (double)engine_device_bytes(&plan, conf.backend);
@@ -76,7 +76,7 @@ static void say_arenas(char *out, const EnginePlan *p)
 {
     for (int i = 0; i < ARENA_N; i++) {
         if (!p->bytes[i]) continue;
-        add(out, "  %-12s %9.3f GiB", engine_arena_word((ArenaId)i), (double)p->bytes[i] / GIB);
+        add(out, "  %-12s %9.3f GiB", engine_arena_label((ArenaId)i), (double)p->bytes[i] / GIB);
         for (int k = 0; k < TOP_LABELS && p->label[i][k].bytes; k++)
             add(out, "%s %s %.3f", k ? "," : ":", p->label[i][k].name, (double)p->label[i][k].bytes / GIB);
         add(out, "\n");
@@ -88,7 +88,7 @@ static Status report(Said *s, const FitCheck *c, const EnginePlan *plan, Wish sh
 {
     FitAdvice *a = calloc(1, sizeof *a);
     double others = shared.bytes - own.bytes;
-    FitAsk ask = { .recipe = c->recipe, .shape = c->shape, .ranks = c->world ? c->world->size : 1,
+    FitRequest ask = { .recipe = c->recipe, .shape = c->shape, .ranks = c->world ? c->world->size : 1,
                    .per_node = c->world ? comm_ranks_on_node(c->world) : 1, .bytes = own.bytes,
                    .room = shared.room - others, .plan = plan_changed, .self = (void *)c };
     char line[400];
@@ -99,10 +99,10 @@ static Status report(Said *s, const FitCheck *c, const EnginePlan *plan, Wish sh
     if (!st) add(s->lines, "what can be turned, cheapest first:\n");
     for (int i = 0; !st && i < a->n; i++) {
         if (i >= TOP_ROWS && i + 1 < a->n) continue;             /* the last may be several together */
-        fit_line(line, sizeof line, a, i);
+        fit_row_text(line, sizeof line, a, i);
         add(s->lines, "  %s\n", line);
     }
-    const FitRow *way = st ? NULL : fit_first(a);
+    const FitRow *way = st ? NULL : fit_cheapest(a);
     snprintf(s->why, sizeof s->why, "does not fit: rank %d wants %.3f GiB and %.3f are free%s; %s%s",
              c->world ? c->world->rank : 0, own.bytes / GIB, ask.room / GIB,
              others > 0 ? " for each rank of its host" : "",

@@ -18,21 +18,21 @@ typedef struct FitRow {
 
 typedef struct FitAdvice { double bytes, room; FitRow row[FIT_ROWS]; int n; } FitAdvice;
 
-typedef struct FitAsk {
+typedef struct FitRequest {
     const Config     *recipe;
     const ModelShape *shape;
     int               ranks, per_node;
     double            bytes, room;       /* wanted by the recipe as it is; there are */
     Status          (*plan)(void *self, const Config *c, double *bytes);     /* of the fullest rank */
     void             *self;
-} FitAsk;
+} FitRequest;
 
-MUST Status fit_advise(FitAdvice *a, const FitAsk *ask);
+MUST Status fit_advise(FitAdvice *a, const FitRequest *ask);
 bool        fit_row_fits(const FitAdvice *a, int row);
 /* Of the cheapest class that has one, the change that saves just enough; NULL: there is none. */
-const FitRow *fit_first(const FitAdvice *a);
+const FitRow *fit_cheapest(const FitAdvice *a);
 /* "6.10 GiB less, 92.20 then, not enough  memory.recompute=[moe_act]  (a cheap pass again)" */
-void        fit_line(char *out, size_t n, const FitAdvice *a, int row);
+void        fit_row_text(char *out, size_t n, const FitAdvice *a, int row);
 
 /* Before anything is mapped, all ranks together: each says what it wants and what its device has free; ranks of
  * a host whose device is its memory share that. Where one wants too much all of them fail with E_FIT, and log

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct Turn { int cost; const char *price; char set[FIT_SET]; } Turn;
+typedef struct Change { int cost; const char *price; char set[FIT_SET]; } Change;
 
 /* The recipe's words, but those that full would make pointless. */
 static void words_of(char *out, size_t n, const WordList *list)
@@ -44,7 +44,7 @@ static void tidy_words(char set[FIT_SET])
 }
 
 /* Every row of fit.def that is of this recipe. */
-static int turns_of(Turn turn[FIT_ROWS], const FitAsk *ask)
+static int turns_of(Change turn[FIT_ROWS], const FitRequest *ask)
 {
     const Config *c = ask->recipe;
     const struct cfg_parallel *p = &c->parallel;
@@ -57,14 +57,14 @@ static int turns_of(Turn turn[FIT_ROWS], const FitAsk *ask)
     char words[FIT_SET / 2];
     int  n = 0;
     words_of(words, sizeof words, &c->memory.recompute);
-#define TURN(class, in_words, when, ...)                                                           \
+#define CHANGE(class, in_words, when, ...)                                                           \
     if ((when) && n < FIT_ROWS) {                                                                 \
         turn[n].cost = class, turn[n].price = in_words;                                           \
         snprintf(turn[n].set, FIT_SET, __VA_ARGS__);                                              \
         tidy_words(turn[n++].set);                                                                \
     }
 #include "engine/fit.def"
-#undef TURN
+#undef CHANGE
     return n;
 }
 
@@ -82,7 +82,7 @@ static Status turn_config(Config *c, const char *set)
 }
 
 /* What does not exist, is not legal or cannot be planned is no advice. */
-static bool try_turn(FitRow *r, const FitAsk *ask, const Turn *t)
+static bool try_turn(FitRow *r, const FitRequest *ask, const Change *t)
 {
     Config c = *ask->recipe;
     c.keep = (Keep){ 0 };                                /* the recipe's own texts stay where they are */
@@ -104,7 +104,7 @@ static int by_cost(const void *a, const void *b)
 
 bool fit_row_fits(const FitAdvice *a, int row) { return a->row[row].bytes <= a->room; }
 
-const FitRow *fit_first(const FitAdvice *a)
+const FitRow *fit_cheapest(const FitAdvice *a)
 {
     const FitRow *best = NULL;
     for (int i = 0; i < a->n; i++) {
@@ -141,9 +141,9 @@ static void join_sets(char out[FIT_SET], const char *more)
 
 /* Where no change is enough by itself: the best of each class added to those of the classes before it, until
  * they are enough together. */
-static void try_together(FitAdvice *a, const FitAsk *ask)
+static void try_together(FitAdvice *a, const FitRequest *ask)
 {
-    Turn t = { .price = "all of these together" };
+    Change t = { .price = "all of these together" };
     int  singles = a->n;
     for (int i = 0; i < singles && a->n < FIT_ROWS; i++) {
         char before[FIT_SET];
@@ -160,21 +160,21 @@ static void try_together(FitAdvice *a, const FitAsk *ask)
     }
 }
 
-Status fit_advise(FitAdvice *a, const FitAsk *ask)
+Status fit_advise(FitAdvice *a, const FitRequest *ask)
 {
-    Turn *turn = calloc(FIT_ROWS, sizeof *turn);
+    Change *turn = calloc(FIT_ROWS, sizeof *turn);
     *a = (FitAdvice){ .bytes = ask->bytes, .room = ask->room };
     if (!turn) return fail(E_FIT, "no host memory for advice");
     int n = turns_of(turn, ask);
     for (int i = 0; i < n; i++)
         if (!has_set(a, turn[i].set)) a->n += try_turn(&a->row[a->n], ask, &turn[i]);
     qsort(a->row, (size_t)a->n, sizeof *a->row, by_cost);
-    if (!fit_first(a)) try_together(a, ask);
+    if (!fit_cheapest(a)) try_together(a, ask);
     free(turn);
     return OK;
 }
 
-void fit_line(char *out, size_t n, const FitAdvice *a, int row)
+void fit_row_text(char *out, size_t n, const FitAdvice *a, int row)
 {
     const FitRow *r = &a->row[row];
     double gib = 1 << 30;

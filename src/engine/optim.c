@@ -22,9 +22,9 @@ static Range range_of(const Param *p, int i)
     return (Range){ from, to > from ? to - from : 0 };
 }
 
-bool optim_counts(const Param *p, int i) { return range_of(p, i).n > 0; }
+bool optim_owns_piece(const Param *p, int i) { return range_of(p, i).n > 0; }
 
-void optim_norm(const Model *m, Backend *be, Tensor sumsq, Tensor each)
+void optim_grad_norm(const Model *m, Backend *be, Tensor sumsq, Tensor each)
 {
     const Mesh *mesh = m->params.mesh;
     Addends list;

@@ -12,10 +12,10 @@ typedef struct OptimConf {
 
 /* sumsq (1) F64 = sum of squares of all gradients of live parameters, of every element in the world once:
  * copies and shared rows are left to one rank of those that have them. The same bits on all ranks.
- * each (params_tensors) F64, or absent: what this rank adds of every tensor, where optim_counts says that it
+ * each (params_tensors) F64, or absent: what this rank adds of every tensor, where optim_owns_piece says that it
  * adds anything; the others' cells stay as they are. */
-void optim_norm(const Model *m, Backend *be, Tensor sumsq, Tensor each);
-bool optim_counts(const Param *p, int i);
+void optim_grad_norm(const Model *m, Backend *be, Tensor sumsq, Tensor each);
+bool optim_owns_piece(const Param *p, int i);
 /* One AdamW step of every live parameter; clipping reads the norm from sumsq on the device. */
 void optim_step(Backend *be, Tensor sumsq, const OptimConf *conf, Shard *s);
 

@@ -39,13 +39,13 @@ static void count_step(StepSums *sum, Engine *e, Stream *const *micro, int n)
 static double share(int64_t part, int64_t whole) { return whole > 0 ? (double)part / (double)whole : 0; }
 
 /* Expert counts of the step so far are scaled to this micro-batch's tokens. */
-static Micro share_of(const Engine *e, const StepSums *sum, int at)
+static LossScales share_of(const Engine *e, const StepSums *sum, int at)
 {
     const MicroCount *c = &counts_of(e, e->mesh.at[AX_DP])[at];
     double  tokens = share(c->tokens, sum->tokens);
     int64_t so_far = 0;
     bool    by_document = e->conf.aux == AUX_DOCUMENT;
-    Micro m = { .z = (float)tokens, .aux = (float)(by_document ? share(c->docs, sum->docs) : tokens) };
+    LossScales m = { .z = (float)tokens, .aux = (float)(by_document ? share(c->docs, sum->docs) : tokens) };
     if (sum->supervised) m.ce = (float)(1.0 / (double)sum->supervised);
     else                 m.aux = m.z = 0;                    /* a step that learns nothing balances nothing */
     for (int r = 0; r < e->mesh.size[AX_DP]; r++)
@@ -70,7 +70,7 @@ typedef struct Walk {
     int            uploaded;
     const Stream  *after;
     StepSums      *sum;
-    const Watch   *watch;
+    const StepStats   *watch;
     Ticket         recv[2][MAX_SLOTS], send[2];
 } Walk;
 
@@ -87,7 +87,7 @@ static Comm *road(const Walk *w, int way)
 static Tensor inbox(const Walk *w, const PipeStep *s)
 {
     const Chunk *k = chunk_of(w, &w->e->pipe.action[s->action]);
-    return engine_wire(w->e, s->way, s->buffer, s->way == PIPE_FORWARD ? k->from : k->to);
+    return engine_recv_buffer(w->e, s->way, s->buffer, s->way == PIPE_FORWARD ? k->from : k->to);
 }
 
 static void upload(Walk *w, int micro)
@@ -100,11 +100,11 @@ static void upload(Walk *w, int micro)
 
 static void forward(Walk *w, const PipeAction *a, const PipeStep *fed)
 {
-    Micro m = share_of(w->e, w->sum, a->micro);
+    LossScales m = share_of(w->e, w->sum, a->micro);
     upload(w, a->micro);
     engine_run_forward(w->e, FORWARD, batch_of(w, a->micro), a->chunk, a->slot, &m,
                        fed ? inbox(w, fed) : (Tensor){ 0 });
-    watch_forward(w->watch, w->e, w->micro[a->micro], a);
+    step_stats_add(w->watch, w->e, w->micro[a->micro], a);
 }
 
 static void backward(Walk *w, const PipeAction *a, const PipeStep *fed)
@@ -118,10 +118,10 @@ static Status settle(Walk *w, const PipeAction *a)
 {
     Engine *e = w->e;
     Losses  l;
-    Micro   m = share_of(e, w->sum, a->micro);
+    LossScales   m = share_of(e, w->sum, a->micro);
     if (a->micro + 1 + e->pipe.shape.extra_warmup >= w->uploaded)
         engine_prefetch(e, w->uploaded < w->n ? w->micro[w->uploaded] : w->after);
-    TRY(engine_slot_losses(e, a->slot, &l));
+    TRY(engine_read_slot_losses(e, a->slot, &l));
     bool counts = e->mesh.at[AX_TP] == 0 && e->mesh.at[AX_CP] == 0;
     w->sum->ce  += l.ce;
     w->sum->aux += counts ? (double)m.aux * l.aux : 0;
@@ -193,7 +193,7 @@ static Status walk(Walk *w)
     return OK;
 }
 
-Status engine_accumulate(Engine *e, Stream *const *micro, int n, StepSums *out, const Watch *w,
+Status pipeline_run(Engine *e, Stream *const *micro, int n, StepSums *out, const StepStats *w,
                          const Stream *after)
 {
     Walk k = { .e = e, .micro = micro, .n = n, .first = (e->at + 1) % e->batches, .after = after, .sum = out,
@@ -201,7 +201,7 @@ Status engine_accumulate(Engine *e, Stream *const *micro, int n, StepSums *out, 
     REQUIRE(n == e->pipe.shape.micros, "a step of %d micro-batches on an engine for %d", n,
             e->pipe.shape.micros);
     count_step(out, e, micro, n);
-    engine_begin(e, n);
+    engine_begin_step(e, n);
     TRY(walk(&k));
     double sums[3] = { out->ce, out->aux, out->z };
     comm_host_sum(e->mesh.comm[GR_world], sums, 3);

@@ -20,7 +20,7 @@ typedef struct StepSums {
 
 /* Clears the gradients, then forward and backward of every micro-batch; w (may be NULL) looks on. after: the
  * first of the next step, or NULL; a machine that can takes it in while it computes the last. */
-MUST Status engine_accumulate(Engine *e, Stream *const *micro, int n, StepSums *out, const Watch *w,
+MUST Status pipeline_run(Engine *e, Stream *const *micro, int n, StepSums *out, const StepStats *w,
                               const Stream *after);
 
 #endif

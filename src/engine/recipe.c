@@ -57,7 +57,7 @@ static Status stash(uint8_t policy[LABEL_N], Full *full, const struct cfg_memory
 
 bool recipe_has_eval(const Config *c) { return c->data.eval.n > 0 || c->eval.split > 0; }
 
-bool recipe_answers_here(const Ranks *r, const Mesh *place)
+bool recipe_can_generate(const Ranks *r, const Mesh *place)
 {
     const int *n = place->size;
     return !r->world || (n[AX_DP] == place->world && n[AX_EP] * n[AX_ETP] == 1 && r->zero < 3);

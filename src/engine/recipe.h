@@ -17,7 +17,7 @@ MUST Status recipe_print_ranks(FILE *out, const Config *c, const ModelShape *s, 
 
 bool        recipe_has_eval(const Config *c);
 /* One rank can generate by itself where all of the model's weights are with it. */
-bool        recipe_answers_here(const Ranks *r, const Mesh *place);
+bool        recipe_can_generate(const Ranks *r, const Mesh *place);
 
 /* Adapters as the section has them, or one that was loaded (lora.path): that goes on as it is, and what it is
  * trained with is the recipe's. a points into c and loaded. */

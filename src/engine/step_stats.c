@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-Status routing_open(Routing *r, const Engine *e)
+Status expert_counts_open(ExpertCounts *r, const Engine *e)
 {
     const TextShape *t = &e->model.shape.text;
-    *r = (Routing){ .layers = shape_sparse_layers(t), .experts = t->E, .slots = t->K };
+    *r = (ExpertCounts){ .layers = shape_sparse_layers(t), .experts = t->E, .slots = t->K };
     if (!r->layers) return OK;
     int64_t n = r->layers * r->experts;
     r->text   = calloc((size_t)(4 * n), sizeof *r->text);
@@ -16,7 +16,7 @@ Status routing_open(Routing *r, const Engine *e)
     r->stage  = malloc((size_t)(e->conf.budget.tokens * r->slots) * sizeof *r->stage);
     r->kind   = malloc((size_t)e->conf.budget.tokens);
     if (!r->text || !r->layer || !r->stage || !r->kind) {
-        routing_close(r);
+        expert_counts_close(r);
         return fail(E_FIT, "no host memory to count the choices of %lld routers", (long long)t->L);
     }
     for (int64_t l = 0, i = 0; l < t->L; l++)
@@ -24,24 +24,24 @@ Status routing_open(Routing *r, const Engine *e)
     return OK;
 }
 
-void routing_close(Routing *r)
+void expert_counts_close(ExpertCounts *r)
 {
     free(r->text), free(r->layer), free(r->stage), free(r->kind);
-    *r = (Routing){ 0 };
+    *r = (ExpertCounts){ 0 };
 }
 
-void routing_clear(Routing *r)
+void expert_counts_end_line(ExpertCounts *r)
 {
     for (int64_t i = 0, n = 2 * r->layers * r->experts; i < n; i++)
         r->past_text[i] += r->text[i], r->text[i] = 0;
 }
 
-void routing_forget(Routing *r)
+void expert_counts_reset(ExpertCounts *r)
 {
     if (r->layers) memset(r->text, 0, (size_t)(4 * r->layers * r->experts) * sizeof *r->text);
 }
 
-double routing_peak(const Routing *r, int64_t layer)
+double expert_counts_imbalance(const ExpertCounts *r, int64_t layer)
 {
     double most = 0, sum = 0;
     for (int64_t e = layer * r->experts; e < (layer + 1) * r->experts; e++) {
@@ -52,7 +52,7 @@ double routing_peak(const Routing *r, int64_t layer)
     return sum > 0 ? most * (double)r->experts / sum : 0;
 }
 
-static void mark_kinds(Routing *r, const Stream *s)
+static void mark_kinds(ExpertCounts *r, const Stream *s)
 {
     memset(r->kind, 0, (size_t)s->budget.tokens);
     memset(r->kind, 1, (size_t)s->tokens);
@@ -60,7 +60,7 @@ static void mark_kinds(Routing *r, const Stream *s)
 }
 
 /* One layer's choices for the rows that this rank keeps of the stream. */
-static void count_layer(Routing *r, double *text, double *visual, Spans rows, int64_t tokens)
+static void count_layer(ExpertCounts *r, double *text, double *visual, Spans rows, int64_t tokens)
 {
     int64_t at = 0;
     for (int i = 0; i < rows.n; i++)
@@ -71,7 +71,7 @@ static void count_layer(Routing *r, double *text, double *visual, Spans rows, in
 }
 
 /* After a forward; its choices stay until the slot's next one. */
-static void count_choices(Routing *r, Engine *e, const Stream *s, const PipeAction *a)
+static void count_choices(ExpertCounts *r, Engine *e, const Stream *s, const PipeAction *a)
 {
     const Chunk *c = &e->model.chunk[a->chunk];
     Spans rows = batch_rows(&e->mesh, s->budget.tokens, true);
@@ -84,14 +84,14 @@ static void count_choices(Routing *r, Engine *e, const Stream *s, const PipeActi
     }
 }
 
-Status by_source_open(BySource *b, const Engine *e, const Loader *l, int sources)
+Status source_loss_open(SourceLoss *b, const Engine *e, const Loader *l, int sources)
 {
     size_t n = (size_t)sources;
-    *b = (BySource){ .sources = sources, .name = calloc(n, sizeof *b->name), .row = calloc(n, sizeof *b->row),
+    *b = (SourceLoss){ .sources = sources, .name = calloc(n, sizeof *b->name), .row = calloc(n, sizeof *b->row),
                      .loss = calloc(n, sizeof *b->loss), .tokens = calloc(n, sizeof *b->tokens),
                      .stage = malloc((size_t)e->conf.budget.supervised * sizeof *b->stage) };
     if (!b->name || !b->row || !b->loss || !b->tokens || !b->stage) {
-        by_source_close(b);
+        source_loss_close(b);
         return fail(E_FIT, "no host memory for the losses of %d sources", sources);
     }
     for (int i = 0; i < sources; i++) {
@@ -104,20 +104,20 @@ Status by_source_open(BySource *b, const Engine *e, const Loader *l, int sources
     return OK;
 }
 
-void by_source_close(BySource *b)
+void source_loss_close(SourceLoss *b)
 {
     free(b->name), free(b->row), free(b->loss), free(b->tokens), free(b->stage);
-    *b = (BySource){ 0 };
+    *b = (SourceLoss){ 0 };
 }
 
-void by_source_clear(BySource *b)
+void source_loss_clear(SourceLoss *b)
 {
     for (int i = 0; i < b->channels; i++) b->loss[i] = 0, b->tokens[i] = 0;
 }
 
 /* Supervised rows stand in the order of the stream, so a document's are together; of these a cp rank has those
  * of its rows, and all ranks of tp the same. */
-static void share_losses(BySource *b, Engine *e, const Stream *s, const LoaderDoc *doc)
+static void share_losses(SourceLoss *b, Engine *e, const Stream *s, const LoaderDoc *doc)
 {
     int64_t d = 0, n = 0;
     Spans rows = batch_rows(&e->mesh, s->budget.tokens, false);
@@ -131,7 +131,7 @@ static void share_losses(BySource *b, Engine *e, const Stream *s, const LoaderDo
     }
 }
 
-void watch_forward(const Watch *w, Engine *e, const Stream *s, const PipeAction *a)
+void step_stats_add(const StepStats *w, Engine *e, const Stream *s, const PipeAction *a)
 {
     if (!w) return;
     if (w->routing && w->routing->layers) count_choices(w->routing, e, s, a);
@@ -139,10 +139,10 @@ void watch_forward(const Watch *w, Engine *e, const Stream *s, const PipeAction 
     if (w->by && w->by->channels && counts) share_losses(w->by, e, s, w->doc[a->micro]);
 }
 
-void watch_sum(const Watch *w, const Engine *e)
+void step_stats_sum_ranks(const StepStats *w, const Engine *e)
 {
     Comm *world = e->mesh.comm[GR_world];
-    Routing *r = w->routing;
+    ExpertCounts *r = w->routing;
     if (r && r->layers) comm_host_sum(world, r->text, (int)(2 * r->layers * r->experts));
     if (!w->by || !w->by->channels) return;
     comm_host_sum(world, w->by->loss, w->by->channels);

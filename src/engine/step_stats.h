@@ -8,45 +8,45 @@
 #include "engine/engine.h"
 
 /* How often each expert was chosen, by layer and kind of token. */
-typedef struct Routing {
+typedef struct ExpertCounts {
     int64_t  layers, experts, slots;     /* MoE layers, experts, choices per token */
     int64_t *layer;                      /* which layer of the decoder each of them is */
-    double  *text, *visual;              /* (layers, experts) since routing_clear */
-    double  *past_text, *past_visual;    /* and before it, since routing_forget */
+    double  *text, *visual;              /* (layers, experts) since expert_counts_end_line */
+    double  *past_text, *past_visual;    /* and before it, since expert_counts_reset */
     int32_t *stage;                      /* choices of one layer, on the host */
     uint8_t *kind;                       /* of each token of a stream: 0 tail, 1 text, 2 visual */
-} Routing;
+} ExpertCounts;
 
-MUST Status routing_open(Routing *r, const Engine *e);       /* a model without experts: layers = 0 */
-void        routing_close(Routing *r);                       /* twice is fine */
-void        routing_clear(Routing *r);
-void        routing_forget(Routing *r);
-double      routing_peak(const Routing *r, int64_t layer); /* busiest expert over the mean; 0: none counted */
+MUST Status expert_counts_open(ExpertCounts *r, const Engine *e);       /* a model without experts: layers = 0 */
+void        expert_counts_close(ExpertCounts *r);                       /* twice is fine */
+void        expert_counts_end_line(ExpertCounts *r);
+void        expert_counts_reset(ExpertCounts *r);
+double      expert_counts_imbalance(const ExpertCounts *r, int64_t layer); /* busiest expert over the mean; 0: none counted */
 
 /* Summed loss and supervised tokens by channel. Sources that share a channel's name share its row. */
-typedef struct BySource {
+typedef struct SourceLoss {
     int          channels, sources;      /* 0: not asked for */
     const char **name;                   /* of channels; belong to the loader */
     int         *row;                    /* of each source */
     double      *loss;
     int64_t     *tokens;
     float       *stage;                  /* losses of the rows of one micro-batch, on the host */
-} BySource;
+} SourceLoss;
 
 /* E must have been opened with conf.each. */
-MUST Status by_source_open(BySource *b, const Engine *e, const Loader *l, int sources);
-void        by_source_close(BySource *b);                    /* twice is fine */
-void        by_source_clear(BySource *b);
+MUST Status source_loss_open(SourceLoss *b, const Engine *e, const Loader *l, int sources);
+void        source_loss_close(SourceLoss *b);                    /* twice is fine */
+void        source_loss_clear(SourceLoss *b);
 
-typedef struct Watch {                   /* either may be NULL */
-    Routing                *routing;
-    BySource               *by;
+typedef struct StepStats {                   /* either may be NULL */
+    ExpertCounts                *routing;
+    SourceLoss               *by;
     const LoaderDoc *const *doc;         /* where the documents of each micro-batch come from */
-} Watch;
+} StepStats;
 
 /* After a forward of the step, of the micro-batch `s`; w may be NULL. */
-void watch_forward(const Watch *w, Engine *e, const Stream *s, const PipeAction *a);
+void step_stats_add(const StepStats *w, Engine *e, const Stream *s, const PipeAction *a);
 /* Of all ranks together: before counts are shown. */
-void watch_sum(const Watch *w, const Engine *e);
+void step_stats_sum_ranks(const StepStats *w, const Engine *e);
 
 #endif

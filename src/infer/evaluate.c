@@ -47,11 +47,11 @@ typedef struct Eval {
     FILE           *file;
 } Eval;
 
-DecodeRoom eval_decode_capacity(int64_t max_new, const Budget *b)
+DecodeCapacity eval_decode_capacity(int64_t max_new, const Budget *b)
 {
     int64_t most = b->docs < 64 ? b->docs : 64, tokens = max_new > 0 ? max_new : 1;
     int64_t docs = b->tokens / tokens;           /* the cache then has at most twice the rows of a batch */
-    return (DecodeRoom){ docs < 1 ? 1 : docs < most ? docs : most, tokens };
+    return (DecodeCapacity){ docs < 1 ? 1 : docs < most ? docs : most, tokens };
 }
 
 void eval_result_close(EvalResult *r)

@@ -53,7 +53,7 @@ typedef struct EvalResult {
 } EvalResult;
 
 /* Room to decode that an evaluation wants of an engine with this budget. */
-DecodeRoom  eval_decode_capacity(int64_t max_new, const Budget *b);
+DecodeCapacity  eval_decode_capacity(int64_t max_new, const Budget *b);
 
 MUST Status evaluate_model(Engine *e, const EvalConf *conf, EvalResult *out);
 void        eval_result_close(EvalResult *r);                /* twice is fine */

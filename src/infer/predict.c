@@ -72,7 +72,7 @@ Status predict_open(Predictor *p, const Config *recipe)
     return st;
 }
 
-Status predict_load(Predictor *p, const Budget *b, DecodeRoom room, const Log *log)
+Status predict_load(Predictor *p, const Budget *b, DecodeCapacity room, const Log *log)
 {
     EngineConf  conf = { .backend = backend_pick(p->recipe->device.backend), .dtype = p->source.dtype,
                          .budget = *b, .decode = room, .lora = p->lora.conf };
@@ -86,7 +86,7 @@ Status predict_load(Predictor *p, const Budget *b, DecodeRoom room, const Log *l
         TRY(lora_source_warn_base(&p->lora, &p->source, (uint64_t)p->recipe->train.seed, log));
         TRY(lora_source_load(&p->lora, &p->e.model, &p->e.be));
     }
-    engine_loaded(&p->e);
+    engine_publish_weights(&p->e);
     return OK;
 }
 

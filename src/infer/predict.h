@@ -29,7 +29,7 @@ typedef struct Predictor {
 MUST Status predict_read_pixel_bounds(Config *recipe, const char *dir);
 
 MUST Status predict_open(Predictor *p, const Config *recipe);              /* recipe outlives p */
-MUST Status predict_load(Predictor *p, const Budget *b, DecodeRoom room, const Log *log);
+MUST Status predict_load(Predictor *p, const Budget *b, DecodeCapacity room, const Log *log);
 void        predict_close(Predictor *p);                                   /* twice is fine */
 
 #endif

@@ -20,7 +20,7 @@
  *   shard_begin_step(s, micro)         nothing has a gradient; every unit will go back `micro` times
  *   per micro-batch, all passes        hooks around the use of every unit (below)
  *   shard_finish_grads(s)                    all sums are complete and `live` is the same on all ranks
- *   optim_norm, optim_step             over slices, by shard_step
+ *   optim_grad_norm, optim_step             over slices, by shard_step
  *   shard_wait_weights(s)                   before p->w is read outside of hooks (levels 1, 2)
  *
  * Hooks, by UnitHooks of nn/module.h; collectives follow from them, so all ranks of a stage make the same

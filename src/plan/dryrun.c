@@ -4,7 +4,7 @@
 #include "base/folder.h"
 #include "model/presets.h"
 #include "parallel/rules.h"
-#include "train/refuse.h"
+#include "train/recipe_check.h"
 #include "train/trainer_answers.h"
 
 #include <stdlib.h>
@@ -90,10 +90,10 @@ static Status plan_stage(DryRun *d, int stage)
     if (!st) {
         Stream full = stream_full(&ss, &conf.budget);
         Answers answers = trainer_answers(&d->recipe);
-        if (conf.evaluate && answers.run && recipe_answers_here(&r, &place))
-            conf.decode = (DecodeRoom){ answers.docs, answers.tokens };
+        if (conf.evaluate && answers.run && recipe_can_generate(&r, &place))
+            conf.decode = (DecodeCapacity){ answers.docs, answers.tokens };
         d->chunks = r.layout.vpp, d->micros = r.micro;
-        if (!d->trains.base) st = trains_open(&d->trains, &d->shape, conf.frozen, &conf.lora, d->dtype);
+        if (!d->trains.base) st = trainable_open(&d->trains, &d->shape, conf.frozen, &conf.lora, d->dtype);
         if (!st) st = plan_and_price(d, stage, &conf, &full);
         d->plans++;
     }
@@ -114,8 +114,8 @@ static Status price_dryrun(DryRun *d)
 static Status open_all(DryRun *d)
 {
     const struct cfg_model *c = &d->recipe.model;
-    TRY(recipe_refuse_types(&d->recipe));
-    TRY(recipe_refuse_lora(&d->recipe));
+    TRY(recipe_check_types(&d->recipe));
+    TRY(recipe_check_lora(&d->recipe));
     TRY(dryrun_shape(&d->shape, d->model, sizeof d->model, c));
     if (*d->recipe.lora.path)
         TRY_CTX(lora_source_open(&d->lora, d->recipe.lora.path, &d->shape), "lora.path");
@@ -154,7 +154,7 @@ Status dryrun_open(DryRun *d, const Config *recipe, int ranks, int per_node, con
 void dryrun_close(DryRun *d)
 {
     free(d->stage);
-    trains_close(&d->trains);
+    trainable_close(&d->trains);
     lora_source_close(&d->lora);
     schedule_close(&d->schedule);
     *d = (DryRun){ 0 };

@@ -22,7 +22,7 @@ typedef struct DryRun {
     int           ranks, per_node, stages;
     int           chunks, micros;        /* of a stage; of a step on each rank */
     int           plans;                 /* engines that were planned for it */
-    Trains        trains;
+    TrainableSummary        trains;
     LoraSource    lora;                  /* of lora.path: an adapter says itself what it adapts */
     Hardware      hw;
     bool          priced;                /* hw is given: times are there */

@@ -3,7 +3,7 @@
 #include "plan/lora_cost.h"
 
 #include "plan/dryrun.h"
-#include "train/refuse.h"
+#include "train/recipe_check.h"
 
 #include <string.h>
 
@@ -186,7 +186,7 @@ static Status fill(Adapted *a, const ModelShape *s, const ModelRow *row, const b
     Chunk whole = { 0, s->text.L, true, true };
     Status st = model_open_part(&m, s, frozen, &a->conf, NULL, &whole, 1);
     if (!st) st = work_open(&a->work, s, frozen, &a->conf);
-    if (!st) st = trains_open(&a->trains, s, frozen, &a->conf, BF16);
+    if (!st) st = trainable_open(&a->trains, s, frozen, &a->conf, BF16);
     if (!st) fill_layers(a, &m, row, pictures), count_ends(a, &m, row), fill_tower(a, &m.vision);
     model_close(&m);
     return st;
@@ -210,7 +210,7 @@ static Status open_all(Adapted *a, const ModelRow *m, const Config *recipe, bool
     ModelShape  shape;
     char        from[160];
     TRY(refuse(m));
-    TRY(recipe_refuse_lora(recipe));
+    TRY(recipe_check_lora(recipe));
     TRY(dryrun_shape(&shape, from, sizeof from, &named));
     if (*path) TRY_CTX(lora_source_open(&a->source, path, &shape), "lora.path");
     TRY(recipe_lora(&a->conf, &recipe->lora, *path ? &a->source.conf : NULL));
@@ -228,6 +228,6 @@ Status adapted_open(Adapted *a, const ModelRow *m, const Config *recipe, bool pi
 void adapted_close(Adapted *a)
 {
     lora_source_close(&a->source);
-    trains_close(&a->trains);
+    trainable_close(&a->trains);
     a->kinds = 0;
 }

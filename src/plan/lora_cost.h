@@ -49,7 +49,7 @@ typedef struct AdaptedTower {
 struct Adapted {
     LoraSource    source;                /* of lora.path */
     LoraConf   conf;
-    Trains        trains;                /* for people */
+    TrainableSummary        trains;                /* for people */
     ModelWork     work;
     AdaptedLayer  kind[MOST_LAYERS];     /* no two alike */
     int           kinds;

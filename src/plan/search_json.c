@@ -93,7 +93,7 @@ Status search_json(FILE *out, const Search *s)
                   (json_int_t)t->seq, "gbs", (json_int_t)t->gbs, "patches", (json_int_t)t->patches, "fits",
                   s->places > 0, "ranking", ranking, "refused", refused, "candidates", (json_int_t)s->judged,
                   "seconds", s->seconds, "dry_runs", s->dried, "error", t->hw.error);
-    if (o && t->adapted) json_object_set_new(o, "trains", trains_json(&t->adapted->trains));
+    if (o && t->adapted) json_object_set_new(o, "trains", trainable_json(&t->adapted->trains));
     if (!o || json_dumpf(o, out, JSON_INDENT(2)) < 0) {
         json_decref(o);
         return fail(E_IO, "the plan could not be written as JSON");

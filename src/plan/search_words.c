@@ -63,13 +63,13 @@ void layout_text(char *text, size_t n, const SearchAsk *a, const Candidate *c)
 
 void trains_text(char *text, size_t n, const Adapted *x)
 {
-    const Trains *t = &x->trains;
+    const TrainableSummary *t = &x->trains;
     int64_t learn = t->pairs + t->whole, all = t->base + t->pairs, least = 0, most = 0;
     char whole[64] = "", rank[48] = "";
     int pairs = 0;
     for (int i = 0; i < t->n; i++) {
-        const Kind *k = &t->kind[i];
-        if (k->fate != KIND_PAIR) continue;
+        const ModuleKind *k = &t->kind[i];
+        if (k->fate != MODULE_ADAPTED) continue;
         least = !pairs || k->least < least ? k->least : least;
         most  = k->most > most ? k->most : most, pairs += k->modules;
     }

@@ -9,7 +9,7 @@ static Json *arena_json(const EnginePlan *p, int arena)
     for (int k = 0; k < ARENA_LABELS && p->label[arena][k].bytes; k++)
         json_array_append_new(labels, json_pack("{s:s, s:I}", "name", p->label[arena][k].name, "bytes",
                                                 (json_int_t)p->label[arena][k].bytes));
-    return json_pack("{s:s, s:b, s:I, s:o}", "name", engine_arena_word((ArenaId)arena), "device",
+    return json_pack("{s:s, s:b, s:I, s:o}", "name", engine_arena_label((ArenaId)arena), "device",
                      (int)view_on_device(arena), "bytes", (json_int_t)p->bytes[arena], "labels", labels);
 }
 
@@ -110,7 +110,7 @@ Status view_json(Json **out, const View *v)
                             json_pack("{s:s, s:I, s:I, s:s}", "id", d->hw.id, "room", (json_int_t)d->hw.room,
                                       "fixed", (json_int_t)d->hw.fixed, "fit",
                                       fit_word(fit_of(peak, &d->hw))));
-    json_object_set_new(*out, "trains", trains_json(&d->trains));
+    json_object_set_new(*out, "trains", trainable_json(&d->trains));
     if (d->step.step > 0) json_object_set_new(*out, "step", step_json(&d->step));
     if (v->advice)    json_object_set_new(*out, "advice", advice_json(v->advice));
     if (v->estimates) json_object_set_new(*out, "estimators", estimates_json(v->estimates));

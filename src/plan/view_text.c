@@ -39,7 +39,7 @@ static void put_stack(FILE *out, const EnginePlan *p, double scale)
     for (int i = 0; i < ARENA_N; i++) {
         if (!view_on_device(i)) continue;
         sum += (double)p->bytes[i];
-        for (; at < (int)(sum / scale * BAR + 0.5); at++) fputc(*engine_arena_word((ArenaId)i), out);
+        for (; at < (int)(sum / scale * BAR + 0.5); at++) fputc(*engine_arena_label((ArenaId)i), out);
     }
     for (; at < BAR; at++) fputc(' ', out);
 }
@@ -89,7 +89,7 @@ static void print_waterfall(FILE *out, const DryRun *d, int stage, double scale)
         bool device = view_on_device(i);
         if (device) sum += (double)p->bytes[i];
         int to = (int)(sum / scale * BAR + 0.5);
-        fprintf(out, "  %-12s %9.2f GiB |", engine_arena_word((ArenaId)i), (double)p->bytes[i] / GIB);
+        fprintf(out, "  %-12s %9.2f GiB |", engine_arena_label((ArenaId)i), (double)p->bytes[i] / GIB);
         put_bar(out, device ? from : 0, device ? to - from : 0, "\xe2\x96\x88");
         put_bar(out, BAR - (device ? to : 0), 0, "");
         fprintf(out, "|");
@@ -174,10 +174,10 @@ static void print_advice(FILE *out, const FitAdvice *a)
     fprintf(out, "\nwhat can be turned, cheapest first\n");
     for (int i = 0; i < a->n; i++) {
         if (i >= TOP_ADVICE && i + 1 < a->n) continue;        /* the last may be several together */
-        fit_line(line, sizeof line, a, i);
+        fit_row_text(line, sizeof line, a, i);
         fprintf(out, "  %s\n", line);
     }
-    if (!fit_first(a)) fprintf(out, "  nothing on the list is enough, nor all of it: take more ranks\n");
+    if (!fit_cheapest(a)) fprintf(out, "  nothing on the list is enough, nor all of it: take more ranks\n");
 }
 
 static void put_line(void *self, bool loud, const char *line)
@@ -188,7 +188,7 @@ static void put_line(void *self, bool loud, const char *line)
 static void print_trains(FILE *out, const DryRun *d)
 {
     fprintf(out, "\nwhat trains, of %.3f M parameters\n", (double)d->trains.base / 1e6);
-    trains_say(&d->trains, put_line, out);
+    trainable_print(&d->trains, put_line, out);
 }
 
 Status view_print(FILE *out, const View *v)

@@ -80,7 +80,7 @@ static void put_arena(Html *h, const EnginePlan *p, int a, double from, double s
 {
     double bytes = (double)p->bytes[a];
     html_fmt(h, "<span>%s</span><div class='track'><div class='bar k%d' style='left:%.3f%%;width:%.3f%%'>",
-             engine_arena_word((ArenaId)a), a % 8 + 1, 100 * from / scale, 100 * fmin(bytes / scale, 1));
+             engine_arena_label((ArenaId)a), a % 8 + 1, 100 * from / scale, 100 * fmin(bytes / scale, 1));
     for (int k = 0; k < ARENA_LABELS && p->label[a][k].bytes; k++) {
         double part = (double)p->label[a][k].bytes;
         html_fmt(h, "<i style='width:%.3f%%' title='", 100 * part / bytes);

@@ -5,7 +5,7 @@
 #include <signal.h>
 #include <stddef.h>
 
-const char *verdict_text(Verdict v)
+const char *guard_verdict_text(StepVerdict v)
 {
     static const char *const texts[] = {
         [STEP_GOOD]       = "good",
@@ -16,7 +16,7 @@ const char *verdict_text(Verdict v)
     return texts[v];
 }
 
-Verdict guard_judge(const Guard *g, double loss, double norm, int64_t supervised)
+StepVerdict guard_classify(const Guard *g, double loss, double norm, int64_t supervised)
 {
     if (!isfinite(loss) || !isfinite(norm)) return STEP_NOT_FINITE;
     if (supervised <= 0) return STEP_EMPTY;
@@ -24,7 +24,7 @@ Verdict guard_judge(const Guard *g, double loss, double norm, int64_t supervised
     return STEP_GOOD;
 }
 
-Status guard_note(Guard *g, Verdict v, double loss, double norm)
+Status guard_record(Guard *g, StepVerdict v, double loss, double norm)
 {
     if (v == STEP_GOOD) {
         g->in_a_row = 0;
@@ -36,7 +36,7 @@ Status guard_note(Guard *g, Verdict v, double loss, double norm)
     return fail(E_CHECK,
                 "%lld steps in a row were skipped, the last because %s (loss %g, gradient norm %g); look at "
                 "the data, lower optim.learning_rate, or raise train.max_skipped_steps",
-                (long long)g->in_a_row, verdict_text(v), loss, norm);
+                (long long)g->in_a_row, guard_verdict_text(v), loss, norm);
 }
 
 /* A handler can reach nothing but a global. */

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-typedef enum { STEP_GOOD, STEP_NOT_FINITE, STEP_SPIKE, STEP_EMPTY } Verdict;
+typedef enum { STEP_GOOD, STEP_NOT_FINITE, STEP_SPIKE, STEP_EMPTY } StepVerdict;
 
 typedef struct Guard {
     double  spike;                       /* a loss above spike times the highest is one; 0: never */
@@ -20,11 +20,11 @@ typedef struct Guard {
 } Guard;
 
 /* Looks, and changes nothing. supervised: tokens that the step could learn from. */
-Verdict     guard_judge(const Guard *g, double loss, double norm, int64_t supervised);
-const char *verdict_text(Verdict v);
+StepVerdict     guard_classify(const Guard *g, double loss, double norm, int64_t supervised);
+const char *guard_verdict_text(StepVerdict v);
 
 /* Remembers a step as it was judged; E_CHECK when it was one skipped step too many. */
-MUST Status guard_note(Guard *g, Verdict v, double loss, double norm);
+MUST Status guard_record(Guard *g, StepVerdict v, double loss, double norm);
 
 /* SIGTERM, SIGINT and SIGUSR1 ask for an end; a second SIGINT ends the process there and then. A write beyond
  * the limit on file sizes becomes an error like a full disk. guard_signals_off gives the signals back. */

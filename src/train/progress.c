@@ -43,7 +43,7 @@ Status peak_measure(Backend *be, DType dtype, double *flops)
     return st;
 }
 
-const char *time_text(char out[32], double s)
+const char *progress_time_text(char out[32], double s)
 {
     long n = s > 0 && s < 1e9 ? lround(s) : 0;
     if (n < 100)        snprintf(out, 32, "%lds", n);
@@ -135,7 +135,7 @@ static void say(const Progress *p)
              count_text(rate, ratio((double)s->sums.tokens, s->seconds)),
              100 * ratio((double)s->sums.tokens, (double)s->sums.room), mfu, p->memory / gib,
              p->memory_all / gib, 100 * ratio(s->waited, s->seconds), comm, skipped,
-             time_text(left, p->pace * (double)(p->steps - s->step)));
+             progress_time_text(left, p->pace * (double)(p->steps - s->step)));
     snprintf(brief, sizeof brief, "step %" PRId64 "/%" PRId64 "  loss %.4f  %s tok/s  mfu %.1f%%  wait "
              "%.0f%%%s  eta %s", s->step, p->steps, s->sums.ce / n, rate, 100 * whole_mfu(p),
              100 * ratio(s->waited, s->seconds), skipped, left);
@@ -146,7 +146,7 @@ static void say(const Progress *p)
 static void put(Progress *p, int64_t step, const char *name, double value)
 {
     metrics_put(p->metrics, name, value);
-    tb_scalar(p->board, step, name, value);
+    tensorboard_scalar(p->board, step, name, value);
 }
 
 Status progress_put(Progress *p, int64_t step, const Scalar *s, int n)
@@ -154,7 +154,7 @@ Status progress_put(Progress *p, int64_t step, const Scalar *s, int n)
     metrics_begin(p->metrics, step);
     for (int i = 0; i < n; i++) put(p, step, s[i].name, s[i].value);
     TRY(metrics_end(p->metrics));
-    return tb_flush(p->board);
+    return tensorboard_flush(p->board);
 }
 
 enum { MOST_SCALARS = 24 };
@@ -190,7 +190,7 @@ static int scalars(const Progress *p, Scalar out[MOST_SCALARS])
     return k;
 }
 
-static Status write_line(Progress *p, const Routing *routing, const BySource *by)
+static Status write_line(Progress *p, const ExpertCounts *routing, const SourceLoss *by)
 {
     Scalar s[MOST_SCALARS];
     char   name[512];
@@ -199,7 +199,7 @@ static Status write_line(Progress *p, const Routing *routing, const BySource *by
     for (int i = 0; i < n; i++) put(p, p->sum.step, s[i].name, s[i].value);
     for (int64_t l = 0; l < routing->layers; l++) {
         snprintf(name, sizeof name, "moe/max_over_mean/layer_%02" PRId64, routing->layer[l]);
-        put(p, p->sum.step, name, routing_peak(routing, l));
+        put(p, p->sum.step, name, expert_counts_imbalance(routing, l));
     }
     for (int i = 0; i < by->channels; i++) {
         if (!by->tokens[i]) continue;                        /* it had no turn since the last line */
@@ -207,10 +207,10 @@ static Status write_line(Progress *p, const Routing *routing, const BySource *by
         put(p, p->sum.step, name, by->loss[i] / (double)by->tokens[i]);
     }
     TRY(metrics_end(p->metrics));
-    return tb_flush(p->board);
+    return tensorboard_flush(p->board);
 }
 
-Status progress_step(Progress *p, const StepReport *r, const Routing *routing, const BySource *by)
+Status progress_step(Progress *p, const StepReport *r, const ExpertCounts *routing, const SourceLoss *by)
 {
     take_in(p, r);
     if (!progress_due(p, r->step)) return OK;

@@ -21,7 +21,7 @@
 typedef struct StepReport {              /* of one optimizer step */
     int64_t  step;
     StepSums sums;
-    Verdict  verdict;
+    StepVerdict  verdict;
     double   grad_norm;                  /* before clipping */
     double   lr, epoch;
     double   seconds, waited;            /* the step from one to the next; of it waiting for data */
@@ -29,7 +29,7 @@ typedef struct StepReport {              /* of one optimizer step */
     double   part[PART_N];               /* seconds in each part of the model, of all ranks; 0: not known */
     double   work;                       /* FLOPs done by all of them, replays and tails included */
     double   exposed;                    /* seconds that a rank waited for others, in the mean */
-    int      still;                      /* tensors whose gradient was zero too often, on all ranks */
+        int      zero_grads;                   /* tensors whose gradient was zero too often, on all ranks */
     double   sliced;                     /* expert layers that a rank did in slices (nn/moe.h), in the mean */
 } StepReport;
 
@@ -51,13 +51,13 @@ typedef struct Progress {
 MUST Status peak_measure(Backend *be, DType dtype, double *flops);
 
 /* Takes a step in; when a line is due, writes it, with what was watched since the last one. */
-MUST Status progress_step(Progress *p, const StepReport *r, const Routing *routing, const BySource *by);
+MUST Status progress_step(Progress *p, const StepReport *r, const ExpertCounts *routing, const SourceLoss *by);
 bool        progress_due(const Progress *p, int64_t step);               /* a line will follow this step */
 
 /* An evaluation or another event of a step: names and values into metrics and TensorBoard. */
 typedef struct Scalar { const char *name; double value; } Scalar;
 MUST Status progress_put(Progress *p, int64_t step, const Scalar *s, int n);
 
-const char *time_text(char out[32], double seconds);                     /* "41m", "2h05m", "8s" */
+const char *progress_time_text(char out[32], double seconds);                     /* "41m", "2h05m", "8s" */
 
 #endif

@@ -173,16 +173,16 @@ static Status make_file(TensorBoard *t, const char *dir)
     return fail(E_IO, "%s: %s", t->path, strerror(errno));
 }
 
-Status tb_open(TensorBoard *t, const char *dir)
+Status tensorboard_open(TensorBoard *t, const char *dir)
 {
     *t = (TensorBoard){ 0 };
     Status st = make_file(t, dir);
-    if (!st) write_version(t), st = tb_flush(t);
-    if (st) tb_close(t);
+    if (!st) write_version(t), st = tensorboard_flush(t);
+    if (st) tensorboard_close(t);
     return st;
 }
 
-void tb_scalar(TensorBoard *t, int64_t step, const char *tag, double value)
+void tensorboard_scalar(TensorBoard *t, int64_t step, const char *tag, double value)
 {
     float narrow = (float)value;                       /* the format's own width */
     uint32_t bits;
@@ -200,14 +200,14 @@ void tb_scalar(TensorBoard *t, int64_t step, const char *tag, double value)
     event_end(t);
 }
 
-Status tb_flush(TensorBoard *t)
+Status tensorboard_flush(TensorBoard *t)
 {
     if (!t->file) return OK;
     if (fflush(t->file)) stick(t, E_IO, errno);
     return t->status ? fail(t->status, "%s: %s", t->path, strerror(t->error)) : OK;
 }
 
-void tb_close(TensorBoard *t)
+void tensorboard_close(TensorBoard *t)
 {
     if (t->file) fclose(t->file);
     text_close(&t->event);

@@ -25,9 +25,9 @@ static void collapse(char *name)
     *to = 0;
 }
 
-static Kind *kind_of(Trains *t, const Param *p, int i, KindFate fate)
+static ModuleKind *kind_of(TrainableSummary *t, const Param *p, int i, ModuleStatus fate)
 {
-    Kind k = { .fate = fate, .group = p->group, .linear = p->linear, .least = INT64_MAX, .side = INT64_MAX };
+    ModuleKind k = { .fate = fate, .group = p->group, .linear = p->linear, .least = INT64_MAX, .side = INT64_MAX };
     lora_module_name(k.name, sizeof k.name, p, i);
     collapse(k.name);
     for (int n = 0; n < t->n; n++)
@@ -55,10 +55,10 @@ static const LoraPart *part_of(const Param *p, int i)
     return NULL;
 }
 
-static void add_pair(Trains *t, const Param *p, int i, const LoraPart *x)
+static void add_pair(TrainableSummary *t, const Param *p, int i, const LoraPart *x)
 {
     const Param *a = p->lora->a;
-    Kind *k = kind_of(t, p, i, KIND_PAIR);
+    ModuleKind *k = kind_of(t, p, i, MODULE_ADAPTED);
     int64_t in = a->full[a->rank - 1], out = x->b->full[a->rank - 2];
     int64_t n = x->r * in * (a->rank == 3 ? a->full[0] : 1) + param_count(x->b);
     k->modules++, k->params += n, t->pairs += n;
@@ -68,15 +68,15 @@ static void add_pair(Trains *t, const Param *p, int i, const LoraPart *x)
     if (x->r > k->most)  k->most = x->r;
 }
 
-static void add_itself(Trains *t, const Param *p, int i, KindFate fate)
+static void add_itself(TrainableSummary *t, const Param *p, int i, ModuleStatus fate)
 {
     const char *bias = strrchr(p->piece[i].name, '.');
-    Kind *k = kind_of(t, p, i, fate);
+    ModuleKind *k = kind_of(t, p, i, fate);
     k->modules += !bias || strcmp(bias, ".bias");            /* it is of the module that its weight is of */
     k->params += piece_count(&p->piece[i]);
 }
 
-static void add_param(Trains *t, const Param *p)
+static void add_param(TrainableSummary *t, const Param *p)
 {
     if (p->beside) return;                                   /* a half of a pair: its weight speaks for it */
     t->base += param_count(p), t->group[p->group] += param_count(p);
@@ -85,28 +85,28 @@ static void add_param(Trains *t, const Param *p)
     for (int i = 0; t->lora && i < p->pieces; i++) {
         const LoraPart *x = part_of(p, i);
         if (x && !p->lora->a->frozen) add_pair(t, p, i, x);
-        else if (!p->frozen)          add_itself(t, p, i, KIND_WHOLE);
-        else if (p->linear)           add_itself(t, p, i, KIND_LEFT);
+        else if (!p->frozen)          add_itself(t, p, i, MODULE_TRAINED);
+        else if (p->linear)           add_itself(t, p, i, MODULE_NOT_ADAPTED);
     }
 }
 
-Status trains_open(Trains *t, const ModelShape *s, const bool *frozen, const LoraConf *lora, DType dtype)
+Status trainable_open(TrainableSummary *t, const ModelShape *s, const bool *frozen, const LoraConf *lora, DType dtype)
 {
     Model m;
     Chunk all = { 0, s->text.L, true, true };
-    *t = (Trains){ .lora = lora && lora->rank > 0, .dtype = dtype };
+    *t = (TrainableSummary){ .lora = lora && lora->rank > 0, .dtype = dtype };
     Status st = model_open_part(&m, s, frozen, lora, NULL, &all, 1);
     for (int g = 0; frozen && g < GROUP_N; g++) t->frozen[g] = frozen[g];
     for (int i = 0; !st && i < m.params.n; i++) add_param(t, m.params.p[i]);
-    memcpy(t->still, m.frozen, sizeof t->still);
+    memcpy(t->all_frozen, m.frozen, sizeof t->all_frozen);
     model_close(&m);
     return st;
 }
 
-void trains_close(Trains *t)
+void trainable_close(TrainableSummary *t)
 {
     free(t->kind);
-    *t = (Trains){ 0 };
+    *t = (TrainableSummary){ 0 };
 }
 
 /* ---- for people ---- */
@@ -126,7 +126,7 @@ static void put(const Voice *v, bool loud, const char *fmt, ...)
 
 static double m_of(int64_t n) { return (double)n / 1e6; }
 
-static void say_groups(const Voice *v, const Trains *t)
+static void say_groups(const Voice *v, const TrainableSummary *t)
 {
     for (int g = 0; g < GROUP_N; g++) {
         char more[64] = "";
@@ -134,15 +134,15 @@ static void say_groups(const Voice *v, const Trains *t)
             snprintf(more, sizeof more, ", %.3f M of them in experts", m_of(t->experts));
         if (t->group[g])
             put(v, false, "             %-12s %12.3f M  %s%s", group_names[g], m_of(t->group[g]),
-                t->lora ? "frozen" : t->still[g] ? "frozen" : "trained", more);
+                t->lora ? "frozen" : t->all_frozen[g] ? "frozen" : "trained", more);
     }
 }
 
-static void say_kind(const Voice *v, const Kind *k)
+static void say_kind(const Voice *v, const ModuleKind *k)
 {
     char rank[48] = "whole";
-    if (k->fate == KIND_PAIR && k->least == k->most) snprintf(rank, sizeof rank, "%lld", (long long)k->most);
-    else if (k->fate == KIND_PAIR)
+    if (k->fate == MODULE_ADAPTED && k->least == k->most) snprintf(rank, sizeof rank, "%lld", (long long)k->most);
+    else if (k->fate == MODULE_ADAPTED)
         snprintf(rank, sizeof rank, "%lld-%lld", (long long)k->least, (long long)k->most);
     put(v, false, "             %7d %7s %12.3f M  %s", k->modules, rank, m_of(k->params), k->name);
 }
@@ -150,13 +150,13 @@ static void say_kind(const Voice *v, const Kind *k)
 /* Why a kind is left out, of which each is said once for all that share it. */
 typedef enum { WHY_FROZEN, WHY_ROUTER = GROUP_N, WHY_HEAD, WHY_UNNAMED, WHY_N } Why;
 
-static Why why_of(const Trains *t, const Kind *k)
+static Why why_of(const TrainableSummary *t, const ModuleKind *k)
 {
     if (t->frozen[k->group]) return (Why)(WHY_FROZEN + (int)k->group);
     return k->linear == LINEAR_ROUTER ? WHY_ROUTER : k->linear == LINEAR_HEAD ? WHY_HEAD : WHY_UNNAMED;
 }
 
-static void say_left(const Voice *v, const Trains *t, Why why)
+static void say_left(const Voice *v, const TrainableSummary *t, Why why)
 {
     static const char *const words[WHY_N] = {
         "model.freeze_vit is set", "model.freeze_aligner is set", "model.freeze_llm is set",
@@ -167,15 +167,15 @@ static void say_left(const Voice *v, const Trains *t, Why why)
     char   list[1400] = "";
     size_t at = 0;
     for (int i = 0; i < t->n; i++) {
-        const Kind *k = &t->kind[i];
-        if (k->fate != KIND_LEFT || why_of(t, k) != why || at >= sizeof list) continue;
+        const ModuleKind *k = &t->kind[i];
+        if (k->fate != MODULE_NOT_ADAPTED || why_of(t, k) != why || at >= sizeof list) continue;
         at += (size_t)snprintf(list + at, sizeof list - at, "%s%d x %s, %.3f M", at ? "; " : "", k->modules,
                                k->name, m_of(k->params));
     }
     if (at) put(v, true, "NOT TRAINED, though linear (%s): %s", words[why], list);
 }
 
-void trains_say(const Trains *t, void (*say)(void *self, bool loud, const char *line), void *self)
+void trainable_print(const TrainableSummary *t, void (*say)(void *self, bool loud, const char *line), void *self)
 {
     Voice v = { say, self };
     int64_t all = t->base + t->pairs, learn = t->pairs + t->whole;
@@ -183,13 +183,13 @@ void trains_say(const Trains *t, void (*say)(void *self, bool loud, const char *
     if (!t->lora) return;
     put(&v, false, "trains       %7s %7s %14s  %s", "modules", "rank", "parameters", "of each kind");
     for (int i = 0; i < t->n; i++)
-        if (t->kind[i].fate != KIND_LEFT) say_kind(&v, &t->kind[i]);
+        if (t->kind[i].fate != MODULE_NOT_ADAPTED) say_kind(&v, &t->kind[i]);
     put(&v, false, "             %.3f M of %.3f M parameters train: %.3f %%; %.3f M are frozen in %s, "
         "without gradients and state", m_of(learn), m_of(all), 100 * (double)learn / (double)all,
         m_of(t->base - t->whole), dtype_name(t->dtype));
     for (int i = 0; i < t->n; i++) {
-        const Kind *k = &t->kind[i];
-        if (k->fate == KIND_PAIR && k->most > k->side)
+        const ModuleKind *k = &t->kind[i];
+        if (k->fate == MODULE_ADAPTED && k->most > k->side)
             put(&v, true, "rank %lld of %s: its smaller side is %lld; rank beyond that is work for nothing",
                 (long long)k->most, k->name, (long long)k->side);
     }
@@ -198,12 +198,12 @@ void trains_say(const Trains *t, void (*say)(void *self, bool loud, const char *
 
 /* ---- for programs ---- */
 
-Json *trains_json(const Trains *t)
+Json *trainable_json(const TrainableSummary *t)
 {
     static const char *const fates[] = { "pair", "whole", "frozen" };
     Json *kinds = json_array();
     for (int i = 0; i < t->n; i++) {
-        const Kind *k = &t->kind[i];
+        const ModuleKind *k = &t->kind[i];
         json_array_append_new(kinds, json_pack("{s:s, s:s, s:i, s:I, s:I}", "module", k->name, "as",
                                                fates[k->fate], "modules", k->modules, "rank",
                                                (json_int_t)k->most, "parameters", (json_int_t)k->params));

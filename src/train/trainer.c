@@ -5,7 +5,7 @@
 #include "engine/batching.h"
 #include "checkpoint/checkpoint.h"
 #include "engine/fit.h"
-#include "train/refuse.h"
+#include "train/recipe_check.h"
 
 #include "base/clock.h"
 
@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-bool trainer_answers_here(const Trainer *t) { return recipe_answers_here(&t->ranks, &t->place); }
+bool trainer_can_generate(const Trainer *t) { return recipe_can_generate(&t->ranks, &t->place); }
 
 /* What the recipe's words and the adapter come to. */
 static Status engine_words(EngineConf *e, const Trainer *t)
@@ -26,7 +26,7 @@ static Status engine_conf(EngineConf *e, const Trainer *t)
 {
     TRY(engine_words(e, t));
     if (!t->conf.answers.run || !e->evaluate) return OK;
-    if (trainer_answers_here(t))
+    if (trainer_can_generate(t))
         e->decode.docs = t->conf.answers.docs, e->decode.tokens = t->conf.answers.tokens;
     else
         log_warn(&t->log, "no answers are generated at evaluations: the model is spread over ranks");
@@ -47,13 +47,13 @@ static Status open_engine(Trainer *t)
     StreamShape ss = shape_stream(&t->source.shape);
     ss.bytes = true;
     Stream full = stream_full(&ss, &t->data.budget);
-    TRY(trainer_agree(t, engine_conf(&conf, t)));
+    TRY(trainer_agree_status(t, engine_conf(&conf, t)));
     TRY(refuse_unfit(t, &conf, &full));
     TRY(engine_open(&t->engine, &t->source.shape, &conf, &full));
-    TRY(trains_open(&t->trains, &t->source.shape, conf.frozen, &conf.lora, conf.dtype));
-    TRY(still_open(&t->still, &t->engine.model, t->recipe->train.max_zero_steps));
-    if (conf.each) TRY(by_source_open(&t->by, &t->engine, t->loader, t->data.sources->n));
-    return routing_open(&t->routing, &t->engine);
+    TRY(trainable_open(&t->trains, &t->source.shape, conf.frozen, &conf.lora, conf.dtype));
+    TRY(zero_grad_open(&t->zero_grad, &t->engine.model, t->recipe->train.max_zero_steps));
+    if (conf.each) TRY(source_loss_open(&t->by, &t->engine, t->loader, t->data.sources->n));
+    return expert_counts_open(&t->routing, &t->engine);
 }
 
 /* With adapters the base is not in a checkpoint: it is loaded as at the start, and their state over it. */
@@ -66,7 +66,7 @@ static Status load_weights(Trainer *t)
     if (!resume || adapters) TRY(model_source_load(&t->source, &e->model, &e->be, seed, &t->log));
     if (resume) TRY(checkpoint_load(t->folder.resume, &e->model, &e->be));
     if (!resume && t->lora.conf.rank) TRY(lora_source_load(&t->lora, &e->model, &e->be));
-    engine_loaded(e);
+    engine_publish_weights(e);
     return backend_sync(&e->be);
 }
 
@@ -99,7 +99,7 @@ static Status open_folder(Trainer *t)
     Comm *world = t->conf.world;
     int   lock;
     Status st = t->first ? run_folder_open(&t->folder, &t->recipe->checkpoint, *c->path || c->rank) : OK;
-    TRY(trainer_agree(t, st));
+    TRY(trainer_agree_status(t, st));
     lock = t->folder.lock;
     if (world) TRY(comm_host_broadcast(world, &t->folder, sizeof t->folder));
     t->folder.lock = lock;
@@ -109,12 +109,12 @@ static Status open_folder(Trainer *t)
 
 static Status make_folder(Trainer *t)
 {
-    TRY(trainer_agree(t, t->first ? make_own_folder(t) : OK));
+    TRY(trainer_agree_status(t, t->first ? make_own_folder(t) : OK));
     return log_open(&t->log, t->first ? t->folder.log : NULL, t->place.rank, t->place.world,
                     t->leads ? t->conf.least : LOG_ERROR);
 }
 
-Status trainer_agree(const Trainer *t, Status mine)
+Status trainer_agree_status(const Trainer *t, Status mine)
 {
     return t->conf.world ? comm_agree(t->conf.world, mine) : mine;
 }
@@ -127,7 +127,7 @@ static Status open_reports(Trainer *t)
     TRY(run_folder_rewind_metrics(&t->folder, *t->folder.resume ? t->step : -1));
     bool jsonl = reports_to(t->recipe, "jsonl");
     TRY(metrics_open(&t->metrics, jsonl ? t->folder.metrics : NULL, label));
-    if (reports_to(t->recipe, "tensorboard")) TRY(tb_open(&t->board, t->folder.dir));
+    if (reports_to(t->recipe, "tensorboard")) TRY(tensorboard_open(&t->board, t->folder.dir));
     return OK;
 }
 
@@ -184,7 +184,7 @@ static Status get_ready(Trainer *t)
 {
     bool wanted = backend_prepares(&t->engine.be) && !t->conf.world;
     const Stream *first = wanted ? loader_peek(t->loader, true) : NULL;
-    return first ? engine_ready(&t->engine, first) : OK;
+    return first ? engine_warm_up(&t->engine, first) : OK;
 }
 
 /* A run that is resumed has what it began with in its own checkpoint. */
@@ -218,7 +218,7 @@ static Status open_source(Trainer *t)
     EngineConf e;
     Log   said = { .rank = world ? world->rank : 0, .world = world ? world->size : 1,
                    .least = t->first ? t->conf.least : LOG_ERROR };
-    TRY(recipe_refuse(t->recipe));
+    TRY(recipe_check(t->recipe));
     TRY(model_source_open(&t->source, &t->recipe->model));
     TRY(recipe_ranks(&t->ranks, &t->place, t->recipe, &t->source.shape, world, &said));
     t->leads = t->place.at[AX_TP] + t->place.at[AX_CP] + t->place.at[AX_PP] == 0;
@@ -245,16 +245,16 @@ static Status open_own(Trainer *t, Json **state)
  * each phase together, so that one that fails is heard of by all. */
 static Status open_all(Trainer *t, Json **state)
 {
-    TRY(trainer_agree(t, open_source(t)));
+    TRY(trainer_agree_status(t, open_source(t)));
     TRY(open_folder(t));
-    TRY(trainer_agree(t, open_adapter(t)));
-    TRY(trainer_agree(t, know_past(t)));
+    TRY(trainer_agree_status(t, open_adapter(t)));
+    TRY(trainer_agree_status(t, know_past(t)));
     TRY(make_folder(t));
-    TRY(trainer_agree(t, open_own(t, state)));
-    TRY(trainer_agree(t, open_engine(t)));
-    TRY(trainer_agree(t, load_weights(t)));
-    TRY(trainer_agree(t, get_ready(t)));
-    TRY(trainer_agree(t, checkpoint_async_open(&t->saving, &t->engine.model, &t->engine.be,
+    TRY(trainer_agree_status(t, open_own(t, state)));
+    TRY(trainer_agree_status(t, open_engine(t)));
+    TRY(trainer_agree_status(t, load_weights(t)));
+    TRY(trainer_agree_status(t, get_ready(t)));
+    TRY(trainer_agree_status(t, checkpoint_async_open(&t->saving, &t->engine.model, &t->engine.be,
                                      t->recipe->checkpoint.async)));
     open_progress(t);
     return peak_measure(&t->engine.be, t->engine.conf.dtype, &t->progress.peak);
@@ -269,7 +269,7 @@ Status trainer_open(Trainer *t, const TrainerConf *conf)
     Status st = open_all(t, &state);
     json_decref(state);
     t->opened = t->paused = clock_now();
-    if (!st && t->first) trainer_introduce(t);
+    if (!st && t->first) trainer_log_setup(t);
     if (st) trainer_close(t);
     return st;
 }
@@ -278,15 +278,15 @@ void trainer_close(Trainer *t)
 {
     checkpoint_async_close(&t->saving);
     loader_close(t->loader), loader_close(t->held);
-    routing_close(&t->routing);
-    by_source_close(&t->by);
-    still_close(&t->still);
-    trains_close(&t->trains);
+    expert_counts_close(&t->routing);
+    source_loss_close(&t->by);
+    zero_grad_close(&t->zero_grad);
+    trainable_close(&t->trains);
     engine_close(&t->engine);
     model_source_close(&t->source);
     lora_source_close(&t->lora);
     json_decref(t->base), t->base = NULL;
-    tb_close(&t->board);
+    tensorboard_close(&t->board);
     metrics_close(&t->metrics);
     log_close(&t->log);
     run_folder_close(&t->folder);

@@ -63,10 +63,10 @@ struct Trainer {
     Loader       *loader, *held;         /* of training; of what is held out, or NULL */
     Lr            lr;
     Guard         guard;
-    Still         still;
-    Trains        trains;
-    Routing       routing;
-    BySource      by;
+    ZeroGradCheck zero_grad;
+    TrainableSummary        trains;
+    ExpertCounts       routing;
+    SourceLoss      by;
     Progress      progress;
     AsyncCheckpointer        saving;
     int64_t       steps, step;           /* of the run; done */
@@ -96,11 +96,11 @@ bool        trainer_has_eval(const Trainer *t);
 
 /* Between the files of the trainer: what will happen, said at the start; files that reports read
  * (trainer_files.c); state in and out (trainer_state.c). */
-void        trainer_introduce(const Trainer *t);
-bool        trainer_answers_here(const Trainer *t);
-MUST Status trainer_agree(const Trainer *t, Status mine);    /* the worst of all ranks', see comm_agree */
+void        trainer_log_setup(const Trainer *t);
+bool        trainer_can_generate(const Trainer *t);
+MUST Status trainer_agree_status(const Trainer *t, Status mine);    /* the worst of all ranks', see comm_agree */
 MUST Status trainer_write_plan(const Trainer *t, const Flops *step);     /* plan.json, after a step */
-MUST Status trainer_write_load(Trainer *t);                         /* expert_load.json, since the last one */
+MUST Status trainer_write_expert_load(Trainer *t);                         /* expert_load.json, since the last one */
 MUST Status trainer_state_save(Trainer *t, Json **out);
 MUST Status trainer_state_load(Trainer *t, const Json *state);
 

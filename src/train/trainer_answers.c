@@ -40,6 +40,6 @@ static Status run(void *self, Trainer *t, double *accuracy)
 Answers trainer_answers(const Config *recipe)
 {
     int64_t T = recipe->train.micro_tokens, tokens = recipe->eval.max_new_tokens;
-    DecodeRoom room = eval_decode_capacity(tokens, &(Budget){ .tokens = T, .docs = T });
+    DecodeCapacity room = eval_decode_capacity(tokens, &(Budget){ .tokens = T, .docs = T });
     return tokens ? (Answers){ .run = run, .docs = room.docs, .tokens = room.tokens } : (Answers){ 0 };
 }

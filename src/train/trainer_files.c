@@ -20,7 +20,7 @@ Status trainer_write_plan(const Trainer *t, const Flops *f)
             json_array_append_new(arenas, arena_json(&t->engine, i));
     Json *o = json_pack("{s:o, s:{s:f, s:f, s:f, s:f}, s:o}", "arenas", arenas, "flops", "vision",
                         f->part[PART_VISION], "merger", f->part[PART_MERGER], "decoder",
-                        f->part[PART_DECODER], "head", f->part[PART_HEAD], "trains", trains_json(&t->trains));
+                        f->part[PART_DECODER], "head", f->part[PART_HEAD], "trains", trainable_json(&t->trains));
     Status st = run_folder_write_json(&t->folder, "plan.json", o);
     json_decref(o);
     return st;
@@ -33,9 +33,9 @@ static Json *counts(const double *now, const double *past, int64_t n)
     return list;
 }
 
-Status trainer_write_load(Trainer *t)
+Status trainer_write_expert_load(Trainer *t)
 {
-    Routing *r = &t->routing;
+    ExpertCounts *r = &t->routing;
     if (!r->layers) return OK;
     Json *layers = json_array();
     for (int64_t i = 0, at = 0; i < r->layers; i++, at += r->experts)
@@ -45,6 +45,6 @@ Status trainer_write_load(Trainer *t)
     Json *o = json_pack("{s:I, s:o}", "step", (json_int_t)t->step, "layers", layers);
     Status st = run_folder_write_json(&t->folder, "expert_load.json", o);
     json_decref(o);
-    routing_forget(r);
+    expert_counts_reset(r);
     return st;
 }

@@ -16,10 +16,10 @@ static void say_line(void *self, bool loud, const char *line)
 
 static void say_model(const Trainer *t)
 {
-    const Trains *x = &t->trains;
+    const TrainableSummary *x = &t->trains;
     log_info(&t->log, "model        %s, %.3f M parameters, %s", t->source.shape.family, (double)x->base / 1e6,
              dtype_name(t->source.dtype));
-    trains_say(x, say_line, (void *)&t->log);
+    trainable_print(x, say_line, (void *)&t->log);
     if (*t->folder.resume)
         log_info(&t->log, "weights      of %s, after step %lld", t->folder.resume, (long long)t->step);
     else if (t->source.weights)
@@ -119,7 +119,7 @@ static void say_environment(const Trainer *t)
                      theirs[i]);
 }
 
-void trainer_introduce(const Trainer *t)
+void trainer_log_setup(const Trainer *t)
 {
     say_model(t);
     say_ranks(t);

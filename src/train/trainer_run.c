@@ -19,7 +19,7 @@ static Status share(Trainer *t, Status mine)
     double bad = mine != OK;
     comm_host_max(t->engine.mesh.comm[GR_world], &bad, 1);
     if (!(bad > 0)) return OK;
-    Status st = trainer_agree(t, mine);
+    Status st = trainer_agree_status(t, mine);
     t->together = st && (!t->conf.world || t->conf.world->agreed);
     return st;
 }
@@ -49,11 +49,11 @@ static void sum_ranks(const Trainer *t, StepReport *r)
     enum { N = PART_N + 4 };
     double x[N];
     memcpy(x, r->part, sizeof r->part);
-    x[PART_N] = r->work, x[PART_N + 1] = r->exposed, x[PART_N + 2] = r->sliced, x[PART_N + 3] = r->still;
+    x[PART_N] = r->work, x[PART_N + 1] = r->exposed, x[PART_N + 2] = r->sliced, x[PART_N + 3] = r->zero_grads;
     comm_host_sum(t->engine.mesh.comm[GR_world], x, N);
     memcpy(r->part, x, sizeof r->part);
     r->work = x[PART_N], r->exposed = x[PART_N + 1] / t->place.world;
-    r->sliced = x[PART_N + 2] / t->place.world, r->still = (int)x[PART_N + 3];
+    r->sliced = x[PART_N + 2] / t->place.world, r->zero_grads = (int)x[PART_N + 3];
 }
 
 static double ledger_work(const Ledger *l)
@@ -64,17 +64,17 @@ static double ledger_work(const Ledger *l)
 }
 
 /* Forward, backward and the norm of one step's micro-batches; the clock of the parts runs. */
-static Status gradients(Trainer *t, Stream *const *micro, int n, StepReport *r, const Watch *w)
+static Status gradients(Trainer *t, Stream *const *micro, int n, StepReport *r, const StepStats *w)
 {
     Engine *e = &t->engine;
     e->chance = rng_u64((uint64_t)t->recipe->train.seed, rng_stream("dropout"), (uint64_t)t->step) | 1;
     ledger_clear(&e->be.ledger);
     ledger_start(&e->be.ledger);
-    TRY(engine_accumulate(e, micro, n, &r->sums, w, loader_peek(t->loader, false)));
-    engine_norm(e);
-    TRY(engine_grad_squares(e, t->still.square));
-    r->grad_norm = sqrt(t->still.square[0]);
-    r->verdict = guard_judge(&t->guard, r->sums.total, r->grad_norm, r->sums.supervised);
+    TRY(pipeline_run(e, micro, n, &r->sums, w, loader_peek(t->loader, false)));
+    engine_compute_grad_norm(e);
+    TRY(engine_read_grad_squares(e, t->zero_grad.square));
+    r->grad_norm = sqrt(t->zero_grad.square[0]);
+    r->verdict = guard_classify(&t->guard, r->sums.total, r->grad_norm, r->sums.supervised);
     return OK;
 }
 
@@ -88,7 +88,7 @@ static Status second_look(Trainer *t, Stream *const *micro, int n, StepReport *r
                 !memcmp(&first.grad_norm, &r->grad_norm, sizeof r->grad_norm);
     log_warn(&t->log,
              "step %lld: %s (loss %g, gradient norm %g); computed again it is %s (loss %g, norm %g): %s",
-             (long long)t->step + 1, verdict_text(first.verdict), first.sums.total, first.grad_norm,
+             (long long)t->step + 1, guard_verdict_text(first.verdict), first.sums.total, first.grad_norm,
              same ? "the same" : "different", r->sums.total, r->grad_norm,
              r->verdict == STEP_GOOD ? "the machine's fault; the second is used" : "the step is skipped");
     return OK;
@@ -103,8 +103,8 @@ static void update(Trainer *t, StepReport *r)
                               .eps = (float)c->adam_epsilon, .decay = (float)c->weight_decay,
                               .max_norm = (float)c->max_grad_norm, .step = t->updates + 1 },
                     .group_lr = lr };
-    engine_apply(&t->engine, &o);
-    r->still = still_note(&t->still, &t->engine.mesh, lr);
+    engine_apply_update(&t->engine, &o);
+    r->zero_grads = zero_grad_count_step(&t->zero_grad, &t->engine.mesh, lr);
 }
 
 /* From the micro-batches to changed weights, or to the decision to leave them. */
@@ -112,12 +112,12 @@ static Status learn(Trainer *t, const LoaderStep *in, StepReport *r)
 {
     Ledger *ledger = &t->engine.be.ledger;
     bool shown = progress_due(&t->progress, t->step + 1);    /* choices are counted where a line follows */
-    Watch w = { .routing = shown ? &t->routing : NULL, .by = &t->by, .doc = in->doc };
+    StepStats w = { .routing = shown ? &t->routing : NULL, .by = &t->by, .doc = in->doc };
     TRY(gradients(t, in->micro, t->data.micro, r, &w));
     bool bad = r->verdict == STEP_NOT_FINITE || r->verdict == STEP_SPIKE;
     if (bad) TRY(second_look(t, in->micro, t->data.micro, r));
     if (r->verdict == STEP_EMPTY)
-        log_warn(&t->log, "step %lld: %s; it is skipped", (long long)t->step + 1, verdict_text(r->verdict));
+        log_warn(&t->log, "step %lld: %s; it is skipped", (long long)t->step + 1, guard_verdict_text(r->verdict));
     if (r->verdict == STEP_GOOD) update(t, r);
     ledger_stop(ledger);
     TRY(backend_sync(&t->engine.be));
@@ -125,7 +125,7 @@ static Status learn(Trainer *t, const LoaderStep *in, StepReport *r)
     r->work = ledger_work(ledger), r->sliced = (double)ledger->sliced;
     for (int i = 0; i < LEDGER_GROUPS; i++) r->exposed += ledger->comm[i].waited;
     sum_ranks(t, r);
-    if (shown) watch_sum(&w, &t->engine);
+    if (shown) step_stats_sum_ranks(&w, &t->engine);
     t->updates += r->verdict == STEP_GOOD;
     return OK;
 }
@@ -134,7 +134,7 @@ static Status learn(Trainer *t, const LoaderStep *in, StepReport *r)
 static Status stop_still(const Trainer *t)
 {
     char why[512];
-    if (!trainer_agree(t, still_fail(&t->still))) return OK;
+    if (!trainer_agree_status(t, zero_grad_error(&t->zero_grad))) return OK;
     snprintf(why, sizeof why, "%s", status_text());
     return fail(E_CHECK, "%s", why);
 }
@@ -151,8 +151,8 @@ Status trainer_step(Trainer *t, StepReport *r)
     double now = clock_now();
     r->waited = in.waited, r->bad_samples = in.skipped, r->seconds = now - t->paused;
     t->paused = now;
-    if (r->still) TRY(stop_still(t));
-    return guard_note(&t->guard, r->verdict, r->sums.total, r->grad_norm);
+    if (r->zero_grads) TRY(stop_still(t));
+    return guard_record(&t->guard, r->verdict, r->sums.total, r->grad_norm);
 }
 
 static Status eval_losses(Trainer *t, Evaluation *e)
@@ -165,7 +165,7 @@ static Status eval_losses(Trainer *t, Evaluation *e)
         const Stream *s = in.micro[0];
         engine_upload(&t->engine, s);
         engine_evaluate(&t->engine, 1.0f);
-        TRY(engine_losses(&t->engine, &got));
+        TRY(engine_read_losses(&t->engine, &got));
         e->loss += got.ce, e->tokens += s->tokens, e->supervised += s->supervised, e->docs += s->docs;
     }
 }
@@ -188,7 +188,7 @@ Status trainer_evaluate(Trainer *t, Evaluation *e)
     if (!st) sum_evaluation(t, e);
     if (!st && !e->supervised) st = share(t, fail(E_DATA, "no token of the held-out data is supervised"));
     if (!st) e->loss /= (double)e->supervised;
-    if (!st && t->conf.answers.run && trainer_answers_here(t))
+    if (!st && t->conf.answers.run && trainer_can_generate(t))
         st = share(t, t->first ? t->conf.answers.run(t->conf.answers.self, t, &e->accuracy) : OK);
     e->seconds = clock_now() - from;
     return st ? wrap(st, "evaluation") : OK;
@@ -258,7 +258,7 @@ static Status after_step(Trainer *t)
     int64_t looks = trainer_has_eval(t) ? t->recipe->eval.eval_steps : 0;
     if (due(looks, t->step) || (looks && last)) TRY(evaluate(t));
     if (last || due(t->recipe->checkpoint.save_steps, t->step)) TRY(trainer_save(t, last));
-    if (t->first && (t->evaluated == t->step || t->saved == t->step)) note(t, trainer_write_load(t));
+    if (t->first && (t->evaluated == t->step || t->saved == t->step)) note(t, trainer_write_expert_load(t));
     return OK;
 }
 
@@ -279,7 +279,7 @@ static Status end_together(Trainer *t, Status st)
     char why[1024];
     snprintf(why, sizeof why, "%s", status_text());
     if (look_at_save(t, true)) log_warn(&t->log, "%s", status_text());
-    Status same = trainer_agree(t, fail(st, "%s", why));
+    Status same = trainer_agree_status(t, fail(st, "%s", why));
     return same == st ? fail(st, "%s", why) : same;
 }
 
@@ -307,7 +307,7 @@ static Status one_step(Trainer *t)
         note(t, progress_step(&t->progress, &r, &t->routing, &t->by));
         if (st) st = fail(st, "%s", why);                    /* what ended it is worse than a line not shown */
     }
-    if (progress_due(&t->progress, r.step)) routing_clear(&t->routing), by_source_clear(&t->by);
+    if (progress_due(&t->progress, r.step)) expert_counts_end_line(&t->routing), source_loss_clear(&t->by);
     if (first && !st && t->first) note(t, trainer_write_plan(t, &r.sums.model));
     if (first && !st)
         log_info(&t->log, "first step done %.2f s after the start (%.2f s to open, %.2f s waiting for data)",

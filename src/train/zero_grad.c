@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int learner_of(const Still *s, const Param *p)
+static int learner_of(const ZeroGradCheck *s, const Param *p)
 {
     int i = 0;
     while (i < s->n && s->learner[i].p != p) i++;
@@ -13,16 +13,16 @@ static int learner_of(const Still *s, const Param *p)
     return i;
 }
 
-static void list(Still *s, const Model *m)
+static void list(ZeroGradCheck *s, const Model *m)
 {
     int n = 0;
     for (int i = 0; i < m->params.n; i++)
         for (int k = 0; k < m->params.p[i]->pieces; k++)
-            s->learner[n++] = (Learner){ .p = m->params.p[i], .piece = k, .through = -1 };
+            s->learner[n++] = (ZeroGradTensor){ .p = m->params.p[i], .piece = k, .through = -1 };
 }
 
 /* Piece k of an A is what part k reads. */
-static void find_pairs(Still *s, const Model *m)
+static void find_pairs(ZeroGradCheck *s, const Model *m)
 {
     for (int i = 0; i < m->params.n; i++) {
         const Lora *l = m->params.p[i]->lora;
@@ -33,12 +33,12 @@ static void find_pairs(Still *s, const Model *m)
 
 static Comm *sharers(const Mesh *m) { return m ? m->comm[GR_tp_dp_cp] : NULL; }     /* all of a stage */
 
-Status still_open(Still *s, const Model *m, int64_t limit)
+Status zero_grad_open(ZeroGradCheck *s, const Model *m, int64_t limit)
 {
     const Comm *c = sharers(m->params.mesh);
     int    n = params_tensors(&m->params), words = n / 64 + 1;
     size_t room = (size_t)n + 1, said = (size_t)(1 + (c ? c->size : 1)) * 2 * (size_t)words;
-    *s = (Still){ .limit = limit, .n = n, .words = words, .learner = calloc(room, sizeof *s->learner),
+    *s = (ZeroGradCheck){ .limit = limit, .n = n, .words = words, .learner = calloc(room, sizeof *s->learner),
                   .square = calloc(room, sizeof *s->square), .said = calloc(said, sizeof *s->said) };
     if (!s->learner || !s->square || !s->said)
         return fail(E_FIT, "no host memory for the gradients of %d tensors", n);
@@ -47,10 +47,10 @@ Status still_open(Still *s, const Model *m, int64_t limit)
     return OK;
 }
 
-void still_close(Still *s)
+void zero_grad_close(ZeroGradCheck *s)
 {
     free(s->learner), free(s->square), free(s->said);
-    *s = (Still){ 0 };
+    *s = (ZeroGradCheck){ 0 };
 }
 
 static void set_bit(uint64_t *bits, int i, bool on) { bits[i / 64] |= (uint64_t)on << (i % 64); }
@@ -58,13 +58,13 @@ static bool bit(const uint64_t *bits, int i)        { return bits[i / 64] >> (i 
 
 /* What all ranks of the stage say of its tensors, which are the same on all of them in the same order: the
  * first 2 words of s->said. */
-static void tell(Still *s, Comm *c)
+static void tell(ZeroGradCheck *s, Comm *c)
 {
     int       each = 2 * s->words;
     uint64_t *mine = s->said + (size_t)c->size * (size_t)each;
     memset(mine, 0, (size_t)each * sizeof *mine);
     for (int i = 0; i < s->n; i++) {
-        bool counts = optim_counts(s->learner[i].p, s->learner[i].piece);
+        bool counts = optim_owns_piece(s->learner[i].p, s->learner[i].piece);
         set_bit(mine, i, counts);
         set_bit(mine + s->words, i, counts && s->square[1 + i] > 0);
     }
@@ -73,14 +73,14 @@ static void tell(Still *s, Comm *c)
         for (int i = 0; i < each; i++) s->said[i] |= s->said[(size_t)r * (size_t)each + (size_t)i];
 }
 
-int still_note(Still *s, const Mesh *mesh, const float *lr)
+int zero_grad_count_step(ZeroGradCheck *s, const Mesh *mesh, const float *lr)
 {
     const uint64_t *counts = s->said, *hears = s->said + s->words;
     int found = 0;
     if (!s->limit) return 0;
     tell(s, sharers(mesh));
     for (int i = 0; i < s->n; i++) {
-        Learner *x = &s->learner[i];
+        ZeroGradTensor *x = &s->learner[i];
         bool deaf = x->through >= 0 && !s->learner[x->through].moved;
         if (!bit(counts, i)) continue;                       /* not live: as if the step had not been */
         x->in_a_row = bit(hears, i) || deaf ? 0 : x->in_a_row + 1;
@@ -91,9 +91,9 @@ int still_note(Still *s, const Mesh *mesh, const float *lr)
     return found;
 }
 
-Status still_fail(const Still *s)
+Status zero_grad_error(const ZeroGradCheck *s)
 {
-    const Learner *first = NULL;
+    const ZeroGradTensor *first = NULL;
     char more[64] = "";
     int  n = 0;
     for (int i = 0; i < s->n; i++) {

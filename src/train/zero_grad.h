@@ -13,30 +13,30 @@
 
 #include "engine/optim.h"
 
-typedef struct Learner {
+typedef struct ZeroGradTensor {
     const Param *p;
     int          piece;
     int          through;                /* which learner is the B that its gradient goes through, -1: none */
     bool         moved;                  /* it has been stepped away from where it began */
     int64_t      in_a_row;
-} Learner;
+} ZeroGradTensor;
 
-typedef struct Still {
+typedef struct ZeroGradCheck {
     int64_t  limit;                      /* steps in a row; 0: never */
-    int      n;                          /* params_tensors, in the order of optim_norm */
-    Learner *learner;                    /* (n) */
-    double  *square;                     /* (1 + n) of engine_grad_squares */
+    int      n;                          /* params_tensors, in the order of optim_grad_norm */
+    ZeroGradTensor *learner;                    /* (n) */
+    double  *square;                     /* (1 + n) of engine_read_grad_squares */
     uint64_t *said;                      /* two bits a tensor: it counts here; it has a gradient. Of all
                                             ranks, then of this one */
     int      words;                      /* of one such bit for all tensors */
-} Still;
+} ZeroGradCheck;
 
-MUST Status still_open(Still *s, const Model *m, int64_t limit);
-void        still_close(Still *s);                                       /* twice is fine */
+MUST Status zero_grad_open(ZeroGradCheck *s, const Model *m, int64_t limit);
+void        zero_grad_close(ZeroGradCheck *s);                                       /* twice is fine */
 
 /* After a step that changes the weights, with the learning rate of each group: how many tensors have been
  * still for too long. All ranks of a stage call it, and are told the same. */
-int         still_note(Still *s, const Mesh *mesh, const float *lr);
-MUST Status still_fail(const Still *s);                          /* E_CHECK with the first's name, or OK */
+int         zero_grad_count_step(ZeroGradCheck *s, const Mesh *mesh, const float *lr);
+MUST Status zero_grad_error(const ZeroGradCheck *s);                          /* E_CHECK with the first's name, or OK */
 
 #endif

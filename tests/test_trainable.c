@@ -13,13 +13,13 @@ static void hear(void *self, bool loud, const char *line)
     louds += loud;
 }
 
-static void listen(const Trains *t)
+static void listen(const TrainableSummary *t)
 {
     text[0] = 0, louds = 0;
-    trains_say(t, hear, NULL);
+    trainable_print(t, hear, NULL);
 }
 
-static const Kind *find(const Trains *t, const char *name)
+static const ModuleKind *find(const TrainableSummary *t, const char *name)
 {
     for (int i = 0; i < t->n; i++)
         if (!strcmp(t->kind[i].name, name)) return &t->kind[i];
@@ -46,19 +46,19 @@ static void adds_up(void)
             LoraConf c = conf_of(WORDS(asked[i]));
             Chunk   all = { 0, s.text.L, true, true };
             Model   m;
-            Trains  t;
+            TrainableSummary  t;
             int64_t pairs = 0, kinds = 0;
             c.shared_a = shared;
             EXPECT_OK(model_open_part(&m, &s, NULL, &c, NULL, &all, 1));
-            EXPECT_OK(trains_open(&t, &s, NULL, &c, F32));
+            EXPECT_OK(trainable_open(&t, &s, NULL, &c, F32));
             for (int k = 0; k < m.params.n; k++)
                 if (!m.params.p[k]->frozen) pairs += param_count(m.params.p[k]);
             for (int k = 0; k < t.n; k++)
-                if (t.kind[k].fate == KIND_PAIR) kinds += t.kind[k].params;
+                if (t.kind[k].fate == MODULE_ADAPTED) kinds += t.kind[k].params;
             EXPECT(pairs && pairs == kinds && pairs == t.pairs && !t.whole,
                    "%s: %lld, in kinds %lld, sum %lld", asked[i], (long long)pairs, (long long)kinds,
                    (long long)t.pairs);
-            trains_close(&t);
+            trainable_close(&t);
             model_close(&m);
         }
 }
@@ -67,23 +67,23 @@ static void says_what(void)
 {
     ModelShape  s = small_shape(small_vl_moe);
     LoraConf c = conf_of(WORDS("all-linear"));
-    Trains t;
-    EXPECT_OK(trains_open(&t, &s, NULL, &c, BF16));
-    const Kind *q = find(&t, LAYERS "self_attn.q_proj"), *k = find(&t, LAYERS "self_attn.k_proj");
-    const Kind *up = find(&t, LAYERS "mlp.experts.gate_up_proj"), *gate = find(&t, LAYERS "mlp.gate");
+    TrainableSummary t;
+    EXPECT_OK(trainable_open(&t, &s, NULL, &c, BF16));
+    const ModuleKind *q = find(&t, LAYERS "self_attn.q_proj"), *k = find(&t, LAYERS "self_attn.k_proj");
+    const ModuleKind *up = find(&t, LAYERS "mlp.experts.gate_up_proj"), *gate = find(&t, LAYERS "mlp.gate");
     EXPECT(q && q->modules == 3 && q->most == 4 && q->params == 3 * 4 * (40 + 72), "q_proj");
     EXPECT(k && k->modules == 3 && k->params == 3 * 4 * (40 + 36), "k_proj");
     EXPECT(up && up->modules == 2 && up->params == 2 * 5 * 4 * (40 + 48), "gate_up_proj");
-    EXPECT(gate && gate->fate == KIND_LEFT && gate->modules == 2, "routers are left");
-    EXPECT(find(&t, "lm_head") && find(&t, "lm_head")->fate == KIND_LEFT, "the head is left");
+    EXPECT(gate && gate->fate == MODULE_NOT_ADAPTED && gate->modules == 2, "routers are left");
+    EXPECT(find(&t, "lm_head") && find(&t, "lm_head")->fate == MODULE_NOT_ADAPTED, "the head is left");
     listen(&t);
     EXPECT(louds == 2 && strstr(text, ", mlp.gate): 2 x " LAYERS "mlp.gate, ") &&
                strstr(text, "frozen in bf16"), "%s", text);
-    Json *o = trains_json(&t);
+    Json *o = trainable_json(&t);
     EXPECT(json_integer_value(json_object_get(o, "adapters")) == t.pairs &&
                (int)json_array_size(json_object_get(o, "kinds")) == t.n, "JSON");
     json_decref(o);
-    trains_close(&t);
+    trainable_close(&t);
 }
 
 /* A freeze, a word that names little, a module that trains whole. */
@@ -92,32 +92,32 @@ static void says_why(void)
     ModelShape  s = small_shape(small_vl_moe);
     LoraConf c = conf_of(WORDS("all-linear"));
     bool   vit[GROUP_N] = { [G_VIT] = true };
-    Trains t;
-    EXPECT_OK(trains_open(&t, &s, vit, &c, F32));
+    TrainableSummary t;
+    EXPECT_OK(trainable_open(&t, &s, vit, &c, F32));
     listen(&t);
     EXPECT(louds == 3 && strstr(text, "model.visual.blocks.*.attn.qkv") &&
                strstr(text, "model.freeze_vit is set"), "%s", text);
-    trains_close(&t);
+    trainable_close(&t);
     c = conf_of(WORDS("q_proj")), c.save = WORDS("mlp.gate", "embed_tokens");
-    EXPECT_OK(trains_open(&t, &s, NULL, &c, F32));
+    EXPECT_OK(trainable_open(&t, &s, NULL, &c, F32));
     listen(&t);
-    const Kind *gate = find(&t, LAYERS "mlp.gate");
-    EXPECT(gate && gate->fate == KIND_WHOLE && gate->params == 2 * 5 * 40, "a router that trains whole");
+    const ModuleKind *gate = find(&t, LAYERS "mlp.gate");
+    EXPECT(gate && gate->fate == MODULE_TRAINED && gate->params == 2 * 5 * 40, "a router that trains whole");
     EXPECT(t.whole == gate->params + 97 * 40 && strstr(text, "whole") &&
                strstr(text, LAYERS "self_attn.v_proj"), "%lld of %s", (long long)t.whole, text);
     EXPECT(!strstr(text, "work for nothing"), "rank 4 is of use: %s", text);
-    trains_close(&t);
+    trainable_close(&t);
     c = conf_of(WORDS("q_proj")), c.save = WORDS("visual.merger");
-    EXPECT_OK(trains_open(&t, &s, NULL, &c, F32));
-    const Kind *fc = find(&t, "model.visual.merger.linear_fc2");
+    EXPECT_OK(trainable_open(&t, &s, NULL, &c, F32));
+    const ModuleKind *fc = find(&t, "model.visual.merger.linear_fc2");
     EXPECT(fc && fc->modules == 1 && fc->params == 40 * 96 + 40, "a weight and its bias are one module");
-    trains_close(&t);
+    trainable_close(&t);
     c = conf_of(WORDS("mlp.gate", "q_proj")), c.rank = 6;
-    EXPECT_OK(trains_open(&t, &s, NULL, &c, F32));
+    EXPECT_OK(trainable_open(&t, &s, NULL, &c, F32));
     listen(&t);
     EXPECT(strstr(text, "LOUD rank 6 of " LAYERS "mlp.gate: its smaller side is 5") &&
                !strstr(text, "rank 6 of " LAYERS "self_attn"), "%s", text);
-    trains_close(&t);
+    trainable_close(&t);
 }
 
 /* Of an adapter that was loaded a freeze leaves pairs, which do not train. */
@@ -128,25 +128,25 @@ static void frozen_pairs_do_not_train(void)
     ModelShape  s = small_shape(small_vl_moe);
     LoraConf c = { .rank = 2, .alpha = 4, .exact = exact, .exacts = 2 };
     bool   llm[GROUP_N] = { [G_LLM] = true };
-    Trains t;
-    EXPECT_OK(trains_open(&t, &s, llm, &c, F32));
+    TrainableSummary t;
+    EXPECT_OK(trainable_open(&t, &s, llm, &c, F32));
     listen(&t);
-    const Kind *qkv = find(&t, "model.visual.blocks.*.attn.qkv"), *q = find(&t, LAYERS "self_attn.q_proj");
-    EXPECT(qkv && q && t.pairs == qkv->params && q->fate == KIND_LEFT, "%s", text);
+    const ModuleKind *qkv = find(&t, "model.visual.blocks.*.attn.qkv"), *q = find(&t, LAYERS "self_attn.q_proj");
+    EXPECT(qkv && q && t.pairs == qkv->params && q->fate == MODULE_NOT_ADAPTED, "%s", text);
     EXPECT(strstr(text, "model.freeze_llm is set"), "%s", text);
-    trains_close(&t);
+    trainable_close(&t);
 }
 
 static void without_adapters(void)
 {
     ModelShape s = small_shape(small_vl_moe);
     bool   vit[GROUP_N] = { [G_VIT] = true };
-    Trains t;
-    EXPECT_OK(trains_open(&t, &s, vit, NULL, F32));
+    TrainableSummary t;
+    EXPECT_OK(trainable_open(&t, &s, vit, NULL, F32));
     listen(&t);
     EXPECT(!t.n && !t.pairs && t.whole == t.base - t.group[G_VIT] && !louds, "%lld", (long long)t.whole);
     EXPECT(strstr(text, "vision tower") && strstr(text, "frozen") && strstr(text, "trained"), "%s", text);
-    trains_close(&t);
+    trainable_close(&t);
 }
 
 int main(void)

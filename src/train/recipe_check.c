@@ -1,12 +1,12 @@
-/* train/refuse.c -- see refuse.h. */
-#include "train/refuse.h"
+/* train/recipe_check.c -- see refuse.h. */
+#include "train/recipe_check.h"
 
 #include "ops/backend.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-Status recipe_refuse_types(const Config *c)
+Status recipe_check_types(const Config *c)
 {
     bool mixed = strcmp(c->device.dtype, "auto") && strcmp(c->device.dtype, c->model.dtype);
     if (strcmp(c->optim.grad_dtype, "float32"))
@@ -57,7 +57,7 @@ static const char *lora_meant(const Config *c)
     return key && strcmp(key, "path") ? key : NULL;
 }
 
-Status recipe_refuse_lora(const Config *c)
+Status recipe_check_lora(const Config *c)
 {
     const struct cfg_lora *a = &c->lora;
     const char *key = lora_set(a, *a->path != 0);
@@ -111,10 +111,10 @@ static Status refuse_gaps(const Config *c)
     return OK;
 }
 
-Status recipe_refuse(const Config *c)
+Status recipe_check(const Config *c)
 {
     TRY(refuse_gaps(c));
-    TRY(recipe_refuse_types(c));
-    TRY(recipe_refuse_lora(c));
+    TRY(recipe_check_types(c));
+    TRY(recipe_check_lora(c));
     return refuse_device(c);
 }

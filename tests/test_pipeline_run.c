@@ -24,10 +24,10 @@ static StepSums run(float **out, size_t *n, AuxForm form, bool over_step, float 
     for (int i = 0; i < cuts; i++) small_stream(micro[i] = &s[i], &shape, b, cut[i].first, cut[i].n, 0x15);
     EXPECT_OK(engine_open(&e, &shape, &conf, &full));
     EXPECT_OK(model_init(&e.model, &e.be, 3));
-    engine_loaded(&e);
+    engine_publish_weights(&e);
     for (int twice = 0; twice < 2; twice++) {                /* a step begins afresh */
         if (!twice) sums.ce = -1;
-        EXPECT_OK(engine_accumulate(&e, micro, cuts, &sums, NULL, NULL));
+        EXPECT_OK(pipeline_run(&e, micro, cuts, &sums, NULL, NULL));
     }
     *n = e.arena[A_GRAD].used / 4;
     *out = malloc(*n * 4);
@@ -100,7 +100,7 @@ static void global_counts_the_step_so_far(void)
     small_stream(&s[1], &shape, roomy, 2, 3, 0x15);
     EXPECT_OK(engine_open(&e, &shape, &conf, &full));
     EXPECT_OK(model_init(&e.model, &e.be, 3));
-    engine_loaded(&e);
+    engine_publish_weights(&e);
     double all = (double)(s[0].tokens + s[1].tokens);
     for (int i = 0; i < 2; i++) {
         engine_upload(&e, micro[i]);
@@ -113,7 +113,7 @@ static void global_counts_the_step_so_far(void)
         }
     }
     StepSums sums;
-    EXPECT_OK(engine_accumulate(&e, micro, 2, &sums, NULL, NULL));
+    EXPECT_OK(pipeline_run(&e, micro, 2, &sums, NULL, NULL));
     EXPECT(fabs(sums.aux - want) < 1e-5 * want, "%.9g, want %.9g", sums.aux, want);
     engine_close(&e);
     stream_close(&s[0]), stream_close(&s[1]);

@@ -9,7 +9,7 @@ static const float some[GROUP_N] = { 1e-3f, 1e-3f, 1e-3f }, none[GROUP_N] = { 0 
 /* ---- by hand ---- */
 
 /* A weight with a pair beside it, a merger, and what a rank would have found of their gradients. */
-typedef struct Hand { Model m; Mesh mesh; Still s; Lora lora; Param *w, *a, *b, *merger; } Hand;
+typedef struct Hand { Model m; Mesh mesh; ZeroGradCheck s; Lora lora; Param *w, *a, *b, *merger; } Hand;
 
 static void hand_open(Hand *h, Comm *world)
 {
@@ -24,12 +24,12 @@ static void hand_open(Hand *h, Comm *world)
     h->lora = (Lora){ .a = h->a, .part = { { .b = h->b }, { .b = h->b } }, .parts = 2 };
     h->w->lora = &h->lora, h->w->frozen = true;
     h->a->live = h->b->live = h->merger->live = true;
-    EXPECT_OK(still_open(&h->s, &h->m, 3));
+    EXPECT_OK(zero_grad_open(&h->s, &h->m, 3));
 }
 
 static void hand_close(Hand *h)
 {
-    still_close(&h->s);
+    zero_grad_close(&h->s);
     params_close(&h->m.params);
     mesh_close(&h->mesh);
 }
@@ -40,7 +40,7 @@ static int hand_step(Hand *h, const float *lr, double a, double second, double b
     const double all[] = { -1, 0, a, second, b, merger };
     EXPECT(h->s.n == 5, "%d tensors", h->s.n);
     memcpy(h->s.square, all, sizeof all);
-    return still_note(&h->s, &h->mesh, lr);
+    return zero_grad_count_step(&h->s, &h->mesh, lr);
 }
 
 static void counts(void)
@@ -54,21 +54,21 @@ static void counts(void)
     EXPECT(!hand_step(&h, some, 0, 0, 1, 1), "the step that moves B");
     EXPECT(!hand_step(&h, some, 0, 1, 1, 1) && !hand_step(&h, some, 0, 1, 1, 1), "one and two in a row");
     EXPECT(hand_step(&h, some, 0, 1, 1, 1) == 1, "three");
-    EXPECT_FAIL(still_fail(&h.s), E_CHECK, "a: its gradient has been exactly zero for 3 steps");
+    EXPECT_FAIL(zero_grad_error(&h.s), E_CHECK, "a: its gradient has been exactly zero for 3 steps");
     EXPECT(!hand_step(&h, some, 1, 1, 1, 0), "it lives");
-    EXPECT_OK(still_fail(&h.s));
+    EXPECT_OK(zero_grad_error(&h.s));
     h.merger->live = false;
     for (int i = 0; i < 5; i++) EXPECT(!hand_step(&h, some, 1, 1, 1, 0), "text alone");
     h.merger->live = true;
     EXPECT(!hand_step(&h, some, 1, 1, 1, 0), "two with pictures");
     EXPECT(hand_step(&h, some, 1, 0, 1, 0) == 1, "and a third");
-    EXPECT_FAIL(still_fail(&h.s), E_CHECK, "merger");
+    EXPECT_FAIL(zero_grad_error(&h.s), E_CHECK, "merger");
     EXPECT(!hand_step(&h, some, 1, 0, 1, 1e-80), "the smallest is not nothing");
     EXPECT(hand_step(&h, some, 1, 0, 1, 1) == 1, "a tensor inside a parameter");
-    EXPECT_FAIL(still_fail(&h.s), E_CHECK, "a.second");
+    EXPECT_FAIL(zero_grad_error(&h.s), E_CHECK, "a.second");
     h.s.limit = 0;
     EXPECT(!hand_step(&h, some, 0, 0, 0, 0), "never");
-    EXPECT_OK(still_fail(&h.s));
+    EXPECT_OK(zero_grad_error(&h.s));
     hand_close(&h);
     comm_close(world);
 }
@@ -152,17 +152,17 @@ static void rank_main(Peer *p)
 {
     Engine e;
     Mesh   place;
-    Still  s;
+    ZeroGradCheck  s;
     double loss, norm;
     int    found = 0, routers = 0;
     open_rank(&e, p, &place);
     e.conf.z_coeff = 0;
-    if (still_open(&s, &e.model, 3)) note("%s", status_text());
+    if (zero_grad_open(&s, &e.model, 3)) note("%s", status_text());
     for (int i = 0; i < 3; i++) {
         if (step(&the_case, &e, place.at[AX_DP], i, &loss, &norm)) note("%s", status_text());
-        if (engine_grad_squares(&e, s.square)) note("%s", status_text());
+        if (engine_read_grad_squares(&e, s.square)) note("%s", status_text());
         if (fabs(sqrt(s.square[0]) - norm) > 1e-12 * norm) note("norm %g, %g", sqrt(s.square[0]), norm);
-        found = still_note(&s, &e.mesh, some);
+        found = zero_grad_count_step(&s, &e.mesh, some);
     }
     for (int i = 0; i < s.n; i++) {
         const Param *q = s.learner[i].p;
@@ -172,7 +172,7 @@ static void rank_main(Peer *p)
                  q->piece[s.learner[i].piece].name, (long long)s.learner[i].in_a_row);
     }
     seen[p->rank].found = found, seen[p->rank].routers = routers;
-    still_close(&s);
+    zero_grad_close(&s);
     engine_close(&e);
 }
 
