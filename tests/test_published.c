@@ -1,5 +1,5 @@
 /* The formulas against what others measured: memory, work, speed, changes of one thing, long sequences. */
-#include "closedlab.h"
+#include "analyticlab.h"
 #include "plan/published.h"
 
 /* Measured memory within a tenth, or a note says why not; what ran fits, what died does not. */
@@ -32,7 +32,7 @@ static void published_speeds(void)
         StepTime s;
         EXPECT_OK(published_task(&t, &m, &p->run));
         EXPECT_OK(published_time(&s, &p->run));
-        double counted = p->tokens * closed_flops_token(&m, p->run.seq) / 1e12, off;
+        double counted = p->tokens * analytic_flops_token(&m, p->run.seq) / 1e12, off;
         if (p->exact) near(p->id, counted, p->tflops, 6e-4), exact++;      /* both are rounded */
         off = s.tokens_s / p->run.gpus / p->tokens - 1;
         if (!*p->note) EXPECT(fabs(off) < 0.25, "%s %s: %+.0f %%", p->id, p->what, 100 * off);
@@ -79,7 +79,7 @@ static void long_sequences(void)
         Task t;
         StepTime s;
         EXPECT_OK(published_task(&t, &m, &p->run));
-        closed_time(&s, &t, &p->run.c);
+        analytic_time(&s, &t, &p->run.c);
         EXPECT(published_least(p) <= p->run.gpus && p->run.gpus % published_least(p) == 0, "%s: %d cards, %d",
                p->what, published_least(p), p->run.gpus);
         if (p->tflops > 0) near(p->what, s.model_tflops, p->tflops, 0.4);

@@ -79,12 +79,12 @@ static void expect_frugal(const Search *s, const Found *f)
     const States *w = states_at(f->states);
     Candidate c = f->c;
     t.grad_bytes = w->grad, t.moment_bytes = w->moment, t.master_bytes = w->master;
-    double peak = closed_peak(&t, &c, NULL), room = t.hw.room;
+    double peak = analytic_peak(&t, &c, NULL), room = t.hw.room;
     EXPECT(peak == f->peak && peak <= 0.97 * room && f->tight == (peak > 0.92 * room), "%.3g of %.3g", peak,
            room);
     for (int i = 0; i < f->rung && !c.overlap; i++) {
         c.recompute = s->rung[i];
-        double more = closed_peak(&t, &c, NULL);
+        double more = analytic_peak(&t, &c, NULL);
         EXPECT(more > 0.92 * room, "rung %d does with %.3g of %.3g, rung %d was taken", i, more, room,
                f->rung);
     }

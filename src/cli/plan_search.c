@@ -175,7 +175,7 @@ static Status adapters_fit(bool *fit, const SearchAsk *ask)
 {
     Config    recipe;
     SearchAsk a = *ask;
-    Adapted  *x = malloc(sizeof *x);
+    LoraCost  *x = malloc(sizeof *x);
     Search   *s = malloc(sizeof *s);
     Status    st = x && s ? OK : fail(E_FIT, "no memory for a search");
     *fit = false;
@@ -187,7 +187,7 @@ static Status adapters_fit(bool *fit, const SearchAsk *ask)
         st = search_open(s, &a);
         *fit = !st && s->n > 0;
         if (!st) search_close(s);
-        adapted_close(x);
+        lora_cost_close(x);
     }
     config_close(&recipe);
     free(s), free(x);
@@ -197,7 +197,7 @@ static Status adapters_fit(bool *fit, const SearchAsk *ask)
 /* The last word where nothing does: the way out is tried before it is named. */
 static Status nothing_fits(const SearchAsk *a, int argc, char **argv)
 {
-    const TrainableSummary *trains = a->adapters ? &a->task.adapted->trains : NULL;
+    const TrainableSummary *trains = a->adapters ? &a->task.lora->trains : NULL;
     char command[1024];
     bool fit = false;
     join(command, sizeof command, argc, argv);
@@ -233,12 +233,12 @@ Status search_command(int argc, char **argv)
     TRY(read_words(&w, argc, argv));
     TRY(read_ask(&a, &w));
     config_default(&recipe);
-    Adapted *x = calloc(1, sizeof *x);
+    LoraCost *x = calloc(1, sizeof *x);
     Search  *s = malloc(sizeof *s);
     Status  st = x && s ? read_adapters(&recipe, &w) : fail(E_FIT, "no memory for a search");
     if (!st && (recipe.lora.rank || *recipe.lora.path)) st = search_adapt(&a, x, &recipe);
     if (!st) st = search_and_say(s, &a, &w, argc, argv);
-    if (x) adapted_close(x);
+    if (x) lora_cost_close(x);
     config_close(&recipe);
     free(s), free(x);
     return st;

@@ -29,7 +29,7 @@ const ModelRow *model_row_at(int i);                          /* NULL past the l
 
 typedef enum { PREC_BF16, PREC_FP8, PREC_MXFP8 } Precision;
 
-typedef struct Adapted Adapted;          /* plan/lora_cost.h */
+typedef struct LoraCost LoraCost;          /* plan/lora_cost.h */
 
 /* What must be trained. */
 typedef struct Task {
@@ -40,7 +40,7 @@ typedef struct Task {
     int64_t   patches;                   /* of pictures in a sequence, 0: text */
     int64_t   picture;                   /* patches of one of them; 0: USUAL_PICTURE, or all if fewer */
     bool      frozen_vision;
-    const Adapted *adapted;              /* what trains instead of all of it; NULL: all does */
+    const LoraCost *lora;              /* what trains instead of all of it; NULL: all does */
     Precision precision;
     int       grad_bytes, moment_bytes;  /* 4 or 2 */
     int       master_bytes;              /* 4, or 2 beside bf16 weights */
@@ -66,7 +66,7 @@ enum { RE_CORE = 1, RE_NORM = 2, RE_MOE_ACT = 4, RE_MLP = 8, RE_MOE = 16, RE_SHA
 /* One way to do it. dp = gpus / (tp cp pp); edp = gpus / (ep etp pp). */
 typedef struct Candidate {
     int      tp, cp, pp, vpp, ep, etp, mbs, zero;
-    int      cp_near;                    /* ranks of cp that exchange heads before the ring; 0, 1: none */
+    int      cp_inner;                    /* ranks of cp that exchange heads before the ring; 0, 1: none */
     unsigned recompute;
     double   offload;                    /* share of the optimizer state on the host */
     DispatchKind dispatch;
@@ -74,7 +74,7 @@ typedef struct Candidate {
 } Candidate;
 
 /* A layer is a gated delta net or has attention, has experts or a dense product. */
-typedef struct LayerKind { bool gdn, moe; const struct AdaptedLayer *adapted; } LayerKind;
+typedef struct LayerKind { bool gdn, moe; const struct LoraLayer *lora; } LayerKind;
 
 /* Bytes that one layer leaves for its backward of one micro-batch, before anything is recomputed. */
 typedef struct LayerBytes {
@@ -102,17 +102,17 @@ typedef struct StepTime {                /* seconds of a step on the slowest ran
 
 typedef struct ModelCounts { double dense, experts, embed, total, active, vision; } ModelCounts;
 
-ModelCounts closed_params(const ModelRow *m);
-double      closed_flops_token(const ModelRow *m, int64_t seq);              /* forward and backward */
-double      closed_flops_full(const ModelRow *m, int64_t seq);    /* all pairs, the tower on every token */
-double      closed_flops_vision(const ModelRow *m, int64_t patches, bool frozen);
-void        closed_layer(LayerBytes *b, const Task *t, const Candidate *c, LayerKind k);
-double      closed_layer_kept(const LayerBytes *b, const Task *t, unsigned recompute);
-double      closed_in_flight(const Task *t, const Candidate *c, int stage);  /* pieces, VPP a stage */
-void        closed_memory(StageMemory *s, const Task *t, const Candidate *c, int stage);
-double      closed_peak(const Task *t, const Candidate *c, int *stage);      /* of the fullest stage */
-int         closed_cp_near(const Task *t, int tp, int cp);                   /* the best cp_near; 1: a ring */
-void        closed_time(StepTime *s, const Task *t, const Candidate *c);
+ModelCounts analytic_params(const ModelRow *m);
+double      analytic_flops_token(const ModelRow *m, int64_t seq);              /* forward and backward */
+double      analytic_flops_full(const ModelRow *m, int64_t seq);    /* all pairs, the tower on every token */
+double      analytic_flops_vision(const ModelRow *m, int64_t patches, bool frozen);
+void        analytic_layer(LayerBytes *b, const Task *t, const Candidate *c, LayerKind k);
+double      analytic_layer_kept(const LayerBytes *b, const Task *t, unsigned recompute);
+double      analytic_in_flight(const Task *t, const Candidate *c, int stage);  /* pieces, VPP a stage */
+void        analytic_memory(StageMemory *s, const Task *t, const Candidate *c, int stage);
+double      analytic_peak(const Task *t, const Candidate *c, int *stage);      /* of the fullest stage */
+int         analytic_cp_inner(const Task *t, int tp, int cp);                   /* the best cp_inner; 1: a ring */
+void        analytic_time(StepTime *s, const Task *t, const Candidate *c);
 
 /* What the reports of Megatron-LM, or of Megatron-Bridge, would say of the fullest rank. */
 typedef struct MegatronAsk {
@@ -123,6 +123,6 @@ typedef struct MegatronAsk {
 typedef struct MegatronEstimate { double state, activations, logits, total; } MegatronEstimate;
 
 MegatronEstimate megatron_estimate(const MegatronAsk *a);
-MegatronEstimate closed_megatron_estimate(const Task *t, const Candidate *c, bool bridge);
+MegatronEstimate analytic_megatron(const Task *t, const Candidate *c, bool bridge);
 
 #endif

@@ -71,7 +71,7 @@ double ep_pass(const Task *t, const Candidate *c)
 
 /* Backward, rows come in for the gradient of what is behind and for that of the first weight, and the sums
  * of the gradient go out: where they are wanted. */
-static double calls_back(const AdaptedWeight *first)
+static double calls_back(const LoraWeight *first)
 {
     return 1 + weight_trains(first) + first->input;
 }
@@ -81,7 +81,7 @@ static double calls_back(const AdaptedWeight *first)
 double tp_layer(const Task *t, const Candidate *c, LayerKind k, bool forward)
 {
     const ModelRow *m = t->model;
-    const AdaptedLayer *x = k.adapted;
+    const LoraLayer *x = k.lora;
     double T = (double)t->seq * c->mbs / c->cp;
     if (c->tp == 1) return 0;
     double calls = (forward ? 2 : 3) * (k.moe && !m->fs ? 1 : 2);
@@ -89,7 +89,7 @@ double tp_layer(const Task *t, const Candidate *c, LayerKind k, bool forward)
     return calls * collective(&t->hw, 2 * T * m->h, c->tp, 1);
 }
 
-int closed_cp_near(const Task *t, int tp, int cp)
+int analytic_cp_inner(const Task *t, int tp, int cp)
 {
     const ModelRow *m = t->model;
     int near = 1, kv = m->nkv > tp ? m->nkv / tp : 1;
@@ -116,7 +116,7 @@ double cp_layer(const Task *t, const Candidate *c, double forward, double backwa
 {
     const ModelRow *m = t->model;
     const Hardware *h = &t->hw;
-    double T = (double)t->seq * c->mbs / c->cp, inner = c->cp_near > 1 ? c->cp_near : 1, ring = c->cp / inner;
+    double T = (double)t->seq * c->mbs / c->cp, inner = c->cp_inner > 1 ? c->cp_inner : 1, ring = c->cp / inner;
     if (c->cp == 1) return 0;
     bool   near = c->tp * c->cp <= h->domain;
     double kv = 2 * T * kv_width(m, c->tp), swap = 2 * T * (kv_width(m, c->tp) + q_width(m, c->tp));

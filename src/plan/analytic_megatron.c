@@ -33,7 +33,7 @@ MegatronEstimate megatron_estimate(const MegatronAsk *a)
     return e;
 }
 
-MegatronEstimate closed_megatron_estimate(const Task *t, const Candidate *c, bool bridge)
+MegatronEstimate analytic_megatron(const Task *t, const Candidate *c, bool bridge)
 {
     const ModelRow *m = t->model;
     double wide = m->E ? (double)m->k * m->f + m->fs : m->fd;

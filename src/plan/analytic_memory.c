@@ -48,7 +48,7 @@ static bool rows_bounded(const Task *t, const Candidate *c)
 
 /* A frozen weight does not read its input again; that of experts is kept all the same where slices of them
  * would need the room. Dense layers keep gate, up and their product. */
-static void adapted_bytes(LayerBytes *b, const Task *t, const Candidate *c, const AdaptedLayer *x, double R)
+static void adapted_bytes(LayerBytes *b, const Task *t, const Candidate *c, const LoraLayer *x, double R)
 {
     bool   slices = rows_bounded(t, c);
     double norm = weight_trains(&x->qkv) ? 0 : b->norm / 2, mlp = weight_trains(&x->down) ? 0 : b->mlp / 3;
@@ -59,7 +59,7 @@ static void adapted_bytes(LayerBytes *b, const Task *t, const Candidate *c, cons
     if (x->moe) b->pairs = 2 * R * (x->up.r + x->down.r);
 }
 
-void closed_layer(LayerBytes *b, const Task *t, const Candidate *c, LayerKind k)
+void analytic_layer(LayerBytes *b, const Task *t, const Candidate *c, LayerKind k)
 {
     const ModelRow *m = t->model;
     double T = task_tokens(t, c), Ts = T / c->tp, R = task_rows(t, c);
@@ -75,10 +75,10 @@ void closed_layer(LayerBytes *b, const Task *t, const Candidate *c, LayerKind k)
         b->fc2    = t->keep_fc2 ? 2 * R * m->h : 0;
         b->shared = 2 * T * 3.0 * m->fs / c->tp;
     }
-    if (k.adapted) adapted_bytes(b, t, c, k.adapted, R);
+    if (k.lora) adapted_bytes(b, t, c, k.lora, R);
 }
 
-double closed_layer_kept(const LayerBytes *b, const Task *t, unsigned re)
+double analytic_layer_kept(const LayerBytes *b, const Task *t, unsigned re)
 {
     double q = t->fp8_stash ? 0.52 : 1;          /* 8 bits, their scales, and some that stay wide */
     if (re & RE_FULL) return b->residual / 2;
@@ -96,7 +96,7 @@ double closed_layer_kept(const LayerBytes *b, const Task *t, unsigned re)
     return kept;
 }
 
-double closed_in_flight(const Task *t, const Candidate *c, int stage)
+double analytic_in_flight(const Task *t, const Candidate *c, int stage)
 {
     double M = task_micros(t, c), over = c->overlap ? 1 : 0;
     if (c->pp == 1) return 1 + (t->thin_overlap ? 0.1 : 1) * over;
@@ -144,11 +144,11 @@ static double block_bytes(const ModelRow *m, double P, unsigned re)
 static double vision_bytes(double *work, const Task *t, const Candidate *c)
 {
     const ModelRow *m = t->model;
-    bool   frozen = t->frozen_vision && !t->adapted, again = c->recompute & (RE_VISION | RE_FULL);
+    bool   frozen = t->frozen_vision && !t->lora, again = c->recompute & (RE_VISION | RE_FULL);
     double P = (double)t->patches * c->mbs, tokens = P / m->merged, W = (double)m->merged * m->hv;
     double block = block_bytes(m, P, c->recompute), input = P * 2.0 * m->hv;
-    double blocks = frozen ? 0 : t->adapted ? t->adapted->tower.blocks : m->depth;
-    double mergers = frozen ? 0 : t->adapted ? t->adapted->tower.mergers : 1 + m->taps;
+    double blocks = frozen ? 0 : t->lora ? t->lora->tower.blocks : m->depth;
+    double mergers = frozen ? 0 : t->lora ? t->lora->tower.mergers : 1 + m->taps;
     double out = 2.0 * (1 + m->taps) * m->h, pixels = 3.0 * PATCH_IN * P;
     double rows = (blocks + mergers > 0) + (c->tp * c->cp > 1);      /* gradients; what came from others */
     *work = again || blocks < m->depth ? block : 0;
@@ -193,9 +193,9 @@ static void kinds_bytes(Kinds *k, const Task *t, const Candidate *c)
         LayerBytes b;
         k->kept[i] = k->work[i] = 0;
         if (!task_has_kind(t, kind)) continue;
-        closed_layer(&b, t, c, kind);
-        if (!kind.adapted || kind.adapted->kept) k->kept[i] = closed_layer_kept(&b, t, c->recompute);
-        k->work[i] = closed_layer_kept(&b, t, 0) + b.unread - k->kept[i];
+        analytic_layer(&b, t, c, kind);
+        if (!kind.lora || kind.lora->kept) k->kept[i] = analytic_layer_kept(&b, t, c->recompute);
+        k->work[i] = analytic_layer_kept(&b, t, 0) + b.unread - k->kept[i];
         if (!t->foreign) k->work[i] += layer_work(t, c, kind);
     }
 }
@@ -249,7 +249,7 @@ static double layers_kept(const Task *t, const StageLayers *l, const Kinds *k)
  * what they need, layers on the mean. Beside its layers a piece has its output, its gradient and angles. */
 static double kept_bytes(const Task *t, const Candidate *c, int stage, const Kinds *k, double tower)
 {
-    double pieces = closed_in_flight(t, c, stage), largest = 0, apart = 0, sum = 0, layers = 0, longest = 0;
+    double pieces = analytic_in_flight(t, c, stage), largest = 0, apart = 0, sum = 0, layers = 0, longest = 0;
     double first = 0, other = 0, T = task_tokens(t, c);
     double piece = t->foreign ? 0 : 2 * (2 * T / c->tp * t->model->h) + 4 * T * t->model->d;
     for (int v = 0; v < c->vpp; v++) {
@@ -285,14 +285,14 @@ static void stage_bytes(StageMemory *s, const Task *t, const Candidate *c, int s
              + s->fixed;
 }
 
-void closed_memory(StageMemory *s, const Task *t, const Candidate *c, int stage)
+void analytic_memory(StageMemory *s, const Task *t, const Candidate *c, int stage)
 {
     Kinds k;
     kinds_bytes(&k, t, c);
     stage_bytes(s, t, c, stage, &k);
 }
 
-double closed_peak(const Task *t, const Candidate *c, int *stage)
+double analytic_peak(const Task *t, const Candidate *c, int *stage)
 {
     double peak = 0;
     Kinds k;

@@ -36,8 +36,8 @@ static void count_layers(StageLayers *s, const Task *t, int from, int to)
 {
     const ModelRow *m = t->model;
     s->all += to - from;
-    if (t->adapted) {
-        for (int l = from; l < to; l++) s->n[t->adapted->of[l]]++;
+    if (t->lora) {
+        for (int l = from; l < to; l++) s->n[t->lora->of[l]]++;
         return;
     }
     int a = from < m->nd ? from : m->nd, b = to < m->nd ? to : m->nd;
@@ -120,7 +120,7 @@ static double vision_gathered(const ModelRow *m)
     return m->depth ? 2 * block_params(m) + mergers * merger_params(m) + (PATCH_IN + POSITIONS) * m->hv : 0;
 }
 
-ModelCounts closed_params(const ModelRow *m)
+ModelCounts analytic_params(const ModelRow *m)
 {
     Candidate one = { .pp = 1, .vpp = 1 };
     Task all = { .model = m };
@@ -182,7 +182,7 @@ static Unit layer_unit(const ModelRow *m, const Candidate *c, LayerKind k)
 static void add_ends(StageParams *p, const Task *t, const Candidate *c, const StageLayers *s)
 {
     const ModelRow *m = t->model;
-    const Adapted  *x = t->adapted;
+    const LoraCost  *x = t->lora;
     StageParams first = { 0 }, last = { 0 };
     double table = (double)m->V * m->h / c->tp, tower = vision_params(m);
     bool   still = t->frozen_vision && !x;
@@ -201,8 +201,8 @@ static void add_ends(StageParams *p, const Task *t, const Candidate *c, const St
 static int buffers_of(const Task *t, const StageLayers *s, int i)
 {
     int n = s->n[i];
-    for (int j = 0; t->adapted && j < t->adapted->kinds; j++) {
-        const Trained *a = &t->adapted->kind[i].trained, *b = &t->adapted->kind[j].trained;
+    for (int j = 0; t->lora && j < t->lora->kinds; j++) {
+        const Trained *a = &t->lora->kind[i].trained, *b = &t->lora->kind[j].trained;
         if (j == i || !s->n[j] || memcmp(a, b, sizeof *a)) continue;
         if (j > i) return 0;
         n += s->n[j];
@@ -218,8 +218,8 @@ void stage_params(StageParams *p, const Task *t, const Candidate *c, const Stage
         LayerKind k = task_kind(t, i);
         StageParams one = { 0 };
         if (!s->n[i]) continue;
-        add_units(p, t, c, s->n[i], layer_unit(t->model, c, k), k.adapted ? &k.adapted->trained : NULL, &one);
-        if (!k.adapted || k.adapted->back) p->again += (double)s->n[i] / s->all;
+        add_units(p, t, c, s->n[i], layer_unit(t->model, c, k), k.lora ? &k.lora->trained : NULL, &one);
+        if (!k.lora || k.lora->back) p->again += (double)s->n[i] / s->all;
         p->gathered += buffers_of(t, s, i) * one.gathered;
         p->summed   += buffers_of(t, s, i) * one.summed;
         layer = (StageParams){ .gathered = fmax(layer.gathered, one.gathered),
@@ -238,7 +238,7 @@ double core_macs(const ModelRow *m, int64_t seq, bool gdn, bool windowed)
     return s / 2 * m->nq * m->d * 2;
 }
 
-double closed_flops_token(const ModelRow *m, int64_t seq)
+double analytic_flops_token(const ModelRow *m, int64_t seq)
 {
     Candidate one = { .pp = 1, .vpp = 1 };
     Task all = { .model = m };
@@ -258,14 +258,14 @@ double closed_flops_token(const ModelRow *m, int64_t seq)
     return 6 * macs;
 }
 
-double closed_flops_full(const ModelRow *m, int64_t seq)
+double analytic_flops_full(const ModelRow *m, int64_t seq)
 {
-    ModelCounts n = closed_params(m);
+    ModelCounts n = analytic_params(m);
     double macs = n.active + n.vision - (m->tied ? 0 : n.embed / 2);
     return 6 * (macs + m->L * 2.0 * core_macs(m, seq, false, false));
 }
 
-double closed_flops_vision(const ModelRow *m, int64_t patches, bool frozen)
+double analytic_flops_vision(const ModelRow *m, int64_t patches, bool frozen)
 {
     if (!m->depth) return 0;
     double P = (double)patches, D = m->hv, W = m->merged * D;

@@ -5,7 +5,7 @@
 
 #include "plan/lora_cost.h"
 
-/* Layers by kind: two bits, gated delta net and experts; with adapters, those that are adapted alike. */
+/* Layers by kind: two bits, gated delta net and experts; with adapters, those that are lora alike. */
 enum { KIND_MOE = 1, KIND_GDN = 2, PLAIN_KINDS = 4 };
 
 enum { PATCH_IN = 3 * 2 * 16 * 16 };     /* values of a patch, of every tower here */
@@ -19,11 +19,11 @@ typedef struct StageLayers {
 void   stage_layers(StageLayers *s, const Task *t, const Candidate *c, int stage);
 void   chunk_layers(StageLayers *s, const Task *t, const Candidate *c, int stage, int v);   /* of its v-th */
 
-static inline int task_kinds(const Task *t) { return t->adapted ? t->adapted->kinds : PLAIN_KINDS; }
+static inline int task_kinds(const Task *t) { return t->lora ? t->lora->kinds : PLAIN_KINDS; }
 
 static inline LayerKind task_kind(const Task *t, int i)
 {
-    if (t->adapted) return (LayerKind){ .moe = t->adapted->kind[i].moe, .adapted = &t->adapted->kind[i] };
+    if (t->lora) return (LayerKind){ .moe = t->lora->kind[i].moe, .lora = &t->lora->kind[i] };
     return (LayerKind){ .gdn = i & KIND_GDN, .moe = i & KIND_MOE };
 }
 
@@ -31,7 +31,7 @@ static inline LayerKind task_kind(const Task *t, int i)
 static inline bool task_has_kind(const Task *t, LayerKind k)
 {
     const ModelRow *m = t->model;
-    return k.adapted || ((!k.gdn || m->gdn_every) && (k.moe ? m->E > 0 : m->nd > 0));
+    return k.lora || ((!k.gdn || m->gdn_every) && (k.moe ? m->E > 0 : m->nd > 0));
 }
 
 /* Ranks that have the same part of a parameter: of what tp does not cut all of a stage, of what it does those

@@ -23,10 +23,10 @@ static double micro_sum(const Micro *m)
 /* Kernels of a layer: a third of them forward, and beside a pair its own few. */
 static double kernels(LayerKind k)
 {
-    const AdaptedLayer *x = k.adapted;
+    const LoraLayer *x = k.lora;
     double n = k.moe ? KERNELS_MOE : KERNELS_DENSE;
     if (!x) return n;
-    const AdaptedWeight *w[] = { &x->qkv, &x->o, &x->router, &x->up, &x->down };
+    const LoraWeight *w[] = { &x->qkv, &x->o, &x->router, &x->up, &x->down };
     if (!x->back) n /= 3;
     for (size_t i = 0; i < sizeof w / sizeof *w; i++) n += w[i]->r > 0 ? x->back ? KERNELS_PAIR : 2 : 0;
     return n;
@@ -36,7 +36,7 @@ static double kernels(LayerKind k)
 static void kind_time(Micro *m, const Task *t, const Candidate *c, LayerKind k)
 {
     LayerTime l;
-    bool full = c->recompute & RE_FULL && (!k.adapted || k.adapted->back);
+    bool full = c->recompute & RE_FULL && (!k.lora || k.lora->back);
     layer_time(&l, t, c, k);
     double work = l.gemm[0] + l.gemm[1] + l.experts[0] + l.experts[1] + l.attention[0] + l.attention[1]
                 + l.memory + l.replay;
@@ -103,14 +103,14 @@ static double sequence_flops(const Task *t)
 {
     const ModelRow *m = t->model;
     double seq = (double)t->seq, one = task_picture(t), pictures = m->depth && t->patches;
-    if (t->adapted) {
+    if (t->lora) {
         Load  l = { t->seq, t->patches, t->seq, seq * seq / 2, one * (double)t->patches };
-        Flops f = flops_train(&t->adapted->work, &l);
+        Flops f = flops_train(&t->lora->work, &l);
         return flops_sum(&f);
     }
     if (pictures) pictures = (double)t->patches / one;
-    return seq * closed_flops_token(m, t->seq)
-         + pictures * closed_flops_vision(m, (int64_t)one, t->frozen_vision);
+    return seq * analytic_flops_token(m, t->seq)
+         + pictures * analytic_flops_vision(m, (int64_t)one, t->frozen_vision);
 }
 
 static void rates(StepTime *s, const Task *t)
@@ -121,7 +121,7 @@ static void rates(StepTime *s, const Task *t)
     s->mfu = s->model_tflops * 1e12 / (t->precision == PREC_BF16 || t->hw.fp8 <= 0 ? t->hw.bf16 : t->hw.fp8);
 }
 
-void closed_time(StepTime *s, const Task *t, const Candidate *c)
+void analytic_time(StepTime *s, const Task *t, const Candidate *c)
 {
     Micro slow = { 0 };
     StageParams params = { 0 };

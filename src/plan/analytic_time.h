@@ -1,4 +1,4 @@
-/* plan/analytic_time.h -- what closed_time.c puts together: seconds of links, and of a layer's work. */
+/* plan/analytic_time.h -- what analytic_time.c puts together: seconds of links, and of a layer's work. */
 #ifndef PLAN_ANALYTIC_TIME_H
 #define PLAN_ANALYTIC_TIME_H
 

@@ -38,16 +38,16 @@ static double narrow(const Task *t, double values, double r)
 }
 
 /* Adds the pairs of a weight of which a rank has k inputs and a share of the outputs. */
-static void pairs(double to[2], const Task *t, double m, double k, double share, const AdaptedWeight *w,
+static void pairs(double to[2], const Task *t, double m, double k, double share, const LoraWeight *w,
                   bool grouped)
 {
-    PairValues v = pair_values(w, grouped);
+    LoraTraffic v = lora_traffic(w, grouped);
     for (int i = 0; i < 2; i++) to[i] += narrow(t, m * (k * v.in[i] + share * w->out * v.out[i]), w->r);
 }
 
 /* Adds y (m, n) = x (m, k) w', and backward the gradients of x and of w, where they are wanted: without w
  * both are. Returns the forward. */
-static double products(double to[2], const Task *t, double m, double n, double k, const AdaptedWeight *w)
+static double products(double to[2], const Task *t, double m, double n, double k, const LoraWeight *w)
 {
     double forward = product(t, m, n, k);
     to[0] += forward;
@@ -58,7 +58,7 @@ static double products(double to[2], const Task *t, double m, double n, double k
 
 static void attention_products(LayerTime *l, const Task *t, const Candidate *c, double T, LayerKind kind)
 {
-    const AdaptedLayer *x = kind.adapted;
+    const LoraLayer *x = kind.lora;
     const ModelRow *m = t->model;
     double h = m->h, tp = c->tp, q = m->nq / tp;
     if (kind.gdn) {
@@ -87,11 +87,11 @@ static void attention_core(LayerTime *l, const Task *t, const Candidate *c, doub
     double macs = core_macs(m, t->seq, gdn, false), bf16 = t->hw.bf16;
     if (m->window && !gdn) macs = (macs + core_macs(m, t->seq, gdn, true)) / 2;      /* every second layer */
     l->attention[0] = 2 * T * macs / c->tp / (bf16 * t->hw.work[WORK_ATTENTION].flat);
-    if (kind.adapted && !kind.adapted->core) return;
+    if (kind.lora && !kind.lora->core) return;
     l->attention[1] = 4 * T * macs / c->tp / (bf16 * t->hw.work[WORK_ATTENTION_BACK].flat);
 }
 
-static void expert_products(LayerTime *l, const Task *t, const Candidate *c, double R, const AdaptedLayer *x)
+static void expert_products(LayerTime *l, const Task *t, const Candidate *c, double R, const LoraLayer *x)
 {
     const ModelRow *m = t->model;
     double each = R / ((double)m->E / c->ep), f = (double)m->f / c->etp, part[2] = { 0 };
@@ -106,7 +106,7 @@ static void expert_products(LayerTime *l, const Task *t, const Candidate *c, dou
 }
 
 /* The product of a dense layer, or of experts that all tokens share; returns its first one's forward. */
-static double feed_products(LayerTime *l, const Task *t, double T, double f, const AdaptedLayer *x)
+static double feed_products(LayerTime *l, const Task *t, double T, double f, const LoraLayer *x)
 {
     double h = t->model->h, first = products(l->gemm, t, T, 2 * f, h, x ? &x->up : NULL);
     products(l->gemm, t, T, h, f, x ? &x->down : NULL);
@@ -143,13 +143,13 @@ static void replays(LayerTime *l, const LayerBytes *b, const Task *t, unsigned r
 void layer_time(LayerTime *l, const Task *t, const Candidate *c, LayerKind k)
 {
     const ModelRow *m = t->model;
-    const AdaptedLayer *x = k.adapted;
+    const LoraLayer *x = k.lora;
     bool   back = !x || x->back;
     double T = (double)t->seq * c->mbs / c->cp, Ts = T / c->tp;
     LayerBytes b;
     *l = (LayerTime){ 0 };
-    closed_layer(&b, t, c, k);
-    l->memory = bytes_time(t, (back ? 6 : 2) * (closed_layer_kept(&b, t, 0) + b.unread));
+    analytic_layer(&b, t, c, k);
+    l->memory = bytes_time(t, (back ? 6 : 2) * (analytic_layer_kept(&b, t, 0) + b.unread));
     attention_products(l, t, c, T, k);
     attention_core(l, t, c, T, k);
     if (k.moe) {
@@ -168,8 +168,8 @@ double head_time(double *memory, const Task *t, const Candidate *c)
     double T = (double)t->seq * c->mbs / c->cp, V = (double)m->V / c->tp, to[2] = { 0 };
     Task wide = *t;
     wide.precision = PREC_BF16;
-    products(to, &wide, T, V, m->h, t->adapted ? &t->adapted->head : NULL);
-    if (t->adapted) pairs(to, t, T, m->h, 1.0 / c->tp, &t->adapted->head, false);
+    products(to, &wide, T, V, m->h, t->lora ? &t->lora->head : NULL);
+    if (t->lora) pairs(to, t, T, m->h, 1.0 / c->tp, &t->lora->head, false);
     *memory = (1 + m->mtp) * bytes_time(t, 4 * 2 * T * V);
     return (1 + m->mtp) * (to[0] + to[1]);
 }
@@ -177,7 +177,7 @@ double head_time(double *memory, const Task *t, const Candidate *c)
 /* What the tower takes beside its forward. */
 static double adapted_tower(double *replay, const Task *t, const Candidate *c, double P, double forward)
 {
-    const AdaptedTower *x = &t->adapted->tower;
+    const LoraTower *x = &t->lora->tower;
     const ModelRow     *m = t->model;
     double kept = (double)x->blocks / m->depth, block = P * (20.0 * m->hv + 4.0 * m->fv);
     if (c->recompute & (RE_VISION | RE_FULL)) *replay = kept * forward;
@@ -199,7 +199,7 @@ double vision_time(double *replay, const Task *t, const Candidate *c)
     double block = P * (20.0 * m->hv + 4.0 * m->fv);
     double forward = linear / gemm + core / (bf16 * t->hw.work[WORK_VISION].flat)
                    + bytes_time(t, 2 * m->depth * block);
-    if (t->adapted) return forward + adapted_tower(replay, t, c, P, forward);
+    if (t->lora) return forward + adapted_tower(replay, t, c, P, forward);
     if (t->frozen_vision) return forward;
     if (c->recompute & (RE_VISION | RE_FULL)) *replay = forward;
     return forward + 2 * linear / gemm + 2 * core / (bf16 * t->hw.work[WORK_VISION_BACK].flat)

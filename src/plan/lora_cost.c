@@ -1,4 +1,4 @@
-/* plan/lora_cost.c -- see adapted.h. What a layer's backward does is what decoder_bwd, attention_bwd, moe_bwd
+/* plan/lora_cost.c -- see lora.h. What a layer's backward does is what decoder_bwd, attention_bwd, moe_bwd
  * and mlp_bwd decide, by the same questions of the same parameters. */
 #include "plan/lora_cost.h"
 
@@ -44,7 +44,7 @@ static void count_unit(Trained *t, const Model *m, int unit, const ModelRow *row
 }
 
 /* What is no layer's is the head's, or lies before the first layer. */
-static void count_ends(Adapted *a, const Model *m, const ModelRow *row)
+static void count_ends(LoraCost *a, const Model *m, const ModelRow *row)
 {
     for (int i = 0; i < m->params.n; i++) {
         const Param *p = m->params.p[i];
@@ -56,9 +56,9 @@ static void count_ends(Adapted *a, const Model *m, const ModelRow *row)
 
 /* ---- layers ---- */
 
-static AdaptedWeight weight_of(const Param *w, bool input)
+static LoraWeight weight_of(const Param *w, bool input)
 {
-    AdaptedWeight x = { .whole = !w->frozen, .input = input };
+    LoraWeight x = { .whole = !w->frozen, .input = input };
     for (int i = 0; w->lora && i < w->lora->parts; i++) {
         const LoraPart *p = &w->lora->part[i];
         x.r += (double)p->r, x.out += (double)p->b->full[p->b->rank - 2];
@@ -73,7 +73,7 @@ static bool before_core(const Attention *a)
 }
 
 /* on: something before the layer trains. */
-static void fill_layer(AdaptedLayer *x, const Decoder *d, bool back, bool on)
+static void fill_layer(LoraLayer *x, const Decoder *d, bool back, bool on)
 {
     const Attention *a = &d->attn;
     const Param *up = d->sparse ? d->moe.w_gu : d->mlp.w_gu, *down = d->sparse ? d->moe.w_d : d->mlp.w_d;
@@ -88,13 +88,13 @@ static void fill_layer(AdaptedLayer *x, const Decoder *d, bool back, bool on)
     if (d->sparse) x->router = weight_of(d->moe.w_router, back && normed);
 }
 
-static bool same_weight(const AdaptedWeight *a, const AdaptedWeight *b)
+static bool same_weight(const LoraWeight *a, const LoraWeight *b)
 {
     return a->r == b->r && a->out == b->out && a->learns == b->learns && a->whole == b->whole &&
            a->input == b->input && a->drops == b->drops;
 }
 
-static bool same_layer(const AdaptedLayer *a, const AdaptedLayer *b)
+static bool same_layer(const LoraLayer *a, const LoraLayer *b)
 {
     return a->moe == b->moe && a->kept == b->kept && a->back == b->back && a->core == b->core &&
            same_weight(&a->qkv, &b->qkv) && same_weight(&a->o, &b->o) &&
@@ -102,7 +102,7 @@ static bool same_layer(const AdaptedLayer *a, const AdaptedLayer *b)
            same_weight(&a->down, &b->down) && !memcmp(&a->trained, &b->trained, sizeof a->trained);
 }
 
-static int kind_of(Adapted *a, const AdaptedLayer *x)
+static int kind_of(LoraCost *a, const LoraLayer *x)
 {
     int i = 0;
     while (i < a->kinds && !same_layer(&a->kind[i], x)) i++;
@@ -111,12 +111,12 @@ static int kind_of(Adapted *a, const AdaptedLayer *x)
 }
 
 /* The lowest layer with a backward is as in model/step.c: pictures whose tower trains are below all. */
-static void fill_layers(Adapted *a, const Model *m, const ModelRow *row, bool pictures)
+static void fill_layers(LoraCost *a, const Model *m, const ModelRow *row, bool pictures)
 {
     bool    sees = m->shape.vision.depth && (!m->frozen[G_VIT] || !m->frozen[G_ALIGNER]);
     int64_t L = m->shape.text.L, keeps = sees ? -1 : m->lowest, lowest = sees && pictures ? -1 : m->lowest;
     for (int64_t l = 0; l < L; l++) {
-        AdaptedLayer x = { .kept = l >= keeps };
+        LoraLayer x = { .kept = l >= keeps };
         fill_layer(&x, &m->layer[l], l >= lowest, l > lowest);
         count_unit(&x.trained, m, m->layer[l].norm->unit, row);
         a->of[l] = (uint8_t)kind_of(a, &x);
@@ -126,10 +126,10 @@ static void fill_layers(Adapted *a, const Model *m, const ModelRow *row, bool pi
 
 /* ---- the tower ---- */
 
-PairValues pair_values(const AdaptedWeight *w, bool grouped)
+LoraTraffic lora_traffic(const LoraWeight *w, bool grouped)
 {
     double drop = w->drops ? 2 : 0;                          /* what is dropped is read and written besides */
-    PairValues v = { 0 };
+    LoraTraffic v = { 0 };
     if (!w->r) return v;
     v.in[0] = 1 + drop, v.out[0] = grouped ? 0 : 2;          /* low; y is added to */
     if (w->learns || w->input) v.out[1] += 1;                /* back */
@@ -140,8 +140,8 @@ PairValues pair_values(const AdaptedWeight *w, bool grouped)
 
 static double pairs_of(const Param *w, bool input)
 {
-    AdaptedWeight x = weight_of(w, input);
-    PairValues    v = pair_values(&x, false);
+    LoraWeight x = weight_of(w, input);
+    LoraTraffic    v = lora_traffic(&x, false);
     return (double)w->full[1] * (v.in[0] + v.in[1]) + x.out * (v.out[0] + v.out[1]);
 }
 
@@ -153,9 +153,9 @@ static bool merger_trains(const Merger *m)
            is_trainable(m->b2);
 }
 
-static void fill_tower(Adapted *a, const Vision *v)
+static void fill_tower(LoraCost *a, const Vision *v)
 {
-    AdaptedTower *t = &a->tower;
+    LoraTower *t = &a->tower;
     double rows = 1 / (double)(v->merge * v->merge);
     int64_t low = v->lowest > 0 ? v->lowest : 0;
     if (!v->depth) return;
@@ -180,7 +180,7 @@ static void fill_tower(Adapted *a, const Vision *v)
 
 /* ---- opening ---- */
 
-static Status fill(Adapted *a, const ModelShape *s, const ModelRow *row, const bool *frozen, bool pictures)
+static Status fill(LoraCost *a, const ModelShape *s, const ModelRow *row, const bool *frozen, bool pictures)
 {
     Model m;
     Chunk whole = { 0, s->text.L, true, true };
@@ -201,7 +201,7 @@ static Status refuse(const ModelRow *m)
     return OK;
 }
 
-static Status open_all(Adapted *a, const ModelRow *m, const Config *recipe, bool pictures)
+static Status open_all(LoraCost *a, const ModelRow *m, const Config *recipe, bool pictures)
 {
     const struct cfg_model named = { .preset = m->preset, .path = "" };
     const bool frozen[GROUP_N] = { recipe->model.freeze_vit, recipe->model.freeze_aligner,
@@ -217,15 +217,15 @@ static Status open_all(Adapted *a, const ModelRow *m, const Config *recipe, bool
     return fill(a, &shape, m, frozen, pictures);
 }
 
-Status adapted_open(Adapted *a, const ModelRow *m, const Config *recipe, bool pictures)
+Status lora_cost_open(LoraCost *a, const ModelRow *m, const Config *recipe, bool pictures)
 {
     memset(a, 0, sizeof *a);
     Status st = open_all(a, m, recipe, pictures);
-    if (st) adapted_close(a);
+    if (st) lora_cost_close(a);
     return st;
 }
 
-void adapted_close(Adapted *a)
+void lora_cost_close(LoraCost *a)
 {
     lora_source_close(&a->source);
     trainable_close(&a->trains);

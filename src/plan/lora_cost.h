@@ -19,55 +19,55 @@ typedef enum { CUT_WHOLE, CUT_TP, CUT_KV, CUT_EP, CUT_ETP, CUT_BOTH, CUT_N } Cut
 typedef struct Trained { double pairs[CUT_N], whole[CUT_N]; } Trained;
 
 /* A weight of a linear layer in a step. */
-typedef struct AdaptedWeight {
+typedef struct LoraWeight {
     double r, out;                       /* columns of all its pairs; rows that they reach. 0: none */
     bool   learns;                       /* they train */
     bool   whole;                        /* it trains itself */
     bool   input;                        /* the gradient goes on through it */
     bool   drops;                        /* lora.dropout is set */
-} AdaptedWeight;
+} LoraWeight;
 
-static inline bool weight_trains(const AdaptedWeight *w) { return w->learns || w->whole; }
+static inline bool weight_trains(const LoraWeight *w) { return w->learns || w->whole; }
 
-typedef struct AdaptedLayer {
-    AdaptedWeight qkv, o, router, up, down;                  /* up: gate and up as one, of experts too */
+typedef struct LoraLayer {
+    LoraWeight qkv, o, router, up, down;                  /* up: gate and up as one, of experts too */
     Trained trained;
     bool    moe;
     bool    kept;                        /* what a backward would read is kept */
     bool    back;                        /* it has a backward */
     bool    core;                        /* and attention in it does */
-} AdaptedLayer;
+} LoraLayer;
 
 /* The tower with its mergers. FLOPs and values are of one patch. */
-typedef struct AdaptedTower {
+typedef struct LoraTower {
     int    blocks, mergers;              /* that keep what their backward reads: the last blocks */
     double back;                         /* FLOPs of products that backward adds */
     double core;                         /* of attention, of a pair of patches */
     double pairs;                        /* values that the pairs read and write */
-} AdaptedTower;
+} LoraTower;
 
-struct Adapted {
+struct LoraCost {
     LoraSource    source;                /* of lora.path */
     LoraConf   conf;
     TrainableSummary        trains;                /* for people */
     ModelWork     work;
-    AdaptedLayer  kind[MOST_LAYERS];     /* no two alike */
+    LoraLayer  kind[MOST_LAYERS];     /* no two alike */
     int           kinds;
     uint8_t       of[MOST_LAYERS];       /* the kind of a layer */
-    AdaptedWeight head;
+    LoraWeight head;
     Trained       first, last;           /* of the embedding and the tower; of the head and its norm */
-    AdaptedTower  tower;
+    LoraTower  tower;
 };
 
 /* What recipe.lora makes of a model, of which recipe.model says what is frozen. pictures: there are some in a
  * micro-batch. An open one stays where it is, and recipe outlives it. Models that no family here builds are
  * refused: what their modules are called is not known. */
-MUST Status adapted_open(Adapted *a, const ModelRow *m, const Config *recipe, bool pictures);
-void        adapted_close(Adapted *a);                        /* twice is fine */
+MUST Status lora_cost_open(LoraCost *a, const ModelRow *m, const Config *recipe, bool pictures);
+void        lora_cost_close(LoraCost *a);                        /* twice is fine */
 
 /* Values that a row moves for the pairs of a weight with `in` inputs, forward and backward; grouped: they are
  * part of the products of experts. */
-typedef struct PairValues { double in[2], out[2]; } PairValues;
-PairValues  pair_values(const AdaptedWeight *w, bool grouped);        /* times in, and times out */
+typedef struct LoraTraffic { double in[2], out[2]; } LoraTraffic;
+LoraTraffic  lora_traffic(const LoraWeight *w, bool grouped);        /* times in, and times out */
 
 #endif

@@ -12,7 +12,7 @@
 #define EIGHT_BITS     .fp8_stash = true
 #define LONG_STATE     DEEPEP, .fp8_stash = true, .c.recompute = RE_UP_PROJ | RE_NORM | RE_MOE | RE_MLP
 #define TOKENS(N, CP)  .seq = N, .c.cp = CP, .fused = true
-#define HEADS_FIRST(N) .c.cp_near = N
+#define HEADS_FIRST(N) .c.cp_inner = N
 #define OVERLAP        .c.overlap = true
 #define EAGER          .launch = 8e-6            /* seconds a kernel started from Python costs */
 #define GRAPHS         .launch = 1e-6            /* most of them captured */
@@ -90,7 +90,7 @@ Status published_bytes(double *gb, int *stage, const PublishedMemory *p)
     TRY(published_task(&t, &m, &p->run));
     for (int i = 0; i < p->run.c.pp; i++) {
         StageMemory s;
-        closed_memory(&s, &t, &p->run.c, i);
+        analytic_memory(&s, &t, &p->run.c, i);
         double bytes = p->scope == SCOPE_STATE ? s.weights + s.grads + s.optimizer : s.total - s.fixed;
         if (bytes / 1e9 > *gb) *gb = bytes / 1e9, *stage = i;
     }
@@ -102,7 +102,7 @@ Status published_time(StepTime *s, const PublishedRun *r)
     Task t;
     ModelRow m;
     TRY(published_task(&t, &m, r));
-    closed_time(s, &t, &r->c);
+    analytic_time(s, &t, &r->c);
     return OK;
 }
 

@@ -36,7 +36,7 @@ static Status speed_line(FILE *out, const PublishedSpeed *p)
     TRY(published_time(&s, &p->run));
     TRY(published_task(&t, &m, &p->run));
     layout(cut, sizeof cut, &p->run.c);
-    double counted = p->tokens * closed_flops_token(&m, p->run.seq) / 1e12;
+    double counted = p->tokens * analytic_flops_token(&m, p->run.seq) / 1e12;
     double tokens = s.tokens_s / p->run.gpus;
     fprintf(out, "| %s | %s | %s | %s | %.0f | %.1f | %.1f | %+.2f %% | %.0f | %+.0f %% | %s |\n", p->id,
             p->what, precisions[p->run.precision], cut, p->tokens, p->tflops, counted,
@@ -60,8 +60,8 @@ static Status long_line(FILE *out, const PublishedLong *p)
     Task t;
     int stage = 0, wide = c->tp * c->cp, experts = c->ep * c->etp;
     TRY(published_task(&t, &m, &p->run));
-    closed_time(&s, &t, c);
-    double peak = closed_peak(&t, c, &stage), share = peak / t.hw.room;
+    analytic_time(&s, &t, c);
+    double peak = analytic_peak(&t, c, &stage), share = peak / t.hw.room;
     fprintf(out, "| %s | %s | %d/%d/%d/%d/%d | %d x max(%d, %d) = %d | %d ", p->id, p->what, c->tp, c->cp,
             c->pp, c->vpp, c->ep, c->pp, wide, experts, published_least(p), p->run.gpus);
     fprintf(out, "| %.1f of %.0f, %s | %.0f | ", peak / 1e9, t.hw.room / 1e9,

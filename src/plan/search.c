@@ -47,7 +47,7 @@ static double weigh(Search *s, const Candidate *c, int states, int *stage)
     Task *t = &s->ask.task;
     t->grad_bytes = w->grad, t->moment_bytes = w->moment, t->master_bytes = w->master;
     s->judged++;
-    return closed_peak(t, c, stage) + s->extra;
+    return analytic_peak(t, c, stage) + s->extra;
 }
 
 static int leaves(const Candidate *c, int domain) { return (c->tp > domain) + (c->ep * c->etp > domain); }
@@ -64,7 +64,7 @@ static Status keep(Search *s, const Candidate *c, int states, int rung, int stag
     s->fits |= !search_tight(&s->ask, peak);
     *f = (Found){ .c = *c, .states = states, .rung = rung, .stage = stage, .peak = peak - s->extra,
                   .tight = search_tight(&s->ask, peak), .leaves = leaves(c, s->ask.task.hw.domain) };
-    closed_time(&f->time, &s->ask.task, c);                   /* the states are those of the last weigh */
+    analytic_time(&f->time, &s->ask.task, c);                   /* the states are those of the last weigh */
     f->step = f->time.step * s->ratio[c->zero == 3];
     return OK;
 }

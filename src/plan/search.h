@@ -36,7 +36,7 @@ typedef struct Fixed {
 
 typedef struct SearchAsk {
     Task      task;                      /* hw.domain: ranks that fast links join; its states are not read */
-    const Config *adapters;              /* whose lora and model.freeze_* task.adapted is of; NULL: none */
+    const Config *adapters;              /* whose lora and model.freeze_* task.lora is of; NULL: none */
     Objective objective;
     Fixed     fix;
     int       top;                       /* places of the ranking */
@@ -109,7 +109,7 @@ MUST Status search_places(Search *s);
 bool        search_can_build(const SearchAsk *a);             /* a family here trains it so */
 
 /* From here on the ask is of adapters as `recipe` has them, whose model is not looked at. Both outlive it. */
-MUST Status search_adapt(SearchAsk *a, Adapted *x, const Config *recipe);
+MUST Status search_adapt(SearchAsk *a, LoraCost *x, const Config *recipe);
 
 /* The least number of cards that trains it without offload, 0: none up to `most`. */
 MUST Status search_least(const SearchAsk *a, int most, int *gpus);
@@ -142,7 +142,7 @@ const char *dispatch_word(DispatchKind k);
 int         search_words(const char *list[RULE_LABELS], unsigned bits);
 void        search_words_text(char *text, size_t n, unsigned bits, const char *between);
 void        layout_text(char *text, size_t n, const SearchAsk *a, const Candidate *c);
-void        trains_text(char *text, size_t n, const Adapted *x);              /* how many pairs, what share */
+void        trains_text(char *text, size_t n, const LoraCost *x);              /* how many pairs, what share */
 
 /* search.c */
 MUST Status search_settle(Search *s, Candidate c, double extra); /* adds the cheapest way that fits */

@@ -11,12 +11,12 @@ enum { MOST_DRY = 32 };                  /* dry runs of one search */
 
 bool search_can_build(const SearchAsk *a) { return a->task.model->preset && a->task.precision == PREC_BF16; }
 
-Status search_adapt(SearchAsk *a, Adapted *x, const Config *recipe)
+Status search_adapt(SearchAsk *a, LoraCost *x, const Config *recipe)
 {
     if (a->task.precision != PREC_BF16)
         return fail(E_CONFIG, "--precision: weights that adapters are beside are bf16 here; ask for bf16");
-    TRY(adapted_open(x, a->task.model, recipe, a->task.patches > 0));
-    a->task.adapted = x, a->adapters = recipe;
+    TRY(lora_cost_open(x, a->task.model, recipe, a->task.patches > 0));
+    a->task.lora = x, a->adapters = recipe;
     return OK;
 }
 
@@ -41,9 +41,9 @@ static void set_layout(Status *st, Config *cfg, const SearchAsk *a, const Candid
     set(st, cfg, "parallel.ep=%d", c->ep);
     set(st, cfg, "parallel.etp=%d", c->etp);
     set(st, cfg, "parallel.zero=%d", c->zero);
-    if (c->cp_near > 1) {
+    if (c->cp_inner > 1) {
         set(st, cfg, "parallel.cp_comm=a2a+p2p");
-        set(st, cfg, "parallel.cp_sizes=[%d, %d]", c->cp_near, c->cp / c->cp_near);
+        set(st, cfg, "parallel.cp_sizes=[%d, %d]", c->cp_inner, c->cp / c->cp_inner);
     }
     if (c->pp == 1) return;
     if (cut.embedding) set(st, cfg, "parallel.count_embedding=true");

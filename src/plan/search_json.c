@@ -21,7 +21,7 @@ static Json *json_words(unsigned recompute)
 static Json *json_candidate(const SearchAsk *a, const Candidate *c, int states)
 {
     return json_pack("{s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:i, s:i, s:I, s:o, s:s, s:f, s:s, s:b}", "tp",
-                     c->tp, "cp", c->cp, "cp_near", c->cp_near > 1 ? c->cp_near : 1, "pp", c->pp, "vpp",
+                     c->tp, "cp", c->cp, "cp_inner", c->cp_inner > 1 ? c->cp_inner : 1, "pp", c->pp, "vpp",
                      c->vpp, "ep", c->ep, "etp", c->etp, "dp", (json_int_t)found_dp(a, c), "zero", c->zero,
                      "mbs", c->mbs, "micro_batches", (json_int_t)found_micros(a, c), "recompute",
                      json_words(c->recompute), "states", states_at(states)->name, "offload", c->offload,
@@ -36,7 +36,7 @@ static Json *json_stages(const Task *task, const Found *f)
     t.grad_bytes = w->grad, t.moment_bytes = w->moment, t.master_bytes = w->master;
     for (int p = 0; p < f->c.pp; p++) {
         StageMemory m;
-        closed_memory(&m, &t, &f->c, p);
+        analytic_memory(&m, &t, &f->c, p);
         json_array_append_new(list,
                               json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "weights", m.weights,
                                         "grads", m.grads, "optimizer", m.optimizer, "activations",
@@ -93,7 +93,7 @@ Status search_json(FILE *out, const Search *s)
                   (json_int_t)t->seq, "gbs", (json_int_t)t->gbs, "patches", (json_int_t)t->patches, "fits",
                   s->places > 0, "ranking", ranking, "refused", refused, "candidates", (json_int_t)s->judged,
                   "seconds", s->seconds, "dry_runs", s->dried, "error", t->hw.error);
-    if (o && t->adapted) json_object_set_new(o, "trains", trainable_json(&t->adapted->trains));
+    if (o && t->lora) json_object_set_new(o, "trains", trainable_json(&t->lora->trains));
     if (!o || json_dumpf(o, out, JSON_INDENT(2)) < 0) {
         json_decref(o);
         return fail(E_IO, "the plan could not be written as JSON");

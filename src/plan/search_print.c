@@ -16,9 +16,9 @@ static void print_task(FILE *out, const Search *s)
             t->hw.domain < t->gpus ? t->hw.domain : t->gpus, (long long)t->gbs, (long long)t->seq,
             precisions[t->precision]);
     if (t->patches) fprintf(out, "%lld patches of pictures in each\n", (long long)t->patches);
-    if (t->adapted) {
+    if (t->lora) {
         char text[320];
-        trains_text(text, sizeof text, t->adapted);
+        trains_text(text, sizeof text, t->lora);
         fprintf(out, "%s\n", text);
     }
 }
@@ -66,7 +66,7 @@ static void print_memory(FILE *out, const Search *s, const Found *f)
                  "vision buffers  fixed    total\n");
     for (int p = 0; p < f->c.pp; p++) {
         StageMemory m;
-        closed_memory(&m, &t, &f->c, p);
+        analytic_memory(&m, &t, &f->c, p);
         fprintf(out, "  %5d  %8.1f %6.1f  %6.1f  %7.1f %7.1f %7.1f %7.1f %6.1f %8.1f\n", p, m.weights / 1e9,
                 m.grads / 1e9, m.optimizer / 1e9, m.activations / 1e9, m.logits / 1e9, m.vision / 1e9,
                 m.buffers / 1e9, m.fixed / 1e9, m.total / 1e9);
@@ -87,7 +87,7 @@ static void print_tuning(FILE *out, const Search *s, const Found *f)
         StepTime st;
         if (c.dispatch == kinds[i]) continue;
         c.dispatch = kinds[i];
-        closed_time(&st, &t, &c);
+        analytic_time(&st, &t, &c);
         fprintf(out, "  moe.dispatcher=%s: %+.1f %% of the step by formula\n", dispatch_word(kinds[i]),
                 100 * (st.step / f->time.step - 1));
     }

@@ -11,9 +11,9 @@ static void say_found(FILE *out, const Search *s, const Found *f)
     layout_text(layout, sizeof layout, &s->ask, &f->c);
     fprintf(out, "# %s on %d %s, %d to a domain of fast links: %s.\n", t->model->preset, t->gpus, t->hw.id,
             t->hw.domain < t->gpus ? t->hw.domain : t->gpus, layout);
-    if (t->adapted) {
+    if (t->lora) {
         char text[320];
-        trains_text(text, sizeof text, t->adapted);
+        trains_text(text, sizeof text, t->lora);
         fprintf(out, "# Adapters: %s.\n", text);
     }
     fprintf(out, "# Predicted: %.3g s a step of %lld tokens, %.0f tokens/s a card, MFU %.1f %%; %.0f %% "

@@ -102,8 +102,8 @@ void space_candidate(RuleInput *x, Cut *cut, const SearchAsk *a, const Candidate
     space_cut(cut, a->task.model->L, c->pp, c->vpp);
     x->tp = c->tp, x->cp = c->cp, x->pp = c->pp, x->vpp = c->vpp, x->ep = c->ep, x->etp = c->etp;
     x->zero = c->zero;
-    x->cp_comm = c->cp_near > 1 ? "a2a+p2p" : "p2p", x->cp_sizes = c->cp_near > 1 ? 2 : 0;
-    if (c->cp_near > 1) x->cp_size[0] = c->cp_near, x->cp_size[1] = c->cp / c->cp_near;
+    x->cp_comm = c->cp_inner > 1 ? "a2a+p2p" : "p2p", x->cp_sizes = c->cp_inner > 1 ? 2 : 0;
+    if (c->cp_inner > 1) x->cp_size[0] = c->cp_inner, x->cp_size[1] = c->cp / c->cp_inner;
     x->count_embedding = c->pp > 1 && cut->embedding, x->count_loss = c->pp > 1 && cut->loss;
     x->layout = c->pp > 1 ? cut->string : "";
     x->dispatcher = c->ep * c->etp == 1 ? "auto" : dispatch_word(c->dispatch);
@@ -215,7 +215,7 @@ static Status walk_attention(Search *s, Candidate c, SpaceFn *fn)
         for (int j = 0; j < k; j++) {
             bool asked = a->fix.tp != ANY || a->fix.cp != ANY;
             if (!cp_wanted(s, tp[i], cp[j]) || (!asked && share % ((int64_t)tp[i] * cp[j]))) continue;
-            c.tp = tp[i], c.cp = cp[j], c.cp_near = closed_cp_near(t, c.tp, c.cp);
+            c.tp = tp[i], c.cp = cp[j], c.cp_inner = analytic_cp_inner(t, c.tp, c.cp);
             TRY(walk_experts(s, c, fn));
         }
     return OK;

@@ -98,7 +98,7 @@ static void say_memory(Lines *l, const Search *s, const Found *f)
     char text[128];
     c.recompute = 0, c.offload = 0;
     t.grad_bytes = plain->grad, t.moment_bytes = plain->moment, t.master_bytes = plain->master;
-    double most = closed_peak(&t, &c, NULL);
+    double most = analytic_peak(&t, &c, NULL);
     search_words_text(text, sizeof text, f->c.recompute, ", ");
     if (!f->c.recompute && !f->states && f->c.offload == 0) {
         lines_add(l, "nothing is computed twice or parked, states are f32");

@@ -61,7 +61,7 @@ void layout_text(char *text, size_t n, const SearchAsk *a, const Candidate *c)
     if (at < n) snprintf(text + at, n - at, "dp%lld", (long long)found_dp(a, c));
 }
 
-void trains_text(char *text, size_t n, const Adapted *x)
+void trains_text(char *text, size_t n, const LoraCost *x)
 {
     const TrainableSummary *t = &x->trains;
     int64_t learn = t->pairs + t->whole, all = t->base + t->pairs, least = 0, most = 0;

@@ -1,5 +1,5 @@
 /* plan/view_public.c -- what two public estimators say of a dry run's layout; their formulas are in
- * closed_megatron.c. */
+ * analytic_megatron.c. */
 #include "plan/analytic.h"
 #include "plan/view.h"
 

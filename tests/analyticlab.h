@@ -1,6 +1,6 @@
-/* tests/closedlab.h -- tasks and candidates in one line, for tests of the formulas. */
-#ifndef TESTS_CLOSEDLAB_H
-#define TESTS_CLOSEDLAB_H
+/* tests/analyticlab.h -- tasks and candidates in one line, for tests of the formulas. */
+#ifndef TESTS_ANALYTICLAB_H
+#define TESTS_ANALYTICLAB_H
 
 #include "plan/analytic.h"
 #include "lab.h"

@@ -1,7 +1,7 @@
-/* tests/test_adapted.c -- runs with adapters by formula: what trains is what the model says, memory and time
+/* tests/test_lora_cost.c -- runs with adapters by formula: what trains is what the model says, memory and time
  * are near the trainer's own dry run for random models, layouts, words and ranks, searches end in recipes. */
 #include "base/rng.h"
-#include "closedlab.h"
+#include "analyticlab.h"
 #include "plan/dryrun.h"
 #include "plan/search.h"
 
@@ -9,7 +9,7 @@
 #include <time.h>
 
 static uint64_t seed;
-static Adapted  adapted;                 /* of the case at hand: it must not move */
+static LoraCost  adapted;                 /* of the case at hand: it must not move */
 
 static int64_t below(uint64_t i, int64_t n) { return (int64_t)rng_below(seed, 77, i, (uint64_t)n); }
 #define PICK(i, list) list[below(i, (int64_t)(sizeof list / sizeof *list))]
@@ -119,7 +119,7 @@ static double sum(const Trained *t)
 
 static void check_counts(const Case *x)
 {
-    const Adapted *a = &adapted;
+    const LoraCost *a = &adapted;
     double n = sum(&a->first) + sum(&a->last);
     for (int l = 0; l < x->ask.task.model->L; l++) n += sum(&a->kind[a->of[l]].trained);
     EXPECT(n == (double)(a->trains.pairs + a->trains.whole), "%s: %.0f of %.0f", x->text, n,
@@ -152,8 +152,8 @@ static bool compare(const Case *x)
     Status st = dryrun_open(&d, &cfg, t->gpus, t->hw.domain < t->gpus ? t->hw.domain : t->gpus, &t->hw);
     config_close(&cfg);
     if (st) return false;
-    double peak = closed_peak(t, &x->way.c, NULL) - t->hw.fixed, dry = (double)dryrun_peak(&d, NULL);
-    closed_time(&s, t, &x->way.c);
+    double peak = analytic_peak(t, &x->way.c, NULL) - t->hw.fixed, dry = (double)dryrun_peak(&d, NULL);
+    analytic_time(&s, t, &x->way.c);
     note(&memory, peak / dry);
     EXPECT(fabs(peak - dry) <= 0.25 * dry + 0.1e9, "%s: %.2f GB by formula, %.2f by dry run", x->text,
            peak / 1e9, dry / 1e9);
@@ -178,7 +178,7 @@ static void formulas_know_adapters(void)
         if (!draw(&x)) continue;
         check_counts(&x);
         planned += compare(&x), told++;
-        adapted_close(&adapted);
+        lora_cost_close(&adapted);
         config_close(&x.lora);
     }
     printf("  %d of %d cases from seed %llu: formula over dry run %.3f to %.3f of memory, mean %.3f; %.2f to "
@@ -208,7 +208,7 @@ static void adapt(Case *x, const char *model, const char *target, const char *ra
 
 static void leave(Case *x)
 {
-    adapted_close(&adapted);
+    lora_cost_close(&adapted);
     config_close(&x->lora);
 }
 
@@ -217,8 +217,8 @@ static void backward_stops_where_nothing_trains(void)
 {
     Case x;
     adapt(&x, "qwen3-vl-30b-a3b", "layers.20.self_attn.o_proj", "16");
-    const Adapted *a = &adapted;
-    const AdaptedLayer *low = &a->kind[a->of[0]], *own = &a->kind[a->of[20]], *high = &a->kind[a->of[47]];
+    const LoraCost *a = &adapted;
+    const LoraLayer *low = &a->kind[a->of[0]], *own = &a->kind[a->of[20]], *high = &a->kind[a->of[47]];
     EXPECT(a->kinds == 3 && a->of[0] == a->of[19] && a->of[21] == a->of[47], "%d kinds", a->kinds);
     EXPECT(!low->kept && !low->back && !low->up.input, "below it");
     EXPECT(own->kept && own->back && !own->core && !own->qkv.input && own->up.input && own->o.learns &&
@@ -235,9 +235,9 @@ static void the_tower_is_below_all(void)
 {
     Case x;
     adapt(&x, "qwen3-vl-30b-a3b", "vision", "16");
-    const AdaptedLayer *first = &adapted.kind[adapted.of[0]];
+    const LoraLayer *first = &adapted.kind[adapted.of[0]];
     LayerBytes b;
-    closed_layer(&b, &x.ask.task, &x.way.c, (LayerKind){ .moe = true, .adapted = first });
+    analytic_layer(&b, &x.ask.task, &x.way.c, (LayerKind){ .moe = true, .lora = first });
     EXPECT(adapted.kinds == 1 && first->kept && first->core && first->qkv.input, "of %d kinds",
            adapted.kinds);
     EXPECT(adapted.tower.blocks == 27 && adapted.tower.mergers == 4, "%d blocks, %d mergers",
@@ -253,8 +253,8 @@ static Takes takes_of(const char *model, const char *target, const char *rank)
     Case x;
     StepTime s;
     adapt(&x, model, target, rank);
-    closed_time(&s, &x.ask.task, &x.way.c);
-    Takes c = { closed_peak(&x.ask.task, &x.way.c, NULL), s.step };
+    analytic_time(&s, &x.ask.task, &x.way.c);
+    Takes c = { analytic_peak(&x.ask.task, &x.way.c, NULL), s.step };
     leave(&x);
     return c;
 }
@@ -277,8 +277,8 @@ static void more_takes_more(void)
     }
     EXPECT_OK(hardware_find(&t.hw, "h200"));
     t.unfused_logits = t.foreign = false, t.seq = 8192, t.patches = 4096;
-    closed_time(&s, &t, &c);
-    EXPECT(closed_peak(&t, &c, NULL) > 3 * last.bytes && s.step > last.seconds, "the whole model");
+    analytic_time(&s, &t, &c);
+    EXPECT(analytic_peak(&t, &c, NULL) > 3 * last.bytes && s.step > last.seconds, "the whole model");
 }
 
 /* ---- searches ---- */
@@ -291,7 +291,7 @@ static void what_is_refused(void)
     a.task = task("deepseek-v3", 8, 64, 4, 4);
     config_default(&lora);
     set(&lora, "lora.rank=%s", "16");
-    EXPECT(search_adapt(&a, &adapted, &lora) && strstr(status_text(), "deepseek-v3") && !a.task.adapted,
+    EXPECT(search_adapt(&a, &adapted, &lora) && strstr(status_text(), "deepseek-v3") && !a.task.lora,
            "a model that is not built here: %s", status_text());
     a.task = task("qwen3-30b-a3b", 8, 64, 4, 4);
     a.task.precision = PREC_FP8;
@@ -322,7 +322,7 @@ static void searches_end_in_recipes(void)
     EXPECT(cfg.lora.rank == 16 && !strcmp(cfg.lora.target_modules.item[0], "all-linear"), "the recipe");
     config_close(&cfg);
     EXPECT_OK(search_least(&x.ask, 64, &least));
-    x.ask.task.adapted = NULL, x.ask.adapters = NULL;
+    x.ask.task.lora = NULL, x.ask.adapters = NULL;
     EXPECT_OK(search_least(&x.ask, 64, &whole));
     printf("  %d h100 train pairs on all of it, %d all of it\n", least, whole);
     EXPECT(least > 0 && whole >= 4 * least, "%d cards with adapters, %d without", least, whole);

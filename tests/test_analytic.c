@@ -1,7 +1,7 @@
 /* The formulas against the reference numbers of the specification: parameters, work of a token, bytes of a
  * layer, small worlds; against our own models, counted one parameter after the other, and the trainer's own
  * dry run. What others measured is in test_published.c. */
-#include "closedlab.h"
+#include "analyticlab.h"
 #include "base/rng.h"
 #include "model/model.h"
 #include "model/presets.h"
@@ -32,13 +32,13 @@ static void models_have_their_size(void)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         ModelRow m = *model_row(rows[i].name);
         m.mtp = rows[i].mtp;
-        ModelCounts n = closed_params(&m);
+        ModelCounts n = analytic_params(&m);
         near(m.name, n.dense / 1e9, rows[i].dense, 2e-3);             /* as many digits as the table has */
         near(m.name, n.experts / 1e9, rows[i].experts, 1e-4);
         near(m.name, n.embed / 1e9, rows[i].embed, 1e-3);
         if (rows[i].active) near(m.name, n.active / 1e9, rows[i].active, 1e-3);
-        near(m.name, closed_flops_token(&m, 4096) / 1e9, rows[i].short_, 1e-3);
-        if (rows[i].long_) near(m.name, closed_flops_token(&m, 8192) / 1e9, rows[i].long_, 1e-3);
+        near(m.name, analytic_flops_token(&m, 4096) / 1e9, rows[i].short_, 1e-3);
+        if (rows[i].long_) near(m.name, analytic_flops_token(&m, 8192) / 1e9, rows[i].long_, 1e-3);
     }
 }
 
@@ -55,8 +55,8 @@ static void rows_are_the_presets(void)
         EXPECT_OK(preset_config(&hf, m->preset));
         EXPECT_OK(shape_read(&s, hf, m->preset));
         EXPECT_OK(model_open(&whole, &s, NULL));
-        EXPECT(params_count(&whole.params) == (int64_t)closed_params(m).total, "%s: %lld, by formula %.0f",
-               m->name, (long long)params_count(&whole.params), closed_params(m).total);
+        EXPECT(params_count(&whole.params) == (int64_t)analytic_params(m).total, "%s: %lld, by formula %.0f",
+               m->name, (long long)params_count(&whole.params), analytic_params(m).total);
         model_close(&whole);
         json_decref(hf);
         built++;
@@ -84,15 +84,15 @@ static void names_are_understood(void)
 static void other_conventions(void)
 {
     const ModelRow *m = model_row("qwen3-vl-30b-a3b");
-    near("all pairs, the tower on every token", closed_flops_full(m, 12288) / 1e9, 50.47, 2e-4);
-    near("causal half", closed_flops_token(m, 12288) / 1e9, 32.67, 2e-4);
-    near("28 x 28 patches", closed_flops_vision(m, 784, false) / 1e12, 2.31, 2e-3);
-    near("of a visual token", closed_flops_vision(m, 784, false) / 196 / 1e9, 11.8, 5e-3);
-    near("30 x 40", closed_flops_vision(m, 1200, false) / 300 / 1e9, 12.4, 5e-3);
-    near("64 x 64", closed_flops_vision(m, 4096, false) / 1024 / 1e9, 16.7, 5e-3);
-    near("frozen", closed_flops_vision(m, 784, true) * 3, closed_flops_vision(m, 784, false), 1e-12);
-    near("towers", closed_params(m).vision / 1e9, 0.538, 2e-3);
-    near("towers", closed_params(model_row("qwen3-vl-235b-a22b")).vision / 1e9, 0.576, 2e-3);
+    near("all pairs, the tower on every token", analytic_flops_full(m, 12288) / 1e9, 50.47, 2e-4);
+    near("causal half", analytic_flops_token(m, 12288) / 1e9, 32.67, 2e-4);
+    near("28 x 28 patches", analytic_flops_vision(m, 784, false) / 1e12, 2.31, 2e-3);
+    near("of a visual token", analytic_flops_vision(m, 784, false) / 196 / 1e9, 11.8, 5e-3);
+    near("30 x 40", analytic_flops_vision(m, 1200, false) / 300 / 1e9, 12.4, 5e-3);
+    near("64 x 64", analytic_flops_vision(m, 4096, false) / 1024 / 1e9, 16.7, 5e-3);
+    near("frozen", analytic_flops_vision(m, 784, true) * 3, analytic_flops_vision(m, 784, false), 1e-12);
+    near("towers", analytic_params(m).vision / 1e9, 0.538, 2e-3);
+    near("towers", analytic_params(model_row("qwen3-vl-235b-a22b")).vision / 1e9, 0.576, 2e-3);
 }
 
 static void layers_have_their_bytes(void)
@@ -101,7 +101,7 @@ static void layers_have_their_bytes(void)
          l = task("moonlight", 8, 4, 2, 2);
     Candidate one = way(1, 1, 16, 1), two = way(2, 1, 8, 1);
     LayerBytes b;
-    closed_layer(&b, &q, &one, (LayerKind){ .moe = true });
+    analytic_layer(&b, &q, &one, (LayerKind){ .moe = true });
     near("residuals", b.residual / 1e6, 2 * 16.8, 3e-3);
     near("norms", b.norm / 1e6, 2 * 16.8, 3e-3);
     near("qkv", b.qkv / 1e6, 41.9, 2e-3);
@@ -111,26 +111,26 @@ static void layers_have_their_bytes(void)
     near("input", b.input / 1e6, 134.2, 1e-3);
     near("fc1", b.fc1 / 1e6, 100.7, 1e-3);
     near("act", b.act / 1e6, 50.3, 1e-3);
-    near("a layer of 30B", closed_layer_kept(&b, &q, 0) / 1e6, 470.8, 1e-3);
-    closed_layer(&b, &d, &one, (LayerKind){ .moe = true });
+    near("a layer of 30B", analytic_layer_kept(&b, &q, 0) / 1e6, 470.8, 1e-3);
+    analytic_layer(&b, &d, &one, (LayerKind){ .moe = true });
     near("up", b.up / 1e6, 402.7 + 134.2, 1e-3);
     near("low", b.low / 1e6, 2 * 12.6 + 8.9, 2e-3);
     near("shared", b.shared / 1e6, 50.4, 2e-3);
     near("both norms", b.norm / 1e6, 117, 5e-3);
     near("act", b.act / 1e6, 134, 5e-3);
-    near("a layer of DeepSeek", closed_layer_kept(&b, &d, 0) / 1e6, 1874, 1e-3);
+    near("a layer of DeepSeek", analytic_layer_kept(&b, &d, 0) / 1e6, 1874, 1e-3);
     d.keep_fc2 = true;
-    closed_layer(&b, &d, &one, (LayerKind){ .moe = true });
+    analytic_layer(&b, &d, &one, (LayerKind){ .moe = true });
     near("output of the experts", b.fc2 / 1e6, 470, 2e-3);
-    closed_layer(&b, &l, &two, (LayerKind){ .moe = true });
-    near("a layer of Moonlight", closed_layer_kept(&b, &l, 0) / 1e6, 274.5, 1e-3);
+    analytic_layer(&b, &l, &two, (LayerKind){ .moe = true });
+    near("a layer of Moonlight", analytic_layer_kept(&b, &l, 0) / 1e6, 274.5, 1e-3);
 }
 
 /* Without exchange buffers and context, as the reference is. */
 static double gb(const Task *t, const Candidate *c, int stage)
 {
     StageMemory s;
-    closed_memory(&s, t, c, stage);
+    analytic_memory(&s, t, c, stage);
     EXPECT(fabs(s.weights + s.grads + s.optimizer + s.activations + s.logits + s.vision + s.buffers + s.fixed
                 - s.total) < 1, "the parts of stage %d are not the whole", stage);
     return (s.total - s.buffers - s.fixed) / 1e9;
@@ -191,8 +191,8 @@ static void formulas_know_the_engine(void)
         int    more = rows[i].as ? 2 : 1;
         double seconds, peak = dry_peak(rows[i].recipe, more, with, rows[i].ranks, &t.hw, &seconds);
         StepTime s;
-        closed_time(&s, &t, &rows[i].c);
-        near(rows[i].recipe, closed_peak(&t, &rows[i].c, NULL) - t.hw.fixed, peak, 0.05);
+        analytic_time(&s, &t, &rows[i].c);
+        near(rows[i].recipe, analytic_peak(&t, &rows[i].c, NULL) - t.hw.fixed, peak, 0.05);
         near(rows[i].recipe, s.step, seconds, 0.15);
     }
 }
@@ -214,7 +214,7 @@ static void words_drop_as_much(void)
         char *with[] = { "model.preset=Qwen3-VL-30B-A3B", "optim.master=float32", words };
         snprintf(words, sizeof words, "memory.recompute=[%s]", rows[i].word);
         c.recompute = rows[i].bit;
-        near(rows[i].word, closed_peak(&t, &c, NULL) - t.hw.fixed,
+        near(rows[i].word, analytic_peak(&t, &c, NULL) - t.hw.fixed,
              dry_peak("recipes/qwen3-vl-30b-a3b-8-h200-3d.yaml", 3, with, 8, NULL, NULL), 0.01);
     }
 }
@@ -232,7 +232,7 @@ static void states_take_as_much(void)
         Candidate c = way(1, 1, 16, 1);
         EXPECT_OK(hardware_find(&t.hw, "h100"));
         t.master_bytes = rows[i].master, t.unfused_logits = t.foreign = false, c.offload = rows[i].offload;
-        near(rows[i].word, closed_peak(&t, &c, NULL) - t.hw.fixed,
+        near(rows[i].word, analytic_peak(&t, &c, NULL) - t.hw.fixed,
              dry_peak("recipes/qwen3-30b-a3b-16-h100.yaml", 3, with, 16, NULL, NULL), 0.01);
     }
 }
@@ -271,10 +271,10 @@ static void what_does_not_fit(void)
     int stage = -1;
     EXPECT_OK(hardware_find(&g.hw, "h100"));
     q.hw = g.hw;
-    EXPECT(closed_peak(&g, &pipe, &stage) > g.hw.room && stage == 0, "GLM-4.5-Air: stage %d", stage);
-    EXPECT(closed_peak(&q, &c, NULL) > q.hw.room, "30B with f32 gradients");
+    EXPECT(analytic_peak(&g, &pipe, &stage) > g.hw.room && stage == 0, "GLM-4.5-Air: stage %d", stage);
+    EXPECT(analytic_peak(&q, &c, NULL) > q.hw.room, "30B with f32 gradients");
     g.gpus = 256, pipe.recompute = RE_FULL, g.moment_bytes = 2;       /* more replicas, full recompute */
-    EXPECT(closed_peak(&g, &pipe, NULL) < g.hw.room, "GLM-4.5-Air over 256 cards");
+    EXPECT(analytic_peak(&g, &pipe, NULL) < g.hw.room, "GLM-4.5-Air over 256 cards");
 }
 
 /* The more is dropped, the less is held and the longer it takes. */
@@ -286,11 +286,11 @@ static void recompute_trades(void)
     Candidate c = way(1, 1, 64, 1), none = c;
     StepTime before, after;
     EXPECT_OK(hardware_find(&t.hw, "gb200"));
-    closed_time(&before, &t, &none);
+    analytic_time(&before, &t, &none);
     for (size_t i = 0; i < sizeof each / sizeof *each; i++) {
         c.recompute = each[i];
-        closed_time(&after, &t, &c);
-        EXPECT(closed_peak(&t, &c, NULL) < closed_peak(&t, &none, NULL), "%x holds as much", each[i]);
+        analytic_time(&after, &t, &c);
+        EXPECT(analytic_peak(&t, &c, NULL) < analytic_peak(&t, &none, NULL), "%x holds as much", each[i]);
         EXPECT(after.step > before.step && after.replay > 0, "%x costs nothing", each[i]);
     }
     near("full", after.step / before.step, 4.0 / 3, 0.1);
@@ -305,22 +305,22 @@ static void sharding_and_pictures(void)
     StepTime text, seen, frozen;
     EXPECT_OK(hardware_find(&t.hw, "h200"));
     for (c.zero = 0; c.zero <= 3; c.zero++) {
-        double peak = closed_peak(&t, &c, NULL);
+        double peak = analytic_peak(&t, &c, NULL);
         EXPECT(peak < last, "zero %d takes %.1f GB, one less %.1f", c.zero, peak / 1e9, last / 1e9);
         last = peak;
     }
     c.zero = 1;
-    closed_time(&text, &t, &c);
+    analytic_time(&text, &t, &c);
     t.patches = 784;
-    closed_memory(&s, &t, &c, 0);
+    analytic_memory(&s, &t, &c, 0);
     near("a picture of 28 x 28", s.vision / 1e9, 0.85, 0.05);
-    vision = s.vision, closed_time(&seen, &t, &c);
+    vision = s.vision, analytic_time(&seen, &t, &c);
     t.frozen_vision = true;
-    closed_memory(&s, &t, &c, 0);
-    closed_time(&frozen, &t, &c);
+    analytic_memory(&s, &t, &c, 0);
+    analytic_time(&frozen, &t, &c);
     EXPECT(s.vision < vision / 10 && text.step < frozen.step && frozen.step < seen.step, "frozen costs less");
     c.recompute = RE_VISION, t.frozen_vision = false;
-    closed_memory(&s, &t, &c, 0);
+    analytic_memory(&s, &t, &c, 0);
     EXPECT(s.vision < vision / 4, "a tower done again");
 }
 
@@ -332,13 +332,13 @@ static void heads_before_the_ring(void)
     StepTime plain, levels;
     EXPECT_OK(hardware_find(&t.hw, "h100"));
     t.seq = 131072, ring.cp = 32, ring.vpp = 4, two = ring;
-    two.cp_near = closed_cp_near(&t, 1, 32);
-    EXPECT(two.cp_near == 8, "%d ranks exchange heads", two.cp_near);
-    closed_time(&plain, &t, &ring);
-    closed_time(&levels, &t, &two);
+    two.cp_inner = analytic_cp_inner(&t, 1, 32);
+    EXPECT(two.cp_inner == 8, "%d ranks exchange heads", two.cp_inner);
+    analytic_time(&plain, &t, &ring);
+    analytic_time(&levels, &t, &two);
     EXPECT(levels.cp < plain.cp / 4, "%.1f s exposed, by a ring %.1f", levels.cp, plain.cp);
     t.model = model_row("qwen3-30b-a3b");
-    EXPECT(closed_cp_near(&t, 1, 8) == 1 && closed_cp_near(&t, 1, 16) == 4 && closed_cp_near(&t, 4, 16) == 1,
+    EXPECT(analytic_cp_inner(&t, 1, 8) == 1 && analytic_cp_inner(&t, 1, 16) == 4 && analytic_cp_inner(&t, 4, 16) == 1,
            "four kv heads");
 }
 
@@ -359,15 +359,15 @@ static void any_candidate(void)
         Candidate c = { .tp = power(4), .cp = power(7), .pp = power(6), .vpp = 1 + draw(12), .ep = power(8),
                         .etp = power(3), .mbs = power(5), .zero = draw(4), .recompute = (unsigned)draw(1024),
                         .offload = draw(5) / 4.0, .overlap = draw(2), .dispatch = (DispatchKind)draw(3),
-                        .cp_near = draw(9) };
+                        .cp_inner = draw(9) };
         Task t = task(model_row_at(draw(models))->name, power(13), power(14), power(2) * 2, power(2) * 2);
         StepTime s;
         EXPECT_OK(hardware_find(&t.hw, hardware_at(draw(cards))));
         t.seq = 1024 * power(9), t.patches = 4 * draw(10000), t.picture = 4 * draw(1000);
         t.precision = (Precision)draw(3), t.imbalance = 1 + draw(3), t.unfused_logits = draw(2);
         t.frozen_vision = draw(2), t.fp8_stash = draw(2), t.fp8_weights = draw(2);
-        closed_time(&s, &t, &c);
-        double peak = closed_peak(&t, &c, NULL);
+        analytic_time(&s, &t, &c);
+        double peak = analytic_peak(&t, &c, NULL);
         bad += !(isfinite(peak) && peak > t.hw.fixed && isfinite(s.step) && s.step > 0);
         bad += !(s.mfu > 0 && s.mfu < 1);
     }
@@ -378,14 +378,14 @@ static void their_estimate(void)
 {
     Task t = task("qwen3-30b-a3b", 16, 1024, 4, 4);
     Candidate c = way(1, 1, 16, 1);
-    MegatronEstimate lm = closed_megatron_estimate(&t, &c, false);
-    MegatronEstimate bridge = closed_megatron_estimate(&t, &c, true), woven;
+    MegatronEstimate lm = analytic_megatron(&t, &c, false);
+    MegatronEstimate bridge = analytic_megatron(&t, &c, true), woven;
     near("states", lm.state, 3.353e9 * (6 + 12 / 16.0), 1e-3);
     near("activations", bridge.activations, 4096.0 * 2048 * (18 + 4 * 3.0) * 48, 1e-9);
     near("logits", lm.logits, 4.0 * 4096 * (2048 + 151936), 1e-9);
     EXPECT(bridge.total == bridge.state + bridge.activations + bridge.logits, "the sum");
     c = way(1, 4, 4, 1), c.vpp = 3;
-    woven = closed_megatron_estimate(&t, &c, true);
+    woven = analytic_megatron(&t, &c, true);
     near("interleaved", woven.activations, bridge.activations * (1 + 3 / 12.0), 1e-9);
 }
 
