@@ -1,6 +1,8 @@
-/* tests/test_base.c -- status texts, arenas, random numbers and the thread pool. */
+/* tests/test_base.c -- status texts, growing arrays, arenas, random numbers and the thread pool. */
 #include "lab.h"
 #include "base/arena.h"
+#include "base/grow.h"
+#include "base/num.h"
 #include "base/rng.h"
 #include "base/thread.h"
 
@@ -32,6 +34,40 @@ static void exit_codes(void)
     };
     for (size_t i = 0; i < sizeof want / sizeof *want; i++)
         EXPECT(status_exit_code(want[i].s) == want[i].code, "status %d", (int)want[i].s);
+}
+
+/* ---- growing arrays, numbers ---- */
+
+static void arrays_grow(void)
+{
+    int64_t *v = NULL;
+    int      cap = 0;
+    for (int i = 0; i < 1000; i++) {
+        bool grown = GROW(v, cap, i + 1);
+        EXPECT(grown, "item %d", i);
+        if (!grown) break;
+        v[i] = i;
+    }
+    for (int i = 0; i < 1000 && i < cap; i++) EXPECT(v[i] == i, "item %d is %lld", i, (long long)v[i]);
+    EXPECT(cap >= 1000 && cap < 2048, "capacity %d", cap);
+    int64_t *before = v;
+    EXPECT(GROW(v, cap, 10) && v == before, "an array that is large enough stays where it is");
+    free(v);
+}
+
+static void arrays_refuse_to_overflow(void)
+{
+    struct { char bytes[1 << 20]; } *v = NULL;
+    int64_t cap = 0;
+    int     narrow = 0;
+    EXPECT(!GROW(v, cap, INT64_MAX / 2) && !v && !cap, "a size above the address space");
+    EXPECT(!GROW(v, narrow, (int64_t)INT32_MAX + 1) && !v && !narrow, "a capacity above its type");
+}
+
+static void numbers(void)
+{
+    EXPECT(min_i64(-3, 2) == -3 && max_i64(-3, 2) == 2 && min_int(5, 5) == 5 && max_size(1, 2) == 2, "min, max");
+    EXPECT(ceil_div(0, 4) == 0 && ceil_div(9, 4) == 3 && round_up(8, 4) == 8, "rounding up");
 }
 
 /* ---- arena ---- */
@@ -305,6 +341,9 @@ int main(void)
 {
     RUN(status_texts);
     RUN(exit_codes);
+    RUN(arrays_grow);
+    RUN(arrays_refuse_to_overflow);
+    RUN(numbers);
     RUN(arena_marks);
     RUN(arena_labels_at_peak);
     RUN(arena_full_sticks);

@@ -2,15 +2,16 @@
 # Installs the Debian packages the build needs and this machine lacks, and says which. A machine that has
 # all of them needs no network and no rights. Extra groups by name: `tools/setup.sh fuzz`.
 set -eu
-need="gcc make pkg-config libopenblas-openmp-dev libjansson-dev libyaml-dev libjpeg-dev libpng-dev libwebp-dev libpcre2-dev libutf8proc-dev libxxhash-dev libopenmpi-dev openmpi-bin"
+need="gcc make pkg-config libjansson-dev libyaml-dev libjpeg-dev libpng-dev libwebp-dev libpcre2-dev libutf8proc-dev libxxhash-dev libopenmpi-dev openmpi-bin"
 for group in "$@"; do
     case $group in
         fuzz) need="$need clang libclang-rt-dev" ;;
         format) need="$need clang-format" ;;
         report) need="$need chromium" ;;
+        bench) need="$need libopenblas-openmp-dev" ;;
         slurm) need="$need slurm-wlm munge" ;;
         hosts) need="$need iproute2" ;;
-        *) echo "setup: unknown group $group (fuzz, format, report, slurm, hosts)" >&2; exit 2 ;;
+        *) echo "setup: unknown group $group (fuzz, format, report, bench, slurm, hosts)" >&2; exit 2 ;;
     esac
 done
 

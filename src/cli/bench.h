@@ -6,7 +6,8 @@
 #include "model/shape.h"
 #include "ops/ops.h"
 
-/* OpenBLAS sgemm 2048^3, on a card its own product of 8192^3; a copy, bytes read plus written. */
+/* Measured matrix product (bench_gemm_name says which) and copy, which counts bytes read plus written. On the
+ * CPU the product is OpenBLAS's where this build has it, else our own. */
 typedef struct Ceiling { double gflops, gbs; } Ceiling;
 
 typedef void BenchFn(void *arg);
@@ -17,6 +18,7 @@ double      bench_middle(double *v, int64_t n);                  /* the median; 
 double      bench_median(Backend *be, BenchFn *fn, void *arg, int repeats);
 /* The shortest of at least so many, of more where calls are short: others may use the machine too. */
 double      bench_best(Backend *be, BenchFn *fn, void *arg, int repeats);
+const char *bench_gemm_name(bool host);
 MUST Status bench_ceiling(Ceiling *c, Backend *be, Arena *a, DType d);
 
 MUST Status bench_ops(int argc, char **argv);

@@ -53,7 +53,7 @@ static Status run_all(Setup *s, Json *rows, int repeats)
     TRY(bench_ceiling(&top, s->be, s->a, s->d));
     if (!rows)
         printf("%s  ceilings of this run: %s %.1f GFLOP/s, copy %.1f GB/s\n", dtype_name(s->d),
-               card ? "a product of 8192^3" : "sgemm", top.gflops, top.gbs);
+               bench_gemm_name(!card), top.gflops, top.gbs);
     BenchList all = bench_list();
     if (card) {
         TRY(run_list(s, bench_products(), top, rows, repeats));

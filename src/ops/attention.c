@@ -102,7 +102,6 @@ static void zero_rows(Tensor t, int64_t from, int64_t to)
             memset(head_ptr(t, h, r), 0, (size_t)t.n[2] * dtype_size((DType)t.dtype));
 }
 
-INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* Multiplications (pairs x head width x heads) under which waking other threads costs more than they save. */
 #define SMALL 1e6
@@ -164,7 +163,7 @@ static void fwd_task(float *ws, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor
     for (int64_t r = 0; r < rows; r++) max[r] = -INFINITY;
     memset(O, 0, (size_t)(rows * W) * sizeof *O);
     for (int64_t k0 = t.k0; k0 < t.k1; k0 += BK) {
-        int64_t cols = least(BK, t.k1 - k0);
+        int64_t cols = min_i64(BK, t.k1 - k0);
         tile_transpose(KT, BK, head_rows(k, g, k0, cols));
         tile_read(V, W, head_rows(v, g, k0, cols), 1.0f);
         tile_mul(false, S, BK, Q, W, 1, KT, BK, rows, cols, C);
@@ -198,7 +197,7 @@ static int64_t fwd_tasks(Backend *be, Segments seg, int32_t n)
             Span    k = keys_of(seg, i);
             if (b == e || k.to - k.from > longest || k.to - k.from <= longest / 2) continue;
             for (int32_t q = b + (e - b - 1) / n * n; q >= b; q -= n) {
-                int32_t end = (int32_t)least(q + n, e);
+                int32_t end = (int32_t)min_i64(q + n, e);
                 add_task(be, &count, (Task){ .q0 = q, .q1 = end, .k0 = k.from, .ahead = k.to - e,
                                              .k1 = seg.causal ? end + k.to - e : k.to });
             }
@@ -292,8 +291,8 @@ static void bwd_rows(const Room *m, const Grads *x, Task t, int64_t g, Span q, i
     bool    causal = x->seg.causal;
     float   lse[ROWS], delta[ROWS];
     for (int64_t q0 = q.from; q0 < q.to; q0 += step) {
-        int64_t n = least(step, q.to - q0), rows = n * group;
-        int64_t last = causal ? least(end, q0 + n + ahead) : end;
+        int64_t n = min_i64(step, q.to - q0), rows = n * group;
+        int64_t last = causal ? min_i64(end, q0 + n + ahead) : end;
         for (int64_t j = 0; j < group; j++) {
             tile_read(m->Q + j * n * W, W, head_rows(x->q, h0 + j, q0, n), x->scale);
             tile_read(m->dO + j * n * W, W, head_rows(x->dout, h0 + j, q0, n), 1.0f);
@@ -302,7 +301,7 @@ static void bwd_rows(const Room *m, const Grads *x, Task t, int64_t g, Span q, i
         }
         if (t.dq) memset(m->dQ, 0, (size_t)(rows * W) * sizeof *m->dQ);
         for (int64_t k0 = t.k0; k0 < last; k0 += BK) {
-            int64_t cols = least(BK, last - k0), at = (k0 - t.k0) * W;
+            int64_t cols = min_i64(BK, last - k0), at = (k0 - t.k0) * W;
             tile_transpose(m->KT, BK, head_rows(x->k, g, k0, cols));
             tile_transpose(m->VT, BK, head_rows(x->v, g, k0, cols));
             tile_mul(false, m->S, BK, m->Q, W, 1, m->KT, BK, rows, cols, C);
@@ -327,10 +326,10 @@ static void bwd_task(float *ws, const Grads *x, Task t, int64_t g)
     Room    m = room_of(ws, W, keys);
     if (t.dkv) memset(m.dK, 0, (size_t)(2 * tile_rows(keys) * W) * sizeof *m.dK);
     for (int32_t i = t.first; i <= t.last; i++) {
-        Span    k = keys_of(x->seg, i), q = { at[i] > t.q0 ? at[i] : t.q0, (int32_t)least(at[i + 1], t.q1) };
+        Span    k = keys_of(x->seg, i), q = { at[i] > t.q0 ? at[i] : t.q0, (int32_t)min_i64(at[i + 1], t.q1) };
         int32_t ahead = k.to - at[i + 1], skip = t.k0 - ahead - q.from;
         if (!t.dq && x->seg.causal && skip > 0) q.from += (int32_t)(skip / n * n);   /* they see none of it */
-        bwd_rows(&m, x, t, g, q, least(t.k1, k.to), ahead);
+        bwd_rows(&m, x, t, g, q, min_i64(t.k1, k.to), ahead);
     }
     if (t.dkv) head_write(x->dk, g, t.k0, m.dK, W, keys), head_write(x->dv, g, t.k0, m.dV, W, keys);
 }
@@ -360,13 +359,13 @@ static void bwd_cut(Backend *be, int64_t *count, const int32_t *at, Task all, in
     }
     for (int32_t k = all.k0; k < all.k1; k += BK) {
         Task t = all;
-        t.k0 = k, t.k1 = (int32_t)least(k + BK, all.k1), t.dkv = true;
+        t.k0 = k, t.k1 = (int32_t)min_i64(k + BK, all.k1), t.dkv = true;
         add_task(be, count, t);
     }
     for (int32_t i = all.last; i >= all.first; i--)
         for (int32_t b = at[i], e = at[i + 1], q = b + (e - b - 1) / n * n; e > b && q >= b; q -= n) {
             Task t = all;
-            t.q0 = q, t.q1 = (int32_t)least(q + n, e), t.first = t.last = i, t.dq = true;
+            t.q0 = q, t.q1 = (int32_t)min_i64(q + n, e), t.first = t.last = i, t.dq = true;
             add_task(be, count, t);
         }
 }

@@ -69,7 +69,7 @@ typedef struct StWriter {
     char   *dir, *name;               /* name: of the one file, or NULL for a folder's model*.safetensors */
     int64_t max_shard;                /* bytes of data */
     struct StSlot *slot;              /* the declared tensors */
-    int     count, room;
+    int     count, cap;
     int     shards, made, placed;     /* all, with a temporary file begun, with it renamed */
     int     fd;                       /* of shard made - 1 */
     int64_t base;                     /* where its data begins */

@@ -9,6 +9,8 @@
  * that a crash between two renames leaves a folder that says so, never a mixture of two models. */
 #include "tensor/safetensors.h"
 
+#include "base/grow.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -99,21 +101,11 @@ Status st_writer_open(StWriter *w, const char *path, int64_t max_shard)
     return writer_open(w, path, max_shard, n > 12 && !strcmp(path + n - 12, ".safetensors"));
 }
 
-static Status slots_grow(StWriter *w)
-{
-    int     room = w->room ? 2 * w->room : 64;
-    StSlot *grown = realloc(w->slot, (size_t)room * sizeof *grown);
-    if (!grown) return no_memory();
-    w->slot = grown, w->room = room;
-    return OK;
-}
-
 /* What to write is decided by us, so a shape that cannot be is our bug. */
 Status st_writer_declare(StWriter *w, const char *name, DType d, int rank, const int64_t *shape)
 {
     REQUIRE(w->open && !w->begun && rank >= 0 && rank <= ST_MAXDIM, "tensor %s, rank %d", name, rank);
-    Status st = w->count == w->room ? slots_grow(w) : OK;
-    if (st) return give_up(w, st);
+    if (!GROW(w->slot, w->cap, w->count + 1)) return give_up(w, no_memory());
     StSlot *s = &w->slot[w->count];
     *s = (StSlot){ .name = strdup(name), .dtype = d, .rank = rank, .bytes = (int64_t)dtype_size(d) };
     if (!s->name) return give_up(w, no_memory());

@@ -7,6 +7,7 @@
 #define OPS_CPU_CPU_H
 
 #include "base/hot.h"
+#include "base/num.h"
 #include "ops/ops.h"
 
 #include <math.h>

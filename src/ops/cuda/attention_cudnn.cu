@@ -147,8 +147,8 @@ static int64_t round_length(int64_t x)
 static int64_t run_size(const Key *k, int64_t n, int64_t S, int64_t T)
 {
     int64_t B = k->even ? n : power_of_two(n, 1), most = 16384;
-    if (k->repeats)                   most = at_most(most, MATRIX / (2 * k->H * S * S));
-    else if (k->backward && !k->flat) most = at_most(most, 2 * T / S);
+    if (k->repeats)                   most = min_i64(most, MATRIX / (2 * k->H * S * S));
+    else if (k->backward && !k->flat) most = min_i64(most, 2 * T / S);
     if (most < 1) most = 1;
     if (k->even) while (n % B || B > most) B--;
     else         while (B > most) B /= 2;
@@ -244,7 +244,7 @@ static void call_stat(Call *c, bool out)
 {
     Tensor  lse = c->x->lse, stat = c->t[N_STAT];
     float  *a = (float *)lse.data, *b = (float *)stat.data;
-    int64_t blocks = at_most(ceil_div(lse.n[1], 256), 64);
+    int64_t blocks = min_i64(ceil_div(lse.n[1], 256), 64);
     if (!c->copied[N_STAT] || c->be->preparing) return;
     stat_kernel<<<dim3((unsigned)blocks, (unsigned)lse.n[0]), 256, 0, cuda_of(c->be)->stream>>>(
         out ? a : b, out ? lse.s[0] : stat.s[1], out ? b : a, out ? stat.s[1] : lse.s[0],

@@ -496,7 +496,7 @@ static size_t smem(int R, int K, int NJ, int tiles16)
 static void fwd_parts(Backend *be, Args *a, int64_t blocks, int each)
 {
     enum { MOST = 32 };
-    int64_t want = at_most(MOST, (int64_t)each * cuda_of(be)->sms / blocks);
+    int64_t want = min_i64(MOST, (int64_t)each * cuda_of(be)->sms / blocks);
     if (!a->kv_starts || want < 2) return;
     size_t rows = (size_t)(want * a->T * a->H);
     a->part_o   = (float *)cuda_workspace(be, rows * (size_t)(a->C + 2) * sizeof(float));
@@ -509,7 +509,7 @@ template <int R, int KR, int NJ>
 static void fwd_launch(Backend *be, Args a)
 {
     int group = a.H / a.G;
-    a.stack = (int)at_most(group, 16 * R), a.queries = 16 * R / a.stack;
+    a.stack = (int)min_i64(group, 16 * R), a.queries = 16 * R / a.stack;
     int64_t blocks = tiles(a, a.T, a.queries) * a.G * ceil_div(group, a.stack);
     fwd_parts(be, &a, blocks, R == 1 ? 4 : 2);
     LAUNCH(be, "attention_fwd", (fwd_kernel<R, KR, NJ>), blocks * a.parts, 256, smem(R, KR, NJ, R + KR), a);

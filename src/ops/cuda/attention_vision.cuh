@@ -170,7 +170,7 @@ static inline CUtensorMap heads_map(Backend *be, Tensor t, int rows)
 /* Blocks for tiles of BM rows: the segments' lengths are known on the card only. */
 static inline int64_t vision_blocks(Backend *be, const Attn *x, int BM)
 {
-    return at_most(cuda_of(be)->sms, (ceil_div(x->q.n[0], BM) + x->seg.n) * x->q.n[1]);
+    return min_i64(cuda_of(be)->sms, (ceil_div(x->q.n[0], BM) + x->seg.n) * x->q.n[1]);
 }
 
 #endif

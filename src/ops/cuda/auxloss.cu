@@ -242,7 +242,7 @@ extern "C" void cuda_aux_loss(Backend *be, Tensor out, Tensor coef, Tensor count
     if (form == AUX_NONE && t_has(coef))
         LAUNCH(be, "aux_loss", zero, ceil_div(t_count(coef), 256), 256, 0, (float *)coef.data, t_count(coef));
     if (form != AUX_NONE)
-        LAUNCH(be, "aux_loss", pool_strip, parts, 32 * at_most(32, rows), 0, part, p);
+        LAUNCH(be, "aux_loss", pool_strip, parts, 32 * min_i64(32, rows), 0, part, p);
     LAUNCH(be, "aux_loss", pools_add, 1, 256, 0, (float *)out.data, part, parts, (const float *)zsum.data,
            (const float *)len.data, L, G, coeff);
 }

@@ -4,6 +4,8 @@
  * The kernels are in ops/<file>.cu, this is what they run on. One card, the first that is visible. */
 #include "ops/cuda/cuda.cuh"
 
+#include "base/grow.h"
+
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -100,7 +102,7 @@ static void cuda_close(Backend *be)
     dnn_close(c);
     lt_close(c);
     if (c->ws) cudaFree(c->ws);
-    for (int i = 0; i < c->marks_room; i++)
+    for (int i = 0; i < c->marks_cap; i++)
         if (c->mark[i].event) cudaEventDestroy(c->mark[i].event);
     free(c->mark);
     close_lanes(c);
@@ -297,15 +299,12 @@ static Status cuda_prepare(Backend *be, bool on)
 /* Room for one more mark; a step has as many as its micro-batches need. */
 static bool marks_hold(Cuda *c, Backend *be)
 {
-    if (c->marks < c->marks_room) return true;
-    int       room = c->marks_room ? 2 * c->marks_room : 256;
-    CudaMark *more = (CudaMark *)realloc(c->mark, (size_t)room * sizeof *more);
-    if (!more) {
+    int before = c->marks_cap;
+    if (!GROW(c->mark, c->marks_cap, c->marks + 1)) {
         be->sticky = fail(E_FIT, "no memory");
         return false;
     }
-    memset(more + c->marks_room, 0, (size_t)(room - c->marks_room) * sizeof *more);
-    c->mark = more, c->marks_room = room;
+    memset(c->mark + before, 0, (size_t)(c->marks_cap - before) * sizeof *c->mark);
     return true;
 }
 

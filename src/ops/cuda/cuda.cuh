@@ -10,6 +10,7 @@
 #ifndef OPS_CUDA_CUDA_CUH
 #define OPS_CUDA_CUDA_CUH
 
+#include "base/num.h"
 #include "ops/ops.h"
 
 #include <cuda_bf16.h>
@@ -27,7 +28,7 @@ typedef struct Cuda {
     void        *ws;                  /* one op's scratch: what an op leaves there the next may overwrite */
     size_t       ws_bytes, ws_needed;
     CudaMark    *mark;                /* borders between parts of the model since the last sync */
-    int          marks, marks_room;
+    int          marks, marks_cap;
     bool         going_ahead;         /* uploads use the copy stream */
     cudaEvent_t  freed, arrived;      /* the spare batch may be written; it has been */
     cudaStream_t lane[COPY_STREAMS];
@@ -87,14 +88,11 @@ void   dnn_describe(char *out, size_t n);             /* version, or that attent
         else             { typedef bf16 T;  __VA_ARGS__; }         \
     } while (0)
 
-static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-static inline int64_t at_most(int64_t a, int64_t b)  { return a < b ? a : b; }
-
 /* Enough blocks for n items at `per` a block, but no more than fill the card `waves` times: for loops with
  * stride. */
 static inline int64_t cuda_blocks(Backend *be, int64_t n, int64_t per, int waves)
 {
-    return at_most(ceil_div(n, per), (int64_t)cuda_of(be)->sms * waves);
+    return min_i64(ceil_div(n, per), (int64_t)cuda_of(be)->sms * waves);
 }
 
 #ifdef __CUDACC__

@@ -165,10 +165,10 @@ static void staged(Backend *be, const Call &q)
 {
     int64_t M = q.c.n[0], N = q.c.n[1], strip = STAGE_FLOATS / N;
     strip = strip >= 64 ? strip / 64 * 64 : strip > 0 ? strip : 1;      /* strips begin aligned in TN too */
-    strip = at_most(strip, M);
+    strip = min_i64(strip, M);
     float *stage = behind_lt(be, strip * N);
     for (int64_t m = 0; m < M && !be->sticky; m += strip) {
-        int64_t rows = at_most(strip, M - m);
+        int64_t rows = min_i64(strip, M - m);
         Call    part = q;
         part.c = t_rows(q.c, m, rows);
         part.a = q.mode == GEMM_TN ? t_cols(q.a, m, rows) : t_rows(q.a, m, rows);
@@ -266,7 +266,7 @@ template <class T, int W> static void colsum(Backend *be, Tensor y, Tensor x)
 {
     int64_t rows = x.n[0], N = x.n[1], tiles = ceil_div(N, 32 * W);
     int64_t most = SUM_BLOCKS / tiles > 0 ? SUM_BLOCKS / tiles : 1;
-    int64_t chunk = ceil_div(rows, at_most(most, ceil_div(rows, SUM_LEAST))), chunks = ceil_div(rows, chunk);
+    int64_t chunk = ceil_div(rows, min_i64(most, ceil_div(rows, SUM_LEAST))), chunks = ceil_div(rows, chunk);
     float  *part = (float *)cuda_workspace(be, (size_t)(chunks * N) * sizeof(float));
     if (be->sticky) return;
     LAUNCH(be, "colsum", (colsum_part<T, W>), tiles * chunks, 32 * SUM_WARPS, 0, part, (const T *)x.data,

@@ -342,7 +342,7 @@ void launch(Backend *be, const char *what, Tensor a, Tensor w, Tensor offsets, i
     size_t  room = SEGMENTS + (size_t)(E + 1) * sizeof(int);
     Job     g = job_of(offsets, E, 1, F, a, w, tail);
     Maps    maps = maps_of(be, a, w, tail, BM, End::MODE == GEMM_NT ? End::WIDE : 64);
-    blocks = at_most(cuda_of(be)->sms, blocks);
+    blocks = min_i64(cuda_of(be)->sms, blocks);
     if (be->sticky) return;                     /* a map that says nothing */
     LAUNCH(be, what, (fused<End, DROP>), blocks, THREADS, room, maps, ends, g, chance_of(tail.drop, 1.0f));
 }

@@ -351,7 +351,7 @@ template <int MODE, class C, bool ACC, bool DROP> void launch(Backend *be, const
     int64_t most = tn ? E * g.each : (ceil_div(q.a.n[0], BM) + E) * ceil_div(N, BN);
     if (be->sticky) return;                     /* no workspace, or a map that says nothing */
     if (tn) LAUNCH(be, "grouped_gemm", order_experts, 1, EXPERTS_MOST, 0, drawn + 3, drawn, g.first, (int)E);
-    LAUNCH(be, "grouped_gemm", (tiles<MODE, C, ACC, DROP>), at_most(cuda_of(be)->sms, most), THREADS,
+    LAUNCH(be, "grouped_gemm", (tiles<MODE, C, ACC, DROP>), min_i64(cuda_of(be)->sms, most), THREADS,
            room_of(E), maps, mc, g, q.chance);
 }
 

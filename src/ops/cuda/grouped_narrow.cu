@@ -193,7 +193,7 @@ template <int MODE, class C>
 void launch(Backend *be, const GroupedCall &q, const Maps &maps, const Job &g, const Put &p, int64_t tiles,
             bool add)
 {
-    int64_t blocks = at_most(cuda_of(be)->sms, tiles);
+    int64_t blocks = min_i64(cuda_of(be)->sms, tiles);
     if (MODE != GEMM_NN && q.drops)             /* in NN it is c that has parts left out: grouped_gemm.cu */
         LAUNCH(be, "grouped_gemm", (narrow<MODE, C, MODE != GEMM_NN>), blocks, HANDS, room_of(g.E), maps, g,
                p, add, q.chance);
@@ -222,7 +222,7 @@ int64_t parts_of(Backend *be, int64_t E, int64_t each, int64_t rows)
 {
     int64_t parts = ceil_div(2 * cuda_of(be)->sms, E * each), long_enough = ceil_div(rows, 8 * BK * E);
     if (E * each >= cuda_of(be)->sms) return 1;
-    parts = at_most(at_most(parts, long_enough), at_most(PARTS_MOST, EXPERTS_MOST / E));
+    parts = min_i64(min_i64(parts, long_enough), min_i64(PARTS_MOST, EXPERTS_MOST / E));
     return parts > 0 ? parts : 1;
 }
 
@@ -259,7 +259,7 @@ void gradient(Backend *be, const GroupedCall &q)
 bool grouped_narrow(Backend *be, const GroupedCall &q)
 {
     bool tn = q.mode == GEMM_TN;
-    int64_t slim = tn ? at_most(q.a.n[1], q.b.n[1]) : q.c.n[1];
+    int64_t slim = tn ? min_i64(q.a.n[1], q.b.n[1]) : q.c.n[1];
     if (t_has(q.tail.low) || (slim > NARROW && q.scale == 1.0f && !q.drops)) return false;
     if (tn) gradient(be, q);
     else    by_rows(be, q);

@@ -212,7 +212,7 @@ extern "C" void cuda_gather_rows(Backend *be, Tensor y, Tensor x, Tensor src, in
 {
     bool by16 = packs(y) && packs(x);
     Move m = move_of(y, x, src, by16 ? 16 : (int64_t)dtype_size((DType)y.dtype), 1);
-    m.div = (unsigned)at_most(div, (int64_t)1 << 31);
+    m.div = (unsigned)min_i64(div, (int64_t)1 << 31);
     if (by16)                 LAUNCH(be, "gather_rows", gather<int4>,     move_blocks(m), 256, 0, m);
     else if (y.dtype != BF16) LAUNCH(be, "gather_rows", gather<int>,      move_blocks(m), 256, 0, m);
     else                      LAUNCH(be, "gather_rows", gather<uint16_t>, move_blocks(m), 256, 0, m);
@@ -291,7 +291,7 @@ extern "C" void cuda_combine(Backend *be, Tensor y, Tensor x, Tensor rows, Tenso
 {
     bool by16 = packs(y) && packs(x) && (!t_has(res) || packs(res));
     int64_t each = by16 ? 16 / (int64_t)dtype_size((DType)y.dtype) : 1, D = y.n[1];
-    int64_t threads = at_most(256, ceil_div(ceil_div(D, each), 32) * 32), blocks = D ? y.n[0] : 0;
+    int64_t threads = min_i64(256, ceil_div(ceil_div(D, each), 32) * 32), blocks = D ? y.n[0] : 0;
     Sum s = { y.data, x.data, res.data, (const int *)rows.data, y.s[0], x.s[0], res.s[0], D, (int)rows.n[1] };
     BY_DTYPE(y.dtype, T,
              if (by16) LAUNCH(be, "combine", (combine_rows<T, Pack<T>::N>), blocks, threads, 0, s);

@@ -417,10 +417,10 @@ extern "C" void cuda_rope_bwd(Backend *be, Tensor dx, Tensor dw, Tensor dy, Tens
                    t_has(dw) };
     int      lanes = lanes_of(dy, cs, w);
     bool     fast = lanes && x.dtype == dy.dtype && dx.dtype == dy.dtype && aligned(x, 16) && aligned(dx, 16);
-    int64_t  blocks = at_most(a.T * a.H, 16 * SPLIT);
+    int64_t  blocks = min_i64(a.T * a.H, 16 * SPLIT);
     if (fast) {
         a.steps = ceil_div(a.H, 32 / lanes);
-        blocks  = at_most(ceil_div(a.T * a.steps, WARPS), 2 * SPLIT);
+        blocks  = min_i64(ceil_div(a.T * a.steps, WARPS), 2 * SPLIT);
     }
     if (a.dw) a.part = (float *)cuda_workspace(be, (size_t)(blocks * a.C) * 4);
     if (be->sticky) return;

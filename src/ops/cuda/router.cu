@@ -204,7 +204,7 @@ extern "C" void cuda_router_bwd(Backend *be, Tensor dlogits, Tensor dweight, Ten
                                 Tensor logits, Tensor lse, Tensor coef, Tensor group, float zcoef,
                                 bool renorm)
 {
-    int64_t T = logits.n[0], E = logits.n[1], room = at_most(WARPS, 48 * 1024 / (4 * E));
+    int64_t T = logits.n[0], E = logits.n[1], room = min_i64(WARPS, 48 * 1024 / (4 * E));
     int     warps = room ? (int)room : 1;                          /* rows beyond 12288 experts come alone */
     Routed  r = { (const float *)dweight.data, (const float *)weight.data, (const float *)logits.data,
                   (const float *)lse.data, (const float *)coef.data, (const int *)idx.data,

@@ -169,7 +169,7 @@ static inline Walk walk_of(int64_t rows, int64_t packs)
     Walk w = { packs <= 2 * 512, 256, packs <= 256 ? 1 : 2, 0 };
     if (w.fits) w.threads = (int)ceil_div(ceil_div(packs, w.each), 32) * 32;
     int64_t held = (w.each == 1 ? 800 : 576) / w.threads;
-    w.blocks = at_most(rows, SPLIT * (held > 0 ? held : 1));
+    w.blocks = min_i64(rows, SPLIT * (held > 0 ? held : 1));
     return w;
 }
 

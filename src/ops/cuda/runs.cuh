@@ -53,7 +53,7 @@ template <int N, class T> __device__ inline void run_store(T *p, const float *x)
 /* Whether a dense tensor can be walked from its base by runs of n. */
 static inline bool starts_on(Tensor t, int n)
 {
-    return (int64_t)(intptr_t)t.data % at_most(16, n * (int64_t)dtype_size((DType)t.dtype)) == 0;
+    return (int64_t)(intptr_t)t.data % min_i64(16, n * (int64_t)dtype_size((DType)t.dtype)) == 0;
 }
 
 #endif

@@ -282,7 +282,7 @@ void scatter_add(Backend *be, const char *op, Scatter s, Tensor dtable, Tensor d
               s.keys, dy.n[1], s.window, (uint32_t)per, 1 };
     bool fast = packs(dy) && packs(dtable);
     int64_t units = fast ? a.width * (int64_t)dtype_size((DType)dy.dtype) / 16 : a.width;
-    int     threads = (int)at_most(ceil_div(units, 32) * 32, 256);
+    int     threads = (int)min_i64(ceil_div(units, 32) * 32, 256);
     a.chunks = ceil_div(units, threads);
     if (fast)
         BY_DTYPE(dy.dtype, T,
