@@ -271,10 +271,10 @@ static void what_does_not_fit(void)
     int stage = -1;
     EXPECT_OK(hardware_find(&g.hw, "h100"));
     q.hw = g.hw;
-    EXPECT(analytic_peak(&g, &pipe, &stage) > g.hw.room && stage == 0, "GLM-4.5-Air: stage %d", stage);
-    EXPECT(analytic_peak(&q, &c, NULL) > q.hw.room, "30B with f32 gradients");
+    EXPECT(analytic_peak(&g, &pipe, &stage) > g.hw.capacity && stage == 0, "GLM-4.5-Air: stage %d", stage);
+    EXPECT(analytic_peak(&q, &c, NULL) > q.hw.capacity, "30B with f32 gradients");
     g.gpus = 256, pipe.recompute = RE_FULL, g.moment_bytes = 2;       /* more replicas, full recompute */
-    EXPECT(analytic_peak(&g, &pipe, NULL) < g.hw.room, "GLM-4.5-Air over 256 cards");
+    EXPECT(analytic_peak(&g, &pipe, NULL) < g.hw.capacity, "GLM-4.5-Air over 256 cards");
 }
 
 /* The more is dropped, the less is held and the longer it takes. */

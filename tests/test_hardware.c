@@ -14,7 +14,7 @@ static void every_row_is_whole(void)
     for (const char *id; (id = hardware_at(n)); n++) {
         EXPECT_OK(hardware_find(&h, id));
         EXPECT(!strcmp(h.id, id) && strstr(hardware_names(), id), "%s", id);
-        EXPECT(h.bf16 > 0 && h.room > 1e9 && h.memory_bw > 0 && h.near_bw > 0 && h.far_bw > 0 &&
+        EXPECT(h.bf16 > 0 && h.capacity > 1e9 && h.memory_bw > 0 && h.intra_bw > 0 && h.inter_bw > 0 &&
                h.host_bw > 0 && h.domain > 0 && h.sms > 0 && h.error > 0 && h.launch > 0, "%s", id);
         for (int k = 0; k < WORK_N; k++)
             EXPECT(h.work[k].flat > 0 && h.work[k].flat <= 1 && h.work[k].n <= CURVE_POINTS, "%s %d", id, k);
@@ -28,9 +28,9 @@ static void rows_by_name(void)
     Hardware a, b;
     EXPECT_OK(hardware_find(&a, "h100"));
     EXPECT_OK(hardware_find(&b, "h100-sxm"));
-    EXPECT(!memcmp(&a, &b, sizeof a) && close_to(a.bf16, 989e12) && close_to(a.far_bw, 50e9), "an alias");
+    EXPECT(!memcmp(&a, &b, sizeof a) && close_to(a.bf16, 989e12) && close_to(a.inter_bw, 50e9), "an alias");
     EXPECT_OK(hardware_find(&a, "gb300"));
-    EXPECT(a.domain == 72 && close_to(a.far_bw, 100e9) && close_to(a.room, 279e9), "gb300");
+    EXPECT(a.domain == 72 && close_to(a.inter_bw, 100e9) && close_to(a.capacity, 279e9), "gb300");
     EXPECT_FAIL(hardware_find(&a, "h300"), E_CONFIG, "gb200-nvl72");
     EXPECT_FAIL(hardware_find(&a, ""), E_CONFIG, "no such row");
 }
@@ -100,7 +100,7 @@ static void round_trip(void)
     EXPECT_OK(hardware_save(&h, file));
     EXPECT_OK(hardware_load(&back, file));
     EXPECT(!strcmp(back.id, "this") && !strcmp(back.dtype, "f32"), "%s", back.id);
-    EXPECT(close_to(back.bf16, h.bf16) && close_to(back.room, h.room) && back.sms == h.sms &&
+    EXPECT(close_to(back.bf16, h.bf16) && close_to(back.capacity, h.capacity) && back.sms == h.sms &&
            close_to(back.slow[OP_gelu_bwd], 3.25) && close_to(back.launch, h.launch), "numbers");
     for (int k = 0; k < WORK_N; k++) {
         EXPECT(back.work[k].n == h.work[k].n && close_to(back.work[k].flat, h.work[k].flat), "curve %d", k);

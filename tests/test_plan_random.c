@@ -145,13 +145,13 @@ static void one(uint64_t seed, Tally *t)
         st = config_set(&c, line);
     }
     t->config += st != OK;
-    bool   priced = below(926, 2);
+    bool   timed = below(926, 2);
     if (!st) st = hardware_find(&hw, below(927, 2) ? "h100" : "gb200");
-    if (!st) st = dryrun_open(&d, &c, ranks, 8, priced ? &hw : NULL);
+    if (!st) st = dryrun_open(&d, &c, ranks, 8, timed ? &hw : NULL);
     unsigned long long number = seed;
     if (st) EXPECT(names_something(status_text()), "%llu: %s: %s", number, now.text, status_text());
     else    EXPECT(d.plans == d.stages && dryrun_peak(&d, NULL) > 0, "%llu: %s", number, now.text);
-    if (!st && priced)
+    if (!st && timed)
         EXPECT(isfinite(d.step.step) && d.step.step > 0 && d.step.mfu > 0 && d.step.mfu < 1,
                "%llu: %s: a step of %g s, mfu %g", number, now.text, d.step.step, d.step.mfu);
     t->planned += !st, t->refused += st != OK;

@@ -79,7 +79,7 @@ static void expect_frugal(const Search *s, const Found *f)
     const States *w = states_at(f->states);
     Candidate c = f->c;
     t.grad_bytes = w->grad, t.moment_bytes = w->moment, t.master_bytes = w->master;
-    double peak = analytic_peak(&t, &c, NULL), room = t.hw.room;
+    double peak = analytic_peak(&t, &c, NULL), room = t.hw.capacity;
     EXPECT(peak == f->peak && peak <= 0.97 * room && f->tight == (peak > 0.92 * room), "%.3g of %.3g", peak,
            room);
     for (int i = 0; i < f->rung && !c.overlap; i++) {
@@ -298,7 +298,7 @@ static void large_ones_fit(void)
 static double seconds_of(SearchAsk a, const char *fix)
 {
     double step = 0;
-    a.task.hw.room *= 4;
+    a.task.hw.capacity *= 4;
     EXPECT_OK(search_fix(&a.fix, fix));
     Search *s = searched(&a);
     EXPECT(s->n, "%s: %s", fix, s->refusals ? s->refused->why : "nothing is there");
@@ -420,7 +420,7 @@ static void the_winner_is_a_recipe(void)
                                   a.task.hw.domain < a.task.gpus ? a.task.hw.domain : a.task.gpus,
                                   &a.task.hw));
             double peak = (double)dryrun_peak(&d, NULL) + a.task.hw.fixed;
-            EXPECT(peak == s->found->dry_peak && peak <= 0.97 * a.task.hw.room, "%.3g, was %.3g", peak,
+            EXPECT(peak == s->found->dry_peak && peak <= 0.97 * a.task.hw.capacity, "%.3g, was %.3g", peak,
                    s->found->dry_peak);
             printf("  %s: formula %.1f GB, dry run %.1f GB\n", rows[i].model, s->found->peak / 1e9,
                    peak / 1e9);

@@ -34,25 +34,25 @@ typedef struct LedgerHost { int64_t in, out; } LedgerHost;
 
 /* Hears of everything in the order in which it is said to a machine: a planned step's clock is made of it. */
 typedef struct Ledger Ledger;
-typedef struct Meter Meter;
-typedef enum { METER_FORWARD, METER_BACKWARD, METER_UPDATE, METER_GATHER } MeterPhase;
+typedef struct CostListener CostListener;
+typedef enum { METER_FORWARD, METER_BACKWARD, METER_UPDATE, METER_GATHER } CostPhase;
 
 /* Of the lanes to and from the host (ops/backend.h): a copy is queued; what follows on the lane waits for the
  * step; a mark is set after what it has; the step waits for a mark; the lane does. */
-typedef enum { METER_COPY, METER_BEGIN, METER_MARK, METER_WAIT, METER_LANE_WAIT } MeterSide;
+typedef enum { METER_COPY, METER_BEGIN, METER_MARK, METER_WAIT, METER_LANE_WAIT } CostSide;
 
 /* A call to others: kind is a CallKind of comm/comm.h; of `members`, `here` are on this rank's node. */
-typedef struct MeterCall { int group, slot, kind, members, here; int64_t near, far; } MeterCall;
+typedef struct CostCall { int group, slot, kind, members, here; int64_t near, far; } CostCall;
 
-struct Meter {
-    void (*op)(Meter *m, const Ledger *l, int op, double flops, int64_t bytes, double rows);
-    void (*start)(Meter *m, const MeterCall *c);                 /* slot: the ticket */
-    void (*join)(Meter *m, int group, int slot);
-    void (*fetch)(Meter *m);                                     /* the host waits for the device */
-    void (*side)(Meter *m, MeterSide what, int lane, int mark, int64_t bytes);
+struct CostListener {
+    void (*op)(CostListener *m, const Ledger *l, int op, double flops, int64_t bytes, double rows);
+    void (*start)(CostListener *m, const CostCall *c);                 /* slot: the ticket */
+    void (*join)(CostListener *m, int group, int slot);
+    void (*fetch)(CostListener *m);                                     /* the host waits for the device */
+    void (*side)(CostListener *m, CostSide what, int lane, int mark, int64_t bytes);
     /* What comes next, up to the next phase: a run of a chunk, of the last micro-batch of a step or another;
      * the update; weights on their way to whoever uses them first in the next step. */
-    void (*phase)(Meter *m, MeterPhase what, int chunk, bool last);
+    void (*phase)(CostListener *m, CostPhase what, int chunk, bool last);
 };
 
 struct Ledger {
@@ -68,7 +68,7 @@ struct Ledger {
     double    since;                  /* the clock when it was last looked at; 0: it stands */
     void    (*tick)(void *self, Part ended);
     void     *self;
-    Meter    *meter;                  /* NULL: nobody listens */
+    CostListener    *meter;                  /* NULL: nobody listens */
 };
 
 static inline void ledger_clock(Ledger *l)      /* what has passed belongs to the part of now */
@@ -116,7 +116,7 @@ static inline void ledger_clear(Ledger *l)
     *l = (Ledger){ .tick = l->tick, .self = l->self, .meter = l->meter };
 }
 
-static inline void ledger_phase(Ledger *l, MeterPhase what, int chunk, bool last)
+static inline void ledger_phase(Ledger *l, CostPhase what, int chunk, bool last)
 {
     if (l->meter) l->meter->phase(l->meter, what, chunk, last);
 }

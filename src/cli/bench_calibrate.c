@@ -231,7 +231,7 @@ static Status prepare(Calib *k, const char *backend)
     for (int i = 0; i < WORK_N; i++) k->hw.work[i] = (Curve){ 0 };
     for (int i = 0; i < LEDGER_OPS; i++) k->hw.slow[i] = 1;
     k->hw.error = 0.15, k->hw.together = 1;
-    if (all > 0) k->hw.room = k->card ? all : 0.9 * all;
+    if (all > 0) k->hw.capacity = k->card ? all : 0.9 * all;
     if (!k->card) k->hw.fixed = 0.3e9, k->hw.sms = (int)sysconf(_SC_NPROCESSORS_ONLN);
     return OK;
 }

@@ -193,19 +193,19 @@ static Status predict(StepBench *b)
 {
     EngineConf conf = b->e.conf;
     EnginePlan plan;
-    Price     *price;
+    Timeline     *price;
     StepAsk    ask;
     Load       load = load_of(&b->stream);
     TRY(find_hardware(b));
     if (!*b->hw.id) return OK;
-    TRY(price_open(&price, &b->hw, &conf));
-    conf.meter = price_meter(price);
+    TRY(timeline_open(&price, &b->hw, &conf));
+    conf.meter = timeline_listener(price);
     Status st = engine_plan(&plan, &b->shape, &conf, &b->stream);
-    price_close(price, &b->expected);
+    timeline_close(price, &b->expected);
     TRY(st);
     conf.ranks.micro = (int)b->micro;
-    TRY(price_ask(&ask, &b->hw, &conf, &b->shape, &load, 1));
-    return price_step(&b->predicted, &ask, &b->expected, 1, NULL);
+    TRY(timeline_ask(&ask, &b->hw, &conf, &b->shape, &load, 1));
+    return timeline_step(&b->predicted, &ask, &b->expected, 1, NULL);
 }
 
 static double model_flops(const Ledger *l)

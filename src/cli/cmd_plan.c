@@ -15,7 +15,7 @@ typedef struct PlanAsk {
     Config      recipe;
     const char *path, *html;             /* of the recipe; of the page, or NULL */
     int         ranks, per_node;
-    bool        json, compare, priced;
+    bool        json, compare, timed;
     Hardware    hw;
 } PlanAsk;
 
@@ -35,12 +35,12 @@ static Status plan_changed(void *self, const Config *c, double *bytes)
 static Status advise(FitAdvice *a, PlanAsk *p, const DryRun *d)
 {
     FitRequest ask = { .recipe = &p->recipe, .shape = &d->shape, .ranks = d->ranks, .per_node = d->per_node,
-                   .bytes = (double)dryrun_peak(d, NULL), .room = 0.97 * p->hw.room - p->hw.fixed,
+                   .bytes = (double)dryrun_peak(d, NULL), .room = 0.97 * p->hw.capacity - p->hw.fixed,
                    .plan = plan_changed, .self = p };
     return fit_advise(a, &ask);
 }
 
-static Status show(const PlanAsk *p, const View *v)
+static Status show(const PlanAsk *p, const PlanView *v)
 {
     Json *o = NULL;
     if (p->html) TRY(view_page(v, p->html));
@@ -55,10 +55,10 @@ static Status plan(PlanAsk *p, const DryRun *d)
 {
     int       stage = 0;
     double    peak = (double)dryrun_peak(d, &stage), gib = 1 << 30;
-    bool      unfit = p->priced && fit_of(peak, &p->hw) == FIT_NOT;
+    bool      unfit = p->timed && fit_of(peak, &p->hw) == FIT_NOT;
     Estimate  estimates[ESTIMATES];
     FitAdvice *advice = unfit ? calloc(1, sizeof *advice) : NULL;
-    View      v = { .dry = d, .title = p->path, .estimates = p->compare ? estimates : NULL, .advice = advice };
+    PlanView      v = { .dry = d, .title = p->path, .estimates = p->compare ? estimates : NULL, .advice = advice };
     if (unfit && !advice) return fail(E_FIT, "no host memory for advice");
     if (p->compare) estimates_of(estimates, d);
     Status st = unfit ? advise(advice, p, d) : OK;
@@ -66,7 +66,7 @@ static Status plan(PlanAsk *p, const DryRun *d)
     free(advice);
     if (st || !unfit) return st;
     return fail(E_FIT, "does not fit: a rank of stage %d wants %.1f GiB and %s has %.1f, of which libraries "
-                "take %.1f", stage, peak / gib, p->hw.id, p->hw.room / gib, p->hw.fixed / gib);
+                "take %.1f", stage, peak / gib, p->hw.id, p->hw.capacity / gib, p->hw.fixed / gib);
 }
 
 /* Rules first: what they warn of is said once, whatever is planned after. */
@@ -79,7 +79,7 @@ static Status plan_recipe(PlanAsk *p)
     TRY(dryrun_shape(&shape, from, sizeof from, &p->recipe.model));
     RuleInput x = rules_input(&p->recipe, &shape, p->ranks, p->per_node);
     TRY(rules_check(&x, &log));
-    TRY(dryrun_open(&d, &p->recipe, p->ranks, p->per_node, p->priced ? &p->hw : NULL));
+    TRY(dryrun_open(&d, &p->recipe, p->ranks, p->per_node, p->timed ? &p->hw : NULL));
     Status st = plan(p, &d);
     dryrun_close(&d);
     return st;
@@ -89,7 +89,7 @@ static Status read_numbers(PlanAsk *p, const char *ranks, const char *node, cons
 {
     int64_t n = dryrun_ranks(&p->recipe.parallel), per = 8;
     if (hardware) TRY(hardware_find(&p->hw, hardware));
-    p->priced = hardware;
+    p->timed = hardware;
     if (ranks) TRY(option_int("--ranks", ranks, 1, 1 << 20, &n));
     else if (!p->json) printf("%lld ranks, as many as the layout takes at least; --ranks asks for others\n",
                               (long long)n);

@@ -188,7 +188,7 @@ static bool well(Comm *c)
 /* Bytes to each member: the same to all, or rows of in by give, or to one. */
 static int64_t charge(Comm *c, const CommCall *call, int64_t each, int slot)
 {
-    MeterCall m = { .group = c->group, .slot = slot, .kind = call->kind, .members = c->size };
+    CostCall m = { .group = c->group, .slot = slot, .kind = call->kind, .members = c->size };
     int64_t   row = call->kind == CALL_ALL_TO_ALL ? call_row(call->in) : 0;
     for (int i = 0; i < c->size; i++) {
         int64_t bytes = call->kind == CALL_ALL_TO_ALL ? call->give.n[i] * row : each;
@@ -198,7 +198,7 @@ static int64_t charge(Comm *c, const CommCall *call, int64_t each, int slot)
         *(here ? &m.near : &m.far) += bytes;
     }
     LedgerComm *l = &c->be->ledger.comm[c->group];
-    Meter      *heard = c->be->ledger.meter;
+    CostListener      *heard = c->be->ledger.meter;
     l->calls++, l->near += m.near, l->far += m.far;
     if (heard) heard->start(heard, &m);
     return m.near + m.far;
@@ -226,7 +226,7 @@ void comm_join(Ticket t)
     Comm *c = t.comm;
     if (!c) return;
     REQUIRE(c->out >> t.slot & 1, "a ticket of %s is joined twice", group_name((GroupId)c->group));
-    Meter *heard = c->be->ledger.meter;
+    CostListener *heard = c->be->ledger.meter;
     double since = clock_now();
     if (heard) heard->join(heard, c->group, t.slot);
     trace_wait(c->trace, c->traced[t.slot]);

@@ -23,8 +23,8 @@ static Status gather(Comm *c, void *out, const void *in, size_t bytes)
     if (st) comm_stick(c, st);
     if (!c->be) return st;
     LedgerComm *l = &c->be->ledger.comm[c->group];
-    Meter      *heard = c->be->ledger.meter;
-    MeterCall   m = { .group = c->group, .slot = -1, .kind = CALL_HOST_GATHER, .members = c->size };
+    CostListener      *heard = c->be->ledger.meter;
+    CostCall   m = { .group = c->group, .slot = -1, .kind = CALL_HOST_GATHER, .members = c->size };
     for (int i = 0; i < c->size; i++) {
         bool here = c->node[i] == c->node[c->rank];
         m.here += here;

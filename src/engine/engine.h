@@ -51,7 +51,7 @@ typedef struct EngineConf {
     DecodeCapacity  decode;                  /* room for engine/decode.h */
     OptimStore  store;
     Ranks       ranks;
-    Meter      *meter;                   /* listens to the dry run of engine_plan, or NULL */
+    CostListener      *meter;                   /* listens to the dry run of engine_plan, or NULL */
 } EngineConf;
 
 /* A_HOST is memory of the host beside a card, all before it of the device. */

@@ -180,9 +180,9 @@ static const CopyOps *lanes_of(const Backend *be)
     return be->sticky || be->preparing ? NULL : be->device->lanes;
 }
 
-static void tell_meter(Backend *be, MeterSide what, CopyStream lane, int id, size_t bytes)
+static void tell_meter(Backend *be, CostSide what, CopyStream lane, int id, size_t bytes)
 {
-    Meter *m = be->ledger.meter;
+    CostListener *m = be->ledger.meter;
     if (m) m->side(m, what, lane, id, (int64_t)bytes);
 }
 

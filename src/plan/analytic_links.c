@@ -5,8 +5,8 @@
  * spans more than the fast domain pays the network for what crosses it. */
 #include "plan/analytic_time.h"
 
-static double near_rate(const Hardware *h) { return h->near_bw * h->near_share; }
-static double far_rate(const Hardware *h)  { return h->far_bw * h->far_share; }
+static double near_rate(const Hardware *h) { return h->intra_bw * h->intra_share; }
+static double far_rate(const Hardware *h)  { return h->inter_bw * h->inter_share; }
 
 /* Bytes a second into one rank of a group of n whose members are `stride` ranks apart: a ring leaves a domain
  * once for all members inside it, each over its own card's network. */
@@ -20,7 +20,7 @@ static double group_rate(const Hardware *h, double n, double stride)
 static double group_delay(const Hardware *h, double n, double stride)
 {
     double hops = n > 64 ? log2(n) : n - 1;                  /* a tree where a ring would be long */
-    return hops * (n * stride <= h->domain ? h->near_delay : h->far_delay);
+    return hops * (n * stride <= h->domain ? h->intra_delay : h->inter_delay);
 }
 
 /* All-gather or reduce-scatter of `bytes`. */
@@ -56,7 +56,7 @@ double ep_pass(const Task *t, const Candidate *c)
     double n = (double)c->ep * c->etp, rows = (double)t->seq * c->mbs / c->cp / c->tp * t->imbalance;
     double row = 2.0 * rows * m->h, inside = fmin(n, h->domain), nodes = n / inside;
     if (n <= 1) return 0;
-    double near, far, delay = nodes > 1 ? h->far_delay : h->near_delay;
+    double near, far, delay = nodes > 1 ? h->inter_delay : h->intra_delay;
     if (c->dispatch == DISPATCH_ALLTOALL) {
         double sent = row * m->k * c->etp;
         near = sent * (inside - 1) / n;
@@ -120,10 +120,10 @@ double cp_layer(const Task *t, const Candidate *c, double forward, double backwa
     if (c->cp == 1) return 0;
     bool   near = c->tp * c->cp <= h->domain;
     double kv = 2 * T * kv_width(m, c->tp), swap = 2 * T * (kv_width(m, c->tp) + q_width(m, c->tp));
-    double hop = kv / (near ? near_rate(h) : far_rate(h)) + (near ? h->near_delay : h->far_delay);
+    double hop = kv / (near ? near_rate(h) : far_rate(h)) + (near ? h->intra_delay : h->inter_delay);
     double exposed = (ring - 1) * (fmax(0, hop - forward / ring) + fmax(0, 2 * hop - backward / ring));
     if (inner == 1) return exposed;
-    return exposed + 3 * (swap * (inner - 1) / inner / near_rate(h) + 2 * h->near_delay);
+    return exposed + 3 * (swap * (inner - 1) / inner / near_rate(h) + 2 * h->intra_delay);
 }
 
 double pp_micro(const Task *t, const Candidate *c)
@@ -132,7 +132,7 @@ double pp_micro(const Task *t, const Candidate *c)
     double bytes = 2.0 * (double)t->seq * c->mbs / c->cp / c->tp * t->model->h;
     if (c->pp == 1) return 0;
     bool   near = t->gpus <= h->domain;
-    double once = bytes / (near ? near_rate(h) : far_rate(h)), delay = near ? h->near_delay : h->far_delay;
+    double once = bytes / (near ? near_rate(h) : far_rate(h)), delay = near ? h->intra_delay : h->inter_delay;
     return c->vpp == 1 ? 2 * (once + delay) : 2 * c->vpp * delay;      /* interleaved: sent ahead */
 }
 

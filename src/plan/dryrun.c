@@ -57,17 +57,17 @@ int dryrun_ranks(const struct cfg_parallel *p)
 
 static Status plan_and_price(DryRun *d, int stage, EngineConf *conf, const Stream *full)
 {
-    Price  *price = NULL;
+    Timeline  *price = NULL;
     int64_t patch = d->shape.vision.depth ? d->shape.vision.patch : 1;
-    Stream  usual = price_stream(*full, d->recipe.data.max_length, d->recipe.image.max_pixels / (patch * patch));
-    if (d->priced) {
+    Stream  usual = timeline_stream(*full, d->recipe.data.max_length, d->recipe.image.max_pixels / (patch * patch));
+    if (d->timed) {
         Load load = load_of(&usual);
-        TRY(price_ask(&d->ask, &d->hw, conf, &d->shape, &load, d->ranks));
-        TRY(price_open(&price, &d->hw, conf));
-        conf->meter = price_meter(price);
+        TRY(timeline_ask(&d->ask, &d->hw, conf, &d->shape, &load, d->ranks));
+        TRY(timeline_open(&price, &d->hw, conf));
+        conf->meter = timeline_listener(price);
     }
     Status st = engine_plan(&d->stage[stage].plan, &d->shape, conf, &usual);
-    price_close(price, &d->stage[stage].time);
+    timeline_close(price, &d->stage[stage].time);
     d->stage[stage].time.floor = d->stage[stage].plan.floor;
     return st;
 }
@@ -106,7 +106,7 @@ static Status price_dryrun(DryRun *d)
     StageTime *time = calloc((size_t)d->stages, sizeof *time);
     if (!time) return fail(E_FIT, "no host memory for the times of %d stages", d->stages);
     for (int i = 0; i < d->stages; i++) time[i] = d->stage[i].time;
-    Status st = price_step(&d->step, &d->ask, time, d->stages, &d->schedule);
+    Status st = timeline_step(&d->step, &d->ask, time, d->stages, &d->schedule);
     free(time);
     return st;
 }
@@ -130,7 +130,7 @@ static Status open_all(DryRun *d)
     d->stage = calloc((size_t)d->stages, sizeof *d->stage);
     if (!d->stage) return fail(E_FIT, "no host memory for the plans of %d stages", d->stages);
     for (int i = 0; i < d->stages; i++) TRY(plan_stage(d, i));
-    return d->priced ? price_dryrun(d) : OK;
+    return d->timed ? price_dryrun(d) : OK;
 }
 
 /* Whatever machine plans for it. */
@@ -142,7 +142,7 @@ static const char *backend_for(const Config *c, const Hardware *hw)
 
 Status dryrun_open(DryRun *d, const Config *recipe, int ranks, int per_node, const Hardware *hw)
 {
-    *d = (DryRun){ .recipe = *recipe, .ranks = ranks, .per_node = per_node, .priced = hw != NULL };
+    *d = (DryRun){ .recipe = *recipe, .ranks = ranks, .per_node = per_node, .timed = hw != NULL };
     d->recipe.keep = (Keep){ 0 };                        /* what the texts are in stays the caller's */
     d->recipe.device.backend = backend_for(recipe, hw);
     if (hw) d->hw = *hw;
@@ -179,7 +179,7 @@ size_t dryrun_peak(const DryRun *d, int *stage)
 
 Fit fit_of(double bytes, const Hardware *hw)
 {
-    double share = (bytes + hw->fixed) / hw->room;
+    double share = (bytes + hw->fixed) / hw->capacity;
     return share <= 0.92 ? FIT_WELL : share <= 0.97 ? FIT_TIGHT : FIT_NOT;
 }
 

@@ -25,11 +25,11 @@ typedef struct DryRun {
     TrainableSummary        trains;
     LoraSource    lora;                  /* of lora.path: an adapter says itself what it adapts */
     Hardware      hw;
-    bool          priced;                /* hw is given: times are there */
+    bool          timed;                /* hw is given: times are there */
     DryStage     *stage;                 /* (stages) */
     DryStep       step;
     StepAsk       ask;                   /* what step is of, hw its own */
-    Schedule      schedule;              /* when each stage does what; priced alone */
+    Schedule      schedule;              /* when each stage does what; timed alone */
 } DryRun;
 
 /* hw NULL: memory and messages alone, of the recipe's own backend. Refusals carry the rule. What the rules

@@ -13,7 +13,7 @@ typedef struct Shares {
 
 enum {
 #define SHARES(name, ...) CLASS_##name,
-#define CARD(...)
+#define HARDWARE(...)
 #define SLOW(...)
 #include "plan/hardware.def"
 #undef SHARES
@@ -24,7 +24,7 @@ static const Shares shares[CLASS_N] = {
 #define SHARES(name, ...) { __VA_ARGS__ },
 #include "plan/hardware.def"
 #undef SHARES
-#undef CARD
+#undef HARDWARE
 };
 
 typedef struct Row {
@@ -32,16 +32,16 @@ typedef struct Row {
     int    class;
     double bf16, fp8, fp4;
     int    sms;
-    double room, memory, near;
+    double capacity, memory, near;
     int    domain;
-    double near_share, host, host_share, network, error;
+    double intra_share, host, host_share, network, error;
 } Row;
 
 static const Row rows[] = {
 #define SHARES(...)
-#define CARD(id, alias, class, ...) { id, alias, CLASS_##class, __VA_ARGS__ },
+#define HARDWARE(id, alias, class, ...) { id, alias, CLASS_##class, __VA_ARGS__ },
 #include "plan/hardware.def"
-#undef CARD
+#undef HARDWARE
 #undef SLOW
 };
 enum { ROWS = sizeof rows / sizeof *rows };
@@ -49,11 +49,11 @@ enum { ROWS = sizeof rows / sizeof *rows };
 static void put_slow(Hardware *h)
 {
     for (int i = 0; i < LEDGER_OPS; i++) h->slow[i] = 1;
-#define CARD(...)
+#define HARDWARE(...)
 #define SLOW(op, factor) h->slow[OP_##op] = factor;
 #include "plan/hardware.def"
 #undef SHARES
-#undef CARD
+#undef HARDWARE
 #undef SLOW
 }
 
@@ -90,10 +90,10 @@ static void put_curves(Hardware *h, const Shares *s)
 static void fill(Hardware *h, const Row *r)
 {
     *h = (Hardware){ .dtype = "bf16", .bf16 = r->bf16 * 1e12, .fp8 = r->fp8 * 1e12, .fp4 = r->fp4 * 1e12,
-                     .sms = r->sms, .room = r->room * 1e9, .memory_bw = r->memory * 1e9,
-                     .near_bw = r->near * 1e9, .far_bw = r->network / 8 * 1e9, .host_bw = r->host * 1e9,
-                     .domain = r->domain, .near_share = r->near_share, .far_share = 0.90,
-                     .host_share = r->host_share, .near_delay = 4e-6, .far_delay = 12e-6, .launch = 3e-6,
+                     .sms = r->sms, .capacity = r->capacity * 1e9, .memory_bw = r->memory * 1e9,
+                     .intra_bw = r->near * 1e9, .inter_bw = r->network / 8 * 1e9, .host_bw = r->host * 1e9,
+                     .domain = r->domain, .intra_share = r->intra_share, .inter_share = 0.90,
+                     .host_share = r->host_share, .intra_delay = 4e-6, .inter_delay = 12e-6, .launch = 3e-6,
                      .fixed = 2.0e9, .error = r->error, .together = 1 };
     snprintf(h->id, sizeof h->id, "%s", r->id);
     snprintf(h->backend, sizeof h->backend, r->class == CLASS_server ? "cpu" : "cuda");
@@ -106,13 +106,13 @@ const char *hardware_at(int i) { return i >= 0 && i < ROWS ? rows[i].id : NULL; 
 const char *hardware_names(void)
 {
 #define SHARES(...)
-#define CARD(id, ...) id ", "
+#define HARDWARE(id, ...) id ", "
 #define SLOW(...)
     return
 #include "plan/hardware.def"
         "or this";
 #undef SHARES
-#undef CARD
+#undef HARDWARE
 #undef SLOW
 }
 

@@ -29,12 +29,12 @@ typedef struct Hardware {
     double  bf16, fp8, fp4;              /* FLOP/s, 0: it has none; bf16: of dtype */
     double  fp8_share, fp4_share;        /* of them that a large product reaches; of bf16: work[WORK_GEMM] */
     int     sms;
-    double  room;                        /* bytes of device memory that a run may take, context aside */
+    double  capacity;                        /* bytes of device memory that a run may take, context aside */
     double  memory_bw;                   /* bytes/s, as all below */
-    double  near_bw, far_bw, host_bw;    /* per direction: fast links of a domain, the network, the host */
+    double  intra_bw, inter_bw, host_bw;    /* per direction: fast links of a domain, the network, the host */
     int     domain;                      /* ranks that fast links join */
-    double  near_share, far_share, host_share;                   /* of them that is reached */
-    double  near_delay, far_delay;       /* seconds of a message, however small */
+    double  intra_share, inter_share, host_share;                   /* of them that is reached */
+    double  intra_delay, inter_delay;       /* seconds of a message, however small */
     double  launch;                      /* seconds a kernel costs the host */
     double  fixed;                       /* bytes: context, libraries, workspace */
     double  error;                       /* of a time, as a share: 0.25 by table, less if measured */

@@ -14,18 +14,18 @@
 /* Numbers by name: where in Hardware, and what they may be. */
 typedef struct Field { const char *name; size_t at; double lo, hi; } Field;
 
-#define NUMBER(name, lo, hi) { #name, offsetof(Hardware, name), lo, hi }
+#define HW_NUMBER(field, key, lo, hi) { key, offsetof(Hardware, field), lo, hi }
 static const Field fields[] = {
-    NUMBER(bf16, 1e6, 1e18),        NUMBER(fp8, 0, 1e18),           NUMBER(fp4, 0, 1e18),
-    NUMBER(fp8_share, 0, 1),        NUMBER(fp4_share, 0, 1),        NUMBER(room, 1e6, 1e15),
-    NUMBER(memory_bw, 1e6, 1e15),   NUMBER(near_bw, 1e3, 1e15),     NUMBER(far_bw, 1e3, 1e15),
-    NUMBER(host_bw, 1e3, 1e15),     NUMBER(near_share, 1e-3, 1),    NUMBER(far_share, 1e-3, 1),
-    NUMBER(host_share, 1e-3, 1),    NUMBER(near_delay, 0, 1),       NUMBER(far_delay, 0, 1),
-    NUMBER(launch, 0, 1),           NUMBER(fixed, 0, 1e15),         NUMBER(error, 0, 1),
-    NUMBER(together, 0.1, 10),
+    HW_NUMBER(bf16, "bf16", 1e6, 1e18),        HW_NUMBER(fp8, "fp8", 0, 1e18),           HW_NUMBER(fp4, "fp4", 0, 1e18),
+    HW_NUMBER(fp8_share, "fp8_share", 0, 1),        HW_NUMBER(fp4_share, "fp4_share", 0, 1),        HW_NUMBER(capacity, "room", 1e6, 1e15),
+    HW_NUMBER(memory_bw, "memory_bw", 1e6, 1e15),   HW_NUMBER(intra_bw, "near_bw", 1e3, 1e15),     HW_NUMBER(inter_bw, "far_bw", 1e3, 1e15),
+    HW_NUMBER(host_bw, "host_bw", 1e3, 1e15),     HW_NUMBER(intra_share, "near_share", 1e-3, 1),    HW_NUMBER(inter_share, "far_share", 1e-3, 1),
+    HW_NUMBER(host_share, "host_share", 1e-3, 1),    HW_NUMBER(intra_delay, "near_delay", 0, 1),       HW_NUMBER(inter_delay, "far_delay", 0, 1),
+    HW_NUMBER(launch, "launch", 0, 1),           HW_NUMBER(fixed, "fixed", 0, 1e15),         HW_NUMBER(error, "error", 0, 1),
+    HW_NUMBER(together, "together", 0.1, 10),
 };
-static const Field whole[] = { NUMBER(sms, 1, 1e6), NUMBER(domain, 1, 1e6) };
-#undef NUMBER
+static const Field whole[] = { HW_NUMBER(sms, "sms", 1, 1e6), HW_NUMBER(domain, "domain", 1, 1e6) };
+#undef HW_NUMBER
 enum { FIELDS = sizeof fields / sizeof *fields, WHOLE = sizeof whole / sizeof *whole, FORMAT = 1 };
 static const double SHARE_MOST = 16;             /* over a peak that was measured on a busy machine */
 

@@ -61,10 +61,10 @@ static Status long_line(FILE *out, const PublishedLong *p)
     int stage = 0, wide = c->tp * c->cp, experts = c->ep * c->etp;
     TRY(published_task(&t, &m, &p->run));
     analytic_time(&s, &t, c);
-    double peak = analytic_peak(&t, c, &stage), share = peak / t.hw.room;
+    double peak = analytic_peak(&t, c, &stage), share = peak / t.hw.capacity;
     fprintf(out, "| %s | %s | %d/%d/%d/%d/%d | %d x max(%d, %d) = %d | %d ", p->id, p->what, c->tp, c->cp,
             c->pp, c->vpp, c->ep, c->pp, wide, experts, published_least(p), p->run.gpus);
-    fprintf(out, "| %.1f of %.0f, %s | %.0f | ", peak / 1e9, t.hw.room / 1e9,
+    fprintf(out, "| %.1f of %.0f, %s | %.0f | ", peak / 1e9, t.hw.capacity / 1e9,
             share <= 0.92 ? "fits" : share <= 0.97 ? "tight" : "does not fit", s.model_tflops);
     if (p->tflops > 0) fprintf(out, "%.0f ", p->tflops);
     fprintf(out, "| %s |\n", p->note);

@@ -43,7 +43,7 @@ static double saved(const Walk *w, const RunTime *f, const RunTime *b)
     return hidden * (1 - fmin(0.5, ROAD_SMS / w->hw->sms));
 }
 
-static PriceSpan *span_of(const Walk *w, int stage, int i)
+static ScheduleSpan *span_of(const Walk *w, int stage, int i)
 {
     return &w->t->span[(size_t)stage * (size_t)w->t->actions + (size_t)i];
 }
@@ -53,7 +53,7 @@ static void finish(Walk *w, int stage, int i, double from, double to)
 {
     const PipeAction *a = &w->pipe[stage].action[i];
     int peer = pipe_to(&w->pipe[stage], *a), chunk = a->chunk;
-    *span_of(w, stage, i) = (PriceSpan){ a->micro, chunk, a->what, from, to };
+    *span_of(w, stage, i) = (ScheduleSpan){ a->micro, chunk, a->what, from, to };
     w->t->end = fmax(w->t->end, to);
     if (peer < 0) return;
     if (a->what == PIPE_FORWARD && stage == w->shape->stages - 1) chunk++;

@@ -287,10 +287,10 @@ Status search_card(const SearchAsk *a, char *id, size_t n)
         if (memchr(name, ' ', len)) continue;                 /* "or this" ends the list */
         snprintf(one, sizeof one, "%.*s", (int)len, name);
         TRY(hardware_find(&b.task.hw, one));
-        if (b.task.hw.room <= a->task.hw.room || (least > 0 && b.task.hw.room >= least)) continue;
+        if (b.task.hw.capacity <= a->task.hw.capacity || (least > 0 && b.task.hw.capacity >= least)) continue;
         if (b.task.precision != PREC_BF16 && b.task.hw.fp8 <= 0) continue;
         TRY(does(&b, &fits));
-        if (fits) least = b.task.hw.room, snprintf(id, n, "%s", b.task.hw.id);
+        if (fits) least = b.task.hw.capacity, snprintf(id, n, "%s", b.task.hw.id);
     }
     return OK;
 }

@@ -89,7 +89,7 @@ Status search_json(FILE *out, const Search *s)
     for (int i = 0; i < s->refusals; i++) json_array_append_new(refused, json_refused(s, &s->refused[i]));
     Json *o =
         json_pack("{s:s, s:s, s:i, s:f, s:I, s:I, s:I, s:b, s:o, s:o, s:I, s:f, s:i, s:f}", "model",
-                  t->model->name, "hardware", t->hw.id, "gpus", t->gpus, "room", t->hw.room, "seq",
+                  t->model->name, "hardware", t->hw.id, "gpus", t->gpus, "room", t->hw.capacity, "seq",
                   (json_int_t)t->seq, "gbs", (json_int_t)t->gbs, "patches", (json_int_t)t->patches, "fits",
                   s->places > 0, "ranking", ranking, "refused", refused, "candidates", (json_int_t)s->judged,
                   "seconds", s->seconds, "dry_runs", s->dried, "error", t->hw.error);

@@ -12,7 +12,7 @@ static void print_task(FILE *out, const Search *s)
 {
     const Task *t = &s->ask.task;
     fprintf(out, "%s on %d %s: %.0f GB each, %d to a domain of fast links; %lld sequences of %lld tokens a "
-            "step, %s\n", t->model->name, t->gpus, t->hw.id, t->hw.room / 1e9,
+            "step, %s\n", t->model->name, t->gpus, t->hw.id, t->hw.capacity / 1e9,
             t->hw.domain < t->gpus ? t->hw.domain : t->gpus, (long long)t->gbs, (long long)t->seq,
             precisions[t->precision]);
     if (t->patches) fprintf(out, "%lld patches of pictures in each\n", (long long)t->patches);
@@ -116,7 +116,7 @@ static void print_refused(FILE *out, const Search *s, const Refused *r)
     }
     fprintf(out, "  %8lld  %stp=%d pp=%d%s: %.1f GB of %.1f%s, as %s mbs %d %s%s %s states%s\n",
             (long long)r->n, r->zero == 3 ? "fsdp " : "", r->tp, r->pp,
-            r->rule == RULE_DRY ? " by dry run" : "", r->peak / 1e9, s->ask.task.hw.room / 1e9,
+            r->rule == RULE_DRY ? " by dry run" : "", r->peak / 1e9, s->ask.task.hw.capacity / 1e9,
             r->rule == RULE_DRY ? "" : " at the least", layout, r->c.mbs,
             *words ? "with " : "without recompute", words, states_at(r->states)->name,
             r->c.offload > 0 ? ", parked on the host" : "");
@@ -222,7 +222,7 @@ static Status print_nothing(FILE *out, const Search *s)
         return print_without_fix(out, a);
     }
     fprintf(out, "\nnothing fits: no legal layout keeps a rank within %.0f GB, whatever is dropped, rounded "
-            "or parked\n", a->task.hw.room / 1e9);
+            "or parked\n", a->task.hw.capacity / 1e9);
     TRY(search_least(a, MOST_CARDS, &least));
     fprintf(out, "what would do\n");
     if (least) fprintf(out, "  %d %s, or more\n", least, a->task.hw.id);

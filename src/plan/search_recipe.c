@@ -21,7 +21,7 @@ static void say_found(FILE *out, const Search *s, const Found *f)
             100 * found_mfu(f), 100 * t->hw.error);
     fprintf(out, "# Memory of the fullest rank: %.1f GB by formula", f->peak / 1e9);
     if (f->dried) fprintf(out, ", %.1f GB by dry run", f->dry_peak / 1e9);
-    fprintf(out, ", of %.0f GB.\n#\n", t->hw.room / 1e9);
+    fprintf(out, ", of %.0f GB.\n#\n", t->hw.capacity / 1e9);
     search_reasons(&l, s, f);
     for (int i = 0; i < l.n; i++) fprintf(out, "#   - %s\n", l.at[i]);
     search_warnings(&l, s, f);

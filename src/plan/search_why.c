@@ -73,7 +73,7 @@ static void say_parallel(Lines *l, const Search *s, const Found *f)
     } else if (large) {
         layout_text(text, sizeof text, a, &large->c);
         lines_add(l, "tp x cp x pp = %d is the least that fits so: %s takes %.1f GB of %.1f at the least",
-                  found_parallel(&f->c), text, large->peak / 1e9, a->task.hw.room / 1e9);
+                  found_parallel(&f->c), text, large->peak / 1e9, a->task.hw.capacity / 1e9);
     } else lines_add(l, "tp x cp x pp = %d is the least that is legal so", found_parallel(&f->c));
 }
 
@@ -105,7 +105,7 @@ static void say_memory(Lines *l, const Search *s, const Found *f)
         return;
     }
     lines_add(l, "with f32 states and nothing computed again it would take %.0f GB of %.0f", most / 1e9,
-              t.hw.room / 1e9);
+              t.hw.capacity / 1e9);
     if (f->c.recompute) lines_add(l, "computed again in backward: %s", text);
     if (f->states) lines_add(l, "%s", w->what);
     if (f->c.offload > 0)
@@ -167,7 +167,7 @@ void search_warnings(Lines *l, const Search *s, const Found *f)
     const Task *t = &s->ask.task;
     const Candidate *c = &f->c;
     *l = (Lines){ 0 };
-    if (f->tight) lines_add(l, "tight: %.0f %% of the memory is planned for", 100 * f->peak / t->hw.room);
+    if (f->tight) lines_add(l, "tight: %.0f %% of the memory is planned for", 100 * f->peak / t->hw.capacity);
     warn_batch(l, &s->ask, c, found_parallel(c) > 1 && batch_is_short(s));
     if (!states_at(f->states)->exact) lines_add(l, "%s", states_at(f->states)->what);
     if (c->tp > t->hw.domain)

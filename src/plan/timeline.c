@@ -10,14 +10,14 @@ enum { DEVICE_CALLS = COMM_TICKETS };
 static const double UNEVEN = 1.15;               /* rows of the busiest rank over the even share */
 static const double FETCH  = 10e-6;              /* until the host has seen what the device wrote */
 
-struct Price {
-    Meter      meter;                            /* first: the dry run knows nothing else of it */
+struct Timeline {
+    CostListener      meter;                            /* first: the dry run knows nothing else of it */
     Hardware   hw;
     double     uneven;
     double     device, host, link[2];            /* when each is free; links: near, far */
     double     until[LEDGER_GROUPS][DEVICE_CALLS];
     double     lane[COPY_STREAMS], mark[COPY_EVENTS];
-    MeterPhase phase;
+    CostPhase phase;
     int        chunk;
     bool       on, last;
     double     since;                            /* the device's clock when the phase began */
@@ -60,7 +60,7 @@ static Work work_of(int op, Part part)
     return k == WORK_ATTENTION ? WORK_VISION : k == WORK_ATTENTION_BACK ? WORK_VISION_BACK : k;
 }
 
-static double op_seconds(const Price *p, int op, Part part, double flops, double bytes, double rows)
+static double op_seconds(const Timeline *p, int op, Part part, double flops, double bytes, double rows)
 {
     Work   k = work_of(op, part);
     double u = k == WORK_GROUPED ? p->uneven : 1;
@@ -69,11 +69,11 @@ static double op_seconds(const Price *p, int op, Part part, double flops, double
     return t * p->hw.slow[op];
 }
 
-static RunTime *run_of(Price *p) { return &p->time.run[p->chunk][p->phase == METER_BACKWARD]; }
+static RunTime *run_of(Timeline *p) { return &p->time.run[p->chunk][p->phase == METER_BACKWARD]; }
 
-static bool in_run(const Price *p) { return p->phase <= METER_BACKWARD && !p->last; }
+static bool in_run(const Timeline *p) { return p->phase <= METER_BACKWARD && !p->last; }
 
-static void note_op(Price *p, const Ledger *l, int op, double seconds, double starved, double flops)
+static void note_op(Timeline *p, const Ledger *l, int op, double seconds, double starved, double flops)
 {
     StageTime *t = &p->time;
     if (p->phase == METER_UPDATE) t->update_work += seconds, t->part[PART_OPTIM] += seconds;
@@ -85,9 +85,9 @@ static void note_op(Price *p, const Ledger *l, int op, double seconds, double st
     run_of(p)->work += seconds, run_of(p)->starved += starved;
 }
 
-static void meter_op(Meter *m, const Ledger *l, int op, double flops, int64_t bytes, double rows)
+static void meter_op(CostListener *m, const Ledger *l, int op, double flops, int64_t bytes, double rows)
 {
-    Price *p = (Price *)m;
+    Timeline *p = (Timeline *)m;
     if (!p->on) return;
     double seconds = op_seconds(p, op, l->part, flops, (double)bytes, rows), starved;
     p->host += kind_of(op).kernels * p->hw.launch;
@@ -104,20 +104,20 @@ static bool to_experts(int group) { return group == GR_etp_ep || group == GR_ep_
 
 /* A ring of all members: its hops between nodes are few, and each member of a node has a way out of it. Past
  * 64 members a tree is used. */
-static double ring_delay(const Hardware *h, const MeterCall *c)
+static double ring_delay(const Hardware *h, const CostCall *c)
 {
     double nodes = ceil((double)c->members / c->here);
-    if (c->members > 64) return log2(c->members) * (nodes > 1 ? h->far_delay : h->near_delay);
-    return (c->members - nodes) * h->near_delay + (nodes - 1) * h->far_delay;
+    if (c->members > 64) return log2(c->members) * (nodes > 1 ? h->inter_delay : h->intra_delay);
+    return (c->members - nodes) * h->intra_delay + (nodes - 1) * h->inter_delay;
 }
 
-static Trip trip_of(const Price *p, const MeterCall *c)
+static Trip trip_of(const Timeline *p, const CostCall *c)
 {
     const Hardware *h = &p->hw;
-    double near = h->near_bw * h->near_share, far = h->far_bw * h->far_share;
+    double near = h->intra_bw * h->intra_share, far = h->inter_bw * h->inter_share;
     double u = to_experts(c->group) ? p->uneven : 1;
     Trip   t = { u * (double)c->near / near, u * (double)c->far / far,
-                 c->far ? h->far_delay : h->near_delay };
+                 c->far ? h->inter_delay : h->intra_delay };
     if (c->kind == CALL_ALL_TO_ALL || c->kind == CALL_SEND) return t;
     t.near  = c->here > 1 ? (double)(c->near + c->far) / near : 0;
     t.far  /= c->here;
@@ -125,23 +125,23 @@ static Trip trip_of(const Price *p, const MeterCall *c)
     return t;
 }
 
-static void note_call(Price *p, const MeterCall *c, double seconds)
+static void note_call(Timeline *p, const CostCall *c, double seconds)
 {
     double *list = in_run(p) ? p->time.comm : p->time.once_comm;
     list[c->group] += seconds;
 }
 
 /* The host tells others something and waits for their answer; the device has work meanwhile, or has not. */
-static void host_call(Price *p, const MeterCall *c)
+static void host_call(Timeline *p, const CostCall *c)
 {
-    double delay = log2(c->members) * (c->members > c->here ? p->hw.far_delay : p->hw.near_delay);
+    double delay = log2(c->members) * (c->members > c->here ? p->hw.inter_delay : p->hw.intra_delay);
     p->host += delay;
     note_call(p, c, delay);
 }
 
-static void meter_start(Meter *m, const MeterCall *c)
+static void meter_start(CostListener *m, const CostCall *c)
 {
-    Price *p = (Price *)m;
+    Timeline *p = (Timeline *)m;
     if (!p->on) return;
     if (c->kind == CALL_HOST_GATHER) {
         host_call(p, c);
@@ -166,9 +166,9 @@ static void meter_start(Meter *m, const MeterCall *c)
     note_call(p, c, seconds);
 }
 
-static void meter_join(Meter *m, int group, int slot)
+static void meter_join(CostListener *m, int group, int slot)
 {
-    Price *p = (Price *)m;
+    Timeline *p = (Timeline *)m;
     if (!p->on) return;
     double wait = fmax(0, p->until[group][slot] - p->device);
     p->device += wait;
@@ -176,15 +176,15 @@ static void meter_join(Meter *m, int group, int slot)
     else           *(p->phase == METER_GATHER ? &p->time.gathers[group] : &p->time.once[group]) += wait;
 }
 
-static void meter_fetch(Meter *m)
+static void meter_fetch(CostListener *m)
 {
-    Price *p = (Price *)m;
+    Timeline *p = (Timeline *)m;
     if (p->on) p->host = fmax(p->host, p->device) + FETCH;
 }
 
 /* ---- lanes ---- */
 
-static void lane_wait(Price *p, int id)
+static void lane_wait(Timeline *p, int id)
 {
     double wait = fmax(0, p->mark[id] - p->device);
     p->device += wait;
@@ -192,9 +192,9 @@ static void lane_wait(Price *p, int id)
     else           p->time.update_copies += wait;
 }
 
-static void meter_side(Meter *m, MeterSide what, int lane, int id, int64_t bytes)
+static void meter_side(CostListener *m, CostSide what, int lane, int id, int64_t bytes)
 {
-    Price *p = (Price *)m;
+    Timeline *p = (Timeline *)m;
     if (!p->on) return;
     switch (what) {
     case METER_COPY:      p->lane[lane] += (double)bytes / (p->hw.host_bw * p->hw.host_share); return;
@@ -207,7 +207,7 @@ static void meter_side(Meter *m, MeterSide what, int lane, int id, int64_t bytes
 
 /* ---- phases ---- */
 
-static void end_phase(Price *p)
+static void end_phase(Timeline *p)
 {
     StageTime *t = &p->time;
     double     took = p->device - p->since;
@@ -220,29 +220,29 @@ static void end_phase(Price *p)
 }
 
 /* Between micro-batches the host has waited for the loss, so that a forward begins with both at one time. */
-static void meter_phase(Meter *m, MeterPhase what, int chunk, bool last)
+static void meter_phase(CostListener *m, CostPhase what, int chunk, bool last)
 {
-    Price *p = (Price *)m;
+    Timeline *p = (Timeline *)m;
     end_phase(p);
     p->on = true, p->phase = what, p->chunk = chunk, p->last = last, p->since = p->device;
     if (what == METER_FORWARD) p->host = p->device;
     if (what <= METER_BACKWARD && chunk >= p->time.chunks) p->time.chunks = chunk + 1;
 }
 
-Status price_open(Price **out, const Hardware *hw, const EngineConf *conf)
+Status timeline_open(Timeline **out, const Hardware *hw, const EngineConf *conf)
 {
-    Price *p = *out = calloc(1, sizeof *p);
+    Timeline *p = *out = calloc(1, sizeof *p);
     bool   shared = conf->ranks.layout.ep > 1 && !conf->balance;
     if (!p) return fail(E_FIT, "no memory for a price");
     p->hw     = *hw;
     p->uneven = shared ? UNEVEN : 1;
-    p->meter  = (Meter){ meter_op, meter_start, meter_join, meter_fetch, meter_side, meter_phase };
+    p->meter  = (CostListener){ meter_op, meter_start, meter_join, meter_fetch, meter_side, meter_phase };
     return OK;
 }
 
-Meter *price_meter(Price *p) { return &p->meter; }
+CostListener *timeline_listener(Timeline *p) { return &p->meter; }
 
-void price_close(Price *p, StageTime *out)
+void timeline_close(Timeline *p, StageTime *out)
 {
     if (!p) return;
     end_phase(p);

@@ -1,6 +1,6 @@
 /* plan/timeline.h -- how long a step takes, from what the trainer itself says to a machine that has no data.
  *
- * A Price listens to the dry run (base/ledger.h, Meter) and keeps its clocks: the device, which works off ops
+ * A Timeline listens to the dry run (base/ledger.h, CostListener) and keeps its clocks: the device, which works off ops
  * one after the other; the host, which has to launch them first and waits at every fetch; the fast links, the
  * network, and the lanes to and from the host's memory. An op takes what plan/hardware.h says of work of its
  * kind and size. A call to others sets out when it is started and holds up the device where it is joined:
@@ -9,12 +9,12 @@
  * (schedule_open); a forward beside a backward (moe.overlap) hides at most 0.45 of the road to the experts;
  * the busiest rank has 1.15 times the even share of rows where experts are shared out and routing is free.
  *
- *   Price *p;
- *   price_open(&p, &hw, &conf), conf.meter = price_meter(p);
+ *   Timeline *p;
+ *   timeline_open(&p, &hw, &conf), conf.meter = timeline_listener(p);
  *   engine_plan(&plan, &shape, &conf, &stream);                  for one rank of each stage
- *   price_close(p, &stage[i]);
- *   price_ask(&ask, &hw, &conf, &shape, &load, ranks);           load_of(&stream)
- *   price_step(&step, &ask, stage, stages, NULL or &schedule);
+ *   timeline_close(p, &stage[i]);
+ *   timeline_ask(&ask, &hw, &conf, &shape, &load, ranks);           load_of(&stream)
+ *   timeline_step(&step, &ask, stage, stages, NULL or &schedule);
  *
  * Ranks that fast links join are those of a node of the fake world: open it with per_node <= hw.domain. */
 #ifndef PLAN_TIMELINE_H
@@ -61,20 +61,20 @@ typedef struct DryStep {                 /* of the slowest rank, seconds */
     const char *wall;                    /* "memory" "communication" "compute" "host": what holds it up */
 } DryStep;
 
-typedef struct Price Price;
+typedef struct Timeline Timeline;
 
-MUST Status price_open(Price **p, const Hardware *hw, const EngineConf *conf);
-Meter      *price_meter(Price *p);
-void        price_close(Price *p, StageTime *out);               /* out NULL: of no interest; p NULL: fine */
+MUST Status timeline_open(Timeline **p, const Hardware *hw, const EngineConf *conf);
+CostListener      *timeline_listener(Timeline *p);
+void        timeline_close(Timeline *p, StageTime *out);               /* out NULL: of no interest; p NULL: fine */
 
 /* ---- the pipeline ---- */
 
-typedef struct PriceSpan { int micro, chunk, way; double from, to; } PriceSpan;        /* of one PipeAction */
+typedef struct ScheduleSpan { int micro, chunk, way; double from, to; } ScheduleSpan;        /* of one PipeAction */
 
 /* When each stage does what: span[stage * actions + i] is action i of its list (parallel/pipe.h). */
 typedef struct Schedule {
     int        stages, actions;
-    PriceSpan *span;
+    ScheduleSpan *span;
     double    *busy, *hidden;            /* (stages): not idle; that running beside each other saved */
     double     end;
 } Schedule;
@@ -92,13 +92,13 @@ typedef struct StepAsk {
     double    tokens, flops;             /* of a step on all ranks; flops: what the model needs */
 } StepAsk;
 
-MUST Status price_ask(StepAsk *out, const Hardware *hw, const EngineConf *conf, const ModelShape *s,
+MUST Status timeline_ask(StepAsk *out, const Hardware *hw, const EngineConf *conf, const ModelShape *s,
                       const Load *load, int ranks);
 /* A plan's stream is one document and one picture, of which a step would take too long: the same with as many
  * of at most `doc` tokens and pictures of a usual size (2,304 patches, or `picture` if that is less) as fit.
  * Only what attends to what changes, no size that memory follows from. */
-Stream      price_stream(Stream full, int64_t doc, int64_t picture);
+Stream      timeline_stream(Stream full, int64_t doc, int64_t picture);
 /* t: kept for the caller, who closes it; NULL: of no interest. */
-MUST Status price_step(DryStep *out, const StepAsk *ask, const StageTime *stage, int stages, Schedule *t);
+MUST Status timeline_step(DryStep *out, const StepAsk *ask, const StageTime *stage, int stages, Schedule *t);
 
 #endif

@@ -9,7 +9,7 @@
  * or waiting for memory of the host. */
 static const double OTHERS = 0.20, HOST = 0.08, AGAIN = 0.15;
 
-Status price_ask(StepAsk *out, const Hardware *hw, const EngineConf *conf, const ModelShape *s,
+Status timeline_ask(StepAsk *out, const Hardware *hw, const EngineConf *conf, const ModelShape *s,
                  const Load *load, int ranks)
 {
     const Ranks  *r = &conf->ranks;
@@ -34,7 +34,7 @@ static double pairs_of(int64_t all, int64_t each, bool causal)
     return causal ? (n * len * (len + 1) + rest * (rest + 1)) / 2 : n * len * len + rest * rest;
 }
 
-Stream price_stream(Stream full, int64_t doc, int64_t picture)
+Stream timeline_stream(Stream full, int64_t doc, int64_t picture)
 {
     full.pairs  = pairs_of(full.tokens, doc > 0 ? doc : USUAL_PICTURE, true);
     if (picture <= 0 || picture > USUAL_PICTURE) picture = USUAL_PICTURE;
@@ -108,7 +108,7 @@ static void fill_rates(DryStep *out, const StepAsk *ask, const StageTime *stage,
     out->error        = error_of(ask);
 }
 
-Status price_step(DryStep *out, const StepAsk *ask, const StageTime *stage, int stages, Schedule *kept)
+Status timeline_step(DryStep *out, const StepAsk *ask, const StageTime *stage, int stages, Schedule *kept)
 {
     Schedule t;
     double   end = 0, last = 0, update = 0, gather = 0;

@@ -12,26 +12,26 @@ typedef struct Estimate { const char *name; double state, activations; } Estimat
 enum { ESTIMATES = 2 };
 void        estimates_of(Estimate e[ESTIMATES], const DryRun *d);
 
-typedef struct View {
+typedef struct PlanView {
     const DryRun    *dry;
     const char      *title;              /* the recipe's name */
     const FitAdvice *advice;             /* NULL: it fits, or nothing says how much there is */
     const Estimate  *estimates;          /* (ESTIMATES) NULL: not asked for */
-} View;
+} PlanView;
 
-MUST Status view_print(FILE *out, const View *v);
-MUST Status view_json(Json **out, const View *v);             /* for json_decref */
-MUST Status view_page(const View *v, const char *path);       /* one file of HTML, no network */
+MUST Status view_print(FILE *out, const PlanView *v);
+MUST Status view_json(Json **out, const PlanView *v);             /* for json_decref */
+MUST Status view_page(const PlanView *v, const char *path);       /* one file of HTML, no network */
 
 /* What a rank is called on its axes, those of one place left out: "t1 d0 p2 e5". */
-enum { SEAT_ROOM = 64 };
-const char *seat_text(char buf[SEAT_ROOM], const Mesh *m);
+enum { PLACEMENT_BYTES = 64 };
+const char *placement_text(char buf[PLACEMENT_BYTES], const Mesh *m);
 MeshLayout      view_layout(const DryRun *d);
-void        seats_print(FILE *out, const DryRun *d);          /* view_seats.c: nodes, and ranks in them */
+void        placement_print(FILE *out, const DryRun *d);          /* view_seats.c: nodes, and ranks in them */
 
 /* The schedule of the first micro-batches of a step, at most `most` of them where it can be cut there; for
  * schedule_close. Without hardware a forward takes 1 and a backward 2. */
-MUST Status timeline_open(Schedule *t, const DryRun *d, int most);
+MUST Status view_timeline_open(Schedule *t, const DryRun *d, int most);
 
 /* Bytes of a step that one rank of a stage sends in a group's calls: all micro-batches and what comes once. */
 LedgerComm  view_comm(const DryRun *d, int stage, int group);

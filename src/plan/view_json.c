@@ -46,7 +46,7 @@ static Json *stage_json(const DryRun *d, int stage)
                         (json_int_t)dryrun_device(d, stage), "host_bytes", (json_int_t)p->bytes[A_HOST],
                         "in_flight", p->slots, "arenas", arenas, "flops", flops, "messages",
                         messages_json(d, stage));
-    if (d->priced)
+    if (d->timed)
         json_object_set_new(o, "fit", json_string(fit_word(fit_of((double)dryrun_device(d, stage), &d->hw))));
     if (d->step.step > 0) json_object_set_new(o, "time", time_json(&d->stage[stage].time));
     return o;
@@ -94,7 +94,7 @@ static Json *layout_json(const DryRun *d)
                      d->chunks, "ep", l.ep, "etp", l.etp, "edp", m.size[AX_EDP], "micro_batches", d->micros);
 }
 
-Status view_json(Json **out, const View *v)
+Status view_json(Json **out, const PlanView *v)
 {
     const DryRun *d = v->dry;
     int    full = 0;
@@ -105,9 +105,9 @@ Status view_json(Json **out, const View *v)
                      dtype_name(d->dtype), "backend", d->recipe.device.backend, "layout", layout_json(d),
                      "peak_bytes", (json_int_t)peak, "fullest_stage", full, "stages", stages);
     if (!*out) return fail(E_OTHER, "%s: a text that is not UTF-8, or no memory", v->title);
-    if (d->priced)
+    if (d->timed)
         json_object_set_new(*out, "hardware",
-                            json_pack("{s:s, s:I, s:I, s:s}", "id", d->hw.id, "room", (json_int_t)d->hw.room,
+                            json_pack("{s:s, s:I, s:I, s:s}", "id", d->hw.id, "room", (json_int_t)d->hw.capacity,
                                       "fixed", (json_int_t)d->hw.fixed, "fit",
                                       fit_word(fit_of(peak, &d->hw))));
     json_object_set_new(*out, "trains", trainable_json(&d->trains));

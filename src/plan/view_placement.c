@@ -12,13 +12,13 @@ static const struct { MeshAxis axis; char letter; } letters[] = {
 };
 enum { LETTERS = sizeof letters / sizeof *letters };
 
-const char *seat_text(char buf[SEAT_ROOM], const Mesh *m)
+const char *placement_text(char buf[PLACEMENT_BYTES], const Mesh *m)
 {
     size_t at = 0;
     *buf = 0;
     for (int i = 0; i < LETTERS; i++)
         if (m->size[letters[i].axis] > 1)
-            at += (size_t)snprintf(buf + at, SEAT_ROOM - at, "%s%c%d", at ? " " : "", letters[i].letter,
+            at += (size_t)snprintf(buf + at, PLACEMENT_BYTES - at, "%s%c%d", at ? " " : "", letters[i].letter,
                                    m->at[letters[i].axis]);
     return buf;
 }
@@ -32,27 +32,27 @@ MeshLayout view_layout(const DryRun *d)
 static size_t widest(const DryRun *d, const MeshLayout *l)
 {
     Mesh m;
-    char text[SEAT_ROOM];
+    char text[PLACEMENT_BYTES];
     mesh_place(&m, d->ranks - 1, d->ranks, l);
-    size_t n = strlen(seat_text(text, &m));
+    size_t n = strlen(placement_text(text, &m));
     return n ? n : 1;
 }
 
 static void print_row(FILE *out, const DryRun *d, const MeshLayout *l, int first, int n, size_t width)
 {
     Mesh m;
-    char text[SEAT_ROOM];
+    char text[PLACEMENT_BYTES];
     if (first % d->per_node == 0) fprintf(out, "  node %-4d", first / d->per_node);
     else                          fprintf(out, "  %9s", "");
     for (int r = first; r < first + n; r++) {
         mesh_place(&m, r, d->ranks, l);
-        fprintf(out, " |%-*s", (int)width, seat_text(text, &m));
+        fprintf(out, " |%-*s", (int)width, placement_text(text, &m));
     }
     fprintf(out, " |\n");
 }
 
 /* The first rows and the last ones, where there are many. */
-void seats_print(FILE *out, const DryRun *d)
+void placement_print(FILE *out, const DryRun *d)
 {
     MeshLayout l = view_layout(d);
     size_t width = widest(d, &l);

@@ -47,15 +47,15 @@ static void put_stack(FILE *out, const EnginePlan *p, double scale)
 /* What fits what, in words; without hardware nothing is known. */
 static void put_verdict(FILE *out, const DryRun *d, double bytes)
 {
-    if (!d->priced) return;
+    if (!d->timed) return;
     fprintf(out, "  %s", fit_word(fit_of(bytes, &d->hw)));
 }
 
 static void print_stages(FILE *out, const DryRun *d, double scale)
 {
     fprintf(out, "\nmemory of a rank of each stage");
-    if (d->priced)
-        fprintf(out, "; %s has room for %.1f GiB, libraries take %.1f", d->hw.id, d->hw.room / GIB,
+    if (d->timed)
+        fprintf(out, "; %s has room for %.1f GiB, libraries take %.1f", d->hw.id, d->hw.capacity / GIB,
                 d->hw.fixed / GIB);
     fprintf(out, "\n");
     for (int s = 0; s < d->stages; s++) {
@@ -137,7 +137,7 @@ static void print_step(FILE *out, const DryRun *d)
 {
     const DryStep *s = &d->step;
     double exposed = 0;
-    if (!d->priced || s->step <= 0) return;
+    if (!d->timed || s->step <= 0) return;
     for (int g = 0; g < LEDGER_GROUPS; g++) exposed += s->exposed[g];
     fprintf(out, "\nby the row of %s: a step takes %.3g s (give or take %.0f %%): compute %.3g, waiting for "
             "messages %.3g, bubble %.3g, optimizer %.3g\n", d->hw.id, s->step, 100 * s->error, s->compute,
@@ -150,7 +150,7 @@ static void print_step(FILE *out, const DryRun *d)
             "%s\n", s->tokens_s, s->model_tflops, 100 * s->mfu, 100 * s->hfu, s->wall ? s->wall : "not known");
 }
 
-static void print_estimates(FILE *out, const View *v, int stage)
+static void print_estimates(FILE *out, const PlanView *v, int stage)
 {
     const EnginePlan *p = &v->dry->stage[stage].plan;
     if (!v->estimates) return;
@@ -191,17 +191,17 @@ static void print_trains(FILE *out, const DryRun *d)
     trainable_print(&d->trains, put_line, out);
 }
 
-Status view_print(FILE *out, const View *v)
+Status view_print(FILE *out, const PlanView *v)
 {
     const DryRun *d = v->dry;
     RuleInput x = rules_input(&d->recipe, &d->shape, d->ranks, d->per_node);
     int    full = 0;
     double peak = (double)dryrun_peak(d, &full), scale = peak;
-    if (d->priced && d->hw.room > scale) scale = d->hw.room;
+    if (d->timed && d->hw.capacity > scale) scale = d->hw.capacity;
     fprintf(out, "%s on %d rank%s, %d a node; %s in %s, %s\n", d->model, d->ranks, d->ranks > 1 ? "s" : "",
             d->per_node, "weights and activations", dtype_name(d->dtype), d->recipe.device.backend);
     TRY(rules_print(out, &x, NULL));
-    seats_print(out, d);
+    placement_print(out, d);
     print_trains(out, d);
     print_stages(out, d, scale);
     print_waterfall(out, d, full, scale);

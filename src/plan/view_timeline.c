@@ -21,14 +21,14 @@ static void units(StageTime *t, int chunks, PipeBackwardStop floor)
         t->run[i][PIPE_FORWARD].seconds = 1, t->run[i][PIPE_BACKWARD].seconds = i < floor.skipped_chunks ? 0 : 2;
 }
 
-Status timeline_open(Schedule *t, const DryRun *d, int most)
+Status view_timeline_open(Schedule *t, const DryRun *d, int most)
 {
     PipeShape shape = { .stages = d->stages, .chunks = d->chunks, .micros = shown(d, most),
                         .group = (int)d->recipe.parallel.microbatch_group, .extra_warmup = d->recipe.moe.overlap };
     StageTime *stage = calloc((size_t)d->stages, sizeof *stage);
     if (!stage) return fail(E_FIT, "no host memory for a timeline of %d stages", d->stages);
     for (int i = 0; i < d->stages; i++)
-        if (d->priced) stage[i] = d->stage[i].time;
+        if (d->timed) stage[i] = d->stage[i].time;
         else           units(&stage[i], d->chunks, d->stage[i].plan.floor);
     Status st = schedule_open(t, stage, &shape, &d->hw);
     free(stage);

@@ -23,7 +23,7 @@ static const char page_style[] =
     ".time .back{opacity:.55}\n"
     "#layout .meta,#time .meta{margin-bottom:10px}\n";
 
-static void put_head(Html *h, const View *v)
+static void put_head(Html *h, const PlanView *v)
 {
     html_put(h, "<!DOCTYPE html>\n<html lang='en'><head><meta charset='utf-8'>\n"
                 "<meta http-equiv='Content-Security-Policy' content=\"default-src 'none'; "
@@ -47,7 +47,7 @@ static void put_tile(Html *h, const char *label, const char *value, const char *
     html_around(h, "", note, "</div></div>\n");
 }
 
-static void put_title(Html *h, const View *v)
+static void put_title(Html *h, const PlanView *v)
 {
     const DryRun *d = v->dry;
     int    full = 0;
@@ -59,8 +59,8 @@ static void put_title(Html *h, const View *v)
              dtype_name(d->dtype));
     snprintf(note, sizeof note, "of stage %d, the fullest", full);
     put_tile(h, "peak of a rank", BYTES(peak), note);
-    if (d->priced) {
-        snprintf(note, sizeof note, "%s has room for %s", d->hw.id, BYTES(d->hw.room));
+    if (d->timed) {
+        snprintf(note, sizeof note, "%s has room for %s", d->hw.id, BYTES(d->hw.capacity));
         put_tile(h, "fit", fit_word(fit_of(peak, &d->hw)), note);
     }
     if (d->step.step > 0) {
@@ -102,7 +102,7 @@ static void put_stage(Html *h, const DryRun *d, int stage, double scale)
         from += (double)p->bytes[i];
     }
     html_fmt(h, "<span class='sum'>%s</span><div class='sum'></div><span class='num sum'>%s</span>",
-             d->priced ? fit_word(fit_of(sum, &d->hw)) : "sum", BYTES(sum));
+             d->timed ? fit_word(fit_of(sum, &d->hw)) : "sum", BYTES(sum));
     if (p->bytes[A_HOST]) put_arena(h, p, A_HOST, 0, scale);
     html_put(h, "</div></figure>\n");
 }
@@ -110,7 +110,7 @@ static void put_stage(Html *h, const DryRun *d, int stage, double scale)
 static void put_memory(Html *h, const DryRun *d)
 {
     double scale = (double)dryrun_peak(d, NULL);
-    if (d->priced) scale = fmax(scale, d->hw.room);
+    if (d->timed) scale = fmax(scale, d->hw.capacity);
     for (int s = 0; s < d->stages; s++) scale = fmax(scale, (double)d->stage[s].plan.bytes[A_HOST]);
     html_put(h, "<section id='memory'><h2>Memory of a rank, by stage</h2><div class='grid'>\n");
     for (int s = 0; s < d->stages; s++) put_stage(h, d, s, scale);
@@ -121,7 +121,7 @@ static void put_seats(Html *h, const DryRun *d)
 {
     MeshLayout l = view_layout(d);
     Mesh   m;
-    char   text[SEAT_ROOM];
+    char   text[PLACEMENT_BYTES];
     int    n = d->ranks < SEATS ? d->ranks : SEATS;
     html_put(h, "<section id='layout'><h2>Who sits where</h2><div class='card wide'><p class='meta'>"
                 "t tensor, c context, d data, p stage, x slice of experts, e experts; axes of one place are left out, a "
@@ -130,7 +130,7 @@ static void put_seats(Html *h, const DryRun *d)
         mesh_place(&m, r, d->ranks, &l);
         if (r % d->per_node == 0) html_fmt(h, "<div class='node'><small>node %d</small><div>", r / d->per_node);
         html_fmt(h, "<i class='k%d' title='rank %d'>%s</i>", m.at[AX_PP] % 8 + 1, r,
-                 *seat_text(text, &m) ? text : "\xc2\xb7");
+                 *placement_text(text, &m) ? text : "\xc2\xb7");
         if ((r + 1) % d->per_node == 0 || r + 1 == n) html_put(h, "</div></div>\n");
     }
     html_put(h, "</div>");
@@ -138,7 +138,7 @@ static void put_seats(Html *h, const DryRun *d)
     html_put(h, "</div></section>\n");
 }
 
-static void put_span(Html *h, const PriceSpan *b, int stage, double end, bool timed)
+static void put_span(Html *h, const ScheduleSpan *b, int stage, double end, bool timed)
 {
     bool back = b->way == PIPE_BACKWARD;
     if (b->to <= b->from) return;                            /* a backward that there is not */
@@ -153,16 +153,16 @@ static Status put_timeline(Html *h, const DryRun *d)
 {
     Schedule t;
     int      most = BARS_MOST / (2 * d->stages * d->chunks), tall = 22 * d->stages;
-    TRY(timeline_open(&t, d, most < MICROS_SHOWN ? most > 1 ? most : 1 : MICROS_SHOWN));
+    TRY(view_timeline_open(&t, d, most < MICROS_SHOWN ? most > 1 ? most : 1 : MICROS_SHOWN));
     int micros = t.actions / (2 * d->chunks);
     html_put(h, "<section id='time'><h2>Timeline of the pipeline</h2><div class='card wide time'>");
     html_fmt(h, "<p class='meta'>%s %d of %d micro-batches; a colour is a chunk, pale is backward; %s</p>",
              micros < d->micros ? "the first" : "all", micros, d->micros,
-             d->priced ? "times are the plan's" : "a backward is drawn twice as long as a forward");
+             d->timed ? "times are the plan's" : "a backward is drawn twice as long as a forward");
     html_fmt(h, "<svg viewBox='0 0 1000 %d' preserveAspectRatio='none' height='%d'>\n", tall, tall);
     for (int s = 0; s < t.stages; s++)
         for (int i = 0; i < t.actions; i++)
-            put_span(h, &t.span[s * t.actions + i], s, t.end > 0 ? t.end : 1, d->priced);
+            put_span(h, &t.span[s * t.actions + i], s, t.end > 0 ? t.end : 1, d->timed);
     html_put(h, "</svg></div></section>\n");
     schedule_close(&t);
     return OK;
@@ -201,7 +201,7 @@ static void put_advice(Html *h, const FitAdvice *a)
     html_put(h, "</table></div></section>\n");
 }
 
-static Status put_page(Html *h, const View *v)
+static Status put_page(Html *h, const PlanView *v)
 {
     put_head(h, v);
     put_title(h, v);
@@ -214,7 +214,7 @@ static Status put_page(Html *h, const View *v)
     return html_status(h);
 }
 
-Status view_page(const View *v, const char *path)
+Status view_page(const PlanView *v, const char *path)
 {
     Html h = { 0 };
     Status st = put_page(&h, v);

@@ -10,28 +10,28 @@ static bool near(double a, double b) { return fabs(a - b) <= 1e-9 + 1e-6 * fabs(
 /* 1 TFLOP/s, 1 GB/s of memory, 100 MB/s to neighbours, 10 MB/s beyond; nothing costs anything else. */
 static Hardware plain(void)
 {
-    Hardware h = { .id = "plain", .dtype = "f32", .bf16 = 1e12, .sms = 160, .memory_bw = 1e9, .near_bw = 1e8,
-                   .far_bw = 1e7, .host_bw = 1e8, .near_share = 1, .far_share = 1, .host_share = 1,
+    Hardware h = { .id = "plain", .dtype = "f32", .bf16 = 1e12, .sms = 160, .memory_bw = 1e9, .intra_bw = 1e8,
+                   .inter_bw = 1e7, .host_bw = 1e8, .intra_share = 1, .inter_share = 1, .host_share = 1,
                    .domain = 8, .error = 0.1, .together = 1 };
     for (int k = 0; k < WORK_N; k++) h.work[k].flat = 1;
     for (int i = 0; i < LEDGER_OPS; i++) h.slow[i] = 1;
     return h;
 }
 
-typedef struct Bench { Hardware hw; EngineConf conf; Price *p; Meter *m; Ledger l; StageTime t; } Bench;
+typedef struct Bench { Hardware hw; EngineConf conf; Timeline *p; CostListener *m; Ledger l; StageTime t; } Bench;
 
 static void begin(Bench *b)
 {
-    EXPECT_OK(price_open(&b->p, &b->hw, &b->conf));
-    b->m = price_meter(b->p);
+    EXPECT_OK(timeline_open(&b->p, &b->hw, &b->conf));
+    b->m = timeline_listener(b->p);
 }
-static void end(Bench *b) { price_close(b->p, &b->t), b->p = NULL; }
-static void phase(Bench *b, MeterPhase what, int chunk, bool last) { b->m->phase(b->m, what, chunk, last); }
+static void end(Bench *b) { timeline_close(b->p, &b->t), b->p = NULL; }
+static void phase(Bench *b, CostPhase what, int chunk, bool last) { b->m->phase(b->m, what, chunk, last); }
 static void op(Bench *b, int id, double flops, int64_t bytes) { b->m->op(b->m, &b->l, id, flops, bytes, 0); }
 static void call(Bench *b, int group, int slot, int kind, int members, int here, int64_t to_near,
                  int64_t to_far)
 {
-    b->m->start(b->m, &(MeterCall){ group, slot, kind, members, here, to_near, to_far });
+    b->m->start(b->m, &(CostCall){ group, slot, kind, members, here, to_near, to_far });
 }
 static void join(Bench *b, int group, int slot) { b->m->join(b->m, group, slot); }
 
@@ -97,7 +97,7 @@ static void launches(void)
 static void ring_costs(void)
 {
     Bench b = { .hw = plain() };
-    b.hw.near_delay = 0.5, b.hw.far_delay = 2;
+    b.hw.intra_delay = 0.5, b.hw.inter_delay = 2;
     begin(&b);
     phase(&b, METER_FORWARD, 0, false);
     /* all_gather of 8 on a node: 7/8 of 800 MB and 7 hops; a reduce says both halves and hops twice. */
@@ -175,7 +175,7 @@ static void end_of_a_step(void)
     EXPECT(near(b.t.once[GR_dp_cp], 2) && near(b.t.once_comm[GR_dp_cp], 11), "%g", b.t.once[GR_dp_cp]);
     StepAsk ask = { .hw = &b.hw, .pipe = { 1, 1, 5, 0, 0 }, .dtype = F32, .ranks = 2, .tokens = 370,
                     .flops = 74e12 };
-    EXPECT_OK(price_step(&d, &ask, &b.t, 1, NULL));
+    EXPECT_OK(timeline_step(&d, &ask, &b.t, 1, NULL));
     EXPECT(near(d.step, 5 * 6 + 3 + 4), "%g: the first forward hides 2 of 6", d.step);
     EXPECT(near(d.tokens_s, 10) && near(d.model_tflops, 1) && near(d.mfu, 1) && near(d.error, 0.25), "%g %g",
            d.tokens_s, d.model_tflops);
@@ -305,7 +305,7 @@ static void any_schedule(void)
         EXPECT(x.end >= most - 1e-9 && x.actions == 2 * s.micros * chunks, "turn %d: %g", (int)turn, x.end);
         for (int i = 0; i < stages; i++)
             for (int k = 1; k < x.actions; k++) {
-                const PriceSpan *a = &x.span[i * x.actions + k - 1], *b = a + 1;
+                const ScheduleSpan *a = &x.span[i * x.actions + k - 1], *b = a + 1;
                 bool pair = s.extra_warmup && near(b->from, a->from);
                 EXPECT(b->from >= a->to - 1e-9 || pair, "turn %d stage %d action %d", (int)turn, i, k);
             }
@@ -336,18 +336,18 @@ static void walls(void)
     DryStep  d;
     StepAsk  ask = { .hw = &hw, .pipe = { 1, 1, 2, 0, 0 }, .ranks = 1, .tokens = 1, .flops = 1 };
     stages_alike(t, 4, 1, 1, 1);
-    EXPECT_OK(price_step(&d, &ask, t, 1, NULL));
+    EXPECT_OK(timeline_step(&d, &ask, t, 1, NULL));
     EXPECT(!strcmp(d.wall, "compute") && near(d.error, 0.1), "%s", d.wall);
     t[0].run[0][0].starved = 0.5, t[0].run[0][0].seconds = 1.5;
-    EXPECT_OK(price_step(&d, &ask, t, 1, NULL));
+    EXPECT_OK(timeline_step(&d, &ask, t, 1, NULL));
     EXPECT(!strcmp(d.wall, "host") && near(d.launch, 1), "%s", d.wall);
     stages_alike(t, 4, 1, 1, 1);
     t[0].replay = 0.5;
-    EXPECT_OK(price_step(&d, &ask, t, 1, NULL));
+    EXPECT_OK(timeline_step(&d, &ask, t, 1, NULL));
     EXPECT(!strcmp(d.wall, "memory"), "%s", d.wall);
     t[0].replay = 0;
     ask.pipe.stages = 4, ask.dtype = BF16;
-    EXPECT_OK(price_step(&d, &ask, t, 4, NULL));
+    EXPECT_OK(timeline_step(&d, &ask, t, 4, NULL));
     EXPECT(!strcmp(d.wall, "communication") && d.bubble > 0 && near(d.error, 0.5), "%s", d.wall);
 }
 
@@ -378,11 +378,11 @@ static void plan_tiny(StageTime *t, EnginePlan *plan, const Hardware *hw, int ra
                           .chunk = { { 0, s.text.L, true, true } } };
     StreamShape ss = shape_stream(&s);
     Stream full = stream_full(&ss, &conf.budget);
-    Price *p;
-    EXPECT_OK(price_open(&p, hw, &conf));
-    conf.meter = price_meter(p);
+    Timeline *p;
+    EXPECT_OK(timeline_open(&p, hw, &conf));
+    conf.meter = timeline_listener(p);
     EXPECT_OK(engine_plan(plan, &s, &conf, &full));
-    price_close(p, t);
+    timeline_close(p, t);
     comm_close(world);
 }
 
