@@ -36,19 +36,19 @@ void colours_mix(Palettes *out, const SynthChoice *c)
     *out = (Palettes){ palette_of(shown), palette_of(asked), palette_of(asked & all_inks()) };
 }
 
-const char *colours_text(char out[COLOURS_ROOM], uint32_t bits)
+const char *colours_text(char out[COLOURS_CAP], uint32_t bits)
 {
     size_t n = 0;
     out[0] = 0;
     for (int i = 0; i < SYNTH_COLOURS; i++)
         if (bits >> i & 1)
-            n += (size_t)snprintf(out + n, COLOURS_ROOM - n, "%s%s", n ? ", " : "", synth_colour[i].name);
+            n += (size_t)snprintf(out + n, COLOURS_CAP - n, "%s%s", n ? ", " : "", synth_colour[i].name);
     return out;
 }
 
 Status colours_parse(uint32_t *bits, const char *option, const char *list)
 {
-    char   known[COLOURS_ROOM];
+    char   known[COLOURS_CAP];
     size_t len;
     const char *rest = list, *item;
     *bits = 0;
@@ -68,7 +68,7 @@ Status colours_parse(uint32_t *bits, const char *option, const char *list)
 
 Status colours_check(const SynthChoice *c)
 {
-    char a[COLOURS_ROOM], b[COLOURS_ROOM];
+    char a[COLOURS_CAP], b[COLOURS_CAP];
     uint32_t shown = ALL & ~c->without;
     if (c->without & c->about)
         return fail(E_CONFIG, "a set about %s cannot be without %s", colours_text(a, c->about),

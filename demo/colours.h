@@ -35,7 +35,7 @@ MUST Status colours_parse(uint32_t *bits, const char *option, const char *list);
 /* Enough is left to draw every kind of question with. */
 MUST Status colours_check(const SynthChoice *c);
 
-enum { COLOURS_ROOM = 96 };
-const char *colours_text(char out[COLOURS_ROOM], uint32_t bits);             /* "red, green" */
+enum { COLOURS_CAP = 96 };
+const char *colours_text(char out[COLOURS_CAP], uint32_t bits);             /* "red, green" */
 
 #endif

@@ -13,10 +13,10 @@ Status canvas_open(Canvas *c, int64_t h, int64_t w, Rgb fill)
     if (h < 1 || w < 1 || h > 1 << 15 || w > 1 << 15)
         return fail(E_DATA, "canvas of %lld x %lld: sides between 1 and 32768 are drawn", (long long)h, (long long)w);
     size_t bytes = (size_t)h * (size_t)w * 3;
-    if (bytes > c->room) {
+    if (bytes > c->cap) {
         uint8_t *p = realloc(c->rgb, bytes);
         if (!p) return fail(E_OTHER, "canvas of %lld x %lld: no memory", (long long)h, (long long)w);
-        c->rgb = p, c->room = bytes;
+        c->rgb = p, c->cap = bytes;
     }
     c->h = h, c->w = w;
     for (size_t i = 0; i < bytes; i += 3) c->rgb[i] = fill.r, c->rgb[i + 1] = fill.g, c->rgb[i + 2] = fill.b;

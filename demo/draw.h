@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 /* Pixels (h, w, 3); a zeroed one is ready. */
-typedef struct Canvas { int64_t h, w; uint8_t *rgb; size_t room; } Canvas;
+typedef struct Canvas { int64_t h, w; uint8_t *rgb; size_t cap; } Canvas;
 typedef struct Rgb { uint8_t r, g, b; } Rgb;
 
 typedef enum { FIGURE_CIRCLE, FIGURE_SQUARE, FIGURE_TRIANGLE, FIGURE_CROSS, FIGURE_RING, FIGURE_BAR,

@@ -9,7 +9,7 @@
 static void report(const SynthConf *c, double seconds)
 {
     const SynthChoice *choice = &c->set.choice;
-    char text[COLOURS_ROOM];
+    char text[COLOURS_CAP];
     printf("%s: %lld questions to train on, %lld held out, drawn in %.1f s (seed %llu)\n", c->dir,
            (long long)c->items[SYNTH_TRAIN], (long long)c->items[SYNTH_EVAL], seconds,
            (unsigned long long)c->set.seed);

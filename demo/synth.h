@@ -17,9 +17,9 @@
 
 typedef enum { SYNTH_TRAIN, SYNTH_EVAL, SYNTH_SPLITS } SynthSplit;
 
-enum { SYNTH_PICTURES = 2, SYNTH_TURNS = 4, SYNTH_TEXT_ROOM = 64 };
+enum { SYNTH_PICTURES = 2, SYNTH_TURNS = 4, SYNTH_TEXT_CAP = 64 };
 
-typedef struct SynthTurn { char question[SYNTH_TEXT_ROOM], answer[SYNTH_TEXT_ROOM]; } SynthTurn;
+typedef struct SynthTurn { char question[SYNTH_TEXT_CAP], answer[SYNTH_TEXT_CAP]; } SynthTurn;
 
 typedef struct SynthItem {
     const char *channel;

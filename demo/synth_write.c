@@ -120,7 +120,7 @@ static Status write_blind(const SynthConf *conf, const Row *row)
 
 static void add_colours(Json *o, const char *key, uint32_t bits)
 {
-    char text[COLOURS_ROOM];
+    char text[COLOURS_CAP];
     if (bits) json_object_set_new(o, key, json_string(colours_text(text, bits)));
 }
 

@@ -2,7 +2,7 @@
 #include "lab.h"
 #include "tinyset.h"
 
-#include "data/sample.h"
+#include "data/loader_private.h"
 
 enum { LINES = 120, MANY = 400 };
 
@@ -130,18 +130,18 @@ static Json *saved(Loader *l)
 
 static void resumes_at_every_step(void)
 {
-    enum { STEPS = 30 };
-    uint64_t   want[STEPS + 2];
-    Json      *state[STEPS];
+    enum { RESUMED = 30 };
+    uint64_t   want[RESUMED + 2];
+    Json      *state[RESUMED];
     LoaderStep s;
     Loader    *l = open_or_die(&set.conf, NULL);
-    for (int i = 0; i < STEPS + 2; i++) {
-        if (i < STEPS) state[i] = saved(l);
+    for (int i = 0; i < RESUMED + 2; i++) {
+        if (i < RESUMED) state[i] = saved(l);
         EXPECT_OK(loader_next(l, &s));
         want[i] = step_hash(&s, set.conf.micro);
     }
     loader_close(l);
-    for (int i = 0; i < STEPS; i++) {
+    for (int i = 0; i < RESUMED; i++) {
         l = open_or_die(&set.conf, state[i]);
         for (int k = 0; k < 2; k++) {
             EXPECT_OK(loader_next(l, &s));
@@ -230,7 +230,7 @@ static void split_is_disjoint(void)
     LoaderConf c = set.conf;
     set.cfg.eval.split = 0.1;
     count_samples(&c, 1, train, &steps);
-    c.held = c.once = true;
+    c.held_out = c.once = true;
     count_samples(&c, 1, held, &steps);
     for (int i = 0; i < LINES; i++) {
         EXPECT(train[i] + held[i] == 1, "sample %d: %d times in training, %d held out", i, train[i], held[i]);
@@ -265,6 +265,87 @@ static void one_pass_ends_and_rewinds(void)
         EXPECT_OK(loader_rewind(l));
     }
     loader_close(l);
+}
+
+/* Runs a loader to the end of its one pass; `docs` counts the documents handed out. */
+static void run_pass(Loader *l, int64_t *docs)
+{
+    LoaderStep s;
+    for (*docs = 0;; *docs += s.samples) {
+        EXPECT_OK(loader_next(l, &s));
+        if (!s.micro) return;
+    }
+}
+
+static int64_t loads(const Loader *l)
+{
+    int64_t n = 0;
+    for (int i = 0; i < l->workers; i++) n += l->scratch[i].loads;
+    return n;
+}
+
+/* Measuring and filling share one load; a later pass knows the sizes and loads what it fills; a resumed pass
+ * loads what is left of it. */
+static void samples_are_loaded_once_in_a_pass(void)
+{
+    LoaderConf c = set.conf;
+    LoaderStep s;
+    int64_t    docs, mine;
+    c.once = true;
+    Loader *l = open_or_die(&c, NULL);
+    EXPECT_OK(loader_next(l, &s));
+    mine = s.samples;
+    Json *state = saved(l);
+    run_pass(l, &docs);
+    EXPECT(mine + docs == LINES && loads(l) == LINES, "%lld loads of %d samples", (long long)loads(l), LINES);
+    EXPECT(l->cache.bytes == 0, "%zu bytes are left in the cache", l->cache.bytes);
+    EXPECT_OK(loader_rewind(l));
+    run_pass(l, &docs);
+    EXPECT(loads(l) == 2 * LINES, "%lld loads in two passes", (long long)loads(l));
+    loader_close(l);
+    l = open_or_die(&c, state);
+    run_pass(l, &docs);
+    EXPECT(docs == LINES - mine && loads(l) == docs, "%lld loads for %lld documents after resuming",
+           (long long)loads(l), (long long)docs);
+    loader_close(l);
+    json_decref(state);
+}
+
+/* A rank measures all samples and fills its own; those of other ranks do not stay in the cache. */
+static void a_rank_loads_once(void)
+{
+    LoaderConf c = set.conf;
+    int64_t    docs, again;
+    c.once = true, c.micro = 1, c.ranks = 4, c.rank = 1;
+    Loader *l = open_or_die(&c, NULL);
+    run_pass(l, &docs);
+    EXPECT(docs < LINES && loads(l) == LINES, "%lld loads", (long long)loads(l));
+    EXPECT(l->cache.bytes == 0, "%zu bytes are left in the cache", l->cache.bytes);
+    EXPECT_OK(loader_rewind(l));
+    run_pass(l, &again);
+    EXPECT(again == docs && loads(l) == LINES + docs, "%lld loads in two passes", (long long)loads(l));
+    loader_close(l);
+}
+
+/* A full cache refuses samples, and streams are the same. */
+static void a_full_cache_changes_nothing(void)
+{
+    uint64_t   want[20];
+    LoaderConf c = set.conf;
+    LoaderStep s;
+    for (int small = 0; small < 2; small++) {
+        Loader *l = open_or_die(&c, NULL);
+        pthread_mutex_lock(&l->lock);
+        if (small) l->cache.limit = 0;
+        pthread_mutex_unlock(&l->lock);
+        for (int i = 0; i < 20; i++) {
+            EXPECT_OK(loader_next(l, &s));
+            if (!small) want[i] = step_hash(&s, c.micro);
+            EXPECT(step_hash(&s, c.micro) == want[i], "step %d", i);
+        }
+        EXPECT(!small || loads(l) > LINES, "%lld loads", (long long)loads(l));
+        loader_close(l);
+    }
 }
 
 /* Writes LINES good lines with the n given ones in between, evenly. */
@@ -563,6 +644,9 @@ int main(void)
     RUN(peeks_at_the_next);
     RUN(weights_and_limits);
     RUN(split_is_disjoint);
+    RUN(samples_are_loaded_once_in_a_pass);
+    RUN(a_rank_loads_once);
+    RUN(a_full_cache_changes_nothing);
     RUN(one_pass_ends_and_rewinds);
     RUN(bad_samples_end_the_run);
     RUN(bad_samples_are_skipped);

@@ -242,7 +242,7 @@ static void resumes_anywhere(void)
         EXPECT_OK(step_packer_restore(&p, state));
         json_decref(state);
     }
-    EXPECT(!strcmp(whole, pieces), "the plan changed");
+    EXPECT(!strcmp(whole, pieces), "the steps changed");
     step_packer_close(&p);
     free(whole), free(pieces);
 }
@@ -259,7 +259,7 @@ static void refuses(void)
     step_packer_open(&p, &budget, 3, 1, 1);
     EXPECT_OK(step_packer_put(&p, NULL));
     EXPECT_OK(step_packer_put(&p, NULL));
-    EXPECT_FAIL(step_packer_put(&p, NULL), E_DATA, "not one of the 3");
+    EXPECT_FAIL(step_packer_put(&p, NULL), E_DATA, "none of the 3");
     step_packer_close(&p);
     step_packer_open(&p, &budget, 300, 1, 1);
     EXPECT_OK(step_packer_put(&p, &fits));
@@ -270,7 +270,7 @@ static void refuses(void)
     step_packer_close(&p);
     json_object_set_new(state, "open", json_pack("[[i,i,i,i]]", 999, 1, 1, 1));
     step_packer_open(&p, &budget, 300, 1, 1);
-    EXPECT_FAIL(step_packer_restore(&p, state), E_DATA, "cannot be");
+    EXPECT_FAIL(step_packer_restore(&p, state), E_DATA, "impossible");
     step_packer_close(&p);
     json_decref(state);
 }

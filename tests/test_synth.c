@@ -20,7 +20,7 @@ static int channel_of(const char *name)
     return i;
 }
 
-static int place_of(char (*list)[SYNTH_TEXT_ROOM], int *n, int most, const char *text)
+static int place_of(char (*list)[SYNTH_TEXT_CAP], int *n, int most, const char *text)
 {
     int i = 0;
     while (i < *n && strcmp(list[i], text)) i++;
@@ -30,7 +30,7 @@ static int place_of(char (*list)[SYNTH_TEXT_ROOM], int *n, int most, const char 
 
 /* How often each answer was given to each question of a channel. */
 typedef struct Tally {
-    char question[QUESTIONS][SYNTH_TEXT_ROOM], answer[ANSWERS][SYNTH_TEXT_ROOM];
+    char question[QUESTIONS][SYNTH_TEXT_CAP], answer[ANSWERS][SYNTH_TEXT_CAP];
     int  questions, answers, items, count[QUESTIONS][ANSWERS];
 } Tally;
 
@@ -221,7 +221,7 @@ static void pictures_show_the_answer(void)
 /* Text alone is held out by its row of words, whatever is asked of it. */
 static void rows_are_held_out(void)
 {
-    static char seen[ROUNDS][SYNTH_TEXT_ROOM];
+    static char seen[ROUNDS][SYNTH_TEXT_CAP];
     SynthItem it = { 0 };
     for (int s = 0; s < SYNTH_SPLITS; s++)
         for (int i = 0; i < ROUNDS; i++) {
@@ -313,7 +313,7 @@ static void a_set_about_a_colour(void)
 static void choices_are_checked(void)
 {
     uint32_t bits;
-    char text[COLOURS_ROOM];
+    char text[COLOURS_CAP];
     EXPECT(!strcmp(colours_text(text, bits_of("white,red")), "red, white"), "%s", text);
     EXPECT_FAIL(colours_parse(&bits, "--about", "red,gren"), E_CONFIG, "red,gren: 'gren' is no colour");
     EXPECT_FAIL(colours_parse(&bits, "--about", "pink"), E_CONFIG, "there are red, green");

@@ -63,8 +63,8 @@ static Status open_json(Tokenizer **t, const Json *j)
 static bool read_line(FILE *f, Json **line)
 {
     char   *text = NULL;
-    size_t  room = 0;
-    ssize_t n = getline(&text, &room, f);
+    size_t  cap = 0;
+    ssize_t n = getline(&text, &cap, f);
     *line = n > 0 ? json_loadb(text, (size_t)n, JSON_ALLOW_NUL, NULL) : NULL;
     free(text);
     return *line;
@@ -267,14 +267,14 @@ static void broken_utf8(void)
         { "a\0\xc3", 3, "a" },
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        Text room = { 0 }, want = { 0 };
+        Text cap = { 0 }, want = { 0 };
         ByteSpan out;
         for (const char *p = rows[i].out; *p; p++)
             EXPECT_OK(text_push(&want, *p == '?' ? "\xef\xbf\xbd" : p, *p == '?' ? 3 : 1));
         if (i == sizeof rows / sizeof *rows - 1) EXPECT_OK(text_push(&want, "\0\xef\xbf\xbd", 4));
-        EXPECT_OK(utf8_repair(&room, (ByteSpan){ rows[i].in, (size_t)rows[i].n }, &out));
+        EXPECT_OK(utf8_repair(&cap, (ByteSpan){ rows[i].in, (size_t)rows[i].n }, &out));
         EXPECT(out.n == want.n && !memcmp(out.v, want.v, want.n), "row %zu: %.*s", i, (int)out.n, out.v);
-        text_close(&room);
+        text_close(&cap);
         text_close(&want);
     }
 }

@@ -45,7 +45,7 @@ static inline const char *tiny_picture_name(int i)
 }
 
 /* Line i: text only, one picture, two pictures, or a video of three frames; answers of many lengths. */
-static inline int tiny_line(char *out, size_t room, int i)
+static inline int tiny_line(char *out, size_t cap, int i)
 {
     char answer[128];
     int  n = 1 + (int)rng_below(17, 0, (uint64_t)i, 100), a = i % TINY_PICTURES, b = (i + 1) % TINY_PICTURES;
@@ -54,18 +54,18 @@ static inline int tiny_line(char *out, size_t room, int i)
     const char *p = tiny_picture_name(a), *q = tiny_picture_name(b);
     switch (i % 5) {
     case 0:
-        return snprintf(out, room, "{\"messages\":[{\"role\":\"user\",\"content\":\"question %d\"},"
+        return snprintf(out, cap, "{\"messages\":[{\"role\":\"user\",\"content\":\"question %d\"},"
                         "{\"role\":\"assistant\",\"content\":\"%s\"}]}", i, answer);
     case 3:
-        return snprintf(out, room, "{\"messages\":[{\"role\":\"user\",\"content\":\"<image><image>and %d\"},"
+        return snprintf(out, cap, "{\"messages\":[{\"role\":\"user\",\"content\":\"<image><image>and %d\"},"
                         "{\"role\":\"assistant\",\"content\":\"%s\"}],\"images\":[\"%s\",\"%s\"]}", i,
                         answer, p, q);
     case 4:
-        return snprintf(out, room, "{\"messages\":[{\"role\":\"user\",\"content\":\"<video>watch %d\"},"
+        return snprintf(out, cap, "{\"messages\":[{\"role\":\"user\",\"content\":\"<video>watch %d\"},"
                         "{\"role\":\"assistant\",\"content\":\"%s\"}],\"videos\":[[\"%s\",\"%s\",\"%s\"]]}",
                         i, answer, p, q, p);
     default:
-        return snprintf(out, room, "{\"conversations\":[{\"from\":\"human\",\"value\":\"<image>\\nlook %d\"},"
+        return snprintf(out, cap, "{\"conversations\":[{\"from\":\"human\",\"value\":\"<image>\\nlook %d\"},"
                         "{\"from\":\"gpt\",\"value\":\"%s\"}],\"image\":\"%s\"}", i, answer, p);
     }
 }

@@ -31,7 +31,7 @@ typedef struct Work {
     size_t  len;
     Image   raw, fit;
     float  *patches;
-    size_t  room;                        /* of patches, in floats */
+    size_t  cap;                        /* of patches, in floats */
     int64_t count, h, w;                 /* floats; the grid */
     double  mean, std, rgb[3];
     double  seconds[STAGES];             /* medians of the repeats */
@@ -50,30 +50,30 @@ static Status bytes_read(Work *w, const char *path, size_t most)
 {
     FILE *f = fopen(path, "rb");
     if (!f) return fail(E_IO, "%s: %s", path, strerror(errno));
-    size_t room = 0, n = 1;
+    size_t cap = 0, n = 1;
     for (w->len = 0; n && w->len <= most; w->len += n) {
-        if (w->len == room) {
-            char *more = realloc(w->bytes, room = room ? 2 * room : (size_t)1 << 16);
+        if (w->len == cap) {
+            char *more = realloc(w->bytes, cap = cap ? 2 * cap : (size_t)1 << 16);
             if (!more) return fclose(f), fail(E_FIT, "%s: no memory for the file", path);
             w->bytes = more;
         }
-        n = fread(w->bytes + w->len, 1, room - w->len, f);
+        n = fread(w->bytes + w->len, 1, cap - w->len, f);
     }
     bool bad = ferror(f);
     fclose(f);
     return bad ? fail(E_IO, "%s: cannot be read (a folder?)", path) : OK;
 }
 
-static Status patches_room(Work *w, const PatchShape *p)
+static Status patches_reserve(Work *w, const PatchShape *p)
 {
     w->h = w->fit.h / p->patch, w->w = w->fit.w / p->patch;
     w->count = w->h * w->w * p->channels * p->frames * p->patch * p->patch;
-    if ((size_t)w->count <= w->room) return OK;
+    if ((size_t)w->count <= w->cap) return OK;
     free(w->patches);
-    w->room = 0;
+    w->cap = 0;
     if (!(w->patches = malloc((size_t)w->count * sizeof *w->patches)))
         return fail(E_FIT, "no memory for the patches");
-    w->room = (size_t)w->count;
+    w->cap = (size_t)w->count;
     return OK;
 }
 
@@ -94,7 +94,7 @@ static Status convert(Work *w, const Ask *a, const char *path, double *at)
     at[1] = cpu_now();
     TRY_CTX(image_fit(&h, &wide, &a->patch), "%s", path);
     TRY_CTX(image_resize(&w->fit, &w->raw, h, wide), "%s", path);
-    TRY_CTX(patches_room(w, &a->patch), "%s", path);
+    TRY_CTX(patches_reserve(w, &a->patch), "%s", path);
     at[2] = cpu_now();
     image_patches(w->patches, false, &w->fit, NULL, &a->patch);
     at[3] = cpu_now();
@@ -230,9 +230,9 @@ static void file_report(Work *w, const Ask *a, const char *path, Status st, Tota
 
 static Status index_read(Ask *a, const char *text)
 {
-    size_t      len, room = strlen(text) / 2 + 1;
+    size_t      len, cap = strlen(text) / 2 + 1;
     const char *rest = text;
-    if (!(a->index = malloc(room * sizeof *a->index))) return fail(E_FIT, "no memory for --index");
+    if (!(a->index = malloc(cap * sizeof *a->index))) return fail(E_FIT, "no memory for --index");
     for (const char *item; (item = str_item(&rest, ',', &len));) {
         char one[32];
         snprintf(one, sizeof one, "%.*s", (int)len, item);

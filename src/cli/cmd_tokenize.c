@@ -87,10 +87,10 @@ static Status do_line(Job *j, ByteSpan bytes)
 static Status do_lines(Job *j)
 {
     char   *line = NULL;
-    size_t  room = 0;
+    size_t  cap = 0;
     Status  s = OK;
     int64_t number = 1;
-    for (ssize_t n; !s && (n = getline(&line, &room, stdin)) >= 0; number++) {
+    for (ssize_t n; !s && (n = getline(&line, &cap, stdin)) >= 0; number++) {
         if (strspn(line, " \t\r\n") == (size_t)n) continue;
         s = do_line(j, (ByteSpan){ line, (size_t)n });
         if (s) s = wrap(s, "standard input: line %lld", (long long)number);

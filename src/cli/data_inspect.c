@@ -62,8 +62,10 @@ static Status show_step(Show *w, const DataView *v, StepPacker *p, Index *x, Pac
         DocSize  size;
         SizeKind kind = SIZE_BAD;
         if (!step_packer_has_step(p)) {
+            Sample loaded;
             Status st = index_measure(x, w->scratch, &v->sample, dataset_id(&v->data, epoch, p->position),
-                                      &size, &kind);
+                                      &size, &kind, &loaded);
+            sample_close(&loaded);
             if (st && !sample_is_bad(st)) return st;
             TRY(step_packer_put(p, !st && kind == SIZE_GOOD ? &size : NULL));
             continue;

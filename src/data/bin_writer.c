@@ -40,11 +40,11 @@ Status bin_writer_open(BinWriter *w, const char *path)
 
 static Status row_push(BinWriter *w, BinRow r)
 {
-    if (w->rows == w->room) {
-        int64_t room = w->room ? 2 * w->room : 1024;
-        BinRow *more = realloc(w->row, (size_t)room * sizeof *more);
-        if (!more) return fail(E_FIT, "no memory for a table of %lld samples", (long long)room);
-        w->row = more, w->room = room;
+    if (w->rows == w->cap) {
+        int64_t cap = w->cap ? 2 * w->cap : 1024;
+        BinRow *more = realloc(w->row, (size_t)cap * sizeof *more);
+        if (!more) return fail(E_FIT, "no memory for a table of %lld samples", (long long)cap);
+        w->row = more, w->cap = cap;
     }
     w->row[w->rows++] = r;
     return OK;

@@ -12,11 +12,11 @@
 
 static Status file_add(Dataset *d, const char *path, int source)
 {
-    if (d->files == d->file_room) {
-        int64_t   room = d->file_room ? 2 * d->file_room : 16;
-        DataFile *more = realloc(d->file, (size_t)room * sizeof *more);
-        if (!more) return fail(E_FIT, "no memory for a list of %lld files", (long long)room);
-        d->file = more, d->file_room = room;
+    if (d->files == d->file_cap) {
+        int64_t   cap = d->file_cap ? 2 * d->file_cap : 16;
+        DataFile *more = realloc(d->file, (size_t)cap * sizeof *more);
+        if (!more) return fail(E_FIT, "no memory for a list of %lld files", (long long)cap);
+        d->file = more, d->file_cap = cap;
     }
     DataFile *f = &d->file[d->files++];
     *f = (DataFile){ .source = source };
@@ -135,7 +135,7 @@ static int64_t held_out(double split, int64_t n)
 static void source_shares(Dataset *d, DataSource *s)
 {
     s->held  = held_out(d->conf.split, s->all);
-    s->n     = d->conf.held ? s->held : s->all - s->held;
+    s->n     = d->conf.held_out ? s->held : s->all - s->held;
     s->drawn = s->n;
     if (!d->conf.once) s->drawn = (int64_t)llround(s->conf->weight * (double)s->n);
     if (s->n > 0 && s->drawn < 1) s->drawn = 1;
@@ -190,7 +190,7 @@ static int64_t part_id(const Dataset *d, int i, int64_t k)
     const DataSource *s = &d->source[i];
     if (s->held == 0) return s->first + k;
     return s->first +
-           order_at(s->all, d->conf.seed, stream_of("split", i, 0), d->conf.held ? s->all - s->held + k : k);
+           order_at(s->all, d->conf.seed, stream_of("split", i, 0), d->conf.held_out ? s->all - s->held + k : k);
 }
 
 /* The k-th draw of this pass from source i. Draws run on from pass to pass through one shuffled round of the
@@ -238,11 +238,11 @@ Status dataset_read(const Dataset *d, int64_t id, Record *r)
 }
 
 /* A record says where it is even when it cannot be read. */
-void dataset_where(const Dataset *d, int64_t id, char *out, size_t room)
+void dataset_where(const Dataset *d, int64_t id, char *out, size_t cap)
 {
     Record r;
     Status st = dataset_read(d, id, &r);
-    snprintf(out, room, "%s", r.where);
+    snprintf(out, cap, "%s", r.where);
     if (!st) record_close(&r);
 }
 

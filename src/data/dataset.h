@@ -19,7 +19,7 @@ typedef struct DatasetConf {
     const SourceList *sources;
     const char       *key;               /* of the recipe, for messages: "data.train" */
     double            split;             /* share held out; 0: nothing is */
-    bool              held;              /* read that share instead of the rest */
+    bool              held_out;          /* read that share instead of the rest */
     bool              once;              /* file order, each sample once, weights 0 or not */
     bool              tolerant;          /* a damaged file is warned of, its sound part used */
     uint64_t          seed;
@@ -47,7 +47,7 @@ typedef struct Dataset {
     DatasetConf conf;
     DataFile   *file;
     DataSource *source;
-    int64_t     files, file_room;
+    int64_t     files, file_cap;
     int         sources;
     int64_t     samples;                 /* ids there are */
     int64_t     pass;                    /* positions in one pass */
@@ -60,7 +60,7 @@ void        dataset_close(Dataset *d);                                          
 
 int64_t     dataset_id(const Dataset *d, int64_t epoch, int64_t position);
 MUST Status dataset_read(const Dataset *d, int64_t id, Record *r);
-void        dataset_where(const Dataset *d, int64_t id, char *out, size_t room); /* "train.jsonl:17" */
+void        dataset_where(const Dataset *d, int64_t id, char *out, size_t cap); /* "train.jsonl:17" */
 bool        dataset_size(const Dataset *d, int64_t id, DocSize *size);           /* known without reading? */
 const DataFile   *dataset_file(const Dataset *d, int64_t id);
 const DataSource *dataset_source(const Dataset *d, int64_t id);

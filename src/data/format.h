@@ -72,7 +72,7 @@ MUST Status format_read(const FormatFile *f, int64_t i, Record *r);
 bool        format_knows(const char *path);                          /* by its suffix */
 
 /* Growable table of offsets, for formats that cut a file at places they find. */
-typedef struct Offsets { uint64_t *v; int64_t n, room; } Offsets;
+typedef struct Offsets { uint64_t *v; int64_t n, cap; } Offsets;
 MUST Status offsets_push(Offsets *o, uint64_t v);
 void        offsets_close(Offsets *o);
 

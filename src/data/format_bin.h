@@ -36,7 +36,7 @@ typedef struct BinWriter {
     FILE    *file;
     uint64_t at;
     BinRow  *row;
-    int64_t  rows, room;
+    int64_t  rows, cap;
     void    *hash;                       /* of the sample being written */
     bool     broken;                     /* the disk refused: no fault of a sample */
 } BinWriter;

@@ -21,7 +21,7 @@ typedef struct TarSample { int64_t first; int members; } TarSample;
 typedef struct Tar {
     RecordFile *member;
     TarSample  *sample;
-    int64_t     members, member_room, samples, sample_room;
+    int64_t     members, member_cap, samples, sample_cap;
 } Tar;
 
 typedef struct Walk {                 /* what headers have said so far about the next member */
@@ -35,12 +35,12 @@ typedef struct Walk {                 /* what headers have said so far about the
 } Walk;
 
 /* Room for one more in *v, a list of n; false when there is none to be had. */
-static bool grow(void **v, int64_t n, int64_t *room, size_t size)
+static bool grow(void **v, int64_t n, int64_t *cap, size_t size)
 {
-    if (n < *room) return true;
-    int64_t more = *room ? 2 * *room : 256;
+    if (n < *cap) return true;
+    int64_t more = *cap ? 2 * *cap : 256;
     void   *bigger = realloc(*v, (size_t)more * size);
-    if (bigger) *v = bigger, *room = more;
+    if (bigger) *v = bigger, *cap = more;
     return bigger != NULL;
 }
 
@@ -140,8 +140,8 @@ static Status member_add(Walk *w, const char *name, size_t len, const char *byte
     Tar   *t = w->tar;
     size_t base = base_of(name, len);
     if (!base) return OK;
-    if (!grow((void **)&t->member, t->members, &t->member_room, sizeof *t->member) ||
-        !grow((void **)&t->sample, t->samples, &t->sample_room, sizeof *t->sample))
+    if (!grow((void **)&t->member, t->members, &t->member_cap, sizeof *t->member) ||
+        !grow((void **)&t->sample, t->samples, &t->sample_cap, sizeof *t->sample))
         return fail(E_FIT, "%s: no memory for its index", w->f->path);
     const RecordFile *last = t->members ? &t->member[t->members - 1] : NULL;
     if (last && base_of(last->name, last->name_len) == base && !memcmp(last->name, name, base))

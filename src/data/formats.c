@@ -129,11 +129,11 @@ bool record_file_is_picture(const RecordFile *f)
 
 Status offsets_push(Offsets *o, uint64_t v)
 {
-    if (o->n == o->room) {
-        int64_t   room = o->room ? 2 * o->room : 1024;
-        uint64_t *more = realloc(o->v, (size_t)room * sizeof *more);
-        if (!more) return fail(E_FIT, "no memory for an index of %lld samples", (long long)room);
-        o->v = more, o->room = room;
+    if (o->n == o->cap) {
+        int64_t   cap = o->cap ? 2 * o->cap : 1024;
+        uint64_t *more = realloc(o->v, (size_t)cap * sizeof *more);
+        if (!more) return fail(E_FIT, "no memory for an index of %lld samples", (long long)cap);
+        o->v = more, o->cap = cap;
     }
     o->v[o->n++] = v;
     return OK;

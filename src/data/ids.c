@@ -6,14 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-static Status ids_room(Ids *s, int64_t more)
+static Status ids_reserve(Ids *s, int64_t more)
 {
-    if (more <= s->room - s->n) return OK;
-    int64_t room = s->room ? s->room : 64;
-    while (room - s->n < more) room *= 2;
-    int32_t *v = realloc(s->v, (size_t)room * sizeof *v);
-    if (!v) return fail(E_FIT, "no memory for %lld token ids", (long long)room);
-    s->v = v, s->room = room;
+    if (more <= s->cap - s->n) return OK;
+    int64_t cap = s->cap ? s->cap : 64;
+    while (cap - s->n < more) cap *= 2;
+    int32_t *v = realloc(s->v, (size_t)cap * sizeof *v);
+    if (!v) return fail(E_FIT, "no memory for %lld token ids", (long long)cap);
+    s->v = v, s->cap = cap;
     return OK;
 }
 
@@ -21,7 +21,7 @@ Status ids_push(Ids *s, int32_t id) { return ids_repeat(s, id, 1); }
 
 Status ids_push_many(Ids *s, const int32_t *v, int64_t n)
 {
-    TRY(ids_room(s, n));
+    TRY(ids_reserve(s, n));
     if (n) memcpy(s->v + s->n, v, (size_t)n * sizeof *v);
     s->n += n;
     return OK;
@@ -29,7 +29,7 @@ Status ids_push_many(Ids *s, const int32_t *v, int64_t n)
 
 Status ids_repeat(Ids *s, int32_t id, int64_t n)
 {
-    TRY(ids_room(s, n));
+    TRY(ids_reserve(s, n));
     for (int64_t i = 0; i < n; i++) s->v[s->n++] = id;
     return OK;
 }
@@ -40,20 +40,20 @@ void ids_close(Ids *s)
     *s = (Ids){ 0 };
 }
 
-static Status text_room(Text *s, size_t more)
+static Status text_reserve(Text *s, size_t more)
 {
-    if (more <= s->room - s->n) return OK;
-    size_t room = s->room ? s->room : 256;
-    while (room - s->n < more) room *= 2;
-    char *v = realloc(s->v, room);
-    if (!v) return fail(E_FIT, "no memory for %zu bytes of text", room);
-    s->v = v, s->room = room;
+    if (more <= s->cap - s->n) return OK;
+    size_t cap = s->cap ? s->cap : 256;
+    while (cap - s->n < more) cap *= 2;
+    char *v = realloc(s->v, cap);
+    if (!v) return fail(E_FIT, "no memory for %zu bytes of text", cap);
+    s->v = v, s->cap = cap;
     return OK;
 }
 
 Status text_push(Text *s, const char *v, size_t n)
 {
-    TRY(text_room(s, n));
+    TRY(text_reserve(s, n));
     if (n) memcpy(s->v + s->n, v, n);
     s->n += n;
     return OK;
@@ -66,7 +66,7 @@ Status text_printf(Text *s, const char *fmt, ...)
     va_copy(again, ap);
     int n = vsnprintf(NULL, 0, fmt, ap);
     va_end(ap);
-    Status st = n < 0 ? fail(E_OTHER, "cannot format text") : text_room(s, (size_t)n + 1);
+    Status st = n < 0 ? fail(E_OTHER, "cannot format text") : text_reserve(s, (size_t)n + 1);
     if (!st) vsnprintf(s->v + s->n, (size_t)n + 1, fmt, again), s->n += (size_t)n;
     va_end(again);
     return st;

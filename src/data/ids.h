@@ -6,8 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-typedef struct Ids { int32_t *v; int64_t n, room; } Ids;      /* a zeroed one is empty and ready */
-typedef struct Text { char *v; size_t n, room; } Text;        /* bytes; no NUL at the end is promised */
+typedef struct Ids { int32_t *v; int64_t n, cap; } Ids;      /* a zeroed one is empty and ready */
+typedef struct Text { char *v; size_t n, cap; } Text;        /* bytes; no NUL at the end is promised */
 
 MUST Status ids_push(Ids *s, int32_t id);
 MUST Status ids_push_many(Ids *s, const int32_t *v, int64_t n);

@@ -57,11 +57,11 @@ Status image_check_limits(const ImageHead *head, const ImageFile *f)
 Status image_reserve(Image *im, int64_t h, int64_t w, const char *what)
 {
     size_t need = (size_t)h * (size_t)w * 3 + SLACK;
-    if (im->room < need) {
+    if (im->cap < need) {
         image_close(im);             /* the old pixels are not wanted: no copy */
         if (!(im->rgb = malloc(need)))
             return fail(E_FIT, "%s: no memory for %zu bytes of pixels", what, need);
-        im->room = need;
+        im->cap = need;
     }
     im->h = h, im->w = w;
     return OK;

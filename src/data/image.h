@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 /* (h, w, 3); the room is reused from one picture to the next. A zeroed one is empty and ready. */
-typedef struct Image { int64_t h, w; uint8_t *rgb; size_t room; } Image;
+typedef struct Image { int64_t h, w; uint8_t *rgb; size_t cap; } Image;
 
 /* Of a file, before resizing; bombs stop here. 0, or no limits given, means the defaults. */
 typedef struct ImageLimits { int64_t max_pixels; size_t max_bytes; } ImageLimits;

@@ -16,7 +16,7 @@ void index_close(Index *x)
     *x = (Index){ 0 };
 }
 
-/* tokens is written last and read first: who sees it sees the rest. */
+/* tokens is written last and read first: a reader that sees tokens sees the rest of the row. */
 static void put(Index *x, int64_t id, SizeKind kind, const DocSize *size)
 {
     IndexRow *r = &x->row[id];
@@ -36,7 +36,7 @@ SizeKind index_get(const Index *x, int64_t id, DocSize *size)
     return SIZE_GOOD;
 }
 
-/* Packed files know their sizes; only what does not fit is looked at more closely. */
+/* Packed files store sizes. A sample whose stored size does not fit is loaded, so that the error says why. */
 static bool known_and_fits(const SampleConf *c, int64_t id, DocSize *size)
 {
     return dataset_size(c->data, id, size) && size->tokens > 0 && size->tokens <= c->max_length &&
@@ -44,9 +44,10 @@ static bool known_and_fits(const SampleConf *c, int64_t id, DocSize *size)
 }
 
 Status index_measure(Index *x, SampleScratch *t, const SampleConf *c, int64_t id, DocSize *size,
-                     SizeKind *kind)
+                     SizeKind *kind, Sample *loaded)
 {
-    Sample s;
+    Sample s = { 0 };
+    *loaded = s;
     *kind = index_get(x, id, size);
     if (*kind == SIZE_GOOD || *kind == SIZE_DROP) return OK;
     *kind = SIZE_GOOD;
@@ -54,20 +55,19 @@ Status index_measure(Index *x, SampleScratch *t, const SampleConf *c, int64_t id
         Status st = sample_load(&s, t, c, id);
         if (st) return put(x, id, *kind = SIZE_BAD, &(DocSize){ 0 }), st;
         if (s.drop || s.size.tokens == 0) *kind = SIZE_DROP;
-        *size = s.size;
-        sample_close(&s);
+        *size = s.size, *loaded = s;
     }
     return put(x, id, *kind, size), OK;
 }
 
-enum { BLOCK = 32 }; /* positions of one call: a scratch is taken and given back once for all */
+enum { BLOCK = 32 };                  /* positions of one call, which share a scratch */
 
 typedef struct Filling {
     Index            *x;
     const SampleConf *c;
     int64_t           epoch;
     bool              tolerant;
-    SampleScratch    *free;           /* stack of scratches nobody uses */
+    SampleScratch    *free;           /* stack of scratches not in use */
     int               frees;
     pthread_mutex_t   lock;
 } Filling;
@@ -98,7 +98,9 @@ static Status fill_block(void *arg, int64_t block)
     for (int64_t at = block * BLOCK; !st && at < end; at++) {
         DocSize  size;
         SizeKind kind;
-        st = index_measure(f->x, &t, f->c, dataset_id(f->c->data, f->epoch, at), &size, &kind);
+        Sample   loaded;
+        st = index_measure(f->x, &t, f->c, dataset_id(f->c->data, f->epoch, at), &size, &kind, &loaded);
+        sample_close(&loaded);
         if (f->tolerant && sample_is_bad(st)) st = OK;
     }
     scratch_give(f, t);
@@ -121,7 +123,7 @@ Status index_fill(Index *x, const SampleConf *c, int64_t epoch, int workers, boo
     return st;
 }
 
-static void plan_add(PassTotals *p, const PackBin *bins, int n)
+static void totals_add(PassTotals *p, const PackBin *bins, int n)
 {
     p->steps++, p->bins += n;
     for (int i = 0; i < n; i++) {
@@ -143,7 +145,7 @@ Status index_pack_pass(const Index *x, const SampleConf *c, int64_t epoch, int r
     while (!st && p.epoch == 0) {
         if (step_packer_has_step(&p)) {
             st = step_packer_take(&p, bins);
-            if (!st) plan_add(out, bins, n);
+            if (!st) totals_add(out, bins, n);
             for (int i = 0; i < n; i++) pack_bin_close(&bins[i]);
             continue;
         }

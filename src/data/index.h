@@ -1,15 +1,15 @@
-/* data/index.h -- what is known of the sizes of samples: filled as they are met, or for a whole pass at
- * once.
+/* data/index.h -- the sizes of samples, filled as samples are measured or for a whole pass at once.
  *
- * A size costs reading a line, tokenising it and looking at picture headers; pixels are never touched.
- * Twelve bytes a sample; any number of threads may read and write, since equal samples give equal rows. */
+ * Measuring a sample reads its record, tokenises it and reads the headers of its pictures; it decodes no
+ * pixels. A row takes twelve bytes. Any number of threads may read and write, because measuring a sample again
+ * gives the same row. A size stays for the life of the index: later passes measure nothing. */
 #ifndef DATA_INDEX_H
 #define DATA_INDEX_H
 
 #include "data/sample.h"
 #include "data/step_packer.h"
 
-/* drop: data.truncation leaves it out. */
+/* DROP: data.truncation leaves the sample out. */
 typedef enum { SIZE_UNKNOWN, SIZE_GOOD, SIZE_DROP, SIZE_BAD } SizeKind;
 
 typedef struct IndexRow { int32_t tokens, patches, supervised; } IndexRow;     /* tokens below 0: -SizeKind */
@@ -19,13 +19,14 @@ MUST Status index_open(Index *x, int64_t samples);
 void        index_close(Index *x);                                           /* twice is fine */
 SizeKind    index_get(const Index *x, int64_t id, DocSize *size);
 
-/* Measures one sample unless it is known. Bad: the error says why, every time. */
+/* Measures one sample unless its size is known. A bad sample gives its error every time. *loaded is the sample
+ * where it had to be loaded for that, zeroed otherwise; the caller closes it. */
 MUST Status index_measure(Index *x, SampleScratch *t, const SampleConf *c, int64_t id, DocSize *size,
-                          SizeKind *kind);
-/* Measures everything a pass will draw, in parallel. The first bad sample is an error unless `tolerant`. */
+                          SizeKind *kind, Sample *loaded);
+/* Measures every sample of a pass, in parallel. The first bad sample is an error unless `tolerant`. */
 MUST Status index_fill(Index *x, const SampleConf *c, int64_t epoch, int workers, bool tolerant);
 
-/* The plan of one pass by sizes that are all known. */
+/* Packs one pass, whose sizes are all known, and adds up its steps. */
 typedef struct PassTotals { int64_t steps, bins, docs, tokens, patches, supervised; } PassTotals;
 MUST Status index_pack_pass(const Index *x, const SampleConf *c, int64_t epoch, int ranks, int micro,
                        PassTotals *out);

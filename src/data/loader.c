@@ -1,4 +1,4 @@
-/* data/loader.c -- opening, handing out, state, and what becomes of bad samples; see loader_private.h. */
+/* data/loader.c -- opening, handing out steps, state and bad samples; see loader_private.h. */
 #include "data/loader_private.h"
 
 #include "base/clock.h"
@@ -20,8 +20,8 @@ static Status data_open(Loader *l)
     TRY(sample_conf(&l->sample, r, c->tokenizer, &c->patch, &c->shape, &c->budget));
     TRY(sample_settings(&l->sample, &settings));
     DatasetConf d = {
-        .sources = c->sources, .key = train ? "data.train" : "data.eval", .held = c->held, .once = c->once,
-        .split = (train && r->data.eval.n == 0) || c->held ? r->eval.split : 0, .tolerant = tolerant(l),
+        .sources = c->sources, .key = train ? "data.train" : "data.eval", .held_out = c->held_out, .once = c->once,
+        .split = (train && r->data.eval.n == 0) || c->held_out ? r->eval.split : 0, .tolerant = tolerant(l),
         .seed = (uint64_t)r->train.seed, .settings = settings, .log = c->log,
         .format = { c->tokenizer, l->sample.max_length },
     };
@@ -30,11 +30,12 @@ static Status data_open(Loader *l)
     l->data.conf.settings = NULL;
     TRY(st);
     l->sample.data = &l->data;
+    TRY(sample_cache_open(&l->cache, CACHE_ROWS, CACHE_BYTES));
     return index_open(&l->index, l->data.samples);
 }
 
-/* Pixels are what takes long to copy to a device. */
-static void pin(const Loader *l, const Stream *s, bool on)
+/* Pixels are the largest part of a stream; page-locked they are copied to the device faster. */
+static void pin_pixels(const Loader *l, const Stream *s, bool on)
 {
     int64_t bytes = s->budget.patches * s->shape.patch_dim;
     if (l->conf.pin && s->pixels && bytes) l->conf.pin(s->pixels, (size_t)bytes, on);
@@ -53,7 +54,7 @@ static Status streams_open(Loader *l)
         if (!l->step[i].slot) return fail(E_FIT, "no memory for %d micro-batches", c->micro);
         for (int k = 0; k < c->micro; k++) {
             TRY(stream_open(&l->step[i].slot[k].stream, &c->shape, &c->budget));
-            pin(l, &l->step[i].slot[k].stream, true);
+            pin_pixels(l, &l->step[i].slot[k].stream, true);
         }
     }
     return OK;
@@ -73,25 +74,25 @@ static Status workers_open(Loader *l)
 static Status restore(Loader *l, const Json *state)
 {
     int64_t version, seed;
-    step_packer_open(&l->planner, &l->conf.budget, l->data.pass, l->conf.ranks, l->conf.micro);
+    step_packer_open(&l->packer, &l->conf.budget, l->data.pass, l->conf.ranks, l->conf.micro);
     if (state) {
         TRY(json_int(state, "version", 0, &version));
         TRY(json_int(state, "seed", -1, &seed));
         if (version != STATE_VERSION)
-            return fail(E_DATA, "version %lld is not known here", (long long)version);
+            return fail(E_DATA, "version %lld; this program reads version %d", (long long)version, STATE_VERSION);
         if (seed != l->conf.recipe->train.seed)
-            return fail(E_CONFIG, "train.seed was %lld when this was saved and is %lld now; set it back",
+            return fail(E_CONFIG, "train.seed was %lld when the state was saved and is %lld now; set it back",
                         (long long)seed, (long long)l->conf.recipe->train.seed);
         TRY(json_int(state, "skipped", 0, &l->skipped));
         TRY(json_int(state, "bad", 0, &l->bad_pass));
         TRY(json_int(state, "bad_epoch", 0, &l->bad_epoch));
-        TRY(step_packer_restore(&l->planner, json_object_get(state, "planner")));
+        TRY(step_packer_restore(&l->packer, json_object_get(state, "planner")));
     }
     loader_pack_clear(l);
-    return step_packer_state(&l->planner, &l->now);
+    return step_packer_state(&l->packer, &l->now);
 }
 
-static void quarantine(Loader *l, const char *where, const char *text, int64_t id, int64_t epoch);
+static void list_in_quarantine(Loader *l, const char *where, const char *text, int64_t id, int64_t epoch);
 
 static Status open_all(Loader *l, const Json *state)
 {
@@ -100,7 +101,7 @@ static Status open_all(Loader *l, const Json *state)
     TRY_CTX(restore(l, state), "the saved state of the data loader");
     for (int64_t i = 0; !state && i < l->data.files; i++)
         if (l->data.file[i].file.damage[0])
-            quarantine(l, l->data.file[i].file.path, l->data.file[i].file.damage, -1, 0);
+            list_in_quarantine(l, l->data.file[i].file.path, l->data.file[i].file.damage, -1, 0);
     TRY(workers_open(l));
     pthread_mutex_lock(&l->lock);
     loader_pack_ahead(l);
@@ -115,7 +116,7 @@ Status loader_open(Loader **out, const LoaderConf *conf, const Json *state)
     REQUIRE(conf->micro > 0 && conf->ranks > 0 && conf->rank >= 0 && conf->rank < conf->ranks,
             "rank %d of %d, %d micro-batches", conf->rank, conf->ranks, conf->micro);
     l->conf = *conf;
-    l->conf.shape.bytes = true;                            /* what pictures are made of */
+    l->conf.shape.bytes = true;                            /* pixels are 8-bit levels */
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->work, NULL);
     pthread_cond_init(&l->ready, NULL);
@@ -142,13 +143,14 @@ void loader_close(Loader *l)
     for (int i = 0; i < STEPS; i++) {
         step_clear(l, &l->step[i]);
         for (int k = 0; l->step[i].slot && k < l->conf.micro; k++) {
-            pin(l, &l->step[i].slot[k].stream, false);
+            pin_pixels(l, &l->step[i].slot[k].stream, false);
             slot_close(&l->step[i].slot[k]);
         }
         free(l->step[i].slot);
     }
-    step_packer_close(&l->planner);
+    step_packer_close(&l->packer);
     loader_pack_clear(l);
+    sample_cache_close(&l->cache);
     index_close(&l->index);
     dataset_close(&l->data);
     json_decref(l->now);
@@ -159,7 +161,7 @@ void loader_close(Loader *l)
     free(l);
 }
 
-/* Names of files may be any bytes; JSON is UTF-8. */
+/* File names may be any bytes; JSON is UTF-8. */
 static Json *json_text(const char *text)
 {
     Json *v = json_string(text);
@@ -172,10 +174,10 @@ static Json *json_text(const char *text)
     return v;
 }
 
-/* A list that cannot be written is worth a warning, not the run. */
-static void quarantine(Loader *l, const char *where, const char *text, int64_t id, int64_t epoch)
+/* A quarantine file that cannot be written is a warning and does not end the run. */
+static void list_in_quarantine(Loader *l, const char *where, const char *text, int64_t id, int64_t epoch)
 {
-    if (!l->conf.quarantine || l->again) return;
+    if (!l->conf.quarantine || l->rewound) return;
     Json *line = json_pack("{so sI sI so}", "where", json_text(where), "sample", (json_int_t)id, "epoch",
                            (json_int_t)epoch, "error", json_text(text));
     FILE *f = fopen(l->conf.quarantine, "ae");
@@ -193,14 +195,14 @@ static Status stay_failed(Loader *l, Status st)
     return st;
 }
 
-/* One sample left out: error, or listed, counted and held against what a pass may lose. */
+/* A bad sample ends the run or, with data.bad_sample: skip, is listed and counted; too many in a pass end it. */
 static Status bad_sample(Loader *l, Status status, const char *text, int64_t id, int64_t epoch)
 {
     char where[320];
-    if (!tolerant(l)) return fail(status, "%s; data.bad_sample: skip would go on without it", text);
+    if (!tolerant(l)) return fail(status, "%s; set data.bad_sample: skip to train without it", text);
     dataset_where(&l->data, id, where, sizeof where);
-    quarantine(l, where, text, id, epoch);
-    if (l->warned++ < MOST_WARNINGS && !l->again) log_warn(l->conf.log, "left out: %s", text);
+    list_in_quarantine(l, where, text, id, epoch);
+    if (l->warned++ < MOST_WARNINGS && !l->rewound) log_warn(l->conf.log, "left out: %s", text);
     if (epoch != l->bad_epoch) l->bad_epoch = epoch, l->bad_pass = 0;
     l->skipped++, l->bad_pass++;
     if (l->bad_pass < 2 || l->bad_pass * 100 <= l->data.pass) return OK;
@@ -223,7 +225,7 @@ static Status bad_samples(Loader *l, const PendingStep *s)
     return OK;
 }
 
-static void show(Loader *l, const PendingStep *s, LoaderStep *out)
+static void describe_step(Loader *l, const PendingStep *s, LoaderStep *out)
 {
     for (int k = 0; k < l->conf.micro; k++) {
         Stream *m = l->out[k] = &s->slot[k].stream;
@@ -237,13 +239,13 @@ static void show(Loader *l, const PendingStep *s, LoaderStep *out)
     out->epoch = s->passes;
 }
 
-static Status failed(const Loader *l)
+static Status first_failure(const Loader *l)
 {
     return l->status ? fail(l->status, "%s", l->text ? l->text : "") : OK;
 }
 
-/* Returns with the step ready, or the loader failed. */
-static Status wait_for(Loader *l, const PendingStep *s, double *waited)
+/* Returns when the step is ready or the loader has failed. */
+static Status wait_for_step(Loader *l, const PendingStep *s, double *waited)
 {
     double start = clock_now();
     pthread_mutex_lock(&l->lock);
@@ -252,9 +254,9 @@ static Status wait_for(Loader *l, const PendingStep *s, double *waited)
         l->holding = false;
     }
     loader_pack_ahead(l);
-    while (!l->status && !(l->planned > l->handed && step_is_ready(l, s)))
+    while (!l->status && !(l->packed > l->handed && step_is_ready(l, s)))
         pthread_cond_wait(&l->ready, &l->lock);
-    Status st = failed(l);
+    Status st = first_failure(l);
     pthread_mutex_unlock(&l->lock);
     *waited = clock_now() - start;
     return st;
@@ -264,13 +266,13 @@ Status loader_next(Loader *l, LoaderStep *out)
 {
     PendingStep *s = &l->step[l->handed % STEPS];
     *out = (LoaderStep){ 0 };
-    TRY(wait_for(l, s, &out->waited));
+    TRY(wait_for_step(l, s, &out->waited));
     Status st = bad_samples(l, s);
     if (!st && s->status) st = fail(s->status, "%s", s->text);
     if (st) return stay_failed(l, st);
     out->skipped = l->skipped;
     if (s->state == STEP_END) {
-        s->bads = 0;                                        /* told once */
+        s->bads = 0;                                        /* bad samples are reported once */
         return out->epoch = 1, OK;
     }
     pthread_mutex_lock(&l->lock);
@@ -278,7 +280,7 @@ Status loader_next(Loader *l, LoaderStep *out)
     l->now = json_incref(s->after);
     l->handed++, l->holding = true;
     pthread_mutex_unlock(&l->lock);
-    return show(l, s, out), OK;
+    return describe_step(l, s, out), OK;
 }
 
 const Stream *loader_peek(Loader *l, bool wait)
@@ -286,9 +288,9 @@ const Stream *loader_peek(Loader *l, bool wait)
     pthread_mutex_lock(&l->lock);
     const PendingStep *s = &l->step[l->handed % STEPS];
     if (wait) loader_pack_ahead(l);
-    while (wait && !l->status && !(l->planned > l->handed && step_is_ready(l, s)))
+    while (wait && !l->status && !(l->packed > l->handed && step_is_ready(l, s)))
         pthread_cond_wait(&l->ready, &l->lock);
-    bool made = !l->status && s->state != STEP_END && l->planned > l->handed && step_is_ready(l, s) && !s->status;
+    bool made = !l->status && s->state != STEP_END && l->packed > l->handed && step_is_ready(l, s) && !s->status;
     pthread_mutex_unlock(&l->lock);
     return made ? &s->slot[0].stream : NULL;
 }
@@ -307,12 +309,12 @@ Status loader_rewind(Loader *l)
     l->pause = true;
     while (l->busy > 0) pthread_cond_wait(&l->ready, &l->lock);
     for (int i = 0; i < STEPS; i++) step_clear(l, &l->step[i]);
-    step_packer_close(&l->planner);
+    step_packer_close(&l->packer);
     json_decref(l->now);
     l->now = NULL;
-    l->handed = l->planned = l->bad_pass = l->bad_epoch = 0;
-    l->holding = l->pause = false, l->again = true;
-    Status st = failed(l);
+    l->handed = l->packed = l->bad_pass = l->bad_epoch = 0;
+    l->holding = l->pause = false, l->rewound = true;
+    Status st = first_failure(l);
     if (!st) st = restore(l, NULL);
     if (!st) loader_pack_ahead(l);
     pthread_mutex_unlock(&l->lock);
@@ -327,11 +329,11 @@ Status loader_steps(Loader *l, double epochs, int64_t *steps)
 {
     *steps = 0;
     for (int64_t e = 0; (double)e < epochs; e++) {
-        PassTotals plan;
-        double   part = epochs - (double)e;
+        PassTotals pass;
+        double     part = epochs - (double)e;
         TRY(index_fill(&l->index, &l->sample, e, l->workers + 1, tolerant(l)));
-        TRY(index_pack_pass(&l->index, &l->sample, e, l->conf.ranks, l->conf.micro, &plan));
-        *steps += part >= 1 ? plan.steps : (int64_t)ceil(part * (double)plan.steps - 1e-9);
+        TRY(index_pack_pass(&l->index, &l->sample, e, l->conf.ranks, l->conf.micro, &pass));
+        *steps += part >= 1 ? pass.steps : (int64_t)ceil(part * (double)pass.steps - 1e-9);
     }
     return OK;
 }

@@ -4,13 +4,16 @@
  * pure function of (seed, position), so a state saved with a checkpoint continues with exactly the next
  * sample, and neither the number of workers nor their timing changes a bit of any stream.
  *
- * A pass ends on a step. Its last step may be short of documents: they are spread over all ranks and
+ * A sample is loaded (read and tokenised) once in a pass: a sample that was loaded to learn its size is kept
+ * until it is packed, in at most 64 MiB. Beyond that it is loaded a second time.
+ *
+ * A pass ends on a step. Its last step may have few documents: they are spread over all ranks and
  * micro-batches, and only where there are fewer documents than micro-batches a stream is empty (docs 0,
  * tokens 0).
  *
- * A sample that cannot be used ends the run or is left out, as data.bad_sample says. The one left out is
- * listed in quarantine.jsonl and counted with the step it would have been in; when it is more than one and
- * more than 1 % of a pass, the run ends. */
+ * A sample that cannot be used ends the run or is left out, as data.bad_sample says. A sample left out is
+ * listed in quarantine.jsonl and counted with the step it would have been in; the run ends when more than one
+ * sample and more than 1 % of a pass are left out. */
 #ifndef DATA_LOADER_H
 #define DATA_LOADER_H
 
@@ -30,22 +33,22 @@ typedef struct LoaderConf {
     Budget           budget;             /* of one micro-batch */
     int              micro;              /* micro-batches of one step on this rank */
     int              rank, ranks;        /* of data parallelism */
-    int              part, parts;        /* of the pictures of a micro-batch (stream_share), the others stay
-                                            unread; parts 0: all; part == parts: none. Where data.bad_sample
-                                            is skip all are read: ranks must agree on what is bad */
+    int              part, parts;        /* of the pictures of a micro-batch (stream_share) this rank decodes;
+                                            parts 0: all; part == parts: none. With data.bad_sample: skip
+                                            all are decoded, since ranks must agree on what is bad */
     int              workers;            /* 0: as many as cores, less one */
-    bool             once;               /* evaluation: one pass in file order; the end is reported */
-    bool             held;               /* the share that eval.split keeps apart, not the rest */
+    bool             once;               /* evaluation: one pass in file order, then an end */
+    bool             held_out;           /* read the share that eval.split holds out, not the rest */
     const char      *quarantine;         /* path of quarantine.jsonl, or NULL */
     const Log       *log;
-    void           (*pin)(void *p, size_t bytes, bool on);   /* tells of memory to be copied from; or NULL */
+    void           (*pin)(void *p, size_t bytes, bool on);   /* page-locks memory to copy from; or NULL */
 } LoaderConf;
 
 /* Where a document of a stream comes from: id of the sample, row of the source list. */
 typedef struct LoaderDoc { int64_t sample; int source; } LoaderDoc;
 
 typedef struct LoaderStep {
-    Stream **micro;                      /* `micro` of them, full and ready; NULL at the end of one pass */
+    Stream **micro;                      /* conf.micro of them; NULL at the end of one pass */
     const LoaderDoc *const *doc;         /* doc[k][d]: document d of micro[k] */
     int64_t  tokens, supervised, patches, samples;      /* over all of them */
     int64_t  skipped;                    /* bad samples so far */
@@ -60,12 +63,13 @@ void        loader_close(Loader *l);                                /* NULL is f
 
 /* The next step's micro-batches; the previous ones are free for refilling from here on. */
 MUST Status loader_next(Loader *l, LoaderStep *out);
-const Stream *loader_peek(Loader *l, bool wait);             /* the first of the next step, once it is made */
-MUST Status loader_state(Loader *l, Json **out);                    /* after what was handed out last */
+const Stream *loader_peek(Loader *l, bool wait);                    /* first stream of the next step; NULL: not ready */
+MUST Status loader_state(Loader *l, Json **out);                    /* after the step handed out last */
 MUST Status loader_rewind(Loader *l);                               /* to the beginning */
 int64_t     loader_samples(const Loader *l);                        /* in one pass over the mixture */
 const char *loader_channel(const Loader *l, int source);            /* its name, or its path */
-/* Exact, by measuring and packing without pixels; of the first pass, or of so many. Known sizes are kept. */
+/* The exact number of steps, by measuring and packing every sample of the first pass, or of `epochs` passes.
+ * Only the sizes are kept. */
 MUST Status loader_steps_per_epoch(Loader *l, int64_t *steps);
 MUST Status loader_steps(Loader *l, double epochs, int64_t *steps);
 

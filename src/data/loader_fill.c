@@ -1,5 +1,5 @@
-/* data/loader_fill.c -- see loader_private.h. A slot is one stream: one worker lays out its documents,
- * then any number decode its pictures straight into their place, and the last one closes it. */
+/* data/loader_fill.c -- see loader_private.h. A slot is one stream. One worker lays out its documents, any
+ * number of workers decode its pictures into their rows of the stream, and the last of them finishes it. */
 #include "data/loader_private.h"
 
 #include <stdlib.h>
@@ -53,38 +53,38 @@ static void doc_fail(SlotDoc *d, Status st, int64_t slice)
     d->bad = true, d->bad_slice = slice, d->status = st, d->text = strdup(status_text());
 }
 
-static Status docs_room(LoaderSlot *s, int64_t n)
+static Status reserve_docs(LoaderSlot *s, int64_t n)
 {
-    if (n <= s->room) return OK;
+    if (n <= s->cap) return OK;
     SlotDoc   *doc  = realloc(s->doc, (size_t)n * sizeof *doc);
     if (doc) s->doc = doc;
     LoaderDoc *from = realloc(s->from, (size_t)n * sizeof *from);
     if (from) s->from = from;
     if (!doc || !from) return fail(E_FIT, "no memory for %lld documents", (long long)n);
-    return s->room = n, OK;
+    return s->cap = n, OK;
 }
 
 static Status job_push(LoaderSlot *s, SlotJob j)
 {
-    if (s->jobs == s->job_room) {
-        int64_t  room = s->job_room ? 2 * s->job_room : 16;
-        SlotJob *more = realloc(s->job, (size_t)room * sizeof *more);
-        if (!more) return fail(E_FIT, "no memory for %lld pictures", (long long)room);
-        s->job = more, s->job_room = room;
+    if (s->jobs == s->job_cap) {
+        int64_t  cap = s->job_cap ? 2 * s->job_cap : 16;
+        SlotJob *more = realloc(s->job, (size_t)cap * sizeof *more);
+        if (!more) return fail(E_FIT, "no memory for %lld pictures", (long long)cap);
+        s->job = more, s->job_cap = cap;
     }
     s->job[s->jobs++] = j;
     return OK;
 }
 
-/* pixels NULL: the pictures are still to come. */
-static Status stream_put(LoaderSlot *s, const SlotDoc *d, const char *pixels)
+/* pixels NULL: they are decoded later. */
+static Status append_doc(LoaderSlot *s, const SlotDoc *d, const char *pixels)
 {
     const Sample *m     = &d->sample;
-    VisualSlice        *slice = calloc((size_t)m->slices + 1, sizeof *slice);
+    VisualSlice  *slice = calloc((size_t)m->slices + 1, sizeof *slice);
     if (!slice) return fail(E_FIT, "no memory for %lld slices", (long long)m->slices);
     for (int64_t i = 0; i < m->slices; i++) {
         slice[i] = (VisualSlice){ m->slice[i].h, m->slice[i].w, pixels };
-        if (pixels) pixels += slice[i].h * slice[i].w * s->stream.shape.patch_dim;   /* levels: a byte each */
+        if (pixels) pixels += slice[i].h * slice[i].w * s->stream.shape.patch_dim;   /* a byte each */
     }
     Document doc = { m->ids.n, m->ids.v, m->targets.v, m->slices, slice };
     Status   st  = stream_add(&s->stream, &doc);
@@ -92,20 +92,21 @@ static Status stream_put(LoaderSlot *s, const SlotDoc *d, const char *pixels)
     return st;
 }
 
-/* A file that changed since its sample was measured is as bad as one that cannot be read. */
-static Status doc_load(Loader *l, LoaderSlot *s, SlotDoc *d, SampleScratch *t, const DocSize *planned)
+/* A sample that was not kept since it was measured is loaded here. If its file changed in between, it counts
+ * as a bad sample. */
+static Status doc_load(Loader *l, LoaderSlot *s, SlotDoc *d, SampleScratch *t, const DocSize *packed)
 {
-    TRY(sample_load(&d->sample, t, &l->sample, d->id));
+    if (!d->loaded) TRY(sample_load(&d->sample, t, &l->sample, d->id));
     const DocSize *size = &d->sample.size;
-    if (d->sample.drop || size->tokens != planned->tokens || size->patches != planned->patches)
-        return fail(E_DATA, "%s: it changed while the run was reading it", d->sample.record.where);
+    if (d->sample.drop || size->tokens != packed->tokens || size->patches != packed->patches)
+        return fail(E_DATA, "%s: the file changed while the run was reading it", d->sample.record.where);
     d->patch = s->stream.patches;
-    TRY_CTX(stream_put(s, d, NULL), "%s", d->sample.record.where);
+    TRY_CTX(append_doc(s, d, NULL), "%s", d->sample.record.where);
     return OK;
 }
 
-/* Leaves the jobs of pictures that this rank decodes. */
-static void own_pictures(const Loader *l, LoaderSlot *s)
+/* Removes the jobs of pictures that other ranks decode. */
+static void keep_own_pictures(const Loader *l, LoaderSlot *s)
 {
     const LoaderConf *c = &l->conf;
     int64_t first = 0, last = 0, n = 0;
@@ -117,15 +118,25 @@ static void own_pictures(const Loader *l, LoaderSlot *s)
     s->jobs = n;
 }
 
-static Status slot_text(Loader *l, LoaderSlot *s, int64_t epoch, SampleScratch *t)
+/* Under the lock: lists the documents of the bin, with the samples that the cache has. */
+static Status list_docs(Loader *l, LoaderSlot *s, int64_t epoch)
+{
+    TRY(reserve_docs(s, s->bin.docs));
+    for (int64_t i = 0; i < s->bin.docs; i++) {
+        SlotDoc *d = &s->doc[s->docs++];
+        *d = (SlotDoc){ .position = s->bin.doc[i].at };
+        d->id     = dataset_id(&l->data, epoch, d->position);
+        d->loaded = sample_cache_take(&l->cache, epoch, d->position, &d->sample);
+    }
+    return OK;
+}
+
+static Status lay_out_docs(Loader *l, LoaderSlot *s, SampleScratch *t)
 {
     stream_clear(&s->stream);
-    TRY(docs_room(s, s->bin.docs));
-    for (int64_t i = 0; i < s->bin.docs; i++) {
-        SlotDoc *d  = &s->doc[s->docs++];
-        *d = (SlotDoc){ .position = s->bin.doc[i].at };
-        d->id = dataset_id(&l->data, epoch, d->position);
-        Status st = doc_load(l, s, d, t, &s->bin.doc[i].size);
+    for (int64_t i = 0; i < s->docs; i++) {
+        SlotDoc *d  = &s->doc[i];
+        Status   st = doc_load(l, s, d, t, &s->bin.doc[i].size);
         if (st && !sample_is_bad(st)) return st;
         if (st) doc_fail(d, st, 0);
         int64_t patch = d->patch;
@@ -134,13 +145,13 @@ static Status slot_text(Loader *l, LoaderSlot *s, int64_t epoch, SampleScratch *
             patch += (int64_t)d->sample.slice[k].h * d->sample.slice[k].w;
         }
     }
-    own_pictures(l, s);
+    keep_own_pictures(l, s);
     s->left = s->jobs;
     return OK;
 }
 
-/* Documents whose pictures turned out bad leave the stream; the others are put again, their pixels from a
- * copy. */
+/* Removes the documents whose pictures turned out bad: the others are appended again, with a copy of their
+ * pixels. */
 static Status slot_rebuild(LoaderSlot *s)
 {
     size_t dim    = (size_t)s->stream.shape.patch_dim, n = (size_t)s->stream.patches * dim;
@@ -149,7 +160,7 @@ static Status slot_rebuild(LoaderSlot *s)
     if (!st) memcpy(pixels, s->stream.pixels, n);
     if (!st) stream_clear(&s->stream);
     for (int64_t i = 0; !st && i < s->docs; i++)
-        if (!s->doc[i].bad) st = stream_put(s, &s->doc[i], pixels + (size_t)s->doc[i].patch * dim);
+        if (!s->doc[i].bad) st = append_doc(s, &s->doc[i], pixels + (size_t)s->doc[i].patch * dim);
     free(pixels);
     return st;
 }
@@ -166,14 +177,14 @@ static Status slot_finish(Loader *l, LoaderSlot *s)
     return st;
 }
 
-/* The rest is the loader's own trouble, not a sample's. */
+/* An error that is not a sample's ends the loader. */
 static void loader_fail(Loader *l, Status st)
 {
     if (!l->status) l->status = st, l->text = strdup(status_text());
     pthread_cond_signal(&l->ready);
 }
 
-static void finish(Loader *l, LoaderSlot *s)
+static void finish_slot(Loader *l, LoaderSlot *s)
 {
     s->state = SLOT_BUSY;
     pthread_mutex_unlock(&l->lock);
@@ -184,19 +195,20 @@ static void finish(Loader *l, LoaderSlot *s)
     pthread_cond_signal(&l->ready);
 }
 
-static void make_text(Loader *l, LoaderSlot *s, int64_t epoch, SampleScratch *t)
+static void fill_text(Loader *l, LoaderSlot *s, int64_t epoch, SampleScratch *t)
 {
     s->state = SLOT_BUSY;
+    Status st = list_docs(l, s, epoch);
     pthread_mutex_unlock(&l->lock);
-    Status st = slot_text(l, s, epoch, t);
+    if (!st) st = lay_out_docs(l, s, t);
     pthread_mutex_lock(&l->lock);
     s->state = SLOT_PICTURES;
     if (st) loader_fail(l, st);
-    if (st || s->left == 0) finish(l, s);
+    if (st || s->left == 0) finish_slot(l, s);
     else                    pthread_cond_broadcast(&l->work);
 }
 
-static void make_picture(Loader *l, LoaderSlot *s, SampleScratch *t)
+static void fill_picture(Loader *l, LoaderSlot *s, SampleScratch *t)
 {
     SlotJob  j = s->job[s->next++];
     SlotDoc *d = &s->doc[j.doc];
@@ -207,18 +219,18 @@ static void make_picture(Loader *l, LoaderSlot *s, SampleScratch *t)
     pthread_mutex_lock(&l->lock);
     if (st && !sample_is_bad(st)) loader_fail(l, st);
     else if (st)                  doc_fail(d, st, j.slice);
-    if (--s->left == 0) finish(l, s);
+    if (--s->left == 0) finish_slot(l, s);
 }
 
-/* The oldest step first; pictures before text, since they end what was begun. */
+/* The oldest step first; within a slot pictures before text, since pictures complete it. */
 bool loader_fill_some(Loader *l, SampleScratch *t)
 {
-    for (int64_t i = l->handed; i < l->planned; i++) {
+    for (int64_t i = l->handed; i < l->packed; i++) {
         PendingStep *step = &l->step[i % STEPS];
         for (int k = 0; step->state == STEP_FILLING && k < l->conf.micro; k++) {
             LoaderSlot *s = &step->slot[k];
-            if (s->state == SLOT_PICTURES && s->next < s->jobs) return make_picture(l, s, t), true;
-            if (s->state == SLOT_TEXT) return make_text(l, s, step->epoch, t), true;
+            if (s->state == SLOT_PICTURES && s->next < s->jobs) return fill_picture(l, s, t), true;
+            if (s->state == SLOT_TEXT) return fill_text(l, s, step->epoch, t), true;
         }
     }
     return false;
@@ -234,7 +246,7 @@ Status loader_worker(void *arg, int64_t i)
         bool idle = l->status || l->pause;
         if (!idle && (loader_fill_some(l, t) || loader_measure_some(l, t))) continue;
         l->busy--;
-        pthread_cond_signal(&l->ready);                     /* whoever rewinds waits for idleness */
+        pthread_cond_signal(&l->ready);                     /* loader_rewind waits until no worker is busy */
         pthread_cond_wait(&l->work, &l->lock);
         l->busy++;
     }

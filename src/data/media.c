@@ -11,15 +11,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-Status media_path(char *out, size_t room, const char *path, const char *media_dir, const char *beside)
+Status media_path(char *out, size_t cap, const char *path, const char *media_dir, const char *beside)
 {
     const char *slash = strrchr(beside, '/');
     int         n;
-    if (*path == '/')    n = snprintf(out, room, "%s", path);
-    else if (*media_dir) n = snprintf(out, room, "%s/%s", media_dir, path);
-    else if (slash)      n = snprintf(out, room, "%.*s/%s", (int)(slash - beside), beside, path);
-    else                 n = snprintf(out, room, "%s", path);
-    return n >= 0 && (size_t)n < room ? OK : fail(E_DATA, "%.80s…: the path is too long", path);
+    if (*path == '/')    n = snprintf(out, cap, "%s", path);
+    else if (*media_dir) n = snprintf(out, cap, "%s/%s", media_dir, path);
+    else if (slash)      n = snprintf(out, cap, "%.*s/%s", (int)(slash - beside), beside, path);
+    else                 n = snprintf(out, cap, "%s", path);
+    return n >= 0 && (size_t)n < cap ? OK : fail(E_DATA, "%.80s…: the path is too long", path);
 }
 
 /* O_NONBLOCK: a pipe in place of a file must not hold up the run. */
@@ -58,21 +58,21 @@ void media_unmap(MediaMap *m)
     *m = (MediaMap){ 0 };
 }
 
-static Status buffer_room(char **buf, size_t *room, size_t len)
+static Status buffer_cap(char **buf, size_t *cap, size_t len)
 {
-    if (len <= *room) return OK;
+    if (len <= *cap) return OK;
     char *more = realloc(*buf, len);
     if (!more) return fail(E_FIT, "no memory for a picture file of %zu bytes", len);
-    *buf = more, *room = len;
+    *buf = more, *cap = len;
     return OK;
 }
 
-Status media_read(const char *file, char **buf, size_t *room, size_t *len)
+Status media_read(const char *file, char **buf, size_t *cap, size_t *len)
 {
     int    fd;
     size_t got = 0, want;
     TRY(open_plain(&fd, &want, file));
-    Status st = buffer_room(buf, room, want);
+    Status st = buffer_cap(buf, cap, want);
     while (!st && got < want) {
         ssize_t n = read(fd, *buf + got, want - got);
         if (n < 0 && errno != EINTR) st = fail(E_IO, "%s: %s", file, strerror(errno));

@@ -14,11 +14,11 @@
 typedef struct MediaMap { const void *bytes; size_t len; } MediaMap;
 
 /* path as it stands when absolute; else below media_dir, or when that is "" beside the file `beside`. */
-MUST Status media_path(char *out, size_t room, const char *path, const char *media_dir, const char *beside);
+MUST Status media_path(char *out, size_t cap, const char *path, const char *media_dir, const char *beside);
 
 MUST Status media_map(MediaMap *m, const char *file);
 void        media_unmap(MediaMap *m);                                          /* twice is fine */
 /* The whole file into *buf, which grows as needed. */
-MUST Status media_read(const char *file, char **buf, size_t *room, size_t *len);
+MUST Status media_read(const char *file, char **buf, size_t *cap, size_t *len);
 
 #endif

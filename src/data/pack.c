@@ -20,11 +20,11 @@ void pack_bin_close(PackBin *b)
 
 Status pack_bin_push(PackBin *b, const PackDoc *d)
 {
-    if (b->docs == b->room) {
-        int64_t  room = b->room ? 2 * b->room : 16;
-        PackDoc *more = realloc(b->doc, (size_t)room * sizeof *more);
-        if (!more) return fail(E_FIT, "no memory for a bin of %lld documents", (long long)room);
-        b->doc = more, b->room = room;
+    if (b->docs == b->cap) {
+        int64_t  cap = b->cap ? 2 * b->cap : 16;
+        PackDoc *more = realloc(b->doc, (size_t)cap * sizeof *more);
+        if (!more) return fail(E_FIT, "no memory for a bin of %lld documents", (long long)cap);
+        b->doc = more, b->cap = cap;
     }
     b->doc[b->docs++] = *d;
     b->used.tokens     += d->size.tokens;
@@ -41,7 +41,7 @@ const char *pack_over_budget(const Budget *b, const DocSize *d)
     return b->docs < 1 ? "documents" : NULL;
 }
 
-static bool has_room(const PackBin *bin, const Budget *b, const DocSize *d)
+static bool fits_bin(const PackBin *bin, const Budget *b, const DocSize *d)
 {
     return bin->docs < b->docs && d->tokens <= b->tokens - bin->used.tokens &&
            d->patches <= b->patches - bin->used.patches &&
@@ -71,7 +71,7 @@ Status packer_add(Packer *p, const PackDoc *d, PackBin *out, bool *full)
     *full = false;
     REQUIRE(!pack_over_budget(&p->budget, &d->size), "document %lld is over budget", (long long)d->at);
     for (int i = 0; i < p->opens; i++)
-        if (has_room(&p->open[i], &p->budget, &d->size)) return pack_bin_push(&p->open[i], d);
+        if (fits_bin(&p->open[i], &p->budget, &d->size)) return pack_bin_push(&p->open[i], d);
     if (p->opens == PACK_OPEN) {
         int fullest = 0;
         for (int i = 1; i < p->opens; i++)
@@ -119,7 +119,7 @@ static Status spread(PackBin *to, double *cost, int n, const Ranked *doc, int64_
     for (int64_t i = 0; i < docs && *done; i++) {
         int best = -1;
         for (int k = 0; k < n; k++)
-            if (has_room(&to[k], b, &doc[i].doc.size) && (best < 0 || cost[k] < cost[best])) best = k;
+            if (fits_bin(&to[k], b, &doc[i].doc.size) && (best < 0 || cost[k] < cost[best])) best = k;
         if (best < 0) *done = false;
         else TRY(pack_bin_push(&to[best], &doc[i].doc));
         if (best >= 0) cost[best] += doc[i].cost;

@@ -16,7 +16,7 @@ typedef struct PackDoc { int64_t at; DocSize size; } PackDoc;         /* at: the
 
 typedef struct PackBin {
     PackDoc *doc;
-    int64_t  docs, room;
+    int64_t  docs, cap;
     DocSize  used;
 } PackBin;
 

@@ -134,11 +134,11 @@ static Status conversation_load(Sample *s, const SampleConf *c)
 
 static Status slice_push(Sample *s, RecordSlice v)
 {
-    if (s->slices == s->slice_room) {
-        int64_t      room = s->slice_room ? 2 * s->slice_room : 4;
-        RecordSlice *more = realloc(s->slice, (size_t)room * sizeof *more);
-        if (!more) return fail(E_FIT, "no memory for %lld slices", (long long)room);
-        s->slice = more, s->slice_room = room;
+    if (s->slices == s->slice_cap) {
+        int64_t      cap = s->slice_cap ? 2 * s->slice_cap : 4;
+        RecordSlice *more = realloc(s->slice, (size_t)cap * sizeof *more);
+        if (!more) return fail(E_FIT, "no memory for %lld slices", (long long)cap);
+        s->slice = more, s->slice_cap = cap;
     }
     s->slice[s->slices++] = v;
     return OK;
@@ -149,9 +149,9 @@ const char *sample_frame_name(const Sample *s, int frame)
     return s->frame[frame].path ? s->frame[frame].path : "picture inside the sample";
 }
 
-static Status frame_path(char *out, size_t room, const Sample *s, const SampleConf *c, int frame)
+static Status frame_path(char *out, size_t cap, const Sample *s, const SampleConf *c, int frame)
 {
-    return media_path(out, room, s->frame[frame].path, c->media_dir, dataset_file(c->data, s->id)->file.path);
+    return media_path(out, cap, s->frame[frame].path, c->media_dir, dataset_file(c->data, s->id)->file.path);
 }
 
 /* Height and width from the header alone. */
@@ -177,7 +177,7 @@ Status sample_bytes(const void **bytes, size_t *len, const Sample *s, SampleScra
     *bytes = f->bytes, *len = f->len;
     if (f->bytes) return OK;
     TRY(frame_path(path, sizeof path, s, c, frame));
-    TRY(media_read(path, &t->bytes, &t->room, len));
+    TRY(media_read(path, &t->bytes, &t->cap, len));
     *bytes = t->bytes;
     return OK;
 }
@@ -306,6 +306,7 @@ static Status budget_check(Sample *s, const SampleConf *c)
 Status sample_load(Sample *s, SampleScratch *t, const SampleConf *c, int64_t id)
 {
     *s = (Sample){ .id = id };
+    t->loads++;
     Status st = dataset_read(c->data, id, &s->record);
     if (!st) st = s->record.kind == RECORD_TOKENS ? packed_load(s, c) : rendered_load(s, t, c);
     if (!st) st = budget_check(s, c);
@@ -324,6 +325,13 @@ void sample_close(Sample *s)
     json_decref(s->json);
     record_close(&s->record);
     *s = (Sample){ 0 };
+}
+
+/* Parsed JSON, the texts taken from it and pictures inside it each take about as many bytes as the record. */
+size_t sample_host_bytes(const Sample *s)
+{
+    return sizeof *s + (size_t)(s->ids.cap + s->targets.cap) * sizeof *s->ids.v +
+           (size_t)s->slice_cap * sizeof *s->slice + 4 * s->record.len;
 }
 
 static Status frame_load(const Sample *s, SampleScratch *t, const SampleConf *c, const RecordSlice *v,

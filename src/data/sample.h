@@ -36,7 +36,8 @@ typedef struct SampleScratch {
     TokenScratch *token;
     Image         decoded[2], resized[2];
     char         *bytes;
-    size_t        room;
+    size_t        cap;
+    int64_t       loads;                 /* samples loaded with this scratch */
 } SampleScratch;
 
 MUST Status sample_scratch_open(SampleScratch *t, const Tokenizer *tokenizer);
@@ -49,7 +50,7 @@ typedef struct Sample {
     DocSize      size;
     Ids          ids, targets;
     RecordSlice *slice;                  /* a, b: rows of frame; b is -1 for a picture */
-    int64_t      slices, slice_room;
+    int64_t      slices, slice_cap;
     int          medias;                 /* what truncation left of the pictures and videos */
     Frame       *frame;
     int          frames;
@@ -60,6 +61,7 @@ typedef struct Sample {
 
 MUST Status sample_load(Sample *s, SampleScratch *t, const SampleConf *c, int64_t id);
 void        sample_close(Sample *s);                                 /* twice is fine */
+size_t      sample_host_bytes(const Sample *s);                      /* of a loaded sample, estimated from above */
 
 /* h * w rows of patch_dim floats of one slice. */
 MUST Status sample_pixels(void *out, bool bytes, const Sample *s, SampleScratch *t, const SampleConf *c,

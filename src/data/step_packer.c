@@ -1,4 +1,4 @@
-/* data/step_packer.c -- see steps.h. */
+/* data/step_packer.c -- see step_packer.h. */
 #include "data/step_packer.h"
 
 #include <stdlib.h>
@@ -15,16 +15,16 @@ void step_packer_close(StepPacker *p)
     packer_close(&p->packer);
     for (int i = 0; i < p->queued; i++) pack_bin_close(&p->queue[i]);
     free(p->queue);
-    p->queue = NULL, p->queued = p->room = 0;
+    p->queue = NULL, p->queued = p->cap = 0;
 }
 
 static Status queue_push(StepPacker *p, PackBin *bin)
 {
-    if (p->queued == p->room) {
-        int      room = p->room ? 2 * p->room : 64;
-        PackBin *more = realloc(p->queue, (size_t)room * sizeof *more);
-        if (!more) return pack_bin_close(bin), fail(E_FIT, "no memory for a queue of %d micro-batches", room);
-        p->queue = more, p->room = room;
+    if (p->queued == p->cap) {
+        int      cap = p->cap ? 2 * p->cap : 64;
+        PackBin *more = realloc(p->queue, (size_t)cap * sizeof *more);
+        if (!more) return pack_bin_close(bin), fail(E_FIT, "no memory for a queue of %d micro-batches", cap);
+        p->queue = more, p->cap = cap;
     }
     p->queue[p->queued++] = *bin;
     return OK;
@@ -32,7 +32,7 @@ static Status queue_push(StepPacker *p, PackBin *bin)
 
 static bool ended(const StepPacker *p) { return p->position == p->pass; }
 
-/* At the end of a pass any leftover makes a step. */
+/* At the end of a pass any number of queued bins makes a step. */
 bool step_packer_has_step(const StepPacker *p)
 {
     return p->queued >= p->ranks * p->micro || (ended(p) && p->queued > 0);
@@ -41,7 +41,7 @@ bool step_packer_has_step(const StepPacker *p)
 static Status next_pass(StepPacker *p)
 {
     if (p->used == 0)
-        return fail(E_DATA, "not one of the %lld samples of a pass can be used; `treb data check` says why",
+        return fail(E_DATA, "none of the %lld samples of a pass can be used; `treb data check` says why",
                     (long long)p->pass);
     p->epoch++;
     p->position = p->done = p->used = 0;
@@ -66,8 +66,8 @@ Status step_packer_put(StepPacker *p, const DocSize *size)
     return p->queued ? OK : next_pass(p);
 }
 
-/* The last step of a pass: all that is left, spread; as it lies where spreading finds no place for a
- * document. */
+/* The last step of a pass takes all documents that are left, spread over its bins; where spreading finds no
+ * place for a document the bins stay as they are. */
 static Status take_rest(StepPacker *p, PackBin *bins, int n)
 {
     bool done;
@@ -151,7 +151,7 @@ static Status bin_restore(PackBin *b, const StepPacker *p, const Json *a)
                         json_integer_value(json_array_get(a, i + 3)) } };
         if (d.at < 0 || d.at >= p->pass || d.size.tokens < 0 || d.size.patches < 0 || d.size.supervised < 0 ||
             pack_over_budget(&p->packer.budget, &d.size))
-            return fail(E_DATA, "a document that cannot be");
+            return fail(E_DATA, "a document of an impossible size or position");
         TRY(pack_bin_push(b, &d));
     }
     return OK;
@@ -172,27 +172,27 @@ static Status bins_restore(StepPacker *p, const Json *state)
     return OK;
 }
 
-static Status same(const Json *state, const char *key, int64_t now, const char *way_out)
+static Status check_same(const Json *state, const char *key, int64_t now, const char *way_out)
 {
     int64_t then;
     TRY(json_int(state, key, -1, &then));
     if (then == now) return OK;
-    return fail(E_CONFIG, "%s was %lld when this was saved and is %lld now; %s", key, (long long)then,
+    return fail(E_CONFIG, "%s was %lld when the state was saved and is %lld now; %s", key, (long long)then,
                 (long long)now, way_out);
 }
 
 Status step_packer_restore(StepPacker *p, const Json *state)
 {
-    TRY(same(state, "pass", p->pass, "a run goes on with the samples it began with"));
-    TRY(same(state, "tokens", p->packer.budget.tokens, "set train.micro_tokens back"));
-    TRY(same(state, "patches", p->packer.budget.patches, "set train.micro_patches back"));
+    TRY(check_same(state, "pass", p->pass, "a run continues only with the samples it started with"));
+    TRY(check_same(state, "tokens", p->packer.budget.tokens, "set train.micro_tokens back"));
+    TRY(check_same(state, "patches", p->packer.budget.patches, "set train.micro_patches back"));
     TRY(json_int(state, "epoch", 0, &p->epoch));
     TRY(json_int(state, "position", 0, &p->position));
     TRY(json_int(state, "done", 0, &p->done));
     TRY(json_int(state, "used", 0, &p->used));
     if (p->epoch < 0 || p->position < 0 || p->position > p->pass || p->done < 0 || p->used < 0)
-        return fail(E_DATA, "position %lld of epoch %lld cannot be", (long long)p->position,
+        return fail(E_DATA, "position %lld of epoch %lld is impossible", (long long)p->position,
                     (long long)p->epoch);
     TRY(bins_restore(p, state));
-    return ended(p) && !p->queued ? fail(E_DATA, "a pass that ended without its last step") : OK;
+    return ended(p) && !p->queued ? fail(E_DATA, "the pass ended without its last step") : OK;
 }

@@ -25,7 +25,7 @@ struct Bpe {
     CacheRow *cache;
     Part     *part;                       /* (room) */
     Pair     *heap;                       /* (3 room): every pair at the start, two more for each merge */
-    size_t    room, pairs;
+    size_t    cap, pairs;
 };
 
 Status bpe_open(Bpe **b)
@@ -107,23 +107,23 @@ static void offer(Bpe *b, const Tokenizer *t, int32_t left)
     if (m->rank >= 0) heap_push(b, (Pair){ (uint64_t)m->rank << 32 | (uint32_t)left, a, c });
 }
 
-static Status long_room(Bpe *b, size_t n)
+static Status long_cap(Bpe *b, size_t n)
 {
-    if (n <= b->room) return OK;
-    size_t room = n + n / 2;
-    Part  *part = realloc(b->part, room * sizeof *part);
+    if (n <= b->cap) return OK;
+    size_t cap = n + n / 2;
+    Part  *part = realloc(b->part, cap * sizeof *part);
     if (part) b->part = part;
-    Pair  *heap = realloc(b->heap, 3 * room * sizeof *heap);
+    Pair  *heap = realloc(b->heap, 3 * cap * sizeof *heap);
     if (heap) b->heap = heap;
     if (!part || !heap) return fail(E_FIT, "no memory to tokenize %zu bytes without a break", n);
-    b->room = room;
+    b->cap = cap;
     return OK;
 }
 
 static Status merge_long(Bpe *b, const Tokenizer *t, Ids *out, ByteSpan piece)
 {
     int32_t n = (int32_t)piece.n;
-    TRY(long_room(b, piece.n));
+    TRY(long_cap(b, piece.n));
     b->pairs = 0;
     for (int32_t i = 0; i < n; i++)
         b->part[i] = (Part){ t->byte_id[(unsigned char)piece.v[i]], i - 1, i + 1 < n ? i + 1 : -1 };

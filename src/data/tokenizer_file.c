@@ -23,7 +23,7 @@ static bool is_added(const AddedList *l, int64_t id, ByteSpan text)
 
 /* {"token": id, …}. room: as many bytes as are left of s. A token that is not spelled in byte letters can
  * come out of no text: it must be an added one, which is put where those are. */
-static Status read_vocab(Tokenizer *t, Scan *s, char *room, const AddedList *added)
+static Status read_vocab(Tokenizer *t, Scan *s, char *cap, const AddedList *added)
 {
     TRY(scan_enter(s, '{'));
     for (int64_t i = 0;; i++) {
@@ -32,13 +32,13 @@ static Status read_vocab(Tokenizer *t, Scan *s, char *room, const AddedList *add
         int64_t id;
         TRY(scan_more(s, '}', i, &more));
         if (!more) return OK;
-        TRY(scan_key(s, room, &len));
+        TRY(scan_key(s, cap, &len));
         TRY(scan_int(s, &id));
-        if (!bytes_from_letters(room, &len)) {
-            if (is_added(added, id, (ByteSpan){ room, len })) continue;
+        if (!bytes_from_letters(cap, &len)) {
+            if (is_added(added, id, (ByteSpan){ cap, len })) continue;
             return scan_fail(s, "a token that is not spelled in byte-level letters");
         }
-        TRY(vocab_put(&t->vocab, id, (ByteSpan){ room, len }, TOKEN_PLAIN, s->name));
+        TRY(vocab_put(&t->vocab, id, (ByteSpan){ cap, len }, TOKEN_PLAIN, s->name));
     }
 }
 
@@ -78,23 +78,23 @@ static Status put_merge_text(Tokenizer *t, char *text, size_t len)
     return put_merge(t, text, left, right);
 }
 
-static Status read_merge_pair(Tokenizer *t, Scan *s, char *room)
+static Status read_merge_pair(Tokenizer *t, Scan *s, char *cap)
 {
     size_t left, right;
     bool   more;
     TRY(scan_enter(s, '['));
-    TRY(scan_text(s, room, &left));
+    TRY(scan_text(s, cap, &left));
     TRY(scan_more(s, ']', 1, &more));
     if (!more) return scan_fail(s, "a pair is wanted");
-    if (!bytes_from_letters(room, &left)) return scan_fail(s, "not spelled in byte-level letters");
-    TRY(scan_text(s, room + left, &right));
-    if (!bytes_from_letters(room + left, &right)) return scan_fail(s, "not spelled in byte-level letters");
+    if (!bytes_from_letters(cap, &left)) return scan_fail(s, "not spelled in byte-level letters");
+    TRY(scan_text(s, cap + left, &right));
+    if (!bytes_from_letters(cap + left, &right)) return scan_fail(s, "not spelled in byte-level letters");
     TRY(scan_more(s, ']', 2, &more));
     if (more) return scan_fail(s, "a pair is wanted");
-    return put_merge(t, room, left, right);
+    return put_merge(t, cap, left, right);
 }
 
-static Status read_merges(Tokenizer *t, Scan *s, char *room)
+static Status read_merges(Tokenizer *t, Scan *s, char *cap)
 {
     TRY(scan_enter(s, '['));
     for (int64_t i = 0;; i++) {
@@ -103,25 +103,25 @@ static Status read_merges(Tokenizer *t, Scan *s, char *room)
         TRY(scan_more(s, ']', i, &more));
         if (!more) return OK;
         if (scan_peek(s) == '[') {
-            TRY_CTX(read_merge_pair(t, s, room), "%s: merge %lld", s->name, (long long)i);
+            TRY_CTX(read_merge_pair(t, s, cap), "%s: merge %lld", s->name, (long long)i);
         } else {
-            TRY(scan_text(s, room, &len));
-            TRY_CTX(put_merge_text(t, room, len), "%s: merge %lld", s->name, (long long)i);
+            TRY(scan_text(s, cap, &len));
+            TRY_CTX(put_merge_text(t, cap, len), "%s: merge %lld", s->name, (long long)i);
         }
     }
 }
 
 /* One "left right" a line; the first may be a comment on the version. */
-static Status read_merges_text(Tokenizer *t, Scan *s, char *room)
+static Status read_merges_text(Tokenizer *t, Scan *s, char *cap)
 {
     for (int line = 1; s->at < s->end; line++) {
         const char *end = memchr(s->at, '\n', (size_t)(s->end - s->at));
         size_t len = (size_t)((end ? end : s->end) - s->at);
-        memcpy(room, s->at, len);
+        memcpy(cap, s->at, len);
         s->at = end ? end + 1 : s->end;
-        if (len && room[len - 1] == '\r') len--;
-        if (!len || (line == 1 && len >= 8 && !memcmp(room, "#version", 8))) continue;
-        TRY_CTX(put_merge_text(t, room, len), "%s: line %d", s->name, line);
+        if (len && cap[len - 1] == '\r') len--;
+        if (!len || (line == 1 && len >= 8 && !memcmp(cap, "#version", 8))) continue;
+        TRY_CTX(put_merge_text(t, cap, len), "%s: line %d", s->name, line);
     }
     return OK;
 }
@@ -144,13 +144,13 @@ static Status read_file(Text *out, const char *path)
 
 typedef struct Large { ByteSpan vocab, merges; } Large;
 
-static bool key_is(const char *room, size_t len, const char *name)
+static bool key_is(const char *cap, size_t len, const char *name)
 {
-    return len == strlen(name) && !memcmp(room, name, len);
+    return len == strlen(name) && !memcmp(cap, name, len);
 }
 
 /* The members of the object ahead; of the outermost one only `model` matters, and it is looked into. */
-static Status find_large(Scan *s, Large *l, char *room, bool in_model)
+static Status find_large(Scan *s, Large *l, char *cap, bool in_model)
 {
     TRY(scan_enter(s, '{'));
     for (int64_t i = 0;; i++) {
@@ -159,14 +159,14 @@ static Status find_large(Scan *s, Large *l, char *room, bool in_model)
         ByteSpan  value;
         TRY(scan_more(s, '}', i, &more));
         if (!more) return OK;
-        TRY(scan_key(s, room, &len));
-        if (!in_model && key_is(room, len, "model") && scan_peek(s) == '{') {
-            TRY(find_large(s, l, room, true));
+        TRY(scan_key(s, cap, &len));
+        if (!in_model && key_is(cap, len, "model") && scan_peek(s) == '{') {
+            TRY(find_large(s, l, cap, true));
             continue;
         }
         TRY(scan_skip(s, &value));
-        if (in_model && key_is(room, len, "vocab")) l->vocab = value;
-        if (in_model && key_is(room, len, "merges")) l->merges = value;
+        if (in_model && key_is(cap, len, "vocab")) l->vocab = value;
+        if (in_model && key_is(cap, len, "merges")) l->merges = value;
     }
 }
 
@@ -205,18 +205,18 @@ static Scan scan_of(const Scan *file, ByteSpan value)
 }
 
 /* room: as many bytes as the file has. */
-static Status read_json(Tokenizer *t, Scan *file, char *room, AddedList *added, Json **rest)
+static Status read_json(Tokenizer *t, Scan *file, char *cap, AddedList *added, Json **rest)
 {
     Large l = { 0 };
-    TRY(find_large(file, &l, room, false));
+    TRY(find_large(file, &l, cap, false));
     TRY(parse_rest(rest, file, &l));
     TRY_CTX(rules_read(t, added, *rest), "%s", file->name);
     if (!l.vocab.v || !l.merges.v)
         return fail(E_DATA, "%s: a model with vocab and merges is wanted", file->name);
     Scan vocab = scan_of(file, l.vocab), merges = scan_of(file, l.merges);
-    TRY(read_vocab(t, &vocab, room, added));
+    TRY(read_vocab(t, &vocab, cap, added));
     TRY(index_vocab(t, file->name));
-    TRY(read_merges(t, &merges, room));
+    TRY(read_merges(t, &merges, cap));
     return rules_put_added(t, added, file->name);
 }
 
@@ -239,19 +239,19 @@ Status tokenizer_open_memory(Tokenizer **t, const char *bytes, size_t len, const
     Scan      file = { bytes, bytes, bytes + len, name };
     AddedList added = { 0 };
     Json     *rest = NULL;
-    char     *room = malloc(len + 1);
+    char     *cap = malloc(len + 1);
     Status    s = new_tokenizer(t);
-    if (!s && !room) s = fail(E_FIT, "%s: no memory for %zu bytes", name, len);
-    if (!s) s = read_json(*t, &file, room, &added, &rest);
+    if (!s && !cap) s = fail(E_FIT, "%s: no memory for %zu bytes", name, len);
+    if (!s) s = read_json(*t, &file, cap, &added, &rest);
     json_decref(rest);
     added_list_close(&added);
-    free(room);
+    free(cap);
     return finish(s, t);
 }
 
 /* -- the older three files */
 
-typedef struct Trio { Text vocab, merges; Json *config; AddedList added; char *room; } Trio;
+typedef struct Trio { Text vocab, merges; Json *config; AddedList added; char *cap; } Trio;
 
 static Status read_trio(Tokenizer *t, Trio *f, const char *folder)
 {
@@ -263,13 +263,13 @@ static Status read_trio(Tokenizer *t, Trio *f, const char *folder)
     TRY(read_file(&f->merges, merges));
     TRY(json_load(&f->config, config));
     TRY_CTX(rules_read_config(t, &f->added, f->config), "%s", config);
-    f->room = malloc(f->vocab.n + f->merges.n + 1);
-    if (!f->room) return fail(E_FIT, "%s: no memory", folder);
+    f->cap = malloc(f->vocab.n + f->merges.n + 1);
+    if (!f->cap) return fail(E_FIT, "%s: no memory", folder);
     Scan v = { f->vocab.v, f->vocab.v, f->vocab.v + f->vocab.n, vocab };
     Scan m = { f->merges.v, f->merges.v, f->merges.v + f->merges.n, merges };
-    TRY(read_vocab(t, &v, f->room, &f->added));
+    TRY(read_vocab(t, &v, f->cap, &f->added));
     TRY(index_vocab(t, vocab));
-    TRY(read_merges_text(t, &m, f->room));
+    TRY(read_merges_text(t, &m, f->cap));
     return rules_put_added(t, &f->added, config);
 }
 
@@ -282,7 +282,7 @@ static Status open_trio(Tokenizer **t, const char *folder)
     text_close(&f.merges);
     json_decref(f.config);
     added_list_close(&f.added);
-    free(f.room);
+    free(f.cap);
     return finish(s, t);
 }
 

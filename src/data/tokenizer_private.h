@@ -30,7 +30,7 @@ typedef struct Token { uint32_t at, len; VocabKind kind; } Token;      /* its by
 typedef struct Vocab {
     Text      bytes;                      /* of all tokens, end to end */
     Token    *token;                      /* by id; TOKEN_NONE where an id stands for nothing */
-    int64_t   size, room;                 /* largest id + 1 */
+    int64_t   size, cap;                 /* largest id + 1 */
     int32_t  *slot;                       /* hash of bytes to id + 1; only until the merges are read */
     size_t    slots;
 } Vocab;

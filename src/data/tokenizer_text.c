@@ -53,21 +53,21 @@ static size_t utf8_run(ByteSpan text, size_t i)
     return i;
 }
 
-Status utf8_repair(Text *room, ByteSpan text, ByteSpan *out)
+Status utf8_repair(Text *cap, ByteSpan text, ByteSpan *out)
 {
     size_t good = utf8_run(text, 0), done = 0;
     *out = text;
     if (good == text.n) return OK;
-    room->n = 0;
+    cap->n = 0;
     while (done < text.n) {
         int32_t code;
-        TRY(text_push(room, text.v + done, good - done));
+        TRY(text_push(cap, text.v + done, good - done));
         if ((done = good) == text.n) break;
-        TRY(text_push(room, "\xef\xbf\xbd", 3));
+        TRY(text_push(cap, "\xef\xbf\xbd", 3));
         done += (size_t)-utf8_step(text.v + done, text.n - done, &code);
         good = utf8_run(text, done);
     }
-    *out = (ByteSpan){ room->v, room->n };
+    *out = (ByteSpan){ cap->v, cap->n };
     return OK;
 }
 
@@ -83,17 +83,17 @@ static bool inert(int32_t c)
            p->category != UTF8PROC_CATEGORY_MC && p->category != UTF8PROC_CATEGORY_ME;
 }
 
-static Status code_room(Nfc *b, size_t n)
+static Status code_cap(Nfc *b, size_t n)
 {
-    if (n <= b->room) return OK;
-    size_t room = b->room ? b->room : 64;
-    while (room < n) room *= 2;
-    int32_t *code = realloc(b->code, room * sizeof *code);
+    if (n <= b->cap) return OK;
+    size_t cap = b->cap ? b->cap : 64;
+    while (cap < n) cap *= 2;
+    int32_t *code = realloc(b->code, cap * sizeof *code);
     if (code) b->code = code;
-    int32_t *spare = realloc(b->spare, room * sizeof *spare);
+    int32_t *spare = realloc(b->spare, cap * sizeof *spare);
     if (spare) b->spare = spare;
-    if (!code || !spare) return fail(E_FIT, "no memory for %zu code points", room);
-    b->room = room;
+    if (!code || !spare) return fail(E_FIT, "no memory for %zu code points", cap);
+    b->cap = cap;
     return OK;
 }
 
@@ -129,7 +129,7 @@ static Status normalise_stretch(Nfc *b, const char *s, size_t len)
         int32_t code;
         int     boundary = 0, k = utf8_step(s + i, len - i, &code);
         REQUIRE(k > 0, "text to normalise is not UTF-8");
-        TRY(code_room(b, n + 32));                              /* no code point becomes that many */
+        TRY(code_cap(b, n + 32));                              /* no code point becomes that many */
         n += (size_t)utf8proc_decompose_char(code, b->code + n, 32, options, &boundary);
         i += (size_t)k;
     }

@@ -31,15 +31,15 @@ bool bytes_from_letters(char *text, size_t *len)
     return *len = n, true;
 }
 
-static Status vocab_room(Vocab *v, int64_t size)
+static Status vocab_cap(Vocab *v, int64_t size)
 {
-    if (size <= v->room) return OK;
-    int64_t room = v->room ? v->room : 1024;
-    while (room < size) room *= 2;
-    Token *token = realloc(v->token, (size_t)room * sizeof *token);
-    if (!token) return fail(E_FIT, "no memory for %lld tokens", (long long)room);
-    memset(token + v->room, 0, (size_t)(room - v->room) * sizeof *token);
-    v->token = token, v->room = room;
+    if (size <= v->cap) return OK;
+    int64_t cap = v->cap ? v->cap : 1024;
+    while (cap < size) cap *= 2;
+    Token *token = realloc(v->token, (size_t)cap * sizeof *token);
+    if (!token) return fail(E_FIT, "no memory for %lld tokens", (long long)cap);
+    memset(token + v->cap, 0, (size_t)(cap - v->cap) * sizeof *token);
+    v->token = token, v->cap = cap;
     return OK;
 }
 
@@ -59,7 +59,7 @@ Status vocab_put(Vocab *v, int64_t id, ByteSpan bytes, VocabKind kind, const cha
         return fail(E_DATA, "%s: token id %lld: ids from 0 to %d are read", name, (long long)id,
                     TOKENIZER_MAX_IDS - 1);
     if (!bytes.n) return fail(E_DATA, "%s: token %lld is empty", name, (long long)id);
-    TRY(vocab_room(v, id + 1));
+    TRY(vocab_cap(v, id + 1));
     Token *t = &v->token[id];
     if (t->kind != TOKEN_NONE && !same(vocab_bytes(v, (int32_t)id), bytes))
         return fail(E_DATA, "%s: id %lld is both \"%.*s\" and \"%.*s\"", name, (long long)id,

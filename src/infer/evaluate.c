@@ -74,7 +74,7 @@ static Status open_data(Eval *v)
     DatasetConf d = { .sources  = c->sources,
                       .key      = c->key ? c->key : "data.eval",
                       .split    = c->split,
-                      .held     = c->split > 0,
+                      .held_out = c->split > 0,
                       .once     = true,
                       .tolerant = skips_bad(c),
                       .seed     = (uint64_t)c->recipe->train.seed,

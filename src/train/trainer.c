@@ -153,7 +153,7 @@ static Status open_held(Trainer *t)
     LoaderConf conf = t->data;
     bool named = t->recipe->data.eval.n > 0;
     conf.sources = named ? &t->recipe->data.eval : &t->recipe->data.train;
-    conf.once = true, conf.held = !named, conf.micro = 1;
+    conf.once = true, conf.held_out = !named, conf.micro = 1;
     return loader_open(&t->held, &conf, NULL);
 }
 
