@@ -1,6 +1,6 @@
 /* demo/main.c -- the program treb-demo, which is also `treb data synth`: draws the demo set into a folder. */
 #include "base/clock.h"
-#include "cli/options.h"
+#include "cli/command.h"
 #include "cli/program.h"
 #include "demo/synth.h"
 
@@ -24,24 +24,28 @@ static void report(const SynthConf *c, double seconds)
     putchar('\n');
 }
 
-static Status run(int argc, char **argv)
+typedef struct SynthArgs { const char *out, *without, *about; int64_t train, eval, seed; } SynthArgs;
+
+static const Option options[] = {
+    OPTION_TEXT(SynthArgs, out, "--out", "DIR", "where to; required"),
+    OPTION_INT(SynthArgs, train, "--train", "N", 0, 10000000, "questions to train on; 40000"),
+    OPTION_INT(SynthArgs, eval, "--eval", "N", 0, 10000000, "held-out questions; 900"),
+    OPTION_INT(SynthArgs, seed, "--seed", "N", 0, 9000000000000000, "of all that is drawn; 1"),
+    OPTION_TEXT(SynthArgs, without, "--without", "COLOUR,...", "colours that no picture shows and no text names"),
+    OPTION_TEXT(SynthArgs, about, "--about", "COLOUR,...", "every picture shows one of these colours"),
+    OPTION_END
+};
+
+static Status draw_set(int argc, char **argv)
 {
-    SynthConf conf = { 0 };
-    const char *train = "40000", *eval = "900", *seed = "1", *without = NULL, *about = NULL;
-    const Option options[] = {
-        { "--out", &conf.dir, NULL }, { "--train", &train, NULL }, { "--eval", &eval, NULL },
-        { "--seed", &seed, NULL }, { "--without", &without, NULL }, { "--about", &about, NULL }, { 0 },
-    };
-    int64_t s;
+    SynthArgs a = { .train = 40000, .eval = 900, .seed = 1 };
     bool drawn;
-    TRY(options_parse(argc, argv, options, NULL, 0));
-    if (!conf.dir) return fail(E_CONFIG, "data synth: --out DIR says where to");
-    TRY(option_int("--train", train, 0, 10000000, &conf.items[SYNTH_TRAIN]));
-    TRY(option_int("--eval", eval, 0, 10000000, &conf.items[SYNTH_EVAL]));
-    TRY(option_int("--seed", seed, 0, 9000000000000000, &s));
-    conf.set.seed = (uint64_t)s;
-    if (without) TRY(colours_parse(&conf.set.choice.without, "--without", without));
-    if (about) TRY(colours_parse(&conf.set.choice.about, "--about", about));
+    TRY(options_parse(argc, argv, options, &a, NULL));
+    if (!a.out) return fail(E_CONFIG, "data synth: --out DIR says where to");
+    SynthConf conf = { .dir = a.out, .items = { [SYNTH_TRAIN] = a.train, [SYNTH_EVAL] = a.eval } };
+    conf.set.seed = (uint64_t)a.seed;
+    if (a.without) TRY(colours_parse(&conf.set.choice.without, "--without", a.without));
+    if (a.about) TRY(colours_parse(&conf.set.choice.about, "--about", a.about));
     double start = clock_now();
     TRY(synth_write(&conf, &drawn));
     if (drawn) report(&conf, clock_now() - start);
@@ -49,8 +53,17 @@ static Status run(int argc, char **argv)
     return OK;
 }
 
+static const Usage usage = { .args = "--out DIR", .options = options, .notes = "Draws the demo's visual questions." };
+
+static const Command synth = {
+    .name  = "synth",
+    .help  = "draw the demo's questions and pictures",
+    .run   = draw_set,
+    .usage = USAGE(&usage),
+};
+
 int main(int argc, char **argv)
 {
     program_start(argv);
-    return program_finish(run(argc, argv));
+    return program_finish(command_run("treb data", &synth, argc, argv));
 }

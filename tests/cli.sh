@@ -31,7 +31,7 @@ expect 0 '"ok": true'        $treb parity $gold --json
 expect 0 ""                  $treb parity $gold --steps 0 --out "$tmp/out.safetensors"
 expect 4 "No such file"      $treb report "$tmp"/none
 expect 2 "one argument"      $treb report
-expect 2 "one run too many"  $treb report a b c
+expect 2 "too many"          $treb report a b c
 expect 0 "20 held out"       $treb data synth --out "$tmp/set" --train 20 --eval 20
 expect 2 "--out DIR"         $treb data synth
 cp $treb "$tmp/treb"
@@ -62,8 +62,8 @@ expect 4 "tokenizer.json"    $treb generate --model $gold --lora $pair --prompt 
 mkdir -p "$tmp/arun/last/state"
 expect 2 "name a checkpoint in it: $tmp/arun/last" $treb convert --merge "$tmp/arun" "$tmp/x"
 expect 2 "model.path: $tmp/arun is the folder of a run" $treb generate --model "$tmp/arun" --prompt hello
-expect 2 "no folder is named" $treb generate --model $gold --lora "" --prompt hello
-expect 2 "no folder is named" $treb eval --model $gold --lora "" --data "$tmp/none"
+expect 2 "name is empty" $treb generate --model $gold --lora "" --prompt hello
+expect 2 "name is empty" $treb eval --model $gold --lora "" --data "$tmp/none"
 expect 4 "adapters and none is named" $treb eval recipes/demo-lora.yaml model.path="$tmp/none" --data "$tmp/none"
 expect 2 "set lora.path"     $treb train /dev/null model.path=$pair "data.train=[x]" checkpoint.output_dir="$tmp/run"
 expect 0 "learning_rate"     $treb config recipes/example.yaml

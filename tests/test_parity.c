@@ -1,12 +1,12 @@
 /* Whole models against recorded reference tensors: the small cases kept here, and larger ones where they are.
  * TREB_GOLDEN names a folder of further cases. */
 #include "lab.h"
-#include "base/status.h"
+#include "cli/command.h"
 
 #include <dirent.h>
 #include <sys/stat.h>
 
-Status cmd_parity(int argc, char **argv);
+extern const Command command_parity;
 
 static bool is_case(const char *dir)
 {
@@ -33,7 +33,7 @@ static bool is_ours(const char *dir)
 static int check(const char *dir, const char *option, const char *value)
 {
     char *argv[] = { "parity", (char *)dir, (char *)option, (char *)value, NULL };
-    Status st = cmd_parity(option ? 4 : 2, argv);
+    Status st = command_parity.run(option ? 4 : 2, argv);
     EXPECT(!st, "%s %s %s: %s", dir, option ? option : "", value ? value : "", status_text());
     return 1;
 }
@@ -114,14 +114,14 @@ static void notices_a_difference(void)
              "conv=notrunc status=none", dir, dir, dir);
     EXPECT(!system(cmd), "cannot make the damaged case");
     char *argv[] = { "parity", dir, "--steps", "0", NULL };
-    EXPECT_FAIL(cmd_parity(4, argv), E_CHECK, "past the tolerance");
+    EXPECT_FAIL(command_parity.run(4, argv), E_CHECK, "past the tolerance");
     snprintf(dir, sizeof dir, "%s/lora/moe-down", lab_tmp());
     snprintf(cmd, sizeof cmd, "cd '%s' && ln -s \"$OLDPWD/tests/gold\" gold && mkdir lora && "
              "cp -r \"$OLDPWD/tests/gold_lora/moe-down\" lora && "
              "sed -i 's/\"lora_alpha\": 4/\"lora_alpha\": 4.001/' lora/moe-down/adapter/adapter_config.json",
              lab_tmp());
     EXPECT(!system(cmd), "cannot make the damaged adapter");
-    EXPECT_FAIL(cmd_parity(4, argv), E_CHECK, "past the tolerance");
+    EXPECT_FAIL(command_parity.run(4, argv), E_CHECK, "past the tolerance");
     snprintf(cmd, sizeof cmd, "rm -rf '%s'", lab_tmp());
     EXPECT(!system(cmd), "cannot remove it");
 }

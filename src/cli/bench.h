@@ -21,12 +21,8 @@ double      bench_best(Backend *be, BenchFn *fn, void *arg, int repeats);
 const char *bench_gemm_name(bool host);
 MUST Status bench_ceiling(Ceiling *c, Backend *be, Arena *a, DType d);
 
-MUST Status bench_ops(int argc, char **argv);
-MUST Status bench_step(int argc, char **argv);
-MUST Status bench_decode(int argc, char **argv);
-MUST Status bench_loader(int argc, char **argv);
-MUST Status bench_dispatch(int argc, char **argv);
-MUST Status bench_calibrate(int argc, char **argv);
+/* --dtype: f32 or bf16. */
+MUST Status bench_dtype(DType *d, const char *text);
 
 /* A whole step over what hw says of it: what ops take more beside each other than each alone. */
 struct Hardware;

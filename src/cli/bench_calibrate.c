@@ -8,7 +8,7 @@
  * unless all was measured. */
 #include "base/clock.h"
 #include "cli/bench_cases.h"
-#include "cli/options.h"
+#include "cli/commands.h"
 #include "plan/hardware.h"
 
 #include <ctype.h>
@@ -317,19 +317,33 @@ static Status calibrate(Calib *k, const char *backend, const char *out)
     return OK;
 }
 
-Status bench_calibrate(int argc, char **argv)
+typedef struct CalibArgs { const char *backend, *dtype, *out; int64_t repeats; } CalibArgs;
+
+static const Option options[] = {
+    OPTION_TEXT(CalibArgs, backend, "--backend", "NAME", "cpu, cuda or auto"),
+    OPTION_TEXT(CalibArgs, dtype, "--dtype", "f32|bf16", "of the products"),
+    OPTION_INT(CalibArgs, repeats, "--repeat", "N", 1, 50, "measurements of each size; 5"),
+    OPTION_TEXT(CalibArgs, out, "--out", "FILE", "where the row goes instead of the cache folder"),
+    OPTION_END
+};
+
+static Status bench_calibrate(int argc, char **argv)
 {
-    const char *backend = "auto", *dtype = NULL, *out = NULL, *repeat = "5";
-    const Option options[] = { { "--backend", &backend, NULL }, { "--dtype", &dtype, NULL },
-                               { "--out", &out, NULL },         { "--repeat", &repeat, NULL }, { 0 } };
-    int64_t repeats;
-    TRY(options_parse(argc, argv, options, NULL, 0));
-    TRY(option_int("--repeat", repeat, 1, 50, &repeats));
-    backend = backend_pick(backend);
+    CalibArgs a = { .backend = "auto", .repeats = 5 };
+    TRY(options_parse(argc, argv, options, &a, NULL));
+    const char *backend = backend_pick(a.backend);
     bool  card = !strcmp(backend, "cuda");
-    Calib k = { .s = card ? setup_card : small, .repeats = (int)repeats, .card = card };
+    Calib k = { .s = card ? setup_card : small, .repeats = (int)a.repeats, .card = card };
     k.s.best = true;
-    TRY(dtype_parse(&k.s.d, dtype ? dtype : card ? "bf16" : "f32"));
-    if (k.s.d != F32 && k.s.d != BF16) return fail(E_CONFIG, "--dtype %s: f32 or bf16", dtype);
-    return calibrate(&k, backend, out);
+    TRY(bench_dtype(&k.s.d, a.dtype ? a.dtype : card ? "bf16" : "f32"));
+    return calibrate(&k, backend, a.out);
 }
+
+const Usage usage_bench_calibrate = {
+    .args    = "",
+    .options = options,
+    .notes   = "Measures what this machine reaches by kind and size of work and keeps it as the hardware "
+               "`this`, from which `treb bench step` and `treb plan --hardware this` then predict.",
+    .sub     = "calibrate",
+    .run     = bench_calibrate,
+};

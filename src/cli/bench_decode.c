@@ -1,7 +1,7 @@
 /* cli/bench_decode.c -- `treb bench decode`: tokens a second with a cache, against the time to read the
  * weights that one step must read at least once. */
 #include "cli/bench.h"
-#include "cli/options.h"
+#include "cli/commands.h"
 
 #include "base/clock.h"
 #include "engine/decode.h"
@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 typedef struct DecodeBench {
+    const char *model, *dtype_name;
     ModelShape shape;
     Stream     stream;
     Engine     e;
@@ -85,21 +86,21 @@ static Status report(DecodeBench *b)
     return OK;
 }
 
-Status bench_decode(int argc, char **argv)
+static const Option options[] = {
+    OPTION_TEXT(DecodeBench, model, "--model", "DIR|PRESET", "a small built-in model unless given"),
+    OPTION_INT(DecodeBench, docs, "--docs", "N", 1, 4096, "documents decoded together; 1"),
+    OPTION_INT(DecodeBench, prompt, "--prompt", "N", 2, 1 << 20, "tokens of a prompt; 256"),
+    OPTION_INT(DecodeBench, tokens, "--tokens", "N", 1, 1 << 20, "tokens to decode; 64"),
+    OPTION_TEXT(DecodeBench, dtype_name, "--dtype", "f32|bf16", "of weights and activations; f32"),
+    OPTION_END
+};
+
+static Status bench_decode(int argc, char **argv)
 {
-    DecodeBench b = { 0 };
-    const char *model = NULL, *docs = "1", *prompt = "256", *tokens = "64", *dtype = "f32";
-    const Option options[] = {
-        { "--model", &model, NULL },   { "--docs", &docs, NULL },   { "--prompt", &prompt, NULL },
-        { "--tokens", &tokens, NULL }, { "--dtype", &dtype, NULL }, { 0 },
-    };
-    TRY(options_parse(argc, argv, options, NULL, 0));
-    TRY(option_int("--docs", docs, 1, 4096, &b.docs));
-    TRY(option_int("--prompt", prompt, 2, 1 << 20, &b.prompt));
-    TRY(option_int("--tokens", tokens, 1, 1 << 20, &b.tokens));
-    TRY(dtype_parse(&b.dtype, dtype));
-    if (b.dtype != F32 && b.dtype != BF16) return fail(E_CONFIG, "--dtype %s: f32 or bf16", dtype);
-    TRY(bench_model(&b.shape, model, 0));
+    DecodeBench b = { .docs = 1, .prompt = 256, .tokens = 64, .dtype_name = "f32" };
+    TRY(options_parse(argc, argv, options, &b, NULL));
+    TRY(bench_dtype(&b.dtype, b.dtype_name));
+    TRY(bench_model(&b.shape, b.model, 0));
     Status st = open_bench(&b);
     if (!st) st = run(&b);
     if (!st) st = report(&b);
@@ -108,3 +109,11 @@ Status bench_decode(int argc, char **argv)
     stream_close(&b.stream);
     return st;
 }
+
+const Usage usage_bench_decode = {
+    .args    = "",
+    .options = options,
+    .notes   = "Times prompts and single decoding steps against the reading of the weights.",
+    .sub     = "decode",
+    .run     = bench_decode,
+};

@@ -5,7 +5,7 @@
  * counted over tokens drawn at random. The second runs ranks as threads of this machine: only the growth with
  * the number of tokens means something there. */
 #include "cli/bench.h"
-#include "cli/options.h"
+#include "cli/commands.h"
 
 #include "base/clock.h"
 #include "base/rng.h"
@@ -252,17 +252,18 @@ static Status time_table(const DispatchBench *b)
     return OK;
 }
 
-Status bench_dispatch(int argc, char **argv)
+static const Option options[] = {
+    OPTION_INT(DispatchBench, T, "--tokens", "N", 16, 1 << 20, "tokens of a rank; 4096"),
+    OPTION_INT(DispatchBench, E, "--experts", "N", 8, MOST_E, "experts; 128"),
+    OPTION_INT(DispatchBench, K, "--top", "N", 1, MOST_K, "experts of a token; 8"),
+    OPTION_INT(DispatchBench, D, "--width", "N", 8, 1 << 16, "hidden size; 2048"),
+    OPTION_END
+};
+
+static Status bench_dispatch(int argc, char **argv)
 {
-    const char   *tokens = NULL, *experts = NULL, *top = NULL, *width = NULL;
     DispatchBench b = { 4096, 128, 8, 2048, 768 };
-    const Option  options[] = { { "--tokens", &tokens, NULL }, { "--experts", &experts, NULL },
-                                { "--top", &top, NULL }, { "--width", &width, NULL }, { 0 } };
-    TRY(options_parse(argc, argv, options, NULL, 0));
-    if (tokens)  TRY(option_int("--tokens", tokens, 16, 1 << 20, &b.T));
-    if (experts) TRY(option_int("--experts", experts, 8, MOST_E, &b.E));
-    if (top)     TRY(option_int("--top", top, 1, MOST_K, &b.K));
-    if (width)   TRY(option_int("--width", width, 8, 1 << 16, &b.D));
+    TRY(options_parse(argc, argv, options, &b, NULL));
     if (b.E % 8 || b.K > b.E)
         return fail(E_CONFIG, "bench dispatch: %" PRId64 " of %" PRId64 " experts; want a multiple of 8",
                     b.K, b.E);
@@ -271,3 +272,11 @@ Status bench_dispatch(int argc, char **argv)
     small.T = b.T < 2048 ? b.T : 2048, small.D = b.D < 512 ? b.D : 512, small.F = 16;
     return time_table(&small);
 }
+
+const Usage usage_bench_dispatch = {
+    .args    = "",
+    .options = options,
+    .notes   = "Bytes and times of each token dispatcher.",
+    .sub     = "dispatch",
+    .run     = bench_dispatch,
+};

@@ -3,7 +3,7 @@
  * used, so that others on the machine do not count. */
 #include "cli/bench.h"
 #include "cli/data.h"
-#include "cli/options.h"
+#include "cli/commands.h"
 
 #include "base/clock.h"
 #include "base/thread.h"
@@ -95,28 +95,33 @@ static Status bench(LoaderBench *b, const DataSetup *s)
     return st;
 }
 
-Status bench_loader(int argc, char **argv)
+static const Option options[] = {
+    OPTION_INT(LoaderBench, steps, "--steps", "N", 1, 1000000, "steps to read; 20"),
+    OPTION_INT(LoaderBench, workers, "--workers", "N", 0, 4096, "worker threads; 0: the recipe's"),
+    OPTION_INT(LoaderBench, step_ms, "--step-ms", "N", 0, 1000000,
+               "milliseconds that a step would compute; 0"),
+    OPTION_FLAG(LoaderBench, json, "--json", "print the result as JSON"), OPTION_END
+};
+
+static Status bench_loader(int argc, char **argv)
 {
-    DataSetup    s;
-    LoaderBench  b = { 0 };
-    const char  *steps = "20", *workers = "0", *ms = "0";
-    const Option options[] = { { "--steps", &steps, NULL },
-                               { "--workers", &workers, NULL },
-                               { "--step-ms", &ms, NULL },
-                               { "--json", NULL, &b.json },
-                               { 0 } };
-    const char **plain = calloc((size_t)argc + 1, sizeof *plain);
-    int          n = 0;
-    Status       st = plain ? options_parse_any(argc, argv, options, plain, &n)
-                            : fail(E_FIT, "no memory for arguments");
-    if (!st) st = option_int("--steps", steps, 1, 1000000, &b.steps);
-    if (!st) st = option_int("--workers", workers, 0, 4096, &b.workers);
-    if (!st) st = option_int("--step-ms", ms, 0, 1000000, &b.step_ms);
-    if (!st) st = data_setup_open(&s, "bench loader", plain, n);
+    DataSetup   s;
+    LoaderBench b = { .steps = 20 };
+    PlainArgs   plain = { .most = PLAIN_ANY };
+    TRY(options_parse(argc, argv, options, &b, &plain));
+    Status st = data_setup_open(&s, "bench loader", plain.value, plain.n);
     if (!st) {
         st = bench(&b, &s);
         data_setup_close(&s);
     }
-    free(plain);
+    plain_args_close(&plain);
     return st;
 }
+
+const Usage usage_bench_loader = {
+    .args    = "recipe.yaml [section.key=value ...]",
+    .options = options,
+    .notes   = "Times the reading of a recipe's data.",
+    .sub     = "loader",
+    .run     = bench_loader,
+};

@@ -5,7 +5,7 @@
  * gets, for an op whose data does not stay in cache. On the CPU the sizes suit two cores; on a card they are
  * those of Qwen3-VL-30B-A3B at 32,768 tokens a step, with its dense products beside them. */
 #include "cli/bench_cases.h"
-#include "cli/options.h"
+#include "cli/commands.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -62,29 +62,41 @@ static Status run_all(Setup *s, Json *rows, int repeats)
     return run_list(s, all, top, rows, repeats);
 }
 
-Status bench_ops(int argc, char **argv)
+typedef struct OpsArgs { const char *backend, *dtype; int64_t repeats; bool json; } OpsArgs;
+
+static const Option options[] = {
+    OPTION_TEXT(OpsArgs, backend, "--backend", "NAME", "cpu, cuda or auto; cpu"),
+    OPTION_TEXT(OpsArgs, dtype, "--dtype", "f32|bf16", "of the tensors; f32"),
+    OPTION_INT(OpsArgs, repeats, "--repeat", "N", 1, 99, "measurements of each op; 7"),
+    OPTION_FLAG(OpsArgs, json, "--json", "print the table as JSON"),
+    OPTION_END
+};
+
+static Status bench_ops(int argc, char **argv)
 {
-    bool json = false;
-    const char *dtype = "f32", *repeat = "7", *backend = "cpu";
-    const Option options[] = { { "--json", NULL, &json },       { "--dtype", &dtype, NULL },
-                               { "--repeat", &repeat, NULL },   { "--backend", &backend, NULL }, { 0 } };
-    int64_t repeats;
+    OpsArgs a = { .backend = "cpu", .dtype = "f32", .repeats = 7 };
     Backend be = { 0 };
-    Arena a = { 0 };
-    TRY(options_parse(argc, argv, options, NULL, 0));
-    TRY(option_int("--repeat", repeat, 1, 99, &repeats));
-    backend = backend_pick(backend);
+    Arena arena = { 0 };
+    TRY(options_parse(argc, argv, options, &a, NULL));
+    const char *backend = backend_pick(a.backend);
     bool  card = !strcmp(backend, "cuda");
     Setup s = card ? setup_card : setup_cpu;
-    s.be = &be, s.a = &a;
-    TRY(dtype_parse(&s.d, dtype));
-    if (s.d != F32 && s.d != BF16) return fail(E_CONFIG, "--dtype %s: f32 or bf16", dtype);
+    s.be = &be, s.a = &arena;
+    TRY(bench_dtype(&s.d, a.dtype));
     TRY(backend_open(&be, backend));
-    Status st = backend_arena_open(&be, &a, "bench", (size_t)(card ? 32 : 6) << 30);
-    Json *rows = json ? json_array() : NULL;
-    if (!st) st = run_all(&s, rows, (int)repeats);
+    Status st = backend_arena_open(&be, &arena, "bench", (size_t)(card ? 32 : 6) << 30);
+    Json *rows = a.json ? json_array() : NULL;
+    if (!st) st = run_all(&s, rows, (int)a.repeats);
     if (rows) json_dumpf(rows, stdout, JSON_INDENT(2)), putchar('\n'), json_decref(rows);
-    backend_arena_close(&be, &a);
+    backend_arena_close(&be, &arena);
     backend_close(&be);
     return st;
 }
+
+const Usage usage_bench_ops = {
+    .args    = "",
+    .options = options,
+    .notes   = "Every op at a training size, its time over its floor.",
+    .sub     = "ops",
+    .run     = bench_ops,
+};

@@ -10,7 +10,7 @@
  * more with a pair on the lowest of those modules alone: the gradient goes the same way through the same
  * frozen weights, so what is left is what no adapter could be without. */
 #include "cli/bench.h"
-#include "cli/options.h"
+#include "cli/commands.h"
 
 #include "base/clock.h"
 #include "base/rng.h"
@@ -61,7 +61,10 @@ Status bench_model(ModelShape *s, const char *name, int64_t layers)
 }
 
 typedef struct StepBench {
-    const char *backend;
+    const char *backend, *model, *grid, *dtype_name, *recompute, *offload, *moments, *targets;
+    int64_t     lora_rank;
+    double      dropout;
+    bool        shared_a;
     ModelShape  shape;
     Stream      stream;
     Engine      e;
@@ -442,78 +445,89 @@ static Status read_grid(StepBench *b, const char *text)
     return OK;
 }
 
-static Status read_away(StepBench *b, const char *text)
+/* b stays where it is: the target words point into its text. */
+static Status read_lora(StepBench *b)
 {
-    char *end;
-    b->store.away = strtod(text, &end);
-    if (*end || end == text || !(b->store.away >= 0 && b->store.away <= 1))
-        return fail(E_CONFIG, "--away %s: the share of the optimizer's state on the host, 0 to 1", text);
-    return OK;
-}
-
-typedef struct LoraAsk { const char *rank, *targets, *dropout; bool shared; } LoraAsk;
-
-/* b stays where it is: the words are its own. */
-static Status read_lora(StepBench *b, const LoraAsk *ask)
-{
-    char  *rest = NULL, *end;
-    int64_t rank = 0;
-    double drop = ask->dropout ? strtod(ask->dropout, &end) : 0;
-    if (ask->rank) TRY(option_int("--lora", ask->rank, 1, 65536, &rank));
-    if (!rank && (ask->targets || ask->dropout || ask->shared || b->floor))
+    char *rest = NULL;
+    if (!b->lora_rank && (b->targets || b->dropout > 0 || b->shared_a || b->floor))
         return fail(E_CONFIG, "--targets, --dropout, --shared-a and --floor are of --lora RANK");
-    if (ask->dropout && (*end || !(drop >= 0 && drop < 1)))
-        return fail(E_CONFIG, "--dropout %s: a chance from 0 to below 1", ask->dropout);
-    snprintf(b->text, sizeof b->text, "%s", ask->targets ? ask->targets : "all-linear");
+    snprintf(b->text, sizeof b->text, "%s", b->targets ? b->targets : "all-linear");
     for (char *w = strtok_r(b->text, ",", &rest); w && b->words.n < 32; w = strtok_r(NULL, ",", &rest))
         b->word[b->words.n++] = w;
     b->words.item = b->word;
-    if (rank)
-        b->lora = (LoraConf){ .rank = rank, .alpha = 2 * (double)rank, .dropout = drop,
-                                 .shared_a = ask->shared, .target = &b->words };
+    if (b->lora_rank)
+        b->lora = (LoraConf){ .rank     = b->lora_rank,
+                                 .alpha    = 2 * (double)b->lora_rank,
+                                 .dropout  = b->dropout,
+                                 .shared_a = b->shared_a,
+                                 .target   = &b->words };
     return OK;
 }
 
-Status bench_step(int argc, char **argv)
+static const Option options[] = {
+    OPTION_TEXT(StepBench, model, "--model", "DIR|PRESET", "a small built-in model unless given"),
+    OPTION_INT(StepBench, layers, "--layers", "N", 0, 4096, "of a preset, fewer layers than it has"),
+    OPTION_INT(StepBench, tokens, "--tokens", "N", 1, 1 << 24, "tokens of a micro-batch; 2048"),
+    OPTION_INT(StepBench, doc, "--doc", "N", 2, 1 << 24, "tokens of a document; 512"),
+    OPTION_INT(StepBench, images, "--images", "N", 0, 1 << 20, "pictures; 4"),
+    OPTION_TEXT(StepBench, grid, "--grid", "HxW", "patches of a picture, such as 16 or 32x64"),
+    OPTION_INT(StepBench, photos, "--photos", "N", 0, 1 << 20,
+               "documents of one photograph and a short text instead"),
+    OPTION_INT(StepBench, micro, "--micro", "N", 1, 1024, "micro-batches of a step; 1"),
+    OPTION_FLAG(StepBench, zipf, "--zipf", "uneven routing, as trained routers have it"),
+    OPTION_TEXT(StepBench, backend, "--backend", "NAME", "cpu, cuda or auto; cpu"),
+    OPTION_TEXT(StepBench, dtype_name, "--dtype", "f32|bf16", "of weights and activations; f32"),
+    OPTION_TEXT(StepBench, recompute, "--recompute", "WORDS", "as memory.recompute, by commas"),
+    OPTION_TEXT(StepBench, offload, "--offload", "WORDS", "as memory.activation_offload, by commas"),
+    OPTION_TEXT(StepBench, moments, "--moments", "f32|bf16", "of the optimizer's moments; f32"),
+    OPTION_FLAG(StepBench, store.split, "--split", "masters as weight and remainder"),
+    OPTION_REAL(StepBench, store.away, "--away", "SHARE", 0, 1,
+                "share of the optimizer state on the host; 0"),
+    OPTION_FLAG(StepBench, repeat, "--deterministic", "gradients that repeat to the bit"),
+    OPTION_TEXT(StepBench, hardware, "--hardware", "ID", "predict from this row; `this` where there is one"),
+    OPTION_INT(StepBench, lora_rank, "--lora", "RANK", 1, 65536, "freeze the weights and train adapters"),
+    OPTION_TEXT(StepBench, targets, "--targets", "WORDS", "of lora.target_modules; all-linear"),
+    OPTION_REAL(StepBench, dropout, "--dropout", "P", 0, 0.999999, "of adapters; 0"),
+    OPTION_FLAG(StepBench, shared_a, "--shared-a", "one A for all experts of a layer"),
+    OPTION_FLAG(StepBench, floor, "--floor", "measure the step of the frozen weights beside it"),
+    OPTION_INT(StepBench, repeats, "--repeat", "N", 1, MOST_REPEATS - 1, "steps to time; 7"),
+    OPTION_FLAG(StepBench, json, "--json", "print the result as JSON"),
+    OPTION_END
+};
+
+static Status read_args(StepBench *b, int argc, char **argv)
 {
-    StepBench b = { 0 };
-    const char *model = NULL, *tokens = "2048", *doc = "512", *images = "4", *grid = "16", *repeat = "7",
-               *dtype = "f32", *layers = "0", *photos = "0", *micro = "1", *recompute = NULL, *offload = NULL,
-               *backend = "cpu", *moments = "f32", *away = "0";
-    LoraAsk     lora = { 0 };
-    const Option options[] = {
-        { "--model", &model, NULL },   { "--tokens", &tokens, NULL },   { "--doc", &doc, NULL },
-        { "--images", &images, NULL }, { "--grid", &grid, NULL },       { "--repeat", &repeat, NULL },
-        { "--dtype", &dtype, NULL },   { "--layers", &layers, NULL },   { "--photos", &photos, NULL },
-        { "--micro", &micro, NULL },
-        { "--backend", &backend, NULL }, { "--recompute", &recompute, NULL },
-        { "--offload", &offload, NULL }, { "--json", NULL, &b.json }, { "--hardware", &b.hardware, NULL },
-        { "--moments", &moments, NULL }, { "--away", &away, NULL }, { "--split", NULL, &b.store.split },
-        { "--deterministic", NULL, &b.repeat }, { "--zipf", NULL, &b.zipf },
-        { "--lora", &lora.rank, NULL }, { "--targets", &lora.targets, NULL }, { "--floor", NULL, &b.floor },
-        { "--dropout", &lora.dropout, NULL }, { "--shared-a", NULL, &lora.shared }, { 0 },
-    };
-    TRY(options_parse(argc, argv, options, NULL, 0));
-    TRY(option_int("--tokens", tokens, 1, 1 << 24, &b.tokens));
-    TRY(option_int("--doc", doc, 2, b.tokens, &b.doc));
-    TRY(option_int("--images", images, 0, 1 << 20, &b.images));
-    TRY(option_int("--photos", photos, 0, 1 << 20, &b.photos));
-    TRY(option_int("--micro", micro, 1, 1024, &b.micro));
-    TRY(option_int("--layers", layers, 0, 4096, &b.layers));
-    TRY(option_int("--repeat", repeat, 1, MOST_REPEATS - 1, &b.repeats));
-    TRY(read_grid(&b, grid));
-    policy_default(b.policy);
-    TRY(recompute_words(b.policy, &b.full, recompute));
-    TRY(offload_words(b.policy, offload));
-    TRY(dtype_parse(&b.dtype, dtype));
-    TRY(dtype_parse(&b.store.moments, moments));
-    TRY(read_away(&b, away));
-    TRY(read_lora(&b, &lora));
-    if (b.dtype != F32 && b.dtype != BF16) return fail(E_CONFIG, "--dtype %s: f32 or bf16", dtype);
-    TRY(bench_model(&b.shape, model, b.layers));
-    if (!b.shape.vision.depth) b.images = b.photos = 0;
-    b.backend = backend_pick(backend);
+    TRY(options_parse(argc, argv, options, b, NULL));
+    if (b->doc > b->tokens) return fail(E_CONFIG, "--doc is above --tokens: a document fits its micro-batch");
+    TRY(read_grid(b, b->grid));
+    policy_default(b->policy);
+    TRY(recompute_words(b->policy, &b->full, b->recompute));
+    TRY(offload_words(b->policy, b->offload));
+    TRY(bench_dtype(&b->dtype, b->dtype_name));
+    TRY(dtype_parse(&b->store.moments, b->moments));
+    TRY(read_lora(b));
+    TRY(bench_model(&b->shape, b->model, b->layers));
+    if (!b->shape.vision.depth) b->images = b->photos = 0;
+    b->backend = backend_pick(b->backend);
+    return OK;
+}
+
+static Status bench_step(int argc, char **argv)
+{
+    StepBench b = { .tokens = 2048, .doc = 512, .images = 4, .grid = "16", .repeats = 7, .dtype_name = "f32",
+                    .micro = 1, .backend = "cpu", .moments = "f32" };
+    TRY(read_args(&b, argc, argv));
     Status st = run(&b);
     close_bench(&b);
     return st;
 }
+
+const Usage usage_bench_step = {
+    .args    = "",
+    .options = options,
+    .notes   = "Forward, backward and AdamW of a model on synthetic documents and pictures. --model "
+               "Qwen3-VL-30B-A3B --layers 8 --backend cuda --dtype bf16 is the proxy of "
+               "docs/performance.md.",
+    .sub     = "step",
+    .run     = bench_step,
+};

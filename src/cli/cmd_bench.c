@@ -1,5 +1,6 @@
 /* cli/cmd_bench.c -- `treb bench`: how fast, against a ceiling measured in the same run. */
 #include "cli/bench.h"
+#include "cli/commands.h"
 #include "base/clock.h"
 
 #ifdef TREB_OPENBLAS
@@ -127,13 +128,18 @@ Status bench_ceiling(Ceiling *c, Backend *be, Arena *a, DType d)
     return backend_sync(be);
 }
 
-Status cmd_bench(int argc, char **argv)
+Status bench_dtype(DType *d, const char *text)
 {
-    if (argc > 1 && !strcmp(argv[1], "ops"))  return bench_ops(argc - 1, argv + 1);
-    if (argc > 1 && !strcmp(argv[1], "step")) return bench_step(argc - 1, argv + 1);
-    if (argc > 1 && !strcmp(argv[1], "decode")) return bench_decode(argc - 1, argv + 1);
-    if (argc > 1 && !strcmp(argv[1], "loader")) return bench_loader(argc - 1, argv + 1);
-    if (argc > 1 && !strcmp(argv[1], "dispatch")) return bench_dispatch(argc - 1, argv + 1);
-    if (argc > 1 && !strcmp(argv[1], "calibrate")) return bench_calibrate(argc - 1, argv + 1);
-    return fail(E_CONFIG, "bench: ops, step, decode, loader, dispatch or calibrate? See treb help bench");
+    TRY(dtype_parse(d, text));
+    return *d == F32 || *d == BF16 ? OK : fail(E_CONFIG, "--dtype %s: f32 or bf16", text);
 }
+
+extern const Usage usage_bench_ops, usage_bench_step, usage_bench_calibrate, usage_bench_decode,
+    usage_bench_loader, usage_bench_dispatch;
+
+const Command command_bench = {
+    .name     = "bench",
+    .help     = "ops and whole steps against ceilings measured in the same run",
+    .usage    = USAGE(&usage_bench_ops, &usage_bench_step, &usage_bench_calibrate, &usage_bench_decode,
+                      &usage_bench_loader, &usage_bench_dispatch),
+};

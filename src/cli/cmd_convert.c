@@ -1,7 +1,7 @@
 /* cli/cmd_convert.c -- `treb convert`: a model in any form that is read here, or a checkpoint of a run of any
  * number of ranks, written in the hub's form; or such a checkpoint as one rank would have written it; or an
  * adapter, by itself or merged into its base. */
-#include "cli/options.h"
+#include "cli/commands.h"
 #include "model/weights.h"
 #include "checkpoint/base_model.h"
 #include "checkpoint/lora_source.h"
@@ -167,36 +167,80 @@ static Status find_config(Convert *c, const char *named)
     return path_join(c->config, c->from, "state");
 }
 
-Status cmd_convert(int argc, char **argv)
+typedef struct ConvertArgs {
+    const char *dtype, *config, *base;
+    int64_t     shard_mb;
+    bool        native, merge;
+} ConvertArgs;
+
+static const Option options[] = {
+    OPTION_TEXT(ConvertArgs, dtype, "--dtype", "f32|bf16|f16",
+                "of the written tensors; as in FROM unless given"),
+    OPTION_INT(ConvertArgs, shard_mb, "--shard-mb", "N", 1, 1 << 30, "megabytes of a file; 5000"),
+    OPTION_TEXT(ConvertArgs, config, "--config", "FOLDER",
+                "config.json and tokenizer files where FROM has none"),
+    OPTION_FLAG(ConvertArgs, native, "--native",
+                "write the checkpoint as one rank would have, moments included"),
+    OPTION_FLAG(ConvertArgs, merge, "--merge", "add an adapter into its base and write the model"),
+    OPTION_TEXT(ConvertArgs, base, "--base", "FOLDER", "the base of an adapter, where it lies elsewhere now"),
+    OPTION_END
+};
+
+/* An adapter's checkpoint or folder. */
+static Status convert_adapter(Convert *c, const ConvertArgs *a)
 {
-    const char *dir[2], *dtype = NULL, *shard = NULL, *config = NULL;
-    const char *base = NULL;
-    bool native = false, merged = false;
-    const Option options[] = { { "--dtype", &dtype, NULL },    { "--shard-mb", &shard, NULL },
-                               { "--config", &config, NULL },  { "--base", &base, NULL },
-                               { "--native", NULL, &native },  { "--merge", NULL, &merged },
-                               { 0 } };
+    if (a->merge) TRY(refuse_option("--config", a->config, "a merged model has its base's"));
+    if (a->merge) return to_merged(c, a->base, a->dtype);
+    TRY(find_config(c, a->config));
+    TRY(refuse_option("--dtype", a->dtype, "an adapter is written as f32, which it is trained in"));
+    TRY(refuse_option("--shard-mb", a->shard_mb, "an adapter is one file"));
+    return to_adapter(c, a->base);
+}
+
+static Status convert(const ConvertArgs *a, const char *from, const char *to)
+{
     ModelShape shape;
-    Convert c = { 0 };
-    TRY(options_parse(argc, argv, options, dir, 2));
-    TRY(option_int("--shard-mb", shard ? shard : "5000", 1, 1 << 30, &c.shard));
-    c.from = dir[0], c.to = dir[1], c.shard *= 1000000;
-    TRY(checkpoint_refuse_run_folder(c.from));
-    if (native) TRY(refuse_option("--native", merged || base, "is of a checkpoint as it is, without a base"));
-    if (native) return to_native(&c);
-    if (merged && !lora_source_is(c.from))
-        return fail(E_CONFIG, "--merge: %s has no adapter in it", c.from);
-    if (merged) TRY(refuse_option("--config", config, "a merged model has its base's"));
-    if (merged) return to_merged(&c, base, dtype);
-    if (base && !lora_source_is(c.from)) return fail(E_CONFIG, "--base: %s has no adapter in it", c.from);
-    TRY(find_config(&c, config));
-    if (lora_source_is(c.from)) {
-        TRY(refuse_option("--dtype", dtype, "an adapter is written as f32, which it is trained in"));
-        TRY(refuse_option("--shard-mb", shard, "an adapter is one file"));
-        return to_adapter(&c, base);
-    }
+    Convert    c = { .from = from, .to = to, .shard = (a->shard_mb ? a->shard_mb : 5000) * 1000000 };
+    TRY(checkpoint_refuse_run_folder(from));
+    if (a->native)
+        TRY(refuse_option("--native", a->merge || a->base, "is of a checkpoint as it is, without a base"));
+    if (a->native) return to_native(&c);
+    if (lora_source_is(from)) return convert_adapter(&c, a);
+    if (a->merge) return fail(E_CONFIG, "--merge: %s has no adapter in it", from);
+    if (a->base) return fail(E_CONFIG, "--base: %s has no adapter in it", from);
+    TRY(find_config(&c, a->config));
     TRY(shape_load(&shape, c.config));
-    TRY(choose_dtype(&c, &shape, dtype));
-    TRY(refuse_overwrite(c.to, "config.json"));
+    TRY(choose_dtype(&c, &shape, a->dtype));
+    TRY(refuse_overwrite(to, "config.json"));
     return to_hub(&c, &shape);
 }
+
+static Status cmd_convert(int argc, char **argv)
+{
+    ConvertArgs a = { 0 };
+    PlainArgs   dir = { .least = 2, .most = 2 };
+    TRY(options_parse(argc, argv, options, &a, &dir));
+    Status st = convert(&a, dir.value[0], dir.value[1]);
+    plain_args_close(&dir);
+    return st;
+}
+
+static const Usage usage = {
+    .args    = "FROM TO",
+    .options = options,
+    .notes   = "FROM is a model folder or a checkpoint of a run on any number of ranks, TO a new folder. A "
+               "checkpoint of a run with adapters is written as an adapter that PEFT loads.",
+};
+
+static const Usage usage_merge = {
+    .args    = "--merge ADAPTER TO",
+    .notes   = "ADAPTER is a checkpoint of a run with adapters, or PEFT's folder; its base is found by "
+               "what the adapter records unless --base names it.",
+};
+
+const Command command_convert = {
+    .name     = "convert",
+    .help     = "write a checkpoint in the hub's form; merge adapters",
+    .run      = cmd_convert,
+    .usage    = USAGE(&usage, &usage_merge),
+};

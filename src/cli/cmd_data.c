@@ -1,21 +1,18 @@
-/* cli/cmd_data.c -- `treb data`: the verbs about datasets, one file each. */
-#include "cli/data.h"
-#include "cli/program.h"
+/* cli/cmd_data.c -- `treb data`: the sub-verbs about datasets, one file each. */
+#include "cli/commands.h"
 
-#include <string.h>
+extern const Usage usage_data_check, usage_data_inspect, usage_data_pack;
 
-/* The pictures of the demo are drawn by a program of their own; its sources are in demo/. */
-static Status data_synth(int argc, char **argv) { return program_exec_sibling("treb-demo", argc, argv); }
-
-static const struct { const char *name; Status (*run)(int argc, char **argv); } verbs[] = {
-    { "check", data_check }, { "inspect", data_inspect }, { "pack", data_pack }, { "synth", data_synth },
+static const Usage usage_synth = {
+    .args    = "--out DIR [option ...]",
+    .notes   = "Draws the demo's visual questions; `treb data synth --help` lists the options.",
+    .sub     = "synth",
+    .program = "treb-demo",
 };
 
-Status cmd_data(int argc, char **argv);
-
-Status cmd_data(int argc, char **argv)
-{
-    for (size_t i = 0; argc > 1 && i < sizeof verbs / sizeof *verbs; i++)
-        if (!strcmp(argv[1], verbs[i].name)) return verbs[i].run(argc - 1, argv + 1);
-    return fail(E_CONFIG, "data: check, inspect, pack or synth? See treb help data");
-}
+const Command command_data = {
+    .name     = "data",
+    .help     = "check, inspect, pack and draw datasets",
+    .usage    = USAGE(&usage_data_check, &usage_data_inspect, &usage_data_pack, &usage_synth),
+    .sections = "data,image,video",
+};

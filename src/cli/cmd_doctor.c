@@ -1,7 +1,7 @@
 /* cli/cmd_doctor.c -- `treb doctor`: what this machine has and what that allows. */
 #include "base/thread.h"
 #include "cli/doctor.h"
-#include "cli/options.h"
+#include "cli/commands.h"
 #include "comm/comm.h"
 #include "ops/cpu/gemm_bf16.h"
 #include "ops/ops.h"
@@ -82,15 +82,30 @@ static void print_findings(const Json *o)
     }
 }
 
-Status cmd_doctor(int argc, char **argv)
+typedef struct DoctorArgs { bool json; } DoctorArgs;
+
+static const Option options[] = {
+    OPTION_FLAG(DoctorArgs, json, "--json", "print the findings as JSON"),
+    OPTION_END
+};
+
+static Status cmd_doctor(int argc, char **argv)
 {
-    bool json = false;
-    const Option options[] = { { "--json", NULL, &json }, { 0 } };
-    TRY(options_parse(argc, argv, options, NULL, 0));
+    DoctorArgs a = { 0 };
+    TRY(options_parse(argc, argv, options, &a, NULL));
     Json *o = doctor_findings();
-    if (!o) return fail(E_FIT, "no memory");
-    if (json) json_dumpf(o, stdout, JSON_INDENT(2)), putchar('\n');
-    else print_findings(o);
+    if (!o) return fail(E_FIT, "no memory for the findings");
+    if (a.json) json_dumpf(o, stdout, JSON_INDENT(2)), putchar('\n');
+    else        print_findings(o);
     json_decref(o);
     return OK;
 }
+
+static const Usage usage = { .args    = "", .options = options };
+
+const Command command_doctor = {
+    .name     = "doctor",
+    .help     = "what this machine has and what that allows",
+    .run      = cmd_doctor,
+    .usage    = USAGE(&usage),
+};

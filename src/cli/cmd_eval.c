@@ -1,5 +1,5 @@
 /* cli/cmd_eval.c -- `treb eval`: a model over held-out data, by channel. */
-#include "cli/options.h"
+#include "cli/commands.h"
 #include "engine/batching.h"
 #include "infer/evaluate.h"
 #include "infer/predict.h"
@@ -8,15 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_FILES = 256 };
-
 typedef struct Ask {
-    const char *model, *lora, *dtype, *samples, *file[MOST_FILES];
-    int         files;
+    const char *model, *lora, *dtype, *samples;
+    OptionList  file;                    /* of --data */
     int64_t     max_new, max_samples, lines;
     bool        blind, json;
     Config      recipe;
-    Source     *source;                  /* of --data */
+    Source     *source;                  /* as a list of sources */
     SourceList  list;
     Predictor     p;
 } Ask;
@@ -25,12 +23,12 @@ typedef struct Ask {
 static Status choose_data(Ask *a, EvalConf *e)
 {
     const Config *c = &a->recipe;
-    a->source = calloc((size_t)a->files + 1, sizeof *a->source);
-    if (!a->source) return fail(E_FIT, "no memory");
-    for (int i = 0; i < a->files; i++)
-        a->source[i] = (Source){ .path = a->file[i], .weight = 1, .channel = "" };
-    a->list = (SourceList){ a->source, a->files };
-    if (a->files)                e->sources = &a->list, e->key = "--data";
+    a->source = calloc((size_t)a->file.n + 1, sizeof *a->source);
+    if (!a->source) return fail(E_FIT, "no memory for %d data sources", a->file.n);
+    for (int i = 0; i < a->file.n; i++)
+        a->source[i] = (Source){ .path = a->file.value[i], .weight = 1, .channel = "" };
+    a->list = (SourceList){ a->source, a->file.n };
+    if (a->file.n)               e->sources = &a->list, e->key = "--data";
     else if (c->data.eval.n)     e->sources = &c->data.eval, e->key = "data.eval";
     else if (c->eval.split > 0)  e->sources = &c->data.train, e->key = "data.train", e->split = c->eval.split;
     if (e->sources) return OK;
@@ -114,34 +112,34 @@ static Status read_recipe(Ask *a, const char **plain, int n)
     return a->recipe.model.dtype = d == F32 ? "float32" : "bfloat16", OK;
 }
 
+static const Option options[] = {
+    OPTION_TEXT(Ask, model, "--model", "DIR", "the model; of more account than the recipe's"),
+    OPTION_TEXT(Ask, lora, "--lora", "DIR", "an adapter beside the model"),
+    OPTION_LIST(Ask, file, "--data", "FILE", "held-out data; may be given more than once"),
+    OPTION_TEXT(Ask, samples, "--samples", "FILE", "write questions and answers, one JSON object a line"),
+    OPTION_INT(Ask, lines, "--sample-lines", "N", 0, INT64_MAX, "lines of --samples at most; 0: all"),
+    OPTION_INT(Ask, max_samples, "--max-samples", "N", 0, INT64_MAX, "documents at most; 0: all"),
+    OPTION_INT(Ask, max_new, "--max-new", "N", 0, 1 << 20, "tokens of an answer at most, 64; 0: loss alone"),
+    OPTION_TEXT(Ask, dtype, "--dtype", "f32|bf16", "of weights and activations"),
+    OPTION_FLAG(Ask, blind, "--blind", "show the model blank pictures"),
+    OPTION_FLAG(Ask, json, "--json", "print the result as JSON"),
+    OPTION_END
+};
+
 static Status parse(Ask *a, int argc, char **argv)
 {
-    const char *data = NULL, *max_new = "64", *max_samples = "0", *lines = "0";
-    const Option options[] = {
-        { "--model", &a->model, NULL },     { "--data", &data, NULL },
-        { "--lora", &a->lora, NULL },
-        { "--samples", &a->samples, NULL }, { "--max-new", &max_new, NULL },
-        { "--dtype", &a->dtype, NULL },     { "--max-samples", &max_samples, NULL },
-        { "--sample-lines", &lines, NULL }, { "--blind", NULL, &a->blind },
-        { "--json", NULL, &a->json },       { 0 },
-    };
-    const char **plain = calloc((size_t)argc, sizeof *plain);
-    int n = 0;
-    if (!plain) return fail(E_FIT, "no memory");
-    Status st = options_parse_any(argc, argv, options, plain, &n);
-    if (!st) st = option_list(argc, argv, "--data", a->file, MOST_FILES, &a->files);
-    if (!st) st = option_int("--max-new", max_new, 0, 1 << 20, &a->max_new);
-    if (!st) st = option_int("--max-samples", max_samples, 0, INT64_MAX, &a->max_samples);
-    if (!st) st = option_int("--sample-lines", lines, 0, INT64_MAX, &a->lines);
-    if (!st) st = read_recipe(a, plain, n);
-    free(plain);
+    PlainArgs plain = { .most = PLAIN_ANY };
+    a->max_new = 64;
+    TRY(options_parse(argc, argv, options, a, &plain));
+    Status st = read_recipe(a, plain.value, plain.n);
+    plain_args_close(&plain);
     return st;
 }
 
-Status cmd_eval(int argc, char **argv)
+static Status cmd_eval(int argc, char **argv)
 {
     Ask *a = calloc(1, sizeof *a);
-    if (!a) return fail(E_FIT, "no memory");
+    if (!a) return fail(E_FIT, "no memory for an evaluation");
     Status st = parse(a, argc, argv);
     if (!st) st = run(a);
     predict_close(&a->p);
@@ -150,3 +148,18 @@ Status cmd_eval(int argc, char **argv)
     free(a);
     return st;
 }
+
+static const Usage usage = {
+    .args    = "[recipe.yaml] [section.key=value ...]",
+    .options = options,
+    .notes   = "Data: the files of --data, else data.eval of the recipe, else the share that eval.split "
+               "holds out. The loss is per supervised token; an answer is right when it equals the "
+               "expected text. An adapter that is named as the model brings the base it was trained on.",
+};
+
+const Command command_eval = {
+    .name     = "eval",
+    .help     = "loss and answers of a model on held-out data",
+    .run      = cmd_eval,
+    .usage    = USAGE(&usage),
+};

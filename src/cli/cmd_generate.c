@@ -1,6 +1,6 @@
 /* cli/cmd_generate.c -- `treb generate`: one prompt with its pictures, the answer as it comes. */
 #include "base/clock.h"
-#include "cli/options.h"
+#include "cli/commands.h"
 #include "data/sample.h"
 #include "infer/predict.h"
 #include "infer/detokenize.h"
@@ -10,12 +10,13 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MOST_IMAGES = 256, MOST_TOKENS = 1 << 24 };
+enum { MOST_TOKENS = 1 << 24 };
 
 typedef struct Ask {
     const char  *prompt, *system;
-    const char  *image[MOST_IMAGES];
-    int          images;
+    const char  *dir, *lora, *dtype, *backend;
+    OptionList   image;
+    int64_t      seed;
     GenerateConf how;
     Config       recipe;
     Predictor      model;
@@ -36,14 +37,14 @@ typedef struct Ask {
 static Status conversation(Ask *a)
 {
     Json *messages = json_array(), *images = json_array();
-    char *marked = malloc(strlen(a->prompt) + (size_t)a->images * 7 + 1), *at = marked;
+    char *marked = malloc(strlen(a->prompt) + (size_t)a->image.n * 7 + 1), *at = marked;
     if (!marked) return fail(E_FIT, "no memory for the prompt");
-    for (int i = 0; i < a->images && !strstr(a->prompt, "<image>"); i++) at = stpcpy(at, "<image>");
+    for (int i = 0; i < a->image.n && !strstr(a->prompt, "<image>"); i++) at = stpcpy(at, "<image>");
     strcpy(at, a->prompt);
     if (a->system)
         json_array_append_new(messages, json_pack("{ss ss}", "role", "system", "content", a->system));
     json_array_append_new(messages, json_pack("{ss ss}", "role", "user", "content", marked));
-    for (int i = 0; i < a->images; i++) json_array_append_new(images, json_string(a->image[i]));
+    for (int i = 0; i < a->image.n; i++) json_array_append_new(images, json_string(a->image.value[i]));
     a->line = json_pack("{so so}", "messages", messages, "images", images);
     a->text = a->line ? json_dumps(a->line, JSON_COMPACT) : NULL;
     free(marked);
@@ -155,43 +156,58 @@ static Status dtype_word(const char *text, const char **word)
     return *word = d == F32 ? "float32" : "bfloat16", OK;
 }
 
-Status cmd_generate(int argc, char **argv)
+static const Option options[] = {
+    OPTION_TEXT(Ask, dir, "--model", "DIR", "the model; required"),
+    OPTION_TEXT(Ask, lora, "--lora", "DIR", "an adapter beside the model"),
+    OPTION_TEXT(Ask, prompt, "--prompt", "TEXT", "what to answer; required"),
+    OPTION_LIST(Ask, image, "--image", "FILE", "a picture; may be given more than once"),
+    OPTION_TEXT(Ask, system, "--system", "TEXT", "the system message"),
+    OPTION_INT(Ask, how.max_new, "--max-new", "N", 1, 1 << 20, "tokens at most; 512"),
+    OPTION_REAL(Ask, how.temperature, "--temperature", "T", 0, 100,
+                "0, the default: the likeliest token each time"),
+    OPTION_REAL(Ask, how.top_p, "--top-p", "P", 1e-6, 1, "draw among the likeliest tokens that make up P; 1"),
+    OPTION_INT(Ask, seed, "--seed", "S", 0, INT64_MAX, "of the draws; 0"),
+    OPTION_TEXT(Ask, dtype, "--dtype", "f32|bf16", "of weights and activations"),
+    OPTION_TEXT(Ask, backend, "--backend", "NAME", "cpu, cuda or auto"),
+    OPTION_END
+};
+
+static Status answer_prompt(Ask *a, int argc, char **argv)
+{
+    TRY(options_parse(argc, argv, options, a, NULL));
+    if (!a->dir || !a->prompt)
+        return fail(E_CONFIG, "generate: --model and --prompt are wanted; see treb help generate");
+    TRY(dtype_word(a->dtype, &a->recipe.model.dtype));
+    TRY(option_folder("--lora", a->lora));
+    a->how.seed = (uint64_t)a->seed, a->recipe.device.backend = backend_pick(a->backend);
+    TRY(backend_check(a->recipe.device.backend));
+    if (a->lora) a->recipe.lora.path = a->lora;
+    a->recipe.model.path = a->dir;
+    return run(a);
+}
+
+static Status cmd_generate(int argc, char **argv)
 {
     Ask *a = calloc(1, sizeof *a);
-    const char *model = NULL, *lora = NULL, *image = NULL, *max_new = "512", *temperature = "0", *top_p = "1",
-               *seed = "0", *dtype = NULL, *backend = "auto";
-    if (!a) return fail(E_FIT, "no memory");
-    const Option options[] = {
-        { "--model", &model, NULL },
-        { "--lora", &lora, NULL },
-        { "--prompt", &a->prompt, NULL },
-        { "--image", &image, NULL },
-        { "--system", &a->system, NULL },
-        { "--max-new", &max_new, NULL },
-        { "--dtype", &dtype, NULL },
-        { "--backend", &backend, NULL },
-        { "--temperature", &temperature, NULL },
-        { "--top-p", &top_p, NULL },
-        { "--seed", &seed, NULL },
-        { 0 },
-    };
-    int64_t number = 0;
+    if (!a) return fail(E_FIT, "no memory for a prompt");
+    a->how = (GenerateConf){ .max_new = 512, .top_p = 1 }, a->backend = "auto";
     config_default(&a->recipe);
-    Status st = options_parse(argc, argv, options, NULL, 0);
-    if (!st) st = option_list(argc, argv, "--image", a->image, MOST_IMAGES, &a->images);
-    if (!st && (!model || !a->prompt))
-        st = fail(E_CONFIG, "generate: --model and --prompt are wanted; see treb help generate");
-    if (!st) st = option_int("--max-new", max_new, 1, 1 << 20, &a->how.max_new);
-    if (!st) st = option_int("--seed", seed, 0, INT64_MAX, &number);
-    if (!st) st = option_real("--temperature", temperature, 0, 100, &a->how.temperature);
-    if (!st) st = option_real("--top-p", top_p, 1e-6, 1, &a->how.top_p);
-    if (!st) st = dtype_word(dtype, &a->recipe.model.dtype);
-    if (!st) st = option_folder("--lora", lora);
-    a->how.seed = (uint64_t)number, a->recipe.device.backend = backend_pick(backend);
-    if (!st) st = backend_check(a->recipe.device.backend);
-    if (lora) a->recipe.lora.path = lora;
-    if (!st) a->recipe.model.path = model, st = run(a);
+    Status st = answer_prompt(a, argc, argv);
     ask_close(a);
     free(a);
     return st;
 }
+
+static const Usage usage = {
+    .args    = "--model DIR --prompt TEXT",
+    .options = options,
+    .notes   = "Pictures stand where TEXT has <image>, or before it. An adapter that is named as the model "
+               "brings the base it was trained on.",
+};
+
+const Command command_generate = {
+    .name     = "generate",
+    .help     = "text from a prompt and pictures",
+    .run      = cmd_generate,
+    .usage    = USAGE(&usage),
+};

@@ -2,7 +2,7 @@
  * its place and does not stop the others. */
 #include "base/json.h"
 #include "base/str.h"
-#include "cli/options.h"
+#include "cli/commands.h"
 #include "data/image.h"
 
 #include <errno.h>
@@ -21,6 +21,7 @@ static const char *const stage_names[STAGES] = { "decode", "resize", "patches" }
 typedef struct Ask {
     PatchShape  patch;
     ImageLimits lim;
+    const char *index_text;
     int64_t    *index, indices, repeat;
     bool        json;
 } Ask;
@@ -241,14 +242,9 @@ static Status index_read(Ask *a, const char *text)
     return OK;
 }
 
-static Status ask_read(Ask *a, const char *index, const char *least, const char *most, const char *limit,
-                       const char *repeat)
+static Status check_ask(Ask *a)
 {
-    if (index)  TRY(index_read(a, index));
-    if (least)  TRY(option_int("--min-pixels", least, 1, INT32_MAX, &a->patch.min_pixels));
-    if (most)   TRY(option_int("--max-pixels", most, 1, INT32_MAX, &a->patch.max_pixels));
-    if (limit)  TRY(option_int("--limit-pixels", limit, 1, INT32_MAX, &a->lim.max_pixels));
-    if (repeat) TRY(option_int("--repeat", repeat, 1, MOST_REPEATS, &a->repeat));
+    if (a->index_text) TRY(index_read(a, a->index_text));
     if (a->patch.min_pixels > a->patch.max_pixels)
         return fail(E_CONFIG, "--min-pixels is above --max-pixels");
     return OK;
@@ -271,20 +267,40 @@ static Status all_files(const Ask *a, const char **files, int n)
     return fail(first, "%lld of %lld pictures could not be read", (long long)t.bad, (long long)t.files);
 }
 
-Status cmd_image(int argc, char **argv)
+static const Option options[] = {
+    OPTION_FLAG(Ask, json, "--json", "one JSON object a picture"),
+    OPTION_TEXT(Ask, index_text, "--index", "I,J,...", "values of the flattened patches to print"),
+    OPTION_INT(Ask, patch.min_pixels, "--min-pixels", "N", 1, INT32_MAX,
+               "pictures are scaled up to it; 65536"),
+    OPTION_INT(Ask, patch.max_pixels, "--max-pixels", "N", 1, INT32_MAX, "and down to it; 16777216"),
+    OPTION_INT(Ask, lim.max_pixels, "--limit-pixels", "N", 1, INT32_MAX,
+               "refuse larger files before decoding"),
+    OPTION_INT(Ask, repeat, "--repeat", "N", 1, MOST_REPEATS, "time each stage, on one core"),
+    OPTION_END
+};
+
+static Status cmd_image(int argc, char **argv)
 {
-    const char *index = NULL, *least = NULL, *most = NULL, *limit = NULL, *repeat = NULL;
     Ask a = { .patch = { .patch = 16, .frames = 2, .merge = 2, .channels = 3 },
               .lim = { IMAGE_MAX_PIXELS, IMAGE_MAX_BYTES } };
+    PlainArgs files = { .least = 1, .most = PLAIN_ANY };
     a.patch.min_pixels = 65536, a.patch.max_pixels = 16777216;      /* as published for Qwen3-VL */
-    const Option options[] = { { "--json", NULL, &a.json },         { "--index", &index, NULL },
-                               { "--min-pixels", &least, NULL },    { "--max-pixels", &most, NULL },
-                               { "--limit-pixels", &limit, NULL },  { "--repeat", &repeat, NULL }, { 0 } };
-    const char **files = calloc((size_t)argc, sizeof *files);
-    int          n = 0;
-    Status       st = files ? options_parse_many(argc, argv, options, files, &n) : fail(E_FIT, "no memory");
-    if (!st) st = ask_read(&a, index, least, most, limit, repeat);
-    if (!st) st = all_files(&a, files, n);
-    free(files), free(a.index);
+    TRY(options_parse(argc, argv, options, &a, &files));
+    Status st = check_ask(&a);
+    if (!st) st = all_files(&a, files.value, files.n);
+    plain_args_close(&files), free(a.index);
     return st;
 }
+
+static const Usage usage = {
+    .args    = "FILE ...",
+    .options = options,
+    .notes   = "A picture that cannot be read is reported and the rest go on; the exit code is then 4.",
+};
+
+const Command command_image = {
+    .name     = "image",
+    .help     = "what the model sees of pictures: grid and patch values",
+    .run      = cmd_image,
+    .usage    = USAGE(&usage),
+};

@@ -3,7 +3,7 @@
  * Runs a case's checkpoint, or adapter, on its inputs, forward, backward and a few AdamW steps, compares
  * every tensor with the recorded one by max|a-b| / max|b|, prints the worst of each kind and fails past the
  * tolerance, which --tolerance sets for a machine whose sums run in another order than the reference's. */
-#include "cli/options.h"
+#include "cli/commands.h"
 #include "cli/parity_case.h"
 #include "model/weights.h"
 #include "engine/engine.h"
@@ -59,6 +59,7 @@ static const struct { const char *name; double f32, bf16; } kinds[KIND_N] = {
 typedef struct Row { int64_t compared; double worst; char where[140]; } Row;
 
 typedef struct Parity {
+    const char *dtype_name, *tolerance;  /* as the options give them */
     ParityCase  c;
     Engine      e;
     DType       dtype;
@@ -543,31 +544,54 @@ static Status set_limits(Parity *p, const char *list)
     return OK;
 }
 
-Status cmd_parity(int argc, char **argv)
+static const Option options[] = {
+    OPTION_TEXT(Parity, backend, "--backend", "NAME", "cpu, cuda; cpu unless given"),
+    OPTION_TEXT(Parity, dtype_name, "--dtype", "f32|bf16", "of weights and activations; f32"),
+    OPTION_INT(Parity, steps, "--steps", "N", 0, 1000000, "AdamW steps to compare; as many as were recorded"),
+    OPTION_TEXT(Parity, recompute, "--recompute", "WORDS", "as memory.recompute, by commas"),
+    OPTION_TEXT(Parity, offload, "--offload", "WORDS", "as memory.activation_offload, by commas"),
+    OPTION_TEXT(Parity, tolerance, "--tolerance", "KIND=ERROR,...",
+                "allowed error by kind, as the table prints them: loss=1e-5,gradients=1e-4"),
+    OPTION_TEXT(Parity, out, "--out", "FILE", "write this build's tensors as safetensors"),
+    OPTION_FLAG(Parity, json, "--json", "print the table as JSON"),
+    OPTION_END
+};
+
+static Status compare_case(Parity *p, const char *dir)
 {
-    Parity p = { .backend = "cpu", .steps = -1 };
-    const char *dir = NULL, *dtype = "f32", *steps = NULL, *tolerance = NULL;
-    const Option options[] = {
-        { "--out", &p.out, NULL },
-        { "--backend", &p.backend, NULL },
-        { "--dtype", &dtype, NULL },
-        { "--steps", &steps, NULL },
-        { "--recompute", &p.recompute, NULL }, { "--offload", &p.offload, NULL },
-        { "--tolerance", &tolerance, NULL },
-        { "--json", NULL, &p.json },
-        { 0 },
-    };
-    TRY(options_parse(argc, argv, options, &dir, 1));
-    TRY(dtype_parse(&p.dtype, dtype));
-    if (p.dtype != F32 && p.dtype != BF16) return fail(E_CONFIG, "--dtype %s: f32 or bf16", dtype);
-    if (steps) TRY(option_int("--steps", steps, 0, 1000000, &p.steps));
-    TRY(set_limits(&p, tolerance));
-    p.value = calloc(MAX_VALUES, sizeof *p.value);
-    if (!p.value) return fail(E_FIT, "no memory");
-    Status st = run(&p, dir);
-    for (int i = 0; i < p.values; i++) free(p.value[i].data);
-    free(p.value);
-    engine_close(&p.e);
-    parity_case_close(&p.c);
+    TRY(dtype_parse(&p->dtype, p->dtype_name));
+    if (p->dtype != F32 && p->dtype != BF16) return fail(E_CONFIG, "--dtype %s: f32 or bf16", p->dtype_name);
+    TRY(set_limits(p, p->tolerance));
+    p->value = calloc(MAX_VALUES, sizeof *p->value);
+    if (!p->value) return fail(E_FIT, "no memory for the values of a case");
+    Status st = run(p, dir);
+    for (int i = 0; i < p->values; i++) free(p->value[i].data);
+    free(p->value);
+    engine_close(&p->e);
+    parity_case_close(&p->c);
     return st;
 }
+
+static Status cmd_parity(int argc, char **argv)
+{
+    Parity    p = { .backend = "cpu", .dtype_name = "f32", .steps = -1 };
+    PlainArgs dir = { .least = 1, .most = 1 };
+    TRY(options_parse(argc, argv, options, &p, &dir));
+    Status st = compare_case(&p, dir.value[0]);
+    plain_args_close(&dir);
+    return st;
+}
+
+static const Usage usage = {
+    .args    = "CASE",
+    .options = options,
+    .notes   = "CASE is a folder of recorded tensors, of a model or of an adapter on one. The exit code is "
+               "7 when a tensor differs by more than its tolerance.",
+};
+
+const Command command_parity = {
+    .name     = "parity",
+    .help     = "this build against recorded reference tensors",
+    .run      = cmd_parity,
+    .usage    = USAGE(&usage),
+};

@@ -1,8 +1,8 @@
 /* cli/cmd_plan.c -- treb plan recipe.yaml: whether a layout is legal, who sits where, what one rank of every
- * stage would hold and say, and by a row of hardware how long that takes. The trainer's own engine is run with
- * no data behind it and nobody at the other ends. With --gpus no recipe is wanted: layouts are searched for. */
+ * stage would hold and say, and by a row of hardware how long that takes. The trainer's own engine is run
+ * with no data behind it and nobody at the other ends. With --gpus no recipe is wanted: layouts are searched
+ * for. */
 #include "cli/commands.h"
-#include "cli/options.h"
 #include "cli/plan_search.h"
 #include "parallel/rules.h"
 #include "plan/published.h"
@@ -14,6 +14,8 @@
 typedef struct PlanAsk {
     Config      recipe;
     const char *path, *html;             /* of the recipe; of the page, or NULL */
+    const char *hardware;                /* NULL: no times are asked for */
+    int64_t     want_ranks, want_node;   /* 0: not given */
     int         ranks, per_node;
     bool        json, compare, timed;
     Hardware    hw;
@@ -58,7 +60,7 @@ static Status plan(PlanAsk *p, const DryRun *d)
     bool      unfit = p->timed && fit_of(peak, &p->hw) == FIT_NOT;
     Estimate  estimates[ESTIMATES];
     FitAdvice *advice = unfit ? calloc(1, sizeof *advice) : NULL;
-    PlanView      v = { .dry = d, .title = p->path, .estimates = p->compare ? estimates : NULL, .advice = advice };
+    PlanView v = { .dry = d, .title = p->path, .estimates = p->compare ? estimates : NULL, .advice = advice };
     if (unfit && !advice) return fail(E_FIT, "no host memory for advice");
     if (p->compare) estimates_of(estimates, d);
     Status st = unfit ? advise(advice, p, d) : OK;
@@ -85,45 +87,80 @@ static Status plan_recipe(PlanAsk *p)
     return st;
 }
 
-static Status read_numbers(PlanAsk *p, const char *ranks, const char *node, const char *hardware)
+/* How many ranks, and how many of them a node has. */
+static Status choose_ranks(PlanAsk *p)
 {
-    int64_t n = dryrun_ranks(&p->recipe.parallel), per = 8;
-    if (hardware) TRY(hardware_find(&p->hw, hardware));
-    p->timed = hardware;
-    if (ranks) TRY(option_int("--ranks", ranks, 1, 1 << 20, &n));
-    else if (!p->json) printf("%lld ranks, as many as the layout takes at least; --ranks asks for others\n",
-                              (long long)n);
-    if (hardware) per = hardware_node(&p->hw, n);
-    if (hardware && !node && !p->recipe.comm.ranks_per_node && !p->json && per < p->hw.domain && per < n)
+    int64_t n = p->want_ranks ? p->want_ranks : dryrun_ranks(&p->recipe.parallel), per = 8;
+    p->timed = p->hardware;
+    if (p->timed) TRY(hardware_find(&p->hw, p->hardware));
+    if (!p->want_ranks && !p->json)
+        printf("%lld ranks, as many as the layout takes at least; --ranks asks for others\n", (long long)n);
+    if (p->timed) per = hardware_node(&p->hw, n);
+    if (p->timed && !p->want_node && !p->recipe.comm.ranks_per_node && !p->json && per < p->hw.domain &&
+        per < n)
         printf("%lld ranks a node of the %d that fast links join, so that groups fill it; --per-node asks "
                "for others\n", (long long)per, p->hw.domain);
     if (p->recipe.comm.ranks_per_node) per = p->recipe.comm.ranks_per_node;
-    if (node) TRY(option_int("--per-node", node, 1, 1 << 20, &per));
+    if (p->want_node) per = p->want_node;
     p->ranks = (int)n, p->per_node = (int)(per < n ? per : n);
     return OK;
 }
 
-static bool is_override(const char *arg) { return strchr(arg, '=') && strncmp(arg, "--", 2); }
+static const Option options[] = { OPTION_INT(PlanAsk, want_ranks, "--ranks", "N", 1, 1 << 20,
+                                             "ranks; as many as the layout takes at least"),
+                                  OPTION_INT(PlanAsk, want_node, "--per-node", "N", 1, 1 << 20,
+                                             "ranks that a fast link joins; 8, or the hardware's"),
+                                  OPTION_TEXT(PlanAsk, hardware, "--hardware", "ID",
+                                              "a GPU by name, or `this`: predicts the time of a step"),
+                                  OPTION_TEXT(PlanAsk, html, "--html", "FILE", "write a page as well"),
+                                  OPTION_FLAG(PlanAsk, json, "--json", "print the plan as JSON"),
+                                  OPTION_FLAG(PlanAsk, compare, "--compare-estimators",
+                                              "what two public estimators say of the same layout"),
+                                  OPTION_END };
 
-Status cmd_plan(int argc, char **argv)
+static Status plan_command(PlanAsk *p, const PlainArgs *plain)
 {
-    const char *ranks = NULL, *node = NULL, *hardware = NULL, *plain[64];
-    PlanAsk     p = { 0 };
-    Option      options[] = { { "--ranks", &ranks, NULL }, { "--per-node", &node, NULL },
-                              { "--hardware", &hardware, NULL }, { "--html", &p.html, NULL },
-                              { "--json", NULL, &p.json }, { "--compare-estimators", NULL, &p.compare },
-                              { 0 } };
-    int         k = 0;
-    if (search_asked(argc, argv)) return search_command(argc, argv);
-    if (argc == 2 && !strcmp(argv[1], "--validate")) return published_print(stdout);
-    if (argc > 60) return fail(E_CONFIG, "plan: %d arguments are too many", argc);
-    TRY(options_parse_many(argc, argv, options, plain, &k));
-    p.path = plain[0];
-    for (int i = 1; i < k; i++)
-        if (!is_override(plain[i])) return fail(E_CONFIG, "plan: %s is no section.key=value", plain[i]);
-    TRY(config_open(&p.recipe, plain[0], k - 1, (char **)plain + 1));
-    Status st = read_numbers(&p, ranks, node, hardware);
-    if (!st) st = plan_recipe(&p);
-    config_close(&p.recipe);
+    p->path = plain->value[0];
+    for (int i = 1; i < plain->n; i++)
+        if (!is_override(plain->value[i]))
+            return fail(E_CONFIG, "plan: %s is not section.key=value", plain->value[i]);
+    TRY(config_open(&p->recipe, p->path, plain->n - 1, (char **)plain->value + 1));
+    Status st = choose_ranks(p);
+    if (!st) st = plan_recipe(p);
+    config_close(&p->recipe);
     return st;
 }
+
+static Status cmd_plan(int argc, char **argv)
+{
+    PlanAsk   p = { 0 };
+    PlainArgs plain = { .least = 1, .most = PLAIN_ANY };
+    if (search_asked(argc, argv)) return search_command(argc, argv);
+    if (argc == 2 && !strcmp(argv[1], "--validate")) return published_print(stdout);
+    TRY(options_parse(argc, argv, options, &p, &plain));
+    Status st = plan_command(&p, &plain);
+    plain_args_close(&plain);
+    return st;
+}
+
+static const Usage usage = {
+    .args    = "recipe.yaml [section.key=value ...]",
+    .options = options,
+    .notes   = "Reads the recipe and the model's config.json alone (or model.preset=NAME, or the preset "
+               "that model.path is named after). Prints rules, rank placement, memory of a rank of every "
+               "stage by arena and label, and the bytes it sends. With --hardware the exit code is 3 when "
+               "it does not fit, and the cheapest changes that would make it fit are listed.",
+};
+
+static const Usage usage_validate = {
+    .args    = "--validate",
+    .notes   = "Prints published measurements beside what the analytic model says of them.",
+};
+
+const Command command_plan = {
+    .name     = "plan",
+    .help     = "whether a layout is legal and fits, what each rank holds, how long a step takes",
+    .run      = cmd_plan,
+    .usage    = USAGE(&usage, &usage_plan_search, &usage_validate),
+    .sections = "parallel,moe,memory,train,lora",
+};

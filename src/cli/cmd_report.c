@@ -1,5 +1,5 @@
 /* cli/cmd_report.c -- `treb report`: a run's page, or two runs on one. */
-#include "cli/options.h"
+#include "cli/commands.h"
 #include "report/report.h"
 
 #include <limits.h>
@@ -31,21 +31,37 @@ static void say(const char *out, const ReportCounts *c)
     putchar('\n');
 }
 
-Status cmd_report(int argc, char **argv)
+typedef struct ReportArgs { const char *out; } ReportArgs;
+
+static const Option options[] = {
+    OPTION_TEXT(ReportArgs, out, "--out", "FILE", "the page; RUN/report.html, or RUN/report-vs-RUN2.html"),
+    OPTION_END
+};
+
+static Status cmd_report(int argc, char **argv)
 {
-    const char *out = NULL;
-    const Option options[] = { { "--out", &out, NULL }, { 0 } };
-    char path[PATH_MAX];
+    ReportArgs   a = { 0 };
+    PlainArgs    dir = { .least = 1, .most = REPORT_RUNS };
+    char         path[PATH_MAX];
     ReportCounts c;
-    int runs;
-    const char **dir = calloc((size_t)argc, sizeof *dir);
-    if (!dir) return fail(E_FIT, "no memory");
-    Status st = options_parse_many(argc, argv, options, dir, &runs);
-    if (!st && runs > REPORT_RUNS)
-        st = fail(E_CONFIG, "report: %s is one run too many; a page holds two", dir[REPORT_RUNS]);
-    if (!st && !out) st = default_out(path, dir, runs), out = path;
-    if (!st) st = report_write(dir, runs, out, &c);
+    TRY(options_parse(argc, argv, options, &a, &dir));
+    Status st = a.out ? OK : default_out(path, dir.value, dir.n);
+    const char *out = a.out ? a.out : path;
+    if (!st) st = report_write(dir.value, dir.n, out, &c);
     if (!st) say(out, &c);
-    free(dir);
+    plain_args_close(&dir);
     return st;
 }
+
+static const Usage usage = {
+    .args    = "RUN [RUN2]",
+    .options = options,
+    .notes   = "RUN is a run's folder (checkpoint.output_dir).",
+};
+
+const Command command_report = {
+    .name     = "report",
+    .help     = "a run's page, or two runs side by side: one HTML file, no network",
+    .run      = cmd_report,
+    .usage    = USAGE(&usage),
+};

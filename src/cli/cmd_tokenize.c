@@ -1,7 +1,7 @@
 /* cli/cmd_tokenize.c -- `treb tokenize`: lines of text to lines of ids, and back, by standard input and
  * output. */
 #include "base/json.h"
-#include "cli/options.h"
+#include "cli/commands.h"
 #include "data/tokenizer.h"
 #include "data/tokenizer_text.h"
 
@@ -11,6 +11,7 @@
 #include <string.h>
 
 typedef struct Job {
+    const char *path;                    /* of the tokenizer */
     Tokenizer    *tokenizer;
     TokenScratch *scratch;
     bool  decode, plain, skip_special;
@@ -101,20 +102,21 @@ static Status do_lines(Job *j)
     return s;
 }
 
-Status cmd_tokenize(int argc, char **argv)
+static const Option options[] = {
+    OPTION_TEXT(Job, path, "--tokenizer", "FILE", "a tokenizer.json or a model's folder; required"),
+    OPTION_FLAG(Job, decode, "--decode", "lines of ids to lines of text"),
+    OPTION_FLAG(Job, plain, "--plain", "take added tokens such as <|im_end|> as ordinary text"),
+    OPTION_FLAG(Job, skip_special, "--skip-special", "with --decode: leave special tokens out"),
+    OPTION_END
+};
+
+static Status cmd_tokenize(int argc, char **argv)
 {
     Job job = { 0 };
-    const char  *path = NULL;
-    const Option options[] = {
-        { "--tokenizer",    &path, NULL },
-        { "--decode",       NULL,  &job.decode },
-        { "--plain",        NULL,  &job.plain },
-        { "--skip-special", NULL,  &job.skip_special },
-        { 0 }
-    };
-    TRY(options_parse(argc, argv, options, NULL, 0));
-    if (!path) return fail(E_CONFIG, "--tokenizer FILE is wanted: a tokenizer.json or the folder of a model");
-    Status s = tokenizer_open(&job.tokenizer, path);
+    TRY(options_parse(argc, argv, options, &job, NULL));
+    if (!job.path)
+        return fail(E_CONFIG, "--tokenizer FILE is wanted: a tokenizer.json or the folder of a model");
+    Status s = tokenizer_open(&job.tokenizer, job.path);
     if (!s) s = token_scratch_open(&job.scratch, job.tokenizer);
     if (!s) s = do_lines(&job);
     ids_close(&job.ids);
@@ -124,3 +126,17 @@ Status cmd_tokenize(int argc, char **argv)
     tokenizer_close(job.tokenizer);
     return s;
 }
+
+static const Usage usage = {
+    .args    = "--tokenizer FILE < lines",
+    .options = options,
+    .notes   = "Lines are {\"text\": ...}; each becomes a line with a list of ids, or with --decode the "
+               "reverse.",
+};
+
+const Command command_tokenize = {
+    .name     = "tokenize",
+    .help     = "lines of text to lines of token ids, and back",
+    .run      = cmd_tokenize,
+    .usage    = USAGE(&usage),
+};

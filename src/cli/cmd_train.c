@@ -1,6 +1,7 @@
 /* cli/cmd_train.c -- treb train recipe.yaml [section.key=value ...]: a run, from its recipe to its last
  * step. */
 #include "base/clock.h"
+#include "cli/commands.h"
 #include "cli/doctor.h"
 #include "report/report.h"
 #include "train/trainer_answers.h"
@@ -42,7 +43,7 @@ static Status train_ranks(const Config *cfg, double started)
     return st;
 }
 
-Status cmd_train(int argc, char **argv)
+static Status cmd_train(int argc, char **argv)
 {
     Config cfg;
     double started = clock_now();
@@ -52,3 +53,18 @@ Status cmd_train(int argc, char **argv)
     config_close(&cfg);
     return st;
 }
+
+static const Usage usage = {
+    .args    = "recipe.yaml [section.key=value ...]",
+    .notes   = "Needs model.path (or model.preset), data.train and checkpoint.output_dir. SIGTERM and "
+               "Ctrl-C save a checkpoint and exit; checkpoint.resume_from_checkpoint=auto continues with "
+               "the same bits as an uninterrupted run.",
+};
+
+const Command command_train = {
+    .name     = "train",
+    .help     = "train a model by a recipe",
+    .run      = cmd_train,
+    .usage    = USAGE(&usage),
+    .sections = ALL_SECTIONS,
+};

@@ -32,8 +32,4 @@ MUST Status data_view_open(DataView *v, const DataSetup *s, const SourceList *so
                            bool once, bool tolerant);
 void        data_view_close(DataView *v);                                /* twice is fine */
 
-MUST Status data_check(int argc, char **argv);
-MUST Status data_inspect(int argc, char **argv);
-MUST Status data_pack(int argc, char **argv);
-
 #endif

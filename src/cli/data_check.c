@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 #include "base/thread.h"
-#include "cli/options.h"
+#include "cli/commands.h"
 #include "data/index.h"
 #include <stdlib.h>
 #include <string.h>
@@ -300,20 +300,34 @@ static Status check(const DataSetup *s, bool json)
     return st;
 }
 
-Status data_check(int argc, char **argv)
+typedef struct CheckArgs { bool json; } CheckArgs;
+
+static const Option options[] = {
+    OPTION_FLAG(CheckArgs, json, "--json", "print the result as JSON"),
+    OPTION_END
+};
+
+static Status data_check(int argc, char **argv)
 {
-    DataSetup    s;
-    bool         json = false;
-    const Option options[] = { { "--json", NULL, &json }, { 0 } };
-    const char **plain = calloc((size_t)argc + 1, sizeof *plain);
-    int          n = 0;
-    Status       st = plain ? options_parse_any(argc, argv, options, plain, &n)
-                            : fail(E_FIT, "no memory for arguments");
-    if (!st) st = data_setup_open(&s, "data check", plain, n);
+    DataSetup s;
+    CheckArgs a = { 0 };
+    PlainArgs plain = { .most = PLAIN_ANY };
+    TRY(options_parse(argc, argv, options, &a, &plain));
+    Status st = data_setup_open(&s, "data check", plain.value, plain.n);
     if (!st) {
-        st = check(&s, json);
+        st = check(&s, a.json);
         data_setup_close(&s);
     }
-    free(plain);
+    plain_args_close(&plain);
     return st;
 }
+
+const Usage usage_data_check = {
+    .args    = "recipe.yaml|FILE... [section.key=value ...]",
+    .options = options,
+    .notes   = "Reads every record and decodes every picture; prints lengths, budgets and steps per epoch. "
+               "The exit code is 4 when a record is bad. Files alone are checked without tokens unless "
+               "model.path=FOLDER is added.",
+    .sub     = "check",
+    .run     = data_check,
+};

@@ -3,7 +3,7 @@
 #include "cli/data.h"
 #include "cli/data_show.h"
 
-#include "cli/options.h"
+#include "cli/commands.h"
 #include "data/index.h"
 #include <errno.h>
 #include <stdlib.h>
@@ -126,25 +126,34 @@ static Status inspect(const DataSetup *s, const Ask *a)
     return st;
 }
 
-Status data_inspect(int argc, char **argv)
+static const Option options[] = { OPTION_INT(Ask, sample, "--sample", "N", 0, INT64_MAX,
+                                             "which sample, counted from 0"),
+                                  OPTION_INT(Ask, step, "--step", "N", 0, INT32_MAX,
+                                             "the micro-batches of that step instead, counted from 1"),
+                                  OPTION_FLAG(Ask, table, "--tokens", "a row for every token"),
+                                  OPTION_TEXT(Ask, html, "--html", "FILE", "write a page instead"),
+                                  OPTION_FLAG(Ask, plain, "--plain", "no colours"),
+                                  OPTION_END };
+
+static Status data_inspect(int argc, char **argv)
 {
-    DataSetup    s;
-    Ask          a = { 0 };
-    const char  *sample = "0", *step = "0";
-    const Option options[] = { { "--sample", &sample, NULL }, { "--step", &step, NULL },
-                               { "--html", &a.html, NULL },   { "--tokens", NULL, &a.table },
-                               { "--plain", NULL, &a.plain }, { 0 } };
-    const char **plain = calloc((size_t)argc + 1, sizeof *plain);
-    int          n = 0;
-    Status       st = plain ? options_parse_any(argc, argv, options, plain, &n)
-                            : fail(E_FIT, "no memory for arguments");
-    if (!st) st = option_int("--sample", sample, 0, INT64_MAX, &a.sample);
-    if (!st) st = option_int("--step", step, 0, INT32_MAX, &a.step);
-    if (!st) st = data_setup_open(&s, "data inspect", plain, n);
+    DataSetup s;
+    Ask       a = { 0 };
+    PlainArgs plain = { .most = PLAIN_ANY };
+    TRY(options_parse(argc, argv, options, &a, &plain));
+    Status st = data_setup_open(&s, "data inspect", plain.value, plain.n);
     if (!st) {
         st = inspect(&s, &a);
         data_setup_close(&s);
     }
-    free(plain);
+    plain_args_close(&plain);
     return st;
 }
+
+const Usage usage_data_inspect = {
+    .args    = "recipe.yaml [section.key=value ...]",
+    .options = options,
+    .notes   = "Shows what is trained, masked and visual in a sample or in the micro-batches of a step.",
+    .sub     = "inspect",
+    .run     = data_inspect,
+};

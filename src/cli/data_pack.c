@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "base/folder.h"
 #include "base/thread.h"
-#include "cli/options.h"
+#include "cli/commands.h"
 #include "data/format_bin.h"
 #include <errno.h>
 #include <stdlib.h>
@@ -175,30 +175,48 @@ static Status pack(const DataSetup *s, const char *out, uint64_t most)
     return OK;
 }
 
-Status data_pack(int argc, char **argv)
+typedef struct PackArgs { int64_t shard_mb; } PackArgs;
+
+static const Option options[] = {
+    OPTION_INT(PackArgs, shard_mb, "--shard-mb", "N", 1, 1 << 20, "megabytes of a shard at most; 1024"),
+    OPTION_END
+};
+
+/* Takes the last argument that is not an override, and not the recipe, out of plain: the folder to write. */
+static const char *take_folder(PlainArgs *plain)
 {
-    DataSetup    s;
-    const char  *megabytes = "1024";
-    const Option options[] = { { "--shard-mb", &megabytes, NULL }, { 0 } };
-    const char **plain = calloc((size_t)argc + 1, sizeof *plain), *out = NULL;
-    int          n = 0, kept = 0;
-    int64_t      most = 0;
-    Status       st = plain ? options_parse_any(argc, argv, options, plain, &n)
-                            : fail(E_FIT, "no memory for arguments");
-    if (!st) st = option_int("--shard-mb", megabytes, 1, 1 << 20, &most);
-    for (int i = 0; !st && i < n; i++) { /* the last one that is no override is the folder */
-        bool last = !strchr(plain[i], '=');
-        for (int k = i + 1; k < n; k++) last &= strchr(plain[k], '=') != NULL;
-        if (last && i > 0) out = plain[i];
-        else plain[kept++] = plain[i];
-    }
-    if (!st && !out)
+    int at = plain->n - 1;
+    while (at > 0 && strchr(plain->value[at], '=')) at--;
+    if (at <= 0) return NULL;
+    const char *out = plain->value[at];
+    memmove(&plain->value[at], &plain->value[at + 1], (size_t)(plain->n - at - 1) * sizeof *plain->value);
+    plain->n--;
+    return out;
+}
+
+static Status data_pack(int argc, char **argv)
+{
+    DataSetup s;
+    PackArgs  a = { .shard_mb = 1024 };
+    PlainArgs plain = { .most = PLAIN_ANY };
+    TRY(options_parse(argc, argv, options, &a, &plain));
+    const char *out = take_folder(&plain);
+    Status      st = OK;
+    if (!out)
         st = fail(E_CONFIG, "data pack: a recipe and a folder to write to are wanted; see treb help data");
-    if (!st) st = data_setup_open(&s, "data pack", plain, kept);
+    if (!st) st = data_setup_open(&s, "data pack", plain.value, plain.n);
     if (!st) {
-        st = pack(&s, out, (uint64_t)most << 20);
+        st = pack(&s, out, (uint64_t)a.shard_mb << 20);
         data_setup_close(&s);
     }
-    free(plain);
+    plain_args_close(&plain);
     return st;
 }
+
+const Usage usage_data_pack = {
+    .args    = "recipe.yaml OUT [section.key=value ...]",
+    .options = options,
+    .notes   = "Writes shards that a run maps into memory.",
+    .sub     = "pack",
+    .run     = data_pack,
+};

@@ -14,7 +14,7 @@ static const Option *find(const Option *o, const char *arg, size_t len)
     return NULL;
 }
 
-static Status unknown(const char *verb, const Option *o, const char *arg)
+static Status refuse_unknown(const char *verb, const Option *o, const char *arg)
 {
     char known[512] = "";
     for (; o->name; o++) {
@@ -24,50 +24,76 @@ static Status unknown(const char *verb, const Option *o, const char *arg)
     return fail(E_CONFIG, "%s: %s is not an option; there are%s", verb, arg, *known ? known : " none");
 }
 
-static Status take(char **argv, int argc, int *i, const Option *options)
+static Status append(OptionList *list, const Option *o, const char *text)
 {
-    const char *arg = argv[*i], *eq = strchr(arg, '=');
-    const Option *o = find(options, arg, eq ? (size_t)(eq - arg) : strlen(arg));
-    if (!o) return unknown(argv[0], options, arg);
-    if (o->flag) {
-        if (eq) return fail(E_CONFIG, "%s: takes no value", o->name);
-        return *o->flag = true, OK;
-    }
-    if (!eq && *i + 1 >= argc) return fail(E_CONFIG, "%s: a value must follow", o->name);
-    *o->value = eq ? eq + 1 : argv[++*i];
+    if (list->n == OPTION_LIST_MAX)
+        return fail(E_CONFIG, "%s: given more than %d times", o->name, OPTION_LIST_MAX);
+    list->value[list->n++] = text;
     return OK;
 }
 
-static Status collect(int argc, char **argv, const Option *options, const char **plain, int most, int *got)
+/* INT64_MAX is not a double; the nearest one is above it. */
+static int64_t whole_bound(double hi) { return hi >= (double)INT64_MAX ? INT64_MAX : (int64_t)hi; }
+
+static Status store(const Option *o, char *args, const char *text)
 {
-    *got = 0;
+    void *field = args + o->at;
+    switch (o->kind) {
+    case OPT_FLAG: *(bool *)field = true; return OK;
+    case OPT_TEXT: *(const char **)field = text; return OK;
+    case OPT_INT:  return option_int(o->name, text, (int64_t)o->lo, whole_bound(o->hi), field);
+    case OPT_REAL: return option_real(o->name, text, o->lo, o->hi, field);
+    case OPT_LIST: return append(field, o, text);
+    }
+    return OK;
+}
+
+static Status take(char **argv, int argc, int *i, const Option *options, void *args)
+{
+    const char *arg = argv[*i], *eq = strchr(arg, '=');
+    const Option *o = find(options, arg, eq ? (size_t)(eq - arg) : strlen(arg));
+    if (!o) return refuse_unknown(argv[0], options, arg);
+    if (o->kind == OPT_FLAG) return eq ? fail(E_CONFIG, "%s: takes no value", o->name) : store(o, args, NULL);
+    if (!eq && *i + 1 >= argc) return fail(E_CONFIG, "%s: a value must follow", o->name);
+    return store(o, args, eq ? eq + 1 : argv[++*i]);
+}
+
+static Status check_count(const char *verb, const PlainArgs *p)
+{
+    if (p->n >= p->least) return OK;
+    if (p->least < p->most)
+        return fail(E_CONFIG, "%s: one argument or more is wanted; see treb help %s", verb, verb);
+    return fail(E_CONFIG, "%s: %d argument%s wanted, %d given; see treb help %s", verb, p->least,
+                p->least == 1 ? "" : "s", p->n, verb);
+}
+
+static Status collect(int argc, char **argv, const Option *options, void *args, PlainArgs *p)
+{
     for (int i = 1; i < argc; i++) {
-        if (argv[i][0] == '-' && argv[i][1]) TRY(take(argv, argc, &i, options));
-        else if (*got < most) plain[(*got)++] = argv[i];
+        if (argv[i][0] == '-' && argv[i][1]) TRY(take(argv, argc, &i, options, args));
+        else if (p->n < p->most) p->value[p->n++] = argv[i];
         else
             return fail(E_CONFIG, "%s: %s is one argument too many; see treb help %s", argv[0], argv[i],
                         argv[0]);
     }
-    return OK;
+    return check_count(argv[0], p);
 }
 
-Status options_parse_any(int argc, char **argv, const Option *options, const char **plain, int *n)
+Status options_parse(int argc, char **argv, const Option *options, void *args, PlainArgs *plain)
 {
-    return collect(argc, argv, options, plain, argc, n);
+    PlainArgs none = { 0 };
+    if (!plain) return collect(argc, argv, options, args, &none);
+    plain->n = 0, plain->value = calloc((size_t)argc + 1, sizeof *plain->value);
+    if (!plain->value) return fail(E_FIT, "no memory for the arguments of %s", argv[0]);
+    Status st = collect(argc, argv, options, args, plain);
+    if (st) plain_args_close(plain);
+    return st;
 }
 
-Status options_parse_many(int argc, char **argv, const Option *options, const char **plain, int *n)
+void plain_args_close(PlainArgs *p)
 {
-    TRY(collect(argc, argv, options, plain, argc, n));
-    return *n ? OK : fail(E_CONFIG, "%s: one argument or more is wanted; see treb help %s", argv[0], argv[0]);
-}
-
-Status options_parse(int argc, char **argv, const Option *options, const char **plain, int n)
-{
-    int got;
-    TRY(collect(argc, argv, options, plain, n, &got));
-    return got == n ? OK : fail(E_CONFIG, "%s: %d argument%s wanted, %d given; see treb help %s", argv[0], n,
-                                n == 1 ? "" : "s", got, argv[0]);
+    free(p->value);
+    p->value = NULL, p->n = 0;
 }
 
 Status option_int(const char *name, const char *text, int64_t lo, int64_t hi, int64_t *out)
@@ -80,11 +106,6 @@ Status option_int(const char *name, const char *text, int64_t lo, int64_t hi, in
     return *out = v, OK;
 }
 
-Status option_folder(const char *name, const char *text)
-{
-    return !text || *text ? OK : fail(E_CONFIG, "%s: no folder is named; name one, or drop it", name);
-}
-
 Status option_real(const char *name, const char *text, double lo, double hi, double *out)
 {
     double v;
@@ -93,14 +114,11 @@ Status option_real(const char *name, const char *text, double lo, double hi, dou
     return *out = v, OK;
 }
 
-Status option_list(int argc, char **argv, const char *name, const char **list, int most, int *n)
+Status option_folder(const char *name, const char *text)
 {
-    size_t len = strlen(name);
-    *n = 0;
-    for (int i = 1; i < argc; i++) {
-        if (strncmp(argv[i], name, len) || (argv[i][len] && argv[i][len] != '=')) continue;
-        if (*n == most) return fail(E_CONFIG, "%s: given more than %d times", name, most);
-        list[(*n)++] = argv[i][len] ? argv[i] + len + 1 : argv[++i];
-    }
-    return OK;
+    return !text || *text
+               ? OK
+               : fail(E_CONFIG, "%s: the folder's name is empty; name one, or drop the option", name);
 }
+
+bool is_override(const char *arg) { return strchr(arg, '=') && strncmp(arg, "--", 2); }

@@ -1,28 +1,63 @@
-/* cli/options.h -- flags of a verb: a table of names and where their values go. */
+/* cli/options.h -- the options of a verb: one row each with its name, its help and where its value goes.
+ *
+ *   typedef struct PackArgs { int64_t shard_mb; bool json; } PackArgs;
+ *   static const Option options[] = {
+ *       OPTION_INT(PackArgs, shard_mb, "--shard-mb", "N", 1, 1 << 20, "megabytes of a shard; 1024"),
+ *       OPTION_FLAG(PackArgs, json, "--json", "print the result as JSON"),
+ *       OPTION_END
+ *   };
+ *   PackArgs a = { .shard_mb = 1024 };                          the defaults
+ *   TRY(options_parse(argc, argv, options, &a, &plain));
+ *
+ * Parsing, usage, the man page and shell completion read these rows and nothing else. */
 #ifndef CLI_OPTIONS_H
 #define CLI_OPTIONS_H
 
 #include "base/status.h"
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
+typedef enum { OPT_FLAG, OPT_TEXT, OPT_INT, OPT_REAL, OPT_LIST } OptionKind;
+
 typedef struct Option {
-    const char  *name;                   /* "--out"; a zero row ends the table */
-    const char **value;                  /* takes a value: `--out FILE` or `--out=FILE` */
-    bool        *flag;                   /* or is a flag by itself */
+    const char *name;                    /* "--out"; NULL ends the table */
+    const char *arg; /* what the usage calls its value: "FILE", "f32|bf16"; NULL: a flag */
+    const char *help;
+    OptionKind  kind;
+    size_t      at;                      /* offset of the value in the verb's struct of arguments */
+    double      lo, hi;                  /* bounds of a number */
 } Option;
 
-/* Fills options and exactly n plain arguments; an unknown flag lists the known ones. */
-MUST Status options_parse(int argc, char **argv, const Option *options, const char **plain, int n);
-/* The same for one plain argument or more; plain has room for argc of them. */
-MUST Status options_parse_many(int argc, char **argv, const Option *options, const char **plain, int *n);
-/* Or for any number of them, none included. */
-MUST Status options_parse_any(int argc, char **argv, const Option *options, const char **plain, int *n);
-/* Every value of an option that may be given more than once; the table above must have it too. */
-MUST Status option_list(int argc, char **argv, const char *name, const char **list, int most, int *n);
+/* Fields: bool, const char *, int64_t, double, OptionList. */
+#define OPTION_FLAG(type, field, name, help) { name, NULL, help, OPT_FLAG, offsetof(type, field), 0, 0 }
+#define OPTION_TEXT(type, field, name, arg, help) { name, arg, help, OPT_TEXT, offsetof(type, field), 0, 0 }
+#define OPTION_INT(type, field, name, arg, lo, hi, help) \
+    { name, arg, help, OPT_INT, offsetof(type, field), (double)(lo), (double)(hi) }
+#define OPTION_REAL(type, field, name, arg, lo, hi, help) \
+    { name, arg, help, OPT_REAL, offsetof(type, field), lo, hi }
+#define OPTION_LIST(type, field, name, arg, help) { name, arg, help, OPT_LIST, offsetof(type, field), 0, 0 }
+#define OPTION_END { NULL, NULL, NULL, OPT_FLAG, 0, 0, 0 }
+
+/* Values of an option that may be given more than once, in the order of the command line. */
+enum { OPTION_LIST_MAX = 256 };
+typedef struct OptionList { const char *value[OPTION_LIST_MAX]; int n; } OptionList;
+
+/* Arguments that are not options: between least and most of them; value has n pointers into argv. */
+typedef struct PlainArgs { const char **value; int n, least, most; } PlainArgs;
+
+enum { PLAIN_ANY = 1 << 20 };
+
+/* Fills args and plain; without plain no plain argument is allowed. An unknown option lists the known ones.
+ * plain->value is allocated: plain_args_close. */
+MUST Status options_parse(int argc, char **argv, const Option *options, void *args, PlainArgs *plain);
+void        plain_args_close(PlainArgs *p);                               /* twice is fine */
+
 MUST Status option_int(const char *name, const char *text, int64_t lo, int64_t hi, int64_t *out);
 MUST Status option_real(const char *name, const char *text, double lo, double hi, double *out);
-/* A folder that is given has a name: a variable of the shell that is not set has none. NULL: not given. */
+/* Refuses an option whose value is an empty string, as an unset shell variable gives; NULL: not given. */
 MUST Status option_folder(const char *name, const char *text);
+/* "section.key=value" and not an option. */
+bool        is_override(const char *arg);
 
 #endif

@@ -10,14 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_PLAIN = 128 };
-
 typedef struct Words {
-    const char *gpus, *hardware, *model, *seq, *gbs, *images, *picture, *per_node, *precision, *imbalance;
-    const char *objective, *fix, *top, *out, *lora, *targets;
+    const char *hardware, *model, *precision, *objective, *fix, *out, *targets;
+    int64_t     gpus, seq, gbs, images, picture, per_node, top, lora;        /* 0: not given */
+    double      imbalance;
     bool        json, no_dry, frozen;
-    const char *plain[MOST_PLAIN];       /* section.key=value */
-    int         plains;
+    PlainArgs   plain;                   /* section.key=value */
 } Words;
 
 bool search_asked(int argc, char **argv)
@@ -27,31 +25,50 @@ bool search_asked(int argc, char **argv)
     return false;
 }
 
+static const Option options[] = {
+    OPTION_INT(Words, gpus, "--gpus", "N", 1, 1 << 20, "GPUs to use; required"),
+    OPTION_TEXT(Words, model, "--model", "NAME", "such as qwen3-30b-a3b; required"),
+    OPTION_TEXT(Words, hardware, "--hardware", "ID", "a GPU by name, or `this`; h100"),
+    OPTION_INT(Words, seq, "--seq", "N", 16, 10000000, "tokens of a sequence; 4096"),
+    OPTION_INT(Words, gbs, "--gbs", "N", 1, 1 << 24, "sequences of a step over all GPUs; 16 a GPU"),
+    OPTION_INT(Words, images, "--images", "PATCHES", 0, 100000000, "patches of the pictures in a sequence"),
+    OPTION_INT(Words, picture, "--picture", "PATCHES", 0, 100000000, "patches of one of them"),
+    OPTION_FLAG(Words, frozen, "--frozen-vision", "the vision tower does not train"),
+    OPTION_INT(Words, per_node, "--per-node", "N", 1, 1 << 20, "GPUs that a fast link joins; the hardware's"),
+    OPTION_TEXT(Words, objective, "--objective", "throughput|fit", "what is ranked first; throughput"),
+    OPTION_TEXT(Words, fix, "--fix", "tp=2,ep=8,...",
+                "what not to search: tp, cp, pp, vpp, ep, etp, zero, mbs, recompute, states, offload, "
+                "dispatch, overlap"),
+    OPTION_TEXT(Words, precision, "--precision", "bf16|fp8|mxfp8", "of the products; bf16"),
+    OPTION_REAL(Words, imbalance, "--imbalance", "X", 1, 1000,
+                "rows of the busiest rank over the mean; 1.15"),
+    OPTION_INT(Words, top, "--top", "N", 1, 100, "layouts to list; 5"),
+    OPTION_FLAG(Words, no_dry, "--no-dry-run", "rank by the analytic model alone"),
+    OPTION_INT(Words, lora, "--lora", "R", 1, 65536, "adapters of this rank: lora.rank=R"),
+    OPTION_TEXT(Words, targets, "--targets", "WORDS", "with --lora: lora.target_modules=[WORDS]"),
+    OPTION_TEXT(Words, out, "--out", "recipe.yaml", "write the first layout as a recipe"),
+    OPTION_FLAG(Words, json, "--json", "print the ranking as JSON"),
+    OPTION_END
+};
+
+const Usage usage_plan_search = {
+    .args    = "--gpus N --model NAME [lora.rank=R [lora.KEY=VALUE ...] [model.freeze_PART=true ...]]",
+    .options = options,
+    .notes   = "Searches every legal layout, ranks those that fit and says why others do not.",
+};
+
 static Status read_words(Words *w, int argc, char **argv)
 {
-    *w = (Words){ .hardware = "h100", .seq = "4096", .images = "0", .picture = "0", .precision = "bf16",
-                  .objective = "throughput", .fix = "", .top = "5", .imbalance = "1.15" };
-    const Option options[] = {
-        { "--gpus", &w->gpus, NULL },           { "--hardware", &w->hardware, NULL },
-        { "--model", &w->model, NULL },         { "--seq", &w->seq, NULL },
-        { "--gbs", &w->gbs, NULL },             { "--images", &w->images, NULL },
-        { "--picture", &w->picture, NULL },     { "--per-node", &w->per_node, NULL },
-        { "--precision", &w->precision, NULL }, { "--objective", &w->objective, NULL },
-        { "--fix", &w->fix, NULL },             { "--top", &w->top, NULL },
-        { "--imbalance", &w->imbalance, NULL }, { "--out", &w->out, NULL },
-        { "--json", NULL, &w->json },           { "--no-dry-run", NULL, &w->no_dry },
-        { "--frozen-vision", NULL, &w->frozen }, { "--lora", &w->lora, NULL },
-        { "--targets", &w->targets, NULL },     { 0 },
-    };
-    if (argc > MOST_PLAIN) return fail(E_CONFIG, "plan --gpus: more than %d words; write less", MOST_PLAIN);
-    return options_parse_any(argc, argv, options, w->plain, &w->plains);
+    *w = (Words){ .hardware = "h100", .seq = 4096, .precision = "bf16", .objective = "throughput", .fix = "",
+                  .top = 5, .imbalance = 1.15, .plain = { .most = PLAIN_ANY } };
+    return options_parse(argc, argv, options, w, &w->plain);
 }
 
 /* What of a recipe a search takes from the command line: adapters, and parts of the model that get none. */
 static Status read_plain(Config *recipe, const Words *w)
 {
-    for (int i = 0; i < w->plains; i++) {
-        const char *word = w->plain[i];
+    for (int i = 0; i < w->plain.n; i++) {
+        const char *word = w->plain.value[i];
         if (strncmp(word, "lora.", 5) && strncmp(word, "model.freeze_", 13))
             return fail(E_CONFIG, "plan --gpus: %s: beside options there are lora.* and with it "
                         "model.freeze_*; what of a layout is known is --fix, a recipe is planned without "
@@ -74,12 +91,10 @@ static void quote_words(char *text, size_t n, const char *key, const char *words
 static Status read_adapters(Config *recipe, const Words *w)
 {
     const struct cfg_model *m = &recipe->model;
-    char    text[1024];
-    int64_t rank;
+    char text[1024];
     if (w->targets && !w->lora) return fail(E_CONFIG, "--targets: is of --lora RANK");
     if (w->lora) {
-        TRY(option_int("--lora", w->lora, 1, 65536, &rank));
-        snprintf(text, sizeof text, "lora.rank=%lld", (long long)rank);
+        snprintf(text, sizeof text, "lora.rank=%lld", (long long)w->lora);
         TRY(config_set(recipe, text));
     }
     if (w->targets) {
@@ -118,34 +133,27 @@ static Status pick(const char *option, const char *word, const char *const *list
 static Status read_task(Task *t, const Words *w)
 {
     static const char *const precisions[] = { "bf16", "fp8", "mxfp8" };      /* as Precision */
-    int64_t gpus, node;
     int precision = 0;
-    TRY(option_int("--gpus", w->gpus, 1, 1 << 20, &gpus));
     TRY(find_model(t, w->model));
     TRY(hardware_find(&t->hw, w->hardware));
-    TRY(option_int("--seq", w->seq, 16, 10000000, &t->seq));
-    t->gpus = (int)gpus, t->gbs = 16 * gpus, t->frozen_vision = w->frozen;
-    if (w->gbs) TRY(option_int("--gbs", w->gbs, 1, 1 << 24, &t->gbs));
-    TRY(option_int("--images", w->images, 0, 100000000, &t->patches));
-    TRY(option_int("--picture", w->picture, 0, 100000000, &t->picture));
-    if (w->per_node) TRY(option_int("--per-node", w->per_node, 1, 1 << 20, &node));
-    if (w->per_node) t->hw.domain = (int)node;
-    else if (gpus > t->hw.domain) t->hw.domain = hardware_node(&t->hw, gpus);
+    t->gpus = (int)w->gpus, t->seq = w->seq, t->gbs = w->gbs ? w->gbs : 16 * w->gpus;
+    t->patches = w->images, t->picture = w->picture, t->frozen_vision = w->frozen,
+    t->imbalance = w->imbalance;
+    if (w->per_node) t->hw.domain = (int)w->per_node;
+    else if (w->gpus > t->hw.domain) t->hw.domain = hardware_node(&t->hw, w->gpus);
     TRY(pick("--precision", w->precision, precisions, 3, &precision));
     t->precision = (Precision)precision;
-    return option_real("--imbalance", w->imbalance, 1, 1000, &t->imbalance);
+    return OK;
 }
 
 static Status read_ask(SearchAsk *a, const Words *w)
 {
     static const char *const objectives[] = { "throughput", "fit" };         /* as Objective */
-    int64_t top;
     int objective = 0;
     search_default(a);
     TRY(read_task(&a->task, w));
     TRY(pick("--objective", w->objective, objectives, 2, &objective));
-    TRY(option_int("--top", w->top, 1, 100, &top));
-    a->objective = (Objective)objective, a->top = (int)top, a->dry = !w->no_dry;
+    a->objective = (Objective)objective, a->top = (int)w->top, a->dry = !w->no_dry;
     return search_fix(&a->fix, w->fix);
 }
 
@@ -225,21 +233,28 @@ static Status search_and_say(Search *s, const SearchAsk *a, const Words *w, int 
     return st;
 }
 
-Status search_command(int argc, char **argv)
+static Status search(const Words *w, int argc, char **argv)
 {
-    Words     w;
     SearchAsk a;
     Config    recipe;
-    TRY(read_words(&w, argc, argv));
-    TRY(read_ask(&a, &w));
+    TRY(read_ask(&a, w));
     config_default(&recipe);
     LoraCost *x = calloc(1, sizeof *x);
     Search  *s = malloc(sizeof *s);
-    Status  st = x && s ? read_adapters(&recipe, &w) : fail(E_FIT, "no memory for a search");
+    Status  st = x && s ? read_adapters(&recipe, w) : fail(E_FIT, "no memory for a search");
     if (!st && (recipe.lora.rank || *recipe.lora.path)) st = search_adapt(&a, x, &recipe);
-    if (!st) st = search_and_say(s, &a, &w, argc, argv);
+    if (!st) st = search_and_say(s, &a, w, argc, argv);
     if (x) lora_cost_close(x);
     config_close(&recipe);
     free(s), free(x);
+    return st;
+}
+
+Status search_command(int argc, char **argv)
+{
+    Words w;
+    TRY(read_words(&w, argc, argv));
+    Status st = search(&w, argc, argv);
+    plain_args_close(&w.plain);
     return st;
 }

@@ -1,0 +1,153 @@
+/* cli/command.c -- finds verbs, runs them and prints their usage from the tables. */
+#include "cli/command.h"
+
+#include "base/config.h"
+#include "base/str.h"
+#include "cli/program.h"
+
+#include <limits.h>
+#include <string.h>
+
+const Command *command_find(const Program *p, const char *name)
+{
+    for (const Command *const *c = p->verbs; *c; c++)
+        if (!strcmp((*c)->name, name)) return *c;
+    return NULL;
+}
+
+static const Command *find_nearest(const Program *p, const char *name)
+{
+    const Command *best = NULL;
+    int least = INT_MAX;
+    for (const Command *const *c = p->verbs; *c; c++) {
+        int distance = str_unlike(name, (*c)->name);
+        if (distance < least) least = distance, best = *c;
+    }
+    return best;
+}
+
+Status command_unknown(const Program *p, const char *name)
+{
+    const Command *best = find_nearest(p, name);
+    if (best) return fail(E_CONFIG, "%.80s: not a verb. Did you mean %s?", name, best->name);
+    return fail(E_CONFIG, "%.80s: not a verb. `%s --help` lists them.", name, p->name);
+}
+
+void command_list(FILE *out, const Program *p)
+{
+    fprintf(out, "usage: %s <verb> [recipe.yaml] [section.key=value ...]\n\n", p->name);
+    for (const Command *const *c = p->verbs; *c; c++) fprintf(out, "  %-9s %s\n", (*c)->name, (*c)->help);
+    fprintf(out, "\n`%s help <verb>` says more; `%s help <section>` lists the keys of a recipe.\n", p->name,
+            p->name);
+}
+
+/* ---- usage of one verb ---- */
+
+static void print_option(FILE *out, const Option *o)
+{
+    char left[64];
+    snprintf(left, sizeof left, "%s%s%s", o->name, o->arg ? " " : "", o->arg ? o->arg : "");
+    fprintf(out, "    %-28s %s\n", left, o->help);
+}
+
+/* Sentences, wrapped and indented. */
+static void print_notes(FILE *out, const char *text)
+{
+    enum { WIDTH = 100, INDENT = 2 };
+    size_t len, column = 0;
+    for (const char *rest = text, *word; (word = str_item(&rest, ' ', &len)); column += len + 1) {
+        bool starts = !column || column + 1 + len > WIDTH;
+        if (starts) fprintf(out, "%s%*s", column ? "\n" : "", INDENT, ""), column = INDENT;
+        fprintf(out, "%s%.*s", starts ? "" : " ", (int)len, word);
+    }
+    putc('\n', out);
+}
+
+static void print_form(FILE *out, const char *program, const Command *c, const Usage *u)
+{
+    fprintf(out, "\nusage: %s %s%s%s%s%s\n", program, c->name, u->sub ? " " : "", u->sub ? u->sub : "",
+            *u->args ? " " : "", u->args);
+    for (const Option *o = u->options; o && o->name; o++) print_option(out, o);
+    if (u->notes) print_notes(out, u->notes);
+}
+
+static Status print_sections(FILE *out, const char *rest)
+{
+    size_t len;
+    if (!strcmp(rest, ALL_SECTIONS)) return putc('\n', out), config_help(out, NULL);
+    for (const char *item; (item = str_item(&rest, ',', &len));) {
+        char section[32];
+        snprintf(section, sizeof section, "%.*s", (int)len, item);
+        putc('\n', out);
+        TRY(config_help(out, section));
+    }
+    return OK;
+}
+
+Status command_usage(FILE *out, const char *program, const Command *c)
+{
+    fprintf(out, "%s %s: %s\n", program, c->name, c->help);
+    for (const Usage *const *u = c->usage; *u; u++) print_form(out, program, c, *u);
+    return c->sections ? print_sections(out, c->sections) : OK;
+}
+
+Status command_help(const Program *p, int argc, char **argv)
+{
+    if (argc < 2) return command_list(stdout, p), OK;
+    if (!strcmp(argv[1], "--man")) return command_man(stdout, p), OK;
+    if (!strcmp(argv[1], "--completion")) return command_completion(stdout, p, argc > 2 ? argv[2] : "bash");
+    if (argc > 2) return fail(E_CONFIG, "help: one verb or section at a time");
+    const Command *c = command_find(p, argv[1]);
+    if (c && c->program) return program_exec_sibling(c->program, 1, argv + 1);
+    if (c) return command_usage(stdout, p->name, c);
+    if (config_has_section(argv[1]) || !find_nearest(p, argv[1])) return config_help(stdout, argv[1]);
+    return command_unknown(p, argv[1]);
+}
+
+/* ---- running ---- */
+
+static bool is_help(const char *arg) { return !strcmp(arg, "--help") || !strcmp(arg, "-h"); }
+
+static bool asks_help(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++)
+        if (is_help(argv[i])) return true;
+    return false;
+}
+
+static const Usage *find_sub(const Command *c, const char *name)
+{
+    for (const Usage *const *u = c->usage; *u; u++)
+        if ((*u)->sub && name && !strcmp((*u)->sub, name)) return *u;
+    return NULL;
+}
+
+static Status refuse_sub(const Command *c, const char *name)
+{
+    char names[256] = "";
+    for (const Usage *const *u = c->usage; *u; u++) {
+        size_t at = strlen(names);
+        if ((*u)->sub) snprintf(names + at, sizeof names - at, "%s%s", at ? ", " : "", (*u)->sub);
+    }
+    if (!name) return fail(E_CONFIG, "%s: name one of %s; see treb help %s", c->name, names, c->name);
+    return fail(E_CONFIG, "%s: %.80s is not one of %s; see treb help %s", c->name, name, names, c->name);
+}
+
+Status command_run(const char *program, const Command *c, int argc, char **argv)
+{
+    const char  *name = argc > 1 ? argv[1] : NULL;
+    const Usage *sub = find_sub(c, name);
+    if (c->program) return program_exec_sibling(c->program, argc, argv);
+    if (sub && sub->program) return program_exec_sibling(sub->program, argc - 1, argv + 1);
+    if (asks_help(argc, argv)) return command_usage(stdout, program, c);
+    if (c->run) return c->run(argc, argv);
+    return sub ? sub->run(argc - 1, argv + 1) : refuse_sub(c, name);
+}
+
+Status program_run(const Program *p, int argc, char **argv)
+{
+    if (argc < 2 || is_help(argv[1])) return command_list(stdout, p), OK;
+    if (!strcmp(argv[1], "--version")) return printf("%s 0.1.0\n", p->name), OK;
+    const Command *c = command_find(p, argv[1]);
+    return c ? command_run(p->name, c, argc - 1, argv + 1) : command_unknown(p, argv[1]);
+}
