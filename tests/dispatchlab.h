@@ -81,7 +81,8 @@ typedef struct Layer {
     MoeAct  a;
     Batch   batch;
     Aux     aux;
-    Ctx     c;
+    Env     env;
+    Pass    c;
     uint8_t policy[LABEL_N];
     Tensor  x, y, res, dx, dy;
 } Layer;
@@ -179,8 +180,9 @@ static void layer_batch(Layer *l, const Case *k, int who)
     l->aux.coef  = t3(&l->act, "stat", F32, 1, 1, E), l->aux.zsum = t1(&l->act, "stat", F32, 1);
     for (int i = 0; i < E; i++) v[i] = 0.02f * value(20, i);
     backend_upload(&l->be, l->aux.coef, v);
-    l->c = (Ctx){ .be = &l->be, .batch = &l->batch, .act = &l->act, .scratch = &l->scratch,
-                  .policy = l->policy, .pass = k->eval ? EVAL : FORWARD, .dtype = k->dtype, .aux = &l->aux };
+    l->env = (Env){ .be = &l->be, .dtype = k->dtype };
+    l->c = (Pass){ .env = &l->env, .be = &l->be, .batch = &l->batch, .act = &l->act, .scratch = &l->scratch,
+                   .policy = l->policy, .mode = k->eval ? EVAL : FORWARD, .aux = &l->aux };
 }
 
 static void layer_run(Layer *l)
@@ -188,9 +190,10 @@ static void layer_run(Layer *l)
     ArenaMark mark = arena_mark(&l->scratch);
     moe_fwd(&l->c, &l->moe, &l->a, l->y, l->x, l->res);
     arena_reset(&l->scratch, mark);
-    if (l->c.pass == EVAL) return;
-    if (replay_begin(&l->c, L_NORM, L_MLP_ACT)) {
-        moe_fwd(&l->c, &l->moe, &l->a, (Tensor){ 0 }, l->x, l->res);
+    if (l->c.mode == EVAL) return;
+    Pass replay;
+    if (replay_begin(&replay, &l->c, L_NORM, L_MLP_ACT)) {
+        moe_fwd(&replay, &l->moe, &l->a, (Tensor){ 0 }, l->x, l->res);
         replay_end(&l->c);
     }
     moe_bwd(&l->c, &l->moe, &l->a, l->dx, l->dy, l->x);
@@ -223,7 +226,7 @@ static Status rank_open(Layer *l, Mesh *mesh, Dispatcher *d, const Case *k, Comm
 /* The way there and back with experts that hand every row back as it is. */
 static void echo(Layer *l, Result *o)
 {
-    const DispatchOps *by = l->c.dispatch->ops;
+    const DispatchOps *by = l->env.dispatcher->ops;
     Exchange there = { 0 }, back = { 0 };
     Tensor rows = scratch2(&l->c, l->x.dtype, l->a.R, D), y = scratch2(&l->c, l->x.dtype, l->x.n[0], D);
     by->dispatch_start(&l->c, &l->a.route, &there, l->x);
@@ -242,12 +245,12 @@ static Status rank_run(Lab *lab, int rank, Result *o)
     if (!st) {
         layer_batch(&l, &lab->k, rank);
         ledger_clear(&l.be.ledger);
-        l.c.mesh = &mesh, l.c.dispatch = &d;
+        l.env.mesh = &mesh, l.env.dispatcher = l.c.dispatch = &d;
         moe_fwd(&l.c, &l.moe, &l.a, l.y, l.x, l.res);
         o->forward = l.be.ledger;
         arena_clear(&l.scratch);
         layer_batch(&l, &lab->k, rank);
-        l.c.mesh = &mesh, l.c.dispatch = &d;
+        l.env.mesh = &mesh, l.env.dispatcher = l.c.dispatch = &d;
         layer_run(&l);
         o->after = l.be.ledger, o->act = l.act.peak, o->scratch = l.scratch.peak;
         st = backend_sync(&l.be);
@@ -431,7 +434,7 @@ static inline void plan(const Case *k, int rank, size_t *act, size_t *scratch, L
     EXPECT_OK(comm_open(&world, &fake));
     EXPECT_OK(rank_open(&l, &mesh, &d, k, world, "meta"));
     layer_batch(&l, k, 0);
-    l.c.mesh = &mesh, l.c.dispatch = &d;
+    l.env.mesh = &mesh, l.env.dispatcher = l.c.dispatch = &d;
     layer_run(&l);
     EXPECT_OK(backend_sync(&l.be));
     *act = l.act.peak, *scratch = l.scratch.peak, *ledger = l.be.ledger;

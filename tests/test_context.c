@@ -107,7 +107,7 @@ static Tensor my_rows(Arena *a, const Case *x, int rank, Tensor whole)
 }
 
 /* tell: this rank's results are the ones to look at. */
-static void attend(Ctx *c, Case *x, int rank, Arena *a, bool tell)
+static void attend(const Pass *c, Case *x, int rank, Arena *a, bool tell)
 {
     int64_t T = x->pack.T / x->way.cp;
     Tensor q = my_rows(a, x, rank, x->q), k = my_rows(a, x, rank, x->k), v = my_rows(a, x, rank, x->v);
@@ -144,7 +144,8 @@ static void one_rank(Peer *p)
     context_layout(&batch.context, &a, &s.budget, &mesh, context_kind(x->way.kind));
     int32_t *host = malloc((size_t)context_host(&batch.context) * sizeof *host);
     context_upload(&batch.context, &p->be, host, &s);
-    Ctx c = { .be = &p->be, .mesh = &mesh, .batch = &batch, .scratch = &scratch, .dtype = x->dtype };
+    Env  env = { .be = &p->be, .mesh = &mesh, .dtype = x->dtype };
+    Pass c = { .env = &env, .be = &p->be, .batch = &batch, .scratch = &scratch };
     attend(&c, x, mesh_at(&mesh, AX_CP), &a, mesh_at(&mesh, AX_TP) == 0);
     EXPECT(!backend_sync(&p->be) && !scratch.used, "rank %d: %s", p->rank, status_text());
     free(host);
@@ -346,7 +347,8 @@ static size_t planned_peak(const Case *x, int rank)
     context_layout(&batch.context, &a, &budget, &mesh, context_kind(w.kind));
     int32_t *host = malloc((size_t)context_host(&batch.context) * sizeof *host);
     context_upload(&batch.context, &be, host, &s);
-    Ctx     c = { .be = &be, .mesh = &mesh, .batch = &batch, .scratch = &scratch, .dtype = x->dtype };
+    Env     env = { .be = &be, .mesh = &mesh, .dtype = x->dtype };
+    Pass    c = { .env = &env, .be = &be, .batch = &batch, .scratch = &scratch };
     int64_t T = x->pack.T / w.cp;
     Tensor  q = t3(&a, "test", x->dtype, T, x->H, x->C), k = t3(&a, "test", x->dtype, T, x->G, x->C);
     Tensor  lse = t2(&a, "test", F32, x->H, T);

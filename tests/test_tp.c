@@ -147,7 +147,7 @@ static void decoder_body(Rig *r)
         decoder_bwd(&r->c, &m, &a, dx, dx, x, cs);
     }
     tp_give_rows(r, "y", y), tp_give_rows(r, "dx", dx);
-    r->c.pass = EVAL;
+    r->c.mode = EVAL;
     decoder_fwd(&r->c, &m, &a, y, x, cs);
     tp_give_rows(r, "y of evaluation", y);
     give_grads(r);
@@ -175,11 +175,11 @@ static void head_body(Rig *r)
     Tensor loss = t1(&r->act, "loss", F64, 1), x = tp_input(r, "x", T, D), dx = tp_output(r, "dx", T, D);
     Tensor each = t2(&r->act, "each", F32, now_.S, 1), z = t2(&r->act, "logits", F32, n, now_.V);
     op_fill(r->be, loss, 0.0f);
-    if (now_.each) r->c.each = each;
+    if (now_.each) r->c.row_loss = each;
     head_loss(&r->c, &h, loss, dx, x, 0.25f, true);
     if (now_.each && now_.S) tp_give_alike(r, "each", each);
-    r->c.each = none;
-    r->c.pass = EVAL;
+    r->c.row_loss = none;
+    r->c.mode = EVAL;
     head_loss(&r->c, &h, loss, none, x, 2.0f, false);             /* evaluation adds to the same loss */
     if (now_.tied) embed_table_bwd(&r->c, h.w, dx, now_.pad);
     else if (h.w->fresh) op_fill(r->be, h.w->g, 0.0f);            /* no row is supervised */

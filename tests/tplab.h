@@ -43,7 +43,8 @@ struct Rig {
     ParamSet   set;
     uint8_t    policy[LABEL_N];
     Batch      batch;
-    Ctx        c;
+    Env     env;
+    Pass    c;
 };
 
 static inline void tplab_open(void)
@@ -171,8 +172,9 @@ static inline void rig_run(Backend *be, const Mesh *mesh)
         if (be->device->host_memory) memset(a[i]->base, 0xff, ARENA);
     }
     policy_default(r.policy);
-    r.c = (Ctx){ .be = be, .mesh = mesh, .batch = &r.batch, .act = &r.act, .scratch = &r.scratch,
-                 .policy = r.policy, .pass = FORWARD, .dtype = tp_.dtype, .logits = F32 };
+    r.env = (Env){ .be = be, .mesh = mesh, .dtype = tp_.dtype, .logits_dtype = F32 };
+    r.c = (Pass){ .env = &r.env, .be = be, .batch = &r.batch, .act = &r.act, .scratch = &r.scratch,
+                  .policy = r.policy, .mode = FORWARD };
     tp_.body(&r);
     if (backend_sync(be)) printf("  %s\n", status_text()), exit(1);
     if (r.at == 1) tp_.scratch = r.scratch.peak, tp_.act = r.act.peak, tp_.ledger = be->ledger;

@@ -37,7 +37,8 @@ typedef struct ExpertLayer {
     MoeAct   act;
     Batch    batch;
     Aux      aux;
-    Ctx      c;
+    Env     env;
+    Pass    c;
     uint8_t  policy[LABEL_N];
     Tensor   x, y;
 } ExpertLayer;
@@ -73,8 +74,9 @@ static Status layer_open(ExpertLayer *l, const DispatchBench *b, int64_t T, cons
     l->batch = (Batch){ .T = T, .real = T, .groups = 1, .group = t1(&l->arena, "group", I32, T) };
     l->aux.coef = l->aux.count = t3(&l->arena, "stat", F32, 1, 1, b->E);
     l->aux.prob = t3(&l->arena, "stat", F32, 1, 1, b->E), l->aux.zsum = t1(&l->arena, "stat", F32, 1);
-    l->c = (Ctx){ .be = &l->be, .mesh = &l->mesh, .dispatch = &l->road, .batch = &l->batch, .act = &l->arena,
-                  .scratch = &l->scratch, .policy = l->policy, .dtype = BF16, .aux = &l->aux };
+    l->env = (Env){ .be = &l->be, .mesh = &l->mesh, .dispatcher = &l->road, .dtype = BF16 };
+    l->c = (Pass){ .env = &l->env, .be = &l->be, .batch = &l->batch, .act = &l->arena, .scratch = &l->scratch,
+                   .policy = l->policy, .aux = &l->aux, .dispatch = &l->road };
     return OK;
 }
 

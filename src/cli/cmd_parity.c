@@ -372,10 +372,10 @@ static Status first_pass(Parity *p)
 {
     Losses l;
     ValueTap see = { watch, p };
-    p->e.ctx.tap = &see;
+    p->e.env.tap = &see;
     engine_begin_step(&p->e, 1);
     engine_forward(&p->e, loss_scale(p));
-    p->e.ctx.tap = NULL;
+    p->e.env.tap = NULL;
     TRY(p->trouble);
     TRY(engine_read_losses(&p->e, &l));
     TRY(add_scalar(p, "loss", l.total));

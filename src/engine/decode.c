@@ -39,16 +39,15 @@ static void lay_out(Decode *d)
     d->last = t1(a, "rows", I32, docs);
     d->loss = t1(a, "loss", F64, 1);
     d->mark = arena_mark(a);
-    d->ctx  = e->ctx;
-    d->ctx.pass = EVAL, d->ctx.aux = NULL, d->ctx.cache = &d->cache, d->ctx.batch = &d->batch;
-    d->ctx.scratch = &e->arena[e->plan.eval_scratch], d->ctx.each = (Tensor){ 0 };
+    d->pass = engine_pass(e, EVAL, e->at, 0, &e->arena[e->plan.eval_scratch]);
+    d->pass.cache = &d->cache, d->pass.batch = &d->batch, d->pass.row_loss = (Tensor){ 0 };
 }
 
-/* Hidden states of the batch in ctx, then logits of n of its rows: those in `last`, or the first n. */
-static void pass(Decode *d, int64_t n, bool gather)
+/* Hidden states of d->batch, then logits of n of its rows: those in `last`, or the first n. */
+static void run_pass(Decode *d, int64_t n, bool gather)
 {
     Engine *e = d->e;
-    Ctx    *c = &d->ctx;
+    const Pass *c = &d->pass;
     const TextShape *t = &e->model.shape.text;
     int64_t L = t->L, D = t->D, V = t->V, chunk = e->model.head.chunk;
     arena_reset(c->act, d->mark);
@@ -113,7 +112,7 @@ Status decode_prompts(Decode *d, const Stream *s, const int32_t *tokens)
     d->batch = batch_trim(engine_batch(e), s);
     backend_upload(&e->be, t_rows(d->last, 0, s->docs), last);
     cache_upload(&d->cache, &e->be, &(CachePass){ s->docs, s->tokens, s->start, d->slot, d->len, at });
-    pass(d, s->docs, true);
+    run_pass(d, s->docs, true);
     cut_to_prompts(d, s, tokens);
     return backend_sync(&e->be);
 }
@@ -122,13 +121,13 @@ Status decode_loss(Decode *d, int64_t from, int64_t n, double *ce)
 {
     Engine *e = d->e;
     Batch   some = d->batch;
+    Pass    pass = d->pass;
     some.supervised = n;
     some.sup_row = t_rows(some.sup_row, from, n), some.sup_label = t_rows(some.sup_label, from, n);
-    d->ctx.batch = &some;
+    pass.batch = &some;
     op_fill(&e->be, d->loss, 0.0f);
-    head_loss(&d->ctx, &e->model.head, d->loss, (Tensor){ 0 }, e->act[0].x[e->model.shape.text.L], 1.0f,
+    head_loss(&pass, &e->model.head, d->loss, (Tensor){ 0 }, e->act[0].x[e->model.shape.text.L], 1.0f,
               false);
-    d->ctx.batch = &d->batch;
     backend_fetch(&e->be, ce, d->loss);
     return backend_sync(&e->be);
 }
@@ -160,7 +159,7 @@ Status decode_step(Decode *d, int64_t n, const int32_t *doc, const int32_t *id)
     start[n] = (int32_t)n;
     d->batch = token_batch(d, n, id, pos);
     cache_upload(&d->cache, &d->e->be, &(CachePass){ n, n, start, slot, used, at });
-    pass(d, n, false);
+    run_pass(d, n, false);
     return backend_sync(&d->e->be);
 }
 
@@ -171,10 +170,10 @@ void decode_plan(Engine *e)
     lay_out(&d);
     d.batch = *engine_batch(e);
     cache_upload(&d.cache, &e->be, &(CachePass){ .n = docs, .T = engine_batch(e)->T });
-    pass(&d, docs, true);
-    head_loss(&d.ctx, &e->model.head, d.loss, (Tensor){ 0 }, e->act[0].x[e->model.shape.text.L], 1.0f,
+    run_pass(&d, docs, true);
+    head_loss(&d.pass, &e->model.head, d.loss, (Tensor){ 0 }, e->act[0].x[e->model.shape.text.L], 1.0f,
               false);
     d.batch = token_batch(&d, docs, NULL, NULL);
     cache_upload(&d.cache, &e->be, &(CachePass){ .n = docs, .T = docs });
-    pass(&d, docs, false);
+    run_pass(&d, docs, false);
 }

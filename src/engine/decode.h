@@ -14,7 +14,7 @@ typedef struct Decode {
     Batch     row;                  /* one token a document: ids (docs), pos (3, docs) */
     Tensor    last;                 /* (docs) i32: rows whose logits are wanted */
     Tensor    loss;                 /* (1) F64 */
-    Ctx       ctx;
+    Pass      pass;                 /* an evaluation with this cache */
     Batch     batch;                /* of the pass now */
     ArenaMark mark;                 /* what passes push lies above it */
     int64_t   n;                    /* documents now */

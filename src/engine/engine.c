@@ -25,7 +25,6 @@ void engine_upload(Engine *e, const Stream *s)
     e->at = (e->at + 1) % e->batches;
     if (went)               e->ahead = NULL, e->be.device->join(&e->be);
     else if (ids_fit(e, s)) batch_upload(engine_batch(e), &e->be, s);
-    e->ctx.batch = engine_batch(e);
 }
 
 void engine_prefetch(Engine *e, const Stream *s)
@@ -40,55 +39,60 @@ void engine_prefetch(Engine *e, const Stream *s)
 
 Tensor engine_recv_buffer(const Engine *e, int way, int buffer, int64_t layer)
 {
-    return t_rows(e->wire[way][buffer], 0, model_border(&e->ctx, &e->model, layer));
+    return t_rows(e->wire[way][buffer], 0, model_border(&e->batch[e->at], &e->model, layer));
 }
 
-static void set_scene(Engine *e, Ctx *c, Pass pass, int batch, int slot, Arena *scratch)
+Pass engine_pass(Engine *e, PassMode mode, int batch, int slot, Arena *scratch)
 {
-    c->pass = pass, c->batch = &e->batch[batch];
-    c->act = engine_act(e, slot), c->scratch = scratch;
-    c->host = e->parked ? &e->parked[slot] : NULL;
-    if (scratch != &e->arena[A_ACT]) arena_clear(scratch);
+    return (Pass){ .env = &e->env, .be = &e->be, .batch = &e->batch[batch], .mode = mode,
+                   .act = engine_act(e, slot), .scratch = scratch, .policy = e->conf.policy,
+                   .full = &e->conf.full, .host = e->parked ? &e->parked[slot] : NULL, .row_loss = e->row_loss,
+                   .yielder = engine_overlaps(e) ? &e->yielder : NULL, .dispatch = e->env.dispatcher };
 }
 
-/* A forward beside a backward has e->ctx and the scratch that is always there. */
-static Ctx *back_ctx(Engine *e) { return engine_overlaps(e) ? &e->back_ctx : &e->ctx; }
+/* Scratch that lies in the activation arena keeps what is below it. */
+static Pass begin_pass(Engine *e, PassMode mode, int batch, int slot, Arena *scratch)
+{
+    if (scratch != &e->arena[A_ACT]) arena_clear(scratch);
+    return engine_pass(e, mode, batch, slot, scratch);
+}
 
 static void run_forward(Engine *e, int chunk, int slot, const LossScales *m, Tensor in)
 {
     ModelAct *a = &e->act[slot];
-    arena_clear(e->ctx.act);
-    if (e->ctx.host && e->ctx.pass == FORWARD) arena_clear(e->ctx.host);
+    bool      train = e->forward.mode == FORWARD;
+    arena_clear(e->forward.act);
+    if (e->forward.host && train) arena_clear(e->forward.host);
     a->aux = (Aux){ .form = e->conf.aux, .coeff = m->aux * e->conf.aux_coeff,
                     .z_coeff = m->z * e->conf.z_coeff, .keep = m->keep, .part = m->part };
-    if (e->ctx.pass == FORWARD) a->aux.so_far = e->so_far;
+    if (train) a->aux.so_far = e->so_far;
     a->chance = m->chance;
-    model_forward(&e->ctx, &e->model, chunk, a, m->ce, in);
+    model_forward(&e->forward, &e->model, chunk, a, m->ce, in);
 }
 
-void engine_run_forward(Engine *e, Pass pass, int batch, int chunk, int slot, const LossScales *m, Tensor in)
+void engine_run_forward(Engine *e, PassMode mode, int batch, int chunk, int slot, const LossScales *m, Tensor in)
 {
-    set_scene(e, &e->ctx, pass, batch, slot, &e->arena[A_SCRATCH]);
+    e->forward = begin_pass(e, mode, batch, slot, &e->arena[A_SCRATCH]);
     run_forward(e, chunk, slot, m, in);
 }
 
 Tensor engine_output(Engine *e, int chunk, int slot)
 {
-    return model_output(&e->ctx, &e->model, chunk, &e->act[slot]);
+    return model_output(&e->forward, &e->model, chunk, &e->act[slot]);
 }
 
+/* A backward that overlaps with a forward has scratch of its own. */
 void engine_run_backward(Engine *e, int batch, int chunk, int slot, Tensor gradient)
 {
-    Ctx *c = back_ctx(e);
-    if (engine_overlaps(e)) *c = e->ctx;
-    set_scene(e, c, FORWARD, batch, slot, engine_overlaps(e) ? &e->beside : &e->arena[A_SCRATCH]);
-    model_backward(c, &e->model, chunk, &e->act[slot], gradient);
+    Arena *scratch = engine_overlaps(e) ? &e->beside : &e->arena[A_SCRATCH];
+    e->backward = begin_pass(e, FORWARD, batch, slot, scratch);
+    model_backward(&e->backward, &e->model, chunk, &e->act[slot], gradient);
 }
 
 Tensor engine_gradient(Engine *e, int chunk, int slot)
 {
-    Tensor out = t_rows(e->back, 0, model_border(back_ctx(e), &e->model, e->model.chunk[chunk].from));
-    model_gradient(back_ctx(e), &e->model, chunk, &e->act[slot], out);
+    Tensor out = t_rows(e->back, 0, model_border(engine_batch(e), &e->model, e->model.chunk[chunk].from));
+    model_gradient(&e->backward, &e->model, chunk, &e->act[slot], out);
     return out;
 }
 
@@ -115,7 +119,7 @@ void engine_evaluate(Engine *e, float scale)
     REQUIRE(e->conf.evaluate || e->conf.decode.docs, "an engine without room to evaluate");
     for (int k = 0; k < e->model.chunks; k++) {
         const Chunk *c = &e->model.chunk[k];
-        set_scene(e, &e->ctx, EVAL, e->at, 0, &e->arena[e->plan.eval_scratch]);
+        e->forward = begin_pass(e, EVAL, e->at, 0, &e->arena[e->plan.eval_scratch]);
         Tensor in = c->embeds ? (Tensor){ 0 } : engine_recv_buffer(e, 0, 0, c->from);
         if (!c->embeds) comm_recv(pp, in, (at + n - 1) % n);
         run_forward(e, k, 0, &m, in);
@@ -149,7 +153,8 @@ void engine_compute_logits(Engine *e, Tensor y, int64_t from)
     int64_t T = engine_batch(e)->T;
     int64_t rows = t_has(y) ? y.n[0] : e->model.head.chunk < T ? e->model.head.chunk : T;
     Tensor z = t2(&e->arena[A_SCRATCH], "scratch", F32, rows, e->model.head.V);
-    model_logits(&e->ctx, &e->model, &e->act[0], z, from);
+    Pass pass = engine_pass(e, EVAL, e->at, 0, &e->arena[A_SCRATCH]);
+    model_logits(&pass, &e->model, &e->act[0], z, from);
     if (t_has(y)) backend_fetch(&e->be, y.data, z);
     arena_reset(&e->arena[A_SCRATCH], mark);
 }

@@ -46,7 +46,7 @@ typedef struct EngineConf {
     LoraConf lora;                    /* rank 0: no adapters */
     bool        train, logits;           /* backward and optimizer; engine_compute_logits will be called */
     bool        repeat;                  /* equal bits from equal runs, see Backend */
-    bool        each;                    /* the loss of every supervised row is wanted: Engine.ctx.each */
+    bool        each;                    /* the loss of every supervised row is wanted: Engine.row_loss */
     bool        evaluate;                /* a training engine on which engine_evaluate will be called too */
     DecodeCapacity  decode;                  /* room for engine/decode.h */
     OptimStore  store;
@@ -101,8 +101,9 @@ typedef struct Engine {
     int64_t    ahead_fill;
     Tensor    *wire[2];                  /* received by way, Pipe.window of them; (rows of a border, D) */
     Tensor     back;                     /* a gradient on its way to the stage before */
-    Ctx        ctx;
-    Ctx        back_ctx;                 /* of backwards, where forwards run beside them */
+    Env        env;
+    Pass       forward, backward;        /* the pass begun last in each direction */
+    Tensor     row_loss;                 /* (supervised, 1): loss of every supervised row; absent unless conf.each */
     Coroutine  coroutine;
     Yielder    yielder;
     int64_t   *counts;                   /* of all dp ranks, then of this one; see accumulate.c */
@@ -148,8 +149,10 @@ void        engine_begin_step(Engine *e, int micro);
 void        engine_upload(Engine *e, const Stream *s);
 void        engine_prefetch(Engine *e, const Stream *s);         /* the next one meanwhile; NULL: none */
 
+/* A pass over a batch of the ring whose activations go to a slot. */
+Pass        engine_pass(Engine *e, PassMode mode, int batch, int slot, Arena *scratch);
 /* Runs of one chunk by batch and slot, for whoever walks a pipeline; a whole model's are below. */
-void        engine_run_forward(Engine *e, Pass pass, int batch, int chunk, int slot, const LossScales *m,
+void        engine_run_forward(Engine *e, PassMode mode, int batch, int chunk, int slot, const LossScales *m,
                                Tensor input);
 Tensor      engine_output(Engine *e, int chunk, int slot);       /* what the next chunk wants of it */
 /* With ranks.overlap a forward of another slot may be under way, the two taking turns in e->coroutine. */

@@ -92,7 +92,8 @@ static int64_t border_rows(const Engine *e)
     int64_t most = 0;
     for (int i = 0; i < e->model.chunks; i++) {
         const Chunk *k = &e->model.chunk[i];
-        int64_t a = model_border(&e->ctx, &e->model, k->from), b = model_border(&e->ctx, &e->model, k->to);
+        int64_t a = model_border(&e->batch[0], &e->model, k->from);
+        int64_t b = model_border(&e->batch[0], &e->model, k->to);
         most = a > most ? a : most, most = b > most ? b : most;
     }
     return most;
@@ -138,16 +139,13 @@ static Status lay_out(Engine *e)
         e->so_far = t3(&e->arena[A_OPTIM], "router", F32, sparse, 1, e->model.shape.text.E);
     e->model.head.chunk = head_chunk_rows(e->model.head.V, traits.logits);
     TRY(open_batches(e, traits.ahead && e->conf.train));
-    e->ctx = (Ctx){ .be = &e->be, .mesh = &e->mesh, .units = shard_hooks(&e->shard),
-                    .dispatch = e->dispatch.ops ? &e->dispatch : NULL,
-                    .batch = &e->batch[0], .act = &e->arena[A_ACT], .scratch = &e->arena[A_SCRATCH],
-                    .policy = e->conf.policy, .full = &e->conf.full,
+    e->env = (Env){ .be = &e->be, .mesh = &e->mesh, .units = shard_hooks(&e->shard),
+                    .dispatcher = e->dispatch.ops ? &e->dispatch : NULL,
                     .offload = e->offload.buffers ? &e->offload : NULL, .dtype = e->conf.dtype,
-                    .logits = traits.logits_in_act_dtype ? e->conf.dtype : F32 };
+                    .logits_dtype = traits.logits_in_act_dtype ? e->conf.dtype : F32 };
     e->yielder = (Yielder){ coroutine_yield, &e->coroutine };
-    if (engine_overlaps(e)) e->ctx.yielder = &e->yielder;
     TRY(open_wires(e));
-    if (e->conf.each) e->ctx.each = t2(&e->arena[A_BATCH], "labels", F32, e->conf.budget.supervised, 1);
+    if (e->conf.each) e->row_loss = t2(&e->arena[A_BATCH], "labels", F32, e->conf.budget.supervised, 1);
     return OK;
 }
 

@@ -121,7 +121,7 @@ static void share_losses(SourceLoss *b, Engine *e, const Stream *s, const Loader
 {
     int64_t d = 0, n = 0;
     Spans rows = batch_rows(&e->mesh, s->budget.tokens, false);
-    backend_fetch(&e->be, b->stage, t_rows(e->ctx.each, 0, e->ctx.batch->supervised));
+    backend_fetch(&e->be, b->stage, t_rows(e->row_loss, 0, e->forward.batch->supervised));
     if (e->be.sticky) return;
     for (int64_t i = 0; i < s->supervised; i++) {
         while (s->sup_row[i] >= s->start[d + 1]) d++;

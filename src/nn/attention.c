@@ -9,9 +9,9 @@
 typedef struct Share { int64_t H, G, C; } Share;          /* heads of this rank */
 typedef struct Heads { Tensor q, k, v; } Heads;
 
-static Share share_of(const Ctx *c, const Attention *m)
+static Share share_of(const Pass *c, const Attention *m)
 {
-    int64_t tp = mesh_size(c->mesh, AX_TP);
+    int64_t tp = mesh_size(c->env->mesh, AX_TP);
     return (Share){ m->H / tp, m->G < tp ? 1 : m->G / tp, m->C };
 }
 
@@ -24,7 +24,7 @@ static Heads heads_of(Share s, Tensor qkv)
                     t_heads(qkv, (s.H + s.G) * s.C, s.G, s.C) };
 }
 
-static void rotate(Ctx *c, const Attention *m, AttentionAct *a, Tensor cs)
+static void rotate(const Pass *c, const Attention *m, AttentionAct *a, Tensor cs)
 {
     int64_t Ta = a->qkv.n[0];
     Share s = share_of(c, m);
@@ -39,7 +39,7 @@ static void rotate(Ctx *c, const Attention *m, AttentionAct *a, Tensor cs)
 }
 
 /* Within the batch, or with a cache against all that the documents have so far. */
-static void attend(Ctx *c, const Attention *m, AttentionAct *a)
+static void attend(const Pass *c, const Attention *m, AttentionAct *a)
 {
     Share  s = share_of(c, m);
     Tensor o = t_heads(a->o, 0, s.H, s.C), q = t_heads(a->q, 0, s.H, s.C);
@@ -50,7 +50,7 @@ static void attend(Ctx *c, const Attention *m, AttentionAct *a)
     else          context_attention_fwd(c, o, a->lse, q, k, v, scale_of(m));
 }
 
-void attention_fwd(Ctx *c, const Attention *m, AttentionAct *a, Tensor y, Tensor x, Tensor cs)
+void attention_fwd(const Pass *c, const Attention *m, AttentionAct *a, Tensor y, Tensor x, Tensor cs)
 {
     int64_t T = x.n[0], D = x.n[1], Ta = all_rows_count(c, x);
     Share s = share_of(c, m);
@@ -75,7 +75,7 @@ static bool inputs_train(const Attention *m)
 bool attention_trains(const Attention *m) { return inputs_train(m) || is_trainable(m->w_o) || is_trainable(m->b_o); }
 
 /* Of the attention output's gradient: dqkv (Ta, (H + 2G) C). The caller resets scratch. */
-static void attend_bwd(Ctx *c, const Attention *m, AttentionAct *a, Tensor dqkv, Tensor dout, Tensor cs)
+static void attend_bwd(const Pass *c, const Attention *m, AttentionAct *a, Tensor dqkv, Tensor dout, Tensor cs)
 {
     int64_t Ta = a->qkv.n[0];
     DType d = (DType)a->qkv.dtype;
@@ -90,7 +90,7 @@ static void attend_bwd(Ctx *c, const Attention *m, AttentionAct *a, Tensor dqkv,
     op_rope_bwd(c->be, draw.k, param_g(m->k_norm), dk3, raw.k, param_w(m->k_norm), a->k_rstd, cs);
 }
 
-void attention_bwd(Ctx *c, const Attention *m, AttentionAct *a, Tensor dx, Tensor dy, Tensor x, Tensor cs,
+void attention_bwd(const Pass *c, const Attention *m, AttentionAct *a, Tensor dx, Tensor dy, Tensor x, Tensor cs,
                    Tensor dres)
 {
     bool    deeper = t_has(dx) || inputs_train(m), normed = t_has(dx) || is_trainable(m->norm);

@@ -28,9 +28,9 @@ typedef struct AttentionAct {            /* H and G: heads of this rank */
 
 /* y = w_o attention(norm(x)) without the residual; y absent: only what backward will read. x, y (T, D); cs
  * (Ta, C). */
-void attention_fwd(Ctx *c, const Attention *m, AttentionAct *a, Tensor y, Tensor x, Tensor cs);
+void attention_fwd(const Pass *c, const Attention *m, AttentionAct *a, Tensor y, Tensor x, Tensor cs);
 /* dx = dres + gradient through the branch; absent where nothing below trains. */
-void attention_bwd(Ctx *c, const Attention *m, AttentionAct *a, Tensor dx, Tensor dy, Tensor x, Tensor cs,
+void attention_bwd(const Pass *c, const Attention *m, AttentionAct *a, Tensor dx, Tensor dy, Tensor x, Tensor cs,
                    Tensor dres);
 
 /* Whether anything of it trains. */

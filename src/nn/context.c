@@ -38,7 +38,7 @@ static Bundle bundle_views(const Bundle *b, Tensor buffer, int near)
 }
 
 /* Between tensors (T, heads, C) and a buffer (near T, width) whose m-th T rows are the heads of member m. */
-static void bundle_copy(Ctx *c, const Bundle *b, Tensor buffer, int near, bool out)
+static void bundle_copy(const Pass *c, const Bundle *b, Tensor buffer, int near, bool out)
 {
     int64_t T = buffer.n[0] / near;
     for (int m = 0; m < near; m++) {
@@ -69,13 +69,13 @@ static void exchange(Comm *near, Tensor to, Tensor from, bool forth)
 }
 
 /* Room for what b's tensors are after the exchange: (near T, width). */
-static Tensor bundle_room(Ctx *c, const Bundle *b, int near)
+static Tensor bundle_room(const Pass *c, const Bundle *b, int near)
 {
     return scratch2(c, (DType)b->t[0].dtype, b->t[0].n[0] * near, bundle_width(b, near));
 }
 
 /* b's tensors after the exchange. */
-static Bundle bundle_send(Ctx *c, Comm *near, const Bundle *b)
+static Bundle bundle_send(const Pass *c, Comm *near, const Bundle *b)
 {
     Tensor    to = bundle_room(c, b, near->size);
     ArenaMark mark = arena_mark(c->scratch);
@@ -87,7 +87,7 @@ static Bundle bundle_send(Ctx *c, Comm *near, const Bundle *b)
 }
 
 /* From the room in which they were made back to b's tensors. */
-static void bundle_return(Ctx *c, Comm *near, const Bundle *b, Tensor from)
+static void bundle_return(const Pass *c, Comm *near, const Bundle *b, Tensor from)
 {
     ArenaMark mark = arena_mark(c->scratch);
     Tensor    to = scratch2(c, (DType)from.dtype, from.n[0], from.n[1]);
@@ -96,14 +96,14 @@ static void bundle_return(Ctx *c, Comm *near, const Bundle *b, Tensor from)
     arena_reset(c->scratch, mark);
 }
 
-static void attend_fwd(Ctx *c, const ContextCall *x)
+static void attend_fwd(const Pass *c, const ContextCall *x)
 {
     if (x->cut->kind == CONTEXT_ALL_GATHER) gather_fwd(c, x);
     else if (x->cut->far > 1)               ring_fwd(c, x);
     else op_attention_fwd(c->be, x->o, x->lse, x->q, x->k, x->v, x->cut->own, x->scale);
 }
 
-static void attend_bwd(Ctx *c, const ContextCall *x)
+static void attend_bwd(const Pass *c, const ContextCall *x)
 {
     if (x->cut->kind == CONTEXT_ALL_GATHER) gather_bwd(c, x);
     else if (x->cut->far > 1)               ring_bwd(c, x);
@@ -111,21 +111,21 @@ static void attend_bwd(Ctx *c, const ContextCall *x)
                           x->cut->own, x->scale);
 }
 
-static Comm *near_comm(const Ctx *c, const ContextBatch *cut)
+static Comm *near_comm(const Pass *c, const ContextBatch *cut)
 {
-    return c->mesh->comm[cut->kind == CONTEXT_A2A ? GR_cp : GR_cp_inner];
+    return c->env->mesh->comm[cut->kind == CONTEXT_A2A ? GR_cp : GR_cp_inner];
 }
 
-static Comm *far_comm(const Ctx *c, const ContextBatch *cut)
+static Comm *far_comm(const Pass *c, const ContextBatch *cut)
 {
-    return c->mesh->comm[cut->kind == CONTEXT_A2A_P2P ? GR_cp_outer : GR_cp];
+    return c->env->mesh->comm[cut->kind == CONTEXT_A2A_P2P ? GR_cp_outer : GR_cp];
 }
 
-static void check_call(const Ctx *c, const ContextCall *x)
+static void check_call(const Pass *c, const ContextCall *x)
 {
     const ContextBatch *cut = x->cut;
     int64_t T = x->q.n[0];
-    int     cp = mesh_size(c->mesh, AX_CP), type = x->q.dtype;
+    int     cp = mesh_size(c->env->mesh, AX_CP), type = x->q.dtype;
     REQUIRE(cut->near * cut->far == cp && T * cp == cut->tokens && x->k.n[0] == T && x->k.dtype == type &&
             x->v.dtype == type && x->o.dtype == type && x->q.n[1] % cut->near == 0 &&
             x->k.n[1] % cut->near == 0 && t_dense(x->lse),
@@ -137,10 +137,10 @@ static void check_call(const Ctx *c, const ContextCall *x)
 /* Heads first and tokens behind them: a statistic of the exchanged rows has as many elements. */
 static Tensor exchanged_stat(Tensor t, int near) { return t_as2(t, t.n[0] / near, t.n[1] * near); }
 
-void context_attention_fwd(Ctx *c, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, float scale)
+void context_attention_fwd(const Pass *c, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, float scale)
 {
     const ContextBatch *cut = &c->batch->context;
-    if (mesh_size(c->mesh, AX_CP) == 1) {
+    if (mesh_size(c->env->mesh, AX_CP) == 1) {
         op_attention_fwd(c->be, o, lse, q, k, v, c->batch->seg, scale);
         return;
     }
@@ -162,11 +162,11 @@ void context_attention_fwd(Ctx *c, Tensor o, Tensor lse, Tensor q, Tensor k, Ten
     arena_reset(c->scratch, mark);
 }
 
-void context_attention_bwd(Ctx *c, Tensor dq, Tensor dk, Tensor dv, Tensor delta, Tensor dout, Tensor o,
+void context_attention_bwd(const Pass *c, Tensor dq, Tensor dk, Tensor dv, Tensor delta, Tensor dout, Tensor o,
                            Tensor lse, Tensor q, Tensor k, Tensor v, float scale)
 {
     const ContextBatch *cut = &c->batch->context;
-    if (mesh_size(c->mesh, AX_CP) == 1) {
+    if (mesh_size(c->env->mesh, AX_CP) == 1) {
         op_attention_bwd(c->be, dq, dk, dv, delta, dout, o, lse, q, k, v, c->batch->seg, scale);
         return;
     }

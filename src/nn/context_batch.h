@@ -1,5 +1,5 @@
 /* nn/context_batch.h -- how a micro-batch is cut over context-parallel ranks, and which of its (query, key)
- * pairs fall to this one. Needs no Ctx, so that a Batch can carry it.
+ * pairs fall to this one. Needs no Pass, so that a Batch can carry it.
  *
  * The T tokens of the flat stream are cut into 2 CP equal chunks; rank c has chunks c and 2 CP - 1 - c, one
  * behind the other (zigzag: every rank gets the same share of a causal triangle). Documents straddle chunks.

@@ -7,14 +7,14 @@
 #include "nn/context_private.h"
 
 /* The second half by rank and in the stream, chunk by chunk. */
-static void turn_half(Ctx *c, Tensor to, Tensor from, int n)
+static void turn_half(const Pass *c, Tensor to, Tensor from, int n)
 {
     int64_t chunk = to.n[0] / n;
     for (int i = 0; i < n; i++)
         op_copy(c->be, t_rows(to, (n - 1 - i) * chunk, chunk), t_rows(from, i * chunk, chunk));
 }
 
-static void gather_keys(Ctx *c, const ContextCall *x, KeysValues all)
+static void gather_keys(const Pass *c, const ContextCall *x, KeysValues all)
 {
     int64_t   T = x->k.n[0], half = all.both.n[0] / 2;
     ArenaMark mark = arena_mark(c->scratch);
@@ -29,7 +29,7 @@ static void gather_keys(Ctx *c, const ContextCall *x, KeysValues all)
     arena_reset(c->scratch, mark);
 }
 
-void gather_fwd(Ctx *c, const ContextCall *x)
+void gather_fwd(const Pass *c, const ContextCall *x)
 {
     KeysValues all = kv_scratch(c, x, x->cut->tokens);
     gather_keys(c, x, all);
@@ -37,7 +37,7 @@ void gather_fwd(Ctx *c, const ContextCall *x)
 }
 
 /* What this rank found for all keys, summed at their owners. */
-void gather_bwd(Ctx *c, const ContextCall *x)
+void gather_bwd(const Pass *c, const ContextCall *x)
 {
     int64_t T = x->k.n[0], half = x->cut->tokens / 2;
     KeysValues all = kv_scratch(c, x, 2 * half), d = kv_scratch(c, x, 2 * half);

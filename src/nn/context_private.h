@@ -14,13 +14,13 @@ typedef struct ContextCall {
     float  scale;
 } ContextCall;
 
-void ring_fwd(Ctx *c, const ContextCall *x);
-void ring_bwd(Ctx *c, const ContextCall *x);
-void gather_fwd(Ctx *c, const ContextCall *x);
-void gather_bwd(Ctx *c, const ContextCall *x);
+void ring_fwd(const Pass *c, const ContextCall *x);
+void ring_bwd(const Pass *c, const ContextCall *x);
+void gather_fwd(const Pass *c, const ContextCall *x);
+void gather_bwd(const Pass *c, const ContextCall *x);
 
 /* Scratch as (T, heads, C). */
-static inline Tensor scratch_heads(Ctx *c, DType d, int64_t T, int64_t heads, int64_t C)
+static inline Tensor scratch_heads(const Pass *c, DType d, int64_t T, int64_t heads, int64_t C)
 {
     return t_as3(scratch2(c, d, T, heads * C), T, heads, C);
 }
@@ -32,7 +32,7 @@ static inline KeysValues kv_of(Tensor both, int64_t G, int64_t C)
 {
     return (KeysValues){ both, t_heads(both, 0, G, C), t_heads(both, G * C, G, C) };
 }
-static inline KeysValues kv_scratch(Ctx *c, const ContextCall *x, int64_t T)
+static inline KeysValues kv_scratch(const Pass *c, const ContextCall *x, int64_t T)
 {
     int64_t G = x->k.n[1], C = x->k.n[2];
     return kv_of(scratch2(c, (DType)x->k.dtype, T, 2 * G * C), G, C);

@@ -18,19 +18,19 @@ static Ticket shift_start(Comm *ring, Tensor to, Tensor from)
 }
 
 /* Sums of bf16 are kept in f32 on the way; f32 needs no second copy. */
-static Tensor sum_begin(Ctx *c, Tensor t)
+static Tensor sum_begin(const Pass *c, Tensor t)
 {
     if (t.dtype == F32) return t;
     Tensor sum = scratch_heads(c, F32, t.n[0], t.n[1], t.n[2]);
     op_copy(c->be, sum, t);
     return sum;
 }
-static void sum_end(Ctx *c, Tensor t, Tensor sum)
+static void sum_end(const Pass *c, Tensor t, Tensor sum)
 {
     if (t.dtype != F32) op_copy(c->be, t, sum);
 }
 
-static void block_fwd(Ctx *c, const ContextCall *x, int i, KeysValues kv, Tensor sum, Tensor part, Tensor lse)
+static void block_fwd(const Pass *c, const ContextCall *x, int i, KeysValues kv, Tensor sum, Tensor part, Tensor lse)
 {
     ContextBlock b = x->cut->block[i];
     if (!b.nq) return;
@@ -40,7 +40,7 @@ static void block_fwd(Ctx *c, const ContextCall *x, int i, KeysValues kv, Tensor
     op_attention_merge(c->be, t_rows(sum, b.q0, b.nq), t_cols(x->lse, b.q0, b.nq), part, lse);
 }
 
-void ring_fwd(Ctx *c, const ContextCall *x)
+void ring_fwd(const Pass *c, const ContextCall *x)
 {
     int64_t T = x->q.n[0], H = x->q.n[1], C = x->q.n[2];
     int     n = x->cut->far;
@@ -62,7 +62,7 @@ void ring_fwd(Ctx *c, const ContextCall *x)
 }
 
 /* The gradients of a rectangle, into the places of its queries and keys. */
-static void block_bwd(Ctx *c, const ContextCall *x, int i, KeysValues kv, Tensor dq, KeysValues dkv)
+static void block_bwd(const Pass *c, const ContextCall *x, int i, KeysValues kv, Tensor dq, KeysValues dkv)
 {
     ContextBlock b = x->cut->block[i];
     if (!b.nq) return;
@@ -72,7 +72,7 @@ static void block_bwd(Ctx *c, const ContextCall *x, int i, KeysValues kv, Tensor
                      t_rows(x->q, b.q0, b.nq), kv.k, kv.v, context_segments(x->cut, i), x->scale);
 }
 
-static void block_add(Ctx *c, ContextBlock b, Tensor sum, Tensor dq, Tensor dkv_sum, Tensor dkv)
+static void block_add(const Pass *c, ContextBlock b, Tensor sum, Tensor dq, Tensor dkv_sum, Tensor dkv)
 {
     if (!b.nq) return;
     Tensor q = t_rows(sum, b.q0, b.nq), kv = t_rows(dkv_sum, b.k0, b.nk);
@@ -80,7 +80,7 @@ static void block_add(Ctx *c, ContextBlock b, Tensor sum, Tensor dq, Tensor dkv_
     op_add(c->be, kv, kv, t_rows(dkv, b.k0, b.nk));
 }
 
-void ring_bwd(Ctx *c, const ContextCall *x)
+void ring_bwd(const Pass *c, const ContextCall *x)
 {
     int64_t T = x->q.n[0];
     int     n = x->cut->far;

@@ -3,7 +3,7 @@
 
 /* h = x + branch and its norm; the branch lies where h will. A replay may have dropped either: with h kept
  * only the norm is repeated. */
-static void middle(Ctx *c, const Decoder *m, DecoderAct *a, Tensor x, Tensor cs)
+static void middle(const Pass *c, const Decoder *m, DecoderAct *a, Tensor x, Tensor cs)
 {
     int64_t T = x.n[0], D = x.n[1];
     Tensor none = { 0 };
@@ -15,21 +15,22 @@ static void middle(Ctx *c, const Decoder *m, DecoderAct *a, Tensor x, Tensor cs)
     else if (again) op_rmsnorm_fwd(c->be, a->n, a->rstd, none, a->h, none, m->norm->w, m->attn.eps);
 }
 
-void decoder_fwd(Ctx *c, const Decoder *m, DecoderAct *a, Tensor y, Tensor x, Tensor cs)
+void decoder_fwd(const Pass *c, const Decoder *m, DecoderAct *a, Tensor y, Tensor x, Tensor cs)
 {
     middle(c, m, a, x, cs);
     if (m->sparse) moe_fwd(c, &m->moe, &a->moe, y, a->n, a->h);
     else           mlp_fwd(c, &m->mlp, &a->mlp, y, a->n, a->h);
 }
 
-void decoder_replay(Ctx *c, const Decoder *m, DecoderAct *a, Tensor y, Tensor x, Tensor cs)
+void decoder_replay(const Pass *c, const Decoder *m, DecoderAct *a, Tensor y, Tensor x, Tensor cs)
 {
-    if (!replay_begin(c, L_STAT, L_MLP_ACT)) return;
-    decoder_fwd(c, m, a, y, x, cs);
+    Pass replay;
+    if (!replay_begin(&replay, c, L_STAT, L_MLP_ACT)) return;
+    decoder_fwd(&replay, m, a, y, x, cs);
     replay_end(c);
 }
 
-void decoder_bwd(Ctx *c, const Decoder *m, DecoderAct *a, Tensor dx, Tensor dy, Tensor x, Tensor cs)
+void decoder_bwd(const Pass *c, const Decoder *m, DecoderAct *a, Tensor dx, Tensor dy, Tensor x, Tensor cs)
 {
     bool below = t_has(dx) || attention_trains(&m->attn), normed = below || is_trainable(m->norm);
     ArenaMark mark = arena_mark(c->scratch);

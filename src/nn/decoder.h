@@ -24,10 +24,10 @@ typedef struct DecoderAct {
 } DecoderAct;
 
 /* cs: cosines and sines of all positions (T, C). y absent: only what backward will read. */
-void decoder_fwd(Ctx *c, const Decoder *m, DecoderAct *a, Tensor y, Tensor x, Tensor cs);
+void decoder_fwd(const Pass *c, const Decoder *m, DecoderAct *a, Tensor y, Tensor x, Tensor cs);
 /* Before decoder_bwd: what the policy dropped, in scratch, and y where it is wanted again. */
-void decoder_replay(Ctx *c, const Decoder *m, DecoderAct *a, Tensor y, Tensor x, Tensor cs);
+void decoder_replay(const Pass *c, const Decoder *m, DecoderAct *a, Tensor y, Tensor x, Tensor cs);
 /* dx may alias dy; absent where nothing below trains. */
-void decoder_bwd(Ctx *c, const Decoder *m, DecoderAct *a, Tensor dx, Tensor dy, Tensor x, Tensor cs);
+void decoder_bwd(const Pass *c, const Decoder *m, DecoderAct *a, Tensor dx, Tensor dy, Tensor x, Tensor cs);
 
 #endif

@@ -59,15 +59,15 @@ typedef struct DispatchOps {
     Status (*fits)(const Mesh *m, const DispatchConf *conf);      /* says why not; there is no fallback */
     size_t (*table)(const Dispatcher *d);           /* bytes on the host that a route needs */
     int64_t (*counts)(const Dispatcher *d);         /* numbers that every member tells the others */
-    void (*reserve)(Ctx *c, const Moe *m, MoeAct *a, int64_t T);
-    bool (*build_routing)(Ctx *c, const Moe *m, MoeAct *a, Tensor kept);   /* kept (T, K): idx, -1 where dropped */
-    int64_t (*count_token_chunks)(Ctx *c, Tensor kept);                       /* after a plan that found no room */
-    void (*dispatch_start)(Ctx *c, const Route *r, Exchange *w, Tensor x);
-    void (*dispatch_finish)(Ctx *c, const Route *r, Exchange *w, Tensor rows);
-    void (*combine_start)(Ctx *c, const Route *r, Exchange *w, Tensor rows);
-    void (*combine_finish)(Ctx *c, const Route *r, Exchange *w, Tensor y, Tensor res);
-    void (*gate_grad_start)(Ctx *c, const Route *r, Exchange *w, Tensor dgate);
-    void (*gate_grad_finish)(Ctx *c, const Route *r, Exchange *w, Tensor dweight);
+    void (*reserve)(const Pass *c, const Moe *m, MoeAct *a, int64_t T);
+    bool (*build_routing)(const Pass *c, const Moe *m, MoeAct *a, Tensor kept);   /* kept (T, K): idx, -1 where dropped */
+    int64_t (*count_token_chunks)(const Pass *c, Tensor kept);                       /* after a plan that found no room */
+    void (*dispatch_start)(const Pass *c, const Route *r, Exchange *w, Tensor x);
+    void (*dispatch_finish)(const Pass *c, const Route *r, Exchange *w, Tensor rows);
+    void (*combine_start)(const Pass *c, const Route *r, Exchange *w, Tensor rows);
+    void (*combine_finish)(const Pass *c, const Route *r, Exchange *w, Tensor y, Tensor res);
+    void (*gate_grad_start)(const Pass *c, const Route *r, Exchange *w, Tensor dgate);
+    void (*gate_grad_finish)(const Pass *c, const Route *r, Exchange *w, Tensor dweight);
 } DispatchOps;
 
 struct Dispatcher {

@@ -4,16 +4,16 @@
 #include "nn/rows.h"
 
 /* Rows of this rank's slice for the ids of the batch; -1: it is another's. */
-static Tensor rows_here(Ctx *c, const Param *table)
+static Tensor rows_here(const Pass *c, const Param *table)
 {
     Tensor ids = c->batch->ids;
-    if (mesh_size(c->mesh, AX_TP) == 1) return ids;
+    if (mesh_size(c->env->mesh, AX_TP) == 1) return ids;
     Tensor here = t1(c->scratch, "scratch", I32, t_count(ids));
     op_slice_ids(c->be, here, ids, table->first, table->real);
     return here;
 }
 
-void embed_table_fwd(Ctx *c, const Param *table, Tensor x)
+void embed_table_fwd(const Pass *c, const Param *table, Tensor x)
 {
     ArenaMark mark = arena_mark(c->scratch);
     Tensor ids = rows_here(c, table), part = part_rows(c, x);
@@ -22,7 +22,7 @@ void embed_table_fwd(Ctx *c, const Param *table, Tensor x)
     arena_reset(c->scratch, mark);
 }
 
-void embed_table_bwd(Ctx *c, Param *table, Tensor dx, int64_t pad)
+void embed_table_bwd(const Pass *c, Param *table, Tensor dx, int64_t pad)
 {
     if (!t_has(table->g)) return;
     ArenaMark mark = arena_mark(c->scratch);

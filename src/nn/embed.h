@@ -6,8 +6,8 @@
 #include "nn/module.h"
 
 /* x (T, D) = rows of the table by c->batch->ids (Ta). */
-void embed_table_fwd(Ctx *c, const Param *table, Tensor x);
+void embed_table_fwd(const Pass *c, const Param *table, Tensor x);
 /* table.g += rows of dx (T, D) by id, `pad` left out (-1: none). A frozen table is passed over. */
-void embed_table_bwd(Ctx *c, Param *table, Tensor dx, int64_t pad);
+void embed_table_bwd(const Pass *c, Param *table, Tensor dx, int64_t pad);
 
 #endif

@@ -12,11 +12,11 @@ int64_t head_chunk_rows(int64_t V, int64_t logits)
 /* The columns that stand for an id; those behind them are padding, which has no part in the loss. */
 static Tensor real_of(const Head *h, Tensor z) { return t_cols(z, 0, h->w->real); }
 
-static void chunk_gradient(Ctx *c, const Head *h, Tensor dn, Tensor n, Tensor logits, Tensor lse,
+static void chunk_gradient(const Pass *c, const Head *h, Tensor dn, Tensor n, Tensor logits, Tensor lse,
                            Tensor labels, float scale)
 {
     int64_t real = h->w->real, padding = logits.n[1] - real;
-    Tensor dz = c->dtype == c->logits ? logits : scratch2(c, c->dtype, n.n[0], logits.n[1]);
+    Tensor dz = c->env->dtype == c->env->logits_dtype ? logits : scratch2(c, c->env->dtype, n.n[0], logits.n[1]);
     op_ce_bwd(c->be, real_of(h, dz), real_of(h, logits), lse, labels, h->w->first, scale);
     if (padding) op_fill(c->be, t_cols(dz, real, padding), 0.0f);
     linear_bwd(c, dn, dz, n, h->w, NULL);
@@ -24,17 +24,17 @@ static void chunk_gradient(Ctx *c, const Head *h, Tensor dn, Tensor n, Tensor lo
 
 /* One chunk: logits of this rank's slice, the loss of all, and with `back` the gradient of the weights and
  * this slice's part of that of its rows (dn). */
-static void chunk_loss(Ctx *c, const Head *h, Tensor loss, Tensor each, Tensor dn, Tensor n, Tensor labels,
+static void chunk_loss(const Pass *c, const Head *h, Tensor loss, Tensor each, Tensor dn, Tensor n, Tensor labels,
                        float scale, bool back)
 {
     int64_t rows = n.n[0];
     Tensor none = { 0 };
     ArenaMark mark = arena_mark(c->scratch);
-    Tensor logits = scratch2(c, c->logits, rows, h->w->local[0]), lse = scratch2(c, F32, rows, 1);
+    Tensor logits = scratch2(c, c->env->logits_dtype, rows, h->w->local[0]), lse = scratch2(c, F32, rows, 1);
     Tensor part = scratch2(c, F64, rows, 3);
     linear_fwd(c, logits, n, h->w, NULL);
     op_ce_part(c->be, part, real_of(h, logits), labels, h->w->first);
-    op_ce_join(c->be, mesh_at(c->mesh, AX_TP) ? none : loss, lse, each, all_rows(c, part), labels, scale);
+    op_ce_join(c->be, mesh_at(c->env->mesh, AX_TP) ? none : loss, lse, each, all_rows(c, part), labels, scale);
     if (back) chunk_gradient(c, h, dn, n, logits, lse, labels, scale);
     arena_reset(c->scratch, mark);
 }
@@ -42,7 +42,7 @@ static void chunk_loss(Ctx *c, const Head *h, Tensor loss, Tensor each, Tensor d
 static Tensor rows_of(Tensor t, int64_t from, int64_t n) { return t_has(t) ? t_rows(t, from, n) : t; }
 
 /* The norm is linear in its gradient, so parts of it can be taken back through it and summed after. */
-static void norm_bwd(Ctx *c, const Head *h, Tensor dx, Tensor dn, Tensor xs, Tensor rstd, Tensor rows)
+static void norm_bwd(const Pass *c, const Head *h, Tensor dx, Tensor dn, Tensor xs, Tensor rstd, Tensor rows)
 {
     ArenaMark mark = arena_mark(c->scratch);
     Tensor part = t_has(dx) ? part_rows(c, dx) : dx;
@@ -55,37 +55,37 @@ static void norm_bwd(Ctx *c, const Head *h, Tensor dx, Tensor dn, Tensor xs, Ten
     arena_reset(c->scratch, mark);
 }
 
-static void take_rows(Ctx *c, Tensor xs, Tensor x, Tensor rows)
+static void take_rows(const Pass *c, Tensor xs, Tensor x, Tensor rows)
 {
     ArenaMark mark = arena_mark(c->scratch);
     op_gather_rows(c->be, xs, all_rows(c, x), rows, 1);
     arena_reset(c->scratch, mark);
 }
 
-void head_loss(Ctx *c, const Head *h, Tensor loss, Tensor dx, Tensor x, float scale, bool back)
+void head_loss(const Pass *c, const Head *h, Tensor loss, Tensor dx, Tensor x, float scale, bool back)
 {
     int64_t S = c->batch->supervised, D = x.n[1];
+    Pass   chunk = *c;
     Tensor none = { 0 };
     ArenaMark mark = arena_mark(c->scratch);
     ledger_enter(&c->be->ledger, PART_HEAD);
     Tensor rows = t_rows(c->batch->sup_row, 0, S), labels = t_rows(c->batch->sup_label, 0, S);
-    Tensor xs = scratch2(c, c->dtype, S, D), n = scratch2(c, c->dtype, S, D), rstd = scratch2(c, F32, S, 1);
-    Tensor dn = t_has(dx) || (back && is_trainable(h->norm)) ? scratch2(c, c->dtype, S, D) : none;
+    Tensor xs = scratch2(c, c->env->dtype, S, D), n = scratch2(c, c->env->dtype, S, D), rstd = scratch2(c, F32, S, 1);
+    Tensor dn = t_has(dx) || (back && is_trainable(h->norm)) ? scratch2(c, c->env->dtype, S, D) : none;
     take_rows(c, xs, x, rows);
     op_rmsnorm_fwd(c->be, n, rstd, none, xs, none, h->norm->w, h->eps);
     for (int64_t i = 0; i < S; i += h->chunk) {
         int64_t k = S - i < h->chunk ? S - i : h->chunk;
-        c->row = i;
-        chunk_loss(c, h, loss, rows_of(c->each, i, k), rows_of(dn, i, k), t_rows(n, i, k),
+        chunk.first_row = i;
+        chunk_loss(&chunk, h, loss, rows_of(c->row_loss, i, k), rows_of(dn, i, k), t_rows(n, i, k),
                    t_rows(labels, i, k), scale, back);
     }
-    c->row = 0;
     if (t_has(dn)) norm_bwd(c, h, dx, dn, xs, rstd, rows);
     arena_reset(c->scratch, mark);
 }
 
 /* y (n, V) from the slices that all ranks hold, one behind the other; the last ones may reach past V. */
-static void join_slices(Ctx *c, Tensor y, Tensor slices)
+static void join_slices(const Pass *c, Tensor y, Tensor slices)
 {
     int64_t n = y.n[0], V = y.n[1], wide = slices.n[1];
     for (int64_t from = 0, i = 0; from < V; from += wide, i++) {
@@ -94,13 +94,13 @@ static void join_slices(Ctx *c, Tensor y, Tensor slices)
     }
 }
 
-void head_logits(Ctx *c, const Head *h, Tensor y, Tensor x, int64_t from)
+void head_logits(const Pass *c, const Head *h, Tensor y, Tensor x, int64_t from)
 {
-    bool cut = mesh_size(c->mesh, AX_TP) > 1;
+    bool cut = mesh_size(c->env->mesh, AX_TP) > 1;
     Tensor none = { 0 };
     ArenaMark mark = arena_mark(c->scratch);
     Tensor rows = t_rows(x, from, y.n[0]);
-    Tensor n = scratch2(c, c->dtype, y.n[0], x.n[1]), rstd = scratch2(c, F32, y.n[0], 1);
+    Tensor n = scratch2(c, c->env->dtype, y.n[0], x.n[1]), rstd = scratch2(c, F32, y.n[0], 1);
     Tensor z = cut ? scratch2(c, (DType)y.dtype, y.n[0], h->w->local[0]) : y;
     op_rmsnorm_fwd(c->be, n, rstd, none, rows, none, h->norm->w, h->eps);
     linear_fwd(c, z, n, h->w, NULL);

@@ -20,11 +20,11 @@ typedef struct Head {
 int64_t head_chunk_rows(int64_t V, int64_t logits);      /* as many as that many logits hold, at least 16 */
 
 /* loss[0] (F64) += scale * summed cross entropy, on the first rank of tp alone; back: gradients are made, dx
- * (T, D) of x where it is wanted. x (T, D): this rank's rows; c->each is filled on all ranks of tp. */
-void head_loss(Ctx *c, const Head *h, Tensor loss, Tensor dx, Tensor x, float scale, bool back);
+ * (T, D) of x where it is wanted. x (T, D): this rank's rows; c->row_loss is filled on all ranks of tp. */
+void head_loss(const Pass *c, const Head *h, Tensor loss, Tensor dx, Tensor x, float scale, bool back);
 
 /* Logits of rows [from, from + n) of x as f32, for parity and generation. y (n, V); x and y are the same on
  * all ranks of tp (nn/rows.h gathers). */
-void head_logits(Ctx *c, const Head *h, Tensor y, Tensor x, int64_t from);
+void head_logits(const Pass *c, const Head *h, Tensor y, Tensor x, int64_t from);
 
 #endif

@@ -10,33 +10,33 @@ static const Tensor none = { 0 };
 static bool of_experts(const Param *w) { return w->linear == LINEAR_EXPERTS; }
 
 /* Ranks of one place have the same rows, all of them or some of their columns. */
-static uint64_t place(const Ctx *c, const Param *w)
+static uint64_t place(const Pass *c, const Param *w)
 {
-    const Mesh *m = c->mesh;
+    const Mesh *m = c->env->mesh;
     int row = of_experts(w) ? mesh_at(m, AX_EDP) * mesh_size(m, AX_EP) + mesh_at(m, AX_EP)
                             : mesh_at(m, AX_DP) * mesh_size(m, AX_CP) + mesh_at(m, AX_CP);
     return (uint64_t)(w->group == G_LLM ? row : row * mesh_size(m, AX_TP) + mesh_at(m, AX_TP));
 }
 
-static bool drops(const Ctx *c, const Param *w) { return w->lora->dropout > 0 && c->chance; }
+static bool drops(const Pass *c, const Param *w) { return w->lora->dropout > 0 && c->dropout_seed; }
 
 /* What is left out of an input of T rows: a replay asks for the same again, and so do all ranks that have the
  * same rows. A rank that has its own T rows of a layer which others see whole counts them behind its
  * neighbours'. */
-static Dropout drop_of(const Ctx *c, const Param *w, int64_t T)
+static Dropout drop_of(const Pass *c, const Param *w, int64_t T)
 {
     const Param *a = w->lora->a;
     int     last = a->rank - 1;
     if (!drops(c, w)) return (Dropout){ 0 };
     int64_t whole = a->full[last], part = a->local[last];
-    int64_t row = c->row + (w->linear == LINEAR_ROUTER ? mesh_at(c->mesh, AX_TP) * T : 0);
-    int64_t col = part == whole ? 0 : mesh_at(c->mesh, of_experts(w) ? AX_ETP : AX_TP) * part;
-    return (Dropout){ w->lora->dropout, rng_u64(c->chance, w->lora->stream, place(c, w)), w->lora->stream, row,
+    int64_t row = c->first_row + (w->linear == LINEAR_ROUTER ? mesh_at(c->env->mesh, AX_TP) * T : 0);
+    int64_t col = part == whole ? 0 : mesh_at(c->env->mesh, of_experts(w) ? AX_ETP : AX_TP) * part;
+    return (Dropout){ w->lora->dropout, rng_u64(c->dropout_seed, w->lora->stream, place(c, w)), w->lora->stream, row,
                    col };
 }
 
 /* The factor of low and of back, and with them of all that follows: what is kept grows by it. */
-static float factor(const Ctx *c, const Param *w, const LoraPart *p)
+static float factor(const Pass *c, const Param *w, const LoraPart *p)
 {
     return drops(c, w) ? p->scale * dropout_scale(w->lora->dropout) : p->scale;
 }
@@ -44,7 +44,7 @@ static float factor(const Ctx *c, const Param *w, const LoraPart *p)
 /* ---- a weight ---- */
 
 /* low of x. Pairs of one scale that lie together are one product. */
-static Tensor low_of(Ctx *c, Tensor x, const Param *w)
+static Tensor low_of(const Pass *c, Tensor x, const Param *w)
 {
     const Lora *l = w->lora;
     Tensor low = scratch2(c, (DType)x.dtype, x.n[0], l->a->w.n[0]);
@@ -58,7 +58,7 @@ static Tensor low_of(Ctx *c, Tensor x, const Param *w)
     return low;
 }
 
-void lora_fwd(Ctx *c, Tensor y, Tensor x, const Param *w)
+void lora_fwd(const Pass *c, Tensor y, Tensor x, const Param *w)
 {
     if (!w->lora) return;
     ArenaMark mark = arena_mark(c->scratch);
@@ -71,7 +71,7 @@ void lora_fwd(Ctx *c, Tensor y, Tensor x, const Param *w)
     arena_reset(c->scratch, mark);
 }
 
-Tensor lora_d_a_out(Ctx *c, Tensor dy, const Param *w)
+Tensor lora_d_a_out(const Pass *c, Tensor dy, const Param *w)
 {
     if (!w->lora) return none;
     int64_t R = w->lora->a->w.n[0];
@@ -84,14 +84,14 @@ Tensor lora_d_a_out(Ctx *c, Tensor dy, const Param *w)
     return back;
 }
 
-void lora_input_grad(Ctx *c, Tensor dx, Tensor back, const Param *w)
+void lora_input_grad(const Pass *c, Tensor dx, Tensor back, const Param *w)
 {
     if (w->lora)
         op_gemm_scaled(c->be, dx, back, w->lora->a->w, 1.0f, drop_of(c, w, dx.n[0]), GEMM_NN | GEMM_ACC);
 }
 
 /* low is made a second time, which the model does not need: it is charged as a replay. */
-void lora_grads(Ctx *c, Tensor dy, Tensor back, Tensor x, const Param *w)
+void lora_grads(const Pass *c, Tensor dy, Tensor back, Tensor x, const Param *w)
 {
     bool *replay = &c->be->ledger.replay, before = *replay;
     if (!w->lora || w->lora->a->frozen) return;
@@ -113,20 +113,20 @@ void lora_grads(Ctx *c, Tensor dy, Tensor back, Tensor x, const Param *w)
 
 /* ---- experts: an A that all of them share is a stack of one, which grouped products take as such ---- */
 
-static Tensor rows_scratch(Ctx *c, const LoraRows *by, Tensor like, int64_t cols)
+static Tensor rows_scratch(const Pass *c, const LoraRows *by, Tensor like, int64_t cols)
 {
     return t_rows(scratch2(c, (DType)like.dtype, by->room, cols), 0, like.n[0]);
 }
 
 int64_t lora_a_cols(const Param *w) { return w->lora ? w->lora->a->w.n[w->lora->a->rank - 2] : 0; }
 
-void lora_rows_a_out(Ctx *c, Tensor low, Tensor x, const Param *w, const LoraRows *by)
+void lora_rows_a_out(const Pass *c, Tensor low, Tensor x, const Param *w, const LoraRows *by)
 {
     op_grouped_scaled(c->be, low, x, w->lora->a->w, by->offsets, factor(c, w, &w->lora->part[0]),
                       drop_of(c, w, x.n[0]), GEMM_NT);
 }
 
-Tensor lora_rows_d_a_out(Ctx *c, Tensor dy, const Param *w, const LoraRows *by)
+Tensor lora_rows_d_a_out(const Pass *c, Tensor dy, const Param *w, const LoraRows *by)
 {
     if (!w->lora) return none;
     Tensor back = rows_scratch(c, by, dy, lora_a_cols(w));
@@ -140,12 +140,12 @@ LoraTerm lora_term(Tensor low, const Param *w)
     return w->lora ? (LoraTerm){ .low = low, .w = w->lora->part[0].b->w } : (LoraTerm){ 0 };
 }
 
-LoraTerm lora_input_term(const Ctx *c, Tensor back, const Param *w)
+LoraTerm lora_input_term(const Pass *c, Tensor back, const Param *w)
 {
     return w->lora ? (LoraTerm){ back, w->lora->a->w, drop_of(c, w, back.n[0]) } : (LoraTerm){ 0 };
 }
 
-void lora_rows_grads(Ctx *c, Tensor dy, Tensor low, Tensor back, Tensor x, const Param *w, const LoraRows *by)
+void lora_rows_grads(const Pass *c, Tensor dy, Tensor low, Tensor back, Tensor x, const Param *w, const LoraRows *by)
 {
     if (!w->lora || w->lora->a->frozen) return;
     Param *a = w->lora->a, *b = w->lora->part[0].b;

@@ -40,11 +40,11 @@ struct Lora {
 };
 
 /* y += s drop(x) A' B'. A weight without pairs is passed over here and below. */
-void   lora_fwd(Ctx *c, Tensor y, Tensor x, const Param *w);
+void   lora_fwd(const Pass *c, Tensor y, Tensor x, const Param *w);
 /* back of dy, of scratch; absent without pairs. */
-Tensor lora_d_a_out(Ctx *c, Tensor dy, const Param *w);
-void   lora_input_grad(Ctx *c, Tensor dx, Tensor back, const Param *w);            /* dx += drop(back A) */
-void   lora_grads(Ctx *c, Tensor dy, Tensor back, Tensor x, const Param *w);  /* of A and B */
+Tensor lora_d_a_out(const Pass *c, Tensor dy, const Param *w);
+void   lora_input_grad(const Pass *c, Tensor dx, Tensor back, const Param *w);            /* dx += drop(back A) */
+void   lora_grads(const Pass *c, Tensor dy, Tensor back, Tensor x, const Param *w);  /* of A and B */
 
 /* Rows of experts: sorted by expert as offsets say, in buffers of `room`; those behind the last are
  * nobody's. */
@@ -52,11 +52,11 @@ typedef struct LoraRows { Tensor offsets; int64_t room; } LoraRows;
 
 /* A weight of experts has one pair for each. Their products take low and back along as a tail. */
 int64_t lora_a_cols(const Param *w);                      /* columns of low; 0: no pairs */
-void   lora_rows_a_out(Ctx *c, Tensor low, Tensor x, const Param *w, const LoraRows *by);
-Tensor lora_rows_d_a_out(Ctx *c, Tensor dy, const Param *w, const LoraRows *by);
+void   lora_rows_a_out(const Pass *c, Tensor low, Tensor x, const Param *w, const LoraRows *by);
+Tensor lora_rows_d_a_out(const Pass *c, Tensor dy, const Param *w, const LoraRows *by);
 LoraTerm   lora_term(Tensor low, const Param *w);
-LoraTerm   lora_input_term(const Ctx *c, Tensor back, const Param *w);
-void   lora_rows_grads(Ctx *c, Tensor dy, Tensor low, Tensor back, Tensor x, const Param *w,
+LoraTerm   lora_input_term(const Pass *c, Tensor back, const Param *w);
+void   lora_rows_grads(const Pass *c, Tensor dy, Tensor low, Tensor back, Tensor x, const Param *w,
                        const LoraRows *by);
 
 #endif

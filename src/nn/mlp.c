@@ -3,9 +3,9 @@
 
 #include "nn/rows.h"
 
-static int64_t width(const Ctx *c, const Mlp *m) { return m->F / mesh_size(c->mesh, AX_TP); }
+static int64_t width(const Pass *c, const Mlp *m) { return m->F / mesh_size(c->env->mesh, AX_TP); }
 
-void mlp_fwd(Ctx *c, const Mlp *m, MlpAct *a, Tensor y, Tensor x, Tensor res)
+void mlp_fwd(const Pass *c, const Mlp *m, MlpAct *a, Tensor y, Tensor x, Tensor res)
 {
     int64_t Ta = all_rows_count(c, x), F = width(c, m);
     Tensor none = { 0 };
@@ -16,7 +16,7 @@ void mlp_fwd(Ctx *c, const Mlp *m, MlpAct *a, Tensor y, Tensor x, Tensor res)
     row_linear_fwd(c, y, a->h, m->w_d, NULL, res);
 }
 
-void mlp_bwd(Ctx *c, const Mlp *m, MlpAct *a, Tensor dx, Tensor dy, Tensor x)
+void mlp_bwd(const Pass *c, const Mlp *m, MlpAct *a, Tensor dx, Tensor dy, Tensor x)
 {
     int64_t Ta = all_rows_count(c, x), F = width(c, m);
     ArenaMark mark = arena_mark(c->scratch);

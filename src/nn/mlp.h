@@ -15,8 +15,8 @@ typedef struct Mlp {
 typedef struct MlpAct { Tensor gu, h; } MlpAct;          /* (Ta, 2F / tp); (Ta, F / tp) */
 
 /* x, y, res (T, D): this rank's rows. */
-void mlp_fwd(Ctx *c, const Mlp *m, MlpAct *a, Tensor y, Tensor x, Tensor res);
+void mlp_fwd(const Pass *c, const Mlp *m, MlpAct *a, Tensor y, Tensor x, Tensor res);
 /* dx absent: nothing below trains. */
-void mlp_bwd(Ctx *c, const Mlp *m, MlpAct *a, Tensor dx, Tensor dy, Tensor x);
+void mlp_bwd(const Pass *c, const Mlp *m, MlpAct *a, Tensor dx, Tensor dy, Tensor x);
 
 #endif

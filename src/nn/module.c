@@ -1,41 +1,43 @@
 /* nn/module.c -- need() and the linear layer. */
 #include "nn/lora.h"
 
-bool need(Ctx *c, Label l, Tensor *slot, DType d, int64_t rows, int64_t cols)
+bool need(const Pass *c, Label l, Tensor *slot, DType d, int64_t rows, int64_t cols)
 {
     bool keep = c->policy[l] != DROP;
-    if (c->pass == REPLAY && keep) return false;
-    bool lasting = c->pass == FORWARD && keep;
-    if (lasting && c->parked && c->policy[l] == OFFLOAD) *slot = offload_push(c, c->parked, slot, l, d, rows, cols);
+    if (c->mode == REPLAY && keep) return false;
+    bool lasting = c->mode == FORWARD && keep;
+    if (lasting && c->offload_record && c->policy[l] == OFFLOAD) *slot = offload_push(c, c->offload_record, slot, l, d, rows, cols);
     else *slot = t2(lasting ? c->act : c->scratch, label_name(l), d, rows, cols);
     return true;
 }
 
-bool need_if(Ctx *c, bool read, bool again, Label l, Tensor *slot, DType d, int64_t rows, int64_t cols)
+bool need_if(const Pass *c, bool read, bool again, Label l, Tensor *slot, DType d, int64_t rows, int64_t cols)
 {
     if (read) return need(c, l, slot, d, rows, cols);
-    bool now = c->pass != REPLAY || again;
+    bool now = c->mode != REPLAY || again;
     if (now) *slot = t2(c->scratch, label_name(l), d, rows, cols);
     return now;
 }
 
-bool replay_begin(Ctx *c, Label first, Label last)
+bool replay_begin(Pass *replay, const Pass *c, Label first, Label last)
 {
     bool dropped = false;
     for (int l = (int)first; l <= (int)last; l++) dropped |= c->policy[l] == DROP;
-    if (dropped) c->pass = REPLAY, c->be->ledger.replay = true;
+    *replay = *c;
+    replay->mode = REPLAY;
+    if (dropped) c->be->ledger.replay = true;
     return dropped;
 }
 
-void replay_end(Ctx *c) { c->pass = FORWARD, c->be->ledger.replay = false; }
+void replay_end(const Pass *c) { c->be->ledger.replay = false; }
 
-void linear_fwd(Ctx *c, Tensor y, Tensor x, const Param *w, const Param *b)
+void linear_fwd(const Pass *c, Tensor y, Tensor x, const Param *w, const Param *b)
 {
     op_gemm(c->be, y, x, w->w, param_w(b), GEMM_NT);
     lora_fwd(c, y, x, w);
 }
 
-void linear_residual(Ctx *c, Tensor y, Tensor x, const Param *w, const Param *b, Tensor res)
+void linear_residual(const Pass *c, Tensor y, Tensor x, const Param *w, const Param *b, Tensor res)
 {
     op_gemm_residual(c->be, y, res, x, w->w, param_w(b));
     lora_fwd(c, y, x, w);
@@ -43,20 +45,20 @@ void linear_residual(Ctx *c, Tensor y, Tensor x, const Param *w, const Param *b,
 
 bool is_trainable(const Param *p) { return p && (!p->frozen || (p->lora && !p->lora->a->frozen)); }
 
-void linear_input_grad(Ctx *c, Tensor dx, Tensor dy, Tensor back, const Param *w, int flags)
+void linear_input_grad(const Pass *c, Tensor dx, Tensor dy, Tensor back, const Param *w, int flags)
 {
     op_gemm(c->be, dx, dy, w->w, (Tensor){ 0 }, GEMM_NN | flags);
     lora_input_grad(c, dx, back, w);
 }
 
-void linear_grads(Ctx *c, Tensor dy, Tensor back, Tensor x, Param *w, const Param *b)
+void linear_grads(const Pass *c, Tensor dy, Tensor back, Tensor x, Param *w, const Param *b)
 {
     if (t_has(w->g))       op_gemm(c->be, w->g, dy, x, (Tensor){ 0 }, param_grad_flags(w));
     if (t_has(param_g(b))) op_colsum(c->be, b->g, dy);
     lora_grads(c, dy, back, x, w);
 }
 
-void linear_bwd(Ctx *c, Tensor dx, Tensor dy, Tensor x, Param *w, const Param *b)
+void linear_bwd(const Pass *c, Tensor dx, Tensor dy, Tensor x, Param *w, const Param *b)
 {
     ArenaMark mark = arena_mark(c->scratch);
     Tensor back = lora_d_a_out(c, dy, w);

@@ -12,7 +12,7 @@
 #include "nn/param.h"
 #include "nn/offload.h"
 
-typedef enum { FORWARD, REPLAY, EVAL } Pass;      /* EVAL: forward with no backward to come */
+typedef enum { FORWARD, REPLAY, EVAL } PassMode;  /* EVAL: forward with no backward to come */
 
 /* Watches values go by (parity, reports): name and number of the value, and the value. */
 typedef struct ValueTap { void (*see)(void *self, const char *name, int index, Tensor t); void *self; } ValueTap;
@@ -42,53 +42,64 @@ typedef struct Dispatcher Dispatcher;                 /* the road to the experts
 /* Called where rows have set out: another micro-batch may be worked on until they are wanted. */
 typedef struct Yielder { void (*yield)(void *self); void *self; } Yielder;
 
-struct Ctx {
-    Backend       *be;
-    const Mesh    *mesh;                          /* NULL: one rank */
-    const UnitHooks *units;                       /* NULL: weights are always here */
-    Dispatcher      *dispatch;                      /* NULL: all experts are on this rank */
-    const Yielder *yielder;                         /* NULL: nobody else has work meanwhile */
+/* What is constant for a run. */
+typedef struct Env {
+    Backend         *be;
+    const Mesh      *mesh;                        /* NULL: one rank */
+    const UnitHooks *units;                       /* NULL: all weights stay on the device */
+    Dispatcher      *dispatcher;                  /* NULL: all experts are on this rank */
+    OffloadEngine   *offload;                     /* NULL: no activation is offloaded */
+    DType            dtype;                       /* of activations and weights */
+    DType            logits_dtype;                /* of the logits that enter the loss: F32 or dtype */
+    const ValueTap  *tap;                         /* NULL: nothing watches */
+} Env;
+
+/* What one pass over a micro-batch carries. Callees get a const pointer; a caller that wants another mode,
+ * policy or dropout seed below makes a copy, changes the copy and passes that down. */
+struct Pass {
+    const Env     *env;
+    Backend       *be;                            /* env->be, which every op takes */
     const Batch   *batch;
-    Arena         *act, *scratch;                 /* kept for this micro-batch; dies with the layer call */
+    PassMode       mode;
+    Arena         *act, *scratch;                 /* kept until backward; reset after each layer call */
     const uint8_t *policy;                        /* one Policy per label */
-    const Full    *full;                          /* NULL: all layers go by that */
-    OffloadEngine *offload;                       /* NULL: no activation is offloaded */
-    Arena         *host;                          /* what this micro-batch has there */
-    OffloadRecord        *parked;                        /* of the layer at work; NULL: it parks nothing */
-    Pass           pass;
-    uint64_t       chance;                        /* of this micro-batch in its step; 0: nothing is dropped */
-    int64_t        row;                           /* among all rows of a layer, the first that it is given */
-    DType          dtype;                         /* of activations and weights */
-    DType          logits;                     /* of the logits that the loss is taken of: f32, or the same */
-    const Aux     *aux;                           /* NULL: nobody counts what the routers choose */
-    const Cache   *cache;                     /* of documents that go on; NULL: they are whole in the batch */
-    Tensor         each;                      /* (supervised, 1) f32: loss of every row, where it is wanted */
-    const ValueTap     *tap;
+    const Full    *full;                          /* NULL: no layer is recomputed whole */
+    Arena         *host;                          /* offloaded activations of this micro-batch */
+    OffloadRecord *offload_record;                /* of the layer at work; NULL: it offloads nothing */
+    uint64_t       dropout_seed;                  /* of this micro-batch in its step; 0: no dropout */
+    int64_t        first_row;                     /* index of row 0 of an input among all rows of the layer */
+    const Aux     *aux;                           /* NULL: no router statistics are wanted */
+    const Cache   *cache;                         /* NULL: the documents are whole in the batch */
+    Tensor         row_loss;                      /* (supervised, 1) f32: loss of every row, or absent */
+    const Yielder *yielder;                       /* NULL: no other micro-batch can run meanwhile */
+    Dispatcher    *dispatch;
 };
+typedef const struct Pass Ctx;
 
 /* Fills *slot, which stays where it is until backward; true if its value must be computed now: FORWARD and
  * EVAL always, REPLAY only if dropped. */
-bool need(Ctx *c, Label l, Tensor *slot, DType d, int64_t rows, int64_t cols);
+bool need(const Pass *c, Label l, Tensor *slot, DType d, int64_t rows, int64_t cols);
 
 /* The same of a value that backward reads only if `read`: else nobody keeps it, and a replay makes it where
  * something else is made of it (`again`). */
-bool need_if(Ctx *c, bool read, bool again, Label l, Tensor *slot, DType d, int64_t rows, int64_t cols);
+bool need_if(const Pass *c, bool read, bool again, Label l, Tensor *slot, DType d, int64_t rows, int64_t cols);
 
-/* Around the replay of a layer whose labels are first .. last; false when none of them was dropped. */
-bool replay_begin(Ctx *c, Label first, Label last);
-void replay_end(Ctx *c);
+/* Around the replay of a layer whose labels are first .. last: *replay becomes the pass to replay it with. False
+ * when the policy drops none of these labels. */
+bool replay_begin(Pass *replay, const Pass *c, Label first, Label last);
+void replay_end(const Pass *c);
 
-static inline void unit_begin(Ctx *c, int unit, bool backward)
+static inline void unit_begin(const Pass *c, int unit, bool backward)
 {
-    if (c->units) c->units->begin(c->units->self, unit, backward);
+    if (c->env->units) c->env->units->begin(c->env->units->self, unit, backward);
 }
-static inline void unit_end(Ctx *c, int unit, bool backward)
+static inline void unit_end(const Pass *c, int unit, bool backward)
 {
-    if (c->units) c->units->end(c->units->self, unit, backward);
+    if (c->env->units) c->env->units->end(c->env->units->self, unit, backward);
 }
 
 /* Scratch and everything else of c stay as they are; the account goes on where it was. */
-static inline void pass_yield(Ctx *c)
+static inline void pass_yield(const Pass *c)
 {
     Ledger *l = &c->be->ledger;
     Part part = l->part;
@@ -99,25 +110,25 @@ static inline void pass_yield(Ctx *c)
     l->replay = replay;
 }
 
-static inline Tensor scratch2(Ctx *c, DType d, int64_t rows, int64_t cols)
+static inline Tensor scratch2(const Pass *c, DType d, int64_t rows, int64_t cols)
 {
     return t2(c->scratch, "scratch", d, rows, cols);
 }
-static inline void tap(Ctx *c, const char *name, int index, Tensor t)
+static inline void tap(const Pass *c, const char *name, int index, Tensor t)
 {
-    if (c->tap && c->pass != REPLAY) c->tap->see(c->tap->self, name, index, t);
+    if (c->env->tap && c->mode != REPLAY) c->env->tap->see(c->env->tap->self, name, index, t);
 }
 
 /* y = x w' + b; b may be NULL. With pairs beside w (nn/lora.h) theirs is in it, here and below. */
-void linear_fwd(Ctx *c, Tensor y, Tensor x, const Param *w, const Param *b);
+void linear_fwd(const Pass *c, Tensor y, Tensor x, const Param *w, const Param *b);
 /* y = x w' + b + res. */
-void linear_residual(Ctx *c, Tensor y, Tensor x, const Param *w, const Param *b, Tensor res);
+void linear_residual(const Pass *c, Tensor y, Tensor x, const Param *w, const Param *b, Tensor res);
 /* dx = dy w when dx is wanted; w.g += dy' x; b.g += column sums. Frozen parameters are passed over. */
-void linear_bwd(Ctx *c, Tensor dx, Tensor dy, Tensor x, Param *w, const Param *b);
+void linear_bwd(const Pass *c, Tensor dx, Tensor dy, Tensor x, Param *w, const Param *b);
 
 /* The parts of it. back: what lora_d_a_out makes of dy. flags: GEMM_ACC for dx += dy w, or 0. */
-void linear_input_grad(Ctx *c, Tensor dx, Tensor dy, Tensor back, const Param *w, int flags);
-void linear_grads(Ctx *c, Tensor dy, Tensor back, Tensor x, Param *w, const Param *b);
+void linear_input_grad(const Pass *c, Tensor dx, Tensor dy, Tensor back, const Param *w, int flags);
+void linear_grads(const Pass *c, Tensor dy, Tensor back, Tensor x, Param *w, const Param *b);
 
 /* Whether backward makes a gradient of p or of its pairs; NULL: there is none. */
 bool is_trainable(const Param *p);

@@ -10,12 +10,12 @@ int64_t moe_capacity(const Moe *m, int64_t T)
 }
 
 /* Where all ranks must know the size, it is that of a full micro-batch. */
-static int64_t capacity(const Ctx *c, const Moe *m, int64_t T)
+static int64_t capacity(const Pass *c, const Moe *m, int64_t T)
 {
-    return moe_capacity(m, m->pad && c->dispatch ? c->dispatch->conf.shape.T : T);
+    return moe_capacity(m, m->pad && c->env->dispatcher ? c->env->dispatcher->conf.shape.T : T);
 }
 
-static void judge(Ctx *c, const Moe *m, MoeAct *a, Tensor x)
+static void judge(const Pass *c, const Moe *m, MoeAct *a, Tensor x)
 {
     enum { BENCHMARK = 0xba1a };
     int64_t T = x.n[0];
@@ -23,11 +23,11 @@ static void judge(Ctx *c, const Moe *m, MoeAct *a, Tensor x)
     tap(c, "router.logits", m->index, a->logits);
     if (m->balance)
         op_normal(c->be, a->logits, BENCHMARK, (uint64_t)m->index,
-                  (uint64_t)((c->mesh ? c->mesh->rank : 0) * T * m->E), m->E, 1.0f);
+                  (uint64_t)((c->env->mesh ? c->env->mesh->rank : 0) * T * m->E), m->E, 1.0f);
 }
 
 /* Which experts, with what weight. Pinned: a replay that decided again could decide otherwise. */
-static bool choose(Ctx *c, const Moe *m, MoeAct *a, Tensor x)
+static bool choose(const Pass *c, const Moe *m, MoeAct *a, Tensor x)
 {
     int64_t T = x.n[0];
     bool now = need(c, L_ROUTE, &a->idx, I32, T, m->K);
@@ -40,7 +40,7 @@ static bool choose(Ctx *c, const Moe *m, MoeAct *a, Tensor x)
 }
 
 /* Of what was chosen, not of what an expert had room for: the balance loss must see the crowd. */
-static void count_choices(Ctx *c, const Moe *m, MoeAct *a)
+static void count_choices(const Pass *c, const Moe *m, MoeAct *a)
 {
     int64_t l = c->aux ? m->index - c->aux->first : 0;
     if (c->aux)
@@ -49,12 +49,12 @@ static void count_choices(Ctx *c, const Moe *m, MoeAct *a)
 }
 
 /* The choice without the slots that find their expert full; slices are planned from it more than once. */
-static Tensor keep(Ctx *c, const Moe *m, MoeAct *a, int64_t room)
+static Tensor keep(const Pass *c, const Moe *m, MoeAct *a, int64_t room)
 {
     int64_t T = a->idx.n[0];
     if (!room) return a->idx;
     Tensor kept;
-    if (c->dispatch && !m->pad) need(c, L_ROUTE, &kept, I32, T, m->K);
+    if (c->env->dispatcher && !m->pad) need(c, L_ROUTE, &kept, I32, T, m->K);
     else                        kept = scratch2(c, I32, T, m->K);
     Tensor offsets = scratch2(c, I32, m->E + 1, 1), rows = scratch2(c, I32, T, m->K);
     Tensor src = scratch2(c, I32, T * m->K, 1);
@@ -63,7 +63,7 @@ static Tensor keep(Ctx *c, const Moe *m, MoeAct *a, int64_t room)
     return kept;
 }
 
-void moe_sort(Ctx *c, const Moe *m, Tensor offsets, Tensor rows, Tensor src, Tensor kept, int64_t room)
+void moe_sort(const Pass *c, const Moe *m, Tensor offsets, Tensor rows, Tensor src, Tensor kept, int64_t room)
 {
     if (!m->pad) {
         op_sort_by_expert(c->be, offsets, rows, src, kept);
@@ -74,21 +74,21 @@ void moe_sort(Ctx *c, const Moe *m, Tensor offsets, Tensor rows, Tensor src, Ten
     op_moe_pad(c->be, offsets, rows, src, tight, slot, room);
 }
 
-static void find_road(Ctx *c, const Moe *m, MoeAct *a, int64_t room)
+static void find_road(const Pass *c, const Moe *m, MoeAct *a, int64_t room)
 {
-    const DispatchOps *by = c->dispatch->ops;
+    const DispatchOps *by = c->env->dispatcher->ops;
     a->kept = keep(c, m, a, room);
     by->reserve(c, m, a, a->kept.n[0]);
     if (!by->build_routing(c, m, a, a->kept)) a->R = 0, a->slices = by->count_token_chunks(c, a->kept);
 }
 
 /* The choice and what follows from it for the roads; true where it was made now. */
-static bool route(Ctx *c, const Moe *m, MoeAct *a, Tensor x)
+static bool route(const Pass *c, const Moe *m, MoeAct *a, Tensor x)
 {
     int64_t T = x.n[0], room = capacity(c, m, T);
     bool now = choose(c, m, a, x);
     if (now) a->slices = 1, a->part = false;
-    if (c->dispatch) {
+    if (c->env->dispatcher) {
         if (now) find_road(c, m, a, room);
         return now;
     }
@@ -104,77 +104,77 @@ static bool route(Ctx *c, const Moe *m, MoeAct *a, Tensor x)
 }
 
 /* Rows that buffers of experts are made for, of which the first a->R are used. */
-static int64_t rows_room(const Ctx *c, const MoeAct *a) { return c->dispatch ? c->dispatch->row_capacity : a->R; }
+static int64_t rows_room(const Pass *c, const MoeAct *a) { return c->env->dispatcher ? c->env->dispatcher->row_capacity : a->R; }
 
 /* A slice finds the rows of another one in its buffers, so it always makes its own. */
-static bool need_rows_if(Ctx *c, bool read, bool again, Label l, MoeAct *a, Tensor *slot, DType d,
+static bool need_rows_if(const Pass *c, bool read, bool again, Label l, MoeAct *a, Tensor *slot, DType d,
                          int64_t cols)
 {
     bool now = need_if(c, read, again, l, slot, d, rows_room(c, a), cols) || a->part;
     if (now) *slot = t_rows(*slot, 0, a->R);
     return now;
 }
-static bool need_rows(Ctx *c, Label l, MoeAct *a, Tensor *slot, DType d, int64_t cols)
+static bool need_rows(const Pass *c, Label l, MoeAct *a, Tensor *slot, DType d, int64_t cols)
 {
     return need_rows_if(c, true, false, l, a, slot, d, cols);
 }
 
 /* Whether backward reads the rows that w was multiplied with. Where there may be slices their buffers are the
  * ones that backward fills again. */
-static bool read_again(const Ctx *c, const Param *w)
+static bool read_again(const Pass *c, const Param *w)
 {
-    return is_trainable(w) || (c->dispatch && c->dispatch->bounded);
+    return is_trainable(w) || (c->env->dispatcher && c->env->dispatcher->bounded);
 }
-static bool pairs_again(const Ctx *c, const Param *w) { return w->lora && c->policy[L_LORA] == DROP; }
+static bool pairs_again(const Pass *c, const Param *w) { return w->lora && c->policy[L_LORA] == DROP; }
 
-static Tensor scratch_rows(Ctx *c, const MoeAct *a, DType d, int64_t cols)
+static Tensor scratch_rows(const Pass *c, const MoeAct *a, DType d, int64_t cols)
 {
     return t_rows(scratch2(c, d, rows_room(c, a), cols), 0, a->R);
 }
 
 /* Rows of tokens to rows of experts. While they travel the choices are counted. */
-static void to_experts(Ctx *c, const Moe *m, MoeAct *a, Tensor rows, Tensor x, bool count)
+static void to_experts(const Pass *c, const Moe *m, MoeAct *a, Tensor rows, Tensor x, bool count)
 {
     Exchange exchange = { 0 };
     ArenaMark mark = arena_mark(c->scratch);
-    if (c->dispatch) c->dispatch->ops->dispatch_start(c, &a->route, &exchange, x);
+    if (c->env->dispatcher) c->env->dispatcher->ops->dispatch_start(c, &a->route, &exchange, x);
     else if (m->pad) op_gather_rows(c->be, rows, x, a->src, m->K);           /* its padding must be zeros */
     else             op_expand_rows(c->be, rows, x, a->rows);
     if (count)       count_choices(c, m, a);
-    if (c->dispatch) pass_yield(c), c->dispatch->ops->dispatch_finish(c, &a->route, &exchange, rows);
+    if (c->env->dispatcher) pass_yield(c), c->env->dispatcher->ops->dispatch_finish(c, &a->route, &exchange, rows);
     arena_reset(c->scratch, mark);
 }
 
-static void from_experts(Ctx *c, MoeAct *a, Tensor y, Tensor rows, Tensor res)
+static void from_experts(const Pass *c, MoeAct *a, Tensor y, Tensor rows, Tensor res)
 {
     Exchange exchange = { 0 };
-    if (!c->dispatch) {
+    if (!c->env->dispatcher) {
         op_combine(c->be, y, rows, a->rows, res);
         return;
     }
-    c->dispatch->ops->combine_start(c, &a->route, &exchange, rows);
-    c->dispatch->ops->combine_finish(c, &a->route, &exchange, y, res);
+    c->env->dispatcher->ops->combine_start(c, &a->route, &exchange, rows);
+    c->env->dispatcher->ops->combine_finish(c, &a->route, &exchange, y, res);
 }
 
 /* Slices are planned where their buffers are there already; a layer that is done at once, which is planned
  * before, takes the same. */
-static void reserve(Ctx *c)
+static void reserve(const Pass *c)
 {
     ArenaMark mark = arena_mark(c->scratch);
-    if (!c->dispatch || !c->dispatch->bounded) return;
-    arena_push(c->scratch, "scratch", c->dispatch->routing_scratch);
+    if (!c->env->dispatcher || !c->env->dispatcher->bounded) return;
+    arena_push(c->scratch, "scratch", c->env->dispatcher->routing_scratch);
     arena_reset(c->scratch, mark);
 }
 
 /* For the pairs of experts. */
-static LoraRows rows_of(const Ctx *c, const MoeAct *a)
+static LoraRows rows_of(const Pass *c, const MoeAct *a)
 {
     return (LoraRows){ a->offsets, rows_room(c, a) };
 }
 
 /* x in the few columns of w's pairs, kept: to make them again would be to read all of x, whose rows are
  * many. */
-static void pairs_fwd(Ctx *c, MoeAct *a, Tensor *low, Tensor x, const Param *w)
+static void pairs_fwd(const Pass *c, MoeAct *a, Tensor *low, Tensor x, const Param *w)
 {
     LoraRows by = rows_of(c, a);
     if (w->lora && need_rows(c, L_LORA, a, low, (DType)x.dtype, lora_a_cols(w)))
@@ -182,7 +182,7 @@ static void pairs_fwd(Ctx *c, MoeAct *a, Tensor *low, Tensor x, const Param *w)
 }
 
 /* `out`: the output is wanted too. */
-static void up_fwd(Ctx *c, const Moe *m, MoeAct *a, bool out)
+static void up_fwd(const Pass *c, const Moe *m, MoeAct *a, bool out)
 {
     int64_t F = m->w_gu->w.n[1] / 2;                             /* of this rank's slice */
     DType   d = (DType)a->x.dtype;
@@ -199,7 +199,7 @@ static void up_fwd(Ctx *c, const Moe *m, MoeAct *a, bool out)
 }
 
 /* Through the experts, of all tokens or of a slice. */
-static void experts_fwd(Ctx *c, const Moe *m, MoeAct *a, Tensor y, Tensor x, Tensor res, bool count)
+static void experts_fwd(const Pass *c, const Moe *m, MoeAct *a, Tensor y, Tensor x, Tensor res, bool count)
 {
     int64_t D = x.n[1];
     bool again = c->policy[L_GATE_UP] == DROP || pairs_again(c, m->w_gu);
@@ -217,7 +217,7 @@ static void experts_fwd(Ctx *c, const Moe *m, MoeAct *a, Tensor y, Tensor x, Ten
 }
 
 /* From the gradient of the weights and of the auxiliary losses to router weights and dx. */
-static void route_bwd(Ctx *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweight, Tensor x)
+static void route_bwd(const Pass *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweight, Tensor x)
 {
     int64_t T = x.n[0];
     Tensor dlogits = scratch2(c, x.dtype, T, m->E);
@@ -230,7 +230,7 @@ static void route_bwd(Ctx *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweight
 }
 
 /* Gradients of the weights and pairs that took rows x to rows whose gradient is dy. */
-static void expert_grads(Ctx *c, const Moe *m, MoeAct *a, Tensor dy, Tensor low, Tensor back, Tensor x,
+static void expert_grads(const Pass *c, const Moe *m, MoeAct *a, Tensor dy, Tensor low, Tensor back, Tensor x,
                          Param *w)
 {
     LoraRows by = rows_of(c, a);
@@ -240,10 +240,10 @@ static void expert_grads(Ctx *c, const Moe *m, MoeAct *a, Tensor dy, Tensor low,
 }
 
 /* The rows' gradients go back; those of the experts' first weights are made while they travel. */
-static void rows_back(Ctx *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweight, Tensor drows, Tensor dgate,
+static void rows_back(const Pass *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweight, Tensor drows, Tensor dgate,
                       Tensor dgu, Tensor back)
 {
-    const DispatchOps *by = c->dispatch ? c->dispatch->ops : NULL;
+    const DispatchOps *by = c->env->dispatcher ? c->env->dispatcher->ops : NULL;
     Exchange exchange = { 0 }, gates = { 0 };
     if (by && t_has(dx)) by->combine_start(c, &a->route, &exchange, drows);
     if (by && t_has(dweight)) by->gate_grad_start(c, &a->route, &gates, dgate);
@@ -256,7 +256,7 @@ static void rows_back(Ctx *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweight
 }
 
 /* To the gradients of gate and up, where they are wanted, of dout (R, D). */
-static void down_bwd(Ctx *c, const Moe *m, MoeAct *a, Tensor dgu, Tensor dgate, Tensor dout)
+static void down_bwd(const Pass *c, const Moe *m, MoeAct *a, Tensor dgu, Tensor dgate, Tensor dout)
 {
     LoraRows  by = rows_of(c, a);
     ArenaMark mark = arena_mark(c->scratch);
@@ -269,7 +269,7 @@ static void down_bwd(Ctx *c, const Moe *m, MoeAct *a, Tensor dgu, Tensor dgate, 
 }
 
 /* dx and dweight where they are wanted. */
-static void experts_bwd(Ctx *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweight, Tensor dy)
+static void experts_bwd(const Pass *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweight, Tensor dy)
 {
     bool    deeper = t_has(dx) || t_has(dweight) || is_trainable(m->w_gu);
     int64_t D = dy.n[1], F = m->w_gu->w.n[1] / 2;
@@ -289,23 +289,23 @@ static void experts_bwd(Ctx *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweig
 
 /* ---- slices ---- */
 
-typedef struct MoeSlice { Ctx c; MoeAct a; int64_t from, n; } MoeSlice;
+typedef struct MoeSlice { Pass c; MoeAct a; int64_t from, n; } MoeSlice;
 
 /* The road of slice w; false: a rank is lost, and what the group says with it. The buffers of its rows are
  * those of all slices. Another micro-batch is given way to as often as without slices, in the first of them:
  * ranks of other groups, which may do this layer at once, must see the same turns. */
-static bool slice_open(MoeSlice *s, const Ctx *c, const Moe *m, const MoeAct *a, int64_t w)
+static bool slice_open(MoeSlice *s, const Pass *c, const Moe *m, const MoeAct *a, int64_t w)
 {
     static const uint8_t all_there[LABEL_N] = { KEEP };
     int64_t T = a->idx.n[0];
     s->from = T * w / a->slices, s->n = T * (w + 1) / a->slices - s->from;
     s->c = *c, s->a = *a;
-    s->c.policy = all_there, s->c.pass = REPLAY, s->c.row = w * c->dispatch->row_capacity;
+    s->c.policy = all_there, s->c.mode = REPLAY, s->c.first_row = w * c->env->dispatcher->row_capacity;
     if (w) s->c.yielder = NULL;
     s->a.part = true, s->a.weight = t_rows(a->weight, s->from, s->n);
-    bool fits = c->dispatch->ops->build_routing(&s->c, m, &s->a, t_rows(a->kept, s->from, s->n));
+    bool fits = c->env->dispatcher->ops->build_routing(&s->c, m, &s->a, t_rows(a->kept, s->from, s->n));
     REQUIRE(fits || c->be->sticky, "MoE layer %d: a slice of %lld tokens has %lld rows", m->index,
-            (long long)s->n, (long long)c->dispatch->max_rows);
+            (long long)s->n, (long long)c->env->dispatcher->max_rows);
     return fits;
 }
 
@@ -318,9 +318,9 @@ static void show_rows(MoeAct *a, int64_t rows)
 }
 
 /* Memory is what a layer takes that is done at once: a replay has its buffers too, which backward fills. */
-static void slices_fwd(Ctx *c, const Moe *m, MoeAct *a, Tensor y, Tensor x, Tensor res, bool fresh)
+static void slices_fwd(const Pass *c, const Moe *m, MoeAct *a, Tensor y, Tensor x, Tensor res, bool fresh)
 {
-    int64_t room = c->dispatch->row_capacity, F = m->w_gu->w.n[1] / 2;
+    int64_t room = c->env->dispatcher->row_capacity, F = m->w_gu->w.n[1] / 2;
     need(c, L_DISPATCH, &a->x, x.dtype, room, x.n[1]);
     if (m->w_gu->lora) need(c, L_LORA, &a->a_out_gu, x.dtype, room, lora_a_cols(m->w_gu));
     need(c, L_GATE_UP, &a->gu, x.dtype, room, 2 * F);
@@ -338,16 +338,16 @@ static void slices_fwd(Ctx *c, const Moe *m, MoeAct *a, Tensor y, Tensor x, Tens
     show_rows(a, 0);
 }
 
-static void slices_bwd(Ctx *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweight, Tensor dy, Tensor x)
+static void slices_bwd(const Pass *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweight, Tensor dy, Tensor x)
 {
     Tensor none = { 0 };
-    show_rows(a, c->dispatch->row_capacity);
+    show_rows(a, c->env->dispatcher->row_capacity);
     for (int64_t w = 0; w < a->slices; w++) {
         MoeSlice s;
         ArenaMark mark = arena_mark(c->scratch);
         c->be->ledger.replay = true;
         if (!slice_open(&s, c, m, a, w)) break;
-        Ctx again = s.c;
+        Pass again = s.c;
         again.yielder = NULL;
         experts_fwd(&again, m, &s.a, none, slice_of(&s, x), none, false);
         c->be->ledger.replay = false;
@@ -357,14 +357,14 @@ static void slices_bwd(Ctx *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweigh
     c->be->ledger.replay = false;
 }
 
-void moe_fwd(Ctx *c, const Moe *m, MoeAct *a, Tensor y, Tensor x, Tensor res)
+void moe_fwd(const Pass *c, const Moe *m, MoeAct *a, Tensor y, Tensor x, Tensor res)
 {
     bool fresh = route(c, m, a, x);
     if (a->slices > 1) slices_fwd(c, m, a, y, x, res, fresh);
     else               experts_fwd(c, m, a, y, x, res, fresh);
 }
 
-void moe_bwd(Ctx *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dy, Tensor x)
+void moe_bwd(const Pass *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dy, Tensor x)
 {
     ArenaMark mark = arena_mark(c->scratch);
     bool   routes = t_has(dx) || is_trainable(m->w_router);

@@ -3,7 +3,7 @@
  *   y[t] = res[t] + sum_k r[t,k] * expert_{e(t,k)}(x[t])
  *
  * The gate r multiplies the activation inside the expert, which is the same sum, so combining is a plain
- * sum of rows, and the backward of either road (to the experts, and back) is the other one. With c->dispatch
+ * sum of rows, and the backward of either road (to the experts, and back) is the other one. With c->env->dispatcher
  * a rank has some of the experts, or parts of them, and the roads lead to other ranks (nn/dispatch.h).
  *
  * Where a rank would get more rows than it has room for, the group does the layer in slices of its tokens: to
@@ -50,15 +50,15 @@ typedef struct MoeAct {
     Tensor a_out_gu, a_out_d;                /* x and h in the columns of their weights' pairs (nn/lora.h) */
 } MoeAct;
 
-void moe_fwd(Ctx *c, const Moe *m, MoeAct *a, Tensor y, Tensor x, Tensor res);
+void moe_fwd(const Pass *c, const Moe *m, MoeAct *a, Tensor y, Tensor x, Tensor res);
 /* dx absent: nothing below trains. */
-void moe_bwd(Ctx *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dy, Tensor x);
+void moe_bwd(const Pass *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dy, Tensor x);
 
 /* Rows of one rank that an expert takes, of T tokens; 0: all there are. */
 int64_t moe_capacity(const Moe *m, int64_t T);
 
 /* Slots by expert: offsets (E+1), rows (T, K), src (the number of rows there is room for), with moe.pad all
  * experts at equal distance. Scratch is used and not given back. */
-void moe_sort(Ctx *c, const Moe *m, Tensor offsets, Tensor rows, Tensor src, Tensor kept, int64_t capacity);
+void moe_sort(const Pass *c, const Moe *m, Tensor offsets, Tensor rows, Tensor src, Tensor kept, int64_t capacity);
 
 #endif

@@ -4,11 +4,11 @@
 enum { MARK_OUT = 0, MARK_IN = MARK_OUT + OFFLOAD_BUFFERS, MARK_END = MARK_IN + OFFLOAD_BUFFERS };
 _Static_assert((int)MARK_END <= (int)COPY_EVENTS_STATE, "marks that are the optimizer's");
 
-bool any_offloaded(const Ctx *c, Label first, Label last)
+bool any_offloaded(const Pass *c, Label first, Label last)
 {
     bool any = false;
     for (int l = (int)first; l <= (int)last; l++) any |= c->policy[l] == OFFLOAD;
-    return c->offload && any;
+    return c->env->offload && any;
 }
 
 /* One is worked on, one is on its way out, one is free again by then; the input of the next layer is made one
@@ -20,22 +20,22 @@ int offload_buffers_needed(const uint8_t policy[LABEL_N])
     return !any ? 0 : policy[L_INPUT] == OFFLOAD ? OFFLOAD_BUFFERS : OFFLOAD_BUFFERS - 1;
 }
 
-static StagingBuffer *there(const Ctx *c) { return c->offload->buffer[0]; }
-static StagingBuffer *back(const Ctx *c)  { return c->offload->buffer[c->offload->separate]; }
+static StagingBuffer *there(const Pass *c) { return c->env->offload->buffer[0]; }
+static StagingBuffer *back(const Pass *c)  { return c->env->offload->buffer[c->env->offload->separate]; }
 
-static void forget(const Ctx *c)
+static void forget(const Pass *c)
 {
-    for (int i = 0; i < c->offload->buffers; i++) there(c)[i].holds = NULL;
+    for (int i = 0; i < c->env->offload->buffers; i++) there(c)[i].holds = NULL;
 }
 
-void offload_chunk_begin(Ctx *c)
+void offload_chunk_begin(const Pass *c)
 {
-    if (c->offload) forget(c);
+    if (c->env->offload) forget(c);
 }
 
-void offload_open(Ctx *c, OffloadRecord *p)
+void offload_open(const Pass *c, OffloadRecord *p)
 {
-    OffloadEngine *k = c->offload;
+    OffloadEngine *k = c->env->offload;
     int   b = k->next;
     k->next = (b + 1) % k->buffers;
     backend_wait_copy(c->be, MARK_OUT + b);                       /* what it held has left */
@@ -44,7 +44,7 @@ void offload_open(Ctx *c, OffloadRecord *p)
     *p = (OffloadRecord){ .berth = b, .sent = b };
 }
 
-Tensor offload_push(Ctx *c, OffloadRecord *p, Tensor *slot, Label l, DType d, int64_t rows, int64_t cols)
+Tensor offload_push(const Pass *c, OffloadRecord *p, Tensor *slot, Label l, DType d, int64_t rows, int64_t cols)
 {
     Arena *room = &there(c)[p->berth].arena;
     REQUIRE(p->n < OFFLOAD_VALUES, "a layer parks more than %d values", OFFLOAD_VALUES);
@@ -53,7 +53,7 @@ Tensor offload_push(Ctx *c, OffloadRecord *p, Tensor *slot, Label l, DType d, in
 }
 
 /* Rows that are not used stay behind, but have their room: what a step needs does not depend on its data. */
-void offload_start(Ctx *c, OffloadRecord *p, bool stays)
+void offload_start(const Pass *c, OffloadRecord *p, bool stays)
 {
     size_t bytes = there(c)[p->berth].arena.used;
     if (stays || !bytes) return;
@@ -63,18 +63,18 @@ void offload_start(Ctx *c, OffloadRecord *p, bool stays)
     backend_copy_record(c->be, COPY_D2H, MARK_OUT + p->sent);
 }
 
-void offload_chunk_end(Ctx *c, bool at_once)
+void offload_chunk_end(const Pass *c, bool at_once)
 {
-    if (c->offload && !at_once) forget(c);
+    if (c->env->offload && !at_once) forget(c);
 }
 
 /* The berth was last read by work of the step so far, or by a copy to the host. */
-static void bring(Ctx *c, OffloadRecord *p, int b)
+static void bring(const Pass *c, OffloadRecord *p, int b)
 {
     char *base = back(c)[b].arena.base;
     backend_copy_wait_compute(c->be, COPY_H2D);
     backend_copy_wait(c->be, COPY_H2D, MARK_OUT + p->sent);
-    if (!c->offload->separate) backend_copy_wait(c->be, COPY_H2D, MARK_OUT + b);
+    if (!c->env->offload->separate) backend_copy_wait(c->be, COPY_H2D, MARK_OUT + b);
     for (int i = 0; i < p->n; i++) {
         p->value[i].slot->data = base + p->value[i].at;
         backend_copy_h2d(c->be, *p->value[i].slot, p->host + p->value[i].at);
@@ -84,19 +84,19 @@ static void bring(Ctx *c, OffloadRecord *p, int b)
     back(c)[b].holds = p;
 }
 
-static bool is_here(const Ctx *c, const OffloadRecord *p) { return back(c)[p->berth].holds == p; }
+static bool is_here(const Pass *c, const OffloadRecord *p) { return back(c)[p->berth].holds == p; }
 
-void offload_prefetch(Ctx *c, OffloadRecord *p)
+void offload_prefetch(const Pass *c, OffloadRecord *p)
 {
     if (is_here(c, p) || !p->host) return;
-    for (int b = 0; b < c->offload->buffers; b++)
+    for (int b = 0; b < c->env->offload->buffers; b++)
         if (!back(c)[b].holds) {
             bring(c, p, b);
             return;
         }
 }
 
-void offload_wait(Ctx *c, OffloadRecord *p)
+void offload_wait(const Pass *c, OffloadRecord *p)
 {
     offload_prefetch(c, p);
     REQUIRE(!p->n || is_here(c, p), "parked values are in no berth");
@@ -104,7 +104,7 @@ void offload_wait(Ctx *c, OffloadRecord *p)
     p->coming = false;
 }
 
-void offload_release(Ctx *c, OffloadRecord *p)
+void offload_release(const Pass *c, OffloadRecord *p)
 {
     if (is_here(c, p)) back(c)[p->berth].holds = NULL;
 }

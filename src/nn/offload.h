@@ -5,7 +5,7 @@
  * has it brought back into a berth ahead of its use. All of it is queued and ordered by marks: the host waits
  * for nothing, and nothing is allocated.
  *
- *   forward    offload_open, then values by need() while c->parked is set, offload_start
+ *   forward    offload_open, then values by need() while c->offload_record is set, offload_start
  *   backward   offload_prefetch ahead of its turn, offload_wait, the work, offload_release
  *
  * Where the backward of a chunk follows its forward at once, what its last layers left is still in berths: then
@@ -20,7 +20,7 @@
 
 enum { OFFLOAD_BUFFERS = 4, OFFLOAD_VALUES = 24 };
 
-typedef struct Ctx Ctx;
+typedef struct Pass Pass;
 
 /* slot points to the value, which is `at` bytes into its berth. */
 typedef struct OffloadedValue { Tensor *slot; size_t at; } OffloadedValue;
@@ -44,18 +44,18 @@ typedef struct OffloadEngine {
 } OffloadEngine;
 
 /* Whether any label of first … last is parked by the policy of c. */
-bool   any_offloaded(const Ctx *c, Label first, Label last);
+bool   any_offloaded(const Pass *c, Label first, Label last);
 /* Berths that a policy wants; 0: it parks nothing. */
 int    offload_buffers_needed(const uint8_t policy[LABEL_N]);
 
-void   offload_chunk_begin(Ctx *c);                                     /* a chunk's forward: all berths are free */
-void   offload_open(Ctx *c, OffloadRecord *p);
-Tensor offload_push(Ctx *c, OffloadRecord *p, Tensor *slot, Label l, DType d, int64_t rows, int64_t cols);
-void   offload_start(Ctx *c, OffloadRecord *p, bool stays);               /* stays: its backward is the next to come */
-void   offload_chunk_end(Ctx *c, bool at_once);                         /* its backward is what comes next */
+void   offload_chunk_begin(const Pass *c);                                     /* a chunk's forward: all berths are free */
+void   offload_open(const Pass *c, OffloadRecord *p);
+Tensor offload_push(const Pass *c, OffloadRecord *p, Tensor *slot, Label l, DType d, int64_t rows, int64_t cols);
+void   offload_start(const Pass *c, OffloadRecord *p, bool stays);               /* stays: its backward is the next to come */
+void   offload_chunk_end(const Pass *c, bool at_once);                         /* its backward is what comes next */
 
-void   offload_prefetch(Ctx *c, OffloadRecord *p);                           /* where a berth is free */
-void   offload_wait(Ctx *c, OffloadRecord *p);
-void   offload_release(Ctx *c, OffloadRecord *p);
+void   offload_prefetch(const Pass *c, OffloadRecord *p);                           /* where a berth is free */
+void   offload_wait(const Pass *c, OffloadRecord *p);
+void   offload_release(const Pass *c, OffloadRecord *p);
 
 #endif

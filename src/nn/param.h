@@ -15,7 +15,7 @@
 typedef enum { G_VIT, G_ALIGNER, G_LLM, GROUP_N } Group;   /* tower, mergers, decoder: freeze and lr groups */
 /* Of a start from nothing; PAIR_*: the A of an adapter, uniform within 1 / sqrt(in) or of deviation 1 / r. */
 typedef enum { INIT_NORMAL, INIT_ZERO, INIT_ONE, INIT_POSITION, INIT_LORA_A_UNIFORM, INIT_LORA_A_NORMAL } Init;
-/* How the checkpoint has it; LORA_*: adapters of experts, as PEFT stores them (model/peft.h). */
+/* How the checkpoint has it; LORA_*: adapters of experts, as PEFT stores them (model/peft_files.h). */
 typedef enum { FORM_ROWS, FORM_EXPERT_GATE_UP, FORM_EXPERT_DOWN, FORM_LORA_A, FORM_LORA_B } Form;
 /* What a linear weight is part of; NO: it is none, or one that takes no adapter. */
 typedef enum { LINEAR_NO, LINEAR_ATTENTION, LINEAR_FEED, LINEAR_EXPERTS, LINEAR_ROUTER, LINEAR_HEAD } Linear;
@@ -37,39 +37,56 @@ typedef struct AxisCut { MeshAxis axis; int dim; } AxisCut;
 
 typedef struct Lora Lora;                /* nn/lora.h */
 
+/* The part of a parameter that this rank holds. */
+typedef struct ParamShard {
+    Tensor  w, g;                        /* compute dtype; f32 gradient, absent if frozen */
+    Tensor  master, m, v;                /* optimizer state of `len` elements: f32 master or, next to a bf16 w,
+                                            the i16 rest of it (ops/adamw.c), absent when w is f32; moments in
+                                            f32 or bf16 */
+    int64_t shape[MAXDIM];               /* padding included */
+    int64_t first_row, real_rows;        /* of dim 0: the row of the whole that row 0 is; rows that exist. The
+                                            rest is padding (a vocabulary cut in equal parts): zero, never saved */
+    int64_t unique;                      /* the first elements, flat, that no other rank counts as its own; the
+                                            others copy a neighbour's (a shared kv head, a tied table) */
+    int64_t offset, len;                 /* the elements, flat, that this rank's optimizer updates */
+    bool    is_writer;                   /* of all ranks that update these elements, the one that saves them */
+    StridedRange range[3];               /* one per piece; count 0: this rank has nothing of the piece */
+} ParamShard;
+
+/* What happened to a parameter in the step at hand. */
+typedef struct ParamStep {
+    bool has_grad;                       /* backward made a gradient; others are neither updated nor decayed */
+    bool grad_unset;                     /* g is undefined: the first product overwrites it, later ones add */
+} ParamStep;
+
 typedef struct Param {
-    Tensor  w, g;                        /* this rank's piece, compute dtype; f32 gradient, none if frozen */
-    Tensor  master, m, v;                /* of the elements this rank steps: f32 or, beside a bf16 w, the i16
-                                            rest of it (ops/adamw.c), none when w is f32; f32 or bf16 */
-    int     rank;
-    int64_t full[MAXDIM];                /* shape before any cut */
-    int64_t local[MAXDIM];               /* of this rank's piece */
-    int64_t first, real;                 /* of dim 0: the full row that row 0 is; rows that exist, the rest is
-                                            padding (a vocabulary cut in equal parts): zero, never saved */
-    int64_t mine;                        /* elements of the piece, flat, that count as this rank's; the others
-                                            are copies of a neighbour's (a shared kv head, a tied table) */
-    int64_t own_at, own_n;               /* the elements of the piece, flat, that this rank steps */
-    bool    keeper;                      /* of all ranks that step these, the one that writes them down */
-    GroupId sums;                        /* the ranks that hold the same piece: its gradient is their sum */
-    int     unit;                        /* gathered, released and reduced together with others of it */
+    union { int ndim; int rank; };
+    union { int64_t shape[MAXDIM]; int64_t full[MAXDIM]; };               /* of the whole parameter, before any cut */
+    Piece   piece[3];
+    int     pieces;
     Group   group;
     Init    init;
     Form    form;
     Linear  linear;
-    AxisCut cut[2];                      /* what param_cut was told, in order: adapters are cut alike */
+    int     unit;                        /* parameters of a unit are gathered, released and reduced together */
+    AxisCut cut[2];                      /* arguments of param_cut, in order: adapters are cut alike */
     int     cuts;
-    int64_t head;                        /* width of the heads that its rows were cut by, 0: they were not */
-    Lora   *lora;                        /* the pairs that are trained beside it, NULL: none */
-    const struct Param *beside;          /* the weight that this is an adapter of, NULL: it is none */
-    bool    frozen;                      /* it is not trained: no gradient, no state */
-    bool    decay;
-    bool    idle;                     /* nothing it computes reaches the loss: it never has a gradient      */
-    bool    live;                     /* got a gradient this step; others are neither stepped nor decayed   */
-    bool    fresh;                    /* g holds nothing yet: the first product writes over it              */
-    bool    tied_copy;                /* the table of a tied head on another stage than the embedding */
-    Piece   piece[3];
-    StridedRange    comb[3];                  /* one per piece; count 0: nothing of it is here */
-    int     pieces;
+    union { int64_t head_width; int64_t head; };                 /* of the heads that its rows were cut by, 0: they were not */
+    union { GroupId grad_group; GroupId sums; };                 /* the ranks that hold the same shard: its gradient is their sum */
+    Lora   *lora;                        /* the adapters trained with it, NULL: none */
+    union { const struct Param *adapter_of; const struct Param *beside; };     /* the weight that this adapter belongs to, NULL: it is no adapter */
+    bool    frozen;                      /* it is not trained: no gradient, no optimizer state */
+    bool    decay;                       /* weight decay applies */
+    union { bool unused; bool idle; };                     /* nothing it computes reaches the loss: it never has a gradient */
+    bool    tied_copy;                   /* the table of a tied head on another stage than the embedding */
+    union {
+        ParamShard shard;
+        struct { Tensor w, g, master, m, v; int64_t local[MAXDIM], first, real, mine, own_at, own_n; bool keeper; StridedRange comb[3]; };
+    };
+    union {
+        ParamStep step;
+        struct { bool live, fresh; };
+    };
 } Param;
 
 typedef struct ParamSet {
@@ -124,12 +141,12 @@ int     params_tensors(const ParamSet *s);                   /* pieces of all of
 /* Flags of the product that makes p's gradient: the first of a step overwrites, the others add. */
 static inline int param_grad_flags(Param *p)
 {
-    int flags = GEMM_TN | (p->fresh ? 0 : GEMM_ACC);
-    p->fresh = false;
+    int flags = GEMM_TN | (p->step.grad_unset ? 0 : GEMM_ACC);
+    p->step.grad_unset = false;
     return flags;
 }
 
-static inline Tensor param_w(const Param *p) { return p ? p->w : (Tensor){ 0 }; }
-static inline Tensor param_g(const Param *p) { return p ? p->g : (Tensor){ 0 }; }
+static inline Tensor param_w(const Param *p) { return p ? p->shard.w : (Tensor){ 0 }; }
+static inline Tensor param_g(const Param *p) { return p ? p->shard.g : (Tensor){ 0 }; }
 
 #endif

@@ -3,11 +3,11 @@
 
 #include "nn/lora.h"
 
-static bool   cut(const Ctx *c)      { return mesh_size(c->mesh, AX_TP) > 1; }
-static Comm  *ranks_of(const Ctx *c) { return c->mesh->comm[GR_tp]; }
-static Tensor taller(Ctx *c, Tensor x) { return scratch2(c, (DType)x.dtype, all_rows_count(c, x), x.n[1]); }
+static bool   cut(const Pass *c)      { return mesh_size(c->env->mesh, AX_TP) > 1; }
+static Comm  *ranks_of(const Pass *c) { return c->env->mesh->comm[GR_tp]; }
+static Tensor taller(const Pass *c, Tensor x) { return scratch2(c, (DType)x.dtype, all_rows_count(c, x), x.n[1]); }
 
-AllRows all_rows_start(Ctx *c, Tensor x)
+AllRows all_rows_start(const Pass *c, Tensor x)
 {
     AllRows r = { .all = x };
     if (!cut(c)) return r;
@@ -22,14 +22,14 @@ Tensor all_rows_join(AllRows r)
     return r.all;
 }
 
-Tensor part_rows(Ctx *c, Tensor y) { return cut(c) ? taller(c, y) : y; }
+Tensor part_rows(const Pass *c, Tensor y) { return cut(c) ? taller(c, y) : y; }
 
-Ticket sum_rows_start(Ctx *c, Tensor y, Tensor part)
+Ticket sum_rows_start(const Pass *c, Tensor y, Tensor part)
 {
     return cut(c) ? comm_reduce_scatter_start(ranks_of(c), y, part, RED_SUM) : (Ticket){ 0 };
 }
 
-void column_linear_fwd(Ctx *c, Tensor y, Tensor x, const Param *w, const Param *b)
+void column_linear_fwd(const Pass *c, Tensor y, Tensor x, const Param *w, const Param *b)
 {
     ArenaMark mark = arena_mark(c->scratch);
     linear_fwd(c, y, all_rows(c, x), w, b);
@@ -37,7 +37,7 @@ void column_linear_fwd(Ctx *c, Tensor y, Tensor x, const Param *w, const Param *
 }
 
 /* Rows come in beside the product that makes dx, and its sums go out beside the one that reads the rows. */
-void column_linear_bwd(Ctx *c, Tensor dx, Tensor dy, Tensor x, Param *w, const Param *b)
+void column_linear_bwd(const Pass *c, Tensor dx, Tensor dy, Tensor x, Param *w, const Param *b)
 {
     ArenaMark mark = arena_mark(c->scratch);
     AllRows all = is_trainable(w) ? all_rows_start(c, x) : (AllRows){ .all = x };         /* frozen: not read */
@@ -51,13 +51,13 @@ void column_linear_bwd(Ctx *c, Tensor dx, Tensor dy, Tensor x, Param *w, const P
     arena_reset(c->scratch, mark);
 }
 
-static void row_linear_whole(Ctx *c, Tensor y, Tensor x, const Param *w, const Param *b, Tensor res)
+static void row_linear_whole(const Pass *c, Tensor y, Tensor x, const Param *w, const Param *b, Tensor res)
 {
     if (t_has(res)) linear_residual(c, y, x, w, b, res);
     else            linear_fwd(c, y, x, w, b);
 }
 
-void row_linear_fwd(Ctx *c, Tensor y, Tensor x, const Param *w, const Param *b, Tensor res)
+void row_linear_fwd(const Pass *c, Tensor y, Tensor x, const Param *w, const Param *b, Tensor res)
 {
     if (!cut(c)) {
         row_linear_whole(c, y, x, w, b, res);
@@ -65,13 +65,13 @@ void row_linear_fwd(Ctx *c, Tensor y, Tensor x, const Param *w, const Param *b, 
     }
     ArenaMark mark = arena_mark(c->scratch);
     Tensor part = part_rows(c, y);
-    linear_fwd(c, part, x, w, mesh_at(c->mesh, AX_TP) ? NULL : b);  /* the sum has the bias once */
+    linear_fwd(c, part, x, w, mesh_at(c->env->mesh, AX_TP) ? NULL : b);  /* the sum has the bias once */
     sum_rows(c, y, part);                                           /* each rank held a slice of w's inputs */
     if (t_has(res)) op_add(c->be, y, y, res);
     arena_reset(c->scratch, mark);
 }
 
-void row_linear_bwd(Ctx *c, Tensor dx, Tensor dy, Tensor x, Param *w, const Param *b)
+void row_linear_bwd(const Pass *c, Tensor dx, Tensor dy, Tensor x, Param *w, const Param *b)
 {
     ArenaMark mark = arena_mark(c->scratch);
     AllRows all = all_rows_start(c, dy);

@@ -12,28 +12,28 @@
 
 typedef struct AllRows { Tensor all; Ticket ticket; } AllRows;
 
-static inline int64_t all_rows_count(const Ctx *c, Tensor x) { return x.n[0] * mesh_size(c->mesh, AX_TP); }
+static inline int64_t all_rows_count(const Pass *c, Tensor x) { return x.n[0] * mesh_size(c->env->mesh, AX_TP); }
 
 /* x (T, D) of every rank as (Ta, D). */
-AllRows all_rows_start(Ctx *c, Tensor x);
+AllRows all_rows_start(const Pass *c, Tensor x);
 Tensor  all_rows_join(AllRows r);
-static inline Tensor all_rows(Ctx *c, Tensor x) { return all_rows_join(all_rows_start(c, x)); }
+static inline Tensor all_rows(const Pass *c, Tensor x) { return all_rows_join(all_rows_start(c, x)); }
 
 /* Where this rank's share of the sum that becomes y (T, D) is computed: (Ta, D), or y itself with tp == 1. */
-Tensor  part_rows(Ctx *c, Tensor y);
+Tensor  part_rows(const Pass *c, Tensor y);
 /* y = its rows of the sum of `part` over tp. */
-Ticket  sum_rows_start(Ctx *c, Tensor y, Tensor part);
-static inline void sum_rows(Ctx *c, Tensor y, Tensor part) { comm_join(sum_rows_start(c, y, part)); }
+Ticket  sum_rows_start(const Pass *c, Tensor y, Tensor part);
+static inline void sum_rows(const Pass *c, Tensor y, Tensor part) { comm_join(sum_rows_start(c, y, part)); }
 
 /* w cut by its rows: y (Ta, N / tp) = x w' + b of x (T, D). */
-void column_linear_fwd(Ctx *c, Tensor y, Tensor x, const Param *w, const Param *b);
+void column_linear_fwd(const Pass *c, Tensor y, Tensor x, const Param *w, const Param *b);
 /* dx (T, D) = dy w summed over tp, where it is wanted; gradients of w and b. */
-void column_linear_bwd(Ctx *c, Tensor dx, Tensor dy, Tensor x, Param *w, const Param *b);
+void column_linear_bwd(const Pass *c, Tensor dx, Tensor dy, Tensor x, Param *w, const Param *b);
 
 /* w cut by its columns: y (T, D) = x w' + b [+ res] of x (Ta, N / tp); b is whole on every rank. */
-void row_linear_fwd(Ctx *c, Tensor y, Tensor x, const Param *w, const Param *b, Tensor res);
+void row_linear_fwd(const Pass *c, Tensor y, Tensor x, const Param *w, const Param *b, Tensor res);
 /* dx (Ta, N / tp) = dy w of dy (T, D), where it is wanted; gradients of w, and of b the part that is of these
  * T rows. */
-void row_linear_bwd(Ctx *c, Tensor dx, Tensor dy, Tensor x, Param *w, const Param *b);
+void row_linear_bwd(const Pass *c, Tensor dx, Tensor dy, Tensor x, Param *w, const Param *b);
 
 #endif

@@ -11,7 +11,7 @@ static Tensor part(const Vision *v, Tensor qkv, int i)       /* q, k or v of a (
 }
 static Tensor whole(const Vision *v, Tensor t) { return t_heads(t, 0, v->H, v->D / v->H); }
 
-static void block_attention(Ctx *c, const Vision *v, const VisionBlock *m, BlockAct *a, Tensor cs)
+static void block_attention(const Pass *c, const Vision *v, const VisionBlock *m, BlockAct *a, Tensor cs)
 {
     int64_t P = a->x.n[0], D = v->D;
     DType d = (DType)a->x.dtype;
@@ -33,7 +33,7 @@ static void block_attention(Ctx *c, const Vision *v, const VisionBlock *m, Block
 }
 
 /* The projection and its activation, in one product where both are wanted and nothing is added between. */
-static void up_fwd(Ctx *c, const Vision *v, const VisionBlock *m, BlockAct *a)
+static void up_fwd(const Pass *c, const Vision *v, const VisionBlock *m, BlockAct *a)
 {
     int64_t P = a->x.n[0];
     DType d = (DType)a->x.dtype;
@@ -47,7 +47,7 @@ static void up_fwd(Ctx *c, const Vision *v, const VisionBlock *m, BlockAct *a)
 }
 
 /* y absent: a replay. */
-static void block_fwd(Ctx *c, const Vision *v, const VisionBlock *m, BlockAct *a, Tensor y, Tensor cs)
+static void block_fwd(const Pass *c, const Vision *v, const VisionBlock *m, BlockAct *a, Tensor y, Tensor cs)
 {
     int64_t P = a->x.n[0], D = v->D;
     DType d = (DType)a->x.dtype;
@@ -60,7 +60,7 @@ static void block_fwd(Ctx *c, const Vision *v, const VisionBlock *m, BlockAct *a
     if (t_has(y)) linear_residual(c, y, a->act, m->w_down, m->b_down, a->h);
 }
 
-static void block_attention_bwd(Ctx *c, const Vision *v, const VisionBlock *m, BlockAct *a, Tensor dn,
+static void block_attention_bwd(const Pass *c, const Vision *v, const VisionBlock *m, BlockAct *a, Tensor dn,
                                 Tensor dh, Tensor cs)
 {
     int64_t P = a->x.n[0], D = v->D;
@@ -80,7 +80,7 @@ static void block_attention_bwd(Ctx *c, const Vision *v, const VisionBlock *m, B
 }
 
 /* dup = gradient of the projection's output, where it is wanted; fused where nothing is added in between. */
-static void down_bwd(Ctx *c, const Vision *v, const VisionBlock *m, BlockAct *a, Tensor dup, Tensor dy)
+static void down_bwd(const Pass *c, const Vision *v, const VisionBlock *m, BlockAct *a, Tensor dup, Tensor dy)
 {
     if (m->w_down->lora || !t_has(dup)) {
         linear_bwd(c, dup, dy, a->act, m->w_down, m->b_down);
@@ -99,7 +99,7 @@ static bool attention_trains(const VisionBlock *m)
 static bool norm_trains(const Param *w, const Param *b) { return is_trainable(w) || is_trainable(b); }
 
 /* From dy to what is before the feed-forward; dh absent where nothing there trains. */
-static void feed_bwd(Ctx *c, const Vision *v, const VisionBlock *m, BlockAct *a, Tensor dn, Tensor dh,
+static void feed_bwd(const Pass *c, const Vision *v, const VisionBlock *m, BlockAct *a, Tensor dn, Tensor dh,
                      Tensor dy)
 {
     Tensor none = { 0 }, dup = scratch2(c, (DType)dy.dtype, dy.n[0], v->F);
@@ -112,14 +112,15 @@ static void feed_bwd(Ctx *c, const Vision *v, const VisionBlock *m, BlockAct *a,
 }
 
 /* dx may alias dy; absent where nothing below trains. */
-static void block_bwd(Ctx *c, const Vision *v, const VisionBlock *m, BlockAct *a, Tensor dx, Tensor dy,
+static void block_bwd(const Pass *c, const Vision *v, const VisionBlock *m, BlockAct *a, Tensor dx, Tensor dy,
                       Tensor cs)
 {
     int64_t P = a->x.n[0], D = v->D;
     DType d = (DType)a->x.dtype;
     ArenaMark mark = arena_mark(c->scratch);
-    if (replay_begin(c, L_V_STAT, L_V_ACT)) {
-        block_fwd(c, v, m, a, (Tensor){ 0 }, cs);
+    Pass replay;
+    if (replay_begin(&replay, c, L_V_STAT, L_V_ACT)) {
+        block_fwd(&replay, v, m, a, (Tensor){ 0 }, cs);
         replay_end(c);
     }
     bool   normed = t_has(dx) || norm_trains(m->norm1_w, m->norm1_b), below = normed || attention_trains(m);
@@ -133,7 +134,7 @@ static void block_bwd(Ctx *c, const Vision *v, const VisionBlock *m, BlockAct *a
 
 /* y (N, O) from x (P, D); y absent: a replay. The 2x2 merge itself is a reshape: patches of a block are
  * consecutive rows. */
-static void merger_fwd(Ctx *c, const Vision *v, const Merger *m, MergerAct *a, Tensor y, Tensor x)
+static void merger_fwd(const Pass *c, const Vision *v, const Merger *m, MergerAct *a, Tensor y, Tensor x)
 {
     int64_t wide = v->D * v->merge * v->merge, N = x.n[0] / (v->merge * v->merge);
     DType d = (DType)x.dtype;
@@ -160,7 +161,7 @@ static bool merger_goes_back(const Vision *v, const Merger *m, int64_t b)
 }
 
 /* dx = dres + gradient of x; dx absent when nothing below trains. dy absent: dx stays as it is. */
-static void merger_bwd(Ctx *c, const Vision *v, const Merger *m, MergerAct *a, Tensor dx, Tensor dy,
+static void merger_bwd(const Pass *c, const Vision *v, const Merger *m, MergerAct *a, Tensor dx, Tensor dy,
                        Tensor dres)
 {
     int64_t wide = v->D * v->merge * v->merge, N = dy.n[0];
@@ -172,8 +173,9 @@ static void merger_bwd(Ctx *c, const Vision *v, const Merger *m, MergerAct *a, T
         return;
     }
     ledger_enter(&c->be->ledger, PART_MERGER);
-    if (replay_begin(c, L_MERGER, L_MERGER)) {
-        merger_fwd(c, v, m, a, (Tensor){ 0 }, a->x);
+    Pass replay;
+    if (replay_begin(&replay, c, L_MERGER, L_MERGER)) {
+        merger_fwd(&replay, v, m, a, (Tensor){ 0 }, a->x);
         replay_end(c);
     }
     Tensor df = scratch2(c, d, N, wide), dn = scratch2(c, d, N, wide), none = { 0 };
@@ -192,7 +194,7 @@ static void merger_bwd(Ctx *c, const Vision *v, const Merger *m, MergerAct *a, T
     arena_reset(c->scratch, mark);
 }
 
-static Tensor merge(Ctx *c, const Vision *v, const Merger *m, MergerAct *a, Tensor x)
+static Tensor merge(const Pass *c, const Vision *v, const Merger *m, MergerAct *a, Tensor x)
 {
     Tensor y = t2(c->act, "VISUAL", (DType)x.dtype, x.n[0] / (v->merge * v->merge), v->out);
     ArenaMark mark = arena_mark(c->scratch);
@@ -205,15 +207,15 @@ static Tensor merge(Ctx *c, const Vision *v, const Merger *m, MergerAct *a, Tens
     return y;
 }
 
-static Tensor patches(Ctx *c, const Vision *v, VisionAct *a)
+static Tensor patches(const Pass *c, const Vision *v, VisionAct *a)
 {
     int64_t P = c->batch->P;
-    Tensor x = t2(c->act, label_name(L_INPUT), c->dtype, P, v->D);
+    Tensor x = t2(c->act, label_name(L_INPUT), c->env->dtype, P, v->D);
     a->cs = t2(c->act, "ROPE_TABLE", F32, P, v->D / v->H);
     op_rope_table(c->be, a->cs, c->batch->vpos, v->inv, v->axis);
     a->pixels = c->batch->pixels;
-    if (a->pixels.dtype != c->dtype) {
-        a->pixels = t2(c->act, "PIXELS", c->dtype, P, v->patch_dim);
+    if (a->pixels.dtype != c->env->dtype) {
+        a->pixels = t2(c->act, "PIXELS", c->env->dtype, P, v->patch_dim);
         if (c->batch->pixels.dtype == U8) op_normalize_pixels(c->be, a->pixels, c->batch->pixels);
         else                              op_copy(c->be, a->pixels, c->batch->pixels);
     }
@@ -225,11 +227,11 @@ static Tensor patches(Ctx *c, const Vision *v, VisionAct *a)
 static const Merger *merger_of(const Vision *v, int64_t feature) { return &v->stack[v->weights[feature]]; }
 
 /* Whether a backward will read the output of block b: that of the next one or of a merger. */
-static bool read_again(const Vision *v, Pass pass, int64_t b)
+static bool read_again(const Vision *v, PassMode mode, int64_t b)
 {
     bool again = b + 1 >= v->lowest;
     for (int f = 0; f < v->deepstacks; f++) again |= v->after[f] == b && merger_trains(merger_of(v, f));
-    return again && pass != EVAL;
+    return again && mode != EVAL;
 }
 
 /* Mergers whose features leave the tower after block b. */
@@ -240,17 +242,17 @@ static int merges(const Vision *v, int64_t b)
     return n;
 }
 
-static void unit_alone(Ctx *c, const Param *p, bool backward)
+static void unit_alone(const Pass *c, const Param *p, bool backward)
 {
     unit_begin(c, p->unit, backward);
     unit_end(c, p->unit, backward);
 }
 
 /* A rank without pictures takes part in what units of parameters ask of all ranks, and computes nothing. */
-static void units_alone(Ctx *c, const Vision *v, bool backward)
+static void units_alone(const Pass *c, const Vision *v, bool backward)
 {
     int f = backward ? v->deepstacks : 0;
-    if (!c->units) return;
+    if (!c->env->units) return;
     if (!backward) unit_alone(c, v->w_patch, false);
     else if (merger_goes_back(v, &v->merger, v->depth - 1)) unit_alone(c, v->merger.w1, true);
     for (int64_t i = 0; i < v->depth; i++) {
@@ -266,29 +268,29 @@ static void units_alone(Ctx *c, const Vision *v, bool backward)
     else if (v->lowest < 0) unit_alone(c, v->w_patch, true);
 }
 
-static bool parks_block(const Ctx *c, const Vision *v, int64_t b)
+static bool parks_block(const Pass *c, const Vision *v, int64_t b)
 {
     return b >= v->lowest && any_offloaded(c, L_V_STAT, L_V_ACT);
 }
 
-static void block_there(Ctx *c, const Vision *v, VisionAct *a, Tensor y, int64_t b)
+static void block_there(const Pass *c, const Vision *v, VisionAct *a, Tensor y, int64_t b)
 {
     ArenaMark mark = arena_mark(c->scratch);
-    bool parked = c->pass == FORWARD && parks_block(c, v, b);
-    if (parked) offload_open(c, &a->parked[b]), c->parked = &a->parked[b];
+    bool parked = c->mode == FORWARD && parks_block(c, v, b);
+    Pass block = *c;
+    if (parked) offload_open(c, &a->parked[b]), block.offload_record = &a->parked[b];
     unit_begin(c, v->block[b].w_qkv->unit, false);
-    block_fwd(c, v, &v->block[b], &a->block[b], y, a->cs);
+    block_fwd(&block, v, &v->block[b], &a->block[b], y, a->cs);
     unit_end(c, v->block[b].w_qkv->unit, false);
-    c->parked = NULL;
     if (parked) offload_start(c, &a->parked[b], false);
     arena_reset(c->scratch, mark);
 }
 
-static void block_back(Ctx *c, const Vision *v, VisionAct *a, Tensor dx, int64_t b)
+static void block_back(const Pass *c, const Vision *v, VisionAct *a, Tensor dx, int64_t b)
 {
     bool parked = parks_block(c, v, b);
     if (parked) offload_wait(c, &a->parked[b]);
-    for (int i = 1; parked && i <= c->offload->buffers && b - i >= 0 && b - i >= v->lowest; i++)
+    for (int i = 1; parked && i <= c->env->offload->buffers && b - i >= 0 && b - i >= v->lowest; i++)
         offload_prefetch(c, &a->parked[b - i]);
     unit_begin(c, v->block[b].w_qkv->unit, true);
     block_bwd(c, v, &v->block[b], &a->block[b], b > v->lowest ? dx : (Tensor){ 0 }, dx, a->cs);
@@ -297,9 +299,10 @@ static void block_back(Ctx *c, const Vision *v, VisionAct *a, Tensor dx, int64_t
 }
 
 /* What has no backward leaves nothing behind: its part of the pass is an evaluation. */
-void vision_fwd(Ctx *c, const Vision *v, VisionAct *a)
+void vision_fwd(const Pass *c, const Vision *v, VisionAct *a)
 {
-    Pass pass = c->pass;
+    Pass eval = *c;
+    eval.mode = EVAL;
     if (!c->batch->has_media) {
         units_alone(c, v, false);
         return;
@@ -309,26 +312,22 @@ void vision_fwd(Ctx *c, const Vision *v, VisionAct *a)
     Tensor x = patches(c, v, a);
     unit_end(c, v->w_patch->unit, false);
     for (int64_t b = 0, f = 0; b < v->depth; b++) {
-        bool spent = b > 0 && !read_again(v, pass, b - 2);
-        Tensor y = spent ? a->block[b - 1].x : t2(c->act, label_name(L_INPUT), c->dtype, x.n[0], v->D);
+        bool spent = b > 0 && !read_again(v, c->mode, b - 2);
+        Tensor y = spent ? a->block[b - 1].x : t2(c->act, label_name(L_INPUT), c->env->dtype, x.n[0], v->D);
         a->block[b].x = x;
-        c->pass = b < v->lowest ? EVAL : pass;
-        block_there(c, v, a, y, b);
+        block_there(b < v->lowest ? &eval : c, v, a, y, b);
         x = y;
         for (; f < v->deepstacks && v->after[f] == b; f++) {
-            c->pass = merger_goes_back(v, merger_of(v, f), b) ? pass : EVAL;
-            a->feature[f] = merge(c, v, merger_of(v, f), &a->stack[f], x);
+            a->feature[f] = merge(merger_goes_back(v, merger_of(v, f), b) ? c : &eval, v, merger_of(v, f), &a->stack[f], x);
             tap(c, "vision.deepstack", (int)f, a->feature[f]);
         }
     }
     a->last = x;
-    c->pass = merger_goes_back(v, &v->merger, v->depth - 1) ? pass : EVAL;
-    a->out  = merge(c, v, &v->merger, &a->merger, x);
+    a->out  = merge(merger_goes_back(v, &v->merger, v->depth - 1) ? c : &eval, v, &v->merger, &a->merger, x);
     tap(c, "vision.hidden", -1, a->out);
-    c->pass = pass;
 }
 
-static void patches_bwd(Ctx *c, const Vision *v, VisionAct *a, Tensor dx)
+static void patches_bwd(const Pass *c, const Vision *v, VisionAct *a, Tensor dx)
 {
     unit_begin(c, v->w_patch->unit, true);
     if (t_has(v->pos->g)) op_pos_embed_bwd(c->be, v->pos->g, dx, c->batch->cell);
@@ -336,7 +335,7 @@ static void patches_bwd(Ctx *c, const Vision *v, VisionAct *a, Tensor dx)
     unit_end(c, v->w_patch->unit, true);
 }
 
-void vision_bwd(Ctx *c, const Vision *v, VisionAct *a, Tensor dout, const Tensor *dfeature)
+void vision_bwd(const Pass *c, const Vision *v, VisionAct *a, Tensor dout, const Tensor *dfeature)
 {
     if (!c->batch->has_media) {
         units_alone(c, v, true);
@@ -345,7 +344,7 @@ void vision_bwd(Ctx *c, const Vision *v, VisionAct *a, Tensor dout, const Tensor
     ledger_enter(&c->be->ledger, PART_VISION);
     ArenaMark mark = arena_mark(c->scratch);
     Tensor none = { 0 };
-    Tensor dx = v->lowest < v->depth ? scratch2(c, c->dtype, a->last.n[0], v->D) : none;
+    Tensor dx = v->lowest < v->depth ? scratch2(c, c->env->dtype, a->last.n[0], v->D) : none;
     if (merger_goes_back(v, &v->merger, v->depth - 1))
         merger_bwd(c, v, &v->merger, &a->merger, dx, dout, none);
     int f = v->deepstacks - 1;

@@ -52,8 +52,8 @@ typedef struct VisionAct {
     Tensor     out, feature[MAX_DEEPSTACK];  /* (N, O) */
 } VisionAct;
 
-void vision_fwd(Ctx *c, const Vision *v, VisionAct *a);
+void vision_fwd(const Pass *c, const Vision *v, VisionAct *a);
 /* dout and dfeature as vision_fwd made out and feature; a feature nobody read has an absent gradient. */
-void vision_bwd(Ctx *c, const Vision *v, VisionAct *a, Tensor dout, const Tensor *dfeature);
+void vision_bwd(const Pass *c, const Vision *v, VisionAct *a, Tensor dout, const Tensor *dfeature);
 
 #endif

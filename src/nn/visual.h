@@ -9,9 +9,9 @@
 #include "nn/module.h"
 
 /* Rows (M, D) for this rank's tokens from the rows made here (N, D); made is absent where no picture is. */
-Tensor visual_send(Ctx *c, Tensor made, int64_t D);
+Tensor visual_send(const Pass *c, Tensor made, int64_t D);
 /* Back: gradients of the rows made here (N, D) from those of the tokens' rows (M, D); absent where no picture
  * is. */
-Tensor visual_return(Ctx *c, Tensor rows);
+Tensor visual_return(const Pass *c, Tensor rows);
 
 #endif
