@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Four hosts on one machine: network namespaces with a name and an address of their own, joined by a bridge, so that ranks
-# speak TCP to each other as between machines. They train as one rank does; then a host is cut off, and all ranks end,
+# use TCP as between machines. They train as one rank does; then a host is cut off, and all ranks end,
 # those of the lost host too. Needs root; the network of the machine itself is left alone.
 . tests/ranklab.sh
 has_mpi || skip "no mpirun, or a build without MPI"
@@ -11,7 +11,7 @@ hosts="0 1 2 3"
 
 close_hosts() {
     local n
-    for n in $hosts wire; do
+    for n in $hosts switch; do
         ip netns pids $net-$n | xargs -r kill -9
         ip netns del $net-$n
     done 2>/dev/null
@@ -20,11 +20,11 @@ close_hosts() {
 trap close_hosts EXIT
 
 open_hosts() {                           # the bridge has a namespace of its own
-    ip netns add $net-wire && ip -n $net-wire link add bridge type bridge && ip -n $net-wire link set bridge up || return
+    ip netns add $net-switch && ip -n $net-switch link add bridge type bridge && ip -n $net-switch link set bridge up || return
     for h in $hosts; do
         ip netns add $net-$h &&
-        ip -n $net-$h link add eth0 type veth peer name port$h netns $net-wire &&
-        ip -n $net-wire link set port$h master bridge up &&
+        ip -n $net-$h link add eth0 type veth peer name port$h netns $net-switch &&
+        ip -n $net-switch link set port$h master bridge up &&
         ip -n $net-$h addr add 10.77.0.$((h + 1))/24 dev eth0 &&
         ip -n $net-$h link set eth0 up && ip -n $net-$h link set lo up || return
     done
@@ -49,7 +49,7 @@ run() {                                  # run FOLDER overrides...: begins it, a
 bytes()  { ip netns exec $net-"$1" cat /sys/class/net/eth0/statistics/tx_bytes; }
 codes()  { for r in $hosts; do cat "$tmp/code.$r" 2>/dev/null || echo none; done | tr '\n' ' '; }
 whole()  { run "$@"; wait $job; [ "$(codes)" = "0 0 0 0 " ]; }
-trains() { grep -q loss "$tmp/out.0" 2>/dev/null; }
+trains() { grep -aq loss "$tmp/out.0" 2>/dev/null; }
 ended()  { [ "$(count code)" -eq 4 ]; }
 one()    { "$treb" train /dev/null "${recipe[@]}" train.max_steps=$steps checkpoint.output_dir="$tmp/one" >"$tmp/out" 2>&1; }
 
@@ -59,7 +59,7 @@ for layout in "parallel.zero=3" "parallel.tp=2 parallel.ep=4" "parallel.pp=2 par
     name=${layout//[^a-z0-9]/} before=$(bytes 2)
     check "four hosts, $layout" whole "$tmp/$name" $layout
     check "$layout loses as one rank does" agree "$tmp/one" "$tmp/$name" $steps
-    check "$layout speaks over the wire" [ $(($(bytes 2) - before)) -gt 500000 ]
+    check "$layout sends over the network" [ $(($(bytes 2) - before)) -gt 500000 ]
     echo "  $layout: $((($(bytes 2) - before) / 1024)) KiB left host2"
 done
 
@@ -68,17 +68,17 @@ cut() {                                  # cut HOST
     local other=$(($1 ? 0 : 1))
     steps=100000 RANK_LIMIT=60 run "$tmp/cut$1"
     until_of 40000 trains
-    ip -n $net-wire link set port$1 down
+    ip -n $net-switch link set port$1 down
     local start; start=$(now_ms)
     until_of 30000 ended
     ms=$(($(now_ms) - start))
     check "host$1 is cut off: all exit with 6, not $(codes)" [ "$(codes)" = "6 6 6 6 " ]
     check "within comm.timeout and 6 s, not $ms ms" [ $ms -lt $((1000 * silence + 6000)) ]
-    check "rank $other says who is gone" grep -q "ends: rank $1 (host host$1, .*) has given no sign of life" "$tmp/out.$other"
+    check "rank $other names the lost rank" grep -aq "exits: rank $1 (host host$1, .*) sent no heartbeat" "$tmp/out.$other"
     echo "  host$1 cut off: the last rank ended after $ms ms, comm.timeout is $silence s"
     for h in $hosts; do ip netns pids $net-"$h" | xargs -r kill -9; done 2>/dev/null
     { wait $job; } 2>/dev/null
-    ip -n $net-wire link set port$1 up
+    ip -n $net-switch link set port$1 up
 }
 cut 3
 cut 0

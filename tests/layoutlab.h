@@ -268,7 +268,6 @@ static double least_capacity(const RuleInput *r)
 static inline void draw_case(Case *c, uint64_t seed, int world, int steps)
 {
     static const char *const kinds[] = { "p2p", "a2a", "all_gather", "a2a+p2p" };
-    static const char *const roads[] = { "alltoall", "deepep", "hybridep" };
     static const char *const drops[] = { "norm", "moe_act", "full", "core_attn" };
     static const char *const parks[] = { "layer", "attn_norm", "moe", "vision" };
     static const AuxForm forms[] = { AUX_NONE, AUX_LAYER, AUX_DOCUMENT };
@@ -285,7 +284,8 @@ static inline void draw_case(Case *c, uint64_t seed, int world, int steps)
                           .layers = t->L, .heads = t->H, .kv_heads = t->G, .ffn = t->F, .experts = t->E,
                           .per_token = t->K, .expert_ffn = t->I, .renorm = t->renorm,
                           .micro_tokens = budget.tokens, .global_tokens = budget.tokens * MICROS,
-                          .dispatcher = roads[rng_below(seed, 7, k + 13, 3)], .layout = "",
+                          .dispatcher = dispatcher_rows[rng_below(seed, 7, k + 13, DISPATCHER_COUNT)].name,
+                          .layout = "",
                           .recompute_method = rng_below(seed, 7, k + 20, 2) ? "uniform" : "block",
                           .recompute_layers = 1 + (int64_t)rng_below(seed, 7, k + 21, 3), .tower = true };
         if (world) r->world = world;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # kill -9 of one rank of eight at a random moment of a run that saves often, with layouts drawn at random: the seven
-# others end by themselves within 10 s, with exit code 6 and the name of the one that is gone, and the run resumes
+# others end by themselves within 10 s, with exit code 6 and the name of the one that died, and the run resumes
 # to the very bits of one that nobody disturbed; some of them train adapters, and one of two ranks always does. Then one
 # rank of four is stopped instead. TREB_KILLS sets how many kills (2), TREB_KILL_STEPS how long a run is. A kill counts when it hit a
 # run under way.
@@ -28,9 +28,9 @@ codes()    { cat "$tmp"/code.* 2>/dev/null | tr '\n' ' '; }
 opened()   { [ -s "$tmp/out.0" ] || [ "$(count code)" -gt 0 ]; }       # before that MPI itself ends the ranks, with codes of its own
 ended()    { [ "$(count code)" -ge "$1" ]; }
 all_of()   { yes "$1" | head -n "$2" | tr '\n' ' '; }                   # all_of CODE N
-over()     { [ "$others" = "$(all_of 0 $((ranks - 1)))" ] && grep -q "done: $steps steps" "$tmp"/out.0; }   # it was hit on its way out
+over()     { [ "$others" = "$(all_of 0 $((ranks - 1)))" ] && grep -aq "done: $steps steps" "$tmp"/out.0; }   # it was hit on its way out
 sound()    { [ ! -L "$1/last" ] || [ -s "$1/last/MANIFEST.json" ]; }
-named()    { grep -l "ends: rank $1 (host .*, process $(cat "$tmp/pid.$1")) $2" "$tmp"/out.* | wc -l; }
+named()    { grep -al "exits: rank $1 (host .*, process $(cat "$tmp/pid.$1")) $2" "$tmp"/out.* | wc -l; }
 
 # strike SIGNAL VICTIM RANKS MS: so long after rank 0 has first spoken; `others` becomes their exit codes, `ms` how long they took.
 strike() {
@@ -57,7 +57,7 @@ round() {
         hits=$((hits + 1)) slowest=$((ms > slowest ? ms : slowest))
         check "$what: the others exit with 6, not $others" [ "$others" = "$(all_of 6 $((ranks - 1)))" ]
         check "$what: within 10 s, not $ms ms" [ $ms -lt 10000 ]
-        check "$what: each says who is gone" [ "$(named $victim "is gone")" -eq $((ranks - 1)) ]
+        check "$what: each names the dead rank" [ "$(named $victim "died: ")" -eq $((ranks - 1)) ]
         check "$what: last is whole" sound "$run"
     done
     check "$what: it resumes" whole "$run" "$ranks" $layout
@@ -88,8 +88,8 @@ run "$tmp/stopped" 4 train.max_steps=100000 comm.timeout=6 checkpoint.save_steps
 strike 19 2 4 1500
 check "rank 2 of 4 stands still: the others exit with 6, not $others" [ "$others" = "6 6 6 " ]
 check "soon after comm.timeout, not $ms ms" [ $ms -lt 12000 ]
-check "each says who" [ "$(named 2 "has given no sign of life for [0-9]* s")" -eq 3 ]
-said() { grep -q "warning: rank $1" "$tmp/out.0"; }
+check "each names the silent rank" [ "$(named 2 "sent no heartbeat for [0-9]* s")" -eq 3 ]
+said() { grep -aq "warning: rank $1" "$tmp/out.0"; }
 check "rank 0 has asked before: rank 2 does not answer" said "2 (host .*, process $(cat "$tmp/pid.2")) does not answer"
 check "and what the others wait in" said "[013] .*waits [0-9.]* s in [a-z_]* [0-9]* of [a-z_]* ([0-9]* bytes"
 

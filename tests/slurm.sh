@@ -63,7 +63,7 @@ srun4() {                                # srun4 FOLDER words of srun... -- over
 one() { "$treb" train /dev/null "${recipe[@]}" train.max_steps=$steps checkpoint.output_dir="$tmp/one" >"$tmp/out" 2>&1; }
 check "one rank" one
 check "srun starts four" srun4 "$tmp/dp4" --mpi=pmix -- parallel.zero=3
-check "they lose as one does" agree "$tmp/one" "$tmp/dp4" $steps
+check "they have the losses of one rank" agree "$tmp/one" "$tmp/dp4" $steps
 check "so do tp 2 and ep 4" srun4 "$tmp/tp2" --mpi=pmix -- parallel.tp=2 parallel.ep=4
 check "to the same losses" agree "$tmp/one" "$tmp/tp2" $steps
 refused() { ! srun4 "$tmp/pmi2" --mpi=pmi2 -- && [ ! -e "$tmp/pmi2" ]; }       # Debian's Open MPI speaks PMIx alone
@@ -73,7 +73,7 @@ batch() {
         checkpoint.output_dir=$tmp/batch" >/dev/null
 }
 check "a batch script" batch
-check "loses as one rank does" agree "$tmp/one" "$tmp/batch" $steps
+check "has the losses of one rank" agree "$tmp/one" "$tmp/batch" $steps
 
 # One is killed: Slurm itself would let the others wait.
 steps=100000
@@ -86,5 +86,5 @@ start=$(now_ms)
 wait $job; code=$?
 check "all end within 10 s of a kill, not $(($(now_ms) - start)) ms" [ $(($(now_ms) - start)) -lt 10000 ]
 check "srun tells, with $code" [ $code -ne 0 ]
-check "and who" grep -q "rank 0 ends: rank 2 (host .*, process $victim) is gone" "$tmp/out"
+check "and rank 0 names it" grep -aq "rank 0 exits: rank 2 (host .*, process $victim) died: " "$tmp/out"
 report

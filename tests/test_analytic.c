@@ -162,7 +162,7 @@ static void formulas_know_the_engine(void)
     } rows[] = {
         { "recipes/qwen3-30b-a3b-16-h100.yaml", "Qwen3-30B-A3B", "h100", 16, 2, 4096, 1024, 0,
           { .tp = 1, .cp = 1, .pp = 1, .vpp = 1, .ep = 16, .etp = 1, .mbs = 1, .zero = 1, .overlap = true,
-            .dispatch = DISPATCH_HYBRIDEP }, "moe.overlap=true" },
+            .dispatch = DISPATCHER_hybridep }, "moe.overlap=true" },
         { "recipes/qwen3-30b-a3b-16-h100-32k.yaml", "Qwen3-30B-A3B", "h100", 16, 4, 32768, 32, 0,
           { .tp = 8, .cp = 2, .pp = 1, .vpp = 1, .ep = 8, .etp = 1, .mbs = 1, .zero = 1,
             .recompute = RE_FULL }, NULL },
@@ -171,7 +171,7 @@ static void formulas_know_the_engine(void)
             .recompute = RE_MOE_ACT | RE_NORM }, NULL },
         { "recipes/qwen3-235b-a22b-128-gb200-128k.yaml", "Qwen3-235B-A22B", "gb200", 128, 4, 131072, 64, 0,
           { .tp = 4, .cp = 4, .pp = 4, .vpp = 12, .ep = 32, .etp = 1, .mbs = 1, .zero = 1,
-            .recompute = RE_MOE_ACT | RE_NORM, .dispatch = DISPATCH_HYBRIDEP },
+            .recompute = RE_MOE_ACT | RE_NORM, .dispatch = DISPATCHER_hybridep },
           "memory.recompute=[moe_act,layernorm]" },
         { "recipes/qwen3-vl-30b-a3b-8-h200-3d.yaml", "Qwen3-VL-30B-A3B", "h200", 8, 2, 8192, 64, 32768,
           { .tp = 1, .cp = 1, .pp = 1, .vpp = 1, .ep = 8, .etp = 1, .mbs = 1, .zero = 1,
@@ -358,7 +358,7 @@ static void any_candidate(void)
     for (int i = 0; i < 20000; i++) {
         Candidate c = { .tp = power(4), .cp = power(7), .pp = power(6), .vpp = 1 + draw(12), .ep = power(8),
                         .etp = power(3), .mbs = power(5), .zero = draw(4), .recompute = (unsigned)draw(1024),
-                        .offload = draw(5) / 4.0, .overlap = draw(2), .dispatch = (DispatchKind)draw(3),
+                        .offload = draw(5) / 4.0, .overlap = draw(2), .dispatch = (DispatcherId)draw(3),
                         .cp_inner = draw(9) };
         Task t = task(model_row_at(draw(models))->name, power(13), power(14), power(2) * 2, power(2) * 2);
         StepTime s;

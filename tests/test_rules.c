@@ -126,7 +126,7 @@ static RuleInput input(const Config *c, const ModelShape *s, const Case *k, int 
 static const RuleViolation *hit_of(const RuleReport *r, int number)
 {
     for (int i = 0; i < r->n; i++)
-        if (r->hit[i].number == number) return &r->hit[i];
+        if (r->violation[i].number == number) return &r->violation[i];
     return NULL;
 }
 
@@ -163,7 +163,7 @@ static void expect_case(const Case *k)
         rule_text(text, sizeof text, h);
         if (getenv("TREB_SHOW")) printf("  %c %s\n", h->severity, text);
         EXPECT(h->severity == 'E' ? r.errors > 0 : !r.errors, "rule %d: %c", k->number, h->severity);
-        if (h->severity == 'E') EXPECT_FAIL(rules_check(&x, NULL), E_CONFIG, r.hit[0].why);
+        if (h->severity == 'E') EXPECT_FAIL(rules_check(&x, NULL), E_CONFIG, r.violation[0].why);
         else                    EXPECT_OK(rules_check(&x, NULL));
         if (!strncmp(h->fix, "world=", 6)) world = atoi(h->fix + 6);
         else if (*h->fix) EXPECT_OK(config_set(&c, h->fix));
@@ -171,7 +171,7 @@ static void expect_case(const Case *k)
         x = input(&c, &s, k, world);
         if (!*was.fix) fix_by_hand(&c, &x, &was), x = was.number == 52 ? x : input(&c, &s, k, world);
         rules_find(&r, &x);
-        if (r.errors) rule_text(text, sizeof text, &r.hit[0]);
+        if (r.errors) rule_text(text, sizeof text, &r.violation[0]);
         EXPECT(!r.errors && !hit_of(&r, k->number) && rules_legal(&x), "rule %d: after %s: %s", k->number,
                *was.fix ? was.fix : was.why, r.errors ? text : "still there");
     }
@@ -228,7 +228,7 @@ static void one_rank(void)
         load_preset(&s, models[i]);
         RuleInput x = rules_input(&c, &s, 1, 0);
         rules_find(&r, &x);
-        EXPECT(r.n == 0, "%s: %s", models[i], r.hit[0].why);
+        EXPECT(r.n == 0, "%s: %s", models[i], r.violation[0].why);
     }
     config_close(&c);
 }
@@ -276,8 +276,8 @@ static void expect_recipe(const char *path)
     RuleInput x = rules_input(&c, &s, world, per_node);
     rules_find(&r, &x);
     for (int i = 0; i < r.n; i++) {
-        rule_text(text, sizeof text, &r.hit[i]);
-        EXPECT(r.hit[i].severity == 'W', "%s on %d ranks: %s", path, world, text);
+        rule_text(text, sizeof text, &r.violation[i]);
+        EXPECT(r.violation[i].severity == 'W', "%s on %d ranks: %s", path, world, text);
         if (getenv("TREB_SHOW")) printf("  %s: %s\n", path, text);
     }
     EXPECT(c.data.max_length <= c.train.micro_tokens, "%s: a sample of %lld would not fit", path,

@@ -202,7 +202,7 @@ static void what_is_fixed_stays(void)
         const Candidate *c = &s->found[i].c;
         EXPECT(c->tp == 2 && c->pp == 8 && c->ep == 32 && c->mbs == 1 &&
                    c->recompute == (RE_MOE_ACT | RE_NORM) && s->found[i].states == 0 && c->offload == 0 &&
-                   c->dispatch == DISPATCH_DEEPEP && !c->overlap && c->zero == 1,
+                   c->dispatch == DISPATCHER_deepep && !c->overlap && c->zero == 1,
                "%d", i);
     }
     done(s);

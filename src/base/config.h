@@ -14,8 +14,10 @@
 #ifndef BASE_CONFIG_H
 #define BASE_CONFIG_H
 
+#include "base/dispatchers.h"
 #include "base/keep.h"
 #include "base/status.h"
+#include "base/transports.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -20,9 +20,6 @@
 
 enum { NODE = 8, RANKS = 4, ROUNDS = 9, MOST_K = 64, MOST_E = 4096 };
 
-static const char *const roads[] = { "alltoall", "deepep", "hybridep" };
-enum { ROADS = sizeof roads / sizeof *roads };
-
 typedef struct DispatchBench { int64_t T, E, K, D, F; } DispatchBench;
 
 /* ---- one expert layer of one rank ---- */
@@ -160,10 +157,11 @@ static Status bytes_table(const DispatchBench *b)
     for (int ep = 8; ep <= 64 && b->E % ep == 0; ep *= 2) {
         double slots, nodes;
         count_copies(b, ep, &slots, &nodes);
-        for (int i = 0; i < ROADS; i++) {
+        for (int i = 0; i < DISPATCHER_COUNT; i++) {
             Load l = { 0 };
-            TRY_CTX(plan_road(&l, b, roads[i], ep), "%s over %d ranks", roads[i], ep);
-            printf("%4d %-9s %14.1f %14.1f %10" PRId64 " %10" PRId64 "   %.3f\n", ep, roads[i],
+            const char *name = dispatcher_rows[i].name;
+            TRY_CTX(plan_road(&l, b, name, ep), "%s over %d ranks", name, ep);
+            printf("%4d %-9s %14.1f %14.1f %10" PRId64 " %10" PRId64 "   %.3f\n", ep, dispatcher_rows[i].name,
                    l.near / (1 << 20), l.far / (1 << 20), l.near_messages, l.far_messages, i ? nodes : slots);
         }
     }
@@ -239,13 +237,13 @@ static Status time_table(const DispatchBench *b)
 {
     printf("\nthere and back, %d ranks as threads on nodes of %d, ms (us a token)\n%8s", RANKS, RANKS / 2,
            "tokens");
-    for (int i = 0; i < ROADS; i++) printf(" %20s", roads[i]);
+    for (int i = 0; i < DISPATCHER_COUNT; i++) printf(" %20s", dispatcher_rows[i].name);
     putchar('\n');
     for (int64_t T = b->T / 8 < 16 ? 16 : b->T / 8; T <= b->T; T *= 2) {
         printf("%8" PRId64, T);
-        for (int i = 0; i < ROADS; i++) {
+        for (int i = 0; i < DISPATCHER_COUNT; i++) {
             double s = 0;
-            TRY(time_road(b, roads[i], T, &s));
+            TRY(time_road(b, dispatcher_rows[i].name, T, &s));
             printf("   %9.2f (%6.2f)", s * 1e3, s * 1e6 / (double)T);
         }
         putchar('\n');

@@ -26,18 +26,48 @@ int comm_ranks_on_node(const Comm *c)
     return n;
 }
 
+/* IF_<needs>(yes, no): whether this build has what a transport needs. */
+#define IF_ANY(yes, no)  yes
+#ifdef TREB_MPI
+#define IF_MPI(yes, no)  yes
+#else
+#define IF_MPI(yes, no)  no
+#endif
+#ifdef TREB_CUDA
+#define IF_CUDA(yes, no) yes
+#else
+#define IF_CUDA(yes, no) no
+#endif
+
+typedef struct TransportRow { const char *name; const Transport *built; bool trains; } TransportRow;
+
+static const TransportRow transports[] = {
+#define TRANSPORT(name, needs, trains, help) { #name, IF_##needs(&transport_##name, NULL), trains },
+    TRANSPORTS(TRANSPORT)
+#undef TRANSPORT
+};
+enum { TRANSPORTS_N = sizeof transports / sizeof *transports };
+
+static const TransportRow *find_transport(const char *kind)
+{
+    for (int i = 0; i < TRANSPORTS_N; i++)
+        if (!strcmp(transports[i].name, kind)) return &transports[i];
+    return NULL;
+}
+
+bool comm_trains(const char *kind)
+{
+    const TransportRow *row = find_transport(kind);
+    return !row || row->trains;                              /* auto picks one that does */
+}
+
 const char *comm_kinds(void)
 {
-    return "self, threads, fake"
-#ifdef TREB_CUDA
-           ", nccl"
-#endif
-#ifdef TREB_MPI
-           ", mpi"
-#else
-           " (this build has no MPI: install libopenmpi-dev, then make)"
-#endif
-        ;
+#define TRANSPORT(name, needs, trains, help) IF_##needs(", " #name, "")
+    static const char kinds[] = TRANSPORTS(TRANSPORT)
+        IF_MPI("", " (this build has no MPI: install libopenmpi-dev, then make)");
+#undef TRANSPORT
+    return kinds + 2;
 }
 
 void comm_describe(char *out, size_t n)
@@ -84,28 +114,14 @@ void comm_free(Comm *c)
     free(c);
 }
 
-static Status self_open(Comm **world)
-{
-    *world = comm_new(&transport_self, NULL, 0, 1);
-    return *world ? OK : fail(E_FIT, "no memory");
-}
-
 Status comm_open(Comm **world, const CommConf *conf)
 {
     const char *kind = conf->kind ? conf->kind : "auto";
     *world = NULL;
     if (!strcmp(kind, "auto")) kind = comm_launched() ? "mpi" : "self";
-    if (!strcmp(kind, "self")) return self_open(world);
-    if (!strcmp(kind, "fake")) return fake_open(world, conf);
-#ifdef TREB_MPI
-    if (!strcmp(kind, "mpi"))  return mpi_open(world, conf);
-#endif
-#ifdef TREB_CUDA
-    if (!strcmp(kind, "nccl")) return nccl_open(world, conf);
-#endif
-    if (!strcmp(kind, "threads"))
-        return fail(E_CONFIG, "comm.kind threads: ranks of one process are for tests; use self, or mpi");
-    return fail(E_CONFIG, "comm.kind %s: not in this build; there are %s", kind, comm_kinds());
+    const TransportRow *row = find_transport(kind);
+    if (row && row->built) return row->built->open(world, conf);
+    return fail(E_CONFIG, "comm.kind = %s: not in this build, which has %s", kind, comm_kinds());
 }
 
 Status comm_group(Comm *world, const int *members, int n, int group, Comm **out)

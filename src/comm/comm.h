@@ -79,7 +79,8 @@ void        comm_close(Comm *c);                              /* NULL is fine; g
 MUST Status comm_group(Comm *world, const int *members, int n, int group, Comm **out);
 void        comm_bind(Comm *c, Backend *be);                  /* before the first tensor */
 
-const char *comm_kinds(void);                                 /* of this build: "self, threads, fake, mpi" */
+const char *comm_kinds(void);                                 /* of this build: "self, threads, mpi, fake" */
+bool        comm_trains(const char *kind);                    /* comm.kind may be this in a training run */
 void        comm_describe(char *out, size_t n);               /* the MPI behind mpi, for doctor */
 int         comm_ranks_on_node(const Comm *c);                         /* members on the first one's node */
 const char *comm_name(const Comm *c);                         /* of its transport */

@@ -166,7 +166,7 @@ static Status begin_world(Comm *c, Mpi *m, const CommConf *conf)
     return begin_pulse(c, conf->timeout > 0 ? conf->timeout : 60, local);
 }
 
-Status mpi_open(Comm **world, const CommConf *conf)
+static Status mpi_open(Comm **world, const CommConf *conf)
 {
     int    rank = 0, size = 1;
     Mpi   *m = calloc(1, sizeof *m);
@@ -223,7 +223,7 @@ static void mpi_watch(Comm *world, double seconds, HeartbeatPrint *say, void *se
 }
 
 const Transport transport_mpi = {
-    .name = "mpi", .group = mpi_group, .close = mpi_close, .start = mpi_start, .join = mpi_join,
+    .name = "mpi", .open = mpi_open, .group = mpi_group, .close = mpi_close, .start = mpi_start, .join = mpi_join,
     .host_gather = mpi_host_gather, .abort = mpi_abort, .watch = mpi_watch,
 };
 #endif

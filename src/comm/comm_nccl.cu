@@ -244,11 +244,6 @@ static void nccl_watch(Comm *world, double seconds, void (*tell)(void *self, con
     comm_watch(group_of(world)->host, seconds, tell, self);
 }
 
-const Transport transport_nccl = {
-    "nccl",           nccl_group, nccl_close, nccl_bind, nccl_start, nccl_join,
-    nccl_host_gather, nccl_abort, nccl_watch,
-};
-
 static Status nccl_world(Comm **world, Comm *host)
 {
     Comm  *c = comm_new(&transport_nccl, NULL, host->rank, host->size);
@@ -266,7 +261,7 @@ static Status nccl_world(Comm **world, Comm *host)
     return library_load(g->lib);
 }
 
-Status nccl_open(Comm **world, const CommConf *conf)
+static Status nccl_open(Comm **world, const CommConf *conf)
 {
     CommConf below = *conf;
     Comm    *host = NULL;
@@ -280,11 +275,18 @@ Status nccl_open(Comm **world, const CommConf *conf)
     return st;
 }
 
+const Transport transport_nccl = {
+    "nccl",           nccl_open,  nccl_group, nccl_close, nccl_bind, nccl_start, nccl_join,
+    nccl_host_gather, nccl_abort, nccl_watch,
+};
+
 #else
 
-extern "C" Status nccl_open(Comm **world, const CommConf *conf)
+static Status nccl_open(Comm **world, const CommConf *conf)
 {
     *world = NULL;
-    return fail(E_CONFIG, "comm.kind nccl: this build found no nccl.h; install it, or use mpi");
+    return fail(E_CONFIG, "comm.kind = nccl: this build found no nccl.h; install it, or set mpi");
 }
+
+const Transport transport_nccl = { "nccl", nccl_open };
 #endif

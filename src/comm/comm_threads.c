@@ -481,8 +481,13 @@ static Status threads_gather(Comm *c, void *out, const void *in, size_t bytes)
     return done ? OK : aborted(r->hall);
 }
 
+static Status threads_open(Comm **world, const CommConf *conf)
+{
+    return fail(E_CONFIG, "comm.kind = threads: ranks of one process are for tests; set self or mpi");
+}
+
 const Transport transport_threads = {
-    .name = "threads", .group = threads_group, .close = threads_close, .bind = threads_bind,
+    .name = "threads", .open = threads_open, .group = threads_group, .close = threads_close, .bind = threads_bind,
     .start = threads_start, .join = threads_join, .host_gather = threads_gather,
     .abort = threads_abort,
 };

@@ -5,6 +5,7 @@
 #ifndef COMM_TRANSPORT_H
 #define COMM_TRANSPORT_H
 
+#include "base/transports.h"
 #include "comm/comm.h"
 
 #ifdef __cplusplus
@@ -21,6 +22,7 @@ typedef struct CommCall {
 
 struct Transport {
     const char *name;
+    Status (*open)(Comm **world, const CommConf *conf);
     Status (*group)(Comm *world, Comm *out);             /* out's members are filled in; makes its priv */
     void   (*close)(Comm *c);                            /* half-open is fine */
     void   (*bind)(Comm *c);                             /* optional: its backend is known */
@@ -33,12 +35,11 @@ struct Transport {
     void   (*watch)(Comm *world, double seconds, void (*say)(void *self, const char *line), void *self);
 };
 
-extern const Transport transport_self, transport_fake, transport_threads, transport_mpi, transport_nccl;
+#define TRANSPORT(name, needs, trains, help) extern const Transport transport_##name;
+TRANSPORTS(TRANSPORT)
+#undef TRANSPORT
 
-MUST Status mpi_open(Comm **world, const CommConf *conf);
-void        mpi_describe(char *out, size_t n);
-MUST Status nccl_open(Comm **world, const CommConf *conf);
-MUST Status fake_open(Comm **world, const CommConf *conf);
+void  mpi_describe(char *out, size_t n);
 
 /* A zeroed Comm with room for `size` members, a Trace if it is a world (root NULL). NULL: no memory. */
 Comm *comm_new(const Transport *t, Comm *root, int rank, int size);

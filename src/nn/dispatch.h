@@ -27,6 +27,7 @@
 #ifndef NN_DISPATCH_H
 #define NN_DISPATCH_H
 
+#include "base/dispatchers.h"
 #include "nn/moe.h"
 
 enum { DISPATCH_CHUNKS = 16 };                    /* parts that an exchange may be cut in */
@@ -40,7 +41,7 @@ typedef struct MoeShape {
 } MoeShape;
 
 typedef struct DispatchConf {
-    const char *name;                             /* "auto" or of the table in parallel/dispatchers.c */
+    const char *name;                             /* "auto" or a name of base/dispatchers.h */
     MoeShape    shape;
     double      rank_capacity;                    /* rows a rank has room for, in even shares; 0: of itself */
     int64_t     chunk;                            /* tokens that hybridep sends at a time; 0: a quarter */
@@ -53,10 +54,7 @@ typedef struct Exchange {
 } Exchange;
 
 typedef struct DispatchOps {
-    const char *name;
-    bool   chunked;                               /* exchanges are cut in d->chunks, which overlap */
-    bool   forwards;                              /* members hand on what came for their domain */
-    Status (*fits)(const Mesh *m, const DispatchConf *conf);      /* says why not; there is no fallback */
+    Status (*fits)(const Mesh *m, const DispatchConf *conf);      /* optional: says why not; there is no fallback */
     size_t (*table)(const Dispatcher *d);           /* bytes on the host that a route needs */
     int64_t (*counts)(const Dispatcher *d);         /* numbers that every member tells the others */
     void (*reserve)(const Pass *c, const Moe *m, MoeAct *a, int64_t T);
@@ -71,7 +69,8 @@ typedef struct DispatchOps {
 } DispatchOps;
 
 struct Dispatcher {
-    const DispatchOps *ops;
+    const DispatchOps   *ops;
+    const DispatcherRow *row;
     const Mesh   *mesh;
     DispatchConf  conf;
     int           n, me, etp;                     /* members of etp_ep, which of them, slices of an expert */
@@ -98,6 +97,5 @@ int64_t     dispatch_row_capacity(const DispatchConf *conf, int ep, int etp);
  * host tables of a MoeAct at its first one. */
 MUST Status dispatch_open(Dispatcher *d, const Mesh *mesh, const DispatchConf *conf);
 void        dispatch_close(Dispatcher *d);                      /* zeroed or half open is fine */
-const char *dispatch_names(void);
 
 #endif

@@ -1,4 +1,5 @@
-/* parallel/coroutine.h -- two runs taking turns on one thread: while the rows of one travel, the other computes.
+/* parallel/coroutine.h -- two runs taking turns on one thread: while the rows of one travel, the other
+ * computes.
  *
  * Each calls coroutine_yield where it has started something it will wait for; the other goes on from where it
  * had stopped. Who is where depends on nothing but the calls, so ranks that make the same calls stay in step.

@@ -1,40 +1,49 @@
-/* parallel/dispatch.c -- what the dispatchers share; see dispatch.h. It moves no rows itself. */
+/* parallel/dispatch.c -- opens a dispatcher, and what the dispatchers share; see dispatch.h. It moves no
+ * rows. */
 #include "parallel/dispatch.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-size_t leg_bytes(int members) { return sizeof(Leg) + 4 * (size_t)members * sizeof(int64_t); }
+static const DispatchOps *const implementations[DISPATCHER_COUNT] = {
+#define DISPATCHER(name, two_level, pads, chunked, help) &dispatch_##name,
+    DISPATCHERS(DISPATCHER)
+#undef DISPATCHER
+};
 
-void leg_place(Leg *l, int64_t **memory, int members)
+void a2a_set_arrays(AllToAll *x, int64_t **memory, int members)
 {
-    int64_t **list[] = { &l->give_at, &l->give_n, &l->get_at, &l->get_n };
+    int64_t **list[] = { &x->send_at, &x->send_n, &x->recv_at, &x->recv_n };
     for (int i = 0; i < 4; i++) *list[i] = *memory, *memory += members;
 }
 
-void leg_sum(Leg *l, int members)
+void a2a_set_offsets(AllToAll *x, int members)
 {
-    l->sent = l->came = 0;
+    x->sent = x->received = 0;
     for (int i = 0; i < members; i++) {
-        l->give_at[i] = l->sent, l->sent += l->give_n[i];
-        l->get_at[i]  = l->came, l->came += l->get_n[i];
+        x->send_at[i] = x->sent,     x->sent     += x->send_n[i];
+        x->recv_at[i] = x->received, x->received += x->recv_n[i];
     }
 }
 
-Ticket leg_start(Comm *c, const Leg *l, Tensor in, Tensor out)
+static RowRanges send_ranges(const AllToAll *x) { return (RowRanges){ x->send_at, x->send_n }; }
+static RowRanges recv_ranges(const AllToAll *x) { return (RowRanges){ x->recv_at, x->recv_n }; }
+
+Ticket a2a_dispatch_start(Comm *c, const AllToAll *x, Tensor in, Tensor out)
 {
-    return comm_all_to_all_start(c, t_rows(in, l->at_came, l->came), (RowRanges){ l->get_at, l->get_n },
-                                 t_rows(out, l->at_sent, l->sent), (RowRanges){ l->give_at, l->give_n });
+    return comm_all_to_all_start(c, t_rows(in, x->received_at, x->received), recv_ranges(x),
+                                 t_rows(out, x->sent_at, x->sent), send_ranges(x));
 }
 
-Ticket leg_back(Comm *c, const Leg *l, Tensor out, Tensor in)
+Ticket a2a_combine_start(Comm *c, const AllToAll *x, Tensor out, Tensor in)
 {
-    return comm_all_to_all_start(c, t_rows(out, l->at_sent, l->sent), (RowRanges){ l->give_at, l->give_n },
-                                 t_rows(in, l->at_came, l->came), (RowRanges){ l->get_at, l->get_n });
+    return comm_all_to_all_start(c, t_rows(out, x->sent_at, x->sent), send_ranges(x),
+                                 t_rows(in, x->received_at, x->received), recv_ranges(x));
 }
 
-/* A list through the first word of each: they are never given back one by one. */
+/* The first word of each allocation links the list that dispatch_close frees. */
 static void *table_new(Dispatcher *d)
 {
     void **t = calloc(1, sizeof(void *) + d->ops->table(d));
@@ -47,49 +56,51 @@ void *route_table(Ctx *c, Route *r)
 {
     Dispatcher *d = c->dispatch;
     if (!r->table) r->table = table_new(d);
-    if (!r->table && !c->be->sticky) c->be->sticky = fail(E_FIT, "no memory for the counts of a dispatch");
+    if (!r->table && !c->be->sticky)
+        c->be->sticky = fail(E_FIT, "no host memory for the counts of a token dispatch");
     if (!r->table) r->table = d->spare_table;
     return r->table;
 }
 
-void dispatch_tell(Ctx *c)
+void dispatch_gather_counts(Ctx *c)
 {
     Dispatcher *d = c->dispatch;
     memset(d->all_counts, 0, (size_t)d->n * (size_t)d->counts_len * sizeof *d->all_counts);
-    comm_host_gather(d->mesh->comm[GR_etp_ep], d->all_counts, d->own_counts, (size_t)d->counts_len * sizeof *d->own_counts);
+    comm_host_gather(d->mesh->comm[GR_etp_ep], d->all_counts, d->own_counts,
+                     (size_t)d->counts_len * sizeof *d->own_counts);
 }
 
-void counts_of(int32_t *count, const int32_t *borders, int64_t n)
+void counts_from_offsets(int32_t *count, const int32_t *offsets, int64_t n)
 {
-    for (int64_t i = 0; i < n; i++) count[i] = borders[i + 1] - borders[i];
+    for (int64_t i = 0; i < n; i++) count[i] = offsets[i + 1] - offsets[i];
 }
 
-bool borders_real(const int32_t *borders, int64_t n, int64_t most)
+bool offsets_are_valid(const int32_t *offsets, int64_t n, int64_t max_total)
 {
-    bool ascend = borders[0] == 0 && borders[n] > 0 && borders[n] <= most;
-    for (int64_t i = 0; i < n; i++) ascend &= borders[i + 1] >= borders[i];
+    bool ascend = offsets[0] == 0 && offsets[n] > 0 && offsets[n] <= max_total;
+    for (int64_t i = 0; i < n; i++) ascend &= offsets[i + 1] >= offsets[i];
     return ascend;
 }
 
-ArenaMark brief_mark(Ctx *c)
+ArenaMark routing_scratch_mark(Ctx *c)
 {
     c->dispatch->scratch_start = c->scratch->used;
     return arena_mark(c->scratch);
 }
 
-void brief_note(Ctx *c)
+void routing_scratch_note(Ctx *c)
 {
     Dispatcher *d = c->dispatch;
-    size_t    took = c->scratch->used - d->scratch_start;
-    if (took > d->routing_scratch) d->routing_scratch = took;
+    size_t      used = c->scratch->used - d->scratch_start;
+    if (used > d->routing_scratch) d->routing_scratch = used;
 }
 
 /* ---- opening ---- */
 
-/* Rows of one token of every member: the smallest slices. */
-static int64_t least_of(const MoeShape *s, int members) { return members * s->K; }
+/* Rows that token chunks of one token of every member may make: the smallest chunks there are. */
+static int64_t smallest_chunk_rows(const MoeShape *s, int members) { return members * s->K; }
 
-/* Every source sends a token to at most K experts of one rank, or to as many as it has. */
+/* A token goes to at most K experts of one rank, or to all experts of that rank. */
 int64_t dispatch_max_rows(const DispatchConf *conf, int ep, int etp)
 {
     const MoeShape *s = &conf->shape;
@@ -102,75 +113,114 @@ int64_t dispatch_max_rows(const DispatchConf *conf, int ep, int etp)
 
 int64_t dispatch_row_capacity(const DispatchConf *conf, int ep, int etp)
 {
-    static const double SHARES = 2, SMALL = 64 << 20;              /* bytes */
+    static const double DEFAULT_SHARES = 2, SMALL_BUFFER = 64 << 20;              /* bytes */
     const MoeShape *s = &conf->shape;
-    bool   asked = conf->rank_capacity > 0;
-    double worst = (double)dispatch_max_rows(conf, ep, etp), small = s->row ? SMALL / (double)s->row : worst;
-    double rows = (asked ? conf->rank_capacity : SHARES) * (double)(s->T * s->K * etp);
-    if (!asked) rows = fmax(rows, fmax(small, (double)least_of(s, ep * etp)));
+    bool   is_set = conf->rank_capacity > 0;
+    double worst = (double)dispatch_max_rows(conf, ep, etp);
+    double small = s->row ? SMALL_BUFFER / (double)s->row : worst;
+    double rows = (is_set ? conf->rank_capacity : DEFAULT_SHARES) * (double)(s->T * s->K * etp);
+    if (!is_set) rows = fmax(rows, fmax(small, (double)smallest_chunk_rows(s, ep * etp)));
     return (int64_t)(s->pad || rows >= worst ? worst : ceil(rows - 1e-6));
 }
 
-static void measure(Dispatcher *d, const Mesh *mesh)
+static void set_sizes(Dispatcher *d, const Mesh *mesh)
 {
     const MoeShape *s = &d->conf.shape;
-    d->mesh  = mesh;
-    d->n     = mesh->comm[GR_etp_ep]->size, d->me = mesh->comm[GR_etp_ep]->rank;
-    d->etp   = mesh_size(mesh, AX_ETP);
-    d->domain_size  = mesh->comm[GR_ep_intra_node]->size, d->domains = mesh->comm[GR_ep_inter_node]->size;
+    d->mesh = mesh;
+    d->n    = mesh->comm[GR_etp_ep]->size, d->me = mesh->comm[GR_etp_ep]->rank;
+    d->etp  = mesh_size(mesh, AX_ETP);
+    d->domain_size   = mesh->comm[GR_ep_intra_node]->size, d->domains = mesh->comm[GR_ep_inter_node]->size;
     d->local_experts = s->E / mesh_size(mesh, AX_EP);
     d->row_capacity  = dispatch_row_capacity(&d->conf, d->n / d->etp, d->etp);
     d->bounded = d->row_capacity < dispatch_max_rows(&d->conf, d->n / d->etp, d->etp);
     int64_t chunk = d->conf.chunk > 0 ? d->conf.chunk : (s->T + 3) / 4;
-    int64_t chunks = chunk && d->ops->chunked ? (s->T + chunk - 1) / chunk : 1;
+    int64_t chunks = chunk && d->row->chunked ? (s->T + chunk - 1) / chunk : 1;
     d->exchange_chunks = chunks < 1 ? 1 : chunks > DISPATCH_CHUNKS ? DISPATCH_CHUNKS : (int)chunks;
 }
 
-static Status shape_fits(const Mesh *mesh, const DispatchConf *conf)
+static Status refuse_padding(const DispatcherRow *row)
+{
+    char   others[200] = "";
+    size_t at = 0;
+    for (int i = 0; i < DISPATCHER_COUNT && at < sizeof others; i++)
+        if (dispatcher_rows[i].pads)
+            at += (size_t)snprintf(others + at, sizeof others - at, at ? " or %s" : "%s",
+                                   dispatcher_rows[i].name);
+    return fail(E_CONFIG, "moe.dispatcher = %s: does not support moe.pad_to_capacity; set %s", row->name,
+                others);
+}
+
+static Status check_shape(const DispatcherRow *row, const Mesh *mesh, const DispatchConf *conf)
 {
     const MoeShape *s = &conf->shape;
     int ep = mesh_size(mesh, AX_EP), etp = mesh_size(mesh, AX_ETP);
     if (ep * etp == 1)
-        return fail(E_CONFIG, "moe.dispatcher = %s: ep and etp are 1, all experts are here; set local",
-                    conf->name);
+        return fail(E_CONFIG, "moe.dispatcher = %s: ep and etp are 1, every rank has all experts; set local",
+                    row->name);
     if (s->E % ep)
-        return fail(E_CONFIG, "ep = %d: %lld experts do not divide", ep, (long long)s->E);
+        return fail(E_CONFIG, "parallel.ep = %d: the %lld experts are not a multiple of it", ep,
+                    (long long)s->E);
     if (s->pad && !(s->capacity > 0))
-        return fail(E_CONFIG, "moe.pad_to_capacity needs moe.capacity_factor; set it, to 1.25 say");
+        return fail(E_CONFIG, "moe.pad_to_capacity needs moe.capacity_factor; set it, for example to 1.25");
+    if (s->pad && !row->pads) return refuse_padding(row);
     if (conf->rank_capacity > 0 && conf->rank_capacity < 1)
         return fail(E_CONFIG, "moe.rank_capacity = %g: less than even routing needs; set 1 or more, or 0",
                     conf->rank_capacity);
     return OK;
 }
 
-static Status smallest_fits(const Dispatcher *d)
+/* Of the smallest token chunks each must fit the buffers, else a layer could not be done at all. */
+static Status check_capacity(const Dispatcher *d)
 {
     const MoeShape *s = &d->conf.shape;
-    long long least = least_of(s, d->n);
-    double    set = ceil(100.0 * d->n / (double)(s->T * d->etp)) / 100;
-    if (!d->bounded || d->row_capacity >= least) return OK;
-    return fail(E_CONFIG, "moe.rank_capacity = %g: room for %lld rows, but one token of each of %d ranks may "
-                "make %lld; set %g or more, or 0", d->conf.rank_capacity, (long long)d->row_capacity, d->n, least, set);
+    long long rows = smallest_chunk_rows(s, d->n);
+    double    needed = ceil(100.0 * d->n / (double)(s->T * d->etp)) / 100;
+    if (!d->bounded || d->row_capacity >= rows) return OK;
+    return fail(E_CONFIG, "moe.rank_capacity = %g: buffers of %lld rows, but one token of each of %d ranks "
+                "may make %lld; set %g or more, or 0", d->conf.rank_capacity, (long long)d->row_capacity,
+                d->n, rows, needed);
 }
 
-Status dispatch_init(Dispatcher *d, const DispatchOps *ops, const Mesh *mesh, const DispatchConf *conf)
+static Status allocate(Dispatcher *d)
 {
-    *d = (Dispatcher){ .ops = ops, .conf = *conf };
-    TRY(shape_fits(mesh, conf));
-    TRY(ops->fits(mesh, conf));
-    d->conf.name = ops->name;
-    measure(d, mesh);
-    TRY(smallest_fits(d));
-    d->counts_len  = ops->counts(d);
-    d->own_counts  = calloc((size_t)d->counts_len, sizeof *d->own_counts);
+    size_t tokens = (size_t)d->conf.shape.T, choices = tokens * (size_t)d->conf.shape.K;
+    d->counts_len   = d->ops->counts(d);
+    d->own_counts   = calloc((size_t)d->counts_len, sizeof *d->own_counts);
     d->all_counts   = calloc((size_t)d->counts_len * (size_t)d->n, sizeof *d->all_counts);
-    d->fetched = calloc((size_t)d->counts_len * 3 + 3 + (size_t)(d->n * d->local_experts), sizeof *d->fetched);
-    d->spare_table = calloc(1, ops->table(d));
-    d->chosen = calloc((size_t)(conf->shape.T * conf->shape.K) + 1, sizeof *d->chosen);
-    d->chunk_counts  = calloc(slices_counted(d) * (size_t)(d->n + 1), sizeof *d->chunk_counts);
-    if (d->own_counts && d->all_counts && d->fetched && d->spare_table && d->chosen && d->chunk_counts) return OK;
+    d->fetched      = calloc((size_t)d->counts_len * 3 + 3 + (size_t)(d->n * d->local_experts),
+                             sizeof *d->fetched);
+    d->spare_table  = calloc(1, d->ops->table(d));
+    d->chosen       = calloc(choices + 1, sizeof *d->chosen);
+    d->chunk_counts = calloc(chunk_counts_len(d) * (size_t)(d->n + 1), sizeof *d->chunk_counts);
+    if (d->own_counts && d->all_counts && d->fetched && d->spare_table && d->chosen && d->chunk_counts)
+        return OK;
     dispatch_close(d);
-    return fail(E_FIT, "no memory for a dispatcher");
+    return fail(E_FIT, "no host memory for a token dispatcher");
+}
+
+static Status find_row(const DispatcherRow **row, const Mesh *mesh, const DispatchConf *conf)
+{
+    bool by_mesh = !conf->name || !strcmp(conf->name, "auto");
+    int  id = by_mesh ? (int)dispatcher_auto(mesh->comm[GR_ep_inter_node]->size > 1)
+                      : dispatcher_find(conf->name);
+    if (id < 0)
+        return fail(E_CONFIG, "moe.dispatcher = %s: there are auto, %s", conf->name, dispatcher_names());
+    *row = &dispatcher_rows[id];
+    return OK;
+}
+
+Status dispatch_open(Dispatcher *d, const Mesh *mesh, const DispatchConf *conf)
+{
+    const DispatcherRow *row = NULL;
+    *d = (Dispatcher){ 0 };
+    TRY(find_row(&row, mesh, conf));
+    *d = (Dispatcher){ .ops = implementations[row - dispatcher_rows], .row = row, .conf = *conf };
+    TRY(check_shape(row, mesh, conf));
+    if (d->ops->fits) TRY(d->ops->fits(mesh, conf));
+    d->conf.name = row->name;
+    set_sizes(d, mesh);
+    TRY(check_capacity(d));
+    return allocate(d);
 }
 
 void dispatch_close(Dispatcher *d)

@@ -1,49 +1,54 @@
-/* parallel/dispatch.h -- what dispatchers share: legs of an exchange, host tables, counts of the group. */
+/* parallel/dispatch.h -- what token dispatchers share: the layout of an all-to-all, the host tables of a
+ * route, the exchange of counts within the group. */
 #ifndef PARALLEL_DISPATCH_H
 #define PARALLEL_DISPATCH_H
 
 #include "nn/dispatch.h"
 
-/* One all-to-all of a plan, over some group: `in` rows of the sender became `sent`, of which `came` arrived
- * here. at_*: where they begin in buffers that several legs share. */
-typedef struct Leg {
-    int64_t  in, sent, came, at_in, at_sent, at_came;
-    int64_t *give_at, *give_n, *get_at, *get_n;            /* (members) */
-} Leg;
+/* The layout of one all-to-all over some group. `in` rows of this rank became `sent` rows, which go to the
+ * members; `received` rows arrive here. Several of them may share buffers: *_at is where the rows of this one
+ * begin in each. */
+typedef struct AllToAll {
+    int64_t  in, sent, received, in_at, sent_at, received_at;
+    int64_t *send_at, *send_n, *recv_at, *recv_n;     /* (members) ranges of the sent and the received rows */
+} AllToAll;
 
-size_t leg_bytes(int members);
-/* Arrays for a leg of a group from *memory, which moves on. */
-void   leg_place(Leg *l, int64_t **memory, int members);
-/* From give_n and get_n: where ranges begin when they lie behind each other, and the sums. */
-void   leg_sum(Leg *l, int members);
+/* Takes the arrays for a group of `members` from *memory, which moves past them. */
+void   a2a_set_arrays(AllToAll *x, int64_t **memory, int members);
+/* Sets offsets and totals from send_n and recv_n: the ranges follow each other without gaps. */
+void   a2a_set_offsets(AllToAll *x, int members);
 
-/* Rows there: from out (sent) to in (came); and back: from in to out. Buffers are the shared ones. */
-Ticket leg_start(Comm *c, const Leg *l, Tensor in, Tensor out);
-Ticket leg_back(Comm *c, const Leg *l, Tensor out, Tensor in);
+/* Dispatch sends rows of `out` and receives into `in`; combine returns them from `in` to `out`. */
+Ticket a2a_dispatch_start(Comm *c, const AllToAll *x, Tensor in, Tensor out);
+Ticket a2a_combine_start(Comm *c, const AllToAll *x, Tensor out, Tensor in);
 
-/* The host table of a route, made at its first use and kept until dispatch_close. */
+/* The host table of a route, allocated at its first use and kept until dispatch_close. */
 void  *route_table(Ctx *c, Route *r);
 
-/* Everybody's `mine` into `all`; zeros where the group has failed. */
-void   dispatch_tell(Ctx *c);
-static inline const int32_t *dispatch_of(const Dispatcher *d, int member) { return d->all_counts + member * d->counts_len; }
+/* Gathers own_counts of every member into all_counts; zeros where the group has failed. */
+void   dispatch_gather_counts(Ctx *c);
+static inline const int32_t *counts_of_member(const Dispatcher *d, int member)
+{
+    return d->all_counts + member * d->counts_len;
+}
 
-/* counts of n sorted lists from their n + 1 borders. */
-void   counts_of(int32_t *count, const int32_t *borders, int64_t n);
-/* Whether borders of n lists are of real data: they ascend from 0 to something up to `most`. */
-bool   borders_real(const int32_t *borders, int64_t n, int64_t most);
+/* Lengths of n sorted lists from their n + 1 offsets. */
+void   counts_from_offsets(int32_t *count, const int32_t *offsets, int64_t n);
+/* Whether the offsets of n lists come from real data: they ascend from 0 to a total of at most max_total. A
+ * backend without data fetches zeros. */
+bool   offsets_are_valid(const int32_t *offsets, int64_t n, int64_t max_total);
 
-/* Around a plan's use of scratch, the most of which is remembered: marked where it begins, noted wherever
- * some is given back. */
-ArenaMark brief_mark(Ctx *c);
-void      brief_note(Ctx *c);
+/* The scratch that build_routing uses is measured: call _mark where it begins and _note before any of it is
+ * released. The maximum is Dispatcher.routing_scratch. */
+ArenaMark routing_scratch_mark(Ctx *c);
+void      routing_scratch_note(Ctx *c);
 
-/* Slices of everybody's tokens for which all have room: 2, 4, 8 … */
+/* The number of token chunks (2, 4, 8 …) of which each fits the buffers of every member. */
 int64_t dispatch_token_chunks(Ctx *c, Tensor kept);
-size_t  slices_counted(const Dispatcher *d);                 /* numbers that a member tells of them at once */
+size_t  chunk_counts_len(const Dispatcher *d);          /* numbers that a member sends about them at a time */
 
-MUST Status dispatch_init(Dispatcher *d, const DispatchOps *ops, const Mesh *mesh, const DispatchConf *conf);
-
-extern const DispatchOps dispatch_alltoall, dispatch_deepep, dispatch_hybridep;
+#define DISPATCHER(name, two_level, pads, chunked, help) extern const DispatchOps dispatch_##name;
+DISPATCHERS(DISPATCHER)
+#undef DISPATCHER
 
 #endif

@@ -1,89 +1,106 @@
-/* parallel/dispatch_chunked.c -- in how many slices of its tokens a group does a layer it has no room for.
+/* parallel/dispatch_chunked.c -- into how many token chunks a layer is cut whose rows do not fit the buffers.
  *
- * 2, 4, 8 … slices, from as many as the rows of the fullest member take, until each of them has room on every
- * member. A member fetches its choice once; for a number of slices it counts where the rows of each would go
- * and tells the others, CELLS slices at a time. All decide by the same numbers. One token of each member fits
- * always, so as many slices as tokens are the last that is tried.
+ * Chunk w of W is tokens [w T / W, (w + 1) T / W) of every member. W is 2, 4, 8 …, from the number that the
+ * rows of the fullest member suggest, until each chunk fits on every member. A member fetches its
+ * expert choices once; for a W it counts where the rows of each chunk would go and sends the counts to the
+ * others, BATCH chunks at a time. All members decide by the same numbers. Chunks of one token of each member
+ * always fit, so W = T is the last that is tried.
  *
- * Told of a slice: rows for the experts of each EP rank; where members hand on what comes for their domain
- * also tokens for each EP rank and for each domain, as none may be handed more than it has room for. */
+ * Counts of a chunk: rows for the experts of each EP rank. A two-level dispatcher also counts tokens for each
+ * EP rank and for each domain, because a member that forwards tokens has buffers of limited size too. */
 #include "parallel/dispatch.h"
 
-enum { CELLS = 8 };
+enum { BATCH = 8 };
 
-static int  ep_of(const Dispatcher *d)    { return d->n / d->etp; }
-static bool hands_on(const Dispatcher *d) { return d->ops->forwards && d->domains > 1 && d->domain_size > 1; }
+static int ep_ranks(const Dispatcher *d) { return d->n / d->etp; }
 
-/* A cell: rows [EP], tokens [EP], tokens [domains]. */
-static int lists(const Dispatcher *d) { return hands_on(d) ? 2 * ep_of(d) + d->domains : ep_of(d); }
+static bool forwards(const Dispatcher *d)
+{
+    return d->row->two_level && d->domains > 1 && d->domain_size > 1;
+}
 
-size_t slices_counted(const Dispatcher *d) { return CELLS * (size_t)lists(d); }
+/* Counts of one chunk: rows [EP], then where members forward: tokens [EP], tokens [domains]. */
+static int counts_per_chunk(const Dispatcher *d)
+{
+    return forwards(d) ? 2 * ep_ranks(d) + d->domains : ep_ranks(d);
+}
 
-/* Whether a token has an expert with one of `n` members. */
-static bool wants(const Dispatcher *d, const int32_t *choice, int first, int n)
+size_t chunk_counts_len(const Dispatcher *d) { return BATCH * (size_t)counts_per_chunk(d); }
+
+/* Whether a token chose an expert of one of the members [first, first + n). */
+static bool has_expert_in(const Dispatcher *d, const int32_t *chosen, int first, int n)
 {
     for (int64_t k = 0; k < d->conf.shape.K; k++) {
-        int at = choice[k] < 0 ? -d->etp : (int)(choice[k] / d->local_experts) * d->etp;
+        int at = chosen[k] < 0 ? -d->etp : (int)(chosen[k] / d->local_experts) * d->etp;
         if (at < first + n && at + d->etp > first) return true;
     }
     return false;
 }
 
-static void count_token(const Dispatcher *d, int32_t *cell, const int32_t *choice)
+static void count_token(const Dispatcher *d, int32_t *count, const int32_t *chosen)
 {
-    int ep = ep_of(d);
+    int ep = ep_ranks(d), size = d->domain_size;
     for (int64_t k = 0; k < d->conf.shape.K; k++)
-        if (choice[k] >= 0) cell[choice[k] / d->local_experts]++;
-    if (!hands_on(d)) return;
-    for (int r = 0; r < ep; r++)       cell[ep + r] += wants(d, choice, r * d->etp, d->etp);
-    for (int g = 0; g < d->domains; g++) cell[2 * ep + g] += wants(d, choice, g * d->domain_size, d->domain_size);
+        if (chosen[k] >= 0) count[chosen[k] / d->local_experts]++;
+    if (!forwards(d)) return;
+    for (int r = 0; r < ep; r++)         count[ep + r] += has_expert_in(d, chosen, r * d->etp, d->etp);
+    for (int g = 0; g < d->domains; g++) count[2 * ep + g] += has_expert_in(d, chosen, g * size, size);
 }
 
-static int32_t *told(const Dispatcher *d, int member, int i)
+/* Counts of chunk i of the batch, as `member` sent them. */
+static const int32_t *counts_from(const Dispatcher *d, int member, int i)
 {
-    return d->chunk_counts + (size_t)(member + 1) * slices_counted(d) + i * lists(d);
+    return d->chunk_counts + (size_t)(member + 1) * chunk_counts_len(d) + i * counts_per_chunk(d);
 }
 
-/* Rows that the fullest member would have of cell i. */
-static int64_t fullest(const Dispatcher *d, int i)
+/* Tokens of chunk i that `member` would receive from other domains or forward within its own, the larger. */
+static int64_t forwarded_rows(const Dispatcher *d, int i, int member)
+{
+    int     domain = member / d->domain_size, first = domain * d->domain_size;
+    int64_t received = 0, sent = 0;
+    for (int s = member % d->domain_size; s < d->n; s += d->domain_size) {       /* members that send to it */
+        const int32_t *count = counts_from(d, s, i);
+        received += count[2 * ep_ranks(d) + domain];
+        for (int q = first; q < first + d->domain_size; q++) sent += count[ep_ranks(d) + q / d->etp];
+    }
+    return received > sent ? received : sent;
+}
+
+/* Rows of chunk i that the fullest buffer of any member would hold. */
+static int64_t max_rows_of_chunk(const Dispatcher *d, int i)
 {
     int64_t most = 0;
-    for (int to = 0; to < ep_of(d); to++) {
+    for (int to = 0; to < ep_ranks(d); to++) {
         int64_t rows = 0;
-        for (int s = 0; s < d->n; s++) rows += told(d, s, i)[to];
+        for (int s = 0; s < d->n; s++) rows += counts_from(d, s, i)[to];
         if (rows > most) most = rows;
     }
-    for (int me = 0; me < d->n && hands_on(d); me++) {
-        int64_t came = 0, sent = 0;
-        for (int s = me % d->domain_size; s < d->n; s += d->domain_size) {         /* members of its place */
-            const int32_t *cell = told(d, s, i);
-            came += cell[2 * ep_of(d) + me / d->domain_size];
-            for (int q = me / d->domain_size * d->domain_size, last = q + d->domain_size; q < last; q++)
-                sent += cell[ep_of(d) + q / d->etp];
-        }
-        if (came > most) most = came;
-        if (sent > most) most = sent;
+    for (int member = 0; member < d->n && forwards(d); member++) {
+        int64_t rows = forwarded_rows(d, i, member);
+        if (rows > most) most = rows;
     }
     return most;
 }
 
-/* Counts slices [first, first + CELLS) of W here and hears of everybody's. */
-static void tell(const Dispatcher *d, int64_t T, int64_t W, int64_t first)
+/* Counts chunks [first, first + BATCH) of W on this member and gathers the counts of all members. */
+static void exchange_chunk_counts(const Dispatcher *d, int64_t T, int64_t W, int64_t first)
 {
-    size_t n = slices_counted(d);
+    size_t n = chunk_counts_len(d);
     for (size_t i = 0; i < n; i++) d->chunk_counts[i] = 0;
-    for (int64_t w = first; w < W && w < first + CELLS; w++)
+    for (int64_t w = first; w < W && w < first + BATCH; w++)
         for (int64_t t = T * w / W; t < T * (w + 1) / W; t++)
-            count_token(d, d->chunk_counts + (w - first) * lists(d), d->chosen + t * d->conf.shape.K);
-    comm_host_gather(d->mesh->comm[GR_etp_ep], d->chunk_counts + n, d->chunk_counts, n * sizeof *d->chunk_counts);
+            count_token(d, d->chunk_counts + (w - first) * counts_per_chunk(d),
+                        d->chosen + t * d->conf.shape.K);
+    comm_host_gather(d->mesh->comm[GR_etp_ep], d->chunk_counts + n, d->chunk_counts,
+                     n * sizeof *d->chunk_counts);
 }
 
-static bool room_for_each(const Dispatcher *d, int64_t T, int64_t W)
+static bool every_chunk_fits(const Dispatcher *d, int64_t T, int64_t W)
 {
-    for (int64_t first = 0; first < W; first += CELLS) {
-        tell(d, T, W, first);
-        for (int i = 0; i < CELLS; i++)
-            if (fullest(d, i) > d->row_capacity) return false;
+    for (int64_t first = 0; first < W; first += BATCH) {
+        exchange_chunk_counts(d, T, W, first);
+        for (int i = 0; i < BATCH; i++)
+            if (max_rows_of_chunk(d, i) > d->row_capacity) return false;
     }
     return true;
 }
@@ -91,11 +108,11 @@ static bool room_for_each(const Dispatcher *d, int64_t T, int64_t W)
 int64_t dispatch_token_chunks(Ctx *c, Tensor kept)
 {
     Dispatcher *d = c->dispatch;
-    int64_t   W = 2, most = d->conf.shape.T > 2 ? d->conf.shape.T : 2;
-    REQUIRE(kept.n[0] <= d->conf.shape.T, "slices of %lld tokens", (long long)kept.n[0]);
+    int64_t     W = 2, last = d->conf.shape.T > 2 ? d->conf.shape.T : 2;
+    REQUIRE(kept.n[0] <= d->conf.shape.T, "chunks of %lld tokens", (long long)kept.n[0]);
     for (int64_t i = 0; i < t_count(kept); i++) d->chosen[i] = -1;
     backend_fetch(c->be, d->chosen, kept);
-    while (W < most && W * d->row_capacity < d->max_rows) W *= 2;
-    while (W < most && !room_for_each(d, kept.n[0], W)) W *= 2;
-    return W < most ? W : most;
+    while (W < last && W * d->row_capacity < d->max_rows) W *= 2;
+    while (W < last && !every_chunk_fits(d, kept.n[0], W)) W *= 2;
+    return W < last ? W : last;
 }

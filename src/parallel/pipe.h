@@ -56,7 +56,7 @@ typedef enum {
     PIPE_OVERLAPPED,                           /* a forward and the backward after it, beside each other: both have
                                             their inputs, both results are sent afterwards */
     PIPE_FLUSH,                          /* wait until the last send of this way has left its buffer */
-    PIPE_SEND                            /* begin to send the result of `action`, which was run last this way */
+    PIPE_SEND                          /* begin to send the result of `action`, which was run last this way */
 } PipeOp;
 
 typedef struct PipeStep {

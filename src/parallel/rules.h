@@ -1,7 +1,8 @@
-/* parallel/rules.h -- which layouts are legal, said before anything is opened.
+/* parallel/rules.h -- which combinations of settings are legal, checked before anything is opened.
  *
- * rules.def has a row per rule. What goes in is plain numbers, so that a planner can ask about thousands of
- * layouts; what comes out names the rule, the numbers and one change that makes the whole layout legal. */
+ * rules.def has a row per rule. The input is plain numbers, so that the planner can check thousands of
+ * layouts; a violation names the rule, the numbers and one change of a setting that makes the whole layout
+ * legal. */
 #ifndef PARALLEL_RULES_H
 #define PARALLEL_RULES_H
 
@@ -15,54 +16,54 @@
 enum { RULE_LABELS = 16, RULE_VIOLATIONS = 64 };
 
 typedef struct RuleInput {
-    int64_t     world, per_node;                 /* ranks; those a fast link joins, 0: not known */
-    int64_t     tp, cp, pp, vpp, ep, etp, zero, replicas;
+    long long   world, per_node;                 /* ranks; ranks of a node, 0: not known */
+    long long   tp, cp, pp, vpp, ep, etp, zero, replicas;
     const char *cp_comm;
-    int64_t     cp_size[2];
-    int         cp_sizes;                        /* how many were given; -1: not numbers */
+    long long   cp_size[2];
+    int         cp_sizes;                        /* entries of parallel.cp_sizes; -1: not numbers */
     const char *layout;
-    int64_t     first_layers, last_layers, group;
+    long long   first_layers, last_layers, group;
     bool        count_embedding, count_loss;
 
-    int64_t     layers, heads, kv_heads;         /* of the model */
-    int64_t     ffn;                             /* width of dense feed-forwards; 0: it has none */
-    int64_t     experts, per_token, expert_ffn;
+    long long   layers, heads, kv_heads;         /* of the model, as the next two lines */
+    long long   ffn;                             /* width of dense FFN layers; 0: the model has none */
+    long long   experts, per_token, expert_ffn;
     bool        renorm;
 
-    int64_t     micro_tokens, global_tokens;
+    long long   micro_tokens, global_tokens;
     const char *dispatcher;
     double      capacity_factor;
-    int64_t     domain;
+    long long   domain;
     bool        pad_to_capacity, overlap, force_balance;
     const char *recompute[RULE_LABELS];
     int         recomputes;
     const char *offload[RULE_LABELS];            /* words of memory.activation_offload */
     int         offloads;
-    double      offload_share;                   /* 0: not said */
-    const char *recompute_method;                /* of full; NULL: not said, and neither are its layers */
-    int64_t     recompute_layers;
-    bool        tower;                           /* the model sees */
+    double      offload_share;                   /* 0: not set */
+    const char *recompute_method;                /* NULL: it and recompute_layers are not set */
+    long long   recompute_layers;
+    bool        tower;                           /* the model has a vision tower */
 } RuleInput;
 
-/* A rule that is broken. fix is an override ("parallel.tp=4") or "world=16"; "": why says what to do. */
+/* fix is an override ("parallel.tp=4") or "world=16"; "": `why` says what to do. */
 typedef struct RuleViolation { int number; char severity; char why[440], fix[160]; } RuleViolation;
-typedef struct RuleReport { RuleViolation hit[RULE_VIOLATIONS]; int n, errors; } RuleReport;
+typedef struct RuleReport { RuleViolation violation[RULE_VIOLATIONS]; int n, errors; } RuleReport;
 
-/* A recipe on so many ranks. Texts are those of the Config. */
+/* The settings of a recipe on `world` ranks. Its strings belong to the Config. */
 RuleInput   rules_input(const Config *c, const ModelShape *s, int world, int per_node);
 
-void        rules_find(RuleReport *r, const RuleInput *x);             /* E before W, in order of number */
-void        rules_list(RuleReport *r, const RuleInput *x);             /* the same without fixes, and fast */
-/* The first error, after a line for every other rule that is broken. log NULL: no lines. */
+void        rules_find(RuleReport *r, const RuleInput *x);  /* violations with fixes: E before W, by number */
+void        rules_list(RuleReport *r, const RuleInput *x);             /* the same without fixes: fast */
+/* Fails with the first error, after logging every other violation. log NULL: logs nothing. */
 MUST Status rules_check(const RuleInput *x, const Log *log);
-void        rule_text(char *text, size_t size, const RuleViolation *h);      /* "…; set parallel.tp=4 (rule 5)" */
-bool        rules_legal(const RuleInput *x);                           /* no error; looks for no fix */
+void        rule_text(char *text, size_t size, const RuleViolation *h);  /* "…; set parallel.tp=4 (rule 5)" */
+bool        rules_legal(const RuleInput *x);                           /* no rule of severity E is violated */
 
-/* What legal input amounts to. */
+/* What a legal layout becomes. */
 MeshLayout      rules_layout(const RuleInput *x);
 PipeLayoutSpec   rules_pipe_layout(const RuleInput *x);
 PipeShape   rules_pipe(const RuleInput *x, int chunks);
-/* Lines for a person: meshes, layers by stage, schedule. m NULL: as rank 0 has it. */
+/* Prints mesh, layers by stage and schedule. m NULL: of rank 0. */
 MUST Status rules_print(FILE *out, const RuleInput *x, const Mesh *m);
 
 #endif

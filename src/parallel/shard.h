@@ -13,7 +13,8 @@
  * With MeshLayout.replicas > 1 slices are made inside a replica (shard_*) and summed across them (copy_*).
  *
  * At rest p->w (level 3) and p->g (2, 3) are the flat slice of own_n elements; between begin and end of its
- * unit they are whole and shaped. On lower levels they are always whole. shard_slice() gives the slice of both.
+ * unit they are whole and shaped. On lower levels they are always whole. shard_slice() gives the slice of
+ * both.
  *
  * One step, for whoever drives it:
  *
@@ -124,8 +125,8 @@ ShardSizes  shard_sizes(const Shard *s);                      /* bytes that shar
 /* Lays everything out and points every Param at its part. s stays where it is from here on. host: of the
  * machine's host memory, for state that is away; may be NULL where none is. */
 void        shard_bind(Shard *s, Backend *be, Arena *param, Arena *grad, Arena *optim, Arena *host);
-/* Weights were loaded or drawn: into param_load_view(p) where there is one, else into shard_slice(p->w). Makes the
- * rest. */
+/* Weights were loaded or drawn: into param_load_view(p) where there is one, else into shard_slice(p->w).
+ * Makes the rest. */
 void        shard_refresh_weights(Shard *s);
 
 /* Of t = p->w or p->g, whole or at rest: the elements that this rank steps, flat. */
@@ -137,6 +138,6 @@ void        shard_finish_grads(Shard *s);
 /* Calls `step` for all that is live and this rank's to step, unit by unit; the weights of each are on their
  * way to the other ranks while the next is stepped. */
 void        shard_step(Shard *s, ShardRangeFn *step, void *self);
-void        shard_wait_weights(Shard *s);                          /* waits for weights that are on their way */
+void        shard_wait_weights(Shard *s);                        /* waits for weights that are on their way */
 
 #endif

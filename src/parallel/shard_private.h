@@ -14,12 +14,12 @@ static inline ShardBucket *buckets_of(const Shard *s, int unit) { return s->buck
 /* shard_layout.c: whether p->w and p->g of the bucket are whole (of the unit's slot) or the slice. */
 void weights_point(Shard *s, ShardBucket *b, bool whole);
 void grads_point(Shard *s, ShardBucket *b, bool whole);
-Tensor      slice_view(const ShardItem *i, const ShardBucket *b, Tensor slice);        /* what is the parameter's */
+Tensor      slice_view(const ShardItem *i, const ShardBucket *b, Tensor slice);  /* what is the parameter's */
 const char *label_of(const Shard *s, const ShardBucket *b);
 size_t      room_of(int64_t n, DType d);           /* bytes that n elements take in an arena */
 
 /* shard_reduce.c */
-void grads_open(Shard *s, int unit);               /* a backward begins; levels 2 and 3 find an empty buffer */
+void grads_open(Shard *s, int unit);              /* a backward begins; levels 2 and 3 find an empty buffer */
 void grads_close(Shard *s, int unit);              /* it has ended: what is complete sets out */
 void sum_join(Shard *s, ShardBucket *b);
 

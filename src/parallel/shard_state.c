@@ -131,7 +131,7 @@ static void ask_more(Shard *s)
 void state_ahead(Shard *s)
 {
     if (!s->parcels || s->be->preparing) return;
-    if (!s->asked) backend_copy_wait_compute(s->be, COPY_H2D);         /* whoever wrote the state has done so */
+    if (!s->asked) backend_copy_wait_compute(s->be, COPY_H2D);       /* whoever wrote the state has done so */
     ask_more(s);
 }
 

@@ -5,6 +5,7 @@
 #ifndef PLAN_ANALYTIC_H
 #define PLAN_ANALYTIC_H
 
+#include "base/dispatchers.h"
 #include "plan/hardware.h"
 
 typedef struct ModelRow {
@@ -57,8 +58,6 @@ typedef struct Task {
     double    launch;                    /* seconds a kernel costs the host; 0: as hw says */
 } Task;
 
-typedef enum { DISPATCH_ALLTOALL, DISPATCH_DEEPEP, DISPATCH_HYBRIDEP } DispatchKind;
-
 /* Words of memory.recompute as bits. */
 enum { RE_CORE = 1, RE_NORM = 2, RE_MOE_ACT = 4, RE_MLP = 8, RE_MOE = 16, RE_SHARED = 32, RE_UP_PROJ = 64,
        RE_VISION = 128, RE_FULL = 256, RE_MOE_DISPATCH = 512 };
@@ -69,7 +68,7 @@ typedef struct Candidate {
     int      cp_inner;                    /* ranks of cp that exchange heads before the ring; 0, 1: none */
     unsigned recompute;
     double   offload;                    /* share of the optimizer state on the host */
-    DispatchKind dispatch;
+    DispatcherId dispatch;
     bool     overlap;                    /* of the road to the experts */
 } Candidate;
 

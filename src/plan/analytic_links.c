@@ -57,7 +57,7 @@ double ep_pass(const Task *t, const Candidate *c)
     double row = 2.0 * rows * m->h, inside = fmin(n, h->domain), nodes = n / inside;
     if (n <= 1) return 0;
     double near, far, delay = nodes > 1 ? h->inter_delay : h->intra_delay;
-    if (c->dispatch == DISPATCH_ALLTOALL) {
+    if (!dispatcher_rows[c->dispatch].two_level) {
         double sent = row * m->k * c->etp;
         near = sent * (inside - 1) / n;
         far  = sent * (n - inside) / n;

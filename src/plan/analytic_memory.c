@@ -170,7 +170,7 @@ static double logits_bytes(const Task *t, const Candidate *c)
 static double copies(const Task *t, const Candidate *c)
 {
     double nodes = most((double)c->ep * c->etp / t->hw.domain, 1), k = t->model->k;
-    return c->dispatch == DISPATCH_ALLTOALL ? k : least(k, nodes);
+    return dispatcher_rows[c->dispatch].two_level ? least(k, nodes) : k;
 }
 
 /* Bytes that one layer works in and then leaves: gradients of what it has between its products. */

@@ -7,7 +7,7 @@ enum { KERNELS_MOE = 150, KERNELS_DENSE = 60, KERNELS_BLOCK = 50, KERNELS_PAIR =
 
 /* Most of the road to the experts that overlap hides: a public profile of plain all-to-alls, and what the
  * published steps of the fused kernels leave over. */
-static double most_hidden(DispatchKind d) { return d == DISPATCH_ALLTOALL ? 0.45 : 0.60; }
+static double most_hidden(DispatcherId d) { return dispatcher_rows[d].two_level ? 0.60 : 0.45; }
 
 /* One micro-batch: of a layer, then of a stage. Numbers only: they are added as one vector. */
 typedef struct Micro {

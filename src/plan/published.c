@@ -7,8 +7,8 @@
     { .model = MODEL, .hw = HW, .mtp = -1, .gpus = GPUS, .seq = 4096, .gbs = GBS,                            \
       .precision = PREC_##PREC, .grad = GRAD, .moment = MOMENT, .imbalance = 1, __VA_ARGS__ }
 #define OFFLOAD(SHARE) .c.offload = SHARE, .keep_master = true
-#define DEEPEP         .c.dispatch = DISPATCH_DEEPEP
-#define HYBRIDEP       .c.dispatch = DISPATCH_HYBRIDEP
+#define DEEPEP         .c.dispatch = DISPATCHER_deepep
+#define HYBRIDEP       .c.dispatch = DISPATCHER_hybridep
 #define EIGHT_BITS     .fp8_stash = true
 #define LONG_STATE     DEEPEP, .fp8_stash = true, .c.recompute = RE_UP_PROJ | RE_NORM | RE_MOE | RE_MLP
 #define TOKENS(N, CP)  .seq = N, .c.cp = CP, .fused = true

@@ -138,7 +138,7 @@ void        space_cut(Cut *cut, int layers, int pp, int vpp);
 int         space_rungs(unsigned list[RUNGS], const SearchAsk *a);
 
 /* search_words.c: what knobs are called. */
-const char *dispatch_word(DispatchKind k);
+const char *dispatch_word(DispatcherId id);
 int         search_words(const char *list[RULE_LABELS], unsigned bits);
 void        search_words_text(char *text, size_t n, unsigned bits, const char *between);
 void        layout_text(char *text, size_t n, const SearchAsk *a, const Candidate *c);

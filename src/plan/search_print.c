@@ -37,7 +37,7 @@ static void print_place(FILE *out, const Search *s, int i)
             100 * found_mfu(f), *words ? words : "-", f->states ? ", " : "",
             f->states ? states_at(f->states)->name : "");
     if (f->c.offload > 0) fprintf(out, ", %.0f %% on the host", 100 * f->c.offload);
-    if (f->c.ep * f->c.etp > 1 && f->c.dispatch != DISPATCH_ALLTOALL)
+    if (f->c.ep * f->c.etp > 1 && f->c.dispatch != dispatcher_auto(false))
         fprintf(out, ", %s", dispatch_word(f->c.dispatch));
     fprintf(out, "%s\n", f->c.overlap ? ", overlap" : "");
 }
@@ -76,19 +76,18 @@ static void print_memory(FILE *out, const Search *s, const Found *f)
 /* Never silently taken, always worth a measurement. */
 static void print_tuning(FILE *out, const Search *s, const Found *f)
 {
-    static const DispatchKind kinds[] = { DISPATCH_DEEPEP, DISPATCH_HYBRIDEP };
     Task t = s->ask.task;
     const States *w = states_at(f->states);
     t.grad_bytes = w->grad, t.moment_bytes = w->moment, t.master_bytes = w->master;
     if (f->c.ep * f->c.etp == 1) return;
     fprintf(out, "\nworth measuring\n");
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+    for (int i = 0; i < DISPATCHER_COUNT; i++) {
         Candidate c = f->c;
         StepTime st;
-        if (c.dispatch == kinds[i]) continue;
-        c.dispatch = kinds[i];
+        if (c.dispatch == (DispatcherId)i || !dispatcher_rows[i].two_level) continue;
+        c.dispatch = (DispatcherId)i;
         analytic_time(&st, &t, &c);
-        fprintf(out, "  moe.dispatcher=%s: %+.1f %% of the step by formula\n", dispatch_word(kinds[i]),
+        fprintf(out, "  moe.dispatcher=%s: %+.1f %% of the step by formula\n", dispatch_word(c.dispatch),
                 100 * (st.step / f->time.step - 1));
     }
 }
@@ -188,8 +187,8 @@ static void print_fixes(FILE *out, const Search *s)
         space_candidate(&x, &cut, &s->ask, &r->c);
         rules_find(&report, &x);
         for (int k = 0; k < report.n; k++) {
-            if (report.hit[k].number != r->rule) continue;
-            rule_text(text, sizeof text, &report.hit[k]);
+            if (report.violation[k].number != r->rule) continue;
+            rule_text(text, sizeof text, &report.violation[k]);
             fprintf(out, "  %s\n", text);
             break;
         }

@@ -136,7 +136,7 @@ bool space_breaks(RuleViolation *h, const RuleInput *x, const ModelRow *m, const
     RuleReport r;
     rules_list(&r, x);
     for (int i = 0; i < r.n; i++)
-        if (r.hit[i].severity == 'E') return *h = r.hit[i], true;
+        if (r.violation[i].severity == 'E') return *h = r.violation[i], true;
     return breaks_foreign(h, m, c);
 }
 
@@ -178,9 +178,9 @@ static Status walk_pieces(Search *s, Candidate c, SpaceFn *fn)
     int list[DEGREES], n = pieces(list, a, c.pp);
     for (int i = 0; i < n; i++) {
         c.vpp = list[i];
-        c.dispatch = a->fix.dispatch == ANY ? DISPATCH_ALLTOALL : (DispatchKind)a->fix.dispatch;
+        c.dispatch = a->fix.dispatch == ANY ? dispatcher_auto(false) : (DispatcherId)a->fix.dispatch;
         TRY(walk_overlap(s, c, fn));
-        c.dispatch = DISPATCH_DEEPEP;
+        c.dispatch = dispatcher_auto(true);
         if (both) TRY(walk_overlap(s, c, fn));
     }
     return OK;

@@ -87,7 +87,7 @@ static void say_experts(Lines *l, const SearchAsk *a, const Candidate *c)
                   c->etp > 1 ? " with slices of experts" : "", domain);
     else
         lines_add(l, "ep %d leaves the domain of %d ranks: fewer experts a rank were worth it; %s%s", n,
-                  domain, dispatch_word(c->dispatch), c->dispatch ? " sends a token there once" : "");
+                  domain, dispatch_word(c->dispatch), dispatcher_rows[c->dispatch].two_level ? " sends a token there once" : "");
 }
 
 static void say_memory(Lines *l, const Search *s, const Found *f)

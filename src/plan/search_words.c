@@ -23,11 +23,7 @@ static const struct { unsigned bit; const char *word; } words[] = {
 };
 enum { WORDS = sizeof words / sizeof *words };
 
-static const char *const roads[] = { [DISPATCH_ALLTOALL] = "alltoall", [DISPATCH_DEEPEP] = "deepep",
-                                     [DISPATCH_HYBRIDEP] = "hybridep" };
-enum { ROADS = sizeof roads / sizeof *roads };
-
-const char *dispatch_word(DispatchKind k) { return roads[k]; }
+const char *dispatch_word(DispatcherId id) { return dispatcher_rows[id].name; }
 
 int search_words(const char *list[RULE_LABELS], unsigned bits)
 {
@@ -123,9 +119,9 @@ static Status fix_states(int *at, const char *value)
 
 static Status fix_dispatch(int *at, const char *value)
 {
-    for (int i = 0; i < ROADS; i++)
-        if (!strcmp(roads[i], value)) return *at = i, OK;
-    return fail(E_CONFIG, "--fix dispatch=%s: there are alltoall, deepep, hybridep", value);
+    int i = dispatcher_find(value);
+    if (i >= 0) return *at = i, OK;
+    return fail(E_CONFIG, "--fix dispatch=%s: there are %s", value, dispatcher_names());
 }
 
 static Status fix_one(Fixed *f, const char *key, const char *value)

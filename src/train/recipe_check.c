@@ -1,6 +1,7 @@
 /* train/recipe_check.c -- see refuse.h. */
 #include "train/recipe_check.h"
 
+#include "comm/comm.h"
 #include "ops/backend.h"
 
 #include <stdlib.h>
@@ -84,7 +85,7 @@ static Status refuse_device(const Config *c)
     if (!strcmp(b, "meta"))
         return fail(E_CONFIG, "device.backend = meta: a dry run trains nothing; set cpu or auto");
     TRY_CTX(backend_check(backend_pick(b)), "device.backend");
-    if (!strcmp(c->comm.kind, "threads") || !strcmp(c->comm.kind, "fake"))
+    if (!comm_trains(c->comm.kind))
         return fail(E_CONFIG, "comm.kind = %s: is for tests and plans; set auto, mpi or nccl", c->comm.kind);
     return OK;
 }

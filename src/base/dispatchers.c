@@ -1,0 +1,32 @@
+/* base/dispatchers.c -- see dispatchers.h. */
+#include "base/dispatchers.h"
+
+#include <string.h>
+
+const DispatcherRow dispatcher_rows[DISPATCHER_COUNT] = {
+#define DISPATCHER(name, two_level, pads, chunked, help) { #name, two_level, pads, chunked, help },
+    DISPATCHERS(DISPATCHER)
+#undef DISPATCHER
+};
+
+int dispatcher_find(const char *name)
+{
+    for (int i = 0; i < DISPATCHER_COUNT; i++)
+        if (name && !strcmp(dispatcher_rows[i].name, name)) return i;
+    return -1;
+}
+
+DispatcherId dispatcher_auto(bool several_nodes)
+{
+    int i = 0;
+    while (i < DISPATCHER_COUNT - 1 && dispatcher_rows[i].two_level != several_nodes) i++;
+    return (DispatcherId)i;
+}
+
+const char *dispatcher_names(void)
+{
+#define DISPATCHER(name, two_level, pads, chunked, help) ", " #name
+    static const char names[] = DISPATCHERS(DISPATCHER);
+#undef DISPATCHER
+    return names + 2;
+}

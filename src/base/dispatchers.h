@@ -1,0 +1,46 @@
+/* base/dispatchers.h -- the token dispatchers, one row each. Everything outside a dispatcher's own file
+ * derives from its row: the choices of moe.dispatcher, the rules, the analytic cost model, `plan --fix
+ * dispatch=`, the benchmark and the tests.
+ *
+ *   DISPATCHER(name, two_level, pads, chunked, help)
+ *
+ *   two_level   a token crosses to another node once and is forwarded there over the fast link; otherwise one
+ *               row is sent for each of its experts
+ *   pads        moe.pad_to_capacity is supported
+ *   chunked     an exchange is cut into chunks whose steps overlap
+ *
+ * parallel/dispatch_*.c defines `const DispatchOps dispatch_<name>`. moe.dispatcher = auto takes the first
+ * row that is two_level where experts are on several nodes, and the first that is not within one node. */
+#ifndef BASE_DISPATCHERS_H
+#define BASE_DISPATCHERS_H
+
+#include <stdbool.h>
+
+#define DISPATCHERS(DISPATCHER)                                                                            \
+    DISPATCHER(alltoall, false, true,  false, "a row for each expert of a token, sent straight to its rank") \
+    DISPATCHER(deepep,   true,  false, false, "a token crosses to a node once and is forwarded there")       \
+    DISPATCHER(hybridep, true,  true,  true,  "as deepep, in chunks whose two steps overlap")
+
+#define DISPATCHER_CHOICE(name, two_level, pads, chunked, help) "|" #name
+#define DISPATCHER_CHOICES "auto|local" DISPATCHERS(DISPATCHER_CHOICE)      /* values of moe.dispatcher */
+
+typedef enum {
+#define DISPATCHER(name, two_level, pads, chunked, help) DISPATCHER_##name,
+    DISPATCHERS(DISPATCHER)
+#undef DISPATCHER
+    DISPATCHER_COUNT
+} DispatcherId;
+
+typedef struct DispatcherRow {
+    const char *name;
+    bool        two_level, pads, chunked;
+    const char *help;
+} DispatcherRow;
+
+extern const DispatcherRow dispatcher_rows[DISPATCHER_COUNT];
+
+int          dispatcher_find(const char *name);             /* DispatcherId; -1: there is none of this name */
+DispatcherId dispatcher_auto(bool several_nodes);            /* what moe.dispatcher = auto takes */
+const char  *dispatcher_names(void);                         /* "alltoall, deepep, hybridep" */
+
+#endif
