@@ -90,7 +90,7 @@ typedef struct Layer {
 static void new_param(Layer *l, Param *p, DType d, int rank, const int64_t *n)
 {
     *p = (Param){ .w = t_new(&l->param, "w", d, rank, n), .g = t_new(&l->param, "g", F32, rank, n) };
-    if (l->be.device->host_memory) memset(p->g.data, 0, (size_t)t_bytes(p->g));
+    if (l->be.device->host_memory) memset(p->shard.g.data, 0, (size_t)t_bytes(p->shard.g));
 }
 
 static float router_value(const Case *k, int64_t e, int64_t d)
@@ -108,19 +108,19 @@ static void weights(Layer *l, const Case *k, int64_t e0, int64_t El, int64_t f0,
 {
     static _Thread_local float v[E * 2 * F * D];
     for (int64_t i = 0; i < E * D; i++) v[i] = router_value(k, i / D, i % D);
-    fill_rows(&l->be, l->router.w, v);
+    fill_rows(&l->be, l->router.shard.w, v);
     for (int64_t e = 0; e < El; e++)
         for (int64_t h = 0; h < 2; h++)
             for (int64_t f = 0; f < Fl; f++)
                 for (int64_t d = 0; d < D; d++)
                     v[((e * 2 + h) * Fl + f) * D + d] =
                         0.3f * value(2, (((e0 + e) * 2 + h) * F + f0 + f) * D + d);
-    for (int64_t e = 0; e < El; e++) fill_rows(&l->be, t_at(l->gu.w, e), v + e * 2 * Fl * D);
+    for (int64_t e = 0; e < El; e++) fill_rows(&l->be, t_at(l->gu.shard.w, e), v + e * 2 * Fl * D);
     for (int64_t e = 0; e < El; e++)
         for (int64_t d = 0; d < D; d++)
             for (int64_t f = 0; f < Fl; f++)
                 v[(e * D + d) * Fl + f] = 0.3f * value(3, ((e0 + e) * D + d) * F + f0 + f);
-    for (int64_t e = 0; e < El; e++) fill_rows(&l->be, t_at(l->down.w, e), v + e * D * Fl);
+    for (int64_t e = 0; e < El; e++) fill_rows(&l->be, t_at(l->down.shard.w, e), v + e * D * Fl);
 }
 
 static Status layer_open(Layer *l, const Case *k, const char *backend, int64_t El, int64_t Fl)
@@ -258,8 +258,8 @@ static Status rank_run(Lab *lab, int rank, Result *o)
     if (!st) {
         o->T = l.x.n[0], o->R = l.a.R, o->slices = l.a.slices;
         read_rows(&l.be, o->y, l.y), read_rows(&l.be, o->dx, l.dx);
-        backend_fetch(&l.be, o->router, l.router.g), backend_fetch(&l.be, o->gu, l.gu.g);
-        backend_fetch(&l.be, o->down, l.down.g), backend_fetch(&l.be, o->idx, l.a.idx);
+        backend_fetch(&l.be, o->router, l.router.shard.g), backend_fetch(&l.be, o->gu, l.gu.shard.g);
+        backend_fetch(&l.be, o->down, l.down.shard.g), backend_fetch(&l.be, o->idx, l.a.idx);
         bool whole = l.a.slices == 1 && !lab->k.eval;
         if (whole && !lab->k.drop && !lab->k.again) read_rows(&l.be, o->rows, l.a.x);
         if (whole) echo(&l, o);
@@ -310,9 +310,9 @@ static Result *reference(Case k)
         read_rows(&l.be, out[r].y, l.y), read_rows(&l.be, out[r].dx, l.dx);
         backend_fetch(&l.be, out[r].idx, l.a.idx);
     }
-    backend_fetch(&l.be, out[k.world].router, l.router.g);
-    backend_fetch(&l.be, out[k.world].gu, l.gu.g);
-    backend_fetch(&l.be, out[k.world].down, l.down.g);
+    backend_fetch(&l.be, out[k.world].router, l.router.shard.g);
+    backend_fetch(&l.be, out[k.world].gu, l.gu.shard.g);
+    backend_fetch(&l.be, out[k.world].down, l.down.shard.g);
     EXPECT_OK(backend_sync(&l.be));
     layer_close(&l);
     return out;

@@ -171,7 +171,7 @@ static inline Status draw_weights(const Case *c, Engine *e)
 {
     for (int i = 0; i < e->model.params.n; i++) {
         Param *p = e->model.params.p[i];
-        if (p->beside && p->init == INIT_ZERO) p->init = INIT_NORMAL;
+        if (p->adapter_of && p->init == INIT_ZERO) p->init = INIT_NORMAL;
     }
     return model_init(&e->model, &e->be, c->weights);
 }

@@ -43,15 +43,15 @@ static inline EngineConf rig_conf(Rig *r, const char *text, unsigned pictures)
     return small_conf(mode_budget(&r->shape, pictures));
 }
 
-static inline bool is_b(const Param *p) { return p->beside && strstr(p->piece[0].name, "lora_B"); }
+static inline bool is_b(const Param *p) { return p->adapter_of && strstr(p->piece[0].name, "lora_B"); }
 
 /* Values of B that a start would leave zero. */
 static inline void fill_b(Engine *e, uint64_t seed)
 {
     for (int i = 0; i < e->model.params.n; i++) {
         const Param *p = e->model.params.p[i];
-        int64_t n = t_count(p->w);
-        if (is_b(p)) op_normal(&e->be, t_as2(p->w, 1, n), seed, (uint64_t)i, 0, n, 0.3f);
+        int64_t n = t_count(p->shard.w);
+        if (is_b(p)) op_normal(&e->be, t_as2(p->shard.w, 1, n), seed, (uint64_t)i, 0, n, 0.3f);
     }
 }
 

@@ -58,12 +58,12 @@ static inline Tensor part_tensor(RankPart *r, DType d, int64_t n)
 /* Equal slices over the ranks that hold the same; the last may be short or empty. */
 static inline void part_own(RankPart *r, Param *p, Slicing s)
 {
-    int ranks[256], n = mesh_group(&r->mesh, p->sums, ranks), me = 0;
+    int ranks[256], n = mesh_group(&r->mesh, p->grad_group, ranks), me = 0;
     while (ranks[me] != r->mesh.rank) me++;
     int64_t all = param_local(p), part = (all + n - 1) / n;
-    p->keeper = s != WHOLE_STATE || me == 0;
-    p->own_at = s == WHOLE_STATE ? 0 : me * part < all ? me * part : all;
-    p->own_n  = s == WHOLE_STATE ? all : p->own_at + part < all ? part : all - p->own_at;
+    p->shard.is_writer = s != WHOLE_STATE || me == 0;
+    p->shard.offset = s == WHOLE_STATE ? 0 : me * part < all ? me * part : all;
+    p->shard.len  = s == WHOLE_STATE ? all : p->shard.offset + part < all ? part : all - p->shard.offset;
 }
 
 static inline void part_bind(RankPart *r, DType d, Slicing s)
@@ -72,11 +72,11 @@ static inline void part_bind(RankPart *r, DType d, Slicing s)
         Param *p = r->m.params.p[i];
         bool frozen = p->frozen;
         part_own(r, p, frozen ? WHOLE_STATE : s);
-        p->w = part_tensor(r, d, s == SLICED_WEIGHTS && !frozen ? p->own_n : param_local(p));
+        p->shard.w = part_tensor(r, d, s == SLICED_WEIGHTS && !frozen ? p->shard.len : param_local(p));
         if (frozen) continue;
-        if (d != F32) p->master = part_tensor(r, F32, p->own_n);
-        p->m = part_tensor(r, F32, p->own_n);
-        p->v = part_tensor(r, F32, p->own_n);
+        if (d != F32) p->shard.master = part_tensor(r, F32, p->shard.len);
+        p->shard.m = part_tensor(r, F32, p->shard.len);
+        p->shard.v = part_tensor(r, F32, p->shard.len);
     }
 }
 

@@ -34,10 +34,10 @@ static inline uint32_t master_bits(Tensor w, Tensor master, int64_t i)
 
 static inline uint64_t state_of(uint64_t h, Backend *be, const Param *p)
 {
-    Tensor w = state_copy(be, p->w), own = state_copy(be, shard_slice(p, p->w));
-    Tensor master = state_copy(be, p->master), m = state_copy(be, p->m), v = state_copy(be, p->v);
+    Tensor w = state_copy(be, p->shard.w), own = state_copy(be, shard_slice(p, p->shard.w));
+    Tensor master = state_copy(be, p->shard.master), m = state_copy(be, p->shard.m), v = state_copy(be, p->shard.v);
     for (int64_t i = 0; i < t_count(w); i++) h = state_mix(h, state_bits(w, i));
-    for (int64_t i = 0; t_has(m) && i < p->own_n; i++) {
+    for (int64_t i = 0; t_has(m) && i < p->shard.len; i++) {
         h = state_mix(h, master_bits(own, master, i));
         h = state_mix(state_mix(h, state_bits(m, i)), state_bits(v, i));
     }

@@ -83,16 +83,16 @@ static void norm_of_many_tensors(void)
         int64_t rows = 1 + num_below(9), cols = 1 + num_below(30);
         Param  *p = param_matrix(&m.params, G_LLM, rows, cols, "a.%d", i);
         param_piece(p, 1, "b.%d", i);
-        p->g = num_randn(F32, rows + 1, cols), p->live = i % 5 != 3;
-        if (i == 7) p->mine = rows * cols;
+        p->shard.g = num_randn(F32, rows + 1, cols), p->step.has_grad = i % 5 != 3;
+        if (i == 7) p->shard.unique = rows * cols;
         cell[2 * i] = cell[2 * i + 1] = -1;
     }
     optim_grad_norm(&m, BE, sum, each);
     for (int i = 0; i < 2 * MANY; i++) {
         const Param *p = m.params.p[i / 2];
-        int64_t above = p->g.n[0] - 1;
-        double  own = square_sum(i % 2 ? t_rows(p->g, above, 1) : t_rows(p->g, 0, above));
-        bool    counts = p->live && i != 15;
+        int64_t above = p->shard.g.n[0] - 1;
+        double  own = square_sum(i % 2 ? t_rows(p->shard.g, above, 1) : t_rows(p->shard.g, 0, above));
+        bool    counts = p->step.has_grad && i != 15;
         EXPECT(counts == optim_owns_piece(p, i % 2), "tensor %d", i);
         EXPECT(counts ? fabs(cell[i] - own) <= 1e-12 * own : cell[i] == -1, "tensor %d: %g", i, cell[i]);
         if (counts) want += own;

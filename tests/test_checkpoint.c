@@ -77,9 +77,9 @@ static void back_to_the_bit(void)
         EXPECT(!memcmp(a.e.arena[A_PARAM].base, b.e.arena[A_PARAM].base, param), "weights differ (%d)", i);
         for (int k = 0; k < a.e.model.params.n; k++) {
             const Param *p = a.e.model.params.p[k], *q = b.e.model.params.p[k];
-            if (!t_has(p->m)) continue;
-            EXPECT(!memcmp(p->m.data, q->m.data, (size_t)t_bytes(p->m)) &&
-                       !memcmp(p->v.data, q->v.data, (size_t)t_bytes(p->v)),
+            if (!t_has(p->shard.m)) continue;
+            EXPECT(!memcmp(p->shard.m.data, q->shard.m.data, (size_t)t_bytes(p->shard.m)) &&
+                       !memcmp(p->shard.v.data, q->shard.v.data, (size_t)t_bytes(p->shard.v)),
                    "%s: moments differ (%d)", p->piece[0].name, i);
         }
         Json *state;
@@ -283,8 +283,8 @@ static void put_ties(Lab *l)
 {
     for (int i = 0; i < l->e.model.params.n; i++) {
         const Param *p = l->e.model.params.p[i];
-        for (int64_t k = 0; k < p->own_n && k < 40; k++) {
-            uint32_t *u = (uint32_t *)p->master.data + k;
+        for (int64_t k = 0; k < p->shard.len && k < 40; k++) {
+            uint32_t *u = (uint32_t *)p->shard.master.data + k;
             *u = (*u & 0xffff0000) + 0x8000;
         }
     }

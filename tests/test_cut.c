@@ -19,8 +19,8 @@ static const float *full_of(const Param *p) { return part_param(&whole, p->piece
 
 static void expect_rows(const Param *p, int64_t row, int64_t full_row)
 {
-    int64_t cols = p->full[1];
-    const float *here = p->w.data;
+    int64_t cols = p->shape[1];
+    const float *here = p->shard.w.data;
     EXPECT(!memcmp(here + row * cols, full_of(p) + full_row * cols, (size_t)cols * sizeof *here),
            "%s: row %lld is not row %lld of all", p->piece[0].name, (long long)row, (long long)full_row);
 }
@@ -34,13 +34,13 @@ static void attention_is_cut_by_heads(const ModelShape *s, const RankPart *r)
         const Attention *a = &r->m.layer[l].attn;
         if (!a->w_qkv) continue;
         const Param *q = a->w_qkv, *o = a->w_o;
-        EXPECT(q->local[0] == (h + 2 * g) * C && a->b_qkv->local[0] == q->local[0], "rows of qkv");
+        EXPECT(q->shard.shape[0] == (h + 2 * g) * C && a->b_qkv->shard.shape[0] == q->shard.shape[0], "rows of qkv");
         for (int64_t i = 0; i < h * C; i++) expect_rows(q, i, t * h * C + i);
         for (int64_t i = 0; i < g * C; i++) expect_rows(q, h * C + i, H * C + kv * C + i);
         for (int64_t i = 0; i < g * C; i++) expect_rows(q, (h + g) * C + i, (H + G + kv) * C + i);
-        EXPECT(o->local[1] == h * C, "columns of o");
-        const float *full = full_of(o), *w = o->w.data;
-        for (int64_t i = 0; i < o->local[0] * o->local[1]; i++)
+        EXPECT(o->shard.shape[1] == h * C, "columns of o");
+        const float *full = full_of(o), *w = o->shard.w.data;
+        for (int64_t i = 0; i < o->shard.shape[0] * o->shard.shape[1]; i++)
             EXPECT(w[i] == full[i / (h * C) * H * C + t * h * C + i % (h * C)], "%s [%lld]", o->piece[0].name,
                    (long long)i);
     }
@@ -53,14 +53,14 @@ static void experts_are_cut_by_number_and_width(const ModelShape *s, const RankP
     for (int l = 0; l < s->text.L; l++) {
         const Moe *m = &r->m.layer[l].moe;
         if (!m->w_gu) continue;
-        EXPECT(m->w_gu->local[0] == E && m->w_gu->local[1] == 2 * F && m->w_d->local[2] == F, "experts");
-        const float *full = full_of(m->w_gu), *w = m->w_gu->w.data;
+        EXPECT(m->w_gu->shard.shape[0] == E && m->w_gu->shard.shape[1] == 2 * F && m->w_d->shard.shape[2] == F, "experts");
+        const float *full = full_of(m->w_gu), *w = m->w_gu->shard.w.data;
         for (int64_t i = 0; i < E * 2 * F * D; i++) {
             int64_t e = i / (2 * F * D), half = i / (F * D) % 2, f = i / D % F, d = i % D;
             EXPECT(w[i] == full[(((e0 + e) * 2 + half) * I + f0 + f) * D + d], "%s [%lld]",
                    m->w_gu->piece[0].name, (long long)i);
         }
-        full = full_of(m->w_d), w = m->w_d->w.data;
+        full = full_of(m->w_d), w = m->w_d->shard.w.data;
         for (int64_t i = 0; i < E * D * F; i++)
             EXPECT(w[i] == full[(e0 * D + i / F) * I + f0 + i % F], "%s [%lld]", m->w_d->piece[0].name,
                    (long long)i);
@@ -75,15 +75,15 @@ static void vocabulary_is_padded(const ModelShape *s, const RankPart *r)
     for (int k = 0; k < 2; k++) {
         const Param *p = table[k];
         if (!p) continue;
-        EXPECT(p->local[0] == part && p->first == t * part && p->real == real,
-               "%lld rows from %lld, %lld real", (long long)p->local[0], (long long)p->first,
-               (long long)p->real);
-        for (int64_t i = 0; i < p->real; i++) expect_rows(p, i, t * part + i);
-        for (int64_t i = p->real * s->text.D; i < param_local(p); i++)
-            EXPECT(((float *)p->w.data)[i] == 0, "padding");
+        EXPECT(p->shard.shape[0] == part && p->shard.first_row == t * part && p->shard.real_rows == real,
+               "%lld rows from %lld, %lld real", (long long)p->shard.shape[0], (long long)p->shard.first_row,
+               (long long)p->shard.real_rows);
+        for (int64_t i = 0; i < p->shard.real_rows; i++) expect_rows(p, i, t * part + i);
+        for (int64_t i = p->shard.real_rows * s->text.D; i < param_local(p); i++)
+            EXPECT(((float *)p->shard.w.data)[i] == 0, "padding");
     }
     if (r->mesh.size[AX_PP] > 1 && r->m.head.w)
-        EXPECT(r->m.head.w->tied_copy && !r->m.head.w->mine, "a tied head of another stage is a copy");
+        EXPECT(r->m.head.w->tied_copy && !r->m.head.w->shard.unique, "a tied head of another stage is a copy");
 }
 
 /* Every element is held by as many ranks as its group of sums has, copies not counted. */
@@ -91,10 +91,10 @@ static void covers(int *seen, const RankPart *r)
 {
     for (int i = 0; i < r->m.params.n; i++) {
         const Param *p = r->m.params.p[i], *q = part_param(&whole, p->piece[0].name);
-        int ranks[64], n = mesh_group(&r->mesh, p->sums, ranks), place = 0;
+        int ranks[64], n = mesh_group(&r->mesh, p->grad_group, ranks), place = 0;
         StridedRange c[9], all[3];
         for (int k = 0; whole.m.params.p[k] != q; k++) place += (int)param_count(whole.m.params.p[k]);
-        int combs = ranges_clip(c, all, param_ranges(p, all), 0, p->mine);
+        int combs = ranges_clip(c, all, param_ranges(p, all), 0, p->shard.unique);
         for (int k = 0; k < combs; k++)
             for (int64_t x = 0; x < c[k].count; x++)
                 for (int64_t y = 0; y < c[k].len; y++)
@@ -150,10 +150,10 @@ static void slices_of_the_optimizer_are_drawn_alike(void)
             for (int i = 0; i < r.m.params.n; i++) {
                 const Param *p = r.m.params.p[i];
                 ShardView w = param_weight_view(p);
-                for (int64_t k = 0; k < p->own_n; k++) {
+                for (int64_t k = 0; k < p->shard.len; k++) {
                     uint16_t narrow;
-                    dtype_convert(&narrow, BF16, (float *)p->master.data + k, F32, 1);
-                    if (((uint16_t *)w.t.data)[p->own_at + k - w.at] == narrow) continue;
+                    dtype_convert(&narrow, BF16, (float *)p->shard.master.data + k, F32, 1);
+                    if (((uint16_t *)w.t.data)[p->shard.offset + k - w.at] == narrow) continue;
                     EXPECT(false, "%s: [%lld] in mode %d", p->piece[0].name, (long long)k, mode);
                     break;
                 }
@@ -169,9 +169,9 @@ static void save_whole(const ModelShape *s, Backend *be, const char *dir)
     part_open(&r, s, NULL, &(MeshLayout){ 0 }, 0, 1, F32, WHOLE_STATE);
     for (int i = 0; i < r.m.params.n; i++) {                  /* as one rank binds them */
         Param *p = r.m.params.p[i];
-        if (p->rank > 1) p->w = p->rank == 2 ? t_as2(p->w, p->full[0], p->full[1])
-                                             : t_as3(p->w, p->full[0], p->full[1], p->full[2]);
-        else p->w = t_as2(p->w, 1, p->full[0]);
+        if (p->ndim > 1) p->shard.w = p->ndim == 2 ? t_as2(p->shard.w, p->shape[0], p->shape[1])
+                                             : t_as3(p->shard.w, p->shape[0], p->shape[1], p->shape[2]);
+        else p->shard.w = t_as2(p->shard.w, 1, p->shape[0]);
     }
     EXPECT_OK(model_init(&r.m, be, 9));
     EXPECT_OK(weights_save(&r.m, be, dir, F32, 0));
@@ -218,8 +218,8 @@ static void expect_loaded(const ModelShape *s, Backend *be, const SafeTensors *s
     for (int i = 0; i < a.m.params.n; i++) {
         const Param *p = a.m.params.p[i], *q = b.m.params.p[i];
         StridedRange c[SHARD_VIEW_RANGES];
-        EXPECT(!memcmp(p->w.data, q->w.data, (size_t)t_bytes(p->w)) &&
-                   !memcmp(p->master.data, q->master.data, (size_t)t_bytes(p->master)),
+        EXPECT(!memcmp(p->shard.w.data, q->shard.w.data, (size_t)t_bytes(p->shard.w)) &&
+                   !memcmp(p->shard.master.data, q->shard.master.data, (size_t)t_bytes(p->shard.master)),
                "%s: rank %d of %d, mode %d", p->piece[0].name, rank, world, (int)mode);
         int n = shard_view_ranges(c, p, param_weight_view(p));
         for (int k = 0; k < n; k++) want += c[k].len * c[k].count;

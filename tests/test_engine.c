@@ -233,8 +233,8 @@ static void odd_batches(void)
     EXPECT(l.ce == 0 && isfinite(l.aux) && l.aux > 0, "ce %g aux %g", l.ce, l.aux);
     for (int i = 0; i < e.model.params.n; i++) {
         const Param *p = e.model.params.p[i];
-        EXPECT(p->live == (p->group == G_LLM), "%s: live %d on a batch without pictures", p->piece[0].name,
-               p->live);
+        EXPECT(p->step.has_grad == (p->group == G_LLM), "%s: live %d on a batch without pictures", p->piece[0].name,
+               p->step.has_grad);
     }
     engine_close(&e);
     stream_close(&s);
@@ -280,9 +280,9 @@ static void frozen_parts_cost_nothing(void)
         for (int i = 0; i < e.model.params.n; i++) {
             const Param *p = e.model.params.p[i], *q = all.model.params.p[i];
             if (c.frozen[p->group])
-                EXPECT(!t_has(p->g) && !p->live, "%s: frozen with a gradient", p->piece[0].name);
+                EXPECT(!t_has(p->shard.g) && !p->step.has_grad, "%s: frozen with a gradient", p->piece[0].name);
             else
-                EXPECT(!memcmp(p->g.data, q->g.data, (size_t)t_bytes(p->g)), "frozen %d: %s differs", g,
+                EXPECT(!memcmp(p->shard.g.data, q->shard.g.data, (size_t)t_bytes(p->shard.g)), "frozen %d: %s differs", g,
                        p->piece[0].name);
         }
         engine_close(&e);
@@ -311,10 +311,10 @@ static void directional_derivative(void)
         for (int side = 0; side < 2; side++) {
             for (int i = 0; i < e.model.params.n; i++) {
                 Param *p = e.model.params.p[i];
-                for (int64_t k = 0; k < t_count(p->w); k++) {
+                for (int64_t k = 0; k < t_count(p->shard.w); k++) {
                     float dir = rng_normal(77, (uint64_t)i, (uint64_t)k);
-                    if (!side) slope += (double)dir * ((float *)p->g.data)[k];
-                    ((float *)p->w.data)[k] += dir * (side ? -2 * h : h);
+                    if (!side) slope += (double)dir * ((float *)p->shard.g.data)[k];
+                    ((float *)p->shard.w.data)[k] += dir * (side ? -2 * h : h);
                 }
             }
             Losses l;

@@ -21,7 +21,7 @@ static void compare_weights(const Engine *e)
     for (int i = 0; i < e->model.params.n; i++) {
         const Param *p = e->model.params.p[i], *q = param_in(&want.e.model, p);
         if (!q) { note("%s is not of the model", p->piece[0].name); continue; }
-        double d = apart(p, param_weight_view(p), q->w, 1e-6);
+        double d = apart(p, param_weight_view(p), q->shard.w, 1e-6);
         if (d > worst) worst = d, at = p;
     }
     if (worst > 1e-4) note("rank %d: weights differ by %.3g in %s", e->mesh.rank, worst, at->piece[0].name);

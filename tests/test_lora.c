@@ -8,8 +8,8 @@ enum { MOST_ELEMENTS = 1 << 14 };
 
 static double loss_at(Rig *r, const Param *p, const float *was, const float *way, double by)
 {
-    float *w = p->w.data;
-    for (int64_t i = 0, n = t_count(p->w); i < n; i++) w[i] = (float)(was[i] + by * way[i]);
+    float *w = p->shard.w.data;
+    for (int64_t i = 0, n = t_count(p->shard.w); i < n; i++) w[i] = (float)(was[i] + by * way[i]);
     return rig_loss(r);
 }
 
@@ -17,11 +17,11 @@ static double loss_at(Rig *r, const Param *p, const float *was, const float *way
 static double slope(Rig *r, const Param *p, const float *way, double h)
 {
     static float was[MOST_ELEMENTS];
-    int64_t n = t_count(p->w);
-    memcpy(was, p->w.data, (size_t)n * sizeof *was);
+    int64_t n = t_count(p->shard.w);
+    memcpy(was, p->shard.w.data, (size_t)n * sizeof *was);
     double whole = (loss_at(r, p, was, way, h) - loss_at(r, p, was, way, -h)) / (2 * h);
     double half = (loss_at(r, p, was, way, h / 2) - loss_at(r, p, was, way, -h / 2)) / h;
-    memcpy(p->w.data, was, (size_t)n * sizeof *was);
+    memcpy(p->shard.w.data, was, (size_t)n * sizeof *was);
     return (4 * half - whole) / 3;
 }
 
@@ -29,7 +29,7 @@ static double slope(Rig *r, const Param *p, const float *way, double h)
 static void check_slopes(Rig *r, const Param *p, const float *g, const char *what, double *worst)
 {
     static float way[MOST_ELEMENTS];
-    int64_t n = t_count(p->w);
+    int64_t n = t_count(p->shard.w);
     double  size = sqrt(dot(g, g, n));
     REQUIRE(n <= MOST_ELEMENTS, "%s has %lld elements", p->piece[0].name, (long long)n);
     EXPECT(size > 1e-6, "%s: %s has no gradient", what, p->piece[0].name);
@@ -55,11 +55,11 @@ static void check_gradients(Rig *r, const char *what)
     small_step(&r->e, 0.1f);
     for (int i = 0; i < s->n; i++) {
         const Param *p = s->p[i];
-        EXPECT(t_has(p->g) == (p->beside != NULL), "%s: %s %s a gradient", what, p->piece[0].name,
-               t_has(p->g) ? "has" : "lacks");
-        if (!p->beside || p->idle) continue;
-        g[i] = malloc((size_t)t_count(p->g) * sizeof **g);
-        memcpy(g[i], p->g.data, (size_t)t_count(p->g) * sizeof **g);
+        EXPECT(t_has(p->shard.g) == (p->adapter_of != NULL), "%s: %s %s a gradient", what, p->piece[0].name,
+               t_has(p->shard.g) ? "has" : "lacks");
+        if (!p->adapter_of || p->unused) continue;
+        g[i] = malloc((size_t)t_count(p->shard.g) * sizeof **g);
+        memcpy(g[i], p->shard.g.data, (size_t)t_count(p->shard.g) * sizeof **g);
     }
     for (int i = 0; i < s->n; i++)
         if (g[i]) check_slopes(r, s->p[i], g[i], what, &worst), pairs++, free(g[i]);
@@ -123,7 +123,7 @@ static void copy_base(Engine *to, const Engine *from)
 {
     for (int i = 0; i < from->model.params.n; i++) {
         const Param *p = from->model.params.p[i];
-        memcpy(named(&to->model, p->piece[0].name)->w.data, p->w.data, (size_t)t_bytes(p->w));
+        memcpy(named(&to->model, p->piece[0].name)->w.data, p->shard.w.data, (size_t)t_bytes(p->shard.w));
     }
 }
 
@@ -165,14 +165,14 @@ static void merge(float *w, const float *a, const float *b, int64_t out, int64_t
 static void merge_weight(Param *to, const Param *from)
 {
     const Lora *l = from->lora;
-    int64_t in = from->full[from->rank - 1], each = from->rank == 3 ? from->full[0] : 1;
+    int64_t in = from->shape[from->ndim - 1], each = from->ndim == 3 ? from->shape[0] : 1;
     for (int64_t e = 0; e < each; e++)
         for (int k = 0; k < l->parts; k++) {
             const LoraPart *p = &l->part[k];
-            int64_t rows = each > 1 ? from->full[1] : p->rows, of = l->a->full[0] == 1 ? 0 : e;
-            merge((float *)to->w.data + (e * rows + p->at) * in,
-                  (float *)l->a->w.data + (each > 1 ? of * p->r : p->from) * in,
-                  (float *)p->b->w.data + e * rows * p->r, rows, in, p->r, p->scale);
+            int64_t rows = each > 1 ? from->shape[1] : p->rows, of = l->a->shape[0] == 1 ? 0 : e;
+            merge((float *)to->shard.w.data + (e * rows + p->at) * in,
+                  (float *)l->a->shard.w.data + (each > 1 ? of * p->r : p->from) * in,
+                  (float *)p->b->shard.w.data + e * rows * p->r, rows, in, p->r, p->scale);
         }
 }
 
@@ -221,8 +221,8 @@ static void rows_of_nobody_teach_nobody(void)
     const ParamSet *s = &r[0].e.model.params;
     for (int i = 0; i < s->n; i++) {
         const Param *p = s->p[i], *q = r[1].e.model.params.p[i];
-        if (!p->beside) continue;
-        double off = far_apart(p->g.data, q->g.data, t_count(p->g));
+        if (!p->adapter_of) continue;
+        double off = far_apart(p->shard.g.data, q->shard.g.data, t_count(p->shard.g));
         EXPECT(off < 1e-5, "%s: off by %.1e", p->piece[0].name, off);
     }
     rig_close(&r[0]), rig_close(&r[1]);
@@ -247,7 +247,7 @@ static void lone_open(Rig *r, const char *dense)
 
 static void copy_floats(const Param *to, int64_t at, const Param *from, int64_t first, int64_t n)
 {
-    memcpy((float *)to->w.data + at, (float *)from->w.data + first, (size_t)n * sizeof(float));
+    memcpy((float *)to->shard.w.data + at, (float *)from->shard.w.data + first, (size_t)n * sizeof(float));
 }
 
 /* The pair of gate and up, which have one A, as two pairs that happen to have the same. */
@@ -266,7 +266,7 @@ static void lone_copy(const Mlp *to, const Moe *from, int64_t D, int64_t F)
 
 static double grad_off(const Param *got, int64_t at, const Param *want, int64_t first, int64_t n)
 {
-    return far_apart((float *)want->g.data + first, (float *)got->g.data + at, n);
+    return far_apart((float *)want->shard.g.data + first, (float *)got->shard.g.data + at, n);
 }
 
 static void a_lone_expert_is_a_feed_forward(void)
@@ -281,7 +281,7 @@ static void a_lone_expert_is_a_feed_forward(void)
     for (int l = 0; l < 2; l++) {
         const Lora *gu = moe.e.model.layer[l].moe.w_gu->lora, *d = moe.e.model.layer[l].moe.w_d->lora;
         const Lora *gu2 = mlp.e.model.layer[l].mlp.w_gu->lora, *d2 = mlp.e.model.layer[l].mlp.w_d->lora;
-        float *two = gu2->a->g.data;
+        float *two = gu2->a->shard.g.data;
         for (int64_t i = 0; i < RANK * D; i++) two[i] += two[RANK * D + i];
         double off = grad_off(gu->a, 0, gu2->a, 0, RANK * D);
         for (int k = 0; k < 2; k++)

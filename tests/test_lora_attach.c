@@ -204,8 +204,8 @@ static void tensors_are_named_as_peft_names_them(void)
     const Lora *l = m.layer[1].attn.w_qkv->lora;
     EXPECT(l->parts == 2 && l->part[1].piece == 2 && l->part[1].at == 60 && l->part[1].rows == 12 &&
            l->part[1].from == 4 && l->part[1].r == 4 && l->part[1].scale == 2, "v behind q");
-    EXPECT(l->a->beside == m.layer[1].attn.w_qkv && l->a->unit == l->a->beside->unit && !l->a->frozen &&
-           l->a->local[0] == 8, "A of q, v");
+    EXPECT(l->a->adapter_of == m.layer[1].attn.w_qkv && l->a->unit == l->a->adapter_of->unit && !l->a->frozen &&
+           l->a->shard.shape[0] == 8, "A of q, v");
     model_close(&m);
 }
 
@@ -222,7 +222,7 @@ static void a_loaded_adapter_is_taken_as_it_is(void)
     Model m;
     EXPECT_OK(model_open_part(&m, &s, frozen, &c, NULL, &whole, 1));
     const Lora *l = m.layer[0].attn.w_qkv->lora, *d = m.layer[0].moe.w_d->lora;
-    EXPECT(pairs_in(&m) == 4 && l->parts == 2 && l->a->full[0] == 18, "%d pairs", pairs_in(&m));
+    EXPECT(pairs_in(&m) == 4 && l->parts == 2 && l->a->shape[0] == 18, "%d pairs", pairs_in(&m));
     EXPECT(l->part[0].r == 16 && l->part[0].scale == 2, "q: %lld", (long long)l->part[0].r);
     EXPECT(l->part[1].r == 2 && l->part[1].from == 16, "v: %lld", (long long)l->part[1].r);
     EXPECT(d->part[0].scale == (float)(6 / sqrt(3)), "experts: scale %g", d->part[0].scale);
@@ -272,14 +272,14 @@ static void covers(int *seen, const RankPart *r, Slicing mode)
 {
     for (int i = 0; i < r->m.params.n; i++) {
         const Param *p = r->m.params.p[i], *q = part_param(&whole, p->piece[0].name);
-        int ranks[64], n = mesh_group(&r->mesh, p->sums, ranks), place = 0;
+        int ranks[64], n = mesh_group(&r->mesh, p->grad_group, ranks), place = 0;
         StridedRange c[9], all[3];
         if (!p->beside) continue;
         if (mode != WHOLE_STATE) n = 1;
         for (int k = 0; whole.m.params.p[k] != q; k++) place += (int)param_count(whole.m.params.p[k]);
-        int64_t end = p->own_at + p->own_n < p->mine ? p->own_at + p->own_n : p->mine;
-        int64_t len = end > p->own_at ? end - p->own_at : 0;
-        int combs = ranges_clip(c, all, param_ranges(p, all), p->own_at, len);
+        int64_t end = p->shard.offset + p->shard.len < p->mine ? p->shard.offset + p->shard.len : p->mine;
+        int64_t len = end > p->shard.offset ? end - p->shard.offset : 0;
+        int combs = ranges_clip(c, all, param_ranges(p, all), p->shard.offset, len);
         for (int k = 0; k < combs; k++)
             for (int64_t x = 0; x < c[k].count; x++)
                 for (int64_t y = 0; y < c[k].len; y++)
@@ -299,7 +299,7 @@ static void expect_drawn_alike(const RankPart *r)
         for (int k = 0; k < n; k++)
             for (int64_t x = 0; x < c[k].count; x++)
                 same &= !memcmp((float *)h.t.data + c[k].local + x * c[k].len,
-                                (float *)q->w.data + c[k].at + x * c[k].stride,
+                                (float *)q->shard.w.data + c[k].at + x * c[k].stride,
                                 (size_t)c[k].len * sizeof(float));
         EXPECT(same, "%s: rank %d has other values", p->piece[0].name, r->mesh.rank);
     }
@@ -312,19 +312,19 @@ static void expect_cut_as_the_weight(const RankPart *r)
         const Param *w = r->m.params.p[i];
         const Lora  *l = w->lora;
         if (!l) continue;
-        int last = w->rank - 1;
+        int last = w->ndim - 1;
         int64_t at = 0;
-        EXPECT(l->a->local[last] == w->local[last], "%s: A has its columns", w->piece[0].name);
+        EXPECT(l->a->shard.shape[last] == w->shard.shape[last], "%s: A has its columns", w->piece[0].name);
         for (int k = 0; k < l->parts; k++) {
             const LoraPart *x = &l->part[k];
-            EXPECT(x->b->local[last] == x->r && x->b->local[last - 1] == x->rows, "%s: B", w->piece[0].name);
+            EXPECT(x->b->shard.shape[last] == x->r && x->b->shard.shape[last - 1] == x->rows, "%s: B", w->piece[0].name);
             EXPECT(x->at == at, "%s: part %d at %lld", w->piece[0].name, k, (long long)x->at);
             at += x->rows;
         }
-        EXPECT(at == w->local[last - 1], "%s: %lld rows of %lld", w->piece[0].name, (long long)at,
-               (long long)w->local[last - 1]);
-        if (w->rank < 3) continue;
-        EXPECT(l->part[0].b->local[0] == w->local[0] && (l->a->local[0] == w->local[0] || l->a->full[0] == 1),
+        EXPECT(at == w->shard.shape[last - 1], "%s: %lld rows of %lld", w->piece[0].name, (long long)at,
+               (long long)w->shard.shape[last - 1]);
+        if (w->ndim < 3) continue;
+        EXPECT(l->part[0].b->shard.shape[0] == w->shard.shape[0] && (l->a->shard.shape[0] == w->shard.shape[0] || l->a->shape[0] == 1),
                "%s: experts", w->piece[0].name);
     }
 }
@@ -421,7 +421,7 @@ static void pairs_start_as_those_of_peft(void)
             const Param *p = whole.m.params.p[i];
             const Lora  *l = p->lora;
             if (!l) continue;
-            double bound = 1 / sqrt((double)p->full[p->rank - 1]);
+            double bound = 1 / sqrt((double)p->shape[p->rank - 1]);
             if (c.gaussian) expect_values(l->a, 100, 1.0 / (double)c.rank);
             else            expect_values(l->a, bound * (1 + 1e-6), bound / sqrt(3));
             for (int k = 0; k < l->parts; k++) expect_values(l->part[k].b, 0, 0);
@@ -446,7 +446,7 @@ static void pairs_are_drawn_beside_loaded_weights(void)
     EXPECT_OK(lora_init(&r.m, &be, 3));
     for (int i = 0; i < r.m.params.n; i++) {
         const Param *p = r.m.params.p[i], *q = whole.m.params.p[i];
-        bool zero = true, same = !memcmp(p->w.data, q->w.data, (size_t)t_bytes(p->w));
+        bool zero = true, same = !memcmp(p->w.data, q->shard.w.data, (size_t)t_bytes(p->w));
         for (int64_t k = 0; k < param_count(p); k++) zero &= ((float *)p->w.data)[k] == 0;
         EXPECT(p->beside ? same : zero, "%s", p->piece[0].name);
     }

@@ -66,11 +66,11 @@ static void compare(const Engine *e)
     for (int i = 0; i < e->model.params.n; i++) {
         const Param *p = e->model.params.p[i], *q = param_in(&want.e.model, p);
         if (!q || q->frozen != p->frozen) { note("%s: one rank has no such", p->piece[0].name); continue; }
-        double w = apart(p, param_weight_view(p), q->w, 0.02), g = 0;
-        if (!p->frozen) g = apart(p, (ShardView){ shard_slice(p, p->g), p->own_at, p->own_n }, q->g, 1e-30);
+        double w = apart(p, param_weight_view(p), q->shard.w, 0.02), g = 0;
+        if (!p->frozen) g = apart(p, (ShardView){ shard_slice(p, p->shard.g), p->shard.offset, p->shard.len }, q->shard.g, 1e-30);
         if (g > 5e-5) note("rank %d: gradients of %s differ by %.3g", e->mesh.rank, p->piece[0].name, g);
         if (w > 1e-4) note("rank %d: %s differs by %.3g", e->mesh.rank, p->piece[0].name, w);
-        if (p->frozen && t_has(p->g)) note("%s is frozen and has a gradient", p->piece[0].name);
+        if (p->frozen && t_has(p->shard.g)) note("%s is frozen and has a gradient", p->piece[0].name);
     }
 }
 
@@ -79,7 +79,7 @@ static void compare(const Engine *e)
 static void compare_messages(const Engine *e)
 {
     const Model *whole = &want.e.model;
-    int64_t out = 0, in = 0, lowest = whole->lowest, runs = LORA_STEPS * e->pipe.shape.micros;
+    int64_t out = 0, in = 0, lowest = whole->first_trainable, runs = LORA_STEPS * e->pipe.shape.micros;
     int64_t planned = e->plan.ledger.comm[GR_pp_back].calls, got = e->be.ledger.comm[GR_pp_back].calls;
     if (!whole->frozen[G_VIT] || !whole->frozen[G_ALIGNER]) lowest = -1;
     for (int i = 0; i < e->model.chunks; i++) {
@@ -118,7 +118,7 @@ static void alone(const Case *c)
 {
     EngineConf conf = engine_conf(c);
     policy_default(conf.policy);
-    conf.full = (Full){ 0 };
+    conf.full = (FullRecompute){ 0 };
     engine_close(&want.e);
     open_alone(&want.e, c, conf);
     for (int i = 0; i < LORA_STEPS; i++) {

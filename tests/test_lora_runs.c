@@ -504,7 +504,7 @@ static double apart(const Logits *a, const Logits *b)
 static Status from_engine(void *self, Model *m, Backend *be, int i)
 {
     const Param *p = m->params.p[i], *q = ((Engine *)self)->model.params.p[i];
-    dtype_convert(p->w.data, F32, q->w.data, (DType)q->w.dtype, t_count(p->w));
+    dtype_convert(p->w.data, F32, q->shard.w.data, (DType)q->shard.w.dtype, t_count(p->w));
     return OK;
 }
 

@@ -123,15 +123,15 @@ static void base_weights_stay(void)
     }
     for (int i = 0; i < e->model.params.n; i++) {
         const Param *p = e->model.params.p[i];
-        if (p->beside) {
-            pairs += (size_t)t_count(p->w);
-            if (is_b(p) && !p->idle)
-                EXPECT(dot(p->w.data, p->w.data, t_count(p->w)) > 0, "%s stayed", p->piece[0].name);
+        if (p->adapter_of) {
+            pairs += (size_t)t_count(p->shard.w);
+            if (is_b(p) && !p->unused)
+                EXPECT(dot(p->shard.w.data, p->shard.w.data, t_count(p->shard.w)) > 0, "%s stayed", p->piece[0].name);
             continue;
         }
         const Param *q = named(&base.e.model, p->piece[0].name);
-        EXPECT(!memcmp(p->w.data, q->w.data, (size_t)t_bytes(p->w)), "%s changed", p->piece[0].name);
-        EXPECT(!t_has(p->g) && !t_has(p->m) && !t_has(p->v) && !t_has(p->master), "%s has state",
+        EXPECT(!memcmp(p->shard.w.data, q->shard.w.data, (size_t)t_bytes(p->shard.w)), "%s changed", p->piece[0].name);
+        EXPECT(!t_has(p->shard.g) && !t_has(p->shard.m) && !t_has(p->shard.v) && !t_has(p->shard.master), "%s has state",
                p->piece[0].name);
     }
     size_t grid = (size_t)e->model.params.n * ARENA_ALIGN;
@@ -183,9 +183,9 @@ static void bf16_is_near(void)
     double off = 0, size = 0;
     for (int i = 0; i < s->n; i++) {
         const Param *p = s->p[i], *q = r[1].e.model.params.p[i];
-        const float *a = p->g.data, *b = q->g.data;
-        if (!p->beside) continue;
-        for (int64_t k = 0, n = t_count(p->g); k < n; k++)
+        const float *a = p->shard.g.data, *b = q->shard.g.data;
+        if (!p->adapter_of) continue;
+        for (int64_t k = 0, n = t_count(p->shard.g); k < n; k++)
             off += ((double)a[k] - b[k]) * ((double)a[k] - b[k]), size += (double)a[k] * a[k];
     }
     EXPECT(sqrt(off / size) < 0.05, "gradients in bf16 are off by %.1e", sqrt(off / size));

@@ -64,7 +64,7 @@ static Status from_bound(void *self, Model *m, Backend *be, int i)
 {
     const RankPart *r = self;
     const Param *p = m->params.p[i], *q = r->m.params.p[i];
-    memcpy(p->w.data, q->w.data, (size_t)t_bytes(p->w));
+    memcpy(p->w.data, q->shard.w.data, (size_t)t_bytes(p->w));
     return OK;
 }
 
@@ -75,8 +75,8 @@ static void expect_same(const RankPart *a, const RankPart *b, const char *what)
         const Param *p = a->m.params.p[i], *q = b->m.params.p[i];
         pairs += p->beside != NULL;
         if (!adapted(&a->m, p)) continue;
-        EXPECT(!strcmp(p->piece[0].name, q->piece[0].name) && t_count(p->w) == t_count(q->w) &&
-                   !memcmp(p->w.data, q->w.data, (size_t)t_bytes(p->w)),
+        EXPECT(!strcmp(p->piece[0].name, q->piece[0].name) && t_count(p->w) == t_count(q->shard.w) &&
+                   !memcmp(p->w.data, q->shard.w.data, (size_t)t_bytes(p->w)),
                "%s: %s differs", what, p->piece[0].name);
     }
     EXPECT(pairs && a->m.params.n == b->m.params.n, "%s: %d pairs, %d and %d parameters", what, pairs,
@@ -206,10 +206,10 @@ static void load_parts(const ModelShape *s, const PeftFile *f, MeshLayout l, int
             if (!adapted(&a.m, p)) continue;
             for (int64_t k = 0; k < n; k++) {
                 float want = ((float *)p->w.data)[k];
-                bad += d == F32 ? ((float *)q->w.data)[k] != want
-                                : ((uint16_t *)q->w.data)[k] != bf16_from_f32(want);
+                bad += d == F32 ? ((float *)q->shard.w.data)[k] != want
+                                : ((uint16_t *)q->shard.w.data)[k] != bf16_from_f32(want);
             }
-            EXPECT(!bad && t_count(q->w) == n, "tp %d ep %d etp %d pp %d, rank %d: %s: %lld of %lld differ",
+            EXPECT(!bad && t_count(q->shard.w) == n, "tp %d ep %d etp %d pp %d, rank %d: %s: %lld of %lld differ",
                    l.tp, l.ep, l.etp, l.pp, rank, p->piece[0].name, (long long)bad, (long long)n);
         }
         part_close(&a), part_close(&b);
@@ -371,7 +371,7 @@ static void expect_pair(const RankPart *r, const char *name, const Drawn *x, flo
     EXPECT(w && w->lora && w->lora->part[0].r == x->r && w->lora->part[0].scale == scale, "%s: %s", what,
            name);
     if (!w || !w->lora || w->lora->part[0].r != x->r) return;
-    EXPECT(!memcmp(w->lora->a->w.data, x->a, (size_t)(E * x->r * x->in) * sizeof *x->a), "%s: A of %s", what,
+    EXPECT(!memcmp(w->lora->a->shard.w.data, x->a, (size_t)(E * x->r * x->in) * sizeof *x->a), "%s: A of %s", what,
            name);
     EXPECT(!memcmp(w->lora->part[0].b->w.data, x->b, (size_t)(E * x->r * x->out) * sizeof *x->b),
            "%s: B of %s", what, name);

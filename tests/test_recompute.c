@@ -149,7 +149,7 @@ static void woven_runs_agree(void)
 static void words_are_read(void)
 {
     uint8_t policy[LABEL_N];
-    Full    f = { 0 };
+    FullRecompute    f = { 0 };
     policy_default(policy);
     EXPECT_OK(recompute_words(policy, &f, "norm,full:block:3"));
     EXPECT(f.method == FULL_BLOCK && f.layers == 3 && policy[L_NORM] == DROP && policy[L_QKV] == KEEP, "block");

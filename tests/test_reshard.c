@@ -40,9 +40,9 @@ static void fill(RankPart *r, uint64_t seed)
     EXPECT_OK(model_init(&r->m, &be, seed));
     for (int i = 0; i < r->m.params.n; i++) {
         Param *p = r->m.params.p[i];
-        if (!t_has(p->m)) continue;
-        rng_fill_normal(p->m.data, p->own_n, seed, rng_stream(p->piece[0].name) + 1, 0, 0.0f, 1.0f);
-        rng_fill_uniform(p->v.data, p->own_n, seed, rng_stream(p->piece[0].name) + 2, 0, 0.0f, 1.0f);
+        if (!t_has(p->shard.m)) continue;
+        rng_fill_normal(p->shard.m.data, p->shard.len, seed, rng_stream(p->piece[0].name) + 1, 0, 0.0f, 1.0f);
+        rng_fill_uniform(p->shard.v.data, p->shard.len, seed, rng_stream(p->piece[0].name) + 2, 0, 0.0f, 1.0f);
     }
 }
 
@@ -55,9 +55,9 @@ static void expect_same(const RankPart *a, const RankPart *b)
 {
     for (int i = 0; i < a->m.params.n; i++) {
         const Param *p = a->m.params.p[i], *q = b->m.params.p[i];
-        EXPECT(same(p->w, q->w), "%s: weights", p->piece[0].name);
-        EXPECT(same(p->master, q->master), "%s: masters", p->piece[0].name);
-        EXPECT(same(p->m, q->m) && same(p->v, q->v), "%s: moments", p->piece[0].name);
+        EXPECT(same(p->shard.w, q->shard.w), "%s: weights", p->piece[0].name);
+        EXPECT(same(p->shard.master, q->shard.master), "%s: masters", p->piece[0].name);
+        EXPECT(same(p->shard.m, q->shard.m) && same(p->shard.v, q->shard.v), "%s: moments", p->piece[0].name);
     }
 }
 
@@ -223,7 +223,7 @@ static void export_of_many_is_that_of_one(void)
         const Param *p = a.m.params.p[i];                     /* a master as the optimizer rounds it */
         const uint16_t *w = b.m.params.p[i]->w.data;
         int64_t bad = 0;
-        for (int64_t k = 0; k < p->own_n; k++) bad += w[k] != bits_near(((uint32_t *)p->master.data)[k]);
+        for (int64_t k = 0; k < p->shard.len; k++) bad += w[k] != bits_near(((uint32_t *)p->shard.master.data)[k]);
         EXPECT(!bad, "%s: %lld differ", p->piece[0].name, (long long)bad);
     }
     part_close(&a), part_close(&b);

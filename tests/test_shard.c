@@ -79,7 +79,7 @@ static void declare(Toy *t, const Mesh *mesh)
     param_vector(s, G_LLM, INIT_ONE, D, "norm");
     if (now.layout.pp > 1 && stages == 1) return;            /* one rank has one table */
     t->m.head.w = declare_table(s, stages > 1 ? "embed" : "head");
-    if (stages > 1) t->m.head.w->tied_copy = true, t->m.head.w->mine = 0;
+    if (stages > 1) t->m.head.w->tied_copy = true, t->m.head.w->shard.unique = 0;
 }
 
 /* ---- values ---- */
@@ -226,7 +226,7 @@ static void load(Rank *r)
 {
     for (int i = 0; i < r->toy.m.params.n; i++) {
         const Param *p = r->toy.m.params.p[i];
-        ShardView   held = t_has(p->master) ? param_state_view(p, p->master) : param_weight_view(p);
+        ShardView   held = t_has(p->shard.master) ? param_state_view(p, p->shard.master) : param_weight_view(p);
         int    id = index_param(p);
         EACH_ELEMENT(p, at, e) {
             if (at < held.at || at >= held.at + held.n) continue;
@@ -243,12 +243,12 @@ static void check_whole(Rank *r, const Param *p, int step)
 {
     int64_t bad = 0;
     int     id = index_param(p);
-    EXPECT(t_count(p->w) == param_local(p), "%s: %s in use", p->piece[0].name, t_fmt(p->w));
+    EXPECT(t_count(p->shard.w) == param_local(p), "%s: %s in use", p->piece[0].name, t_fmt(p->shard.w));
     if (now.rough) return;
     EACH_ELEMENT(p, at, e) {
         float want = step ? truth[step - 1][id].w[e] : start_value(id, e);
-        if (p->w.dtype == F32) bad += ((float *)p->w.data)[at] != want;
-        else                   bad += ((uint16_t *)p->w.data)[at] != narrow(want);
+        if (p->shard.w.dtype == F32) bad += ((float *)p->shard.w.data)[at] != want;
+        else                   bad += ((uint16_t *)p->shard.w.data)[at] != narrow(want);
     }
     EXPECT(!bad, "rank %d step %d: %lld weights of %s are not there", r->peer->rank, step, (long long)bad,
            p->piece[0].name);
@@ -257,12 +257,12 @@ static void check_whole(Rank *r, const Param *p, int step)
 static void write_grad(Rank *r, Param *p, int step, int micro)
 {
     int id = index_param(p);
-    if (!t_has(p->g) || !writes(p, r->peer->rank, step, micro)) return;
-    EXPECT(t_count(p->g) == param_local(p), "%s: gradient %s in use", p->piece[0].name, t_fmt(p->g));
-    if (p->fresh) memset(p->g.data, 0, (size_t)t_bytes(p->g));
-    p->fresh = false;
-    EACH_ELEMENT(p, at, e) ((float *)p->g.data)[at] += slope(id, e, r->peer->rank, step, micro);
-    p->live = true;
+    if (!t_has(p->shard.g) || !writes(p, r->peer->rank, step, micro)) return;
+    EXPECT(t_count(p->shard.g) == param_local(p), "%s: gradient %s in use", p->piece[0].name, t_fmt(p->shard.g));
+    if (p->step.grad_unset) memset(p->shard.g.data, 0, (size_t)t_bytes(p->shard.g));
+    p->step.grad_unset = false;
+    EACH_ELEMENT(p, at, e) ((float *)p->shard.g.data)[at] += slope(id, e, r->peer->rank, step, micro);
+    p->step.has_grad = true;
 }
 
 static void unit_params(Rank *r, int unit, int step, int micro, bool backward)
@@ -320,18 +320,18 @@ static void check_step(Rank *r, int step)
         const Param *p = r->toy.m.params.p[i];
         if (now.freeze && p->group == G_VIT) continue;
         const Whole *want = &truth[step][index_param(p)];
-        const float *w = t_has(p->master) ? p->master.data : shard_slice(p, p->w).data;
-        const float *m = p->m.data, *v = p->v.data;
+        const float *w = t_has(p->shard.master) ? p->shard.master.data : shard_slice(p, p->shard.w).data;
+        const float *m = p->shard.m.data, *v = p->shard.v.data;
         int64_t bad = 0;
         EACH_ELEMENT(p, at, e) {
-            int64_t k = at - p->own_at;
-            if (k < 0 || k >= p->own_n) continue;
+            int64_t k = at - p->shard.offset;
+            if (k < 0 || k >= p->shard.len) continue;
             bad += !alike(w[k], want->w[e]) || !alike(m[k], want->m[e]) || !alike(v[k], want->v[e]);
-            if (step == STEPS - 1 && p->keeper && at < p->mine) seen[now.zero][index_param(p)][e] = w[k];
+            if (step == STEPS - 1 && p->shard.is_writer && at < p->shard.unique) seen[now.zero][index_param(p)][e] = w[k];
         }
-        EXPECT(p->live == is_live(p, step), "%s: live %d", p->piece[0].name, p->live);
+        EXPECT(p->step.has_grad == is_live(p, step), "%s: live %d", p->piece[0].name, p->step.has_grad);
         EXPECT(!bad, "rank %d zero %d step %d: %lld of %lld of %s differ", r->peer->rank, now.zero, step,
-               (long long)bad, (long long)p->own_n, p->piece[0].name);
+               (long long)bad, (long long)p->shard.len, p->piece[0].name);
     }
 }
 
@@ -342,8 +342,8 @@ static void check_partition(Rank *r)
     for (int i = 0; i < r->toy.m.params.n; i++) {
         const Param *p = r->toy.m.params.p[i];
         int64_t n = 0;
-        EACH_ELEMENT(p, at, e) n += at >= p->own_at && at < p->own_at + p->own_n && at < p->mine;
-        if (p->keeper) counted[index_param(p)] += n;
+        EACH_ELEMENT(p, at, e) n += at >= p->shard.offset && at < p->shard.offset + p->shard.len && at < p->shard.unique;
+        if (p->shard.is_writer) counted[index_param(p)] += n;
     }
     comm_host_sum64(r->peer->world, counted, MOST);
     for (int i = 0; i < MOST; i++)

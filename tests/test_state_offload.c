@@ -49,7 +49,7 @@ static void rank_main(Peer *p)
         bool all = true;                                     /* a tower without pictures is not stepped */
         for (int k = 0; k < e.model.params.n; k++) {
             const Param *q = e.model.params.p[k];
-            all &= q->live || q->idle;
+            all &= q->step.has_grad || q->unused;
         }
         if (all || !c->store.away) check_memory(&e, pushes, &now);
     }

@@ -182,7 +182,7 @@ static void head_body(Rig *r)
     r->c.mode = EVAL;
     head_loss(&r->c, &h, loss, none, x, 2.0f, false);             /* evaluation adds to the same loss */
     if (now_.tied) embed_table_bwd(&r->c, h.w, dx, now_.pad);
-    else if (h.w->fresh) op_fill(r->be, h.w->g, 0.0f);            /* no row is supervised */
+    else if (h.w->step.grad_unset) op_fill(r->be, h.w->shard.g, 0.0f);            /* no row is supervised */
     head_logits(&r->c, &h, z, all_rows(&r->c, x), now_.Ta / 4);
     tp_give(r, "loss", loss, 0, 1, 1), tp_give_rows(r, "dx", dx), tp_give_alike(r, "logits", z);
     give_grads(r);

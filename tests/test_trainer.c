@@ -169,7 +169,7 @@ static void not_a_number(void)
     runlab_recipe(&c, &lab, "nan", "train.max_skipped_steps=3\ntrain.max_steps=50");
     open_or_die(&t, &c);
     step_or_die(&t, &r);
-    float *w = t.engine.model.head.norm->w.data, was = w[3];
+    float *w = t.engine.model.head.norm->shard.w.data, was = w[3];
     w[3] = NAN;
     uint64_t before = runlab_hash(&t);
     for (int i = 0; i < 2; i++) {
@@ -350,12 +350,12 @@ static void frozen_parts_stay(void)
     runlab_recipe(&c, &lab, "frozen", "model.freeze_vit=true\noptim.aligner_lr=1e-2\nlog.logging_steps=2");
     open_or_die(&t, &c);
     const Param *vit = t.engine.model.vision.w_patch, *merger = t.engine.model.vision.merger.w1;
-    uint64_t before = tiny_hash(vit->w.data, (size_t)t_bytes(vit->w), 1),
-             other = tiny_hash(merger->w.data, (size_t)t_bytes(merger->w), 1);
+    uint64_t before = tiny_hash(vit->shard.w.data, (size_t)t_bytes(vit->shard.w), 1),
+             other = tiny_hash(merger->shard.w.data, (size_t)t_bytes(merger->shard.w), 1);
     for (int i = 0; i < 3; i++) step_or_die(&t, &r);
-    EXPECT(tiny_hash(vit->w.data, (size_t)t_bytes(vit->w), 1) == before && !t_has(vit->g) && !t_has(vit->m),
+    EXPECT(tiny_hash(vit->shard.w.data, (size_t)t_bytes(vit->shard.w), 1) == before && !t_has(vit->shard.g) && !t_has(vit->shard.m),
            "the tower moved");
-    EXPECT(tiny_hash(merger->w.data, (size_t)t_bytes(merger->w), 1) != other, "the mergers did not");
+    EXPECT(tiny_hash(merger->shard.w.data, (size_t)t_bytes(merger->shard.w), 1) != other, "the mergers did not");
     EXPECT(t.engine.plan.ledger.by_part[PART_VISION].flops > 0, "it still looks at pictures");
     trainer_close(&t), config_close(&c);
     folder_remove(lab_path("frozen"));

@@ -200,7 +200,7 @@ static void init_is_a_function_of_the_seed(void)
     EXPECT_OK(model_init(&b.m, &b.be, 10));
     EXPECT(!same_weights(&a, &b), "another seed, same weights");
     double sum = 0, sq = 0;
-    Tensor w = a.m.embed->w;
+    Tensor w = a.m.embed->shard.w;
     for (int64_t i = 0; i < t_count(w); i++)
         sum += ((float *)w.data)[i], sq += ((float *)w.data)[i] * ((float *)w.data)[i];
     double n = (double)t_count(w), dev = sqrt(sq / n);

@@ -95,20 +95,20 @@ static inline Tensor tp_ints(Rig *r, const char *name, int64_t n, int64_t below)
 /* Weights of this rank's part by combs; gradients are NaN where the first product writes over them. */
 static inline Param *tp_bind(Rig *r, Param *p, bool fresh)
 {
-    int64_t n[2] = { p->rank == 1 ? 1 : p->local[0], p->rank == 1 ? p->local[0] : p->local[1] };
+    int64_t n[2] = { p->ndim == 1 ? 1 : p->shard.shape[0], p->ndim == 1 ? p->shard.shape[0] : p->shard.shape[1] };
     StridedRange    comb[3];
     int     combs = param_ranges(p, comb);
-    p->w = t2(&r->param, "w", tp_.dtype, n[0], n[1]);
-    p->g = tp_.frozen ? (Tensor){ 0 } : t2(&r->param, "g", F32, n[0], n[1]);
-    p->fresh = fresh && t_has(p->g);
+    p->shard.w = t2(&r->param, "w", tp_.dtype, n[0], n[1]);
+    p->shard.g = tp_.frozen ? (Tensor){ 0 } : t2(&r->param, "g", F32, n[0], n[1]);
+    p->step.grad_unset = fresh && t_has(p->shard.g);
     if (!r->be->device->host_memory) return p;
-    memset(p->w.data, 0, (size_t)t_bytes(p->w));
-    if (!fresh && t_has(p->g)) memset(p->g.data, 0, (size_t)t_bytes(p->g));
+    memset(p->shard.w.data, 0, (size_t)t_bytes(p->shard.w));
+    if (!fresh && t_has(p->shard.g)) memset(p->shard.g.data, 0, (size_t)t_bytes(p->shard.g));
     for (int k = 0; k < combs; k++)
         for (int64_t i = 0; i < comb[k].count * comb[k].len; i++) {
             int64_t at = comb[k].at + i / comb[k].len * comb[k].stride + i % comb[k].len;
             float   v = tp_value(p->piece[0].name, at);
-            tp_put(p->w, comb[k].local + i, p->rank == 1 ? 1 + 0.2f * v : v / sqrtf((float)p->full[1]));
+            tp_put(p->shard.w, comb[k].local + i, p->ndim == 1 ? 1 + 0.2f * v : v / sqrtf((float)p->shape[1]));
         }
     return p;
 }
@@ -147,16 +147,16 @@ static inline void tp_give_grad(Rig *r, const Param *p)
 {
     StridedRange comb[3];
     int  combs = param_ranges(p, comb);
-    if (!r->be->device->host_memory || !t_has(p->g)) return;
+    if (!r->be->device->host_memory || !t_has(p->shard.g)) return;
     pthread_mutex_lock(&tp_.lock);
     Sink   *s = tp_sink(p->piece[0].name, param_count(p));
     int64_t seen = 0;
     for (int k = 0; k < combs; k++)
         for (int64_t i = 0; i < comb[k].count * comb[k].len; i++, seen++)
             s->sum[comb[k].at + i / comb[k].len * comb[k].stride + i % comb[k].len] +=
-                tp_get(p->g, comb[k].local + i);
+                tp_get(p->shard.g, comb[k].local + i);
     for (; seen < param_local(p); seen++)                          /* padding is a row that stays zero */
-        s->sum[0] += tp_get(p->g, seen) == 0 ? 0 : NAN;
+        s->sum[0] += tp_get(p->shard.g, seen) == 0 ? 0 : NAN;
     pthread_mutex_unlock(&tp_.lock);
 }
 

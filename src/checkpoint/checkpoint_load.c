@@ -84,7 +84,7 @@ static Status read_held(const Shards *s, Backend *be, const Param *p, const char
     for (int i = 0; i < p->pieces && !st; i++) {
         StridedRange c[3];
         char name[160];
-        int n = ranges_clip(c, &p->comb[i], 1, h.at, h.n);
+        int n = ranges_clip(c, &p->shard.range[i], 1, h.at, h.n);
         for (int k = 0; k < n; k++) c[k].at -= piece_at(p, i);
         name_in(name, prefix, &p->piece[i]);
         st = shards_read(s, name, c, n, &out);
@@ -104,9 +104,9 @@ static Status read_frozen(const Shards *s, Backend *be, const Param *p)
         name_in(name, "w", &p->piece[i]);
         int n = shards_find(s, name, &x);
         for (int k = 0; k < n; k++)
-            if (x[k].t->dtype != (DType)p->w.dtype)
+            if (x[k].t->dtype != (DType)p->shard.w.dtype)
                 return fail(E_CONFIG, "%s: saved as %s, wanted as %s; set model.dtype as it was", name,
-                            dtype_name(x[k].t->dtype), dtype_name((DType)p->w.dtype));
+                            dtype_name(x[k].t->dtype), dtype_name((DType)p->shard.w.dtype));
     }
     return read_held(s, be, p, "w", w);
 }
@@ -118,8 +118,8 @@ static Status read_param(const Shards *s, Backend *be, const Param *p, bool froz
     TRY(read_held(s, be, p, "master", own));
     if (own.n && own.at == w.at && own.n == w.n) op_copy(be, w.t, own.t);
     else TRY(read_held(s, be, p, "master", w));
-    TRY(read_held(s, be, p, "m", param_state_view(p, p->m)));
-    return read_held(s, be, p, "v", param_state_view(p, p->v));
+    TRY(read_held(s, be, p, "m", param_state_view(p, p->shard.m)));
+    return read_held(s, be, p, "v", param_state_view(p, p->shard.v));
 }
 
 Status checkpoint_check_kind(const char *path, bool adapters)
@@ -200,7 +200,7 @@ static Status read_weights(const Shards *s, Backend *be, const Param *p)
     return read_held(s, be, p, prefix, param_weight_view(p));
 }
 
-static bool is_adapter(const Model *m, const Param *p) { return p->beside || lora_trains_in_full(m, p); }
+static bool is_adapter(const Model *m, const Param *p) { return p->adapter_of || lora_trains_in_full(m, p); }
 
 Status checkpoint_lora_check_shapes(const char *path, const Model *m)
 {
@@ -237,7 +237,7 @@ Status checkpoint_weights_fill(void *self, Model *m, Backend *be, int i)
     const char *prefix = prefix_of(&a->s, &p->piece[0]);
     REQUIRE(be->device->host_memory, "a model is assembled in host memory");
     TRY(read_held(&a->s, be, p, prefix, param_weight_view(p)));
-    if (*prefix == 'm' && a->dtype == BF16) round_masters(p->w);
+    if (*prefix == 'm' && a->dtype == BF16) round_masters(p->shard.w);
     return OK;
 }
 

@@ -28,7 +28,7 @@
  * keep it still: nothing else has it once the run goes on. */
 static inline bool shards_excludes(const Model *m, const Param *p)
 {
-    return m->lora && p->frozen && !p->beside && !lora_trains_in_full(m, p);
+    return m->lora && p->frozen && !p->adapter_of && !lora_trains_in_full(m, p);
 }
 
 enum { SHARD_RUNS = 3 };                /* the end of one stretch, whole ones, the beginning of another */

@@ -37,7 +37,7 @@ static Status keep(LocalShards *l, const Param *p, const char *prefix, ShardView
     for (int i = 0; i < p->pieces; i++) {
         const Piece *q = &p->piece[i];
         LocalShard k = { .rank = q->rank };
-        k.runs = ranges_clip(k.run, &p->comb[i], 1, from, to - from);
+        k.runs = ranges_clip(k.run, &p->shard.range[i], 1, from, to - from);
         if (!k.runs) continue;
         int64_t first = k.run[0].local, n = 0;
         for (int r = 0; r < k.runs; r++) n += k.run[r].len * k.run[r].count, k.run[r].at -= piece_at(p, i);
@@ -52,14 +52,14 @@ static Status keep(LocalShards *l, const Param *p, const char *prefix, ShardView
 
 static Status keep_param(LocalShards *l, const Param *p, bool frozen)
 {
-    int64_t from = p->own_at, to = p->own_at + p->own_n < p->mine ? p->own_at + p->own_n : p->mine;
-    ShardView w = param_weight_view(p), master = param_state_view(p, p->master), none = { 0 };
+    int64_t from = p->shard.offset, to = p->shard.offset + p->shard.len < p->shard.unique ? p->shard.offset + p->shard.len : p->shard.unique;
+    ShardView w = param_weight_view(p), master = param_state_view(p, p->shard.master), none = { 0 };
     bool split = master.n && master.t.dtype == I16;
-    if (!p->keeper || from >= to) return OK;
+    if (!p->shard.is_writer || from >= to) return OK;
     if (frozen) return keep(l, p, "w", w, none, from, to);
     TRY(keep(l, p, "master", master.n && !split ? master : w, split ? master : none, from, to));
-    TRY(keep(l, p, "m", param_state_view(p, p->m), none, from, to));
-    return keep(l, p, "v", param_state_view(p, p->v), none, from, to);
+    TRY(keep(l, p, "m", param_state_view(p, p->shard.m), none, from, to));
+    return keep(l, p, "v", param_state_view(p, p->shard.v), none, from, to);
 }
 
 Status shards_list_local(LocalShards *l, const Model *m)

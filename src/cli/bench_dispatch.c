@@ -67,7 +67,7 @@ static Status layer_open(ExpertLayer *l, const DispatchBench *b, int64_t T, cons
                     .w_d = &l->down };
     l->x = t2(&l->arena, "x", BF16, T, b->D), l->y = t2(&l->arena, "y", BF16, T, b->D);
     op_normal(&l->be, l->x, 3, (uint64_t)world->rank, 0, b->D, 1.0f);
-    op_normal(&l->be, l->router.w, 4, 0, 0, b->D, 1.0f);
+    op_normal(&l->be, l->router.shard.w, 4, 0, 0, b->D, 1.0f);
     l->batch = (Batch){ .T = T, .real = T, .groups = 1, .group = t1(&l->arena, "group", I32, T) };
     l->aux.coef = l->aux.count = t3(&l->arena, "stat", F32, 1, 1, b->E);
     l->aux.prob = t3(&l->arena, "stat", F32, 1, 1, b->E), l->aux.zsum = t1(&l->arena, "stat", F32, 1);

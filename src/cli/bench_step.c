@@ -76,7 +76,7 @@ typedef struct StepBench {
     char        state[96];                                   /* of the card, under load */
     Losses      losses;
     uint8_t     policy[LABEL_N];
-    Full        full;
+    FullRecompute        full;
     OptimStore  store;                                       /* of moments and masters */
     LoraConf lora;                                        /* rank 0: all trains */
     WordList    words;                                       /* its targets, in `text` */

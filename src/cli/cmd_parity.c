@@ -178,7 +178,7 @@ static Status add_logits(Parity *p)
 /* The B of experts is (E, out, r) here and (out, r E) in a file, rank-major. */
 static Status turn_lora_b(const Param *q, float *x)
 {
-    int64_t E = q->full[0], out = q->full[1], r = q->full[2], n = E * out * r;
+    int64_t E = q->shape[0], out = q->shape[1], r = q->shape[2], n = E * out * r;
     float *from = malloc((size_t)n * sizeof *from + 1);
     if (!from) return fail(E_FIT, "no memory for %s", q->piece[0].name);
     memcpy(from, x, (size_t)n * sizeof *from);
@@ -199,7 +199,7 @@ static Status add_gradient(Parity *p, const Param *q, int k)
     Value *v = NULL;
     snprintf(name, sizeof name, "grad.%s%s", longer ? peft : "", c->name);
     TRY(value_add(p, &v, name, c->rank, c->shape));
-    TRY(fetch_floats(p, v->data, weights_piece_view(q, q->g, k)));
+    TRY(fetch_floats(p, v->data, weights_piece_view(q, q->shard.g, k)));
     return q->form == FORM_LORA_B ? turn_lora_b(q, v->data) : OK;
 }
 
@@ -207,7 +207,7 @@ static Status add_gradients(Parity *p)
 {
     for (int i = 0; i < p->e.model.params.n; i++) {
         const Param *q = p->e.model.params.p[i];
-        for (int k = 0; q->live && k < q->pieces; k++) TRY(add_gradient(p, q, k));
+        for (int k = 0; q->step.has_grad && k < q->pieces; k++) TRY(add_gradient(p, q, k));
     }
     return OK;
 }

@@ -51,7 +51,7 @@ static void run_pass(Decode *d, int64_t n, bool gather)
     const TextShape *t = &e->model.shape.text;
     int64_t L = t->L, D = t->D, V = t->V, chunk = e->model.head.chunk;
     arena_reset(c->act, d->mark);
-    model_hidden(c, &e->model, &e->act[0]);
+    model_hidden_states(c, &e->model, &e->act[0]);
     ArenaMark mark = arena_mark(c->scratch);
     Tensor x = e->act[0].x[L];
     if (gather) {

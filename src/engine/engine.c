@@ -39,7 +39,7 @@ void engine_prefetch(Engine *e, const Stream *s)
 
 Tensor engine_recv_buffer(const Engine *e, int way, int buffer, int64_t layer)
 {
-    return t_rows(e->wire[way][buffer], 0, model_border(&e->batch[e->at], &e->model, layer));
+    return t_rows(e->wire[way][buffer], 0, model_boundary_rows(&e->batch[e->at], &e->model, layer));
 }
 
 Pass engine_pass(Engine *e, PassMode mode, int batch, int slot, Arena *scratch)
@@ -91,8 +91,8 @@ void engine_run_backward(Engine *e, int batch, int chunk, int slot, Tensor gradi
 
 Tensor engine_gradient(Engine *e, int chunk, int slot)
 {
-    Tensor out = t_rows(e->back, 0, model_border(engine_batch(e), &e->model, e->model.chunk[chunk].from));
-    model_gradient(&e->backward, &e->model, chunk, &e->act[slot], out);
+    Tensor out = t_rows(e->back, 0, model_boundary_rows(engine_batch(e), &e->model, e->model.chunk[chunk].from));
+    model_input_grad(&e->backward, &e->model, chunk, &e->act[slot], out);
     return out;
 }
 

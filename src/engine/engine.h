@@ -40,7 +40,7 @@ typedef struct EngineConf {
     double      capacity;                /* of experts, see Moe; 0: no row is dropped */
     bool        pad, balance;            /* to that capacity; random routing, for benchmarks */
     uint8_t     policy[LABEL_N];         /* see policy_default */
-    Full        full;                    /* layers that keep their inputs alone */
+    FullRecompute        full;                    /* layers that keep their inputs alone */
     double      home;                    /* of layers that park values, the share that does not */
     bool        frozen[GROUP_N];
     LoraConf lora;                    /* rank 0: no adapters */

@@ -92,8 +92,8 @@ static int64_t border_rows(const Engine *e)
     int64_t most = 0;
     for (int i = 0; i < e->model.chunks; i++) {
         const Chunk *k = &e->model.chunk[i];
-        int64_t a = model_border(&e->batch[0], &e->model, k->from);
-        int64_t b = model_border(&e->batch[0], &e->model, k->to);
+        int64_t a = model_boundary_rows(&e->batch[0], &e->model, k->from);
+        int64_t b = model_boundary_rows(&e->batch[0], &e->model, k->to);
         most = a > most ? a : most, most = b > most ? b : most;
     }
     return most;
@@ -192,8 +192,8 @@ static PipeBackwardStop floor_of(const Engine *e)
     const Model *m = &e->model;
     PipeBackwardStop f = { 0 };
     if (!e->conf.train) return f;
-    while (f.skipped_chunks < m->chunks && !model_chunk_goes_back(m, f.skipped_chunks)) f.skipped_chunks++;
-    f.stops_grad = f.skipped_chunks < m->chunks && !model_chunk_passes_on(m, f.skipped_chunks);
+    while (f.skipped_chunks < m->chunks && !model_chunk_has_backward(m, f.skipped_chunks)) f.skipped_chunks++;
+    f.stops_grad = f.skipped_chunks < m->chunks && !model_chunk_sends_grad(m, f.skipped_chunks);
     return f;
 }
 

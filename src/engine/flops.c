@@ -26,7 +26,7 @@ typedef struct Walk {
     Part part;
 } Walk;
 
-static bool steps(const Walk *k, const Param *p) { return k->back && p && !p->frozen && !p->idle; }
+static bool steps(const Walk *k, const Param *p) { return k->back && p && !p->frozen && !p->unused; }
 
 /* A norm, a bias, a table: no product, but a gradient that has to get there. */
 static void pass(Walk *k, const Param *p) { k->below |= steps(k, p); }
@@ -34,10 +34,10 @@ static void pass(Walk *k, const Param *p) { k->below |= steps(k, p); }
 /* The pairs of a weight for one row: there, their own gradients, and through them to x. */
 static double pairs(const Walk *k, const Param *w)
 {
-    double sum = 0, in = (double)w->full[w->rank - 1], x = k->below;
+    double sum = 0, in = (double)w->shape[w->ndim - 1], x = k->below;
     for (int i = 0; w->lora && i < w->lora->parts; i++) {
         const LoraPart *p = &w->lora->part[i];
-        double g = steps(k, w->lora->a), out = (double)p->b->full[p->b->rank - 2], r = (double)p->r;
+        double g = steps(k, w->lora->a), out = (double)p->b->shape[p->b->ndim - 2], r = (double)p->r;
         sum += 2 * r * (in * (1 + g + x) + out * (1 + g + (g > x ? g : x)));
     }
     return sum;
@@ -46,7 +46,7 @@ static double pairs(const Walk *k, const Param *w)
 /* x w' of `rows` rows for each of what `rate` counts. */
 static void product(Walk *k, Flops *rate, double rows, const Param *w)
 {
-    double in = (double)w->full[w->rank - 1], out = (double)w->full[w->rank - 2];
+    double in = (double)w->shape[w->ndim - 1], out = (double)w->shape[w->ndim - 2];
     bool   lora = w->lora && steps(k, w->lora->a);
     rate->part[k->part] += rows * (2 * in * out * (1 + steps(k, w) + k->below) + pairs(k, w));
     k->below |= steps(k, w) || lora;
@@ -95,7 +95,7 @@ static void block(Walk *k, Rates *r, const VisionBlock *b, int64_t D)
 /* What of a merger nobody reads has no gradient. Returns whether something up to its output trains. */
 static bool merge(Walk k, Rates *r, const Merger *m, double rows)
 {
-    k.part = PART_MERGER, k.back &= !m->w1->idle, k.below &= !m->w1->idle;
+    k.part = PART_MERGER, k.back &= !m->w1->unused, k.below &= !m->w1->unused;
     pass(&k, m->norm_w), pass(&k, m->norm_b);
     product(&k, &r->patch, rows, m->w1);
     pass(&k, m->b1);

@@ -5,9 +5,9 @@
 /* Elements after p->mine are copies of a neighbour's (kv heads that ranks share, a tied table). */
 static int64_t counted(const Param *p)
 {
-    int64_t n = p->mine - p->own_at;
-    if (!p->live || !p->keeper || n < 0) return 0;
-    return n < p->own_n ? n : p->own_n;
+    int64_t n = p->mine - p->shard.offset;
+    if (!p->step.has_grad || !p->shard.is_writer || n < 0) return 0;
+    return n < p->shard.len ? n : p->shard.len;
 }
 
 /* Of what this rank steps, the elements that are tensor i's. Behind the last one there is padding: zeros. */
@@ -15,8 +15,8 @@ typedef struct Range { int64_t at, n; } Range;
 
 static Range range_of(const Param *p, int i)
 {
-    const StridedRange *c = &p->comb[i];
-    int64_t from = c->local - p->own_at, to = from + c->len * c->count;
+    const StridedRange *c = &p->shard.range[i];
+    int64_t from = c->local - p->shard.offset, to = from + c->len * c->count;
     if (from < 0) from = 0;
     if (to > counted(p)) to = counted(p);
     return (Range){ from, to > from ? to - from : 0 };
@@ -37,7 +37,7 @@ void optim_grad_norm(const Model *m, Backend *be, Tensor sumsq, Tensor each)
         for (int k = 0; k < p->pieces; k++, cell++) {
             Range r = range_of(p, k);
             if (!r.n) continue;
-            list.at[list.n++] = (Addend){ t_rows(shard_slice(p, p->g), r.at, r.n), cell };
+            list.at[list.n++] = (Addend){ t_rows(shard_slice(p, p->shard.g), r.at, r.n), cell };
             if (list.n == ADDENDS) op_squares(be, sumsq, each, &list), list.n = 0;
         }
     }

@@ -44,7 +44,7 @@ Status recipe_print_ranks(FILE *out, const Config *c, const ModelShape *s, const
     return rules_print(out, &x, m);
 }
 
-static Status stash(uint8_t policy[LABEL_N], Full *full, const struct cfg_memory *m)
+static Status stash(uint8_t policy[LABEL_N], FullRecompute *full, const struct cfg_memory *m)
 {
     for (int i = 0; i < m->recompute.n; i++) {
         const char *word = m->recompute.item[i];

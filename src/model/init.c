@@ -16,8 +16,8 @@ static float spread(const Model *m, const Param *p)
     float std = (float)m->shape.text.init_std;
     switch (p->init) {
     case INIT_POSITION:     return 0.5f * sqrtf((float)m->vision.patch_dim) * std;
-    case INIT_LORA_A_UNIFORM: return 1.0f / sqrtf((float)p->full[p->rank - 1]);
-    case INIT_LORA_A_NORMAL:  return 1.0f / (float)(p->rank == 3 ? p->full[1] : p->piece[0].shape[0]);
+    case INIT_LORA_A_UNIFORM: return 1.0f / sqrtf((float)p->shape[p->ndim - 1]);
+    case INIT_LORA_A_NORMAL:  return 1.0f / (float)(p->ndim == 3 ? p->shape[1] : p->piece[0].shape[0]);
     default:                return std;
     }
 }
@@ -28,7 +28,7 @@ static void draw(const Model *m, Backend *be, const Param *p, ShardView h, uint6
     uint64_t stream = rng_stream(p->piece[0].name);
     float far = spread(m, p);
     int n = shard_view_ranges(c, p, h);
-    if (p->real < p->local[0]) op_fill(be, h.t, 0.0f);
+    if (p->shard.real_rows < p->shard.shape[0]) op_fill(be, h.t, 0.0f);
     for (int i = 0; i < n; i++) {
         Tensor rows = shard_view_rows(h, &c[i]);
         uint64_t at = (uint64_t)c[i].at;

@@ -73,7 +73,7 @@ static void experts_name(const Attach *a, char *out, size_t n, const Param *p)
 /* It is used, gathered and summed with its weight, and trained as that would be. */
 static void beside(const Attach *a, Param *x, const Param *w)
 {
-    x->beside = w, x->unit = w->unit, x->idle = w->idle, x->frozen = a->frozen[w->group];
+    x->adapter_of = w, x->unit = w->unit, x->unused = w->unused, x->frozen = a->frozen[w->group];
 }
 
 /* Of the weight's cuts those of its columns are A's. */
@@ -81,7 +81,7 @@ static void cut_a(const ParamSet *s, Param *a, const Param *w)
 {
     for (int i = 0; i < w->cuts; i++) {
         AxisCut k = w->cut[i];
-        if (k.dim == w->rank - 1 || (k.dim == 0 && a->full[0] == w->full[0] && w->rank == 3))
+        if (k.dim == w->ndim - 1 || (k.dim == 0 && a->shape[0] == w->shape[0] && w->ndim == 3))
             param_cut(s, a, k.axis, k.dim);
     }
 }
@@ -89,9 +89,9 @@ static void cut_a(const ParamSet *s, Param *a, const Param *w)
 /* And those of its rows are B's. */
 static void cut_b(const ParamSet *s, Param *b, const Param *w)
 {
-    if (w->head) param_cut_heads(s, b, w->head);
+    if (w->head_width) param_cut_heads(s, b, w->head_width);
     for (int i = 0; i < w->cuts; i++)
-        if (w->cut[i].dim < w->rank - 1) param_cut(s, b, w->cut[i].axis, w->cut[i].dim);
+        if (w->cut[i].dim < w->ndim - 1) param_cut(s, b, w->cut[i].axis, w->cut[i].dim);
 }
 
 static Init init_a(const LoraConf *c) { return c->gaussian ? INIT_LORA_A_NORMAL : INIT_LORA_A_UNIFORM; }
@@ -108,7 +108,7 @@ static void pair_experts(const Attach *a, Param *w, Lora *l)
 {
     ParamSet *s = &a->m->params;
     char module[sizeof w->piece->name], at[sizeof w->piece->name];
-    int64_t E = w->full[0], out = w->full[1], in = w->full[2], each = a->c->shared_a ? 1 : E;
+    int64_t E = w->shape[0], out = w->shape[1], in = w->shape[2], each = a->c->shared_a ? 1 : E;
     lora_module_name(module, sizeof module, w, 0);
     experts_name(a, at, sizeof at, w);
     Width x = width_of(a, module);
@@ -119,7 +119,7 @@ static void pair_experts(const Attach *a, Param *w, Lora *l)
     beside(a, l->a, w), beside(a, b, w);
     cut_a(s, l->a, w), cut_b(s, b, w);
     l->parts = 1;
-    l->part[0] = (LoraPart){ .b = b, .rows = b->local[1], .r = x.r, .scale = x.scale };
+    l->part[0] = (LoraPart){ .b = b, .rows = b->shard.shape[1], .r = x.r, .scale = x.scale };
     l->stream = rng_stream(module);
 }
 
@@ -133,9 +133,9 @@ static void pair_rows(const Attach *a, Param *w, Lora *l)
         if (fate(a, w, i) != LORA_ADAPTED) continue;
         lora_module_name(module, sizeof module, w, i);
         Width x = width_of(a, module);
-        int64_t from = l->a ? l->a->full[0] : 0;
+        int64_t from = l->a ? l->a->shape[0] : 0;
         if (l->a) param_piece(l->a, x.r, PEFT "%s.lora_A.weight", module);
-        else l->a = param_matrix(s, w->group, x.r, w->full[1], PEFT "%s.lora_A.weight", module);
+        else l->a = param_matrix(s, w->group, x.r, w->shape[1], PEFT "%s.lora_A.weight", module);
         if (!l->parts) l->stream = rng_stream(module);
         l->part[l->parts++] = (LoraPart){ .piece = i, .at = at, .from = from, .r = x.r, .scale = x.scale };
     }
@@ -149,7 +149,7 @@ static void pair_rows(const Attach *a, Param *w, Lora *l)
         x->b->init = INIT_ZERO;
         beside(a, x->b, w);
         cut_b(s, x->b, w);
-        x->rows = x->b->local[0];
+        x->rows = x->b->shard.shape[0];
     }
 }
 
@@ -188,11 +188,11 @@ static int64_t block_of(const Vision *whole, const Param *p)
 static void find_lowest(const Attach *a, const Model *whole)
 {
     Model *m = a->m;
-    m->lowest = whole->shape.text.L + 1, m->vision.lowest = whole->vision.depth;
+    m->first_trainable = whole->shape.text.L + 1, m->vision.first_trainable = whole->vision.depth;
     FOR_EACH_PIECE(p, i, whole) {
         if (fate(a, p, i) == LORA_NONE || a->frozen[p->group]) continue;
         int64_t  at = p->group == G_LLM ? layer_of(whole, p) : block_of(&whole->vision, p);
-        int64_t *low = p->group == G_LLM ? &m->lowest : &m->vision.lowest;
+        int64_t *low = p->group == G_LLM ? &m->first_trainable : &m->vision.first_trainable;
         if (at < *low) *low = at;
     }
 }

@@ -215,8 +215,8 @@ static Status check_width(const Check *k)
         if (lora_role(k->c, k->m->frozen, p, i) != LORA_ADAPTED) continue;
         lora_module_name(name, sizeof name, p, i);
         const LoraTarget *t = lora_find_target(k->c, name);
-        int64_t r = t ? t->rank : k->c->rank, in = p->full[p->rank - 1];
-        int64_t out = p->rank == 3 ? p->full[1] : p->piece[i].shape[0];
+        int64_t r = t ? t->rank : k->c->rank, in = p->shape[p->ndim - 1];
+        int64_t out = p->ndim == 3 ? p->shape[1] : p->piece[i].shape[0];
         if (r > in && r > out)
             return fail(E_CONFIG, "lora.rank = %lld: %s has %lld inputs and %lld outputs, a pair of it would "
                         "be wider than both; set %lld or less, or lora.exclude_modules", (long long)r, name,

@@ -13,7 +13,7 @@ Status model_open_part(Model *m, const ModelShape *s, const bool *frozen, const 
     REQUIRE(chunks >= 1 && chunks <= MAX_CHUNKS, "a model in %d chunks", chunks);
     memcpy(m->chunk, chunk, (size_t)chunks * sizeof *chunk);
     for (int g = 0; frozen && g < GROUP_N; g++) m->frozen[g] = frozen[g];
-    m->lowest = m->frozen[G_LLM] ? s->text.L + 1 : -1;
+    m->first_trainable = m->frozen[G_LLM] ? s->text.L + 1 : -1;
     TRY(family_find(&f, s->family));
     f->build(m);
     for (int i = 0; i < m->params.n; i++) m->params.p[i]->frozen = m->frozen[m->params.p[i]->group];

@@ -29,7 +29,7 @@ struct Model {
     Head        head;
     Tensor      inv, axis;               /* rotary frequencies (C/2) and the position axis each reads */
     bool        frozen[GROUP_N];         /* nothing of the group is trained, in the whole model */
-    int64_t     lowest;                  /* layer of that below which nothing of the decoder trains; -1: the
+    int64_t     first_trainable;         /* layer below which nothing of the decoder trains; -1: the
                                             embedding does; L: the head alone; L + 1: nothing */
     const LoraConf *lora;             /* NULL: no adapters */
 };
@@ -68,7 +68,7 @@ void        model_act_close(ModelAct *a);
 
 /* What crosses the border before `layer`: T rows of the residual stream, then M visual rows for each feature
  * that joins further on; in backward their gradients. */
-int64_t model_border(const Batch *b, const Model *m, int64_t layer);
+int64_t model_boundary_rows(const Batch *b, const Model *m, int64_t layer);
 
 /* One chunk of the forward. `in` is what crosses the border before it, absent where it embeds. The chunk that
  * heads takes the loss: cross entropy summed times `scale`; auxiliary losses are by a->aux. In training the
@@ -79,19 +79,19 @@ Tensor model_output(const Pass *c, const Model *m, int chunk, ModelAct *a);   /*
 /* din: gradient of what crossed the border behind it, absent where it heads. */
 void   model_backward(const Pass *c, const Model *m, int chunk, ModelAct *a, Tensor din);
 /* And then of the one before it. */
-void   model_gradient(const Pass *c, const Model *m, int chunk, const ModelAct *a, Tensor dout);
+void   model_input_grad(const Pass *c, const Model *m, int chunk, const ModelAct *a, Tensor dout);
 /* Whether this micro-batch has a backward at all: text through a frozen decoder teaches nobody. Where it has
  * one it goes down to the lowest thing that trains and no further, on all stages: what is below keeps nothing
  * in forward. */
-bool model_goes_back(const Pass *c, const Model *m);
+bool model_has_backward(const Pass *c, const Model *m);
 /* Whether a chunk ever has a backward, and whether the chunk before it then wants its gradient: by what
  * trains of the whole model, so that the stages on both sides of a border say the same. */
-bool model_chunk_goes_back(const Model *m, int chunk);
-bool model_chunk_passes_on(const Model *m, int chunk);
+bool model_chunk_has_backward(const Model *m, int chunk);
+bool model_chunk_sends_grad(const Model *m, int chunk);
 
 /* The forward of a whole model without losses: hidden states up to the head's input a->x[L], for decoding.
  * c->mode is EVAL. */
-void model_hidden(const Pass *c, const Model *m, ModelAct *a);
+void model_hidden_states(const Pass *c, const Model *m, ModelAct *a);
 /* Logits of rows [from, from + n) of x (any rows, D), or of the hidden states after a forward. */
 void model_rows_logits(const Pass *c, const Model *m, Tensor y, Tensor x, int64_t from);
 void model_logits(const Pass *c, const Model *m, ModelAct *a, Tensor y, int64_t from);

@@ -33,7 +33,7 @@ typedef struct Describer {
 
 bool lora_trains_in_full(const Model *m, const Param *p)
 {
-    for (int i = 0; !p->beside && i < p->pieces; i++)
+    for (int i = 0; !p->adapter_of && i < p->pieces; i++)
         if (lora_role(m->lora, m->frozen, p, i) == LORA_FULL) return true;
     return false;
 }
@@ -93,7 +93,7 @@ static bool writes_each(const Describer *d)
     if (!by_expert(d->m) || d->m->lora->rslora) return false;
     for (int k = 0; k < d->m->params.n; k++) {
         const Param *p = d->m->params.p[k];
-        if (p->beside || p->group != G_LLM) continue;
+        if (p->adapter_of || p->group != G_LLM) continue;
         if (p->linear == LINEAR_FEED) return false;
         if (p->linear != LINEAR_EXPERTS || !p->lora) continue;
         if (!one) one = &p->lora->part[0];
@@ -284,7 +284,7 @@ Status peft_describe(const Model *m, const char *base, bool *each, const char *d
     d.item = calloc(2 * (size_t)pieces, sizeof *d.item);
     if (!d.item) return fail(E_FIT, "no memory for the names of %d modules", pieces);
     FOR_EACH_PIECE(p, i, m)
-        if (!p->beside) add_items(&d, p, i);
+        if (!p->adapter_of) add_items(&d, p, i);
     *each = d.each = writes_each(&d);
     find_usual(&d);
     Json *o = dir ? configuration(&d, base) : NULL;

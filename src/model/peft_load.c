@@ -99,7 +99,7 @@ static Status load_piece(const PeftFile *f, Backend *be, const Param *q, int i, 
     StTensor whole = { .name = module, .dtype = F32, .data = room };
     Turner k = { f, p, r, row };
     Status st = room && row ? values_of(&k, room, b) : fail(E_FIT, "%s: no host memory to read it", module);
-    if (!st && !b && q->full[0] == 1 && p->E > 1) st = check_shared(room, each, p->E, module);
+    if (!st && !b && q->shape[0] == 1 && p->E > 1) st = check_shared(room, each, p->E, module);
     if (!st) st = weights_put_piece(be, q, i, &whole);
     free(room), free(row);
     return st;
@@ -107,11 +107,11 @@ static Status load_piece(const PeftFile *f, Backend *be, const Param *q, int i, 
 
 static Status load_pair(const PeftFile *f, Backend *be, const Param *q)
 {
-    const Lora *l = q->beside->lora;
+    const Lora *l = q->adapter_of->lora;
     for (int k = 0; k < l->parts; k++) {
         char module[sizeof q->piece->name];
         bool b = l->part[k].b == q;
-        lora_module_name(module, sizeof module, q->beside, l->part[k].piece);
+        lora_module_name(module, sizeof module, q->adapter_of, l->part[k].piece);
         if (b || l->a == q) TRY(load_piece(f, be, q, b ? 0 : k, module, b));
     }
     return OK;

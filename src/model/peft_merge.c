@@ -24,7 +24,7 @@ static int index_of(const Model *m, const Param *p)
 static Status fetch(Merge *x, Backend *be, Arena *room, Param *q)
 {
     arena_clear(room);
-    q->w = t_new(room, "adapter", F32, q->rank, q->full);
+    q->shard.w = t_new(room, "adapter", F32, q->ndim, q->shape);
     TRY(backend_sync(be));
     return x->from.fill(x->from.self, x->with, be, index_of(x->with, q));
 }
@@ -49,10 +49,10 @@ static void add_product(float *w, const float *a, const float *b, int64_t out, i
 static void add_experts(const Param *w, const Param *a, const LoraPart *part)
 {
     const Param *b = part->b;
-    int64_t out = w->full[1], in = w->full[2], r = part->r;
-    for (int64_t e = 0; e < w->full[0]; e++)
-        add_product((float *)w->w.data + e * out * in,
-                    (float *)a->w.data + (a->full[0] == 1 ? 0 : e * r * in), (float *)b->w.data + e * out * r,
+    int64_t out = w->shape[1], in = w->shape[2], r = part->r;
+    for (int64_t e = 0; e < w->shape[0]; e++)
+        add_product((float *)w->shard.w.data + e * out * in,
+                    (float *)a->shard.w.data + (a->shape[0] == 1 ? 0 : e * r * in), (float *)b->shard.w.data + e * out * r,
                     out, in, r, part->scale);
 }
 
@@ -66,9 +66,9 @@ static Status add_pairs(Merge *x, Backend *be, const Param *w, const Param *q)
         TRY(fetch(x, be, &x->b, part->b));
         if (w->linear == LINEAR_EXPERTS) add_experts(w, l->a, part);
         else
-            add_product((float *)w->w.data + piece_at(w, part->piece),
-                        (float *)l->a->w.data + part->from * w->full[1], part->b->w.data,
-                        w->piece[part->piece].shape[0], w->full[1], part->r, part->scale);
+            add_product((float *)w->shard.w.data + piece_at(w, part->piece),
+                        (float *)l->a->shard.w.data + part->from * w->shape[1], part->b->shard.w.data,
+                        w->piece[part->piece].shape[0], w->shape[1], part->r, part->scale);
     }
     return OK;
 }
@@ -80,7 +80,7 @@ static Status fill(void *self, Model *m, Backend *be, int i)
     Param *q = x->with->params.p[i];
     REQUIRE(!strcmp(w->piece[0].name, q->piece[0].name), "%s is not %s", w->piece[0].name, q->piece[0].name);
     if (lora_trains_in_full(x->with, q)) {
-        q->w = w->w;
+        q->shard.w = w->shard.w;
         return x->from.fill(x->from.self, x->with, be, i);
     }
     TRY(weights_load_one(m, be, x->base, "", i));
@@ -92,7 +92,7 @@ static Status rooms(Merge *x, Backend *be)
     int64_t most = 0;
     for (int i = 0; i < x->with->params.n; i++) {
         const Param *p = x->with->params.p[i];
-        if (p->beside && param_count(p) > most) most = param_count(p);
+        if (p->adapter_of && param_count(p) > most) most = param_count(p);
     }
     TRY(backend_arena_open(be, &x->a, "adapter", (size_t)most * sizeof(float) + ARENA_ALIGN));
     return backend_arena_open(be, &x->b, "adapter", (size_t)most * sizeof(float) + ARENA_ALIGN);

@@ -109,7 +109,7 @@ static Status note_copy(Reader *r, const char *module)
 static Status read_plain(Reader *r, const Param *w, int i)
 {
     LoraTarget t = { 0 };
-    PeftAdapter p = { .form = PEFT_PLAIN, .E = 1, .out = w->piece[i].shape[0], .in = w->full[1] };
+    PeftAdapter p = { .form = PEFT_PLAIN, .E = 1, .out = w->piece[i].shape[0], .in = w->shape[1] };
     int64_t rank = 0;
     lora_module_name(t.module, sizeof t.module, w, i);
     p.a = look(r, PEFT_PREFIX "%s.lora_A.weight", t.module);
@@ -245,8 +245,8 @@ static bool has_fused(Reader *r, const PeftAdapter *p, const char *below)
 static Status read_experts(Reader *r, const Param *w)
 {
     LoraTarget t = { 0 };
-    PeftAdapter p = { .gate_up = w->form == FORM_EXPERT_GATE_UP, .E = w->full[0], .out = w->full[1],
-                      .in = w->full[2] };
+    PeftAdapter p = { .gate_up = w->form == FORM_EXPERT_GATE_UP, .E = w->shape[0], .out = w->shape[1],
+                      .in = w->shape[2] };
     lora_module_name(t.module, sizeof t.module, w, 0);
     int at = (int)(strrchr(t.module, '.') - t.module) + 1;
     snprintf(p.at, sizeof p.at, PEFT_PREFIX "%.*s", at, t.module);
@@ -294,7 +294,7 @@ static Status count_whole(Reader *r, const Param *p, int *found)
         *found += t != NULL;
     }
     if (p->linear != LINEAR_EXPERTS || *found) return OK;
-    for (int64_t e = 0; e < p->full[0]; e++)
+    for (int64_t e = 0; e < p->shape[0]; e++)
         for (int k = 0; k < 3; k++)
             if ((k < 2) == (p->form == FORM_EXPERT_GATE_UP))
                 *found += look(r, PEFT_PREFIX "%.*s.%lld.%s.weight", (int)(dot - p->piece[0].name),

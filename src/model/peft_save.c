@@ -35,13 +35,13 @@ static Status declare(Writer *w, const char *name, int64_t rows, int64_t cols)
 /* Parameter q comes from its source just before it is written. */
 static Status borrow(Writer *w, Param *q)
 {
-    int64_t n[3] = { q->full[0], q->full[1], q->full[2] };
+    int64_t n[3] = { q->shape[0], q->shape[1], q->shape[2] };
     int at = 0;
     if (!w->writing) return OK;
-    if (q->rank == 1) n[0] = 1, n[1] = q->full[0];
+    if (q->rank == 1) n[0] = 1, n[1] = q->shape[0];
     while (w->m->params.p[at] != q) at++;
     arena_clear(&w->room);
-    q->w = t_new(&w->room, "adapter", F32, q->rank == 1 ? 2 : q->rank, n);
+    q->shard.w = t_new(&w->room, "adapter", F32, q->rank == 1 ? 2 : q->rank, n);
     TRY(backend_sync(w->be));
     return w->from.fill(w->from.self, w->m, w->be, at);
 }
@@ -51,9 +51,9 @@ static Status borrow(Writer *w, Param *q)
 /* A (E, r, in), or one for all, which the file has E times. */
 static Status put_fused_a(Writer *w, const Param *a, int64_t E)
 {
-    int64_t n = a->full[1] * a->full[2];
-    if (!w->writing) return declare(w, a->piece[0].name, E * a->full[1], a->full[2]);
-    for (int64_t e = 0; e < E; e++) TRY(put(w, (float *)a->w.data + (a->full[0] == 1 ? 0 : e * n), n));
+    int64_t n = a->shape[1] * a->shape[2];
+    if (!w->writing) return declare(w, a->piece[0].name, E * a->shape[1], a->shape[2]);
+    for (int64_t e = 0; e < E; e++) TRY(put(w, (float *)a->shard.w.data + (a->shape[0] == 1 ? 0 : e * n), n));
     return OK;
 }
 
@@ -77,14 +77,14 @@ static Status put_each(Writer *w, const Param *base, const Param *q, bool b)
     static const char *const part[3] = { "gate_proj", "up_proj", "down_proj" };
     bool gate_up = base->form == FORM_EXPERT_GATE_UP;
     const char *name = base->piece[0].name;
-    int64_t rows = q->full[1] / (gate_up && b ? 2 : 1), cols = q->full[2], n = q->full[1] * cols;
-    for (int64_t e = 0; e < base->full[0]; e++)
+    int64_t rows = q->shape[1] / (gate_up && b ? 2 : 1), cols = q->shape[2], n = q->shape[1] * cols;
+    for (int64_t e = 0; e < base->shape[0]; e++)
         for (int k = 0; k < (gate_up ? 2 : 1); k++) {
             char full[300];
             snprintf(full, sizeof full, PEFT_PREFIX "%.*s.%lld.%s.lora_%c.weight",
                      (int)(strrchr(name, '.') - name), name, (long long)e, part[gate_up ? k : 2],
                      b ? 'B' : 'A');
-            const float *x = (float *)q->w.data + (q->full[0] == 1 ? 0 : e * n) + (b ? k * rows * cols : 0);
+            const float *x = (float *)q->shard.w.data + (q->shape[0] == 1 ? 0 : e * n) + (b ? k * rows * cols : 0);
             TRY(w->writing ? put(w, x, rows * cols) : declare(w, full, rows, cols));
         }
     return OK;
@@ -100,7 +100,7 @@ static Status put_pieces(Writer *w, const Param *q, const char *prefix)
         int64_t n = 1;
         for (int d = 0; d < p->rank; d++) n *= p->shape[d];
         snprintf(name, sizeof name, "%s%s", prefix, p->name);
-        TRY(w->writing ? put(w, (float *)q->w.data + piece_at(q, i), n)
+        TRY(w->writing ? put(w, (float *)q->shard.w.data + piece_at(q, i), n)
                        : st_writer_declare(&w->out, name, F32, p->rank, p->shape));
     }
     return OK;
@@ -112,7 +112,7 @@ static Status put_tied_head(Writer *w, const Param *q)
     const Piece *p = &q->piece[0];
     if (!peft_ties_head(w->m, q)) return OK;
     if (!w->writing) return st_writer_declare(&w->out, PEFT_HEAD, F32, p->rank, p->shape);
-    return put(w, q->w.data, p->shape[0] * p->shape[1]);
+    return put(w, q->shard.w.data, p->shape[0] * p->shape[1]);
 }
 
 static Status put_one(Writer *w, const Param *base, Param *q, bool b)
@@ -120,7 +120,7 @@ static Status put_one(Writer *w, const Param *base, Param *q, bool b)
     TRY(borrow(w, q));
     if (base->linear != LINEAR_EXPERTS) return put_pieces(w, q, "");
     if (w->each) return put_each(w, base, q, b);
-    return b ? put_fused_b(w, q) : put_fused_a(w, q, base->full[0]);
+    return b ? put_fused_b(w, q) : put_fused_a(w, q, base->shape[0]);
 }
 
 static Status walk(Writer *w)
@@ -159,7 +159,7 @@ static Status rooms(Writer *w)
     int64_t most = 0, row = 1;
     for (int i = 0; i < w->m->params.n; i++) {
         const Param *p = w->m->params.p[i];
-        if (p->form == FORM_LORA_B && p->full[0] * p->full[2] > row) row = p->full[0] * p->full[2];
+        if (p->form == FORM_LORA_B && p->shape[0] * p->shape[2] > row) row = p->shape[0] * p->shape[2];
         if ((p->beside || lora_trains_in_full(w->m, p)) && param_count(p) > most) most = param_count(p);
     }
     if (!(w->row = malloc((size_t)row * sizeof *w->row)))

@@ -112,7 +112,7 @@ static void order_deepstack(Vision *v, const VisionShape *s)
 /* Feature i joins after decoder layer i; where there is no such layer nobody reads it. */
 static void idle_merger(Merger *m)
 {
-    m->norm_w->idle = m->norm_b->idle = m->w1->idle = m->b1->idle = m->w2->idle = m->b2->idle = true;
+    m->norm_w->unused = m->norm_b->unused = m->w1->unused = m->b1->unused = m->w2->unused = m->b2->unused = true;
 }
 
 static void build_vision(Model *m, const VisionShape *s)
@@ -122,7 +122,7 @@ static void build_vision(Model *m, const VisionShape *s)
     int64_t pixels = s->channels * s->frames * s->patch * s->patch;
     *v = (Vision){ .D = s->D, .F = s->F, .H = s->H, .depth = s->depth, .merge = s->merge, .out = s->out,
                    .patch_dim = pixels, .gelu = s->gelu, .theta = (float)s->theta,
-                   .lowest = m->frozen[G_VIT] ? s->depth : -1,
+                   .first_trainable = m->frozen[G_VIT] ? s->depth : -1,
                    .block = calloc((size_t)s->depth, sizeof *v->block) };
     REQUIRE(v->block, "no memory for %lld vision blocks", (long long)s->depth);
     order_deepstack(v, s);
@@ -177,7 +177,7 @@ static void build_head(Model *m, const char *embed)
     m->head.w    = !t->tied ? build_table(m, "lm_head.weight") : m->embed ? m->embed : build_table(m, embed);
     if (!t->tied) m->head.w->linear = LINEAR_HEAD;
     if (!t->tied || m->embed) return;
-    m->head.w->tied_copy = true, m->head.w->mine = 0;
+    m->head.w->tied_copy = true, m->head.w->shard.unique = 0;
 }
 
 void qwen3_build(Model *m)

@@ -59,9 +59,9 @@ void sink_zero(Sink *s, int64_t n)
 
 void sink_zero_padding(Sink *s, const Param *p, ShardView h)
 {
-    int64_t from = param_local(p) / p->local[0] * p->real - h.at;
+    int64_t from = param_local(p) / p->shard.shape[0] * p->shard.real_rows - h.at;
     if (from < 0) from = 0;
-    if (p->real == p->local[0] || from >= h.n) return;
+    if (p->shard.real_rows == p->shard.shape[0] || from >= h.n) return;
     sink_seek(s, from);
     sink_zero(s, h.n - from);
 }

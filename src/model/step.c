@@ -16,25 +16,25 @@ static bool taught(const Pass *c, const Model *m)         /* whether gradients o
  * pass gradients on to the one below. -1: so does layer 0; L: only the head has one; L + 1: nothing has. */
 static int64_t bottom(const Pass *c, const Model *m)
 {
-    return c->mode == EVAL ? m->shape.text.L + 1 : taught(c, m) ? -1 : m->lowest;
+    return c->mode == EVAL ? m->shape.text.L + 1 : taught(c, m) ? -1 : m->first_trainable;
 }
 
-bool model_goes_back(const Pass *c, const Model *m) { return bottom(c, m) <= m->shape.text.L; }
+bool model_has_backward(const Pass *c, const Model *m) { return bottom(c, m) <= m->shape.text.L; }
 
 /* The same whether or not a micro-batch has pictures. */
 static int64_t lowest(const Model *m)
 {
     bool sees = m->shape.vision.depth && vision_trains(m);
-    return sees ? -1 : m->lowest;
+    return sees ? -1 : m->first_trainable;
 }
 
-bool model_chunk_goes_back(const Model *m, int chunk)
+bool model_chunk_has_backward(const Model *m, int chunk)
 {
     const Chunk *k = &m->chunk[chunk];
     return lowest(m) < k->to + k->heads;
 }
 
-bool model_chunk_passes_on(const Model *m, int chunk) { return lowest(m) < m->chunk[chunk].from; }
+bool model_chunk_sends_grad(const Model *m, int chunk) { return lowest(m) < m->chunk[chunk].from; }
 
 /* What forward keeps was planned. */
 static int64_t keeps_from(const Pass *c, const Model *m)
@@ -49,7 +49,7 @@ static int64_t features(const Model *m, int64_t from)
     return n > from ? n - from : 0;
 }
 
-int64_t model_border(const Batch *b, const Model *m, int64_t layer)
+int64_t model_boundary_rows(const Batch *b, const Model *m, int64_t layer)
 {
     return b->T + features(m, layer) * b->M;
 }
@@ -213,7 +213,7 @@ static void layers_fwd(const Pass *c, const Model *m, const Chunk *k, ModelAct *
     at_layer(c, -1);
 }
 
-void model_hidden(const Pass *c, const Model *m, ModelAct *a)
+void model_hidden_states(const Pass *c, const Model *m, ModelAct *a)
 {
     embed_fwd(c, m, &m->chunk[0], a);
     layers_fwd(c, m, &m->chunk[0], a);
@@ -246,7 +246,7 @@ static bool tied(const Model *m) { return m->head.w == m->embed; }
  * that is the embedding too has the rest of its own to come (embed_bwd), where backward gets there. */
 static void head_fwd(const Pass *c, const Model *m, ModelAct *a, float scale)
 {
-    bool back = model_goes_back(c, m), table = back && bottom(c, m) < 0;
+    bool back = model_has_backward(c, m), table = back && bottom(c, m) < 0;
     a->dx = (Tensor){ 0 };
     if (bottom(c, m) < m->shape.text.L)
         a->dx = t2(c->act, "GRADIENT", c->env->dtype, c->batch->T, m->shape.text.D);
@@ -278,7 +278,7 @@ Tensor model_output(const Pass *c, const Model *m, int chunk, ModelAct *a)
     const Chunk *k = &m->chunk[chunk];
     int64_t n = features(m, k->to);
     if (k->heads || !n) return a->x[k->to];
-    Tensor out = t2(c->act, "BORDER", c->env->dtype, model_border(c->batch, m, k->to), m->shape.text.D);
+    Tensor out = t2(c->act, "BORDER", c->env->dtype, model_boundary_rows(c->batch, m, k->to), m->shape.text.D);
     op_copy(c->be, t_rows(out, 0, c->batch->T), a->x[k->to]);
     for (int64_t i = 0; i < n && c->batch->media; i++)
         op_copy(c->be, border_feature(c, out, i), a->feature[k->to + i]);
@@ -308,7 +308,7 @@ static void mark_live(const Model *m, bool media)
 {
     for (int i = 0; i < m->params.n; i++) {
         Param *p = m->params.p[i];
-        p->live |= !p->frozen && !p->idle && (p->group == G_LLM || media);
+        p->step.has_grad |= !p->frozen && !p->unused && (p->group == G_LLM || media);
     }
 }
 
@@ -329,7 +329,7 @@ static void see_bwd(const Pass *c, const Model *m, ModelAct *a)
 static void embed_bwd(const Pass *c, const Model *m, ModelAct *a)
 {
     if (!tied(m)) unit_begin(c, m->embed->unit, true);
-    if (t_has(m->embed->g)) embed_table_bwd(c, m->embed, a->dx, m->shape.text.pad_id);
+    if (t_has(m->embed->shard.g)) embed_table_bwd(c, m->embed, a->dx, m->shape.text.pad_id);
     unit_end(c, m->embed->unit, true);
     if (taught(c, m)) see_bwd(c, m, a);
 }
@@ -345,7 +345,7 @@ static void enter_back(const Pass *c, const Model *m, const Chunk *k, ModelAct *
     }
 }
 
-void model_gradient(const Pass *c, const Model *m, int chunk, const ModelAct *a, Tensor dout)
+void model_input_grad(const Pass *c, const Model *m, int chunk, const ModelAct *a, Tensor dout)
 {
     const Chunk *k = &m->chunk[chunk];
     if (bottom(c, m) >= k->from) return;

@@ -39,7 +39,7 @@ Tensor weights_piece_view(const Param *p, Tensor t, int i)
     int64_t from = 0;
     if (p->form != FORM_ROWS || !t_has(t)) return t;
     for (int k = 0; k < i; k++) from += p->piece[k].rows;
-    return p->rank == 1 ? t_cols(t, from, p->piece[i].rows) : t_rows(t, from, p->piece[i].rows);
+    return p->ndim == 1 ? t_cols(t, from, p->piece[i].rows) : t_rows(t, from, p->piece[i].rows);
 }
 
 static bool shape_is(const StTensor *t, int rank, const int64_t *shape)
@@ -104,7 +104,7 @@ static void expert_base(char *out, size_t n, const Param *p)
 static Status fused_form(ExpertForm *form, Loader *l, const Param *p)
 {
     static const char *const names[2] = { "gate_up_proj", "down_proj" };
-    int64_t E = p->full[0], D = l->m->shape.text.D, I = l->m->shape.text.I;
+    int64_t E = p->shape[0], D = l->m->shape.text.D, I = l->m->shape.text.I;
     int64_t out[2][3] = { { E, 2 * I, D }, { E, D, I } }, in[2][3] = { { E, D, 2 * I }, { E, I, D } };
     char base[120], name[160];
     expert_base(base, sizeof base, p);
@@ -140,7 +140,7 @@ static int64_t expert_parts(const Param *p) { return p->form == FORM_EXPERT_GATE
 static Status one_expert(Loader *l, const Param *p, int64_t u, const StTensor **t)
 {
     static const char *const halves[2] = { "gate_proj", "up_proj" };
-    int64_t parts = expert_parts(p), want[2] = { p->full[1] / parts, p->full[2] };
+    int64_t parts = expert_parts(p), want[2] = { p->shape[1] / parts, p->shape[2] };
     char base[120], name[200];
     expert_base(base, sizeof base, p);
     snprintf(name, sizeof name, "%s%lld.%s.weight", base, (long long)(u / parts),
@@ -151,7 +151,7 @@ static Status one_expert(Loader *l, const Param *p, int64_t u, const StTensor **
 
 static Status load_each_expert(Loader *l, Sink *out, const Param *p, const StridedRange *c)
 {
-    int64_t block = p->full[1] * p->full[2] / expert_parts(p), at = -1;
+    int64_t block = p->shape[1] * p->shape[2] / expert_parts(p), at = -1;
     const StTensor *t = NULL;
     for (int64_t i = 0; i < c->count; i++)
         for (int64_t done = 0, n; done < c->len; done += n) {
@@ -179,7 +179,7 @@ typedef struct Block { int64_t expert, row, rows, col, cols; } Block;
 /* The block that the elements of a comb from run i, element k on begin with, as large as an expert allows. */
 static Block block_at(const Param *p, const StridedRange *c, int64_t i, int64_t k)
 {
-    int64_t R = p->full[1], W = p->full[2], from = c->at + i * c->stride + k, left = c->len - k;
+    int64_t R = p->shape[1], W = p->shape[2], from = c->at + i * c->stride + k, left = c->len - k;
     Block b = { .expert = from / (R * W), .row = from / W % R, .rows = 1, .col = from % W };
     int64_t below = R - b.row;
     b.cols = left < W - b.col ? left : W - b.col;
@@ -195,8 +195,8 @@ static void put_turned(Sink *out, const Param *p, const StTensor *t, const Block
 {
     int64_t n = b->rows * b->cols;
     for (int64_t j = 0; j < b->cols; j++) {
-        int64_t row = b->expert * p->full[2] + b->col + j;
-        dtype_convert(room + j * b->rows, F32, element(t, row * p->full[1] + b->row), t->dtype, b->rows);
+        int64_t row = b->expert * p->shape[2] + b->col + j;
+        dtype_convert(room + j * b->rows, F32, element(t, row * p->shape[1] + b->row), t->dtype, b->rows);
     }
     weights_transpose(room + n, room, b->cols, b->rows);
     sink_put(out, room + n, F32, n);
@@ -204,7 +204,7 @@ static void put_turned(Sink *out, const Param *p, const StTensor *t, const Block
 
 static Status load_turned_experts(Sink *out, const Param *p, const StTensor *t, const StridedRange *c)
 {
-    float *room = malloc((size_t)(p->full[1] * p->full[2]) * 2 * sizeof *room);
+    float *room = malloc((size_t)(p->shape[1] * p->shape[2]) * 2 * sizeof *room);
     if (!room) return fail(E_FIT, "%s: no host memory to turn an expert", t->name);
     for (int64_t i = 0, k = 0; i < c->count;) {
         Block b = block_at(p, c, i, k);
@@ -237,7 +237,7 @@ static Status load_held(Loader *l, const Param *p, ShardView h, int64_t *read)
     if (!h.n) return OK;
     TRY(sink_open(&out, l->be, h.t));
     for (int i = 0; i < p->pieces && !st; i++) {
-        int n = ranges_clip(c, &p->comb[i], 1, h.at, h.n);
+        int n = ranges_clip(c, &p->shard.range[i], 1, h.at, h.n);
         for (int k = 0; k < n && !st; k++) {
             sink_seek(&out, c[k].local);
             st = p->form == FORM_ROWS ? load_piece(l, &out, p, i, &c[k]) : load_experts(l, &out, p, &c[k]);
@@ -255,7 +255,7 @@ static Status put_held(Backend *be, const Param *p, int i, const StTensor *t, Sh
     StridedRange c[3];
     if (!h.n) return OK;
     TRY(sink_open(&out, be, h.t));
-    int n = ranges_clip(c, &p->comb[i], 1, h.at, h.n);
+    int n = ranges_clip(c, &p->shard.range[i], 1, h.at, h.n);
     for (int k = 0; k < n; k++) {
         sink_seek(&out, c[k].local);
         put_runs(&out, t, &c[k], piece_at(p, i));
@@ -277,7 +277,7 @@ static Status load_param(void *arg, int64_t i)
     const Param *p = l->m->params.p[i];
     ShardView w = param_weight_view(p), own = param_load_view(p);
     int64_t read[2] = { 0 };
-    if (p->beside) return OK;                                        /* adapters are in files of their own */
+    if (p->adapter_of) return OK;                                        /* adapters are in files of their own */
     TRY(load_held(l, p, own, &read[0]));
     TRY(load_held(l, p, w, &read[1]));
     __atomic_add_fetch(&l->read, read[read[1] > read[0]], __ATOMIC_RELAXED);
@@ -299,7 +299,7 @@ Status weights_check_shapes(Model *m, const SafeTensors *st, const char *prefix,
     for (int k = 0; p->form == FORM_ROWS && k < p->pieces; k++) TRY(piece_tensor(&l, &p->piece[k], &t));
     if (p->form == FORM_ROWS) return OK;
     TRY(expert_form(&form, &l, p));
-    for (int64_t u = 0; form == PER_EXPERT && u < p->full[0] * expert_parts(p); u++)
+    for (int64_t u = 0; form == PER_EXPERT && u < p->shape[0] * expert_parts(p); u++)
         TRY(one_expert(&l, p, u, &t));
     return OK;
 }

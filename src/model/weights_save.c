@@ -54,11 +54,11 @@ static Status save_tensor(Saver *s, const char *name, int rank, const int64_t *s
 /* Hub layout of fused experts: [E, in, out]. */
 static Status save_fused(Saver *s, const Param *p, Tensor t)
 {
-    int64_t shape[3] = { p->full[0], p->full[2], p->full[1] };
+    int64_t shape[3] = { p->shape[0], p->shape[2], p->shape[1] };
     if (!s->writing) return st_writer_declare(&s->out, p->piece[0].name, s->dtype, 3, shape);
-    for (int64_t e = 0; e < p->full[0]; e++) {
+    for (int64_t e = 0; e < p->shape[0]; e++) {
         TRY(fetch_floats(s, t_at(t, e)));
-        weights_transpose(s->turned, s->stage, p->full[1], p->full[2]);
+        weights_transpose(s->turned, s->stage, p->shape[1], p->shape[2]);
         TRY(emit(s, t_at(t, e), s->turned));
     }
     return OK;
@@ -68,9 +68,9 @@ static Status save_each_expert(Saver *s, const Param *p, Tensor t)
 {
     static const char *const halves[2] = { "gate_proj", "up_proj" };
     int parts = p->form == FORM_EXPERT_GATE_UP ? 2 : 1;
-    int64_t shape[2] = { p->full[1] / parts, p->full[2] };
+    int64_t shape[2] = { p->shape[1] / parts, p->shape[2] };
     const char *dot = strrchr(p->piece[0].name, '.');
-    for (int64_t e = 0; e < p->full[0]; e++)
+    for (int64_t e = 0; e < p->shape[0]; e++)
         for (int k = 0; k < parts; k++) {
             char name[200];
             snprintf(name, sizeof name, "%.*s.%lld.%s.weight", (int)(dot - p->piece[0].name),
@@ -86,10 +86,10 @@ static Status borrow(Saver *s, int i)
 {
     if (!s->from.fill || !s->writing) return OK;
     Param *p = s->source->params.p[i];
-    int64_t n[3] = { p->full[0], p->full[1], p->full[2] };
-    if (p->rank == 1) n[0] = 1, n[1] = p->full[0];
+    int64_t n[3] = { p->shape[0], p->shape[1], p->shape[2] };
+    if (p->ndim == 1) n[0] = 1, n[1] = p->shape[0];
     arena_clear(&s->room);
-    p->w = t_new(&s->room, "convert", F32, p->rank == 1 ? 2 : p->rank, n);
+    p->shard.w = t_new(&s->room, "convert", F32, p->ndim == 1 ? 2 : p->ndim, n);
     TRY(backend_sync(s->be));
     return s->from.fill(s->from.self, s->source, s->be, i);
 }
@@ -98,9 +98,9 @@ static Status walk(Saver *s)
 {
     for (int i = 0; i < s->m->params.n; i++) {
         const Param *p = s->m->params.p[i];
-        if (p->beside) continue;                             /* adapters have files of their own */
+        if (p->adapter_of) continue;                             /* adapters have files of their own */
         TRY(borrow(s, i));
-        Tensor t = t_has(p->master) && p->master.dtype == F32 && s->dtype == F32 ? p->master : p->w;
+        Tensor t = t_has(p->shard.master) && p->shard.master.dtype == F32 && s->dtype == F32 ? p->shard.master : p->shard.w;
         if (p->form != FORM_ROWS) {
             TRY(s->m->shape.fused_experts ? save_fused(s, p, t) : save_each_expert(s, p, t));
             continue;
@@ -116,7 +116,7 @@ static Status saver_rooms(Saver *s)
     int64_t most = 0;
     for (int i = 0; i < s->m->params.n; i++) {
         const Param *p = s->m->params.p[i];
-        int64_t n = param_count(p) / (p->form == FORM_ROWS ? 1 : p->full[0]);
+        int64_t n = param_count(p) / (p->form == FORM_ROWS ? 1 : p->shape[0]);
         if (n > most) most = n;
     }
     s->stage  = malloc((size_t)most * sizeof *s->stage);

@@ -57,7 +57,7 @@ void attention_fwd(const Pass *c, const Attention *m, AttentionAct *a, Tensor y,
     Tensor none = { 0 };
     need(c, L_STAT, &a->rstd, F32, T, 1);
     if (need_if(c, is_trainable(m->w_qkv), c->policy[L_QKV] == DROP, L_NORM, &a->n, x.dtype, T, D))
-        op_rmsnorm_fwd(c->be, a->n, a->rstd, none, x, none, m->norm->w, m->eps);
+        op_rmsnorm_fwd(c->be, a->n, a->rstd, none, x, none, m->norm->shard.w, m->eps);
     if (need(c, L_QKV, &a->qkv, x.dtype, Ta, (s.H + 2 * s.G) * s.C))
         column_linear_fwd(c, a->qkv, a->n, m->w_qkv, m->b_qkv);
     rotate(c, m, a, cs);
@@ -102,6 +102,6 @@ void attention_bwd(const Pass *c, const Attention *m, AttentionAct *a, Tensor dx
     row_linear_bwd(c, deeper ? dout : none, dy, a->o, m->w_o, m->b_o);
     if (deeper) attend_bwd(c, m, a, dqkv, dout, cs);
     if (deeper) column_linear_bwd(c, normed ? dn : none, dqkv, a->n, m->w_qkv, m->b_qkv);
-    if (normed) op_rmsnorm_bwd(c->be, dx, m->norm->g, dn, x, m->norm->w, a->rstd, dres);
+    if (normed) op_rmsnorm_bwd(c->be, dx, m->norm->shard.g, dn, x, m->norm->shard.w, a->rstd, dres);
     arena_reset(c->scratch, mark);
 }

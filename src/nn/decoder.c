@@ -11,8 +11,8 @@ static void middle(const Pass *c, const Decoder *m, DecoderAct *a, Tensor x, Ten
     bool fresh = need(c, L_RESID, &a->h, x.dtype, T, D);
     bool again = need(c, L_MLP_NORM, &a->n, x.dtype, T, D);
     attention_fwd(c, &m->attn, &a->attn, fresh ? a->h : none, x, cs);
-    if (fresh)      op_rmsnorm_fwd(c->be, a->n, a->rstd, a->h, x, a->h, m->norm->w, m->attn.eps);
-    else if (again) op_rmsnorm_fwd(c->be, a->n, a->rstd, none, a->h, none, m->norm->w, m->attn.eps);
+    if (fresh)      op_rmsnorm_fwd(c->be, a->n, a->rstd, a->h, x, a->h, m->norm->shard.w, m->attn.eps);
+    else if (again) op_rmsnorm_fwd(c->be, a->n, a->rstd, none, a->h, none, m->norm->shard.w, m->attn.eps);
 }
 
 void decoder_fwd(const Pass *c, const Decoder *m, DecoderAct *a, Tensor y, Tensor x, Tensor cs)
@@ -38,7 +38,7 @@ void decoder_bwd(const Pass *c, const Decoder *m, DecoderAct *a, Tensor dx, Tens
     Tensor dn = scratch2(c, x.dtype, x.n[0], x.n[1]), dh = scratch2(c, x.dtype, x.n[0], x.n[1]);
     if (m->sparse) moe_bwd(c, &m->moe, &a->moe, normed ? dn : none, dy, a->n);
     else           mlp_bwd(c, &m->mlp, &a->mlp, normed ? dn : none, dy, a->n);
-    if (normed) op_rmsnorm_bwd(c->be, dh, m->norm->g, dn, a->h, m->norm->w, a->rstd, dy);
+    if (normed) op_rmsnorm_bwd(c->be, dh, m->norm->shard.g, dn, a->h, m->norm->shard.w, a->rstd, dy);
     if (below)  attention_bwd(c, &m->attn, &a->attn, dx, dh, x, cs, dh);
     arena_reset(c->scratch, mark);
 }

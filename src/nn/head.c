@@ -10,14 +10,14 @@ int64_t head_chunk_rows(int64_t V, int64_t logits)
 }
 
 /* The columns that stand for an id; those behind them are padding, which has no part in the loss. */
-static Tensor real_of(const Head *h, Tensor z) { return t_cols(z, 0, h->w->real); }
+static Tensor real_of(const Head *h, Tensor z) { return t_cols(z, 0, h->w->shard.real_rows); }
 
 static void chunk_gradient(const Pass *c, const Head *h, Tensor dn, Tensor n, Tensor logits, Tensor lse,
                            Tensor labels, float scale)
 {
-    int64_t real = h->w->real, padding = logits.n[1] - real;
+    int64_t real = h->w->shard.real_rows, padding = logits.n[1] - real;
     Tensor dz = c->env->dtype == c->env->logits_dtype ? logits : scratch2(c, c->env->dtype, n.n[0], logits.n[1]);
-    op_ce_bwd(c->be, real_of(h, dz), real_of(h, logits), lse, labels, h->w->first, scale);
+    op_ce_bwd(c->be, real_of(h, dz), real_of(h, logits), lse, labels, h->w->shard.first_row, scale);
     if (padding) op_fill(c->be, t_cols(dz, real, padding), 0.0f);
     linear_bwd(c, dn, dz, n, h->w, NULL);
 }
@@ -30,10 +30,10 @@ static void chunk_loss(const Pass *c, const Head *h, Tensor loss, Tensor each, T
     int64_t rows = n.n[0];
     Tensor none = { 0 };
     ArenaMark mark = arena_mark(c->scratch);
-    Tensor logits = scratch2(c, c->env->logits_dtype, rows, h->w->local[0]), lse = scratch2(c, F32, rows, 1);
+    Tensor logits = scratch2(c, c->env->logits_dtype, rows, h->w->shard.shape[0]), lse = scratch2(c, F32, rows, 1);
     Tensor part = scratch2(c, F64, rows, 3);
     linear_fwd(c, logits, n, h->w, NULL);
-    op_ce_part(c->be, part, real_of(h, logits), labels, h->w->first);
+    op_ce_part(c->be, part, real_of(h, logits), labels, h->w->shard.first_row);
     op_ce_join(c->be, mesh_at(c->env->mesh, AX_TP) ? none : loss, lse, each, all_rows(c, part), labels, scale);
     if (back) chunk_gradient(c, h, dn, n, logits, lse, labels, scale);
     arena_reset(c->scratch, mark);
@@ -46,7 +46,7 @@ static void norm_bwd(const Pass *c, const Head *h, Tensor dx, Tensor dn, Tensor 
 {
     ArenaMark mark = arena_mark(c->scratch);
     Tensor part = t_has(dx) ? part_rows(c, dx) : dx;
-    op_rmsnorm_bwd(c->be, dn, h->norm->g, dn, xs, h->norm->w, rstd, (Tensor){ 0 });
+    op_rmsnorm_bwd(c->be, dn, h->norm->shard.g, dn, xs, h->norm->shard.w, rstd, (Tensor){ 0 });
     if (t_has(dx)) {
         op_fill(c->be, part, 0.0f);
         op_scatter_rows(c->be, part, dn, rows, false);
@@ -73,7 +73,7 @@ void head_loss(const Pass *c, const Head *h, Tensor loss, Tensor dx, Tensor x, f
     Tensor xs = scratch2(c, c->env->dtype, S, D), n = scratch2(c, c->env->dtype, S, D), rstd = scratch2(c, F32, S, 1);
     Tensor dn = t_has(dx) || (back && is_trainable(h->norm)) ? scratch2(c, c->env->dtype, S, D) : none;
     take_rows(c, xs, x, rows);
-    op_rmsnorm_fwd(c->be, n, rstd, none, xs, none, h->norm->w, h->eps);
+    op_rmsnorm_fwd(c->be, n, rstd, none, xs, none, h->norm->shard.w, h->eps);
     for (int64_t i = 0; i < S; i += h->chunk) {
         int64_t k = S - i < h->chunk ? S - i : h->chunk;
         chunk.first_row = i;
@@ -101,8 +101,8 @@ void head_logits(const Pass *c, const Head *h, Tensor y, Tensor x, int64_t from)
     ArenaMark mark = arena_mark(c->scratch);
     Tensor rows = t_rows(x, from, y.n[0]);
     Tensor n = scratch2(c, c->env->dtype, y.n[0], x.n[1]), rstd = scratch2(c, F32, y.n[0], 1);
-    Tensor z = cut ? scratch2(c, (DType)y.dtype, y.n[0], h->w->local[0]) : y;
-    op_rmsnorm_fwd(c->be, n, rstd, none, rows, none, h->norm->w, h->eps);
+    Tensor z = cut ? scratch2(c, (DType)y.dtype, y.n[0], h->w->shard.shape[0]) : y;
+    op_rmsnorm_fwd(c->be, n, rstd, none, rows, none, h->norm->shard.w, h->eps);
     linear_fwd(c, z, n, h->w, NULL);
     if (cut) join_slices(c, y, all_rows(c, z));
     arena_reset(c->scratch, mark);

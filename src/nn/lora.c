@@ -26,9 +26,9 @@ static bool drops(const Pass *c, const Param *w) { return w->lora->dropout > 0 &
 static Dropout drop_of(const Pass *c, const Param *w, int64_t T)
 {
     const Param *a = w->lora->a;
-    int     last = a->rank - 1;
+    int     last = a->ndim - 1;
     if (!drops(c, w)) return (Dropout){ 0 };
-    int64_t whole = a->full[last], part = a->local[last];
+    int64_t whole = a->shape[last], part = a->shard.shape[last];
     int64_t row = c->first_row + (w->linear == LINEAR_ROUTER ? mesh_at(c->env->mesh, AX_TP) * T : 0);
     int64_t col = part == whole ? 0 : mesh_at(c->env->mesh, of_experts(w) ? AX_ETP : AX_TP) * part;
     return (Dropout){ w->lora->dropout, rng_u64(c->dropout_seed, w->lora->stream, place(c, w)), w->lora->stream, row,
@@ -47,12 +47,12 @@ static float factor(const Pass *c, const Param *w, const LoraPart *p)
 static Tensor low_of(const Pass *c, Tensor x, const Param *w)
 {
     const Lora *l = w->lora;
-    Tensor low = scratch2(c, (DType)x.dtype, x.n[0], l->a->w.n[0]);
+    Tensor low = scratch2(c, (DType)x.dtype, x.n[0], l->a->shard.w.n[0]);
     for (int i = 0, k; i < l->parts; i = k) {
         const LoraPart *p = &l->part[i];
         int64_t cols = 0;
         for (k = i; k < l->parts && l->part[k].scale == p->scale; k++) cols += l->part[k].r;
-        op_gemm_scaled(c->be, t_cols(low, p->from, cols), x, t_rows(l->a->w, p->from, cols), factor(c, w, p),
+        op_gemm_scaled(c->be, t_cols(low, p->from, cols), x, t_rows(l->a->shard.w, p->from, cols), factor(c, w, p),
                        drop_of(c, w, x.n[0]), GEMM_NT);
     }
     return low;
@@ -65,7 +65,7 @@ void lora_fwd(const Pass *c, Tensor y, Tensor x, const Param *w)
     Tensor low = low_of(c, x, w);
     for (int i = 0; i < w->lora->parts; i++) {
         const LoraPart *p = &w->lora->part[i];
-        op_gemm(c->be, t_cols(y, p->at, p->rows), t_cols(low, p->from, p->r), p->b->w, none,
+        op_gemm(c->be, t_cols(y, p->at, p->rows), t_cols(low, p->from, p->r), p->b->shard.w, none,
                 GEMM_NT | GEMM_ACC);
     }
     arena_reset(c->scratch, mark);
@@ -74,11 +74,11 @@ void lora_fwd(const Pass *c, Tensor y, Tensor x, const Param *w)
 Tensor lora_d_a_out(const Pass *c, Tensor dy, const Param *w)
 {
     if (!w->lora) return none;
-    int64_t R = w->lora->a->w.n[0];
+    int64_t R = w->lora->a->shard.w.n[0];
     Tensor back = t_cols(scratch2(c, (DType)dy.dtype, dy.n[0], (R + 7) / 8 * 8), 0, R);   /* on 16 bytes */
     for (int i = 0; i < w->lora->parts; i++) {
         const LoraPart *p = &w->lora->part[i];
-        op_gemm_scaled(c->be, t_cols(back, p->from, p->r), t_cols(dy, p->at, p->rows), p->b->w,
+        op_gemm_scaled(c->be, t_cols(back, p->from, p->r), t_cols(dy, p->at, p->rows), p->b->shard.w,
                        factor(c, w, p), (Dropout){ 0 }, GEMM_NN);
     }
     return back;
@@ -87,7 +87,7 @@ Tensor lora_d_a_out(const Pass *c, Tensor dy, const Param *w)
 void lora_input_grad(const Pass *c, Tensor dx, Tensor back, const Param *w)
 {
     if (w->lora)
-        op_gemm_scaled(c->be, dx, back, w->lora->a->w, 1.0f, drop_of(c, w, dx.n[0]), GEMM_NN | GEMM_ACC);
+        op_gemm_scaled(c->be, dx, back, w->lora->a->shard.w, 1.0f, drop_of(c, w, dx.n[0]), GEMM_NN | GEMM_ACC);
 }
 
 /* low is made a second time, which the model does not need: it is charged as a replay. */
@@ -102,12 +102,12 @@ void lora_grads(const Pass *c, Tensor dy, Tensor back, Tensor x, const Param *w)
     *replay = before;
     for (int i = 0; i < w->lora->parts; i++) {
         const LoraPart *p = &w->lora->part[i];
-        if (t_has(p->b->g))
-            op_gemm(c->be, p->b->g, t_cols(dy, p->at, p->rows), t_cols(low, p->from, p->r), none,
+        if (t_has(p->b->shard.g))
+            op_gemm(c->be, p->b->shard.g, t_cols(dy, p->at, p->rows), t_cols(low, p->from, p->r), none,
                     param_grad_flags(p->b));
     }
-    if (t_has(a->g))
-        op_gemm_scaled(c->be, a->g, back, x, 1.0f, drop_of(c, w, x.n[0]), param_grad_flags(a));
+    if (t_has(a->shard.g))
+        op_gemm_scaled(c->be, a->shard.g, back, x, 1.0f, drop_of(c, w, x.n[0]), param_grad_flags(a));
     arena_reset(c->scratch, mark);
 }
 
@@ -118,11 +118,11 @@ static Tensor rows_scratch(const Pass *c, const LoraRows *by, Tensor like, int64
     return t_rows(scratch2(c, (DType)like.dtype, by->room, cols), 0, like.n[0]);
 }
 
-int64_t lora_a_cols(const Param *w) { return w->lora ? w->lora->a->w.n[w->lora->a->rank - 2] : 0; }
+int64_t lora_a_cols(const Param *w) { return w->lora ? w->lora->a->shard.w.n[w->lora->a->ndim - 2] : 0; }
 
 void lora_rows_a_out(const Pass *c, Tensor low, Tensor x, const Param *w, const LoraRows *by)
 {
-    op_grouped_scaled(c->be, low, x, w->lora->a->w, by->offsets, factor(c, w, &w->lora->part[0]),
+    op_grouped_scaled(c->be, low, x, w->lora->a->shard.w, by->offsets, factor(c, w, &w->lora->part[0]),
                       drop_of(c, w, x.n[0]), GEMM_NT);
 }
 
@@ -130,27 +130,27 @@ Tensor lora_rows_d_a_out(const Pass *c, Tensor dy, const Param *w, const LoraRow
 {
     if (!w->lora) return none;
     Tensor back = rows_scratch(c, by, dy, lora_a_cols(w));
-    op_grouped_scaled(c->be, back, dy, w->lora->part[0].b->w, by->offsets, factor(c, w, &w->lora->part[0]),
+    op_grouped_scaled(c->be, back, dy, w->lora->part[0].b->shard.w, by->offsets, factor(c, w, &w->lora->part[0]),
                       (Dropout){ 0 }, GEMM_NN);
     return back;
 }
 
 LoraTerm lora_term(Tensor low, const Param *w)
 {
-    return w->lora ? (LoraTerm){ .low = low, .w = w->lora->part[0].b->w } : (LoraTerm){ 0 };
+    return w->lora ? (LoraTerm){ .low = low, .w = w->lora->part[0].b->shard.w } : (LoraTerm){ 0 };
 }
 
 LoraTerm lora_input_term(const Pass *c, Tensor back, const Param *w)
 {
-    return w->lora ? (LoraTerm){ back, w->lora->a->w, drop_of(c, w, back.n[0]) } : (LoraTerm){ 0 };
+    return w->lora ? (LoraTerm){ back, w->lora->a->shard.w, drop_of(c, w, back.n[0]) } : (LoraTerm){ 0 };
 }
 
 void lora_rows_grads(const Pass *c, Tensor dy, Tensor low, Tensor back, Tensor x, const Param *w, const LoraRows *by)
 {
     if (!w->lora || w->lora->a->frozen) return;
     Param *a = w->lora->a, *b = w->lora->part[0].b;
-    if (t_has(b->g)) op_grouped_gemm(c->be, b->g, dy, low, by->offsets, (LoraTerm){ 0 }, param_grad_flags(b));
-    if (t_has(a->g))
-        op_grouped_scaled(c->be, a->g, back, x, by->offsets, 1.0f, drop_of(c, w, x.n[0]),
+    if (t_has(b->shard.g)) op_grouped_gemm(c->be, b->shard.g, dy, low, by->offsets, (LoraTerm){ 0 }, param_grad_flags(b));
+    if (t_has(a->shard.g))
+        op_grouped_scaled(c->be, a->shard.g, back, x, by->offsets, 1.0f, drop_of(c, w, x.n[0]),
                           param_grad_flags(a));
 }

@@ -33,13 +33,13 @@ void replay_end(const Pass *c) { c->be->ledger.replay = false; }
 
 void linear_fwd(const Pass *c, Tensor y, Tensor x, const Param *w, const Param *b)
 {
-    op_gemm(c->be, y, x, w->w, param_w(b), GEMM_NT);
+    op_gemm(c->be, y, x, w->shard.w, param_w(b), GEMM_NT);
     lora_fwd(c, y, x, w);
 }
 
 void linear_residual(const Pass *c, Tensor y, Tensor x, const Param *w, const Param *b, Tensor res)
 {
-    op_gemm_residual(c->be, y, res, x, w->w, param_w(b));
+    op_gemm_residual(c->be, y, res, x, w->shard.w, param_w(b));
     lora_fwd(c, y, x, w);
 }
 
@@ -47,14 +47,14 @@ bool is_trainable(const Param *p) { return p && (!p->frozen || (p->lora && !p->l
 
 void linear_input_grad(const Pass *c, Tensor dx, Tensor dy, Tensor back, const Param *w, int flags)
 {
-    op_gemm(c->be, dx, dy, w->w, (Tensor){ 0 }, GEMM_NN | flags);
+    op_gemm(c->be, dx, dy, w->shard.w, (Tensor){ 0 }, GEMM_NN | flags);
     lora_input_grad(c, dx, back, w);
 }
 
 void linear_grads(const Pass *c, Tensor dy, Tensor back, Tensor x, Param *w, const Param *b)
 {
-    if (t_has(w->g))       op_gemm(c->be, w->g, dy, x, (Tensor){ 0 }, param_grad_flags(w));
-    if (t_has(param_g(b))) op_colsum(c->be, b->g, dy);
+    if (t_has(w->shard.g))       op_gemm(c->be, w->shard.g, dy, x, (Tensor){ 0 }, param_grad_flags(w));
+    if (t_has(param_g(b))) op_colsum(c->be, b->shard.g, dy);
     lora_grads(c, dy, back, x, w);
 }
 

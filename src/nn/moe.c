@@ -184,16 +184,16 @@ static void pairs_fwd(const Pass *c, MoeAct *a, Tensor *low, Tensor x, const Par
 /* `out`: the output is wanted too. */
 static void up_fwd(const Pass *c, const Moe *m, MoeAct *a, bool out)
 {
-    int64_t F = m->w_gu->w.n[1] / 2;                             /* of this rank's slice */
+    int64_t F = m->w_gu->shard.w.n[1] / 2;                             /* of this rank's slice */
     DType   d = (DType)a->x.dtype;
     pairs_fwd(c, a, &a->a_out_gu, a->x, m->w_gu);
     bool up  = need_rows(c, L_GATE_UP, a, &a->gu, d, 2 * F);
     bool act = need_rows_if(c, read_again(c, m->w_d), out || pairs_again(c, m->w_d), L_ACT, a, &a->h, d, F);
     LoraTerm pairs = lora_term(a->a_out_gu, m->w_gu);
     if (up && act)
-        op_grouped_swiglu(c->be, a->gu, a->h, a->x, m->w_gu->w, a->offsets, a->gate, pairs);
+        op_grouped_swiglu(c->be, a->gu, a->h, a->x, m->w_gu->shard.w, a->offsets, a->gate, pairs);
     else if (up)
-        op_grouped_gemm(c->be, a->gu, a->x, m->w_gu->w, a->offsets, pairs, GEMM_NT);
+        op_grouped_gemm(c->be, a->gu, a->x, m->w_gu->shard.w, a->offsets, pairs, GEMM_NT);
     else if (act)
         op_swiglu_fwd(c->be, a->h, a->gu, a->gate);
 }
@@ -211,7 +211,7 @@ static void experts_fwd(const Pass *c, const Moe *m, MoeAct *a, Tensor y, Tensor
     reserve(c);
     ArenaMark mark = arena_mark(c->scratch);
     Tensor out = scratch_rows(c, a, x.dtype, D);
-    op_grouped_gemm(c->be, out, a->h, m->w_d->w, a->offsets, lora_term(a->a_out_d, m->w_d), GEMM_NT);
+    op_grouped_gemm(c->be, out, a->h, m->w_d->shard.w, a->offsets, lora_term(a->a_out_d, m->w_d), GEMM_NT);
     from_experts(c, a, y, out, res);
     arena_reset(c->scratch, mark);
 }
@@ -234,8 +234,8 @@ static void expert_grads(const Pass *c, const Moe *m, MoeAct *a, Tensor dy, Tens
                          Param *w)
 {
     LoraRows by = rows_of(c, a);
-    if (t_has(w->g))
-        op_grouped_gemm(c->be, w->g, dy, x, a->offsets, (LoraTerm){ 0 }, param_grad_flags(w));
+    if (t_has(w->shard.g))
+        op_grouped_gemm(c->be, w->shard.g, dy, x, a->offsets, (LoraTerm){ 0 }, param_grad_flags(w));
     lora_rows_grads(c, dy, low, back, x, w, &by);
 }
 
@@ -262,7 +262,7 @@ static void down_bwd(const Pass *c, const Moe *m, MoeAct *a, Tensor dgu, Tensor 
     ArenaMark mark = arena_mark(c->scratch);
     Tensor back = lora_rows_d_a_out(c, dout, m->w_d, &by);
     if (t_has(dgu))
-        op_grouped_dswiglu(c->be, dgu, dgate, dout, m->w_d->w, a->offsets, a->gu, a->gate,
+        op_grouped_dswiglu(c->be, dgu, dgate, dout, m->w_d->shard.w, a->offsets, a->gu, a->gate,
                            lora_input_term(c, back, m->w_d));
     expert_grads(c, m, a, dout, a->a_out_d, back, a->h, m->w_d);
     arena_reset(c->scratch, mark);
@@ -272,7 +272,7 @@ static void down_bwd(const Pass *c, const Moe *m, MoeAct *a, Tensor dgu, Tensor 
 static void experts_bwd(const Pass *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweight, Tensor dy)
 {
     bool    deeper = t_has(dx) || t_has(dweight) || is_trainable(m->w_gu);
-    int64_t D = dy.n[1], F = m->w_gu->w.n[1] / 2;
+    int64_t D = dy.n[1], F = m->w_gu->shard.w.n[1] / 2;
     DType d = (DType)dy.dtype;
     LoraRows  by = rows_of(c, a);
     ArenaMark mark = arena_mark(c->scratch);
@@ -282,7 +282,7 @@ static void experts_bwd(const Pass *c, const Moe *m, MoeAct *a, Tensor dx, Tenso
     down_bwd(c, m, a, deeper ? dgu : (Tensor){ 0 }, dgate, dout);
     Tensor back = deeper ? lora_rows_d_a_out(c, dgu, m->w_gu, &by) : (Tensor){ 0 };
     if (t_has(dx))                                               /* dout is spent: now d(a->x) */
-        op_grouped_gemm(c->be, dout, dgu, m->w_gu->w, a->offsets, lora_input_term(c, back, m->w_gu), GEMM_NN);
+        op_grouped_gemm(c->be, dout, dgu, m->w_gu->shard.w, a->offsets, lora_input_term(c, back, m->w_gu), GEMM_NN);
     if (deeper) rows_back(c, m, a, dx, dweight, dout, dgate, dgu, back);
     arena_reset(c->scratch, mark);
 }
@@ -320,7 +320,7 @@ static void show_rows(MoeAct *a, int64_t rows)
 /* Memory is what a layer takes that is done at once: a replay has its buffers too, which backward fills. */
 static void slices_fwd(const Pass *c, const Moe *m, MoeAct *a, Tensor y, Tensor x, Tensor res, bool fresh)
 {
-    int64_t room = c->env->dispatcher->row_capacity, F = m->w_gu->w.n[1] / 2;
+    int64_t room = c->env->dispatcher->row_capacity, F = m->w_gu->shard.w.n[1] / 2;
     need(c, L_DISPATCH, &a->x, x.dtype, room, x.n[1]);
     if (m->w_gu->lora) need(c, L_LORA, &a->a_out_gu, x.dtype, room, lora_a_cols(m->w_gu));
     need(c, L_GATE_UP, &a->gu, x.dtype, room, 2 * F);

@@ -26,12 +26,12 @@ static void settle(Param *p, int64_t padding)
 {
     int64_t at = 0, rows = 0;
     for (int i = 0; i < p->pieces; i++) {
-        p->comb[i].local = at;
-        at += p->comb[i].len * p->comb[i].count;
+        p->shard.range[i].local = at;
+        at += p->shard.range[i].len * p->shard.range[i].count;
         rows += p->piece[i].rows;
     }
-    p->local[0] = rows + padding, p->real = rows;
-    p->own_at = 0, p->own_n = p->mine = param_local(p);
+    p->shard.shape[0] = rows + padding, p->shard.real_rows = rows;
+    p->shard.offset = 0, p->shard.len = p->shard.unique = param_local(p);
 }
 
 /* One rank: a piece is one run, behind those above it. */
@@ -40,10 +40,10 @@ static void whole_piece(Param *p)
     int64_t n = 1, before = 0;
     int     k = p->pieces - 1;
     for (int i = 0; i < p->piece[k].rank; i++) n *= p->piece[k].shape[i];
-    for (int i = 0; i < k; i++) before += p->comb[i].len;
-    p->comb[k] = (StridedRange){ .at = before, .len = n, .stride = n, .count = 1 };
+    for (int i = 0; i < k; i++) before += p->shard.range[i].len;
+    p->shard.range[k] = (StridedRange){ .at = before, .len = n, .stride = n, .count = 1 };
     p->piece[k].rows = p->piece[k].shape[0];
-    for (int i = 1; i < p->rank; i++) p->local[i] = p->full[i];
+    for (int i = 1; i < p->ndim; i++) p->shard.shape[i] = p->shape[i];
     settle(p, 0);
 }
 
@@ -61,7 +61,7 @@ Param *param_matrix(ParamSet *s, Group g, int64_t rows, int64_t cols, const char
     va_start(ap, fmt);
     name_piece(p, fmt, ap);
     va_end(ap);
-    p->rank = 2, p->full[0] = rows, p->full[1] = cols;
+    p->ndim = 2, p->shape[0] = rows, p->shape[1] = cols;
     p->piece[0].rank = 2, p->piece[0].shape[0] = rows, p->piece[0].shape[1] = cols;
     whole_piece(p);
     return p;
@@ -74,7 +74,7 @@ Param *param_vector(ParamSet *s, Group g, Init init, int64_t n, const char *fmt,
     va_start(ap, fmt);
     name_piece(p, fmt, ap);
     va_end(ap);
-    p->rank = 1, p->full[0] = n, p->decay = false;
+    p->ndim = 1, p->shape[0] = n, p->decay = false;
     p->piece[0].rank = 1, p->piece[0].shape[0] = n;
     whole_piece(p);
     return p;
@@ -87,9 +87,9 @@ Param *param_experts(ParamSet *s, Form form, int64_t E, int64_t rows, int64_t co
     va_start(ap, fmt);
     name_piece(p, fmt, ap);
     va_end(ap);
-    p->rank = 3, p->full[0] = E, p->full[1] = rows, p->full[2] = cols;
+    p->ndim = 3, p->shape[0] = E, p->shape[1] = rows, p->shape[2] = cols;
     p->piece[0].rank = 3;
-    for (int i = 0; i < 3; i++) p->piece[0].shape[i] = p->full[i];
+    for (int i = 0; i < 3; i++) p->piece[0].shape[i] = p->shape[i];
     whole_piece(p);
     return p;
 }
@@ -102,8 +102,8 @@ void param_piece(Param *p, int64_t rows, const char *fmt, ...)
     name_piece(p, fmt, ap);
     va_end(ap);
     Piece *q = &p->piece[p->pieces - 1];
-    q->rank = p->rank, q->shape[0] = rows, q->shape[1] = p->full[1];
-    p->full[0] += rows;
+    q->rank = p->ndim, q->shape[0] = rows, q->shape[1] = p->shape[1];
+    p->shape[0] += rows;
     whole_piece(p);
 }
 
@@ -112,19 +112,19 @@ void params_unit(ParamSet *s) { s->unit = s->units++; }
 /* Those who hold the same: the ranks that differ on no axis that cuts it. */
 static GroupId sums_of(const ParamSet *s, const Param *p)
 {
-    bool by[AX_N] = { [AX_TP] = p->head > 0 }, slices = mesh_size(s->mesh, AX_ETP) > 1;
+    bool by[AX_N] = { [AX_TP] = p->head_width > 0 }, slices = mesh_size(s->mesh, AX_ETP) > 1;
     for (int i = 0; i < p->cuts; i++) by[p->cut[i].axis] = true;
     if (by[AX_EP])  return by[AX_ETP] || !slices ? GR_edp : GR_etp_edp;
     if (by[AX_ETP]) return slices ? GR_ep_edp : GR_tp_dp_cp;
     return by[AX_TP] ? GR_dp_cp : GR_tp_dp_cp;
 }
 
-static int64_t row_elements(const Param *p) { return param_count(p) / p->full[0]; }
+static int64_t row_elements(const Param *p) { return param_count(p) / p->shape[0]; }
 
 /* Rows [from, from + rows) of piece i. */
 static void take_rows(Param *p, int i, int64_t from, int64_t rows)
 {
-    StridedRange *c = &p->comb[i];
+    StridedRange *c = &p->shard.range[i];
     int64_t n = rows * row_elements(p);
     *c = (StridedRange){ .at = c->at + from * row_elements(p), .len = n, .stride = n, .count = rows > 0 };
     p->piece[i].rows = rows;
@@ -141,7 +141,7 @@ static void cut_rows(Param *p, int64_t n, int64_t x)
                 p->piece[i].name, (long long)all, (long long)n);
         take_rows(p, i, from, rows);
         padding += part - rows;
-        if (!i) p->first = from;
+        if (!i) p->shard.first_row = from;
     }
     settle(p, padding);
 }
@@ -150,7 +150,7 @@ static void cut_rows(Param *p, int64_t n, int64_t x)
 static void cut_blocks(Param *p, int64_t block, int64_t n, int64_t x)
 {
     for (int i = 0; i < p->pieces; i++) {
-        StridedRange *c = &p->comb[i];
+        StridedRange *c = &p->shard.range[i];
         REQUIRE(c->count == 1 && block % n == 0 && c->len % block == 0, "%s: %lld in %lld parts",
                 p->piece[i].name, (long long)block, (long long)n);
         *c = (StridedRange){ .at = c->at + x * (block / n), .len = block / n, .stride = block,
@@ -162,24 +162,24 @@ void param_cut(const ParamSet *s, Param *p, MeshAxis axis, int dim)
 {
     int64_t n = mesh_size(s->mesh, axis), x = mesh_at(s->mesh, axis), block = 1;
     p->cut[p->cuts++] = (AxisCut){ axis, dim };
-    p->sums = sums_of(s, p);
+    p->grad_group = sums_of(s, p);
     if (n == 1) return;
     if (dim == 0) {
         cut_rows(p, n, x);
         return;
     }
-    for (int i = dim; i < p->rank; i++) block *= p->full[i];
+    for (int i = dim; i < p->ndim; i++) block *= p->shape[i];
     if (dim == 1 && (p->form == FORM_EXPERT_GATE_UP || p->form == FORM_LORA_B)) block /= 2;
     cut_blocks(p, block, n, x);
-    p->local[dim] /= n;
+    p->shard.shape[dim] /= n;
     settle(p, 0);
 }
 
 void param_cut_heads(const ParamSet *s, Param *p, int64_t width)
 {
     int64_t n = mesh_size(s->mesh, AX_TP), x = mesh_at(s->mesh, AX_TP), mine = -1, above = 0;
-    p->head = width;
-    p->sums = sums_of(s, p);
+    p->head_width = width;
+    p->grad_group = sums_of(s, p);
     if (n == 1) return;
     for (int i = 0; i < p->pieces; i++) {
         int64_t heads = p->piece[i].rows / width, share = heads < n ? n / heads : 1, part = heads * share / n;
@@ -187,17 +187,17 @@ void param_cut_heads(const ParamSet *s, Param *p, int64_t width)
                 (long long)heads, (long long)n);
         take_rows(p, i, x / share * part * width, part * width);
         if (mine < 0 && x % share) mine = above;             /* the first neighbour's is what counts */
-        above += p->comb[i].len;
+        above += p->shard.range[i].len;
     }
     settle(p, 0);
-    if (mine >= 0) p->mine = mine;
+    if (mine >= 0) p->shard.unique = mine;
 }
 
 int param_ranges(const Param *p, StridedRange *out)
 {
     int n = 0;
     for (int i = 0; i < p->pieces; i++)
-        if (p->comb[i].count) out[n++] = p->comb[i];
+        if (p->shard.range[i].count) out[n++] = p->shard.range[i];
     return n;
 }
 
@@ -232,23 +232,23 @@ static Tensor flat(Tensor t)
 
 ShardView param_weight_view(const Param *p)
 {
-    int64_t n = t_has(p->w) ? t_count(p->w) : 0, all = param_local(p);
-    REQUIRE(!n || n == all || n == p->own_n, "%s: %s", p->piece[0].name, t_fmt(p->w));
-    return n == all ? (ShardView){ flat(p->w), 0, n } : (ShardView){ flat(p->w), p->own_at, n };
+    int64_t n = t_has(p->shard.w) ? t_count(p->shard.w) : 0, all = param_local(p);
+    REQUIRE(!n || n == all || n == p->shard.len, "%s: %s", p->piece[0].name, t_fmt(p->shard.w));
+    return n == all ? (ShardView){ flat(p->shard.w), 0, n } : (ShardView){ flat(p->shard.w), p->shard.offset, n };
 }
 
 ShardView param_state_view(const Param *p, Tensor t)
 {
-    REQUIRE(!t_has(t) || t_count(t) == p->own_n, "%s: %s", p->piece[0].name, t_fmt(t));
-    return (ShardView){ flat(t), p->own_at, t_has(t) ? p->own_n : 0 };
+    REQUIRE(!t_has(t) || t_count(t) == p->shard.len, "%s: %s", p->piece[0].name, t_fmt(t));
+    return (ShardView){ flat(t), p->shard.offset, t_has(t) ? p->shard.len : 0 };
 }
 
 ShardView param_load_view(const Param *p)
 {
-    if (!t_has(p->master) || p->master.dtype == F32) return param_state_view(p, p->master);
-    REQUIRE(t_has(p->g), "%s: half a master and no gradient", p->piece[0].name);
-    Tensor g = flat(p->g);
-    return (ShardView){ t_count(g) == p->own_n ? g : t_rows(g, p->own_at, p->own_n), p->own_at, p->own_n };
+    if (!t_has(p->shard.master) || p->shard.master.dtype == F32) return param_state_view(p, p->shard.master);
+    REQUIRE(t_has(p->shard.g), "%s: half a master and no gradient", p->piece[0].name);
+    Tensor g = flat(p->shard.g);
+    return (ShardView){ t_count(g) == p->shard.len ? g : t_rows(g, p->shard.offset, p->shard.len), p->shard.offset, p->shard.len };
 }
 
 int shard_view_ranges(StridedRange *out, const Param *p, ShardView h)
@@ -272,7 +272,7 @@ void params_close(ParamSet *s)
 int64_t param_count(const Param *p)
 {
     int64_t n = 1;
-    for (int i = 0; i < p->rank; i++) n *= p->full[i];
+    for (int i = 0; i < p->ndim; i++) n *= p->shape[i];
     return n;
 }
 
@@ -286,7 +286,7 @@ int64_t piece_at(const Param *p, int i)
 int64_t param_local(const Param *p)
 {
     int64_t n = 1;
-    for (int i = 0; i < p->rank; i++) n *= p->local[i];
+    for (int i = 0; i < p->ndim; i++) n *= p->shard.shape[i];
     return n;
 }
 

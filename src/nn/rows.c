@@ -75,7 +75,7 @@ void row_linear_bwd(const Pass *c, Tensor dx, Tensor dy, Tensor x, Param *w, con
 {
     ArenaMark mark = arena_mark(c->scratch);
     AllRows all = all_rows_start(c, dy);
-    if (t_has(param_g(b))) op_colsum(c->be, b->g, dy);
+    if (t_has(param_g(b))) op_colsum(c->be, b->shard.g, dy);
     linear_bwd(c, dx, all_rows_join(all), x, w, NULL);
     arena_reset(c->scratch, mark);
 }

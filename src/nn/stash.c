@@ -161,7 +161,7 @@ bool recompute_word_within(const char *word, const char *other)
 
 /* ---- full ---- */
 
-RecomputeGroup recompute_group(const Full *f, RecomputeGroup chunk, int64_t layer)
+RecomputeGroup recompute_group(const FullRecompute *f, RecomputeGroup chunk, int64_t layer)
 {
     int64_t at = layer - chunk.from;
     if (f->method == FULL_UNIFORM) {
@@ -173,7 +173,7 @@ RecomputeGroup recompute_group(const Full *f, RecomputeGroup chunk, int64_t laye
 
 /* The tower's blocks are checkpointed one by one with the layers; where only some of those are, the tower is
  * as the other words say. */
-Status recompute_full(uint8_t policy[LABEL_N], Full *full, const char *method, int64_t layers)
+Status recompute_full(uint8_t policy[LABEL_N], FullRecompute *full, const char *method, int64_t layers)
 {
     bool block = !strcmp(method, "block");
     if (!block && strcmp(method, "uniform"))
@@ -181,11 +181,11 @@ Status recompute_full(uint8_t policy[LABEL_N], Full *full, const char *method, i
     if (layers < !block)
         return fail(E_CONFIG, "memory.recompute_layers = %lld: a group has one layer or more",
                     (long long)layers);
-    *full = (Full){ block ? FULL_BLOCK : FULL_UNIFORM, layers };
+    *full = (FullRecompute){ block ? FULL_BLOCK : FULL_UNIFORM, layers };
     return block ? OK : policy_drop(policy, "full");
 }
 
-Status recompute_word(uint8_t policy[LABEL_N], Full *full, const char *word)
+Status recompute_word(uint8_t policy[LABEL_N], FullRecompute *full, const char *word)
 {
     char    method[16] = "uniform";
     int64_t layers = 1;
@@ -197,7 +197,7 @@ Status recompute_word(uint8_t policy[LABEL_N], Full *full, const char *word)
     return recompute_full(policy, full, method, layers);
 }
 
-Status recompute_words(uint8_t policy[LABEL_N], Full *full, const char *list)
+Status recompute_words(uint8_t policy[LABEL_N], FullRecompute *full, const char *list)
 {
     char   word[64];
     size_t n;

@@ -5,7 +5,7 @@
  * and nowhere else. Recompute, offload, memory accounting and plans read this one list.
  *
  * Policies are rows of one byte a label. A recipe's words make one row for the tower and all layers; `full`
- * has a row of its own (policy_full) and says which layers it is of (Full). */
+ * has a row of its own (policy_full) and says which layers it is of (FullRecompute). */
 #ifndef NN_STASH_H
 #define NN_STASH_H
 
@@ -73,13 +73,13 @@ bool        recompute_word_within(const char *word, const char *other);    /* al
 /* Layers of which a chunk keeps the inputs alone: all of them in groups of `layers` whose first input is kept,
  * or the first `layers` each for itself. A group is replayed forward and then walked back. */
 typedef enum { FULL_NONE, FULL_UNIFORM, FULL_BLOCK } FullMethod;
-typedef struct Full { FullMethod method; int64_t layers; } Full;
+typedef struct FullRecompute { FullMethod method; int64_t layers; } FullRecompute;
 typedef struct RecomputeGroup { int64_t from, to; bool full; } RecomputeGroup;
-RecomputeGroup     recompute_group(const Full *f, RecomputeGroup chunk, int64_t layer);    /* what is replayed with a layer */
+RecomputeGroup     recompute_group(const FullRecompute *f, RecomputeGroup chunk, int64_t layer);    /* what is replayed with a layer */
 
 /* A word as a command line has it: one of the above, or full, full:N, full:uniform:N, full:block:N. */
-MUST Status recompute_word(uint8_t policy[LABEL_N], Full *full, const char *word);
-MUST Status recompute_words(uint8_t policy[LABEL_N], Full *full, const char *words); /* NULL: none */
-MUST Status recompute_full(uint8_t policy[LABEL_N], Full *full, const char *method, int64_t layers);
+MUST Status recompute_word(uint8_t policy[LABEL_N], FullRecompute *full, const char *word);
+MUST Status recompute_words(uint8_t policy[LABEL_N], FullRecompute *full, const char *words); /* NULL: none */
+MUST Status recompute_full(uint8_t policy[LABEL_N], FullRecompute *full, const char *method, int64_t layers);
 
 #endif

@@ -18,7 +18,7 @@ static void block_attention(const Pass *c, const Vision *v, const VisionBlock *m
     Tensor none = { 0 };
     need(c, L_V_STAT, &a->stat1, F32, P, 2);
     if (need(c, L_V_NORM, &a->n1, d, P, D))
-        op_layernorm_fwd(c->be, a->n1, a->stat1, a->x, m->norm1_w->w, m->norm1_b->w, LN_EPS);
+        op_layernorm_fwd(c->be, a->n1, a->stat1, a->x, m->norm1_w->shard.w, m->norm1_b->shard.w, LN_EPS);
     if (need(c, L_V_QKV, &a->qkv, d, P, 3 * D)) linear_fwd(c, a->qkv, a->n1, m->w_qkv, m->b_qkv);
     bool now = need(c, L_V_ROPE, &a->q, d, P, D);
     now     |= need(c, L_V_ROPE, &a->k, d, P, D);
@@ -39,7 +39,7 @@ static void up_fwd(const Pass *c, const Vision *v, const VisionBlock *m, BlockAc
     DType d = (DType)a->x.dtype;
     bool up = need(c, L_V_UP, &a->up, d, P, v->F), act = need(c, L_V_ACT, &a->act, d, P, v->F);
     if (up && act && !m->w_up->lora) {
-        op_gemm_gelu(c->be, a->act, a->up, a->n2, m->w_up->w, m->b_up->w, v->gelu);
+        op_gemm_gelu(c->be, a->act, a->up, a->n2, m->w_up->shard.w, m->b_up->shard.w, v->gelu);
         return;
     }
     if (up)  linear_fwd(c, a->up, a->n2, m->w_up, m->b_up);
@@ -55,7 +55,7 @@ static void block_fwd(const Pass *c, const Vision *v, const VisionBlock *m, Bloc
     if (need(c, L_V_RESID, &a->h, d, P, D)) linear_residual(c, a->h, a->o, m->w_o, m->b_o, a->x);
     need(c, L_V_STAT, &a->stat2, F32, P, 2);
     if (need(c, L_V_NORM, &a->n2, d, P, D))
-        op_layernorm_fwd(c->be, a->n2, a->stat2, a->h, m->norm2_w->w, m->norm2_b->w, LN_EPS);
+        op_layernorm_fwd(c->be, a->n2, a->stat2, a->h, m->norm2_w->shard.w, m->norm2_b->shard.w, LN_EPS);
     up_fwd(c, v, m, a);
     if (t_has(y)) linear_residual(c, y, a->act, m->w_down, m->b_down, a->h);
 }
@@ -88,7 +88,7 @@ static void down_bwd(const Pass *c, const Vision *v, const VisionBlock *m, Block
         return;
     }
     linear_grads(c, dy, (Tensor){ 0 }, a->act, m->w_down, m->b_down);
-    op_gemm_dgelu(c->be, dup, dy, m->w_down->w, a->up, v->gelu);
+    op_gemm_dgelu(c->be, dup, dy, m->w_down->shard.w, a->up, v->gelu);
 }
 
 static bool attention_trains(const VisionBlock *m)
@@ -108,7 +108,7 @@ static void feed_bwd(const Pass *c, const Vision *v, const VisionBlock *m, Block
     down_bwd(c, v, m, a, deeper ? dup : none, dy);
     if (deeper) linear_bwd(c, normed ? dn : none, dup, a->n2, m->w_up, m->b_up);
     if (normed)
-        op_layernorm_bwd(c->be, dh, m->norm2_w->g, m->norm2_b->g, dn, a->h, m->norm2_w->w, a->stat2, dy);
+        op_layernorm_bwd(c->be, dh, m->norm2_w->shard.g, m->norm2_b->shard.g, dn, a->h, m->norm2_w->shard.w, a->stat2, dy);
 }
 
 /* dx may alias dy; absent where nothing below trains. */
@@ -128,7 +128,7 @@ static void block_bwd(const Pass *c, const Vision *v, const VisionBlock *m, Bloc
     feed_bwd(c, v, m, a, dn, below ? dh : none, dy);
     if (below) block_attention_bwd(c, v, m, a, normed ? dn : none, dh, cs);
     if (normed)
-        op_layernorm_bwd(c->be, dx, m->norm1_w->g, m->norm1_b->g, dn, a->x, m->norm1_w->w, a->stat1, dh);
+        op_layernorm_bwd(c->be, dx, m->norm1_w->shard.g, m->norm1_b->shard.g, dn, a->x, m->norm1_w->shard.w, a->stat1, dh);
     arena_reset(c->scratch, mark);
 }
 
@@ -142,7 +142,7 @@ static void merger_fwd(const Pass *c, const Vision *v, const Merger *m, MergerAc
     a->x = x;
     need(c, L_MERGER, &a->stat, F32, rows.n[0], 2);
     if (need(c, L_MERGER, &a->n, d, rows.n[0], rows.n[1]))
-        op_layernorm_fwd(c->be, a->n, a->stat, rows, m->norm_w->w, m->norm_b->w, LN_EPS);
+        op_layernorm_fwd(c->be, a->n, a->stat, rows, m->norm_w->shard.w, m->norm_b->shard.w, LN_EPS);
     if (need(c, L_MERGER, &a->f1, d, N, wide)) linear_fwd(c, a->f1, t_as2(a->n, N, wide), m->w1, m->b1);
     if (need(c, L_MERGER, &a->a1, d, N, wide)) op_gelu_fwd(c->be, a->a1, a->f1, GELU_ERF);
     if (t_has(y)) linear_fwd(c, y, a->a1, m->w2, m->b2);
@@ -157,7 +157,7 @@ static bool merger_trains(const Merger *m)
 /* Whether a merger of what block b made has a backward: its own, or on the way to the blocks. */
 static bool merger_goes_back(const Vision *v, const Merger *m, int64_t b)
 {
-    return b >= v->lowest || merger_trains(m);
+    return b >= v->first_trainable || merger_trains(m);
 }
 
 /* dx = dres + gradient of x; dx absent when nothing below trains. dy absent: dx stays as it is. */
@@ -186,8 +186,8 @@ static void merger_bwd(const Pass *c, const Vision *v, const Merger *m, MergerAc
     if (deeper) linear_bwd(c, normed ? dn : none, df, t_as2(a->n, N, wide), m->w1, m->b1);
     int64_t rows = a->n.n[0], cols = a->n.n[1];
     if (normed)
-        op_layernorm_bwd(c->be, t_has(dx) ? t_as2(dx, rows, cols) : dx, m->norm_w->g, m->norm_b->g,
-                         t_as2(dn, rows, cols), t_as2(a->x, rows, cols), m->norm_w->w, a->stat,
+        op_layernorm_bwd(c->be, t_has(dx) ? t_as2(dx, rows, cols) : dx, m->norm_w->shard.g, m->norm_b->shard.g,
+                         t_as2(dn, rows, cols), t_as2(a->x, rows, cols), m->norm_w->shard.w, a->stat,
                          t_has(dres) ? t_as2(dres, rows, cols) : dres);
     unit_end(c, m->w1->unit, true);
     ledger_enter(&c->be->ledger, PART_VISION);
@@ -220,7 +220,7 @@ static Tensor patches(const Pass *c, const Vision *v, VisionAct *a)
         else                              op_copy(c->be, a->pixels, c->batch->pixels);
     }
     linear_fwd(c, x, a->pixels, v->w_patch, v->b_patch);
-    op_pos_embed_fwd(c->be, x, x, v->pos->w, c->batch->cell);
+    op_pos_embed_fwd(c->be, x, x, v->pos->shard.w, c->batch->cell);
     return x;
 }
 
@@ -229,7 +229,7 @@ static const Merger *merger_of(const Vision *v, int64_t feature) { return &v->st
 /* Whether a backward will read the output of block b: that of the next one or of a merger. */
 static bool read_again(const Vision *v, PassMode mode, int64_t b)
 {
-    bool again = b + 1 >= v->lowest;
+    bool again = b + 1 >= v->first_trainable;
     for (int f = 0; f < v->deepstacks; f++) again |= v->after[f] == b && merger_trains(merger_of(v, f));
     return again && mode != EVAL;
 }
@@ -262,15 +262,15 @@ static void units_alone(const Pass *c, const Vision *v, bool backward)
             const Merger *m = merger_of(v, backward ? --f : f++);
             if (!backward || merger_goes_back(v, m, b)) unit_alone(c, m->w1, backward);
         }
-        if (backward && b >= v->lowest) unit_alone(c, v->block[b].w_qkv, true);
+        if (backward && b >= v->first_trainable) unit_alone(c, v->block[b].w_qkv, true);
     }
     if (!backward)          unit_alone(c, v->merger.w1, false);
-    else if (v->lowest < 0) unit_alone(c, v->w_patch, true);
+    else if (v->first_trainable < 0) unit_alone(c, v->w_patch, true);
 }
 
 static bool parks_block(const Pass *c, const Vision *v, int64_t b)
 {
-    return b >= v->lowest && any_offloaded(c, L_V_STAT, L_V_ACT);
+    return b >= v->first_trainable && any_offloaded(c, L_V_STAT, L_V_ACT);
 }
 
 static void block_there(const Pass *c, const Vision *v, VisionAct *a, Tensor y, int64_t b)
@@ -290,10 +290,10 @@ static void block_back(const Pass *c, const Vision *v, VisionAct *a, Tensor dx, 
 {
     bool parked = parks_block(c, v, b);
     if (parked) offload_wait(c, &a->parked[b]);
-    for (int i = 1; parked && i <= c->env->offload->buffers && b - i >= 0 && b - i >= v->lowest; i++)
+    for (int i = 1; parked && i <= c->env->offload->buffers && b - i >= 0 && b - i >= v->first_trainable; i++)
         offload_prefetch(c, &a->parked[b - i]);
     unit_begin(c, v->block[b].w_qkv->unit, true);
-    block_bwd(c, v, &v->block[b], &a->block[b], b > v->lowest ? dx : (Tensor){ 0 }, dx, a->cs);
+    block_bwd(c, v, &v->block[b], &a->block[b], b > v->first_trainable ? dx : (Tensor){ 0 }, dx, a->cs);
     unit_end(c, v->block[b].w_qkv->unit, true);
     if (parked) offload_release(c, &a->parked[b]);
 }
@@ -315,7 +315,7 @@ void vision_fwd(const Pass *c, const Vision *v, VisionAct *a)
         bool spent = b > 0 && !read_again(v, c->mode, b - 2);
         Tensor y = spent ? a->block[b - 1].x : t2(c->act, label_name(L_INPUT), c->env->dtype, x.n[0], v->D);
         a->block[b].x = x;
-        block_there(b < v->lowest ? &eval : c, v, a, y, b);
+        block_there(b < v->first_trainable ? &eval : c, v, a, y, b);
         x = y;
         for (; f < v->deepstacks && v->after[f] == b; f++) {
             a->feature[f] = merge(merger_goes_back(v, merger_of(v, f), b) ? c : &eval, v, merger_of(v, f), &a->stack[f], x);
@@ -330,7 +330,7 @@ void vision_fwd(const Pass *c, const Vision *v, VisionAct *a)
 static void patches_bwd(const Pass *c, const Vision *v, VisionAct *a, Tensor dx)
 {
     unit_begin(c, v->w_patch->unit, true);
-    if (t_has(v->pos->g)) op_pos_embed_bwd(c->be, v->pos->g, dx, c->batch->cell);
+    if (t_has(v->pos->shard.g)) op_pos_embed_bwd(c->be, v->pos->shard.g, dx, c->batch->cell);
     linear_bwd(c, (Tensor){ 0 }, dx, a->pixels, v->w_patch, v->b_patch);
     unit_end(c, v->w_patch->unit, true);
 }
@@ -344,17 +344,17 @@ void vision_bwd(const Pass *c, const Vision *v, VisionAct *a, Tensor dout, const
     ledger_enter(&c->be->ledger, PART_VISION);
     ArenaMark mark = arena_mark(c->scratch);
     Tensor none = { 0 };
-    Tensor dx = v->lowest < v->depth ? scratch2(c, c->env->dtype, a->last.n[0], v->D) : none;
+    Tensor dx = v->first_trainable < v->depth ? scratch2(c, c->env->dtype, a->last.n[0], v->D) : none;
     if (merger_goes_back(v, &v->merger, v->depth - 1))
         merger_bwd(c, v, &v->merger, &a->merger, dx, dout, none);
     int f = v->deepstacks - 1;
     for (int64_t b = v->depth - 1; b >= 0; b--) {
-        Tensor through = b >= v->lowest ? dx : none;
+        Tensor through = b >= v->first_trainable ? dx : none;
         for (; f >= 0 && v->after[f] == b; f--)
             if (merger_goes_back(v, merger_of(v, f), b))
                 merger_bwd(c, v, merger_of(v, f), &a->stack[f], through, dfeature[f], through);
-        if (b >= v->lowest) block_back(c, v, a, dx, b);
+        if (b >= v->first_trainable) block_back(c, v, a, dx, b);
     }
-    if (v->lowest < 0) patches_bwd(c, v, a, dx);
+    if (v->first_trainable < 0) patches_bwd(c, v, a, dx);
     arena_reset(c->scratch, mark);
 }

@@ -28,7 +28,7 @@ typedef struct Vision {
     int          weights[MAX_DEEPSTACK];     /* entry of the merger list that makes feature i */
     Gelu         gelu;
     float        theta;
-    int64_t      lowest;                     /* block below which nothing trains, so there is no backward; -1:
+    int64_t      first_trainable;            /* block below which nothing trains, so there is no backward; -1:
                                                 the embedding of patches does; depth: no block */
     Param       *w_patch, *b_patch, *pos;    /* (D, patch_dim) (D) (G^2, D) */
     VisionBlock *block;

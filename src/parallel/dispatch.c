@@ -52,9 +52,9 @@ static void *table_new(Dispatcher *d)
     return t + 1;
 }
 
-void *route_table(Ctx *c, Route *r)
+void *route_table(const Pass *c, Route *r)
 {
-    Dispatcher *d = c->dispatch;
+    Dispatcher *d = c->env->dispatcher;
     if (!r->table) r->table = table_new(d);
     if (!r->table && !c->be->sticky)
         c->be->sticky = fail(E_FIT, "no host memory for the counts of a token dispatch");
@@ -62,9 +62,9 @@ void *route_table(Ctx *c, Route *r)
     return r->table;
 }
 
-void dispatch_gather_counts(Ctx *c)
+void dispatch_gather_counts(const Pass *c)
 {
-    Dispatcher *d = c->dispatch;
+    Dispatcher *d = c->env->dispatcher;
     memset(d->all_counts, 0, (size_t)d->n * (size_t)d->counts_len * sizeof *d->all_counts);
     comm_host_gather(d->mesh->comm[GR_etp_ep], d->all_counts, d->own_counts,
                      (size_t)d->counts_len * sizeof *d->own_counts);
@@ -82,15 +82,15 @@ bool offsets_are_valid(const int32_t *offsets, int64_t n, int64_t max_total)
     return ascend;
 }
 
-ArenaMark routing_scratch_mark(Ctx *c)
+ArenaMark routing_scratch_mark(const Pass *c)
 {
-    c->dispatch->scratch_start = c->scratch->used;
+    c->env->dispatcher->scratch_start = c->scratch->used;
     return arena_mark(c->scratch);
 }
 
-void routing_scratch_note(Ctx *c)
+void routing_scratch_note(const Pass *c)
 {
-    Dispatcher *d = c->dispatch;
+    Dispatcher *d = c->env->dispatcher;
     size_t      used = c->scratch->used - d->scratch_start;
     if (used > d->routing_scratch) d->routing_scratch = used;
 }

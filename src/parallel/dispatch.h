@@ -23,10 +23,10 @@ Ticket a2a_dispatch_start(Comm *c, const AllToAll *x, Tensor in, Tensor out);
 Ticket a2a_combine_start(Comm *c, const AllToAll *x, Tensor out, Tensor in);
 
 /* The host table of a route, allocated at its first use and kept until dispatch_close. */
-void  *route_table(Ctx *c, Route *r);
+void  *route_table(const Pass *c, Route *r);
 
 /* Gathers own_counts of every member into all_counts; zeros where the group has failed. */
-void   dispatch_gather_counts(Ctx *c);
+void   dispatch_gather_counts(const Pass *c);
 static inline const int32_t *counts_of_member(const Dispatcher *d, int member)
 {
     return d->all_counts + member * d->counts_len;
@@ -40,11 +40,11 @@ bool   offsets_are_valid(const int32_t *offsets, int64_t n, int64_t max_total);
 
 /* The scratch that build_routing uses is measured: call _mark where it begins and _note before any of it is
  * released. The maximum is Dispatcher.routing_scratch. */
-ArenaMark routing_scratch_mark(Ctx *c);
-void      routing_scratch_note(Ctx *c);
+ArenaMark routing_scratch_mark(const Pass *c);
+void      routing_scratch_note(const Pass *c);
 
 /* The number of token chunks (2, 4, 8 …) of which each fits the buffers of every member. */
-int64_t dispatch_token_chunks(Ctx *c, Tensor kept);
+int64_t dispatch_token_chunks(const Pass *c, Tensor kept);
 size_t  chunk_counts_len(const Dispatcher *d);          /* numbers that a member sends about them at a time */
 
 #define DISPATCHER(name, two_level, pads, chunked, help) extern const DispatchOps dispatch_##name;

@@ -26,19 +26,19 @@ static size_t table_bytes(const Dispatcher *d) { return sizeof(Table) + 5 * (siz
 
 static int64_t counts(const Dispatcher *d) { return d->conf.shape.E; }
 
-static Table *table_of(Ctx *c, Route *r)
+static Table *table_of(const Pass *c, Route *r)
 {
     Table   *t = route_table(c, r);
     int64_t *memory = (int64_t *)(t + 1);
-    a2a_set_arrays(&t->exchange, &memory, c->dispatch->n);
+    a2a_set_arrays(&t->exchange, &memory, c->env->dispatcher->n);
     t->combine_at = memory;
     return t;
 }
 
 /* Gathers the rows per expert of every member; the one fetch from the device. */
-static void exchange_counts(Ctx *c, const Moe *m, Tensor offsets, int64_t slots, int64_t capacity)
+static void exchange_counts(const Pass *c, const Moe *m, Tensor offsets, int64_t slots, int64_t capacity)
 {
-    Dispatcher *d = c->dispatch;
+    Dispatcher *d = c->env->dispatcher;
     int64_t     E = d->counts_len;
     if (m->pad) {
         for (int64_t i = 0; i < d->n * E; i++) d->all_counts[i] = (int32_t)capacity;
@@ -89,9 +89,9 @@ static void set_layout(const Dispatcher *d, Table *t)
 }
 
 /* Sets offsets and `place` on the device from the rows that each source sends to each expert of this rank. */
-static void group_by_expert(Ctx *c, MoeAct *a, Tensor place)
+static void group_by_expert(const Pass *c, MoeAct *a, Tensor place)
 {
-    Dispatcher *d = c->dispatch;
+    Dispatcher *d = c->env->dispatcher;
     Tensor      count = scratch2(c, I32, d->n, d->local_experts);
     int64_t     first = d->me / d->etp * d->local_experts;
     for (int s = 0; s < d->n; s++)
@@ -101,17 +101,17 @@ static void group_by_expert(Ctx *c, MoeAct *a, Tensor place)
     op_moe_regroup(c->be, a->offsets, place, count);
 }
 
-static void dispatch_start(Ctx *c, const Route *r, Exchange *w, Tensor x);
-static void dispatch_finish(Ctx *c, const Route *r, Exchange *w, Tensor rows);
+static void dispatch_start(const Pass *c, const Route *r, Exchange *w, Tensor x);
+static void dispatch_finish(const Pass *c, const Route *r, Exchange *w, Tensor rows);
 
 static int64_t slots_of(const Dispatcher *d, const Moe *m, int64_t T)
 {
     return m->pad ? m->E * moe_capacity(m, d->conf.shape.T) : T * m->K;
 }
 
-static void reserve(Ctx *c, const Moe *m, MoeAct *a, int64_t T)
+static void reserve(const Pass *c, const Moe *m, MoeAct *a, int64_t T)
 {
-    const Dispatcher *d = c->dispatch;
+    const Dispatcher *d = c->env->dispatcher;
     Route            *r = &a->route;
     table_of(c, r);
     r->T = T;
@@ -123,11 +123,11 @@ static void reserve(Ctx *c, const Moe *m, MoeAct *a, int64_t T)
 }
 
 /* Sets the rows of this rank's experts and dispatches the gates that belong to them. */
-static void exchange_gates(Ctx *c, MoeAct *a, Table *t)
+static void exchange_gates(const Pass *c, MoeAct *a, Table *t)
 {
     Route   *r = &a->route;
     Exchange exchange = { 0 };
-    set_layout(c->dispatch, t);
+    set_layout(c->env->dispatcher, t);
     a->R = t->exchange.received, r->sent = t->exchange.sent;
     a->gate = t_rows(a->gate, 0, a->R);
     r->index[PLACE] = t_rows(r->index[PLACE], 0, a->R);
@@ -136,9 +136,9 @@ static void exchange_gates(Ctx *c, MoeAct *a, Table *t)
     dispatch_finish(c, r, &exchange, a->gate);
 }
 
-static bool build_routing(Ctx *c, const Moe *m, MoeAct *a, Tensor kept)
+static bool build_routing(const Pass *c, const Moe *m, MoeAct *a, Tensor kept)
 {
-    Dispatcher *d = c->dispatch;
+    Dispatcher *d = c->env->dispatcher;
     Route      *r = &a->route;
     int64_t     T = kept.n[0], slots = slots_of(d, m, T), capacity = m->pad ? slots / m->E : 0;
     r->index[ROW_OF] = t_rows(r->index[ROW_OF], 0, T);
@@ -155,9 +155,9 @@ static bool build_routing(Ctx *c, const Moe *m, MoeAct *a, Tensor kept)
 
 /* x has a row for each token, or for each assignment (gates). Buffers have the size for all tokens even when
  * a token chunk is dispatched, so that a step takes the same memory in any number of chunks. */
-static void dispatch_start(Ctx *c, const Route *r, Exchange *w, Tensor x)
+static void dispatch_start(const Pass *c, const Route *r, Exchange *w, Tensor x)
 {
-    Dispatcher  *d = c->dispatch;
+    Dispatcher  *d = c->env->dispatcher;
     const Table *t = r->table;
     int64_t      slots = t_count(r->index[ROW_OF]), div = x.n[0] && x.n[0] < slots ? slots / x.n[0] : 1;
     Tensor       src = r->index[SRC];
@@ -167,15 +167,15 @@ static void dispatch_start(Ctx *c, const Route *r, Exchange *w, Tensor x)
     w->ticket[0] = a2a_dispatch_start(d->mesh->comm[GR_etp_ep], &t->exchange, w->in[0], w->out[0]);
 }
 
-static void dispatch_finish(Ctx *c, const Route *r, Exchange *w, Tensor rows)
+static void dispatch_finish(const Pass *c, const Route *r, Exchange *w, Tensor rows)
 {
     comm_join(w->ticket[0]);
     op_expand_rows(c->be, rows, t_rows(w->in[0], 0, rows.n[0]), r->index[PLACE]);
 }
 
-static void combine_start(Ctx *c, const Route *r, Exchange *w, Tensor rows)
+static void combine_start(const Pass *c, const Route *r, Exchange *w, Tensor rows)
 {
-    Dispatcher  *d = c->dispatch;
+    Dispatcher  *d = c->env->dispatcher;
     const Table *t = r->table;
     w->in[0]  = scratch2(c, rows.dtype, d->row_capacity, rows.n[1]);
     w->out[0] = scratch2(c, rows.dtype, d->etp * r->index[SRC].n[0], rows.n[1]);
@@ -188,16 +188,16 @@ static void combine_start(Ctx *c, const Route *r, Exchange *w, Tensor rows)
 }
 
 /* Rows of the combine buffer that hold the partial results of every assignment: (T, K ETP). */
-static Tensor plane_rows(Ctx *c, const Route *r)
+static Tensor plane_rows(const Pass *c, const Route *r)
 {
     Tensor rows = r->index[ROW_OF];
-    if (c->dispatch->etp == 1) return rows;
-    Tensor all = t_rows(scratch2(c, I32, r->T, rows.n[1] * c->dispatch->etp), 0, rows.n[0]);
+    if (c->env->dispatcher->etp == 1) return rows;
+    Tensor all = t_rows(scratch2(c, I32, r->T, rows.n[1] * c->env->dispatcher->etp), 0, rows.n[0]);
     op_expand_etp_rows(c->be, all, rows, r->sent);
     return all;
 }
 
-static void combine_finish(Ctx *c, const Route *r, Exchange *w, Tensor y, Tensor res)
+static void combine_finish(const Pass *c, const Route *r, Exchange *w, Tensor y, Tensor res)
 {
     Tensor rows = plane_rows(c, r);
     pass_yield(c);
@@ -205,12 +205,12 @@ static void combine_finish(Ctx *c, const Route *r, Exchange *w, Tensor y, Tensor
     op_combine(c->be, y, w->out[0], rows, res);
 }
 
-static void gate_grad_finish(Ctx *c, const Route *r, Exchange *w, Tensor dweight)
+static void gate_grad_finish(const Pass *c, const Route *r, Exchange *w, Tensor dweight)
 {
     Tensor  rows = plane_rows(c, r);
     int64_t slots = t_count(dweight);
     comm_join(w->ticket[0]);
-    op_combine(c->be, t_as2(dweight, slots, 1), w->out[0], t_as2(rows, slots, c->dispatch->etp),
+    op_combine(c->be, t_as2(dweight, slots, 1), w->out[0], t_as2(rows, slots, c->env->dispatcher->etp),
                (Tensor){ 0 });
 }
 

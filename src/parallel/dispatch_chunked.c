@@ -105,9 +105,9 @@ static bool every_chunk_fits(const Dispatcher *d, int64_t T, int64_t W)
     return true;
 }
 
-int64_t dispatch_token_chunks(Ctx *c, Tensor kept)
+int64_t dispatch_token_chunks(const Pass *c, Tensor kept)
 {
-    Dispatcher *d = c->dispatch;
+    Dispatcher *d = c->env->dispatcher;
     int64_t     W = 2, last = d->conf.shape.T > 2 ? d->conf.shape.T : 2;
     REQUIRE(kept.n[0] <= d->conf.shape.T, "chunks of %lld tokens", (long long)kept.n[0]);
     for (int64_t i = 0; i < t_count(kept); i++) d->chosen[i] = -1;

@@ -146,14 +146,14 @@ typedef struct Destinations { int64_t experts, first, size; } Destinations;
 
 /* Sorts rows by destination: rows (A, G) gets the row of the send buffer for each of G destinations, offsets
  * (G + 1) where each destination begins. Scratch has the size for max_rows rows. */
-static void sort_by_destination(Ctx *c, Tensor offsets, Tensor rows, Tensor key, int64_t max_rows,
+static void sort_by_destination(const Pass *c, Tensor offsets, Tensor rows, Tensor key, int64_t max_rows,
                                 Destinations to)
 {
     int64_t   A = key.n[0], G = rows.n[1];
     ArenaMark mark = arena_mark(c->scratch);
     Tensor    mask = t_rows(scratch2(c, I32, max_rows, G), 0, A);
     Tensor    src = t_rows(scratch2(c, I32, max_rows * G, 1), 0, A * G);
-    op_expert_owner_mask(c->be, mask, key, to.experts, c->dispatch->etp, to.first, to.size);
+    op_expert_owner_mask(c->be, mask, key, to.experts, c->env->dispatcher->etp, to.first, to.size);
     op_sort_by_expert(c->be, offsets, rows, src, mask);
     routing_scratch_note(c);
     arena_reset(c->scratch, mark);
@@ -161,9 +161,9 @@ static void sort_by_destination(Ctx *c, Tensor offsets, Tensor rows, Tensor key,
 
 /* Sorts each chunk's tokens by domain and by member. The first step's sort goes into `index`; where there are
  * two steps the members' is needed for its offsets alone. Returns how many offsets were written. */
-static int64_t sort_chunks(Ctx *c, Tensor offsets, Tensor index, Tensor member_rows, Tensor kept)
+static int64_t sort_chunks(const Pass *c, Tensor offsets, Tensor index, Tensor member_rows, Tensor kept)
 {
-    const Dispatcher *d = c->dispatch;
+    const Dispatcher *d = c->env->dispatcher;
     int64_t T = kept.n[0], at = 0;
     for (int k = 0; k < d->exchange_chunks; k++) {
         int64_t from = chunk_start(d, T, k), n = chunk_start(d, T, k + 1) - from;
@@ -184,7 +184,7 @@ static int64_t sort_chunks(Ctx *c, Tensor offsets, Tensor index, Tensor member_r
 }
 
 /* own_counts from the fetched offsets of sort_chunks and of the experts. */
-static void set_counts(const Ctx *c, Dispatcher *d, int64_t T, int64_t K)
+static void set_counts(const Pass *c, Dispatcher *d, int64_t T, int64_t K)
 {
     const int32_t *offsets = d->fetched;
     int32_t       *to = d->own_counts;
@@ -199,9 +199,9 @@ static void set_counts(const Ctx *c, Dispatcher *d, int64_t T, int64_t K)
 }
 
 /* Makes the index of the first step and exchanges the counts of all members: one fetch, one host gather. */
-static void exchange_counts(Ctx *c, Tensor index, Tensor kept)
+static void exchange_counts(const Pass *c, Tensor index, Tensor kept)
 {
-    Dispatcher *d = c->dispatch;
+    Dispatcher *d = c->env->dispatcher;
     int64_t T = kept.n[0], K = kept.n[1], E = d->conf.shape.E, lists = d->exchange_chunks * steps(d);
     Tensor  offsets = scratch2(c, I32, d->counts_len + lists + 1, 1), none = { 0 };
     Tensor  member_rows = steps(d) == 2 ? scratch2(c, I32, T, d->n) : none;
@@ -275,9 +275,9 @@ static void set_exchange(const Dispatcher *d, AllToAll *x, int s, int k)
 }
 
 /* Chunks of a step share its buffers: the rows of a chunk follow those of the chunk before. */
-static void set_layout(Ctx *c, Route *r, int64_t T)
+static void set_layout(const Pass *c, Route *r, int64_t T)
 {
-    const Dispatcher *d = c->dispatch;
+    const Dispatcher *d = c->env->dispatcher;
     Table   *t = route_table(c, r);
     int64_t *memory = (int64_t *)(t + 1);
     for (int k = 0; k < d->exchange_chunks; k++)
@@ -311,9 +311,9 @@ static Tensor in_rows(Tensor t, const AllToAll *x)       { return t_rows(t, x->i
 static Tensor sent_rows(Tensor t, const AllToAll *x)     { return t_rows(t, x->sent_at, x->sent); }
 static Tensor received_rows(Tensor t, const AllToAll *x) { return t_rows(t, x->received_at, x->received); }
 
-static void take_buffers(Ctx *c, Exchange *w, DType dtype, int64_t width)
+static void take_buffers(const Pass *c, Exchange *w, DType dtype, int64_t width)
 {
-    const Dispatcher *d = c->dispatch;
+    const Dispatcher *d = c->env->dispatcher;
     for (int s = 0; s < steps(d); s++) {
         w->out[s] = scratch2(c, dtype, max_sent(d, s), width);
         w->in[s]  = scratch2(c, dtype, max_received(d, s), width);
@@ -321,22 +321,22 @@ static void take_buffers(Ctx *c, Exchange *w, DType dtype, int64_t width)
 }
 
 /* Copies a chunk's rows to the send buffer, once for each peer that needs them, and starts step s. */
-static void start_step(Ctx *c, const Route *r, Exchange *w, Tensor from, int s, int k)
+static void start_step(const Pass *c, const Route *r, Exchange *w, Tensor from, int s, int k)
 {
     const AllToAll *x = exchange_of(r, k, s);
     op_expand_rows(c->be, sent_rows(w->out[s], x), in_rows(from, x), in_rows(r->index[s], x));
-    w->ticket[k] = a2a_dispatch_start(step_comm(c->dispatch, s), x, w->in[s], w->out[s]);
+    w->ticket[k] = a2a_dispatch_start(step_comm(c->env->dispatcher, s), x, w->in[s], w->out[s]);
 }
 
-static void dispatch_start(Ctx *c, const Route *r, Exchange *w, Tensor x)
+static void dispatch_start(const Pass *c, const Route *r, Exchange *w, Tensor x)
 {
     take_buffers(c, w, (DType)x.dtype, x.n[1]);
-    for (int k = 0; k < c->dispatch->exchange_chunks; k++) start_step(c, r, w, x, 0, k);
+    for (int k = 0; k < c->env->dispatcher->exchange_chunks; k++) start_step(c, r, w, x, 0, k);
 }
 
-static void dispatch_finish(Ctx *c, const Route *r, Exchange *w, Tensor rows)
+static void dispatch_finish(const Pass *c, const Route *r, Exchange *w, Tensor rows)
 {
-    const Dispatcher *d = c->dispatch;
+    const Dispatcher *d = c->env->dispatcher;
     int last = last_step(d);
     if (d->conf.shape.pad) op_fill(c->be, rows, 0.0f);
     for (int k = 0; k < d->exchange_chunks && last; k++) {
@@ -356,9 +356,9 @@ static void dispatch_finish(Ctx *c, const Route *r, Exchange *w, Tensor rows)
 
 /* Dispatches the tags before any row: the index of the intra-node step is made from them where they arrive.
  * */
-static void dispatch_tags(Ctx *c, const Route *r, Exchange *w, Tensor kept, Tensor weight)
+static void dispatch_tags(const Pass *c, const Route *r, Exchange *w, Tensor kept, Tensor weight)
 {
-    const Dispatcher *d = c->dispatch;
+    const Dispatcher *d = c->env->dispatcher;
     int64_t T = kept.n[0], K = kept.n[1];
     Tensor  tags = scratch2(c, I32, T, 2 * K), none = { 0 };
     op_moe_pack(c->be, tags, kept, weight, d->n, d->me);
@@ -381,9 +381,9 @@ static void dispatch_tags(Ctx *c, const Route *r, Exchange *w, Tensor kept, Tens
 
 /* Makes index[FINAL], offsets and gates from the tags that arrived. Keys are ordered by expert and source: an
  * expert's rows are n lists, of which a->offsets takes the first. */
-static void index_expert_rows(Ctx *c, const Moe *m, MoeAct *a, Tensor tags)
+static void index_expert_rows(const Pass *c, const Moe *m, MoeAct *a, Tensor tags)
 {
-    const Dispatcher *d = c->dispatch;
+    const Dispatcher *d = c->env->dispatcher;
     Tensor  index = a->route.index[FINAL];
     int64_t A = index.n[0], K = index.n[1], lists = d->local_experts * d->n, max_rows = tags.n[0];
     Tensor  key     = t_rows(scratch2(c, I32, max_rows, K), 0, A);
@@ -405,9 +405,9 @@ static void index_expert_rows(Ctx *c, const Moe *m, MoeAct *a, Tensor tags)
     op_scatter_rows(c->be, a->gate, t_as2(gate, A * K, 1), t_as2(index, A * K, 1), false);
 }
 
-static void reserve(Ctx *c, const Moe *m, MoeAct *a, int64_t T)
+static void reserve(const Pass *c, const Moe *m, MoeAct *a, int64_t T)
 {
-    const Dispatcher *d = c->dispatch;
+    const Dispatcher *d = c->env->dispatcher;
     Route *r = &a->route;
     int    last = last_step(d);
     route_table(c, r);
@@ -419,9 +419,9 @@ static void reserve(Ctx *c, const Moe *m, MoeAct *a, int64_t T)
 }
 
 /* Sets the rows of this rank's experts and the gates that belong to them. */
-static void exchange_tags(Ctx *c, const Moe *m, MoeAct *a, Tensor kept)
+static void exchange_tags(const Pass *c, const Moe *m, MoeAct *a, Tensor kept)
 {
-    const Dispatcher *d = c->dispatch;
+    const Dispatcher *d = c->env->dispatcher;
     Route   *r = &a->route;
     Exchange exchange = { 0 };
     set_layout(c, r, kept.n[0]);
@@ -433,13 +433,13 @@ static void exchange_tags(Ctx *c, const Moe *m, MoeAct *a, Tensor kept)
     index_expert_rows(c, m, a, exchange.in[last_step(d)]);
 }
 
-static bool build_routing(Ctx *c, const Moe *m, MoeAct *a, Tensor kept)
+static bool build_routing(const Pass *c, const Moe *m, MoeAct *a, Tensor kept)
 {
     Route    *r = &a->route;
     ArenaMark mark = routing_scratch_mark(c);
     r->index[0] = t_rows(r->index[0], 0, kept.n[0]);
     exchange_counts(c, r->index[0], kept);
-    bool fits = all_fit(c->dispatch);
+    bool fits = all_fit(c->env->dispatcher);
     if (fits) exchange_tags(c, m, a, kept);
     routing_scratch_note(c);
     arena_reset(c->scratch, mark);
@@ -448,9 +448,9 @@ static bool build_routing(Ctx *c, const Moe *m, MoeAct *a, Tensor kept)
 
 /* ---- combine ---- */
 
-static void combine_start(Ctx *c, const Route *r, Exchange *w, Tensor rows)
+static void combine_start(const Pass *c, const Route *r, Exchange *w, Tensor rows)
 {
-    const Dispatcher *d = c->dispatch;
+    const Dispatcher *d = c->env->dispatcher;
     int    last = last_step(d);
     Tensor none = { 0 };
     take_buffers(c, w, (DType)rows.dtype, rows.n[1]);
@@ -465,9 +465,9 @@ static void combine_start(Ctx *c, const Route *r, Exchange *w, Tensor rows)
 
 /* Where there are two steps: the forwarding member sums what its domain returned and starts the inter-node
  * step. */
-static void combine_inter_node(Ctx *c, const Route *r, Exchange *w)
+static void combine_inter_node(const Pass *c, const Route *r, Exchange *w)
 {
-    const Dispatcher *d = c->dispatch;
+    const Dispatcher *d = c->env->dispatcher;
     Tensor none = { 0 };
     for (int k = 0; k < d->exchange_chunks && steps(d) == 2; k++) {
         const AllToAll *x = exchange_of(r, k, 1);
@@ -477,9 +477,9 @@ static void combine_inter_node(Ctx *c, const Route *r, Exchange *w)
     }
 }
 
-static void combine_at_source(Ctx *c, const Route *r, Exchange *w, Tensor y, Tensor res)
+static void combine_at_source(const Pass *c, const Route *r, Exchange *w, Tensor y, Tensor res)
 {
-    const Dispatcher *d = c->dispatch;
+    const Dispatcher *d = c->env->dispatcher;
     Tensor none = { 0 };
     for (int k = 0; k < d->exchange_chunks; k++) {
         const AllToAll *x = exchange_of(r, k, 0);
@@ -489,7 +489,7 @@ static void combine_at_source(Ctx *c, const Route *r, Exchange *w, Tensor y, Ten
     }
 }
 
-static void combine_finish(Ctx *c, const Route *r, Exchange *w, Tensor y, Tensor res)
+static void combine_finish(const Pass *c, const Route *r, Exchange *w, Tensor y, Tensor res)
 {
     combine_inter_node(c, r, w);
     pass_yield(c);
@@ -498,9 +498,9 @@ static void combine_finish(Ctx *c, const Route *r, Exchange *w, Tensor y, Tensor
 
 /* The gate gradients of a token travel together, (rows, K): zero where the expert is another rank's, so that
  * the sums of combine leave them unchanged. */
-static void gate_grad_start(Ctx *c, const Route *r, Exchange *w, Tensor dgate)
+static void gate_grad_start(const Pass *c, const Route *r, Exchange *w, Tensor dgate)
 {
-    const Dispatcher *d = c->dispatch;
+    const Dispatcher *d = c->env->dispatcher;
     int     last = last_step(d);
     int64_t A = arrived_rows(d, r), K = d->conf.shape.K;
     take_buffers(c, w, F32, K);
@@ -510,7 +510,7 @@ static void gate_grad_start(Ctx *c, const Route *r, Exchange *w, Tensor dgate)
                                          w->in[last]);
 }
 
-static void gate_grad_finish(Ctx *c, const Route *r, Exchange *w, Tensor dweight)
+static void gate_grad_finish(const Pass *c, const Route *r, Exchange *w, Tensor dweight)
 {
     combine_inter_node(c, r, w);
     combine_at_source(c, r, w, dweight, (Tensor){ 0 });

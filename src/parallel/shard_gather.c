@@ -76,8 +76,8 @@ void shard_refresh_weights(Shard *s)
     state_forget(s);
     for (int i = 0; i < s->conf.params->n; i++) {
         const Param *p = s->conf.params->p[i];
-        if (t_has(p->master) && p->own_n)
-            op_set_weight(s->be, shard_slice(p, p->w), shard_slice(p, p->master), param_load_view(p).t);
+        if (t_has(p->shard.master) && p->shard.len)
+            op_set_weight(s->be, shard_slice(p, p->shard.w), shard_slice(p, p->shard.master), param_load_view(p).t);
     }
     for (int at = 0; at < s->units; at++) weights_changed(s, s->order[at]);
     for (int i = 0; i < s->slots; i++) s->slot[i].weights = -1;

@@ -17,7 +17,7 @@ static int64_t up_to(int64_t n, int64_t grid) { return (n + grid - 1) / grid * g
 
 static bool by_product(const ShardConf *c, const Param *p)
 {
-    return p->rank >= 2 && p != c->table[0] && p != c->table[1];
+    return p->ndim >= 2 && p != c->table[0] && p != c->table[1];
 }
 
 /* A frozen bucket has nothing but weights to slice. */
@@ -38,7 +38,7 @@ static void add_bucket(Shard *s, int unit, const SumGroup *of, bool frozen)
     if (s->buckets) b.first = s->bucket[s->buckets - 1].first + s->bucket[s->buckets - 1].n;
     for (int i = 0; i < c->params->n; i++) {
         Param *p = c->params->p[i];
-        if (p->unit != unit || p->sums != of->sums || p->frozen != frozen) continue;
+        if (p->unit != unit || p->grad_group != of->sums || p->frozen != frozen) continue;
         s->item[b.first + b.n++] = (ShardItem){ p, b.room, by_product(c, p) };
         b.room += up_to(param_local(p), grid);
         tied |= p == c->tied;
@@ -75,9 +75,9 @@ static void share_out(Shard *s)
             int64_t from = b->at - i->at, to = from + b->slice, n = param_local(i->p);
             from = from < 0 ? 0 : from > n ? n : from;
             to   = to < from ? from : to > n ? n : to;
-            i->p->own_at = from, i->p->own_n = to - from;
+            i->p->shard.offset = from, i->p->shard.len = to - from;
             const Comm *alike = b->level ? b->far : b->all;
-            i->p->keeper = !alike || alike->rank == 0;
+            i->p->shard.is_writer = !alike || alike->rank == 0;
         }
 }
 
@@ -157,37 +157,37 @@ void shard_close(Shard *s)
 
 Tensor shard_slice(const Param *p, Tensor t)
 {
-    int64_t n = t_count(t), at = n == p->own_n ? 0 : p->own_at;
-    REQUIRE(n == p->own_n || n == param_local(p), "%s: %s of %lld", p->piece[0].name, t_fmt(t),
-            (long long)p->own_n);
-    return t_rows(t_wrap(t.data, (DType)t.dtype, 1, &n), at, p->own_n);
+    int64_t n = t_count(t), at = n == p->shard.len ? 0 : p->shard.offset;
+    REQUIRE(n == p->shard.len || n == param_local(p), "%s: %s of %lld", p->piece[0].name, t_fmt(t),
+            (long long)p->shard.len);
+    return t_rows(t_wrap(t.data, (DType)t.dtype, 1, &n), at, p->shard.len);
 }
 
 /* Vectors are one row, which is what ops over rows want. */
 static Tensor whole_view(const ShardItem *i, Tensor bucket)
 {
     const Param *p = i->p;
-    int64_t n[3] = { p->local[0], p->local[1], p->local[2] };
-    if (p->rank == 1) n[0] = 1, n[1] = p->local[0];
-    return t_wrap(t_rows(bucket, i->at, 0).data, (DType)bucket.dtype, p->rank == 1 ? 2 : p->rank, n);
+    int64_t n[3] = { p->shard.shape[0], p->shard.shape[1], p->shard.shape[2] };
+    if (p->ndim == 1) n[0] = 1, n[1] = p->shard.shape[0];
+    return t_wrap(t_rows(bucket, i->at, 0).data, (DType)bucket.dtype, p->ndim == 1 ? 2 : p->ndim, n);
 }
 
 /* The part of a slice that is this parameter's; none of it is an empty view, not an absent one. */
 Tensor slice_view(const ShardItem *i, const ShardBucket *b, Tensor slice)
 {
-    return t_rows(slice, i->p->own_n ? i->at + i->p->own_at - b->at : 0, i->p->own_n);
+    return t_rows(slice, i->p->shard.len ? i->at + i->p->shard.offset - b->at : 0, i->p->shard.len);
 }
 
 void weights_point(Shard *s, ShardBucket *b, bool whole)
 {
     EACH_ITEM(i, s, b)
-        i->p->w = whole ? whole_view(i, b->w) : slice_view(i, b, b->own_w);
+        i->p->shard.w = whole ? whole_view(i, b->w) : slice_view(i, b, b->own_w);
 }
 
 void grads_point(Shard *s, ShardBucket *b, bool whole)
 {
     EACH_ITEM(i, s, b)
-        i->p->g = whole ? whole_view(i, b->g) : slice_view(i, b, b->own_g);
+        i->p->shard.g = whole ? whole_view(i, b->g) : slice_view(i, b, b->own_g);
 }
 
 const char *label_of(const Shard *s, const ShardBucket *b)

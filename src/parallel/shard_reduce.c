@@ -10,16 +10,16 @@
 static void zero_fresh(Shard *s, ShardBucket *b)
 {
     EACH_ITEM(i, s, b) {
-        if (i->p->fresh) op_fill(s->be, i->p->g, 0.0f);
-        i->p->fresh = false;
+        if (i->p->step.grad_unset) op_fill(s->be, i->p->shard.g, 0.0f);
+        i->p->step.grad_unset = false;
     }
 }
 
 static void begin_grads(Shard *s, ShardBucket *b)
 {
     EACH_ITEM(i, s, b) {
-        i->p->fresh = i->product;
-        if (!i->product) op_fill(s->be, i->p->g, 0.0f);
+        i->p->step.grad_unset = i->product;
+        if (!i->product) op_fill(s->be, i->p->shard.g, 0.0f);
     }
 }
 
@@ -87,7 +87,7 @@ void shard_begin_step(Shard *s, int micro)
         b->begun = false;
         if (b->level == 3) weights_point(s, b, false);
         if (b->level >= 2 && !b->frozen) grads_point(s, b, false);
-        EACH_ITEM(i, s, b) i->p->live = i->p->fresh = false;
+        EACH_ITEM(i, s, b) i->p->step.has_grad = i->p->step.grad_unset = false;
         if (!b->frozen && b->level < 2) begin_grads(s, b);
     }
     state_ahead(s);
@@ -128,7 +128,7 @@ static void sum_copies(Shard *s)
 static int64_t shared_from(const Param *p, const Mesh *m)
 {
     int64_t rows = 0, all = 0, sharers = m->comm[GR_kv]->size, tp = m->size[AX_TP];
-    if (!p->head) return param_local(p);
+    if (!p->head_width) return param_local(p);
     for (int i = 0; i < p->pieces; i++) {
         all += p->piece[i].rows;
         if (p->piece[i].rows * tp != p->piece[i].shape[0] * sharers) rows = all;
@@ -147,10 +147,10 @@ static void sum_shared(Shard *s)
     EACH_BUCKET(b, s)
         if (!b->frozen) EACH_ITEM(i, s, b) {
             const Param *p = i->p;
-            int64_t from = shared_from(p, m) - p->own_at;
+            int64_t from = shared_from(p, m) - p->shard.offset;
             if (from < 0) from = 0;
-            if (from >= p->own_n) continue;
-            Tensor rows = t_rows(shard_slice(p, p->g), from, p->own_n - from);
+            if (from >= p->shard.len) continue;
+            Tensor rows = t_rows(shard_slice(p, p->shard.g), from, p->shard.len - from);
             comm_join(out[n % WINDOW]);
             out[n++ % WINDOW] = comm_all_reduce_start(m->comm[GR_kv], rows, RED_SUM);
         }
@@ -163,8 +163,8 @@ static void sum_tied(Shard *s)
 {
     const Param *p = s->conf.tied;
     const Mesh  *m = s->conf.params->mesh;
-    if (!p || !m || !t_has(p->g) || !p->own_n) return;
-    comm_all_reduce(m->comm[GR_embd], shard_slice(p, p->g), RED_SUM);
+    if (!p || !m || !t_has(p->shard.g) || !p->shard.len) return;
+    comm_all_reduce(m->comm[GR_embd], shard_slice(p, p->shard.g), RED_SUM);
 }
 
 /* A parameter that had a gradient anywhere has one everywhere, zero or not. */

@@ -89,9 +89,9 @@ void state_bind(Shard *s, Arena *optim, Arena *host)
         if (has) x = take(s, b->away ? host : optim, label_of(s, b), b->slice);
         b->master = x.master, b->m = x.m, b->v = x.v;
         EACH_ITEM(i, s, b) {
-            i->p->master = t_has(b->master) ? slice_view(i, b, b->master) : none;
-            i->p->m      = has ? slice_view(i, b, b->m) : none;
-            i->p->v      = has ? slice_view(i, b, b->v) : none;
+            i->p->shard.master = t_has(b->master) ? slice_view(i, b, b->master) : none;
+            i->p->shard.m      = has ? slice_view(i, b, b->m) : none;
+            i->p->shard.v      = has ? slice_view(i, b, b->v) : none;
         }
     }
     for (int i = 0; s->parcels && i < STATE_RING; i++) s->ring[i] = take(s, optim, "in use", s->most);
@@ -148,12 +148,12 @@ static void send_back(Shard *s, const ShardBucket *b, int k)
     backend_copy_record(s->be, COPY_D2H, MARK_OUT + k % STATE_RING);
 }
 
-static bool stepped(const Param *p) { return p->live && p->own_n; }
+static bool stepped(const Param *p) { return p->step.has_grad && p->shard.len; }
 static bool alike(const Param *p, const Param *q)
 {
     return stepped(q) && p->decay == q->decay && p->group == q->group;
 }
-static int64_t place(const ShardBucket *b, const ShardItem *i) { return i->at + i->p->own_at - b->at; }
+static int64_t place(const ShardBucket *b, const ShardItem *i) { return i->at + i->p->shard.offset - b->at; }
 
 /* Elements [from, to) of the slice; `state` begins at `at`. */
 static ShardRange portion(const Shard *s, const ShardBucket *b, const Param *p, int64_t from, int64_t to, int64_t at,
@@ -177,7 +177,7 @@ static bool step_range(Shard *s, const ShardBucket *b, int64_t at, int64_t n, co
         last = i;
         if (!stepped(i->p)) continue;
         while (last + 1 < end && alike(i->p, last[1].p)) last++;
-        int64_t from = place(b, i), to = place(b, last) + last->p->own_n;
+        int64_t from = place(b, i), to = place(b, last) + last->p->shard.len;
         if (from < at) from = at;
         if (to > at + n) to = at + n;
         if (from >= to) continue;

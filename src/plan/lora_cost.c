@@ -23,17 +23,17 @@ static CutOf cut_of(const Param *p)
 /* Rows that are heads are cut by how many of them there are. */
 static void count_param(Trained *t, const Param *p, const ModelRow *m)
 {
-    double *to = p->beside ? t->pairs : t->whole;
+    double *to = p->adapter_of ? t->pairs : t->whole;
     double  all = (double)param_count(p), rows = 0;
     if (p->frozen || p->tied_copy) return;
-    if (!p->head) {
+    if (!p->head_width) {
         to[cut_of(p)] += all;
         return;
     }
     for (int i = 0; i < p->pieces; i++) rows += (double)p->piece[i].shape[0];
     for (int i = 0; i < p->pieces; i++) {
         int64_t part = p->piece[i].shape[0];
-        to[part / p->head < m->nq ? CUT_KV : CUT_TP] += all * (double)part / rows;
+        to[part / p->head_width < m->nq ? CUT_KV : CUT_TP] += all * (double)part / rows;
     }
 }
 
@@ -61,7 +61,7 @@ static LoraWeight weight_of(const Param *w, bool input)
     LoraWeight x = { .whole = !w->frozen, .input = input };
     for (int i = 0; w->lora && i < w->lora->parts; i++) {
         const LoraPart *p = &w->lora->part[i];
-        x.r += (double)p->r, x.out += (double)p->b->full[p->b->rank - 2];
+        x.r += (double)p->r, x.out += (double)p->b->shape[p->b->ndim - 2];
     }
     x.learns = w->lora && !w->lora->a->frozen, x.drops = w->lora && w->lora->dropout > 0;
     return x;
@@ -114,7 +114,7 @@ static int kind_of(LoraCost *a, const LoraLayer *x)
 static void fill_layers(LoraCost *a, const Model *m, const ModelRow *row, bool pictures)
 {
     bool    sees = m->shape.vision.depth && (!m->frozen[G_VIT] || !m->frozen[G_ALIGNER]);
-    int64_t L = m->shape.text.L, keeps = sees ? -1 : m->lowest, lowest = sees && pictures ? -1 : m->lowest;
+    int64_t L = m->shape.text.L, keeps = sees ? -1 : m->first_trainable, lowest = sees && pictures ? -1 : m->first_trainable;
     for (int64_t l = 0; l < L; l++) {
         LoraLayer x = { .kept = l >= keeps };
         fill_layer(&x, &m->layer[l], l >= lowest, l > lowest);
@@ -142,7 +142,7 @@ static double pairs_of(const Param *w, bool input)
 {
     LoraWeight x = weight_of(w, input);
     LoraTraffic    v = lora_traffic(&x, false);
-    return (double)w->full[1] * (v.in[0] + v.in[1]) + x.out * (v.out[0] + v.out[1]);
+    return (double)w->shape[1] * (v.in[0] + v.in[1]) + x.out * (v.out[0] + v.out[1]);
 }
 
 static double merger_pairs(const Merger *m) { return pairs_of(m->w1, true) + pairs_of(m->w2, true); }
@@ -157,7 +157,7 @@ static void fill_tower(LoraCost *a, const Vision *v)
 {
     LoraTower *t = &a->tower;
     double rows = 1 / (double)(v->merge * v->merge);
-    int64_t low = v->lowest > 0 ? v->lowest : 0;
+    int64_t low = v->first_trainable > 0 ? v->first_trainable : 0;
     if (!v->depth) return;
     t->blocks = (int)(v->depth - (low < v->depth ? low : v->depth));
     for (int64_t i = 0; i < v->depth; i++) {
@@ -167,10 +167,10 @@ static void fill_tower(LoraCost *a, const Vision *v)
     }
     for (int f = 0; f < v->deepstacks; f++) {
         const Merger *m = &v->stack[v->weights[f]];
-        t->mergers += v->after[f] >= v->lowest || merger_trains(m);
+        t->mergers += v->after[f] >= v->first_trainable || merger_trains(m);
         t->pairs += rows * merger_pairs(m);
     }
-    t->mergers += v->depth - 1 >= v->lowest || merger_trains(&v->merger);
+    t->mergers += v->depth - 1 >= v->first_trainable || merger_trains(&v->merger);
     t->pairs += rows * merger_pairs(&v->merger);
     for (int p = PART_VISION; p <= PART_MERGER; p++) {
         t->back += a->work.sees.patch.part[p] - a->work.forward.patch.part[p];

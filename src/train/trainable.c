@@ -59,8 +59,8 @@ static void add_pair(TrainableSummary *t, const Param *p, int i, const LoraPart 
 {
     const Param *a = p->lora->a;
     ModuleKind *k = kind_of(t, p, i, MODULE_ADAPTED);
-    int64_t in = a->full[a->rank - 1], out = x->b->full[a->rank - 2];
-    int64_t n = x->r * in * (a->rank == 3 ? a->full[0] : 1) + param_count(x->b);
+    int64_t in = a->shape[a->ndim - 1], out = x->b->shape[a->ndim - 2];
+    int64_t n = x->r * in * (a->ndim == 3 ? a->shape[0] : 1) + param_count(x->b);
     k->modules++, k->params += n, t->pairs += n;
     if (in < k->side)    k->side = in;
     if (out < k->side)   k->side = out;
@@ -78,7 +78,7 @@ static void add_itself(TrainableSummary *t, const Param *p, int i, ModuleStatus 
 
 static void add_param(TrainableSummary *t, const Param *p)
 {
-    if (p->beside) return;                                   /* a half of a pair: its weight speaks for it */
+    if (p->adapter_of) return;                                   /* a half of a pair: its weight speaks for it */
     t->base += param_count(p), t->group[p->group] += param_count(p);
     if (p->form != FORM_ROWS) t->experts += param_count(p);
     if (!p->frozen) t->whole += param_count(p);
