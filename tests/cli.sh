@@ -56,12 +56,12 @@ expect 2 "some/where is not here; name its folder with --base" $treb convert --m
 expect 2 "no adapter in it"  $treb convert --merge $gold "$tmp/x"
 expect 2 "no adapter in it"  $treb convert $gold "$tmp/x" --base $gold
 expect 4 "shape [4, 24]; [4, 16] is wanted" $treb convert --merge $pair "$tmp/x" --base tests/gold/vl-dense-bias
-expect 2 "adapter of some/where, which is no folder here" $treb generate --model "$tmp/astray" --prompt hello
+expect 2 "adapter of some/where, which is not a model folder here" $treb generate --model "$tmp/astray" --prompt hello
 expect 4 "tokenizer.json"    $treb generate --model "$tmp/pair" --prompt hello
 expect 4 "tokenizer.json"    $treb generate --model $gold --lora $pair --prompt hello
 mkdir -p "$tmp/arun/last/state"
-expect 2 "name a checkpoint in it: $tmp/arun/last" $treb convert --merge "$tmp/arun" "$tmp/x"
-expect 2 "model.path: $tmp/arun is the folder of a run" $treb generate --model "$tmp/arun" --prompt hello
+expect 2 "name one of its checkpoints, such as $tmp/arun/last" $treb convert --merge "$tmp/arun" "$tmp/x"
+expect 2 "model.path: $tmp/arun is a run folder" $treb generate --model "$tmp/arun" --prompt hello
 expect 2 "name is empty" $treb generate --model $gold --lora "" --prompt hello
 expect 2 "name is empty" $treb eval --model $gold --lora "" --data "$tmp/none"
 expect 4 "adapters and none is named" $treb eval recipes/demo-lora.yaml model.path="$tmp/none" --data "$tmp/none"

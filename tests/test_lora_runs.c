@@ -172,13 +172,13 @@ static void other_bases_are_refused(void)
     EXPECT(strstr(status_text(), "base/checkpoint-1"), "both are named: %s", status_text());
     EXPECT(trained_on(a) && !trained_on(b), "whoever asks them is told of other weights");
     EXPECT_FAIL(resume_with(a, "lora.rank=2\nlora.target_modules=[experts]\nmodel.dtype=bfloat16"), E_CONFIG,
-                "held as f32, wanted as bf16");
+                "was loaded as f32 and is now loaded as bf16");
     EXPECT_FAIL(resume_with(a, "lora.rank=2\nlora.target_modules=[experts, q_proj]"), E_CONFIG,
-                "lora.target_modules: these words give model.language_model.layers.0.self_attn.q_proj a");
+                "layers.0.self_attn.q_proj was trained without an adapter and would now have one");
     EXPECT_FAIL(resume_with(a, "lora.rank=2\nlora.target_modules=[gate_up_proj]"), E_CONFIG,
-                "mlp.experts.down_proj was trained with a pair");
+                "mlp.experts.down_proj was trained with an adapter");
     EXPECT_FAIL(resume_with(a, "lora.rank=2\nlora.target_modules=[experts]\nlora.modules_to_save=[lm_head]"),
-                E_CONFIG, "lora.modules_to_save: lm_head was not trained whole");
+                E_CONFIG, "lora.modules_to_save: lm_head was not trained in full");
     EXPECT_FAIL(resume_with(a, "lora.rank=3\nlora.target_modules=[experts]"), E_CONFIG, "lora.rank = 3");
     EXPECT_FAIL(resume_with(a, "lora.rank=2\nlora.target_modules=[experts]\nlora.alpha=8"), E_CONFIG,
                 "lora.alpha = 8");
@@ -186,7 +186,7 @@ static void other_bases_are_refused(void)
                 "lora.use_rslora");
     EXPECT_FAIL(resume_with(a, "lora.rank=2\nlora.target_modules=[experts]\nlora.expert_a=shared"), E_CONFIG,
                 "lora.expert_a");
-    EXPECT_FAIL(resume_with(a, "lora.rank=0"), E_CONFIG, "other/checkpoint-1: it is of a run with adapters");
+    EXPECT_FAIL(resume_with(a, "lora.rank=0"), E_CONFIG, "other/checkpoint-1 is a checkpoint of a run with adapters");
     folder_remove(lab_path("other")), folder_remove(lab_path("second"));
 }
 
@@ -222,18 +222,18 @@ static void kinds_are_not_mixed(void)
     char text[900];
     train_adapter("pairs", base, "lora.rank=2\nlora.target_modules=[experts]\ntrain.max_steps=1");
     snprintf(text, sizeof text, "checkpoint.resume_from_checkpoint=%s\nlora.rank=2", base);
-    EXPECT_FAIL(refused("mixed", base, text), E_CONFIG, "base/checkpoint-1: it is of a run without adapters");
+    EXPECT_FAIL(refused("mixed", base, text), E_CONFIG, "base/checkpoint-1 is a checkpoint of a run without adapters");
     EXPECT(strstr(status_text(), "lora.rank=0"), "no way out: %s", status_text());
     snprintf(text, sizeof text, "checkpoint.resume_from_checkpoint=%s\nlora.path=%s", base,
              lab_path("pairs/checkpoint-1"));
-    EXPECT_FAIL(refused("mixed", base, text), E_CONFIG, "base/checkpoint-1: it is of a run without adapters");
+    EXPECT_FAIL(refused("mixed", base, text), E_CONFIG, "base/checkpoint-1 is a checkpoint of a run without adapters");
     snprintf(text, sizeof text, "checkpoint.resume_from_checkpoint=%s", lab_path("pairs/checkpoint-1"));
-    EXPECT_FAIL(refused("mixed", base, text), E_CONFIG, "pairs/checkpoint-1: it is of a run with adapters");
+    EXPECT_FAIL(refused("mixed", base, text), E_CONFIG, "pairs/checkpoint-1 is a checkpoint of a run with adapters");
     EXPECT(strstr(status_text(), "--merge"), "no way out: %s", status_text());
     snprintf(text + strlen(text), sizeof text - strlen(text), "\nlora.rank=2\nlora.target_modules=[q_proj]");
     EXPECT_FAIL(refused("mixed", base, text), E_CONFIG, "pairs/checkpoint-1: lora.target_modules");
     damage(lab_path("pairs/checkpoint-1/state/model.safetensors"), 3000, 100);
-    EXPECT_FAIL(refused("mixed", base, text), E_DATA, "model.safetensors: 3000 bytes, the manifest says");
+    EXPECT_FAIL(refused("mixed", base, text), E_DATA, "model.safetensors is damaged: it has 3000 bytes");
     snprintf(text, sizeof text, "checkpoint.resume_from_checkpoint=%s", lab_path("pairs/checkpoint-1"));
     EXPECT_FAIL(refused("mixed", base, text), E_CONFIG, "of a run with adapters");     /* before it is read */
     folder_remove(lab_path("pairs"));
@@ -261,7 +261,7 @@ static void bad_paths_make_no_folder(void)
                   "lora.modules_to_save=[language_model.norm]\ncheckpoint.hf=final");
     snprintf(donor, sizeof donor, "%s", lab_path("donor/checkpoint-1"));
     snprintf(peft, sizeof peft, "%s", lab_path("peft"));
-    EXPECT_FAIL(refused("bad", base, "lora.path=nowhere"), E_IO, "lora.path: nowhere: neither an adapter");
+    EXPECT_FAIL(refused("bad", base, "lora.path=nowhere"), E_IO, "lora.path: nowhere is neither a PEFT folder");
     EXPECT_FAIL(refused("bad", base, "lora.path=/dev/null"), E_IO, "lora.path: /dev/null");
     take_peft(donor, peft);
     damage(lab_path("peft/" PEFT_WEIGHTS), 300, 9);

@@ -289,7 +289,7 @@ static void wrong_descriptions_are_refused(void)
     EXPECT_FAIL(load_one(path), E_DATA, norm);
     EXPECT(strstr(status_text(), "stored twice"), "%s", status_text());
     change_run(file, norm, 0, 2);
-    EXPECT_FAIL(load_one(path), E_DATA, "are in no file");
+    EXPECT_FAIL(load_one(path), E_DATA, "no file has");
     change_run(file, norm, 0, 1000);
     EXPECT_FAIL(load_one(path), E_DATA, "not inside the tensor");
     change_run(file, norm, 0, -1001);
@@ -301,7 +301,7 @@ static void wrong_descriptions_are_refused(void)
     EXPECT_OK(shards_path(other, path, 2, ""));
     EXPECT_OK(path_join(file, dir, "elsewhere"));
     EXPECT(!rename(other, file), "rename");
-    EXPECT_FAIL(load_one(path), E_DATA, "8 ranks wrote it, the files of 7 are there");
+    EXPECT_FAIL(load_one(path), E_DATA, "8 ranks wrote the checkpoint, the files of 7 are there");
 }
 
 static void other_models_are_refused(void)
@@ -313,7 +313,7 @@ static void other_models_are_refused(void)
     eight_ranks(dir, NULL);
     EXPECT_OK(path_join(path, dir, "checkpoint-1"));
     part_open(&r, &shape, frozen, &chain[0].l, 3, 8, BF16, WHOLE_STATE);
-    EXPECT_FAIL(checkpoint_load(path, &r.m, &be), E_CONFIG, "trained when this was saved");
+    EXPECT_FAIL(checkpoint_load(path, &r.m, &be), E_CONFIG, "trained when this checkpoint was saved");
     part_close(&r);
     ModelShape longer = shape;
     longer.text.L = 5;
@@ -322,7 +322,7 @@ static void other_models_are_refused(void)
     part_close(&r);
     longer.text.L = 3;
     part_open(&r, &longer, NULL, &chain[0].l, 3, 8, BF16, WHOLE_STATE);
-    EXPECT_FAIL(checkpoint_load(path, &r.m, &be), E_DATA, "tensors that the model does not have");
+    EXPECT_FAIL(checkpoint_load(path, &r.m, &be), E_DATA, "tensors more than the model");
     part_close(&r);
 }
 
@@ -374,13 +374,13 @@ static void a_failed_save_is_told_once(void)
     EXPECT_OK(path_join(path, dir, "last"));
     EXPECT_OK(folder_make(path));                            /* a folder where the link is to be */
     EXPECT_OK(checkpoint_async_begin(&v, &s));
-    EXPECT_FAIL(checkpoint_async_wait(&v), E_IO, "what was saved before is whole");
+    EXPECT_FAIL(checkpoint_async_wait(&v), E_IO, "earlier checkpoints are intact");
     EXPECT_OK(checkpoint_async_poll(&v));
     EXPECT_OK(checkpoint_async_wait(&v));
     folder_remove(path);
     EXPECT_OK(checkpoint_async_begin(&v, &s));
     Status st = OK;
-    while (v.out && !st) st = checkpoint_async_poll(&v), usleep(10000);
+    while (v.in_flight && !st) st = checkpoint_async_poll(&v), usleep(10000);
     EXPECT_OK(st);
     checkpoint_async_close(&v), checkpoint_async_close(&v);
     part_close(&a);
@@ -402,7 +402,7 @@ static void late_ranks(void)
     EXPECT_OK(checkpoint_save_open(&second, &t));
     EXPECT_OK(checkpoint_save_prepare(&first));
     EXPECT_OK(checkpoint_save_write(&first, &be, NULL));
-    EXPECT_FAIL(checkpoint_save_finish(&first), E_COMM, "nothing new of the files of rank 1");
+    EXPECT_FAIL(checkpoint_save_finish(&first), E_COMM, "the files of rank 1 have not grown");
     EXPECT_OK(checkpoint_save_write(&second, &be, NULL));
     EXPECT_OK(checkpoint_save_finish(&first));
     EXPECT_OK(checkpoint_save_prepare(&first));
@@ -475,8 +475,8 @@ static void one_that_fails(Peer *p)
         Snapshot s = shot(r, shared_dir, 1, &(Run){ 0 });
         s.be = &p->be;
         Status st = checkpoint_async_begin(&v, &s);
-        while (!st && v.out) st = checkpoint_async_poll(&v), usleep(2000);
-        EXPECT_FAIL(st, p->rank ? E_COMM : E_IO, "what was saved before is whole");
+        while (!st && v.in_flight) st = checkpoint_async_poll(&v), usleep(2000);
+        EXPECT_FAIL(st, p->rank ? E_COMM : E_IO, "earlier checkpoints are intact");
         checkpoint_async_close(&v);
     }
     part_close(r);

@@ -106,6 +106,25 @@ Status file_write(const char *path, const void *bytes, size_t n)
     return finish(fd, path, write_all(fd, path, bytes, n));
 }
 
+Status file_write_atomic(const char *folder, const char *name, const void *bytes, size_t n)
+{
+    Path path, tmp;
+    char hidden[NAME_MAX + 8];
+    snprintf(hidden, sizeof hidden, ".%s.tmp", name);
+    TRY(path_join(path, folder, name));
+    TRY(path_join(tmp, folder, hidden));
+    TRY(file_write(tmp, bytes, n));
+    if (rename(tmp, path)) return fail(E_IO, "%s: %s", path, strerror(errno));
+    folder_sync(folder);
+    return OK;
+}
+
+bool folder_has(const char *folder, const char *name)
+{
+    Path path;
+    return !path_join(path, folder, name) && file_is(path);
+}
+
 Status file_copy(const char *from, const char *to)
 {
     char    buf[1 << 16];

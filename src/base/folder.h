@@ -25,8 +25,11 @@ void        folder_sync(const char *path);
 MUST Status folder_cache(Path out);
 
 MUST Status file_write(const char *path, const void *bytes, size_t n);      /* new or replaced, synced */
+/* Writes folder/.name.tmp and renames it to folder/name: a reader sees the old file or the new one, whole. */
+MUST Status file_write_atomic(const char *folder, const char *name, const void *bytes, size_t n);
 MUST Status file_copy(const char *from, const char *to);                    /* new or replaced, synced */
 MUST Status file_sync(const char *path);
+bool        folder_has(const char *folder, const char *name);            /* a file or folder of that name */
 bool        file_is(const char *path);                                   /* there is something of that name */
 
 #ifdef __cplusplus

@@ -8,34 +8,35 @@
 #include <string.h>
 #include <xxhash.h>
 
-enum { SAMPLE = 64, MOST_SAMPLES = 4096 };   /* bytes; tensors looked into: each may cost a disk a seek */
+/* Bytes hashed of a tensor's data, and tensors hashed so: each may cost a disk seek. */
+enum { EXCERPT_BYTES = 64, MAX_EXCERPTS = 4096 };
 
-static void hash_tensor(XXH3_state_t *x, const StTensor *t, bool look)
+static void hash_tensor(XXH3_state_t *x, const StTensor *t, bool with_data)
 {
-    size_t n = t->bytes < SAMPLE ? t->bytes : SAMPLE;
+    size_t n = t->bytes < EXCERPT_BYTES ? t->bytes : EXCERPT_BYTES;
     size_t at = t->bytes > n ? (size_t)(rng_stream(t->name) % (t->bytes - n)) : 0;
     int64_t head[2] = { t->dtype, t->rank };
     XXH3_128bits_update(x, t->name, strlen(t->name) + 1);
     XXH3_128bits_update(x, head, sizeof head);
     XXH3_128bits_update(x, t->shape, (size_t)t->rank * sizeof *t->shape);
-    if (look) XXH3_128bits_update(x, (const char *)t->data + at, n);
+    if (with_data) XXH3_128bits_update(x, (const char *)t->data + at, n);
 }
 
 static Status hash_files(XXH3_state_t *x, const char *folder)
 {
     SafeTensors st;
     TRY(st_open(&st, folder));
-    int every = st.count / MOST_SAMPLES + 1;
+    int every = st.count / MAX_EXCERPTS + 1;
     for (int i = 0; i < st.count; i++) hash_tensor(x, &st.tensor[i], i % every == 0);
     st_close(&st);
     return OK;
 }
 
-static Status hash_base(char out[33], const ModelSource *s, uint64_t seed)
+static Status hash_model(char out[33], const ModelSource *s, uint64_t seed)
 {
     XXH3_state_t *x = XXH3_createState();
     char *config = json_dumps(s->hf, JSON_COMPACT | JSON_SORT_KEYS);
-    Status st = x && config ? OK : fail(E_FIT, "no memory to tell models apart");
+    Status st = x && config ? OK : fail(E_FIT, "no memory to hash the base model");
     if (!st) XXH3_128bits_reset(x), XXH3_128bits_update(x, config, strlen(config));
     if (!st && s->weights) st = hash_files(x, s->weights);
     else if (!st) XXH3_128bits_update(x, &seed, sizeof seed);
@@ -49,13 +50,13 @@ static Status hash_base(char out[33], const ModelSource *s, uint64_t seed)
 Status base_model_describe(Json **out, const ModelSource *s, uint64_t seed)
 {
     char hash[33];
-    TRY(hash_base(hash, s, seed));
+    TRY(hash_model(hash, s, seed));
     char *path = s->weights ? realpath(s->weights, NULL) : NULL, *folder = realpath(s->folder, NULL);
     *out = json_pack("{s:s?, s:s?, s:I, s:s?, s:s, s:s}", "path", path, "preset",
                      s->weights ? NULL : s->preset,
                      "seed", (json_int_t)seed, "folder", folder, "dtype", dtype_name(s->dtype), "hash", hash);
     free(path), free(folder);
-    return *out ? OK : fail(E_FIT, "no memory for the description of a base model");
+    return *out ? OK : fail(E_FIT, "no memory to describe the base model");
 }
 
 static const char *text(const Json *o, const char *key)
@@ -73,7 +74,7 @@ const char *base_model_name(const Json *base)
 Status base_model_matches(bool *same, const Json *was, const ModelSource *s, uint64_t seed)
 {
     char hash[33];
-    TRY(hash_base(hash, s, seed));
+    TRY(hash_model(hash, s, seed));
     *same = !strcmp(text(was, "hash"), hash);
     return OK;
 }
@@ -82,12 +83,12 @@ Status base_model_check(const Json *was, const Json *now)
 {
     if (strcmp(text(was, "hash"), text(now, "hash")))
         return fail(E_CONFIG,
-                    "its adapters were trained on %s%s (%.8s), this is %s%s (%.8s): other weights; set "
-                    "model.path or model.preset and train.seed as they were",
+                    "its adapters were trained on %s%s (hash %.8s), but the base model is now %s%s (hash "
+                    "%.8s); set model.path, or model.preset and train.seed, to the former values",
                     *text(was, "path") ? "" : "preset ", base_model_name(was), text(was, "hash"),
                     *text(now, "path") ? "" : "preset ", base_model_name(now), text(now, "hash"));
     if (strcmp(text(was, "dtype"), text(now, "dtype")))
-        return fail(E_CONFIG, "its base was held as %s, wanted as %s; set model.dtype as it was",
-                    text(was, "dtype"), text(now, "dtype"));
+        return fail(E_CONFIG, "its base model was loaded as %s and is now loaded as %s; set model.dtype=%s",
+                    text(was, "dtype"), text(now, "dtype"), text(was, "dtype"));
     return OK;
 }

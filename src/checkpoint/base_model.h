@@ -1,22 +1,24 @@
-/* checkpoint/base_model.h -- what adapters were trained on, so that a run does not go on beside other weights.
+/* checkpoint/base_model.h -- identity of the base model that adapters were trained on, so that a resumed run
+ * does not continue on other weights. As JSON:
  *
- *   { "path": a folder or null, "preset": a name or null, "seed": of its draw, "folder": of the tokenizer,
- *     "dtype": that weights are held in, "hash": … }
+ *   { "path": folder or null, "preset": name or null, "seed": of random initial weights,
+ *     "folder": of the tokenizer, "dtype": of the weights in memory, "hash": … }
  *
- * The hash is XXH3's 128 bits over config.json and, of a folder, names, types and shapes of its tensors with
- * a few bytes of each; of a preset, over its seed. It tells fine-tunes of a model apart from it and from each
- * other; it does not prove that every weight is the same. */
+ * The hash is 128-bit XXH3 over config.json and, for a folder, over the name, type and shape of each tensor
+ * and a few bytes of its data; for a preset, over the seed. It distinguishes a model from its fine-tunes and
+ * those from each other; it does not prove that every weight is equal. */
 #ifndef CHECKPOINT_BASE_MODEL_H
 #define CHECKPOINT_BASE_MODEL_H
 
 #include "checkpoint/model_source.h"
 
-MUST Status base_model_describe(Json **out, const ModelSource *s, uint64_t seed);      /* for json_decref */
-/* E_CONFIG names both where they are not the same. */
+/* The caller releases *out with json_decref. */
+MUST Status base_model_describe(Json **out, const ModelSource *s, uint64_t seed);
+/* E_CONFIG names both models if their hashes or dtypes differ. */
 MUST Status base_model_check(const Json *was, const Json *now);
-/* Whether it is this one, held in whatever type. */
+/* Compares hashes only: *same is true whatever dtype the weights have in memory. */
 MUST Status base_model_matches(bool *same, const Json *was, const ModelSource *s, uint64_t seed);
-/* Its folder or its preset, for messages and for whoever looks for it. */
+/* The folder or preset of a described base model. */
 const char *base_model_name(const Json *base);
 
 #endif

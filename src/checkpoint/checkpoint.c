@@ -1,4 +1,5 @@
-/* checkpoint/checkpoint.c -- see checkpoint.h: names of folders, links, what is kept and what is found. */
+/* checkpoint/checkpoint.c -- folders and links of a run's checkpoints: commit, rotation, search; see
+ * checkpoint.h. */
 #define _GNU_SOURCE
 #include "checkpoint/checkpoint_private.h"
 
@@ -11,12 +12,12 @@
 #include <string.h>
 #include <unistd.h>
 
-static void name_of(char out[64], int64_t step, const char *tail)
+static void folder_name(char out[64], int64_t step, const char *tail)
 {
     snprintf(out, 64, "checkpoint-%" PRId64 "%s", step, tail);
 }
 
-/* The step that a folder's name says; -1: another kind of name. */
+/* The step in a folder's name; -1: not the name of a checkpoint. */
 static int64_t step_of(const char *name)
 {
     char *end;
@@ -25,34 +26,34 @@ static int64_t step_of(const char *name)
     return *end ? -1 : n;
 }
 
-/* Takes its name in one move, also from an older checkpoint of the same step, which then goes. */
-static Status take_name(const char *from, const char *to)
+/* Renames atomically, also over an older checkpoint of the same step, which is then deleted. */
+static Status rename_over(const char *from, const char *to)
 {
     if (!renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE)) return OK;
     if (errno == EEXIST && !renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE)) {
         folder_remove(from);
         return OK;
     }
-    if (errno == EINVAL || errno == ENOSYS) {                /* a file system without either */
+    if (errno == EINVAL || errno == ENOSYS) {                /* a file system without renameat2 flags */
         folder_remove(to);
         if (!rename(from, to)) return OK;
     }
-    return fail(E_IO, "%s: cannot take its name: %s", to, strerror(errno));
+    return fail(E_IO, "%s: cannot rename %s to it: %s", to, from, strerror(errno));
 }
 
 static Status set_link(const char *dir, const char *link, const char *target)
 {
-    Path path, fresh;
-    char tmp[64];
-    snprintf(tmp, sizeof tmp, "%s.tmp", link);
+    Path path, tmp;
+    char tmp_name[64];
+    snprintf(tmp_name, sizeof tmp_name, "%s.tmp", link);
     TRY(path_join(path, dir, link));
-    TRY(path_join(fresh, dir, tmp));
-    unlink(fresh);
-    if (symlink(target, fresh) || rename(fresh, path)) return fail(E_IO, "%s: %s", path, strerror(errno));
+    TRY(path_join(tmp, dir, tmp_name));
+    unlink(tmp);
+    if (symlink(target, tmp) || rename(tmp, path)) return fail(E_IO, "%s: %s", path, strerror(errno));
     return OK;
 }
 
-/* The step that a link names; -1: none. */
+/* The step of a link's target; -1: no such link. */
 static int64_t link_step(const char *dir, const char *link)
 {
     Path path, target;
@@ -71,8 +72,9 @@ static int newest_first(const struct dirent **a, const struct dirent **b)
     return (x < y) - (x > y);
 }
 
-/* A folder that is to go is a .tmp before its first file goes. */
-static void discard(const char *dir, const char *name)
+/* Renames the folder to .tmp before its first file is removed: an interrupted removal leaves no checkpoint.
+ * */
+static void remove_checkpoint(const char *dir, const char *name)
 {
     Path from, to;
     char tmp[300];
@@ -81,16 +83,16 @@ static void discard(const char *dir, const char *name)
     if (!rename(from, to)) folder_remove(to);
 }
 
-/* Steps beyond `step` are of a branch that was left: they count for nothing and are overwritten when
- * reached. */
-static void prune(const char *dir, int64_t step, int64_t keep)
+/* Checkpoints beyond `step` belong to a run that was rewound: they are not counted, and are overwritten when
+ * the run reaches their step. */
+static void remove_old(const char *dir, int64_t step, int64_t keep)
 {
     struct dirent **entry;
     int64_t best = link_step(dir, "best"), seen = 0;
     int n = keep > 0 ? scandir(dir, &entry, is_checkpoint, newest_first) : -1;
     for (int i = 0; i < n; i++) {
         int64_t at = step_of(entry[i]->d_name);
-        if (at <= step && ++seen > keep && at != best) discard(dir, entry[i]->d_name);
+        if (at <= step && ++seen > keep && at != best) remove_checkpoint(dir, entry[i]->d_name);
         free(entry[i]);
     }
     if (n >= 0) free(entry);
@@ -99,7 +101,7 @@ static void prune(const char *dir, int64_t step, int64_t keep)
 Status checkpoint_tmp_path(Path out, const char *dir, int64_t step)
 {
     char name[64];
-    name_of(name, step, ".tmp");
+    folder_name(name, step, ".tmp");
     return path_join(out, dir, name);
 }
 
@@ -107,15 +109,15 @@ Status checkpoint_commit(const char *dir, int64_t step, bool best, int64_t keep)
 {
     Path tmp, path;
     char name[64];
-    name_of(name, step, "");
+    folder_name(name, step, "");
     TRY(checkpoint_tmp_path(tmp, dir, step));
     TRY(path_join(path, dir, name));
-    TRY(take_name(tmp, path));
+    TRY(rename_over(tmp, path));
     folder_sync(dir);
     TRY(set_link(dir, "last", name));
     if (best) TRY(set_link(dir, "best", name));
     folder_sync(dir);
-    prune(dir, step, keep);
+    remove_old(dir, step, keep);
     return OK;
 }
 
@@ -139,10 +141,10 @@ void checkpoint_remove_tmp(const char *dir)
     if (n >= 0) free(entry);
 }
 
-static bool whole(Path path, const char *dir, const char *name, const Log *log)
+static bool is_complete(Path path, const char *dir, const char *name, const Log *log)
 {
     if (!path_join(path, dir, name) && !checkpoint_verify(path)) return true;
-    log_warn(log, "%s; it is passed over", status_text());
+    log_warn(log, "%s; this checkpoint is skipped", status_text());
     return false;
 }
 
@@ -152,12 +154,13 @@ Status checkpoint_find(Path path, const char *dir, const Log *log)
     struct dirent **entry;
     int64_t last = link_step(dir, "last");
     bool found = false;
-    name_of(name, last, "");
-    if (last >= 0 && whole(path, dir, name, log)) return OK;
+    folder_name(name, last, "");
+    if (last >= 0 && is_complete(path, dir, name, log)) return OK;
     int n = scandir(dir, &entry, is_checkpoint, newest_first);
     if (n < 0 && errno != ENOENT) return fail(E_IO, "%s: %s", dir, strerror(errno));
     for (int i = 0; i < n; i++) {
-        if (!found && step_of(entry[i]->d_name) != last) found = whole(path, dir, entry[i]->d_name, log);
+        if (!found && step_of(entry[i]->d_name) != last)
+            found = is_complete(path, dir, entry[i]->d_name, log);
         free(entry[i]);
     }
     if (n >= 0) free(entry);
@@ -165,17 +168,13 @@ Status checkpoint_find(Path path, const char *dir, const Log *log)
     return OK;
 }
 
-bool checkpoint_is(const char *path)
-{
-    Path state;
-    return !path_join(state, path, "state") && file_is(state);
-}
+bool checkpoint_is(const char *path) { return folder_has(path, "state"); }
 
 Status checkpoint_refuse_run_folder(const char *path)
 {
     Path last;
     if (path_join(last, path, "last") || !checkpoint_is(last)) return OK;
-    return fail(E_CONFIG, "%s is the folder of a run; name a checkpoint in it: %s", path, last);
+    return fail(E_CONFIG, "%s is a run folder; name one of its checkpoints, such as %s", path, last);
 }
 
 Status checkpoint_read_state(const char *path, Json **state)

@@ -1,22 +1,22 @@
-/* checkpoint/checkpoint.h -- a run's state on disk: whole, or not there.
+/* checkpoint/checkpoint.h -- a training run's state on disk: either complete or absent.
  *
  *   DIR/checkpoint-N/    state/ (safetensors: master weights, moments), trainer_state.json,
- *                        the model in HF form when asked for, MANIFEST.json (sizes and hashes; written last)
- *                        with adapters: state/adapter.json (below), and the HF form is theirs, PEFT's
- *   DIR/last, DIR/best   links to the newest one and to the one with the best evaluation
+ *                        on request the model in HF form, MANIFEST.json (sizes and hashes; written last);
+ *                        a run with adapters has state/adapter.json (below) and PEFT files as its HF form
+ *   DIR/last, DIR/best   links to the newest checkpoint and to the one with the best evaluation
  *
- * A checkpoint is written to checkpoint-N.tmp and synced file by file, then the manifest, then the folder
- * takes its name, then `last` moves. A process killed at any moment leaves the links on whole checkpoints,
- * and at most a .tmp folder, which the next start sweeps away. One that is not wanted any more becomes a .tmp
- * first.
+ * A checkpoint is written to checkpoint-N.tmp, each file synced, then the manifest; then the folder is
+ * renamed, then `last` moves. A process killed at any moment leaves links to complete checkpoints and at most
+ * a .tmp folder, which the next start removes. A checkpoint that is deleted is renamed to .tmp first.
  *
- * Of several ranks each writes what it keeps into a folder of its own below state/, with a description
- * (checkpoint/shards.h) from which a run of any other layout finds its elements, and a manifest of them. Rank 0
- * does all the rest when the manifests of the others are there. Ranks must see one file system.
+ * With several ranks each rank writes the elements it is responsible for into its own folder below state/,
+ * with a description (checkpoint/shards.h) by which a run of any other layout finds its elements, and a
+ * manifest of these files. Rank 0 writes all other files once the manifests of the other ranks exist. All
+ * ranks must see the same file system.
  *
- * With adapters the state is theirs and that of modules trained beside them. The base is not in it, be it as
- * large as it may: a run goes on from where that came from, and adapter.json says what it was
- * (checkpoint/base_model.h) beside the modules that have pairs. */
+ * With adapters the state holds the adapters and the modules of lora.modules_to_save. It does not hold the
+ * base model: a resumed run loads that from its source, and adapter.json records which model it was
+ * (checkpoint/base_model.h) and which modules have adapters. */
 #ifndef CHECKPOINT_CHECKPOINT_H
 #define CHECKPOINT_CHECKPOINT_H
 
@@ -26,77 +26,81 @@
 #include "base/log.h"
 #include "model/model.h"
 
-/* The model as others load it. */
+/* What goes beside the weights when a checkpoint includes the model in HF form. */
 typedef struct HfExport {
     const Json *config;                  /* config.json */
-    const char *companions;              /* folder with tokenizer files and the like */
-    int64_t     min_pixels, max_pixels;  /* into preprocessor_config.json; 0: the model sees no pictures */
+    const char *companions;              /* folder with the tokenizer files and the like */
+    int64_t     min_pixels, max_pixels;  /* for preprocessor_config.json; 0: a text-only model */
 } HfExport;
 
 typedef struct Snapshot {
-    const char   *dir;                   /* of the run */
+    const char   *dir;                   /* folder of the run */
     int64_t       step;
     const Model  *model;
     Backend      *be;
-    const Mesh   *mesh;                  /* NULL: one rank. The rest is of the same value on all of them */
-    const Json   *state;                 /* becomes trainer_state.json; of rank 0 */
-    const Json   *config;                /* of the model, kept beside the state; NULL: it is not */
-    const Json   *base;                  /* of a model with adapters: what they were trained on; of rank 0 */
-    const HfExport *hf;                    /* NULL: our own files only */
-    bool          best;                  /* move the link best too */
-    int64_t       keep;                  /* newest ones that stay, and the best; 0: all */
-    double        patience;              /* seconds without news of another rank's files; 0: ten minutes */
+    const Mesh   *mesh;                  /* NULL: one rank. The fields below are equal on all ranks */
+    const Json   *state;                 /* becomes trainer_state.json; read on rank 0 only */
+    const Json   *config;                /* of the model, saved as state/config.json; NULL: not saved */
+    const Json   *base;                  /* with adapters: their base model; read on rank 0 only */
+    const HfExport *hf;                  /* NULL: no HF form */
+    bool          best;                  /* move the link `best` too */
+    int64_t       keep;                  /* newest checkpoints that stay, besides `best`; 0: all */
+    double        patience;              /* seconds that another rank's files may not grow; 0: ten minutes */
 } Snapshot;
 
-/* At once: every rank returns when the checkpoint has its name, or with what went wrong on one of them. */
+/* Synchronous: every rank returns once the checkpoint is complete, or with the error of whichever rank
+ * failed. */
 MUST Status checkpoint_save(const Snapshot *s);
 
-/* What a killed process left in the run's folder goes away. */
+/* Removes what a killed process left in the run's folder. */
 void        checkpoint_remove_tmp(const char *dir);
 
-/* The checkpoint to go on from: what `last` names, else the newest; damaged ones are passed over with a
- * warning. path is "" when there is none. */
+/* The checkpoint to resume from: the target of `last`, else the newest. Damaged ones are skipped with a
+ * warning. path is "" if there is none. */
 MUST Status checkpoint_find(Path path, const char *dir, const Log *log);
 
-/* Sizes and hashes of all files against the manifest; E_DATA says which one differs. */
+/* Compares sizes and hashes of all files with the manifest; E_DATA names the file that differs. */
 MUST Status checkpoint_verify(const char *path);
 
-MUST Status checkpoint_read_state(const char *path, Json **state);        /* trainer_state.json, for json_decref */
-/* E_CONFIG unless it is of a run with adapters, or without, as is asked for. */
+/* Reads trainer_state.json; the caller releases *state with json_decref. */
+MUST Status checkpoint_read_state(const char *path, Json **state);
+/* E_CONFIG unless the checkpoint is of a run with adapters (true) or without (false). */
 MUST Status checkpoint_check_kind(const char *path, bool adapters);
-/* Whether a run of this model, frozen and adapted so, beside this base (of adapters; see base_model.h), can
- * go on from it: by what its files say of themselves. No weight is read. */
+/* Whether a run of this model, with these frozen groups and adapters on this base model (see base_model.h;
+ * NULL without adapters), can resume from the checkpoint. Compares names and shapes; reads no weights. */
 MUST Status checkpoint_check_resume(const char *path, const ModelShape *s, const bool *frozen,
-                             const LoraConf *lora, const Json *base);
-/* Weights and moments, to the bit, into whatever part of the model this rank has. Every rank on its own. */
+                                    const LoraConf *lora, const Json *base);
+/* Loads weights and moments, bit for bit, into this rank's part of the model. No communication. */
 MUST Status checkpoint_load(const char *path, Model *m, Backend *be);
-/* The model of a checkpoint of any layout in HF form, into folder dir. m: whole, not bound. be: the CPU. */
+/* Writes the model of a checkpoint of any layout in HF form into folder dir. m: whole, not bound. be: the
+ * CPU. */
 MUST Status checkpoint_assemble(const char *path, Model *m, Backend *be, const char *dir, DType dtype,
                                 int64_t max_shard);
-/* As one rank would have written it, into a new folder. */
+/* Writes the same checkpoint into a new folder, in the form that a single rank would have written. */
 MUST Status checkpoint_consolidate(const char *from, const char *to);
-bool        checkpoint_is(const char *path);                  /* a checkpoint of ours, by its looks */
-/* The folder of a run holds checkpoints and is none: whoever names it is told how one of them is named. */
+bool        checkpoint_is(const char *path);                  /* whether it has state/ */
+/* E_CONFIG if path is the folder of a run, which holds checkpoints but is none. */
 MUST Status checkpoint_refuse_run_folder(const char *path);
 
-/* What adapter.json says. It must not be moved: conf points into it. */
+/* Contents of state/adapter.json. Must not be moved: conf points into it. */
 typedef struct CheckpointLora {
-    LoraConf conf;                    /* modules are `exact` */
+    LoraConf    conf;                    /* its modules are listed in `exact` */
     const Json *base;
     WordList    save;
     Keep        keep;
     Json       *file;
 } CheckpointLora;
 
-bool        checkpoint_has_lora(const char *path);               /* a checkpoint with adapters, by its looks */
-MUST Status checkpoint_lora_open(CheckpointLora *a, const char *path);       /* on failure it is closed */
-void        checkpoint_lora_close(CheckpointLora *a);             /* twice is fine */
-/* E_CONFIG where a recipe's words, by which the whole model was opened, would have other modules of them, or
- * them be of another rank or scale, than they were trained with. */
+bool        checkpoint_has_lora(const char *path);            /* whether it has state/adapter.json */
+MUST Status checkpoint_lora_open(CheckpointLora *a, const char *path);   /* on failure nothing stays open */
+void        checkpoint_lora_close(CheckpointLora *a);         /* may be called twice */
+/* E_CONFIG if the recipe by which the whole model was opened gives adapters to other modules, or adapters of
+ * another rank or scale, than the checkpoint has. */
 MUST Status checkpoint_lora_check(const CheckpointLora *a, const Model *whole);
-/* Whether it has all weights of a whole model that was opened with conf, of that shape. */
+/* Whether the checkpoint has the weights of all adapters of a whole model opened with conf, in their shapes.
+ * */
 MUST Status checkpoint_lora_check_shapes(const char *path, const Model *whole);
-/* Their weights alone, into whatever part this rank has of a model that was opened with conf. */
+/* Loads only the adapters' weights into this rank's part of a model opened with conf. */
 MUST Status checkpoint_lora_load(const char *path, Model *m, Backend *be);
 
 #endif

@@ -1,4 +1,4 @@
-/* checkpoint/checkpoint_async.c -- see saving.h. */
+/* checkpoint/checkpoint_async.c -- see checkpoint_async.h. */
 #include "checkpoint/checkpoint_async.h"
 
 #include "base/clock.h"
@@ -11,23 +11,23 @@
 Status checkpoint_async_open(AsyncCheckpointer *v, const Model *m, Backend *be, bool async)
 {
     LocalShards l;
-    double left, all;
+    double free_bytes, all_bytes;
     *v = (AsyncCheckpointer){ .async = async, .pin = be->device->pin };
     if (!async) return OK;
     TRY(shards_list_local(&l, m));
     v->bytes = l.bytes;
     shards_free_local(&l);
-    backend_memory("cpu", &left, &all);
-    if ((double)v->bytes <= left) v->copy = malloc(v->bytes + 1);
+    backend_memory("cpu", &free_bytes, &all_bytes);
+    if ((double)v->bytes <= free_bytes) v->copy = malloc(v->bytes + 1);
     if (!v->copy)
-        return fail(E_FIT, "no host memory for a copy of %.1f GiB to save from; set checkpoint.async=false",
-                    (double)v->bytes / (1 << 30));
+        return fail(E_FIT, "asynchronous checkpoints need a copy of %.1f GiB in host memory, which has not "
+                    "that much free; set checkpoint.async=false", (double)v->bytes / (1 << 30));
     if (v->pin) v->pin(v->copy, v->bytes, true);
     return OK;
 }
 
-/* The thread of a save: its failure waits in v until the run asks. */
-static void *write_all(void *arg)
+/* The thread of a save. It leaves its error in v for the next poll or wait. */
+static void *run_save(void *arg)
 {
     AsyncCheckpointer *v = arg;
     double from = clock_now();
@@ -40,57 +40,60 @@ static void *write_all(void *arg)
     return NULL;
 }
 
-/* Signals are the run's to hear. */
-static Status start(AsyncCheckpointer *v)
+/* The thread blocks all signals, so that the trainer's thread handles them. */
+static Status start_thread(AsyncCheckpointer *v)
 {
     sigset_t all, was;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &was);
     v->done = v->stop = 0, v->job.stop = v->job.ranks > 1 ? &v->stop : NULL;
-    int bad = pthread_create(&v->thread, NULL, write_all, v);
+    int bad = pthread_create(&v->thread, NULL, run_save, v);
     pthread_sigmask(SIG_SETMASK, &was, NULL);
-    v->busy = !bad;
-    return bad ? fail(E_OTHER, "no thread to save with: %s", strerror(bad)) : OK;
+    v->joinable = !bad;
+    return bad ? fail(E_OTHER, "cannot start a thread to write the checkpoint: %s", strerror(bad)) : OK;
 }
 
-/* Its failure is told once. */
-static Status fetch_thread(AsyncCheckpointer *v)
+/* Returns the thread's error, once. */
+static Status join_thread(AsyncCheckpointer *v)
 {
-    if (!v->busy) return OK;
+    if (!v->joinable) return OK;
     pthread_join(v->thread, NULL);
-    v->busy = false;
+    v->joinable = false;
     checkpoint_save_close(&v->job);
     return v->status ? fail(v->status, "%s", v->text) : OK;
 }
 
-static Status agree(const AsyncCheckpointer *v, Status st) { return v->world ? comm_agree(v->world, st) : st; }
+static Status agree(const AsyncCheckpointer *v, Status st)
+{
+    return v->world ? comm_agree(v->world, st) : st;
+}
 
 Status checkpoint_async_poll(AsyncCheckpointer *v)
 {
-    if (!v->out) return OK;
-    Status st = v->busy && __atomic_load_n(&v->done, __ATOMIC_ACQUIRE) ? fetch_thread(v) : OK;
-    double trouble[2] = { v->busy, st != OK };
-    if (v->world) comm_host_max(v->world, trouble, 2);
-    v->out = trouble[0] > 0;
-    return trouble[1] > 0 ? agree(v, st) : OK;
+    if (!v->in_flight) return OK;
+    Status st = v->joinable && __atomic_load_n(&v->done, __ATOMIC_ACQUIRE) ? join_thread(v) : OK;
+    double any[2] = { v->joinable, st != OK };               /* a rank still writes; a rank has failed */
+    if (v->world) comm_host_max(v->world, any, 2);
+    v->in_flight = any[0] > 0;
+    return any[1] > 0 ? agree(v, st) : OK;
 }
 
 Status checkpoint_async_wait(AsyncCheckpointer *v)
 {
-    if (!v->out) return OK;
-    Status st = fetch_thread(v);
-    v->out = false;
+    if (!v->in_flight) return OK;
+    Status st = join_thread(v);
+    v->in_flight = false;
     return agree(v, st);
 }
 
-static Status begin(AsyncCheckpointer *v, const Snapshot *s)
+static Status begin_async(AsyncCheckpointer *v, const Snapshot *s)
 {
     Status st = checkpoint_save_open(&v->job, s);
     REQUIRE(st || v->job.list.bytes <= v->bytes, "%zu bytes, %zu planned", v->job.list.bytes, v->bytes);
     if (!st) st = shards_copy_local(&v->job.list, s->be, v->copy);
     TRY(agree(v, st));
     TRY(checkpoint_save_prepare(&v->job));
-    st = start(v);
+    st = start_thread(v);
     if (st) st = checkpoint_save_failed(&v->job, st);
     return agree(v, st);
 }
@@ -100,18 +103,18 @@ Status checkpoint_async_begin(AsyncCheckpointer *v, const Snapshot *s)
     double from = clock_now();
     TRY(checkpoint_async_wait(v));
     v->world = s->mesh && s->mesh->world > 1 ? s->mesh->comm[GR_world] : NULL;
-    Status st = v->async ? begin(v, s) : checkpoint_save(s);
-    v->out = v->busy;
+    Status st = v->async ? begin_async(v, s) : checkpoint_save(s);
+    v->in_flight = v->joinable;
     if (!v->async) v->seconds = clock_now() - from;
-    else if (!v->busy) checkpoint_save_close(&v->job);
+    else if (!v->joinable) checkpoint_save_close(&v->job);
     return st;
 }
 
 void checkpoint_async_close(AsyncCheckpointer *v)
 {
     __atomic_store_n(&v->stop, 1, __ATOMIC_RELEASE);
-    Status st = fetch_thread(v);                             /* whoever cares has called checkpoint_async_wait */
-    (void)st;
+    Status st = join_thread(v);
+    (void)st;                                                /* checkpoint_async_wait reports errors */
     if (v->copy && v->pin) v->pin(v->copy, v->bytes, false);
     free(v->copy);
     *v = (AsyncCheckpointer){ 0 };

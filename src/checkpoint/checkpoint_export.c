@@ -1,7 +1,8 @@
-/* checkpoint/checkpoint_export.c -- the model in HF form inside a checkpoint: what transformers, vLLM and SGLang
- * load as it is; of a run with adapters they alone, as PEFT loads them beside their base. It is put
- * together from the state that was just written, one parameter at a time, so it needs no rank's memory.
- * Pictures must meet the same sizes there as in training, so the processor's file is adapted. */
+/* checkpoint/checkpoint_export.c -- the model in HF form inside a checkpoint, which transformers, vLLM and
+ * SGLang load as it is; for a run with adapters, the adapters as PEFT files. It is assembled from the state
+ * that was just written, one parameter at a time, so it needs no memory for a whole model.
+ * preprocessor_config.json gets the pixel bounds of the training run, so that images are resized as in
+ * training. */
 #include "checkpoint/checkpoint_private.h"
 
 #include "model/peft.h"
@@ -9,10 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SHARD ((int64_t)5000000000)      /* bytes of a safetensors file, as hub models have them */
+#define FILE_BYTES ((int64_t)5000000000) /* size at which a new safetensors file begins, as in hub models */
 
-/* What the processor of these models does, where no file beside the tokenizer says it. */
-static Json *usual_processor(const VisionShape *v)
+/* The image processor of Qwen3-VL, for models that come without preprocessor_config.json. */
+static Json *default_processor(const VisionShape *v)
 {
     return json_pack("{s:s, s:s, s:I, s:I, s:I, s:[f,f,f], s:[f,f,f], s:i, s:f, s:b, s:b, s:b, s:b}",
                      "image_processor_type", "Qwen2VLImageProcessorFast", "processor_class",
@@ -28,10 +29,10 @@ static Status save_processor(const char *folder, const SaveJob *j, const VisionS
     Json *o = NULL;
     TRY(path_join(path, folder, "preprocessor_config.json"));
     if (file_is(path)) TRY(json_load(&o, path));
-    else o = usual_processor(v);
+    else o = default_processor(v);
     json_object_set_new(o, "size", json_pack("{s:I, s:I}", "shortest_edge", (json_int_t)j->min_pixels,
                                              "longest_edge", (json_int_t)j->max_pixels));
-    json_object_del(o, "min_pixels"), json_object_del(o, "max_pixels"); /* older spellings, which would win */
+    json_object_del(o, "min_pixels"), json_object_del(o, "max_pixels"); /* old keys, which override size */
     char *text = json_dumps(o, JSON_INDENT(2));
     Status st = text ? file_write(path, text, strlen(text)) : fail(E_FIT, "%s: no memory to write it", path);
     free(text);
@@ -46,14 +47,14 @@ static Status save_weights(const char *folder, const SaveJob *j)
     Model m = { 0 };
     Status st = backend_open(&be, "cpu");
     if (!st) st = model_open(&m, &j->shape, frozen);
-    if (!st) st = checkpoint_assemble(folder, &m, &be, folder, j->dtype, SHARD);
+    if (!st) st = checkpoint_assemble(folder, &m, &be, folder, j->dtype, FILE_BYTES);
     model_close(&m);
     backend_close(&be);
     return st;
 }
 
-/* In f32, which they are trained in, whatever they are computed in. */
-static Status save_adapter(const char *folder, const SaveJob *j)
+/* In f32, the type of their master weights, whatever type they are computed in. */
+static Status save_adapters(const char *folder, const SaveJob *j)
 {
     Chunk all = { 0, j->shape.text.L, true, true };
     CheckpointWeights from = { .dtype = F32 };
@@ -71,7 +72,7 @@ static Status save_adapter(const char *folder, const SaveJob *j)
 
 Status checkpoint_export(const char *folder, const SaveJob *j)
 {
-    TRY(j->lora ? save_adapter(folder, j) : save_weights(folder, j));
+    TRY(j->lora ? save_adapters(folder, j) : save_weights(folder, j));
     TRY(weights_copy_companions(j->companions, folder));
     if (j->shape.vision.depth && j->max_pixels) TRY(save_processor(folder, j, &j->shape.vision));
     return j->lora ? OK : weights_write_config(j->hf_config, folder, j->dtype);

@@ -1,7 +1,5 @@
-/* checkpoint/checkpoint_load.c -- weights and moments from the state of a checkpoint of any layout; see shards.h.
- *
- * A rank asks for the elements that it holds and reads no others. The names are those of the whole model,
- * whatever this rank has of it. */
+/* checkpoint/checkpoint_load.c -- loads weights and moments from the state of a checkpoint of any layout; see
+ * shards.h. A rank reads only the elements it holds, but checks the names and shapes of the whole model. */
 #include "checkpoint/checkpoint_private.h"
 
 #include "model/peft.h"
@@ -10,48 +8,52 @@
 #include <stdio.h>
 #include <string.h>
 
-static void name_in(char out[160], const char *prefix, const Piece *q)
+static void stored_name(char out[160], const char *prefix, const Piece *q)
 {
     snprintf(out, 160, "%s.%s", prefix, q->name);
 }
 
-static Status absent(const Shards *s, const char *prefix, const Piece *q)
+static Status report_absent(const Shards *s, const char *prefix, const Piece *q)
 {
     char other[160];
     const StoredShard *x;
     bool frozen = prefix[0] == 'w';
-    name_in(other, frozen ? "master" : "w", q);
+    stored_name(other, frozen ? "master" : "w", q);
     if (shards_find(s, other, &x))
         return fail(
             E_CONFIG,
-            "%s was %s when this was saved: set model.freeze_* as they were, or start from it as model.path",
-            q->name, frozen ? "trained" : "frozen");
-    return fail(E_DATA, "%s.%s: not in the checkpoint; is it of another model?", prefix, q->name);
+            "%s was %s when this checkpoint was saved, and is %s now; set model.freeze_* to the former "
+            "values, or start a new run from it with model.path",
+            q->name, frozen ? "trained" : "frozen", frozen ? "frozen" : "trained");
+    return fail(E_DATA, "%s.%s is not in the checkpoint, which is of another model; check model.path and "
+                "model.preset", prefix, q->name);
 }
 
 static Status check_one(const Shards *s, const char *prefix, const Piece *q)
 {
     char name[160];
     const StoredShard *x;
-    name_in(name, prefix, q);
+    stored_name(name, prefix, q);
     int n = shards_find(s, name, &x);
-    if (!n) return absent(s, prefix, q);
+    if (!n) return report_absent(s, prefix, q);
     for (int i = 0; i < n; i++) {
         bool same = x[i].rank == q->rank;
         for (int d = 0; same && d < q->rank; d++) same = x[i].shape[d] == q->shape[d];
-        if (!same) return fail(E_DATA, "%s: its shape in the checkpoint is not the model's", name);
+        if (!same)
+            return fail(E_DATA, "%s: its shape in the checkpoint is not the model's; check model.path and "
+                        "model.preset", name);
         DType d = x[i].t->dtype;
         bool  moment = !strcmp(prefix, "m") || !strcmp(prefix, "v");
         if (prefix[0] != 'w' && d != F32 && !(moment && d == BF16))
-            return fail(E_DATA, "%s: stored as %s, not as f32%s", name, dtype_name(d),
-                        moment ? " or bf16" : "");
+            return fail(E_DATA, "%s is stored as %s instead of f32%s; the checkpoint is damaged, use another",
+                        name, dtype_name(d), moment ? " or bf16" : "");
     }
     return OK;
 }
 
 static const char *const prefixes[] = { "w", "master", "m", "v" };
 
-/* Every tensor of the whole model is there, and no other. */
+/* The checkpoint has every tensor of the whole model, and no others. */
 static Status check_names(const Shards *s, const Model *whole)
 {
     int names = 0;
@@ -62,11 +64,12 @@ static Status check_names(const Shards *s, const Model *whole)
         for (int k = frozen ? 0 : 1; k < (frozen ? 1 : 4); k++)
             for (int q = 0; q < p->pieces; q++, names++) TRY(check_one(s, prefixes[k], &p->piece[q]));
     }
-    return s->names == names ? OK : fail(E_DATA, "%d tensors that the model does not have; is it of another "
-                                         "model?", s->names - names);
+    if (s->names == names) return OK;
+    return fail(E_DATA, "it has %d tensors more than the model; check model.path and model.preset",
+                s->names - names);
 }
 
-static Status check_whole(const Shards *s, const Model *part)
+static Status check_whole_model(const Shards *s, const Model *part)
 {
     Model whole;
     TRY(model_open_whole(&whole, part));
@@ -75,7 +78,8 @@ static Status check_whole(const Shards *s, const Model *part)
     return st;
 }
 
-static Status read_held(const Shards *s, Backend *be, const Param *p, const char *prefix, ShardView h)
+/* Reads the part of the parameter that h describes. */
+static Status read_view(const Shards *s, Backend *be, const Param *p, const char *prefix, ShardView h)
 {
     Sink out;
     Status st = OK;
@@ -86,7 +90,7 @@ static Status read_held(const Shards *s, Backend *be, const Param *p, const char
         char name[160];
         int n = ranges_clip(c, &p->shard.range[i], 1, h.at, h.n);
         for (int k = 0; k < n; k++) c[k].at -= piece_at(p, i);
-        name_in(name, prefix, &p->piece[i]);
+        stored_name(name, prefix, &p->piece[i]);
         st = shards_read(s, name, c, n, &out);
     }
     if (!st) sink_zero_padding(&out, p, h);
@@ -94,32 +98,33 @@ static Status read_held(const Shards *s, Backend *be, const Param *p, const char
     return st ? st : done;
 }
 
-/* Frozen weights are taken as they were held; a run in another type would not go on as it was. */
+/* Frozen weights are stored in their type in memory: in another type the run would not continue bit for bit.
+ * */
 static Status read_frozen(const Shards *s, Backend *be, const Param *p)
 {
     const StoredShard *x;
     char name[160];
     ShardView w = param_weight_view(p);
     for (int i = 0; i < p->pieces; i++) {
-        name_in(name, "w", &p->piece[i]);
+        stored_name(name, "w", &p->piece[i]);
         int n = shards_find(s, name, &x);
         for (int k = 0; k < n; k++)
             if (x[k].t->dtype != (DType)p->shard.w.dtype)
-                return fail(E_CONFIG, "%s: saved as %s, wanted as %s; set model.dtype as it was", name,
-                            dtype_name(x[k].t->dtype), dtype_name((DType)p->shard.w.dtype));
+                return fail(E_CONFIG, "%s was saved as %s and model.dtype is now %s; set the former value",
+                            name, dtype_name(x[k].t->dtype), dtype_name((DType)p->shard.w.dtype));
     }
-    return read_held(s, be, p, "w", w);
+    return read_view(s, be, p, "w", w);
 }
 
 static Status read_param(const Shards *s, Backend *be, const Param *p, bool frozen)
 {
     ShardView w = param_weight_view(p), own = param_load_view(p);
     if (frozen) return read_frozen(s, be, p);
-    TRY(read_held(s, be, p, "master", own));
+    TRY(read_view(s, be, p, "master", own));
     if (own.n && own.at == w.at && own.n == w.n) op_copy(be, w.t, own.t);
-    else TRY(read_held(s, be, p, "master", w));
-    TRY(read_held(s, be, p, "m", param_state_view(p, p->shard.m)));
-    return read_held(s, be, p, "v", param_state_view(p, p->shard.v));
+    else TRY(read_view(s, be, p, "master", w));
+    TRY(read_view(s, be, p, "m", param_state_view(p, p->shard.m)));
+    return read_view(s, be, p, "v", param_state_view(p, p->shard.v));
 }
 
 Status checkpoint_check_kind(const char *path, bool adapters)
@@ -127,26 +132,26 @@ Status checkpoint_check_kind(const char *path, bool adapters)
     if (adapters == checkpoint_has_lora(path)) return OK;
     if (adapters)
         return fail(E_CONFIG,
-                    "%s: it is of a run without adapters, and lora.* asks for some: set lora.rank=0 (and no "
-                    "lora.path) to go on with it, or begin another run beside its model (treb convert, then "
-                    "model.path)", path);
-    return fail(E_CONFIG, "%s: it is of a run with adapters, and lora.rank is 0: set lora.* as they were to "
-                "go on with it, or merge it (treb convert --merge) and start from that with model.path",
+                    "%s is a checkpoint of a run without adapters, and lora.* asks for adapters; set "
+                    "lora.rank=0 and no lora.path to resume it, or convert it (treb convert) and train "
+                    "adapters on it with model.path", path);
+    return fail(E_CONFIG, "%s is a checkpoint of a run with adapters, and lora.rank is 0; set lora.* to the "
+                "former values to resume it, or merge it (treb convert --merge) and start from that with "
+                "model.path",
                 path);
 }
 
-/* Shards that are as the whole model m is, opened as the run will be. */
-static Status look_through(const char *path, const Model *m)
+static Status check_state(const char *path, const Model *whole)
 {
     Shards s;
     TRY(shards_open(&s, path));
-    Status st = check_names(&s, m);
+    Status st = check_names(&s, whole);
     shards_close(&s);
     return st;
 }
 
-Status checkpoint_check_resume(const char *path, const ModelShape *s, const bool *frozen, const LoraConf *lora,
-                        const Json *base)
+Status checkpoint_check_resume(const char *path, const ModelShape *s, const bool *frozen,
+                               const LoraConf *lora, const Json *base)
 {
     const Chunk all = { 0, s->text.L, true, true };
     CheckpointLora was = { 0 };
@@ -156,7 +161,7 @@ Status checkpoint_check_resume(const char *path, const ModelShape *s, const bool
     if (!st && m.lora) st = checkpoint_lora_open(&was, path);
     if (!st && m.lora) st = base_model_check(was.base, base);
     if (!st && m.lora) st = checkpoint_lora_check(&was, &m);
-    if (!st) st = look_through(path, &m);
+    if (!st) st = check_state(path, &m);
     checkpoint_lora_close(&was);
     model_close(&m);
     return st ? wrap(st, "%s", path) : OK;
@@ -167,37 +172,38 @@ Status checkpoint_load(const char *path, Model *m, Backend *be)
     Shards s = { 0 };
     TRY(checkpoint_check_kind(path, m->lora));
     Status st = shards_open(&s, path);
-    if (!st) st = check_whole(&s, m);
-    for (int i = 0; i < m->params.n && !st; i++)
-        if (!shards_excludes(m, m->params.p[i])) st = read_param(&s, be, m->params.p[i], m->params.p[i]->frozen);
-    if (!st) st = backend_sync(be);                       /* uploads are done before the files are unmapped */
+    if (!st) st = check_whole_model(&s, m);
+    for (int i = 0; i < m->params.n && !st; i++) {
+        const Param *p = m->params.p[i];
+        if (!shards_excludes(m, p)) st = read_param(&s, be, p, p->frozen);
+    }
+    if (!st) st = backend_sync(be);                       /* uploads finish before the files are unmapped */
     shards_close(&s);
     return st ? wrap(st, "%s", path) : OK;
 }
 
-/* A weight is its master, or itself where the run had it frozen. */
-static const char *prefix_of(const Shards *s, const Piece *q)
+/* Where a weight's values are: "master", or "w" if the run had it frozen. */
+static const char *weight_prefix(const Shards *s, const Piece *q)
 {
     const StoredShard *x;
     char name[160];
-    name_in(name, "w", q);
+    stored_name(name, "w", q);
     return shards_find(s, name, &x) ? "w" : "master";
 }
 
-/* Weights alone; the names of a model that was opened with these adapters are those of the state. */
-static Status look_weights(const Shards *s, const Param *p)
+static Status check_weight_shapes(const Shards *s, const Param *p)
 {
-    const char *prefix = prefix_of(s, &p->piece[0]);
+    const char *prefix = weight_prefix(s, &p->piece[0]);
     for (int i = 0; i < p->pieces; i++) TRY(check_one(s, prefix, &p->piece[i]));
     return OK;
 }
 
 static Status read_weights(const Shards *s, Backend *be, const Param *p)
 {
-    const char *prefix = prefix_of(s, &p->piece[0]);
-    TRY(look_weights(s, p));
-    TRY(read_held(s, be, p, prefix, param_load_view(p)));
-    return read_held(s, be, p, prefix, param_weight_view(p));
+    const char *prefix = weight_prefix(s, &p->piece[0]);
+    TRY(check_weight_shapes(s, p));
+    TRY(read_view(s, be, p, prefix, param_load_view(p)));
+    return read_view(s, be, p, prefix, param_weight_view(p));
 }
 
 static bool is_adapter(const Model *m, const Param *p) { return p->adapter_of || lora_trains_in_full(m, p); }
@@ -207,7 +213,7 @@ Status checkpoint_lora_check_shapes(const char *path, const Model *m)
     Shards s = { 0 };
     Status st = shards_open(&s, path);
     for (int i = 0; i < m->params.n && !st; i++)
-        if (is_adapter(m, m->params.p[i])) st = look_weights(&s, m->params.p[i]);
+        if (is_adapter(m, m->params.p[i])) st = check_weight_shapes(&s, m->params.p[i]);
     shards_close(&s);
     return st ? wrap(st, "%s", path) : OK;
 }
@@ -223,7 +229,8 @@ Status checkpoint_lora_load(const char *path, Model *m, Backend *be)
     return st;
 }
 
-/* A weight is its master as the optimizer rounds it, which no other rounding then changes. */
+/* Rounds as the optimizer does. The result is a bf16 value, which the conversion on writing leaves unchanged.
+ * */
 static void round_masters(Tensor w)
 {
     uint32_t *u = w.data;
@@ -234,20 +241,20 @@ Status checkpoint_weights_fill(void *self, Model *m, Backend *be, int i)
 {
     const CheckpointWeights *a = self;
     const Param *p = m->params.p[i];
-    const char *prefix = prefix_of(&a->s, &p->piece[0]);
+    const char *prefix = weight_prefix(&a->s, &p->piece[0]);
     REQUIRE(be->device->host_memory, "a model is assembled in host memory");
-    TRY(read_held(&a->s, be, p, prefix, param_weight_view(p)));
+    TRY(read_view(&a->s, be, p, prefix, param_weight_view(p)));
     if (*prefix == 'm' && a->dtype == BF16) round_masters(p->shard.w);
     return OK;
 }
 
-/* What trained is not known here and does not matter. */
+/* Accepts frozen and trained parameters alike. */
 static Status check_weights(const Shards *s, const Model *m)
 {
     for (int i = 0; i < m->params.n; i++)
         for (int q = 0; q < m->params.p[i]->pieces; q++) {
             const Piece *piece = &m->params.p[i]->piece[q];
-            TRY(check_one(s, prefix_of(s, piece), piece));
+            TRY(check_one(s, weight_prefix(s, piece), piece));
         }
     return OK;
 }
@@ -256,9 +263,10 @@ Status checkpoint_assemble(const char *path, Model *m, Backend *be, const char *
                            int64_t max_shard)
 {
     CheckpointWeights a = { .dtype = dtype };
+    ParamSource from = { checkpoint_weights_fill, &a };
     Status st = shards_open(&a.s, path);
     if (!st) st = check_weights(&a.s, m);
-    if (!st) st = weights_assemble(m, be, (ParamSource){ checkpoint_weights_fill, &a }, dir, dtype, max_shard);
+    if (!st) st = weights_assemble(m, be, from, dir, dtype, max_shard);
     shards_close(&a.s);
     return st ? wrap(st, "%s", path) : OK;
 }

@@ -1,11 +1,12 @@
 /* checkpoint/checkpoint_manifest.c -- MANIFEST.json: every file of a checkpoint with its size and hash.
  *
- * Writing it reads all files back and syncs them: when it is there, so are they. A folder inside that has a
- * manifest of its own, as each rank's has, is listed by that one alone: ranks hash what they wrote. The hash
- * is XXH3's 128-bit form, which `xxh128sum` prints too; it finds damage, it does not prove who wrote the
- * file. */
+ * Before the manifest is written all files are read back and synced, so a checkpoint that has a manifest is
+ * complete. A subfolder with its own manifest, as each rank's has, is listed by that file alone, so that
+ * every rank hashes what it wrote. The hash is 128-bit XXH3, as `xxh128sum` prints it; it detects damage, not
+ * tampering. */
 #include "checkpoint/checkpoint_private.h"
 
+#include "base/file_version.h"
 #include "base/thread.h"
 
 #include <dirent.h>
@@ -18,15 +19,14 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#define MANIFEST "MANIFEST.json"
 
 typedef struct Digest { int64_t bytes; char hash[33]; } Digest;
 
-static Status digest_fd(Digest *d, int fd, const char *path, XXH3_state_t *x, void *buf, size_t room)
+static Status digest_fd(Digest *d, int fd, const char *path, XXH3_state_t *x, void *buf, size_t size)
 {
     ssize_t n;
     XXH3_128bits_reset(x);
-    for (d->bytes = 0; (n = read(fd, buf, room)) > 0; d->bytes += n) XXH3_128bits_update(x, buf, (size_t)n);
+    for (d->bytes = 0; (n = read(fd, buf, size)) > 0; d->bytes += n) XXH3_128bits_update(x, buf, (size_t)n);
     if (n < 0) return fail(E_IO, "%s: %s", path, strerror(errno));
     XXH128_hash_t h = XXH3_128bits_digest(x);
     snprintf(d->hash, sizeof d->hash, "%016llx%016llx", (unsigned long long)h.high64,
@@ -34,14 +34,14 @@ static Status digest_fd(Digest *d, int fd, const char *path, XXH3_state_t *x, vo
     return OK;
 }
 
-static Status digest_of(Digest *d, const char *path)
+static Status digest_file(Digest *d, const char *path)
 {
-    enum { ROOM = 1 << 20 };
+    enum { BUFFER = 1 << 20 };
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return fail(E_IO, "%s: %s", path, strerror(errno));
     XXH3_state_t *x = XXH3_createState();
-    void *buf = malloc(ROOM);
-    Status st = x && buf ? digest_fd(d, fd, path, x, buf, ROOM)
+    void *buf = malloc(BUFFER);
+    Status st = x && buf ? digest_fd(d, fd, path, x, buf, BUFFER)
                          : fail(E_FIT, "%s: no memory to hash it", path);
     XXH3_freeState(x);
     free(buf);
@@ -49,13 +49,16 @@ static Status digest_of(Digest *d, const char *path)
     return st;
 }
 
-static int wanted(const struct dirent *e) { return e->d_name[0] != '.' && strcmp(e->d_name, MANIFEST); }
+static int is_listed(const struct dirent *e)
+{
+    return e->d_name[0] != '.' && strcmp(e->d_name, CHECKPOINT_MANIFEST);
+}
 
 static Status collect_file(Json *files, const char *name, const char *path)
 {
     Digest d;
     TRY(file_sync(path));
-    TRY(digest_of(&d, path));
+    TRY(digest_file(&d, path));
     json_object_set_new(files, name, json_pack("{s:I, s:s}", "bytes", (json_int_t)d.bytes, "hash", d.hash));
     return OK;
 }
@@ -66,8 +69,9 @@ static Status collect_folder(Json *files, const char *folder, Path name)
 {
     Path path;
     size_t n = strlen(name);
-    if (n + sizeof MANIFEST + 1 > sizeof(Path)) return fail(E_IO, "%.200s: the path is too long", name);
-    strcpy(name + n, "/" MANIFEST);
+    if (n + sizeof CHECKPOINT_MANIFEST + 1 > sizeof(Path))
+        return fail(E_IO, "%.200s: the path is too long", name);
+    strcpy(name + n, "/" CHECKPOINT_MANIFEST);
     TRY(path_join(path, folder, name));
     if (file_is(path)) return collect_file(files, name, path);
     name[n + 1] = 0;
@@ -82,7 +86,7 @@ static Status collect(Json *files, const char *folder, const char *below)
     struct stat info;
     Status st = OK;
     TRY(path_join(at, folder, below));
-    int n = scandir(at, &entry, wanted, alphasort);
+    int n = scandir(at, &entry, is_listed, alphasort);
     if (n < 0) return fail(E_IO, "%s: %s", at, strerror(errno));
     for (int i = 0; i < n; i++) {
         if (!st) st = path_join(path, at, entry[i]->d_name);
@@ -99,68 +103,71 @@ static Status collect(Json *files, const char *folder, const char *below)
     return st;
 }
 
-/* It takes its name whole: others look for it. */
+/* The file appears atomically, because rank 0 polls for it. */
 Status checkpoint_manifest_write(const char *folder, int64_t step)
 {
-    Path path, fresh;
     Json *files = json_object();
     Status st = collect(files, folder, "");
-    Json *o = json_pack("{s:i, s:I, s:s, s:o}", "format", 1, "step", (json_int_t)step, "hash", "xxh128",
-                        "files", files);
+    Json *o = json_pack("{s:i, s:I, s:s, s:o}", "format", MANIFEST_VERSION, "step", (json_int_t)step, "hash",
+                        "xxh128", "files", files);
     char *text = o ? json_dumps(o, JSON_INDENT(2)) : NULL;
-    if (!st) st = text ? path_join(path, folder, MANIFEST) : fail(E_FIT, "no memory for a manifest");
-    if (!st) st = path_join(fresh, folder, "." MANIFEST ".tmp");
-    if (!st) st = file_write(fresh, text, strlen(text));
-    if (!st && rename(fresh, path)) st = fail(E_IO, "%s: %s", path, strerror(errno));
-    if (!st) folder_sync(folder);
+    if (!st && !text) st = fail(E_FIT, "no memory for %s", CHECKPOINT_MANIFEST);
+    if (!st) st = file_write_atomic(folder, CHECKPOINT_MANIFEST, text, strlen(text));
     free(text);
     json_decref(o);
     return st;
 }
 
-typedef struct Check { const char *folder; const char **name; const Json **row; Pool *pool; } Check;
+typedef struct ManifestCheck {
+    const char  *folder;
+    const char **name;                   /* of each listed file, with its row */
+    const Json **row;
+    Pool        *pool;
+} ManifestCheck;
 
 static Status check_folder(const char *folder, Pool *pool);
 
-/* A manifest inside is held to its hash here, and then its files to it. */
-static Status check_inner(const char *folder, const char *name, Pool *pool)
+/* If the listed file is a manifest of a subfolder, checks that subfolder by it. */
+static Status check_subfolder(const char *folder, const char *name, Pool *pool)
 {
-    Path inner;
+    Path sub;
     const char *slash = strrchr(name, '/');
-    if (!slash || strcmp(slash + 1, MANIFEST)) return OK;
-    TRY(path_join(inner, folder, name));
-    *strrchr(inner, '/') = 0;
-    return check_folder(inner, pool);
+    if (!slash || strcmp(slash + 1, CHECKPOINT_MANIFEST)) return OK;
+    TRY(path_join(sub, folder, name));
+    *strrchr(sub, '/') = 0;
+    return check_folder(sub, pool);
 }
 
 static Status check_file(void *arg, int64_t i)
 {
-    const Check *c = arg;
+    const ManifestCheck *c = arg;
     const char *name = c->name[i], *hash;
     Path path;
     Digest d;
     int64_t bytes;
-    if (name[0] == '/' || strstr(name, "..")) return fail(E_DATA, "%s: names a file outside of it", MANIFEST);
+    if (name[0] == '/' || strstr(name, ".."))
+        return fail(E_DATA, "%s lists %s, which is outside the checkpoint", CHECKPOINT_MANIFEST, name);
     TRY(path_join(path, c->folder, name));
-    TRY_CTX(json_int(c->row[i], "bytes", -1, &bytes), "%s: %s", MANIFEST, name);
-    TRY_CTX(json_str(c->row[i], "hash", "", &hash), "%s: %s", MANIFEST, name);
-    TRY(digest_of(&d, path));
+    TRY_CTX(json_int(c->row[i], "bytes", -1, &bytes), "%s: %s", CHECKPOINT_MANIFEST, name);
+    TRY_CTX(json_str(c->row[i], "hash", "", &hash), "%s: %s", CHECKPOINT_MANIFEST, name);
+    TRY(digest_file(&d, path));
     if (d.bytes != bytes)
-        return fail(E_DATA, "%s: %lld bytes, the manifest says %lld", name, (long long)d.bytes,
-                    (long long)bytes);
-    if (strcmp(d.hash, hash)) return fail(E_DATA, "%s: damaged: its hash is not the manifest's", name);
-    return check_inner(c->folder, name, c->pool);
+        return fail(E_DATA, "%s is damaged: it has %lld bytes, %s says %lld", name, (long long)d.bytes,
+                    CHECKPOINT_MANIFEST, (long long)bytes);
+    if (strcmp(d.hash, hash))
+        return fail(E_DATA, "%s is damaged: its hash differs from %s", name, CHECKPOINT_MANIFEST);
+    return check_subfolder(c->folder, name, c->pool);
 }
 
 static Status check_files(const char *folder, Json *files, Pool *pool)
 {
-    Check c = { .folder = folder, .pool = pool };
-    size_t room = json_object_size(files) + 1;
+    ManifestCheck c = { .folder = folder, .pool = pool };
+    size_t size = json_object_size(files) + 1;
     int64_t n = 0;
     const char *name;
     Json *row;
-    c.name = malloc(room * sizeof *c.name), c.row = malloc(room * sizeof *c.row);
-    Status st = c.name && c.row ? OK : fail(E_FIT, "no memory to read %s", MANIFEST);
+    c.name = malloc(size * sizeof *c.name), c.row = malloc(size * sizeof *c.row);
+    Status st = c.name && c.row ? OK : fail(E_FIT, "no memory to read %s", CHECKPOINT_MANIFEST);
     json_object_foreach(files, name, row)
         if (!st) c.name[n] = name, c.row[n++] = row;
     if (!st) st = pool_run(pool, n, check_file, &c);
@@ -174,13 +181,13 @@ static Status check_folder(const char *folder, Pool *pool)
     Json *o;
     const char *hash;
     int64_t format;
-    TRY(path_join(path, folder, MANIFEST));
-    TRY_CTX(json_load(&o, path), "not a whole checkpoint");
+    TRY(path_join(path, folder, CHECKPOINT_MANIFEST));
+    TRY_CTX(json_load(&o, path), "not a complete checkpoint");
     Json *files = json_object_get(o, "files");
     Status st = json_int(o, "format", -1, &format);
     if (!st) st = json_str(o, "hash", "", &hash);
-    if (!st && (format != 1 || strcmp(hash, "xxh128") || !json_is_object(files)))
-        st = fail(E_DATA, "%s: not a manifest that this build reads", path);
+    if (!st && (format != MANIFEST_VERSION || strcmp(hash, "xxh128") || !json_is_object(files)))
+        st = fail(E_DATA, "%s: not a manifest that this build reads (format %lld)", path, (long long)format);
     if (!st) st = check_files(folder, files, pool);
     json_decref(o);
     return st;

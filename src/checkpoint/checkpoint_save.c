@@ -1,4 +1,4 @@
-/* checkpoint/checkpoint_save.c -- the order of a save; see checkpoint.h and checkpoint_private.h. */
+/* checkpoint/checkpoint_save.c -- the steps of a save; see checkpoint.h and checkpoint_private.h. */
 #include "checkpoint/checkpoint_private.h"
 
 #include "base/clock.h"
@@ -12,9 +12,9 @@
 #include <sys/stat.h>
 #include <time.h>
 
-#define PATIENCE 600.0
+#define DEFAULT_PATIENCE 600.0           /* seconds */
 
-static char *text_of(const Json *o)
+static char *dump_json(const Json *o)
 {
     return json_dumps(o, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
 }
@@ -28,7 +28,7 @@ static Status copy_export(SaveJob *j, const HfExport *x)
     return j->hf_config && j->companions ? OK : fail(E_FIT, "no memory for the files of a checkpoint");
 }
 
-static Status copy_adapter(SaveJob *j, const Snapshot *s)
+static Status copy_lora(SaveJob *j, const Snapshot *s)
 {
     const char *base = json_string_value(json_object_get(s->base, "path"));
     TRY(checkpoint_lora_dump(&j->adapter, s->model, s->base));
@@ -42,7 +42,7 @@ static Status fill_job(SaveJob *j, const Snapshot *s)
     j->step = s->step, j->keep = s->keep, j->best = s->best;
     j->rank = s->mesh ? s->mesh->rank : 0, j->ranks = s->mesh ? s->mesh->world : 1;
     j->world = s->mesh && j->ranks > 1 ? s->mesh->comm[GR_world] : NULL;
-    j->patience = s->patience > 0 ? s->patience : PATIENCE;
+    j->patience = s->patience > 0 ? s->patience : DEFAULT_PATIENCE;
     j->shape = m->shape, j->dtype = m->params.n ? (DType)m->params.p[0]->w.dtype : F32;
     j->lora = m->lora;
     memcpy(j->frozen, m->frozen, sizeof j->frozen);
@@ -50,9 +50,9 @@ static Status fill_job(SaveJob *j, const Snapshot *s)
         return fail(E_IO, "%.200s: the path is too long", s->dir);
     TRY(shards_list_local(&j->list, m));
     if (j->rank) return OK;
-    if (!(j->state = text_of(s->state)) || (s->config && !(j->config = text_of(s->config))))
+    if (!(j->state = dump_json(s->state)) || (s->config && !(j->config = dump_json(s->config))))
         return fail(E_FIT, "no memory for trainer_state.json");
-    return m->lora ? copy_adapter(j, s) : copy_export(j, s->hf);
+    return m->lora ? copy_lora(j, s) : copy_export(j, s->hf);
 }
 
 Status checkpoint_save_open(SaveJob *j, const Snapshot *s)
@@ -71,7 +71,7 @@ void checkpoint_save_close(SaveJob *j)
     *j = (SaveJob){ 0 };
 }
 
-/* What an earlier attempt left goes before anybody writes. */
+/* Rank 0 removes what an earlier attempt left before any rank writes. */
 Status checkpoint_save_prepare(const SaveJob *j)
 {
     Path tmp, state;
@@ -83,7 +83,7 @@ Status checkpoint_save_prepare(const SaveJob *j)
     return j->world ? comm_agree(j->world, st) : st;
 }
 
-/* With its manifest a rank's folder is whole. */
+/* The manifest, written last, marks a rank's folder as complete. */
 Status checkpoint_save_write(const SaveJob *j, Backend *be, const void *copy)
 {
     Path tmp, path;
@@ -96,7 +96,8 @@ Status checkpoint_save_write(const SaveJob *j, Backend *be, const void *copy)
 
 /* ---- rank 0 ---- */
 
-/* Bytes of all files of a folder, those under way too: while they grow somebody is alive. */
+/* Bytes of all files of a folder, unfinished ones included: while they grow, the rank that writes them is
+ * alive. */
 static int64_t folder_bytes(const char *folder)
 {
     struct dirent *e;
@@ -111,7 +112,7 @@ static int64_t folder_bytes(const char *folder)
     return sum;
 }
 
-static Status told_of_failure(const char *path, int rank)
+static Status report_failed_rank(const char *path, int rank)
 {
     char why[512] = "";
     FILE *f = fopen(path, "re");
@@ -119,39 +120,39 @@ static Status told_of_failure(const char *path, int rank)
     return fail(E_COMM, "rank %d could not write its files: %s", rank, why);
 }
 
-/* The next rank whose manifest is not there, from `r` on; failures of any are heard of at once. */
-static Status next_missing(const SaveJob *j, const char *tmp, int *r)
+/* Advances *r to the next rank without a manifest. Fails if any of the ranks from *r on has failed. */
+static Status find_missing_rank(const SaveJob *j, const char *tmp, int *r)
 {
     Path path;
     for (int i = *r; i < j->ranks; i++) {
         TRY(shards_path(path, tmp, i, "failed"));
-        if (file_is(path)) return told_of_failure(path, i);
+        if (file_is(path)) return report_failed_rank(path, i);
     }
     for (; *r < j->ranks; ++*r) {
-        TRY(shards_path(path, tmp, *r, "MANIFEST.json"));
+        TRY(shards_path(path, tmp, *r, CHECKPOINT_MANIFEST));
         if (!file_is(path)) break;
     }
     return OK;
 }
 
-/* The others are waited for as long as the files of the one that is late still grow. */
+/* Waits for the manifests of the other ranks, as long as the files of the first missing rank grow. */
 static Status wait_for_ranks(const SaveJob *j, const char *tmp)
 {
     const struct timespec nap = { .tv_nsec = 20000000 };
-    double heard = clock_now();
+    double grown = clock_now();
     int64_t bytes = -1;
     for (int r = 1, was = 1; r < j->ranks; nanosleep(&nap, NULL)) {
         Path path;
-        TRY(next_missing(j, tmp, &r));
+        TRY(find_missing_rank(j, tmp, &r));
         if (r == j->ranks) break;
         TRY(shards_path(path, tmp, r, ""));
         int64_t now = folder_bytes(path);
-        if (now != bytes || r != was) heard = clock_now(), bytes = now, was = r;
+        if (now != bytes || r != was) grown = clock_now(), bytes = now, was = r;
         if (j->stop && __atomic_load_n(j->stop, __ATOMIC_ACQUIRE))
             return fail(E_COMM, "the run ended before rank %d had written its files", r);
-        if (clock_now() - heard > j->patience)
-            return fail(E_COMM, "nothing new of the files of rank %d for %.0f s; do all ranks see %s?", r,
-                        j->patience, j->dir);
+        if (clock_now() - grown > j->patience)
+            return fail(E_COMM, "the files of rank %d have not grown for %.0f s; check that rank, and that "
+                        "all ranks see the same %s", r, j->patience, j->dir);
     }
     return OK;
 }
@@ -180,7 +181,7 @@ Status checkpoint_save_finish(const SaveJob *j)
 Status checkpoint_save_failed(const SaveJob *j, Status st)
 {
     Path tmp, path;
-    st = wrap(st, "saving %s/checkpoint-%" PRId64 " (what was saved before is whole)", j->dir, j->step);
+    st = wrap(st, "saving %s/checkpoint-%" PRId64 " (earlier checkpoints are intact)", j->dir, j->step);
     if (checkpoint_tmp_path(tmp, j->dir, j->step)) return st;
     if (!j->rank) {
         folder_remove(tmp);
@@ -188,9 +189,9 @@ Status checkpoint_save_failed(const SaveJob *j, Status st)
     }
     char text[512];
     snprintf(text, sizeof text, "%s", status_text());
-    bool told = file_is(tmp) && !shards_path(path, tmp, j->rank, "") && !folder_make(path) &&
-                !shards_path(path, tmp, j->rank, "failed") && !file_write(path, text, strlen(text));
-    return told ? st : fail(st, "%s", text);                 /* else its silence will tell */
+    bool written = file_is(tmp) && !shards_path(path, tmp, j->rank, "") && !folder_make(path) &&
+                   !shards_path(path, tmp, j->rank, "failed") && !file_write(path, text, strlen(text));
+    return written ? st : fail(st, "%s", text);              /* if not, rank 0 runs out of patience */
 }
 
 Status checkpoint_save(const Snapshot *s)

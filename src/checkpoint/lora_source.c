@@ -10,7 +10,7 @@ bool lora_source_is(const char *path) { return checkpoint_has_lora(path) || peft
 
 /* ---- opening ---- */
 
-/* The whole model with the adapter, for shapes and names alone. */
+/* The whole model with the adapters, for names and shapes; nothing is bound. */
 static Status open_whole(Model *m, const LoraConf *c, const ModelShape *s)
 {
     const bool frozen[GROUP_N] = { true, true, true };
@@ -18,11 +18,11 @@ static Status open_whole(Model *m, const LoraConf *c, const ModelShape *s)
     return model_open_part(m, s, frozen, c, NULL, &all, 1);
 }
 
-static Status open_state(LoraSource *l, const char *path, const ModelShape *s)
+static Status open_checkpoint(LoraSource *l, const char *path, const ModelShape *s)
 {
     Model m;
-    TRY(checkpoint_lora_open(&l->state, path));
-    l->conf = l->state.conf;
+    TRY(checkpoint_lora_open(&l->lora, path));
+    l->conf = l->lora.conf;
     TRY_CTX(open_whole(&m, &l->conf, s), "%s", path);
     Status st = checkpoint_lora_check_shapes(path, &m);
     model_close(&m);
@@ -33,11 +33,11 @@ static Status open_any(LoraSource *l, const char *path, const ModelShape *s)
 {
     if (snprintf(l->path, sizeof l->path, "%s", path) >= (int)sizeof l->path)
         return fail(E_IO, "%.200s: the path is too long", path);
-    if ((l->is_state = checkpoint_has_lora(path))) return open_state(l, path, s);
+    if ((l->is_checkpoint = checkpoint_has_lora(path))) return open_checkpoint(l, path, s);
     TRY(checkpoint_refuse_run_folder(path));
     if (!peft_is(path))
-        return fail(E_IO, "%s: neither an adapter (" PEFT_CONFIG ") nor a checkpoint of a run with adapters",
-                    path);
+        return fail(E_IO, "%s is neither a PEFT folder (it has no " PEFT_CONFIG ") nor a checkpoint of a run "
+                    "with adapters", path);
     TRY(peft_open(&l->file, path, s));
     return l->conf = l->file.conf, OK;
 }
@@ -53,12 +53,12 @@ Status lora_source_open(LoraSource *l, const char *path, const ModelShape *s)
 void lora_source_close(LoraSource *l)
 {
     peft_close(&l->file);
-    checkpoint_lora_close(&l->state);
-    shards_close(&l->tensors.s);
+    checkpoint_lora_close(&l->lora);
+    shards_close(&l->weights.s);
     *l = (LoraSource){ 0 };
 }
 
-static Status check_base(const LoraSource *l, const char *base)
+static Status check_peft_base(const LoraSource *l, const char *base)
 {
     SafeTensors st;
     if (!base) return peft_check_base(&l->file, NULL);
@@ -70,24 +70,24 @@ static Status check_base(const LoraSource *l, const char *base)
 
 Status lora_source_check_base(const LoraSource *l, const char *base)
 {
-    if (!l->is_state) TRY_CTX(check_base(l, base), "%s", l->path);
+    if (!l->is_checkpoint) TRY_CTX(check_peft_base(l, base), "%s", l->path);
     return OK;
 }
 
 Status lora_source_load(LoraSource *l, Model *m, Backend *be)
 {
-    Status st = l->is_state ? checkpoint_lora_load(l->path, m, be) : peft_load(&l->file, m, be);
+    Status st = l->is_checkpoint ? checkpoint_lora_load(l->path, m, be) : peft_load(&l->file, m, be);
     return st ? wrap(st, "%s", l->path) : OK;
 }
 
-/* ---- out of it ---- */
+/* ---- export and merge ---- */
 
-static Status params_of(LoraSource *l, ParamSource *out)
+static Status param_source(LoraSource *l, ParamSource *out)
 {
-    if (!l->is_state) return *out = (ParamSource){ peft_fill, &l->file }, OK;
-    if (!l->tensors.s.file) TRY(shards_open(&l->tensors.s, l->path));
-    l->tensors.dtype = F32;
-    return *out = (ParamSource){ checkpoint_weights_fill, &l->tensors }, OK;
+    if (!l->is_checkpoint) return *out = (ParamSource){ peft_fill, &l->file }, OK;
+    if (!l->weights.s.file) TRY(shards_open(&l->weights.s, l->path));
+    l->weights.dtype = F32;
+    return *out = (ParamSource){ checkpoint_weights_fill, &l->weights }, OK;
 }
 
 Status lora_source_export(LoraSource *l, const ModelShape *s, const char *dir, const char *base)
@@ -95,7 +95,7 @@ Status lora_source_export(LoraSource *l, const ModelShape *s, const char *dir, c
     Backend be = { 0 };
     Model m = { 0 };
     ParamSource from;
-    TRY(params_of(l, &from));
+    TRY(param_source(l, &from));
     TRY(backend_open(&be, "cpu"));
     Status st = open_whole(&m, &l->conf, s);
     if (!st) st = peft_save(&m, &be, from, dir, base);
@@ -110,16 +110,16 @@ static Status merge(LoraSource *l, const ModelShape *s, const SafeTensors *base,
     const Log log = { .world = 1, .least = LOG_INFO };
     const bool frozen[GROUP_N] = { true, true, true };
     Backend be = { 0 };
-    Model m = { 0 }, with = { 0 };
+    Model m = { 0 }, adapted = { 0 };
     ParamSource from;
-    TRY(params_of(l, &from));
+    TRY(param_source(l, &from));
     TRY(backend_open(&be, "cpu"));
     Status st = model_open(&m, s, frozen);
-    if (!st) st = open_whole(&with, &l->conf, s);
+    if (!st) st = open_whole(&adapted, &l->conf, s);
     if (!st) st = weights_check(&m, base, &log);
-    if (!st && !l->is_state) st = peft_check_base(&l->file, base);
-    if (!st) st = peft_merge(&m, &with, &be, base, from, dir, dtype, max_shard);
-    model_close(&with), model_close(&m);
+    if (!st && !l->is_checkpoint) st = peft_check_base(&l->file, base);
+    if (!st) st = peft_merge(&m, &adapted, &be, base, from, dir, dtype, max_shard);
+    model_close(&adapted), model_close(&m);
     backend_close(&be);
     return st;
 }
@@ -134,47 +134,42 @@ Status lora_source_merge(LoraSource *l, const ModelShape *s, const char *base, c
     return r;
 }
 
-/* ---- its base ---- */
+/* ---- the base model ---- */
 
-static Status state_base(Path out, const char *path)
+static Status checkpoint_base(Path out, const char *path)
 {
     CheckpointLora a;
     TRY(checkpoint_lora_open(&a, path));
     const char *base = json_string_value(json_object_get(a.base, "path"));
     int n = snprintf(out, sizeof(Path), "%s", base ? base : "");
     checkpoint_lora_close(&a);
-    return n < (int)sizeof(Path) ? OK : fail(E_DATA, "%s: the path of its base is too long", path);
+    return n < (int)sizeof(Path) ? OK : fail(E_DATA, "%s: the path of its base model is too long", path);
 }
 
 Status lora_source_base(Path out, const char *path)
 {
-    return checkpoint_has_lora(path) ? state_base(out, path) : peft_base(out, path);
+    return checkpoint_has_lora(path) ? checkpoint_base(out, path) : peft_base(out, path);
 }
 
 Status lora_source_warn_base(const LoraSource *l, const ModelSource *base, uint64_t seed, const Log *log)
 {
     bool same = true;
-    if (!l->is_state || !l->state.base) return OK;
-    TRY(base_model_matches(&same, l->state.base, base, seed));
+    if (!l->is_checkpoint || !l->lora.base) return OK;
+    TRY(base_model_matches(&same, l->lora.base, base, seed));
     if (!same)
-        log_warn(log, "%s: its adapters were trained on %s, and %s has other weights: what they do there is "
-                 "anyone's guess", l->path, base_model_name(l->state.base),
+        log_warn(log, "%s: its adapters were trained on %s, and the weights of %s are different; use the "
+                 "former base model unless this is intended", l->path, base_model_name(l->lora.base),
                  base->weights ? base->weights : base->preset);
     return OK;
 }
 
-static bool has(const char *folder, const char *name)
-{
-    Path path;
-    return !path_join(path, folder, name) && file_is(path);
-}
-
-static void set_text(Config *c, const char **key, const char *value)
+static void set_key(Config *c, const char **key, const char *value)
 {
     *key = keep_text(&c->keep, value, strlen(value));
 }
 
-/* A base that was drawn is drawn again; its tokenizer is beside the adapter, or where it was. */
+/* A base model of random weights is initialized with the same seed. Its tokenizer is in the checkpoint or in
+ * the folder that the checkpoint records. */
 static Status resolve_preset(Config *c, const char *path)
 {
     CheckpointLora a;
@@ -184,10 +179,11 @@ static Status resolve_preset(Config *c, const char *path)
     Status st = json_str(a.base, "preset", "", &preset);
     if (!st) st = json_str(a.base, "folder", "", &folder);
     if (!st) st = json_int(a.base, "seed", 0, &seed);
-    if (!st && !*preset) st = fail(E_DATA, "%s: it does not say what it was trained on", path);
+    if (!st && !*preset)
+        st = fail(E_DATA, "%s does not record its base model; set model.path and lora.path", path);
     if (!st) {
-        set_text(c, &c->model.preset, preset);
-        set_text(c, &c->model.path, has(path, "tokenizer.json") ? path : folder);
+        set_key(c, &c->model.preset, preset);
+        set_key(c, &c->model.path, folder_has(path, "tokenizer.json") ? path : folder);
         c->train.seed = seed;
     }
     checkpoint_lora_close(&a);
@@ -198,19 +194,18 @@ Status lora_source_resolve(Config *c)
 {
     Path base;
     const char *path = c->model.path;
-    bool  weights = has(path, "model.safetensors") || has(path, "model.safetensors.index.json");
-    if (*c->model.preset || !*path || weights || !lora_source_is(path)) return OK;
+    if (*c->model.preset || !*path || weights_exist(path) || !lora_source_is(path)) return OK;
     if (*c->lora.path)
-        return fail(E_CONFIG, "%s is an adapter, and so is lora.path = %s: name one of them, and its base",
-                    path, c->lora.path);
+        return fail(E_CONFIG, "model.path = %s and lora.path = %s are both adapters; set model.path to the "
+                    "base model", path, c->lora.path);
     TRY(lora_source_base(base, path));
-    set_text(c, &c->lora.path, path);
+    set_key(c, &c->lora.path, path);
     if (!*base && checkpoint_has_lora(path)) return resolve_preset(c, path);
-    if (!*base || !has(base, "config.json"))
+    if (!*base || !folder_has(base, "config.json"))
         return fail(E_CONFIG,
-                    "%s is an adapter of %s, which is no folder here: name its base as the model and the "
-                    "adapter with lora.path",
-                    path, *base ? base : "a model that it does not name");
-    set_text(c, &c->model.path, base);
+                    "%s is an adapter of %s, which is not a model folder here; set model.path to its base "
+                    "model and lora.path to the adapter",
+                    path, *base ? base : "a base model that it does not name");
+    set_key(c, &c->model.path, base);
     return OK;
 }

@@ -1,23 +1,14 @@
-/* checkpoint/model_source.c -- see source.h. */
+/* checkpoint/model_source.c -- see model_source.h. */
 #include "checkpoint/model_source.h"
 
-#include "model/presets.h"
 #include "checkpoint/checkpoint.h"
+#include "model/peft.h"
+#include "model/presets.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
-static bool has(const char *folder, const char *name)
-{
-    Path path;
-    return !path_join(path, folder, name) && file_is(path);
-}
-
-static bool has_weights(const char *folder)
-{
-    return has(folder, "model.safetensors") || has(folder, "model.safetensors.index.json");
-}
 
 static Status read_config(Json **hf, const char *folder)
 {
@@ -32,8 +23,8 @@ static Status set_folder(ModelSource *s, const char *path)
     return n < (int)sizeof s->folder ? OK : fail(E_IO, "%.200s: the path is too long", path);
 }
 
-/* A config.json named outright stands for its folder. */
-static Status preset_folder(ModelSource *s, const char *path)
+/* path: a folder, or its config.json. */
+static Status open_preset_folder(ModelSource *s, const char *path)
 {
     struct stat st;
     TRY(set_folder(s, path));
@@ -44,27 +35,29 @@ static Status preset_folder(ModelSource *s, const char *path)
     return json_load(&s->hf, path);
 }
 
+static Status find_folder(ModelSource *s, const char *path)
+{
+    if (!weights_exist(path) && peft_is(path))
+        return fail(E_CONFIG, "model.path = %s is an adapter, not a model; set lora.path to it, and "
+                    "model.path to its base model", path);
+    TRY_CTX(checkpoint_refuse_run_folder(path), "model.path");
+    s->weights = path;
+    TRY(set_folder(s, path));
+    return read_config(&s->hf, path);
+}
+
 static Status find_model(ModelSource *s, const struct cfg_model *c)
 {
-    if (!*c->preset) {
-        if (!has_weights(c->path) && has(c->path, "adapter_config.json"))
-            return fail(E_CONFIG,
-                        "model.path = %s: an adapter, not a model; set lora.path to it, and model.path to "
-                        "the model that it was made for",
-                        c->path);
-        TRY_CTX(checkpoint_refuse_run_folder(c->path), "model.path");
-        s->weights = c->path;
-        TRY(set_folder(s, c->path));
-        return read_config(&s->hf, c->path);
-    }
-    if (*c->path && has_weights(c->path))
-        return fail(E_CONFIG, "model.preset = %s starts from random weights, but model.path = %s has some: "
-                    "set one of them", c->preset, c->path);
-    if (!preset_is(c->preset) && file_is(c->preset)) TRY_CTX(preset_folder(s, c->preset), "model.preset");
+    if (!*c->preset) return find_folder(s, c->path);
+    if (*c->path && weights_exist(c->path))
+        return fail(E_CONFIG, "model.preset = %s starts from random weights, but model.path = %s has "
+                    "weights; set only one of them", c->preset, c->path);
+    if (!preset_is(c->preset) && file_is(c->preset))
+        TRY_CTX(open_preset_folder(s, c->preset), "model.preset");
     else TRY(preset_config(&s->hf, c->preset));
     if (*c->path) TRY(set_folder(s, c->path));
     if (!*s->folder)
-        return fail(E_CONFIG, "model.preset = %s gives dimensions only: set model.path to a folder with "
+        return fail(E_CONFIG, "model.preset = %s gives the shape only; set model.path to a folder with "
                     "tokenizer.json", c->preset);
     return OK;
 }
@@ -75,21 +68,23 @@ static Status choose_dtype(ModelSource *s, const char *word)
     if (strcmp(word, "auto")) TRY(dtype_parse(&s->dtype, word));
     if (s->dtype == F32 || s->dtype == BF16) return OK;
     return fail(E_CONFIG,
-                "model.dtype = auto: the model is stored as %s, which is not trained in; set bfloat16 "
-                "or float32",
+                "model.dtype = auto: the model is stored as %s, in which training is not possible; set "
+                "model.dtype to bfloat16 or float32",
                 dtype_name(s->dtype));
 }
 
-/* A tokenizer that does not belong to the model would train nonsense without a word. */
+/* With a tokenizer of another model training would run without an error and learn nothing useful. */
 static Status check_tokenizer(const ModelSource *s)
 {
     int64_t size = tokenizer_size(s->tokenizer), image = tokenizer_id(s->tokenizer, "<|image_pad|>");
     if (size > s->shape.text.V)
-        return fail(E_DATA, "%s: the tokenizer has ids up to %lld, the model's vocabulary ends at %lld",
-                    s->folder, (long long)size - 1, (long long)s->shape.text.V - 1);
+        return fail(E_DATA, "%s: the tokenizer has ids up to %lld, the model's vocabulary ends at %lld; use "
+                    "the model's own tokenizer", s->folder, (long long)size - 1,
+                    (long long)s->shape.text.V - 1);
     if (s->shape.vision.depth && image >= 0 && image != s->shape.image_token)
-        return fail(E_DATA, "%s: <|image_pad|> is id %lld, config.json says image_token_id = %lld", s->folder,
-                    (long long)image, (long long)s->shape.image_token);
+        return fail(E_DATA, "%s: <|image_pad|> is id %lld in the tokenizer, image_token_id is %lld in "
+                    "config.json; use the model's own tokenizer", s->folder, (long long)image,
+                    (long long)s->shape.image_token);
     return OK;
 }
 

@@ -1,4 +1,4 @@
-/* checkpoint/run_folder.c -- see runfolder.h. */
+/* checkpoint/run_folder.c -- see run_folder.h. */
 #include "checkpoint/run_folder.h"
 
 #include "checkpoint/checkpoint.h"
@@ -11,8 +11,8 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-/* Whether `path` is a folder right below dir. */
-static bool inside(const char *path, const char *dir)
+/* Whether dir is the parent folder of path. */
+static bool is_inside(const char *path, const char *dir)
 {
     Path up;
     if (path_join(up, path, "..")) return false;
@@ -22,14 +22,14 @@ static bool inside(const char *path, const char *dir)
     return same;
 }
 
-static Status refuse_used(const char *dir, const char *resume)
+static Status refuse_nonempty(const char *dir, const char *resume)
 {
     bool empty;
     TRY(folder_is_empty(dir, &empty));
-    if (empty || !strcmp(resume, "auto") || (strcmp(resume, "none") && inside(resume, dir))) return OK;
+    if (empty || !strcmp(resume, "auto") || (strcmp(resume, "none") && is_inside(resume, dir))) return OK;
     return fail(E_CONFIG,
-                "%s: the folder is not empty; set checkpoint.resume_from_checkpoint=auto to go on with the "
-                "run in it, or name another checkpoint.output_dir", dir);
+                "%s: the folder is not empty; set checkpoint.resume_from_checkpoint=auto to resume the run "
+                "in it, or set another checkpoint.output_dir", dir);
 }
 
 static Status lock_folder(RunFolder *r)
@@ -38,14 +38,14 @@ static Status lock_folder(RunFolder *r)
     if (fd < 0) return fail(E_IO, "%s: %s", r->dir, strerror(errno));
     if (flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) {
         close(fd);
-        return fail(E_CONFIG, "%s: another run is using this folder; name another checkpoint.output_dir",
+        return fail(E_CONFIG, "%s: another run is using this folder; set another checkpoint.output_dir",
                     r->dir);
     }
     r->lock = fd;
     return OK;
 }
 
-/* One of the other kind is refused before its bytes, which may be many, are held to their hashes. */
+/* Refuses a checkpoint of the other kind before its files, which may be large, are hashed. */
 static Status refuse_kind(const char *path, bool adapters)
 {
     return checkpoint_is(path) ? checkpoint_check_kind(path, adapters) : OK;
@@ -53,11 +53,11 @@ static Status refuse_kind(const char *path, bool adapters)
 
 static Status find_newest(RunFolder *r, bool adapters)
 {
-    const Log loud = { .world = 1, .least = LOG_WARN };
+    const Log log = { .world = 1, .least = LOG_WARN };
     Path link, last;
     TRY(path_join(link, r->dir, "last"));
     if (realpath(link, last)) TRY(refuse_kind(last, adapters));
-    TRY(checkpoint_find(r->resume, r->dir, &loud));
+    TRY(checkpoint_find(r->resume, r->dir, &log));
     return *r->resume ? refuse_kind(r->resume, adapters) : OK;
 }
 
@@ -74,7 +74,7 @@ static Status find_resume(RunFolder *r, const char *resume, bool adapters)
 static Status open_all(RunFolder *r, const struct cfg_checkpoint *c, bool adapters)
 {
     const char *resume = c->resume_from_checkpoint;
-    TRY(refuse_used(c->output_dir, resume));
+    TRY(refuse_nonempty(c->output_dir, resume));
     if (snprintf(r->dir, sizeof r->dir, "%s", c->output_dir) >= (int)sizeof r->dir)
         return fail(E_CONFIG, "checkpoint.output_dir = %.200s: the path is too long", c->output_dir);
     if (file_is(r->dir)) TRY(lock_folder(r));
@@ -92,20 +92,20 @@ Status run_folder_open(RunFolder *r, const struct cfg_checkpoint *c, bool adapte
     return st;
 }
 
-/* One that is made only now is empty, unless another run was faster. */
-static Status make_new(RunFolder *r)
+/* A folder created now is empty, unless another run created it at the same time. */
+static Status make_folder(RunFolder *r)
 {
     bool empty;
     TRY(folder_make(r->dir));
     TRY(lock_folder(r));
     TRY(folder_is_empty(r->dir, &empty));
-    return empty ? OK : fail(E_CONFIG, "%s: another run has begun in this folder; name another "
+    return empty ? OK : fail(E_CONFIG, "%s: another run has started in this folder; set another "
                              "checkpoint.output_dir", r->dir);
 }
 
 Status run_folder_make(RunFolder *r)
 {
-    if (r->lock <= 0) TRY(make_new(r));
+    if (r->lock <= 0) TRY(make_folder(r));
     checkpoint_remove_tmp(r->dir);
     return OK;
 }
@@ -132,19 +132,15 @@ Status run_folder_write_recipe(const RunFolder *r, const Config *c)
 
 Status run_folder_write_json(const RunFolder *r, const char *name, const Json *o)
 {
-    Path path, tmp;
-    char fresh[64], *text = o ? json_dumps(o, JSON_INDENT(2) | JSON_COMPACT) : NULL;
-    snprintf(fresh, sizeof fresh, "%s.tmp", name);
-    Status st = text ? path_join(path, r->dir, name) : fail(E_FIT, "no memory for %s", name);
-    if (!st) st = path_join(tmp, r->dir, fresh);
-    if (!st) st = file_write(tmp, text, strlen(text));
-    if (!st && rename(tmp, path)) st = fail(E_IO, "%s: %s", path, strerror(errno));
+    char *text = o ? json_dumps(o, JSON_INDENT(2) | JSON_COMPACT) : NULL;
+    Status st = text ? file_write_atomic(r->dir, name, text, strlen(text))
+                     : fail(E_FIT, "no memory for %s", name);
     free(text);
     return st;
 }
 
-/* A last line without its end was cut short by a kill: it goes too. */
-static bool keeps(const char *line, ssize_t n, int64_t step)
+/* Whether the line is of a step up to `step`. An incomplete last line, left by a kill, is not. */
+static bool is_kept(const char *line, ssize_t n, int64_t step)
 {
     Json *o = n > 0 && line[n - 1] == '\n' ? json_loadb(line, (size_t)n, 0, NULL) : NULL;
     Json *at = json_object_get(o, "step");
@@ -156,19 +152,16 @@ static bool keeps(const char *line, ssize_t n, int64_t step)
 Status run_folder_rewind_metrics(const RunFolder *r, int64_t step)
 {
     char *line = NULL, *kept = NULL;
-    size_t room = 0, bytes = 0;
-    Path tmp;
+    size_t size = 0, bytes = 0;
     FILE *in = fopen(r->metrics, "re"), *out = NULL;
     if (!in) return errno == ENOENT ? OK : fail(E_IO, "%s: %s", r->metrics, strerror(errno));
     Status st =
         (out = open_memstream(&kept, &bytes)) ? OK : fail(E_FIT, "%s: no memory to read it", r->metrics);
-    for (ssize_t n; !st && (n = getline(&line, &room, in)) > 0;)
-        if (keeps(line, n, step)) fwrite(line, 1, (size_t)n, out);
+    for (ssize_t n; !st && (n = getline(&line, &size, in)) > 0;)
+        if (is_kept(line, n, step)) fwrite(line, 1, (size_t)n, out);
     if (out && fclose(out) && !st) st = fail(E_FIT, "%s: no memory to read it", r->metrics);
     fclose(in);
-    if (!st) st = path_join(tmp, r->dir, "metrics.jsonl.tmp");
-    if (!st) st = file_write(tmp, kept, bytes);
-    if (!st && rename(tmp, r->metrics)) st = fail(E_IO, "%s: %s", r->metrics, strerror(errno));
+    if (!st) st = file_write_atomic(r->dir, "metrics.jsonl", kept, bytes);
     free(line), free(kept);
     return st;
 }

@@ -1,7 +1,7 @@
-/* checkpoint/run_folder.h -- the folder of a run: who may write to it, and where it goes on.
+/* checkpoint/run_folder.h -- the output folder of a training run: its lock, its files, its resume checkpoint.
  *
- * A folder that is not empty is refused unless the recipe resumes. While a run uses it the folder is locked,
- * so that two runs never mix. */
+ * A folder that is not empty is refused unless the recipe resumes. While a run uses the folder it holds a
+ * lock on it, so that two runs never write to the same folder. */
 #ifndef CHECKPOINT_RUN_FOLDER_H
 #define CHECKPOINT_RUN_FOLDER_H
 
@@ -12,23 +12,24 @@
 
 typedef struct RunFolder {
     Path dir;
-    Path resume;                         /* checkpoint to go on from, checked; "": from the beginning */
-    int  lock;                           /* open on the folder; 0: not open */
+    Path resume;                         /* verified checkpoint to resume from; "": a new run */
+    int  lock;                           /* file descriptor of the folder; 0: not open */
     Path log, metrics, quarantine;       /* files in it */
 } RunFolder;
 
-/* Refuses the folder, or locks it where it exists, and finds the checkpoint, which must be of a run with
- * adapters, or without, as this one is. Nothing is made or changed yet, so that a mistake which shows in what
- * was found leaves no folder that the next try would find used. */
+/* Refuses the folder or, where it exists, locks it, and finds the checkpoint, which must be of a run with or
+ * without adapters as this one is. Creates and changes nothing, so that an error found afterwards does not
+ * leave a folder that the next attempt would refuse as not empty. */
 MUST Status run_folder_open(RunFolder *r, const struct cfg_checkpoint *c, bool adapters);
-/* Makes it where it does not exist; sweeps what a killed run left. */
+/* Creates the folder if it does not exist; removes what a killed run left. */
 MUST Status run_folder_make(RunFolder *r);
-void        run_folder_close(RunFolder *r);                  /* twice is fine */
+void        run_folder_close(RunFolder *r);                  /* may be called twice */
 
-MUST Status run_folder_write_recipe(const RunFolder *r, const Config *c);      /* recipe.yaml: every key */
-MUST Status run_folder_write_json(const RunFolder *r, const char *name, const Json *o);   /* replaced in one move */
+MUST Status run_folder_write_recipe(const RunFolder *r, const Config *c);    /* recipe.yaml: every key */
+/* Replaces the file atomically. */
+MUST Status run_folder_write_json(const RunFolder *r, const char *name, const Json *o);
 
-/* Takes lines of steps beyond `step` out of metrics.jsonl: the run is about to write them again. */
+/* Removes lines of steps beyond `step` from metrics.jsonl: the resumed run will write them again. */
 MUST Status run_folder_rewind_metrics(const RunFolder *r, int64_t step);
 
 #endif

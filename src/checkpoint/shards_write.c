@@ -1,38 +1,41 @@
-/* checkpoint/shards_write.c -- what a rank keeps of a model's state, and its files; see shards.h.
+/* checkpoint/shards_write.c -- lists the elements that a rank writes and writes its files; see shards.h.
  *
- * Of all ranks that step the same elements one is the keeper, and copies of a neighbour's do not count
- * (Param.mine): each element is written once. */
+ * Each element is written once: of all ranks that step the same elements one is the writer, and copies of
+ * another rank's elements (a shared key/value head, a tied table) are left out. */
 #include "checkpoint/shards.h"
+
+#include "base/file_version.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define SHARD ((int64_t)4 << 30)         /* bytes: large enough to be few, small enough to copy about */
-#define CHUNK ((size_t)64 << 20)         /* bytes written between two looks at `stop` */
+#define FILE_BYTES  ((int64_t)4 << 30)   /* size at which a new safetensors file begins */
+#define WRITE_BYTES ((size_t)64 << 20)   /* written between two checks of `stop` */
 
-static DType  kept_type(const LocalShard *k)  { return t_has(k->rest) ? F32 : (DType)k->t.dtype; }
-static size_t kept_bytes(const LocalShard *k) { return (size_t)t_count(k->t) * dtype_size(kept_type(k)); }
+static DType  stored_type(const LocalShard *k)  { return t_has(k->rest) ? F32 : (DType)k->t.dtype; }
+static size_t stored_bytes(const LocalShard *k) { return (size_t)t_count(k->t) * dtype_size(stored_type(k)); }
 
-static Status kept_add(LocalShards *l, const LocalShard *k)
+static Status add_shard(LocalShards *l, const LocalShard *k)
 {
-    if (l->n == l->room) {
-        int room = l->room ? 2 * l->room : 256;
-        LocalShard *grown = realloc(l->item, (size_t)room * sizeof *grown);
+    if (l->n == l->capacity) {
+        int capacity = l->capacity ? 2 * l->capacity : 256;
+        LocalShard *grown = realloc(l->item, (size_t)capacity * sizeof *grown);
         if (!grown) return fail(E_FIT, "no memory for the list of tensors to save");
-        l->item = grown, l->room = room;
+        l->item = grown, l->capacity = capacity;
     }
-    size_t bytes = kept_bytes(k);
+    size_t bytes = stored_bytes(k);
     l->item[l->n] = *k;
     l->item[l->n++].at = l->bytes;
     l->bytes += (bytes + 63) / 64 * 64;
-    if (bytes > l->most) l->most = bytes;
+    if (bytes > l->largest) l->largest = bytes;
     return OK;
 }
 
-/* Elements [from, to) of the rank's part, of which h has them all, and so has rest where it is not empty. */
-static Status keep(LocalShards *l, const Param *p, const char *prefix, ShardView h, ShardView rest, int64_t from,
-                   int64_t to)
+/* Adds elements [from, to) of the rank's part of p, all of which are in h, and in rest unless that is empty.
+ * */
+static Status add_range(LocalShards *l, const Param *p, const char *prefix, ShardView h, ShardView rest, int64_t from,
+                        int64_t to)
 {
     for (int i = 0; i < p->pieces; i++) {
         const Piece *q = &p->piece[i];
@@ -45,21 +48,21 @@ static Status keep(LocalShards *l, const Param *p, const char *prefix, ShardView
         memcpy(k.shape, q->shape, sizeof k.shape);
         k.t = t_rows(h.t, from + first - h.at, n);
         if (rest.n) k.rest = t_rows(rest.t, from + first - rest.at, n);
-        TRY(kept_add(l, &k));
+        TRY(add_shard(l, &k));
     }
     return OK;
 }
 
-static Status keep_param(LocalShards *l, const Param *p, bool frozen)
+static Status add_param(LocalShards *l, const Param *p, bool frozen)
 {
     int64_t from = p->shard.offset, to = p->shard.offset + p->shard.len < p->shard.unique ? p->shard.offset + p->shard.len : p->shard.unique;
     ShardView w = param_weight_view(p), master = param_state_view(p, p->shard.master), none = { 0 };
     bool split = master.n && master.t.dtype == I16;
     if (!p->shard.is_writer || from >= to) return OK;
-    if (frozen) return keep(l, p, "w", w, none, from, to);
-    TRY(keep(l, p, "master", master.n && !split ? master : w, split ? master : none, from, to));
-    TRY(keep(l, p, "m", param_state_view(p, p->shard.m), none, from, to));
-    return keep(l, p, "v", param_state_view(p, p->shard.v), none, from, to);
+    if (frozen) return add_range(l, p, "w", w, none, from, to);
+    TRY(add_range(l, p, "master", master.n && !split ? master : w, split ? master : none, from, to));
+    TRY(add_range(l, p, "m", param_state_view(p, p->shard.m), none, from, to));
+    return add_range(l, p, "v", param_state_view(p, p->shard.v), none, from, to);
 }
 
 Status shards_list_local(LocalShards *l, const Model *m)
@@ -67,7 +70,7 @@ Status shards_list_local(LocalShards *l, const Model *m)
     Status st = OK;
     *l = (LocalShards){ 0 };
     for (int i = 0; i < m->params.n && !st; i++)
-        if (!shards_excludes(m, m->params.p[i])) st = keep_param(l, m->params.p[i], m->params.p[i]->frozen);
+        if (!shards_excludes(m, m->params.p[i])) st = add_param(l, m->params.p[i], m->params.p[i]->frozen);
     if (st) shards_free_local(l);
     return st;
 }
@@ -78,24 +81,25 @@ void shards_free_local(LocalShards *l)
     *l = (LocalShards){ 0 };
 }
 
-/* All of the rest comes into the second half of `out`, which is written from the front and never past what
- * has been read; the weights come a part at a time. */
+/* Joins upper and lower halves to f32 in `out`. The lower halves are fetched into the second half of `out`,
+ * which is overwritten from the front only as far as it has been read; the upper halves are fetched in
+ * blocks. */
 static void fetch_joined(Backend *be, const LocalShard *k, char *out)
 {
-    enum { PART = 1 << 15 };
+    enum { BLOCK = 1 << 15 };
     int64_t  all = t_count(k->t);
-    uint16_t w[PART], rest;
+    uint16_t w[BLOCK], rest;
     backend_fetch(be, out + 2 * all, k->rest);
     for (int64_t i = 0; i < all; i++) {
         int64_t left = all - i;
-        if (i % PART == 0) backend_fetch(be, w, t_rows(k->t, i, left < PART ? left : PART));
+        if (i % BLOCK == 0) backend_fetch(be, w, t_rows(k->t, i, left < BLOCK ? left : BLOCK));
         memcpy(&rest, out + 2 * (all + i), 2);
-        uint32_t u = bits_join(w[i % PART], rest);
+        uint32_t u = bits_join(w[i % BLOCK], rest);
         memcpy(out + 4 * i, &u, 4);
     }
 }
 
-static void fetch_kept(Backend *be, const LocalShard *k, void *out)
+static void fetch_shard(Backend *be, const LocalShard *k, void *out)
 {
     if (t_has(k->rest)) fetch_joined(be, k, out);
     else                backend_fetch(be, out, k->t);
@@ -103,27 +107,27 @@ static void fetch_kept(Backend *be, const LocalShard *k, void *out)
 
 Status shards_copy_local(const LocalShards *l, Backend *be, void *host)
 {
-    backend_copy_sync(be);                             /* state that is on its way back to the host arrives */
-    for (int i = 0; i < l->n; i++) fetch_kept(be, &l->item[i], (char *)host + l->item[i].at);
+    backend_copy_sync(be);                             /* waits for state in transfer to the host */
+    for (int i = 0; i < l->n; i++) fetch_shard(be, &l->item[i], (char *)host + l->item[i].at);
     return backend_sync(be);
 }
 
-/* A tensor of which this rank has all is as it is named; a part is flat. */
-static Status declare(StWriter *w, const LocalShards *l, bool whole)
+/* A whole tensor has its shape in the file; a shard is flat. */
+static Status declare_shards(StWriter *w, const LocalShards *l, bool whole)
 {
     for (int i = 0; i < l->n; i++) {
         const LocalShard *k = &l->item[i];
         int64_t n = t_count(k->t);
-        TRY(st_writer_declare(w, k->name, kept_type(k), whole ? k->rank : 1, whole ? k->shape : &n));
+        TRY(st_writer_declare(w, k->name, stored_type(k), whole ? k->rank : 1, whole ? k->shape : &n));
     }
     return OK;
 }
 
-/* A tensor may take a while: whether it is still wanted is asked on the way. */
-static Status write_one(StWriter *w, const char *bytes, size_t n, const int *stop)
+/* Checks `stop` between blocks, since a large tensor takes long to write. */
+static Status write_bytes(StWriter *w, const char *bytes, size_t n, const int *stop)
 {
     for (size_t at = 0, k; at < n; at += k) {
-        k = n - at < CHUNK ? n - at : CHUNK;
+        k = n - at < WRITE_BYTES ? n - at : WRITE_BYTES;
         if (stop && __atomic_load_n(stop, __ATOMIC_ACQUIRE)) return fail(E_COMM, "the run has ended");
         TRY(st_writer_write(w, bytes + at, k));
     }
@@ -132,17 +136,17 @@ static Status write_one(StWriter *w, const char *bytes, size_t n, const int *sto
 
 static Status write_tensors(StWriter *w, const LocalShards *l, Backend *be, const void *copy, const int *stop)
 {
-    void *stage = copy ? NULL : malloc(l->most + 1);
-    Status st = copy || stage ? OK : fail(E_FIT, "no host memory for a tensor of %zu bytes", l->most);
+    void *stage = copy ? NULL : malloc(l->largest + 1);
+    Status st = copy || stage ? OK : fail(E_FIT, "no host memory for a tensor of %zu bytes", l->largest);
     if (!copy) backend_copy_sync(be);
     for (int i = 0; i < l->n && !st; i++) {
         const LocalShard *k = &l->item[i];
         if (!copy) {
-            fetch_kept(be, k, stage);
+            fetch_shard(be, k, stage);
             st = backend_sync(be);
         }
         const char *bytes = copy ? (const char *)copy + k->at : stage;
-        if (!st) st = write_one(w, bytes, kept_bytes(k), stop);
+        if (!st) st = write_bytes(w, bytes, stored_bytes(k), stop);
     }
     free(stage);
     return st;
@@ -161,7 +165,8 @@ static Json *describe(const LocalShards *l, int rank, int ranks)
                                                   (json_int_t)k->run[r].count));
         json_object_set_new(tensors, k->name, json_pack("{s:o, s:o}", "shape", shape, "runs", runs));
     }
-    return json_pack("{s:i, s:i, s:i, s:o}", "format", 1, "rank", rank, "ranks", ranks, "tensors", tensors);
+    return json_pack("{s:i, s:i, s:i, s:o}", "format", SHARDS_VERSION, "rank", rank, "ranks", ranks,
+                     "tensors", tensors);
 }
 
 Status shards_path(Path out, const char *folder, int rank, const char *name)
@@ -183,16 +188,16 @@ static Status write_description(const char *folder, const LocalShards *l, int ra
     return st;
 }
 
-Status shards_write(const char *folder, const LocalShards *l, int rank, int ranks, Backend *be, const void *copy,
-                    const int *stop)
+Status shards_write(const char *folder, const LocalShards *l, int rank, int ranks, Backend *be,
+                    const void *copy, const int *stop)
 {
     StWriter w;
     Path path;
     if (ranks > 1) TRY(shards_path(path, folder, rank, ""));
     else TRY(path_join(path, folder, "state"));
     TRY(folder_make(path));
-    TRY(st_writer_open(&w, path, SHARD));
-    Status st = declare(&w, l, ranks == 1);
+    TRY(st_writer_open(&w, path, FILE_BYTES));
+    Status st = declare_shards(&w, l, ranks == 1);
     if (!st) st = st_writer_begin(&w);
     if (!st) st = write_tensors(&w, l, be, copy, stop);
     if (!st) st = st_writer_finish(&w);

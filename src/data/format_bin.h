@@ -11,10 +11,10 @@
 #ifndef DATA_FORMAT_BIN_H
 #define DATA_FORMAT_BIN_H
 
+#include "base/file_version.h"
 #include "data/sample.h"
 
 #define BIN_MAGIC "TBSHARD"
-enum { BIN_VERSION = 1 };
 
 typedef struct BinHead {
     char     magic[8];

@@ -2,12 +2,13 @@
 #include "data/loader_private.h"
 
 #include "base/clock.h"
+#include "base/file_version.h"
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { STATE_VERSION = 1, MOST_WARNINGS = 20 };
+enum { MOST_WARNINGS = 20 };
 
 static bool tolerant(const Loader *l) { return !strcmp(l->conf.recipe->data.bad_sample, "skip"); }
 
@@ -78,8 +79,9 @@ static Status restore(Loader *l, const Json *state)
     if (state) {
         TRY(json_int(state, "version", 0, &version));
         TRY(json_int(state, "seed", -1, &seed));
-        if (version != STATE_VERSION)
-            return fail(E_DATA, "version %lld; this program reads version %d", (long long)version, STATE_VERSION);
+        if (version != LOADER_STATE_VERSION)
+            return fail(E_DATA, "version %lld; this program reads version %d", (long long)version,
+                        LOADER_STATE_VERSION);
         if (seed != l->conf.recipe->train.seed)
             return fail(E_CONFIG, "train.seed was %lld when the state was saved and is %lld now; set it back",
                         (long long)seed, (long long)l->conf.recipe->train.seed);
@@ -297,7 +299,7 @@ const Stream *loader_peek(Loader *l, bool wait)
 
 Status loader_state(Loader *l, Json **out)
 {
-    *out = json_pack("{si sI sI sI sI sO}", "version", STATE_VERSION, "seed",
+    *out = json_pack("{si sI sI sI sI sO}", "version", LOADER_STATE_VERSION, "seed",
                      (json_int_t)l->conf.recipe->train.seed, "skipped", (json_int_t)l->skipped, "bad",
                      (json_int_t)l->bad_pass, "bad_epoch", (json_int_t)l->bad_epoch, "planner", l->now);
     return *out ? OK : fail(E_FIT, "no memory for the state of the loader");

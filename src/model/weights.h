@@ -34,6 +34,9 @@ typedef struct ParamSource { ParamFillFn *fill; void *self; } ParamSource;
 MUST Status weights_assemble(Model *m, Backend *be, ParamSource from, const char *dir, DType dtype,
                              int64_t max_shard);
 
+/* Whether the folder has model.safetensors or model.safetensors.index.json. */
+bool        weights_exist(const char *folder);
+
 /* Copies config.json from one model folder to another, with its dtype changed; or writes it from memory. */
 MUST Status weights_save_config(const char *from, const char *dir, DType dtype);
 MUST Status weights_write_config(const Json *hf, const char *dir, DType dtype);

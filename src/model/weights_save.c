@@ -172,6 +172,11 @@ Status weights_convert(Model *m, Backend *be, const SafeTensors *from, const cha
     return weights_assemble(m, be, (ParamSource){ from_files, (SafeTensors *)from }, dir, dtype, max_shard);
 }
 
+bool weights_exist(const char *folder)
+{
+    return folder_has(folder, "model.safetensors") || folder_has(folder, "model.safetensors.index.json");
+}
+
 static void retype(Json *o, const char *dtype)
 {
     static const char *const keys[] = { "dtype", "torch_dtype" };

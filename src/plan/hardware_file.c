@@ -2,6 +2,7 @@
  * file holds, it is taken whole or not at all; the error names the field. */
 #include "plan/hardware.h"
 
+#include "base/file_version.h"
 #include "base/folder.h"
 #include "base/json.h"
 #include "ops/ops.h"
@@ -26,7 +27,7 @@ static const Field fields[] = {
 };
 static const Field whole[] = { HW_NUMBER(sms, "sms", 1, 1e6), HW_NUMBER(domain, "domain", 1, 1e6) };
 #undef HW_NUMBER
-enum { FIELDS = sizeof fields / sizeof *fields, WHOLE = sizeof whole / sizeof *whole, FORMAT = 1 };
+enum { FIELDS = sizeof fields / sizeof *fields, WHOLE = sizeof whole / sizeof *whole };
 static const double SHARE_MOST = 16;             /* over a peak that was measured on a busy machine */
 
 Status hardware_file(char *path, size_t n)
@@ -117,7 +118,7 @@ static Status read_all(Hardware *h, const Json *o)
 {
     double format;
     if (!json_is_object(o)) return bad("file", "a JSON object is wanted");
-    TRY(number(o, "format", "format", FORMAT, FORMAT, &format));
+    TRY(number(o, "format", "format", HARDWARE_VERSION, HARDWARE_VERSION, &format));
     snprintf(h->id, sizeof h->id, "this");
     TRY(read_fields(h, o));
     const Json *work = json_object_get(o, "work");
@@ -154,7 +155,8 @@ static Json *curve_json(const Curve *c)
 
 static Json *to_json(const Hardware *h)
 {
-    Json *o = json_pack("{s:i, s:s, s:s}", "format", FORMAT, "backend", h->backend, "dtype", h->dtype);
+    Json *o = json_pack("{s:i, s:s, s:s}", "format", HARDWARE_VERSION, "backend", h->backend, "dtype",
+                        h->dtype);
     Json *work = json_object(), *slow = json_object();
     for (int i = 0; i < FIELDS; i++)
         json_object_set_new(o, fields[i].name, json_real(*(const double *)((const char *)h + fields[i].at)));

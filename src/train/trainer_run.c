@@ -213,9 +213,9 @@ static Status evaluate(Trainer *t)
 /* What a save beside the run has come to, as soon as it is known. */
 static Status look_at_save(Trainer *t, bool wait)
 {
-    if (!t->saving.out) return OK;
+    if (!t->saving.in_flight) return OK;
     TRY(wait ? checkpoint_async_wait(&t->saving) : checkpoint_async_poll(&t->saving));
-    if (!t->saving.out)
+    if (!t->saving.in_flight)
         log_info(&t->log, "saved %s/checkpoint-%lld in %.1f s", t->folder.dir, (long long)t->saved,
                  t->saving.seconds);
     return OK;
@@ -244,7 +244,7 @@ Status trainer_save(Trainer *t, bool last)
     t->paused = clock_now();
     if (st) return st;
     t->saved = t->step;
-    log_info(&t->log, "%s %s/checkpoint-%lld%s%s; the run waited %.1f s", t->saving.out ? "saving" : "saved",
+    log_info(&t->log, "%s %s/checkpoint-%lld%s%s; the run waited %.1f s", t->saving.in_flight ? "saving" : "saved",
              t->folder.dir, (long long)t->step, hf ? form : "",
              s.best ? ", the best so far" : "", t->paused - from);
     return OK;

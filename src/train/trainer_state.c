@@ -3,6 +3,8 @@
 #define _GNU_SOURCE                      /* strchrnul */
 #include "train/trainer.h"
 
+#include "base/file_version.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,8 +35,8 @@ Status trainer_state_save(Trainer *t, Json **out)
     TRY(loader_state(t->loader, &loader));
     *out = json_pack(
         "{s:i, s:I, s:I, s:I, s:f, s:I, s:{s:s, s:I}, s:s, s:o, s:I, s:o, s:{s:f, s:I, s:I}, s:o, s:s}",
-        "format", 1, "global_step", (json_int_t)t->step, "max_steps", (json_int_t)t->steps, "updates",
-        (json_int_t)t->updates, "epoch", t->epoch, "num_input_tokens_seen", (json_int_t)t->tokens, "rng",
+        "format", TRAINER_STATE_VERSION, "global_step", (json_int_t)t->step, "max_steps",
+        (json_int_t)t->steps, "updates", (json_int_t)t->updates, "epoch", t->epoch, "num_input_tokens_seen", (json_int_t)t->tokens, "rng",
         "kind", "philox4x32-10", "seed", (json_int_t)t->recipe->train.seed, "best_metric_name", "eval/loss",
         "best_metric", isnan(t->best) ? json_null() : json_real(t->best), "best_global_step",
         (json_int_t)t->best_step, "best_model_checkpoint", best_name(t), "guard", "highest", t->guard.highest,
@@ -88,7 +90,7 @@ Status trainer_state_load(Trainer *t, const Json *o)
     int64_t format, seed;
     const char *recipe;
     TRY(json_int(o, "format", -1, &format));
-    if (format != 1)
+    if (format != TRAINER_STATE_VERSION)
         return fail(E_DATA, "trainer_state.json: this build does not read format %lld", (long long)format);
     TRY(json_int(o, "global_step", -1, &t->step));
     TRY(json_int(o, "updates", -1, &t->updates));
