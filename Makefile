@@ -101,6 +101,18 @@ $(ROOT)/%.o: %.c
 	@mkdir -p $(@D)
 	@$(CC) $(CFLAGS) -MMD -MP -c -o $@ $<
 
+# What base/version.c says of the build; the file changes only when its contents do.
+COMMIT    := $(shell git describe --always --dirty --tags 2>/dev/null || echo unknown)
+LIBRARIES  = $(shell for p in $(PKGS); do printf '%s %s,' $$p "$$(pkg-config --modversion $$p 2>/dev/null)"; done)
+$(ROOT)/build_info.h: FORCE
+	@mkdir -p $(@D)
+	@printf '#define BUILD_COMMIT "%s"\n#define BUILD_FLAGS "%s"\n#define BUILD_LIBRARIES "%s"\n' \
+	    '$(COMMIT)' '$(filter-out -I%,$(CFLAGS))' '$(LIBRARIES)' > $@.new
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+$(ROOT)/src/base/version.o: $(ROOT)/build_info.h
+$(ROOT)/src/base/version.o: CFLAGS += -I$(ROOT)
+FORCE:
+
 ifeq ($(CUDA),1)
 $(BOTH:%.c=$(BUILD)/%.o): $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
@@ -123,7 +135,7 @@ test-programs: $(BUILD)/treb $(SIDE_BIN) $(TESTS) $(FUZZ)
 test: setup layers
 	@$(MAKE) --no-print-directory -j$$(nproc) test-programs
 	@$(MAKE) --no-print-directory cuda-compiles
-	@TREB=$(BUILD)/treb TEST_COMM=$(BUILD)/tests/test_comm TEST_LAYOUTS=$(BUILD)/tests/test_layouts FUZZ="$(FUZZ)" tests/run.sh $(TESTS) tests/cli.sh tests/plan.sh tests/demo.sh tests/demo_lora.sh tests/report.sh tests/kill.sh tests/full.sh tests/mpi.sh tests/ranks.sh tests/rank_kill.sh tests/fuzz.sh
+	@TREB=$(BUILD)/treb TEST_COMM=$(BUILD)/tests/test_comm TEST_LAYOUTS=$(BUILD)/tests/test_layouts FUZZ="$(FUZZ)" tests/run.sh $(TESTS) tests/cli.sh tests/config_keys.sh tests/plan.sh tests/demo.sh tests/demo_lora.sh tests/report.sh tests/kill.sh tests/full.sh tests/mpi.sh tests/ranks.sh tests/rank_kill.sh tests/fuzz.sh
 
 asan: setup
 	@TREB_TEST_TIMEOUT=2700 $(MAKE) --no-print-directory SAN=1 test

@@ -78,7 +78,6 @@ static void defaults(void)
     EXPECT(cfg.image.min_pixels == 65536 && cfg.image.max_pixels == 16777216, "pixels");
     EXPECT(cfg.train.seed == 42 && !cfg.train.deterministic, "seed");
     EXPECT(!strcmp(cfg.model.path, "") && cfg.data.train.n == 0, "nothing to train on yet");
-    EXPECT(cfg.parallel.auto_ && cfg.memory.auto_, "what is not said is planned");
     EXPECT(cfg.lora.target_modules.n == 1 && !strcmp(cfg.lora.target_modules.item[0], "all-linear"), "lora");
     EXPECT(cfg.log.report_to.n == 2 && cfg.memory.recompute.n == 0, "lists");
     expect_round_trip(&cfg);
@@ -159,26 +158,20 @@ static void nothing_and_null(void)
     config_close(&cfg);
 }
 
-static void automatic_sections(void)
+/* A run does not choose its layout, and the dry run assumes no routing: recipes that ask for it are refused. */
+static void refuses_what_nothing_reads(void)
 {
-    Config cfg;
-    EXPECT_OK(parse(&cfg, "parallel: auto\nmemory: {optimizer_offload: 0.5}\n"));
-    EXPECT(cfg.parallel.auto_ && !cfg.memory.auto_, "auto %d %d", cfg.parallel.auto_, cfg.memory.auto_);
-    EXPECT_OK(config_set(&cfg, "parallel.tp=2"));
-    EXPECT(!cfg.parallel.auto_ && cfg.parallel.tp == 2, "a key by hand ends it");
-    EXPECT_OK(config_set(&cfg, "parallel=auto"));
-    EXPECT(cfg.parallel.auto_, "and it can be asked for again");
-    EXPECT_OK(config_set(&cfg, "parallel.auto=false"));
-    EXPECT(!cfg.parallel.auto_, "or sent away");
-    expect_round_trip(&cfg);
-    config_close(&cfg);
-    EXPECT_OK(parse(&cfg, "parallel: {auto: true, tp: 4}\nmemory: {recompute: full, auto: true}\n"));
-    EXPECT(cfg.parallel.auto_ && cfg.parallel.tp == 4 && cfg.memory.auto_,
-           "said beside other keys, in any order");
-    config_close(&cfg);
-    REFUSED("train: auto", "train: must be a mapping of keys");
-    REFUSED("parallel: 3", "or auto");
-    REFUSED("parallel: [auto]", "or auto");
+    REFUSED("parallel: auto", "r.yaml:1: parallel.auto: not a key here. A run does not choose its own layout");
+    REFUSED("memory: {optimizer_offload: 0.5, auto: true}", "memory.auto: not a key here. A run does not choose");
+    REFUSED("parallel: {auto: false}", "`treb plan --gpus N --model NAME` finds a layout");
+    REFUSED("plan: {routing: zipf}", "plan: not a key here. Drop it: buffers are planned for what "
+            "moe.rank_capacity lets a rank receive");
+    SET_REFUSED("parallel=auto", "parallel.auto: not a key here");
+    SET_REFUSED("parallel.auto=true", "parallel.auto: not a key here");
+    SET_REFUSED("plan.routing=uniform", "plan: not a key here. Drop it");
+    REFUSED("train: auto", "train.auto: not a key here");
+    REFUSED("parallel: 3", "parallel: must be a mapping of keys, such as {tp: ...}");
+    REFUSED("parallel: [auto]", "parallel: must be a mapping of keys");
 }
 
 static void sources(void)
@@ -536,7 +529,7 @@ static void example_recipe(void)
     if (access("recipes/example.yaml", R_OK)) SKIP("recipes/example.yaml is not below this folder");
     EXPECT_OK(config_open(&cfg, "recipes/example.yaml", 0, NULL));
     EXPECT(cfg.data.train.n == 2 && cfg.data.train.item[1].weight == 0.5, "data");
-    EXPECT(cfg.parallel.ep == 8 && !cfg.parallel.auto_ && cfg.model.freeze_vit, "parallel");
+    EXPECT(cfg.parallel.ep == 8 && cfg.model.freeze_vit, "parallel");
     EXPECT(cfg.train.global_tokens == 524288 && !strcmp(cfg.checkpoint.resume_from_checkpoint, "auto"),
            "train");
     expect_round_trip(&cfg);
@@ -550,7 +543,7 @@ int main(void)
     RUN(block_and_flow);
     RUN(numbers);
     RUN(nothing_and_null);
-    RUN(automatic_sections);
+    RUN(refuses_what_nothing_reads);
     RUN(sources);
     RUN(overrides);
     RUN(what_was_said);

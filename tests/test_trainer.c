@@ -1,6 +1,7 @@
 /* Whole runs on a tiny model: resuming to the bit, what is refused, guards, evaluation, signals,
  * overfitting. */
 #include "runlab.h"
+#include "base/version.h"
 
 #include <omp.h>
 #include <signal.h>
@@ -290,6 +291,9 @@ static void signal_and_evaluation(void)
                                         "perf/step_time",
                                         "perf/data_wait",
                                         "perf/exposed_comm",
+                                        "perf/tflops",
+                                        "mem/planned_gib",
+                                        "mem/measured_gib",
                                         "mem/peak_gib",
                                         "moe/aux_loss",
                                         "moe/max_over_mean/layer_00",
@@ -379,6 +383,59 @@ static void overfits(void)
     folder_remove(lab_path("overfit"));
 }
 
+/* env.json has the machine as the caller describes it, the build, and the files of the data. */
+static void env_names_build_and_data(void)
+{
+    Config c;
+    Trainer t;
+    Json *env = json_pack("{s:s}", "cpu", "any"), *o = NULL;
+    runlab_recipe(&c, &lab, "env", "eval.split=0.25");
+    TrainerConf conf = { .recipe = &c, .least = LOG_ERROR, .env = env };
+    EXPECT_OK(trainer_open(&t, &conf));
+    trainer_close(&t), config_close(&c);
+    EXPECT_OK(json_load(&o, lab_path("env/env.json")));
+    const Json *build = json_object_get(o, "build"), *data = json_object_get(o, "data_train");
+    const char *version = json_string_value(json_object_get(build, "version"));
+    const char *hash = json_string_value(json_object_get(data, "xxh128"));
+    EXPECT(json_object_get(o, "cpu") && version && !strcmp(version, TREB_VERSION), "version %s", version);
+    EXPECT(json_object_get(json_object_get(build, "libraries"), "jansson"), "libraries");
+    EXPECT(hash && strlen(hash) == 32, "hash %s", hash);
+    EXPECT(json_integer_value(json_object_get(data, "files")) == 1, "one file of training data");
+    EXPECT(json_object_get(o, "data_eval"), "the held-out data has a fingerprint too");
+    json_decref(o), json_decref(env);
+    folder_remove(lab_path("env"));
+}
+
+/* Two steps a line: what was skipped has no loss to show; null in metrics.jsonl, "-" for people. */
+static void skipped_steps_have_no_loss(void)
+{
+    Log log;
+    Metrics metrics;
+    ExpertCounts experts = { 0 };
+    SourceLoss sources = { 0 };
+    TensorBoard board = { 0 };
+    char text[4000] = "";
+    EXPECT_OK(log_open(&log, lab_path("skipped.log"), 0, 1, LOG_INFO));
+    EXPECT_OK(metrics_open(&metrics, lab_path("skipped.jsonl"), "test"));
+    Progress p = { .log = &log, .metrics = &metrics, .board = &board, .steps = 4, .every = 2, .ranks = 1,
+                   .peak = { 1e12, true }, .planned = 1 << 30, .device_memory = 4e9 };
+    for (int64_t step = 1; step <= 4; step++) {
+        StepReport r = { .step = step, .verdict = step > 2 ? STEP_EMPTY : STEP_GOOD, .seconds = 0.5,
+                         .memory_used = 2 * 0x1p30, .sums = { .ce = 3, .tokens = 10, .token_budget = 20 } };
+        r.sums.model.part[PART_DECODER] = 1e11;
+        EXPECT_OK(progress_step(&p, &r, &experts, &sources));
+    }
+    log_close(&log), metrics_close(&metrics);
+    FILE *f = fopen(lab_path("skipped.log"), "rb");
+    size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
+    if (f) fclose(f);
+    text[n] = 0;
+    EXPECT(strstr(text, "step 2/4  loss 3.0000  grad 0"), "%s", text);
+    EXPECT(strstr(text, "step 4/4  loss -  grad -"), "%s", text);
+    EXPECT(strstr(text, "0.2 TFLOP/s  mfu 20.0%"), "%s", text);
+    EXPECT(strstr(text, "mem 2.00/3.7 GiB (planned 1.00)"), "%s", text);
+}
+
 static void text_of_times(void)
 {
     char out[32];
@@ -402,6 +459,8 @@ int main(void)
     RUN(held_out_by_split);
     RUN(frozen_parts_stay);
     RUN(overfits);
+    RUN(env_names_build_and_data);
+    RUN(skipped_steps_have_no_loss);
     RUN(text_of_times);
     runlab_close(&lab);
     return lab_report();

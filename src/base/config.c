@@ -57,13 +57,6 @@ static Status read_sources(const Reader *r, const ConfigRow *row, const YamlNode
     return OK;
 }
 
-/* Says whether the planner decides a section; one without an `auto` row is never its business. */
-static void set_auto(Config *cfg, const char *section, bool on)
-{
-    const ConfigRow *row = config_row(config_section_rows(section), "auto");
-    if (row) *(bool *)((char *)cfg + row->offset) = on;
-}
-
 static bool said(const Config *cfg, const ConfigRow *row)
 {
     ptrdiff_t i = row - config_rows().row;
@@ -88,35 +81,30 @@ static Status read_key(const Reader *r, const ConfigRow *row, const YamlNode *n)
 {
     char name[ROW_NAME];
     set_said(r->cfg, row);
-    if (strcmp(row->key, "auto")) set_auto(r->cfg, row->section, false);
     if (row->kind == K_SOURCES) return read_sources(r, row, n);
     snprintf(name, sizeof name, "%s.%s", row->section, row->key);
     return located(r, n, config_read_value(row, r->cfg, &r->cfg->keep, name, n));
 }
 
-static Status not_a_mapping(ConfigRows rows, bool may_auto)
+static Status not_a_mapping(ConfigRows rows, const YamlNode *n)
 {
-    return fail(E_CONFIG, "%s: must be a mapping of keys, such as {%s: ...}%s", rows.row->section,
-                rows.row[may_auto].key, may_auto ? ", or auto" : "");
+    const char *section = rows.row->section;
+    if (n->kind == Y_SCALAR && !strcmp(n->text, "auto")) return config_unknown_key(section, "auto");
+    return fail(E_CONFIG, "%s: must be a mapping of keys, such as {%s: ...}", section, rows.row->key);
 }
 
 static Status read_section(const Reader *r, const char *section, const YamlNode *n)
 {
     ConfigRows rows = config_section_rows(section);
-    const ConfigRow *auto_row = config_row(rows, "auto");
-    const YamlNode *said_auto = NULL;
     if (!rows.n) return located(r, n, config_unknown_section(section));
     if (yaml_is_null(n)) return OK;                             /* a heading with nothing under it */
-    if (auto_row && n->kind == Y_SCALAR && !strcmp(n->text, "auto"))
-        return set_auto(r->cfg, section, true), OK;
-    if (n->kind != Y_MAP) return located(r, n, not_a_mapping(rows, auto_row != NULL));
+    if (n->kind != Y_MAP) return located(r, n, not_a_mapping(rows, n));
     for (const YamlNode *e = n->first; e; e = e->next) {
         const ConfigRow *row = config_row(rows, e->key);
         if (!row) return located(r, e, config_unknown_key(section, e->key));
-        if (row == auto_row) said_auto = e;
-        else TRY(read_key(r, row, e));
+        TRY(read_key(r, row, e));
     }
-    return said_auto ? read_key(r, auto_row, said_auto) : OK;   /* last: the other keys turn it off */
+    return OK;
 }
 
 static Status read_recipe(const Reader *r, const YamlNode *root)

@@ -30,15 +30,21 @@ extern "C" {
 typedef struct WordList   { const char *const *item;  int n; } WordList;
 typedef struct SourceList { const struct Source *item; int n; } SourceList;
 
+/* tests/config_keys.sh compiles the tree with CONFIG_AUDIT: each use of a key becomes a warning that names it. */
+#ifdef CONFIG_AUDIT
+#define NAMED(sec, key) key __attribute__((deprecated(#sec "." #key)))
+#else
+#define NAMED(sec, key) key
+#endif
+
 #define BEGIN(sec, help, also)                        struct cfg_##sec {
-#define AUTO(sec, help)                               bool auto_;          /* `sec: auto`; auto is C's word */
-#define FLAG(sec, key, def, help, also)               bool key;
-#define INT(sec, key, def, lo, hi, help, also)        int64_t key;
-#define REAL(sec, key, def, lo, hi, help, also)       double key;
-#define TEXT(sec, key, def, help, also)               const char *key;
-#define CHOICE(sec, key, def, choices, help, also)    const char *key;
-#define LIST(sec, key, choices, help, also, ...)      WordList key;
-#define SOURCES(sec, key, help, also)                 SourceList key;
+#define FLAG(sec, key, def, help, also)               bool NAMED(sec, key);
+#define INT(sec, key, def, lo, hi, help, also)        int64_t NAMED(sec, key);
+#define REAL(sec, key, def, lo, hi, help, also)       double NAMED(sec, key);
+#define TEXT(sec, key, def, help, also)               const char *NAMED(sec, key);
+#define CHOICE(sec, key, def, choices, help, also)    const char *NAMED(sec, key);
+#define LIST(sec, key, choices, help, also, ...)      WordList NAMED(sec, key);
+#define SOURCES(sec, key, help, also)                 SourceList NAMED(sec, key);
 #define END(sec)                                      } sec;
 
 typedef struct Source {                 /* one entry of data.train or data.eval */
@@ -56,7 +62,7 @@ MUST Status config_open(Config *cfg, const char *path, int n, char *const *overr
 void        config_close(Config *cfg);                                     /* twice is fine */
 
 /* The same in pieces: text as if it stood in a file called name; one override, "optim.learning_rate=1e-4",
- * "data.train[0].path=a.jsonl", "parallel=auto". After a failure *cfg is still valid, and half-changed. */
+ * "data.train[0].path=a.jsonl". After a failure *cfg is still valid, and half-changed. */
 void        config_default(Config *cfg);
 MUST Status config_parse(Config *cfg, const char *text, size_t len, const char *name);
 MUST Status config_set(Config *cfg, const char *override);

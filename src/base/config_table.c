@@ -4,7 +4,6 @@
 #include <string.h>
 
 #define BEGIN(sec, help, also)                        .sec = {
-#define AUTO(sec, help)                               .auto_ = true,
 #define FLAG(sec, key, def, help, also)               .key = def,
 #define INT(sec, key, def, lo, hi, help, also)        .key = (int64_t)def,
 #define REAL(sec, key, def, lo, hi, help, also)       .key = def,
@@ -25,7 +24,6 @@ const Config config_defaults = {
 };
 
 #define BEGIN(sec, help, also)
-#define AUTO(sec, help)                          { AT(sec, auto_, "auto"), K_FLAG,    0, 0, "", help, "" },
 #define FLAG(sec, key, def, help, also)          { AT(sec, key, #key),    K_FLAG,    0, 0, "", help, also },
 #define INT(sec, key, def, lo, hi, help, also)   { AT(sec, key, #key),    K_INT,     lo, hi, "", help, also },
 #define REAL(sec, key, def, lo, hi, help, also)  { AT(sec, key, #key),    K_REAL,    lo, hi, "", help, also },
@@ -48,7 +46,6 @@ static const ConfigRow rows_[] = {
 };
 
 #define BEGIN(sec, help, also)                    { #sec, help, also },
-#define AUTO(sec, help)
 #define FLAG(sec, key, def, help, also)
 #define INT(sec, key, def, lo, hi, help, also)
 #define REAL(sec, key, def, lo, hi, help, also)

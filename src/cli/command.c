@@ -1,4 +1,5 @@
 /* cli/command.c -- finds verbs, runs them and prints their usage from the tables. */
+#include "base/version.h"
 #include "cli/command.h"
 
 #include "base/config.h"
@@ -147,7 +148,7 @@ Status command_run(const char *program, const Command *c, int argc, char **argv)
 Status program_run(const Program *p, int argc, char **argv)
 {
     if (argc < 2 || is_help(argv[1])) return command_list(stdout, p), OK;
-    if (!strcmp(argv[1], "--version")) return printf("%s 0.1.0\n", p->name), OK;
+    if (!strcmp(argv[1], "--version")) return printf("%s %s\n", p->name, version_text()), OK;
     const Command *c = command_find(p, argv[1]);
     return c ? command_run(p->name, c, argc - 1, argv + 1) : command_unknown(p, argv[1]);
 }

@@ -1,4 +1,5 @@
 /* data/loader.c -- opening, handing out steps, state and bad samples; see loader_private.h. */
+#include "data/fingerprint.h"
 #include "data/loader_private.h"
 
 #include "base/clock.h"
@@ -324,6 +325,8 @@ Status loader_rewind(Loader *l)
 }
 
 int64_t loader_samples(const Loader *l) { return l->data.pass; }
+
+Json *loader_fingerprint(const Loader *l) { return fingerprint_dataset(&l->data); }
 
 const char *loader_channel(const Loader *l, int source) { return dataset_channel(&l->data, source); }
 

@@ -68,6 +68,7 @@ MUST Status loader_state(Loader *l, Json **out);                    /* after the
 MUST Status loader_rewind(Loader *l);                               /* to the beginning */
 int64_t     loader_samples(const Loader *l);                        /* in one pass over the mixture */
 const char *loader_channel(const Loader *l, int source);            /* its name, or its path */
+Json       *loader_fingerprint(const Loader *l);                    /* see fingerprint_dataset */
 /* The exact number of steps, by measuring and packing every sample of the first pass, or of `epochs` passes.
  * Only the sizes are kept. */
 MUST Status loader_steps_per_epoch(Loader *l, int64_t *steps);

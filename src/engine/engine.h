@@ -1,9 +1,9 @@
-/* engine/engine.h -- a model with its memory on one rank: what a trainer, an evaluation and a parity check all
- * drive.
+/* engine/engine.h -- a model with its memory on one rank: what a trainer, an evaluation and a parity check
+ * all drive.
  *
- * engine_open first runs one step on the meta backend, with nobody at the other ends, to learn how large each
- * arena must be, then maps exactly that: whether it fits is known before anything is loaded, and a step maps
- * nothing. */
+ * engine_open first runs one step on the meta backend, with nobody at the other ends, to learn how large
+ * each arena must be, then maps exactly that: whether it fits is known before anything is loaded, and a
+ * step maps nothing. */
 #ifndef ENGINE_ENGINE_H
 #define ENGINE_ENGINE_H
 

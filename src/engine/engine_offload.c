@@ -1,5 +1,5 @@
-/* engine/engine_offload.c -- the memory that parked activations take: berths of the device, and on the host an
- * arena for each micro-batch in flight; see nn/offload.h. */
+/* engine/engine_offload.c -- the memory that parked activations take: berths of the device, and on the
+ * host an arena for each micro-batch in flight; see nn/offload.h. */
 #include "engine/engine_private.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* engine/engine_plan.c -- a step with nothing behind it: how large each arena must be, and a machine made ready
- * for what is to come; see engine.h. */
+/* engine/engine_plan.c -- a step with nothing behind it: how large each arena must be, and a machine made
+ * ready for what is to come; see engine.h. */
 #include "engine/decode.h"
 #include "engine/engine_private.h"
 

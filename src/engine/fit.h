@@ -1,7 +1,7 @@
 /* engine/fit.h -- whether a run fits the memory there is, and what to turn where it does not.
  *
- * Advice is not guessed: each change is planned as a run would be, and the list says what it saves and whether
- * that is enough. It is sorted by what a change costs (rows of fit.def), then by what it saves. */
+ * Advice is not guessed: each change is planned as a run would be, and the list says what it saves and
+ * whether that is enough. It is sorted by what a change costs (rows of fit.def), then by what it saves. */
 #ifndef ENGINE_FIT_H
 #define ENGINE_FIT_H
 
@@ -34,9 +34,9 @@ const FitRow *fit_cheapest(const FitAdvice *a);
 /* "6.10 GiB less, 92.20 then, not enough  memory.recompute=[moe_act]  (a cheap pass again)" */
 void        fit_row_text(char *out, size_t n, const FitAdvice *a, int row);
 
-/* Before anything is mapped, all ranks together: each says what it wants and what its device has free; ranks of
- * a host whose device is its memory share that. Where one wants too much all of them fail with E_FIT, and log
- * hears by arena, label and knob why and what to do. */
+/* Before anything is mapped, all ranks together: each says what it wants and what its device has free;
+ * ranks of a host whose device is its memory share that. Where one wants too much all of them fail with
+ * E_FIT, and log hears by arena, label and knob why and what to do. */
 typedef struct FitCheck {
     const Config     *recipe;
     const ModelShape *shape;

@@ -25,7 +25,7 @@ static void count_step(StepSums *sum, Engine *e, Stream *const *micro, int n)
         Flops f = flops_train(&e->work, &load);
         flops_add(&sum->model, &f);
         mine[i] = (MicroCount){ s->tokens, s->supervised, s->patches, s->visual, s->docs };
-        sum->room += s->budget.tokens * dp->size;
+        sum->token_budget += s->budget.tokens * dp->size;
     }
     comm_host_gather(dp, e->counts, mine, (size_t)n * sizeof *mine);
     comm_host_sum(dp, sum->model.part, PART_N);

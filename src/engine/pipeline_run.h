@@ -12,7 +12,7 @@
 #include "engine/step_stats.h"
 
 typedef struct StepSums {
-    int64_t tokens, room;                /* tokens that are not tail; tokens that there was room for */
+    int64_t tokens, token_budget;        /* without padding; with it: what the micro-batches could hold */
     int64_t supervised, patches, visual, docs;
     double  ce, aux, z, total;           /* means over the step; total = ce + coeff aux + z_coeff z */
     Flops   model;                       /* what the micro-batches needed */

@@ -115,8 +115,8 @@ void source_loss_clear(SourceLoss *b)
     for (int i = 0; i < b->channels; i++) b->loss[i] = 0, b->tokens[i] = 0;
 }
 
-/* Supervised rows stand in the order of the stream, so a document's are together; of these a cp rank has those
- * of its rows, and all ranks of tp the same. */
+/* Supervised rows stand in the order of the stream, so a document's are together; of these a cp rank has
+ * those of its rows, and all ranks of tp the same. */
 static void share_losses(SourceLoss *b, Engine *e, const Stream *s, const LoaderDoc *doc)
 {
     int64_t d = 0, n = 0;

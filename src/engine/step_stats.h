@@ -1,6 +1,6 @@
-/* engine/step_stats.h -- what is noticed of micro-batches besides their loss: which experts they chose, and how the
- * loss spreads over the sources of the data. Counts add up until they are cleared; room for them is made at
- * start. */
+/* engine/step_stats.h -- what is noticed of micro-batches besides their loss: which experts they chose,
+ * and how the loss spreads over the sources of the data. Counts add up until they are cleared; room for
+ * them is made at start. */
 #ifndef ENGINE_STEP_STATS_H
 #define ENGINE_STEP_STATS_H
 

@@ -82,6 +82,12 @@ void backend_memory(const char *name, double *left, double *all)
     if (m && m->memory) m->memory(left, all);
 }
 
+double backend_memory_used(const char *name)
+{
+    const Device *m = find(name);
+    return m && m->memory_used ? m->memory_used() : 0;
+}
+
 void backend_describe(const char *name, char *out, size_t n)
 {
     snprintf(out, n, "not in this build");

@@ -52,6 +52,7 @@ typedef struct Device {
     Status (*host_map)(Backend *be, size_t bytes, void **out);   /* as map, of the host; absent: map itself */
     void   (*host_unmap)(Backend *be, void *p, size_t bytes);
     const CopyOps *lanes;                              /* copies beside the step; absent: they do nothing */
+    double (*memory_used)(void);                              /* see backend_memory_used; optional */
 } Device;
 
 struct Backend {
@@ -85,6 +86,9 @@ MUST Status backend_check(const char *name);             /* it is in this build 
  * it. */
 void      (*backend_pin(const char *name))(void *p, size_t bytes, bool on);
 void        backend_memory(const char *name, double *left, double *all);
+/* Bytes in use as the system measures them: on a CPU the largest resident set of this process so far (VmHWM),
+ * on a GPU what the driver has given out, to other processes too. 0: not known. */
+double      backend_memory_used(const char *name);
 const char *backend_names(void);                             /* "cpu meta", for messages */
 
 /* The device behind a device of this build in words, or why it is not there. */

@@ -32,7 +32,7 @@ static const ChartRow speed[] = {
     { "Throughput", "tokens/s per device", CHART_ZERO, false,
       { { "perf/tokens_per_second_per_gpu", "tokens/s", CURVE_SMOOTH } } },
     { "Step time", "seconds", CHART_LOG, false, { { "perf/step_time", "step", CURVE_SMOOTH } } },
-    { "Utilisation", "% of peak; hfu adds recomputed work", CHART_ZERO | CHART_PERCENT, true,
+    { "Utilisation", "% of peak; hfu adds recomputation and padding", CHART_ZERO | CHART_PERCENT, true,
       { { "perf/mfu", "mfu", CURVE_SMOOTH }, { "perf/hfu", "hfu", CURVE_SMOOTH } } },
     { "Utilisation by part", "mfu, %", CHART_ZERO | CHART_PERCENT, true,
       { { "perf/mfu_vision", "vision", CURVE_SMOOTH }, { "perf/mfu_merger", "merger", CURVE_SMOOTH },
@@ -42,7 +42,8 @@ static const ChartRow speed[] = {
         { "perf/exposed_comm", "for other ranks", CURVE_SMOOTH } } },
     { "Useful tokens", "% of the room for them", CHART_ZERO | CHART_FULL | CHART_PERCENT, false,
       { { "perf/useful_tokens", "useful", CURVE_SMOOTH } } },
-    { "Peak memory", "GiB", CHART_ZERO, false, { { "mem/peak_gib", "peak", CURVE_LINE } } },
+    { "Memory", "GiB", CHART_ZERO, false,
+      { { "mem/measured_gib", "measured", CURVE_LINE }, { "mem/planned_gib", "planned", CURVE_LINE } } },
 };
 
 static const ChartRow balance[] = {

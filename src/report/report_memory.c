@@ -25,7 +25,7 @@ static double plan_host(const MemPlan *p)
 
 static double measured(const Run *run)                                  /* bytes; NAN: not measured */
 {
-    return series_extreme(series_find(&run->metrics, "mem/peak_gib"), true).value * 0x1p30;
+    return series_extreme(series_find(&run->metrics, "mem/measured_gib"), true).value * 0x1p30;
 }
 
 static void put_cells(Html *h, const char *class, double bytes, double total)

@@ -29,7 +29,7 @@ static const Figure figures[] = {
     { "Step time",         "perf/step_time",                 "",         MEDIAN, AS_SPAN,    -1, true  },
     { "Waiting for data",  "perf/data_wait",                 "",         MEAN,   AS_PERCENT, -1, true  },
     { "Waiting for ranks", "perf/exposed_comm",              "",         MEAN,   AS_PERCENT, -1, false },
-    { "Peak memory",       "mem/peak_gib",                   "GiB",      MOST,   AS_GIB,     -1, true  },
+    { "Measured memory",   "mem/measured_gib",               "GiB",      MOST,   AS_GIB,     -1, true  },
     { "Gradient norm",     "train/grad_norm",                "",         MEDIAN, AS_NUM,      0, false },
     { "Auxiliary loss",    "moe/aux_loss",                   "",         TAIL,   AS_NUM,      0, false },
     { "Busiest expert",    KEY_WORST,                        "of the mean", TAIL, AS_NUM,    -1, false },

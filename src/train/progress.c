@@ -1,47 +1,10 @@
 /* train/progress.c -- see progress.h. */
 #include "train/progress.h"
 
-#include "base/clock.h"
-
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-
-static double time_product(Backend *be, Tensor *t)
-{
-    double from = clock_now();
-    op_gemm(be, t[0], t[1], t[2], (Tensor){ 0 }, GEMM_NT);
-    return backend_sync(be) ? INFINITY : clock_now() - from;
-}
-
-/* What the data sheet says, where there is one. Else products that grow while they do not take long, then the
- * same one again for the rest of 50 milliseconds: the best of them, on a machine that others may use too. */
-Status peak_measure(Backend *be, DType dtype, double *flops)
-{
-    enum { LEAST = 128, MOST = 1024 };
-    Arena a;
-    Tensor t[3];
-    double best = 0, from = clock_now();
-    *flops = be->device->peak ? be->device->peak(dtype) : 0;
-    if (*flops > 0) return OK;
-    TRY(backend_arena_open(be, &a, "peak", 3 * (size_t)MOST * MOST * dtype_size(dtype)));
-    for (int64_t n = 0, next = LEAST; clock_now() - from < 0.05 || next != n;) {
-        if (next != n) {
-            n = next;
-            arena_clear(&a);
-            for (int i = 0; i < 3; i++) t[i] = t2(&a, "peak", dtype, n, n);
-            for (int i = 0; i < 3; i++) op_fill(be, t[i], 0.5f);
-        }
-        double took = time_product(be, t);
-        best = fmax(best, 2.0 * (double)(n * n * n) / took);
-        if (took < 0.1 && n < MOST) next = 2 * n;
-    }
-    Status st = backend_sync(be);
-    backend_arena_close(be, &a);
-    *flops = best;
-    return st;
-}
 
 const char *progress_time_text(char out[32], double s)
 {
@@ -53,7 +16,7 @@ const char *progress_time_text(char out[32], double s)
     return out;
 }
 
-/* 3 significant digits and a letter. */
+/* "31.2k": three significant digits and the letter of the thousands. */
 static const char *count_text(char out[32], double n)
 {
     static const char letters[] = " kMGTP";
@@ -67,26 +30,36 @@ static double ratio(double a, double b) { return b > 0 ? a / b : 0; }
 
 bool progress_due(const Progress *p, int64_t step) { return step % p->every == 0 || step == p->steps; }
 
-static void take_in(Progress *p, const StepReport *r)
+/* A skipped step has a loss of its own, which only a line of one step shows; an empty step has none. */
+static bool has_loss(const Progress *p, const StepReport *r)
+{
+    return r->verdict == STEP_GOOD || (p->every == 1 && r->verdict != STEP_EMPTY);
+}
+
+static void add_times(Progress *p, const StepReport *r)
 {
     StepReport *s = &p->sum;
-    bool good = r->verdict == STEP_GOOD;
-    p->n++, p->good += good, p->skipped += !good;
-    s->step = r->step, s->lr = r->lr, s->epoch = r->epoch, s->bad_samples = r->bad_samples;
-    s->seconds += r->seconds, s->waited += r->waited, s->work += r->work, s->exposed += r->exposed;
-    s->sliced += r->sliced;
-    s->sums.tokens += r->sums.tokens, s->sums.room += r->sums.room, s->sums.visual += r->sums.visual;
-    s->sums.patches += r->sums.patches, s->sums.supervised += r->sums.supervised;
+    s->seconds += r->seconds, s->data_wait += r->data_wait, s->exposed_comm += r->exposed_comm;
+    s->executed_flops += r->executed_flops, s->chunked_layers += r->chunked_layers;
     flops_add(&s->sums.model, &r->sums.model);
     for (int i = 0; i < PART_N; i++) {
-        s->part[i] += r->part[i];
-        p->peak = fmax(p->peak, ratio(r->sums.model.part[i], r->part[i]));   /* seen is as good as measured */
-    }
-    if (good || p->every == 1) {                             /* a mean over NaN says nothing of the others */
-        s->sums.ce += r->sums.ce, s->sums.aux += r->sums.aux, s->sums.z += r->sums.z;
-        s->grad_norm += r->grad_norm;
+        s->part_seconds[i] += r->part_seconds[i];
+        p->peak.flops = fmax(p->peak.flops, ratio(r->sums.model.part[i], r->part_seconds[i]));
     }
     p->pace = p->pace > 0 ? 0.9 * p->pace + 0.1 * r->seconds : r->seconds;
+}
+
+static void add_step(Progress *p, const StepReport *r)
+{
+    StepReport *s = &p->sum;
+    bool losses = has_loss(p, r);
+    p->n++, p->losses += losses, p->skipped += r->verdict != STEP_GOOD;
+    p->measured = fmax(p->measured, r->memory_used);
+    s->step = r->step, s->lr = r->lr, s->epoch = r->epoch, s->bad_samples = r->bad_samples;
+    s->sums.tokens += r->sums.tokens, s->sums.token_budget += r->sums.token_budget;
+    s->sums.visual += r->sums.visual;
+    if (losses) s->sums.ce += r->sums.ce, s->sums.aux += r->sums.aux, s->grad_norm += r->grad_norm;
+    add_times(p, r);
 }
 
 static const char *const part_names[PART_N] = {
@@ -95,52 +68,74 @@ static const char *const part_names[PART_N] = {
 
 static double part_mfu(const Progress *p, int part)
 {
-    return ratio(ratio(p->sum.sums.model.part[part], p->sum.part[part]), p->peak);
+    return ratio(ratio(p->sum.sums.model.part[part], p->sum.part_seconds[part]), p->peak.flops);
 }
 
-static double whole_mfu(const Progress *p)
+/* Of one device. */
+static double model_flops(const Progress *p)
 {
-    return ratio(ratio(flops_sum(&p->sum.sums.model), p->sum.seconds), p->peak * p->ranks);
+    return ratio(flops_sum(&p->sum.sums.model), p->sum.seconds * p->ranks);
 }
 
-static void say_mfu(const Progress *p, char *out, size_t room)
+static double mean(const Progress *p, double sum) { return p->losses ? sum / (double)p->losses : NAN; }
+
+static const char *mean_text(char out[32], const Progress *p, const char *format, double sum)
 {
-    size_t at = (size_t)snprintf(out, room, "mfu %.1f%%", 100 * whole_mfu(p));
+    snprintf(out, 32, p->losses ? format : "-", mean(p, sum));
+    return out;
+}
+
+static void mfu_text(const Progress *p, char *out, size_t size)
+{
+    size_t at = (size_t)snprintf(out, size, "mfu %.1f%%", 100 * ratio(model_flops(p), p->peak.flops));
     const char *open = " (";
-    for (int i = 0; i < PART_N && at < room; i++) {
-        if (!part_names[i] || p->sum.part[i] <= 0 || p->sum.sums.model.part[i] <= 0) continue;
-        at += (size_t)snprintf(out + at, room - at, "%s%s %.0f", open, part_names[i], 100 * part_mfu(p, i));
+    for (int i = 0; i < PART_N && at < size; i++) {
+        if (!part_names[i] || p->sum.part_seconds[i] <= 0 || p->sum.sums.model.part[i] <= 0) continue;
+        at += (size_t)snprintf(out + at, size - at, "%s%s %.0f", open, part_names[i], 100 * part_mfu(p, i));
         open = " ";
     }
-    if (at < room && open[1] == 0) snprintf(out + at, room - at, ")");
+    if (at < size && open[1] == 0) snprintf(out + at, size - at, ")");
 }
 
-static void say(const Progress *p)
+/* What only some runs have: a balance loss, other ranks, chunked layers, skipped steps. */
+typedef struct Extras { char aux[48], comm[40], chunked[40], skipped[40]; } Extras;
+
+static Extras extras(const Progress *p)
 {
     const StepReport *s = &p->sum;
-    double n = p->every == 1 ? 1 : (double)(p->good ? p->good : 1), gib = (double)(1 << 30);
-    char rate[32], left[32], mfu[160], aux[40] = "", skipped[40] = "", comm[72] = "", text[512], brief[160];
-    say_mfu(p, mfu, sizeof mfu);
-    if (p->aux_coeff > 0) snprintf(aux, sizeof aux, "  aux %.2f", s->sums.aux / n);
+    Extras x = { .aux = "" };
+    char   aux[32];
+    if (p->aux_coeff > 0) snprintf(x.aux, sizeof x.aux, "  aux %s", mean_text(aux, p, "%.2f", s->sums.aux));
     if (p->ranks > 1)
-        snprintf(comm, sizeof comm, "  comm exposed %.1f%%", 100 * ratio(s->exposed, s->seconds));
-    if (s->sliced > 0)
-        snprintf(comm + strlen(comm), sizeof comm - strlen(comm), "  moe sliced %.3g",
-                 s->sliced / (double)p->n);
-    if (p->skipped) snprintf(skipped, sizeof skipped, "  skipped %" PRId64, p->skipped);
+        snprintf(x.comm, sizeof x.comm, "  comm exposed %.1f%%", 100 * ratio(s->exposed_comm, s->seconds));
+    if (s->chunked_layers > 0)
+        snprintf(x.chunked, sizeof x.chunked, "  moe chunked %.3g", s->chunked_layers / (double)p->n);
+    if (p->skipped) snprintf(x.skipped, sizeof x.skipped, "  skipped %" PRId64, p->skipped);
+    return x;
+}
+
+static void log_step(const Progress *p)
+{
+    const StepReport *s = &p->sum;
+    const double gib = (double)(1 << 30), wait = 100 * ratio(s->data_wait, s->seconds);
+    const double tflops = model_flops(p) / 1e12;
+    char   step[48], loss[32], grad[32], rate[32], left[32], mfu[160], text[1500], brief[1100];
+    Extras x = extras(p);
+    snprintf(step, sizeof step, "step %" PRId64 "/%" PRId64, s->step, p->steps);
+    mean_text(loss, p, "%.4f", s->sums.ce), mean_text(grad, p, "%.3g", s->grad_norm);
+    count_text(rate, ratio((double)s->sums.tokens, s->seconds));
+    progress_time_text(left, p->pace * (double)(p->steps - s->step));
+    mfu_text(p, mfu, sizeof mfu);
     snprintf(text, sizeof text,
-             "step %" PRId64 "/%" PRId64 "  loss %.4f%s  grad %.3g  lr %.2g  %s tok/s (useful %.0f%%)  %s  "
-             "mem %.2f/%.1f GiB  data wait %.1f%%%s%s  eta %s",
-             s->step, p->steps, s->sums.ce / n, aux, s->grad_norm / n, s->lr,
-             count_text(rate, ratio((double)s->sums.tokens, s->seconds)),
-             100 * ratio((double)s->sums.tokens, (double)s->sums.room), mfu, p->memory / gib,
-             p->memory_all / gib, 100 * ratio(s->waited, s->seconds), comm, skipped,
-             progress_time_text(left, p->pace * (double)(p->steps - s->step)));
-    snprintf(brief, sizeof brief, "step %" PRId64 "/%" PRId64 "  loss %.4f  %s tok/s  mfu %.1f%%  wait "
-             "%.0f%%%s  eta %s", s->step, p->steps, s->sums.ce / n, rate, 100 * whole_mfu(p),
-             100 * ratio(s->waited, s->seconds), skipped, left);
+             "%s  loss %s%s  grad %s  lr %.2g  %s tok/s (useful %.0f%%)  %.3g TFLOP/s  %s  "
+             "mem %.2f/%.1f GiB (planned %.2f)  data wait %.1f%%%s%s%s  eta %s", step, loss, x.aux, grad,
+             s->lr, rate, 100 * ratio((double)s->sums.tokens, (double)s->sums.token_budget), tflops, mfu,
+             p->measured / gib, p->device_memory / gib, p->planned / gib, wait, x.comm, x.chunked, x.skipped,
+             left);
+    snprintf(brief, sizeof brief, "%s  loss %s  %s tok/s  %.3g TFLOP/s  mfu %.1f%%  wait %.0f%%%s  eta %s",
+             step, loss, rate, tflops, 1e14 * ratio(tflops, p->peak.flops), wait, x.skipped, left);
     if (s->step < p->steps) log_live(p->log, text, brief);
-    else                    log_info(p->log, "%s", text);    /* the last one stays */
+    else                    log_info(p->log, "%s", text);    /* the last line stays on the screen */
 }
 
 static void put(Progress *p, int64_t step, const char *name, double value)
@@ -157,66 +152,81 @@ Status progress_put(Progress *p, int64_t step, const Scalar *s, int n)
     return tensorboard_flush(p->board);
 }
 
-enum { MOST_SCALARS = 24 };
+enum { MAX_SCALARS = 28 };
 
-/* The numbers of a line; routing's are put beside them, since their count is the model's. */
-static int scalars(const Progress *p, Scalar out[MOST_SCALARS])
+static int train_scalars(const Progress *p, Scalar *out)
+{
+    const StepReport *s = &p->sum;
+    int k = 0;
+    out[k++] = (Scalar){ "train/loss", mean(p, s->sums.ce) };        /* NAN, written as null: all skipped */
+    out[k++] = (Scalar){ "train/grad_norm", mean(p, s->grad_norm) };
+    out[k++] = (Scalar){ "train/learning_rate", s->lr };
+    out[k++] = (Scalar){ "train/epoch", s->epoch };
+    out[k++] = (Scalar){ "train/skipped_steps", (double)p->skipped };
+    out[k++] = (Scalar){ "data/visual_token_share", ratio((double)s->sums.visual, (double)s->sums.tokens) };
+    out[k++] = (Scalar){ "data/bad_samples", (double)s->bad_samples };
+    if (p->aux_coeff > 0) out[k++] = (Scalar){ "moe/aux_loss", mean(p, s->sums.aux) };
+    if (p->ranks > 1) out[k++] = (Scalar){ "moe/sliced_layers", s->chunked_layers / (double)p->n };
+    return k;
+}
+
+static int perf_scalars(const Progress *p, Scalar *out)
 {
     static const char *const mfu_names[PART_N] = { "perf/mfu_vision", "perf/mfu_merger", "perf/mfu_decoder",
                                                    "perf/mfu_head", NULL };
     const StepReport *s = &p->sum;
-    double n = p->every == 1 ? 1 : (double)p->good;          /* 0 / 0: all were skipped, and null says so */
+    double gib = (double)(1 << 30);
     int k = 0;
-    out[k++] = (Scalar){ "train/loss", s->sums.ce / n };
-    out[k++] = (Scalar){ "train/grad_norm", s->grad_norm / n };
-    out[k++] = (Scalar){ "train/learning_rate", s->lr };
-    out[k++] = (Scalar){ "train/epoch", s->epoch };
-    out[k++] = (Scalar){ "train/skipped_steps", (double)p->skipped };
     out[k++] = (Scalar){ "perf/tokens_per_second_per_gpu",
                          ratio((double)s->sums.tokens, s->seconds * p->ranks) };
-    out[k++] = (Scalar){ "perf/useful_tokens", ratio((double)s->sums.tokens, (double)s->sums.room) };
-    out[k++] = (Scalar){ "perf/mfu", whole_mfu(p) };
-    out[k++] = (Scalar){ "perf/hfu", ratio(ratio(s->work, s->seconds), p->peak * p->ranks) };
+    out[k++] = (Scalar){ "perf/useful_tokens", ratio((double)s->sums.tokens, (double)s->sums.token_budget) };
+    out[k++] = (Scalar){ "perf/tflops", model_flops(p) / 1e12 };
+    out[k++] = (Scalar){ "perf/mfu", ratio(model_flops(p), p->peak.flops) };
+    out[k++] = (Scalar){ "perf/hfu", ratio(ratio(s->executed_flops, s->seconds), p->peak.flops * p->ranks) };
     for (int i = 0; i < PART_N; i++)
-        if (mfu_names[i] && s->part[i] > 0) out[k++] = (Scalar){ mfu_names[i], part_mfu(p, i) };
+        if (mfu_names[i] && s->part_seconds[i] > 0) out[k++] = (Scalar){ mfu_names[i], part_mfu(p, i) };
     out[k++] = (Scalar){ "perf/step_time", s->seconds / (double)p->n };
-    out[k++] = (Scalar){ "perf/data_wait", ratio(s->waited, s->seconds) };
-    out[k++] = (Scalar){ "perf/exposed_comm", ratio(s->exposed, s->seconds) };
-    if (p->ranks > 1) out[k++] = (Scalar){ "moe/sliced_layers", s->sliced / (double)p->n };
-    out[k++] = (Scalar){ "mem/peak_gib", p->memory / (1 << 30) };
-    out[k++] = (Scalar){ "data/visual_token_share", ratio((double)s->sums.visual, (double)s->sums.tokens) };
-    out[k++] = (Scalar){ "data/bad_samples", (double)s->bad_samples };
-    if (p->aux_coeff > 0) out[k++] = (Scalar){ "moe/aux_loss", s->sums.aux / n };
+    out[k++] = (Scalar){ "perf/data_wait", ratio(s->data_wait, s->seconds) };
+    out[k++] = (Scalar){ "perf/exposed_comm", ratio(s->exposed_comm, s->seconds) };
+    out[k++] = (Scalar){ "mem/planned_gib", p->planned / gib };
+    out[k++] = (Scalar){ "mem/measured_gib", p->measured / gib };
+    out[k++] = (Scalar){ "mem/peak_gib", p->measured / gib };
     return k;
 }
 
-static Status write_line(Progress *p, const ExpertCounts *routing, const SourceLoss *by)
+/* The layers of experts and the sources of data are as many as the run has: their numbers are put one by
+ * one. */
+static Status write_line(Progress *p, const ExpertCounts *experts, const SourceLoss *sources)
 {
-    Scalar s[MOST_SCALARS];
-    char   name[512];
-    int    n = scalars(p, s);
-    metrics_begin(p->metrics, p->sum.step);
-    for (int i = 0; i < n; i++) put(p, p->sum.step, s[i].name, s[i].value);
-    for (int64_t l = 0; l < routing->layers; l++) {
-        snprintf(name, sizeof name, "moe/max_over_mean/layer_%02" PRId64, routing->layer[l]);
-        put(p, p->sum.step, name, expert_counts_imbalance(routing, l));
+    Scalar  s[MAX_SCALARS];
+    char    name[512];
+    int     n = train_scalars(p, s);
+    int64_t step = p->sum.step;
+    n += perf_scalars(p, s + n);
+    REQUIRE(n <= MAX_SCALARS, "%d scalars", n);
+    metrics_begin(p->metrics, step);
+    for (int i = 0; i < n; i++) put(p, step, s[i].name, s[i].value);
+    for (int64_t l = 0; l < experts->layers; l++) {
+        snprintf(name, sizeof name, "moe/max_over_mean/layer_%02" PRId64, experts->layer[l]);
+        put(p, step, name, expert_counts_imbalance(experts, l));
     }
-    for (int i = 0; i < by->channels; i++) {
-        if (!by->tokens[i]) continue;                        /* it had no turn since the last line */
-        snprintf(name, sizeof name, "loss_by_source/%s", by->name[i]);
-        put(p, p->sum.step, name, by->loss[i] / (double)by->tokens[i]);
+    for (int i = 0; i < sources->channels; i++) {
+        if (!sources->tokens[i]) continue;                   /* no sample of it since the line before */
+        snprintf(name, sizeof name, "loss_by_source/%s", sources->name[i]);
+        put(p, step, name, sources->loss[i] / (double)sources->tokens[i]);
     }
     TRY(metrics_end(p->metrics));
     return tensorboard_flush(p->board);
 }
 
-Status progress_step(Progress *p, const StepReport *r, const ExpertCounts *routing, const SourceLoss *by)
+Status progress_step(Progress *p, const StepReport *r, const ExpertCounts *experts,
+                     const SourceLoss *sources)
 {
-    take_in(p, r);
+    add_step(p, r);
     if (!progress_due(p, r->step)) return OK;
-    say(p);
-    Status st = write_line(p, routing, by);
-    p->n = p->good = 0;
+    log_step(p);
+    Status st = write_line(p, experts, sources);
+    p->n = p->losses = 0;
     p->sum = (StepReport){ 0 };
     return st;
 }

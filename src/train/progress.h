@@ -1,63 +1,76 @@
 /* train/progress.h -- what a run shows of its steps: a line for people, the same numbers for programs.
  *
- *   step 120/2000  loss 2.0143  aux 1.02  grad 0.84  lr 9.1e-05  31.2k tok/s (useful 98%)
- *   mfu 48.1% (vision 41 decoder 52 head 60)  mem 118.2/139.8 GiB  data wait 0.0%  comm exposed 3.1%  eta 41m
+ *   step 120/2000  loss 2.0143  aux 1.02  grad 0.84  lr 9.1e-05  31.2k tok/s (useful 98%)  476 TFLOP/s
+ *   mfu 48.1% (vision 41 decoder 52 head 60)  mem 118.2/139.8 GiB (planned 117.0)  data wait 0.0%
+ *   comm exposed 3.1%  eta 41m
  *   (one line)
  *
- * Lines cover the steps since the one before: losses are means over them, rates are sums over their time.
- * Tokens count when they are not tail. MFU is the model's own work (engine/flops.h) over what the device was
- * measured to do at best; HFU adds everything else that was computed. "moe sliced N" is there when a rank did
- * N expert layers of a step in slices, in the mean: it costs time (moe.rank_capacity). In metrics.jsonl and
- * TensorBoard these, the data wait and the visual share are fractions of 1. Evaluations and saves are not
- * part of a step's time. */
+ * A line covers the steps since the line before: losses are means over the steps that were not skipped
+ * ("-" where all were), rates are sums over their time. Evaluations and saves are not part of a step's
+ * time.
+ *
+ *   tok/s        tokens of all ranks without padding; useful: their share of the micro-batches' token budgets
+ *   TFLOP/s      the model's own work (engine/flops.h) per second and device
+ *   mfu          that over the device's peak (train/peak_flops.h); of a part: over the seconds spent in it
+ *   hfu          the same with all matrix work that was executed: the model's, recomputation, padding
+ *   mem          measured peak of the fullest rank (backend_memory_used) of what its device has; planned: the
+ *                bytes of the arenas, without libraries, the driver and, on a CPU, the data loader
+ *   comm exposed share of the step in which a rank waits for others, mean over ranks
+ *   moe chunked  expert layers of a step that a rank ran in chunks, mean over ranks: this costs time
+ *                (moe.rank_capacity)
+ *
+ * In metrics.jsonl and TensorBoard shares are fractions of 1. mem/peak_gib is mem/measured_gib under its
+ * old name. */
 #ifndef TRAIN_PROGRESS_H
 #define TRAIN_PROGRESS_H
 
 #include "engine/pipeline_run.h"
 #include "train/guard.h"
+#include "train/peak_flops.h"
 #include "train/tensorboard.h"
 #include "base/log.h"
 
 typedef struct StepReport {              /* of one optimizer step */
-    int64_t  step;
-    StepSums sums;
-    StepVerdict  verdict;
-    double   grad_norm;                  /* before clipping */
-    double   lr, epoch;
-    double   seconds, waited;            /* the step from one to the next; of it waiting for data */
-    int64_t  bad_samples;                /* passed over so far */
-    double   part[PART_N];               /* seconds in each part of the model, of all ranks; 0: not known */
-    double   work;                       /* FLOPs done by all of them, replays and tails included */
-    double   exposed;                    /* seconds that a rank waited for others, in the mean */
-        int      zero_grads;                   /* tensors whose gradient was zero too often, on all ranks */
-    double   sliced;                     /* expert layers that a rank did in slices (nn/moe.h), in the mean */
+    int64_t     step;
+    StepSums    sums;
+    StepVerdict verdict;
+    double      grad_norm;               /* before clipping */
+    double      lr, epoch;
+    double      seconds, data_wait;      /* of the step; of it waiting for data */
+    int64_t     bad_samples;             /* left out since the run began */
+    double      part_seconds[PART_N];    /* of all ranks; 0: not known */
+    double      executed_flops;          /* of all ranks, recomputation and padding included */
+    double      exposed_comm;            /* seconds that a rank waits for others, mean over ranks */
+    int         zero_grads;              /* tensors whose gradient was zero too often, on all ranks */
+    double      chunked_layers;          /* expert layers run in chunks (nn/moe.h), mean over ranks */
+    double      memory_used;             /* bytes of the fullest rank; only in steps that end a line */
 } StepReport;
 
 typedef struct Progress {
     const Log   *log;
     Metrics     *metrics;
     TensorBoard *board;
-    int64_t      steps, every;           /* of the run; between two lines */
+    int64_t      steps, every;           /* of the run; of a line */
     double       aux_coeff;              /* 0: no balance loss to show */
-    double       peak;                   /* FLOP/s of a rank: the most that was measured, or seen in a step */
+    PeakFlops    peak;                   /* raised by what a step reaches in one part of the model */
     int          ranks;
-    double       memory, memory_all;     /* bytes of the arenas, of the machine */
-    int64_t      n, good, skipped;       /* steps since the last line; skipped since the run began */
+    double       planned, device_memory; /* bytes: of the arenas; of the device */
+    double       measured;               /* highest StepReport.memory_used so far */
+    int64_t      n, losses, skipped;     /* steps of the line; those with a loss; skipped in the run */
     StepReport   sum;
     double       pace;                   /* seconds a step, smoothed, for the time that is left */
 } Progress;
 
-/* Best of a few large products in this type on this machine, in FLOP/s. */
-MUST Status peak_measure(Backend *be, DType dtype, double *flops);
-
-/* Takes a step in; when a line is due, writes it, with what was watched since the last one. */
-MUST Status progress_step(Progress *p, const StepReport *r, const ExpertCounts *routing, const SourceLoss *by);
-bool        progress_due(const Progress *p, int64_t step);               /* a line will follow this step */
+/* Adds a step; at the end of a line writes the line and the counts of experts and sources since the one
+ * before. */
+MUST Status progress_step(Progress *p, const StepReport *r, const ExpertCounts *experts,
+                          const SourceLoss *sources);
+bool        progress_due(const Progress *p, int64_t step);               /* this step ends a line */
 
 /* An evaluation or another event of a step: names and values into metrics and TensorBoard. */
 typedef struct Scalar { const char *name; double value; } Scalar;
 MUST Status progress_put(Progress *p, int64_t step, const Scalar *s, int n);
 
-const char *progress_time_text(char out[32], double seconds);                     /* "41m", "2h05m", "8s" */
+const char *progress_time_text(char out[32], double seconds);            /* "41m", "2h05m", "8s" */
 
 #endif

@@ -6,10 +6,10 @@
  *   TRY(tensorboard_flush(&tb));                         the first trouble since tensorboard_open, if any
  *   tensorboard_close(&tb);
  *
- * Every tensorboard_open makes a file of its own, so a resumed run adds one to the folder. Its first event says at
- * which step it starts, and TensorBoard then drops what the earlier file had from that step on: a run that
- * was killed and resumed shows one curve. On a zeroed TensorBoard every call is a no-op, for ranks that write
- * none. */
+ * Every tensorboard_open makes a file of its own, so a resumed run adds one to the folder. Its first event
+ * says at which step it starts, and TensorBoard then drops what the earlier file had from that step on: a
+ * run that was killed and resumed shows one curve. On a zeroed TensorBoard every call is a no-op, for
+ * ranks that write none. */
 #ifndef TRAIN_TENSORBOARD_H
 #define TRAIN_TENSORBOARD_H
 

@@ -1,6 +1,7 @@
-/* train/trainable.h -- what of a model trains, by kinds of modules: numbers in their names are no difference, so
- * "model.language_model.layers.*.self_attn.q_proj" is one kind. Beside what was asked for it has what was
- * not: linear layers that get no adapter, with the reason, so that nobody trains less than they think. */
+/* train/trainable.h -- what of a model trains, by kinds of modules: numbers in their names are no
+ * difference, so "model.language_model.layers.*.self_attn.q_proj" is one kind. Beside what was asked for
+ * it has what was not: linear layers that get no adapter, with the reason, so that nobody trains less than
+ * they think. */
 #ifndef TRAIN_TRAINABLE_H
 #define TRAIN_TRAINABLE_H
 

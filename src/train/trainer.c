@@ -8,6 +8,7 @@
 #include "train/recipe_check.h"
 
 #include "base/clock.h"
+#include "base/version.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -80,8 +81,20 @@ static bool reports_to(const Config *c, const char *word)
 static Status make_own_folder(Trainer *t)
 {
     TRY(run_folder_make(&t->folder));
-    TRY(run_folder_write_recipe(&t->folder, t->recipe));
-    return t->conf.env ? run_folder_write_json(&t->folder, "env.json", t->conf.env) : OK;
+    return run_folder_write_recipe(&t->folder, t->recipe);
+}
+
+/* What the run is made by and from: the machine, the build, the files of its data. */
+static Status write_env(const Trainer *t)
+{
+    Json *o = t->conf.env ? json_copy((Json *)t->conf.env) : NULL;
+    if (!o) return OK;
+    json_object_set_new(o, "build", version_json());
+    json_object_set_new(o, "data_train", loader_fingerprint(t->loader));
+    if (t->held) json_object_set_new(o, "data_eval", loader_fingerprint(t->held));
+    Status st = run_folder_write_json(&t->folder, "env.json", o);
+    json_decref(o);
+    return st;
 }
 
 /* Bad samples are met by the ranks of dp that read them: each lists its own. */
@@ -174,8 +187,9 @@ static void open_progress(Trainer *t)
     t->progress.steps = t->steps, t->progress.every = t->recipe->log.logging_steps;
     t->progress.aux_coeff = t->routing.layers ? (double)e->conf.aux_coeff : 0;
     t->progress.skipped = t->guard.skipped, t->progress.ranks = t->place.world;
-    backend_memory(e->conf.backend, &left, &t->progress.memory_all);
-    t->progress.memory = (double)engine_device_bytes(&e->plan, e->conf.backend);
+    backend_memory(e->conf.backend, &left, &t->progress.device_memory);
+    t->progress.planned = (double)engine_device_bytes(&e->plan, e->conf.backend);
+    comm_host_max(e->mesh.comm[GR_world], &t->progress.planned, 1);
 }
 
 /* The first batch is waited for here where that lets the first step be as fast as the others. Ranks have
@@ -235,6 +249,7 @@ static Status open_own(Trainer *t, Json **state)
     TRY(open_loader(t, *state));
     TRY(count_steps(t));
     if (trainer_has_eval(t)) TRY(open_held(t));
+    if (t->first) TRY(write_env(t));
     TRY(lr_open(&t->lr, &t->recipe->optim, t->steps));
     t->guard.spike = c->spike_factor, t->guard.limit = c->max_skipped_steps;
     return OK;
@@ -257,7 +272,7 @@ static Status open_all(Trainer *t, Json **state)
     TRY(trainer_agree_status(t, checkpoint_async_open(&t->saving, &t->engine.model, &t->engine.be,
                                      t->recipe->checkpoint.async)));
     open_progress(t);
-    return peak_measure(&t->engine.be, t->engine.conf.dtype, &t->progress.peak);
+    return peak_flops(&t->engine.be, t->engine.conf.dtype, &t->progress.peak);
 }
 
 Status trainer_open(Trainer *t, const TrainerConf *conf)

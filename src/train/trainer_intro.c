@@ -56,8 +56,9 @@ static void say_memory(const Trainer *t)
     }
     log_info(&t->log, "memory       %.1f MiB%s, all of it taken now: %s",
              mib(engine_device_bytes(&e->plan, e->conf.backend)), t->conf.world ? " a rank" : "", text);
-    log_info(&t->log, "device       %s, %.1f GFLOP/s measured in a %s product: 100%% of mfu",
-             e->be.device->name, t->progress.peak / 1e9, dtype_name(e->conf.dtype));
+    log_info(&t->log, "device       %s; 100 %% mfu is %.3g TFLOP/s in %s, %s", e->be.device->name,
+             t->progress.peak.flops / 1e12, dtype_name(e->conf.dtype),
+             t->progress.peak.measured ? "measured here in matrix products" : "as its data sheet says");
 }
 
 static void say_data(const Trainer *t)

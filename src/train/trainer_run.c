@@ -48,19 +48,26 @@ static void sum_ranks(const Trainer *t, StepReport *r)
 {
     enum { N = PART_N + 4 };
     double x[N];
-    memcpy(x, r->part, sizeof r->part);
-    x[PART_N] = r->work, x[PART_N + 1] = r->exposed, x[PART_N + 2] = r->sliced, x[PART_N + 3] = r->zero_grads;
+    memcpy(x, r->part_seconds, sizeof r->part_seconds);
+    x[PART_N] = r->executed_flops, x[PART_N + 1] = r->exposed_comm;
+    x[PART_N + 2] = r->chunked_layers, x[PART_N + 3] = r->zero_grads;
     comm_host_sum(t->engine.mesh.comm[GR_world], x, N);
-    memcpy(r->part, x, sizeof r->part);
-    r->work = x[PART_N], r->exposed = x[PART_N + 1] / t->place.world;
-    r->sliced = x[PART_N + 2] / t->place.world, r->zero_grads = (int)x[PART_N + 3];
+    memcpy(r->part_seconds, x, sizeof r->part_seconds);
+    r->executed_flops = x[PART_N], r->exposed_comm = x[PART_N + 1] / t->place.world;
+    r->chunked_layers = x[PART_N + 2] / t->place.world, r->zero_grads = (int)x[PART_N + 3];
 }
 
-static double ledger_work(const Ledger *l)
+static double ledger_flops(const Ledger *l)
 {
     double sum = 0;
     for (int i = 0; i < PART_N; i++) sum += l->by_part[i].flops + l->by_part[i].extra;
     return sum;
+}
+
+static void measure_memory(const Trainer *t, StepReport *r)
+{
+    r->memory_used = backend_memory_used(t->engine.conf.backend);
+    comm_host_max(t->engine.mesh.comm[GR_world], &r->memory_used, 1);
 }
 
 /* Forward, backward and the norm of one step's micro-batches; the clock of the parts runs. */
@@ -121,10 +128,11 @@ static Status learn(Trainer *t, const LoaderStep *in, StepReport *r)
     if (r->verdict == STEP_GOOD) update(t, r);
     ledger_stop(ledger);
     TRY(backend_sync(&t->engine.be));
-    memcpy(r->part, ledger->seconds, sizeof r->part);
-    r->work = ledger_work(ledger), r->sliced = (double)ledger->sliced;
-    for (int i = 0; i < LEDGER_GROUPS; i++) r->exposed += ledger->comm[i].waited;
+    memcpy(r->part_seconds, ledger->seconds, sizeof r->part_seconds);
+    r->executed_flops = ledger_flops(ledger), r->chunked_layers = (double)ledger->sliced;
+    for (int i = 0; i < LEDGER_GROUPS; i++) r->exposed_comm += ledger->comm[i].waited;
     sum_ranks(t, r);
+    if (shown) measure_memory(t, r);
     if (shown) step_stats_sum_ranks(&w, &t->engine);
     t->updates += r->verdict == STEP_GOOD;
     return OK;
@@ -149,7 +157,7 @@ Status trainer_step(Trainer *t, StepReport *r)
     TRY_CTX(learn(t, &in, r), "step %lld", (long long)r->step);
     t->step = r->step, t->epoch = r->epoch = in.epoch, t->tokens += r->sums.tokens;
     double now = clock_now();
-    r->waited = in.waited, r->bad_samples = in.skipped, r->seconds = now - t->paused;
+    r->data_wait = in.waited, r->bad_samples = in.skipped, r->seconds = now - t->paused;
     t->paused = now;
     if (r->zero_grads) TRY(stop_still(t));
     return guard_record(&t->guard, r->verdict, r->sums.total, r->grad_norm);
@@ -311,7 +319,7 @@ static Status one_step(Trainer *t)
     if (first && !st && t->first) note(t, trainer_write_plan(t, &r.sums.model));
     if (first && !st)
         log_info(&t->log, "first step done %.2f s after the start (%.2f s to open, %.2f s waiting for data)",
-                 clock_now() - t->conf.started, t->opened - t->conf.started, r.waited);
+                 clock_now() - t->conf.started, t->opened - t->conf.started, r.data_wait);
     return st;
 }
 

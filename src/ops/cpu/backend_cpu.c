@@ -8,17 +8,26 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-static void cpu_memory(double *left, double *all)
+/* A line "key:  n kB" of a file of /proc, in bytes; 0: it is not there. */
+static double proc_bytes(const char *path, const char *key)
 {
-    FILE  *f = fopen("/proc/meminfo", "re");
+    FILE  *f = fopen(path, "re");
     char   line[128];
     double kib = 0;
-    *all = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
     while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, "MemAvailable: %lf kB", &kib) == 1) break;
+        if (!strncmp(line, key, strlen(key)) && sscanf(line + strlen(key), ": %lf kB", &kib) == 1) break;
     if (f) fclose(f);
-    *left = kib > 0 ? kib * 1024 : *all;
+    return kib * 1024;
 }
+
+static void cpu_memory(double *left, double *all)
+{
+    *all = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    *left = proc_bytes("/proc/meminfo", "MemAvailable");
+    if (*left <= 0) *left = *all;
+}
+
+static double cpu_memory_used(void) { return proc_bytes("/proc/self/status", "VmHWM"); }
 
 static const Ops cpu_ops = {
 #define OP(name, kind, params, args) .name = cpu_##name,
@@ -75,5 +84,5 @@ static Status cpu_open(Backend *be)
 const Device device_cpu = {
     .name = "cpu", .ops = &cpu_ops, .host_memory = true, .open = cpu_open, .close = cpu_close, .map = cpu_map,
     .unmap = cpu_unmap, .upload = cpu_upload, .fetch = cpu_fetch, .sync = cpu_sync,
-    .memory = cpu_memory, .lanes = &cpu_lanes,
+    .memory = cpu_memory, .memory_used = cpu_memory_used, .lanes = &cpu_lanes,
 };

@@ -374,6 +374,12 @@ static void cuda_memory(double *left, double *all)
     *left = (double)l, *all = (double)a;
 }
 
+static double cuda_memory_used(void)
+{
+    size_t left = 0, all = 0;
+    return cudaMemGetInfo(&left, &all) == cudaSuccess ? (double)(all - left) : 0;
+}
+
 /* Dense products by the data sheet, without sparsity. An f32 product runs on the plain units. */
 static double cuda_peak(DType dtype)
 {
@@ -414,5 +420,5 @@ extern "C" const Device device_cuda = {
     "cuda",     &cuda_ops,   false,      cuda_open,    cuda_close, cuda_map,
     cuda_unmap, cuda_upload, cuda_fetch, cuda_pin,     cuda_sync,  cuda_describe, cuda_state, cuda_memory,
     cuda_peak,  cuda_ahead,  cuda_join,  cuda_prepare, cuda_clock, cuda_host_map, cuda_host_unmap,
-    &cuda_lanes,
+    &cuda_lanes, cuda_memory_used,
 };
