@@ -59,7 +59,7 @@ static void cutting_changes_nothing(void)
         EXPECT(apart(a, c, n) < 1e-6, "five micro-batches: gradients differ by %.3g", apart(a, c, n));
         EXPECT(fabs(x.total - y.total) < 1e-6 * x.total && fabs(x.total - z.total) < 1e-6 * x.total,
                "losses %.9g %.9g %.9g", x.total, y.total, z.total);
-        EXPECT(x.supervised == y.supervised && x.docs == 5 && z.docs == 5 && z.room == 5 * roomy.tokens,
+        EXPECT(x.supervised == y.supervised && x.docs == 5 && z.docs == 5 && z.token_budget == 5 * roomy.tokens,
                "counts");
         free(a), free(b), free(c);
     }
