@@ -123,11 +123,14 @@ $(BUILD)/%.cu.o: %.cu
 	@mkdir -p $(@D)
 	@$(NVCC) $(NVFLAGS) -MMD -MP -c -o $@ $<
 
-$(BUILD)/tests/%: tests/%.c $(SIDE_LIB) $(CORE)
-	@mkdir -p $(@D)
-	@$(CC) $(CFLAGS) -Itests -MMD -MP -MF $@.d -MT $@ -o $@ $< $(SIDE_LIB) $(CORE) $(LIBS)
+$(ROOT)/tests/%.o: CFLAGS += -Itests
 
--include $(OBJ:.o=.d) $(SIDE_OBJ:.o=.d) $(TESTS:=.d) $(FUZZ:=.d) $(GPU:=.d)
+$(BUILD)/tests/%: $(ROOT)/tests/%.o $(SIDE_LIB) $(CORE)
+	@mkdir -p $(@D)
+	@$(CC) $(CFLAGS) -o $@ $< $(SIDE_LIB) $(CORE) $(LIBS)
+
+.SECONDARY:
+-include $(OBJ:.o=.d) $(SIDE_OBJ:.o=.d) $(patsubst $(BUILD)/%,$(ROOT)/%.d,$(TESTS) $(FUZZ) $(GPU))
 
 # The order of run.sh's arguments is the order of the report; shell tests need the binary.
 test-programs: $(BUILD)/treb $(SIDE_BIN) $(TESTS) $(FUZZ)
