@@ -55,7 +55,7 @@ mkdir "$tmp/astray"; cp $pair/* "$tmp/astray"; sed -i 's|tests/gold/vl-moe-mix|s
 expect 2 "some/where is not here; name its folder with --base" $treb convert --merge "$tmp/astray" "$tmp/x"
 expect 2 "no adapter in it"  $treb convert --merge $gold "$tmp/x"
 expect 2 "no adapter in it"  $treb convert $gold "$tmp/x" --base $gold
-expect 4 "shape [4, 24]; [4, 16] is wanted" $treb convert --merge $pair "$tmp/x" --base tests/gold/vl-dense-bias
+expect 4 "shape [4, 24] instead of [4, 16]" $treb convert --merge $pair "$tmp/x" --base tests/gold/vl-dense-bias
 expect 2 "adapter of some/where, which is not a model folder here" $treb generate --model "$tmp/astray" --prompt hello
 expect 4 "tokenizer.json"    $treb generate --model "$tmp/pair" --prompt hello
 expect 4 "tokenizer.json"    $treb generate --model $gold --lora $pair --prompt hello

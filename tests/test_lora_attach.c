@@ -103,7 +103,7 @@ static void what_reaches_nothing_is_an_error(void)
     expect_error(&s, (Ask){ .target = "q_proj,q_prj" }, "lora.target_modules: q_prj", "nearest is q_proj");
     expect_error(&s, (Ask){ .target = "zebra" }, "zebra", "there are qkv, proj, linear_fc1, linear_fc2");
     expect_error(&s, (Ask){ .target = "gate_proj" }, "gate_proj", "set experts or gate_up_proj");
-    expect_error(&s, (Ask){ .target = "up_proj,down_proj" }, "up_proj", "gate and up as one");
+    expect_error(&s, (Ask){ .target = "up_proj,down_proj" }, "up_proj", "gate and up as one weight");
     expect_error(&s, (Ask){ .target = "qkv", .frozen = { true } }, "qkv", "set model.freeze_vit to false");
     expect_error(&s, (Ask){ .target = "vision", .frozen = { true, true } }, "vision",
                  "model.freeze_vit and model.freeze_aligner");
@@ -113,12 +113,12 @@ static void what_reaches_nothing_is_an_error(void)
     expect_error(&s, (Ask){ .target = "all-linear", .exclude = "o_prj" }, "lora.exclude_modules: o_prj",
                  "nearest is o_proj");
     expect_error(&s, (Ask){ .target = "embed_tokens" }, "embed_tokens", "lora.modules_to_save trains");
-    expect_error(&s, (Ask){ .target = "patch_embed.proj" }, "patch_embed.proj", "no linear layer");
+    expect_error(&s, (Ask){ .target = "patch_embed.proj" }, "patch_embed.proj", "not a linear layer");
     expect_error(&s, (Ask){ .target = ".*\\.(q|k)_proj" }, "_proj", "regular expression");
     expect_error(&s, (Ask){ .target = "*lm_head" }, "*lm_head", "nearest is lm_head");
     expect_error(&s, (Ask){ .target = "q_proj", .save = "lm_hed" }, "modules_to_save: lm_hed", "lm_head");
-    expect_error(&s, (Ask){ .target = "q_proj", .save = "gate_up_proj" }, "gate_up", "half of the experts");
-    expect_error(&s, (Ask){ .target = "q_proj", .save = "self_attn.k_proj" }, "k_proj", "kept as one with");
+    expect_error(&s, (Ask){ .target = "q_proj", .save = "gate_up_proj" }, "gate_up", "half of the module");
+    expect_error(&s, (Ask){ .target = "q_proj", .save = "self_attn.k_proj" }, "k_proj", "one parameter with");
     expect_error(&s, (Ask){ .target = "q_proj", .save = "visual.merger", .frozen = { false, true } },
                  "visual.merger", "model.freeze_aligner to false");
     expect_error(&tied, (Ask){ .target = "q_proj,lm_head" }, "lm_head", "tie_word_embeddings");

@@ -503,7 +503,7 @@ static void expect_refused(Made *m, const ModelShape *s, Status want, const char
 {
     PeftFile f;
     EXPECT_FAIL(peft_open(&f, made_save(m), s), want, word);
-    EXPECT(!f.st.tensor && !f.pair, "%s: half open", word);
+    EXPECT(!f.st.tensor && !f.adapter, "%s: half open", word);
     made_close(m);
 }
 
@@ -527,15 +527,15 @@ static void refuses_configs(const ModelShape *s)
         { "{\"fan_in_fan_out\": true}", "fan_in_fan_out" },
         { "{\"layer_replication\": [[0, 2]]}", "layer_replication" },
         { "{\"init_lora_weights\": \"pissa_niter_4\"}", "pissa" },
-        { "{\"r\": 8}", "rank 8 by adapter_config.json, its tensors have 4" },
+        { "{\"r\": 8}", "rank 8 in adapter_config.json, its tensors have rank 4" },
         { "{\"r\": 0}", "rank" },
         { "{\"r\": \"four\"}", "r: a whole number" },
         { "{\"lora_alpha\": -3}", "alpha" },
         { "{\"rank_pattern\": {\"q_proj\": 3}}", "rank 3" },
-        { "{\"rank_pattern\": {\"(q_proj\": 4}}", "no regular expression" },
+        { "{\"rank_pattern\": {\"(q_proj\": 4}}", "not a valid regular expression" },
         { "{\"rank_pattern\": {\"([^!]+)+[QR]\": 4}}", "takes too long" },
-        { "{\"rank_pattern\": [4]}", "rank_pattern: an object" },
-        { "{\"alpha_pattern\": {\"q_proj\": null}}", "a number is wanted" },
+        { "{\"rank_pattern\": [4]}", "rank_pattern is not an object" },
+        { "{\"alpha_pattern\": {\"q_proj\": null}}", "the value of q_proj is not a number" },
         { "{\"lora_dropout\": 1.5}", "lora_dropout" },
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -549,25 +549,25 @@ static void refuses_tensors(const ModelShape *s)
 {
     Made m = plain_pair();
     m.n--, free((char *)m.t[1].name), free((void *)m.t[1].data);
-    expect_refused(&m, s, E_DATA, "the other half");
+    expect_refused(&m, s, E_DATA, "without its lora_B");
     m = plain_pair(),
     made_random(&m, 4, 40, "base_model.model.model.language_model.layers.9.self_attn.q_proj.lora_A.weight");
-    expect_refused(&m, s, E_DATA, "layers.9.self_attn.q_proj.lora_A.weight: belongs to no module");
+    expect_refused(&m, s, E_DATA, "layers.9.self_attn.q_proj.lora_A.weight belongs to no module");
     m = plain_pair(),
     made_random(&m, 4, 97, "base_model.model.model.language_model.embed_tokens.lora_embedding_A");
     expect_refused(&m, s, E_DATA, "adapters of embeddings");
     m = plain_pair(), m.t[1].shape[0] = 24, m.t[1].shape[1] = 8;
-    expect_refused(&m, s, E_DATA, "shape [24, 8]; [48, 4] is wanted");
+    expect_refused(&m, s, E_DATA, "shape [24, 8] instead of [48, 4]");
     m = plain_pair(), m.t[0].dtype = I32;
     expect_refused(&m, s, E_DATA, "stored as i32");
     m = plain_pair(),
     made_random(&m, 48, 40, "base_model.model.model.language_model.layers.1.self_attn.q_proj.weight");
-    expect_refused(&m, s, E_DATA, "without its neighbours");
+    expect_refused(&m, s, E_DATA, "only part of the tensors that are one weight with");
     m = (Made){ .config = config_of(4, 8, NULL) };
     made_random(&m, 97, 40, "base_model.model.lm_head.weight");
-    expect_refused(&m, s, E_DATA, "no adapter in it");
+    expect_refused(&m, s, E_DATA, "the file has no adapters");
     m = plain_pair(), made_random(&m, 97, 48, "base_model.model.lm_head.weight");
-    expect_refused(&m, s, E_DATA, "lm_head.weight: shape [97, 48] in the file, [97, 40] by config.json");
+    expect_refused(&m, s, E_DATA, "lm_head.weight has shape [97, 48] in the file and [97, 40] by config.json");
     m = plain_pair(), made_random(&m, 40, 24, EXPERTS "0.down_proj.weight");
     expect_refused(&m, s, E_DATA, EXPERTS "1.down_proj.weight");
 }
@@ -576,11 +576,11 @@ static void refuses_experts(const ModelShape *s)
 {
     Made m = { .config = config_of(3, 8, NULL) };
     made_random(&m, 10, 40, EXPERTS "lora_A.weight"), made_random(&m, 48, 10, EXPERTS "lora_B.weight");
-    expect_refused(&m, s, E_DATA, "no rank for each of 4 experts");
+    expect_refused(&m, s, E_DATA, "10 rows, which is not a multiple of 4 experts");
     m = (Made){ .config = config_of(4, 8, NULL) };
     made_random(&m, 16, 40, EXPERTS "base_layer.lora_A.weight"),
         made_random(&m, 48, 16, EXPERTS "base_layer.lora_B.weight");
-    expect_refused(&m, s, E_DATA, "experts.lora_A.weight: not in the file");
+    expect_refused(&m, s, E_DATA, "experts.lora_A.weight is not in the file");
     m = (Made){ .config = config_of(4, 8, NULL) };
     made_random(&m, 4, 40, EXPERTS "0.gate_proj.lora_A.weight"),
         made_random(&m, 24, 4, EXPERTS "0.gate_proj.lora_B.weight");
@@ -597,7 +597,7 @@ static void refuses_half_a_table(void)
         made_random(&m, 32, 4, "base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight");
         made_random(&m, 51, 24, "base_model.model.model.embed_tokens.weight");
         if (i) made_random(&m, 51, 24, "base_model.model.lm_head.weight");
-        expect_refused(&m, &tied, E_DATA, "without the head");
+        expect_refused(&m, &tied, E_DATA, "trained apart from the head");
     }
 }
 
@@ -612,7 +612,7 @@ static void refuses_folders(const ModelShape *s)
     EXPECT(!truncate(path, 300), "truncate");
     EXPECT_FAIL(peft_open(&f, lab_path("made"), s), E_DATA, "truncated");
     EXPECT(!rename(path, bin), "rename");
-    EXPECT_FAIL(peft_open(&f, lab_path("made"), s), E_DATA, "adapter_model.bin: pickled");
+    EXPECT_FAIL(peft_open(&f, lab_path("made"), s), E_DATA, "adapter_model.bin: a pickled");
     made_close(&m);
 }
 

@@ -159,11 +159,11 @@ static void refusals(void)
     rewrite(text_dir, folder("bad"), without_k, NULL);
     EXPECT_FAIL(load_from(folder("bad"), &text), E_DATA, "layers.1.self_attn.k_proj.weight");
     rewrite(text_dir, folder("bad"), wrong_norm, NULL);
-    EXPECT_FAIL(load_from(folder("bad"), &text), E_DATA, "shape [12] in the file, [24] by config.json");
+    EXPECT_FAIL(load_from(folder("bad"), &text), E_DATA, "shape [12] in the file and [24] by config.json");
     rewrite(text_dir, folder("bad"), NULL, &scale);
-    EXPECT_FAIL(load_from(folder("bad"), &text), E_DATA, "FP8 checkpoint");
+    EXPECT_FAIL(load_from(folder("bad"), &text), E_DATA, "the weights are FP8");
     rewrite(text_dir, folder("bad"), NULL, &fused);
-    EXPECT_FAIL(load_from(folder("bad"), &text), E_DATA, "both fused and one per expert");
+    EXPECT_FAIL(load_from(folder("bad"), &text), E_DATA, "both fused and one by one");
     rewrite(vl_dir, folder("bad"), flat_experts, NULL);
     EXPECT_FAIL(load_from(folder("bad"), &vl), E_DATA, "experts.down_proj");
     EXPECT_FAIL(load_from(folder("none"), &text), E_IO, "none");

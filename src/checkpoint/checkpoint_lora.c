@@ -21,12 +21,6 @@ bool checkpoint_has_lora(const char *path) { return folder_has(path, ADAPTER_JSO
 
 /* ---- writing ---- */
 
-static double alpha_of(const LoraConf *c, const char *module)
-{
-    for (int i = 0; i < c->exacts; i++)
-        if (!strcmp(c->exact[i].module, module)) return c->exact[i].alpha;
-    return c->alpha;
-}
 
 /* Entries of "pairs": every adapted module of a whole model. */
 static Json *list_adapters(const Model *m)
@@ -38,7 +32,7 @@ static Json *list_adapters(const Model *m)
             char module[sizeof m->params.p[i]->piece->name];
             lora_module_name(module, sizeof module, m->params.p[i], l->part[k].piece);
             json_array_append_new(list, json_pack("[s, I, f]", module, (json_int_t)l->part[k].r,
-                                                  alpha_of(m->lora, module)));
+                                                  lora_module_alpha(m->lora, module)));
         }
     }
     return list;

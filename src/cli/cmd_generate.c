@@ -108,7 +108,7 @@ static Status answer(Ask *a)
     Ids    out = { 0 };
     double start = clock_now();
     a->out = (StreamPrinter){ .tokenizer = a->model.source.tokenizer, .out = stdout };
-    a->how.see = say, a->how.self = a;
+    a->how.on_token = say, a->how.self = a;
     a->how.vocab = tokenizer_size(a->model.source.tokenizer);
     a->how.stops = a->model.stops;
     memcpy(a->how.stop, a->model.stop, sizeof a->how.stop);

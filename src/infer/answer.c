@@ -34,7 +34,7 @@ bool answer_find(const AnswerFinder *m, const Ids *ids, int64_t *prompt, int64_t
             continue;
         *prompt = *end = i + 1 + n;
         while (*end < ids->n && ids->v[*end] != m->token.im_end) ++*end;
-        return *end<ids->n && * end> * prompt; /* cut off before its end: nothing to compare with */
+        return *end < ids->n && *end > *prompt;              /* a truncated answer cannot be compared */
     }
     return false;
 }
@@ -63,8 +63,8 @@ static Json *text_json(const Text *t)
     return json_stringn(b.n ? b.v : "", b.n);
 }
 
-/* The words of the last turn of the user; of a sample that is only ids, its whole prompt. */
-static Status question(Text *out, const AnswerFinder *m, const Sample *s)
+/* Appends the text of the user's last turn; if the sample consists of ids only, its whole prompt. */
+static Status append_question(Text *out, const AnswerFinder *m, const Sample *s)
 {
     const Conversation *c = &s->chat;
     int64_t prompt, end;
@@ -86,16 +86,16 @@ static Status add_image(Json *list, const Sample *s, const SampleConf *c, int fr
                    dataset_file(c->data, s->id)->file.path));
     if (!realpath(path, real)) return OK;
     Json *name = json_string(real);
-    if (name) json_array_append_new(list, name);             /* a name that is not UTF-8 cannot be told */
+    if (name) json_array_append_new(list, name);             /* NULL: the path is not UTF-8 */
     return OK;
 }
 
-Status answer_json(Json **out, const AnswerFinder *m, const Sample *s, const SampleConf *c, const char *channel,
-                   const Text *answer, const Text *expected, bool correct)
+Status answer_json(Json **out, const AnswerFinder *m, const Sample *s, const SampleConf *c,
+                   const char *channel, const Text *answer, const Text *expected, bool correct)
 {
     Text   asked = { 0 };
     Json  *images = json_array();
-    Status st = question(&asked, m, s);
+    Status st = append_question(&asked, m, s);
     for (int64_t i = 0; !st && i < s->slices; i++) st = add_image(images, s, c, s->slice[i].a);
     *out = st ? NULL
               : json_pack("{s:o, s:o, s:o, s:b, s:O, s:s}", "question", text_json(&asked), "answer",
@@ -103,6 +103,6 @@ Status answer_json(Json **out, const AnswerFinder *m, const Sample *s, const Sam
                           images, "channel", channel);
     json_decref(images);
     text_close(&asked);
-    if (!st && !*out) st = fail(E_DATA, "%s: its answer cannot be written as JSON", s->record.where);
+    if (!st && !*out) st = fail(E_DATA, "%s: the answer cannot be written as JSON", s->record.where);
     return st;
 }

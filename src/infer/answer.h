@@ -1,29 +1,30 @@
-/* infer/answer.h -- what a sample asks and what it expects, and an answer held against that. */
+/* infer/answer.h -- finds question and expected answer in a sample, and compares an answer with the latter.
+ * */
 #ifndef INFER_ANSWER_H
 #define INFER_ANSWER_H
 
 #include "data/sample.h"
 #include "infer/detokenize.h"
 
-/* Where answers begin in rendered documents: <|im_start|> and this header. */
+/* The tokens that an answer begins and ends with in a rendered document. */
 typedef struct AnswerFinder {
     const Tokenizer *tokenizer;
     ChatTokens       token;
-    Ids              header;             /* "assistant\n" */
+    Ids              header;             /* "assistant\n", after <|im_start|> */
 } AnswerFinder;
 
 MUST Status answer_finder_open(AnswerFinder *m, const Tokenizer *t);
-void        answer_finder_close(AnswerFinder *m);                            /* twice is fine */
+void        answer_finder_close(AnswerFinder *m);                            /* may be called twice */
 
 /* The last answer of a document: its prompt is ids[0 .. prompt - 1], the answer ids[prompt .. end - 1].
- * False when there is none. */
+ * Returns false if there is none. */
 bool        answer_find(const AnswerFinder *m, const Ids *ids, int64_t *prompt, int64_t *end);
 
-/* Equal but for white space at both ends. */
+/* Whether a and b are equal apart from white space at both ends. */
 bool        answer_equals(const Text *a, const Text *b);
 
-/* One object {"question", "answer", "expected", "correct", "images", "channel"} for people and reports;
- * pictures by absolute path where they are files. */
+/* {"question", "answer", "expected", "correct", "images", "channel"}, one line of the samples file. "images"
+ * lists the absolute paths of images that are files. */
 MUST Status answer_json(Json **out, const AnswerFinder *m, const Sample *s, const SampleConf *c,
                         const char *channel, const Text *answer, const Text *expected, bool correct);
 

@@ -1,8 +1,8 @@
-/* infer/detokenize.h -- ids as text for people: always UTF-8, whatever a model may say.
+/* infer/detokenize.h -- token ids to text, which is valid UTF-8 whatever the model generates.
  *
- * Byte-level tokens may end in the middle of a character, and a model may put bytes together that are none.
- * Text that is complete gets a U+FFFD for those; a stream holds back what the next token may still
- * complete. */
+ * A byte-level token may end in the middle of a character, and a model may generate bytes that are no
+ * character. Each such byte becomes U+FFFD. A StreamPrinter keeps an incomplete character back until the next
+ * token completes it. */
 #ifndef INFER_DETOKENIZE_H
 #define INFER_DETOKENIZE_H
 
@@ -10,20 +10,20 @@
 
 #include <stdio.h>
 
-/* Appends the ids as text, special tokens left out. */
+/* Appends the text of the ids without special tokens. */
 MUST Status detokenize(Text *out, const Tokenizer *t, const int32_t *ids, int64_t n);
 
-/* Appends the bytes of v that are UTF-8; U+FFFD for each that is not. With *rest, a beginning of a character
- * at the very end is not appended, and *rest says how many bytes it has. */
+/* Appends v with U+FFFD for each byte that is not UTF-8. rest not NULL: an incomplete character at the end of
+ * v is not appended, and *rest is its length in bytes. */
 MUST Status utf8_push(Text *out, const char *v, size_t n, size_t *rest);
 
 typedef struct StreamPrinter {
     const Tokenizer *tokenizer;
     FILE            *out;
-    Text             held, text;         /* bytes not yet printed; what is printed next */
+    Text             pending, text;      /* bytes not yet printed; valid text being printed */
 } StreamPrinter;
 
 MUST Status stream_printer_put(StreamPrinter *s, int32_t id);
-MUST Status stream_printer_end(StreamPrinter *s);                                  /* prints what was held back; closes */
+MUST Status stream_printer_end(StreamPrinter *s);             /* prints pending bytes and frees the buffers */
 
 #endif

@@ -1,6 +1,6 @@
-/* infer/evaluate.c -- see evaluate.h. Owns the way of held-out samples through an engine: read in blocks,
- * packed into waves that fit the engine's budget, each wave one forward and as many decoding steps as
- * answers take. */
+/* infer/evaluate.c -- see evaluate.h. Samples are read in blocks and packed into batches that fit the
+ * engine's budget; each batch takes one forward pass and as many decode steps as its longest answer has
+ * tokens. */
 #include "infer/evaluate.h"
 
 #include "base/clock.h"
@@ -11,16 +11,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BLOCK = 256 };                /* samples that are read ahead; their pixels are not */
+enum { BLOCK = 256 };                /* samples read at once, without their pixels */
 
 typedef struct EvalItem {
     Sample  sample;
     int64_t position;                /* in the order of the evaluation */
-    Status  status;                  /* of reading it, or of decoding its pictures */
-    char    text[512];               /* why not */
+    Status  status;                  /* of reading the sample or decoding its images, with its text */
+    char    text[512];
     int     channel;                 /* row of the result */
-    int64_t prompt, end;             /* of its answer; prompt 0: nothing is asked */
-    int64_t patch, from;             /* in the wave's stream: first patch, first supervised row */
+    int64_t prompt, end;             /* answer_find; prompt 0: there is no answer to generate */
+    int64_t patch, from;             /* first patch and first supervised row in the stream of the batch */
     int64_t supervised;
 } EvalItem;
 
@@ -31,18 +31,18 @@ typedef struct Eval {
     Dataset         data;
     SampleConf      sc;
     Json           *settings;
-    AnswerFinder      mark;
+    AnswerFinder    finder;
     Generator       gen;
     GenerateConf    sampling;
     Stream          stream;
     Pool            pool;
     int             workers;
     SampleScratch  *scratch;         /* one per worker */
-    EvalItem           *item;            /* BLOCK of them, by channel */
-    int64_t         items, samples;  /* in the block; of all that are asked for */
-    EvalItem           *wave;            /* the documents of the stream now */
+    EvalItem       *item;            /* (BLOCK) sorted by channel */
+    int64_t         items, samples;  /* in the block; in the whole evaluation */
+    EvalItem       *batch;           /* the documents of the stream, within item */
     int64_t         docs;
-    int32_t        *tokens, *asked;  /* of the wave: tokens of each prompt; documents that have one */
+    int32_t        *tokens, *asked;  /* (docs) prompt lengths; documents with an answer to generate */
     Ids            *answers;
     FILE           *file;
 } Eval;
@@ -50,7 +50,7 @@ typedef struct Eval {
 DecodeCapacity eval_decode_capacity(int64_t max_new, const Budget *b)
 {
     int64_t most = b->docs < 64 ? b->docs : 64, tokens = max_new > 0 ? max_new : 1;
-    int64_t docs = b->tokens / tokens;           /* the cache then has at most twice the rows of a batch */
+    int64_t docs = b->tokens / tokens;           /* limits the KV cache to twice the rows of a batch */
     return (DecodeCapacity){ docs < 1 ? 1 : docs < most ? docs : most, tokens };
 }
 
@@ -104,13 +104,13 @@ static Status open_workers(Eval *v)
 static Status open_eval(Eval *v)
 {
     const EvalConf *c = v->conf;
-    REQUIRE(c->max_new <= v->e->conf.decode.tokens + 1, "evaluate: answers of %lld tokens, room for %lld",
+    REQUIRE(c->max_new <= v->e->conf.decode.tokens + 1, "evaluate: answers of %lld tokens, capacity for %lld",
             (long long)c->max_new, (long long)v->e->conf.decode.tokens);
     TRY(open_data(v));
     TRY(open_workers(v));
-    TRY(answer_finder_open(&v->mark, c->tokenizer));
+    TRY(answer_finder_open(&v->finder, c->tokenizer));
     v->sampling = (GenerateConf){ .max_new = c->max_new, .vocab = tokenizer_size(c->tokenizer), .stops = 2,
-                                  .stop = { v->mark.token.im_end, v->mark.token.endoftext } };
+                                  .stop = { v->finder.token.im_end, v->finder.token.endoftext } };
     TRY(generator_open(&v->gen, v->e));
     TRY(stream_open(&v->stream, &v->sc.stream, &v->e->conf.budget));
     if (c->samples && !(v->file = fopen(c->samples, "w")))
@@ -133,32 +133,32 @@ static void close_eval(Eval *v)
     free(v->scratch), free(v->item), free(v->tokens), free(v->answers);
     stream_close(&v->stream);
     generator_close(&v->gen);
-    answer_finder_close(&v->mark);
+    answer_finder_close(&v->finder);
     dataset_close(&v->data);
     json_decref(v->settings);
 }
 
-static void note(EvalItem *x, Status st)
+static void set_error(EvalItem *x, Status st)
 {
     x->status = st;
     snprintf(x->text, sizeof x->text, "%s", status_text());
 }
 
-/* Worker w reads every workers-th item; what goes wrong with a sample stays with it. */
+/* Worker w reads every workers-th item. The error of a sample is recorded in its item. */
 static Status read_items(void *arg, int64_t w)
 {
     Eval *v = arg;
     for (int64_t i = w; i < v->items; i += v->workers) {
         EvalItem *x = &v->item[i];
-        int64_t position = x->position * v->data.pass / v->samples; /* all of them, or evenly spread ones */
+        int64_t position = x->position * v->data.pass / v->samples; /* all, or evenly spread */
         Status st = sample_load(&x->sample, &v->scratch[w], &v->sc, dataset_id(&v->data, 0, position));
-        if (st) note(x, st);
-        else if (!answer_find(&v->mark, &x->sample.ids, &x->prompt, &x->end)) x->prompt = 0;
+        if (st) set_error(x, st);
+        else if (!answer_find(&v->finder, &x->sample.ids, &x->prompt, &x->end)) x->prompt = 0;
     }
     return OK;
 }
 
-/* A line may name its channel; else it is that of its source. */
+/* The channel that the sample's JSON names, else that of its data source. */
 static const char *channel_of(const Eval *v, const Sample *s)
 {
     const Json *own = s->json ? json_object_get(s->json, "channel") : NULL;
@@ -180,8 +180,8 @@ static Status channel_row(EvalResult *r, const char *name, int *row)
     return OK;
 }
 
-/* A sample that cannot be used ends the evaluation, or is passed over, as data.bad_sample says. */
-static Status judge(Eval *v, EvalItem *x)
+/* Skips an unusable sample or ends the evaluation, according to data.bad_sample. */
+static Status check_item(Eval *v, EvalItem *x)
 {
     if (!x->status && !x->sample.drop) return OK;
     bool skip = x->status == OK || (sample_is_bad(x->status) && skips_bad(v->conf));
@@ -198,7 +198,7 @@ static int by_channel(const void *a, const void *b)
                                     : (x->position > y->position) - (x->position < y->position);
 }
 
-/* The next block, bad samples taken out, one channel after the other. */
+/* Reads the next block, removes unusable samples and sorts the rest by channel. */
 static Status read_block(Eval *v, int64_t from)
 {
     int64_t kept = 0, n = v->samples - from < BLOCK ? v->samples - from : BLOCK;
@@ -207,7 +207,7 @@ static Status read_block(Eval *v, int64_t from)
     TRY(pool_run(&v->pool, v->workers, read_items, v));
     for (int64_t i = 0; i < n; i++) {
         EvalItem *x = &v->item[i];
-        TRY(judge(v, x));
+        TRY(check_item(v, x));
         if (x->status || x->sample.drop) { item_close(x); continue; }
         TRY(channel_row(v->out, channel_of(v, &x->sample), &x->channel));
         if (kept != i) v->item[kept] = *x, *x = (EvalItem){ 0 };
@@ -218,9 +218,9 @@ static Status read_block(Eval *v, int64_t from)
     return OK;
 }
 
-/* ---- a wave ---- */
+/* ---- batches ---- */
 
-/* Adds a document without pixels, which workers write into its place. */
+/* Adds a document without its pixels, which load_pixels fills in. */
 static Status add_item(Eval *v, EvalItem *x)
 {
     VisualSlice   few[16], *slice = few;
@@ -236,13 +236,13 @@ static Status add_item(Eval *v, EvalItem *x)
     return st;
 }
 
-/* Documents from `from` on until one does not fit. */
-static Status fill_wave(Eval *v, int64_t from)
+/* Adds documents starting at item `from` until one does not fit. */
+static Status fill_batch(Eval *v, int64_t from)
 {
     stream_clear(&v->stream);
-    v->wave = v->item + from, v->docs = 0;
+    v->batch = v->item + from, v->docs = 0;
     while (from + v->docs < v->items && v->docs < v->e->conf.decode.docs) {
-        EvalItem  *x = &v->wave[v->docs];
+        EvalItem *x = &v->batch[v->docs];
         Status st = add_item(v, x);
         if (st == E_FIT && v->docs) return OK;
         TRY_CTX(st, "%s", x->sample.record.where);
@@ -251,11 +251,11 @@ static Status fill_wave(Eval *v, int64_t from)
     return OK;
 }
 
-static Status draw_items(void *arg, int64_t w)
+static Status load_pixels(void *arg, int64_t w)
 {
     Eval *v = arg;
     for (int64_t i = w; i < v->docs; i += v->workers) {
-        EvalItem   *x = &v->wave[i];
+        EvalItem *x = &v->batch[i];
         int64_t at = x->patch;
         Status  st = OK;
         for (int64_t k = 0; !st && k < x->sample.slices; k++) {
@@ -263,22 +263,23 @@ static Status draw_items(void *arg, int64_t w)
                                &v->scratch[w], &v->sc, k);
             at += (int64_t)x->sample.slice[k].h * x->sample.slice[k].w;
         }
-        if (st) note(x, st);
+        if (st) set_error(x, st);
     }
     return OK;
 }
 
-/* Loss by channel: documents of one stand together, and so do their supervised rows. */
+/* Adds the loss of each channel: its documents are adjacent in the batch, and so are their supervised rows.
+ * */
 static Status add_losses(Eval *v)
 {
     for (int64_t i = 0, k; i < v->docs; i = k) {
         int64_t  n = 0;
         double   ce = 0;
-        EvalRow *row = &v->out->row[v->wave[i].channel];
-        for (k = i; k < v->docs && v->wave[k].channel == v->wave[i].channel && !v->wave[k].status; k++)
-            n += v->wave[k].supervised;
-        if (k == i) { k++; continue; }                       /* its pictures could not be read */
-        if (n) TRY(decode_loss(&v->gen.decode, v->wave[i].from, n, &ce));
+        EvalRow *row = &v->out->row[v->batch[i].channel];
+        for (k = i; k < v->docs && v->batch[k].channel == v->batch[i].channel && !v->batch[k].status; k++)
+            n += v->batch[k].supervised;
+        if (k == i) { k++; continue; }                       /* its images could not be decoded */
+        if (n) TRY(decode_loss(&v->gen.decode, v->batch[i].from, n, &ce));
         row->samples += k - i, row->supervised += n, row->ce += ce;
     }
     return OK;
@@ -290,7 +291,7 @@ static bool wants_line(const Eval *v, const EvalItem *x)
     return v->file && (lines <= 0 || (at + 1) * lines / v->samples > at * lines / v->samples);
 }
 
-static Status score(Eval *v, EvalItem *x, const Ids *got)
+static Status score_answer(Eval *v, EvalItem *x, const Ids *got)
 {
     EvalRow *row = &v->out->row[x->channel];
     Text  answer = { 0 }, expected = { 0 };
@@ -300,7 +301,7 @@ static Status score(Eval *v, EvalItem *x, const Ids *got)
     bool right = !st && answer_equals(&answer, &expected);
     row->asked++, row->correct += right;
     if (!st && wants_line(v, x))
-        st = answer_json(&line, &v->mark, &x->sample, &v->sc, row->channel, &answer, &expected, right);
+        st = answer_json(&line, &v->finder, &x->sample, &v->sc, row->channel, &answer, &expected, right);
     if (line && (json_dumpf(line, v->file, JSON_COMPACT) || putc('\n', v->file) == EOF))
         st = fail(E_IO, "%s: cannot be written: %s", v->conf->samples, strerror(errno));
     json_decref(line);
@@ -308,44 +309,44 @@ static Status score(Eval *v, EvalItem *x, const Ids *got)
     return st;
 }
 
-static Status ask(Eval *v)
+static Status generate_and_score(Eval *v)
 {
     int64_t n = 0;
     for (int64_t i = 0; i < v->docs; i++)
-        if (v->wave[i].prompt && !v->wave[i].status) v->asked[n++] = (int32_t)i, v->answers[i].n = 0;
+        if (v->batch[i].prompt && !v->batch[i].status) v->asked[n++] = (int32_t)i, v->answers[i].n = 0;
     if (!v->conf->max_new || !n) return OK;
     TRY(generate_answers(&v->gen, &v->sampling, n, v->asked, v->answers));
-    for (int64_t i = 0; i < n; i++) TRY(score(v, &v->wave[v->asked[i]], &v->answers[v->asked[i]]));
+    for (int64_t i = 0; i < n; i++) TRY(score_answer(v, &v->batch[v->asked[i]], &v->answers[v->asked[i]]));
     return OK;
 }
 
-static Status run_wave(Eval *v)
+static Status run_batch(Eval *v)
 {
-    if (!v->conf->blind && v->stream.patches) TRY(pool_run(&v->pool, v->workers, draw_items, v));
+    if (!v->conf->blind && v->stream.patches) TRY(pool_run(&v->pool, v->workers, load_pixels, v));
     for (int64_t i = 0; i < v->docs; i++) {
-        TRY(judge(v, &v->wave[i]));
-        v->tokens[i] = (int32_t)(v->wave[i].prompt ? v->wave[i].prompt : v->wave[i].sample.ids.n);
+        TRY(check_item(v, &v->batch[i]));
+        v->tokens[i] = (int32_t)(v->batch[i].prompt ? v->batch[i].prompt : v->batch[i].sample.ids.n);
     }
     TRY(decode_prompts(&v->gen.decode, &v->stream, v->tokens));
     TRY(add_losses(v));
-    return ask(v);
+    return generate_and_score(v);
 }
 
-static Status run(Eval *v)
+static Status run_all(Eval *v)
 {
     for (int64_t from = 0; from < v->samples; from += BLOCK) {
         TRY(read_block(v, from));
         for (int64_t i = 0; i < v->items; i += v->docs) {
             if (v->conf->stop && v->conf->stop(v->conf->self)) return OK;
-            TRY(fill_wave(v, i));
-            TRY(run_wave(v));
+            TRY(fill_batch(v, i));
+            TRY(run_batch(v));
         }
         while (v->items) item_close(&v->item[--v->items]);
     }
     return OK;
 }
 
-static void add_up(EvalResult *r)
+static void sum_rows(EvalResult *r)
 {
     snprintf(r->total.channel, sizeof r->total.channel, "all");
     for (int i = 0; i < r->rows; i++) {
@@ -361,18 +362,18 @@ Status evaluate_model(Engine *e, const EvalConf *conf, EvalResult *out)
     double start = clock_now();
     *out = (EvalResult){ 0 };
     Status st = open_eval(&v);
-    if (!st) st = run(&v);
+    if (!st) st = run_all(&v);
     out->generated = v.gen.tokens;
     if (v.file && fclose(v.file) && !st)
         st = fail(E_IO, "%s: cannot be written: %s", conf->samples, strerror(errno));
     close_eval(&v);
-    add_up(out);
+    sum_rows(out);
     out->seconds = clock_now() - start;
     if (st) eval_result_close(out);
     return st;
 }
 
-/* A source without a name of its own goes by that of its file. */
+/* A channel without a name has its file's path as its name; the last part is printed. */
 static void print_row(FILE *out, const EvalRow *r)
 {
     const char *slash = strrchr(r->channel, '/'), *name = slash && slash[1] ? slash + 1 : r->channel;
@@ -390,5 +391,6 @@ void eval_print(FILE *out, const EvalResult *r)
             r->total.asked ? "   accuracy" : "");
     for (int i = 0; i < r->rows; i++) print_row(out, &r->row[i]);
     if (r->rows != 1) print_row(out, &r->total);
-    if (r->skipped) fprintf(out, "%lld samples could not be used\n", (long long)r->skipped);
+    if (r->skipped)
+        fprintf(out, "%lld samples were skipped: unreadable or too long\n", (long long)r->skipped);
 }

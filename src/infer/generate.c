@@ -13,20 +13,20 @@ Status generator_open(Generator *g, Engine *e)
     TRY(decode_open(&g->decode, e));
     g->doc    = calloc((size_t)docs, sizeof *g->doc);
     g->id     = calloc((size_t)docs, sizeof *g->id);
-    g->choice = calloc((size_t)e->model.head.V, sizeof *g->choice);
-    if (g->doc && g->id && g->choice) return OK;
+    g->candidate = calloc((size_t)e->model.head.V, sizeof *g->candidate);
+    if (g->doc && g->id && g->candidate) return OK;
     generator_close(g);
-    return fail(E_FIT, "no host memory to sample for %lld documents", (long long)docs);
+    return fail(E_FIT, "no host memory to generate for %lld documents", (long long)docs);
 }
 
 void generator_close(Generator *g)
 {
     decode_close(&g->decode);
-    free(g->doc), free(g->id), free(g->choice);
+    free(g->doc), free(g->id), free(g->candidate);
     *g = (Generator){ 0 };
 }
 
-static int32_t likeliest(const float *z, int64_t V)
+static int32_t argmax(const float *z, int64_t V)
 {
     int32_t best = 0;
     for (int64_t i = 1; i < V; i++)
@@ -34,14 +34,15 @@ static int32_t likeliest(const float *z, int64_t V)
     return best;
 }
 
-static int by_chance(const void *a, const void *b)
+static int by_probability(const void *a, const void *b)
 {
     const TokenCandidate *x = a, *y = b;
     return x->p != y->p ? (x->p < y->p ? 1 : -1) : (x->id > y->id) - (x->id < y->id);
 }
 
-/* The likeliest tokens that together have top_p of the mass, in that order; returns how many, and their mass.
- * Whoever has less than an equal share of what may be left out cannot be among them and is not sorted. */
+/* Nucleus sampling: fills c with the fewest most probable tokens whose probabilities sum to top_p, in that
+ * order, and returns their number and unnormalized mass. A token below (1 - top_p) / V cannot be among them:
+ * all such tokens together have less than 1 - top_p, so they are left out before sorting. */
 static int64_t nucleus(TokenCandidate *c, const float *z, int64_t V, float top, const GenerateConf *conf,
                        double *mass)
 {
@@ -55,24 +56,24 @@ static int64_t nucleus(TokenCandidate *c, const float *z, int64_t V, float top, 
     if (conf->top_p >= 1) return V;
     for (int64_t i = 0; i < V; i++)
         if (c[i].p >= (1 - conf->top_p) * total / (double)V) c[n++] = c[i];
-    qsort(c, (size_t)n, sizeof *c, by_chance);
+    qsort(c, (size_t)n, sizeof *c, by_probability);
     while (kept < n && (kept == 0 || sum < conf->top_p * total)) sum += c[kept++].p;
     *mass = sum;
     return kept;
 }
 
-Status generate_pick_token(const GenerateConf *conf, TokenCandidate *choice, const float *z, int64_t V, int64_t doc,
-                    int64_t at, int32_t *id)
+Status generate_pick_token(const GenerateConf *conf, TokenCandidate *candidate, const float *z, int64_t V,
+                           int64_t doc, int64_t at, int32_t *id)
 {
-    float top = z[*id = likeliest(z, V)];
+    float top = z[*id = argmax(z, V)];
     double mass;
-    if (!isfinite(top)) return fail(E_CHECK, "logits are not finite; the weights may be damaged");
+    if (!isfinite(top)) return fail(E_CHECK, "the logits are not finite; check the weights of the model");
     if (conf->temperature <= 0) return OK;
-    int64_t n = nucleus(choice, z, V, top, conf, &mass);
+    int64_t n = nucleus(candidate, z, V, top, conf, &mass);
     double left = mass * rng_uniform(conf->seed, (uint64_t)doc, (uint64_t)at);
     for (int64_t i = 0; i < n; i++) {
-        *id = choice[i].id;
-        if ((left -= choice[i].p) < 0) break;
+        *id = candidate[i].id;
+        if ((left -= candidate[i].p) < 0) break;
     }
     return OK;
 }
@@ -84,20 +85,20 @@ static bool stops_at(const GenerateConf *conf, int32_t id)
     return false;
 }
 
-/* A token for each of the n documents; those that are not at their end move to the front of g->doc. After the
- * prompts (at = 0) logits lie by document, later by place in the list. */
-static Status choose(Generator *g, const GenerateConf *conf, Ids *out, int64_t at, int64_t *n)
+/* Samples a token for each of the n documents and moves unfinished documents to the front of g->doc. Rows of
+ * logits are indexed by document after the prompts (at = 0), later by position in g->doc. */
+static Status sample_tokens(Generator *g, const GenerateConf *conf, Ids *out, int64_t at, int64_t *n)
 {
     int64_t on = 0, V = g->decode.e->model.head.V;
     if (conf->vocab > 0 && conf->vocab < V) V = conf->vocab;
     for (int64_t i = 0; i < *n; i++) {
         int32_t doc = g->doc[i], id;
         const float *z = decode_logits(&g->decode, at ? i : doc);
-        TRY(generate_pick_token(conf, g->choice, z, V, conf->first + doc, at, &id));
+        TRY(generate_pick_token(conf, g->candidate, z, V, conf->first + doc, at, &id));
         g->tokens++;
         if (stops_at(conf, id)) continue;
         TRY(ids_push(&out[doc], id));
-        if (conf->see) conf->see(conf->self, doc, id);
+        if (conf->on_token) conf->on_token(conf->self, doc, id);
         g->doc[on] = doc, g->id[on++] = id;
     }
     return *n = on, OK;
@@ -105,12 +106,12 @@ static Status choose(Generator *g, const GenerateConf *conf, Ids *out, int64_t a
 
 Status generate_answers(Generator *g, const GenerateConf *conf, int64_t n, const int32_t *doc, Ids *out)
 {
-    REQUIRE(conf->max_new <= g->decode.e->conf.decode.tokens + 1, "generate: %lld tokens, room for %lld",
+    REQUIRE(conf->max_new <= g->decode.e->conf.decode.tokens + 1, "generate: %lld tokens, capacity for %lld",
             (long long)conf->max_new, (long long)g->decode.e->conf.decode.tokens);
     for (int64_t i = 0; i < n; i++) g->doc[i] = doc ? doc[i] : (int32_t)i;
     for (int64_t at = 0; n && at < conf->max_new; at++) {
         if (at) TRY(decode_step(&g->decode, n, g->doc, g->id));
-        TRY(choose(g, conf, out, at, &n));
+        TRY(sample_tokens(g, conf, out, at, &n));
     }
     return OK;
 }

@@ -5,7 +5,8 @@
 
 #include "data/chat.h"
 
-static Status load_beside(Json **out, const char *dir, const char *name)
+/* *out is NULL if the file does not exist. */
+static Status load_optional(Json **out, const char *dir, const char *name)
 {
     Path path;
     *out = NULL;
@@ -13,8 +14,8 @@ static Status load_beside(Json **out, const char *dir, const char *name)
     return file_is(path) ? json_load(out, path) : OK;
 }
 
-/* Two spellings are about: size.shortest_edge and longest_edge, which mean areas here, and min_pixels,
- * max_pixels. */
+/* Accepts both forms: min_pixels and max_pixels, or size.shortest_edge and size.longest_edge, which are areas
+ * in pixels too. */
 static Status read_bounds(Config *c, const Json *o)
 {
     const Json *size = json_object_get(o, "size");
@@ -28,11 +29,11 @@ static Status read_bounds(Config *c, const Json *o)
 Status predict_read_pixel_bounds(Config *recipe, const char *dir)
 {
     Json *o;
-    TRY(load_beside(&o, dir, "preprocessor_config.json"));
+    TRY(load_optional(&o, dir, "preprocessor_config.json"));
     Status st = json_is_object(o) ? read_bounds(recipe, o) : OK;
     json_decref(o);
     if (!st && (recipe->image.min_pixels < 1 || recipe->image.max_pixels < recipe->image.min_pixels))
-        st = fail(E_DATA, "pictures of at least %lld and at most %lld pixels",
+        st = fail(E_DATA, "min_pixels = %lld and max_pixels = %lld: not a range of image sizes",
                   (long long)recipe->image.min_pixels, (long long)recipe->image.max_pixels);
     return st ? wrap(st, "%s/preprocessor_config.json", dir) : OK;
 }
@@ -44,14 +45,14 @@ static void add_stop(Predictor *p, int64_t id)
     if (id >= 0 && id < p->source.shape.text.V && p->stops < MAX_STOPS) p->stop[p->stops++] = (int32_t)id;
 }
 
-/* eos_token_id is a number or a list of them. */
+/* eos_token_id is a number or a list of numbers. */
 static Status find_stops(Predictor *p)
 {
     ChatTokens token;
     Json *o;
     TRY(chat_tokens(&token, p->source.tokenizer));
     add_stop(p, token.im_end), add_stop(p, token.endoftext);
-    TRY(load_beside(&o, p->source.folder, "generation_config.json"));
+    TRY(load_optional(&o, p->source.folder, "generation_config.json"));
     const Json *eos = json_is_object(o) ? json_object_get(o, "eos_token_id") : NULL;
     if (json_is_integer(eos)) add_stop(p, json_integer_value(eos));
     for (size_t i = 0; i < json_array_size(eos); i++)
@@ -72,10 +73,10 @@ Status predict_open(Predictor *p, const Config *recipe)
     return st;
 }
 
-Status predict_load(Predictor *p, const Budget *b, DecodeCapacity room, const Log *log)
+Status predict_load(Predictor *p, const Budget *b, DecodeCapacity capacity, const Log *log)
 {
     EngineConf  conf = { .backend = backend_pick(p->recipe->device.backend), .dtype = p->source.dtype,
-                         .budget = *b, .decode = room, .lora = p->lora.conf };
+                         .budget = *b, .decode = capacity, .lora = p->lora.conf };
     StreamShape ss = shape_stream(&p->source.shape);
     ss.bytes = true;
     Stream      full = stream_full(&ss, b);

@@ -1,11 +1,11 @@
-/* infer/predict.h -- a model folder opened to be asked: weights, tokenizer, how its pictures are sized,
- * where its answers end. What `treb generate` and `treb eval` have in common.
+/* infer/predict.h -- a model opened for inference: weights, tokenizer, image sizes, stop tokens. Shared by
+ * `treb generate` and `treb eval`.
  *
  *   config_default(&recipe);
- *   TRY(lora_source_resolve(&recipe));                    a folder with an adapter means its base with it
- *   TRY(predict_read_pixel_bounds(&recipe, dir));             as the folder's processor file sizes pictures
- *   TRY(predict_open(&p, &recipe));                recipe.model names the folder
- *   TRY(predict_load(&p, &budget, room, log));     engine and weights */
+ *   TRY(lora_source_resolve(&recipe));                an adapter as model.path: its base model with the
+ *   adapter TRY(predict_read_pixel_bounds(&recipe, dir));     image sizes of the folder's
+ *   preprocessor_config.json TRY(predict_open(&p, &recipe));                   recipe.model names the folder
+ *   TRY(predict_load(&p, &budget, capacity, log));    engine and weights */
 #ifndef INFER_PREDICT_H
 #define INFER_PREDICT_H
 
@@ -18,18 +18,18 @@
 typedef struct Predictor {
     const Config *recipe;
     ModelSource   source;
-    LoraSource    lora;                  /* of lora.path; rank 0: none */
+    LoraSource    lora;                  /* of lora.path; conf.rank 0: none */
     PatchShape    patch;
-    int32_t       stop[MAX_STOPS];       /* the end of a turn, and what generation_config.json adds */
+    int32_t       stop[MAX_STOPS];       /* end of turn, and eos_token_id of generation_config.json */
     int           stops;
     Engine        e;
 } Predictor;
 
-/* image.min_pixels and image.max_pixels from dir/preprocessor_config.json, where there is one. */
+/* Sets image.min_pixels and image.max_pixels from dir/preprocessor_config.json, if that exists. */
 MUST Status predict_read_pixel_bounds(Config *recipe, const char *dir);
 
 MUST Status predict_open(Predictor *p, const Config *recipe);              /* recipe outlives p */
-MUST Status predict_load(Predictor *p, const Budget *b, DecodeCapacity room, const Log *log);
-void        predict_close(Predictor *p);                                   /* twice is fine */
+MUST Status predict_load(Predictor *p, const Budget *b, DecodeCapacity capacity, const Log *log);
+void        predict_close(Predictor *p);                                   /* may be called twice */
 
 #endif

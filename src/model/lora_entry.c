@@ -1,5 +1,5 @@
-/* model/lora_entry.c -- what an entry of lora.target_modules, exclude_modules or modules_to_save names;
- * see adapters.h. */
+/* model/lora_entry.c -- which modules an entry of lora.target_modules, exclude_modules or modules_to_save
+ * selects; see lora.h. */
 #include "model/lora_private.h"
 
 #include <fnmatch.h>
@@ -15,8 +15,8 @@ void lora_module_name(char *out, size_t n, const Param *p, int i)
 
 static bool is_glob(const char *entry) { return strpbrk(entry, "*?[") != NULL; }
 
-/* Equal to the name, or to its end behind a dot. */
-static bool names(const char *entry, const char *name)
+/* Whether the entry equals the name, or its end after a dot. */
+static bool matches_end(const char *entry, const char *name)
 {
     bool glob = is_glob(entry);
     for (const char *end = name; end; end = strchr(end, '.')) {
@@ -26,8 +26,8 @@ static bool names(const char *entry, const char *name)
     return false;
 }
 
-/* -1: it is no word. */
-static int word_reaches(const char *entry, const Param *p)
+/* Whether a keyword selects p; -1: the entry is not a keyword. */
+static int keyword_targets(const char *entry, const Param *p)
 {
     bool linear = p->linear != LINEAR_NO && p->linear != LINEAR_ROUTER && p->linear != LINEAR_HEAD;
     if (!strcmp(entry, "all-linear"))    return linear;
@@ -37,8 +37,9 @@ static int word_reaches(const char *entry, const Param *p)
     return -1;
 }
 
-/* Routers and the head are asked for by their name: a glob of a whole layer does not mean its router. */
-static bool by_name(const char *entry)
+/* Whether the last part has no wildcard, as an entry for a router or the head must: a glob for a whole layer
+ * does not select its router. */
+static bool ends_in_name(const char *entry)
 {
     const char *last = strrchr(entry, '.');
     return !is_glob(last ? last + 1 : entry);
@@ -47,11 +48,11 @@ static bool by_name(const char *entry)
 bool lora_entry_targets(const char *entry, const Param *p, int i)
 {
     char name[sizeof p->piece->name];
-    int word = word_reaches(entry, p);
-    if (word >= 0) return word;
+    int keyword = keyword_targets(entry, p);
+    if (keyword >= 0) return keyword;
     lora_module_name(name, sizeof name, p, i);
-    if ((p->linear == LINEAR_ROUTER || p->linear == LINEAR_HEAD) && !by_name(entry)) return false;
-    return names(entry, name);
+    if ((p->linear == LINEAR_ROUTER || p->linear == LINEAR_HEAD) && !ends_in_name(entry)) return false;
+    return matches_end(entry, name);
 }
 
 bool lora_entry_covers(const char *entry, const Param *p, int i)
@@ -60,7 +61,7 @@ bool lora_entry_covers(const char *entry, const Param *p, int i)
     lora_module_name(name, sizeof name, p, i);
     for (char *end = name; end; end = strrchr(name, '.')) {
         if (end != name) *end = 0;
-        if (names(entry, name)) return true;
+        if (matches_end(entry, name)) return true;
     }
     return false;
 }

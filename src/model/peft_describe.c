@@ -1,42 +1,36 @@
-/* model/peft_describe.c -- adapter_config.json of a model's adapters, which has PEFT attach exactly what
- * the file has tensors of; see adapter_files.h.
+/* model/peft_describe.c -- writes adapter_config.json such that PEFT attaches exactly the adapters that the
+ * file has tensors for; see peft.h.
  *
- * PEFT finds modules by the ends of their names (target_modules) and weights that belong to no linear module
- * by theirs (target_parameters): experts, and routers, which transformers 5 keeps so. Each entry here is the
- * shortest end that nothing else in the model has.
+ * PEFT selects linear modules by the end of their name (target_modules) and other weights likewise
+ * (target_parameters): experts, and routers, which are plain parameters in transformers 5. Each entry written
+ * here is the shortest end that no other module or weight of the model has.
  *
- * Where the hub's files of a family have a tensor per expert, the names gate_proj, up_proj and down_proj are
- * taken for those of experts by PEFT, wherever they stand. Experts of such a family are written one by one as
- * long as all of them are adapted alike, which is what PEFT can bring into its own form; else fused. Its
- * dense layers are named as parameters, which is not taken for experts and comes to the same tensors. */
+ * If the hub files of a family have a tensor per expert, PEFT takes the names gate_proj, up_proj and
+ * down_proj for experts everywhere. Experts of such a family are written one by one if all of them have the
+ * same rank and scale, which PEFT can convert to its fused form; else fused. Dense layers of such a family
+ * are listed as parameters, which PEFT does not take for experts and which gives the same tensors. */
 #include "model/peft_private.h"
 #include "model/lora_private.h"
 
 #include <ctype.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 typedef char Name[160];
 
-typedef struct Item { Name name; bool module, pair; int64_t r; double alpha; } Item;
+/* A module, or a weight by its tensor's name; adapted: PEFT has to attach an adapter under this name. */
+typedef struct Item { Name name; bool module, adapted; int64_t r; double alpha; } Item;
 
 typedef struct Describer {
     const Model *m;
-    Item        *item;                   /* every module, and every weight by its tensor's name */
+    Item        *item;                   /* all modules and all weights */
     int          n;
-    bool         each;
-    int64_t      r;                      /* what most have */
+    bool         per_expert;             /* experts are written one by one */
+    int64_t      r;                      /* the most frequent rank and alpha */
     double       alpha;
 } Describer;
 
-bool lora_trains_in_full(const Model *m, const Param *p)
-{
-    for (int i = 0; !p->adapter_of && i < p->pieces; i++)
-        if (lora_role(m->lora, m->frozen, p, i) == LORA_FULL) return true;
-    return false;
-}
 
 bool peft_ties_head(const Model *m, const Param *p)
 {
@@ -49,15 +43,16 @@ static bool ends_in(const char *name, const char *tail)
     return a >= b && !strcmp(name + a - b, tail) && (a == b || name[a - b - 1] == '.');
 }
 
-static bool by_expert(const Model *m) { return m->shape.text.E && !m->shape.fused_experts; }
+/* Whether hub files of the family have a tensor per expert. */
+static bool hub_is_per_expert(const Model *m) { return m->shape.text.E && !m->shape.fused_experts; }
 
-/* ---- what there is ---- */
+/* ---- modules and weights ---- */
 
-/* Whether PEFT has to be told of it as a parameter. */
+/* Whether p is an entry of target_parameters, not of target_modules. */
 static bool is_parameter(const Model *m, const Param *p)
 {
     return p->linear == LINEAR_EXPERTS || p->linear == LINEAR_ROUTER ||
-           (p->linear == LINEAR_FEED && p->group == G_LLM && by_expert(m));
+           (p->linear == LINEAR_FEED && p->group == G_LLM && hub_is_per_expert(m));
 }
 
 static const LoraPart *part_of(const Param *p, int piece)
@@ -67,30 +62,30 @@ static const LoraPart *part_of(const Param *p, int piece)
     return NULL;
 }
 
-/* A piece as a tensor, and as a module unless it is that one's bias. */
+/* Adds piece i as a weight, and as a module unless it is a bias. */
 static void add_items(Describer *d, const Param *p, int i)
 {
     const LoraPart *part = part_of(p, i);
     bool parameter = is_parameter(d->m, p);
-    Item x = { .pair = part && parameter, .r = part ? part->r : 0 };
+    Item x = { .adapted = part && parameter, .r = part ? part->r : 0 };
     lora_module_name(x.name, sizeof x.name, p, i);
-    const LoraTarget *exact = lora_find_target(d->m->lora, x.name);
-    x.alpha = exact ? exact->alpha : d->m->lora->alpha;
+    x.alpha = lora_module_alpha(d->m->lora, x.name);
     Item module = x;
-    module.module = true, module.pair = part && !parameter;
+    module.module = true, module.adapted = part && !parameter;
     if (p->linear == LINEAR_EXPERTS) *strrchr(module.name, '.') = 0;
     if (!ends_in(p->piece[i].name, "bias")) d->item[d->n++] = module;
     snprintf(x.name, sizeof x.name, "%s", p->piece[i].name);
     d->item[d->n++] = x;
 }
 
-/* One by one: all experts, alike, and no dense layer that has the same names. PEFT doubles their rank and
- * their alpha, which with rsLoRA is another scale. */
-static bool writes_each(const Describer *d)
+/* Experts are written one by one if all have adapters of the same rank and scale and no dense layer has the
+ * same names. PEFT doubles rank and alpha when it fuses gate and up, which with rsLoRA would change the
+ * scale. */
+static bool writes_per_expert(const Describer *d)
 {
     const LoraPart *one = NULL;
     int up = 0, down = 0;
-    if (!by_expert(d->m) || d->m->lora->rslora) return false;
+    if (!hub_is_per_expert(d->m) || d->m->lora->rslora) return false;
     for (int k = 0; k < d->m->params.n; k++) {
         const Param *p = d->m->params.p[k];
         if (p->adapter_of || p->group != G_LLM) continue;
@@ -104,19 +99,20 @@ static bool writes_each(const Describer *d)
     return down == layers && (up == layers || !up);
 }
 
-/* The rank and the alpha that most have; of experts written one by one theirs, since PEFT doubles these. */
-static void find_usual(Describer *d)
+/* The most frequent rank and alpha. With experts written one by one it is theirs, since PEFT doubles the
+ * default rank and alpha for them. */
+static void find_defaults(Describer *d)
 {
     int best[2] = { 0 };
     for (int i = 0; i < d->n; i++) {
         const Item *x = &d->item[i];
         int same[2] = { 0 };
-        bool expert = d->each && strstr(x->name, ".mlp.experts.");
-        for (int k = 0; k < d->n && x->pair; k++) {
-            same[0] += d->item[k].pair && d->item[k].r == x->r;
-            same[1] += d->item[k].pair && d->item[k].alpha == x->alpha;
+        bool expert = d->per_expert && strstr(x->name, ".mlp.experts.");
+        for (int k = 0; k < d->n && x->adapted; k++) {
+            same[0] += d->item[k].adapted && d->item[k].r == x->r;
+            same[1] += d->item[k].adapted && d->item[k].alpha == x->alpha;
         }
-        if (expert && x->pair) same[0] = same[1] = d->n + 1;
+        if (expert && x->adapted) same[0] = same[1] = d->n + 1;
         if (same[0] > best[0]) best[0] = same[0], d->r = x->r;
         if (same[1] > best[1]) best[1] = same[1], d->alpha = x->alpha;
     }
@@ -124,14 +120,15 @@ static void find_usual(Describer *d)
 
 /* ---- entries ---- */
 
-/* Something that has no pair would be found by it too, be it a module that others are in. */
-static bool hits_others(const Describer *d, const char *tail, bool modules)
+/* Whether the entry would also select a module or weight without an adapter, or a module that contains
+ * others. */
+static bool selects_others(const Describer *d, const char *tail, bool modules)
 {
     for (int i = 0; i < d->n; i++) {
         const Item *x = &d->item[i];
         Name name;
         if (x->module != modules) continue;
-        if (!x->pair && ends_in(x->name, tail)) return true;
+        if (!x->adapted && ends_in(x->name, tail)) return true;
         snprintf(name, sizeof name, "%s", x->name);
         for (char *dot; modules && (dot = strrchr(name, '.'));) {
             *dot = 0;
@@ -141,13 +138,14 @@ static bool hits_others(const Describer *d, const char *tail, bool modules)
     return false;
 }
 
+/* The shortest end of name, of at least `least` parts, that selects nothing else. */
 static const char *shortest_end(const Describer *d, const char *name, bool modules, int least)
 {
     const char *at = name + strlen(name);
     while (at > name) {
         do at--;
         while (at > name && at[-1] != '.');
-        if (--least <= 0 && !hits_others(d, at, modules)) break;
+        if (--least <= 0 && !selects_others(d, at, modules)) break;
     }
     return at;
 }
@@ -159,25 +157,25 @@ static void append_new(Json *list, const char *word)
     json_array_append_new(list, json_string(word));
 }
 
-static bool covered(const Json *list, const char *name)
+static bool is_selected(const Json *list, const char *name)
 {
     for (size_t i = 0; i < json_array_size(list); i++)
         if (ends_in(name, json_string_value(json_array_get(list, i)))) return true;
     return false;
 }
 
-/* Parameters by at least three words, as everybody writes them: mlp.experts.down_proj. */
-static Json *targets(const Describer *d, bool modules)
+/* target_modules or target_parameters. A parameter has at least three parts: mlp.experts.down_proj. */
+static Json *list_targets(const Describer *d, bool modules)
 {
     Json *list = json_array();
     for (int i = 0; i < d->n; i++) {
         const Item *x = &d->item[i];
         bool expert = strstr(x->name, ".mlp.experts.");
-        if (x->module == modules && x->pair && !(d->each && expert) && !covered(list, x->name))
+        if (x->module == modules && x->adapted && !(d->per_expert && expert) && !is_selected(list, x->name))
             append_new(list, shortest_end(d, x->name, modules, modules ? 1 : 3));
     }
-    for (int i = 0; d->each && modules && i < d->n; i++) {
-        if (!d->item[i].pair || !strstr(d->item[i].name, ".mlp.experts.")) continue;
+    for (int i = 0; d->per_expert && modules && i < d->n; i++) {
+        if (!d->item[i].adapted || !strstr(d->item[i].name, ".mlp.experts.")) continue;
         bool down = ends_in(d->item[i].name, "down_proj");
         append_new(list, down ? "down_proj" : "gate_proj");
         if (!down) append_new(list, "up_proj");
@@ -185,7 +183,7 @@ static Json *targets(const Describer *d, bool modules)
     return list;
 }
 
-static void escape(char *out, size_t n, const char *name)
+static void escape_regex(char *out, size_t n, const char *name)
 {
     size_t at = 0;
     for (; *name && at + 3 < n; name++) {
@@ -195,21 +193,22 @@ static void escape(char *out, size_t n, const char *name)
     out[at] = 0;
 }
 
-static Json *patterns(const Describer *d, bool rank)
+/* rank_pattern or alpha_pattern: the modules whose value is not the default. */
+static Json *list_patterns(const Describer *d, bool rank)
 {
     Json *o = json_object();
     for (int i = 0; i < d->n; i++) {
         const Item *x = &d->item[i];
         char key[2 * sizeof(Name) + 1];
-        if (!x->pair || (rank ? x->r == d->r : x->alpha == d->alpha)) continue;
-        escape(key, sizeof key, x->name);
+        if (!x->adapted || (rank ? x->r == d->r : x->alpha == d->alpha)) continue;
+        escape_regex(key, sizeof key, x->name);
         json_object_set_new(o, key, rank ? json_integer(x->r) : json_real(x->alpha));
     }
     return o;
 }
 
-/* Of experts the module is trained, not one of its parameters. */
-static Json *saved(const Model *m)
+/* modules_to_save. Experts are listed as a module, not as parameters. */
+static Json *list_full_modules(const Model *m)
 {
     Json *list = json_array();
     FOR_EACH_PIECE(p, i, m) {
@@ -226,20 +225,21 @@ static Json *saved(const Model *m)
 
 /* ---- the file ---- */
 
-static Json *number(double x)                                /* a whole number is written as one */
+/* A whole number is written as an integer. */
+static Json *number(double x)
 {
     return x == (double)(int64_t)x ? json_integer((json_int_t)x) : json_real(x);
 }
 
-/* The keys of PEFT 0.19.1, whose form of fused experts this is; those that are not used here say so. */
-static Json *configuration(const Describer *d, const char *base)
+/* The keys of PEFT 0.19.1, which defines this form of fused experts; unused keys are null or false. */
+static Json *build_config(const Describer *d, const char *base)
 {
     static const char *const none[] = { "exclude_modules", "layers_to_transform", "layers_pattern",
                                         "layer_replication", "revision", "auto_mapping" };
     static const char *const no[] = { "use_dora", "use_qalora", "lora_bias", "fan_in_fan_out" };
     const LoraConf *c = d->m->lora;
-    Json *parameters = targets(d, false);
-    bool  wraps = d->each || json_array_size(parameters);          /* parameters take no dropout there */
+    Json *parameters = list_targets(d, false);
+    bool  no_dropout = d->per_expert || json_array_size(parameters);   /* PEFT has none for parameters */
     if (!json_array_size(parameters)) json_decref(parameters), parameters = json_null();
     Json *o = json_pack("{s:s, s:s, s:s, s:s, s:s, s:{}}", "peft_type", "LORA", "peft_version", "0.19.1",
                         "task_type", "CAUSAL_LM", "bias", "none", "megatron_core", "megatron.core",
@@ -252,31 +252,26 @@ static Json *configuration(const Describer *d, const char *base)
     json_object_set_new(o, "r", json_integer(d->r));
     json_object_set_new(o, "lora_alpha", number(d->alpha));
     json_object_set_new(o, "use_rslora", json_boolean(c->rslora));
-    json_object_set_new(o, "lora_dropout", json_real(wraps ? 0.0 : c->dropout));
-    json_object_set_new(o, "target_modules", targets(d, true));
+    json_object_set_new(o, "lora_dropout", json_real(no_dropout ? 0.0 : c->dropout));
+    json_object_set_new(o, "target_modules", list_targets(d, true));
     json_object_set_new(o, "target_parameters", parameters);
-    json_object_set_new(o, "rank_pattern", patterns(d, true));
-    json_object_set_new(o, "alpha_pattern", patterns(d, false));
-    json_object_set_new(o, "modules_to_save", saved(d->m));
+    json_object_set_new(o, "rank_pattern", list_patterns(d, true));
+    json_object_set_new(o, "alpha_pattern", list_patterns(d, false));
+    json_object_set_new(o, "modules_to_save", list_full_modules(d->m));
     json_object_set_new(o, "ensure_weight_tying", json_boolean(peft_ties_head(d->m, d->m->embed)));
     return o;
 }
 
-/* It takes its name whole: with it the folder is an adapter. */
-static Status write_file(const Json *o, const char *dir)
+static Status write_config(const Json *o, const char *dir)
 {
-    Path path, fresh;
     char *text = o ? json_dumps(o, JSON_INDENT(2) | JSON_SORT_KEYS) : NULL;
-    Status st = text ? path_join(path, dir, PEFT_CONFIG) : fail(E_FIT, "no memory for " PEFT_CONFIG);
-    if (!st) st = path_join(fresh, dir, "." PEFT_CONFIG ".tmp");
-    if (!st) st = file_write(fresh, text, strlen(text));
-    if (!st && rename(fresh, path)) st = fail(E_IO, "%s: %s", path, strerror(errno));
-    if (!st) folder_sync(dir);
+    Status st = text ? file_write_atomic(dir, PEFT_CONFIG, text, strlen(text))
+                     : fail(E_FIT, "no memory for " PEFT_CONFIG);
     free(text);
     return st;
 }
 
-Status peft_describe(const Model *m, const char *base, bool *each, const char *dir)
+Status peft_describe(const Model *m, const char *base, bool *per_expert, const char *dir)
 {
     Describer d = { .m = m };
     int pieces = 0;
@@ -285,10 +280,10 @@ Status peft_describe(const Model *m, const char *base, bool *each, const char *d
     if (!d.item) return fail(E_FIT, "no memory for the names of %d modules", pieces);
     FOR_EACH_PIECE(p, i, m)
         if (!p->adapter_of) add_items(&d, p, i);
-    *each = d.each = writes_each(&d);
-    find_usual(&d);
-    Json *o = dir ? configuration(&d, base) : NULL;
-    Status st = dir ? write_file(o, dir) : OK;
+    *per_expert = d.per_expert = writes_per_expert(&d);
+    find_defaults(&d);
+    Json *o = dir ? build_config(&d, base) : NULL;
+    Status st = dir ? write_config(o, dir) : OK;
     json_decref(o);
     free(d.item);
     return st;

@@ -1,64 +1,59 @@
-/* model/peft_save.c -- an adapter's tensors into a folder; see adapter_files.h. Its configuration is
- * peft_describe.c's.
+/* model/peft_save.c -- writes adapters as PEFT files; see peft.h. peft_describe.c writes the configuration.
  *
- * The same walk first declares every tensor and then writes its bytes, a parameter in memory at a time. */
+ * The same walk runs twice: it declares all tensors, then writes their data, one parameter in memory at a
+ * time. */
 #include "model/peft_private.h"
+#include "model/weights_private.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct Writer {
+typedef struct PeftWriter {
     Model      *m;
     Backend    *be;
     ParamSource from;
     StWriter    out;
     bool        writing;                 /* second walk */
-    bool        each;                    /* experts have names of their own */
-    Arena       room;
-    float      *row;
-} Writer;
+    bool        per_expert;              /* experts are written one by one */
+    Arena       arena;                   /* of the parameter being written */
+    float      *row;                     /* scratch */
+} PeftWriter;
 
-/* ---- elements ---- */
+/* ---- tensors ---- */
 
-static Status put(Writer *w, const float *x, int64_t n)
+static Status write_floats(PeftWriter *w, const float *x, int64_t n)
 {
     return st_writer_write(&w->out, x, (size_t)n * sizeof *x);
 }
 
-static Status declare(Writer *w, const char *name, int64_t rows, int64_t cols)
+static Status declare(PeftWriter *w, const char *name, int64_t rows, int64_t cols)
 {
     int64_t shape[2] = { rows, cols };
     return st_writer_declare(&w->out, name, F32, 2, shape);
 }
 
-/* Parameter q comes from its source just before it is written. */
-static Status borrow(Writer *w, Param *q)
+/* In the second walk: fills q from its source. */
+static Status fill_param(PeftWriter *w, Param *q)
 {
-    int64_t n[3] = { q->shape[0], q->shape[1], q->shape[2] };
-    int at = 0;
     if (!w->writing) return OK;
-    if (q->rank == 1) n[0] = 1, n[1] = q->shape[0];
-    while (w->m->params.p[at] != q) at++;
-    arena_clear(&w->room);
-    q->shard.w = t_new(&w->room, "adapter", F32, q->rank == 1 ? 2 : q->rank, n);
-    TRY(backend_sync(w->be));
-    return w->from.fill(w->from.self, w->m, w->be, at);
+    return weights_fill_param(w->m, w->be, w->from, &w->arena, peft_param_index(w->m, q));
 }
 
 /* ---- experts ---- */
 
-/* A (E, r, in), or one for all, which the file has E times. */
-static Status put_fused_a(Writer *w, const Param *a, int64_t E)
+/* A (E, r, in), or (1, r, in), which is written E times. */
+static Status write_fused_a(PeftWriter *w, const Param *a, int64_t E)
 {
     int64_t n = a->shape[1] * a->shape[2];
     if (!w->writing) return declare(w, a->piece[0].name, E * a->shape[1], a->shape[2]);
-    for (int64_t e = 0; e < E; e++) TRY(put(w, (float *)a->shard.w.data + (a->shape[0] == 1 ? 0 : e * n), n));
+    for (int64_t e = 0; e < E; e++)
+        TRY(write_floats(w, (float *)a->shard.w.data + (a->shape[0] == 1 ? 0 : e * n), n));
     return OK;
 }
 
-/* B (E, out, r) with column j E + e of a row. */
-static Status put_fused_b(Writer *w, const Param *b)
+/* B (E, out, r) as (out, r E), with element j of expert e in column j E + e. */
+static Status write_fused_b(PeftWriter *w, const Param *b)
 {
     int64_t E = b->full[0], out = b->full[1], r = b->full[2];
     const float *x = b->w.data;
@@ -66,15 +61,14 @@ static Status put_fused_b(Writer *w, const Param *b)
     for (int64_t o = 0; o < out; o++) {
         for (int64_t j = 0; j < r; j++)
             for (int64_t e = 0; e < E; e++) w->row[j * E + e] = x[(e * out + o) * r + j];
-        TRY(put(w, w->row, r * E));
+        TRY(write_floats(w, w->row, r * E));
     }
     return OK;
 }
 
-/* Gate and up have the same A. */
-static Status put_each(Writer *w, const Param *base, const Param *q, bool b)
+/* One tensor per expert and part; gate and up have the same A. */
+static Status write_per_expert(PeftWriter *w, const Param *base, const Param *q, bool b)
 {
-    static const char *const part[3] = { "gate_proj", "up_proj", "down_proj" };
     bool gate_up = base->form == FORM_EXPERT_GATE_UP;
     const char *name = base->piece[0].name;
     int64_t rows = q->shape[1] / (gate_up && b ? 2 : 1), cols = q->shape[2], n = q->shape[1] * cols;
@@ -82,17 +76,17 @@ static Status put_each(Writer *w, const Param *base, const Param *q, bool b)
         for (int k = 0; k < (gate_up ? 2 : 1); k++) {
             char full[300];
             snprintf(full, sizeof full, PEFT_PREFIX "%.*s.%lld.%s.lora_%c.weight",
-                     (int)(strrchr(name, '.') - name), name, (long long)e, part[gate_up ? k : 2],
-                     b ? 'B' : 'A');
+                     (int)(strrchr(name, '.') - name), name, (long long)e,
+                     weights_expert_part[gate_up ? k : 2], b ? 'B' : 'A');
             const float *x = (float *)q->shard.w.data + (q->shape[0] == 1 ? 0 : e * n) + (b ? k * rows * cols : 0);
-            TRY(w->writing ? put(w, x, rows * cols) : declare(w, full, rows, cols));
+            TRY(w->writing ? write_floats(w, x, rows * cols) : declare(w, full, rows, cols));
         }
     return OK;
 }
 
 /* ---- the walk ---- */
 
-static Status put_pieces(Writer *w, const Param *q, const char *prefix)
+static Status write_pieces(PeftWriter *w, const Param *q, const char *prefix)
 {
     for (int i = 0; i < q->pieces; i++) {
         const Piece *p = &q->piece[i];
@@ -100,46 +94,46 @@ static Status put_pieces(Writer *w, const Param *q, const char *prefix)
         int64_t n = 1;
         for (int d = 0; d < p->rank; d++) n *= p->shape[d];
         snprintf(name, sizeof name, "%s%s", prefix, p->name);
-        TRY(w->writing ? put(w, (float *)q->shard.w.data + piece_at(q, i), n)
+        TRY(w->writing ? write_floats(w, (float *)q->shard.w.data + piece_at(q, i), n)
                        : st_writer_declare(&w->out, name, F32, p->rank, p->shape));
     }
     return OK;
 }
 
-/* A tied head is the embedding, but has a name of its own there. */
-static Status put_tied_head(Writer *w, const Param *q)
+/* PEFT files of a tied model have the embedding a second time, under the name of the head. */
+static Status write_tied_head(PeftWriter *w, const Param *q)
 {
     const Piece *p = &q->piece[0];
     if (!peft_ties_head(w->m, q)) return OK;
     if (!w->writing) return st_writer_declare(&w->out, PEFT_HEAD, F32, p->rank, p->shape);
-    return put(w, q->shard.w.data, p->shape[0] * p->shape[1]);
+    return write_floats(w, q->shard.w.data, p->shape[0] * p->shape[1]);
 }
 
-static Status put_one(Writer *w, const Param *base, Param *q, bool b)
+static Status write_adapter(PeftWriter *w, const Param *base, Param *q, bool b)
 {
-    TRY(borrow(w, q));
-    if (base->linear != LINEAR_EXPERTS) return put_pieces(w, q, "");
-    if (w->each) return put_each(w, base, q, b);
-    return b ? put_fused_b(w, q) : put_fused_a(w, q, base->shape[0]);
+    TRY(fill_param(w, q));
+    if (base->linear != LINEAR_EXPERTS) return write_pieces(w, q, "");
+    if (w->per_expert) return write_per_expert(w, base, q, b);
+    return b ? write_fused_b(w, q) : write_fused_a(w, q, base->shape[0]);
 }
 
-static Status walk(Writer *w)
+static Status walk(PeftWriter *w)
 {
     for (int i = 0; i < w->m->params.n; i++) {
         Param *p = w->m->params.p[i];
         if (lora_trains_in_full(w->m, p)) {
-            TRY(borrow(w, p));
-            TRY(put_pieces(w, p, PEFT_PREFIX));
-            TRY(put_tied_head(w, p));
+            TRY(fill_param(w, p));
+            TRY(write_pieces(w, p, PEFT_PREFIX));
+            TRY(write_tied_head(w, p));
         }
         if (!p->lora) continue;
-        TRY(put_one(w, p, p->lora->a, false));
-        for (int k = 0; k < p->lora->parts; k++) TRY(put_one(w, p, p->lora->part[k].b, true));
+        TRY(write_adapter(w, p, p->lora->a, false));
+        for (int k = 0; k < p->lora->parts; k++) TRY(write_adapter(w, p, p->lora->part[k].b, true));
     }
     return OK;
 }
 
-static Status write_tensors(Writer *w, const char *dir)
+static Status write_tensors(PeftWriter *w, const char *dir)
 {
     Path path;
     TRY(folder_make(dir));
@@ -154,28 +148,29 @@ static Status write_tensors(Writer *w, const char *dir)
     return st;
 }
 
-static Status rooms(Writer *w)
+static Status open_buffers(PeftWriter *w)
 {
-    int64_t most = 0, row = 1;
+    int64_t largest = 0, row = 1;
     for (int i = 0; i < w->m->params.n; i++) {
         const Param *p = w->m->params.p[i];
         if (p->form == FORM_LORA_B && p->shape[0] * p->shape[2] > row) row = p->shape[0] * p->shape[2];
-        if ((p->beside || lora_trains_in_full(w->m, p)) && param_count(p) > most) most = param_count(p);
+        if ((p->beside || lora_trains_in_full(w->m, p)) && param_count(p) > largest)
+            largest = param_count(p);
     }
     if (!(w->row = malloc((size_t)row * sizeof *w->row)))
-        return fail(E_FIT, "no host memory for a row of adapters");
-    return backend_arena_open(w->be, &w->room, "adapter", (size_t)most * sizeof(float) + ARENA_ALIGN);
+        return fail(E_FIT, "no host memory to write adapters");
+    return backend_arena_open(w->be, &w->arena, "adapter", (size_t)largest * sizeof(float) + ARENA_ALIGN);
 }
 
 Status peft_save(Model *m, Backend *be, ParamSource from, const char *dir, const char *base)
 {
-    Writer w = { .m = m, .be = be, .from = from };
+    PeftWriter w = { .m = m, .be = be, .from = from };
     REQUIRE(be->device->host_memory && m->lora, "adapters are written from host memory");
-    Status st = rooms(&w);
-    if (!st) st = peft_describe(m, base, &w.each, NULL);
+    Status st = open_buffers(&w);
+    if (!st) st = peft_describe(m, base, &w.per_expert, NULL);
     if (!st) st = write_tensors(&w, dir);
-    if (!st) st = peft_describe(m, base, &w.each, dir);
-    backend_arena_close(be, &w.room);
+    if (!st) st = peft_describe(m, base, &w.per_expert, dir);
+    backend_arena_close(be, &w.arena);
     free(w.row);
     for (int i = 0; i < m->params.n; i++) m->params.p[i]->w = (Tensor){ 0 };
     return st;

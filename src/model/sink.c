@@ -3,15 +3,15 @@
 
 #include <stdlib.h>
 
-enum { STAGE = 1 << 22 };                                    /* elements of a staging buffer */
+enum { STAGE = 1 << 22 };                                    /* elements of the staging buffer */
 
 Status sink_open(Sink *s, Backend *be, Tensor t)
 {
-    int64_t n = t_count(t), room = n < STAGE ? n : STAGE;
-    REQUIRE(t_dense(t), "a sink over %s", t_fmt(t));
+    int64_t n = t_count(t), size = n < STAGE ? n : STAGE;
+    REQUIRE(t_dense(t), "sink_open: %s is not dense", t_fmt(t));
     *s = (Sink){ .be = be, .t = t_wrap(t.data, (DType)t.dtype, 1, &n) };
     if (be->device->host_memory || !n) return OK;
-    s->stage = malloc((size_t)room * dtype_size((DType)t.dtype));
+    s->stage = malloc((size_t)size * dtype_size((DType)t.dtype));
     return s->stage ? OK : fail(E_FIT, "no host memory to stage a tensor");
 }
 
@@ -32,7 +32,7 @@ void sink_put(Sink *s, const void *src, DType from, int64_t n)
 {
     DType  to = (DType)s->t.dtype;
     size_t size = dtype_size(to);
-    REQUIRE(n >= 0 && n <= t_count(s->t) - s->at, "%lld elements at %lld of %s", (long long)n,
+    REQUIRE(n >= 0 && n <= t_count(s->t) - s->at, "sink_put: %lld elements at %lld of %s", (long long)n,
             (long long)s->at, t_fmt(s->t));
     if (!s->stage) {
         dtype_convert((char *)s->t.data + (size_t)s->at * size, to, src, from, n);
@@ -40,7 +40,7 @@ void sink_put(Sink *s, const void *src, DType from, int64_t n)
         return;
     }
     for (int64_t done = 0; done < n;) {
-        int64_t room = STAGE - s->staged, k = n - done < room ? n - done : room;
+        int64_t left = STAGE - s->staged, k = n - done < left ? n - done : left;
         dtype_convert(s->stage + (size_t)s->staged * size, to,
                       (const char *)src + (size_t)done * dtype_size(from), from, k);
         s->staged += k, s->at += k, done += k;

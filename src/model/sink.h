@@ -1,5 +1,5 @@
-/* model/sink.h -- elements of host memory into a tensor of any machine, in order, converted on the way:
- * straight in where memory is the host's, through a staging buffer elsewhere. */
+/* model/sink.h -- writes elements from host memory into a tensor of any backend, in order and converted to
+ * its type: directly if the backend uses host memory, else through a staging buffer. */
 #ifndef MODEL_SINK_H
 #define MODEL_SINK_H
 
@@ -8,16 +8,16 @@
 typedef struct Sink {
     Backend *be;
     Tensor   t;                          /* flat, dense */
-    int64_t  at, staged;                 /* the next element; how many before it wait in `stage` */
-    char    *stage;                      /* NULL: not needed */
+    int64_t  at, staged;                 /* next element; elements before it that are still in `stage` */
+    char    *stage;                      /* staging buffer; NULL: not needed */
 } Sink;
 
 MUST Status sink_open(Sink *s, Backend *be, Tensor t);
 void        sink_seek(Sink *s, int64_t at);
 void        sink_put(Sink *s, const void *src, DType from, int64_t n);      /* src may be unaligned */
 void        sink_zero(Sink *s, int64_t n);
-/* What of h, which the sink is over, lies behind the last row that exists: zeros. */
+/* Writes zeros to the padding rows of h, the view of p that the sink writes to. */
 void        sink_zero_padding(Sink *s, const Param *p, ShardView h);
-MUST Status sink_close(Sink *s);                              /* all of it has arrived */
+MUST Status sink_close(Sink *s);                              /* waits until all elements are uploaded */
 
 #endif

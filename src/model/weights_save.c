@@ -1,7 +1,7 @@
-/* model/weights_save.c -- writing checkpoints that transformers loads; see weights.h.
+/* model/weights_save.c -- writes weights in HF form; see weights.h.
  *
- * Names and order are decided once, in walk(): the same walk first declares every tensor and then writes
- * its bytes, one tensor (or one expert) in host memory at a time. */
+ * walk() decides names and order. It runs twice: it declares all tensors, then writes their data, one tensor
+ * (or one expert) in host memory at a time. */
 #include "base/folder.h"
 #include "base/json.h"
 #include "model/weights_private.h"
@@ -12,28 +12,29 @@
 #include <string.h>
 #include <sys/stat.h>
 
-typedef struct Saver {
+typedef struct WeightSaver {
     const Model *m;
     Backend     *be;
     StWriter     out;
     DType        dtype;
     bool         writing;                /* second walk */
-    Model       *source;                 /* assembling: the same model, parameters bound in `room` in turn */
+    Model       *source;                 /* with `from`: the same model; parameters are bound in turn */
     ParamSource  from;
-    Arena        room;
-    float       *stage, *turned;         /* room for the largest tensor that is handled at once */
+    Arena        arena;                  /* of the parameter bound */
+    float       *stage, *transposed;     /* (largest tensor that is written at once) */
     void        *packed;
-} Saver;
+} WeightSaver;
 
-/* A dense device tensor as host floats in s->stage, then in the file's type. */
-static Status emit(Saver *s, Tensor t, const float *values)
+/* Converts values to the type of the file and writes them. */
+static Status write_values(WeightSaver *s, Tensor t, const float *values)
 {
     int64_t n = t_count(t);
     dtype_convert(s->packed, s->dtype, values, F32, n);
     return st_writer_write(&s->out, s->packed, (size_t)n * dtype_size(s->dtype));
 }
 
-static Status fetch_floats(Saver *s, Tensor t)
+/* Copies a dense tensor to s->stage as f32. */
+static Status fetch_floats(WeightSaver *s, Tensor t)
 {
     if (t.dtype == F32) {
         backend_fetch(s->be, s->stage, t);
@@ -44,29 +45,28 @@ static Status fetch_floats(Saver *s, Tensor t)
     return backend_sync(s->be);
 }
 
-static Status save_tensor(Saver *s, const char *name, int rank, const int64_t *shape, Tensor t)
+static Status save_tensor(WeightSaver *s, const char *name, int rank, const int64_t *shape, Tensor t)
 {
     if (!s->writing) return st_writer_declare(&s->out, name, s->dtype, rank, shape);
     TRY(fetch_floats(s, t));
-    return emit(s, t, s->stage);
+    return write_values(s, t, s->stage);
 }
 
 /* Hub layout of fused experts: [E, in, out]. */
-static Status save_fused(Saver *s, const Param *p, Tensor t)
+static Status save_fused(WeightSaver *s, const Param *p, Tensor t)
 {
     int64_t shape[3] = { p->shape[0], p->shape[2], p->shape[1] };
     if (!s->writing) return st_writer_declare(&s->out, p->piece[0].name, s->dtype, 3, shape);
     for (int64_t e = 0; e < p->shape[0]; e++) {
         TRY(fetch_floats(s, t_at(t, e)));
-        weights_transpose(s->turned, s->stage, p->shape[1], p->shape[2]);
-        TRY(emit(s, t_at(t, e), s->turned));
+        weights_transpose(s->transposed, s->stage, p->shape[1], p->shape[2]);
+        TRY(write_values(s, t_at(t, e), s->transposed));
     }
     return OK;
 }
 
-static Status save_each_expert(Saver *s, const Param *p, Tensor t)
+static Status save_per_expert(WeightSaver *s, const Param *p, Tensor t)
 {
-    static const char *const halves[2] = { "gate_proj", "up_proj" };
     int parts = p->form == FORM_EXPERT_GATE_UP ? 2 : 1;
     int64_t shape[2] = { p->shape[1] / parts, p->shape[2] };
     const char *dot = strrchr(p->piece[0].name, '.');
@@ -74,62 +74,68 @@ static Status save_each_expert(Saver *s, const Param *p, Tensor t)
         for (int k = 0; k < parts; k++) {
             char name[200];
             snprintf(name, sizeof name, "%.*s.%lld.%s.weight", (int)(dot - p->piece[0].name),
-                     p->piece[0].name, (long long)e, parts == 2 ? halves[k] : "down_proj");
+                     p->piece[0].name, (long long)e, weights_expert_part[parts == 2 ? k : 2]);
             Tensor rows = s->writing ? t_rows(t_at(t, e), k * shape[0], shape[0]) : t;
             TRY(save_tensor(s, name, 2, shape, rows));
         }
     return OK;
 }
 
-/* Assembling: parameter i comes from its source just before it is written. */
-static Status borrow(Saver *s, int i)
+Status weights_fill_param(Model *m, Backend *be, ParamSource from, Arena *arena, int i)
 {
-    if (!s->from.fill || !s->writing) return OK;
-    Param *p = s->source->params.p[i];
+    Param *p = m->params.p[i];
     int64_t n[3] = { p->shape[0], p->shape[1], p->shape[2] };
     if (p->ndim == 1) n[0] = 1, n[1] = p->shape[0];
-    arena_clear(&s->room);
-    p->shard.w = t_new(&s->room, "convert", F32, p->ndim == 1 ? 2 : p->ndim, n);
-    TRY(backend_sync(s->be));
-    return s->from.fill(s->from.self, s->source, s->be, i);
+    arena_clear(arena);
+    p->shard.w = t_new(arena, "param", F32, p->ndim == 1 ? 2 : p->ndim, n);
+    TRY(backend_sync(be));
+    return from.fill(from.self, m, be, i);
 }
 
-static Status walk(Saver *s)
+static Status fill_param(WeightSaver *s, int i)
+{
+    if (!s->from.fill || !s->writing) return OK;
+    return weights_fill_param(s->source, s->be, s->from, &s->arena, i);
+}
+
+static Status walk(WeightSaver *s)
 {
     for (int i = 0; i < s->m->params.n; i++) {
         const Param *p = s->m->params.p[i];
-        if (p->adapter_of) continue;                             /* adapters have files of their own */
-        TRY(borrow(s, i));
+        if (p->adapter_of) continue;                             /* adapters are in PEFT files */
+        TRY(fill_param(s, i));
         Tensor t = t_has(p->shard.master) && p->shard.master.dtype == F32 && s->dtype == F32 ? p->shard.master : p->shard.w;
         if (p->form != FORM_ROWS) {
-            TRY(s->m->shape.fused_experts ? save_fused(s, p, t) : save_each_expert(s, p, t));
+            TRY(s->m->shape.fused_experts ? save_fused(s, p, t) : save_per_expert(s, p, t));
             continue;
         }
-        for (int k = 0; k < p->pieces; k++)
-            TRY(save_tensor(s, p->piece[k].name, p->piece[k].rank, p->piece[k].shape, weights_piece_view(p, t, k)));
+        for (int k = 0; k < p->pieces; k++) {
+            const Piece *q = &p->piece[k];
+            TRY(save_tensor(s, q->name, q->rank, q->shape, weights_piece_view(p, t, k)));
+        }
     }
     return OK;
 }
 
-static Status saver_rooms(Saver *s)
+static Status alloc_buffers(WeightSaver *s)
 {
-    int64_t most = 0;
+    int64_t largest = 0;
     for (int i = 0; i < s->m->params.n; i++) {
         const Param *p = s->m->params.p[i];
         int64_t n = param_count(p) / (p->form == FORM_ROWS ? 1 : p->shape[0]);
-        if (n > most) most = n;
+        if (n > largest) largest = n;
     }
-    s->stage  = malloc((size_t)most * sizeof *s->stage);
-    s->turned = malloc((size_t)most * sizeof *s->turned);
-    s->packed = malloc((size_t)most * sizeof(double));
-    return s->stage && s->turned && s->packed
+    s->stage      = malloc((size_t)largest * sizeof *s->stage);
+    s->transposed = malloc((size_t)largest * sizeof *s->transposed);
+    s->packed     = malloc((size_t)largest * sizeof(double));
+    return s->stage && s->transposed && s->packed
                ? OK
-               : fail(E_FIT, "no host memory to write tensors of %lld values", (long long)most);
+               : fail(E_FIT, "no host memory to write tensors of %lld elements", (long long)largest);
 }
 
-static Status save(Saver *s, const char *dir, int64_t max_shard)
+static Status save_model(WeightSaver *s, const char *dir, int64_t max_shard)
 {
-    Status st = saver_rooms(s);
+    Status st = alloc_buffers(s);
     if (!st) st = st_writer_open(&s->out, dir, max_shard);
     if (!st) st = walk(s);
     if (!st) st = st_writer_begin(&s->out);
@@ -137,31 +143,32 @@ static Status save(Saver *s, const char *dir, int64_t max_shard)
     if (!st) st = walk(s);
     if (!st) st = st_writer_finish(&s->out);
     st_writer_close(&s->out);
-    free(s->stage), free(s->turned), free(s->packed);
+    free(s->stage), free(s->transposed), free(s->packed);
     return st;
 }
 
 Status weights_save(const Model *m, Backend *be, const char *dir, DType dtype, int64_t max_shard)
 {
-    Saver s = { .m = m, .be = be, .dtype = dtype };
-    return save(&s, dir, max_shard);
+    WeightSaver s = { .m = m, .be = be, .dtype = dtype };
+    return save_model(&s, dir, max_shard);
 }
 
 Status weights_assemble(Model *m, Backend *be, ParamSource from, const char *dir, DType dtype,
                         int64_t max_shard)
 {
-    Saver s = { .m = m, .be = be, .dtype = dtype, .source = m, .from = from };
-    int64_t most = 0;
+    WeightSaver s = { .m = m, .be = be, .dtype = dtype, .source = m, .from = from };
+    int64_t largest = 0;
     for (int i = 0; i < m->params.n; i++)
-        if (param_count(m->params.p[i]) > most) most = param_count(m->params.p[i]);
-    TRY(backend_arena_open(be, &s.room, "convert", (size_t)most * sizeof(float)));
-    Status st = save(&s, dir, max_shard);
-    backend_arena_close(be, &s.room);
+        if (param_count(m->params.p[i]) > largest) largest = param_count(m->params.p[i]);
+    TRY(backend_arena_open(be, &s.arena, "convert", (size_t)largest * sizeof(float)));
+    Status st = save_model(&s, dir, max_shard);
+    backend_arena_close(be, &s.arena);
     for (int i = 0; i < m->params.n; i++) m->params.p[i]->w = (Tensor){ 0 };
     return st;
 }
 
-static Status from_files(void *self, Model *m, Backend *be, int i)
+/* A ParamFillFn: self is a SafeTensors. */
+static Status fill_from_files(void *self, Model *m, Backend *be, int i)
 {
     return weights_load_one(m, be, self, "", i);
 }
@@ -169,7 +176,8 @@ static Status from_files(void *self, Model *m, Backend *be, int i)
 Status weights_convert(Model *m, Backend *be, const SafeTensors *from, const char *dir, DType dtype,
                        int64_t max_shard)
 {
-    return weights_assemble(m, be, (ParamSource){ from_files, (SafeTensors *)from }, dir, dtype, max_shard);
+    ParamSource source = { fill_from_files, (SafeTensors *)from };
+    return weights_assemble(m, be, source, dir, dtype, max_shard);
 }
 
 bool weights_exist(const char *folder)
@@ -177,7 +185,7 @@ bool weights_exist(const char *folder)
     return folder_has(folder, "model.safetensors") || folder_has(folder, "model.safetensors.index.json");
 }
 
-static void retype(Json *o, const char *dtype)
+static void set_dtype(Json *o, const char *dtype)
 {
     static const char *const keys[] = { "dtype", "torch_dtype" };
     for (int i = 0; i < 2; i++)
@@ -190,9 +198,9 @@ Status weights_write_config(const Json *hf, const char *dir, DType dtype)
     const char *name = dtype == F32 ? "float32" : dtype == F16 ? "float16" : "bfloat16";
     Json *o = json_deep_copy(hf);
     snprintf(dst, sizeof dst, "%s/config.json", dir);
-    retype(o, name);
-    retype(json_object_get(o, "text_config"), name);
-    retype(json_object_get(o, "vision_config"), name);
+    set_dtype(o, name);
+    set_dtype(json_object_get(o, "text_config"), name);
+    set_dtype(json_object_get(o, "vision_config"), name);
     int bad = mkdir(dir, 0777) && errno != EEXIST ? -1 : json_dump_file(o, dst, JSON_INDENT(2));
     json_decref(o);
     return bad ? fail(E_IO, "%s: cannot write: %s", dst, strerror(errno)) : OK;
@@ -209,7 +217,7 @@ Status weights_save_config(const char *from, const char *dir, DType dtype)
     return st;
 }
 
-/* Files beside the weights that make the folder a whole model for others. */
+
 static const char *const companions[] = {
     "generation_config.json",
     "tokenizer.json",
