@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-# A disk that is full, and a limit on the size of files, while an adapter's checkpoint or a merged model is written: the
-# exit code is 4, the message names the file and the reason, what was saved before is whole and goes on, and no half folder
-# is taken for a checkpoint or a model. The disk is a small one of memory, in a namespace of its own; where that is not allowed the
-# limit alone is tested.
+# A full disk, and a limit on file size, while a checkpoint of adapters or a merged model is written: the exit code is 4, the message
+# names the file and the reason, earlier checkpoints are intact and can be resumed, and no partial folder passes for a checkpoint or a
+# model. The disk is a small tmpfs in a mount namespace; if that is not permitted only the limit is tested.
 if [ -z "${FULL_DISK:-}" ] && unshare -rm mount -t tmpfs none /mnt 2>/dev/null; then FULL_DISK=1 exec unshare -rm bash "$0"; fi
 . tests/ranklab.sh
 small_moe
@@ -32,19 +31,19 @@ empty() { [ -z "$(find "$1" -name config.json -o -name adapter_config.json -o -n
 # ---- a limit on files ----
 cp -r "$tmp/kept" "$tmp/run"
 check "a checkpoint beyond the limit" exits 4 limited 64 on "$tmp/run"
-check "says which file, and why" says "checkpoint-4.*state/model.safetensors" "File too large"
-check "leaves what was there, and nothing else" clean "$tmp/run"
-check "and goes on where there is room" on "$tmp/run"
+check "says which file and why" says "checkpoint-4.*state/model.safetensors" "File too large"
+check "leaves earlier checkpoints and nothing else" clean "$tmp/run"
+check "and resumes without the limit" on "$tmp/run"
 check "a merged model beyond the limit" exits 4 limited 256 merge "$tmp/merged"
-check "says which file, and why" says "merged/model.safetensors" "File too large"
-check "is no model" empty "$tmp/merged"
-check "and is one on the second try" merge "$tmp/merged"
+check "says which file and why" says "merged/model.safetensors" "File too large"
+check "leaves no model" empty "$tmp/merged"
+check "and succeeds on the second try" merge "$tmp/merged"
 check "an adapter beyond the limit" exits 4 limited 16 peft "$tmp/peft"
-check "says which file, and why" says "peft/adapter_model.safetensors" "File too large"
-check "is no adapter" empty "$tmp/peft"
+check "says which file and why" says "peft/adapter_model.safetensors" "File too large"
+check "leaves no adapter" empty "$tmp/peft"
 
 # ---- a disk ----
-fill() {                                 # fill KB: so much room is left
+fill() {                                 # fill KB: leaves so many KB free
     rm -f "$disk/filler"
     local left; left=$(df -k --output=avail "$disk" | tail -n 1)
     head -c $(((left - $1) * 1024)) /dev/zero >"$disk/filler"
@@ -52,16 +51,16 @@ fill() {                                 # fill KB: so much room is left
 if [ "${FULL_DISK:-}" ] && mount -t tmpfs -o size=4m none "$disk"; then
     cp -r "$tmp/kept" "$disk/run"
     took=0
-    for room in 24 200 800 1100 1600; do # the state, or what comes after it, up to all of it
-        fill $room
+    for size in 24 200 800 1100 1600; do # the state, or what comes after it, up to all of it
+        fill $size
         on "$disk/run"; rc=$?
-        if [ $rc -eq 0 ]; then took=$room; break; fi
-        check "$room KB: exit code 4, not $rc" [ $rc -eq 4 ]
-        check "$room KB: says which file, and why" says "run/" "No space left on device"
-        check "$room KB: leaves what was there, and nothing else" clean "$disk/run"
+        if [ $rc -eq 0 ]; then took=$size; break; fi
+        check "$size KB: exit code 4, not $rc" [ $rc -eq 4 ]
+        check "$size KB: says which file and why" says "run/" "No space left on device"
+        check "$size KB: leaves earlier checkpoints and nothing else" clean "$disk/run"
     done
-    check "it goes on once there is room, at $took KB" [ $took -gt 0 ]
-    if has_mpi; then                     # two ranks, neither of which has room for its files
+    check "it resumes once there is space, at $took KB" [ $took -gt 0 ]
+    if has_mpi; then                     # two ranks, neither of which has space for its files
         rm -rf "$disk/run"
         cp -r "$tmp/kept" "$disk/run"
         fill 24
@@ -69,17 +68,17 @@ if [ "${FULL_DISK:-}" ] && mount -t tmpfs -o size=4m none "$disk"; then
             checkpoint.output_dir="$disk/run" checkpoint.resume_from_checkpoint=auto
         wait $job
         check "two ranks exit with 4, not $(echo $(cat "$tmp"/code.*))" [ "$(echo $(cat "$tmp"/code.*))" = "4 4" ]
-        check "say which file, and why" grep -q "^treb: .*checkpoint-4.*No space left on device" "$tmp/out.0"
-        check "leave what was there" sound "$disk/run"
+        check "say which file and why" grep -q "^treb: .*checkpoint-4.*No space left on device" "$tmp/out.0"
+        check "leave earlier checkpoints" sound "$disk/run"
     fi
     fill 300
     check "a merged model on a full disk" exits 4 merge "$disk/merged"
-    check "says which file, and why" says "merged/model.safetensors" "No space left on device"
-    check "is no model" empty "$disk/merged"
+    check "says which file and why" says "merged/model.safetensors" "No space left on device"
+    check "leaves no model" empty "$disk/merged"
     fill 100
     check "an adapter on a full disk" exits 4 peft "$disk/peft"
-    check "says which file, and why" says "peft/" "No space left on device"
-    check "is no adapter" empty "$disk/peft"
+    check "says which file and why" says "peft/" "No space left on device"
+    check "leaves no adapter" empty "$disk/peft"
     umount "$disk"
 else
     skipped=1

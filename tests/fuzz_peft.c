@@ -1,8 +1,8 @@
-/* tests/fuzz_peft.c -- hostile adapters. Whatever adapter_config.json and the header of the tensors say,
- * they are refused with a reason, or what they say can be attached to the model and loaded.
+/* tests/fuzz_peft.c -- hostile PEFT files. Whatever adapter_config.json and the safetensors header contain,
+ * they are refused with a reason, or the adapters can be attached to the model and loaded.
  *
- * An input is the configuration, a line feed, and the header; the data are bytes that count up, as many as
- * the header asks for. */
+ * An input is the configuration, a line feed, and the header; the data are as many counting bytes as the
+ * header asks for. */
 #include "model/peft.h"
 #include "model/family.h"
 
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST = 1 << 18 };                 /* bytes of data; more is asked for by nobody who means well */
+enum { MOST = 1 << 18 };                 /* bytes of data; inputs that ask for more are skipped */
 
 static const char model[] =
     "{\"model_type\": \"qwen3_moe\", \"vocab_size\": 11, \"hidden_size\": 8, \"num_hidden_layers\": 2,"
@@ -55,7 +55,8 @@ static uint8_t *make_file(const char *header, size_t len, size_t *bytes)
     return file;
 }
 
-/* Attached, it has a pair for each module that it names, and all of them are written to. */
+/* Attaches the adapters: the model has one for each module that the file names, and all of them are loaded.
+ * */
 static void use(const PeftFile *f, const ModelShape *s)
 {
     Chunk   all = { 0, s->text.L, true, true };
@@ -75,7 +76,7 @@ static void use(const PeftFile *f, const ModelShape *s)
         p->w = t_wrap(calloc((size_t)n + 1, sizeof(float)), F32, 1, &n);
         parts += p->lora ? p->lora->parts : 0;
     }
-    REQUIRE(parts == f->conf.exacts, "%d pairs, %d were read", parts, f->conf.exacts);
+    REQUIRE(parts == f->conf.exacts, "%d adapters, %d were read", parts, f->conf.exacts);
     st = peft_load(f, &m, &be);
     REQUIRE(!st || status_text()[0], "an error without text");
     for (int i = 0; i < m.params.n; i++) free(m.params.p[i]->w.data);

@@ -1,5 +1,5 @@
-/* tests/fuzz_shards.c -- hostile descriptions of what a rank wrote. Whatever the text, it is refused with a
- * reason, or every element that is handed out is one of the file, and a tensor is whole or said not to be. */
+/* tests/fuzz_shards.c -- hostile runs.json. Whatever the text, it is refused with a reason, or every element
+ * that is read is an element of the file, and a tensor is complete or reported as incomplete. */
 #include "checkpoint/shards.h"
 
 #include <stdio.h>
@@ -12,7 +12,7 @@ static const char header[] = "{\"master.a\":{\"dtype\":\"F32\",\"shape\":[24],\"
                              "\"v.a\":{\"dtype\":\"F32\",\"shape\":[6],\"data_offsets\":[96,120]},"
                              "\"w.b\":{\"dtype\":\"BF16\",\"shape\":[8],\"data_offsets\":[120,136]}}";
 
-/* The file that is described: its bytes count up. */
+/* The described file, with counting bytes as data. */
 static size_t make_file(uint8_t out[512])
 {
     size_t n = strlen(header);
@@ -24,10 +24,10 @@ static size_t make_file(uint8_t out[512])
 
 static void read_back(const Shards *s, Backend *be, const StoredShard *x, int64_t from, int64_t n)
 {
-    static float room[MOST];
+    static float buffer[MOST];
     StridedRange  need = { .at = from, .len = n, .stride = n, .count = 1 };
     Sink  sink;
-    REQUIRE(!sink_open(&sink, be, t_wrap(room, F32, 1, &n)), "%s", status_text());
+    REQUIRE(!sink_open(&sink, be, t_wrap(buffer, F32, 1, &n)), "%s", status_text());
     Status st = shards_read(s, x->name, &need, 1, &sink);
     REQUIRE(!st || status_text()[0], "an error without text");
     REQUIRE(!sink_close(&sink), "%s", status_text());

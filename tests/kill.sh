@@ -1,16 +1,15 @@
 #!/usr/bin/env bash
-# kill -9 at random moments of a run that saves often: every resume goes on, `last` is always whole, and the end is
-# the same to the bit as that of a run nobody disturbed. Full training first, then adapters beside a base, which also are in
-# PEFT's form in every checkpoint. TREB_KILLS sets how many of the first (the short form has 6) and TREB_KILL_STEPS how long;
-# the second has a third of both. A kill counts when it hit a run under way; where a run ends first, its end is compared and the next one begins
-# from nothing.
+# kill -9 at random moments of a run that saves often: every resume works, `last` is always complete, and the result is bit-equal to
+# that of an undisturbed run. Full training first, then adapters, whose checkpoints also have PEFT files. TREB_KILLS sets the number of
+# kills of the first (default 6) and TREB_KILL_STEPS its length; the second has a third of both. A kill counts if it hit a running
+# process; if the run ended before it, the results are compared and a new run begins.
 passed=0 failed=0
 treb=${TREB:-build/treb} kills=${TREB_KILLS:-6} steps=${TREB_KILL_STEPS:-60}
 tmp=$(mktemp -d); trap 'rm -rf "$tmp"' EXIT
 seed=${TREB_KILL_SEED:-$RANDOM}; RANDOM=$seed
 export OMP_NUM_THREADS=1
 
-check() {                                # check WHAT command...: counts, and tells what failed
+check() {                                # check WHAT command...: counts, and prints what failed
     local what=$1; shift
     if "$@"; then passed=$((passed + 1)); return; fi
     failed=$((failed + 1)); echo "  FAIL $what (TREB_KILL_SEED=$seed)"
@@ -37,13 +36,13 @@ train() {                                # train FOLDER
 hash_of() { grep -A2 -e '"state/' -e '"adapter_' "$1/last/MANIFEST.json"; grep -v '"recipe"' "$1/last/trainer_state.json"; }
 loss_of() { grep "\"step\": $steps," "$1/metrics.jsonl" | grep -o '"train/loss": [0-9.e+-]*'; }
 steps_of() { grep -o '^{"step": [0-9]*' "$1/metrics.jsonl" | grep -o '[0-9]*$' | tr '\n' ' '; }
-whole_or_none() { [ ! -e "$tmp/run/last" ] && [ ! -L "$tmp/run/last" ] || [ -s "$tmp/run/last/MANIFEST.json" ]; }
+complete_or_none() { [ ! -e "$tmp/run/last" ] && [ ! -L "$tmp/run/last" ] || [ -s "$tmp/run/last/MANIFEST.json" ]; }
 
 run() { (train "$1"); }
-compare() {                              # the run that was killed and resumed against the calm one
+compare() {                              # the killed and resumed run against the undisturbed one
     check "weights, moments and data position equal to the bit" [ "$(hash_of "$tmp/calm")" = "$(hash_of "$tmp/run")" ]
     check "the final loss, $(loss_of "$tmp/calm")" [ -n "$(loss_of "$tmp/calm")" -a "$(loss_of "$tmp/calm")" = "$(loss_of "$tmp/run")" ]
-    check "metrics.jsonl tells each step once" [ "$(steps_of "$tmp/calm")" = "$(steps_of "$tmp/run")" ]
+    check "metrics.jsonl has each step once" [ "$(steps_of "$tmp/calm")" = "$(steps_of "$tmp/run")" ]
     check "no half-written folder is left" [ -z "$(ls -d "$tmp"/run/*.tmp 2>/dev/null)" ]
 }
 
@@ -51,7 +50,7 @@ form() {                                 # form NAME KILLS STEPS keys...
     local name=$1 kills=$2 steps=$3 hits=0 tries=0 start at ms pid rc
     more=("${@:4}") start=$(date +%s%N)
     rm -rf "$tmp/calm" "$tmp/run"
-    check "$name: the run nobody disturbs" run "$tmp/calm"
+    check "$name: the undisturbed run" run "$tmp/calm"
     ms=$(( ($(date +%s%N) - start) / 1000000 ))
     while [ $hits -lt "$kills" ] && [ $tries -lt $((20 * kills)) ]; do
         train "$tmp/run" & pid=$! tries=$((tries + 1))
@@ -59,10 +58,10 @@ form() {                                 # form NAME KILLS STEPS keys...
         sleep "$(printf '%d.%03d' $((at / 1000)) $((at % 1000)))"
         kill -9 $pid 2>/dev/null
         { wait $pid; } 2>/dev/null; rc=$?
-        check "$name: last is whole after try $tries" whole_or_none
+        check "$name: last is complete after try $tries" complete_or_none
         if [ $rc -eq 137 ]; then hits=$((hits + 1)); else check "$name: try $tries ends well" [ $rc -eq 0 ]; compare; rm -rf "$tmp/run"; fi
     done
-    check "$name: $hits kills of $kills hit a run under way, in $tries tries" [ $hits -eq "$kills" ]
+    check "$name: $hits kills of $kills hit a running process, in $tries tries" [ $hits -eq "$kills" ]
     check "$name: the last resume" run "$tmp/run"
     compare
 }

@@ -1,11 +1,12 @@
-/* tests/loralab.h -- a small model that has every kind of module, with pairs on what is asked for. */
+/* tests/loralab.h -- a small model with every kind of module and with adapters on selected modules. */
 #ifndef TESTS_LORALAB_H
 #define TESTS_LORALAB_H
 
 #include "modelab.h"
 #include "nn/lora.h"
 
-/* All experts are chosen, so that losses are smooth; one layer is dense, features join after two. */
+/* Every token goes to all experts, so that the loss is smooth; one layer is dense, and DeepStack features
+ * join after two layers. */
 static const char smooth_text[] =
     "{\"model_type\": \"qwen3_vl_moe\", \"image_token_id\": 90, \"video_token_id\": 91,"
     " \"dtype\": \"float32\","
@@ -23,7 +24,7 @@ enum { CHANCE = 77, RANK = 3, MOST_WORDS = 8 };
 
 typedef struct Asked { WordList list; const char *word[MOST_WORDS]; LoraConf conf; } Asked;
 
-/* word: targets, NULL behind the last. */
+/* word: targets, terminated by NULL. */
 static inline void asked(Asked *a, double dropout, bool shared, const char *const *word)
 {
     *a = (Asked){ .conf = { .rank = RANK, .alpha = 4.5, .dropout = dropout, .shared_a = shared } };
@@ -45,7 +46,7 @@ static inline EngineConf rig_conf(Rig *r, const char *text, unsigned pictures)
 
 static inline bool is_b(const Param *p) { return p->adapter_of && strstr(p->piece[0].name, "lora_B"); }
 
-/* Values of B that a start would leave zero. */
+/* Random B, which is zero initially. */
 static inline void fill_b(Engine *e, uint64_t seed)
 {
     for (int i = 0; i < e->model.params.n; i++) {

@@ -1,4 +1,5 @@
-/* tests/statelab.h -- what the optimizer knows, whichever way it is kept: equal numbers from equal training. */
+/* tests/statelab.h -- a hash of weights and optimizer state that does not depend on how the state is stored.
+ * */
 #ifndef TESTS_STATELAB_H
 #define TESTS_STATELAB_H
 
@@ -11,7 +12,7 @@ static inline uint64_t state_mix(uint64_t h, uint32_t u)
     return h ^ h >> 29;
 }
 
-/* A dense tensor of any machine in memory of the lab; absent stays absent. */
+/* A host copy of a dense tensor of any backend; an absent tensor stays absent. */
 static inline Tensor state_copy(Backend *be, Tensor t)
 {
     int64_t n = t_has(t) ? t_count(t) : 0;
@@ -21,7 +22,8 @@ static inline Tensor state_copy(Backend *be, Tensor t)
     return c;
 }
 
-/* Element i as f32 bits: of a weight or a moment, and of what a weight and its master say together. */
+/* Element i as f32 bits: of a weight or moment; of a master, which may be split into the weight and the rest.
+ * */
 static inline uint32_t state_bits(Tensor t, int64_t i)
 {
     return t.dtype == F32 ? ((const uint32_t *)t.data)[i] : (uint32_t)((const uint16_t *)t.data)[i] << 16;
@@ -35,7 +37,8 @@ static inline uint32_t master_bits(Tensor w, Tensor master, int64_t i)
 static inline uint64_t state_of(uint64_t h, Backend *be, const Param *p)
 {
     Tensor w = state_copy(be, p->shard.w), own = state_copy(be, shard_slice(p, p->shard.w));
-    Tensor master = state_copy(be, p->shard.master), m = state_copy(be, p->shard.m), v = state_copy(be, p->shard.v);
+    Tensor master = state_copy(be, p->shard.master);
+    Tensor m = state_copy(be, p->shard.m), v = state_copy(be, p->shard.v);
     for (int64_t i = 0; i < t_count(w); i++) h = state_mix(h, state_bits(w, i));
     for (int64_t i = 0; t_has(m) && i < p->shard.len; i++) {
         h = state_mix(h, master_bits(own, master, i));
@@ -45,7 +48,7 @@ static inline uint64_t state_of(uint64_t h, Backend *be, const Param *p)
     return h;
 }
 
-/* Weights, and masters and moments of what this rank steps, as one number. */
+/* Hash of the weights, and of masters and moments of the elements that this rank updates. */
 static inline uint64_t state_hash(Backend *be, const ParamSet *s)
 {
     uint64_t h = 1;

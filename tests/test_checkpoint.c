@@ -1,4 +1,4 @@
-/* Checkpoints: back to the bit, whole or not there, whatever happens to the disk or the process. */
+/* Checkpoints: restored bit for bit; complete or absent after a full disk or a kill. */
 #include "small.h"
 #include "base/clock.h"
 #include "base/folder.h"
@@ -11,18 +11,18 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-static const Budget roomy = { .tokens = 120, .patches = 64, .docs = 6, .supervised = 100 };
+static const Budget budget = { .tokens = 120, .patches = 64, .docs = 6, .supervised = 100 };
 
 typedef struct Lab { ModelShape shape; Stream s; Engine e; Json *state; } Lab;
 
-/* A model that has made two steps, so that moments are not zero. */
+/* A model after two steps, so that moments are not zero. */
 static void lab_open(Lab *l, DType dtype, bool frozen_vit)
 {
     OptimConf o = { .adam = { 1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 1 } };
-    EngineConf conf = small_conf(roomy);
+    EngineConf conf = small_conf(budget);
     l->shape = small_shape(small_vl_moe);
     conf.dtype = dtype, conf.frozen[G_VIT] = frozen_vit;
-    small_stream(&l->s, &l->shape, roomy, 0, 3, 7);
+    small_stream(&l->s, &l->shape, budget, 0, 3, 7);
     small_engine(&l->e, &l->shape, &conf, &l->s);
     for (int i = 0; i < 2; i++, o.adam.step++) small_step(&l->e, 0.1f), engine_update(&l->e, &o);
     l->state = json_pack("{s:i}", "global_step", 7);
@@ -44,25 +44,25 @@ static const char *run_dir(const char *name)
     return dir;
 }
 
-static Snapshot shot(Lab *l, const char *dir, int64_t step)
+static Snapshot snapshot(Lab *l, const char *dir, int64_t step)
 {
     return (Snapshot){ .dir = dir, .step = step, .model = &l->e.model, .be = &l->e.be, .state = l->state };
 }
 
-static bool there(const char *dir, const char *name)
+static bool exists(const char *dir, const char *name)
 {
     Path path;
     return !path_join(path, dir, name) && !access(path, F_OK);
 }
 
-static void back_to_the_bit(void)
+static void restores_bit_for_bit(void)
 {
     for (int i = 0; i < 4; i++) {
         Lab a, b;
         Path path;
         const char *dir = run_dir("bits");
         lab_open(&a, i % 2 ? BF16 : F32, i / 2);
-        Snapshot s = shot(&a, dir, 7);
+        Snapshot s = snapshot(&a, dir, 7);
         EXPECT_OK(checkpoint_save(&s));
         EXPECT_OK(path_join(path, dir, "checkpoint-7"));
         EXPECT_OK(checkpoint_verify(path));
@@ -96,11 +96,11 @@ static void other_models_are_refused(void)
     Path path;
     const char *dir = run_dir("other");
     lab_open(&a, F32, true), lab_open(&b, F32, false);
-    Snapshot s = shot(&a, dir, 7);
+    Snapshot s = snapshot(&a, dir, 7);
     EXPECT_OK(checkpoint_save(&s));
     EXPECT_OK(path_join(path, dir, "checkpoint-7"));
     EXPECT_FAIL(checkpoint_load(path, &b.e.model, &b.e.be), E_CONFIG, "model.freeze_");
-    s = shot(&b, dir, 8);
+    s = snapshot(&b, dir, 8);
     EXPECT_OK(checkpoint_save(&s));
     EXPECT_OK(path_join(path, dir, "checkpoint-8"));
     EXPECT_FAIL(checkpoint_load(path, &a.e.model, &a.e.be), E_CONFIG, "trained");
@@ -115,29 +115,29 @@ static int64_t last_of(const char *dir, const char *link)
     return n < 0 ? -1 : atoll(to + strlen("checkpoint-"));
 }
 
-static void the_last_and_the_best_stay(void)
+static void keeps_last_and_best(void)
 {
     Lab l;
     const char *dir = run_dir("keep");
     lab_open(&l, F32, false);
     for (int64_t step = 1; step <= 5; step++) {
-        Snapshot s = shot(&l, dir, step);
+        Snapshot s = snapshot(&l, dir, step);
         s.keep = 2, s.best = step == 2;
         EXPECT_OK(checkpoint_save(&s));
         EXPECT(last_of(dir, "last") == step, "last is %lld", (long long)last_of(dir, "last"));
     }
-    EXPECT(!there(dir, "checkpoint-1") && there(dir, "checkpoint-2") && !there(dir, "checkpoint-3") &&
-           there(dir, "checkpoint-4") && there(dir, "checkpoint-5"), "2, 4 and 5 are kept");
+    EXPECT(!exists(dir, "checkpoint-1") && exists(dir, "checkpoint-2") && !exists(dir, "checkpoint-3") &&
+           exists(dir, "checkpoint-4") && exists(dir, "checkpoint-5"), "2, 4 and 5 are kept");
     EXPECT(last_of(dir, "best") == 2, "best is %lld", (long long)last_of(dir, "best"));
-    Snapshot again = shot(&l, dir, 4);                       /* back to an older step, and on from there */
+    Snapshot again = snapshot(&l, dir, 4);                       /* the run was rewound to an older step */
     again.keep = 2;
     EXPECT_OK(checkpoint_save(&again));
-    EXPECT(last_of(dir, "last") == 4 && there(dir, "checkpoint-5") && !there(dir, "checkpoint-4.tmp"),
+    EXPECT(last_of(dir, "last") == 4 && exists(dir, "checkpoint-5") && !exists(dir, "checkpoint-4.tmp"),
            "replaced in place");
     lab_close(&l);
 }
 
-/* Changes one byte of a file, or cuts it. */
+/* Changes one byte of a file, or truncates it. */
 static void damage(const char *dir, const char *name, long at, bool cut)
 {
     Path path;
@@ -154,7 +154,7 @@ static void damage(const char *dir, const char *name, long at, bool cut)
     fclose(f);
 }
 
-static void damage_is_found(void)
+static void detects_damage(void)
 {
     Lab l;
     Path path, found;
@@ -162,7 +162,7 @@ static void damage_is_found(void)
     Log quiet = { .least = LOG_ERROR };
     lab_open(&l, F32, false);
     for (int64_t step = 1; step <= 3; step++) {
-        Snapshot s = shot(&l, dir, step);
+        Snapshot s = snapshot(&l, dir, step);
         EXPECT_OK(checkpoint_save(&s));
     }
     EXPECT_OK(checkpoint_find(found, dir, &quiet));
@@ -177,7 +177,7 @@ static void damage_is_found(void)
     EXPECT_FAIL(checkpoint_verify(path), E_DATA, "3 bytes");
     damage(dir, "checkpoint-1/MANIFEST.json", 40, true);
     EXPECT_OK(checkpoint_find(found, dir, &quiet));
-    EXPECT(!*found, "found %s among ruins", found);
+    EXPECT(!*found, "found %s though all are damaged", found);
     const char *bad[] = {
         "[]",
         "{\"format\": 1, \"hash\": \"xxh128\", \"files\": 3}",
@@ -190,12 +190,13 @@ static void damage_is_found(void)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         EXPECT_OK(file_write(path, bad[i], strlen(bad[i])));
         EXPECT_OK(checkpoint_find(found, dir, &quiet));
-        EXPECT(!*found, "believed %s", bad[i]);
+        EXPECT(!*found, "accepted %s", bad[i]);
     }
     lab_close(&l);
 }
 
-/* The disk is full at any byte: an error, the checkpoint before it whole, nothing half-written about. */
+/* The disk fills up at every possible byte: an error, the previous checkpoint intact, no partial folder left.
+ * */
 static void full_disk(void)
 {
     Lab l;
@@ -206,7 +207,7 @@ static void full_disk(void)
     struct stat info;
     int failures = 0;
     lab_open(&l, F32, false);
-    Snapshot s = shot(&l, dir, 1);
+    Snapshot s = snapshot(&l, dir, 1);
     EXPECT_OK(checkpoint_save(&s));
     EXPECT_OK(path_join(found, dir, "checkpoint-1/state/model.safetensors"));
     EXPECT(!stat(found, &info), "state");
@@ -224,40 +225,41 @@ static void full_disk(void)
                status_text());
         char name[64];
         snprintf(name, sizeof name, "checkpoint-%lld.tmp", (long long)step);
-        EXPECT(!there(dir, name), "%s is left", name);
+        EXPECT(!exists(dir, name), "%s is left", name);
         EXPECT_OK(checkpoint_find(found, dir, &quiet));
-        EXPECT(*found && !checkpoint_verify(found), "no whole checkpoint after step %lld", (long long)step);
+        EXPECT(*found && !checkpoint_verify(found), "no complete checkpoint after step %lld",
+               (long long)step);
     }
     signal(SIGXFSZ, SIG_DFL);
     EXPECT(failures >= 9 && failures < 12, "%d of 12 saves failed", failures);
     lab_close(&l);
 }
 
-static void save_for_ever(Lab *l, const char *dir, int64_t step)
+static void save_repeatedly(Lab *l, const char *dir, int64_t step)
 {
     for (;; step++) {
-        Snapshot s = shot(l, dir, step);
+        Snapshot s = snapshot(l, dir, step);
         s.keep = 2, s.best = step % 3 == 0;
         if (checkpoint_save(&s)) _exit(1);
     }
 }
 
-/* Killed at any moment of a save: the links name whole checkpoints, and the next start finds one. */
-static void killed(void)
+/* Killed at any moment of a save: the links name complete checkpoints, and the next start finds one. */
+static void survives_kill(void)
 {
     Lab l;
     Path path;
-    const char *dir = run_dir("killed");
+    const char *dir = run_dir("survives_kill");
     Log quiet = { .least = LOG_ERROR };
     lab_open(&l, F32, false);
-    Snapshot first = shot(&l, dir, 1);
+    Snapshot first = snapshot(&l, dir, 1);
     double from = clock_now();
     EXPECT_OK(checkpoint_save(&first));
     double takes = clock_now() - from;
     int64_t step = 2;
     for (int round = 0; round < 30; round++) {
         pid_t child = fork();
-        if (!child) save_for_ever(&l, dir, step);
+        if (!child) save_repeatedly(&l, dir, step);
         usleep((useconds_t)(3e6 * takes * rng_uniform(5, 5, (uint64_t)round)));
         kill(child, SIGKILL);
         int how;
@@ -274,11 +276,11 @@ static void killed(void)
         EXPECT(*path, "nothing to resume from");
         step = last_of(dir, "last") + 1;
     }
-    EXPECT(step > 2, "the killer was too fast: nothing was ever saved");
+    EXPECT(step > 2, "killed before the first checkpoint was complete");
     lab_close(&l);
 }
 
-/* Masters that lie between two weights: which of them they are rounded to is told by nothing else. */
+/* Masters halfway between two bf16 values: only the rounding mode decides the weight. */
 static void put_ties(Lab *l)
 {
     for (int i = 0; i < l->e.model.params.n; i++) {
@@ -304,12 +306,12 @@ static void export_loads(void)
     EXPECT_OK(path_join(file, dir, "tokenizer.json"));
     EXPECT_OK(file_write(file, "{}", 2));
     HfExport x = { .config = hf, .companions = dir, .min_pixels = 1024, .max_pixels = 4096 };
-    Snapshot s = shot(&a, dir, 3);
+    Snapshot s = snapshot(&a, dir, 3);
     s.hf = &x;
     EXPECT_OK(checkpoint_save(&s));
     EXPECT_OK(path_join(path, dir, "checkpoint-3"));
     EXPECT_OK(checkpoint_verify(path));
-    EXPECT(there(path, "tokenizer.json") && there(path, "config.json") && there(path, "model.safetensors"),
+    EXPECT(exists(path, "tokenizer.json") && exists(path, "config.json") && exists(path, "model.safetensors"),
            "files");
     EXPECT_OK(st_open(&st, path));
     EXPECT_OK(weights_load(&b.e.model, &b.e.be, &st, NULL));
@@ -335,12 +337,12 @@ static void export_loads(void)
 int main(void)
 {
     omp_set_num_threads(1);                                  /* a forked child has no other threads */
-    RUN(back_to_the_bit);
+    RUN(restores_bit_for_bit);
     RUN(other_models_are_refused);
-    RUN(the_last_and_the_best_stay);
-    RUN(damage_is_found);
+    RUN(keeps_last_and_best);
+    RUN(detects_damage);
     RUN(full_disk);
-    RUN(killed);
+    RUN(survives_kill);
     RUN(export_loads);
     folder_remove(lab_tmp());
     return lab_report();

@@ -1,6 +1,5 @@
-/* Runs that end by a failure: of data, or of a disk that is full. Whoever meets it, all ranks end after the
- * same step, with the words of the one that did, and a checkpoint that was on its way is written to its
- * end. */
+/* Runs that end by bad data or a full disk. Whichever rank fails, all ranks end after the same step with its
+ * error message, and a checkpoint in flight is completed. */
 #include "layoutlab.h"
 #include "runlab.h"
 
@@ -10,7 +9,7 @@ typedef struct Ending { Status status; char words[400]; int64_t step; bool agree
 
 static struct { const char *keys; bool full; Ending end[2]; } all;
 
-/* Metrics go to a disk without room, on the rank that writes them. */
+/* Makes the rank that writes metrics write them to a full disk. */
 static void fill_disk(Trainer *t)
 {
     if (!t->first) return;
@@ -46,7 +45,7 @@ static void expect_saved(int64_t step)
     folder_remove(lab_path("ends"));
 }
 
-/* On two ranks: the one that met it fails by it, the other by being told. */
+/* On two ranks: one fails with the error, the other with the error it received. */
 static void expect_two(const char *what, int first, Status want, const char *words)
 {
     const Ending *a = &all.end[first], *b = &all.end[!first];
@@ -75,9 +74,8 @@ static void full_disks(void)
     all.full = false;
 }
 
-/* A line more, met after a few steps in this order of the data, has a picture whose end is missing: only who
- * decodes it finds out. */
-static void spoil(int lines)
+/* Adds a sample, used after a few steps, with a truncated image: only the rank that decodes it fails. */
+static void add_bad_sample(int lines)
 {
     char  path[400], line[1024];
     Bytes b = tiny_picture(3);
@@ -92,10 +90,10 @@ static void spoil(int lines)
     fclose(f);
 }
 
-/* Pictures are the first stage's to decode. */
-static void spoilt_data(void)
+/* The first pipeline stage decodes images. */
+static void bad_data(void)
 {
-    spoil(40);
+    add_bad_sample(40);
     all.keys = "checkpoint.save_steps=1\ntrain.max_steps=40\ntrain.seed=5\nparallel.pp=2";
     on_ranks(2, 0, rank_main);
     expect_two("data", 0, E_DATA, "cut.jpg");
@@ -112,7 +110,7 @@ int main(void)
 {
     runlab_open(&lab, 12);
     RUN(full_disks);
-    RUN(spoilt_data);
+    RUN(bad_data);
     runlab_close(&lab);
     return lab_report();
 }

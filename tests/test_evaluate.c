@@ -1,5 +1,5 @@
-/* Evaluation: loss and exact answers by channel, the control without pictures, samples, bad data; and the
- * same from a folder by way of the command line's pieces. */
+/* Evaluation: loss and exact answers per channel, the control with blank images, the samples file, bad data;
+ * and the same through infer/predict.h from a model folder. */
 #include "small.h"
 
 #include "data/image_encode.h"
@@ -22,7 +22,8 @@ static const char config[] =
 #define ASK(question, answer) "\"messages\": [" TURN("user", question) ", " TURN("assistant", answer) "]"
 #define SHOW(file) ", \"images\": [\"" file "\"]"
 
-/* Two that cannot be told apart without looking, two that can, two rounds, one without an answer. */
+/* Two samples that differ only in the image, two that differ in the text, two of two turns, one without an
+ * answer. */
 static const char *const lines[] = {
     "{\"channel\": \"colour\", " ASK("<image>What colour is it?", "red") SHOW("red.png") "}",
     "{\"channel\": \"sum\", " ASK("2 and 2?", "four") "}",
@@ -49,7 +50,7 @@ static void write_text(const char *name, const char *const *text, int n)
     if (!f || fclose(f)) perror(path), exit(1);
 }
 
-static void write_picture(const char *name, int r, int g, int b)
+static void write_image(const char *name, int r, int g, int b)
 {
     static uint8_t rgb[32 * 32 * 3];
     for (int i = 0; i < 32 * 32; i++)
@@ -76,7 +77,7 @@ static void world_open(World *w)
     *w = (World){ 0 };
     if (!*dir) {
         snprintf(dir, sizeof dir, "%s", lab_tmp());
-        write_picture("red.png", 230, 20, 30), write_picture("blue.png", 10, 40, 220);
+        write_image("red.png", 230, 20, 30), write_image("blue.png", 10, 40, 220);
         write_text("eval.jsonl", lines, LINES);
     }
     w->shape = small_shape(config), ss = shape_stream(&w->shape);
@@ -129,8 +130,8 @@ static void fill(World *w, Stream *s)
     dataset_close(&data);
 }
 
-/* Learns the documents by heart, the first time; then the weights are known. */
-static double learn(World *w)
+/* Overfits to the documents; the weights are saved on the first call and loaded later. */
+static double overfit(World *w)
 {
     static char  *known;
     static Losses l;
@@ -158,9 +159,9 @@ static const EvalRow *row_of(const EvalResult *r, const char *channel)
     return &none;
 }
 
-/* A model that has learnt its answers by heart gives them; before, it does not; blind, it cannot tell the
- * pictures apart. */
-static void answers_by_heart(void)
+/* An overfitted model gives its answers; before training it does not; with blank images it cannot distinguish
+ * the images. */
+static void overfitted_answers(void)
 {
     World w;
     EvalResult r;
@@ -172,8 +173,8 @@ static void answers_by_heart(void)
            (int)r.total.asked);
     EXPECT(r.total.samples == LINES && r.rows == 4, "%d samples, %d channels", (int)r.total.samples, r.rows);
     eval_result_close(&r);
-    double loss = learn(&w);
-    EXPECT(loss < 0.1, "loss %g after learning", loss);
+    double loss = overfit(&w);
+    EXPECT(loss < 0.1, "loss %g after training", loss);
     EXPECT_OK(evaluate_model(&w.e, &w.eval, &r));
     EXPECT(r.total.asked == 5 && r.total.correct == 5, "%d of %d after", (int)r.total.correct,
            (int)r.total.asked);
@@ -196,8 +197,8 @@ static void answers_by_heart(void)
     world_close(&w);
 }
 
-/* Few documents at a time, or few of all, change nothing about each of them. */
-static void waves_and_limits(void)
+/* Smaller batches, or a limit on samples, change no sample's result. */
+static void batches_and_limits(void)
 {
     World w;
     EvalResult all, few, some;
@@ -222,7 +223,7 @@ static void samples_file(void)
     char file[300], line[4096];
     int n = 0;
     world_open(&w);
-    learn(&w);
+    overfit(&w);
     snprintf(file, sizeof file, "%s", in_dir("samples.jsonl"));
     w.eval.samples = file;
     EXPECT_OK(evaluate_model(&w.e, &w.eval, &r));
@@ -306,7 +307,7 @@ static void finds_answers(void)
     EXPECT(answer_equals(&got, &want), "%.*s", (int)got.n, got.v);
     want.n = 4;
     EXPECT(!answer_equals(&got, &want), "a part is not the whole");
-    ids.n = end;                                             /* cut off before <|im_end|> */
+    ids.n = end;                                             /* truncated before <|im_end|> */
     EXPECT(!answer_find(&m, &ids, &prompt, &end), "an answer without its end");
     text_close(&got), text_close(&want);
     ids_close(&ids);
@@ -315,7 +316,7 @@ static void finds_answers(void)
     tokenizer_close(t);
 }
 
-/* Written as a folder, opened again, it answers the same. */
+/* The model saved as a folder and opened again gives the same answers. */
 static void from_a_folder(void)
 {
     World w;
@@ -327,7 +328,7 @@ static void from_a_folder(void)
     const char *const stops[] = { "{\"eos_token_id\": [576, 7]}" };
     char model[300];
     world_open(&w);
-    learn(&w);
+    overfit(&w);
     snprintf(model, sizeof model, "%s/model", dir);
     EXPECT_OK(weights_save(&w.e.model, &w.e.be, model, F32, 1 << 30));
     write_text("model/config.json", conf, 1);
@@ -338,7 +339,7 @@ static void from_a_folder(void)
     config_default(&recipe);
     recipe.model.path = model;
     EXPECT_OK(predict_read_pixel_bounds(&recipe, model));
-    EXPECT(recipe.image.min_pixels == 1024 && recipe.image.max_pixels == 4096, "bounds of pictures");
+    EXPECT(recipe.image.min_pixels == 1024 && recipe.image.max_pixels == 4096, "pixel bounds");
     EXPECT_OK(predict_open(&p, &recipe));
     EXPECT(p.stops == 3 && p.stop[0] == 576 && p.stop[1] == 574 && p.stop[2] == 7, "%d stops", p.stops);
     EXPECT_OK(predict_load(&p, &budget, eval_decode_capacity(8, &budget), NULL));
@@ -355,8 +356,8 @@ static void from_a_folder(void)
 int main(void)
 {
     RUN(finds_answers);
-    RUN(answers_by_heart);
-    RUN(waves_and_limits);
+    RUN(overfitted_answers);
+    RUN(batches_and_limits);
     RUN(samples_file);
     RUN(bad_samples);
     RUN(from_a_folder);

@@ -1,4 +1,4 @@
-/* Decoding: a cache against whole forwards, batches against single documents, sampling, memory. */
+/* Generation: KV cache against full forward passes, batches against single documents, sampling, memory. */
 #include "small.h"
 
 #include "infer/generate.h"
@@ -6,7 +6,7 @@
 
 #include <stdatomic.h>
 
-/* Every allocation that our own code asks for passes here and is counted. */
+/* Counts every allocation of the program. */
 static atomic_long allocations;
 #ifndef TREB_SANITIZE
 void *__libc_malloc(size_t n);
@@ -18,24 +18,24 @@ void *realloc(void *p, size_t n) { allocations++; return __libc_realloc(p, n); }
 #endif
 
 enum { DOCS = 3, GROW = 6, LONGEST = SMALL_DOC + GROW };
-static const Budget room = { .tokens = 140, .patches = 64, .docs = 4, .supervised = 100 };
+static const Budget budget = { .tokens = 140, .patches = 64, .docs = 4, .supervised = 100 };
 
 static EngineConf decode_conf(DType d)
 {
-    EngineConf c = small_conf(room);
+    EngineConf c = small_conf(budget);
     c.train = false, c.dtype = d, c.logits = true;
     c.decode.docs = 4, c.decode.tokens = GROW;
     return c;
 }
 
-/* A stream of documents whose prompts have grown by `more` tokens each. */
-static void grown_stream(Stream *s, const ModelShape *shape, unsigned pictures, const Ids *extra,
+/* A stream of documents with `more` generated tokens appended to each prompt. */
+static void extended_stream(Stream *s, const ModelShape *shape, unsigned pictures, const Ids *extra,
                          int64_t more)
 {
     StreamShape ss = shape_stream(shape);
     static SmallDoc doc[DOCS];
     static int32_t ids[DOCS][LONGEST], targets[DOCS][LONGEST];
-    EXPECT_OK(stream_open(s, &ss, &room));
+    EXPECT_OK(stream_open(s, &ss, &budget));
     for (int d = 0; d < DOCS; d++) {
         Document x = small_doc(&doc[d], d, pictures >> d & 1, 42);
         memcpy(ids[d], x.ids, (size_t)x.n * 4);
@@ -46,14 +46,14 @@ static void grown_stream(Stream *s, const ModelShape *shape, unsigned pictures, 
     }
 }
 
-static double far(const float *a, const float *b, int64_t n)
+static double max_difference(const float *a, const float *b, int64_t n)
 {
     double m = 0;
     for (int64_t i = 0; i < n; i++) m = fmax(m, fabs(a[i] - b[i]));
     return m;
 }
 
-/* Logits after the last row of every document, by a whole forward. */
+/* Logits after the last token of every document, by a full forward pass. */
 static void whole_logits(Engine *e, const Stream *s, float *out)
 {
     engine_upload(e, s);
@@ -63,8 +63,8 @@ static void whole_logits(Engine *e, const Stream *s, float *out)
     EXPECT_OK(backend_sync(&e->be));
 }
 
-/* Greedy decoding of three documents of different lengths; after every token the logits are those of a
- * forward over everything so far. */
+/* Greedy decoding of three documents of different lengths: after every token the logits equal those of a full
+ * forward pass over the document so far. */
 static void cache_equals_forward(void)
 {
     ModelShape shape = small_shape(small_vl_moe);
@@ -76,17 +76,17 @@ static void cache_equals_forward(void)
             Decode dec;
             Ids extra[DOCS] = { 0 };
             static float want[4 * 97];
-            small_stream(&s, &shape, room, 0, DOCS, pictures);
+            small_stream(&s, &shape, budget, 0, DOCS, pictures);
             small_engine(&e, &shape, &conf, &s);
             small_engine(&ref, &shape, &conf, &s);
             EXPECT_OK(decode_open(&dec, &e));
             EXPECT_OK(decode_prompts(&dec, &s, NULL));
             for (int64_t step = 0;; step++) {
                 int32_t doc[DOCS] = { 0, 1, 2 }, id[DOCS];
-                grown_stream(&t, &shape, pictures, extra, step);
+                extended_stream(&t, &shape, pictures, extra, step);
                 whole_logits(&ref, &t, want);
                 stream_close(&t);
-                double off = far(dec.logits, want, DOCS * 97);
+                double off = max_difference(dec.logits, want, DOCS * 97);
                 EXPECT(off < (d ? 0.06 : 1e-5), "%s, pictures %u, step %d: off by %g", dtype_name(conf.dtype),
                        pictures, (int)step, off);
                 if (step == GROW) break;
@@ -120,7 +120,7 @@ static bool same_ids(const Ids *a, const Ids *b)
     return a->n == b->n && !memcmp(a->v, b->v, (size_t)a->n * sizeof *a->v);
 }
 
-/* What a document gets does not depend on those beside it, nor on when they end; sampled tokens included. */
+/* The tokens of a document, sampled ones included, do not depend on the other documents of the batch. */
 static void batch_equals_single(void)
 {
     ModelShape shape = small_shape(small_vl_moe);
@@ -131,10 +131,10 @@ static void batch_equals_single(void)
         Stream s;
         Engine e;
         if (sampled) how.temperature = 1.5, how.top_p = 0.9, how.seed = 7;
-        small_stream(&s, &shape, room, 0, DOCS, 5);
+        small_stream(&s, &shape, budget, 0, DOCS, 5);
         small_engine(&e, &shape, &conf, &s);
         generate_all(&e, &s, &how, all);
-        if (all[1].n) how.stop[how.stops++] = all[1].v[2];           /* the second one ends early */
+        if (all[1].n) how.stop[how.stops++] = all[1].v[2];           /* the second document ends early */
         for (int d = 0; d < DOCS; d++) {
             Ids one[1] = { 0 }, ended[DOCS] = { 0 };
             Stream alone;
@@ -144,11 +144,11 @@ static void batch_equals_single(void)
             generate_all(&e, &s, &how, ended);
             all[d].n = n;
             EXPECT(same_ids(&ended[d], &all[d]), "document %d changed when another ended", d);
-            small_stream(&alone, &shape, room, d, 1, 5);
+            small_stream(&alone, &shape, budget, d, 1, 5);
             how.first = d;
             generate_all(&e, &alone, &how, one);
             how.first = 0;
-            EXPECT(same_ids(&one[0], &all[d]), "document %d alone gets something else", d);
+            EXPECT(same_ids(&one[0], &all[d]), "document %d differs when generated alone", d);
             stream_close(&alone);
             ids_close(&one[0]);
             for (int i = 0; i < DOCS; i++) ids_close(&ended[i]);
@@ -159,7 +159,7 @@ static void batch_equals_single(void)
     }
 }
 
-static void tokens_allocate_nothing(void)
+static void decoding_allocates_nothing(void)
 {
 #ifdef TREB_SANITIZE
     SKIP("a sanitizer owns malloc");
@@ -170,7 +170,7 @@ static void tokens_allocate_nothing(void)
     Stream s;
     Engine e;
     Decode d;
-    small_stream(&s, &shape, room, 0, DOCS, 7);
+    small_stream(&s, &shape, budget, 0, DOCS, 7);
     small_engine(&e, &shape, &conf, &s);
     EXPECT_OK(decode_open(&d, &e));
     EXPECT_OK(decode_prompts(&d, &s, NULL));
@@ -192,26 +192,27 @@ static size_t bytes_of(const Engine *e)
     return n;
 }
 
-/* A training engine has room to evaluate in what a step needs anyway, whatever it recomputes, but for keys and
- * values of documents that go on where a step keeps next to nothing; a step after an evaluation is the step it
- * would have been; and the loss is the same as that of training. */
-static void lives_in_a_training_plan(void)
+/* Evaluation in a training engine needs no memory beyond that of a step, whatever it recomputes, except for
+ * the KV cache if a step keeps almost nothing; a step after an evaluation equals the step without it; and the
+ * loss equals that of training. */
+static void fits_in_a_training_plan(void)
 {
     ModelShape shape = small_shape(small_vl_moe);
     const char *drop[] = { NULL, "moe", "full" };
     for (int i = 0; i < 3; i++) {
-        EngineConf conf = small_conf(room), with = conf;
+        EngineConf conf = small_conf(budget), with = conf;
         Stream s;
         Engine e, other;
         Ids    out[DOCS] = { 0 };
         if (drop[i]) EXPECT_OK(policy_drop(conf.policy, drop[i]));
         memcpy(with.policy, conf.policy, sizeof conf.policy);
         with.evaluate = true, with.decode = (DecodeCapacity){ 4, GROW };
-        small_stream(&s, &shape, room, 0, DOCS, 7);
+        small_stream(&s, &shape, budget, 0, DOCS, 7);
         small_engine(&other, &shape, &conf, &s);
         small_engine(&e, &shape, &with, &s);
         size_t more = drop[i] && !strcmp(drop[i], "full") ? bytes_of(&other) / 50 : 0;
-        EXPECT(bytes_of(&e) <= bytes_of(&other) + more, "recompute %s: %zu bytes with evaluation, %zu without",
+        EXPECT(bytes_of(&e) <= bytes_of(&other) + more,
+               "recompute %s: %zu bytes with evaluation, %zu without",
                drop[i] ? drop[i] : "nothing", bytes_of(&e), bytes_of(&other));
         Losses want = small_step(&other, 0.5f), got;
         GenerateConf how = greedy(GROW);
@@ -243,7 +244,7 @@ static void lives_in_a_training_plan(void)
     }
 }
 
-/* A prompt that is the beginning of a longer document goes on as if it had been alone. */
+/* A prompt that is the beginning of a longer document is continued as if the rest did not exist. */
 static void prompts_inside_documents(void)
 {
     ModelShape shape = small_shape(small_vl_moe);
@@ -255,13 +256,13 @@ static void prompts_inside_documents(void)
     Stream whole, cut;
     Engine e;
     Decode d;
-    EXPECT_OK(stream_open(&cut, &ss, &room));
+    EXPECT_OK(stream_open(&cut, &ss, &budget));
     for (int i = 0; i < DOCS; i++) {
         Document x = small_doc(&m[i], i, true, 42);
         x.n = tokens[i];
         EXPECT_OK(stream_add(&cut, &x));
     }
-    small_stream(&whole, &shape, room, 0, DOCS, 7);
+    small_stream(&whole, &shape, budget, 0, DOCS, 7);
     small_engine(&e, &shape, &conf, &whole);
     EXPECT_OK(decode_open(&d, &e));
     EXPECT_OK(decode_prompts(&d, &cut, NULL));
@@ -269,16 +270,18 @@ static void prompts_inside_documents(void)
     EXPECT_OK(decode_step(&d, DOCS, doc, id));
     memcpy(want[1], d.logits, sizeof want[1]);
     EXPECT_OK(decode_prompts(&d, &whole, tokens));
-    EXPECT(far(d.logits, want[0], DOCS * 97) < 1e-5, "prompts: off by %g", far(d.logits, want[0], DOCS * 97));
+    EXPECT(max_difference(d.logits, want[0], DOCS * 97) < 1e-5, "prompts: off by %g",
+           max_difference(d.logits, want[0], DOCS * 97));
     EXPECT_OK(decode_step(&d, DOCS, doc, id));
-    EXPECT(far(d.logits, want[1], DOCS * 97) < 1e-5, "step: off by %g", far(d.logits, want[1], DOCS * 97));
+    EXPECT(max_difference(d.logits, want[1], DOCS * 97) < 1e-5, "step: off by %g",
+           max_difference(d.logits, want[1], DOCS * 97));
     decode_close(&d);
     engine_close(&e);
     stream_close(&whole), stream_close(&cut);
 }
 
 /* Logits of five tokens: 50 %, 25 %, 15 %, 8 %, 2 %. */
-static void samples_as_asked(void)
+static void samples_by_probability(void)
 {
     static const double p[5] = { 0.15, 0.5, 0.02, 0.25, 0.08 };
     enum { N = 20000 };
@@ -317,7 +320,7 @@ static void samples_as_asked(void)
     EXPECT(id == 1, "of equals the first is taken, not %d", id);
 }
 
-static void speaks_utf8(void)
+static void detokenizes_to_utf8(void)
 {
     static const struct { const char *in, *out; size_t rest; } cases[] = {
         { "plain", "plain", 0 },
@@ -352,9 +355,9 @@ int main(void)
     RUN(cache_equals_forward);
     RUN(prompts_inside_documents);
     RUN(batch_equals_single);
-    RUN(tokens_allocate_nothing);
-    RUN(lives_in_a_training_plan);
-    RUN(samples_as_asked);
-    RUN(speaks_utf8);
+    RUN(decoding_allocates_nothing);
+    RUN(fits_in_a_training_plan);
+    RUN(samples_by_probability);
+    RUN(detokenizes_to_utf8);
     return lab_report();
 }

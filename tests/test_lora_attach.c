@@ -1,5 +1,5 @@
-/* tests/test_lora_attach.c -- which weights get pairs and which entries are errors; pairs cut over meshes; how
- * they are drawn. */
+/* tests/test_lora_attach.c -- which weights get adapters and which entries are errors; adapters on meshes;
+ * their initialization. */
 #include "partlab.h"
 #include "model/presets.h"
 
@@ -27,9 +27,9 @@ static Status open_with(Model *m, const ModelShape *s, Ask a)
     return model_open_part(m, s, a.frozen, conf_of(&a), NULL, &whole, 1);
 }
 
-/* ---- words ---- */
+/* ---- entries ---- */
 
-static int pairs_in(const Model *m)
+static int count_adapters(const Model *m)
 {
     int n = 0;
     for (int i = 0; i < m->params.n; i++)
@@ -37,56 +37,59 @@ static int pairs_in(const Model *m)
     return n;
 }
 
-static void expect_pairs(const ModelShape *s, Ask a, int want)
+static void expect_adapters(const ModelShape *s, Ask a, int want)
 {
     Model m;
     EXPECT_OK(open_with(&m, s, a));
-    EXPECT(pairs_in(&m) == want, "%s without %s: %d pairs, not %d", a.target, a.exclude ? a.exclude : "any",
-           pairs_in(&m), want);
+    EXPECT(count_adapters(&m) == want, "%s without %s: %d adapters, not %d", a.target,
+           a.exclude ? a.exclude : "any", count_adapters(&m), want);
     for (int i = 0; i < m.params.n; i++) {
         const Param *p = m.params.p[i];
-        EXPECT(p->frozen == !p->beside, "%s: frozen %d", p->piece[0].name, p->frozen);
+        EXPECT(p->frozen == !p->adapter_of, "%s: frozen %d", p->piece[0].name, p->frozen);
     }
     model_close(&m);
 }
 
-static void words_reach_what_they_say(void)
+static void entries_select_modules(void)
 {
     ModelShape s = part_shape(false, "1"), tied = part_shape(true, "1"), text = small_shape(dense_config);
     int attention = 4 * 4, tower = 2 * 2, vision = tower + 2 * 2 + 2 * 2;      /* blocks; two mergers */
     int experts = 3 * 2, dense = 3;
-    expect_pairs(&s, (Ask){ .target = "all-linear" }, attention + vision + experts + dense);
-    expect_pairs(&s, (Ask){ .target = "all-linear", .frozen = { true } }, attention + 4 + experts + dense);
-    expect_pairs(&s, (Ask){ .target = "all-linear", .frozen = { true, true } }, attention + experts + dense);
-    expect_pairs(&s, (Ask){ .target = "all-linear", .frozen = { false, false, true } }, vision);
-    expect_pairs(&s, (Ask){ .target = "all-attention" }, attention + tower);
-    expect_pairs(&s, (Ask){ .target = "experts" }, experts);
-    expect_pairs(&s, (Ask){ .target = "vision" }, vision);
-    expect_pairs(&s, (Ask){ .target = "vision", .frozen = { true } }, 4);
-    expect_pairs(&s, (Ask){ .target = "q_proj,v_proj" }, 8);
-    expect_pairs(&s, (Ask){ .target = "q_proj,q_proj" }, 4);
-    expect_pairs(&s, (Ask){ .target = "gate_up_proj" }, 3);
-    expect_pairs(&s, (Ask){ .target = "mlp.experts.down_proj" }, 3);
-    expect_pairs(&s, (Ask){ .target = "down_proj" }, 4);
-    expect_pairs(&s, (Ask){ .target = "mlp.down_proj" }, 1);
-    expect_pairs(&s, (Ask){ .target = "proj" }, 2);                       /* not patch_embed, a convolution */
-    expect_pairs(&s, (Ask){ .target = "gate" }, 3);
-    expect_pairs(&s, (Ask){ .target = "all-linear,mlp.gate,lm_head", .exclude = "vision" },
+    expect_adapters(&s, (Ask){ .target = "all-linear" }, attention + vision + experts + dense);
+    expect_adapters(&s, (Ask){ .target = "all-linear", .frozen = { true } }, attention + 4 + experts + dense);
+    expect_adapters(&s, (Ask){ .target = "all-linear", .frozen = { true, true } },
+                    attention + experts + dense);
+    expect_adapters(&s, (Ask){ .target = "all-linear", .frozen = { false, false, true } }, vision);
+    expect_adapters(&s, (Ask){ .target = "all-attention" }, attention + tower);
+    expect_adapters(&s, (Ask){ .target = "experts" }, experts);
+    expect_adapters(&s, (Ask){ .target = "vision" }, vision);
+    expect_adapters(&s, (Ask){ .target = "vision", .frozen = { true } }, 4);
+    expect_adapters(&s, (Ask){ .target = "q_proj,v_proj" }, 8);
+    expect_adapters(&s, (Ask){ .target = "q_proj,q_proj" }, 4);
+    expect_adapters(&s, (Ask){ .target = "gate_up_proj" }, 3);
+    expect_adapters(&s, (Ask){ .target = "mlp.experts.down_proj" }, 3);
+    expect_adapters(&s, (Ask){ .target = "down_proj" }, 4);
+    expect_adapters(&s, (Ask){ .target = "mlp.down_proj" }, 1);
+    /* not patch_embed, a convolution */
+    expect_adapters(&s, (Ask){ .target = "proj" }, 2);
+    expect_adapters(&s, (Ask){ .target = "gate" }, 3);
+    expect_adapters(&s, (Ask){ .target = "all-linear,mlp.gate,lm_head", .exclude = "vision" },
                  attention + experts + dense + 3 + 1);
-    expect_pairs(&s, (Ask){ .target = "lm_head" }, 1);
-    expect_pairs(&s, (Ask){ .target = "*.mlp.gate" }, 3);
-    expect_pairs(&s, (Ask){ .target = "model.language_model.layers.2.*" }, 6);        /* and not its router */
-    expect_pairs(&s, (Ask){ .target = "layers.[02].self_attn.?_proj" }, 8);
-    expect_pairs(&s, (Ask){ .target = "model.language_model.layers.3.self_attn.q_proj" }, 1);
-    expect_pairs(&s, (Ask){ .target = "*" }, attention + vision + experts + dense);
-    expect_pairs(&s, (Ask){ .target = "all-linear", .exclude = "visual" }, attention + experts + dense);
-    expect_pairs(&s, (Ask){ .target = "all-linear", .exclude = "visual.merger,*.layers.3.*,experts" },
+    expect_adapters(&s, (Ask){ .target = "lm_head" }, 1);
+    expect_adapters(&s, (Ask){ .target = "*.mlp.gate" }, 3);
+    /* without its router */
+    expect_adapters(&s, (Ask){ .target = "model.language_model.layers.2.*" }, 6);
+    expect_adapters(&s, (Ask){ .target = "layers.[02].self_attn.?_proj" }, 8);
+    expect_adapters(&s, (Ask){ .target = "model.language_model.layers.3.self_attn.q_proj" }, 1);
+    expect_adapters(&s, (Ask){ .target = "*" }, attention + vision + experts + dense);
+    expect_adapters(&s, (Ask){ .target = "all-linear", .exclude = "visual" }, attention + experts + dense);
+    expect_adapters(&s, (Ask){ .target = "all-linear", .exclude = "visual.merger,*.layers.3.*,experts" },
                  3 * 4 + vision - 2 + dense);
-    expect_pairs(&s, (Ask){ .target = "all-linear", .exclude = "lm_head" },
+    expect_adapters(&s, (Ask){ .target = "all-linear", .exclude = "lm_head" },
                  attention + vision + experts + dense);
-    expect_pairs(&tied, (Ask){ .target = "all-linear" }, attention + vision + experts + dense);
-    expect_pairs(&text, (Ask){ .target = "all-linear" }, 2 * 7);
-    expect_pairs(&text, (Ask){ .target = "gate_proj,up_proj,down_proj" }, 2 * 3);
+    expect_adapters(&tied, (Ask){ .target = "all-linear" }, attention + vision + experts + dense);
+    expect_adapters(&text, (Ask){ .target = "all-linear" }, 2 * 7);
+    expect_adapters(&text, (Ask){ .target = "gate_proj,up_proj,down_proj" }, 2 * 3);
 }
 
 static void expect_error(const ModelShape *s, Ask a, const char *entry, const char *word)
@@ -97,7 +100,7 @@ static void expect_error(const ModelShape *s, Ask a, const char *entry, const ch
     if (getenv("TREB_SHOW")) puts(status_text());
 }
 
-static void what_reaches_nothing_is_an_error(void)
+static void entries_without_effect_fail(void)
 {
     ModelShape s = part_shape(false, ""), tied = part_shape(true, ""), text = small_shape(dense_config);
     expect_error(&s, (Ask){ .target = "q_proj,q_prj" }, "lora.target_modules: q_prj", "nearest is q_proj");
@@ -136,7 +139,7 @@ static void what_reaches_nothing_is_an_error(void)
     EXPECT_FAIL(model_open_part(&m, &s, NULL, &wide, NULL, &whole, 1), E_CONFIG, "16 inputs and 16 outputs");
 }
 
-static void saved_modules_are_trained_whole(void)
+static void saved_modules_are_trained_in_full(void)
 {
     ModelShape s = part_shape(false, "1");
     Model m;
@@ -156,7 +159,8 @@ static void saved_modules_are_trained_whole(void)
     model_close(&m);
     EXPECT_OK(open_with(&m, &s, (Ask){ .target = "q_proj", .save = "visual.merger.norm" }));
     EXPECT(!m.frozen[G_LLM] && m.frozen[G_VIT] && !m.frozen[G_ALIGNER], "the tower is frozen");
-    Model again;                                             /* groups as they came out open the same */
+    /* opened again with the resulting frozen groups: the same model */
+    Model again;
     EXPECT_OK(model_open_whole(&again, &m));
     EXPECT(again.params.n == m.params.n && !memcmp(again.frozen, m.frozen, sizeof m.frozen), "opened again");
     for (int i = 0; i < m.params.n; i++)
@@ -183,7 +187,7 @@ static bool is_tensor(const Model *m, const char *name, int64_t rows, int64_t co
 
 #define LM "base_model.model.model.language_model."
 
-static void tensors_are_named_as_peft_names_them(void)
+static void tensors_have_peft_names(void)
 {
     ModelShape s = part_shape(false, "1");
     Model m;
@@ -204,12 +208,12 @@ static void tensors_are_named_as_peft_names_them(void)
     const Lora *l = m.layer[1].attn.w_qkv->lora;
     EXPECT(l->parts == 2 && l->part[1].piece == 2 && l->part[1].at == 60 && l->part[1].rows == 12 &&
            l->part[1].from == 4 && l->part[1].r == 4 && l->part[1].scale == 2, "v behind q");
-    EXPECT(l->a->adapter_of == m.layer[1].attn.w_qkv && l->a->unit == l->a->adapter_of->unit && !l->a->frozen &&
-           l->a->shard.shape[0] == 8, "A of q, v");
+    EXPECT(l->a->adapter_of == m.layer[1].attn.w_qkv && l->a->unit == l->a->adapter_of->unit &&
+           !l->a->frozen && l->a->shard.shape[0] == 8, "A of q, v");
     model_close(&m);
 }
 
-static void a_loaded_adapter_is_taken_as_it_is(void)
+static void loaded_adapter_defines_modules(void)
 {
     ModelShape s = part_shape(false, "1");
     LoraTarget t[] = { { "model.language_model.layers.0.self_attn.v_proj", 2, 8 },
@@ -222,7 +226,8 @@ static void a_loaded_adapter_is_taken_as_it_is(void)
     Model m;
     EXPECT_OK(model_open_part(&m, &s, frozen, &c, NULL, &whole, 1));
     const Lora *l = m.layer[0].attn.w_qkv->lora, *d = m.layer[0].moe.w_d->lora;
-    EXPECT(pairs_in(&m) == 4 && l->parts == 2 && l->a->shape[0] == 18, "%d pairs", pairs_in(&m));
+    EXPECT(count_adapters(&m) == 4 && l->parts == 2 && l->a->shape[0] == 18, "%d adapters",
+           count_adapters(&m));
     EXPECT(l->part[0].r == 16 && l->part[0].scale == 2, "q: %lld", (long long)l->part[0].r);
     EXPECT(l->part[1].r == 2 && l->part[1].from == 16, "v: %lld", (long long)l->part[1].r);
     EXPECT(d->part[0].scale == (float)(6 / sqrt(3)), "experts: scale %g", d->part[0].scale);
@@ -267,14 +272,14 @@ static void counts_of_the_30b(void)
 
 static RankPart whole;
 
-/* Where the elements of a parameter that this rank steps and counts lie in the whole model's list. */
-static void covers(int *seen, const RankPart *r, Slicing mode)
+/* Counts, per element of the whole model, how often ranks update it. */
+static void count_updates(int *seen, const RankPart *r, Slicing mode)
 {
     for (int i = 0; i < r->m.params.n; i++) {
         const Param *p = r->m.params.p[i], *q = part_param(&whole, p->piece[0].name);
         int ranks[64], n = mesh_group(&r->mesh, p->grad_group, ranks), place = 0;
         StridedRange c[9], all[3];
-        if (!p->beside) continue;
+        if (!p->adapter_of) continue;
         if (mode != WHOLE_STATE) n = 1;
         for (int k = 0; whole.m.params.p[k] != q; k++) place += (int)param_count(whole.m.params.p[k]);
         int64_t end = p->shard.offset + p->shard.len < p->mine ? p->shard.offset + p->shard.len : p->mine;
@@ -287,8 +292,8 @@ static void covers(int *seen, const RankPart *r, Slicing mode)
     }
 }
 
-/* Each rank's values are those of the one rank at the place that its combs say. */
-static void expect_drawn_alike(const RankPart *r)
+/* Each rank's values equal those of a single rank at the positions that its ranges give. */
+static void expect_same_init(const RankPart *r)
 {
     for (int i = 0; i < r->m.params.n; i++) {
         const Param *p = r->m.params.p[i], *q = part_param(&whole, p->piece[0].name);
@@ -305,7 +310,7 @@ static void expect_drawn_alike(const RankPart *r)
     }
 }
 
-/* Said once more, by hand: how a pair follows its weight. */
+/* The cuts of an adapter, derived from its weight independently of lora.c. */
 static void expect_cut_as_the_weight(const RankPart *r)
 {
     for (int i = 0; i < r->m.params.n; i++) {
@@ -317,15 +322,17 @@ static void expect_cut_as_the_weight(const RankPart *r)
         EXPECT(l->a->shard.shape[last] == w->shard.shape[last], "%s: A has its columns", w->piece[0].name);
         for (int k = 0; k < l->parts; k++) {
             const LoraPart *x = &l->part[k];
-            EXPECT(x->b->shard.shape[last] == x->r && x->b->shard.shape[last - 1] == x->rows, "%s: B", w->piece[0].name);
+            EXPECT(x->b->shard.shape[last] == x->r && x->b->shard.shape[last - 1] == x->rows, "%s: B",
+                   w->piece[0].name);
             EXPECT(x->at == at, "%s: part %d at %lld", w->piece[0].name, k, (long long)x->at);
             at += x->rows;
         }
         EXPECT(at == w->shard.shape[last - 1], "%s: %lld rows of %lld", w->piece[0].name, (long long)at,
                (long long)w->shard.shape[last - 1]);
         if (w->ndim < 3) continue;
-        EXPECT(l->part[0].b->shard.shape[0] == w->shard.shape[0] && (l->a->shard.shape[0] == w->shard.shape[0] || l->a->shape[0] == 1),
-               "%s: experts", w->piece[0].name);
+        int64_t experts = w->shard.shape[0];
+        EXPECT(l->part[0].b->shard.shape[0] == experts &&
+               (l->a->shard.shape[0] == experts || l->a->shape[0] == 1), "%s: experts", w->piece[0].name);
     }
 }
 
@@ -335,14 +342,14 @@ static void expect_each_once(const int *seen, const MeshLayout *l, int world, Sl
     for (int i = 0; i < whole.m.params.n; i++) {
         const Param *p = whole.m.params.p[i];
         bool good = true;
-        for (int64_t k = 0; k < param_count(p); k++) good &= !p->beside || seen[at + k] == 5040;
+        for (int64_t k = 0; k < param_count(p); k++) good &= !p->adapter_of || seen[at + k] == 5040;
         EXPECT(good, "world %d tp %d cp %d pp %d ep %d etp %d, mode %d: %s is not there once", world, l->tp,
                l->cp, l->pp, l->ep, l->etp, (int)mode, p->piece[0].name);
         at += param_count(p);
     }
 }
 
-static void all_parts_are_the_whole(void)
+static void shards_cover_the_whole(void)
 {
     ModelShape s = part_shape(false, "1");
     Backend be;
@@ -362,8 +369,8 @@ static void all_parts_are_the_whole(void)
             part_open_adapted(&r, &s, NULL, &c, &l, rank, world, F32, mode);
             EXPECT_OK(model_init(&r.m, &be, 9));
             expect_cut_as_the_weight(&r);
-            expect_drawn_alike(&r);
-            covers(seen, &r, mode);
+            expect_same_init(&r);
+            count_updates(seen, &r, mode);
             part_close(&r);
         }
         expect_each_once(seen, &l, world, mode);
@@ -373,7 +380,7 @@ static void all_parts_are_the_whole(void)
     backend_close(&be);
 }
 
-/* A stage without vision knows that its entry would have been one's of the first. */
+/* A pipeline stage without the vision tower accepts an entry that selects modules of the tower. */
 static void stages_agree(void)
 {
     ModelShape s = part_shape(true, "1");
@@ -383,13 +390,14 @@ static void stages_agree(void)
     for (int stage = 0; stage < 2; stage++) {
         part_open_adapted(&r, &s, NULL, c, &(MeshLayout){ .pp = 2 }, stage, 2, F32, WHOLE_STATE);
         EXPECT(!r.m.frozen[G_VIT] && !r.m.frozen[G_LLM] && !r.m.frozen[G_ALIGNER], "groups of the whole");
-        EXPECT(pairs_in(&r.m) == (stage ? 0 : 13), "%d pairs on stage %d", pairs_in(&r.m), stage);
+        EXPECT(count_adapters(&r.m) == (stage ? 0 : 13), "%d adapters on stage %d", count_adapters(&r.m),
+               stage);
         EXPECT(!(stage ? r.m.head.w : r.m.embed)->frozen, "both tables are trained");
         part_close(&r);
     }
 }
 
-/* ---- how they start ---- */
+/* ---- initialization ---- */
 
 static void expect_values(const Param *p, double bound, double deviation)
 {
@@ -406,7 +414,7 @@ static void expect_values(const Param *p, double bound, double deviation)
            mean, sd, deviation);
 }
 
-static void pairs_start_as_those_of_peft(void)
+static void init_matches_peft(void)
 {
     ModelShape s = part_shape(false, "1");
     Backend be;
@@ -431,8 +439,8 @@ static void pairs_start_as_those_of_peft(void)
     backend_close(&be);
 }
 
-/* Drawing the pairs alone leaves weights as they are and gives the same pairs. */
-static void pairs_are_drawn_beside_loaded_weights(void)
+/* lora_init leaves other weights unchanged and gives the same adapters as model_init. */
+static void lora_init_keeps_loaded_weights(void)
 {
     ModelShape s = part_shape(false, "1");
     Backend be;
@@ -448,7 +456,7 @@ static void pairs_are_drawn_beside_loaded_weights(void)
         const Param *p = r.m.params.p[i], *q = whole.m.params.p[i];
         bool zero = true, same = !memcmp(p->w.data, q->shard.w.data, (size_t)t_bytes(p->w));
         for (int64_t k = 0; k < param_count(p); k++) zero &= ((float *)p->w.data)[k] == 0;
-        EXPECT(p->beside ? same : zero, "%s", p->piece[0].name);
+        EXPECT(p->adapter_of ? same : zero, "%s", p->piece[0].name);
     }
     part_close(&r), part_close(&whole);
     backend_close(&be);
@@ -457,15 +465,15 @@ static void pairs_are_drawn_beside_loaded_weights(void)
 int main(void)
 {
     omp_set_num_threads(1);                                  /* tensors are tiny */
-    RUN(words_reach_what_they_say);
-    RUN(what_reaches_nothing_is_an_error);
-    RUN(saved_modules_are_trained_whole);
-    RUN(tensors_are_named_as_peft_names_them);
-    RUN(a_loaded_adapter_is_taken_as_it_is);
+    RUN(entries_select_modules);
+    RUN(entries_without_effect_fail);
+    RUN(saved_modules_are_trained_in_full);
+    RUN(tensors_have_peft_names);
+    RUN(loaded_adapter_defines_modules);
     RUN(counts_of_the_30b);
-    RUN(all_parts_are_the_whole);
+    RUN(shards_cover_the_whole);
     RUN(stages_agree);
-    RUN(pairs_start_as_those_of_peft);
-    RUN(pairs_are_drawn_beside_loaded_weights);
+    RUN(init_matches_peft);
+    RUN(lora_init_keeps_loaded_weights);
     return lab_report();
 }

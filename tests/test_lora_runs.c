@@ -1,5 +1,5 @@
-/* Runs with adapters: what a checkpoint of one holds, resuming to the bit, the base they were trained on,
- * going on from an adapter, and merged models beside unmerged ones. */
+/* Runs with adapters: contents of their checkpoints, bit-equal resuming, checks of the base model, training
+ * an existing adapter further, and merged against unmerged models. */
 #include "runlab.h"
 #include "small.h"
 #include "checkpoint/base_model.h"
@@ -43,7 +43,7 @@ static int64_t folder_bytes(const char *path)
     return sum;
 }
 
-/* A model in HF form that another run has made: the base of the runs here. */
+/* A model in HF form, made by another run: the base model of these runs. */
 static const char *make_base(const char *name, int seed)
 {
     static char path[4][400];
@@ -67,7 +67,7 @@ static void adapter_recipe(Config *c, const char *run, const char *base, const c
     runlab_recipe(c, &lab, run, text);
 }
 
-/* A run whose checkpoints alone are wanted. */
+/* Runs a training for its checkpoints. */
 static void train_adapter(const char *run, const char *base, const char *more)
 {
     Config c;
@@ -77,9 +77,9 @@ static void train_adapter(const char *run, const char *base, const char *more)
     trainer_close(&t), config_close(&c);
 }
 
-/* Whatever is adapted and however state is kept: a checkpoint has the adapters alone, and the run goes on as
- * if it had never stopped. */
-static void resumes_to_the_bit(void)
+/* For every kind of adapter and optimizer state: a checkpoint holds the adapters only, and the resumed run
+ * equals the uninterrupted one bit for bit. */
+static void resumes_bit_for_bit(void)
 {
     static const char *const kinds[] = {
         "lora.rank=4\nlora.target_modules=[all-linear, mlp.gate, lm_head]\nlora.dropout=0.2",
@@ -105,7 +105,7 @@ static void resumes_to_the_bit(void)
         open_or_die(&t, &c);
         for (int i = 0; i < 2; i++) step_or_die(&t);
         EXPECT_OK(trainer_save(&t, false));
-        step_or_die(&t);                                     /* lost with the process */
+        step_or_die(&t);                                     /* after the save: lost with the process */
         trainer_close(&t), config_close(&c);
         int64_t bytes = folder_bytes(lab_path("parts/checkpoint-2/state"));
         EXPECT(bytes < 12 * trained + 400 * 1024 && bytes > 12 * trained && trained < all / 2,
@@ -165,12 +165,12 @@ static void other_bases_are_refused(void)
     EXPECT_OK(trainer_save(&t, false));
     trainer_close(&t), config_close(&c);
     EXPECT_OK(resume_with(a, lora));
-    EXPECT_OK(resume_with(b, lora));                         /* the same weights in another place */
+    EXPECT_OK(resume_with(b, lora));                         /* the same weights in another folder */
     folder_remove(lab_path("second"));
     b = make_base("second", 2);
     EXPECT_FAIL(resume_with(b, lora), E_CONFIG, "second/checkpoint-1");
     EXPECT(strstr(status_text(), "base/checkpoint-1"), "both are named: %s", status_text());
-    EXPECT(trained_on(a) && !trained_on(b), "whoever asks them is told of other weights");
+    EXPECT(trained_on(a) && !trained_on(b), "base_model_matches distinguishes the base models");
     EXPECT_FAIL(resume_with(a, "lora.rank=2\nlora.target_modules=[experts]\nmodel.dtype=bfloat16"), E_CONFIG,
                 "was loaded as f32 and is now loaded as bf16");
     EXPECT_FAIL(resume_with(a, "lora.rank=2\nlora.target_modules=[experts, q_proj]"), E_CONFIG,
@@ -186,11 +186,12 @@ static void other_bases_are_refused(void)
                 "lora.use_rslora");
     EXPECT_FAIL(resume_with(a, "lora.rank=2\nlora.target_modules=[experts]\nlora.expert_a=shared"), E_CONFIG,
                 "lora.expert_a");
-    EXPECT_FAIL(resume_with(a, "lora.rank=0"), E_CONFIG, "other/checkpoint-1 is a checkpoint of a run with adapters");
+    EXPECT_FAIL(resume_with(a, "lora.rank=0"), E_CONFIG, "other/checkpoint-1 is a checkpoint of a run with "
+    "adapters");
     folder_remove(lab_path("other")), folder_remove(lab_path("second"));
 }
 
-/* Opens a run that must be refused before its folder is made and its engine opened. */
+/* Opens a run that must fail before it creates its folder and opens its engine. */
 static Status refused(const char *run, const char *base, const char *more)
 {
     Config c;
@@ -198,13 +199,13 @@ static Status refused(const char *run, const char *base, const char *more)
     TrainerConf conf = { .recipe = &c, .least = LOG_ERROR };
     adapter_recipe(&c, run, base, more);
     Status st = trainer_open(&t, &conf);
-    EXPECT(!t.engine.model.params.n, "the engine was opened for it");
+    EXPECT(!t.engine.model.params.n, "the engine was opened");
     trainer_close(&t), config_close(&c);
-    EXPECT(!file_is(lab_path(run)), "its folder was made");
+    EXPECT(!file_is(lab_path(run)), "the run folder was created");
     return st;
 }
 
-/* The first `keep` bytes of a file stay, and one of them changes. */
+/* Truncates a file to its first `keep` bytes and changes one of them. */
 static void damage(const char *path, size_t keep, size_t at)
 {
     FILE *f = fopen(path, "r+b");
@@ -215,31 +216,35 @@ static void damage(const char *path, size_t keep, size_t at)
     fclose(f);
 }
 
-/* A checkpoint of the other kind, by resuming in a folder of its own, so that one would be seen. */
-static void kinds_are_not_mixed(void)
+/* Resuming from a checkpoint of the other kind fails and leaves no new folder. */
+static void refuses_other_kind(void)
 {
     const char *base = make_base("base", 1);
     char text[900];
-    train_adapter("pairs", base, "lora.rank=2\nlora.target_modules=[experts]\ntrain.max_steps=1");
+    train_adapter("adapters", base, "lora.rank=2\nlora.target_modules=[experts]\ntrain.max_steps=1");
     snprintf(text, sizeof text, "checkpoint.resume_from_checkpoint=%s\nlora.rank=2", base);
-    EXPECT_FAIL(refused("mixed", base, text), E_CONFIG, "base/checkpoint-1 is a checkpoint of a run without adapters");
-    EXPECT(strstr(status_text(), "lora.rank=0"), "no way out: %s", status_text());
+    EXPECT_FAIL(refused("mixed", base, text), E_CONFIG, "base/checkpoint-1 is a checkpoint of a run without "
+    "adapters");
+    EXPECT(strstr(status_text(), "lora.rank=0"), "the message names no remedy: %s", status_text());
     snprintf(text, sizeof text, "checkpoint.resume_from_checkpoint=%s\nlora.path=%s", base,
-             lab_path("pairs/checkpoint-1"));
-    EXPECT_FAIL(refused("mixed", base, text), E_CONFIG, "base/checkpoint-1 is a checkpoint of a run without adapters");
-    snprintf(text, sizeof text, "checkpoint.resume_from_checkpoint=%s", lab_path("pairs/checkpoint-1"));
-    EXPECT_FAIL(refused("mixed", base, text), E_CONFIG, "pairs/checkpoint-1 is a checkpoint of a run with adapters");
-    EXPECT(strstr(status_text(), "--merge"), "no way out: %s", status_text());
+             lab_path("adapters/checkpoint-1"));
+    EXPECT_FAIL(refused("mixed", base, text), E_CONFIG, "base/checkpoint-1 is a checkpoint of a run without "
+    "adapters");
+    snprintf(text, sizeof text, "checkpoint.resume_from_checkpoint=%s", lab_path("adapters/checkpoint-1"));
+    EXPECT_FAIL(refused("mixed", base, text), E_CONFIG, "adapters/checkpoint-1 is a checkpoint of a run with "
+    "adapters");
+    EXPECT(strstr(status_text(), "--merge"), "the message names no remedy: %s", status_text());
     snprintf(text + strlen(text), sizeof text - strlen(text), "\nlora.rank=2\nlora.target_modules=[q_proj]");
-    EXPECT_FAIL(refused("mixed", base, text), E_CONFIG, "pairs/checkpoint-1: lora.target_modules");
-    damage(lab_path("pairs/checkpoint-1/state/model.safetensors"), 3000, 100);
+    EXPECT_FAIL(refused("mixed", base, text), E_CONFIG, "adapters/checkpoint-1: lora.target_modules");
+    damage(lab_path("adapters/checkpoint-1/state/model.safetensors"), 3000, 100);
     EXPECT_FAIL(refused("mixed", base, text), E_DATA, "model.safetensors is damaged: it has 3000 bytes");
-    snprintf(text, sizeof text, "checkpoint.resume_from_checkpoint=%s", lab_path("pairs/checkpoint-1"));
-    EXPECT_FAIL(refused("mixed", base, text), E_CONFIG, "of a run with adapters");     /* before it is read */
-    folder_remove(lab_path("pairs"));
+    snprintf(text, sizeof text, "checkpoint.resume_from_checkpoint=%s", lab_path("adapters/checkpoint-1"));
+    /* before the hashes are checked */
+    EXPECT_FAIL(refused("mixed", base, text), E_CONFIG, "of a run with adapters");
+    folder_remove(lab_path("adapters"));
 }
 
-static void take_peft(const char *from, const char *to)
+static void copy_peft_files(const char *from, const char *to)
 {
     static const char *const files[] = { PEFT_CONFIG, PEFT_WEIGHTS };
     EXPECT_OK(folder_make(to));
@@ -251,7 +256,7 @@ static void take_peft(const char *from, const char *to)
     }
 }
 
-/* Whatever is wrong with lora.path: it is named, and the next try finds no folder used. */
+/* Every error of lora.path names it and leaves no folder that the next attempt would refuse. */
 static void bad_paths_make_no_folder(void)
 {
     const char *base = make_base("base", 1);
@@ -261,16 +266,17 @@ static void bad_paths_make_no_folder(void)
                   "lora.modules_to_save=[language_model.norm]\ncheckpoint.hf=final");
     snprintf(donor, sizeof donor, "%s", lab_path("donor/checkpoint-1"));
     snprintf(peft, sizeof peft, "%s", lab_path("peft"));
-    EXPECT_FAIL(refused("bad", base, "lora.path=nowhere"), E_IO, "lora.path: nowhere is neither a PEFT folder");
+    EXPECT_FAIL(refused("bad", base, "lora.path=nowhere"), E_IO,
+                "lora.path: nowhere is neither a PEFT folder");
     EXPECT_FAIL(refused("bad", base, "lora.path=/dev/null"), E_IO, "lora.path: /dev/null");
-    take_peft(donor, peft);
+    copy_peft_files(donor, peft);
     damage(lab_path("peft/" PEFT_WEIGHTS), 300, 9);
     snprintf(text, sizeof text, "lora.path=%s", peft);
     EXPECT_FAIL(refused("bad", base, text), E_DATA, "lora.path: ");
-    take_peft(donor, peft);
+    copy_peft_files(donor, peft);
     tiny_write(lab_path("peft/" PEFT_CONFIG), "{\"r\": [[", 8);
     EXPECT_FAIL(refused("bad", base, text), E_DATA, "lora.path: ");
-    take_peft(donor, peft);
+    copy_peft_files(donor, peft);
     snprintf(text, sizeof text, "lora.path=%s\nmodel.freeze_llm=true", peft);
     EXPECT_FAIL(refused("bad", base, text), E_CONFIG, "nothing is left to train");
     snprintf(text, sizeof text, "lora.path=%s", donor);
@@ -281,7 +287,7 @@ static void bad_paths_make_no_folder(void)
     folder_remove(peft), folder_remove(lab_path("donor"));
 }
 
-/* Of another model: one that has a layer more, one of another width. */
+/* Adapters of models with one more layer and with another hidden size. */
 static void adapters_of_other_models(void)
 {
     const char *base = make_base("base", 1);
@@ -306,7 +312,7 @@ static void adapters_of_other_models(void)
         snprintf(text, sizeof text, "lora.path=%s", lab_path("donor/checkpoint-1"));
         EXPECT_FAIL(refused("bad", base, text), k ? E_DATA : E_CONFIG, "lora.path: ");
         snprintf(peft, sizeof peft, "%s", lab_path("peft"));
-        take_peft(lab_path("donor/checkpoint-1"), peft);
+        copy_peft_files(lab_path("donor/checkpoint-1"), peft);
         snprintf(text, sizeof text, "lora.path=%s", peft);
         EXPECT_FAIL(refused("bad", base, text), E_DATA, "lora.path: ");
         folder_remove(peft), folder_remove(lab_path("donor")), folder_remove(lab_path("wide"));
@@ -318,13 +324,13 @@ static uint64_t adapter_hash(const Model *m)
     uint64_t h = 1;
     for (int i = 0; i < m->params.n; i++) {
         const Param *p = m->params.p[i];
-        if (p->beside || lora_trains_in_full(m, p)) h = tiny_hash(p->w.data, (size_t)t_bytes(p->w), h);
+        if (p->adapter_of || lora_trains_in_full(m, p)) h = tiny_hash(p->w.data, (size_t)t_bytes(p->w), h);
     }
     return h;
 }
 
-/* The loss of a model over one batch, by whoever asks it. */
-static double asked(const char *model, const char *lora, uint64_t *adapters)
+/* The loss of a model over one batch, through infer/predict.h. */
+static double loss_of_model(const char *model, const char *lora, uint64_t *adapters)
 {
     static const Budget b = { .tokens = 64, .patches = 0, .docs = 4, .supervised = 60 };
     Config c;
@@ -355,9 +361,9 @@ static double asked(const char *model, const char *lora, uint64_t *adapters)
     return l.ce;
 }
 
-/* The first loss of a run that goes on from an adapter. Resumed after that step it has all of it in its own
+/* The first loss of a run that trains an adapter further. Resumed after that step, the run needs only its own
  * checkpoint. */
-static double heir(const char *base, const char *adapter, uint64_t want)
+static double train_further(const char *base, const char *adapter, uint64_t want)
 {
     char text[900];
     Config c;
@@ -375,14 +381,14 @@ static double heir(const char *base, const char *adapter, uint64_t want)
                    "lora.path=nowhere\ntrain.seed=5\ncheckpoint.resume_from_checkpoint=auto");
     open_or_die(&t, &c);
     step_or_die(&t);
-    EXPECT(runlab_hash(&t) == after, "resumed, it went elsewhere");
+    EXPECT(runlab_hash(&t) == after, "the resumed run differs");
     trainer_close(&t), config_close(&c);
     folder_remove(lab_path("heir"));
     return loss;
 }
 
-/* Its checkpoint, and what is in there of PEFT's form, are an adapter to go on from and to ask. */
-static void goes_on_from_an_adapter(void)
+/* A checkpoint and the PEFT files in it can both be trained further and used for inference. */
+static void trains_an_adapter_further(void)
 {
     const char *base = make_base("base", 1);
     char peft[400], ours[400];
@@ -397,20 +403,20 @@ static void goes_on_from_an_adapter(void)
     trainer_close(&t), config_close(&c);
     snprintf(ours, sizeof ours, "%s", lab_path("donor/checkpoint-3"));
     snprintf(peft, sizeof peft, "%s", lab_path("peft"));
-    take_peft(ours, peft);
-    double one = heir(base, ours, want), other = heir(base, peft, want);
+    copy_peft_files(ours, peft);
+    double one = train_further(base, ours, want), other = train_further(base, peft, want);
     EXPECT(one == other, "loss %.9g and %.9g", one, other);
-    double with = asked(base, ours, &hash[0]), folder = asked(peft, "", &hash[1]),
-           mine = asked(ours, "", &hash[2]);
+    double with = loss_of_model(base, ours, &hash[0]), folder = loss_of_model(peft, "", &hash[1]),
+           mine = loss_of_model(ours, "", &hash[2]);
     EXPECT(with == folder && with == mine && hash[0] == hash[1] && hash[0] == hash[2],
            "asked: %.9g, %.9g, %.9g", with, folder, mine);
-    EXPECT(with != asked(base, "", NULL), "the adapter says nothing");
+    EXPECT(with != loss_of_model(base, "", NULL), "the adapter changes nothing");
     folder_remove(peft), folder_remove(lab_path("donor"));
 }
 
-/* What a freeze keeps still of an adapter that was loaded is the adapter's all the same: in the checkpoint,
- * in PEFT's form, and after resuming. */
-static void frozen_pairs_are_kept(void)
+/* Frozen parts of a loaded adapter stay part of it: in the checkpoint, in the PEFT files, and after resuming.
+ * */
+static void keeps_frozen_adapters(void)
 {
     const char *base = make_base("base", 1);
     char path[400], text[900];
@@ -430,22 +436,22 @@ static void frozen_pairs_are_kept(void)
     uint64_t after = runlab_hash(&t);
     trainer_close(&t), config_close(&c);
     snprintf(path, sizeof path, "%s", lab_path("heir/checkpoint-1"));
-    asked(base, path, &got[0]);
-    EXPECT(got[0] == want, "its checkpoint has other weights");
+    loss_of_model(base, path, &got[0]);
+    EXPECT(got[0] == want, "the checkpoint has other weights");
     snprintf(text + strlen(text), sizeof text - strlen(text), "\ncheckpoint.resume_from_checkpoint=auto");
     adapter_recipe(&c, "heir", base, text);
     open_or_die(&t, &c);
     step_or_die(&t);
-    EXPECT(runlab_hash(&t) == after, "resumed, it went elsewhere");
+    EXPECT(runlab_hash(&t) == after, "the resumed run differs");
     trainer_close(&t), config_close(&c);
-    EXPECT(!remove(lab_path("heir/checkpoint-1/state/adapter.json")), "PEFT's form is what is left");
-    asked(base, path, &got[1]);
-    EXPECT(got[1] == want, "PEFT's form has other weights");
+    EXPECT(!remove(lab_path("heir/checkpoint-1/state/adapter.json")), "only the PEFT files are left");
+    loss_of_model(base, path, &got[1]);
+    EXPECT(got[1] == want, "the PEFT files have other weights");
     folder_remove(lab_path("donor")), folder_remove(lab_path("heir"));
 }
 
-/* A base that was drawn is drawn again for whoever asks a checkpoint. */
-static void drawn_bases(void)
+/* A base model of random weights is initialized again from the seed in the checkpoint. */
+static void random_base_models(void)
 {
     Config c;
     Trainer t;
@@ -455,14 +461,14 @@ static void drawn_bases(void)
     EXPECT_OK(runlab_train(&c, &t));
     uint64_t want = adapter_hash(&t.engine.model), got;
     trainer_close(&t), config_close(&c);
-    asked(lab_path("drawn/checkpoint-2"), "", &got);
+    loss_of_model(lab_path("drawn/checkpoint-2"), "", &got);
     EXPECT(got == want, "other adapters");
     folder_remove(lab_path("drawn"));
 }
 
 /* ---- merged ---- */
 
-static const Budget roomy = { .tokens = 120, .patches = 64, .docs = 6, .supervised = 100 };
+static const Budget budget = { .tokens = 120, .patches = 64, .docs = 6, .supervised = 100 };
 
 typedef struct Logits { float *x; int64_t rows, cols; } Logits;
 
@@ -480,9 +486,9 @@ static Logits logits_of(Engine *e)
     return l;
 }
 
-static void open_asked(Engine *e, const ModelShape *s, const Stream *in, DType d, const LoraConf *lora)
+static void open_engine(Engine *e, const ModelShape *s, const Stream *in, DType d, const LoraConf *lora)
 {
-    EngineConf conf = small_conf(roomy);
+    EngineConf conf = small_conf(budget);
     conf.train = false, conf.logits = true, conf.dtype = d;
     if (lora) conf.lora = *lora;
     Status st = engine_open(e, s, &conf, in);
@@ -490,7 +496,7 @@ static void open_asked(Engine *e, const ModelShape *s, const Stream *in, DType d
 }
 
 /* Largest difference over largest logit. */
-static double apart(const Logits *a, const Logits *b)
+static double relative_difference(const Logits *a, const Logits *b)
 {
     double most = 0, all = 0;
     for (int64_t i = 0; i < a->rows * a->cols; i++) {
@@ -500,7 +506,7 @@ static double apart(const Logits *a, const Logits *b)
     return most / all;
 }
 
-/* From an engine that has them. */
+/* A ParamFillFn: copies the adapters of an engine. */
 static Status from_engine(void *self, Model *m, Backend *be, int i)
 {
     const Param *p = m->params.p[i], *q = ((Engine *)self)->model.params.p[i];
@@ -508,21 +514,21 @@ static Status from_engine(void *self, Model *m, Backend *be, int i)
     return OK;
 }
 
-/* Logits of a base with adapters against those of the two merged, those of the base alone, and both against
- * the same numbers computed in f32. */
+/* Logits of a base model with adapters against those of the merged model and of the base alone, and each
+ * against the same weights computed in f32. */
 typedef struct Apart { double merged, base, exact, merged_exact; } Apart;
 
-static Logits ask_exactly(const ModelShape *s, const LoraConf *c, Engine *with, const char *base,
+static Logits logits_in_f32(const ModelShape *s, const LoraConf *c, Engine *with, const char *base,
                           const Stream *in)
 {
     Engine e;
     SafeTensors st;
-    open_asked(&e, s, in, F32, c);
+    open_engine(&e, s, in, F32, c);
     EXPECT_OK(st_open(&st, base));
     EXPECT_OK(weights_load(&e.model, &e.be, &st, NULL));
     st_close(&st);
     for (int i = 0; i < e.model.params.n; i++)
-        if (e.model.params.p[i]->beside) EXPECT_OK(from_engine(with, &e.model, &e.be, i));
+        if (e.model.params.p[i]->adapter_of) EXPECT_OK(from_engine(with, &e.model, &e.be, i));
     engine_publish_weights(&e);
     engine_upload(&e, in);
     Logits l = logits_of(&e);
@@ -530,7 +536,7 @@ static Logits ask_exactly(const ModelShape *s, const LoraConf *c, Engine *with, 
     return l;
 }
 
-/* All experts are chosen, so that rounding does not choose others. */
+/* Every token goes to all experts, so that rounding cannot change the selection. */
 static ModelShape shape_of_all(void)
 {
     char config[2048];
@@ -539,20 +545,20 @@ static ModelShape shape_of_all(void)
     return small_shape(config);
 }
 
-/* Pairs whose B is not zero any more. */
-static void draw_pairs(const Model *m, DType dtype)
+/* Adapters with random B, which is zero initially. */
+static void randomize_adapters(const Model *m, DType dtype)
 {
     for (int i = 0; i < m->params.n; i++) {
         const Param *p = m->params.p[i];
         uint64_t stream = rng_stream(p->piece[0].name);
-        for (int64_t k = 0; p->beside && k < t_count(p->w); k++) {
+        for (int64_t k = 0; p->adapter_of && k < t_count(p->w); k++) {
             float x = 0.1f * rng_normal(4, stream, (uint64_t)k);
             dtype_convert((char *)p->w.data + (size_t)k * dtype_size(dtype), dtype, &x, F32, 1);
         }
     }
 }
 
-/* The model of `base` with the pairs of an engine added in. */
+/* Merges the adapters of an engine into the model of `base`. */
 static void merge(const char *dir, const char *base, Engine *with, const ModelShape *s, const LoraConf *c,
                   DType dtype)
 {
@@ -567,7 +573,7 @@ static void merge(const char *dir, const char *base, Engine *with, const ModelSh
     model_close(&m), model_close(&adapted);
 }
 
-static Apart merge_and_ask(DType dtype, const LoraConf *c)
+static Apart compare_merged(DType dtype, const LoraConf *c)
 {
     ModelShape s = shape_of_all();
     Engine with, plain;
@@ -576,14 +582,14 @@ static Apart merge_and_ask(DType dtype, const LoraConf *c)
     char base[300], dir[300];
     snprintf(base, sizeof base, "%s", lab_path("plain")),
         snprintf(dir, sizeof dir, "%s", lab_path("merged"));
-    small_stream(&in, &s, roomy, 0, 3, 5);
-    open_asked(&with, &s, &in, dtype, c);
+    small_stream(&in, &s, budget, 0, 3, 5);
+    open_engine(&with, &s, &in, dtype, c);
     EXPECT_OK(model_init(&with.model, &with.be, 3));
-    draw_pairs(&with.model, dtype);
+    randomize_adapters(&with.model, dtype);
     engine_publish_weights(&with);
     EXPECT_OK(weights_save(&with.model, &with.be, base, dtype, 0));
     merge(dir, base, &with, &s, c, dtype);
-    open_asked(&plain, &s, &in, dtype, NULL);
+    open_engine(&plain, &s, &in, dtype, NULL);
     Logits got[4];
     for (int k = 0; k < 2; k++) {
         EXPECT_OK(st_open(&st, k ? dir : base));
@@ -595,11 +601,11 @@ static Apart merge_and_ask(DType dtype, const LoraConf *c)
     }
     engine_upload(&with, &in);
     got[2] = logits_of(&with);
-    got[3] = ask_exactly(&s, c, &with, base, &in);
-    Apart x = { .merged       = apart(&got[2], &got[1]),
-                .base         = apart(&got[2], &got[0]),
-                .exact        = apart(&got[2], &got[3]),
-                .merged_exact = apart(&got[1], &got[3]) };
+    got[3] = logits_in_f32(&s, c, &with, base, &in);
+    Apart x = { .merged       = relative_difference(&got[2], &got[1]),
+                .base         = relative_difference(&got[2], &got[0]),
+                .exact        = relative_difference(&got[2], &got[3]),
+                .merged_exact = relative_difference(&got[1], &got[3]) };
     for (int k = 0; k < 4; k++) free(got[k].x);
     engine_close(&with), engine_close(&plain);
     stream_close(&in);
@@ -607,16 +613,15 @@ static Apart merge_and_ask(DType dtype, const LoraConf *c)
     return x;
 }
 
-/* In f32 what differs is the order of sums. In bf16 a merged weight is rounded once more and the branch
- * beside it is not, by at most 2^-9 of itself, which is what every activation is rounded by anyway: merging
- * may add as much error again as computing in bf16 has, with some room for chance. */
-static void merged_is_unmerged(void)
+/* In f32 only the order of sums differs. In bf16 a merged weight is rounded once more, by at most 2^-9 of
+ * itself, as every activation is: merging may add as much error as computing in bf16 has, with a margin. */
+static void merged_equals_unmerged(void)
 {
     static const char *const words[] = { "all-linear", "mlp.gate", "lm_head" };
     WordList target = { words, 3 };
     for (int shared = 0; shared < 2; shared++) {
         LoraConf c = { .rank = 4, .alpha = 8, .target = &target, .shared_a = shared };
-        Apart x = merge_and_ask(F32, &c), y = merge_and_ask(BF16, &c);
+        Apart x = compare_merged(F32, &c), y = compare_merged(BF16, &c);
         EXPECT(x.merged < 1e-5 && x.base > 0.1, "f32: logits %.2g apart, the base's %.2g", x.merged, x.base);
         EXPECT(y.merged_exact < 3 * y.exact && y.merged < 4 * y.exact && y.base > 10 * y.merged,
                "bf16: merged %.2g from exact, unmerged %.2g, %.2g apart, the base's %.2g", y.merged_exact,
@@ -630,15 +635,15 @@ int main(void)
 {
     omp_set_num_threads(1);
     runlab_open(&lab, 40);
-    RUN(resumes_to_the_bit);
+    RUN(resumes_bit_for_bit);
     RUN(other_bases_are_refused);
-    RUN(kinds_are_not_mixed);
+    RUN(refuses_other_kind);
     RUN(bad_paths_make_no_folder);
     RUN(adapters_of_other_models);
-    RUN(goes_on_from_an_adapter);
-    RUN(frozen_pairs_are_kept);
-    RUN(drawn_bases);
-    RUN(merged_is_unmerged);
+    RUN(trains_an_adapter_further);
+    RUN(keeps_frozen_adapters);
+    RUN(random_base_models);
+    RUN(merged_equals_unmerged);
     runlab_close(&lab);
     return lab_report();
 }

@@ -1,5 +1,5 @@
-/* Adapters on disk: written and read back to the bit for every kind of module and from any layout, forms that
- * others write, merged models, and what a wrong file is told. */
+/* PEFT files: written and read back bit for bit for every kind of module and in any layout, forms that other
+ * programs write, and the errors for wrong files. */
 #include "partlab.h"
 #include "base/folder.h"
 #include "model/peft.h"
@@ -37,7 +37,7 @@ static const MeshLayout one = {
     .tp = 1, .cp = 1, .pp = 1, .vpp = 1, .ep = 1, .etp = 1, .replicas = 1, .cp_inner = 1
 };
 
-/* Every element of a parameter is a function of its name and place in the whole, so ranks agree. */
+/* Every element of a parameter is a function of its name and its position in the whole, so ranks agree. */
 static void fill_random(RankPart *r, uint64_t seed)
 {
     for (int i = 0; i < r->m.params.n; i++) {
@@ -55,11 +55,11 @@ static void fill_random(RankPart *r, uint64_t seed)
 
 static bool adapted(const Model *m, const Param *p)
 {
-    if (p->beside) return true;
+    if (p->adapter_of) return true;
     return m->lora->save && !p->frozen;
 }
 
-/* What a rank has bound, whole. */
+/* A ParamFillFn: copies the parameters of a rank that has all of them. */
 static Status from_bound(void *self, Model *m, Backend *be, int i)
 {
     const RankPart *r = self;
@@ -70,17 +70,17 @@ static Status from_bound(void *self, Model *m, Backend *be, int i)
 
 static void expect_same(const RankPart *a, const RankPart *b, const char *what)
 {
-    int pairs = 0;
+    int adapters = 0;
     for (int i = 0; i < a->m.params.n; i++) {
         const Param *p = a->m.params.p[i], *q = b->m.params.p[i];
-        pairs += p->beside != NULL;
+        adapters += p->adapter_of != NULL;
         if (!adapted(&a->m, p)) continue;
         EXPECT(!strcmp(p->piece[0].name, q->piece[0].name) && t_count(p->w) == t_count(q->shard.w) &&
                    !memcmp(p->w.data, q->shard.w.data, (size_t)t_bytes(p->w)),
                "%s: %s differs", what, p->piece[0].name);
     }
-    EXPECT(pairs && a->m.params.n == b->m.params.n, "%s: %d pairs, %d and %d parameters", what, pairs,
-           a->m.params.n, b->m.params.n);
+    EXPECT(adapters && a->m.params.n == b->m.params.n, "%s: %d adapters, %d and %d parameters", what,
+           adapters, a->m.params.n, b->m.params.n);
 }
 
 static void poison(RankPart *r)
@@ -116,8 +116,8 @@ static LoraConf conf_of(const Case *k, Words *target, Words *saved)
                           .save = words(saved, k->save), .exact = k->exact, .exacts = k->n };
 }
 
-/* Written and read: the same modules with the same ranks, scales and bits. */
-static void trip(const Case *k)
+/* After saving and reading: the same modules with the same ranks, scales and values. */
+static void check_round_trip(const Case *k)
 {
     ModelShape s = small_shape(k->config);
     Words target, saved;
@@ -182,12 +182,12 @@ static void round_trip(void)
         { dense, "all-attention,down_proj", "model.norm", false, false, NULL, 0 },
         { dense, "q_proj", "embed_tokens", false, false, NULL, 0 },
     };
-    for (size_t i = 0; i < sizeof list / sizeof *list; i++) trip(&list[i]);
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++) check_round_trip(&list[i]);
 }
 
 /* ---- any layout ---- */
 
-/* What ranks of a layout load are their parts of what one rank wrote. */
+/* The ranks of a layout load their parts of what one rank wrote. */
 static void load_parts(const ModelShape *s, const PeftFile *f, MeshLayout l, int world, DType d, Slicing how,
                        uint64_t seed)
 {
@@ -209,7 +209,8 @@ static void load_parts(const ModelShape *s, const PeftFile *f, MeshLayout l, int
                 bad += d == F32 ? ((float *)q->shard.w.data)[k] != want
                                 : ((uint16_t *)q->shard.w.data)[k] != bf16_from_f32(want);
             }
-            EXPECT(!bad && t_count(q->shard.w) == n, "tp %d ep %d etp %d pp %d, rank %d: %s: %lld of %lld differ",
+            EXPECT(!bad && t_count(q->shard.w) == n, "tp %d ep %d etp %d pp %d, rank %d: %s: %lld of %lld "
+            "differ",
                    l.tp, l.ep, l.etp, l.pp, rank, p->piece[0].name, (long long)bad, (long long)n);
         }
         part_close(&a), part_close(&b);
@@ -243,11 +244,11 @@ static void any_layout(void)
     peft_close(&f);
 }
 
-/* ---- files of others ---- */
+/* ---- files of other programs ---- */
 
 enum { MOST = 64 };
 
-/* A file in the making: tensors that own their values, and a configuration. */
+/* A file being made: tensors that own their values, and a configuration. */
 typedef struct Made { StTensor t[MOST]; int n; Json *config; } Made;
 
 static float *made_tensor(Made *m, int64_t rows, int64_t cols, const char *fmt, ...)
@@ -300,18 +301,18 @@ static Json *config_of(int r, double alpha, const char *version)
 #define EXPERTS "base_model.model.model.language_model.layers.2.mlp.experts."
 enum { E = 4, D = 40, I = 24 };
 
-/* A and B of one expert parameter, drawn: (E, r, in), (E, out, r). */
-typedef struct Drawn { int64_t r, out, in; float a[E * 8 * 2 * D], b[E * 8 * 2 * D]; } Drawn;
+/* Random A and B of one expert parameter: (E, r, in), (E, out, r). */
+typedef struct RandomAdapter { int64_t r, out, in; float a[E * 8 * 2 * D], b[E * 8 * 2 * D]; } RandomAdapter;
 
-static void draw(Drawn *x, int64_t r, int64_t out, int64_t in, uint64_t seed)
+static void randomize(RandomAdapter *x, int64_t r, int64_t out, int64_t in, uint64_t seed)
 {
-    *x = (Drawn){ .r = r, .out = out, .in = in };
+    *x = (RandomAdapter){ .r = r, .out = out, .in = in };
     rng_fill_normal(x->a, E * r * in, seed, 1, 0, 0.0f, 1.0f);
     rng_fill_normal(x->b, E * r * out, seed, 2, 0, 0.0f, 1.0f);
 }
 
-/* Rows e r + j of n; columns j E + e of rows n. at (e, j, i) and (e, i, j) of an A and of a B. */
-static void put_rows(Made *m, const Drawn *x, bool b, const char *name)
+/* put_rows: element j of expert e in row e r + j; put_columns: in column j E + e. */
+static void put_rows(Made *m, const RandomAdapter *x, bool b, const char *name)
 {
     int64_t n = b ? x->out : x->in;
     float *y = made_tensor(m, E * x->r, n, "%s", name);
@@ -321,7 +322,7 @@ static void put_rows(Made *m, const Drawn *x, bool b, const char *name)
                 y[(e * x->r + j) * n + i] = b ? x->b[(e * n + i) * x->r + j] : x->a[(e * x->r + j) * n + i];
 }
 
-static void put_columns(Made *m, const Drawn *x, bool b, const char *name)
+static void put_columns(Made *m, const RandomAdapter *x, bool b, const char *name)
 {
     int64_t n = b ? x->out : x->in;
     float *y = made_tensor(m, n, E * x->r, "%s", name);
@@ -331,16 +332,16 @@ static void put_columns(Made *m, const Drawn *x, bool b, const char *name)
                 y[i * E * x->r + j * E + e] = b ? x->b[(e * n + i) * x->r + j] : x->a[(e * x->r + j) * n + i];
 }
 
-static void put_fused(Made *m, const Drawn *x, const char *below, bool turned)
+static void put_fused(Made *m, const RandomAdapter *x, const char *below, bool transposed)
 {
     char a[200], b[200];
     snprintf(a, sizeof a, EXPERTS "%slora_A.weight", below);
     snprintf(b, sizeof b, EXPERTS "%slora_B.weight", below);
-    put_rows(m, x, turned, a), put_columns(m, x, !turned, b);
+    put_rows(m, x, transposed, a), put_columns(m, x, !transposed, b);
 }
 
-/* Experts one by one; up has gate's A, or one of its own. */
-static void put_each(Made *m, const Drawn *gate_up, const float *own, const Drawn *down)
+/* Experts one by one; up has the A of gate, or its own. */
+static void put_per_expert(Made *m, const RandomAdapter *gate_up, const float *own, const RandomAdapter *down)
 {
     int64_t r = gate_up->r;
     for (int e = 0; e < E; e++) {
@@ -365,14 +366,15 @@ static const Param *expert_param(const RankPart *r, const char *name)
     return NULL;
 }
 
-static void expect_pair(const RankPart *r, const char *name, const Drawn *x, float scale, const char *what)
+static void expect_adapter(const RankPart *r, const char *name, const RandomAdapter *x, float scale,
+                           const char *what)
 {
     const Param *w = expert_param(r, name);
     EXPECT(w && w->lora && w->lora->part[0].r == x->r && w->lora->part[0].scale == scale, "%s: %s", what,
            name);
     if (!w || !w->lora || w->lora->part[0].r != x->r) return;
-    EXPECT(!memcmp(w->lora->a->shard.w.data, x->a, (size_t)(E * x->r * x->in) * sizeof *x->a), "%s: A of %s", what,
-           name);
+    EXPECT(!memcmp(w->lora->a->shard.w.data, x->a, (size_t)(E * x->r * x->in) * sizeof *x->a), "%s: A of %s",
+           what, name);
     EXPECT(!memcmp(w->lora->part[0].b->w.data, x->b, (size_t)(E * x->r * x->out) * sizeof *x->b),
            "%s: B of %s", what, name);
 }
@@ -389,11 +391,11 @@ static void open_made(Made *m, const ModelShape *s, PeftFile *f, RankPart *r, co
     backend_close(&be);
 }
 
-/* Block-diagonal: what gate and up with an A each come to. */
-static void stack_halves(Drawn *out, const Drawn *x, const float *own)
+/* The block-diagonal adapter that gate and up with different A are read as. */
+static void stack_split(RandomAdapter *out, const RandomAdapter *x, const float *own)
 {
     int64_t r = x->r;
-    *out = (Drawn){ .r = 2 * r, .out = 2 * I, .in = D };
+    *out = (RandomAdapter){ .r = 2 * r, .out = 2 * I, .in = D };
     for (int64_t e = 0; e < E; e++) {
         memcpy(out->a + e * 2 * r * D, x->a + e * r * D, (size_t)(r * D) * sizeof *x->a);
         memcpy(out->a + (e * 2 + 1) * r * D, own + e * r * D, (size_t)(r * D) * sizeof *x->a);
@@ -403,26 +405,26 @@ static void stack_halves(Drawn *out, const Drawn *x, const float *own)
     }
 }
 
-static void forms_of_others(void)
+static void reads_forms_of_other_programs(void)
 {
-    static Drawn gate_up, down, halves, other;
+    static RandomAdapter gate_up, down, halves, other;
     ModelShape s = small_shape(vl_moe);
-    static const char *const what[] = { "fused", "turned", "one by one", "gate and up apart",
-                                        "down alone, turned" };
-    draw(&gate_up, 3, 2 * I, D, 1), draw(&down, 3, D, I, 2), draw(&other, 3, 2 * I, D, 3);
-    stack_halves(&halves, &gate_up, other.a);
+    static const char *const what[] = { "fused", "transposed", "one by one", "gate and up apart",
+                                        "down alone, transposed" };
+    randomize(&gate_up, 3, 2 * I, D, 1), randomize(&down, 3, D, I, 2), randomize(&other, 3, 2 * I, D, 3);
+    stack_split(&halves, &gate_up, other.a);
     for (int form = 0; form < 5; form++) {
         Made m = { .config = config_of(3, 6, NULL) };
         PeftFile f;
         RankPart r;
         if (form < 2) put_fused(&m, &gate_up, "base_layer.", form);
         if (form < 2 || form == 4) put_fused(&m, &down, "", form);
-        if (form == 2 || form == 3) put_each(&m, &gate_up, form == 3 ? other.a : NULL, &down);
+        if (form == 2 || form == 3) put_per_expert(&m, &gate_up, form == 3 ? other.a : NULL, &down);
         open_made(&m, &s, &f, &r, what[form]);
         if (form < 4)
-            expect_pair(&r, "layers.2.mlp.experts.gate_up_proj", form == 3 ? &halves : &gate_up, 2,
+            expect_adapter(&r, "layers.2.mlp.experts.gate_up_proj", form == 3 ? &halves : &gate_up, 2,
                         what[form]);
-        expect_pair(&r, "layers.2.mlp.experts.down_proj", &down, 2, what[form]);
+        expect_adapter(&r, "layers.2.mlp.experts.down_proj", &down, 2, what[form]);
         EXPECT(f.conf.exacts == (form == 4 ? 1 : 2), "%s: %d modules", what[form], f.conf.exacts);
         part_close(&r);
         peft_close(&f);
@@ -430,7 +432,7 @@ static void forms_of_others(void)
     }
 }
 
-/* Where an expert is square its shape does not say which way it lies. */
+/* The shape of a square expert does not tell fused from transposed. */
 static void square_experts(void)
 {
     char config[2048];
@@ -438,16 +440,16 @@ static void square_experts(void)
     memcpy(strstr(config, "\"hidden_size\": 40"), "\"hidden_size\": 48", 17);      /* 2 x 24 */
     memcpy(strstr(config, "\"out_hidden_size\": 40"), "\"out_hidden_size\": 48", 21);
     ModelShape s = small_shape(config);
-    static Drawn gate_up, down;
-    draw(&gate_up, 2, 48, 48, 1), draw(&down, 2, 48, I, 2);
-    for (int turned = 0; turned < 2; turned++) {
+    static RandomAdapter gate_up, down;
+    randomize(&gate_up, 2, 48, 48, 1), randomize(&down, 2, 48, I, 2);
+    for (int transposed = 0; transposed < 2; transposed++) {
         Made m = { .config = config_of(2, 2, NULL) };
         PeftFile f;
         RankPart r;
-        put_fused(&m, &gate_up, "base_layer.", turned), put_fused(&m, &down, "", turned);
+        put_fused(&m, &gate_up, "base_layer.", transposed), put_fused(&m, &down, "", transposed);
         open_made(&m, &s, &f, &r, "square");
-        expect_pair(&r, "layers.2.mlp.experts.gate_up_proj", &gate_up, 1,
-                    turned ? "square, turned" : "square");
+        expect_adapter(&r, "layers.2.mlp.experts.gate_up_proj", &gate_up, 1,
+                    transposed ? "square, transposed" : "square");
         part_close(&r), peft_close(&f), made_close(&m);
     }
     for (int k = 0; k < 3; k++) {
@@ -462,8 +464,8 @@ static void square_experts(void)
     }
 }
 
-/* Folders that PEFT itself has written. */
-static void recorded(void)
+/* Folders written by PEFT. */
+static void reads_files_of_peft(void)
 {
     static const struct { const char *name, *base; int modules, saved; } rows[] = {
         { "vl-moe-all", "vl-moe-mix", 37, 0 },   { "moe-rslora", "moe-rawtopk", 13, 0 },
@@ -495,7 +497,7 @@ static void recorded(void)
     }
 }
 
-/* ---- what a wrong one is told ---- */
+/* ---- refusals ---- */
 
 #define Q "base_model.model.model.language_model.layers.0.self_attn.q_proj."
 
@@ -507,7 +509,7 @@ static void expect_refused(Made *m, const ModelShape *s, Status want, const char
     made_close(m);
 }
 
-static Made plain_pair(void)
+static Made plain_adapter(void)
 {
     Made m = { .config = config_of(4, 8, NULL) };
     made_random(&m, 4, 40, Q "lora_A.weight");
@@ -515,7 +517,6 @@ static Made plain_pair(void)
     return m;
 }
 
-/* ---- what is refused ---- */
 
 static void refuses_configs(const ModelShape *s)
 {
@@ -539,7 +540,7 @@ static void refuses_configs(const ModelShape *s)
         { "{\"lora_dropout\": 1.5}", "lora_dropout" },
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        Made m = plain_pair();
+        Made m = plain_adapter();
         json_object_update_new(m.config, json_loads(rows[i].set, 0, NULL));
         expect_refused(&m, s, E_DATA, rows[i].word);
     }
@@ -547,28 +548,29 @@ static void refuses_configs(const ModelShape *s)
 
 static void refuses_tensors(const ModelShape *s)
 {
-    Made m = plain_pair();
+    Made m = plain_adapter();
     m.n--, free((char *)m.t[1].name), free((void *)m.t[1].data);
     expect_refused(&m, s, E_DATA, "without its lora_B");
-    m = plain_pair(),
+    m = plain_adapter(),
     made_random(&m, 4, 40, "base_model.model.model.language_model.layers.9.self_attn.q_proj.lora_A.weight");
     expect_refused(&m, s, E_DATA, "layers.9.self_attn.q_proj.lora_A.weight belongs to no module");
-    m = plain_pair(),
+    m = plain_adapter(),
     made_random(&m, 4, 97, "base_model.model.model.language_model.embed_tokens.lora_embedding_A");
     expect_refused(&m, s, E_DATA, "adapters of embeddings");
-    m = plain_pair(), m.t[1].shape[0] = 24, m.t[1].shape[1] = 8;
+    m = plain_adapter(), m.t[1].shape[0] = 24, m.t[1].shape[1] = 8;
     expect_refused(&m, s, E_DATA, "shape [24, 8] instead of [48, 4]");
-    m = plain_pair(), m.t[0].dtype = I32;
+    m = plain_adapter(), m.t[0].dtype = I32;
     expect_refused(&m, s, E_DATA, "stored as i32");
-    m = plain_pair(),
+    m = plain_adapter(),
     made_random(&m, 48, 40, "base_model.model.model.language_model.layers.1.self_attn.q_proj.weight");
     expect_refused(&m, s, E_DATA, "only part of the tensors that are one weight with");
     m = (Made){ .config = config_of(4, 8, NULL) };
     made_random(&m, 97, 40, "base_model.model.lm_head.weight");
     expect_refused(&m, s, E_DATA, "the file has no adapters");
-    m = plain_pair(), made_random(&m, 97, 48, "base_model.model.lm_head.weight");
-    expect_refused(&m, s, E_DATA, "lm_head.weight has shape [97, 48] in the file and [97, 40] by config.json");
-    m = plain_pair(), made_random(&m, 40, 24, EXPERTS "0.down_proj.weight");
+    m = plain_adapter(), made_random(&m, 97, 48, "base_model.model.lm_head.weight");
+    expect_refused(&m, s, E_DATA,
+                   "lm_head.weight has shape [97, 48] in the file and [97, 40] by config.json");
+    m = plain_adapter(), made_random(&m, 40, 24, EXPERTS "0.down_proj.weight");
     expect_refused(&m, s, E_DATA, EXPERTS "1.down_proj.weight");
 }
 
@@ -587,8 +589,8 @@ static void refuses_experts(const ModelShape *s)
     expect_refused(&m, s, E_DATA, EXPERTS "0.up_proj.lora_A.weight");
 }
 
-/* The table of the embedding alone, or with another head, where both are one. */
-static void refuses_half_a_table(void)
+/* A tied model's embedding without the head, or with a different head. */
+static void refuses_untied_embedding(void)
 {
     ModelShape tied = small_shape(dense);
     for (int i = 0; i < 2; i++) {
@@ -604,7 +606,7 @@ static void refuses_half_a_table(void)
 static void refuses_folders(const ModelShape *s)
 {
     PeftFile f;
-    Made m = plain_pair();
+    Made m = plain_adapter();
     EXPECT_FAIL(peft_open(&f, lab_path("none"), s), E_IO, "none");
     char path[400], bin[400];
     snprintf(path, sizeof path, "%s/" PEFT_WEIGHTS, made_save(&m)),
@@ -622,7 +624,7 @@ static void refusals(void)
     refuses_configs(&s);
     refuses_tensors(&s);
     refuses_experts(&s);
-    refuses_half_a_table();
+    refuses_untied_embedding();
     refuses_folders(&s);
 }
 
@@ -630,9 +632,9 @@ int main(void)
 {
     RUN(round_trip);
     RUN(any_layout);
-    RUN(forms_of_others);
+    RUN(reads_forms_of_other_programs);
     RUN(square_experts);
-    RUN(recorded);
+    RUN(reads_files_of_peft);
     RUN(refusals);
     folder_remove(lab_tmp());
     return lab_report();

@@ -1,5 +1,5 @@
-/* Checkpoints of any layout into any other: weights and moments back to the bit, errors that name the tensor,
- * the model in HF form, and saves that go on beside the run. Ranks take turns in one process. */
+/* Checkpoints of any layout loaded by any other: weights and moments restored bit for bit, errors that name
+ * the tensor, the model in HF form, and asynchronous saves. Ranks take turns in one process. */
 #include "commlab.h"
 #include "partlab.h"
 #include "small.h"
@@ -34,7 +34,7 @@ static const char *run_dir(const char *name)
     return dir;
 }
 
-/* Numbers that say which element they are; weights are their masters, rounded. */
+/* Values are a function of the element's position; weights are their rounded masters. */
 static void fill(RankPart *r, uint64_t seed)
 {
     EXPECT_OK(model_init(&r->m, &be, seed));
@@ -42,7 +42,8 @@ static void fill(RankPart *r, uint64_t seed)
         Param *p = r->m.params.p[i];
         if (!t_has(p->shard.m)) continue;
         rng_fill_normal(p->shard.m.data, p->shard.len, seed, rng_stream(p->piece[0].name) + 1, 0, 0.0f, 1.0f);
-        rng_fill_uniform(p->shard.v.data, p->shard.len, seed, rng_stream(p->piece[0].name) + 2, 0, 0.0f, 1.0f);
+        rng_fill_uniform(p->shard.v.data, p->shard.len, seed, rng_stream(p->piece[0].name) + 2, 0, 0.0f,
+                         1.0f);
     }
 }
 
@@ -71,15 +72,15 @@ typedef struct Run {
     const LoraConf *lora;
 } Run;
 
-static Snapshot shot(const RankPart *r, const char *dir, int64_t step, const Run *run)
+static Snapshot snapshot(const RankPart *r, const char *dir, int64_t step, const Run *run)
 {
     return (Snapshot){ .dir = dir, .step = step, .model = &r->m, .be = &be, .mesh = &r->mesh, .state = state,
                        .hf = run->hf };
 }
 
-/* All ranks of a layout, each filled from checkpoint `from` (NULL: fresh), into checkpoint `step`. Rank 0
- * begins and ends, as it does in a run. */
-static Status through(const Run *x, const char *from, const char *dir, int64_t step)
+/* Fills all ranks of a layout from checkpoint `from` (NULL: new values) and saves them as checkpoint `step`.
+ * Rank 0 is first and last, as in a run. */
+static Status load_and_save(const Run *x, const char *from, const char *dir, int64_t step)
 {
     static RankPart first, r;
     SaveJob job, mine;
@@ -87,13 +88,13 @@ static Status through(const Run *x, const char *from, const char *dir, int64_t s
     part_open_adapted(&first, &shape, x->frozen, x->lora, &x->l, 0, x->world, x->dtype, x->slicing);
     if (from) st = checkpoint_load(from, &first.m, &be);
     else fill(&first, 5);
-    Snapshot s = shot(&first, dir, step, x);
+    Snapshot s = snapshot(&first, dir, step, x);
     if (!st) st = checkpoint_save_open(&job, &s);
     if (!st) st = checkpoint_save_prepare(&job);
     for (int rank = 1; rank < x->world && !st; rank++) {
         part_open_adapted(&r, &shape, x->frozen, x->lora, &x->l, rank, x->world, x->dtype, x->slicing);
         st = checkpoint_load(from, &r.m, &be);
-        Snapshot part = shot(&r, dir, step, x);
+        Snapshot part = snapshot(&r, dir, step, x);
         if (!st) st = checkpoint_save_open(&mine, &part);
         if (!st) st = checkpoint_save_write(&mine, &be, NULL);
         checkpoint_save_close(&mine);
@@ -115,10 +116,11 @@ static const Run chain[] = {
 };
 enum { CHAIN = sizeof chain / sizeof *chain };
 
-static void five_layouts_and_back(void)
+static void five_layouts_round_trip(void)
 {
     const bool no_vit[GROUP_N] = { true, false, false };
-    for (int k = 0; k < 4; k += 3) {                         /* bf16, all trains; f32, a frozen tower */
+    /* bf16, nothing frozen; f32, a frozen vision tower */
+    for (int k = 0; k < 4; k += 3) {
         static RankPart a, b;
         Path from, to;
         Run one = { .world = 1, .dtype = k % 2 ? F32 : BF16, .frozen = k / 2 ? no_vit : NULL };
@@ -126,13 +128,13 @@ static void five_layouts_and_back(void)
         const char *dir = run_dir("chain");
         part_open(&a, &shape, one.frozen, &one.l, 0, 1, one.dtype, WHOLE_STATE);
         fill(&a, 5);
-        EXPECT_OK(through(&one, NULL, dir, 0));
+        EXPECT_OK(load_and_save(&one, NULL, dir, 0));
         for (int i = 0; i < CHAIN; i++) {
             Run x = chain[(i + k) % CHAIN];
             x.dtype = one.dtype, x.frozen = one.frozen;
             snprintf(name, sizeof name, "checkpoint-%d", i);
             EXPECT_OK(path_join(from, dir, name));
-            EXPECT_OK(through(&x, from, dir, i + 1));
+            EXPECT_OK(load_and_save(&x, from, dir, i + 1));
         }
         EXPECT_OK(path_join(to, dir, "last"));
         EXPECT_OK(checkpoint_verify(to));
@@ -146,11 +148,11 @@ static void five_layouts_and_back(void)
 static const char *const adapted_words[] = { "all-linear", "mlp.gate" };
 static const char *const whole_words[] = { "embed_tokens" };
 
-/* Adapters too: what each rank writes is put together to the file that one would have written. */
+/* Adapters too: the PEFT files assembled from the shards of all ranks equal those of one rank. */
 static void adapters_of_five_layouts(void)
 {
     static const WordList target = { adapted_words, 2 }, whole = { whole_words, 1 };
-    for (int k = 0; k < 2; k++) {                            /* bf16; f32 and one A for all experts */
+    for (int k = 0; k < 2; k++) {                            /* bf16; f32 with one A for all experts */
         static RankPart a, b;
         Path to, names[2];
         Json *hf;
@@ -161,19 +163,19 @@ static void adapters_of_five_layouts(void)
         Run one = { .world = 1, .dtype = k ? F32 : BF16, .lora = &lora, .hf = &x };
         part_open_adapted(&a, &shape, NULL, &lora, &one.l, 0, 1, one.dtype, WHOLE_STATE);
         fill(&a, 5);
-        EXPECT_OK(through(&one, NULL, dir, 0));
+        EXPECT_OK(load_and_save(&one, NULL, dir, 0));
         for (int i = 0; i < CHAIN; i++) {
             Run run = chain[(i + k) % CHAIN];
             char name[64];
             snprintf(name, sizeof name, "checkpoint-%d", i);
             run.dtype = one.dtype, run.lora = &lora, run.hf = &x;
             EXPECT_OK(path_join(to, dir, name));
-            EXPECT_OK(through(&run, to, dir, i + 1));
+            EXPECT_OK(load_and_save(&run, to, dir, i + 1));
         }
         EXPECT_OK(path_join(to, dir, "last"));
         EXPECT_OK(checkpoint_verify(to));
         part_open_adapted(&b, &shape, NULL, &lora, &one.l, 0, 1, one.dtype, WHOLE_STATE);
-        for (int i = 0; i < a.m.params.n; i++)               /* the base is in no checkpoint */
+        for (int i = 0; i < a.m.params.n; i++)               /* no checkpoint has the base */
             if (a.m.params.p[i]->frozen)
                 memcpy(b.m.params.p[i]->w.data, a.m.params.p[i]->w.data, (size_t)t_bytes(a.m.params.p[i]->w));
         EXPECT_OK(checkpoint_load(to, &b.m, &be));
@@ -197,12 +199,12 @@ static void eight_ranks(const char *dir, const HfExport *hf)
     Path from;
     Run one = { .world = 1, .dtype = BF16 }, x = chain[0];
     x.slicing = SLICED_STATE, x.hf = hf;
-    EXPECT_OK(through(&one, NULL, dir, 0));
+    EXPECT_OK(load_and_save(&one, NULL, dir, 0));
     EXPECT_OK(path_join(from, dir, "checkpoint-0"));
-    EXPECT_OK(through(&x, from, dir, 1));
+    EXPECT_OK(load_and_save(&x, from, dir, 1));
 }
 
-static void export_of_many_is_that_of_one(void)
+static void export_equals_one_rank(void)
 {
     static RankPart a, b;
     Path path;
@@ -220,10 +222,11 @@ static void export_of_many_is_that_of_one(void)
     fill(&a, 5);
     EXPECT_OK(weights_load(&b.m, &be, &st, NULL));
     for (int i = 0; i < a.m.params.n; i++) {
-        const Param *p = a.m.params.p[i];                     /* a master as the optimizer rounds it */
+        const Param *p = a.m.params.p[i];                     /* the master, rounded as the optimizer does */
         const uint16_t *w = b.m.params.p[i]->w.data;
+        const uint32_t *master = p->shard.master.data;
         int64_t bad = 0;
-        for (int64_t k = 0; k < p->shard.len; k++) bad += w[k] != bits_near(((uint32_t *)p->shard.master.data)[k]);
+        for (int64_t k = 0; k < p->shard.len; k++) bad += w[k] != bits_near(master[k]);
         EXPECT(!bad, "%s: %lld differ", p->piece[0].name, (long long)bad);
     }
     part_close(&a), part_close(&b);
@@ -231,7 +234,7 @@ static void export_of_many_is_that_of_one(void)
     json_decref(hf);
 }
 
-static void rewritten_as_one_rank(void)
+static void consolidates_to_one_rank(void)
 {
     static RankPart a, b;
     Path from, to;
@@ -263,7 +266,7 @@ static Status load_one(const char *path)
     return st;
 }
 
-/* One number of one run list is changed. */
+/* Changes one number of a tensor's first run. */
 static void change_run(const char *path, const char *name, size_t number, int64_t by)
 {
     Json *o;
@@ -285,7 +288,7 @@ static void wrong_descriptions_are_refused(void)
     EXPECT_OK(load_one(path));
     EXPECT_OK(checkpoint_verify(path));
     EXPECT_OK(shards_path(file, path, 2, "runs.json"));
-    change_run(file, norm, 0, -1);                           /* the neighbour's last element again */
+    change_run(file, norm, 0, -1);                           /* overlaps another rank's last element */
     EXPECT_FAIL(load_one(path), E_DATA, norm);
     EXPECT(strstr(status_text(), "stored twice"), "%s", status_text());
     change_run(file, norm, 0, 2);
@@ -294,7 +297,7 @@ static void wrong_descriptions_are_refused(void)
     EXPECT_FAIL(load_one(path), E_DATA, "not inside the tensor");
     change_run(file, norm, 0, -1001);
     EXPECT_OK(load_one(path));
-    EXPECT_FAIL(checkpoint_verify(path), E_DATA, "runs.json");         /* it is written otherwise now */
+    EXPECT_FAIL(checkpoint_verify(path), E_DATA, "runs.json");         /* its text has changed */
     change_run(file, norm, 1, 1);
     EXPECT_FAIL(load_one(path), E_DATA, "its runs have");
     change_run(file, norm, 1, -1);
@@ -326,8 +329,8 @@ static void other_models_are_refused(void)
     part_close(&r);
 }
 
-/* What is saved is what was there when the save began, whatever happens to the weights meanwhile. */
-static void the_run_goes_on_meanwhile(void)
+/* A save has the values of its beginning, even if the weights change before it ends. */
+static void async_save_is_a_snapshot(void)
 {
     static RankPart a, b;
     AsyncCheckpointer v;
@@ -338,7 +341,7 @@ static void the_run_goes_on_meanwhile(void)
     EXPECT_OK(checkpoint_async_open(&v, &a.m, &be, true));
     for (int64_t step = 1; step <= 4; step++) {
         fill(&a, (uint64_t)step);
-        Snapshot s = shot(&a, dir, step, &one);
+        Snapshot s = snapshot(&a, dir, step, &one);
         EXPECT_OK(checkpoint_async_begin(&v, &s));
         EXPECT_OK(checkpoint_async_poll(&v));
     }
@@ -360,7 +363,7 @@ static void the_run_goes_on_meanwhile(void)
     part_close(&a);
 }
 
-static void a_failed_save_is_told_once(void)
+static void failed_save_is_reported_once(void)
 {
     static RankPart a;
     AsyncCheckpointer v;
@@ -370,9 +373,9 @@ static void a_failed_save_is_told_once(void)
     part_open(&a, &shape, NULL, &one.l, 0, 1, BF16, WHOLE_STATE);
     fill(&a, 1);
     EXPECT_OK(checkpoint_async_open(&v, &a.m, &be, true));
-    Snapshot s = shot(&a, dir, 1, &one);
+    Snapshot s = snapshot(&a, dir, 1, &one);
     EXPECT_OK(path_join(path, dir, "last"));
-    EXPECT_OK(folder_make(path));                            /* a folder where the link is to be */
+    EXPECT_OK(folder_make(path));                            /* a folder in place of the link */
     EXPECT_OK(checkpoint_async_begin(&v, &s));
     EXPECT_FAIL(checkpoint_async_wait(&v), E_IO, "earlier checkpoints are intact");
     EXPECT_OK(checkpoint_async_poll(&v));
@@ -386,8 +389,8 @@ static void a_failed_save_is_told_once(void)
     part_close(&a);
 }
 
-/* Rank 0 hears of a rank that failed, and of one that says nothing. */
-static void late_ranks(void)
+/* Rank 0 reports a rank that failed, and one that stopped writing. */
+static void reports_late_ranks(void)
 {
     static RankPart a, b;
     SaveJob first, second;
@@ -396,7 +399,7 @@ static void late_ranks(void)
     part_open(&a, &shape, NULL, &two.l, 0, 2, BF16, two.slicing);
     part_open(&b, &shape, NULL, &two.l, 1, 2, BF16, two.slicing);
     fill(&a, 1), fill(&b, 1);
-    Snapshot s = shot(&a, dir, 1, &two), t = shot(&b, dir, 1, &two);
+    Snapshot s = snapshot(&a, dir, 1, &two), t = snapshot(&b, dir, 1, &two);
     s.patience = 0.2;
     EXPECT_OK(checkpoint_save_open(&first, &s));
     EXPECT_OK(checkpoint_save_open(&second, &t));
@@ -430,7 +433,7 @@ static void expect_saved(const RankPart *r, Backend *own, int64_t step, const ch
     free(b);
 }
 
-static void one_of_four(Peer *p)
+static void save_on_rank(Peer *p)
 {
     RankPart *r = calloc(1, sizeof *r);
     AsyncCheckpointer v;
@@ -439,7 +442,7 @@ static void one_of_four(Peer *p)
     for (int async = 1; async >= 0; async--) {
         EXPECT_OK(checkpoint_async_open(&v, &r->m, &p->be, async));
         for (int64_t step = 1; step <= 3; step++) {
-            Snapshot s = shot(r, shared_dir, 10 * async + step, &(Run){ 0 });
+            Snapshot s = snapshot(r, shared_dir, 10 * async + step, &(Run){ 0 });
             s.be = &p->be, s.keep = 2;
             EXPECT_OK(model_init(&r->m, &p->be, 5 + (uint64_t)step));
             EXPECT_OK(checkpoint_async_begin(&v, &s));
@@ -456,14 +459,14 @@ static void one_of_four(Peer *p)
 static void four_ranks_save_together(void)
 {
     snprintf(shared_dir, sizeof shared_dir, "%s", run_dir("four"));
-    on_ranks(4, 0, one_of_four);
+    on_ranks(4, 0, save_on_rank);
     Path path;
     EXPECT_OK(path_join(path, shared_dir, "last"));
     EXPECT_OK(checkpoint_verify(path));
 }
 
-/* Rank 0 cannot give the checkpoint its name: all of them hear of it. */
-static void one_that_fails(Peer *p)
+/* Rank 0 cannot rename the checkpoint: all ranks fail. */
+static void fail_on_rank_0(Peer *p)
 {
     RankPart *r = calloc(1, sizeof *r);
     AsyncCheckpointer v;
@@ -472,7 +475,7 @@ static void one_that_fails(Peer *p)
     EXPECT_OK(model_init(&r->m, &p->be, 5));
     for (int async = 1; async >= 0; async--) {
         EXPECT_OK(checkpoint_async_open(&v, &r->m, &p->be, async));
-        Snapshot s = shot(r, shared_dir, 1, &(Run){ 0 });
+        Snapshot s = snapshot(r, shared_dir, 1, &(Run){ 0 });
         s.be = &p->be;
         Status st = checkpoint_async_begin(&v, &s);
         while (!st && v.in_flight) st = checkpoint_async_poll(&v), usleep(2000);
@@ -483,13 +486,13 @@ static void one_that_fails(Peer *p)
     free(r);
 }
 
-static void a_failure_is_everybodys(void)
+static void failure_on_one_rank_fails_all(void)
 {
     Path path;
     snprintf(shared_dir, sizeof shared_dir, "%s", run_dir("fail4"));
     EXPECT_OK(path_join(path, shared_dir, "last"));
     EXPECT_OK(folder_make(path));
-    on_ranks(4, 0, one_that_fails);
+    on_ranks(4, 0, fail_on_rank_0);
 }
 
 int main(void)
@@ -498,17 +501,17 @@ int main(void)
     shape = small_shape(config);
     state = json_pack("{s:i}", "global_step", 7);
     if (backend_open(&be, "cpu")) return 1;
-    RUN(five_layouts_and_back);
+    RUN(five_layouts_round_trip);
     RUN(adapters_of_five_layouts);
-    RUN(export_of_many_is_that_of_one);
-    RUN(rewritten_as_one_rank);
+    RUN(export_equals_one_rank);
+    RUN(consolidates_to_one_rank);
     RUN(wrong_descriptions_are_refused);
     RUN(other_models_are_refused);
-    RUN(the_run_goes_on_meanwhile);
-    RUN(a_failed_save_is_told_once);
-    RUN(late_ranks);
+    RUN(async_save_is_a_snapshot);
+    RUN(failed_save_is_reported_once);
+    RUN(reports_late_ranks);
     RUN(four_ranks_save_together);
-    RUN(a_failure_is_everybodys);
+    RUN(failure_on_one_rank_fails_all);
     backend_close(&be);
     json_decref(state);
     folder_remove(lab_tmp());

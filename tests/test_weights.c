@@ -1,4 +1,4 @@
-/* Weights to a folder and back in every form that is about, and what a wrong folder is told. */
+/* Weights saved to a folder and loaded in every published form, and the errors for a wrong folder. */
 #include "small.h"
 #include "model/weights.h"
 #include "parallel/shard.h"
@@ -65,7 +65,7 @@ static void round_trip(void)
         SafeTensors st;
         bound_open(&a, &s, d), bound_open(&b, &s, d);
         EXPECT_OK(model_init(&a.m, &a.be, 9));
-        EXPECT_OK(weights_save(&a.m, &a.be, folder("trip"), d, i == 1 ? 4000 : 0)); /* once in many shards */
+        EXPECT_OK(weights_save(&a.m, &a.be, folder("trip"), d, i == 1 ? 4000 : 0)); /* i = 1: in many files */
         EXPECT_OK(st_open(&st, folder("trip")));
         EXPECT_OK(weights_load(&b.m, &b.be, &st, NULL));
         EXPECT(same_weights(&a, &b), "config %d: weights differ", i);
@@ -81,7 +81,8 @@ static void round_trip(void)
     }
 }
 
-/* Rewrite a saved folder's tensors one by one through `change`, which returns false to leave one out. */
+/* Rewrites the tensors of a saved folder one by one through `change`, which returns false to omit a tensor.
+ * */
 typedef bool Change(StTensor *t);
 static void rewrite(const char *from, const char *to, Change *change, const StTensor *extra)
 {
@@ -169,7 +170,7 @@ static void refusals(void)
     EXPECT_FAIL(load_from(folder("none"), &text), E_IO, "none");
 }
 
-/* Where in and out of one expert tensor are equal its shape cannot tell the layout; its sibling's can. */
+/* If in = out for one expert tensor, its shape does not tell the layout; the shape of the other one does. */
 static void square_experts(void)
 {
     char config[2048];

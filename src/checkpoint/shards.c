@@ -253,7 +253,8 @@ static Status intersect_range(CopyList *h, const StTensor *t, const StridedRange
 
 static int64_t run_end(const StridedRange *c) { return c->at + (c->count - 1) * c->stride + c->len; }
 
-static Status intersect_runs(CopyList *h, const StTensor *t, const StridedRange *have, const StridedRange *need)
+static Status intersect_runs(CopyList *h, const StTensor *t, const StridedRange *have,
+                             const StridedRange *need)
 {
     if (run_end(have) <= need->at || run_end(need) <= have->at) return OK;
     for (int64_t i = 0; i < need->count; i++)

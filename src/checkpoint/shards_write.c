@@ -34,8 +34,8 @@ static Status add_shard(LocalShards *l, const LocalShard *k)
 
 /* Adds elements [from, to) of the rank's part of p, all of which are in h, and in rest unless that is empty.
  * */
-static Status add_range(LocalShards *l, const Param *p, const char *prefix, ShardView h, ShardView rest, int64_t from,
-                        int64_t to)
+static Status add_range(LocalShards *l, const Param *p, const char *prefix, ShardView h, ShardView rest,
+                        int64_t from, int64_t to)
 {
     for (int i = 0; i < p->pieces; i++) {
         const Piece *q = &p->piece[i];
@@ -55,7 +55,8 @@ static Status add_range(LocalShards *l, const Param *p, const char *prefix, Shar
 
 static Status add_param(LocalShards *l, const Param *p, bool frozen)
 {
-    int64_t from = p->shard.offset, to = p->shard.offset + p->shard.len < p->shard.unique ? p->shard.offset + p->shard.len : p->shard.unique;
+    int64_t from = p->shard.offset, end = from + p->shard.len;
+    int64_t to = end < p->shard.unique ? end : p->shard.unique;
     ShardView w = param_weight_view(p), master = param_state_view(p, p->shard.master), none = { 0 };
     bool split = master.n && master.t.dtype == I16;
     if (!p->shard.is_writer || from >= to) return OK;

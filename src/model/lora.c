@@ -50,7 +50,7 @@ LoraRole lora_role(const LoraConf *c, const bool frozen[GROUP_N], const Param *p
 
 bool lora_trains_in_full(const Model *m, const Param *p)
 {
-    for (int i = 0; !p->beside && i < p->pieces; i++)
+    for (int i = 0; !p->adapter_of && i < p->pieces; i++)
         if (lora_role(m->lora, m->frozen, p, i) == LORA_FULL) return true;
     return false;
 }

@@ -143,14 +143,14 @@ Status peft_fill(void *self, Model *m, Backend *be, int i)
 {
     const PeftFile *f = self;
     const Param *p = m->params.p[i];
-    if (p->beside) return load_adapter(f, be, p);
+    if (p->adapter_of) return load_adapter(f, be, p);
     return weights_load_one(m, be, &f->st, PEFT_PREFIX, i);
 }
 
 Status peft_load(const PeftFile *f, Model *m, Backend *be)
 {
     for (int i = 0; i < m->params.n; i++)
-        if (m->params.p[i]->beside || has_full_module(f, m->params.p[i]))
+        if (m->params.p[i]->adapter_of || has_full_module(f, m->params.p[i]))
             TRY(peft_fill((PeftFile *)f, m, be, i));
     return OK;
 }

@@ -42,8 +42,8 @@ static void add_experts(const Param *w, const Param *a, const LoraPart *part)
     int64_t out = w->shape[1], in = w->shape[2], r = part->r;
     for (int64_t e = 0; e < w->shape[0]; e++)
         add_product((float *)w->shard.w.data + e * out * in,
-                    (float *)a->shard.w.data + (a->shape[0] == 1 ? 0 : e * r * in), (float *)b->shard.w.data + e * out * r,
-                    out, in, r, part->scale);
+                    (float *)a->shard.w.data + (a->shape[0] == 1 ? 0 : e * r * in),
+                    (float *)b->shard.w.data + e * out * r, out, in, r, part->scale);
 }
 
 /* w: weight of the base, filled; q: the same weight of the model with adapters. */

@@ -78,7 +78,8 @@ static Status write_per_expert(PeftWriter *w, const Param *base, const Param *q,
             snprintf(full, sizeof full, PEFT_PREFIX "%.*s.%lld.%s.lora_%c.weight",
                      (int)(strrchr(name, '.') - name), name, (long long)e,
                      weights_expert_part[gate_up ? k : 2], b ? 'B' : 'A');
-            const float *x = (float *)q->shard.w.data + (q->shape[0] == 1 ? 0 : e * n) + (b ? k * rows * cols : 0);
+            int64_t at = (q->shape[0] == 1 ? 0 : e * n) + (b ? k * rows * cols : 0);
+            const float *x = (float *)q->shard.w.data + at;
             TRY(w->writing ? write_floats(w, x, rows * cols) : declare(w, full, rows, cols));
         }
     return OK;
@@ -154,7 +155,7 @@ static Status open_buffers(PeftWriter *w)
     for (int i = 0; i < w->m->params.n; i++) {
         const Param *p = w->m->params.p[i];
         if (p->form == FORM_LORA_B && p->shape[0] * p->shape[2] > row) row = p->shape[0] * p->shape[2];
-        if ((p->beside || lora_trains_in_full(w->m, p)) && param_count(p) > largest)
+        if ((p->adapter_of || lora_trains_in_full(w->m, p)) && param_count(p) > largest)
             largest = param_count(p);
     }
     if (!(w->row = malloc((size_t)row * sizeof *w->row)))

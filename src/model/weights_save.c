@@ -104,7 +104,8 @@ static Status walk(WeightSaver *s)
         const Param *p = s->m->params.p[i];
         if (p->adapter_of) continue;                             /* adapters are in PEFT files */
         TRY(fill_param(s, i));
-        Tensor t = t_has(p->shard.master) && p->shard.master.dtype == F32 && s->dtype == F32 ? p->shard.master : p->shard.w;
+        bool   from_master = t_has(p->shard.master) && p->shard.master.dtype == F32 && s->dtype == F32;
+        Tensor t = from_master ? p->shard.master : p->shard.w;
         if (p->form != FORM_ROWS) {
             TRY(s->m->shape.fused_experts ? save_fused(s, p, t) : save_per_expert(s, p, t));
             continue;
