@@ -80,20 +80,15 @@ static bool has_linear(const Model *m, Linear kind)
     return yes;
 }
 
-static bool ends_in(const char *entry, const char *word)
-{
-    size_t n = strlen(entry), k = strlen(word);
-    return n >= k && !strcmp(entry + n - k, word) && (n == k || entry[n - k - 1] == '.');
-}
-
 /* Explains an entry that is valid for other models but not for this one; NULL: no explanation. */
 static const char *explain(const LoraCheck *k, const char *entry, bool target)
 {
     const Model *m = k->m;
-    if ((ends_in(entry, "gate_proj") || ends_in(entry, "up_proj")) && has_linear(m, LINEAR_EXPERTS))
+    bool half = lora_name_ends_in(entry, "gate_proj") || lora_name_ends_in(entry, "up_proj");
+    if (half && has_linear(m, LINEAR_EXPERTS))
         return target ? "experts have gate and up as one weight, gate_up_proj; set experts or gate_up_proj"
                       : "experts have gate and up as one weight; name gate_up_proj";
-    if (ends_in(entry, "lm_head") && m->shape.text.tied)
+    if (lora_name_ends_in(entry, "lm_head") && m->shape.text.tied)
         return target ? "head and embedding are the same weight here (tie_word_embeddings), and an adapter "
                         "would change only one of them; lora.modules_to_save=embed_tokens trains both"
                       : "head and embedding are the same weight (tie_word_embeddings); name embed_tokens";

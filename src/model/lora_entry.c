@@ -13,6 +13,12 @@ void lora_module_name(char *out, size_t n, const Param *p, int i)
     snprintf(out, n, "%.*s", tensor ? (int)(end - name) : (int)strlen(name), name);
 }
 
+bool lora_name_ends_in(const char *name, const char *tail)
+{
+    size_t a = strlen(name), b = strlen(tail);
+    return a >= b && !strcmp(name + a - b, tail) && (a == b || name[a - b - 1] == '.');
+}
+
 static bool is_glob(const char *entry) { return strpbrk(entry, "*?[") != NULL; }
 
 /* Whether the entry equals the name, or its end after a dot. */

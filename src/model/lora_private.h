@@ -20,6 +20,9 @@ const LoraTarget *lora_find_target(const LoraConf *c, const char *module);
 bool     lora_entry_targets(const char *entry, const Param *p, int i);
 bool     lora_entry_covers(const char *entry, const Param *p, int i);
 
+/* Whether name equals tail, or ends in it after a dot. */
+bool     lora_name_ends_in(const char *name, const char *tail);
+
 /* lora_check.c: E_CONFIG unless every entry of every list has an effect in the whole model. */
 MUST Status lora_check(const LoraConf *c, const Model *whole);
 

@@ -37,12 +37,6 @@ bool peft_ties_head(const Model *m, const Param *p)
     return m->shape.text.tied && p == m->embed && lora_trains_in_full(m, p);
 }
 
-static bool ends_in(const char *name, const char *tail)
-{
-    size_t a = strlen(name), b = strlen(tail);
-    return a >= b && !strcmp(name + a - b, tail) && (a == b || name[a - b - 1] == '.');
-}
-
 /* Whether hub files of the family have a tensor per expert. */
 static bool hub_is_per_expert(const Model *m) { return m->shape.text.E && !m->shape.fused_experts; }
 
@@ -73,7 +67,7 @@ static void add_items(Describer *d, const Param *p, int i)
     Item module = x;
     module.module = true, module.adapted = part && !parameter;
     if (p->linear == LINEAR_EXPERTS) *strrchr(module.name, '.') = 0;
-    if (!ends_in(p->piece[i].name, "bias")) d->item[d->n++] = module;
+    if (!lora_name_ends_in(p->piece[i].name, "bias")) d->item[d->n++] = module;
     snprintf(x.name, sizeof x.name, "%s", p->piece[i].name);
     d->item[d->n++] = x;
 }
@@ -128,11 +122,11 @@ static bool selects_others(const Describer *d, const char *tail, bool modules)
         const Item *x = &d->item[i];
         Name name;
         if (x->module != modules) continue;
-        if (!x->adapted && ends_in(x->name, tail)) return true;
+        if (!x->adapted && lora_name_ends_in(x->name, tail)) return true;
         snprintf(name, sizeof name, "%s", x->name);
         for (char *dot; modules && (dot = strrchr(name, '.'));) {
             *dot = 0;
-            if (ends_in(name, tail)) return true;
+            if (lora_name_ends_in(name, tail)) return true;
         }
     }
     return false;
@@ -160,7 +154,7 @@ static void append_new(Json *list, const char *word)
 static bool is_selected(const Json *list, const char *name)
 {
     for (size_t i = 0; i < json_array_size(list); i++)
-        if (ends_in(name, json_string_value(json_array_get(list, i)))) return true;
+        if (lora_name_ends_in(name, json_string_value(json_array_get(list, i)))) return true;
     return false;
 }
 
@@ -176,7 +170,7 @@ static Json *list_targets(const Describer *d, bool modules)
     }
     for (int i = 0; d->per_expert && modules && i < d->n; i++) {
         if (!d->item[i].adapted || !strstr(d->item[i].name, ".mlp.experts.")) continue;
-        bool down = ends_in(d->item[i].name, "down_proj");
+        bool down = lora_name_ends_in(d->item[i].name, "down_proj");
         append_new(list, down ? "down_proj" : "gate_proj");
         if (!down) append_new(list, "up_proj");
     }
