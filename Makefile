@@ -15,15 +15,14 @@ WARN   := -Wall -Wextra -Wshadow -Wvla -Wno-unused-parameter
 CFLAGS += -std=gnu17 $(OPT) -g $(WARN) -fopenmp -fno-math-errno -fno-trapping-math -Isrc -I. $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 LIBS   := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
 
-ifeq ($(OPENBLAS),1)                     # `treb bench` measures it as a peer; nothing else calls it
+ifeq ($(OPENBLAS),1)                     # treb-bench measures it as a peer; nothing else calls it
   BLAS        := $(shell pkg-config --libs openblas)
   BLAS_CFLAGS := -DTREB_OPENBLAS $(shell pkg-config --cflags openblas)
 endif
 
 ifeq ($(STATIC),1)                       # third-party libraries inside, for a machine that has none of them
-  LIBS := -Wl,-Bstatic $(LIBS) $(BLAS) -lz $(if $(BLAS),-lgfortran -lquadmath) -Wl,-Bdynamic
-else
-  LIBS += $(BLAS)
+  LIBS := -Wl,-Bstatic $(LIBS) -lz -Wl,-Bdynamic
+  BLAS := $(if $(BLAS),-Wl,-Bstatic $(BLAS) -lgfortran -lquadmath -Wl,-Bdynamic)
 endif
 LIBS += -lm -lpthread -ldl
 
@@ -84,7 +83,8 @@ $(BUILD)/treb: $(ROOT)/src/cli/main.o $(CORE)
 	@$(CC) $(CFLAGS) -o $@ $^ $(LIBS)
 	@echo "built $@"
 
-$(patsubst %.c,$(ROOT)/%.o,$(shell grep -l TREB_OPENBLAS $(SRC))): CFLAGS += $(BLAS_CFLAGS)
+$(ROOT)/bench/bench.o: CFLAGS += $(BLAS_CFLAGS)
+$(BUILD)/treb-bench: LIBS += $(BLAS)
 
 $(CORE): $(filter-out $(ROOT)/src/cli/main.o,$(OBJ))
 	@rm -f $@ && ar rcs $@ $^
@@ -93,7 +93,7 @@ define side_rules
 $(BUILD)/libtreb-$(1).a: $(call objects,$(filter-out $(1)/main.c,$(wildcard $(1)/*.c)))
 	@rm -f $$@ && ar rcs $$@ $$^
 $(BUILD)/treb-$(1): $(call objects,$(1)/main.c) $(BUILD)/libtreb-$(1).a $(CORE)
-	@$(CC) $(CFLAGS) -o $$@ $$^ $(LIBS)
+	@$(CC) $(CFLAGS) -o $$@ $$^ $$(LIBS)
 endef
 $(foreach folder,$(SIDE),$(eval $(call side_rules,$(folder))))
 

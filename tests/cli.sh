@@ -75,7 +75,7 @@ expect 2 "there is no such row" $treb bench step --tokens 64 --doc 32 --images 0
 expect 0 "floor, the same frozen weights" $treb bench step --tokens 64 --doc 32 --images 0 --repeat 1 --lora 4 --floor
 expect 2 "are of --lora RANK" $treb bench step --tokens 64 --doc 32 --images 0 --repeat 1 --floor
 expect 2 "names nothing"     $treb bench step --tokens 64 --doc 32 --images 0 --repeat 1 --lora 4 --targets q_prj
-expect 2 "ops, step"         $treb bench
+expect 2 "ops step"          $treb bench
 expect 0 "of its floor"      $treb bench decode --docs 2 --prompt 8 --tokens 4
 
 tok="tests/gold_text"

@@ -6,9 +6,6 @@
 #include "ops/cpu/gemm_bf16.h"
 #include "ops/ops.h"
 
-#ifdef TREB_OPENBLAS
-#include <cblas.h>
-#endif
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -45,15 +42,6 @@ static const char *bf16_unit(void)
     return "widened to f32 (this CPU has no bf16 units)";
 }
 
-static const char *blas_library(void)
-{
-#ifdef TREB_OPENBLAS
-    return openblas_get_config();
-#else
-    return "OpenBLAS is not built in (only `treb bench` compares with it)";
-#endif
-}
-
 static double memory_gib(void)
 {
     return (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE) / (1 << 30);
@@ -64,10 +52,10 @@ Json *doctor_findings(void)
     char model[256], cuda[256], mpi[256];
     backend_describe("cuda", cuda, sizeof cuda);
     comm_describe(mpi, sizeof mpi);
-    return json_pack("{s:s, s:i, s:f, s:s, s:s, s:s, s:s, s:s, s:s, s:s}", "cpu",
+    return json_pack("{s:s, s:i, s:f, s:s, s:s, s:s, s:s, s:s, s:s}", "cpu",
                      cpu_model(model, sizeof model),
                      "cores", cpu_count(), "memory_gib", memory_gib(), "vector", vector_set(),
-                     "bf16_products", bf16_unit(), "blas", blas_library(), "backends", backend_names(),
+                     "bf16_products", bf16_unit(), "backends", backend_names(),
                      "cuda", cuda, "transports", comm_kinds(), "mpi", mpi);
 }
 

@@ -99,7 +99,7 @@ Status command_help(const Program *p, int argc, char **argv)
     if (!strcmp(argv[1], "--completion")) return command_completion(stdout, p, argc > 2 ? argv[2] : "bash");
     if (argc > 2) return fail(E_CONFIG, "help: one verb or section at a time");
     const Command *c = command_find(p, argv[1]);
-    if (c && c->program) return program_exec_sibling(c->program, 1, argv + 1);
+    if (c && c->program) return program_exec_sibling(c->program, 2, (char *[]){ argv[1], "--help", NULL });
     if (c) return command_usage(stdout, p->name, c);
     if (config_has_section(argv[1]) || !find_nearest(p, argv[1])) return config_help(stdout, argv[1]);
     return command_unknown(p, argv[1]);

@@ -1,5 +1,5 @@
-/* cli/bench_experts.c -- see bench_experts.h. */
-#include "cli/bench_experts.h"
+/* bench/experts.c -- see bench_experts.h. */
+#include "bench/experts.h"
 
 #include <assert.h>
 
@@ -120,7 +120,10 @@ static void gradient(Case *c, int g, int dy, int x, Dropout drop)
 {
     op_grouped_scaled(c->s->be, c->t[g], c->t[dy], c->t[x], c->t[5], 1.0f, drop, GEMM_TN);
 }
-static LoraTerm pairs(const Case *c, int low, int w, Dropout drop) { return (LoraTerm){ c->t[low], c->t[w], drop }; }
+static LoraTerm pairs(const Case *c, int low, int w, Dropout drop)
+{
+    return (LoraTerm){ c->t[low], c->t[w], drop };
+}
 
 void run_adapted_fwd(void *p)
 {

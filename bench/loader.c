@@ -1,9 +1,9 @@
-/* cli/bench_loader.c -- `treb bench loader`: how fast the data of a recipe becomes micro-batches, per
+/* bench/loader.c -- `treb bench loader`: how fast the data of a recipe becomes micro-batches, per
  * core, and how long a step of a given length would wait for them. Cores are counted by the processor time
  * used, so that others on the machine do not count. */
-#include "cli/bench.h"
+#include "bench/bench.h"
 #include "cli/data.h"
-#include "cli/commands.h"
+#include "cli/command.h"
 
 #include "base/clock.h"
 #include "base/thread.h"
@@ -103,7 +103,7 @@ static const Option options[] = {
     OPTION_FLAG(LoaderBench, json, "--json", "print the result as JSON"), OPTION_END
 };
 
-static Status bench_loader(int argc, char **argv)
+static Status run_loader(int argc, char **argv)
 {
     DataSetup   s;
     LoaderBench b = { .steps = 20 };
@@ -118,10 +118,14 @@ static Status bench_loader(int argc, char **argv)
     return st;
 }
 
-const Usage usage_bench_loader = {
+static const Usage usage = {
     .args    = "recipe.yaml [section.key=value ...]",
     .options = options,
-    .notes   = "Times the reading of a recipe's data.",
-    .sub     = "loader",
-    .run     = bench_loader,
+};
+
+const Command bench_loader = {
+    .name  = "loader",
+    .help  = "the reading of a recipe's data",
+    .run   = run_loader,
+    .usage = USAGE(&usage),
 };

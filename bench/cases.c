@@ -1,5 +1,5 @@
-/* cli/bench_cases.c -- see bench_cases.h. */
-#include "cli/bench_experts.h"
+/* bench/cases.c -- see bench_cases.h. */
+#include "bench/experts.h"
 
 #include <math.h>
 #include <string.h>
@@ -79,7 +79,11 @@ static void run_router_all(void *p)
     op_gemm(c->s->be, c->t[6], c->t[1], c->t[2], (Tensor){ 0 }, GEMM_NT);
     run_router(p);
 }
-static void run_index(void *p)  { Case *c = p; op_sort_by_expert(c->s->be, c->t[5], c->t[10], c->t[11], c->t[7]); }
+static void run_index(void *p)
+{
+    Case *c = p;
+    op_sort_by_expert(c->s->be, c->t[5], c->t[10], c->t[11], c->t[7]);
+}
 static void make_route_bwd(Case *c)
 {
     bench_route(c);

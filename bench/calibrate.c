@@ -1,4 +1,4 @@
-/* cli/bench_calibrate.c -- `treb bench calibrate`: what this machine reaches by kind and size of work, kept
+/* bench/calibrate.c -- `treb bench calibrate`: what this machine reaches by kind and size of work, kept
  * as the hardware `this` (plan/hardware.h) that plans and `treb bench step` can be held to.
  *
  * The cases are those of `treb bench ops`, at sizes that grow; the best of some repeats counts, since others
@@ -7,8 +7,8 @@
  * are taken from the row of the card that the device is called after, or of cpu-node. Nothing is written
  * unless all was measured. */
 #include "base/clock.h"
-#include "cli/bench_cases.h"
-#include "cli/commands.h"
+#include "bench/cases.h"
+#include "cli/command.h"
 #include "plan/hardware.h"
 
 #include <ctype.h>
@@ -165,7 +165,8 @@ static Status calibrate_host(Calib *k)
     TRY(backend_host_arena_open(be, &host, "bench", BYTES));
     Move m = { be, (Tensor){ 0 }, t1(k->s.a, "bench", F32, BYTES / 4), host.base };
     for (int i = 0; i < k->repeats; i++)
-        for (int lane = 0; lane < COPY_STREAMS; lane++) best[lane] = fmin(best[lane], lane_seconds(&m, (CopyStream)lane));
+        for (int lane = 0; lane < COPY_STREAMS; lane++)
+            best[lane] = fmin(best[lane], lane_seconds(&m, (CopyStream)lane));
     k->hw.host_bw = BYTES / fmax(best[COPY_D2H], best[COPY_H2D]), k->hw.host_share = 1;
     arena_reset(k->s.a, mark);
     Status st = backend_sync(be);
@@ -327,7 +328,7 @@ static const Option options[] = {
     OPTION_END
 };
 
-static Status bench_calibrate(int argc, char **argv)
+static Status run_calibrate(int argc, char **argv)
 {
     CalibArgs a = { .backend = "auto", .repeats = 5 };
     TRY(options_parse(argc, argv, options, &a, NULL));
@@ -339,11 +340,16 @@ static Status bench_calibrate(int argc, char **argv)
     return calibrate(&k, backend, a.out);
 }
 
-const Usage usage_bench_calibrate = {
+static const Usage usage = {
     .args    = "",
     .options = options,
     .notes   = "Measures what this machine reaches by kind and size of work and keeps it as the hardware "
                "`this`, from which `treb bench step` and `treb plan --hardware this` then predict.",
-    .sub     = "calibrate",
-    .run     = bench_calibrate,
+};
+
+const Command bench_calibrate = {
+    .name  = "calibrate",
+    .help  = "measure this machine as the hardware `this`, from which plans predict",
+    .run   = run_calibrate,
+    .usage = USAGE(&usage),
 };

@@ -1,9 +1,9 @@
-/* cli/bench_cases.h -- single ops at sizes of training, made to be timed: tensors laid out with random data,
+/* bench/cases.h -- single ops at sizes of training, made to be timed: tensors laid out with random data,
  * one call. `treb bench ops` holds them to their floors, `treb bench calibrate` makes a machine's curves. */
-#ifndef CLI_BENCH_CASES_H
-#define CLI_BENCH_CASES_H
+#ifndef BENCH_CASES_H
+#define BENCH_CASES_H
 
-#include "cli/bench.h"
+#include "bench/bench.h"
 
 typedef struct Setup {
     Backend *be;

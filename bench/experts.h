@@ -1,9 +1,9 @@
-/* cli/bench_experts.h -- cases of bench_cases.h about the experts' layer, as it is trained, frozen, and with
+/* bench/experts.h -- cases of bench_cases.h about the experts' layer, as it is trained, frozen, and with
  * adapters on frozen weights. */
-#ifndef CLI_BENCH_EXPERTS_H
-#define CLI_BENCH_EXPERTS_H
+#ifndef BENCH_EXPERTS_H
+#define BENCH_EXPERTS_H
 
-#include "cli/bench_cases.h"
+#include "bench/cases.h"
 
 /* A routing as a trained router makes it: uneven, every expert used. t[5]: offsets, t[6 .. 11]: what else
  * belongs to it. */

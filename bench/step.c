@@ -1,4 +1,4 @@
-/* cli/bench_step.c -- `treb bench step`: whole steps of a model on synthetic data, on any backend.
+/* bench/step.c -- `treb bench step`: whole steps of a model on synthetic data, on any backend.
  *
  * The step is the trainer's: forward, backward, norm and clipped AdamW with f32 masters, over a packed stream
  * of random tokens and pictures. FLOPs are those the model needs (ledger), causal attention at half the
@@ -9,8 +9,8 @@
  * With --lora the weights are frozen and pairs train beside them. --floor then measures the same step once
  * more with a pair on the lowest of those modules alone: the gradient goes the same way through the same
  * frozen weights, so what is left is what no adapter could be without. */
-#include "cli/bench.h"
-#include "cli/commands.h"
+#include "bench/bench.h"
+#include "cli/command.h"
 
 #include "base/clock.h"
 #include "base/rng.h"
@@ -76,7 +76,7 @@ typedef struct StepBench {
     char        state[96];                                   /* of the card, under load */
     Losses      losses;
     uint8_t     policy[LABEL_N];
-    FullRecompute        full;
+    FullRecompute full;
     OptimStore  store;                                       /* of moments and masters */
     LoraConf lora;                                        /* rank 0: all trains */
     WordList    words;                                       /* its targets, in `text` */
@@ -515,7 +515,7 @@ static Status read_args(StepBench *b, int argc, char **argv)
     return OK;
 }
 
-static Status bench_step(int argc, char **argv)
+static Status run_step(int argc, char **argv)
 {
     StepBench b = { .tokens = 2048, .doc = 512, .images = 4, .grid = "16", .repeats = 7, .dtype_name = "f32",
                     .micro = 1, .backend = "cpu", .moments = "f32" };
@@ -525,12 +525,17 @@ static Status bench_step(int argc, char **argv)
     return st;
 }
 
-const Usage usage_bench_step = {
+static const Usage usage = {
     .args    = "",
     .options = options,
     .notes   = "Forward, backward and AdamW of a model on synthetic documents and pictures. --model "
                "Qwen3-VL-30B-A3B --layers 8 --backend cuda --dtype bf16 is the proxy of "
                "docs/performance.md.",
-    .sub     = "step",
-    .run     = bench_step,
+};
+
+const Command bench_step = {
+    .name  = "step",
+    .help  = "whole training steps of a model on synthetic data",
+    .run   = run_step,
+    .usage = USAGE(&usage),
 };

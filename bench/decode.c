@@ -1,7 +1,7 @@
-/* cli/bench_decode.c -- `treb bench decode`: tokens a second with a cache, against the time to read the
+/* bench/decode.c -- `treb bench decode`: tokens a second with a cache, against the time to read the
  * weights that one step must read at least once. */
-#include "cli/bench.h"
-#include "cli/commands.h"
+#include "bench/bench.h"
+#include "cli/command.h"
 
 #include "base/clock.h"
 #include "engine/decode.h"
@@ -95,7 +95,7 @@ static const Option options[] = {
     OPTION_END
 };
 
-static Status bench_decode(int argc, char **argv)
+static Status run_decode(int argc, char **argv)
 {
     DecodeBench b = { .docs = 1, .prompt = 256, .tokens = 64, .dtype_name = "f32" };
     TRY(options_parse(argc, argv, options, &b, NULL));
@@ -110,10 +110,14 @@ static Status bench_decode(int argc, char **argv)
     return st;
 }
 
-const Usage usage_bench_decode = {
+static const Usage usage = {
     .args    = "",
     .options = options,
-    .notes   = "Times prompts and single decoding steps against the reading of the weights.",
-    .sub     = "decode",
-    .run     = bench_decode,
+};
+
+const Command bench_decode = {
+    .name  = "decode",
+    .help  = "prompts and single decoding steps against the reading of the weights",
+    .run   = run_decode,
+    .usage = USAGE(&usage),
 };

@@ -1,6 +1,6 @@
-/* cli/bench.h -- what the benchmarks share: medians, ceilings of this machine measured in the same run. */
-#ifndef CLI_BENCH_H
-#define CLI_BENCH_H
+/* bench/bench.h -- what the benchmarks share: medians, ceilings of this machine measured in the same run. */
+#ifndef BENCH_BENCH_H
+#define BENCH_BENCH_H
 
 #include "base/json.h"
 #include "model/shape.h"

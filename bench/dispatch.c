@@ -1,11 +1,11 @@
-/* cli/bench_dispatch.c -- `treb bench dispatch`: what the roads to the experts carry, and what they take.
+/* bench/dispatch.c -- `treb bench dispatch`: what the roads to the experts carry, and what they take.
  *
  * The first table is of plans: one rank of a fake world of nodes of 8, a layer forward and backward, even
  * routing; the ledger says what it would send. Beside it the copies of a token that leave its node are
  * counted over tokens drawn at random. The second runs ranks as threads of this machine: only the growth with
  * the number of tokens means something there. */
-#include "cli/bench.h"
-#include "cli/commands.h"
+#include "bench/bench.h"
+#include "cli/command.h"
 
 #include "base/clock.h"
 #include "base/rng.h"
@@ -260,7 +260,7 @@ static const Option options[] = {
     OPTION_END
 };
 
-static Status bench_dispatch(int argc, char **argv)
+static Status run_dispatch(int argc, char **argv)
 {
     DispatchBench b = { 4096, 128, 8, 2048, 768 };
     TRY(options_parse(argc, argv, options, &b, NULL));
@@ -273,10 +273,14 @@ static Status bench_dispatch(int argc, char **argv)
     return time_table(&small);
 }
 
-const Usage usage_bench_dispatch = {
+static const Usage usage = {
     .args    = "",
     .options = options,
-    .notes   = "Bytes and times of each token dispatcher.",
-    .sub     = "dispatch",
-    .run     = bench_dispatch,
+};
+
+const Command bench_dispatch = {
+    .name  = "dispatch",
+    .help  = "bytes and times of each token dispatcher",
+    .run   = run_dispatch,
+    .usage = USAGE(&usage),
 };

@@ -1,11 +1,11 @@
-/* cli/bench_ops.c -- `treb bench ops`: every op at a training size against its floor.
+/* bench/ops.c -- `treb bench ops`: every op at a training size against its floor.
  *
  * The floor of an op is the larger of its FLOPs over the rate of a large product and its bytes over the copy
  * rate, both measured in this run; the price is the one the ledger charges. A ratio of 1 is as good as it
  * gets, for an op whose data does not stay in cache. On the CPU the sizes suit two cores; on a card they are
  * those of Qwen3-VL-30B-A3B at 32,768 tokens a step, with its dense products beside them. */
-#include "cli/bench_cases.h"
-#include "cli/commands.h"
+#include "bench/cases.h"
+#include "cli/command.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -72,7 +72,7 @@ static const Option options[] = {
     OPTION_END
 };
 
-static Status bench_ops(int argc, char **argv)
+static Status run_ops(int argc, char **argv)
 {
     OpsArgs a = { .backend = "cpu", .dtype = "f32", .repeats = 7 };
     Backend be = { 0 };
@@ -93,10 +93,14 @@ static Status bench_ops(int argc, char **argv)
     return st;
 }
 
-const Usage usage_bench_ops = {
+static const Usage usage = {
     .args    = "",
     .options = options,
-    .notes   = "Every op at a training size, its time over its floor.",
-    .sub     = "ops",
-    .run     = bench_ops,
+};
+
+const Command bench_ops = {
+    .name  = "ops",
+    .help  = "every op at a training size, its time over its floor",
+    .run   = run_ops,
+    .usage = USAGE(&usage),
 };
