@@ -97,6 +97,13 @@ $(BUILD)/treb-$(1): $(call objects,$(1)/main.c) $(BUILD)/libtreb-$(1).a $(CORE)
 endef
 $(foreach folder,$(SIDE),$(eval $(call side_rules,$(folder))))
 
+# page.css and page.js as C string literals, which report/page.c includes.
+$(ROOT)/gen/page_%.inc: src/report/page.%
+	@mkdir -p $(@D)
+	@sed -e 's/[\\"]/\\&/g' -e 's/.*/"&\\n"/' $< > $@
+$(ROOT)/src/report/page.o: $(ROOT)/gen/page_css.inc $(ROOT)/gen/page_js.inc
+$(ROOT)/src/report/page.o: CFLAGS += -I$(ROOT)/gen
+
 $(ROOT)/%.o: %.c
 	@mkdir -p $(@D)
 	@$(CC) $(CFLAGS) -MMD -MP -c -o $@ $<

@@ -110,5 +110,18 @@ for page in plain two evil; do
         evil)  expect "title=<script>window.owned3trebreport"; expect "wrong=1"; expect "pictures=1"; expect "images=1" ;;
     esac
 done
+# The page of a plan: every block is drawn, nothing is loaded, no error on the console.
+page=plan
+probe='
+var all = function (what) { return document.querySelectorAll(what).length; };
+var seen = ["spans=" + (all(".time rect") > 50), "nodes=" + all(".node"), "stages=" + all("#memory figure"), "tiles=" + all(".tile"),
+            "loaded=" + performance.getEntriesByType("resource").length, "rows=" + (all("#messages tr") > 4)];
+document.body.dataset.seen = seen.join(" ");'
+if "$treb" plan recipes/qwen3-235b-a22b-256-h100.yaml --ranks 256 --hardware h100 --html "$tmp/plan.html" > /dev/null 2>&1 || [ $? = 3 ]; then
+    look "$tmp/plan.html" 1280
+    expect "spans=true"; expect "nodes=32"; expect "stages=8"; expect "tiles=5"; expect "loaded=0"; expect "rows=true"; expect_none "CONSOLE"
+else
+    failed=$((failed + 1)); echo "  FAIL plan: no page"
+fi
 echo "lab: $passed passed, $failed failed, 0 skipped"
 [ $failed -eq 0 ]

@@ -1,5 +1,5 @@
-/* tests/test_dryrun.c -- what was planned is what is taken, to the byte, by any layout, recompute, offload,
- * adapters and pictures. */
+/* tests/test_dryrun.c -- a run takes exactly the planned bytes, for any layout, recompute, offload, adapters and
+ * pictures. */
 #include "layoutlab.h"
 #include "plan/dryrun.h"
 
@@ -17,7 +17,7 @@ static Budget full_budget(const Case *c)
 }
 
 /* Streams that fill their budgets to the last row: every document has a picture, as many as ranks can
- * share, and every token is learnt: no rank has less than its share. */
+ * share, and every token is trained: no rank has less than its share. */
 static void fill_full(Case *c, uint64_t seed)
 {
     static float pixels[TALL * WIDE * SMALL_PIXELS];
@@ -44,7 +44,7 @@ static void fill_full(Case *c, uint64_t seed)
     }
 }
 
-/* Whether rows of experts come in slices is for the router to say: a plan has room for slices too. */
+/* The router decides whether experts run in chunks: a plan includes the memory of chunks. */
 static bool as_planned(const Case *c, int arena, size_t ran, size_t planned)
 {
     return arena == A_SCRATCH && c->rank_capacity > 0 ? ran <= planned : ran == planned;
@@ -89,7 +89,7 @@ static void rank_main(Peer *p)
     engine_close(&e);
 }
 
-/* Words that the rules let together. */
+/* Recompute words that the rules allow together. */
 static void draw_words(Case *c, uint64_t seed)
 {
     RuleInput *r = &c->rule;
@@ -101,7 +101,7 @@ static void draw_words(Case *c, uint64_t seed)
     }
 }
 
-/* Labels that wait on the host, unless they are dropped, and how the optimizer keeps its state. */
+/* Labels that are offloaded unless they are recomputed, and types of optimizer state. */
 static void draw_offload(Case *c, uint64_t seed)
 {
     static const char *const parks[] = { "moe", "layer", "attn_norm", "core_attn", "vision", "mlp", "norm" };
@@ -117,7 +117,7 @@ static void draw_offload(Case *c, uint64_t seed)
     c->store.away = away[rng_below(seed, 9, 6, 4)];
 }
 
-/* Of some cases the weights are frozen, and pairs train on all of them, on some or on the last alone. */
+/* In some cases the weights are frozen, and adapters train on all, on some or on the last layer only. */
 static void draw_adapters(Case *c, uint64_t seed)
 {
     static const char *const targets[] = { "all-linear", "experts", "all-attention", "vision", "layers.3.*" };

@@ -1,4 +1,5 @@
-/* Rows of cards by name, curves at known points, the file of `this`: round trip, and what else it may hold. */
+/* tests/test_hardware.c -- hardware rows by name, curves at known points, the file of `this`: round trip, hostile
+ * content. */
 #include "lab.h"
 #include "base/folder.h"
 #include "base/rng.h"
@@ -32,10 +33,10 @@ static void rows_by_name(void)
     EXPECT_OK(hardware_find(&a, "gb300"));
     EXPECT(a.domain == 72 && close_to(a.inter_bw, 100e9) && close_to(a.capacity, 279e9), "gb300");
     EXPECT_FAIL(hardware_find(&a, "h300"), E_CONFIG, "gb200-nvl72");
-    EXPECT_FAIL(hardware_find(&a, ""), E_CONFIG, "no such row");
+    EXPECT_FAIL(hardware_find(&a, ""), E_CONFIG, "unknown");
 }
 
-/* A run that is larger than a rack has groups of powers of two whole in each. */
+/* In a run larger than a rack, groups of powers of two do not span racks. */
 static void ranks_of_a_domain(void)
 {
     static const struct { int64_t ranks; int per; } rows[] = {
@@ -135,14 +136,14 @@ static void refuse(const char *text, const char *from, const char *to, const cha
     int n = snprintf(out, sizeof out, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
     put(out, (size_t)n);
     EXPECT_FAIL(hardware_load(&h, file), E_DATA, word);
-    EXPECT(strstr(status_text(), "treb bench calibrate"), "the way out is missing: %s", status_text());
+    EXPECT(strstr(status_text(), "treb bench calibrate"), "no advice: %s", status_text());
     EXPECT(h.bf16 == 0, "half of a file was taken");
 }
 
-static size_t slurp(char *text, size_t room)
+static size_t slurp(char *text, size_t capacity)
 {
     FILE  *f = fopen(file, "rb");
-    size_t n = f ? fread(text, 1, room - 1, f) : 0;
+    size_t n = f ? fread(text, 1, capacity - 1, f) : 0;
     if (f) fclose(f);
     text[n] = 0;
     return n;
@@ -159,8 +160,8 @@ static void hostile_files(void)
     refuse(text, "\"bf16\": 9", "\"bf17\": 9", "bf16: is missing");
     refuse(text, "\"format\": 1", "\"format\": 2", "format");
     refuse(text, "\"dtype\": \"bf16\"", "\"dtype\": \"f64\"", "dtype");
-    refuse(text, "\"domain\": 8", "\"domain\": 8.5", "domain: a whole number");
-    refuse(text, "\"sms\": 132", "\"sms\": \"many\"", "sms: a number");
+    refuse(text, "\"domain\": 8", "\"domain\": 8.5", "domain: expected a whole number");
+    refuse(text, "\"sms\": 132", "\"sms\": \"many\"", "sms: expected a number");
     refuse(text, "\"work\"", "\"werk\"", "work: is missing");
     refuse(text, "\"attention_back\"", "\"attention_bak\"", "work.attention_back");
     refuse(text, "\"points\": [", "\"points\": [[1, 0.5], [1, 0.5],", "ascend");

@@ -1,6 +1,6 @@
 /* tests/test_plan_random.c -- recipes drawn at random, legal and not: keys and values of config.def, layouts,
  * numbers of ranks, presets. Each is refused with the rule or the key that is wrong, or is planned. The seed is
- * printed; TREB_SEED asks for one, TREB_RECIPES for a number of recipes. */
+ * printed; TREB_SEED sets it, TREB_RECIPES the number of recipes. */
 #include "base/config_table.h"
 #include "base/rng.h"
 #include "lab.h"
@@ -11,7 +11,7 @@
 
 enum { CHANGES = 6, LINE = 160 };
 
-static struct { uint64_t seed; char text[1200]; } now;      /* the recipe under way, for last words */
+static struct { uint64_t seed; char text[1200]; } now;      /* the current recipe, printed on a crash */
 
 static void last_words(int sig)
 {
@@ -23,7 +23,7 @@ static void last_words(int sig)
 
 static uint64_t below(uint64_t what, uint64_t n) { return rng_below(now.seed, 1, what, n); }
 
-/* A number as people write it: powers of two, three times them, the bounds, beyond them. */
+/* Typical numbers: powers of two, three times them, the bounds, beyond the bounds. */
 static void draw_number(char *out, const ConfigRow *r, uint64_t k)
 {
     double v = (double)(1ull << below(k, 13));
@@ -59,7 +59,7 @@ static void draw_text(char *out, const ConfigRow *r, uint64_t k)
     else                           snprintf(out, LINE, "%s", below(k, 2) ? "word" : "12");
 }
 
-/* "section.key=value" of any row but those that name files and machines. */
+/* "section.key=value" of any row but keys for files and machines. */
 static bool draw_change(char *out, uint64_t k)
 {
     static const char *const sections[] = { "parallel", "memory", "train", "moe", "optim", "eval" };
@@ -85,7 +85,7 @@ static bool draw_change(char *out, uint64_t k)
 
 typedef struct Draw { long long tp, cp, pp, vpp, ep, zero, tokens, micros, ranks; const char *model; } Draw;
 
-/* A layout of powers of two and ranks that suit it, now and then not. */
+/* A layout of powers of two and a number of ranks, which sometimes does not match. */
 static Draw draw_layout(void)
 {
     static const char *const models[] = { "Qwen3-VL-30B-A3B", "Qwen3-30B-A3B", "Qwen3-235B-A22B", "demo",
@@ -112,7 +112,7 @@ static void draw_base(char *out, size_t n, int *ranks)
              d.tokens * d.micros * dp, d.tp, d.cp, d.pp, d.vpp, d.ep, d.zero);
 }
 
-/* A refusal that helps says which rule or which key. */
+/* A useful refusal names a rule or a key. */
 static bool names_something(const char *text)
 {
     ConfigRows rows = config_rows();

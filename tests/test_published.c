@@ -1,93 +1,158 @@
-/* The formulas against what others measured: memory, work, speed, changes of one thing, long sequences. */
+/* tests/test_published.c -- the analytic model against published measurements (tests/published/): memory,
+ * FLOPs, speed, single changes, long sequences. With --print: the comparison as Markdown tables. */
 #include "analyticlab.h"
-#include "plan/published.h"
+#include "publishedlab.h"
 
-/* Measured memory within a tenth, or a note says why not; what ran fits, what died does not. */
+/* Measured memory is met within a tenth, or a note says why not; a run that fitted fits, one that ran out of
+ * memory does not. */
 static void published_memories(void)
 {
-    int close = 0;
-    for (int i = 0; published_memory(i); i++) {
-        const PublishedMemory *m = published_memory(i);
-        double here;
-        int stage;
-        EXPECT_OK(published_bytes(&here, &stage, m));
-        if (*m->note && m->high < 500) continue;
-        if (m->low > 0 && m->high < 500) {
-            near(m->id, here, (m->low + m->high) / 2, 0.1);
+    const Published *p = published_open("memory");
+    int close = 0, stage;
+    for (int i = 0; i < p->n; i++) {
+        const PublishedRow *m = &p->row[i];
+        double here = predicted_gb(m, &stage), low = published_gb(m, 0), high = published_gb(m, 1);
+        if (*m->note && high < 500) continue;
+        if (low > 0 && high < 500) {
+            near(m->id, here, (low + high) / 2, 0.1);
             close++;
-        } else EXPECT(here > m->low && here < m->high, "%s: %.1f GB, not %.0f to %.0f", m->id, here, m->low,
-                      m->high);
+        } else EXPECT(here > low && here < high, "%s: %.1f GB, not %.0f to %.0f", m->id, here, low, high);
     }
-    EXPECT(close >= 15, "%d rows are held to a tenth", close);
+    EXPECT(close >= 15, "%d rows are met within a tenth", close);
 }
 
-/* Work is counted as they do, to four digits; times within a factor of what is claimed of no measurement. */
+/* FLOPs are counted as published, to four digits; times are within a quarter unless a note says why not. */
 static void published_speeds(void)
 {
+    const Published *p = published_open("speed");
     int exact = 0, all = 0, quarter = 0;
-    for (int i = 0; published_speed(i); i++) {
-        const PublishedSpeed *p = published_speed(i);
-        ModelRow m;
-        Task t;
-        StepTime s;
-        EXPECT_OK(published_task(&t, &m, &p->run));
-        EXPECT_OK(published_time(&s, &p->run));
-        double counted = p->tokens * analytic_flops_token(&m, p->run.seq) / 1e12, off;
-        if (p->exact) near(p->id, counted, p->tflops, 6e-4), exact++;      /* both are rounded */
-        off = s.tokens_s / p->run.gpus / p->tokens - 1;
-        if (!*p->note) EXPECT(fabs(off) < 0.25, "%s %s: %+.0f %%", p->id, p->what, 100 * off);
+    for (int i = 0; i < p->n; i++) {
+        const PublishedRow *r = &p->row[i];
+        StepTime s = predicted_time(&r->run);
+        if (published_flag(r->json, "exact"))            /* both numbers are rounded */
+            near(r->id, counted_tflops(r), published_number(r->json, "tflops", 0), 6e-4), exact++;
+        double off = predicted_tokens(&r->run) / published_number(r->json, "tokens_s", 0) - 1;
+        if (!*r->note) EXPECT(fabs(off) < 0.25, "%s %s: %+.0f %%", r->id, r->what, 100 * off);
         all++, quarter += fabs(off) < 0.25;
         double parts = s.gemm + s.experts + s.attention + s.memory + s.vision + s.tp + s.cp + s.ep + s.pp
                      + s.dp + s.bubble + s.optimizer + s.launch;
-        EXPECT(fabs(parts / s.step - 1) < 1e-9, "%s: parts are %.4f of the step %.4f", p->id, parts, s.step);
+        EXPECT(fabs(parts / s.step - 1) < 1e-9, "%s: parts are %.4f of the step %.4f", r->id, parts, s.step);
     }
     EXPECT(exact >= 20 && 3 * quarter >= 2 * all, "%d exact, %d of %d within a quarter", exact, quarter, all);
 }
 
-/* What was faster is predicted to be, and by about as much: that is what a search lives on. */
+/* A change that made a run faster is predicted to, and by about as much: the search depends on it. */
 static void faster_layouts_are_preferred(void)
 {
-    for (int i = 0; published_pair(i); i++) {
-        const PublishedPair *p = published_pair(i);
-        double ratio;
-        EXPECT_OK(published_ratio(&ratio, p));
-        EXPECT((ratio < 1) == (p->ratio < 1), "%s %s: %.3f, measured %.3f", p->id, p->what, ratio, p->ratio);
-        if (!*p->note) near(p->what, ratio, p->ratio, 1.0 / 6);
+    const Published *p = published_open("change");
+    for (int i = 0; i < p->n; i++) {
+        const PublishedRow *r = &p->row[i];
+        double ratio = predicted_ratio(r), measured = published_number(r->json, "ratio", 0);
+        EXPECT((ratio < 1) == (measured < 1), "%s %s: %.3f, measured %.3f", r->id, r->what, ratio, measured);
+        if (!*r->note) near(r->what, ratio, measured, 1.0 / 6);
     }
 }
 
-/* The profile that the road to the experts was fitted to, in seconds. */
+/* The profile that the exposed expert dispatch was fitted to, in seconds. */
 static void overlap_hides(void)
 {
     static const double before[] = { 24.714, 41.25 }, after[] = { 20.992, 31.31 };
+    const Published *p = published_open("change");
     for (int i = 0; i < 2; i++) {
-        const PublishedPair *p = published_pair(i);
-        StepTime a, b;
-        EXPECT_OK(published_time(&a, &p->before));
-        EXPECT_OK(published_time(&b, &p->after));
-        near("before", a.step, before[i], 0.1);
-        near("after", b.step, after[i], 0.1);
+        near("before", predicted_time(&p->row[i].run).step, before[i], 0.1);
+        near("after", predicted_time(&p->row[i].after).step, after[i], 0.1);
     }
 }
 
-/* Each takes the cards it has; what is published of their speed is met within two fifths. */
+/* Each layout fits the published number of GPUs; published speeds are met within two fifths. */
 static void long_sequences(void)
 {
-    for (int i = 0; published_long(i); i++) {
-        const PublishedLong *p = published_long(i);
-        ModelRow m;
-        Task t;
-        StepTime s;
-        EXPECT_OK(published_task(&t, &m, &p->run));
-        analytic_time(&s, &t, &p->run.c);
-        EXPECT(published_least(p) <= p->run.gpus && p->run.gpus % published_least(p) == 0, "%s: %d cards, %d",
-               p->what, published_least(p), p->run.gpus);
-        if (p->tflops > 0) near(p->what, s.model_tflops, p->tflops, 0.4);
+    const Published *p = published_open("long");
+    for (int i = 0; i < p->n; i++) {
+        const PublishedRow *r = &p->row[i];
+        int least = published_least(&r->run.c), gpus = r->run.task.gpus;
+        double tflops = published_number(r->json, "tflops", 0);
+        EXPECT(least <= gpus && gpus % least == 0, "%s: %d GPUs, at least %d", r->what, gpus, least);
+        if (tflops > 0) near(r->what, predicted_time(&r->run).model_tflops, tflops, 0.4);
     }
 }
 
-int main(void)
+/* ---- tables ---- */
+
+static void print_memory(const PublishedRow *m)
 {
+    char   measured[32], off[16];
+    int    stage;
+    double gb = predicted_gb(m, &stage), low = published_gb(m, 0), high = published_gb(m, 1);
+    if (low <= 0)        snprintf(measured, sizeof measured, "fits %.0f", high);
+    else if (high > 500) snprintf(measured, sizeof measured, "over %.1f", low);
+    else if (high > low) snprintf(measured, sizeof measured, "%.0f - %.0f", low, high);
+    else                 snprintf(measured, sizeof measured, "%.1f", low);
+    if (low > 0 && high <= 500) snprintf(off, sizeof off, "%+.1f %%", 100 * (2 * gb / (low + high) - 1));
+    else                        snprintf(off, sizeof off, "%s", gb >= low && gb < high ? "yes" : "no");
+    printf("| %s | %s | %s | %.1f | %d | %s | %s |\n", m->id, m->what, measured, gb, stage, off, m->note);
+}
+
+static void print_speed(const PublishedRow *r)
+{
+    static const char *const precisions[] = { "BF16", "FP8", "MXFP8" };
+    const Candidate *c = &r->run.c;
+    double tokens = published_number(r->json, "tokens_s", 0), tflops = published_number(r->json, "tflops", 0);
+    double counted = counted_tflops(r), predicted = predicted_tokens(&r->run);
+    printf("| %s | %s | %s | %d/%d/%d/%d | %.0f | %.1f | %.1f | %+.2f %% | %.0f | %+.0f %% | %s |\n", r->id,
+           r->what, precisions[r->run.task.precision], c->tp, c->pp, c->vpp, c->ep, tokens, tflops, counted,
+           100 * (counted / tflops - 1), predicted, 100 * (predicted / tokens - 1), r->note);
+}
+
+static void print_change(const PublishedRow *r)
+{
+    printf("| %s | %s | %.3f | %.3f | %s |\n", r->id, r->what, published_number(r->json, "ratio", 0),
+           predicted_ratio(r), r->note);
+}
+
+static void print_long(const PublishedRow *r)
+{
+    const Candidate *c = &r->run.c;
+    const Task *t = &r->run.task;
+    int    stage = 0;
+    double peak = analytic_peak(t, c, &stage), share = peak / t->hw.capacity;
+    double tflops = published_number(r->json, "tflops", 0);
+    printf("| %s | %s | %d/%d/%d/%d/%d | %d x max(%d, %d) = %d | %d ", r->id, r->what, c->tp, c->cp, c->pp,
+           c->vpp, c->ep, c->pp, c->tp * c->cp, c->ep * c->etp, published_least(c), t->gpus);
+    printf("| %.1f of %.0f, %s | %.0f | ", peak / 1e9, t->hw.capacity / 1e9,
+           share <= 0.92   ? "fits"
+           : share <= 0.97 ? "tight"
+                           : "does not fit",
+           predicted_time(&r->run).model_tflops);
+    if (tflops > 0) printf("%.0f ", tflops);
+    printf("| %s |\n", r->note);
+}
+
+static void print_table(const char *kind, const char *head, int columns, void (*print)(const PublishedRow *))
+{
+    const Published *p = published_open(kind);
+    printf("%s\n|", head);
+    for (int i = 0; i < columns; i++) printf("---|");
+    printf("\n");
+    for (int i = 0; i < p->n; i++) print(&p->row[i]);
+    printf("\n");
+}
+
+static int print_tables(void)
+{
+    print_table("memory", "| | run | GB measured | GB here | stage | off | |", 7, print_memory);
+    print_table("speed", "| | run | | tp/pp/vpp/ep | tokens/s/GPU | TFLOPS | counted here | off | predicted "
+                "tokens/s | off | |", 11, print_speed);
+    print_table("change", "| | change | seconds a token, after over before | here | |", 5, print_change);
+    print_table("long",
+                "| | run | tp/cp/pp/vpp/ep | GPUs at least | GPUs | GB of a GPU | TFLOPS | published | |", 9,
+                print_long);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1 && !strcmp(argv[1], "--print")) return print_tables();
     RUN(published_memories);
     RUN(published_speeds);
     RUN(faster_layouts_are_preferred);

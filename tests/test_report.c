@@ -1,11 +1,11 @@
-/* tests/test_report.c -- a run's page: what is read, what is said about what is missing, and that no text of
- * a run becomes markup. tests/report.sh looks at pages with a browser. */
+/* tests/test_report.c -- the document of a run's page: what is read, what the page says about missing files,
+ * and that no text of a run becomes markup. tests/report.sh looks at drawn pages in a browser. */
 #include "base/config.h"
 #include "base/folder.h"
 #include "data/image_encode.h"
 #include "lab.h"
 #include "report/report.h"
-#include "report/report_html.h"
+#include "report/report_parts.h"
 
 #include <sys/stat.h>
 #include <time.h>
@@ -156,17 +156,21 @@ static void whole_run(void)
     ReportCounts c;
     put_whole_run(&f);
     char *page = page_of(&f, NULL, &c);
-    HAS(page, "<title>whole", "step <b>200</b>", "training-equivalent", "Loss by source",
-        "Utilisation by part", "Waiting", "1.50\xc2\xa0GiB", "Work of one step: 4.00\xc2\xa0TFLOP",
-        "experts: 768\xc2\xa0MiB", "Image tokens", "busiest <b>3 \xc3\x97 mean</b> (layer 3, expert 3)",
-        "idle <b>1</b> of 4", "Earlier answers", "data:image/png;base64,iVBORw0KGgo", "<b>1 of 1</b> right",
-        "a fine one", "gpu[0].name", "0.000123", "optim.learning_rate", "mean of layers <b>2</b>",
-        "worst layer <b>2.5</b>", "Content-Security-Policy");
+    HAS(page, "<title>whole", "\"step \",{\"b\":\"200\"}", "training-equivalent", "Loss by source",
+        "Utilisation by part", "Waiting", "1.50\xc2\xa0GiB", "FLOPs of one step: 4.00\xc2\xa0TFLOP",
+        "experts: 768\xc2\xa0MiB", "Image tokens",
+        "\"busiest \",{\"b\":\"3 \xc3\x97 mean\"},\" (layer 3, expert 3), idle \",{\"b\":\"1\"},\" of 4\"",
+        "Earlier answers", "data:image/png;base64,iVBORw0KGgo", "{\"b\":\"1 of 1\"},\" right\"", "a fine one",
+        "gpu[0].name", "0.000123", "optim.learning_rate",
+        "\"mean of layers\",\"color\":1,\"first\":\"2\",\"last\":\"2\"",
+        "\"worst layer\",\"color\":0,\"first\":\"2.5\",\"last\":\"2.5\"", "Content-Security-Policy",
+        "median of 190 steps, without 10 of warm-up", "HFU adds recomputation and padding rows",
+        "\"name\":\"Planned memory\",\"values\":[[\"1.5 \"");
     EXPECT(c.notes == 0 && c.charts == 16, "%d notes, %d charts", c.notes, c.charts);
-    EXPECT(c.cards == 2 && c.pictures == 1, "%d cards, %d pictures", c.cards, c.pictures);
+    EXPECT(c.questions == 2 && c.pictures == 1, "%d questions, %d pictures", c.questions, c.pictures);
     EXPECT(c.bytes == (int64_t)strlen(page), "%lld bytes", (long long)c.bytes);
-    HASNT(page, "Other metrics", "http:", "https:", "@import", "url(");
-    EXPECT(count(page, "src=") == count(page, "src='data:"), "something is loaded from outside");
+    HASNT(page, "Other metrics", "Measured memory", "http:", "https:", "@import", "url(", "src=");
+    EXPECT(count(page, "\"src\"") == count(page, "\"src\":\"data:"), "something is loaded from outside");
     free(page);
 }
 
@@ -196,10 +200,9 @@ static void text_stays_text(void)
     char *page = page_of(&f, &f, NULL); /* of two runs: every part of the page is there */
     EXPECT(count(page, "<script") == 1, "%d scripts", count(page, "<script"));
     HASNT(page, "<img", "\xff");
-    HAS(page, "<title>&lt;script&gt;alert(0)&lt;\xef\xbf\xbd and");
-    int n = count(
-        page,
-        "&lt;script&gt;alert(1)&lt;/script&gt;&quot;&gt;&lt;img src=x onerror=alert(2)&gt;&#39;&amp;amp;");
+    HAS(page, "<title>&#60;script&#62;alert(0)&#60;\xef\xbf\xbd and");
+    int n = count(page, "\\u003cscript\\u003ealert(1)\\u003c/script\\u003e\\\"\\u003e\\u003cimg src=x "
+                        "onerror=alert(2)\\u003e'\\u0026amp;");
     EXPECT(n >= 20, "%d of it as text", n);
     free(page);
 }
@@ -211,14 +214,14 @@ static void missing_files(void)
     char *page;
     put_metrics(&f, 20, 2.0, "benchmark-only");
     page = page_of(&f, NULL, NULL);
-    HAS(page, "badge warn'>benchmark-only", "no recipe.yaml", "no env.json", "no plan.json",
+    HAS(page, "{\"badge warn\":\"benchmark-only\"}", "no recipe.yaml", "no env.json", "no plan.json",
         "no expert_load.json", "no samples/step-N.jsonl", "No expert_load.json with layers");
     free(page);
     put(&g, "recipe.yaml", "train: {seed: 3}\n");
     page = page_of(&g, &f, NULL);
     HAS(page, "no metrics.jsonl: there are no curves");
     free(page);
-    EXPECT_FAIL(report_write(dir, 1, "unused.html", NULL), E_DATA, "nothing of a run");
+    EXPECT_FAIL(report_write(dir, 1, "unused.html", NULL), E_DATA, "no file of a run");
     dir[0] = "no/such/run";
     EXPECT_FAIL(report_write(dir, 1, "unused.html", NULL), E_IO, "no/such/run");
     dir[0] = in(&g, "recipe.yaml");
@@ -246,7 +249,7 @@ static void damaged_files(void)
     char *page = page_of(&f, NULL, NULL);
     HAS(page, "metrics.jsonl: 5 damaged lines were left out", "its last line is not finished",
         "train/loss: 1 value was not finite, first at step 4", "recipe.yaml:", "env.json: line 1",
-        "plan.json: not an object", "expert_load.json: 1 of 2 layers could not be read (each wants 3 counts)",
+        "plan.json: not an object", "expert_load.json: 1 of 2 layers could not be read (each needs 3 counts)",
         "samples/step-7.jsonl: 3 damaged lines were left out", "2 samples of the data could not be used");
     free(page);
     unlink(in(&f, "metrics.jsonl"));
@@ -266,14 +269,13 @@ static void two_runs(void)
     put(&b, "samples/step-200.jsonl", "{'question': 'how many?', 'answer': 'four', 'expected': 'three', "
         "'correct': false, 'images': ['../small.png']}\n");
     char *page = page_of(&a, &b, &c);
-    HAS(page,
-        "<td class='key'>optim.learning_rate</td><td class='mono'>0.000123</td><td class='mono'>0.5</td>");
+    HAS(page, "[\"optim.learning_rate\",\"0.000123\",\"0.5\"]");
     const char *end = strstr(page, "The machines are the same");
-    const char *seed = strstr(strstr(page, "id='differences'"), "train.seed");
+    const char *seed = strstr(strstr(page, "\"id\":\"differences\""), "train.seed");
     EXPECT(end && seed > end, "a key that does not differ is not listed");
-    HAS(page, "better</td>");
-    EXPECT(c.cards == 2, "a question of both is one card: %d", c.cards);
-    EXPECT(count(page, "data-x0='1' data-x1='300'") >= 12, "axes are shared");
+    HAS(page, " better\"", "median of 190 steps, without 10 of warm-up; B: median of 290 steps");
+    EXPECT(c.questions == 2, "a question of both is shown once: %d", c.questions);
+    EXPECT(count(page, "\"range\":[1,300,") >= 12, "axes are shared");
     free(page);
 }
 
@@ -292,7 +294,7 @@ static void pictures(void)
         "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQAY3Y2wAAAAAElFTkSuQmCC']}\n");
     char *page = page_of(&f, NULL, &c);
     EXPECT(c.pictures == 2, "%d", c.pictures);
-    HAS(page, "src='data:image/jpeg;base64,/9j/", "src='data:image/png;base64,iVBORw0KGgo",
+    HAS(page, "\"src\":\"data:image/jpeg;base64,/9j/", "\"src\":\"data:image/png;base64,iVBORw0KGgo",
         "cut.png: damaged", "text.png: not a picture", "none.png: cannot be read",
         "/dev/zero: cannot be read");
     HASNT(page, "svg+xml");
@@ -330,7 +332,7 @@ static void numbers_of_lines(void)
         EXPECT(fabs(want) < 1e100 ? equal : !s, "%s", good[i]); /* beyond is as good as infinite */
         EXPECT(x && x->n == 1 && x->at[0].step == 2, "a name with an escape");
         EXPECT(m->lines == 2 && m->damaged == 0, "%s: %lld damaged", good[i], (long long)m->damaged);
-        metrics_forget(m), free(m), keep_close(&keep);
+        metrics_file_close(m), free(m), keep_close(&keep);
     }
 }
 
@@ -361,7 +363,7 @@ static void lines_that_are_not(void)
         MetricsFile *m = read_metrics(&f, line, &keep);
         EXPECT(m->damaged == 1 && m->lines == 1, "%s: %lld damaged", bad[i], (long long)m->damaged);
         EXPECT(series_last(series_find(m, "v")) == 3, "%s: the next line is read", bad[i]);
-        metrics_forget(m), free(m), keep_close(&keep);
+        metrics_file_close(m), free(m), keep_close(&keep);
     }
 }
 
@@ -377,7 +379,7 @@ static void resumed_run(void)
     Series *s = series_find(m, "v");
     EXPECT(m->resumes == 1 && s && s->n == 3, "%lld resumes", (long long)m->resumes);
     EXPECT(s->at[0].value == 10 && s->at[1].value == 21 && s->at[2].value == 32, "the later line holds");
-    metrics_forget(m), free(m), keep_close(&keep);
+    metrics_file_close(m), free(m), keep_close(&keep);
 }
 
 static void endless_line(void)
@@ -391,7 +393,7 @@ static void endless_line(void)
     MetricsFile *m = read_metrics(&f, text, &keep);
     EXPECT(m->damaged == 1 && m->lines == 1, "%lld damaged, %lld lines", (long long)m->damaged,
            (long long)m->lines);
-    metrics_forget(m), free(m), keep_close(&keep), free(text);
+    metrics_file_close(m), free(m), keep_close(&keep), free(text);
 }
 
 static void many_names(void)
@@ -404,7 +406,7 @@ static void many_names(void)
     MetricsFile *m = read_metrics(&f, t.v, &keep);
     EXPECT(m->n == SERIES_MAX && m->crowded == 2000 - SERIES_MAX, "%d names, %lld left out", m->n,
            (long long)m->crowded);
-    metrics_forget(m), free(m), keep_close(&keep), text_close(&t);
+    metrics_file_close(m), free(m), keep_close(&keep), text_close(&t);
 }
 
 /* A spike of one step among a million must be seen, in the series and in what is drawn of it. */
@@ -420,7 +422,7 @@ static void extremes_stay(void)
     MetricsFile *m = calloc(1, sizeof *m);
     EXPECT_OK(metrics_read(m, &keep, in(&f, "metrics.jsonl")));
     Series *s = series_find(m, "v");
-    EXPECT(s->n <= SERIES_ROOM && series_extreme(s, true).step == SPIKE &&
+    EXPECT(s->n <= SERIES_POINTS && series_extreme(s, true).step == SPIKE &&
                series_extreme(s, false).step == SPIKE + 1,
            "the series");
     Point *p = malloc(4 * 101 * sizeof *p);
@@ -435,7 +437,7 @@ static void extremes_stay(void)
     n = points_smooth(p, s->at, s->n, 100);
     for (int64_t i = 0; i < n; i++)
         EXPECT(p[i].value >= 0 && p[i].value <= 6, "a spike leaks: %g", p[i].value);
-    metrics_forget(m), free(m), keep_close(&keep), free(p);
+    metrics_file_close(m), free(m), keep_close(&keep), free(p);
 }
 
 static void long_run_is_quick(void)
@@ -457,23 +459,53 @@ static void long_run_is_quick(void)
 
 static void escapes(void)
 {
-    Html h = { 0 };
-    html_text(&h, "a<b>&\"'\n\tc\x01\x7f\xc2\x80\xff\xe2\x82" "d\xc3\xa9");
-    EXPECT_OK(text_push(&h.t, "", 1));
-    EXPECT(!strcmp(h.t.v, "a&lt;b&gt;&amp;&quot;&#39;"
-                          "\n\tc\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"
-                          "d\xc3\xa9"),
-           "%s", h.t.v);
-    html_close(&h);
-    static const char *const pairs[][2] = {
-        { "", "" }, { "f", "Zg==" }, { "fo", "Zm8=" }, { "foo", "Zm9v" }, { "foobar", "Zm9vYmFy" }
-    };
-    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
-        html_base64(&h, pairs[i][0], strlen(pairs[i][0]));
-        EXPECT_OK(text_push(&h.t, "", 1));
-        EXPECT(!strcmp(h.t.v, pairs[i][1]), "%s", h.t.v);
-        html_close(&h);
+    Json *text = page_string("a<b>&\"'\n\tc\x01\x7f\xc2\x80\xff\xe2\x82" "d\xc3\xa9");
+    EXPECT(!strcmp(json_string_value(text),
+                   "a<b>&\"'\n\tc\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"
+                   "d\xc3\xa9"),
+           "%s", json_string_value(text));
+    json_decref(text);
+    text = page_bytes("a\0b", 3);
+    EXPECT(!strcmp(json_string_value(text), "a\xef\xbf\xbd" "b"), "a zero: %s", json_string_value(text));
+    json_decref(text);
+    static const char *const rows[][2] = { { "", "data:x;base64," },
+                                           { "f", "data:x;base64,Zg==" },
+                                           { "fo", "data:x;base64,Zm8=" },
+                                           { "foo", "data:x;base64,Zm9v" },
+                                           { "foobar", "data:x;base64,Zm9vYmFy" } };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Json *uri = page_data_uri("x", rows[i][0], strlen(rows[i][0]));
+        EXPECT(!strcmp(json_string_value(uri), rows[i][1]), "%s", json_string_value(uri));
+        json_decref(uri);
     }
+}
+
+/* The first ten steps, or a quarter of a short run, are no part of a median. */
+static void medians_leave_out_warm_up(void)
+{
+    Point p[40];
+    Series s = { .at = p, .n = 40 };
+    for (int i = 0; i < 40; i++) p[i] = (Point){ i, i < 10 ? 100 + i : i % 2 };
+    EXPECT(series_warm_up(&s) == 10 && series_median(&s) == 0.5, "%g", series_median(&s));
+    s.n = 4;
+    EXPECT(series_warm_up(&s) == 1 && series_median(&s) == 102, "%g", series_median(&s));
+    s.n = 1;
+    EXPECT(series_warm_up(&s) == 0 && series_median(&s) == 100, "%g", series_median(&s));
+}
+
+static void planned_and_measured_memory(void)
+{
+    Folder f = run_folder("memory");
+    put(&f, "metrics.jsonl",
+        "{'step': 1, 'mem/planned_gib': 2, 'mem/measured_gib': 1.75, 'mem/peak_gib': 1.75}\n");
+    put(&f, "plan.json", "{'arenas': [{'name': 'param', 'bytes': 1073741824}]}");
+    put(&f, "env.json", "{'build': {'version': '9.8.7', 'commit': '0123456789abcdef'}}");
+    char *page = page_of(&f, NULL, NULL);
+    HAS(page, "\"name\":\"Planned memory\",\"values\":[[\"2 \"",
+        "\"name\":\"Measured memory\",\"values\":[[\"1.75 \"", "\"name\":\"measured\",\"color\":7",
+        "treb 9.8.7", "commit 0123456789ab\"");
+    HASNT(page, "Other metrics");
+    free(page);
 }
 
 static void numbers_for_people(void)
@@ -517,6 +549,8 @@ int main(void)
     RUN(extremes_stay);
     RUN(long_run_is_quick);
     RUN(escapes);
+    RUN(medians_leave_out_warm_up);
+    RUN(planned_and_measured_memory);
     RUN(numbers_for_people);
     folder_remove(lab_tmp());
     return lab_report();

@@ -1,6 +1,5 @@
-/* tests/test_search.c -- the search for a layout: what it ranks is legal and fits, in the order that search.h
- * promises; published faster layouts come before slower ones; the winner is a recipe that reads back and runs
- * dry. */
+/* tests/test_search.c -- the search for a layout: ranked candidates are legal and fit, in the order of search.h;
+ * layouts that were published as faster come first; the first is a recipe that reads back and passes a dry run. */
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/rng.h"
@@ -41,10 +40,10 @@ static void done(Search *s)
 static void expect_legal(const Search *s, const Found *f)
 {
     RuleInput x;
-    Cut       cut;
+    LayerSplit split;
     char      layout[96];
     space_rules(&x, &s->ask);
-    space_candidate(&x, &cut, &s->ask, &f->c);
+    space_candidate(&x, &split, &s->ask, &f->c);
     layout_text(layout, sizeof layout, &s->ask, &f->c);
     Status st = rules_check(&x, NULL);
     EXPECT(!st, "%s mbs %d: %s", layout, f->c.mbs, status_text());
@@ -58,7 +57,7 @@ static void load_preset(ModelShape *s, const char *name)
     json_decref(hf);
 }
 
-/* The rules hear the same of the recipe as of the row. */
+/* The rules accept the recipe of a candidate, too. */
 static void expect_legal_recipe(const Search *s, const Found *f)
 {
     Config     cfg;
@@ -72,20 +71,20 @@ static void expect_legal_recipe(const Search *s, const Found *f)
     config_close(&cfg);
 }
 
-/* It fits, and what would have cost less does not. */
+/* The candidate fits, and cheaper settings do not. */
 static void expect_frugal(const Search *s, const Found *f)
 {
     Task t = s->ask.task;
     const States *w = states_at(f->states);
     Candidate c = f->c;
     t.grad_bytes = w->grad, t.moment_bytes = w->moment, t.master_bytes = w->master;
-    double peak = analytic_peak(&t, &c, NULL), room = t.hw.capacity;
-    EXPECT(peak == f->peak && peak <= 0.97 * room && f->tight == (peak > 0.92 * room), "%.3g of %.3g", peak,
-           room);
+    double peak = analytic_peak(&t, &c, NULL), capacity = t.hw.capacity;
+    EXPECT(peak == f->peak && peak <= 0.97 * capacity && f->tight == (peak > 0.92 * capacity), "%.3g of %.3g", peak,
+           capacity);
     for (int i = 0; i < f->rung && !c.overlap; i++) {
         c.recompute = s->rung[i];
         double more = analytic_peak(&t, &c, NULL);
-        EXPECT(more > 0.92 * room, "rung %d does with %.3g of %.3g, rung %d was taken", i, more, room,
+        EXPECT(more > 0.92 * capacity, "rung %d fits with %.3g of %.3g, rung %d was taken", i, more, capacity,
                f->rung);
     }
 }
@@ -101,9 +100,9 @@ static void all_that_is_ranked_is_legal_and_fits(void)
     printf("  seed %llu\n", (unsigned long long)seed);
     while (model_row_at(rows)) rows++;
     for (int i = 0; i < 12; i++) {
-        const char *model = model_row_at(DRAW(rows))->name, *card = cards[DRAW(6)];
+        const char *model = model_row_at(DRAW(rows))->name, *gpu = cards[DRAW(6)];
         int gpus = counts[DRAW(15)], seq = 2048 << DRAW(7), gbs = 64 << DRAW(7);
-        SearchAsk a = asked(model, card, gpus, seq, gbs);
+        SearchAsk a = asked(model, gpu, gpus, seq, gbs);
         if (a.task.model->depth && DRAW(2)) a.task.patches = a.task.seq;
         a.objective = DRAW(2) ? FOR_FIT : FOR_THROUGHPUT;
         Search *s = searched(&a);
@@ -117,7 +116,7 @@ static void all_that_is_ranked_is_legal_and_fits(void)
     }
 }
 
-static void twenty_thousand_a_second(void)
+static void estimates_twenty_thousand_a_second(void)
 {
     static const struct { const char *model, *hw; int gpus; int64_t gbs; } rows[] = {
         { "qwen3-235b-a22b", "h100", 64, 1024 },
@@ -125,17 +124,17 @@ static void twenty_thousand_a_second(void)
         { "deepseek-v3", "h100", 1024, 8192 },
         { "deepseek-v3", "b200", 256, 4096 },
     };
-    int64_t judged = 0;
+    int64_t candidates = 0;
     double seconds = 0;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         SearchAsk a = asked(rows[i].model, rows[i].hw, rows[i].gpus, 4096, rows[i].gbs);
         Search *s = searched(&a);
-        judged += s->judged, seconds += s->seconds;
+        candidates += s->candidates, seconds += s->seconds;
         done(s);
     }
-    printf("  %.0f candidates a second\n", (double)judged / seconds);
+    printf("  %.0f candidates a second\n", (double)candidates / seconds);
 #ifndef TREB_SANITIZE
-    EXPECT((double)judged / seconds > 20000, "%lld in %.3f s", (long long)judged, seconds);
+    EXPECT((double)candidates / seconds > 20000, "%lld in %.3f s", (long long)candidates, seconds);
 #endif
 }
 
@@ -152,7 +151,7 @@ static bool prefers(Objective o, Found a, Found b)
 {
     Found two[2] = { b, a };
     Search s = { .ask = { .objective = o }, .found = two, .n = 2 };
-    a.dry_step = 1, b.dry_step = 2;                            /* marks: not looked at unless dried */
+    a.dry_step = 1, b.dry_step = 2;                            /* marks: unused without a dry run */
     two[0] = b, two[1] = a;
     EXPECT_OK(search_rank(&s, 0));
     return two[0].dry_step == 1;
@@ -164,11 +163,11 @@ static Found with(Found f, unsigned recompute, int rung, int states, double offl
     return f;
 }
 
-static void the_order_is_the_one_promised(void)
+static void order_of_preference(void)
 {
     Found plain = way(1, 1, 8, 1, 10), slow = way(1, 1, 8, 1, 20), tight = plain;
     tight.tight = true;
-    EXPECT(prefers(FOR_FIT, slow, tight), "room to spare");
+    EXPECT(prefers(FOR_FIT, slow, tight), "memory to spare");
     EXPECT(prefers(FOR_FIT, slow, way(2, 1, 8, 1, 10)) && prefers(FOR_FIT, slow, way(1, 2, 8, 1, 10)),
            "least parallel");
     EXPECT(prefers(FOR_FIT, way(1, 2, 8, 1, 20), with(plain, RE_FULL, 6, 0, 0)), "selective before full");
@@ -178,7 +177,7 @@ static void the_order_is_the_one_promised(void)
            "offload last");
     EXPECT(prefers(FOR_THROUGHPUT, with(way(4, 8, 8, 1, 20), 0, 0, 3, 0), with(plain, 0, 0, 0, 0.25)),
            "offload last");
-    EXPECT(prefers(FOR_FIT, way(1, 1, 8, 1, 20), way(1, 1, 16, 1, 10)), "experts inside the domain");
+    EXPECT(prefers(FOR_FIT, way(1, 1, 8, 1, 20), way(1, 1, 16, 1, 10)), "experts inside a node");
     EXPECT(prefers(FOR_FIT, with(way(1, 16, 8, 1, 20), RE_FULL, 6, 0, 0), way(8, 1, 64, 1, 10)),
            "stages across it");
     EXPECT(prefers(FOR_FIT, with(slow, RE_MOE_ACT, 1, 0, 0), with(plain, RE_MOE_ACT | RE_NORM, 2, 0, 0)),
@@ -190,7 +189,7 @@ static void the_order_is_the_one_promised(void)
     EXPECT(prefers(FOR_THROUGHPUT, way(1, 1, 8, 1, 10.1), way(2, 4, 8, 1, 10)), "close times by preference");
 }
 
-static void what_is_fixed_stays(void)
+static void fixed_settings_stay(void)
 {
     SearchAsk a = asked("qwen3-235b-a22b", "h100", 256, 4096, 1024);
     EXPECT_OK(search_fix(
@@ -206,15 +205,15 @@ static void what_is_fixed_stays(void)
                "%d", i);
     }
     done(s);
-    EXPECT_FAIL(search_fix(&a.fix, "tq=2"), E_CONFIG, "there are tp");
+    EXPECT_FAIL(search_fix(&a.fix, "tq=2"), E_CONFIG, "known are tp");
     EXPECT_FAIL(search_fix(&a.fix, "tp=0"), E_CONFIG, "from 1");
     EXPECT_FAIL(search_fix(&a.fix, "tp"), E_CONFIG, "name=value");
     EXPECT_FAIL(search_fix(&a.fix, "recompute=moe_at"), E_CONFIG, "moe_at");
     EXPECT_FAIL(search_fix(&a.fix, "offload=2"), E_CONFIG, "between 0 and 1");
 }
 
-/* The rule that forbids it is the answer. */
-static void what_is_fixed_and_illegal_is_refused_by_its_rule(void)
+/* A fixed, illegal layout is refused by the rule it violates. */
+static void fixed_illegal_settings_name_their_rule(void)
 {
     static const struct { const char *fix; int rule; } rows[] = {
         { "ep=12", 2 },
@@ -237,13 +236,13 @@ static void what_is_fixed_and_illegal_is_refused_by_its_rule(void)
     }
 }
 
-/* --- sense ------------------------------------------------------------------------------------------- */
+/* --- sanity ------------------------------------------------------------------------------------------ */
 
-static void one_card_is_too_few_for_thirty_billion(void)
+static void one_gpu_is_too_few_for_30b(void)
 {
     SearchAsk a = asked("qwen3-30b-a3b", "h100", 1, 4096, 16);
     Search *s = searched(&a);
-    char *text = NULL, card[32];
+    char *text = NULL, gpu[32];
     size_t n;
     int least = 0;
     FILE *f = open_memstream(&text, &n);
@@ -251,16 +250,16 @@ static void one_card_is_too_few_for_thirty_billion(void)
     EXPECT_OK(search_print(f, s));
     fclose(f);
     EXPECT(!s->n && !s->places, "%d fit", s->n);
-    EXPECT(strstr(text, "nothing fits") && strstr(text, "what would do") && strstr(text, "tp=1 pp=1: "), "%s",
+    EXPECT(strstr(text, "nothing fits") && strstr(text, "what would fit") && strstr(text, "tp=1 pp=1: "), "%s",
            text);
     EXPECT_OK(search_least(&a, 1024, &least));
     EXPECT(least == 8 || least == 16, "%d", least);
-    EXPECT_OK(search_card(&a, card, sizeof card));
+    EXPECT_OK(search_gpu(&a, gpu, sizeof gpu));
     free(text);
     done(s);
 }
 
-static void a_small_one_trains_on_one_card(void)
+static void a_small_model_fits_on_one_gpu(void)
 {
     SearchAsk a = asked("olmoe-7b-1b", "h200", 1, 4096, 64);
     Search *s = searched(&a);
@@ -269,8 +268,8 @@ static void a_small_one_trains_on_one_card(void)
     done(s);
 }
 
-/* The public table lists it; with f32 states and nothing dropped it takes 121 GB. */
-static void air_on_32_is_flagged(void)
+/* A published layout; with f32 states and no recompute it takes 121 GB. */
+static void glm_air_on_32_does_not_fit(void)
 {
     SearchAsk a = asked("glm-4.5-air", "h100", 32, 4096, 256);
     EXPECT_OK(search_fix(
@@ -281,7 +280,7 @@ static void air_on_32_is_flagged(void)
     done(s);
 }
 
-static void large_ones_fit(void)
+static void large_models_fit(void)
 {
     SearchAsk a = asked("deepseek-v3", "h100", 1024, 4096, 8192);
     Search *s = searched(&a);
@@ -292,9 +291,9 @@ static void large_ones_fit(void)
     done(s);
 }
 
-/* --- what others measured ---------------------------------------------------------------------------- */
+/* --- published runs ---------------------------------------------------------------------------------- */
 
-/* Seconds of a step of the best way that leaves this open; whether it fits is not asked. */
+/* Seconds of a step of the best candidate with these settings, without regard to memory. */
 static double seconds_of(SearchAsk a, const char *fix)
 {
     double step = 0;
@@ -307,7 +306,7 @@ static double seconds_of(SearchAsk a, const char *fix)
     return step;
 }
 
-/* Rows of two layouts of one task, the faster one first. */
+/* Two layouts of one task, the faster one first. */
 static void the_faster_of_published_rows_is_preferred(void)
 {
     static const struct {
@@ -353,8 +352,8 @@ static const Found *winner(Search **s, const char *model, const char *hw, int gp
     return (*s)->places ? (*s)->found : NULL;
 }
 
-/* Where public starting points are, the search ends too. */
-static void winners_are_where_people_start(void)
+/* The search finds layouts like the public starting points. */
+static void search_finds_public_starting_points(void)
 {
     Search *s;
     const Found *f = winner(&s, "qwen3-30b-a3b", "h200", 8, 512);
@@ -393,8 +392,8 @@ static void write_recipe(const Search *s, const char *path)
     fclose(f);
 }
 
-/* Written, read back, the same to the last key, and run dry with the peak that the ranking says. */
-static void the_winner_is_a_recipe(void)
+/* Written and read back without a difference; its dry run has the peak of the ranking. */
+static void the_first_is_a_recipe(void)
 {
     static const struct { const char *model, *hw; int gpus; int64_t seq, gbs, patches; } rows[] = {
         { "qwen3-30b-a3b", "h200", 8, 4096, 512, 0 },       { "qwen3-235b-a22b", "h100", 256, 4096, 1024, 0 },
@@ -409,7 +408,7 @@ static void the_winner_is_a_recipe(void)
         a.task.patches = rows[i].patches, a.top = 2;
         Search *s = searched(&a);
         EXPECT_OK(search_places(s));
-        EXPECT(s->places && s->found->dried, "%s: nothing holds", rows[i].model);
+        EXPECT(s->places && s->found->dried, "%s: nothing fits", rows[i].model);
         if (s->places) {
             write_recipe(s, path);
             EXPECT_OK(search_config(&made, &a, s->found));
@@ -422,7 +421,7 @@ static void the_winner_is_a_recipe(void)
             double peak = (double)dryrun_peak(&d, NULL) + a.task.hw.fixed;
             EXPECT(peak == s->found->dry_peak && peak <= 0.97 * a.task.hw.capacity, "%.3g, was %.3g", peak,
                    s->found->dry_peak);
-            printf("  %s: formula %.1f GB, dry run %.1f GB\n", rows[i].model, s->found->peak / 1e9,
+            printf("  %s: analytic %.1f GB, dry run %.1f GB\n", rows[i].model, s->found->peak / 1e9,
                    peak / 1e9);
             dryrun_close(&d);
             free(want), free(got);
@@ -434,16 +433,16 @@ static void the_winner_is_a_recipe(void)
     rmdir(lab_tmp());
 }
 
-static void what_cannot_be_built_is_no_recipe(void)
+static void unbuildable_model_has_no_recipe(void)
 {
     SearchAsk a = asked("deepseek-v3", "h100", 1024, 4096, 8192);
     Search *s = searched(&a);
     Config c;
-    if (s->n) EXPECT_FAIL(search_config(&c, &a, s->found), E_CONFIG, "formula alone");
+    if (s->n) EXPECT_FAIL(search_config(&c, &a, s->found), E_CONFIG, "only the analytic model");
     done(s);
 }
 
-static void programs_can_read_it(void)
+static void json_output(void)
 {
     SearchAsk a = asked("qwen3-30b-a3b", "h100", 16, 4096, 1024);
     Search *s = searched(&a);
@@ -466,18 +465,18 @@ static void programs_can_read_it(void)
 int main(void)
 {
     RUN(all_that_is_ranked_is_legal_and_fits);
-    RUN(twenty_thousand_a_second);
-    RUN(the_order_is_the_one_promised);
-    RUN(what_is_fixed_stays);
-    RUN(what_is_fixed_and_illegal_is_refused_by_its_rule);
-    RUN(one_card_is_too_few_for_thirty_billion);
-    RUN(a_small_one_trains_on_one_card);
-    RUN(air_on_32_is_flagged);
-    RUN(large_ones_fit);
+    RUN(estimates_twenty_thousand_a_second);
+    RUN(order_of_preference);
+    RUN(fixed_settings_stay);
+    RUN(fixed_illegal_settings_name_their_rule);
+    RUN(one_gpu_is_too_few_for_30b);
+    RUN(a_small_model_fits_on_one_gpu);
+    RUN(glm_air_on_32_does_not_fit);
+    RUN(large_models_fit);
     RUN(the_faster_of_published_rows_is_preferred);
-    RUN(winners_are_where_people_start);
-    RUN(the_winner_is_a_recipe);
-    RUN(what_cannot_be_built_is_no_recipe);
-    RUN(programs_can_read_it);
+    RUN(search_finds_public_starting_points);
+    RUN(the_first_is_a_recipe);
+    RUN(unbuildable_model_has_no_recipe);
+    RUN(json_output);
     return lab_report();
 }

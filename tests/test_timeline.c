@@ -1,5 +1,5 @@
-/* Times by hand: ops, calls that hide and that do not, rings, pipelines of even and uneven stages, the step;
- * then the dry run of a small model. */
+/* tests/test_timeline.c -- times computed by hand: ops, exposed and hidden collectives, rings, pipelines of even
+ * and uneven stages, the step; then the dry run of a small model. */
 #include "lab.h"
 #include "base/rng.h"
 #include "ops/ops.h"
@@ -7,7 +7,7 @@
 
 static bool near(double a, double b) { return fabs(a - b) <= 1e-9 + 1e-6 * fabs(b); }
 
-/* 1 TFLOP/s, 1 GB/s of memory, 100 MB/s to neighbours, 10 MB/s beyond; nothing costs anything else. */
+/* 1 TFLOP/s, 1 GB/s of memory, 100 MB/s intra-node, 10 MB/s inter-node; everything else is free. */
 static Hardware plain(void)
 {
     Hardware h = { .id = "plain", .dtype = "f32", .bf16 = 1e12, .sms = 160, .memory_bw = 1e9, .intra_bw = 1e8,
@@ -40,7 +40,7 @@ static void work_of_ops(void)
     Bench b = { .hw = plain() };
     b.hw.slow[OP_rmsnorm_bwd] = 2;
     begin(&b);
-    op(&b, OP_gemm, 1e12, 0);                                    /* before the first phase: not heard */
+    op(&b, OP_gemm, 1e12, 0);                                    /* before the first phase: not counted */
     phase(&b, METER_FORWARD, 0, false);
     b.l.part = PART_DECODER;
     op(&b, OP_gemm, 2e12, 0);
@@ -76,7 +76,7 @@ static void kinds_of_work(void)
            b.t.op[OP_attention_fwd], b.t.op[OP_grouped_gemm]);
 }
 
-/* The host says it all first; a fetch makes it wait, and the device after it. */
+/* The host launches first; a fetch makes the host wait, and then the device. */
 static void launches(void)
 {
     Bench b = { .hw = plain() };
@@ -100,10 +100,10 @@ static void ring_costs(void)
     b.hw.intra_delay = 0.5, b.hw.inter_delay = 2;
     begin(&b);
     phase(&b, METER_FORWARD, 0, false);
-    /* all_gather of 8 on a node: 7/8 of 800 MB and 7 hops; a reduce says both halves and hops twice. */
+    /* all_gather of 8 on a node: 7/8 of 800 MB and 7 hops; an all_reduce has twice of both. */
     call(&b, GR_dp_cp, 0, CALL_ALL_GATHER, 8, 8, 700000000, 0), join(&b, GR_dp_cp, 0);
     call(&b, GR_tp, 0, CALL_ALL_REDUCE, 8, 8, 1400000000, 0), join(&b, GR_tp, 0);
-    /* two nodes of 4: half of it goes beyond, over four ways out; 6 hops and one far one. */
+    /* two nodes of 4: half of it is inter-node, over four NICs; 6 intra-node hops and one inter-node. */
     call(&b, GR_edp, 0, CALL_REDUCE_SCATTER, 8, 4, 300000000, 400000000), join(&b, GR_edp, 0);
     call(&b, GR_cp, 0, CALL_ALL_TO_ALL, 4, 2, 100000000, 50000000), join(&b, GR_cp, 0);
     end(&b);
@@ -114,8 +114,8 @@ static void ring_costs(void)
     EXPECT(near(b.t.comm[GR_edp], 15) && near(b.t.forward, 10.5 + 21 + 15 + 7), "%g", b.t.forward);
 }
 
-/* A call hides behind the work between start and join; one link carries one call at a time. */
-static void hidden_and_not(void)
+/* Compute between start and join hides a call; a link carries one call at a time. */
+static void exposed_and_hidden(void)
 {
     Bench b = { .hw = plain() };
     begin(&b);
@@ -133,8 +133,8 @@ static void hidden_and_not(void)
            "%g %g %g", b.t.exposed[GR_dp_cp], b.t.exposed[GR_edp], b.t.forward);
 }
 
-/* Copies wait for the step where they are told to, and the step for them. */
-static void lanes(void)
+/* Copies wait for compute, and compute for copies, at events. */
+static void copy_streams(void)
 {
     Bench b = { .hw = plain() };
     begin(&b);
@@ -147,13 +147,13 @@ static void lanes(void)
     b.m->side(b.m, METER_LANE_WAIT, COPY_H2D, 7, 0);
     b.m->side(b.m, METER_COPY, COPY_H2D, 0, 100000000);           /* from 5 to 6 */
     b.m->side(b.m, METER_MARK, COPY_H2D, 8, 0);
-    b.m->side(b.m, METER_WAIT, COPY_H2D, 9, 0);                   /* nobody set it */
+    b.m->side(b.m, METER_WAIT, COPY_H2D, 9, 0);                   /* never recorded */
     b.m->side(b.m, METER_WAIT, COPY_H2D, 8, 0);
     end(&b);
     EXPECT(near(b.t.forward, 6) && near(b.t.run[0][0].copies, 3), "%g %g", b.t.forward, b.t.run[0][0].copies);
 }
 
-/* Sums begin in the last backward and are waited for in the update; gathers are the next forward's. */
+/* Reductions begin in the last backward and are joined in the update; gathers belong to the next forward. */
 static void end_of_a_step(void)
 {
     Bench b = { .hw = plain() };
@@ -220,7 +220,7 @@ static void even_bubbles(void)
 }
 
 /* 1F1B: the bubble is (stages - 1)(f + b), backward twice as long or not. */
-static void unlike_ways(void)
+static void forward_unlike_backward(void)
 {
     static StageTime t[4];
     Hardware  hw = plain();
@@ -232,8 +232,8 @@ static void unlike_ways(void)
     schedule_close(&x);
 }
 
-/* Below the lowest thing that trains there are forwards alone: they wait for no gradient, hide nothing behind
- * a backward, and the bubble is that of the stages above. */
+/* Below the first trainable layer there are forwards only: they wait for no gradient and hide nothing behind a
+ * backward, and the bubble is that of the stages above. */
 static void stages_without_a_backward(void)
 {
     static StageTime t[4];
@@ -258,7 +258,7 @@ static void stages_without_a_backward(void)
     }
 }
 
-/* The slowest stage sets the pace: all its runs, and what comes before and after them. Messages take time. */
+/* The slowest stage sets the pace: its passes, and what comes before and after them. Messages take time. */
 static void uneven_stages(void)
 {
     static StageTime t[3];
@@ -278,8 +278,8 @@ static void uneven_stages(void)
     schedule_close(&x);
 }
 
-/* Whatever the stages take: nobody does two things at once but in a pair, and the end is not before that of
- * the busiest. */
+/* For any times of stages: a stage does one thing at a time unless passes overlap, and the end is not before that
+ * of the busiest stage. */
 static void any_schedule(void)
 {
     static StageTime t[6];
@@ -313,8 +313,8 @@ static void any_schedule(void)
     }
 }
 
-/* A forward beside a backward hides some of the road to the experts, and not more. */
-static void pairs_hide(void)
+/* An overlapped forward and backward hide a part of the expert dispatch, and not more. */
+static void overlap_hides(void)
 {
     static StageTime t[1];
     Hardware  hw = plain();
@@ -324,12 +324,12 @@ static void pairs_hide(void)
     t[0].run[0][0].seconds += 2, t[0].run[0][0].exposed[GR_etp_ep] = 2;
     t[0].run[0][1].seconds += 4, t[0].run[0][1].exposed[GR_ep_inter_node] = 4;
     EXPECT_OK(schedule_open(&x, t, &s, &hw));
-    double saved = 3 * 0.45 * 6 * 0.9;                           /* three pairs; 16 of 160 multiprocessors */
+    double saved = 3 * 0.45 * 6 * 0.9;                           /* three overlapped pairs; 16 of 160 SMs */
     EXPECT(near(x.end, 4 * 36 - saved) && near(x.hidden[0], saved), "%g, want %g", x.end, 4 * 36 - saved);
     schedule_close(&x);
 }
 
-static void walls(void)
+static void bottlenecks(void)
 {
     static StageTime t[4];
     Hardware hw = plain();
@@ -393,7 +393,7 @@ static double all(const double *v, int n)
     return x;
 }
 
-/* Every op that the ledger of a plan has is in the time, and the FLOPs are the ledger's. */
+/* Every op of the ledger of a plan is in the time, and the FLOPs are those of the ledger. */
 static void dry_run_of_a_model(void)
 {
     static StageTime t, wide, sharded;
@@ -411,7 +411,7 @@ static void dry_run_of_a_model(void)
     EXPECT(near(t.forward + t.backward, all(t.op, LEDGER_OPS)), "%g, work %g", t.forward + t.backward,
            all(t.op, LEDGER_OPS));
     EXPECT(t.update > 0 && t.gather == 0 && all(t.comm, LEDGER_GROUPS) == 0, "alone");
-    EXPECT(!plan.ledger.meter && !plan.once.meter, "nobody listens afterwards");
+    EXPECT(!plan.ledger.meter && !plan.once.meter, "the listener is detached");
     plan_tiny(&wide, &other, &hw, 4, 4, 0);
     EXPECT(wide.exposed[GR_etp_ep] > 0 && all(wide.once_comm, LEDGER_GROUPS) > 0, "four ranks");
     plan_tiny(&sharded, &other, &hw, 4, 1, 3);
@@ -425,16 +425,16 @@ int main(void)
     RUN(kinds_of_work);
     RUN(launches);
     RUN(ring_costs);
-    RUN(hidden_and_not);
-    RUN(lanes);
+    RUN(exposed_and_hidden);
+    RUN(copy_streams);
     RUN(end_of_a_step);
     RUN(even_bubbles);
-    RUN(unlike_ways);
+    RUN(forward_unlike_backward);
     RUN(stages_without_a_backward);
     RUN(uneven_stages);
     RUN(any_schedule);
-    RUN(pairs_hide);
-    RUN(walls);
+    RUN(overlap_hides);
+    RUN(bottlenecks);
     RUN(dry_run_of_a_model);
     return lab_report();
 }

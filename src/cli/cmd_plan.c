@@ -1,19 +1,17 @@
-/* cli/cmd_plan.c -- treb plan recipe.yaml: whether a layout is legal, who sits where, what one rank of every
- * stage would hold and say, and by a row of hardware how long that takes. The trainer's own engine is run
- * with no data behind it and nobody at the other ends. With --gpus no recipe is wanted: layouts are searched
- * for. */
+/* cli/cmd_plan.c -- treb plan recipe.yaml: checks a layout and prints rank placement, memory and
+ * communication of one rank of every stage, and with --hardware the time of a step, by a dry run of the
+ * trainer's engine. With --gpus it searches for layouts instead. */
 #include "cli/commands.h"
 #include "cli/plan_search.h"
 #include "parallel/rules.h"
-#include "plan/published.h"
-#include "plan/view.h"
+#include "report/plan_page.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct PlanAsk {
     Config      recipe;
-    const char *path, *html;             /* of the recipe; of the page, or NULL */
+    const char *path, *html;             /* recipe; HTML page to write, or NULL */
     const char *hardware;                /* NULL: no times are asked for */
     int64_t     want_ranks, want_node;   /* 0: not given */
     int         ranks, per_node;
@@ -21,13 +19,13 @@ typedef struct PlanAsk {
     Hardware    hw;
 } PlanAsk;
 
-/* The fullest stage by a recipe that was changed; for FitRequest.plan. */
+/* Peak bytes of the fullest stage for a changed recipe; for FitRequest.plan. */
 static Status plan_changed(void *self, const Config *c, double *bytes)
 {
     const PlanAsk *p = self;
     Config copy = *c;
     DryRun d;
-    copy.device.backend = p->hw.backend;                 /* memory for that device; nobody asks for times */
+    copy.device.backend = p->hw.backend;                 /* memory for that device; no times */
     TRY(dryrun_open(&d, &copy, p->ranks, p->per_node, NULL));
     *bytes = (double)dryrun_peak(&d, NULL);
     dryrun_close(&d);
@@ -42,10 +40,10 @@ static Status advise(FitAdvice *a, PlanAsk *p, const DryRun *d)
     return fit_advise(a, &ask);
 }
 
-static Status show(const PlanAsk *p, const PlanView *v)
+static Status print_plan(const PlanAsk *p, const PlanView *v)
 {
     Json *o = NULL;
-    if (p->html) TRY(view_page(v, p->html));
+    if (p->html) TRY(plan_page_write(v, p->html));
     if (!p->json) return view_print(stdout, v);
     TRY(view_json(&o, v));
     json_dumpf(o, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(9)), putchar('\n');
@@ -64,14 +62,14 @@ static Status plan(PlanAsk *p, const DryRun *d)
     if (unfit && !advice) return fail(E_FIT, "no host memory for advice");
     if (p->compare) estimates_of(estimates, d);
     Status st = unfit ? advise(advice, p, d) : OK;
-    if (!st) st = show(p, &v);
+    if (!st) st = print_plan(p, &v);
     free(advice);
     if (st || !unfit) return st;
-    return fail(E_FIT, "does not fit: a rank of stage %d wants %.1f GiB and %s has %.1f, of which libraries "
+    return fail(E_FIT, "does not fit: stage %d needs %.1f GiB, %s has %.1f GiB, of which libraries "
                 "take %.1f", stage, peak / gib, p->hw.id, p->hw.capacity / gib, p->hw.fixed / gib);
 }
 
-/* Rules first: what they warn of is said once, whatever is planned after. */
+/* Rules come first, so that their warnings are printed once. */
 static Status plan_recipe(PlanAsk *p)
 {
     Log        log = { .world = 1, .least = LOG_WARN };
@@ -94,12 +92,12 @@ static Status choose_ranks(PlanAsk *p)
     p->timed = p->hardware;
     if (p->timed) TRY(hardware_find(&p->hw, p->hardware));
     if (!p->want_ranks && !p->json)
-        printf("%lld ranks, as many as the layout takes at least; --ranks asks for others\n", (long long)n);
+        printf("%lld ranks, the least number for this layout; --ranks sets another\n", (long long)n);
     if (p->timed) per = hardware_node(&p->hw, n);
     if (p->timed && !p->want_node && !p->recipe.comm.ranks_per_node && !p->json && per < p->hw.domain &&
         per < n)
-        printf("%lld ranks a node of the %d that fast links join, so that groups fill it; --per-node asks "
-               "for others\n", (long long)per, p->hw.domain);
+        printf("%lld ranks per node of the %d in a domain, so that groups fill it; --per-node sets "
+               "another number\n", (long long)per, p->hw.domain);
     if (p->recipe.comm.ranks_per_node) per = p->recipe.comm.ranks_per_node;
     if (p->want_node) per = p->want_node;
     p->ranks = (int)n, p->per_node = (int)(per < n ? per : n);
@@ -107,15 +105,15 @@ static Status choose_ranks(PlanAsk *p)
 }
 
 static const Option options[] = { OPTION_INT(PlanAsk, want_ranks, "--ranks", "N", 1, 1 << 20,
-                                             "ranks; as many as the layout takes at least"),
+                                             "ranks; the least number for the layout"),
                                   OPTION_INT(PlanAsk, want_node, "--per-node", "N", 1, 1 << 20,
-                                             "ranks that a fast link joins; 8, or the hardware's"),
+                                             "ranks of a node; 8, or the hardware's"),
                                   OPTION_TEXT(PlanAsk, hardware, "--hardware", "ID",
                                               "a GPU by name, or `this`: predicts the time of a step"),
                                   OPTION_TEXT(PlanAsk, html, "--html", "FILE", "write a page as well"),
                                   OPTION_FLAG(PlanAsk, json, "--json", "print the plan as JSON"),
                                   OPTION_FLAG(PlanAsk, compare, "--compare-estimators",
-                                              "what two public estimators say of the same layout"),
+                                              "estimates of two public estimators for the same layout"),
                                   OPTION_END };
 
 static Status plan_command(PlanAsk *p, const PlainArgs *plain)
@@ -136,7 +134,6 @@ static Status cmd_plan(int argc, char **argv)
     PlanAsk   p = { 0 };
     PlainArgs plain = { .least = 1, .most = PLAIN_ANY };
     if (search_asked(argc, argv)) return search_command(argc, argv);
-    if (argc == 2 && !strcmp(argv[1], "--validate")) return published_print(stdout);
     TRY(options_parse(argc, argv, options, &p, &plain));
     Status st = plan_command(&p, &plain);
     plain_args_close(&plain);
@@ -152,15 +149,10 @@ static const Usage usage = {
                "it does not fit, and the cheapest changes that would make it fit are listed.",
 };
 
-static const Usage usage_validate = {
-    .args    = "--validate",
-    .notes   = "Prints published measurements beside what the analytic model says of them.",
-};
-
 const Command command_plan = {
     .name     = "plan",
     .help     = "whether a layout is legal and fits, what each rank holds, how long a step takes",
     .run      = cmd_plan,
-    .usage    = USAGE(&usage, &usage_plan_search, &usage_validate),
+    .usage    = USAGE(&usage, &usage_plan_search),
     .sections = "parallel,moe,memory,train,lora",
 };

@@ -1,4 +1,4 @@
-/* cli/cmd_report.c -- `treb report`: a run's page, or two runs on one. */
+/* cli/cmd_report.c -- `treb report`: the page of a run, or a comparison of two. */
 #include "cli/commands.h"
 #include "report/report.h"
 
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* RUN/report.html; for two runs A/report-vs-B.html, so that neither page of one run is lost. */
+/* RUN/report.html; for two runs A/report-vs-B.html, so that the page of one run is not overwritten. */
 static Status default_out(char out[PATH_MAX], const char *const *dir, int runs)
 {
     const char *b = runs == 2 ? dir[1] : "";
@@ -21,13 +21,14 @@ static Status default_out(char out[PATH_MAX], const char *const *dir, int runs)
     return n < PATH_MAX ? OK : fail(E_IO, "%.200s...: the path is too long", dir[0]);
 }
 
-static void say(const char *out, const ReportCounts *c)
+static void print_counts(const char *out, const ReportCounts *c)
 {
     double kb = (double)c->bytes / 1e3;
     if (kb < 1000) printf("%s: %.0f kB", out, kb);
     else           printf("%s: %.1f MB", out, kb / 1e3);
-    printf(", %d charts, %d questions with answers, %d pictures", c->charts, c->cards, c->pictures);
-    if (c->notes) printf("; %d thing%s worth knowing, as the page says", c->notes, c->notes == 1 ? "" : "s");
+    printf(", %d charts, %d questions with answers, %d pictures", c->charts, c->questions, c->pictures);
+    if (c->notes)
+        printf("; %d note%s about missing or damaged files on the page", c->notes, c->notes == 1 ? "" : "s");
     putchar('\n');
 }
 
@@ -48,7 +49,7 @@ static Status cmd_report(int argc, char **argv)
     Status st = a.out ? OK : default_out(path, dir.value, dir.n);
     const char *out = a.out ? a.out : path;
     if (!st) st = report_write(dir.value, dir.n, out, &c);
-    if (!st) say(out, &c);
+    if (!st) print_counts(out, &c);
     plain_args_close(&dir);
     return st;
 }

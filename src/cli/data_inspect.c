@@ -16,12 +16,12 @@ typedef struct Ask {
     bool        table, plain;
 } Ask;
 
-static Status show_sample(Show *w, const DataView *v, int64_t id)
+static Status load_and_show(Show *w, const DataView *v, int64_t id)
 {
     Sample s;
     TRY(sample_load(&s, w->scratch, &v->sample, id));
-    Status st = w->sample(w, &s, id, dataset_source(&v->data, id)->conf->channel);
-    if (!st && s.drop) fprintf(w->out, "too long: data.truncation leaves it out\n");
+    Status st = show_sample(w, &s, id, dataset_source(&v->data, id)->conf->channel);
+    if (!st && s.drop) show_note(w, "too long: data.truncation leaves it out");
     sample_close(&s);
     return st;
 }
@@ -34,9 +34,8 @@ static Status inspect_sample(Show *w, const DataSetup *s, int64_t number)
     Status st = number < v.data.samples ? OK
                                         : fail(E_CONFIG, "--sample %lld: there are %lld, counted from 0",
                                                (long long)number, (long long)v.data.samples);
-    if (!st) w->begin(w, "A sample as the model sees it");
-    if (!st) st = show_sample(w, &v, number);
-    if (!st) w->end(w);
+    if (!st) show_begin(w, "A sample as the model sees it");
+    if (!st) st = load_and_show(w, &v, number);
     data_view_close(&v);
     return st;
 }
@@ -48,9 +47,9 @@ static Status show_bin(Show *w, const DataView *v, const PackBin *b, int k, int6
     snprintf(text, sizeof text, "micro-batch %d: %lld documents, %lld of %lld tokens, %lld of %lld patches",
              k, (long long)b->docs, (long long)b->used.tokens, (long long)v->sample.budget.tokens,
              (long long)b->used.patches, (long long)v->sample.budget.patches);
-    w->border(w, text);
+    show_border(w, text);
     for (int64_t i = 0; !st && i < b->docs; i++)
-        st = show_sample(w, v, dataset_id(&v->data, epoch, b->doc[i].at));
+        st = load_and_show(w, v, dataset_id(&v->data, epoch, b->doc[i].at));
     return st;
 }
 
@@ -96,9 +95,8 @@ static Status inspect_step(Show *w, const DataSetup *s, int64_t step)
     step_packer_open(&p, &s->budget, v.data.pass, 1, s->micro);
     st = index_open(&x, v.data.samples);
     snprintf(title, sizeof title, "Step %lld as the model sees it", (long long)step);
-    if (!st) w->begin(w, title);
+    if (!st) show_begin(w, title);
     if (!st) st = show_step(w, &v, &p, &x, bins, step);
-    if (!st) w->end(w);
     index_close(&x);
     step_packer_close(&p);
     data_view_close(&v);
@@ -109,20 +107,17 @@ static Status inspect_step(Show *w, const DataSetup *s, int64_t step)
 static Status inspect(const DataSetup *s, const Ask *a)
 {
     SampleScratch t;
-    Show          w = { .out = stdout, .scratch = &t, .table = a->table };
+    Page          page = { 0 };
+    Show          w = { .out = stdout, .scratch = &t, .table = a->table, .page = a->html ? &page : NULL };
     w.colour = !a->plain && isatty(STDOUT_FILENO);
     if (!s->model.tokenizer)
         return fail(E_CONFIG, "data inspect: tokens need a model; add model.path=FOLDER");
-    if (a->html && !(w.out = fopen(a->html, "wbe"))) return fail(E_IO, "%s: %s", a->html, strerror(errno));
-    if (a->html) show_page(&w);
-    else         show_terminal(&w);
     Status st = sample_scratch_open(&t, s->model.tokenizer);
     if (!st) st = a->step ? inspect_step(&w, s, a->step) : inspect_sample(&w, s, a->sample);
     sample_scratch_close(&t);
-    if (!a->html) return st;
-    bool bad = ferror(w.out);
-    if ((fclose(w.out) || bad) && !st) st = fail(E_IO, "%s: %s", a->html, strerror(errno));
-    if (!st) printf("%s written\n", a->html);
+    if (!st && a->html) st = page_write(&page, a->html);
+    page_close(&page);
+    if (!st && a->html) printf("%s written\n", a->html);
     return st;
 }
 

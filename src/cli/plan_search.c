@@ -1,4 +1,4 @@
-/* cli/plan_search.c -- see plan_search.h. Prints the ranking, writes the winner as a recipe. */
+/* cli/plan_search.c -- see plan_search.h. Prints the ranking and writes the first as a recipe. */
 #include "cli/plan_search.h"
 
 #include "base/str.h"
@@ -10,13 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct Words {
+typedef struct SearchOptions {
     const char *hardware, *model, *precision, *objective, *fix, *out, *targets;
     int64_t     gpus, seq, gbs, images, picture, per_node, top, lora;        /* 0: not given */
     double      imbalance;
     bool        json, no_dry, frozen;
     PlainArgs   plain;                   /* section.key=value */
-} Words;
+} SearchOptions;
 
 bool search_asked(int argc, char **argv)
 {
@@ -26,28 +26,30 @@ bool search_asked(int argc, char **argv)
 }
 
 static const Option options[] = {
-    OPTION_INT(Words, gpus, "--gpus", "N", 1, 1 << 20, "GPUs to use; required"),
-    OPTION_TEXT(Words, model, "--model", "NAME", "such as qwen3-30b-a3b; required"),
-    OPTION_TEXT(Words, hardware, "--hardware", "ID", "a GPU by name, or `this`; h100"),
-    OPTION_INT(Words, seq, "--seq", "N", 16, 10000000, "tokens of a sequence; 4096"),
-    OPTION_INT(Words, gbs, "--gbs", "N", 1, 1 << 24, "sequences of a step over all GPUs; 16 a GPU"),
-    OPTION_INT(Words, images, "--images", "PATCHES", 0, 100000000, "patches of the pictures in a sequence"),
-    OPTION_INT(Words, picture, "--picture", "PATCHES", 0, 100000000, "patches of one of them"),
-    OPTION_FLAG(Words, frozen, "--frozen-vision", "the vision tower does not train"),
-    OPTION_INT(Words, per_node, "--per-node", "N", 1, 1 << 20, "GPUs that a fast link joins; the hardware's"),
-    OPTION_TEXT(Words, objective, "--objective", "throughput|fit", "what is ranked first; throughput"),
-    OPTION_TEXT(Words, fix, "--fix", "tp=2,ep=8,...",
+    OPTION_INT(SearchOptions, gpus, "--gpus", "N", 1, 1 << 20, "GPUs to use; required"),
+    OPTION_TEXT(SearchOptions, model, "--model", "NAME", "such as qwen3-30b-a3b; required"),
+    OPTION_TEXT(SearchOptions, hardware, "--hardware", "ID", "a GPU by name, or `this`; h100"),
+    OPTION_INT(SearchOptions, seq, "--seq", "N", 16, 10000000, "tokens of a sequence; 4096"),
+    OPTION_INT(SearchOptions, gbs, "--gbs", "N", 1, 1 << 24, "sequences of a step over all GPUs; 16 a GPU"),
+    OPTION_INT(SearchOptions, images, "--images", "PATCHES", 0, 100000000,
+               "patches of the pictures in a sequence"),
+    OPTION_INT(SearchOptions, picture, "--picture", "PATCHES", 0, 100000000, "patches of one picture"),
+    OPTION_FLAG(SearchOptions, frozen, "--frozen-vision", "the vision tower does not train"),
+    OPTION_INT(SearchOptions, per_node, "--per-node", "N", 1, 1 << 20, "GPUs of a node; the hardware's"),
+    OPTION_TEXT(SearchOptions, objective, "--objective", "throughput|fit",
+                "what is ranked first; throughput"),
+    OPTION_TEXT(SearchOptions, fix, "--fix", "tp=2,ep=8,...",
                 "what not to search: tp, cp, pp, vpp, ep, etp, zero, mbs, recompute, states, offload, "
                 "dispatch, overlap"),
-    OPTION_TEXT(Words, precision, "--precision", "bf16|fp8|mxfp8", "of the products; bf16"),
-    OPTION_REAL(Words, imbalance, "--imbalance", "X", 1, 1000,
+    OPTION_TEXT(SearchOptions, precision, "--precision", "bf16|fp8|mxfp8", "of the products; bf16"),
+    OPTION_REAL(SearchOptions, imbalance, "--imbalance", "X", 1, 1000,
                 "rows of the busiest rank over the mean; 1.15"),
-    OPTION_INT(Words, top, "--top", "N", 1, 100, "layouts to list; 5"),
-    OPTION_FLAG(Words, no_dry, "--no-dry-run", "rank by the analytic model alone"),
-    OPTION_INT(Words, lora, "--lora", "R", 1, 65536, "adapters of this rank: lora.rank=R"),
-    OPTION_TEXT(Words, targets, "--targets", "WORDS", "with --lora: lora.target_modules=[WORDS]"),
-    OPTION_TEXT(Words, out, "--out", "recipe.yaml", "write the first layout as a recipe"),
-    OPTION_FLAG(Words, json, "--json", "print the ranking as JSON"),
+    OPTION_INT(SearchOptions, top, "--top", "N", 1, 100, "layouts to list; 5"),
+    OPTION_FLAG(SearchOptions, no_dry, "--no-dry-run", "rank by the analytic model alone"),
+    OPTION_INT(SearchOptions, lora, "--lora", "R", 1, 65536, "adapters of this rank: lora.rank=R"),
+    OPTION_TEXT(SearchOptions, targets, "--targets", "WORDS", "with --lora: lora.target_modules=[WORDS]"),
+    OPTION_TEXT(SearchOptions, out, "--out", "recipe.yaml", "write the first layout as a recipe"),
+    OPTION_FLAG(SearchOptions, json, "--json", "print the ranking as JSON"),
     OPTION_END
 };
 
@@ -57,28 +59,27 @@ const Usage usage_plan_search = {
     .notes   = "Searches every legal layout, ranks those that fit and says why others do not.",
 };
 
-static Status read_words(Words *w, int argc, char **argv)
+static Status read_options(SearchOptions *w, int argc, char **argv)
 {
-    *w = (Words){ .hardware = "h100", .seq = 4096, .precision = "bf16", .objective = "throughput", .fix = "",
-                  .top = 5, .imbalance = 1.15, .plain = { .most = PLAIN_ANY } };
+    *w = (SearchOptions){ .hardware = "h100", .seq = 4096, .precision = "bf16", .objective = "throughput",
+                          .fix = "", .top = 5, .imbalance = 1.15, .plain = { .most = PLAIN_ANY } };
     return options_parse(argc, argv, options, w, &w->plain);
 }
 
-/* What of a recipe a search takes from the command line: adapters, and parts of the model that get none. */
-static Status read_plain(Config *recipe, const Words *w)
+/* Keys of a recipe that a search accepts: adapters and frozen parts of the model. */
+static Status read_plain(Config *recipe, const SearchOptions *w)
 {
     for (int i = 0; i < w->plain.n; i++) {
         const char *word = w->plain.value[i];
         if (strncmp(word, "lora.", 5) && strncmp(word, "model.freeze_", 13))
-            return fail(E_CONFIG, "plan --gpus: %s: beside options there are lora.* and with it "
-                        "model.freeze_*; what of a layout is known is --fix, a recipe is planned without "
-                        "--gpus", word);
+            return fail(E_CONFIG, "plan --gpus: %s: only lora.* and model.freeze_* keys are accepted here; "
+                        "--fix sets parts of the layout, and a recipe is planned without --gpus", word);
         TRY(config_set(recipe, word));
     }
     return OK;
 }
 
-/* A list as the recipe has it; globs would be something else without quotes. */
+/* A list as in a recipe; quotes keep globs from being YAML. */
 static void quote_words(char *text, size_t n, const char *key, const char *words)
 {
     size_t at = (size_t)snprintf(text, n, "%s[", key), len;
@@ -87,12 +88,12 @@ static void quote_words(char *text, size_t n, const char *key, const char *words
     if (at < n) snprintf(text + at, n - at, "]");
 }
 
-/* --lora RANK --targets WORDS is short for two of the keys, as in `treb bench step`. */
-static Status read_adapters(Config *recipe, const Words *w)
+/* --lora RANK --targets WORDS is short for lora.rank and lora.target_modules. */
+static Status read_adapters(Config *recipe, const SearchOptions *w)
 {
     const struct cfg_model *m = &recipe->model;
     char text[1024];
-    if (w->targets && !w->lora) return fail(E_CONFIG, "--targets: is of --lora RANK");
+    if (w->targets && !w->lora) return fail(E_CONFIG, "--targets: needs --lora RANK");
     if (w->lora) {
         snprintf(text, sizeof text, "lora.rank=%lld", (long long)w->lora);
         TRY(config_set(recipe, text));
@@ -106,31 +107,31 @@ static Status read_adapters(Config *recipe, const Words *w)
     TRY(recipe_check_lora(recipe));
     if (recipe->lora.rank || *recipe->lora.path) return OK;
     if (m->freeze_aligner || m->freeze_llm || m->freeze_vit != w->frozen)
-        return fail(E_CONFIG, "model.freeze_*: without lora.rank there is --frozen-vision alone");
+        return fail(E_CONFIG, "model.freeze_*: needs lora.rank; without adapters use --frozen-vision");
     return OK;
 }
 
 static Status find_model(Task *t, const char *name)
 {
     char known[768] = "";
-    if (!name) return fail(E_CONFIG, "plan: --model is wanted, such as qwen3-30b-a3b");
+    if (!name) return fail(E_CONFIG, "plan: --model is missing; for example --model qwen3-30b-a3b");
     if ((t->model = model_row(name))) return OK;
     for (int i = 0; model_row_at(i); i++) {
         size_t at = strlen(known);
         snprintf(known + at, sizeof known - at, "%s%s", at ? ", " : "", model_row_at(i)->name);
     }
-    return fail(E_CONFIG, "--model %s: there is no such row; there are %s", name, known);
+    return fail(E_CONFIG, "--model %s: unknown; known are %s", name, known);
 }
 
 static Status pick(const char *option, const char *word, const char *const *list, int n, int *at)
 {
     for (int i = 0; i < n; i++)
         if (!strcmp(list[i], word)) return *at = i, OK;
-    return fail(E_CONFIG, "%s %s: there are %s, %s%s%s", option, word, list[0], list[1], n > 2 ? ", " : "",
+    return fail(E_CONFIG, "%s %s: expected %s, %s%s%s", option, word, list[0], list[1], n > 2 ? ", " : "",
                 n > 2 ? list[2] : "");
 }
 
-static Status read_task(Task *t, const Words *w)
+static Status read_task(Task *t, const SearchOptions *w)
 {
     static const char *const precisions[] = { "bf16", "fp8", "mxfp8" };      /* as Precision */
     int precision = 0;
@@ -146,7 +147,7 @@ static Status read_task(Task *t, const Words *w)
     return OK;
 }
 
-static Status read_ask(SearchAsk *a, const Words *w)
+static Status read_ask(SearchAsk *a, const SearchOptions *w)
 {
     static const char *const objectives[] = { "throughput", "fit" };         /* as Objective */
     int objective = 0;
@@ -166,10 +167,10 @@ static void join(char *text, size_t n, int argc, char **argv)
 static Status write_recipe(const Search *s, const char *path, int argc, char **argv)
 {
     char command[1024];
-    if (!s->places) return fail(E_FIT, "--out %s: nothing fits, so there is no recipe to write", path);
+    if (!s->places) return fail(E_FIT, "--out %s: nothing fits, so no recipe is written", path);
     if (!search_can_build(&s->ask))
-        return fail(E_CONFIG, "--out %s: no family here trains %s so; it is planned by formula alone", path,
-                    s->ask.task.model->name);
+        return fail(E_CONFIG, "--out %s: this trainer cannot build %s; only the analytic model plans it",
+                    path, s->ask.task.model->name);
     join(command, sizeof command, argc, argv);
     FILE *f = fopen(path, "w");
     if (!f) return fail(E_IO, "%s: %s", path, strerror(errno));
@@ -178,7 +179,7 @@ static Status write_recipe(const Search *s, const char *path, int argc, char **a
     return st;
 }
 
-/* Whether adapters would do, of the same task. */
+/* Whether LoRA adapters of rank 16 would fit instead. */
 static Status adapters_fit(bool *fit, const SearchAsk *ask)
 {
     Config    recipe;
@@ -202,7 +203,7 @@ static Status adapters_fit(bool *fit, const SearchAsk *ask)
     return st;
 }
 
-/* The last word where nothing does: the way out is tried before it is named. */
+/* The error if nothing fits: adapters are tried before they are suggested. */
 static Status nothing_fits(const SearchAsk *a, int argc, char **argv)
 {
     const TrainableSummary *trains = a->adapters ? &a->task.lora->trains : NULL;
@@ -210,8 +211,8 @@ static Status nothing_fits(const SearchAsk *a, int argc, char **argv)
     bool fit = false;
     join(command, sizeof command, argc, argv);
     if (a->adapters)
-        return fail(E_FIT, "plan: nothing fits with these adapters, beside which %.0f GB of weights are "
-                    "frozen; fewer take less: lora.target_modules=all-attention, lora.expert_a=shared, a "
+        return fail(E_FIT, "plan: nothing fits with these adapters beside %.0f GB of frozen weights; "
+                    "smaller adapters take less: lora.target_modules=all-attention, lora.expert_a=shared, a "
                     "smaller lora.rank", 2e-9 * (double)(trains->base - trains->whole));
     if (search_can_build(a)) TRY(adapters_fit(&fit, a));
     if (fit)
@@ -221,19 +222,20 @@ static Status nothing_fits(const SearchAsk *a, int argc, char **argv)
                 search_can_build(a) ? ", nor do adapters of rank 16" : "");
 }
 
-static Status search_and_say(Search *s, const SearchAsk *a, const Words *w, int argc, char **argv)
+static Status search_and_print(Search *s, const SearchAsk *a, const SearchOptions *w, int argc, char **argv)
 {
     TRY(search_open(s, a));
     Status st = search_places(s);
     if (!st) st = w->json ? search_json(stdout, s) : search_print(stdout, s);
     if (!st && w->out) st = write_recipe(s, w->out, argc, argv);
-    if (!st && !w->json && w->out) printf("%s: the first as a recipe; data.train is yours to name\n", w->out);
+    if (!st && !w->json && w->out)
+        printf("%s: the first as a recipe; set data.train before training\n", w->out);
     if (!st && !s->places) st = nothing_fits(a, argc, argv);
     search_close(s);
     return st;
 }
 
-static Status search(const Words *w, int argc, char **argv)
+static Status search(const SearchOptions *w, int argc, char **argv)
 {
     SearchAsk a;
     Config    recipe;
@@ -243,7 +245,7 @@ static Status search(const Words *w, int argc, char **argv)
     Search  *s = malloc(sizeof *s);
     Status  st = x && s ? read_adapters(&recipe, w) : fail(E_FIT, "no memory for a search");
     if (!st && (recipe.lora.rank || *recipe.lora.path)) st = search_adapt(&a, x, &recipe);
-    if (!st) st = search_and_say(s, &a, w, argc, argv);
+    if (!st) st = search_and_print(s, &a, w, argc, argv);
     if (x) lora_cost_close(x);
     config_close(&recipe);
     free(s), free(x);
@@ -252,8 +254,8 @@ static Status search(const Words *w, int argc, char **argv)
 
 Status search_command(int argc, char **argv)
 {
-    Words w;
-    TRY(read_words(&w, argc, argv));
+    SearchOptions w;
+    TRY(read_options(&w, argc, argv));
     Status st = search(&w, argc, argv);
     plain_args_close(&w.plain);
     return st;

@@ -1,4 +1,4 @@
-/* plan/dryrun.c -- see dryrun.h. Ranks of a stage are alike, so one of each is planned. */
+/* plan/dryrun.c -- see dryrun.h. All ranks of a stage are alike, so one rank per stage is planned. */
 #include "plan/dryrun.h"
 
 #include "base/folder.h"
@@ -30,7 +30,7 @@ Status dryrun_shape(ModelShape *s, char *from, size_t n, const struct cfg_model 
         return OK;
     }
     if (!*c->preset && !like)
-        return fail(E_CONFIG, "model.path = %.200s: is not here, and its last part is not called after a "
+        return fail(E_CONFIG, "model.path = %.200s: does not exist, and its last component names no "
                     "model.preset", path);
     snprintf(from, n, like && !preset_is(path) ? "preset %s, as %.60s is not here" : "preset %s",
              like ? like : path, path);
@@ -55,19 +55,20 @@ int dryrun_ranks(const struct cfg_parallel *p)
     return n > (1 << 20) / p->pp ? 1 << 20 : (int)(n * p->pp);
 }
 
-static Status plan_and_price(DryRun *d, int stage, EngineConf *conf, const Stream *full)
+static Status plan_and_time(DryRun *d, int stage, EngineConf *conf, const Stream *full)
 {
-    Timeline  *price = NULL;
+    Timeline  *timeline = NULL;
     int64_t patch = d->shape.vision.depth ? d->shape.vision.patch : 1;
-    Stream  usual = timeline_stream(*full, d->recipe.data.max_length, d->recipe.image.max_pixels / (patch * patch));
+    Stream     usual =
+        timeline_stream(*full, d->recipe.data.max_length, d->recipe.image.max_pixels / (patch * patch));
     if (d->timed) {
         Load load = load_of(&usual);
         TRY(timeline_ask(&d->ask, &d->hw, conf, &d->shape, &load, d->ranks));
-        TRY(timeline_open(&price, &d->hw, conf));
-        conf->meter = timeline_listener(price);
+        TRY(timeline_open(&timeline, &d->hw, conf));
+        conf->meter = timeline_listener(timeline);
     }
     Status st = engine_plan(&d->stage[stage].plan, &d->shape, conf, &usual);
-    timeline_close(price, &d->stage[stage].time);
+    timeline_close(timeline, &d->stage[stage].time);
     d->stage[stage].time.floor = d->stage[stage].plan.floor;
     return st;
 }
@@ -75,7 +76,7 @@ static Status plan_and_price(DryRun *d, int stage, EngineConf *conf, const Strea
 /* One rank of a stage. */
 static Status plan_stage(DryRun *d, int stage)
 {
-    CommConf    who = { .kind = "fake", .rank = d->ranks / d->stages * stage, .size = d->ranks,
+    CommConf    fake = { .kind = "fake", .rank = d->ranks / d->stages * stage, .size = d->ranks,
                         .per_node = d->per_node };
     StreamShape ss = shape_stream(&d->shape);
     EngineConf  conf;
@@ -83,7 +84,7 @@ static Status plan_stage(DryRun *d, int stage)
     Mesh        place;
     Comm       *world = NULL;
     ss.bytes = true;
-    TRY(comm_open(&world, &who));
+    TRY(comm_open(&world, &fake));
     Status st = recipe_ranks(&r, &place, &d->recipe, &d->shape, world, NULL);
     if (!st) st = recipe_engine(&conf, &d->recipe, &d->shape, d->dtype, &r,
                                d->lora.conf.rank ? &d->lora.conf : NULL);
@@ -94,14 +95,14 @@ static Status plan_stage(DryRun *d, int stage)
             conf.decode = (DecodeCapacity){ answers.docs, answers.tokens };
         d->chunks = r.layout.vpp, d->micros = r.micro;
         if (!d->trains.base) st = trainable_open(&d->trains, &d->shape, conf.frozen, &conf.lora, d->dtype);
-        if (!st) st = plan_and_price(d, stage, &conf, &full);
+        if (!st) st = plan_and_time(d, stage, &conf, &full);
         d->plans++;
     }
     comm_close(world);
     return st ? wrap(st, "stage %d", stage) : OK;
 }
 
-static Status price_dryrun(DryRun *d)
+static Status time_step(DryRun *d)
 {
     StageTime *time = calloc((size_t)d->stages, sizeof *time);
     if (!time) return fail(E_FIT, "no host memory for the times of %d stages", d->stages);
@@ -122,7 +123,8 @@ static Status open_all(DryRun *d)
     d->dtype = d->shape.dtype;
     if (strcmp(c->dtype, "auto")) TRY(dtype_parse(&d->dtype, c->dtype));
     if (d->dtype != F32 && d->dtype != BF16)
-        return fail(E_CONFIG, "model.dtype = auto: %s is stored as %s, which is not trained in; set bfloat16",
+        return fail(E_CONFIG,
+                    "model.dtype = auto: %s is stored as %s, which training does not support; set bfloat16",
                     d->model, dtype_name(d->dtype));
     RuleInput x = rules_input(&d->recipe, &d->shape, d->ranks, d->per_node);
     TRY(rules_check(&x, NULL));
@@ -130,10 +132,10 @@ static Status open_all(DryRun *d)
     d->stage = calloc((size_t)d->stages, sizeof *d->stage);
     if (!d->stage) return fail(E_FIT, "no host memory for the plans of %d stages", d->stages);
     for (int i = 0; i < d->stages; i++) TRY(plan_stage(d, i));
-    return d->timed ? price_dryrun(d) : OK;
+    return d->timed ? time_step(d) : OK;
 }
 
-/* Whatever machine plans for it. */
+/* The backend that is planned for, whatever machine plans. */
 static const char *backend_for(const Config *c, const Hardware *hw)
 {
     if (hw) return !strcmp(hw->backend, "cpu") ? "cpu" : "cuda";
@@ -143,7 +145,7 @@ static const char *backend_for(const Config *c, const Hardware *hw)
 Status dryrun_open(DryRun *d, const Config *recipe, int ranks, int per_node, const Hardware *hw)
 {
     *d = (DryRun){ .recipe = *recipe, .ranks = ranks, .per_node = per_node, .timed = hw != NULL };
-    d->recipe.keep = (Keep){ 0 };                        /* what the texts are in stays the caller's */
+    d->recipe.keep = (Keep){ 0 };                        /* the strings stay the caller's */
     d->recipe.device.backend = backend_for(recipe, hw);
     if (hw) d->hw = *hw;
     Status st = open_all(d);

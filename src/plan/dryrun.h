@@ -1,5 +1,5 @@
-/* plan/dryrun.h -- the trainer itself without data and without peers: one rank of each stage of a layout, what
- * it holds by arena and label, what it computes and says, and by a row of hardware how long that takes. */
+/* plan/dryrun.h -- runs the trainer's engine without data and without peers, for one rank of each pipeline
+ * stage: memory by arena and label, FLOPs, bytes sent, and with a hardware row the time of a step. */
 #ifndef PLAN_DRYRUN_H
 #define PLAN_DRYRUN_H
 
@@ -15,37 +15,37 @@ typedef struct DryStage {
 } DryStage;
 
 typedef struct DryRun {
-    Config        recipe;                /* texts are the caller's; device.backend is what is planned for */
+    Config        recipe;                /* strings are the caller's; device.backend is the planned one */
     ModelShape    shape;
-    char          model[160];            /* where the shape is from, in words */
+    char          model[160];            /* where the shape comes from, as text */
     DType         dtype;
     int           ranks, per_node, stages;
-    int           chunks, micros;        /* of a stage; of a step on each rank */
-    int           plans;                 /* engines that were planned for it */
+    int           chunks, micros;        /* per stage; per step and rank */
+    int           plans;                 /* engines that were planned */
     TrainableSummary        trains;
-    LoraSource    lora;                  /* of lora.path: an adapter says itself what it adapts */
+    LoraSource    lora;                  /* from lora.path: the adapter lists its targets */
     Hardware      hw;
-    bool          timed;                /* hw is given: times are there */
+    bool          timed;                /* hw is given: step and schedule are filled */
     DryStage     *stage;                 /* (stages) */
     DryStep       step;
-    StepAsk       ask;                   /* what step is of, hw its own */
-    Schedule      schedule;              /* when each stage does what; timed alone */
+    StepAsk       ask;                   /* the workload of step */
+    Schedule      schedule;              /* only with hw */
 } DryRun;
 
-/* hw NULL: memory and messages alone, of the recipe's own backend. Refusals carry the rule. What the rules
- * only warn of is not said here: see rules_check. The recipe may be closed afterwards, its texts not. */
+/* hw NULL: memory and messages only, for the recipe's backend. An error names the violated rule; warnings of
+ * rules are not logged (see rules_check). The recipe may be closed afterwards, its strings not. */
 MUST Status dryrun_open(DryRun *d, const Config *recipe, int ranks, int per_node, const Hardware *hw);
 void        dryrun_close(DryRun *d);                           /* twice is fine */
 size_t      dryrun_peak(const DryRun *d, int *stage);          /* device bytes of the fullest stage */
-size_t      dryrun_device(const DryRun *d, int stage);         /* of one of them */
+size_t      dryrun_device(const DryRun *d, int stage);         /* of a stage */
 
-/* The model in numbers: a preset, a config.json, or where model.path is not there the preset that its last
- * part is called after. from: in words. Neither weights nor a tokenizer are wanted. */
+/* The shape of the model: a preset, a config.json, or, if model.path does not exist, the preset that its last
+ * component names. from: its origin as text. Needs neither weights nor a tokenizer. */
 MUST Status dryrun_shape(ModelShape *s, char *from, size_t n, const struct cfg_model *c);
-/* Ranks that the layout takes at least. */
+/* The least number of ranks of the layout. */
 int         dryrun_ranks(const struct cfg_parallel *p);
 
-/* Whether so much fits hardware, with what libraries take beside it. */
+/* Whether so many bytes fit, beside what libraries take. */
 typedef enum { FIT_WELL, FIT_TIGHT, FIT_NOT } Fit;
 Fit         fit_of(double bytes, const Hardware *hw);
 const char *fit_word(Fit f);             /* "fits" "tight" "does not fit" */

@@ -1,4 +1,4 @@
-/* plan/hardware.c -- rows of hardware.def by name, and what a curve says; `this` is in hardware_file.c. */
+/* plan/hardware.c -- rows of hardware.def by name, and times of calls; `this` is read in hardware_file.c. */
 #include "plan/hardware.h"
 
 #include "ops/ops.h"
@@ -13,7 +13,7 @@ typedef struct Shares {
 
 enum {
 #define SHARES(name, ...) CLASS_##name,
-#define HARDWARE(...)
+#define ROW(...)
 #define SLOW(...)
 #include "plan/hardware.def"
 #undef SHARES
@@ -24,24 +24,24 @@ static const Shares shares[CLASS_N] = {
 #define SHARES(name, ...) { __VA_ARGS__ },
 #include "plan/hardware.def"
 #undef SHARES
-#undef HARDWARE
+#undef ROW
 };
 
-typedef struct Row {
+typedef struct HardwareRow {
     const char *id, *alias;
     int    class;
     double bf16, fp8, fp4;
     int    sms;
-    double capacity, memory, near;
+    double capacity, memory, intra;
     int    domain;
     double intra_share, host, host_share, network, error;
-} Row;
+} HardwareRow;
 
-static const Row rows[] = {
+static const HardwareRow rows[] = {
 #define SHARES(...)
-#define HARDWARE(id, alias, class, ...) { id, alias, CLASS_##class, __VA_ARGS__ },
+#define ROW(id, alias, class, ...) { id, alias, CLASS_##class, __VA_ARGS__ },
 #include "plan/hardware.def"
-#undef HARDWARE
+#undef ROW
 #undef SLOW
 };
 enum { ROWS = sizeof rows / sizeof *rows };
@@ -49,15 +49,15 @@ enum { ROWS = sizeof rows / sizeof *rows };
 static void put_slow(Hardware *h)
 {
     for (int i = 0; i < LEDGER_OPS; i++) h->slow[i] = 1;
-#define HARDWARE(...)
+#define ROW(...)
 #define SLOW(op, factor) h->slow[OP_##op] = factor;
 #include "plan/hardware.def"
 #undef SHARES
-#undef HARDWARE
+#undef ROW
 #undef SLOW
 }
 
-/* A call begins and ends with multiprocessors that idle: seconds on top of what the flat share needs. */
+/* SMs idle at the beginning and end of a call: `idle` seconds on top of the time at the flat share. */
 static Curve curve_of(double flat, double rate, double idle)
 {
     Curve c = { .flat = flat };
@@ -66,7 +66,7 @@ static Curve curve_of(double flat, double rate, double idle)
     return c;
 }
 
-/* Rows of an expert come in tiles, the last one mostly empty. */
+/* The rows of an expert are processed in tiles; the last tile is partly empty. */
 static Curve curve_of_rows(double flat)
 {
     enum { HALF = 128 };
@@ -87,11 +87,11 @@ static void put_curves(Hardware *h, const Shares *s)
     h->fp8_share = s->fp8, h->fp4_share = s->fp4;
 }
 
-static void fill(Hardware *h, const Row *r)
+static void fill(Hardware *h, const HardwareRow *r)
 {
     *h = (Hardware){ .dtype = "bf16", .bf16 = r->bf16 * 1e12, .fp8 = r->fp8 * 1e12, .fp4 = r->fp4 * 1e12,
                      .sms = r->sms, .capacity = r->capacity * 1e9, .memory_bw = r->memory * 1e9,
-                     .intra_bw = r->near * 1e9, .inter_bw = r->network / 8 * 1e9, .host_bw = r->host * 1e9,
+                     .intra_bw = r->intra * 1e9, .inter_bw = r->network / 8 * 1e9, .host_bw = r->host * 1e9,
                      .domain = r->domain, .intra_share = r->intra_share, .inter_share = 0.90,
                      .host_share = r->host_share, .intra_delay = 4e-6, .inter_delay = 12e-6, .launch = 3e-6,
                      .fixed = 2.0e9, .error = r->error, .together = 1 };
@@ -106,13 +106,13 @@ const char *hardware_at(int i) { return i >= 0 && i < ROWS ? rows[i].id : NULL; 
 const char *hardware_names(void)
 {
 #define SHARES(...)
-#define HARDWARE(id, ...) id ", "
+#define ROW(id, ...) id ", "
 #define SLOW(...)
     return
 #include "plan/hardware.def"
         "or this";
 #undef SHARES
-#undef HARDWARE
+#undef ROW
 #undef SLOW
 }
 
@@ -123,7 +123,7 @@ Status hardware_find(Hardware *h, const char *id)
     for (int i = 0; i < ROWS; i++)
         if (!strcmp(id, rows[i].id) || (*id && !strcmp(id, rows[i].alias))) return fill(h, &rows[i]), OK;
     if (strcmp(id, "this"))
-        return fail(E_CONFIG, "hardware %.40s: there is no such row; there are %s", id, hardware_names());
+        return fail(E_CONFIG, "hardware %.40s: unknown; known are %s", id, hardware_names());
     TRY(hardware_file(path, sizeof path));
     return hardware_load(h, path);
 }

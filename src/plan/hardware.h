@@ -1,6 +1,6 @@
-/* plan/hardware.h -- what a card, its links and its host can do: rows of hardware.def, or `this`, measured by
- * `treb bench calibrate` and kept in a file. Peaks are of the data sheet, dense; how much of each is reached
- * is beside it. */
+/* plan/hardware.h -- rates of a GPU, its links and its host: rows of hardware.def, or `this`, measured by
+ * `treb bench calibrate` and kept in a file. Peaks come from data sheets (dense); beside each is the share
+ * that is reached. */
 #ifndef PLAN_HARDWARE_H
 #define PLAN_HARDWARE_H
 
@@ -15,50 +15,50 @@
 typedef enum { WORK_GEMM, WORK_GROUPED, WORK_ATTENTION, WORK_ATTENTION_BACK, WORK_VISION, WORK_VISION_BACK,
                WORK_MEMORY, WORK_N } Work;
 
-enum { CURVE_POINTS = 12, USUAL_PICTURE = 2304 };            /* patches, where nobody says how many */
+enum { CURVE_POINTS = 12, USUAL_PICTURE = 2304 };            /* patches of a picture, if not given */
 
-/* Share of the peak that a call of so much work reaches, between points by the logarithm of the work: FLOPs;
- * bytes of WORK_MEMORY; rows that an expert gets of WORK_GROUPED. Below the first point a call takes as long
- * as one of that size; past the last the share stays. n = 0: only the flat share is known. */
+/* The share of the peak that a call reaches, by its work: FLOPs; bytes for WORK_MEMORY; rows per expert
+ * for WORK_GROUPED. Interpolated over the logarithm of the work; below the first point a call takes as
+ * long as one of that size, beyond the last the share is constant. n = 0: only the flat share is known. */
 typedef struct Curve { int n; double work[CURVE_POINTS], share[CURVE_POINTS], flat; } Curve;
 
 typedef struct Hardware {
     char    id[32];
-    char    backend[8];                  /* "cuda" or "cpu": what a plan for it is made for */
-    char    dtype[8];                    /* that rates of products are of: bf16 or f32 */
-    double  bf16, fp8, fp4;              /* FLOP/s, 0: it has none; bf16: of dtype */
-    double  fp8_share, fp4_share;        /* of them that a large product reaches; of bf16: work[WORK_GEMM] */
+    char    backend[8];                  /* "cuda" or "cpu" */
+    char    dtype[8];                    /* of the matrix rates: bf16 or f32 */
+    double  bf16, fp8, fp4;              /* FLOP/s, 0: not supported; bf16: in dtype */
+    double  fp8_share, fp4_share;        /* reached by large products; bf16: work[WORK_GEMM] */
     int     sms;
-    double  capacity;                        /* bytes of device memory that a run may take, context aside */
-    double  memory_bw;                   /* bytes/s, as all below */
-    double  intra_bw, inter_bw, host_bw;    /* per direction: fast links of a domain, the network, the host */
-    int     domain;                      /* ranks that fast links join */
-    double  intra_share, inter_share, host_share;                   /* of them that is reached */
-    double  intra_delay, inter_delay;       /* seconds of a message, however small */
-    double  launch;                      /* seconds a kernel costs the host */
-    double  fixed;                       /* bytes: context, libraries, workspace */
-    double  error;                       /* of a time, as a share: 0.25 by table, less if measured */
-    double  together;                    /* work takes so much longer in a step than each call alone */
+    double  capacity;                        /* bytes of device memory for a run, without the CUDA context */
+    double  memory_bw;                   /* bytes/s, as all bandwidths */
+    double  intra_bw, inter_bw, host_bw;    /* per direction: intra-node links, network, host */
+    int     domain;                      /* ranks joined by intra-node links */
+    double  intra_share, inter_share, host_share;                   /* shares that are reached */
+    double  intra_delay, inter_delay;       /* latency of a message, seconds */
+    double  launch;                      /* host seconds per kernel launch */
+    double  fixed;                       /* bytes of context, libraries, workspace */
+    double  error;                       /* relative error of times: 0.25 for a table row, less if measured */
+    double  together;                    /* factor of work inside a step over single calls */
     Curve   work[WORK_N];
-    double  slow[LEDGER_OPS];            /* time of an op (ops.def) over what its bytes or products need */
+    double  slow[LEDGER_OPS];            /* factor of an op (ops.def) over its bytes or FLOPs */
 } Hardware;
 
 /* A row by name (h100, h200, gb200-nvl72 …), or "this": the file of hardware_file(). */
 MUST Status hardware_find(Hardware *h, const char *id);
-const char *hardware_names(void);                            /* of the rows, "a100-80, h100-sxm, …" */
-const char *hardware_at(int i);                              /* id of a row; NULL past the last */
-/* Ranks of one domain that a run of so many takes: all of them where they fit into one, else a power of two
- * where that divides them, so that no group lies across two racks: 64 of 72. */
+const char *hardware_names(void); /* for messages: "a100-80, h100-sxm, …, or this" */
+const char *hardware_at(int i);                              /* id of row i; NULL past the last */
+/* Ranks per domain for a run of `ranks`: all of them if they fit into one, else the largest power of two that
+ * divides them, so that no group spans two racks: 64 of 72. */
 int         hardware_node(const Hardware *h, int64_t ranks);
-MUST Status hardware_file(char *path, size_t n);             /* where `this` is kept: $TREB_CACHE_DIR or ~ */
-MUST Status hardware_load(Hardware *h, const char *path);    /* hostile or truncated: an error */
+MUST Status hardware_file(char *path, size_t n);             /* the file of `this`: $TREB_CACHE_DIR or ~ */
+MUST Status hardware_load(Hardware *h, const char *path);    /* any content; an error if it is not valid */
 MUST Status hardware_save(const Hardware *h, const char *path);
 
-const char *work_name(Work k);                               /* "attention_back", as the file has it */
+const char *work_name(Work k);                               /* "attention_back", as in the file */
 double      work_share(const Hardware *h, Work k, double work);
-/* Of one call: the larger of what its products take at their share and what its bytes take at theirs; of
- * WORK_GROUPED at the flat share, since rows are not known. */
+/* Seconds of a call: the larger of FLOPs and bytes at their shares; WORK_GROUPED at the flat share, since the
+ * rows are not known. */
 double      work_seconds(const Hardware *h, Work k, double flops, double bytes);
-double      grouped_seconds(const Hardware *h, double flops, double bytes, double rows);  /* rows an expert */
+double      grouped_seconds(const Hardware *h, double flops, double bytes, double rows); /* rows per expert */
 
 #endif

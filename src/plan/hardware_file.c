@@ -1,5 +1,5 @@
-/* plan/hardware_file.c -- `this`: what `treb bench calibrate` measured, as a file of JSON. Whatever such a
- * file holds, it is taken whole or not at all; the error names the field. */
+/* plan/hardware_file.c -- `this`: the measurements of `treb bench calibrate`, as a JSON file. A file is
+ * accepted as a whole or not at all; the error names the field. */
 #include "plan/hardware.h"
 
 #include "base/file_version.h"
@@ -12,23 +12,35 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Numbers by name: where in Hardware, and what they may be. */
-typedef struct Field { const char *name; size_t at; double lo, hi; } Field;
+/* Numbers by JSON key: offset in Hardware, and bounds. */
+typedef struct HardwareField { const char *name; size_t at; double lo, hi; } HardwareField;
 
 #define HW_NUMBER(field, key, lo, hi) { key, offsetof(Hardware, field), lo, hi }
-static const Field fields[] = {
-    HW_NUMBER(bf16, "bf16", 1e6, 1e18),        HW_NUMBER(fp8, "fp8", 0, 1e18),           HW_NUMBER(fp4, "fp4", 0, 1e18),
-    HW_NUMBER(fp8_share, "fp8_share", 0, 1),        HW_NUMBER(fp4_share, "fp4_share", 0, 1),        HW_NUMBER(capacity, "room", 1e6, 1e15),
-    HW_NUMBER(memory_bw, "memory_bw", 1e6, 1e15),   HW_NUMBER(intra_bw, "near_bw", 1e3, 1e15),     HW_NUMBER(inter_bw, "far_bw", 1e3, 1e15),
-    HW_NUMBER(host_bw, "host_bw", 1e3, 1e15),     HW_NUMBER(intra_share, "near_share", 1e-3, 1),    HW_NUMBER(inter_share, "far_share", 1e-3, 1),
-    HW_NUMBER(host_share, "host_share", 1e-3, 1),    HW_NUMBER(intra_delay, "near_delay", 0, 1),       HW_NUMBER(inter_delay, "far_delay", 0, 1),
-    HW_NUMBER(launch, "launch", 0, 1),           HW_NUMBER(fixed, "fixed", 0, 1e15),         HW_NUMBER(error, "error", 0, 1),
+static const HardwareField fields[] = {
+    HW_NUMBER(bf16, "bf16", 1e6, 1e18),
+    HW_NUMBER(fp8, "fp8", 0, 1e18),
+    HW_NUMBER(fp4, "fp4", 0, 1e18),
+    HW_NUMBER(fp8_share, "fp8_share", 0, 1),
+    HW_NUMBER(fp4_share, "fp4_share", 0, 1),
+    HW_NUMBER(capacity, "room", 1e6, 1e15),
+    HW_NUMBER(memory_bw, "memory_bw", 1e6, 1e15),
+    HW_NUMBER(intra_bw, "near_bw", 1e3, 1e15),
+    HW_NUMBER(inter_bw, "far_bw", 1e3, 1e15),
+    HW_NUMBER(host_bw, "host_bw", 1e3, 1e15),
+    HW_NUMBER(intra_share, "near_share", 1e-3, 1),
+    HW_NUMBER(inter_share, "far_share", 1e-3, 1),
+    HW_NUMBER(host_share, "host_share", 1e-3, 1),
+    HW_NUMBER(intra_delay, "near_delay", 0, 1),
+    HW_NUMBER(inter_delay, "far_delay", 0, 1),
+    HW_NUMBER(launch, "launch", 0, 1),
+    HW_NUMBER(fixed, "fixed", 0, 1e15),
+    HW_NUMBER(error, "error", 0, 1),
     HW_NUMBER(together, "together", 0.1, 10),
 };
-static const Field whole[] = { HW_NUMBER(sms, "sms", 1, 1e6), HW_NUMBER(domain, "domain", 1, 1e6) };
+static const HardwareField whole[] = { HW_NUMBER(sms, "sms", 1, 1e6), HW_NUMBER(domain, "domain", 1, 1e6) };
 #undef HW_NUMBER
 enum { FIELDS = sizeof fields / sizeof *fields, WHOLE = sizeof whole / sizeof *whole };
-static const double SHARE_MOST = 16;             /* over a peak that was measured on a busy machine */
+static const double SHARE_MOST = 16;             /* above 1: the peak was measured on a busy machine */
 
 Status hardware_file(char *path, size_t n)
 {
@@ -51,7 +63,7 @@ static Status number(const Json *o, const char *key, const char *field, double l
     const Json *v = json_object_get(o, key);
     char        why[96];
     if (!v) return bad(field, "is missing");
-    if (!json_is_number(v)) return bad(field, "a number is wanted");
+    if (!json_is_number(v)) return bad(field, "expected a number");
     *out = json_number_value(v);
     if (isfinite(*out) && *out >= lo && *out <= hi) return OK;
     snprintf(why, sizeof why, "%g is not within %g and %g", *out, lo, hi);
@@ -66,13 +78,13 @@ static Status read_fields(Hardware *h, const Json *o)
     for (int i = 0; i < WHOLE; i++) {
         double v;
         TRY(number(o, whole[i].name, whole[i].name, whole[i].lo, whole[i].hi, &v));
-        if (v != floor(v)) return bad(whole[i].name, "a whole number is wanted");
+        if (v != floor(v)) return bad(whole[i].name, "expected a whole number");
         *(int *)((char *)h + whole[i].at) = (int)v;
     }
     const char *d = json_string_value(json_object_get(o, "dtype"));
     const char *b = json_string_value(json_object_get(o, "backend"));
-    if (!d || (strcmp(d, "bf16") && strcmp(d, "f32"))) return bad("dtype", "bf16 or f32 is wanted");
-    if (!b || (strcmp(b, "cuda") && strcmp(b, "cpu"))) return bad("backend", "cuda or cpu is wanted");
+    if (!d || (strcmp(d, "bf16") && strcmp(d, "f32"))) return bad("dtype", "expected bf16 or f32");
+    if (!b || (strcmp(b, "cuda") && strcmp(b, "cpu"))) return bad("backend", "expected cuda or cpu");
     snprintf(h->dtype, sizeof h->dtype, "%s", d);
     snprintf(h->backend, sizeof h->backend, "%s", b);
     return OK;
@@ -86,7 +98,7 @@ static Status read_curve(Curve *c, const Json *o, const char *name)
     if (!json_is_object(o)) return bad(field, "is missing or no object");
     TRY(number(o, "flat", field, 1e-6, SHARE_MOST, &c->flat));
     if (!json_is_array(points) || json_array_size(points) > CURVE_POINTS)
-        return bad(field, "points: a list of at most 12 pairs is wanted");
+        return bad(field, "points: expected a list of at most 12 pairs");
     for (size_t i = 0; i < json_array_size(points); i++) {
         const Json *p = json_array_get(points, i), *x = json_array_get(p, 0), *y = json_array_get(p, 1);
         if (json_array_size(p) != 2 || !json_is_number(x) || !json_is_number(y))
@@ -101,11 +113,11 @@ static Status read_curve(Curve *c, const Json *o, const char *name)
     return OK;
 }
 
-/* Ops by name; one that is not known is passed over, one that is not named is as fast as its bytes. */
+/* Factors by op name; unknown names are ignored, missing ones are 1. */
 static Status read_slow(Hardware *h, const Json *o)
 {
     for (int i = 0; i < LEDGER_OPS; i++) h->slow[i] = 1;
-    if (o && !json_is_object(o)) return bad("slow", "an object is wanted");
+    if (o && !json_is_object(o)) return bad("slow", "expected an object");
     for (int i = 0; i < OP_N; i++) {
         char field[64];
         snprintf(field, sizeof field, "slow.%s", op_name(i));
@@ -117,8 +129,8 @@ static Status read_slow(Hardware *h, const Json *o)
 static Status read_all(Hardware *h, const Json *o)
 {
     double format;
-    if (!json_is_object(o)) return bad("file", "a JSON object is wanted");
-    TRY(number(o, "format", "format", HARDWARE_VERSION, HARDWARE_VERSION, &format));
+    if (!json_is_object(o)) return bad("file", "expected a JSON object");
+    TRY(number(o, "format", "format", FORMAT, FORMAT, &format));
     snprintf(h->id, sizeof h->id, "this");
     TRY(read_fields(h, o));
     const Json *work = json_object_get(o, "work");
@@ -133,7 +145,7 @@ Status hardware_load(Hardware *h, const char *path)
     Json *o;
     *h = (Hardware){ 0 };
     if (!file_is(path))
-        return fail(E_IO, "%s: not there; make it with `treb bench calibrate`, or name one of %s", path,
+        return fail(E_IO, "%s: not found; make it with `treb bench calibrate`, or name one of %s", path,
                     hardware_names());
     Status st = json_load(&o, path);
     if (st) return fail(st, "%s; measure again with `treb bench calibrate`", status_text());
@@ -170,7 +182,7 @@ static Json *to_json(const Hardware *h)
     return o;
 }
 
-/* A reader never sees half of it. */
+/* Written beside and renamed: a reader never sees a partial file. */
 Status hardware_save(const Hardware *h, const char *path)
 {
     Path  folder, fresh;

@@ -1,55 +1,55 @@
-/* plan/schedule.c -- the stages of a pipeline beside each other: every action begins when its stage has done
- * the one before it and its input has come. The lists are the engine's own (parallel/pipe.h). */
+/* plan/schedule.c -- the pipeline schedule in time: an action begins when its stage has finished the action
+ * before it and its input has arrived. The lists of actions are the engine's (parallel/pipe.h). */
 #include "plan/timeline.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-/* Of the road to the experts that a forward and a backward beside each other hide; multiprocessors that its
- * kernels take meanwhile. */
-static const double PAIR_HIDES = 0.45, ROAD_SMS = 16;
+/* The share of expert dispatch that an overlapped forward and backward hide; SMs that the dispatch kernels
+ * take meanwhile. */
+static const double OVERLAP_HIDES = 0.45, DISPATCH_SMS = 16;
 
-typedef struct Walk {
+typedef struct ScheduleWalk {
     const StageTime *stage;
     const PipeShape *shape;
     const Hardware  *hw;
     Schedule *t;
     Pipe     *pipe;                      /* (stages) */
-    int      *next;                      /* (stages): action that is to come */
-    double   *arrives;                   /* (stages, 2, micros * chunks): its input; -1: not known yet */
-} Walk;
+    int      *next;                      /* (stages): index of the next action */
+    double   *arrives;                   /* (stages, 2, micros * chunks): of the input; -1: unknown */
+} ScheduleWalk;
 
-static double *arrival(const Walk *w, int stage, int way, int micro, int chunk)
+static double *arrival(const ScheduleWalk *w, int stage, int way, int micro, int chunk)
 {
     const PipeShape *s = w->shape;
     return &w->arrives[((size_t)stage * 2 + (size_t)way) * (size_t)(s->micros * s->chunks) +
                        (size_t)(micro * s->chunks + chunk)];
 }
 
-static const RunTime *run_of(const Walk *w, int stage, const PipeAction *a)
+static const RunTime *run_of(const ScheduleWalk *w, int stage, const PipeAction *a)
 {
     return &w->stage[stage].run[a->chunk][a->what];
 }
 
-static double road(const RunTime *r)
+static double dispatch_time(const RunTime *r)
 {
     return r->exposed[GR_etp_ep] + r->exposed[GR_ep_intra_node] + r->exposed[GR_ep_inter_node];
 }
 
-/* Seconds that two runs save by being beside each other. */
-static double saved(const Walk *w, const RunTime *f, const RunTime *b)
+/* Seconds that overlapping two passes saves. */
+static double saved(const ScheduleWalk *w, const RunTime *f, const RunTime *b)
 {
-    double hidden = fmin(PAIR_HIDES * (road(f) + road(b)), f->work + b->work);
-    return hidden * (1 - fmin(0.5, ROAD_SMS / w->hw->sms));
+    double hidden = fmin(OVERLAP_HIDES * (dispatch_time(f) + dispatch_time(b)), f->work + b->work);
+    return hidden * (1 - fmin(0.5, DISPATCH_SMS / w->hw->sms));
 }
 
-static ScheduleSpan *span_of(const Walk *w, int stage, int i)
+static ScheduleSpan *span_of(const ScheduleWalk *w, int stage, int i)
 {
     return &w->t->span[(size_t)stage * (size_t)w->t->actions + (size_t)i];
 }
 
-/* Stages are a ring: past its end the next chunk begins. */
-static void finish(Walk *w, int stage, int i, double from, double to)
+/* After the last stage the next chunk begins on the first. */
+static void finish(ScheduleWalk *w, int stage, int i, double from, double to)
 {
     const PipeAction *a = &w->pipe[stage].action[i];
     int peer = pipe_to(&w->pipe[stage], *a), chunk = a->chunk;
@@ -61,14 +61,14 @@ static void finish(Walk *w, int stage, int i, double from, double to)
     *arrival(w, peer, a->what, a->micro, chunk) = to + run_of(w, stage, a)->send;
 }
 
-/* What begins on this stage has its input at 0. */
-static double input(const Walk *w, int stage, const PipeAction *a)
+/* When the input of an action arrives; 0 for the first of a micro-batch. */
+static double input_time(const ScheduleWalk *w, int stage, const PipeAction *a)
 {
     return pipe_from(&w->pipe[stage], *a) < 0 ? 0 : *arrival(w, stage, a->what, a->micro, a->chunk);
 }
 
-/* Actions of a stage up to one whose input is not there yet; true: there were some. */
-static bool advance(Walk *w, int stage)
+/* Schedules the actions of a stage up to one whose input time is unknown; true: there were some. */
+static bool advance(ScheduleWalk *w, int stage)
 {
     const Pipe *p = &w->pipe[stage];
     int  from = w->next[stage];
@@ -76,7 +76,7 @@ static bool advance(Walk *w, int stage)
         const PipeAction *a = &p->action[*i];
         bool   pair = pipe_overlapped(p, *i) == 2;
         double free_at = *i ? span_of(w, stage, *i - 1)->to : 0;
-        double in = input(w, stage, a), other = pair ? input(w, stage, a + 1) : 0;
+        double in = input_time(w, stage, a), other = pair ? input_time(w, stage, a + 1) : 0;
         if (in < 0 || other < 0) break;
         double begin = fmax(free_at, fmax(in, other)), took = run_of(w, stage, a)->seconds;
         if (pair) {
@@ -90,20 +90,20 @@ static bool advance(Walk *w, int stage)
     return w->next[stage] > from;
 }
 
-static Status walk(Walk *w)
+static Status walk(ScheduleWalk *w)
 {
     const PipeShape *s = w->shape;
     for (int i = 0; i < s->stages; i++) TRY(pipe_open(&w->pipe[i], s, i, &w->stage[i].floor));
     w->t->actions = w->pipe[0].actions;
     w->t->span = calloc((size_t)s->stages * (size_t)w->t->actions, sizeof *w->t->span);
-    if (!w->t->span) return fail(E_FIT, "no memory for a schedule of %d stages", s->stages);
+    if (!w->t->span) return fail(E_FIT, "no host memory for a schedule of %d stages", s->stages);
     for (size_t i = 0; i < (size_t)s->stages * 2 * (size_t)(s->micros * s->chunks); i++) w->arrives[i] = -1;
     for (bool on = true; on;) {
         on = false;
         for (int i = 0; i < s->stages; i++) on |= advance(w, i);
     }
     for (int i = 0; i < s->stages; i++)
-        REQUIRE(w->next[i] == w->t->actions, "stage %d of a pipeline stands at %d", i, w->next[i]);
+        REQUIRE(w->next[i] == w->t->actions, "stage %d of the pipeline stops at action %d", i, w->next[i]);
     return OK;
 }
 
@@ -112,10 +112,10 @@ Status schedule_open(Schedule *t, const StageTime *stage, const PipeShape *shape
     size_t n = (size_t)shape->stages;
     *t = (Schedule){ .stages = shape->stages, .busy = calloc(n, sizeof(double)),
                      .hidden = calloc(n, sizeof(double)) };
-    Walk w = { stage, shape, hw, t, calloc(n, sizeof(Pipe)), calloc(n, sizeof(int)),
+    ScheduleWalk w = { stage, shape, hw, t, calloc(n, sizeof(Pipe)), calloc(n, sizeof(int)),
                calloc(n * 2 * (size_t)(shape->micros * shape->chunks), sizeof(double)) };
     bool ok = t->busy && t->hidden && w.pipe && w.next && w.arrives;
-    Status st = ok ? walk(&w) : fail(E_FIT, "no memory for a schedule of %d stages", shape->stages);
+    Status st = ok ? walk(&w) : fail(E_FIT, "no host memory for a schedule of %d stages", shape->stages);
     for (size_t i = 0; w.pipe && i < n; i++) pipe_close(&w.pipe[i]);
     free(w.pipe), free(w.next), free(w.arrives);
     if (st) schedule_close(t);

@@ -1,20 +1,21 @@
-/* plan/search.c -- see search.h: walks the space, weighs each layout, keeps what fits and counts the rest.
+/* plan/search.c -- see search.h: walks the space, estimates each layout, keeps candidates that fit and
+ * counts the rest.
  *
- * Of a layout and a size of micro-batch the cheapest ways that fit are kept: no recompute first, then more of
- * it, then smaller states, then offload. Whether there is any is asked first, of the most frugal of all. */
+ * For a layout and a micro-batch size the cheapest settings that fit are kept: no recompute first, then
+ * more recompute, then smaller states, then offload. The most frugal settings are tried first: if they do
+ * not fit, nothing does. */
 #include "plan/search.h"
 
 #include "base/clock.h"
-#include "base/str.h"
 #include "plan/dryrun.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static const double parked[] = { 0, 0.25, 0.5, 0.75, 1 };    /* shares of the optimizer state */
-enum { PARKED = sizeof parked / sizeof *parked };
+static const double offloads[] = { 0, 0.25, 0.5, 0.75, 1 };  /* shares of the optimizer state */
+enum { OFFLOADS = sizeof offloads / sizeof *offloads };
 
-/* What libraries take is in peak already. */
+/* peak includes what libraries take. */
 static Fit fit(const SearchAsk *a, double peak) { return fit_of(peak - a->task.hw.fixed, &a->task.hw); }
 
 bool search_tight(const SearchAsk *a, double peak) { return fit(a, peak) != FIT_WELL; }
@@ -41,30 +42,34 @@ void search_refuse(Search *s, int rule, const Candidate *c, int states, double p
     if (r->n == 1 && why) snprintf(r->why, sizeof r->why, "%s", why);
 }
 
-static double weigh(Search *s, const Candidate *c, int states, int *stage)
+static double estimate_peak(Search *s, const Candidate *c, int states, int *stage)
 {
     const States *w = states_at(states);
     Task *t = &s->ask.task;
     t->grad_bytes = w->grad, t->moment_bytes = w->moment, t->master_bytes = w->master;
-    s->judged++;
+    s->candidates++;
     return analytic_peak(t, c, stage) + s->extra;
 }
 
-static int leaves(const Candidate *c, int domain) { return (c->tp > domain) + (c->ep * c->etp > domain); }
-
-static Status keep(Search *s, const Candidate *c, int states, int rung, int stage, double peak)
+static int groups_across_nodes(const Candidate *c, int domain)
 {
-    if (s->n == s->room) {
-        int room = s->room ? 2 * s->room : 1024;
-        Found *more = realloc(s->found, (size_t)room * sizeof *more);
-        if (!more) return fail(E_FIT, "no memory for %d layouts", room);
-        s->found = more, s->room = room;
+    return (c->tp > domain) + (c->ep * c->etp > domain);
+}
+
+static Status add_found(Search *s, const Candidate *c, int states, int rung, int stage, double peak)
+{
+    if (s->n == s->capacity) {
+        int capacity = s->capacity ? 2 * s->capacity : 1024;
+        Found *more = realloc(s->found, (size_t)capacity * sizeof *more);
+        if (!more) return fail(E_FIT, "no memory for %d layouts", capacity);
+        s->found = more, s->capacity = capacity;
     }
     Found *f = &s->found[s->n++];
     s->fits |= !search_tight(&s->ask, peak);
     *f = (Found){ .c = *c, .states = states, .rung = rung, .stage = stage, .peak = peak - s->extra,
-                  .tight = search_tight(&s->ask, peak), .leaves = leaves(c, s->ask.task.hw.domain) };
-    analytic_time(&f->time, &s->ask.task, c);                   /* the states are those of the last weigh */
+                  .tight = search_tight(&s->ask, peak),
+                  .leaves = groups_across_nodes(c, s->ask.task.hw.domain) };
+    analytic_time(&f->time, &s->ask.task, c);                /* with the states of the last estimate_peak */
     f->step = f->time.step * s->ratio[c->zero == 3];
     return OK;
 }
@@ -75,39 +80,43 @@ static unsigned rungs_allowed(Search *s, Candidate c)
     unsigned bits = 0;
     RuleInput x = s->rules;
     RuleViolation h;
-    Cut cut;
+    LayerSplit split;
     for (int i = 0; i < s->rungs; i++) {
         if (i && !c.overlap && s->ask.fix.recompute == ANY) {
-            bits |= 1u << i;                                  /* nothing but overlap minds what is dropped */
+            bits |= 1u << i;                                  /* only overlap restricts recompute */
             continue;
         }
         c.recompute = s->rung[i];
-        space_candidate(&x, &cut, &s->ask, &c);
+        space_candidate(&x, &split, &s->ask, &c);
         if (!space_breaks(&h, &x, s->ask.task.model, &c)) bits |= 1u << i;
         else if (s->ask.fix.recompute != ANY) search_refuse(s, h.number, &c, 0, 0, h.why);
     }
     return bits;
 }
 
-/* Gradients are summed in f32 here; other trainers can do with less. */
+/* This trainer sums gradients in f32; other trainers may use bf16. */
 static bool states_work(const SearchAsk *a, int i)
 {
     const States *w = states_at(i);
     return w && (w->grad == 4 || !search_can_build(a));
 }
 
-typedef struct Rest { int states_from, states_to; double parks[PARKED]; int parked; } Rest;
+/* What is left to choose for a given layout. */
+typedef struct MemoryChoices {
+    int    states_from, states_to;
+    double offload[OFFLOADS];
+    int    offloads;
+} MemoryChoices;
 
-/* What is left to choose once a layout stands. */
-static Rest rest_of(const Search *s)
+static MemoryChoices memory_choices(const Search *s)
 {
     const Fixed *f = &s->ask.fix;
-    Rest r = { .states_to = -1, .parked = PARKED };
+    MemoryChoices r = { .states_to = -1, .offloads = OFFLOADS };
     while (states_work(&s->ask, r.states_to + 1)) r.states_to++;
     if (f->states != ANY) r.states_from = r.states_to = f->states;
-    memcpy(r.parks, parked, sizeof parked);
-    if (f->offload >= 0) r.parked = 1, r.parks[0] = f->offload;
-    if (s->first) r.parked = 1;
+    memcpy(r.offload, offloads, sizeof offloads);
+    if (f->offload >= 0) r.offloads = 1, r.offload[0] = f->offload;
+    if (s->first) r.offloads = 1;
     return r;
 }
 
@@ -118,9 +127,9 @@ static int last_rung(unsigned allowed)
     return i;
 }
 
-/* Up the ladder with these states and this share parked, to the first rung that fits with room to spare, or
- * -1; perhaps past one that is tight, which is kept too. */
-static Status climb(Search *s, Candidate *c, int states, unsigned allowed, int *rung)
+/* Finds the first step of the recompute ladder that fits with memory to spare, for these states and this
+ * offload, or -1. A tight one on the way is added, too. */
+static Status climb_ladder(Search *s, Candidate *c, int states, unsigned allowed, int *rung)
 {
     bool tight = false;
     *rung = -1;
@@ -128,46 +137,46 @@ static Status climb(Search *s, Candidate *c, int states, unsigned allowed, int *
         int stage = 0;
         if (!(allowed >> i & 1)) continue;
         c->recompute = s->rung[i];
-        double peak = weigh(s, c, states, &stage);
-        bool near = search_tight(&s->ask, peak);
-        if (!search_fits(&s->ask, peak) || (near && tight)) continue;
-        if (near) tight = true;
+        double peak = estimate_peak(s, c, states, &stage);
+        bool close = search_tight(&s->ask, peak);
+        if (!search_fits(&s->ask, peak) || (close && tight)) continue;
+        if (close) tight = true;
         else      *rung = i;
-        TRY(keep(s, c, states, i, stage, peak));
+        TRY(add_found(s, c, states, i, stage, peak));
     }
     return OK;
 }
 
 static int mbs_least(const Search *s) { return s->ask.fix.mbs == ANY ? 1 : s->ask.fix.mbs; }
 
-/* States in the order of their rows, until some do. Further exact ones are tried where recompute was needed:
- * which of the two costs less is told by time. */
-static Status settle_states(Search *s, Candidate c, unsigned allowed, const Rest *rest, bool *fits)
+/* Tries states in the order of their rows until some fit. Further exact ones are tried where recompute was
+ * needed: the time decides which costs less. */
+static Status choose_states(Search *s, Candidate c, unsigned allowed, const MemoryChoices *rest, bool *fits)
 {
     int last = last_rung(allowed), rung = -1;
     for (int i = rest->states_from; i <= rest->states_to; i++) {
         if (*fits && (!states_at(i)->exact || rung == 0)) break;
         c.recompute = s->rung[last];
-        if (!search_fits(&s->ask, weigh(s, &c, i, NULL))) continue;
-        TRY(climb(s, &c, i, allowed, &rung));
+        if (!search_fits(&s->ask, estimate_peak(s, &c, i, NULL))) continue;
+        TRY(climb_ladder(s, &c, i, allowed, &rung));
         *fits |= rung >= 0;
     }
     return OK;
 }
 
-/* The cheapest ways in which this layout fits. */
-static Status settle(Search *s, Candidate c, unsigned allowed, bool *any)
+/* Adds the cheapest settings with which this layout fits. */
+static Status choose_memory(Search *s, Candidate c, unsigned allowed, bool *any)
 {
-    Rest rest = rest_of(s);
+    MemoryChoices rest = memory_choices(s);
     bool fits = false;
     REQUIRE(allowed, "no rung is allowed");
-    c.recompute = s->rung[last_rung(allowed)], c.offload = rest.parks[rest.parked - 1];
-    double least = weigh(s, &c, rest.states_to, NULL);
+    c.recompute = s->rung[last_rung(allowed)], c.offload = rest.offload[rest.offloads - 1];
+    double least = estimate_peak(s, &c, rest.states_to, NULL);
     *any = search_fits(&s->ask, least);
     if (!*any && c.mbs == mbs_least(s)) search_refuse(s, 0, &c, rest.states_to, least, NULL);
-    for (int p = 0; *any && p < rest.parked && !fits; p++) {
-        c.offload = rest.parks[p];
-        TRY(settle_states(s, c, allowed, &rest, &fits));
+    for (int p = 0; *any && p < rest.offloads && !fits; p++) {
+        c.offload = rest.offload[p];
+        TRY(choose_states(s, c, allowed, &rest, &fits));
     }
     return OK;
 }
@@ -176,30 +185,30 @@ Status search_settle(Search *s, Candidate c, double extra)
 {
     bool any;
     s->extra = extra;
-    Status st = settle(s, c, rungs_allowed(s, c), &any);
+    Status st = choose_memory(s, c, rungs_allowed(s, c), &any);
     return s->extra = 0, st;
 }
 
-/* All sizes of micro-batch of a layout, until one is too large. */
-static Status judge(Search *s, const Candidate *layout)
+/* Tries all micro-batch sizes of a layout, until one is too large. */
+static Status try_layout(Search *s, const Candidate *layout)
 {
     Candidate c = *layout;
     RuleInput x = s->rules;
     RuleViolation   h;
-    Cut       cut;
+    LayerSplit split;
     int       mbs[DEGREES], n = space_mbs(&s->ask, mbs);
     unsigned  allowed = 0;
     bool      any = true;
     for (int i = 0; i < n && any && !(s->first && s->fits); i++) {
         c.mbs = mbs[i];
-        space_candidate(&x, &cut, &s->ask, &c);
+        space_candidate(&x, &split, &s->ask, &c);
         if (space_breaks(&h, &x, s->ask.task.model, &c)) {
-            s->judged++;
+            s->candidates++;
             search_refuse(s, h.number, &c, 0, 0, h.why);
             continue;
         }
         if (!allowed && !(allowed = rungs_allowed(s, c))) return OK;
-        TRY(settle(s, c, allowed, &any));
+        TRY(choose_memory(s, c, allowed, &any));
     }
     return OK;
 }
@@ -208,23 +217,23 @@ static Status check_ask(const SearchAsk *a)
 {
     const Task *t = &a->task;
     if (t->patches && !t->model->depth)
-        return fail(E_CONFIG, "--images: %s sees no pictures", t->model->name);
+        return fail(E_CONFIG, "--images: %s has no vision encoder", t->model->name);
     if (a->fix.states != ANY && !states_work(a, a->fix.states))
         return fail(E_CONFIG,
-                    "--fix states=%s: gradients are summed in f32 here; there are f32, split, moments",
+                    "--fix states=%s: this trainer sums gradients in f32; choose f32, split or moments",
                     states_at(a->fix.states)->name);
     if (t->precision != PREC_BF16 && t->hw.fp8 <= 0)
-        return fail(E_CONFIG, "--precision: %s has no 8-bit products; ask for bf16", t->hw.id);
+        return fail(E_CONFIG, "--precision: %s has no 8-bit matrix products; use bf16", t->hw.id);
     return OK;
 }
 
-static Status walk(Search *s)
+static Status walk_space(Search *s)
 {
     double from = clock_now();
     space_rules(&s->rules, &s->ask);
     s->rungs = space_rungs(s->rung, &s->ask);
-    Status st = space_walk(s, judge);
-    if (!st && !s->n) s->wide = true, st = space_walk(s, judge);
+    Status st = space_walk(s, try_layout);
+    if (!st && !s->n) s->wide = true, st = space_walk(s, try_layout);
     if (!st) st = search_rank(s, 0);
     s->seconds = clock_now() - from;
     return st;
@@ -234,7 +243,7 @@ static Status open(Search *s, const SearchAsk *a, bool first)
 {
     *s = (Search){ .ask = *a, .first = first, .ratio = { 1, 1 } };
     TRY(check_ask(a));
-    Status st = walk(s);
+    Status st = walk_space(s);
     if (st) search_close(s);
     return st;
 }
@@ -245,10 +254,10 @@ void search_close(Search *s)
 {
     free(s->found);
     s->found = NULL;
-    s->n = s->room = 0;
+    s->n = s->capacity = 0;
 }
 
-static Status does(const SearchAsk *a, bool *fits)
+static Status check_fit(const SearchAsk *a, bool *fits)
 {
     Search *s = malloc(sizeof *s);
     if (!s) return fail(E_FIT, "no memory for a search");
@@ -259,7 +268,7 @@ static Status does(const SearchAsk *a, bool *fits)
     return st;
 }
 
-/* Up by doubling from one; between whole domains there is little to gain. */
+/* Doubles from one GPU; numbers between are rarely useful. */
 Status search_least(const SearchAsk *a, int most, int *gpus)
 {
     SearchAsk b = *a;
@@ -267,30 +276,25 @@ Status search_least(const SearchAsk *a, int most, int *gpus)
     for (int64_t n = 1; n <= most && !*gpus; n *= 2) {
         bool fits = false;
         b.task.gpus = (int)n;
-        TRY(does(&b, &fits));
+        TRY(check_fit(&b, &fits));
         if (fits) *gpus = (int)n;
     }
     return OK;
 }
 
-Status search_card(const SearchAsk *a, char *id, size_t n)
+Status search_gpu(const SearchAsk *a, char *id, size_t n)
 {
-    const char *rest = hardware_names(), *name;
     double least = 0;
-    size_t len;
     *id = 0;
-    while ((name = str_item(&rest, ',', &len))) {
+    for (int i = 0; hardware_at(i); i++) {
         SearchAsk b = *a;
-        char one[32];
         bool fits = false;
-        while (len && *name == ' ') name++, len--;
-        if (memchr(name, ' ', len)) continue;                 /* "or this" ends the list */
-        snprintf(one, sizeof one, "%.*s", (int)len, name);
-        TRY(hardware_find(&b.task.hw, one));
-        if (b.task.hw.capacity <= a->task.hw.capacity || (least > 0 && b.task.hw.capacity >= least)) continue;
+        TRY(hardware_find(&b.task.hw, hardware_at(i)));
+        double capacity = b.task.hw.capacity;
+        if (capacity <= a->task.hw.capacity || (least > 0 && capacity >= least)) continue;
         if (b.task.precision != PREC_BF16 && b.task.hw.fp8 <= 0) continue;
-        TRY(does(&b, &fits));
-        if (fits) least = b.task.hw.capacity, snprintf(id, n, "%s", b.task.hw.id);
+        TRY(check_fit(&b, &fits));
+        if (fits) least = capacity, snprintf(id, n, "%s", b.task.hw.id);
     }
     return OK;
 }

@@ -1,12 +1,13 @@
-/* plan/search.h -- layouts for a model on so many cards: every legal one is judged by formula (closed.h),
- * those that fit are ranked, the best are tried by the dry run, the winner becomes a recipe.
+/* plan/search.h -- searches layouts for a model on a number of GPUs: every legal candidate is estimated by
+ * the analytic model (analytic.h), candidates that fit are ranked, the best are checked by a dry run, and the
+ * first can be written as a recipe.
  *
- * What is preferred, in this order (by_preference in search_rank.c): what fits with room to spare; exact
- * states before rounded ones, rounded ones before offload; tp and ep x etp inside the domain of fast links,
- * so that pipelines cross it; selective recompute before full; the least of tp x cp x pp, so that dp is as
- * large as can be; experts whole; little recompute; few ranks of ep. FOR_FIT ranks by it alone,
- * FOR_THROUGHPUT by predicted time, and by it where times are too close to tell apart. Sharded weights (FSDP,
- * zero 3) and cut ones (3-D, zero 1) are ranked apart and merged by time: both do the same tokens. */
+ * Order of preference (by_preference in search_rank.c): fits with memory to spare; exact optimizer states
+ * before rounded ones, rounded ones before offload; tp and ep x etp inside a node, so that pipelines cross
+ * nodes; selective recompute before full; the least tp x cp x pp, so that dp is as large as possible; whole
+ * experts; little recompute; few ranks of ep. FOR_FIT ranks by this order alone, FOR_THROUGHPUT by predicted
+ * time, and by this order where times are too close to tell apart. FSDP (zero 3) and 3-D layouts (zero 1) are
+ * ranked separately and merged by time. */
 #ifndef PLAN_SEARCH_H
 #define PLAN_SEARCH_H
 
@@ -18,58 +19,58 @@ typedef enum { FOR_THROUGHPUT, FOR_FIT } Objective;
 
 /* Types of gradients, moments and master weights; a row of states_at. */
 typedef struct States {
-    const char *name;                    /* as --fix says it */
+    const char *name;                    /* as in --fix */
     int         grad, moment, master;    /* bytes, see Task */
-    bool        exact;                   /* trains with the bits of the first row */
-    const char *what;                    /* for people */
+    bool        exact;                   /* trains bit-equal to the first row */
+    const char *what;                    /* as text */
 } States;
 
 const States *states_at(int i);                               /* NULL past the last; each saves more */
 
 enum { ANY = -1, RUNGS = 12, DEGREES = 64 };
 
-/* What is not to be searched for; ANY: it is. */
+/* Settings that are given; ANY: searched. */
 typedef struct Fixed {
     int    tp, cp, pp, vpp, ep, etp, zero, mbs, states, dispatch, overlap, recompute;
     double offload;
 } Fixed;
 
 typedef struct SearchAsk {
-    Task      task;                      /* hw.domain: ranks that fast links join; its states are not read */
-    const Config *adapters;              /* whose lora and model.freeze_* task.lora is of; NULL: none */
+    Task      task;                      /* hw.domain: ranks of a node; its state bytes are not read */
+    const Config *adapters;              /* the lora and model.freeze_* of task.lora; NULL: none */
     Objective objective;
     Fixed     fix;
-    int       top;                       /* places of the ranking */
-    bool      dry;                       /* the best of them are tried by the dry run */
+    int       top;                       /* entries of the ranking */
+    bool      dry;                       /* the best are checked by a dry run */
 } SearchAsk;
 
-void        search_default(SearchAsk *a);                     /* all that can be left open is */
+void        search_default(SearchAsk *a);                     /* nothing is fixed */
 /* "tp=2,ep=8,recompute=moe_act+layernorm,states=split,offload=0.5,dispatch=deepep,overlap=0" */
 MUST Status search_fix(Fixed *f, const char *text);
 
-/* How a model's layers are cut: evenly, with its ends counted as layers, or by a string. */
-typedef struct Cut { bool embedding, loss; char string[128]; } Cut;
+/* How layers are split over stages: evenly, counting embedding or loss as a layer, or by a string. */
+typedef struct LayerSplit { bool embedding, loss; char string[128]; } LayerSplit;
 
 typedef struct Found {
     Candidate c;
     int       states;                    /* states_at */
-    int       rung;                      /* of the ladder of recompute */
-    int       leaves;                    /* kinds of groups of a layer that leave the domain of fast links */
+    int       rung;                      /* step on the ladder of recompute words */
+    int       leaves;                    /* kinds of groups of a layer that span nodes */
     int       stage;                     /* the fullest */
     double    peak;                      /* its bytes */
     bool      tight;
     StepTime  time;
-    double    step;                      /* seconds that it is ranked by: by dry run, or as that would say */
-    bool      dried;                     /* the dry run was asked: what it says is below */
+    double    step;                      /* seconds it is ranked by: from the dry run, or scaled to it */
+    bool      dried;                     /* a dry run was made: its results are below */
     double    dry_peak, dry_step;
 } Found;
 
-/* Why others are not there: by rule, or by degrees where even the most frugal way is too large. */
+/* Candidates left out: by a rule, or by their degrees if even the most frugal settings are too large. */
 typedef struct Refused {
-    int       rule;                      /* 0: too large by formula; RULE_DRY: by the dry run */
-    int       zero, tp, pp;              /* of those too large */
+    int       rule;                      /* 0: too large by the analytic model; RULE_DRY: by a dry run */
+    int       zero, tp, pp;              /* of too large ones */
     int64_t   n;
-    Candidate c;                         /* the one that came nearest */
+    Candidate c;                         /* the nearest miss */
     int       states;
     double    peak;                      /* its bytes */
     char      why[440];                  /* of a rule */
@@ -79,82 +80,84 @@ enum { REFUSALS = 128, RULE_DRY = -1 };
 
 typedef struct Search {
     SearchAsk  ask;
-    RuleInput  rules;                    /* of the model and the task, one rank */
-    unsigned   rung[RUNGS];              /* recompute, each dropping more than the last */
+    RuleInput  rules;                    /* of the model and the task */
+    unsigned   rung[RUNGS];              /* recompute words, each step drops more */
     int        rungs;
     Found     *found;                    /* best first once ranked */
-    int        n, room;
+    int        n, capacity;
     Refused    refused[REFUSALS];
     int        refusals;
-    int64_t    judged;                   /* candidates: refused by a rule or weighed by formula */
-    double     seconds;                  /* of that, and of the ranking */
-    bool       wide;                     /* nothing was found where one looks first */
-    bool       fits;                     /* one was found that is not tight */
-    bool       first;                    /* stop at it, and without offload */
-    int        places;                   /* of the ranking: found[0 … places), each another layout */
+    int64_t    candidates;               /* refused by a rule or estimated */
+    double     seconds;                  /* of that and of the ranking */
+    bool       wide;                     /* nothing fits in the usual space: the wider one was searched */
+    bool       fits;                     /* a candidate that is not tight was found */
+    bool       first;                    /* stop at the first, and without offload */
+    int        places;                   /* of the ranking: found[0 … places), distinct layouts */
     int        dried;                    /* dry runs */
     double     dry_seconds;
-    double     ratio[2];                 /* time by dry run over that by formula so far: zero 1, zero 3 */
-    bool       told[2];                  /* a dry run has said it */
-    double     extra;                    /* bytes beyond the formula, as a dry run found; while settling */
+    double     ratio[2];                 /* dry-run time over analytic time so far: zero 1, zero 3 */
+    bool       calibrated[2];            /* ratio comes from a dry run */
+    double     extra;                    /* bytes that a dry run found beyond the analytic model */
 } Search;
 
-/* Walks the space and ranks all of it. Finding nothing is no error: n is 0. */
+/* Walks the space and ranks all candidates that fit. Finding none is no error: n is 0. */
 MUST Status search_open(Search *s, const SearchAsk *a);
 void        search_close(Search *s);                          /* twice is fine */
 
-/* Puts the best ways of ask.top layouts first. With ask.dry each is tried by the dry run, whose word is the
- * last: what it finds too large gives way to a more frugal way of the same layout, and its time decides. */
+/* Moves the best candidates of ask.top layouts to the front. With ask.dry each is checked by a dry run, which
+ * decides: a candidate that is too large is replaced by a more frugal one of the same layout, and times of
+ * dry runs are used for the ranking. */
 MUST Status search_places(Search *s);
-bool        search_can_build(const SearchAsk *a);             /* a family here trains it so */
+bool        search_can_build(const SearchAsk *a);             /* a family of this trainer can build it */
 
-/* From here on the ask is of adapters as `recipe` has them, whose model is not looked at. Both outlive it. */
+/* Makes the search plan for the adapters of `recipe`; its model section is ignored. x and recipe must
+ * outlive a. */
 MUST Status search_adapt(SearchAsk *a, LoraCost *x, const Config *recipe);
 
-/* The least number of cards that trains it without offload, 0: none up to `most`. */
+/* The least number of GPUs that fits without offload, 0: none up to `most`. */
 MUST Status search_least(const SearchAsk *a, int most, int *gpus);
-/* The card with the least memory, of all rows, that does with this number of them; "": none. */
-MUST Status search_card(const SearchAsk *a, char *id, size_t n);
+/* The hardware row with the least memory that fits with the same number of GPUs; "": none. */
+MUST Status search_gpu(const SearchAsk *a, char *id, size_t n);
 
-MUST Status search_config(Config *c, const SearchAsk *a, const Found *f);      /* as a trainer wants it */
+MUST Status search_config(Config *c, const SearchAsk *a, const Found *f);      /* as a recipe */
 MUST Status search_recipe(FILE *out, const Search *s, const Found *f, const char *command);
 
 MUST Status search_print(FILE *out, const Search *s);
 MUST Status search_json(FILE *out, const Search *s);
 
-/* --- parts with files of their own ------------------------------------------------------------------- */
+/* --- parts in other files ----------------------------------------------------------------------------- */
 
 typedef struct Lines { int n; char at[16][240]; } Lines;
 void        lines_add(Lines *l, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* search_space.c: what there is. layout has mbs 1; each calls fn once. */
+/* search_space.c: the candidates. fn is called once per layout, with mbs 1. */
 typedef Status SpaceFn(Search *s, const Candidate *layout);
 MUST Status space_walk(Search *s, SpaceFn *fn);
 int         space_mbs(const SearchAsk *a, int list[DEGREES]);
-void        space_rules(RuleInput *x, const SearchAsk *a);                     /* of the model, one rank */
-void        space_candidate(RuleInput *x, Cut *cut, const SearchAsk *a, const Candidate *c);
+void        space_rules(RuleInput *x, const SearchAsk *a);                     /* of the model */
+void        space_candidate(RuleInput *x, LayerSplit *split, const SearchAsk *a, const Candidate *c);
 bool        space_breaks(RuleViolation *h, const RuleInput *x, const ModelRow *m, const Candidate *c);
-void        space_cut(Cut *cut, int layers, int pp, int vpp);
+void        space_split(LayerSplit *split, int layers, int pp, int vpp);
 int         space_rungs(unsigned list[RUNGS], const SearchAsk *a);
 
-/* search_words.c: what knobs are called. */
+/* search_words.c: names of settings. */
 const char *dispatch_word(DispatcherId id);
 int         search_words(const char *list[RULE_LABELS], unsigned bits);
 void        search_words_text(char *text, size_t n, unsigned bits, const char *between);
 void        layout_text(char *text, size_t n, const SearchAsk *a, const Candidate *c);
-void        trains_text(char *text, size_t n, const LoraCost *x);              /* how many pairs, what share */
+void        trains_text(char *text, size_t n, const LoraCost *x); /* how many adapters and parameters */
 
 /* search.c */
-MUST Status search_settle(Search *s, Candidate c, double extra); /* adds the cheapest way that fits */
+MUST Status search_settle(Search *s, Candidate c, double extra); /* adds the cheapest settings that fit */
 void        search_refuse(Search *s, int rule, const Candidate *c, int states, double peak, const char *why);
 bool        search_tight(const SearchAsk *a, double peak);
-bool        search_fits(const SearchAsk *a, double peak);                      /* perhaps tightly */
+bool        search_fits(const SearchAsk *a, double peak);                      /* perhaps tight */
 
-/* search_rank.c: the order; which of two comes first whatever their times, below 0: a. */
+/* search_rank.c: the order regardless of time; below 0: a comes first. */
 int         search_class(const Found *a, const Found *b);
 MUST Status search_rank(Search *s, int from);                                  /* found[from … n) */
 
-/* search_why.c: the words for it. */
+/* search_why.c: reasons as text. */
 void        search_reasons(Lines *l, const Search *s, const Found *f);
 void        search_warnings(Lines *l, const Search *s, const Found *f);
 
@@ -170,7 +173,7 @@ static inline int64_t found_micros(const SearchAsk *a, const Candidate *c)
     return a->task.gbs / (c->mbs * found_dp(a, c));
 }
 
-/* Of a card, by the time that it is ranked by. */
+/* Per GPU, by the time it is ranked by. */
 static inline double found_tokens_s(const SearchAsk *a, const Found *f)
 {
     return (double)(a->task.seq * a->task.gbs) / f->step / a->task.gpus;

@@ -1,4 +1,4 @@
-/* plan/search_dry.c -- a candidate as a recipe's Config, and what the dry run says of the best of them. */
+/* plan/search_dry.c -- a candidate as a Config, and dry runs of the best candidates. */
 #include "base/clock.h"
 #include "plan/dryrun.h"
 #include "plan/search.h"
@@ -14,7 +14,8 @@ bool search_can_build(const SearchAsk *a) { return a->task.model->preset && a->t
 Status search_adapt(SearchAsk *a, LoraCost *x, const Config *recipe)
 {
     if (a->task.precision != PREC_BF16)
-        return fail(E_CONFIG, "--precision: weights that adapters are beside are bf16 here; ask for bf16");
+        return fail(E_CONFIG,
+                    "--precision: the frozen weights of adapters are bf16 in this trainer; use bf16");
     TRY(lora_cost_open(x, a->task.model, recipe, a->task.patches > 0));
     a->task.lora = x, a->adapters = recipe;
     return OK;
@@ -32,8 +33,8 @@ __attribute__((format(printf, 3, 4))) static void set(Status *st, Config *c, con
 
 static void set_layout(Status *st, Config *cfg, const SearchAsk *a, const Candidate *c)
 {
-    Cut cut;
-    space_cut(&cut, a->task.model->L, c->pp, c->vpp);
+    LayerSplit split;
+    space_split(&split, a->task.model->L, c->pp, c->vpp);
     set(st, cfg, "parallel.tp=%d", c->tp);
     set(st, cfg, "parallel.cp=%d", c->cp);
     set(st, cfg, "parallel.pp=%d", c->pp);
@@ -46,9 +47,9 @@ static void set_layout(Status *st, Config *cfg, const SearchAsk *a, const Candid
         set(st, cfg, "parallel.cp_sizes=[%d, %d]", c->cp_inner, c->cp / c->cp_inner);
     }
     if (c->pp == 1) return;
-    if (cut.embedding) set(st, cfg, "parallel.count_embedding=true");
-    if (cut.loss)      set(st, cfg, "parallel.count_loss=true");
-    if (*cut.string)   set(st, cfg, "parallel.layout=\"%s\"", cut.string);
+    if (split.embedding) set(st, cfg, "parallel.count_embedding=true");
+    if (split.loss)      set(st, cfg, "parallel.count_loss=true");
+    if (*split.string)   set(st, cfg, "parallel.layout=\"%s\"", split.string);
 }
 
 static void set_memory(Status *st, Config *cfg, const SearchAsk *a, const Found *f)
@@ -62,7 +63,7 @@ static void set_memory(Status *st, Config *cfg, const SearchAsk *a, const Found 
     if (w->master == 2) set(st, cfg, "optim.master=split");
 }
 
-/* Texts stay the recipe's. */
+/* The strings stay the recipe's. */
 static void set_adapters(Config *cfg, const Config *recipe)
 {
     cfg->lora = recipe->lora;
@@ -77,7 +78,7 @@ Status search_config(Config *cfg, const SearchAsk *a, const Found *f)
     Status st = OK;
     config_default(cfg);
     if (!search_can_build(a))
-        return fail(E_CONFIG, "%s: no family here trains it so; it is planned by formula alone",
+        return fail(E_CONFIG, "%s: this trainer cannot build it; only the analytic model can plan it",
                     t->model->name);
     set(&st, cfg, "model.preset=%s", t->model->preset);
     set(&st, cfg, "model.dtype=bfloat16");
@@ -99,8 +100,8 @@ Status search_config(Config *cfg, const SearchAsk *a, const Found *f)
     return st;
 }
 
-/* Time by formula is as far off for the others of its family as it was for this one. */
-static void learn(Search *s, const Found *f)
+/* Assumes that the analytic time of the whole family is off by the same ratio. */
+static void calibrate(Search *s, const Found *f)
 {
     int family = f->c.zero == 3;
     if (f->dry_step <= 0) return;
@@ -144,9 +145,9 @@ static bool same_layout(const Candidate *a, const Candidate *b)
            a->zero == b->zero;
 }
 
-/* f takes so much more than its formula says, so others of its layout do too: those that no longer fit give
- * way to more frugal ones without being tried. */
-static Status settle_again(Search *s, const Found *f, double extra)
+/* f takes `extra` bytes more than estimated, so other candidates of its layout do too: those that no
+ * longer fit are replaced by more frugal ones without a dry run. */
+static Status correct_layout(Search *s, const Found *f, double extra)
 {
     TRY(search_settle(s, f->c, extra));
     for (int i = s->n - 1; i >= s->places; i--) {
@@ -159,8 +160,9 @@ static Status settle_again(Search *s, const Found *f, double extra)
     return OK;
 }
 
-/* Tries the i-th. What the trainer refuses outright is dropped with its words. */
-static Status try_dry(Search *s, int i)
+/* Makes a dry run of candidate i. A candidate that the trainer refuses is dropped, with the error as
+ * reason. */
+static Status check_dry(Search *s, int i)
 {
     const SearchAsk *a = &s->ask;
     Found f = s->found[i];
@@ -171,15 +173,15 @@ static Status try_dry(Search *s, int i)
     bool fits = search_fits(a, f.dry_peak), less = search_tight(a, f.dry_peak) && !f.tight;
     f.tight = search_tight(a, f.dry_peak);
     s->found[i] = f;
-    learn(s, &f);
+    calibrate(s, &f);
     if (!fits) {
         search_refuse(s, RULE_DRY, &f.c, f.states, f.dry_peak, NULL);
         drop(s, i);
     }
-    return less || !fits ? settle_again(s, &f, f.dry_peak - f.peak) : OK;
+    return less || !fits ? correct_layout(s, &f, f.dry_peak - f.peak) : OK;
 }
 
-/* The next that is of no layout with a place; n: none. */
+/* The next candidate whose layout has no place yet; n: none. */
 static int next_layout(const Search *s, int from)
 {
     for (; from < s->n; from++) {
@@ -190,37 +192,37 @@ static int next_layout(const Search *s, int from)
     return from;
 }
 
-static void place(Search *s, int i)
+static void give_place(Search *s, int i)
 {
     Found f = s->found[i];
     memmove(&s->found[s->places + 1], &s->found[s->places], (size_t)(i - s->places) * sizeof f);
     s->found[s->places++] = f;
 }
 
-/* Once dry runs are used up, what they have seen comes before what they have not. */
-static int next_seen(const Search *s)
+/* Once dry runs are used up, checked candidates come before others. */
+static int next_checked(const Search *s)
 {
     int i = next_layout(s, s->places);
     while (i < s->n && !s->found[i].dried) i = next_layout(s, i + 1);
     return i < s->n ? i : next_layout(s, s->places);
 }
 
-/* The best of a family of which no dry run has told yet how far off its formulas are; n: none. */
-static int next_untold(const Search *s)
+/* The best candidate of a family without a dry run so far; n: none. */
+static int next_uncalibrated(const Search *s)
 {
     int i = s->places;
-    while (i < s->n && s->told[s->found[i].c.zero == 3]) i++;
+    while (i < s->n && s->calibrated[s->found[i].c.zero == 3]) i++;
     return i;
 }
 
 static Status try_next(Search *s, int i)
 {
-    s->told[s->found[i].c.zero == 3] = true;
-    TRY(try_dry(s, i));
+    s->calibrated[s->found[i].c.zero == 3] = true;
+    TRY(check_dry(s, i));
     return search_rank(s, s->places);
 }
 
-/* Among those with a place: what was guessed when the first got theirs is known now. */
+/* Ranks the placed candidates again: more dry-run times are known now. */
 static Status rank_places(Search *s)
 {
     int all = s->n;
@@ -229,19 +231,19 @@ static Status rank_places(Search *s)
     return s->n = all, st;
 }
 
-/* The first that is not dry yet is tried and takes its new place, until the first is dry. */
+/* Makes a dry run of the first unchecked candidate and ranks again, until the first is checked. */
 Status search_places(Search *s)
 {
     bool dry = s->ask.dry && search_can_build(&s->ask);
     s->places = 0;
     while (s->places < s->ask.top) {
         bool more = dry && s->dried < MOST_DRY;
-        int  i = more || !dry ? next_layout(s, s->places) : next_seen(s);
-        int  untold = more ? next_untold(s) : s->n;
+        int  i = more || !dry ? next_layout(s, s->places) : next_checked(s);
+        int  first = more ? next_uncalibrated(s) : s->n;
         if (i == s->n) break;
-        if (untold < s->n)                      TRY(try_next(s, untold));
+        if (first < s->n)                       TRY(try_next(s, first));
         else if (more && !s->found[i].dried)    TRY(try_next(s, i));
-        else                                    place(s, i);
+        else                                    give_place(s, i);
     }
     return rank_places(s);
 }

@@ -1,4 +1,4 @@
-/* plan/search_json.c -- a search for programs: one object, the ranking best first. Bytes and seconds. */
+/* plan/search_json.c -- a search as JSON: one object, the ranking best first. Bytes and seconds. */
 #include "base/json.h"
 #include "plan/search.h"
 
@@ -21,7 +21,7 @@ static Json *json_words(unsigned recompute)
 static Json *json_candidate(const SearchAsk *a, const Candidate *c, int states)
 {
     return json_pack("{s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:i, s:i, s:I, s:o, s:s, s:f, s:s, s:b}", "tp",
-                     c->tp, "cp", c->cp, "cp_inner", c->cp_inner > 1 ? c->cp_inner : 1, "pp", c->pp, "vpp",
+                     c->tp, "cp", c->cp, "cp_near", c->cp_inner > 1 ? c->cp_inner : 1, "pp", c->pp, "vpp",
                      c->vpp, "ep", c->ep, "etp", c->etp, "dp", (json_int_t)found_dp(a, c), "zero", c->zero,
                      "mbs", c->mbs, "micro_batches", (json_int_t)found_micros(a, c), "recompute",
                      json_words(c->recompute), "states", states_at(states)->name, "offload", c->offload,
@@ -87,12 +87,12 @@ Status search_json(FILE *out, const Search *s)
     Json *ranking = json_array(), *refused = json_array();
     for (int i = 0; i < s->places; i++) json_array_append_new(ranking, json_found(s, &s->found[i]));
     for (int i = 0; i < s->refusals; i++) json_array_append_new(refused, json_refused(s, &s->refused[i]));
-    Json *o =
-        json_pack("{s:s, s:s, s:i, s:f, s:I, s:I, s:I, s:b, s:o, s:o, s:I, s:f, s:i, s:f}", "model",
-                  t->model->name, "hardware", t->hw.id, "gpus", t->gpus, "room", t->hw.capacity, "seq",
-                  (json_int_t)t->seq, "gbs", (json_int_t)t->gbs, "patches", (json_int_t)t->patches, "fits",
-                  s->places > 0, "ranking", ranking, "refused", refused, "candidates", (json_int_t)s->judged,
-                  "seconds", s->seconds, "dry_runs", s->dried, "error", t->hw.error);
+    Json *o = json_pack("{s:s, s:s, s:i, s:f, s:I, s:I, s:I, s:b, s:o, s:o, s:I, s:f, s:i, s:f}", "model",
+                        t->model->name, "hardware", t->hw.id, "gpus", t->gpus, "room", t->hw.capacity, "seq",
+                        (json_int_t)t->seq, "gbs", (json_int_t)t->gbs, "patches", (json_int_t)t->patches,
+                        "fits", s->places > 0, "ranking", ranking, "refused", refused, "candidates",
+                        (json_int_t)s->candidates, "seconds", s->seconds, "dry_runs", s->dried, "error",
+                        t->hw.error);
     if (o && t->lora) json_object_set_new(o, "trains", trainable_json(&t->lora->trains));
     if (!o || json_dumpf(o, out, JSON_INDENT(2)) < 0) {
         json_decref(o);

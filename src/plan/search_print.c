@@ -1,21 +1,21 @@
-/* plan/search_print.c -- a search for people: the ranking, why it is so, what failed and how nearly. */
+/* plan/search_print.c -- a search as text: the ranking, the reasons, what does not fit and by how much. */
 #include "plan/search.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { SHOWN = 8, MOST_CARDS = 1 << 15, LONG = 8192 };
+enum { SHOWN = 8, MOST_GPUS = 1 << 15, LONG = 8192 };
 
 static const char *const precisions[] = { [PREC_BF16] = "bf16", [PREC_FP8] = "fp8", [PREC_MXFP8] = "mxfp8" };
 
 static void print_task(FILE *out, const Search *s)
 {
     const Task *t = &s->ask.task;
-    fprintf(out, "%s on %d %s: %.0f GB each, %d to a domain of fast links; %lld sequences of %lld tokens a "
+    fprintf(out, "%s on %d %s: %.0f GB each, %d per node; %lld sequences of %lld tokens a "
             "step, %s\n", t->model->name, t->gpus, t->hw.id, t->hw.capacity / 1e9,
             t->hw.domain < t->gpus ? t->hw.domain : t->gpus, (long long)t->gbs, (long long)t->seq,
             precisions[t->precision]);
-    if (t->patches) fprintf(out, "%lld patches of pictures in each\n", (long long)t->patches);
+    if (t->patches) fprintf(out, "%lld image patches in each\n", (long long)t->patches);
     if (t->lora) {
         char text[320];
         trains_text(text, sizeof text, t->lora);
@@ -44,10 +44,10 @@ static void print_place(FILE *out, const Search *s, int i)
 
 static void print_ranking(FILE *out, const Search *s)
 {
-    fprintf(out, "\n  #  layout                      zero  mbs micro  formula dry run  step s dry run"
+    fprintf(out, "\n  #  layout                      zero  mbs micro analytic dry run  step s dry run"
             "   tok/s TFLOPS  MFU  recompute, states\n");
     fprintf(out, "                                                  GB, peak                       "
-            " of a card     %%\n");
+            " per GPU       %%\n");
     for (int i = 0; i < s->places; i++) print_place(out, s, i);
 }
 
@@ -62,8 +62,10 @@ static void print_memory(FILE *out, const Search *s, const Found *f)
     Task t = s->ask.task;
     const States *w = states_at(f->states);
     t.grad_bytes = w->grad, t.moment_bytes = w->moment, t.master_bytes = w->master;
-    fprintf(out, "\nmemory of a rank by formula, GB\n  stage   weights  grads  optim.   activ.  logits  "
-                 "vision buffers  fixed    total\n");
+    fprintf(
+        out,
+        "\nmemory of a rank by the analytic model, GB\n  stage   weights  grads  optim.   activ.  logits  "
+        "vision buffers  fixed    total\n");
     for (int p = 0; p < f->c.pp; p++) {
         StageMemory m;
         analytic_memory(&m, &t, &f->c, p);
@@ -73,7 +75,7 @@ static void print_memory(FILE *out, const Search *s, const Found *f)
     }
 }
 
-/* Never silently taken, always worth a measurement. */
+/* Dispatchers that are worth a measurement; the search does not choose them by itself. */
 static void print_tuning(FILE *out, const Search *s, const Found *f)
 {
     Task t = s->ask.task;
@@ -87,13 +89,13 @@ static void print_tuning(FILE *out, const Search *s, const Found *f)
         if (c.dispatch == (DispatcherId)i || !dispatcher_rows[i].two_level) continue;
         c.dispatch = (DispatcherId)i;
         analytic_time(&st, &t, &c);
-        fprintf(out, "  moe.dispatcher=%s: %+.1f %% of the step by formula\n", dispatch_word(c.dispatch),
-                100 * (st.step / f->time.step - 1));
+        fprintf(out, "  moe.dispatcher=%s: %+.1f %% step time by the analytic model\n",
+                dispatch_word(c.dispatch), 100 * (st.step / f->time.step - 1));
     }
 }
 
-/* What the dry run dropped, what is too large by formula, the nearest miss before others; then what rules
- * forbid, the most frequent first. */
+/* Dropped by a dry run, then too large by the analytic model, the nearest miss first; then forbidden by
+ * rules, the most frequent first. */
 static int by_nearness(const void *x, const void *y)
 {
     const Refused *a = *(const Refused *const *)x, *b = *(const Refused *const *)y;
@@ -116,13 +118,13 @@ static void print_refused(FILE *out, const Search *s, const Refused *r)
     fprintf(out, "  %8lld  %stp=%d pp=%d%s: %.1f GB of %.1f%s, as %s mbs %d %s%s %s states%s\n",
             (long long)r->n, r->zero == 3 ? "fsdp " : "", r->tp, r->pp,
             r->rule == RULE_DRY ? " by dry run" : "", r->peak / 1e9, s->ask.task.hw.capacity / 1e9,
-            r->rule == RULE_DRY ? "" : " at the least", layout, r->c.mbs,
+            r->rule == RULE_DRY ? "" : " at least", layout, r->c.mbs,
             *words ? "with " : "without recompute", words, states_at(r->states)->name,
-            r->c.offload > 0 ? ", parked on the host" : "");
+            r->c.offload > 0 ? ", offloaded to the host" : "");
 }
 
-/* Others with these degrees do fit, so that there is nothing to explain. */
-static bool has_kin(const Search *s, const Refused *r)
+/* Whether other candidates with these degrees fit: then there is nothing to explain. */
+static bool degrees_fit(const Search *s, const Refused *r)
 {
     for (int i = 0; i < s->n && r->rule == 0; i++) {
         const Candidate *c = &s->found[i].c;
@@ -136,9 +138,9 @@ static void print_refusals(FILE *out, const Search *s)
     const Refused *list[REFUSALS];
     int large = 0, ruled = 0, n = 0;
     for (int i = 0; i < s->refusals; i++)
-        if (!has_kin(s, &s->refused[i])) list[n++] = &s->refused[i];
+        if (!degrees_fit(s, &s->refused[i])) list[n++] = &s->refused[i];
     qsort(list, (size_t)n, sizeof *list, by_nearness);
-    if (n) fprintf(out, "\nwhy others are not there (how many, and the one that came nearest)\n");
+    if (n) fprintf(out, "\nleft out (how many, and the nearest miss)\n");
     for (int i = 0; i < n; i++) {
         int *shown = list[i]->rule > 0 ? &ruled : &large;
         if ((*shown)++ < SHOWN) print_refused(out, s, list[i]);
@@ -147,24 +149,25 @@ static void print_refusals(FILE *out, const Search *s)
     if (ruled > SHOWN) fprintf(out, "  and %d further rules\n", ruled - SHOWN);
 }
 
-/* A copy of the model takes pp x max(tp cp, ep etp) cards whatever dp is. */
+/* A replica of the model takes pp x max(tp cp, ep etp) GPUs whatever dp is. */
 static Status print_count(FILE *out, const Search *s)
 {
     const SearchAsk *a = &s->ask;
     const Found *f = s->found;
     int least;
     TRY(search_least(a, a->task.gpus, &least));
-    fprintf(out, "\ncards\n");
+    fprintf(out, "\nGPUs\n");
     if (a->task.seq > LONG || f->c.cp > 1) {
         int rows = f->c.tp * f->c.cp, experts = f->c.ep * f->c.etp;
-        fprintf(out, "  one copy takes %d: pp %d x the larger of tp x cp = %d and ep x etp = %d; cp cuts "
-                "neither experts nor stages\n", f->c.pp * (rows > experts ? rows : experts), f->c.pp, rows,
-                experts);
+        fprintf(out,
+                "  one replica takes %d: pp %d x the larger of tp x cp = %d and ep x etp = %d; cp "
+                "shards neither experts nor stages\n",
+                f->c.pp * (rows > experts ? rows : experts), f->c.pp, rows, experts);
     }
     if (least)
-        fprintf(out, "  %d is the least that fits without offload%s\n", least,
-                least == a->task.gpus ? ": this" : "");
-    else fprintf(out, "  without offload it does not fit on %d\n", a->task.gpus);
+        fprintf(out, "  %d is the least number that fits without offload%s\n", least,
+                least == a->task.gpus ? ": as given" : "");
+    else fprintf(out, "  %d are too few without offload\n", a->task.gpus);
     return OK;
 }
 
@@ -175,16 +178,16 @@ static bool any_is_legal(const Search *s)
     return s->n > 0;
 }
 
-/* What the rules would have turned, for each that was broken. */
+/* For each violated rule, the change that would satisfy it. */
 static void print_fixes(FILE *out, const Search *s)
 {
     for (int i = 0; i < s->refusals; i++) {
         const Refused *r = &s->refused[i];
         RuleInput  x = s->rules;
         RuleReport report;
-        Cut        cut;
+        LayerSplit split;
         char       text[640];
-        space_candidate(&x, &cut, &s->ask, &r->c);
+        space_candidate(&x, &split, &s->ask, &r->c);
         rules_find(&report, &x);
         for (int k = 0; k < report.n; k++) {
             if (report.violation[k].number != r->rule) continue;
@@ -204,7 +207,7 @@ static Status print_without_fix(FILE *out, const SearchAsk *a)
     Search *t = malloc(sizeof *t);
     if (!t) return fail(E_FIT, "no memory for a search");
     Status st = search_open(t, &b);
-    if (!st) fprintf(out, "  without --fix: %s\n", t->n ? "it fits" : "nothing either");
+    if (!st) fprintf(out, "  without --fix: %s\n", t->n ? "a layout fits" : "nothing fits either");
     if (!st) search_close(t);
     free(t);
     return st;
@@ -213,22 +216,22 @@ static Status print_without_fix(FILE *out, const SearchAsk *a)
 static Status print_nothing(FILE *out, const Search *s)
 {
     const SearchAsk *a = &s->ask;
-    char card[32];
+    char gpu[32];
     int least;
     if (!any_is_legal(s)) {
-        fprintf(out, "\nnothing is legal; what would be\n");
+        fprintf(out, "\nno layout satisfies the rules; changes that would\n");
         print_fixes(out, s);
         return print_without_fix(out, a);
     }
-    fprintf(out, "\nnothing fits: no legal layout keeps a rank within %.0f GB, whatever is dropped, rounded "
-            "or parked\n", a->task.hw.capacity / 1e9);
-    TRY(search_least(a, MOST_CARDS, &least));
-    fprintf(out, "what would do\n");
+    fprintf(out, "\nnothing fits: no legal layout keeps a rank within %.0f GB, with any recompute, states or "
+            "offload\n", a->task.hw.capacity / 1e9);
+    TRY(search_least(a, MOST_GPUS, &least));
+    fprintf(out, "what would fit\n");
     if (least) fprintf(out, "  %d %s, or more\n", least, a->task.hw.id);
-    else       fprintf(out, "  no number of %s up to %d\n", a->task.hw.id, MOST_CARDS);
-    TRY(search_card(a, card, sizeof card));
-    if (*card) fprintf(out, "  the same number of %s\n", card);
-    else       fprintf(out, "  no other card in this number\n");
+    else       fprintf(out, "  no number of %s up to %d\n", a->task.hw.id, MOST_GPUS);
+    TRY(search_gpu(a, gpu, sizeof gpu));
+    if (*gpu) fprintf(out, "  the same number of %s\n", gpu);
+    else      fprintf(out, "  no other hardware row in this number\n");
     return print_without_fix(out, a);
 }
 
@@ -242,15 +245,15 @@ Status search_print(FILE *out, const Search *s)
         search_reasons(&l, s, f);
         print_lines(out, "why the first", &l);
         search_warnings(&l, s, f);
-        print_lines(out, "beware", &l);
+        print_lines(out, "warnings", &l);
         print_memory(out, s, f);
         print_tuning(out, s, f);
     }
     print_refusals(out, s);
     TRY(s->places ? print_count(out, s) : print_nothing(out, s));
-    fprintf(out, "\n%lld candidates in %.2f s, %.0f a second%s", (long long)s->judged, s->seconds,
-            (double)s->judged / (s->seconds > 0 ? s->seconds : 1),
-            s->wide ? "; the usual ones did not do, so wider ones too" : "");
+    fprintf(out, "\n%lld candidates in %.2f s, %.0f a second%s", (long long)s->candidates, s->seconds,
+            (double)s->candidates / (s->seconds > 0 ? s->seconds : 1),
+            s->wide ? "; the usual layouts do not fit, so unusual ones were tried" : "");
     if (s->dried) fprintf(out, "; %d dry runs in %.1f s", s->dried, s->dry_seconds);
     fprintf(out, "; times are within %.0f %%\n", 100 * s->ask.task.hw.error);
     return OK;

@@ -1,13 +1,13 @@
-/* plan/search_rank.c -- which of two that fit is the better one. */
+/* plan/search_rank.c -- the order of candidates that fit. */
 #include "plan/search.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const double CLOSE = 0.05;        /* times nearer than this are taken for equal */
+static const double CLOSE = 0.05;        /* times within this share count as equal */
 
-/* What it costs in bits and on the host: exact states, rounded ones, some of them parked. */
+/* 0: exact states, 1: rounded ones, 2: offloaded ones. */
 static int concession(const Found *f)
 {
     return f->c.offload > 0 ? 2 : !states_at(f->states)->exact;
@@ -17,7 +17,7 @@ static bool is_full(const Found *f) { return f->c.recompute & RE_FULL; }
 
 static int order(double a, double b) { return (a > b) - (a < b); }
 
-/* Before time is asked: what nobody would give up for some speed. */
+/* Comes before time: fit and exactness are not traded for speed. */
 int search_class(const Found *a, const Found *b)
 {
     int o = order(a->tight, b->tight);
@@ -26,7 +26,7 @@ int search_class(const Found *a, const Found *b)
 
 static double bucket(double seconds) { return floor(log(seconds) / log(1 + CLOSE)); }
 
-/* See search.h. Of equals the faster, then the one with more room, then the simpler. */
+/* See search.h. Of equals the faster, then the one with more free memory, then the simpler. */
 static int by_preference(const void *x, const void *y)
 {
     const Found *a = x, *b = y;
@@ -55,7 +55,7 @@ static int by_time(const void *x, const void *y)
     return o ? o : by_preference(x, y);
 }
 
-/* The n of a family. Bands of close times go by preference. */
+/* Ranks the n candidates of a family. Within bands of close times preference decides. */
 static void rank_family(Found *f, int n, Objective o)
 {
     if (n > 1) qsort(f, (size_t)n, sizeof *f, o == FOR_FIT ? by_preference : by_time);
@@ -66,12 +66,12 @@ static void rank_family(Found *f, int n, Objective o)
     }
 }
 
-/* Of the best of two families, which do the same useful work: the faster, but for work done twice. */
+/* Merges the two families: the faster first, unless it is close and recomputes everything. */
 static bool goes_first(const Found *a, const Found *b)
 {
     int o = search_class(a, b);
-    double far = (1 + CLOSE) * (a->step < b->step ? a->step : b->step);
-    if (!o && a->step <= far && b->step <= far) o = order(is_full(a), is_full(b));
+    double limit = (1 + CLOSE) * (a->step < b->step ? a->step : b->step);
+    if (!o && a->step <= limit && b->step <= limit) o = order(is_full(a), is_full(b));
     return o ? o < 0 : a->step <= b->step;
 }
 
@@ -86,7 +86,7 @@ Status search_rank(Search *s, int first)
         else f[a++] = f[i];
     rank_family(f, a, s->ask.objective);
     rank_family(sharded, b, s->ask.objective);
-    memmove(f + b, f, (size_t)a * sizeof *f);               /* merged from the front: no head is lost */
+    memmove(f + b, f, (size_t)a * sizeof *f);           /* merged from the front: no entry is overwritten */
     for (int i = 0, j = b; i < b || j < n;)
         f[k++] = j == n || (i < b && goes_first(&sharded[i], &f[j])) ? sharded[i++] : f[j++];
     free(sharded);

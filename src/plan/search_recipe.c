@@ -1,25 +1,25 @@
-/* plan/search_recipe.c -- the winner as a recipe: why it is so, then what `treb train` reads. */
+/* plan/search_recipe.c -- a candidate as a recipe: the reasons as comments, then the keys. */
 #include "plan/search.h"
 
 #include <string.h>
 
-static void say_found(FILE *out, const Search *s, const Found *f)
+static void print_reasons(FILE *out, const Search *s, const Found *f)
 {
     const Task *t = &s->ask.task;
     char layout[96];
     Lines l;
     layout_text(layout, sizeof layout, &s->ask, &f->c);
-    fprintf(out, "# %s on %d %s, %d to a domain of fast links: %s.\n", t->model->preset, t->gpus, t->hw.id,
+    fprintf(out, "# %s on %d %s, %d per node: %s.\n", t->model->preset, t->gpus, t->hw.id,
             t->hw.domain < t->gpus ? t->hw.domain : t->gpus, layout);
     if (t->lora) {
         char text[320];
         trains_text(text, sizeof text, t->lora);
         fprintf(out, "# Adapters: %s.\n", text);
     }
-    fprintf(out, "# Predicted: %.3g s a step of %lld tokens, %.0f tokens/s a card, MFU %.1f %%; %.0f %% "
-            "either way.\n", f->step, (long long)(t->seq * t->gbs), found_tokens_s(&s->ask, f),
+    fprintf(out, "# Predicted: %.3g s a step of %lld tokens, %.0f tokens/s per GPU, MFU %.1f %%; within "
+            "%.0f %%.\n", f->step, (long long)(t->seq * t->gbs), found_tokens_s(&s->ask, f),
             100 * found_mfu(f), 100 * t->hw.error);
-    fprintf(out, "# Memory of the fullest rank: %.1f GB by formula", f->peak / 1e9);
+    fprintf(out, "# Memory of the fullest rank: %.1f GB by the analytic model", f->peak / 1e9);
     if (f->dried) fprintf(out, ", %.1f GB by dry run", f->dry_peak / 1e9);
     fprintf(out, ", of %.0f GB.\n#\n", t->hw.capacity / 1e9);
     search_reasons(&l, s, f);
@@ -32,7 +32,7 @@ Status search_recipe(FILE *out, const Search *s, const Found *f, const char *com
 {
     Config cfg;
     TRY(search_config(&cfg, &s->ask, f));
-    say_found(out, s, f);
+    print_reasons(out, s, f);
     fprintf(out, "#\n# Found by: %s\n", command);
     fputs("# Name your data before training: data.train=FILE on the command line, or below as\n"
           "#   data: {train: [{path: data/train.jsonl}]}\n"

@@ -1,14 +1,13 @@
-/* plan/search_space.c -- the layouts that a search looks at, and what makes one legal.
+/* plan/search_space.c -- the layouts of a search, and whether they are legal.
  *
- * Degrees are divisors of what they divide, so that few are tried in vain; whether a layout is legal is said
- * by the trainer's own rules (parallel/rules.h) and nowhere else. A degree that is fixed is tried as it is:
- * then the rule that forbids it is the answer. */
+ * Degrees are divisors of what they divide, so that few are illegal; the trainer's own rules
+ * (parallel/rules.h) alone decide. A fixed degree is tried as it is: then the violated rule is the answer. */
 #include "model/model.h"
 #include "plan/search.h"
 
 #include <string.h>
 
-enum { NEAR_LENGTH = 4096, SHORT = 8192, MOST_STAGES = 64 };
+enum { USUAL_LENGTH = 4096, SHORT = 8192, MOST_STAGES = 64 };
 
 /* Divisors of n up to most, or the one that is fixed. */
 static int divisors(int list[DEGREES], int fixed, int64_t n, int64_t most)
@@ -33,16 +32,16 @@ int space_mbs(const SearchAsk *a, int list[DEGREES])
     return powers(list, a->fix.mbs, 1, a->task.gbs < 16 ? a->task.gbs : 16);
 }
 
-/* Ranks of cp that make a part of a sequence about as long as attention likes. */
+/* The cp degree that gives a rank about USUAL_LENGTH tokens of a sequence. */
 static int64_t usual_cp(int64_t seq)
 {
     int64_t n = 1;
     if (seq <= SHORT) return 1;
-    while (3 * n * NEAR_LENGTH / 2 < seq) n *= 2;                  /* the nearer of two powers */
+    while (3 * n * USUAL_LENGTH / 2 < seq) n *= 2;                  /* the nearer of two powers */
     return n;
 }
 
-/* TP may stand in for a part of CP. Where nothing fits so, any split will do. */
+/* TP may replace a part of CP. If nothing fits that way, any split is tried. */
 static bool cp_wanted(const Search *s, int tp, int cp)
 {
     int64_t usual = usual_cp(s->ask.task.seq);
@@ -51,33 +50,33 @@ static bool cp_wanted(const Search *s, int tp, int cp)
     return cp <= 2 * usual && (usual == 1 ? cp == 1 : 2 * cp * tp >= usual);
 }
 
-/* As pipe_layout_suggest cuts, and the formulas with it; said in the simplest of the ways that come to that. */
-void space_cut(Cut *cut, int layers, int pp, int vpp)
+/* The split of pipe_layout_suggest, which the analytic model uses, too, in its simplest notation. */
+void space_split(LayerSplit *split, int layers, int pp, int vpp)
 {
     int n = pp * vpp;
     bool both = (layers + 2) % n == 0, one = (layers + 1) % n == 0;
-    *cut = (Cut){ 0 };
+    *split = (LayerSplit){ 0 };
     if (layers % n == 0) return;
-    cut->loss = both, cut->embedding = both || one;
-    if (!both && !one) pipe_layout_suggest(cut->string, sizeof cut->string, layers, pp, vpp);
+    split->loss = both, split->embedding = both || one;
+    if (!both && !one) pipe_layout_suggest(split->string, sizeof split->string, layers, pp, vpp);
 }
 
-static bool cuts_evenly(int layers, int n)
+static bool splits_evenly(int layers, int n)
 {
     return layers % n == 0 || (layers + 1) % n == 0 || (layers + 2) % n == 0;
 }
 
-/* Pieces of a stage: those that are of one length, but for the ends; of a number of layers that never divides
- * so, a few. */
-static int pieces(int list[DEGREES], const SearchAsk *a, int pp)
+/* Virtual pipeline chunks per stage: numbers that give chunks of equal length, but for the ends; a few others
+ * if the layers never divide that way. */
+static int chunk_counts(int list[DEGREES], const SearchAsk *a, int pp)
 {
     int k = 0, L = a->task.model->L;
     if (a->fix.vpp != ANY) return list[0] = a->fix.vpp, 1;
     list[k++] = 1;
     for (int v = 2; pp > 1 && v <= MAX_CHUNKS && v * pp <= L && k < DEGREES; v++)
-        if (cuts_evenly(L, pp * v)) list[k++] = v;
+        if (splits_evenly(L, pp * v)) list[k++] = v;
     for (int v = 2; pp > 1 && k < 3 && v <= 4 && v * pp <= L; v *= 2)
-        if (!cuts_evenly(L, pp * v)) list[k++] = v;
+        if (!splits_evenly(L, pp * v)) list[k++] = v;
     return k;
 }
 
@@ -94,25 +93,25 @@ void space_rules(RuleInput *x, const SearchAsk *a)
                       .tower = m->depth > 0 };
 }
 
-/* x is of space_rules, of the model alone; cut outlives it. Words of parts that no family here has are left
- * to the formulas. */
-void space_candidate(RuleInput *x, Cut *cut, const SearchAsk *a, const Candidate *c)
+/* x comes from space_rules; split must outlive x. Recompute words of parts that no family of this trainer has
+ * are not checked. */
+void space_candidate(RuleInput *x, LayerSplit *split, const SearchAsk *a, const Candidate *c)
 {
     unsigned ours = c->recompute & ~(a->task.model->preset ? 0u : (unsigned)(RE_SHARED | RE_UP_PROJ));
-    space_cut(cut, a->task.model->L, c->pp, c->vpp);
+    space_split(split, a->task.model->L, c->pp, c->vpp);
     x->tp = c->tp, x->cp = c->cp, x->pp = c->pp, x->vpp = c->vpp, x->ep = c->ep, x->etp = c->etp;
     x->zero = c->zero;
     x->cp_comm = c->cp_inner > 1 ? "a2a+p2p" : "p2p", x->cp_sizes = c->cp_inner > 1 ? 2 : 0;
     if (c->cp_inner > 1) x->cp_size[0] = c->cp_inner, x->cp_size[1] = c->cp / c->cp_inner;
-    x->count_embedding = c->pp > 1 && cut->embedding, x->count_loss = c->pp > 1 && cut->loss;
-    x->layout = c->pp > 1 ? cut->string : "";
+    x->count_embedding = c->pp > 1 && split->embedding, x->count_loss = c->pp > 1 && split->loss;
+    x->layout = c->pp > 1 ? split->string : "";
     x->dispatcher = c->ep * c->etp == 1 ? "auto" : dispatch_word(c->dispatch);
     x->overlap = c->overlap;
     x->micro_tokens = a->task.seq * c->mbs;
     x->recomputes = search_words(x->recompute, ours);
 }
 
-/* What families that cannot be built here would add to the rules; numbers are of the specification. */
+/* Rules of families that this trainer cannot build. */
 static bool breaks_foreign(RuleViolation *h, const ModelRow *m, const Candidate *c)
 {
     int split = c->tp * c->cp;
@@ -130,7 +129,7 @@ static bool breaks_foreign(RuleViolation *h, const ModelRow *m, const Candidate 
     return h->number;
 }
 
-/* The first rule that forbids it. */
+/* The first violated rule. */
 bool space_breaks(RuleViolation *h, const RuleInput *x, const ModelRow *m, const Candidate *c)
 {
     RuleReport r;
@@ -140,7 +139,7 @@ bool space_breaks(RuleViolation *h, const RuleInput *x, const ModelRow *m, const
     return breaks_foreign(h, m, c);
 }
 
-/* The ladder: each drops more than the one before and costs more to get back. */
+/* The ladder of recompute words: each step saves more memory and costs more time. */
 int space_rungs(unsigned list[RUNGS], const SearchAsk *a)
 {
     const ModelRow *m = a->task.model;
@@ -170,12 +169,12 @@ static Status walk_overlap(Search *s, Candidate c, SpaceFn *fn)
     return OK;
 }
 
-/* Where tokens leave the domain, sending each across once is the other road worth a look. */
-static Status walk_pieces(Search *s, Candidate c, SpaceFn *fn)
+/* If dispatch spans nodes, deepep is worth a try: it sends a token to a node once. */
+static Status walk_chunks(Search *s, Candidate c, SpaceFn *fn)
 {
     const SearchAsk *a = &s->ask;
     bool both = a->fix.dispatch == ANY && c.ep * c.etp > a->task.hw.domain;
-    int list[DEGREES], n = pieces(list, a, c.pp);
+    int list[DEGREES], n = chunk_counts(list, a, c.pp);
     for (int i = 0; i < n; i++) {
         c.vpp = list[i];
         c.dispatch = a->fix.dispatch == ANY ? dispatcher_auto(false) : (DispatcherId)a->fix.dispatch;
@@ -198,7 +197,7 @@ static Status walk_experts(Search *s, Candidate c, SpaceFn *fn)
             bool asked = a->fix.ep != ANY || a->fix.etp != ANY;
             if (!asked && share % ((int64_t)ep[i] * etp[j])) continue;
             c.ep = ep[i], c.etp = etp[j];
-            TRY(walk_pieces(s, c, fn));
+            TRY(walk_chunks(s, c, fn));
         }
     return OK;
 }

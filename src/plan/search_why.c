@@ -1,11 +1,11 @@
-/* plan/search_why.c -- the words for it: what speaks for a way of training, and what to beware of. */
+/* plan/search_why.c -- reasons for a candidate and warnings about it, as text. */
 #include "plan/search.h"
 
-enum { MANY_MICROS = 64 };               /* micro-batches of a step above which a smaller batch would do */
+enum { MANY_MICROS = 64 };               /* more micro-batches in a step need no larger batch */
 
 static bool same_family(const Found *a, const Found *b) { return (a->c.zero == 3) == (b->c.zero == 3); }
 
-/* The best of those that cut the model less: with as little conceded, or with more. */
+/* The best candidate with less model parallelism: of the same class, or of a worse one. */
 static const Found *simpler(const Search *s, const Found *f, bool concede)
 {
     for (int i = 0; i < s->n; i++) {
@@ -18,7 +18,7 @@ static const Found *simpler(const Search *s, const Found *f, bool concede)
 
 static const char *conceded(const Found *f)
 {
-    if (f->tight) return "leaves little room";
+    if (f->tight) return "leaves little memory";
     return f->c.offload > 0 ? "needs the host for a part of the optimizer" : "needs rounded states";
 }
 
@@ -37,7 +37,7 @@ static void say_other(Lines *l, const Search *s, const Found *f)
               *words ? ", " : "", words, g->tight ? ", tight" : "");
 }
 
-/* The nearest miss among those that cut it less. */
+/* The nearest miss with less model parallelism. */
 static const Refused *too_large(const Search *s, const Found *f)
 {
     const Refused *best = NULL;
@@ -62,32 +62,33 @@ static void say_parallel(Lines *l, const Search *s, const Found *f)
         layout_text(text, sizeof text, a, &less->c);
         search_words_text(words, sizeof words, less->c.recompute, "+");
         bool full = less->c.recompute & RE_FULL && !(f->c.recompute & RE_FULL);
-        lines_add(l, "tp x cp x pp = %d though %d would do: %s, mbs %d%s%s, takes %.3g s a step, %+.0f %%%s",
+        lines_add(l, "tp x cp x pp = %d though %d is enough: %s, mbs %d%s%s, takes %.3g s a step, %+.0f %%%s",
                   found_parallel(&f->c), found_parallel(&less->c), text, less->c.mbs, *words ? ", " : "",
                   words, less->step, 100 * (less->step / f->step - 1),
-                  full ? "; what is selective goes before full" : "");
+                  full ? "; selective recompute is preferred to full" : "");
     } else if (other) {
         layout_text(text, sizeof text, a, &other->c);
         lines_add(l, "tp x cp x pp = %d: less of it, such as %s, %s", found_parallel(&f->c), text,
                   conceded(other));
     } else if (large) {
         layout_text(text, sizeof text, a, &large->c);
-        lines_add(l, "tp x cp x pp = %d is the least that fits so: %s takes %.1f GB of %.1f at the least",
+        lines_add(l, "tp x cp x pp = %d is the least that fits: %s takes at least %.1f GB of %.1f",
                   found_parallel(&f->c), text, large->peak / 1e9, a->task.hw.capacity / 1e9);
-    } else lines_add(l, "tp x cp x pp = %d is the least that is legal so", found_parallel(&f->c));
+    } else lines_add(l, "tp x cp x pp = %d is the least that is legal", found_parallel(&f->c));
 }
 
 static void say_experts(Lines *l, const SearchAsk *a, const Candidate *c)
 {
     int domain = a->task.hw.domain, n = c->ep * c->etp;
     if (!a->task.model->E) return;
-    if (n == 1) lines_add(l, "every rank has all experts: no token travels");
+    if (n == 1) lines_add(l, "every rank has all experts: no dispatch between ranks");
     else if (n <= domain)
-        lines_add(l, "ep %d%s: tokens reach their experts over fast links, %d ranks to a domain", c->ep,
-                  c->etp > 1 ? " with slices of experts" : "", domain);
+        lines_add(l, "ep %d%s: tokens are dispatched over intra-node links, %d ranks per node", c->ep,
+                  c->etp > 1 ? " with expert tensor parallelism" : "", domain);
     else
-        lines_add(l, "ep %d leaves the domain of %d ranks: fewer experts a rank were worth it; %s%s", n,
-                  domain, dispatch_word(c->dispatch), dispatcher_rows[c->dispatch].two_level ? " sends a token there once" : "");
+        lines_add(l, "ep %d spans nodes of %d ranks: fewer experts per rank are worth it; %s%s", n, domain,
+                  dispatch_word(c->dispatch),
+                  dispatcher_rows[c->dispatch].two_level ? " sends a token to a node once" : "");
 }
 
 static void say_memory(Lines *l, const Search *s, const Found *f)
@@ -101,12 +102,12 @@ static void say_memory(Lines *l, const Search *s, const Found *f)
     double most = analytic_peak(&t, &c, NULL);
     search_words_text(text, sizeof text, f->c.recompute, ", ");
     if (!f->c.recompute && !f->states && f->c.offload == 0) {
-        lines_add(l, "nothing is computed twice or parked, states are f32");
+        lines_add(l, "nothing is recomputed or offloaded, states are f32");
         return;
     }
-    lines_add(l, "with f32 states and nothing computed again it would take %.0f GB of %.0f", most / 1e9,
+    lines_add(l, "with f32 states and no recompute it would take %.0f GB of %.0f", most / 1e9,
               t.hw.capacity / 1e9);
-    if (f->c.recompute) lines_add(l, "computed again in backward: %s", text);
+    if (f->c.recompute) lines_add(l, "recomputed in backward: %s", text);
     if (f->states) lines_add(l, "%s", w->what);
     if (f->c.offload > 0)
         lines_add(l, "%.0f %% of the optimizer state on the host: nothing less fits", 100 * f->c.offload);
@@ -119,7 +120,7 @@ static void say_batch(Lines *l, const SearchAsk *a, const Found *f)
     lines_add(l, "dp %lld x %.0f micro-batches of %d make %lld sequences", (long long)found_dp(a, c), M,
               c->mbs, (long long)a->task.gbs);
     if (c->pp == 1) return;
-    lines_add(l, "%d stages in %d piece%s each: %.1f %% of the step is bubble%s", c->pp, c->vpp,
+    lines_add(l, "%d stages with %d chunk%s each: %.1f %% of the step is bubble%s", c->pp, c->vpp,
               c->vpp > 1 ? "s" : "", 100 * idle / (c->vpp * M + idle),
               c->vpp > 1 ? "" : "; interleaving did not pay");
 }
@@ -128,7 +129,7 @@ void search_reasons(Lines *l, const Search *s, const Found *f)
 {
     *l = (Lines){ 0 };
     if (f->c.zero == 3)
-        lines_add(l, "everything sharded over dp (FSDP): weights are gathered a layer at a time");
+        lines_add(l, "everything is sharded over dp (FSDP): weights are gathered layer by layer");
     say_parallel(l, s, f);
     say_experts(l, &s->ask, &f->c);
     say_memory(l, s, f);
@@ -136,7 +137,7 @@ void search_reasons(Lines *l, const Search *s, const Found *f)
     say_other(l, s, f);
 }
 
-/* Rule 34 refused others: a micro-batch each was more than the batch has. */
+/* Rule 34 refused candidates: the batch has too few micro-batches for their dp. */
 static bool batch_is_short(const Search *s)
 {
     for (int i = 0; i < s->refusals; i++)
@@ -148,13 +149,13 @@ static void warn_batch(Lines *l, const SearchAsk *a, const Candidate *c, bool ba
 {
     int64_t dp = found_dp(a, c), M = found_micros(a, c), most = (int64_t)MANY_MICROS * c->mbs * dp;
     if (dp == 1 && a->task.gpus > 1)
-        lines_add(l, "dp is 1, its floor: any failure stops all, and the %lld micro-batches of a step take "
-                  "turns", (long long)M);
+        lines_add(l, "dp is 1: any failure stops the run, and the %lld micro-batches of a step run one after "
+                  "the other", (long long)M);
     if (M > MANY_MICROS && dp < 8)
         lines_add(l, "%lld micro-batches a step on %lld data-parallel rank%s: a batch of %lld or less keeps "
                   "it to %d", (long long)M, (long long)dp, dp > 1 ? "s" : "", (long long)most, MANY_MICROS);
     if (M == 1 && batch_binds)
-        lines_add(l, "the batch of %lld sequences holds dp to %lld: a larger one would allow less of tp x cp "
+        lines_add(l, "the batch of %lld sequences limits dp to %lld: a larger one would allow less tp x cp "
                   "x pp", (long long)a->task.gbs, (long long)dp);
     if (c->pp > 1 && M < 2 * c->pp)
         lines_add(l, "%lld micro-batches over %d stages: %lld or more, a batch of %lld, would fill the "
@@ -167,18 +168,18 @@ void search_warnings(Lines *l, const Search *s, const Found *f)
     const Task *t = &s->ask.task;
     const Candidate *c = &f->c;
     *l = (Lines){ 0 };
-    if (f->tight) lines_add(l, "tight: %.0f %% of the memory is planned for", 100 * f->peak / t->hw.capacity);
+    if (f->tight) lines_add(l, "tight: the plan takes %.0f %% of the memory", 100 * f->peak / t->hw.capacity);
     warn_batch(l, &s->ask, c, found_parallel(c) > 1 && batch_is_short(s));
     if (!states_at(f->states)->exact) lines_add(l, "%s", states_at(f->states)->what);
     if (c->tp > t->hw.domain)
-        lines_add(l, "tp %d leaves the domain of fast links: every layer waits for the network", c->tp);
+        lines_add(l, "tp %d spans nodes: every layer waits for the network", c->tp);
     if (c->zero == 3 && c->tp * c->cp > 1)
-        lines_add(l, "weights and rows are gathered over the same links: measure it against tp x cp = 1");
+        lines_add(l, "weights and activations are gathered over the same links: compare with tp x cp = 1");
     if (t->model->depth && !t->patches)
-        lines_add(l, "%s without pictures: say --images PATCHES, a step with them takes far longer",
+        lines_add(l, "%s without images: give --images PATCHES, a step with images takes far longer",
                   t->model->name);
     if (!t->model->preset)
-        lines_add(l, "no family here builds %s: this is planned by formula alone", t->model->name);
+        lines_add(l, "this trainer cannot build %s: only the analytic model plans it", t->model->name);
     else if (t->precision != PREC_BF16)
-        lines_add(l, "8-bit products are planned by formula alone: training here is in bf16");
+        lines_add(l, "8-bit products are planned by the analytic model only: this trainer trains in bf16");
 }

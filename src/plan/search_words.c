@@ -1,4 +1,4 @@
-/* plan/search_words.c -- what the knobs of a candidate are called: in recipes, in --fix, for people. */
+/* plan/search_words.c -- names of the settings of a candidate: in recipes, in --fix, in text. */
 #include "base/str.h"
 #include "plan/search.h"
 
@@ -8,9 +8,9 @@
 
 static const States states[] = {
     { "f32",     4, 4, 4, true,  "f32 gradients, moments and master weights" },
-    { "split",   4, 4, 2, true,  "master weights as bf16 and a remainder of 16 bits: exact" },
-    { "moments", 4, 2, 2, false, "moments in bf16: other bits than f32 states give" },
-    { "bf16",    2, 2, 2, false, "gradients and moments in bf16: other bits than f32 states give" },
+    { "split",   4, 4, 2, true,  "master weights as bf16 and a 16-bit remainder: exact" },
+    { "moments", 4, 2, 2, false, "moments in bf16: not bit-equal to f32 states" },
+    { "bf16",    2, 2, 2, false, "gradients and moments in bf16: not bit-equal to f32 states" },
 };
 enum { STATES = sizeof states / sizeof *states };
 
@@ -62,18 +62,18 @@ void trains_text(char *text, size_t n, const LoraCost *x)
     const TrainableSummary *t = &x->trains;
     int64_t learn = t->pairs + t->whole, all = t->base + t->pairs, least = 0, most = 0;
     char whole[64] = "", rank[48] = "";
-    int pairs = 0;
+    int adapters = 0;
     for (int i = 0; i < t->n; i++) {
         const ModuleKind *k = &t->kind[i];
         if (k->fate != MODULE_ADAPTED) continue;
-        least = !pairs || k->least < least ? k->least : least;
-        most  = k->most > most ? k->most : most, pairs += k->modules;
+        least = !adapters || k->least < least ? k->least : least;
+        most  = k->most > most ? k->most : most, adapters += k->modules;
     }
     if (most) snprintf(rank, sizeof rank, least < most ? " of rank %lld to %lld" : " of rank %lld",
                        (long long)least, (long long)most);
     if (t->whole) snprintf(whole, sizeof whole, " and %.3f M parameters whole", (double)t->whole / 1e6);
-    snprintf(text, n, "pairs%s on %d modules%s train: %.3f M of %.3f M parameters, %.3f %%; %.3f M are "
-             "frozen", rank, pairs, whole, (double)learn / 1e6, (double)all / 1e6,
+    snprintf(text, n, "adapters%s on %d modules%s train: %.3f M of %.3f M parameters, %.3f %%; %.3f M are "
+             "frozen", rank, adapters, whole, (double)learn / 1e6, (double)all / 1e6,
              100 * (double)learn / (double)all, (double)(t->base - t->whole) / 1e6);
 }
 
@@ -103,7 +103,8 @@ static Status fix_recompute(int *bits, const char *value)
         while (i < WORDS && (strlen(words[i].word) != n || strncmp(words[i].word, word, n))) i++;
         if (i == WORDS)
             return fail(E_CONFIG,
-                        "--fix recompute=%s: %.*s is not a word; such as none, moe_act+layernorm, full",
+                        "--fix recompute=%s: %.*s is no recompute word; use for example none, "
+                        "moe_act+layernorm, full",
                         value, (int)n, word);
         *bits |= (int)words[i].bit;
     }
@@ -114,14 +115,14 @@ static Status fix_states(int *at, const char *value)
 {
     for (int i = 0; i < STATES; i++)
         if (!strcmp(states[i].name, value)) return *at = i, OK;
-    return fail(E_CONFIG, "--fix states=%s: there are f32, split, moments, bf16", value);
+    return fail(E_CONFIG, "--fix states=%s: expected f32, split, moments, bf16", value);
 }
 
 static Status fix_dispatch(int *at, const char *value)
 {
     int i = dispatcher_find(value);
     if (i >= 0) return *at = i, OK;
-    return fail(E_CONFIG, "--fix dispatch=%s: there are %s", value, dispatcher_names());
+    return fail(E_CONFIG, "--fix dispatch=%s: expected %s", value, dispatcher_names());
 }
 
 static Status fix_one(Fixed *f, const char *key, const char *value)
@@ -137,17 +138,17 @@ static Status fix_one(Fixed *f, const char *key, const char *value)
     if (!strcmp(key, "dispatch"))  return fix_dispatch(&f->dispatch, value);
     if (!strcmp(key, "offload")) {
         if (str_number(value, &f->offload) && f->offload >= 0 && f->offload <= 1) return OK;
-        return fail(E_CONFIG, "--fix offload=%s: a share between 0 and 1 is wanted", value);
+        return fail(E_CONFIG, "--fix offload=%s: expected a share between 0 and 1", value);
     }
     for (size_t i = 0; i < sizeof number / sizeof *number; i++) {
         if (strcmp(number[i].key, key)) continue;
         int most = !strcmp(key, "zero") ? 3 : !strcmp(key, "overlap") ? 1 : 65536;
         if (!str_whole(value, &n) || n < number[i].least || n > most)
-            return fail(E_CONFIG, "--fix %s=%s: a number from %d to %d is wanted", key, value,
+            return fail(E_CONFIG, "--fix %s=%s: expected a number from %d to %d", key, value,
                         number[i].least, most);
         return *number[i].to = (int)n, OK;
     }
-    return fail(E_CONFIG, "--fix %s: there are tp, cp, pp, vpp, ep, etp, zero, mbs, recompute, states, "
+    return fail(E_CONFIG, "--fix %s: unknown; known are tp, cp, pp, vpp, ep, etp, zero, mbs, recompute, states, "
                 "offload, dispatch, overlap", key);
 }
 
@@ -161,7 +162,7 @@ Status search_fix(Fixed *f, const char *text)
         if (n >= sizeof pair) return fail(E_CONFIG, "--fix %.40s...: too long", item);
         memcpy(pair, item, n), pair[n] = 0;
         if (!(value = strchr(pair, '=')))
-            return fail(E_CONFIG, "--fix %s: name=value is wanted, such as tp=2", pair);
+            return fail(E_CONFIG, "--fix %s: expected name=value, such as tp=2", pair);
         *value++ = 0;
         TRY(fix_one(f, pair, value));
     }

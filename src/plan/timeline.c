@@ -1,4 +1,4 @@
-/* plan/timeline.c -- the clocks of a dry run; see price.h. */
+/* plan/timeline.c -- the clocks of a dry run; see timeline.h. */
 #include "plan/timeline.h"
 
 #include "ops/ops.h"
@@ -8,13 +8,13 @@
 
 enum { DEVICE_CALLS = COMM_TICKETS };
 static const double UNEVEN = 1.15;               /* rows of the busiest rank over the even share */
-static const double FETCH  = 10e-6;              /* until the host has seen what the device wrote */
+static const double FETCH  = 10e-6;              /* seconds until the host has what the device wrote */
 
 struct Timeline {
-    CostListener      meter;                            /* first: the dry run knows nothing else of it */
+    CostListener      meter;                            /* first: the dry run holds a pointer to it */
     Hardware   hw;
     double     uneven;
-    double     device, host, link[2];            /* when each is free; links: near, far */
+    double     device, host, link[2];            /* when each is free; links: intra-node, inter-node */
     double     until[LEDGER_GROUPS][DEVICE_CALLS];
     double     lane[COPY_STREAMS], mark[COPY_EVENTS];
     CostPhase phase;
@@ -27,7 +27,7 @@ struct Timeline {
 
 /* ---- ops ---- */
 
-/* What an op is, and how many kernels a call of it is. */
+/* The kind of work of an op, and the kernels of a call. */
 typedef struct OpKind { uint8_t work, kernels; } OpKind;
 
 static const OpKind kinds[OP_N] = {
@@ -36,12 +36,12 @@ static const OpKind kinds[OP_N] = {
 #undef OP
 };
 static const OpKind special[OP_N] = {
-    [OP_grouped_gemm]     = { WORK_GROUPED, 2 },          /* tiles are dealt out first */
+    [OP_grouped_gemm]     = { WORK_GROUPED, 2 },          /* a kernel assigns tiles first */
     [OP_grouped_scaled]   = { WORK_GROUPED, 1 },
     [OP_grouped_swiglu]   = { WORK_GROUPED, 2 },
     [OP_grouped_dswiglu]  = { WORK_GROUPED, 2 },
     [OP_attention_fwd]    = { WORK_ATTENTION, 1 },
-    [OP_attention_bwd]    = { WORK_ATTENTION_BACK, 3 },   /* delta, products, dq */
+    [OP_attention_bwd]    = { WORK_ATTENTION_BACK, 3 },   /* delta, matrix products, dq */
     [OP_rmsnorm_bwd]      = { WORK_MEMORY, 2 },           /* partial sums of dw, then their sum */
     [OP_layernorm_bwd]    = { WORK_MEMORY, 2 },
     [OP_rope_bwd]         = { WORK_MEMORY, 2 },
@@ -96,14 +96,16 @@ static void meter_op(CostListener *m, const Ledger *l, int op, double flops, int
     note_op(p, l, op, seconds, starved, flops);
 }
 
-/* ---- calls to others ---- */
+/* ---- communication ---- */
 
-typedef struct Trip { double near, far, delay; } Trip;     /* seconds on each link; before the first byte */
+typedef struct Transfer { double intra, inter, delay; } Transfer;  /* seconds on each link; latency */
 
-static bool to_experts(int group) { return group == GR_etp_ep || group == GR_ep_intra_node || group == GR_ep_inter_node; }
+static bool is_dispatch(int group)
+{
+    return group == GR_etp_ep || group == GR_ep_intra_node || group == GR_ep_inter_node;
+}
 
-/* A ring of all members: its hops between nodes are few, and each member of a node has a way out of it. Past
- * 64 members a tree is used. */
+/* A ring over all members, with few hops between nodes; beyond 64 members a tree is used. */
 static double ring_delay(const Hardware *h, const CostCall *c)
 {
     double nodes = ceil((double)c->members / c->here);
@@ -111,16 +113,16 @@ static double ring_delay(const Hardware *h, const CostCall *c)
     return (c->members - nodes) * h->intra_delay + (nodes - 1) * h->inter_delay;
 }
 
-static Trip trip_of(const Timeline *p, const CostCall *c)
+static Transfer transfer_of(const Timeline *p, const CostCall *c)
 {
     const Hardware *h = &p->hw;
-    double near = h->intra_bw * h->intra_share, far = h->inter_bw * h->inter_share;
-    double u = to_experts(c->group) ? p->uneven : 1;
-    Trip   t = { u * (double)c->near / near, u * (double)c->far / far,
-                 c->far ? h->inter_delay : h->intra_delay };
+    double intra = h->intra_bw * h->intra_share, inter = h->inter_bw * h->inter_share;
+    double u = is_dispatch(c->group) ? p->uneven : 1;
+    Transfer t = { u * (double)c->near / intra, u * (double)c->far / inter,
+                   c->far ? h->inter_delay : h->intra_delay };
     if (c->kind == CALL_ALL_TO_ALL || c->kind == CALL_SEND) return t;
-    t.near  = c->here > 1 ? (double)(c->near + c->far) / near : 0;
-    t.far  /= c->here;
+    t.intra = c->here > 1 ? (double)(c->near + c->far) / intra : 0;
+    t.inter /= c->here;
     t.delay = ring_delay(h, c) * (c->kind == CALL_ALL_REDUCE ? 2 : 1);
     return t;
 }
@@ -131,7 +133,7 @@ static void note_call(Timeline *p, const CostCall *c, double seconds)
     list[c->group] += seconds;
 }
 
-/* The host tells others something and waits for their answer; the device has work meanwhile, or has not. */
+/* A gather of the host: the host waits, and the device too once its queue is empty. */
 static void host_call(Timeline *p, const CostCall *c)
 {
     double delay = log2(c->members) * (c->members > c->here ? p->hw.inter_delay : p->hw.intra_delay);
@@ -150,18 +152,18 @@ static void meter_start(CostListener *m, const CostCall *c)
     p->host += p->hw.launch;
     p->until[c->group][c->slot] = 0;
     if (c->kind == CALL_RECV) return;
-    Trip   t = trip_of(p, c);
+    Transfer t = transfer_of(p, c);
     double from = fmax(p->device, p->host);
-    if (t.near > 0) from = fmax(from, p->link[0]);
-    if (t.far > 0)  from = fmax(from, p->link[1]);
-    double seconds = fmax(t.near, t.far) + t.delay;
-    if (in_run(p) && (c->group == GR_pp || c->group == GR_pp_back)) {   /* by the timeline */
+    if (t.intra > 0) from = fmax(from, p->link[0]);
+    if (t.inter > 0)  from = fmax(from, p->link[1]);
+    double seconds = fmax(t.intra, t.inter) + t.delay;
+    if (in_run(p) && (c->group == GR_pp || c->group == GR_pp_back)) {   /* placed by schedule_open */
         p->time.run[p->chunk][c->group == GR_pp_back].send = seconds;
         p->time.comm[c->group] += seconds;
         return;
     }
-    if (t.near > 0) p->link[0] = from + t.near;
-    if (t.far > 0)  p->link[1] = from + t.far;
+    if (t.intra > 0) p->link[0] = from + t.intra;
+    if (t.inter > 0)  p->link[1] = from + t.inter;
     p->until[c->group][c->slot] = from + seconds;
     note_call(p, c, seconds);
 }
@@ -182,7 +184,7 @@ static void meter_fetch(CostListener *m)
     if (p->on) p->host = fmax(p->host, p->device) + FETCH;
 }
 
-/* ---- lanes ---- */
+/* ---- copy streams ---- */
 
 static void lane_wait(Timeline *p, int id)
 {
@@ -219,7 +221,7 @@ static void end_phase(Timeline *p)
     if (in_run(p)) *(p->phase == METER_FORWARD ? &t->forward : &t->backward) += took;
 }
 
-/* Between micro-batches the host has waited for the loss, so that a forward begins with both at one time. */
+/* Between micro-batches the host waits for the loss, so host and device begin a forward together. */
 static void meter_phase(CostListener *m, CostPhase what, int chunk, bool last)
 {
     Timeline *p = (Timeline *)m;
@@ -233,7 +235,7 @@ Status timeline_open(Timeline **out, const Hardware *hw, const EngineConf *conf)
 {
     Timeline *p = *out = calloc(1, sizeof *p);
     bool   shared = conf->ranks.layout.ep > 1 && !conf->balance;
-    if (!p) return fail(E_FIT, "no memory for a price");
+    if (!p) return fail(E_FIT, "no host memory for a timeline");
     p->hw     = *hw;
     p->uneven = shared ? UNEVEN : 1;
     p->meter  = (CostListener){ meter_op, meter_start, meter_join, meter_fetch, meter_side, meter_phase };

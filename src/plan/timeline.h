@@ -1,13 +1,13 @@
-/* plan/timeline.h -- how long a step takes, from what the trainer itself says to a machine that has no data.
+/* plan/timeline.h -- the time of a step, from the ops and calls of a dry run.
  *
- * A Timeline listens to the dry run (base/ledger.h, CostListener) and keeps its clocks: the device, which works off ops
- * one after the other; the host, which has to launch them first and waits at every fetch; the fast links, the
- * network, and the lanes to and from the host's memory. An op takes what plan/hardware.h says of work of its
- * kind and size. A call to others sets out when it is started and holds up the device where it is joined:
- * what work hides, hides, because that is how the program is written; there is no list of what overlaps. What
- * no rank can tell alone is a rule: micro-batches of a pipeline are laid out by its own schedule
- * (schedule_open); a forward beside a backward (moe.overlap) hides at most 0.45 of the road to the experts;
- * the busiest rank has 1.15 times the even share of rows where experts are shared out and routing is free.
+ * A Timeline is a CostListener (base/ledger.h): it follows the dry run and advances one clock each for the
+ * device, which executes ops in order; the host, which launches them first and waits at every fetch; the
+ * links of a node, the network, and the copy streams to and from host memory. An op takes the time that
+ * plan/hardware.h gives for its kind and size. A collective begins where it is started and delays the
+ * device where it is joined, so what overlaps in the program overlaps here; there is no list of overlaps.
+ * What one rank cannot know is a rule: micro-batches of a pipeline follow its schedule (schedule_open); a
+ * forward overlapped with a backward (moe.overlap) hides at most 0.45 of the expert dispatch; with expert
+ * parallelism and free routing the busiest rank has 1.15 times the even share of rows.
  *
  *   Timeline *p;
  *   timeline_open(&p, &hw, &conf), conf.meter = timeline_listener(p);
@@ -16,7 +16,7 @@
  *   timeline_ask(&ask, &hw, &conf, &shape, &load, ranks);           load_of(&stream)
  *   timeline_step(&step, &ask, stage, stages, NULL or &schedule);
  *
- * Ranks that fast links join are those of a node of the fake world: open it with per_node <= hw.domain. */
+ * Ranks of a node of the fake world are joined by intra-node links: open it with per_node <= hw.domain. */
 #ifndef PLAN_TIMELINE_H
 #define PLAN_TIMELINE_H
 
@@ -24,58 +24,58 @@
 #include "engine/engine.h"
 #include "engine/flops.h"
 
-/* A chunk of one micro-batch there, or back. Seconds. */
+/* Forward or backward of one micro-batch through a chunk. Seconds. */
 typedef struct RunTime {
-    double seconds;                      /* from its beginning to its end: the four below */
-    double work, starved;                /* the device works; it waits for the host to launch something */
-    double exposed[LEDGER_GROUPS];       /* it waits for others */
-    double copies;                       /* it waits for the lanes */
-    double send;                         /* from the end until the result is with the next stage */
+    double seconds;                      /* from beginning to end: the sum of the four below */
+    double work, starved;                /* the device computes; it waits for a launch */
+    double exposed[LEDGER_GROUPS];       /* it waits for a collective, by group */
+    double copies;                       /* it waits for host copies */
+    double send;                         /* from the end until the next stage has the result */
 } RunTime;
 
-/* One rank of a stage: a micro-batch through all its chunks there and back, and the end of a step. */
+/* One rank of a stage: forward and backward of a micro-batch through all chunks, and the end of a step. */
 typedef struct StageTime {
-    double part[PART_N];                 /* work of the model's parts */
-    double op[LEDGER_OPS];               /* the same by op */
-    double replay;                       /* of it, forward work done again */
-    double launch;                       /* what the host needs to say all of it */
-    double comm[LEDGER_GROUPS];          /* by GroupId, each call alone */
-    double exposed[LEDGER_GROUPS];       /* of it, what nothing hides */
-    double forward, backward;            /* all chunks one way, with what is not hidden */
-    double done;                         /* matrix FLOPs, with those done again */
+    double part[PART_N];                 /* compute by part of the model */
+    double op[LEDGER_OPS];               /* and by op */
+    double replay;                       /* of it, recomputed forward work */
+    double launch;                       /* host time to launch all of it */
+    double comm[LEDGER_GROUPS];          /* by GroupId, without overlap */
+    double exposed[LEDGER_GROUPS];       /* of it, not hidden by compute */
+    double forward, backward;            /* of all chunks, exposed communication included */
+    double done;                         /* matrix FLOPs, recomputed ones included */
     int    chunks;
-    PipeBackwardStop floor;                     /* where backward ends; of EnginePlan */
+    PipeBackwardStop floor;                     /* where backward stops; from EnginePlan */
     RunTime run[MAX_CHUNKS][2];          /* by PipeDirection */
-    double last;                         /* that the last micro-batch of a step takes longer */
-    double update;                       /* from its end: sums that are still under way, norm, AdamW */
-    double update_work, update_copies;   /* of it, the device works; it waits for the lanes */
-    double gather;                       /* weights that the next forward waits for, were nothing beside it */
-    double once[LEDGER_GROUPS];          /* of last and update, what is waited for others */
-    double gathers[LEDGER_GROUPS];       /* of gather */
-    double once_comm[LEDGER_GROUPS];     /* each call alone */
+    double last;                         /* extra time of the last micro-batch of a step */
+    double update;                       /* after it: pending gradient reductions, norm, AdamW */
+    double update_work, update_copies;   /* of it, compute; waiting for host copies */
+    double gather;                       /* all-gather of weights before the next forward, without overlap */
+    double once[LEDGER_GROUPS];          /* of last and update, exposed communication */
+    double gathers[LEDGER_GROUPS];       /* exposed communication of gather */
+    double once_comm[LEDGER_GROUPS];     /* without overlap */
 } StageTime;
 
-typedef struct DryStep {                 /* of the slowest rank, seconds */
+typedef struct DryStep {                 /* slowest rank, seconds */
     double compute, exposed[LEDGER_GROUPS], bubble, optimizer, launch, copies, step;
-    double tokens_s, model_tflops, mfu, hfu, error;              /* error: of step, as a share of it */
-    const char *wall;                    /* "memory" "communication" "compute" "host": what holds it up */
+    double tokens_s, model_tflops, mfu, hfu, error;              /* error: relative, of step */
+    const char *wall;                    /* the bottleneck: "memory" "communication" "compute" "host" */
 } DryStep;
 
 typedef struct Timeline Timeline;
 
 MUST Status timeline_open(Timeline **p, const Hardware *hw, const EngineConf *conf);
 CostListener      *timeline_listener(Timeline *p);
-void        timeline_close(Timeline *p, StageTime *out);               /* out NULL: of no interest; p NULL: fine */
+void        timeline_close(Timeline *p, StageTime *out);               /* out may be NULL, and so may p */
 
 /* ---- the pipeline ---- */
 
-typedef struct ScheduleSpan { int micro, chunk, way; double from, to; } ScheduleSpan;        /* of one PipeAction */
+typedef struct ScheduleSpan { int micro, chunk, way; double from, to; } ScheduleSpan; /* of one PipeAction */
 
-/* When each stage does what: span[stage * actions + i] is action i of its list (parallel/pipe.h). */
+/* The schedule of all stages: span[stage * actions + i] is action i of a stage (parallel/pipe.h). */
 typedef struct Schedule {
     int        stages, actions;
     ScheduleSpan *span;
-    double    *busy, *hidden;            /* (stages): not idle; that running beside each other saved */
+    double    *busy, *hidden;            /* (stages): not idle; saved by overlapping two passes */
     double     end;
 } Schedule;
 
@@ -89,16 +89,16 @@ typedef struct StepAsk {
     PipeShape pipe;
     DType     dtype;
     int       ranks;
-    double    tokens, flops;             /* of a step on all ranks; flops: what the model needs */
+    double    tokens, flops;             /* of a step on all ranks; flops: of the model */
 } StepAsk;
 
 MUST Status timeline_ask(StepAsk *out, const Hardware *hw, const EngineConf *conf, const ModelShape *s,
                       const Load *load, int ranks);
-/* A plan's stream is one document and one picture, of which a step would take too long: the same with as many
- * of at most `doc` tokens and pictures of a usual size (2,304 patches, or `picture` if that is less) as fit.
- * Only what attends to what changes, no size that memory follows from. */
+/* A plan's stream is one document and one picture, whose attention would take too long: the same stream
+ * with documents of at most `doc` tokens and pictures of a usual size (2,304 patches, or `picture` if that
+ * is less). Only the attention pairs change, no size that memory depends on. */
 Stream      timeline_stream(Stream full, int64_t doc, int64_t picture);
-/* t: kept for the caller, who closes it; NULL: of no interest. */
+/* t: the schedule, for the caller to close; may be NULL. */
 MUST Status timeline_step(DryStep *out, const StepAsk *ask, const StageTime *stage, int stages, Schedule *t);
 
 #endif

@@ -1,13 +1,13 @@
-/* plan/timeline_step.c -- a step from its stages: the pipeline, what is left at the end of it, and which wall
- * stands in the way; see price.h. */
+/* plan/timeline_step.c -- the time of a step from its stages: pipeline schedule, end of the step,
+ * bottleneck; see timeline.h. */
 #include "plan/timeline.h"
 
 #include <math.h>
 #include <string.h>
 
-/* Shares of a step from which on a wall is one: waiting for others; for launches; work done again
- * or waiting for memory of the host. */
-static const double OTHERS = 0.20, HOST = 0.08, AGAIN = 0.15;
+/* Shares of a step from which on something is the bottleneck: exposed communication; kernel launches;
+ * recomputation and host copies, which more memory would avoid. */
+static const double COMMUNICATION = 0.20, LAUNCHES = 0.08, MEMORY = 0.15;
 
 Status timeline_ask(StepAsk *out, const Hardware *hw, const EngineConf *conf, const ModelShape *s,
                  const Load *load, int ranks)
@@ -27,7 +27,7 @@ Status timeline_ask(StepAsk *out, const Hardware *hw, const EngineConf *conf, co
     return OK;
 }
 
-/* Pairs of `all` rows in pieces of `each`, the last one what is left. */
+/* Attention pairs of `all` rows in documents of `each`, the last one shorter. */
 static double pairs_of(int64_t all, int64_t each, bool causal)
 {
     double n = (double)(all / each), len = (double)each, rest = (double)(all % each);
@@ -42,8 +42,8 @@ Stream timeline_stream(Stream full, int64_t doc, int64_t picture)
     return full;
 }
 
-/* The gathered weights of a stage are used unit by unit, while its first forward goes on. */
-static double gather_left(const StageTime *s) { return fmax(0, s->gather - s->forward); }
+/* The all-gather of a stage overlaps with its first forward, layer by layer. */
+static double exposed_gather(const StageTime *s) { return fmax(0, s->gather - s->forward); }
 
 static double sum(const double *v, int n)
 {
@@ -63,33 +63,33 @@ static int slowest(const StageTime *stage, int stages, const Schedule *t)
 
 static void fill_stage(DryStep *out, const StageTime *s, int micros, double hidden)
 {
-    double micro = (double)micros, road = 0;
-    static const int roads[] = { GR_etp_ep, GR_ep_intra_node, GR_ep_inter_node };
+    double micro = (double)micros, dispatch = 0;
+    static const int groups[] = { GR_etp_ep, GR_ep_intra_node, GR_ep_inter_node };
     for (int v = 0; v < s->chunks; v++)
         for (int way = 0; way < 2; way++) {
             out->compute += micro * s->run[v][way].work;
             out->launch  += micro * s->run[v][way].starved;
             out->copies  += micro * s->run[v][way].copies;
         }
-    double left = s->gather > 0 ? gather_left(s) / s->gather : 0;
+    double left = s->gather > 0 ? exposed_gather(s) / s->gather : 0;
     for (int g = 0; g < LEDGER_GROUPS; g++)
         out->exposed[g] = micro * s->exposed[g] + s->once[g] + left * s->gathers[g];
-    for (int i = 0; i < 3; i++) road += out->exposed[roads[i]];
-    for (int i = 0; i < 3 && road > 0; i++) out->exposed[roads[i]] *= 1 - fmin(1, hidden / road);
+    for (int i = 0; i < 3; i++) dispatch += out->exposed[groups[i]];
+    for (int i = 0; i < 3 && dispatch > 0; i++) out->exposed[groups[i]] *= 1 - fmin(1, hidden / dispatch);
     out->optimizer = s->update_work, out->copies += s->update_copies;
 }
 
-static const char *wall_of(const DryStep *d, const StageTime *s, int micros)
+static const char *bottleneck_of(const DryStep *d, const StageTime *s, int micros)
 {
-    double others = (sum(d->exposed, LEDGER_GROUPS) + d->bubble) / d->step / OTHERS;
-    double host = d->launch / d->step / HOST;
-    double again = ((double)micros * s->replay + d->copies) / d->step / AGAIN;
-    double most = fmax(others, fmax(host, again));
+    double comm = (sum(d->exposed, LEDGER_GROUPS) + d->bubble) / d->step / COMMUNICATION;
+    double host = d->launch / d->step / LAUNCHES;
+    double memory = ((double)micros * s->replay + d->copies) / d->step / MEMORY;
+    double most = fmax(comm, fmax(host, memory));
     if (most < 1) return "compute";
-    return most == others ? "communication" : most == host ? "host" : "memory";
+    return most == comm ? "communication" : most == host ? "host" : "memory";
 }
 
-/* Rows measured on one card say nothing of links; rates of another dtype little of anything. */
+/* A row measured on one GPU knows nothing about links; rates of another dtype are little use. */
 static double error_of(const StepAsk *ask)
 {
     double e = ask->hw->error;
@@ -118,14 +118,14 @@ Status timeline_step(DryStep *out, const StepAsk *ask, const StageTime *stage, i
     for (int i = 0; i < stages; i++) {
         last   = fmax(last, stage[i].last);
         update = fmax(update, stage[i].update);
-        gather = fmax(gather, gather_left(&stage[i]));
+        gather = fmax(gather, exposed_gather(&stage[i]));
     }
     int s = slowest(stage, stages, &t);
     end = t.end + last + update + gather;
     fill_stage(out, &stage[s], ask->pipe.micros, t.hidden[s]);
     out->bubble = t.end - t.busy[s];
     out->step   = end;
-    out->wall   = wall_of(out, &stage[s], ask->pipe.micros);
+    out->wall   = bottleneck_of(out, &stage[s], ask->pipe.micros);
     fill_rates(out, ask, stage, stages);
     if (kept) *kept = t;
     else      schedule_close(&t);

@@ -1,4 +1,4 @@
-/* plan/view_json.c -- a dry run for programs. Bytes and seconds, whole numbers where they are counted. */
+/* plan/view_json.c -- a dry run as JSON. Bytes and seconds. */
 #include "plan/view.h"
 
 #include <string.h>
@@ -19,8 +19,8 @@ static Json *messages_json(const DryRun *d, int stage)
     for (int g = 0; g < GR_N; g++) {
         LedgerComm c = view_comm(d, stage, g);
         if (c.near + c.far == 0) continue;
-        json_array_append_new(list, json_pack("{s:s, s:I, s:I, s:I}", "group", group_name((GroupId)g), "calls",
-                                              (json_int_t)c.calls, "near", (json_int_t)c.near, "far",
+        json_array_append_new(list, json_pack("{s:s, s:I, s:I, s:I}", "group", group_name((GroupId)g),
+                                              "calls", (json_int_t)c.calls, "near", (json_int_t)c.near, "far",
                                               (json_int_t)c.far));
     }
     return list;
@@ -101,14 +101,14 @@ Status view_json(Json **out, const PlanView *v)
     double peak = (double)dryrun_peak(d, &full);
     Json  *stages = json_array();
     for (int s = 0; s < d->stages; s++) json_array_append_new(stages, stage_json(d, s));
-    *out = json_pack("{s:s, s:s, s:s, s:s, s:o, s:I, s:i, s:o}", "recipe", v->title, "model", d->model, "dtype",
-                     dtype_name(d->dtype), "backend", d->recipe.device.backend, "layout", layout_json(d),
-                     "peak_bytes", (json_int_t)peak, "fullest_stage", full, "stages", stages);
+    *out = json_pack("{s:s, s:s, s:s, s:s, s:o, s:I, s:i, s:o}", "recipe", v->title, "model", d->model,
+                     "dtype", dtype_name(d->dtype), "backend", d->recipe.device.backend, "layout",
+                     layout_json(d), "peak_bytes", (json_int_t)peak, "fullest_stage", full, "stages", stages);
     if (!*out) return fail(E_OTHER, "%s: a text that is not UTF-8, or no memory", v->title);
     if (d->timed)
         json_object_set_new(*out, "hardware",
-                            json_pack("{s:s, s:I, s:I, s:s}", "id", d->hw.id, "room", (json_int_t)d->hw.capacity,
-                                      "fixed", (json_int_t)d->hw.fixed, "fit",
+                            json_pack("{s:s, s:I, s:I, s:s}", "id", d->hw.id, "room",
+                                      (json_int_t)d->hw.capacity, "fixed", (json_int_t)d->hw.fixed, "fit",
                                       fit_word(fit_of(peak, &d->hw))));
     json_object_set_new(*out, "trains", trainable_json(&d->trains));
     if (d->step.step > 0) json_object_set_new(*out, "step", step_json(&d->step));

@@ -1,4 +1,4 @@
-/* plan/view_placement.c -- who sits where: nodes and the ranks in them, each by its place on the axes. */
+/* plan/view_placement.c -- rank placement: nodes and their ranks, each by its index on the axes. */
 #include "plan/view.h"
 
 #include "parallel/rules.h"
@@ -51,7 +51,7 @@ static void print_row(FILE *out, const DryRun *d, const MeshLayout *l, int first
     fprintf(out, " |\n");
 }
 
-/* The first rows and the last ones, where there are many. */
+/* Prints the first and the last rows, if there are many. */
 void placement_print(FILE *out, const DryRun *d)
 {
     MeshLayout l = view_layout(d);
@@ -59,11 +59,13 @@ void placement_print(FILE *out, const DryRun *d)
     int    across = (width + 2) * ACROSS > 98 ? ACROSS / 2 : ACROSS;
     int    of_node = (d->per_node + across - 1) / across, nodes = (d->ranks + d->per_node - 1) / d->per_node;
     int    rows = of_node * nodes, skip = rows > ROWS ? rows - ROWS : 0, left = rows - skip;
-    fprintf(out, "\nwho sits where: %d node%s of %d; t tp, c cp, d dp, p stage, x etp, e ep, where there are "
-            "several\n", nodes, nodes > 1 ? "s" : "", d->per_node);
+    fprintf(out,
+            "\nrank placement: %d node%s of %d; t tp, c cp, d dp, p stage, x etp, e ep; axes of size 1 are "
+            "left out\n",
+            nodes, nodes > 1 ? "s" : "", d->per_node);
     for (int row = 0; row < rows; row++) {
         if (skip && row == left - left / 4) {
-            fprintf(out, "  … %d rows more\n", skip);
+            fprintf(out, "  … %d more rows\n", skip);
             row += skip;
         }
         int first = row / of_node * d->per_node + row % of_node * across, n = across;

@@ -1,4 +1,4 @@
-/* plan/view_public.c -- what two public estimators say of a dry run's layout; their formulas are in
+/* plan/view_public.c -- estimates of two public estimators for a dry run's layout; their formulas are in
  * analytic_megatron.c. */
 #include "plan/analytic.h"
 #include "plan/view.h"
@@ -10,7 +10,8 @@ static double layer_params(const DryRun *d)
     double D = (double)t->D, attention = D * (double)(t->H * t->C * 2 + t->G * t->C * 2);
     double dense = t->E ? 0 : 3 * D * (double)t->F;
     double experts = (double)t->E * 3 * D * (double)t->I;
-    return (attention + dense) / (double)p->tp + experts / (double)(p->ep * p->etp) + D * (double)t->E + 2 * D;
+    return (attention + dense) / (double)p->tp + experts / (double)(p->ep * p->etp) + D * (double)t->E +
+           2 * D;
 }
 
 void estimates_of(Estimate e[ESTIMATES], const DryRun *d)

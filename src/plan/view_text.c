@@ -1,4 +1,4 @@
-/* plan/view_text.c -- a dry run in a terminal: who sits where, what takes the room, who says what, how long. */
+/* plan/view_text.c -- a dry run as text: rank placement, memory, FLOPs, communication, time. */
 #include "plan/view.h"
 
 #include "parallel/rules.h"
@@ -31,7 +31,7 @@ static void put_bar(FILE *out, int from, int n, const char *fill)
     for (int i = 0; i < n; i++) fputs(fill, out);
 }
 
-/* The letters of arenas, as many as each takes of the scale. */
+/* The first letter of each arena, repeated by its share of the scale. */
 static void put_stack(FILE *out, const EnginePlan *p, double scale)
 {
     double sum = 0;
@@ -44,8 +44,8 @@ static void put_stack(FILE *out, const EnginePlan *p, double scale)
     for (; at < BAR; at++) fputc(' ', out);
 }
 
-/* What fits what, in words; without hardware nothing is known. */
-static void put_verdict(FILE *out, const DryRun *d, double bytes)
+/* Whether it fits; nothing without hardware. */
+static void put_fit(FILE *out, const DryRun *d, double bytes)
 {
     if (!d->timed) return;
     fprintf(out, "  %s", fit_word(fit_of(bytes, &d->hw)));
@@ -55,7 +55,7 @@ static void print_stages(FILE *out, const DryRun *d, double scale)
 {
     fprintf(out, "\nmemory of a rank of each stage");
     if (d->timed)
-        fprintf(out, "; %s has room for %.1f GiB, libraries take %.1f", d->hw.id, d->hw.capacity / GIB,
+        fprintf(out, "; %s has %.1f GiB, libraries take %.1f", d->hw.id, d->hw.capacity / GIB,
                 d->hw.fixed / GIB);
     fprintf(out, "\n");
     for (int s = 0; s < d->stages; s++) {
@@ -64,7 +64,7 @@ static void print_stages(FILE *out, const DryRun *d, double scale)
         fprintf(out, "  stage %-3d %9.2f GiB |", s, bytes / GIB);
         put_stack(out, p, scale);
         fprintf(out, "| %d in flight", p->slots);
-        put_verdict(out, d, bytes);
+        put_fit(out, d, bytes);
         fprintf(out, "\n");
     }
 }
@@ -77,7 +77,7 @@ static void print_labels(FILE *out, const EnginePlan *p, int arena)
     fprintf(out, "\n");
 }
 
-/* The fullest stage arena by arena, each bar beginning where the one before it ended. */
+/* The fullest stage arena by arena; each bar begins where the bar before it ended. */
 static void print_waterfall(FILE *out, const DryRun *d, int stage, double scale)
 {
     const EnginePlan *p = &d->stage[stage].plan;
@@ -107,7 +107,7 @@ static void print_work(FILE *out, const DryRun *d)
         sum += mine;
         if (mine > most) most = mine, slow = s;
     }
-    fprintf(out, "\nwork of a step on one rank of every stage: %.1f TFLOP;", sum / 1e12);
+    fprintf(out, "\nFLOPs of a step on one rank of every stage: %.1f TFLOP;", sum / 1e12);
     for (int p = 0; p < PART_N; p++)
         if (by[p] > 0) fprintf(out, " %s %.1f %%", part_words[p], 100 * by[p] / sum);
     if (d->stages > 1)
@@ -115,12 +115,12 @@ static void print_work(FILE *out, const DryRun *d)
     fprintf(out, "\n");
 }
 
-/* Of the stage that says the most in a group. */
+/* For each group the stage that sends most. */
 static void print_messages(FILE *out, const DryRun *d)
 {
-    fprintf(out, "\nwhat a rank sends in a step of %d micro-batch%s, on the stage that sends most\n", d->micros,
-            d->micros > 1 ? "es" : "");
-    fprintf(out, "  %-16s %9s %12s %12s  %s\n", "group", "calls", "near, MB", "far, MB", "for");
+    fprintf(out, "\ncommunication of a rank in a step of %d micro-batch%s, on the stage that sends most\n",
+            d->micros, d->micros > 1 ? "es" : "");
+    fprintf(out, "  %-16s %9s %14s %14s  %s\n", "group", "calls", "intra-node MB", "inter-node MB", "for");
     for (int g = 0; g < GR_N; g++) {
         LedgerComm most = { 0 };
         for (int s = 0; s < d->stages; s++) {
@@ -128,7 +128,7 @@ static void print_messages(FILE *out, const DryRun *d)
             if (c.near + c.far > most.near + most.far) most = c;
         }
         if (most.near + most.far == 0) continue;
-        fprintf(out, "  %-16s %9lld %12.1f %12.1f  %s\n", group_name((GroupId)g), (long long)most.calls,
+        fprintf(out, "  %-16s %9lld %14.1f %14.1f  %s\n", group_name((GroupId)g), (long long)most.calls,
                 (double)most.near / 1e6, (double)most.far / 1e6, group_use((GroupId)g));
     }
 }
@@ -139,22 +139,25 @@ static void print_step(FILE *out, const DryRun *d)
     double exposed = 0;
     if (!d->timed || s->step <= 0) return;
     for (int g = 0; g < LEDGER_GROUPS; g++) exposed += s->exposed[g];
-    fprintf(out, "\nby the row of %s: a step takes %.3g s (give or take %.0f %%): compute %.3g, waiting for "
-            "messages %.3g, bubble %.3g, optimizer %.3g\n", d->hw.id, s->step, 100 * s->error, s->compute,
-            exposed, s->bubble, s->optimizer);
+    fprintf(out,
+            "\nby the hardware row %s: a step takes %.3g s (within %.0f %%): compute %.3g, exposed "
+            "communication %.3g, bubble %.3g, optimizer %.3g\n",
+            d->hw.id, s->step, 100 * s->error, s->compute, exposed, s->bubble, s->optimizer);
     for (int g = 0; g < GR_N; g++)
         if (s->exposed[g] > 0.005 * s->step)
             fprintf(out, "  %-16s %.1f %% of the step\n", group_name((GroupId)g),
                     100 * s->exposed[g] / s->step);
-    fprintf(out, "  %.0f tokens/s, %.0f TFLOP/s of the model a rank: mfu %.1f %%, hfu %.1f %%; the wall is "
-            "%s\n", s->tokens_s, s->model_tflops, 100 * s->mfu, 100 * s->hfu, s->wall ? s->wall : "not known");
+    fprintf(out,
+            "  %.0f tokens/s, %.0f model TFLOP/s a rank: MFU %.1f %%, HFU %.1f %%; bottleneck: "
+            "%s\n",
+            s->tokens_s, s->model_tflops, 100 * s->mfu, 100 * s->hfu, s->wall ? s->wall : "not known");
 }
 
 static void print_estimates(FILE *out, const PlanView *v, int stage)
 {
     const EnginePlan *p = &v->dry->stage[stage].plan;
     if (!v->estimates) return;
-    fprintf(out, "\nwhat others would say, GiB; they know no rows of experts, buffers or uneven stages\n"
+    fprintf(out, "\nother estimators, GiB; they leave out expert rows, buffers and uneven stages\n"
             "  %-18s %12s %12s %12s\n", "", "states", "activations", "sum");
     for (int i = 0; i < ESTIMATES; i++) {
         const Estimate *e = &v->estimates[i];
@@ -171,13 +174,13 @@ static void print_advice(FILE *out, const FitAdvice *a)
 {
     char line[400];
     if (!a) return;
-    fprintf(out, "\nwhat can be turned, cheapest first\n");
+    fprintf(out, "\nsettings that save memory, cheapest first\n");
     for (int i = 0; i < a->n; i++) {
-        if (i >= TOP_ADVICE && i + 1 < a->n) continue;        /* the last may be several together */
+        if (i >= TOP_ADVICE && i + 1 < a->n) continue;        /* the last may combine several */
         fit_row_text(line, sizeof line, a, i);
         fprintf(out, "  %s\n", line);
     }
-    if (!fit_cheapest(a)) fprintf(out, "  nothing on the list is enough, nor all of it: take more ranks\n");
+    if (!fit_cheapest(a)) fprintf(out, "  none of these is enough, nor all together: use more ranks\n");
 }
 
 static void put_line(void *self, bool loud, const char *line)
@@ -187,7 +190,7 @@ static void put_line(void *self, bool loud, const char *line)
 
 static void print_trains(FILE *out, const DryRun *d)
 {
-    fprintf(out, "\nwhat trains, of %.3f M parameters\n", (double)d->trains.base / 1e6);
+    fprintf(out, "\ntrainable, of %.3f M parameters\n", (double)d->trains.base / 1e6);
     trainable_print(&d->trains, put_line, out);
 }
 

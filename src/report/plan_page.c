@@ -1,224 +1,223 @@
-/* report/plan_page.c -- a dry run as one page of HTML: memory of every stage as a waterfall, who sits where, the
- * pipeline's timeline, messages. Styles and script are those of a run's report; nothing is loaded. */
-#include "report/report_html.h"
-#include "plan/view.h"
+/* report/plan_page.c -- see plan_page.h. */
+#include "report/plan_page.h"
 
-#include "data/image_encode.h"
-
+#include "report/page.h"
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
-enum { SEATS = 512, MICROS_SHOWN = 24, BARS_MOST = 6000 };
+enum { RANKS_SHOWN = 512, MICROS_SHOWN = 24, SPANS_MOST = 6000 };
 
-static const char page_style[] =
-    ".seats{display:flex;flex-wrap:wrap;gap:10px}\n"
-    ".node{border:1px solid var(--line);border-radius:8px;padding:6px 8px}\n"
-    ".node small{color:var(--soft);display:block;margin-bottom:4px}\n"
-    ".node div{display:grid;grid-template-columns:repeat(4,auto);gap:3px}\n"
-    ".node i{font-style:normal;font-size:11px;padding:1px 6px;border-radius:4px;white-space:nowrap;\n"
-    "background:color-mix(in srgb,var(--c) 24%,var(--card));border-left:3px solid var(--c)}\n"
-    ".time svg{display:block;width:100%;background:var(--track);border-radius:5px}\n"
-    ".time rect{stroke:var(--card);stroke-width:.5;fill:var(--c)}\n"
-    ".time .back{opacity:.55}\n"
-    "#layout .meta,#time .meta{margin-bottom:10px}\n";
-
-static void put_head(Html *h, const PlanView *v)
+static void add_tile(Page *p, Json *tiles, const char *name, const char *value, Json *note)
 {
-    html_put(h, "<!DOCTYPE html>\n<html lang='en'><head><meta charset='utf-8'>\n"
-                "<meta http-equiv='Content-Security-Policy' content=\"default-src 'none'; "
-                "style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'\">\n"
-                "<meta name='viewport' content='width=device-width,initial-scale=1'>\n"
-                "<meta name='referrer' content='no-referrer'>\n<title>");
-    html_around(h, "", v->title, " \xc2\xb7 treb plan</title>\n<style>\n");
-    html_put(h, report_style);
-    html_put(h, page_style);
-    html_put(h, "</style></head><body>\n<nav><div class='top'><div class='links'>"
-                "<a class='brand' href='#top'>Trebuchet</a><a href='#memory'>Memory</a>"
-                "<a href='#layout'>Layout</a><a href='#time'>Timeline</a><a href='#messages'>Messages</a>");
-    if (v->advice) html_put(h, "<a href='#advice'>Advice</a>");
-    html_put(h, "</div></div></nav>\n<main>\n");
+    page_add(p, tiles, json_pack("{s:s, s:[[s]], s:o}", "name", name, "values", value, "note", note));
 }
 
-static void put_tile(Html *h, const char *label, const char *value, const char *note)
+static Json *format(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+static Json *format(const char *fmt, ...)
 {
-    html_fmt(h, "<div class='card tile'><div class='name'>%s</div><div class='value'>%s</div><div class='sub'>",
-             label, value);
-    html_around(h, "", note, "</div></div>\n");
+    char text[200];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    return page_string(text);
 }
 
-static void put_title(Html *h, const PlanView *v)
+static void add_tiles(Page *p, const DryRun *d)
 {
-    const DryRun *d = v->dry;
+    const DryStep *s = &d->step;
     int    full = 0;
     double peak = (double)dryrun_peak(d, &full);
-    char   note[120];
-    html_around(h, "<header id='top'><h1>", v->title, "</h1><p class='meta'>");
-    html_around(h, "", d->model, "");
-    html_fmt(h, " on <b>%d</b> ranks, %d a node, %s</p></header>\n<div class='tiles'>", d->ranks, d->per_node,
-             dtype_name(d->dtype));
-    snprintf(note, sizeof note, "of stage %d, the fullest", full);
-    put_tile(h, "peak of a rank", BYTES(peak), note);
-    if (d->timed) {
-        snprintf(note, sizeof note, "%s has room for %s", d->hw.id, BYTES(d->hw.capacity));
-        put_tile(h, "fit", fit_word(fit_of(peak, &d->hw)), note);
+    Json  *b = block_open("tiles"), *tiles = block_list(b, "tiles");
+    add_tile(p, tiles, "Peak memory of a rank", BYTES(peak), format("stage %d, the fullest", full));
+    if (d->timed)
+        add_tile(p, tiles, "Fit", fit_word(fit_of(peak, &d->hw)),
+                 format("%s has %s for a run", d->hw.id, BYTES(d->hw.capacity)));
+    if (s->step > 0) {
+        add_tile(p, tiles, "Step time", SPAN(s->step),
+                 format("\xc2\xb1%.0f %%; bottleneck: %s", 100 * s->error, s->wall ? s->wall : "not known"));
+        add_tile(p, tiles, "MFU", PERCENT(s->mfu),
+                 format("%.0f TFLOP/s a rank; HFU %.1f %%", s->model_tflops, 100 * s->hfu));
+        add_tile(p, tiles, "Tokens/s", NUM(s->tokens_s), format("of all ranks"));
     }
-    if (d->step.step > 0) {
-        snprintf(note, sizeof note, "give or take %.0f %%; the wall is %s", 100 * d->step.error,
-                 d->step.wall ? d->step.wall : "not known");
-        put_tile(h, "a step", SPAN(d->step.step), note);
-        snprintf(note, sizeof note, "%.0f TFLOP/s a rank, hfu %.1f %%", d->step.model_tflops,
-                 100 * d->step.hfu);
-        put_tile(h, "mfu", PERCENT(d->step.mfu), note);
-        put_tile(h, "tokens a second", NUM(d->step.tokens_s), "of all ranks");
-    }
-    html_put(h, "</div>\n");
+    page_add(p, NULL, b);
 }
 
-/* One bar, which begins where the one before it ended; inside, its labels. */
-static void put_arena(Html *h, const EnginePlan *p, int a, double from, double scale)
+static void add_heading(Page *p, const PlanView *v)
+{
+    const DryRun *d = v->dry;
+    Json *meta = json_array();
+    page_say(json_object_get(p->root, "heading"), NULL, "%s", v->title);
+    page_say(meta, NULL, "%s on ", d->model), page_say(meta, "b", "%d", d->ranks);
+    page_say(meta, NULL, " ranks, %d per node, %s", d->per_node, dtype_name(d->dtype));
+    page_add(p, json_object_get(p->root, "meta"), meta);
+}
+
+/* --- memory ------------------------------------------------------------------------------------------- */
+
+static void add_arena(Json *bars, const EnginePlan *p, int a, double from, double scale)
 {
     double bytes = (double)p->bytes[a];
-    html_fmt(h, "<span>%s</span><div class='track'><div class='bar k%d' style='left:%.3f%%;width:%.3f%%'>",
-             engine_arena_label((ArenaId)a), a % 8 + 1, 100 * from / scale, 100 * fmin(bytes / scale, 1));
-    for (int k = 0; k < ARENA_LABELS && p->label[a][k].bytes; k++) {
-        double part = (double)p->label[a][k].bytes;
-        html_fmt(h, "<i style='width:%.3f%%' title='", 100 * part / bytes);
-        html_text(h, p->label[a][k].name);
-        html_fmt(h, ": %s'></i>", BYTES(part));
-    }
-    html_fmt(h, "</div></div><span class='num'>%s</span>\n", BYTES(bytes));
+    Json  *row =
+        bars_row(bars, engine_arena_label((ArenaId)a), a, from / scale, fmin(bytes / scale, 1), BYTES(bytes));
+    for (int k = 0; k < ARENA_LABELS && p->label[a][k].bytes; k++)
+        bars_part(row, (double)p->label[a][k].bytes / bytes, "%s: %s", p->label[a][k].name,
+                  BYTES((double)p->label[a][k].bytes));
 }
 
-static void put_stage(Html *h, const DryRun *d, int stage, double scale)
+/* Each bar begins where the bar before it ended. */
+static Json *stage_bars(const DryRun *d, int stage, double scale)
 {
     const EnginePlan *p = &d->stage[stage].plan;
     double from = 0, sum = (double)dryrun_device(d, stage);
-    html_fmt(h, "<figure class='card%s'><figcaption><span class='title'><b>Stage %d</b> "
-             "<small>%d in flight</small></span></figcaption><div class='fall'>\n", d->stages > 1 ? "" : " wide", stage, p->slots);
+    Json *bars = block_bars();
     for (int i = 0; i < ARENA_N; i++) {
         if (!p->bytes[i] || !view_on_device(i)) continue;
-        put_arena(h, p, i, from, scale);
+        add_arena(bars, p, i, from, scale);
         from += (double)p->bytes[i];
     }
-    html_fmt(h, "<span class='sum'>%s</span><div class='sum'></div><span class='num sum'>%s</span>",
-             d->timed ? fit_word(fit_of(sum, &d->hw)) : "sum", BYTES(sum));
-    if (p->bytes[A_HOST]) put_arena(h, p, A_HOST, 0, scale);
-    html_put(h, "</div></figure>\n");
+    Json *row =
+        bars_row(bars, d->timed ? fit_word(fit_of(sum, &d->hw)) : "sum", 7, 0, sum / scale, BYTES(sum));
+    json_object_set_new(row, "sum", json_true());
+    if (p->bytes[A_HOST]) add_arena(bars, p, A_HOST, 0, scale);
+    return bars;
 }
 
-static void put_memory(Html *h, const DryRun *d)
+static void add_memory(Page *p, const DryRun *d)
 {
     double scale = (double)dryrun_peak(d, NULL);
     if (d->timed) scale = fmax(scale, d->hw.capacity);
     for (int s = 0; s < d->stages; s++) scale = fmax(scale, (double)d->stage[s].plan.bytes[A_HOST]);
-    html_put(h, "<section id='memory'><h2>Memory of a rank, by stage</h2><div class='grid'>\n");
-    for (int s = 0; s < d->stages; s++) put_stage(h, d, s, scale);
-    html_put(h, "</div></section>\n");
+    page_section(p, "memory", "Memory of a rank, by stage");
+    for (int s = 0; s < d->stages; s++) {
+        Json *panel = page_panel(p, d->stages == 1), *title = block_list(panel, "title");
+        page_say(title, "b", "Stage %d", s), page_say(title, NULL, " ");
+        page_say(title, "small", "%d micro-batches in flight", d->stage[s].plan.slots);
+        page_add(p, block_list(panel, "blocks"), stage_bars(d, s, scale));
+    }
 }
 
-static void put_seats(Html *h, const DryRun *d)
+/* --- placement and timeline ----------------------------------------------------------------------------- */
+
+static void add_placement(Page *p, const DryRun *d)
 {
     MeshLayout l = view_layout(d);
     Mesh   m;
     char   text[PLACEMENT_BYTES];
-    int    n = d->ranks < SEATS ? d->ranks : SEATS;
-    html_put(h, "<section id='layout'><h2>Who sits where</h2><div class='card wide'><p class='meta'>"
-                "t tensor, c context, d data, p stage, x slice of experts, e experts; axes of one place are left out, a "
-                "colour is a stage</p><div class='seats'>\n");
+    int    n = d->ranks < RANKS_SHOWN ? d->ranks : RANKS_SHOWN;
+    page_section(p, "placement", "Rank placement");
+    Json *blocks = block_list(page_panel(p, true), "blocks"), *b = block_open("placement"), *node = NULL;
     for (int r = 0; r < n; r++) {
         mesh_place(&m, r, d->ranks, &l);
-        if (r % d->per_node == 0) html_fmt(h, "<div class='node'><small>node %d</small><div>", r / d->per_node);
-        html_fmt(h, "<i class='k%d' title='rank %d'>%s</i>", m.at[AX_PP] % 8 + 1, r,
-                 *placement_text(text, &m) ? text : "\xc2\xb7");
-        if ((r + 1) % d->per_node == 0 || r + 1 == n) html_put(h, "</div></div>\n");
+        if (r % d->per_node == 0)
+            node = json_array(), json_array_append_new(block_list(b, "nodes"), node);
+        json_array_append_new(node, json_pack("[i, i, s]", r, m.at[AX_PP], placement_text(text, &m)));
     }
-    html_put(h, "</div>");
-    if (n < d->ranks) html_fmt(h, "<p class='meta'>and %d ranks more</p>", d->ranks - n);
-    html_put(h, "</div></section>\n");
+    page_add(p, blocks, block_text("meta", "t tensor, c context, d data, p stage, x expert tensor, e expert "
+                                   "parallel; axes of size 1 are left out, a colour is a stage"));
+    page_add(p, blocks, b);
+    if (n < d->ranks) page_add(p, blocks, block_text("meta", "and %d ranks more", d->ranks - n));
 }
 
-static void put_span(Html *h, const ScheduleSpan *b, int stage, double end, bool timed)
+static Json *timeline_block(const Schedule *t, const DryRun *d)
 {
-    bool back = b->way == PIPE_BACKWARD;
-    if (b->to <= b->from) return;                            /* a backward that there is not */
-    html_fmt(h, "<rect class='k%d%s' x='%.2f' y='%d' width='%.2f' height='20'><title>stage %d chunk %d "
-             "micro-batch %d %s", b->chunk % 8 + 1, back ? " back" : "", 1000 * b->from / end, 22 * stage + 1,
-             1000 * (b->to - b->from) / end, stage, b->chunk, b->micro, back ? "back" : "there");
-    if (timed) html_fmt(h, ", %.2f to %.2f ms", 1e3 * b->from, 1e3 * b->to);
-    html_put(h, "</title></rect>\n");
+    Json *spans = json_array();
+    for (int s = 0; s < t->stages; s++)
+        for (int i = 0; i < t->actions; i++) {
+            const ScheduleSpan *b = &t->span[s * t->actions + i];
+            if (b->to <= b->from) continue;                  /* a chunk without a backward pass */
+            json_array_append_new(spans, json_pack("[i, i, i, b, f, f]", s, b->chunk, b->micro,
+                                                   b->way == PIPE_BACKWARD, b->from, b->to));
+        }
+    return json_pack("{s:s, s:i, s:f, s:b, s:o}", "kind", "timeline", "stages", t->stages, "end",
+                     t->end > 0 ? t->end : 1.0, "timed", (int)d->timed, "spans", spans);
 }
 
-static Status put_timeline(Html *h, const DryRun *d)
+static Status add_timeline(Page *p, const DryRun *d)
 {
     Schedule t;
-    int      most = BARS_MOST / (2 * d->stages * d->chunks), tall = 22 * d->stages;
+    int      most = SPANS_MOST / (2 * d->stages * d->chunks);
     TRY(view_timeline_open(&t, d, most < MICROS_SHOWN ? most > 1 ? most : 1 : MICROS_SHOWN));
     int micros = t.actions / (2 * d->chunks);
-    html_put(h, "<section id='time'><h2>Timeline of the pipeline</h2><div class='card wide time'>");
-    html_fmt(h, "<p class='meta'>%s %d of %d micro-batches; a colour is a chunk, pale is backward; %s</p>",
-             micros < d->micros ? "the first" : "all", micros, d->micros,
-             d->timed ? "times are the plan's" : "a backward is drawn twice as long as a forward");
-    html_fmt(h, "<svg viewBox='0 0 1000 %d' preserveAspectRatio='none' height='%d'>\n", tall, tall);
-    for (int s = 0; s < t.stages; s++)
-        for (int i = 0; i < t.actions; i++)
-            put_span(h, &t.span[s * t.actions + i], s, t.end > 0 ? t.end : 1, d->timed);
-    html_put(h, "</svg></div></section>\n");
+    page_section(p, "timeline", "Pipeline timeline");
+    Json *blocks = block_list(page_panel(p, true), "blocks");
+    page_add(p, blocks,
+             block_text("meta", "%s %d of %d micro-batches; a colour is a chunk, pale is backward; %s",
+                        micros < d->micros ? "the first" : "all", micros, d->micros,
+                        d->timed ? "times are the plan's"
+                                 : "a backward is drawn twice as long as a "
+                                   "forward"));
+    page_add(p, blocks, timeline_block(&t, d));
     schedule_close(&t);
     return OK;
 }
 
-static void put_messages(Html *h, const DryRun *d)
+/* --- tables ------------------------------------------------------------------------------------------- */
+
+static void add_cells(Json *row, int n, Json *const *cell)
 {
-    html_fmt(h, "<section id='messages'><h2>What a rank sends in a step of %d micro-batch%s</h2>"
-             "<div class='card wide scroll'><table><tr><th>stage</th><th>group</th><th>for</th>"
-             "<th class='num'>calls</th><th class='num'>over fast links</th>"
-             "<th class='num'>over the network</th></tr>\n", d->micros, d->micros > 1 ? "es" : "");
+    for (int i = 0; i < n; i++) json_array_append_new(row, cell[i]);
+}
+
+static void add_messages(Page *p, const DryRun *d)
+{
+    static const char *const columns[] = { "- stage", "mono group", "- for", "num calls", "num intra-node",
+                                           "num inter-node" };
+    Json *table = block_table(columns, 6, NULL);
+    page_section(p, "messages", "Communication");
+    Json *panel = page_panel(p, true);
+    page_say(block_list(panel, "title"), NULL, "bytes a rank sends in a step of %d micro-batch%s", d->micros,
+             d->micros > 1 ? "es" : "");
     for (int s = 0; s < d->stages; s++)
         for (int g = 0; g < GR_N; g++) {
             LedgerComm c = view_comm(d, s, g);
             if (c.near + c.far == 0) continue;
-            html_fmt(h, "<tr><td>%d</td><td class='mono'>%s</td><td>%s</td><td class='num'>%s</td>"
-                     "<td class='num'>%s</td><td class='num'>%s</td></tr>\n", s, group_name((GroupId)g),
-                     group_use((GroupId)g), WHOLE((double)c.calls), BYTES((double)c.near),
-                     BYTES((double)c.far));
+            add_cells(
+                table_row(table), 6,
+                (Json *const[]){ format("%d", s), page_string(group_name((GroupId)g)),
+                                 page_string(group_use((GroupId)g)), page_string(WHOLE((double)c.calls)),
+                                 page_string(BYTES((double)c.near)), page_string(BYTES((double)c.far)) });
         }
-    html_put(h, "</table></div></section>\n");
+    page_add(p, block_list(panel, "blocks"), table);
 }
 
-static void put_advice(Html *h, const FitAdvice *a)
+static void add_advice(Page *p, const FitAdvice *a)
 {
+    static const char *const columns[] = { "mono set", "num saves", "num then", "- ", "- cost" };
     if (!a) return;
-    html_put(h, "<section id='advice'><h2>What can be turned, cheapest first</h2><div class='card wide scroll'>"
-                "<table><tr><th>set</th><th class='num'>saves</th><th class='num'>then</th><th></th>"
-                "<th>price</th></tr>\n");
-    for (int i = 0; i < a->n; i++) {
-        html_around(h, "<tr><td class='mono'>", a->row[i].set, "</td>");
-        html_fmt(h, "<td class='num'>%s</td><td class='num'>%s</td><td>%s</td><td>%s</td></tr>\n",
-                 BYTES(a->bytes - a->row[i].bytes), BYTES(a->row[i].bytes),
-                 fit_row_fits(a, i) ? "fits" : "not enough", a->row[i].price);
-    }
-    html_put(h, "</table></div></section>\n");
+    Json *table = block_table(columns, 5, NULL);
+    page_section(p, "advice", "Settings that save memory, cheapest first");
+    for (int i = 0; i < a->n; i++)
+        add_cells(table_row(table), 5,
+                  (Json *const[]){ page_string(a->row[i].set), page_string(BYTES(a->bytes - a->row[i].bytes)),
+                                   page_string(BYTES(a->row[i].bytes)),
+                                   page_string(fit_row_fits(a, i) ? "fits" : "not enough"),
+                                   page_string(a->row[i].price) });
+    page_add(p, block_list(page_panel(p, true), "blocks"), table);
 }
 
-static Status put_page(Html *h, const PlanView *v)
+static Status fill_page(Page *p, const PlanView *v)
 {
-    put_head(h, v);
-    put_title(h, v);
-    put_memory(h, v->dry);
-    put_seats(h, v->dry);
-    TRY(put_timeline(h, v->dry));
-    put_messages(h, v->dry);
-    put_advice(h, v->advice);
-    html_put(h, "<footer>Made by <b>treb plan</b>. One file, no network.</footer></main></body></html>\n");
-    return html_status(h);
+    add_heading(p, v);
+    page_section(p, "summary", "");
+    add_tiles(p, v->dry);
+    add_memory(p, v->dry);
+    add_placement(p, v->dry);
+    TRY(add_timeline(p, v->dry));
+    add_messages(p, v->dry);
+    add_advice(p, v->advice);
+    return OK;
 }
 
-Status view_page(const PlanView *v, const char *path)
+Status plan_page_write(const PlanView *v, const char *path)
 {
-    Html h = { 0 };
-    Status st = put_page(&h, v);
-    if (!st) st = file_replace(path, h.t.v, h.t.n);
-    html_close(&h);
+    Page p;
+    char title[300];
+    snprintf(title, sizeof title, "%.280s \xc2\xb7 treb plan", v->title);
+    page_open(&p, "treb plan", title);
+    Status st = fill_page(&p, v);
+    if (!st) st = page_write(&p, path);
+    page_close(&p);
     return st;
 }

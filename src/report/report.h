@@ -1,36 +1,35 @@
 /* report/report.h -- a run as one page of HTML: curves, speed, memory, experts, answers, recipe, machine.
  *
- * The page needs no network, no fonts and no other file: styles, a little script and the pictures are inside.
- * All text of the run is escaped, and a content security policy stops whatever else would run or load.
+ * The page needs no network, no fonts and no other file: see page.h.
  *
- * What is read from a run's folder. Any of it may be absent or damaged: the page then says so. Only a folder
- * that has none of it is refused.
+ * These files are read from the folder of a run. Any of them may be absent or damaged: the page then says so.
+ * Only a folder that has none of them is refused.
  *
  *   metrics.jsonl         one flat object a line: "step" (whole, >= 0), "time" (seconds since 1970), "label",
  *                         and any "name": number | null (null: was not finite). perf/mfu*, perf/hfu,
  *                         perf/data_wait, perf/exposed_comm, perf/useful_tokens, eval/accuracy and
  *                         data/visual_token_share are shares 0 ... 1; perf/step_time is in seconds. Where
- *                         steps go back (a resume) the later line holds. A damaged line is counted and left
- *                         out. Names that are not known are drawn too, at the end, unless they are zero
- *                         throughout.
+ *                         steps go back (a resume) the later line counts. A damaged line is counted and left
+ *                         out. Unknown names are drawn too, at the end, unless they are zero throughout.
+ *                         Medians leave out the first steps of the run as warm-up and say how many.
  *   recipe.yaml           as config_dump writes it; any YAML mapping is shown
- *   env.json              an object, nested or not
+ *   env.json              an object, nested or not: machine, version, commit, libraries, data fingerprint
  *   plan.json             {"arenas": [{"name": "param", "bytes": 123,
  *                                      "labels": [{"name": "experts", "bytes": 12}, ...]}, ...],
  *                          "flops": {"vision": 1e12, "merger": ..., "decoder": ..., "head": ...},
  *                          "trains": {"model": 31e9, "adapters": 65e7, "trained": 65e7, ...}}
  *                         bytes of an arena: its peak; labels: what was live at that peak; flops: of one
- *                         step; trains: parameters, of the model without its adapters; may be absent
+ *                         step; trains: numbers of parameters, "model" without adapters; may be absent
  *   expert_load.json      {"step": 2000, "layers": [{"layer": 0, "image": [...], "text": [...]}, ...]}
  *                         tokens per expert, one count each; "step" may be absent, and so may either kind
  *   samples/step-N.jsonl  {"question": "...", "answer": "...", "expected": "...", "correct": true,
  *                          "images": ["relative to this file, or absolute, or a data: URI", ...],
  *                          "channel": "..."}
  *                         all but question and answer may be absent. Answers to the same question (question,
- *                         expected and images) at several steps, or of two runs, share a card.
+ *                         expected and images) at several steps, or of two runs, are shown together.
  *   quarantine.jsonl      its lines are counted
  *
- * Pictures are JPEG, PNG or WebP by content; large ones are made small, and a page holds 12 MiB of them. */
+ * Pictures are JPEG, PNG or WebP by content; large ones are reduced, and a page holds 12 MiB of them. */
 #ifndef REPORT_REPORT_H
 #define REPORT_REPORT_H
 
@@ -41,11 +40,11 @@ enum { REPORT_RUNS = 2 };
 
 typedef struct ReportCounts {
     int64_t bytes;                    /* of the page */
-    int     charts, cards, pictures;  /* what it shows; cards: questions with answers */
-    int     notes;                    /* what was missing or damaged, as the page says */
+    int     charts, questions, pictures;  /* on the page */
+    int     notes;                    /* missing or damaged files, as listed on the page */
 } ReportCounts;
 
-/* One run, or two side by side. The page is written beside `out` and renamed. counts may be NULL. */
+/* One run, or a comparison of two. The page is written beside `out` and renamed. counts may be NULL. */
 MUST Status report_write(const char *const *dir, int runs, const char *out, ReportCounts *counts);
 
 #endif

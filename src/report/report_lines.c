@@ -1,5 +1,5 @@
-/* report/report_lines.c -- files of lines, read in pieces: memory does not grow with the file, nor with a line
- * that never ends. */
+/* report/report_lines.c -- reads a file line by line through one buffer: memory does not grow with the file
+ * or with the length of a line. */
 #include "report/report_run.h"
 
 #include <errno.h>
@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-typedef struct Reader { LineFn *fn; void *arg; char *buf; size_t n; bool skipping; } Reader;
+typedef struct LineReader { LineFn *fn; void *arg; char *buf; size_t n; bool skipping; } LineReader;
 
 static bool blank(const char *s, size_t n)
 {
@@ -18,7 +18,7 @@ static bool blank(const char *s, size_t n)
     return true;
 }
 
-static Status give(Reader *r, char *line, size_t len, LineKind kind)
+static Status pass_line(LineReader *r, char *line, size_t len, LineKind kind)
 {
     bool rest = r->skipping;                           /* the end of a line that was too long */
     if (kind != LINE_LONG) r->skipping = false;
@@ -27,40 +27,40 @@ static Status give(Reader *r, char *line, size_t len, LineKind kind)
     return r->fn(r->arg, line, len, kind);
 }
 
-/* Hands out the whole lines in the buffer and keeps what is left of it. */
-static Status drain(Reader *r)
+/* Passes on the whole lines of the buffer and moves the rest to its start. */
+static Status drain(LineReader *r)
 {
     char *at = r->buf, *end = r->buf + r->n, *nl;
     for (; (nl = memchr(at, '\n', (size_t)(end - at))); at = nl + 1)
-        TRY(give(r, at, (size_t)(nl - at), LINE_WHOLE));
+        TRY(pass_line(r, at, (size_t)(nl - at), LINE_WHOLE));
     r->n = (size_t)(end - at);
     memmove(r->buf, at, r->n);
-    if (r->n < LINE_ROOM) return OK;
+    if (r->n < LINE_BYTES) return OK;
     r->n = 0;
-    if (!r->skipping) TRY(give(r, r->buf, 0, LINE_LONG));
+    if (!r->skipping) TRY(pass_line(r, r->buf, 0, LINE_LONG));
     r->skipping = true;
     return OK;
 }
 
-static Status read_all(Reader *r, int fd, const char *path)
+static Status read_all(LineReader *r, int fd, const char *path)
 {
     for (;;) {
-        ssize_t got = read(fd, r->buf + r->n, LINE_ROOM - r->n);
+        ssize_t got = read(fd, r->buf + r->n, LINE_BYTES - r->n);
         if (got < 0 && errno == EINTR) continue;
         if (got < 0) return fail(E_IO, "%s: %s", path, strerror(errno));
         if (got == 0) break;
         r->n += (size_t)got;
         TRY(drain(r));
     }
-    return r->n ? give(r, r->buf, r->n, LINE_OPEN) : OK;
+    return r->n ? pass_line(r, r->buf, r->n, LINE_OPEN) : OK;
 }
 
 Status lines_read(const char *path, LineFn *fn, void *arg)
 {
     struct stat info;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);        /* a pipe of that name must not hang us */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);        /* opening a pipe must not block */
     if (fd < 0) return fail(E_IO, "%s: %s", path, strerror(errno));
-    Reader r = { fn, arg, malloc(LINE_ROOM + 1), 0, false };
+    LineReader r = { fn, arg, malloc(LINE_BYTES + 1), 0, false };
     Status st = OK;
     if (!r.buf)                                          st = fail(E_FIT, "%s: no memory for lines", path);
     else if (fstat(fd, &info) || !S_ISREG(info.st_mode)) st = fail(E_DATA, "%s: not a file", path);

@@ -3,7 +3,7 @@
 
 static const char *const kinds[LOAD_KINDS] = { [LOAD_IMAGE] = "image", [LOAD_TEXT] = "text" };
 
-/* Experts of the first layer that has any; the others must agree with it. */
+/* The number of experts in the first layer that has any; the other layers must have the same. */
 static size_t count_experts(const Json *layers)
 {
     for (size_t l = 0; l < json_array_size(layers); l++)
@@ -33,7 +33,7 @@ static void take_row(Run *r, LoadKind k, const Json *a)
         x->count[k][x->layers * x->experts + e] = (float)json_number_value(json_array_get(a, (size_t)e));
 }
 
-/* A layer is taken when each kind it has is whole. */
+/* A layer is used if each kind of counts it has is complete. */
 static bool take_layer(Run *r, const Json *o)
 {
     ExpertLoad *x = &r->load;
@@ -65,7 +65,7 @@ static Status take_layers(Run *r, const Json *o)
     r->load.experts = (int)experts;
     for (size_t l = 0; l < n; l++) bad += !take_layer(r, json_array_get(layers, l));
     if (bad)
-        run_note(r, "expert_load.json: %zu of %zu layers could not be read (each wants %zu counts)", bad, n,
+        run_note(r, "expert_load.json: %zu of %zu layers could not be read (each needs %zu counts)", bad, n,
                  experts);
     return OK;
 }

@@ -1,6 +1,6 @@
-/* report/report_metrics.c -- metrics.jsonl into series. A long run has tens of millions of values, so the plain
- * lines that base/log.c writes are scanned in place, some ten times faster than by jansson; any line that the
- * scanner does not take is jansson's to judge. */
+/* report/report_metrics.c -- metrics.jsonl into series. A long run has tens of millions of values, so the
+ * plain lines that base/log.c writes are scanned in place, about ten times faster than by jansson; a line
+ * that the scanner does not accept is parsed by jansson. */
 #include "report/report_run.h"
 
 #include <math.h>
@@ -11,19 +11,19 @@
 
 enum { LINE_FIELDS = 1024 };
 
-#define VALUE_MAX 1e100               /* beyond it is as good as infinite, and axes need some air */
+#define VALUE_MAX 1e100               /* larger values count as infinite: axes need a margin */
 
-typedef struct Field { const char *key; size_t len; double value; } Field;      /* NAN: null */
+typedef struct MetricsField { const char *key; size_t len; double value; } MetricsField;      /* NAN: null */
 
-typedef struct Line {
-    Field       field[LINE_FIELDS];
+typedef struct MetricsLine {
+    MetricsField field[LINE_FIELDS];
     int         n;
     double      step, time;           /* NAN: not there */
     const char *label;
     size_t      label_len;
-} Line;
+} MetricsLine;
 
-/* --- a line in place ---------------------------------------------------------------------------------- */
+/* --- scanning a line ---------------------------------------------------------------------------------- */
 
 static const char *skip_blank(const char *s)
 {
@@ -49,8 +49,8 @@ static const char *scan_digits(const char *s, uint64_t *m, int *digits)
     return s;
 }
 
-/* Fifteen digits and a power of ten up to 22 are exact in a double, so their quotient is rounded once, as it
- * should be; beyond that strtod decides. The buffer's NUL ends every number. */
+/* Fifteen digits and a power of ten up to 22 are exact in a double, so their quotient is rounded once, which
+ * is correct; strtod reads all other numbers. The buffer's NUL ends every number. */
 static const char *scan_number(const char *s, double *out)
 {
     static const double ten[] = { 1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
@@ -76,20 +76,20 @@ static const char *scan_number(const char *s, double *out)
     return s;
 }
 
-static void line_put(Line *l, const char *key, size_t len, double v)
+static void line_put(MetricsLine *l, const char *key, size_t len, double v)
 {
     if (len == 4 && !memcmp(key, "step", 4))      l->step = v;
     else if (len == 4 && !memcmp(key, "time", 4)) l->time = v;
-    else if (l->n < LINE_FIELDS)                  l->field[l->n++] = (Field){ key, len, v };
+    else if (l->n < LINE_FIELDS)                  l->field[l->n++] = (MetricsField){ key, len, v };
 }
 
-static void line_label(Line *l, const char *key, size_t len, const char *text, size_t text_len)
+static void line_label(MetricsLine *l, const char *key, size_t len, const char *text, size_t text_len)
 {
     if (len == 5 && !memcmp(key, "label", 5)) l->label = text, l->label_len = text_len;
 }
 
 /* NULL where the value is not a plain number, text or null. */
-static const char *scan_value(Line *l, const char *s, const char *key, size_t len)
+static const char *scan_value(MetricsLine *l, const char *s, const char *key, size_t len)
 {
     const char *text;
     size_t text_len;
@@ -105,7 +105,7 @@ static const char *scan_value(Line *l, const char *s, const char *key, size_t le
     return s;
 }
 
-static bool line_scan(Line *l, const char *s)
+static bool line_scan(MetricsLine *l, const char *s)
 {
     const char *key;
     size_t len;
@@ -120,7 +120,7 @@ static bool line_scan(Line *l, const char *s)
     return *s == '}' && !*skip_blank(s + 1);
 }
 
-static bool line_parse(Line *l, Json *o)
+static bool line_parse(MetricsLine *l, Json *o)
 {
     const char *key;
     Json *v;
@@ -133,7 +133,7 @@ static bool line_parse(Line *l, Json *o)
     return json_is_object(o);
 }
 
-/* --- into series -------------------------------------------------------------------------------------- */
+/* --- filling series ------------------------------------------------------------------------------------ */
 
 static Series *series_at(MetricsFile *m, Keep *keep, const char *key, size_t len)
 {
@@ -147,7 +147,7 @@ static Series *series_at(MetricsFile *m, Keep *keep, const char *key, size_t len
     return s;
 }
 
-/* Of every four points the least and the greatest stay, in their order. */
+/* Keeps the least and the greatest of every four points, in their order. */
 static void series_halve(Series *s)
 {
     int64_t to = 0;
@@ -163,7 +163,7 @@ static void series_halve(Series *s)
     s->n = to;
 }
 
-/* A step that was seen before comes from a resumed run: what was written after that step no longer holds. */
+/* A step that occurred before comes from a resumed run: values after that step are replaced. */
 static Status series_push(Series *s, double step, double value)
 {
     if (!(fabs(value) < VALUE_MAX)) {
@@ -171,12 +171,12 @@ static Status series_push(Series *s, double step, double value)
         return OK;
     }
     while (s->n && s->at[s->n - 1].step >= step) s->n--;
-    if (s->n == SERIES_ROOM) series_halve(s);
-    if (s->n == s->room) {
-        int64_t room = s->room ? 2 * s->room : 256;
-        Point *at = realloc(s->at, (size_t)room * sizeof *at);
-        if (!at) return fail(E_FIT, "no memory for %lld values of %s", (long long)room, s->key);
-        s->at = at, s->room = room;
+    if (s->n == SERIES_POINTS) series_halve(s);
+    if (s->n == s->capacity) {
+        int64_t capacity = s->capacity ? 2 * s->capacity : 256;
+        Point *at = realloc(s->at, (size_t)capacity * sizeof *at);
+        if (!at) return fail(E_FIT, "no memory for %lld values of %s", (long long)capacity, s->key);
+        s->at = at, s->capacity = capacity;
     }
     s->at[s->n++] = (Point){ step, value };
     return OK;
@@ -188,13 +188,32 @@ static Status push_named(MetricsFile *m, Keep *keep, const char *key, size_t len
     return s ? series_push(s, step, value) : OK;
 }
 
-static Status take_fields(MetricsFile *m, Keep *keep, const Line *l)
+static bool is_key(const MetricsField *f, const char *key)
+{
+    return f->len == strlen(key) && !memcmp(f->key, key, f->len);
+}
+
+/* mem/peak_gib is the planned peak in lines of older versions; newer lines have both under their own names.
+ */
+static void rename_peak(MetricsLine *l)
+{
+    bool newer = false;
+    int  peak = -1;
+    for (int i = 0; i < l->n; i++) {
+        newer |= is_key(&l->field[i], KEY_PLANNED);
+        if (is_key(&l->field[i], "mem/peak_gib")) peak = i;
+    }
+    if (peak >= 0 && newer) l->field[peak] = l->field[--l->n];
+    else if (peak >= 0)     l->field[peak].key = KEY_PLANNED, l->field[peak].len = sizeof KEY_PLANNED - 1;
+}
+
+static Status take_fields(MetricsFile *m, Keep *keep, const MetricsLine *l)
 {
     const size_t prefix = sizeof LAYER_PREFIX - 1;
     double worst = -INFINITY, sum = 0;
     int layers = 0;
     for (int i = 0; i < l->n; i++) {
-        const Field *f = &l->field[i];
+        const MetricsField *f = &l->field[i];
         bool layer = f->len > prefix && !memcmp(f->key, LAYER_PREFIX, prefix);
         if (!layer) TRY(push_named(m, keep, f->key, f->len, l->step, f->value));
         else if (isfinite(f->value)) worst = fmax(worst, f->value), sum += f->value, layers++;
@@ -204,7 +223,7 @@ static Status take_fields(MetricsFile *m, Keep *keep, const Line *l)
     return push_named(m, keep, KEY_MEAN, sizeof KEY_MEAN - 1, l->step, sum / layers);
 }
 
-static Status take_line(MetricsFile *m, Keep *keep, const Line *l)
+static Status take_line(MetricsFile *m, Keep *keep, const MetricsLine *l)
 {
     if (m->lines++ && l->step < m->last_step) m->resumes++;
     m->last_step = l->step;
@@ -214,17 +233,17 @@ static Status take_line(MetricsFile *m, Keep *keep, const Line *l)
     }
     bool benchmark = l->label && l->label_len == 14 && !memcmp(l->label, "benchmark-only", 14);
     if (l->label && (!*m->label || benchmark)) {
-        size_t n = l->label_len < LABEL_ROOM - 1 ? l->label_len : LABEL_ROOM - 1;
+        size_t n = l->label_len < LABEL_BYTES - 1 ? l->label_len : LABEL_BYTES - 1;
         memcpy(m->label, l->label, n), m->label[n] = 0;
     }
     return take_fields(m, keep, l);
 }
 
-typedef struct Taker { MetricsFile *m; Keep *keep; Line line; } Taker;
+typedef struct MetricsReader { MetricsFile *m; Keep *keep; MetricsLine line; } MetricsReader;
 
 static Status on_line(void *arg, char *text, size_t len, LineKind kind)
 {
-    Taker *t = arg;
+    MetricsReader *t = arg;
     Json *o = NULL;
     t->line.n = 0, t->line.step = t->line.time = NAN, t->line.label = NULL;
     bool good = kind != LINE_LONG && strlen(text) == len && line_scan(&t->line, text);
@@ -235,7 +254,7 @@ static Status on_line(void *arg, char *text, size_t len, LineKind kind)
     }
     good = good && t->line.step >= 0 && t->line.step <= 1e15;
     Status st = OK;
-    if (good)                   st = take_line(t->m, t->keep, &t->line);
+    if (good)                   rename_peak(&t->line), st = take_line(t->m, t->keep, &t->line);
     else if (kind == LINE_OPEN) t->m->open_end = true;
     else                        t->m->damaged++;
     json_decref(o);
@@ -244,15 +263,15 @@ static Status on_line(void *arg, char *text, size_t len, LineKind kind)
 
 Status metrics_read(MetricsFile *m, Keep *keep, const char *path)
 {
-    Taker *t = calloc(1, sizeof *t);
-    if (!t) return fail(E_FIT, "no memory");
+    MetricsReader *t = calloc(1, sizeof *t);
+    if (!t) return fail(E_FIT, "no memory to read %s", path);
     t->m = m, t->keep = keep;
     Status st = lines_read(path, on_line, t);
     free(t);
     return st;
 }
 
-void metrics_forget(MetricsFile *m)
+void metrics_file_close(MetricsFile *m)
 {
     for (int i = 0; i < m->n; i++) free(m->series[i].at);
     memset(m, 0, sizeof *m);

@@ -1,26 +1,27 @@
-/* report/report_picture.c -- pictures inside the page. Small files go in as they are, large ones as a small
- * JPEG; a file that is no picture, or one picture too many, becomes a line that says so. */
-#include "report/report_html.h"
+/* report/report_picture.c -- pictures inside the page. Small files are embedded as they are, large ones as a
+ * small JPEG; for a file that is no picture, or beyond the limit of a page, a line says so. */
+#include "report/report_parts.h"
 
 #include "data/image.h"
 #include "data/image_encode.h"
 #include "data/media.h"
 #include "data/media_ref.h"
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum {
-    WHOLE_BYTES  = 64 << 10,          /* files up to this size are not touched */
+    WHOLE_BYTES  = 64 << 10,          /* files up to this size are embedded as they are */
     WHOLE_PIXELS = 4 << 20,
-    SMALL_SIDE   = 480,               /* the longer side of a picture made small, twice what a card shows */
+    SMALL_SIDE   = 480,               /* the longer side of a reduced picture, twice its size on the page */
     QUALITY      = 82,
     PAGE_BYTES   = 12 << 20           /* of pictures, before base64 */
 };
 
-typedef struct Picture { char *bytes; size_t room, n; } Picture;
+typedef struct Picture { char *bytes; size_t capacity, n; } Picture;
 
-static Status from_uri(Picture *p, const char *uri)
+static Status decode_uri(Picture *p, const char *uri)
 {
     const char *comma = strchr(uri, ',');
     if (!comma || comma - uri < 7 || strncmp(comma - 7, ";base64", 7))
@@ -32,21 +33,12 @@ static Status from_uri(Picture *p, const char *uri)
     return n > 0 ? OK : fail(E_DATA, "a data: URI that is not base64");
 }
 
-static Status fetch(Picture *p, const char *folder, const char *path)
+static Status read_picture(Picture *p, const char *folder, const char *path)
 {
     char file[PATH_MAX];
-    if (!strncmp(path, "data:", 5)) return from_uri(p, path);
+    if (!strncmp(path, "data:", 5)) return decode_uri(p, path);
     TRY(media_path(file, sizeof file, path, folder, ""));
-    return media_read(file, &p->bytes, &p->room, &p->n);
-}
-
-/* By content; NULL: none that a browser and we both know. */
-static const char *media_type(const Picture *p)
-{
-    if (p->n > 3 && !memcmp(p->bytes, "\xff\xd8\xff", 3)) return "image/jpeg";
-    if (p->n > 8 && !memcmp(p->bytes, "\x89PNG\r\n\x1a\n", 8)) return "image/png";
-    if (p->n > 12 && !memcmp(p->bytes, "RIFF", 4) && !memcmp(p->bytes + 8, "WEBP", 4)) return "image/webp";
-    return NULL;
+    return media_read(file, &p->bytes, &p->capacity, &p->n);
 }
 
 static bool small_enough(const Picture *p)
@@ -56,7 +48,7 @@ static bool small_enough(const Picture *p)
     return !image_size(&h, &w, p->bytes, p->n, &lim, "picture");
 }
 
-static Status make_small(Text *out, const Picture *p)
+static Status reduce(Text *out, const Picture *p)
 {
     static const ImageLimits lim = { .max_pixels = 128 << 20, .max_bytes = 128 << 20 };
     Image im = { 0 }, small = { 0 };
@@ -70,37 +62,34 @@ static Status make_small(Text *out, const Picture *p)
     return st;
 }
 
-static void put_none(Html *h, const char *path, const char *why)
+static Json *no_picture(const char *path, const char *why)
 {
-    html_put(h, "<span class='none'>");
-    html_text(h, strncmp(path, "data:", 5) ? path : "picture");
-    html_fmt(h, ": %s</span>", why);
+    char text[PATH_MAX + 80];
+    snprintf(text, sizeof text, "%.*s: %s", PATH_MAX, strncmp(path, "data:", 5) ? path : "picture", why);
+    return json_pack("{s:o}", "text", page_string(text));
 }
 
-static void put_image(Html *h, const char *type, const void *bytes, size_t n, const char *alt)
+static Json *embed(Report *r, const char *type, const void *bytes, size_t n, const char *alt)
 {
-    html_put(h, "<img loading='lazy' decoding='async' alt='"), html_text(h, alt);
-    html_fmt(h, "' src='data:%s;base64,", type);
-    html_base64(h, bytes, n);
-    html_put(h, "'>");
-    h->picture_bytes += n;
-    h->counts.pictures++;
+    r->picture_bytes += n;
+    r->counts.pictures++;
+    return json_pack("{s:o, s:s}", "src", page_data_uri(type, bytes, n), "text", alt);
 }
 
-void picture_put(Html *h, const char *folder, const char *path, const char *alt)
+Json *picture_json(Report *r, const char *folder, const char *path, const char *alt)
 {
     Picture p = { 0 };
     Text small = { 0 };
-    if (h->picture_bytes > PAGE_BYTES) {
-        put_none(h, path, "left out: the page holds many already");
-        return;
-    }
-    const char *type = fetch(&p, folder, path) ? NULL : media_type(&p);
-    if (!p.n)                        put_none(h, path, "cannot be read");
-    else if (!type)                  put_none(h, path, "not a picture");
-    else if (small_enough(&p))       put_image(h, type, p.bytes, p.n, alt);
-    else if (make_small(&small, &p)) put_none(h, path, "damaged, or too large");
-    else                             put_image(h, "image/jpeg", small.v, small.n, alt);
+    Json *out;
+    if (r->picture_bytes > PAGE_BYTES)
+        return no_picture(path, "left out: the page has 12 MiB of pictures already");
+    const char *type = read_picture(&p, folder, path) ? NULL : page_media_type(p.bytes, p.n);
+    if (!p.n)                    out = no_picture(path, "cannot be read");
+    else if (!type)              out = no_picture(path, "not a picture");
+    else if (small_enough(&p))   out = embed(r, type, p.bytes, p.n, alt);
+    else if (reduce(&small, &p)) out = no_picture(path, "damaged, or too large");
+    else                         out = embed(r, "image/jpeg", small.v, small.n, alt);
     text_close(&small);
     free(p.bytes);
+    return out;
 }

@@ -1,5 +1,5 @@
-/* report/report_run.c -- opens a run's folder and reads recipe, environment and plan; the larger files have
- * readers of their own. */
+/* report/report_run.c -- opens the folder of a run and reads recipe, environment and plan; metrics, answers
+ * and expert loads are read by report_metrics.c, report_answer_files.c and report_load.c. */
 #include "report/report_run.h"
 
 #include "base/yaml.h"
@@ -15,7 +15,7 @@
 
 const char *const part_names[PARTS] = { "vision", "merger", "decoder", "head" };
 
-enum { JSON_MAX_BYTES = 64 << 20, PAIRS_MAX = 5000, ENV_DEPTH = 8 };
+enum { JSON_MAX_BYTES = 64 << 20, KEYS_MAX = 5000, ENV_DEPTH = 8 };
 
 void run_note(Run *r, const char *fmt, ...)
 {
@@ -28,32 +28,32 @@ void run_note(Run *r, const char *fmt, ...)
     r->note[r->notes++] = keep_text(&r->keep, text, n < (int)sizeof text ? (size_t)n : sizeof text - 1);
 }
 
-/* --- pairs ------------------------------------------------------------------------------------------- */
+/* --- keys -------------------------------------------------------------------------------------------- */
 
-Status pairs_push(Pairs *p, Keep *keep, const char *key, const char *value)
+Status keys_push(KeyValues *p, Keep *keep, const char *key, const char *value)
 {
-    if (p->n == PAIRS_MAX) return OK;
-    if (p->n == p->room) {
-        int room = p->room ? 2 * p->room : 64;
-        Pair *at = realloc(p->at, (size_t)room * sizeof *at);
-        if (!at) return fail(E_FIT, "no memory");
-        p->at = at, p->room = room;
+    if (p->n == KEYS_MAX) return OK;
+    if (p->n == p->capacity) {
+        int capacity = p->capacity ? 2 * p->capacity : 64;
+        KeyValue *at = realloc(p->at, (size_t)capacity * sizeof *at);
+        if (!at) return fail(E_FIT, "no memory for %d keys", capacity);
+        p->at = at, p->capacity = capacity;
     }
-    p->at[p->n++] = (Pair){ keep_text(keep, key, strlen(key)), keep_text(keep, value, strlen(value)) };
+    p->at[p->n++] = (KeyValue){ keep_text(keep, key, strlen(key)), keep_text(keep, value, strlen(value)) };
     return OK;
 }
 
-const char *pairs_find(const Pairs *p, const char *key)
+const char *keys_find(const KeyValues *p, const char *key)
 {
     for (int i = 0; i < p->n; i++)
         if (!strcmp(p->at[i].key, key)) return p->at[i].value;
     return NULL;
 }
 
-void pairs_close(Pairs *p)
+void keys_close(KeyValues *p)
 {
     free(p->at);
-    *p = (Pairs){ 0 };
+    *p = (KeyValues){ 0 };
 }
 
 static bool plain_list(const YamlNode *n)
@@ -63,22 +63,22 @@ static bool plain_list(const YamlNode *n)
     return n->kind == Y_LIST;
 }
 
-static Status push_list(Pairs *p, Keep *keep, const char *key, const YamlNode *n)
+static Status push_list(KeyValues *p, Keep *keep, const char *key, const YamlNode *n)
 {
     Text t = { 0 };
     Status st = OK;
     for (const YamlNode *e = n->first; e && !st; e = e->next)
         st = text_printf(&t, "%s%s", e == n->first ? "" : ", ", e->text);
     if (!st) st = text_push(&t, "", 1);
-    if (!st) st = pairs_push(p, keep, key, t.v);
+    if (!st) st = keys_push(p, keep, key, t.v);
     text_close(&t);
     return st;
 }
 
-/* A list of words is one value; a list of mappings is numbered: data.train[0].path. */
-static Status walk_recipe(Pairs *p, Keep *keep, const char *key, const YamlNode *n)
+/* A list of scalars is one value; the items of a list of mappings are numbered: data.train[0].path. */
+static Status walk_recipe(KeyValues *p, Keep *keep, const char *key, const YamlNode *n)
 {
-    if (n->kind == Y_SCALAR) return pairs_push(p, keep, key, n->text);
+    if (n->kind == Y_SCALAR) return keys_push(p, keep, key, n->text);
     if (plain_list(n)) return push_list(p, keep, key, n);
     int i = 0;
     for (const YamlNode *e = n->first; e; e = e->next, i++) {
@@ -90,7 +90,7 @@ static Status walk_recipe(Pairs *p, Keep *keep, const char *key, const YamlNode 
     return OK;
 }
 
-Status pairs_from_recipe(Pairs *p, Keep *keep, const char *text, size_t len, const char *name)
+Status keys_from_recipe(KeyValues *p, Keep *keep, const char *text, size_t len, const char *name)
 {
     Yaml y;
     TRY(yaml_parse(&y, text, len, name));
@@ -99,7 +99,7 @@ Status pairs_from_recipe(Pairs *p, Keep *keep, const char *text, size_t len, con
     return st;
 }
 
-static Status walk_env(Pairs *p, Keep *keep, const char *key, const Json *v, int depth)
+static Status walk_env(KeyValues *p, Keep *keep, const char *key, const Json *v, int depth)
 {
     char name[512], number[40];
     if (depth > ENV_DEPTH) return OK;
@@ -113,18 +113,18 @@ static Status walk_env(Pairs *p, Keep *keep, const char *key, const Json *v, int
         return OK;
     }
     if (json_is_array(v)) {
-        for (size_t i = 0; i < json_array_size(v) && i < PAIRS_MAX; i++) {
+        for (size_t i = 0; i < json_array_size(v) && i < KEYS_MAX; i++) {
             snprintf(name, sizeof name, "%s[%zu]", key, i);
             TRY(walk_env(p, keep, name, json_array_get(v, i), depth + 1));
         }
         return OK;
     }
-    if (json_is_string(v)) return pairs_push(p, keep, key, json_string_value(v));
-    if (json_is_boolean(v)) return pairs_push(p, keep, key, json_is_true(v) ? "true" : "false");
-    if (json_is_null(v)) return pairs_push(p, keep, key, "");
+    if (json_is_string(v)) return keys_push(p, keep, key, json_string_value(v));
+    if (json_is_boolean(v)) return keys_push(p, keep, key, json_is_true(v) ? "true" : "false");
+    if (json_is_null(v)) return keys_push(p, keep, key, "");
     if (json_is_integer(v)) snprintf(number, sizeof number, "%lld", (long long)json_integer_value(v));
     else                    snprintf(number, sizeof number, "%.6g", json_real_value(v));
-    return pairs_push(p, keep, key, number);
+    return keys_push(p, keep, key, number);
 }
 
 /* --- files of the folder ------------------------------------------------------------------------------ */
@@ -134,7 +134,7 @@ static void path_in(char path[PATH_MAX], const Run *r, const char *name)
     snprintf(path, PATH_MAX, "%s/%s", r->dir, name);
 }
 
-/* True if the file can be read; otherwise a note says why, and what the page lacks without it. */
+/* True if the file can be read; otherwise adds a note with the reason and what the page lacks without it. */
 static bool present(Run *r, char path[PATH_MAX], const char *name, const char *lacks)
 {
     struct stat info;
@@ -150,7 +150,7 @@ static bool present(Run *r, char path[PATH_MAX], const char *name, const char *l
     return true;
 }
 
-/* The text of the latest failure without the folder in front: the page says whose run it is. */
+/* The text of the latest failure without the folder in front: the page names the run. */
 static const char *reason(const Run *r)
 {
     const char *text = status_text();
@@ -158,8 +158,8 @@ static const char *reason(const Run *r)
     return !strncmp(text, r->dir, n) && text[n] == '/' ? text + n + 1 : text;
 }
 
-/* Trouble with a file is a note; only lack of memory is handed on. */
-static Status forgive(Run *r, Status st, const char *lacks)
+/* A file that cannot be read becomes a note; only lack of memory is returned. */
+static Status note_failure(Run *r, Status st, const char *lacks)
 {
     if (!st || st == E_FIT) return st;
     run_note(r, "%s; %s", reason(r), lacks);
@@ -175,7 +175,7 @@ static Status read_recipe(Run *r)
     Status st = yaml_load(&y, path);
     if (!st && y.root) st = walk_recipe(&r->recipe, &r->keep, "", y.root);
     yaml_close(&y);
-    return forgive(r, st, lacks);
+    return note_failure(r, st, lacks);
 }
 
 static Status read_env(Run *r)
@@ -187,30 +187,30 @@ static Status read_env(Run *r)
     Status st = json_load(&o, path);
     if (!st) st = walk_env(&r->env, &r->keep, "", o, 0);
     json_decref(o);
-    return forgive(r, st, lacks);
+    return note_failure(r, st, lacks);
 }
 
-static double amount(const Json *o, const char *key)                 /* 0 for what is no sensible number */
+static double read_amount(const Json *o, const char *key) /* 0 for anything that is no sensible number */
 {
     double v = json_number_value(json_object_get(o, key));
     return v > 0 && v < 1e30 ? v : 0;
 }
 
-static const char *name_of(Run *r, const Json *o)
+static const char *read_name(Run *r, const Json *o)
 {
     const char *s = json_string_value(json_object_get(o, "name"));
     return s ? keep_text(&r->keep, s, strlen(s)) : "unnamed";
 }
 
-static void take_arena(Run *r, const Json *o)
+static void read_arena(Run *r, const Json *o)
 {
     MemArena *a = &r->plan.arena[r->plan.arenas++];
     const Json *labels = json_object_get(o, "labels");
-    *a = (MemArena){ .name = name_of(r, o), .bytes = amount(o, "bytes") };
+    *a = (MemArena){ .name = read_name(r, o), .bytes = read_amount(o, "bytes") };
     a->label = keep_take(&r->keep, MEM_LABELS * sizeof *a->label);
     for (size_t i = 0; i < json_array_size(labels) && a->labels < MEM_LABELS; i++) {
         const Json *l = json_array_get(labels, i);
-        a->label[a->labels++] = (MemLabel){ name_of(r, l), amount(l, "bytes") };
+        a->label[a->labels++] = (MemLabel){ read_name(r, l), read_amount(l, "bytes") };
     }
 }
 
@@ -224,14 +224,15 @@ static Status read_plan(Run *r)
     if (!st && !json_is_object(o)) st = fail(E_DATA, "plan.json: not an object");
     const Json *arenas = json_object_get(o, "arenas");
     for (size_t i = 0; i < json_array_size(arenas) && i < MEM_ARENAS; i++)
-        take_arena(r, json_array_get(arenas, i));
-    for (int i = 0; i < PARTS; i++) r->plan.flops[i] = amount(json_object_get(o, "flops"), part_names[i]);
+        read_arena(r, json_array_get(arenas, i));
+    for (int i = 0; i < PARTS; i++)
+        r->plan.flops[i] = read_amount(json_object_get(o, "flops"), part_names[i]);
     const Json *trains = json_object_get(o, "trains");
-    r->plan.model = amount(trains, "model"), r->plan.adapters = amount(trains, "adapters");
-    r->plan.trained = amount(trains, "trained");
+    r->plan.model = read_amount(trains, "model"), r->plan.adapters = read_amount(trains, "adapters");
+    r->plan.trained = read_amount(trains, "trained");
     r->has_plan = !st;
     json_decref(o);
-    return forgive(r, st, lacks);
+    return note_failure(r, st, lacks);
 }
 
 static const char *were(int64_t n) { return n == 1 ? " was" : "s were"; }
@@ -241,11 +242,11 @@ static void note_metrics(Run *r, const MetricsFile *m)
     if (m->damaged)
         run_note(r, "metrics.jsonl: %" PRId64 " damaged line%s left out", m->damaged, were(m->damaged));
     if (m->open_end)
-        run_note(r, "metrics.jsonl: its last line is not finished; the run is still going on, or was killed");
+        run_note(r, "metrics.jsonl: its last line is not finished; the run is still going on or was killed");
     if (m->crowded)
         run_note(r, "metrics.jsonl: more than %d names; %" PRId64 " value%s left out", SERIES_MAX, m->crowded,
                  were(m->crowded));
-    if (!m->lines) run_note(r, "metrics.jsonl: no line to draw from");
+    if (!m->lines) run_note(r, "metrics.jsonl: no usable line");
     for (int i = 0; i < m->n; i++) {
         const Series *s = &m->series[i];
         if (s->bad)
@@ -260,7 +261,7 @@ static Status read_metrics(Run *r)
     char path[PATH_MAX];
     if (!present(r, path, "metrics.jsonl", lacks)) return OK;
     r->has_metrics = true;
-    TRY(forgive(r, metrics_read(&r->metrics, &r->keep, path), "the curves may be cut short"));
+    TRY(note_failure(r, metrics_read(&r->metrics, &r->keep, path), "the curves may be cut short"));
     note_metrics(r, &r->metrics);
     return OK;
 }
@@ -270,7 +271,7 @@ static Status read_load(Run *r)
     static const char lacks[] = "the load of experts is not shown";
     char path[PATH_MAX];
     if (!present(r, path, "expert_load.json", lacks)) return OK;
-    return forgive(r, load_read(r, path), lacks);
+    return note_failure(r, load_read(r, path), lacks);
 }
 
 static Status count_line(void *arg, char *line, size_t len, LineKind kind)
@@ -284,8 +285,9 @@ static Status read_quarantine(Run *r)
     char path[PATH_MAX];
     struct stat info;
     path_in(path, r, "quarantine.jsonl");
-    if (stat(path, &info)) return OK;                                /* none is the good case */
-    TRY(forgive(r, lines_read(path, count_line, &r->quarantined), "quarantined samples are not counted"));
+    if (stat(path, &info)) return OK;                                /* no file: no sample was quarantined */
+    TRY(note_failure(r, lines_read(path, count_line, &r->quarantined),
+                     "quarantined samples are not counted"));
     if (r->quarantined)
         run_note(r, "%" PRId64 " sample%s of the data could not be used; quarantine.jsonl says which and why",
                  r->quarantined, r->quarantined == 1 ? "" : "s");
@@ -309,13 +311,13 @@ static Status check_folder(const char *dir)
     struct stat info;
     char path[PATH_MAX];
     if (stat(dir, &info)) return fail(E_IO, "%s: %s", dir, strerror(errno));
-    if (!S_ISDIR(info.st_mode)) return fail(E_DATA, "%s: not a folder; a run's folder is wanted", dir);
+    if (!S_ISDIR(info.st_mode)) return fail(E_DATA, "%s: not a folder; name the folder of a run", dir);
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         int n = snprintf(path, sizeof path, "%s/%s", dir, files[i]);
         if (n < (int)sizeof path && !stat(path, &info)) return OK;
     }
     return fail(E_DATA,
-                "%s: nothing of a run in it (no metrics.jsonl, recipe.yaml, ...); give the folder that "
+                "%s: no file of a run in it (no metrics.jsonl, recipe.yaml, ...); name the folder that "
                 "was checkpoint.output_dir",
                 dir);
 }
@@ -327,7 +329,7 @@ Status run_open(Run *r, const char *dir)
     r->dir = keep_text(&r->keep, dir, strlen(dir));
     r->name = base_name(r, dir);
     Status (*const parts[])(Run *) = { read_metrics, read_recipe,  read_env,       read_plan,
-                                       read_load,    samples_read, read_quarantine };
+                                       read_load,    answers_read, read_quarantine };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         Status st = parts[i](r);
         if (st) return run_close(r), st;
@@ -337,9 +339,9 @@ Status run_open(Run *r, const char *dir)
 
 void run_close(Run *r)
 {
-    metrics_forget(&r->metrics);
-    pairs_close(&r->recipe);
-    pairs_close(&r->env);
+    metrics_file_close(&r->metrics);
+    keys_close(&r->recipe);
+    keys_close(&r->env);
     keep_close(&r->keep);
     *r = (Run){ 0 };
 }

@@ -1,7 +1,7 @@
 /* report/report_run.h -- a run's folder, read for the page: see report.h for the files.
  *
- * run_open fails only where there is nothing of a run, or no memory; all other trouble becomes a note, which
- * the page shows. Numbers of outside files are checked here, so that who draws them need not. */
+ * run_open fails only where there is nothing of a run, or no memory; all other errors become a note, which
+ * the page shows. Numbers from files are checked here, so that the parts of the page need not. */
 #ifndef REPORT_REPORT_RUN_H
 #define REPORT_REPORT_RUN_H
 
@@ -17,12 +17,12 @@
 typedef enum {
     LINE_WHOLE,
     LINE_OPEN,                        /* the last of the file, without its end: perhaps still being written */
-    LINE_LONG                         /* longer than LINE_ROOM; its text is not given */
+    LINE_LONG                         /* longer than LINE_BYTES; its text is not passed on */
 } LineKind;
 
-enum { LINE_ROOM = 8 << 20 };
+enum { LINE_BYTES = 8 << 20 };
 
-/* Calls fn for each line that is not blank; `line` is closed with a NUL in place of its end. Only a plain
+/* Calls fn for each line that is not blank; `line` ends with a NUL. Only a plain
  * file is read. */
 typedef Status LineFn(void *arg, char *line, size_t len, LineKind kind);
 MUST Status lines_read(const char *path, LineFn *fn, void *arg);
@@ -34,7 +34,7 @@ typedef struct Point { double step, value; } Point;
 typedef struct Series {
     const char *key;                  /* "train/loss" */
     Point      *at;                   /* steps rise strictly */
-    int64_t     n, room;
+    int64_t     n, capacity;
     int64_t     bad;                  /* values that were not finite */
     double      bad_step;             /* of the first of them */
     bool        drawn;                /* on the page already; the rest is drawn at its end */
@@ -42,10 +42,13 @@ typedef struct Series {
 
 enum {
     SERIES_MAX   = 512,               /* names of a run; further ones are left out, with a note */
-    SERIES_ROOM  = 1 << 17,           /* points of a series; a longer one is thinned, keeping extremes */
-    LABEL_ROOM   = 64
+    SERIES_POINTS  = 1 << 17,           /* points of a series; a longer one is thinned, keeping extremes */
+    LABEL_BYTES   = 64
 };
 
+/* Peak memory of a rank; mem/peak_gib of older runs is the planned one and is read as KEY_PLANNED. */
+#define KEY_PLANNED  "mem/planned_gib"
+#define KEY_MEASURED "mem/measured_gib"
 /* Over the layers of a line: the worst moe/max_over_mean/layer_NN and their mean. */
 #define KEY_WORST "moe/max_over_mean worst layer"
 #define KEY_MEAN  "moe/max_over_mean mean of layers"
@@ -57,26 +60,27 @@ typedef struct MetricsFile {
     int64_t crowded;                  /* values left out because there were too many names */
     int     hint;                     /* where the next name was on the line before */
     double  last_step, first_time, last_time;     /* times 0: not known */
-    char    label[LABEL_ROOM];        /* "benchmark-only" if any line is */
+    char    label[LABEL_BYTES];        /* "benchmark-only" if any line is */
     bool    open_end;                 /* the last line was being written */
 } MetricsFile;
 
 MUST Status metrics_read(MetricsFile *m, Keep *keep, const char *path);
-void        metrics_forget(MetricsFile *m);
+void        metrics_file_close(MetricsFile *m);
 Series     *series_find(const MetricsFile *m, const char *key);            /* NULL: none, or no points */
 double      series_last(const Series *s);                                  /* NAN for NULL */
 double      series_tail(const Series *s);                                  /* mean of the last 5 % */
-double      series_median(const Series *s);
+int64_t     series_warm_up(const Series *s); /* first steps that a median omits */
+double      series_median(const Series *s);                                /* without warm-up */
 Point       series_extreme(const Series *s, bool largest);
-/* Both write to[] and return how many: a smooth curve of at most `most` points (room for them); and the
- * first, least, greatest and last point of each bucket of steps from lo to hi (4 * (buckets + 1)). */
+/* Both write to[] and return how many: a smooth curve of at most `most` points (to has that capacity); and
+ * the first, least, greatest and last point of each bucket of steps from lo to hi (4 * (buckets + 1)). */
 int64_t     points_smooth(Point *to, const Point *from, int64_t n, int64_t most);
 int64_t     points_thin(Point *to, const Point *from, int64_t n, double lo, double hi, int64_t buckets);
 
 /* --- the other files ---------------------------------------------------------------------------------- */
 
-typedef struct Pair { const char *key, *value; } Pair;                  /* "optim.learning_rate", "1.0e-5" */
-typedef struct Pairs { Pair *at; int n, room; } Pairs;
+typedef struct KeyValue { const char *key, *value; } KeyValue;           /* "optim.learning_rate", "1.0e-5" */
+typedef struct KeyValues { KeyValue *at; int n, capacity; } KeyValues;
 
 typedef struct MemLabel { const char *name; double bytes; } MemLabel;
 typedef struct MemArena { const char *name; double bytes; MemLabel *label; int labels; } MemArena;
@@ -88,42 +92,42 @@ typedef struct MemPlan {
     MemArena arena[MEM_ARENAS];
     int      arenas;
     double   flops[PARTS];
-    double   model, adapters, trained;   /* parameters; trained 0: not said */
+    double   model, adapters, trained;   /* parameters; trained 0: not known */
 } MemPlan;
 
 enum { LOAD_LAYERS = 512, LOAD_EXPERTS = 4096, LOAD_CELLS = 1 << 16 };
 typedef enum { LOAD_IMAGE, LOAD_TEXT, LOAD_KINDS } LoadKind;
 
 typedef struct ExpertLoad {
-    int64_t step;                     /* -1: not said */
+    int64_t step;                     /* -1: not known */
     int     layers, experts;          /* 0: none */
     int     layer[LOAD_LAYERS];       /* its number in the model */
     float  *count[LOAD_KINDS];        /* (layers, experts), or NULL */
 } ExpertLoad;
 
-typedef struct Sample {
-    const char *question, *answer, *expected, *channel;      /* the latter two NULL: not said */
-    int         correct;                          /* 1, 0, or -1: not said */
-    const char *folder;                           /* that relative pictures start from */
+typedef struct Answer {
+    const char *question, *answer, *expected, *channel;      /* the latter two NULL: not given */
+    int         correct;                          /* 1, 0, or -1: not scored */
+    const char *folder;                           /* of relative paths of pictures */
     const char **image;
     int         images;
-} Sample;
+} Answer;
 
-enum { SAMPLE_FILES = 16, SAMPLE_LINES = 500, SAMPLE_IMAGES = 8 };
+enum { ANSWER_FILES = 16, ANSWER_LINES = 500, ANSWER_IMAGES = 8 };
 
-typedef struct SampleFile { int64_t step; Sample *at; int n; int64_t right, judged; } SampleFile;
+typedef struct AnswerFile { int64_t step; Answer *at; int n; int64_t right, scored; } AnswerFile;
 
 typedef struct Run {
     const char *dir, *name;
     MetricsFile metrics;
     bool        has_metrics, has_plan;
-    Pairs       recipe, env;
+    KeyValues   recipe, env;
     MemPlan     plan;
     ExpertLoad  load;
-    SampleFile  samples[SAMPLE_FILES];          /* by step; of many files, a selection with first and last */
-    int         sample_files;
+    AnswerFile  answers[ANSWER_FILES];          /* by step; of many files, a selection with first and last */
+    int         answer_files;
     int64_t     quarantined;
-    const char *note[64];                         /* what is missing or damaged, for people */
+    const char *note[64];                         /* what is missing or damaged */
     int         notes;
     Keep        keep;
 } Run;
@@ -133,12 +137,12 @@ void        run_close(Run *r);                                              /* t
 void        run_note(Run *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* Parts of run_open with files of their own. */
-MUST Status samples_read(Run *r);
+MUST Status answers_read(Run *r);
 MUST Status load_read(Run *r, const char *path);
 
-MUST Status pairs_push(Pairs *p, Keep *keep, const char *key, const char *value);
-MUST Status pairs_from_recipe(Pairs *p, Keep *keep, const char *text, size_t len, const char *name);
-const char *pairs_find(const Pairs *p, const char *key);                    /* NULL: no such key */
-void        pairs_close(Pairs *p);
+MUST Status keys_push(KeyValues *p, Keep *keep, const char *key, const char *value);
+MUST Status keys_from_recipe(KeyValues *p, Keep *keep, const char *text, size_t len, const char *name);
+const char *keys_find(const KeyValues *p, const char *key);                    /* NULL: no such key */
+void        keys_close(KeyValues *p);
 
 #endif

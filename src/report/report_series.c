@@ -1,4 +1,4 @@
-/* report/report_series.c -- what is asked of a series: its last value, its middle, a smooth one, a thin one. */
+/* report/report_series.c -- statistics of a series: last value, median, a smooth curve, a thinned one. */
 #include "report/report_run.h"
 
 #include <math.h>
@@ -7,7 +7,7 @@
 
 Series *series_find(const MetricsFile *m, const char *key)
 {
-    Series *s = (Series *)m->series;         /* as strchr does: whoever may write m may write what is found */
+    Series *s = (Series *)m->series;         /* as strchr: the result is as writable as m */
     for (int i = 0; i < m->n; i++)
         if (!strcmp(s[i].key, key)) return s[i].n ? &s[i] : NULL;
     return NULL;
@@ -37,13 +37,21 @@ static double middle(double *v, int64_t n)
     return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
 }
 
+/* The first steps allocate memory, tune kernels and fill caches: they say little about the rest. */
+int64_t series_warm_up(const Series *s)
+{
+    enum { WARM_UP = 10 };
+    return s->n / 4 < WARM_UP ? s->n / 4 : WARM_UP;
+}
+
 double series_median(const Series *s)
 {
     if (!s || !s->n) return NAN;
-    double *v = malloc((size_t)s->n * sizeof *v);
+    int64_t skip = series_warm_up(s), n = s->n - skip;
+    double *v = malloc((size_t)n * sizeof *v);
     if (!v) return NAN;
-    for (int64_t i = 0; i < s->n; i++) v[i] = s->at[i].value;
-    double mid = middle(v, s->n);
+    for (int64_t i = 0; i < n; i++) v[i] = s->at[skip + i].value;
+    double mid = middle(v, n);
     free(v);
     return mid;
 }
@@ -60,7 +68,7 @@ Point series_extreme(const Series *s, bool largest)
 
 /* The median of a window around each place, some 3 % of the run wide: a spike stays out of it, and unlike a
  * running average it does not lag. Towards the start, where runs fall steeply, it narrows; at the end it is
- * cut. Wide windows are judged by WINDOW of their points. */
+ * cut. Wide windows are scored by WINDOW of their points. */
 int64_t points_smooth(Point *to, const Point *from, int64_t n, int64_t most)
 {
     enum { WINDOW = 129 };
@@ -75,7 +83,7 @@ int64_t points_smooth(Point *to, const Point *from, int64_t n, int64_t most)
     return out;
 }
 
-static int64_t keep_of_bucket(Point *to, const Point *from, int64_t n)
+static int64_t thin_bucket(Point *to, const Point *from, int64_t n)
 {
     int64_t lo = 0, hi = 0, out = 0;
     for (int64_t i = 1; i < n; i++) {
@@ -96,7 +104,7 @@ int64_t points_thin(Point *to, const Point *from, int64_t n, double lo, double h
         int64_t j = i + 1;
         double bucket = floor((from[i].step - lo) * per);
         while (j < n && floor((from[j].step - lo) * per) == bucket) j++;
-        out += keep_of_bucket(to + out, from + i, j - i);
+        out += thin_bucket(to + out, from + i, j - i);
         i = j;
     }
     return out;

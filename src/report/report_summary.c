@@ -1,11 +1,11 @@
 /* report/report_summary.c -- a run in a few numbers: the tiles at the top, and for two runs a table. */
-#include "report/report_html.h"
+#include "report/report_parts.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-typedef enum { AS_NUM, AS_PERCENT, AS_SPAN, AS_GIB } Form;
+typedef enum { AS_NUM, AS_PERCENT, AS_SPAN } Form;
 typedef enum { LAST, TAIL, MEDIAN, MEAN, MOST } How;
 
 typedef struct Figure {
@@ -20,16 +20,19 @@ static const Figure figures[] = {
     { "Training loss",     "train/loss",                     "",         TAIL,   AS_NUM,     -1, true  },
     { "Held-out loss",     "eval/loss",                      "",         LAST,   AS_NUM,     -1, true  },
     { "Held-out accuracy", "eval/accuracy",                  "",         LAST,   AS_PERCENT,  1, true  },
-    { "Throughput",        "perf/tokens_per_second_per_gpu", "tokens/s", MEDIAN, AS_NUM,      1, true  },
-    { "Utilisation (mfu)", "perf/mfu",                       "",         MEDIAN, AS_PERCENT,  1, true  },
-    { "mfu, vision",       "perf/mfu_vision",                "",         MEDIAN, AS_PERCENT,  1, false },
-    { "mfu, merger",       "perf/mfu_merger",                "",         MEDIAN, AS_PERCENT,  1, false },
-    { "mfu, decoder",      "perf/mfu_decoder",               "",         MEDIAN, AS_PERCENT,  1, false },
-    { "mfu, head",         "perf/mfu_head",                  "",         MEDIAN, AS_PERCENT,  1, false },
+    { "Throughput per GPU", "perf/tokens_per_second_per_gpu", "tokens/s", MEDIAN, AS_NUM,     1, true  },
+    { "Utilisation (MFU)", "perf/mfu",                       "",         MEDIAN, AS_PERCENT,  1, true  },
+    { "MFU, vision",       "perf/mfu_vision",                "",         MEDIAN, AS_PERCENT,  1, false },
+    { "MFU, merger",       "perf/mfu_merger",                "",         MEDIAN, AS_PERCENT,  1, false },
+    { "MFU, decoder",      "perf/mfu_decoder",               "",         MEDIAN, AS_PERCENT,  1, false },
+    { "MFU, head",         "perf/mfu_head",                  "",         MEDIAN, AS_PERCENT,  1, false },
+    { "HFU",               "perf/hfu",                       "",         MEDIAN, AS_PERCENT,  0, false },
+    { "Achieved",          "perf/tflops",                    "TFLOP/s",  MEDIAN, AS_NUM,      1, false },
     { "Step time",         "perf/step_time",                 "",         MEDIAN, AS_SPAN,    -1, true  },
     { "Waiting for data",  "perf/data_wait",                 "",         MEAN,   AS_PERCENT, -1, true  },
     { "Waiting for ranks", "perf/exposed_comm",              "",         MEAN,   AS_PERCENT, -1, false },
-    { "Measured memory",   "mem/measured_gib",               "GiB",      MOST,   AS_GIB,     -1, true  },
+    { "Planned memory",    KEY_PLANNED,                      "GiB",      MOST,   AS_NUM,     -1, true  },
+    { "Measured memory",   KEY_MEASURED,                     "GiB",      MOST,   AS_NUM,     -1, true  },
     { "Gradient norm",     "train/grad_norm",                "",         MEDIAN, AS_NUM,      0, false },
     { "Auxiliary loss",    "moe/aux_loss",                   "",         TAIL,   AS_NUM,      0, false },
     { "Busiest expert",    KEY_WORST,                        "of the mean", TAIL, AS_NUM,    -1, false },
@@ -39,7 +42,7 @@ static const Figure figures[] = {
 enum { FIGURES = sizeof figures / sizeof *figures };
 
 static const char *const how_text[] = {
-    [LAST] = "last", [TAIL] = "mean of the last 5 %", [MEDIAN] = "median", [MEAN] = "mean", [MOST] = "most"
+    [LAST] = "last", [TAIL] = "mean of the last 5 %", [MEDIAN] = "median", [MEAN] = "mean", [MOST] = "largest"
 };
 
 static double series_mean(const Series *s)
@@ -61,7 +64,7 @@ static double figure_value(const Figure *f, const Run *run)
     }
 }
 
-static const char *figure_text(char buf[NUM_ROOM], const Figure *f, double v)
+static const char *figure_text(char buf[NUM_BYTES], const Figure *f, double v)
 {
     switch (f->form) {
     case AS_PERCENT: return percent_text(buf, v);
@@ -70,93 +73,116 @@ static const char *figure_text(char buf[NUM_ROOM], const Figure *f, double v)
     }
 }
 
+/* How a figure comes from its series: a median says over how many steps. */
+static const char *origin(char *text, size_t n, const Figure *f, const Run *run)
+{
+    const Series *s = series_find(&run->metrics, f->key);
+    long long skipped = s ? (long long)series_warm_up(s) : 0, steps = s ? (long long)s->n - skipped : 0;
+    if (f->how != MEDIAN) snprintf(text, n, "%s", how_text[f->how]);
+    else if (!skipped)    snprintf(text, n, "median of %lld steps", steps);
+    else snprintf(text, n, "median of %lld steps, without %lld of warm-up", steps, skipped);
+    return text;
+}
+
 /* --- tiles ------------------------------------------------------------------------------------------- */
 
-static void put_parts(Html *h, const Run *run)
+static size_t mfu_parts(char *text, size_t n, const Run *run)
 {
-    const char *between = "";
+    size_t at = 0;
     for (int i = 0; i < PARTS; i++) {
         char key[32];
         snprintf(key, sizeof key, "perf/mfu_%s", part_names[i]);
         double v = series_median(series_find(&run->metrics, key));
-        if (!isfinite(v)) continue;
-        html_fmt(h, "%s%s %.0f", between, part_names[i], fmin(100 * v, 1e6));
-        between = " \xc2\xb7 ";
+        if (isfinite(v))
+            at += (size_t)snprintf(text + at, n - at, "%s%s %.0f", at ? " \xc2\xb7 " : "", part_names[i],
+                                   fmin(100 * v, 1e6));
     }
-    if (!*between) html_put(h, "median");
+    return at;
 }
 
-/* The line below a number: where it came from. */
-static void put_origin(Html *h, const Figure *f, const Run *run)
+/* The line below a number. A tile of two runs says only how the number is taken. */
+static Json *tile_note(const Report *r, const Figure *f)
 {
-    char buf[NUM_ROOM];
-    const Series *s = series_find(&run->metrics, f->key);
+    char buf[NUM_BYTES], text[400];
+    const Series *s = series_find(&r->run[0]->metrics, f->key);
+    if (two(r)) return page_string(f->how == MEDIAN ? "median, without warm-up" : how_text[f->how]);
     Point best = series_extreme(s, f->better > 0), worst = series_extreme(s, f->better < 0);
     Point at = f->how == TAIL ? s->at[0] : f->how == LAST ? best : worst;
-    if (!strcmp(f->key, "perf/mfu"))                 put_parts(h, run);
-    else if (f->how == MOST || f->how == MEDIAN)     html_fmt(h, "%s of all steps", how_text[f->how]);
-    else html_fmt(h, "%s %s at step %s", f->how == TAIL ? "from" : f->how == LAST ? "best" : "at most",
-                  figure_text(buf, f, at.value), WHOLE(at.step));
+    const char *word = f->how == TAIL ? "from" : f->how == LAST ? "best" : "at most";
+    size_t parts = strcmp(f->key, "perf/mfu") ? 0 : mfu_parts(text, sizeof text, r->run[0]);
+    if (parts) snprintf(text + parts, sizeof text - parts, "; "), parts += 2;
+    if (f->how == MOST || f->how == MEDIAN) origin(text + parts, sizeof text - parts, f, r->run[0]);
+    else snprintf(text, sizeof text, "%s %s at step %s", word, figure_text(buf, f, at.value), WHOLE(at.step));
+    return page_string(text);
 }
 
-static void put_tile(Html *h, const Runs *r, const Figure *f)
+static void add_tile(Report *r, Json *tiles, const Figure *f)
 {
-    char buf[NUM_ROOM];
+    char buf[NUM_BYTES];
     bool any = false;
-    for (int i = 0; i < r->n; i++) any |= isfinite(figure_value(f, r->at[i]));
-    if (!any) return;
-    html_fmt(h, "<div class='card tile'><div class='name'>%s</div>", f->name);
+    Json *values = json_array();
     for (int i = 0; i < r->n; i++) {
-        html_fmt(h, "<div class='value%s'>", two(r) ? " two" : "");
-        if (two(r)) html_letter(h, i);
-        html_fmt(h, "%s <small>%s</small></div>", figure_text(buf, f, figure_value(f, r->at[i])), f->unit);
+        Json *value = json_array();
+        any |= isfinite(figure_value(f, r->run[i]));
+        say_letter(r, value, i);
+        page_say(value, NULL, "%s ", figure_text(buf, f, figure_value(f, r->run[i])));
+        page_say(value, "small", "%s", f->unit);
+        json_array_append_new(values, value);
     }
-    html_put(h, "<div class='sub'>");
-    if (two(r)) html_put(h, how_text[f->how]);
-    else        put_origin(h, f, r->at[0]);
-    html_put(h, "</div></div>\n");
+    if (!any) { json_decref(values); return; }
+    page_add(&r->page, tiles, json_pack("{s:s, s:o, s:o}", "name", f->name, "values", values, "note",
+                                        tile_note(r, f)));
 }
 
-void part_summary(Html *h, const Runs *r)
+void part_summary(Report *r)
 {
-    html_put(h, "<div class='tiles'>\n");
+    Json *b = block_open("tiles");
     for (int i = 0; i < FIGURES; i++)
-        if (figures[i].tile) put_tile(h, r, &figures[i]);
-    html_put(h, "</div>\n");
+        if (figures[i].tile) add_tile(r, block_list(b, "tiles"), &figures[i]);
+    block_list(b, "tiles");
+    page_add(&r->page, NULL, b);
 }
 
 /* --- two runs ---------------------------------------------------------------------------------------- */
 
-/* B against A, in the figure's own terms: points for shares, percent for the rest. */
-static void put_change(Html *h, const Figure *f, double a, double b)
+/* B against A: points for shares, percent for the rest. Below these thresholds a change is noise. */
+static Json *change_cell(const Figure *f, double a, double b)
 {
-    char buf[NUM_ROOM];
+    char buf[NUM_BYTES], text[160];
     double d = b - a;
-    bool much = fabs(d) >= (f->form == AS_PERCENT ? 0.002 : 0.005 * fabs(a)) && d != 0;    /* less is noise */
-    bool good = (d > 0) == (f->better > 0), judged = f->better && much;
-    if (!isfinite(d)) { html_put(h, "<td class='num'>\xe2\x80\x93</td>"); return; }
-    html_fmt(h, "<td class='num%s'>", !judged ? "" : good ? " right-ink" : " wrong-ink");
-    if (f->form == AS_PERCENT) html_fmt(h, "%+.2f points", fmax(fmin(100 * d, 1e9), -1e9));
-    else html_fmt(h, "%s%s%s", d > 0 ? "+" : "", num_text(buf, d), f->form == AS_SPAN ? " s" : "");
+    bool much = fabs(d) >= (f->form == AS_PERCENT ? 0.002 : 0.005 * fabs(a)) && d != 0;
+    bool good = (d > 0) == (f->better > 0), rated = f->better && much;
+    if (!isfinite(d)) return page_string("\xe2\x80\x93");
+    size_t at = f->form == AS_PERCENT
+              ? (size_t)snprintf(text, sizeof text, "%+.2f points", fmax(fmin(100 * d, 1e9), -1e9))
+              : (size_t)snprintf(text, sizeof text, "%s%s%s", d > 0 ? "+" : "", num_text(buf, d),
+                                 f->form == AS_SPAN ? " s" : "");
     if (f->form != AS_PERCENT && fabs(d) < 1e4 * fabs(a))
-        html_fmt(h, " (%+.1f\xc2\xa0%%)", 100 * d / fabs(a));
-    html_fmt(h, "%s</td>", !judged ? "" : good ? " better" : " worse");
+        snprintf(text + at, sizeof text - at, " (%+.1f\xc2\xa0%%)", 100 * d / fabs(a));
+    return page_rich(!rated ? NULL : good ? "right-ink" : "wrong-ink", "%s%s", text,
+                     !rated ? "" : good ? " better" : " worse");
 }
 
-void figures_table(Html *h, const Runs *r)
+static void add_figure(Report *r, Json *table, const Figure *f)
 {
-    html_put(h, "<h3>Final metrics</h3><div class='card scroll'><table><tr><th>metric</th>"
-                "<th class='num'>A</th><th class='num'>B</th><th class='num'>B against A</th></tr>\n");
-    for (int i = 0; i < FIGURES; i++) {
-        const Figure *f = &figures[i];
-        char buf[NUM_ROOM];
-        double v[2] = { figure_value(f, r->at[0]), figure_value(f, r->at[1]) };
-        if (!isfinite(v[0]) && !isfinite(v[1])) continue;
-        html_fmt(h, "<tr><td>%s <small class='note'>%s</small></td>", f->name, how_text[f->how]);
-        for (int k = 0; k < 2; k++)
-            html_fmt(h, "<td class='num'>%s %s</td>", figure_text(buf, f, v[k]), f->unit);
-        put_change(h, f, v[0], v[1]);
-        html_put(h, "</tr>\n");
-    }
-    html_put(h, "</table></div>\n");
+    char buf[NUM_BYTES], from[2][80];
+    double v[2] = { figure_value(f, r->run[0]), figure_value(f, r->run[1]) };
+    if (!isfinite(v[0]) && !isfinite(v[1])) return;
+    Json *row = table_row(table), *name = page_rich(NULL, "%s ", f->name);
+    for (int k = 0; k < 2; k++) origin(from[k], sizeof from[k], f, r->run[k]);
+    bool alike = !strcmp(from[0], from[1]);
+    page_say(name, "small", "%s%s%s", from[0], alike ? "" : "; B: ", alike ? "" : from[1]);
+    json_array_append_new(row, name);
+    for (int k = 0; k < 2; k++)
+        json_array_append_new(row, page_rich(NULL, "%s %s", figure_text(buf, f, v[k]), f->unit));
+    json_array_append_new(row, change_cell(f, v[0], v[1]));
+}
+
+void figures_table(Report *r)
+{
+    static const char *const columns[] = { "- metric", "num A", "num B", "num B against A" };
+    Json *panel = page_panel(&r->page, true), *table = block_table(columns, 4, NULL);
+    page_say(block_list(panel, "title"), "b", "Final metrics");
+    for (int i = 0; i < FIGURES; i++) add_figure(r, table, &figures[i]);
+    page_add(&r->page, block_list(panel, "blocks"), table);
 }

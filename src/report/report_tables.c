@@ -1,13 +1,13 @@
-/* report/report_tables.c -- the recipe, the machine, and what two runs differ in. */
+/* report/report_tables.c -- the recipe, the machine and build, and the differences between two runs. */
 #include "base/config.h"
 #include "base/str.h"
-#include "report/report_html.h"
+#include "report/report_parts.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Every key with its default, in the words of a recipe. Without memory for it no key counts as changed. */
-static void default_pairs(Pairs *p, Keep *keep)
+/* Every key with its default, as a recipe spells it. Without memory for it no key counts as changed. */
+static void default_keys(KeyValues *p, Keep *keep)
 {
     Config cfg;
     char *text = NULL;
@@ -17,22 +17,25 @@ static void default_pairs(Pairs *p, Keep *keep)
     config_default(&cfg);
     config_dump(f, &cfg);
     config_close(&cfg);
-    if (!fclose(f) && pairs_from_recipe(p, keep, text, len, "defaults")) pairs_close(p);
+    if (!fclose(f) && keys_from_recipe(p, keep, text, len, "defaults")) keys_close(p);
     free(text);
 }
 
-static void put_value(Html *h, const char *value)
+static Json *value_cell(const char *value)
 {
-    html_put(h, "<td class='mono'>");
-    if (!value)       html_put(h, "<small class='note'>absent</small>");
-    else if (!*value) html_put(h, "<small class='note'>not set</small>");
-    else              html_text(h, value);
-    html_put(h, "</td>");
+    if (!value) return page_rich("small", "absent");
+    return *value ? page_string(value) : page_rich("small", "not set");
 }
 
-static void put_key(Html *h, const char *key) { html_around(h, "<tr><td class='key'>", key, "</td>"); }
+static void add_row(Json *table, const char *key, const char *a, const char *b)
+{
+    Json *row = table_row(table);
+    json_array_append_new(row, page_string(key));
+    json_array_append_new(row, value_cell(a));
+    json_array_append_new(row, value_cell(b));
+}
 
-/* 1e-4 and 0.0001 are alike. */
+/* 1e-4 and 0.0001 are equal. */
 static bool unlike(const char *a, const char *b)
 {
     double x, y;
@@ -41,108 +44,89 @@ static bool unlike(const char *a, const char *b)
     return strcmp(a, b) != 0;
 }
 
-static void put_run(Html *h, const Runs *r, int i)
+static Json *run_panel(Report *r, int i, bool wide)
 {
-    if (!two(r)) return;
-    html_put(h, "<h3>");
-    html_letter(h, i);
-    html_around(h, "", r->at[i]->name, "</h3>");
+    Json *panel = page_panel(&r->page, wide), *title = block_list(panel, "title");
+    if (two(r)) say_letter(r, title, i), page_say(title, "b", "%s", r->run[i]->name);
+    return panel;
 }
 
-/* --- recipe ------------------------------------------------------------------------------------------ */
-
-static void put_changed(Html *h, const Pairs *recipe, const Pairs *def)
+static Json *all_keys(const KeyValues *p, const char *fold)
 {
-    html_put(h, "<div class='card scroll'><table><tr><th>key</th><th>this run</th><th>default</th></tr>\n");
-    for (int i = 0; i < recipe->n; i++) {
-        const Pair *p = &recipe->at[i];
-        const char *usual = pairs_find(def, p->key);
-        if (!unlike(p->value, usual)) continue;
-        put_key(h, p->key), put_value(h, p->value), put_value(h, usual);
-        html_put(h, "</tr>\n");
+    static const char *const columns[] = { "key ", "mono " };
+    Json *table = block_table(columns, 2, fold);
+    for (int i = 0; i < p->n; i++) {
+        Json *row = table_row(table);
+        json_array_append_new(row, page_string(p->at[i].key));
+        json_array_append_new(row, value_cell(p->at[i].value));
     }
-    html_put(h, "</table>");
+    return table;
 }
 
-static void put_all(Html *h, const Pairs *recipe)
+static void add_recipe(Report *r, int i, const KeyValues *def)
 {
-    html_fmt(h, "<details><summary>All %d keys</summary><table>\n", recipe->n);
-    for (int i = 0; i < recipe->n; i++) {
-        put_key(h, recipe->at[i].key), put_value(h, recipe->at[i].value);
-        html_put(h, "</tr>\n");
+    static const char *const columns[] = { "key key", "mono this run", "mono default" };
+    const KeyValues *p = &r->run[i]->recipe;
+    char fold[40];
+    Json *blocks = block_list(run_panel(r, i, true), "blocks"), *table = block_table(columns, 3, NULL);
+    for (int k = 0; k < p->n; k++) {
+        const char *usual = keys_find(def, p->at[k].key);
+        if (unlike(p->at[k].value, usual)) add_row(table, p->at[k].key, p->at[k].value, usual);
     }
-    html_put(h, "</table></details></div>\n");
+    snprintf(fold, sizeof fold, "All %d keys", p->n);
+    page_add(&r->page, blocks, table);
+    page_add(&r->page, blocks, all_keys(p, fold));
 }
 
-void part_recipe(Html *h, const Runs *r)
+void part_recipe(Report *r)
 {
     Keep keep = { 0 };
-    Pairs def = { 0 };
-    default_pairs(&def, &keep);
-    html_put(h, "<section id='recipe'><h2>Recipe</h2>");
+    KeyValues def = { 0 };
+    default_keys(&def, &keep);
+    page_section(&r->page, "recipe", "Recipe");
     for (int i = 0; i < r->n; i++) {
-        const Pairs *p = &r->at[i]->recipe;
-        put_run(h, r, i);
-        if (p->n) put_changed(h, p, &def), put_all(h, p);
-        else      html_put(h, "<p class='empty'>No recipe.yaml that could be read.</p>");
+        if (r->run[i]->recipe.n) add_recipe(r, i, &def);
+        else page_add(&r->page, NULL, block_text("empty wide", "No recipe.yaml that could be read."));
     }
-    html_put(h, "</section>\n");
-    pairs_close(&def);
+    keys_close(&def);
     keep_close(&keep);
 }
 
-/* --- machine ----------------------------------------------------------------------------------------- */
-
-void part_machine(Html *h, const Runs *r)
+void part_machine(Report *r)
 {
-    html_put(h, "<section id='machine'><h2>Machine</h2><div class='grid'>");
+    page_section(&r->page, "machine", "Machine and build");
     for (int i = 0; i < r->n; i++) {
-        const Pairs *p = &r->at[i]->env;
-        html_fmt(h, "<div%s>", two(r) ? "" : " class='wide'");
-        put_run(h, r, i);
-        if (!p->n) html_put(h, "<p class='empty'>No env.json that could be read.</p>");
-        else html_put(h, "<div class='card scroll'><table>\n");
-        for (int k = 0; k < p->n; k++) {
-            put_key(h, p->at[k].key), put_value(h, p->at[k].value);
-            html_put(h, "</tr>\n");
-        }
-        html_put(h, p->n ? "</table></div></div>\n" : "</div>\n");
+        const KeyValues *p = &r->run[i]->env;
+        Json *blocks = block_list(run_panel(r, i, !two(r)), "blocks");
+        page_add(&r->page, blocks, p->n ? all_keys(p, NULL)
+                                        : block_text("note", "No env.json that could be read."));
     }
-    html_put(h, "</div></section>\n");
 }
 
-/* --- two runs ---------------------------------------------------------------------------------------- */
-
-/* Keys whose values differ: those of A in its order, then what only B has. Returns how many. */
-static int put_unlike(Html *h, const Pairs *a, const Pairs *b)
+/* Keys whose values differ: keys of A in its order, then keys that only B has. */
+static void add_differences(Report *r, const char *title, const KeyValues *a, const KeyValues *b,
+                            const char *none)
 {
-    int n = 0;
+    static const char *const columns[] = { "key key", "mono A", "mono B" };
+    Json *panel = page_panel(&r->page, true), *table = block_table(columns, 3, NULL);
+    page_say(block_list(panel, "title"), "b", "%s", title);
     for (int side = 0; side < 2; side++) {
-        const Pairs *of = side ? b : a;
+        const KeyValues *of = side ? b : a;
         for (int i = 0; i < of->n; i++) {
-            const char *key = of->at[i].key, *va = pairs_find(a, key), *vb = pairs_find(b, key);
-            if ((side && va) || !unlike(va, vb)) continue;
-            put_key(h, key), put_value(h, va), put_value(h, vb);
-            html_put(h, "</tr>\n");
-            n++;
+            const char *key = of->at[i].key, *va = keys_find(a, key), *vb = keys_find(b, key);
+            if (!(side && va) && unlike(va, vb)) add_row(table, key, va, vb);
         }
     }
-    return n;
+    if (!json_array_size(block_list(table, "rows")))
+        json_array_append_new(table_row(table), page_string(none));
+    page_add(&r->page, block_list(panel, "blocks"), table);
 }
 
-static void put_differences(Html *h, const char *title, const Pairs *a, const Pairs *b, const char *none)
+void part_differences(Report *r)
 {
-    html_fmt(h, "<h3>%s</h3><div class='card scroll'><table>", title);
-    html_put(h, "<tr><th>key</th><th>A</th><th>B</th></tr>\n");
-    if (!put_unlike(h, a, b)) html_fmt(h, "<tr><td colspan='3'>%s</td></tr>\n", none);
-    html_put(h, "</table></div>\n");
-}
-
-void part_differences(Html *h, const Runs *r)
-{
-    html_put(h, "<section id='differences'><h2>Differences</h2>");
-    figures_table(h, r);
-    put_differences(h, "Recipe", &r->at[0]->recipe, &r->at[1]->recipe, "The recipes are the same.");
-    put_differences(h, "Machine", &r->at[0]->env, &r->at[1]->env, "The machines are the same.");
-    html_put(h, "</section>\n");
+    const Run *a = r->run[0], *b = r->run[1];
+    page_section(&r->page, "differences", "Differences");
+    figures_table(r);
+    add_differences(r, "Recipe", &a->recipe, &b->recipe, "The recipes are the same.");
+    add_differences(r, "Machine and build", &a->env, &b->env, "The machines are the same.");
 }

@@ -1,4 +1,5 @@
-/* report/report_samples.c -- samples/step-N.jsonl: questions and what the model answered at step N. */
+/* report/report_answer_files.c -- reads samples/step-N.jsonl: questions and the answers of the model at step
+ * N. */
 #include "report/report_run.h"
 
 #include "base/str.h"
@@ -12,8 +13,8 @@
 
 enum { STEPS_MAX = 100000, TEXT_MAX = 6000, PATH_TEXT_MAX = 1 << 20 };
 
-/* Of long texts the beginning, cut between characters. */
-static const char *keep_start(Keep *keep, const char *s, size_t most)
+/* A copy of a text; a long text is cut between two characters. */
+static const char *copy_start(Keep *keep, const char *s, size_t most)
 {
     size_t n = strlen(s);
     if (n <= most) return keep_text(keep, s, n);
@@ -26,14 +27,14 @@ static const char *keep_start(Keep *keep, const char *s, size_t most)
 static const char *text_of(Run *r, const Json *o, const char *key)
 {
     const char *s = json_string_value(json_object_get(o, key));
-    return s ? keep_start(&r->keep, s, TEXT_MAX) : NULL;
+    return s ? copy_start(&r->keep, s, TEXT_MAX) : NULL;
 }
 
-static void take_images(Run *r, Sample *s, const Json *v)
+static void take_images(Run *r, Answer *s, const Json *v)
 {
     size_t n = json_array_size(v);
-    if (n > SAMPLE_IMAGES) n = SAMPLE_IMAGES;
-    s->image = keep_take(&r->keep, SAMPLE_IMAGES * sizeof *s->image);
+    if (n > ANSWER_IMAGES) n = ANSWER_IMAGES;
+    s->image = keep_take(&r->keep, ANSWER_IMAGES * sizeof *s->image);
     for (size_t i = 0; i < n; i++) {
         const char *path = json_string_value(json_array_get(v, i));
         if (!path || !*path || strlen(path) >= PATH_TEXT_MAX) continue;
@@ -41,10 +42,10 @@ static void take_images(Run *r, Sample *s, const Json *v)
     }
 }
 
-static bool sample_from(Run *r, Sample *s, const Json *o, const char *folder)
+static bool read_answer(Run *r, Answer *s, const Json *o, const char *folder)
 {
     const Json *c = json_object_get(o, "correct");
-    *s = (Sample){ .question = text_of(r, o, "question"), .answer = text_of(r, o, "answer"),
+    *s = (Answer){ .question = text_of(r, o, "question"), .answer = text_of(r, o, "answer"),
                    .expected = text_of(r, o, "expected"), .channel = text_of(r, o, "channel"),
                    .correct = -1, .folder = folder };
     if (json_is_boolean(c)) s->correct = json_is_true(c);
@@ -53,36 +54,36 @@ static bool sample_from(Run *r, Sample *s, const Json *o, const char *folder)
     return true;
 }
 
-typedef struct Taker { Run *r; SampleFile *f; const char *folder; int64_t damaged; } Taker;
+typedef struct AnswerReader { Run *r; AnswerFile *f; const char *folder; int64_t damaged; } AnswerReader;
 
 static Status on_line(void *arg, char *line, size_t len, LineKind kind)
 {
-    Taker *t = arg;
-    Sample s;
+    AnswerReader *t = arg;
+    Answer s;
     Json *o = kind == LINE_LONG ? NULL : json_loadb(line, len, 0, NULL);
-    bool good = o && sample_from(t->r, &s, o, t->folder);
+    bool good = o && read_answer(t->r, &s, o, t->folder);
     json_decref(o);
     if (!good) return t->damaged++, OK;
-    if (t->f->n < SAMPLE_LINES) t->f->at[t->f->n++] = s;
-    t->f->judged += s.correct >= 0;
+    if (t->f->n < ANSWER_LINES) t->f->at[t->f->n++] = s;
+    t->f->scored += s.correct >= 0;
     t->f->right += s.correct == 1;
     return OK;
 }
 
 static Status read_file(Run *r, const char *folder, int64_t step)
 {
-    SampleFile *f = &r->samples[r->sample_files];
-    Taker t = { r, f, folder, 0 };
+    AnswerFile *f = &r->answers[r->answer_files];
+    AnswerReader t = { r, f, folder, 0 };
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%s/step-%" PRId64 ".jsonl", folder, step);
-    *f = (SampleFile){ .step = step, .at = keep_take(&r->keep, SAMPLE_LINES * sizeof(Sample)) };
+    *f = (AnswerFile){ .step = step, .at = keep_take(&r->keep, ANSWER_LINES * sizeof(Answer)) };
     Status st = lines_read(path, on_line, &t);
     if (st == E_FIT) return st;
     if (st) return run_note(r, "samples/step-%" PRId64 ".jsonl could not be read", step), OK;
     if (t.damaged)
         run_note(r, "samples/step-%" PRId64 ".jsonl: %" PRId64 " damaged line%s left out", step, t.damaged,
                  t.damaged == 1 ? " was" : "s were");
-    if (f->n) r->sample_files++;
+    if (f->n) r->answer_files++;
     return OK;
 }
 
@@ -92,30 +93,30 @@ static int by_step(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The steps there are files for, in order. */
+/* The steps that have a file, in order. */
 static int list_steps(int64_t *step, const char *folder)
 {
     int n = 0;
     DIR *d = opendir(folder);
     for (struct dirent *e; d && n < STEPS_MAX && (e = readdir(d));) {
-        char digits[20], again[64];
+        char digits[20], name[64];
         if (sscanf(e->d_name, "step-%18[0-9].jsonl", digits) != 1) continue;
         int64_t at = strtoll(digits, NULL, 10);
-        snprintf(again, sizeof again, "step-%" PRId64 ".jsonl", at);
-        if (!strcmp(e->d_name, again)) step[n++] = at;
+        snprintf(name, sizeof name, "step-%" PRId64 ".jsonl", at);
+        if (!strcmp(e->d_name, name)) step[n++] = at;
     }
     if (d) closedir(d);
     qsort(step, (size_t)n, sizeof *step, by_step);
     return n;
 }
 
-Status samples_read(Run *r)
+Status answers_read(Run *r)
 {
     char folder[PATH_MAX];
     snprintf(folder, sizeof folder, "%s/samples", r->dir);
     int64_t *step = malloc(STEPS_MAX * sizeof *step);
-    if (!step) return fail(E_FIT, "no memory");
-    int n = list_steps(step, folder), files = n < SAMPLE_FILES ? n : SAMPLE_FILES;
+    if (!step) return fail(E_FIT, "no memory to list %s", folder);
+    int n = list_steps(step, folder), files = n < ANSWER_FILES ? n : ANSWER_FILES;
     const char *kept = keep_text(&r->keep, folder, strlen(folder));
     Status st = OK;
     if (!n) run_note(r, "no samples/step-N.jsonl: there are no answers to show");
