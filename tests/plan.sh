@@ -7,7 +7,7 @@ planned() {                              # planned RECIPE
     local ranks gpu
     read -r ranks gpu < <(sed -E 's/.*-a[0-9]+b-([0-9]+)-([a-z0-9]+).*/\1 \2/' <<<"$1")
     "$treb" plan "$1" --ranks "$ranks" --hardware "$gpu" >"$tmp/out" 2>&1 && grep -q '^  stage 0 ' "$tmp/out" &&
-        grep -q '^preset Qwen3-.* as models/.* is not here' "$tmp/out"
+        grep -q '^preset Qwen3-.* for models/.*, which does not exist' "$tmp/out"
 }
 for recipe in recipes/qwen3-*.yaml; do check "$recipe" planned "$recipe"; done
 validated() {                            # both columns are there, and a row of each table

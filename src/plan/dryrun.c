@@ -32,7 +32,7 @@ Status dryrun_shape(ModelShape *s, char *from, size_t n, const struct cfg_model 
     if (!*c->preset && !like)
         return fail(E_CONFIG, "model.path = %.200s: does not exist, and its last component names no "
                     "model.preset", path);
-    snprintf(from, n, like && !preset_is(path) ? "preset %s, as %.60s is not here" : "preset %s",
+    snprintf(from, n, like && !preset_is(path) ? "preset %s for %.60s, which does not exist," : "preset %s",
              like ? like : path, path);
     return shape_of_preset(s, like && !*c->preset ? like : path);
 }

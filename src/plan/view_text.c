@@ -201,7 +201,7 @@ Status view_print(FILE *out, const PlanView *v)
     int    full = 0;
     double peak = (double)dryrun_peak(d, &full), scale = peak;
     if (d->timed && d->hw.capacity > scale) scale = d->hw.capacity;
-    fprintf(out, "%s on %d rank%s, %d a node; %s in %s, %s\n", d->model, d->ranks, d->ranks > 1 ? "s" : "",
+    fprintf(out, "%s on %d rank%s, %d per node; %s in %s, %s\n", d->model, d->ranks, d->ranks > 1 ? "s" : "",
             d->per_node, "weights and activations", dtype_name(d->dtype), d->recipe.device.backend);
     TRY(rules_print(out, &x, NULL));
     placement_print(out, d);
