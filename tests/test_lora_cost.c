@@ -16,7 +16,7 @@ static int64_t below(uint64_t i, int64_t n) { return (int64_t)rng_below(seed, 77
 
 /* ---- cases ---- */
 
-typedef struct Case { SearchAsk ask; Found way; Config lora; char text[480]; } Case;
+typedef struct Case { SearchAsk ask; FoundLayout way; Config lora; char text[480]; } Case;
 
 static void draw_task(Task *t)
 {
@@ -89,7 +89,7 @@ static void describe(Case *x, const char *target)
 static bool draw(Case *x)
 {
     search_default(&x->ask);
-    x->way = (Found){ 0 };
+    x->way = (FoundLayout){ 0 };
     draw_task(&x->ask.task);
     draw_way(&x->way.c, &x->ask.task);
     draw_adapters(&x->lora);
@@ -197,7 +197,7 @@ static void adapt(Case *x, const char *model, const char *target, const char *ra
     search_default(&x->ask);
     x->ask.task = task(model, 1, 8, 4, 4);
     x->ask.task.unfused_logits = x->ask.task.foreign = false, x->ask.task.seq = 8192;
-    x->way = (Found){ .c = way(1, 1, 1, 1) };
+    x->way = (FoundLayout){ .c = way(1, 1, 1, 1) };
     EXPECT_OK(hardware_find(&x->ask.task.hw, "h200"));
     config_default(&x->lora);
     set(&x->lora, "lora.target_modules=%s", target);

@@ -1,5 +1,6 @@
-/* tests/test_search.c -- the search for a layout: ranked candidates are legal and fit, in the order of search.h;
- * layouts that were published as faster come first; the first is a recipe that reads back and passes a dry run. */
+/* tests/test_search.c -- the search for a layout: ranked candidates are legal and fit, in the order of
+ * search.h; layouts that were published as faster come first; the first is a recipe that reads back and
+ * passes a dry run. */
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/rng.h"
@@ -37,7 +38,7 @@ static void done(Search *s)
 
 /* --- what is ranked ---------------------------------------------------------------------------------- */
 
-static void expect_legal(const Search *s, const Found *f)
+static void expect_legal(const Search *s, const FoundLayout *f)
 {
     RuleInput x;
     LayerSplit split;
@@ -58,7 +59,7 @@ static void load_preset(ModelShape *s, const char *name)
 }
 
 /* The rules accept the recipe of a candidate, too. */
-static void expect_legal_recipe(const Search *s, const Found *f)
+static void expect_legal_recipe(const Search *s, const FoundLayout *f)
 {
     Config     cfg;
     ModelShape shape;
@@ -72,15 +73,15 @@ static void expect_legal_recipe(const Search *s, const Found *f)
 }
 
 /* The candidate fits, and cheaper settings do not. */
-static void expect_frugal(const Search *s, const Found *f)
+static void expect_frugal(const Search *s, const FoundLayout *f)
 {
     Task t = s->ask.task;
     const States *w = states_at(f->states);
     Candidate c = f->c;
     t.grad_bytes = w->grad, t.moment_bytes = w->moment, t.master_bytes = w->master;
     double peak = analytic_peak(&t, &c, NULL), capacity = t.hw.capacity;
-    EXPECT(peak == f->peak && peak <= 0.97 * capacity && f->tight == (peak > 0.92 * capacity), "%.3g of %.3g", peak,
-           capacity);
+    EXPECT(peak == f->peak && peak <= 0.97 * capacity && f->tight == (peak > 0.92 * capacity), "%.3g of %.3g",
+           peak, capacity);
     for (int i = 0; i < f->rung && !c.overlap; i++) {
         c.recompute = s->rung[i];
         double more = analytic_peak(&t, &c, NULL);
@@ -140,16 +141,16 @@ static void estimates_twenty_thousand_a_second(void)
 
 /* --- the order --------------------------------------------------------------------------------------- */
 
-static Found way(int tp, int pp, int ep, int zero, double step)
+static FoundLayout way(int tp, int pp, int ep, int zero, double step)
 {
     Candidate c = { .tp = tp, .cp = 1, .pp = pp, .vpp = 1, .ep = ep, .etp = 1, .mbs = 1, .zero = zero };
-    return (Found){ .c = c, .step = step, .leaves = ep > 8, .peak = 50e9 };
+    return (FoundLayout){ .c = c, .step = step, .leaves = ep > 8, .peak = 50e9 };
 }
 
 /* Whether the search puts a before b. */
-static bool prefers(Objective o, Found a, Found b)
+static bool prefers(Objective o, FoundLayout a, FoundLayout b)
 {
-    Found two[2] = { b, a };
+    FoundLayout two[2] = { b, a };
     Search s = { .ask = { .objective = o }, .found = two, .n = 2 };
     a.dry_step = 1, b.dry_step = 2;                            /* marks: unused without a dry run */
     two[0] = b, two[1] = a;
@@ -157,7 +158,7 @@ static bool prefers(Objective o, Found a, Found b)
     return two[0].dry_step == 1;
 }
 
-static Found with(Found f, unsigned recompute, int rung, int states, double offload)
+static FoundLayout with(FoundLayout f, unsigned recompute, int rung, int states, double offload)
 {
     f.c.recompute = recompute, f.rung = rung, f.states = states, f.c.offload = offload;
     return f;
@@ -165,7 +166,7 @@ static Found with(Found f, unsigned recompute, int rung, int states, double offl
 
 static void order_of_preference(void)
 {
-    Found plain = way(1, 1, 8, 1, 10), slow = way(1, 1, 8, 1, 20), tight = plain;
+    FoundLayout plain = way(1, 1, 8, 1, 10), slow = way(1, 1, 8, 1, 20), tight = plain;
     tight.tight = true;
     EXPECT(prefers(FOR_FIT, slow, tight), "memory to spare");
     EXPECT(prefers(FOR_FIT, slow, way(2, 1, 8, 1, 10)) && prefers(FOR_FIT, slow, way(1, 2, 8, 1, 10)),
@@ -250,8 +251,8 @@ static void one_gpu_is_too_few_for_30b(void)
     EXPECT_OK(search_print(f, s));
     fclose(f);
     EXPECT(!s->n && !s->places, "%d fit", s->n);
-    EXPECT(strstr(text, "nothing fits") && strstr(text, "what would fit") && strstr(text, "tp=1 pp=1: "), "%s",
-           text);
+    EXPECT(strstr(text, "nothing fits") && strstr(text, "what would fit") && strstr(text, "tp=1 pp=1: "),
+           "%s", text);
     EXPECT_OK(search_least(&a, 1024, &least));
     EXPECT(least == 8 || least == 16, "%d", least);
     EXPECT_OK(search_gpu(&a, gpu, sizeof gpu));
@@ -343,7 +344,7 @@ static void the_faster_of_published_rows_is_preferred(void)
     }
 }
 
-static const Found *winner(Search **s, const char *model, const char *hw, int gpus, int64_t gbs)
+static const FoundLayout *winner(Search **s, const char *model, const char *hw, int gpus, int64_t gbs)
 {
     SearchAsk a = asked(model, hw, gpus, 4096, gbs);
     *s = searched(&a);
@@ -356,7 +357,7 @@ static const Found *winner(Search **s, const char *model, const char *hw, int gp
 static void search_finds_public_starting_points(void)
 {
     Search *s;
-    const Found *f = winner(&s, "qwen3-30b-a3b", "h200", 8, 512);
+    const FoundLayout *f = winner(&s, "qwen3-30b-a3b", "h200", 8, 512);
     if (f)
         EXPECT(f->c.tp == 1 && f->c.pp == 1 && f->c.ep == 8, "tp %d pp %d ep %d", f->c.tp, f->c.pp, f->c.ep);
     done(s);

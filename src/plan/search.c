@@ -60,13 +60,13 @@ static Status add_found(Search *s, const Candidate *c, int states, int rung, int
 {
     if (s->n == s->capacity) {
         int capacity = s->capacity ? 2 * s->capacity : 1024;
-        Found *more = realloc(s->found, (size_t)capacity * sizeof *more);
+        FoundLayout *more = realloc(s->found, (size_t)capacity * sizeof *more);
         if (!more) return fail(E_FIT, "no memory for %d layouts", capacity);
         s->found = more, s->capacity = capacity;
     }
-    Found *f = &s->found[s->n++];
+    FoundLayout *f = &s->found[s->n++];
     s->fits |= !search_tight(&s->ask, peak);
-    *f = (Found){ .c = *c, .states = states, .rung = rung, .stage = stage, .peak = peak - s->extra,
+    *f = (FoundLayout){ .c = *c, .states = states, .rung = rung, .stage = stage, .peak = peak - s->extra,
                   .tight = search_tight(&s->ask, peak),
                   .leaves = groups_across_nodes(c, s->ask.task.hw.domain) };
     analytic_time(&f->time, &s->ask.task, c);                /* with the states of the last estimate_peak */

@@ -51,7 +51,7 @@ MUST Status search_fix(Fixed *f, const char *text);
 /* How layers are split over stages: evenly, counting embedding or loss as a layer, or by a string. */
 typedef struct LayerSplit { bool embedding, loss; char string[128]; } LayerSplit;
 
-typedef struct Found {
+typedef struct FoundLayout {
     Candidate c;
     int       states;                    /* states_at */
     int       rung;                      /* step on the ladder of recompute words */
@@ -63,7 +63,7 @@ typedef struct Found {
     double    step;                      /* seconds it is ranked by: from the dry run, or scaled to it */
     bool      dried;                     /* a dry run was made: its results are below */
     double    dry_peak, dry_step;
-} Found;
+} FoundLayout;
 
 /* Candidates left out: by a rule, or by their degrees if even the most frugal settings are too large. */
 typedef struct Refused {
@@ -83,7 +83,7 @@ typedef struct Search {
     RuleInput  rules;                    /* of the model and the task */
     unsigned   rung[RUNGS];              /* recompute words, each step drops more */
     int        rungs;
-    Found     *found;                    /* best first once ranked */
+    FoundLayout *found;                   /* best first once ranked */
     int        n, capacity;
     Refused    refused[REFUSALS];
     int        refusals;
@@ -119,16 +119,16 @@ MUST Status search_least(const SearchAsk *a, int most, int *gpus);
 /* The hardware row with the least memory that fits with the same number of GPUs; "": none. */
 MUST Status search_gpu(const SearchAsk *a, char *id, size_t n);
 
-MUST Status search_config(Config *c, const SearchAsk *a, const Found *f);      /* as a recipe */
-MUST Status search_recipe(FILE *out, const Search *s, const Found *f, const char *command);
+MUST Status search_config(Config *c, const SearchAsk *a, const FoundLayout *f);      /* as a recipe */
+MUST Status search_recipe(FILE *out, const Search *s, const FoundLayout *f, const char *command);
 
 MUST Status search_print(FILE *out, const Search *s);
 MUST Status search_json(FILE *out, const Search *s);
 
 /* --- parts in other files ----------------------------------------------------------------------------- */
 
-typedef struct Lines { int n; char at[16][240]; } Lines;
-void        lines_add(Lines *l, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+typedef struct TextLines { int n; char at[16][240]; } TextLines;
+void        lines_add(TextLines *l, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* search_space.c: the candidates. fn is called once per layout, with mbs 1. */
 typedef Status SpaceFn(Search *s, const Candidate *layout);
@@ -154,12 +154,12 @@ bool        search_tight(const SearchAsk *a, double peak);
 bool        search_fits(const SearchAsk *a, double peak);                      /* perhaps tight */
 
 /* search_rank.c: the order regardless of time; below 0: a comes first. */
-int         search_class(const Found *a, const Found *b);
+int         search_class(const FoundLayout *a, const FoundLayout *b);
 MUST Status search_rank(Search *s, int from);                                  /* found[from … n) */
 
 /* search_why.c: reasons as text. */
-void        search_reasons(Lines *l, const Search *s, const Found *f);
-void        search_warnings(Lines *l, const Search *s, const Found *f);
+void        search_reasons(TextLines *l, const Search *s, const FoundLayout *f);
+void        search_warnings(TextLines *l, const Search *s, const FoundLayout *f);
 
 static inline int found_parallel(const Candidate *c) { return c->tp * c->cp * c->pp; }
 
@@ -174,12 +174,15 @@ static inline int64_t found_micros(const SearchAsk *a, const Candidate *c)
 }
 
 /* Per GPU, by the time it is ranked by. */
-static inline double found_tokens_s(const SearchAsk *a, const Found *f)
+static inline double found_tokens_s(const SearchAsk *a, const FoundLayout *f)
 {
     return (double)(a->task.seq * a->task.gbs) / f->step / a->task.gpus;
 }
 
-static inline double found_tflops(const Found *f) { return f->time.model_tflops * f->time.step / f->step; }
-static inline double found_mfu(const Found *f)    { return f->time.mfu * f->time.step / f->step; }
+static inline double found_tflops(const FoundLayout *f)
+{
+    return f->time.model_tflops * f->time.step / f->step;
+}
+static inline double found_mfu(const FoundLayout *f)    { return f->time.mfu * f->time.step / f->step; }
 
 #endif

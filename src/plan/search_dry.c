@@ -52,7 +52,7 @@ static void set_layout(Status *st, Config *cfg, const SearchAsk *a, const Candid
     if (*split.string)   set(st, cfg, "parallel.layout=\"%s\"", split.string);
 }
 
-static void set_memory(Status *st, Config *cfg, const SearchAsk *a, const Found *f)
+static void set_memory(Status *st, Config *cfg, const SearchAsk *a, const FoundLayout *f)
 {
     const States *w = states_at(f->states);
     char words[160];
@@ -71,7 +71,7 @@ static void set_adapters(Config *cfg, const Config *recipe)
     cfg->model.freeze_aligner = recipe->model.freeze_aligner;
 }
 
-Status search_config(Config *cfg, const SearchAsk *a, const Found *f)
+Status search_config(Config *cfg, const SearchAsk *a, const FoundLayout *f)
 {
     const Task *t = &a->task;
     const Candidate *c = &f->c;
@@ -101,18 +101,18 @@ Status search_config(Config *cfg, const SearchAsk *a, const Found *f)
 }
 
 /* Assumes that the analytic time of the whole family is off by the same ratio. */
-static void calibrate(Search *s, const Found *f)
+static void calibrate(Search *s, const FoundLayout *f)
 {
     int family = f->c.zero == 3;
     if (f->dry_step <= 0) return;
     s->ratio[family] = f->dry_step / f->time.step;
     for (int i = s->places; i < s->n; i++) {
-        Found *g = &s->found[i];
+        FoundLayout *g = &s->found[i];
         if (!g->dried && (g->c.zero == 3) == family) g->step = g->time.step * s->ratio[family];
     }
 }
 
-static Status run_dry(Search *s, Found *f)
+static Status run_dry(Search *s, FoundLayout *f)
 {
     const Task *t = &s->ask.task;
     Config cfg;
@@ -147,11 +147,11 @@ static bool same_layout(const Candidate *a, const Candidate *b)
 
 /* f takes `extra` bytes more than estimated, so other candidates of its layout do too: those that no
  * longer fit are replaced by more frugal ones without a dry run. */
-static Status correct_layout(Search *s, const Found *f, double extra)
+static Status correct_layout(Search *s, const FoundLayout *f, double extra)
 {
     TRY(search_settle(s, f->c, extra));
     for (int i = s->n - 1; i >= s->places; i--) {
-        Found g = s->found[i];
+        FoundLayout g = s->found[i];
         bool alike = same_layout(&g.c, &f->c) && g.c.overlap == f->c.overlap && g.c.mbs == f->c.mbs;
         if (g.dried || !alike || search_fits(&s->ask, g.peak + extra)) continue;
         drop(s, i);
@@ -165,7 +165,7 @@ static Status correct_layout(Search *s, const Found *f, double extra)
 static Status check_dry(Search *s, int i)
 {
     const SearchAsk *a = &s->ask;
-    Found f = s->found[i];
+    FoundLayout f = s->found[i];
     if (run_dry(s, &f)) {
         search_refuse(s, RULE_DRY, &f.c, f.states, 0, status_text());
         return drop(s, i), OK;
@@ -194,7 +194,7 @@ static int next_layout(const Search *s, int from)
 
 static void give_place(Search *s, int i)
 {
-    Found f = s->found[i];
+    FoundLayout f = s->found[i];
     memmove(&s->found[s->places + 1], &s->found[s->places], (size_t)(i - s->places) * sizeof f);
     s->found[s->places++] = f;
 }

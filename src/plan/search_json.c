@@ -2,7 +2,7 @@
 #include "base/json.h"
 #include "plan/search.h"
 
-static Json *json_lines(const Lines *l)
+static Json *json_lines(const TextLines *l)
 {
     Json *list = json_array();
     for (int i = 0; i < l->n; i++) json_array_append_new(list, json_string(l->at[i]));
@@ -28,7 +28,7 @@ static Json *json_candidate(const SearchAsk *a, const Candidate *c, int states)
                      "dispatcher", dispatch_word(c->dispatch), "overlap", (int)c->overlap);
 }
 
-static Json *json_stages(const Task *task, const Found *f)
+static Json *json_stages(const Task *task, const FoundLayout *f)
 {
     Task t = *task;
     const States *w = states_at(f->states);
@@ -55,9 +55,9 @@ static Json *json_time(const StepTime *t)
                      "tokens_s", t->tokens_s, "model_tflops", t->model_tflops, "mfu", t->mfu);
 }
 
-static Json *json_found(const Search *s, const Found *f)
+static Json *json_found(const Search *s, const FoundLayout *f)
 {
-    Lines why, beware;
+    TextLines why, beware;
     search_reasons(&why, s, f);
     search_warnings(&beware, s, f);
     Json *o = json_pack("{s:o, s:f, s:f, s:i, s:b, s:o, s:o, s:o, s:o}", "layout",

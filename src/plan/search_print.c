@@ -25,7 +25,7 @@ static void print_task(FILE *out, const Search *s)
 
 static void print_place(FILE *out, const Search *s, int i)
 {
-    const Found *f = &s->found[i];
+    const FoundLayout *f = &s->found[i];
     char layout[96], words[96], dry[24] = "     -", dry_step[24] = "     -";
     layout_text(layout, sizeof layout, &s->ask, &f->c);
     search_words_text(words, sizeof words, f->c.recompute, "+");
@@ -51,13 +51,13 @@ static void print_ranking(FILE *out, const Search *s)
     for (int i = 0; i < s->places; i++) print_place(out, s, i);
 }
 
-static void print_lines(FILE *out, const char *title, const Lines *l)
+static void print_lines(FILE *out, const char *title, const TextLines *l)
 {
     if (l->n) fprintf(out, "\n%s\n", title);
     for (int i = 0; i < l->n; i++) fprintf(out, "  %s\n", l->at[i]);
 }
 
-static void print_memory(FILE *out, const Search *s, const Found *f)
+static void print_memory(FILE *out, const Search *s, const FoundLayout *f)
 {
     Task t = s->ask.task;
     const States *w = states_at(f->states);
@@ -76,7 +76,7 @@ static void print_memory(FILE *out, const Search *s, const Found *f)
 }
 
 /* Dispatchers that are worth a measurement; the search does not choose them by itself. */
-static void print_tuning(FILE *out, const Search *s, const Found *f)
+static void print_tuning(FILE *out, const Search *s, const FoundLayout *f)
 {
     Task t = s->ask.task;
     const States *w = states_at(f->states);
@@ -153,7 +153,7 @@ static void print_refusals(FILE *out, const Search *s)
 static Status print_count(FILE *out, const Search *s)
 {
     const SearchAsk *a = &s->ask;
-    const Found *f = s->found;
+    const FoundLayout *f = s->found;
     int least;
     TRY(search_least(a, a->task.gpus, &least));
     fprintf(out, "\nGPUs\n");
@@ -237,10 +237,10 @@ static Status print_nothing(FILE *out, const Search *s)
 
 Status search_print(FILE *out, const Search *s)
 {
-    Lines l;
+    TextLines l;
     print_task(out, s);
     if (s->places) {
-        const Found *f = s->found;
+        const FoundLayout *f = s->found;
         print_ranking(out, s);
         search_reasons(&l, s, f);
         print_lines(out, "why the first", &l);

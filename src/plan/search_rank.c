@@ -8,17 +8,17 @@
 static const double CLOSE = 0.05;        /* times within this share count as equal */
 
 /* 0: exact states, 1: rounded ones, 2: offloaded ones. */
-static int concession(const Found *f)
+static int concession(const FoundLayout *f)
 {
     return f->c.offload > 0 ? 2 : !states_at(f->states)->exact;
 }
 
-static bool is_full(const Found *f) { return f->c.recompute & RE_FULL; }
+static bool is_full(const FoundLayout *f) { return f->c.recompute & RE_FULL; }
 
 static int order(double a, double b) { return (a > b) - (a < b); }
 
 /* Comes before time: fit and exactness are not traded for speed. */
-int search_class(const Found *a, const Found *b)
+int search_class(const FoundLayout *a, const FoundLayout *b)
 {
     int o = order(a->tight, b->tight);
     return o ? o : order(concession(a), concession(b));
@@ -29,7 +29,7 @@ static double bucket(double seconds) { return floor(log(seconds) / log(1 + CLOSE
 /* See search.h. Of equals the faster, then the one with more free memory, then the simpler. */
 static int by_preference(const void *x, const void *y)
 {
-    const Found *a = x, *b = y;
+    const FoundLayout *a = x, *b = y;
     const double key[][2] = {
         { a->leaves, b->leaves },
         { is_full(a), is_full(b) },
@@ -49,14 +49,14 @@ static int by_preference(const void *x, const void *y)
 
 static int by_time(const void *x, const void *y)
 {
-    const Found *a = x, *b = y;
+    const FoundLayout *a = x, *b = y;
     int o = search_class(a, b);
     if (!o) o = order(a->step, b->step);
     return o ? o : by_preference(x, y);
 }
 
 /* Ranks the n candidates of a family. Within bands of close times preference decides. */
-static void rank_family(Found *f, int n, Objective o)
+static void rank_family(FoundLayout *f, int n, Objective o)
 {
     if (n > 1) qsort(f, (size_t)n, sizeof *f, o == FOR_FIT ? by_preference : by_time);
     for (int from = 0, to; from < n && o == FOR_THROUGHPUT; from = to) {
@@ -67,7 +67,7 @@ static void rank_family(Found *f, int n, Objective o)
 }
 
 /* Merges the two families: the faster first, unless it is close and recomputes everything. */
-static bool goes_first(const Found *a, const Found *b)
+static bool goes_first(const FoundLayout *a, const FoundLayout *b)
 {
     int o = search_class(a, b);
     double limit = (1 + CLOSE) * (a->step < b->step ? a->step : b->step);
@@ -77,7 +77,7 @@ static bool goes_first(const Found *a, const Found *b)
 
 Status search_rank(Search *s, int first)
 {
-    Found *f = s->found + first, *sharded;
+    FoundLayout *f = s->found + first, *sharded;
     int n = s->n - first, a = 0, b = 0, k = 0;
     if (n < 2) return OK;
     if (!(sharded = malloc((size_t)n * sizeof *f))) return fail(E_FIT, "no memory to rank %d layouts", n);

@@ -3,11 +3,11 @@
 
 #include <string.h>
 
-static void print_reasons(FILE *out, const Search *s, const Found *f)
+static void print_reasons(FILE *out, const Search *s, const FoundLayout *f)
 {
     const Task *t = &s->ask.task;
     char layout[96];
-    Lines l;
+    TextLines l;
     layout_text(layout, sizeof layout, &s->ask, &f->c);
     fprintf(out, "# %s on %d %s, %d per node: %s.\n", t->model->preset, t->gpus, t->hw.id,
             t->hw.domain < t->gpus ? t->hw.domain : t->gpus, layout);
@@ -28,12 +28,12 @@ static void print_reasons(FILE *out, const Search *s, const Found *f)
     for (int i = 0; i < l.n; i++) fprintf(out, "#   ! %s\n", l.at[i]);
 }
 
-Status search_recipe(FILE *out, const Search *s, const Found *f, const char *command)
+Status search_recipe(FILE *out, const Search *s, const FoundLayout *f, const char *command)
 {
     Config cfg;
     TRY(search_config(&cfg, &s->ask, f));
     print_reasons(out, s, f);
-    fprintf(out, "#\n# Found by: %s\n", command);
+    fprintf(out, "#\n# FoundLayout by: %s\n", command);
     fputs("# Name your data before training: data.train=FILE on the command line, or below as\n"
           "#   data: {train: [{path: data/train.jsonl}]}\n"
           "# model.preset begins with random weights; for trained ones name their folder as model.path "

@@ -3,33 +3,36 @@
 
 enum { MANY_MICROS = 64 };               /* more micro-batches in a step need no larger batch */
 
-static bool same_family(const Found *a, const Found *b) { return (a->c.zero == 3) == (b->c.zero == 3); }
+static bool same_family(const FoundLayout *a, const FoundLayout *b)
+{
+    return (a->c.zero == 3) == (b->c.zero == 3);
+}
 
 /* The best candidate with less model parallelism: of the same class, or of a worse one. */
-static const Found *simpler(const Search *s, const Found *f, bool concede)
+static const FoundLayout *simpler(const Search *s, const FoundLayout *f, bool concede)
 {
     for (int i = 0; i < s->n; i++) {
-        const Found *g = &s->found[i];
+        const FoundLayout *g = &s->found[i];
         bool less = found_parallel(&g->c) < found_parallel(&f->c);
         if (less && same_family(f, g) && (search_class(g, f) > 0) == concede) return g;
     }
     return NULL;
 }
 
-static const char *conceded(const Found *f)
+static const char *conceded(const FoundLayout *f)
 {
     if (f->tight) return "leaves little memory";
     return f->c.offload > 0 ? "needs the host for a part of the optimizer" : "needs rounded states";
 }
 
 /* The best of the other family. */
-static void say_other(Lines *l, const Search *s, const Found *f)
+static void say_other(TextLines *l, const Search *s, const FoundLayout *f)
 {
     int i = 0;
     char text[96], words[96];
     while (i < s->n && same_family(&s->found[i], f)) i++;
     if (i == s->n) return;
-    const Found *g = &s->found[i];
+    const FoundLayout *g = &s->found[i];
     layout_text(text, sizeof text, &s->ask, &g->c);
     search_words_text(words, sizeof words, g->c.recompute, "+");
     lines_add(l, "%s would take %.3g s for the same tokens, %+.0f %%: %s, mbs %d%s%s%s",
@@ -38,7 +41,7 @@ static void say_other(Lines *l, const Search *s, const Found *f)
 }
 
 /* The nearest miss with less model parallelism. */
-static const Refused *too_large(const Search *s, const Found *f)
+static const Refused *too_large(const Search *s, const FoundLayout *f)
 {
     const Refused *best = NULL;
     for (int i = 0; i < s->refusals; i++) {
@@ -49,10 +52,10 @@ static const Refused *too_large(const Search *s, const Found *f)
     return best;
 }
 
-static void say_parallel(Lines *l, const Search *s, const Found *f)
+static void say_parallel(TextLines *l, const Search *s, const FoundLayout *f)
 {
     const SearchAsk *a = &s->ask;
-    const Found *less = simpler(s, f, false), *other = simpler(s, f, true);
+    const FoundLayout *less = simpler(s, f, false), *other = simpler(s, f, true);
     const Refused *large = too_large(s, f);
     char text[96], words[96];
     if (found_parallel(&f->c) == 1)
@@ -77,7 +80,7 @@ static void say_parallel(Lines *l, const Search *s, const Found *f)
     } else lines_add(l, "tp x cp x pp = %d is the least that is legal", found_parallel(&f->c));
 }
 
-static void say_experts(Lines *l, const SearchAsk *a, const Candidate *c)
+static void say_experts(TextLines *l, const SearchAsk *a, const Candidate *c)
 {
     int domain = a->task.hw.domain, n = c->ep * c->etp;
     if (!a->task.model->E) return;
@@ -91,7 +94,7 @@ static void say_experts(Lines *l, const SearchAsk *a, const Candidate *c)
                   dispatcher_rows[c->dispatch].two_level ? " sends a token to a node once" : "");
 }
 
-static void say_memory(Lines *l, const Search *s, const Found *f)
+static void say_memory(TextLines *l, const Search *s, const FoundLayout *f)
 {
     Task t = s->ask.task;
     const States *w = states_at(f->states), *plain = states_at(0);
@@ -113,7 +116,7 @@ static void say_memory(Lines *l, const Search *s, const Found *f)
         lines_add(l, "%.0f %% of the optimizer state on the host: nothing less fits", 100 * f->c.offload);
 }
 
-static void say_batch(Lines *l, const SearchAsk *a, const Found *f)
+static void say_batch(TextLines *l, const SearchAsk *a, const FoundLayout *f)
 {
     const Candidate *c = &f->c;
     double M = (double)found_micros(a, c), idle = c->pp - 1;
@@ -125,9 +128,9 @@ static void say_batch(Lines *l, const SearchAsk *a, const Found *f)
               c->vpp > 1 ? "" : "; interleaving did not pay");
 }
 
-void search_reasons(Lines *l, const Search *s, const Found *f)
+void search_reasons(TextLines *l, const Search *s, const FoundLayout *f)
 {
-    *l = (Lines){ 0 };
+    *l = (TextLines){ 0 };
     if (f->c.zero == 3)
         lines_add(l, "everything is sharded over dp (FSDP): weights are gathered layer by layer");
     say_parallel(l, s, f);
@@ -145,7 +148,7 @@ static bool batch_is_short(const Search *s)
     return false;
 }
 
-static void warn_batch(Lines *l, const SearchAsk *a, const Candidate *c, bool batch_binds)
+static void warn_batch(TextLines *l, const SearchAsk *a, const Candidate *c, bool batch_binds)
 {
     int64_t dp = found_dp(a, c), M = found_micros(a, c), most = (int64_t)MANY_MICROS * c->mbs * dp;
     if (dp == 1 && a->task.gpus > 1)
@@ -163,11 +166,11 @@ static void warn_batch(Lines *l, const SearchAsk *a, const Candidate *c, bool ba
                   (long long)M, c->pp, 2LL * c->pp, 2LL * c->pp * c->mbs * dp);
 }
 
-void search_warnings(Lines *l, const Search *s, const Found *f)
+void search_warnings(TextLines *l, const Search *s, const FoundLayout *f)
 {
     const Task *t = &s->ask.task;
     const Candidate *c = &f->c;
-    *l = (Lines){ 0 };
+    *l = (TextLines){ 0 };
     if (f->tight) lines_add(l, "tight: the plan takes %.0f %% of the memory", 100 * f->peak / t->hw.capacity);
     warn_batch(l, &s->ask, c, found_parallel(c) > 1 && batch_is_short(s));
     if (!states_at(f->states)->exact) lines_add(l, "%s", states_at(f->states)->what);

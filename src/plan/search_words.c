@@ -77,7 +77,7 @@ void trains_text(char *text, size_t n, const LoraCost *x)
              100 * (double)learn / (double)all, (double)(t->base - t->whole) / 1e6);
 }
 
-void lines_add(Lines *l, const char *fmt, ...)
+void lines_add(TextLines *l, const char *fmt, ...)
 {
     va_list args;
     if (l->n == sizeof l->at / sizeof *l->at) return;
@@ -148,8 +148,10 @@ static Status fix_one(Fixed *f, const char *key, const char *value)
                         number[i].least, most);
         return *number[i].to = (int)n, OK;
     }
-    return fail(E_CONFIG, "--fix %s: unknown; known are tp, cp, pp, vpp, ep, etp, zero, mbs, recompute, states, "
-                "offload, dispatch, overlap", key);
+    return fail(E_CONFIG,
+                "--fix %s: unknown; known are tp, cp, pp, vpp, ep, etp, zero, mbs, recompute, states, "
+                "offload, dispatch, overlap",
+                key);
 }
 
 Status search_fix(Fixed *f, const char *text)

@@ -28,7 +28,7 @@ static const char *set_value(const KeyValues *p, const char *key)       /* NULL 
     return value && *value ? value : NULL;
 }
 
-static void say_progress(Json *meta, const Run *run)
+static void say_progress(Json *meta, const ReportRun *run)
 {
     const MetricsFile *m = &run->metrics;
     const char *goal = keys_find(&run->recipe, "train.max_steps");
@@ -50,7 +50,7 @@ static void say_label(Json *meta, const char *label)
 
 static void add_meta(Report *r, int i)
 {
-    const Run *run = r->run[i];
+    const ReportRun *run = r->run[i];
     const char *model = set_value(&run->recipe, "model.path");
     const char *version = set_value(&run->env, "build.version"),
                *commit  = set_value(&run->env, "build.commit");
@@ -82,7 +82,7 @@ static void add_heading(Report *r)
 static void add_notes(Report *r)
 {
     for (int i = 0; i < r->n; i++) {
-        const Run *run = r->run[i];
+        const ReportRun *run = r->run[i];
         r->counts.notes += run->notes;
         if (!run->notes) continue;
         Json *b = block_open("notes"), *title = block_list(b, "title"), *items = block_list(b, "items");
@@ -129,7 +129,7 @@ Status report_write(const char *const *dir, int runs, const char *out, ReportCou
     REQUIRE(runs >= 1 && runs <= REPORT_RUNS, "%d runs", runs);
     Report r = { .n = runs };
     Status st = OK;
-    Run *run = calloc((size_t)runs, sizeof *run);
+    ReportRun *run = calloc((size_t)runs, sizeof *run);
     if (!run) return fail(E_FIT, "no memory to read %d runs", runs);
     for (int i = 0; i < runs && !st; i++) st = run_open(r.run[i] = &run[i], dir[i]);
     if (!st) st = write_page(&r, out);

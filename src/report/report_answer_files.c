@@ -24,13 +24,13 @@ static const char *copy_start(Keep *keep, const char *s, size_t most)
     return copy;
 }
 
-static const char *text_of(Run *r, const Json *o, const char *key)
+static const char *text_of(ReportRun *r, const Json *o, const char *key)
 {
     const char *s = json_string_value(json_object_get(o, key));
     return s ? copy_start(&r->keep, s, TEXT_MAX) : NULL;
 }
 
-static void take_images(Run *r, Answer *s, const Json *v)
+static void take_images(ReportRun *r, Answer *s, const Json *v)
 {
     size_t n = json_array_size(v);
     if (n > ANSWER_IMAGES) n = ANSWER_IMAGES;
@@ -42,7 +42,7 @@ static void take_images(Run *r, Answer *s, const Json *v)
     }
 }
 
-static bool read_answer(Run *r, Answer *s, const Json *o, const char *folder)
+static bool read_answer(ReportRun *r, Answer *s, const Json *o, const char *folder)
 {
     const Json *c = json_object_get(o, "correct");
     *s = (Answer){ .question = text_of(r, o, "question"), .answer = text_of(r, o, "answer"),
@@ -54,7 +54,12 @@ static bool read_answer(Run *r, Answer *s, const Json *o, const char *folder)
     return true;
 }
 
-typedef struct AnswerReader { Run *r; AnswerFile *f; const char *folder; int64_t damaged; } AnswerReader;
+typedef struct AnswerReader {
+    ReportRun  *r;
+    AnswerFile *f;
+    const char *folder;
+    int64_t     damaged;
+} AnswerReader;
 
 static Status on_line(void *arg, char *line, size_t len, LineKind kind)
 {
@@ -70,7 +75,7 @@ static Status on_line(void *arg, char *line, size_t len, LineKind kind)
     return OK;
 }
 
-static Status read_file(Run *r, const char *folder, int64_t step)
+static Status read_file(ReportRun *r, const char *folder, int64_t step)
 {
     AnswerFile *f = &r->answers[r->answer_files];
     AnswerReader t = { r, f, folder, 0 };
@@ -110,7 +115,7 @@ static int list_steps(int64_t *step, const char *folder)
     return n;
 }
 
-Status answers_read(Run *r)
+Status answers_read(ReportRun *r)
 {
     char folder[PATH_MAX];
     snprintf(folder, sizeof folder, "%s/samples", r->dir);

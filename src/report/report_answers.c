@@ -8,9 +8,11 @@
 
 enum { QUESTIONS = 60 };
 
-typedef struct Question { const Answer *by[REPORT_RUNS]; } Question;          /* NULL: the run has no such question */
+typedef struct Question {
+    const Answer *by[REPORT_RUNS];
+} Question; /* NULL: the run has no such question */
 
-static const AnswerFile *latest(const Run *run)
+static const AnswerFile *latest(const ReportRun *run)
 {
     return run->answer_files ? &run->answers[run->answer_files - 1] : NULL;
 }
@@ -37,7 +39,8 @@ static int collect_questions(Question *question, int most, const Report *r, int6
         const AnswerFile *f = latest(r->run[i]);
         for (int k = 0; f && k < f->n; k++) {
             int c = 0;
-            while (c < n && (question[c].by[i] || !same_question(question_answer(&question[c]), &f->at[k]))) c++;
+            while (c < n && (question[c].by[i] || !same_question(question_answer(&question[c]), &f->at[k])))
+                c++;
             *all += c == n;
             if (c == most) continue;
             if (c == n) question[n++] = (Question){ 0 };
@@ -115,10 +118,14 @@ static Json *question_json(Report *r, const Question *c)
     }
     bool expected = a->expected && (wrong || !right);
     r->counts.questions++;
-    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "class", wrong ? "wrong" : right ? "right" : "",
-                     "pictures", question_pictures(r, a), "channel", page_string(a->channel ? a->channel : ""),
-                     "question", page_string(a->question), "answers", answers, "expected",
-                     expected ? page_string(a->expected) : json_null(), "earlier", earlier_table(r, c));
+    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "class",
+                     wrong   ? "wrong"
+                     : right ? "right"
+                             : "",
+                     "pictures", question_pictures(r, a), "channel",
+                     page_string(a->channel ? a->channel : ""), "question", page_string(a->question),
+                     "answers", answers, "expected", expected ? page_string(a->expected) : json_null(),
+                     "earlier", earlier_table(r, c));
 }
 
 static void add_scores(Report *r)

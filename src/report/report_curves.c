@@ -48,23 +48,45 @@ static const ChartRow learning[] = {
 };
 
 static const ChartRow speed[] = {
-    { "Throughput", "tokens/s per GPU", CHART_ZERO, false,
+    { "Throughput",
+      "tokens/s per GPU",
+      CHART_ZERO,
+      false,
       { { "perf/tokens_per_second_per_gpu", "tokens/s", CURVE_SMOOTH } } },
-    { "Achieved", "model TFLOP/s per GPU", CHART_ZERO, false, { { "perf/tflops", "TFLOP/s", CURVE_SMOOTH } } },
+    { "Achieved",
+      "model TFLOP/s per GPU",
+      CHART_ZERO,
+      false,
+      { { "perf/tflops", "TFLOP/s", CURVE_SMOOTH } } },
     { "Step time", "seconds", CHART_LOG, false, { { "perf/step_time", "step", CURVE_SMOOTH } } },
     { "Utilisation",
       "% of peak FLOP/s (a GPU's data sheet, else measured); HFU adds recomputation and padding rows",
-      CHART_ZERO | CHART_PERCENT, true,
+      CHART_ZERO | CHART_PERCENT,
+      true,
       { { "perf/mfu", "MFU", CURVE_SMOOTH }, { "perf/hfu", "HFU", CURVE_SMOOTH } } },
-    { "Utilisation by part", "MFU, %", CHART_ZERO | CHART_PERCENT, true,
-      { { "perf/mfu_vision", "vision", CURVE_SMOOTH }, { "perf/mfu_merger", "merger", CURVE_SMOOTH },
-        { "perf/mfu_decoder", "decoder", CURVE_SMOOTH }, { "perf/mfu_head", "head", CURVE_SMOOTH } } },
-    { "Waiting", "% of the step", CHART_ZERO | CHART_PERCENT, true,
+    { "Utilisation by part",
+      "MFU, %",
+      CHART_ZERO | CHART_PERCENT,
+      true,
+      { { "perf/mfu_vision", "vision", CURVE_SMOOTH },
+        { "perf/mfu_merger", "merger", CURVE_SMOOTH },
+        { "perf/mfu_decoder", "decoder", CURVE_SMOOTH },
+        { "perf/mfu_head", "head", CURVE_SMOOTH } } },
+    { "Waiting",
+      "% of the step",
+      CHART_ZERO | CHART_PERCENT,
+      true,
       { { "perf/data_wait", "for data", CURVE_SMOOTH },
         { "perf/exposed_comm", "for other ranks", CURVE_SMOOTH } } },
-    { "Useful tokens", "% of the tokens a step can take", CHART_ZERO | CHART_FULL | CHART_PERCENT, false,
+    { "Useful tokens",
+      "% of the tokens a step can take",
+      CHART_ZERO | CHART_FULL | CHART_PERCENT,
+      false,
       { { "perf/useful_tokens", "useful", CURVE_SMOOTH } } },
-    { "Peak memory", "GiB", CHART_ZERO, true,
+    { "Peak memory",
+      "GiB",
+      CHART_ZERO,
+      true,
       { { KEY_PLANNED, "planned", CURVE_LINE }, { KEY_MEASURED, "measured", CURVE_LINE } } },
 };
 
@@ -160,7 +182,7 @@ static void add_charts(Report *r, Chart *c, int n)
 
 /* --- the charts of a section --------------------------------------------------------------------------- */
 
-static const Series *take(Run *run, const char *key)
+static const Series *take(ReportRun *run, const char *key)
 {
     Series *s = series_find(&run->metrics, key);
     if (s) s->drawn = true;

@@ -25,7 +25,7 @@ static bool good_row(const Json *a, size_t experts)
     return true;
 }
 
-static void take_row(Run *r, LoadKind k, const Json *a)
+static void take_row(ReportRun *r, LoadKind k, const Json *a)
 {
     ExpertLoad *x = &r->load;
     if (!x->count[k]) x->count[k] = keep_take(&r->keep, LOAD_CELLS * sizeof(float));
@@ -34,7 +34,7 @@ static void take_row(Run *r, LoadKind k, const Json *a)
 }
 
 /* A layer is used if each kind of counts it has is complete. */
-static bool take_layer(Run *r, const Json *o)
+static bool take_layer(ReportRun *r, const Json *o)
 {
     ExpertLoad *x = &r->load;
     const Json *row[LOAD_KINDS], *number = json_object_get(o, "layer");
@@ -54,7 +54,7 @@ static bool take_layer(Run *r, const Json *o)
     return true;
 }
 
-static Status take_layers(Run *r, const Json *o)
+static Status take_layers(ReportRun *r, const Json *o)
 {
     const Json *layers = json_object_get(o, "layers"), *step = json_object_get(o, "step");
     size_t n = json_array_size(layers), experts = count_experts(layers), bad = 0;
@@ -70,7 +70,7 @@ static Status take_layers(Run *r, const Json *o)
     return OK;
 }
 
-Status load_read(Run *r, const char *path)
+Status load_read(ReportRun *r, const char *path)
 {
     Json *o = NULL;
     TRY(json_load(&o, path));

@@ -16,7 +16,7 @@ static double plan_bytes(const MemPlan *p, bool host)
     return sum;
 }
 
-static double measured_bytes(const Run *run)                            /* NAN: not measured */
+static double measured_bytes(const ReportRun *run)                            /* NAN: not measured */
 {
     return series_extreme(series_find(&run->metrics, KEY_MEASURED), true).value * 0x1p30;
 }
@@ -34,7 +34,7 @@ static void add_sum(Json *bars, const char *name, bool line, double bytes, doubl
 }
 
 /* Each bar begins where the bar before it ended. */
-static Json *arena_bars(const Run *run, double scale)
+static Json *arena_bars(const ReportRun *run, double scale)
 {
     const MemPlan *p = &run->plan;
     double from = 0, total = plan_bytes(p, false), host = plan_bytes(p, true), measured = measured_bytes(run);
@@ -72,7 +72,7 @@ static Json *label_table(const MemPlan *p)
     return table;
 }
 
-static void add_arenas(Report *r, Json *blocks, const Run *run, double scale)
+static void add_arenas(Report *r, Json *blocks, const ReportRun *run, double scale)
 {
     const MemPlan *p = &run->plan;
     int labels = 0;
@@ -129,7 +129,7 @@ void part_memory(Report *r)
         scale = fmax(scale, fmax(fmax(plan_bytes(p, false), plan_bytes(p, true)), measured_bytes(r->run[i])));
     }
     for (int i = 0; i < r->n; i++) {
-        const Run *run = r->run[i];
+        const ReportRun *run = r->run[i];
         Json *panel = page_panel(&r->page, !two(r)), *title = block_list(panel, "title");
         Json *blocks = block_list(panel, "blocks");
         say_letter(r, title, i);

@@ -9,7 +9,7 @@
 
 typedef struct Report {
     Page         page;
-    Run         *run[REPORT_RUNS];
+    ReportRun         *run[REPORT_RUNS];
     int          n;                   /* runs on the page */
     ReportCounts counts;
     size_t       picture_bytes;       /* embedded so far */

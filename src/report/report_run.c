@@ -17,7 +17,7 @@ const char *const part_names[PARTS] = { "vision", "merger", "decoder", "head" };
 
 enum { JSON_MAX_BYTES = 64 << 20, KEYS_MAX = 5000, ENV_DEPTH = 8 };
 
-void run_note(Run *r, const char *fmt, ...)
+void run_note(ReportRun *r, const char *fmt, ...)
 {
     char text[1024];
     va_list ap;
@@ -129,13 +129,13 @@ static Status walk_env(KeyValues *p, Keep *keep, const char *key, const Json *v,
 
 /* --- files of the folder ------------------------------------------------------------------------------ */
 
-static void path_in(char path[PATH_MAX], const Run *r, const char *name)
+static void path_in(char path[PATH_MAX], const ReportRun *r, const char *name)
 {
     snprintf(path, PATH_MAX, "%s/%s", r->dir, name);
 }
 
 /* True if the file can be read; otherwise adds a note with the reason and what the page lacks without it. */
-static bool present(Run *r, char path[PATH_MAX], const char *name, const char *lacks)
+static bool present(ReportRun *r, char path[PATH_MAX], const char *name, const char *lacks)
 {
     struct stat info;
     path_in(path, r, name);
@@ -151,7 +151,7 @@ static bool present(Run *r, char path[PATH_MAX], const char *name, const char *l
 }
 
 /* The text of the latest failure without the folder in front: the page names the run. */
-static const char *reason(const Run *r)
+static const char *reason(const ReportRun *r)
 {
     const char *text = status_text();
     size_t n = strlen(r->dir);
@@ -159,14 +159,14 @@ static const char *reason(const Run *r)
 }
 
 /* A file that cannot be read becomes a note; only lack of memory is returned. */
-static Status note_failure(Run *r, Status st, const char *lacks)
+static Status note_failure(ReportRun *r, Status st, const char *lacks)
 {
     if (!st || st == E_FIT) return st;
     run_note(r, "%s; %s", reason(r), lacks);
     return OK;
 }
 
-static Status read_recipe(Run *r)
+static Status read_recipe(ReportRun *r)
 {
     static const char lacks[] = "the recipe is not shown";
     char path[PATH_MAX];
@@ -178,7 +178,7 @@ static Status read_recipe(Run *r)
     return note_failure(r, st, lacks);
 }
 
-static Status read_env(Run *r)
+static Status read_env(ReportRun *r)
 {
     static const char lacks[] = "the machine is not shown";
     char path[PATH_MAX];
@@ -196,13 +196,13 @@ static double read_amount(const Json *o, const char *key) /* 0 for anything that
     return v > 0 && v < 1e30 ? v : 0;
 }
 
-static const char *read_name(Run *r, const Json *o)
+static const char *read_name(ReportRun *r, const Json *o)
 {
     const char *s = json_string_value(json_object_get(o, "name"));
     return s ? keep_text(&r->keep, s, strlen(s)) : "unnamed";
 }
 
-static void read_arena(Run *r, const Json *o)
+static void read_arena(ReportRun *r, const Json *o)
 {
     MemArena *a = &r->plan.arena[r->plan.arenas++];
     const Json *labels = json_object_get(o, "labels");
@@ -214,7 +214,7 @@ static void read_arena(Run *r, const Json *o)
     }
 }
 
-static Status read_plan(Run *r)
+static Status read_plan(ReportRun *r)
 {
     static const char lacks[] = "memory and FLOPs by part are not shown";
     char path[PATH_MAX];
@@ -237,7 +237,7 @@ static Status read_plan(Run *r)
 
 static const char *were(int64_t n) { return n == 1 ? " was" : "s were"; }
 
-static void note_metrics(Run *r, const MetricsFile *m)
+static void note_metrics(ReportRun *r, const MetricsFile *m)
 {
     if (m->damaged)
         run_note(r, "metrics.jsonl: %" PRId64 " damaged line%s left out", m->damaged, were(m->damaged));
@@ -255,7 +255,7 @@ static void note_metrics(Run *r, const MetricsFile *m)
     }
 }
 
-static Status read_metrics(Run *r)
+static Status read_metrics(ReportRun *r)
 {
     static const char lacks[] = "there are no curves";
     char path[PATH_MAX];
@@ -266,7 +266,7 @@ static Status read_metrics(Run *r)
     return OK;
 }
 
-static Status read_load(Run *r)
+static Status read_load(ReportRun *r)
 {
     static const char lacks[] = "the load of experts is not shown";
     char path[PATH_MAX];
@@ -280,7 +280,7 @@ static Status count_line(void *arg, char *line, size_t len, LineKind kind)
     return OK;
 }
 
-static Status read_quarantine(Run *r)
+static Status read_quarantine(ReportRun *r)
 {
     char path[PATH_MAX];
     struct stat info;
@@ -296,7 +296,7 @@ static Status read_quarantine(Run *r)
 
 /* --- the folder --------------------------------------------------------------------------------------- */
 
-static const char *base_name(Run *r, const char *dir)
+static const char *base_name(ReportRun *r, const char *dir)
 {
     char whole[PATH_MAX];
     const char *from = realpath(dir, whole) ? whole : dir, *slash = strrchr(from, '/');
@@ -322,13 +322,13 @@ static Status check_folder(const char *dir)
                 dir);
 }
 
-Status run_open(Run *r, const char *dir)
+Status run_open(ReportRun *r, const char *dir)
 {
-    *r = (Run){ .load.step = -1 };
+    *r = (ReportRun){ .load.step = -1 };
     TRY(check_folder(dir));
     r->dir = keep_text(&r->keep, dir, strlen(dir));
     r->name = base_name(r, dir);
-    Status (*const parts[])(Run *) = { read_metrics, read_recipe,  read_env,       read_plan,
+    Status (*const parts[])(ReportRun *) = { read_metrics, read_recipe,  read_env,       read_plan,
                                        read_load,    answers_read, read_quarantine };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         Status st = parts[i](r);
@@ -337,11 +337,11 @@ Status run_open(Run *r, const char *dir)
     return OK;
 }
 
-void run_close(Run *r)
+void run_close(ReportRun *r)
 {
     metrics_file_close(&r->metrics);
     keys_close(&r->recipe);
     keys_close(&r->env);
     keep_close(&r->keep);
-    *r = (Run){ 0 };
+    *r = (ReportRun){ 0 };
 }

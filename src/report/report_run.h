@@ -117,7 +117,7 @@ enum { ANSWER_FILES = 16, ANSWER_LINES = 500, ANSWER_IMAGES = 8 };
 
 typedef struct AnswerFile { int64_t step; Answer *at; int n; int64_t right, scored; } AnswerFile;
 
-typedef struct Run {
+typedef struct ReportRun {
     const char *dir, *name;
     MetricsFile metrics;
     bool        has_metrics, has_plan;
@@ -130,15 +130,15 @@ typedef struct Run {
     const char *note[64];                         /* what is missing or damaged */
     int         notes;
     Keep        keep;
-} Run;
+} ReportRun;
 
-MUST Status run_open(Run *r, const char *dir);
-void        run_close(Run *r);                                              /* twice is fine */
-void        run_note(Run *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+MUST Status run_open(ReportRun *r, const char *dir);
+void        run_close(ReportRun *r);                                              /* twice is fine */
+void        run_note(ReportRun *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* Parts of run_open with files of their own. */
-MUST Status answers_read(Run *r);
-MUST Status load_read(Run *r, const char *path);
+MUST Status answers_read(ReportRun *r);
+MUST Status load_read(ReportRun *r, const char *path);
 
 MUST Status keys_push(KeyValues *p, Keep *keep, const char *key, const char *value);
 MUST Status keys_from_recipe(KeyValues *p, Keep *keep, const char *text, size_t len, const char *name);

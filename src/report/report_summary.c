@@ -8,15 +8,15 @@
 typedef enum { AS_NUM, AS_PERCENT, AS_SPAN } Form;
 typedef enum { LAST, TAIL, MEDIAN, MEAN, MOST } How;
 
-typedef struct Figure {
+typedef struct SummaryFigure {
     const char *name, *key, *unit;
     How         how;
     Form        form;
     int         better;               /* 1: more is better, -1: less is, 0: neither */
     bool        tile;
-} Figure;
+} SummaryFigure;
 
-static const Figure figures[] = {
+static const SummaryFigure figures[] = {
     { "Training loss",     "train/loss",                     "",         TAIL,   AS_NUM,     -1, true  },
     { "Held-out loss",     "eval/loss",                      "",         LAST,   AS_NUM,     -1, true  },
     { "Held-out accuracy", "eval/accuracy",                  "",         LAST,   AS_PERCENT,  1, true  },
@@ -52,7 +52,7 @@ static double series_mean(const Series *s)
     return s && s->n ? sum / (double)s->n : NAN;
 }
 
-static double figure_value(const Figure *f, const Run *run)
+static double figure_value(const SummaryFigure *f, const ReportRun *run)
 {
     const Series *s = series_find(&run->metrics, f->key);
     switch (f->how) {
@@ -64,7 +64,7 @@ static double figure_value(const Figure *f, const Run *run)
     }
 }
 
-static const char *figure_text(char buf[NUM_BYTES], const Figure *f, double v)
+static const char *figure_text(char buf[NUM_BYTES], const SummaryFigure *f, double v)
 {
     switch (f->form) {
     case AS_PERCENT: return percent_text(buf, v);
@@ -74,7 +74,7 @@ static const char *figure_text(char buf[NUM_BYTES], const Figure *f, double v)
 }
 
 /* How a figure comes from its series: a median says over how many steps. */
-static const char *origin(char *text, size_t n, const Figure *f, const Run *run)
+static const char *origin(char *text, size_t n, const SummaryFigure *f, const ReportRun *run)
 {
     const Series *s = series_find(&run->metrics, f->key);
     long long skipped = s ? (long long)series_warm_up(s) : 0, steps = s ? (long long)s->n - skipped : 0;
@@ -86,7 +86,7 @@ static const char *origin(char *text, size_t n, const Figure *f, const Run *run)
 
 /* --- tiles ------------------------------------------------------------------------------------------- */
 
-static size_t mfu_parts(char *text, size_t n, const Run *run)
+static size_t mfu_parts(char *text, size_t n, const ReportRun *run)
 {
     size_t at = 0;
     for (int i = 0; i < PARTS; i++) {
@@ -101,7 +101,7 @@ static size_t mfu_parts(char *text, size_t n, const Run *run)
 }
 
 /* The line below a number. A tile of two runs says only how the number is taken. */
-static Json *tile_note(const Report *r, const Figure *f)
+static Json *tile_note(const Report *r, const SummaryFigure *f)
 {
     char buf[NUM_BYTES], text[400];
     const Series *s = series_find(&r->run[0]->metrics, f->key);
@@ -116,7 +116,7 @@ static Json *tile_note(const Report *r, const Figure *f)
     return page_string(text);
 }
 
-static void add_tile(Report *r, Json *tiles, const Figure *f)
+static void add_tile(Report *r, Json *tiles, const SummaryFigure *f)
 {
     char buf[NUM_BYTES];
     bool any = false;
@@ -146,7 +146,7 @@ void part_summary(Report *r)
 /* --- two runs ---------------------------------------------------------------------------------------- */
 
 /* B against A: points for shares, percent for the rest. Below these thresholds a change is noise. */
-static Json *change_cell(const Figure *f, double a, double b)
+static Json *change_cell(const SummaryFigure *f, double a, double b)
 {
     char buf[NUM_BYTES], text[160];
     double d = b - a;
@@ -163,7 +163,7 @@ static Json *change_cell(const Figure *f, double a, double b)
                      !rated ? "" : good ? " better" : " worse");
 }
 
-static void add_figure(Report *r, Json *table, const Figure *f)
+static void add_figure(Report *r, Json *table, const SummaryFigure *f)
 {
     char buf[NUM_BYTES], from[2][80];
     double v[2] = { figure_value(f, r->run[0]), figure_value(f, r->run[1]) };

@@ -124,7 +124,7 @@ static void add_differences(Report *r, const char *title, const KeyValues *a, co
 
 void part_differences(Report *r)
 {
-    const Run *a = r->run[0], *b = r->run[1];
+    const ReportRun *a = r->run[0], *b = r->run[1];
     page_section(&r->page, "differences", "Differences");
     figures_table(r);
     add_differences(r, "Recipe", &a->recipe, &b->recipe, "The recipes are the same.");
