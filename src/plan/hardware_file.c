@@ -130,7 +130,7 @@ static Status read_all(Hardware *h, const Json *o)
 {
     double format;
     if (!json_is_object(o)) return bad("file", "expected a JSON object");
-    TRY(number(o, "format", "format", FORMAT, FORMAT, &format));
+    TRY(number(o, "format", "format", HARDWARE_VERSION, HARDWARE_VERSION, &format));
     snprintf(h->id, sizeof h->id, "this");
     TRY(read_fields(h, o));
     const Json *work = json_object_get(o, "work");
