@@ -94,7 +94,7 @@ static void put_metrics(const Folder *f, int steps, double loss, const char *lab
         quoted("'train/learning_rate': 1e-05, 'perf/mfu': 0.48, 'perf/hfu': 0.5, 'perf/mfu_vision': 0.41, "
                "'perf/mfu_merger': 0.2, 'perf/mfu_decoder': 0.52, 'perf/mfu_head': 0.6, "
                "'perf/tokens_per_second_per_gpu': 31200, 'perf/step_time': 0.25, 'perf/data_wait': 0, "
-               "'perf/exposed_comm': 0.03, 'mem/measured_gib': 1.5, 'moe/aux_loss': 1.02, "
+               "'perf/exposed_comm': 0.03, 'mem/planned_gib': 1.5, 'moe/aux_loss': 1.02, "
                "'moe/max_over_mean/layer_00': 1.5, 'moe/max_over_mean/layer_01': 2.5, "
                "'data/visual_token_share': 0.6");
     for (int s = 1; s <= steps; s++) {
@@ -505,6 +505,11 @@ static void planned_and_measured_memory(void)
         "\"name\":\"Measured memory\",\"values\":[[\"1.75 \"", "\"name\":\"measured\",\"color\":7",
         "treb 9.8.7", "commit 0123456789ab\"");
     HASNT(page, "Other metrics");
+    free(page);
+    put(&f, "metrics.jsonl", "{'step': 1, 'mem/peak_gib': 3}\n");       /* as older versions wrote it */
+    page = page_of(&f, NULL, NULL);
+    HAS(page, "\"name\":\"Planned memory\",\"values\":[[\"3 \"");
+    HASNT(page, "Measured memory");
     free(page);
 }
 
