@@ -73,13 +73,13 @@ static void use(const PeftFile *f, const ModelShape *s)
     for (int i = 0; i < m.params.n; i++) {
         Param *p = m.params.p[i];
         int64_t n = param_count(p);
-        p->w = t_wrap(calloc((size_t)n + 1, sizeof(float)), F32, 1, &n);
+        p->shard.w = t_wrap(calloc((size_t)n + 1, sizeof(float)), F32, 1, &n);
         parts += p->lora ? p->lora->parts : 0;
     }
     REQUIRE(parts == f->conf.exacts, "%d adapters, %d were read", parts, f->conf.exacts);
     st = peft_load(f, &m, &be);
     REQUIRE(!st || status_text()[0], "an error without text");
-    for (int i = 0; i < m.params.n; i++) free(m.params.p[i]->w.data);
+    for (int i = 0; i < m.params.n; i++) free(m.params.p[i]->shard.w.data);
     model_close(&m);
     backend_close(&be);
 }

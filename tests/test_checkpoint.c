@@ -71,7 +71,8 @@ static void restores_bit_for_bit(void)
                optim = a.e.arena[A_OPTIM].used - ARENA_ALIGN; /* all but the norm */
         memset(b.e.arena[A_OPTIM].base, 0x7f, optim);
         for (int k = 0; k < b.e.model.params.n; k++)
-            memset(b.e.model.params.p[k]->w.data, 0x7f, (size_t)t_bytes(b.e.model.params.p[k]->w));
+            memset(b.e.model.params.p[k]->shard.w.data, 0x7f,
+                   (size_t)t_bytes(b.e.model.params.p[k]->shard.w));
         EXPECT_OK(checkpoint_load(path, &b.e.model, &b.e.be));
         engine_publish_weights(&b.e);
         EXPECT(!memcmp(a.e.arena[A_PARAM].base, b.e.arena[A_PARAM].base, param), "weights differ (%d)", i);
@@ -317,8 +318,8 @@ static void export_loads(void)
     EXPECT_OK(weights_load(&b.e.model, &b.e.be, &st, NULL));
     engine_publish_weights(&b.e);
     for (int i = 0; i < a.e.model.params.n; i++)
-        EXPECT(!memcmp(a.e.model.params.p[i]->w.data, b.e.model.params.p[i]->w.data,
-                       (size_t)t_bytes(a.e.model.params.p[i]->w)),
+        EXPECT(!memcmp(a.e.model.params.p[i]->shard.w.data, b.e.model.params.p[i]->shard.w.data,
+                       (size_t)t_bytes(a.e.model.params.p[i]->shard.w)),
                "%s differs", a.e.model.params.p[i]->piece[0].name);
     st_close(&st);
     EXPECT_OK(path_join(file, path, "preprocessor_config.json"));

@@ -282,7 +282,8 @@ static void count_updates(int *seen, const RankPart *r, Slicing mode)
         if (!p->adapter_of) continue;
         if (mode != WHOLE_STATE) n = 1;
         for (int k = 0; whole.m.params.p[k] != q; k++) place += (int)param_count(whole.m.params.p[k]);
-        int64_t end = p->shard.offset + p->shard.len < p->mine ? p->shard.offset + p->shard.len : p->mine;
+        int64_t end = p->shard.offset + p->shard.len;
+        if (end > p->shard.unique) end = p->shard.unique;
         int64_t len = end > p->shard.offset ? end - p->shard.offset : 0;
         int combs = ranges_clip(c, all, param_ranges(p, all), p->shard.offset, len);
         for (int k = 0; k < combs; k++)
@@ -401,7 +402,7 @@ static void stages_agree(void)
 
 static void expect_values(const Param *p, double bound, double deviation)
 {
-    const float *w = p->w.data;
+    const float *w = p->shard.w.data;
     int64_t n = param_count(p);
     double sum = 0, squares = 0, most = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -429,7 +430,7 @@ static void init_matches_peft(void)
             const Param *p = whole.m.params.p[i];
             const Lora  *l = p->lora;
             if (!l) continue;
-            double bound = 1 / sqrt((double)p->shape[p->rank - 1]);
+            double bound = 1 / sqrt((double)p->shape[p->ndim - 1]);
             if (c.gaussian) expect_values(l->a, 100, 1.0 / (double)c.rank);
             else            expect_values(l->a, bound * (1 + 1e-6), bound / sqrt(3));
             for (int k = 0; k < l->parts; k++) expect_values(l->part[k].b, 0, 0);
@@ -454,8 +455,8 @@ static void lora_init_keeps_loaded_weights(void)
     EXPECT_OK(lora_init(&r.m, &be, 3));
     for (int i = 0; i < r.m.params.n; i++) {
         const Param *p = r.m.params.p[i], *q = whole.m.params.p[i];
-        bool zero = true, same = !memcmp(p->w.data, q->shard.w.data, (size_t)t_bytes(p->w));
-        for (int64_t k = 0; k < param_count(p); k++) zero &= ((float *)p->w.data)[k] == 0;
+        bool zero = true, same = !memcmp(p->shard.w.data, q->shard.w.data, (size_t)t_bytes(p->shard.w));
+        for (int64_t k = 0; k < param_count(p); k++) zero &= ((float *)p->shard.w.data)[k] == 0;
         EXPECT(p->adapter_of ? same : zero, "%s", p->piece[0].name);
     }
     part_close(&r), part_close(&whole);

@@ -324,7 +324,8 @@ static uint64_t adapter_hash(const Model *m)
     uint64_t h = 1;
     for (int i = 0; i < m->params.n; i++) {
         const Param *p = m->params.p[i];
-        if (p->adapter_of || lora_trains_in_full(m, p)) h = tiny_hash(p->w.data, (size_t)t_bytes(p->w), h);
+        if (p->adapter_of || lora_trains_in_full(m, p)) h = tiny_hash(p->shard.w.data,
+                                                                      (size_t)t_bytes(p->shard.w), h);
     }
     return h;
 }
@@ -510,7 +511,7 @@ static double relative_difference(const Logits *a, const Logits *b)
 static Status from_engine(void *self, Model *m, Backend *be, int i)
 {
     const Param *p = m->params.p[i], *q = ((Engine *)self)->model.params.p[i];
-    dtype_convert(p->w.data, F32, q->shard.w.data, (DType)q->shard.w.dtype, t_count(p->w));
+    dtype_convert(p->shard.w.data, F32, q->shard.w.data, (DType)q->shard.w.dtype, t_count(p->shard.w));
     return OK;
 }
 
@@ -551,9 +552,9 @@ static void randomize_adapters(const Model *m, DType dtype)
     for (int i = 0; i < m->params.n; i++) {
         const Param *p = m->params.p[i];
         uint64_t stream = rng_stream(p->piece[0].name);
-        for (int64_t k = 0; p->adapter_of && k < t_count(p->w); k++) {
+        for (int64_t k = 0; p->adapter_of && k < t_count(p->shard.w); k++) {
             float x = 0.1f * rng_normal(4, stream, (uint64_t)k);
-            dtype_convert((char *)p->w.data + (size_t)k * dtype_size(dtype), dtype, &x, F32, 1);
+            dtype_convert((char *)p->shard.w.data + (size_t)k * dtype_size(dtype), dtype, &x, F32, 1);
         }
     }
 }

@@ -64,7 +64,7 @@ static Status from_bound(void *self, Model *m, Backend *be, int i)
 {
     const RankPart *r = self;
     const Param *p = m->params.p[i], *q = r->m.params.p[i];
-    memcpy(p->w.data, q->shard.w.data, (size_t)t_bytes(p->w));
+    memcpy(p->shard.w.data, q->shard.w.data, (size_t)t_bytes(p->shard.w));
     return OK;
 }
 
@@ -75,8 +75,8 @@ static void expect_same(const RankPart *a, const RankPart *b, const char *what)
         const Param *p = a->m.params.p[i], *q = b->m.params.p[i];
         adapters += p->adapter_of != NULL;
         if (!adapted(&a->m, p)) continue;
-        EXPECT(!strcmp(p->piece[0].name, q->piece[0].name) && t_count(p->w) == t_count(q->shard.w) &&
-                   !memcmp(p->w.data, q->shard.w.data, (size_t)t_bytes(p->w)),
+        EXPECT(!strcmp(p->piece[0].name, q->piece[0].name) && t_count(p->shard.w) == t_count(q->shard.w) &&
+                   !memcmp(p->shard.w.data, q->shard.w.data, (size_t)t_bytes(p->shard.w)),
                "%s: %s differs", what, p->piece[0].name);
     }
     EXPECT(adapters && a->m.params.n == b->m.params.n, "%s: %d adapters, %d and %d parameters", what,
@@ -86,7 +86,7 @@ static void expect_same(const RankPart *a, const RankPart *b, const char *what)
 static void poison(RankPart *r)
 {
     for (int i = 0; i < r->m.params.n; i++)
-        memset(r->m.params.p[i]->w.data, 0x7f, (size_t)t_bytes(r->m.params.p[i]->w));
+        memset(r->m.params.p[i]->shard.w.data, 0x7f, (size_t)t_bytes(r->m.params.p[i]->shard.w));
 }
 
 static void save(RankPart *r, const ModelShape *s, const LoraConf *c, const char *dir)
@@ -202,10 +202,10 @@ static void load_parts(const ModelShape *s, const PeftFile *f, MeshLayout l, int
         EXPECT_OK(peft_load(f, &b.m, &be));
         for (int i = 0; i < a.m.params.n; i++) {
             const Param *p = a.m.params.p[i], *q = b.m.params.p[i];
-            int64_t n = t_count(p->w), bad = 0;
+            int64_t n = t_count(p->shard.w), bad = 0;
             if (!adapted(&a.m, p)) continue;
             for (int64_t k = 0; k < n; k++) {
-                float want = ((float *)p->w.data)[k];
+                float want = ((float *)p->shard.w.data)[k];
                 bad += d == F32 ? ((float *)q->shard.w.data)[k] != want
                                 : ((uint16_t *)q->shard.w.data)[k] != bf16_from_f32(want);
             }
@@ -375,7 +375,7 @@ static void expect_adapter(const RankPart *r, const char *name, const RandomAdap
     if (!w || !w->lora || w->lora->part[0].r != x->r) return;
     EXPECT(!memcmp(w->lora->a->shard.w.data, x->a, (size_t)(E * x->r * x->in) * sizeof *x->a), "%s: A of %s",
            what, name);
-    EXPECT(!memcmp(w->lora->part[0].b->w.data, x->b, (size_t)(E * x->r * x->out) * sizeof *x->b),
+    EXPECT(!memcmp(w->lora->part[0].b->shard.w.data, x->b, (size_t)(E * x->r * x->out) * sizeof *x->b),
            "%s: B of %s", what, name);
 }
 

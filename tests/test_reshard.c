@@ -177,7 +177,8 @@ static void adapters_of_five_layouts(void)
         part_open_adapted(&b, &shape, NULL, &lora, &one.l, 0, 1, one.dtype, WHOLE_STATE);
         for (int i = 0; i < a.m.params.n; i++)               /* no checkpoint has the base */
             if (a.m.params.p[i]->frozen)
-                memcpy(b.m.params.p[i]->w.data, a.m.params.p[i]->w.data, (size_t)t_bytes(a.m.params.p[i]->w));
+                memcpy(b.m.params.p[i]->shard.w.data, a.m.params.p[i]->shard.w.data,
+                       (size_t)t_bytes(a.m.params.p[i]->shard.w));
         EXPECT_OK(checkpoint_load(to, &b.m, &be));
         expect_same(&a, &b);
         EXPECT_OK(path_join(names[0], dir, "checkpoint-0/adapter_model.safetensors"));
@@ -223,7 +224,7 @@ static void export_equals_one_rank(void)
     EXPECT_OK(weights_load(&b.m, &be, &st, NULL));
     for (int i = 0; i < a.m.params.n; i++) {
         const Param *p = a.m.params.p[i];                     /* the master, rounded as the optimizer does */
-        const uint16_t *w = b.m.params.p[i]->w.data;
+        const uint16_t *w = b.m.params.p[i]->shard.w.data;
         const uint32_t *master = p->shard.master.data;
         int64_t bad = 0;
         for (int64_t k = 0; k < p->shard.len; k++) bad += w[k] != bits_near(master[k]);

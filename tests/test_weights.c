@@ -50,7 +50,8 @@ static const char *folder(const char *name)
 static bool same_weights(const Bound *a, const Bound *b)
 {
     for (int i = 0; i < a->m.params.n; i++)
-        if (memcmp(a->m.params.p[i]->w.data, b->m.params.p[i]->w.data, (size_t)t_bytes(a->m.params.p[i]->w)))
+        if (memcmp(a->m.params.p[i]->shard.w.data, b->m.params.p[i]->shard.w.data,
+                   (size_t)t_bytes(a->m.params.p[i]->shard.w)))
             return false;
     return true;
 }

@@ -96,7 +96,7 @@ Status peft_merge(Model *m, Model *adapted, Backend *be, const SafeTensors *base
     REQUIRE(be->device->host_memory, "a model is merged in host memory");
     Status st = open_arenas(&x, be);
     if (!st) st = weights_assemble(m, be, (ParamSource){ fill_merged, &x }, dir, dtype, max_shard);
-    for (int i = 0; i < adapted->params.n; i++) adapted->params.p[i]->w = (Tensor){ 0 };
+    for (int i = 0; i < adapted->params.n; i++) adapted->params.p[i]->shard.w = (Tensor){ 0 };
     backend_arena_close(be, &x.a), backend_arena_close(be, &x.b);
     return st;
 }

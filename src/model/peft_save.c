@@ -55,8 +55,8 @@ static Status write_fused_a(PeftWriter *w, const Param *a, int64_t E)
 /* B (E, out, r) as (out, r E), with element j of expert e in column j E + e. */
 static Status write_fused_b(PeftWriter *w, const Param *b)
 {
-    int64_t E = b->full[0], out = b->full[1], r = b->full[2];
-    const float *x = b->w.data;
+    int64_t E = b->shape[0], out = b->shape[1], r = b->shape[2];
+    const float *x = b->shard.w.data;
     if (!w->writing) return declare(w, b->piece[0].name, out, r * E);
     for (int64_t o = 0; o < out; o++) {
         for (int64_t j = 0; j < r; j++)
@@ -173,6 +173,6 @@ Status peft_save(Model *m, Backend *be, ParamSource from, const char *dir, const
     if (!st) st = peft_describe(m, base, &w.per_expert, dir);
     backend_arena_close(be, &w.arena);
     free(w.row);
-    for (int i = 0; i < m->params.n; i++) m->params.p[i]->w = (Tensor){ 0 };
+    for (int i = 0; i < m->params.n; i++) m->params.p[i]->shard.w = (Tensor){ 0 };
     return st;
 }

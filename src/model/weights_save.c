@@ -164,7 +164,7 @@ Status weights_assemble(Model *m, Backend *be, ParamSource from, const char *dir
     TRY(backend_arena_open(be, &s.arena, "convert", (size_t)largest * sizeof(float)));
     Status st = save_model(&s, dir, max_shard);
     backend_arena_close(be, &s.arena);
-    for (int i = 0; i < m->params.n; i++) m->params.p[i]->w = (Tensor){ 0 };
+    for (int i = 0; i < m->params.n; i++) m->params.p[i]->shard.w = (Tensor){ 0 };
     return st;
 }
 
