@@ -147,12 +147,11 @@ INLINE U8x16 load16(const uint8_t *p) { U8x16 r; memcpy(&r, p, 16); return r; }
 /* Bytes of a and b in turn, of the lower and of the upper half; with zeros for b this widens. */
 INLINE I16x8 zip_low(U8x16 a, U8x16 b)
 {
-    return (I16x8)__builtin_shuffle(a, b, (U8x16){ 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23 });
+    return (I16x8)__builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
 }
 INLINE I16x8 zip_high(U8x16 a, U8x16 b)
 {
-    return (I16x8)__builtin_shuffle(a, b,
-                                    (U8x16){ 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31 });
+    return (I16x8)__builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
 }
 
 /* Two weights, repeated. */
@@ -173,7 +172,7 @@ INLINE U8x16 pixels_across(const uint8_t *const *src, int64_t at, const int16_t 
         I16x8 both = weights(w + k);
         for (int j = 0; j < LANES; j++) {
             I16x8 two = zip_low(load8(src[j] + (at + k) * 3), (U8x16){ 0 }); /* r g b r' g' b' . . */
-            s[j] += pairs(__builtin_shuffle(two, (I16x8){ 0, 3, 1, 4, 2, 5, 6, 7 }), both);
+            s[j] += pairs(__builtin_shufflevector(two, two, 0, 3, 1, 4, 2, 5, 6, 7), both);
         }
     }
     for (int j = 0; j < LANES; j++) s[j] >>= bits;

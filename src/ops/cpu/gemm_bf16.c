@@ -209,7 +209,7 @@ static bool amx_granted(void)
 
 bool gemm_bf16_has(Bf16Path path)
 {
-    if (path == BF16_AMX) return __builtin_cpu_supports("amx-bf16") && amx_granted();
+    if (path == BF16_AMX) return CPU_HAS_AMX_BF16 && amx_granted();
     if (path == BF16_DOT) return __builtin_cpu_supports("avx512bf16");
     return true;
 }

@@ -5,6 +5,8 @@
  * files there are: 32 x 512 bits, 16 x 256 bits, and whatever the compiler's default target has. */
 #include "ops/cpu/tile.h"
 
+#include "base/hot.h"
+
 typedef void Kernel(bool add, float *c, int64_t ldc, const float *a, int64_t am, int64_t ak, const float *b,
                     int64_t ldb, int64_t K);
 
@@ -34,16 +36,16 @@ KERNEL(kernel_plain, , 4, 4)
 static const Blocking plain[] = { { 16, kernel_plain } };
 
 #if defined(__x86_64__)
-KERNEL(kernel_v3, __attribute__((target("arch=x86-64-v3"))), 8, 2)
-KERNEL(kernel_v4_64, __attribute__((target("arch=x86-64-v4,prefer-vector-width=512"))), 16, 4)
-KERNEL(kernel_v4_32, __attribute__((target("arch=x86-64-v4,prefer-vector-width=512"))), 16, 2)
-KERNEL(kernel_v4_16, __attribute__((target("arch=x86-64-v4,prefer-vector-width=512"))), 16, 1)
+KERNEL(kernel_v3, TARGET_V3, 8, 2)
+KERNEL(kernel_v4_64, TARGET_V4, 16, 4)
+KERNEL(kernel_v4_32, TARGET_V4, 16, 2)
+KERNEL(kernel_v4_16, TARGET_V4, 16, 1)
 static const Blocking v3[] = { { 16, kernel_v3 } };
 static const Blocking v4[] = { { 64, kernel_v4_64 }, { 32, kernel_v4_32 }, { 16, kernel_v4_16 } };
 
 static const Blocking *blocking(void)
 {
-    return __builtin_cpu_supports("x86-64-v4") ? v4 : __builtin_cpu_supports("x86-64-v3") ? v3 : plain;
+    return CPU_HAS_V4 ? v4 : CPU_HAS_V3 ? v3 : plain;
 }
 #else
 static const Blocking *blocking(void) { return plain; }

@@ -81,7 +81,7 @@ HOT void topk_plain(const Desk *d, int rows, int32_t E, int32_t K)
 }
 
 #if defined(__x86_64__)
-#define WIDE __attribute__((target("arch=x86-64-v4,prefer-vector-width=512")))
+#define WIDE TARGET_V4
 
 /* For each lane of c: how many of the LANES values at p are larger. */
 WIDE INLINE __m512i larger(__m512 c, const float *p)
@@ -141,7 +141,7 @@ WIDE static void topk_wide(const Desk *d, int rows, int32_t E, int32_t K)
         if (n[r] > LANES || !wide_rank(d[r], n[r], K)) rank_all(d[r], n[r], K);
 }
 
-TopK *topk_best(void) { return __builtin_cpu_supports("x86-64-v4") ? topk_wide : topk_plain; }
+TopK *topk_best(void) { return CPU_HAS_V4 ? topk_wide : topk_plain; }
 #else
 TopK *topk_best(void) { return topk_plain; }
 #endif
