@@ -1,7 +1,9 @@
 # Trebuchet. `make` builds the CPU trainer, `make help` lists the rest. Adding a file needs no edit here.
 
 BUILD  ?= build
-CC     := gcc
+ifeq ($(origin CC),default)
+  CC   := gcc
+endif
 NVCC   ?= nvcc
 CUDA   ?= 0
 SAN    ?= 0
@@ -73,10 +75,11 @@ help:
 	@echo "make demo-lora  the same model without one colour, which it then learns by adapters on its experts; what it forgets is counted"
 	@echo "make test       build and run every test; ends with one line of counts"
 	@echo "make asan       the same tests under AddressSanitizer and UBSan"
-	@echo "make soak       long checks: kills of runs and of ranks, four hosts, a Slurm, fuzzing of every reader (SOAK seconds each, 600)"
+	@echo "make soak       long checks: kills of runs and ranks, four hosts, Slurm, bare Debian systems, fuzzing (SOAK seconds each, 600)"
 	@echo "make CUDA=1     with the CUDA backend (needs nvcc), in $(BUILD)/cuda"
-	@echo "make CUDA=1 test-gpu   every op against the CPU, recorded cases and short runs on the card"
-	@echo "make layers     check that includes go downwards only;  make size: lines by folder"
+	@echo "make CUDA=1 test-gpu   every op against the CPU, recorded cases and short runs on the GPU"
+	@echo "make install    programs, man page, shell completion, recipes (PREFIX=/usr/local DESTDIR=)"
+	@echo "make lint       words, columns, includes, public types, clang-tidy;  make size: lines by folder"
 	@echo "make format     clang-format the tree;  make clean"
 
 $(BUILD)/treb: $(ROOT)/src/cli/main.o $(CORE)
@@ -136,13 +139,13 @@ $(BUILD)/tests/%: $(ROOT)/tests/%.o $(SIDE_LIB) $(CORE)
 	@mkdir -p $(@D)
 	@$(CC) $(CFLAGS) -o $@ $< $(SIDE_LIB) $(CORE) $(LIBS)
 
-.SECONDARY:
+.PRECIOUS: $(ROOT)/tests/%.o
 -include $(OBJ:.o=.d) $(SIDE_OBJ:.o=.d) $(patsubst $(BUILD)/%,$(ROOT)/%.d,$(TESTS) $(FUZZ) $(GPU))
 
 # The order of run.sh's arguments is the order of the report; shell tests need the binary.
 test-programs: $(BUILD)/treb $(SIDE_BIN) $(TESTS) $(FUZZ)
 
-test: setup layers
+test: setup lint
 	@$(MAKE) --no-print-directory -j$$(nproc) test-programs
 	@$(MAKE) --no-print-directory cuda-compiles
 	@TREB=$(BUILD)/treb TEST_COMM=$(BUILD)/tests/test_comm TEST_LAYOUTS=$(BUILD)/tests/test_layouts FUZZ="$(FUZZ)" tests/run.sh $(TESTS) tests/cli.sh tests/config_keys.sh tests/plan.sh tests/demo.sh tests/demo_lora.sh tests/report.sh tests/kill.sh tests/full.sh tests/mpi.sh tests/ranks.sh tests/rank_kill.sh tests/fuzz.sh
@@ -150,12 +153,12 @@ test: setup layers
 asan: setup
 	@TREB_TEST_TIMEOUT=2700 $(MAKE) --no-print-directory SAN=1 test
 
-# CUDA code cannot run without a card, but it can always be compiled where nvcc is.
+# CUDA code cannot run without a GPU, but it can always be compiled where nvcc is.
 cuda-compiles:
 	@if [ $(CUDA)$(SAN) = 00 ] && command -v $(NVCC) >/dev/null; then \
 	    $(MAKE) --no-print-directory -j$$(nproc) CUDA=1 gpu-programs; fi
 
-# What a card is tested with; the script needs nothing else, so the programs can be carried to a machine that has one.
+# What a GPU is tested with; the script needs nothing else, so the programs can be carried to a machine that has one.
 gpu-programs: $(BUILD)/treb $(SIDE_BIN) $(GPU)
 
 test-gpu: setup
@@ -175,6 +178,7 @@ soak: setup
 	@TREB=$(BUILD)/treb DEMO_DIR=$(BUILD)/demo-lora tools/demo_lora.sh
 	@TREB=$(BUILD)/treb tests/hosts.sh
 	@TREB=$(BUILD)/treb tests/slurm.sh
+	@tests/bare.sh
 	@$(MAKE) --no-print-directory -j$$(nproc) SAN=1 $(FUZZ:$(BUILD)/%=$(BUILD)/asan/%)
 	@for f in $(FUZZ:$(BUILD)/%=$(BUILD)/asan/%); do echo "$$f for $(SOAK) s"; $$f -seconds $(SOAK) || exit 1; done
 
@@ -187,8 +191,26 @@ demo-lora: all
 setup:
 	@tools/setup.sh
 
+lint:
+	@tools/setup.sh lint
+	@LINT_PKGS="$(PKGS)" tools/lint.sh
+
 layers:
 	@tools/layers.sh
+
+# Programs, man page, shell completion and recipes.
+PREFIX ?= /usr/local
+SHARE  := $(DESTDIR)$(PREFIX)/share
+install: all
+	@install -d $(DESTDIR)$(PREFIX)/bin $(SHARE)/man/man1 $(SHARE)/treb/recipes $(SHARE)/bash-completion/completions \
+	    $(SHARE)/zsh/site-functions $(SHARE)/fish/vendor_completions.d
+	@install $(BUILD)/treb $(SIDE_BIN) $(DESTDIR)$(PREFIX)/bin
+	@install -m 644 recipes/*.yaml $(SHARE)/treb/recipes
+	@$(BUILD)/treb help --man >$(SHARE)/man/man1/treb.1
+	@$(BUILD)/treb help --completion bash >$(SHARE)/bash-completion/completions/treb
+	@$(BUILD)/treb help --completion zsh >$(SHARE)/zsh/site-functions/_treb
+	@$(BUILD)/treb help --completion fish >$(SHARE)/fish/vendor_completions.d/treb.fish
+	@echo "installed in $(DESTDIR)$(PREFIX)"
 
 size:
 	@tools/size.sh
@@ -200,4 +222,4 @@ format:
 clean:
 	@rm -rf build
 
-.PHONY: all help test test-programs asan cuda-compiles gpu-programs test-gpu soak demo demo-lora setup layers size format clean
+.PHONY: all help test test-programs asan cuda-compiles gpu-programs test-gpu soak demo demo-lora setup lint layers install size format clean

@@ -11,7 +11,9 @@ for group in "$@"; do
         bench) need="$need libopenblas-openmp-dev" ;;
         slurm) need="$need slurm-wlm munge" ;;
         hosts) need="$need iproute2" ;;
-        *) echo "setup: unknown group $group (fuzz, format, report, bench, slurm, hosts)" >&2; exit 2 ;;
+        lint) need="$need clang-tidy" ;;
+        bare) need="$need debootstrap" ;;
+        *) echo "setup: unknown group $group (fuzz, format, report, bench, slurm, hosts, lint, bare)" >&2; exit 2 ;;
     esac
 done
 

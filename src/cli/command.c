@@ -4,6 +4,7 @@
 
 #include "base/config.h"
 #include "base/str.h"
+#include "base/version.h"
 #include "cli/program.h"
 
 #include <limits.h>

@@ -35,6 +35,19 @@ static void put_bash(FILE *out, const Program *p)
             p->name);
 }
 
+static void put_zsh(FILE *out, const Program *p)
+{
+    fprintf(out, "#compdef %s\nif (( CURRENT == 2 )); then compadd --", p->name);
+    put_verbs(out, p);
+    fputs("; return; fi\ncase $words[2] in\n", out);
+    for (const Command *const *v = p->verbs; *v; v++) {
+        fprintf(out, "%s) compadd --", (*v)->name);
+        put_words(out, *v);
+        fputs(" ;;\n", out);
+    }
+    fputs("esac\n_files\n", out);
+}
+
 static void put_fish(FILE *out, const Program *p)
 {
     for (const Command *const *v = p->verbs; *v; v++) {
@@ -48,8 +61,9 @@ static void put_fish(FILE *out, const Program *p)
 
 Status command_completion(FILE *out, const Program *p, const char *shell)
 {
-    if (!strcmp(shell, "fish")) return put_fish(out, p), OK;
-    if (!strcmp(shell, "zsh")) fputs("autoload -U +X bashcompinit && bashcompinit\n", out);
-    else if (strcmp(shell, "bash")) return fail(E_CONFIG, "--completion %s: bash, zsh or fish", shell);
-    return put_bash(out, p), OK;
+    if (!strcmp(shell, "fish"))      put_fish(out, p);
+    else if (!strcmp(shell, "zsh"))  put_zsh(out, p);
+    else if (!strcmp(shell, "bash")) put_bash(out, p);
+    else return fail(E_CONFIG, "--completion %s: bash, zsh or fish", shell);
+    return OK;
 }
