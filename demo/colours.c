@@ -58,11 +58,13 @@ Status colours_parse(uint32_t *bits, const char *option, const char *list)
                                      strncmp(synth_colour[i].name, item, len)))
             i++;
         if (i == SYNTH_COLOURS)
-            return fail(E_CONFIG, "%s %s: '%.*s' is no colour here; there are %s", option, list, (int)len,
+            return fail(E_CONFIG, "%s %s: '%.*s' is no colour of the demo; there are %s", option, list,
+                        (int)len,
                         item, colours_text(known, ALL));
         *bits |= 1u << i;
     }
-    if (!*bits) return fail(E_CONFIG, "%s: no colour named; there are %s", option, colours_text(known, ALL));
+    if (!*bits) return fail(E_CONFIG, "%s: no colour is named; there are %s", option,
+                            colours_text(known, ALL));
     return OK;
 }
 
@@ -74,7 +76,7 @@ Status colours_check(const SynthChoice *c)
         return fail(E_CONFIG, "a set about %s cannot be without %s", colours_text(a, c->about),
                     colours_text(b, c->without & c->about));
     if (!(shown & (shown - 1)))
-        return fail(E_CONFIG, "without %s: pictures set two colours beside each other, so two must be left",
+        return fail(E_CONFIG, "without %s: some pictures show two colours, so two must be left",
                     colours_text(a, c->without));
     if (!(shown & all_inks()))
         return fail(E_CONFIG, "without %s: digits and words are written in %s, so one of these must be left",

@@ -1,8 +1,8 @@
-/* demo/colours.h -- the colours of the demo set, and which of them a set has.
+/* demo/colours.h -- the colours of the demo, and which of them a set uses.
  *
- * Sets of colours are words of bits, a bit for each place in the table. A set of pictures may do without some
- * colours, or be about some: then every picture shows one of these, as that which is asked for, beside any
- * others. So a model can be taught all colours but one, and that one afterwards. */
+ * A set of colours is a bit mask, one bit for each row of the table. A set of pictures may leave colours
+ * out, or be about some: then every picture shows one of these, which its question asks for. So a model
+ * can be trained on all colours but one, and on that one afterwards. */
 #ifndef DEMO_COLOURS_H
 #define DEMO_COLOURS_H
 
@@ -14,25 +14,26 @@
 
 enum { SYNTH_COLOURS = 8 };
 
-typedef struct SynthColour { const char *name; Rgb rgb; bool ink; } SynthColour;   /* ink: to write in */
+/* ink: text is legible in it */
+typedef struct SynthColour { const char *name; Rgb rgb; bool ink; } SynthColour;
 
 extern const SynthColour synth_colour[SYNTH_COLOURS];
 
-/* Zero: every colour, about none in particular. */
+/* Zeroed: every colour. */
 typedef struct SynthChoice {
     uint32_t without;                    /* neither drawn nor named */
     uint32_t about;
 } SynthChoice;
 
-/* What a picture may take: anything that is shown, what is asked for, what of that can be written in. */
+/* The colours of a set: those shown, those asked for, and of these the ones for text. */
 typedef struct Palette { int n, colour[SYNTH_COLOURS]; } Palette;
 typedef struct Palettes { Palette shown, asked, ink; } Palettes;
 
 void        colours_mix(Palettes *out, const SynthChoice *c);
 
-/* "red,green" as bits; option is for the message. */
+/* "red,green" as a mask; option is for messages. */
 MUST Status colours_parse(uint32_t *bits, const char *option, const char *list);
-/* Enough is left to draw every kind of question with. */
+/* An error where too few colours are left to draw every channel. */
 MUST Status colours_check(const SynthChoice *c);
 
 enum { COLOURS_CAP = 96 };

@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-static void report(const SynthConf *c, double seconds)
+static void print_summary(const SynthConf *c, double seconds)
 {
     const SynthChoice *choice = &c->set.choice;
     char text[COLOURS_CAP];
@@ -14,8 +14,8 @@ static void report(const SynthConf *c, double seconds)
            (long long)c->items[SYNTH_TRAIN], (long long)c->items[SYNTH_EVAL], seconds,
            (unsigned long long)c->set.seed);
     if (choice->about) printf("  every picture shows %s\n", colours_text(text, choice->about));
-    if (choice->without) printf("  nowhere in it: %s\n", colours_text(text, choice->without));
-    printf("  right without the picture:");
+    if (choice->without) printf("  without %s\n", colours_text(text, choice->without));
+    printf("  chance without the picture:");
     for (int i = 0; i < synth_channels(choice); i++) {
         int answers, pictures;
         const char *name = synth_channel(choice, i, &answers, &pictures);
@@ -27,11 +27,12 @@ static void report(const SynthConf *c, double seconds)
 typedef struct SynthArgs { const char *out, *without, *about; int64_t train, eval, seed; } SynthArgs;
 
 static const Option options[] = {
-    OPTION_TEXT(SynthArgs, out, "--out", "DIR", "where to; required"),
+    OPTION_TEXT(SynthArgs, out, "--out", "DIR", "the folder to write to; required"),
     OPTION_INT(SynthArgs, train, "--train", "N", 0, 10000000, "questions to train on; 40000"),
     OPTION_INT(SynthArgs, eval, "--eval", "N", 0, 10000000, "held-out questions; 900"),
-    OPTION_INT(SynthArgs, seed, "--seed", "N", 0, 9000000000000000, "of all that is drawn; 1"),
-    OPTION_TEXT(SynthArgs, without, "--without", "COLOUR,...", "colours that no picture shows and no text names"),
+    OPTION_INT(SynthArgs, seed, "--seed", "N", 0, 9000000000000000, "seed of the set; 1"),
+    OPTION_TEXT(SynthArgs, without, "--without", "COLOUR,...",
+                "colours that no picture shows and no text names"),
     OPTION_TEXT(SynthArgs, about, "--about", "COLOUR,...", "every picture shows one of these colours"),
     OPTION_END
 };
@@ -41,19 +42,23 @@ static Status draw_set(int argc, char **argv)
     SynthArgs a = { .train = 40000, .eval = 900, .seed = 1 };
     bool drawn;
     TRY(options_parse(argc, argv, options, &a, NULL));
-    if (!a.out) return fail(E_CONFIG, "data synth: --out DIR says where to");
+    if (!a.out) return fail(E_CONFIG, "data synth: --out DIR is missing: the folder to write to");
     SynthConf conf = { .dir = a.out, .items = { [SYNTH_TRAIN] = a.train, [SYNTH_EVAL] = a.eval } };
     conf.set.seed = (uint64_t)a.seed;
     if (a.without) TRY(colours_parse(&conf.set.choice.without, "--without", a.without));
     if (a.about) TRY(colours_parse(&conf.set.choice.about, "--about", a.about));
     double start = clock_now();
     TRY(synth_write(&conf, &drawn));
-    if (drawn) report(&conf, clock_now() - start);
-    else       printf("%s: drawn already, nothing to do\n", conf.dir);
+    if (drawn) print_summary(&conf, clock_now() - start);
+    else       printf("%s: the set exists already\n", conf.dir);
     return OK;
 }
 
-static const Usage usage = { .args = "--out DIR", .options = options, .notes = "Draws the demo's visual questions." };
+static const Usage usage = {
+    .args    = "--out DIR",
+    .options = options,
+    .notes   = "Draws the demo's visual questions.",
+};
 
 static const Command synth = {
     .name  = "synth",

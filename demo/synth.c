@@ -1,5 +1,4 @@
-/* demo/synth.c -- see synth.h: the kinds of questions, and the picture each is about. Files:
- * synth_write.c. */
+/* demo/synth.c -- see synth.h: the channels and the picture of each. synth_write.c writes files. */
 #include "demo/synth.h"
 #include "base/rng.h"
 
@@ -8,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- chance ---- */
+/* ---- random numbers ---- */
 
 typedef struct Dice { uint64_t seed, stream, next; SynthSplit split; Palettes palette; } Dice;
 
@@ -25,8 +24,8 @@ static uint64_t stream_of(const char *what, SynthSplit split, int64_t a, int64_t
 
 static int one_of(Dice *d, const Palette *p) { return p->colour[below(d, p->n)]; }
 
-/* A colour that is shown and is not `taken`. */
-static int other(Dice *d, int taken)
+/* A random colour of the set other than `taken`. */
+static int other_colour(Dice *d, int taken)
 {
     const Palette *p = &d->palette.shown;
     int k = below(d, p->n - 1), at = 0;
@@ -34,7 +33,7 @@ static int other(Dice *d, int taken)
     return p->colour[k + (k >= at)];
 }
 
-/* ---- what there is to see ---- */
+/* ---- backgrounds, places, words ---- */
 
 static const char *const figures[FIGURE_N] = { "circle", "square", "triangle", "cross", "ring", "bar" };
 static const char *const sides[]   = { "left", "right", "upper", "lower" };
@@ -55,24 +54,25 @@ static Rgb shade_of(Dice *d, int colour)
     return c;
 }
 
-/* A grey ground that every colour stands out from, of any size; wide / high between least and most. */
-static Status ground(SynthItem *it, Dice *d, double least, double most)
+/* A new picture with a grey background that contrasts with every colour; width / height is between least
+ * and most. */
+static Status open_picture(SynthItem *it, Dice *d, double least, double most)
 {
     int      i = it->pictures++;
     double   area = between(d, 44, 96), aspect = exp(between(d, log(least), log(most)));
-    uint8_t  grey = (uint8_t)(112 + below(d, 32)), far = (uint8_t)(112 + below(d, 32));
+    uint8_t  grey = (uint8_t)(112 + below(d, 32)), grey_end = (uint8_t)(112 + below(d, 32));
     Canvas  *c = &it->picture[i];
     it->quality[i] = below(d, 2) ? 80 + below(d, 16) : 0;
     TRY(canvas_open(c, lrint(area / sqrt(aspect)), lrint(area * sqrt(aspect)), (Rgb){ grey, grey, grey }));
-    draw_shade(c, (Rgb){ far, far, far }, 1, below(d, 2));
+    draw_shade(c, (Rgb){ grey_end, grey_end, grey_end }, 1, below(d, 2));
     draw_grain(c, 4, d->seed, d->stream ^ (uint64_t)(i + 1) << 56);
     return OK;
 }
 
 static double side_of(const Canvas *c) { return (double)(c->h < c->w ? c->h : c->w); }
 
-/* Places for n figures that neither touch each other nor leave the picture; too large for that, they
- * become smaller, all by the same share. */
+/* Places for n figures that do not touch each other and lie inside the picture. Where that fails, all
+ * figures shrink by the same factor. */
 static void scatter(Dice *d, const Canvas *c, int n, double *r, double (*at)[2])
 {
     for (int tries = 0, i = 0; i < n; tries++) {
@@ -87,7 +87,8 @@ static void scatter(Dice *d, const Canvas *c, int n, double *r, double (*at)[2])
     }
 }
 
-/* ---- the channels: each paints what the answer a says, a colour or a number, and asks for it first ---- */
+/* ---- the channels: each paints a picture whose answer is `a`, a colour or a number, and asks for it
+ * first ---- */
 
 static void ask(SynthItem *it, const char *answer, const char *question, ...)
     __attribute__((format(printf, 3, 4)));
@@ -103,12 +104,12 @@ static void ask(SynthItem *it, const char *answer, const char *question, ...)
     snprintf(t->answer, sizeof t->answer, "%s", answer);
 }
 
-/* Two figures on either side of the middle; the question names one of them by its side. */
+/* Two figures, one on each side; the question names one by its side. */
 static Status paint_colour(SynthItem *it, Dice *d, int a)
 {
-    int side = below(d, COUNT(sides)), down = side / 2, k = other(d, a);
+    int side = below(d, COUNT(sides)), down = side / 2, k = other_colour(d, a);
     Figure f[2];
-    TRY(ground(it, d, down ? 0.5 : 1.25, down ? 0.8 : 2));
+    TRY(open_picture(it, d, down ? 0.5 : 1.25, down ? 0.8 : 2));
     Canvas *c = &it->picture[0];
     for (int i = 0; i < 2; i++) {
         double along = (i ? 0.75 : 0.25) + between(d, -0.02, 0.02), across = between(d, 0.4, 0.6);
@@ -127,7 +128,7 @@ static Status paint_colour(SynthItem *it, Dice *d, int a)
 static Status paint_shape(SynthItem *it, Dice *d, int a)
 {
     int k = one_of(d, &d->palette.asked);
-    TRY(ground(it, d, 0.88, 1.14));
+    TRY(open_picture(it, d, 0.88, 1.14));
     Canvas *c = &it->picture[0];
     double x = between(d, 0.46, 0.54) * (double)c->w, y = between(d, 0.46, 0.54) * (double)c->h;
     double r = side_of(c) * between(d, 0.4, 0.46);
@@ -139,13 +140,13 @@ static Status paint_shape(SynthItem *it, Dice *d, int a)
 
 enum { MOST_COUNTED = 4 };
 
-/* At most one figure in each quarter of the picture: no two touch, whatever its size and shape. */
+/* At most one figure in each quarter of the picture, so that no two touch. */
 static Status paint_count(SynthItem *it, Dice *d, int a)
 {
     int64_t quarter[MOST_COUNTED] = { 0, 1, 2, 3 };
     int     k = one_of(d, &d->palette.asked), f = below(d, FIGURE_N);
     char    number[2] = { (char)('1' + a), 0 };
-    TRY(ground(it, d, 0.7, 1.45));
+    TRY(open_picture(it, d, 0.7, 1.45));
     Canvas *c = &it->picture[0];
     rng_shuffle(quarter, MOST_COUNTED, d->seed, stream_of("quarters", d->split, (int64_t)roll(d), 0));
     for (int i = 0; i <= a; i++) {
@@ -165,7 +166,7 @@ static Status paint_place(SynthItem *it, Dice *d, int a)
     static const double centre[][2] = { { 0.24, 0.24 }, { 0.76, 0.24 }, { 0.24, 0.76 }, { 0.76, 0.76 },
                                         { 0.5, 0.5 } };
     int k = one_of(d, &d->palette.asked), f = below(d, FIGURE_N);
-    TRY(ground(it, d, 0.6, 1.7));
+    TRY(open_picture(it, d, 0.6, 1.7));
     Canvas *c = &it->picture[0];
     double x = (centre[a][0] + between(d, -0.06, 0.06)) * (double)c->w;
     double y = (centre[a][1] + between(d, -0.06, 0.06)) * (double)c->h;
@@ -180,8 +181,8 @@ static Status paint_place(SynthItem *it, Dice *d, int a)
 static Status paint_size(SynthItem *it, Dice *d, int a)
 {
     double r[2], at[2][2];
-    int    k = other(d, a), f = below(d, FIGURE_N);
-    TRY(ground(it, d, 0.6, 1.7));
+    int    k = other_colour(d, a), f = below(d, FIGURE_N);
+    TRY(open_picture(it, d, 0.6, 1.7));
     Canvas *c = &it->picture[0];
     r[0] = side_of(c) * between(d, 0.24, 0.29), r[1] = side_of(c) * between(d, 0.12, 0.15);
     scatter(d, c, 2, r, at);
@@ -193,7 +194,7 @@ static Status paint_size(SynthItem *it, Dice *d, int a)
     return OK;
 }
 
-/* Filling a share of the picture, near its middle, in one of the dark colours; *ink says which. */
+/* Text that fills a share of the picture, near its middle, in a dark colour, which is *ink. */
 static void write_text(Canvas *c, Dice *d, const char *text, double share, int *ink)
 {
     double cell = fmin((double)c->w * share / draw_text_width(text, 1), (double)c->h * share / GLYPH_H);
@@ -205,9 +206,9 @@ static void write_text(Canvas *c, Dice *d, const char *text, double share, int *
 
 static Status paint_digit(SynthItem *it, Dice *d, int a)
 {
-    char text[2] = { (char)('1' + a), 0 };             /* no 0: at this size it is an 8 */
+    char text[2] = { (char)('1' + a), 0 };             /* no 0: at this size it looks like an 8 */
     int  ink;
-    TRY(ground(it, d, 0.88, 1.14));
+    TRY(open_picture(it, d, 0.88, 1.14));
     write_text(&it->picture[0], d, text, between(d, 0.8, 0.95), &ink);
     ask(it, text, "Which digit is this?");
     ask(it, synth_colour[ink].name, "What colour is it?");
@@ -217,7 +218,7 @@ static Status paint_digit(SynthItem *it, Dice *d, int a)
 static Status paint_word(SynthItem *it, Dice *d, int a)
 {
     int ink;
-    TRY(ground(it, d, 1.85, 2.15));
+    TRY(open_picture(it, d, 1.85, 2.15));
     write_text(&it->picture[0], d, words[a], between(d, 0.85, 0.95), &ink);
     ask(it, words[a], "Which word is written?");
     ask(it, synth_colour[ink].name, "What colour is it?");
@@ -227,10 +228,10 @@ static Status paint_word(SynthItem *it, Dice *d, int a)
 static Status paint_pair(SynthItem *it, Dice *d, int a)
 {
     int asked = below(d, 2), k[2], f[2];
-    k[asked] = a, k[!asked] = other(d, a);
+    k[asked] = a, k[!asked] = other_colour(d, a);
     for (int i = 0; i < 2; i++) {
         double r, at[1][2];
-        TRY(ground(it, d, 0.7, 1.45));
+        TRY(open_picture(it, d, 0.7, 1.45));
         Canvas *c = &it->picture[i];
         r = side_of(c) * between(d, 0.32, 0.4), f[i] = below(d, FIGURE_N);
         scatter(d, c, 1, &r, at);
@@ -243,14 +244,15 @@ static Status paint_pair(SynthItem *it, Dice *d, int a)
     return OK;
 }
 
-/* There are only so many rows of three words: a fifth of them is held out. Asked for are both ends. */
+/* Rows of three different words; a fifth of all rows is held out. The question asks for the first or last
+ * word. */
 static bool usable(const int w[3], SynthSplit split)
 {
-    bool held = (w[0] + 2 * w[1] + 3 * w[2]) % 5 == 0;
-    return w[0] != w[1] && w[0] != w[2] && w[1] != w[2] && held == (split == SYNTH_EVAL);
+    bool held_out = (w[0] + 2 * w[1] + 3 * w[2]) % 5 == 0;
+    return w[0] != w[1] && w[0] != w[2] && w[1] != w[2] && held_out == (split == SYNTH_EVAL);
 }
 
-static Status paint_nothing(SynthItem *it, Dice *d, int a)
+static Status ask_text(SynthItem *it, Dice *d, int a)
 {
     int w[3], asked = 2 * below(d, 2);
     do for (int i = 0; i < 3; i++) w[i] = i == asked ? a : below(d, COUNT(words));
@@ -261,7 +263,7 @@ static Status paint_nothing(SynthItem *it, Dice *d, int a)
     return OK;
 }
 
-/* answers 0: the colours that are asked for. */
+/* answers 0: as many as the set has colours to ask for. written: needs a colour to write in. */
 static const struct Channel {
     const char *name;
     int         answers, pictures;
@@ -276,11 +278,11 @@ static const struct Channel {
     { "digit",  9,              1, true,  paint_digit   },
     { "word",   COUNT(words),   1, true,  paint_word    },
     { "pair",   0,              2, false, paint_pair    },
-    { "text",   COUNT(words),   0, false, paint_nothing },
+    { "text",   COUNT(words),   0, false, ask_text },
 };
 
 /* A set about some colours has the channels that can show them. */
-static bool offers(const SynthChoice *c, const Palettes *p, const struct Channel *ch)
+static bool has_channel(const SynthChoice *c, const Palettes *p, const struct Channel *ch)
 {
     return !c->about || (ch->pictures && (p->ink.n || !ch->written));
 }
@@ -290,15 +292,15 @@ int synth_channels(const SynthChoice *c)
     Palettes p;
     int n = 0;
     colours_mix(&p, c);
-    for (int i = 0; i < COUNT(channels); i++) n += offers(c, &p, &channels[i]);
+    for (int i = 0; i < COUNT(channels); i++) n += has_channel(c, &p, &channels[i]);
     return n;
 }
 
-/* The i-th channel of those that the set has, by its place among all. */
+/* Row in `channels` of the i-th channel of the set. */
 static int channel_at(const SynthChoice *c, const Palettes *p, int i)
 {
     int at = 0;
-    while (!offers(c, p, &channels[at]) || i-- > 0) at++;
+    while (!has_channel(c, p, &channels[at]) || i-- > 0) at++;
     return at;
 }
 
@@ -311,7 +313,7 @@ const char *synth_channel(const SynthChoice *c, int i, int *answers, int *pictur
     return ch->name;
 }
 
-/* Items take the channels in turn; within a channel every block of `answers` items holds each answer once. */
+/* Items cycle through the channels; within a channel every block of `answers` items has each answer once. */
 Status synth_item(SynthItem *it, const SynthSet *set, SynthSplit split, int64_t number)
 {
     Dice d = { .seed = set->seed, .stream = stream_of("item", split, number, 0), .split = split };

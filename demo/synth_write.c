@@ -1,5 +1,5 @@
-/* demo/synth_write.c -- the demo set as files: pictures first, by all cores, then the lines, then synth.json.
- * Who finds synth.json finds a whole set. */
+/* demo/synth_write.c -- the demo set as files: pictures first, on all cores, then the lines, then synth.json.
+ * A folder with synth.json has a complete set. */
 #include "demo/synth.h"
 
 #include "base/folder.h"
@@ -11,21 +11,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RULES = 2 };                 /* counts changes of what is drawn for a seed: another set from then on */
+enum { RULES = 2 };                 /* version of the generator: a seed gives another set when it changes */
 
 static const char *const split_names[SYNTH_SPLITS] = { "train", "eval" };
 
-/* What a line says of an item. */
-typedef struct Row {
+/* The line of an item. */
+typedef struct SynthRow {
     const char *channel;
     SynthTurn   turn[SYNTH_TURNS];
     int         turns, pictures;
     char        image[SYNTH_PICTURES][40];       /* relative to the set's folder */
-} Row;
+} SynthRow;
 
-typedef struct Job { const SynthConf *conf; SynthSplit split; Row *row; } Job;
+typedef struct SynthJob { const SynthConf *conf; SynthSplit split; SynthRow *row; } SynthJob;
 
-static Status write_picture(const Job *job, Row *r, const SynthItem *it, int64_t number, int i)
+static Status write_picture(const SynthJob *job, SynthRow *r, const SynthItem *it, int64_t number, int i)
 {
     Path path;
     const Canvas *c = &it->picture[i];
@@ -38,8 +38,8 @@ static Status write_picture(const Job *job, Row *r, const SynthItem *it, int64_t
 
 static Status draw_one(void *arg, int64_t number)
 {
-    const Job *job = arg;
-    Row       *r = &job->row[number];
+    const SynthJob *job = arg;
+    SynthRow       *r = &job->row[number];
     SynthItem  it = { 0 };
     Status     st = synth_item(&it, &job->conf->set, job->split, number);
     r->channel = it.channel, r->pictures = it.pictures;
@@ -58,7 +58,7 @@ static void add_message(Json *list, const char *role, const char *marks, const c
 }
 
 /* The questions of r over the pictures of `shown`. */
-static Status put_line(Text *out, const Row *r, const Row *shown)
+static Status put_line(Text *out, const SynthRow *r, const SynthRow *shown)
 {
     char marks[SYNTH_PICTURES * 8 + 1] = "";
     Json *images = json_array(), *messages = json_array();
@@ -86,7 +86,7 @@ static Status put_file(const SynthConf *conf, const char *name, const Text *t)
     return file_replace(path, t->v, t->n);
 }
 
-static Status write_lines(const SynthConf *conf, SynthSplit split, const Row *row)
+static Status write_lines(const SynthConf *conf, SynthSplit split, const SynthRow *row)
 {
     char name[32];
     Text t = { 0 };
@@ -98,10 +98,10 @@ static Status write_lines(const SynthConf *conf, SynthSplit split, const Row *ro
     return st;
 }
 
-/* Every question of the held-out set that has pictures, over those of another item of its channel: half of
- * the channel further on, which is a different block of answers, so that chance is what a pair has in
- * common. */
-static Status write_blind(const SynthConf *conf, const Row *row)
+/* The control with mismatched images: every held-out question with the pictures of another item of its
+ * channel, half of the channel further on. That item is in another block of answers, so the answers agree
+ * only by chance. */
+static Status write_mismatched(const SynthConf *conf, const SynthRow *row)
 {
     int64_t n = conf->items[SYNTH_EVAL], channels = synth_channels(&conf->set.choice);
     Text t = { 0 };
@@ -142,8 +142,8 @@ static Json *describe(const SynthConf *conf)
     return o;
 }
 
-/* *same: the folder holds this very set. Anything else in it is an error. */
-static Status look(const SynthConf *conf, bool *same)
+/* *same: the folder has exactly this set. Any other content is an error. */
+static Status check_folder(const SynthConf *conf, bool *same)
 {
     Path path;
     bool empty;
@@ -153,7 +153,7 @@ static Status look(const SynthConf *conf, bool *same)
     TRY(path_join(path, conf->dir, "synth.json"));
     if (empty) return OK;
     if (!file_is(path))
-        return fail(E_CONFIG, "%s: not empty, and not a set drawn here; name another folder", conf->dir);
+        return fail(E_CONFIG, "%s: not empty and without synth.json; name another folder", conf->dir);
     TRY(json_load(&old, path));
     Json *want = describe(conf);
     *same = json_equal(old, want);
@@ -163,7 +163,7 @@ static Status look(const SynthConf *conf, bool *same)
                 conf->dir);
 }
 
-static Status write_note(const SynthConf *conf)
+static Status write_description(const SynthConf *conf)
 {
     Json *o = describe(conf);
     char *text = o ? json_dumps(o, JSON_INDENT(2)) : NULL;
@@ -174,20 +174,18 @@ static Status write_note(const SynthConf *conf)
     return st;
 }
 
-/* ---- all of it ---- */
-
 static Status write_split(const SynthConf *conf, SynthSplit split, Pool *pool)
 {
     Path path;
     char name[32];
-    Job  job = { conf, split, calloc((size_t)conf->items[split] + 1, sizeof(Row)) };
+    SynthJob  job = { conf, split, calloc((size_t)conf->items[split] + 1, sizeof(SynthRow)) };
     if (!job.row) return fail(E_OTHER, "no memory for %lld items", (long long)conf->items[split]);
     snprintf(name, sizeof name, "images/%s", split_names[split]);
     Status st = path_join(path, conf->dir, name);
     if (!st) st = folder_make(path);
     if (!st) st = pool_run(pool, conf->items[split], draw_one, &job);
     if (!st) st = write_lines(conf, split, job.row);
-    if (!st && split == SYNTH_EVAL) st = write_blind(conf, job.row);
+    if (!st && split == SYNTH_EVAL) st = write_mismatched(conf, job.row);
     free(job.row);
     return st;
 }
@@ -200,15 +198,15 @@ Status synth_write(const SynthConf *conf, bool *drawn)
     TRY(colours_check(&conf->set.choice));
     int least = 2 * synth_channels(&conf->set.choice);
     if (conf->items[SYNTH_EVAL] < least)
-        return fail(E_CONFIG, "%lld items to evaluate on: the control exchanges pictures, so at least %d are "
-                    "wanted", (long long)conf->items[SYNTH_EVAL], least);
-    TRY(look(conf, &same));
+        return fail(E_CONFIG, "--eval %lld: the control with mismatched images needs at least %d items",
+                    (long long)conf->items[SYNTH_EVAL], least);
+    TRY(check_folder(conf, &same));
     if (same) return OK;
     TRY(pool_open(&pool, cpu_count() - 1));
     Status st = OK;
     for (int s = 0; s < SYNTH_SPLITS && !st; s++) st = write_split(conf, (SynthSplit)s, &pool);
     pool_close(&pool);
     TRY(st);
-    TRY(write_note(conf));
+    TRY(write_description(conf));
     return *drawn = true, OK;
 }

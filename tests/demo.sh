@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# `make demo` with a handful of steps: every part of it runs, says what it should and leaves its files. What it
-# learns is another question, which the demo answers itself.
+# `make demo` with a few steps: every part runs, prints what it should and writes its files. How well it learns is
+# not tested here; the demo itself shows it.
 . tests/demolab.sh
 rows() { [ "$(sed -n "/^== $1/,/^\$/p" "$tmp/out" | grep -cE "$2")" -eq "$3" ]; }
 demo() { DEMO_SEED=$1 tools/demo.sh >"$tmp/out" 2>&1; }
@@ -8,10 +8,10 @@ demo() { DEMO_SEED=$1 tools/demo.sh >"$tmp/out" 2>&1; }
 check "it runs"                          demo 5
 check "the set is drawn"                 has '270 questions to train on, 90 held out'
 check "the first step is timed"          has '^first step done [0-9.]+ s after the start'
-check "the steps are told"               has '^step 3/3  loss '
+check "the steps are logged"             has '^step 3/3  loss '
 check "before, by the untrained model"   has 'right before training +[0-9.]+ %'
 check "after"                            has 'right after +[0-9.]+ %'
-check "the control, beside chance"       has 'with the wrong picture +[0-9.]+ % +\(chance 1[0-9]\.[0-9] %\)'
+check "the control, beside chance"       has 'control with mismatched images +[0-9.]+ % +\(chance 1[0-9]\.[0-9] %\)'
 check "nine channels, before and after"  rows 4 '^  [a-z]+ +[0-9.]+ % +[0-9.]+ %' 9
 check "a dozen questions"                rows 5 '(right|wrong)' 12
 check "with the files of their pictures" rows 5 'images/eval/[0-9]+[ab]?\.(png|jpg)' 11

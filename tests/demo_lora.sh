@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# `make demo-lora` with a handful of steps: every part of it runs and leaves its files, and a model that was taught
-# next to nothing does not pass for one that has learned. That it learns is seen by the whole demo, in `make soak`.
+# `make demo-lora` with a few steps: every part runs and writes its files, and a model that was hardly trained fails the
+# checks of the demo. `make soak` runs the whole demo.
 . tests/demolab.sh
 lacks() { ! grep -qrE "$1" "$2"; }
 demo() {
@@ -18,9 +18,9 @@ check "the steps, of both runs"            [ "$(grep -c '^step 3/3  loss ' "$tmp
 check "the adapter in PEFT's form"         test -f "$tmp/demo/run/last/adapter_model.safetensors"
 check "the merged model in HF form"        test -f "$tmp/demo/merged/model.safetensors"
 check "nine channels, four models each"    [ "$(grep -cE '^  without green: [a-z]+( +[0-9.]+){4}$' "$tmp/out")" -eq 9 ]
-check "nothing was known"                  has '^  yes  green was not known'
+check "nothing was known"                  has '^  yes  green was unknown before'
 check "nothing is learned in three steps"  has '^  NO   green is learned: [0-9.]+ % right'
-check "what was merged is the same"        has '^  yes  merged into the weights it is the same'
+check "what was merged is the same"        has '^  yes  the merged model gives the same answers'
 check "again, from the model that is there" demo 1
-check "which was kept"                     has 'is there: without green'
+check "which was kept"                     has 'reusing .*: without green'
 report

@@ -91,8 +91,8 @@ static void check_finds_the_bad(void)
     char path[512];
     snprintf(path, sizeof path, "%s/bad.jsonl", set.dir);
     tiny_write(path, lines, sizeof lines - 1);
-    EXPECT_SAID(data("check %s 'data.train[0].path=%s'", recipe, path), 4, "bad.jsonl:3: text: a string");
-    EXPECT(strstr(said, "bad.jsonl:5: not JSON") && strstr(said, "nothing to learn: 1") &&
+    EXPECT_SAID(data("check %s 'data.train[0].path=%s'", recipe, path), 4, "bad.jsonl:3: text: expected a string");
+    EXPECT(strstr(said, "bad.jsonl:5: not JSON") && strstr(said, "without supervised tokens: 1") &&
                strstr(said, "bad.jsonl:4: no token"),
            "%s", said);
     EXPECT_SAID(data("check %s %s", set.path, path), 4, "tokens are not counted");
@@ -104,7 +104,7 @@ static void check_finds_the_bad(void)
     EXPECT_SAID(data("check %s data.max_length=100 data.truncation=delete", recipe), 0,
                 "left out by data.truncation");
     EXPECT_SAID(data("check %s/nothing.yaml", set.dir), 4, "nothing.yaml");
-    EXPECT_SAID(data("chek"), 2, "check, inspect, pack or synth");
+    EXPECT_SAID(data("chek"), 2, "check, inspect, pack, synth");
 }
 
 static void inspect_shows_kinds(void)
@@ -115,7 +115,7 @@ static void inspect_shows_kinds(void)
     EXPECT_SAID(data("inspect %s --sample 1 --tokens", recipe), 0, "trained");
     EXPECT_SAID(data("inspect %s --step 2", recipe), 0, "═══ micro-batch 1: ");
     EXPECT(strstr(said, "drawn"), "the channel");
-    EXPECT_SAID(data("inspect %s --sample 50", recipe), 2, "there are 50, counted from 0");
+    EXPECT_SAID(data("inspect %s --sample 50", recipe), 2, "there are 50 samples, counted from 0");
     EXPECT_SAID(data("inspect %s", set.path), 2, "model.path");
 }
 

@@ -2,6 +2,7 @@
  * and the same through infer/predict.h from a model folder. */
 #include "small.h"
 
+#include "base/folder.h"
 #include "data/image_encode.h"
 #include "infer/answer.h"
 #include "infer/evaluate.h"

@@ -98,7 +98,7 @@ static void tar_archives(void)
     expect_record(&f, 1, RECORD_CAPTION, "a caption", "set/file:some/prefix/001");
     expect_record(&f, 2, RECORD_JSON, talk, "set/file:päx/002");
     expect_record(&f, 3, RECORD_TEXT, "words only", where);
-    EXPECT_FAIL(format_read(&f, 4, &r), E_DATA, "neither a .json nor a .txt");
+    EXPECT_FAIL(format_read(&f, 4, &r), E_DATA, "is a .json or .txt");
     EXPECT_OK(format_read(&f, 2, &r));
     EXPECT(r.files == 2 && r.file[0].len == p.n && !memcmp(r.file[0].bytes, p.v, p.n),
            "the picture, by its pax size");
@@ -157,7 +157,7 @@ static void damaged_archives(void)
     Bytes      b = tar_make();
     uint8_t    was = b.v[512 + 3];
     EXPECT_OK(memory(&f, "tar", b.v, b.n - 2000));
-    EXPECT(f.samples == 3 && strstr(f.damage, "beyond the end"), "%lld: %s", (long long)f.samples, f.damage);
+    EXPECT(f.samples == 3 && strstr(f.damage, "after the end of the file"), "%lld: %s", (long long)f.samples, f.damage);
     format_close(&f);
     b.v[512 + 3] ^= 1;
     EXPECT_OK(memory(&f, "tar", b.v, b.n));
@@ -165,7 +165,7 @@ static void damaged_archives(void)
     format_close(&f);
     b.v[512 + 3] = was;
     EXPECT_OK(memory(&f, "tar", b.v, 512 + 100));
-    EXPECT(strstr(f.damage, "half a header"), "%s", f.damage);
+    EXPECT(strstr(f.damage, "an incomplete header"), "%s", f.damage);
     format_close(&f);
     free(b.v);
 }
@@ -327,7 +327,7 @@ static void damaged_shards(void)
     EXPECT_OK(format_read(&g, 4, &r));
     record_close(&r);
     format_close(&g);
-    EXPECT_FAIL(memory(&g, "bin", copy, f.len - 1), E_DATA, "cut short");
+    EXPECT_FAIL(memory(&g, "bin", copy, f.len - 1), E_DATA, "truncated");
     EXPECT_FAIL(memory(&g, "bin", copy, 10), E_DATA, "too short");
     copy[(const char *)&row[2] - f.bytes + 9] ^= 1;
     EXPECT_FAIL(memory(&g, "bin", copy, f.len), E_DATA, "table of samples is damaged");

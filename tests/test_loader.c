@@ -502,7 +502,7 @@ static void lengths_and_budgets(void)
     loader_close(l);
     c.shape.image_token = -1;
     l = open_or_die(&c, NULL);
-    EXPECT_FAIL(loader_next(l, &s), E_DATA, "cannot see");
+    EXPECT_FAIL(loader_next(l, &s), E_DATA, "no vision encoder");
     loader_close(l);
 }
 
@@ -545,7 +545,7 @@ static void refuses_to_open(void)
     EXPECT_FAIL(loader_open(&l, &c, NULL), E_CONFIG, "data.eval: not set");
     set.cfg.data.train.n = 1;
     c.shape.image_token = 5;
-    EXPECT_FAIL(loader_open(&l, &c, NULL), E_CONFIG, "do not belong together");
+    EXPECT_FAIL(loader_open(&l, &c, NULL), E_CONFIG, "name the tokenizer of this model");
     EXPECT(!l, "nothing is left open");
 }
 

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# make demo: a small vision-language MoE learns to answer questions about pictures, from nothing, on this CPU.
-# Draws the pictures, asks the untrained model, trains, asks again; and once more over the wrong pictures.
+# make demo: trains a small vision-language MoE from random weights on this CPU to answer questions about pictures.
+# Draws the pictures, evaluates the untrained model, trains, and evaluates again: with the right pictures, and, as a
+# control, with mismatched pictures.
 #
 #   TREB=build/treb DEMO_DIR=build/demo DEMO_SEED=1 DEMO_STEPS= DEMO_TRAIN=27000 DEMO_EVAL=900 tools/demo.sh
 #
-# The seed decides the pictures, the first weights and the order of the data. DEMO_STEPS: fewer steps than the
-# recipe's, for a quick look.
+# The seed decides the pictures, the initial weights and the order of the data. DEMO_STEPS: fewer steps than the
+# recipe has, for a quick run.
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
 treb=${TREB:-build/treb} dir=${DEMO_DIR:-build/demo} seed=${DEMO_SEED:-1} recipe=recipes/demo.yaml
@@ -29,7 +30,7 @@ chance() {
 # field NAME: that string of the JSON object on each line
 field() { sed -E "s/.*\"$1\": ?\"([^\"]*)\".*/\1/"; }
 
-# One answer of each channel and a few more, a row each: question, answer, verdict, files of the pictures.
+# One answer of each channel and a few more, one a row: question, answer, verdict, picture files.
 show_answers() {
     local line verdict
     awk 'match($0, /"channel": ?"[a-z]*"/) {
@@ -45,10 +46,10 @@ show_answers() {
 
 mkdir -p "$dir"
 echo "A vision-language mixture of experts of two million parameters learns to answer questions about pictures:"
-echo "drawn now, trained from random weights on this CPU, asked before and after. About three minutes."
+echo "drawn now, trained from random weights on this CPU, evaluated before and after. About three minutes."
 say "1. pictures and questions: colours, shapes, counts, places, sizes, digits, words, pairs; and plain text"
 draw "$set" --train "$train" --eval "$eval" --seed "$seed"
-echo "  look at them: $set/images/train; the questions: $set/train.jsonl"
+echo "  pictures: $set/images/train; questions: $set/train.jsonl"
 
 say "2. the untrained model answers the $eval held-out questions"
 ask before "$set/eval.jsonl"
@@ -58,13 +59,13 @@ say "3. training on this CPU, from random weights: two to three minutes on two c
 rm -rf "$run"
 "$treb" train "$recipe" "${keys[@]}"
 
-say "4. the same questions again, then over the pictures of other questions: who does not look is found out"
+say "4. the same questions again, and a control with mismatched images: the same questions over pictures of others"
 ask after "$set/eval.jsonl" --model "$run/last"
-ask blind "$set/eval_blind.jsonl" --model "$run/last"
-printf '  %-10s %8s %8s %15s %8s\n' "" before after "wrong pictures" chance
+ask mismatched "$set/eval_blind.jsonl" --model "$run/last"
+printf '  %-10s %8s %8s %15s %8s\n' "" before after "mismatched" chance
 for c in $(channels after); do
-    if [ "$c" = text ]; then blind=-; else blind="$(share blind "$c") %"; fi
-    printf '  %-10s %6s %% %6s %% %15s %8s\n' "$c" "$(share before "$c")" "$(share after "$c")" "$blind" \
+    if [ "$c" = text ]; then control=-; else control="$(share mismatched "$c") %"; fi
+    printf '  %-10s %6s %% %6s %% %15s %8s\n' "$c" "$(share before "$c")" "$(share after "$c")" "$control" \
         "$(chance "$c")"
 done
 
@@ -75,8 +76,8 @@ say "done in $((SECONDS - began)) s"
 cat <<END
   held-out questions right before training   $(share before) %
   held-out questions right after             $(share after) %
-  with the wrong picture                     $(share blind $(channels blind)) %   (chance $(chance))
-  the page of the run, with pictures         $run/report.html
-  ask it yourself:
+  control with mismatched images             $(share mismatched $(channels mismatched)) %   (chance $(chance))
+  report of the run, with pictures           $run/report.html
+  ask the model a question:
     $treb generate --model $run/last --image $(echo "$set"/images/eval/000001.*) --prompt 'Which shape is this?'
 END

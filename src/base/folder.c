@@ -18,6 +18,12 @@ Status path_join(Path out, const char *folder, const char *name)
     return n > 0 && n < PATH_MAX ? OK : fail(E_IO, "%.200s/%.200s: the path is too long", folder, name);
 }
 
+bool folder_is(const char *path)
+{
+    struct stat st;
+    return !stat(path, &st) && S_ISDIR(st.st_mode);
+}
+
 bool file_is(const char *path)
 {
     struct stat st;
@@ -123,6 +129,21 @@ bool folder_has(const char *folder, const char *name)
 {
     Path path;
     return !path_join(path, folder, name) && file_is(path);
+}
+
+Status file_replace(const char *path, const void *bytes, size_t n)
+{
+    Path part;
+    if (snprintf(part, sizeof part, "%s.part", path) >= (int)sizeof part)
+        return fail(E_IO, "%s: the name is too long", path);
+    FILE *f = fopen(part, "wb");
+    if (!f) return fail(E_IO, "%s: %s", part, strerror(errno));
+    bool good = fwrite(bytes, 1, n, f) == n;
+    good = !fclose(f) && good;
+    if (good && !rename(part, path)) return OK;
+    Status st = fail(E_IO, "%s: %s", path, strerror(errno));
+    unlink(part);
+    return st;
 }
 
 Status file_copy(const char *from, const char *to)

@@ -19,6 +19,7 @@ typedef char Path[PATH_MAX];
 MUST Status path_join(Path out, const char *folder, const char *name);     /* E_IO when it becomes too long */
 MUST Status folder_make(const char *path);                                  /* parents too; if absent */
 MUST Status folder_is_empty(const char *path, bool *empty);               /* one that is not there is empty */
+bool        folder_is(const char *path);                                 /* there is a folder of that name */
 bool        folder_remove(const char *path);                             /* with all in it; follows no link */
 void        folder_sync(const char *path);
 /* What is measured once per machine and kept: $TREB_CACHE_DIR, else ~/.cache/treb. It need not exist. */
@@ -27,6 +28,8 @@ MUST Status folder_cache(Path out);
 MUST Status file_write(const char *path, const void *bytes, size_t n);      /* new or replaced, synced */
 /* Writes folder/.name.tmp and renames it to folder/name: a reader sees the old file or the new one, whole. */
 MUST Status file_write_atomic(const char *folder, const char *name, const void *bytes, size_t n);
+/* The bytes under their name by way of path.part: whole or not there. Not synced. */
+MUST Status file_replace(const char *path, const void *bytes, size_t n);
 MUST Status file_copy(const char *from, const char *to);                    /* new or replaced, synced */
 MUST Status file_sync(const char *path);
 bool        folder_has(const char *folder, const char *name);            /* a file or folder of that name */

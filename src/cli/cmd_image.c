@@ -1,5 +1,5 @@
-/* cli/cmd_image.c -- `treb image`: what the model sees of a picture, file by file. A bad file is reported in
- * its place and does not stop the others. */
+/* cli/cmd_image.c -- `treb image`: size, grid, tokens and patch statistics of pictures. A bad file is
+ * reported and does not stop the others. */
 #include "base/json.h"
 #include "base/str.h"
 #include "cli/commands.h"
@@ -18,21 +18,21 @@ typedef enum { DECODE, RESIZE, PATCHES, STAGES } Stage;
 
 static const char *const stage_names[STAGES] = { "decode", "resize", "patches" };
 
-typedef struct Ask {
+typedef struct ImageAsk {
     PatchShape  patch;
     ImageLimits lim;
     const char *index_text;
     int64_t    *index, indices, repeat;
     bool        json;
-} Ask;
+} ImageAsk;
 
-/* Buffers that go from one picture to the next, and what was found about the present one. */
+/* Buffers that are reused from picture to picture, and the results of the current one. */
 typedef struct Work {
     char   *bytes;
     size_t  len;
     Image   raw, fit;
     float  *patches;
-    size_t  cap;                        /* of patches, in floats */
+    size_t  cap;                        /* capacity of patches, in floats */
     int64_t count, h, w;                 /* floats; the grid */
     double  mean, std, rgb[3];
     double  seconds[STAGES];             /* medians of the repeats */
@@ -62,10 +62,10 @@ static Status bytes_read(Work *w, const char *path, size_t most)
     }
     bool bad = ferror(f);
     fclose(f);
-    return bad ? fail(E_IO, "%s: cannot be read (a folder?)", path) : OK;
+    return bad ? fail(E_IO, "%s: cannot be read; is it a folder?", path) : OK;
 }
 
-static Status patches_reserve(Work *w, const PatchShape *p)
+static Status reserve_patches(Work *w, const PatchShape *p)
 {
     w->h = w->fit.h / p->patch, w->w = w->fit.w / p->patch;
     w->count = w->h * w->w * p->channels * p->frames * p->patch * p->patch;
@@ -78,7 +78,7 @@ static Status patches_reserve(Work *w, const PatchShape *p)
     return OK;
 }
 
-/* Seconds of this thread on its core: what others do on the machine does not count. */
+/* CPU seconds of this thread: other load on the machine does not count. */
 static double cpu_now(void)
 {
     struct timespec t;
@@ -86,8 +86,8 @@ static double cpu_now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* All stages once; at[] are the moments between them. */
-static Status convert(Work *w, const Ask *a, const char *path, double *at)
+/* All stages once; at[] are the times between them. */
+static Status convert(Work *w, const ImageAsk *a, const char *path, double *at)
 {
     at[0] = cpu_now();
     TRY(image_decode(&w->raw, w->bytes, w->len, &a->lim, path));
@@ -95,7 +95,7 @@ static Status convert(Work *w, const Ask *a, const char *path, double *at)
     at[1] = cpu_now();
     TRY_CTX(image_fit(&h, &wide, &a->patch), "%s", path);
     TRY_CTX(image_resize(&w->fit, &w->raw, h, wide), "%s", path);
-    TRY_CTX(patches_reserve(w, &a->patch), "%s", path);
+    TRY_CTX(reserve_patches(w, &a->patch), "%s", path);
     at[2] = cpu_now();
     image_patches(w->patches, false, &w->fit, NULL, &a->patch);
     at[3] = cpu_now();
@@ -122,7 +122,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static Status measure(Work *w, const Ask *a, const char *path)
+static Status measure(Work *w, const ImageAsk *a, const char *path)
 {
     double at[STAGES + 1], t[STAGES][MOST_REPEATS];
     for (int64_t i = 0; i < a->repeat; i++) {
@@ -136,7 +136,7 @@ static Status measure(Work *w, const Ask *a, const char *path)
     return OK;
 }
 
-static Status file_work(Work *w, const Ask *a, const char *path)
+static Status file_work(Work *w, const ImageAsk *a, const char *path)
 {
     double at[STAGES + 1];
     TRY(bytes_read(w, path, a->lim.max_bytes));
@@ -150,7 +150,7 @@ static Status file_work(Work *w, const Ask *a, const char *path)
     return OK;
 }
 
-/* File names are bytes, JSON is UTF-8: what is not becomes a question mark. */
+/* File names are bytes, JSON is UTF-8: invalid bytes become question marks. */
 static Json *text_json(const char *s)
 {
     char  *copy = strdup(s);
@@ -166,7 +166,7 @@ static Json *text_json(const char *s)
     return o;
 }
 
-static Json *as_json(const Work *w, const Ask *a, const char *path)
+static Json *as_json(const Work *w, const ImageAsk *a, const char *path)
 {
     Json *o = json_pack("{s:o, s:I, s:I, s:[i, I, I], s:I, s:f, s:f, s:[f, f, f]}", "file", text_json(path),
                         "width", w->raw.w, "height", w->raw.h, "grid", 1, w->h, w->w, "tokens",
@@ -203,7 +203,7 @@ static void print_rates(double pixels, const double *seconds)
     printf("  all %.0f MP/s\n", pixels / all / 1e6);
 }
 
-static void print_text(const Work *w, const Ask *a, const char *path)
+static void print_text(const Work *w, const ImageAsk *a, const char *path)
 {
     printf("%-32s %5lld x %-5lld  grid 1 x %lld x %lld  tokens %lld  mean %.5f  std %.5f\n", path,
            (long long)w->raw.w, (long long)w->raw.h, (long long)w->h, (long long)w->w,
@@ -213,7 +213,7 @@ static void print_text(const Work *w, const Ask *a, const char *path)
     if (a->repeat) print_rates((double)(w->raw.h * w->raw.w), w->seconds);
 }
 
-static void file_report(Work *w, const Ask *a, const char *path, Status st, Total *t)
+static void file_report(Work *w, const ImageAsk *a, const char *path, Status st, Total *t)
 {
     t->files++;
     if (st) {
@@ -229,7 +229,7 @@ static void file_report(Work *w, const Ask *a, const char *path, Status st, Tota
     else         print_text(w, a, path);
 }
 
-static Status index_read(Ask *a, const char *text)
+static Status index_read(ImageAsk *a, const char *text)
 {
     size_t      len, cap = strlen(text) / 2 + 1;
     const char *rest = text;
@@ -242,7 +242,7 @@ static Status index_read(Ask *a, const char *text)
     return OK;
 }
 
-static Status check_ask(Ask *a)
+static Status check_ask(ImageAsk *a)
 {
     if (a->index_text) TRY(index_read(a, a->index_text));
     if (a->patch.min_pixels > a->patch.max_pixels)
@@ -250,7 +250,7 @@ static Status check_ask(Ask *a)
     return OK;
 }
 
-static Status all_files(const Ask *a, const char **files, int n)
+static Status all_files(const ImageAsk *a, const char **files, int n)
 {
     Work   w = { 0 };
     Total  t = { 0 };
@@ -268,20 +268,20 @@ static Status all_files(const Ask *a, const char **files, int n)
 }
 
 static const Option options[] = {
-    OPTION_FLAG(Ask, json, "--json", "one JSON object a picture"),
-    OPTION_TEXT(Ask, index_text, "--index", "I,J,...", "values of the flattened patches to print"),
-    OPTION_INT(Ask, patch.min_pixels, "--min-pixels", "N", 1, INT32_MAX,
+    OPTION_FLAG(ImageAsk, json, "--json", "one JSON object a picture"),
+    OPTION_TEXT(ImageAsk, index_text, "--index", "I,J,...", "values of the flattened patches to print"),
+    OPTION_INT(ImageAsk, patch.min_pixels, "--min-pixels", "N", 1, INT32_MAX,
                "pictures are scaled up to it; 65536"),
-    OPTION_INT(Ask, patch.max_pixels, "--max-pixels", "N", 1, INT32_MAX, "and down to it; 16777216"),
-    OPTION_INT(Ask, lim.max_pixels, "--limit-pixels", "N", 1, INT32_MAX,
+    OPTION_INT(ImageAsk, patch.max_pixels, "--max-pixels", "N", 1, INT32_MAX, "and down to it; 16777216"),
+    OPTION_INT(ImageAsk, lim.max_pixels, "--limit-pixels", "N", 1, INT32_MAX,
                "refuse larger files before decoding"),
-    OPTION_INT(Ask, repeat, "--repeat", "N", 1, MOST_REPEATS, "time each stage, on one core"),
+    OPTION_INT(ImageAsk, repeat, "--repeat", "N", 1, MOST_REPEATS, "time each stage, on one core"),
     OPTION_END
 };
 
 static Status cmd_image(int argc, char **argv)
 {
-    Ask a = { .patch = { .patch = 16, .frames = 2, .merge = 2, .channels = 3 },
+    ImageAsk a = { .patch = { .patch = 16, .frames = 2, .merge = 2, .channels = 3 },
               .lim = { IMAGE_MAX_PIXELS, IMAGE_MAX_BYTES } };
     PlainArgs files = { .least = 1, .most = PLAIN_ANY };
     a.patch.min_pixels = 65536, a.patch.max_pixels = 16777216;      /* as published for Qwen3-VL */

@@ -1,5 +1,5 @@
-/* cli/cmd_tokenize.c -- `treb tokenize`: lines of text to lines of ids, and back, by standard input and
- * output. */
+/* cli/cmd_tokenize.c -- `treb tokenize`: lines of text to lines of ids, or back, from standard input to
+ * standard output. */
 #include "base/json.h"
 #include "cli/commands.h"
 #include "data/tokenizer.h"
@@ -10,16 +10,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct Job {
+typedef struct Tokenizing {
     const char *path;                    /* of the tokenizer */
     Tokenizer    *tokenizer;
     TokenScratch *scratch;
     bool  decode, plain, skip_special;
     Ids   ids;
     Text  repaired, out;
-} Job;
+} Tokenizing;
 
-/* Texts may hold U+0000, which jansson refuses unless asked. */
+/* Texts may contain U+0000, which jansson refuses by default. */
 static Status parse_line(Json **line, ByteSpan text)
 {
     json_error_t e;
@@ -34,10 +34,10 @@ static Status put_int(Text *out, int32_t v)
     return text_push(out, p, (size_t)(digits + sizeof digits - p));
 }
 
-static Status encode_line(Job *j, const Json *line)
+static Status encode_line(Tokenizing *j, const Json *line)
 {
     const Json *text = json_object_get(line, "text");
-    if (!json_is_string(text)) return fail(E_DATA, "an object with a text is wanted: {\"text\": \"…\"}");
+    if (!json_is_string(text)) return fail(E_DATA, "expected an object with a text: {\"text\": \"…\"}");
     j->ids.n = 0;
     TRY(tokenizer_encode(j->tokenizer, j->scratch, &j->ids, json_string_value(text), json_string_length(text),
                          j->plain));
@@ -49,15 +49,15 @@ static Status encode_line(Job *j, const Json *line)
     return text_push(&j->out, "]\n", 2);
 }
 
-static Status decode_line(Job *j, const Json *line)
+static Status decode_line(Tokenizing *j, const Json *line)
 {
-    if (!json_is_array(line)) return fail(E_DATA, "a list of ids is wanted: [1, 2, 3]");
+    if (!json_is_array(line)) return fail(E_DATA, "expected a list of ids: [1, 2, 3]");
     j->ids.n = 0;
     for (size_t i = 0; i < json_array_size(line); i++) {
         const Json *v = json_array_get(line, i);
         json_int_t  id = json_integer_value(v);
         if (!json_is_integer(v) || id < 0 || id > INT32_MAX)
-            return fail(E_DATA, "number %zu of the list is no id", i);
+            return fail(E_DATA, "number %zu of the list is not a token id", i);
         TRY(ids_push(&j->ids, (int32_t)id));
     }
     TRY(tokenizer_decode(j->tokenizer, &j->out, j->ids.v, j->ids.n, j->skip_special));
@@ -71,7 +71,7 @@ static Status decode_line(Job *j, const Json *line)
     return s ? s : text_push(&j->out, "\n", 1);
 }
 
-static Status do_line(Job *j, ByteSpan bytes)
+static Status do_line(Tokenizing *j, ByteSpan bytes)
 {
     Json *line = NULL;
     ByteSpan text;
@@ -85,7 +85,7 @@ static Status do_line(Job *j, ByteSpan bytes)
     return s;
 }
 
-static Status do_lines(Job *j)
+static Status do_lines(Tokenizing *j)
 {
     char   *line = NULL;
     size_t  cap = 0;
@@ -103,19 +103,19 @@ static Status do_lines(Job *j)
 }
 
 static const Option options[] = {
-    OPTION_TEXT(Job, path, "--tokenizer", "FILE", "a tokenizer.json or a model's folder; required"),
-    OPTION_FLAG(Job, decode, "--decode", "lines of ids to lines of text"),
-    OPTION_FLAG(Job, plain, "--plain", "take added tokens such as <|im_end|> as ordinary text"),
-    OPTION_FLAG(Job, skip_special, "--skip-special", "with --decode: leave special tokens out"),
+    OPTION_TEXT(Tokenizing, path, "--tokenizer", "FILE", "a tokenizer.json or a model's folder; required"),
+    OPTION_FLAG(Tokenizing, decode, "--decode", "lines of ids to lines of text"),
+    OPTION_FLAG(Tokenizing, plain, "--plain", "take added tokens such as <|im_end|> as ordinary text"),
+    OPTION_FLAG(Tokenizing, skip_special, "--skip-special", "with --decode: leave special tokens out"),
     OPTION_END
 };
 
 static Status cmd_tokenize(int argc, char **argv)
 {
-    Job job = { 0 };
+    Tokenizing job = { 0 };
     TRY(options_parse(argc, argv, options, &job, NULL));
     if (!job.path)
-        return fail(E_CONFIG, "--tokenizer FILE is wanted: a tokenizer.json or the folder of a model");
+        return fail(E_CONFIG, "--tokenizer FILE is missing: a tokenizer.json or a model folder");
     Status s = tokenizer_open(&job.tokenizer, job.path);
     if (!s) s = token_scratch_open(&job.scratch, job.tokenizer);
     if (!s) s = do_lines(&job);

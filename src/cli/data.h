@@ -1,5 +1,5 @@
-/* cli/data.h -- what the verbs of `treb data` share: a recipe or bare files made into sources that can be
- * read. */
+/* cli/data.h -- what the verbs of `treb data` share: opening the sources of a recipe, or files named
+ * directly. */
 #ifndef CLI_DATA_H
 #define CLI_DATA_H
 
@@ -8,8 +8,8 @@
 
 typedef struct DataSetup {
     Config      recipe;
-    ModelSource model;                   /* tokenizer NULL: files were named, and no model */
-    Source     *source;                  /* of files named outright; data.train of `recipe` then lists them */
+    ModelSource model;                   /* tokenizer NULL: files without a model */
+    Source     *source;                  /* of files named directly; data.train of `recipe` lists them */
     StreamShape stream;
     PatchShape  patch;
     Budget      budget;
@@ -21,7 +21,7 @@ typedef struct DataSetup {
 MUST Status data_setup_open(DataSetup *s, const char *verb, const char **plain, int n);
 void        data_setup_close(DataSetup *s);                              /* twice is fine */
 
-/* One of the recipe's lists, opened for reading; once: in file order, else as training draws it. */
+/* One list of sources of the recipe, opened. once: in file order, else in the order of training. */
 typedef struct DataView {
     Dataset    data;
     SampleConf sample;

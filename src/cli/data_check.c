@@ -1,7 +1,6 @@
-/* cli/data_check.c -- `treb data check`: a proof that a run will not stumble over its data. Every record
- * is read, every conversation rendered, every picture decoded; what cannot be used is named by file and
- * line, and the exit code is then 4. What is printed at the end are the numbers a run would have: lengths,
- * budgets, steps per epoch. */
+/* cli/data_check.c -- `treb data check`: checks that a run can use all of its data. Every record is read,
+ * every conversation rendered, every picture decoded. Bad samples are listed by file and line, and the
+ * exit code is then 4. The summary has the numbers of a run: lengths, budgets, steps per epoch. */
 #include "cli/data.h"
 
 #include "base/clock.h"
@@ -14,29 +13,29 @@
 
 enum { BUCKETS = 40, BAR = 40, MOST_NAMED = 20, BLOCK = 8 };
 
-typedef struct Found {                /* of one sample */
+typedef struct SampleResult {
     DocSize size;
     int     pictures;
     bool    drop, over, bad;
     char   *error;
-} Found;
+} SampleResult;
 
-typedef struct Check {
+typedef struct DataCheck {
     const char      *key;
     const DataSetup *setup;
     DataView         view;
-    Found           *found;
+    SampleResult           *found;
     pthread_mutex_t  lock;
     SampleScratch   *free;
     int              frees;
     int64_t          done;
     double           megapixels, begun, seconds;
     /* sums over found */
-    int64_t          good, bad, over, dropped, unlearnt, pictures, tokens, patches, supervised;
+    int64_t          good, bad, over, dropped, unsupervised, pictures, tokens, patches, supervised;
     int64_t          token_bucket[BUCKETS], patch_bucket[BUCKETS];
-    PassTotals         plan;
+    PassTotals         totals;
     int64_t          pass;
-} Check;
+} DataCheck;
 
 static Status pictures_decode(const Sample *s, SampleScratch *t, const SampleConf *c, double *pixels)
 {
@@ -53,13 +52,13 @@ static Status pictures_decode(const Sample *s, SampleScratch *t, const SampleCon
     return OK;
 }
 
-static Status sample_check(Found *f, SampleScratch *t, const SampleConf *c, int64_t id, double *pixels)
+static Status sample_check(SampleResult *f, SampleScratch *t, const SampleConf *c, int64_t id, double *pixels)
 {
     Sample s;
     Status st = sample_load(&s, t, c, id);
     f->over = s.over;
     if (!st) {
-        *f = (Found){ .size = s.size, .pictures = (int)s.slices, .drop = s.drop };
+        *f = (SampleResult){ .size = s.size, .pictures = (int)s.slices, .drop = s.drop };
         st = pictures_decode(&s, t, c, pixels);
         if (st) st = wrap(st, "%s", s.record.where);
         sample_close(&s);
@@ -69,7 +68,7 @@ static Status sample_check(Found *f, SampleScratch *t, const SampleConf *c, int6
     return OK;
 }
 
-static void progress(const Check *c, bool end)
+static void progress(const DataCheck *c, bool end)
 {
     if (!isatty(STDERR_FILENO)) return;
     fprintf(stderr, end ? "\r%60s\r" : "\r%s: %lld of %lld", end ? "" : c->key, (long long)c->done,
@@ -78,7 +77,7 @@ static void progress(const Check *c, bool end)
 
 static Status check_block(void *arg, int64_t block)
 {
-    Check        *c = arg;
+    DataCheck    *c = arg;
     SampleScratch t = { 0 };
     int64_t       all = c->view.data.samples, end = (block + 1) * BLOCK < all ? (block + 1) * BLOCK : all;
     double        pixels = 0;
@@ -98,7 +97,7 @@ static Status check_block(void *arg, int64_t block)
     return st;
 }
 
-static Status check_all(Check *c)
+static Status check_all(DataCheck *c)
 {
     Pool    pool = { 0 };
     int64_t n = c->view.data.samples;
@@ -120,38 +119,38 @@ static Status check_all(Check *c)
 /* Bucket b holds 2^(b-1) … 2^b - 1. */
 static int bucket_of(int64_t n) { return n > 0 ? 64 - __builtin_clzll((unsigned long long)n) : 0; }
 
-static void sum_up(Check *c)
+static void sum_up(DataCheck *c)
 {
     for (int64_t i = 0; i < c->view.data.samples; i++) {
-        const Found *f = &c->found[i];
+        const SampleResult *f = &c->found[i];
         c->bad += f->bad, c->over += f->over, c->dropped += !f->bad && f->drop;
         if (f->bad || f->drop) continue;
         c->good++, c->pictures += f->pictures;
-        c->unlearnt += c->setup->model.tokenizer && f->size.supervised == 0;
+        c->unsupervised += c->setup->model.tokenizer && f->size.supervised == 0;
         c->tokens += f->size.tokens, c->patches += f->size.patches, c->supervised += f->size.supervised;
         c->token_bucket[bucket_of(f->size.tokens)]++;
         c->patch_bucket[bucket_of(f->size.patches)]++;
     }
 }
 
-/* The plan of the first pass as training would make it: its order, its split, its weights. */
-static Status plan_pass(Check *c, const SourceList *sources)
+/* Packs the first pass as training does: with its order, split and weights. */
+static Status pack_pass(DataCheck *c, const SourceList *sources)
 {
     DataView  view;
     Index     x = { 0 };
     DataSetup quiet = *c->setup;
-    quiet.log.least = LOG_ERROR;                            /* damaged files have been named by now */
+    quiet.log.least = LOG_ERROR;                            /* damaged files are reported already */
     TRY(data_view_open(&view, &quiet, sources, c->key, false, true));
     Status st = index_open(&x, view.data.samples);
     if (!st) {
         for (int64_t i = 0; i < view.data.samples; i++) {
-            const Found *f = &c->found[i];
+            const SampleResult *f = &c->found[i];
             if (!f->bad && !f->drop)
                 x.row[i] = (IndexRow){ (int32_t)f->size.tokens, (int32_t)f->size.patches,
                                        (int32_t)f->size.supervised };
         }
         c->pass = view.data.pass;
-        st = index_pack_pass(&x, &view.sample, 0, 1, c->setup->micro, &c->plan);
+        st = index_pack_pass(&x, &view.sample, 0, 1, c->setup->micro, &c->totals);
     }
     index_close(&x);
     data_view_close(&view);
@@ -175,7 +174,7 @@ static void print_buckets(const char *what, const int64_t *bucket)
     }
 }
 
-static void print_where(const char *what, const Check *c, bool wanted(const Found *))
+static void print_where(const char *what, const DataCheck *c, bool wanted(const SampleResult *))
 {
     int named = 0;
     for (int64_t i = 0; i < c->view.data.samples && named < MOST_NAMED; i++) {
@@ -187,23 +186,23 @@ static void print_where(const char *what, const Check *c, bool wanted(const Foun
     }
 }
 
-static bool is_unlearnt(const Found *f) { return !f->bad && !f->drop && f->size.supervised == 0; }
+static bool is_unsupervised(const SampleResult *f) { return !f->bad && !f->drop && f->size.supervised == 0; }
 
-static void print_plan(const Check *c)
+static void print_epoch(const DataCheck *c)
 {
-    const PassTotals *p = &c->plan;
+    const PassTotals *p = &c->totals;
     const Budget   *b = &c->setup->budget;
-    double rooms = (double)p->bins * (double)b->tokens, patches = (double)p->bins * (double)b->patches;
+    double tokens = (double)p->bins * (double)b->tokens, patches = (double)p->bins * (double)b->patches;
     printf("  one epoch: %lld steps of %d micro-batch%s of %lld tokens and %lld patches on one rank\n",
            (long long)p->steps, c->setup->micro, c->setup->micro == 1 ? "" : "es", (long long)b->tokens,
            (long long)b->patches);
     printf(
-        "             %lld documents; %.1f %% of the room for tokens is used, %.1f %% of that for patches\n",
-        (long long)p->docs, 100 * (double)p->tokens / rooms,
+        "             %lld documents; %.1f %% of the token budget and %.1f %% of the patch budget are used\n",
+        (long long)p->docs, 100 * (double)p->tokens / tokens,
         patches > 0 ? 100 * (double)p->patches / patches : 0);
 }
 
-static void print_check(const Check *c)
+static void print_check(const DataCheck *c)
 {
     const Dataset *d = &c->view.data;
     bool  tokens = c->setup->model.tokenizer != NULL;
@@ -212,7 +211,7 @@ static void print_check(const Check *c)
            (long long)d->files, d->files == 1 ? "" : "s", (long long)c->good,
            (long long)(c->bad + d->damaged));
     if (tokens && all > 0)
-        printf("  %lld tokens, %.1f %% of them visual, %.1f %% learnt\n", (long long)c->tokens,
+        printf("  %lld tokens, %.1f %% of them visual, %.1f %% supervised\n", (long long)c->tokens,
                100 * (double)c->patches / merge / all, 100 * (double)c->supervised / all);
     else if (!tokens)
         printf("  tokens are not counted without a tokenizer: add model.path=FOLDER\n");
@@ -223,9 +222,9 @@ static void print_check(const Check *c)
     print_buckets("patches", c->patch_bucket);
     printf("  over budget: %lld refused, %lld left out by data.truncation\n", (long long)c->over,
            (long long)c->dropped);
-    if (tokens) printf("  nothing to learn: %lld\n", (long long)c->unlearnt);
-    if (c->unlearnt) print_where("no token of it is supervised", c, is_unlearnt);
-    if (c->plan.steps) print_plan(c);
+    if (tokens) printf("  without supervised tokens: %lld\n", (long long)c->unsupervised);
+    if (c->unsupervised) print_where("no token is supervised", c, is_unsupervised);
+    if (c->totals.steps) print_epoch(c);
     for (int64_t i = 0; i < d->files; i++)
         if (d->file[i].file.damage[0])
             printf("  bad: %s: %s\n", d->file[i].file.path, d->file[i].file.damage);
@@ -243,7 +242,7 @@ static Json *buckets_json(const int64_t *bucket)
     return a;
 }
 
-static Json *check_json(const Check *c)
+static Json *check_json(const DataCheck *c)
 {
     Json *bad = json_array();
     for (int64_t i = 0; i < c->view.data.files; i++)
@@ -254,14 +253,14 @@ static Json *check_json(const Check *c)
     return json_pack(
         "{ss sI sI sI sI sI sI sI sI sI sI sI so so so sf sf}", "data", c->key, "samples",
         (json_int_t)c->view.data.samples, "good", (json_int_t)c->good, "over_budget", (json_int_t)c->over,
-        "dropped", (json_int_t)c->dropped, "unlearnt", (json_int_t)c->unlearnt, "pictures",
+        "dropped", (json_int_t)c->dropped, "unlearnt", (json_int_t)c->unsupervised, "pictures",
         (json_int_t)c->pictures, "tokens", (json_int_t)c->tokens, "supervised", (json_int_t)c->supervised,
         "patches", (json_int_t)c->patches, "samples_per_epoch", (json_int_t)c->pass, "steps_per_epoch",
-        (json_int_t)c->plan.steps, "token_histogram", buckets_json(c->token_bucket), "patch_histogram",
+        (json_int_t)c->totals.steps, "token_histogram", buckets_json(c->token_bucket), "patch_histogram",
         buckets_json(c->patch_bucket), "bad", bad, "megapixels", c->megapixels, "seconds", c->seconds);
 }
 
-static void check_close(Check *c)
+static void check_close(DataCheck *c)
 {
     for (int64_t i = 0; c->found && i < c->view.data.samples; i++) free(c->found[i].error);
     for (int i = 0; i < c->frees; i++) sample_scratch_close(&c->free[i]);
@@ -272,13 +271,13 @@ static void check_close(Check *c)
 static Status check_list(const DataSetup *s, const SourceList *sources, const char *key, bool train,
                          Json *out, int64_t *bad)
 {
-    Check  c  = { .key = key, .setup = s };
+    DataCheck c = { .key = key, .setup = s };
     Status st = data_view_open(&c.view, s, sources, key, true, true);
     if (!st) st = check_all(&c);
     if (!st) {
         sum_up(&c);
         *bad += c.bad + c.view.data.damaged;
-        if (train && s->model.tokenizer && c.good) st = plan_pass(&c, sources);
+        if (train && s->model.tokenizer && c.good) st = pack_pass(&c, sources);
     }
     if (!st && out) json_array_append_new(out, check_json(&c));
     else if (!st)   print_check(&c);

@@ -1,5 +1,5 @@
-/* cli/data_inspect.c -- `treb data inspect`: a sample, or the micro-batches of a step, as the model will
- * see them. */
+/* cli/data_inspect.c -- `treb data inspect`: a sample, or the micro-batches of a step, as the model gets
+ * them. */
 #include "cli/data.h"
 #include "cli/data_show.h"
 
@@ -10,11 +10,11 @@
 #include <string.h>
 #include <unistd.h>
 
-typedef struct Ask {
-    int64_t     sample, step;         /* step 0: a sample is asked for */
+typedef struct InspectAsk {
+    int64_t     sample, step;         /* step 0: show a sample */
     const char *html;
     bool        table, plain;
-} Ask;
+} InspectAsk;
 
 static Status load_and_show(Show *w, const DataView *v, int64_t id)
 {
@@ -31,9 +31,10 @@ static Status inspect_sample(Show *w, const DataSetup *s, int64_t number)
     DataView v;
     TRY(data_view_open(&v, s, &s->recipe.data.train, "data.train", true, true));
     w->conf = &v.sample;
-    Status st = number < v.data.samples ? OK
-                                        : fail(E_CONFIG, "--sample %lld: there are %lld, counted from 0",
-                                               (long long)number, (long long)v.data.samples);
+    Status st = OK;
+    if (number >= v.data.samples)
+        st = fail(E_CONFIG, "--sample %lld: there are %lld samples, counted from 0", (long long)number,
+                  (long long)v.data.samples);
     if (!st) show_begin(w, "A sample as the model sees it");
     if (!st) st = load_and_show(w, &v, number);
     data_view_close(&v);
@@ -53,7 +54,7 @@ static Status show_bin(Show *w, const DataView *v, const PackBin *b, int k, int6
     return st;
 }
 
-/* Plans as training does, up to the step that is asked for. */
+/* Packs steps as training does, up to the requested step. */
 static Status show_step(Show *w, const DataView *v, StepPacker *p, Index *x, PackBin *bins, int64_t step)
 {
     for (int64_t done = 0; done < step;) {
@@ -84,7 +85,7 @@ static Status show_step(Show *w, const DataView *v, StepPacker *p, Index *x, Pac
 static Status inspect_step(Show *w, const DataSetup *s, int64_t step)
 {
     DataView v;
-    StepPacker  p;
+    StepPacker p;
     Index    x = { 0 };
     PackBin *bins = calloc((size_t)s->micro, sizeof *bins);
     char     title[80];
@@ -104,14 +105,14 @@ static Status inspect_step(Show *w, const DataSetup *s, int64_t step)
     return st;
 }
 
-static Status inspect(const DataSetup *s, const Ask *a)
+static Status inspect(const DataSetup *s, const InspectAsk *a)
 {
     SampleScratch t;
     Page          page = { 0 };
     Show          w = { .out = stdout, .scratch = &t, .table = a->table, .page = a->html ? &page : NULL };
     w.colour = !a->plain && isatty(STDOUT_FILENO);
     if (!s->model.tokenizer)
-        return fail(E_CONFIG, "data inspect: tokens need a model; add model.path=FOLDER");
+        return fail(E_CONFIG, "data inspect: tokenising needs a model; add model.path=FOLDER");
     Status st = sample_scratch_open(&t, s->model.tokenizer);
     if (!st) st = a->step ? inspect_step(&w, s, a->step) : inspect_sample(&w, s, a->sample);
     sample_scratch_close(&t);
@@ -121,19 +122,19 @@ static Status inspect(const DataSetup *s, const Ask *a)
     return st;
 }
 
-static const Option options[] = { OPTION_INT(Ask, sample, "--sample", "N", 0, INT64_MAX,
+static const Option options[] = { OPTION_INT(InspectAsk, sample, "--sample", "N", 0, INT64_MAX,
                                              "which sample, counted from 0"),
-                                  OPTION_INT(Ask, step, "--step", "N", 0, INT32_MAX,
+                                  OPTION_INT(InspectAsk, step, "--step", "N", 0, INT32_MAX,
                                              "the micro-batches of that step instead, counted from 1"),
-                                  OPTION_FLAG(Ask, table, "--tokens", "a row for every token"),
-                                  OPTION_TEXT(Ask, html, "--html", "FILE", "write a page instead"),
-                                  OPTION_FLAG(Ask, plain, "--plain", "no colours"),
+                                  OPTION_FLAG(InspectAsk, table, "--tokens", "a row for every token"),
+                                  OPTION_TEXT(InspectAsk, html, "--html", "FILE", "write a page instead"),
+                                  OPTION_FLAG(InspectAsk, plain, "--plain", "no colours"),
                                   OPTION_END };
 
 static Status data_inspect(int argc, char **argv)
 {
     DataSetup s;
-    Ask       a = { 0 };
+    InspectAsk       a = { 0 };
     PlainArgs plain = { .most = PLAIN_ANY };
     TRY(options_parse(argc, argv, options, &a, &plain));
     Status st = data_setup_open(&s, "data inspect", plain.value, plain.n);

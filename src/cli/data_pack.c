@@ -1,6 +1,5 @@
-/* cli/data_pack.c -- `treb data pack`: renders the data of a recipe once and for all into shards that a
- * run maps; see data/format_bin.h. Text is tokenised and truncated, sizes are known, pictures stay
- * encoded. */
+/* cli/data_pack.c -- `treb data pack`: renders the data of a recipe into shards that a run maps; see
+ * data/format_bin.h. Text is tokenised and truncated, sizes are stored, pictures stay encoded. */
 #include "cli/data.h"
 
 #include "base/clock.h"
@@ -12,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BLOCK = 256 };                 /* samples rendered side by side, then written in order */
+enum { BLOCK = 256 };                 /* samples rendered in parallel, then written in order */
 
 typedef struct Packing {
     const DataSetup *setup;
@@ -23,7 +22,7 @@ typedef struct Packing {
     Status           status[BLOCK];
     char            *error[BLOCK];
     int64_t          first;           /* position of sample[0] */
-    SampleScratch   *scratch;         /* one per thread that may be at work */
+    SampleScratch   *scratch;         /* one for each thread */
     int              scratches;
     pthread_mutex_t  lock;
     Pool             pool;
@@ -66,12 +65,12 @@ static Status shard_next(Packing *p)
     return bin_writer_open(&p->writer, path);
 }
 
-static Status bad(Packing *p, Status st, const char *text)
+static Status skip_bad(Packing *p, Status st, const char *text)
 {
     Path path;
     bool skip = !strcmp(p->setup->recipe.data.bad_sample, "skip");
     if (!skip || !sample_is_bad(st))
-        return fail(st, "%s%s", text, skip ? "" : "; data.bad_sample: skip would go on without it");
+        return fail(st, "%s%s", text, skip ? "" : "; set data.bad_sample: skip to pack without it");
     if (!p->quarantine) {
         TRY(path_join(path, p->out, "quarantine.jsonl"));
         p->quarantine = fopen(path, "wbe");
@@ -87,7 +86,7 @@ static Status bad(Packing *p, Status st, const char *text)
 static Status write_one(Packing *p, int64_t i)
 {
     Sample *s = &p->sample[i];
-    if (p->status[i]) return bad(p, p->status[i], p->error[i] ? p->error[i] : "");
+    if (p->status[i]) return skip_bad(p, p->status[i], p->error[i] ? p->error[i] : "");
     if (s->drop) return p->dropped++, OK;
     TRY(shard_next(p));
     Status st = bin_writer_add(&p->writer, s, &p->scratch[0], &p->view.sample);
@@ -95,7 +94,7 @@ static Status write_one(Packing *p, int64_t i)
     if (st) {
         char text[1024];
         snprintf(text, sizeof text, "%s: %s", s->record.where, status_text());
-        return bad(p, st, text);
+        return skip_bad(p, st, text);
     }
     p->samples++, p->tokens += s->size.tokens;
     return OK;
@@ -148,7 +147,8 @@ static Status pack_list(const DataSetup *s, const SourceList *sources, const cha
     Status st = packing_open(p, sources, key);
     while (!st && p->first < p->view.data.pass) st = pack_block(p);
     if (!st) st = shard_finish(p);
-    if (!st && p->samples == 0) st = fail(E_DATA, "%s: not one sample of it can be used", key);
+    if (!st && p->samples == 0)
+        st = fail(E_DATA, "%s: none of its samples can be used; `treb data check` says why", key);
     double seconds = clock_now() - from;
     if (!st)
         printf("%s: %lld samples, %lld tokens in %lld shard%s of %.1f MB together, %.0f samples/s; %lld left "
@@ -165,7 +165,8 @@ static Status pack_list(const DataSetup *s, const SourceList *sources, const cha
 static Status pack(const DataSetup *s, const char *out, uint64_t most)
 {
     bool empty;
-    if (!s->model.tokenizer) return fail(E_CONFIG, "data pack: tokens need a model; add model.path=FOLDER");
+    if (!s->model.tokenizer) return fail(E_CONFIG,
+                                         "data pack: tokenising needs a model; add model.path=FOLDER");
     TRY(folder_is_empty(out, &empty));
     if (!empty) return fail(E_IO, "%s: not empty; name a new folder", out);
     TRY(folder_make(out));
@@ -186,7 +187,7 @@ static const Option options[] = {
 static const char *take_folder(PlainArgs *plain)
 {
     int at = plain->n - 1;
-    while (at > 0 && strchr(plain->value[at], '=')) at--;
+    while (at > 0 && is_override(plain->value[at])) at--;
     if (at <= 0) return NULL;
     const char *out = plain->value[at];
     memmove(&plain->value[at], &plain->value[at + 1], (size_t)(plain->n - at - 1) * sizeof *plain->value);
@@ -203,7 +204,7 @@ static Status data_pack(int argc, char **argv)
     const char *out = take_folder(&plain);
     Status      st = OK;
     if (!out)
-        st = fail(E_CONFIG, "data pack: a recipe and a folder to write to are wanted; see treb help data");
+        st = fail(E_CONFIG, "data pack: name a recipe and a folder to write to; see treb help data");
     if (!st) st = data_setup_open(&s, "data pack", plain.value, plain.n);
     if (!st) {
         st = pack(&s, out, (uint64_t)a.shard_mb << 20);

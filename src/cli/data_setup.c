@@ -1,6 +1,7 @@
 /* cli/data_setup.c -- see data.h. */
 #include "cli/data.h"
 
+#include "cli/options.h"
 #include "engine/batching.h"
 #include <stdlib.h>
 #include <string.h>
@@ -9,13 +10,6 @@ static bool is_recipe(const char *path)
 {
     size_t n = strlen(path);
     return (n > 5 && !strcmp(path + n - 5, ".yaml")) || (n > 4 && !strcmp(path + n - 4, ".yml"));
-}
-
-/* "section.key=value", not a file whose path has a '=' in it somewhere. */
-static bool is_override(const char *text)
-{
-    const char *eq = strchr(text, '='), *slash = strchr(text, '/');
-    return eq && (!slash || eq < slash);
 }
 
 static Status read_recipe(DataSetup *s, const char **plain, int n)
@@ -34,7 +28,7 @@ static Status read_recipe(DataSetup *s, const char **plain, int n)
     return OK;
 }
 
-/* Files alone are looked at with the eyes of a Qwen3-VL, and without budgets. */
+/* Files without a model are checked with the patches of Qwen3-VL and without budgets. */
 static void without_model(DataSetup *s)
 {
     s->stream = (StreamShape){ .image_token = 0, .video_token = 0, .merge = 2, .patch_dim = 1536 };
@@ -56,7 +50,7 @@ static Status with_model(DataSetup *s)
 Status data_setup_open(DataSetup *s, const char *verb, const char **plain, int n)
 {
     *s = (DataSetup){ .log = { .world = 1, .least = LOG_INFO } };
-    if (n < 1) return fail(E_CONFIG, "%s: name a recipe; see treb help data", verb);
+    if (n < 1) return fail(E_CONFIG, "%s: no recipe is named; see treb help data", verb);
     Status st    = read_recipe(s, plain, n);
     bool   named = !st && (*s->recipe.model.path || *s->recipe.model.preset);
     if (!st && s->recipe.data.train.n == 0)

@@ -53,7 +53,8 @@ Status program_exec_sibling(const char *name, int argc, char **argv)
     Path   path;
     char **list;
     TRY(sibling_path(path, name));
-    if (!(list = calloc((size_t)argc + 1, sizeof *list))) return fail(E_FIT, "no memory for %d arguments", argc);
+    if (!(list = calloc((size_t)argc + 1, sizeof *list))) return fail(E_FIT, "no memory for %d arguments",
+                                                                      argc);
     list[0] = path;
     for (int i = 1; i < argc; i++) list[i] = argv[i];
     fflush(stdout);

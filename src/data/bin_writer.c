@@ -1,6 +1,7 @@
 /* data/bin_writer.c -- writes packed shards; see format_bin.h. */
 #include "data/format_bin.h"
 
+#include "base/grow.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +28,7 @@ Status bin_writer_open(BinWriter *w, const char *path)
     BinHead head = { .magic = "unready" };
     *w = (BinWriter){ .hash = XXH3_createState() };
     if (snprintf(w->path, sizeof w->path, "%s", path) >= (int)sizeof w->path)
-        return bin_writer_abandon(w), fail(E_IO, "%.80s…: too long a path", path);
+        return bin_writer_abandon(w), fail(E_IO, "%.80s…: the path is too long", path);
     snprintf(w->temp, sizeof w->temp, "%s.tmp", w->path);
     w->file = fopen(w->temp, "wbe");
     Status st = !w->hash   ? fail(E_FIT, "no memory for a hash")
@@ -40,17 +41,13 @@ Status bin_writer_open(BinWriter *w, const char *path)
 
 static Status row_push(BinWriter *w, BinRow r)
 {
-    if (w->rows == w->cap) {
-        int64_t cap = w->cap ? 2 * w->cap : 1024;
-        BinRow *more = realloc(w->row, (size_t)cap * sizeof *more);
-        if (!more) return fail(E_FIT, "no memory for a table of %lld samples", (long long)cap);
-        w->row = more, w->cap = cap;
-    }
+    if (!GROW(w->row, w->cap, w->rows + 1))
+        return fail(E_FIT, "no memory for a table of %lld samples", (long long)w->rows);
     w->row[w->rows++] = r;
     return OK;
 }
 
-/* Lengths stand before the files: written with a hole that is filled once all have been read. */
+/* The lengths of all files come before the files, so all files are read before the first is written. */
 static Status files_put(BinWriter *w, const Sample *s, SampleScratch *t, const SampleConf *c, int files,
                         const int *which)
 {
@@ -75,7 +72,7 @@ static Status files_put(BinWriter *w, const Sample *s, SampleScratch *t, const S
     return st;
 }
 
-/* Only frames that are shown are kept: slices are renumbered to those. */
+/* Stores only frames that a slice shows, and renumbers slices accordingly. */
 static Status slices_put(BinWriter *w, const Sample *s, int *which, int *files)
 {
     for (int64_t i = 0; i < s->slices; i++) {
@@ -117,7 +114,7 @@ Status bin_writer_add(BinWriter *w, const Sample *s, SampleScratch *t, const Sam
     before = r.at = w->at;
     XXH3_64bits_reset(w->hash);
     Status st = sample_put(w, s, t, c, &r);
-    if (st) {                                               /* as if it had never been tried */
+    if (st) {                                               /* the file is as before the call */
         w->at = before;
         w->broken |= fseeko(w->file, (off_t)before, SEEK_SET) != 0;
         return st;

@@ -1,9 +1,9 @@
-/* data/chat.c -- the ChatML template with vision tokens as plain rules: a conversation to ids and targets.
+/* data/chat.c -- the ChatML template with vision tokens: a conversation to ids and targets.
  *
- * Special tokens split the text, and what stands between two of them is one stretch for the tokenizer:
- * "user\n" and the words after it are encoded together, as the reference encodes the whole rendered string.
- * So text waits in `text` until a special token comes. While rendering, targets hold a flag per token (learnt
- * or not); at the end flags become shifted targets. */
+ * The text between two special tokens is encoded in one call: "user\n" and the words after it belong
+ * together, as in the reference, which encodes the whole rendered string. So `text` collects text until
+ * the next special token. While rendering, targets hold one flag per token (supervised or not); at the end
+ * the flags become shifted targets. */
 #include "data/chat.h"
 
 #include <string.h>
@@ -13,10 +13,10 @@ typedef struct Render {
     TokenScratch       *scratch;
     const Conversation *c;
     const Grid         *grid;
-    Ids                *ids, *learn;
-    Text                text;            /* not encoded yet; its first `head` bytes are a turn's header */
+    Ids                *ids, *supervised;
+    Text                text;  /* not encoded yet; its first `head` bytes are the header of a turn */
     size_t              head;
-    bool                frame, content;  /* are headers learnt; is what follows them */
+    bool                frame, content;  /* whether headers, and what follows them, are supervised */
     Text                decoded;
 } Render;
 
@@ -50,9 +50,13 @@ Status chat_tokens(ChatTokens *c, const Tokenizer *t)
     return OK;
 }
 
-static Status flag(Render *r, bool learn) { return ids_repeat(r->learn, learn, r->ids->n - r->learn->n); }
+/* Flags the ids that have no flag yet. */
+static Status flag(Render *r, bool supervised)
+{
+    return ids_repeat(r->supervised, supervised, r->ids->n - r->supervised->n);
+}
 
-/* The next place at or after p where the text of a token that only media may make stands; its length. */
+/* The next text at or after p of a token that only media may make, and its length. */
 static const char *reserved_find(const char *p, const char *end, size_t *len)
 {
     static const char *const reserved[] = { "<|vision_start|>", "<|image_pad|>", "<|video_pad|>" };
@@ -77,8 +81,9 @@ static Status encode(Render *r, const char *text, size_t n)
     return OK;
 }
 
-/* Tokens from row `from` on that begin inside the header. One may reach into the content ("\n" and a content
- * that begins with a line break are often one token): no generation prompt ends so, thus it is not learnt. */
+/* Counts the tokens from row `from` on that start inside the header. The last may reach into the content
+ * ("\n" and a content that starts with a line break are often one token); it is not supervised, because no
+ * generation prompt ends with it. */
 static Status header_tokens(Render *r, int64_t from, int64_t *n)
 {
     r->decoded.n = 0;
@@ -87,48 +92,48 @@ static Status header_tokens(Render *r, int64_t from, int64_t *n)
     return OK;
 }
 
-/* Encodes the text that waits. */
-static Status flush(Render *r)
+/* Encodes the collected text. */
+static Status flush_text(Render *r)
 {
     int64_t from = r->ids->n, header = 0;
     if (r->text.n) TRY(encode(r, r->text.v, r->text.n));
     if (r->head && r->frame != r->content) TRY(header_tokens(r, from, &header));
-    TRY(ids_repeat(r->learn, r->frame, header));
+    TRY(ids_repeat(r->supervised, r->frame, header));
     r->text.n = r->head = 0;
     return flag(r, r->content);
 }
 
-static Status special(Render *r, int32_t id, bool learn)
+static Status put_special(Render *r, int32_t id, bool supervised)
 {
-    TRY(flush(r));
+    TRY(flush_text(r));
     TRY(ids_push(r->ids, id));
-    return flag(r, learn);
+    return flag(r, supervised);
 }
 
-static Status words(Render *r, const char *s) { return text_push(&r->text, s, strlen(s)); }
+static Status put_text(Render *r, const char *s) { return text_push(&r->text, s, strlen(s)); }
 
-static Status header(Render *r, const char *role)
+static Status put_header(Render *r, const char *role)
 {
-    TRY(special(r, r->chat->token.im_start, r->frame));
-    TRY(words(r, role));
+    TRY(put_special(r, r->chat->token.im_start, r->frame));
+    TRY(put_text(r, role));
     r->head = r->text.n;
     return OK;
 }
 
-/* The line break after a turn is learnt where headers are; the next special token encodes it. */
-static Status footer(Render *r)
+/* The line break after a turn is supervised where headers are; the next special token encodes it. */
+static Status put_footer(Render *r)
 {
-    TRY(special(r, r->chat->token.im_end, r->content));
+    TRY(put_special(r, r->chat->token.im_end, r->content));
     r->content = r->frame;
-    return words(r, "\n");
+    return put_text(r, "\n");
 }
 
-static Status pads(Render *r, int32_t pad, int64_t n)
+static Status put_pads(Render *r, int32_t pad, int64_t n)
 {
-    TRY(special(r, r->chat->token.vision_start, r->content));
+    TRY(put_special(r, r->chat->token.vision_start, r->content));
     TRY(ids_repeat(r->ids, pad, n));
     TRY(flag(r, false));
-    return special(r, r->chat->token.vision_end, r->content);
+    return put_special(r, r->chat->token.vision_end, r->content);
 }
 
 static int64_t slice_tokens(const Chat *chat, const Grid *g)
@@ -140,28 +145,29 @@ static int64_t slice_tokens(const Chat *chat, const Grid *g)
     return g->h / m * (g->w / m);
 }
 
-static Status video(Render *r, const Media *m, const Grid *g, int64_t n)
+static Status put_video(Render *r, const Media *m, const Grid *g, int64_t n)
 {
     const ChatTokens *t = &r->chat->token;
     REQUIRE(m->seconds, "a video without seconds: video_choose comes before chat_render");
-    if (r->chat->video_outer) TRY(special(r, t->vision_start, r->content));
+    if (r->chat->video_outer) TRY(put_special(r, t->vision_start, r->content));
     for (int64_t s = 0; s < g->t; s++) {
         TRY(text_printf(&r->text, "<%.1f seconds>", m->seconds[s]));
-        TRY(pads(r, t->video_pad, n));
+        TRY(put_pads(r, t->video_pad, n));
     }
-    return r->chat->video_outer ? special(r, t->vision_end, r->content) : OK;
+    return r->chat->video_outer ? put_special(r, t->vision_end, r->content) : OK;
 }
 
-static Status item(Render *r, const ChatItem *it)
+static Status put_item(Render *r, const ChatItem *it)
 {
     const ChatTokens *t = &r->chat->token;
     if (it->kind == ITEM_TEXT) return text_push(&r->text, it->text, it->len);
     if (t->vision_start < 0 || t->vision_end < 0 ||
         (it->kind == ITEM_IMAGE ? t->image_pad : t->video_pad) < 0)
-        return fail(E_DATA, "the tokenizer has no vision tokens; it cannot serve pictures");
+        return fail(E_DATA, "the sample has pictures, and the tokenizer has no vision tokens");
     const Grid *g = &r->grid[it->media];
     int64_t     n = slice_tokens(r->chat, g);
-    return it->kind == ITEM_IMAGE ? pads(r, t->image_pad, g->t * n) : video(r, &r->c->media[it->media], g, n);
+    if (it->kind == ITEM_IMAGE) return put_pads(r, t->image_pad, g->t * n);
+    return put_video(r, &r->c->media[it->media], g, n);
 }
 
 static bool role_at(const Conversation *c, int i, Role role)
@@ -169,25 +175,25 @@ static bool role_at(const Conversation *c, int i, Role role)
     return i >= 0 && i < c->turns && c->turn[i].role == role;
 }
 
-/* Tool answers in a row share one user turn; the first one's `loss` speaks for all. */
-static Status turn(Render *r, int i, bool content)
+/* Consecutive tool answers share one user turn; the `loss` of the first applies to all. */
+static Status put_turn(Render *r, int i, bool content)
 {
     static const char *const headers[] = { "system\n", "user\n", "assistant\n", "user" };
     const Conversation *c = r->c;
     const ChatTurn     *t = &c->turn[i];
     bool                tool = t->role == ROLE_TOOL;
     if (!tool || !role_at(c, i - 1, ROLE_TOOL)) {
-        TRY(flush(r));
+        TRY(flush_text(r));
         r->content = content, r->frame = r->chat->loss == LOSS_ALL && t->loss != 0;
-        TRY(header(r, headers[t->role]));
+        TRY(put_header(r, headers[t->role]));
     }
-    if (tool) TRY(words(r, "\n<tool_response>\n"));
-    for (int k = 0; k < t->items; k++) TRY(item(r, &c->item[t->first + k]));
-    if (tool) TRY(words(r, "\n</tool_response>"));
-    return tool && role_at(c, i + 1, ROLE_TOOL) ? OK : footer(r);
+    if (tool) TRY(put_text(r, "\n<tool_response>\n"));
+    for (int k = 0; k < t->items; k++) TRY(put_item(r, &c->item[t->first + k]));
+    if (tool) TRY(put_text(r, "\n</tool_response>"));
+    return tool && role_at(c, i + 1, ROLE_TOOL) ? OK : put_footer(r);
 }
 
-/* The turn after which the last round's answers stand: the user's, before the last answer. */
+/* The last user turn before the last answer. */
 static int last_question(const Conversation *c)
 {
     int i = c->turns - 1;
@@ -196,7 +202,7 @@ static int last_question(const Conversation *c)
     return i;
 }
 
-static Status turns(Render *r)
+static Status put_turns(Render *r)
 {
     const Conversation *c = r->c;
     const Chat         *chat = r->chat;
@@ -205,22 +211,22 @@ static Status turns(Render *r)
     for (int i = 0; i < n; i++) {
         const ChatTurn *t = &c->turn[i];
         bool answer = t->role == ROLE_ASSISTANT && i > question;
-        if (t->role == ROLE_SYSTEM && i) continue;       /* the template shows one at the top only */
-        TRY(turn(r, i, t->loss >= 0 ? t->loss : answer || chat->loss == LOSS_ALL));
+        if (t->role == ROLE_SYSTEM && i) continue;       /* the template has a system turn at the top only */
+        TRY(put_turn(r, i, t->loss >= 0 ? t->loss : answer || chat->loss == LOSS_ALL));
     }
-    if (chat->prompt_only) TRY(header(r, "assistant\n"));
-    return flush(r);
+    if (chat->prompt_only) TRY(put_header(r, "assistant\n"));
+    return flush_text(r);
 }
 
-static Status plain(Render *r)
+static Status put_plain(Render *r)
 {
     r->content = r->frame = true;
-    TRY(item(r, &r->c->item[0]));
-    return r->chat->prompt_only ? flush(r) : special(r, r->chat->token.endoftext, true);
+    TRY(put_item(r, &r->c->item[0]));
+    return r->chat->prompt_only ? flush_text(r) : put_special(r, r->chat->token.endoftext, true);
 }
 
-/* Row i predicts token i + 1, where that is learnt. */
-static void shift(const Ids *ids, Ids *targets, int64_t from, bool none)
+/* Row i predicts token i + 1, where that is supervised. */
+static void shift_targets(const Ids *ids, Ids *targets, int64_t from, bool none)
 {
     for (int64_t i = from; i < ids->n; i++)
         targets->v[i] = i + 1 < ids->n && targets->v[i + 1] && !none ? ids->v[i + 1] : -1;
@@ -229,19 +235,19 @@ static void shift(const Ids *ids, Ids *targets, int64_t from, bool none)
 Status chat_render(const Chat *chat, TokenScratch *s, Ids *ids, Ids *targets, const Conversation *c,
                    const Grid *grid)
 {
-    Render  r = { .chat = chat, .scratch = s, .c = c, .grid = grid, .ids = ids, .learn = targets };
+    Render  r = { .chat = chat, .scratch = s, .c = c, .grid = grid, .ids = ids, .supervised = targets };
     int64_t from = ids->n;
     REQUIRE(targets->n == from, "%lld ids and %lld targets", (long long)from, (long long)targets->n);
-    Status st = c->plain ? plain(&r) : turns(&r);
+    Status st = c->plain ? put_plain(&r) : put_turns(&r);
     if (st) ids->n = targets->n = from;
-    else    shift(ids, targets, from, chat->prompt_only);
+    else    shift_targets(ids, targets, from, chat->prompt_only);
     text_close(&r.text);
     text_close(&r.decoded);
     return st;
 }
 
-/* Where to cut so that max rows are left at most and no medium is cut. Visual tokens come from media alone,
- * so their runs in the document are the media's slices in order. */
+/* The row to cut at, so that no medium is cut. Visual tokens come from media only, so their runs in the
+ * document are the slices of the media in order. */
 static int64_t cut_find(const Chat *chat, int *medias, const Ids *ids, int64_t from, int64_t cut,
                         const Conversation *c, const Grid *grid)
 {
@@ -256,14 +262,14 @@ static int64_t cut_find(const Chat *chat, int *medias, const Ids *ids, int64_t f
             if (first < 0) first = i - 1;
             i += n;
         }
-        if (i < cut) continue;                            /* the vision_end at row i is inside as well */
+        if (i < cut) continue;                            /* the vision_end at row i is inside too */
         return first < cut ? first : cut;
     }
     return cut;
 }
 
-/* An answer without its end is not learnt from: back over the run of targets that the cut has opened. */
-static void unlearn_open(Ids *targets, int64_t from, int64_t cut)
+/* An answer without its end is not supervised: clears the run of targets before the cut. */
+static void clear_open_answer(Ids *targets, int64_t from, int64_t cut)
 {
     for (int64_t i = cut; i-- > from && targets->v[i] >= 0;) targets->v[i] = -1;
 }
@@ -279,8 +285,9 @@ Status chat_truncate(const Chat *chat, ChatFit *fit, Ids *ids, Ids *targets, int
     if (n > max_length && how == TRUNCATE_DELETE) fit->drop = true;
     if (n > max_length && how == TRUNCATE_RIGHT) {
         cut = cut_find(chat, &fit->medias, ids, from, cut, c, grid);
-        bool open = cut > from && targets->v[cut - 1] >= 0;       /* the row that lost what it predicts */
-        if (open && !c->plain && chat->loss != LOSS_ALL) unlearn_open(targets, from, cut);
+        /* the last row lost the token that it predicts */
+        bool open = cut > from && targets->v[cut - 1] >= 0;
+        if (open && !c->plain && chat->loss != LOSS_ALL) clear_open_answer(targets, from, cut);
         else if (open) targets->v[cut - 1] = -1;
         ids->n = targets->n = cut;
     }

@@ -1,4 +1,4 @@
-/* data/chat_tools.c -- see tools.h. */
+/* data/chat_tools.c -- see chat_tools.h. */
 #include "data/chat_tools.h"
 
 #include <stdio.h>
@@ -26,7 +26,7 @@ static Status string_push(Text *out, const char *s, size_t len)
     return push(out, "\"");
 }
 
-/* The fewest digits that read back as v; an exponent only below 1e-4 and from 1e16 on. */
+/* The fewest digits that read back as v; an exponent below 1e-4 and from 1e16 on. */
 static Status real_push(Text *out, double v)
 {
     char text[40];
@@ -86,13 +86,13 @@ Status chat_tools_text(Text *out, const Json *tools)
                      "{\"name\": <function-name>, \"arguments\": <args-json-object>}\n</tool_call>");
 }
 
-/* Name and ready-made arguments go in as they are: the template does not quote them. */
+/* The name, and arguments that are a string, are inserted unquoted, as the template does. */
 Status chat_tool_call_text(Text *out, const Json *call, const char *where)
 {
     if (json_has(call, "function")) call = json_object_get(call, "function");
     const Json *name = json_object_get(call, "name"), *args = json_object_get(call, "arguments");
-    if (!json_is_string(name)) return fail(E_DATA, "%s.name: a string is wanted", where);
-    if (!args) return fail(E_DATA, "%s.arguments: an object, or its JSON as a string, is wanted", where);
+    if (!json_is_string(name)) return fail(E_DATA, "%s.name: expected a string", where);
+    if (!args) return fail(E_DATA, "%s.arguments: expected an object, or its JSON as a string,", where);
     TRY(push(out, "<tool_call>\n{\"name\": \""));
     TRY(text_push(out, json_string_value(name), json_string_length(name)));
     TRY(push(out, "\", \"arguments\": "));

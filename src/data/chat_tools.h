@@ -1,7 +1,7 @@
 /* data/chat_tools.h -- tool definitions and tool calls as the chat template writes them.
  *
- * JSON inside them is spelt as Python's json.dumps(x, ensure_ascii=False) spells it: ", " and ": " between
- * things, keys in the order given, shortest decimals. */
+ * JSON inside them equals json.dumps(x, ensure_ascii=False) of Python: ", " and ": " as separators, keys
+ * in the given order, shortest decimals. */
 #ifndef DATA_CHAT_TOOLS_H
 #define DATA_CHAT_TOOLS_H
 

@@ -1,9 +1,8 @@
-/* data/conversation.c -- one line of a dataset, in any of its usual forms, as turns of text, pictures,
- * videos.
+/* data/conversation.c -- reads one line of a dataset, in any of the usual forms, into turns of text,
+ * pictures and videos.
  *
- * Owns what the forms mean; knows no template and opens no file. Lines come from outside: whatever is not
- * understood is an error that names the field, never a guess. Keys beside the known ones (ids, sources) are
- * let be. */
+ * Knows no template and opens no file. Lines are not trusted: a value of the wrong form is an error that
+ * names the field. Unknown keys (ids, sources) are ignored. */
 #include "data/chat.h"
 #include "data/media_ref.h"
 #include "data/chat_tools.h"
@@ -11,11 +10,11 @@
 #include <stdio.h>
 #include <string.h>
 
-/* images or videos of the line: each mark in the text takes the next. */
+/* The images or videos of the line; each placeholder in the text stands for the next of them. */
 typedef struct MediaList {
     const char *key, *mark;
     const Json *value;
-    bool        single;                  /* the value is one medium, not a list of them */
+    bool        single;                  /* the value is one medium, not a list */
     size_t      count, used;
 } MediaList;
 
@@ -26,7 +25,8 @@ typedef struct Reader {
     char          where[96];             /* the field being read */
 } Reader;
 
-/* Room for one more row of n. What was outgrown stays in the keep until the close: at most as much again. */
+/* Makes place for one more row after n. Old arrays stay allocated until the conversation is closed,
+ * together less than the last. */
 static void *grow(Keep *k, void *old, int n, size_t size)
 {
     if (n < 4 ? n != 0 : (n & (n - 1)) != 0) return old;
@@ -41,7 +41,7 @@ static void turn_add(Conversation *c, Role role, int8_t loss)
     c->turn[c->turns++] = (ChatTurn){ .role = role, .first = c->items, .loss = loss };
 }
 
-/* To the latest turn; plain text has none. */
+/* Adds to the last turn; plain text has no turn. */
 static void item_add(Conversation *c, ChatItem item)
 {
     if (item.kind == ITEM_TEXT && !item.len) return;
@@ -85,10 +85,10 @@ static Status fps_read(double *fps, const Json *v, const char *where)
     if (!v || json_is_null(v)) return OK;
     *fps = json_number_value(v);
     if (json_is_number(v) && *fps >= 1e-6 && *fps <= 1e6) return OK;
-    return fail(E_DATA, "%s: fps: frames per second, a number above 0, is wanted", where);
+    return fail(E_DATA, "%s: fps: expected a number above 0", where);
 }
 
-/* v: a list of frames, or {"frames": [...], "fps": ...}; fps: what is said elsewhere, or NULL. */
+/* v: a list of frames, or {"frames": [...], "fps": ...}; fps: the rate given elsewhere, or NULL. */
 static Status video_add(Reader *r, const Json *v, const Json *fps)
 {
     double rate;
@@ -96,9 +96,9 @@ static Status video_add(Reader *r, const Json *v, const Json *fps)
     if (json_has(v, "fps")) fps = json_object_get(v, "fps");
     if (json_is_object(v)) v = json_object_get(v, "frames");
     if (!json_is_array(v))
-        return fail(E_DATA, "%s: a video is the list of its frames; video files are not decoded here: take "
-                    "the frames out first (ffmpeg -i FILE -vf fps=2 %%04d.jpg) and list them", r->where);
-    if (!json_array_size(v)) return fail(E_DATA, "%s: a video without frames", r->where);
+        return fail(E_DATA, "%s: expected a list of frames; treb decodes no video files: extract the "
+                    "frames first (ffmpeg -i FILE -vf fps=2 %%04d.jpg) and list them", r->where);
+    if (!json_array_size(v)) return fail(E_DATA, "%s: the video has no frames", r->where);
     TRY(fps_read(&rate, fps, r->where));
     media_add(r->c, true, rate);
     for (size_t i = 0; i < json_array_size(v); i++) {
@@ -108,12 +108,12 @@ static Status video_add(Reader *r, const Json *v, const Json *fps)
     return OK;
 }
 
-/* The keys images or image, videos or video. A value that is not a list of media is one medium. */
+/* The keys images or image, videos or video. A value that is not a list is one medium. */
 static Status list_open(MediaList *l, const Json *line, const char *many, const char *one, const char *mark)
 {
     *l = (MediaList){ .key = json_has(line, one) ? one : many, .mark = mark };
     if (json_has(line, many) && json_has(line, one))
-        return fail(E_DATA, "%s: %s is there as well; keep one", many, one);
+        return fail(E_DATA, "%s: the line has %s too; keep one", many, one);
     const Json *v = l->value = json_object_get(line, l->key), *first = json_array_get(v, 0);
     if (!v || json_is_null(v) || (json_is_string(v) && !json_string_length(v))) return OK;
     bool frames = !strcmp(l->key, "video") && !json_is_array(first) && !json_is_object(first);
@@ -122,7 +122,7 @@ static Status list_open(MediaList *l, const Json *line, const char *many, const 
     return OK;
 }
 
-/* Takes the next of a list. Beyond its end marks are only counted, for the message of lists_close. */
+/* Takes the next of a list. Placeholders beyond its end are only counted, for the message of list_close. */
 static Status list_take(Reader *r, MediaList *l)
 {
     size_t i = l->used++;
@@ -142,11 +142,11 @@ static Status list_take(Reader *r, MediaList *l)
 static Status list_close(const MediaList *l)
 {
     if (l->used == l->count) return OK;
-    return fail(E_DATA, "%s: %zu listed, but %zu %s in user and tool messages; each mark takes the next",
+    return fail(E_DATA, "%s: %zu listed, but %zu %s in user and tool messages; the numbers must be equal",
                 l->key, l->count, l->used, l->mark);
 }
 
-/* Text with marks in it; what stands around a mark stays as it is. */
+/* Text with placeholders; the text around them is unchanged. */
 static Status marked_add(Reader *r, const char *s, size_t len)
 {
     const char *end = s + len, *from = s;
@@ -191,10 +191,11 @@ static Status part_read(Reader *r, Role role, const Json *part)
     bool image = !strcmp(type, "image") || !strcmp(type, "image_url");
     bool video = !strcmp(type, "video") || !strcmp(type, "video_url");
     if (!image && !video && strcmp(type, "text"))
-        return fail(E_DATA, "%s.type: text, image, image_url or video is wanted", r->where);
+        return fail(E_DATA, "%s.type: expected text, image, image_url or video", r->where);
     if ((image || video) && !shows_media(role))
-        return fail(E_DATA, "%s: a %s has no place in the template here; only user and tool messages show "
-                    "them", r->where, image ? "picture" : "video");
+        return fail(E_DATA,
+                    "%s: a %s in a message of this role; the template shows media only in user and tool "
+                    "messages", r->where, image ? "picture" : "video");
     if (image) {
         v = part_medium(part, "image", "image_url");
         return v ? image_add(r, v) : list_take(r, &r->images);
@@ -204,33 +205,33 @@ static Status part_read(Reader *r, Role role, const Json *part)
         v = part_medium(part, "video", "video_url");
         return v ? video_add(r, v, fps) : list_take(r, &r->videos);
     }
-    if (!json_is_string(text)) return fail(E_DATA, "%s.text: a string is wanted", r->where);
+    if (!json_is_string(text)) return fail(E_DATA, "%s.text: expected a string", r->where);
     text_add(r->c, json_string_value(text), json_string_length(text));
     return OK;
 }
 
-/* content: a string with marks, or a list of parts; r->where names it. */
+/* content: a string with placeholders, or a list of parts; r->where names it. */
 static Status content_read(Reader *r, Role role, const Json *content)
 {
     char where[sizeof r->where];
     if (json_is_string(content)) return string_add(r, role, content);
-    if (!json_is_array(content)) return fail(E_DATA, "%s: a string or a list of parts is wanted", r->where);
+    if (!json_is_array(content)) return fail(E_DATA, "%s: expected a string or a list of parts", r->where);
     memcpy(where, r->where, sizeof where);
     for (size_t i = 0; i < json_array_size(content); i++) {
         const Json *part = json_array_get(content, i);
         snprintf(r->where, sizeof r->where, "%.60s[%zu]", where, i);
-        if (!json_is_object(part)) return fail(E_DATA, "%s: an object is wanted", r->where);
+        if (!json_is_object(part)) return fail(E_DATA, "%s: expected an object", r->where);
         TRY(part_read(r, role, part));
     }
     return OK;
 }
 
-/* Written out here, as the text they become; only the first after no content has no line break before it. */
+/* Tool calls become text here. Each starts on a new line, except the first of a message without content. */
 static Status calls_read(Reader *r, const Json *calls, bool content, const char *where)
 {
     Text   text = { 0 };
     Status st = OK;
-    if (!json_is_array(calls)) return fail(E_DATA, "%s.tool_calls: a list is wanted", where);
+    if (!json_is_array(calls)) return fail(E_DATA, "%s.tool_calls: expected a list", where);
     for (size_t i = 0; !st && i < json_array_size(calls); i++) {
         snprintf(r->where, sizeof r->where, "%s.tool_calls[%zu]", where, i);
         if (i || content) st = text_push(&text, "\n", 1);
@@ -241,7 +242,7 @@ static Status calls_read(Reader *r, const Json *calls, bool content, const char 
     return st;
 }
 
-/* -1 where the word is no role. */
+/* -1: not a role. */
 static int role_named(const Json *message)
 {
     static const struct { const char *word; Role role; } roles[] = {
@@ -260,16 +261,16 @@ static Status message_read(Reader *r, const Json *m, const char *key, size_t i)
 {
     char where[48];
     snprintf(where, sizeof where, "%s[%zu]", key, i);
-    if (!json_is_object(m)) return fail(E_DATA, "%s: an object is wanted", where);
+    if (!json_is_object(m)) return fail(E_DATA, "%s: expected an object", where);
     int role = role_named(m);
     if (role < 0)
-        return fail(E_DATA, "%s.%s: system, user (human), assistant (gpt) or tool is wanted", where,
+        return fail(E_DATA, "%s.%s: expected system, user (human), assistant (gpt) or tool", where,
                     json_has(m, "from") ? "from" : "role");
     const char *field = !json_object_get(m, "content") && json_object_get(m, "value") ? "value" : "content";
     const Json *content = json_object_get(m, field), *calls = json_object_get(m, "tool_calls");
     const Json *loss = json_object_get(m, "loss");
     if (json_has(m, "loss") && !json_is_boolean(loss))
-        return fail(E_DATA, "%s.loss: true or false is wanted", where);
+        return fail(E_DATA, "%s.loss: expected true or false", where);
     turn_add(r->c, (Role)role, json_is_boolean(loss) ? json_is_true(loss) : -1);
     bool calling = calls && !json_is_null(calls) && !(json_is_array(calls) && !json_array_size(calls));
     bool empty = !content || json_is_null(content);
@@ -280,7 +281,7 @@ static Status message_read(Reader *r, const Json *m, const char *key, size_t i)
     return calls_read(r, calls, !empty && (json_string_length(content) || json_array_size(content)), where);
 }
 
-/* The tools of the line, a list or its JSON as a string, go at the end of the system text. */
+/* The tools of the line, a list or its JSON as a string, are appended to the system text. */
 static Status tools_read(Reader *r)
 {
     const Json   *tools = json_object_get(r->line, "tools");
@@ -298,18 +299,18 @@ static Status tools_read(Reader *r)
         st = chat_tools_text(&text, tools);
         if (!st) text_add(c, keep_text(&c->keep, text.v, text.n), text.n);
     } else if (tools && !json_is_null(tools) && !json_is_array(tools) && !json_is_string(tools))
-        st = fail(E_DATA, "tools: a list is wanted");
+        st = fail(E_DATA, "tools: expected a list");
     text_close(&text);
     json_decref(parsed);
     return st;
 }
 
-/* A system text beside the messages. */
+/* The system text given beside the messages. */
 static Status system_read(Reader *r)
 {
     const Json *v = json_object_get(r->line, "system");
     if (!v || json_is_null(v)) return OK;
-    if (!json_is_string(v)) return fail(E_DATA, "system: a string is wanted");
+    if (!json_is_string(v)) return fail(E_DATA, "system: expected a string");
     if (!json_string_length(v)) return OK;
     turn_add(r->c, ROLE_SYSTEM, -1);
     return string_add(r, ROLE_SYSTEM, v);
@@ -319,10 +320,10 @@ static Status messages_read(Reader *r, const char *key)
 {
     const Json *list = json_object_get(r->line, key);
     size_t      n = json_array_size(list), i = 0;
-    if (!n) return fail(E_DATA, "%s: a list of at least one message is wanted", key);
+    if (!n) return fail(E_DATA, "%s: expected a list of at least one message", key);
     TRY(system_read(r));
     if (role_named(json_array_get(list, 0)) == ROLE_SYSTEM) {
-        if (r->c->turns) return fail(E_DATA, "system: %s[0] is a system message as well; keep one", key);
+        if (r->c->turns) return fail(E_DATA, "system: %s[0] is a system message too; keep one", key);
         TRY(message_read(r, json_array_get(list, 0), key, i++));
     }
     TRY(tools_read(r));
@@ -332,11 +333,11 @@ static Status messages_read(Reader *r, const char *key)
 
 static Status field_read(Reader *r, Role role, const Json *v, const char *key)
 {
-    if (!json_is_string(v)) return fail(E_DATA, "%s: a string is wanted", key);
+    if (!json_is_string(v)) return fail(E_DATA, "%s: expected a string", key);
     return string_add(r, role, v);
 }
 
-/* instruction, input and output, after the pairs of history; input goes on a line of its own. */
+/* instruction, input and output, after the question-answer pairs of history; input starts a new line. */
 static Status alpaca_read(Reader *r)
 {
     const Json *history = json_object_get(r->line, "history"), *input = json_object_get(r->line, "input");
@@ -346,7 +347,7 @@ static Status alpaca_read(Reader *r)
         const Json *pair = json_array_get(history, i);
         snprintf(r->where, sizeof r->where, "history[%zu]", i);
         if (json_array_size(pair) != 2)
-            return fail(E_DATA, "%s: a pair [question, answer] is wanted", r->where);
+            return fail(E_DATA, "%s: expected [question, answer]", r->where);
         turn_add(r->c, ROLE_USER, -1);
         TRY(field_read(r, ROLE_USER, json_array_get(pair, 0), r->where));
         turn_add(r->c, ROLE_ASSISTANT, -1);
@@ -366,7 +367,7 @@ static Status plain_read(Reader *r)
 {
     const Json *v = json_object_get(r->line, "text");
     if (!json_is_string(v) || !json_string_length(v))
-        return fail(E_DATA, "text: a string, not empty, is wanted");
+        return fail(E_DATA, "text: expected a string that is not empty");
     r->c->plain = true;
     text_add(r->c, json_string_value(v), json_string_length(v));
     return OK;
@@ -375,14 +376,15 @@ static Status plain_read(Reader *r)
 static Status form_read(Reader *r)
 {
     const Json *line = r->line;
-    if (!json_is_object(line)) return fail(E_DATA, "a JSON object is wanted on each line");
+    if (!json_is_object(line)) return fail(E_DATA, "expected a JSON object on each line");
     TRY(list_open(&r->images, line, "images", "image", "<image>"));
     TRY(list_open(&r->videos, line, "videos", "video", "<video>"));
     if (json_has(line, "messages"))           TRY(messages_read(r, "messages"));
     else if (json_has(line, "conversations")) TRY(messages_read(r, "conversations"));
     else if (json_has(line, "instruction"))   TRY(alpaca_read(r));
     else if (json_has(line, "text"))          TRY(plain_read(r));
-    else return fail(E_DATA, "no messages, conversations, instruction (with output) or text in this line");
+    else return fail(E_DATA,
+                     "the line has none of messages, conversations, instruction (with output) and text");
     TRY(list_close(&r->images));
     return list_close(&r->videos);
 }

@@ -1,6 +1,8 @@
-/* data/dataset.c -- see dataset.h. Owns the open files; knows nothing of what is in a sample. */
+/* data/dataset.c -- see dataset.h. Owns the open files; does not parse samples. */
 #include "data/dataset.h"
 
+#include "base/folder.h"
+#include "base/grow.h"
 #include "base/rng.h"
 #include "base/thread.h"
 #include "data/order.h"
@@ -8,26 +10,15 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 static Status file_add(Dataset *d, const char *path, int source)
 {
-    if (d->files == d->file_cap) {
-        int64_t   cap = d->file_cap ? 2 * d->file_cap : 16;
-        DataFile *more = realloc(d->file, (size_t)cap * sizeof *more);
-        if (!more) return fail(E_FIT, "no memory for a list of %lld files", (long long)cap);
-        d->file = more, d->file_cap = cap;
-    }
+    if (!GROW(d->file, d->file_cap, d->files + 1))
+        return fail(E_FIT, "no memory for a list of %lld files", (long long)d->files);
     DataFile *f = &d->file[d->files++];
     *f = (DataFile){ .source = source };
     f->file.path = keep_text(&d->keep, path, strlen(path));
     return OK;
-}
-
-static bool is_folder(const char *path)
-{
-    struct stat info;
-    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
 static Status glob_add(Dataset *d, const char *pattern, bool only_known, int source)
@@ -37,29 +28,29 @@ static Status glob_add(Dataset *d, const char *pattern, bool only_known, int sou
     int     rc = glob(pattern, GLOB_BRACE, NULL, &found);
     Status  st = OK;
     for (size_t i = 0; rc == 0 && !st && i < found.gl_pathc; i++)
-        if (!only_known || format_knows(found.gl_pathv[i])) st = file_add(d, found.gl_pathv[i], source);
+        if (!only_known || format_has_suffix(found.gl_pathv[i])) st = file_add(d, found.gl_pathv[i], source);
     globfree(&found);
     if (!st && d->files == before)
         st = fail(E_IO, "%s[%d].path: %s: no such file%s", d->conf.key, source, pattern,
-                  only_known ? " of a known kind in that folder"
-                             : "; a relative path begins where treb was started");
+                  only_known ? " of a dataset format in that folder"
+                             : "; a relative path starts at the current directory");
     return st;
 }
 
-/* A path that exists is meant as it stands, whatever characters are in it; a folder means the files in it. */
-static Status source_files(Dataset *d, int i)
+/* A path that exists is taken literally, even with glob characters in it; a folder stands for the files in
+ * it. */
+static Status add_source_files(Dataset *d, int i)
 {
     const char *path = d->source[i].conf->path;
-    struct stat info;
     char        inside[4096];
     if (!*path) return fail(E_CONFIG, "%s[%d].path: not set", d->conf.key, i);
-    if (!is_folder(path)) return stat(path, &info) == 0 ? file_add(d, path, i) : glob_add(d, path, false, i);
+    if (!folder_is(path)) return file_is(path) ? file_add(d, path, i) : glob_add(d, path, false, i);
     if (snprintf(inside, sizeof inside, "%s/*", path) >= (int)sizeof inside)
         return fail(E_CONFIG, "%s[%d].path: too long", d->conf.key, i);
     return glob_add(d, inside, true, i);
 }
 
-/* Files are opened side by side; what became of each is judged afterwards, in order. */
+/* Files are opened in parallel; check_source then reports errors in the order of the files. */
 static Status file_open(void *arg, int64_t i)
 {
     Dataset    *d = arg;
@@ -82,9 +73,10 @@ static Status files_open(Dataset *d)
     return st;
 }
 
-/* A file that cannot be made sense of at all counts as damaged, with no sound part; one that is not there,
- * or was made for another run, is the recipe's mistake and ends it. */
-static Status file_judge(Dataset *d, DataFile *f)
+/* With `tolerant`, a file that cannot be indexed is left out and the intact part of a damaged file is
+ * used. A missing file, or a packed file made for other settings, is an error of the recipe and always
+ * ends the run. */
+static Status check_file(Dataset *d, DataFile *f)
 {
     FormatFile *file = &f->file;
     const char *path = file->path;
@@ -98,14 +90,14 @@ static Status file_judge(Dataset *d, DataFile *f)
     }
     if (!file->damage[0]) return OK;
     if (!d->conf.tolerant)
-        return fail(E_DATA, "%s: %s; data.bad_sample: skip would use the %lld samples before that", path,
+        return fail(E_DATA, "%s: %s; set data.bad_sample: skip to use the %lld samples before that", path,
                     file->damage, (long long)file->samples);
-    log_warn(d->conf.log, "%s: %s; its %lld sound samples are used", path, file->damage,
+    log_warn(d->conf.log, "%s: %s; its %lld intact samples are used", path, file->damage,
              (long long)file->samples);
     return d->damaged++, OK;
 }
 
-static Status source_judge(Dataset *d, int i)
+static Status check_source(Dataset *d, int i)
 {
     DataSource *s = &d->source[i];
     s->first = d->samples;
@@ -113,28 +105,28 @@ static Status source_judge(Dataset *d, int i)
     for (int64_t k = 0; k < d->files; k++) {
         DataFile *f = &d->file[k];
         if (f->source != i) continue;
-        TRY(file_judge(d, f));
+        TRY(check_file(d, f));
         f->first = d->samples;
         d->samples += f->file.samples;
     }
     s->all = d->samples - s->first;
     if (s->conf->max_samples > 0 && s->all > s->conf->max_samples) s->all = s->conf->max_samples;
     if (s->all == 0 && !d->conf.tolerant)
-        return fail(E_DATA, "%s[%d].path: %s: no samples in it", d->conf.key, i, s->conf->path);
+        return fail(E_DATA, "%s[%d].path: %s: the files have no samples", d->conf.key, i, s->conf->path);
     return OK;
 }
 
-/* Of two or more samples at least one is held out and at least one is left. */
-static int64_t held_out(double split, int64_t n)
+/* Of two or more samples at least one is held out and at least one is not. */
+static int64_t count_held_out(double split, int64_t n)
 {
     int64_t h = (int64_t)llround(split * (double)n);
     if (split <= 0 || n < 2) return 0;
     return h < 1 ? 1 : h > n - 1 ? n - 1 : h;
 }
 
-static void source_shares(Dataset *d, DataSource *s)
+static void count_draws(Dataset *d, DataSource *s)
 {
-    s->held  = held_out(d->conf.split, s->all);
+    s->held  = count_held_out(d->conf.split, s->all);
     s->n     = d->conf.held_out ? s->held : s->all - s->held;
     s->drawn = s->n;
     if (!d->conf.once) s->drawn = (int64_t)llround(s->conf->weight * (double)s->n);
@@ -151,14 +143,14 @@ static Status open_all(Dataset *d)
     for (; d->sources < n; d->sources++) {
         DataSource *s = &d->source[d->sources];
         s->conf = &d->conf.sources->item[d->sources];
-        if (s->conf->weight > 0) TRY(source_files(d, d->sources));
+        if (s->conf->weight > 0) TRY(add_source_files(d, d->sources));
     }
     TRY(files_open(d));
     for (int i = 0; i < n; i++) {
-        TRY(source_judge(d, i));
-        source_shares(d, &d->source[i]);
+        TRY(check_source(d, i));
+        count_draws(d, &d->source[i]);
     }
-    return d->pass > 0 ? OK : fail(E_DATA, "%s: not a single sample in it", d->conf.key);
+    return d->pass > 0 ? OK : fail(E_DATA, "%s: its files have no samples", d->conf.key);
 }
 
 Status dataset_open(Dataset *d, const DatasetConf *conf)
@@ -184,17 +176,19 @@ static uint64_t stream_of(const char *what, int source, int64_t pass)
     return rng_stream(name);
 }
 
-/* The k-th sample of the part of source i that is read. Without a split that is the k-th of the file. */
+/* The k-th sample of the part of source i that is read. Without a split that is the k-th sample of the
+ * source. */
 static int64_t part_id(const Dataset *d, int i, int64_t k)
 {
     const DataSource *s = &d->source[i];
     if (s->held == 0) return s->first + k;
     return s->first +
-           order_at(s->all, d->conf.seed, stream_of("split", i, 0), d->conf.held_out ? s->all - s->held + k : k);
+           order_at(s->all, d->conf.seed, stream_of("split", i, 0),
+                    d->conf.held_out ? s->all - s->held + k : k);
 }
 
-/* The k-th draw of this pass from source i. Draws run on from pass to pass through one shuffled round of the
- * source after the other, so that no sample comes twice before all have come once. */
+/* The k-th draw of this pass from source i. Draws continue from pass to pass through shuffled rounds of
+ * the source, so that no sample is drawn twice before all are drawn once. */
 static int64_t draw_id(const Dataset *d, int i, int64_t epoch, int64_t k)
 {
     const DataSource *s = &d->source[i];
@@ -213,7 +207,7 @@ int64_t dataset_id(const Dataset *d, int64_t epoch, int64_t position)
     return d->conf.once ? part_id(d, i, at) : draw_id(d, i, epoch, at);
 }
 
-/* The last file that begins at or before id; files without samples share their beginning with the next. */
+/* The last file whose first id is at most `id`; a file without samples has the first id of the next. */
 const DataFile *dataset_file(const Dataset *d, int64_t id)
 {
     int64_t lo = 0, hi = d->files - 1;
@@ -237,7 +231,7 @@ Status dataset_read(const Dataset *d, int64_t id, Record *r)
     return format_read(&f->file, id - f->first, r);
 }
 
-/* A record says where it is even when it cannot be read. */
+/* dataset_read sets r.where also when it fails. */
 void dataset_where(const Dataset *d, int64_t id, char *out, size_t cap)
 {
     Record r;

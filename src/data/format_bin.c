@@ -1,5 +1,5 @@
-/* data/format_bin.c -- reads packed shards; see format_bin.h. Nothing in a shard is believed before its
- * hash has been compared, and nothing after that which does not lie inside the file. */
+/* data/format_bin.c -- reads packed shards; see format_bin.h. Data is used only after its hash was
+ * compared, and every offset is checked against the length of the file. */
 #include "data/format_bin.h"
 
 #include <stdalign.h>
@@ -10,7 +10,7 @@ typedef struct Bin {
     BinHead       head;
     const BinRow *row;
     Json         *settings;
-    bool          pictures;              /* any in the whole shard */
+    bool          pictures;              /* some sample of the shard has pictures */
 } Bin;
 
 static uint64_t align8(uint64_t n) { return (n + 7) & ~(uint64_t)7; }
@@ -23,18 +23,19 @@ static bool inside(uint64_t at, uint64_t bytes, uint64_t end)
 static Status head_check(const FormatFile *f, const BinHead *h)
 {
     if (memcmp(h->magic, BIN_MAGIC, sizeof h->magic))
-        return fail(E_DATA, "%s: not a packed shard (made by `treb data pack`?)", f->path);
+        return fail(E_DATA, "%s: not a packed shard; `treb data pack` makes them", f->path);
     if (h->version != BIN_VERSION || h->bytes != sizeof *h)
-        return fail(E_DATA, "%s: version %u of the shard format; this treb reads %d; pack the data again",
+        return fail(E_DATA,
+                    "%s: version %u of the shard format, this treb reads version %d; pack the data again",
                     f->path, h->version, BIN_VERSION);
     if (h->hash != XXH3_64bits(h, sizeof *h - sizeof h->hash))
-        return fail(E_DATA, "%s: its first bytes are damaged", f->path);
+        return fail(E_DATA, "%s: the header is damaged", f->path);
     if (h->file_bytes != f->len)
-        return fail(E_DATA, "%s: %zu bytes, and it should have %llu: it was cut short or added to", f->path,
+        return fail(E_DATA, "%s: %zu bytes instead of %llu: the file was truncated or extended", f->path,
                     f->len, (unsigned long long)h->file_bytes);
     if (h->samples > f->len / sizeof(BinRow) || !inside(h->rows_at, h->samples * sizeof(BinRow), f->len) ||
         !inside(h->settings_at, h->settings_bytes, f->len))
-        return fail(E_DATA, "%s: its tables lie outside of it", f->path);
+        return fail(E_DATA, "%s: its tables lie outside the file", f->path);
     if (h->rows_hash != XXH3_64bits(f->bytes + h->rows_at, h->samples * sizeof(BinRow)))
         return fail(E_DATA, "%s: its table of samples is damaged", f->path);
     return OK;
@@ -59,7 +60,7 @@ static Status bin_index(FormatFile *f, const FormatConf *conf)
         const BinRow *r = &b->row[i];
         if (!inside(r->at, r->bytes, f->len) || row_least(r) > r->bytes || r->tokens > INT32_MAX ||
             r->patches > INT32_MAX)
-            return fail(E_DATA, "%s: sample %llu lies outside of it", f->path, (unsigned long long)i);
+            return fail(E_DATA, "%s: sample %llu lies outside the file", f->path, (unsigned long long)i);
         b->pictures |= r->slices > 0;
     }
     f->samples = (int64_t)b->head.samples;
@@ -79,7 +80,7 @@ static bool bin_size(const FormatFile *f, int64_t i, DocSize *size)
     return true;
 }
 
-/* Patches are counted again: a budget must hold what the slices really make. */
+/* Patches are counted again, because the budget of a micro-batch must hold the real number. */
 static Status slices_check(const Record *r, const BinRow *row)
 {
     uint64_t patches = 0;
@@ -87,11 +88,11 @@ static Status slices_check(const Record *r, const BinRow *row)
         const RecordSlice *s = &r->slice[i];
         if (s->h < 1 || s->w < 1 || s->h > 1 << 15 || s->w > 1 << 15 || s->a < 0 || s->a >= r->files ||
             s->b < -1 || s->b >= r->files)
-            return fail(E_DATA, "slice %lld of it cannot be", (long long)i);
+            return fail(E_DATA, "slice %lld has an impossible size or file", (long long)i);
         patches += (uint64_t)s->h * (uint64_t)s->w;
     }
     return patches == row->patches ? OK
-                                   : fail(E_DATA, "%llu patches instead of the %u it promises",
+                                   : fail(E_DATA, "%llu patches instead of the %u in its row",
                                           (unsigned long long)patches, row->patches);
 }
 
@@ -101,7 +102,7 @@ static Status files_find(Record *r, const BinRow *row, const char *lengths, cons
     for (uint32_t i = 0; i < row->files; i++) {
         uint64_t n;
         memcpy(&n, lengths + 8 * (size_t)i, 8);
-        if (n > (uint64_t)(end - at)) return fail(E_DATA, "picture %u of it lies outside", i);
+        if (n > (uint64_t)(end - at)) return fail(E_DATA, "picture %u lies outside the sample", i);
         file[i] = (RecordFile){ "", 0, at, (size_t)n };
         at += n;
     }
@@ -141,7 +142,7 @@ static Status bin_suits(const FormatFile *f, const Json *want)
         for (int i = 0; i < 4; i++) of_pictures |= !strcmp(key, picture_settings[i]);
         if (json_equal(have, value) || (of_pictures && !b->pictures)) continue;
         return fail(E_CONFIG,
-                    "%s: packed with %s = %lld, and this run has %lld; pack it again with this recipe",
+                    "%s: packed with %s = %lld, this run has %lld; pack the data again with this recipe",
                     f->path, key, (long long)json_integer_value(have), (long long)json_integer_value(value));
     }
     return OK;
@@ -149,7 +150,7 @@ static Status bin_suits(const FormatFile *f, const Json *want)
 
 _Static_assert(sizeof(BinHead) == 72 && sizeof(BinRow) == 48 && sizeof(RecordSlice) == 16,
                "as they are on disk");
-_Static_assert(alignof(BinRow) == 8, "rows are read where they lie");
+_Static_assert(alignof(BinRow) == 8, "rows are read in place");
 
 const Format format_bin = {
     .name     = "bin",

@@ -1,13 +1,13 @@
-/* data/format_bin.h -- packed shards: samples as the model sees them, pictures still encoded; what `treb
- * data pack` writes. Little-endian, every part on a multiple of 8 bytes, made to be mapped:
+/* data/format_bin.h -- packed shards, written by `treb data pack`: rendered samples with their pictures still
+ * encoded. Little-endian, every part aligned to 8 bytes, for mapping:
  *
  *   BinHead
  *   per sample: ids (tokens x i32), targets (tokens x i32), RecordSlice x slices,
- *               lengths of files (files x u64), the files one after the other, the name of its place
- *   settings (JSON): what the samples were rendered for; a run that differs refuses the shard
+ *               lengths of files (files x u64), the files, the origin of the sample ("train.jsonl:17")
+ *   settings (JSON) that the samples were rendered with; a run with others refuses the shard
  *   BinRow x samples
  *
- * Head, rows and each sample carry an XXH3 hash: damage is found where it is. */
+ * Head, rows and each sample have an XXH3 hash, so that damage is located. */
 #ifndef DATA_FORMAT_BIN_H
 #define DATA_FORMAT_BIN_H
 
@@ -22,7 +22,7 @@ typedef struct BinHead {
     uint64_t file_bytes, samples;
     uint64_t rows_at, rows_hash;
     uint64_t settings_at, settings_bytes;
-    uint64_t hash;                       /* of all before it */
+    uint64_t hash;                       /* of the fields before it */
 } BinHead;
 
 typedef struct BinRow {
@@ -30,19 +30,19 @@ typedef struct BinRow {
     uint32_t tokens, supervised, patches, slices, files, where_bytes;
 } BinRow;
 
-/* Writes a shard beside its name and moves it there when it is whole. */
+/* Writes a shard under a temporary name and renames it when it is complete. */
 typedef struct BinWriter {
     char     path[4096], temp[4100];
     FILE    *file;
     uint64_t at;
     BinRow  *row;
     int64_t  rows, cap;
-    void    *hash;                       /* of the sample being written */
-    bool     broken;                     /* the disk refused: no fault of a sample */
+    void    *hash;                       /* XXH3 state of the sample that is written */
+    bool     broken;                     /* writing failed: not an error of a sample */
 } BinWriter;
 
 MUST Status bin_writer_open(BinWriter *w, const char *path);
-/* The sample's pictures are read through t and c. */
+/* Reads the pictures of the sample with t and c. */
 MUST Status bin_writer_add(BinWriter *w, const Sample *s, SampleScratch *t, const SampleConf *c);
 MUST Status bin_writer_finish(BinWriter *w, const Json *settings);
 void        bin_writer_abandon(BinWriter *w);   /* removes a shard that is not finished; twice is fine */

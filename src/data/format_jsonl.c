@@ -1,8 +1,8 @@
-/* data/format_jsonl.c -- JSON Lines: an object a line, found again by an index of offsets; blank lines are
- * passed over. Nothing is parsed on opening: a million lines are a scan for newlines.
+/* data/format_jsonl.c -- JSON Lines: one object a line; blank lines are skipped. Opening only searches for
+ * line breaks and keeps an index of offsets.
  *
  * Also the format "json": one array of such objects, as some well-known sets are distributed. Its index
- * knows brackets and strings and nothing else; each element is parsed, and judged, when it is read. */
+ * follows brackets and strings only; an element is parsed when it is read. */
 #include "data/format.h"
 
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 
 typedef struct Lines {
     Offsets from, to;                /* bytes of each sample */
-    Offsets blank;                   /* number of the sample that follows each blank line */
+    Offsets blank;                   /* index of the sample after each blank line */
 } Lines;
 
 static bool is_space(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
@@ -21,7 +21,7 @@ static size_t skip_space(const FormatFile *f, size_t at)
     return at;
 }
 
-static size_t skip_mark(const FormatFile *f)
+static size_t skip_byte_order_mark(const FormatFile *f)
 {
     return f->len >= 3 && !memcmp(f->bytes, "\xef\xbb\xbf", 3) ? 3 : 0;
 }
@@ -43,7 +43,7 @@ static void lines_close(FormatFile *f)
 static Status jsonl_index(FormatFile *f, const FormatConf *conf)
 {
     Lines *l = lines_new(f);
-    for (size_t at = skip_mark(f); at < f->len;) {
+    for (size_t at = skip_byte_order_mark(f); at < f->len;) {
         const char *end  = memchr(f->bytes + at, '\n', f->len - at);
         size_t      stop = end ? (size_t)(end - f->bytes) : f->len, text = at;
         while (text < stop && is_space(f->bytes[text])) text++;
@@ -59,7 +59,7 @@ static Status jsonl_index(FormatFile *f, const FormatConf *conf)
     return OK;
 }
 
-/* Sample i stands behind all blank lines that were seen before it. */
+/* Line number of sample i: its index and the blank lines before it. */
 static int64_t line_of(const Lines *l, int64_t i)
 {
     int64_t lo = 0, hi = l->blank.n;
@@ -85,8 +85,8 @@ static Status jsonl_read(const FormatFile *f, int64_t i, Record *r)
     return lines_text(f, i, r), OK;
 }
 
-/* The end of the element that begins at `at`: the comma or bracket behind it at depth 0; len when there is
- * none. */
+/* The end of the element that starts at `at`: the comma or bracket after it at depth 0; f->len when there
+ * is none. */
 static size_t element_end(const FormatFile *f, size_t at)
 {
     int64_t depth = 0;
@@ -106,9 +106,9 @@ static size_t element_end(const FormatFile *f, size_t at)
 static Status json_index(FormatFile *f, const FormatConf *conf)
 {
     Lines *l  = lines_new(f);
-    size_t at = skip_space(f, skip_mark(f));
+    size_t at = skip_space(f, skip_byte_order_mark(f));
     if (at == f->len || f->bytes[at] != '[')
-        return fail(E_DATA, "%s: an array of objects is wanted; name a file with an object a line .jsonl",
+        return fail(E_DATA, "%s: not an array of objects; a file with one object a line must be named .jsonl",
                     f->path);
     at = skip_space(f, at + 1);
     while (at < f->len && f->bytes[at] != ']') {
@@ -119,7 +119,7 @@ static Status json_index(FormatFile *f, const FormatConf *conf)
     }
     f->samples = l->from.n;
     if (at >= f->len)
-        snprintf(f->damage, sizeof f->damage, "the array is not closed: the file may have been cut short");
+        snprintf(f->damage, sizeof f->damage, "the array is not closed: the file may be truncated");
     return OK;
 }
 

@@ -1,15 +1,17 @@
-/* data/format_tar.c -- WebDataset shards: tar archives whose neighbouring members of one base name are a
+/* data/format_tar.c -- WebDataset shards: tar archives in which adjacent members of one base name are a
  * sample.
  *
- *   000123.json  000123.jpg      the conversation, and the pictures it names (or their order, when it names
- * none) 000123.txt   000123.png      a caption and what it describes 000123.txt                   a text
+ *   000123.json  000123.jpg      a conversation, and the pictures it names (all, in order,
+                                                                             when it names none)
+ *   000123.txt   000123.png      a caption and its picture
+ *   000123.txt                   a text
  *
- * The walker knows ustar, GNU long names and pax paths and sizes; it only ever follows lengths that lie
- * inside the file. An archive that breaks off keeps the samples before the break, and `damage` says where
- * it is. */
+ * Reads ustar, GNU long names and pax paths and sizes. Every length is checked against the file. Of an
+ * archive that is damaged the samples before the damage are used. */
 #define _GNU_SOURCE                   /* memmem */
 #include "data/format.h"
 
+#include "base/grow.h"
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +26,7 @@ typedef struct Tar {
     int64_t     members, member_cap, samples, sample_cap;
 } Tar;
 
-typedef struct Walk {                 /* what headers have said so far about the next member */
+typedef struct TarWalk {              /* what the headers read so far say about the next member */
     FormatFile *f;
     Tar        *tar;
     size_t      at;
@@ -32,19 +34,9 @@ typedef struct Walk {                 /* what headers have said so far about the
     size_t      name_len;
     bool        sized;                /* by a pax header */
     uint64_t    size;
-} Walk;
+} TarWalk;
 
-/* Room for one more in *v, a list of n; false when there is none to be had. */
-static bool grow(void **v, int64_t n, int64_t *cap, size_t size)
-{
-    if (n < *cap) return true;
-    int64_t more = *cap ? 2 * *cap : 256;
-    void   *bigger = realloc(*v, (size_t)more * size);
-    if (bigger) *v = bigger, *cap = more;
-    return bigger != NULL;
-}
-
-/* Octal with spaces around it, or base 256 behind a set high bit. False for anything else. */
+/* Octal with spaces around it, or base 256 after a set high bit. False for anything else. */
 static bool number(const unsigned char *s, int width, uint64_t *out)
 {
     int i = 0;
@@ -62,7 +54,7 @@ static bool number(const unsigned char *s, int width, uint64_t *out)
     return i == width || s[i] == 0 || s[i] == ' ';
 }
 
-/* Old tars summed signed bytes; both are in use. */
+/* Old programs summed signed bytes; both sums are in use. */
 static bool sum_is_right(const unsigned char *h)
 {
     uint64_t want;
@@ -81,14 +73,14 @@ static bool is_zero(const char *block)
     return true;
 }
 
-static bool damaged(Walk *w, const char *what)
+static bool damaged(TarWalk *w, const char *what)
 {
     snprintf(w->f->damage, sizeof w->f->damage, "%s at byte %zu of the archive", what, w->at);
     return false;
 }
 
-/* Records "LENGTH KEY=VALUE\n"; only path and size matter here. */
-static bool pax_read(Walk *w, const char *text, size_t len)
+/* Records "LENGTH KEY=VALUE\n", of which path and size are used. */
+static bool pax_read(TarWalk *w, const char *text, size_t len)
 {
     for (size_t at = 0; at < len && text[at];) {
         size_t n = 0, i = at;
@@ -111,37 +103,36 @@ static bool pax_read(Walk *w, const char *text, size_t len)
     return true;
 }
 
-/* Name and prefix of a ustar header; joined in the file's keep when there are two parts. */
-static void header_name(Walk *w, const char *h, const char **name, size_t *len)
+/* Prefix and name of a ustar header, joined. */
+static void header_name(TarWalk *w, const char *h, const char **name, size_t *len)
 {
     size_t n = strnlen(h, 100), p = !memcmp(h + 257, "ustar", 5) ? strnlen(h + 345, 155) : 0;
     *name = h, *len = n;
-    if (memcmp(h + 257, "ustar  ", 7) == 0) p = 0;           /* GNU keeps other things there */
+    if (memcmp(h + 257, "ustar  ", 7) == 0) p = 0;           /* GNU tar stores other fields there */
     if (!p) return;
     char *both = keep_take(&w->f->keep, p + n + 2);
     memcpy(both, h + 345, p), both[p] = '/', memcpy(both + p + 1, h, n);
     *name = both, *len = p + 1 + n;
 }
 
-/* Length of the part of a name that the members of a sample share: up to the first dot of the last part;
- * 0: none. */
+/* Length of the base name that the members of a sample share: up to the first dot of the last path
+ * component; 0: the member belongs to no sample. */
 static size_t base_of(const char *name, size_t len)
 {
     size_t slash = 0, i;
     for (i = 0; i < len; i++)
         if (name[i] == '/') slash = i + 1;
-    if (slash + 1 < len && name[slash] == '.' && name[slash + 1] == '_') return 0; /* a Mac's shadow file */
+    if (slash + 1 < len && name[slash] == '.' && name[slash + 1] == '_') return 0; /* macOS metadata */
     for (i = slash; i < len && name[i] != '.'; i++) continue;
     return i < len ? i : 0;
 }
 
-static Status member_add(Walk *w, const char *name, size_t len, const char *bytes, size_t size)
+static Status member_add(TarWalk *w, const char *name, size_t len, const char *bytes, size_t size)
 {
     Tar   *t = w->tar;
     size_t base = base_of(name, len);
     if (!base) return OK;
-    if (!grow((void **)&t->member, t->members, &t->member_cap, sizeof *t->member) ||
-        !grow((void **)&t->sample, t->samples, &t->sample_cap, sizeof *t->sample))
+    if (!GROW(t->member, t->member_cap, t->members + 1) || !GROW(t->sample, t->sample_cap, t->samples + 1))
         return fail(E_FIT, "%s: no memory for its index", w->f->path);
     const RecordFile *last = t->members ? &t->member[t->members - 1] : NULL;
     if (last && base_of(last->name, last->name_len) == base && !memcmp(last->name, name, base))
@@ -152,23 +143,23 @@ static Status member_add(Walk *w, const char *name, size_t len, const char *byte
     return OK;
 }
 
-/* One header and what follows it; false at the end of what can be read. */
-static bool walk_one(Walk *w, Status *st)
+/* One header and its data; false at the end of the readable part. */
+static bool walk_one(TarWalk *w, Status *st)
 {
     const FormatFile    *f = w->f;
     const char          *h = f->bytes + w->at, *name;
     const unsigned char *u = (const unsigned char *)h;
     uint64_t             size;
     size_t               name_len;
-    if (f->len - w->at < BLOCK) return w->at == f->len ? false : damaged(w, "half a header");
-    if (is_zero(h)) return w->at += BLOCK, true; /* the end, or the seam of archives joined together */
+    if (f->len - w->at < BLOCK) return w->at == f->len ? false : damaged(w, "an incomplete header");
+    if (is_zero(h)) return w->at += BLOCK, true; /* the end, or the border of two concatenated archives */
     if (!sum_is_right(u)) return damaged(w, "a header with a wrong checksum");
     if (!number(u + 124, 12, &size)) return damaged(w, "a member without a size");
     if (w->sized && h[156] != 'x' && h[156] != 'L') size = w->size;
-    if (size > f->len - w->at - BLOCK) return damaged(w, "a member that reaches beyond the end");
+    if (size > f->len - w->at - BLOCK) return damaged(w, "a member that ends after the end of the file");
     const char *data = h + BLOCK;
     size_t      left = f->len - w->at - BLOCK, step = (size_t)((size + BLOCK - 1) / BLOCK * BLOCK);
-    if ((h[156] == 'L' || h[156] == 'x') && size > LONGEST_NAME) return damaged(w, "an endless name");
+    if ((h[156] == 'L' || h[156] == 'x') && size > LONGEST_NAME) return damaged(w, "a name that is too long");
     if (h[156] == 'L') w->name = data, w->name_len = strnlen(data, (size_t)size);
     else if (h[156] == 'x') {
         if (!pax_read(w, data, (size_t)size)) return false;
@@ -190,11 +181,11 @@ static void tar_close(FormatFile *f)
     if (t) free(t->member), free(t->sample);
 }
 
-/* The last sample before a break may lack members, so it is not used. */
+/* The last sample before damage may lack members, so it is not used. */
 static Status tar_index(FormatFile *f, const FormatConf *conf)
 {
     Status st = OK;
-    Walk   w  = { .f = f, .tar = keep_take(&f->keep, sizeof *w.tar) };
+    TarWalk w =  { .f = f, .tar = keep_take(&f->keep, sizeof *w.tar) };
     f->self = w.tar;
     while (w.at < f->len && walk_one(&w, &st)) continue;
     f->samples = w.tar->samples - (f->damage[0] && w.tar->samples ? 1 : 0);
@@ -211,7 +202,8 @@ static const RecordFile *member_ending(const Tar *t, const TarSample *s, const c
     return NULL;
 }
 
-/* Many sets carry a .json of download notes beside the caption; it is a conversation only if it says so. */
+/* Many sets have a .json with download metadata beside the caption; it is a conversation only with one of
+ * these keys. */
 static bool is_conversation(const RecordFile *m)
 {
     static const char *const keys[] = { "\"messages\"", "\"conversations\"", "\"instruction\"", "\"text\"" };
@@ -230,7 +222,7 @@ static Status tar_read(const FormatFile *f, int64_t i, Record *r)
     int               pictures = 0;
     snprintf(r->where, sizeof r->where, "%s:%.*s", f->path, base < 160 ? (int)base : 160, first->name);
     for (int k = 0; k < s->members; k++) pictures += record_file_is_picture(&first[k]);
-    if (!json && !text) return fail(E_DATA, "neither a .json nor a .txt among its %d members", s->members);
+    if (!json && !text) return fail(E_DATA, "none of its %d members is a .json or .txt", s->members);
     if (json && text && !is_conversation(json)) json = NULL;
     r->kind = json ? RECORD_JSON : pictures ? RECORD_CAPTION : RECORD_TEXT;
     r->text = (json ? json : text)->bytes, r->len = (json ? json : text)->len;

@@ -1,14 +1,14 @@
-/* data/format_text.c -- plain text for pre-training: a file is a document, or several with lines that say
- * <|endoftext|> between them. Documents beyond data.max_length are cut into pieces that fit, at line
- * breaks where there are some, so that no word of a corpus is lost.
+/* data/format_text.c -- plain text for pre-training: a file is one document, or several separated by lines
+ * <|endoftext|>. A document longer than data.max_length is cut into pieces that fit, at line breaks where
+ * there are some, so that no text of a corpus is lost.
  *
- * Where to cut is known only by tokenising, so a long document is tokenised once on opening. For corpora
- * of many gigabytes `treb data pack` does that once and for all. */
+ * The cuts depend on tokens, so a long document is tokenised on opening. For corpora of many gigabytes,
+ * `treb data pack` does that once. */
 #include "data/format.h"
 
 #include <string.h>
 
-typedef struct Pieces { Offsets from, to, more; } Pieces;       /* more: 1 where the document goes on */
+typedef struct Pieces { Offsets from, to, more; } Pieces;       /* more: 1 where the document continues */
 
 typedef struct Cutter {
     FormatFile      *f;
@@ -16,7 +16,7 @@ typedef struct Cutter {
     const Tokenizer *tokenizer;
     TokenScratch    *scratch;
     Ids              ids;
-    int64_t          most;            /* tokens of a piece, its <|endoftext|> not counted */
+    int64_t          most;            /* tokens of a piece, without <|endoftext|> */
 } Cutter;
 
 static bool is_space(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
@@ -35,8 +35,8 @@ static Status count_tokens(Cutter *c, size_t from, size_t to, int64_t *n)
     return *n = c->ids.n, OK;
 }
 
-/* The next place where the splitting rules cut as well: behind a line break and before something that is
- * no space. */
+/* The next offset where the tokenizer splits too: after a line break and before a character that is no
+ * space. */
 static size_t next_border(const Cutter *c, size_t at, size_t to)
 {
     const char *s = c->f->bytes;
@@ -49,8 +49,9 @@ static size_t next_border(const Cutter *c, size_t at, size_t to)
     return to;
 }
 
-/* A border near at + n in a stretch without line breaks: before a space, else between two characters. */
-static size_t near_border(const Cutter *c, size_t at, size_t to, size_t n)
+/* A border about n bytes after `at` in text without line breaks: before a space, else between two
+ * characters. */
+static size_t border_about(const Cutter *c, size_t at, size_t to, size_t n)
 {
     const char *s = c->f->bytes;
     size_t      end = n < to - at ? at + n : to, i = end;
@@ -61,14 +62,13 @@ static size_t near_border(const Cutter *c, size_t at, size_t to, size_t n)
     return end;
 }
 
-/* The first part of a stretch that is too long by itself, as long as fits: guessed, then scaled down until
- * it does. */
-static Status first_part(Cutter *c, size_t at, size_t to, size_t *end)
+/* The end of the first piece of a line that is too long: an estimate, scaled down until the piece fits. */
+static Status cut_line(Cutter *c, size_t at, size_t to, size_t *end)
 {
     size_t  n = (size_t)c->most * 4;
     int64_t tokens;
     for (;;) {
-        *end = near_border(c, at, to, n);
+        *end = border_about(c, at, to, n);
         TRY(count_tokens(c, at, *end, &tokens));
         if (tokens <= c->most || n <= 1) return OK;
         n = (size_t)((double)(*end - at) * (double)c->most / (double)tokens * 0.97);
@@ -88,7 +88,7 @@ static Status document_cut(Cutter *c, size_t from, size_t to)
             used += n, at = end;
             continue;
         }
-        if (at == start) TRY(first_part(c, at, end, &at));
+        if (at == start) TRY(cut_line(c, at, end, &at));
         TRY(piece_push(c, start, at, at < to));
         start = at, used = 0;
     }
@@ -101,8 +101,8 @@ static bool is_blank(const FormatFile *f, size_t from, size_t to)
     return from == to;
 }
 
-/* Does the line at `at` say <|endoftext|>? Then *next is the line behind it. */
-static bool is_mark(const FormatFile *f, size_t at, size_t *next)
+/* Whether the line at `at` is <|endoftext|>; *next is then the start of the next line. */
+static bool is_separator(const FormatFile *f, size_t at, size_t *next)
 {
     static const char mark[] = "<|endoftext|>";
     size_t n = sizeof mark - 1, end = at + n;
@@ -118,7 +118,7 @@ static Status documents_find(Cutter *c)
     FormatFile *f = c->f;
     size_t      from = 0, at = 0, next;
     while (at < f->len) {
-        if (is_mark(f, at, &next)) {
+        if (is_separator(f, at, &next)) {
             if (!is_blank(f, from, at)) TRY(document_cut(c, from, at));
             from = at = next;
             continue;

@@ -1,7 +1,10 @@
-/* data/formats.c -- the table of dataset formats, and what all of them share: mapping, choosing, offsets. */
+/* data/formats.c -- the table of dataset formats, and what they share: mapping, choosing by suffix,
+ * offsets. */
 #include "data/format.h"
 
+#include "base/grow.h"
 #include "base/str.h"
+#include "data/image.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -11,10 +14,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-extern const Format format_jsonl, format_json, format_tar, format_text, format_bin;
+/* Every dataset format there is; row x is `const Format format_x`. Suffixes and messages derive from it. */
+#define FORMAT_TABLE(ROW) ROW(jsonl) ROW(json) ROW(tar) ROW(text) ROW(bin)
 
-static const Format *const formats[] = { &format_jsonl, &format_json, &format_tar, &format_text,
-                                         &format_bin };
+#define ROW(x) extern const Format format_##x;
+FORMAT_TABLE(ROW)
+#undef ROW
+#define ROW(x) &format_##x,
+static const Format *const formats[] = { FORMAT_TABLE(ROW) };
+#undef ROW
 
 enum { FORMATS = sizeof formats / sizeof *formats };
 
@@ -35,27 +43,27 @@ static const Format *by_suffix(const char *path)
     return NULL;
 }
 
-bool format_knows(const char *path) { return by_suffix(path) != NULL; }
+bool format_has_suffix(const char *path) { return by_suffix(path) != NULL; }
 
-static Status unknown(const char *path)
+static Status fail_unknown(const char *path)
 {
     char known[256] = "";
     for (int i = 0; i < FORMATS; i++) {
         size_t at = strlen(known);
         snprintf(known + at, sizeof known - at, "%s%s", i ? "," : "", formats[i]->suffixes);
     }
-    return fail(E_CONFIG, "%s: not a kind of dataset file known here; the name must end in one of %s", path,
+    return fail(E_CONFIG, "%s: no dataset format has this suffix; the name must end in one of %s", path,
                 known);
 }
 
-/* A file of no bytes cannot be mapped and needs no mapping. */
-static Status map(FormatFile *f, const char *path)
+/* An empty file cannot be mapped and needs no mapping. */
+static Status map_file(FormatFile *f, const char *path)
 {
     struct stat info;
     int         fd = open(path, O_RDONLY | O_CLOEXEC);
     Status      st = OK;
     if (fd < 0 || fstat(fd, &info) < 0) st = fail(E_IO, "%s: %s", path, strerror(errno));
-    else if (!S_ISREG(info.st_mode))    st = fail(E_IO, "%s: not a plain file", path);
+    else if (!S_ISREG(info.st_mode))    st = fail(E_IO, "%s: not a regular file", path);
     else if (info.st_size > 0) {
         void *bytes = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (bytes == MAP_FAILED)
@@ -66,7 +74,7 @@ static Status map(FormatFile *f, const char *path)
     return st;
 }
 
-static Status index_it(FormatFile *f, const FormatConf *conf)
+static Status index_file(FormatFile *f, const FormatConf *conf)
 {
     Status st = f->format->index(f, conf);
     if (st) format_close(f);
@@ -77,10 +85,10 @@ Status format_open(FormatFile *f, const char *path, const FormatConf *conf)
 {
     *f = (FormatFile){ .path = path, .bytes = "" };
     const Format *format = by_suffix(path);
-    if (!format) return unknown(path);
-    TRY(map(f, path));
+    if (!format) return fail_unknown(path);
+    TRY(map_file(f, path));
     f->format = format;
-    return index_it(f, conf);
+    return index_file(f, conf);
 }
 
 Status format_open_memory(FormatFile *f, const char *name, const void *bytes, size_t len, const char *path,
@@ -90,7 +98,7 @@ Status format_open_memory(FormatFile *f, const char *name, const void *bytes, si
     for (int i = 0; i < FORMATS && !f->format; i++)
         if (!strcmp(formats[i]->name, name)) f->format = formats[i];
     REQUIRE(f->format, "no format is called %s", name);
-    return index_it(f, conf);
+    return index_file(f, conf);
 }
 
 void format_close(FormatFile *f)
@@ -119,22 +127,13 @@ void record_close(Record *r)
 
 bool record_file_is_picture(const RecordFile *f)
 {
-    static const char *const kinds[] = { ".jpg", ".jpeg", ".png", ".webp" };
-    for (int i = 0; i < 4; i++) {
-        size_t n = strlen(kinds[i]);
-        if (f->name_len > n && !strncasecmp(f->name + f->name_len - n, kinds[i], n)) return true;
-    }
-    return false;
+    return image_has_suffix(f->name, f->name_len);
 }
 
 Status offsets_push(Offsets *o, uint64_t v)
 {
-    if (o->n == o->cap) {
-        int64_t   cap = o->cap ? 2 * o->cap : 1024;
-        uint64_t *more = realloc(o->v, (size_t)cap * sizeof *more);
-        if (!more) return fail(E_FIT, "no memory for an index of %lld samples", (long long)cap);
-        o->v = more, o->cap = cap;
-    }
+    if (!GROW(o->v, o->cap, o->n + 1))
+        return fail(E_FIT, "no memory for an index of %lld samples", (long long)o->n);
     o->v[o->n++] = v;
     return OK;
 }

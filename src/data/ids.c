@@ -1,6 +1,7 @@
-/* data/ids.c -- see ids.h. Lists double when full, so pushing is cheap on the whole. */
+/* data/ids.c -- see ids.h. */
 #include "data/ids.h"
 
+#include "base/grow.h"
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,13 +9,8 @@
 
 static Status ids_reserve(Ids *s, int64_t more)
 {
-    if (more <= s->cap - s->n) return OK;
-    int64_t cap = s->cap ? s->cap : 64;
-    while (cap - s->n < more) cap *= 2;
-    int32_t *v = realloc(s->v, (size_t)cap * sizeof *v);
-    if (!v) return fail(E_FIT, "no memory for %lld token ids", (long long)cap);
-    s->v = v, s->cap = cap;
-    return OK;
+    return GROW(s->v, s->cap, s->n + more) ? OK : fail(E_FIT, "no memory for %lld token ids",
+                                                       (long long)(s->n + more));
 }
 
 Status ids_push(Ids *s, int32_t id) { return ids_repeat(s, id, 1); }
@@ -42,13 +38,7 @@ void ids_close(Ids *s)
 
 static Status text_reserve(Text *s, size_t more)
 {
-    if (more <= s->cap - s->n) return OK;
-    size_t cap = s->cap ? s->cap : 256;
-    while (cap - s->n < more) cap *= 2;
-    char *v = realloc(s->v, cap);
-    if (!v) return fail(E_FIT, "no memory for %zu bytes of text", cap);
-    s->v = v, s->cap = cap;
-    return OK;
+    return GROW(s->v, s->cap, s->n + more) ? OK : fail(E_FIT, "no memory for %zu bytes of text", s->n + more);
 }
 
 Status text_push(Text *s, const char *v, size_t n)

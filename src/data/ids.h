@@ -1,4 +1,4 @@
-/* data/ids.h -- growable lists of token ids and of bytes: what the input side appends to. */
+/* data/ids.h -- growing lists of token ids and of bytes. */
 #ifndef DATA_IDS_H
 #define DATA_IDS_H
 
@@ -6,8 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-typedef struct Ids { int32_t *v; int64_t n, cap; } Ids;      /* a zeroed one is empty and ready */
-typedef struct Text { char *v; size_t n, cap; } Text;        /* bytes; no NUL at the end is promised */
+typedef struct Ids { int32_t *v; int64_t n, cap; } Ids;      /* zeroed: empty */
+typedef struct Text { char *v; size_t n, cap; } Text;        /* bytes, without a NUL at the end */
 
 MUST Status ids_push(Ids *s, int32_t id);
 MUST Status ids_push_many(Ids *s, const int32_t *v, int64_t n);

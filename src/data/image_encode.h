@@ -1,7 +1,6 @@
-/* data/image_encode.h -- 8-bit RGB to PNG and JPEG files, for pictures that are made here.
+/* data/image_encode.h -- 8-bit RGB to PNG and JPEG, in memory or as files, for pictures that this tree draws.
  *
- * A file appears under its name when it is whole. It is not forced to the disk: what is drawn can be drawn
- * again. */
+ * A file appears under its name when it is complete. It is not synced to the disk. */
 #ifndef DATA_IMAGE_ENCODE_H
 #define DATA_IMAGE_ENCODE_H
 
@@ -12,12 +11,10 @@
 
 /* rgb (h, w, 3). Appends the whole file to out; on failure nothing is appended. */
 MUST Status image_encode_png(Text *out, const uint8_t *rgb, int64_t h, int64_t w);
-MUST Status image_encode_jpeg(Text *out, const uint8_t *rgb, int64_t h, int64_t w, int quality);       /* 1 … 100 */
+/* 1 … 100 */
+MUST Status image_encode_jpeg(Text *out, const uint8_t *rgb, int64_t h, int64_t w, int quality);
 
 MUST Status image_encode_png_file(const char *path, const uint8_t *rgb, int64_t h, int64_t w);
 MUST Status image_encode_jpeg_file(const char *path, const uint8_t *rgb, int64_t h, int64_t w, int quality);
-
-/* The bytes under their name, by way of path.part: whole or not there. */
-MUST Status file_replace(const char *path, const void *bytes, size_t n);
 
 #endif

@@ -1,11 +1,11 @@
-/* data/image_jpeg.c -- JPEG through libjpeg-turbo with its defaults: accurate DCT, smooth chroma. Other
- * settings are faster and change the pixels, so they are not used; nor is scaling inside the DCT.
+/* data/image_jpeg.c -- JPEG through libjpeg-turbo with its defaults: accurate DCT, smooth chroma. Faster
+ * settings and scaling inside the DCT change the pixels and are not used.
  *
- * libjpeg repairs what it can and warns. Training data should not hold repaired pictures, so every warning
- * is an error of the file, except those that say nothing about pixels (stray bytes between markers, odd
- * versions of side information). A file that ends early is one of the errors.
+ * libjpeg repairs damaged files and warns. Training data should not contain repaired pictures, so every
+ * warning is an error, except warnings that do not concern pixels (extra bytes between markers, versions
+ * of metadata). A file that ends early is an error.
  *
- * A progressive file may repeat scans without end; after MOST_SCANS it is refused. */
+ * A progressive file may repeat scans without end; it is refused after MOST_SCANS. */
 #include "data/image_private.h"
 
 #include <setjmp.h>
@@ -53,7 +53,7 @@ static bool is(const uint8_t *b, size_t len)
     return len >= 3 && b[0] == 0xFF && b[1] == 0xD8 && b[2] == 0xFF;
 }
 
-/* The first EXIF block and the last XMP block count, as for the reference. */
+/* The first EXIF block and the last XMP block are used, as in the reference. */
 static int turn_of(const Jpeg *j)
 {
     static const char xmp_mark[] = "http://ns.adobe.com/xap/1.0/";      /* with its NUL */
@@ -70,7 +70,7 @@ static int turn_of(const Jpeg *j)
     return orient_choose(exif, xmp);
 }
 
-/* Zeroed first, so that closing is fine whatever happened. Errors inside jump to j->out. */
+/* *j was zeroed, so it can be destroyed wherever an error jumps to j->out. */
 static void open_and_read_head(Jpeg *j, ImageHead *head, const ImageFile *f)
 {
     jpeg_create_decompress(&j->d);
@@ -128,8 +128,8 @@ static inline int muldiv(int a, int b)
     return (t + (t >> 8)) >> 8;
 }
 
-/* Writers of four-colour JPEG store inverted ink (Adobe's habit): 255 - sample is ink, so a sample of K is
- * already the 255 - K of the formula. */
+/* CMYK JPEG files store inverted ink, as Adobe does: 255 - sample is the ink, so a sample of K is already the
+ * 255 - K of the formula. */
 static void read_cmyk(Jpeg *j, const Image *im)
 {
     JSAMPARRAY row = j->d.mem->alloc_sarray((j_common_ptr)&j->d, JPOOL_IMAGE, j->d.output_width * 4, 1);
@@ -155,7 +155,7 @@ static void read_pixels(Jpeg *j, const Image *im)
     jpeg_start_decompress(&j->d);
     if (four_colours(j)) read_cmyk(j, im);
     else                 read_rgb(j, im);
-    jpeg_finish_decompress(&j->d);       /* reads on to the end mark, so a cut there is seen too */
+    jpeg_finish_decompress(&j->d);       /* reads up to the end marker, so that a missing end is an error */
 }
 
 static Status read_image(Image *im, ImageHead *head, const ImageFile *f)
@@ -173,4 +173,4 @@ static Status read_image(Image *im, ImageHead *head, const ImageFile *f)
     return st;
 }
 
-const ImageFormat image_jpeg = { "JPEG", is, head_of, read_image };
+const ImageFormat image_jpeg = { "JPEG", "image/jpeg", ".jpg,.jpeg", is, head_of, read_image };

@@ -1,8 +1,8 @@
 /* data/image_png.c -- PNG of every kind through libpng: 1 to 16 bits, grey, colour, palette, interlaced.
  *
- * 16-bit samples keep their high byte, alpha and transparent colours are dropped, gamma and profiles
- * ignored. Checksums count, the end mark too: a file that stops before it is truncated. Orientation is read
- * from eXIf and from plain-text XMP wherever they stand; from compressed text it is not. */
+ * 16-bit samples keep their high byte; alpha and transparent colours are dropped; gamma and profiles are
+ * ignored. Wrong checksums and a missing end chunk are errors. Orientation is read from eXIf and from
+ * uncompressed XMP text anywhere in the file. */
 #include "data/image_private.h"
 
 #include <setjmp.h>
@@ -27,7 +27,7 @@ static int turn_from_text(const uint8_t *data, size_t len)
     return orient_from_xmp(data + sizeof key, len - sizeof key);
 }
 
-/* Hops from chunk to chunk without decoding; what is cut off says nothing. */
+/* Walks the chunks without decoding and stops at a chunk that is cut off. */
 static int turn_of(const ImageFile *f)
 {
     int    exif = ORIENT_ABSENT, xmp = ORIENT_ABSENT, text;
@@ -77,7 +77,7 @@ static void on_read(png_structp p, png_bytep to, size_t n)
     g->at += n;
 }
 
-/* Chunks that cannot change the pixels we want are not even parsed. */
+/* Chunks that cannot change the pixels are not parsed. */
 static void open_and_set(Png *g)
 {
     png_set_read_fn(g->p, g, on_read);
@@ -123,4 +123,4 @@ static Status read_image(Image *im, ImageHead *head, const ImageFile *f)
     return OK;
 }
 
-const ImageFormat image_png = { "PNG", is, head_of, read_image };
+const ImageFormat image_png = { "PNG", "image/png", ".png", is, head_of, read_image };

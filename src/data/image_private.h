@@ -1,31 +1,32 @@
-/* data/image_private.h -- what the picture formats share; one is a file image_<name>.c and a row in
- * image.c. */
+/* data/image_private.h -- the interface of a picture format. To add one, write image_<name>.c ending in
+ * `const ImageFormat image_<name>` and a row in image.c. */
 #ifndef DATA_IMAGE_PRIVATE_H
 #define DATA_IMAGE_PRIVATE_H
 
 #include "data/image.h"
 
-/* A file in memory; nothing in it is trusted. */
+/* A file in memory; nothing in it is trusted. `what` names it in messages. */
 typedef struct ImageFile { const uint8_t *bytes; size_t len; ImageLimits lim; const char *what; } ImageFile;
 
-/* As stored: turn is the EXIF orientation, 1 to 8, still to be applied. */
+/* The size as stored, before the EXIF orientation `turn` (1 to 8) is applied. */
 typedef struct ImageHead { int64_t h, w; int turn; } ImageHead;
 
 typedef struct ImageFormat {
-    const char *name;
-    bool   (*is)(const uint8_t *bytes, size_t len);
-    Status (*head)(ImageHead *out, const ImageFile *f);
-    Status (*read)(Image *im, ImageHead *out, const ImageFile *f); /* calls image_reserve_checked before any pixel */
+    const char *name, *mime, *suffixes;                            /* "JPEG", "image/jpeg", ".jpg,.jpeg" */
+    bool   (*is)(const uint8_t *bytes, size_t len);                /* by content */
+    Status (*head)(ImageHead *out, const ImageFile *f);            /* decodes no pixels */
+    /* calls image_reserve_checked before decoding */
+    Status (*read)(Image *im, ImageHead *out, const ImageFile *f);
 } ImageFormat;
 
-extern const ImageFormat image_jpeg, image_png, image_webp;
-
-/* Holds the size against the limits; image_reserve_checked also makes the room for it. */
+/* Checks a size against the limits. image_reserve gives the picture memory for a size;
+ * image_reserve_checked does both. */
 MUST Status image_check_limits(const ImageHead *head, const ImageFile *f);
 MUST Status image_reserve_checked(Image *im, const ImageHead *head, const ImageFile *f);
 MUST Status image_reserve(Image *im, int64_t h, int64_t w, const char *what);
 
-/* data/orient.c: which way up. The readers give 0 where nothing is said, 1 for a value that means nothing. */
+/* data/orient.c: the orientation of a picture. The readers give ABSENT where none is stored and UPRIGHT
+ * for a value without a meaning. */
 enum { ORIENT_ABSENT = 0, ORIENT_UPRIGHT = 1 };
 int         orient_from_exif(const uint8_t *tiff, size_t len);
 int         orient_from_xmp(const uint8_t *xml, size_t len);

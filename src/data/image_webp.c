@@ -1,5 +1,5 @@
-/* data/image_webp.c -- WebP, lossy and lossless, through libwebp. Alpha is dropped; of an animation the first
- * frame is taken, on a black canvas, as the reference's loader shows it. */
+/* data/image_webp.c -- WebP, lossy and lossless, through libwebp. Alpha is dropped. An animation gives its
+ * first frame on a black canvas, as in the reference loader. */
 #include "data/image_private.h"
 
 #include <string.h>
@@ -17,7 +17,7 @@ static bool is(const uint8_t *b, size_t len)
 
 static uint32_t le24(const uint8_t *b) { return b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16; }
 
-/* The first chunk of this type in a row of them; no data when there is none or it is cut off. */
+/* The first chunk of this type; data is NULL when there is none or it is cut off. */
 static Chunk chunk_find(const uint8_t *b, size_t len, const char *type)
 {
     size_t at = 0;
@@ -51,7 +51,7 @@ static const char *reason(VP8StatusCode code)
 
 static Status bad(const ImageFile *f, const char *why) { return fail(E_DATA, "%s: WebP: %s", f->what, why); }
 
-/* Notes count where the extended header announces them. */
+/* EXIF and XMP are read where the flags of the extended header announce them. */
 static int turn_of(const ImageFile *f)
 {
     Chunk wide = file_chunk(f, "VP8X"), exif = { 0 }, xmp = { 0 };
@@ -87,13 +87,14 @@ static Status decode_at(const Image *im, uint8_t *rgb, int64_t h, int64_t w, con
     c.output.u.RGBA.stride = (int)im->w * 3;
     c.output.u.RGBA.size = (size_t)((h - 1) * im->w + w) * 3;
     VP8StatusCode code = WebPGetFeatures(b, len, &c.input);
-    if (!code && (c.input.height != h || c.input.width != w)) return bad(f, "sizes that do not agree");
+    if (!code && (c.input.height != h || c.input.width != w))
+        return bad(f, "the sizes in its headers do not agree");
     if (!code) code = WebPDecode(b, len, &c);
     WebPFreeDecBuffer(&c.output);
     return code ? bad(f, reason(code)) : OK;
 }
 
-/* A frame: where it stands (in pairs of pixels), its size, its duration, then chunks like those of a file. */
+/* A frame is its offset in units of two pixels, its size, its duration, then chunks like those of a file. */
 static Status first_frame(const Image *im, const ImageFile *f)
 {
     Chunk frame = file_chunk(f, "ANMF");
@@ -118,4 +119,4 @@ static Status read_image(Image *im, ImageHead *head, const ImageFile *f)
     return decode_at(im, im->rgb, im->h, im->w, f->bytes, f->len, f);
 }
 
-const ImageFormat image_webp = { "WebP", is, head_of, read_image };
+const ImageFormat image_webp = { "WebP", "image/webp", ".webp", is, head_of, read_image };

@@ -134,7 +134,8 @@ static void totals_add(PassTotals *p, const PackBin *bins, int n)
     }
 }
 
-Status index_pack_pass(const Index *x, const SampleConf *c, int64_t epoch, int ranks, int micro, PassTotals *out)
+Status index_pack_pass(const Index *x, const SampleConf *c, int64_t epoch, int ranks, int micro,
+                       PassTotals *out)
 {
     StepPacker  p;
     int      n    = ranks * micro;

@@ -1,8 +1,8 @@
 /* data/index.h -- the sizes of samples, filled as samples are measured or for a whole pass at once.
  *
  * Measuring a sample reads its record, tokenises it and reads the headers of its pictures; it decodes no
- * pixels. A row takes twelve bytes. Any number of threads may read and write, because measuring a sample again
- * gives the same row. A size stays for the life of the index: later passes measure nothing. */
+ * pixels. A row takes twelve bytes. Any number of threads may read and write, because measuring a sample
+ * again gives the same row. A size stays for the life of the index: later passes measure nothing. */
 #ifndef DATA_INDEX_H
 #define DATA_INDEX_H
 
@@ -19,8 +19,8 @@ MUST Status index_open(Index *x, int64_t samples);
 void        index_close(Index *x);                                           /* twice is fine */
 SizeKind    index_get(const Index *x, int64_t id, DocSize *size);
 
-/* Measures one sample unless its size is known. A bad sample gives its error every time. *loaded is the sample
- * where it had to be loaded for that, zeroed otherwise; the caller closes it. */
+/* Measures one sample unless its size is known. A bad sample gives its error every time. *loaded is the
+ * sample where it had to be loaded for that, zeroed otherwise; the caller closes it. */
 MUST Status index_measure(Index *x, SampleScratch *t, const SampleConf *c, int64_t id, DocSize *size,
                           SizeKind *kind, Sample *loaded);
 /* Measures every sample of a pass, in parallel. The first bad sample is an error unless `tolerant`. */

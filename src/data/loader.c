@@ -22,7 +22,8 @@ static Status data_open(Loader *l)
     TRY(sample_conf(&l->sample, r, c->tokenizer, &c->patch, &c->shape, &c->budget));
     TRY(sample_settings(&l->sample, &settings));
     DatasetConf d = {
-        .sources = c->sources, .key = train ? "data.train" : "data.eval", .held_out = c->held_out, .once = c->once,
+        .sources = c->sources, .key = train ? "data.train" : "data.eval", .held_out = c->held_out,
+        .once = c->once,
         .split = (train && r->data.eval.n == 0) || c->held_out ? r->eval.split : 0, .tolerant = tolerant(l),
         .seed = (uint64_t)r->train.seed, .settings = settings, .log = c->log,
         .format = { c->tokenizer, l->sample.max_length },
@@ -198,7 +199,8 @@ static Status stay_failed(Loader *l, Status st)
     return st;
 }
 
-/* A bad sample ends the run or, with data.bad_sample: skip, is listed and counted; too many in a pass end it. */
+/* A bad sample ends the run or, with data.bad_sample: skip, is listed and counted; too many in a pass end
+ * it. */
 static Status bad_sample(Loader *l, Status status, const char *text, int64_t id, int64_t epoch)
 {
     char where[320];
@@ -293,7 +295,8 @@ const Stream *loader_peek(Loader *l, bool wait)
     if (wait) loader_pack_ahead(l);
     while (wait && !l->status && !(l->packed > l->handed && step_is_ready(l, s)))
         pthread_cond_wait(&l->ready, &l->lock);
-    bool made = !l->status && s->state != STEP_END && l->packed > l->handed && step_is_ready(l, s) && !s->status;
+    bool made = !l->status && s->state != STEP_END && l->packed > l->handed && step_is_ready(l,
+                                                                                             s) && !s->status;
     pthread_mutex_unlock(&l->lock);
     return made ? &s->slot[0].stream : NULL;
 }

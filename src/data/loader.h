@@ -63,7 +63,7 @@ void        loader_close(Loader *l);                                /* NULL is f
 
 /* The next step's micro-batches; the previous ones are free for refilling from here on. */
 MUST Status loader_next(Loader *l, LoaderStep *out);
-const Stream *loader_peek(Loader *l, bool wait);                    /* first stream of the next step; NULL: not ready */
+const Stream *loader_peek(Loader *l, bool wait);  /* first stream of the next step; NULL: not ready */
 MUST Status loader_state(Loader *l, Json **out);                    /* after the step handed out last */
 MUST Status loader_rewind(Loader *l);                               /* to the beginning */
 int64_t     loader_samples(const Loader *l);                        /* in one pass over the mixture */

@@ -1,6 +1,6 @@
-/* data/loader_pack.c -- see loader_private.h. Workers measure samples in any order; the step packer gets their
- * sizes in the order of the pass, so that the timing of workers cannot change how steps are packed. Everything
- * here runs under the lock, except measuring. */
+/* data/loader_pack.c -- see loader_private.h. Workers measure samples in any order; the step packer gets
+ * their sizes in the order of the pass, so that the timing of workers cannot change how steps are packed.
+ * Everything here runs under the lock, except measuring. */
 #include "data/loader_private.h"
 
 #include <stdlib.h>

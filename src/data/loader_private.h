@@ -1,7 +1,7 @@
 /* data/loader_private.h -- what the three files of the loader share.
  *
  *   loader.c        opening, handing out steps, state, bad samples
- *   loader_pack.c   which samples come next: measured ahead of the step packer, packed in the order of the pass
+ *   loader_pack.c   which samples come next: measured ahead, packed in the order of the pass
  *   loader_fill.c   worker threads: samples into streams, pixels into their place
  *
  * One lock guards everything but the inside of a slot or of a pending sample that a worker is busy with. */
@@ -56,7 +56,7 @@ typedef struct PendingStep {
     Json       *after;                    /* the step packer's state after this step */
     BadSample  *bad;                      /* bad samples met while the step was packed */
     int64_t     bads, bad_cap;
-    Status      status;                   /* STEP_END: the error that ends the steps, or OK at the end of the data */
+    Status      status;  /* STEP_END: the error that ends the steps, or OK at the end of the data */
     char       *text;
 } PendingStep;
 
@@ -90,7 +90,8 @@ struct Loader {
     PendingStep     step[STEPS];
     int64_t         handed, packed;       /* steps so far; step i is step[i % STEPS] */
     PendingSample   ahead[AHEAD];
-    int64_t         asked, begun, used;   /* samples asked for, begun to be measured, given to the step packer */
+    /* samples asked for, begun to be measured, given to the step packer */
+    int64_t         asked, begun, used;
     int64_t         ask_epoch, ask_position;
     bool            ended;                /* no more steps will be packed */
 

@@ -22,17 +22,17 @@ Status media_path(char *out, size_t cap, const char *path, const char *media_dir
     return n >= 0 && (size_t)n < cap ? OK : fail(E_DATA, "%.80s…: the path is too long", path);
 }
 
-/* O_NONBLOCK: a pipe in place of a file must not hold up the run. */
+/* O_NONBLOCK: opening a pipe must not block the run. */
 static Status open_plain(int *fd, size_t *len, const char *file)
 {
     struct stat info;
     Status      st = OK;
     *fd = open(file, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (*fd < 0 || fstat(*fd, &info) < 0)                st = fail(E_IO, "%s: %s", file, strerror(errno));
-    else if (!S_ISREG(info.st_mode))                     st = fail(E_IO, "%s: not a plain file", file);
+    else if (!S_ISREG(info.st_mode))                     st = fail(E_IO, "%s: not a regular file", file);
     else if (info.st_size == 0)                          st = fail(E_DATA, "%s: the file is empty", file);
     else if ((uint64_t)info.st_size > IMAGE_MAX_BYTES)
-        st = fail(E_DATA, "%s: %lld bytes; pictures of at most %zu are opened", file, (long long)info.st_size,
+        st = fail(E_DATA, "%s: %lld bytes; the limit for pictures is %zu", file, (long long)info.st_size,
                   IMAGE_MAX_BYTES);
     if (st && *fd >= 0) close(*fd);
     if (!st) *len = (size_t)info.st_size;
@@ -76,7 +76,7 @@ Status media_read(const char *file, char **buf, size_t *cap, size_t *len)
     while (!st && got < want) {
         ssize_t n = read(fd, *buf + got, want - got);
         if (n < 0 && errno != EINTR) st = fail(E_IO, "%s: %s", file, strerror(errno));
-        else if (n == 0) want = got; /* cut short meanwhile; the decoder will say so */
+        else if (n == 0) want = got; /* truncated meanwhile; the decoder reports it */
         else if (n > 0)              got += (size_t)n;
     }
     close(fd);

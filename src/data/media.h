@@ -1,9 +1,8 @@
-/* data/media.h -- the bytes behind a picture's name: where the file lies, its header by mapping, all of it
- * by reading.
+/* data/media.h -- finds and reads the file of a picture.
  *
- * Only plain files are opened. Headers are looked at through a mapping, so that measuring a picture
- * touches a page or two of it; pixels come from a copy, which nobody can cut short while a decoder runs
- * over it. */
+ * Only regular files are opened. Headers are read through a mapping, so that measuring a picture reads a
+ * page or two of it. Pixels are decoded from a copy, because a mapped file that is truncated during
+ * decoding would end the process. */
 #ifndef DATA_MEDIA_H
 #define DATA_MEDIA_H
 
@@ -13,7 +12,8 @@
 
 typedef struct MediaMap { const void *bytes; size_t len; } MediaMap;
 
-/* path as it stands when absolute; else below media_dir, or when that is "" beside the file `beside`. */
+/* An absolute path is kept; another is taken below media_dir or, when that is "", below the folder of
+ * `beside`. */
 MUST Status media_path(char *out, size_t cap, const char *path, const char *media_dir, const char *beside);
 
 MUST Status media_map(MediaMap *m, const char *file);

@@ -1,4 +1,4 @@
-/* data/media_ref.c -- see mediaref.h. Opens no file and no connection; where a path leads the loader sees. */
+/* data/media_ref.c -- see media_ref.h. Opens no file and no connection. */
 #include "data/media_ref.h"
 
 #include <ctype.h>
@@ -20,7 +20,7 @@ int64_t base64_decode(void *out, const char *text, size_t len)
     int64_t  n = 0;
     size_t   digits = 0, padding = 0;
     for (size_t i = 0; i < len; i++) {
-        if (text[i] == '\n' || text[i] == '\r' || text[i] == ' ') continue;      /* lines of mail programs */
+        if (text[i] == '\n' || text[i] == '\r' || text[i] == ' ') continue;      /* line breaks are allowed */
         int d = base64_digit(text[i]);
         if (text[i] == '=') padding++;
         else if (d < 0 || padding) return -1;
@@ -63,13 +63,13 @@ Status media_ref_read(Frame *f, Keep *keep, const Json *v, const char *where)
         return fail(E_DATA, "%s: a picture is named by a path or a data: URI", where);
     const char *s = json_string_value(v);
     size_t      len = json_string_length(v), scheme = scheme_length(s);
-    if (strlen(s) != len) return fail(E_DATA, "%s: a path has no NUL in it", where);
+    if (strlen(s) != len) return fail(E_DATA, "%s: a path must not contain NUL", where);
     if (!strncasecmp(s, "data:", 5)) return data_uri_read(f, keep, s, len, where);
     if (scheme == 4 && !strncasecmp(s, "file", 4)) s += 7, scheme = 0;
     if (scheme)
-        return fail(E_DATA, "%s: a %.*s address; nothing is downloaded here: download it first and give its "
+        return fail(E_DATA, "%s: a %.*s address; treb downloads nothing: download it first and give its "
                             "path", where, scheme > 16 ? 16 : (int)scheme, s);
-    if (!*s) return fail(E_DATA, "%s: a path is empty", where);
+    if (!*s) return fail(E_DATA, "%s: the path is empty", where);
     f->path = s;
     return OK;
 }

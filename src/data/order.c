@@ -1,12 +1,12 @@
 /* data/order.c -- see order.h. Swap-or-not (Hoang, Morris, Rogaway, "An enciphering scheme based on a card
- * shuffle", CRYPTO 2012): each round pairs the cards x and K - x and swaps a pair or not by a coin that
- * both see. Some log n rounds mix well for any n, even or odd, large or tiny. */
+ * shuffle", CRYPTO 2012): each round pairs the positions x and K - x and swaps them or not by a
+ * pseudorandom bit of the pair. O(log n) rounds mix well for any n. */
 #include "data/order.h"
 
 #include "base/rng.h"
 #include "base/status.h"
 
-/* The finaliser of SplitMix64: cheap, and every bit of x reaches every bit of the result. */
+/* The finaliser of SplitMix64: every bit of the result depends on every bit of x. */
 static uint64_t mix(uint64_t x)
 {
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
@@ -16,7 +16,7 @@ static uint64_t mix(uint64_t x)
 
 int64_t order_at(int64_t n, uint64_t seed, uint64_t stream, int64_t i)
 {
-    REQUIRE(i >= 0 && i < n, "place %lld of %lld", (long long)i, (long long)n);
+    REQUIRE(i >= 0 && i < n, "position %lld of %lld", (long long)i, (long long)n);
     uint64_t key = rng_u64(seed, stream, 0), x = (uint64_t)i, N = (uint64_t)n;
     int      bits = 64 - __builtin_clzll(N), rounds = 4 * bits + 24;
     for (int r = 0; r < rounds; r++) {

@@ -1,10 +1,12 @@
-/* data/orient.c -- which way up a picture is meant to be seen, and turning it.
+/* data/orient.c -- reads the orientation of a picture from EXIF or XMP and rotates the pixels.
  *
- * Cameras store the sensor's rows as they are and note in EXIF how to hold the picture. Read are tag 0x0112
- * of the first directory, and where EXIF does not have it XMP's tiff:Orientation, as the reference does.
- * Nothing else of EXIF is looked at; a directory that leaves its block says nothing. */
+ * Cameras store the rows of the sensor and record the orientation in EXIF. Read are tag 0x0112 of the
+ * first EXIF directory and, where that is absent, tiff:Orientation of XMP, as in the reference. A
+ * directory that reaches outside its block is ignored. */
 #define _GNU_SOURCE                                              /* memmem */
 #include "data/image_private.h"
+
+#include "base/num.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -18,11 +20,11 @@ static uint32_t number(const uint8_t *b, int bytes, bool little)
     return v;
 }
 
-static int known(uint32_t v) { return v >= 1 && v <= 8 ? (int)v : ORIENT_UPRIGHT; }
+static int checked(uint32_t v) { return v >= 1 && v <= 8 ? (int)v : ORIENT_UPRIGHT; }
 
 int orient_from_exif(const uint8_t *b, size_t len)
 {
-    while (len >= 6 && !memcmp(b, "Exif\0", 6)) b += 6, len -= 6;       /* some writers put the mark twice */
+    while (len >= 6 && !memcmp(b, "Exif\0", 6)) b += 6, len -= 6;       /* some programs write it twice */
     if (len < 8 || (memcmp(b, "II*\0", 4) && memcmp(b, "MM\0*", 4))) return ORIENT_ABSENT;
     bool   little = b[0] == 'I';
     size_t at = number(b + 4, 4, little);
@@ -32,8 +34,8 @@ int orient_from_exif(const uint8_t *b, size_t len)
         const uint8_t *e = b + at;
         uint32_t       type = number(e + 2, 2, little);
         if (number(e, 2, little) != TAG_ORIENTATION || number(e + 4, 4, little) != 1) continue;
-        if (type == TYPE_SHORT) return known(number(e + 8, 2, little));
-        if (type == TYPE_LONG)  return known(number(e + 8, 4, little));
+        if (type == TYPE_SHORT) return checked(number(e + 8, 2, little));
+        if (type == TYPE_LONG)  return checked(number(e + 8, 4, little));
     }
     return ORIENT_ABSENT;
 }
@@ -45,7 +47,7 @@ int orient_from_xmp(const uint8_t *xml, size_t len)
     while ((at = memmem(at, (size_t)(end - at), key, sizeof key - 1))) {
         at += sizeof key - 1;
         size_t skip = end - at > 2 && !memcmp(at, "=\"", 2) ? 2 : end - at > 1 && *at == '>' ? 1 : 0;
-        if (skip && at[skip] >= '0' && at[skip] <= '9') return known((uint32_t)(at[skip] - '0'));
+        if (skip && at[skip] >= '0' && at[skip] <= '9') return checked((uint32_t)(at[skip] - '0'));
     }
     return ORIENT_ABSENT;
 }
@@ -55,15 +57,13 @@ int orient_choose(int exif, int xmp)
     return exif != ORIENT_ABSENT ? exif : xmp != ORIENT_ABSENT ? xmp : ORIENT_UPRIGHT;
 }
 
-static inline int64_t less(int64_t a, int64_t b) { return a < b ? a : b; }
-
-/* dst[y, x] = src at `from` + y * down + x * right, in bytes; by tiles, because one side walks across
- * rows. */
+/* dst[y, x] is the pixel at `from` + y * down + x * right, in bytes. Tiled, because one of the two
+ * pictures is read or written across rows. */
 static void gather(uint8_t *dst, int64_t h, int64_t w, const uint8_t *from, int64_t down, int64_t right)
 {
     for (int64_t y0 = 0; y0 < h; y0 += TILE)
         for (int64_t x0 = 0; x0 < w; x0 += TILE) {
-            int64_t y1 = less(y0 + TILE, h), n = less(TILE, w - x0);
+            int64_t y1 = min_i64(y0 + TILE, h), n = min_i64(TILE, w - x0);
             for (int64_t y = y0; y < y1; y++) {
                 uint8_t       *to = dst + (y * w + x0) * 3;
                 const uint8_t *at = from + y * down + x0 * right;
@@ -72,8 +72,9 @@ static void gather(uint8_t *dst, int64_t h, int64_t w, const uint8_t *from, int6
         }
 }
 
-/* Of the eight, 2 to 4 mirror and 5 to 8 also exchange rows and columns. In the coordinates of the source the
- * shown picture begins at the last column for 2, 3, 7, 8 and at the last row for 3, 4, 6, 7. */
+/* Orientations 2 to 4 mirror or rotate by 180 degrees; 5 to 8 also exchange rows and columns. In the
+ * source, the upper left pixel of the result is in the last column for 2, 3, 7, 8 and in the last row for
+ * 3, 4, 6, 7. */
 Status orient_apply(Image *im, int turn, const char *what)
 {
     if (turn <= ORIENT_UPRIGHT) return OK;

@@ -1,6 +1,7 @@
 /* data/pack.c -- see pack.h. */
 #include "data/pack.h"
 
+#include "base/grow.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,12 +21,8 @@ void pack_bin_close(PackBin *b)
 
 Status pack_bin_push(PackBin *b, const PackDoc *d)
 {
-    if (b->docs == b->cap) {
-        int64_t  cap = b->cap ? 2 * b->cap : 16;
-        PackDoc *more = realloc(b->doc, (size_t)cap * sizeof *more);
-        if (!more) return fail(E_FIT, "no memory for a bin of %lld documents", (long long)cap);
-        b->doc = more, b->cap = cap;
-    }
+    if (!GROW(b->doc, b->cap, b->docs + 1))
+        return fail(E_FIT, "no memory for a bin of %lld documents", (long long)b->docs);
     b->doc[b->docs++] = *d;
     b->used.tokens     += d->size.tokens;
     b->used.patches    += d->size.patches;
@@ -50,14 +47,14 @@ static bool fits_bin(const PackBin *bin, const Budget *b, const DocSize *d)
 
 static double share(int64_t used, int64_t of) { return of > 0 ? (double)used / (double)of : 0; }
 
-/* How near a bin is to the first of its budgets. */
+/* The larger used share of the budgets of tokens and patches. */
 static double fullness(const PackBin *bin, const Budget *b)
 {
     double t = share(bin->used.tokens, b->tokens), p = share(bin->used.patches, b->patches);
     return t > p ? t : p;
 }
 
-static PackBin take(Packer *p, int i)
+static PackBin remove_bin(Packer *p, int i)
 {
     PackBin bin = p->open[i];
     p->opens--;
@@ -76,7 +73,7 @@ Status packer_add(Packer *p, const PackDoc *d, PackBin *out, bool *full)
         int fullest = 0;
         for (int i = 1; i < p->opens; i++)
             if (fullness(&p->open[i], &p->budget) > fullness(&p->open[fullest], &p->budget)) fullest = i;
-        *out = take(p, fullest), *full = true;
+        *out = remove_bin(p, fullest), *full = true;
     }
     return pack_bin_push(&p->open[p->opens++], d);
 }
@@ -84,12 +81,12 @@ Status packer_add(Packer *p, const PackDoc *d, PackBin *out, bool *full)
 bool packer_flush(Packer *p, PackBin *out)
 {
     if (p->opens == 0) return false;
-    *out = take(p, 0);
+    *out = remove_bin(p, 0);
     return true;
 }
 
-/* A patch passes a smaller tower and its merger; against a token of a decoder of the usual proportions it is
- * about a quarter. Attention's square part weighs in at a few thousand of either. */
+/* A patch passes the vision encoder and its merger, which cost about a quarter of a token in a decoder of
+ * usual proportions. The quadratic part of attention counts from a few thousand tokens or patches on. */
 static double doc_cost(const DocSize *d)
 {
     double t = (double)d->tokens, p = (double)d->patches;
@@ -112,7 +109,7 @@ static int costly_first(const void *a, const void *b)
     return (x->order > y->order) - (x->order < y->order);
 }
 
-static Status spread(PackBin *to, double *cost, int n, const Ranked *doc, int64_t docs, const Budget *b,
+static Status spread_docs(PackBin *to, double *cost, int n, const Ranked *doc, int64_t docs, const Budget *b,
                      bool *done)
 {
     *done = true;
@@ -139,7 +136,7 @@ Status pack_bins_spread(PackBin *to, int n, const PackBin *from, int bins, const
         for (int64_t k = 0; k < from[i].docs; k++, docs++)
             doc[docs] = (Ranked){ doc_cost(&from[i].doc[k].size), docs, from[i].doc[k] };
     if (!st) qsort(doc, (size_t)docs, sizeof *doc, costly_first);
-    if (!st) st = spread(to, cost, n, doc, docs, b, done);
+    if (!st) st = spread_docs(to, cost, n, doc, docs, b, done);
     if (st || !*done)
         for (int k = 0; k < n; k++) pack_bin_close(&to[k]);
     free(doc), free(cost);
@@ -152,7 +149,7 @@ Status pack_bins_assign(int *place, const PackBin *bin, int ranks, int micro)
     Ranked *sort = calloc((size_t)n + 1, sizeof *sort);
     double *sum  = calloc((size_t)ranks + 1, sizeof *sum);
     bool   *took = calloc((size_t)ranks + 1, sizeof *took);
-    Status  st   = sort && sum && took ? OK : fail(E_FIT, "no memory to deal %d micro-batches", n);
+    Status  st   = sort && sum && took ? OK : fail(E_FIT, "no memory to assign %d micro-batches", n);
     for (int i = 0; !st && i < n; i++) sort[i] = (Ranked){ pack_bin_cost(&bin[i]), i, { 0 } };
     if (!st) qsort(sort, (size_t)n, sizeof *sort, costly_first);
     for (int k = 0; !st && k < micro; k++) {

@@ -1,7 +1,7 @@
-/* data/patches.c -- the size a picture is brought to, and its pixels as the rows of the vision stream.
+/* data/patches.c -- the size a picture is resized to, and its pixels as rows of the vision stream.
  *
- * A patch is one row: colour, frame, line, column, the innermost last. Patches go in blocks of merge x merge,
- * row by row inside a block and block by block, so that merging is a plain reshape. */
+ * A patch is one row of (colour, frame, line, column) values, column innermost. Patches are ordered in
+ * blocks of merge x merge, row by row inside a block, so that merging them is a reshape. */
 #include "data/image_private.h"
 
 #include "base/hot.h"
@@ -11,7 +11,7 @@
 
 enum { MOST_ASPECT = 200, COLOURS = 3, MOST_SIDE = 64 };
 
-/* Doubles and their rounding as in the reference: half to even, two divisions in this order. */
+/* Doubles and rounding equal the reference: half to even, two divisions in this order. */
 Status image_fit(int64_t *h, int64_t *w, const PatchShape *p)
 {
     double f = (double)(p->patch * p->merge), H = (double)*h, W = (double)*w;
@@ -32,7 +32,7 @@ Status image_fit(int64_t *h, int64_t *w, const PatchShape *p)
 }
 
 /* One patch of one frame as three planes. */
-HOT static void planes_make(uint8_t *restrict planes, const uint8_t *restrict rgb, int64_t stride,
+HOT static void split_planes(uint8_t *restrict planes, const uint8_t *restrict rgb, int64_t stride,
                             int64_t side)
 {
     uint8_t *r = planes, *g = r + side * side, *b = g + side * side;
@@ -41,9 +41,8 @@ HOT static void planes_make(uint8_t *restrict planes, const uint8_t *restrict rg
             r[x] = rgb[3 * x], g[x] = rgb[3 * x + 1], b[x] = rgb[3 * x + 2];
 }
 
-/* The levels themselves, where the machine that computes will normalise them, or (level - 127.5) / 127.5 in
- * f32. */
-HOT static void plane_put(void *restrict out, bool bytes, int64_t at, const uint8_t *restrict plane,
+/* 8-bit levels, which the device normalises, or (level - 127.5) / 127.5 in f32. */
+HOT static void put_plane(void *restrict out, bool bytes, int64_t at, const uint8_t *restrict plane,
                           int64_t n)
 {
     float *f = (float *)out + at;
@@ -51,16 +50,16 @@ HOT static void plane_put(void *restrict out, bool bytes, int64_t at, const uint
     else for (int64_t i = 0; i < n; i++) f[i] = ((float)plane[i] - 127.5f) / 127.5f;
 }
 
-static void patch_make(void *out, bool bytes, int64_t at, const Image *im, const Image *second,
+static void make_patch(void *out, bool bytes, int64_t at, const Image *im, const Image *second,
                        const PatchShape *p, int64_t row, int64_t col)
 {
     uint8_t planes[COLOURS * MOST_SIDE * MOST_SIDE];
     int64_t plane = p->patch * p->patch, from = (row * im->w + col) * p->patch * COLOURS;
     for (int64_t t = 0; t < p->frames; t++) {
         if (t == 0 || (t == 1 && second))
-            planes_make(planes, (t ? second : im)->rgb + from, im->w * COLOURS, p->patch);
+            split_planes(planes, (t ? second : im)->rgb + from, im->w * COLOURS, p->patch);
         for (int64_t c = 0; c < COLOURS; c++)
-            plane_put(out, bytes, at + (c * p->frames + t) * plane, planes + c * plane, plane);
+            put_plane(out, bytes, at + (c * p->frames + t) * plane, planes + c * plane, plane);
     }
 }
 
@@ -74,6 +73,6 @@ void image_patches(void *out, bool bytes, const Image *im, const Image *second, 
     REQUIRE(!second || (second->h == im->h && second->w == im->w), "frames of a pair differ in size");
     for (int64_t k = 0; k < im->h / p->patch * across * m; k++) {
         int64_t in = k % (m * m), at = k / (m * m);
-        patch_make(out, bytes, k * dim, im, second, p, at / across * m + in / m, at % across * m + in % m);
+        make_patch(out, bytes, k * dim, im, second, p, at / across * m + in / m, at % across * m + in % m);
     }
 }

@@ -1,12 +1,14 @@
-/* data/resize.c -- antialiased bicubic resize in integers, equal to the reference's bit for bit.
+/* data/resize.c -- antialiased bicubic resize in integers, bit-equal to the reference.
  *
- * Two passes of one dimension: across rows first, rounded and clamped to 8 bits, then down columns. An axis
- * that keeps its size is skipped. Weights are those of the Keys kernel (a = -0.5), stretched when reducing,
- * in double, then as int16 with as many bits p behind the point as the largest of the axis allows. They are
- * not made to sum to one again; that, another p, or floats between the passes would move pixels.
+ * Two passes of one dimension: horizontal first, rounded and clamped to 8 bits, then vertical. A dimension
+ * that keeps its size is skipped. Weights come from the Keys kernel (a = -0.5), widened when reducing, in
+ * double, then as int16 with as many fraction bits as the largest weight of the dimension allows. They are
+ * not renormalised to sum to one: renormalising, another number of bits, or floats between the passes
+ * would change pixels.
  *
  * Rows of the first pass go to a ring just deep enough for the second, so the work stays in cache. Vectors
- * are 128 bits wide, two taps of a pixel or of 16 columns at a time; that keeps well ahead of decoding. */
+ * are 128 bits wide, two taps of a pixel or of 16 columns at a time; resizing is then much faster than
+ * decoding. */
 #include "base/hot.h"
 #include "data/image_private.h"
 
@@ -21,9 +23,10 @@ typedef int16_t  I16x8 __attribute__((vector_size(16)));
 typedef int32_t  I32x4 __attribute__((vector_size(16)));
 typedef int64_t  I64x2 __attribute__((vector_size(16)));
 
-/* One axis: output i is the sum over k < taps of weight[i * taps + k] * input[first[i] + k]. taps is the
- * same for all and even; the weights that this adds are 0, and may meet input past the end. */
-typedef struct Axis { int64_t in, out, taps; int bits; int32_t *first; int16_t *weight; } Axis;
+/* One dimension: output i is the sum over k < taps of weight[i * taps + k] * input[first[i] + k]. taps is
+ * even and the same for all outputs; the weights added for that are 0, and their input may lie past the
+ * end. */
+typedef struct ResizeAxis { int64_t in, out, taps; int bits; int32_t *first; int16_t *weight; } ResizeAxis;
 
 static double keys(double t)
 {
@@ -34,30 +37,30 @@ static double keys(double t)
     return 0.0;
 }
 
-static void axis_close(Axis *a)
+static void axis_close(ResizeAxis *a)
 {
     free(a->first), free(a->weight);
-    *a = (Axis){ 0 };
+    *a = (ResizeAxis){ 0 };
 }
 
-/* The inputs that output i sees: [x0, x1). */
+/* The inputs of output i: [x0, x1). */
 typedef struct Span { int64_t x0, x1; double centre; } Span;
 
-static Span span_of(int64_t i, int64_t in, double scale, double stretch)
+static Span span_of(int64_t i, int64_t in, double scale, double widen)
 {
-    double centre = ((double)i + 0.5) * scale, support = 2.0 * stretch;
+    double centre = ((double)i + 0.5) * scale, support = 2.0 * widen;
     Span   s = { (int64_t)(centre - support + 0.5), (int64_t)(centre + support + 0.5), centre };
     if (s.x0 < 0) s.x0 = 0;
     if (s.x1 > in) s.x1 = in;
     return s;
 }
 
-/* Normalised weights of one output to real[]; returns the largest. */
-static double weigh(double *real, Span s, double stretch)
+/* Writes the normalised weights of one output to real[]; returns the largest. */
+static double weigh(double *real, Span s, double widen)
 {
     double sum = 0.0, most = 0.0;
     for (int64_t x = s.x0; x < s.x1; x++)
-        sum += real[x - s.x0] = keys(((double)x - s.centre + 0.5) / stretch);
+        sum += real[x - s.x0] = keys(((double)x - s.centre + 0.5) / widen);
     for (int64_t x = s.x0; x < s.x1; x++) {
         if (sum != 0.0) real[x - s.x0] /= sum;
         if (real[x - s.x0] > most) most = real[x - s.x0];
@@ -77,16 +80,16 @@ static int16_t fixed(double w, int bits)
     return (int16_t)(w * (double)((int64_t)1 << bits) + (w < 0.0 ? -0.5 : 0.5));
 }
 
-static void axis_fill(Axis *a, double *real, double scale, double stretch)
+static void axis_fill(ResizeAxis *a, double *real, double scale, double widen)
 {
     double most = 0.0;
     for (int64_t i = 0; i < a->out; i++) {
-        Span s = span_of(i, a->in, scale, stretch);
-        most = fmax(most, weigh(real + i * a->taps, s, stretch));
+        Span s = span_of(i, a->in, scale, widen);
+        most = fmax(most, weigh(real + i * a->taps, s, widen));
     }
     a->bits = bits_for(most);
     for (int64_t i = 0; i < a->out; i++) {
-        Span    s = span_of(i, a->in, scale, stretch);
+        Span    s = span_of(i, a->in, scale, widen);
         int64_t first = a->in < a->taps ? 0 : s.x0 + a->taps > a->in ? a->in - a->taps : s.x0;
         int16_t *w = a->weight + i * a->taps + (s.x0 - first);
         a->first[i] = (int32_t)first;
@@ -94,12 +97,12 @@ static void axis_fill(Axis *a, double *real, double scale, double stretch)
     }
 }
 
-static Status axis_open(Axis *a, int64_t in, int64_t out)
+static Status axis_open(ResizeAxis *a, int64_t in, int64_t out)
 {
-    double scale = (double)in / (double)out, stretch = scale > 1.0 ? scale : 1.0;
-    *a = (Axis){ .in = in, .out = out, .taps = 2 };
+    double scale = (double)in / (double)out, widen = scale > 1.0 ? scale : 1.0;
+    *a = (ResizeAxis){ .in = in, .out = out, .taps = 2 };
     for (int64_t i = 0; i < out; i++) {
-        Span s = span_of(i, in, scale, stretch);
+        Span s = span_of(i, in, scale, widen);
         if (s.x1 - s.x0 > a->taps) a->taps = (s.x1 - s.x0 + 1) & ~(int64_t)1;
     }
     size_t all = (size_t)out * (size_t)a->taps;
@@ -107,7 +110,7 @@ static Status axis_open(Axis *a, int64_t in, int64_t out)
     a->weight = calloc(all, sizeof *a->weight);
     double *real = malloc(all * sizeof *real);
     bool    got = a->first && a->weight && real;
-    if (got) axis_fill(a, real, scale, stretch);
+    if (got) axis_fill(a, real, scale, widen);
     else     axis_close(a);
     free(real);
     return got ? OK : fail(E_FIT, "no memory for %zu weights of a resize", all);
@@ -125,7 +128,7 @@ INLINE I32x4 pairs(I16x8 a, I16x8 b)
 #endif
 }
 
-/* Clamped to 0 … 255, as bytes. */
+/* Clamps to 0 … 255, as bytes. */
 INLINE U8x16 clamped(I32x4 a, I32x4 b, I32x4 c, I32x4 d)
 {
 #ifdef __SSE2__
@@ -144,7 +147,8 @@ INLINE U8x16 clamped(I32x4 a, I32x4 b, I32x4 c, I32x4 d)
 INLINE U8x16 load8(const uint8_t *p) { int64_t v; memcpy(&v, p, 8); return (U8x16)(I64x2){ v, 0 }; }
 INLINE U8x16 load16(const uint8_t *p) { U8x16 r; memcpy(&r, p, 16); return r; }
 
-/* Bytes of a and b in turn, of the lower and of the upper half; with zeros for b this widens. */
+/* Interleaves the bytes of a and b, of the lower and of the upper half; with zeros for b this widens to 16
+ * bits. */
 INLINE I16x8 zip_low(U8x16 a, U8x16 b)
 {
     return (I16x8)__builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
@@ -162,7 +166,7 @@ INLINE I16x8 weights(const int16_t *w)
     return (I16x8)(I32x4){ both, both, both, both };
 }
 
-/* One output pixel of each of LANES rows, from 3 * at bytes on: 4 bytes a row, of which 3 count. */
+/* One output pixel of each of LANES rows, from byte 3 * at on: 4 bytes a row, of which 3 are used. */
 INLINE U8x16 pixels_across(const uint8_t *const *src, int64_t at, const int16_t *w, int64_t taps, int bits)
 {
     int32_t half = 1 << (bits - 1);
@@ -179,7 +183,7 @@ INLINE U8x16 pixels_across(const uint8_t *const *src, int64_t at, const int16_t 
     return clamped(s[0], s[1], s[2], s[3]);
 }
 
-INLINE void rows_across_by(uint8_t *const *dst, const uint8_t *const *src, const Axis *a, int64_t taps)
+INLINE void rows_across_by(uint8_t *const *dst, const uint8_t *const *src, const ResizeAxis *a, int64_t taps)
 {
     uint8_t *to[LANES];
     const uint8_t *from[LANES];
@@ -194,11 +198,12 @@ INLINE void rows_across_by(uint8_t *const *dst, const uint8_t *const *src, const
     }
     U8x16 rgb = pixels_across(from, first[last], weight + last * taps, taps, bits);
     for (int j = 0; j < LANES; j++)
-        for (int c = 0; c < 3; c++) to[j][last * 3 + c] = rgb[4 * j + c]; /* the next row is somebody's */
+        /* the bytes after the row belong to the next row */
+        for (int c = 0; c < 3; c++) to[j][last * 3 + c] = rgb[4 * j + c];
 }
 
-/* LANES rows of RGB. The few taps of mild changes are worth loops of their own. */
-HOT static void rows_across(uint8_t *const *dst, const uint8_t *const *src, const Axis *a)
+/* LANES rows of RGB. Small numbers of taps, which mild changes of size have, get unrolled loops. */
+HOT static void rows_across(uint8_t *const *dst, const uint8_t *const *src, const ResizeAxis *a)
 {
     switch (a->taps) {
     case 4:  rows_across_by(dst, src, a, 4); break;
@@ -208,7 +213,7 @@ HOT static void rows_across(uint8_t *const *dst, const uint8_t *const *src, cons
     }
 }
 
-/* n bytes of one output row from taps rows; n is rounded up to 16 in reading and writing. */
+/* n bytes of one output row from `taps` rows; reads and writes round n up to 16. */
 HOT static void rows_down(uint8_t *dst, const uint8_t *const *rows, const int16_t *w, int64_t taps, int bits,
                           int64_t n)
 {
@@ -229,14 +234,15 @@ HOT static void rows_down(uint8_t *dst, const uint8_t *const *rows, const int16_
     }
 }
 
-/* Rows after the first pass, made in order and kept as long as the second needs them. */
+/* Rows after the first pass, computed in order and kept while the second pass needs them. */
 typedef struct Ring {
     const Image    *src;
-    const Axis     *across;              /* NULL: the width stays */
-    int64_t         stride, slots, made; /* rows [made - slots, made) are there */
+    const ResizeAxis     *across;              /* NULL: the width does not change */
+    int64_t         stride, slots, made; /* rows [made - slots, made) are in the ring */
     int64_t         reach;               /* bytes that may be read past a source row */
-    uint8_t        *bytes, *edge;        /* edge: copies of LANES source rows, with room to read past them */
-    const uint8_t **rows;                /* of the output being made */
+    /* edge: copies of LANES source rows, padded so that vectors may read past them */
+    uint8_t        *bytes, *edge;
+    const uint8_t **rows;                /* inputs of the output row that is computed */
 } Ring;
 
 static void ring_close(Ring *r)
@@ -245,7 +251,7 @@ static void ring_close(Ring *r)
     *r = (Ring){ 0 };
 }
 
-static Status ring_open(Ring *r, const Image *src, const Axis *across, int64_t w, int64_t taps)
+static Status ring_open(Ring *r, const Image *src, const ResizeAxis *across, int64_t w, int64_t taps)
 {
     int64_t over = across && across->taps > src->w ? (across->taps - src->w) * 3 : 0;
     *r = (Ring){ .src = src, .across = across, .stride = w * 3 + PAD, .slots = taps + LANES };
@@ -258,7 +264,7 @@ static Status ring_open(Ring *r, const Image *src, const Axis *across, int64_t w
     return fail(E_FIT, "no memory to resize a picture %lld wide", (long long)src->w);
 }
 
-/* Where a vector could read past the picture, the row is copied first. */
+/* Copies the row first where a vector could read past the end of the picture. */
 static const uint8_t *source_row(const Ring *r, int64_t y, int lane)
 {
     int64_t        bytes = r->src->w * 3;
@@ -269,7 +275,7 @@ static const uint8_t *source_row(const Ring *r, int64_t y, int lane)
 
 static uint8_t *ring_slot(const Ring *r, int64_t y) { return r->bytes + y % r->slots * r->stride; }
 
-/* LANES rows from y on; past the last one it is made again, which does no harm. */
+/* LANES rows from y on; past the last row the last row is computed again. */
 static void across_from(const Ring *r, uint8_t *const *to, int64_t y)
 {
     const uint8_t *from[LANES];
@@ -291,7 +297,7 @@ static void ring_advance(Ring *r, int64_t until)
     }
 }
 
-static void resize_down(Image *dst, Ring *r, const Axis *down)
+static void resize_down(Image *dst, Ring *r, const ResizeAxis *down)
 {
     for (int64_t y = 0; y < dst->h; y++) {
         int64_t first = down->first[y], end = first + down->taps < down->in ? first + down->taps : down->in;
@@ -314,7 +320,7 @@ static void resize_across(const Image *dst, const Ring *r)
 
 Status image_resize(Image *dst, const Image *src, int64_t h, int64_t w)
 {
-    Axis   across = { 0 }, down = { 0 };
+    ResizeAxis   across = { 0 }, down = { 0 };
     Ring   ring = { 0 };
     REQUIRE(dst != src && h > 0 && w > 0 && src->h > 0 && src->w > 0, "resize %lld x %lld to %lld x %lld",
             (long long)src->h, (long long)src->w, (long long)h, (long long)w);

@@ -22,7 +22,7 @@ void sample_scratch_close(SampleScratch *t)
 static Status same_token(const char *name, int64_t model, int32_t tokenizer)
 {
     if (model < 0 || tokenizer < 0 || model == tokenizer) return OK;
-    return fail(E_CONFIG, "the model takes %lld for %s, its tokenizer %d; they do not belong together",
+    return fail(E_CONFIG, "the model has id %lld for %s, the tokenizer %d; name the tokenizer of this model",
                 (long long)model, name, tokenizer);
 }
 
@@ -69,7 +69,7 @@ static Json *picture_names(const Record *r)
     return names;
 }
 
-/* An archive may leave out the list of pictures where the sample's own members are meant, in their order. */
+/* Without a list of pictures, the pictures of a sample in an archive are its members, in their order. */
 static Status json_read(Sample *s)
 {
     const Record *r = &s->record;
@@ -80,7 +80,7 @@ static Status json_read(Sample *s)
     return conversation_read(&s->chat, s->json);
 }
 
-/* Pictures of an archive with a text beside them: shown, then described. */
+/* A caption in an archive: the user shows the pictures, the assistant answers with the text. */
 static Status caption_read(Sample *s)
 {
     Json  *parts = json_array(), *names = picture_names(&s->record);
@@ -95,7 +95,7 @@ static Status caption_read(Sample *s)
     return conversation_read(&s->chat, s->json);
 }
 
-/* A member is named in full, by its own name, or by its ending alone. */
+/* A path names a member by its full name, by its base name, or by its suffix alone. */
 static bool names_member(const char *path, size_t len, const RecordFile *f)
 {
     const char *own = f->name, *dot;
@@ -125,7 +125,7 @@ static Status conversation_load(Sample *s, const SampleConf *c)
     else if (r->kind == RECORD_CAPTION) TRY(caption_read(s));
     else                                TRY(json_read(s));
     if (s->chat.medias && c->stream.image_token < 0)
-        return fail(E_DATA, "%d picture%s, and the model cannot see", s->chat.medias,
+        return fail(E_DATA, "%d picture%s, and the model has no vision encoder", s->chat.medias,
                     s->chat.medias == 1 ? "" : "s");
     TRY(video_choose(&s->chat, &c->video));
     s->frame = s->chat.frame, s->frames = s->chat.frames, s->medias = s->chat.medias;
@@ -154,7 +154,7 @@ static Status frame_path(char *out, size_t cap, const Sample *s, const SampleCon
     return media_path(out, cap, s->frame[frame].path, c->media_dir, dataset_file(c->data, s->id)->file.path);
 }
 
-/* Height and width from the header alone. */
+/* Height and width from the header, without decoding. */
 static Status frame_size(int64_t *h, int64_t *w, const Sample *s, const SampleConf *c, int frame)
 {
     const Frame *f = &s->frame[frame];
@@ -182,7 +182,8 @@ Status sample_bytes(const void **bytes, size_t *len, const Sample *s, SampleScra
     return OK;
 }
 
-/* The grid of a medium, and its slices. The frames of a video all become the size its first one asks for. */
+/* The grid of a medium, and its slices. All frames of a video are resized to the size that follows from
+ * its first. */
 static Status media_measure(Grid *g, Sample *s, const SampleConf *c, const Media *m)
 {
     int64_t h, w, patch = c->picture.patch, group = c->video.group;
@@ -205,7 +206,7 @@ static Status over_budget(Sample *s, const SampleConf *c)
     if (s->size.patches > b->patches)
         return fail(
             E_DATA,
-            "its pictures make %lld patches, a micro-batch holds %lld; lower image.max_pixels or raise "
+            "its pictures have %lld patches, a micro-batch holds %lld; lower image.max_pixels or raise "
             "train.micro_patches",
             (long long)s->size.patches, (long long)b->patches);
     return fail(E_DATA,
@@ -214,8 +215,8 @@ static Status over_budget(Sample *s, const SampleConf *c)
                 (long long)s->ids.n, (long long)b->tokens);
 }
 
-/* Media that truncation cut off take their slices with them. A document that was cut until nothing is
- * learnt from it is left out. Texts are cut to measure by their format. */
+/* The slices of media that truncation cut off are removed. A document without any supervised token after
+ * truncation is left out. Long plain texts were cut by their format. */
 static Status document_fit(Sample *s, const SampleConf *c, const Grid *grid)
 {
     ChatFit    fit;
@@ -235,8 +236,8 @@ static Status document_fit(Sample *s, const SampleConf *c, const Grid *grid)
     return OK;
 }
 
-/* A text that goes on in the next record has not ended: no <|endoftext|> here. */
-static void unclose(Sample *s)
+/* A document that continues in the next record gets no <|endoftext|>. */
+static void remove_endoftext(Sample *s)
 {
     s->ids.n--, s->targets.n--;
     if (s->targets.n) s->targets.v[s->targets.n - 1] = -1;
@@ -245,7 +246,7 @@ static void unclose(Sample *s)
 static Status document_render(Sample *s, SampleScratch *t, const SampleConf *c, const Grid *grid)
 {
     TRY(chat_render(&c->chat, t->token, &s->ids, &s->targets, &s->chat, grid));
-    if (s->record.more) unclose(s);
+    if (s->record.more) remove_endoftext(s);
     return document_fit(s, c, grid);
 }
 
@@ -266,11 +267,12 @@ static Status packed_check(const Record *r, const SampleConf *c)
     int64_t size = c->chat.tokenizer ? tokenizer_size(c->chat.tokenizer) : INT32_MAX;
     for (int64_t i = 0; i < r->tokens; i++)
         if (r->ids[i] < 0 || r->ids[i] >= size || r->targets[i] < -1 || r->targets[i] >= size)
-            return fail(E_DATA, "token %lld is none of the tokenizer's %lld", (long long)i, (long long)size);
+            return fail(E_DATA, "token %lld is outside the vocabulary of %lld", (long long)i,
+                        (long long)size);
     return OK;
 }
 
-/* Tokens of a packed file; they were truncated when it was made. */
+/* Tokens of a packed file; they were truncated when the file was packed. */
 static Status packed_load(Sample *s, const SampleConf *c)
 {
     const Record *r = &s->record;
@@ -291,11 +293,12 @@ static Status packed_load(Sample *s, const SampleConf *c)
     if (s->drop || r->tokens <= c->max_length) return OK;
     s->over = true;
     return fail(E_DATA,
-                "%lld tokens, more than the %lld there is room for; pack the data again with this recipe",
+                "%lld tokens, and data.max_length or the micro-batch allows %lld; pack the data again with "
+                "this recipe",
                 (long long)r->tokens, (long long)c->max_length);
 }
 
-/* Too large for any micro-batch. */
+/* A sample too large for an empty micro-batch is an error or is left out. */
 static Status budget_check(Sample *s, const SampleConf *c)
 {
     if (s->drop || !pack_over_budget(&c->budget, &s->size)) return OK;

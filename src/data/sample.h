@@ -1,9 +1,9 @@
-/* data/sample.h -- one sample as the model sees it: ids, targets, and slices whose pixels are still to be
- * made.
+/* data/sample.h -- one sample as the model gets it: ids, targets, and slices whose pixels are decoded
+ * later.
  *
- * Loading a sample reads its record, understands it, takes the sizes of its pictures from their headers
- * and renders the text: everything but pixels. It is a pure function of the recipe and the id. Errors are
- * the sample's own and name file, line and picture. */
+ * Loading a sample reads and parses its record, reads the sizes of its pictures from their headers and
+ * renders the text: everything but pixels. It is a pure function of the recipe and the id. Errors name
+ * file, line and picture. */
 #ifndef DATA_SAMPLE_H
 #define DATA_SAMPLE_H
 
@@ -23,12 +23,12 @@ typedef struct SampleConf {
     const char    *media_dir;            /* "": beside the dataset file */
 } SampleConf;
 
-/* E_CONFIG where tokenizer and model disagree. The dataset is set by the caller once it is open. Without a
- * tokenizer (NULL) samples have pictures and no tokens: enough to check files with. */
+/* E_CONFIG where tokenizer and model disagree. The caller sets the dataset once it is open. Without a
+ * tokenizer (NULL) samples have pictures and no tokens, which is enough to check files. */
 MUST Status sample_conf(SampleConf *c, const Config *recipe, const Tokenizer *t, const PatchShape *patch,
                         const StreamShape *stream, const Budget *b);
-/* What rendered samples depend on, as an object; the caller's to json_decref. Packed files must agree with
- * it. */
+/* The settings that rendered samples depend on, as an object that the caller releases. Packed files must
+ * agree with them. */
 MUST Status sample_settings(const SampleConf *c, Json **out);
 
 /* One thread's buffers. */
@@ -46,32 +46,32 @@ void        sample_scratch_close(SampleScratch *t);                  /* twice is
 typedef struct Sample {
     int64_t      id;
     bool         drop;                   /* too long, and data.truncation is delete */
-    bool         over;                   /* of one that was refused: for its length or its patches */
+    bool         over;                   /* the sample was refused for its length or its patches */
     DocSize      size;
     Ids          ids, targets;
     RecordSlice *slice;                  /* a, b: rows of frame; b is -1 for a picture */
     int64_t      slices, slice_cap;
-    int          medias;                 /* what truncation left of the pictures and videos */
+    int          medias;                 /* pictures and videos that are left after truncation */
     Frame       *frame;
     int          frames;
-    Record       record;                 /* what frames point into, with the next two */
+    Record       record;                 /* frames point into record, json and chat */
     Json        *json;
     Conversation chat;
 } Sample;
 
 MUST Status sample_load(Sample *s, SampleScratch *t, const SampleConf *c, int64_t id);
 void        sample_close(Sample *s);                                 /* twice is fine */
-size_t      sample_host_bytes(const Sample *s);                      /* of a loaded sample, estimated from above */
+size_t      sample_host_bytes(const Sample *s);  /* of a loaded sample, estimated from above */
 
 /* h * w rows of patch_dim floats of one slice. */
 MUST Status sample_pixels(void *out, bool bytes, const Sample *s, SampleScratch *t, const SampleConf *c,
                           int64_t slice);
-/* The bytes of a frame's file; they are the record's, or last until the next call with t. */
+/* The bytes of a frame's file. They belong to the record, or are valid until the next call with t. */
 MUST Status sample_bytes(const void **bytes, size_t *len, const Sample *s, SampleScratch *t,
                          const SampleConf *c, int frame);
 const char *sample_frame_name(const Sample *s, int frame);           /* its path as written, for messages */
 
-/* A sample that cannot be used is the data's fault, not the program's: may a run go on without it? */
+/* Whether an error is one of the sample, so that a run may go on without it. */
 static inline bool sample_is_bad(Status st) { return st == E_DATA || st == E_IO; }
 
 #endif

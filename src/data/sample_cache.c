@@ -3,7 +3,12 @@
 
 #include <stdlib.h>
 
-typedef struct SampleCacheRow { bool used; int64_t epoch, position; size_t bytes; Sample sample; } SampleCacheRow;
+typedef struct SampleCacheRow {
+    bool    used;
+    int64_t epoch, position;
+    size_t  bytes;
+    Sample  sample;
+} SampleCacheRow;
 
 Status sample_cache_open(SampleCache *c, int64_t rows, size_t limit)
 {

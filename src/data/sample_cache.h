@@ -1,9 +1,9 @@
 /* data/sample_cache.h -- samples that were loaded to learn their size, kept until they are packed.
  *
- * The sizes of all samples of a step must be known before the step can be packed, and a size costs reading and
- * tokenising the sample. The cache keeps what was read, so that each sample is loaded once in a pass. Its
- * memory is bounded by a number of rows and a number of bytes: a sample that finds no place is not kept and
- * is loaded again when it is needed. The caller serialises all calls. */
+ * The sizes of all samples of a step must be known before the step can be packed, and a size costs reading
+ * and tokenising the sample. The cache keeps what was read, so that each sample is loaded once in a pass.
+ * Its memory is bounded by a number of rows and a number of bytes: a sample that finds no place is not
+ * kept and is loaded again when it is needed. The caller serialises all calls. */
 #ifndef DATA_SAMPLE_CACHE_H
 #define DATA_SAMPLE_CACHE_H
 

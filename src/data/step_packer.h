@@ -1,9 +1,9 @@
 /* data/step_packer.h -- from the order of samples to the micro-batches of each step; sizes only, no data.
  *
- * The caller gives the size of the sample at each position of the pass, in order. As soon as ranks * micro bins
- * are closed there is a step. A pass ends on a step: the documents left then are spread over all micro-batches
- * of the last step, so every sample of a pass is in it exactly once. All ranks pack the same steps. The state
- * is small enough for every checkpoint; ranks and micro may change when a run is resumed. */
+ * The caller gives the size of the sample at each position of the pass, in order. As soon as ranks * micro
+ * bins are closed there is a step. A pass ends on a step: the documents left then are spread over all
+ * micro-batches of the last step, so every sample of a pass is in it exactly once. All ranks pack the same
+ * steps. The state is small enough for every checkpoint; ranks and micro may change when a run is resumed. */
 #ifndef DATA_STEP_PACKER_H
 #define DATA_STEP_PACKER_H
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 struct TokenScratch {
-    const Tokenizer *tokenizer;           /* whose ids the cache holds */
+    const Tokenizer *tokenizer;           /* the tokenizer whose ids are cached */
     Text     repaired;
     Nfc      nfc;
     Splitter splitter;
@@ -56,8 +56,8 @@ static Status encode_pieces(const Tokenizer *t, TokenScratch *s, Ids *out, ByteS
     return OK;
 }
 
-/* A stretch between raw added tokens: nothing composes across those. */
-static Status encode_stretch(const Tokenizer *t, TokenScratch *s, Ids *out, ByteSpan text, bool plain)
+/* A segment between added tokens of the raw text; normalisation never crosses an added token. */
+static Status encode_segment(const Tokenizer *t, TokenScratch *s, Ids *out, ByteSpan text, bool plain)
 {
     const AddedToken *hit;
     size_t at, done = 0;
@@ -76,11 +76,11 @@ static Status encode_text(const Tokenizer *t, TokenScratch *s, Ids *out, ByteSpa
     size_t at, done = 0;
     TRY(utf8_repair(&s->repaired, text, &text));
     while (!plain && (hit = added_find(&t->raw, text, done, &at))) {
-        TRY(encode_stretch(t, s, out, cut(text, done, at), plain));
+        TRY(encode_segment(t, s, out, cut(text, done, at), plain));
         TRY(ids_push(out, hit->id));
         done = at + hit->text.n;
     }
-    return encode_stretch(t, s, out, cut(text, done, text.n), plain);
+    return encode_segment(t, s, out, cut(text, done, text.n), plain);
 }
 
 Status tokenizer_encode(const Tokenizer *t, TokenScratch *s, Ids *out, const char *text, size_t len,

@@ -1,8 +1,8 @@
 /* data/tokenizer.h -- byte-level BPE from a Qwen-style tokenizer.json: text to ids and back.
  *
- * Added tokens are cut out of the raw text (leftmost, longest); every other stretch is NFC-normalised, split
- * by the file's regex, and each piece is merged by rank. A Tokenizer is read-only after opening: any number
- * of threads may use one, each with its own TokenScratch. */
+ * Added tokens are matched in the raw text first (leftmost, longest). Each segment between them is
+ * normalised to NFC, split by the regex of the file, and each piece is merged by rank. A Tokenizer is
+ * read-only after opening: any number of threads may use one, each with its own TokenScratch. */
 #ifndef DATA_TOKENIZER_H
 #define DATA_TOKENIZER_H
 
@@ -12,18 +12,18 @@
 typedef struct Tokenizer Tokenizer;
 typedef struct TokenScratch TokenScratch;         /* one thread's buffers and cache of pieces */
 
-MUST Status tokenizer_open(Tokenizer **t, const char *path);   /* tokenizer.json, or a folder that holds it */
+MUST Status tokenizer_open(Tokenizer **t, const char *path);   /* tokenizer.json, or its folder */
 void        tokenizer_close(Tokenizer *t);                        /* NULL is fine */
 MUST Status token_scratch_open(TokenScratch **s, const Tokenizer *t);
 void        token_scratch_close(TokenScratch *s);
 
-/* Appends to out. plain: added tokens in the text are ordinary text (for words that come from users). */
+/* Appends to out. plain: added tokens in the text are ordinary text (for text that comes from users). */
 MUST Status tokenizer_encode(const Tokenizer *t, TokenScratch *s, Ids *out, const char *text, size_t len,
                              bool plain);
-/* Appends UTF-8 bytes of the ids; an id that is none is an error. skip_special leaves special tokens out. */
+/* Appends the UTF-8 bytes of the ids; an unknown id is an error. skip_special leaves special tokens out. */
 MUST Status tokenizer_decode(const Tokenizer *t, Text *out, const int32_t *ids, int64_t n, bool skip_special);
 
-int32_t     tokenizer_id(const Tokenizer *t, const char *token);  /* of an added token's text; -1: none */
+int32_t     tokenizer_id(const Tokenizer *t, const char *token);  /* id of an added token; -1: none */
 int64_t     tokenizer_size(const Tokenizer *t);                   /* largest id + 1 */
 
 #endif

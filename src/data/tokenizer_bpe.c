@@ -1,7 +1,6 @@
-/* data/tokenizer_bpe.c -- byte-pair encoding of one piece: merge the neighbours of lowest rank, leftmost
- * first, until none merges. Short pieces are searched along their length; long ones keep their pairs in a
- * heap, so that a million letters without a space cost n log n. Words come again and again: short pieces are
- * remembered. */
+/* data/tokenizer_bpe.c -- byte-pair encoding of one piece: the neighbours of lowest rank merge, leftmost
+ * first, until no pair merges. Short pieces are searched linearly; long pieces keep their pairs in a heap,
+ * so that a million letters without a space cost n log n. The ids of short pieces are cached. */
 #include "data/tokenizer_private.h"
 
 #include <stdlib.h>
@@ -9,12 +8,12 @@
 
 enum { CACHE_BITS = 15, CACHE_TEXT = 24, CACHE_IDS = 9, SHORT_PIECE = 64 };
 
-typedef struct CacheRow {                 /* one line of the processor's cache */
-    uint64_t text[CACHE_TEXT / 8];        /* zeros behind the end */
+typedef struct CacheRow {                 /* one cache line */
+    uint64_t text[CACHE_TEXT / 8];        /* zero-padded */
     uint8_t  len, n;                      /* len 0: empty */
     int32_t  id[CACHE_IDS];
 } CacheRow;
-_Static_assert(sizeof(CacheRow) == 64, "a row is a line of the processor's cache");
+_Static_assert(sizeof(CacheRow) == 64, "a row is one cache line");
 
 /* A part of a long piece: a doubly linked list by index. Dead ones have id -1. */
 typedef struct Part { int32_t id, before, behind; } Part;
@@ -23,8 +22,8 @@ typedef struct Pair { uint64_t order; int32_t left, right; } Pair;
 
 struct Bpe {
     CacheRow *cache;
-    Part     *part;                       /* (room) */
-    Pair     *heap;                       /* (3 room): every pair at the start, two more for each merge */
+    Part     *part;                       /* (cap) */
+    Pair     *heap;                       /* (3 cap): every pair at the start, two more for each merge */
     size_t    cap, pairs;
 };
 
@@ -99,7 +98,7 @@ static Pair heap_pop(Bpe *b)
     return top;
 }
 
-static void offer(Bpe *b, const Tokenizer *t, int32_t left)
+static void push_pair(Bpe *b, const Tokenizer *t, int32_t left)
 {
     if (left < 0 || b->part[left].behind < 0) return;
     int32_t a = b->part[left].id, c = b->part[b->part[left].behind].id;
@@ -107,7 +106,7 @@ static void offer(Bpe *b, const Tokenizer *t, int32_t left)
     if (m->rank >= 0) heap_push(b, (Pair){ (uint64_t)m->rank << 32 | (uint32_t)left, a, c });
 }
 
-static Status long_cap(Bpe *b, size_t n)
+static Status reserve_long(Bpe *b, size_t n)
 {
     if (n <= b->cap) return OK;
     size_t cap = n + n / 2;
@@ -123,28 +122,29 @@ static Status long_cap(Bpe *b, size_t n)
 static Status merge_long(Bpe *b, const Tokenizer *t, Ids *out, ByteSpan piece)
 {
     int32_t n = (int32_t)piece.n;
-    TRY(long_cap(b, piece.n));
+    TRY(reserve_long(b, piece.n));
     b->pairs = 0;
     for (int32_t i = 0; i < n; i++)
         b->part[i] = (Part){ t->byte_id[(unsigned char)piece.v[i]], i - 1, i + 1 < n ? i + 1 : -1 };
-    for (int32_t i = 0; i < n; i++) offer(b, t, i);
+    for (int32_t i = 0; i < n; i++) push_pair(b, t, i);
     while (b->pairs) {
         Pair    p = heap_pop(b);
         int32_t left = (int32_t)(uint32_t)p.order, right = b->part[left].behind;
-        if (right < 0 || b->part[left].id != p.left || b->part[right].id != p.right) continue;   /* stale */
+        /* a pair that no longer exists */
+        if (right < 0 || b->part[left].id != p.left || b->part[right].id != p.right) continue;
         int32_t far = b->part[right].behind;
         b->part[left].id = merge_slot(&t->merges, p.left, p.right)->id;
         b->part[left].behind = far;
         b->part[right].id = -1;
         if (far >= 0) b->part[far].before = left;
-        offer(b, t, b->part[left].before);
-        offer(b, t, left);
+        push_pair(b, t, b->part[left].before);
+        push_pair(b, t, left);
     }
     for (int32_t i = 0; i >= 0; i = b->part[i].behind) TRY(ids_push(out, b->part[i].id));
     return OK;
 }
 
-/* The piece as whole words, zeros behind its end, and the row where it would be. */
+/* Copies the piece, zero-padded, to text and returns the row where the cache would have it. */
 static CacheRow *cache_row(Bpe *b, uint64_t text[CACHE_TEXT / 8], ByteSpan piece)
 {
     memset(text, 0, CACHE_TEXT);

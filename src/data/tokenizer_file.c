@@ -1,15 +1,16 @@
-/* data/tokenizer_file.c -- opens a tokenizer: tokenizer.json, or the older three files beside each other.
+/* data/tokenizer_file.c -- opens a tokenizer: tokenizer.json, or vocab.json, merges.txt and
+ * tokenizer_config.json.
  *
- * Vocabulary and merges are nearly all of a file and are read by scanning; jansson gets the file without
- * them. */
+ * Vocabulary and merges are nearly all of a file and are read by tokenizer_scan; jansson parses the rest. */
 #include "data/tokenizer_private.h"
+
+#include "base/folder.h"
 
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 static bool is_added(const AddedList *l, int64_t id, ByteSpan text)
@@ -21,8 +22,8 @@ static bool is_added(const AddedList *l, int64_t id, ByteSpan text)
     return false;
 }
 
-/* {"token": id, …}. room: as many bytes as are left of s. A token that is not spelled in byte letters can
- * come out of no text: it must be an added one, which is put where those are. */
+/* {"token": id, …}. cap has as many bytes as are left of s. A token that is not spelled in byte letters
+ * cannot come from any text, so it must be an added token; it is stored with those. */
 static Status read_vocab(Tokenizer *t, Scan *s, char *cap, const AddedList *added)
 {
     TRY(scan_enter(s, '{'));
@@ -49,28 +50,28 @@ static Status index_vocab(Tokenizer *t, const char *name)
         char byte = (char)b;
         t->byte_id[b] = vocab_find(&t->vocab, (ByteSpan){ &byte, 1 });
         if (t->byte_id[b] < 0)
-            return fail(E_DATA, "%s: byte %d has no token: some texts could not be written", name, b);
+            return fail(E_DATA, "%s: byte %d has no token, so some texts could not be encoded", name, b);
     }
     return OK;
 }
 
-/* left and right lie one behind the other in memory: together they are the token they become. */
+/* left and right are adjacent in memory, so together they are the bytes of the merged token. */
 static Status put_merge(Tokenizer *t, const char *both, size_t left, size_t right)
 {
     int32_t a  = vocab_find(&t->vocab, (ByteSpan){ both, left });
     int32_t b  = vocab_find(&t->vocab, (ByteSpan){ both + left, right });
     int32_t id = vocab_find(&t->vocab, (ByteSpan){ both, left + right });
     if (a < 0 || b < 0) return fail(E_DATA, "its parts are not in the vocabulary");
-    if (id < 0) return fail(E_DATA, "what it makes is not in the vocabulary");
+    if (id < 0) return fail(E_DATA, "its result is not in the vocabulary");
     return merges_put(&t->merges, a, b, id);
 }
 
-/* "left right" in byte letters, without a trace of other spaces. */
+/* "left right" in byte letters, with one space. */
 static Status put_merge_text(Tokenizer *t, char *text, size_t len)
 {
     char  *space = memchr(text, ' ', len);
     size_t left = space ? (size_t)(space - text) : 0, right = space ? len - left - 1 : 0;
-    if (!left || !right) return fail(E_DATA, "two tokens with a space between are wanted");
+    if (!left || !right) return fail(E_DATA, "expected two tokens with a space between");
     char *second = space + 1;
     if (!bytes_from_letters(text, &left) || !bytes_from_letters(second, &right))
         return fail(E_DATA, "not spelled in byte-level letters");
@@ -85,12 +86,12 @@ static Status read_merge_pair(Tokenizer *t, Scan *s, char *cap)
     TRY(scan_enter(s, '['));
     TRY(scan_text(s, cap, &left));
     TRY(scan_more(s, ']', 1, &more));
-    if (!more) return scan_fail(s, "a pair is wanted");
+    if (!more) return scan_fail(s, "expected a pair");
     if (!bytes_from_letters(cap, &left)) return scan_fail(s, "not spelled in byte-level letters");
     TRY(scan_text(s, cap + left, &right));
     if (!bytes_from_letters(cap + left, &right)) return scan_fail(s, "not spelled in byte-level letters");
     TRY(scan_more(s, ']', 2, &more));
-    if (more) return scan_fail(s, "a pair is wanted");
+    if (more) return scan_fail(s, "expected a pair");
     return put_merge(t, cap, left, right);
 }
 
@@ -111,7 +112,7 @@ static Status read_merges(Tokenizer *t, Scan *s, char *cap)
     }
 }
 
-/* One "left right" a line; the first may be a comment on the version. */
+/* One "left right" a line; the first line may be a version comment. */
 static Status read_merges_text(Tokenizer *t, Scan *s, char *cap)
 {
     for (int line = 1; s->at < s->end; line++) {
@@ -149,7 +150,8 @@ static bool key_is(const char *cap, size_t len, const char *name)
     return len == strlen(name) && !memcmp(cap, name, len);
 }
 
-/* The members of the object ahead; of the outermost one only `model` matters, and it is looked into. */
+/* Finds vocab and merges among the members of the next object; of the outermost object only `model` is
+ * entered. */
 static Status find_large(Scan *s, Large *l, char *cap, bool in_model)
 {
     TRY(scan_enter(s, '{'));
@@ -170,7 +172,7 @@ static Status find_large(Scan *s, Large *l, char *cap, bool in_model)
     }
 }
 
-/* Null in place of a value, and its line ends, so that errors behind it name the right line. */
+/* Replaces a value by null and its line breaks, so that later errors name the right line. */
 static Status push_null(Text *out, ByteSpan value)
 {
     TRY(text_push(out, "null", 4));
@@ -204,7 +206,7 @@ static Scan scan_of(const Scan *file, ByteSpan value)
     return (Scan){ file->begin, value.v, value.v + value.n, file->name };
 }
 
-/* room: as many bytes as the file has. */
+/* cap has as many bytes as the file. */
 static Status read_json(Tokenizer *t, Scan *file, char *cap, AddedList *added, Json **rest)
 {
     Large l = { 0 };
@@ -212,7 +214,7 @@ static Status read_json(Tokenizer *t, Scan *file, char *cap, AddedList *added, J
     TRY(parse_rest(rest, file, &l));
     TRY_CTX(rules_read(t, added, *rest), "%s", file->name);
     if (!l.vocab.v || !l.merges.v)
-        return fail(E_DATA, "%s: a model with vocab and merges is wanted", file->name);
+        return fail(E_DATA, "%s: expected a model with vocab and merges", file->name);
     Scan vocab = scan_of(file, l.vocab), merges = scan_of(file, l.merges);
     TRY(read_vocab(t, &vocab, cap, added));
     TRY(index_vocab(t, file->name));
@@ -226,7 +228,7 @@ static Status new_tokenizer(Tokenizer **t)
     return *t ? merges_open(&(*t)->merges) : fail(E_FIT, "no memory for a tokenizer");
 }
 
-/* What only reading needed goes; on failure all of it. */
+/* Frees what only reading needed; on failure the whole tokenizer. */
 static Status finish(Status s, Tokenizer **t)
 {
     if (*t) vocab_unindex(&(*t)->vocab);
@@ -249,7 +251,7 @@ Status tokenizer_open_memory(Tokenizer **t, const char *bytes, size_t len, const
     return finish(s, t);
 }
 
-/* -- the older three files */
+/* -- vocab.json, merges.txt, tokenizer_config.json */
 
 typedef struct Trio { Text vocab, merges; Json *config; AddedList added; char *cap; } Trio;
 
@@ -286,12 +288,6 @@ static Status open_trio(Tokenizer **t, const char *folder)
     return finish(s, t);
 }
 
-static bool is_folder(const char *path)
-{
-    struct stat info;
-    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
-}
-
 Status tokenizer_open(Tokenizer **t, const char *path)
 {
     char inside[PATH_MAX], older[PATH_MAX];
@@ -299,7 +295,7 @@ Status tokenizer_open(Tokenizer **t, const char *path)
     *t = NULL;
     snprintf(inside, sizeof inside, "%s/tokenizer.json", path);
     snprintf(older, sizeof older, "%s/vocab.json", path);
-    if (is_folder(path)) {
+    if (folder_is(path)) {
         if (access(inside, F_OK) && !access(older, F_OK)) return open_trio(t, path);
         path = inside;
     }

@@ -1,11 +1,11 @@
 /* data/tokenizer_private.h -- the parts of a tokenizer, for tokenizer*.c and their tests.
  *
  *   tokenizer_file.c    tokenizer.json or the older files to a Tokenizer
- *   tokenizer_rules.c   what the small members of those files ask for
+ *   tokenizer_rules.c   normaliser, pre-tokeniser and added tokens of those files
  *   tokenizer_vocab.c   tokens by id, merges by pair, added tokens in a text
  *   tokenizer_split.c   the regex that cuts text into pieces
  *   tokenizer_bpe.c     a piece to ids
- *   tokenizer.c         the road from text to ids and back */
+ *   tokenizer.c         text to ids and back */
 #ifndef DATA_TOKENIZER_PRIVATE_H
 #define DATA_TOKENIZER_PRIVATE_H
 
@@ -28,8 +28,8 @@ typedef enum { TOKEN_NONE, TOKEN_PLAIN, TOKEN_ADDED, TOKEN_SPECIAL } VocabKind;
 typedef struct Token { uint32_t at, len; VocabKind kind; } Token;      /* its bytes in Vocab.bytes */
 
 typedef struct Vocab {
-    Text      bytes;                      /* of all tokens, end to end */
-    Token    *token;                      /* by id; TOKEN_NONE where an id stands for nothing */
+    Text      bytes;                      /* of all tokens, concatenated */
+    Token    *token;                      /* by id; TOKEN_NONE for an unused id */
     int64_t   size, cap;                 /* largest id + 1 */
     int32_t  *slot;                       /* hash of bytes to id + 1; only until the merges are read */
     size_t    slots;
@@ -43,7 +43,7 @@ typedef struct AddedToken { ByteSpan text; int32_t id; } AddedToken;       /* te
 typedef struct AddedSet {
     AddedToken *token;                    /* by first byte, the longest first */
     int         n;
-    int         from[257];                /* those that begin with byte b: token[from[b], from[b + 1]) */
+    int         from[257];                /* tokens that start with byte b: token[from[b], from[b + 1]) */
 } AddedSet;
 
 struct Tokenizer {
@@ -62,8 +62,8 @@ int32_t     vocab_find(const Vocab *v, ByteSpan bytes);                   /* -1:
 void        vocab_unindex(Vocab *v);
 ByteSpan       vocab_bytes(const Vocab *v, int32_t id);
 void        vocab_close(Vocab *v);
-/* From the letters that stand for bytes in these files to the bytes, in place; false, and nothing changed, if
- * one stands for none. */
+/* Converts the letters that stand for bytes in these files to the bytes, in place; false, with nothing
+ * changed, if a letter stands for no byte. */
 bool        bytes_from_letters(char *text, size_t *len);
 
 MUST Status merges_open(MergeTable *m);
@@ -79,7 +79,7 @@ static inline Merge *merge_slot(const MergeTable *m, int32_t left, int32_t right
     return &m->slot[i];
 }
 
-void              added_sort(AddedSet *s);                             /* once its tokens are in */
+void              added_sort(AddedSet *s);                             /* after all tokens were added */
 const AddedToken *added_find(const AddedSet *s, ByteSpan text, size_t from, size_t *at);  /* NULL: no more */
 
 /* -- tokenizer_split.c */
@@ -92,12 +92,12 @@ typedef struct Splitter {                 /* one thread's */
 MUST Status split_compile(pcre2_code **code, ByteSpan pattern);
 MUST Status splitter_open(Splitter *s, const pcre2_code *code);
 void        splitter_close(Splitter *s);
-/* The next piece at or behind byte `from` < text.n; it may begin later: what is between is a piece too. */
+/* The next piece at or after byte `from` < text.n. If it starts later, the text in between is a piece too. */
 MUST Status split_next(Splitter *s, const pcre2_code *code, ByteSpan text, size_t from, size_t *start,
                        size_t *end);
 
 /* -- tokenizer_bpe.c */
-typedef struct Bpe Bpe;                   /* one thread's cache of pieces, and room to merge in */
+typedef struct Bpe Bpe;                   /* one thread's cache of pieces and merge buffers */
 
 MUST Status bpe_open(Bpe **b);
 void        bpe_close(Bpe *b);

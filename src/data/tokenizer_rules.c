@@ -1,14 +1,14 @@
-/* data/tokenizer_rules.c -- the small members of tokenizer files: what is done with text, and added tokens.
+/* data/tokenizer_rules.c -- normaliser, pre-tokeniser and added tokens of tokenizer files.
  *
- * What a file may ask for is large; what is done here is what Qwen's files ask for: byte-level BPE, one Split
- * pattern, NFC or nothing, added tokens without stripping. Anything else is refused by name, because ids that
- * are nearly right train a model that is quietly wrong. */
+ * Supported is what the files of Qwen use: byte-level BPE, one Split pattern, NFC or no normaliser, added
+ * tokens without stripping. Anything else is an error that names it, because a model trained on slightly
+ * wrong ids shows no other symptom. */
 #include "data/tokenizer_private.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Qwen's own, for folders whose files do not say it. */
+/* The pattern of Qwen, for folders without a tokenizer.json. */
 #define QWEN_PATTERN                                                                                        \
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"     \
     "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
@@ -23,7 +23,7 @@ static Status want_flag(const Json *o, const char *what, const char *key, bool d
 {
     bool v;
     TRY_CTX(json_flag(o, key, def, &v), "%s", what);
-    return v == want ? OK : fail(E_DATA, "%s: %s is %s: only %s is read here", what, key,
+    return v == want ? OK : fail(E_DATA, "%s: %s is %s: only %s is supported", what, key,
                                  v ? "true" : "false", want ? "true" : "false");
 }
 
@@ -32,7 +32,7 @@ static Status want_empty(const Json *model, const char *key)
     const Json *v = json_object_get(model, key);
     if (!v || json_is_null(v) || (json_is_string(v) && !json_string_length(v))) return OK;
     if (json_is_number(v) && json_number_value(v) == 0) return OK;
-    return fail(E_DATA, "model: %s: only null is read here", key);
+    return fail(E_DATA, "model: %s: only null is supported", key);
 }
 
 static Status check_model(const Json *model)
@@ -41,7 +41,7 @@ static Status check_model(const Json *model)
                                          "end_of_word_suffix" };
     if (!json_is_object(model)) return fail(E_DATA, "there is no model");
     if (json_has(model, "type") && strcmp(type_of(model), "BPE"))
-        return fail(E_DATA, "model: type %.40s: only BPE is read here", type_of(model));
+        return fail(E_DATA, "model: type %.40s: only BPE is supported", type_of(model));
     for (size_t i = 0; i < sizeof empty / sizeof *empty; i++) TRY(want_empty(model, empty[i]));
     TRY(want_flag(model, "model", "byte_fallback", false, false));
     return want_flag(model, "model", "ignore_merges", false, false);
@@ -51,7 +51,7 @@ static Status check_normalizer(Tokenizer *t, const Json *n)
 {
     t->nfc = n && !json_is_null(n);
     if (!t->nfc || !strcmp(type_of(n), "NFC")) return OK;
-    return fail(E_DATA, "normalizer %.40s: only NFC is read here", type_of(n));
+    return fail(E_DATA, "normalizer %.40s: only NFC is supported", type_of(n));
 }
 
 static Status read_split(Tokenizer *t, const Json *split)
@@ -59,13 +59,13 @@ static Status read_split(Tokenizer *t, const Json *split)
     const char *behavior;
     const Json *regex = json_object_get(json_object_get(split, "pattern"), "Regex");
     if (strcmp(type_of(split), "Split"))
-        return fail(E_DATA, "pre_tokenizer: begins with %.40s: only Split, then ByteLevel is read here",
+        return fail(E_DATA, "pre_tokenizer: begins with %.40s: only Split, then ByteLevel is supported",
                     type_of(split));
     TRY_CTX(json_str(split, "behavior", "", &behavior), "Split");
     if (strcmp(behavior, "Isolated"))
-        return fail(E_DATA, "Split: behavior %.40s: only Isolated is read here", behavior);
+        return fail(E_DATA, "Split: behavior %.40s: only Isolated is supported", behavior);
     TRY(want_flag(split, "Split", "invert", false, false));
-    if (!json_is_string(regex)) return fail(E_DATA, "Split: a pattern with a Regex is wanted");
+    if (!json_is_string(regex)) return fail(E_DATA, "Split: expected a pattern with a Regex");
     return split_compile(&t->split, (ByteSpan){ json_string_value(regex), json_string_length(regex) });
 }
 
@@ -73,26 +73,26 @@ static Status read_pre_tokenizer(Tokenizer *t, const Json *p)
 {
     const Json *list = json_object_get(p, "pretokenizers"), *bytes = json_array_get(list, 1);
     if (!json_is_object(p) || strcmp(type_of(p), "Sequence") || json_array_size(list) != 2)
-        return fail(E_DATA, "pre_tokenizer: only a Sequence of Split and ByteLevel is read here");
+        return fail(E_DATA, "pre_tokenizer: only a Sequence of Split and ByteLevel is supported");
     TRY(read_split(t, json_array_get(list, 0)));
     if (strcmp(type_of(bytes), "ByteLevel"))
-        return fail(E_DATA, "pre_tokenizer: ends with %.40s: only ByteLevel is read here", type_of(bytes));
+        return fail(E_DATA, "pre_tokenizer: ends with %.40s: only ByteLevel is supported", type_of(bytes));
     TRY(want_flag(bytes, "ByteLevel", "add_prefix_space", true, false));
     return want_flag(bytes, "ByteLevel", "use_regex", true, false);
 }
 
-/* A post-processor may add tokens of its own to every text; ByteLevel only adjusts offsets. */
+/* A post-processor may add tokens to every text; ByteLevel only adjusts offsets. */
 static Status check_ends(const Json *file)
 {
     const Json *post = json_object_get(file, "post_processor"), *decoder = json_object_get(file, "decoder");
     if (post && !json_is_null(post) && strcmp(type_of(post), "ByteLevel"))
-        return fail(E_DATA, "post_processor %.40s: only ByteLevel is read here", type_of(post));
+        return fail(E_DATA, "post_processor %.40s: only ByteLevel is supported", type_of(post));
     if (!json_is_object(decoder) || strcmp(type_of(decoder), "ByteLevel"))
-        return fail(E_DATA, "decoder %.40s: only ByteLevel is read here", type_of(decoder));
+        return fail(E_DATA, "decoder %.40s: only ByteLevel is supported", type_of(decoder));
     return OK;
 }
 
-/* -- added tokens: kept aside first, because the vocabulary may name them too */
+/* -- added tokens: collected first, because the vocabulary may contain them too */
 
 static Status read_added(Added *a, const Json *o, int64_t id)
 {
@@ -114,7 +114,7 @@ static Status added_list(AddedList *l, size_t n)
 static Status read_added_tokens(AddedList *l, const Json *list)
 {
     if (list && !json_is_null(list) && !json_is_array(list))
-        return fail(E_DATA, "added_tokens: a list is wanted");
+        return fail(E_DATA, "added_tokens: expected a list");
     TRY(added_list(l, json_array_size(list)));
     for (; l->n < (int64_t)json_array_size(list); l->n++)
         TRY_CTX(read_added(&l->v[l->n], json_array_get(list, (size_t)l->n), -1), "added_tokens[%lld]",
@@ -131,25 +131,25 @@ static Status read_added_decoder(AddedList *l, Json *map)
     json_object_foreach(map, key, value) {
         char *end;
         long  id = strtol(key, &end, 10);
-        if (*end) return fail(E_DATA, "added_tokens_decoder: %.40s: an id is wanted", key);
+        if (*end) return fail(E_DATA, "added_tokens_decoder: %.40s: expected an id", key);
         TRY_CTX(read_added(&l->v[l->n++], value, id), "added_tokens_decoder[%ld]", id);
     }
     return OK;
 }
 
-/* A token that is looked for in normal text must be normal itself, or it would never be found. */
+/* A token that is matched in normalised text must be normalised itself, or it would never match. */
 static Status check_normal(const Tokenizer *t, const Added *a)
 {
     Nfc   nfc = { 0 };
     ByteSpan text = { a->text, strlen(a->text) }, normal = text;
     Status s = a->normalized && t->nfc ? nfc_normalise(&nfc, text, &normal) : OK;
     if (!s && (normal.n != text.n || memcmp(normal.v, text.v, text.n)))
-        s = fail(E_DATA, "added token %s: its text is not in normal form C", a->text);
+        s = fail(E_DATA, "added token %s: its text is not NFC", a->text);
     nfc_close(&nfc);
     return s;
 }
 
-/* Comes after the vocabulary: slices point into its bytes, which must not move any more. */
+/* Runs after the vocabulary is read: spans point into its bytes, which must not move afterwards. */
 Status rules_put_added(Tokenizer *t, const AddedList *l, const char *name)
 {
     for (int64_t i = 0; i < l->n; i++) {
@@ -185,7 +185,7 @@ Status rules_read(Tokenizer *t, AddedList *added, const Json *file)
     return read_added_tokens(added, json_object_get(file, "added_tokens"));
 }
 
-/* tokenizer_config.json beside vocab.json and merges.txt names a class and leaves the rest to its code. */
+/* tokenizer_config.json names a class whose code fixes the rules. */
 Status rules_read_config(Tokenizer *t, AddedList *added, const Json *config)
 {
     const char *class;

@@ -20,7 +20,7 @@ int scan_peek(Scan *s)
 Status scan_enter(Scan *s, char bracket)
 {
     if (scan_peek(s) != bracket)
-        return scan_fail(s, bracket == '{' ? "an object is wanted" : "a list is wanted");
+        return scan_fail(s, bracket == '{' ? "expected an object" : "expected a list");
     return s->at++, OK;
 }
 
@@ -30,7 +30,7 @@ Status scan_more(Scan *s, char closing, int64_t i, bool *more)
     *more = c != closing;
     if (c == closing) return s->at++, OK;
     if (i == 0) return OK;
-    if (c != ',') return scan_fail(s, closing == '}' ? "a comma or } is wanted" : "a comma or ] is wanted");
+    if (c != ',') return scan_fail(s, closing == '}' ? "expected a comma or }" : "expected a comma or ]");
     return s->at++, OK;
 }
 
@@ -48,7 +48,7 @@ static int hex(const char *p, const char *end)
     return v;
 }
 
-/* The four digits behind \u, and the second half of a pair behind those. */
+/* The four digits after \u, and the second half of a surrogate pair. */
 static Status take_unicode(Scan *s, char **out)
 {
     int32_t c = hex(s->at, s->end);
@@ -58,7 +58,7 @@ static Status take_unicode(Scan *s, char **out)
         int low = hex(s->at + 2, s->end);
         if (low >= 0xdc00 && low < 0xe000) c = 0x10000 + ((c - 0xd800) << 10) + (low - 0xdc00), s->at += 6;
     }
-    if (c >= 0xd800 && c < 0xe000) return scan_fail(s, "half of a surrogate pair");
+    if (c >= 0xd800 && c < 0xe000) return scan_fail(s, "one half of a surrogate pair is missing");
     *out += utf8proc_encode_char(c, (utf8proc_uint8_t *)*out);      /* at most half as long as its escape */
     return OK;
 }
@@ -66,11 +66,11 @@ static Status take_unicode(Scan *s, char **out)
 static Status take_escape(Scan *s, char **out)
 {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
-    if (s->at == s->end) return scan_fail(s, "an escape is wanted");
+    if (s->at == s->end) return scan_fail(s, "expected an escape");
     char c = *s->at++;
     if (c == 'u') return take_unicode(s, out);
     const char *known = c ? strchr(from, c) : NULL;
-    if (!known) return scan_fail(s, "there is no such escape");
+    if (!known) return scan_fail(s, "unknown escape");
     *(*out)++ = to[known - from];
     return OK;
 }
@@ -78,7 +78,7 @@ static Status take_escape(Scan *s, char **out)
 Status scan_text(Scan *s, char *out, size_t *len)
 {
     char *start = out;
-    if (scan_peek(s) != '"') return scan_fail(s, "a string is wanted");
+    if (scan_peek(s) != '"') return scan_fail(s, "expected a string");
     s->at++;
     while (s->at < s->end && *s->at != '"') {
         if ((unsigned char)*s->at < 0x20) return scan_fail(s, "a control character in a string");
@@ -86,7 +86,7 @@ Status scan_text(Scan *s, char *out, size_t *len)
         s->at++;
         TRY(take_escape(s, &out));
     }
-    if (s->at == s->end) return scan_fail(s, "a string without end");
+    if (s->at == s->end) return scan_fail(s, "the string is not closed");
     s->at++;
     *len = (size_t)(out - start);
     return OK;
@@ -95,7 +95,7 @@ Status scan_text(Scan *s, char *out, size_t *len)
 Status scan_key(Scan *s, char *out, size_t *len)
 {
     TRY(scan_text(s, out, len));
-    if (scan_peek(s) != ':') return scan_fail(s, "a colon is wanted");
+    if (scan_peek(s) != ':') return scan_fail(s, "expected a colon");
     return s->at++, OK;
 }
 
@@ -105,10 +105,10 @@ Status scan_int(Scan *s, int64_t *v)
     bool minus = c == '-';
     const char *digits = s->at += minus;
     for (*v = 0; s->at < s->end && *s->at >= '0' && *s->at <= '9'; s->at++) {
-        if (s->at - digits > 17) return scan_fail(s, "too large a number");
+        if (s->at - digits > 17) return scan_fail(s, "the number is too large");
         *v = *v * 10 + (*s->at - '0');
     }
-    if (s->at == digits) return scan_fail(s, "a whole number is wanted");
+    if (s->at == digits) return scan_fail(s, "expected a whole number");
     if (minus) *v = -*v;
     return OK;
 }
@@ -123,17 +123,17 @@ static void skip_text(Scan *s)
 Status scan_skip(Scan *s, ByteSpan *value)
 {
     int64_t depth = 0;
-    if (scan_peek(s) < 0) return scan_fail(s, "a value is wanted");
+    if (scan_peek(s) < 0) return scan_fail(s, "expected a value");
     value->v = s->at;
     do {
         char c = *s->at;
         if (c == '"') { skip_text(s); continue; }
-        if (depth == 0 && (c == ',' || c == '}' || c == ']')) break;      /* behind a number or a word */
+        if (depth == 0 && (c == ',' || c == '}' || c == ']')) break;      /* after a number or a word */
         depth += (c == '{' || c == '[') - (c == '}' || c == ']');
         s->at++;
         if (depth == 0 && (c == '}' || c == ']')) break;
     } while (s->at < s->end);
     if (depth) return scan_fail(s, "a bracket is not closed");
     value->n = (size_t)(s->at - value->v);
-    return value->n ? OK : scan_fail(s, "a value is wanted");
+    return value->n ? OK : scan_fail(s, "expected a value");
 }

@@ -1,8 +1,8 @@
-/* data/tokenizer_scan.h -- walks JSON text without building a tree: a vocabulary is read in one pass.
+/* data/tokenizer_scan.h -- reads JSON text without building a tree.
  *
- * jansson makes a hash table and a list of a tokenizer's 300,000 small values and takes half a second over
- * it; this reads them in place. Only the two large members are read this way; the rest of a file goes to
- * jansson. Nothing is believed about lengths: every step stops at the end of the bytes. */
+ * jansson takes half a second to build a tree of the 300,000 small values of a tokenizer; this reads them
+ * in place. Only vocabulary and merges are read this way. Input is not trusted: every step stops at the
+ * end of the bytes. */
 #ifndef DATA_TOKENIZER_SCAN_H
 #define DATA_TOKENIZER_SCAN_H
 
@@ -17,15 +17,15 @@ typedef struct Scan {
 MUST Status scan_fail(const Scan *s, const char *what);
 int         scan_peek(Scan *s);                       /* the next byte that is not white space; -1: the end */
 
-/* Members of an object or list. Before the i-th (from 0) scan_more takes the comma, or the closing bracket
- * and says that there is none. */
+/* Members of an object or list. Before the i-th (from 0) scan_more skips the comma, or the closing bracket
+ * and sets *more to false. */
 MUST Status scan_enter(Scan *s, char bracket);
 MUST Status scan_more(Scan *s, char closing, int64_t i, bool *more);
 
-/* A string without its quotes and escapes. out has room for all that is left of s: it never grows. */
+/* A string without its quotes and escapes. out has as many bytes as are left of s. */
 MUST Status scan_text(Scan *s, char *out, size_t *len);
 MUST Status scan_key(Scan *s, char *out, size_t *len);     /* and the colon behind it */
 MUST Status scan_int(Scan *s, int64_t *v);
-MUST Status scan_skip(Scan *s, ByteSpan *value);            /* any value; only brackets and quotes are checked */
+MUST Status scan_skip(Scan *s, ByteSpan *value);  /* any value; only brackets and quotes are checked */
 
 #endif

@@ -1,10 +1,11 @@
-/* data/tokenizer_split.c -- the file's regex by PCRE2: text into the pieces that merges stay within.
+/* data/tokenizer_split.c -- splits text into pieces by the regex of the file, with PCRE2; merges stay
+ * within a piece.
  *
- * The files are written for Oniguruma. Where the two differ, the pattern is translated or refused: PCRE2's \s
- * counts U+180E as a space and Unicode no longer does, so \s is spelled out; \w, \h, ^, $ and sets within
- * sets mean other things and are not taken. Letters and numbers are those of PCRE2's version of Unicode.
+ * The files are written for Oniguruma. Where the two differ, the pattern is translated or refused: PCRE2
+ * counts U+180E as \s and Unicode no longer does, so \s is spelled out; \w, \h, ^, $ and nested sets have
+ * another meaning and are refused. Letters and numbers are those of the Unicode version of PCRE2.
  *
- * A pattern comes from outside: it cannot match nothing, nor take for ever. */
+ * A pattern is not trusted: it must not match the empty string, and matching is limited. */
 #include "data/tokenizer_private.h"
 
 #include <string.h>
@@ -17,10 +18,10 @@ enum { MAX_PATTERN = 16 << 10, JIT_STACK = 1 << 20, MATCH_LIMIT = 1 << 26 };
 static Status refuse(ByteSpan p, size_t i)
 {
     int n = (int)(p.n - i < 8 ? p.n - i : 8);
-    return fail(E_DATA, "Split pattern: %.*s, at byte %zu: not read here", n, p.v + i, i);
+    return fail(E_DATA, "Split pattern: %.*s, at byte %zu: not supported", n, p.v + i, i);
 }
 
-/* An escape, and where it is \s its set. Inside [ ] a set cannot be negated. */
+/* An escape; \s becomes its set. Inside [ ] a set cannot be negated. */
 static Status put_escape(Text *out, ByteSpan p, size_t i, bool inside)
 {
     char c = i + 1 < p.n ? p.v[i + 1] : 0;
@@ -62,7 +63,7 @@ static Status compile(pcre2_code **code, ByteSpan pattern)
         return fail(E_DATA, "Split pattern: %s", text);
     }
     pcre2_pattern_info(*code, PCRE2_INFO_MATCHEMPTY, &empty);
-    if (empty) return fail(E_DATA, "Split pattern: it can match nothing at all");
+    if (empty) return fail(E_DATA, "Split pattern: it can match the empty string");
     pcre2_jit_compile(*code, PCRE2_JIT_COMPLETE);          /* where there is no JIT, pcre2_match interprets */
     return OK;
 }
@@ -105,7 +106,7 @@ void splitter_close(Splitter *s)
 
 Status split_next(Splitter *s, const pcre2_code *code, ByteSpan text, size_t from, size_t *start, size_t *end)
 {
-    const uint32_t how = PCRE2_NO_UTF_CHECK;             /* checking anew for each piece would be quadratic */
+    const uint32_t how = PCRE2_NO_UTF_CHECK;  /* checking UTF-8 for each piece would be quadratic */
     PCRE2_SPTR subject = (PCRE2_SPTR)text.v;
     int n = pcre2_match(code, subject, text.n, from, how, s->match, s->limits);
     if (n == PCRE2_ERROR_JIT_STACKLIMIT)                     /* the interpreter keeps its stack on the heap */

@@ -1,7 +1,7 @@
 /* data/tokenizer_text.c -- see tokenizer_text.h.
  *
- * utf8proc knows the code points; the walk over a text is ours, because its own sorts marks by exchanging
- * neighbours, and a hostile line of a million marks would never end. */
+ * utf8proc has the properties of code points. Its own normalisation sorts marks by exchanging neighbours,
+ * which is quadratic on a hostile line of a million marks, so the loop over a text is here. */
 #include "data/tokenizer_text.h"
 
 #include <stdbool.h>
@@ -24,7 +24,7 @@ static size_t ascii_run(const char *s, size_t n)
 int utf8_step(const char *s, size_t n, int32_t *code)
 {
     const unsigned char *b = (const unsigned char *)s;
-    unsigned char c = b[0], lo = 0x80, hi = 0xbf;      /* of the second byte: no long forms, no surrogates */
+    unsigned char c = b[0], lo = 0x80, hi = 0xbf;  /* of the second byte: no overlong forms, no surrogates */
     if (c < 0x80) return *code = c, 1;
     int len = c >= 0xc2 && c <= 0xdf ? 2 : c >= 0xe0 && c <= 0xef ? 3 : c >= 0xf0 && c <= 0xf4 ? 4 : 0;
     if (!len) return -1;
@@ -71,10 +71,10 @@ Status utf8_repair(Text *cap, ByteSpan text, ByteSpan *out)
     return OK;
 }
 
-/* True if normalising changes nothing about the code point nor looks across the border before it. A few are
- * judged too carefully (composed letters of Vietnamese): that costs time only. Hangul syllables are inert,
- * the letters they could join are not. */
-static bool inert(int32_t c)
+/* True if normalising neither changes the code point nor combines it with the one before it. A few inert
+ * code points (composed letters of Vietnamese) count as not inert, which costs only time. Hangul syllables
+ * are inert, the jamo that they could combine with are not. */
+static bool is_inert(int32_t c)
 {
     if (c < 0x300) return true;
     if (c >= 0x1100 && c < 0x1200) return false;
@@ -83,7 +83,7 @@ static bool inert(int32_t c)
            p->category != UTF8PROC_CATEGORY_MC && p->category != UTF8PROC_CATEGORY_ME;
 }
 
-static Status code_cap(Nfc *b, size_t n)
+static Status reserve_codes(Nfc *b, size_t n)
 {
     if (n <= b->cap) return OK;
     size_t cap = b->cap ? b->cap : 64;
@@ -120,8 +120,8 @@ static void order_codes(int32_t *v, int32_t *spare, size_t n)
     }
 }
 
-/* Appends the normal form of a stretch that begins and ends where nothing combines across. */
-static Status normalise_stretch(Nfc *b, const char *s, size_t len)
+/* Appends the NFC of a segment; nothing combines across its ends. */
+static Status normalise_segment(Nfc *b, const char *s, size_t len)
 {
     const utf8proc_option_t options = UTF8PROC_STABLE | UTF8PROC_COMPOSE;
     size_t n = 0;
@@ -129,7 +129,7 @@ static Status normalise_stretch(Nfc *b, const char *s, size_t len)
         int32_t code;
         int     boundary = 0, k = utf8_step(s + i, len - i, &code);
         REQUIRE(k > 0, "text to normalise is not UTF-8");
-        TRY(code_cap(b, n + 32));                              /* no code point becomes that many */
+        TRY(reserve_codes(b, n + 32));  /* no code point decomposes into that many */
         n += (size_t)utf8proc_decompose_char(code, b->code + n, 32, options, &boundary);
         i += (size_t)k;
     }
@@ -143,9 +143,9 @@ static Status normalise_stretch(Nfc *b, const char *s, size_t len)
     return OK;
 }
 
-/* The next stretch to normalise from byte i on: an inert code point (if any) and those behind it that are
- * not. */
-static size_t find_stretch(ByteSpan t, size_t i, size_t *end)
+/* The next segment to normalise from byte i on: an inert code point (if any) and the code points after it
+ * that are not inert. */
+static size_t find_segment(ByteSpan t, size_t i, size_t *end)
 {
     size_t start = i;
     bool   inside = false;
@@ -156,7 +156,7 @@ static size_t find_stretch(ByteSpan t, size_t i, size_t *end)
         if (i == t.n) break;
         k = utf8_step(t.v + i, t.n - i, &code);
         REQUIRE(k > 0, "text to normalise is not UTF-8");
-        bool quiet = inert(code);
+        bool quiet = is_inert(code);
         if (quiet && inside) break;
         if (quiet) start = i;
         inside |= !quiet;
@@ -167,15 +167,15 @@ static size_t find_stretch(ByteSpan t, size_t i, size_t *end)
 
 Status nfc_normalise(Nfc *b, ByteSpan text, ByteSpan *out)
 {
-    size_t done = 0, end, start = find_stretch(text, 0, &end);
+    size_t done = 0, end, start = find_segment(text, 0, &end);
     *out = text;
     if (start == text.n) return OK;
     b->text.n = 0;
     while (start < text.n) {
         TRY(text_push(&b->text, text.v + done, start - done));
-        TRY(normalise_stretch(b, text.v + start, end - start));
+        TRY(normalise_segment(b, text.v + start, end - start));
         done = end;
-        start = find_stretch(text, done, &end);
+        start = find_segment(text, done, &end);
     }
     TRY(text_push(&b->text, text.v + done, text.n - done));
     *out = (ByteSpan){ b->text.v, b->text.n };

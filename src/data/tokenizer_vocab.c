@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Byte-level files spell a byte as a printable letter: itself where it is one, else U+0100 and on, in
- * order. */
+/* Byte-level files spell each byte as a printable letter: the byte itself if it is printable, else the
+ * next letter from U+0100 on. */
 static bool byte_is_letter(int b) { return (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174; }
 
 static int byte_of_letter(int32_t code)
@@ -31,7 +31,7 @@ bool bytes_from_letters(char *text, size_t *len)
     return *len = n, true;
 }
 
-static Status vocab_cap(Vocab *v, int64_t size)
+static Status reserve_vocab(Vocab *v, int64_t size)
 {
     if (size <= v->cap) return OK;
     int64_t cap = v->cap ? v->cap : 1024;
@@ -56,10 +56,10 @@ static int shown(size_t n) { return n < 80 ? (int)n : 80; }             /* bytes
 Status vocab_put(Vocab *v, int64_t id, ByteSpan bytes, VocabKind kind, const char *name)
 {
     if (id < 0 || id >= TOKENIZER_MAX_IDS)
-        return fail(E_DATA, "%s: token id %lld: ids from 0 to %d are read", name, (long long)id,
+        return fail(E_DATA, "%s: token id %lld: ids go from 0 to %d", name, (long long)id,
                     TOKENIZER_MAX_IDS - 1);
     if (!bytes.n) return fail(E_DATA, "%s: token %lld is empty", name, (long long)id);
-    TRY(vocab_cap(v, id + 1));
+    TRY(reserve_vocab(v, id + 1));
     Token *t = &v->token[id];
     if (t->kind != TOKEN_NONE && !same(vocab_bytes(v, (int32_t)id), bytes))
         return fail(E_DATA, "%s: id %lld is both \"%.*s\" and \"%.*s\"", name, (long long)id,
@@ -80,7 +80,7 @@ static size_t hash(ByteSpan b)
     return (size_t)(h ^ h >> 32);
 }
 
-/* The slot of these bytes, or the empty one where they belong. */
+/* The slot of these bytes, or the empty slot where they belong. */
 static int32_t *find_slot(const Vocab *v, ByteSpan bytes)
 {
     size_t i = hash(bytes) & (v->slots - 1);
@@ -146,7 +146,7 @@ Status merges_put(MergeTable *m, int32_t left, int32_t right, int32_t id)
 {
     if (2 * m->n >= (int64_t)1 << (64 - m->shift)) TRY(merges_resize(m, 65 - m->shift));
     Merge *at = merge_slot(m, left, right);
-    if (at->rank >= 0) return fail(E_DATA, "the pair is there already, as merge %d", at->rank);
+    if (at->rank >= 0) return fail(E_DATA, "the pair is also merge %d", at->rank);
     *at = (Merge){ (uint64_t)(uint32_t)left << 32 | (uint32_t)right, (int32_t)m->n++, id };
     return OK;
 }
@@ -173,12 +173,13 @@ void added_sort(AddedSet *s)
     }
 }
 
-/* The first place where an added token stands, and the longest that stands there. */
+/* The leftmost added token, and of those the longest. */
 const AddedToken *added_find(const AddedSet *s, ByteSpan text, size_t from, size_t *at)
 {
     if (!s->n) return NULL;
     int lead = (unsigned char)s->token[0].text.v[0];
-    bool alone = lead == (unsigned char)s->token[s->n - 1].text.v[0];        /* Qwen's all begin with '<' */
+    /* in Qwen tokenizers all start with '<' */
+    bool alone = lead == (unsigned char)s->token[s->n - 1].text.v[0];
     for (size_t i = from; i < text.n; i++) {
         if (alone) {
             const char *next = memchr(text.v + i, lead, text.n - i);

@@ -1,17 +1,15 @@
-/* data/video.c -- see video.h. All arithmetic in double and in the reference's order, so that frames, seconds
- * and sizes come out the same to the last bit. */
+/* data/video.c -- see video.h. Arithmetic is in double and in the order of the reference, so that frames,
+ * seconds and sizes are bit-equal to it. */
 #include "data/video.h"
 
+#include "base/num.h"
 #include <math.h>
-
-static int64_t at_least(int64_t a, int64_t b) { return a > b ? a : b; }
-static int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
 
 int64_t video_count(int64_t total, double fps, const VideoRule *rule)
 {
     double wanted = fps > 0 ? trunc((double)total / fps * rule->fps) : (double)total;
-    int64_t n = wanted < (double)total ? (int64_t)wanted : total;      /* never more than there are */
-    return at_most(at_most(at_least(n, rule->min_frames), rule->max_frames), total);
+    int64_t n = wanted < (double)total ? (int64_t)wanted : total;      /* at most all frames */
+    return min_i64(min_i64(max_i64(n, rule->min_frames), rule->max_frames), total);
 }
 
 int64_t video_index(int64_t i, int64_t n, int64_t total)
@@ -20,17 +18,17 @@ int64_t video_index(int64_t i, int64_t n, int64_t total)
     return n > 1 ? (int64_t)rint((double)i * ((double)(total - 1) / (double)(n - 1))) : 0;
 }
 
-/* The mean of the moments of the slice's first and last frame. */
+/* The mean time of the first and last frame of the slice. */
 double video_seconds(int64_t s, int64_t n, int64_t total, double fps, int64_t group)
 {
     double first = (double)video_index(s * group, n, total) / fps;
-    double last = (double)video_index(at_most(s * group + group - 1, n - 1), n, total) / fps;
+    double last = (double)video_index(min_i64(s * group + group - 1, n - 1), n, total) / fps;
     return (first + last) / 2;
 }
 
 int video_frame(const Media *m, int64_t s, int64_t k, int64_t group)
 {
-    return m->first + (int)at_most(s * group + k, m->frames - 1);
+    return m->first + (int)min_i64(s * group + k, m->frames - 1);
 }
 
 Status video_choose(Conversation *c, const VideoRule *rule)
@@ -41,8 +39,9 @@ Status video_choose(Conversation *c, const VideoRule *rule)
         double  fps = m->fps > 0 ? m->fps : rule->fps;
         if (!m->video || m->seconds) continue;
         if (n < rule->group)
-            return fail(E_DATA, "medium %d: a video of %lld frame%s; at least %lld are needed (one alone is "
-                                "a picture)", i, (long long)n, n == 1 ? "" : "s", (long long)rule->group);
+            return fail(E_DATA,
+                        "medium %d: a video of %lld frame%s; it needs at least %lld (list a single frame "
+                                "as an image)", i, (long long)n, n == 1 ? "" : "s", (long long)rule->group);
         int64_t slices = (n + rule->group - 1) / rule->group;
         double *seconds = keep_take(&c->keep, (size_t)slices * sizeof *seconds);
         for (int64_t s = 0; s < slices; s++) seconds[s] = video_seconds(s, n, total, fps, rule->group);
@@ -53,7 +52,7 @@ Status video_choose(Conversation *c, const VideoRule *rule)
     return OK;
 }
 
-/* The bounds hold for tb frames, tb being n rounded to groups; the scale is taken from n itself. */
+/* The bounds apply to tb frames, where tb is n rounded to groups; the scale is computed from n. */
 Status video_fit(int64_t *height, int64_t *width, int64_t n, const PatchShape *p)
 {
     double f = (double)(p->patch * p->merge), g = (double)p->frames;

@@ -75,7 +75,7 @@ static Status add_picture(Json *list, const Sample *m, const SampleConf *c, Samp
     char               size[160];
     int64_t merge = c->stream.merge, patch = c->picture.patch, rows = v->h / merge, columns = v->w / merge;
     TRY(sample_bytes(&bytes, &len, m, t, c, v->a));
-    const char *type = page_media_type(bytes, len);
+    const char *type = image_mime(bytes, len);
     snprintf(size, sizeof size, "%lld x %lld pixels, %d x %d patches, %lld tokens", (long long)(v->w * patch),
              (long long)(v->h * patch), v->w, v->h, (long long)(rows * columns));
     Json *text = page_rich(NULL, "%lld: %s\n%s", (long long)i, sample_frame_name(m, v->a), size);

@@ -4,7 +4,7 @@
 
 #include "base/str.h"
 #include "data/ids.h"
-#include "data/image_encode.h"
+#include "base/folder.h"
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -77,14 +77,6 @@ Json *page_rich(const char *class, const char *fmt, ...)
 }
 
 /* --- pictures ------------------------------------------------------------------------------------------ */
-
-const char *page_media_type(const void *bytes, size_t n)
-{
-    const char *b = bytes;
-    if (n > 3 && !memcmp(b, "\xff\xd8\xff", 3)) return "image/jpeg";
-    if (n > 8 && !memcmp(b, "\x89PNG\r\n\x1a\n", 8)) return "image/png";
-    return n > 12 && !memcmp(b, "RIFF", 4) && !memcmp(b + 8, "WEBP", 4) ? "image/webp" : NULL;
-}
 
 static char *encode_base64(char *to, const uint8_t *b, size_t n)
 {

@@ -42,9 +42,7 @@ Json       *page_bytes(const char *text, size_t n); /* text[n] is 0; zeros befor
 void page_say(Json *rich, const char *class, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 Json       *page_rich(const char *class, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* Pictures by content: "image/jpeg", "image/png", "image/webp", or NULL; and as a "data:" URI. */
-const char *page_media_type(const void *bytes, size_t n);
-Json       *page_data_uri(const char *type, const void *bytes, size_t n);
+Json       *page_data_uri(const char *type, const void *bytes, size_t n);        /* type: "image/png" */
 
 /* --- blocks ------------------------------------------------------------------------------------------- */
 

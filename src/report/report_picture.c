@@ -83,7 +83,7 @@ Json *picture_json(Report *r, const char *folder, const char *path, const char *
     Json *out;
     if (r->picture_bytes > PAGE_BYTES)
         return no_picture(path, "left out: the page has 12 MiB of pictures already");
-    const char *type = read_picture(&p, folder, path) ? NULL : page_media_type(p.bytes, p.n);
+    const char *type = read_picture(&p, folder, path) ? NULL : image_mime(p.bytes, p.n);
     if (!p.n)                    out = no_picture(path, "cannot be read");
     else if (!type)              out = no_picture(path, "not a picture");
     else if (small_enough(&p))   out = embed(r, type, p.bytes, p.n, alt);
