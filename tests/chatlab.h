@@ -1,8 +1,8 @@
 /* tests/chatlab.h -- one dataset line read, rendered and shown as text, for tests of conversations.
  *
- * Renderings are compared as text: ids decoded, a run of n pads written as <|image_pad|>*n; what is learnt is
- * the decoded targets, one stretch after another with '|' between. The tokenizer is that of tiny_tokenizer.h:
- * bytes, with "\n\n" as the one merge. */
+ * Renderings are compared as text: ids decoded, a run of n pads written as <|image_pad|>*n; `supervised`
+ * is the decoded targets, with '|' between their runs. The tokenizer is that of tiny_tokenizer.h: bytes,
+ * with "\n\n" as the one merge. */
 #ifndef TESTS_CHATLAB_H
 #define TESTS_CHATLAB_H
 
@@ -12,7 +12,7 @@
 #include "data/chat.h"
 #include "data/video.h"
 
-/* Pieces of lines, and of what becomes of them. */
+/* Parts of lines and of their renderings. */
 #define LINE(messages, more) "{'messages': [" messages "]" more "}"
 #define MESSAGE(role, text)  "{'role': '" role "', 'content': '" text "'}"
 #define USER(text)           MESSAGE("user", text)
@@ -32,22 +32,22 @@ typedef struct Kit {
     Conversation  c;
     Grid          grid[8];
     Ids           ids, targets;
-    Text          seen, learnt;          /* closed with a NUL */
+    Text          seen, supervised;          /* with a NUL at the end */
 } Kit;
 
-/* Lines and what is expected of them are written with ' for ". */
-static inline const char *quoted(char *room, size_t size, const char *text)
+/* Lines and expected texts are written with ' for ". */
+static inline const char *quoted(char *buffer, size_t size, const char *text)
 {
     REQUIRE(strlen(text) < size, "%s", text);
-    for (size_t i = 0; i <= strlen(text); i++) room[i] = text[i] == '\'' ? '"' : text[i];
-    return room;
+    for (size_t i = 0; i <= strlen(text); i++) buffer[i] = text[i] == '\'' ? '"' : text[i];
+    return buffer;
 }
 
 static inline Json *line_parse(const char *text)
 {
-    char  room[8192];
+    char  buffer[8192];
     Json *line = NULL;
-    EXPECT_OK(json_parse(&line, quoted(room, sizeof room, text), strlen(text), "line"));
+    EXPECT_OK(json_parse(&line, quoted(buffer, sizeof buffer, text), strlen(text), "line"));
     return line;
 }
 
@@ -64,7 +64,7 @@ static inline void kit_read(Kit *k)
         k->grid[i] = (Grid){ k->c.media[i].video ? video_slices(&k->c.media[i], 2) : 1, 2, 4 * (i + 1) };
 }
 
-/* Takes the tokenizer over. json: the line, or NULL. */
+/* Owns the tokenizer from here on. json: the line, or NULL. */
 static inline void kit_with(Kit *k, Tokenizer *t, const char *json)
 {
     *k = (Kit){ .tokenizer = t };
@@ -82,7 +82,7 @@ static inline void kit_close(Kit *k)
     conversation_close(&k->c);
     json_decref(k->line);
     ids_close(&k->ids), ids_close(&k->targets);
-    text_close(&k->seen), text_close(&k->learnt);
+    text_close(&k->seen), text_close(&k->supervised);
     token_scratch_close(k->scratch);
     tokenizer_close(k->tokenizer);
 }
@@ -92,12 +92,12 @@ static inline bool is_pad(const Kit *k, int32_t id)
     return id == k->chat.token.image_pad || id == k->chat.token.video_pad;
 }
 
-/* A letter may be several tokens, so stretches are decoded whole. */
+/* A letter may be several tokens, so runs of targets are decoded together. */
 static inline void kit_texts(Kit *k)
 {
     const int32_t *id = k->ids.v, *t = k->targets.v;
     int64_t        n = k->ids.n;
-    k->seen.n = k->learnt.n = 0;
+    k->seen.n = k->supervised.n = 0;
     for (int64_t i = 0, run; i < n; i += run) {
         bool pad = is_pad(k, id[i]);
         for (run = 1; i + run < n && (pad ? id[i + run] == id[i] : !is_pad(k, id[i + run]));) run++;
@@ -107,14 +107,14 @@ static inline void kit_texts(Kit *k)
     for (int64_t i = 0, run; i < n; i += run) {
         for (run = 0; i + run < n && t[i + run] >= 0; run++) {
             EXPECT(i + run + 1 < n && t[i + run] == id[i + run + 1], "target %lld", (long long)(i + run));
-            EXPECT(!is_pad(k, t[i + run]), "a pad is learnt at %lld", (long long)(i + run));
+            EXPECT(!is_pad(k, t[i + run]), "a pad is supervised at %lld", (long long)(i + run));
         }
-        if (run && k->learnt.n) EXPECT_OK(text_push(&k->learnt, "|", 1));
-        EXPECT_OK(tokenizer_decode(k->tokenizer, &k->learnt, &t[i], run, false));
+        if (run && k->supervised.n) EXPECT_OK(text_push(&k->supervised, "|", 1));
+        EXPECT_OK(tokenizer_decode(k->tokenizer, &k->supervised, &t[i], run, false));
         if (!run) run = 1;
     }
     EXPECT_OK(text_push(&k->seen, "", 1));
-    EXPECT_OK(text_push(&k->learnt, "", 1));
+    EXPECT_OK(text_push(&k->supervised, "", 1));
 }
 
 static inline void kit_render(Kit *k)
@@ -127,7 +127,7 @@ static inline void kit_render(Kit *k)
 
 #define EXPECT_TEXT(got, want) EXPECT(!strcmp(got, want), "got  %s\n    want %s", got, want)
 
-static inline void expect_render(const char *json, LossSpan loss, const char *seen, const char *learnt)
+static inline void expect_render(const char *json, LossSpan loss, const char *seen, const char *supervised)
 {
     Kit  k;
     char want[8192];
@@ -135,7 +135,7 @@ static inline void expect_render(const char *json, LossSpan loss, const char *se
     k.chat.loss = loss;
     kit_render(&k);
     EXPECT_TEXT(k.seen.v, quoted(want, sizeof want, seen));
-    EXPECT_TEXT(k.learnt.v, quoted(want, sizeof want, learnt));
+    EXPECT_TEXT(k.supervised.v, quoted(want, sizeof want, supervised));
     kit_close(&k);
 }
 

@@ -13,7 +13,7 @@ check "it runs, and is not satisfied"      demo 1
 check "a set without the colour"           lacks green "$tmp/demo/rest/train.jsonl"
 check "nor in what is held out"            lacks green "$tmp/demo/rest/eval.jsonl"
 check "a set about it"                     has 'every picture shows green'
-check "what trains is told"                has 'experts'
+check "the trained modules are logged"                has 'experts'
 check "the steps, of both runs"            [ "$(grep -c '^step 3/3  loss ' "$tmp/out")" -eq 3 ]
 check "the adapter in PEFT's form"         test -f "$tmp/demo/run/last/adapter_model.safetensors"
 check "the merged model in HF form"        test -f "$tmp/demo/merged/model.safetensors"

@@ -1,6 +1,6 @@
-/* tests/fuzz_bin.c -- hostile packed shards. Whatever the bytes, the reader returns an error with a text,
- * or records whose parts lie inside the file. Hashes stop most edits at the door, so each input is run a
- * second time with head, table and samples hashed anew. */
+/* tests/fuzz_bin.c -- hostile packed shards. For any bytes the reader returns an error with a text, or
+ * records whose parts lie inside the file. Hashes reject most edits, so each input is run a second time
+ * with the hashes of header, table and samples recomputed. */
 #include "data/format_bin.h"
 
 #include <stdlib.h>

@@ -1,9 +1,9 @@
-/* tests/fuzz_conversation.c -- hostile dataset lines. Whatever the bytes, reading gives an error with a text,
- * or a conversation whose every row is in range; that one renders, with as many pads as its media have, and
+/* tests/fuzz_conversation.c -- hostile dataset lines. For any bytes reading gives an error with a text, or
+ * a conversation whose rows are all in range; it then renders, with as many pads as its media have, and
  * truncates.
  *
- * Edits of bytes mostly break the JSON. So each input is run twice: as a line, and as edits of a line that is
- * whole: the first byte says which line, then pairs of bytes say which value and what becomes of it. */
+ * Edits of bytes mostly break the JSON. So each input is run twice: as a line, and as edits of a valid
+ * line: the first byte selects the line, then pairs of bytes select a value and its replacement. */
 #include "data/chat.h"
 #include "data/video.h"
 #include "tiny_tokenizer.h"
@@ -13,18 +13,25 @@
 
 /* With ' for ", to be readable. */
 static const char *const LINES[] = {
-    "{'id': 1, 'messages': [{'role': 'system', 'content': 'S'}, {'role': 'user', 'content': '<image>\\nA <image>?'}, "
+    "{'id': 1, 'messages': [{'role': 'system', 'content': 'S'}, {'role': 'user', 'content': '<image>\\nA "
+    "<image>?'}, "
     "{'role': 'assistant', 'content': 'B', 'loss': true}, {'role': 'user', 'content': '<video>C'}, "
     "{'role': 'assistant', 'content': '\\nD'}], 'images': ['a.png', 'data:image/png;base64,iVBORw0KGgo='], "
     "'videos': [['1.png', '2.png', '3.png']], 'fps': 2.5}",
-    "{'messages': [{'role': 'user', 'content': [{'type': 'image', 'image': 'a.png'}, {'type': 'text', 'text': 'A'}, "
-    "{'type': 'image_url', 'image_url': {'url': 'file:///b.png'}}, {'type': 'video', 'video': ['c', 'd'], 'fps': 1}, "
-    "{'type': 'image'}]}, {'role': 'assistant', 'content': [{'type': 'text', 'text': 'B'}]}], 'images': ['e']}",
-    "{'tools': [{'name': 'f', 'p': {'x': [1.5, null, true]}}], 'messages': [{'role': 'user', 'content': 'Q'}, "
-    "{'role': 'assistant', 'content': null, 'tool_calls': [{'function': {'name': 'f', 'arguments': {'a': 1e-7}}}, "
+    "{'messages': [{'role': 'user', 'content': [{'type': 'image', 'image': 'a.png'}, {'type': 'text', "
+    "'text': 'A'}, "
+    "{'type': 'image_url', 'image_url': {'url': 'file:///b.png'}}, {'type': 'video', 'video': ['c', 'd'], "
+    "'fps': 1}, "
+    "{'type': 'image'}]}, {'role': 'assistant', 'content': [{'type': 'text', 'text': 'B'}]}], 'images': "
+    "['e']}",
+    "{'tools': [{'name': 'f', 'p': {'x': [1.5, null, true]}}], 'messages': [{'role': 'user', 'content': "
+    "'Q'}, "
+    "{'role': 'assistant', 'content': null, 'tool_calls': [{'function': {'name': 'f', 'arguments': {'a': "
+    "1e-7}}}, "
     "{'name': 'g', 'arguments': '{}'}]}, {'role': 'tool', 'content': 'r'}, {'role': 'tool', 'content': 's'}, "
     "{'role': 'assistant', 'content': '<|image_pad|>'}]}",
-    "{'conversations': [{'from': 'human', 'value': '<image>\\nA'}, {'from': 'gpt', 'value': 'B'}], 'image': 'a.png'}",
+    "{'conversations': [{'from': 'human', 'value': '<image>\\nA'}, {'from': 'gpt', 'value': 'B'}], 'image': "
+    "'a.png'}",
     "{'conversations': [{'from': 'human', 'value': '<video>A'}, {'from': 'gpt', 'value': 'B'}], "
     "'video': ['1', '2', '3', '4'], 'system': 'S'}",
     "{'instruction': 'I <image>', 'input': 'N', 'output': 'O', 'history': [['q', 'a']], 'images': ['a']}",
@@ -32,11 +39,11 @@ static const char *const LINES[] = {
 };
 enum { LINES_N = sizeof LINES / sizeof *LINES, LINE_MAX_LEN = 1024 };
 
-static size_t line_text(char room[LINE_MAX_LEN], int i)
+static size_t line_text(char buffer[LINE_MAX_LEN], int i)
 {
     size_t n = strlen(LINES[i]);
     REQUIRE(n < LINE_MAX_LEN, "line %d", i);
-    for (size_t k = 0; k <= n; k++) room[k] = LINES[i][k] == '\'' ? '"' : LINES[i][k];
+    for (size_t k = 0; k <= n; k++) buffer[k] = LINES[i][k] == '\'' ? '"' : LINES[i][k];
     return n;
 }
 
@@ -76,7 +83,7 @@ static void targets_check(const Chat *chat, const Ids *ids, const Ids *targets, 
         int32_t t = targets->v[i];
         pads -= ids->v[i] == chat->token.image_pad || ids->v[i] == chat->token.video_pad;
         REQUIRE(t == -1 || (i + 1 < ids->n && t == ids->v[i + 1]), "target %lld", (long long)i);
-        REQUIRE(t != chat->token.image_pad && t != chat->token.video_pad, "a pad is learnt at %lld",
+        REQUIRE(t != chat->token.image_pad && t != chat->token.video_pad, "a pad is supervised at %lld",
                 (long long)i);
     }
     REQUIRE(pads == 0, "%lld pads too few", (long long)pads);
@@ -109,7 +116,7 @@ static void render_check(Chat *chat, TokenScratch *scratch, const Conversation *
 
 static void line_check(const Json *line, unsigned how)
 {
-    static Chat          chat;                    /* opened once: the tokenizer is not what is tried here */
+    static Chat          chat;                    /* opened once: the tokenizer is not under test */
     static TokenScratch *scratch;
     const VideoRule      rule = { .fps = 2, .min_frames = 4, .max_frames = 6, .group = 2 };
     Conversation         c;
@@ -128,7 +135,7 @@ static void line_check(const Json *line, unsigned how)
     conversation_close(&c);
 }
 
-/* What a value may become. The numbers and texts are those that a reader may stumble over. */
+/* Replacements of a value: numbers and texts at the limits of what a reader accepts. */
 static Json *value_new(unsigned what, Json *old)
 {
     static const char *const texts[] = {
@@ -149,7 +156,7 @@ static Json *value_new(unsigned what, Json *old)
     }
 }
 
-/* Edits the value `at` steps from here, counting down the tree; the steps that are left over. */
+/* Edits the value `at` steps from here in depth-first order; returns the steps that are left. */
 static int value_edit(Json *v, int at, unsigned what)
 {
     size_t      i;
@@ -193,7 +200,8 @@ static void fuzz_seeds(Fuzz *f)
     char line[LINE_MAX_LEN];
     for (int i = 0; i < LINES_N; i++) fuzz_add(f, line, line_text(line, i));
     for (int i = 0; i < 64; i++) {
-        uint8_t edits[5] = { (uint8_t)i, (uint8_t)(7 * i), (uint8_t)(i * i), (uint8_t)(i + 3), (uint8_t)(31 * i) };
+        uint8_t edits[5] = { (uint8_t)i, (uint8_t)(7 * i), (uint8_t)(i * i), (uint8_t)(i + 3),
+                             (uint8_t)(31 * i) };
         fuzz_add(f, edits, sizeof edits);
     }
 }

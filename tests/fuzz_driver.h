@@ -1,4 +1,4 @@
-/* tests/fuzz_driver.h -- a main() for fuzz targets where libFuzzer is not at hand.
+/* tests/fuzz_driver.h -- a main() for fuzz targets without libFuzzer.
  *
  *   fuzz_x [-seconds N] [-seed S] [-seeds FOLDER] [file | folder] ...
  *
@@ -6,7 +6,7 @@
  * run for N seconds; they depend on seed and corpus only. When no corpus is given, the target's own
  * fuzz_seeds() makes one; -seeds writes that to a folder, for libFuzzer to start from.
  *
- * A finding kills the program, so the input being run is kept in a file, which is removed at a clean end.
+ * A finding ends the process, so the current input is stored in a file, which is removed at a normal end.
  * A target defines LLVMFuzzerTestOneInput and fuzz_seeds, and includes this #ifndef TREB_LIBFUZZER. */
 #ifndef TESTS_FUZZ_DRIVER_H
 #define TESTS_FUZZ_DRIVER_H
@@ -34,7 +34,7 @@ typedef struct Fuzz {
     uint64_t  seed, run, drawn;       /* random numbers: seed, one stream per run, the next index */
     uint8_t  *now;                    /* the input being made */
     size_t    len;
-    char      path[512];              /* where it is kept while it runs */
+    char      path[512];              /* the file that stores it while it runs */
     int       fd;
 } Fuzz;
 
@@ -73,7 +73,7 @@ static void fuzz_add_path(Fuzz *f, const char *path)
 
 static uint64_t fuzz_below(Fuzz *f, uint64_t n) { return n ? rng_below(f->seed, f->run, f->drawn++, n) : 0; }
 
-/* Sizes at which arithmetic goes wrong, and their neighbours. */
+/* Sizes at which arithmetic often fails, and their neighbours. */
 static uint64_t fuzz_number(Fuzz *f)
 {
     static const uint64_t edges[] = { 0, 1, 8, 255, 65535, 100000000, 1ull << 31, 1ull << 32, 1ull << 53,
@@ -118,7 +118,7 @@ static void fuzz_repeat(Fuzz *f)
     fuzz_replace(f, fuzz_below(f, f->len + 1), 0, piece, n);
 }
 
-/* A piece of another input, over or between what is here. */
+/* Overwrites or inserts a part of another input. */
 static void fuzz_splice(Fuzz *f)
 {
     const FuzzInput *o = &f->corpus[fuzz_below(f, (uint64_t)f->inputs)];

@@ -1,5 +1,5 @@
-/* tests/fuzz_image.c -- hostile pictures. Whatever the bytes, the reader returns an error with a text, or a
- * picture of the size its header promised, every pixel of which can be read, resized and cut into patches. */
+/* tests/fuzz_image.c -- hostile pictures. For any bytes the reader returns an error with a text, or a
+ * picture of the size in its header, whose pixels can all be read, resized and cut into patches. */
 #include "pictures.h"
 
 #include "base/rng.h"
@@ -58,7 +58,7 @@ static uint32_t checksum(const uint8_t *v, size_t n)
     return ~c;
 }
 
-/* Makes the checksums of PNG chunks right, as far as their lengths lead. */
+/* Corrects the checksums of PNG chunks, as far as their lengths are valid. */
 static void checksums_mend(uint8_t *v, size_t n)
 {
     for (size_t at = 8; n >= 20 && at <= n - 12;) {
@@ -70,7 +70,8 @@ static void checksums_mend(uint8_t *v, size_t n)
     }
 }
 
-/* A PNG is run twice: as it is, and mended, so that edits are judged by what stands behind the checksums. */
+/* A PNG is run twice: as it is, and with correct checksums, so that edits reach the code after the
+ * checksum test. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     file_check(data, size);

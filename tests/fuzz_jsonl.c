@@ -1,6 +1,6 @@
-/* tests/fuzz_jsonl.c -- hostile lines. Whatever the bytes, a file of lines or an array opens; each of its
- * records lies inside the file, is parsed or refused, and a conversation in it is read or refused, with a
- * text. (What a conversation may hold has a target of its own; here it is the way to it.) */
+/* tests/fuzz_jsonl.c -- hostile lines. For any bytes a file of lines or an array opens; each of its
+ * records lies inside the file and is read or refused with a text. fuzz_conversation.c tests the content
+ * of conversations. */
 #include "data/format.h"
 
 #include <stdlib.h>

@@ -1,6 +1,6 @@
-/* tests/fuzz_tar.c -- hostile archives. Whatever the bytes, the walker ends; its samples lie inside the
- * file and can be read or refused with a text. Header checksums stop most edits at the door, so each input
- * is run a second time with every block's checksum set right. */
+/* tests/fuzz_tar.c -- hostile archives. For any bytes indexing ends; samples lie inside the file and are
+ * read or refused with a text. Header checksums reject most edits, so each input is run a second time with
+ * the checksums of all headers corrected. */
 #include "data/format.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* tests/fuzz_tokenizer.c -- hostile tokenizer files and hostile texts. Whatever the bytes, opening returns an
+/* tests/fuzz_tokenizer.c -- hostile tokenizer files and hostile texts. For any bytes opening returns an
  * error with a text, or a tokenizer that encodes any text to ids it can decode.
  *
  * Each input is taken as a tokenizer.json and as a text for a good tokenizer, whose ids in plain mode must
@@ -13,7 +13,7 @@
 static void text_check(const Tokenizer *t, TokenScratch *s, ByteSpan text, bool exact)
 {
     Ids   ids = { 0 };
-    Text  back = { 0 }, room = { 0 };
+    Text  back = { 0 }, buffer = { 0 };
     Nfc   nfc = { 0 };
     ByteSpan want;
     for (int plain = 0; plain < 2; plain++) {
@@ -22,7 +22,7 @@ static void text_check(const Tokenizer *t, TokenScratch *s, ByteSpan text, bool 
         REQUIRE(!st || (!exact && status_text()[0] && !ids.n), "a text that cannot be encoded: %s",
                 status_text());
         REQUIRE(!tokenizer_decode(t, &back, ids.v, ids.n, false), "%s", status_text());
-        REQUIRE(utf8_repair(&room, text, &want) == OK && nfc_normalise(&nfc, want, &want) == OK, "%s",
+        REQUIRE(utf8_repair(&buffer, text, &want) == OK && nfc_normalise(&nfc, want, &want) == OK, "%s",
                 status_text());
         if (exact && plain)
             REQUIRE(back.n == want.n && !memcmp(back.v ? back.v : "", want.v, want.n),
@@ -30,7 +30,7 @@ static void text_check(const Tokenizer *t, TokenScratch *s, ByteSpan text, bool 
     }
     ids_close(&ids);
     text_close(&back);
-    text_close(&room);
+    text_close(&buffer);
     nfc_close(&nfc);
 }
 
@@ -46,7 +46,7 @@ static void sample_check(const Tokenizer *t)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static Tokenizer    *gold;                                /* opened once: a run is a fraction of that */
+    static Tokenizer    *gold; /* opened once: opening takes longer than a run */
     static TokenScratch *scratch;
     Tokenizer *t;
     if (!gold)

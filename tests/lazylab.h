@@ -1,6 +1,6 @@
-/* tests/lazylab.h -- a machine whose side copies run as late as they are allowed to: when somebody waits for a mark
- * behind them, or never. Whatever reads or overwrites too early shows in the numbers, as it would on a card on a
- * bad day. One engine a thread at a time. */
+/* tests/lazylab.h -- a CPU backend whose side copies run as late as allowed: when something waits for an
+ * event recorded after them, or never. Code that reads or overwrites too early then computes wrong
+ * numbers, as it may on a busy GPU. One engine a thread at a time. */
 #ifndef TESTS_LAZYLAB_H
 #define TESTS_LAZYLAB_H
 
@@ -9,7 +9,7 @@
 
 enum { LAZY_OPS = 1 << 12 };
 
-/* A copy, or a wait for another lane to have come so far. */
+/* A copy, or a wait for the progress of another lane. */
 typedef struct LazyOp { void *dst; const void *src; size_t bytes; int lane, upto; } LazyOp;
 
 static __thread struct {
@@ -31,7 +31,8 @@ static inline void lazy_run(int lane, int upto)
 
 static inline void lazy_push(int lane, LazyOp o)
 {
-    if (lazy_.tail[lane] - lazy_.head[lane] == LAZY_OPS) printf("a lane of %d copies is full\n", LAZY_OPS), exit(1);
+    if (lazy_.tail[lane] - lazy_.head[lane] == LAZY_OPS)
+        printf("a lane of %d copies is full\n", LAZY_OPS), exit(1);
     lazy_.op[lane][lazy_.tail[lane]++ % LAZY_OPS] = o;
 }
 
@@ -61,7 +62,7 @@ static inline void lazy_drain(Backend *be)
     for (int i = 0; i < COPY_STREAMS; i++) lazy_run(i, lazy_.tail[i]);
 }
 
-/* From here on the side copies of be, which is on the cpu, are late. */
+/* From here on the side copies of be, a CPU backend, are late. */
 static inline void lazy_make(Backend *be)
 {
     static const CopyOps lanes = { lazy_copy, NULL, lazy_mark, lazy_wait, lazy_side_wait, lazy_drain };

@@ -1,5 +1,5 @@
-/* tests/pictures.h -- picture files made in memory by the libraries' own encoders: one of every kind we
- * read. */
+/* tests/pictures.h -- picture files of every format that treb reads, made in memory by the encoders of the
+ * libraries. */
 #ifndef TESTS_PICTURES_H
 #define TESTS_PICTURES_H
 
@@ -26,7 +26,7 @@ static inline void bytes_add(Bytes *b, const void *v, size_t n)
     b->n += n;
 }
 
-/* n bytes put in at `at`. */
+/* Inserts n bytes at `at`. */
 static inline void bytes_insert(Bytes *b, size_t at, const void *v, size_t n)
 {
     b->v = realloc(b->v, b->n + n);
@@ -35,7 +35,7 @@ static inline void bytes_insert(Bytes *b, size_t at, const void *v, size_t n)
     b->n += n;
 }
 
-/* A smooth picture of `channels` samples a pixel, so that lossy kinds come back nearly equal. */
+/* A smooth picture of `channels` samples a pixel, so that lossy formats change it little. */
 static inline uint8_t *picture_draw(int h, int w, int channels)
 {
     uint8_t *p = malloc((size_t)(h * w * channels));
@@ -47,7 +47,7 @@ static inline uint8_t *picture_draw(int h, int w, int channels)
     return p;
 }
 
-/* stored: the colour space inside of the file; `in` that of the samples given. */
+/* stored: the colour space in the file; in: that of the given samples. */
 enum { JPEG_PLAIN = 0, JPEG_PROGRESSIVE = 1, JPEG_FULL_CHROMA = 2, JPEG_BY_COMPONENT = 4 };
 typedef struct JpegKind { J_COLOR_SPACE in, stored; int channels, how; } JpegKind;
 
@@ -160,7 +160,7 @@ static inline Bytes picture_webp_animated(const uint8_t *rgb, int h, int w, int 
 {
     Bytes    still = picture_webp(rgb, h, w, 3, true), b = { 0 };
     uint8_t  head[12 + 18 + 14 + 8 + 16] = { 0 };
-    uint32_t data = (uint32_t)still.n - 12;                          /* its chunks, behind the RIFF head */
+    uint32_t data = (uint32_t)still.n - 12;                          /* its chunks, after the RIFF header */
     memcpy(head, "RIFF", 4), le_put(head + 4, (uint32_t)sizeof head - 8 + data, 4),
         memcpy(head + 8, "WEBP", 4);
     memcpy(head + 12, "VP8X", 4), le_put(head + 16, 10, 4), head[20] = 2;
@@ -187,7 +187,7 @@ static inline size_t exif_block(uint8_t *to, int orientation, bool little)
     return sizeof big_block;
 }
 
-/* The same files with a note of their orientation, each in its own way. */
+/* The same files with an EXIF orientation, stored as each format does. */
 static inline void jpeg_orient(Bytes *b, int orientation, bool little)
 {
     uint8_t app[4 + 6 + 32] = { 0xFF, 0xE1, 0, 0, 'E', 'x', 'i', 'f' };
@@ -203,7 +203,7 @@ static inline void jpeg_orient_xmp(Bytes *b, int orientation)
     app[3] = (uint8_t)(n + 2);
     bytes_insert(b, 2, app, (size_t)n + 4);
 }
-/* In front of the end mark; a zero checksum is fine, since nobody decodes this chunk. */
+/* Before the end chunk; the checksum may be zero, since the chunk is not decoded. */
 static inline void png_orient(Bytes *b, int orientation, bool little)
 {
     uint8_t chunk[48] = { 0, 0, 0, 0, 'e', 'X', 'I', 'f' };
@@ -211,7 +211,7 @@ static inline void png_orient(Bytes *b, int orientation, bool little)
     chunk[3] = (uint8_t)n;
     bytes_insert(b, b->n - 12, chunk, n + 12);
 }
-/* The extended header in front announces the note at the end. */
+/* The extended header at the start announces the EXIF chunk at the end. */
 static inline void webp_orient(Bytes *b, int orientation, bool little)
 {
     uint8_t chunk[40] = { 'E', 'X', 'I', 'F' }, wide[18] = { 'V', 'P', '8', 'X', 10, 0, 0, 0, 8 };

@@ -1,4 +1,4 @@
-/* tests/tarlab.h -- tar archives made in memory, member by member, in the three dialects people have. */
+/* tests/tarlab.h -- tar archives made in memory, member by member: ustar, GNU and pax. */
 #ifndef TESTS_TARLAB_H
 #define TESTS_TARLAB_H
 
@@ -47,7 +47,7 @@ static inline void tar_gnu(Bytes *b, const char *name, const void *v, size_t n)
     tar_member(b, "truncated-name-of-a-member", v, n);
 }
 
-/* path and size both in the extended header; the size in the plain one is wrong on purpose. */
+/* path and size are in the extended header; the size in the plain header is wrong on purpose. */
 static inline void tar_pax(Bytes *b, const char *name, const void *v, size_t n)
 {
     char text[700], record[600];

@@ -1,21 +1,24 @@
-/* tests/test_chat.c -- what the template makes of a conversation: what is learnt, prompts, videos,
- * truncation. */
+/* tests/test_chat.c -- the chat template: supervised tokens, prompts, videos, truncation. */
 #include "chatlab.h"
 
 static void loss_spans(void)
 {
-    static const struct { LossSpan loss; const char *at_d, *more, *learnt; } rows[] = {
-        { LOSS_ASSISTANT,  "",                 "", "b" END "|d" END "|e" END },
-        { LOSS_ASSISTANT,  ", 'loss': false",  "", "b" END "|e" END },
-        { LOSS_LAST_ROUND, "",                 "", "d" END "|e" END },
-        { LOSS_LAST_ROUND, ", 'loss': false",  "", "e" END },
-        { LOSS_LAST_ROUND, "", ", {'role': 'user', 'content': 'f', 'loss': true}", "d" END "|e" END "|f" END },
+    static const struct { LossSpan loss; const char *at_d, *more, *supervised;
+    } rows[] = {
+        { LOSS_ASSISTANT, "", "", "b" END "|d" END "|e" END },
+        { LOSS_ASSISTANT, ", 'loss': false", "", "b" END "|e" END },
+        { LOSS_LAST_ROUND, "", "", "d" END "|e" END },
+        { LOSS_LAST_ROUND, ", 'loss': false", "", "e" END },
+        { LOSS_LAST_ROUND, "", ", {'role': 'user', 'content': 'f', 'loss': true}",
+          "d" END "|e" END "|f" END },
         { LOSS_ALL, "", "",
-          "user\na" END "\n" TURN("assistant", "b") "<|im_start|>user\n<|vision_start|>|<|vision_end|>c" END "\n"
-          TURN("assistant", "d") TURN("user", "<tool_response>\nt\n</tool_response>") TURN("assistant", "e") },
+          "user\na" END
+          "\n" TURN("assistant", "b") "<|im_start|>user\n<|vision_start|>|<|vision_end|>c" END "\n" TURN(
+              "assistant", "d") TURN("user", "<tool_response>\nt\n</tool_response>") TURN("assistant", "e") },
         { LOSS_ALL, ", 'loss': false", "",
-          "user\na" END "\n" TURN("assistant", "b") "<|im_start|>user\n<|vision_start|>|<|vision_end|>c" END "\n|"
-          TURN("user", "<tool_response>\nt\n</tool_response>") TURN("assistant", "e") },
+          "user\na" END "\n" TURN("assistant", "b") "<|im_start|>user\n<|vision_start|>|<|vision_end|>c" END
+                                                    "\n|" TURN("user", "<tool_response>\nt\n</tool_response>")
+                                                        TURN("assistant", "e") },
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char line[1024];
@@ -26,32 +29,35 @@ static void loss_spans(void)
         kit_open(&k, line);
         k.chat.loss = rows[i].loss;
         kit_render(&k);
-        EXPECT_TEXT(k.learnt.v, rows[i].learnt);
+        EXPECT_TEXT(k.supervised.v, rows[i].supervised);
         kit_close(&k);
     }
 }
 
 static void names_of_the_recipe(void)
 {
-    EXPECT(chat_loss_named("assistant") == LOSS_ASSISTANT && chat_loss_named("last_round") == LOSS_LAST_ROUND, "loss");
-    EXPECT(chat_loss_named("all") == LOSS_ALL && chat_truncation_named("error") == TRUNCATE_ERROR, "all, error");
+    EXPECT(chat_loss_named("assistant") == LOSS_ASSISTANT && chat_loss_named("last_round") == LOSS_LAST_ROUND,
+           "loss");
+    EXPECT(chat_loss_named("all") == LOSS_ALL && chat_truncation_named("error") == TRUNCATE_ERROR,
+           "all, error");
     EXPECT(chat_truncation_named("delete") == TRUNCATE_DELETE, "delete");
     EXPECT(chat_truncation_named("right") == TRUNCATE_RIGHT, "right");
 }
 
-/* A header's line break and one that begins the answer are one token: shown, and not learnt. */
-static void header_and_content_are_one_stretch(void)
+/* The line break of a header and a line break at the start of the answer are one token, which is not
+ * supervised. */
+static void header_and_content_are_encoded_together(void)
 {
     Kit k;
     kit_open(&k, LINE(USER("\\n") ", " ANSWER("\\nB") ", " USER("") ", " ANSWER(""), ""));
     kit_render(&k);
     EXPECT_TEXT(k.seen.v, TURN("user", "\n") TURN("assistant", "\nB") TURN("user", "") TURN("assistant", ""));
-    EXPECT_TEXT(k.learnt.v, "B" END "|" END);
+    EXPECT_TEXT(k.supervised.v, "B" END "|" END);
     EXPECT(k.ids.v[5] == TINY_BREAKS, "the line breaks are not one token: %d", k.ids.v[5]);
     kit_close(&k);
 }
 
-/* Added tokens in the user's words become ids, but for those that would pass for pictures. */
+/* Added tokens in the text of a user become ids, except visual tokens. */
 static void special_words_of_users(void)
 {
     Kit     k;
@@ -82,7 +88,7 @@ static void prompts(void)
         k.chat.prompt_only = true;
         kit_render(&k);
         EXPECT_TEXT(k.seen.v, rows[i].seen);
-        EXPECT_TEXT(k.learnt.v, "");
+        EXPECT_TEXT(k.supervised.v, "");
         kit_close(&k);
     }
 }
@@ -99,7 +105,7 @@ static void tokenizers_without_the_tokens(void)
     k.chat.token.image_pad = -1;
     EXPECT_FAIL(chat_render(&k.chat, k.scratch, &k.ids, &k.targets, &k.c, k.grid), E_DATA,
                 "no vision tokens");
-    EXPECT(k.ids.n == 0 && k.targets.n == 0, "half a document is left");
+    EXPECT(k.ids.n == 0 && k.targets.n == 0, "a part of the document is left");
     kit_close(&k);
     tokenizer_close(bare), tokenizer_close(text);
 }
@@ -156,7 +162,8 @@ static void video_in_a_conversation(void)
     EXPECT(video_slices(m, 2) == 3 && video_frame(m, 2, 1, 2) == m->first + 4,
            "the last frame is not repeated");
     kit_render(&k);
-    EXPECT_TEXT(k.seen.v, TURN("user", "x" SLICE("0.2", 2) SLICE("1.4", 2) SLICE("2.2", 2) "What?" PICTURE(4)));
+    EXPECT_TEXT(k.seen.v,
+                TURN("user", "x" SLICE("0.2", 2) SLICE("1.4", 2) SLICE("2.2", 2) "What?" PICTURE(4)));
     k.chat.video_outer = true;
     kit_render(&k);
     EXPECT_TEXT(k.seen.v, TURN("user", "x<|vision_start|>" SLICE("0.2", 2) SLICE("1.4", 2) SLICE("2.2", 2)
@@ -187,7 +194,7 @@ static void spellings_of_videos(void)
 
 static void truncation(void)
 {
-    static const struct { int64_t max; const char *seen, *learnt; int medias; } rows[] = {
+    static const struct { int64_t max; const char *seen, *supervised; int medias; } rows[] = {
         { 56, FIRST SECOND END "\n" TURN("assistant", "d"),             "bb" END "|d" END, 2 },
         { 55, FIRST SECOND END "\n<|im_start|>assistant\nd" END,        "bb" END "|d" END, 2 },
         { 54, FIRST SECOND END "\n<|im_start|>assistant\nd",            "bb" END, 2 },
@@ -213,10 +220,10 @@ static void truncation(void)
                                 TRUNCATE_RIGHT));
         kit_texts(&k);
         EXPECT_TEXT(k.seen.v, rows[i].seen);
-        EXPECT_TEXT(k.learnt.v, rows[i].learnt);
+        EXPECT_TEXT(k.supervised.v, rows[i].supervised);
         EXPECT(fit.medias == rows[i].medias && fit.tokens == k.ids.n && !fit.drop, "%d media left",
                fit.medias);
-        EXPECT((fit.supervised == 0) == !*rows[i].learnt, "%lld learnt", (long long)fit.supervised);
+        EXPECT((fit.supervised == 0) == !*rows[i].supervised, "%lld supervised", (long long)fit.supervised);
         kit_close(&k);
     }
 }
@@ -233,14 +240,15 @@ static void truncation_by_rule(void)
                 "7 tokens");
     EXPECT_OK(chat_truncate(&k.chat, &fit, &k.ids, &k.targets, 0, &k.c, k.grid, 6, TRUNCATE_DELETE));
     EXPECT(fit.drop && k.ids.n == 7, "%lld", (long long)k.ids.n);
-    EXPECT_OK(chat_render(&k.chat, k.scratch, &k.ids, &k.targets, &k.c, k.grid)); /* a second one behind it */
+    EXPECT_OK(
+        chat_render(&k.chat, k.scratch, &k.ids, &k.targets, &k.c, k.grid)); /* a second document after it */
     EXPECT_OK(chat_truncate(&k.chat, &fit, &k.ids, &k.targets, 7, &k.c, k.grid, 4, TRUNCATE_RIGHT));
     EXPECT(fit.tokens == 4 && fit.supervised == 3 && k.ids.n == 11, "%lld", (long long)fit.supervised);
     EXPECT(k.targets.v[10] == -1 && k.targets.v[5] == k.chat.token.endoftext, "targets at the cut");
     kit_close(&k);
 }
 
-/* A cut between two slices would leave half a video. */
+/* A cut between two slices moves to the start of the video. */
 static void truncation_of_a_video(void)
 {
     Kit     k;
@@ -259,7 +267,7 @@ int main(void)
 {
     RUN(loss_spans);
     RUN(names_of_the_recipe);
-    RUN(header_and_content_are_one_stretch);
+    RUN(header_and_content_are_encoded_together);
     RUN(special_words_of_users);
     RUN(prompts);
     RUN(tokenizers_without_the_tokens);

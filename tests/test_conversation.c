@@ -1,4 +1,4 @@
-/* tests/test_conversation.c -- dataset lines in all their forms, what they become, and what is refused. */
+/* tests/test_conversation.c -- dataset lines in all forms, their renderings, and errors. */
 #include "chatlab.h"
 
 #include "data/media_ref.h"
@@ -6,29 +6,55 @@
 
 static void messages_with_marks(void)
 {
-    expect_render(LINE(USER("<image>\\nA? <b>") ", " ANSWER("It is <image>."), ", 'images': ['a.png'], 'id': 7"),
-                  LOSS_ASSISTANT, TURN("user", PICTURE(2) "\nA? <b>") TURN("assistant", "It is <image>."),
-                  "It is <image>." END);
-    expect_render(LINE(MESSAGE("system", "S") ", " USER("Hi") ", " ANSWER("Yo") ", " MESSAGE("system", "dropped") ", "
-                       USER("x<image>y<image>") ", " ANSWER("Z"), ", 'images': ['a', {'path': 'b'}]"),
+    expect_render(
+        LINE(USER("<image>\\nA? <b>") ", " ANSWER("It is <image>."), ", 'images': ['a.png'], 'id': 7"),
+        LOSS_ASSISTANT, TURN("user", PICTURE(2) "\nA? <b>") TURN("assistant", "It is <image>."),
+        "It is <image>." END);
+    expect_render(LINE(MESSAGE("system", "S") ", " USER("Hi") ", " ANSWER("Yo") ", " MESSAGE(
+                           "system", "dropped") ", " USER("x<image>y<image>") ", " ANSWER("Z"),
+                       ", 'images': ['a', {'path': 'b'}]"),
                   LOSS_ASSISTANT,
                   TURN("system", "S") TURN("user", "Hi") TURN("assistant", "Yo")
-                  TURN("user", "x" PICTURE(2) "y" PICTURE(4)) TURN("assistant", "Z"), "Yo" END "|Z" END);
+                      TURN("user", "x" PICTURE(2) "y" PICTURE(4)) TURN("assistant", "Z"),
+                  "Yo" END "|Z" END);
 }
 
 static void content_parts(void)
 {
     static const char *const lines[] = {
-        LINE(PARTS("{'type': 'image', 'image': 'a.png'}, {'type': 'text', 'text': '\\nA?'}") ", " ANSWER("B"), ""),
-        LINE(PARTS("{'type': 'image_url', 'image_url': {'url': 'file:///a'}}, {'text': '\\nA?'}") ", " ANSWER("B"), ""),
-        LINE(PARTS("{'type': 'image_url', 'image_url': 'data:;base64,iVBO'}, {'text': '\\nA?'}") ", " ANSWER("B"), ""),
-        LINE(PARTS("{'image': 'a.png'}, {'type': 'text', 'text': '\\n', 'image': null}, {'text': 'A?'}") ", "
-             "{'role': 'assistant', 'content': [{'type': 'text', 'text': 'B'}]}", ""),
+        LINE(PARTS("{'type': 'image', 'image': 'a.png'}, {'type': 'text', 'text': '\\nA?'}") ", " ANSWER("B"),
+             ""),
+        LINE(PARTS("{'type': 'image_url', 'image_url': {'url': 'file:///a'}}, {'text': '\\nA?'}") ", " ANSWER(
+                 "B"),
+             ""),
+        LINE(PARTS("{'type': 'image_url', 'image_url': 'data:;base64,iVBO'}, {'text': '\\nA?'}") ", " ANSWER(
+                 "B"),
+             ""),
+        LINE(
+            PARTS(
+                "{'image': 'a.png'}, {'type': 'text', 'text': '\\n', 'image': null}, {'text': 'A?'}") ", "
+                                                                                                      "{'"
+                                                                                                      "role':"
+                                                                                                      " '"
+                                                                                                      "assist"
+                                                                                                      "ant', "
+                                                                                                      "'conte"
+                                                                                                      "nt': "
+                                                                                                      "[{'"
+                                                                                                      "type':"
+                                                                                                      " '"
+                                                                                                      "text',"
+                                                                                                      " '"
+                                                                                                      "text':"
+                                                                                                      " 'B'}]"
+                                                                                                      "}",
+            ""),
         LINE(PARTS("{'type': 'image', 'path': 'a.png'}, {'text': '\\nA?'}") ", " ANSWER("B"), ""),
         LINE(PARTS("{'type': 'image'}, {'text': '\\nA?'}") ", " ANSWER("B"), ", 'images': ['a.png']"),
     };
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
-        expect_render(lines[i], LOSS_ASSISTANT, TURN("user", PICTURE(2) "\nA?") TURN("assistant", "B"), "B" END);
+        expect_render(lines[i], LOSS_ASSISTANT, TURN("user", PICTURE(2) "\nA?") TURN("assistant", "B"),
+                      "B" END);
 }
 
 #define HUMAN(text) "{'from': 'human', 'value': '" text "'}"
@@ -37,12 +63,13 @@ static void content_parts(void)
 static void other_forms(void)
 {
     const char *seen = TURN("user", PICTURE(2) "\nA?") TURN("assistant", "B");
-    expect_render("{'conversations': [" HUMAN("<image>\\nA?") ", " GPT("B") "], 'image': 'a.png'}", LOSS_ASSISTANT,
-                  seen, "B" END);
-    expect_render("{'conversations': [" HUMAN("<image>\\nA?") ", " GPT("B") "], 'image': ['a.png']}", LOSS_ASSISTANT,
-                  seen, "B" END);
-    expect_render("{'conversations': [{'from': 'system', 'value': 'S'}, " HUMAN("A") ", " GPT("B") "], 'image': ''}",
-                  LOSS_ASSISTANT, TURN("system", "S") TURN("user", "A") TURN("assistant", "B"), "B" END);
+    expect_render("{'conversations': [" HUMAN("<image>\\nA?") ", " GPT("B") "], 'image': 'a.png'}",
+                  LOSS_ASSISTANT, seen, "B" END);
+    expect_render("{'conversations': [" HUMAN("<image>\\nA?") ", " GPT("B") "], 'image': ['a.png']}",
+                  LOSS_ASSISTANT, seen, "B" END);
+    expect_render(
+        "{'conversations': [{'from': 'system', 'value': 'S'}, " HUMAN("A") ", " GPT("B") "], 'image': ''}",
+        LOSS_ASSISTANT, TURN("system", "S") TURN("user", "A") TURN("assistant", "B"), "B" END);
     expect_render("{'instruction': 'I', 'input': '', 'output': 'O'}", LOSS_ASSISTANT,
                   TURN("user", "I") TURN("assistant", "O"), "O" END);
     expect_render("{'instruction': 'I', 'input': 'N', 'output': 'O', 'system': 'S', 'history': [['q', 'a']]}",
@@ -62,23 +89,29 @@ static void plain_text_from_bytes(void)
     conversation_close(&c);
 }
 
-/* The reference's words, and JSON as Python writes it. */
-#define TOOLS(tools)                                                                                                   \
-    "# Tools\n\nYou may call one or more functions to assist with the user query.\n\nYou are provided with function " \
-    "signatures within <tools></tools> XML tags:\n<tools>\n" tools "\n</tools>\n\nFor each function call, return a "  \
-    "json object with function name and arguments within <tool_call></tool_call> XML tags:\n<tool_call>\n"            \
+/* The text of the reference, and JSON as Python prints it. */
+#define TOOLS(tools)                                                                                         \
+    "# Tools\n\nYou may call one or more functions to assist with the user query.\n\nYou are provided with " \
+    "function "                                                                                              \
+    "signatures within <tools></tools> XML tags:\n<tools>\n" tools                                           \
+    "\n</tools>\n\nFor each function call, return a "                                                        \
+    "json object with function name and arguments within <tool_call></tool_call> XML tags:\n<tool_call>\n"   \
     "{'name': <function-name>, 'arguments': <args-json-object>}\n</tool_call>"
 #define CALL(name, arguments) "<tool_call>\n{'name': '" name "', 'arguments': " arguments "}\n</tool_call>"
 #define RESPONSE(text)        "\n<tool_response>\n" text "\n</tool_response>"
 
 static void tools_and_calls(void)
 {
-    const char *calls = "{'role': 'assistant', 'content': null, 'tool_calls': [{'function': {'name': 'f', 'arguments': "
-                        "{'a': 1, 'b': null}}}, {'name': 'g', 'arguments': '{}'}]}";
-    const char *last = "{'role': 'assistant', 'content': 'done', 'tool_calls': [{'name': 'h', 'arguments': {}}]}";
+    const char *calls =
+        "{'role': 'assistant', 'content': null, 'tool_calls': [{'function': {'name': 'f', 'arguments': "
+        "{'a': 1, 'b': null}}}, {'name': 'g', 'arguments': '{}'}]}";
+    const char *last =
+        "{'role': 'assistant', 'content': 'done', 'tool_calls': [{'name': 'h', 'arguments': {}}]}";
     char        line[1024];
-    snprintf(line, sizeof line, LINE(USER("Q") ", %s, " MESSAGE("tool", "r1") ", " MESSAGE("tool", "r2") ", %s",
-             ", 'tools': [{'type': 'function', 'x': [1, 2.50, '\\u00e9\\n']}]"), calls, last);
+    snprintf(line, sizeof line,
+             LINE(USER("Q") ", %s, " MESSAGE("tool", "r1") ", " MESSAGE("tool", "r2") ", %s",
+                  ", 'tools': [{'type': 'function', 'x': [1, 2.50, '\\u00e9\\n']}]"),
+             calls, last);
     expect_render(line, LOSS_ASSISTANT,
                   TURN("system", TOOLS("{'type': 'function', 'x': [1, 2.5, '\u00e9\\n']}")) TURN("user", "Q")
                   TURN("assistant", CALL("f", "{'a': 1, 'b': null}") "\n" CALL("g", "{}"))
@@ -92,8 +125,9 @@ static void tools_and_calls(void)
 /* Expected texts are what Python's json.dumps(x, ensure_ascii=False) prints. */
 static void json_as_python_writes_it(void)
 {
-    const char *want = "[0.0, -0.0, 0.1, 1e-05, 0.0001, 1234567.891, 1000000000000000.0, 1e+16, 1.5e+300, 5e-324, "
-                       "0.30000000000000004, -7, true, {}, [], \"\\u001f\\b\\\"\\\\/\u00fc\x7f\"]";
+    const char *want =
+        "[0.0, -0.0, 0.1, 1e-05, 0.0001, 1234567.891, 1000000000000000.0, 1e+16, 1.5e+300, 5e-324, "
+        "0.30000000000000004, -7, true, {}, [], \"\\u001f\\b\\\"\\\\/\u00fc\x7f\"]";
     Json *v = NULL;
     Text  out = { 0 };
     EXPECT_OK(json_parse(&v, want, strlen(want), "json"));
@@ -136,54 +170,56 @@ static void references(void)
 
 static void refusals_name_the_field(void)
 {
-    static const struct { const char *line, *word; } rows[] = {
-        { "[1]",                                                   "object" },
-        { "{'prompt': 1}",                                         "the line has none of messages" },
-        { LINE("", ""),                                            "messages: expected a list" },
-        { "{'messages': {}}",                                      "messages: expected a list" },
-        { LINE("1", ""),                                           "messages[0]: expected an object" },
-        { LINE("{'content': 'x'}", ""),                            "messages[0].role" },
-        { LINE(MESSAGE("critic", "x"), ""),                        "messages[0].role: expected system, user" },
-        { "{'conversations': [{'from': 'x', 'value': 'x'}]}",      "conversations[0].from" },
-        { "{'conversations': [{'from': 'gpt', 'value': 1}]}",      "conversations[0].value: expected a string" },
-        { LINE("{'role': 'user', 'content': null}", ""),           "messages[0].content: expected a string" },
+    static const struct { const char *line, *word;
+    } rows[] = {
+        { "[1]", "object" },
+        { "{'prompt': 1}", "the line has none of messages" },
+        { LINE("", ""), "messages: expected a list" },
+        { "{'messages': {}}", "messages: expected a list" },
+        { LINE("1", ""), "messages[0]: expected an object" },
+        { LINE("{'content': 'x'}", ""), "messages[0].role" },
+        { LINE(MESSAGE("critic", "x"), ""), "messages[0].role: expected system, user" },
+        { "{'conversations': [{'from': 'x', 'value': 'x'}]}", "conversations[0].from" },
+        { "{'conversations': [{'from': 'gpt', 'value': 1}]}", "conversations[0].value: expected a string" },
+        { LINE("{'role': 'user', 'content': null}", ""), "messages[0].content: expected a string" },
         { LINE("{'role': 'user', 'content': 'x', 'loss': 1}", ""), "messages[0].loss" },
-        { LINE(PARTS("'x'"), ""),                                  "messages[0].content[0]: expected an object" },
-        { LINE(PARTS("{'type': 'audio'}"), ""),                    "messages[0].content[0].type" },
-        { LINE(PARTS("{'type': 'text'}"), ""),                     "messages[0].content[0].text" },
-        { LINE(PARTS("{'type': 'image', 'image': 3}"), ""),        "messages[0].content[0]: a picture" },
+        { LINE(PARTS("'x'"), ""), "messages[0].content[0]: expected an object" },
+        { LINE(PARTS("{'type': 'audio'}"), ""), "messages[0].content[0].type" },
+        { LINE(PARTS("{'type': 'text'}"), ""), "messages[0].content[0].text" },
+        { LINE(PARTS("{'type': 'image', 'image': 3}"), ""), "messages[0].content[0]: a picture" },
         { LINE(PARTS("{'image_url': {'url': 'https://x/y'}}"), ""), "download it first" },
-        { IMAGE("http://x/y.png"),                                 "images[0]: a http address" },
-        { IMAGE("S3://x/y.png"),                                   "images[0]: a S3 address" },
-        { IMAGE("data:image/png,abc"),                             "must say base64" },
-        { IMAGE("data:image/png;base64,a*"),                       "not valid base64" },
-        { IMAGE("data:;base64,"),                                  "empty" },
-        { IMAGE(""),                                               "images[0]: a picture" },
-        { IMAGE("file://"),                                        "images[0]: the path is empty" },
-        { LINE(USER("<image>"), ""),                               "images: 0 listed, but 1 <image>" },
-        { LINE(USER("<image><image>"), ", 'images': ['a']"),       "images: 1 listed, but 2 <image>" },
-        { LINE(USER("hi"), ", 'image': 'a'"),                      "image: 1 listed, but 0 <image>" },
-        { LINE(USER("hi"), ", 'image': 'a', 'images': []"),        "images: the line has image too" },
-        { "{'text': 'x', 'images': ['a']}",                        "images: 1 listed, but 0 <image>" },
-        { VIDEO(", 'videos': ['a.mp4']"),                          "videos[0]: expected a list of frames" },
-        { VIDEO(", 'videos': [[]]"),                               "videos[0]: the video has no frames" },
-        { VIDEO(", 'videos': [['a', 1]]"),                         "videos[0][1]: a picture" },
-        { VIDEO(", 'videos': [['a']], 'fps': 0"),                  "fps" },
-        { VIDEO(", 'videos': [['a']], 'fps': ['x']"),              "fps" },
-        { LINE(USER("hi"), ", 'tools': {}"),                       "tools: expected a list" },
-        { LINE(USER("hi"), ", 'tools': '['"),                      "tools" },
-        { LINE(USER("hi"), ", 'system': 1"),                       "system: expected a string" },
-        { LINE(MESSAGE("system", "b"), ", 'system': 'a'"),         "is a system message too" },
+        { IMAGE("http://x/y.png"), "images[0]: a http address" },
+        { IMAGE("S3://x/y.png"), "images[0]: a S3 address" },
+        { IMAGE("data:image/png,abc"), "must say base64" },
+        { IMAGE("data:image/png;base64,a*"), "not valid base64" },
+        { IMAGE("data:;base64,"), "empty" },
+        { IMAGE(""), "images[0]: a picture" },
+        { IMAGE("file://"), "images[0]: the path is empty" },
+        { LINE(USER("<image>"), ""), "images: 0 listed, but 1 <image>" },
+        { LINE(USER("<image><image>"), ", 'images': ['a']"), "images: 1 listed, but 2 <image>" },
+        { LINE(USER("hi"), ", 'image': 'a'"), "image: 1 listed, but 0 <image>" },
+        { LINE(USER("hi"), ", 'image': 'a', 'images': []"), "images: the line has image too" },
+        { "{'text': 'x', 'images': ['a']}", "images: 1 listed, but 0 <image>" },
+        { VIDEO(", 'videos': ['a.mp4']"), "videos[0]: expected a list of frames" },
+        { VIDEO(", 'videos': [[]]"), "videos[0]: the video has no frames" },
+        { VIDEO(", 'videos': [['a', 1]]"), "videos[0][1]: a picture" },
+        { VIDEO(", 'videos': [['a']], 'fps': 0"), "fps" },
+        { VIDEO(", 'videos': [['a']], 'fps': ['x']"), "fps" },
+        { LINE(USER("hi"), ", 'tools': {}"), "tools: expected a list" },
+        { LINE(USER("hi"), ", 'tools': '['"), "tools" },
+        { LINE(USER("hi"), ", 'system': 1"), "system: expected a string" },
+        { LINE(MESSAGE("system", "b"), ", 'system': 'a'"), "is a system message too" },
         { LINE("{'role': 'user', 'content': 'x', 'tool_calls': [1]}", ""), "only the assistant" },
-        { CALLS("[{'name': 1}]"),                                  "messages[0].tool_calls[0].name" },
-        { CALLS("[{'name': 'f'}]"),                                "tool_calls[0].arguments" },
-        { CALLS("{'a': 1}"),                                       "tool_calls: expected a list" },
-        { LINE("{'role': 'assistant', 'content': [{'type': 'image', 'image': 'a'}]}", ""), "only in user and tool" },
-        { "{'instruction': 'x'}",                                  "output: expected a string" },
-        { "{'instruction': 1, 'output': 'x'}",                     "instruction: expected a string" },
+        { CALLS("[{'name': 1}]"), "messages[0].tool_calls[0].name" },
+        { CALLS("[{'name': 'f'}]"), "tool_calls[0].arguments" },
+        { CALLS("{'a': 1}"), "tool_calls: expected a list" },
+        { LINE("{'role': 'assistant', 'content': [{'type': 'image', 'image': 'a'}]}", ""),
+          "only in user and tool" },
+        { "{'instruction': 'x'}", "output: expected a string" },
+        { "{'instruction': 1, 'output': 'x'}", "instruction: expected a string" },
         { "{'instruction': 'x', 'output': 'x', 'history': [['a']]}", "history[0]: expected [question" },
-        { "{'text': ''}",                                          "text: expected a string" },
-        { "{'text': 5}",                                           "text: expected a string" },
+        { "{'text': ''}", "text: expected a string" },
+        { "{'text': 5}", "text: expected a string" },
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         Conversation c;
@@ -198,8 +234,8 @@ static void refusals_name_the_field(void)
 static char *next_line(FILE *f)
 {
     char  *line = NULL;
-    size_t room = 0;
-    return getline(&line, &room, f) > 0 ? line : (free(line), NULL);
+    size_t cap = 0;
+    return getline(&line, &cap, f) > 0 ? line : (free(line), NULL);
 }
 
 static void kit_from(Kit *k, const char *line)
@@ -210,10 +246,11 @@ static void kit_from(Kit *k, const char *line)
     kit_render(k);
 }
 
-/* Both spellings of the shared question set give the same ids and the same targets. */
+/* Both forms of the shared question set give the same ids and the same targets. */
 static void shared_lines_agree(void)
 {
-    FILE *a = fopen("../shared/data/vqa/train.jsonl", "r"), *b = fopen("../shared/data/vqa/train_parts.jsonl", "r");
+    FILE *a     = fopen("../shared/data/vqa/train.jsonl", "r"),
+         *b     = fopen("../shared/data/vqa/train_parts.jsonl", "r");
     int   lines = 0;
     if (!a || !b) SKIP("../shared/data/vqa is not here");
     for (char *s, *t; (s = next_line(a)) && (t = next_line(b)); free(s), free(t), lines++) {
@@ -223,15 +260,15 @@ static void shared_lines_agree(void)
         EXPECT(x.ids.n == y.ids.n && !memcmp(x.ids.v, y.ids.v, bytes), "line %d: ids differ", lines + 1);
         EXPECT(x.ids.n == y.ids.n && !memcmp(x.targets.v, y.targets.v, bytes), "line %d: targets differ",
                lines + 1);
-        EXPECT(x.c.frames == y.c.frames && x.learnt.n > 1, "line %d", lines + 1);
+        EXPECT(x.c.frames == y.c.frames && x.supervised.n > 1, "line %d", lines + 1);
         kit_close(&x), kit_close(&y);
     }
     fclose(a), fclose(b);
     EXPECT(lines == 64, "%d lines", lines);
 }
 
-/* Ids and targets of all lines as transformers 5.17 and the template make them (pictures of 2, 4, 6, …
- * tokens), hashed. */
+/* Hashes of ids and targets of all lines, as transformers 5.17 renders them (pictures of 2, 4, 6, …
+ * tokens). */
 static void shared_lines_equal_the_reference(void)
 {
     FILE      *f = fopen("../shared/data/vqa/train.jsonl", "r");

@@ -1,4 +1,4 @@
-/* The verbs of `treb data` as a person meets them: what is proven, what is shown, what is packed. */
+/* tests/test_data.c -- the verbs of `treb data`: check, inspect, pack. */
 #include "lab.h"
 #include "tinyset.h"
 
@@ -10,7 +10,7 @@ static TinySet     set;
 static char        recipe[400], said[1 << 17];
 static const char *treb;
 
-/* Runs `treb data ...`; what it says is in `said`. */
+/* Runs `treb data ...`; its output is in `said`. */
 __attribute__((format(printf, 1, 2))) static int data(const char *fmt, ...)
 {
     char    command[2048], arguments[1024];
@@ -62,7 +62,7 @@ static void recipe_write(void)
     fclose(f);
 }
 
-/* Steps as told by the check are the steps a loader takes. */
+/* The steps printed by check are the steps of a loader. */
 static void check_is_exact(void)
 {
     LoaderConf c = set.conf;
@@ -91,7 +91,8 @@ static void check_finds_the_bad(void)
     char path[512];
     snprintf(path, sizeof path, "%s/bad.jsonl", set.dir);
     tiny_write(path, lines, sizeof lines - 1);
-    EXPECT_SAID(data("check %s 'data.train[0].path=%s'", recipe, path), 4, "bad.jsonl:3: text: expected a string");
+    EXPECT_SAID(data("check %s 'data.train[0].path=%s'", recipe, path), 4,
+                "bad.jsonl:3: text: expected a string");
     EXPECT(strstr(said, "bad.jsonl:5: not JSON") && strstr(said, "without supervised tokens: 1") &&
                strstr(said, "bad.jsonl:4: no token"),
            "%s", said);
@@ -136,27 +137,27 @@ static void inspect_writes_a_page(void)
     EXPECT(strstr(said, "data:image/jpeg;base64,/9j/") && strstr(said, "<svg") &&
                strstr(said, "class=\"t\"") && strstr(said, "class=\"v\""),
            "page");
-    EXPECT(!strstr(said, "<script"), "a text of the data became a script");
+    EXPECT(!strstr(said, "<script"), "text of the data is not escaped");
     EXPECT(strstr(said, "\xe2\x82\xac") && strstr(said, "&amp;"), "text");
     EXPECT(!strstr(said, "http:") && !strstr(said, "https:") && !strstr(said, "<link") &&
                !strstr(said, "@import"),
-           "it needs the network");
+           "the page refers to the network");
 }
 
 static void packs(void)
 {
-    char *told;
+    char *summary;
     EXPECT_SAID(data("check %s --json", recipe), 0, "\"tokens\": ");
-    told = strdup(strstr(said, "\"good\""));
-    *strstr(told, "\"token_histogram\"") = 0;
+    summary = strdup(strstr(said, "\"good\""));
+    *strstr(summary, "\"token_histogram\"") = 0;
     EXPECT_SAID(data("pack %s %s/packed", recipe, set.dir), 0, "50 samples");
-    EXPECT_SAID(data("check %s 'data.train[0].path=%s/packed' --json", recipe, set.dir), 0, told);
+    EXPECT_SAID(data("check %s 'data.train[0].path=%s/packed' --json", recipe, set.dir), 0, summary);
     EXPECT_SAID(data("pack %s %s/packed", recipe, set.dir), 4, "not empty");
     EXPECT_SAID(data("check %s 'data.train[0].path=%s/packed' image.max_pixels=2048", recipe, set.dir), 2,
                 "packed with max_pixels");
     EXPECT_SAID(data("pack %s %s/two data.max_length=100", recipe, set.dir), 4, "data.bad_sample: skip");
     EXPECT_SAID(data("pack %s", recipe), 2, "a folder to write to");
-    free(told);
+    free(summary);
 }
 
 int main(void)

@@ -1,5 +1,4 @@
-/* tests/test_draw.c -- the rasteriser: areas, edges, letters, what is cut off; and the picture files it ends
- * in. */
+/* tests/test_draw.c -- the rasteriser: areas, edges, letters, clipping; and PNG and JPEG encoding. */
 #include "lab.h"
 #include "demo/draw.h"
 #include "data/image.h"
@@ -37,7 +36,7 @@ static void edges_are_shared(void)
 {
     Canvas c = { 0 };
     EXPECT_OK(canvas_open(&c, 20, 20, black));
-    draw_figure(&c, FIGURE_SQUARE, 10, 10.25, 4 / 0.7071, 0, white);              /* 6 … 14 by 6.25 … 14.25 */
+    draw_figure(&c, FIGURE_SQUARE, 10, 10.25, 4 / 0.7071, 0, white); /* 6 … 14 by 6.25 … 14.25 */
     EXPECT(pixel(&c, 10, 6)[0] == 255 && pixel(&c, 10, 5)[0] == 0, "whole pixels are whole");
     EXPECT(abs(pixel(&c, 6, 10)[0] - 191) <= 2 && abs(pixel(&c, 14, 10)[0] - 64) <= 2, "%d %d",
            pixel(&c, 6, 10)[0], pixel(&c, 14, 10)[0]);
@@ -60,7 +59,7 @@ static void outside_is_cut_off(void)
     canvas_close(&c);
 }
 
-/* One cell a pixel shows the bitmap itself; other sizes keep its area. */
+/* With one cell a pixel the bitmap itself appears; other sizes keep its area. */
 static void letters(void)
 {
     static const char *const want[GLYPH_H] = { "#####", "...#.", "..#..", "...#.", "....#", "#...#",
@@ -126,7 +125,7 @@ static void scene(Canvas *c, int64_t h, int64_t w)
     draw_figure(c, FIGURE_CIRCLE, (double)w / 2, (double)h / 2, (double)(h < w ? h : w) / 3, 0, red);
 }
 
-/* What is written reads back: PNG to the bit, JPEG nearly. */
+/* Encoded pictures decode to the same pixels: exactly for PNG, nearly for JPEG. */
 static void files_read_back(void)
 {
     static const int64_t size[][2] = { { 1, 1 }, { 7, 300 }, { 64, 48 }, { 201, 3 }, { 333, 257 } };
@@ -161,7 +160,7 @@ static void files_are_whole(void)
     snprintf(gone, sizeof gone, "%s/no/a.jpg", lab_tmp());
     EXPECT_OK(image_encode_png_file(path, c.rgb, c.h, c.w));
     EXPECT_OK(image_encode_jpeg_file(path, c.rgb, c.h, c.w, 80));                                /* over it */
-    EXPECT(!access(path, R_OK) && access(part, F_OK), "nothing is left over");
+    EXPECT(!access(path, R_OK) && access(part, F_OK), "a temporary file is left");
     EXPECT_FAIL(image_encode_jpeg_file(gone, c.rgb, c.h, c.w, 80), E_IO, gone);
     EXPECT_FAIL(image_encode_png(&t, c.rgb, 0, 5), E_DATA, "sides");
     EXPECT_FAIL(image_encode_jpeg(&t, c.rgb, 5, 70000, 80), E_DATA, "sides");

@@ -1,4 +1,5 @@
-/* Dataset files: JSON Lines, arrays, archives, texts, packed shards; what they hold, and what damage does. */
+/* tests/test_format.c -- dataset formats: JSON Lines, arrays, archives, texts, packed shards; content and
+ * damage. */
 #include "lab.h"
 #include "tarlab.h"
 #include "tinyset.h"
@@ -61,7 +62,7 @@ static void json_array_file(void)
 static const char talk[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"<image>?\"},{\"role\":"
                            "\"assistant\",\"content\":\"!\"}]}";
 
-/* Five samples in every dialect of tar. */
+/* Five samples in every variant of tar. */
 static Bytes tar_make(void)
 {
     Bytes b = { 0 }, p = tiny_picture(1);
@@ -107,7 +108,7 @@ static void tar_archives(void)
     free(b.v), free(p.v);
 }
 
-/* A conversation finds its pictures among the members, whether it names them or not. */
+/* A conversation takes its pictures from the members, whether it names them or not. */
 static void archives_bring_their_pictures(void)
 {
     static const char named[] =
@@ -157,7 +158,8 @@ static void damaged_archives(void)
     Bytes      b = tar_make();
     uint8_t    was = b.v[512 + 3];
     EXPECT_OK(memory(&f, "tar", b.v, b.n - 2000));
-    EXPECT(f.samples == 3 && strstr(f.damage, "after the end of the file"), "%lld: %s", (long long)f.samples, f.damage);
+    EXPECT(f.samples == 3 && strstr(f.damage, "after the end of the file"), "%lld: %s", (long long)f.samples,
+           f.damage);
     format_close(&f);
     b.v[512 + 3] ^= 1;
     EXPECT_OK(memory(&f, "tar", b.v, b.n));
@@ -170,7 +172,7 @@ static void damaged_archives(void)
     free(b.v);
 }
 
-/* What the system's own tar makes of the set, as the loader sees it: the same streams as from the files. */
+/* Archives written by the tar of the system give the same streams as the files. */
 static void tar_of_the_system(void)
 {
     static const char *const dialects[] = { "ustar", "gnu", "pax" };
@@ -209,7 +211,7 @@ static bool at_mark(const char *text, size_t len, size_t at)
     return len - at >= 13 && !memcmp(text + at, "<|endoftext|>", 13);
 }
 
-/* Concatenation of all pieces, without separators, is the text; none is too long. */
+/* All pieces concatenated, without separators, are the text; no piece is too long. */
 static void check_pieces(const char *text, size_t len, int64_t most, int64_t want)
 {
     FormatFile    f;
@@ -251,7 +253,7 @@ static void plain_text(void)
                              i % 7 ? "" : "\n");
     check_pieces(book, n, 200, -1);
     memset(book, 'x', 5000);
-    check_pieces(book, 5000, 100, -1);                      /* a line without end */
+    check_pieces(book, 5000, 100, -1);                      /* one very long line */
     check_pieces(euros, sizeof euros - 1, 20, -1);
     check_pieces(" \n <|endoftext|>\n", 3, 20, 0);
     free(book);
@@ -284,7 +286,7 @@ static void pack_all(const char *path)
     dataset_close(&data);
 }
 
-/* A packed shard gives the very streams its sources gave. */
+/* A packed shard gives the same streams as its sources. */
 static void packed_shards(void)
 {
     char       path[512];
@@ -339,7 +341,7 @@ static void damaged_shards(void)
     format_close(&f);
 }
 
-/* Archives with bits flipped or cut off: some samples, or a word about the damage; the loader goes on or
+/* Archives with flipped bits or truncated: some samples are read or `damage` is set; the loader goes on or
  * refuses. */
 static void thousand_corrupted_archives(void)
 {
@@ -384,7 +386,7 @@ static void damaged_files_in_a_set(void)
     EXPECT_FAIL(loader_open(&l, &c, NULL), E_DATA, "broken.tar: a");
     set.cfg.data.bad_sample = "skip";
     EXPECT_OK(loader_open(&l, &c, NULL));
-    EXPECT(loader_samples(l) > LINES, "the sound part is used");
+    EXPECT(loader_samples(l) > LINES, "the intact part is used");
     EXPECT_OK(loader_next(l, &s));
     loader_close(l);
     Json *line;

@@ -1,4 +1,4 @@
-/* tests/test_image.c -- files of pictures to upright RGB: every kind, orientation, limits, damage. */
+/* tests/test_image.c -- picture files to upright RGB: every format, orientation, limits, damage. */
 #include "lab.h"
 #include "pictures.h"
 
@@ -29,7 +29,7 @@ enum { PNG_KINDS = sizeof png_kinds / sizeof *png_kinds };
 
 static Status decode(Image *im, Bytes b) { return image_decode(im, b.v, b.n, NULL, WHAT); }
 
-/* ---- kinds of files ---- */
+/* ---- formats ---- */
 
 static int worst_difference(const Image *im, const uint8_t *samples, int channels)
 {
@@ -58,8 +58,8 @@ static void jpeg_of_every_kind(void)
     }
 }
 
-/* Inverted ink: nk is the sample of K, and R = nk - round((255 - C) * nk / 255) is round(C * nk / 255) but
- * for ties. YCCK holds the same inks otherwise coded. */
+/* Inverted ink: nk is the sample of K, and R = nk - round((255 - C) * nk / 255) is round(C * nk / 255)
+ * except for ties. YCCK stores the same inks in another colour space. */
 static void jpeg_of_four_inks(void)
 {
     enum { H = 24, W = 40 };
@@ -82,8 +82,7 @@ static void jpeg_of_four_inks(void)
     free(p);
 }
 
-/* A flat picture of one ink mixture comes out of the DCT as it went in, so the formula is checked to the
- * bit. */
+/* The DCT does not change a picture of one colour, so the formula is checked bit by bit. */
 static void ink_formula_is_exact(void)
 {
     static const uint8_t cases[][7] = {              /* samples c m y k as stored, then r g b */
@@ -103,7 +102,7 @@ static void ink_formula_is_exact(void)
     }
 }
 
-/* What the samples of a PNG row mean, by hand. */
+/* The samples of a PNG row, decoded independently. */
 static void png_expect(uint8_t *rgb, const uint8_t *row, int x, PngKind k)
 {
     int n = png_channels(k.type), colours = n < 3 ? 1 : 3;
@@ -154,7 +153,7 @@ static void webp_of_every_kind(void)
         Image    im = { 0 };
         uint8_t *p = picture_draw(H, W, channels);
         for (int j = 0; channels == 4 && j < H * W; j++)
-            p[j * 4 + 3] |= 1; /* WebP forgets colours under alpha 0 */
+            p[j * 4 + 3] |= 1; /* WebP drops colours under alpha 0 */
         Bytes b = picture_webp(p, H, W, channels, i & 2);
         EXPECT_OK(decode(&im, b));
         int worst = 0;
@@ -189,7 +188,7 @@ static void animations_show_their_first_frame(void)
 
 /* ---- orientation ---- */
 
-/* Where the pixel shown at (y, x) is stored, written out for each of the eight. */
+/* Where the pixel shown at (y, x) is stored, for each of the eight orientations. */
 static void shown_at(int turn, int h, int w, int y, int x, int *sy, int *sx)
 {
     switch (turn) {
@@ -242,7 +241,7 @@ static void pictures_stand_upright(void)
         Bytes plain = make[f](p, H, W);
         Image stored = { 0 };
         EXPECT_OK(decode(&stored, plain));
-        for (int turn = 0; turn <= 9; turn++) {                      /* 0 and 9 mean nothing: as stored */
+        for (int turn = 0; turn <= 9; turn++) {                      /* 0 and 9 are undefined: as stored */
             Bytes b = { 0 };
             bytes_add(&b, plain.v, plain.n);
             note[f](&b, turn, turn % 2);
@@ -294,7 +293,7 @@ static void limits_come_before_decoding(void)
     free(p);
 }
 
-/* Headers that promise more than memory holds, in files of a few bytes. */
+/* Headers of huge pictures in files of a few bytes. */
 static void bombs_are_refused(void)
 {
     uint8_t *p = picture_draw(16, 16, 3);
@@ -307,11 +306,11 @@ static void bombs_are_refused(void)
     for (size_t i = 0; i + 9 < jpeg.n; i++)
         if (jpeg.v[i] == 0xFF && jpeg.v[i + 1] == 0xC0) memcpy(jpeg.v + i + 5, "\xff\xdc\xff\xdc", 4);
     EXPECT_FAIL(decode(&im, jpeg), E_DATA, "65500 x 65500");
-    EXPECT(!im.rgb, "a bomb got memory");
+    EXPECT(!im.rgb, "memory was allocated for a refused picture");
     free(p), free(png.v), free(jpeg.v);
 }
 
-/* The same scan again and again: little to store, long to decode. */
+/* One scan many times: a small file that takes long to decode. */
 static void endless_scans_are_refused(void)
 {
     uint8_t *p = picture_draw(64, 64, 3);
@@ -341,13 +340,13 @@ static void truncation_is_an_error(void)
         Image im = { 0 };
         int   passed = 0;
         for (size_t n = 0; n < b.n; n++) {
-            uint8_t *cut = malloc(n + !n); /* exactly as long: a read beyond is seen */
+            uint8_t *cut = malloc(n + !n); /* of exact length, so that a sanitizer sees reads past the end */
             memcpy(cut, b.v, n);
             Status st = image_decode(&im, cut, n, NULL, WHAT);
             passed += st != E_DATA || im.h || !strstr(status_text(), WHAT);
             free(cut);
         }
-        EXPECT(!passed, "format %d: %d of %zu cut files were taken", f, passed, b.n);
+        EXPECT(!passed, "format %d: %d of %zu truncated files were accepted", f, passed, b.n);
         image_close(&im);
         free(b.v);
     }

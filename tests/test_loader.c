@@ -1,4 +1,4 @@
-/* The loader from files to streams: what is in them, in which order, on which rank, after which accident. */
+/* tests/test_loader.c -- the loader: content of streams, order, ranks, resuming, bad samples. */
 #include "lab.h"
 #include "tinyset.h"
 
@@ -36,17 +36,17 @@ static int64_t count_samples(const LoaderConf *c, double passes, int *count, int
 static void each_sample_once(void)
 {
     int     count[LINES] = { 0 };
-    int64_t steps, told;
+    int64_t steps, counted;
     count_samples(&set.conf, 3, count, &steps);
     for (int i = 0; i < LINES; i++) EXPECT(count[i] == 3, "sample %d came %d times", i, count[i]);
     Loader *l = open_or_die(&set.conf, NULL);
     EXPECT(loader_samples(l) == LINES, "samples");
-    EXPECT_OK(loader_steps(l, 3, &told));
-    EXPECT(told == steps, "%lld steps told, %lld taken", (long long)told, (long long)steps);
+    EXPECT_OK(loader_steps(l, 3, &counted));
+    EXPECT(counted == steps, "%lld steps counted, %lld taken", (long long)counted, (long long)steps);
     loader_close(l);
 }
 
-/* A stream built again from its list of samples, one after the other, by the plain road. */
+/* Builds a stream from its list of samples, one after the other, without the loader. */
 static uint64_t rebuild(const LoaderConf *c, const LoaderDoc *from, int64_t docs)
 {
     Dataset       data;
@@ -116,7 +116,7 @@ static void workers_change_nothing(void)
     }
 }
 
-/* Through text and back, as a checkpoint keeps it. */
+/* The state after writing and reading it as text, as a checkpoint does. */
 static Json *saved(Loader *l)
 {
     Json *state, *again;
@@ -152,8 +152,8 @@ static void resumes_at_every_step(void)
     }
 }
 
-/* What is peeked at is what comes next, in the same filling: an upload that went ahead relies on it. Memory
- * is pinned and let go the same number of times. */
+/* The peeked stream is the next stream and is not refilled in between: uploads ahead of the step rely on
+ * it. Memory is pinned and unpinned equally often. */
 static int  pins;
 static void count_pins(void *p, size_t bytes, bool on) { pins += p && bytes ? on ? 1 : -1 : 1000; }
 
@@ -174,8 +174,8 @@ static void peeks_at_the_next(void)
     EXPECT(pins == 0, "%d pieces of memory are still pinned", pins);
 }
 
-/* Four ranks of one micro-batch and one rank of four see the same documents in every step; so they do after
- * the four went on from where the one was saved. */
+/* Four ranks of one micro-batch and one rank of four get the same documents in every step, also after the
+ * four resumed from the state of the one. */
 static void ranks_share_each_step(void)
 {
     LoaderConf one = set.conf, part = set.conf;
@@ -217,8 +217,9 @@ static void weights_and_limits(void)
     EXPECT(sum[0] == 2 * LINES && sum[1] == LINES && sum[2] == 4 * LINES && sum[3] == 14, "%d %d %d %d",
            sum[0], sum[1], sum[2], sum[3]);
     for (int k = 0; k < LINES; k++)
-        EXPECT(count[LINES + k] == 1 && count[2 * LINES + k] == 4, "two passes of a half are a whole");
-    for (int k = 0; k < 7; k++) EXPECT(count[3 * LINES + k] == 2, "the first ones");
+        EXPECT(count[LINES + k] == 1 && count[2 * LINES + k] == 4,
+               "two passes with weight 0.5 draw every sample once");
+    for (int k = 0; k < 7; k++) EXPECT(count[3 * LINES + k] == 2, "max_samples takes the first samples");
     set.source[1].weight = set.source[2].weight = 1, set.source[3].max_samples = 0;
     set.cfg.data.train.n = 1;
 }
@@ -248,7 +249,7 @@ static void one_pass_ends_and_rewinds(void)
     c.once = true;
     Loader *l = open_or_die(&c, NULL);
     for (int again = 0; again < 3; again++) {
-        int64_t docs = 0, steps = 0, told;
+        int64_t docs = 0, steps = 0, counted;
         for (;; steps++) {
             EXPECT_OK(loader_next(l, &s));
             if (!s.micro) break;
@@ -258,10 +259,10 @@ static void one_pass_ends_and_rewinds(void)
             if (again == 1 && steps == 2) break;
         }
         EXPECT(again == 1 || docs == LINES, "%lld documents", (long long)docs);
-        EXPECT_OK(loader_steps_per_epoch(l, &told));
-        EXPECT(again == 1 || told == steps, "%lld told, %lld taken", (long long)told, (long long)steps);
+        EXPECT_OK(loader_steps_per_epoch(l, &counted));
+        EXPECT(again == 1 || counted == steps, "%lld counted, %lld taken", (long long)counted, (long long)steps);
         if (again != 1) EXPECT_OK(loader_next(l, &s));
-        EXPECT(again == 1 || !s.micro, "the end stays the end");
+        EXPECT(again == 1 || !s.micro, "a step after the end");
         EXPECT_OK(loader_rewind(l));
     }
     loader_close(l);
@@ -348,7 +349,7 @@ static void a_full_cache_changes_nothing(void)
     }
 }
 
-/* Writes LINES good lines with the n given ones in between, evenly. */
+/* Writes `lines` good lines with the n given lines spread evenly between them. */
 static void with_bad(const char *path, int lines, const char *const *bad, int n)
 {
     FILE *f = fopen(path, "wb");
@@ -387,7 +388,7 @@ static void make_cut_picture(void)
     char  path[512];
     Bytes b = tiny_picture(3);
     snprintf(path, sizeof path, "%s/cut.jpg", set.dir);
-    tiny_write(path, b.v, b.n - b.n / 3);                   /* its header is whole */
+    tiny_write(path, b.v, b.n - b.n / 3);                   /* its header is complete */
     free(b.v);
 }
 
@@ -408,7 +409,7 @@ static void bad_samples_end_the_run(void)
         }
         EXPECT(st && strstr(status_text(), words[i]) && strstr(status_text(), "train.jsonl:62:") &&
                    strstr(status_text(), "skip"),
-               "%s", st ? status_text() : "nothing was said");
+               "%s", st ? status_text() : "no error");
         EXPECT(loader_next(l, &s) == st, "it stays so");
         loader_close(l);
     }
@@ -463,9 +464,9 @@ static void too_many_bad_ones(void)
     Loader *l = open_or_die(&c, NULL);
     for (int i = 0; !st && i < 100; i++) st = loader_next(l, &s);
     EXPECT(st == E_DATA && strstr(status_text(), "2 of 122 samples are bad, more than 1 %"), "%s",
-           st ? status_text() : "no complaint");
+           st ? status_text() : "no error");
     loader_close(l);
-    with_bad(set.path, 20, bad_lines, 1);                   /* a single one never ends a run */
+    with_bad(set.path, 20, bad_lines, 1);                   /* a single bad sample never ends a run */
     l = open_or_die(&c, NULL);
     for (int i = 0; i < 10; i++) EXPECT_OK(loader_next(l, &s));
     EXPECT(s.skipped >= 1, "skipped");
@@ -490,7 +491,8 @@ static void lengths_and_budgets(void)
     EXPECT(left > 10 && left < LINES, "%lld of %d are short enough", (long long)left, LINES);
     set.cfg.data.truncation = "right";
     memset(count, 0, sizeof count);
-    EXPECT(count_samples(&c, 1, count, &steps) > left, "cut ones are kept where something is left to learn");
+    EXPECT(count_samples(&c, 1, count, &steps) > left,
+           "truncated samples stay where a supervised token is left");
     set.cfg.data.truncation = "error", set.cfg.data.max_length = 600;
     c.budget.tokens = 100;
     l = open_or_die(&c, NULL);
@@ -506,7 +508,7 @@ static void lengths_and_budgets(void)
     loader_close(l);
 }
 
-/* Fewer documents than micro-batches: the streams without one are empty and whole. */
+/* Fewer documents than micro-batches: the streams without a document are empty and valid. */
 static void empty_micro_batches(void)
 {
     LoaderConf c = set.conf;
@@ -546,10 +548,11 @@ static void refuses_to_open(void)
     set.cfg.data.train.n = 1;
     c.shape.image_token = 5;
     EXPECT_FAIL(loader_open(&l, &c, NULL), E_CONFIG, "name the tokenizer of this model");
-    EXPECT(!l, "nothing is left open");
+    EXPECT(!l, "the loader is closed");
 }
 
-/* Lines with flipped bits, cut off, or of random bytes: each is good or counted, and none is fatal. */
+/* Lines with flipped bits, truncated lines and random bytes: each is good or counted as bad, and none is
+ * fatal. */
 static void thousand_corrupted_lines(void)
 {
     LoaderConf c = set.conf;
@@ -571,7 +574,7 @@ static void thousand_corrupted_lines(void)
     fclose(f);
     set.cfg.data.bad_sample = "skip";
     for (int from = 0; from < 10;
-         from++) { /* the 1 % rule would end it at once: look at it sample by sample */
+         from++) { /* the 1 % rule would end the run at once, so samples are loaded one by one */
         Dataset       data;
         SampleConf    conf;
         SampleScratch t;
@@ -595,7 +598,7 @@ static void thousand_corrupted_lines(void)
     Loader *l = open_or_die(&c, NULL);
     Status  st = OK;
     for (int i = 0; !st && i < 100; i++) st = loader_next(l, &s);
-    EXPECT(st == E_DATA && strstr(status_text(), "more than 1 %"), "the loader gives up");
+    EXPECT(st == E_DATA && strstr(status_text(), "more than 1 %"), "the 1 %% rule does not end the run");
     loader_close(l);
     set.cfg.data.bad_sample = "error";
     tiny_jsonl(set.path, LINES);

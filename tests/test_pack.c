@@ -1,5 +1,5 @@
-/* Orders without a table, documents into bins, bins into steps: nothing lost, nothing twice, nothing over
- * budget. */
+/* tests/test_pack.c -- random orders, packing documents into bins and bins into steps: nothing is lost,
+ * doubled or over budget. */
 #include "lab.h"
 
 #include "base/rng.h"
@@ -21,13 +21,14 @@ static void order_is_a_permutation(void)
     }
 }
 
-/* Each of n cards lands in each place about equally often: chi-squared with (n - 1)^2 degrees of freedom. */
+/* Each of n elements gets each position about equally often: chi-squared with (n - 1)^2 degrees of
+ * freedom. */
 static void chi_squared(int n, double *chi, double *freedom)
 {
-    enum { DEALS = 20000 };
+    enum { DRAWS = 20000 };
     int *count = calloc((size_t)(n * n), sizeof *count);
-    double even = (double)DEALS / n;
-    for (int s = 0; s < DEALS; s++)
+    double even = (double)DRAWS / n;
+    for (int s = 0; s < DRAWS; s++)
         for (int i = 0; i < n; i++) count[i * n + order_at(n, (uint64_t)s, 11, i)]++;
     *chi = 0, *freedom = (n - 1.0) * (n - 1.0);
     for (int i = 0; i < n * n; i++) *chi += (count[i] - even) * (count[i] - even) / even;
@@ -45,7 +46,7 @@ static void order_is_even(void)
     }
 }
 
-/* All 24 orders of four cards, and neighbours of a long deal that do not stay neighbours. */
+/* All 24 orders of four elements occur, and neighbours in a long order do not stay neighbours. */
 static void order_is_mixed(void)
 {
     int seen[256] = { 0 }, kinds = 0, least = 1 << 30, close = 0;
@@ -62,7 +63,7 @@ static void order_is_mixed(void)
     EXPECT(close > 120 && close < 280, "%d pairs within 100 of 100000, about 200 wanted", close);
 }
 
-/* Lengths as people have them: many short, few long, some with pictures. */
+/* Realistic lengths: many short, few long, some with pictures. */
 static DocSize size_of(uint64_t seed, int64_t i)
 {
     double  u = rng_uniform(seed, 1, (uint64_t)i), p = rng_uniform(seed, 2, (uint64_t)i);
@@ -86,8 +87,8 @@ static void check_bin(const PackBin *b, char *seen)
            "over budget: %lld tokens", (long long)sum.tokens);
 }
 
-/* The steps of one pass as "position position | position ...", checked on the way. */
-static int64_t run_pass(StepPacker *p, uint64_t seed, char *story, size_t room)
+/* The steps of one pass as "position position | position ...", with their budgets checked. */
+static int64_t run_pass(StepPacker *p, uint64_t seed, char *text, size_t cap)
 {
     int     n = p->ranks * p->micro;
     PackBin bins[64];
@@ -104,8 +105,8 @@ static int64_t run_pass(StepPacker *p, uint64_t seed, char *story, size_t room)
         EXPECT_OK(step_packer_take(p, bins));
         for (int i = 0; i < n; i++) {
             check_bin(&bins[i], seen);
-            for (int64_t d = 0; story && d < bins[i].docs && at + 16 < room; d++)
-                at += (size_t)snprintf(story + at, room - at, "%lld%s", (long long)bins[i].doc[d].at,
+            for (int64_t d = 0; text && d < bins[i].docs && at + 16 < cap; d++)
+                at += (size_t)snprintf(text + at, cap - at, "%lld%s", (long long)bins[i].doc[d].at,
                                        d + 1 < bins[i].docs ? " " : "|");
             pack_bin_close(&bins[i]);
         }
@@ -129,8 +130,8 @@ static void nothing_lost_or_doubled(void)
         }
 }
 
-/* 1 x 4 and 4 x 1 see the same documents in each step; the same plan twice is the same plan. */
-static void plan_is_reproducible(void)
+/* 1 x 4 and 4 x 1 get the same documents in each step; packing twice gives the same steps. */
+static void steps_are_reproducible(void)
 {
     enum { ROOM = 1 << 16 };
     char *a = malloc(ROOM), *b = malloc(ROOM);
@@ -138,10 +139,10 @@ static void plan_is_reproducible(void)
     step_packer_open(&p, &budget, 900, 2, 2);
     step_packer_open(&q, &budget, 900, 2, 2);
     int64_t n = run_pass(&p, 5, a, ROOM), m = run_pass(&q, 5, b, ROOM);
-    EXPECT(n == m && !strcmp(a, b), "two equal plans differ");
+    EXPECT(n == m && !strcmp(a, b), "two equal packers differ");
     step_packer_close(&p), step_packer_close(&q);
     step_packer_open(&q, &budget, 900, 4, 1);
-    EXPECT(run_pass(&q, 5, b, ROOM) == n, "other ranks, other steps");
+    EXPECT(run_pass(&q, 5, b, ROOM) == n, "the steps depend on the number of ranks");
     step_packer_close(&q);
     free(a), free(b);
 }
@@ -184,13 +185,13 @@ static void deals_like_with_like(void)
         least = sum < least ? sum : least, most = sum > most ? sum : most;
     }
     for (int i = 0; i < RANKS * MICRO; i++) {
-        EXPECT(used[i] == 1, "bin %d dealt %d times", i, used[i]);
+        EXPECT(used[i] == 1, "bin %d is assigned %d times", i, used[i]);
         pack_bin_close(&bins[i]);
     }
-    EXPECT(most / least < 1.08, "the busiest rank has %.2f times the work of the idlest", most / least);
+    EXPECT(most / least < 1.08, "the rank with most work has %.2f times the least work", most / least);
 }
 
-/* A last step of few documents reaches every micro-batch before any gets a second one. */
+/* In a last step of few documents every micro-batch gets one before any gets a second. */
 static void spreads_the_rest(void)
 {
     StepPacker p;
@@ -210,7 +211,7 @@ static void spreads_the_rest(void)
     step_packer_close(&p);
 }
 
-/* Saved and restored after every step, a plan goes on as if nothing had happened. */
+/* Saving and restoring after every step does not change the steps. */
 static void resumes_anywhere(void)
 {
     enum { ROOM = 1 << 16 };
@@ -281,7 +282,7 @@ int main(void)
     RUN(order_is_even);
     RUN(order_is_mixed);
     RUN(nothing_lost_or_doubled);
-    RUN(plan_is_reproducible);
+    RUN(steps_are_reproducible);
     RUN(fills_well);
     RUN(deals_like_with_like);
     RUN(spreads_the_rest);

@@ -1,4 +1,4 @@
-/* tests/test_patches.c -- sizes, the exact resize, patch order, and all of it against the reference. */
+/* tests/test_patches.c -- sizes, the bit-exact resize and patch order, also against the reference. */
 #include "lab.h"
 #include "pictures.h"
 
@@ -65,7 +65,7 @@ static double keys(double t)
     return t < 1 ? (1.5 * t - 2.5) * t * t + 1 : t < 2 ? -0.5 * (((t - 5) * t + 8) * t - 4) : 0;
 }
 
-/* The rule once more, as it is written down: one axis of (outer, in, inner) to (outer, out, inner). */
+/* The definition of the resize, unoptimised: one dimension of (outer, in, inner) to (outer, out, inner). */
 static void slow_axis(uint8_t *dst, const uint8_t *src, int outer, int in, int out, int inner)
 {
     double  scale = (double)in / out, fs = scale > 1 ? scale : 1, most = 0;

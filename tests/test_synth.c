@@ -1,5 +1,5 @@
-/* tests/test_synth.c -- the demo set: balanced, honest about its pictures, the same every time; and its
- * files. */
+/* tests/test_synth.c -- the demo set: balanced answers, pictures that show the answer, reproducible; and
+ * its files. */
 #include "lab.h"
 #include "base/folder.h"
 #include "base/json.h"
@@ -63,7 +63,7 @@ static void answers_are_balanced(void)
     }
 }
 
-/* Who learnt the best guess for each wording from one draw is no better than chance on another. */
+/* The best guess for each wording, learned on one split, is no better than chance on the other. */
 static void questions_tell_nothing(void)
 {
     static Tally seen[KINDS], held[KINDS];
@@ -99,7 +99,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Any item alone equals the one of the whole row; no picture comes twice, in one split or across the two. */
+/* An item drawn alone equals the item drawn in sequence; no picture occurs twice, in one split or in both. */
 static void a_pure_function(void)
 {
     enum { N = 270 };
@@ -126,9 +126,9 @@ static void a_pure_function(void)
     synth_item_close(&it);
 }
 
-/* ---- what the picture shows, found again from its pixels ---- */
+/* ---- the answer, computed from the pixels ---- */
 
-/* Grounds are grey between 136 and 199; figures are coloured, nearly black or nearly white. */
+/* Backgrounds are grey; figures are coloured, nearly black or nearly white. */
 static bool is_figure(const uint8_t *p)
 {
     int lo = p[0] < p[1] ? p[0] : p[1], hi = p[0] > p[1] ? p[0] : p[1];
@@ -136,7 +136,7 @@ static bool is_figure(const uint8_t *p)
     return hi - lo > 24 || hi < 110 || lo > 225;
 }
 
-/* Pieces that hang together, 8 neighbours counted; specks of fewer than 4 pixels are edges, not figures. */
+/* Connected components with 8 neighbours; components of fewer than 4 pixels are edges, not figures. */
 static int pieces(const Canvas *c)
 {
     int64_t n = c->h * c->w, top = 0;
@@ -169,7 +169,7 @@ static void middle(const Canvas *c, double *y, double *x)
     *y = sy / n / (double)c->h, *x = sx / n / (double)c->w;
 }
 
-/* The strongest colour in the picture, by the plainest of rules. */
+/* The most frequent colour of the picture. */
 static const char *colour_of(const Canvas *c)
 {
     int r = 0, g = 0, b = 0, n = 0;
@@ -218,7 +218,7 @@ static void pictures_show_the_answer(void)
     synth_item_close(&it);
 }
 
-/* Text alone is held out by its row of words, whatever is asked of it. */
+/* Items of the text channel are held out by their row of words. */
 static void rows_are_held_out(void)
 {
     static char seen[ROUNDS][SYNTH_TEXT_CAP];
@@ -246,7 +246,7 @@ static uint32_t bits_of(const char *list)
     return bits;
 }
 
-/* Pixels within the shade of a colour, which no other colour has. */
+/* Pixels within the shades of a colour; the shades of two colours do not overlap. */
 static int pixels_of(const Canvas *c, int colour)
 {
     Rgb want = synth_colour[colour].rgb;
@@ -258,7 +258,7 @@ static int pixels_of(const Canvas *c, int colour)
     return n;
 }
 
-/* Questions and answers that have the word; pictures that show it. */
+/* Counts questions and answers that name the colour, and pictures that show it. */
 static void look_for(const SynthItem *it, int colour, int *named, int *shown)
 {
     for (int i = 0; i < it->turns; i++)
@@ -279,7 +279,7 @@ static void a_colour_is_left_out(void)
             look_for(&it, (colour + 1) % SYNTH_COLOURS, &others, &seen);
         }
         EXPECT(!named && !shown, "%s: named %d times, shown %d", synth_colour[colour].name, named, shown);
-        EXPECT(others && seen, "the next one is there");
+        EXPECT(others && seen, "the next colour is in the set");
         synth_channel(&set.choice, 0, &answers, &pictures);
         EXPECT(synth_channels(&set.choice) == synth_channels(&every) && answers == SYNTH_COLOURS - 1,
                "%d answers", answers);
@@ -287,7 +287,7 @@ static void a_colour_is_left_out(void)
     synth_item_close(&it);
 }
 
-/* Whatever channel it is of, a picture shows the colour; the first question on colours is answered by it. */
+/* In every channel the picture shows the colour, and it is the answer to the first question on colours. */
 static void a_set_about_a_colour(void)
 {
     SynthItem it = { 0 };
@@ -363,11 +363,11 @@ static void expect_pictures(const char *dir, const Json *o)
         EXPECT_OK(media_map(&m, path));
         EXPECT_OK(image_decode(&im, m.bytes, m.len, NULL, path));
         EXPECT(im.h >= 16 && im.w >= 16 && im.h <= 256 && im.w <= 256, "%d x %d", (int)im.h, (int)im.w);
-        EXPECT(!strncmp(text, "<image>", 7), "as many marks as pictures");
+        EXPECT(!strncmp(text, "<image>", 7), "as many placeholders as pictures");
         text += 7;
         media_unmap(&m), image_close(&im);
     }
-    EXPECT(!strstr(text, "<image>"), "as many marks as pictures");
+    EXPECT(!strstr(text, "<image>"), "as many placeholders as pictures");
 }
 
 static bool same_file(const char *a, const char *b, const char *name)
@@ -391,9 +391,9 @@ static void files(void)
     SynthConf conf = { a, { 27, 36 }, plain };
     bool drawn;
     EXPECT_OK(synth_write(&conf, &drawn));
-    EXPECT(drawn, "a first time");
+    EXPECT(drawn, "the set was drawn");
     EXPECT_OK(synth_write(&conf, &drawn));
-    EXPECT(!drawn, "found whole, left as it is");
+    EXPECT(!drawn, "a complete set is drawn again");
     for (int i = 0, blind = 0; i < 36; i++) {
         Json *o = line_of(a, "eval.jsonl", i);
         expect_pictures(a, o);

@@ -1,5 +1,5 @@
 /* tests/test_tokenizer.c -- the tokenizer against recorded ids of the reference, in every form of its files;
- * what it refuses; and texts that are hard on it by size. */
+ * errors; and texts of difficult sizes. */
 #include "data/tokenizer_private.h"
 
 #include "base/clock.h"
@@ -70,8 +70,8 @@ static bool read_line(FILE *f, Json **line)
     return *line;
 }
 
-/* One recorded line: encode, compare, decode, compare with the normal form (of each stretch between added
- * tokens: so normalise only where there are none). */
+/* One recorded line: encode, compare, decode, compare with the normal form (which holds for each segment
+ * between added tokens, so only for lines without them). */
 static void check_vector(const Tokenizer *t, TokenScratch *s, const Json *line)
 {
     const Json *text = json_object_get(line, "text"), *want = json_object_get(line, "ids");
@@ -130,7 +130,7 @@ static void merges_as_pairs(void)
     json_decref(j);
 }
 
-/* The members in another order, and every letter of the strings as \u escapes. */
+/* The members in another order, and every letter as a \u escape. */
 static void order_and_escapes(void)
 {
     Json *j = gold_json(), *model = json_object_get(j, "model");
@@ -251,11 +251,11 @@ static void decoding(void)
     decode_is(&lone, 1, false, "\xef\xbf\xbd");
     EXPECT_FAIL(tokenizer_decode(tok, &out, bad, 2, false), E_DATA, "600");
     EXPECT_FAIL(tokenizer_decode(tok, &out, &minus, 1, false), E_DATA, "-1");
-    EXPECT(out.n == 0, "what came before the error stays out");
+    EXPECT(out.n == 0, "an error leaves the output unchanged");
     text_close(&out);
 }
 
-/* Bytes that are not UTF-8 become U+FFFD, one for each beginning of a code point, as everywhere else. */
+/* Bytes that are not UTF-8 become U+FFFD, one for each prefix of a code point, as in Unicode. */
 static void broken_utf8(void)
 {
     static const struct { const char *in; int n; const char *out; } rows[] = {
@@ -279,7 +279,7 @@ static void broken_utf8(void)
     }
 }
 
-/* A stretch at a time must give what one pass over everything gives. */
+/* Normalising segment by segment equals normalising the whole text. */
 static void nfc_in_stretches(void)
 {
     static const int32_t codes[] = { 'a', 'e', 0xe9, 0x301, 0x323, 0x30a, 0x41, 0x212b, 0x1100, 0x1161,
@@ -304,7 +304,7 @@ static void nfc_in_stretches(void)
     }
 }
 
-/* Naive BPE: look for the best pair from the start, every time. */
+/* Naive BPE: searches the best pair from the start every time. */
 static void naive(const Tokenizer *t, Ids *out, ByteSpan piece)
 {
     for (size_t i = 0; i < piece.n; i++) EXPECT_OK(ids_push(out, t->byte_id[(unsigned char)piece.v[i]]));
@@ -343,7 +343,7 @@ static void short_and_long_pieces(void)
     bpe_close(bpe);
 }
 
-/* A line without a break, of letters, spaces, signs, marks in the worst order: time stays near linear. */
+/* Long lines of letters, spaces, signs, or marks in the worst order: time stays near linear. */
 static void long_lines(void)
 {
     static const char *const units[] = { "a", "stone", " ", "\n", "!", " \t", "\xcc\x81\xcc\xa3",
@@ -413,7 +413,8 @@ static void refusals(void)
     refuses("pre_tokenizer.pretokenizers.0", "invert", json_true(), "invert");
     refuses("pre_tokenizer.pretokenizers.0", "pattern", json_pack("{s:s}", "String", " "), "Regex");
     refuses("pre_tokenizer.pretokenizers.0", "pattern", json_pack("{s:s}", "Regex", "(a"), "parenthesis");
-    refuses("pre_tokenizer.pretokenizers.0", "pattern", json_pack("{s:s}", "Regex", "a*"), "match the empty string");
+    refuses("pre_tokenizer.pretokenizers.0", "pattern", json_pack("{s:s}", "Regex", "a*"),
+            "match the empty string");
     refuses("pre_tokenizer.pretokenizers.0", "pattern", json_pack("{s:s}", "Regex", "[\\S]"), "\\S");
     refuses("pre_tokenizer.pretokenizers.0", "pattern", json_pack("{s:s}", "Regex", "\\w+"), "\\w");
     refuses("pre_tokenizer.pretokenizers.0", "pattern", json_pack("{s:s}", "Regex", "^a"), "^a");
@@ -439,7 +440,7 @@ static void truncated(void)
     char *text = json_dumps(j, JSON_COMPACT);
     for (size_t n = 0; n < strlen(text); n += 1 + n / 40) {
         Tokenizer *t;
-        char *exact = malloc(n ? n : 1);                        /* so that a sanitizer sees a step beyond */
+        char      *exact = malloc(n ? n : 1); /* so that a sanitizer sees reads past the end */
         memcpy(exact, text, n);
         EXPECT_FAIL(tokenizer_open_memory(&t, exact, n, "cut"), E_DATA, "cut");
         EXPECT(!t, "half open after %zu bytes", n);
@@ -449,7 +450,7 @@ static void truncated(void)
     json_decref(j);
 }
 
-/* A token that is looked for in normalised text. */
+/* An added token that is matched in normalised text. */
 static void normalized_added_token(void)
 {
     Json *j = gold_json(), *list = json_object_get(j, "added_tokens");
@@ -469,7 +470,7 @@ static void normalized_added_token(void)
     json_decref(j);
 }
 
-/* -- the real vocabulary, where it is at hand */
+/* -- the real vocabulary, where it is available */
 
 static bool at_hand(const char *path) { return !access(path, R_OK); }
 

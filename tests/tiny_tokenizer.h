@@ -1,5 +1,5 @@
-/* tests/tiny_tokenizer.h -- a tokenizer.json of 257 entries, made on the spot: every byte, and "\n\n" as the
- * one merge. Ids of bytes are the bytes; added tokens begin at TINY_FIRST, in the order of tiny_added. */
+/* tests/tiny_tokenizer.h -- makes a tokenizer.json of 257 entries: every byte, and "\n\n" as the only
+ * merge. Ids of bytes are the bytes; added tokens begin at TINY_FIRST, in the order of tiny_added. */
 #ifndef TESTS_TINY_TOKENIZER_H
 #define TESTS_TINY_TOKENIZER_H
 

@@ -1,5 +1,5 @@
-/* tests/tinyset.h -- a small visual question set on disk, made on the spot: pictures of several kinds and
- * sizes, lines of several forms, and everything a loader wants to be opened with. */
+/* tests/tinyset.h -- writes a small visual question set: pictures of several formats and sizes, lines of
+ * several forms, and the configuration that opens a loader on it. */
 #ifndef TESTS_TINYSET_H
 #define TESTS_TINYSET_H
 
@@ -123,7 +123,7 @@ static inline void tiny_set_close(TinySet *s)
     if (system(command)) perror(command);
 }
 
-/* All a stream holds, as one number. */
+/* A hash of the whole content of a stream. */
 static inline uint64_t tiny_hash(const void *v, size_t n, uint64_t h)
 {
     const uint8_t *p = v;

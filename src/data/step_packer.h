@@ -26,8 +26,8 @@ void        step_packer_close(StepPacker *p);                             /* twi
 
 bool        step_packer_has_step(const StepPacker *p);                    /* false: give the next size */
 MUST Status step_packer_put(StepPacker *p, const DocSize *size);          /* NULL: the sample is left out */
-/* ranks * micro bins, now the caller's to pack_bin_close: rank r's are out[r * micro …]. Some may be empty at
- * the end of a pass of very few samples. */
+/* ranks * micro bins, which the caller closes; rank r has out[r * micro …]. Some may be empty at the end of a
+ * pass of very few samples. */
 MUST Status step_packer_take(StepPacker *p, PackBin *out);
 double      step_packer_epoch(const StepPacker *p);                       /* passes done, with a fraction */
 
