@@ -312,7 +312,7 @@ static void naive(const Tokenizer *t, Ids *out, ByteSpan piece)
         int64_t best = -1;
         int32_t rank = INT32_MAX, id = 0;
         for (int64_t i = 0; i + 1 < out->n; i++) {
-            const Merge *m = merge_slot(&t->merges, out->v[i], out->v[i + 1]);
+            const BpeMerge *m = merge_slot(&t->merges, out->v[i], out->v[i + 1]);
             if (m->rank >= 0 && m->rank < rank) best = i, rank = m->rank, id = m->id;
         }
         if (best < 0) return;

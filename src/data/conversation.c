@@ -18,12 +18,12 @@ typedef struct MediaList {
     size_t      count, used;
 } MediaList;
 
-typedef struct Reader {
+typedef struct LineReader {
     Conversation *c;
     const Json   *line;
     MediaList     images, videos;
     char          where[96];             /* the field being read */
-} Reader;
+} LineReader;
 
 /* Makes place for one more row after n. Old arrays stay allocated until the conversation is closed,
  * together less than the last. */
@@ -62,7 +62,7 @@ static void media_add(Conversation *c, bool video, double fps)
     item_add(c, (ChatItem){ .kind = video ? ITEM_VIDEO : ITEM_IMAGE, .media = c->medias++ });
 }
 
-static Status frame_add(Reader *r, const Json *v, const char *where)
+static Status frame_add(LineReader *r, const Json *v, const char *where)
 {
     Conversation *c = r->c;
     Frame         f;
@@ -73,7 +73,7 @@ static Status frame_add(Reader *r, const Json *v, const char *where)
     return OK;
 }
 
-static Status image_add(Reader *r, const Json *v)
+static Status image_add(LineReader *r, const Json *v)
 {
     media_add(r->c, false, 0);
     return frame_add(r, v, r->where);
@@ -89,7 +89,7 @@ static Status fps_read(double *fps, const Json *v, const char *where)
 }
 
 /* v: a list of frames, or {"frames": [...], "fps": ...}; fps: the rate given elsewhere, or NULL. */
-static Status video_add(Reader *r, const Json *v, const Json *fps)
+static Status video_add(LineReader *r, const Json *v, const Json *fps)
 {
     double rate;
     char   where[sizeof r->where + 32];
@@ -123,7 +123,7 @@ static Status list_open(MediaList *l, const Json *line, const char *many, const 
 }
 
 /* Takes the next of a list. Placeholders beyond its end are only counted, for the message of list_close. */
-static Status list_take(Reader *r, MediaList *l)
+static Status list_take(LineReader *r, MediaList *l)
 {
     size_t i = l->used++;
     if (i >= l->count) return OK;
@@ -147,7 +147,7 @@ static Status list_close(const MediaList *l)
 }
 
 /* Text with placeholders; the text around them is unchanged. */
-static Status marked_add(Reader *r, const char *s, size_t len)
+static Status marked_add(LineReader *r, const char *s, size_t len)
 {
     const char *end = s + len, *from = s;
     for (const char *p = s; (p = memchr(p, '<', (size_t)(end - p)));) {
@@ -165,7 +165,7 @@ static Status marked_add(Reader *r, const char *s, size_t len)
 
 static bool shows_media(Role role) { return role == ROLE_USER || role == ROLE_TOOL; }
 
-static Status string_add(Reader *r, Role role, const Json *v)
+static Status string_add(LineReader *r, Role role, const Json *v)
 {
     const char *s = json_string_value(v);
     if (shows_media(role)) return marked_add(r, s, json_string_length(v));
@@ -182,7 +182,7 @@ static const Json *part_medium(const Json *part, const char *kind, const char *k
     return NULL;
 }
 
-static Status part_read(Reader *r, Role role, const Json *part)
+static Status part_read(LineReader *r, Role role, const Json *part)
 {
     const Json *said = json_object_get(part, "type"), *text = json_object_get(part, "text"), *v;
     const char *type = json_is_string(said) ? json_string_value(said)
@@ -211,7 +211,7 @@ static Status part_read(Reader *r, Role role, const Json *part)
 }
 
 /* content: a string with placeholders, or a list of parts; r->where names it. */
-static Status content_read(Reader *r, Role role, const Json *content)
+static Status content_read(LineReader *r, Role role, const Json *content)
 {
     char where[sizeof r->where];
     if (json_is_string(content)) return string_add(r, role, content);
@@ -227,7 +227,7 @@ static Status content_read(Reader *r, Role role, const Json *content)
 }
 
 /* Tool calls become text here. Each starts on a new line, except the first of a message without content. */
-static Status calls_read(Reader *r, const Json *calls, bool content, const char *where)
+static Status calls_read(LineReader *r, const Json *calls, bool content, const char *where)
 {
     Text   text = { 0 };
     Status st = OK;
@@ -257,7 +257,7 @@ static int role_named(const Json *message)
 }
 
 /* One message as {"role", "content"} or {"from", "value"}. */
-static Status message_read(Reader *r, const Json *m, const char *key, size_t i)
+static Status message_read(LineReader *r, const Json *m, const char *key, size_t i)
 {
     char where[48];
     snprintf(where, sizeof where, "%s[%zu]", key, i);
@@ -282,7 +282,7 @@ static Status message_read(Reader *r, const Json *m, const char *key, size_t i)
 }
 
 /* The tools of the line, a list or its JSON as a string, are appended to the system text. */
-static Status tools_read(Reader *r)
+static Status tools_read(LineReader *r)
 {
     const Json   *tools = json_object_get(r->line, "tools");
     Json         *parsed = NULL;
@@ -306,7 +306,7 @@ static Status tools_read(Reader *r)
 }
 
 /* The system text given beside the messages. */
-static Status system_read(Reader *r)
+static Status system_read(LineReader *r)
 {
     const Json *v = json_object_get(r->line, "system");
     if (!v || json_is_null(v)) return OK;
@@ -316,7 +316,7 @@ static Status system_read(Reader *r)
     return string_add(r, ROLE_SYSTEM, v);
 }
 
-static Status messages_read(Reader *r, const char *key)
+static Status messages_read(LineReader *r, const char *key)
 {
     const Json *list = json_object_get(r->line, key);
     size_t      n = json_array_size(list), i = 0;
@@ -331,14 +331,14 @@ static Status messages_read(Reader *r, const char *key)
     return OK;
 }
 
-static Status field_read(Reader *r, Role role, const Json *v, const char *key)
+static Status field_read(LineReader *r, Role role, const Json *v, const char *key)
 {
     if (!json_is_string(v)) return fail(E_DATA, "%s: expected a string", key);
     return string_add(r, role, v);
 }
 
 /* instruction, input and output, after the question-answer pairs of history; input starts a new line. */
-static Status alpaca_read(Reader *r)
+static Status alpaca_read(LineReader *r)
 {
     const Json *history = json_object_get(r->line, "history"), *input = json_object_get(r->line, "input");
     const Json *instruction = json_object_get(r->line, "instruction");
@@ -363,7 +363,7 @@ static Status alpaca_read(Reader *r)
     return field_read(r, ROLE_ASSISTANT, json_object_get(r->line, "output"), "output");
 }
 
-static Status plain_read(Reader *r)
+static Status plain_read(LineReader *r)
 {
     const Json *v = json_object_get(r->line, "text");
     if (!json_is_string(v) || !json_string_length(v))
@@ -373,7 +373,7 @@ static Status plain_read(Reader *r)
     return OK;
 }
 
-static Status form_read(Reader *r)
+static Status form_read(LineReader *r)
 {
     const Json *line = r->line;
     if (!json_is_object(line)) return fail(E_DATA, "expected a JSON object on each line");
@@ -391,7 +391,7 @@ static Status form_read(Reader *r)
 
 Status conversation_read(Conversation *c, const Json *line)
 {
-    Reader r = { .c = c, .line = line };
+    LineReader r = { .c = c, .line = line };
     *c = (Conversation){ 0 };
     Status st = form_read(&r);
     if (st) conversation_close(c);

@@ -8,10 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct Lines {
+typedef struct LineIndex {
     Offsets from, to;                /* bytes of each sample */
     Offsets blank;                   /* index of the sample after each blank line */
-} Lines;
+} LineIndex;
 
 static bool is_space(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
 
@@ -26,23 +26,23 @@ static size_t skip_byte_order_mark(const FormatFile *f)
     return f->len >= 3 && !memcmp(f->bytes, "\xef\xbb\xbf", 3) ? 3 : 0;
 }
 
-static Lines *lines_new(FormatFile *f)
+static LineIndex *lines_new(FormatFile *f)
 {
-    Lines *l = keep_take(&f->keep, sizeof *l);
+    LineIndex *l = keep_take(&f->keep, sizeof *l);
     f->self = l;
     return l;
 }
 
 static void lines_close(FormatFile *f)
 {
-    Lines *l = f->self;
+    LineIndex *l = f->self;
     if (!l) return;
     offsets_close(&l->from), offsets_close(&l->to), offsets_close(&l->blank);
 }
 
 static Status jsonl_index(FormatFile *f, const FormatConf *conf)
 {
-    Lines *l = lines_new(f);
+    LineIndex *l = lines_new(f);
     for (size_t at = skip_byte_order_mark(f); at < f->len;) {
         const char *end  = memchr(f->bytes + at, '\n', f->len - at);
         size_t      stop = end ? (size_t)(end - f->bytes) : f->len, text = at;
@@ -60,7 +60,7 @@ static Status jsonl_index(FormatFile *f, const FormatConf *conf)
 }
 
 /* Line number of sample i: its index and the blank lines before it. */
-static int64_t line_of(const Lines *l, int64_t i)
+static int64_t line_of(const LineIndex *l, int64_t i)
 {
     int64_t lo = 0, hi = l->blank.n;
     while (lo < hi) {
@@ -73,7 +73,7 @@ static int64_t line_of(const Lines *l, int64_t i)
 
 static void lines_text(const FormatFile *f, int64_t i, Record *r)
 {
-    const Lines *l = f->self;
+    const LineIndex *l = f->self;
     r->kind = RECORD_JSON;
     r->text = f->bytes + l->from.v[i];
     r->len  = (size_t)(l->to.v[i] - l->from.v[i]);
@@ -105,7 +105,7 @@ static size_t element_end(const FormatFile *f, size_t at)
 
 static Status json_index(FormatFile *f, const FormatConf *conf)
 {
-    Lines *l  = lines_new(f);
+    LineIndex *l  = lines_new(f);
     size_t at = skip_space(f, skip_byte_order_mark(f));
     if (at == f->len || f->bytes[at] != '[')
         return fail(E_DATA, "%s: not an array of objects; a file with one object a line must be named .jsonl",

@@ -8,11 +8,13 @@
 
 #include <string.h>
 
-typedef struct Pieces { Offsets from, to, more; } Pieces;       /* more: 1 where the document continues */
+typedef struct TextPieces {
+    Offsets from, to, more;
+} TextPieces; /* more: 1 where the document continues */
 
 typedef struct Cutter {
     FormatFile      *f;
-    Pieces          *p;
+    TextPieces          *p;
     const Tokenizer *tokenizer;
     TokenScratch    *scratch;
     Ids              ids;
@@ -145,7 +147,7 @@ static Status text_index(FormatFile *f, const FormatConf *conf)
 
 static Status text_read(const FormatFile *f, int64_t i, Record *r)
 {
-    const Pieces *p = f->self;
+    const TextPieces *p = f->self;
     r->kind = RECORD_TEXT;
     r->text = f->bytes + p->from.v[i], r->len = (size_t)(p->to.v[i] - p->from.v[i]), r->more = p->more.v[i];
     snprintf(r->where, sizeof r->where, "%s, byte %llu", f->path, (unsigned long long)p->from.v[i]);
@@ -154,7 +156,7 @@ static Status text_read(const FormatFile *f, int64_t i, Record *r)
 
 static void text_close_index(FormatFile *f)
 {
-    Pieces *p = f->self;
+    TextPieces *p = f->self;
     if (p) offsets_close(&p->from), offsets_close(&p->to), offsets_close(&p->more);
 }
 

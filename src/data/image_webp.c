@@ -8,7 +8,7 @@
 
 enum { RIFF_HEAD = 12, CHUNK_HEAD = 8, FRAME_HEAD = 16, HAS_XMP = 4, HAS_EXIF = 8 };
 
-typedef struct Chunk { const uint8_t *data; size_t len; } Chunk;
+typedef struct WebpChunk { const uint8_t *data; size_t len; } WebpChunk;
 
 static bool is(const uint8_t *b, size_t len)
 {
@@ -18,21 +18,21 @@ static bool is(const uint8_t *b, size_t len)
 static uint32_t le24(const uint8_t *b) { return b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16; }
 
 /* The first chunk of this type; data is NULL when there is none or it is cut off. */
-static Chunk chunk_find(const uint8_t *b, size_t len, const char *type)
+static WebpChunk chunk_find(const uint8_t *b, size_t len, const char *type)
 {
     size_t at = 0;
     while (len - at >= CHUNK_HEAD) {
         size_t n = le24(b + at + 4) | (size_t)b[at + 7] << 24;
         if (n > len - at - CHUNK_HEAD) break;
-        if (!memcmp(b + at, type, 4)) return (Chunk){ b + at + CHUNK_HEAD, n };
+        if (!memcmp(b + at, type, 4)) return (WebpChunk){ b + at + CHUNK_HEAD, n };
         n += n & 1;                                              /* padded to even */
         if (n > len - at - CHUNK_HEAD) break;
         at += CHUNK_HEAD + n;
     }
-    return (Chunk){ 0 };
+    return (WebpChunk){ 0 };
 }
 
-static Chunk file_chunk(const ImageFile *f, const char *type)
+static WebpChunk file_chunk(const ImageFile *f, const char *type)
 {
     return chunk_find(f->bytes + RIFF_HEAD, f->len - RIFF_HEAD, type);
 }
@@ -54,7 +54,7 @@ static Status bad(const ImageFile *f, const char *why) { return fail(E_DATA, "%s
 /* EXIF and XMP are read where the flags of the extended header announce them. */
 static int turn_of(const ImageFile *f)
 {
-    Chunk wide = file_chunk(f, "VP8X"), exif = { 0 }, xmp = { 0 };
+    WebpChunk wide = file_chunk(f, "VP8X"), exif = { 0 }, xmp = { 0 };
     if (wide.len && wide.data[0] & HAS_EXIF) exif = file_chunk(f, "EXIF");
     if (wide.len && wide.data[0] & HAS_XMP) xmp = file_chunk(f, "XMP ");
     return orient_choose(exif.data ? orient_from_exif(exif.data, exif.len) : ORIENT_ABSENT,
@@ -97,12 +97,12 @@ static Status decode_at(const Image *im, uint8_t *rgb, int64_t h, int64_t w, con
 /* A frame is its offset in units of two pixels, its size, its duration, then chunks like those of a file. */
 static Status first_frame(const Image *im, const ImageFile *f)
 {
-    Chunk frame = file_chunk(f, "ANMF");
+    WebpChunk frame = file_chunk(f, "ANMF");
     if (frame.len < FRAME_HEAD) return bad(f, "an animation without frames");
     const uint8_t *b = frame.data;
     int64_t x = 2 * (int64_t)le24(b), y = 2 * (int64_t)le24(b + 3), w = le24(b + 6) + 1, h = le24(b + 9) + 1;
     if (x + w > im->w || y + h > im->h) return bad(f, "a frame outside of its canvas");
-    Chunk data = chunk_find(b + FRAME_HEAD, frame.len - FRAME_HEAD, "VP8 ");
+    WebpChunk data = chunk_find(b + FRAME_HEAD, frame.len - FRAME_HEAD, "VP8 ");
     if (!data.data) data = chunk_find(b + FRAME_HEAD, frame.len - FRAME_HEAD, "VP8L");
     if (!data.data) return bad(f, "a frame without pixels");
     memset(im->rgb, 0, (size_t)im->h * (size_t)im->w * 3);

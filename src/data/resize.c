@@ -44,19 +44,19 @@ static void axis_close(ResizeAxis *a)
 }
 
 /* The inputs of output i: [x0, x1). */
-typedef struct Span { int64_t x0, x1; double centre; } Span;
+typedef struct InputSpan { int64_t x0, x1; double centre; } InputSpan;
 
-static Span span_of(int64_t i, int64_t in, double scale, double widen)
+static InputSpan span_of(int64_t i, int64_t in, double scale, double widen)
 {
     double centre = ((double)i + 0.5) * scale, support = 2.0 * widen;
-    Span   s = { (int64_t)(centre - support + 0.5), (int64_t)(centre + support + 0.5), centre };
+    InputSpan   s = { (int64_t)(centre - support + 0.5), (int64_t)(centre + support + 0.5), centre };
     if (s.x0 < 0) s.x0 = 0;
     if (s.x1 > in) s.x1 = in;
     return s;
 }
 
 /* Writes the normalised weights of one output to real[]; returns the largest. */
-static double weigh(double *real, Span s, double widen)
+static double weigh(double *real, InputSpan s, double widen)
 {
     double sum = 0.0, most = 0.0;
     for (int64_t x = s.x0; x < s.x1; x++)
@@ -84,12 +84,12 @@ static void axis_fill(ResizeAxis *a, double *real, double scale, double widen)
 {
     double most = 0.0;
     for (int64_t i = 0; i < a->out; i++) {
-        Span s = span_of(i, a->in, scale, widen);
+        InputSpan s = span_of(i, a->in, scale, widen);
         most = fmax(most, weigh(real + i * a->taps, s, widen));
     }
     a->bits = bits_for(most);
     for (int64_t i = 0; i < a->out; i++) {
-        Span    s = span_of(i, a->in, scale, widen);
+        InputSpan    s = span_of(i, a->in, scale, widen);
         int64_t first = a->in < a->taps ? 0 : s.x0 + a->taps > a->in ? a->in - a->taps : s.x0;
         int16_t *w = a->weight + i * a->taps + (s.x0 - first);
         a->first[i] = (int32_t)first;
@@ -102,7 +102,7 @@ static Status axis_open(ResizeAxis *a, int64_t in, int64_t out)
     double scale = (double)in / (double)out, widen = scale > 1.0 ? scale : 1.0;
     *a = (ResizeAxis){ .in = in, .out = out, .taps = 2 };
     for (int64_t i = 0; i < out; i++) {
-        Span s = span_of(i, in, scale, widen);
+        InputSpan s = span_of(i, in, scale, widen);
         if (s.x1 - s.x0 > a->taps) a->taps = (s.x1 - s.x0 + 1) & ~(int64_t)1;
     }
     size_t all = (size_t)out * (size_t)a->taps;

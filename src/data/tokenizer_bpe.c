@@ -18,12 +18,12 @@ _Static_assert(sizeof(CacheRow) == 64, "a row is one cache line");
 /* A part of a long piece: a doubly linked list by index. Dead ones have id -1. */
 typedef struct Part { int32_t id, before, behind; } Part;
 /* A pair that would merge: rank << 32 | the left part's index, so that the least is the next to merge. */
-typedef struct Pair { uint64_t order; int32_t left, right; } Pair;
+typedef struct BpePair { uint64_t order; int32_t left, right; } BpePair;
 
 struct Bpe {
     CacheRow *cache;
     Part     *part;                       /* (cap) */
-    Pair     *heap;                       /* (3 cap): every pair at the start, two more for each merge */
+    BpePair     *heap;                       /* (3 cap): every pair at the start, two more for each merge */
     size_t    cap, pairs;
 };
 
@@ -56,7 +56,7 @@ static int merge_short(const Tokenizer *t, int32_t *id, ByteSpan piece)
     int     n = (int)piece.n;
     for (int i = 0; i < n; i++) id[i] = t->byte_id[(unsigned char)piece.v[i]];
     for (int i = 0; i + 1 < n; i++) {
-        const Merge *m = merge_slot(&t->merges, id[i], id[i + 1]);
+        const BpeMerge *m = merge_slot(&t->merges, id[i], id[i + 1]);
         rank[i] = m->rank, to[i] = m->id;
     }
     while (n > 1) {
@@ -71,23 +71,23 @@ static int merge_short(const Tokenizer *t, int32_t *id, ByteSpan piece)
         memmove(rank + best, rank + best + 1, behind);
         memmove(to + best, to + best + 1, behind);
         for (int i = best > 0 ? best - 1 : 0; i <= best && i + 1 < n; i++) {
-            const Merge *m = merge_slot(&t->merges, id[i], id[i + 1]);
+            const BpeMerge *m = merge_slot(&t->merges, id[i], id[i + 1]);
             rank[i] = m->rank, to[i] = m->id;
         }
     }
     return n;
 }
 
-static void heap_push(Bpe *b, Pair p)
+static void heap_push(Bpe *b, BpePair p)
 {
     size_t i = b->pairs++;
     for (size_t up; i && b->heap[up = (i - 1) / 2].order > p.order; i = up) b->heap[i] = b->heap[up];
     b->heap[i] = p;
 }
 
-static Pair heap_pop(Bpe *b)
+static BpePair heap_pop(Bpe *b)
 {
-    Pair   top = b->heap[0], last = b->heap[--b->pairs];
+    BpePair   top = b->heap[0], last = b->heap[--b->pairs];
     size_t i = 0;
     for (size_t down; (down = 2 * i + 1) < b->pairs; i = down) {
         if (down + 1 < b->pairs && b->heap[down + 1].order < b->heap[down].order) down++;
@@ -102,8 +102,8 @@ static void push_pair(Bpe *b, const Tokenizer *t, int32_t left)
 {
     if (left < 0 || b->part[left].behind < 0) return;
     int32_t a = b->part[left].id, c = b->part[b->part[left].behind].id;
-    const Merge *m = merge_slot(&t->merges, a, c);
-    if (m->rank >= 0) heap_push(b, (Pair){ (uint64_t)m->rank << 32 | (uint32_t)left, a, c });
+    const BpeMerge *m = merge_slot(&t->merges, a, c);
+    if (m->rank >= 0) heap_push(b, (BpePair){ (uint64_t)m->rank << 32 | (uint32_t)left, a, c });
 }
 
 static Status reserve_long(Bpe *b, size_t n)
@@ -112,7 +112,7 @@ static Status reserve_long(Bpe *b, size_t n)
     size_t cap = n + n / 2;
     Part  *part = realloc(b->part, cap * sizeof *part);
     if (part) b->part = part;
-    Pair  *heap = realloc(b->heap, 3 * cap * sizeof *heap);
+    BpePair  *heap = realloc(b->heap, 3 * cap * sizeof *heap);
     if (heap) b->heap = heap;
     if (!part || !heap) return fail(E_FIT, "no memory to tokenize %zu bytes without a break", n);
     b->cap = cap;
@@ -128,7 +128,7 @@ static Status merge_long(Bpe *b, const Tokenizer *t, Ids *out, ByteSpan piece)
         b->part[i] = (Part){ t->byte_id[(unsigned char)piece.v[i]], i - 1, i + 1 < n ? i + 1 : -1 };
     for (int32_t i = 0; i < n; i++) push_pair(b, t, i);
     while (b->pairs) {
-        Pair    p = heap_pop(b);
+        BpePair    p = heap_pop(b);
         int32_t left = (int32_t)(uint32_t)p.order, right = b->part[left].behind;
         /* a pair that no longer exists */
         if (right < 0 || b->part[left].id != p.left || b->part[right].id != p.right) continue;

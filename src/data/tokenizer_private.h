@@ -36,8 +36,12 @@ typedef struct Vocab {
 } Vocab;
 
 /* A pair of neighbours, left << 32 | right, and what it becomes. rank -1: an empty slot. */
-typedef struct Merge { uint64_t pair; int32_t rank, id; } Merge;
-typedef struct MergeTable { Merge *slot; int shift; int64_t n; } MergeTable;     /* 1 << (64 - shift) slots */
+typedef struct BpeMerge { uint64_t pair; int32_t rank, id; } BpeMerge;
+typedef struct MergeTable {
+    BpeMerge *slot;
+    int       shift;
+    int64_t   n;
+} MergeTable; /* 1 << (64 - shift) slots */
 
 typedef struct AddedToken { ByteSpan text; int32_t id; } AddedToken;       /* text: in Vocab.bytes */
 typedef struct AddedSet {
@@ -71,7 +75,7 @@ MUST Status merges_put(MergeTable *m, int32_t left, int32_t right, int32_t id); 
 void        merges_close(MergeTable *m);
 
 /* The slot of a pair; rank -1: it does not merge. */
-static inline Merge *merge_slot(const MergeTable *m, int32_t left, int32_t right)
+static inline BpeMerge *merge_slot(const MergeTable *m, int32_t left, int32_t right)
 {
     uint64_t pair = (uint64_t)(uint32_t)left << 32 | (uint32_t)right, mask = UINT64_MAX >> m->shift;
     uint64_t i = pair * 0x9e3779b97f4a7c15u >> m->shift;

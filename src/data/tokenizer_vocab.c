@@ -123,11 +123,11 @@ void vocab_close(Vocab *v)
 
 static Status merges_resize(MergeTable *m, int bits)
 {
-    MergeTable more = { malloc(sizeof(Merge) << bits), 64 - bits, m->n };
+    MergeTable more = { malloc(sizeof(BpeMerge) << bits), 64 - bits, m->n };
     if (!more.slot) return fail(E_FIT, "no memory for %lld merges", (long long)1 << bits);
-    memset(more.slot, 0xff, sizeof(Merge) << bits);
+    memset(more.slot, 0xff, sizeof(BpeMerge) << bits);
     for (size_t i = 0; m->slot && i < (size_t)1 << (64 - m->shift); i++) {
-        const Merge *old = &m->slot[i];
+        const BpeMerge *old = &m->slot[i];
         if (old->rank >= 0)
             *merge_slot(&more, (int32_t)(old->pair >> 32), (int32_t)(uint32_t)old->pair) = *old;
     }
@@ -145,9 +145,9 @@ Status merges_open(MergeTable *m)
 Status merges_put(MergeTable *m, int32_t left, int32_t right, int32_t id)
 {
     if (2 * m->n >= (int64_t)1 << (64 - m->shift)) TRY(merges_resize(m, 65 - m->shift));
-    Merge *at = merge_slot(m, left, right);
+    BpeMerge *at = merge_slot(m, left, right);
     if (at->rank >= 0) return fail(E_DATA, "the pair is also merge %d", at->rank);
-    *at = (Merge){ (uint64_t)(uint32_t)left << 32 | (uint32_t)right, (int32_t)m->n++, id };
+    *at = (BpeMerge){ (uint64_t)(uint32_t)left << 32 | (uint32_t)right, (int32_t)m->n++, id };
     return OK;
 }
 
