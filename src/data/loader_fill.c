@@ -2,6 +2,7 @@
  * number of workers decode its pictures into their rows of the stream, and the last of them finishes it. */
 #include "data/loader_private.h"
 
+#include "base/grow.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -66,12 +67,8 @@ static Status reserve_docs(LoaderSlot *s, int64_t n)
 
 static Status job_push(LoaderSlot *s, SlotJob j)
 {
-    if (s->jobs == s->job_cap) {
-        int64_t  cap = s->job_cap ? 2 * s->job_cap : 16;
-        SlotJob *more = realloc(s->job, (size_t)cap * sizeof *more);
-        if (!more) return fail(E_FIT, "no memory for %lld pictures", (long long)cap);
-        s->job = more, s->job_cap = cap;
-    }
+    if (!GROW(s->job, s->job_cap, s->jobs + 1))
+        return fail(E_FIT, "no memory for %lld pictures", (long long)s->jobs);
     s->job[s->jobs++] = j;
     return OK;
 }

@@ -3,6 +3,7 @@
  * Everything here runs under the lock, except measuring. */
 #include "data/loader_private.h"
 
+#include "base/grow.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -74,12 +75,7 @@ static void end_steps(Loader *l, PendingStep *s, Status st, const char *text)
 
 static Status list_bad(PendingStep *s, PendingSample *m)
 {
-    if (s->bads == s->bad_cap) {
-        int64_t    cap = s->bad_cap ? 2 * s->bad_cap : 16;
-        BadSample *more = realloc(s->bad, (size_t)cap * sizeof *more);
-        if (!more) return fail(E_FIT, "no memory for a list of bad samples");
-        s->bad = more, s->bad_cap = cap;
-    }
+    if (!GROW(s->bad, s->bad_cap, s->bads + 1)) return fail(E_FIT, "no memory for a list of bad samples");
     s->bad[s->bads++] = (BadSample){ m->id, m->epoch, m->position, m->status, m->text };
     m->text = NULL;
     return OK;

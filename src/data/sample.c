@@ -1,6 +1,7 @@
 /* data/sample.c -- see sample.h. */
 #include "data/sample.h"
 
+#include "base/grow.h"
 #include "data/media.h"
 #include <stdlib.h>
 #include <string.h>
@@ -134,12 +135,8 @@ static Status conversation_load(Sample *s, const SampleConf *c)
 
 static Status slice_push(Sample *s, RecordSlice v)
 {
-    if (s->slices == s->slice_cap) {
-        int64_t      cap = s->slice_cap ? 2 * s->slice_cap : 4;
-        RecordSlice *more = realloc(s->slice, (size_t)cap * sizeof *more);
-        if (!more) return fail(E_FIT, "no memory for %lld slices", (long long)cap);
-        s->slice = more, s->slice_cap = cap;
-    }
+    if (!GROW(s->slice, s->slice_cap, s->slices + 1))
+        return fail(E_FIT, "no memory for %lld slices", (long long)s->slices);
     s->slice[s->slices++] = v;
     return OK;
 }

@@ -1,6 +1,7 @@
 /* data/step_packer.c -- see step_packer.h. */
 #include "data/step_packer.h"
 
+#include "base/grow.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,12 +21,8 @@ void step_packer_close(StepPacker *p)
 
 static Status queue_push(StepPacker *p, PackBin *bin)
 {
-    if (p->queued == p->cap) {
-        int      cap = p->cap ? 2 * p->cap : 64;
-        PackBin *more = realloc(p->queue, (size_t)cap * sizeof *more);
-        if (!more) return pack_bin_close(bin), fail(E_FIT, "no memory for a queue of %d micro-batches", cap);
-        p->queue = more, p->cap = cap;
-    }
+    if (!GROW(p->queue, p->cap, p->queued + 1))
+        return pack_bin_close(bin), fail(E_FIT, "no memory for a queue of %d micro-batches", p->queued);
     p->queue[p->queued++] = *bin;
     return OK;
 }
