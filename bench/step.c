@@ -108,7 +108,8 @@ static double busiest(StepBench *b)
     int32_t off[1024];
     double  most = 0;
     for (int64_t l = 0; l < b->shape.text.L; l++) {
-        Tensor t = b->e.act->layer[l].moe.offsets;
+        const MoeAct *a = decoder_moe(&b->e.model.layer[l]) ? b->e.act->layer[l].ffn : NULL;
+        Tensor t = a ? a->offsets : (Tensor){ 0 };
         if (!t_has(t) || t_count(t) > 1024) continue;
         backend_fetch(&b->e.be, off, t);
         for (int64_t e = 0, E = t_count(t) - 1; e < E && off[E]; e++) {

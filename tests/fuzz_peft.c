@@ -59,12 +59,11 @@ static uint8_t *make_file(const char *header, size_t len, size_t *bytes)
  * */
 static void use(const PeftFile *f, const ModelShape *s)
 {
-    Chunk   all = { 0, s->text.L, true, true };
     Backend be;
     Model   m;
     int     parts = 0;
     REQUIRE(!backend_open(&be, "cpu"), "%s", status_text());
-    Status st = model_open_part(&m, s, NULL, &f->conf, NULL, &all, 1);
+    Status st = model_open_whole(&m, s, NULL, &f->conf);
     REQUIRE(!st || strstr(status_text(), "wider than both"), "cannot be attached: %s", status_text());
     if (st) {
         model_close(&m), backend_close(&be);

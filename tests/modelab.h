@@ -148,8 +148,8 @@ static inline void mode_rank(Peer *p)
 static inline RuleInput mode_rule(const TextShape *t, const char *text)
 {
     RuleInput r = { .world = 1, .tp = 1, .cp = 1, .pp = 1, .vpp = 1, .ep = 1, .etp = 1, .replicas = 1,
-                    .cp_comm = "p2p", .layers = t->L, .heads = t->H, .kv_heads = t->G, .ffn = t->F,
-                    .experts = t->E, .per_token = t->K, .expert_ffn = t->I, .renorm = t->renorm,
+                    .cp_comm = "p2p", .layers = t->L, .heads = t->H, .kv_heads = t->G, .ffn = t->I,
+                    .experts = t->E, .per_token = t->K, .expert_ffn = t->F, .renorm = t->renorm,
                     .micro_tokens = budget.tokens, .global_tokens = budget.tokens * MICROS, .layout = "",
                     .recompute_method = "uniform", .recompute_layers = 1, .tower = true };
     case_words(&r, text);

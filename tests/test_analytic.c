@@ -31,7 +31,7 @@ static void models_have_their_size(void)
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         ModelRow m = *model_row(rows[i].name);
-        m.mtp = rows[i].mtp;
+        m.text.mtp = rows[i].mtp;
         ModelCounts n = analytic_params(&m);
         near(m.name, n.dense / 1e9, rows[i].dense, 2e-3);             /* as many digits as the table has */
         near(m.name, n.experts / 1e9, rows[i].experts, 1e-4);
@@ -100,29 +100,30 @@ static void layers_have_their_bytes(void)
     Task q = task("qwen3-30b-a3b", 16, 1024, 2, 4), d = task("deepseek-v3", 256, 4096, 4, 4),
          l = task("moonlight", 8, 4, 2, 2);
     Candidate one = way(1, 1, 16, 1), two = way(2, 1, 8, 1);
+    LayerClass gqa = { .kinds = { ATTENTION_GQA, FFN_MOE } }, mla = { .kinds = { ATTENTION_MLA, FFN_MOE } };
     LayerBytes b;
-    analytic_layer(&b, &q, &one, (LayerKind){ .moe = true });
-    near("residuals", b.residual / 1e6, 2 * 16.8, 3e-3);
-    near("norms", b.norm / 1e6, 2 * 16.8, 3e-3);
-    near("qkv", b.qkv / 1e6, 41.9, 2e-3);
-    near("rotated", b.rotated / 1e6, 37.7, 2e-3);
-    near("core", b.core / 1e6, 33.6, 2e-3);
-    near("router", b.router / 1e6, 4.7, 5e-3);
-    near("input", b.input / 1e6, 134.2, 1e-3);
-    near("fc1", b.fc1 / 1e6, 100.7, 1e-3);
-    near("act", b.act / 1e6, 50.3, 1e-3);
+    analytic_layer(&b, &q, &one, gqa);
+    near("residuals", (b.of[L_INPUT] + b.of[L_RESID]) / 1e6, 2 * 16.8, 3e-3);
+    near("norms", (b.of[L_NORM] + b.of[L_MLP_NORM]) / 1e6, 2 * 16.8, 3e-3);
+    near("qkv", b.of[L_QKV] / 1e6, 41.9, 2e-3);
+    near("rotated", b.of[L_ROPE] / 1e6, 37.7, 2e-3);
+    near("core", b.of[L_CORE] / 1e6, 33.6, 2e-3);
+    near("router", b.of[L_LOGITS] / 1e6, 4.7, 5e-3);
+    near("input", b.of[L_DISPATCH] / 1e6, 134.2, 1e-3);
+    near("fc1", b.of[L_GATE_UP] / 1e6, 100.7, 1e-3);
+    near("act", b.of[L_ACT] / 1e6, 50.3, 1e-3);
     near("a layer of 30B", analytic_layer_kept(&b, &q, 0) / 1e6, 470.8, 1e-3);
-    analytic_layer(&b, &d, &one, (LayerKind){ .moe = true });
-    near("up", b.up / 1e6, 402.7 + 134.2, 1e-3);
-    near("low", b.low / 1e6, 2 * 12.6 + 8.9, 2e-3);
-    near("shared", b.shared / 1e6, 50.4, 2e-3);
-    near("both norms", b.norm / 1e6, 117, 5e-3);
-    near("act", b.act / 1e6, 134, 5e-3);
+    analytic_layer(&b, &d, &one, mla);
+    near("up", b.of[L_UP_PROJ] / 1e6, 402.7 + 134.2, 1e-3);
+    near("low", b.of[L_LATENT] / 1e6, 2 * 12.6 + 8.9, 2e-3);
+    near("shared", (b.of[L_SHARED_UP] + b.of[L_SHARED_ACT]) / 1e6, 50.4, 2e-3);
+    near("both norms", (b.of[L_NORM] + b.of[L_MLP_NORM]) / 1e6, 117, 5e-3);
+    near("act", b.of[L_ACT] / 1e6, 134, 5e-3);
     near("a layer of DeepSeek", analytic_layer_kept(&b, &d, 0) / 1e6, 1874, 1e-3);
     d.keep_fc2 = true;
-    analytic_layer(&b, &d, &one, (LayerKind){ .moe = true });
+    analytic_layer(&b, &d, &one, mla);
     near("output of the experts", b.fc2 / 1e6, 470, 2e-3);
-    analytic_layer(&b, &l, &two, (LayerKind){ .moe = true });
+    analytic_layer(&b, &l, &two, mla);
     near("a layer of Moonlight", analytic_layer_kept(&b, &l, 0) / 1e6, 274.5, 1e-3);
 }
 
@@ -338,7 +339,8 @@ static void heads_before_the_ring(void)
     analytic_time(&levels, &t, &two);
     EXPECT(levels.cp < plain.cp / 4, "%.1f s exposed, by a ring %.1f", levels.cp, plain.cp);
     t.model = model_row("qwen3-30b-a3b");
-    EXPECT(analytic_cp_inner(&t, 1, 8) == 1 && analytic_cp_inner(&t, 1, 16) == 4 && analytic_cp_inner(&t, 4, 16) == 1,
+    EXPECT(analytic_cp_inner(&t, 1, 8) == 1 && analytic_cp_inner(&t, 1, 16) == 4 &&
+           analytic_cp_inner(&t, 4, 16) == 1,
            "four kv heads");
 }
 

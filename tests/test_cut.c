@@ -31,7 +31,7 @@ static void attention_is_cut_by_heads(const ModelShape *s, const RankPart *r)
     int64_t tp = r->mesh.size[AX_TP], t = r->mesh.at[AX_TP], H = s->text.H, G = s->text.G, C = s->text.C;
     int64_t h = H / tp, g = G < tp ? 1 : G / tp, kv = G < tp ? t / (tp / G) : t * g;
     for (int l = 0; l < s->text.L; l++) {
-        const Attention *a = &r->m.layer[l].attn;
+        const Attention *a = decoder_gqa(&r->m.layer[l]);
         if (!a->w_qkv) continue;
         const Param *q = a->w_qkv, *o = a->w_o;
         EXPECT(q->shard.shape[0] == (h + 2 * g) * C && a->b_qkv->shard.shape[0] == q->shard.shape[0], "rows of qkv");
@@ -48,10 +48,10 @@ static void attention_is_cut_by_heads(const ModelShape *s, const RankPart *r)
 
 static void experts_are_cut_by_number_and_width(const ModelShape *s, const RankPart *r)
 {
-    int64_t E = s->text.E / r->mesh.size[AX_EP], F = s->text.I / r->mesh.size[AX_ETP], D = s->text.D;
-    int64_t e0 = r->mesh.at[AX_EP] * E, f0 = r->mesh.at[AX_ETP] * F, I = s->text.I;
+    int64_t E = s->text.E / r->mesh.size[AX_EP], F = s->text.F / r->mesh.size[AX_ETP], D = s->text.D;
+    int64_t e0 = r->mesh.at[AX_EP] * E, f0 = r->mesh.at[AX_ETP] * F, I = s->text.F;
     for (int l = 0; l < s->text.L; l++) {
-        const Moe *m = &r->m.layer[l].moe;
+        const Moe *m = decoder_moe(&r->m.layer[l]);
         if (!m->w_gu) continue;
         EXPECT(m->w_gu->shard.shape[0] == E && m->w_gu->shard.shape[1] == 2 * F && m->w_d->shard.shape[2] == F, "experts");
         const float *full = full_of(m->w_gu), *w = m->w_gu->shard.w.data;
@@ -313,7 +313,7 @@ static void units_follow_the_walk(void)
     const Model *m = &r.m;
     EXPECT(m->params.units == 1 + 2 + 2 + 1 + 4 + 1, "%d units", m->params.units);
     EXPECT(m->vision.pos->unit == 0 && m->vision.block[1].w_o->unit == 2 && m->vision.merger.w1->unit == 3 &&
-           m->embed->unit == 5 && m->layer[3].moe.w_d->unit == 9 && m->head.norm->unit == 10, "units");
+           m->embed->unit == 5 && decoder_moe(&m->layer[3])->w_d->unit == 9 && m->head.norm->unit == 10, "units");
     part_close(&r);
 }
 

@@ -273,14 +273,14 @@ static void a_lone_expert_is_a_feed_forward(void)
 {
     Rig moe = { 0 }, mlp = { 0 };
     lone_open(&moe, ""), lone_open(&mlp, "0, 1");
-    int64_t D = moe.shape.text.D, F = moe.shape.text.I;
+    int64_t D = moe.shape.text.D, F = moe.shape.text.F;
     fill_b(&moe.e, 8);
-    for (int l = 0; l < 2; l++) lone_copy(&mlp.e.model.layer[l].mlp, &moe.e.model.layer[l].moe, D, F);
+    for (int l = 0; l < 2; l++) lone_copy(decoder_mlp(&mlp.e.model.layer[l]), decoder_moe(&moe.e.model.layer[l]), D, F);
     double a = small_step(&moe.e, 0.1f).ce, b = small_step(&mlp.e, 0.1f).ce;
     EXPECT(fabs(a - b) < 1e-6 * fabs(a), "loss %.9g, of a feed-forward %.9g", a, b);
     for (int l = 0; l < 2; l++) {
-        const Lora *gu = moe.e.model.layer[l].moe.w_gu->lora, *d = moe.e.model.layer[l].moe.w_d->lora;
-        const Lora *gu2 = mlp.e.model.layer[l].mlp.w_gu->lora, *d2 = mlp.e.model.layer[l].mlp.w_d->lora;
+        const Lora *gu = decoder_moe(&moe.e.model.layer[l])->w_gu->lora, *d = decoder_moe(&moe.e.model.layer[l])->w_d->lora;
+        const Lora *gu2 = decoder_mlp(&mlp.e.model.layer[l])->w_gu->lora, *d2 = decoder_mlp(&mlp.e.model.layer[l])->w_d->lora;
         float *two = gu2->a->shard.g.data;
         for (int64_t i = 0; i < RANK * D; i++) two[i] += two[RANK * D + i];
         double off = grad_off(gu->a, 0, gu2->a, 0, RANK * D);

@@ -23,8 +23,7 @@ static const LoraConf *conf_of(const Ask *a)
 
 static Status open_with(Model *m, const ModelShape *s, Ask a)
 {
-    Chunk whole = { 0, s->text.L, true, true };
-    return model_open_part(m, s, a.frozen, conf_of(&a), NULL, &whole, 1);
+    return model_open_whole(m, s, a.frozen, conf_of(&a));
 }
 
 /* ---- entries ---- */
@@ -133,10 +132,9 @@ static void entries_without_effect_fail(void)
     expect_error(&s, (Ask){ .target = "q_proj", .save = "vision" }, "lora.modules_to_save: vision", "visual");
     Model m;
     Ask a = { .target = "q_proj,visual.blocks.0.attn.proj" };
-    Chunk whole = { 0, s.text.L, true, true };
     LoraConf wide = *conf_of(&a);
     wide.rank = 48;
-    EXPECT_FAIL(model_open_part(&m, &s, NULL, &wide, NULL, &whole, 1), E_CONFIG, "16 inputs and 16 outputs");
+    EXPECT_FAIL(model_open_whole(&m, &s, NULL, &wide), E_CONFIG, "16 inputs and 16 outputs");
 }
 
 static void saved_modules_are_trained_in_full(void)
@@ -149,19 +147,19 @@ static void saved_modules_are_trained_in_full(void)
     const Merger *merger = &m.vision.merger, *stack = &m.vision.stack[0];
     EXPECT(!merger->w1->frozen && !merger->w1->lora && !merger->norm_b->frozen, "merger");
     EXPECT(stack->w1->frozen && stack->w1->lora && stack->norm_w->frozen, "stack");
-    EXPECT(!m.layer[2].moe.w_gu->frozen && !m.layer[2].moe.w_d->frozen && m.layer[0].moe.w_d->frozen,
+    EXPECT(!decoder_moe(&m.layer[2])->w_gu->frozen && !decoder_moe(&m.layer[2])->w_d->frozen && decoder_moe(&m.layer[0])->w_d->frozen,
            "experts");
-    EXPECT(!m.layer[3].attn.w_qkv->frozen && !m.layer[3].attn.b_qkv->frozen && !m.layer[3].attn.w_qkv->lora,
+    EXPECT(!decoder_gqa(&m.layer[3])->w_qkv->frozen && !decoder_gqa(&m.layer[3])->b_qkv->frozen && !decoder_gqa(&m.layer[3])->w_qkv->lora,
            "all of an attention");
-    EXPECT(m.layer[0].attn.w_qkv->frozen && m.layer[0].attn.w_qkv->lora && !m.layer[0].attn.q_norm->frozen &&
-           m.layer[0].attn.k_norm->frozen, "of another one q_norm alone");
+    EXPECT(decoder_gqa(&m.layer[0])->w_qkv->frozen && decoder_gqa(&m.layer[0])->w_qkv->lora && !decoder_gqa(&m.layer[0])->q_norm->frozen &&
+           decoder_gqa(&m.layer[0])->k_norm->frozen, "of another one q_norm alone");
     EXPECT(!m.frozen[G_LLM] && !m.frozen[G_VIT] && !m.frozen[G_ALIGNER], "groups");
     model_close(&m);
     EXPECT_OK(open_with(&m, &s, (Ask){ .target = "q_proj", .save = "visual.merger.norm" }));
     EXPECT(!m.frozen[G_LLM] && m.frozen[G_VIT] && !m.frozen[G_ALIGNER], "the tower is frozen");
     /* opened again with the resulting frozen groups: the same model */
     Model again;
-    EXPECT_OK(model_open_whole(&again, &m));
+    EXPECT_OK(model_open_whole_of(&again, &m));
     EXPECT(again.params.n == m.params.n && !memcmp(again.frozen, m.frozen, sizeof m.frozen), "opened again");
     for (int i = 0; i < m.params.n; i++)
         EXPECT(again.params.p[i]->frozen == m.params.p[i]->frozen, "%s", m.params.p[i]->piece[0].name);
@@ -205,10 +203,10 @@ static void tensors_have_peft_names(void)
     EXPECT(is_tensor(&m, LM "layers.0.mlp.experts.lora_A.weight", 8 * 4, 12), "down of two");
     EXPECT(is_tensor(&m, LM "layers.2.mlp.experts.lora_A.weight", 8 * 4, 24), "gate_up alone");
     EXPECT(!find(&m, LM "layers.2.mlp.experts.base_layer.lora_A.weight"), "gate_up alone");
-    const Lora *l = m.layer[1].attn.w_qkv->lora;
+    const Lora *l = decoder_gqa(&m.layer[1])->w_qkv->lora;
     EXPECT(l->parts == 2 && l->part[1].piece == 2 && l->part[1].at == 60 && l->part[1].rows == 12 &&
            l->part[1].from == 4 && l->part[1].r == 4 && l->part[1].scale == 2, "v behind q");
-    EXPECT(l->a->adapter_of == m.layer[1].attn.w_qkv && l->a->unit == l->a->adapter_of->unit &&
+    EXPECT(l->a->adapter_of == decoder_gqa(&m.layer[1])->w_qkv && l->a->unit == l->a->adapter_of->unit &&
            !l->a->frozen && l->a->shard.shape[0] == 8, "A of q, v");
     model_close(&m);
 }
@@ -221,11 +219,10 @@ static void loaded_adapter_defines_modules(void)
                           { "model.language_model.layers.0.mlp.experts.down_proj", 3, 6 },
                           { "model.visual.merger.linear_fc1", 1, 1 } };
     LoraConf c = { .rank = 16, .rslora = true, .exact = t, .exacts = 4 };
-    Chunk whole = { 0, s.text.L, true, true };
     bool frozen[GROUP_N] = { true, true, false };
     Model m;
-    EXPECT_OK(model_open_part(&m, &s, frozen, &c, NULL, &whole, 1));
-    const Lora *l = m.layer[0].attn.w_qkv->lora, *d = m.layer[0].moe.w_d->lora;
+    EXPECT_OK(model_open_whole(&m, &s, frozen, &c));
+    const Lora *l = decoder_gqa(&m.layer[0])->w_qkv->lora, *d = decoder_moe(&m.layer[0])->w_d->lora;
     EXPECT(count_adapters(&m) == 4 && l->parts == 2 && l->a->shape[0] == 18, "%d adapters",
            count_adapters(&m));
     EXPECT(l->part[0].r == 16 && l->part[0].scale == 2, "q: %lld", (long long)l->part[0].r);
@@ -236,7 +233,7 @@ static void loaded_adapter_defines_modules(void)
            "a frozen part's is frozen");
     model_close(&m);
     snprintf(t[3].module, sizeof t[3].module, "model.visual.merger.linear_fc3");
-    EXPECT_FAIL(model_open_part(&m, &s, NULL, &c, NULL, &whole, 1), E_CONFIG, "linear_fc3");
+    EXPECT_FAIL(model_open_whole(&m, &s, NULL, &c), E_CONFIG, "linear_fc3");
 }
 
 /* ---- numbers ---- */
@@ -255,14 +252,13 @@ static void counts_of_the_30b(void)
     int64_t shared = (E - 1) * (D + I);
     Ask a = { .target = "all-linear" };
     LoraConf c = *conf_of(&a);
-    Chunk whole = { 0, s.text.L, true, true };
     c.rank = r;
-    EXPECT_OK(model_open_part(&m, &s, NULL, &c, NULL, &whole, 1));
+    EXPECT_OK(model_open_whole(&m, &s, NULL, &c));
     EXPECT(small_trained(&m) == r * (48 * (attention + experts) + tower + mergers), "%lld",
            (long long)small_trained(&m));
     model_close(&m);
     c.shared_a = true;
-    EXPECT_OK(model_open_part(&m, &s, NULL, &c, NULL, &whole, 1));
+    EXPECT_OK(model_open_whole(&m, &s, NULL, &c));
     EXPECT(small_trained(&m) == r * (48 * (attention + experts - shared) + tower + mergers), "%lld",
            (long long)small_trained(&m));
     model_close(&m);

@@ -1,7 +1,9 @@
-/* tests/test_lora_cost.c -- runs with adapters by formula: what trains is what the model says, memory and time
- * are near the trainer's own dry run for random models, layouts, words and ranks, searches end in recipes. */
+/* tests/test_lora_cost.c -- runs with adapters by formula: what trains is what the model says, memory and
+ * time are near the trainer's own dry run for random models, layouts, words and ranks, searches end in
+ * recipes. */
 #include "base/rng.h"
 #include "analyticlab.h"
+#include "nn/decoder.h"
 #include "plan/dryrun.h"
 #include "plan/search.h"
 
@@ -25,14 +27,14 @@ static void draw_task(Task *t)
     *t = task(PICK(1, models), 1 << below(2, 7), 0, 4, 4);
     EXPECT_OK(hardware_find(&t->hw, below(3, 2) ? "h200" : "h100"));
     t->seq = 1024 << below(4, 5), t->imbalance = 1.15, t->unfused_logits = t->foreign = false;
-    if (t->model->depth && below(5, 3)) t->patches = t->seq * (1 + below(6, 3));
+    if (t->model->vision.depth && below(5, 3)) t->patches = t->seq * (1 + below(6, 3));
 }
 
 static void draw_way(Candidate *c, Task *t)
 {
     static const unsigned words[] = { 0, 0, RE_NORM, RE_MOE_ACT | RE_NORM, RE_MOE, RE_FULL, RE_VISION,
                                       RE_MOE_DISPATCH, RE_CORE };
-    bool moe = t->model->E;
+    bool moe = t->model->text.E;
     *c = way(1 << below(8, 3), 1 << below(9, 3), 1, 1 + (int)below(12, 2));
     c->zero = below(7, 3) ? 1 : 3;
     if (c->zero == 3) c->pp = 1;
@@ -43,7 +45,7 @@ static void draw_way(Candidate *c, Task *t)
     while (c->ep * c->pp > t->gpus) c->ep /= 2;
     c->recompute = PICK(11, words);
     if (!moe) c->recompute &= ~(unsigned)(RE_MOE_ACT | RE_MOE | RE_MOE_DISPATCH);
-    if (!t->model->depth) c->recompute &= ~(unsigned)RE_VISION;
+    if (!t->model->vision.depth) c->recompute &= ~(unsigned)RE_VISION;
     t->gbs = c->mbs * t->gpus / (c->tp * c->cp * c->pp) * (c->pp > 1 ? 2 * c->pp : 4);
 }
 
@@ -113,7 +115,7 @@ static int many(int usual) { return getenv("TREB_PLANS") ? atoi(getenv("TREB_PLA
 static double sum(const Trained *t)
 {
     double n = 0;
-    for (int i = 0; i < CUT_N; i++) n += t->pairs[i] + t->whole[i];
+    for (int i = 0; i < CUT_N; i++) n += t->adapters[i] + t->whole[i];
     return n;
 }
 
@@ -121,7 +123,7 @@ static void check_counts(const Case *x)
 {
     const LoraCost *a = &adapted;
     double n = sum(&a->first) + sum(&a->last);
-    for (int l = 0; l < x->ask.task.model->L; l++) n += sum(&a->kind[a->of[l]].trained);
+    for (int l = 0; l < x->ask.task.model->text.L; l++) n += sum(&a->layer[a->of[l]].trained);
     EXPECT(n == (double)(a->trains.pairs + a->trains.whole), "%s: %.0f of %.0f", x->text, n,
            (double)(a->trains.pairs + a->trains.whole));
 }
@@ -202,7 +204,7 @@ static void adapt(Case *x, const char *model, const char *target, const char *ra
     config_default(&x->lora);
     set(&x->lora, "lora.target_modules=%s", target);
     set(&x->lora, "lora.rank=%s", rank);
-    if (x->ask.task.model->depth) x->ask.task.patches = 4096;
+    if (x->ask.task.model->vision.depth) x->ask.task.patches = 4096;
     EXPECT_OK(search_adapt(&x->ask, &adapted, &x->lora));
 }
 
@@ -212,37 +214,54 @@ static void leave(Case *x)
     config_close(&x->lora);
 }
 
-/* A pair on one output projection: nothing below it has a backward, attention in its own layer has none. */
+/* The weight of a layer that lies there in its modules (decoder_describe). */
+static const LoraWeight *weight_at(const LoraLayer *x, const TextShape *t, int module, size_t param)
+{
+    Description d;
+    int i = 0;
+    decoder_describe(&d, t, x->kinds);
+    while (i < d.steps - 1 && (d.step[i].module != module || d.step[i].param != (int)param)) i++;
+    return &x->weight[i];
+}
+
+/* An adapter on one output projection: nothing below it has a backward, attention in its own layer has
+ * none. */
 static void backward_stops_where_nothing_trains(void)
 {
     Case x;
     adapt(&x, "qwen3-vl-30b-a3b", "layers.20.self_attn.o_proj", "16");
-    const LoraCost *a = &adapted;
-    const LoraLayer *low = &a->kind[a->of[0]], *own = &a->kind[a->of[20]], *high = &a->kind[a->of[47]];
-    EXPECT(a->kinds == 3 && a->of[0] == a->of[19] && a->of[21] == a->of[47], "%d kinds", a->kinds);
-    EXPECT(!low->kept && !low->back && !low->up.input, "below it");
-    EXPECT(own->kept && own->back && !own->core && !own->qkv.input && own->up.input && own->o.learns &&
-           own->o.r == 16 && own->o.out == 2048, "its own layer");
-    EXPECT(high->kept && high->core && high->qkv.input && !high->o.r && !weight_trains(&high->up),
-           "above it");
+    const LoraCost  *a = &adapted;
+    const TextShape *t = &x.ask.task.model->text;
+    const LoraLayer *low = &a->layer[a->of[0]], *own = &a->layer[a->of[20]], *high = &a->layer[a->of[47]];
+    const LoraWeight *o = weight_at(own, t, 0, offsetof(Attention, w_o));
+    EXPECT(a->classes == 3 && a->of[0] == a->of[19] && a->of[21] == a->of[47], "%d classes", a->classes);
+    EXPECT(!low->kept && !low->back && !weight_at(low, t, 2, offsetof(Moe, w_gu))->input, "below it");
+    EXPECT(own->kept && own->back && !own->core && !weight_at(own, t, 0, offsetof(Attention, w_qkv))->input &&
+           weight_at(own, t, 2, offsetof(Moe, w_gu))->input && o->learns && o->r == 16 && o->out == 2048,
+           "its own layer");
+    EXPECT(high->kept && high->core && weight_at(high, t, 0, offsetof(Attention, w_qkv))->input &&
+           !weight_at(high, t, 0, offsetof(Attention, w_o))->r &&
+           !weight_trains(weight_at(high, t, 2, offsetof(Moe, w_gu))), "above it");
     EXPECT(!a->tower.blocks && !a->tower.mergers && a->tower.back == 0, "the tower");
     EXPECT(a->head.input && !weight_trains(&a->head), "the head");
     leave(&x);
 }
 
-/* Pairs on the tower have gradients come down through all layers; experts that are frozen keep no rows. */
+/* Adapters on the tower have gradients come down through all layers; experts that are frozen keep no rows. */
 static void the_tower_is_below_all(void)
 {
     Case x;
     adapt(&x, "qwen3-vl-30b-a3b", "vision", "16");
-    const LoraLayer *first = &adapted.kind[adapted.of[0]];
+    const LoraLayer *first = &adapted.layer[adapted.of[0]];
     LayerBytes b;
-    analytic_layer(&b, &x.ask.task, &x.way.c, (LayerKind){ .moe = true, .lora = first });
-    EXPECT(adapted.kinds == 1 && first->kept && first->core && first->qkv.input, "of %d kinds",
-           adapted.kinds);
+    analytic_layer(&b, &x.ask.task, &x.way.c, (LayerClass){ .kinds = first->kinds, .lora = first });
+    EXPECT(adapted.classes == 1 && first->kept && first->core &&
+           weight_at(first, &x.ask.task.model->text, 0, offsetof(Attention, w_qkv))->input, "of %d classes",
+           adapted.classes);
     EXPECT(adapted.tower.blocks == 27 && adapted.tower.mergers == 4, "%d blocks, %d mergers",
            adapted.tower.blocks, adapted.tower.mergers);
-    EXPECT(b.input == 0 && b.act == 0 && b.pairs == 0 && b.fc1 > 0 && b.unread > b.fc1, "rows are kept");
+    EXPECT(b.of[L_DISPATCH] == 0 && b.of[L_ACT] == 0 && b.of[L_LORA] == 0 && b.of[L_GATE_UP] > 0 &&
+           b.unread > b.of[L_GATE_UP], "rows are kept");
     leave(&x);
 }
 

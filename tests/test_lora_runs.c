@@ -563,11 +563,10 @@ static void randomize_adapters(const Model *m, DType dtype)
 static void merge(const char *dir, const char *base, Engine *with, const ModelShape *s, const LoraConf *c,
                   DType dtype)
 {
-    Chunk all = { 0, s->text.L, true, true };
     Model m, adapted;
     SafeTensors st;
     EXPECT_OK(model_open(&m, s, NULL));
-    EXPECT_OK(model_open_part(&adapted, s, NULL, c, NULL, &all, 1));
+    EXPECT_OK(model_open_whole(&adapted, s, NULL, c));
     EXPECT_OK(st_open(&st, base));
     EXPECT_OK(peft_merge(&m, &adapted, &with->be, &st, (ParamSource){ from_engine, with }, dir, dtype, 0));
     st_close(&st);

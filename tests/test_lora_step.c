@@ -224,8 +224,8 @@ static void work_ends_with_the_lowest(void)
     EnginePlan low = plan_of("*.layers.2.self_attn.o_proj", 0);
     double dense = flops_more(&low, &high, OP_gemm), inside = flops_more(&low, &high, OP_grouped_gemm);
     EXPECT(dense == 2 * T * D * (HC + HC + kv + (double)t->E), "%.0f more of plain products", dense);
-    EXPECT(inside == 2 * R * 2 * (double)t->I * D, "%.0f more of experts'", inside);
-    EXPECT(flops_more(&low, &high, OP_grouped_dswiglu) == 2 * R * D * (double)t->I, "of their second");
+    EXPECT(inside == 2 * R * 2 * (double)t->F * D, "%.0f more of experts'", inside);
+    EXPECT(flops_more(&low, &high, OP_grouped_dswiglu) == 2 * R * D * (double)t->F, "of their second");
     EXPECT(low.ledger.op[OP_attention_bwd].calls == 1 && high.ledger.op[OP_attention_bwd].calls == 0,
            "attention");
     EXPECT(high.ledger.op[OP_gemm_scaled].extra == 2 * T * HC * RANK, "%.0f made again",
@@ -248,7 +248,7 @@ static void what_nobody_reads_is_not_kept(void)
     Rig r = { 0 };
     double T = (double)rig_conf(&r, smooth_text, 0).budget.tokens;
     const TextShape *t = &r.shape.text;
-    double rows = T * (double)t->K * (double)(t->D + t->I) * 4 * (double)shape_sparse_layers(t);
+    double rows = T * (double)t->K * (double)(t->D + t->F) * 4 * (double)shape_sparse_layers(t);
     double norms = T * (double)t->D * 4 * (double)t->L;
     EnginePlan attention_only = plan_of("all-attention", 0), experts_only = plan_of("experts", 0);
     EnginePlan all = plan_of("all-linear", 0);

@@ -93,10 +93,9 @@ static void save(RankPart *r, const ModelShape *s, const LoraConf *c, const char
 {
     Backend be;
     Model whole;
-    Chunk all = { 0, s->text.L, true, true };
     folder_remove(dir);
     EXPECT_OK(backend_open(&be, "cpu"));
-    EXPECT_OK(model_open_part(&whole, s, NULL, c, NULL, &all, 1));
+    EXPECT_OK(model_open_whole(&whole, s, NULL, c));
     EXPECT_OK(peft_save(&whole, &be, (ParamSource){ from_bound, r }, dir, "some/base"));
     model_close(&whole);
     backend_close(&be);

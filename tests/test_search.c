@@ -104,7 +104,7 @@ static void all_that_is_ranked_is_legal_and_fits(void)
         const char *model = model_row_at(DRAW(rows))->name, *gpu = cards[DRAW(6)];
         int gpus = counts[DRAW(15)], seq = 2048 << DRAW(7), gbs = 64 << DRAW(7);
         SearchAsk a = asked(model, gpu, gpus, seq, gbs);
-        if (a.task.model->depth && DRAW(2)) a.task.patches = a.task.seq;
+        if (a.task.model->vision.depth && DRAW(2)) a.task.patches = a.task.seq;
         a.objective = DRAW(2) ? FOR_FIT : FOR_THROUGHPUT;
         Search *s = searched(&a);
         int step = s->n / 200 + 1;

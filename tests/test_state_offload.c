@@ -100,7 +100,7 @@ static Case *four_ranks(int zero, bool pictures, uint64_t seed)
     const TextShape *t = &c->shape.text;
     c->rule = (RuleInput){ .world = 4, .tp = 1, .cp = 1, .pp = 1, .vpp = 1, .ep = 2, .etp = 1, .zero = zero,
                            .replicas = 1, .cp_comm = "p2p", .layers = t->L, .heads = t->H, .kv_heads = t->G,
-                           .ffn = t->F, .experts = t->E, .per_token = t->K, .expert_ffn = t->I,
+                           .ffn = t->I, .experts = t->E, .per_token = t->K, .expert_ffn = t->F,
                            .renorm = t->renorm, .micro_tokens = budget.tokens,
                            .global_tokens = budget.tokens * MICROS, .dispatcher = "alltoall", .layout = "" };
     EXPECT(rules_legal(&c->rule), "%s", case_text(c));

@@ -48,7 +48,7 @@ static Attention attention_of(Rig *r)
 
 static Mlp mlp_of(Rig *r)
 {
-    Mlp m = { .F = now_.F };
+    Mlp m = { .I = now_.F };
     m.w_gu = param_matrix(&r->set, G_LLM, now_.F, now_.D, "gate_up");
     param_piece(m.w_gu, now_.F, "up");
     m.w_d = param_matrix(&r->set, G_LLM, now_.D, now_.F, "down");
@@ -131,8 +131,12 @@ static void mlp_body(Rig *r)
 static void decoder_body(Rig *r)
 {
     int64_t T = now_.Ta / r->tp, D = now_.D;
-    Decoder m = { .attn = attention_of(r), .mlp = mlp_of(r) };
-    DecoderAct a = { 0 };
+    Attention attention = attention_of(r);
+    Mlp ffn = mlp_of(r);
+    AttentionAct kept = { 0 };
+    MlpAct ffn_kept = { 0 };
+    Decoder m = { .attention = &attention, .ffn = &ffn, .eps = attention.eps };      /* GQA, dense */
+    DecoderAct a = { .attention = &kept, .ffn = &ffn_kept };
     m.norm = tp_bind(r, param_vector(&r->set, G_LLM, INIT_ONE, D, "norm2"), false);
     if (now_.drop && policy_drop(r->policy, "full")) exit(1);
     batch_of(r);

@@ -44,12 +44,11 @@ static void adds_up(void)
     for (size_t i = 0; i < sizeof asked / sizeof *asked; i++)
         for (int shared = 0; shared < 2; shared++) {
             LoraConf c = conf_of(WORDS(asked[i]));
-            Chunk   all = { 0, s.text.L, true, true };
             Model   m;
             TrainableSummary  t;
             int64_t pairs = 0, kinds = 0;
             c.shared_a = shared;
-            EXPECT_OK(model_open_part(&m, &s, NULL, &c, NULL, &all, 1));
+            EXPECT_OK(model_open_whole(&m, &s, NULL, &c));
             EXPECT_OK(trainable_open(&t, &s, NULL, &c, F32));
             for (int k = 0; k < m.params.n; k++)
                 if (!m.params.p[k]->frozen) pairs += param_count(m.params.p[k]);

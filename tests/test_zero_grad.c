@@ -98,7 +98,7 @@ static void ends_the_run(void)
     for (int never = 0; never < 2; never++) {
         open_or_die(&t, &c, never ? "optim.learning_rate=0\ntrain.max_zero_steps=0\ntrain.max_steps=4"
                                   : "optim.learning_rate=0\ncheckpoint.save_steps=1");
-        Tensor q = t.engine.model.layer[1].attn.q_norm->shard.w;
+        Tensor q = decoder_gqa(&t.engine.model.layer[1])->q_norm->shard.w;
         memset(q.data, 0, (size_t)t_bytes(q));
         if (never) EXPECT_OK(trainer_run(&t));
         else EXPECT_FAIL(trainer_run(&t), E_CHECK, "model.language_model.layers.1.self_attn.q_proj.weight");
@@ -115,7 +115,7 @@ static void names_the_pair(void)
     Trainer t;
     Config  c;
     open_or_die(&t, &c, "lora.rank=4\nlora.target_modules=[q_proj, v_proj]");
-    Tensor q = t.engine.model.layer[1].attn.q_norm->shard.w;
+    Tensor q = decoder_gqa(&t.engine.model.layer[1])->q_norm->shard.w;
     memset(q.data, 0, (size_t)t_bytes(q));
     EXPECT_FAIL(trainer_run(&t), E_CHECK,
                 "base_model.model.model.language_model.layers.1.self_attn.q_proj.lora_B.weight: its gradient "
@@ -214,7 +214,7 @@ static void stage_main(Peer *p)
     runlab_recipe(&c, &lab, "still", "optim.learning_rate=0\nparallel.pp=2\ncheckpoint.save_steps=1");
     Status st = trainer_open(&t, &(TrainerConf){ .recipe = &c, .least = LOG_ERROR, .world = p->world });
     if (!st && p->rank) {
-        Tensor q = t.engine.model.layer[1].attn.q_norm->shard.w;
+        Tensor q = decoder_gqa(&t.engine.model.layer[1])->q_norm->shard.w;
         memset(q.data, 0, (size_t)t_bytes(q));
     }
     ended[p->rank] = st ? st : trainer_run(&t);

@@ -56,12 +56,11 @@ static Status save_weights(const char *folder, const SaveJob *j)
 /* In f32, the type of their master weights, whatever type they are computed in. */
 static Status save_adapters(const char *folder, const SaveJob *j)
 {
-    Chunk all = { 0, j->shape.text.L, true, true };
     CheckpointWeights from = { .dtype = F32 };
     Backend be = { 0 };
     Model m = { 0 };
     Status st = backend_open(&be, "cpu");
-    if (!st) st = model_open_part(&m, &j->shape, j->frozen, j->lora, NULL, &all, 1);
+    if (!st) st = model_open_whole(&m, &j->shape, j->frozen, j->lora);
     if (!st) st = shards_open(&from.s, folder);
     if (!st) st = peft_save(&m, &be, (ParamSource){ checkpoint_weights_fill, &from }, folder, j->base);
     shards_close(&from.s);

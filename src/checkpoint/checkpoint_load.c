@@ -72,7 +72,7 @@ static Status check_names(const Shards *s, const Model *whole)
 static Status check_whole_model(const Shards *s, const Model *part)
 {
     Model whole;
-    TRY(model_open_whole(&whole, part));
+    TRY(model_open_whole_of(&whole, part));
     Status st = check_names(s, &whole);
     model_close(&whole);
     return st;
@@ -153,11 +153,10 @@ static Status check_state(const char *path, const Model *whole)
 Status checkpoint_check_resume(const char *path, const ModelShape *s, const bool *frozen,
                                const LoraConf *lora, const Json *base)
 {
-    const Chunk all = { 0, s->text.L, true, true };
     CheckpointLora was = { 0 };
     Model m = { 0 };
     TRY(checkpoint_check_kind(path, lora->rank));
-    Status st = model_open_part(&m, s, frozen, lora, NULL, &all, 1);
+    Status st = model_open_whole(&m, s, frozen, lora);
     if (!st && m.lora) st = checkpoint_lora_open(&was, path);
     if (!st && m.lora) st = base_model_check(was.base, base);
     if (!st && m.lora) st = checkpoint_lora_check(&was, &m);

@@ -55,7 +55,7 @@ Status checkpoint_lora_dump(char **out, const Model *part, const Json *base)
 {
     const LoraConf *c = part->lora;
     Model m;
-    TRY(model_open_whole(&m, part));
+    TRY(model_open_whole_of(&m, part));
     Json *o = json_pack("{s:i, s:I, s:f, s:f, s:b, s:b, s:b, s:O?, s:o, s:o}", "format", LORA_STATE_VERSION,
                         "rank", (json_int_t)c->rank, "alpha", c->alpha, "dropout", c->dropout, "use_rslora",
                         (int)c->rslora, "gaussian", (int)c->gaussian, "shared_a", (int)c->shared_a, "base",

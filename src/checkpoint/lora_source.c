@@ -14,8 +14,7 @@ bool lora_source_is(const char *path) { return checkpoint_has_lora(path) || peft
 static Status open_whole(Model *m, const LoraConf *c, const ModelShape *s)
 {
     const bool frozen[GROUP_N] = { true, true, true };
-    Chunk all = { 0, s->text.L, true, true };
-    return model_open_part(m, s, frozen, c, NULL, &all, 1);
+    return model_open_whole(m, s, frozen, c);
 }
 
 static Status open_checkpoint(LoraSource *l, const char *path, const ModelShape *s)

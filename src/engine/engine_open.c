@@ -169,8 +169,8 @@ static Status open_mesh(Engine *e, bool plan)
 static void tell_experts(Engine *e)
 {
     for (int64_t l = 0; l < e->model.shape.text.L; l++) {
-        Moe *m = &e->model.layer[l].moe;
-        m->capacity = e->conf.capacity, m->pad = e->conf.pad, m->balance = e->conf.balance;
+        Moe *m = decoder_moe(&e->model.layer[l]);
+        if (m) m->capacity = e->conf.capacity, m->pad = e->conf.pad, m->balance = e->conf.balance;
     }
 }
 

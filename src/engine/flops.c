@@ -1,7 +1,8 @@
-/* engine/flops.c -- see flops.h. One multiply-add is two FLOPs; only matrix products and attention count. The
- * model is walked in the order of its forward, with what trains before the place that the walk has come
- * to. */
+/* engine/flops.c -- see flops.h. One multiply-add is two FLOPs; only matrix products and attention cores
+ * count. */
 #include "engine/flops.h"
+
+#include "model/walk.h"
 
 Load load_of(const Stream *s)
 {
@@ -20,129 +21,61 @@ double flops_sum(const Flops *f)
     return sum;
 }
 
-typedef struct Walk {
-    bool back;                           /* a backward follows */
-    bool below;                          /* something before this place trains */
-    Part part;
-} Walk;
+typedef struct Counter {
+    Rates  r;
+    bool   back;                         /* a backward follows */
+    double K;                            /* experts per token */
+} Counter;
 
-static bool steps(const Walk *k, const Param *p) { return k->back && p && !p->frozen && !p->unused; }
-
-/* A norm, a bias, a table: no product, but a gradient that has to get there. */
-static void pass(Walk *k, const Param *p) { k->below |= steps(k, p); }
-
-/* The pairs of a weight for one row: there, their own gradients, and through them to x. */
-static double pairs(const Walk *k, const Param *w)
+/* The adapters of a weight for one row: forward, their own gradients, and through them to x. */
+static double adapter_flops(const Counter *k, const Param *w, bool before)
 {
-    double sum = 0, in = (double)w->shape[w->ndim - 1], x = k->below;
+    double sum = 0, in = (double)w->shape[w->ndim - 1], x = before;
     for (int i = 0; w->lora && i < w->lora->parts; i++) {
         const LoraPart *p = &w->lora->part[i];
-        double g = steps(k, w->lora->a), out = (double)p->b->shape[p->b->ndim - 2], r = (double)p->r;
+        double g = k->back && param_steps(w->lora->a), r = (double)p->r;
+        double out = (double)p->b->shape[p->b->ndim - 2];
         sum += 2 * r * (in * (1 + g + x) + out * (1 + g + (g > x ? g : x)));
     }
     return sum;
 }
 
-/* x w' of `rows` rows for each of what `rate` counts. */
-static void product(Walk *k, Flops *rate, double rows, const Param *w)
+static Part ledger_part(WalkPart p)
 {
-    double in = (double)w->shape[w->ndim - 1], out = (double)w->shape[w->ndim - 2];
-    bool   lora = w->lora && steps(k, w->lora->a);
-    rate->part[k->part] += rows * (2 * in * out * (1 + steps(k, w) + k->below) + pairs(k, w));
-    k->below |= steps(k, w) || lora;
+    if (p == WALK_MERGER) return PART_MERGER;
+    return p == WALK_HEAD ? PART_HEAD : p < WALK_EMBED ? PART_VISION : PART_DECODER;
 }
 
-static void core(const Walk *k, Flops *rate, double each)
+static void count_step(void *self, WalkPlace at, const LayerStep *s, Param *w, bool before)
 {
-    rate->part[k->part] += k->below ? 3 * each : each;
-}
-
-static void attention(Walk *k, Rates *r, const Attention *a)
-{
-    pass(k, a->norm);
-    product(k, &r->token, 1, a->w_qkv);
-    pass(k, a->b_qkv), pass(k, a->q_norm), pass(k, a->k_norm);
-    core(k, &r->pair, 4 * (double)(a->H * a->C));
-    product(k, &r->token, 1, a->w_o);
-    pass(k, a->b_o);
-}
-
-/* Router and experts read the same rows: what trains in one does not lie before the other. */
-static void feed(Walk *k, Rates *r, const Decoder *d)
-{
-    pass(k, d->norm);
-    Walk router = *k;
-    if (d->sparse) product(&router, &r->token, 1, d->moe.w_router);
-    product(k, &r->token, d->sparse ? (double)d->moe.K : 1, d->sparse ? d->moe.w_gu : d->mlp.w_gu);
-    k->below |= router.below;
-    product(k, &r->token, d->sparse ? (double)d->moe.K : 1, d->sparse ? d->moe.w_d : d->mlp.w_d);
-}
-
-static void block(Walk *k, Rates *r, const VisionBlock *b, int64_t D)
-{
-    pass(k, b->norm1_w), pass(k, b->norm1_b);
-    product(k, &r->patch, 1, b->w_qkv);
-    pass(k, b->b_qkv);
-    core(k, &r->vpair, 4 * (double)D);
-    product(k, &r->patch, 1, b->w_o);
-    pass(k, b->b_o), pass(k, b->norm2_w), pass(k, b->norm2_b);
-    product(k, &r->patch, 1, b->w_up);
-    pass(k, b->b_up);
-    product(k, &r->patch, 1, b->w_down);
-    pass(k, b->b_down);
-}
-
-/* What of a merger nobody reads has no gradient. Returns whether something up to its output trains. */
-static bool merge(Walk k, Rates *r, const Merger *m, double rows)
-{
-    k.part = PART_MERGER, k.back &= !m->w1->unused, k.below &= !m->w1->unused;
-    pass(&k, m->norm_w), pass(&k, m->norm_b);
-    product(&k, &r->patch, rows, m->w1);
-    pass(&k, m->b1);
-    product(&k, &r->patch, rows, m->w2);
-    pass(&k, m->b2);
-    return k.below;
-}
-
-static bool see(Walk k, Rates *r, const Vision *v)
-{
-    double rows = 1 / (double)(v->merge * v->merge);
-    bool   any = false;
-    k.part = PART_VISION;
-    product(&k, &r->patch, 1, v->w_patch);
-    pass(&k, v->b_patch), pass(&k, v->pos);
-    for (int64_t i = 0; i < v->depth; i++) {
-        block(&k, r, &v->block[i], v->D);
-        for (int f = 0; f < v->deepstacks; f++)
-            if (v->after[f] == i) any |= merge(k, r, &v->stack[v->weights[f]], rows);
+    Counter *k = self;
+    Rates   *r = &k->r;
+    Part     part = ledger_part(at.part);
+    bool     tower = at.part < WALK_EMBED, input = k->back && before;
+    if (s->type == STEP_VECTOR) return;
+    if (s->type == STEP_CORE) {
+        (tower ? &r->vpair : &r->pair)->part[part] += 2 * step_macs(s) * (input ? 3 : 1);
+        return;
     }
-    return any | merge(k, r, &v->merger, rows);
+    Flops *rate = tower ? &r->patch : at.part == WALK_HEAD ? &r->supervised : &r->token;
+    double rows = at.rows * (s->rows == ROWS_EXPERTS ? k->K : 1);
+    double grads = 1 + (k->back && param_steps(w)) + input;
+    rate->part[part] += rows * (2 * step_macs(s) * grads + adapter_flops(k, w, input));
 }
 
-static Rates rates(const Model *m, bool sees, bool back)
+static Rates count(const Model *m, bool pictures, bool back)
 {
-    Rates r = { 0 };
-    Walk  k = { .back = back };
-    if (sees && m->vision.depth) k.below = see(k, &r, &m->vision);
-    k.part = PART_DECODER;
-    pass(&k, m->embed);
-    for (int64_t l = 0; l < m->shape.text.L; l++) {
-        attention(&k, &r, &m->layer[l].attn);
-        feed(&k, &r, &m->layer[l]);
-    }
-    k.part = PART_HEAD;
-    pass(&k, m->head.norm);
-    product(&k, &r.supervised, 1, m->head.w);
-    return r;
+    Counter k = { .back = back, .K = (double)m->shape.text.K };
+    model_walk(m, pictures, &(Walker){ .step = count_step, .self = &k });
+    return k.r;
 }
 
 Status work_open(ModelWork *w, const ModelShape *s, const bool *frozen, const LoraConf *lora)
 {
     Model m;
-    Chunk whole = { 0, s->text.L, true, true };
-    Status st = model_open_part(&m, s, frozen, lora, NULL, &whole, 1);
+    Status st = model_open_whole(&m, s, frozen, lora);
     *w = (ModelWork){ 0 };
-    if (!st) *w = (ModelWork){ rates(&m, true, false), rates(&m, false, true), rates(&m, true, true) };
+    if (!st) *w = (ModelWork){ count(&m, true, false), count(&m, false, true), count(&m, true, true) };
     model_close(&m);
     return st;
 }

@@ -1,8 +1,8 @@
-/* engine/flops.h -- the matrix work that a micro-batch needs, by part of the model, from counts alone.
+/* engine/flops.h -- FLOPs that the model needs for a micro-batch, by part of the model, from counts alone.
  *
- * This is the model's work and nothing else: no masked tail, no replay, causal attention by its exact pairs,
- * the vision tower by its patches. MFU is this over time; what was done in fact is in the ledger, which
- * equals it when a stream fills its budgets and nothing is replayed (tests/test_flops.c). */
+ * Padding rows and recomputed work do not count; causal attention counts its exact pairs, the vision tower its
+ * patches. MFU is these FLOPs over time. FLOPs that were executed are in the ledger, which equals these when a
+ * stream fills its budgets and nothing is recomputed (tests/test_flops.c). */
 #ifndef ENGINE_FLOPS_H
 #define ENGINE_FLOPS_H
 
@@ -15,16 +15,16 @@ typedef struct Load {                    /* of one micro-batch */
 
 typedef struct Flops { double part[PART_N]; } Flops;
 
-/* What one of each costs. */
+/* FLOPs of one token, patch, supervised token, and pair. */
 typedef struct Rates { Flops token, patch, supervised, pair, vpair; } Rates;
 typedef struct ModelWork {
     Rates forward;
-    Rates text, sees;                    /* forward and backward of text alone; of text with pictures */
+    Rates text, sees;                    /* forward and backward: text alone; text with pictures */
 } ModelWork;
 
-/* Of the whole model, whatever part of it a rank has. Backward: a weight that trains has its gradient, one
- * with adapters theirs; and the gradient goes through it where something before it trains. What no gradient
- * reaches costs its forward alone. lora: NULL or of rank 0: none. */
+/* Rates of the whole model, also where a rank has a part of it. Backward takes the gradient of a weight that
+ * trains, or of its adapters, and the gradient of its input where something before it trains (model/walk.h).
+ * lora: NULL or of rank 0: none. */
 MUST Status work_open(ModelWork *w, const ModelShape *s, const bool *frozen, const LoraConf *lora);
 
 Load  load_of(const Stream *s);

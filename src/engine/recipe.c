@@ -97,10 +97,9 @@ static Status refuse_idle(const EngineConf *e, const struct cfg_optim *o, const 
     const struct { const char *key; double rate; Group group; } own[] = {
         { "vit_lr", o->vit_lr, G_VIT }, { "aligner_lr", o->aligner_lr, G_ALIGNER },
     };
-    Chunk  whole = { 0, s->text.L, true, true };
     Model  m;
     Status st = OK;
-    TRY(model_open_part(&m, s, e->frozen, &e->lora, NULL, &whole, 1));
+    TRY(model_open_whole(&m, s, e->frozen, &e->lora));
     if (m.frozen[G_VIT] && m.frozen[G_ALIGNER] && m.frozen[G_LLM])
         st = fail(E_CONFIG, "all that the adapter has is in parts that model.freeze_* freezes: nothing is "
                   "left to train; set one of them to false");

@@ -78,7 +78,7 @@ static void count_choices(ExpertCounts *r, Engine *e, const Stream *s, const Pip
     mark_kinds(r, s);
     for (int64_t i = 0; i < r->layers; i++) {
         if (r->layer[i] < c->from || r->layer[i] >= c->to) continue;
-        backend_fetch(&e->be, r->stage, e->act[a->slot].layer[r->layer[i]].moe.idx);
+        backend_fetch(&e->be, r->stage, ((const MoeAct *)e->act[a->slot].layer[r->layer[i]].ffn)->idx);
         if (e->be.sticky) return;                            /* nothing came: no numbers to count by */
         count_layer(r, r->text + i * r->experts, r->visual + i * r->experts, rows, s->tokens);
     }

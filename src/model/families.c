@@ -1,5 +1,6 @@
-/* model/families.c -- the table of families, and a config.json through it. */
+/* model/families.c -- the table of families, and reading a config.json by it. */
 #include "model/family.h"
+#include "nn/layer_kind.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -27,24 +28,17 @@ Status family_find(const Family **f, const char *name)
 
 bool shape_is_sparse(const TextShape *t, int64_t layer)
 {
-    for (int i = 0; i < t->dense_onlys; i++)
-        if (t->dense_only[i] == layer) return false;
-    return t->E > 0 && (layer + 1) % t->sparse_step == 0;
+    return ffn_moe.layers_below(t, layer + 1) > ffn_moe.layers_below(t, layer);
 }
 
-int64_t shape_sparse_layers(const TextShape *t)
-{
-    int64_t n = 0;
-    for (int64_t l = 0; l < t->L; l++) n += shape_is_sparse(t, l);
-    return n;
-}
+int64_t shape_sparse_layers(const TextShape *t) { return ffn_moe.layers_below(t, t->L); }
 
 StreamShape shape_stream(const ModelShape *s)
 {
     const VisionShape *v = &s->vision;
     if (!v->depth) return (StreamShape){ .image_token = -1, .video_token = -1, .merge = 1, .patch_dim = 1 };
     return (StreamShape){ .image_token = s->image_token, .video_token = s->video_token, .merge = v->merge,
-                          .patch_dim = v->channels * v->frames * v->patch * v->patch };
+                          .patch_dim = vision_patch_dim(v) };
 }
 
 Status shape_read(ModelShape *s, const Json *hf, const char *what)

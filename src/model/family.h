@@ -1,4 +1,4 @@
-/* model/family.h -- a model family: how its config.json reads and what it is built of. */
+/* model/family.h -- a model family: how its config.json is read and which parameters it has. */
 #ifndef MODEL_FAMILY_H
 #define MODEL_FAMILY_H
 
@@ -9,8 +9,8 @@ typedef struct Model Model;
 
 typedef struct Family {
     const char *name;                                        /* model_type in config.json */
-    Status (*shape)(ModelShape *s, const Json *hf);          /* their keys -> our numbers, checked */
-    void   (*build)(Model *m);                               /* declare parameters, fill modules */
+    Status (*shape)(ModelShape *s, const Json *hf);          /* keys of config.json to a checked shape */
+    void   (*build)(Model *m);                               /* declares parameters, fills modules */
 } Family;
 
 MUST Status family_find(const Family **f, const char *name); /* unknown: lists the known ones */

@@ -15,6 +15,7 @@ Status model_open_part(Model *m, const ModelShape *s, const bool *frozen, const 
     for (int g = 0; frozen && g < GROUP_N; g++) m->frozen[g] = frozen[g];
     m->first_trainable = m->frozen[G_LLM] ? s->text.L + 1 : -1;
     TRY(family_find(&f, s->family));
+    TRY(layer_kinds_train(&s->text));
     f->build(m);
     for (int i = 0; i < m->params.n; i++) m->params.p[i]->frozen = m->frozen[m->params.p[i]->group];
     Status st = lora && lora->rank > 0 ? lora_attach(m, lora) : OK;
@@ -22,22 +23,27 @@ Status model_open_part(Model *m, const ModelShape *s, const bool *frozen, const 
     return st;
 }
 
-Status model_open(Model *m, const ModelShape *s, const bool *frozen)
+Status model_open_whole(Model *m, const ModelShape *s, const bool *frozen, const LoraConf *lora)
 {
     Chunk whole = { 0, s->text.L, true, true };
-    return model_open_part(m, s, frozen, NULL, NULL, &whole, 1);
+    return model_open_part(m, s, frozen, lora, NULL, &whole, 1);
 }
 
-Status model_open_whole(Model *m, const Model *part)
+Status model_open(Model *m, const ModelShape *s, const bool *frozen)
 {
-    Chunk whole = { 0, part->shape.text.L, true, true };
-    return model_open_part(m, &part->shape, part->frozen, part->lora, NULL, &whole, 1);
+    return model_open_whole(m, s, frozen, NULL);
+}
+
+Status model_open_whole_of(Model *m, const Model *part)
+{
+    return model_open_whole(m, &part->shape, part->frozen, part->lora);
 }
 
 void model_close(Model *m)
 {
     lora_close(m);
     params_close(&m->params);
+    for (int64_t l = 0; m->layer && l < m->shape.text.L; l++) decoder_close(&m->layer[l]);
     free(m->vision.block), free(m->layer);
     *m = (Model){ 0 };
 }
@@ -80,22 +86,31 @@ void model_constants(Model *m, Backend *be)
     backend_upload(be, m->vision.axis, axis);
 }
 
+static Status open_layers(ModelAct *a, const Model *m)
+{
+    for (int64_t l = 0; l < a->layers; l++)
+        if (m->layer[l].norm) TRY(decoder_act_open(&a->layer[l], m->layer[l].kinds));
+    return OK;
+}
+
 Status model_act_open(ModelAct *a, const Model *m)
 {
     int64_t L = m->shape.text.L;
-    *a = (ModelAct){ 0 };
+    *a = (ModelAct){ .layers = L };
     a->layer = calloc((size_t)L, sizeof *a->layer);
     a->x     = calloc((size_t)L + 1, sizeof *a->x);
     a->parked = calloc((size_t)L, sizeof *a->parked);
     a->vision.block  = calloc((size_t)m->vision.depth + 1, sizeof *a->vision.block);
     a->vision.parked = calloc((size_t)m->vision.depth + 1, sizeof *a->vision.parked);
-    if (a->layer && a->x && a->parked && a->vision.block && a->vision.parked) return OK;
-    model_act_close(a);
-    return fail(E_FIT, "no host memory for %lld layers", (long long)L);
+    bool   there = a->layer && a->x && a->parked && a->vision.block && a->vision.parked;
+    Status st = there ? open_layers(a, m) : fail(E_FIT, "no host memory for %lld layers", (long long)L);
+    if (st) model_act_close(a);
+    return st;
 }
 
 void model_act_close(ModelAct *a)
 {
+    for (int64_t l = 0; a->layer && l < a->layers; l++) decoder_act_close(&a->layer[l]);
     free(a->layer), free(a->x), free(a->parked), free(a->vision.block), free(a->vision.parked);
     *a = (ModelAct){ 0 };
 }

@@ -12,8 +12,8 @@
 #include "nn/head.h"
 #include "nn/vision.h"
 
-/* A run of layers from … to - 1 that one rank computes without a break. Where it embeds, the vision tower and
- * the token embedding come before them; where it heads, final norm, output projection and loss after. */
+/* Layers from … to - 1 that one rank computes without a break. Where it embeds, the vision tower and the token
+ * embedding come before them; where it heads, final norm, output projection and loss after. */
 typedef struct Chunk { int64_t from, to; bool embeds, heads; } Chunk;
 
 enum { MAX_CHUNKS = 64 };
@@ -39,7 +39,8 @@ typedef struct ModelAct {
     VisionAct   vision;
     Tensor      feature[MAX_DEEPSTACK];  /* (M, D) visual rows that join after layer i, until they do */
     Tensor      dfeature[MAX_DEEPSTACK];
-    DecoderAct *layer;
+    DecoderAct *layer;                   /* a row for each layer of the model */
+    int64_t     layers;
     OffloadRecord     *parked;                  /* (L) by the first layer of what is parked together */
     Tensor     *x;                       /* L + 1 inputs of layers; the last is the head's input. In
                                             evaluation two buffers take turns */
@@ -50,13 +51,13 @@ typedef struct ModelAct {
     Tensor      dx;                      /* (T, D): gradient stream */
 } ModelAct;
 
-/* dtype: of weights and activations. frozen may be NULL. */
-MUST Status model_open(Model *m, const ModelShape *s, const bool *frozen);
-/* The part of a rank: its slices by the mesh, its chunks of the pipeline. lora: outlives m; NULL or of rank
- * 0: none. */
+/* The whole model on one rank. frozen may be NULL. lora: outlives m; NULL or of rank 0: none. */
+MUST Status model_open_whole(Model *m, const ModelShape *s, const bool *frozen, const LoraConf *lora);
+MUST Status model_open(Model *m, const ModelShape *s, const bool *frozen);       /* without adapters */
+/* The part of a rank: its slices by the mesh, its chunks of the pipeline. */
 MUST Status model_open_part(Model *m, const ModelShape *s, const bool *frozen, const LoraConf *lora,
                             const Mesh *mesh, const Chunk *chunk, int chunks);
-MUST Status model_open_whole(Model *m, const Model *part);   /* the model that it is a part of, on one rank */
+MUST Status model_open_whole_of(Model *m, const Model *part);         /* the model that it is a part of */
 void        model_close(Model *m);
 void        model_tables(Model *m, Arena *param);            /* of positions: room for them */
 void        model_constants(Model *m, Backend *be);          /* fills them */

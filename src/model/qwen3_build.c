@@ -1,7 +1,7 @@
-/* model/qwen3_build.c -- the parameters of the Qwen3 families, each described once, under the names that
- * transformers holds in memory, with what a mesh cuts of them: heads and feed-forward widths by tp, experts
- * by ep and their widths by etp, the vocabulary by tp. The tower is whole on every rank that has it. A stage
- * of a pipeline declares the layers of its chunks; the others stay zeroed. */
+/* model/qwen3_build.c -- the parameters of the Qwen3 families under the names that transformers holds in
+ * memory. What a mesh cuts of them is in the descriptions of the layer kinds; the vocabulary is cut by tp,
+ * the tower is whole on every rank that has it. A stage of a pipeline declares the layers of its chunks; the
+ * others stay zeroed. */
 #include "model/model.h"
 #include "model/qwen3_shape.h"
 
@@ -18,53 +18,57 @@ static void build_attention(ParamSet *s, Attention *a, const TextShape *t, const
     a->q_norm = param_vector(s, G_LLM, INIT_ONE, t->C, "%slayers.%d.self_attn.q_norm.weight", at, l);
     a->k_norm = param_vector(s, G_LLM, INIT_ONE, t->C, "%slayers.%d.self_attn.k_norm.weight", at, l);
     a->w_o    = param_matrix(s, G_LLM, t->D, q, "%slayers.%d.self_attn.o_proj.weight", at, l);
-    a->w_qkv->linear = a->w_o->linear = LINEAR_ATTENTION;
-    param_cut_heads(s, a->w_qkv, t->C);
-    param_cut(s, a->w_o, AX_TP, 1);
     if (!t->bias) return;
     a->b_qkv = param_vector(s, G_LLM, INIT_ZERO, q, "%slayers.%d.self_attn.q_proj.bias", at, l);
     param_piece(a->b_qkv, kv, "%slayers.%d.self_attn.k_proj.bias", at, l);
     param_piece(a->b_qkv, kv, "%slayers.%d.self_attn.v_proj.bias", at, l);
-    param_cut_heads(s, a->b_qkv, t->C);
     a->b_o = param_vector(s, G_LLM, INIT_ZERO, t->D, "%slayers.%d.self_attn.o_proj.bias", at, l);
 }
 
 static void build_experts(ParamSet *s, Moe *m, const TextShape *t, const char *at, int l)
 {
     m->w_router = param_matrix(s, G_LLM, t->E, t->D, "%slayers.%d.mlp.gate.weight", at, l);
-    m->w_gu = param_experts(s, FORM_EXPERT_GATE_UP, t->E, 2 * t->I, t->D,
+    m->w_gu = param_experts(s, FORM_EXPERT_GATE_UP, t->E, 2 * t->F, t->D,
                             "%slayers.%d.mlp.experts.gate_up_proj", at, l);
-    m->w_d  = param_experts(s, FORM_EXPERT_DOWN, t->E, t->D, t->I,
+    m->w_d  = param_experts(s, FORM_EXPERT_DOWN, t->E, t->D, t->F,
                             "%slayers.%d.mlp.experts.down_proj", at, l);
-    m->w_router->linear = LINEAR_ROUTER, m->w_gu->linear = m->w_d->linear = LINEAR_EXPERTS;
-    param_cut(s, m->w_gu, AX_EP, 0), param_cut(s, m->w_gu, AX_ETP, 1);
-    param_cut(s, m->w_d, AX_EP, 0), param_cut(s, m->w_d, AX_ETP, 2);
 }
 
 static void build_mlp(ParamSet *s, Mlp *m, const TextShape *t, const char *at, int l)
 {
-    m->w_gu = param_matrix(s, G_LLM, t->F, t->D, "%slayers.%d.mlp.gate_proj.weight", at, l);
-    param_piece(m->w_gu, t->F, "%slayers.%d.mlp.up_proj.weight", at, l);
-    m->w_d = param_matrix(s, G_LLM, t->D, t->F, "%slayers.%d.mlp.down_proj.weight", at, l);
-    m->w_gu->linear = m->w_d->linear = LINEAR_FEED;
-    param_cut(s, m->w_gu, AX_TP, 0);
-    param_cut(s, m->w_d, AX_TP, 1);
+    m->w_gu = param_matrix(s, G_LLM, t->I, t->D, "%slayers.%d.mlp.gate_proj.weight", at, l);
+    param_piece(m->w_gu, t->I, "%slayers.%d.mlp.up_proj.weight", at, l);
+    m->w_d = param_matrix(s, G_LLM, t->D, t->I, "%slayers.%d.mlp.down_proj.weight", at, l);
 }
 
-/* sparse: which MoE layer of the whole model this is, should it be one. */
-static void build_layer(ParamSet *s, Decoder *d, const TextShape *t, const char *at, int l, int sparse)
+/* What the mesh cuts of a layer, and which of its weights take adapters, is in the descriptions of its
+ * kinds. */
+static void cut_layer(const ParamSet *s, Decoder *d, const TextShape *t)
 {
+    Description layer;
+    void *modules[MAX_MODULES];
+    decoder_describe(&layer, t, d->kinds);
+    decoder_modules(d, modules);
+    describe_params(&layer, modules, s, t->C);
+}
+
+/* moe: which MoE layer of the whole model this is, should it be one. */
+static void build_layer(ParamSet *s, Decoder *d, const TextShape *t, const char *at, int l, int moe)
+{
+    Status st = decoder_open(d, layer_kinds(t, l));
+    REQUIRE(!st, "%s", status_text());
     params_unit(s);
-    *d = (Decoder){ .sparse = shape_is_sparse(t, l) };
-    build_attention(s, &d->attn, t, at, l);
+    build_attention(s, decoder_gqa(d), t, at, l);
+    d->eps  = (float)t->eps;
     d->norm = param_vector(s, G_LLM, INIT_ONE, t->D, "%slayers.%d.post_attention_layernorm.weight", at, l);
-    if (d->sparse) {
-        d->moe = (Moe){ .E = t->E, .K = t->K, .F = t->I, .renorm = t->renorm, .index = sparse };
-        build_experts(s, &d->moe, t, at, l);
+    if (decoder_moe(d)) {
+        *decoder_moe(d) = (Moe){ .E = t->E, .K = t->K, .F = t->F, .renorm = t->renorm, .index = moe };
+        build_experts(s, decoder_moe(d), t, at, l);
     } else {
-        d->mlp = (Mlp){ .F = t->F };
-        build_mlp(s, &d->mlp, t, at, l);
+        *decoder_mlp(d) = (Mlp){ .I = t->I };
+        build_mlp(s, decoder_mlp(d), t, at, l);
     }
+    cut_layer(s, d, t);
 }
 
 #define VIS "model.visual."
@@ -80,11 +84,14 @@ static void build_block(ParamSet *s, VisionBlock *b, const VisionShape *v, int i
     b->b_o     = param_vector(s, G_VIT, INIT_ZERO, v->D, VIS "blocks.%d.attn.proj.bias", i);
     b->norm2_w = param_vector(s, G_VIT, INIT_ONE,  v->D, VIS "blocks.%d.norm2.weight", i);
     b->norm2_b = param_vector(s, G_VIT, INIT_ZERO, v->D, VIS "blocks.%d.norm2.bias", i);
-    b->w_up    = param_matrix(s, G_VIT, v->F, v->D,      VIS "blocks.%d.mlp.linear_fc1.weight", i);
-    b->b_up    = param_vector(s, G_VIT, INIT_ZERO, v->F, VIS "blocks.%d.mlp.linear_fc1.bias", i);
-    b->w_down  = param_matrix(s, G_VIT, v->D, v->F,      VIS "blocks.%d.mlp.linear_fc2.weight", i);
+    b->w_up    = param_matrix(s, G_VIT, v->I, v->D,      VIS "blocks.%d.mlp.linear_fc1.weight", i);
+    b->b_up    = param_vector(s, G_VIT, INIT_ZERO, v->I, VIS "blocks.%d.mlp.linear_fc1.bias", i);
+    b->w_down  = param_matrix(s, G_VIT, v->D, v->I,      VIS "blocks.%d.mlp.linear_fc2.weight", i);
     b->b_down  = param_vector(s, G_VIT, INIT_ZERO, v->D, VIS "blocks.%d.mlp.linear_fc2.bias", i);
-    b->w_qkv->linear = b->w_o->linear = LINEAR_ATTENTION, b->w_up->linear = b->w_down->linear = LINEAR_FEED;
+    Description block;
+    describe_begin(&block);
+    vision_describe_block(&block, v);
+    describe_params(&block, (void *[MAX_MODULES]){ b }, s, 0);
 }
 
 static void build_merger(ParamSet *s, Merger *m, const VisionShape *v, bool norm_after, const char *at)
@@ -98,7 +105,10 @@ static void build_merger(ParamSet *s, Merger *m, const VisionShape *v, bool norm
     m->b1     = param_vector(s, G_ALIGNER, INIT_ZERO, wide, VIS "%s.linear_fc1.bias", at);
     m->w2     = param_matrix(s, G_ALIGNER, v->out, wide,    VIS "%s.linear_fc2.weight", at);
     m->b2     = param_vector(s, G_ALIGNER, INIT_ZERO, v->out, VIS "%s.linear_fc2.bias", at);
-    m->w1->linear = m->w2->linear = LINEAR_FEED;
+    Description merger;
+    describe_begin(&merger);
+    vision_describe_merger(&merger, v, norm_after);
+    describe_params(&merger, (void *[MAX_MODULES]){ m }, s, 0);
 }
 
 /* Features leave the tower in block order; each one's merger is the list entry that names its block. */
@@ -119,8 +129,8 @@ static void build_vision(Model *m, const VisionShape *s)
 {
     Vision *v = &m->vision;
     ParamSet *p = &m->params;
-    int64_t pixels = s->channels * s->frames * s->patch * s->patch;
-    *v = (Vision){ .D = s->D, .F = s->F, .H = s->H, .depth = s->depth, .merge = s->merge, .out = s->out,
+    int64_t pixels = vision_patch_dim(s);
+    *v = (Vision){ .D = s->D, .I = s->I, .H = s->H, .depth = s->depth, .merge = s->merge, .out = s->out,
                    .patch_dim = pixels, .gelu = s->gelu, .theta = (float)s->theta,
                    .first_trainable = m->frozen[G_VIT] ? s->depth : -1,
                    .block = calloc((size_t)s->depth, sizeof *v->block) };
@@ -186,15 +196,15 @@ void qwen3_build(Model *m)
     const char *at = m->shape.text_prefix;
     char embed[sizeof m->params.p[0]->piece[0].name];
     Owns owns = ends_of(m);
-    int sparse = 0;
+    int moe = 0;
     snprintf(embed, sizeof embed, "%sembed_tokens.weight", at);
     if (m->shape.vision.depth && owns.embeds) build_vision(m, &m->shape.vision);
     if (owns.embeds) params_unit(&m->params), m->embed = build_table(m, embed);
     m->layer = calloc((size_t)t->L, sizeof *m->layer);
     REQUIRE(m->layer, "no memory for %lld layers", (long long)t->L);
     for (int l = 0; l < t->L; l++) {
-        if (owns_layer(m, l)) build_layer(&m->params, &m->layer[l], t, at, l, sparse);
-        sparse += shape_is_sparse(t, l);
+        if (owns_layer(m, l)) build_layer(&m->params, &m->layer[l], t, at, l, moe);
+        moe += shape_is_sparse(t, l);
     }
     m->head = (Head){ .eps = (float)t->eps, .V = t->V,
                       .chunk = head_chunk_rows(t->V, backend_traits("cpu").logits) };

@@ -1,6 +1,5 @@
-/* model/qwen3_shape.c -- text_config and vision_config of the Qwen3 families, with what the hub's files do
- * differently from each other: rope keys in two spellings, experts under two names, nulls that mean defaults.
- */
+/* model/qwen3_shape.c -- reads text_config and vision_config of the Qwen3 families. Files of the hub differ:
+ * rope keys in two spellings, experts under two names, nulls that stand for defaults. */
 #include "model/qwen3_shape.h"
 
 #include <math.h>
@@ -31,23 +30,24 @@ static Status int_list(const Json *o, const char *key, int64_t *out, int most, i
     *n = 0;
     if (!a || json_is_null(a)) return OK;
     if (!json_is_array(a) || json_array_size(a) > (size_t)most)
-        return fail(E_DATA, "%s: a list of at most %d numbers is wanted", key, most);
+        return fail(E_DATA, "%s: must be a list of at most %d numbers", key, most);
     for (size_t i = 0; i < json_array_size(a); i++) {
         const Json *e = json_array_get(a, i);
-        if (!json_is_integer(e)) return fail(E_DATA, "%s[%zu]: a whole number is wanted", key, i);
+        if (!json_is_integer(e)) return fail(E_DATA, "%s[%zu]: must be a whole number", key, i);
         out[(*n)++] = json_integer_value(e);
     }
     return OK;
 }
 
 /* rope_parameters (files saved by 5.x) or rope_scaling with rope_theta beside it (hub files). A value inside
- * the object wins over its sibling. theta has no default: classes disagree, so the file must say. */
+ * the object wins over its sibling. rope_theta has no default: the classes of transformers disagree, so the
+ * file must have it. */
 static Status rope(TextShape *t, const Json *o, bool multimodal)
 {
     const Json *r = json_object_get(o, json_has(o, "rope_parameters") ? "rope_parameters" : "rope_scaling");
     const char *type;
     int n = 3;
-    if (r && !json_is_object(r) && !json_is_null(r)) return fail(E_DATA, "rope_scaling: an object is wanted");
+    if (r && !json_is_object(r) && !json_is_null(r)) return fail(E_DATA, "rope_scaling: must be an object");
     TRY(json_str(r, "type", "default", &type));
     TRY(json_str(r, "rope_type", type, &type));
     if (strcmp(type, "default") && !(multimodal && !strcmp(type, "mrope")))
@@ -87,7 +87,7 @@ static Status experts(TextShape *t, const Json *o, const TextDefaults *d)
 {
     TRY(json_int(o, "num_local_experts", d->experts, &t->E));
     TRY(json_int(o, "num_experts", t->E, &t->E));
-    TRY(dim(o, "moe_intermediate_size", d->expert_ffn, 1 << 24, &t->I));
+    TRY(dim(o, "moe_intermediate_size", d->expert_ffn, 1 << 24, &t->F));
     TRY(dim(o, "num_experts_per_tok", d->per_token, 4096, &t->K));
     TRY(dim(o, "decoder_sparse_step", 1, 1 << 20, &t->sparse_step));
     TRY(int_list(o, "mlp_only_layers", t->dense_only, 128, &t->dense_onlys));
@@ -103,11 +103,11 @@ static Status experts(TextShape *t, const Json *o, const TextDefaults *d)
 
 Status qwen3_text(TextShape *t, const Json *o, const TextDefaults *d, bool sparse, bool multimodal)
 {
-    *t = (TextShape){ .sparse_step = 1 };
+    *t = (TextShape){ .sparse_step = 1, .qk_norm = true };
     TRY(dim(o, "vocab_size", 151936, 1 << 30, &t->V));
     TRY(dim(o, "hidden_size", d->hidden, 1 << 20, &t->D));
     TRY(dim(o, "num_hidden_layers", d->layers, 4096, &t->L));
-    TRY(dim(o, "intermediate_size", d->ffn, 1 << 24, &t->F));
+    TRY(dim(o, "intermediate_size", d->ffn, 1 << 24, &t->I));
     TRY(heads(t, o, d));
     if (sparse) TRY(experts(t, o, d));
     TRY(rope(t, o, multimodal));
@@ -129,7 +129,7 @@ static Status vision_sizes(VisionShape *v, const Json *o)
     int64_t table;
     TRY(dim(o, "depth", 27, 1024, &v->depth));
     TRY(dim(o, "hidden_size", 1152, 1 << 20, &v->D));
-    TRY(dim(o, "intermediate_size", 4304, 1 << 24, &v->F));
+    TRY(dim(o, "intermediate_size", 4304, 1 << 24, &v->I));
     TRY(dim(o, "num_heads", 16, 4096, &v->H));
     TRY(dim(o, "in_channels", 3, 64, &v->channels));
     TRY(dim(o, "patch_size", 16, 1024, &v->patch));

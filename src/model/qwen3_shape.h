@@ -4,7 +4,7 @@
 
 #include "model/family.h"
 
-/* What a key means when the file leaves it out: the defaults of the class that would read it. */
+/* Defaults of the transformers class that would read the file, for keys that it leaves out. */
 typedef struct TextDefaults {
     int64_t hidden, layers, heads, kv_heads;
     int64_t head_dim;                    /* 0: hidden / heads */

@@ -107,8 +107,8 @@ static void experts_prefix(char *out, size_t n, const Param *p)
 static Status fused_form(ExpertForm *form, WeightLoader *l, const Param *p)
 {
     static const char *const names[2] = { "gate_up_proj", "down_proj" };
-    int64_t E = p->shape[0], D = l->m->shape.text.D, I = l->m->shape.text.I;
-    int64_t out[2][3] = { { E, 2 * I, D }, { E, D, I } }, in[2][3] = { { E, D, 2 * I }, { E, I, D } };
+    int64_t E = p->shape[0], D = l->m->shape.text.D, F = l->m->shape.text.F;
+    int64_t out[2][3] = { { E, 2 * F, D }, { E, D, F } }, in[2][3] = { { E, D, 2 * F }, { E, F, D } };
     char base[120], name[160];
     experts_prefix(base, sizeof base, p);
     int votes_out = 0, votes_in = 0;
@@ -329,7 +329,7 @@ static Status report_unused(const Model *m, const SafeTensors *st, const Log *lo
     Model whole;
     int unused = 0;
     const char *first = NULL;
-    TRY(model_open_whole(&whole, m));
+    TRY(model_open_whole_of(&whole, m));
     for (int i = 0; i < st->count; i++)
         if (!is_used(&whole, st->tensor[i].name) && !unused++) first = st->tensor[i].name;
     model_close(&whole);

@@ -69,10 +69,14 @@ void attention_fwd(const Pass *c, const Attention *m, AttentionAct *a, Tensor y,
 /* Before attention itself. */
 static bool inputs_train(const Attention *m)
 {
-    return is_trainable(m->norm) || is_trainable(m->w_qkv) || is_trainable(m->b_qkv) || is_trainable(m->q_norm) || is_trainable(m->k_norm);
+    return is_trainable(m->norm) || is_trainable(m->w_qkv) || is_trainable(m->b_qkv) ||
+           is_trainable(m->q_norm) || is_trainable(m->k_norm);
 }
 
-bool attention_trains(const Attention *m) { return inputs_train(m) || is_trainable(m->w_o) || is_trainable(m->b_o); }
+bool attention_trains(const Attention *m)
+{
+    return inputs_train(m) || is_trainable(m->w_o) || is_trainable(m->b_o);
+}
 
 /* Of the attention output's gradient: dqkv (Ta, (H + 2G) C). The caller resets scratch. */
 static void attend_bwd(const Pass *c, const Attention *m, AttentionAct *a, Tensor dqkv, Tensor dout, Tensor cs)
@@ -105,3 +109,71 @@ void attention_bwd(const Pass *c, const Attention *m, AttentionAct *a, Tensor dx
     if (normed) op_rmsnorm_bwd(c->be, dx, m->norm->shard.g, dn, x, m->norm->shard.w, a->rstd, dres);
     arena_reset(c->scratch, mark);
 }
+
+/* ---- the kind ---- */
+
+static int64_t layers_below(const TextShape *t, int64_t x)
+{
+    return t->mla.kv_rank ? 0 : t->window ? x / 2 : attention_full_below(t, x);
+}
+
+static const char *lacks(const TextShape *t) { return t->gated ? "a gate on its output" : NULL; }
+
+#define PARAM(name) ((int)offsetof(Attention, name))
+
+static void describe_kept(Description *d, const TextShape *t, int qkv, int core, int o)
+{
+    double q = (double)(t->H * t->C), kv = (double)(t->G * t->C), gate = t->gated ? q : 0;
+    KeptValue stat = { .label = L_STAT, .rows = ROWS_GATHERED, .cut = CUT_TP, .bytes = 4, .read_by = -1 };
+    describe_value(d, (KeptValue){ .label = L_STAT, .cols = 1, .bytes = 4, .read_by = -1 });
+    describe_value(d, (KeptValue){ .label = L_NORM, .cols = (double)t->D, .read_by = qkv, .only = true });
+    describe_value(d, (KeptValue){ .label = L_QKV, .rows = ROWS_GATHERED, .cut = CUT_TP, .cols = q + gate,
+                                   .kv_cols = 2 * kv, .read_by = -1 });
+    stat.cols = (double)t->H, stat.kv_cols = (double)t->G;
+    if (t->qk_norm) describe_value(d, stat);
+    if (t->qk_norm) describe_value(d, (KeptValue){ .label = L_ROPE, .rows = ROWS_GATHERED, .cut = CUT_TP,
+                                                   .cols = q, .kv_cols = kv, .read_by = -1 });
+    describe_value(d, (KeptValue){ .label = L_CORE, .rows = ROWS_GATHERED, .cut = CUT_TP, .cols = q,
+                                   .read_by = o });
+    stat.cols = (double)t->H, stat.kv_cols = 0, stat.read_by = core;
+    describe_value(d, stat);
+}
+
+/* The gate of a gated output comes out of the same product as the queries. */
+static void describe(Description *d, const TextShape *t)
+{
+    double D = (double)t->D, C = (double)t->C, q = (double)t->H * C, kv = 2 * (double)t->G * C;
+    describe_vector(d, PARAM(norm), D);
+    int qkv = describe_step(d, (LayerStep){ .linear = LINEAR_ATTENTION, .rows = ROWS_GATHERED,
+        .makes = L_QKV, .param = PARAM(w_qkv), .in = D, .out = q * (t->gated ? 2 : 1), .kv_out = kv,
+        .out_cut = CUT_TP });
+    if (t->bias)    describe_step(d, (LayerStep){ .type = STEP_VECTOR, .param = PARAM(b_qkv), .in = 1,
+                                                     .out = q, .kv_out = kv, .out_cut = CUT_TP });
+    if (t->qk_norm) describe_vector(d, PARAM(q_norm), C);
+    if (t->qk_norm) describe_vector(d, PARAM(k_norm), C);
+    int core = describe_step(d, (LayerStep){ .type = STEP_CORE, .in = q, .out = q, .kv_out = kv,
+                                              .macs_pair = 2 * q });
+    int o = describe_step(d, (LayerStep){ .linear = LINEAR_ATTENTION, .rows = ROWS_GATHERED,
+        .param = PARAM(w_o), .in = q, .out = D, .in_cut = CUT_TP });
+    if (t->bias) describe_vector(d, PARAM(b_o), D);
+    describe_kept(d, t, qkv, core, o);
+}
+
+static void kind_fwd(const Pass *c, const void *m, void *act, Tensor y, Tensor x, Tensor cs)
+{
+    attention_fwd(c, m, act, y, x, cs);
+}
+
+static void kind_bwd(const Pass *c, const void *m, void *act, Tensor dx, Tensor dy, Tensor x, Tensor cs,
+                     Tensor dres)
+{
+    attention_bwd(c, m, act, dx, dy, x, cs, dres);
+}
+
+static bool kind_trains(const void *m) { return attention_trains(m); }
+
+const AttentionKind attention_gqa = {
+    .name = "grouped-query (GQA)", .describe = describe, .layers_below = layers_below, .lacks = lacks,
+    .module_size = sizeof(Attention), .act_size = sizeof(AttentionAct), .fwd = kind_fwd, .bwd = kind_bwd,
+    .trains = kind_trains,
+};

@@ -7,7 +7,7 @@
 #ifndef NN_ATTENTION_H
 #define NN_ATTENTION_H
 
-#include "nn/module.h"
+#include "nn/layer_kind.h"
 
 typedef struct Attention {
     int64_t H, G, C;                     /* query heads and kv heads of the whole layer, head width */
@@ -32,6 +32,12 @@ void attention_fwd(const Pass *c, const Attention *m, AttentionAct *a, Tensor y,
 /* dx = dres + gradient through the branch; absent where nothing below trains. */
 void attention_bwd(const Pass *c, const Attention *m, AttentionAct *a, Tensor dx, Tensor dy, Tensor x, Tensor cs,
                    Tensor dres);
+
+/* Layers [0, x) that attend to all tokens before, gated delta nets being the others. */
+static inline int64_t attention_full_below(const TextShape *t, int64_t x)
+{
+    return t->gdn.every ? x / t->gdn.every : x;
+}
 
 /* Whether anything of it trains. */
 bool attention_trains(const Attention *m);

@@ -1,6 +1,9 @@
 /* nn/decoder.h -- one decoder layer: the grain of recompute, pipeline and sharding.
  *
- *   h = x + attention(norm(x))        y = h + feed_forward(norm(h)),  dense or mixture of experts */
+ *   h = x + attention(norm(x))        y = h + ffn(norm(h))
+ *
+ * Its attention and its feed-forward (FFN) are modules of the kinds that the model's shape gives the layer
+ * (nn/layer_kind.h). */
 #ifndef NN_DECODER_H
 #define NN_DECODER_H
 
@@ -9,23 +12,37 @@
 #include "nn/moe.h"
 
 typedef struct Decoder {
-    Attention attn;
-    Param    *norm;                      /* before the feed-forward (D) */
-    bool      sparse;
-    Moe       moe;
-    Mlp       mlp;
+    LayerKinds kinds;
+    void      *attention, *ffn;          /* modules of these kinds; NULL: another stage has the layer */
+    Param     *norm;                     /* before the FFN (D) */
+    float      eps;
 } Decoder;
 
 typedef struct DecoderAct {
-    AttentionAct attn;
-    Tensor       h, n, rstd;             /* (T, D) (T, D) (T, 1) */
-    MoeAct       moe;
-    MlpAct       mlp;
+    void  *attention, *ffn;              /* what the modules keep */
+    Tensor h, n, rstd;                   /* (T, D) (T, D) (T, 1) */
 } DecoderAct;
+
+MUST Status decoder_open(Decoder *m, LayerKinds k);          /* its modules, zeroed */
+void        decoder_close(Decoder *m);
+MUST Status decoder_act_open(DecoderAct *a, LayerKinds k);
+void        decoder_act_close(DecoderAct *a);
+
+/* The modules of kinds that have a forward; NULL: the layer is of another kind. */
+static inline Attention *decoder_gqa(const Decoder *m)
+{
+    return m->kinds.attention == ATTENTION_GQA ? m->attention : NULL;
+}
+static inline Mlp *decoder_mlp(const Decoder *m) { return m->kinds.ffn == FFN_DENSE ? m->ffn : NULL; }
+static inline Moe *decoder_moe(const Decoder *m) { return m->kinds.ffn == FFN_MOE ? m->ffn : NULL; }
+
+/* Describes a layer of these kinds: module 0 is its attention, 1 the layer itself, 2 its FFN. */
+void decoder_describe(Description *d, const TextShape *t, LayerKinds k);
+void decoder_modules(const Decoder *m, void *modules[MAX_MODULES]);
 
 /* cs: cosines and sines of all positions (T, C). y absent: only what backward will read. */
 void decoder_fwd(const Pass *c, const Decoder *m, DecoderAct *a, Tensor y, Tensor x, Tensor cs);
-/* Before decoder_bwd: what the policy dropped, in scratch, and y where it is wanted again. */
+/* Before decoder_bwd: recomputes what the policy dropped, in scratch, and y where it is wanted. */
 void decoder_replay(const Pass *c, const Decoder *m, DecoderAct *a, Tensor y, Tensor x, Tensor cs);
 /* dx may alias dy; absent where nothing below trains. */
 void decoder_bwd(const Pass *c, const Decoder *m, DecoderAct *a, Tensor dx, Tensor dy, Tensor x, Tensor cs);

@@ -107,3 +107,11 @@ void head_logits(const Pass *c, const Head *h, Tensor y, Tensor x, int64_t from)
     if (cut) join_slices(c, y, all_rows(c, z));
     arena_reset(c->scratch, mark);
 }
+
+void head_describe(Description *d, const TextShape *t)
+{
+    describe_vector(d, offsetof(Head, norm), (double)t->D);
+    describe_step(d, (LayerStep){ .linear = t->tied ? LINEAR_NO : LINEAR_HEAD, .rows = ROWS_GATHERED,
+                                  .param = offsetof(Head, w), .in = (double)t->D, .out = (double)t->V,
+                                  .out_cut = CUT_TP });
+}

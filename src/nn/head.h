@@ -8,7 +8,7 @@
 #ifndef NN_HEAD_H
 #define NN_HEAD_H
 
-#include "nn/module.h"
+#include "nn/layer_kind.h"
 
 typedef struct Head {
     float   eps;
@@ -17,6 +17,7 @@ typedef struct Head {
     Param  *w;                               /* (V, D), cut by rows; the embedding itself when tied */
 } Head;
 
+void    head_describe(Description *d, const TextShape *t);
 int64_t head_chunk_rows(int64_t V, int64_t logits);      /* as many as that many logits hold, at least 16 */
 
 /* loss[0] (F64) += scale * summed cross entropy, on the first rank of tp alone; back: gradients are made, dx

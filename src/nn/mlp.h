@@ -1,18 +1,18 @@
 /* nn/mlp.h -- dense SwiGLU feed-forward: y = res + (silu(x Wg') * (x Wu')) Wd'.
  *
- * Under tp a rank has F / tp of the width: those rows of gate and up, those columns of w_d. */
+ * Under tp a rank has I / tp of the width: those rows of gate and up, those columns of w_d. */
 #ifndef NN_MLP_H
 #define NN_MLP_H
 
-#include "nn/module.h"
+#include "nn/layer_kind.h"
 
 typedef struct Mlp {
-    int64_t F;                           /* of the whole layer */
-    Param  *w_gu;                        /* (2F, D), gate rows above up rows */
-    Param  *w_d;                         /* (D, F) */
+    int64_t I;                           /* of the whole layer */
+    Param  *w_gu;                        /* (2I, D), gate rows above up rows */
+    Param  *w_d;                         /* (D, I) */
 } Mlp;
 
-typedef struct MlpAct { Tensor gu, h; } MlpAct;          /* (Ta, 2F / tp); (Ta, F / tp) */
+typedef struct MlpAct { Tensor gu, h; } MlpAct;          /* (Ta, 2I / tp); (Ta, I / tp) */
 
 /* x, y, res (T, D): this rank's rows. */
 void mlp_fwd(const Pass *c, const Mlp *m, MlpAct *a, Tensor y, Tensor x, Tensor res);

@@ -13,7 +13,7 @@
 #ifndef NN_MOE_H
 #define NN_MOE_H
 
-#include "nn/module.h"
+#include "nn/layer_kind.h"
 
 typedef struct Moe {
     int64_t E, K, F;                     /* of the whole model */

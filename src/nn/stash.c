@@ -12,9 +12,10 @@
 enum {
     TOWER = BIT(V_STAT) | BIT(V_NORM) | BIT(V_QKV) | BIT(V_ROPE) | BIT(V_CORE) | BIT(V_RESID) | BIT(V_UP) |
             BIT(V_ACT) | BIT(MERGER),
-    LAYER = BIT(INPUT) | BIT(STAT) | BIT(NORM) | BIT(QKV) | BIT(ROPE) | BIT(CORE) | BIT(RESID) |
-            BIT(MLP_NORM) | BIT(LOGITS) | BIT(DISPATCH) | BIT(GATE_UP) | BIT(ACT) | BIT(LORA) |
-            BIT(MLP_UP) | BIT(MLP_ACT)
+    LAYER = BIT(INPUT) | BIT(STAT) | BIT(NORM) | BIT(QKV) | BIT(ROPE) | BIT(LATENT) | BIT(UP_PROJ) |
+            BIT(GDN) | BIT(CORE) | BIT(RESID) | BIT(MLP_NORM) | BIT(LOGITS) | BIT(DISPATCH) | BIT(GATE_UP) |
+            BIT(ACT) | BIT(LORA) |
+            BIT(SHARED_UP) | BIT(SHARED_ACT) | BIT(MLP_UP) | BIT(MLP_ACT)
 };
 
 typedef struct Word { const char *word; uint32_t labels; WordScope of; } Word;
@@ -30,9 +31,9 @@ static const Word words[] = {
     { "moe_dispatch",   BIT(DISPATCH) | BIT(ACT),                                SCOPE_EXPERTS },
     { "moe",            BIT(LOGITS) | BIT(DISPATCH) | BIT(GATE_UP) | BIT(ACT) | BIT(LORA), SCOPE_EXPERTS },
     { "mlp",            BIT(MLP_UP) | BIT(MLP_ACT),                              SCOPE_DENSE },
-    { "shared_experts", 0,                                                       SCOPE_SHARED_EXPERTS },
-    { "up_proj",        0,                                                       SCOPE_LATENT_ATTENTION },
-    { "mla_up_proj",    0,                                                       SCOPE_LATENT_ATTENTION },
+    { "shared_experts", BIT(SHARED_UP) | BIT(SHARED_ACT),                        SCOPE_SHARED_EXPERTS },
+    { "up_proj",        BIT(UP_PROJ),                                            SCOPE_LATENT_ATTENTION },
+    { "mla_up_proj",    BIT(UP_PROJ),                                            SCOPE_LATENT_ATTENTION },
     { "gdn_norm_out",   0,                                                       SCOPE_LINEAR_ATTENTION },
     { "vision_act",     BIT(V_NORM) | BIT(V_ROPE) | BIT(V_ACT),                  SCOPE_TOWER },
     { "vision",         TOWER,                                                   SCOPE_TOWER },

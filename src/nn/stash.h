@@ -22,6 +22,9 @@ typedef enum { KEEP, DROP, PIN, OFFLOAD } Policy;    /* PIN: never dropped; OFFL
     LABEL(NORM,      KEEP, "normalised input of attention: one cheap pass to get back")            \
     LABEL(QKV,       KEEP, "query, key and value projections")                                     \
     LABEL(ROPE,      KEEP, "queries and keys after norm and rotation")                             \
+    LABEL(LATENT,    KEEP, "down projections of latent attention (MLA)")                           \
+    LABEL(UP_PROJ,   KEEP, "up projections of latent attention (MLA): queries, keys, values")      \
+    LABEL(GDN,       KEEP, "projections and states of gated delta nets")                           \
     LABEL(CORE,      KEEP, "attention output")                                                     \
     LABEL(RESID,     KEEP, "residual stream between attention and feed-forward")                   \
     LABEL(MLP_NORM,  KEEP, "normalised input of feed-forwards")                                    \
@@ -30,6 +33,8 @@ typedef enum { KEEP, DROP, PIN, OFFLOAD } Policy;    /* PIN: never dropped; OFFL
     LABEL(GATE_UP,   KEEP, "gate and up projections of experts")                                   \
     LABEL(ACT,       KEEP, "activation product of experts")                                        \
     LABEL(LORA,      KEEP, "inputs of experts in the few columns of their adapters")                \
+    LABEL(SHARED_UP, KEEP, "gate and up projections of shared experts")                            \
+    LABEL(SHARED_ACT, KEEP, "activation product of shared experts")                                \
     LABEL(MLP_UP,    KEEP, "gate and up projections of dense layers")                              \
     LABEL(MLP_ACT,   KEEP, "activation product of dense layers")                                   \
     LABEL(V_STAT,    KEEP, "vision tower: row statistics of norms, log-sum-exps")                  \

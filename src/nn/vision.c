@@ -37,7 +37,7 @@ static void up_fwd(const Pass *c, const Vision *v, const VisionBlock *m, BlockAc
 {
     int64_t P = a->x.n[0];
     DType d = (DType)a->x.dtype;
-    bool up = need(c, L_V_UP, &a->up, d, P, v->F), act = need(c, L_V_ACT, &a->act, d, P, v->F);
+    bool up = need(c, L_V_UP, &a->up, d, P, v->I), act = need(c, L_V_ACT, &a->act, d, P, v->I);
     if (up && act && !m->w_up->lora) {
         op_gemm_gelu(c->be, a->act, a->up, a->n2, m->w_up->shard.w, m->b_up->shard.w, v->gelu);
         return;
@@ -102,7 +102,7 @@ static bool norm_trains(const Param *w, const Param *b) { return is_trainable(w)
 static void feed_bwd(const Pass *c, const Vision *v, const VisionBlock *m, BlockAct *a, Tensor dn, Tensor dh,
                      Tensor dy)
 {
-    Tensor none = { 0 }, dup = scratch2(c, (DType)dy.dtype, dy.n[0], v->F);
+    Tensor none = { 0 }, dup = scratch2(c, (DType)dy.dtype, dy.n[0], v->I);
     bool   normed = t_has(dh) || norm_trains(m->norm2_w, m->norm2_b);
     bool   deeper = normed || is_trainable(m->w_up) || is_trainable(m->b_up);
     down_bwd(c, v, m, a, deeper ? dup : none, dy);

@@ -6,13 +6,11 @@
 #ifndef NN_VISION_H
 #define NN_VISION_H
 
-#include "nn/module.h"
-
-#define MAX_DEEPSTACK 8
+#include "nn/layer_kind.h"
 
 typedef struct VisionBlock {
     Param *norm1_w, *norm1_b, *w_qkv, *b_qkv, *w_o, *b_o;            /* (D) (D) (3D, D) (3D) (D, D) (D) */
-    Param *norm2_w, *norm2_b, *w_up, *b_up, *w_down, *b_down;        /* (F, D) (F) (D, F) (D) */
+    Param *norm2_w, *norm2_b, *w_up, *b_up, *w_down, *b_down;        /* (I, D) (I) (D, I) (D) */
 } VisionBlock;
 
 typedef struct Merger {
@@ -22,7 +20,7 @@ typedef struct Merger {
 } Merger;
 
 typedef struct Vision {
-    int64_t      D, F, H, depth, merge, out, patch_dim;
+    int64_t      D, I, H, depth, merge, out, patch_dim;
     int          deepstacks;
     int          after[MAX_DEEPSTACK];       /* block whose output feeds feature i, ascending */
     int          weights[MAX_DEEPSTACK];     /* entry of the merger list that makes feature i */
@@ -51,6 +49,10 @@ typedef struct VisionAct {
     MergerAct  merger, stack[MAX_DEEPSTACK];
     Tensor     out, feature[MAX_DEEPSTACK];  /* (N, O) */
 } VisionAct;
+
+void vision_describe_stem(Description *d, const VisionShape *v);     /* before the first block */
+void vision_describe_block(Description *d, const VisionShape *v);
+void vision_describe_merger(Description *d, const VisionShape *v, bool deepstack);
 
 void vision_fwd(const Pass *c, const Vision *v, VisionAct *a);
 /* dout and dfeature as vision_fwd made out and feature; a feature nobody read has an absent gradient. */

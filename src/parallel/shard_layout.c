@@ -305,7 +305,7 @@ void shard_conf_from_model(ShardConf *conf, Model *m, int *order)
                                                                             : NULL;
     order_vision(order, &n, &m->vision);
     order_add(order, &n, m->embed);
-    for (int64_t l = 0; l < m->shape.text.L; l++) order_add(order, &n, m->layer[l].attn.norm);
+    for (int64_t l = 0; l < m->shape.text.L; l++) order_add(order, &n, m->layer[l].norm);
     order_add(order, &n, m->head.norm);
     for (int i = 0; i < m->params.n; i++) order_add(order, &n, m->params.p[i]);
 }

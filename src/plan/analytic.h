@@ -1,28 +1,21 @@
-/* plan/analytic.h -- memory, work and time of a step by formula: any model with a row in models.def, also of
- * families that cannot be built here, some microseconds a layout. The dry run (dryrun.h) is exact and of our
- * own families alone; a search asks the formulas first and the dry run last. Units: bytes, seconds, FLOPs; a
- * GB is 1e9 bytes. */
+/* plan/analytic.h -- the analytic model: memory, FLOPs and time of a step for any model with a row in
+ * models.def, also of families that cannot be trained here, in some microseconds a layout. It evaluates the
+ * descriptions of layer kinds (nn/layer_kind.h). The dry run (dryrun.h) is exact and knows trainable families
+ * alone; a search asks the analytic model first and the dry run last. Units: bytes, seconds, FLOPs; a GB is
+ * 1e9 bytes. */
 #ifndef PLAN_ANALYTIC_H
 #define PLAN_ANALYTIC_H
 
 #include "base/dispatchers.h"
+#include "nn/layer_kind.h"
 #include "plan/hardware.h"
 
 typedef struct ModelRow {
     const char *name;                    /* qwen3-30b-a3b */
-    const char *preset;                  /* what model/presets.c calls it; NULL: planned by formula alone */
+    const char *preset;                  /* its name in model/presets.c; NULL: it can only be planned */
     const char *also;                    /* other names of the same, with commas between */
-    int     L, h, nq, nkv, d;            /* of attention; MLA and GDN below */
-    int     E, k, f, fs, nd, fd, V;
-    int     groups, top_groups;          /* experts of a token are in so many of so many; 0: in any */
-    int     q_lora, kv_lora, nope, rope, v;                      /* MLA where kv_lora > 0 */
-    int     gdn_every;                   /* n: of n layers n - 1 are gated delta nets; 0: none */
-    int     gdn_nk, gdn_dk, gdn_nv, gdn_dv, gdn_conv;
-    int     window;                      /* of every second layer; 0: none */
-    int     mtp;
-    bool    gated, qk_norm, tied;        /* gated: the output of attention, and the shared expert */
-    int     depth, hv, fv, vheads, taps;                         /* the tower; depth 0: none */
-    int     merged;                      /* patches of a visual token */
+    TextShape   text;
+    VisionShape vision;
 } ModelRow;
 
 const ModelRow *model_row(const char *name);                  /* NULL: none such; hub names are understood */
@@ -30,7 +23,8 @@ const ModelRow *model_row_at(int i);                          /* NULL past the l
 
 typedef enum { PREC_BF16, PREC_FP8, PREC_MXFP8 } Precision;
 
-typedef struct LoraCost LoraCost;          /* plan/lora_cost.h */
+typedef struct LoraCost LoraCost;        /* plan/lora_cost.h */
+typedef struct LayerTable LayerTable;    /* plan/analytic_private.h */
 
 /* What must be trained. */
 typedef struct Task {
@@ -41,13 +35,14 @@ typedef struct Task {
     int64_t   patches;                   /* of pictures in a sequence, 0: text */
     int64_t   picture;                   /* patches of one of them; 0: USUAL_PICTURE, or all if fewer */
     bool      frozen_vision;
-    const LoraCost *lora;              /* what trains instead of all of it; NULL: all does */
+    const LoraCost *lora;                /* what trains with adapters; NULL: the whole model does */
+    const LayerTable *layers;            /* of the model (layer_table_open); NULL: made anew in each call */
     Precision precision;
     int       grad_bytes, moment_bytes;  /* 4 or 2 */
     int       master_bytes;              /* 4, or 2 beside bf16 weights */
     double    imbalance;                 /* rows of the busiest rank over the even share */
-    /* What other trainers do and this one does not; published rows need it. */
-    bool      foreign;                   /* nothing is counted of what this trainer's arenas add */
+    /* What other trainers do and this one does not; published measurements need it. */
+    bool      foreign;                   /* another trainer: what the arenas here add is not counted */
     bool      unfused_logits;            /* of all tokens at once, in bf16 and f32 */
     bool      keep_core;                 /* recomputed attention keeps its output */
     bool      keep_fc2;                  /* the experts' output is kept for the router's gradient */
@@ -60,7 +55,10 @@ typedef struct Task {
 
 /* Words of memory.recompute as bits. */
 enum { RE_CORE = 1, RE_NORM = 2, RE_MOE_ACT = 4, RE_MLP = 8, RE_MOE = 16, RE_SHARED = 32, RE_UP_PROJ = 64,
-       RE_VISION = 128, RE_FULL = 256, RE_MOE_DISPATCH = 512 };
+       RE_VISION = 128, RE_FULL = 256, RE_MOE_DISPATCH = 512, RE_BITS = 10 };
+
+typedef struct RecomputeBit { unsigned bit; const char *word; } RecomputeBit;
+extern const RecomputeBit recompute_bits[RE_BITS];            /* for people the widest first */
 
 /* One way to do it. dp = gpus / (tp cp pp); edp = gpus / (ep etp pp). */
 typedef struct Candidate {
@@ -69,30 +67,29 @@ typedef struct Candidate {
     unsigned recompute;
     double   offload;                    /* share of the optimizer state on the host */
     DispatcherId dispatch;
-    bool     overlap;                    /* of the road to the experts */
+    bool     overlap;                    /* of token dispatch with another micro-batch */
 } Candidate;
 
-/* A layer is a gated delta net or has attention, has experts or a dense product. */
-typedef struct LayerKind { bool gdn, moe; const struct LoraLayer *lora; } LayerKind;
+/* Layers that cost the same. */
+typedef struct LayerClass { LayerKinds kinds; const struct LoraLayer *lora; } LayerClass;
 
-/* Bytes that one layer leaves for its backward of one micro-batch, before anything is recomputed. */
+/* Bytes that one layer keeps for the backward of one micro-batch, before anything is recomputed. */
 typedef struct LayerBytes {
-    double residual, norm, qkv, rotated, core, lse;              /* core: the output of attention */
-    double low, up, gdn;                 /* MLA: the narrow ones; q, k, v. Gated delta nets */
-    double router, input, fc1, act, fc2, shared, mlp;            /* input: rows as the experts receive them */
-    double pairs;                        /* inputs of experts in the columns of their adapters */
-    double unread;                       /* made, and by frozen weights not wanted again */
+    double of[LABEL_N];                  /* by label */
+    double inputs[LABEL_N];              /* of those, inputs of products */
+    double fc2;                          /* output of the experts (Task.keep_fc2) */
+    double unread;                       /* made but not kept: the weight that would read it is frozen */
 } LayerBytes;
 
 typedef struct StageMemory {
     double weights, grads, optimizer, activations, logits, vision;
-    double buffers;                      /* of exchanges, and the one layer that is being recomputed */
+    double buffers;                      /* of communication, and of the layer that is being recomputed */
     double fixed, total;
 } StageMemory;
 
 typedef struct StepTime {                /* seconds of a step on the slowest rank */
     double gemm, experts, attention, memory, vision;             /* work */
-    double replay;                       /* of memory and vision: forward work that is done again */
+    double replay;                       /* of memory and vision: recomputed forward work */
     double tp, cp, ep, pp, dp;           /* exposed communication by group */
     double bubble, optimizer, launch;
     double step;
@@ -101,19 +98,21 @@ typedef struct StepTime {                /* seconds of a step on the slowest ran
 
 typedef struct ModelCounts { double dense, experts, embed, total, active, vision; } ModelCounts;
 
+/* For Task.layers: a search evaluates many layouts of one model. Its memory is freed by free(). */
+MUST Status layer_table_open(LayerTable **t, const ModelRow *m);
 ModelCounts analytic_params(const ModelRow *m);
 double      analytic_flops_token(const ModelRow *m, int64_t seq);              /* forward and backward */
 double      analytic_flops_full(const ModelRow *m, int64_t seq);    /* all pairs, the tower on every token */
 double      analytic_flops_vision(const ModelRow *m, int64_t patches, bool frozen);
-void        analytic_layer(LayerBytes *b, const Task *t, const Candidate *c, LayerKind k);
+void        analytic_layer(LayerBytes *b, const Task *t, const Candidate *c, LayerClass k);
 double      analytic_layer_kept(const LayerBytes *b, const Task *t, unsigned recompute);
 double      analytic_in_flight(const Task *t, const Candidate *c, int stage);  /* pieces, VPP a stage */
 void        analytic_memory(StageMemory *s, const Task *t, const Candidate *c, int stage);
 double      analytic_peak(const Task *t, const Candidate *c, int *stage);      /* of the fullest stage */
-int         analytic_cp_inner(const Task *t, int tp, int cp);                   /* the best cp_inner; 1: a ring */
+int         analytic_cp_inner(const Task *t, int tp, int cp);               /* the best cp_inner; 1: a ring */
 void        analytic_time(StepTime *s, const Task *t, const Candidate *c);
 
-/* What the reports of Megatron-LM, or of Megatron-Bridge, would say of the fullest rank. */
+/* What Megatron-LM, or Megatron-Bridge, would report for the fullest rank. */
 typedef struct MegatronAsk {
     double params, sharers;              /* of the fullest stage; ranks that share the optimizer, 0: none */
     double tokens;                       /* of a micro-batch over TP, and in Bridge over CP too */

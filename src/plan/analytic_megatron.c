@@ -1,5 +1,5 @@
-/* plan/analytic_megatron.c -- what the reports of Megatron-LM and Megatron-Bridge would say of the same run,
- * by their formulas.
+/* plan/analytic_megatron.c -- the memory that Megatron-LM and Megatron-Bridge estimate for the same run, by
+ * their formulas.
  *
  * Both take 18 bytes a parameter, or 6 and 12 over the ranks that share the optimizer, of the fullest stage;
  * for activations s b h (18 + 4 ffn / h) a layer: sequence parallelism and recomputed attention are assumed.
@@ -9,9 +9,11 @@
 
 #include <math.h>
 
-static double fullest(const Task *t, const Candidate *c)
+static double fullest(const Task *task, const Candidate *c)
 {
-    double most = 0;
+    LayerTable table;
+    Task       own = task_with_layers(task, &table), *t = &own;
+    double     most = 0;
     for (int i = 0; i < c->pp; i++) {
         StageLayers l;
         StageParams p;
@@ -35,11 +37,12 @@ MegatronEstimate megatron_estimate(const MegatronAsk *a)
 
 MegatronEstimate analytic_megatron(const Task *t, const Candidate *c, bool bridge)
 {
-    const ModelRow *m = t->model;
-    double wide = m->E ? (double)m->k * m->f + m->fs : m->fd;
+    const TextShape *m = &t->model->text;
+    double I = (double)m->I, wide = m->E ? (double)(m->K * m->F + m->shared) : I;
     MegatronAsk a = { .params = fullest(t, c), .sharers = c->zero ? task_dp(t, c) * c->cp : 0,
                       .tokens = (double)t->seq * c->mbs / ((double)c->tp * (bridge ? c->cp : 1)),
-                      .h = m->h, .ffn = bridge || !m->fd ? wide : m->fd, .layers = m->L + m->mtp,
-                      .vocabulary = m->V, .pp = c->pp, .vpp = c->vpp, .micros = task_micros(t, c) };
+                      .h = (double)m->D, .ffn = bridge || I == 0 ? wide : I,
+                      .layers = (double)(m->L + m->mtp),
+                      .vocabulary = (double)m->V, .pp = c->pp, .vpp = c->vpp, .micros = task_micros(t, c) };
     return megatron_estimate(&a);
 }

@@ -1,8 +1,6 @@
-/* plan/analytic_memory.c -- bytes of a rank by formula: what it holds of the model, what its layers leave for
- * backward, how many of those leavings live at once.
- *
- * A rank's T tokens are those of a micro-batch over CP; outside attention and dense products TP cuts them
- * once more. R rows enter the local experts. Everything is two bytes wide unless said. */
+/* plan/analytic_memory.c -- the analytic model of memory: bytes of parameters and their state on a rank,
+ * bytes that its layers keep for backward, how many micro-batches keep them at once. What a layer keeps is in
+ * the descriptions of its kinds (nn/layer_kind.h); everything is two bytes wide unless they say otherwise. */
 #include "nn/head.h"
 #include "ops/backend.h"
 #include "plan/analytic_private.h"
@@ -10,101 +8,98 @@
 static double least(double a, double b) { return a < b ? a : b; }
 static double most(double a, double b)  { return a > b ? a : b; }
 
-static double task_tokens(const Task *t, const Candidate *c) { return (double)t->seq * c->mbs / c->cp; }
-
-static double task_rows(const Task *t, const Candidate *c)
-{
-    return task_tokens(t, c) / c->tp * t->model->k * c->etp * task_uneven(t, c);
-}
-
-static void attention_bytes(LayerBytes *b, const ModelRow *m, const Candidate *c, double T)
-{
-    double tp = c->tp, q = (double)m->nq / tp, kv = most((double)m->nkv / tp, 1);
-    b->lse = 4 * T * q;
-    if (m->kv_lora) {
-        b->low  = 2 * T * (2.0 * m->q_lora + 2.0 * m->kv_lora + m->rope);
-        b->up   = 2 * T * q * (2.0 * (m->nope + m->rope) + m->v);
-        b->core = 2 * T * q * m->v;
-        return;
-    }
-    b->qkv     = 2 * T * (q * (m->gated ? 2 : 1) + 2 * kv) * m->d;
-    b->rotated = m->qk_norm ? 2 * T * (q + m->nkv / tp) * m->d : 0;
-    b->core    = 2 * T * q * m->d;
-}
-
-static double gdn_bytes(const ModelRow *m, const Candidate *c, double T)
-{
-    double K = (double)m->gdn_nk * m->gdn_dk, Vd = (double)m->gdn_nv * m->gdn_dv;
-    double states = 4 * (T / 64) * m->gdn_nv * m->gdn_dk * m->gdn_dv;
-    return (2 * T * (2 * K + 2 * Vd) + 2 * T * (2 * K + Vd) + 2 * T * Vd * 2 + states) / c->tp;
-}
-
-/* Whether ranks may get more rows than there is room for, so that layers are done in slices (nn/moe.h). */
+/* Whether ranks may get more rows than their buffers hold, so that layers run in chunks of tokens
+ * (nn/moe.h). */
 static bool rows_bounded(const Task *t, const Candidate *c)
 {
-    double K = t->model->k, local = (double)t->model->E / c->ep;
-    return c->ep * c->etp > 1 && task_uneven(t, c) * K < c->ep * least(K, local);
+    double K = (double)t->model->text.K, local = (double)t->model->text.E / c->ep;
+    return c->ep * c->etp > 1 && task_imbalance(t, c) * K < c->ep * least(K, local);
 }
 
-/* A frozen weight does not read its input again; that of experts is kept all the same where slices of them
- * would need the room. Dense layers keep gate, up and their product. */
-static void adapted_bytes(LayerBytes *b, const Task *t, const Candidate *c, const LoraLayer *x, double R)
+static double value_bytes(const KeptValue *v, const RankShape *r)
 {
-    bool   slices = rows_bounded(t, c);
-    double norm = weight_trains(&x->qkv) ? 0 : b->norm / 2, mlp = weight_trains(&x->down) ? 0 : b->mlp / 3;
-    double input = weight_trains(&x->up) || slices ? 0 : b->input;
-    double act = weight_trains(&x->down) || slices ? 0 : b->act;
-    b->norm -= norm, b->mlp -= mlp, b->input -= input, b->act -= act;
-    b->unread = norm + mlp + input + act;
-    if (x->moe) b->pairs = 2 * R * (x->up.r + x->down.r);
+    double cols = v->cols / rank_cut(r, v->cut) + v->kv_cols / r->kv;
+    return r->rows[v->rows] * cols * (v->bytes ? v->bytes : 2);
 }
 
-void analytic_layer(LayerBytes *b, const Task *t, const Candidate *c, LayerKind k)
+/* A frozen weight does not read its input in backward; inputs of experts are kept all the same where chunks
+ * of tokens use their buffers. */
+static bool is_read(const KeptValue *v, const LoraLayer *x, bool bounded)
 {
-    const ModelRow *m = t->model;
-    double T = task_tokens(t, c), Ts = T / c->tp, R = task_rows(t, c);
-    *b = (LayerBytes){ .residual = 2 * (2 * Ts * m->h), .norm = 2 * (2 * Ts * m->h) };
-    if (k.gdn) b->gdn = gdn_bytes(m, c, T);
-    else attention_bytes(b, m, c, T);
-    if (!k.moe) b->mlp = 2 * T * 3.0 * m->fd / c->tp;
-    else {
-        b->router = Ts * m->E * 9;
-        b->input  = 2 * R * m->h;
-        b->fc1    = 2 * R * 2.0 * m->f / c->etp;
-        b->act    = 2 * R * m->f / c->etp;
-        b->fc2    = t->keep_fc2 ? 2 * R * m->h : 0;
-        b->shared = 2 * T * 3.0 * m->fs / c->tp;
+    if (!x || !v->only || (v->rows == ROWS_EXPERTS && bounded)) return true;
+    return weight_trains(&x->weight[v->read_by]);
+}
+
+/* Statistics of norms, a few bytes a row, are left out; so is in other trainers what follows from the
+ * router's choice, of which they keep logits, probabilities and a map: 9 bytes where the trainer here has
+ * 4. */
+static bool is_counted(const KeptValue *v, const Description *d, const Task *t)
+{
+    if (v->label == L_STAT) return v->read_by >= 0 && d->step[v->read_by].type == STEP_CORE;
+    return !(t->foreign && v->label == L_ROUTE);
+}
+
+void layer_bytes(LayerBytes *b, const Task *t, const Candidate *c, LayerClass k)
+{
+    const Description *d = class_description(t, k);
+    RankShape r = task_rank(t, c);
+    bool      bounded = k.lora && rows_bounded(t, c);
+    *b = (LayerBytes){ 0 };
+    for (int i = 0; i < d->values; i++) {
+        const KeptValue *v = &d->value[i];
+        double bytes = value_bytes(v, &r);
+        if (!is_counted(v, d, t)) continue;
+        if (t->foreign && v->label == L_LOGITS) bytes *= 9.0 / 4;
+        if (!is_read(v, k.lora, bounded)) {
+            b->unread += bytes;
+            continue;
+        }
+        b->of[v->label] += bytes;
+        if (v->read_by >= 0 && d->step[v->read_by].type == STEP_PRODUCT) b->inputs[v->label] += bytes;
     }
-    if (k.lora) adapted_bytes(b, t, c, k.lora, R);
+    if (k.kinds.ffn != FFN_MOE) return;
+    if (t->keep_fc2) b->fc2 = 2 * r.rows[ROWS_EXPERTS] * (double)t->model->text.D;
+    if (k.lora) b->of[L_LORA] = 2 * r.rows[ROWS_EXPERTS] * k.lora->expert_rank;
 }
 
-double analytic_layer_kept(const LayerBytes *b, const Task *t, unsigned re)
+/* Full recompute keeps what is pinned. Other trainers drop the log-sum-exps of attention with its output,
+ * which some of them keep. */
+double layer_kept(const LayerBytes *b, const Task *t, unsigned re)
 {
-    double q = t->fp8_stash ? 0.52 : 1;          /* 8 bits, their scales, and some that stay wide */
-    if (re & RE_FULL) return b->residual / 2;
-    double kept = b->residual + b->qkv + b->rotated + b->low + b->gdn;
-    if (!(re & RE_CORE))    kept += b->lse;
-    if (!(re & RE_CORE) || t->keep_core) kept += q * b->core;
-    if (!(re & RE_NORM))    kept += q * b->norm;
-    if (!(re & RE_UP_PROJ)) kept += b->up;
-    if (!(re & RE_MLP))     kept += b->mlp * (2 + q) / 3;     /* gate, up, and their product */
-    if (re & RE_MOE) return kept;
-    kept += b->router + b->fc1 + b->fc2 + b->pairs;
-    if (!(re & RE_MOE_DISPATCH)) kept += q * b->input;
-    if (!(re & (RE_MOE_ACT | RE_MOE_DISPATCH))) kept += q * b->act;
-    if (!(re & RE_SHARED))       kept += b->shared * (2 + q) / 3;
+    uint32_t dropped = dropped_labels(t->layers, re);
+    double   narrow = t->fp8_stash ? 1 - 0.52 : 0;           /* 8 bits, scales, and some that stay wide */
+    double   kept = re & (RE_MOE | RE_FULL) ? 0 : b->fc2;
+    if (t->foreign && dropped >> L_CORE & 1) dropped |= 1u << L_STAT;
+    if (t->keep_core && !(re & RE_FULL)) dropped &= ~(1u << L_CORE);
+    for (int l = 0; l < LABEL_N; l++)
+        if (!(dropped >> l & 1)) kept += b->of[l] - narrow * b->inputs[l];
     return kept;
+}
+
+void analytic_layer(LayerBytes *b, const Task *t, const Candidate *c, LayerClass k)
+{
+    LayerTable table;
+    Task       own = task_with_layers(t, &table);
+    layer_bytes(b, &own, c, k);
+}
+
+double analytic_layer_kept(const LayerBytes *b, const Task *t, unsigned recompute)
+{
+    LayerTable table;
+    Task       own = task_with_layers(t, &table);
+    return layer_kept(b, &own, recompute);
 }
 
 double analytic_in_flight(const Task *t, const Candidate *c, int stage)
 {
     double M = task_micros(t, c), over = c->overlap ? 1 : 0;
     if (c->pp == 1) return 1 + (t->thin_overlap ? 0.1 : 1) * over;
-    if (c->vpp == 1) return least(c->pp - stage, M);         /* there overlap is refused */
+    if (c->vpp == 1) return least(c->pp - stage, M);         /* the rules refuse overlap there */
     return least(2.0 * (c->pp - 1 - stage) + (double)(c->vpp - 1) * c->pp + over + 1, M * c->vpp);
 }
 
-/* Of the first n pieces of a stage those of its v-th chunk: PP micro-batches take turns in each. */
+/* A piece is one micro-batch of one chunk. Of the first n pieces of a stage, those of its v-th chunk: PP
+ * micro-batches take turns in each. */
 static int pieces_of(const Candidate *c, int n, int v)
 {
     int round = c->pp * c->vpp, rest = n % round - v * c->pp;
@@ -126,102 +121,110 @@ static double chunk_in_flight(const Task *t, const Candidate *c, int pieces, int
 /* Visual tokens among a rank's own, at most. */
 static double visual_rows(const Task *t, const Candidate *c)
 {
-    double all = (double)t->patches * c->mbs / t->model->merged;
+    double all = (double)t->patches * c->mbs / (double)merged_patches(&t->model->vision);
     return c->tp * c->cp > 1 ? least(all, task_tokens(t, c) / c->tp) : all;
 }
 
-/* What a block leaves for its backward. */
-static double block_bytes(const ModelRow *m, double P, unsigned re)
+double vision_block_bytes(const Task *t, unsigned re)
 {
-    int widths = 20 - (re & RE_NORM ? 4 : 0) - (re & RE_CORE ? 2 : 0);
-    return P * ((double)widths * m->hv + 4.0 * m->fv);
+    const Description *d = &t->layers->block;
+    uint32_t dropped = dropped_labels(t->layers, re & (RE_NORM | RE_CORE));
+    double   bytes = 0;
+    for (int i = 0; i < d->values; i++) {
+        const KeptValue *v = &d->value[i];
+        if (v->label != L_V_STAT && !(dropped >> v->label & 1)) bytes += 2 * v->cols;
+    }
+    return bytes;
 }
 
-/* What the tower keeps of a micro-batch until its backward; work: and the block that is being computed,
- * perhaps again. tp and cp share pictures out, but one rank may have to take them all. Pixels are there as
+/* What the tower keeps of a micro-batch until its backward; work: and the block that is being computed or
+ * recomputed. tp and cp divide pictures, but one rank may have to take them all. Pixels are there as
  * bytes and as numbers; where nothing is kept two buffers of patches take turns, and mergers that train keep
  * theirs. */
 static double vision_bytes(double *work, const Task *t, const Candidate *c)
 {
-    const ModelRow *m = t->model;
-    bool   frozen = t->frozen_vision && !t->lora, again = c->recompute & (RE_VISION | RE_FULL);
-    double P = (double)t->patches * c->mbs, tokens = P / m->merged, W = (double)m->merged * m->hv;
-    double block = block_bytes(m, P, c->recompute), input = P * 2.0 * m->hv;
-    double blocks = frozen ? 0 : t->lora ? t->lora->tower.blocks : m->depth;
-    double mergers = frozen ? 0 : t->lora ? t->lora->tower.mergers : 1 + m->taps;
-    double out = 2.0 * (1 + m->taps) * m->h, pixels = 3.0 * PATCH_IN * P;
-    double rows = (blocks + mergers > 0) + (c->tp * c->cp > 1);      /* gradients; what came from others */
-    *work = again || blocks < m->depth ? block : 0;
-    if (blocks > 0) *work += 2 * P * (6.0 * m->hv + m->fv);
-    return blocks * (again ? input : block) + (again ? 0 : mergers * tokens * W * 2 * 3) + pixels
-         + out * (tokens + rows * visual_rows(t, c))
-         + (blocks < m->depth ? (2 + mergers) * input : 0);
+    const VisionShape *v = &t->model->vision;
+    bool   frozen = t->frozen_vision && !t->lora, recomputed = c->recompute & (RE_VISION | RE_FULL);
+    double D = (double)v->D, depth = (double)v->depth, merged = (double)merged_patches(v);
+    double P = (double)t->patches * c->mbs, tokens = P / merged;
+    double block = P * vision_block_bytes(t, c->recompute), input = P * 2 * D;
+    double blocks = frozen ? 0 : t->lora ? t->lora->tower.blocks : depth;
+    double mergers = frozen ? 0 : t->lora ? t->lora->tower.mergers : 1 + v->deepstacks;
+    double out = 2.0 * (1 + v->deepstacks) * (double)v->out, pixels = 3.0 * (double)vision_patch_dim(v) * P;
+    double rows = (blocks + mergers > 0) + (c->tp * c->cp > 1);      /* gradients; rows of other ranks */
+    *work = recomputed || blocks < depth ? block : 0;
+    if (blocks > 0) *work += 2 * P * (6 * D + (double)v->I);
+    return blocks * (recomputed ? input : block) + (recomputed ? 0 : mergers * tokens * merged * D * 2 * 3)
+         + pixels + out * (tokens + rows * visual_rows(t, c))
+         + (blocks < depth ? (2 + mergers) * input : 0);
 }
 
 static double logits_bytes(const Task *t, const Candidate *c)
 {
-    double T = task_tokens(t, c), V = (double)t->model->V / c->tp;
-    if (t->unfused_logits) return T * V * 6;
-    BackendTraits card = backend_traits("cuda");
-    return least(T, (double)head_chunk_rows(t->model->V, card.logits)) * V * (card.logits_in_act_dtype ? 2 : 6);
+    int64_t V = t->model->text.V;
+    double  T = task_tokens(t, c), own = (double)V / c->tp;
+    if (t->unfused_logits) return T * own * 6;
+    BackendTraits gpu = backend_traits("cuda");
+    return least(T, (double)head_chunk_rows(V, gpu.logits)) * own * (gpu.logits_in_act_dtype ? 2 : 6);
 }
 
 /* Rows of a token that leave the rank: one for each of its experts, or one for each node that has some. */
 static double copies(const Task *t, const Candidate *c)
 {
-    double nodes = most((double)c->ep * c->etp / t->hw.domain, 1), k = t->model->k;
-    return dispatcher_rows[c->dispatch].two_level ? least(k, nodes) : k;
+    double nodes = most((double)c->ep * c->etp / t->hw.domain, 1), K = (double)t->model->text.K;
+    return dispatcher_rows[c->dispatch].two_level ? least(K, nodes) : K;
 }
 
-/* Bytes that one layer works in and then leaves: gradients of what it has between its products. */
-static double layer_work(const Task *t, const Candidate *c, LayerKind k)
+/* Scratch of one layer: gradients of what it has between its products. */
+static double layer_work(const Task *t, const Candidate *c, LayerClass k)
 {
-    const ModelRow *m = t->model;
-    double T = task_tokens(t, c), q = (double)m->nq / c->tp, kv = most((double)m->nkv / c->tp, 1);
-    double attention = T * 3 * (q + kv) * m->d, feed = T * 3.0 * m->fd / c->tp;
-    if (k.moe) feed = task_rows(t, c) * (m->h + 2.0 * m->f / c->etp);
-    return 2 * (most(attention, feed) + 2 * T / c->tp * m->h);
+    const TextShape *s = &t->model->text;
+    RankShape r = task_rank(t, c);
+    double T = r.rows[ROWS_GATHERED], heads = (double)s->H / r.tp + (double)s->G / r.kv, D = (double)s->D;
+    double attention = T * 3 * heads * (double)s->C, ffn = T * 3 * (double)s->I / r.tp;
+    if (k.kinds.ffn == FFN_MOE) ffn = r.rows[ROWS_EXPERTS] * (D + 2 * (double)s->F / r.etp);
+    return 2 * (most(attention, ffn) + 2 * r.rows[ROWS_TOKENS] * D);
 }
 
-/* What one layer of a kind keeps, and what it works in: what it drops is there again meanwhile. */
-typedef struct Kinds { double kept[MOST_LAYERS], work[MOST_LAYERS]; } Kinds;
+/* What one layer of a class keeps, and what it works in: what it drops is there again meanwhile. */
+typedef struct ClassBytes { double kept[MOST_LAYERS], work[MOST_LAYERS]; } ClassBytes;
 
-static void kinds_bytes(Kinds *k, const Task *t, const Candidate *c)
+static void fill_classes(ClassBytes *k, const Task *t, const Candidate *c)
 {
-    for (int i = 0; i < task_kinds(t); i++) {
-        LayerKind  kind = task_kind(t, i);
+    for (int i = 0; i < task_classes(t); i++) {
+        LayerClass class = task_class(t, i);
         LayerBytes b;
         k->kept[i] = k->work[i] = 0;
-        if (!task_has_kind(t, kind)) continue;
-        analytic_layer(&b, t, c, kind);
-        if (!kind.lora || kind.lora->kept) k->kept[i] = analytic_layer_kept(&b, t, c->recompute);
-        k->work[i] = analytic_layer_kept(&b, t, 0) + b.unread - k->kept[i];
-        if (!t->foreign) k->work[i] += layer_work(t, c, kind);
+        if (!task_has_class(t, class)) continue;
+        layer_bytes(&b, t, c, class);
+        if (!class.lora || class.lora->kept) k->kept[i] = layer_kept(&b, t, c->recompute);
+        k->work[i] = layer_kept(&b, t, 0) + b.unread - k->kept[i];
+        if (!t->foreign) k->work[i] += layer_work(t, c, class);
     }
 }
 
-static double buffer_bytes(const Task *t, const Candidate *c, const StageLayers *s, const Kinds *k)
+static double buffer_bytes(const Task *t, const Candidate *c, const StageLayers *s, const ClassBytes *k)
 {
-    const ModelRow *m = t->model;
-    double T = task_tokens(t, c), bytes = c->tp > 1 ? 4 * T * m->h : 0, worst = 0;
+    double T = task_tokens(t, c), D = (double)t->model->text.D, bytes = c->tp > 1 ? 4 * T * D : 0, worst = 0;
     bool   moe = false;
-    for (int i = 0; i < task_kinds(t); i++) {
+    for (int i = 0; i < task_classes(t); i++) {
         if (!s->n[i]) continue;
-        moe |= task_kind(t, i).moe;
+        moe |= task_class(t, i).kinds.ffn == FFN_MOE;
         worst = most(worst, k->work[i]);
     }
-    if (moe && c->ep * c->etp > 1)
-        bytes += 2 * m->h * (T / c->tp * copies(t, c) + task_rows(t, c)) * (c->overlap ? 2 : 1);
+    double rows = T / c->tp * copies(t, c) + task_rank(t, c).rows[ROWS_EXPERTS];
+    if (moe && c->ep * c->etp > 1) bytes += 2 * D * rows * (c->overlap ? 2 : 1);
     return bytes + worst;
 }
 
-/* Rows on their way from stage to stage, two of each way and one that is sent back: with them, before they
- * have joined, what mergers made for the first layers. */
-static double wire_bytes(const Task *t, const Candidate *c, bool first)
+/* Rows between stages, two in each direction and one that is being sent: with them the deepstack features
+ * that join layers of later stages. */
+static double border_bytes(const Task *t, const Candidate *c, bool first)
 {
     const ModelRow *m = t->model;
-    double visual = m->depth && first ? visual_rows(t, c) : 0;
-    return c->pp > 1 ? 5 * 2 * m->h * (task_tokens(t, c) / c->tp + m->taps * visual) : 0;
+    double visual = m->vision.depth && first ? visual_rows(t, c) : 0;
+    return c->pp > 1 ? 5 * 2 * (double)m->text.D * (task_tokens(t, c) / c->tp + m->vision.deepstacks * visual)
+                     : 0;
 }
 
 static void static_bytes(StageMemory *s, const Task *t, const Candidate *c, const StageLayers *l)
@@ -230,28 +233,29 @@ static void static_bytes(StageMemory *s, const Task *t, const Candidate *c, cons
     stage_params(&p, t, c, l);
     double w = stage_weight_bytes(t), g = t->grad_bytes, moments = 2.0 * t->moment_bytes;
     double all = params_here(p.trained), owned = c->zero ? params_owned(p.trained, t, c) : all;
-    double still = c->zero == 3 ? params_owned(p.still, t, c) : params_here(p.still);
+    double frozen = c->zero == 3 ? params_owned(p.frozen, t, c) : params_here(p.frozen);
     double away = c->offload * (moments + (t->keep_master ? 0 : t->master_bytes));
-    s->weights   = w * ((c->zero == 3 ? owned + p.gathered : all) + still);
+    s->weights   = w * ((c->zero == 3 ? owned + p.gathered : all) + frozen);
     s->grads     = g * (c->zero >= 2 ? owned + p.summed : all);
     s->optimizer = owned * (t->master_bytes + moments - away);
 }
 
-static double layers_kept(const Task *t, const StageLayers *l, const Kinds *k)
+static double layers_kept(const Task *t, const StageLayers *l, const ClassBytes *k)
 {
     double sum = 0;
-    for (int i = 0; i < task_kinds(t); i++) sum += l->n[i] * k->kept[i];
+    for (int i = 0; i < task_classes(t); i++) sum += l->n[i] * k->kept[i];
     return sum;
 }
 
-/* What a stage keeps of all that is in flight, with `tower` in its first chunk. Chunks share buffers that
- * have room for the largest that comes there, or have their own, whatever takes less; elsewhere they take
- * what they need, layers on the mean. Beside its layers a piece has its output, its gradient and angles. */
-static double kept_bytes(const Task *t, const Candidate *c, int stage, const Kinds *k, double tower)
+/* What a stage keeps of all pieces in flight, with `tower` in its first chunk. Chunks share buffers as large
+ * as the largest of them, or have their own, whatever takes less; in other trainers they take what they need,
+ * layers on the mean. Beside its layers a piece has its output, its gradient and rotary angles. */
+static double kept_bytes(const Task *t, const Candidate *c, int stage, const ClassBytes *k, double tower)
 {
     double pieces = analytic_in_flight(t, c, stage), largest = 0, apart = 0, sum = 0, layers = 0, longest = 0;
     double first = 0, other = 0, T = task_tokens(t, c);
-    double piece = t->foreign ? 0 : 2 * (2 * T / c->tp * t->model->h) + 4 * T * t->model->d;
+    const TextShape *m = &t->model->text;
+    double piece = t->foreign ? 0 : 2 * (2 * T / c->tp * (double)m->D) + 4 * T * (double)m->C;
     for (int v = 0; v < c->vpp; v++) {
         StageLayers l;
         chunk_layers(&l, t, c, stage, v);
@@ -268,7 +272,7 @@ static double kept_bytes(const Task *t, const Candidate *c, int stage, const Kin
     return least(n * largest + (pieces - n) * other, apart);
 }
 
-static void stage_bytes(StageMemory *s, const Task *t, const Candidate *c, int stage, const Kinds *k)
+static void stage_bytes(StageMemory *s, const Task *t, const Candidate *c, int stage, const ClassBytes *k)
 {
     StageLayers l;
     double tower = 0;
@@ -277,29 +281,33 @@ static void stage_bytes(StageMemory *s, const Task *t, const Candidate *c, int s
     static_bytes(s, t, c, &l);
     s->activations = kept_bytes(t, c, stage, k, 0);
     if (l.last) s->logits = logits_bytes(t, c);
-    if (l.first && t->model->depth && t->patches)
+    if (l.first && t->model->vision.depth && t->patches)
         s->vision = kept_bytes(t, c, stage, k, vision_bytes(&tower, t, c)) - s->activations;
-    s->buffers = most(buffer_bytes(t, c, &l, k), tower);                      /* logits lie there too */
-    if (!t->foreign) s->buffers = most(s->buffers - s->logits, 0) + wire_bytes(t, c, l.first);
+    s->buffers = most(buffer_bytes(t, c, &l, k), tower);                      /* logits are in them */
+    if (!t->foreign) s->buffers = most(s->buffers - s->logits, 0) + border_bytes(t, c, l.first);
     s->total = s->weights + s->grads + s->optimizer + s->activations + s->logits + s->vision + s->buffers
              + s->fixed;
 }
 
 void analytic_memory(StageMemory *s, const Task *t, const Candidate *c, int stage)
 {
-    Kinds k;
-    kinds_bytes(&k, t, c);
-    stage_bytes(s, t, c, stage, &k);
+    LayerTable table;
+    Task       own = task_with_layers(t, &table);
+    ClassBytes k;
+    fill_classes(&k, &own, c);
+    stage_bytes(s, &own, c, stage, &k);
 }
 
 double analytic_peak(const Task *t, const Candidate *c, int *stage)
 {
-    double peak = 0;
-    Kinds k;
-    kinds_bytes(&k, t, c);
+    LayerTable table;
+    Task       own = task_with_layers(t, &table);
+    double     peak = 0;
+    ClassBytes k;
+    fill_classes(&k, &own, c);
     for (int p = 0; p < c->pp; p++) {
         StageMemory s;
-        stage_bytes(&s, t, c, p, &k);
+        stage_bytes(&s, &own, c, p, &k);
         if (s.total <= peak) continue;
         peak = s.total;
         if (stage) *stage = p;

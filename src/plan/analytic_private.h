@@ -1,59 +1,97 @@
-/* plan/analytic_private.h -- what the formulas of memory and time share: which layers a stage has, what a layer
- * weighs on a rank, how many of its activations live at once. Nothing here allocates. */
+/* plan/analytic_private.h -- what the analytic model of memory and the one of time share: which layers a
+ * stage has, what a layer weighs on a rank, how many of its activations live at once. Nothing here
+ * allocates. */
 #ifndef PLAN_ANALYTIC_PRIVATE_H
 #define PLAN_ANALYTIC_PRIVATE_H
 
 #include "plan/lora_cost.h"
 
-/* Layers by kind: two bits, gated delta net and experts; with adapters, those that are lora alike. */
-enum { KIND_MOE = 1, KIND_GDN = 2, PLAIN_KINDS = 4 };
+/* Layers that cost the same are of one class: an attention kind and an FFN kind; with adapters, a class of
+ * plan/lora_cost.h. */
+enum { PLAIN_CLASSES = ATTENTION_KINDS * FFN_KINDS };
 
-enum { PATCH_IN = 3 * 2 * 16 * 16 };     /* values of a patch, of every tower here */
+static inline int plain_class(LayerKinds k) { return (int)k.attention * FFN_KINDS + (int)k.ffn; }
+
+/* Parameters of a layer by what divides them. */
+typedef struct LayerParams { double whole, tp, kv, experts; } LayerParams;
+
+/* Multiply-adds of the tower with its mergers: of a patch, and of a pair of patches. */
+typedef struct VisionMacs { double patch, pair; } VisionMacs;
+
+/* What of a model does not depend on the layout. */
+struct LayerTable {
+    bool        has[PLAIN_CLASSES];
+    Description layer[PLAIN_CLASSES];    /* of classes that the model has */
+    LayerParams params[PLAIN_CLASSES];
+    int16_t     below[MOST_LAYERS + 1][PLAIN_CLASSES];       /* layers [0, l) of a class */
+    int         last;                    /* class of the last layer, and so of MTP layers */
+    Description block;                   /* of the tower */
+    VisionMacs  tower;
+    double      tower_params, tower_gathered;
+    uint32_t    dropped[RE_BITS];        /* labels that a word of memory.recompute drops, a bit each */
+};
+
+uint32_t dropped_labels(const LayerTable *t, unsigned recompute);
+Task     task_with_layers(const Task *t, LayerTable *table);     /* t; without layers it gets them in table */
 
 typedef struct StageLayers {
-    int  n[MOST_LAYERS];
-    int  all, mtp;                       /* mtp is among n[KIND_MOE] */
+    int  n[MOST_LAYERS];                 /* by class */
+    int  all, mtp;                       /* mtp layers are among n */
     bool first, last;
 } StageLayers;
 
 void   stage_layers(StageLayers *s, const Task *t, const Candidate *c, int stage);
 void   chunk_layers(StageLayers *s, const Task *t, const Candidate *c, int stage, int v);   /* of its v-th */
 
-static inline int task_kinds(const Task *t) { return t->lora ? t->lora->kinds : PLAIN_KINDS; }
+static inline int task_classes(const Task *t) { return t->lora ? t->lora->classes : PLAIN_CLASSES; }
 
-static inline LayerKind task_kind(const Task *t, int i)
+static inline LayerClass task_class(const Task *t, int i)
 {
-    if (t->lora) return (LayerKind){ .moe = t->lora->kind[i].moe, .lora = &t->lora->kind[i] };
-    return (LayerKind){ .gdn = i & KIND_GDN, .moe = i & KIND_MOE };
+    if (t->lora) return (LayerClass){ .kinds = t->lora->layer[i].kinds, .lora = &t->lora->layer[i] };
+    return (LayerClass){ .kinds = { (AttentionId)(i / FFN_KINDS), (FfnId)(i % FFN_KINDS) } };
 }
 
 /* Whether any layer of the model is of it. */
-static inline bool task_has_kind(const Task *t, LayerKind k)
+static inline bool task_has_class(const Task *t, LayerClass k)
 {
-    const ModelRow *m = t->model;
-    return k.lora || ((!k.gdn || m->gdn_every) && (k.moe ? m->E > 0 : m->nd > 0));
+    return k.lora || t->layers->has[plain_class(k.kinds)];
 }
+
+static inline const Description *class_description(const Task *t, LayerClass k)
+{
+    return &t->layers->layer[plain_class(k.kinds)];
+}
+
+/* analytic_layer and analytic_layer_kept of a task that has its layers. */
+void   layer_bytes(LayerBytes *b, const Task *t, const Candidate *c, LayerClass k);
+double layer_kept(const LayerBytes *b, const Task *t, unsigned recompute);
 
 /* Ranks that have the same part of a parameter: of what tp does not cut all of a stage, of what it does those
  * of dp and cp, of experts those of edp. */
 enum { BY_STAGE, BY_DP, BY_EDP, SHARERS };
 
-/* Parameters of a rank: what trains, and what does not. Sharded ones are gathered by units, and gradients
- * made so: layers take turns in two buffers, the tables of the ends have one each. */
+/* Parameters of a rank: trained and frozen. Sharded ones are gathered by units, and gradients are reduced so:
+ * layers take turns in two buffers, the tables of the first and the last stage have one each. */
 typedef struct StageParams {
-    double trained[SHARERS], still[SHARERS];
+    double trained[SHARERS], frozen[SHARERS];
     double gathered, summed;             /* in those buffers */
-    double again;                        /* share of the layers that backward asks for once more */
+    double again;                        /* share of the layers that backward gathers once more */
 } StageParams;
 
 void   stage_params(StageParams *p, const Task *t, const Candidate *c, const StageLayers *s);
 
-/* Of one attention (or MLA, or gated delta net): what TP cuts, and what every rank of TP has whole. */
-typedef struct AttnParams { double cut, kv, whole; } AttnParams;
+double     vision_params(const VisionShape *v);
+double     vision_gathered(const VisionShape *v);            /* of those, what ZeRO-3 gathers at a time */
+VisionMacs vision_macs(const VisionShape *v);
+double     vision_block_bytes(const Task *t, unsigned recompute);     /* that a block keeps of a patch */
 
-AttnParams attn_params(const ModelRow *m, bool gdn);
-double     vision_params(const ModelRow *m);
-double     core_macs(const ModelRow *m, int64_t seq, bool gdn, bool windowed);   /* of a token and a layer */
+/* Numbers of a rank that descriptions are evaluated with. */
+typedef struct RankShape { double tp, kv, ep, etp, rows[3]; } RankShape;     /* kv: ranks that cut kv heads */
+
+static inline double rank_cut(const RankShape *r, CutBy by)
+{
+    return by == CUT_TP ? r->tp : by == CUT_ETP ? r->etp : by == CUT_KV ? r->kv : 1;
+}
 
 static inline double task_dp(const Task *t, const Candidate *c)
 {
@@ -81,11 +119,30 @@ static inline double params_owned(const double n[SHARERS], const Task *t, const 
     return sum;
 }
 
-/* Rows of the busiest rank over the even share: where all experts are on every rank none is busier. */
-static inline double task_uneven(const Task *t, const Candidate *c)
+/* Rows of the busiest rank over the even share: 1 where all experts are on every rank. */
+static inline double task_imbalance(const Task *t, const Candidate *c)
 {
     return c->ep * c->etp > 1 ? t->imbalance : 1;
 }
+
+/* Tokens of a micro-batch on a rank, where tp does not divide them. */
+static inline double task_tokens(const Task *t, const Candidate *c)
+{
+    return (double)t->seq * c->mbs / c->cp;
+}
+
+static inline RankShape task_rank(const Task *t, const Candidate *c)
+{
+    const TextShape *s = &t->model->text;
+    double T = task_tokens(t, c), G = (double)s->G;
+    RankShape r = { .tp = c->tp, .kv = c->tp < G ? c->tp : G, .ep = c->ep, .etp = c->etp };
+    r.rows[ROWS_TOKENS]   = T / c->tp;
+    r.rows[ROWS_GATHERED] = T;
+    r.rows[ROWS_EXPERTS]  = T / c->tp * (double)s->K * c->etp * task_imbalance(t, c);
+    return r;
+}
+
+static inline int64_t merged_patches(const VisionShape *v) { return v->merge * v->merge; }   /* of a token */
 
 /* Patches that attend to each other. */
 static inline double task_picture(const Task *t)

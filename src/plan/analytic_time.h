@@ -6,21 +6,21 @@
 
 #include <math.h>
 
-double ep_pass(const Task *t, const Candidate *c);           /* one way of one micro-batch and layer */
-double tp_layer(const Task *t, const Candidate *c, LayerKind k, bool forward);
-double cp_layer(const Task *t, const Candidate *c, double forward, double backward);
-double pp_micro(const Task *t, const Candidate *c);
-double dp_exposed(const Task *t, const Candidate *c, const StageParams *p, double forward, double backward);
-
 /* Seconds of one layer and micro-batch on a rank, forward and backward apart; memory is both together. */
 typedef struct LayerTime {
     double gemm[2], experts[2], attention[2], memory;
-    double up, mlp, shared;              /* of gemm[0]: what can be recomputed by itself */
-    double passes;                       /* on the road to the experts, replays with them */
-    double replay;                       /* forward work done again, road aside */
+    double made[LABEL_N];                /* of gemm[0] and experts[0]: the products that make a kept value */
+    double passes;                       /* dispatches and combines of tokens, replays included */
+    double replay;                       /* recomputed forward work, dispatch aside */
 } LayerTime;
 
-void   layer_time(LayerTime *l, const Task *t, const Candidate *c, LayerKind k);
+double ep_pass(const Task *t, const Candidate *c);           /* one dispatch of one micro-batch and layer */
+double tp_layer(const Task *t, const Candidate *c, LayerClass k, bool forward);
+double cp_layer(const Task *t, const Candidate *c, LayerClass k, const LayerTime *l);
+double pp_micro(const Task *t, const Candidate *c);
+double dp_exposed(const Task *t, const Candidate *c, const StageParams *p, double forward, double backward);
+
+void   layer_time(LayerTime *l, const Task *t, const Candidate *c, LayerClass k);
 double head_time(double *memory, const Task *t, const Candidate *c);         /* products; its bytes apart */
 double vision_time(double *replay, const Task *t, const Candidate *c);
 

@@ -1,8 +1,8 @@
-/* plan/analytic_work.c -- seconds of a layer's work by formula.
+/* plan/analytic_work.c -- seconds of a layer's work.
  *
  * A product takes its FLOPs at the share of the peak that large ones reach, less what idles in the last wave
  * of tiles and what a short inner dimension costs. Products of experts lose what their last tiles lack of
- * rows. Everything between products is bandwidth: six times what the layer leaves for backward, and the rows
+ * rows. Everything between products is bandwidth: six times what the layer keeps for backward, and the rows
  * that are sorted by expert and back. */
 #include "plan/analytic_time.h"
 
@@ -31,15 +31,15 @@ static double bytes_time(const Task *t, double bytes)
     return bytes / (t->hw.memory_bw * t->hw.work[WORK_MEMORY].flat);
 }
 
-/* Products with the r columns of pairs that move so many values: their bytes, unless r is large. */
+/* Products with the r columns of adapters that move so many values: their bytes, unless r is large. */
 static double narrow(const Task *t, double values, double r)
 {
     return fmax(bytes_time(t, 2 * values), 2 * values * r / peak(t));
 }
 
-/* Adds the pairs of a weight of which a rank has k inputs and a share of the outputs. */
-static void pairs(double to[2], const Task *t, double m, double k, double share, const LoraWeight *w,
-                  bool grouped)
+/* Adds the adapters of a weight of which a rank has k inputs and a share of the outputs. */
+static void add_adapters(double to[2], const Task *t, double m, double k, double share, const LoraWeight *w,
+                         bool grouped)
 {
     LoraTraffic v = lora_traffic(w, grouped);
     for (int i = 0; i < 2; i++) to[i] += narrow(t, m * (k * v.in[i] + share * w->out * v.out[i]), w->r);
@@ -47,7 +47,7 @@ static void pairs(double to[2], const Task *t, double m, double k, double share,
 
 /* Adds y (m, n) = x (m, k) w', and backward the gradients of x and of w, where they are wanted: without w
  * both are. Returns the forward. */
-static double products(double to[2], const Task *t, double m, double n, double k, const LoraWeight *w)
+static double add_product(double to[2], const Task *t, double m, double n, double k, const LoraWeight *w)
 {
     double forward = product(t, m, n, k);
     to[0] += forward;
@@ -56,152 +56,134 @@ static double products(double to[2], const Task *t, double m, double n, double k
     return forward;
 }
 
-static void attention_products(LayerTime *l, const Task *t, const Candidate *c, double T, LayerKind kind)
+/* A product of experts idles in the last tile of rows of each expert on the rank, `lost` of its time. */
+static void step_time(LayerTime *l, const Task *t, const RankShape *r, const LayerStep *s,
+                      const LoraWeight *w, double lost)
 {
-    const LoraLayer *x = kind.lora;
-    const ModelRow *m = t->model;
-    double h = m->h, tp = c->tp, q = m->nq / tp;
-    if (kind.gdn) {
-        double K = (double)m->gdn_nk * m->gdn_dk, Vd = (double)m->gdn_nv * m->gdn_dv;
-        products(l->gemm, t, T, (2 * K + 2 * Vd + 2 * m->gdn_nv) / tp, h, NULL);
-        products(l->gemm, t, T, h, Vd / tp, NULL);
-    } else if (m->kv_lora) {
-        if (m->q_lora) products(l->gemm, t, T, m->q_lora, h, NULL);
-        l->up = products(l->gemm, t, T, q * (m->nope + m->rope), m->q_lora ? m->q_lora : h, NULL);
-        products(l->gemm, t, T, m->kv_lora + m->rope, h, NULL);
-        l->up += products(l->gemm, t, T, q * (m->nope + m->v), m->kv_lora, NULL);
-        products(l->gemm, t, T, h, q * m->v, NULL);
-    } else {
-        double kv = fmax(m->nkv / tp, 1);
-        products(l->gemm, t, T, (q * (m->gated ? 2 : 1) + 2 * kv) * m->d, h, x ? &x->qkv : NULL);
-        products(l->gemm, t, T, h, q * m->d, x ? &x->o : NULL);
-        if (x) pairs(l->gemm, t, T, h, 1 / tp, &x->qkv, false);
-        if (x) pairs(l->gemm, t, T, q * m->d, 1, &x->o, false);
+    bool   grouped = s->rows == ROWS_EXPERTS;
+    double m = r->rows[s->rows], k = s->in / rank_cut(r, s->in_cut), share = 1 / rank_cut(r, s->out_cut);
+    double n = s->out * share + s->kv_out / r->kv, both[2] = { 0 }, *to = grouped ? l->experts : l->gemm;
+    l->made[s->makes] += add_product(both, t, m, n, k, w);
+    for (int i = 0; i < 2; i++) to[i] += both[i] * (grouped ? lost : 1);
+    if (w) add_adapters(to, t, m, k, share, w, grouped);
+}
+
+static void core_time(LayerTime *l, const Task *t, const Candidate *c, const LayerStep *s, bool back)
+{
+    double macs = task_tokens(t, c) * core_macs(s, (double)t->seq) / c->tp, bf16 = t->hw.bf16;
+    l->attention[0] += 2 * macs / (bf16 * t->hw.work[WORK_ATTENTION].flat);
+    if (back) l->attention[1] += 4 * macs / (bf16 * t->hw.work[WORK_ATTENTION_BACK].flat);
+}
+
+/* Routers are left out. */
+static void steps_time(LayerTime *l, const Task *t, const Candidate *c, LayerClass k)
+{
+    const Description *d = class_description(t, k);
+    RankShape r = task_rank(t, c);
+    double each = r.rows[ROWS_EXPERTS] * c->ep / (double)(t->model->text.E ? t->model->text.E : 1);
+    double lost = (each + ROWS) / each * t->hw.work[WORK_GEMM].flat / t->hw.work[WORK_GROUPED].flat;
+    for (int i = 0; i < d->steps; i++) {
+        const LayerStep *s = &d->step[i];
+        if (s->type == STEP_CORE) core_time(l, t, c, s, !k.lora || k.lora->core);
+        else if (s->type == STEP_PRODUCT && s->linear != LINEAR_ROUTER)
+            step_time(l, t, &r, s, k.lora ? &k.lora->weight[i] : NULL, lost);
     }
 }
 
-static void attention_core(LayerTime *l, const Task *t, const Candidate *c, double T, LayerKind kind)
+static void add_moe_replay(LayerTime *l, const LayerBytes *b, const Task *t, unsigned re)
 {
-    const ModelRow *m = t->model;
-    bool   gdn = kind.gdn;
-    double macs = core_macs(m, t->seq, gdn, false), bf16 = t->hw.bf16;
-    if (m->window && !gdn) macs = (macs + core_macs(m, t->seq, gdn, true)) / 2;      /* every second layer */
-    l->attention[0] = 2 * T * macs / c->tp / (bf16 * t->hw.work[WORK_ATTENTION].flat);
-    if (kind.lora && !kind.lora->core) return;
-    l->attention[1] = 4 * T * macs / c->tp / (bf16 * t->hw.work[WORK_ATTENTION_BACK].flat);
+    double input = b->of[L_DISPATCH], act = b->of[L_ACT], up = b->of[L_GATE_UP];
+    if (re & RE_MOE) {
+        double rows = input + up + act + b->of[L_LOGITS] + b->unread;
+        l->replay += l->experts[0] + l->made[L_SHARED_UP] + bytes_time(t, 2 * rows);
+        l->passes += 2;
+        return;
+    }
+    if ((re & RE_MOE_DISPATCH) && input > 0) l->replay += bytes_time(t, 2 * input), l->passes += 1;
+    if (re & (RE_MOE_ACT | RE_MOE_DISPATCH)) l->replay += bytes_time(t, up + act);
+    if (re & RE_SHARED) l->replay += l->made[L_SHARED_UP];
 }
 
-static void expert_products(LayerTime *l, const Task *t, const Candidate *c, double R, const LoraLayer *x)
-{
-    const ModelRow *m = t->model;
-    double each = R / ((double)m->E / c->ep), f = (double)m->f / c->etp, part[2] = { 0 };
-    double lost = (each + ROWS) / each * t->hw.work[WORK_GEMM].flat / t->hw.work[WORK_GROUPED].flat;
-    products(part, t, R, 2 * f, m->h, x ? &x->up : NULL);
-    products(part, t, R, m->h, f, x ? &x->down : NULL);
-    l->experts[0] = part[0] * lost;
-    l->experts[1] = part[1] * lost;
-    if (!x) return;
-    pairs(l->experts, t, R, m->h, 1.0 / c->etp, &x->up, true);
-    pairs(l->experts, t, R, f, 1, &x->down, true);
-}
-
-/* The product of a dense layer, or of experts that all tokens share; returns its first one's forward. */
-static double feed_products(LayerTime *l, const Task *t, double T, double f, const LoraLayer *x)
-{
-    double h = t->model->h, first = products(l->gemm, t, T, 2 * f, h, x ? &x->up : NULL);
-    products(l->gemm, t, T, h, f, x ? &x->down : NULL);
-    if (!x) return first;
-    pairs(l->gemm, t, T, h, f / t->model->fd, &x->up, false);
-    pairs(l->gemm, t, T, f, 1, &x->down, false);
-    return first;
-}
-
-static void replays(LayerTime *l, const LayerBytes *b, const Task *t, unsigned re, bool moe)
+static void add_replay(LayerTime *l, const LayerBytes *b, const Task *t, unsigned re, bool moe)
 {
     if (re & RE_FULL) {
         l->replay = l->gemm[0] + l->experts[0] + l->attention[0] + l->memory / 3;
         if (moe) l->passes += 2;
         return;
     }
-    if (re & RE_CORE)             l->replay += l->attention[0];
-    if (re & RE_NORM)             l->replay += bytes_time(t, 2 * b->norm);
-    if (re & RE_UP_PROJ)          l->replay += l->up;
-    if ((re & RE_MLP) && !moe)    l->replay += l->mlp;
-    if (!moe) return;
-    if (re & RE_MOE) {
-        double rows = b->input + b->fc1 + b->act + b->router + b->unread;
-        l->replay += l->experts[0] + l->shared + bytes_time(t, 2 * rows);
-        l->passes += 2;
-        return;
-    }
-    if ((re & RE_MOE_DISPATCH) && b->input > 0) l->replay += bytes_time(t, 2 * b->input), l->passes += 1;
-    if (re & (RE_MOE_ACT | RE_MOE_DISPATCH)) l->replay += bytes_time(t, b->fc1 + b->act);
-    if (re & RE_SHARED)       l->replay += l->shared;
+    if (re & RE_CORE)    l->replay += l->attention[0];
+    if (re & RE_NORM)    l->replay += bytes_time(t, 2 * (b->of[L_NORM] + b->of[L_MLP_NORM]));
+    if (re & RE_UP_PROJ) l->replay += l->made[L_UP_PROJ];
+    if (re & RE_MLP)     l->replay += l->made[L_MLP_UP];
+    if (moe) add_moe_replay(l, b, t, re);
 }
 
-/* A layer without a backward is a third of its bytes, and half of the way to the experts. */
-void layer_time(LayerTime *l, const Task *t, const Candidate *c, LayerKind k)
+static bool up_wants_input(const Task *t, LayerClass k)
 {
-    const ModelRow *m = t->model;
-    const LoraLayer *x = k.lora;
-    bool   back = !x || x->back;
-    double T = (double)t->seq * c->mbs / c->cp, Ts = T / c->tp;
+    const Description *d = class_description(t, k);
+    for (int i = 0; k.lora && i < d->steps; i++)
+        if (d->step[i].makes == L_GATE_UP) return k.lora->weight[i].input;
+    return true;
+}
+
+/* A layer without a backward moves a third of its bytes, and half of the dispatches of one with it. */
+void layer_time(LayerTime *l, const Task *t, const Candidate *c, LayerClass k)
+{
+    const TextShape *m = &t->model->text;
+    RankShape  r = task_rank(t, c);
+    bool       back = !k.lora || k.lora->back, moe = k.kinds.ffn == FFN_MOE;
     LayerBytes b;
     *l = (LayerTime){ 0 };
-    analytic_layer(&b, t, c, k);
-    l->memory = bytes_time(t, (back ? 6 : 2) * (analytic_layer_kept(&b, t, 0) + b.unread));
-    attention_products(l, t, c, T, k);
-    attention_core(l, t, c, T, k);
-    if (k.moe) {
-        double R = Ts * m->k * c->etp * task_uneven(t, c);
-        expert_products(l, t, c, R, x);
-        l->memory += bytes_time(t, (4 * R * m->h * 2 + Ts * m->E * 20) * (back ? 1 : 0.5));
-        if (m->fs) l->shared = feed_products(l, t, T, (double)m->fs / c->tp, NULL);
-        l->passes = back ? 3 + (!x || x->up.input) : 2;
-    } else l->mlp = feed_products(l, t, T, (double)m->fd / c->tp, x);
-    if (back) replays(l, &b, t, c->recompute, k.moe);
+    layer_bytes(&b, t, c, k);
+    l->memory = bytes_time(t, (back ? 6 : 2) * (layer_kept(&b, t, 0) + b.unread));
+    steps_time(l, t, c, k);
+    if (moe) {
+        double rows = 4 * r.rows[ROWS_EXPERTS] * (double)m->D * 2 + r.rows[ROWS_TOKENS] * (double)m->E * 20;
+        l->memory += bytes_time(t, rows * (back ? 1 : 0.5));
+        l->passes = back ? 3 + up_wants_input(t, k) : 2;
+    }
+    if (back) add_replay(l, &b, t, c->recompute, moe);
 }
 
 double head_time(double *memory, const Task *t, const Candidate *c)
 {
-    const ModelRow *m = t->model;
-    double T = (double)t->seq * c->mbs / c->cp, V = (double)m->V / c->tp, to[2] = { 0 };
+    const TextShape *m = &t->model->text;
+    double T = task_tokens(t, c), V = (double)m->V / c->tp, D = (double)m->D, mtp = (double)m->mtp;
+    double to[2] = { 0 };
     Task wide = *t;
     wide.precision = PREC_BF16;
-    products(to, &wide, T, V, m->h, t->lora ? &t->lora->head : NULL);
-    if (t->lora) pairs(to, t, T, m->h, 1.0 / c->tp, &t->lora->head, false);
-    *memory = (1 + m->mtp) * bytes_time(t, 4 * 2 * T * V);
-    return (1 + m->mtp) * (to[0] + to[1]);
+    add_product(to, &wide, T, V, D, t->lora ? &t->lora->head : NULL);
+    if (t->lora) add_adapters(to, t, T, D, 1.0 / c->tp, &t->lora->head, false);
+    *memory = (1 + mtp) * bytes_time(t, 4 * 2 * T * V);
+    return (1 + mtp) * (to[0] + to[1]);
 }
 
 /* What the tower takes beside its forward. */
-static double adapted_tower(double *replay, const Task *t, const Candidate *c, double P, double forward)
+static double lora_tower_time(double *replay, const Task *t, const Candidate *c, double P, double forward,
+                              double block)
 {
     const LoraTower *x = &t->lora->tower;
-    const ModelRow     *m = t->model;
-    double kept = (double)x->blocks / m->depth, block = P * (20.0 * m->hv + 4.0 * m->fv);
+    double kept = (double)x->blocks / (double)t->model->vision.depth;
     if (c->recompute & (RE_VISION | RE_FULL)) *replay = kept * forward;
     return P * x->back / (t->hw.bf16 * t->hw.work[WORK_GEMM].flat)
          + P * task_picture(t) * x->core / (t->hw.bf16 * t->hw.work[WORK_VISION_BACK].flat)
-         + bytes_time(t, 4 * x->blocks * block) + bytes_time(t, 2 * P * x->pairs) + *replay;
+         + bytes_time(t, 4 * x->blocks * block) + bytes_time(t, 2 * P * x->values) + *replay;
 }
 
 double vision_time(double *replay, const Task *t, const Candidate *c)
 {
-    const ModelRow *m = t->model;
+    const VisionShape *v = &t->model->vision;
     *replay = 0;
-    if (!m->depth || !t->patches) return 0;
-    double P = (double)t->patches * c->mbs / ((double)c->tp * c->cp), D = m->hv, W = m->merged * D;
-    double one = task_picture(t);
-    double linear = m->depth * (8 * D * D + 4 * D * m->fv) * P
-                  + (1 + m->taps) * (P / m->merged) * (2 * W * W + 2 * W * m->h);
-    double core = m->depth * 4 * D * P * one, bf16 = t->hw.bf16, gemm = bf16 * t->hw.work[WORK_GEMM].flat;
-    double block = P * (20.0 * m->hv + 4.0 * m->fv);
+    if (!v->depth || !t->patches) return 0;
+    double P = (double)t->patches * c->mbs / ((double)c->tp * c->cp), one = task_picture(t);
+    double linear = 2 * P * t->layers->tower.patch, core = 2 * P * one * t->layers->tower.pair;
+    double bf16 = t->hw.bf16, gemm = bf16 * t->hw.work[WORK_GEMM].flat, depth = (double)v->depth;
+    double block = P * vision_block_bytes(t, 0);
     double forward = linear / gemm + core / (bf16 * t->hw.work[WORK_VISION].flat)
-                   + bytes_time(t, 2 * m->depth * block);
-    if (t->lora) return forward + adapted_tower(replay, t, c, P, forward);
+                   + bytes_time(t, 2 * depth * block);
+    if (t->lora) return forward + lora_tower_time(replay, t, c, P, forward, block);
     if (t->frozen_vision) return forward;
     if (c->recompute & (RE_VISION | RE_FULL)) *replay = forward;
     return forward + 2 * linear / gemm + 2 * core / (bf16 * t->hw.work[WORK_VISION_BACK].flat)
-         + bytes_time(t, 4 * m->depth * block) + *replay;
+         + bytes_time(t, 4 * depth * block) + *replay;
 }

@@ -1,15 +1,15 @@
-/* plan/lora_cost.c -- see lora.h. What a layer's backward does is what decoder_bwd, attention_bwd, moe_bwd
- * and mlp_bwd decide, by the same questions of the same parameters. */
+/* plan/lora_cost.c -- see lora_cost.h. */
 #include "plan/lora_cost.h"
 
+#include "model/walk.h"
 #include "plan/dryrun.h"
 #include "train/recipe_check.h"
 
 #include <string.h>
 
-/* ---- what trains, and how it is cut ---- */
+/* ---- what trains, and what divides it ---- */
 
-static CutOf cut_of(const Param *p)
+static CutBy cut_of(const Param *p)
 {
     bool tp = false, ep = false, etp = false;
     for (int i = 0; i < p->cuts; i++) {
@@ -17,13 +17,13 @@ static CutOf cut_of(const Param *p)
         ep  |= p->cut[i].axis == AX_EP;
         etp |= p->cut[i].axis == AX_ETP;
     }
-    return ep && etp ? CUT_BOTH : ep ? CUT_EP : etp ? CUT_ETP : tp ? CUT_TP : CUT_WHOLE;
+    return ep && etp ? CUT_EP_ETP : ep ? CUT_EP : etp ? CUT_ETP : tp ? CUT_TP : CUT_NONE;
 }
 
-/* Rows that are heads are cut by how many of them there are. */
-static void count_param(Trained *t, const Param *p, const ModelRow *m)
+/* Rows that are heads are divided by how many heads there are. */
+static void count_param(Trained *t, const Param *p, int64_t H)
 {
-    double *to = p->adapter_of ? t->pairs : t->whole;
+    double *to = p->adapter_of ? t->adapters : t->whole;
     double  all = (double)param_count(p), rows = 0;
     if (p->frozen || p->tied_copy) return;
     if (!p->head_width) {
@@ -33,28 +33,29 @@ static void count_param(Trained *t, const Param *p, const ModelRow *m)
     for (int i = 0; i < p->pieces; i++) rows += (double)p->piece[i].shape[0];
     for (int i = 0; i < p->pieces; i++) {
         int64_t part = p->piece[i].shape[0];
-        to[part / p->head_width < m->nq ? CUT_KV : CUT_TP] += all * (double)part / rows;
+        to[part / p->head_width < H ? CUT_KV : CUT_TP] += all * (double)part / rows;
     }
 }
 
-static void count_unit(Trained *t, const Model *m, int unit, const ModelRow *row)
+static void count_unit(Trained *t, const Model *m, int unit)
 {
     for (int i = 0; i < m->params.n; i++)
-        if (m->params.p[i]->unit == unit) count_param(t, m->params.p[i], row);
+        if (m->params.p[i]->unit == unit) count_param(t, m->params.p[i], m->shape.text.H);
 }
 
-/* What is no layer's is the head's, or lies before the first layer. */
-static void count_ends(LoraCost *a, const Model *m, const ModelRow *row)
+/* Parameters outside the layers are those of the head or lie before the first layer. */
+static void count_ends(LoraCost *a, const Model *m)
 {
     for (int i = 0; i < m->params.n; i++) {
         const Param *p = m->params.p[i];
         int64_t l = 0;
         while (l < m->shape.text.L && m->layer[l].norm->unit != p->unit) l++;
-        if (l == m->shape.text.L) count_param(p->unit == m->head.norm->unit ? &a->last : &a->first, p, row);
+        if (l == m->shape.text.L)
+            count_param(p->unit == m->head.norm->unit ? &a->last : &a->first, p, m->shape.text.H);
     }
 }
 
-/* ---- layers ---- */
+/* ---- a walk over the built model ---- */
 
 static LoraWeight weight_of(const Param *w, bool input)
 {
@@ -67,26 +68,24 @@ static LoraWeight weight_of(const Param *w, bool input)
     return x;
 }
 
-static bool before_core(const Attention *a)
+LoraTraffic lora_traffic(const LoraWeight *w, bool grouped)
 {
-    return is_trainable(a->norm) || is_trainable(a->w_qkv) || is_trainable(a->b_qkv) || is_trainable(a->q_norm) || is_trainable(a->k_norm);
+    double drop = w->drops ? 2 : 0;                          /* the dropped input is read and written */
+    LoraTraffic v = { 0 };
+    if (!w->r) return v;
+    v.in[0] = 1 + drop, v.out[0] = grouped ? 0 : 2;          /* x A'; y is added to */
+    if (w->learns || w->input) v.out[1] += 1;                /* dy B */
+    if (w->learns) v.out[1] += 1, v.in[1] += (grouped ? 1 : 2) + drop;   /* of B and of A; x A' recomputed */
+    if (w->input)  v.in[1] += grouped ? 2 * drop : 2 + drop;
+    return v;
 }
 
-/* on: something before the layer trains. */
-static void fill_layer(LoraLayer *x, const Decoder *d, bool back, bool on)
-{
-    const Attention *a = &d->attn;
-    const Param *up = d->sparse ? d->moe.w_gu : d->mlp.w_gu, *down = d->sparse ? d->moe.w_d : d->mlp.w_d;
-    bool normed = on || attention_trains(a) || is_trainable(d->norm);
-    bool routes = d->sparse && is_trainable(d->moe.w_router);
-    x->moe  = d->sparse, x->back = back;
-    x->core = back && (on || before_core(a));
-    x->qkv  = weight_of(a->w_qkv, back && (on || is_trainable(a->norm)));
-    x->o    = weight_of(a->w_o, x->core);
-    x->up   = weight_of(up, back && normed);
-    x->down = weight_of(down, back && (normed || routes || is_trainable(up)));
-    if (d->sparse) x->router = weight_of(d->moe.w_router, back && normed);
-}
+typedef struct LoraWalk {
+    LoraCost  *a;
+    const Model *m;
+    LoraLayer  now;                      /* the layer that the walk is in */
+    bool       kept[MOST_LAYERS];        /* layers that keep values for a backward */
+} LoraWalk;
 
 static bool same_weight(const LoraWeight *a, const LoraWeight *b)
 {
@@ -96,82 +95,74 @@ static bool same_weight(const LoraWeight *a, const LoraWeight *b)
 
 static bool same_layer(const LoraLayer *a, const LoraLayer *b)
 {
-    return a->moe == b->moe && a->kept == b->kept && a->back == b->back && a->core == b->core &&
-           same_weight(&a->qkv, &b->qkv) && same_weight(&a->o, &b->o) &&
-           same_weight(&a->router, &b->router) && same_weight(&a->up, &b->up) &&
-           same_weight(&a->down, &b->down) && !memcmp(&a->trained, &b->trained, sizeof a->trained);
+    bool same = a->kinds.attention == b->kinds.attention && a->kinds.ffn == b->kinds.ffn &&
+                a->kept == b->kept && a->back == b->back && a->core == b->core &&
+                !memcmp(&a->trained, &b->trained, sizeof a->trained);
+    for (int i = 0; i < MAX_STEPS; i++) same = same && same_weight(&a->weight[i], &b->weight[i]);
+    return same;
 }
 
-static int kind_of(LoraCost *a, const LoraLayer *x)
+static int class_of(LoraCost *a, const LoraLayer *x)
 {
     int i = 0;
-    while (i < a->kinds && !same_layer(&a->kind[i], x)) i++;
-    if (i == a->kinds) a->kind[a->kinds++] = *x;
+    while (i < a->classes && !same_layer(&a->layer[i], x)) i++;
+    if (i == a->classes) a->layer[a->classes++] = *x;
     return i;
 }
 
-/* The lowest layer with a backward is as in model/step.c: pictures whose tower trains are below all. */
-static void fill_layers(LoraCost *a, const Model *m, const ModelRow *row, bool pictures)
+/* The first walk is with pictures: which layers keep values does not depend on whether a micro-batch has
+ * some. */
+static void count_tower(void *self, WalkPlace at, const LayerStep *s, Param *w, bool before)
 {
-    bool    sees = m->shape.vision.depth && (!m->frozen[G_VIT] || !m->frozen[G_ALIGNER]);
-    int64_t L = m->shape.text.L, keeps = sees ? -1 : m->first_trainable, lowest = sees && pictures ? -1 : m->first_trainable;
-    for (int64_t l = 0; l < L; l++) {
-        LoraLayer x = { .kept = l >= keeps };
-        fill_layer(&x, &m->layer[l], l >= lowest, l > lowest);
-        count_unit(&x.trained, m, m->layer[l].norm->unit, row);
-        a->of[l] = (uint8_t)kind_of(a, &x);
-    }
-    a->head = weight_of(m->head.w, lowest < L || is_trainable(m->head.norm));
+    LoraWalk *k = self;
+    if (s->type != STEP_PRODUCT || (at.part != WALK_BLOCK && at.part != WALK_MERGER)) return;
+    LoraWeight  x = weight_of(w, true);
+    LoraTraffic v = lora_traffic(&x, false);
+    k->a->tower.values += at.rows * (s->in * (v.in[0] + v.in[1]) + x.out * (v.out[0] + v.out[1]));
 }
 
-/* ---- the tower ---- */
-
-LoraTraffic lora_traffic(const LoraWeight *w, bool grouped)
+static void note_kept(void *self, WalkPlace at, bool before, bool after)
 {
-    double drop = w->drops ? 2 : 0;                          /* what is dropped is read and written besides */
-    LoraTraffic v = { 0 };
-    if (!w->r) return v;
-    v.in[0] = 1 + drop, v.out[0] = grouped ? 0 : 2;          /* low; y is added to */
-    if (w->learns || w->input) v.out[1] += 1;                /* back */
-    if (w->learns) v.out[1] += 1, v.in[1] += (grouped ? 1 : 2) + drop;       /* of B and of A; low again */
-    if (w->input)  v.in[1] += grouped ? 2 * drop : 2 + drop;
-    return v;
+    LoraWalk *k = self;
+    k->a->tower.blocks  += at.part == WALK_BLOCK && after;
+    k->a->tower.mergers += at.part == WALK_MERGER && after;
+    if (at.part == WALK_LAYER) k->kept[at.index] = after;
 }
 
-static double pairs_of(const Param *w, bool input)
+/* The second walk is of the micro-batch. */
+static void take_step(void *self, WalkPlace at, const LayerStep *s, Param *w, bool before)
 {
-    LoraWeight x = weight_of(w, input);
-    LoraTraffic    v = lora_traffic(&x, false);
-    return (double)w->shape[1] * (v.in[0] + v.in[1]) + x.out * (v.out[0] + v.out[1]);
+    LoraWalk *k = self;
+    if (at.part == WALK_LAYER && s->type == STEP_CORE) k->now.core = before;
+    if (s->type != STEP_PRODUCT) return;
+    if (at.part == WALK_HEAD) k->a->head = weight_of(w, before);
+    if (at.part != WALK_LAYER) return;
+    k->now.weight[s->index] = weight_of(w, before);
+    if (s->linear == LINEAR_EXPERTS) k->now.expert_rank += k->now.weight[s->index].r;
 }
 
-static double merger_pairs(const Merger *m) { return pairs_of(m->w1, true) + pairs_of(m->w2, true); }
-
-static bool merger_trains(const Merger *m)
+/* A layer has a backward if something up to its output trains. */
+static void take_layer(void *self, WalkPlace at, bool before, bool after)
 {
-    return is_trainable(m->norm_w) || is_trainable(m->norm_b) || is_trainable(m->w1) || is_trainable(m->b1) || is_trainable(m->w2) ||
-           is_trainable(m->b2);
+    LoraWalk *k = self;
+    if (at.part != WALK_LAYER) return;
+    k->now.kinds = layer_kinds(&k->m->shape.text, at.index);
+    k->now.kept = k->kept[at.index], k->now.back = after;
+    count_unit(&k->now.trained, k->m, k->m->layer[at.index].norm->unit);
+    k->a->of[at.index] = (uint8_t)class_of(k->a, &k->now);
+    k->now = (LoraLayer){ 0 };
 }
 
-static void fill_tower(LoraCost *a, const Vision *v)
+static void fill_layers(LoraCost *a, const Model *m, bool pictures)
+{
+    LoraWalk k = { .a = a, .m = m };
+    model_walk(m, true, &(Walker){ count_tower, note_kept, &k });
+    model_walk(m, pictures, &(Walker){ take_step, take_layer, &k });
+}
+
+static void fill_tower(LoraCost *a)
 {
     LoraTower *t = &a->tower;
-    double rows = 1 / (double)(v->merge * v->merge);
-    int64_t low = v->first_trainable > 0 ? v->first_trainable : 0;
-    if (!v->depth) return;
-    t->blocks = (int)(v->depth - (low < v->depth ? low : v->depth));
-    for (int64_t i = 0; i < v->depth; i++) {
-        const VisionBlock *b = &v->block[i];
-        t->pairs += pairs_of(b->w_qkv, true) + pairs_of(b->w_o, true) + pairs_of(b->w_up, true) +
-                    pairs_of(b->w_down, true);
-    }
-    for (int f = 0; f < v->deepstacks; f++) {
-        const Merger *m = &v->stack[v->weights[f]];
-        t->mergers += v->after[f] >= v->first_trainable || merger_trains(m);
-        t->pairs += rows * merger_pairs(m);
-    }
-    t->mergers += v->depth - 1 >= v->first_trainable || merger_trains(&v->merger);
-    t->pairs += rows * merger_pairs(&v->merger);
     for (int p = PART_VISION; p <= PART_MERGER; p++) {
         t->back += a->work.sees.patch.part[p] - a->work.forward.patch.part[p];
         t->core += a->work.sees.vpair.part[p] - a->work.forward.vpair.part[p];
@@ -180,14 +171,13 @@ static void fill_tower(LoraCost *a, const Vision *v)
 
 /* ---- opening ---- */
 
-static Status fill(LoraCost *a, const ModelShape *s, const ModelRow *row, const bool *frozen, bool pictures)
+static Status fill(LoraCost *a, const ModelShape *s, const bool *frozen, bool pictures)
 {
     Model m;
-    Chunk whole = { 0, s->text.L, true, true };
-    Status st = model_open_part(&m, s, frozen, &a->conf, NULL, &whole, 1);
+    Status st = model_open_whole(&m, s, frozen, &a->conf);
     if (!st) st = work_open(&a->work, s, frozen, &a->conf);
     if (!st) st = trainable_open(&a->trains, s, frozen, &a->conf, BF16);
-    if (!st) fill_layers(a, &m, row, pictures), count_ends(a, &m, row), fill_tower(a, &m.vision);
+    if (!st) fill_layers(a, &m, pictures), count_ends(a, &m), fill_tower(a);
     model_close(&m);
     return st;
 }
@@ -195,9 +185,10 @@ static Status fill(LoraCost *a, const ModelShape *s, const ModelRow *row, const 
 static Status refuse(const ModelRow *m)
 {
     if (!m->preset)
-        return fail(E_CONFIG, "%s with adapters: no family here builds it, so what lora.target_modules "
-                    "reaches is not known; plan it without lora.*, which trains all of it", m->name);
-    REQUIRE(m->L <= MOST_LAYERS, "%s: %d layers", m->name, m->L);
+        return fail(E_CONFIG, "%s with adapters: no family here trains it, so the modules that "
+                    "lora.target_modules reaches are not known; plan it without lora.*, which trains all",
+                    m->name);
+    REQUIRE(m->text.L <= MOST_LAYERS, "%s: %lld layers", m->name, (long long)m->text.L);
     return OK;
 }
 
@@ -214,7 +205,7 @@ static Status open_all(LoraCost *a, const ModelRow *m, const Config *recipe, boo
     TRY(dryrun_shape(&shape, from, sizeof from, &named));
     if (*path) TRY_CTX(lora_source_open(&a->source, path, &shape), "lora.path");
     TRY(recipe_lora(&a->conf, &recipe->lora, *path ? &a->source.conf : NULL));
-    return fill(a, &shape, m, frozen, pictures);
+    return fill(a, &shape, frozen, pictures);
 }
 
 Status lora_cost_open(LoraCost *a, const ModelRow *m, const Config *recipe, bool pictures)
@@ -229,5 +220,5 @@ void lora_cost_close(LoraCost *a)
 {
     lora_source_close(&a->source);
     trainable_close(&a->trains);
-    a->kinds = 0;
+    a->classes = 0;
 }

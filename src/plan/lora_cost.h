@@ -1,7 +1,7 @@
-/* plan/lora_cost.h -- a model whose weights are frozen and that has adapters beside some of them, as the
- * formulas of closed.h see it: what each layer's backward does, what trains there and how that is cut. The
- * model says it itself once its adapters are attached (model/lora.h), so that every word of
- * lora.target_modules means what it means in a run, and layers may differ. */
+/* plan/lora_cost.h -- a model with adapters (LoRA) for the analytic model (plan/analytic.h): which gradients
+ * the backward of each layer takes, what trains there and what divides it. Adapters are attached as in a run
+ * (model/lora.h) and the built model is walked (model/walk.h), so every word of lora.target_modules means
+ * what it means in a run, and layers may differ. */
 #ifndef PLAN_LORA_COST_H
 #define PLAN_LORA_COST_H
 
@@ -12,17 +12,14 @@
 
 enum { MOST_LAYERS = 128 };
 
-/* What of a tensor a rank has: all of it; its share of tp, of kv heads, of ep, of etp; of ep and etp. */
-typedef enum { CUT_WHOLE, CUT_TP, CUT_KV, CUT_EP, CUT_ETP, CUT_BOTH, CUT_N } CutOf;
-
-/* Parameters that train: adapters, and modules of lora.modules_to_save. */
-typedef struct Trained { double pairs[CUT_N], whole[CUT_N]; } Trained;
+/* Parameters that train, by what divides them: adapters, and modules of lora.modules_to_save. */
+typedef struct Trained { double adapters[CUT_N], whole[CUT_N]; } Trained;
 
 /* A weight of a linear layer in a step. */
 typedef struct LoraWeight {
-    double r, out;                       /* columns of all its pairs; rows that they reach. 0: none */
-    bool   learns;                       /* they train */
-    bool   whole;                        /* it trains itself */
+    double r, out;                       /* rank of all its adapters; rows that they reach. 0: none */
+    bool   learns;                       /* the adapters train */
+    bool   whole;                        /* the weight itself trains */
     bool   input;                        /* the gradient goes on through it */
     bool   drops;                        /* lora.dropout is set */
 } LoraWeight;
@@ -30,12 +27,13 @@ typedef struct LoraWeight {
 static inline bool weight_trains(const LoraWeight *w) { return w->learns || w->whole; }
 
 typedef struct LoraLayer {
-    LoraWeight qkv, o, router, up, down;                  /* up: gate and up as one, of experts too */
-    Trained trained;
-    bool    moe;
-    bool    kept;                        /* what a backward would read is kept */
-    bool    back;                        /* it has a backward */
-    bool    core;                        /* and attention in it does */
+    LayerKinds kinds;
+    LoraWeight weight[MAX_STEPS];        /* of the products among the steps of decoder_describe */
+    double     expert_rank;              /* rank of all adapters of experts together */
+    Trained    trained;
+    bool       kept;                     /* what a backward would read is kept */
+    bool       back;                     /* it has a backward */
+    bool       core;                     /* and attention in it does */
 } LoraLayer;
 
 /* The tower with its mergers. FLOPs and values are of one patch. */
@@ -43,31 +41,31 @@ typedef struct LoraTower {
     int    blocks, mergers;              /* that keep what their backward reads: the last blocks */
     double back;                         /* FLOPs of products that backward adds */
     double core;                         /* of attention, of a pair of patches */
-    double pairs;                        /* values that the pairs read and write */
+    double values;                       /* that the adapters read and write */
 } LoraTower;
 
 struct LoraCost {
-    LoraSource    source;                /* of lora.path */
-    LoraConf   conf;
-    TrainableSummary        trains;                /* for people */
-    ModelWork     work;
-    LoraLayer  kind[MOST_LAYERS];     /* no two alike */
-    int           kinds;
-    uint8_t       of[MOST_LAYERS];       /* the kind of a layer */
-    LoraWeight head;
-    Trained       first, last;           /* of the embedding and the tower; of the head and its norm */
-    LoraTower  tower;
+    LoraSource       source;             /* of lora.path */
+    LoraConf         conf;
+    TrainableSummary trains;             /* for people */
+    ModelWork        work;
+    LoraLayer        layer[MOST_LAYERS]; /* a layer of each class; no two alike */
+    int              classes;
+    uint8_t          of[MOST_LAYERS];    /* class of a layer */
+    LoraWeight       head;
+    Trained          first, last;        /* of the embedding and the tower; of the head and its norm */
+    LoraTower        tower;
 };
 
-/* What recipe.lora makes of a model, of which recipe.model says what is frozen. pictures: there are some in a
- * micro-batch. An open one stays where it is, and recipe outlives it. Models that no family here builds are
- * refused: what their modules are called is not known. */
+/* Attaches recipe.lora to a model with what recipe.model freezes. pictures: a micro-batch has some. An open
+ * LoraCost must not move, and recipe outlives it. Models that no family here builds are refused, since the
+ * names of their modules are not known. */
 MUST Status lora_cost_open(LoraCost *a, const ModelRow *m, const Config *recipe, bool pictures);
-void        lora_cost_close(LoraCost *a);                        /* twice is fine */
+void        lora_cost_close(LoraCost *a);              /* twice is fine */
 
-/* Values that a row moves for the pairs of a weight with `in` inputs, forward and backward; grouped: they are
- * part of the products of experts. */
+/* Values that a row moves for the adapters of a weight, forward and backward: in times its inputs, out times
+ * the rows that they reach; grouped: they are part of the products of experts. */
 typedef struct LoraTraffic { double in[2], out[2]; } LoraTraffic;
-LoraTraffic  lora_traffic(const LoraWeight *w, bool grouped);        /* times in, and times out */
+LoraTraffic lora_traffic(const LoraWeight *w, bool grouped);
 
 #endif

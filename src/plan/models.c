@@ -11,7 +11,7 @@ static const ModelRow rows[] = {
 };
 enum { ROWS = sizeof rows / sizeof *rows };
 
-/* How much of `asked` the name accounts for: all of it, or what stands before a '-'; 0: it is another one. */
+/* Length of `name` if `asked` is the name or begins with it and a '-'; else 0. */
 static size_t covers(const char *asked, const char *name, size_t n)
 {
     if (strncasecmp(asked, name, n)) return 0;

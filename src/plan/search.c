@@ -216,7 +216,7 @@ static Status try_layout(Search *s, const Candidate *layout)
 static Status check_ask(const SearchAsk *a)
 {
     const Task *t = &a->task;
-    if (t->patches && !t->model->depth)
+    if (t->patches && !t->model->vision.depth)
         return fail(E_CONFIG, "--images: %s has no vision encoder", t->model->name);
     if (a->fix.states != ANY && !states_work(a, a->fix.states))
         return fail(E_CONFIG,
@@ -243,6 +243,8 @@ static Status open(Search *s, const SearchAsk *a, bool first)
 {
     *s = (Search){ .ask = *a, .first = first, .ratio = { 1, 1 } };
     TRY(check_ask(a));
+    TRY(layer_table_open(&s->layers, a->task.model));
+    s->ask.task.layers = s->layers;
     Status st = walk_space(s);
     if (st) search_close(s);
     return st;
@@ -252,8 +254,8 @@ Status search_open(Search *s, const SearchAsk *a) { return open(s, a, false); }
 
 void search_close(Search *s)
 {
-    free(s->found);
-    s->found = NULL;
+    free(s->found), free(s->layers);
+    s->found = NULL, s->layers = NULL, s->ask.task.layers = NULL;
     s->n = s->capacity = 0;
 }
 

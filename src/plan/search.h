@@ -80,6 +80,7 @@ enum { REFUSALS = 128, RULE_DRY = -1 };
 
 typedef struct Search {
     SearchAsk  ask;
+    LayerTable *layers;                  /* of the model: ask.task.layers */
     RuleInput  rules;                    /* of the model and the task */
     unsigned   rung[RUNGS];              /* recompute words, each step drops more */
     int        rungs;

@@ -34,7 +34,7 @@ __attribute__((format(printf, 3, 4))) static void set(Status *st, Config *c, con
 static void set_layout(Status *st, Config *cfg, const SearchAsk *a, const Candidate *c)
 {
     LayerSplit split;
-    space_split(&split, a->task.model->L, c->pp, c->vpp);
+    space_split(&split, (int)a->task.model->text.L, c->pp, c->vpp);
     set(st, cfg, "parallel.tp=%d", c->tp);
     set(st, cfg, "parallel.cp=%d", c->cp);
     set(st, cfg, "parallel.pp=%d", c->pp);
@@ -87,7 +87,7 @@ Status search_config(Config *cfg, const SearchAsk *a, const FoundLayout *f)
     set(&st, cfg, "data.max_length=%lld", (long long)t->seq);
     set(&st, cfg, "train.micro_tokens=%lld", (long long)(t->seq * c->mbs));
     set(&st, cfg, "train.global_tokens=%lld", (long long)(t->seq * t->gbs));
-    if (t->model->depth) set(&st, cfg, "train.micro_patches=%lld", (long long)(t->patches * c->mbs));
+    if (t->model->vision.depth) set(&st, cfg, "train.micro_patches=%lld", (long long)(t->patches * c->mbs));
     set_layout(&st, cfg, a, c);
     set_memory(&st, cfg, a, f);
     if (c->ep * c->etp > 1) {

@@ -70,7 +70,7 @@ static bool splits_evenly(int layers, int n)
  * if the layers never divide that way. */
 static int chunk_counts(int list[DEGREES], const SearchAsk *a, int pp)
 {
-    int k = 0, L = a->task.model->L;
+    int k = 0, L = (int)a->task.model->text.L;
     if (a->fix.vpp != ANY) return list[0] = a->fix.vpp, 1;
     list[k++] = 1;
     for (int v = 2; pp > 1 && v <= MAX_CHUNKS && v * pp <= L && k < DEGREES; v++)
@@ -82,15 +82,15 @@ static int chunk_counts(int list[DEGREES], const SearchAsk *a, int pp)
 
 void space_rules(RuleInput *x, const SearchAsk *a)
 {
-    const ModelRow *m = a->task.model;
+    const TextShape *m = &a->task.model->text;
     int per_node = a->task.hw.domain < a->task.gpus ? a->task.hw.domain : a->task.gpus;
     *x = (RuleInput){ .world = a->task.gpus, .per_node = per_node, .tp = 1, .cp = 1, .pp = 1, .vpp = 1,
                       .ep = 1, .etp = 1, .zero = 1, .replicas = 1, .cp_comm = "p2p", .layout = "",
-                      .layers = m->L, .heads = m->nq, .kv_heads = m->kv_lora ? m->nq : m->nkv,
-                      .ffn = m->E && !m->nd ? 0 : m->fd, .experts = m->E, .per_token = m->k,
-                      .expert_ffn = m->f, .renorm = true, .micro_tokens = a->task.seq,
+                      .layers = m->L, .heads = m->H, .kv_heads = m->G,
+                      .ffn = m->E && !m->dense_first ? 0 : m->I, .experts = m->E, .per_token = m->K,
+                      .expert_ffn = m->F, .renorm = true, .micro_tokens = a->task.seq,
                       .global_tokens = a->task.seq * a->task.gbs, .dispatcher = "auto",
-                      .tower = m->depth > 0 };
+                      .tower = a->task.model->vision.depth > 0 };
 }
 
 /* x comes from space_rules; split must outlive x. Recompute words of parts that no family of this trainer has
@@ -98,7 +98,7 @@ void space_rules(RuleInput *x, const SearchAsk *a)
 void space_candidate(RuleInput *x, LayerSplit *split, const SearchAsk *a, const Candidate *c)
 {
     unsigned ours = c->recompute & ~(a->task.model->preset ? 0u : (unsigned)(RE_SHARED | RE_UP_PROJ));
-    space_split(split, a->task.model->L, c->pp, c->vpp);
+    space_split(split, (int)a->task.model->text.L, c->pp, c->vpp);
     x->tp = c->tp, x->cp = c->cp, x->pp = c->pp, x->vpp = c->vpp, x->ep = c->ep, x->etp = c->etp;
     x->zero = c->zero;
     x->cp_comm = c->cp_inner > 1 ? "a2a+p2p" : "p2p", x->cp_sizes = c->cp_inner > 1 ? 2 : 0;
@@ -112,19 +112,19 @@ void space_candidate(RuleInput *x, LayerSplit *split, const SearchAsk *a, const 
 }
 
 /* Rules of families that this trainer cannot build. */
-static bool breaks_foreign(RuleViolation *h, const ModelRow *m, const Candidate *c)
+static bool breaks_foreign(RuleViolation *h, const TextShape *m, const Candidate *c)
 {
     int split = c->tp * c->cp;
     *h = (RuleViolation){ .severity = 'E' };
-    if (m->fs % c->tp) {
+    if (m->shared % c->tp) {
         h->number = 103;
-        snprintf(h->why, sizeof h->why, "tp %d: the width %d of the shared expert does not divide by it",
-                 c->tp, m->fs);
-    } else if (m->gdn_every && (m->gdn_nk % split || m->gdn_nv % split)) {
+        snprintf(h->why, sizeof h->why, "tp %d: the width %lld of the shared expert does not divide by it",
+                 c->tp, (long long)m->shared);
+    } else if (m->gdn.every && (m->gdn.key_heads % split || m->gdn.value_heads % split)) {
         h->number = 19;
         snprintf(h->why, sizeof h->why,
-                 "tp %d x cp %d: the %d and %d heads of linear attention do not divide by it", c->tp, c->cp,
-                 m->gdn_nk, m->gdn_nv);
+                 "tp %d x cp %d: the %lld and %lld heads of linear attention do not divide by it", c->tp, c->cp,
+                 (long long)m->gdn.key_heads, (long long)m->gdn.value_heads);
     }
     return h->number;
 }
@@ -136,22 +136,23 @@ bool space_breaks(RuleViolation *h, const RuleInput *x, const ModelRow *m, const
     rules_list(&r, x);
     for (int i = 0; i < r.n; i++)
         if (r.violation[i].severity == 'E') return *h = r.violation[i], true;
-    return breaks_foreign(h, m, c);
+    return breaks_foreign(h, &m->text, c);
 }
 
 /* The ladder of recompute words: each step saves more memory and costs more time. */
 int space_rungs(unsigned list[RUNGS], const SearchAsk *a)
 {
-    const ModelRow *m = a->task.model;
+    const TextShape *m = &a->task.model->text;
     unsigned cheap = (m->E ? RE_MOE_ACT : 0) | RE_NORM, more = cheap;
     int n = 0;
     if (a->fix.recompute != ANY) return list[0] = (unsigned)a->fix.recompute, 1;
     list[n++] = 0;
     if (m->E) list[n++] = RE_MOE_ACT;
     list[n++] = cheap;
-    if (m->kv_lora)      list[n++] = more |= RE_UP_PROJ;
+    if (m->mla.kv_rank)      list[n++] = more |= RE_UP_PROJ;
     if (a->task.patches) list[n++] = more |= RE_VISION;
-    if (m->fs || m->nd || !m->E) list[n++] = more |= (m->nd || !m->E ? RE_MLP : 0) | (m->fs ? RE_SHARED : 0);
+    if (m->shared || m->dense_first || !m->E)
+        list[n++] = more |= (m->dense_first || !m->E ? RE_MLP : 0) | (m->shared ? RE_SHARED : 0);
     if (m->E) list[n++] = (more & ~(unsigned)(RE_MOE_ACT | RE_SHARED)) | RE_MOE;
     list[n++] = RE_FULL;
     return n;
@@ -189,9 +190,9 @@ static Status walk_experts(Search *s, Candidate c, SpaceFn *fn)
 {
     const SearchAsk *a = &s->ask;
     int64_t share = a->task.gpus / c.pp;
-    int ep[DEGREES], etp[DEGREES], E = a->task.model->E ? a->task.model->E : 1;
+    int ep[DEGREES], etp[DEGREES], E = a->task.model->text.E ? (int)a->task.model->text.E : 1;
     int n = divisors(ep, a->fix.ep, E, E);
-    int k = powers(etp, a->fix.etp, 1, s->wide && a->task.model->E ? 16 : 1);
+    int k = powers(etp, a->fix.etp, 1, s->wide && a->task.model->text.E ? 16 : 1);
     for (int i = 0; i < n; i++)
         for (int j = 0; j < k; j++) {
             bool asked = a->fix.ep != ANY || a->fix.etp != ANY;
@@ -208,7 +209,7 @@ static Status walk_attention(Search *s, Candidate c, SpaceFn *fn)
     const Task *t = &a->task;
     int64_t share = t->gpus / c.pp, widest = s->wide ? 16 : t->hw.domain < 8 ? t->hw.domain : 8;
     int tp[DEGREES], cp[DEGREES];
-    int n = divisors(tp, a->fix.tp, t->model->nq, widest);
+    int n = divisors(tp, a->fix.tp, t->model->text.H, widest);
     int k = powers(cp, a->fix.cp, 1, 4 * usual_cp(t->seq));
     for (int i = 0; i < n; i++)
         for (int j = 0; j < k; j++) {
@@ -225,7 +226,7 @@ Status space_walk(Search *s, SpaceFn *fn)
 {
     static const int families[] = { 1, 3 };
     const Fixed *f = &s->ask.fix;
-    int pp[DEGREES], L = s->ask.task.model->L;
+    int pp[DEGREES], L = (int)s->ask.task.model->text.L;
     int n = divisors(pp, f->pp, s->ask.task.gpus, L < MOST_STAGES ? L : MOST_STAGES);
     for (int z = 0; z < (f->zero == ANY ? 2 : 1); z++)
         for (int i = 0; i < n; i++) {

@@ -83,7 +83,7 @@ static void say_parallel(TextLines *l, const Search *s, const FoundLayout *f)
 static void say_experts(TextLines *l, const SearchAsk *a, const Candidate *c)
 {
     int domain = a->task.hw.domain, n = c->ep * c->etp;
-    if (!a->task.model->E) return;
+    if (!a->task.model->text.E) return;
     if (n == 1) lines_add(l, "every rank has all experts: no dispatch between ranks");
     else if (n <= domain)
         lines_add(l, "ep %d%s: tokens are dispatched over intra-node links, %d ranks per node", c->ep,
@@ -178,7 +178,7 @@ void search_warnings(TextLines *l, const Search *s, const FoundLayout *f)
         lines_add(l, "tp %d spans nodes: every layer waits for the network", c->tp);
     if (c->zero == 3 && c->tp * c->cp > 1)
         lines_add(l, "weights and activations are gathered over the same links: compare with tp x cp = 1");
-    if (t->model->depth && !t->patches)
+    if (t->model->vision.depth && !t->patches)
         lines_add(l, "%s without images: give --images PATCHES, a step with images takes far longer",
                   t->model->name);
     if (!t->model->preset)

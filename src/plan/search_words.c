@@ -16,20 +16,13 @@ enum { STATES = sizeof states / sizeof *states };
 
 const States *states_at(int i) { return i >= 0 && i < STATES ? &states[i] : NULL; }
 
-static const struct { unsigned bit; const char *word; } words[] = {
-    { RE_FULL, "full" },       { RE_CORE, "core_attn" }, { RE_NORM, "layernorm" }, { RE_MOE_ACT, "moe_act" },
-    { RE_MOE, "moe" },         { RE_MLP, "mlp" },        { RE_SHARED, "shared_experts" },
-    { RE_UP_PROJ, "mla_up_proj" }, { RE_VISION, "vision" }, { RE_MOE_DISPATCH, "moe_dispatch" },
-};
-enum { WORDS = sizeof words / sizeof *words };
-
 const char *dispatch_word(DispatcherId id) { return dispatcher_rows[id].name; }
 
 int search_words(const char *list[RULE_LABELS], unsigned bits)
 {
     int n = 0;
-    for (int i = 0; i < WORDS; i++)
-        if (bits & words[i].bit) list[n++] = words[i].word;
+    for (int i = 0; i < RE_BITS; i++)
+        if (bits & recompute_bits[i].bit) list[n++] = recompute_bits[i].word;
     return n;
 }
 
@@ -100,13 +93,13 @@ static Status fix_recompute(int *bits, const char *value)
     for (*bits = 0; (word = str_item(&rest, '+', &n));) {
         int i = 0;
         if (!n || (n == 4 && !strncmp(word, "none", n))) continue;
-        while (i < WORDS && (strlen(words[i].word) != n || strncmp(words[i].word, word, n))) i++;
-        if (i == WORDS)
+        while (i < RE_BITS && (strncmp(recompute_bits[i].word, word, n) || recompute_bits[i].word[n])) i++;
+        if (i == RE_BITS)
             return fail(E_CONFIG,
                         "--fix recompute=%s: %.*s is no recompute word; use for example none, "
                         "moe_act+layernorm, full",
                         value, (int)n, word);
-        *bits |= (int)words[i].bit;
+        *bits |= (int)recompute_bits[i].bit;
     }
     return OK;
 }

@@ -93,9 +93,8 @@ static void add_param(TrainableSummary *t, const Param *p)
 Status trainable_open(TrainableSummary *t, const ModelShape *s, const bool *frozen, const LoraConf *lora, DType dtype)
 {
     Model m;
-    Chunk all = { 0, s->text.L, true, true };
     *t = (TrainableSummary){ .lora = lora && lora->rank > 0, .dtype = dtype };
-    Status st = model_open_part(&m, s, frozen, lora, NULL, &all, 1);
+    Status st = model_open_whole(&m, s, frozen, lora);
     for (int g = 0; frozen && g < GROUP_N; g++) t->frozen[g] = frozen[g];
     for (int i = 0; !st && i < m.params.n; i++) add_param(t, m.params.p[i]);
     memcpy(t->all_frozen, m.frozen, sizeof t->all_frozen);

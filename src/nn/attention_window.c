@@ -1,0 +1,15 @@
+/* nn/attention_window.c -- grouped-query attention whose queries see the last `window` tokens alone
+ * (GPT-OSS): every second layer, from the first. The planner knows it; it has no forward here. */
+#include "nn/attention.h"
+
+static int64_t layers_below(const TextShape *t, int64_t x) { return t->window ? (x + 1) / 2 : 0; }
+
+static void describe(Description *d, const TextShape *t)
+{
+    attention_gqa.describe(d, t);
+    for (int i = 0; i < d->steps; i++)
+        if (d->step[i].type == STEP_CORE) d->step[i].window = (double)t->window;
+}
+
+const AttentionKind attention_window = { .name = "sliding window", .describe = describe,
+                                         .layers_below = layers_below };

@@ -1,0 +1,62 @@
+/* nn/shape.h -- the numbers of a model: of its decoder layers and of its vision tower.
+ *
+ * The trainer fills a shape from a config.json (model/family.h), the planner from plan/models.def; layer kinds
+ * (nn/layer_kind.h) describe themselves from it. Letters are those of docs/glossary.md. */
+#ifndef NN_SHAPE_H
+#define NN_SHAPE_H
+
+#include "ops/ops.h"
+
+#define MAX_DEEPSTACK 8
+
+/* Multi-head latent attention (DeepSeek-V2): queries and keys go through low-rank projections. */
+typedef struct MlaShape {
+    int64_t q_rank, kv_rank;             /* kv_rank 0: no layer has it; q_rank 0: queries in one product */
+    int64_t nope, rope, v;               /* head dims: without and with rotary positions; of values */
+} MlaShape;
+
+/* Gated delta nets (Qwen3-Next): linear attention in all but every `every`-th layer. */
+typedef struct GdnShape {
+    int64_t every;                       /* 0: no layer has it */
+    int64_t key_heads, key_dim, value_heads, value_dim;
+    int64_t conv;                        /* width of the depthwise convolution */
+} GdnShape;
+
+typedef struct TextShape {
+    int64_t  V, D, L;                    /* vocabulary, hidden size, layers */
+    int64_t  H, G, C;                    /* query heads, key/value heads, head dim */
+    int64_t  I;                          /* width of dense FFNs */
+    int64_t  E, K, F;                    /* experts, experts per token, expert width; E = 0: no MoE layer */
+    int64_t  shared;                     /* width of the experts that all tokens share; 0: none */
+    int64_t  groups, top_groups;         /* the experts of a token lie in top_groups of so many; 0: anywhere */
+    int64_t  dense_first, sparse_step;   /* the first layers are dense, of the others every sparse_step-th MoE */
+    int64_t  dense_only[128];            /* further dense layers */
+    int      dense_onlys;
+    MlaShape mla;
+    GdnShape gdn;
+    int64_t  window;                     /* of attention in every second layer; 0: all see all tokens before */
+    int64_t  mtp;                        /* layers that predict further tokens */
+    bool     qk_norm;                    /* queries and keys are normed head by head */
+    bool     gated;                      /* the attention output and the shared expert have a gate */
+    bool     renorm, bias, tied;
+    double   eps, theta, init_std, aux_coef;
+    int64_t  mrope[3];                   /* frequencies per axis (time, row, column); 0 0 0: plain RoPE */
+    int64_t  pad_id;                     /* embedding row without gradient, or -1 */
+} TextShape;
+
+typedef struct VisionShape {
+    int64_t depth, D, I, H;              /* blocks, hidden size, FFN width, heads; depth 0: no tower */
+    int64_t channels, patch, frames, merge;
+    int64_t grid, out;                   /* side of the learned position table; width of the mergers' output */
+    int     deepstacks;
+    int64_t deepstack[MAX_DEEPSTACK];
+    Gelu    gelu;
+    double  theta;
+} VisionShape;
+
+static inline int64_t vision_patch_dim(const VisionShape *v)      /* values of a patch */
+{
+    return v->channels * v->frames * v->patch * v->patch;
+}
+
+#endif
