@@ -1,11 +1,11 @@
-/* tests/analyticlab.h -- tasks and candidates in one line, for tests of the formulas. */
+/* tests/analyticlab.h -- tasks and candidates in one line, for tests of the analytic model. */
 #ifndef TESTS_ANALYTICLAB_H
 #define TESTS_ANALYTICLAB_H
 
 #include "plan/analytic.h"
 #include "lab.h"
 
-/* A card that nothing is timed on. */
+/* Its hardware has no speed: nothing is timed on it. */
 static inline Task task(const char *model, int gpus, int64_t gbs, int grad, int moment)
 {
     Task t = { .model = model_row(model), .gpus = gpus, .seq = 4096, .gbs = gbs, .grad_bytes = grad,

@@ -61,7 +61,7 @@ static inline void published_task(PublishedRun *r, const Json *o)
     const ModelRow *m = model_row(name);
     REQUIRE(m, "no model %s", name);
     r->model = *m;
-    r->model.mtp = published_int(o, "mtp", m->mtp);
+    r->model.text.mtp = published_int(o, "mtp", (int)m->text.mtp);
     r->task      = (Task){ .model          = &r->model,
                            .gpus           = published_int(o, "gpus", 0),
                            .seq            = published_int(o, "seq", 4096),

@@ -1,5 +1,5 @@
-/* The model's work from counts alone: known sums of a 30B model, and the ledger of a real step, trained and
- * frozen. */
+/* tests/test_flops.c -- FLOPs of the model from counts alone: known sums of a 30B model, and the ledger of a
+ * real step, trained, frozen and with adapters. */
 #include "small.h"
 #include "model/presets.h"
 #include "engine/flops.h"
@@ -43,9 +43,8 @@ static void known_sums(void)
     near("text, training", flops_sum(&t), 228.7);
 }
 
-/* 8192 tokens through frozen products with pairs of rank 16 beside them, by the rule of the specification:
- * twice a product, thrice attention, 3 x 2 T r (in + out) a pair; but the first layer's input needs no
- * gradient. */
+/* 8192 tokens through frozen weights with adapters of rank 16: twice a product, thrice attention,
+ * 3 x 2 T r (in + out) an adapter; but the first layer's input needs no gradient. */
 static void known_adapters(void)
 {
     ModelShape s = preset("Qwen3-30B-A3B");
@@ -56,11 +55,11 @@ static void known_adapters(void)
     ModelWork w, full;
     EXPECT_OK(work_open(&w, &s, NULL, &c));
     EXPECT_OK(work_open(&full, &s, NULL, NULL));
-    double T = 8192, r = 16, D = 2048, qkv = 4096 + 512 + 512, I = 768, K = 8, L = 48;
+    double T = 8192, r = 16, D = 2048, qkv = 4096 + 512 + 512, F = 768, K = 8, L = 48;
     double core = L * 4 * 4096 * l.pairs;
-    double pairs = L * ((3 * D + qkv) + (4096 + D) + K * (D + 2 * I) + K * (I + D));
+    double adapters = L * ((3 * D + qkv) + (4096 + D) + K * (D + 2 * F) + K * (F + D));
     Flops  f = flops_train(&w, &l), once = flops_forward(&full, &l);
-    double want = 2 * (flops_sum(&once) - core) + 3 * core + 6 * T * r * pairs;
+    double want = 2 * (flops_sum(&once) - core) + 3 * core + 6 * T * r * adapters;
     want -= 2 * T * D * qkv + 6 * T * r * D;
     EXPECT(fabs(flops_sum(&f) / want - 1) < 1e-9, "%.6g TFLOP, want %.6g", flops_sum(&f) / 1e12, want / 1e12);
 }

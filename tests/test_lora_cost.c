@@ -1,5 +1,5 @@
-/* tests/test_lora_cost.c -- runs with adapters by formula: what trains is what the model says, memory and
- * time are near the trainer's own dry run for random models, layouts, words and ranks, searches end in
+/* tests/test_lora_cost.c -- runs with adapters in the analytic model: what trains is what the built model
+ * has; memory and time are near the dry run for random models, layouts, words and ranks; searches end in
  * recipes. */
 #include "base/rng.h"
 #include "analyticlab.h"
@@ -84,10 +84,10 @@ static void describe(Case *x, const char *target)
              "recompute %s; %s rank %lld%s%s%s", (unsigned long long)seed, t->model->name, layout, t->gpus,
              t->hw.id, c->zero, c->mbs, (long long)t->seq, (long long)t->patches, *words ? words : "nothing",
              target, (long long)x->lora.lora.rank, x->lora.lora.exclude_modules.n ? " excludes" : "",
-             x->lora.lora.modules_to_save.n ? " saves" : "", x->lora.model.freeze_vit ? " still tower" : "");
+             x->lora.lora.modules_to_save.n ? " saves" : "", x->lora.model.freeze_vit ? " frozen tower" : "");
 }
 
-/* False: the words do not go with the model, which is said of one that is wrong. */
+/* False: lora.target_modules does not go with the model, and the message names the key. */
 static bool draw(Case *x)
 {
     search_default(&x->ask);
@@ -130,7 +130,7 @@ static void check_counts(const Case *x)
 
 /* ---- against the dry run ---- */
 
-/* Ratios of formula to dry run. */
+/* Ratios of the analytic model to the dry run. */
 typedef struct Ratios { double least, most, sum; int n; } Ratios;
 
 static Ratios memory = { .least = 1e9 }, seconds = { .least = 1e9 };
@@ -141,7 +141,7 @@ static void note(Ratios *r, double ratio)
     r->sum += ratio, r->n++;
 }
 
-/* Ranks that share pictures out are planned for all of them each, which time by formula is not. */
+/* Where ranks share pictures out, the dry run plans each rank for all of them; analytic time does not. */
 static bool pictures_shared(const Case *x) { return x->ask.task.patches && x->way.c.tp * x->way.c.cp > 1; }
 
 static bool compare(const Case *x)
@@ -157,12 +157,12 @@ static bool compare(const Case *x)
     double peak = analytic_peak(t, &x->way.c, NULL) - t->hw.fixed, dry = (double)dryrun_peak(&d, NULL);
     analytic_time(&s, t, &x->way.c);
     note(&memory, peak / dry);
-    EXPECT(fabs(peak - dry) <= 0.25 * dry + 0.1e9, "%s: %.2f GB by formula, %.2f by dry run", x->text,
+    EXPECT(fabs(peak - dry) <= 0.25 * dry + 0.1e9, "%s: %.2f GB analytic, %.2f by dry run", x->text,
            peak / 1e9, dry / 1e9);
     double ratio = s.step / d.step.step;
     if (!pictures_shared(x)) {
         note(&seconds, ratio);
-        EXPECT(ratio > 0.4 && ratio < 2, "%s: %.3g s by formula, %.3g by dry run", x->text, s.step,
+        EXPECT(ratio > 0.4 && ratio < 2, "%s: %.3g s analytic, %.3g by dry run", x->text, s.step,
                d.step.step);
     }
     near("work", s.model_tflops * s.step, d.step.model_tflops * d.step.step, 0.05);
@@ -170,23 +170,23 @@ static bool compare(const Case *x)
     return true;
 }
 
-static void formulas_know_adapters(void)
+static void analytic_knows_adapters(void)
 {
     uint64_t from = first_seed();
-    int n = many(30), planned = 0, told = 0;
+    int n = many(30), planned = 0, opened = 0;
     Case x;
     for (int i = 0; i < n; i++) {
         seed = from + (uint64_t)i;
         if (!draw(&x)) continue;
         check_counts(&x);
-        planned += compare(&x), told++;
+        planned += compare(&x), opened++;
         lora_cost_close(&adapted);
         config_close(&x.lora);
     }
-    printf("  %d of %d cases from seed %llu: formula over dry run %.3f to %.3f of memory, mean %.3f; %.2f to "
+    printf("  %d of %d cases from seed %llu: analytic over dry run %.3f to %.3f of memory, mean %.3f; %.2f to "
            "%.2f of time, mean %.2f\n", planned, n, (unsigned long long)from, memory.least, memory.most,
            memory.sum / memory.n, seconds.least, seconds.most, seconds.sum / seconds.n);
-    EXPECT(planned > n / 3 && planned >= told - n / 4, "%d planned of %d", planned, told);
+    EXPECT(planned > n / 3 && planned >= opened - n / 4, "%d planned of %d", planned, opened);
     near("memory on the mean", memory.sum / memory.n, 1, 0.03);
     near("time on the mean", seconds.sum / seconds.n, 1.1, 0.25);
 }
@@ -322,7 +322,7 @@ static void what_is_refused(void)
     config_close(&lora);
 }
 
-/* On cards that do not hold what full training takes, to a recipe that the dry run says the same of. */
+/* On GPUs that do not hold full training, a search ends in a recipe whose dry run agrees. */
 static void searches_end_in_recipes(void)
 {
     Case    x;
@@ -343,8 +343,8 @@ static void searches_end_in_recipes(void)
     EXPECT_OK(search_least(&x.ask, 64, &least));
     x.ask.task.lora = NULL, x.ask.adapters = NULL;
     EXPECT_OK(search_least(&x.ask, 64, &whole));
-    printf("  %d h100 train pairs on all of it, %d all of it\n", least, whole);
-    EXPECT(least > 0 && whole >= 4 * least, "%d cards with adapters, %d without", least, whole);
+    printf("  %d h100 train adapters on all weights, %d the whole model\n", least, whole);
+    EXPECT(least > 0 && whole >= 4 * least, "%d GPUs with adapters, %d without", least, whole);
     search_close(s);
     free(s);
     leave(&x);
@@ -357,6 +357,6 @@ int main(void)
     RUN(more_takes_more);
     RUN(what_is_refused);
     RUN(searches_end_in_recipes);
-    RUN(formulas_know_adapters);
+    RUN(analytic_knows_adapters);
     return lab_report();
 }

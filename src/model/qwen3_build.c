@@ -119,7 +119,7 @@ static void order_deepstack(Vision *v, const VisionShape *s)
             if (s->deepstack[i] == b) v->after[v->deepstacks] = (int)b, v->weights[v->deepstacks++] = i;
 }
 
-/* Feature i joins after decoder layer i; where there is no such layer nobody reads it. */
+/* Feature i joins after decoder layer i; where there is no such layer, it is unused. */
 static void idle_merger(Merger *m)
 {
     m->norm_w->unused = m->norm_b->unused = m->w1->unused = m->b1->unused = m->w2->unused = m->b2->unused = true;

@@ -5,16 +5,16 @@
  * spans more than one NVLink domain pays the network for what crosses it. */
 #include "plan/analytic_time.h"
 
-static double near_rate(const Hardware *h) { return h->intra_bw * h->intra_share; }
-static double far_rate(const Hardware *h)  { return h->inter_bw * h->inter_share; }
+static double intra_rate(const Hardware *h) { return h->intra_bw * h->intra_share; }
+static double inter_rate(const Hardware *h) { return h->inter_bw * h->inter_share; }
 
 /* Bytes a second into one rank of a group of n whose members are `stride` ranks apart: a ring leaves a domain
  * once for all members inside it, each over its own GPU's network. */
 static double group_rate(const Hardware *h, double n, double stride)
 {
-    if (n * stride <= h->domain) return near_rate(h);
+    if (n * stride <= h->domain) return intra_rate(h);
     double inside = h->domain / stride;
-    return fmin(near_rate(h), far_rate(h) * (inside > 1 ? inside : 1));
+    return fmin(intra_rate(h), inter_rate(h) * (inside > 1 ? inside : 1));
 }
 
 static double group_delay(const Hardware *h, double n, double stride)
@@ -56,17 +56,17 @@ double ep_pass(const Task *t, const Candidate *c)
     double n = (double)c->ep * c->etp, rows = (double)t->seq * c->mbs / c->cp / c->tp * t->imbalance;
     double row = 2 * rows * (double)m->D, inside = fmin(n, h->domain), nodes = n / inside;
     if (n <= 1) return 0;
-    double near, far, delay = nodes > 1 ? h->inter_delay : h->intra_delay;
+    double intra, inter, delay = nodes > 1 ? h->inter_delay : h->intra_delay;
     if (!dispatcher_rows[c->dispatch].two_level) {
         double sent = row * (double)m->K * c->etp;
-        near = sent * (inside - 1) / n;
-        far  = sent * (n - inside) / n;
+        intra = sent * (inside - 1) / n;
+        inter = sent * (n - inside) / n;
         delay *= fmin(n - 1, 16);                            /* messages to all, posted at once */
     } else {
-        near = row * parts_touched(m, c->ep) * c->etp * (inside - 1) / inside;
-        far  = nodes > 1 ? row * parts_touched(m, nodes) * (nodes - 1) / nodes : 0;
+        intra = row * parts_touched(m, c->ep) * c->etp * (inside - 1) / inside;
+        inter = nodes > 1 ? row * parts_touched(m, nodes) * (nodes - 1) / nodes : 0;
     }
-    return near / near_rate(h) + far / far_rate(h) + delay;
+    return intra / intra_rate(h) + inter / inter_rate(h) + delay;
 }
 
 /* Backward gathers rows for the gradient of the second weight and for that of the first, and reduces the
@@ -108,12 +108,12 @@ static double core_ring(const Task *t, const Candidate *c, const LayerStep *core
     const Hardware *h = &t->hw;
     RankShape r = task_rank(t, c);
     double T = r.rows[ROWS_GATHERED], inner = c->cp_inner > 1 ? c->cp_inner : 1, ring = c->cp / inner;
-    bool   near = c->tp * c->cp <= h->domain;
+    bool   local = c->tp * c->cp <= h->domain;
     double kv = 2 * T * core->kv_out / r.kv, swap = kv + 2 * T * (core->in + core->out) / r.tp;
-    double hop = kv / (near ? near_rate(h) : far_rate(h)) + (near ? h->intra_delay : h->inter_delay);
+    double hop = kv / (local ? intra_rate(h) : inter_rate(h)) + (local ? h->intra_delay : h->inter_delay);
     double exposed = (ring - 1) * (fmax(0, hop - forward / ring) + fmax(0, 2 * hop - backward / ring));
     if (inner == 1) return exposed;
-    return exposed + 3 * (swap * (inner - 1) / inner / near_rate(h) + 2 * h->intra_delay);
+    return exposed + 3 * (swap * (inner - 1) / inner / intra_rate(h) + 2 * h->intra_delay);
 }
 
 /* A core without pairs of tokens has no ring. */
@@ -132,8 +132,9 @@ double pp_micro(const Task *t, const Candidate *c)
     const Hardware *h = &t->hw;
     double bytes = 2 * task_tokens(t, c) / c->tp * (double)t->model->text.D;
     if (c->pp == 1) return 0;
-    bool   near = t->gpus <= h->domain;
-    double once = bytes / (near ? near_rate(h) : far_rate(h)), delay = near ? h->intra_delay : h->inter_delay;
+    bool   local = t->gpus <= h->domain;
+    double once = bytes / (local ? intra_rate(h) : inter_rate(h));
+    double delay = local ? h->intra_delay : h->inter_delay;
     return c->vpp == 1 ? 2 * (once + delay) : 2 * c->vpp * delay;      /* interleaved: sent ahead */
 }
 

@@ -186,7 +186,7 @@ static double layer_work(const Task *t, const Candidate *c, LayerClass k)
     return 2 * (most(attention, ffn) + 2 * r.rows[ROWS_TOKENS] * D);
 }
 
-/* What one layer of a class keeps, and what it works in: what it drops is there again meanwhile. */
+/* What one layer of a class keeps, and what it works in: what it drops is recomputed there. */
 typedef struct ClassBytes { double kept[MOST_LAYERS], work[MOST_LAYERS]; } ClassBytes;
 
 static void fill_classes(ClassBytes *k, const Task *t, const Candidate *c)

@@ -172,7 +172,7 @@ double analytic_flops_vision(const ModelRow *m, int64_t patches, bool frozen)
 
 /* ---- a stage ---- */
 
-/* Of what adapters make train, the part of a rank. */
+/* The part of a rank of what trains with adapters. */
 static void trained_here(double to[SHARERS], const double n[CUT_N], const ModelRow *m, const Candidate *c)
 {
     double kv = c->tp < m->text.G ? c->tp : (double)m->text.G;
