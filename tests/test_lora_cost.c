@@ -183,8 +183,8 @@ static void analytic_knows_adapters(void)
         lora_cost_close(&adapted);
         config_close(&x.lora);
     }
-    printf("  %d of %d cases from seed %llu: analytic over dry run %.3f to %.3f of memory, mean %.3f; %.2f to "
-           "%.2f of time, mean %.2f\n", planned, n, (unsigned long long)from, memory.least, memory.most,
+    printf("  %d of %d cases from seed %llu: analytic over dry run %.3f to %.3f of memory, mean %.3f; "
+           "%.2f to %.2f of time, mean %.2f\n", planned, n, (unsigned long long)from, memory.least, memory.most,
            memory.sum / memory.n, seconds.least, seconds.most, seconds.sum / seconds.n);
     EXPECT(planned > n / 3 && planned >= opened - n / 4, "%d planned of %d", planned, opened);
     near("memory on the mean", memory.sum / memory.n, 1, 0.03);
