@@ -33,7 +33,7 @@ static double adapter_flops(const Counter *k, const Param *w, bool before)
     double sum = 0, in = (double)w->shape[w->ndim - 1], x = before;
     for (int i = 0; w->lora && i < w->lora->parts; i++) {
         const LoraPart *p = &w->lora->part[i];
-        double g = k->back && param_steps(w->lora->a), r = (double)p->r;
+        double g = k->back && param_gets_grad(w->lora->a), r = (double)p->r;
         double out = (double)p->b->shape[p->b->ndim - 2];
         sum += 2 * r * (in * (1 + g + x) + out * (1 + g + (g > x ? g : x)));
     }
@@ -59,7 +59,7 @@ static void count_step(void *self, WalkPlace at, const LayerStep *s, Param *w, b
     }
     Flops *rate = tower ? &r->patch : at.part == WALK_HEAD ? &r->supervised : &r->token;
     double rows = at.rows * (s->rows == ROWS_EXPERTS ? k->K : 1);
-    double grads = 1 + (k->back && param_steps(w)) + input;
+    double grads = 1 + (k->back && param_gets_grad(w)) + input;
     rate->part[part] += rows * (2 * step_macs(s) * grads + adapter_flops(k, w, input));
 }
 

@@ -90,8 +90,9 @@ static Json *vision_config(const Preset *p)
     return json_pack("{s:s, s:i, s:i, s:i, s:i, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:o, s:f}",
                      "model_type", p->E ? "qwen3_vl_moe" : "qwen3_vl", "depth", p->depth,
                      "hidden_size", p->vD, "intermediate_size", p->vI, "num_heads", p->vH,
-                     "hidden_act", "gelu_pytorch_tanh", "in_channels", 3, "patch_size", p->patch, "temporal_patch_size", 2, "spatial_merge_size",
-                     2, "num_position_embeddings", p->table, "out_hidden_size", p->D,
+                     "hidden_act", "gelu_pytorch_tanh", "in_channels", 3, "patch_size", p->patch,
+                     "temporal_patch_size", 2, "spatial_merge_size", 2,
+                     "num_position_embeddings", p->table, "out_hidden_size", p->D,
                      "deepstack_visual_indexes", deep, "initializer_range", p->init);
 }
 
@@ -110,7 +111,8 @@ static Json *whole_config(const Preset *p)
                      "model_type", p->E ? "qwen3_vl_moe" : "qwen3_vl", "text_config", text_config(p),
                      "vision_config", vision_config(p), "image_token_id", p->image,
                      "video_token_id", p->video, "vision_start_token_id", p->start,
-                     "vision_end_token_id", p->end, "tie_word_embeddings", (int)p->tied, "torch_dtype", dtype);
+                     "vision_end_token_id", p->end, "tie_word_embeddings", (int)p->tied,
+                     "torch_dtype", dtype);
 }
 
 Status preset_config(Json **hf, const char *name)

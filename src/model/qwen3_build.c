@@ -65,7 +65,7 @@ static void build_layer(ParamSet *s, Decoder *d, const TextShape *t, const char 
         *decoder_moe(d) = (Moe){ .E = t->E, .K = t->K, .F = t->F, .renorm = t->renorm, .index = moe };
         build_experts(s, decoder_moe(d), t, at, l);
     } else {
-        *decoder_mlp(d) = (Mlp){ .I = t->I };
+        *decoder_mlp(d) = (Mlp){ .I = t->I, .act = t->act };
         build_mlp(s, decoder_mlp(d), t, at, l);
     }
     cut_layer(s, d, t);

@@ -2,6 +2,8 @@
  * rope keys in two spellings, experts under two names, nulls that stand for defaults. */
 #include "model/qwen3_shape.h"
 
+#include "nn/activation.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -15,13 +17,6 @@ static Status dim(const Json *o, const char *key, int64_t def, int64_t most, int
 {
     TRY(json_int(o, key, def, out));
     return positive(key, *out, most);
-}
-
-static Status refuse_unless(const Json *o, const char *key, const char *only)
-{
-    const char *v;
-    TRY(json_str(o, key, only, &v));
-    return strcmp(v, only) ? fail(E_DATA, "%s = %s: only %s is known for this family", key, v, only) : OK;
 }
 
 static Status int_list(const Json *o, const char *key, int64_t *out, int most, int *n)
@@ -103,6 +98,7 @@ static Status experts(TextShape *t, const Json *o, const TextDefaults *d)
 
 Status qwen3_text(TextShape *t, const Json *o, const TextDefaults *d, bool sparse, bool multimodal)
 {
+    const char *act;
     *t = (TextShape){ .sparse_step = 1, .qk_norm = true };
     TRY(dim(o, "vocab_size", 151936, 1 << 30, &t->V));
     TRY(dim(o, "hidden_size", d->hidden, 1 << 20, &t->D));
@@ -115,7 +111,8 @@ Status qwen3_text(TextShape *t, const Json *o, const TextDefaults *d, bool spars
     TRY(json_num(o, "initializer_range", 0.02, &t->init_std));
     TRY(json_flag(o, "attention_bias", false, &t->bias));
     TRY(json_int(o, "pad_token_id", -1, &t->pad_id));
-    TRY(refuse_unless(o, "hidden_act", "silu"));
+    TRY(json_str(o, "hidden_act", "silu", &act));
+    TRY(activation_find(&t->act, act));
     bool window;
     TRY(json_flag(o, "use_sliding_window", false, &window));
     if (window) return fail(E_DATA, "use_sliding_window = true: sliding windows are not supported");

@@ -12,6 +12,23 @@ static int64_t layers_below(const TextShape *t, int64_t x)
     return t->mla.kv_rank ? attention_full_below(t, x) : 0;
 }
 
+static void describe_kept(Description *d, const TextShape *t, int norm, int core, int o)
+{
+    const MlaShape *m = &t->mla;
+    double D = (double)t->D, H = (double)t->H, q = (double)m->q_rank, kv = (double)m->kv_rank;
+    double qk = (double)(m->nope + m->rope), v = (double)m->v, rope = (double)m->rope;
+    describe_value(d, (KeptValue){ .label = L_NORM, .cols = D, .read_by = norm + 1, .only = true });
+    /* The projections are kept before and after their norms; queries and keys before and after rotation. */
+    describe_value(d, (KeptValue){ .label = L_LATENT, .rows = ROWS_GATHERED, .cols = 2 * q + 2 * kv + rope,
+                                   .read_by = -1 });
+    describe_value(d, (KeptValue){ .label = L_UP_PROJ, .rows = ROWS_GATHERED, .cols = H * (2 * qk + v),
+                                   .cut = CUT_TP, .read_by = -1 });
+    describe_value(d, (KeptValue){ .label = L_CORE, .rows = ROWS_GATHERED, .cols = H * v, .cut = CUT_TP,
+                                   .read_by = o });
+    describe_value(d, (KeptValue){ .label = L_STAT, .rows = ROWS_GATHERED, .cols = H, .cut = CUT_TP,
+                                   .bytes = 4, .read_by = core });
+}
+
 static void describe(Description *d, const TextShape *t)
 {
     const MlaShape *m = &t->mla;
@@ -38,16 +55,7 @@ static void describe(Description *d, const TextShape *t)
         .kv_out = H * (qk + v), .macs_pair = H * (qk + v), .reads = 1u << up_q | 1u << up_kv });
     int o = describe_step(d, (LayerStep){ .linear = LINEAR_ATTENTION, .rows = ROWS_GATHERED,
                                              .param = NO_PARAM, .in = H * v, .out = D, .in_cut = CUT_TP });
-    describe_value(d, (KeptValue){ .label = L_NORM, .cols = D, .read_by = norm + 1, .only = true });
-    /* The projections are kept before and after their norms; queries and keys before and after rotation. */
-    describe_value(d, (KeptValue){ .label = L_LATENT, .rows = ROWS_GATHERED, .cols = 2 * q + 2 * kv + rope,
-                                   .read_by = -1 });
-    describe_value(d, (KeptValue){ .label = L_UP_PROJ, .rows = ROWS_GATHERED, .cols = H * (2 * qk + v),
-                                   .cut = CUT_TP, .read_by = -1 });
-    describe_value(d, (KeptValue){ .label = L_CORE, .rows = ROWS_GATHERED, .cols = H * v, .cut = CUT_TP,
-                                   .read_by = o });
-    describe_value(d, (KeptValue){ .label = L_STAT, .rows = ROWS_GATHERED, .cols = H, .cut = CUT_TP,
-                                   .bytes = 4, .read_by = core });
+    describe_kept(d, t, norm, core, o);
 }
 
 const AttentionKind attention_mla = { .name = "multi-head latent (MLA)", .describe = describe,

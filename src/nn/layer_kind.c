@@ -62,11 +62,11 @@ static Param *param_of(const LayerStep *s, void *const modules[MAX_MODULES])
     return s->param == NO_PARAM ? NULL : *(Param **)((char *)modules[s->module] + s->param);
 }
 
-bool param_steps(const Param *p) { return p && !p->frozen && !p->unused; }
+bool param_gets_grad(const Param *p) { return p && !p->frozen && !p->unused; }
 
 static bool step_trains(const Param *p)
 {
-    return param_steps(p) || (p && p->lora && param_steps(p->lora->a));
+    return param_gets_grad(p) || (p && p->lora && param_gets_grad(p->lora->a));
 }
 
 bool describe_walk(const Description *d, void *const modules[MAX_MODULES], bool before, StepFn *fn,

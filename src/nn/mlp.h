@@ -8,6 +8,7 @@
 
 typedef struct Mlp {
     int64_t I;                           /* of the whole layer */
+    ActivationId act;
     Param  *w_gu;                        /* (2I, D), gate rows above up rows */
     Param  *w_d;                         /* (D, I) */
 } Mlp;

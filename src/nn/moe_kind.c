@@ -1,6 +1,8 @@
 /* nn/moe_kind.c -- the mixture of experts as a layer kind (nn/layer_kind.h); its passes are in nn/moe.c. */
 #include "nn/moe.h"
 
+#include "nn/activation.h"
+
 static bool is_moe(const TextShape *t, int64_t l)
 {
     return t->E > 0 && l >= t->dense_first && (l + 1) % (t->sparse_step > 0 ? t->sparse_step : 1) == 0;
@@ -14,7 +16,10 @@ static int64_t layers_below(const TextShape *t, int64_t x)
     return n;
 }
 
-static const char *lacks(const TextShape *t) { return t->shared ? "shared experts" : NULL; }
+static const char *lacks(const TextShape *t)
+{
+    return t->shared ? "shared experts" : activations[t->act].grouped ? NULL : "this activation in experts";
+}
 
 #define PARAM(name) ((int)offsetof(Moe, name))
 

@@ -9,6 +9,8 @@
 
 #define MAX_DEEPSTACK 8
 
+typedef enum { ACTIVATION_SWIGLU, ACTIVATIONS } ActivationId;        /* nn/activation.h */
+
 /* Multi-head latent attention (DeepSeek-V2): queries and keys go through low-rank projections. */
 typedef struct MlaShape {
     int64_t q_rank, kv_rank;             /* kv_rank 0: no layer has it; q_rank 0: queries in one product */
@@ -36,6 +38,7 @@ typedef struct TextShape {
     GdnShape gdn;
     int64_t  window;                     /* of attention in every second layer; 0: all see all tokens before */
     int64_t  mtp;                        /* layers that predict further tokens */
+    ActivationId act;                    /* of feed-forwards */
     bool     qk_norm;                    /* queries and keys are normed head by head */
     bool     gated;                      /* the attention output and the shared expert have a gate */
     bool     renorm, bias, tied;
