@@ -89,7 +89,7 @@ static void layer_close(ExpertLayer *l)
 
 /* ---- bytes ---- */
 
-typedef struct Load { double near, far; int64_t near_messages, far_messages; } Load;
+typedef struct Load { double intra_node, inter_node; int64_t near_messages, far_messages; } Load;
 
 static Load load_of(const ExpertLayer *l)
 {
@@ -98,7 +98,7 @@ static Load load_of(const ExpertLayer *l)
     for (int g = 0; g < 3; g++) {
         const LedgerComm *a = &l->be.ledger.comm[groups[g]];
         const Comm *c = l->mesh.comm[groups[g]];
-        sum.near += (double)a->near, sum.far += (double)a->far;
+        sum.intra_node += (double)a->intra_node, sum.inter_node += (double)a->inter_node;
         for (int i = 0; i < c->size; i++) {
             if (i == c->rank) continue;
             *(c->node[i] == c->node[c->rank] ? &sum.near_messages : &sum.far_messages) += a->calls;
@@ -162,7 +162,7 @@ static Status bytes_table(const DispatchBench *b)
             const char *name = dispatcher_rows[i].name;
             TRY_CTX(plan_road(&l, b, name, ep), "%s over %d ranks", name, ep);
             printf("%4d %-9s %14.1f %14.1f %10" PRId64 " %10" PRId64 "   %.3f\n", ep, dispatcher_rows[i].name,
-                   l.near / (1 << 20), l.far / (1 << 20), l.near_messages, l.far_messages, i ? nodes : slots);
+                   l.intra_node / (1 << 20), l.inter_node / (1 << 20), l.near_messages, l.far_messages, i ? nodes : slots);
         }
     }
     return OK;

@@ -6,7 +6,7 @@
 #include "cli/command.h"
 
 #include "base/clock.h"
-#include "base/thread.h"
+#include "base/thread_pool.h"
 #include "data/loader.h"
 #include <stdlib.h>
 #include <time.h>

@@ -4,7 +4,7 @@
 
 #include "base/folder.h"
 #include "base/json.h"
-#include "base/thread.h"
+#include "base/thread_pool.h"
 #include "data/image_encode.h"
 
 #include <stdio.h>
@@ -174,7 +174,7 @@ static Status write_description(const SynthConf *conf)
     return st;
 }
 
-static Status write_split(const SynthConf *conf, SynthSplit split, Pool *pool)
+static Status write_split(const SynthConf *conf, SynthSplit split, ThreadPool *pool)
 {
     Path path;
     char name[32];
@@ -183,7 +183,7 @@ static Status write_split(const SynthConf *conf, SynthSplit split, Pool *pool)
     snprintf(name, sizeof name, "images/%s", split_names[split]);
     Status st = path_join(path, conf->dir, name);
     if (!st) st = folder_make(path);
-    if (!st) st = pool_run(pool, conf->items[split], draw_one, &job);
+    if (!st) st = thread_pool_run(pool, conf->items[split], draw_one, &job);
     if (!st) st = write_lines(conf, split, job.row);
     if (!st && split == SYNTH_EVAL) st = write_mismatched(conf, job.row);
     free(job.row);
@@ -192,7 +192,7 @@ static Status write_split(const SynthConf *conf, SynthSplit split, Pool *pool)
 
 Status synth_write(const SynthConf *conf, bool *drawn)
 {
-    Pool pool = { 0 };
+    ThreadPool pool = { 0 };
     bool same;
     *drawn = false;
     TRY(colours_check(&conf->set.choice));
@@ -202,10 +202,10 @@ Status synth_write(const SynthConf *conf, bool *drawn)
                     (long long)conf->items[SYNTH_EVAL], least);
     TRY(check_folder(conf, &same));
     if (same) return OK;
-    TRY(pool_open(&pool, cpu_count() - 1));
+    TRY(thread_pool_open(&pool, cpu_count() - 1));
     Status st = OK;
     for (int s = 0; s < SYNTH_SPLITS && !st; s++) st = write_split(conf, (SynthSplit)s, &pool);
-    pool_close(&pool);
+    thread_pool_close(&pool);
     TRY(st);
     TRY(write_description(conf));
     return *drawn = true, OK;

@@ -4,7 +4,7 @@
 #include "base/grow.h"
 #include "base/num.h"
 #include "base/rng.h"
-#include "base/thread.h"
+#include "base/thread_pool.h"
 
 #include <sys/mman.h>
 
@@ -258,7 +258,7 @@ static void rng_bounded(void)
 
 /* ---- threads ---- */
 
-typedef struct Tally { Pool *pool; int64_t count; int *hits; int64_t fail_from; } Tally;
+typedef struct Tally { ThreadPool *pool; int64_t count; int *hits; int64_t fail_from; } Tally;
 
 static Status tally(void *arg, int64_t i)
 {
@@ -270,69 +270,69 @@ static Status tally(void *arg, int64_t i)
 static void pool_runs_each_once(void)
 {
     for (int workers = 0; workers <= 4; workers += 2) {
-        Pool p;
-        EXPECT_OK(pool_open(&p, workers));
+        ThreadPool p;
+        EXPECT_OK(thread_pool_open(&p, workers));
         for (int64_t count = 0; count < 5000; count = count * 4 + 1) {
             Tally t = { &p, count, calloc((size_t)count + 1, sizeof(int)), 0 };
-            EXPECT_OK(pool_run(&p, count, tally, &t));
+            EXPECT_OK(thread_pool_run(&p, count, tally, &t));
             for (int64_t i = 0; i < count; i++) EXPECT(t.hits[i] == 1, "%d: %d times", (int)i, t.hits[i]);
             free(t.hits);
         }
-        pool_close(&p);
-        pool_close(&p);
+        thread_pool_close(&p);
+        thread_pool_close(&p);
     }
 }
 
 static void pool_reports_failure(void)
 {
-    Pool p;
-    EXPECT_OK(pool_open(&p, 3));
+    ThreadPool p;
+    EXPECT_OK(thread_pool_open(&p, 3));
     Tally t = { &p, 1000, calloc(1000, sizeof(int)), 500 };
-    EXPECT_FAIL(pool_run(&p, 1000, tally, &t), E_DATA, "call ");
+    EXPECT_FAIL(thread_pool_run(&p, 1000, tally, &t), E_DATA, "call ");
     int ran = 0;
     for (int i = 0; i < 1000; i++) ran += t.hits[i];
     EXPECT(ran < 1000 && t.hits[499] <= 1, "the rest is not begun: %d ran", ran);
     t.fail_from = 0;
     memset(t.hits, 0, 1000 * sizeof(int));
-    EXPECT_OK(pool_run(&p, 1000, tally, &t));
+    EXPECT_OK(thread_pool_run(&p, 1000, tally, &t));
     free(t.hits);
-    pool_close(&p);
+    thread_pool_close(&p);
 }
 
 static Status nested(void *arg, int64_t i)
 {
     Tally *t = arg;
     Tally  in = { t->pool, 50, t->hits + i * 50, 0 };
-    return pool_run(t->pool, 50, tally, &in);
+    return thread_pool_run(t->pool, 50, tally, &in);
 }
 
 static void pool_nests(void)
 {
-    Pool p;
-    EXPECT_OK(pool_open(&p, 3));
+    ThreadPool p;
+    EXPECT_OK(thread_pool_open(&p, 3));
     Tally t = { &p, 40, calloc(40 * 50, sizeof(int)), 0 };
-    EXPECT_OK(pool_run(&p, 40, nested, &t));
+    EXPECT_OK(thread_pool_run(&p, 40, nested, &t));
     for (int i = 0; i < 40 * 50; i++) EXPECT(t.hits[i] == 1, "%d: %d times", i, t.hits[i]);
     free(t.hits);
-    pool_close(&p);
+    thread_pool_close(&p);
 }
 
 static void pool_background(void)
 {
     enum { JOBS = 20 };
-    Pool    p;
-    PoolJob job[JOBS];
+    ThreadPool    p;
+    ThreadPoolJob job[JOBS];
     int     hits[JOBS + 1] = { 0 };
-    EXPECT_OK(pool_open(&p, 2));
+    EXPECT_OK(thread_pool_open(&p, 2));
     Tally t = { &p, JOBS, hits, 0 };
-    for (int i = 0; i < JOBS; i++) pool_submit(&p, &job[i], i, tally, &t);
+    for (int i = 0; i < JOBS; i++) thread_pool_submit(&p, &job[i], i, tally, &t);
     for (int i = JOBS - 1; i >= 0; i--) {
-        EXPECT_OK(pool_wait(&p, &job[i]));
-        EXPECT(pool_done(&p, &job[i]), "waited for");
+        EXPECT_OK(thread_pool_wait(&p, &job[i]));
+        EXPECT(thread_pool_done(&p, &job[i]), "waited for");
     }
     for (int i = 0; i < JOBS; i++) EXPECT(hits[i] == JOBS - 1 - i, "%d: %d", i, hits[i]);
-    pool_submit(&p, &job[0], JOBS, tally, &t);
-    pool_close(&p);                                         /* finishes what was submitted */
+    thread_pool_submit(&p, &job[0], JOBS, tally, &t);
+    thread_pool_close(&p);                                         /* finishes what was submitted */
     EXPECT(hits[JOBS - 1] == 1 && job[0].left == 0, "the last job");
     EXPECT(cpu_count() >= 1, "cores");
 }

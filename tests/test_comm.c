@@ -200,7 +200,7 @@ static void overlap_rank(Peer *p)
 }
 static void joins_come_in_any_order(void) { on_some_ranks(overlap_rank); }
 
-/* Tickets are out while far more calls pass than may be out at a time, and than a transport has numbers for. */
+/* Tickets are out while inter_node more calls pass than may be out at a time, and than a transport has numbers for. */
 static void held_rank(Peer *p)
 {
     enum { HELD = 4, CALLS = 5000, ROWS = 20000 };
@@ -476,8 +476,8 @@ static void the_ledger_is_charged(void)
     on_ranks(8, 4, account_rank);
     int64_t part = 8 * 100 * 4;
     const LedgerComm *first = &account_[0];
-    EXPECT(first->near == 3 * (2 * part / 8 + 2 * part + 400), "near %lld", (long long)first->near);
-    EXPECT(first->far == 4 * (2 * part / 8 + 2 * part + 400) + part, "far %lld", (long long)first->far);
+    EXPECT(first->intra_node == 3 * (2 * part / 8 + 2 * part + 400), "intra_node %lld", (long long)first->intra_node);
+    EXPECT(first->inter_node == 4 * (2 * part / 8 + 2 * part + 400) + part, "inter_node %lld", (long long)first->inter_node);
     EXPECT(first->waited > 0, "waited");
     for (int r = 0; r < 8; r++) {
         Comm   *c;
@@ -489,8 +489,8 @@ static void the_ledger_is_charged(void)
         comm_bind(c, &be);
         some_calls(c, t2(&a, "t", F32, 8, 100), t2(&a, "out", F32, 64, 100));
         LedgerComm *l = &be.ledger.comm[GR_world], *want = &account_[r];
-        EXPECT(l->calls == want->calls && l->near == want->near && l->far == want->far, "rank %d: %lld %lld",
-               r, (long long)l->near, (long long)l->far);
+        EXPECT(l->calls == want->calls && l->intra_node == want->intra_node && l->inter_node == want->inter_node, "rank %d: %lld %lld",
+               r, (long long)l->intra_node, (long long)l->inter_node);
         EXPECT_OK(backend_sync(&be));
         backend_arena_close(&be, &a), backend_close(&be), comm_close(c);
     }

@@ -148,11 +148,11 @@ static void each_token_once_per_node(void)
                     there += wanted(&k, &o[r], g);
                     back  += wanted(&k, &o[g * k.per_node + r % k.per_node], r / k.per_node);
                 }
-                const LedgerComm *far = &o[r].forward.comm[GR_ep_inter_node];
-                EXPECT(far->far == there * (D * 4 + 2 * k.K * 4) + back * D * 4 && far->near == 0,
+                const LedgerComm *inter_node = &o[r].forward.comm[GR_ep_inter_node];
+                EXPECT(inter_node->inter_node == there * (D * 4 + 2 * k.K * 4) + back * D * 4 && inter_node->intra_node == 0,
                        "%s: rank %d sent %lld bytes for %lld tokens, back %lld", say(&k), r,
-                       (long long)far->far, (long long)there, (long long)back);
-                EXPECT(o[r].forward.comm[GR_ep_intra_node].far == 0, "%s: rank %d left its node", say(&k), r);
+                       (long long)inter_node->inter_node, (long long)there, (long long)back);
+                EXPECT(o[r].forward.comm[GR_ep_intra_node].inter_node == 0, "%s: rank %d left its node", say(&k), r);
             }
             free(o);
         }
@@ -174,15 +174,15 @@ static void each_slot_once(void)
         k.world = 8, k.per_node = 4, k.ep = j ? 4 : 8, k.etp = j ? 2 : 1;
         Result *o = run(k);
         for (int r = 0; r < k.world && all_well(&k, o); r++) {
-            int64_t want[2] = { 0 };                                         /* near, far */
+            int64_t want[2] = { 0 };                                         /* intra_node, inter_node */
             for (int i = 0; i < k.world; i++)
                 if (i != r)
                     want[i / k.per_node != r / k.per_node] +=
                         slots(&k, &o[r], i) * (D * 4 + 4) + slots(&k, &o[i], r) * D * 4 + E * 4;
             const LedgerComm *l = &o[r].forward.comm[GR_etp_ep];
-            EXPECT(l->near == want[0] && l->far == want[1],
+            EXPECT(l->intra_node == want[0] && l->inter_node == want[1],
                    "%s: rank %d sent %lld + %lld bytes, not %lld + %lld", say(&k), r,
-                   (long long)l->near, (long long)l->far, (long long)want[0], (long long)want[1]);
+                   (long long)l->intra_node, (long long)l->inter_node, (long long)want[0], (long long)want[1]);
         }
         free(o);
     }

@@ -179,7 +179,7 @@ static void enough_room_is_no_slices(void)
             for (int r = 0; r < k.world; r++)
                 for (int g = 0; g < LEDGER_GROUPS; g++) {
                     const LedgerComm *x = &a[r].after.comm[g], *y = &b[r].after.comm[g];
-                    EXPECT(x->calls == y->calls && x->near == y->near && x->far == y->far,
+                    EXPECT(x->calls == y->calls && x->intra_node == y->intra_node && x->inter_node == y->inter_node,
                            "%s: rank %d says other things", say(&k), r);
                 }
             free(a), free(b), free(c);

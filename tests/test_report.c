@@ -304,7 +304,7 @@ static void pictures(void)
 
 /* --- metrics ----------------------------------------------------------------------------------------- */
 
-static MetricsFile *read_metrics(const Folder *f, const char *text, Keep *keep)
+static MetricsFile *read_metrics(const Folder *f, const char *text, MemPool *keep)
 {
     MetricsFile *m = calloc(1, sizeof *m);
     put(f, "metrics.jsonl", text);
@@ -320,7 +320,7 @@ static void numbers_of_lines(void)
     };
     Folder f = run_folder("numbers");
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
-        Keep keep = { 0 };
+        MemPool keep = { 0 };
         char line[400];
         snprintf(line, sizeof line,
                  "{'step':1,'v':%s}\n { 'step' : 2 ,\t'v' : %s , 'x\\u0041': 5, 'm': [1, {}]} \r\n", good[i],
@@ -332,7 +332,7 @@ static void numbers_of_lines(void)
         EXPECT(fabs(want) < 1e100 ? equal : !s, "%s", good[i]); /* beyond is as good as infinite */
         EXPECT(x && x->n == 1 && x->at[0].step == 2, "a name with an escape");
         EXPECT(m->lines == 2 && m->damaged == 0, "%s: %lld damaged", good[i], (long long)m->damaged);
-        metrics_file_close(m), free(m), keep_close(&keep);
+        metrics_file_close(m), free(m), mem_pool_close(&keep);
     }
 }
 
@@ -357,20 +357,20 @@ static void lines_that_are_not(void)
     };
     Folder f = run_folder("bad-lines");
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        Keep keep = { 0 };
+        MemPool keep = { 0 };
         char line[400];
         snprintf(line, sizeof line, "%s\n{'step':2,'v':3}\n", bad[i]);
         MetricsFile *m = read_metrics(&f, line, &keep);
         EXPECT(m->damaged == 1 && m->lines == 1, "%s: %lld damaged", bad[i], (long long)m->damaged);
         EXPECT(series_last(series_find(m, "v")) == 3, "%s: the next line is read", bad[i]);
-        metrics_file_close(m), free(m), keep_close(&keep);
+        metrics_file_close(m), free(m), mem_pool_close(&keep);
     }
 }
 
 static void resumed_run(void)
 {
     Folder f = run_folder("resumed");
-    Keep keep = { 0 };
+    MemPool keep = { 0 };
     MetricsFile *m =
         read_metrics(&f,
                      "{'step':1,'v':10}\n{'step':2,'v':20}\n{'step':3,'v':30}\n{'step':3,'w':1}\n"
@@ -379,13 +379,13 @@ static void resumed_run(void)
     Series *s = series_find(m, "v");
     EXPECT(m->resumes == 1 && s && s->n == 3, "%lld resumes", (long long)m->resumes);
     EXPECT(s->at[0].value == 10 && s->at[1].value == 21 && s->at[2].value == 32, "the later line holds");
-    metrics_file_close(m), free(m), keep_close(&keep);
+    metrics_file_close(m), free(m), mem_pool_close(&keep);
 }
 
 static void endless_line(void)
 {
     Folder f = run_folder("endless");
-    Keep keep = { 0 };
+    MemPool keep = { 0 };
     size_t n = 20 << 20;
     char *text = malloc(n + 64);
     memset(text, '[', n);
@@ -393,20 +393,20 @@ static void endless_line(void)
     MetricsFile *m = read_metrics(&f, text, &keep);
     EXPECT(m->damaged == 1 && m->lines == 1, "%lld damaged, %lld lines", (long long)m->damaged,
            (long long)m->lines);
-    metrics_file_close(m), free(m), keep_close(&keep), free(text);
+    metrics_file_close(m), free(m), mem_pool_close(&keep), free(text);
 }
 
 static void many_names(void)
 {
     Folder f = run_folder("names");
-    Keep keep = { 0 };
+    MemPool keep = { 0 };
     Text t = { 0 };
     for (int i = 0; i < 2000; i++) EXPECT_OK(text_printf(&t, "{'step':%d,'name-%d':%d}\n", i, i, i));
     EXPECT_OK(text_push(&t, "", 1));
     MetricsFile *m = read_metrics(&f, t.v, &keep);
     EXPECT(m->n == SERIES_MAX && m->crowded == 2000 - SERIES_MAX, "%d names, %lld left out", m->n,
            (long long)m->crowded);
-    metrics_file_close(m), free(m), keep_close(&keep), text_close(&t);
+    metrics_file_close(m), free(m), mem_pool_close(&keep), text_close(&t);
 }
 
 /* A spike of one step among a million must be seen, in the series and in what is drawn of it. */
@@ -414,7 +414,7 @@ static void extremes_stay(void)
 {
     enum { N = 400000, SPIKE = 123457 };
     Folder f = run_folder("long");
-    Keep keep = { 0 };
+    MemPool keep = { 0 };
     FILE *out = fopen(in(&f, "metrics.jsonl"), "wb");
     for (int i = 0; i < N; i++)
         fprintf(out, "{\"step\":%d,\"v\":%d}\n", i, i == SPIKE ? 1000 : i == SPIKE + 1 ? -1000 : i % 7);
@@ -437,7 +437,7 @@ static void extremes_stay(void)
     n = points_smooth(p, s->at, s->n, 100);
     for (int64_t i = 0; i < n; i++)
         EXPECT(p[i].value >= 0 && p[i].value <= 6, "a spike leaks: %g", p[i].value);
-    metrics_file_close(m), free(m), keep_close(&keep), free(p);
+    metrics_file_close(m), free(m), mem_pool_close(&keep), free(p);
 }
 
 static void long_run_is_quick(void)

@@ -41,15 +41,15 @@ static void work_of_ops(void)
     b.hw.slow[OP_rmsnorm_bwd] = 2;
     begin(&b);
     op(&b, OP_gemm, 1e12, 0);                                    /* before the first phase: not counted */
-    phase(&b, METER_FORWARD, 0, false);
+    phase(&b, COST_FORWARD, 0, false);
     b.l.part = PART_DECODER;
     op(&b, OP_gemm, 2e12, 0);
     op(&b, OP_gemm, 1e12, 3000000000);                           /* its bytes take longer */
     op(&b, OP_rmsnorm_fwd, 1e15, 500000000);                     /* its arithmetic is free */
-    phase(&b, METER_BACKWARD, 0, false);
+    phase(&b, COST_BACKWARD, 0, false);
     b.l.part = PART_HEAD, b.l.replay = true;
     op(&b, OP_rmsnorm_bwd, 0, 500000000);
-    phase(&b, METER_UPDATE, 0, true);
+    phase(&b, COST_UPDATE, 0, true);
     op(&b, OP_adamw, 0, 4000000000);
     end(&b);
     EXPECT(near(b.t.forward, 5.5) && near(b.t.backward, 1) && near(b.t.update, 4), "%g %g %g", b.t.forward,
@@ -65,7 +65,7 @@ static void kinds_of_work(void)
     b.hw.work[WORK_VISION].flat = 0.5, b.hw.work[WORK_ATTENTION].flat = 0.25;
     b.hw.work[WORK_GROUPED] = (Curve){ .n = 2, .work = { 115, 1150 }, .share = { 0.5, 1 }, .flat = 1 };
     begin(&b);
-    phase(&b, METER_FORWARD, 0, false);
+    phase(&b, COST_FORWARD, 0, false);
     b.l.part = PART_VISION;
     op(&b, OP_attention_fwd, 1e12, 0);
     b.l.part = PART_DECODER;
@@ -82,7 +82,7 @@ static void launches(void)
     Bench b = { .hw = plain() };
     b.hw.launch = 1;
     begin(&b);
-    phase(&b, METER_FORWARD, 0, false);
+    phase(&b, COST_FORWARD, 0, false);
     op(&b, OP_gemm, 5e12, 0);                                    /* launched at 1, done at 6 */
     for (int i = 0; i < 3; i++) op(&b, OP_gemm, 1e11, 0);        /* launched by 4: the device is behind */
     b.m->fetch(b.m);
@@ -99,7 +99,7 @@ static void ring_costs(void)
     Bench b = { .hw = plain() };
     b.hw.intra_delay = 0.5, b.hw.inter_delay = 2;
     begin(&b);
-    phase(&b, METER_FORWARD, 0, false);
+    phase(&b, COST_FORWARD, 0, false);
     /* all_gather of 8 on a node: 7/8 of 800 MB and 7 hops; an all_reduce has twice of both. */
     call(&b, GR_dp_cp, 0, CALL_ALL_GATHER, 8, 8, 700000000, 0), join(&b, GR_dp_cp, 0);
     call(&b, GR_tp, 0, CALL_ALL_REDUCE, 8, 8, 1400000000, 0), join(&b, GR_tp, 0);
@@ -119,7 +119,7 @@ static void exposed_and_hidden(void)
 {
     Bench b = { .hw = plain() };
     begin(&b);
-    phase(&b, METER_FORWARD, 0, false);
+    phase(&b, COST_FORWARD, 0, false);
     call(&b, GR_dp_cp, 3, CALL_ALL_GATHER, 2, 2, 200000000, 0);      /* 2 s */
     op(&b, OP_gemm, 5e12, 0);
     join(&b, GR_dp_cp, 3);
@@ -138,17 +138,17 @@ static void copy_streams(void)
 {
     Bench b = { .hw = plain() };
     begin(&b);
-    phase(&b, METER_FORWARD, 0, false);
+    phase(&b, COST_FORWARD, 0, false);
     op(&b, OP_gemm, 1e12, 0);
-    b.m->side(b.m, METER_BEGIN, COPY_D2H, 0, 0);
-    b.m->side(b.m, METER_COPY, COPY_D2H, 0, 400000000);          /* from 1 to 5 */
-    b.m->side(b.m, METER_MARK, COPY_D2H, 7, 0);
+    b.m->side(b.m, COST_BEGIN, COPY_D2H, 0, 0);
+    b.m->side(b.m, COST_COPY, COPY_D2H, 0, 400000000);          /* from 1 to 5 */
+    b.m->side(b.m, COST_MARK, COPY_D2H, 7, 0);
     op(&b, OP_gemm, 2e12, 0);
-    b.m->side(b.m, METER_LANE_WAIT, COPY_H2D, 7, 0);
-    b.m->side(b.m, METER_COPY, COPY_H2D, 0, 100000000);           /* from 5 to 6 */
-    b.m->side(b.m, METER_MARK, COPY_H2D, 8, 0);
-    b.m->side(b.m, METER_WAIT, COPY_H2D, 9, 0);                   /* never recorded */
-    b.m->side(b.m, METER_WAIT, COPY_H2D, 8, 0);
+    b.m->side(b.m, COST_LANE_WAIT, COPY_H2D, 7, 0);
+    b.m->side(b.m, COST_COPY, COPY_H2D, 0, 100000000);           /* from 5 to 6 */
+    b.m->side(b.m, COST_MARK, COPY_H2D, 8, 0);
+    b.m->side(b.m, COST_WAIT, COPY_H2D, 9, 0);                   /* never recorded */
+    b.m->side(b.m, COST_WAIT, COPY_H2D, 8, 0);
     end(&b);
     EXPECT(near(b.t.forward, 6) && near(b.t.run[0][0].copies, 3), "%g %g", b.t.forward, b.t.run[0][0].copies);
 }
@@ -159,16 +159,16 @@ static void end_of_a_step(void)
     Bench b = { .hw = plain() };
     DryStep d;
     begin(&b);
-    phase(&b, METER_FORWARD, 0, false),  op(&b, OP_gemm, 2e12, 0);
-    phase(&b, METER_BACKWARD, 0, false), op(&b, OP_gemm, 4e12, 0);
-    phase(&b, METER_FORWARD, 0, true),   op(&b, OP_gemm, 2e12, 0);
-    phase(&b, METER_BACKWARD, 0, true),  op(&b, OP_gemm, 1e12, 0);
+    phase(&b, COST_FORWARD, 0, false),  op(&b, OP_gemm, 2e12, 0);
+    phase(&b, COST_BACKWARD, 0, false), op(&b, OP_gemm, 4e12, 0);
+    phase(&b, COST_FORWARD, 0, true),   op(&b, OP_gemm, 2e12, 0);
+    phase(&b, COST_BACKWARD, 0, true),  op(&b, OP_gemm, 1e12, 0);
     call(&b, GR_dp_cp, 0, CALL_REDUCE_SCATTER, 2, 2, 500000000, 0);     /* 5 s, of which 3 hide */
     op(&b, OP_gemm, 3e12, 0);
-    phase(&b, METER_UPDATE, 0, true);
+    phase(&b, COST_UPDATE, 0, true);
     join(&b, GR_dp_cp, 0), op(&b, OP_adamw, 0, 1000000000);
     call(&b, GR_dp_cp, 0, CALL_ALL_GATHER, 2, 2, 600000000, 0);
-    phase(&b, METER_GATHER, 0, true), join(&b, GR_dp_cp, 0);
+    phase(&b, COST_GATHER, 0, true), join(&b, GR_dp_cp, 0);
     end(&b);
     EXPECT(near(b.t.last, 0) && near(b.t.update, 3) && near(b.t.update_work, 1) && near(b.t.gather, 6),
            "%g %g %g", b.t.last, b.t.update, b.t.gather);

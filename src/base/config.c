@@ -46,7 +46,7 @@ static Status read_sources(const Reader *r, const ConfigRow *row, const YamlNode
     if (count > CONFIG_MAX_SOURCES)
         return located(r, n, fail(E_CONFIG, "%s.%s: more than %d entries; globs and tar shards hold more",
                                   row->section, row->key, CONFIG_MAX_SOURCES));
-    Source *item = keep_take(&r->cfg->keep, (size_t)count * sizeof *item);
+    Source *item = mem_pool_alloc(&r->cfg->keep, (size_t)count * sizeof *item);
     for (const YamlNode *e = many ? n->first : n; i < count; e = e->next, i++) {
         char entry[ROW_NAME];
         snprintf(entry, sizeof entry, "%s.%s[%d]", row->section, row->key, i);
@@ -169,7 +169,7 @@ static Status parse_value(Yaml *y, const Target *t, const ConfigRow *row)
     if ((!is_text && !is_path) || *text == '"' || *text == '\'')
         TRY_CTX(yaml_parse(y, text, strlen(text), NULL), "%s = %.80s", t->name, text);
     if (y->root) return OK;
-    y->root  = keep_take(&y->keep, sizeof *y->root);
+    y->root  = mem_pool_alloc(&y->keep, sizeof *y->root);
     *y->root = (YamlNode){ .text = is_text || is_path ? text : "", .plain = true, .nodes = 1 };
     return OK;
 }
@@ -184,7 +184,7 @@ static Status set_entry(const Reader *r, const ConfigRow *row, const Target *t, 
     int count = list->n + (t->index == list->n);
     char entry[ROW_NAME];
     snprintf(entry, sizeof entry, "%s.%s[%d]", row->section, row->key, t->index);
-    Source *item = keep_take(&r->cfg->keep, (size_t)count * sizeof *item);
+    Source *item = mem_pool_alloc(&r->cfg->keep, (size_t)count * sizeof *item);
     if (list->n) memcpy(item, list->item, (size_t)list->n * sizeof *item);
     if (t->index == list->n || !t->field) item[t->index] = config_source_defaults;
     if (t->field) TRY(read_field(r, &item[t->index], entry, t->field, n));
@@ -245,6 +245,6 @@ Status config_open(Config *cfg, const char *path, int n, char *const *overrides)
 
 void config_close(Config *cfg)
 {
-    keep_close(&cfg->keep);
+    mem_pool_close(&cfg->keep);
     *cfg = (Config){ 0 };
 }

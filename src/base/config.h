@@ -15,7 +15,7 @@
 #define BASE_CONFIG_H
 
 #include "base/dispatchers.h"
-#include "base/keep.h"
+#include "base/mem_pool.h"
 #include "base/status.h"
 #include "base/transports.h"
 #include <stdbool.h>
@@ -53,7 +53,7 @@ typedef struct Source {                 /* one entry of data.train or data.eval 
 
 typedef struct Config {
 #include "base/config.def"
-    Keep keep;                          /* owns the texts and lists that are not defaults */
+    MemPool keep;                          /* owns the texts and lists that are not defaults */
     uint64_t said[4];                   /* a bit for each row that was set, if only to its default */
 } Config;
 

@@ -40,7 +40,7 @@ enum {                                /* what a list may hold, so that a dump st
 #define EACH_ROW(r, rows) (const ConfigRow *r = (rows).row; r < (rows).row + (rows).n; r++)
 
 /* One value: from YAML into base + row->offset, and out again. Errors name the key as `name`. */
-MUST Status config_read_value(const ConfigRow *row, void *base, Keep *keep, const char *name,
+MUST Status config_read_value(const ConfigRow *row, void *base, MemPool *keep, const char *name,
                               const YamlNode *n);
 void        config_put_value(FILE *out, const ConfigRow *row, const void *value);
 

@@ -71,21 +71,21 @@ static Status check_choice(const ConfigRow *row, const char *name, const char *t
     return fail(E_CONFIG, "%s = %.80s: must be one of %s", name, text, choices);
 }
 
-static Status read_text(const ConfigRow *row, const char **out, Keep *keep, const char *name,
+static Status read_text(const ConfigRow *row, const char **out, MemPool *keep, const char *name,
                         const char *text)
 {
     TRY(check_choice(row, name, text));
-    *out = keep_text(keep, text, strlen(text));
+    *out = mem_pool_copy(keep, text, strlen(text));
     return OK;
 }
 
 /* A list of words; one bare word is a list of one. */
-static Status read_list(const ConfigRow *row, WordList *out, Keep *keep, const char *name, const YamlNode *n)
+static Status read_list(const ConfigRow *row, WordList *out, MemPool *keep, const char *name, const YamlNode *n)
 {
     const YamlNode *first = n->kind == Y_LIST ? n->first : n;
     int count = n->kind == Y_LIST ? n->entries : 1, i = 0;
     if (count > CONFIG_MAX_WORDS) return fail(E_CONFIG, "%s: more than %d words", name, CONFIG_MAX_WORDS);
-    const char **item = keep_take(keep, (size_t)count * sizeof *item);
+    const char **item = mem_pool_alloc(keep, (size_t)count * sizeof *item);
     for (const YamlNode *e = first; i < count; e = e->next, i++) {
         if (e->kind != Y_SCALAR || yaml_is_null(e))
             return fail(E_CONFIG, "%s: must be a list of words", name);
@@ -95,7 +95,7 @@ static Status read_list(const ConfigRow *row, WordList *out, Keep *keep, const c
     return OK;
 }
 
-Status config_read_value(const ConfigRow *row, void *base, Keep *keep, const char *name, const YamlNode *n)
+Status config_read_value(const ConfigRow *row, void *base, MemPool *keep, const char *name, const YamlNode *n)
 {
     void *value = (char *)base + row->offset;
     if (yaml_is_null(n)) {

@@ -27,7 +27,7 @@ typedef struct LedgerRow { int64_t calls, bytes; double flops, extra, other; } L
 
 /* What a rank says in the calls of one group: bytes to members on its own node and to those of others, each
  * member reached directly; seconds that it waited in joins. */
-typedef struct LedgerComm { int64_t calls, near, far; double waited; } LedgerComm;
+typedef struct LedgerComm { int64_t calls, intra_node, inter_node; double waited; } LedgerComm;
 
 /* Bytes of side copies to and from host memory (backend_copy_h2d, backend_copy_d2h). */
 typedef struct LedgerHost { int64_t in, out; } LedgerHost;
@@ -35,14 +35,14 @@ typedef struct LedgerHost { int64_t in, out; } LedgerHost;
 /* Hears of everything in the order in which it is said to a machine: a planned step's clock is made of it. */
 typedef struct Ledger Ledger;
 typedef struct CostListener CostListener;
-typedef enum { METER_FORWARD, METER_BACKWARD, METER_UPDATE, METER_GATHER } CostPhase;
+typedef enum { COST_FORWARD, COST_BACKWARD, COST_UPDATE, COST_GATHER } CostPhase;
 
 /* Of the lanes to and from the host (ops/backend.h): a copy is queued; what follows on the lane waits for the
  * step; a mark is set after what it has; the step waits for a mark; the lane does. */
-typedef enum { METER_COPY, METER_BEGIN, METER_MARK, METER_WAIT, METER_LANE_WAIT } CostSide;
+typedef enum { COST_COPY, COST_BEGIN, COST_MARK, COST_WAIT, COST_LANE_WAIT } CostSide;
 
 /* A call to others: kind is a CallKind of comm/comm.h; of `members`, `here` are on this rank's node. */
-typedef struct CostCall { int group, slot, kind, members, here; int64_t near, far; } CostCall;
+typedef struct CostCall { int group, slot, kind, members, here; int64_t intra_node, inter_node; } CostCall;
 
 struct CostListener {
     void (*op)(CostListener *m, const Ledger *l, int op, double flops, int64_t bytes, double rows);

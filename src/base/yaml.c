@@ -92,7 +92,7 @@ static Status read_scalar(Reader *r, const yaml_event_t *e, YamlNode *n)
     if (len > YAML_MAX_TEXT)
         return refuse(r, e->start_mark.line, "a text of more than %d KiB", YAML_MAX_TEXT >> 10);
     if (memchr(text, 0, len)) return refuse(r, e->start_mark.line, "a text with a NUL byte in it");
-    n->text  = keep_text(&r->y->keep, text, len);
+    n->text  = mem_pool_copy(&r->y->keep, text, len);
     n->plain = e->data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
     return OK;
 }
@@ -155,7 +155,7 @@ static const char *keep_anchor(Reader *r, const yaml_event_t *e)
     const yaml_char_t *a = e->type == YAML_SCALAR_EVENT         ? e->data.scalar.anchor
                          : e->type == YAML_SEQUENCE_START_EVENT ? e->data.sequence_start.anchor
                          : e->type == YAML_MAPPING_START_EVENT  ? e->data.mapping_start.anchor : NULL;
-    return a ? keep_text(&r->y->keep, (const char *)a, strlen((const char *)a)) : NULL;
+    return a ? mem_pool_copy(&r->y->keep, (const char *)a, strlen((const char *)a)) : NULL;
 }
 
 /* The node that event e begins, in *out. Takes e over, whatever happens. */
@@ -165,7 +165,7 @@ static Status read_node(Reader *r, yaml_event_t *e, int depth, YamlNode **out)
     size_t line = e->start_mark.line;
     yaml_event_type_t type = e->type;
     const char *anchor = keep_anchor(r, e);
-    YamlNode *n = *out = keep_take(&r->y->keep, sizeof *n);
+    YamlNode *n = *out = mem_pool_alloc(&r->y->keep, sizeof *n);
     *n = (YamlNode){ .line = (int)line + 1, .nodes = 1 };
     if (depth >= YAML_MAX_DEPTH)        st = refuse(r, line, "nested deeper than %d levels", YAML_MAX_DEPTH);
     else if (type == YAML_ALIAS_EVENT)  st = read_alias(r, e, depth, n);
@@ -232,6 +232,6 @@ Status yaml_load(Yaml *y, const char *path)
 
 void yaml_close(Yaml *y)
 {
-    keep_close(&y->keep);
+    mem_pool_close(&y->keep);
     *y = (Yaml){ 0 };
 }

@@ -7,7 +7,7 @@
 #ifndef BASE_YAML_H
 #define BASE_YAML_H
 
-#include "base/keep.h"
+#include "base/mem_pool.h"
 #include "base/status.h"
 #include <stdbool.h>
 #include <stdio.h>
@@ -40,7 +40,7 @@ typedef struct YamlNode {
 
 typedef struct Yaml {
     YamlNode *root;                 /* NULL: an empty file */
-    Keep      keep;
+    MemPool      keep;
 } Yaml;
 
 /* Errors are E_CONFIG, or E_IO when the file cannot be read, and read "name:line: what"; with name NULL

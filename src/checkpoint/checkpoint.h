@@ -22,7 +22,7 @@
 
 #include "base/folder.h"
 #include "base/json.h"
-#include "base/keep.h"
+#include "base/mem_pool.h"
 #include "base/log.h"
 #include "model/model.h"
 
@@ -87,7 +87,7 @@ typedef struct CheckpointLora {
     LoraConf    conf;                    /* its modules are listed in `exact` */
     const Json *base;
     WordList    save;
-    Keep        keep;
+    MemPool        keep;
     Json       *file;
 } CheckpointLora;
 

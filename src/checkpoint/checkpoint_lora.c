@@ -88,8 +88,8 @@ static Status read_lists(CheckpointLora *a)
     const Json *adapters = json_object_get(a->file, "pairs"),
                *full = json_object_get(a->file, "modules_to_save");
     size_t n = json_array_size(adapters), k = json_array_size(full);
-    LoraTarget *exact = keep_take(&a->keep, (n + 1) * sizeof *exact);
-    const char   **word = keep_take(&a->keep, (k + 1) * sizeof *word);
+    LoraTarget *exact = mem_pool_alloc(&a->keep, (n + 1) * sizeof *exact);
+    const char   **word = mem_pool_alloc(&a->keep, (k + 1) * sizeof *word);
     if (!n) return fail(E_DATA, "pairs: the list is empty");
     for (size_t i = 0; i < n; i++) TRY(read_adapter(&exact[i], json_array_get(adapters, i)));
     for (size_t i = 0; i < k; i++)
@@ -134,7 +134,7 @@ Status checkpoint_lora_open(CheckpointLora *a, const char *path)
 void checkpoint_lora_close(CheckpointLora *a)
 {
     json_decref(a->file);
-    keep_close(&a->keep);
+    mem_pool_close(&a->keep);
     *a = (CheckpointLora){ 0 };
 }
 

@@ -7,7 +7,7 @@
 #include "checkpoint/checkpoint_private.h"
 
 #include "base/file_version.h"
-#include "base/thread.h"
+#include "base/thread_pool.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -122,13 +122,13 @@ typedef struct ManifestCheck {
     const char  *folder;
     const char **name;                   /* of each listed file, with its row */
     const Json **row;
-    Pool        *pool;
+    ThreadPool        *pool;
 } ManifestCheck;
 
-static Status check_folder(const char *folder, Pool *pool);
+static Status check_folder(const char *folder, ThreadPool *pool);
 
 /* If the listed file is a manifest of a subfolder, checks that subfolder by it. */
-static Status check_subfolder(const char *folder, const char *name, Pool *pool)
+static Status check_subfolder(const char *folder, const char *name, ThreadPool *pool)
 {
     Path sub;
     const char *slash = strrchr(name, '/');
@@ -159,7 +159,7 @@ static Status check_file(void *arg, int64_t i)
     return check_subfolder(c->folder, name, c->pool);
 }
 
-static Status check_files(const char *folder, Json *files, Pool *pool)
+static Status check_files(const char *folder, Json *files, ThreadPool *pool)
 {
     ManifestCheck c = { .folder = folder, .pool = pool };
     size_t size = json_object_size(files) + 1;
@@ -170,12 +170,12 @@ static Status check_files(const char *folder, Json *files, Pool *pool)
     Status st = c.name && c.row ? OK : fail(E_FIT, "no memory to read %s", CHECKPOINT_MANIFEST);
     json_object_foreach(files, name, row)
         if (!st) c.name[n] = name, c.row[n++] = row;
-    if (!st) st = pool_run(pool, n, check_file, &c);
+    if (!st) st = thread_pool_run(pool, n, check_file, &c);
     free(c.name), free(c.row);
     return st;
 }
 
-static Status check_folder(const char *folder, Pool *pool)
+static Status check_folder(const char *folder, ThreadPool *pool)
 {
     Path path;
     Json *o;
@@ -195,9 +195,9 @@ static Status check_folder(const char *folder, Pool *pool)
 
 Status checkpoint_verify(const char *folder)
 {
-    Pool pool;
-    TRY(pool_open(&pool, cpu_count() - 1));
+    ThreadPool pool;
+    TRY(thread_pool_open(&pool, cpu_count() - 1));
     Status st = check_folder(folder, &pool);
-    pool_close(&pool);
+    thread_pool_close(&pool);
     return st ? wrap(st, "%s", folder) : OK;
 }

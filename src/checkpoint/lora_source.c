@@ -164,7 +164,7 @@ Status lora_source_warn_base(const LoraSource *l, const ModelSource *base, uint6
 
 static void set_key(Config *c, const char **key, const char *value)
 {
-    *key = keep_text(&c->keep, value, strlen(value));
+    *key = mem_pool_copy(&c->keep, value, strlen(value));
 }
 
 /* A base model of random weights is initialized with the same seed. Its tokenizer is in the checkpoint or in

@@ -1,5 +1,5 @@
 /* cli/cmd_doctor.c -- `treb doctor`: what this machine has and what that allows. */
-#include "base/thread.h"
+#include "base/thread_pool.h"
 #include "cli/doctor.h"
 #include "cli/commands.h"
 #include "comm/comm.h"

@@ -4,7 +4,7 @@
 #include "cli/data.h"
 
 #include "base/clock.h"
-#include "base/thread.h"
+#include "base/thread_pool.h"
 #include "cli/commands.h"
 #include "data/index.h"
 #include <stdlib.h>
@@ -99,17 +99,17 @@ static Status check_block(void *arg, int64_t block)
 
 static Status check_all(DataCheck *c)
 {
-    Pool    pool = { 0 };
+    ThreadPool    pool = { 0 };
     int64_t n = c->view.data.samples;
     int     workers = cpu_count();
     c->found = calloc((size_t)n + 1, sizeof *c->found);
     c->free  = calloc((size_t)workers + 1, sizeof *c->free);
     c->begun = clock_now();
     pthread_mutex_init(&c->lock, NULL);
-    Status st = c->found && c->free ? pool_open(&pool, workers - 1)
+    Status st = c->found && c->free ? thread_pool_open(&pool, workers - 1)
                                     : fail(E_FIT, "no memory to check %lld samples", (long long)n);
-    if (!st) st = pool_run(&pool, (n + BLOCK - 1) / BLOCK, check_block, c);
-    pool_close(&pool);
+    if (!st) st = thread_pool_run(&pool, (n + BLOCK - 1) / BLOCK, check_block, c);
+    thread_pool_close(&pool);
     progress(c, true);
     pthread_mutex_destroy(&c->lock);
     c->seconds = clock_now() - c->begun;

@@ -4,7 +4,7 @@
 
 #include "base/clock.h"
 #include "base/folder.h"
-#include "base/thread.h"
+#include "base/thread_pool.h"
 #include "cli/commands.h"
 #include "data/format_bin.h"
 #include <errno.h>
@@ -25,7 +25,7 @@ typedef struct Packing {
     SampleScratch   *scratch;         /* one for each thread */
     int              scratches;
     pthread_mutex_t  lock;
-    Pool             pool;
+    ThreadPool             pool;
     BinWriter        writer;
     FILE            *quarantine;
     int64_t          shards, samples, tokens, bytes, dropped, bad;
@@ -103,7 +103,7 @@ static Status write_one(Packing *p, int64_t i)
 static Status pack_block(Packing *p)
 {
     int64_t left = p->view.data.pass - p->first, n = left < BLOCK ? left : BLOCK;
-    Status  st   = pool_run(&p->pool, n, load_one, p);
+    Status  st   = thread_pool_run(&p->pool, n, load_one, p);
     for (int64_t i = 0; i < n; i++) {
         if (!st) st = write_one(p, i);
         sample_close(&p->sample[i]);
@@ -123,12 +123,12 @@ static Status packing_open(Packing *p, const SourceList *sources, const char *ke
     if (!p->scratch) return fail(E_FIT, "no memory for %d threads", threads);
     for (; p->scratches < threads; p->scratches++)
         TRY(sample_scratch_open(&p->scratch[p->scratches], p->setup->model.tokenizer));
-    return pool_open(&p->pool, threads - 1);
+    return thread_pool_open(&p->pool, threads - 1);
 }
 
 static void packing_close(Packing *p)
 {
-    pool_close(&p->pool);
+    thread_pool_close(&p->pool);
     bin_writer_abandon(&p->writer);
     for (int i = 0; i < p->scratches; i++) sample_scratch_close(&p->scratch[i]);
     free(p->scratch);

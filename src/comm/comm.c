@@ -211,13 +211,13 @@ static int64_t charge(Comm *c, const CommCall *call, int64_t each, int slot)
         bool    here = c->node[i] == c->node[c->rank];
         m.here += here;
         if (i == c->rank || (call->kind == CALL_SEND && i != call->peer)) continue;
-        *(here ? &m.near : &m.far) += bytes;
+        *(here ? &m.intra_node : &m.inter_node) += bytes;
     }
     LedgerComm *l = &c->be->ledger.comm[c->group];
     CostListener      *heard = c->be->ledger.meter;
-    l->calls++, l->near += m.near, l->far += m.far;
+    l->calls++, l->intra_node += m.intra_node, l->inter_node += m.inter_node;
     if (heard) heard->start(heard, &m);
-    return m.near + m.far;
+    return m.intra_node + m.inter_node;
 }
 
 int64_t call_row(Tensor t) { return t.n[0] ? t_bytes(t) / t.n[0] : 0; }

@@ -28,9 +28,9 @@ static Status gather(Comm *c, void *out, const void *in, size_t bytes)
     for (int i = 0; i < c->size; i++) {
         bool here = c->node[i] == c->node[c->rank];
         m.here += here;
-        if (i != c->rank) *(here ? &m.near : &m.far) += (int64_t)bytes;
+        if (i != c->rank) *(here ? &m.intra_node : &m.inter_node) += (int64_t)bytes;
     }
-    l->calls++, l->waited += waited, l->near += m.near, l->far += m.far;
+    l->calls++, l->waited += waited, l->intra_node += m.intra_node, l->inter_node += m.inter_node;
     if (heard) heard->start(heard, &m);
     return st;
 }

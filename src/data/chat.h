@@ -13,7 +13,7 @@
 #define DATA_CHAT_H
 
 #include "base/json.h"
-#include "base/keep.h"
+#include "base/mem_pool.h"
 #include "data/tokenizer.h"
 
 typedef enum { ROLE_SYSTEM, ROLE_USER, ROLE_ASSISTANT, ROLE_TOOL } Role;
@@ -36,7 +36,7 @@ typedef struct Conversation {
     Frame    *frame;
     int       turns, items, medias, frames;
     bool      plain;                     /* pre-training text: one item, no turn, every token supervised */
-    Keep      keep;                      /* owns everything above */
+    MemPool      keep;                      /* owns everything above */
 } Conversation;
 
 /* The object must outlive c (texts and paths point into it). Errors name the field: "messages[2].content: …".

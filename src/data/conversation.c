@@ -27,10 +27,10 @@ typedef struct LineReader {
 
 /* Makes place for one more row after n. Old arrays stay allocated until the conversation is closed,
  * together less than the last. */
-static void *grow(Keep *k, void *old, int n, size_t size)
+static void *grow(MemPool *k, void *old, int n, size_t size)
 {
     if (n < 4 ? n != 0 : (n & (n - 1)) != 0) return old;
-    void *more = keep_take(k, size * (n ? 2 * (size_t)n : 4));
+    void *more = mem_pool_alloc(k, size * (n ? 2 * (size_t)n : 4));
     if (n) memcpy(more, old, size * (size_t)n);
     return more;
 }
@@ -237,7 +237,7 @@ static Status calls_read(LineReader *r, const Json *calls, bool content, const c
         if (i || content) st = text_push(&text, "\n", 1);
         if (!st) st = chat_tool_call_text(&text, json_array_get(calls, i), r->where);
     }
-    if (!st) text_add(r->c, keep_text(&r->c->keep, text.n ? text.v : "", text.n), text.n);
+    if (!st) text_add(r->c, mem_pool_copy(&r->c->keep, text.n ? text.v : "", text.n), text.n);
     text_close(&text);
     return st;
 }
@@ -297,7 +297,7 @@ static Status tools_read(LineReader *r)
         if (c->turns) text_add(c, "\n\n", 2);
         else          turn_add(c, ROLE_SYSTEM, -1);
         st = chat_tools_text(&text, tools);
-        if (!st) text_add(c, keep_text(&c->keep, text.v, text.n), text.n);
+        if (!st) text_add(c, mem_pool_copy(&c->keep, text.v, text.n), text.n);
     } else if (tools && !json_is_null(tools) && !json_is_array(tools) && !json_is_string(tools))
         st = fail(E_DATA, "tools: expected a list");
     text_close(&text);
@@ -408,6 +408,6 @@ Status conversation_text(Conversation *c, const char *text, size_t len)
 
 void conversation_close(Conversation *c)
 {
-    keep_close(&c->keep);
+    mem_pool_close(&c->keep);
     *c = (Conversation){ 0 };
 }

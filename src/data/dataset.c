@@ -4,7 +4,7 @@
 #include "base/folder.h"
 #include "base/grow.h"
 #include "base/rng.h"
-#include "base/thread.h"
+#include "base/thread_pool.h"
 #include "data/order.h"
 #include <glob.h>
 #include <math.h>
@@ -17,7 +17,7 @@ static Status file_add(Dataset *d, const char *path, int source)
         return fail(E_FIT, "no memory for a list of %lld files", (long long)d->files);
     DataFile *f = &d->file[d->files++];
     *f = (DataFile){ .source = source };
-    f->file.path = keep_text(&d->keep, path, strlen(path));
+    f->file.path = mem_pool_copy(&d->keep, path, strlen(path));
     return OK;
 }
 
@@ -65,11 +65,11 @@ static Status file_open(void *arg, int64_t i)
 
 static Status files_open(Dataset *d)
 {
-    Pool    pool = { 0 };
+    ThreadPool    pool = { 0 };
     int64_t most = d->files < cpu_count() ? d->files : cpu_count();
-    TRY(pool_open(&pool, most > 1 ? (int)most - 1 : 0));
-    Status st = pool_run(&pool, d->files, file_open, d);
-    pool_close(&pool);
+    TRY(thread_pool_open(&pool, most > 1 ? (int)most - 1 : 0));
+    Status st = thread_pool_run(&pool, d->files, file_open, d);
+    thread_pool_close(&pool);
     return st;
 }
 
@@ -165,7 +165,7 @@ void dataset_close(Dataset *d)
 {
     for (int64_t i = 0; i < d->files; i++) format_close(&d->file[i].file);
     free(d->file), free(d->source);
-    keep_close(&d->keep);
+    mem_pool_close(&d->keep);
     *d = (Dataset){ 0 };
 }
 

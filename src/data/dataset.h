@@ -51,7 +51,7 @@ typedef struct Dataset {
     int64_t     samples;                 /* number of ids */
     int64_t     pass;                    /* positions in one pass */
     int64_t     damaged;                 /* files that end early */
-    Keep        keep;
+    MemPool        keep;
 } Dataset;
 
 MUST Status dataset_open(Dataset *d, const DatasetConf *conf);

@@ -8,7 +8,7 @@
 #ifndef DATA_FORMAT_H
 #define DATA_FORMAT_H
 
-#include "base/keep.h"
+#include "base/mem_pool.h"
 #include "data/chat.h"
 #include "data/pack.h"
 
@@ -32,7 +32,7 @@ typedef struct Record {
     int64_t            tokens;
     const RecordSlice *slice;
     int64_t            slices;
-    Keep               keep;             /* memory of the record that is not in the file */
+    MemPool               keep;             /* memory of the record that is not in the file */
     char               where[320];       /* "train.jsonl:17" */
 } Record;
 
@@ -52,7 +52,7 @@ typedef struct FormatFile {
     size_t      len;
     bool        mapped;
     int64_t     samples;
-    Keep        keep;                    /* memory of the format's tables */
+    MemPool        keep;                    /* memory of the format's tables */
     void       *self;
     char        damage[320];             /* why the file ends early, or "" */
 } FormatFile;

@@ -49,7 +49,7 @@ static uint64_t row_least(const BinRow *r)
 
 static Status bin_index(FormatFile *f, const FormatConf *conf)
 {
-    Bin *b = keep_take(&f->keep, sizeof *b);
+    Bin *b = mem_pool_alloc(&f->keep, sizeof *b);
     f->self = b;
     if (f->len < sizeof b->head) return fail(E_DATA, "%s: too short for a packed shard", f->path);
     memcpy(&b->head, f->bytes, sizeof b->head);
@@ -98,7 +98,7 @@ static Status slices_check(const Record *r, const BinRow *row)
 
 static Status files_find(Record *r, const BinRow *row, const char *lengths, const char *at, const char *end)
 {
-    RecordFile *file = keep_take(&r->keep, ((size_t)row->files + 1) * sizeof *file);
+    RecordFile *file = mem_pool_alloc(&r->keep, ((size_t)row->files + 1) * sizeof *file);
     for (uint32_t i = 0; i < row->files; i++) {
         uint64_t n;
         memcpy(&n, lengths + 8 * (size_t)i, 8);

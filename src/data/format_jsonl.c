@@ -28,7 +28,7 @@ static size_t skip_byte_order_mark(const FormatFile *f)
 
 static LineIndex *lines_new(FormatFile *f)
 {
-    LineIndex *l = keep_take(&f->keep, sizeof *l);
+    LineIndex *l = mem_pool_alloc(&f->keep, sizeof *l);
     f->self = l;
     return l;
 }

@@ -110,7 +110,7 @@ static void header_name(TarWalk *w, const char *h, const char **name, size_t *le
     *name = h, *len = n;
     if (memcmp(h + 257, "ustar  ", 7) == 0) p = 0;           /* GNU tar stores other fields there */
     if (!p) return;
-    char *both = keep_take(&w->f->keep, p + n + 2);
+    char *both = mem_pool_alloc(&w->f->keep, p + n + 2);
     memcpy(both, h + 345, p), both[p] = '/', memcpy(both + p + 1, h, n);
     *name = both, *len = p + 1 + n;
 }
@@ -185,7 +185,7 @@ static void tar_close(FormatFile *f)
 static Status tar_index(FormatFile *f, const FormatConf *conf)
 {
     Status st = OK;
-    TarWalk w =  { .f = f, .tar = keep_take(&f->keep, sizeof *w.tar) };
+    TarWalk w =  { .f = f, .tar = mem_pool_alloc(&f->keep, sizeof *w.tar) };
     f->self = w.tar;
     while (w.at < f->len && walk_one(&w, &st)) continue;
     f->samples = w.tar->samples - (f->damage[0] && w.tar->samples ? 1 : 0);

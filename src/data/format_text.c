@@ -133,7 +133,7 @@ static Status documents_find(Cutter *c)
 
 static Status text_index(FormatFile *f, const FormatConf *conf)
 {
-    Cutter c  = { .f = f, .p = keep_take(&f->keep, sizeof *c.p), .tokenizer = conf->tokenizer };
+    Cutter c  = { .f = f, .p = mem_pool_alloc(&f->keep, sizeof *c.p), .tokenizer = conf->tokenizer };
     Status st = OK;
     f->self = c.p;
     c.most  = conf->max_length > 1 ? conf->max_length - 1 : 1;

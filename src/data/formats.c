@@ -105,7 +105,7 @@ void format_close(FormatFile *f)
 {
     if (f->format && f->format->close) f->format->close(f);
     if (f->mapped) munmap((void *)f->bytes, f->len);
-    keep_close(&f->keep);
+    mem_pool_close(&f->keep);
     *f = (FormatFile){ 0 };
 }
 
@@ -115,13 +115,13 @@ Status format_read(const FormatFile *f, int64_t i, Record *r)
     REQUIRE(i >= 0 && i < f->samples, "%s: sample %lld of %lld", f->path, (long long)i,
             (long long)f->samples);
     Status st = f->format->read(f, i, r);
-    if (st) keep_close(&r->keep);
+    if (st) mem_pool_close(&r->keep);
     return st;
 }
 
 void record_close(Record *r)
 {
-    keep_close(&r->keep);
+    mem_pool_close(&r->keep);
     *r = (Record){ 0 };
 }
 

@@ -1,7 +1,7 @@
 /* data/index.c -- see index.h. */
 #include "data/index.h"
 
-#include "base/thread.h"
+#include "base/thread_pool.h"
 #include <stdlib.h>
 
 Status index_open(Index *x, int64_t samples)
@@ -109,14 +109,14 @@ static Status fill_block(void *arg, int64_t block)
 
 Status index_fill(Index *x, const SampleConf *c, int64_t epoch, int workers, bool tolerant)
 {
-    Pool    pool = { 0 };
+    ThreadPool    pool = { 0 };
     Filling f    = { .x = x, .c = c, .epoch = epoch, .tolerant = tolerant };
     f.free = calloc((size_t)workers + 1, sizeof *f.free);
     pthread_mutex_init(&f.lock, NULL);
-    Status st = f.free ? pool_open(&pool, workers > 1 ? workers - 1 : 0)
+    Status st = f.free ? thread_pool_open(&pool, workers > 1 ? workers - 1 : 0)
                        : fail(E_FIT, "no memory for %d threads", workers);
-    if (!st) st = pool_run(&pool, (c->data->pass + BLOCK - 1) / BLOCK, fill_block, &f);
-    pool_close(&pool);
+    if (!st) st = thread_pool_run(&pool, (c->data->pass + BLOCK - 1) / BLOCK, fill_block, &f);
+    thread_pool_close(&pool);
     for (int i = 0; i < f.frees; i++) sample_scratch_close(&f.free[i]);
     pthread_mutex_destroy(&f.lock);
     free(f.free);

@@ -69,8 +69,8 @@ static Status workers_open(Loader *l)
     l->scratch = calloc((size_t)l->workers, sizeof *l->scratch);
     if (!l->scratch) return fail(E_FIT, "no memory for %d loader threads", l->workers);
     for (int i = 0; i < l->workers; i++) TRY(sample_scratch_open(&l->scratch[i], l->conf.tokenizer));
-    TRY(pool_open(&l->pool, l->workers));
-    pool_submit(&l->pool, &l->job, l->workers, loader_worker, l);
+    TRY(thread_pool_open(&l->pool, l->workers));
+    thread_pool_submit(&l->pool, &l->job, l->workers, loader_worker, l);
     return OK;
 }
 
@@ -135,7 +135,7 @@ static void workers_close(Loader *l)
     l->stop = true;
     pthread_cond_broadcast(&l->work);
     pthread_mutex_unlock(&l->lock);
-    pool_close(&l->pool);
+    thread_pool_close(&l->pool);
     for (int i = 0; l->scratch && i < l->workers; i++) sample_scratch_close(&l->scratch[i]);
     free(l->scratch);
 }

@@ -8,7 +8,7 @@
 #ifndef DATA_LOADER_PRIVATE_H
 #define DATA_LOADER_PRIVATE_H
 
-#include "base/thread.h"
+#include "base/thread_pool.h"
 #include "data/index.h"
 #include "data/loader.h"
 #include "data/sample_cache.h"
@@ -97,8 +97,8 @@ struct Loader {
 
     pthread_mutex_t lock;
     pthread_cond_t  work, ready;
-    Pool            pool;
-    PoolJob         job;                  /* the workers: one long call each */
+    ThreadPool            pool;
+    ThreadPoolJob         job;                  /* the workers: one long call each */
     SampleScratch  *scratch;              /* one for each worker */
     int             workers, busy;
     bool            stop, pause, holding; /* holding: the caller uses the step before `handed` */

@@ -33,13 +33,13 @@ int64_t base64_decode(void *out, const char *text, size_t len)
     return n;
 }
 
-static Status data_uri_read(Frame *f, Keep *keep, const char *uri, size_t len, const char *where)
+static Status data_uri_read(Frame *f, MemPool *keep, const char *uri, size_t len, const char *where)
 {
     const char *comma = memchr(uri, ',', len);
     if (!comma || comma - uri < 7 || strncasecmp(comma - 7, ";base64", 7))
         return fail(E_DATA, "%s: a data: URI must say base64 (data:image/png;base64,...)", where);
     size_t  text = len - (size_t)(comma + 1 - uri);
-    void   *bytes = keep_take(keep, text / 4 * 3 + 3);
+    void   *bytes = mem_pool_alloc(keep, text / 4 * 3 + 3);
     int64_t n = base64_decode(bytes, comma + 1, text);
     if (n < 0) return fail(E_DATA, "%s: the data: URI is not valid base64", where);
     if (n == 0) return fail(E_DATA, "%s: the data: URI is empty", where);
@@ -55,7 +55,7 @@ static size_t scheme_length(const char *s)
     return strncmp(s + n, "://", 3) ? 0 : n;
 }
 
-Status media_ref_read(Frame *f, Keep *keep, const Json *v, const char *where)
+Status media_ref_read(Frame *f, MemPool *keep, const Json *v, const char *where)
 {
     *f = (Frame){ 0 };
     if (json_is_object(v)) v = json_has(v, "path") ? json_object_get(v, "path") : json_object_get(v, "url");

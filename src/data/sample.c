@@ -276,7 +276,7 @@ static Status packed_load(Sample *s, const SampleConf *c)
     TRY(packed_check(r, c));
     TRY(ids_push_many(&s->ids, r->ids, r->tokens));
     TRY(ids_push_many(&s->targets, r->targets, r->tokens));
-    s->frame = keep_take(&s->record.keep, ((size_t)r->files + 1) * sizeof *s->frame);
+    s->frame = mem_pool_alloc(&s->record.keep, ((size_t)r->files + 1) * sizeof *s->frame);
     for (s->frames = 0; s->frames < r->files; s->frames++)
         s->frame[s->frames] = (Frame){ NULL, r->file[s->frames].bytes, r->file[s->frames].len };
     s->size.tokens = r->tokens;

@@ -43,7 +43,7 @@ Status video_choose(Conversation *c, const VideoRule *rule)
                         "medium %d: a video of %lld frame%s; it needs at least %lld (list a single frame "
                                 "as an image)", i, (long long)n, n == 1 ? "" : "s", (long long)rule->group);
         int64_t slices = (n + rule->group - 1) / rule->group;
-        double *seconds = keep_take(&c->keep, (size_t)slices * sizeof *seconds);
+        double *seconds = mem_pool_alloc(&c->keep, (size_t)slices * sizeof *seconds);
         for (int64_t s = 0; s < slices; s++) seconds[s] = video_seconds(s, n, total, fps, rule->group);
         for (int64_t k = 0; k < n; k++)
             c->frame[m->first + k] = c->frame[m->first + video_index(k, n, total)];

@@ -50,9 +50,9 @@ static void run_chunk(Engine *e, int chunk, int slot, bool last)
     Tensor in = c->embeds ? (Tensor){ 0 } : engine_recv_buffer(e, 0, 0, c->from);
     bool   fed = pipe_from(&e->pipe, backward_of(chunk)) >= 0;
     Tensor back = fed ? engine_recv_buffer(e, 1, 0, c->to) : (Tensor){ 0 };
-    ledger_phase(&e->be.ledger, METER_FORWARD, chunk, last);
+    ledger_phase(&e->be.ledger, COST_FORWARD, chunk, last);
     engine_run_forward(e, e->conf.train ? FORWARD : EVAL, e->at, chunk, slot, &m, in);
-    ledger_phase(&e->be.ledger, METER_BACKWARD, chunk, last);
+    ledger_phase(&e->be.ledger, COST_BACKWARD, chunk, last);
     if (e->conf.train) engine_run_backward(e, e->at, chunk, slot, back);
     tell_neighbours(e, chunk, slot);
 }
@@ -87,9 +87,9 @@ static void end_for_plan(Engine *e)
     const OptimConf o = { .adam = { .beta1 = 0.5f, .beta2 = 0.5f, .eps = 1.0f, .step = 1 } };
     if (!e->conf.train) return;
     run_chunks(e, NULL, true);
-    ledger_phase(&e->be.ledger, METER_UPDATE, 0, true);
+    ledger_phase(&e->be.ledger, COST_UPDATE, 0, true);
     engine_update(e, &o);
-    ledger_phase(&e->be.ledger, METER_GATHER, 0, true);
+    ledger_phase(&e->be.ledger, COST_GATHER, 0, true);
     shard_wait_weights(&e->shard);
 }
 
@@ -109,7 +109,7 @@ static void take_away(Ledger *all, const Ledger *micro)
     for (int g = 0; g < LEDGER_GROUPS; g++) {
         LedgerComm *c = &all->comm[g];
         const LedgerComm *m = &micro->comm[g];
-        c->calls -= m->calls, c->near -= m->near, c->far -= m->far;
+        c->calls -= m->calls, c->intra_node -= m->intra_node, c->inter_node -= m->inter_node;
     }
 }
 
@@ -229,7 +229,7 @@ static Status plan_on(EnginePlan *p, Engine *e, const Stream *stream)
     Deal d;
     e->be.ledger.meter = e->conf.meter;
     ledger_clear(&e->be.ledger);                          /* the step alone, not the start */
-    ledger_phase(&e->be.ledger, METER_UPDATE, 0, true);
+    ledger_phase(&e->be.ledger, COST_UPDATE, 0, true);
     if (e->conf.train) engine_begin_step(e, 2);
     p->once = e->be.ledger;
     ledger_clear(&e->be.ledger);

@@ -85,13 +85,13 @@ static Status turn_config(Config *c, const char *set)
 static bool try_turn(FitRow *r, const FitRequest *ask, const Change *t)
 {
     Config c = *ask->recipe;
-    c.keep = (Keep){ 0 };                                /* the recipe's own texts stay where they are */
+    c.keep = (MemPool){ 0 };                                /* the recipe's own texts stay where they are */
     bool ok = !turn_config(&c, t->set);
     RuleInput x = rules_input(&c, ask->shape, ask->ranks, ask->per_node);
     *r = (FitRow){ .price = t->price, .cost = t->cost };
     memcpy(r->set, t->set, sizeof r->set);
     ok = ok && rules_legal(&x) && !ask->plan(ask->self, &c, &r->bytes);
-    keep_close(&c.keep);
+    mem_pool_close(&c.keep);
     return ok && r->bytes < 0.998 * ask->bytes;
 }
 

@@ -4,7 +4,7 @@
 #include "infer/evaluate.h"
 
 #include "base/clock.h"
-#include "base/thread.h"
+#include "base/thread_pool.h"
 #include "infer/answer.h"
 
 #include <errno.h>
@@ -35,7 +35,7 @@ typedef struct Eval {
     Generator       gen;
     GenerateConf    sampling;
     Stream          stream;
-    Pool            pool;
+    ThreadPool            pool;
     int             workers;
     SampleScratch  *scratch;         /* one per worker */
     EvalItem       *item;            /* (BLOCK) sorted by channel */
@@ -98,7 +98,7 @@ static Status open_workers(Eval *v)
     if (!v->scratch || !v->item || !v->tokens || !v->answers) return fail(E_FIT, "no memory to evaluate");
     v->asked = v->tokens + docs;
     for (int i = 0; i < v->workers; i++) TRY(sample_scratch_open(&v->scratch[i], v->conf->tokenizer));
-    return pool_open(&v->pool, v->workers - 1);
+    return thread_pool_open(&v->pool, v->workers - 1);
 }
 
 static Status open_eval(Eval *v)
@@ -126,7 +126,7 @@ static void item_close(EvalItem *x)
 
 static void close_eval(Eval *v)
 {
-    pool_close(&v->pool);
+    thread_pool_close(&v->pool);
     for (int64_t i = 0; v->item && i < v->items; i++) item_close(&v->item[i]);
     for (int i = 0; v->scratch && i < v->workers; i++) sample_scratch_close(&v->scratch[i]);
     for (int64_t i = 0; v->answers && i < v->e->conf.decode.docs; i++) ids_close(&v->answers[i]);
@@ -204,7 +204,7 @@ static Status read_block(Eval *v, int64_t from)
     int64_t kept = 0, n = v->samples - from < BLOCK ? v->samples - from : BLOCK;
     for (v->items = 0; v->items < n; v->items++)
         v->item[v->items] = (EvalItem){ .position = from + v->items };
-    TRY(pool_run(&v->pool, v->workers, read_items, v));
+    TRY(thread_pool_run(&v->pool, v->workers, read_items, v));
     for (int64_t i = 0; i < n; i++) {
         EvalItem *x = &v->item[i];
         TRY(check_item(v, x));
@@ -322,7 +322,7 @@ static Status generate_and_score(Eval *v)
 
 static Status run_batch(Eval *v)
 {
-    if (!v->conf->blind && v->stream.patches) TRY(pool_run(&v->pool, v->workers, load_pixels, v));
+    if (!v->conf->blind && v->stream.patches) TRY(thread_pool_run(&v->pool, v->workers, load_pixels, v));
     for (int64_t i = 0; i < v->docs; i++) {
         TRY(check_item(v, &v->batch[i]));
         v->tokens[i] = (int32_t)(v->batch[i].prompt ? v->batch[i].prompt : v->batch[i].sample.ids.n);

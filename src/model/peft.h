@@ -23,7 +23,7 @@
 #define MODEL_PEFT_H
 
 #include "base/folder.h"
-#include "base/keep.h"
+#include "base/mem_pool.h"
 #include "model/weights.h"
 
 #define PEFT_CONFIG  "adapter_config.json"
@@ -39,7 +39,7 @@ typedef struct PeftFile {
     WordList       save;
     const char   **copy;                 /* tensors that are copies of the base's (of a targeted head) */
     int            copies;
-    Keep           keep;
+    MemPool           keep;
 } PeftFile;
 
 bool        peft_is(const char *folder);                      /* whether it has adapter_config.json */

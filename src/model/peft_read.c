@@ -284,7 +284,7 @@ static Status add_full_module(PeftReader *r, const Param *p, int i)
     lora_module_name(name, sizeof name, p, i);
     for (int k = 0; k < r->saves; k++)
         if (!strcmp(r->save[k], name)) return OK;
-    r->save[r->saves++] = keep_text(&r->f->keep, name, strlen(name));
+    r->save[r->saves++] = mem_pool_copy(&r->f->keep, name, strlen(name));
     return OK;
 }
 
@@ -398,10 +398,10 @@ static Status alloc_lists(PeftReader *r)
     int n = 0;
     for (int k = 0; k < r->m.params.n; k++) n += r->m.params.p[k]->pieces;
     r->used = calloc((size_t)f->st.count + 1, sizeof *r->used);
-    r->target = keep_take(&f->keep, (size_t)n * sizeof *r->target);
-    f->adapter = keep_take(&f->keep, (size_t)n * sizeof *f->adapter);
-    r->save = keep_take(&f->keep, (size_t)n * sizeof *r->save);
-    f->copy = keep_take(&f->keep, (size_t)n * 2 * sizeof *f->copy);
+    r->target = mem_pool_alloc(&f->keep, (size_t)n * sizeof *r->target);
+    f->adapter = mem_pool_alloc(&f->keep, (size_t)n * sizeof *f->adapter);
+    r->save = mem_pool_alloc(&f->keep, (size_t)n * sizeof *r->save);
+    f->copy = mem_pool_alloc(&f->keep, (size_t)n * 2 * sizeof *f->copy);
     return r->used ? OK : fail(E_FIT, "no memory for the list of an adapter's tensors");
 }
 
@@ -409,7 +409,7 @@ static void set_conf(PeftReader *r)
 {
     PeftFile *f = r->f;
     f->save = (WordList){ r->save, r->saves };
-    f->base = keep_text(&f->keep, r->conf.base, strlen(r->conf.base));
+    f->base = mem_pool_copy(&f->keep, r->conf.base, strlen(r->conf.base));
     f->conf = (LoraConf){ .rank = r->conf.r, .alpha = r->conf.alpha, .dropout = r->conf.dropout,
                              .rslora = r->conf.rslora, .gaussian = r->conf.gaussian, .exact = r->target,
                              .exacts = r->n, .save = r->saves ? &f->save : NULL };
@@ -458,7 +458,7 @@ Status peft_open(PeftFile *f, const char *folder, const ModelShape *s)
 void peft_close(PeftFile *f)
 {
     st_close(&f->st);
-    keep_close(&f->keep);
+    mem_pool_close(&f->keep);
     *f = (PeftFile){ 0 };
 }
 

@@ -4,7 +4,7 @@
  * files. */
 #include "model/weights_private.h"
 
-#include "base/thread.h"
+#include "base/thread_pool.h"
 #include "model/sink.h"
 
 #include <stdio.h>
@@ -361,10 +361,10 @@ Status weights_check(const Model *m, const SafeTensors *st, const Log *log)
 Status weights_read(Model *m, Backend *be, const SafeTensors *st, int64_t *elements)
 {
     WeightLoader l = { .m = m, .be = be, .st = st, .prefix = "" };
-    Pool pool;
-    TRY(pool_open(&pool, be->device->host_memory ? cpu_count() - 1 : 0));
-    Status s = pool_run(&pool, m->params.n, load_param, &l);
-    pool_close(&pool);
+    ThreadPool pool;
+    TRY(thread_pool_open(&pool, be->device->host_memory ? cpu_count() - 1 : 0));
+    Status s = thread_pool_run(&pool, m->params.n, load_param, &l);
+    thread_pool_close(&pool);
     *elements = l.read;
     return s;
 }

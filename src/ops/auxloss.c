@@ -113,9 +113,9 @@ static HOT void sum_rows(double *sum, const float *x, int64_t rows, int64_t E)
 }
 
 /* One pool of rows: its loss, and in coef (if wanted) the slope of share * coeff * loss. */
-typedef struct Pool { int64_t rows, E; double f_div, p_div, share; } Pool;
+typedef struct LossPool { int64_t rows, E; double f_div, p_div, share; } LossPool;
 
-static double pool_loss(Pool p, float *coef, const float *count, const float *prob, float coeff, double *work)
+static double pool_loss(LossPool p, float *coef, const float *count, const float *prob, float coeff, double *work)
 {
     double *F = work, *P = work + p.E, loss = 0.0, scale = p.share * (double)p.E / p.f_div / p.p_div;
     sum_rows(F, count, p.rows, p.E);
@@ -137,7 +137,7 @@ void cpu_aux_loss(Backend *be, Tensor out, Tensor coef, Tensor count, Tensor pro
     for (int64_t l = 0; l < L && N > 0.0; l++) z += zs[l] / N;
     if (t_has(coef)) memset(coef.data, 0, (size_t)t_bytes(coef));
 
-    Pool p = { .rows = form == AUX_POOLED ? L * G : form == AUX_LAYER ? G : 1, .E = E, .share = 1.0 };
+    LossPool p = { .rows = form == AUX_POOLED ? L * G : form == AUX_LAYER ? G : 1, .E = E, .share = 1.0 };
     for (int64_t r = 0; r < L * G && N > 0.0 && form != AUX_NONE; r += p.rows) {
         double m = n[r % G];
         switch (form) {

@@ -196,7 +196,7 @@ static void side_copy(Backend *be, CopyStream lane, void *dst, const void *src, 
 {
     const CopyOps *l = lanes_of(be);
     ledger_host(&be->ledger, lane == COPY_H2D, (int64_t)bytes);
-    tell_meter(be, METER_COPY, lane, 0, bytes);
+    tell_meter(be, COST_COPY, lane, 0, bytes);
     if (l && bytes) l->copy(be, lane, dst, src, bytes);
 }
 
@@ -215,7 +215,7 @@ void backend_copy_h2d(Backend *be, Tensor dst, const void *host)
 void backend_copy_wait_compute(Backend *be, CopyStream lane)
 {
     const CopyOps *l = lanes_of(be);
-    tell_meter(be, METER_BEGIN, lane, 0, 0);
+    tell_meter(be, COST_BEGIN, lane, 0, 0);
     if (l && l->begin) l->begin(be, lane);
 }
 
@@ -223,7 +223,7 @@ void backend_copy_record(Backend *be, CopyStream lane, int id)
 {
     const CopyOps *l = lanes_of(be);
     REQUIRE(id >= 0 && id < COPY_EVENTS, "mark %d", id);
-    tell_meter(be, METER_MARK, lane, id, 0);
+    tell_meter(be, COST_MARK, lane, id, 0);
     if (l && l->mark) l->mark(be, lane, id);
 }
 
@@ -231,7 +231,7 @@ void backend_wait_copy(Backend *be, int id)
 {
     const CopyOps *l = lanes_of(be);
     REQUIRE(id >= 0 && id < COPY_EVENTS, "mark %d", id);
-    tell_meter(be, METER_WAIT, COPY_H2D, id, 0);
+    tell_meter(be, COST_WAIT, COPY_H2D, id, 0);
     if (l && l->wait) l->wait(be, id);
 }
 
@@ -239,7 +239,7 @@ void backend_copy_wait(Backend *be, CopyStream lane, int id)
 {
     const CopyOps *l = lanes_of(be);
     REQUIRE(id >= 0 && id < COPY_EVENTS, "mark %d", id);
-    tell_meter(be, METER_LANE_WAIT, lane, id, 0);
+    tell_meter(be, COST_LANE_WAIT, lane, id, 0);
     if (l && l->side_wait) l->side_wait(be, lane, id);
 }
 

@@ -145,7 +145,7 @@ static const char *backend_for(const Config *c, const Hardware *hw)
 Status dryrun_open(DryRun *d, const Config *recipe, int ranks, int per_node, const Hardware *hw)
 {
     *d = (DryRun){ .recipe = *recipe, .ranks = ranks, .per_node = per_node, .timed = hw != NULL };
-    d->recipe.keep = (Keep){ 0 };                        /* the strings stay the caller's */
+    d->recipe.keep = (MemPool){ 0 };                        /* the strings stay the caller's */
     d->recipe.device.backend = backend_for(recipe, hw);
     if (hw) d->hw = *hw;
     Status st = open_all(d);

@@ -69,14 +69,14 @@ static double op_seconds(const Timeline *p, int op, Part part, double flops, dou
     return t * p->hw.slow[op];
 }
 
-static RunTime *run_of(Timeline *p) { return &p->time.run[p->chunk][p->phase == METER_BACKWARD]; }
+static RunTime *run_of(Timeline *p) { return &p->time.run[p->chunk][p->phase == COST_BACKWARD]; }
 
-static bool in_run(const Timeline *p) { return p->phase <= METER_BACKWARD && !p->last; }
+static bool in_run(const Timeline *p) { return p->phase <= COST_BACKWARD && !p->last; }
 
 static void note_op(Timeline *p, const Ledger *l, int op, double seconds, double starved, double flops)
 {
     StageTime *t = &p->time;
-    if (p->phase == METER_UPDATE) t->update_work += seconds, t->part[PART_OPTIM] += seconds;
+    if (p->phase == COST_UPDATE) t->update_work += seconds, t->part[PART_OPTIM] += seconds;
     if (!in_run(p)) return;
     t->part[l->part] += seconds, t->op[op] += seconds;
     t->launch += kind_of(op).kernels * p->hw.launch;
@@ -118,10 +118,10 @@ static Transfer transfer_of(const Timeline *p, const CostCall *c)
     const Hardware *h = &p->hw;
     double intra = h->intra_bw * h->intra_share, inter = h->inter_bw * h->inter_share;
     double u = is_dispatch(c->group) ? p->uneven : 1;
-    Transfer t = { u * (double)c->near / intra, u * (double)c->far / inter,
-                   c->far ? h->inter_delay : h->intra_delay };
+    Transfer t = { u * (double)c->intra_node / intra, u * (double)c->inter_node / inter,
+                   c->inter_node ? h->inter_delay : h->intra_delay };
     if (c->kind == CALL_ALL_TO_ALL || c->kind == CALL_SEND) return t;
-    t.intra = c->here > 1 ? (double)(c->near + c->far) / intra : 0;
+    t.intra = c->here > 1 ? (double)(c->intra_node + c->inter_node) / intra : 0;
     t.inter /= c->here;
     t.delay = ring_delay(h, c) * (c->kind == CALL_ALL_REDUCE ? 2 : 1);
     return t;
@@ -175,7 +175,7 @@ static void meter_join(CostListener *m, int group, int slot)
     double wait = fmax(0, p->until[group][slot] - p->device);
     p->device += wait;
     if (in_run(p)) p->time.exposed[group] += wait, run_of(p)->exposed[group] += wait;
-    else           *(p->phase == METER_GATHER ? &p->time.gathers[group] : &p->time.once[group]) += wait;
+    else           *(p->phase == COST_GATHER ? &p->time.gathers[group] : &p->time.once[group]) += wait;
 }
 
 static void meter_fetch(CostListener *m)
@@ -199,11 +199,11 @@ static void meter_side(CostListener *m, CostSide what, int lane, int id, int64_t
     Timeline *p = (Timeline *)m;
     if (!p->on) return;
     switch (what) {
-    case METER_COPY:      p->lane[lane] += (double)bytes / (p->hw.host_bw * p->hw.host_share); return;
-    case METER_BEGIN:     p->lane[lane] = fmax(p->lane[lane], p->device);                       return;
-    case METER_MARK:      p->mark[id] = p->lane[lane];                                          return;
-    case METER_WAIT:      lane_wait(p, id);                                                     return;
-    case METER_LANE_WAIT: p->lane[lane] = fmax(p->lane[lane], p->mark[id]);                     return;
+    case COST_COPY:      p->lane[lane] += (double)bytes / (p->hw.host_bw * p->hw.host_share); return;
+    case COST_BEGIN:     p->lane[lane] = fmax(p->lane[lane], p->device);                       return;
+    case COST_MARK:      p->mark[id] = p->lane[lane];                                          return;
+    case COST_WAIT:      lane_wait(p, id);                                                     return;
+    case COST_LANE_WAIT: p->lane[lane] = fmax(p->lane[lane], p->mark[id]);                     return;
     }
 }
 
@@ -214,11 +214,11 @@ static void end_phase(Timeline *p)
     StageTime *t = &p->time;
     double     took = p->device - p->since;
     if (!p->on) return;
-    if (p->phase == METER_UPDATE)      t->update += took;
-    else if (p->phase == METER_GATHER) t->gather += took;
+    if (p->phase == COST_UPDATE)      t->update += took;
+    else if (p->phase == COST_GATHER) t->gather += took;
     else if (p->last)                  p->lasts += took;
     else                               run_of(p)->seconds += took, p->runs += took;
-    if (in_run(p)) *(p->phase == METER_FORWARD ? &t->forward : &t->backward) += took;
+    if (in_run(p)) *(p->phase == COST_FORWARD ? &t->forward : &t->backward) += took;
 }
 
 /* Between micro-batches the host waits for the loss, so host and device begin a forward together. */
@@ -227,8 +227,8 @@ static void meter_phase(CostListener *m, CostPhase what, int chunk, bool last)
     Timeline *p = (Timeline *)m;
     end_phase(p);
     p->on = true, p->phase = what, p->chunk = chunk, p->last = last, p->since = p->device;
-    if (what == METER_FORWARD) p->host = p->device;
-    if (what <= METER_BACKWARD && chunk >= p->time.chunks) p->time.chunks = chunk + 1;
+    if (what == COST_FORWARD) p->host = p->device;
+    if (what <= COST_BACKWARD && chunk >= p->time.chunks) p->time.chunks = chunk + 1;
 }
 
 Status timeline_open(Timeline **out, const Hardware *hw, const EngineConf *conf)

@@ -18,10 +18,10 @@ static Json *messages_json(const DryRun *d, int stage)
     Json *list = json_array();
     for (int g = 0; g < GR_N; g++) {
         LedgerComm c = view_comm(d, stage, g);
-        if (c.near + c.far == 0) continue;
+        if (c.intra_node + c.inter_node == 0) continue;
         json_array_append_new(list, json_pack("{s:s, s:I, s:I, s:I}", "group", group_name((GroupId)g),
-                                              "calls", (json_int_t)c.calls, "near", (json_int_t)c.near, "far",
-                                              (json_int_t)c.far));
+                                              "calls", (json_int_t)c.calls, "near", (json_int_t)c.intra_node, "far",
+                                              (json_int_t)c.inter_node));
     }
     return list;
 }

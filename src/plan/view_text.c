@@ -15,8 +15,8 @@ LedgerComm view_comm(const DryRun *d, int stage, int g)
 {
     const EnginePlan *p = &d->stage[stage].plan;
     const LedgerComm *m = &p->ledger.comm[g], *o = &p->once.comm[g];
-    return (LedgerComm){ .calls = m->calls * d->micros + o->calls, .near = m->near * d->micros + o->near,
-                         .far = m->far * d->micros + o->far };
+    return (LedgerComm){ .calls = m->calls * d->micros + o->calls, .intra_node = m->intra_node * d->micros + o->intra_node,
+                         .inter_node = m->inter_node * d->micros + o->inter_node };
 }
 
 double view_flops(const DryRun *d, int stage, Part part)
@@ -125,11 +125,11 @@ static void print_messages(FILE *out, const DryRun *d)
         LedgerComm most = { 0 };
         for (int s = 0; s < d->stages; s++) {
             LedgerComm c = view_comm(d, s, g);
-            if (c.near + c.far > most.near + most.far) most = c;
+            if (c.intra_node + c.inter_node > most.intra_node + most.inter_node) most = c;
         }
-        if (most.near + most.far == 0) continue;
+        if (most.intra_node + most.inter_node == 0) continue;
         fprintf(out, "  %-16s %9lld %14.1f %14.1f  %s\n", group_name((GroupId)g), (long long)most.calls,
-                (double)most.near / 1e6, (double)most.far / 1e6, group_use((GroupId)g));
+                (double)most.intra_node / 1e6, (double)most.inter_node / 1e6, group_use((GroupId)g));
     }
 }
 

@@ -172,12 +172,12 @@ static void add_messages(Page *p, const DryRun *d)
     for (int s = 0; s < d->stages; s++)
         for (int g = 0; g < GR_N; g++) {
             LedgerComm c = view_comm(d, s, g);
-            if (c.near + c.far == 0) continue;
+            if (c.intra_node + c.inter_node == 0) continue;
             add_cells(
                 table_row(table), 6,
                 (Json *const[]){ format("%d", s), page_string(group_name((GroupId)g)),
                                  page_string(group_use((GroupId)g)), page_string(WHOLE((double)c.calls)),
-                                 page_string(BYTES((double)c.near)), page_string(BYTES((double)c.far)) });
+                                 page_string(BYTES((double)c.intra_node)), page_string(BYTES((double)c.inter_node)) });
         }
     page_add(p, block_list(panel, "blocks"), table);
 }

@@ -14,12 +14,12 @@
 enum { STEPS_MAX = 100000, TEXT_MAX = 6000, PATH_TEXT_MAX = 1 << 20 };
 
 /* A copy of a text; a long text is cut between two characters. */
-static const char *copy_start(Keep *keep, const char *s, size_t most)
+static const char *copy_start(MemPool *keep, const char *s, size_t most)
 {
     size_t n = strlen(s);
-    if (n <= most) return keep_text(keep, s, n);
+    if (n <= most) return mem_pool_copy(keep, s, n);
     for (n = most; n > 0 && ((unsigned char)s[n] & 0xc0) == 0x80;) n--;
-    char *copy = keep_take(keep, n + 4);
+    char *copy = mem_pool_alloc(keep, n + 4);
     memcpy(copy, s, n), memcpy(copy + n, "\xe2\x80\xa6", 3);
     return copy;
 }
@@ -34,11 +34,11 @@ static void take_images(ReportRun *r, Answer *s, const Json *v)
 {
     size_t n = json_array_size(v);
     if (n > ANSWER_IMAGES) n = ANSWER_IMAGES;
-    s->image = keep_take(&r->keep, ANSWER_IMAGES * sizeof *s->image);
+    s->image = mem_pool_alloc(&r->keep, ANSWER_IMAGES * sizeof *s->image);
     for (size_t i = 0; i < n; i++) {
         const char *path = json_string_value(json_array_get(v, i));
         if (!path || !*path || strlen(path) >= PATH_TEXT_MAX) continue;
-        s->image[s->images++] = keep_text(&r->keep, path, strlen(path));
+        s->image[s->images++] = mem_pool_copy(&r->keep, path, strlen(path));
     }
 }
 
@@ -81,7 +81,7 @@ static Status read_file(ReportRun *r, const char *folder, int64_t step)
     AnswerReader t = { r, f, folder, 0 };
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%s/step-%" PRId64 ".jsonl", folder, step);
-    *f = (AnswerFile){ .step = step, .at = keep_take(&r->keep, ANSWER_LINES * sizeof(Answer)) };
+    *f = (AnswerFile){ .step = step, .at = mem_pool_alloc(&r->keep, ANSWER_LINES * sizeof(Answer)) };
     Status st = lines_read(path, on_line, &t);
     if (st == E_FIT) return st;
     if (st) return run_note(r, "samples/step-%" PRId64 ".jsonl could not be read", step), OK;
@@ -122,7 +122,7 @@ Status answers_read(ReportRun *r)
     int64_t *step = malloc(STEPS_MAX * sizeof *step);
     if (!step) return fail(E_FIT, "no memory to list %s", folder);
     int n = list_steps(step, folder), files = n < ANSWER_FILES ? n : ANSWER_FILES;
-    const char *kept = keep_text(&r->keep, folder, strlen(folder));
+    const char *kept = mem_pool_copy(&r->keep, folder, strlen(folder));
     Status st = OK;
     if (!n) run_note(r, "no samples/step-N.jsonl: there are no answers to show");
     for (int i = 0; i < files && !st; i++) {

@@ -195,7 +195,7 @@ static const char *lettered(const Report *r, int run, const char *name)
     char text[600];
     if (!two(r)) return name;
     snprintf(text, sizeof text, "%c %.590s", 'A' + run, name);
-    return keep_text(&r->run[run]->keep, text, strlen(text));
+    return mem_pool_copy(&r->run[run]->keep, text, strlen(text));
 }
 
 static Chart open_apart(const Report *r, const ChartRow *row, int run)

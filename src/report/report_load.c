@@ -28,7 +28,7 @@ static bool good_row(const Json *a, size_t experts)
 static void take_row(ReportRun *r, LoadKind k, const Json *a)
 {
     ExpertLoad *x = &r->load;
-    if (!x->count[k]) x->count[k] = keep_take(&r->keep, LOAD_CELLS * sizeof(float));
+    if (!x->count[k]) x->count[k] = mem_pool_alloc(&r->keep, LOAD_CELLS * sizeof(float));
     for (int e = 0; e < x->experts; e++)
         x->count[k][x->layers * x->experts + e] = (float)json_number_value(json_array_get(a, (size_t)e));
 }

@@ -135,7 +135,7 @@ static bool line_parse(MetricsLine *l, Json *o)
 
 /* --- filling series ------------------------------------------------------------------------------------ */
 
-static Series *series_at(MetricsFile *m, Keep *keep, const char *key, size_t len)
+static Series *series_at(MetricsFile *m, MemPool *keep, const char *key, size_t len)
 {
     for (int i = 0; i < m->n; i++) {
         Series *s = &m->series[m->hint = (m->hint + 1) % m->n];
@@ -143,7 +143,7 @@ static Series *series_at(MetricsFile *m, Keep *keep, const char *key, size_t len
     }
     if (m->n == SERIES_MAX) return m->crowded++, NULL;
     Series *s = &m->series[m->hint = m->n++];
-    s->key = keep_text(keep, key, len);
+    s->key = mem_pool_copy(keep, key, len);
     return s;
 }
 
@@ -182,7 +182,7 @@ static Status series_push(Series *s, double step, double value)
     return OK;
 }
 
-static Status push_named(MetricsFile *m, Keep *keep, const char *key, size_t len, double step, double value)
+static Status push_named(MetricsFile *m, MemPool *keep, const char *key, size_t len, double step, double value)
 {
     Series *s = series_at(m, keep, key, len);
     return s ? series_push(s, step, value) : OK;
@@ -207,7 +207,7 @@ static void rename_peak(MetricsLine *l)
     else if (peak >= 0)     l->field[peak].key = KEY_PLANNED, l->field[peak].len = sizeof KEY_PLANNED - 1;
 }
 
-static Status take_fields(MetricsFile *m, Keep *keep, const MetricsLine *l)
+static Status take_fields(MetricsFile *m, MemPool *keep, const MetricsLine *l)
 {
     const size_t prefix = sizeof LAYER_PREFIX - 1;
     double worst = -INFINITY, sum = 0;
@@ -223,7 +223,7 @@ static Status take_fields(MetricsFile *m, Keep *keep, const MetricsLine *l)
     return push_named(m, keep, KEY_MEAN, sizeof KEY_MEAN - 1, l->step, sum / layers);
 }
 
-static Status take_line(MetricsFile *m, Keep *keep, const MetricsLine *l)
+static Status take_line(MetricsFile *m, MemPool *keep, const MetricsLine *l)
 {
     if (m->lines++ && l->step < m->last_step) m->resumes++;
     m->last_step = l->step;
@@ -239,7 +239,7 @@ static Status take_line(MetricsFile *m, Keep *keep, const MetricsLine *l)
     return take_fields(m, keep, l);
 }
 
-typedef struct MetricsReader { MetricsFile *m; Keep *keep; MetricsLine line; } MetricsReader;
+typedef struct MetricsReader { MetricsFile *m; MemPool *keep; MetricsLine line; } MetricsReader;
 
 static Status on_line(void *arg, char *text, size_t len, LineKind kind)
 {
@@ -261,7 +261,7 @@ static Status on_line(void *arg, char *text, size_t len, LineKind kind)
     return st;
 }
 
-Status metrics_read(MetricsFile *m, Keep *keep, const char *path)
+Status metrics_read(MetricsFile *m, MemPool *keep, const char *path)
 {
     MetricsReader *t = calloc(1, sizeof *t);
     if (!t) return fail(E_FIT, "no memory to read %s", path);

@@ -25,12 +25,12 @@ void run_note(ReportRun *r, const char *fmt, ...)
     va_start(ap, fmt);
     int n = vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    r->note[r->notes++] = keep_text(&r->keep, text, n < (int)sizeof text ? (size_t)n : sizeof text - 1);
+    r->note[r->notes++] = mem_pool_copy(&r->keep, text, n < (int)sizeof text ? (size_t)n : sizeof text - 1);
 }
 
 /* --- keys -------------------------------------------------------------------------------------------- */
 
-Status keys_push(KeyValues *p, Keep *keep, const char *key, const char *value)
+Status keys_push(KeyValues *p, MemPool *keep, const char *key, const char *value)
 {
     if (p->n == KEYS_MAX) return OK;
     if (p->n == p->capacity) {
@@ -39,7 +39,7 @@ Status keys_push(KeyValues *p, Keep *keep, const char *key, const char *value)
         if (!at) return fail(E_FIT, "no memory for %d keys", capacity);
         p->at = at, p->capacity = capacity;
     }
-    p->at[p->n++] = (KeyValue){ keep_text(keep, key, strlen(key)), keep_text(keep, value, strlen(value)) };
+    p->at[p->n++] = (KeyValue){ mem_pool_copy(keep, key, strlen(key)), mem_pool_copy(keep, value, strlen(value)) };
     return OK;
 }
 
@@ -63,7 +63,7 @@ static bool plain_list(const YamlNode *n)
     return n->kind == Y_LIST;
 }
 
-static Status push_list(KeyValues *p, Keep *keep, const char *key, const YamlNode *n)
+static Status push_list(KeyValues *p, MemPool *keep, const char *key, const YamlNode *n)
 {
     Text t = { 0 };
     Status st = OK;
@@ -76,7 +76,7 @@ static Status push_list(KeyValues *p, Keep *keep, const char *key, const YamlNod
 }
 
 /* A list of scalars is one value; the items of a list of mappings are numbered: data.train[0].path. */
-static Status walk_recipe(KeyValues *p, Keep *keep, const char *key, const YamlNode *n)
+static Status walk_recipe(KeyValues *p, MemPool *keep, const char *key, const YamlNode *n)
 {
     if (n->kind == Y_SCALAR) return keys_push(p, keep, key, n->text);
     if (plain_list(n)) return push_list(p, keep, key, n);
@@ -90,7 +90,7 @@ static Status walk_recipe(KeyValues *p, Keep *keep, const char *key, const YamlN
     return OK;
 }
 
-Status keys_from_recipe(KeyValues *p, Keep *keep, const char *text, size_t len, const char *name)
+Status keys_from_recipe(KeyValues *p, MemPool *keep, const char *text, size_t len, const char *name)
 {
     Yaml y;
     TRY(yaml_parse(&y, text, len, name));
@@ -99,7 +99,7 @@ Status keys_from_recipe(KeyValues *p, Keep *keep, const char *text, size_t len, 
     return st;
 }
 
-static Status walk_env(KeyValues *p, Keep *keep, const char *key, const Json *v, int depth)
+static Status walk_env(KeyValues *p, MemPool *keep, const char *key, const Json *v, int depth)
 {
     char name[512], number[40];
     if (depth > ENV_DEPTH) return OK;
@@ -199,7 +199,7 @@ static double read_amount(const Json *o, const char *key) /* 0 for anything that
 static const char *read_name(ReportRun *r, const Json *o)
 {
     const char *s = json_string_value(json_object_get(o, "name"));
-    return s ? keep_text(&r->keep, s, strlen(s)) : "unnamed";
+    return s ? mem_pool_copy(&r->keep, s, strlen(s)) : "unnamed";
 }
 
 static void read_arena(ReportRun *r, const Json *o)
@@ -207,7 +207,7 @@ static void read_arena(ReportRun *r, const Json *o)
     MemArena *a = &r->plan.arena[r->plan.arenas++];
     const Json *labels = json_object_get(o, "labels");
     *a = (MemArena){ .name = read_name(r, o), .bytes = read_amount(o, "bytes") };
-    a->label = keep_take(&r->keep, MEM_LABELS * sizeof *a->label);
+    a->label = mem_pool_alloc(&r->keep, MEM_LABELS * sizeof *a->label);
     for (size_t i = 0; i < json_array_size(labels) && a->labels < MEM_LABELS; i++) {
         const Json *l = json_array_get(labels, i);
         a->label[a->labels++] = (MemLabel){ read_name(r, l), read_amount(l, "bytes") };
@@ -301,7 +301,7 @@ static const char *base_name(ReportRun *r, const char *dir)
     char whole[PATH_MAX];
     const char *from = realpath(dir, whole) ? whole : dir, *slash = strrchr(from, '/');
     const char *name = slash && slash[1] ? slash + 1 : from;
-    return keep_text(&r->keep, name, strlen(name));
+    return mem_pool_copy(&r->keep, name, strlen(name));
 }
 
 static Status check_folder(const char *dir)
@@ -326,7 +326,7 @@ Status run_open(ReportRun *r, const char *dir)
 {
     *r = (ReportRun){ .load.step = -1 };
     TRY(check_folder(dir));
-    r->dir = keep_text(&r->keep, dir, strlen(dir));
+    r->dir = mem_pool_copy(&r->keep, dir, strlen(dir));
     r->name = base_name(r, dir);
     Status (*const parts[])(ReportRun *) = { read_metrics, read_recipe,  read_env,       read_plan,
                                        read_load,    answers_read, read_quarantine };
@@ -342,6 +342,6 @@ void run_close(ReportRun *r)
     metrics_file_close(&r->metrics);
     keys_close(&r->recipe);
     keys_close(&r->env);
-    keep_close(&r->keep);
+    mem_pool_close(&r->keep);
     *r = (ReportRun){ 0 };
 }

@@ -6,7 +6,7 @@
 #define REPORT_REPORT_RUN_H
 
 #include "base/json.h"
-#include "base/keep.h"
+#include "base/mem_pool.h"
 #include "base/status.h"
 #include "data/ids.h"
 #include <stdbool.h>
@@ -64,7 +64,7 @@ typedef struct MetricsFile {
     bool    open_end;                 /* the last line was being written */
 } MetricsFile;
 
-MUST Status metrics_read(MetricsFile *m, Keep *keep, const char *path);
+MUST Status metrics_read(MetricsFile *m, MemPool *keep, const char *path);
 void        metrics_file_close(MetricsFile *m);
 Series     *series_find(const MetricsFile *m, const char *key);            /* NULL: none, or no points */
 double      series_last(const Series *s);                                  /* NAN for NULL */
@@ -129,7 +129,7 @@ typedef struct ReportRun {
     int64_t     quarantined;
     const char *note[64];                         /* what is missing or damaged */
     int         notes;
-    Keep        keep;
+    MemPool        keep;
 } ReportRun;
 
 MUST Status run_open(ReportRun *r, const char *dir);
@@ -140,8 +140,8 @@ void        run_note(ReportRun *r, const char *fmt, ...) __attribute__((format(p
 MUST Status answers_read(ReportRun *r);
 MUST Status load_read(ReportRun *r, const char *path);
 
-MUST Status keys_push(KeyValues *p, Keep *keep, const char *key, const char *value);
-MUST Status keys_from_recipe(KeyValues *p, Keep *keep, const char *text, size_t len, const char *name);
+MUST Status keys_push(KeyValues *p, MemPool *keep, const char *key, const char *value);
+MUST Status keys_from_recipe(KeyValues *p, MemPool *keep, const char *text, size_t len, const char *name);
 const char *keys_find(const KeyValues *p, const char *key);                    /* NULL: no such key */
 void        keys_close(KeyValues *p);
 

@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* Every key with its default, as a recipe spells it. Without memory for it no key counts as changed. */
-static void default_keys(KeyValues *p, Keep *keep)
+static void default_keys(KeyValues *p, MemPool *keep)
 {
     Config cfg;
     char *text = NULL;
@@ -80,7 +80,7 @@ static void add_recipe(Report *r, int i, const KeyValues *def)
 
 void part_recipe(Report *r)
 {
-    Keep keep = { 0 };
+    MemPool keep = { 0 };
     KeyValues def = { 0 };
     default_keys(&def, &keep);
     page_section(&r->page, "recipe", "Recipe");
@@ -89,7 +89,7 @@ void part_recipe(Report *r)
         else page_add(&r->page, NULL, block_text("empty wide", "No recipe.yaml that could be read."));
     }
     keys_close(&def);
-    keep_close(&keep);
+    mem_pool_close(&keep);
 }
 
 void part_machine(Report *r)

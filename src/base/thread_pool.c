@@ -1,7 +1,7 @@
-/* base/thread.c -- see thread.h. One lock guards the queue and every counter in it; it is held for a few
+/* base/thread_pool.c -- see thread.h. One lock guards the queue and every counter in it; it is held for a few
  * instructions per handful of calls, never during one. */
 #define _GNU_SOURCE                   /* sched_getaffinity */
-#include "base/thread.h"
+#include "base/thread_pool.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -10,23 +10,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void queue_remove(Pool *p, PoolJob *j)
+static void queue_remove(ThreadPool *p, ThreadPoolJob *j)
 {
-    PoolJob **at = &p->queue;
+    ThreadPoolJob **at = &p->queue;
     while (*at && *at != j) at = &(*at)->behind;
     if (*at) *at = j->behind;
 }
 
-static void queue_append(Pool *p, PoolJob *j)
+static void queue_append(ThreadPool *p, ThreadPoolJob *j)
 {
-    PoolJob **at = &p->queue;
+    ThreadPoolJob **at = &p->queue;
     while (*at) at = &(*at)->behind;
     *at = j;
 }
 
 /* Called and returns with the lock held. Handfuls shrink as the job runs out, so that the last ones end
  * together; a short job is handed out one call at a time. */
-static void work_on(Pool *p, PoolJob *j)
+static void work_on(ThreadPool *p, ThreadPoolJob *j)
 {
     int64_t share = (j->count - j->next) / (8 * ((int64_t)p->workers + 1)), from = j->next;
     int64_t to = from + (share > 1 ? share : 1), i = from;
@@ -51,7 +51,7 @@ static void work_on(Pool *p, PoolJob *j)
 
 static void *worker(void *arg)
 {
-    Pool *p = arg;
+    ThreadPool *p = arg;
     pthread_mutex_lock(&p->lock);
     while (p->queue || !p->stop) {
         if (p->queue) work_on(p, p->queue);
@@ -62,7 +62,7 @@ static void *worker(void *arg)
 }
 
 /* Workers inherit a mask without the signals people send, which are the main thread's to handle. */
-static int start(Pool *p, int workers)
+static int start(ThreadPool *p, int workers)
 {
     static const int sent[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM };
     sigset_t mine, theirs;
@@ -78,9 +78,9 @@ static int start(Pool *p, int workers)
     return err;
 }
 
-Status pool_open(Pool *p, int workers)
+Status thread_pool_open(ThreadPool *p, int workers)
 {
-    *p = (Pool){ .open = true };
+    *p = (ThreadPool){ .open = true };
     REQUIRE(workers >= 0, "%d workers", workers);
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->work, NULL);
@@ -88,12 +88,12 @@ Status pool_open(Pool *p, int workers)
     p->thread = calloc((size_t)workers + 1, sizeof *p->thread);
     int err = p->thread ? start(p, workers) : ENOMEM;
     if (!err) return OK;
-    pool_close(p);
+    thread_pool_close(p);
     return fail(E_OTHER, "cannot start %d worker threads: %s; ask for fewer, or raise `ulimit -u`",
                 workers, strerror(err));
 }
 
-void pool_close(Pool *p)
+void thread_pool_close(ThreadPool *p)
 {
     if (!p->open) return;
     pthread_mutex_lock(&p->lock);
@@ -106,13 +106,13 @@ void pool_close(Pool *p)
     pthread_cond_destroy(&p->work);
     pthread_cond_destroy(&p->done);
     free(p->thread);
-    *p = (Pool){ 0 };
+    *p = (ThreadPool){ 0 };
 }
 
-void pool_submit(Pool *p, PoolJob *j, int64_t count, PoolFn *fn, void *arg)
+void thread_pool_submit(ThreadPool *p, ThreadPoolJob *j, int64_t count, ThreadPoolFn *fn, void *arg)
 {
     REQUIRE(p->open && count >= 0, "%lld calls", (long long)count);
-    *j = (PoolJob){ .fn = fn, .arg = arg, .count = count, .left = count };
+    *j = (ThreadPoolJob){ .fn = fn, .arg = arg, .count = count, .left = count };
     if (count == 0) return;
     pthread_mutex_lock(&p->lock);
     queue_append(p, j);
@@ -121,7 +121,7 @@ void pool_submit(Pool *p, PoolJob *j, int64_t count, PoolFn *fn, void *arg)
     pthread_mutex_unlock(&p->lock);
 }
 
-bool pool_done(Pool *p, PoolJob *j)
+bool thread_pool_done(ThreadPool *p, ThreadPoolJob *j)
 {
     pthread_mutex_lock(&p->lock);
     bool done = j->left == 0;
@@ -129,7 +129,7 @@ bool pool_done(Pool *p, PoolJob *j)
     return done;
 }
 
-Status pool_wait(Pool *p, PoolJob *j)
+Status thread_pool_wait(ThreadPool *p, ThreadPoolJob *j)
 {
     pthread_mutex_lock(&p->lock);
     while (j->left > 0) {
@@ -140,11 +140,11 @@ Status pool_wait(Pool *p, PoolJob *j)
     return j->status ? fail(j->status, "%s", j->text) : OK;
 }
 
-Status pool_run(Pool *p, int64_t count, PoolFn *fn, void *arg)
+Status thread_pool_run(ThreadPool *p, int64_t count, ThreadPoolFn *fn, void *arg)
 {
-    PoolJob j;
-    pool_submit(p, &j, count, fn, arg);
-    return pool_wait(p, &j);
+    ThreadPoolJob j;
+    thread_pool_submit(p, &j, count, fn, arg);
+    return thread_pool_wait(p, &j);
 }
 
 int cpu_count(void)
