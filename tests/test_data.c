@@ -134,11 +134,13 @@ static void inspect_writes_a_page(void)
     size_t n = f ? fread(said, 1, sizeof said - 1, f) : 0;
     said[n] = 0;
     if (f) fclose(f);
-    EXPECT(strstr(said, "data:image/jpeg;base64,/9j/") && strstr(said, "<svg") &&
-               strstr(said, "class=\"t\"") && strstr(said, "class=\"v\""),
+    EXPECT(strstr(said, "data:image/jpeg;base64,/9j/") && strstr(said, "\"masked\"") &&
+               strstr(said, "\"trained\"") && strstr(said, "\"visual\""),
            "page");
-    EXPECT(!strstr(said, "<script"), "text of the data is not escaped");
-    EXPECT(strstr(said, "\xe2\x82\xac") && strstr(said, "&amp;"), "text");
+    const char *end = strstr(said, "</script>");
+    EXPECT(!strstr(said, "<script>") && end && !strstr(end + 1, "</script"), "text of the data is not escaped");
+    EXPECT(strstr(said, "\"\\u003c\"") && strstr(said, "\"\\u0026\""), "text");
+    EXPECT(strstr(said, "\xe2\x82\xac"), "text");
     EXPECT(!strstr(said, "http:") && !strstr(said, "https:") && !strstr(said, "<link") &&
                !strstr(said, "@import"),
            "the page refers to the network");
