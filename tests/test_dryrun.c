@@ -1,9 +1,9 @@
-/* tests/test_dryrun.c -- a run takes exactly the planned bytes, for any layout, recompute, offload, adapters and
- * pictures. */
+/* tests/test_dryrun.c -- a run takes exactly the planned bytes, for any layout, recompute, offload, adapters
+ * and pictures. */
 #include "layoutlab.h"
 #include "plan/dryrun.h"
 
-enum { DOCS = 16, DOC = 12, TALL = 4, WIDE = 2 };            /* documents of a stream, tokens of one; patches */
+enum { DOCS = 16, DOC = 12, TALL = 4, WIDE = 2 }; /* documents of a stream, tokens of one; patches */
 
 static const char *const words[] = { "norm", "core_attn", "qkv", "moe_act", "moe_dispatch", "moe", "mlp",
                                      "vision_act", "vision", "full" };
@@ -39,7 +39,8 @@ static void fill_full(Case *c, uint64_t seed)
             EXPECT_OK(stream_add(s, &x));
         }
         EXPECT(s->tokens == b.tokens && s->patches == b.patches && s->supervised == b.supervised &&
-               s->docs == b.docs, "not full: %lld %lld %lld %lld", (long long)s->tokens, (long long)s->patches,
+                   s->docs == b.docs,
+               "not full: %lld %lld %lld %lld", (long long)s->tokens, (long long)s->patches,
                (long long)s->supervised, (long long)s->docs);
     }
 }
@@ -62,7 +63,8 @@ static void compare_arenas(const Case *c, const Engine *e, int rank)
     for (int i = 0; i < e->pipe.slots; i++) {
         const Arena *a = i ? &e->more[i - 1] : &e->arena[A_ACT];
         if (a->peak != e->plan.slot[i])
-            note("rank %d: slot %d of %d: run %zu, plan %zu", rank, i, e->pipe.slots, a->peak, e->plan.slot[i]);
+            note("rank %d: slot %d of %d: run %zu, plan %zu", rank, i, e->pipe.slots, a->peak,
+                 e->plan.slot[i]);
     }
 }
 

@@ -1,5 +1,5 @@
-/* tests/test_hardware.c -- hardware rows by name, curves at known points, the file of `this`: round trip, hostile
- * content. */
+/* tests/test_hardware.c -- hardware rows by name, curves at known points, the file of `this`: round trip,
+ * hostile content. */
 #include "lab.h"
 #include "base/folder.h"
 #include "base/rng.h"

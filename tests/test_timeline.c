@@ -1,5 +1,5 @@
-/* tests/test_timeline.c -- times computed by hand: ops, exposed and hidden collectives, rings, pipelines of even
- * and uneven stages, the step; then the dry run of a small model. */
+/* tests/test_timeline.c -- times computed by hand: ops, exposed and hidden collectives, rings, pipelines of
+ * even and uneven stages, the step; then the dry run of a small model. */
 #include "lab.h"
 #include "base/rng.h"
 #include "ops/ops.h"
@@ -18,7 +18,14 @@ static Hardware plain(void)
     return h;
 }
 
-typedef struct Bench { Hardware hw; EngineConf conf; Timeline *p; CostListener *m; Ledger l; StageTime t; } Bench;
+typedef struct Bench {
+    Hardware      hw;
+    EngineConf    conf;
+    Timeline     *p;
+    CostListener *m;
+    Ledger        l;
+    StageTime     t;
+} Bench;
 
 static void begin(Bench *b)
 {
@@ -232,8 +239,8 @@ static void forward_unlike_backward(void)
     schedule_close(&x);
 }
 
-/* Below the first trainable layer there are forwards only: they wait for no gradient and hide nothing behind a
- * backward, and the bubble is that of the stages above. */
+/* Below the first trainable layer there are forwards only: they wait for no gradient and hide nothing behind
+ * a backward, and the bubble is that of the stages above. */
 static void stages_without_a_backward(void)
 {
     static StageTime t[4];
@@ -278,8 +285,8 @@ static void uneven_stages(void)
     schedule_close(&x);
 }
 
-/* For any times of stages: a stage does one thing at a time unless passes overlap, and the end is not before that
- * of the busiest stage. */
+/* For any times of stages: a stage does one thing at a time unless passes overlap, and the end is not before
+ * that of the busiest stage. */
 static void any_schedule(void)
 {
     static StageTime t[6];
