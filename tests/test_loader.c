@@ -260,7 +260,8 @@ static void one_pass_ends_and_rewinds(void)
         }
         EXPECT(again == 1 || docs == LINES, "%lld documents", (long long)docs);
         EXPECT_OK(loader_steps_per_epoch(l, &counted));
-        EXPECT(again == 1 || counted == steps, "%lld counted, %lld taken", (long long)counted, (long long)steps);
+        EXPECT(again == 1 || counted == steps, "%lld counted, %lld taken", (long long)counted,
+               (long long)steps);
         if (again != 1) EXPECT_OK(loader_next(l, &s));
         EXPECT(again == 1 || !s.micro, "a step after the end");
         EXPECT_OK(loader_rewind(l));
