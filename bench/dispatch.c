@@ -42,7 +42,7 @@ typedef struct ExpertLayer {
 
 static void declare(ExpertLayer *l, Param *p, int rank, const int64_t *n)
 {
-    *p = (Param){ .w = t_new(&l->arena, "w", BF16, rank, n), .g = t_new(&l->arena, "g", F32, rank, n) };
+    *p = (Param){ .shard.w = t_new(&l->arena, "w", BF16, rank, n), .shard.g = t_new(&l->arena, "g", F32, rank, n) };
 }
 
 static Status layer_open(ExpertLayer *l, const DispatchBench *b, int64_t T, const char *road, Comm *world,
@@ -73,7 +73,7 @@ static Status layer_open(ExpertLayer *l, const DispatchBench *b, int64_t T, cons
     l->aux.prob = t3(&l->arena, "stat", F32, 1, 1, b->E), l->aux.zsum = t1(&l->arena, "stat", F32, 1);
     l->env = (Env){ .be = &l->be, .mesh = &l->mesh, .dispatcher = &l->road, .dtype = BF16 };
     l->c = (Pass){ .env = &l->env, .be = &l->be, .batch = &l->batch, .act = &l->arena, .scratch = &l->scratch,
-                   .policy = l->policy, .aux = &l->aux, .dispatch = &l->road };
+                   .policy = l->policy, .aux = &l->aux };
     return OK;
 }
 

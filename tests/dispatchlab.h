@@ -15,7 +15,7 @@
 
 enum { D = 24, F = 16, E = 16, MAX_RANKS = 16, MAX_T = 24, MAX_K = 6 };
 
-/* Of choices. ONE: all like expert 3 most. NONE: expert 2 is liked by nobody. HOT: all like the first four,
+/* Of routings. ONE: all like expert 3 most. NONE: no token likes expert 2. HOT: all like the first four,
  * which are one rank's or two's. TURNS: the first half of a rank's tokens likes the first four, the rest the
  * last four. LEAN: some experts are liked better, at random. */
 typedef enum { NATURAL, ONE, NONE, HOT, TURNS, LEAN, SKEWS } Skew;
@@ -26,8 +26,8 @@ typedef struct Case {
     Skew        skew;
     bool        uneven;                           /* rank 1 has no tokens, the others fewer and fewer */
     double      capacity, rank_capacity;
-    bool        pad, balance, drop, eval;         /* drop: everything that can be is computed again */
-    const char *again;                            /* a word of memory.recompute; NULL: none */
+    bool        pad, balance, drop, eval;         /* drop: all that can be is recomputed */
+    const char *recompute;                        /* a word of memory.recompute; NULL: none */
     int64_t     chunk, T;                         /* tokens of a rank; 0: MAX_T */
     DType       dtype;
 } Case;
@@ -38,7 +38,7 @@ typedef struct Result {
     float    rows[MAX_RANKS * MAX_T * MAX_K * D];
     float    router[E * D], gu[E * 2 * F * D], down[E * D * F];
     int32_t  idx[MAX_T * MAX_K];
-    int64_t  T, R, slices;
+    int64_t  T, R, chunks;
     size_t   act, scratch;
     Ledger   forward, after;
     Status   status;
@@ -46,7 +46,7 @@ typedef struct Result {
 } Result;
 
 typedef struct Lab { Case k; Comm *world[MAX_RANKS]; Result *out; } Lab;
-typedef struct Seat { Lab *lab; int rank; } Seat;
+typedef struct RankArg { Lab *lab; int rank; } RankArg;
 
 static int64_t tokens_of(const Case *k, int rank)
 {
@@ -89,7 +89,7 @@ typedef struct Layer {
 
 static void new_param(Layer *l, Param *p, DType d, int rank, const int64_t *n)
 {
-    *p = (Param){ .w = t_new(&l->param, "w", d, rank, n), .g = t_new(&l->param, "g", F32, rank, n) };
+    *p = (Param){ .shard.w = t_new(&l->param, "w", d, rank, n), .shard.g = t_new(&l->param, "g", F32, rank, n) };
     if (l->be.device->host_memory) memset(p->shard.g.data, 0, (size_t)t_bytes(p->shard.g));
 }
 
@@ -132,7 +132,7 @@ static Status layer_open(Layer *l, const Case *k, const char *backend, int64_t E
     TRY(backend_arena_open(&l->be, &l->scratch, "scratch", (size_t)64 << 20));
     policy_default(l->policy);
     if (k->drop) TRY(policy_drop(l->policy, "full"));
-    if (k->again) TRY(policy_drop(l->policy, k->again));
+    if (k->recompute) TRY(policy_drop(l->policy, k->recompute));
     new_param(l, &l->router, k->dtype, 2, (int64_t[]){ E, D });
     new_param(l, &l->gu, k->dtype, 3, (int64_t[]){ El, 2 * Fl, D });
     new_param(l, &l->down, k->dtype, 3, (int64_t[]){ El, D, Fl });
@@ -151,18 +151,18 @@ static void layer_close(Layer *l)
     backend_close(&l->be);
 }
 
-/* The first number of token t of T, which tells the skew. */
+/* The first number of token t of T, from which the skew follows. */
 static float taste(const Case *k, int64_t t, int64_t T)
 {
     if (k->skew == TURNS) return 2 * t < T ? 4 : -4;
     return k->skew == HOT ? 4 : 1;
 }
 
-/* The tokens of rank `who`. */
-static void layer_batch(Layer *l, const Case *k, int who)
+/* The tokens of a rank. */
+static void layer_batch(Layer *l, const Case *k, int rank)
 {
     static _Thread_local float v[MAX_T * D];
-    int64_t T = tokens_of(k, who), all = 0;
+    int64_t T = tokens_of(k, rank), all = 0;
     for (int r = 0; r < k->world; r++) all += tokens_of(k, r);
     arena_clear(&l->act);
     arena_clear(&l->scratch);
@@ -170,7 +170,7 @@ static void layer_batch(Layer *l, const Case *k, int who)
     for (int i = 0; i < 5; i++) *list[i] = t2(&l->act, "io", k->dtype, T, D);
     for (int i = 0; i < 3; i++) {
         for (int64_t j = 0; j < T * D; j++)
-            v[j] = i == 0 && j % D == 0 ? taste(k, j / D, T) : value(10 + i, who * MAX_T * D + j);
+            v[j] = i == 0 && j % D == 0 ? taste(k, j / D, T) : value(10 + i, rank * MAX_T * D + j);
         fill_rows(&l->be, *list[i], v);
     }
     l->batch = (Batch){ .T = T, .real = all, .groups = 1, .group = t1(&l->act, "group", I32, T) };
@@ -245,23 +245,23 @@ static Status rank_run(Lab *lab, int rank, Result *o)
     if (!st) {
         layer_batch(&l, &lab->k, rank);
         ledger_clear(&l.be.ledger);
-        l.env.mesh = &mesh, l.env.dispatcher = l.c.dispatch = &d;
+        l.env.mesh = &mesh, l.env.dispatcher = &d;
         moe_fwd(&l.c, &l.moe, &l.a, l.y, l.x, l.res);
         o->forward = l.be.ledger;
         arena_clear(&l.scratch);
         layer_batch(&l, &lab->k, rank);
-        l.env.mesh = &mesh, l.env.dispatcher = l.c.dispatch = &d;
+        l.env.mesh = &mesh, l.env.dispatcher = &d;
         layer_run(&l);
         o->after = l.be.ledger, o->act = l.act.peak, o->scratch = l.scratch.peak;
         st = backend_sync(&l.be);
     }
     if (!st) {
-        o->T = l.x.n[0], o->R = l.a.R, o->slices = l.a.slices;
+        o->T = l.x.n[0], o->R = l.a.R, o->chunks = l.a.token_chunks;
         read_rows(&l.be, o->y, l.y), read_rows(&l.be, o->dx, l.dx);
         backend_fetch(&l.be, o->router, l.router.shard.g), backend_fetch(&l.be, o->gu, l.gu.shard.g);
         backend_fetch(&l.be, o->down, l.down.shard.g), backend_fetch(&l.be, o->idx, l.a.idx);
-        bool whole = l.a.slices == 1 && !lab->k.eval;
-        if (whole && !lab->k.drop && !lab->k.again) read_rows(&l.be, o->rows, l.a.x);
+        bool whole = l.a.token_chunks == 1 && !lab->k.eval;
+        if (whole && !lab->k.drop && !lab->k.recompute) read_rows(&l.be, o->rows, l.a.x);
         if (whole) echo(&l, o);
         st = backend_sync(&l.be);
     }
@@ -273,7 +273,7 @@ static Status rank_run(Lab *lab, int rank, Result *o)
 
 static void *rank_main(void *arg)
 {
-    Seat   *s = arg;
+    RankArg   *s = arg;
     Result *o = &s->lab->out[s->rank];
     omp_set_num_threads(1);
     o->status = rank_run(s->lab, s->rank, o);
@@ -285,11 +285,11 @@ static Result *run(Case k)
 {
     Lab       lab = { .k = k, .out = calloc((size_t)k.world, sizeof *lab.out) };
     pthread_t thread[MAX_RANKS];
-    Seat      seat[MAX_RANKS];
+    RankArg      rank_arg[MAX_RANKS];
     EXPECT_OK(comm_open_threads(lab.world, k.world, k.per_node));
     for (int r = 0; r < k.world; r++) {
-        seat[r] = (Seat){ &lab, r };
-        pthread_create(&thread[r], NULL, rank_main, &seat[r]);
+        rank_arg[r] = (RankArg){ &lab, r };
+        pthread_create(&thread[r], NULL, rank_main, &rank_arg[r]);
     }
     for (int r = 0; r < k.world; r++) pthread_join(thread[r], NULL);
     for (int r = 0; r < k.world; r++) comm_close(lab.world[r]);
@@ -330,7 +330,7 @@ static double error_of(const float *a, const float *b, int64_t n)
     return big > 0 ? diff / big : diff;
 }
 
-/* The gradients of all ranks put together as one rank has them: slices in their places, copies added. */
+/* The gradients of all ranks put together as one rank has them: shards in their places, copies added. */
 static void assemble(const Case *k, const Result *o, Result *sum)
 {
     int64_t El = E / k->ep, Fl = F / k->etp;
@@ -353,10 +353,10 @@ static const char *say(const Case *k)
 {
     static char text[240];
     snprintf(text, sizeof text,
-             "%s: %d ranks, ep %d etp %d, nodes of %d, domain %d, K %d, skew %d%s, capacity %g%s, room %g%s %s",
+             "%s: %d ranks, ep %d etp %d, nodes of %d, domain %d, K %d, skew %d%s, capacity %g%s, rank capacity %g%s %s",
              k->name, k->world, k->ep, k->etp, k->per_node, k->domain, k->K, k->skew,
              k->uneven ? ", uneven" : "", k->capacity, k->pad ? " padded" : "", k->rank_capacity,
-             k->drop ? ", replayed" : k->eval ? ", evaluated" : "", k->again ? k->again : "");
+             k->drop ? ", replayed" : k->eval ? ", evaluated" : "", k->recompute ? k->recompute : "");
     return text;
 }
 
@@ -391,7 +391,7 @@ static void compare(const Case *k, const Result *o, const Result *want, double t
            router, gu, down);
 }
 
-/* Nothing is lost, nothing is there twice; what comes back unchanged is each row once per slot and slice. */
+/* Nothing is lost, nothing is there twice; what comes back unchanged is each row once per assignment and expert part. */
 static void invariants(const Case *k, const Result *o)
 {
     int64_t got = 0, had = 0;
@@ -411,7 +411,7 @@ static inline void check(Case k, double tol)
 {
     Result *want = reference(k), *o = run(k);
     if (all_well(&k, o)) compare(&k, o, want, tol);
-    if (all_well(&k, o) && o[0].slices == 1 && !k.eval) invariants(&k, o);
+    if (all_well(&k, o) && o[0].chunks == 1 && !k.eval) invariants(&k, o);
     free(o);
     free(want);
 }
@@ -433,7 +433,7 @@ static inline void plan(const Case *k, int rank, size_t *act, size_t *scratch, L
     EXPECT_OK(comm_open(&world, &fake));
     EXPECT_OK(rank_open(&l, &mesh, &d, k, world, "meta"));
     layer_batch(&l, k, 0);
-    l.env.mesh = &mesh, l.env.dispatcher = l.c.dispatch = &d;
+    l.env.mesh = &mesh, l.env.dispatcher = &d;
     layer_run(&l);
     EXPECT_OK(backend_sync(&l.be));
     *act = l.act.peak, *scratch = l.scratch.peak, *ledger = l.be.ledger;

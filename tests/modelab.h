@@ -1,5 +1,5 @@
-/* tests/modelab.h -- what a step keeps, drops or parks must not show in what it computes: the same training with
- * and without, on one rank and on layouts of threads, to the last bit; and the room that was planned is the room
+/* tests/modelab.h -- what a step keeps, drops or offloads must not change what it computes: the same training with
+ * and without, on one rank and on layouts of threads, to the last bit; and the memory that was planned is the memory
  * that is used. */
 #ifndef TESTS_MODELAB_H
 #define TESTS_MODELAB_H
@@ -105,7 +105,7 @@ typedef struct ModeSeen { double loss[MODE_STEPS], norm[MODE_STEPS]; uint64_t we
 
 static ModeSeen mode_seen[MOST];
 static int64_t  mode_said[MOST];                       /* calls to other ranks */
-static int64_t  mode_sliced[MOST];                     /* expert layers that had no room for their rows */
+static int64_t  mode_sliced[MOST];                     /* MoE layers that ran in chunks */
 
 static inline uint64_t mode_bits(const Arena *a)
 {
@@ -114,7 +114,7 @@ static inline uint64_t mode_bits(const Arena *a)
     return h;
 }
 
-/* Micro-batches of text fill every row that was planned, in slices too; pictures are as many as there are. */
+/* Micro-batches of text fill every row that was planned, in chunks too; pictures are as many as there are. */
 static inline void mode_room(Engine *e, bool exact)
 {
     for (int i = 0; i < ARENA_N; i++) {
@@ -158,8 +158,8 @@ static inline RuleInput mode_rule(const TextShape *t, const char *text)
     return r;
 }
 
-/* The case that open_rank opens, but for its data; the layout must be legal. room=1: an even share is all the
- * room that experts have, and their layers are done in slices. */
+/* The case that open_rank opens, but for its data; the layout must be legal. room=1: experts hold an
+ * even share of the rows, and their layers run in chunks. */
 static inline void mode_layout_case(Case *c, const char *layout, bool pictures, DType dtype)
 {
     *c = (Case){ .shape = small_shape(deep_text), .steps = MODE_STEPS, .dtype = dtype, .pictures = pictures,

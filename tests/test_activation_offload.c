@@ -1,6 +1,6 @@
 /* Offloaded activations: a value that waits on the host for its backward is the value it was, so no loss and no
- * gradient changes by one bit, alone, beside recompute, on layouts; device memory shrinks, what was planned is what
- * is used on both sides, and only what must travel does. */
+ * gradient changes by one bit, alone, with recompute, on layouts; device memory shrinks, what was planned is used
+ * on device and host, and only what must is copied. */
 #include "modelab.h"
 
 static const Mode modes[] = {
@@ -30,7 +30,7 @@ static void no_word_changes_a_bit(void)
                 EXPECT(idle ? !got.host && !got.moved.out : got.host && got.moved.out, "%s: %zu bytes on the host",
                        mode_text(modes[i]), got.host);
                 EXPECT(got.moved.in <= got.moved.out && got.moved.out <= (int64_t)got.host,
-                       "%s: %lld bytes out, %lld in, room for %zu", mode_text(modes[i]),
+                       "%s: %lld bytes out, %lld in, planned %zu", mode_text(modes[i]),
                        (long long)got.moved.out, (long long)got.moved.in, got.host);
                 left_close(&got);
             }
@@ -38,20 +38,21 @@ static void no_word_changes_a_bit(void)
         }
 }
 
-/* Eight layers of which three are in berths at any time: the others' values are elsewhere. */
+/* Eight layers of which three are in staging buffers at any time: values of the others are on the host. */
 static void the_device_holds_a_few_layers(void)
 {
-    Left all = mode_alone((Mode){ 0 }, F32, 0, NULL), parked = mode_alone((Mode){ .park = "layer" }, F32, 0, NULL);
+    Left all = mode_alone((Mode){ 0 }, F32, 0, NULL), offloaded = mode_alone((Mode){ .park = "layer" }, F32, 0, NULL);
     Left half = mode_alone((Mode){ .park = "layer", .home = 0.5 }, F32, 0, NULL);
-    EXPECT(parked.act < 0.75 * (double)all.act, "act %zu of %zu", parked.act, all.act);
-    EXPECT(half.act > parked.act && half.host < parked.host, "half: act %zu, host %zu; all: %zu, %zu", half.act,
-           half.host, parked.act, parked.host);
-    EXPECT(parked.scratch == all.scratch, "scratch %zu, without %zu", parked.scratch, all.scratch);
+    EXPECT(offloaded.act < 0.75 * (double)all.act, "act %zu of %zu", offloaded.act, all.act);
+    EXPECT(half.act > offloaded.act && half.host < offloaded.host, "half: act %zu, host %zu; all: %zu, %zu", half.act,
+           half.host, offloaded.act, offloaded.host);
+    EXPECT(offloaded.scratch == all.scratch, "scratch %zu, without %zu", offloaded.scratch, all.scratch);
     EXPECT(all.host == 0 && !all.moved.in && !all.moved.out, "without it %zu bytes are on the host", all.host);
-    left_close(&all), left_close(&parked), left_close(&half);
+    left_close(&all), left_close(&offloaded), left_close(&half);
 }
 
-/* Backward follows forward at once: the last layer stays, and those beside it in the berths are not brought back. */
+/* Backward follows forward at once: the last layer is not copied, and others in staging buffers are not copied
+ * back. */
 static void what_is_here_stays(void)
 {
     ModelShape shape = small_shape(deep_text);
@@ -106,7 +107,7 @@ static void frozen_parts_park_nothing(void)
         for (int i = 0; i < 3; i++) {
             Left got = mode_alone(some[i], F32, 7, frozen[f]);
             expect_same(&got, &want, mode_text(some[i]));
-            EXPECT(i || !frozen[f][G_VIT] || !got.host, "a frozen tower parks %zu bytes", got.host);
+            EXPECT(i || !frozen[f][G_VIT] || !got.host, "a frozen tower offloads %zu bytes", got.host);
             left_close(&got);
         }
         left_close(&want);
@@ -133,7 +134,7 @@ static void layouts_agree(void)
     mode_layouts(layout, sizeof layout / sizeof *layout, some);
 }
 
-/* Layers that are done in slices make their rows again, in room that was parked. */
+/* Layers that run in chunks recompute their rows, in buffers that were offloaded. */
 static void slices_agree(void)
 {
     static const Mode some[] = {
@@ -145,7 +146,7 @@ static void slices_agree(void)
     mode_layout(" world=4 pp=2 ep=2 vpp=2 room=1 overlap", false, F32, seed, some, 3);
 }
 
-/* A forward and a backward at the same time, each with berths of its own. */
+/* A forward that overlaps with a backward, each with staging buffers of its own. */
 static void woven_runs_agree(void)
 {
     static const Mode some[] = { { .park = "layer,vision" }, { "norm,mlp", "attn_norm,core_attn,expert_fc1", 0, false } };
@@ -155,28 +156,28 @@ static void woven_runs_agree(void)
     mode_layout(" world=4 pp=2 vpp=2 ep=2 overlap", false, F32, seed, some, 2);
 }
 
-/* Where the backward of a chunk comes later than its forward all that is parked travels, on copies that are late. */
+/* Where the backward of a chunk comes later than its forward all offloaded values are copied, with delayed copies. */
 static void late_copies_of_pipelines(void)
 {
     static const Mode some[] = {
         { .park = "layer,vision", .late = true }, { "full:2", "attn_norm", 0, true },
         { "norm", "core_attn,moe", 0.3, true },
     };
-    static const Mode woven[] = { { .park = "layer", .late = true }, { "norm", "attn_proj,attn_norm", 0, true } };
+    static const Mode overlapped[] = { { .park = "layer", .late = true }, { "norm", "attn_proj,attn_norm", 0, true } };
     uint64_t seed = first_seed();
     mode_layout(" world=2 pp=2", true, F32, seed, some, 3);
     mode_layout(" world=2 pp=2 vpp=2", false, F32, seed, some, 3);
-    mode_layout(" world=2 ep=2 zero=1 overlap", true, F32, seed, woven, 2);
+    mode_layout(" world=2 ep=2 zero=1 overlap", true, F32, seed, overlapped, 2);
 }
 
 static void words_are_read(void)
 {
     uint8_t policy[LABEL_N];
     policy_default(policy);
-    EXPECT(offload_buffers_needed(policy) == 0, "nothing is parked");
+    EXPECT(offload_buffers_needed(policy) == 0, "nothing is offloaded");
     EXPECT_OK(offload_words(policy, "moe_act,attn_proj"));
     EXPECT(policy[L_GATE_UP] == OFFLOAD && policy[L_CORE] == OFFLOAD && policy[L_ACT] == KEEP, "inputs of modules");
-    EXPECT(offload_buffers_needed(policy) == 3, "three berths");
+    EXPECT(offload_buffers_needed(policy) == 3, "three staging buffers");
     EXPECT_OK(offload_words(policy, "attn_norm"));
     EXPECT(policy[L_INPUT] == OFFLOAD && policy[L_ROUTE] == PIN && offload_buffers_needed(policy) == 4, "and one for inputs");
     EXPECT_FAIL(offload_words(policy, "mlp_act"), E_CONFIG, "expert_fc1");

@@ -11,7 +11,7 @@ enum { MOST_DOCS = 400 };
 /* Documents one behind the other from row 0 of T; what is left over is tail. */
 typedef struct Pack { int64_t T, docs; int32_t start[MOST_DOCS + 1]; } Pack;
 
-typedef struct Way { const char *kind; int cp, near, tp; } Way;     /* tp ranks do the same */
+typedef struct Way { const char *kind; int cp, inner, tp; } Way;     /* tp ranks do the same */
 
 /* The whole micro-batch, as one rank has it and as the ranks put it together. */
 typedef struct Case {
@@ -92,7 +92,7 @@ static void share(Tensor mine, Tensor whole, const Case *x, int rank, bool back)
     }
 }
 
-static Tensor room(Arena *a, const Case *x, int64_t heads)
+static Tensor buffer(Arena *a, const Case *x, int64_t heads)
 {
     Tensor t = t3(a, "test", x->dtype, x->pack.T / x->way.cp, heads, x->C);
     memset(t.data, 0xff, (size_t)t_bytes(t));
@@ -101,22 +101,22 @@ static Tensor room(Arena *a, const Case *x, int64_t heads)
 
 static Tensor my_rows(Arena *a, const Case *x, int rank, Tensor whole)
 {
-    Tensor t = room(a, x, whole.n[1]);
+    Tensor t = buffer(a, x, whole.n[1]);
     share(t, whole, x, rank, false);
     return t;
 }
 
-/* tell: this rank's results are the ones to look at. */
-static void attend(const Pass *c, Case *x, int rank, Arena *a, bool tell)
+/* keep: the results of this rank are compared. */
+static void attend(const Pass *c, Case *x, int rank, Arena *a, bool keep)
 {
     int64_t T = x->pack.T / x->way.cp;
     Tensor q = my_rows(a, x, rank, x->q), k = my_rows(a, x, rank, x->k), v = my_rows(a, x, rank, x->v);
-    Tensor o = room(a, x, x->H), lse = t2(a, "test", F32, x->H, T), delta = t2(a, "test", F32, x->H, T);
-    Tensor dq = room(a, x, x->H), dk = room(a, x, x->G), dv = room(a, x, x->G);
+    Tensor o = buffer(a, x, x->H), lse = t2(a, "test", F32, x->H, T), delta = t2(a, "test", F32, x->H, T);
+    Tensor dq = buffer(a, x, x->H), dk = buffer(a, x, x->G), dv = buffer(a, x, x->G);
     context_attention_fwd(c, o, lse, q, k, v, x->scale);
     if (x->backward)
         context_attention_bwd(c, dq, dk, dv, delta, my_rows(a, x, rank, x->dout), o, lse, q, k, v, x->scale);
-    if (!tell) return;
+    if (!keep) return;
     share(o, x->o, x, rank, true);
     x->fwd_flops[rank] = c->be->ledger.op[OP_attention_fwd].flops;
     x->bwd_flops[rank] = c->be->ledger.op[OP_attention_bwd].flops;
@@ -138,7 +138,7 @@ static void one_rank(Peer *p)
     omp_set_num_threads(1);
     if (backend_arena_open(&p->be, &a, "test", (size_t)1 << 28) ||
         backend_arena_open(&p->be, &scratch, "scratch", (size_t)1 << 28) ||
-        mesh_open(&mesh, p->world, &(MeshLayout){ .tp = x->way.tp, .cp = x->way.cp, .cp_inner = x->way.near }))
+        mesh_open(&mesh, p->world, &(MeshLayout){ .tp = x->way.tp, .cp = x->way.cp, .cp_inner = x->way.inner }))
         printf("%s\n", status_text()), exit(1);
     mesh_bind(&mesh, &p->be);
     context_layout(&batch.context, &a, &s.budget, &mesh, context_kind(x->way.kind));
@@ -216,7 +216,7 @@ static double biggest(Tensor t)
 }
 
 /* Gradients of queries and keys are differences that all but cancel where a row sees a key or two: they are
- * held to a tenth of dv's size where they are smaller. */
+ * compared with a tenth of dv's size where they are smaller. */
 static double score_error(Tensor got, Tensor want, Tensor dv)
 {
     double own = biggest(want), least = 0.1 * biggest(dv);
@@ -231,8 +231,8 @@ static void check_case(const Case *x, const char *what)
     double o = num_error(x->o, y.o), dv = num_error(x->dv, y.dv);
     double dq = score_error(x->dq, y.dq, y.dv), dk = score_error(x->dk, y.dk, y.dv);
     EXPECT(o <= out && dq <= grad && dk <= grad && dv <= grad,
-           "%s cp %d near %d, %s, %lld tokens in %lld documents: o %.2g dq %.2g dk %.2g dv %.2g",
-           x->way.kind, n, x->way.near, what, (long long)x->pack.T, (long long)x->pack.docs, o, dq, dk, dv);
+           "%s cp %d inner %d, %s, %lld tokens in %lld documents: o %.2g dq %.2g dk %.2g dv %.2g",
+           x->way.kind, n, x->way.inner, what, (long long)x->pack.T, (long long)x->pack.docs, o, dq, dk, dv);
     EXPECT(sum(x->fwd_flops, n) == y.fwd_flops[0] && sum(x->bwd_flops, n) == y.bwd_flops[0] &&
            sum(x->extra, n) == y.extra[0], "%s cp %d, %s: FLOPs %g of %g", x->way.kind, n, what,
            sum(x->fwd_flops, n), y.fwd_flops[0]);
@@ -251,7 +251,7 @@ enum { WAYS = sizeof ways / sizeof *ways };
 /* Key heads that the way can share out. */
 static int64_t key_heads(Way w, int64_t most)
 {
-    int64_t n = !strcmp(w.kind, "a2a") ? w.cp : w.near;
+    int64_t n = !strcmp(w.kind, "a2a") ? w.cp : w.inner;
     return n * (1 + num_below(most));
 }
 
@@ -326,7 +326,7 @@ static void same_bits_again(void)
     }
 }
 
-/* Rank `rank` of a plan: nothing is computed, nobody answers. */
+/* Rank `rank` of a dry run: nothing is computed, no other rank answers. */
 static size_t planned_peak(const Case *x, int rank)
 {
     Way     w = x->way;
@@ -342,7 +342,7 @@ static size_t planned_peak(const Case *x, int rank)
     EXPECT_OK(backend_arena_open(&be, &a, "test", (size_t)1 << 40));
     EXPECT_OK(backend_arena_open(&be, &scratch, "scratch", (size_t)1 << 40));
     comm_bind(world, &be);
-    EXPECT_OK(mesh_open(&mesh, world, &(MeshLayout){ .cp = w.cp, .cp_inner = w.near }));
+    EXPECT_OK(mesh_open(&mesh, world, &(MeshLayout){ .cp = w.cp, .cp_inner = w.inner }));
     mesh_bind(&mesh, &be);
     context_layout(&batch.context, &a, &budget, &mesh, context_kind(w.kind));
     int32_t *host = malloc((size_t)context_host(&batch.context) * sizeof *host);

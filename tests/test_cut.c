@@ -15,7 +15,7 @@ static const char text_config[] =
 /* Weights of the whole model, which one rank has drawn. */
 static RankPart whole;
 
-static const float *full_of(const Param *p) { return part_param(&whole, p->piece[0].name)->w.data; }
+static const float *full_of(const Param *p) { return part_param(&whole, p->piece[0].name)->shard.w.data; }
 
 static void expect_rows(const Param *p, int64_t row, int64_t full_row)
 {
@@ -213,7 +213,7 @@ static void expect_loaded(const ModelShape *s, Backend *be, const SafeTensors *s
     part_open(&b, s, NULL, l, rank, world, BF16, mode);
     EXPECT_OK(model_init(&a.m, be, 9));
     for (int i = 0; i < b.m.params.n; i++)
-        memset(b.m.params.p[i]->w.data, 0x7f, (size_t)t_bytes(b.m.params.p[i]->w));
+        memset(b.m.params.p[i]->shard.w.data, 0x7f, (size_t)t_bytes(b.m.params.p[i]->shard.w));
     EXPECT_OK(weights_read(&b.m, be, st, &read));
     for (int i = 0; i < a.m.params.n; i++) {
         const Param *p = a.m.params.p[i], *q = b.m.params.p[i];

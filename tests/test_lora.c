@@ -123,7 +123,7 @@ static void copy_base(Engine *to, const Engine *from)
 {
     for (int i = 0; i < from->model.params.n; i++) {
         const Param *p = from->model.params.p[i];
-        memcpy(named(&to->model, p->piece[0].name)->w.data, p->shard.w.data, (size_t)t_bytes(p->shard.w));
+        memcpy(named(&to->model, p->piece[0].name)->shard.w.data, p->shard.w.data, (size_t)t_bytes(p->shard.w));
     }
 }
 

@@ -5,7 +5,7 @@
 
 /* ---- ways to save memory ---- */
 
-/* Losses and gradients of one step of pairs, and what it took; a second step finds what the first left. */
+/* Losses and gradients of one step of adapters, and what it took; a second step finds what the first left. */
 static Left pairs_alone(Mode m, DType dtype, double dropout, bool shared, const char *const *word)
 {
     Rig  r = { 0 };
@@ -71,8 +71,8 @@ static void no_way_to_save_memory_shows(void)
     }
 }
 
-/* With pictures gradients go down to the tower, without them no further than the decoder's own pairs: the
- * room is the same, and so is what the pairs learn of text. */
+/* With images gradients reach the tower, without them only the adapters of the decoder: memory is the same, and so
+ * are the gradients of these adapters. */
 static void text_takes_no_more_than_pictures(void)
 {
     static const char *const ask[] = { "*.visual.blocks.1.*", "*.layers.4.self_attn.*", "*.layers.6.mlp.*",
@@ -115,7 +115,7 @@ static void base_weights_stay(void)
     asked(&with.asked, 0.1, false, everything);
     rig_open(&base, conf, 7), rig_open(&with, conf, 7);
     Engine *e = &with.e;
-    size_t  pairs = 0;
+    size_t  adapters = 0;
     for (int i = 0; i < 3; i++) {
         OptimConf o = { .adam = { 1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, i + 1 } };
         small_step(e, 0.1f);
@@ -124,7 +124,7 @@ static void base_weights_stay(void)
     for (int i = 0; i < e->model.params.n; i++) {
         const Param *p = e->model.params.p[i];
         if (p->adapter_of) {
-            pairs += (size_t)t_count(p->shard.w);
+            adapters += (size_t)t_count(p->shard.w);
             if (is_b(p) && !p->unused)
                 EXPECT(dot(p->shard.w.data, p->shard.w.data, t_count(p->shard.w)) > 0, "%s stayed", p->piece[0].name);
             continue;
@@ -135,9 +135,9 @@ static void base_weights_stay(void)
                p->piece[0].name);
     }
     size_t grid = (size_t)e->model.params.n * ARENA_ALIGN;
-    EXPECT(e->arena[A_GRAD].used <= pairs * 4 + grid, "%zu bytes of gradients for %zu pairs",
-           e->arena[A_GRAD].used, pairs);
-    EXPECT(e->arena[A_OPTIM].used <= pairs * 8 + 2 * grid, "%zu bytes of state", e->arena[A_OPTIM].used);
+    EXPECT(e->arena[A_GRAD].used <= adapters * 4 + grid, "%zu bytes of gradients for %zu adapter weights",
+           e->arena[A_GRAD].used, adapters);
+    EXPECT(e->arena[A_OPTIM].used <= adapters * 8 + 2 * grid, "%zu bytes of state", e->arena[A_OPTIM].used);
     rig_close(&base), rig_close(&with);
 }
 
@@ -155,7 +155,7 @@ static void chance_decides_what_is_dropped(void)
     double other = rig_loss(&r);
     r.e.chance = 0;
     double all = rig_loss(&r);
-    EXPECT(one == again, "the same chance: %.12g, %.12g", one, again);
+    EXPECT(one == again, "the same dropout seed: %.12g, %.12g", one, again);
     EXPECT(one != other && one != all && other != all, "losses %.12g, %.12g, and with all %.12g", one, other,
            all);
     for (int i = 0; i < 2; i++) {
@@ -212,7 +212,7 @@ static double flops_more(const EnginePlan *a, const EnginePlan *b, int op)
     return a->ledger.op[op].flops - b->ledger.op[op].flops;
 }
 
-/* A pair on the output projection of layer l alone: one layer further down is the feed-forward there and the
+/* An adapter on the output projection of layer l alone: one layer further down is the feed-forward there and the
  * rest of the attention above it, input gradients only. */
 static void work_ends_with_the_lowest(void)
 {
@@ -228,9 +228,9 @@ static void work_ends_with_the_lowest(void)
     EXPECT(flops_more(&low, &high, OP_grouped_dswiglu) == 2 * R * D * (double)t->F, "of their second");
     EXPECT(low.ledger.op[OP_attention_bwd].calls == 1 && high.ledger.op[OP_attention_bwd].calls == 0,
            "attention");
-    EXPECT(high.ledger.op[OP_gemm_scaled].extra == 2 * T * HC * RANK, "%.0f made again",
+    EXPECT(high.ledger.op[OP_gemm_scaled].extra == 2 * T * HC * RANK, "%.0f recomputed",
            high.ledger.op[OP_gemm_scaled].extra);
-    EXPECT(flops_more(&low, &high, OP_gemm_scaled) == 0, "pairs");
+    EXPECT(flops_more(&low, &high, OP_gemm_scaled) == 0, "adapters");
     EXPECT(high.bytes[A_ACT] < low.bytes[A_ACT], "act %zu, of more layers %zu", high.bytes[A_ACT],
            low.bytes[A_ACT]);
     EnginePlan top = plan_of("lm_head", 7), sees = plan_of("*.blocks.2.mlp.linear_fc2", 7);
@@ -242,7 +242,7 @@ static void work_ends_with_the_lowest(void)
            "below the block");
 }
 
-/* Inputs of weights that do not train, where they are nobody else's. */
+/* Inputs of frozen weights that no other module reads are not kept. */
 static void what_nobody_reads_is_not_kept(void)
 {
     Rig r = { 0 };

@@ -1,5 +1,5 @@
-/* tests/test_moe_chunked.c -- expert layers that have no room for their rows at once: done in slices, they learn
- * the same. Routing is as bad as it can be, room as little as is allowed. */
+/* tests/test_moe_chunked.c -- MoE layers whose rows do not fit the buffers at once: in chunks of tokens they compute
+ * the same gradients. Routing is as uneven as possible, capacity as small as allowed. */
 #include "dispatchlab.h"
 
 static const double TOL = 1e-5;
@@ -11,23 +11,23 @@ static const struct { int world, ep, etp, per_node; } layouts[] = {
 };
 enum { LAYOUTS = sizeof layouts / sizeof *layouts };
 
-static Case sliced(int road, int layout, Skew skew, double room)
+static Case chunked(int dispatcher, int layout, Skew skew, double capacity)
 {
-    Case k = base(road);
+    Case k = base(dispatcher);
     k.world = layouts[layout].world, k.ep = layouts[layout].ep, k.etp = layouts[layout].etp;
-    k.per_node = layouts[layout].per_node, k.skew = skew, k.rank_capacity = room;
+    k.per_node = layouts[layout].per_node, k.skew = skew, k.rank_capacity = capacity;
     return k;
 }
 
-/* Held to one rank; *slices: how many it took. */
-static void check_slices(Case k, int64_t *slices)
+/* Compares with one rank; *chunks: how many it took. */
+static void check_chunks(Case k, int64_t *chunks)
 {
     Result *want = reference(k), *o = run(k);
     if (all_well(&k, o)) compare(&k, o, want, k.dtype == F32 ? TOL : 4e-2);
     for (int r = 0; r < k.world; r++)                       /* every group of etp_ep decides for itself */
-        EXPECT(o[r].slices == o[r / (k.ep * k.etp) * k.ep * k.etp].slices && o[r].slices >= 1,
-               "%s: rank %d does %lld slices", say(&k), r, (long long)o[r].slices);
-    if (slices) *slices = o[0].slices;
+        EXPECT(o[r].chunks == o[r / (k.ep * k.etp) * k.ep * k.etp].chunks && o[r].chunks >= 1,
+               "%s: rank %d runs %lld chunks", say(&k), r, (long long)o[r].chunks);
+    if (chunks) *chunks = o[0].chunks;
     free(o), free(want);
 }
 
@@ -35,10 +35,10 @@ static void one_rank_gets_it_all(void)
 {
     for (int i = 0; i < 3; i++)
         for (int j = 0; j < LAYOUTS; j++) {
-            Case    k = sliced(i, j, HOT, 1);
+            Case    k = chunked(i, j, HOT, 1);
             int64_t n;
-            check_slices(k, &n);
-            EXPECT(k.ep == 2 ? n >= 2 : n >= 4, "%s: %lld slices", say(&k), (long long)n);
+            check_chunks(k, &n);
+            EXPECT(k.ep == 2 ? n >= 2 : n >= 4, "%s: %lld chunks", say(&k), (long long)n);
         }
 }
 
@@ -47,35 +47,35 @@ static void one_expert_gets_it_all(void)
 {
     for (int i = 0; i < 3; i++)
         for (int j = 0; j < LAYOUTS; j++) {
-            Case    k = sliced(i, j, ONE, 1);
+            Case    k = chunked(i, j, ONE, 1);
             int64_t n;
             k.K = 1;
-            check_slices(k, &n);
-            EXPECT(n >= k.ep, "%s: %lld slices", say(&k), (long long)n);
+            check_chunks(k, &n);
+            EXPECT(n >= k.ep, "%s: %lld chunks", say(&k), (long long)n);
         }
 }
 
-/* Halves of the tokens want other ranks: two slices help nobody. */
+/* Each half of the tokens goes to one rank: two chunks are not enough. */
 static void slices_may_be_as_bad(void)
 {
     for (int i = 0; i < 3; i++) {
-        Case    k = sliced(i, 1, TURNS, 1.5);
+        Case    k = chunked(i, 1, TURNS, 1.5);
         int64_t n;
-        check_slices(k, &n);
-        EXPECT(n == 4, "%s: %lld slices", say(&k), (long long)n);
+        check_chunks(k, &n);
+        EXPECT(n == 4, "%s: %lld chunks", say(&k), (long long)n);
     }
 }
 
-/* The least room there is: a token of each rank at a time. */
+/* The smallest capacity: one token of each rank at a time. */
 static void down_to_a_token(void)
 {
     for (int i = 0; i < 3; i++)
         for (int uneven = 0; uneven < 2; uneven++) {
-            Case    k = sliced(i, 6, HOT, 1);
+            Case    k = chunked(i, 6, HOT, 1);
             int64_t n;
             k.T = 4, k.uneven = uneven;
-            check_slices(k, &n);
-            EXPECT(uneven || n == 4, "%s: %lld slices", say(&k), (long long)n);
+            check_chunks(k, &n);
+            EXPECT(uneven || n == 4, "%s: %lld chunks", say(&k), (long long)n);
         }
 }
 
@@ -83,9 +83,9 @@ static void ranks_without_tokens(void)
 {
     for (int i = 0; i < 3; i++)
         for (int j = 0; j < LAYOUTS; j++) {
-            Case k = sliced(i, j, j & 1 ? HOT : LEAN, 1);
+            Case k = chunked(i, j, j & 1 ? HOT : LEAN, 1);
             k.uneven = true, k.chunk = 5;
-            check_slices(k, NULL);
+            check_chunks(k, NULL);
         }
 }
 
@@ -94,9 +94,9 @@ static void every_recompute(void)
     static const char *const words[] = { "moe_act", "moe_dispatch", "moe", "full" };
     for (int i = 0; i < 3; i++)
         for (int w = 0; w < 4; w++) {
-            Case k = sliced(i, 2 + 2 * (w & 1), HOT, 1.25);
-            k.again = words[w];
-            check_slices(k, NULL);
+            Case k = chunked(i, 2 + 2 * (w & 1), HOT, 1.25);
+            k.recompute = words[w];
+            check_chunks(k, NULL);
         }
 }
 
@@ -104,10 +104,10 @@ static void evaluations(void)
 {
     for (int i = 0; i < 3; i++)
         for (int j = 1; j < 5; j++) {
-            Case    k = sliced(i, j, HOT, 1);
+            Case    k = chunked(i, j, HOT, 1);
             int64_t n;
             k.eval = true;
-            check_slices(k, &n);
+            check_chunks(k, &n);
             EXPECT(n > 1, "%s", say(&k));
         }
 }
@@ -118,13 +118,13 @@ static void capacities(void)
     int64_t most = 0, n;
     for (int i = 0; i < 3; i++)
         for (int j = 1; j < LAYOUTS; j++) {
-            Case k = sliced(i, j, HOT, 1);
+            Case k = chunked(i, j, HOT, 1);
             k.capacity = 3;
-            check_slices(k, &n);
+            check_chunks(k, &n);
             if (n > most) most = n;
             if (i == 1) continue;
             k.pad = true;
-            check_slices(k, &n);
+            check_chunks(k, &n);
             EXPECT(n == 1, "%s: padding is cut", say(&k));
         }
     EXPECT(most > 1, "none was cut");
@@ -133,9 +133,9 @@ static void capacities(void)
 static void half_precision(void)
 {
     for (int i = 0; i < 3; i++) {
-        Case k = sliced(i, 6, HOT, 1);
+        Case k = chunked(i, 6, HOT, 1);
         k.dtype = BF16;
-        check_slices(k, NULL);
+        check_chunks(k, NULL);
     }
 }
 
@@ -153,29 +153,29 @@ static void two_runs_are_the_same(void)
 {
     for (int i = 0; i < 3; i++)
         for (int j = 2; j < LAYOUTS; j += 2) {
-            Case k = sliced(i, j, LEAN, 1);
+            Case k = chunked(i, j, LEAN, 1);
             Result *a = run(k), *b = run(k);
             EXPECT(same_bits(&k, a, b), "%s", say(&k));
-            k.again = "moe";                                /* slices are made again whatever is kept */
+            k.recompute = "moe";                                /* chunks are recomputed whatever is kept */
             Result *c = run(k);
-            EXPECT(a[0].slices == 1 || same_bits(&k, a, c), "%s", say(&k));
+            EXPECT(a[0].chunks == 1 || same_bits(&k, a, c), "%s", say(&k));
             free(a), free(b), free(c);
         }
 }
 
-/* Room that is enough changes nothing: not a bit, and no call. */
+/* A capacity that is enough changes no bit and no call. */
 static void enough_room_is_no_slices(void)
 {
     for (int i = 0; i < 3; i++)
         for (int j = 0; j < LAYOUTS; j++) {
-            Case k = sliced(i, j, NATURAL, 0);
+            Case k = chunked(i, j, NATURAL, 0);
             Result *a = run(k);
             k.rank_capacity = k.ep;
             Result *b = run(k);
             k.rank_capacity = 1.9;
             Result *c = run(k);
             EXPECT(same_bits(&k, a, b), "%s", say(&k));
-            EXPECT(c[0].slices > 1 || same_bits(&k, a, c), "%s", say(&k));
+            EXPECT(c[0].chunks > 1 || same_bits(&k, a, c), "%s", say(&k));
             for (int r = 0; r < k.world; r++)
                 for (int g = 0; g < LEDGER_GROUPS; g++) {
                     const LedgerComm *x = &a[r].after.comm[g], *y = &b[r].after.comm[g];
@@ -186,24 +186,24 @@ static void enough_room_is_no_slices(void)
         }
 }
 
-/* A step in slices takes what one without takes. */
+/* A step in chunks takes the memory of a step without. */
 static void plans_hold(void)
 {
     static const char *const words[] = { NULL, "moe_act", "moe_dispatch", "moe" };
     for (int i = 0; i < 3; i++)
         for (int j = 0; j < LAYOUTS; j++)
             for (int s = 0; s < 2; s++) {
-                Case k = sliced(i, j, s ? HOT : NATURAL, s ? 1 : 1.5);
+                Case k = chunked(i, j, s ? HOT : NATURAL, s ? 1 : 1.5);
                 Ledger ledger;
                 size_t act, scratch;
-                k.again = words[(i + j) % 4], k.eval = (i + j) % 5 == 0, k.capacity = j == 4 ? 4 : 0;
+                k.recompute = words[(i + j) % 4], k.eval = (i + j) % 5 == 0, k.capacity = j == 4 ? 4 : 0;
                 Result *o = run(k);
                 for (int r = 0; r < k.world && all_well(&k, o); r++) {
                     plan(&k, r, &act, &scratch, &ledger);
-                    bool whole = o[r].slices == 1;
+                    bool whole = o[r].chunks == 1;
                     EXPECT(act == o[r].act && scratch == o[r].scratch,
-                           "%s: rank %d in %lld slices: planned %zu + %zu, used %zu + %zu", say(&k), r,
-                           (long long)o[r].slices, act, scratch, o[r].act, o[r].scratch);
+                           "%s: rank %d in %lld chunks: planned %zu + %zu, used %zu + %zu", say(&k), r,
+                           (long long)o[r].chunks, act, scratch, o[r].act, o[r].scratch);
                     EXPECT(o[r].after.sliced == (whole ? 0 : 2) && ledger.sliced == 0,
                            "%s: rank %d counts %lld", say(&k), r, (long long)o[r].after.sliced);
                 }
@@ -229,7 +229,7 @@ static void room_by_default(void)
         MoeShape s = { .E = 128, .K = 8, .T = at[i].T, .row = at[i].row };
         EXPECT_OK(dispatch_open(&d, &mesh, &(DispatchConf){ .name = "alltoall", .shape = s,
                                                             .rank_capacity = at[i].asked }));
-        EXPECT((double)d.row_capacity == at[i].rows && d.bounded == (d.row_capacity < 16 * at[i].T * 8), "%zu: room %lld", i,
+        EXPECT((double)d.row_capacity == at[i].rows && d.bounded == (d.row_capacity < 16 * at[i].T * 8), "%zu: capacity %lld", i,
                (long long)d.row_capacity);
         dispatch_close(&d);
     }
@@ -245,12 +245,12 @@ static void random_cases(void)
     int64_t  cut = 0, n;
     for (int i = 0; i < 24; i++) {
 #define DRAW(n) ((int)rng_below(seed, (uint64_t)i, at++, (uint64_t)(n)))
-        int  road = DRAW(3), layout = DRAW(LAYOUTS), skew = DRAW(SKEWS);
-        Case k = sliced(road, layout, (Skew)skew, 1 + 0.25 * DRAW(6));
+        int  dispatcher = DRAW(3), layout = DRAW(LAYOUTS), skew = DRAW(SKEWS);
+        Case k = chunked(dispatcher, layout, (Skew)skew, 1 + 0.25 * DRAW(6));
         k.K = 1 + DRAW(MAX_K), k.uneven = DRAW(2), k.chunk = 2 + DRAW(MAX_T), k.drop = DRAW(2);
         k.domain = DRAW(2) ? 1 << DRAW(2) : 0, k.capacity = DRAW(3) ? 0 : 1.0 + DRAW(8);
 #undef DRAW
-        check_slices(k, &n);
+        check_chunks(k, &n);
         cut += n > 1;
         if (lab_.bad) {
             printf("    case %d of TREB_SEED=%llu\n", i, (unsigned long long)seed);

@@ -64,7 +64,7 @@ static void groups_keep_one_input(void)
         Left got = mode_alone((Mode){ .recompute = want[i].word }, F32, 0, NULL);
         EXPECT(one.act - got.act == want[i].fewer * row, "%s: %zu bytes less, not %zu of %zu", want[i].word,
                one.act - got.act, want[i].fewer, row);
-        EXPECT(got.scratch > one.scratch, "%s: a group is live, and takes no room", want[i].word);
+        EXPECT(got.scratch > one.scratch, "%s: a group is live and takes no memory", want[i].word);
         left_close(&got);
     }
     left_close(&one);
@@ -92,7 +92,7 @@ static void a_group_is_replayed_once(void)
     double half = replayed("full:block:4"), whole = replayed("full:block:8");
     EXPECT(one > none && whole == one, "full %g, block of all %g", one - none, whole - none);
     EXPECT(half > none && half < one, "block of 4: %g of %g", half - none, one - none);
-    EXPECT(two > one && all > two, "outputs inside groups are made again: %g, %g, %g", one, two, all);
+    EXPECT(two > one && all > two, "outputs inside groups are recomputed: %g, %g, %g", one, two, all);
     EXPECT(all - none < 1.6 * (one - none), "%g for one group, %g for layers alone", all - none, one - none);
 }
 
@@ -136,7 +136,7 @@ static void weights_come_once(void)
     empty(&the_case);
 }
 
-/* A forward beside a backward: what is replayed may not take the road, all else may be. */
+/* A forward that overlaps with a backward: replays must not yield. */
 static void woven_runs_agree(void)
 {
     static const Mode some[] = { { .recompute = "norm,moe_act" }, { .recompute = "qkv,mlp,core_attn" } };

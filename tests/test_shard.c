@@ -119,10 +119,10 @@ static bool writes(const Param *p, int rank, int step, int micro)
 /* f(place in the rank's part, place in the whole) for all elements of the part. */
 #define EACH_ELEMENT(p, here, there)                                                                      \
     for (int k_ = 0; k_ < (p)->pieces; k_++)                                                              \
-        for (int64_t r_ = 0; r_ < (p)->comb[k_].count; r_++)                                              \
-            for (int64_t j_ = 0, here = (p)->comb[k_].local + r_ * (p)->comb[k_].len,                     \
-                         there = (p)->comb[k_].at + r_ * (p)->comb[k_].stride;                            \
-                 j_ < (p)->comb[k_].len; j_++, here++, there++)
+        for (int64_t r_ = 0; r_ < (p)->shard.range[k_].count; r_++)                                              \
+            for (int64_t j_ = 0, here = (p)->shard.range[k_].local + r_ * (p)->shard.range[k_].len,                     \
+                         there = (p)->shard.range[k_].at + r_ * (p)->shard.range[k_].stride;                            \
+                 j_ < (p)->shard.range[k_].len; j_++, here++, there++)
 
 static AdamW adam(int step)
 {

@@ -7,8 +7,8 @@
 
 enum { SHORT = 4 };
 
-typedef struct Told { double loss[SHORT], norm[SHORT]; uint64_t state; } Told;
-static Told told[MOST];
+typedef struct RankResult { double loss[SHORT], norm[SHORT]; uint64_t state; } RankResult;
+static RankResult results[MOST];
 static int64_t parcels;                  /* that rank 0 had */
 
 /* What a rank must have taken, to the byte; a step takes nothing more and its copies are as planned. */
@@ -39,7 +39,7 @@ static void rank_main(Peer *p)
     Case  *c = &the_case;
     Engine e;
     Mesh   place;
-    Told  *t = &told[p->rank];
+    RankResult  *t = &results[p->rank];
     open_rank(&e, p, &place);
     size_t pushes = pushes_of(&e);
     for (int i = 0; i < SHORT; i++) {
@@ -59,7 +59,7 @@ static void rank_main(Peer *p)
     engine_close(&e);
 }
 
-static bool same_told(const Told *a, const Told *b)
+static bool same_result(const RankResult *a, const RankResult *b)
 {
     return !memcmp(a->loss, b->loss, sizeof a->loss) && !memcmp(a->norm, b->norm, sizeof a->norm) &&
            a->state == b->state;
@@ -76,17 +76,17 @@ static const char *store_text(const OptimStore *o)
 /* The case with its state kept one way and another: every rank had the same losses, norms and final state. */
 static void compare_stores(Case *c, const OptimStore *other, int others)
 {
-    Told want[MOST];
+    RankResult want[MOST];
     c->store = (OptimStore){ .moments = other[0].moments };
     on_ranks((int)c->rule.world, 0, rank_main);
-    memcpy(want, told, sizeof want);
+    memcpy(want, results, sizeof want);
     EXPECT(!trouble.any, "%s: %s", case_text(c), trouble.text);
     for (int i = 0; i < others; i++) {
         bool same = true;
         c->store = other[i], trouble.any = false;
-        memset(told, 0, sizeof told);
+        memset(results, 0, sizeof results);
         on_ranks((int)c->rule.world, 0, rank_main);
-        for (int r = 0; r < c->rule.world; r++) same &= same_told(&told[r], &want[r]);
+        for (int r = 0; r < c->rule.world; r++) same &= same_result(&results[r], &want[r]);
         EXPECT(same && !trouble.any, "%s: %s: %s", case_text(c), store_text(&other[i]),
                trouble.any ? trouble.text : "another result");
         EXPECT((parcels > 0) == (other[i].away > 0), "%lld parcels", (long long)parcels);

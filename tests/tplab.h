@@ -92,23 +92,23 @@ static inline Tensor tp_ints(Rig *r, const char *name, int64_t n, int64_t below)
     return t;
 }
 
-/* Weights of this rank's part by combs; gradients are NaN where the first product writes over them. */
+/* Weights of this rank's shard by ranges; gradients are NaN where the first product overwrites them. */
 static inline Param *tp_bind(Rig *r, Param *p, bool fresh)
 {
     int64_t n[2] = { p->ndim == 1 ? 1 : p->shard.shape[0], p->ndim == 1 ? p->shard.shape[0] : p->shard.shape[1] };
-    StridedRange    comb[3];
-    int     combs = param_ranges(p, comb);
+    StridedRange    range[3];
+    int     ranges = param_ranges(p, range);
     p->shard.w = t2(&r->param, "w", tp_.dtype, n[0], n[1]);
     p->shard.g = tp_.frozen ? (Tensor){ 0 } : t2(&r->param, "g", F32, n[0], n[1]);
     p->step.grad_unset = fresh && t_has(p->shard.g);
     if (!r->be->device->host_memory) return p;
     memset(p->shard.w.data, 0, (size_t)t_bytes(p->shard.w));
     if (!fresh && t_has(p->shard.g)) memset(p->shard.g.data, 0, (size_t)t_bytes(p->shard.g));
-    for (int k = 0; k < combs; k++)
-        for (int64_t i = 0; i < comb[k].count * comb[k].len; i++) {
-            int64_t at = comb[k].at + i / comb[k].len * comb[k].stride + i % comb[k].len;
+    for (int k = 0; k < ranges; k++)
+        for (int64_t i = 0; i < range[k].count * range[k].len; i++) {
+            int64_t at = range[k].at + i / range[k].len * range[k].stride + i % range[k].len;
             float   v = tp_value(p->piece[0].name, at);
-            tp_put(p->shard.w, comb[k].local + i, p->ndim == 1 ? 1 + 0.2f * v : v / sqrtf((float)p->shape[1]));
+            tp_put(p->shard.w, range[k].local + i, p->ndim == 1 ? 1 + 0.2f * v : v / sqrtf((float)p->shape[1]));
         }
     return p;
 }
@@ -145,16 +145,16 @@ static inline void tp_give_alike(Rig *r, const char *name, Tensor t)
 }
 static inline void tp_give_grad(Rig *r, const Param *p)
 {
-    StridedRange comb[3];
-    int  combs = param_ranges(p, comb);
+    StridedRange range[3];
+    int  ranges = param_ranges(p, range);
     if (!r->be->device->host_memory || !t_has(p->shard.g)) return;
     pthread_mutex_lock(&tp_.lock);
     Sink   *s = tp_sink(p->piece[0].name, param_count(p));
     int64_t seen = 0;
-    for (int k = 0; k < combs; k++)
-        for (int64_t i = 0; i < comb[k].count * comb[k].len; i++, seen++)
-            s->sum[comb[k].at + i / comb[k].len * comb[k].stride + i % comb[k].len] +=
-                tp_get(p->shard.g, comb[k].local + i);
+    for (int k = 0; k < ranges; k++)
+        for (int64_t i = 0; i < range[k].count * range[k].len; i++, seen++)
+            s->sum[range[k].at + i / range[k].len * range[k].stride + i % range[k].len] +=
+                tp_get(p->shard.g, range[k].local + i);
     for (; seen < param_local(p); seen++)                          /* padding is a row that stays zero */
         s->sum[0] += tp_get(p->shard.g, seen) == 0 ? 0 : NAN;
     pthread_mutex_unlock(&tp_.lock);
@@ -206,7 +206,7 @@ static inline double sink_largest(const Sink *s)
 }
 
 /* max|a - b| / max|b| of the answer that is farthest off; its name is copied out. An answer far smaller than
- * the others is what is left of sums that cancel: it is held to a tenth of the largest. */
+ * the others is what is left of sums that cancel: it is compared with a tenth of the largest. */
 static inline double tp_error(char which[ANSWER])
 {
     double worst = 0, least = 1e-30;
@@ -254,7 +254,7 @@ static inline double tp_compare(void (*body)(Rig *), DType d, int tp, int64_t kv
     return error;
 }
 
-/* The same rank as a plan makes it: no data, and nobody on the other side. */
+/* The same rank as a dry run: no data and no other rank. */
 static inline void tp_plan(void (*body)(Rig *), DType d)
 {
     Backend be;

@@ -323,7 +323,7 @@ static void compare_absent(Parity *p)
     if (!json_is_array(list)) return;
     int64_t absent = 0;
     for (int k = 0; k < p->e.model.params.n; k++)
-        if (!p->e.model.params.p[k]->live) absent += p->e.model.params.p[k]->pieces;
+        if (!p->e.model.params.p[k]->step.has_grad) absent += p->e.model.params.p[k]->pieces;
     note(p, K_ABSENT, (double)llabs(absent - (int64_t)json_array_size(list)), "count");
     json_array_foreach(list, i, e) {
         char name[140];

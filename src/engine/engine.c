@@ -47,7 +47,7 @@ Pass engine_pass(Engine *e, PassMode mode, int batch, int slot, Arena *scratch)
     return (Pass){ .env = &e->env, .be = &e->be, .batch = &e->batch[batch], .mode = mode,
                    .act = engine_act(e, slot), .scratch = scratch, .policy = e->conf.policy,
                    .full = &e->conf.full, .host = e->parked ? &e->parked[slot] : NULL, .row_loss = e->row_loss,
-                   .yielder = engine_overlaps(e) ? &e->yielder : NULL, .dispatch = e->env.dispatcher };
+                   .yielder = engine_overlaps(e) ? &e->yielder : NULL };
 }
 
 /* Scratch that lies in the activation arena keeps what is below it. */
@@ -66,7 +66,7 @@ static void run_forward(Engine *e, int chunk, int slot, const LossScales *m, Ten
     a->aux = (Aux){ .form = e->conf.aux, .coeff = m->aux * e->conf.aux_coeff,
                     .z_coeff = m->z * e->conf.z_coeff, .keep = m->keep, .part = m->part };
     if (train) a->aux.so_far = e->so_far;
-    a->chance = m->chance;
+    a->dropout_seed = m->chance;
     model_forward(&e->forward, &e->model, chunk, a, m->ce, in);
 }
 

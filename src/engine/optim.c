@@ -5,7 +5,7 @@
 /* Elements after p->mine are copies of a neighbour's (kv heads that ranks share, a tied table). */
 static int64_t counted(const Param *p)
 {
-    int64_t n = p->mine - p->shard.offset;
+    int64_t n = p->shard.unique - p->shard.offset;
     if (!p->step.has_grad || !p->shard.is_writer || n < 0) return 0;
     return n < p->shard.len ? n : p->shard.len;
 }

@@ -1,17 +1,17 @@
-/* model/init.c -- random weights, as training from nothing starts.
+/* model/init.c -- random weights for training from scratch.
  *
- * A value is a function of seed, name and index in the whole parameter, so any rank of any layout draws its
- * part and all of them together are the model that one rank would have drawn. */
+ * A value is a function of seed, name and index in the whole parameter, so the ranks of
+ * any layout draw the same model. */
 #include "model/model.h"
 
 #include "base/rng.h"
 
 #include <math.h>
 
-/* How far values lie from zero. The table of positions is added to patches, which are sums over patch_dim
- * pixels of about a half. Drawn like a weight it would be a few percent of them, and a tower that starts from
- * nothing would be blind to where things are for hundreds of steps. */
-static float spread(const Model *m, const Param *p)
+/* Deviation or half width of the distribution. The table of positions is added to patches, which are sums
+ * over patch_dim pixels of about 0.5. Drawn like a weight it would be a few percent of them, and a tower
+ * trained from scratch would not use positions for hundreds of steps. */
+static float init_scale(const Model *m, const Param *p)
 {
     float std = (float)m->shape.text.init_std;
     switch (p->init) {
@@ -22,39 +22,39 @@ static float spread(const Model *m, const Param *p)
     }
 }
 
-static void draw(const Model *m, Backend *be, const Param *p, ShardView h, uint64_t seed)
+static void init_view(const Model *m, Backend *be, const Param *p, ShardView h, uint64_t seed)
 {
     StridedRange c[SHARD_VIEW_RANGES];
     uint64_t stream = rng_stream(p->piece[0].name);
-    float far = spread(m, p);
+    float scale = init_scale(m, p);
     int n = shard_view_ranges(c, p, h);
     if (p->shard.real_rows < p->shard.shape[0]) op_fill(be, h.t, 0.0f);
     for (int i = 0; i < n; i++) {
         Tensor rows = shard_view_rows(h, &c[i]);
         uint64_t at = (uint64_t)c[i].at;
         if (p->init == INIT_ZERO || p->init == INIT_ONE) op_fill(be, rows, p->init == INIT_ONE ? 1.0f : 0.0f);
-        else if (p->init == INIT_LORA_A_UNIFORM) op_uniform(be, rows, seed, stream, at, c[i].stride, far);
-        else op_normal(be, rows, seed, stream, at, c[i].stride, far);
+        else if (p->init == INIT_LORA_A_UNIFORM) op_uniform(be, rows, seed, stream, at, c[i].stride, scale);
+        else op_normal(be, rows, seed, stream, at, c[i].stride, scale);
     }
 }
 
-static void draw_all(const Model *m, Backend *be, const Param *p, uint64_t seed)
+static void init_param(const Model *m, Backend *be, const Param *p, uint64_t seed)
 {
     ShardView w = param_weight_view(p), own = param_load_view(p);
-    if (t_has(own.t)) draw(m, be, p, own, seed);
+    if (t_has(own.t)) init_view(m, be, p, own, seed);
     if (t_has(own.t) && t_has(w.t) && own.at == w.at && own.n == w.n) op_copy(be, w.t, own.t);
-    else if (t_has(w.t)) draw(m, be, p, w, seed);
+    else if (t_has(w.t)) init_view(m, be, p, w, seed);
 }
 
 Status model_init(Model *m, Backend *be, uint64_t seed)
 {
-    for (int i = 0; i < m->params.n; i++) draw_all(m, be, m->params.p[i], seed);
+    for (int i = 0; i < m->params.n; i++) init_param(m, be, m->params.p[i], seed);
     return OK;
 }
 
 Status lora_init(Model *m, Backend *be, uint64_t seed)
 {
     for (int i = 0; i < m->params.n; i++)
-        if (m->params.p[i]->beside) draw_all(m, be, m->params.p[i], seed);
+        if (m->params.p[i]->adapter_of) init_param(m, be, m->params.p[i], seed);
     return OK;
 }

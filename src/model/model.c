@@ -1,4 +1,4 @@
-/* model/model.c -- opening a model, its constants, the rows of its activations. */
+/* model/model.c -- opening a model, its constants, the per-layer rows of its activations. */
 #include "model/model.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@ Status model_open_part(Model *m, const ModelShape *s, const bool *frozen, const 
 {
     const Family *f;
     *m = (Model){ .shape = *s, .params.mesh = mesh, .chunks = chunks };
-    REQUIRE(chunks >= 1 && chunks <= MAX_CHUNKS, "a model in %d chunks", chunks);
+    REQUIRE(chunks >= 1 && chunks <= MAX_CHUNKS, "a model in %d pipeline chunks", chunks);
     memcpy(m->chunk, chunk, (size_t)chunks * sizeof *chunk);
     for (int g = 0; frozen && g < GROUP_N; g++) m->frozen[g] = frozen[g];
     m->first_trainable = m->frozen[G_LLM] ? s->text.L + 1 : -1;
@@ -57,7 +57,7 @@ void model_tables(Model *m, Arena *param)
     m->vision.axis = t1(param, "rope", I32, m->vision.D / m->vision.H / 2);
 }
 
-/* Interleaved MRoPE: frequencies go time, row, column, time, … while a section lasts, the rest are time. */
+/* Interleaved MRoPE: frequencies alternate time, row, column within the sections; the rest are time. */
 static int32_t text_axis(const int64_t section[3], int64_t j)
 {
     if (j % 3 == 1 && j < 3 * section[1]) return 1;
@@ -77,7 +77,7 @@ void model_constants(Model *m, Backend *be)
     backend_upload(be, m->inv, inv);
     backend_upload(be, m->axis, axis);
     if (!m->vision.depth) return;
-    half = m->vision.D / m->vision.H / 2;                    /* half of it rows, then as many columns */
+    half = m->vision.D / m->vision.H / 2;                    /* one half row, the other column frequencies */
     for (int64_t j = 0; j < half; j++) {
         inv[j]  = 1.0f / powf(m->vision.theta, (float)(2 * (j % (half / 2))) / (float)half);
         axis[j] = j >= half / 2;
@@ -99,10 +99,10 @@ Status model_act_open(ModelAct *a, const Model *m)
     *a = (ModelAct){ .layers = L };
     a->layer = calloc((size_t)L, sizeof *a->layer);
     a->x     = calloc((size_t)L + 1, sizeof *a->x);
-    a->parked = calloc((size_t)L, sizeof *a->parked);
+    a->offload = calloc((size_t)L, sizeof *a->offload);
     a->vision.block  = calloc((size_t)m->vision.depth + 1, sizeof *a->vision.block);
-    a->vision.parked = calloc((size_t)m->vision.depth + 1, sizeof *a->vision.parked);
-    bool   there = a->layer && a->x && a->parked && a->vision.block && a->vision.parked;
+    a->vision.offload = calloc((size_t)m->vision.depth + 1, sizeof *a->vision.offload);
+    bool   there = a->layer && a->x && a->offload && a->vision.block && a->vision.offload;
     Status st = there ? open_layers(a, m) : fail(E_FIT, "no host memory for %lld layers", (long long)L);
     if (st) model_act_close(a);
     return st;
@@ -111,6 +111,6 @@ Status model_act_open(ModelAct *a, const Model *m)
 void model_act_close(ModelAct *a)
 {
     for (int64_t l = 0; a->layer && l < a->layers; l++) decoder_act_close(&a->layer[l]);
-    free(a->layer), free(a->x), free(a->parked), free(a->vision.block), free(a->vision.parked);
+    free(a->layer), free(a->x), free(a->offload), free(a->vision.block), free(a->vision.offload);
     *a = (ModelAct){ 0 };
 }

@@ -79,7 +79,8 @@ bool attention_trains(const Attention *m)
 }
 
 /* Of the attention output's gradient: dqkv (Ta, (H + 2G) C). The caller resets scratch. */
-static void attend_bwd(const Pass *c, const Attention *m, AttentionAct *a, Tensor dqkv, Tensor dout, Tensor cs)
+static void attend_bwd(const Pass *c, const Attention *m, AttentionAct *a, Tensor dqkv, Tensor dout,
+                       Tensor cs)
 {
     int64_t Ta = a->qkv.n[0];
     DType d = (DType)a->qkv.dtype;
@@ -94,7 +95,8 @@ static void attend_bwd(const Pass *c, const Attention *m, AttentionAct *a, Tenso
     op_rope_bwd(c->be, draw.k, param_g(m->k_norm), dk3, raw.k, param_w(m->k_norm), a->k_rstd, cs);
 }
 
-void attention_bwd(const Pass *c, const Attention *m, AttentionAct *a, Tensor dx, Tensor dy, Tensor x, Tensor cs,
+void attention_bwd(const Pass *c, const Attention *m, AttentionAct *a, Tensor dx, Tensor dy, Tensor x,
+                   Tensor cs,
                    Tensor dres)
 {
     bool    deeper = t_has(dx) || inputs_train(m), normed = t_has(dx) || is_trainable(m->norm);

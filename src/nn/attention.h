@@ -30,7 +30,8 @@ typedef struct AttentionAct {            /* H and G: heads of this rank */
  * (Ta, C). */
 void attention_fwd(const Pass *c, const Attention *m, AttentionAct *a, Tensor y, Tensor x, Tensor cs);
 /* dx = dres + gradient through the branch; absent where nothing below trains. */
-void attention_bwd(const Pass *c, const Attention *m, AttentionAct *a, Tensor dx, Tensor dy, Tensor x, Tensor cs,
+void attention_bwd(const Pass *c, const Attention *m, AttentionAct *a, Tensor dx, Tensor dy, Tensor x,
+                   Tensor cs,
                    Tensor dres);
 
 /* Layers [0, x) that attend to all tokens before, gated delta nets being the others. */

@@ -41,16 +41,16 @@ void batch_slices(const Mesh *m, const Stream *s, int64_t *first, int64_t *last)
     stream_share(s, sharers(m), sharer(m), first, last);
 }
 
-/* Host arrays: supervised rows and labels, borders of pictures, the road. */
+/* Host arrays: supervised rows and labels, borders of images, routes of visual rows. */
 static Status host_open(Batch *b, const Budget *bud)
 {
     size_t n = (size_t)sharers(b->mesh);
     size_t ints = (size_t)(2 * bud->supervised + 2 * b->all + b->M + 2 + context_host(&b->context));
     b->host = malloc(ints * sizeof *b->host);
-    b->road.give_at = calloc(4 * n, sizeof *b->road.give_at);
-    if (!b->host || !b->road.give_at) return fail(E_FIT, "no host memory for a batch");
-    b->road.give_n = b->road.give_at + n, b->road.get_at = b->road.give_n + n;
-    b->road.get_n  = b->road.get_at + n;
+    b->routes.give_at = calloc(4 * n, sizeof *b->routes.give_at);
+    if (!b->host || !b->routes.give_at) return fail(E_FIT, "no host memory for a batch");
+    b->routes.give_n = b->routes.give_at + n, b->routes.get_at = b->routes.give_n + n;
+    b->routes.get_n  = b->routes.get_at + n;
     return OK;
 }
 
@@ -60,7 +60,7 @@ static void lay_out_pictures(Batch *b, Arena *a, const StreamShape *shape)
     b->cell    = t2(a, "cells", I32, b->P, 4);
     b->vpos    = t2(a, "positions", I32, 2, b->P);
     b->vstarts = t1(a, "segments", I32, b->N + 1);
-    if (sharers(b->mesh) > 1) b->road.order = t1(a, "rows", I32, b->N);
+    if (sharers(b->mesh) > 1) b->routes.order = t1(a, "rows", I32, b->N);
 }
 
 Status batch_open(Batch *b, Arena *a, const BatchConf *conf)
@@ -89,8 +89,8 @@ Status batch_open(Batch *b, Arena *a, const BatchConf *conf)
 
 void batch_close(Batch *b)
 {
-    free(b->host), free(b->road.give_at);
-    b->host = NULL, b->road.give_at = NULL;
+    free(b->host), free(b->routes.give_at);
+    b->host = NULL, b->routes.give_at = NULL;
 }
 
 static Tensor head(Tensor t, int64_t n) { return t_rows(t, 0, n); }
@@ -113,7 +113,7 @@ int64_t spans_find(Spans s, int64_t t)
     return -1;
 }
 
-/* With one rank all of them; else those of its rows. A plan takes as many as there may be. */
+/* Labels of this rank's rows. A dry run has as many as the budget allows. */
 static void upload_labels(Batch *b, Backend *be, const Stream *s, Spans rows)
 {
     const int32_t *row = s->sup_row, *label = s->sup_label;
@@ -133,7 +133,7 @@ static void upload_labels(Batch *b, Backend *be, const Stream *s, Spans rows)
 }
 
 /* The member of tp_cp that keeps row t of the stream, and which of its rows that is. */
-static int keeper_of(const Mesh *m, int64_t T, int64_t t, int64_t *row)
+static int owner_of(const Mesh *m, int64_t T, int64_t t, int64_t *row)
 {
     int     cp = mesh_size(m, AX_CP), tp = mesh_size(m, AX_TP), c = 0;
     int64_t n = T / (2 * cp), chunk = t / n, rows = T / cp / tp;
@@ -145,58 +145,60 @@ static int keeper_of(const Mesh *m, int64_t T, int64_t t, int64_t *row)
     return (int)(t / rows) + tp * c;
 }
 
-/* All visual rows by maker and keeper: what this rank gives to each, in which order, and what it gets from
- * each. Rows that one member sends to another keep the order of the stream. */
+/* Visual rows by the rank that encodes them and the rank that has their token: what this rank sends to each,
+ * in which order, and what it receives. Rows that one member sends to another keep the order of the
+ * stream. */
 typedef struct Placing { int32_t *order, *rows; } Placing;
 
-static void place_row(Batch *b, const Placing *to, int maker, int keeper, int64_t made, int64_t row)
+static void place_row(Batch *b, const Placing *to, int encoder, int owner, int64_t made, int64_t row)
 {
-    VisualRoad *r = &b->road;
+    VisualRoutes *r = &b->routes;
     int me = sharer(b->mesh);
-    if (maker == me) {
-        if (to) to->order[r->give_at[keeper] + r->give_n[keeper]] = (int32_t)made;
-        r->give_n[keeper]++;
+    if (encoder == me) {
+        if (to) to->order[r->give_at[owner] + r->give_n[owner]] = (int32_t)made;
+        r->give_n[owner]++;
     }
-    if (keeper == me) {
-        if (to) to->rows[r->get_at[maker] + r->get_n[maker]] = (int32_t)row;
-        r->get_n[maker]++;
+    if (owner == me) {
+        if (to) to->rows[r->get_at[encoder] + r->get_n[encoder]] = (int32_t)row;
+        r->get_n[encoder]++;
     }
 }
 
-static void walk_road(Batch *b, const Stream *s, const Placing *to)
+static void walk_visual_rows(Batch *b, const Stream *s, const Placing *to)
 {
     int     n = sharers(b->mesh);
     int64_t block = block_of(&s->shape);
-    memset(b->road.give_n, 0, (size_t)n * sizeof *b->road.give_n);
-    memset(b->road.get_n, 0, (size_t)n * sizeof *b->road.get_n);
-    for (int maker = 0; maker < n; maker++) {
+    memset(b->routes.give_n, 0, (size_t)n * sizeof *b->routes.give_n);
+    memset(b->routes.get_n, 0, (size_t)n * sizeof *b->routes.get_n);
+    for (int encoder = 0; encoder < n; encoder++) {
         int64_t first, last;
-        stream_share(s, n, maker, &first, &last);
+        stream_share(s, n, encoder, &first, &last);
         for (int64_t from = s->vstart[first] / block, v = from; v < s->vstart[last] / block; v++) {
             int64_t row;
-            int     keeper = keeper_of(b->mesh, s->budget.tokens, s->visual_row[v], &row);
-            place_row(b, to, maker, keeper, v - from, row);
+            int     owner = owner_of(b->mesh, s->budget.tokens, s->visual_row[v], &row);
+            place_row(b, to, encoder, owner, v - from, row);
         }
     }
 }
 
-/* Counted first, then placed. */
-static void plan_road(Batch *b, const Stream *s, const Placing *to)
+/* Counts the rows first, then places them. */
+static void build_routes(Batch *b, const Stream *s, const Placing *to)
 {
-    VisualRoad *r = &b->road;
-    walk_road(b, s, NULL);
+    VisualRoutes *r = &b->routes;
+    walk_visual_rows(b, s, NULL);
     r->made = r->wanted = 0;
     for (int i = 0; i < sharers(b->mesh); i++) {
         r->give_at[i] = r->made,  r->made   += r->give_n[i];
         r->get_at[i] = r->wanted, r->wanted += r->get_n[i];
     }
-    walk_road(b, s, to);
+    walk_visual_rows(b, s, to);
 }
 
-/* A plan: as many rows as there may be, evenly. What a rank keeps it gives and gets. */
-static void plan_even(Batch *b)
+/* A dry run: as many rows as the budget allows, evenly; rows that stay on a rank count as sent and
+ * received. */
+static void build_even_routes(Batch *b)
 {
-    VisualRoad *r = &b->road;
+    VisualRoutes *r = &b->routes;
     int n = sharers(b->mesh), me = sharer(b->mesh);
     r->made = b->N, r->wanted = b->M;
     for (int i = 0; i < n; i++) {
@@ -206,23 +208,23 @@ static void plan_even(Batch *b)
     r->give_n[me] = r->get_n[me] = (b->N < b->M ? b->N : b->M) / n;
 }
 
-/* Whose tokens the visual rows of this micro-batch are. */
-static void upload_road(Batch *b, Backend *be, const Stream *s)
+/* Uploads which rows of the batch the visual rows of this micro-batch are. */
+static void upload_routes(Batch *b, Backend *be, const Stream *s)
 {
     Placing to = { b->host + 2 * s->budget.supervised, b->host + 2 * s->budget.supervised + b->all };
     if (sharers(b->mesh) == 1) {
-        b->road.made = b->road.wanted = b->M;
+        b->routes.made = b->routes.wanted = b->M;
         backend_upload(be, b->visual_row, s->visual_row);
         return;
     }
-    if (!s->visual_row) return plan_even(b);
-    plan_road(b, s, &to);
-    for (int64_t i = b->road.wanted; i < b->M; i++) to.rows[i] = -1;
-    if (b->road.made && b->P) backend_upload(be, head(b->road.order, b->road.made), to.order);
+    if (!s->visual_row) return build_even_routes(b);
+    build_routes(b, s, &to);
+    for (int64_t i = b->routes.wanted; i < b->M; i++) to.rows[i] = -1;
+    if (b->routes.made && b->P) backend_upload(be, head(b->routes.order, b->routes.made), to.order);
     backend_upload(be, b->visual_row, to.rows);
 }
 
-/* Borders of the slices first … last - 1, counted from their own first patch. */
+/* Borders of slices first … last - 1, counted from the first patch of slice `first`. */
 static const int32_t *own_borders(Batch *b, const Stream *s, int64_t first, int64_t last)
 {
     int32_t *own = b->host + 2 * s->budget.supervised + b->all + b->M;
@@ -271,7 +273,7 @@ void batch_upload(Batch *b, Backend *be, const Stream *s)
         context_upload(&b->context, be, b->host + 2 * s->budget.supervised + 2 * b->all + b->M + 2, s);
     b->real = s->tokens, b->media = b->pictures = s->patches > 0, b->has_media = false;
     if (!b->media) return;
-    upload_road(b, be, s);
+    upload_routes(b, be, s);
     if (b->P) upload_pictures(b, be, s);
 }
 
@@ -287,6 +289,6 @@ Batch batch_trim(const Batch *full, const Stream *s)
     b.cell       = head(b.cell, b.P);
     b.vpos       = t_cols(b.vpos, 0, b.P);
     b.visual_row = head(b.visual_row, b.N);
-    b.road.made  = b.road.wanted = b.N;
+    b.routes.made  = b.routes.wanted = b.N;
     return b;
 }

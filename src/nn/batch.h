@@ -1,11 +1,11 @@
-/* nn/batch.h -- one micro-batch on the device: what modules see of a Stream (tensor/stream.h).
+/* nn/batch.h -- one micro-batch on the device: the part of a Stream (tensor/stream.h) that a rank computes.
  *
  * Ranks of one replica of the model hold the same stream on the host and take their share of it:
  *
  *   cp    the stream is cut in 2 CP equal chunks; rank c takes chunk c and chunk 2 CP - 1 - c, in this order,
  *         so that all have the same number of (query, key) pairs of a long document
  *   tp    of these rows tp rank t keeps the t-th part between layers; attention, embedding and head see all
- *   tp_cp pictures are dealt out in runs, whole; their rows go to whoever has the token (nn/visual.h) */
+ *   tp_cp images are dealt out whole, in runs; their rows go to the rank that has the token (nn/visual.h) */
 #ifndef NN_BATCH_H
 #define NN_BATCH_H
 
@@ -22,30 +22,30 @@ typedef struct Span { int64_t at, n; } Span;      /* rows of the stream */
 /* The stream rows that a rank has, in its order: one span, or two where cp cuts. */
 typedef struct Spans { Span span[2]; int n; } Spans;
 
-/* The road of visual rows from the rank that makes them to the one that has their tokens. */
-typedef struct VisualRoad {
+/* Visual rows go from the rank that encodes them to the rank that has their tokens. */
+typedef struct VisualRoutes {
     int64_t  made, wanted;                /* rows this rank makes; receives */
-    Tensor   order;                       /* (made) i32: row i of those sent, by member, is order[i] made */
+    Tensor   order;   /* (made) i32: sent row i, sorted by member, is encoded row order[i] */
     int64_t *give_at, *give_n, *get_at, *get_n;   /* (members of tp_cp) */
-} VisualRoad;
+} VisualRoutes;
 
 typedef struct Batch {
     int64_t  T, P, N;                     /* tokens, patches, visual rows (P / merge^2) */
     int64_t  Ta;                          /* tokens that attention, embedding and head see: of all tp ranks */
-    int64_t  M, all;                      /* visual rows that may stand among the T; of a whole micro-batch */
-    int64_t  groups, supervised, real;    /* real: tokens of the whole micro-batch that are not tail */
-    bool     has_media;                   /* pictures of this rank's to encode */
-    bool     media;                       /* pictures somewhere in the micro-batch */
-    bool     pictures;                    /* on some rank of the stage in this round: all take part */
+    int64_t  M, all;                      /* most visual rows among the T; of a whole micro-batch */
+    int64_t  groups, supervised, real;    /* real: tokens of the whole micro-batch without its tail */
+    bool     has_media;                   /* this rank has images to encode */
+    bool     media;                       /* some rank of the micro-batch has images */
+    bool     pictures;                    /* some rank of the stage has images in this round: all take part */
     Tensor   ids, pos, group, group_len;
     Tensor   sup_row, sup_label;
     Tensor   pixels, cell, vpos, visual_row;
-    Tensor   starts, vstarts;             /* room for the borders of the fullest stream */
+    Tensor   starts, vstarts;             /* segment borders, as many as the fullest stream has */
     Segments seg, vseg;
     ContextBatch context;                 /* in place of seg where cp cuts */
-    VisualRoad road;
+    VisualRoutes routes;
     const Mesh *mesh;                     /* NULL: one rank */
-    int32_t *host;                        /* shares that are not a run of the stream, before they go up */
+    int32_t *host;                        /* shares that are not a run of the stream, before their upload */
 } Batch;
 
 typedef struct BatchConf {
@@ -53,20 +53,20 @@ typedef struct BatchConf {
     Budget      budget;                   /* of the whole stream */
     const Mesh *mesh;                     /* NULL: one rank */
     ContextKind context;
-    bool        tower;                    /* this rank encodes pictures */
+    bool        tower;                    /* this rank encodes images */
 } BatchConf;
 
 /* Tensors for one stream of this budget, from an arena of the backend. */
 MUST Status batch_open(Batch *b, Arena *a, const BatchConf *conf);
-void        batch_close(Batch *b);                    /* host arrays; twice is fine */
+void        batch_close(Batch *b);                    /* frees host arrays; twice is fine */
 void        batch_upload(Batch *b, Backend *be, const Stream *s);
 /* The uploaded batch without its tail, for passes that need no fixed shapes. */
 Batch       batch_trim(const Batch *b, const Stream *s);
 
-/* Rows of a stream of T tokens. residual: those a rank keeps between layers, else those attention sees. */
+/* Rows of a stream of T tokens that a rank has between layers (residual), or else in attention. */
 Spans       batch_rows(const Mesh *m, int64_t T, bool residual);
-int64_t     spans_find(Spans s, int64_t t);           /* the place of row t of the stream; -1: not there */
-/* The slices (pictures, frames) that this rank encodes: first … last - 1. */
+int64_t     spans_find(Spans s, int64_t t);           /* the index of stream row t in s; -1: not there */
+/* The visual slices (images, frames) that this rank encodes: first … last - 1. */
 void        batch_slices(const Mesh *m, const Stream *s, int64_t *first, int64_t *last);
 
 #ifdef __cplusplus

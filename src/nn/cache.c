@@ -10,8 +10,8 @@ void cache_layout(Cache *c, Arena *a, DType d, int64_t layers, int64_t width)
     c->used      = t1(a, "cache", I32, c->docs);
 }
 
-/* Pairs and keys are what the price of attention asks for. A plan passes borders of NULL: it is charged as if
- * every row met a whole slot. */
+/* (query, key) pairs and keys are what attention costs. A dry run passes no borders: it is charged as if
+ * every row attended to a whole slot. */
 static void count_pairs(Segments *s, const CachePass *p, int64_t rows)
 {
     s->longest = p->T, s->keys = 0, s->pairs = 0;

@@ -1,8 +1,8 @@
-/* nn/cache.h -- keys and values of documents that are being continued: what decoding keeps of their tokens.
+/* nn/cache.h -- the KV cache: keys and values of documents that are being decoded.
  *
  * A document owns a slot of consecutive rows, as many as it may ever fill; the first ones are filled. A pass
- * over new tokens writes their keys and values behind those, then attends from the new rows to the whole
- * document. All memory is laid out before the first pass. */
+ * over new tokens writes their keys and values behind the filled rows, then attends from the new rows to the
+ * whole document. All memory is laid out before the first pass. */
 #ifndef NN_CACHE_H
 #define NN_CACHE_H
 
@@ -13,12 +13,12 @@ extern "C" {
 #endif
 
 typedef struct Cache {
-    int64_t  docs, rows, tokens;          /* most documents, rows of all slots, most rows of one pass */
+    int64_t  docs, rows, tokens;          /* most documents; rows of all slots; most rows of a pass */
     Tensor   kv;                          /* (2 L, rows, G C): keys of layer l at 2 l, values at 2 l + 1 */
     Tensor   at;                          /* (tokens) i32: the row that each row of a pass fills, -1: none */
     Tensor   starts, kv_starts, used;     /* (docs + 1), (docs + 1), (docs) i32 */
-    Tensor   fill;                        /* of the pass now: at without what it does not reach */
-    Segments seg;                         /* of the pass now: its rows against the slots */
+    Tensor   fill;                        /* `at` of the current pass */
+    Segments seg;                         /* of the current pass: its rows against the slots */
 } Cache;
 
 /* One pass on the host: n documents, document i brings rows start[i] .. start[i+1] - 1 of T and then fills

@@ -1,7 +1,7 @@
-/* nn/context.c -- which way a sequence cut over ranks attends, and the exchange of heads for tokens.
+/* nn/context.c -- attention of a sequence cut over ranks: choice of the method, exchange of heads for tokens.
  *
- * The exchange is among `near` neighbours: before it each has its two chunks of tokens with all heads, after
- * it the chunks of all of them with its share of the heads, first chunks ascending and second chunks
+ * The exchange is among `inner` neighbours: before it each has its two chunks of tokens with all heads, after
+ * it the chunks of all neighbours with its share of the heads, first chunks ascending and second chunks
  * descending by member, which is the order of the stream. Two calls, one for each chunk, put them there. */
 #include "nn/context_private.h"
 
@@ -18,31 +18,31 @@ static Tensor some_heads(Tensor t, int64_t from, int64_t n)
 enum { EXCHANGED = 5 };
 typedef struct Bundle { Tensor t[EXCHANGED]; int n; } Bundle;
 
-static int64_t bundle_width(const Bundle *b, int near)
+static int64_t bundle_width(const Bundle *b, int inner)
 {
     int64_t width = 0;
-    for (int i = 0; i < b->n; i++) width += b->t[i].n[1] / near * b->t[i].n[2];
+    for (int i = 0; i < b->n; i++) width += b->t[i].n[1] / inner * b->t[i].n[2];
     return width;
 }
 
 /* The tensors as they lie in a buffer (rows, width). */
-static Bundle bundle_views(const Bundle *b, Tensor buffer, int near)
+static Bundle bundle_views(const Bundle *b, Tensor buffer, int inner)
 {
     Bundle views = { .n = b->n };
     for (int64_t i = 0, at = 0; i < b->n; i++) {
-        int64_t heads = b->t[i].n[1] / near, C = b->t[i].n[2];
+        int64_t heads = b->t[i].n[1] / inner, C = b->t[i].n[2];
         views.t[i] = t_heads(buffer, at, heads, C);
         at += heads * C;
     }
     return views;
 }
 
-/* Between tensors (T, heads, C) and a buffer (near T, width) whose m-th T rows are the heads of member m. */
-static void bundle_copy(const Pass *c, const Bundle *b, Tensor buffer, int near, bool out)
+/* Between tensors (T, heads, C) and a buffer (inner T, width) whose m-th T rows are the heads of member m. */
+static void bundle_copy(const Pass *c, const Bundle *b, Tensor buffer, int inner, bool out)
 {
-    int64_t T = buffer.n[0] / near;
-    for (int m = 0; m < near; m++) {
-        Bundle part = bundle_views(b, t_rows(buffer, m * T, T), near);
+    int64_t T = buffer.n[0] / inner;
+    for (int m = 0; m < inner; m++) {
+        Bundle part = bundle_views(b, t_rows(buffer, m * T, T), inner);
         for (int i = 0; i < b->n; i++) {
             Tensor here = some_heads(b->t[i], m * part.t[i].n[1], part.t[i].n[1]);
             op_copy(c->be, out ? here : part.t[i], out ? part.t[i] : here);
@@ -51,9 +51,9 @@ static void bundle_copy(const Pass *c, const Bundle *b, Tensor buffer, int near,
 }
 
 /* forth: heads by member -> tokens in the order of the stream; back: the reverse. */
-static void exchange(Comm *near, Tensor to, Tensor from, bool forth)
+static void exchange(Comm *inner, Tensor to, Tensor from, bool forth)
 {
-    int64_t n = near->size, chunk = to.n[0] / (2 * n);
+    int64_t n = inner->size, chunk = to.n[0] / (2 * n);
     int64_t rows[CONTEXT_RANKS], member[2][CONTEXT_RANKS], stream[2][CONTEXT_RANKS];
     Ticket  ticket[2];
     for (int64_t m = 0; m < n; m++) {
@@ -63,60 +63,60 @@ static void exchange(Comm *near, Tensor to, Tensor from, bool forth)
     }
     for (int half = 0; half < 2; half++) {
         RowRanges a = { member[half], rows }, b = { stream[half], rows };
-        ticket[half] = comm_all_to_all_start(near, to, forth ? b : a, from, forth ? a : b);
+        ticket[half] = comm_all_to_all_start(inner, to, forth ? b : a, from, forth ? a : b);
     }
     for (int half = 0; half < 2; half++) comm_join(ticket[half]);
 }
 
-/* Room for what b's tensors are after the exchange: (near T, width). */
-static Tensor bundle_room(const Pass *c, const Bundle *b, int near)
+/* A buffer for b's tensors after the exchange: (inner T, width). */
+static Tensor bundle_buffer(const Pass *c, const Bundle *b, int inner)
 {
-    return scratch2(c, (DType)b->t[0].dtype, b->t[0].n[0] * near, bundle_width(b, near));
+    return scratch2(c, (DType)b->t[0].dtype, b->t[0].n[0] * inner, bundle_width(b, inner));
 }
 
 /* b's tensors after the exchange. */
-static Bundle bundle_send(const Pass *c, Comm *near, const Bundle *b)
+static Bundle bundle_send(const Pass *c, Comm *inner, const Bundle *b)
 {
-    Tensor    to = bundle_room(c, b, near->size);
+    Tensor    to = bundle_buffer(c, b, inner->size);
     ArenaMark mark = arena_mark(c->scratch);
-    Tensor    from = bundle_room(c, b, near->size);
-    bundle_copy(c, b, from, near->size, false);
-    exchange(near, to, from, true);
+    Tensor    from = bundle_buffer(c, b, inner->size);
+    bundle_copy(c, b, from, inner->size, false);
+    exchange(inner, to, from, true);
     arena_reset(c->scratch, mark);
-    return bundle_views(b, to, near->size);
+    return bundle_views(b, to, inner->size);
 }
 
-/* From the room in which they were made back to b's tensors. */
-static void bundle_return(const Pass *c, Comm *near, const Bundle *b, Tensor from)
+/* From the exchanged buffer back to b's tensors. */
+static void bundle_return(const Pass *c, Comm *inner, const Bundle *b, Tensor from)
 {
     ArenaMark mark = arena_mark(c->scratch);
     Tensor    to = scratch2(c, (DType)from.dtype, from.n[0], from.n[1]);
-    exchange(near, to, from, false);
-    bundle_copy(c, b, to, near->size, true);
+    exchange(inner, to, from, false);
+    bundle_copy(c, b, to, inner->size, true);
     arena_reset(c->scratch, mark);
 }
 
 static void attend_fwd(const Pass *c, const ContextCall *x)
 {
     if (x->cut->kind == CONTEXT_ALL_GATHER) gather_fwd(c, x);
-    else if (x->cut->far > 1)               ring_fwd(c, x);
+    else if (x->cut->outer > 1)               ring_fwd(c, x);
     else op_attention_fwd(c->be, x->o, x->lse, x->q, x->k, x->v, x->cut->own, x->scale);
 }
 
 static void attend_bwd(const Pass *c, const ContextCall *x)
 {
     if (x->cut->kind == CONTEXT_ALL_GATHER) gather_bwd(c, x);
-    else if (x->cut->far > 1)               ring_bwd(c, x);
+    else if (x->cut->outer > 1)               ring_bwd(c, x);
     else op_attention_bwd(c->be, x->dq, x->dk, x->dv, x->delta, x->dout, x->o, x->lse, x->q, x->k, x->v,
                           x->cut->own, x->scale);
 }
 
-static Comm *near_comm(const Pass *c, const ContextBatch *cut)
+static Comm *inner_comm(const Pass *c, const ContextBatch *cut)
 {
     return c->env->mesh->comm[cut->kind == CONTEXT_A2A ? GR_cp : GR_cp_inner];
 }
 
-static Comm *far_comm(const Pass *c, const ContextBatch *cut)
+static Comm *outer_comm(const Pass *c, const ContextBatch *cut)
 {
     return c->env->mesh->comm[cut->kind == CONTEXT_A2A_P2P ? GR_cp_outer : GR_cp];
 }
@@ -126,16 +126,16 @@ static void check_call(const Pass *c, const ContextCall *x)
     const ContextBatch *cut = x->cut;
     int64_t T = x->q.n[0];
     int     cp = mesh_size(c->env->mesh, AX_CP), type = x->q.dtype;
-    REQUIRE(cut->near * cut->far == cp && T * cp == cut->tokens && x->k.n[0] == T && x->k.dtype == type &&
-            x->v.dtype == type && x->o.dtype == type && x->q.n[1] % cut->near == 0 &&
-            x->k.n[1] % cut->near == 0 && t_dense(x->lse),
+    REQUIRE(cut->inner * cut->outer == cp && T * cp == cut->tokens && x->k.n[0] == T && x->k.dtype == type &&
+            x->v.dtype == type && x->o.dtype == type && x->q.n[1] % cut->inner == 0 &&
+            x->k.n[1] % cut->inner == 0 && t_dense(x->lse),
             "attention over cp %d: q%s k%s v%s o%s of %lld tokens, heads exchanged by %d of %d", cp,
-            t_fmt(x->q), t_fmt(x->k), t_fmt(x->v), t_fmt(x->o), (long long)cut->tokens, cut->near,
-            cut->near * cut->far);
+            t_fmt(x->q), t_fmt(x->k), t_fmt(x->v), t_fmt(x->o), (long long)cut->tokens, cut->inner,
+            cut->inner * cut->outer);
 }
 
 /* Heads first and tokens behind them: a statistic of the exchanged rows has as many elements. */
-static Tensor exchanged_stat(Tensor t, int near) { return t_as2(t, t.n[0] / near, t.n[1] * near); }
+static Tensor exchanged_stat(Tensor t, int inner) { return t_as2(t, t.n[0] / inner, t.n[1] * inner); }
 
 void context_attention_fwd(const Pass *c, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, float scale)
 {
@@ -144,25 +144,26 @@ void context_attention_fwd(const Pass *c, Tensor o, Tensor lse, Tensor q, Tensor
         op_attention_fwd(c->be, o, lse, q, k, v, c->batch->seg, scale);
         return;
     }
-    ContextCall x = { .cut = cut, .far = far_comm(c, cut), .q = q, .k = k, .v = v, .o = o, .lse = lse,
+    ContextCall x = { .cut = cut, .outer = outer_comm(c, cut), .q = q, .k = k, .v = v, .o = o, .lse = lse,
                       .scale = scale };
     ArenaMark mark = arena_mark(c->scratch);
     check_call(c, &x);
-    if (cut->near > 1) {
-        Comm  *near = near_comm(c, cut);
-        Bundle in = bundle_send(c, near, &(Bundle){ { q, k, v }, 3 }), out = { { o }, 1 };
-        Tensor room = bundle_room(c, &out, near->size);
-        x.q = in.t[0], x.k = in.t[1], x.v = in.t[2], x.o = bundle_views(&out, room, near->size).t[0];
-        x.lse = exchanged_stat(lse, near->size);
+    if (cut->inner > 1) {
+        Comm  *inner = inner_comm(c, cut);
+        Bundle in = bundle_send(c, inner, &(Bundle){ { q, k, v }, 3 }), out = { { o }, 1 };
+        Tensor buffer = bundle_buffer(c, &out, inner->size);
+        x.q = in.t[0], x.k = in.t[1], x.v = in.t[2], x.o = bundle_views(&out, buffer, inner->size).t[0];
+        x.lse = exchanged_stat(lse, inner->size);
         attend_fwd(c, &x);
-        bundle_return(c, near, &out, room);
+        bundle_return(c, inner, &out, buffer);
     } else {
         attend_fwd(c, &x);
     }
     arena_reset(c->scratch, mark);
 }
 
-void context_attention_bwd(const Pass *c, Tensor dq, Tensor dk, Tensor dv, Tensor delta, Tensor dout, Tensor o,
+void context_attention_bwd(const Pass *c, Tensor dq, Tensor dk, Tensor dv, Tensor delta, Tensor dout,
+                           Tensor o,
                            Tensor lse, Tensor q, Tensor k, Tensor v, float scale)
 {
     const ContextBatch *cut = &c->batch->context;
@@ -170,21 +171,21 @@ void context_attention_bwd(const Pass *c, Tensor dq, Tensor dk, Tensor dv, Tenso
         op_attention_bwd(c->be, dq, dk, dv, delta, dout, o, lse, q, k, v, c->batch->seg, scale);
         return;
     }
-    ContextCall x = { .cut = cut, .far = far_comm(c, cut), .q = q, .k = k, .v = v, .o = o, .lse = lse,
+    ContextCall x = { .cut = cut, .outer = outer_comm(c, cut), .q = q, .k = k, .v = v, .o = o, .lse = lse,
                       .dq = dq, .dk = dk, .dv = dv, .delta = delta, .dout = dout, .scale = scale };
     ArenaMark mark = arena_mark(c->scratch);
     check_call(c, &x);
-    if (cut->near > 1) {
-        Comm  *near = near_comm(c, cut);
-        Bundle in = bundle_send(c, near, &(Bundle){ { q, k, v, o, dout }, 5 });
+    if (cut->inner > 1) {
+        Comm  *inner = inner_comm(c, cut);
+        Bundle in = bundle_send(c, inner, &(Bundle){ { q, k, v, o, dout }, 5 });
         Bundle out = { { dq, dk, dv }, 3 };
-        Tensor room = bundle_room(c, &out, near->size);
-        Bundle inner = bundle_views(&out, room, near->size);
+        Tensor buffer = bundle_buffer(c, &out, inner->size);
+        Bundle grads = bundle_views(&out, buffer, inner->size);
         x.q = in.t[0], x.k = in.t[1], x.v = in.t[2], x.o = in.t[3], x.dout = in.t[4];
-        x.dq = inner.t[0], x.dk = inner.t[1], x.dv = inner.t[2];
-        x.lse = exchanged_stat(lse, near->size), x.delta = exchanged_stat(delta, near->size);
+        x.dq = grads.t[0], x.dk = grads.t[1], x.dv = grads.t[2];
+        x.lse = exchanged_stat(lse, inner->size), x.delta = exchanged_stat(delta, inner->size);
         attend_bwd(c, &x);
-        bundle_return(c, near, &out, room);
+        bundle_return(c, inner, &out, buffer);
     } else {
         attend_bwd(c, &x);
     }

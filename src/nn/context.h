@@ -11,7 +11,8 @@
  * depends on the kind. o and lse are saved by the caller. */
 void context_attention_fwd(const Pass *c, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, float scale);
 /* Overwrites dq, dk, dv; delta (H, Ta) f32, dense, is scratch. */
-void context_attention_bwd(const Pass *c, Tensor dq, Tensor dk, Tensor dv, Tensor delta, Tensor dout, Tensor o,
+void context_attention_bwd(const Pass *c, Tensor dq, Tensor dk, Tensor dv, Tensor delta, Tensor dout,
+                           Tensor o,
                            Tensor lse, Tensor q, Tensor k, Tensor v, float scale);
 
 #endif

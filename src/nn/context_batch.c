@@ -19,19 +19,20 @@ static int64_t list_size(const ContextBatch *b) { return b->docs + 2; }
 
 void context_layout(ContextBatch *b, Arena *a, const Budget *budget, const Mesh *mesh, ContextKind kind)
 {
-    int cp = mesh_size(mesh, AX_CP), near = kind == CONTEXT_A2A ? cp : 1;
-    if (kind == CONTEXT_A2A_P2P && cp > 1) near = mesh->layout.cp_inner;
-    *b = (ContextBatch){ .kind = kind, .near = near, .far = cp / near, .at = mesh_at(mesh, AX_CP) / near,
+    int cp = mesh_size(mesh, AX_CP), inner = kind == CONTEXT_A2A ? cp : 1;
+    if (kind == CONTEXT_A2A_P2P && cp > 1) inner = mesh->layout.cp_inner;
+    *b = (ContextBatch){ .kind = kind, .inner = inner, .outer = cp / inner,
+                         .at = mesh_at(mesh, AX_CP) / inner,
                          .tokens = budget->tokens, .docs = budget->docs };
     if (cp == 1) return;
-    REQUIRE(cp <= CONTEXT_RANKS && near * b->far == cp && b->tokens % (2 * cp) == 0,
-            "%lld tokens over cp %d, heads exchanged by %d", (long long)b->tokens, cp, near);
+    REQUIRE(cp <= CONTEXT_RANKS && inner * b->outer == cp && b->tokens % (2 * cp) == 0,
+            "%lld tokens over cp %d, heads exchanged by %d", (long long)b->tokens, cp, inner);
     b->borders = t1(a, "segments", I32, context_host(b));
 }
 
 int64_t context_host(const ContextBatch *b)
 {
-    return b->near * b->far == 1 ? 0 : 3 * list_size(b) + 4 * (int64_t)b->far;
+    return b->inner * b->outer == 1 ? 0 : 3 * list_size(b) + 4 * (int64_t)b->outer;
 }
 
 typedef struct Documents { const int32_t *start; int64_t n; int32_t whole[2]; } Documents;
@@ -46,8 +47,8 @@ static void own_rows(ContextBatch *b, int32_t *starts, const Documents *d)
     int64_t n = 0;
     starts[0] = 0;
     for (int64_t i = 0; i < d->n; i++) {
-        int64_t from = zigzag_before(b->tokens, b->far, b->at, d->start[i]);
-        int64_t to   = zigzag_before(b->tokens, b->far, b->at, d->start[i + 1]), len = to - from;
+        int64_t from = zigzag_before(b->tokens, b->outer, b->at, d->start[i]);
+        int64_t to   = zigzag_before(b->tokens, b->outer, b->at, d->start[i + 1]), len = to - from;
         if (!len) continue;
         starts[++n]    = (int32_t)to;
         b->own.longest = larger(b->own.longest, len);
@@ -60,11 +61,11 @@ static void own_rows(ContextBatch *b, int32_t *starts, const Documents *d)
  * The two pieces of one document are neighbours in the list and begin with the same key. */
 static void own_prefixes(ContextBatch *b, int32_t *starts, const Documents *d)
 {
-    int64_t  list = list_size(b), chunk = b->tokens / (2 * b->far), n = 0;
+    int64_t  list = list_size(b), chunk = b->tokens / (2 * b->outer), n = 0;
     int32_t *keys = starts + list, *used = keys + list;
     starts[0] = 0;
     for (int half = 0; half < 2; half++) {
-        int64_t begin = chunk * (half ? 2 * b->far - 1 - b->at : b->at), here = half * chunk - begin;
+        int64_t begin = chunk * (half ? 2 * b->outer - 1 - b->at : b->at), here = half * chunk - begin;
         for (int64_t i = 0; i < d->n; i++) {
             int64_t first = d->start[i], from = larger(first, begin);
             int64_t to = smaller(d->start[i + 1], begin + chunk), len = to - from;
@@ -99,19 +100,19 @@ static bool document_at(const Documents *d, int64_t cut, int64_t *from, int64_t 
  * if j > at in both of its own, which are before our second. `cut` is where they end. */
 static ContextBlock block_with(const ContextBatch *b, int j, const Documents *d)
 {
-    int64_t T = b->tokens, chunk = T / (2 * b->far), from, to;
-    int64_t cut = chunk * (j < b->at ? j + 1 : 2 * b->far - j);
+    int64_t T = b->tokens, chunk = T / (2 * b->outer), from, to;
+    int64_t cut = chunk * (j < b->at ? j + 1 : 2 * b->outer - j);
     if (!document_at(d, cut, &from, &to)) return (ContextBlock){ 0 };
-    int64_t q0 = zigzag_before(T, b->far, b->at, cut), q1 = zigzag_before(T, b->far, b->at, to);
-    int64_t k0 = zigzag_before(T, b->far, j, from),    k1 = zigzag_before(T, b->far, j, cut);
+    int64_t q0 = zigzag_before(T, b->outer, b->at, cut), q1 = zigzag_before(T, b->outer, b->at, to);
+    int64_t k0 = zigzag_before(T, b->outer, j, from),    k1 = zigzag_before(T, b->outer, j, cut);
     if (q0 == q1) return (ContextBlock){ 0 };
     return (ContextBlock){ (int32_t)q0, (int32_t)(q1 - q0), (int32_t)k0, (int32_t)(k1 - k0) };
 }
 
 static void blocks(ContextBatch *b, int32_t *borders, const Documents *d)
 {
-    for (int i = 1; i < b->far; i++) {
-        ContextBlock x = block_with(b, (b->at - i + b->far) % b->far, d);
+    for (int i = 1; i < b->outer; i++) {
+        ContextBlock x = block_with(b, (b->at - i + b->outer) % b->outer, d);
         b->block[i] = x;
         memcpy(borders + 4 * i, (int32_t[]){ 0, x.nq, 0, x.nk }, 4 * sizeof *borders);
     }
@@ -119,7 +120,7 @@ static void blocks(ContextBatch *b, int32_t *borders, const Documents *d)
 
 void context_upload(ContextBatch *b, Backend *be, int32_t *host, const Stream *whole)
 {
-    if (b->near * b->far == 1) return;
+    if (b->inner * b->outer == 1) return;
     REQUIRE(whole->budget.tokens == b->tokens && whole->docs <= b->docs, "%lld tokens, %lld documents",
             (long long)whole->budget.tokens, (long long)whole->docs);
     Documents d = { whole->start, whole->docs, { 0, (int32_t)whole->tokens } };

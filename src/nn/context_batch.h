@@ -1,12 +1,14 @@
-/* nn/context_batch.h -- how a micro-batch is cut over context-parallel ranks, and which of its (query, key)
- * pairs fall to this one. Needs no Pass, so that a Batch can carry it.
+/* nn/context_batch.h -- how a micro-batch is cut over context-parallel ranks, and which (query, key) pairs a
+ * rank computes. It needs no Pass, so that a Batch can carry it.
  *
  * The T tokens of the flat stream are cut into 2 CP equal chunks; rank c has chunks c and 2 CP - 1 - c, one
- * behind the other (zigzag: every rank gets the same share of a causal triangle). Documents straddle chunks.
+ * behind the other (zigzag: every rank gets the same share of a causal triangle). Documents may cross chunk
+ * borders.
  *
- * Of CP ranks `near` exchange heads for tokens and `far` take turns with keys: near far = CP. Neighbours'
- * chunks are neighbours in the stream, so after the exchange a rank has chunks p and 2 far - 1 - p of a cut
- * into 2 far longer ones, p = c / near: whoever attends sees a plain zigzag over `far` ranks. */
+ * Of CP ranks groups of `inner` exchange heads for tokens (all-to-all) and `outer` groups pass keys around
+ * (ring): inner outer = CP. Neighbours' chunks are neighbours in the stream, so after the exchange a rank has
+ * chunks p and 2 outer - 1 - p of a cut into 2 outer longer ones, p = c / inner: attention sees a plain
+ * zigzag over `outer` ranks. */
 #ifndef NN_CONTEXT_BATCH_H
 #define NN_CONTEXT_BATCH_H
 
@@ -22,17 +24,17 @@ typedef enum { CONTEXT_P2P, CONTEXT_ALL_GATHER, CONTEXT_A2A, CONTEXT_A2A_P2P } C
 
 enum { CONTEXT_RANKS = 256 };         /* most ranks of cp */
 
-/* The pairs of this rank's queries with the keys of another: all of one document, the only one that reaches
- * from there to here, and so a rectangle without a mask. Rows of the two ranks; nq == 0: none. */
+/* This rank's queries against the keys of another rank: all of one document, the only one that both ranks
+ * have a part of, and so a rectangle without a mask. Rows of the two ranks; nq == 0: none. */
 typedef struct ContextBlock { int32_t q0, nq, k0, nk; } ContextBlock;
 
 typedef struct ContextBatch {
     ContextKind  kind;
-    int          near, far, at;       /* see above; my place among `far` */
+    int          inner, outer, at;       /* see above; index of this rank among `outer` */
     int64_t      tokens, docs;        /* T; most documents */
-    Tensor       borders;             /* i32: all of the below, for one upload */
+    Tensor       borders;             /* i32: all of what follows, for one upload */
     Segments     own;                 /* rows after the exchange against themselves; all_gather: all keys */
-    ContextBlock block[CONTEXT_RANKS];         /* i: with the keys of place (at - i) mod far, 0 < i < far */
+    ContextBlock block[CONTEXT_RANKS];   /* i: with the keys of place (at - i) mod outer, 0 < i < outer */
 } ContextBatch;
 
 /* "p2p" "all_gather" "a2a" "a2a+p2p"; parallel.cp_comm has been checked to be one of these. */
@@ -42,13 +44,13 @@ ContextKind context_kind(const char *name);
 void    context_layout(ContextBatch *b, Arena *a, const Budget *budget, const Mesh *mesh, ContextKind kind);
 /* int32s of host memory that context_upload copies from: it stays untouched until the copy is done. */
 int64_t context_host(const ContextBatch *b);
-/* What the documents of `whole`, the stream of all cp ranks, leave to this one; without arrays behind it, a
- * plan's, it is one document. */
+/* Cuts the documents of `whole`, the stream of all cp ranks; a stream without arrays (a dry run) is one
+ * document. */
 void    context_upload(ContextBatch *b, Backend *be, int32_t *host, const Stream *whole);
-/* The segments of block i: its queries, its keys, rows counted from those. */
+/* The segments of block i; rows count from its first query and its first key. */
 Segments context_segments(const ContextBatch *b, int i);
 
-/* Of the first `rows` rows of the stream rank c has so many, and they are its first. */
+/* How many of the first `rows` rows of the stream rank c has; they are its first ones. */
 static inline int64_t zigzag_before(int64_t T, int cp, int c, int64_t rows)
 {
     int64_t chunk = T / (2 * cp), a = rows - c * chunk, b = rows - (2 * cp - 1 - c) * chunk;

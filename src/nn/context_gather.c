@@ -1,13 +1,13 @@
 /* nn/context_gather.c -- context parallelism by gathering: every rank gets all keys and values, in the order
- * of the stream, and its queries attend to the beginning of their documents. Any number of heads will do; it
- * takes the memory of all keys.
+ * of the stream, and its queries attend to the beginning of their documents. It works with any number of
+ * heads and takes the memory of all keys.
  *
  * The first chunks of all ranks are the first half of the stream in the order of the ranks, the second chunks
- * its second half in reverse: each half is gathered on its own, and the second is turned round. */
+ * its second half in reverse: each half is gathered by itself, and the second is reversed. */
 #include "nn/context_private.h"
 
-/* The second half by rank and in the stream, chunk by chunk. */
-static void turn_half(const Pass *c, Tensor to, Tensor from, int n)
+/* Reverses the chunks of the second half: by rank to by stream, or the other way. */
+static void reverse_half(const Pass *c, Tensor to, Tensor from, int n)
 {
     int64_t chunk = to.n[0] / n;
     for (int i = 0; i < n; i++)
@@ -21,10 +21,10 @@ static void gather_keys(const Pass *c, const ContextCall *x, KeysValues all)
     KeysValues mine = kv_scratch(c, x, T), second = kv_scratch(c, x, half);
     op_copy(c->be, mine.k, x->k);
     op_copy(c->be, mine.v, x->v);
-    Ticket a = comm_all_gather_start(x->far, t_rows(all.both, 0, half), t_rows(mine.both, 0, T / 2));
-    Ticket b = comm_all_gather_start(x->far, second.both, t_rows(mine.both, T / 2, T / 2));
+    Ticket a = comm_all_gather_start(x->outer, t_rows(all.both, 0, half), t_rows(mine.both, 0, T / 2));
+    Ticket b = comm_all_gather_start(x->outer, second.both, t_rows(mine.both, T / 2, T / 2));
     comm_join(b);
-    turn_half(c, t_rows(all.both, half, half), second.both, x->cut->far);
+    reverse_half(c, t_rows(all.both, half, half), second.both, x->cut->outer);
     comm_join(a);
     arena_reset(c->scratch, mark);
 }
@@ -45,10 +45,10 @@ void gather_bwd(const Pass *c, const ContextCall *x)
     gather_keys(c, x, all);
     op_attention_bwd(c->be, x->dq, d.k, d.v, x->delta, x->dout, x->o, x->lse, x->q, all.k, all.v, x->cut->own,
                      x->scale);
-    Ticket a = comm_reduce_scatter_start(x->far, t_rows(mine.both, 0, T / 2), t_rows(d.both, 0, half),
+    Ticket a = comm_reduce_scatter_start(x->outer, t_rows(mine.both, 0, T / 2), t_rows(d.both, 0, half),
                                          RED_SUM);
-    turn_half(c, second.both, t_rows(d.both, half, half), x->cut->far);
-    Ticket b = comm_reduce_scatter_start(x->far, t_rows(mine.both, T / 2, T / 2), second.both, RED_SUM);
+    reverse_half(c, second.both, t_rows(d.both, half, half), x->cut->outer);
+    Ticket b = comm_reduce_scatter_start(x->outer, t_rows(mine.both, T / 2, T / 2), second.both, RED_SUM);
     comm_join(a);
     comm_join(b);
     op_copy(c->be, x->dk, mine.k);

@@ -8,7 +8,7 @@
 /* All tensors of a call, rows and heads as they are after the exchange; forward has no gradients. */
 typedef struct ContextCall {
     const ContextBatch *cut;
-    Comm  *far;                                  /* who has the other keys */
+    Comm  *outer;                                  /* the ranks that have the other keys */
     Tensor q, k, v, o, lse;
     Tensor dq, dk, dv, delta, dout;
     float  scale;

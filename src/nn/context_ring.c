@@ -1,14 +1,14 @@
 /* nn/context_ring.c -- context parallelism by ring: keys and values go from rank to rank, queries stay.
  *
- * At step i a rank has the keys of place at - i: first its own, under the causal mask of its documents, then
- * at most one rectangle a step (ContextBlock). What it has goes to the next rank while it is used: two
- * buffers take turns. Partial outputs are merged in f32. Backward goes round again with the gradients of keys
- * and values a step behind: each rank adds its part before it passes them on, and after `far` steps they are
- * home. So the sum for the keys of place j is over places j, j + 1, …: the same bits in every run. */
+ * At step i a rank has the keys of rank at - i: first its own, under the causal mask of its documents, then
+ * at most one rectangle a step (ContextBlock). Keys are sent to the next rank while they are used, with
+ * double buffering. Partial outputs are merged in f32. In backward the gradients of keys and values follow a
+ * step behind: each rank adds its part before it passes them on, and after `outer` steps they are back at
+ * their rank. So the sum for the keys of rank j is over ranks j, j + 1, …: the same bits in every run. */
 #include "nn/context_private.h"
 
-/* Everyone gives `from` to the next member and gets `to` from the one before. One call, not a send and a
- * recv: there is no order in which ranks could wait for each other. */
+/* Every rank sends `from` to the next member and receives `to` from the previous one. One call instead of a
+ * send and a recv cannot deadlock. */
 static Ticket shift_start(Comm *ring, Tensor to, Tensor from)
 {
     int64_t at[CONTEXT_RANKS] = { 0 }, give[CONTEXT_RANKS] = { 0 }, get[CONTEXT_RANKS] = { 0 };
@@ -30,7 +30,8 @@ static void sum_end(const Pass *c, Tensor t, Tensor sum)
     if (t.dtype != F32) op_copy(c->be, t, sum);
 }
 
-static void block_fwd(const Pass *c, const ContextCall *x, int i, KeysValues kv, Tensor sum, Tensor part, Tensor lse)
+static void block_fwd(const Pass *c, const ContextCall *x, int i, KeysValues kv, Tensor sum, Tensor part,
+                      Tensor lse)
 {
     ContextBlock b = x->cut->block[i];
     if (!b.nq) return;
@@ -43,14 +44,14 @@ static void block_fwd(const Pass *c, const ContextCall *x, int i, KeysValues kv,
 void ring_fwd(const Pass *c, const ContextCall *x)
 {
     int64_t T = x->q.n[0], H = x->q.n[1], C = x->q.n[2];
-    int     n = x->cut->far;
+    int     n = x->cut->outer;
     KeysValues kv[2] = { kv_scratch(c, x, T), kv_scratch(c, x, T) };
     Tensor part = scratch_heads(c, (DType)x->o.dtype, T, H, C), lse = scratch2(c, F32, H, T), sum = x->o;
     op_copy(c->be, kv[0].k, x->k);
     op_copy(c->be, kv[0].v, x->v);
     for (int i = 0; i < n; i++) {
         Ticket moving = { 0 };
-        if (i + 1 < n) moving = shift_start(x->far, kv[(i + 1) % 2].both, kv[i % 2].both);
+        if (i + 1 < n) moving = shift_start(x->outer, kv[(i + 1) % 2].both, kv[i % 2].both);
         if (i) block_fwd(c, x, i, kv[i % 2], sum, part, lse);
         else {
             op_attention_fwd(c->be, x->o, x->lse, x->q, x->k, x->v, x->cut->own, x->scale);
@@ -83,7 +84,7 @@ static void block_add(const Pass *c, ContextBlock b, Tensor sum, Tensor dq, Tens
 void ring_bwd(const Pass *c, const ContextCall *x)
 {
     int64_t T = x->q.n[0];
-    int     n = x->cut->far;
+    int     n = x->cut->outer;
     KeysValues kv[2] = { kv_scratch(c, x, T), kv_scratch(c, x, T) };
     KeysValues dkv[2] = { kv_scratch(c, x, T), kv_scratch(c, x, T) }, part = kv_scratch(c, x, T);
     Tensor dq = scratch_heads(c, (DType)x->dq.dtype, T, x->q.n[1], x->q.n[2]), sum = x->dq;
@@ -92,7 +93,7 @@ void ring_bwd(const Pass *c, const ContextCall *x)
     op_copy(c->be, kv[0].v, x->v);
     for (int i = 0; i < n; i++) {
         Ticket moving = { 0 };
-        if (i + 1 < n) moving = shift_start(x->far, kv[(i + 1) % 2].both, kv[i % 2].both);
+        if (i + 1 < n) moving = shift_start(x->outer, kv[(i + 1) % 2].both, kv[i % 2].both);
         if (i) {
             block_bwd(c, x, i, kv[i % 2], dq, part);
             comm_join(going_home);               /* what the ranks before this one found for these keys */
@@ -102,7 +103,7 @@ void ring_bwd(const Pass *c, const ContextCall *x)
                              x->v, x->cut->own, x->scale);
             sum = sum_begin(c, x->dq);
         }
-        going_home = shift_start(x->far, dkv[(i + 1) % 2].both, dkv[i % 2].both);
+        going_home = shift_start(x->outer, dkv[(i + 1) % 2].both, dkv[i % 2].both);
         comm_join(moving);
     }
     comm_join(going_home);

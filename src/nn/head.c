@@ -5,43 +5,45 @@
 
 int64_t head_chunk_rows(int64_t V, int64_t logits)
 {
-    int64_t rows = logits / V, most = logits >> 12;   /* a small vocabulary wants no more rows than a large */
+    int64_t rows = logits / V, most = logits >> 12;   /* small vocabularies: no more rows than large ones */
     return rows < 16 ? 16 : rows > most ? most : rows;
 }
 
-/* The columns that stand for an id; those behind them are padding, which has no part in the loss. */
+/* The columns of real ids; the columns behind them are padding, which does not enter the loss. */
 static Tensor real_of(const Head *h, Tensor z) { return t_cols(z, 0, h->w->shard.real_rows); }
 
 static void chunk_gradient(const Pass *c, const Head *h, Tensor dn, Tensor n, Tensor logits, Tensor lse,
                            Tensor labels, float scale)
 {
     int64_t real = h->w->shard.real_rows, padding = logits.n[1] - real;
-    Tensor dz = c->env->dtype == c->env->logits_dtype ? logits : scratch2(c, c->env->dtype, n.n[0], logits.n[1]);
+    bool   alike = c->env->dtype == c->env->logits_dtype;
+    Tensor dz = alike ? logits : scratch2(c, c->env->dtype, n.n[0], logits.n[1]);
     op_ce_bwd(c->be, real_of(h, dz), real_of(h, logits), lse, labels, h->w->shard.first_row, scale);
     if (padding) op_fill(c->be, t_cols(dz, real, padding), 0.0f);
     linear_bwd(c, dn, dz, n, h->w, NULL);
 }
 
-/* One chunk: logits of this rank's slice, the loss of all, and with `back` the gradient of the weights and
- * this slice's part of that of its rows (dn). */
-static void chunk_loss(const Pass *c, const Head *h, Tensor loss, Tensor each, Tensor dn, Tensor n, Tensor labels,
-                       float scale, bool back)
+/* One chunk of rows: logits of this rank's part of the vocabulary and the loss; with `back` gradients of the
+ * weights and this part's share of the gradient of the rows (dn). */
+static void chunk_loss(const Pass *c, const Head *h, Tensor loss, Tensor each, Tensor dn, Tensor n,
+                       Tensor labels, float scale, bool back)
 {
     int64_t rows = n.n[0];
     Tensor none = { 0 };
     ArenaMark mark = arena_mark(c->scratch);
-    Tensor logits = scratch2(c, c->env->logits_dtype, rows, h->w->shard.shape[0]), lse = scratch2(c, F32, rows, 1);
-    Tensor part = scratch2(c, F64, rows, 3);
+    Tensor logits = scratch2(c, c->env->logits_dtype, rows, h->w->shard.shape[0]);
+    Tensor lse = scratch2(c, F32, rows, 1), part = scratch2(c, F64, rows, 3);
     linear_fwd(c, logits, n, h->w, NULL);
     op_ce_part(c->be, part, real_of(h, logits), labels, h->w->shard.first_row);
-    op_ce_join(c->be, mesh_at(c->env->mesh, AX_TP) ? none : loss, lse, each, all_rows(c, part), labels, scale);
+    op_ce_join(c->be, mesh_at(c->env->mesh, AX_TP) ? none : loss, lse, each, all_rows(c, part), labels,
+               scale);
     if (back) chunk_gradient(c, h, dn, n, logits, lse, labels, scale);
     arena_reset(c->scratch, mark);
 }
 
 static Tensor rows_of(Tensor t, int64_t from, int64_t n) { return t_has(t) ? t_rows(t, from, n) : t; }
 
-/* The norm is linear in its gradient, so parts of it can be taken back through it and summed after. */
+/* The backward of the norm is linear in dn, so shares of dn can go through it and be summed after. */
 static void norm_bwd(const Pass *c, const Head *h, Tensor dx, Tensor dn, Tensor xs, Tensor rstd, Tensor rows)
 {
     ArenaMark mark = arena_mark(c->scratch);
@@ -70,7 +72,8 @@ void head_loss(const Pass *c, const Head *h, Tensor loss, Tensor dx, Tensor x, f
     ArenaMark mark = arena_mark(c->scratch);
     ledger_enter(&c->be->ledger, PART_HEAD);
     Tensor rows = t_rows(c->batch->sup_row, 0, S), labels = t_rows(c->batch->sup_label, 0, S);
-    Tensor xs = scratch2(c, c->env->dtype, S, D), n = scratch2(c, c->env->dtype, S, D), rstd = scratch2(c, F32, S, 1);
+    Tensor xs = scratch2(c, c->env->dtype, S, D), n = scratch2(c, c->env->dtype, S, D);
+    Tensor rstd = scratch2(c, F32, S, 1);
     Tensor dn = t_has(dx) || (back && is_trainable(h->norm)) ? scratch2(c, c->env->dtype, S, D) : none;
     take_rows(c, xs, x, rows);
     op_rmsnorm_fwd(c->be, n, rstd, none, xs, none, h->norm->shard.w, h->eps);
@@ -84,13 +87,13 @@ void head_loss(const Pass *c, const Head *h, Tensor loss, Tensor dx, Tensor x, f
     arena_reset(c->scratch, mark);
 }
 
-/* y (n, V) from the slices that all ranks hold, one behind the other; the last ones may reach past V. */
-static void join_slices(const Pass *c, Tensor y, Tensor slices)
+/* y (n, V) from the vocabulary parts of all ranks, one below the other; the last ones may reach past V. */
+static void join_vocab_parts(const Pass *c, Tensor y, Tensor parts)
 {
-    int64_t n = y.n[0], V = y.n[1], wide = slices.n[1];
+    int64_t n = y.n[0], V = y.n[1], wide = parts.n[1];
     for (int64_t from = 0, i = 0; from < V; from += wide, i++) {
         int64_t cols = V - from < wide ? V - from : wide;
-        op_copy(c->be, t_cols(y, from, cols), t_cols(t_rows(slices, i * n, n), 0, cols));
+        op_copy(c->be, t_cols(y, from, cols), t_cols(t_rows(parts, i * n, n), 0, cols));
     }
 }
 
@@ -104,7 +107,7 @@ void head_logits(const Pass *c, const Head *h, Tensor y, Tensor x, int64_t from)
     Tensor z = cut ? scratch2(c, (DType)y.dtype, y.n[0], h->w->shard.shape[0]) : y;
     op_rmsnorm_fwd(c->be, n, rstd, none, rows, none, h->norm->shard.w, h->eps);
     linear_fwd(c, z, n, h->w, NULL);
-    if (cut) join_slices(c, y, all_rows(c, z));
+    if (cut) join_vocab_parts(c, y, all_rows(c, z));
     arena_reset(c->scratch, mark);
 }
 

@@ -6,15 +6,17 @@ bool need(const Pass *c, Label l, Tensor *slot, DType d, int64_t rows, int64_t c
     bool keep = c->policy[l] != DROP;
     if (c->mode == REPLAY && keep) return false;
     bool lasting = c->mode == FORWARD && keep;
-    if (lasting && c->offload_record && c->policy[l] == OFFLOAD) *slot = offload_push(c, c->offload_record, slot, l, d, rows, cols);
+    if (lasting && c->offload_record && c->policy[l] == OFFLOAD) *slot = offload_push(c, c->offload_record,
+                                                                                      slot, l, d, rows, cols);
     else *slot = t2(lasting ? c->act : c->scratch, label_name(l), d, rows, cols);
     return true;
 }
 
-bool need_if(const Pass *c, bool read, bool again, Label l, Tensor *slot, DType d, int64_t rows, int64_t cols)
+bool need_if(const Pass *c, bool read, bool replayed, Label l, Tensor *slot, DType d, int64_t rows,
+             int64_t cols)
 {
     if (read) return need(c, l, slot, d, rows, cols);
-    bool now = c->mode != REPLAY || again;
+    bool now = c->mode != REPLAY || replayed;
     if (now) *slot = t2(c->scratch, label_name(l), d, rows, cols);
     return now;
 }
@@ -45,24 +47,24 @@ void linear_residual(const Pass *c, Tensor y, Tensor x, const Param *w, const Pa
 
 bool is_trainable(const Param *p) { return p && (!p->frozen || (p->lora && !p->lora->a->frozen)); }
 
-void linear_input_grad(const Pass *c, Tensor dx, Tensor dy, Tensor back, const Param *w, int flags)
+void linear_input_grad(const Pass *c, Tensor dx, Tensor dy, Tensor d_a_out, const Param *w, int flags)
 {
     op_gemm(c->be, dx, dy, w->shard.w, (Tensor){ 0 }, GEMM_NN | flags);
-    lora_input_grad(c, dx, back, w);
+    lora_input_grad(c, dx, d_a_out, w);
 }
 
-void linear_grads(const Pass *c, Tensor dy, Tensor back, Tensor x, Param *w, const Param *b)
+void linear_grads(const Pass *c, Tensor dy, Tensor d_a_out, Tensor x, Param *w, const Param *b)
 {
     if (t_has(w->shard.g))       op_gemm(c->be, w->shard.g, dy, x, (Tensor){ 0 }, param_grad_flags(w));
     if (t_has(param_g(b))) op_colsum(c->be, b->shard.g, dy);
-    lora_grads(c, dy, back, x, w);
+    lora_grads(c, dy, d_a_out, x, w);
 }
 
 void linear_bwd(const Pass *c, Tensor dx, Tensor dy, Tensor x, Param *w, const Param *b)
 {
     ArenaMark mark = arena_mark(c->scratch);
-    Tensor back = lora_d_a_out(c, dy, w);
-    linear_grads(c, dy, back, x, w, b);
-    if (t_has(dx)) linear_input_grad(c, dx, dy, back, w, 0);
+    Tensor d_a_out = lora_d_a_out(c, dy, w);
+    linear_grads(c, dy, d_a_out, x, w, b);
+    if (t_has(dx)) linear_input_grad(c, dx, dy, d_a_out, w, 0);
     arena_reset(c->scratch, mark);
 }

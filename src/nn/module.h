@@ -1,9 +1,9 @@
-/* nn/module.h -- all that a module can reach, and the rules modules follow.
+/* nn/module.h -- what a module works with, and the rules modules follow.
  *
- * A module is a pair fwd/bwd over plain structs. fwd asks need() for what backward reads and computes it
- * when told to; bwd may take it all for granted, because the engine replays fwd (pass REPLAY, output absent)
- * for whatever the policy dropped. Gradients of weights add, gradients of activations overwrite. Scratch is
- * marked and reset around each layer call; what a module pushes there dies with the call. */
+ * A module is a forward and a backward function over plain structs. Forward asks need() for each value that
+ * backward reads and computes it where need() says so; backward relies on all of them, because fwd is
+ * replayed (mode REPLAY, output absent) for whatever the policy dropped. Gradients of weights add, gradients
+ * of activations overwrite. Scratch is marked and reset around each layer call. */
 #ifndef NN_MODULE_H
 #define NN_MODULE_H
 
@@ -14,32 +14,35 @@
 
 typedef enum { FORWARD, REPLAY, EVAL } PassMode;  /* EVAL: forward with no backward to come */
 
-/* Watches values go by (parity, reports): name and number of the value, and the value. */
-typedef struct ValueTap { void (*see)(void *self, const char *name, int index, Tensor t); void *self; } ValueTap;
+/* Called with intermediate values (parity): name and index of the value, and the value. */
+typedef struct ValueTap {
+    void (*see)(void *self, const char *name, int index, Tensor t);
+    void  *self;
+} ValueTap;
 
-/* Router statistics of all MoE layers of a micro-batch and what becomes of them; see ops/auxloss.c. */
+/* Router statistics of the MoE layers of a micro-batch and their losses; see ops/auxloss.c. */
 typedef struct Aux {
     AuxForm form;
-    float   coeff, z_coeff;                       /* times the micro-batch's share of its step */
+    float   coeff, z_coeff;                       /* times the share of the micro-batch in its step */
     int64_t first;                                /* which MoE layer of the model row 0 is */
-    Tensor  stat;                                 /* count, prob and zsum in one piece */
+    Tensor  stat;                                 /* count, prob and zsum, contiguous */
     Tensor  count, prob, coef;                    /* (L, G, E) f32 */
-    Tensor  so_far, scaled;                       /* like count: of the step up to here, or absent; as if of
-                                                     this micro-batch's tokens */
+    Tensor  so_far, scaled;                       /* like count: of the step so far, or absent; scaled to
+                                                     the tokens of this micro-batch */
     float   keep, part;                           /* so_far = keep so_far + count; scaled = part so_far */
     Tensor  zsum, out;                            /* (L) f32; (3) f32 */
 } Aux;
 
-/* Called around the work of a unit of parameters (Param.unit), which may live elsewhere between its uses. */
+/* Called around the use of a unit of parameters (Param.unit), which may be sharded between its uses. */
 typedef struct UnitHooks {
-    void (*begin)(void *self, int unit, bool backward);      /* its weights are wanted now */
-    void (*end)(void *self, int unit, bool backward);        /* no more; backward: its gradients are made */
+    void (*begin)(void *self, int unit, bool backward);      /* its weights are needed now */
+    void (*end)(void *self, int unit, bool backward);   /* no longer; backward: its gradients are complete */
     void  *self;
 } UnitHooks;
 
-typedef struct Dispatcher Dispatcher;                 /* the road to the experts: nn/dispatch.h */
+typedef struct Dispatcher Dispatcher;             /* nn/dispatch.h */
 
-/* Called where rows have set out: another micro-batch may be worked on until they are wanted. */
+/* Called while rows travel: another micro-batch may run until they have arrived. */
 typedef struct Yielder { void (*yield)(void *self); void *self; } Yielder;
 
 /* What is constant for a run. */
@@ -72,20 +75,19 @@ struct Pass {
     const Cache   *cache;                         /* NULL: the documents are whole in the batch */
     Tensor         row_loss;                      /* (supervised, 1) f32: loss of every row, or absent */
     const Yielder *yielder;                       /* NULL: no other micro-batch can run meanwhile */
-    Dispatcher    *dispatch;
 };
-typedef const struct Pass Ctx;
 
-/* Fills *slot, which stays where it is until backward; true if its value must be computed now: FORWARD and
- * EVAL always, REPLAY only if dropped. */
+/* Gives *slot memory that lasts until backward; true if the value must be computed now: in FORWARD and EVAL
+ * always, in REPLAY only if it was dropped. */
 bool need(const Pass *c, Label l, Tensor *slot, DType d, int64_t rows, int64_t cols);
 
-/* The same of a value that backward reads only if `read`: else nobody keeps it, and a replay makes it where
- * something else is made of it (`again`). */
-bool need_if(const Pass *c, bool read, bool again, Label l, Tensor *slot, DType d, int64_t rows, int64_t cols);
+/* The same for a value that backward reads only if `read`: else it is not kept, and a replay computes it
+ * where other replayed values depend on it (`replayed`). */
+bool need_if(const Pass *c, bool read, bool replayed, Label l, Tensor *slot, DType d, int64_t rows,
+             int64_t cols);
 
-/* Around the replay of a layer whose labels are first .. last: *replay becomes the pass to replay it with. False
- * when the policy drops none of these labels. */
+/* Around the replay of a layer whose labels are first .. last: *replay becomes the pass to replay it with.
+ * False when the policy drops none of these labels. */
 bool replay_begin(Pass *replay, const Pass *c, Label first, Label last);
 void replay_end(const Pass *c);
 
@@ -98,7 +100,7 @@ static inline void unit_end(const Pass *c, int unit, bool backward)
     if (c->env->units) c->env->units->end(c->env->units->self, unit, backward);
 }
 
-/* Scratch and everything else of c stay as they are; the account goes on where it was. */
+/* Lets another micro-batch run. The ledger continues where it was. */
 static inline void pass_yield(const Pass *c)
 {
     Ledger *l = &c->be->ledger;
@@ -119,18 +121,18 @@ static inline void tap(const Pass *c, const char *name, int index, Tensor t)
     if (c->env->tap && c->mode != REPLAY) c->env->tap->see(c->env->tap->self, name, index, t);
 }
 
-/* y = x w' + b; b may be NULL. With pairs beside w (nn/lora.h) theirs is in it, here and below. */
+/* y = x w' + b; b may be NULL. Here and below the adapters of w (nn/lora.h) are included. */
 void linear_fwd(const Pass *c, Tensor y, Tensor x, const Param *w, const Param *b);
 /* y = x w' + b + res. */
 void linear_residual(const Pass *c, Tensor y, Tensor x, const Param *w, const Param *b, Tensor res);
-/* dx = dy w when dx is wanted; w.g += dy' x; b.g += column sums. Frozen parameters are passed over. */
+/* dx = dy w when dx is wanted; w.g += dy' x; b.g += column sums. Frozen parameters are skipped. */
 void linear_bwd(const Pass *c, Tensor dx, Tensor dy, Tensor x, Param *w, const Param *b);
 
-/* The parts of it. back: what lora_d_a_out makes of dy. flags: GEMM_ACC for dx += dy w, or 0. */
-void linear_input_grad(const Pass *c, Tensor dx, Tensor dy, Tensor back, const Param *w, int flags);
-void linear_grads(const Pass *c, Tensor dy, Tensor back, Tensor x, Param *w, const Param *b);
+/* Its two parts. d_a_out: lora_d_a_out of dy. flags: GEMM_ACC for dx += dy w, or 0. */
+void linear_input_grad(const Pass *c, Tensor dx, Tensor dy, Tensor d_a_out, const Param *w, int flags);
+void linear_grads(const Pass *c, Tensor dy, Tensor d_a_out, Tensor x, Param *w, const Param *b);
 
-/* Whether backward makes a gradient of p or of its pairs; NULL: there is none. */
+/* Whether p or its adapters train; false for NULL. */
 bool is_trainable(const Param *p);
 
 #endif

@@ -1,16 +1,16 @@
-/* nn/offload.h -- values of layers that wait on the host for their backward.
+/* nn/offload.h -- activations that wait in host memory for their backward.
  *
- * What a layer (or a stretch of them) parks lies in one berth, a piece of device memory, from its forward until
- * it has been copied to the host beside the work of the layers that follow; a few berths take turns. Backward
- * has it brought back into a berth ahead of its use. All of it is queued and ordered by marks: the host waits
- * for nothing, and nothing is allocated.
+ * What a layer (or a recompute group) offloads is written to a staging buffer on the device and copied to the
+ * host while the layers that follow compute; a few staging buffers take turns. Backward prefetches it into a
+ * staging buffer ahead of its use. All copies are queued on copy streams and ordered by events: the host
+ * waits for nothing, and nothing is allocated.
  *
- *   forward    offload_open, then values by need() while c->offload_record is set, offload_start
+ *   forward    offload_open, then values by need() while the pass has the record, offload_start
  *   backward   offload_prefetch ahead of its turn, offload_wait, the work, offload_release
  *
- * Where the backward of a chunk follows its forward at once, what its last layers left is still in berths: then
- * the last one does not travel at all, and those before it are not brought back. Where a forward is run beside
- * a backward each has berths of its own. */
+ * Where the backward of a chunk follows its forward at once, what its last layers left is still in staging
+ * buffers: then the last one is not copied at all, and those before it are not copied back. Where a forward
+ * overlaps with a backward each has staging buffers of its own. */
 #ifndef NN_OFFLOAD_H
 #define NN_OFFLOAD_H
 
@@ -22,40 +22,41 @@ enum { OFFLOAD_BUFFERS = 4, OFFLOAD_VALUES = 24 };
 
 typedef struct Pass Pass;
 
-/* slot points to the value, which is `at` bytes into its berth. */
+/* slot points to the value, which is `at` bytes into its staging buffer. */
 typedef struct OffloadedValue { Tensor *slot; size_t at; } OffloadedValue;
 
-/* What one stretch of one micro-batch has parked. */
+/* What one recompute group of one micro-batch has offloaded. */
 typedef struct OffloadRecord {
     OffloadedValue value[OFFLOAD_VALUES];
     int   n;
-    char *host;                          /* NULL: it does not travel */
-    int   berth, sent;                   /* where it is or was last; the one it was sent from */
-    bool  coming;                        /* on its way back */
+    char *host;                          /* NULL: it is not copied */
+    int   buffer, sent;                  /* its staging buffer now or last; the one it was copied out of */
+    bool  coming;                        /* its copy back has started */
 } OffloadRecord;
 
-typedef struct StagingBuffer { Arena arena; OffloadRecord *holds; } StagingBuffer;      /* NULL: free */
+typedef struct StagingBuffer { Arena arena; OffloadRecord *holds; } StagingBuffer;      /* NULL: it is free */
 
 typedef struct OffloadEngine {
-    StagingBuffer buffer[2][OFFLOAD_BUFFERS];  /* of forwards and of backwards; row 0 serves both unless separate */
+    StagingBuffer buffer[2][OFFLOAD_BUFFERS];  /* for forward, backward; [0] for both unless separate */
     int    buffers, next;
     bool   separate;
-    double resident;                     /* fraction of a chunk's layers, its last ones, that offload nothing */
+    double resident;   /* fraction of a chunk's layers, its last ones, that offload nothing */
 } OffloadEngine;
 
-/* Whether any label of first … last is parked by the policy of c. */
+/* Whether the policy of c offloads any label of first … last. */
 bool   any_offloaded(const Pass *c, Label first, Label last);
-/* Berths that a policy wants; 0: it parks nothing. */
+/* Staging buffers that a policy needs; 0: it offloads nothing. */
 int    offload_buffers_needed(const uint8_t policy[LABEL_N]);
 
-void   offload_chunk_begin(const Pass *c);                                     /* a chunk's forward: all berths are free */
-void   offload_open(const Pass *c, OffloadRecord *p);
-Tensor offload_push(const Pass *c, OffloadRecord *p, Tensor *slot, Label l, DType d, int64_t rows, int64_t cols);
-void   offload_start(const Pass *c, OffloadRecord *p, bool stays);               /* stays: its backward is the next to come */
-void   offload_chunk_end(const Pass *c, bool at_once);                         /* its backward is what comes next */
+void   offload_chunk_begin(const Pass *c);                     /* forward of a chunk: all buffers are free */
+void   offload_open(const Pass *c, OffloadRecord *r);
+Tensor offload_push(const Pass *c, OffloadRecord *r, Tensor *slot, Label l, DType d, int64_t rows,
+                    int64_t cols);
+void   offload_start(const Pass *c, OffloadRecord *r, bool stays);   /* stays: its backward comes next */
+void   offload_chunk_end(const Pass *c, bool at_once);         /* at_once: the chunk's backward comes next */
 
-void   offload_prefetch(const Pass *c, OffloadRecord *p);                           /* where a berth is free */
-void   offload_wait(const Pass *c, OffloadRecord *p);
-void   offload_release(const Pass *c, OffloadRecord *p);
+void   offload_prefetch(const Pass *c, OffloadRecord *r);      /* where a staging buffer is free */
+void   offload_wait(const Pass *c, OffloadRecord *r);
+void   offload_release(const Pass *c, OffloadRecord *r);
 
 #endif

@@ -1,5 +1,5 @@
-/* nn/param.c -- declaring parameters and cutting them over a mesh. Which degrees are legal is decided
- * elsewhere (parallel/rules.h). */
+/* nn/param.c -- declaring parameters and sharding them over a mesh. parallel/rules.h decides which degrees
+ * are legal. */
 #include "nn/param.h"
 
 #include <stdarg.h>
@@ -16,13 +16,13 @@ static Param *param_add(ParamSet *s, Group g, Init init, Form form)
     }
     Param *p = calloc(1, sizeof *p);
     REQUIRE(p, "no memory for parameter row %d", s->n);
-    *p = (Param){ .group = g, .init = init, .form = form, .decay = true, .unit = s->unit, .keeper = true,
-                  .sums = GR_tp_dp_cp };
+    *p = (Param){ .group = g, .init = init, .form = form, .decay = true, .unit = s->unit,
+                  .shard.is_writer = true, .grad_group = GR_tp_dp_cp };
     return s->p[s->n++] = p;
 }
 
-/* What follows from the pieces and their combs. */
-static void settle(Param *p, int64_t padding)
+/* Sets what follows from the pieces and their ranges. */
+static void update_shard(Param *p, int64_t padding)
 {
     int64_t at = 0, rows = 0;
     for (int i = 0; i < p->pieces; i++) {
@@ -34,8 +34,8 @@ static void settle(Param *p, int64_t padding)
     p->shard.offset = 0, p->shard.len = p->shard.unique = param_local(p);
 }
 
-/* One rank: a piece is one run, behind those above it. */
-static void whole_piece(Param *p)
+/* The last piece on one rank: a single run behind the pieces above it. */
+static void place_piece(Param *p)
 {
     int64_t n = 1, before = 0;
     int     k = p->pieces - 1;
@@ -44,7 +44,7 @@ static void whole_piece(Param *p)
     p->shard.range[k] = (StridedRange){ .at = before, .len = n, .stride = n, .count = 1 };
     p->piece[k].rows = p->piece[k].shape[0];
     for (int i = 1; i < p->ndim; i++) p->shard.shape[i] = p->shape[i];
-    settle(p, 0);
+    update_shard(p, 0);
 }
 
 static void name_piece(Param *p, const char *fmt, va_list ap)
@@ -63,7 +63,7 @@ Param *param_matrix(ParamSet *s, Group g, int64_t rows, int64_t cols, const char
     va_end(ap);
     p->ndim = 2, p->shape[0] = rows, p->shape[1] = cols;
     p->piece[0].rank = 2, p->piece[0].shape[0] = rows, p->piece[0].shape[1] = cols;
-    whole_piece(p);
+    place_piece(p);
     return p;
 }
 
@@ -76,7 +76,7 @@ Param *param_vector(ParamSet *s, Group g, Init init, int64_t n, const char *fmt,
     va_end(ap);
     p->ndim = 1, p->shape[0] = n, p->decay = false;
     p->piece[0].rank = 1, p->piece[0].shape[0] = n;
-    whole_piece(p);
+    place_piece(p);
     return p;
 }
 
@@ -90,7 +90,7 @@ Param *param_experts(ParamSet *s, Form form, int64_t E, int64_t rows, int64_t co
     p->ndim = 3, p->shape[0] = E, p->shape[1] = rows, p->shape[2] = cols;
     p->piece[0].rank = 3;
     for (int i = 0; i < 3; i++) p->piece[0].shape[i] = p->shape[i];
-    whole_piece(p);
+    place_piece(p);
     return p;
 }
 
@@ -104,13 +104,13 @@ void param_piece(Param *p, int64_t rows, const char *fmt, ...)
     Piece *q = &p->piece[p->pieces - 1];
     q->rank = p->ndim, q->shape[0] = rows, q->shape[1] = p->shape[1];
     p->shape[0] += rows;
-    whole_piece(p);
+    place_piece(p);
 }
 
 void params_unit(ParamSet *s) { s->unit = s->units++; }
 
-/* Those who hold the same: the ranks that differ on no axis that cuts it. */
-static GroupId sums_of(const ParamSet *s, const Param *p)
+/* The ranks that hold the same shard: those that differ on no axis that cuts the parameter. */
+static GroupId grad_group_of(const ParamSet *s, const Param *p)
 {
     bool by[AX_N] = { [AX_TP] = p->head_width > 0 }, slices = mesh_size(s->mesh, AX_ETP) > 1;
     for (int i = 0; i < p->cuts; i++) by[p->cut[i].axis] = true;
@@ -130,7 +130,7 @@ static void take_rows(Param *p, int i, int64_t from, int64_t rows)
     p->piece[i].rows = rows;
 }
 
-/* Equal parts for all, the last of them beyond the end of the rows: those are padding. */
+/* Equal parts for all ranks; rows of the last parts beyond the end are padding. */
 static void cut_rows(Param *p, int64_t n, int64_t x)
 {
     int64_t padding = 0;
@@ -143,10 +143,10 @@ static void cut_rows(Param *p, int64_t n, int64_t x)
         padding += part - rows;
         if (!i) p->shard.first_row = from;
     }
-    settle(p, padding);
+    update_shard(p, padding);
 }
 
-/* Part x of every block of `block` elements. */
+/* Part x of n of every block of `block` elements. */
 static void cut_blocks(Param *p, int64_t block, int64_t n, int64_t x)
 {
     for (int i = 0; i < p->pieces; i++) {
@@ -162,7 +162,7 @@ void param_cut(const ParamSet *s, Param *p, MeshAxis axis, int dim)
 {
     int64_t n = mesh_size(s->mesh, axis), x = mesh_at(s->mesh, axis), block = 1;
     p->cut[p->cuts++] = (AxisCut){ axis, dim };
-    p->grad_group = sums_of(s, p);
+    p->grad_group = grad_group_of(s, p);
     if (n == 1) return;
     if (dim == 0) {
         cut_rows(p, n, x);
@@ -172,24 +172,24 @@ void param_cut(const ParamSet *s, Param *p, MeshAxis axis, int dim)
     if (dim == 1 && (p->form == FORM_EXPERT_GATE_UP || p->form == FORM_LORA_B)) block /= 2;
     cut_blocks(p, block, n, x);
     p->shard.shape[dim] /= n;
-    settle(p, 0);
+    update_shard(p, 0);
 }
 
 void param_cut_heads(const ParamSet *s, Param *p, int64_t width)
 {
     int64_t n = mesh_size(s->mesh, AX_TP), x = mesh_at(s->mesh, AX_TP), mine = -1, above = 0;
     p->head_width = width;
-    p->grad_group = sums_of(s, p);
+    p->grad_group = grad_group_of(s, p);
     if (n == 1) return;
     for (int i = 0; i < p->pieces; i++) {
         int64_t heads = p->piece[i].rows / width, share = heads < n ? n / heads : 1, part = heads * share / n;
         REQUIRE(part * n == heads * share, "%s: %lld heads over %lld ranks", p->piece[i].name,
                 (long long)heads, (long long)n);
         take_rows(p, i, x / share * part * width, part * width);
-        if (mine < 0 && x % share) mine = above;             /* the first neighbour's is what counts */
+        if (mine < 0 && x % share) mine = above;             /* the first neighbour's copy counts */
         above += p->shard.range[i].len;
     }
-    settle(p, 0);
+    update_shard(p, 0);
     if (mine >= 0) p->shard.unique = mine;
 }
 
@@ -201,8 +201,8 @@ int param_ranges(const Param *p, StridedRange *out)
     return n;
 }
 
-/* A stretch of a comb is the end of one run, whole runs, and the beginning of another. */
-static int comb_within(StridedRange *out, const StridedRange *c, int64_t at, int64_t end)
+/* A clipped range is the end of one run, whole runs, and the beginning of another. */
+static int range_clip(StridedRange *out, const StridedRange *c, int64_t at, int64_t end)
 {
     int n = 0;
     int64_t from = at > c->local ? at - c->local : 0, to = end - c->local, all = c->len * c->count;
@@ -210,7 +210,8 @@ static int comb_within(StridedRange *out, const StridedRange *c, int64_t at, int
     while (from < to) {
         int64_t run = from / c->len, skip = from % c->len, left = to - from;
         int64_t len = left < c->len - skip ? left : c->len - skip, count = len == c->len ? left / len : 1;
-        out[n++] = (StridedRange){ .local = c->local + from - at, .at = c->at + run * c->stride + skip, .len = len,
+        out[n++] = (StridedRange){ .local = c->local + from - at, .at = c->at + run * c->stride + skip,
+                                   .len = len,
                            .stride = c->stride, .count = count };
         from += len * count;
     }
@@ -220,7 +221,7 @@ static int comb_within(StridedRange *out, const StridedRange *c, int64_t at, int
 int ranges_clip(StridedRange *out, const StridedRange *in, int n, int64_t at, int64_t len)
 {
     int k = 0;
-    for (int i = 0; i < n; i++) k += comb_within(out + k, &in[i], at, at + len);
+    for (int i = 0; i < n; i++) k += range_clip(out + k, &in[i], at, at + len);
     return k;
 }
 
@@ -234,7 +235,7 @@ ShardView param_weight_view(const Param *p)
 {
     int64_t n = t_has(p->shard.w) ? t_count(p->shard.w) : 0, all = param_local(p);
     REQUIRE(!n || n == all || n == p->shard.len, "%s: %s", p->piece[0].name, t_fmt(p->shard.w));
-    return n == all ? (ShardView){ flat(p->shard.w), 0, n } : (ShardView){ flat(p->shard.w), p->shard.offset, n };
+    return (ShardView){ flat(p->shard.w), n == all ? 0 : p->shard.offset, n };
 }
 
 ShardView param_state_view(const Param *p, Tensor t)
@@ -246,9 +247,10 @@ ShardView param_state_view(const Param *p, Tensor t)
 ShardView param_load_view(const Param *p)
 {
     if (!t_has(p->shard.master) || p->shard.master.dtype == F32) return param_state_view(p, p->shard.master);
-    REQUIRE(t_has(p->shard.g), "%s: half a master and no gradient", p->piece[0].name);
+    REQUIRE(t_has(p->shard.g), "%s: a split master without a gradient to load into", p->piece[0].name);
     Tensor g = flat(p->shard.g);
-    return (ShardView){ t_count(g) == p->shard.len ? g : t_rows(g, p->shard.offset, p->shard.len), p->shard.offset, p->shard.len };
+    return (ShardView){ t_count(g) == p->shard.len ? g : t_rows(g, p->shard.offset, p->shard.len),
+                        p->shard.offset, p->shard.len };
 }
 
 int shard_view_ranges(StridedRange *out, const Param *p, ShardView h)

@@ -1,36 +1,37 @@
-/* nn/param.h -- a parameter is described once: its shape, its names in a checkpoint, its group.
+/* nn/param.h -- the parameters of a model: identity, the shard that a rank holds, state of the step.
  *
- * Loading, saving, the optimizer and parity all walk this list. A parameter may hold several tensors of a
- * checkpoint stacked by rows (q, k and v; gate and up): its pieces. Experts are one parameter whose
- * checkpoint forms are three; model/weights.c knows them.
+ * Loading, saving, the optimizer and parity all walk one list. A parameter may hold several tensors of a
+ * checkpoint stacked by rows (q, k and v; gate and up): its pieces. Experts are one parameter with three
+ * forms in checkpoints, which model/weights.c reads.
  *
- * Under a mesh a rank holds a part of a parameter, shaped `local`. Where its elements lie in the whole one is
- * said by combs, and by nothing else: drawing, loading, saving and resharding all go through them. */
+ * Under a mesh a rank holds a shard of a parameter. Strided ranges map its elements to those of the whole:
+ * initialization, loading, saving and resharding all go through them. */
 #ifndef NN_PARAM_H
 #define NN_PARAM_H
 
 #include "comm/mesh.h"
 #include "ops/ops.h"
 
-typedef enum { G_VIT, G_ALIGNER, G_LLM, GROUP_N } Group;   /* tower, mergers, decoder: freeze and lr groups */
-/* Of a start from nothing; PAIR_*: the A of an adapter, uniform within 1 / sqrt(in) or of deviation 1 / r. */
-typedef enum { INIT_NORMAL, INIT_ZERO, INIT_ONE, INIT_POSITION, INIT_LORA_A_UNIFORM, INIT_LORA_A_NORMAL } Init;
-/* How the checkpoint has it; LORA_*: adapters of experts, as PEFT stores them (model/peft_files.h). */
+typedef enum { G_VIT, G_ALIGNER, G_LLM, GROUP_N } Group;   /* tower, mergers, decoder: groups to freeze */
+/* Random initialization; LORA_A_*: uniform within 1 / sqrt(in), or normal with deviation 1 / r. */
+typedef enum { INIT_NORMAL, INIT_ZERO, INIT_ONE, INIT_POSITION, INIT_LORA_A_UNIFORM,
+               INIT_LORA_A_NORMAL } Init;
+/* How a checkpoint stores it; LORA_*: adapters of experts, as PEFT does (model/peft_files.h). */
 typedef enum { FORM_ROWS, FORM_EXPERT_GATE_UP, FORM_EXPERT_DOWN, FORM_LORA_A, FORM_LORA_B } Form;
-/* What a linear weight is part of; NO: it is none, or one that takes no adapter. */
+/* The kind of a linear weight; NO: not linear, or it takes no adapter. */
 typedef enum { LINEAR_NO, LINEAR_ATTENTION, LINEAR_FEED, LINEAR_EXPERTS, LINEAR_ROUTER, LINEAR_HEAD } Linear;
 
 #define PIECE_DIM 5
 
-typedef struct Piece {                  /* one tensor of the checkpoint, as transformers holds it in memory */
+typedef struct Piece {                  /* one tensor of a checkpoint in HF form */
     char    name[120];
     int     rank;
     int64_t shape[PIECE_DIM];            /* dim 0 = rows of the parameter that it fills */
-    int64_t rows;                        /* of them on this rank */
+    int64_t rows;                        /* of these on this rank */
 } Piece;
 
-/* `count` runs of `len` elements: run i is at local + i len of this rank's part and at at + i stride of the
- * whole tensor, both flat. */
+/* `count` runs of `len` elements: run i is at local + i len of this rank's shard and at `at` + i stride of
+ * the whole tensor, both flat. */
 typedef struct StridedRange { int64_t local, at, len, stride, count; } StridedRange;
 
 typedef struct AxisCut { MeshAxis axis; int dim; } AxisCut;
@@ -40,64 +41,58 @@ typedef struct Lora Lora;                /* nn/lora.h */
 /* The part of a parameter that this rank holds. */
 typedef struct ParamShard {
     Tensor  w, g;                        /* compute dtype; f32 gradient, absent if frozen */
-    Tensor  master, m, v;                /* optimizer state of `len` elements: f32 master or, next to a bf16 w,
+    Tensor  master, m, v;                /* optimizer state of `len` elements: f32 master or, with a bf16 w,
                                             the i16 rest of it (ops/adamw.c), absent when w is f32; moments in
                                             f32 or bf16 */
     int64_t shape[MAXDIM];               /* padding included */
     int64_t first_row, real_rows;        /* of dim 0: the row of the whole that row 0 is; rows that exist. The
-                                            rest is padding (a vocabulary cut in equal parts): zero, never saved */
-    int64_t unique;                      /* the first elements, flat, that no other rank counts as its own; the
+                                            rest is padding (of a vocabulary): zero, never saved */
+    int64_t unique;                      /* leading elements, flat, that this rank counts as its own; the
                                             others copy a neighbour's (a shared kv head, a tied table) */
     int64_t offset, len;                 /* the elements, flat, that this rank's optimizer updates */
-    bool    is_writer;                   /* of all ranks that update these elements, the one that saves them */
+    bool    is_writer;   /* of all ranks that update these elements, the one that saves them */
     StridedRange range[3];               /* one per piece; count 0: this rank has nothing of the piece */
 } ParamShard;
 
 /* What happened to a parameter in the step at hand. */
 typedef struct ParamStep {
-    bool has_grad;                       /* backward made a gradient; others are neither updated nor decayed */
+    bool has_grad;   /* backward made a gradient; others are neither updated nor decayed */
     bool grad_unset;                     /* g is undefined: the first product overwrites it, later ones add */
 } ParamStep;
 
 typedef struct Param {
-    union { int ndim; int rank; };
-    union { int64_t shape[MAXDIM]; int64_t full[MAXDIM]; };               /* of the whole parameter, before any cut */
+    int     ndim;
+    int64_t shape[MAXDIM];               /* of the whole parameter, before any cut */
     Piece   piece[3];
     int     pieces;
     Group   group;
     Init    init;
     Form    form;
     Linear  linear;
-    int     unit;                        /* parameters of a unit are gathered, released and reduced together */
+    int     unit;   /* parameters of a unit are gathered, released and reduced together */
     AxisCut cut[2];                      /* arguments of param_cut, in order: adapters are cut alike */
     int     cuts;
-    union { int64_t head_width; int64_t head; };                 /* of the heads that its rows were cut by, 0: they were not */
-    union { GroupId grad_group; GroupId sums; };                 /* the ranks that hold the same shard: its gradient is their sum */
+    int64_t head_width;                  /* of the heads that its rows were cut by, 0: they were not */
+    GroupId grad_group;                  /* the ranks that hold the same shard: its gradient is their sum */
     Lora   *lora;                        /* the adapters trained with it, NULL: none */
-    union { const struct Param *adapter_of; const struct Param *beside; };     /* the weight that this adapter belongs to, NULL: it is no adapter */
+    const struct Param *adapter_of;      /* the weight that this adapter belongs to, NULL: it is no adapter */
     bool    frozen;                      /* it is not trained: no gradient, no optimizer state */
     bool    decay;                       /* weight decay applies */
-    union { bool unused; bool idle; };                     /* nothing it computes reaches the loss: it never has a gradient */
+    bool    unused;                      /* nothing it computes reaches the loss: it never has a gradient */
     bool    tied_copy;                   /* the table of a tied head on another stage than the embedding */
-    union {
-        ParamShard shard;
-        struct { Tensor w, g, master, m, v; int64_t local[MAXDIM], first, real, mine, own_at, own_n; bool keeper; StridedRange comb[3]; };
-    };
-    union {
-        ParamStep step;
-        struct { bool live, fresh; };
-    };
+    ParamShard shard;
+    ParamStep  step;
 } Param;
 
 typedef struct ParamSet {
     Param     **p;
     int         n, cap;
     const Mesh *mesh;                    /* NULL: one rank */
-    int         unit, units;             /* of the parameters declared now; of all */
+    int         unit, units;             /* of the next parameter declared; number of units */
 } ParamSet;
 
-/* Declares a parameter of `rows` x `cols` (cols 0: a vector, stored (1, rows)) filled by one checkpoint
- * tensor; param_piece adds further ones below it. Names are printf-style. */
+/* Declares a parameter of `rows` x `cols` that holds one checkpoint tensor; param_piece stacks another below
+ * it. Names are printf-style. */
 Param *param_matrix(ParamSet *s, Group g, int64_t rows, int64_t cols, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
 Param *param_vector(ParamSet *s, Group g, Init init, int64_t n, const char *fmt, ...)
@@ -106,39 +101,38 @@ Param *param_experts(ParamSet *s, Form form, int64_t E, int64_t rows, int64_t co
     __attribute__((format(printf, 6, 7)));
 void   param_piece(Param *p, int64_t rows, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 void   params_close(ParamSet *s);
-void   params_unit(ParamSet *s);                             /* what is declared from here on is a new unit */
+void   params_unit(ParamSet *s);   /* parameters declared from here on form a new unit */
 
-/* After a parameter and its pieces are declared: this rank's part of dim `dim` is its share of the axis, each
- * piece (and each half of an expert's gate_up, of its B too) cut on its own. Rows that do not divide are
- * padded. */
+/* After a parameter and its pieces are declared: shards dim `dim` over the axis, each piece (and each half of
+ * an expert's gate_up, and of its LoRA B) by itself. Rows that do not divide evenly are padded. */
 void   param_cut(const ParamSet *s, Param *p, MeshAxis axis, int dim);
-/* Rows that are heads of `width`, over tp; a piece with fewer heads than ranks is shared by neighbours. */
+/* Shards rows by heads of `width` over tp; neighbours share a piece that has fewer heads than ranks. */
 void   param_cut_heads(const ParamSet *s, Param *p, int64_t width);
 
-int     param_ranges(const Param *p, StridedRange *out);              /* at most 3, empty ones left out */
-/* Those of `n` combs that are elements [at, at + len) of the rank's flat order; their `local` counts from
- * `at`. At most 3 n. */
+int     param_ranges(const Param *p, StridedRange *out);      /* at most 3, empty ones left out */
+/* Clips `n` ranges to elements [at, at + len) of the shard, flat; `local` of the result counts from `at`. At
+ * most 3 n ranges. */
 int     ranges_clip(StridedRange *out, const StridedRange *in, int n, int64_t at, int64_t len);
 
-/* What a tensor holds of a parameter: elements [at, at + n) of the rank's part, flat. */
+/* A tensor that holds elements [at, at + n) of a shard, flat. */
 typedef struct ShardView { Tensor t; int64_t at, n; } ShardView;
 enum { SHARD_VIEW_RANGES = 9 };
 
-ShardView    param_weight_view(const Param *p);                       /* p->w: all of the part, or what it steps */
-ShardView    param_state_view(const Param *p, Tensor t);                 /* master, m or v: what this rank steps */
-/* Where f32 values of what this rank steps are put when they are loaded or drawn: the master, or where that
- * is only the rest of w, the gradient's place, which nobody needs then. None when w is f32. */
-ShardView    param_load_view(const Param *p);
-int     shard_view_ranges(StridedRange *out, const Param *p, ShardView h);       /* their `local` counts from h.at */
-Tensor  shard_view_rows(ShardView h, const StridedRange *c);                    /* (count, len) of h.t */
+ShardView param_weight_view(const Param *p);                 /* shard.w: all of the shard, or [offset, len) */
+ShardView param_state_view(const Param *p, Tensor t);        /* master, m or v: [offset, len) */
+/* Where f32 values of [offset, len) go when they are loaded or initialized: the master; or, where the master
+ * is only the rest of w, the memory of the gradient, which is free then. Absent when w is f32. */
+ShardView param_load_view(const Param *p);
+int     shard_view_ranges(StridedRange *out, const Param *p, ShardView h);     /* `local` counts from h.at */
+Tensor  shard_view_rows(ShardView h, const StridedRange *c);                   /* (count, len) of h.t */
 
-int64_t piece_at(const Param *p, int i);                     /* where piece i begins in the whole, flat */
-int64_t param_count(const Param *p);                         /* of the whole */
-int64_t param_local(const Param *p);                         /* of this rank's part, padding included */
+int64_t piece_at(const Param *p, int i);                     /* first element of piece i in the whole, flat */
+int64_t param_count(const Param *p);                         /* elements of the whole */
+int64_t param_local(const Param *p);                         /* elements of the shard, padding included */
 int64_t params_count(const ParamSet *s);
-int     params_tensors(const ParamSet *s);                   /* pieces of all of them */
+int     params_tensors(const ParamSet *s);                   /* pieces of all parameters */
 
-/* Flags of the product that makes p's gradient: the first of a step overwrites, the others add. */
+/* GEMM flags of a product that makes p's gradient: the first of a step overwrites, the others add. */
 static inline int param_grad_flags(Param *p)
 {
     int flags = GEMM_TN | (p->step.grad_unset ? 0 : GEMM_ACC);

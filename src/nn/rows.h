@@ -1,10 +1,10 @@
 /* nn/rows.h -- rows of the residual stream, and the linear layers that tp cuts between them.
  *
  * Between layers a tp rank has T rows of the micro-batch (sequence parallelism); a layer whose weights are
- * cut over tp sees the rows of all its ranks, Ta = tp T, one rank's behind the other's. What crosses from
- * one form to the other goes through here. With tp == 1 the two are the same rows and nothing is copied.
+ * cut over tp sees the rows of all its ranks, Ta = tp T, one rank's behind the other's. These
+ * functions convert between the two forms. With tp == 1 both are the same rows and nothing is copied.
  *
- * What is gathered is of scratch and lives until the caller resets it. */
+ * Gathered rows are in scratch and live until the caller resets it. */
 #ifndef NN_ROWS_H
 #define NN_ROWS_H
 
@@ -12,16 +12,17 @@
 
 typedef struct AllRows { Tensor all; Ticket ticket; } AllRows;
 
-static inline int64_t all_rows_count(const Pass *c, Tensor x) { return x.n[0] * mesh_size(c->env->mesh, AX_TP); }
+static inline int64_t all_rows_count(const Pass *c,
+                                     Tensor x) { return x.n[0] * mesh_size(c->env->mesh, AX_TP); }
 
 /* x (T, D) of every rank as (Ta, D). */
 AllRows all_rows_start(const Pass *c, Tensor x);
 Tensor  all_rows_join(AllRows r);
 static inline Tensor all_rows(const Pass *c, Tensor x) { return all_rows_join(all_rows_start(c, x)); }
 
-/* Where this rank's share of the sum that becomes y (T, D) is computed: (Ta, D), or y itself with tp == 1. */
+/* Memory for this rank's summand of y (T, D): (Ta, D), or y itself with tp == 1. */
 Tensor  part_rows(const Pass *c, Tensor y);
-/* y = its rows of the sum of `part` over tp. */
+/* y = this rank's rows of the sum of `part` over tp. */
 Ticket  sum_rows_start(const Pass *c, Tensor y, Tensor part);
 static inline void sum_rows(const Pass *c, Tensor y, Tensor part) { comm_join(sum_rows_start(c, y, part)); }
 

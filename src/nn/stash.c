@@ -1,5 +1,5 @@
-/* nn/stash.c -- labels by name, what each word of memory.recompute drops and of activation_offload parks, and
- * which layers `full` is of. */
+/* nn/stash.c -- labels by name, the labels that words of memory.recompute and memory.activation_offload stand
+ * for, and the recompute groups of `full`. */
 #include "nn/stash.h"
 
 #include "base/str.h"
@@ -10,57 +10,40 @@
 #define BIT(l) (1u << L_##l)
 
 enum {
-    TOWER = BIT(V_STAT) | BIT(V_NORM) | BIT(V_QKV) | BIT(V_ROPE) | BIT(V_CORE) | BIT(V_RESID) | BIT(V_UP) |
-            BIT(V_ACT) | BIT(MERGER),
-    LAYER = BIT(INPUT) | BIT(STAT) | BIT(NORM) | BIT(QKV) | BIT(ROPE) | BIT(LATENT) | BIT(UP_PROJ) |
-            BIT(GDN) | BIT(CORE) | BIT(RESID) | BIT(MLP_NORM) | BIT(LOGITS) | BIT(DISPATCH) | BIT(GATE_UP) |
-            BIT(ACT) | BIT(LORA) |
-            BIT(SHARED_UP) | BIT(SHARED_ACT) | BIT(MLP_UP) | BIT(MLP_ACT)
+    TOWER_LABELS = BIT(V_STAT) | BIT(V_NORM) | BIT(V_QKV) | BIT(V_ROPE) | BIT(V_CORE) | BIT(V_RESID) |
+                   BIT(V_UP) | BIT(V_ACT) | BIT(MERGER),
+    LAYER_LABELS = BIT(INPUT) | BIT(STAT) | BIT(NORM) | BIT(QKV) | BIT(ROPE) | BIT(LATENT) | BIT(UP_PROJ) |
+                   BIT(GDN) | BIT(CORE) | BIT(RESID) | BIT(MLP_NORM) | BIT(LOGITS) | BIT(DISPATCH) |
+                   BIT(GATE_UP) | BIT(ACT) | BIT(LORA) | BIT(SHARED_UP) | BIT(SHARED_ACT) | BIT(MLP_UP) |
+                   BIT(MLP_ACT)
 };
 
 typedef struct Word { const char *word; uint32_t labels; WordScope of; } Word;
 
-/* Words of other trainers for parts that no family here has drop nothing: the rules refuse them by what they
- * are of. */
-static const Word words[] = {
-    { "core_attn",      BIT(CORE) | BIT(V_CORE),                                 SCOPE_LAYERS },
-    { "layernorm",      BIT(NORM) | BIT(MLP_NORM) | BIT(V_NORM),                 SCOPE_LAYERS },
-    { "norm",           BIT(NORM) | BIT(MLP_NORM) | BIT(V_NORM),                 SCOPE_LAYERS },
-    { "qkv",            BIT(QKV) | BIT(ROPE) | BIT(V_QKV) | BIT(V_ROPE),         SCOPE_LAYERS },
-    { "moe_act",        BIT(ACT),                                                SCOPE_EXPERTS },
-    { "moe_dispatch",   BIT(DISPATCH) | BIT(ACT),                                SCOPE_EXPERTS },
-    { "moe",            BIT(LOGITS) | BIT(DISPATCH) | BIT(GATE_UP) | BIT(ACT) | BIT(LORA), SCOPE_EXPERTS },
-    { "mlp",            BIT(MLP_UP) | BIT(MLP_ACT),                              SCOPE_DENSE },
-    { "shared_experts", BIT(SHARED_UP) | BIT(SHARED_ACT),                        SCOPE_SHARED_EXPERTS },
-    { "up_proj",        BIT(UP_PROJ),                                            SCOPE_LATENT_ATTENTION },
-    { "mla_up_proj",    BIT(UP_PROJ),                                            SCOPE_LATENT_ATTENTION },
-    { "gdn_norm_out",   0,                                                       SCOPE_LINEAR_ATTENTION },
-    { "vision_act",     BIT(V_NORM) | BIT(V_ROPE) | BIT(V_ACT),                  SCOPE_TOWER },
-    { "vision",         TOWER,                                                   SCOPE_TOWER },
-    { "full",           ~0u,                                                     SCOPE_LAYERS },
+#define WORD(word, labels, scope) { word, labels, SCOPE_##scope },
+#define WORD_ALIAS(word, alias, labels, scope) WORD(word, labels, scope) WORD(alias, labels, scope)
+static const Word recompute[] = {
+#include "nn/recompute.def"
 };
-enum { WORDS = sizeof words / sizeof *words };
+static const Word offload[] = {
+#include "nn/offload.def"
+};
+#undef WORD
+#undef WORD_ALIAS
+enum { RECOMPUTE_WORDS = sizeof recompute / sizeof *recompute,
+       OFFLOAD_WORDS = sizeof offload / sizeof *offload };
 
-/* The input of the norm before attention is that of the layer, that of an expert's first product the rows as
- * they arrived, and so on; `moe` and `mlp` are all of a feed-forward, `layer` all of a layer. */
-static const Word parked[] = {
-    { "attn_norm",    BIT(INPUT),                                              SCOPE_LAYERS },
-    { "qkv_linear",   BIT(NORM),                                               SCOPE_LAYERS },
-    { "core_attn",    BIT(QKV) | BIT(ROPE),                                    SCOPE_LAYERS },
-    { "qkv",          BIT(QKV) | BIT(ROPE),                                    SCOPE_LAYERS },
-    { "attn_proj",    BIT(CORE),                                               SCOPE_LAYERS },
-    { "mlp_norm",     BIT(RESID),                                              SCOPE_LAYERS },
-    { "layernorm",    BIT(NORM) | BIT(MLP_NORM),                               SCOPE_LAYERS },
-    { "norm",         BIT(NORM) | BIT(MLP_NORM),                               SCOPE_LAYERS },
-    { "expert_fc1",   BIT(DISPATCH),                                           SCOPE_EXPERTS },
-    { "moe_dispatch", BIT(DISPATCH),                                           SCOPE_EXPERTS },
-    { "moe_act",      BIT(GATE_UP),                                            SCOPE_EXPERTS },
-    { "moe",          BIT(LOGITS) | BIT(DISPATCH) | BIT(GATE_UP) | BIT(ACT),   SCOPE_EXPERTS },
-    { "mlp",          BIT(MLP_UP) | BIT(MLP_ACT),                              SCOPE_DENSE },
-    { "vision",       TOWER & ~BIT(MERGER),                                    SCOPE_TOWER },
-    { "layer",        LAYER,                                                   SCOPE_LAYERS },
-};
-enum { PARKED = sizeof parked / sizeof *parked };
+/* The words as a user may write them: ", a, b (alias of b), c". */
+#define WORD(word, labels, scope) ", " word
+#define WORD_ALIAS(word, alias, labels, scope) ", " word " (" alias ")"
+static const char recompute_list[] =
+#include "nn/recompute.def"
+    ;
+static const char offload_list[] =
+#include "nn/offload.def"
+    ;
+#undef WORD
+#undef WORD_ALIAS
 
 static const struct { const char *name; Policy policy; } labels[] = {
 #define LABEL(name, policy, meaning) { #name, policy },
@@ -72,11 +55,7 @@ _Static_assert(LABEL_N <= 32, "labels no longer fit a mask");
 
 const char *label_name(Label l) { return labels[l].name; }
 
-const char *policy_choices(void)
-{
-    return "core_attn, layernorm (norm), qkv, moe_act, moe_dispatch, moe, mlp, shared_experts, mla_up_proj "
-           "(up_proj), gdn_norm_out, vision_act, vision, full";
-}
+const char *policy_choices(void) { return recompute_list + 2; }
 
 void policy_default(uint8_t policy[LABEL_N])
 {
@@ -102,7 +81,7 @@ static const Word *find(const Word *row, int n, const char *word)
 
 Status policy_drop(uint8_t policy[LABEL_N], const char *what)
 {
-    const Word *w = find(words, WORDS, what);
+    const Word *w = find(recompute, RECOMPUTE_WORDS, what);
     if (!w)
         return fail(E_CONFIG, "memory.recompute: %s is not a label; there are %s", what, policy_choices());
     for (int l = 0; l < LABEL_N; l++)
@@ -110,22 +89,18 @@ Status policy_drop(uint8_t policy[LABEL_N], const char *what)
     return OK;
 }
 
-const char *offload_choices(void)
-{
-    return "attn_norm, qkv_linear, core_attn (qkv), attn_proj, mlp_norm, layernorm (norm), expert_fc1 "
-           "(moe_dispatch), moe_act, moe, mlp, vision, layer";
-}
+const char *offload_choices(void) { return offload_list + 2; }
 
-/* What is dropped already cannot wait anywhere; the rules refuse it. */
+/* A dropped label cannot be offloaded; the rules refuse it too. */
 Status policy_offload(uint8_t policy[LABEL_N], const char *what)
 {
-    const Word *w = find(parked, PARKED, what);
+    const Word *w = find(offload, OFFLOAD_WORDS, what);
     if (!w)
         return fail(E_CONFIG, "memory.activation_offload: %s is not a label; there are %s", what,
                     offload_choices());
     for (int l = 0; l < LABEL_N; l++)
         if ((w->labels >> l & 1) && policy[l] == DROP)
-            return fail(E_CONFIG, "memory.activation_offload: %s parks what memory.recompute drops", what);
+            return fail(E_CONFIG, "memory.activation_offload: %s offloads what memory.recompute drops", what);
     for (int l = 0; l < LABEL_N; l++)
         if (w->labels >> l & 1) policy[l] = OFFLOAD;
     return OK;
@@ -144,19 +119,19 @@ Status offload_words(uint8_t policy[LABEL_N], const char *list)
 
 WordScope recompute_word_scope(const char *word)
 {
-    const Word *w = find(words, WORDS, word);
+    const Word *w = find(recompute, RECOMPUTE_WORDS, word);
     return w ? w->of : SCOPE_LAYERS;
 }
 
 WordScope offload_word_scope(const char *word)
 {
-    const Word *w = find(parked, PARKED, word);
+    const Word *w = find(offload, OFFLOAD_WORDS, word);
     return w ? w->of : SCOPE_LAYERS;
 }
 
 bool recompute_word_within(const char *word, const char *other)
 {
-    const Word *a = find(words, WORDS, word), *b = find(words, WORDS, other);
+    const Word *a = find(recompute, RECOMPUTE_WORDS, word), *b = find(recompute, RECOMPUTE_WORDS, other);
     return a && b && a != b && a->labels && !(a->labels & ~b->labels);
 }
 
@@ -172,8 +147,8 @@ RecomputeGroup recompute_group(const FullRecompute *f, RecomputeGroup chunk, int
     return (RecomputeGroup){ layer, layer + 1, f->method == FULL_BLOCK && at < f->layers };
 }
 
-/* The tower's blocks are checkpointed one by one with the layers; where only some of those are, the tower is
- * as the other words say. */
+/* With uniform groups the blocks of the tower are recomputed one by one; with block the other words decide
+ * for the tower. */
 Status recompute_full(uint8_t policy[LABEL_N], FullRecompute *full, const char *method, int64_t layers)
 {
     bool block = !strcmp(method, "block");

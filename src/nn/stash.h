@@ -1,11 +1,11 @@
 /* nn/stash.h -- what forward leaves for backward, by label.
  *
- * LABEL(name, default, meaning). A module asks need() for each value that backward will read; whether the
- * value is kept, parked on the host, or thrown away and computed again, is decided by the policy of its label
- * and nowhere else. Recompute, offload, memory accounting and plans read this one list.
+ * LABEL(name, default, meaning). A module asks need() for each value that backward will read; the policy of
+ * its label, and nothing else, decides whether the value is kept, offloaded to the host, or dropped and
+ * recomputed. Recompute, offload, memory accounting and plans read this one list.
  *
- * Policies are rows of one byte a label. A recipe's words make one row for the tower and all layers; `full`
- * has a row of its own (policy_full) and says which layers it is of (FullRecompute). */
+ * A policy row has one byte a label. A recipe's words make one row for the tower and all layers; `full` has a
+ * row of its own (policy_full), and FullRecompute says for which layers. */
 #ifndef NN_STASH_H
 #define NN_STASH_H
 
@@ -13,13 +13,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-typedef enum { KEEP, DROP, PIN, OFFLOAD } Policy;    /* PIN: never dropped; OFFLOAD: on the host meanwhile */
+typedef enum { KEEP, DROP, PIN, OFFLOAD } Policy;  /* PIN: always kept; OFFLOAD: to the host until backward */
 
 #define LABELS(LABEL)                                                                              \
     LABEL(INPUT,     PIN,  "input of a layer: where a replay starts")                              \
-    LABEL(ROUTE,     PIN,  "top-k choice: a replay that re-decides trains another model")          \
+    LABEL(ROUTE,     PIN,  "selected experts: a replay could break ties differently")              \
     LABEL(STAT,      KEEP, "row statistics of norms, log-sum-exps: a few bytes a row and head")    \
-    LABEL(NORM,      KEEP, "normalised input of attention: one cheap pass to get back")            \
+    LABEL(NORM,      KEEP, "normalised input of attention: one cheap pass to recompute")           \
     LABEL(QKV,       KEEP, "query, key and value projections")                                     \
     LABEL(ROPE,      KEEP, "queries and keys after norm and rotation")                             \
     LABEL(LATENT,    KEEP, "down projections of latent attention (MLA)")                           \
@@ -28,11 +28,11 @@ typedef enum { KEEP, DROP, PIN, OFFLOAD } Policy;    /* PIN: never dropped; OFFL
     LABEL(CORE,      KEEP, "attention output")                                                     \
     LABEL(RESID,     KEEP, "residual stream between attention and feed-forward")                   \
     LABEL(MLP_NORM,  KEEP, "normalised input of feed-forwards")                                    \
-    LABEL(LOGITS,    KEEP, "what routers say of every expert, before the choice")                  \
+    LABEL(LOGITS,    KEEP, "router logits")                                                        \
     LABEL(DISPATCH,  KEEP, "tokens as the experts received them")                                  \
     LABEL(GATE_UP,   KEEP, "gate and up projections of experts")                                   \
     LABEL(ACT,       KEEP, "activation product of experts")                                        \
-    LABEL(LORA,      KEEP, "inputs of experts in the few columns of their adapters")                \
+    LABEL(LORA,      KEEP, "outputs of the LoRA A of experts")                                     \
     LABEL(SHARED_UP, KEEP, "gate and up projections of shared experts")                            \
     LABEL(SHARED_ACT, KEEP, "activation product of shared experts")                                \
     LABEL(MLP_UP,    KEEP, "gate and up projections of dense layers")                              \
@@ -56,33 +56,36 @@ typedef enum {
 
 const char *label_name(Label l);              /* "moe_act"-like lower case, as arenas and reports show it */
 
-/* Policies for a word of memory.recompute, of the table in stash.c. "full" alone is one layer at a time. */
+/* Applies a word of memory.recompute (nn/recompute.def). "full" alone recomputes one layer at a time. */
 void        policy_default(uint8_t policy[LABEL_N]);
 MUST Status policy_drop(uint8_t policy[LABEL_N], const char *what);
-const uint8_t *policy_full(void);                 /* all that is not pinned is dropped */
+const uint8_t *policy_full(void);                 /* drops all labels that are not pinned */
 const char *policy_choices(void);
 
-/* And for one of memory.activation_offload; those that other trainers have name inputs of modules. */
+/* The same for a word of memory.activation_offload (nn/offload.def). */
 MUST Status policy_offload(uint8_t policy[LABEL_N], const char *what);
 const char *offload_choices(void);
-MUST Status offload_words(uint8_t policy[LABEL_N], const char *words);          /* by commas; NULL: none */
+MUST Status offload_words(uint8_t policy[LABEL_N], const char *words);   /* separated by commas; NULL: none */
 
-/* What a model must have for a word to drop anything of it. */
+/* What a model must have for a word to apply. */
 typedef enum {
-    SCOPE_LAYERS, SCOPE_DENSE, SCOPE_EXPERTS, SCOPE_TOWER, SCOPE_SHARED_EXPERTS, SCOPE_LATENT_ATTENTION, SCOPE_LINEAR_ATTENTION
+    SCOPE_LAYERS, SCOPE_DENSE, SCOPE_EXPERTS, SCOPE_TOWER, SCOPE_SHARED_EXPERTS, SCOPE_LATENT_ATTENTION,
+    SCOPE_LINEAR_ATTENTION
 } WordScope;
-WordScope      recompute_word_scope(const char *word);            /* one that there is */
+WordScope      recompute_word_scope(const char *word);            /* of a known word */
 WordScope      offload_word_scope(const char *word);
-bool        recompute_word_within(const char *word, const char *other);    /* all it drops the other drops too */
+bool        recompute_word_within(const char *word, const char *other);  /* the other drops all its labels */
 
-/* Layers of which a chunk keeps the inputs alone: all of them in groups of `layers` whose first input is kept,
- * or the first `layers` each for itself. A group is replayed forward and then walked back. */
+/* Layers of a chunk that are recomputed whole: all of them in groups of `layers`, of which the first input is
+ * kept (uniform), or the first `layers`, each one a group (block). Backward replays a group before its
+ * layers. */
 typedef enum { FULL_NONE, FULL_UNIFORM, FULL_BLOCK } FullMethod;
 typedef struct FullRecompute { FullMethod method; int64_t layers; } FullRecompute;
 typedef struct RecomputeGroup { int64_t from, to; bool full; } RecomputeGroup;
-RecomputeGroup     recompute_group(const FullRecompute *f, RecomputeGroup chunk, int64_t layer);    /* what is replayed with a layer */
+/* The group of a layer of a chunk. */
+RecomputeGroup recompute_group(const FullRecompute *f, RecomputeGroup chunk, int64_t layer);
 
-/* A word as a command line has it: one of the above, or full, full:N, full:uniform:N, full:block:N. */
+/* A word of a command line: as above, or full, full:N, full:uniform:N, full:block:N. */
 MUST Status recompute_word(uint8_t policy[LABEL_N], FullRecompute *full, const char *word);
 MUST Status recompute_words(uint8_t policy[LABEL_N], FullRecompute *full, const char *words); /* NULL: none */
 MUST Status recompute_full(uint8_t policy[LABEL_N], FullRecompute *full, const char *method, int64_t layers);

@@ -108,7 +108,8 @@ static void feed_bwd(const Pass *c, const Vision *v, const VisionBlock *m, Block
     down_bwd(c, v, m, a, deeper ? dup : none, dy);
     if (deeper) linear_bwd(c, normed ? dn : none, dup, a->n2, m->w_up, m->b_up);
     if (normed)
-        op_layernorm_bwd(c->be, dh, m->norm2_w->shard.g, m->norm2_b->shard.g, dn, a->h, m->norm2_w->shard.w, a->stat2, dy);
+        op_layernorm_bwd(c->be, dh, m->norm2_w->shard.g, m->norm2_b->shard.g, dn, a->h, m->norm2_w->shard.w,
+                         a->stat2, dy);
 }
 
 /* dx may alias dy; absent where nothing below trains. */
@@ -128,7 +129,8 @@ static void block_bwd(const Pass *c, const Vision *v, const VisionBlock *m, Bloc
     feed_bwd(c, v, m, a, dn, below ? dh : none, dy);
     if (below) block_attention_bwd(c, v, m, a, normed ? dn : none, dh, cs);
     if (normed)
-        op_layernorm_bwd(c->be, dx, m->norm1_w->shard.g, m->norm1_b->shard.g, dn, a->x, m->norm1_w->shard.w, a->stat1, dh);
+        op_layernorm_bwd(c->be, dx, m->norm1_w->shard.g, m->norm1_b->shard.g, dn, a->x, m->norm1_w->shard.w,
+                         a->stat1, dh);
     arena_reset(c->scratch, mark);
 }
 
@@ -150,8 +152,8 @@ static void merger_fwd(const Pass *c, const Vision *v, const Merger *m, MergerAc
 
 static bool merger_trains(const Merger *m)
 {
-    return is_trainable(m->norm_w) || is_trainable(m->norm_b) || is_trainable(m->w1) || is_trainable(m->b1) || is_trainable(m->w2) ||
-           is_trainable(m->b2);
+    return is_trainable(m->norm_w) || is_trainable(m->norm_b) || is_trainable(m->w1) || is_trainable(m->b1) ||
+           is_trainable(m->w2) || is_trainable(m->b2);
 }
 
 /* Whether a merger of what block b made has a backward: its own, or on the way to the blocks. */
@@ -168,7 +170,7 @@ static void merger_bwd(const Pass *c, const Vision *v, const Merger *m, MergerAc
     DType d = (DType)dy.dtype;
     ArenaMark mark = arena_mark(c->scratch);
     unit_begin(c, m->w1->unit, true);
-    if (!t_has(dy)) {                                        /* nobody read what it made */
+    if (!t_has(dy)) {                                        /* no later layer read its output */
         unit_end(c, m->w1->unit, true);
         return;
     }
@@ -186,8 +188,9 @@ static void merger_bwd(const Pass *c, const Vision *v, const Merger *m, MergerAc
     if (deeper) linear_bwd(c, normed ? dn : none, df, t_as2(a->n, N, wide), m->w1, m->b1);
     int64_t rows = a->n.n[0], cols = a->n.n[1];
     if (normed)
-        op_layernorm_bwd(c->be, t_has(dx) ? t_as2(dx, rows, cols) : dx, m->norm_w->shard.g, m->norm_b->shard.g,
-                         t_as2(dn, rows, cols), t_as2(a->x, rows, cols), m->norm_w->shard.w, a->stat,
+        op_layernorm_bwd(c->be, t_has(dx) ? t_as2(dx, rows, cols) : dx, m->norm_w->shard.g,
+                         m->norm_b->shard.g, t_as2(dn, rows, cols), t_as2(a->x, rows,
+                                                                          cols), m->norm_w->shard.w, a->stat,
                          t_has(dres) ? t_as2(dres, rows, cols) : dres);
     unit_end(c, m->w1->unit, true);
     ledger_enter(&c->be->ledger, PART_VISION);
@@ -242,69 +245,70 @@ static int merges(const Vision *v, int64_t b)
     return n;
 }
 
-static void unit_alone(const Pass *c, const Param *p, bool backward)
+static void unit_pass_by(const Pass *c, const Param *p, bool backward)
 {
     unit_begin(c, p->unit, backward);
     unit_end(c, p->unit, backward);
 }
 
-/* A rank without pictures takes part in what units of parameters ask of all ranks, and computes nothing. */
-static void units_alone(const Pass *c, const Vision *v, bool backward)
+/* A rank without images takes part in the collectives of parameter units and computes nothing. */
+static void units_without_images(const Pass *c, const Vision *v, bool backward)
 {
     int f = backward ? v->deepstacks : 0;
     if (!c->env->units) return;
-    if (!backward) unit_alone(c, v->w_patch, false);
-    else if (merger_goes_back(v, &v->merger, v->depth - 1)) unit_alone(c, v->merger.w1, true);
+    if (!backward) unit_pass_by(c, v->w_patch, false);
+    else if (merger_goes_back(v, &v->merger, v->depth - 1)) unit_pass_by(c, v->merger.w1, true);
     for (int64_t i = 0; i < v->depth; i++) {
         int64_t b = backward ? v->depth - 1 - i : i;
-        if (!backward) unit_alone(c, v->block[b].w_qkv, false);
+        if (!backward) unit_pass_by(c, v->block[b].w_qkv, false);
         for (int k = merges(v, b); k > 0; k--) {
             const Merger *m = merger_of(v, backward ? --f : f++);
-            if (!backward || merger_goes_back(v, m, b)) unit_alone(c, m->w1, backward);
+            if (!backward || merger_goes_back(v, m, b)) unit_pass_by(c, m->w1, backward);
         }
-        if (backward && b >= v->first_trainable) unit_alone(c, v->block[b].w_qkv, true);
+        if (backward && b >= v->first_trainable) unit_pass_by(c, v->block[b].w_qkv, true);
     }
-    if (!backward)          unit_alone(c, v->merger.w1, false);
-    else if (v->first_trainable < 0) unit_alone(c, v->w_patch, true);
+    if (!backward)          unit_pass_by(c, v->merger.w1, false);
+    else if (v->first_trainable < 0) unit_pass_by(c, v->w_patch, true);
 }
 
-static bool parks_block(const Pass *c, const Vision *v, int64_t b)
+static bool offloads_block(const Pass *c, const Vision *v, int64_t b)
 {
     return b >= v->first_trainable && any_offloaded(c, L_V_STAT, L_V_ACT);
 }
 
-static void block_there(const Pass *c, const Vision *v, VisionAct *a, Tensor y, int64_t b)
+static void run_block_fwd(const Pass *c, const Vision *v, VisionAct *a, Tensor y, int64_t b)
 {
     ArenaMark mark = arena_mark(c->scratch);
-    bool parked = c->mode == FORWARD && parks_block(c, v, b);
+    bool offloads = c->mode == FORWARD && offloads_block(c, v, b);
     Pass block = *c;
-    if (parked) offload_open(c, &a->parked[b]), block.offload_record = &a->parked[b];
+    if (offloads) offload_open(c, &a->offload[b]), block.offload_record = &a->offload[b];
     unit_begin(c, v->block[b].w_qkv->unit, false);
     block_fwd(&block, v, &v->block[b], &a->block[b], y, a->cs);
     unit_end(c, v->block[b].w_qkv->unit, false);
-    if (parked) offload_start(c, &a->parked[b], false);
+    if (offloads) offload_start(c, &a->offload[b], false);
     arena_reset(c->scratch, mark);
 }
 
-static void block_back(const Pass *c, const Vision *v, VisionAct *a, Tensor dx, int64_t b)
+static void run_block_bwd(const Pass *c, const Vision *v, VisionAct *a, Tensor dx, int64_t b)
 {
-    bool parked = parks_block(c, v, b);
-    if (parked) offload_wait(c, &a->parked[b]);
-    for (int i = 1; parked && i <= c->env->offload->buffers && b - i >= 0 && b - i >= v->first_trainable; i++)
-        offload_prefetch(c, &a->parked[b - i]);
+    bool offloads = offloads_block(c, v, b);
+    if (offloads) offload_wait(c, &a->offload[b]);
+    for (int i = 1; offloads && i <= c->env->offload->buffers && b - i >= 0 &&
+         b - i >= v->first_trainable; i++)
+        offload_prefetch(c, &a->offload[b - i]);
     unit_begin(c, v->block[b].w_qkv->unit, true);
     block_bwd(c, v, &v->block[b], &a->block[b], b > v->first_trainable ? dx : (Tensor){ 0 }, dx, a->cs);
     unit_end(c, v->block[b].w_qkv->unit, true);
-    if (parked) offload_release(c, &a->parked[b]);
+    if (offloads) offload_release(c, &a->offload[b]);
 }
 
-/* What has no backward leaves nothing behind: its part of the pass is an evaluation. */
+/* Blocks and mergers without a backward run as in evaluation and keep nothing. */
 void vision_fwd(const Pass *c, const Vision *v, VisionAct *a)
 {
     Pass eval = *c;
     eval.mode = EVAL;
     if (!c->batch->has_media) {
-        units_alone(c, v, false);
+        units_without_images(c, v, false);
         return;
     }
     ledger_enter(&c->be->ledger, PART_VISION);
@@ -315,10 +319,11 @@ void vision_fwd(const Pass *c, const Vision *v, VisionAct *a)
         bool spent = b > 0 && !read_again(v, c->mode, b - 2);
         Tensor y = spent ? a->block[b - 1].x : t2(c->act, label_name(L_INPUT), c->env->dtype, x.n[0], v->D);
         a->block[b].x = x;
-        block_there(b < v->first_trainable ? &eval : c, v, a, y, b);
+        run_block_fwd(b < v->first_trainable ? &eval : c, v, a, y, b);
         x = y;
         for (; f < v->deepstacks && v->after[f] == b; f++) {
-            a->feature[f] = merge(merger_goes_back(v, merger_of(v, f), b) ? c : &eval, v, merger_of(v, f), &a->stack[f], x);
+            a->feature[f] = merge(merger_goes_back(v, merger_of(v, f), b) ? c : &eval, v, merger_of(v, f),
+                                  &a->stack[f], x);
             tap(c, "vision.deepstack", (int)f, a->feature[f]);
         }
     }
@@ -338,7 +343,7 @@ static void patches_bwd(const Pass *c, const Vision *v, VisionAct *a, Tensor dx)
 void vision_bwd(const Pass *c, const Vision *v, VisionAct *a, Tensor dout, const Tensor *dfeature)
 {
     if (!c->batch->has_media) {
-        units_alone(c, v, true);
+        units_without_images(c, v, true);
         return;
     }
     ledger_enter(&c->be->ledger, PART_VISION);
@@ -353,7 +358,7 @@ void vision_bwd(const Pass *c, const Vision *v, VisionAct *a, Tensor dout, const
         for (; f >= 0 && v->after[f] == b; f--)
             if (merger_goes_back(v, merger_of(v, f), b))
                 merger_bwd(c, v, merger_of(v, f), &a->stack[f], through, dfeature[f], through);
-        if (b >= v->first_trainable) block_back(c, v, a, dx, b);
+        if (b >= v->first_trainable) run_block_bwd(c, v, a, dx, b);
     }
     if (v->first_trainable < 0) patches_bwd(c, v, a, dx);
     arena_reset(c->scratch, mark);

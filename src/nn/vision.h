@@ -44,7 +44,7 @@ typedef struct MergerAct { Tensor x, n, stat, f1, a1; } MergerAct;
 typedef struct VisionAct {
     Tensor     pixels, cs;                   /* (P, patch_dim) in the compute type; (P, C) */
     BlockAct  *block;                        /* depth rows, made at start */
-    OffloadRecord    *parked;                       /* as many */
+    OffloadRecord *offload;                  /* depth rows */
     Tensor     last;                         /* output of the last block */
     MergerAct  merger, stack[MAX_DEEPSTACK];
     Tensor     out, feature[MAX_DEEPSTACK];  /* (N, O) */

@@ -8,7 +8,7 @@ static bool alone(const Pass *c)
 
 static Tensor first(Tensor t, int64_t n) { return t_rows(t, 0, n); }
 
-/* Sorted by the member they go to or come from; a rank without pictures takes part with no rows. */
+/* Rows sorted by the member they go to or come from; a rank without images takes part with no rows. */
 static Tensor sorted_rows(const Pass *c, int64_t D)
 {
     return scratch2(c, c->env->dtype, c->batch->N ? c->batch->N : 1, D);
@@ -16,7 +16,7 @@ static Tensor sorted_rows(const Pass *c, int64_t D)
 
 Tensor visual_send(const Pass *c, Tensor made, int64_t D)
 {
-    const VisualRoad *r = &c->batch->road;
+    const VisualRoutes *r = &c->batch->routes;
     if (alone(c)) return made;
     Tensor    out = t2(c->act, "VISUAL", c->env->dtype, c->batch->M, D);
     ArenaMark mark = arena_mark(c->scratch);
@@ -31,7 +31,7 @@ Tensor visual_send(const Pass *c, Tensor made, int64_t D)
 
 Tensor visual_return(const Pass *c, Tensor rows)
 {
-    const VisualRoad *r = &c->batch->road;
+    const VisualRoutes *r = &c->batch->routes;
     int64_t D = rows.n[1];
     if (alone(c)) return rows;
     Tensor    out = t2(c->act, "GRADIENT", c->env->dtype, c->batch->N ? c->batch->N : 1, D);

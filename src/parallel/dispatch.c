@@ -106,8 +106,7 @@ int64_t dispatch_max_rows(const DispatchConf *conf, int ep, int etp)
     const MoeShape *s = &conf->shape;
     int64_t local = s->E / ep, worst = (int64_t)ep * etp * s->T * (s->K < local ? s->K : local);
     if (!(s->capacity > 0)) return worst;
-    Moe m = { .E = s->E, .K = s->K, .capacity = s->capacity };
-    int64_t full = (int64_t)ep * etp * local * moe_capacity(&m, s->T);
+    int64_t full = (int64_t)ep * etp * local * moe_expert_capacity(s->capacity, s->T, s->K, s->E);
     return s->pad || full < worst ? full : worst;
 }
 

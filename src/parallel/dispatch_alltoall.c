@@ -144,7 +144,7 @@ static bool build_routing(const Pass *c, const Moe *m, MoeAct *a, Tensor kept)
     r->index[ROW_OF] = t_rows(r->index[ROW_OF], 0, T);
     ArenaMark mark = routing_scratch_mark(c);
     Tensor offsets = scratch2(c, I32, m->E + 1, 1);
-    moe_sort(c, m, offsets, r->index[ROW_OF], t_rows(r->index[SRC], 0, slots), kept, capacity);
+    moe_sort(c, offsets, r->index[ROW_OF], t_rows(r->index[SRC], 0, slots), kept, capacity);
     exchange_counts(c, m, offsets, slots, capacity);
     bool fits = all_fit(d);
     if (fits) exchange_gates(c, a, r->table);

@@ -172,9 +172,9 @@ static void agree_live(Shard *s)
 {
     const ParamSet *p = s->conf.params;
     if (!p->mesh || p->mesh->comm[GR_tp_dp_cp]->size == 1) return;
-    for (int i = 0; i < p->n; i++) s->live[i] = p->p[i]->live;
+    for (int i = 0; i < p->n; i++) s->live[i] = p->p[i]->step.has_grad;
     comm_host_max(p->mesh->comm[GR_tp_dp_cp], s->live, p->n);
-    for (int i = 0; i < p->n; i++) p->p[i]->live = s->live[i] > 0;
+    for (int i = 0; i < p->n; i++) p->p[i]->step.has_grad = s->live[i] > 0;
 }
 
 void shard_finish_grads(Shard *s)

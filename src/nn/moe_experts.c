@@ -1,0 +1,187 @@
+/* nn/moe_experts.c -- the experts of a rank: tokens to them, their products, and back; and the backward. */
+#include "nn/lora.h"
+#include "nn/moe_private.h"
+
+/* NULL: all experts are on this rank. */
+static const DispatchOps *ops_of(const Pass *c)
+{
+    return c->env->dispatcher ? c->env->dispatcher->ops : NULL;
+}
+
+/* The load-balancing loss counts every assignment the router made, including those dropped over capacity. */
+static void count_assignments(const Pass *c, const Moe *m, MoeAct *a)
+{
+    int64_t l = c->aux ? m->index - c->aux->first : 0;
+    if (c->aux)
+        op_router_stats(c->be, t_at(c->aux->count, l), t_at(c->aux->prob, l), t_rows(c->aux->zsum, l, 1),
+                        a->logits, a->lse, a->idx, c->batch->group);
+}
+
+/* Rows that the buffers of this rank's experts hold; the first a->R of them are used. */
+static int64_t row_capacity(const Pass *c, const MoeAct *a)
+{
+    return c->env->dispatcher ? c->env->dispatcher->row_capacity : a->R;
+}
+
+/* A chunk has its buffers already, with rows of the chunk before, so it computes all of its values. */
+static bool need_rows_if(const Pass *c, bool read, bool again, Label l, MoeAct *a, Tensor *slot, DType d,
+                         int64_t cols)
+{
+    bool now = a->is_chunk || need_if(c, read, again, l, slot, d, row_capacity(c, a), cols);
+    if (now) *slot = t_rows(*slot, 0, a->R);
+    return now;
+}
+static bool need_rows(const Pass *c, Label l, MoeAct *a, Tensor *slot, DType d, int64_t cols)
+{
+    return need_rows_if(c, true, false, l, a, slot, d, cols);
+}
+
+/* Whether backward reads the input rows of w. Where the layer may run in chunks it does: backward fills these
+ * buffers for each chunk. */
+static bool read_by_backward(const Pass *c, const Param *w)
+{
+    return is_trainable(w) || (c->env->dispatcher && c->env->dispatcher->bounded);
+}
+static bool replays_a_out(const Pass *c, const Param *w) { return w->lora && c->policy[L_LORA] == DROP; }
+
+static Tensor scratch_rows(const Pass *c, const MoeAct *a, DType d, int64_t cols)
+{
+    return t_rows(scratch2(c, d, row_capacity(c, a), cols), 0, a->R);
+}
+
+/* Rows of tokens to rows of experts. While the rows travel the router statistics are taken. */
+static void dispatch_tokens(const Pass *c, const Moe *m, MoeAct *a, Tensor rows, Tensor x, bool count)
+{
+    const DispatchOps *ops = ops_of(c);
+    Exchange exchange = { 0 };
+    ArenaMark mark = arena_mark(c->scratch);
+    if (ops)         ops->dispatch_start(c, &a->route, &exchange, x);
+    else if (m->pad) op_gather_rows(c->be, rows, x, a->src, m->K);           /* padding rows must be zeros */
+    else             op_expand_rows(c->be, rows, x, a->rows);
+    if (count)       count_assignments(c, m, a);
+    if (ops)         pass_yield(c), ops->dispatch_finish(c, &a->route, &exchange, rows);
+    arena_reset(c->scratch, mark);
+}
+
+static void combine_tokens(const Pass *c, MoeAct *a, Tensor y, Tensor rows, Tensor res)
+{
+    const DispatchOps *ops = ops_of(c);
+    Exchange exchange = { 0 };
+    if (ops) ops->combine_start(c, &a->route, &exchange, rows);
+    if (ops) ops->combine_finish(c, &a->route, &exchange, y, res);
+    else     op_combine(c->be, y, rows, a->rows, res);
+}
+
+void moe_reserve_routing_scratch(const Pass *c)
+{
+    ArenaMark mark = arena_mark(c->scratch);
+    if (!c->env->dispatcher || !c->env->dispatcher->bounded) return;
+    arena_push(c->scratch, "scratch", c->env->dispatcher->routing_scratch);
+    arena_reset(c->scratch, mark);
+}
+
+static LoraRows lora_rows(const Pass *c, const MoeAct *a)
+{
+    return (LoraRows){ a->offsets, row_capacity(c, a) };
+}
+
+/* x times the LoRA A of w. The product is kept: recomputing it would read all of x, whose rows are many. */
+static void lora_a_fwd(const Pass *c, MoeAct *a, Tensor *a_out, Tensor x, const Param *w)
+{
+    LoraRows by = lora_rows(c, a);
+    if (w->lora && need_rows(c, L_LORA, a, a_out, (DType)x.dtype, lora_a_cols(w)))
+        lora_rows_a_out(c, *a_out, x, w, &by);
+}
+
+/* Gate, up and activation. out: the output of the layer is wanted, so h is too. */
+static void up_fwd(const Pass *c, const Moe *m, MoeAct *a, bool out)
+{
+    int64_t F = m->w_gu->shard.w.n[1] / 2;                             /* of this rank */
+    DType   d = (DType)a->x.dtype;
+    lora_a_fwd(c, a, &a->a_out_gu, a->x, m->w_gu);
+    bool up  = need_rows(c, L_GATE_UP, a, &a->gu, d, 2 * F);
+    bool act = need_rows_if(c, read_by_backward(c, m->w_d), out || replays_a_out(c, m->w_d), L_ACT, a, &a->h,
+                            d, F);
+    LoraTerm lora = lora_term(a->a_out_gu, m->w_gu);
+    if (up && act)
+        op_grouped_swiglu(c->be, a->gu, a->h, a->x, m->w_gu->shard.w, a->offsets, a->gate, lora);
+    else if (up)
+        op_grouped_gemm(c->be, a->gu, a->x, m->w_gu->shard.w, a->offsets, lora, GEMM_NT);
+    else if (act)
+        op_swiglu_fwd(c->be, a->h, a->gu, a->gate);
+}
+
+void moe_experts_fwd(const Pass *c, const Moe *m, MoeAct *a, Tensor y, Tensor x, Tensor res, bool count)
+{
+    int64_t D = x.n[1];
+    bool again = c->policy[L_GATE_UP] == DROP || replays_a_out(c, m->w_gu);
+    if (need_rows_if(c, read_by_backward(c, m->w_gu), again, L_DISPATCH, a, &a->x, x.dtype, D))
+        dispatch_tokens(c, m, a, a->x, x, count);
+    up_fwd(c, m, a, t_has(y));
+    lora_a_fwd(c, a, &a->a_out_d, a->h, m->w_d);
+    if (!t_has(y)) return;
+    moe_reserve_routing_scratch(c);
+    ArenaMark mark = arena_mark(c->scratch);
+    Tensor out = scratch_rows(c, a, x.dtype, D);
+    op_grouped_gemm(c->be, out, a->h, m->w_d->shard.w, a->offsets, lora_term(a->a_out_d, m->w_d), GEMM_NT);
+    combine_tokens(c, a, y, out, res);
+    arena_reset(c->scratch, mark);
+}
+
+/* Gradients of w and its adapters, which took rows x to rows whose gradient is dy. */
+static void expert_grads(const Pass *c, const Moe *m, MoeAct *a, Tensor dy, Tensor a_out, Tensor d_a_out,
+                         Tensor x, Param *w)
+{
+    LoraRows by = lora_rows(c, a);
+    if (t_has(w->shard.g))
+        op_grouped_gemm(c->be, w->shard.g, dy, x, a->offsets, (LoraTerm){ 0 }, param_grad_flags(w));
+    lora_rows_grads(c, dy, a_out, d_a_out, x, w, &by);
+}
+
+/* Sends the gradients of rows and gates to the tokens; those of w_gu are computed while the rows travel. */
+static void combine_grads(const Pass *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweight, Tensor drows,
+                          Tensor dgate, Tensor dgu, Tensor d_a_out)
+{
+    const DispatchOps *ops = ops_of(c);
+    Exchange exchange = { 0 }, gates = { 0 };
+    if (ops && t_has(dx)) ops->combine_start(c, &a->route, &exchange, drows);
+    if (ops && t_has(dweight)) ops->gate_grad_start(c, &a->route, &gates, dgate);
+    expert_grads(c, m, a, dgu, a->a_out_gu, d_a_out, a->x, m->w_gu);
+    if (ops && t_has(dx)) ops->combine_finish(c, &a->route, &exchange, dx, (Tensor){ 0 });
+    if (ops && t_has(dweight)) ops->gate_grad_finish(c, &a->route, &gates, dweight);
+    if (!ops && t_has(dx)) op_combine(c->be, dx, drows, a->rows, (Tensor){ 0 });
+    if (!ops && t_has(dweight))
+        op_gather_rows(c->be, t_as2(dweight, t_count(dweight), 1), dgate, a->rows, 1);
+}
+
+/* From dout (R, D) to the gradients of gate and up, where they are wanted, and of w_d. */
+static void down_bwd(const Pass *c, const Moe *m, MoeAct *a, Tensor dgu, Tensor dgate, Tensor dout)
+{
+    LoraRows  by = lora_rows(c, a);
+    ArenaMark mark = arena_mark(c->scratch);
+    Tensor d_a_out = lora_rows_d_a_out(c, dout, m->w_d, &by);
+    if (t_has(dgu))
+        op_grouped_dswiglu(c->be, dgu, dgate, dout, m->w_d->shard.w, a->offsets, a->gu, a->gate,
+                           lora_input_term(c, d_a_out, m->w_d));
+    expert_grads(c, m, a, dout, a->a_out_d, d_a_out, a->h, m->w_d);
+    arena_reset(c->scratch, mark);
+}
+
+void moe_experts_bwd(const Pass *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweight, Tensor dy)
+{
+    bool    deeper = t_has(dx) || t_has(dweight) || is_trainable(m->w_gu);
+    int64_t D = dy.n[1], F = m->w_gu->shard.w.n[1] / 2;
+    DType d = (DType)dy.dtype;
+    LoraRows  by = lora_rows(c, a);
+    ArenaMark mark = arena_mark(c->scratch);
+    Tensor dout = scratch_rows(c, a, d, D), dgu = scratch_rows(c, a, d, 2 * F);
+    Tensor dgate = scratch_rows(c, a, F32, 1);
+    dispatch_tokens(c, m, a, dout, dy, false);
+    down_bwd(c, m, a, deeper ? dgu : (Tensor){ 0 }, dgate, dout);
+    Tensor d_a_out = deeper ? lora_rows_d_a_out(c, dgu, m->w_gu, &by) : (Tensor){ 0 };
+    if (t_has(dx))                                               /* dout is read no more: now d(a->x) */
+        op_grouped_gemm(c->be, dout, dgu, m->w_gu->shard.w, a->offsets, lora_input_term(c, d_a_out, m->w_gu),
+                        GEMM_NN);
+    if (deeper) combine_grads(c, m, a, dx, dweight, dout, dgate, dgu, d_a_out);
+    arena_reset(c->scratch, mark);
+}
