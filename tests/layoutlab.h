@@ -28,7 +28,7 @@ static const char model_text[] =
 enum { STEPS = 20, MOST_STEPS = 2000, MICROS = 8, MOST = 16, BATCHES = 4 };   /* BATCHES: steps of data, in turn */
 
 /* How a step deals with what backward will read, in words as a command line has them. */
-typedef struct Mode { const char *recompute, *park; double home; bool late; } Mode;    /* late: lazylab.h */
+typedef struct Mode { const char *recompute, *offload; double resident; bool late; } Mode;    /* late: lazylab.h */
 
 typedef struct Case {
     ModelShape shape;
@@ -102,9 +102,9 @@ static inline void empty(Case *c)
 
 static inline Status mode_apply(EngineConf *conf, Mode m)
 {
-    conf->home = m.home;
+    conf->resident = m.resident;
     TRY(recompute_words(conf->policy, &conf->full, m.recompute));
-    return offload_words(conf->policy, m.park);
+    return offload_words(conf->policy, m.offload);
 }
 
 static inline Status recompute_case(EngineConf *conf, const RuleInput *r)
@@ -238,7 +238,7 @@ static inline const char *case_text(const Case *c)
              (int)r->world, (int)r->tp, (int)r->cp, r->cp_comm, (int)r->pp, (int)r->vpp, (int)r->ep, (int)r->etp,
              (int)r->zero, (int)r->replicas, r->dispatcher, (int)r->domain, c->rank_capacity, (int)c->aux,
              c->pictures ? " pictures" : "", r->overlap ? " overlap" : "", r->recomputes ? r->recompute[0] : "keep",
-             (int)r->recompute_layers, r->offloads ? " park " : "", r->offloads ? r->offload[0] : "");
+             (int)r->recompute_layers, r->offloads ? " offload " : "", r->offloads ? r->offload[0] : "");
     return t;
 }
 
@@ -330,7 +330,7 @@ static inline void change_case(Case *c)
     case_words(r, text);
     if (text && strstr(text, " aux=")) c->aux = (AuxForm)atoi(strstr(text, " aux=") + 5);
     if (text && strstr(text, " overlap=")) r->overlap = atoi(strstr(text, " overlap=") + 9);
-    if (text && strstr(text, " room=")) c->rank_capacity = atof(strstr(text, " room=") + 6);
+    if (text && strstr(text, " capacity=")) c->rank_capacity = atof(strstr(text, " capacity=") + 10);
     if (text && strstr(text, " text")) c->pictures = false;
     if (text && strstr(text, " keep")) r->recomputes = r->offloads = 0;
     if (text && r->ep * r->etp == 1) r->dispatcher = "local";

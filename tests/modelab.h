@@ -25,8 +25,8 @@ enum { MODE_STEPS = 2 };
 static inline const char *mode_text(Mode m)
 {
     static __thread char text[160];
-    snprintf(text, sizeof text, "%s%s%s%s", m.recompute ? m.recompute : "", m.recompute && m.park ? ", " : "",
-             m.park ? "park " : "", m.park ? m.park : "");
+    snprintf(text, sizeof text, "%s%s%s%s", m.recompute ? m.recompute : "", m.recompute && m.offload ? ", " : "",
+             m.offload ? "offload " : "", m.offload ? m.offload : "");
     return *text ? text : "nothing";
 }
 
@@ -105,7 +105,7 @@ typedef struct ModeSeen { double loss[MODE_STEPS], norm[MODE_STEPS]; uint64_t we
 
 static ModeSeen mode_seen[MOST];
 static int64_t  mode_said[MOST];                       /* calls to other ranks */
-static int64_t  mode_sliced[MOST];                     /* MoE layers that ran in chunks */
+static int64_t  mode_chunked[MOST];                     /* MoE layers that ran in chunks */
 
 static inline uint64_t mode_bits(const Arena *a)
 {
@@ -139,7 +139,7 @@ static inline void mode_rank(Peer *p)
     shard_wait_weights(&e.shard);
     seen->weights = mode_bits(&e.arena[A_PARAM]) ^ mode_bits(&e.arena[A_OPTIM]);
     mode_room(&e, !c->pictures);
-    mode_said[p->rank] = 0, mode_sliced[p->rank] = e.be.ledger.sliced;
+    mode_said[p->rank] = 0, mode_chunked[p->rank] = e.be.ledger.sliced;
     for (int i = 0; i < LEDGER_GROUPS; i++) mode_said[p->rank] += e.be.ledger.comm[i].calls;
     engine_close(&e);
 }
@@ -158,14 +158,14 @@ static inline RuleInput mode_rule(const TextShape *t, const char *text)
     return r;
 }
 
-/* The case that open_rank opens, but for its data; the layout must be legal. room=1: experts hold an
+/* The case that open_rank opens, but for its data; the layout must be legal. capacity=1: experts hold an
  * even share of the rows, and their layers run in chunks. */
 static inline void mode_layout_case(Case *c, const char *layout, bool pictures, DType dtype)
 {
     *c = (Case){ .shape = small_shape(deep_text), .steps = MODE_STEPS, .dtype = dtype, .pictures = pictures,
                  .aux = AUX_LAYER };
     c->rule = mode_rule(&c->shape.text, layout);
-    if (strstr(layout, " room=")) c->rank_capacity = atof(strstr(layout, " room=") + 6);
+    if (strstr(layout, " capacity=")) c->rank_capacity = atof(strstr(layout, " capacity=") + 10);
     EXPECT_OK(rules_check(&c->rule, NULL));
 }
 

@@ -4,12 +4,12 @@
 #include "modelab.h"
 
 static const Mode modes[] = {
-    { .park = "attn_norm" }, { .park = "qkv_linear" }, { .park = "core_attn" }, { .park = "qkv" },
-    { .park = "attn_proj" }, { .park = "mlp_norm" }, { .park = "norm" }, { .park = "layernorm" },
-    { .park = "expert_fc1" }, { .park = "moe_dispatch" }, { .park = "moe_act" }, { .park = "moe" },
-    { .park = "mlp" }, { .park = "vision" }, { .park = "layer" }, { .park = "layer,vision" },
-    { .park = "core_attn,attn_proj,expert_fc1,moe_act" },
-    { .park = "layer", .home = 0.5 }, { .park = "attn_norm,moe", .home = 0.25 }, { .park = "layer", .home = 1 },
+    { .offload = "attn_norm" }, { .offload = "qkv_linear" }, { .offload = "core_attn" }, { .offload = "qkv" },
+    { .offload = "attn_proj" }, { .offload = "mlp_norm" }, { .offload = "norm" }, { .offload = "layernorm" },
+    { .offload = "expert_fc1" }, { .offload = "moe_dispatch" }, { .offload = "moe_act" }, { .offload = "moe" },
+    { .offload = "mlp" }, { .offload = "vision" }, { .offload = "layer" }, { .offload = "layer,vision" },
+    { .offload = "core_attn,attn_proj,expert_fc1,moe_act" },
+    { .offload = "layer", .resident = 0.5 }, { .offload = "attn_norm,moe", .resident = 0.25 }, { .offload = "layer", .resident = 1 },
     { "norm", "core_attn,attn_norm", 0, false }, { "moe_act,norm", "expert_fc1,mlp_norm", 0, false },
     { "moe,mlp", "attn_norm,qkv", 0, false }, { "full", "attn_norm", 0, false }, { "full:2", "attn_norm", 0, false },
     { "full:3", "attn_norm", 0.5, false }, { "vision", "layer", 0, false }, { "full:block:3", "layer,vision", 0, false }, { "full:block:2,norm", "attn_norm,moe", 0.3, false },
@@ -25,7 +25,7 @@ static void no_word_changes_a_bit(void)
             Left  want = mode_alone((Mode){ 0 }, dtype, pictures[p], NULL);
             for (int i = 0; i < MODES; i++) {
                 Left got = mode_alone(modes[i], dtype, pictures[p], NULL);
-                bool idle = (!pictures[p] && !strcmp(modes[i].park, "vision")) || modes[i].home == 1;
+                bool idle = (!pictures[p] && !strcmp(modes[i].offload, "vision")) || modes[i].resident == 1;
                 expect_same(&got, &want, mode_text(modes[i]));
                 EXPECT(idle ? !got.host && !got.moved.out : got.host && got.moved.out, "%s: %zu bytes on the host",
                        mode_text(modes[i]), got.host);
@@ -41,8 +41,8 @@ static void no_word_changes_a_bit(void)
 /* Eight layers of which three are in staging buffers at any time: values of the others are on the host. */
 static void the_device_holds_a_few_layers(void)
 {
-    Left all = mode_alone((Mode){ 0 }, F32, 0, NULL), offloaded = mode_alone((Mode){ .park = "layer" }, F32, 0, NULL);
-    Left half = mode_alone((Mode){ .park = "layer", .home = 0.5 }, F32, 0, NULL);
+    Left all = mode_alone((Mode){ 0 }, F32, 0, NULL), offloaded = mode_alone((Mode){ .offload = "layer" }, F32, 0, NULL);
+    Left half = mode_alone((Mode){ .offload = "layer", .resident = 0.5 }, F32, 0, NULL);
     EXPECT(offloaded.act < 0.75 * (double)all.act, "act %zu of %zu", offloaded.act, all.act);
     EXPECT(half.act > offloaded.act && half.host < offloaded.host, "half: act %zu, host %zu; all: %zu, %zu", half.act,
            half.host, offloaded.act, offloaded.host);
@@ -58,7 +58,7 @@ static void what_is_here_stays(void)
     ModelShape shape = small_shape(deep_text);
     Budget     b = mode_budget(&shape, 0);
     int64_t    row = b.tokens * shape.text.D * 4;
-    Left       got = mode_alone((Mode){ .park = "mlp_norm" }, F32, 0, NULL);
+    Left       got = mode_alone((Mode){ .offload = "mlp_norm" }, F32, 0, NULL);
     EXPECT(got.moved.out == 7 * row && got.moved.in == 5 * row, "%lld bytes out and %lld in, of rows of %lld",
            (long long)got.moved.out, (long long)got.moved.in, (long long)row);
     left_close(&got);
@@ -69,8 +69,8 @@ static void what_is_here_stays(void)
 static void late_copies_are_waited_for(void)
 {
     static const Mode some[] = {
-        { .park = "layer,vision" }, { .park = "core_attn,attn_proj" }, { "full:2", "attn_norm", 0, false },
-        { .park = "mlp_norm", .home = 0.4 }, { "norm", "moe", 0, false },
+        { .offload = "layer,vision" }, { .offload = "core_attn,attn_proj" }, { "full:2", "attn_norm", 0, false },
+        { .offload = "mlp_norm", .resident = 0.4 }, { "norm", "moe", 0, false },
     };
     ModelShape shape = small_shape(deep_text);
     EngineConf plain = small_conf(mode_budget(&shape, 7));
@@ -101,7 +101,7 @@ static void frozen_parts_park_nothing(void)
     static const bool frozen[][GROUP_N] = {
         { [G_VIT] = true }, { [G_LLM] = true }, { [G_VIT] = true, [G_ALIGNER] = true },
     };
-    static const Mode some[] = { { .park = "vision" }, { .park = "layer,vision" }, { "full:2", "attn_norm", 0, false } };
+    static const Mode some[] = { { .offload = "vision" }, { .offload = "layer,vision" }, { "full:2", "attn_norm", 0, false } };
     for (int f = 0; f < 3; f++) {
         Left want = mode_alone((Mode){ 0 }, F32, 7, frozen[f]);
         for (int i = 0; i < 3; i++) {
@@ -117,8 +117,8 @@ static void frozen_parts_park_nothing(void)
 static void layouts_agree(void)
 {
     static const Mode some[] = {
-        { .park = "layer,vision" }, { "norm,moe_act", "core_attn,expert_fc1", 0, false }, { "full:2", "attn_norm", 0, false },
-        { .park = "attn_norm,moe", .home = 0.5 }, { "moe", "attn_proj,mlp_norm", 0, false }, { "full:block:1", "layer", 0, false },
+        { .offload = "layer,vision" }, { "norm,moe_act", "core_attn,expert_fc1", 0, false }, { "full:2", "attn_norm", 0, false },
+        { .offload = "attn_norm,moe", .resident = 0.5 }, { "moe", "attn_proj,mlp_norm", 0, false }, { "full:block:1", "layer", 0, false },
     };
     static const ModeLayout layout[] = {
         { " world=2 tp=2", true, false },
@@ -127,7 +127,7 @@ static void layouts_agree(void)
         { " world=2 pp=2 vpp=2", true, true },
         { " world=2 ep=2 zero=3", true, false },
         { " world=4 tp=2 ep=4 zero=2", false, false },
-        { " world=4 ep=4 room=1", false, false },
+        { " world=4 ep=4 capacity=1", false, false },
         { " world=4 pp=2 ep=2 vpp=2", false, false },
         { " world=4 pp=4 zero=3", true, false },
     };
@@ -138,21 +138,21 @@ static void layouts_agree(void)
 static void slices_agree(void)
 {
     static const Mode some[] = {
-        { .park = "layer" }, { "moe_act", "expert_fc1,moe_act", 0, true }, { .park = "moe", .late = true },
+        { .offload = "layer" }, { "moe_act", "expert_fc1,moe_act", 0, true }, { .offload = "moe", .late = true },
     };
     uint64_t seed = first_seed();
-    mode_layout(" world=2 ep=2 room=1", true, F32, seed, some, 3);
-    EXPECT(mode_sliced[0] > 0, "seed %llu: no layer was cut", (unsigned long long)seed);
-    mode_layout(" world=4 pp=2 ep=2 vpp=2 room=1 overlap", false, F32, seed, some, 3);
+    mode_layout(" world=2 ep=2 capacity=1", true, F32, seed, some, 3);
+    EXPECT(mode_chunked[0] > 0, "seed %llu: no layer was cut", (unsigned long long)seed);
+    mode_layout(" world=4 pp=2 ep=2 vpp=2 capacity=1 overlap", false, F32, seed, some, 3);
 }
 
 /* A forward that overlaps with a backward, each with staging buffers of its own. */
 static void woven_runs_agree(void)
 {
-    static const Mode some[] = { { .park = "layer,vision" }, { "norm,mlp", "attn_norm,core_attn,expert_fc1", 0, false } };
+    static const Mode some[] = { { .offload = "layer,vision" }, { "norm,mlp", "attn_norm,core_attn,expert_fc1", 0, false } };
     uint64_t seed = first_seed();
     mode_layout(" world=2 ep=2 zero=1 overlap", true, F32, seed, some, 2);
-    mode_layout(" world=4 ep=4 zero=1 overlap room=1", false, F32, seed, some, 2);
+    mode_layout(" world=4 ep=4 zero=1 overlap capacity=1", false, F32, seed, some, 2);
     mode_layout(" world=4 pp=2 vpp=2 ep=2 overlap", false, F32, seed, some, 2);
 }
 
@@ -160,10 +160,10 @@ static void woven_runs_agree(void)
 static void late_copies_of_pipelines(void)
 {
     static const Mode some[] = {
-        { .park = "layer,vision", .late = true }, { "full:2", "attn_norm", 0, true },
+        { .offload = "layer,vision", .late = true }, { "full:2", "attn_norm", 0, true },
         { "norm", "core_attn,moe", 0.3, true },
     };
-    static const Mode overlapped[] = { { .park = "layer", .late = true }, { "norm", "attn_proj,attn_norm", 0, true } };
+    static const Mode overlapped[] = { { .offload = "layer", .late = true }, { "norm", "attn_proj,attn_norm", 0, true } };
     uint64_t seed = first_seed();
     mode_layout(" world=2 pp=2", true, F32, seed, some, 3);
     mode_layout(" world=2 pp=2 vpp=2", false, F32, seed, some, 3);

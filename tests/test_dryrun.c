@@ -106,13 +106,13 @@ static void draw_words(Case *c, uint64_t seed)
 /* Labels that are offloaded unless they are recomputed, and types of optimizer state. */
 static void draw_offload(Case *c, uint64_t seed)
 {
-    static const char *const parks[] = { "moe", "layer", "attn_norm", "core_attn", "vision", "mlp", "norm" };
+    static const char *const offloads[] = { "moe", "layer", "attn_norm", "core_attn", "vision", "mlp", "norm" };
     static const double away[] = { 0, 0, 0.5, 1 };
     EngineConf  conf = { 0 };
-    const char *park = parks[rng_below(seed, 9, 0, 7)];
+    const char *offload = offloads[rng_below(seed, 9, 0, 7)];
     EXPECT_OK(recompute_case(&conf, &c->rule));
-    if (rng_below(seed, 9, 1, 2) && !offload_words(conf.policy, park)) c->mode.park = park;
-    if (c->mode.park && rng_below(seed, 9, 2, 2)) c->mode.home = 0.5;
+    if (rng_below(seed, 9, 1, 2) && !offload_words(conf.policy, offload)) c->mode.offload = offload;
+    if (c->mode.offload && rng_below(seed, 9, 2, 2)) c->mode.resident = 0.5;
     if (rng_below(seed, 9, 3, 3) == 0) c->dtype = BF16;
     c->store.moments = rng_below(seed, 9, 4, 2) ? F32 : BF16;
     c->store.split = c->dtype == BF16 && rng_below(seed, 9, 5, 2);
@@ -150,8 +150,8 @@ static void plan_equals_run(void)
         fill_full(c, seed);
         on_ranks((int)c->rule.world, 0, rank_main);
         empty(c);
-        EXPECT(!trouble.any, "%llu: %s parks %s away %g adapters %s: %s", (unsigned long long)seed,
-               case_text(c), c->mode.park ? c->mode.park : "nothing", c->store.away,
+        EXPECT(!trouble.any, "%llu: %s offloads %s away %g adapters %s: %s", (unsigned long long)seed,
+               case_text(c), c->mode.offload ? c->mode.offload : "nothing", c->store.away,
                c->lora ? c->lora->target->item[0] : "none", trouble.text);
     }
 }

@@ -62,7 +62,7 @@ static void plan_equals_run(void)
         }
 }
 
-static void allocates_nothing(const char *drop, const char *park, const LoraConf *lora)
+static void allocates_nothing(const char *drop, const char *offload, const LoraConf *lora)
 {
     ModelShape shape = small_shape(small_vl_moe);
     EngineConf conf = small_conf(exact(&shape, 0, 3, 7));
@@ -71,7 +71,7 @@ static void allocates_nothing(const char *drop, const char *park, const LoraConf
     Engine e;
     conf.ranks.micro = 2;
     EXPECT_OK(recompute_words(conf.policy, &conf.full, drop));
-    EXPECT_OK(offload_words(conf.policy, park));
+    EXPECT_OK(offload_words(conf.policy, offload));
     if (lora) conf.lora = *lora;
     small_stream(&s, &shape, conf.budget, 0, 3, 7);
     small_engine(&e, &shape, &conf, &s);

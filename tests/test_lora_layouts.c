@@ -184,7 +184,7 @@ static void backward_ends_on_a_stage(void)
 {
     static const struct { const char *layout; int kind; Mode mode; } list[] = {
         { " world=4 pp=4",              0, { .recompute = "full" } },
-        { " world=2 pp=2 vpp=2",        0, { .recompute = "norm", .park = "core_attn" } },
+        { " world=2 pp=2 vpp=2",        0, { .recompute = "norm", .offload = "core_attn" } },
         { " world=4 pp=2 vpp=2 ep=2 overlap", 0, { 0 } },
         { " world=4 pp=4 zero=1",       1, { 0 } },
     };

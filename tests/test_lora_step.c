@@ -37,8 +37,8 @@ static const Mode modes[] = {
     { .recompute = "moe_dispatch" }, { .recompute = "moe" }, { .recompute = "mlp" },
     { .recompute = "vision_act" }, { .recompute = "vision" }, { .recompute = "full" },
     { .recompute = "full:3" }, { .recompute = "full:block:2,norm" },
-    { .park = "layer" }, { .park = "moe" }, { .park = "vision" }, { .park = "attn_norm,moe_act,mlp" },
-    { .recompute = "moe_act", .park = "core_attn,expert_fc1" }, { .recompute = "full", .park = "attn_norm" },
+    { .offload = "layer" }, { .offload = "moe" }, { .offload = "vision" }, { .offload = "attn_norm,moe_act,mlp" },
+    { .recompute = "moe_act", .offload = "core_attn,expert_fc1" }, { .recompute = "full", .offload = "attn_norm" },
 };
 enum { MODES = sizeof modes / sizeof *modes };
 
@@ -78,8 +78,8 @@ static void text_takes_no_more_than_pictures(void)
     static const char *const ask[] = { "*.visual.blocks.1.*", "*.layers.4.self_attn.*", "*.layers.6.mlp.*",
                                        NULL };
     static const Mode some[] = { { 0 }, { .recompute = "full:3" }, { .recompute = "moe" },
-                                 { .park = "layer" },
-                                 { .recompute = "full:2", .park = "attn_norm" } };
+                                 { .offload = "layer" },
+                                 { .recompute = "full:2", .offload = "attn_norm" } };
     char *want = NULL;
     for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
         Rig r = { 0 };

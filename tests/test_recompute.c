@@ -111,7 +111,7 @@ static void layouts_agree(void)
         { " world=2 zero=3", false, true },
         { " world=2 zero=2", true, false },
         { " world=4 tp=2 ep=2 zero=1", false, false },
-        { " world=4 ep=4 room=1", false, false },
+        { " world=4 ep=4 capacity=1", false, false },
         { " world=4 pp=2 ep=2 vpp=2", false, false },
         { " world=4 pp=2 zero=3 vpp=2", true, false },
     };
@@ -142,7 +142,7 @@ static void woven_runs_agree(void)
     static const Mode some[] = { { .recompute = "norm,moe_act" }, { .recompute = "qkv,mlp,core_attn" } };
     uint64_t seed = first_seed();
     mode_layout(" world=2 ep=2 zero=1 overlap", true, F32, seed, some, 2);
-    mode_layout(" world=4 ep=4 zero=1 overlap room=1", false, F32, seed, some, 2);
+    mode_layout(" world=4 ep=4 zero=1 overlap capacity=1", false, F32, seed, some, 2);
     mode_layout(" world=4 pp=2 vpp=2 ep=2 overlap", false, F32, seed, some, 2);
 }
 

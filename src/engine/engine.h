@@ -41,7 +41,7 @@ typedef struct EngineConf {
     bool        pad, balance;            /* to that capacity; random routing, for benchmarks */
     uint8_t     policy[LABEL_N];         /* see policy_default */
     FullRecompute        full;                    /* layers that keep their inputs alone */
-    double      home;                    /* of layers that park values, the share that does not */
+    double      resident;                /* fraction of a chunk's layers that offload no activation */
     bool        frozen[GROUP_N];
     LoraConf lora;                    /* rank 0: no adapters */
     bool        train, logits;           /* backward and optimizer; engine_compute_logits will be called */

@@ -10,7 +10,7 @@ Status engine_offload_open(Engine *e, const EnginePlan *room)
 {
     OffloadEngine *k = &e->offload;
     k->buffers = e->conf.train ? offload_buffers_needed(e->conf.policy) : 0;
-    k->separate = engine_overlaps(e), k->resident = e->conf.home;
+    k->separate = engine_overlaps(e), k->resident = e->conf.resident;
     if (!k->buffers) return OK;
     for (int r = 0; r < rows_of(k); r++)
         for (int i = 0; i < k->buffers; i++)

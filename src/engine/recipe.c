@@ -129,7 +129,7 @@ Status recipe_engine(EngineConf *e, const Config *c, const ModelShape *s, DType 
     e->frozen[G_LLM] = c->model.freeze_llm;
     policy_default(e->policy);
     TRY(stash(e->policy, &e->full, &c->memory));
-    e->home = 1 - c->memory.activation_offload_fraction;
+    e->resident = 1 - c->memory.activation_offload_fraction;
     if (!s->vision.depth && c->model.freeze_llm)
         return fail(E_CONFIG, "model.freeze_llm: the model is a language model only; nothing is left to "
                     "train");
