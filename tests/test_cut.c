@@ -32,7 +32,7 @@ static void attention_is_cut_by_heads(const ModelShape *s, const RankPart *r)
     int64_t h = H / tp, g = G < tp ? 1 : G / tp, kv = G < tp ? t / (tp / G) : t * g;
     for (int l = 0; l < s->text.L; l++) {
         const Attention *a = decoder_gqa(&r->m.layer[l]);
-        if (!a->w_qkv) continue;
+        if (!a) continue;                                    /* another stage has the layer */
         const Param *q = a->w_qkv, *o = a->w_o;
         EXPECT(q->shard.shape[0] == (h + 2 * g) * C && a->b_qkv->shard.shape[0] == q->shard.shape[0], "rows of qkv");
         for (int64_t i = 0; i < h * C; i++) expect_rows(q, i, t * h * C + i);
@@ -49,20 +49,20 @@ static void attention_is_cut_by_heads(const ModelShape *s, const RankPart *r)
 static void experts_are_cut_by_number_and_width(const ModelShape *s, const RankPart *r)
 {
     int64_t E = s->text.E / r->mesh.size[AX_EP], F = s->text.F / r->mesh.size[AX_ETP], D = s->text.D;
-    int64_t e0 = r->mesh.at[AX_EP] * E, f0 = r->mesh.at[AX_ETP] * F, I = s->text.F;
+    int64_t e0 = r->mesh.at[AX_EP] * E, f0 = r->mesh.at[AX_ETP] * F, all = s->text.F;
     for (int l = 0; l < s->text.L; l++) {
         const Moe *m = decoder_moe(&r->m.layer[l]);
-        if (!m->w_gu) continue;
+        if (!m) continue;
         EXPECT(m->w_gu->shard.shape[0] == E && m->w_gu->shard.shape[1] == 2 * F && m->w_d->shard.shape[2] == F, "experts");
         const float *full = full_of(m->w_gu), *w = m->w_gu->shard.w.data;
         for (int64_t i = 0; i < E * 2 * F * D; i++) {
             int64_t e = i / (2 * F * D), half = i / (F * D) % 2, f = i / D % F, d = i % D;
-            EXPECT(w[i] == full[(((e0 + e) * 2 + half) * I + f0 + f) * D + d], "%s [%lld]",
+            EXPECT(w[i] == full[(((e0 + e) * 2 + half) * all + f0 + f) * D + d], "%s [%lld]",
                    m->w_gu->piece[0].name, (long long)i);
         }
         full = full_of(m->w_d), w = m->w_d->shard.w.data;
         for (int64_t i = 0; i < E * D * F; i++)
-            EXPECT(w[i] == full[(e0 * D + i / F) * I + f0 + i % F], "%s [%lld]", m->w_d->piece[0].name,
+            EXPECT(w[i] == full[(e0 * D + i / F) * all + f0 + i % F], "%s [%lld]", m->w_d->piece[0].name,
                    (long long)i);
     }
 }
