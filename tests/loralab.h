@@ -20,14 +20,14 @@ static const char smooth_text[] =
     "  \"patch_size\": 4, \"num_position_embeddings\": 25, \"out_hidden_size\": 32,"
     "  \"deepstack_visual_indexes\": [0, 2]}}";
 
-enum { CHANCE = 77, RANK = 3, MOST_WORDS = 8 };
+enum { DROPOUT_SEED = 77, RANK = 3, MAX_TARGETS = 8 };
 
-typedef struct Asked { WordList list; const char *word[MOST_WORDS]; LoraConf conf; } Asked;
+typedef struct LoraSelection { WordList list; const char *word[MAX_TARGETS]; LoraConf conf; } LoraSelection;
 
 /* word: targets, terminated by NULL. */
-static inline void asked(Asked *a, double dropout, bool shared, const char *const *word)
+static inline void select_lora(LoraSelection *a, double dropout, bool shared, const char *const *word)
 {
-    *a = (Asked){ .conf = { .rank = RANK, .alpha = 4.5, .dropout = dropout, .shared_a = shared } };
+    *a = (LoraSelection){ .conf = { .rank = RANK, .alpha = 4.5, .dropout = dropout, .shared_a = shared } };
     for (; word[a->list.n]; a->list.n++) a->word[a->list.n] = word[a->list.n];
     a->list.item = a->word, a->conf.target = &a->list;
 }
@@ -36,7 +36,7 @@ static const char *const everything[] = { "all-linear", "lm_head", "*.mlp.gate",
 
 /* ---- engines ---- */
 
-typedef struct Rig { Engine e; Stream s; ModelShape shape; Asked asked; } Rig;
+typedef struct Rig { Engine e; Stream s; ModelShape shape; LoraSelection lora; } Rig;
 
 static inline EngineConf rig_conf(Rig *r, const char *text, unsigned pictures)
 {
@@ -60,9 +60,9 @@ static inline void rig_open(Rig *r, EngineConf conf, unsigned pictures)
 {
     omp_set_num_threads(1);
     small_stream(&r->s, &r->shape, conf.budget, 0, 3, pictures);
-    if (r->asked.conf.rank) conf.lora = r->asked.conf;
+    if (r->lora.conf.rank) conf.lora = r->lora.conf;
     small_engine(&r->e, &r->shape, &conf, &r->s);
-    r->e.chance = CHANCE;
+    r->e.chance = DROPOUT_SEED;
 }
 
 static inline void rig_close(Rig *r)
@@ -96,7 +96,7 @@ static inline Param *named(const Model *m, const char *name)
     return NULL;
 }
 
-static inline double far_apart(const float *a, const float *b, int64_t n)
+static inline double relative_error(const float *a, const float *b, int64_t n)
 {
     double most = 0, off = 0;
     for (int64_t i = 0; i < n; i++) most = fmax(most, fabs(a[i])), off = fmax(off, fabs(a[i] - b[i]));

@@ -1,5 +1,6 @@
-/* The numbers of adapters: their gradients against finite differences through every kind of module, wherever
- * backward ends; a start that is the base, weights merged and not, experts and feed-forwards. */
+/* Adapter arithmetic: gradients against finite differences through every kind of module, wherever backward
+ * stops; initial adapters that change nothing; merged against unmerged weights; one expert against a dense
+ * FFN. */
 #include "loralab.h"
 
 /* ---- finite differences ---- */
@@ -13,7 +14,7 @@ static double loss_at(Rig *r, const Param *p, const float *was, const float *way
     return rig_loss(r);
 }
 
-/* The slope along `way`, by steps h and h / 2 so that the error is of the fourth order. */
+/* The derivative along `way`, from steps h and h / 2, so that the error is of fourth order. */
 static double slope(Rig *r, const Param *p, const float *way, double h)
 {
     static float was[MOST_ELEMENTS];
@@ -25,7 +26,7 @@ static double slope(Rig *r, const Param *p, const float *way, double h)
     return (4 * half - whole) / 3;
 }
 
-/* Along the gradient itself and along a random way, both of length 1. */
+/* Along the gradient and along a random direction, both of length 1. */
 static void check_slopes(Rig *r, const Param *p, const float *g, const char *what, double *worst)
 {
     static float way[MOST_ELEMENTS];
@@ -74,14 +75,14 @@ static void slopes(const char *what, Ways w)
     Rig r = { 0 };
     EngineConf conf = rig_conf(&r, smooth_text, 7);
     conf.capacity = w.capacity, conf.pad = w.pad, conf.z_coeff = 0.01f;
-    asked(&r.asked, w.dropout, w.shared, w.word ? w.word : everything);
+    select_lora(&r.lora, w.dropout, w.shared, w.word ? w.word : everything);
     rig_open(&r, conf, 7);
     fill_b(&r.e, 5);
     check_gradients(&r, what);
     rig_close(&r);
 }
 
-static void gradients_are_slopes(void)
+static void gradients_match_finite_differences(void)
 {
     slopes("each", (Ways){ 0 });
     slopes("shared", (Ways){ .shared = true });
@@ -90,8 +91,8 @@ static void gradients_are_slopes(void)
     slopes("shared, with room to spare", (Ways){ .shared = true, .capacity = 1.5 });
 }
 
-/* Where backward stops on the way; the words that reach just one thing are those where it stops soonest. */
-static void slopes_where_backward_stops(void)
+/* Backward stops at the lowest adapter; with a target that selects a single module it stops earliest. */
+static void gradients_where_backward_stops(void)
 {
     static const char *const word[][3] = {
         { "*.layers.3.*" }, { "*.layers.2.mlp.experts.down_proj" }, { "*.layers.2.mlp.experts.gate_up_proj" },
@@ -107,7 +108,7 @@ static void slopes_where_backward_stops(void)
         slopes(word[i][0], (Ways){ .dropout = i % 2 ? 0.25 : 0, .word = word[i] });
 }
 
-/* ---- the same numbers ---- */
+/* ---- equal results ---- */
 
 static void *logits_of(Engine *e)
 {
@@ -118,7 +119,7 @@ static void *logits_of(Engine *e)
     return y;
 }
 
-/* A trained weight was drawn in f32 and rounded, a frozen one at once: in bf16 one in many differs. */
+/* Trained weights are initialized in f32 and rounded, frozen ones directly in bf16: a few differ. */
 static void copy_base(Engine *to, const Engine *from)
 {
     for (int i = 0; i < from->model.params.n; i++) {
@@ -127,16 +128,15 @@ static void copy_base(Engine *to, const Engine *from)
     }
 }
 
-/* Before the first step B is zero, and what A makes of an input, all of it or the half that is not dropped,
- * is of no account. */
-static void a_start_is_the_base(void)
+/* Before the first step B is zero, so A and dropout have no effect. */
+static void initial_adapters_change_nothing(void)
 {
     for (int k = 0; k < 4; k++) {
         Rig base = { 0 }, with = { 0 };
         DType dtype = k & 1 ? BF16 : F32;
         EngineConf conf = rig_conf(&base, deep_text, 7);
         rig_conf(&with, deep_text, 7);
-        asked(&with.asked, 0.5, k >> 1, everything);
+        select_lora(&with.lora, 0.5, k >> 1, everything);
         conf.dtype = dtype, conf.logits = true;
         rig_open(&base, conf, 7), rig_open(&with, conf, 7);
         copy_base(&with.e, &base.e);
@@ -176,14 +176,14 @@ static void merge_weight(Param *to, const Param *from)
         }
 }
 
-static void merged_weights_say_the_same(void)
+static void merged_weights_give_the_same_loss(void)
 {
     for (int shared = 0; shared < 2; shared++) {
         Rig base = { 0 }, with = { 0 };
         EngineConf conf = rig_conf(&base, smooth_text, 7);
         rig_conf(&with, smooth_text, 7);
-        asked(&with.asked, 0.1, shared, everything);
-        conf.logits = true, conf.train = false;                  /* nobody drops anything in evaluation */
+        select_lora(&with.lora, 0.1, shared, everything);
+        conf.logits = true, conf.train = false;                  /* no dropout in evaluation */
         rig_open(&base, conf, 7), rig_open(&with, conf, 7);
         fill_b(&with.e, 6);
         const ParamSet *s = &with.e.model.params;
@@ -192,8 +192,8 @@ static void merged_weights_say_the_same(void)
             if (s->p[i]->lora) merge_weight(named(&base.e.model, s->p[i]->piece[0].name), s->p[i]);
         double want = rig_loss(&with), got = rig_loss(&base);
         float *a = logits_of(&base.e), *b = logits_of(&with.e);
-        double off = far_apart(b, a, engine_batch(&base.e)->T * base.e.model.head.V);
-        EXPECT(fabs(apart) > 0.1, "pairs change nothing");
+        double off = relative_error(b, a, engine_batch(&base.e)->T * base.e.model.head.V);
+        EXPECT(fabs(apart) > 0.1, "adapters change nothing");
         EXPECT(fabs(got - want) < 1e-5 * fabs(want) && off < 1e-5,
                "merged %.9g, unmerged %.9g, logits off by %.1e", got, want, off);
         free(a), free(b);
@@ -203,15 +203,15 @@ static void merged_weights_say_the_same(void)
 
 /* ---- experts ---- */
 
-/* Rows that found their expert full are at the end of the buffers and belong to nobody; with padding they are
- * between, and zero. */
-static void rows_of_nobody_teach_nobody(void)
+/* Padding rows contribute nothing to gradients: without padding to capacity they are at the end of the
+ * buffers and undefined, with it they are between experts and zero. */
+static void padding_rows_have_no_effect(void)
 {
     Rig r[2] = { 0 };
     for (int pad = 0; pad < 2; pad++) {
         EngineConf conf = rig_conf(&r[pad], deep_text, 7);
         conf.capacity = 0.7, conf.pad = pad;
-        asked(&r[pad].asked, 0, true, (const char *const[]){ "experts", NULL });
+        select_lora(&r[pad].lora, 0, true, (const char *const[]){ "experts", NULL });
         rig_open(&r[pad], conf, 7);
         fill_b(&r[pad].e, 4);
         memset(r[pad].e.arena[A_SCRATCH].base, 0xff, r[pad].e.arena[A_SCRATCH].cap);        /* not a number */
@@ -222,7 +222,7 @@ static void rows_of_nobody_teach_nobody(void)
     for (int i = 0; i < s->n; i++) {
         const Param *p = s->p[i], *q = r[1].e.model.params.p[i];
         if (!p->adapter_of) continue;
-        double off = far_apart(p->shard.g.data, q->shard.g.data, t_count(p->shard.g));
+        double off = relative_error(p->shard.g.data, q->shard.g.data, t_count(p->shard.g));
         EXPECT(off < 1e-5, "%s: off by %.1e", p->piece[0].name, off);
     }
     rig_close(&r[0]), rig_close(&r[1]);
@@ -241,7 +241,7 @@ static void lone_open(Rig *r, const char *dense)
     snprintf(text, sizeof text, lone_text, dense);
     EngineConf conf = rig_conf(r, text, 0);
     conf.aux = AUX_NONE, conf.aux_coeff = 0;
-    asked(&r->asked, 0, false, (const char *const[]){ *dense ? "mlp.*_proj" : "experts", NULL });
+    select_lora(&r->lora, 0, false, (const char *const[]){ *dense ? "mlp.*_proj" : "experts", NULL });
     rig_open(r, conf, 0);
 }
 
@@ -250,7 +250,7 @@ static void copy_floats(const Param *to, int64_t at, const Param *from, int64_t 
     memcpy((float *)to->shard.w.data + at, (float *)from->shard.w.data + first, (size_t)n * sizeof(float));
 }
 
-/* The pair of gate and up, which have one A, as two pairs that happen to have the same. */
+/* The adapter of gate_up_proj, which has one A, as adapters of gate and up with equal A. */
 static void lone_copy(const Mlp *to, const Moe *from, int64_t D, int64_t F)
 {
     const Lora *gu = from->w_gu->lora, *d = from->w_d->lora;
@@ -266,10 +266,10 @@ static void lone_copy(const Mlp *to, const Moe *from, int64_t D, int64_t F)
 
 static double grad_off(const Param *got, int64_t at, const Param *want, int64_t first, int64_t n)
 {
-    return far_apart((float *)want->shard.g.data + first, (float *)got->shard.g.data + at, n);
+    return relative_error((float *)want->shard.g.data + first, (float *)got->shard.g.data + at, n);
 }
 
-static void a_lone_expert_is_a_feed_forward(void)
+static void single_expert_equals_dense_ffn(void)
 {
     Rig moe = { 0 }, mlp = { 0 };
     lone_open(&moe, ""), lone_open(&mlp, "0, 1");
@@ -295,11 +295,11 @@ static void a_lone_expert_is_a_feed_forward(void)
 
 int main(void)
 {
-    RUN(gradients_are_slopes);
-    RUN(slopes_where_backward_stops);
-    RUN(a_start_is_the_base);
-    RUN(merged_weights_say_the_same);
-    RUN(rows_of_nobody_teach_nobody);
-    RUN(a_lone_expert_is_a_feed_forward);
+    RUN(gradients_match_finite_differences);
+    RUN(gradients_where_backward_stops);
+    RUN(initial_adapters_change_nothing);
+    RUN(merged_weights_give_the_same_loss);
+    RUN(padding_rows_have_no_effect);
+    RUN(single_expert_equals_dense_ffn);
     return lab_report();
 }

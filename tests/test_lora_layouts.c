@@ -1,11 +1,11 @@
 /* tests/test_lora_layouts.c -- adapters on any layout of ranks: losses, every gradient and every weight after
- * two steps against one rank. As in test_layouts.c a case that differs is drawn again, twice at most: a token
- * whose experts tie may go another way. */
+ * two steps against one rank. As in test_layouts.c a case that differs is repeated with other data, twice at
+ * most: a token whose router logits tie may be routed differently. */
 #include "modelab.h"
 
 enum { LORA_STEPS = 2, CHANCE = 77 };
 
-/* Of one rank, whose engine stays open while others are held to it. */
+/* Results of one rank, whose engine stays open while other layouts are compared with it. */
 static struct {
     double   loss[LORA_STEPS], norm[LORA_STEPS];
     Engine   e;
@@ -13,7 +13,7 @@ static struct {
     uint64_t seed;
 } want;
 
-/* ---- what is adapted ---- */
+/* ---- adapted modules ---- */
 
 static const char *const every[] = { "all-linear", "gate", "lm_head" };
 static const char *const some[]  = { "q_proj", "v_proj", "down_proj", "linear_fc2",
@@ -22,7 +22,7 @@ static const char *const saved[] = { "q_norm", "input_layernorm", "visual.merger
                                      "embed_tokens", "layers.3.mlp.experts", "lm_head" };
 static const WordList target_every = { every, 3 }, target_some = { some, 5 }, save_some = { saved, 7 };
 
-/* Backward ends on the way: above the first stage of a pipeline, or within the tower. */
+/* Backward stops early: above the first pipeline stage, or inside the vision tower. */
 static const char *const upper[] = { "*.layers.5.self_attn.o_proj", "*.layers.6.mlp.down_proj",
                                      "*.layers.7.mlp.experts.gate_up_proj" };
 static const char *const tower[] = { "*.blocks.1.mlp.linear_fc1", "*.deepstack_merger_list.0.linear_fc2",
@@ -40,10 +40,10 @@ static const Kind kinds[] = {
     { "upper layers",    { .rank = 3, .alpha = 6, .target = &target_upper } },
     { "within the tower", { .rank = 3, .alpha = 6, .target = &target_tower, .shared_a = true } },
 };
-enum { KINDS = sizeof kinds / sizeof *kinds, DRAWN = 3 };        /* those that any number of layers has */
+enum { KINDS = sizeof kinds / sizeof *kinds, DRAWN = 3 };        /* kinds that fit any number of layers */
 
-/* What is the same rows and columns on a stage, whoever has which of them: what is dropped is the same too.
- * Of experts that is so where etp alone shares them out. */
+/* Modules whose dropout mask does not depend on the layout. For experts that holds if only etp divides them.
+ * */
 static const char *const dense[] = { "self_attn.*_proj", "layers.[16].mlp.*", "gate", "lm_head" };
 static const char *const sparse[] = { "experts" };
 static const WordList target_dense = { dense, 4 }, target_sparse = { sparse, 1 };
@@ -52,30 +52,33 @@ static const Kind dropping[2] = {
     { "with dropout of experts", { .rank = 3, .alpha = 6, .dropout = 0.2, .target = &target_sparse } },
 };
 
-/* Of a head that is the embedding's table. */
+/* A tied head. */
 static const WordList target_most = { every, 2 }, save_table = { saved + 4, 1 };
 static const Kind tied_kind = { "a tied table saved", { .rank = 2, .alpha = 4, .target = &target_most,
                                                        .save = &save_table } };
 
 /* ---- against one rank ---- */
 
-/* Gradients are those of the last step, taken at weights that the others have made. Of weights that began at
- * zero there is little but steps of 1e-3, in which the last bits of small gradients show. */
+/* Gradients are of the last step, at the weights after the earlier steps. Weights that were zero initially
+ * have only moved by steps of 1e-3, which amplify the rounding of small gradients. */
 static void compare(const Engine *e)
 {
     for (int i = 0; i < e->model.params.n; i++) {
         const Param *p = e->model.params.p[i], *q = param_in(&want.e.model, p);
         if (!q || q->frozen != p->frozen) { note("%s: one rank has no such", p->piece[0].name); continue; }
         double w = apart(p, param_weight_view(p), q->shard.w, 0.02), g = 0;
-        if (!p->frozen) g = apart(p, (ShardView){ shard_slice(p, p->shard.g), p->shard.offset, p->shard.len }, q->shard.g, 1e-30);
+        if (!p->frozen) {
+            ShardView own = { shard_slice(p, p->shard.g), p->shard.offset, p->shard.len };
+            g = apart(p, own, q->shard.g, 1e-30);
+        }
         if (g > 5e-5) note("rank %d: gradients of %s differ by %.3g", e->mesh.rank, p->piece[0].name, g);
         if (w > 1e-4) note("rank %d: %s differs by %.3g", e->mesh.rank, p->piece[0].name, w);
         if (p->frozen && t_has(p->shard.g)) note("%s is frozen and has a gradient", p->piece[0].name);
     }
 }
 
-/* Gradients cross the borders that something below trains for, and no others; the whole model says where that
- * is. A plan has those that set out of one micro-batch, a run those that come too. */
+/* Gradients are sent to the previous stage only if something below is trainable, which the whole model
+ * decides. A plan counts the messages sent for one micro-batch, a run also those received. */
 static void compare_messages(const Engine *e)
 {
     const Model *whole = &want.e.model;
@@ -113,7 +116,7 @@ static void rank_main(Peer *p)
     engine_close(&e);
 }
 
-/* It keeps everything, whatever the ranks do. */
+/* One rank, without recompute or offload. */
 static void alone(const Case *c)
 {
     EngineConf conf = engine_conf(c);
@@ -128,7 +131,7 @@ static void alone(const Case *c)
     want.lora = c->lora, want.seed = c->weights;
 }
 
-/* The case is drawn but for its data. */
+/* Runs the case with the data of this seed. */
 static bool once(uint64_t seed)
 {
     trouble.any = false;
@@ -178,8 +181,8 @@ static void layouts_agree(void)
         }
 }
 
-/* Stages below the lowest pair, or below the head, have no backward; woven runs, parked values and layers
- * that are replayed are none the wiser. */
+/* Stages below the lowest adapter, or below the head, have no backward; overlap, offload and recompute work
+ * unchanged. */
 static void backward_ends_on_a_stage(void)
 {
     static const struct { const char *layout; int kind; Mode mode; } list[] = {
@@ -200,7 +203,7 @@ static void backward_ends_on_a_stage(void)
     }
 }
 
-static void ranks_drop_the_same(void)
+static void ranks_have_the_same_dropout_mask(void)
 {
     static const struct { const char *layout; int kind; } list[] = {
         { " world=2 tp=2", 0 },       { " world=4 tp=4", 0 },       { " world=2 pp=2", 0 },
@@ -215,8 +218,8 @@ static void ranks_drop_the_same(void)
     }
 }
 
-/* Of all that the rules allow: dispatchers, slices of experts, woven runs, parked values. */
-static void drawn_layouts(void)
+/* Random settings within the rules: dispatchers, expert chunks, overlap, offload. */
+static void random_layouts_agree(void)
 {
     uint64_t seed = first_seed() + 1;
     for (int i = 0; i < number("TREB_LAYOUTS", 2); i++, seed++) {
@@ -231,8 +234,8 @@ int main(void)
 {
     RUN(layouts_agree);
     RUN(backward_ends_on_a_stage);
-    RUN(ranks_drop_the_same);
-    RUN(drawn_layouts);
+    RUN(ranks_have_the_same_dropout_mask);
+    RUN(random_layouts_agree);
     engine_close(&want.e);
     return lab_report();
 }

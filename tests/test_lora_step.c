@@ -1,17 +1,17 @@
-/* Steps of adapters: no way to save memory shows in them, what was planned is what they take, the base stays
- * as it is, chance is repeated where it must be, and there is no more backward than what was asked for
- * needs. */
+/* Training steps with adapters: equal results with every memory setting, memory as planned, unchanged base
+ * weights, the same dropout mask in recomputation, and no more backward than the adapters need. */
 #include "loralab.h"
 
-/* ---- ways to save memory ---- */
+/* ---- memory settings ---- */
 
-/* Losses and gradients of one step of adapters, and what it took; a second step finds what the first left. */
-static Left pairs_alone(Mode m, DType dtype, double dropout, bool shared, const char *const *word)
+/* Losses, gradients and memory of a step that trains adapters only; a second step starts from what the first
+ * left. */
+static Left adapter_step(Mode m, DType dtype, double dropout, bool shared, const char *const *word)
 {
     Rig  r = { 0 };
     Left l = { 0 };
     EngineConf conf = rig_conf(&r, deep_text, 7);
-    asked(&r.asked, dropout, shared, word);
+    select_lora(&r.lora, dropout, shared, word);
     conf.dtype = dtype;
     EXPECT_OK(mode_apply(&conf, m));
     rig_open(&r, conf, 7);
@@ -25,7 +25,8 @@ static Left pairs_alone(Mode m, DType dtype, double dropout, bool shared, const 
     EXPECT_OK(backend_sync(&e->be));
     expect_planned(e, mode_text(m));
     shard_finish_grads(&e->shard);
-    l.bytes = e->arena[A_GRAD].used, l.act = engine_arena_peak(e, A_ACT), l.scratch = engine_arena_peak(e, A_SCRATCH);
+    l.bytes = e->arena[A_GRAD].used;
+    l.act = engine_arena_peak(e, A_ACT), l.scratch = engine_arena_peak(e, A_SCRATCH);
     l.grads = malloc(l.bytes + 1);
     memcpy(l.grads, e->arena[A_GRAD].base, l.bytes);
     rig_close(&r);
@@ -51,7 +52,7 @@ static const char *const head[] = { "lm_head", NULL };
 static const char *const attention[] = { "all-attention", NULL };
 static const char *const experts[] = { "experts", NULL };
 
-static void no_way_to_save_memory_shows(void)
+static void memory_settings_change_no_result(void)
 {
     static const struct { const char *const *word; double dropout; bool shared; DType dtype; } ask[] = {
         { everything, 0.2, false, F32 }, { everything, 0.2, true, BF16 }, { upper, 0, false, F32 },
@@ -61,9 +62,9 @@ static void no_way_to_save_memory_shows(void)
         { experts, 0, false, BF16 },
     };
     for (size_t a = 0; a < sizeof ask / sizeof *ask; a++) {
-        Left want = pairs_alone((Mode){ 0 }, ask[a].dtype, ask[a].dropout, ask[a].shared, ask[a].word);
+        Left want = adapter_step((Mode){ 0 }, ask[a].dtype, ask[a].dropout, ask[a].shared, ask[a].word);
         for (int i = a > 1 ? (int)a % 3 : 0; i < MODES; i += a > 1 ? 3 : 1) {
-            Left got = pairs_alone(modes[i], ask[a].dtype, ask[a].dropout, ask[a].shared, ask[a].word);
+            Left got = adapter_step(modes[i], ask[a].dtype, ask[a].dropout, ask[a].shared, ask[a].word);
             expect_same(&got, &want, mode_text(modes[i]));
             left_close(&got);
         }
@@ -71,9 +72,9 @@ static void no_way_to_save_memory_shows(void)
     }
 }
 
-/* With images gradients reach the tower, without them only the adapters of the decoder: memory is the same, and so
- * are the gradients of these adapters. */
-static void text_takes_no_more_than_pictures(void)
+/* With images backward reaches the vision tower, without them only the decoder's lowest adapter: a text-only
+ * batch fits in the memory planned for images, and gives the same gradients. */
+static void text_fits_in_the_plan_for_images(void)
 {
     static const char *const ask[] = { "*.visual.blocks.1.*", "*.layers.4.self_attn.*", "*.layers.6.mlp.*",
                                        NULL };
@@ -85,7 +86,7 @@ static void text_takes_no_more_than_pictures(void)
         Rig r = { 0 };
         EngineConf conf = rig_conf(&r, deep_text, 7);
         Stream text;
-        asked(&r.asked, 0.1, false, ask);
+        select_lora(&r.lora, 0.1, false, ask);
         EXPECT_OK(mode_apply(&conf, some[i]));
         rig_open(&r, conf, 7);
         fill_b(&r.e, 5);
@@ -112,10 +113,10 @@ static void base_weights_stay(void)
     Rig base = { 0 }, with = { 0 };
     EngineConf conf = rig_conf(&base, deep_text, 7);
     rig_conf(&with, deep_text, 7);
-    asked(&with.asked, 0.1, false, everything);
+    select_lora(&with.lora, 0.1, false, everything);
     rig_open(&base, conf, 7), rig_open(&with, conf, 7);
     Engine *e = &with.e;
-    size_t  adapters = 0;
+    size_t  elements = 0;
     for (int i = 0; i < 3; i++) {
         OptimConf o = { .adam = { 1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, i + 1 } };
         small_step(e, 0.1f);
@@ -124,42 +125,44 @@ static void base_weights_stay(void)
     for (int i = 0; i < e->model.params.n; i++) {
         const Param *p = e->model.params.p[i];
         if (p->adapter_of) {
-            adapters += (size_t)t_count(p->shard.w);
+            elements += (size_t)t_count(p->shard.w);
             if (is_b(p) && !p->unused)
-                EXPECT(dot(p->shard.w.data, p->shard.w.data, t_count(p->shard.w)) > 0, "%s stayed", p->piece[0].name);
+                EXPECT(dot(p->shard.w.data, p->shard.w.data, t_count(p->shard.w)) > 0, "%s stayed",
+                       p->piece[0].name);
             continue;
         }
         const Param *q = named(&base.e.model, p->piece[0].name);
-        EXPECT(!memcmp(p->shard.w.data, q->shard.w.data, (size_t)t_bytes(p->shard.w)), "%s changed", p->piece[0].name);
-        EXPECT(!t_has(p->shard.g) && !t_has(p->shard.m) && !t_has(p->shard.v) && !t_has(p->shard.master), "%s has state",
+        EXPECT(!memcmp(p->shard.w.data, q->shard.w.data, (size_t)t_bytes(p->shard.w)), "%s changed",
                p->piece[0].name);
+        EXPECT(!t_has(p->shard.g) && !t_has(p->shard.m) && !t_has(p->shard.v) && !t_has(p->shard.master),
+               "%s has state", p->piece[0].name);
     }
     size_t grid = (size_t)e->model.params.n * ARENA_ALIGN;
-    EXPECT(e->arena[A_GRAD].used <= adapters * 4 + grid, "%zu bytes of gradients for %zu adapter weights",
-           e->arena[A_GRAD].used, adapters);
-    EXPECT(e->arena[A_OPTIM].used <= adapters * 8 + 2 * grid, "%zu bytes of state", e->arena[A_OPTIM].used);
+    EXPECT(e->arena[A_GRAD].used <= elements * 4 + grid, "%zu bytes of gradients for %zu adapter elements",
+           e->arena[A_GRAD].used, elements);
+    EXPECT(e->arena[A_OPTIM].used <= elements * 8 + 2 * grid, "%zu bytes of state", e->arena[A_OPTIM].used);
     rig_close(&base), rig_close(&with);
 }
 
-static void chance_decides_what_is_dropped(void)
+static void dropout_depends_on_the_seed(void)
 {
     Rig r = { 0 };
     EngineConf conf = rig_conf(&r, smooth_text, 7);
     Losses l[2];
     conf.evaluate = true;
-    asked(&r.asked, 0.3, false, everything);
+    select_lora(&r.lora, 0.3, false, everything);
     rig_open(&r, conf, 7);
     fill_b(&r.e, 5);
     double one = rig_loss(&r), again = rig_loss(&r);
-    r.e.chance = CHANCE + 1;
+    r.e.chance = DROPOUT_SEED + 1;
     double other = rig_loss(&r);
     r.e.chance = 0;
     double all = rig_loss(&r);
-    EXPECT(one == again, "the same dropout seed: %.12g, %.12g", one, again);
+    EXPECT(one == again, "the same seed: %.12g, %.12g", one, again);
     EXPECT(one != other && one != all && other != all, "losses %.12g, %.12g, and with all %.12g", one, other,
            all);
     for (int i = 0; i < 2; i++) {
-        r.e.chance = i ? CHANCE : 0;
+        r.e.chance = i ? DROPOUT_SEED : 0;
         engine_evaluate(&r.e, 0.1f);
         EXPECT_OK(engine_read_losses(&r.e, &l[i]));
     }
@@ -174,7 +177,7 @@ static void bf16_is_near(void)
     for (int k = 0; k < 2; k++) {
         EngineConf conf = rig_conf(&r[k], smooth_text, 7);
         conf.dtype = k ? BF16 : F32;
-        asked(&r[k].asked, 0.1, false, everything);
+        select_lora(&r[k].lora, 0.1, false, everything);
         rig_open(&r[k], conf, 7);
         fill_b(&r[k].e, 5);
         small_step(&r[k].e, 0.1f);
@@ -192,15 +195,15 @@ static void bf16_is_near(void)
     rig_close(&r[0]), rig_close(&r[1]);
 }
 
-/* ---- the work ---- */
+/* ---- FLOPs ---- */
 
 static EnginePlan plan_of(const char *target, unsigned pictures)
 {
     Rig r = { 0 };
     EngineConf conf = rig_conf(&r, smooth_text, pictures);
     EnginePlan p;
-    asked(&r.asked, 0, false, (const char *const[]){ target, NULL });
-    conf.lora = r.asked.conf;
+    select_lora(&r.lora, 0, false, (const char *const[]){ target, NULL });
+    conf.lora = r.lora.conf;
     small_stream(&r.s, &r.shape, conf.budget, 0, 3, pictures);
     EXPECT_OK(engine_plan(&p, &r.shape, &conf, &r.s));
     stream_close(&r.s);
@@ -212,9 +215,9 @@ static double flops_more(const EnginePlan *a, const EnginePlan *b, int op)
     return a->ledger.op[op].flops - b->ledger.op[op].flops;
 }
 
-/* An adapter on the output projection of layer l alone: one layer further down is the feed-forward there and the
- * rest of the attention above it, input gradients only. */
-static void work_ends_with_the_lowest(void)
+/* With an adapter on the output projection of layer l only, going one layer further down adds the FFN of that
+ * layer and the rest of the attention above it, input gradients only. */
+static void backward_stops_at_the_lowest_adapter(void)
 {
     Rig r = { 0 };
     double T = (double)rig_conf(&r, smooth_text, 0).budget.tokens;
@@ -242,8 +245,8 @@ static void work_ends_with_the_lowest(void)
            "below the block");
 }
 
-/* Inputs of frozen weights that no other module reads are not kept. */
-static void what_nobody_reads_is_not_kept(void)
+/* Inputs of frozen weights are not kept if nothing else needs them. */
+static void unused_inputs_are_not_kept(void)
 {
     Rig r = { 0 };
     double T = (double)rig_conf(&r, smooth_text, 0).budget.tokens;
@@ -260,12 +263,12 @@ static void what_nobody_reads_is_not_kept(void)
 
 int main(void)
 {
-    RUN(no_way_to_save_memory_shows);
-    RUN(text_takes_no_more_than_pictures);
+    RUN(memory_settings_change_no_result);
+    RUN(text_fits_in_the_plan_for_images);
     RUN(base_weights_stay);
-    RUN(chance_decides_what_is_dropped);
+    RUN(dropout_depends_on_the_seed);
     RUN(bf16_is_near);
-    RUN(work_ends_with_the_lowest);
-    RUN(what_nobody_reads_is_not_kept);
+    RUN(backward_stops_at_the_lowest_adapter);
+    RUN(unused_inputs_are_not_kept);
     return lab_report();
 }
