@@ -9,7 +9,8 @@
 static inline Task task(const char *model, int gpus, int64_t gbs, int grad, int moment)
 {
     Task t = { .model = model_row(model), .gpus = gpus, .seq = 4096, .gbs = gbs, .grad_bytes = grad,
-               .moment_bytes = moment, .master_bytes = 4, .imbalance = 1, .unfused_logits = true, .foreign = true };
+               .moment_bytes = moment, .master_bytes = 4, .imbalance = 1,
+               .unfused_logits = true, .foreign = true };
     t.hw.domain = 8;
     return t;
 }

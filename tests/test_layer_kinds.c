@@ -42,8 +42,8 @@ static void draw(Case *x)
     if (below(16, 2) && t->L > 1 && shape_sparse_layers(t)) draw_lora(&x->lora);
     snprintf(x->text, sizeof x->text, "seed %llu: tp %d, T %d, L %d, D %d, H %d, G %d, C %d, I %d, E %d, "
              "K %d, F %d%s%s", (unsigned long long)seed, x->tp, (int)x->T, (int)t->L, (int)t->D, (int)t->H,
-             (int)t->G, (int)t->C, (int)t->I, (int)t->E, (int)t->K, (int)t->F, x->lora.rank ? ", LoRA on " : "",
-             x->lora.rank ? x->lora.target->item[0] : "");
+             (int)t->G, (int)t->C, (int)t->I, (int)t->E, (int)t->K, (int)t->F,
+             x->lora.rank ? ", LoRA on " : "", x->lora.rank ? x->lora.target->item[0] : "");
 }
 
 /* ---- parameters ---- */

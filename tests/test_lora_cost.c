@@ -184,8 +184,8 @@ static void analytic_knows_adapters(void)
         config_close(&x.lora);
     }
     printf("  %d of %d cases from seed %llu: analytic over dry run %.3f to %.3f of memory, mean %.3f; "
-           "%.2f to %.2f of time, mean %.2f\n", planned, n, (unsigned long long)from, memory.least, memory.most,
-           memory.sum / memory.n, seconds.least, seconds.most, seconds.sum / seconds.n);
+           "%.2f to %.2f of time, mean %.2f\n", planned, n, (unsigned long long)from, memory.least,
+           memory.most, memory.sum / memory.n, seconds.least, seconds.most, seconds.sum / seconds.n);
     EXPECT(planned > n / 3 && planned >= opened - n / 4, "%d planned of %d", planned, opened);
     near("memory on the mean", memory.sum / memory.n, 1, 0.03);
     near("time on the mean", seconds.sum / seconds.n, 1.1, 0.25);

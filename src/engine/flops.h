@@ -1,8 +1,8 @@
 /* engine/flops.h -- FLOPs that the model needs for a micro-batch, by part of the model, from counts alone.
  *
- * Padding rows and recomputed work do not count; causal attention counts its exact pairs, the vision tower its
- * patches. MFU is these FLOPs over time. FLOPs that were executed are in the ledger, which equals these when a
- * stream fills its budgets and nothing is recomputed (tests/test_flops.c). */
+ * Padding rows and recomputed work do not count; causal attention counts its exact pairs, the vision tower
+ * its patches. MFU is these FLOPs over time. FLOPs that were executed are in the ledger, which equals these
+ * when a stream fills its budgets and nothing is recomputed (tests/test_flops.c). */
 #ifndef ENGINE_FLOPS_H
 #define ENGINE_FLOPS_H
 

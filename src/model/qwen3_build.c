@@ -122,7 +122,8 @@ static void order_deepstack(Vision *v, const VisionShape *s)
 /* Feature i joins after decoder layer i; where there is no such layer, it is unused. */
 static void idle_merger(Merger *m)
 {
-    m->norm_w->unused = m->norm_b->unused = m->w1->unused = m->b1->unused = m->w2->unused = m->b2->unused = true;
+    m->norm_w->unused = m->norm_b->unused = true;
+    m->w1->unused = m->b1->unused = m->w2->unused = m->b2->unused = true;
 }
 
 static void build_vision(Model *m, const VisionShape *s)

@@ -89,7 +89,7 @@ typedef void StepFn(void *self, const LayerStep *s, Param *w, bool before);
  * trains. Returns whether something up to their output does. fn NULL: that alone. */
 bool describe_walk(const Description *d, void *const modules[MAX_MODULES], bool before, StepFn *fn,
                    void *self);
-bool param_gets_grad(const Param *p);                    /* whether p itself, adapters aside, gets gradients */
+bool param_gets_grad(const Param *p);                /* whether p itself, adapters aside, gets gradients */
 
 /* After the parameters of the modules are declared: what adapters and the mesh need to know of them. head:
  * width of a head. */

@@ -1,7 +1,7 @@
 /* nn/shape.h -- the numbers of a model: of its decoder layers and of its vision tower.
  *
- * The trainer fills a shape from a config.json (model/family.h), the planner from plan/models.def; layer kinds
- * (nn/layer_kind.h) describe themselves from it. Letters are those of docs/glossary.md. */
+ * The trainer fills a shape from a config.json (model/family.h), the planner from plan/models.def; layer
+ * kinds (nn/layer_kind.h) describe themselves from it. Letters are those of docs/glossary.md. */
 #ifndef NN_SHAPE_H
 #define NN_SHAPE_H
 
@@ -30,13 +30,13 @@ typedef struct TextShape {
     int64_t  I;                          /* width of dense FFNs */
     int64_t  E, K, F;                    /* experts, experts per token, expert width; E = 0: no MoE layer */
     int64_t  shared;                     /* width of the experts that all tokens share; 0: none */
-    int64_t  groups, top_groups;         /* the experts of a token lie in top_groups of so many; 0: anywhere */
-    int64_t  dense_first, sparse_step;   /* the first layers are dense, of the others every sparse_step-th MoE */
+    int64_t  groups, top_groups;         /* experts of a token lie in top_groups of these; 0: anywhere */
+    int64_t  dense_first, sparse_step;   /* first layers are dense; of the others every sparse_step-th is MoE */
     int64_t  dense_only[128];            /* further dense layers */
     int      dense_onlys;
     MlaShape mla;
     GdnShape gdn;
-    int64_t  window;                     /* of attention in every second layer; 0: all see all tokens before */
+    int64_t  window;                     /* of attention in every second layer; 0: no window */
     int64_t  mtp;                        /* layers that predict further tokens */
     ActivationId act;                    /* of feed-forwards */
     bool     qk_norm;                    /* queries and keys are normed head by head */
@@ -50,7 +50,7 @@ typedef struct TextShape {
 typedef struct VisionShape {
     int64_t depth, D, I, H;              /* blocks, hidden size, FFN width, heads; depth 0: no tower */
     int64_t channels, patch, frames, merge;
-    int64_t grid, out;                   /* side of the learned position table; width of the mergers' output */
+    int64_t grid, out;                   /* side of the position table; width of the mergers' output */
     int     deepstacks;
     int64_t deepstack[MAX_DEEPSTACK];
     Gelu    gelu;
