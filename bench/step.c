@@ -133,7 +133,7 @@ static Status step(StepBench *b, int64_t number)
     ledger_clear(l);
     ledger_start(l);
     engine_begin_step(&b->e, (int)b->micro);
-    b->fwd = b->bwd = 0, b->e.chance = (uint64_t)number;
+    b->fwd = b->bwd = 0, b->e.dropout_seed = (uint64_t)number;
     for (int64_t i = 0; i < b->micro; i++) {
         engine_forward(&b->e, 1.0f / (float)(b->micro * b->stream.supervised));
         TRY(engine_read_losses(&b->e, &b->losses));
@@ -163,7 +163,7 @@ static Status open_bench(StepBench *b)
     StreamShape ss = shape_stream(&b->shape);
     Budget      bud = budget_of(b, &ss);
     EngineConf  conf = { .backend = b->backend, .dtype = b->dtype, .budget = bud, .aux = AUX_LAYER,
-                         .aux_coeff = 1e-3f, .train = true, .repeat = b->repeat,
+                         .aux_coeff = 1e-3f, .train = true, .deterministic = b->repeat,
                          .store = b->store };
     memcpy(conf.policy, b->policy, sizeof conf.policy);
     conf.full = b->full, conf.lora = b->lora;
@@ -485,7 +485,7 @@ static const Option options[] = {
     OPTION_TEXT(StepBench, offload, "--offload", "WORDS", "as memory.activation_offload, by commas"),
     OPTION_TEXT(StepBench, moments, "--moments", "f32|bf16", "of the optimizer's moments; f32"),
     OPTION_FLAG(StepBench, store.split, "--split", "masters as weight and remainder"),
-    OPTION_REAL(StepBench, store.away, "--away", "SHARE", 0, 1,
+    OPTION_REAL(StepBench, store.offload_fraction, "--away", "SHARE", 0, 1,
                 "share of the optimizer state on the host; 0"),
     OPTION_FLAG(StepBench, repeat, "--deterministic", "gradients that repeat to the bit"),
     OPTION_TEXT(StepBench, hardware, "--hardware", "ID", "predict from this row; `this` where there is one"),

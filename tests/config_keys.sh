@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Every key of config.def and config_source.def is used by a source file; a key that is accepted and read by
-# nothing is found here. The compiler finds the uses: with CONFIG_AUDIT each field is declared deprecated under
-# the name of its key.
+# nothing is found here. The compiler finds the uses: with CONFIG_AUDIT each field is declared deprecated
+# under the name of its key.
 set -u
 cd "$(dirname "$0")/.."
 CC=${CC:-gcc}
@@ -14,10 +14,12 @@ check() { if [ "$1" = 0 ]; then passed=$((passed + 1)); else failed=$((failed + 
 
 # The table itself initialises and names every field: that is no use of a key.
 sources() {
-    find src -name '*.c' -print0 | xargs -0 grep -lE 'cfg_|Config|Source|recipe|conf' | grep -v '^src/base/config'
+    find src -name '*.c' -print0 | xargs -0 grep -lE 'cfg_|Config|Source|recipe|conf' |
+        grep -v '^src/base/config'
 }
 uses() {
-    xargs -P"$(nproc)" -n8 $CC $flags 2>&1 | grep -oE 'deprecated: [a-z_]+\.[a-z_0-9]+' | sed 's/.*: //' | sort -u
+    xargs -P"$(nproc)" -n8 $CC $flags 2>&1 | grep -oE 'deprecated: [a-z_]+\.[a-z_0-9]+' |
+        sed 's/.*: //' | sort -u
 }
 rows='FLAG|INT|REAL|TEXT|CHOICE|LIST|SOURCES'
 sed -nE "s/^ *($rows) *\(([a-z_]+), *([a-z_0-9]+),.*/\2.\3/p" src/base/config{,_source}.def |

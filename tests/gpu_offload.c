@@ -41,7 +41,7 @@ static Told told_with(DType dtype, OptimStore store)
     Engine     e;
     Stream     s;
     EngineConf conf = small_conf(roomy);
-    conf.backend = backend, conf.dtype = dtype, conf.store = store, conf.repeat = true;
+    conf.backend = backend, conf.dtype = dtype, conf.store = store, conf.deterministic = true;
     small_stream(&s, &shape, roomy, 0, 3, 7);
     small_engine(&e, &shape, &conf, &s);
     train(&e, &t);
@@ -66,7 +66,7 @@ static void compare(DType dtype, DType moments)
                    t.state == want.state,
                "%s weights, %s moments, way %d: loss %.9g, not %.9g", dtype_name(dtype), dtype_name(moments), i,
                t.loss[STEPS - 1], want.loss[STEPS - 1]);
-        EXPECT((t.host > 0) == (way[i].away > 0), "%zu on the host", t.host);
+        EXPECT((t.host > 0) == (way[i].offload_fraction > 0), "%zu on the host", t.host);
     }
 }
 

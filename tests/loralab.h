@@ -62,7 +62,7 @@ static inline void rig_open(Rig *r, EngineConf conf, unsigned pictures)
     small_stream(&r->s, &r->shape, conf.budget, 0, 3, pictures);
     if (r->lora.conf.rank) conf.lora = r->lora.conf;
     small_engine(&r->e, &r->shape, &conf, &r->s);
-    r->e.chance = DROPOUT_SEED;
+    r->e.dropout_seed = DROPOUT_SEED;
 }
 
 static inline void rig_close(Rig *r)

@@ -61,7 +61,7 @@ static void compare_arenas(const Case *c, const Engine *e, int rank)
         if (!as_planned(c, i, ran, plan)) note("rank %d: %s: run %zu, plan %zu", rank, name, ran, plan);
     }
     for (int i = 0; i < e->pipe.slots; i++) {
-        const Arena *a = i ? &e->more[i - 1] : &e->arena[A_ACT];
+        const Arena *a = i ? &e->slot_act[i - 1] : &e->arena[A_ACT];
         if (a->peak != e->plan.slot[i])
             note("rank %d: slot %d of %d: run %zu, plan %zu", rank, i, e->pipe.slots, a->peak,
                  e->plan.slot[i]);
@@ -84,7 +84,7 @@ static void rank_main(Peer *p)
     if (!st) st = model_init(&e.model, &e.be, c->weights);
     if (st) printf("rank %d: %s\n", p->rank, status_text()), exit(1);
     engine_publish_weights(&e);
-    e.chance = 1;
+    e.dropout_seed = 1;
     for (int i = 0; i < c->steps && !st; i++) st = step(c, &e, place.at[AX_DP], i, &loss, &norm);
     if (st) note("rank %d: %s", p->rank, status_text());
     compare_arenas(c, &e, p->rank);
@@ -116,7 +116,7 @@ static void draw_offload(Case *c, uint64_t seed)
     if (rng_below(seed, 9, 3, 3) == 0) c->dtype = BF16;
     c->store.moments = rng_below(seed, 9, 4, 2) ? F32 : BF16;
     c->store.split = c->dtype == BF16 && rng_below(seed, 9, 5, 2);
-    c->store.away = away[rng_below(seed, 9, 6, 4)];
+    c->store.offload_fraction = away[rng_below(seed, 9, 6, 4)];
 }
 
 /* In some cases the weights are frozen, and adapters train on all, on some or on the last layer only. */
@@ -151,7 +151,7 @@ static void plan_equals_run(void)
         on_ranks((int)c->rule.world, 0, rank_main);
         empty(c);
         EXPECT(!trouble.any, "%llu: %s offloads %s away %g adapters %s: %s", (unsigned long long)seed,
-               case_text(c), c->mode.offload ? c->mode.offload : "nothing", c->store.away,
+               case_text(c), c->mode.offload ? c->mode.offload : "nothing", c->store.offload_fraction,
                c->lora ? c->lora->target->item[0] : "none", trouble.text);
     }
 }

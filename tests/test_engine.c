@@ -1,11 +1,11 @@
-/* The whole model: plan against run, recompute, packing, tails, frozen parts, auxiliary losses. */
+/* The whole model: plan against run, recompute, packing, padding, frozen parts, auxiliary losses. */
 #include "small.h"
 #include "engine/pipeline_run.h"
 
 #include <omp.h>
 #include <stdatomic.h>
 
-/* Every allocation that our own code asks for passes here and is counted. */
+/* Counts every allocation of our own code. */
 static atomic_long allocations;
 #ifndef TREB_SANITIZE
 void *__libc_malloc(size_t n);
@@ -22,7 +22,7 @@ void *realloc(void *p, size_t n) { count(__builtin_return_address(0)); return __
 
 static const Budget roomy = { .tokens = 120, .patches = 64, .docs = 6, .supervised = 100 };
 
-/* Budgets that these documents fill to the last row. */
+/* Budgets that these documents fill exactly. */
 static Budget exact(const ModelShape *shape, int first, int n, unsigned pictures)
 {
     Stream s;
@@ -62,7 +62,7 @@ static void plan_equals_run(void)
         }
 }
 
-static void allocates_nothing(const char *drop, const char *offload, const LoraConf *lora)
+static void allocates_nothing(const char *recompute, const char *offload, const LoraConf *lora)
 {
     ModelShape shape = small_shape(small_vl_moe);
     EngineConf conf = small_conf(exact(&shape, 0, 3, 7));
@@ -70,19 +70,19 @@ static void allocates_nothing(const char *drop, const char *offload, const LoraC
     Stream s;
     Engine e;
     conf.ranks.micro = 2;
-    EXPECT_OK(recompute_words(conf.policy, &conf.full, drop));
+    EXPECT_OK(recompute_words(conf.policy, &conf.full, recompute));
     EXPECT_OK(offload_words(conf.policy, offload));
     if (lora) conf.lora = *lora;
     small_stream(&s, &shape, conf.budget, 0, 3, 7);
     small_engine(&e, &shape, &conf, &s);
-    e.chance = 1;
+    e.dropout_seed = 1;
     long before = 0;
     Stream *micro[2] = { &s, &s };
     ExpertCounts routing;
     StepSums sums;
     double norm;
     EXPECT_OK(expert_counts_open(&routing, &e));
-    StepStats w = { .routing = &routing };
+    StepStats w = { .experts = &routing };
     for (int i = 0; i < 3; i++) {                            /* the first step warms OpenMP up */
         if (i == 1) before = allocations;
         EXPECT_OK(pipeline_run(&e, micro, 2, &sums, &w, NULL));
@@ -218,14 +218,14 @@ static void odd_batches(void)
     small_stream(&s, &shape, roomy, 0, 3, 7);
     small_engine(&e, &shape, &conf, &s);
     small_step(&e, 1.0f);
-    stream_clear(&s);                                        /* nothing at all */
+    stream_clear(&s);                                        /* an empty stream */
     engine_upload(&e, &s);
     Losses l = small_step(&e, 0.0f);
     EXPECT(l.total == 0, "an empty batch has loss %g", l.total);
     for (size_t i = 0; i < grad_bytes(&e) / 4; i++)
         if (((float *)e.arena[A_GRAD].base)[i] != 0) { EXPECT(0, "an empty batch has a gradient"); break; }
     static SmallDoc doc;
-    Document d = small_doc(&doc, 1, false, 9);               /* text, and nothing to predict */
+    Document d = small_doc(&doc, 1, false, 9);               /* text without a supervised token */
     for (int64_t i = 0; i < doc.n; i++) doc.targets[i] = -1;
     EXPECT_OK(stream_add(&s, &d));
     engine_upload(&e, &s);
@@ -233,8 +233,8 @@ static void odd_batches(void)
     EXPECT(l.ce == 0 && isfinite(l.aux) && l.aux > 0, "ce %g aux %g", l.ce, l.aux);
     for (int i = 0; i < e.model.params.n; i++) {
         const Param *p = e.model.params.p[i];
-        EXPECT(p->step.has_grad == (p->group == G_LLM), "%s: live %d on a batch without pictures", p->piece[0].name,
-               p->step.has_grad);
+        EXPECT(p->step.has_grad == (p->group == G_LLM), "%s: live %d on a batch without pictures",
+               p->piece[0].name, p->step.has_grad);
     }
     engine_close(&e);
     stream_close(&s);
@@ -280,10 +280,11 @@ static void frozen_parts_cost_nothing(void)
         for (int i = 0; i < e.model.params.n; i++) {
             const Param *p = e.model.params.p[i], *q = all.model.params.p[i];
             if (c.frozen[p->group])
-                EXPECT(!t_has(p->shard.g) && !p->step.has_grad, "%s: frozen with a gradient", p->piece[0].name);
-            else
-                EXPECT(!memcmp(p->shard.g.data, q->shard.g.data, (size_t)t_bytes(p->shard.g)), "frozen %d: %s differs", g,
+                EXPECT(!t_has(p->shard.g) && !p->step.has_grad, "%s: frozen with a gradient",
                        p->piece[0].name);
+            else
+                EXPECT(!memcmp(p->shard.g.data, q->shard.g.data, (size_t)t_bytes(p->shard.g)),
+                       "frozen %d: %s differs", g, p->piece[0].name);
         }
         engine_close(&e);
     }

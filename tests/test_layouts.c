@@ -221,14 +221,14 @@ static void expect_planned(const Case *c, int rank)
     EXPECT_OK(pipeline_run(&e, micro, conf.ranks.micro, &sums, NULL, NULL));
     EXPECT(turns > 0 || e.pipe.warmup == e.pipe.actions / 2, "nothing was woven");
     for (int i = 0; i < e.pipe.slots; i++) {
-        const Arena *a = i ? &e.more[i - 1] : &e.arena[A_ACT];
+        const Arena *a = i ? &e.slot_act[i - 1] : &e.arena[A_ACT];
         EXPECT(a->peak == e.plan.slot[i], "slot %d: run %zu, plan %zu", i, a->peak, e.plan.slot[i]);
     }
     for (ArenaId i = A_ACT; i < ARENA_N; i++)
         EXPECT(engine_arena_peak(&e, i) == e.plan.bytes[i], "%s: run %zu, plan %zu", engine_arena_label(i),
                engine_arena_peak(&e, i), e.plan.bytes[i]);
-    EXPECT(e.beside.peak == e.plan.beside && e.plan.beside > 0, "scratch beside: run %zu, plan %zu", e.beside.peak,
-           e.plan.beside);
+    EXPECT(e.overlap_scratch.peak == e.plan.overlap_scratch && e.plan.overlap_scratch > 0, "scratch beside: run %zu, plan %zu", e.overlap_scratch.peak,
+           e.plan.overlap_scratch);
     engine_close(&e);
     comm_close(world);
 }

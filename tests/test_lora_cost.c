@@ -124,8 +124,8 @@ static void check_counts(const Case *x)
     const LoraCost *a = &adapted;
     double n = sum(&a->first) + sum(&a->last);
     for (int l = 0; l < x->ask.task.model->text.L; l++) n += sum(&a->layer[a->of[l]].trained);
-    EXPECT(n == (double)(a->trains.pairs + a->trains.whole), "%s: %.0f of %.0f", x->text, n,
-           (double)(a->trains.pairs + a->trains.whole));
+    EXPECT(n == (double)(a->trains.adapters + a->trains.whole), "%s: %.0f of %.0f", x->text, n,
+           (double)(a->trains.adapters + a->trains.whole));
 }
 
 /* ---- against the dry run ---- */

@@ -101,7 +101,7 @@ static void rank_main(Peer *p)
     open_rank(&e, p, &place);
     for (int i = 0; i < LORA_STEPS; i++) {
         double loss = 0, norm = 0;
-        e.chance = CHANCE + (uint64_t)i;
+        e.dropout_seed = CHANCE + (uint64_t)i;
         Status st = step(&the_case, &e, place.at[AX_DP], i, &loss, &norm);
         if (st) note("rank %d, step %d: %s", p->rank, i, status_text());
         else if (fabs(loss - want.loss[i]) > 1e-5 * fabs(want.loss[i]) ||
@@ -125,7 +125,7 @@ static void alone(const Case *c)
     engine_close(&want.e);
     open_alone(&want.e, c, conf);
     for (int i = 0; i < LORA_STEPS; i++) {
-        want.e.chance = CHANCE + (uint64_t)i;
+        want.e.dropout_seed = CHANCE + (uint64_t)i;
         EXPECT_OK(step(c, &want.e, 0, i, &want.loss[i], &want.norm[i]));
     }
     want.lora = c->lora, want.seed = c->weights;

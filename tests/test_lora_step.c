@@ -154,15 +154,15 @@ static void dropout_depends_on_the_seed(void)
     rig_open(&r, conf, 7);
     fill_b(&r.e, 5);
     double one = rig_loss(&r), again = rig_loss(&r);
-    r.e.chance = DROPOUT_SEED + 1;
+    r.e.dropout_seed = DROPOUT_SEED + 1;
     double other = rig_loss(&r);
-    r.e.chance = 0;
+    r.e.dropout_seed = 0;
     double all = rig_loss(&r);
     EXPECT(one == again, "the same seed: %.12g, %.12g", one, again);
     EXPECT(one != other && one != all && other != all, "losses %.12g, %.12g, and with all %.12g", one, other,
            all);
     for (int i = 0; i < 2; i++) {
-        r.e.chance = i ? DROPOUT_SEED : 0;
+        r.e.dropout_seed = i ? DROPOUT_SEED : 0;
         engine_evaluate(&r.e, 0.1f);
         EXPECT_OK(engine_read_losses(&r.e, &l[i]));
     }

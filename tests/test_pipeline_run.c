@@ -1,21 +1,22 @@
-/* One step over several micro-batches: the gradient is that of the tokens, however they are cut. */
+/* One step over several micro-batches: the gradient does not depend on how documents are split into them. */
 #include "small.h"
 #include "engine/pipeline_run.h"
 
 #include <omp.h>
 
-static const Budget roomy = { .tokens = 160, .patches = 96, .docs = 8, .supervised = 140 };
+static const Budget large = { .tokens = 160, .patches = 96, .docs = 8, .supervised = 140 };
 
 typedef struct Cut { int first, n; } Cut;                    /* documents of one micro-batch */
 
-/* Gradients of documents 0 .. 4 cut as told, into out; the sums of the step. */
+/* Gradients of documents 0 .. 4, split by `cut`, into out; returns the sums of the step. */
 static StepSums run(float **out, size_t *n, AuxForm form, bool over_step, float z, const Cut *cut, int cuts)
 {
     ModelShape shape = small_shape(small_vl_moe);
-    Budget b = roomy;
+    Budget b = large;
     b.by_document = form == AUX_DOCUMENT;
     EngineConf conf = small_conf(b);
-    conf.aux = form, conf.aux_over_step = over_step, conf.aux_coeff = form ? 0.5f : 0, conf.z_coeff = z, conf.ranks.micro = cuts;
+    conf.aux = form, conf.aux_over_step = over_step, conf.aux_coeff = form ? 0.5f : 0, conf.z_coeff = z,
+    conf.ranks.micro = cuts;
     Stream s[5], *micro[5], full;
     StreamShape ss = shape_stream(&shape);
     Engine e;
@@ -59,7 +60,8 @@ static void cutting_changes_nothing(void)
         EXPECT(apart(a, c, n) < 1e-6, "five micro-batches: gradients differ by %.3g", apart(a, c, n));
         EXPECT(fabs(x.total - y.total) < 1e-6 * x.total && fabs(x.total - z.total) < 1e-6 * x.total,
                "losses %.9g %.9g %.9g", x.total, y.total, z.total);
-        EXPECT(x.supervised == y.supervised && x.docs == 5 && z.docs == 5 && z.token_budget == 5 * roomy.tokens,
+        EXPECT(x.supervised == y.supervised && x.docs == 5 && z.docs == 5 &&
+                   z.token_budget == 5 * large.tokens,
                "counts");
         free(a), free(b), free(c);
     }
@@ -67,11 +69,11 @@ static void cutting_changes_nothing(void)
 
 static void order_changes_nothing(void)
 {
-    const Cut turned[] = { { 2, 3 }, { 0, 2 } };
+    const Cut swapped[] = { { 2, 3 }, { 0, 2 } };
     float *a, *b;
     size_t n;
     run(&a, &n, AUX_DOCUMENT, false, 0.05f, halves, 2);
-    run(&b, &n, AUX_DOCUMENT, false, 0.05f, turned, 2);
+    run(&b, &n, AUX_DOCUMENT, false, 0.05f, swapped, 2);
     EXPECT(apart(a, b, n) < 1e-6, "gradients differ by %.3g", apart(a, b, n));
     free(a), free(b);
 }
@@ -89,15 +91,15 @@ static void global_is_layer_for_one_micro_batch(void)
 static void global_counts_the_step_so_far(void)
 {
     ModelShape shape = small_shape(small_vl_moe);
-    EngineConf conf = small_conf(roomy);
+    EngineConf conf = small_conf(large);
     conf.aux = AUX_LAYER, conf.aux_over_step = true, conf.ranks.micro = 2;
     StreamShape ss = shape_stream(&shape);
-    Stream full = stream_full(&ss, &roomy), s[2], *micro[2] = { &s[0], &s[1] };
+    Stream full = stream_full(&ss, &large), s[2], *micro[2] = { &s[0], &s[1] };
     Engine e;
     enum { LE = 2 * 5 };
     double count[LE] = { 0 }, tokens = 0, want = 0;
-    small_stream(&s[0], &shape, roomy, 0, 2, 0x15);
-    small_stream(&s[1], &shape, roomy, 2, 3, 0x15);
+    small_stream(&s[0], &shape, large, 0, 2, 0x15);
+    small_stream(&s[1], &shape, large, 2, 3, 0x15);
     EXPECT_OK(engine_open(&e, &shape, &conf, &full));
     EXPECT_OK(model_init(&e.model, &e.be, 3));
     engine_publish_weights(&e);
@@ -134,12 +136,12 @@ static void nothing_to_learn(void)
 static void groups_have_their_rates(void)
 {
     ModelShape shape = small_shape(small_vl_moe);
-    EngineConf conf = small_conf(roomy);
+    EngineConf conf = small_conf(large);
     Stream s;
     Engine e;
     float lr[GROUP_N] = { 0, 1e-3f, 0 };
     OptimConf o = { .adam = { 1.0f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 1 }, .group_lr = lr };
-    small_stream(&s, &shape, roomy, 0, 3, 7);
+    small_stream(&s, &shape, large, 0, 3, 7);
     small_engine(&e, &shape, &conf, &s);
     size_t bytes = e.arena[A_PARAM].used;
     char *before = malloc(bytes);

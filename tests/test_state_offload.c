@@ -22,9 +22,9 @@ static void check_memory(const Engine *e, size_t pushes, const LedgerHost *moved
                  engine_arena_peak(e, (ArenaId)i), e->plan.bytes[i]);
     }
     if (now != pushes) note("rank %d: a step took memory", e->mesh.rank);
-    if (moved->in != e->plan.once.host.in || moved->out != e->plan.once.host.out)
+    if (moved->in != e->plan.step_ledger.host.in || moved->out != e->plan.step_ledger.host.out)
         note("rank %d: %lld bytes in, %lld out; planned %lld, %lld", e->mesh.rank, (long long)moved->in,
-             (long long)moved->out, (long long)e->plan.once.host.in, (long long)e->plan.once.host.out);
+             (long long)moved->out, (long long)e->plan.step_ledger.host.in, (long long)e->plan.step_ledger.host.out);
 }
 
 static size_t pushes_of(const Engine *e)
@@ -51,7 +51,7 @@ static void rank_main(Peer *p)
             const Param *q = e.model.params.p[k];
             all &= q->step.has_grad || q->unused;
         }
-        if (all || !c->store.away) check_memory(&e, pushes, &now);
+        if (all || !c->store.offload_fraction) check_memory(&e, pushes, &now);
     }
     shard_wait_weights(&e.shard);
     t->state = state_hash(&e.be, &e.model.params);
@@ -69,7 +69,7 @@ static const char *store_text(const OptimStore *o)
 {
     static char t[96];
     snprintf(t, sizeof t, "%s moments%s, %g away, parcels of %lld", dtype_name(o->moments),
-             o->split ? ", split masters" : "", o->away, (long long)o->parcel);
+             o->split ? ", split masters" : "", o->offload_fraction, (long long)o->offload_chunk);
     return t;
 }
 
@@ -89,7 +89,7 @@ static void compare_stores(Case *c, const OptimStore *other, int others)
         for (int r = 0; r < c->rule.world; r++) same &= same_result(&results[r], &want[r]);
         EXPECT(same && !trouble.any, "%s: %s: %s", case_text(c), store_text(&other[i]),
                trouble.any ? trouble.text : "another result");
-        EXPECT((parcels > 0) == (other[i].away > 0), "%lld parcels", (long long)parcels);
+        EXPECT((parcels > 0) == (other[i].offload_fraction > 0), "%lld parcels", (long long)parcels);
     }
 }
 
@@ -178,16 +178,16 @@ static void bytes_of_a_parameter(void)
         double each = (double)optim / (double)n;
         EXPECT(fabs(each - (double)row[i].each) < 0.02 * (double)row[i].each && !p.bytes[A_HOST],
                "row %zu: %.2f bytes a parameter", i, each);
-        o.away = 1, o.parcel = 256;
+        o.offload_fraction = 1, o.offload_chunk = 256;
         EnginePlan q = plan_of(row[i].dtype, o);
         size_t ring = 3 * 256 * row[i].each;
         EXPECT(q.bytes[A_HOST] + q.bytes[A_OPTIM] == p.bytes[A_OPTIM] + ring && q.bytes[A_OPTIM] < 2 * ring,
                "row %zu: %zu on the host and %zu, %zu without", i, q.bytes[A_HOST], q.bytes[A_OPTIM],
                p.bytes[A_OPTIM]);
-        double moved = (double)q.once.host.in / (double)q.bytes[A_HOST];     /* less the arena's own grid */
-        EXPECT(q.once.host.in == q.once.host.out && moved <= 1 && moved > 0.98 && !p.once.host.in,
-               "row %zu: %lld bytes in, %zu are there", i, (long long)q.once.host.in, q.bytes[A_HOST]);
-        o.away = 0.3;
+        double moved = (double)q.step_ledger.host.in / (double)q.bytes[A_HOST];     /* less the arena's own grid */
+        EXPECT(q.step_ledger.host.in == q.step_ledger.host.out && moved <= 1 && moved > 0.98 && !p.step_ledger.host.in,
+               "row %zu: %lld bytes in, %zu are there", i, (long long)q.step_ledger.host.in, q.bytes[A_HOST]);
+        o.offload_fraction = 0.3;
         q = plan_of(row[i].dtype, o);
         double share = (double)q.bytes[A_HOST] / (double)(p.bytes[A_OPTIM]);
         EXPECT(share >= 0.29 && share < 0.6, "row %zu: a share of %.2f is away", i, share);

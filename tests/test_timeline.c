@@ -418,7 +418,7 @@ static void dry_run_of_a_model(void)
     EXPECT(near(t.forward + t.backward, all(t.op, LEDGER_OPS)), "%g, work %g", t.forward + t.backward,
            all(t.op, LEDGER_OPS));
     EXPECT(t.update > 0 && t.gather == 0 && all(t.comm, LEDGER_GROUPS) == 0, "alone");
-    EXPECT(!plan.ledger.meter && !plan.once.meter, "the listener is detached");
+    EXPECT(!plan.ledger.meter && !plan.step_ledger.meter, "the listener is detached");
     plan_tiny(&wide, &other, &hw, 4, 4, 0);
     EXPECT(wide.exposed[GR_etp_ep] > 0 && all(wide.once_comm, LEDGER_GROUPS) > 0, "four ranks");
     plan_tiny(&sharded, &other, &hw, 4, 1, 3);

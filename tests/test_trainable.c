@@ -1,22 +1,22 @@
-/* What trains, by kinds of modules: sums against the parameters themselves, names without numbers, and what
- * is left out is said with a reason. */
+/* The trainable summary: its sums equal those of the parameters, names have stars for numbers, and modules
+ * that are not adapted are listed with the reason. */
 #include "small.h"
 #include "train/trainable.h"
 
 static char text[20000];
-static int  louds;
+static int  warnings;
 
-static void hear(void *self, bool loud, const char *line)
+static void collect(void *self, bool warning, const char *line)
 {
     size_t at = strlen(text);
-    snprintf(text + at, sizeof text - at, "%s%s\n", loud ? "LOUD " : "", line);
-    louds += loud;
+    snprintf(text + at, sizeof text - at, "%s%s\n", warning ? "WARN " : "", line);
+    warnings += warning;
 }
 
 static void listen(const TrainableSummary *t)
 {
-    text[0] = 0, louds = 0;
-    trainable_print(t, hear, NULL);
+    text[0] = 0, warnings = 0;
+    trainable_print(t, collect, NULL);
 }
 
 static const ModuleKind *find(const TrainableSummary *t, const char *name)
@@ -35,7 +35,7 @@ static LoraConf conf_of(const WordList *target)
 #define WORDS(...) &(WordList){ LIST(__VA_ARGS__), sizeof LIST(__VA_ARGS__) / sizeof(char *) }
 #define LAYERS "model.language_model.layers.*."
 
-/* Whatever was asked for: kinds add up to the tensors that a model declares and leaves unfrozen. */
+/* For any targets the kinds add up to the unfrozen tensors of the model. */
 static void adds_up(void)
 {
     static const char *const asked[] = { "all-linear", "all-attention", "experts", "vision", "q_proj",
@@ -53,10 +53,10 @@ static void adds_up(void)
             for (int k = 0; k < m.params.n; k++)
                 if (!m.params.p[k]->frozen) pairs += param_count(m.params.p[k]);
             for (int k = 0; k < t.n; k++)
-                if (t.kind[k].fate == MODULE_ADAPTED) kinds += t.kind[k].params;
-            EXPECT(pairs && pairs == kinds && pairs == t.pairs && !t.whole,
+                if (t.kind[k].status == MODULE_ADAPTED) kinds += t.kind[k].params;
+            EXPECT(pairs && pairs == kinds && pairs == t.adapters && !t.whole,
                    "%s: %lld, in kinds %lld, sum %lld", asked[i], (long long)pairs, (long long)kinds,
-                   (long long)t.pairs);
+                   (long long)t.adapters);
             trainable_close(&t);
             model_close(&m);
         }
@@ -73,19 +73,19 @@ static void says_what(void)
     EXPECT(q && q->modules == 3 && q->most == 4 && q->params == 3 * 4 * (40 + 72), "q_proj");
     EXPECT(k && k->modules == 3 && k->params == 3 * 4 * (40 + 36), "k_proj");
     EXPECT(up && up->modules == 2 && up->params == 2 * 5 * 4 * (40 + 48), "gate_up_proj");
-    EXPECT(gate && gate->fate == MODULE_NOT_ADAPTED && gate->modules == 2, "routers are left");
-    EXPECT(find(&t, "lm_head") && find(&t, "lm_head")->fate == MODULE_NOT_ADAPTED, "the head is left");
+    EXPECT(gate && gate->status == MODULE_NOT_ADAPTED && gate->modules == 2, "routers are left");
+    EXPECT(find(&t, "lm_head") && find(&t, "lm_head")->status == MODULE_NOT_ADAPTED, "the head is left");
     listen(&t);
-    EXPECT(louds == 2 && strstr(text, ", mlp.gate): 2 x " LAYERS "mlp.gate, ") &&
+    EXPECT(warnings == 2 && strstr(text, ", mlp.gate): 2 x " LAYERS "mlp.gate, ") &&
                strstr(text, "frozen in bf16"), "%s", text);
     Json *o = trainable_json(&t);
-    EXPECT(json_integer_value(json_object_get(o, "adapters")) == t.pairs &&
+    EXPECT(json_integer_value(json_object_get(o, "adapters")) == t.adapters &&
                (int)json_array_size(json_object_get(o, "kinds")) == t.n, "JSON");
     json_decref(o);
     trainable_close(&t);
 }
 
-/* A freeze, a word that names little, a module that trains whole. */
+/* A frozen part, a target that matches few modules, a module of modules_to_save. */
 static void says_why(void)
 {
     ModelShape  s = small_shape(small_vl_moe);
@@ -94,17 +94,18 @@ static void says_why(void)
     TrainableSummary t;
     EXPECT_OK(trainable_open(&t, &s, vit, &c, F32));
     listen(&t);
-    EXPECT(louds == 3 && strstr(text, "model.visual.blocks.*.attn.qkv") &&
+    EXPECT(warnings == 3 && strstr(text, "model.visual.blocks.*.attn.qkv") &&
                strstr(text, "model.freeze_vit is set"), "%s", text);
     trainable_close(&t);
     c = conf_of(WORDS("q_proj")), c.save = WORDS("mlp.gate", "embed_tokens");
     EXPECT_OK(trainable_open(&t, &s, NULL, &c, F32));
     listen(&t);
     const ModuleKind *gate = find(&t, LAYERS "mlp.gate");
-    EXPECT(gate && gate->fate == MODULE_TRAINED && gate->params == 2 * 5 * 40, "a router that trains whole");
+    EXPECT(gate && gate->status == MODULE_TRAINED && gate->params == 2 * 5 * 40,
+           "a router that trains whole");
     EXPECT(t.whole == gate->params + 97 * 40 && strstr(text, "whole") &&
                strstr(text, LAYERS "self_attn.v_proj"), "%lld of %s", (long long)t.whole, text);
-    EXPECT(!strstr(text, "work for nothing"), "rank 4 is of use: %s", text);
+    EXPECT(!strstr(text, "a higher rank adds cost"), "rank 4 is of use: %s", text);
     trainable_close(&t);
     c = conf_of(WORDS("q_proj")), c.save = WORDS("visual.merger");
     EXPECT_OK(trainable_open(&t, &s, NULL, &c, F32));
@@ -114,12 +115,12 @@ static void says_why(void)
     c = conf_of(WORDS("mlp.gate", "q_proj")), c.rank = 6;
     EXPECT_OK(trainable_open(&t, &s, NULL, &c, F32));
     listen(&t);
-    EXPECT(strstr(text, "LOUD rank 6 of " LAYERS "mlp.gate: its smaller side is 5") &&
+    EXPECT(strstr(text, "WARN rank 6 of " LAYERS "mlp.gate: its smaller dimension is 5") &&
                !strstr(text, "rank 6 of " LAYERS "self_attn"), "%s", text);
     trainable_close(&t);
 }
 
-/* Of an adapter that was loaded a freeze leaves pairs, which do not train. */
+/* A loaded adapter on a frozen part stays in the model and does not train. */
 static void frozen_pairs_do_not_train(void)
 {
     static const LoraTarget exact[] = { { "model.visual.blocks.0.attn.qkv", 2, 4 },
@@ -130,8 +131,9 @@ static void frozen_pairs_do_not_train(void)
     TrainableSummary t;
     EXPECT_OK(trainable_open(&t, &s, llm, &c, F32));
     listen(&t);
-    const ModuleKind *qkv = find(&t, "model.visual.blocks.*.attn.qkv"), *q = find(&t, LAYERS "self_attn.q_proj");
-    EXPECT(qkv && q && t.pairs == qkv->params && q->fate == MODULE_NOT_ADAPTED, "%s", text);
+    const ModuleKind *qkv = find(&t, "model.visual.blocks.*.attn.qkv"),
+                     *q   = find(&t, LAYERS "self_attn.q_proj");
+    EXPECT(qkv && q && t.adapters == qkv->params && q->status == MODULE_NOT_ADAPTED, "%s", text);
     EXPECT(strstr(text, "model.freeze_llm is set"), "%s", text);
     trainable_close(&t);
 }
@@ -143,7 +145,8 @@ static void without_adapters(void)
     TrainableSummary t;
     EXPECT_OK(trainable_open(&t, &s, vit, NULL, F32));
     listen(&t);
-    EXPECT(!t.n && !t.pairs && t.whole == t.base - t.group[G_VIT] && !louds, "%lld", (long long)t.whole);
+    EXPECT(!t.n && !t.adapters && t.whole == t.base - t.group[G_VIT] && !warnings, "%lld",
+           (long long)t.whole);
     EXPECT(strstr(text, "vision tower") && strstr(text, "frozen") && strstr(text, "trained"), "%s", text);
     trainable_close(&t);
 }

@@ -36,7 +36,8 @@ static void resumes_to_the_bit(void)
 {
     static const char *const kinds[] = {
         "model.dtype=float32\nmoe.aux_loss_type=global",
-        "model.dtype=bfloat16\nmoe.aux_loss_type=sequence\nmoe.z_loss_coeff=0.01\nmemory.recompute=[moe_act]\n"
+        "model.dtype=bfloat16\nmoe.aux_loss_type=sequence\nmoe.z_loss_coeff=0.01\n"
+        "memory.recompute=[moe_act]\n"
         "memory.activation_offload=[core_attn, moe_act, vision]\nmemory.activation_offload_fraction=0.5",
         "model.dtype=bfloat16\nmodel.freeze_vit=true\nmemory.recompute=[full]\nmemory.recompute_layers=2\n"
         "memory.activation_offload=[attn_norm]"
@@ -64,7 +65,7 @@ static void resumes_to_the_bit(void)
 
         snprintf(text + strlen(text), sizeof text - strlen(text), "\ncheckpoint.resume_from_checkpoint=auto");
         runlab_recipe(&c, &lab, "parts", text);
-        if (!k) omp_set_num_threads(2);                      /* how many threads is nobody's business */
+        if (!k) omp_set_num_threads(2);                      /* the number of threads does not matter */
         open_or_die(&t, &c);
         EXPECT(t.step == 2 && t.updates == 2, "resumed after step %lld", (long long)t.step);
         for (int i = 2; i < 5; i++) {
@@ -88,12 +89,12 @@ static void refuses(void)
         { "parallel.layout=Et", "parallel.layout", E_CONFIG },
         { "lora.alpha=8", "lora.rank = 0", E_CONFIG },
         { "lora.target_modules=[all-linear]", "set lora.rank", E_CONFIG },
-        { "lora.target_modules=[q_proj]", "lora.target_modules: there are no adapters", E_CONFIG },
+        { "lora.target_modules=[q_proj]", "lora.target_modules: lora.rank = 0 means no adapters", E_CONFIG },
         { "lora.rank=8\nlora.alpha=0", "lora.alpha = 0", E_CONFIG },
         { "lora.rank=8\nlora.target_modules=[]", "is empty", E_CONFIG },
         { "lora.rank=8\nlora.target_modules=[q_prj]", "nearest is q_proj", E_CONFIG },
         { "lora.rank=8\nlora.target_modules=[q_proj]\noptim.vit_lr=1e-4", "optim.vit_lr", E_CONFIG },
-        { "lora.rank=8\nlora.path=there", "lora.rank: the adapter of lora.path", E_CONFIG },
+        { "lora.rank=8\nlora.path=there", "lora.rank: the adapter at lora.path", E_CONFIG },
         { "model.freeze_vit=true\noptim.vit_lr=1e-4", "optim.vit_lr", E_CONFIG },
         { "memory.activation_offload=[moe_acts]", "expert_fc1", E_CONFIG },
         { "memory.activation_offload=[expert_fc1]\nmemory.recompute=[moe]", "drops", E_CONFIG },
@@ -229,7 +230,7 @@ static Json *metrics_line(const char *run, int64_t step, const char *key)
     return found;
 }
 
-/* Evaluation, best, answers, a signal, and the same run to its end: one story in metrics.jsonl. */
+/* Evaluation, the best checkpoint, answers, a signal, and resuming: metrics.jsonl is that of one run. */
 static void signal_and_evaluation(void)
 {
     Config c;
@@ -307,7 +308,7 @@ static void signal_and_evaluation(void)
     folder_remove(lab_path("signal"));
 }
 
-/* What a run exports is what another one starts from. */
+/* A run starts from the weights that another one exported. */
 static void starts_from_an_export(void)
 {
     Config c;
@@ -345,7 +346,7 @@ static void held_out_by_split(void)
     folder_remove(lab_path("split"));
 }
 
-/* The schedule's group rates, clipping, decay and a frozen part in one run of the real thing. */
+/* Learning rates of groups, clipping, weight decay and a frozen part in one run. */
 static void frozen_parts_stay(void)
 {
     Config c;
@@ -357,9 +358,11 @@ static void frozen_parts_stay(void)
     uint64_t before = tiny_hash(vit->shard.w.data, (size_t)t_bytes(vit->shard.w), 1),
              other = tiny_hash(merger->shard.w.data, (size_t)t_bytes(merger->shard.w), 1);
     for (int i = 0; i < 3; i++) step_or_die(&t, &r);
-    EXPECT(tiny_hash(vit->shard.w.data, (size_t)t_bytes(vit->shard.w), 1) == before && !t_has(vit->shard.g) && !t_has(vit->shard.m),
+    EXPECT(tiny_hash(vit->shard.w.data, (size_t)t_bytes(vit->shard.w), 1) == before && !t_has(vit->shard.g) &&
+               !t_has(vit->shard.m),
            "the tower moved");
-    EXPECT(tiny_hash(merger->shard.w.data, (size_t)t_bytes(merger->shard.w), 1) != other, "the mergers did not");
+    EXPECT(tiny_hash(merger->shard.w.data, (size_t)t_bytes(merger->shard.w), 1) != other,
+           "the mergers did not");
     EXPECT(t.engine.plan.ledger.by_part[PART_VISION].flops > 0, "it still looks at pictures");
     trainer_close(&t), config_close(&c);
     folder_remove(lab_path("frozen"));
@@ -440,7 +443,8 @@ static void text_of_times(void)
 {
     char out[32];
     EXPECT(!strcmp(progress_time_text(out, 8.4), "8s") && !strcmp(progress_time_text(out, 2460), "41m") &&
-               !strcmp(progress_time_text(out, 7500), "2h05m") && !strcmp(progress_time_text(out, 200000), "2d07h") &&
+               !strcmp(progress_time_text(out, 7500), "2h05m") &&
+               !strcmp(progress_time_text(out, 200000), "2d07h") &&
                !strcmp(progress_time_text(out, NAN), "0s"),
            "%s", out);
 }

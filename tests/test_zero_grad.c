@@ -1,14 +1,14 @@
-/* A tensor that trains and gets no gradient ends the run, and what looks like one does not; on ranks all find
- * the same: routers that choose one expert, whose weight is 1 whatever they say. */
+/* A trainable tensor whose gradient stays zero ends the run; steps that do not count do not. All ranks find
+ * the same, here with routers that choose one expert: its weight is 1 whatever the logits are. */
 #include "layoutlab.h"
 #include "runlab.h"
 #include "train/zero_grad.h"
 
 static const float some[GROUP_N] = { 1e-3f, 1e-3f, 1e-3f }, none[GROUP_N] = { 0 };
 
-/* ---- by hand ---- */
+/* ---- gradients made by hand ---- */
 
-/* A weight with a pair beside it, a merger, and what a rank would have found of their gradients. */
+/* A weight with an adapter and a merger, and squares of gradients as a rank would have them. */
 typedef struct Hand { Model m; Mesh mesh; ZeroGradCheck s; Lora lora; Param *w, *a, *b, *merger; } Hand;
 
 static void hand_open(Hand *h, Comm *world)
@@ -34,7 +34,7 @@ static void hand_close(Hand *h)
     mesh_close(&h->mesh);
 }
 
-/* A step in which these had a gradient. */
+/* A step with these squares of gradients. */
 static int hand_step(Hand *h, const float *lr, double a, double second, double b, double merger)
 {
     const double all[] = { -1, 0, a, second, b, merger };
@@ -90,7 +90,7 @@ static void close_run(Trainer *t, Config *c)
     folder_remove(lab_path("still"));
 }
 
-/* Queries that are zero say nothing to anybody; without a learning rate they stay so. */
+/* Query weights of zero give keys a zero gradient; without a learning rate they stay zero. */
 static void ends_the_run(void)
 {
     Trainer t;
@@ -103,13 +103,13 @@ static void ends_the_run(void)
         if (never) EXPECT_OK(trainer_run(&t));
         else EXPECT_FAIL(trainer_run(&t), E_CHECK, "model.language_model.layers.1.self_attn.q_proj.weight");
         EXPECT(t.step == (never ? 4 : 3), "after step %lld", (long long)t.step);
-        EXPECT(never || strstr(status_text(), "of 2 others"), "%s", status_text());
+        EXPECT(never || strstr(status_text(), "of 2 other tensors"), "%s", status_text());
         EXPECT(never || file_is(lab_path("still/checkpoint-2/MANIFEST.json")), "what was saved stays");
         close_run(&t, &c);
     }
 }
 
-/* A pair beside such a query: its B hears nothing, and its A is not asked. */
+/* An adapter on such a query: its B has a zero gradient, and its A is not checked before B moves. */
 static void names_the_pair(void)
 {
     Trainer t;
@@ -124,7 +124,8 @@ static void names_the_pair(void)
     close_run(&t, &c);
 }
 
-/* Text alone, a start without a learning rate, one micro-batch a step, pairs whose B is zero. */
+/* Steps that do not count: text only, a learning rate of 0, one micro-batch a step, adapters whose B is
+ * zero. */
 static void no_false_alarm(void)
 {
     static const char *const kinds[] = { "moe.aux_loss_coeff=0",
@@ -165,18 +166,19 @@ static void rank_main(Peer *p)
         found = zero_grad_count_step(&s, &e.mesh, some);
     }
     for (int i = 0; i < s.n; i++) {
-        const Param *q = s.learner[i].p;
+        const Param *q = s.tensor[i].p;
         routers += q->linear == LINEAR_ROUTER;
-        if ((s.learner[i].in_a_row == 3) != (q->linear == LINEAR_ROUTER))
+        if ((s.tensor[i].in_a_row == 3) != (q->linear == LINEAR_ROUTER))
             note("rank %d, %s: %s was zero in %lld steps", p->rank, case_text(&the_case),
-                 q->piece[s.learner[i].piece].name, (long long)s.learner[i].in_a_row);
+                 q->piece[s.tensor[i].piece].name, (long long)s.tensor[i].in_a_row);
     }
     seen[p->rank].found = found, seen[p->rank].routers = routers;
     zero_grad_close(&s);
     engine_close(&e);
 }
 
-/* Slices of every kind: who has nothing of a tensor, or a part that got nothing, knows what all know. */
+/* Every kind of shard: a rank without a part of the tensor, or with a part whose gradient is zero, agrees
+ * with all. */
 static void ranks_agree(void)
 {
     static const char *const layouts[] = { " cp=2 zero=0", " ep=4 zero=2", " pp=2 tp=2 zero=1",
@@ -223,7 +225,8 @@ static void stage_main(Peer *p)
     trainer_close(&t), config_close(&c);
 }
 
-/* What one stage finds ends all, with the same words; what both were saving is whole. */
+/* A tensor of one pipeline stage ends all ranks with the same message; the checkpoint being saved is
+ * complete. */
 static void stages_end_together(void)
 {
     trouble.any = false;

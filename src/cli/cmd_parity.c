@@ -424,7 +424,7 @@ static Status train_steps(Parity *p)
 static Status open_engine(Parity *p)
 {
     EngineConf conf = { .backend   = p->backend,
-                        .repeat    = true,
+                        .deterministic = true,
                         .dtype     = p->dtype,
                         .budget    = p->c.stream.budget,
                         .aux       = AUX_POOLED,

@@ -35,7 +35,7 @@ static Status plan_changed(void *self, const Config *c, double *bytes)
 static Status advise(FitAdvice *a, PlanAsk *p, const DryRun *d)
 {
     FitRequest ask = { .recipe = &p->recipe, .shape = &d->shape, .ranks = d->ranks, .per_node = d->per_node,
-                   .bytes = (double)dryrun_peak(d, NULL), .room = 0.97 * p->hw.capacity - p->hw.fixed,
+                   .bytes = (double)dryrun_peak(d, NULL), .available = 0.97 * p->hw.capacity - p->hw.fixed,
                    .plan = plan_changed, .self = p };
     return fit_advise(a, &ask);
 }

@@ -1,5 +1,4 @@
-/* engine/batching.h -- what a recipe and a model's shape say about micro-batches: budgets, their number,
- * patches. */
+/* engine/batching.h -- the micro-batches of a recipe and a model: budgets, their number, patches. */
 #ifndef ENGINE_BATCHING_H
 #define ENGINE_BATCHING_H
 

@@ -7,7 +7,7 @@ Status decode_open(Decode *d, Engine *e)
 {
     int64_t docs = e->conf.decode.docs, T = e->conf.budget.tokens;
     *d = (Decode){ .e = e };
-    REQUIRE(docs > 0, "decode: the engine was opened without room for it");
+    REQUIRE(docs > 0, "decode: the engine was opened without EngineConf.decode");
     d->slot   = calloc((size_t)docs, sizeof *d->slot);
     d->len    = calloc((size_t)docs, sizeof *d->len);
     d->next   = calloc((size_t)docs, sizeof *d->next);
@@ -24,7 +24,7 @@ void decode_close(Decode *d)
     *d = (Decode){ 0 };
 }
 
-/* The activation arena from its bottom: what lasts over the passes. */
+/* Places what all passes share at the bottom of the activation arena. */
 static void lay_out(Decode *d)
 {
     Engine *e = d->e;
@@ -68,8 +68,8 @@ static void run_pass(Decode *d, int64_t n, bool gather)
     arena_reset(c->scratch, mark);
 }
 
-/* Slots side by side, with room to grow. */
-static void place(Decode *d, const Stream *s)
+/* Gives each document adjacent cache rows, with decode.tokens to grow. */
+static void assign_rows(Decode *d, const Stream *s)
 {
     int64_t row = 0;
     d->n = s->docs;
@@ -79,8 +79,8 @@ static void place(Decode *d, const Stream *s)
     }
 }
 
-/* Documents end after the prompt: rows behind it stay in the cache unseen until others take their place. The
- * next position is one past the prompt's largest, which after a picture lies on its longer side. */
+/* Cuts documents to their prompts: cache rows after them are not read, and later tokens overwrite them. The
+ * next position is one past the largest of the prompt, which after a picture is that of its longer side. */
 static void cut_to_prompts(Decode *d, const Stream *s, const int32_t *tokens)
 {
     int64_t T = s->budget.tokens;
@@ -103,7 +103,7 @@ Status decode_prompts(Decode *d, const Stream *s, const int32_t *tokens)
             s->budget.patches == e->conf.budget.patches, "decode: %lld prompts of %lld", (long long)s->docs,
             (long long)docs);
     lay_out(d);
-    place(d, s);
+    assign_rows(d, s);
     for (int64_t i = 0; i < s->docs; i++) {
         last[i] = (tokens ? s->start[i] + tokens[i] : s->start[i + 1]) - 1;
         for (int32_t t = s->start[i]; t < s->start[i + 1]; t++) at[t] = d->slot[i] + t - s->start[i];
@@ -132,7 +132,7 @@ Status decode_loss(Decode *d, int64_t from, int64_t n, double *ce)
     return backend_sync(&e->be);
 }
 
-/* The n tokens as a batch of their own. */
+/* A batch of one token for each of n documents. */
 static Batch token_batch(Decode *d, int64_t n, const int32_t *id, const int32_t *pos)
 {
     Batch b = { .T = n, .Ta = n, .real = n, .groups = 1, .ids = t_rows(d->row.ids, 0, n) };
@@ -151,7 +151,7 @@ Status decode_step(Decode *d, int64_t n, const int32_t *doc, const int32_t *id)
         int32_t k = doc[i];
         int64_t end = k + 1 < d->n ? d->slot[k + 1] : d->cache.rows;
         REQUIRE(k >= 0 && k < d->n && (!i || k > doc[i - 1]) && d->slot[k] + d->len[k] < end,
-                "decode: document %d has no room for another token", k);
+                "decode: document %d is at its capacity", k);
         for (int axis = 0; axis < 3; axis++) pos[axis * n + i] = d->next[k];
         start[i] = (int32_t)i, slot[i] = d->slot[k], at[i] = d->slot[k] + d->len[k];
         used[i] = ++d->len[k], d->next[k]++;

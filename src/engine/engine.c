@@ -5,15 +5,17 @@
 
 void engine_publish_weights(Engine *e) { shard_refresh_weights(&e->shard); }
 
-/* A tokenizer may know more than the model: then this is said here, before a table is read past its end. */
+/* A tokenizer may have more ids than the model: an error here prevents a read past the end of the table. */
 static bool ids_fit(Engine *e, const Stream *s)
 {
     int64_t V = e->model.shape.text.V;
-    for (int64_t i = 0; s->ids && i < s->tokens; i++) {          /* a plan's stream has sizes alone */
+    for (int64_t i = 0; s->ids && i < s->tokens; i++) {          /* a dry run's stream has no ids */
         if (s->ids[i] >= -1 && s->ids[i] < V) continue;
         if (!e->be.sticky)
-            e->be.sticky = fail(E_DATA, "token %lld of a batch is id %d, the model has %lld; is the "
-                                "tokenizer this model's?", (long long)i, s->ids[i], (long long)V);
+            e->be.sticky = fail(E_DATA,
+                                "token %lld of a batch is id %d, the vocabulary of the model has %lld; "
+                                "is tokenizer.json of another model?",
+                                (long long)i, s->ids[i], (long long)V);
         return false;
     }
     return true;
@@ -21,36 +23,43 @@ static bool ids_fit(Engine *e, const Stream *s)
 
 void engine_upload(Engine *e, const Stream *s)
 {
-    bool went = e->ahead == s && e->ahead_fill == s->fills;
+    bool done = e->prefetched == s && e->prefetched_fill == s->fills;
     e->at = (e->at + 1) % e->batches;
-    if (went)               e->ahead = NULL, e->be.device->join(&e->be);
+    if (done)               e->prefetched = NULL, e->be.device->join(&e->be);
     else if (ids_fit(e, s)) batch_upload(engine_batch(e), &e->be, s);
 }
 
 void engine_prefetch(Engine *e, const Stream *s)
 {
     if (!s || e->batches < 2 || !e->be.device->ahead || e->be.sticky || !ids_fit(e, s)) return;
-    if (e->ahead == s && e->ahead_fill == s->fills) return;
+    if (e->prefetched == s && e->prefetched_fill == s->fills) return;
     e->be.device->ahead(&e->be, true);
     batch_upload(&e->batch[(e->at + 1) % e->batches], &e->be, s);
     e->be.device->ahead(&e->be, false);
-    e->ahead = s, e->ahead_fill = s->fills;
+    e->prefetched = s, e->prefetched_fill = s->fills;
 }
 
 Tensor engine_recv_buffer(const Engine *e, int way, int buffer, int64_t layer)
 {
-    return t_rows(e->wire[way][buffer], 0, model_boundary_rows(&e->batch[e->at], &e->model, layer));
+    return t_rows(e->recv[way][buffer], 0, model_boundary_rows(&e->batch[e->at], &e->model, layer));
 }
 
 Pass engine_pass(Engine *e, PassMode mode, int batch, int slot, Arena *scratch)
 {
-    return (Pass){ .env = &e->env, .be = &e->be, .batch = &e->batch[batch], .mode = mode,
-                   .act = engine_act(e, slot), .scratch = scratch, .policy = e->conf.policy,
-                   .full = &e->conf.full, .host = e->parked ? &e->parked[slot] : NULL, .row_loss = e->row_loss,
-                   .yielder = engine_overlaps(e) ? &e->yielder : NULL };
+    return (Pass){ .env      = &e->env,
+                   .be       = &e->be,
+                   .batch    = &e->batch[batch],
+                   .mode     = mode,
+                   .act      = engine_act(e, slot),
+                   .scratch  = scratch,
+                   .policy   = e->conf.policy,
+                   .full     = &e->conf.full,
+                   .host     = e->host_act ? &e->host_act[slot] : NULL,
+                   .row_loss = e->row_loss,
+                   .yielder  = engine_overlaps(e) ? &e->yielder : NULL };
 }
 
-/* Scratch that lies in the activation arena keeps what is below it. */
+/* Scratch inside the activation arena is not cleared: activations lie below it. */
 static Pass begin_pass(Engine *e, PassMode mode, int batch, int slot, Arena *scratch)
 {
     if (scratch != &e->arena[A_ACT]) arena_clear(scratch);
@@ -64,13 +73,14 @@ static void run_forward(Engine *e, int chunk, int slot, const LossScales *m, Ten
     arena_clear(e->forward.act);
     if (e->forward.host && train) arena_clear(e->forward.host);
     a->aux = (Aux){ .form = e->conf.aux, .coeff = m->aux * e->conf.aux_coeff,
-                    .z_coeff = m->z * e->conf.z_coeff, .keep = m->keep, .part = m->part };
-    if (train) a->aux.so_far = e->so_far;
-    a->dropout_seed = m->chance;
+                    .z_coeff = m->z * e->conf.z_coeff, .keep = m->carry, .part = m->weight };
+    if (train) a->aux.so_far = e->step_counts;
+    a->dropout_seed = m->dropout_seed;
     model_forward(&e->forward, &e->model, chunk, a, m->ce, in);
 }
 
-void engine_run_forward(Engine *e, PassMode mode, int batch, int chunk, int slot, const LossScales *m, Tensor in)
+void engine_run_forward(Engine *e, PassMode mode, int batch, int chunk, int slot, const LossScales *m,
+                        Tensor in)
 {
     e->forward = begin_pass(e, mode, batch, slot, &e->arena[A_SCRATCH]);
     run_forward(e, chunk, slot, m, in);
@@ -84,39 +94,40 @@ Tensor engine_output(Engine *e, int chunk, int slot)
 /* A backward that overlaps with a forward has scratch of its own. */
 void engine_run_backward(Engine *e, int batch, int chunk, int slot, Tensor gradient)
 {
-    Arena *scratch = engine_overlaps(e) ? &e->beside : &e->arena[A_SCRATCH];
+    Arena *scratch = engine_overlaps(e) ? &e->overlap_scratch : &e->arena[A_SCRATCH];
     e->backward = begin_pass(e, FORWARD, batch, slot, scratch);
     model_backward(&e->backward, &e->model, chunk, &e->act[slot], gradient);
 }
 
 Tensor engine_gradient(Engine *e, int chunk, int slot)
 {
-    Tensor out = t_rows(e->back, 0, model_boundary_rows(engine_batch(e), &e->model, e->model.chunk[chunk].from));
+    Tensor out =
+        t_rows(e->send_grad, 0, model_boundary_rows(engine_batch(e), &e->model, e->model.chunk[chunk].from));
     model_input_grad(&e->backward, &e->model, chunk, &e->act[slot], out);
     return out;
 }
 
 void engine_forward_micro(Engine *e, const LossScales *m)
 {
-    REQUIRE(e->model.chunks == 1 && e->mesh.size[AX_PP] == 1, "a stage of a pipeline is no whole model");
+    REQUIRE(e->model.chunks == 1 && e->mesh.size[AX_PP] == 1, "a pipeline stage cannot run a whole model");
     engine_run_forward(e, e->conf.train ? FORWARD : EVAL, e->at, 0, 0, m, (Tensor){ 0 });
 }
 
 void engine_forward(Engine *e, float scale)
 {
-    engine_forward_micro(e, &(LossScales){ .ce = scale, .aux = 1, .z = 1, .part = 1, .chance = e->chance });
+    engine_forward_micro(
+        e, &(LossScales){ .ce = scale, .aux = 1, .z = 1, .weight = 1, .dropout_seed = e->dropout_seed });
 }
 
 void engine_backward(Engine *e) { engine_run_backward(e, e->at, 0, 0, (Tensor){ 0 }); }
 
-/* What a stage does of one micro-batch: chunk after chunk, each when its input has come. The loss is where
- * the head is. */
+/* Runs the chunks of this stage in order, each after its input has arrived. The last stage has the loss. */
 void engine_evaluate(Engine *e, float scale)
 {
     Comm *pp = e->mesh.comm[GR_pp];
     int   n = e->mesh.size[AX_PP], at = e->mesh.at[AX_PP];
-    LossScales m = { .ce = scale, .aux = 1, .z = 1, .part = 1 };
-    REQUIRE(e->conf.evaluate || e->conf.decode.docs, "an engine without room to evaluate");
+    LossScales m = { .ce = scale, .aux = 1, .z = 1, .weight = 1 };
+    REQUIRE(e->conf.evaluate || e->conf.decode.docs, "the engine was opened without conf.evaluate");
     for (int k = 0; k < e->model.chunks; k++) {
         const Chunk *c = &e->model.chunk[k];
         e->forward = begin_pass(e, EVAL, e->at, 0, &e->arena[e->plan.eval_scratch]);
@@ -132,7 +143,7 @@ void engine_begin_step(Engine *e, int micro) { shard_begin_step(&e->shard, micro
 void engine_compute_grad_norm(Engine *e)
 {
     shard_finish_grads(&e->shard);
-    optim_grad_norm(&e->model, &e->be, e->sumsq, e->each);
+    optim_grad_norm(&e->model, &e->be, e->sumsq, e->squares);
 }
 
 void engine_apply_update(Engine *e, const OptimConf *conf)
@@ -146,7 +157,7 @@ void engine_update(Engine *e, const OptimConf *conf)
     engine_apply_update(e, conf);
 }
 
-/* y absent: only the room it takes is charged, for a plan. Rows come a chunk at a time. */
+/* y absent (in a dry run): only the scratch for one chunk of rows is counted. */
 void engine_compute_logits(Engine *e, Tensor y, int64_t from)
 {
     ArenaMark mark = arena_mark(&e->arena[A_SCRATCH]);
@@ -184,7 +195,7 @@ Status engine_read_grad_norm(Engine *e, double *norm)
 
 Status engine_read_grad_squares(Engine *e, double *squares)
 {
-    int64_t n = 1 + t_count(e->each);
+    int64_t n = 1 + t_count(e->squares);
     backend_fetch(&e->be, squares, t_wrap(e->sumsq.data, F64, 1, &n));
     return backend_sync(&e->be);
 }

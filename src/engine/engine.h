@@ -1,9 +1,9 @@
 /* engine/engine.h -- a model with its memory on one rank: what a trainer, an evaluation and a parity check
- * all drive.
+ * drive.
  *
- * engine_open first runs one step on the meta backend, with nobody at the other ends, to learn how large
- * each arena must be, then maps exactly that: whether it fits is known before anything is loaded, and a
- * step maps nothing. */
+ * engine_open first runs one step on the meta backend, with a fake communicator, to find how large each arena
+ * must be, then maps exactly that. So a run that does not fit is known before anything is loaded, and a step
+ * maps no memory. */
 #ifndef ENGINE_ENGINE_H
 #define ENGINE_ENGINE_H
 
@@ -13,166 +13,168 @@
 #include "engine/flops.h"
 #include "engine/optim.h"
 
-typedef struct DecodeCapacity { int64_t docs, tokens; } DecodeCapacity;  /* at once; that each may grow by; 0: none */
+/* Documents at once, and tokens that each may grow by; 0: no decoding. */
+typedef struct DecodeCapacity { int64_t docs, tokens; } DecodeCapacity;
 
-/* How ranks share the work; zeroed: there is one. The numbers have been checked (parallel/rules.h). */
+/* How ranks share the work, checked by parallel/rules.h; zeroed: one rank. */
 typedef struct Ranks {
     Comm       *world;                   /* NULL: one rank */
-    MeshLayout      layout;
-    ContextKind context;                 /* how attention crosses cp */
+    MeshLayout  layout;
+    ContextKind context;                 /* how attention exchanges keys and values over cp */
     int         zero;
     int         micro, group;            /* micro-batches of a step on each rank; PipeShape.group */
-    bool        overlap;                 /* a forward beside a backward, see PipeShape.extra_warmup */
+    bool        overlap;                 /* overlap a forward with a backward, see PipeShape.extra_warmup */
     Chunk       chunk[MAX_CHUNKS];       /* of this rank's stage */
     DispatchConf dispatch;
 } Ranks;
 
-/* How the optimizer's state is kept, see ShardConf; zeroed: in f32, all of it on the device. */
-typedef struct OptimStore { DType moments; bool split; double away; int64_t parcel; } OptimStore;
+/* How the optimizer's state is stored; zeroed: in f32, all of it on the device. */
+typedef struct OptimStore {
+    DType   moments;
+    bool    split;                       /* masters as the weight and the bits that it lacks */
+    double  offload_fraction;            /* of the state that lies in host memory */
+    int64_t offload_chunk;               /* elements copied at a time, see ShardConf; 0: a default */
+} OptimStore;
 
 typedef struct EngineConf {
     const char *backend;                 /* "cpu" "cuda" "meta" */
     DType       dtype;                   /* of weights and activations */
     Budget      budget;
     AuxForm     aux;
-    bool        aux_over_step;           /* AUX_LAYER with the counts of all micro-batches of a step so far */
+    bool        aux_over_step;           /* AUX_LAYER with the expert counts of the step so far */
     float       aux_coeff, z_coeff;
-    double      capacity;                /* of experts, see Moe; 0: no row is dropped */
-    bool        pad, balance;            /* to that capacity; random routing, for benchmarks */
+    double      capacity;                /* factor of experts, see Moe; 0: no row is dropped */
+    bool        pad, balance;            /* pad to that capacity; random even routing, for benchmarks */
     uint8_t     policy[LABEL_N];         /* see policy_default */
-    FullRecompute        full;                    /* layers that keep their inputs alone */
+    FullRecompute full;                  /* layers that keep only their inputs */
     double      resident;                /* fraction of a chunk's layers that offload no activation */
     bool        frozen[GROUP_N];
-    LoraConf lora;                    /* rank 0: no adapters */
+    LoraConf    lora;                    /* rank 0: no adapters */
     bool        train, logits;           /* backward and optimizer; engine_compute_logits will be called */
-    bool        repeat;                  /* equal bits from equal runs, see Backend */
-    bool        each;                    /* the loss of every supervised row is wanted: Engine.row_loss */
-    bool        evaluate;                /* a training engine on which engine_evaluate will be called too */
-    DecodeCapacity  decode;                  /* room for engine/decode.h */
+    bool        deterministic;           /* equal runs give equal bits, see Backend */
+    bool        per_row_loss;            /* fill Engine.row_loss */
+    bool        evaluate;                /* engine_evaluate will be called on a training engine */
+    DecodeCapacity decode;               /* for engine/decode.h */
     OptimStore  store;
     Ranks       ranks;
-    CostListener      *meter;                   /* listens to the dry run of engine_plan, or NULL */
+    CostListener *meter;                 /* gets the costs of the dry run of engine_plan, or NULL */
 } EngineConf;
 
-/* A_HOST is memory of the host beside a card, all before it of the device. */
+/* A_HOST is host memory; the arenas before it are on the device. */
 typedef enum { A_PARAM, A_GRAD, A_OPTIM, A_BATCH, A_ACT, A_SCRATCH, A_HOST, ARENA_N } ArenaId;
 
-const char *engine_arena_label(ArenaId a);               /* "weights": what it holds, for messages and tables */
+const char *engine_arena_label(ArenaId a);      /* "weights": what it holds, for messages and tables */
 
 enum { MAX_SLOTS = 512 };                /* micro-batches in flight on a stage */
-enum { MICRO_COUNTS = 5 };               /* numbers that ranks tell each other of a micro-batch */
+enum { MICRO_COUNTS = 5 };               /* counts of a micro-batch that data-parallel ranks exchange */
 
 typedef struct PlanLabel { const char *name; size_t bytes; } PlanLabel;
 
 typedef struct EnginePlan {
-    size_t  bytes[ARENA_N];              /* A_ACT: of all slots and berths; A_SCRATCH: of both */
-    PlanLabel label[ARENA_N][ARENA_LABELS];      /* of what those peaks are made, largest first; ends with 0 */
-    size_t  slot[MAX_SLOTS];
-    size_t  parked[MAX_SLOTS], waiting;  /* of A_HOST: what each has waiting there; all of them */
-    size_t  berth;                       /* of A_ACT: one of the berths that values are parked from */
-    size_t  beside;                      /* scratch of a backward that has a forward beside it */
+    size_t  bytes[ARENA_N];              /* A_ACT: all slots and staging buffers; A_SCRATCH: both arenas */
+    PlanLabel label[ARENA_N][ARENA_LABELS];      /* what these peaks consist of, largest first; ends with 0 */
+    size_t  slot[MAX_SLOTS];             /* activations of each slot */
+    size_t  offloaded[MAX_SLOTS], offloaded_bytes;   /* part of A_HOST: of each slot; of all slots */
+    size_t  staging;                     /* part of A_ACT: one staging buffer of offloaded activations */
+    size_t  overlap_scratch;             /* part of A_SCRATCH: of a backward that overlaps with a forward */
     int     slots;
-    PipeBackwardStop floor;                     /* of this stage, for whoever lays stages beside each other */
-    bool    split;                       /* slots are dealt out by chunk (pipe_split_slots) */
-    ArenaId eval_scratch;                /* the arena that takes evaluation's scratch with the least to add */
+    PipeBackwardStop backward_stop;      /* of this stage, for a timeline of all stages */
+    bool    slots_by_chunk;              /* each chunk has slots of its own (pipe_split_slots) */
+    ArenaId eval_scratch;                /* the arena whose peak grows least by evaluation's scratch */
     Ledger  ledger;                      /* of one forward and backward */
-    Ledger  once;                        /* of what a step has beyond its micro-batches: sums, the update */
+    Ledger  step_ledger;                 /* of a step beyond its micro-batches: gradient sums, the update */
 } EnginePlan;
 
 typedef struct Engine {
     EngineConf conf;
     Backend    be;
-    Comm      *fake;                     /* a plan's world */
+    Comm      *fake;                     /* the world of a dry run, and of a run without one */
     Mesh       mesh;
     Model      model;
-    ModelWork  work;                     /* of the whole of it */
+    ModelWork  work;                     /* of the whole model */
     Shard      shard;
-    Dispatcher   dispatch;                 /* ops NULL: experts are here */
+    Dispatcher dispatch;                 /* ops NULL: all experts are on this rank */
     Pipe       pipe;
     ModelAct  *act;                      /* one per slot */
     Arena      arena[ARENA_N];
-    Arena     *more;                     /* activations of slots 1 …; those of slot 0 are arena[A_ACT] */
-    Arena      beside;                   /* see EnginePlan */
-    OffloadEngine offload;              /* buffers 0: no activation is offloaded */
-    Arena     *parked;                   /* on the host, one per slot, where something is */
-    Batch     *batch;                    /* a ring: of micro-batches in flight, one more to fill ahead */
-    int        batches, at;              /* in it; the one uploaded last */
-    const Stream *ahead;                 /* whose upload went ahead, and which filling of it */
-    int64_t    ahead_fill;
-    Tensor    *wire[2];                  /* received by way, Pipe.window of them; (rows of a border, D) */
-    Tensor     back;                     /* a gradient on its way to the stage before */
+    Arena     *slot_act;                 /* activations of slots 1 …; those of slot 0 are in arena[A_ACT] */
+    Arena      overlap_scratch;          /* see EnginePlan */
+    OffloadEngine offload;               /* buffers 0: no activation is offloaded */
+    Arena     *host_act;                 /* offloaded activations, one arena per slot, or NULL */
+    Batch     *batch;                    /* a ring: micro-batches in flight, and one to prefetch into */
+    int        batches, at;              /* of the ring; index of the last upload */
+    const Stream *prefetched;            /* uploaded by engine_prefetch, or NULL */
+    int64_t    prefetched_fill;          /* its Stream.fills at that time */
+    Tensor    *recv[2];                  /* Pipe.window buffers per direction; (rows of a boundary, D) */
+    Tensor     send_grad;                /* a gradient for the stage before */
     Env        env;
     Pass       forward, backward;        /* the pass begun last in each direction */
-    Tensor     row_loss;                 /* (supervised, 1): loss of every supervised row; absent unless conf.each */
+    Tensor     row_loss;                 /* (supervised, 1); absent unless conf.per_row_loss */
     Coroutine  coroutine;
     Yielder    yielder;
-    int64_t   *counts;                   /* of all dp ranks, then of this one; see accumulate.c */
-    Tensor     sumsq, each;              /* (1) F64; (params_tensors) F64 behind it, see optim_grad_norm */
-    Tensor     so_far;                   /* (L, 1, E): expert counts of the step, when the loss spans it */
-    uint64_t   chance;                   /* of the step at hand, by whoever trains; 0: nothing is dropped */
+    int64_t   *counts;                   /* MICRO_COUNTS of all dp ranks, then of this one: pipeline_run.c */
+    Tensor     sumsq, squares;           /* (1) and after it (params_tensors), F64: see optim_grad_norm */
+    Tensor     step_counts;              /* (L, 1, E): expert counts of the step, with conf.aux_over_step */
+    uint64_t   dropout_seed;             /* of the step, set by the trainer; 0: no dropout */
     EnginePlan plan;
-    bool       bytes;                    /* the pixels of its streams are 8-bit levels */
+    bool       byte_pixels;              /* its streams have 8-bit pixels */
 } Engine;
 
-/* What a micro-batch counts for in its step: factors of its summed cross entropy and of its auxiliary losses,
- * and how its expert counts join those of the step (Aux.keep, part); what it drops goes by chance. */
-typedef struct LossScales { float ce, aux, z, keep, part; uint64_t chance; } LossScales;
+/* Weights of a micro-batch in its step: factors of its summed cross entropy and of its auxiliary losses, and
+ * how its expert counts join those of the step (Aux.keep, Aux.part). */
+typedef struct LossScales { float ce, aux, z, carry, weight; uint64_t dropout_seed; } LossScales;
 
 typedef struct Losses { double total, ce, aux, z; } Losses;     /* total = ce + coeff aux + z_coeff z */
 
-/* What a run has used of an arena at most, with all that is beside it; EnginePlan.bytes was planned. */
+/* Peak bytes that a run has used of an arena and of those counted with it in EnginePlan.bytes. */
 size_t      engine_arena_peak(const Engine *e, ArenaId a);
-/* What of a plan is memory of the backend's own device: all of it where that is the host. */
+/* Bytes of a plan on the backend's device; with the CPU backend host memory counts too. */
 size_t      engine_device_bytes(const EnginePlan *p, const char *backend);
 
-/* What one step over this stream would take: no data, no weights. */
+/* The memory of one step over a stream of this size; needs no data and no weights. */
 MUST Status engine_plan(EnginePlan *p, const ModelShape *s, const EngineConf *conf, const Stream *stream);
 
-/* stream: a batch of the budget's full size, which fixes the plan. Weights are undefined until loaded, and
- * engine_publish_weights must follow. */
+/* stream: a batch of the budget's full size, which the plan is made for. Weights are undefined until they are
+ * loaded; after that call engine_publish_weights, which refreshes sharded and low-precision copies. */
 MUST Status engine_open(Engine *e, const ModelShape *s, const EngineConf *conf, const Stream *stream);
 void        engine_close(Engine *e);
 void        engine_publish_weights(Engine *e);
 
-/* Gets a machine that prepares ready for batches like this one; engine_open does so for its own. */
+/* On a device that prepares for shapes (cuBLASLt, cuDNN): does so for batches of this size. engine_open does
+ * it for the full budget. */
 MUST Status engine_warm_up(Engine *e, const Stream *stream);
 
 static inline Batch *engine_batch(Engine *e) { return &e->batch[e->at]; }       /* uploaded last */
-static inline bool   engine_has_whole_model(const Engine *e)                   /* all of the model is on this rank */
-{
-    const MeshLayout *l = &e->mesh.layout;
-    return l->tp * l->cp * l->pp * l->ep * l->etp == 1;
-}
 
-/* Before the first forward of a step: no gradient is there, and `micro` backward passes will come. */
+/* Before the first forward of a step, which has `micro` micro-batches: gradients start unset. */
 void        engine_begin_step(Engine *e, int micro);
 void        engine_upload(Engine *e, const Stream *s);
-void        engine_prefetch(Engine *e, const Stream *s);         /* the next one meanwhile; NULL: none */
+void        engine_prefetch(Engine *e, const Stream *s);         /* uploads s meanwhile; s may be NULL */
 
 /* A pass over a batch of the ring whose activations go to a slot. */
 Pass        engine_pass(Engine *e, PassMode mode, int batch, int slot, Arena *scratch);
-/* Runs of one chunk by batch and slot, for whoever walks a pipeline; a whole model's are below. */
+/* One chunk of a pipeline stage, by batch and slot (pipeline_run.c); the whole model: below. */
 void        engine_run_forward(Engine *e, PassMode mode, int batch, int chunk, int slot, const LossScales *m,
                                Tensor input);
-Tensor      engine_output(Engine *e, int chunk, int slot);       /* what the next chunk wants of it */
-/* With ranks.overlap a forward of another slot may be under way, the two taking turns in e->coroutine. */
+Tensor      engine_output(Engine *e, int chunk, int slot);       /* for the next chunk */
+/* With ranks.overlap the forward of another slot may run too: the two alternate in e->coroutine. */
 void        engine_run_backward(Engine *e, int batch, int chunk, int slot, Tensor gradient);
-Tensor      engine_gradient(Engine *e, int chunk, int slot);     /* what the one before wants, in e->back */
-/* Buffer number `buffer` of messages that way, for what crosses the border before `layer`. */
+Tensor      engine_gradient(Engine *e, int chunk, int slot);     /* for the chunk before; in e->send_grad */
+/* Receive buffer of direction `way`, cut to the rows that cross the boundary before `layer`. */
 Tensor      engine_recv_buffer(const Engine *e, int way, int buffer, int64_t layer);
 MUST Status engine_read_slot_losses(Engine *e, int slot, Losses *l);
 
-void        engine_forward(Engine *e, float scale);              /* in training leaves what backward reads */
-void        engine_forward_micro(Engine *e, const LossScales *m);     /* the same as one of several of a step */
+void        engine_forward(Engine *e, float scale);              /* in training keeps what backward reads */
+void        engine_forward_micro(Engine *e, const LossScales *m);        /* one of several of a step */
 void        engine_backward(Engine *e);
-void        engine_evaluate(Engine *e, float scale);            /* a forward that leaves nothing but losses */
-void        engine_compute_grad_norm(Engine *e);                              /* of all gradients, for engine_read_grad_norm */
-void        engine_apply_update(Engine *e, const OptimConf *conf);      /* clip by that norm, AdamW */
-void        engine_update(Engine *e, const OptimConf *conf);     /* both */
+void        engine_evaluate(Engine *e, float scale);            /* a forward that keeps only the losses */
+void        engine_compute_grad_norm(Engine *e);
+void        engine_apply_update(Engine *e, const OptimConf *conf);       /* clip by that norm, AdamW */
+void        engine_update(Engine *e, const OptimConf *conf);             /* norm, then update */
 void        engine_compute_logits(Engine *e, Tensor y, int64_t from);    /* after a forward */
-MUST Status engine_read_losses(Engine *e, Losses *l);                 /* of this rank; waits for the device */
+MUST Status engine_read_losses(Engine *e, Losses *l);            /* of this rank; waits for the device */
 MUST Status engine_read_grad_norm(Engine *e, double *norm);
-/* And of every tensor what this rank has of its square, behind that of all: (1 + params_tensors). */
+/* squares[0]: sum of squares of all gradients; squares[1 + i]: this rank's part of tensor i. */
 MUST Status engine_read_grad_squares(Engine *e, double *squares);
 
 #endif

@@ -1,17 +1,17 @@
-/* engine/engine_open.c -- an engine's memory and parts, opened and closed; see engine.h. */
+/* engine/engine_open.c -- opens and closes the memory and the parts of an engine; see engine.h. */
 #include "engine/engine_private.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static const struct { const char *name, *word; } arenas[ARENA_N] = {
+static const struct { const char *name, *label; } arenas[ARENA_N] = {
     [A_PARAM] = { "param", "weights" },  [A_GRAD] = { "grad", "gradients" },
     [A_OPTIM] = { "optim", "optimizer" }, [A_BATCH] = { "batch", "batch" },
     [A_ACT]   = { "act", "activations" }, [A_SCRATCH] = { "scratch", "scratch" },
     [A_HOST]  = { "host", "host" },
 };
 
-const char *engine_arena_label(ArenaId a) { return arenas[a].word; }
+const char *engine_arena_label(ArenaId a) { return arenas[a].label; }
 
 size_t engine_device_bytes(const EnginePlan *p, const char *backend)
 {
@@ -20,43 +20,46 @@ size_t engine_device_bytes(const EnginePlan *p, const char *backend)
     return n;
 }
 
-static size_t first_bytes(const EnginePlan *p, int arena)
+/* Of e->arena[arena], without the arenas that are counted with it. */
+static size_t own_bytes(const EnginePlan *p, int arena)
 {
     if (arena == A_ACT) return p->slot[0];
-    return p->bytes[arena] - (arena == A_SCRATCH ? p->beside : 0) - (arena == A_HOST ? p->waiting : 0);
+    size_t others = arena == A_SCRATCH ? p->overlap_scratch : arena == A_HOST ? p->offloaded_bytes : 0;
+    return p->bytes[arena] - others;
 }
 
-static Status open_arenas(Engine *e, const EnginePlan *room)
+static Status open_arenas(Engine *e, const EnginePlan *plan)
 {
     int more = e->pipe.slots - 1;
     for (int i = 0; i < A_HOST; i++)
-        TRY(backend_arena_open(&e->be, &e->arena[i], arenas[i].name, first_bytes(room, i)));
-    TRY(backend_host_arena_open(&e->be, &e->arena[A_HOST], arenas[A_HOST].name, first_bytes(room, A_HOST)));
-    if (engine_overlaps(e)) TRY(backend_arena_open(&e->be, &e->beside, arenas[A_SCRATCH].name, room->beside));
-    e->more = calloc((size_t)more + 1, sizeof *e->more);
-    if (!e->more) return fail(E_FIT, "no host memory for %d slots", more);
+        TRY(backend_arena_open(&e->be, &e->arena[i], arenas[i].name, own_bytes(plan, i)));
+    TRY(backend_host_arena_open(&e->be, &e->arena[A_HOST], arenas[A_HOST].name, own_bytes(plan, A_HOST)));
+    if (engine_overlaps(e))
+        TRY(backend_arena_open(&e->be, &e->overlap_scratch, arenas[A_SCRATCH].name, plan->overlap_scratch));
+    e->slot_act = calloc((size_t)more + 1, sizeof *e->slot_act);
+    if (!e->slot_act) return fail(E_FIT, "no host memory for %d slots", more);
     for (int i = 0; i < more; i++)
-        TRY(backend_arena_open(&e->be, &e->more[i], arenas[A_ACT].name, room->slot[i + 1]));
-    return engine_offload_open(e, room);
+        TRY(backend_arena_open(&e->be, &e->slot_act[i], arenas[A_ACT].name, plan->slot[i + 1]));
+    return engine_offload_open(e, plan);
 }
 
-/* Touch every page before the first step, which would otherwise pay for them. */
-static void warm(Engine *e, const Arena *a)
+/* Touches every page, so that the first step takes no page faults. */
+static void touch(Engine *e, const Arena *a)
 {
     int64_t words = (int64_t)(a->cap / sizeof(float));
     op_fill(&e->be, t_wrap(a->base, F32, 1, &words), 0.0f);
 }
 
-static void warm_arenas(Engine *e)
+static void touch_arenas(Engine *e)
 {
     for (int i = 0; i < ARENA_N; i++)
-        if (i != A_HOST || e->be.device->host_memory) warm(e, &e->arena[i]);
-    for (int i = 1; i < e->pipe.slots; i++) warm(e, engine_act(e, i));
-    if (engine_overlaps(e)) warm(e, &e->beside);
+        if (i != A_HOST || e->be.device->host_memory) touch(e, &e->arena[i]);
+    for (int i = 1; i < e->pipe.slots; i++) touch(e, engine_act(e, i));
+    if (engine_overlaps(e)) touch(e, &e->overlap_scratch);
 }
 
-/* Micro-batches from the oldest that is still to go back to the newest begun, at most. */
-static Status in_flight(const Pipe *p, int *most)
+/* The most micro-batches between the oldest whose backward is not complete and the newest begun. */
+static Status count_in_flight(const Pipe *p, int *most)
 {
     int *back = calloc((size_t)p->shape.micros + 1, sizeof *back), oldest = 0;
     if (!back) return fail(E_FIT, "no host memory for %d micro-batches", p->shape.micros);
@@ -71,23 +74,23 @@ static Status in_flight(const Pipe *p, int *most)
     return OK;
 }
 
-/* As many as are in flight, and one to fill meanwhile where the machine can. */
-static Status open_batches(Engine *e, bool ahead)
+/* As many as are in flight, and one more where the device can prefetch. */
+static Status open_batches(Engine *e, bool prefetch)
 {
     BatchConf conf = { .shape = shape_stream(&e->model.shape), .budget = e->conf.budget,
                        .mesh = &e->mesh, .context = e->conf.ranks.context,
                        .tower = e->model.vision.depth > 0 };
-    conf.shape.bytes = e->bytes;
-    TRY(in_flight(&e->pipe, &e->batches));
-    e->batches += ahead;
+    conf.shape.bytes = e->byte_pixels;
+    TRY(count_in_flight(&e->pipe, &e->batches));
+    e->batches += prefetch;
     e->batch = calloc((size_t)e->batches, sizeof *e->batch);
     if (!e->batch) return fail(E_FIT, "no host memory for %d batches", e->batches);
     for (int i = 0; i < e->batches; i++) TRY(batch_open(&e->batch[i], &e->arena[A_BATCH], &conf));
     return OK;
 }
 
-/* Rows of the widest border of this stage. */
-static int64_t border_rows(const Engine *e)
+/* Rows of the largest activation that enters or leaves this stage. */
+static int64_t boundary_rows(const Engine *e)
 {
     int64_t most = 0;
     for (int i = 0; i < e->model.chunks; i++) {
@@ -106,24 +109,24 @@ static bool exchanges(const Pipe *p, PipeOp what, int way)
     return false;
 }
 
-/* Forward is evaluation's road too; where no gradients come or go there is no room for them. */
-static Status open_wires(Engine *e)
+/* Evaluation uses the forward buffers too; gradients have buffers only where they are received or sent. */
+static Status open_link_buffers(Engine *e)
 {
-    int64_t rows = border_rows(e), D = e->model.shape.text.D;
+    int64_t rows = boundary_rows(e), D = e->model.shape.text.D;
     if (e->mesh.size[AX_PP] == 1) return OK;
     for (int way = 0; way < 2; way++) {
         if (way == PIPE_BACKWARD && !exchanges(&e->pipe, PIPE_RECV, way)) continue;
-        e->wire[way] = calloc((size_t)e->pipe.window, sizeof *e->wire[way]);
-        if (!e->wire[way]) return fail(E_FIT, "no host memory for %d messages", e->pipe.window);
+        e->recv[way] = calloc((size_t)e->pipe.window, sizeof *e->recv[way]);
+        if (!e->recv[way]) return fail(E_FIT, "no host memory for %d messages", e->pipe.window);
         for (int i = 0; i < e->pipe.window; i++)
-            e->wire[way][i] = t2(&e->arena[A_BATCH], "wire", e->conf.dtype, rows, D);
+            e->recv[way][i] = t2(&e->arena[A_BATCH], "pipeline", e->conf.dtype, rows, D);
     }
     if (exchanges(&e->pipe, PIPE_SEND, PIPE_BACKWARD))
-        e->back = t2(&e->arena[A_BATCH], "wire", e->conf.dtype, rows, D);
+        e->send_grad = t2(&e->arena[A_BATCH], "pipeline", e->conf.dtype, rows, D);
     return OK;
 }
 
-/* Everything that is laid out once: parameters, batches, constants. */
+/* Places parameters, batches and constants in the arenas. */
 static Status lay_out(Engine *e)
 {
     BackendTraits  traits = backend_traits(e->conf.backend);
@@ -134,9 +137,9 @@ static Status lay_out(Engine *e)
     model_constants(&e->model, &e->be);
     int64_t tensors = params_tensors(&e->model.params);
     Tensor  squares = t1(&e->arena[A_OPTIM], "norm", F64, 1 + tensors);
-    e->sumsq = t_rows(squares, 0, 1), e->each = t_rows(squares, 1, tensors);
+    e->sumsq = t_rows(squares, 0, 1), e->squares = t_rows(squares, 1, tensors);
     if (e->conf.aux_over_step && sparse)
-        e->so_far = t3(&e->arena[A_OPTIM], "router", F32, sparse, 1, e->model.shape.text.E);
+        e->step_counts = t3(&e->arena[A_OPTIM], "router", F32, sparse, 1, e->model.shape.text.E);
     e->model.head.chunk = head_chunk_rows(e->model.head.V, traits.logits);
     TRY(open_batches(e, traits.ahead && e->conf.train));
     e->env = (Env){ .be = &e->be, .mesh = &e->mesh, .units = shard_hooks(&e->shard),
@@ -144,29 +147,30 @@ static Status lay_out(Engine *e)
                     .offload = e->offload.buffers ? &e->offload : NULL, .dtype = e->conf.dtype,
                     .logits_dtype = traits.logits_in_act_dtype ? e->conf.dtype : F32 };
     e->yielder = (Yielder){ coroutine_yield, &e->coroutine };
-    TRY(open_wires(e));
-    if (e->conf.each) e->row_loss = t2(&e->arena[A_BATCH], "labels", F32, e->conf.budget.supervised, 1);
+    TRY(open_link_buffers(e));
+    if (e->conf.per_row_loss)
+        e->row_loss = t2(&e->arena[A_BATCH], "labels", F32, e->conf.budget.supervised, 1);
     return OK;
 }
 
-/* A plan has nobody at the other ends. */
-static Status open_mesh(Engine *e, bool plan)
+/* A dry run has a fake world: its messages go nowhere. */
+static Status open_mesh(Engine *e, bool dry_run)
 {
     const Ranks *r = &e->conf.ranks;
-    MeshLayout  lone  = { .tp = 1, .cp = 1, .pp = 1, .vpp = 1, .ep = 1, .etp = 1, .replicas = 1, .cp_inner = 1 };
+    MeshLayout one = { .tp = 1, .cp = 1, .pp = 1, .vpp = 1, .ep = 1, .etp = 1, .replicas = 1, .cp_inner = 1 };
     Comm   *world = r->world;
-    if (plan || !world) {
+    if (dry_run || !world) {
         CommConf conf = { .kind = "fake", .rank = world ? world->rank : 0, .size = world ? world->size : 1,
                           .per_node = world ? comm_ranks_on_node(world) : 0 };
         TRY(comm_open(&e->fake, &conf));
         world = e->fake;
     }
-    TRY(mesh_open(&e->mesh, world, r->world ? &r->layout : &lone));
+    TRY(mesh_open(&e->mesh, world, r->world ? &r->layout : &one));
     mesh_bind(&e->mesh, &e->be);
     return OK;
 }
 
-static void tell_experts(Engine *e)
+static void set_capacity(Engine *e)
 {
     for (int64_t l = 0; l < e->model.shape.text.L; l++) {
         Moe *m = decoder_moe(&e->model.layer[l]);
@@ -186,7 +190,7 @@ static Status open_dispatch(Engine *e)
     return dispatch_open(&e->dispatch, &e->mesh, &conf);
 }
 
-/* Chunks are in the model's order, so those without a backward are the first. */
+/* Chunks have the order of the model, so the ones without a backward come first. */
 static PipeBackwardStop floor_of(const Engine *e)
 {
     const Model *m = &e->model;
@@ -197,7 +201,7 @@ static PipeBackwardStop floor_of(const Engine *e)
     return f;
 }
 
-static Status open_parts(Engine *e, const ModelShape *s, bool split)
+static Status open_parts(Engine *e, const ModelShape *s, bool slots_by_chunk)
 {
     const Ranks *r = &e->conf.ranks;
     bool  all_frozen[GROUP_N] = { true, true, true };
@@ -210,19 +214,25 @@ static Status open_parts(Engine *e, const ModelShape *s, bool split)
     TRY(work_open(&e->work, s, frozen, &e->conf.lora));
     PipeBackwardStop floor = floor_of(e);
     TRY(pipe_open(&e->pipe, &pipe, e->mesh.at[AX_PP], &floor));
-    if (split) pipe_split_slots(&e->pipe);
+    if (slots_by_chunk) pipe_split_slots(&e->pipe);
     if (e->pipe.slots > MAX_SLOTS)
-        return fail(E_CONFIG, "%d micro-batches in flight are more than %d; lower parallel.pp or vpp",
+        return fail(E_CONFIG,
+                    "%d micro-batches in flight are more than %d; lower parallel.pp or parallel.vpp",
                     e->pipe.slots, MAX_SLOTS);
     const OptimStore *o = &e->conf.store;
-    ShardConf shard = { .zero = r->zero, .dtype = e->conf.dtype, .overlap = true,
-                        .state = o->moments, .split = o->split, .away = o->away, .parcel = o->parcel };
+    ShardConf shard = { .zero    = r->zero,
+                        .dtype   = e->conf.dtype,
+                        .overlap = true,
+                        .state   = o->moments,
+                        .split   = o->split,
+                        .away    = o->offload_fraction,
+                        .parcel  = o->offload_chunk };
     if (!(order = calloc((size_t)e->model.params.units + 1, sizeof *order)))
         return fail(E_FIT, "no host memory for the order of units");
     shard_conf_from_model(&shard, &e->model, order);
     Status st = shard_open(&e->shard, &shard);
     free(order);
-    tell_experts(e);
+    set_capacity(e);
     if (!st) st = open_dispatch(e);
     size_t counts = MICRO_COUNTS * (size_t)pipe.micros * (size_t)(e->mesh.size[AX_DP] + 1);
     e->act    = calloc((size_t)e->pipe.slots, sizeof *e->act);
@@ -232,18 +242,17 @@ static Status open_parts(Engine *e, const ModelShape *s, bool split)
     return st;
 }
 
-/* room: what a plan found, or without bounds. */
 Status engine_open_on(Engine *e, const ModelShape *s, const EngineConf *conf, const char *backend,
-                      bool levels, const EnginePlan *room)
+                      bool byte_pixels, const EnginePlan *plan)
 {
-    e->conf = *conf, e->bytes = levels;
+    e->conf = *conf, e->byte_pixels = byte_pixels;
     TRY(backend_open(&e->be, backend));
-    e->be.repeat = conf->repeat;
-    TRY(open_mesh(e, !room->slots));
-    TRY(open_parts(e, s, room->split));
+    e->be.repeat = conf->deterministic;
+    TRY(open_mesh(e, !plan->slots));
+    TRY(open_parts(e, s, plan->slots_by_chunk));
     if (engine_overlaps(e)) TRY(coroutine_open(&e->coroutine));
-    TRY(open_arenas(e, room));
-    warm_arenas(e);
+    TRY(open_arenas(e, plan));
+    touch_arenas(e);
     TRY(lay_out(e));
     return backend_sync(&e->be);
 }
@@ -260,8 +269,8 @@ Status engine_open(Engine *e, const ModelShape *s, const EngineConf *conf, const
     return st;
 }
 
-/* What is still on its way would be written to memory that is about to go; after a failure nobody answers. */
-static void settle(Engine *e)
+/* Waits for transfers into memory that is about to be unmapped; after a failure other ranks do not answer. */
+static void wait_for_transfers(Engine *e)
 {
     const Comm *world = e->mesh.comm[GR_world];
     if (world && !world->root->sticky && !world->root->told) shard_wait_weights(&e->shard);
@@ -269,15 +278,15 @@ static void settle(Engine *e)
 
 void engine_close(Engine *e)
 {
-    settle(e);
+    wait_for_transfers(e);
     for (int i = 0; e->be.device && i < A_HOST; i++) backend_arena_close(&e->be, &e->arena[i]);
     if (e->be.device) backend_host_arena_close(&e->be, &e->arena[A_HOST]);
-    for (int i = 0; e->more && i < e->pipe.slots - 1; i++) backend_arena_close(&e->be, &e->more[i]);
-    if (e->beside.base) backend_arena_close(&e->be, &e->beside);
+    for (int i = 0; e->slot_act && i < e->pipe.slots - 1; i++) backend_arena_close(&e->be, &e->slot_act[i]);
+    if (e->overlap_scratch.base) backend_arena_close(&e->be, &e->overlap_scratch);
     engine_offload_close(e);
     for (int i = 0; e->act && i < e->pipe.slots; i++) model_act_close(&e->act[i]);
     for (int i = 0; e->batch && i < e->batches; i++) batch_close(&e->batch[i]);
-    free(e->more), free(e->act), free(e->counts), free(e->batch), free(e->wire[0]), free(e->wire[1]);
+    free(e->slot_act), free(e->act), free(e->counts), free(e->batch), free(e->recv[0]), free(e->recv[1]);
     coroutine_close(&e->coroutine);
     dispatch_close(&e->dispatch);
     shard_close(&e->shard);

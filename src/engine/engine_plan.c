@@ -1,28 +1,30 @@
-/* engine/engine_plan.c -- a step with nothing behind it: how large each arena must be, and a machine made
- * ready for what is to come; see engine.h. */
+/* engine/engine_plan.c -- a step on the meta backend, which finds the size of each arena, and the same step
+ * as a warm-up of the real device; see engine.h. */
 #include "engine/decode.h"
 #include "engine/engine_private.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Address space of a plan's arena: sixteen plans fit a process, or one of a rank that wants terabytes. */
-enum { ROOM_BITS = 38, MOST_BITS = 43 };
+/* Address space of each arena of a dry run: with the first size sixteen dry runs fit a process, the second is
+ * for a rank that needs terabytes. */
+enum { SPACE_BITS = 38, MAX_SPACE_BITS = 43 };
 
-/* The highest that an arena was, and what its labels had then; beside it what waits on the host. */
+/* Peak bytes of an arena, its labels at the peak, and the bytes offloaded to the host. */
 typedef struct Peak { size_t bytes, label[ARENA_LABELS], host; } Peak;
 
-/* Slots as a schedule deals them out: the largest chunk that will be in each, and the most that will wait. */
-typedef struct Deal { int of[MAX_SLOTS]; size_t host[MAX_SLOTS], bytes; } Deal;
+/* For each slot of a schedule: the largest chunk that uses it, or -1, and its most offloaded bytes; the
+ * sum. */
+typedef struct SlotSizes { int chunk[MAX_SLOTS]; size_t host[MAX_SLOTS], bytes; } SlotSizes;
 
-static Peak peak_of(const Arena *a)
+static Peak get_peak(const Arena *a)
 {
     Peak k = { .bytes = a->peak };
     for (int i = 0; i < a->labels; i++) k.label[i] = a->label[i].at_peak;
     return k;
 }
 
-static void peak_set(Arena *a, const Peak *k)
+static void set_peak(Arena *a, const Peak *k)
 {
     a->peak = k->bytes;
     for (int i = 0; i < a->labels; i++) a->label[i].at_peak = k->label[i];
@@ -30,8 +32,8 @@ static void peak_set(Arena *a, const Peak *k)
 
 static PipeAction backward_of(int chunk) { return (PipeAction){ .what = PIPE_BACKWARD, .chunk = chunk }; }
 
-/* What a run leaves for other stages; a plan's way to them is fake. */
-static void tell_neighbours(Engine *e, int chunk, int slot)
+/* Sends what other stages would receive, over the fake communicator, so that it is counted. */
+static void send_to_neighbours(Engine *e, int chunk, int slot)
 {
     int n = e->mesh.size[AX_PP], at = e->mesh.at[AX_PP];
     const Chunk *c = &e->model.chunk[chunk];
@@ -46,7 +48,7 @@ static void tell_neighbours(Engine *e, int chunk, int slot)
 static void run_chunk(Engine *e, int chunk, int slot, bool last)
 {
     const Chunk *c = &e->model.chunk[chunk];
-    LossScales  m = { .ce = 1, .aux = 1, .z = 1, .part = 1, .chance = 1 };
+    LossScales  m = { .ce = 1, .aux = 1, .z = 1, .weight = 1, .dropout_seed = 1 };
     Tensor in = c->embeds ? (Tensor){ 0 } : engine_recv_buffer(e, 0, 0, c->from);
     bool   fed = pipe_from(&e->pipe, backward_of(chunk)) >= 0;
     Tensor back = fed ? engine_recv_buffer(e, 1, 0, c->to) : (Tensor){ 0 };
@@ -54,11 +56,11 @@ static void run_chunk(Engine *e, int chunk, int slot, bool last)
     engine_run_forward(e, e->conf.train ? FORWARD : EVAL, e->at, chunk, slot, &m, in);
     ledger_phase(&e->be.ledger, COST_BACKWARD, chunk, last);
     if (e->conf.train) engine_run_backward(e, e->at, chunk, slot, back);
-    tell_neighbours(e, chunk, slot);
+    send_to_neighbours(e, chunk, slot);
 }
 
-/* Every chunk there and back, in a slot that has room for it: any in a plan, where slots are not cut yet, and
- * the first that the schedule gives it later. peak NULL: of no interest. */
+/* Forward and backward of every chunk: in a dry run, whose slots are not sized yet, all in slot 0, else in
+ * the first slot that the schedule gives the chunk. peak NULL: not wanted. */
 static void run_chunks(Engine *e, Peak *peak, bool last)
 {
     const Peak none = { 0 };
@@ -66,23 +68,23 @@ static void run_chunks(Engine *e, Peak *peak, bool last)
         int slot = 0;
         for (int i = e->pipe.actions - 1; i >= 0 && e->plan.slots; i--)
             if (e->pipe.action[i].chunk == chunk) slot = e->pipe.action[i].slot;
-        if (peak) peak_set(&e->arena[A_ACT], &none);
-        if (peak && e->parked) e->parked[slot].peak = 0;
+        if (peak) set_peak(&e->arena[A_ACT], &none);
+        if (peak && e->host_act) e->host_act[slot].peak = 0;
         run_chunk(e, chunk, slot, last);
-        if (peak) peak[chunk] = peak_of(&e->arena[A_ACT]);
-        if (peak && e->parked) peak[chunk].host = e->parked[slot].peak;
+        if (peak) peak[chunk] = get_peak(&e->arena[A_ACT]);
+        if (peak && e->host_act) peak[chunk].host = e->host_act[slot].peak;
     }
 }
 
-static void step_for_plan(Engine *e, const Stream *stream, Peak *peak)
+static void run_micro_batch(Engine *e, const Stream *stream, Peak *peak)
 {
     engine_upload(e, stream);
     run_chunks(e, peak, false);
     if (e->conf.logits) engine_compute_logits(e, (Tensor){ 0 }, 0);
 }
 
-/* The second and last micro-batch of a step and the update. */
-static void end_for_plan(Engine *e)
+/* The second and last micro-batch of a step, and the update. */
+static void run_step_end(Engine *e)
 {
     const OptimConf o = { .adam = { .beta1 = 0.5f, .beta2 = 0.5f, .eps = 1.0f, .step = 1 } };
     if (!e->conf.train) return;
@@ -93,8 +95,8 @@ static void end_for_plan(Engine *e)
     shard_wait_weights(&e->shard);
 }
 
-/* What the end of a step says and computes beyond another micro-batch: sums of gradients, the update. */
-static void take_away(Ledger *all, const Ledger *micro)
+/* Leaves in `all` what a step has beyond a micro-batch: gradient sums and the update. */
+static void subtract_ledger(Ledger *all, const Ledger *micro)
 {
     LedgerRow *rows[2] = { all->op, all->by_part };
     const LedgerRow *less[2] = { micro->op, micro->by_part };
@@ -117,7 +119,7 @@ static size_t total_peak(const Engine *e)
 {
     size_t n = 0;
     for (int i = 0; i < A_HOST; i++) n += e->arena[i].peak;
-    return n + e->beside.peak;
+    return n + e->overlap_scratch.peak;
 }
 
 static void evaluate_in(Engine *e, ArenaId scratch)
@@ -127,48 +129,52 @@ static void evaluate_in(Engine *e, ArenaId scratch)
     if (e->conf.decode.docs) decode_plan(e);
 }
 
-/* Evaluation comes between steps and keeps next to nothing, so its scratch may lie where a step has its
- * activations. Which arena has the room depends on what is recomputed: both are tried. */
-static void evaluate_for_plan(Engine *e)
+typedef struct EvalPeaks { Peak act, scratch; } EvalPeaks;
+
+static size_t peak_with_eval(Engine *e, ArenaId scratch, const EvalPeaks *before)
 {
-    Peak act = peak_of(&e->arena[A_ACT]), scratch = peak_of(&e->arena[A_SCRATCH]);
-    evaluate_in(e, A_ACT);
-    size_t shared = total_peak(e);
-    peak_set(&e->arena[A_ACT], &act), peak_set(&e->arena[A_SCRATCH], &scratch);
-    evaluate_in(e, A_SCRATCH);
-    if (total_peak(e) <= shared) return;
-    peak_set(&e->arena[A_ACT], &act), peak_set(&e->arena[A_SCRATCH], &scratch);
-    evaluate_in(e, A_ACT);
+    set_peak(&e->arena[A_ACT], &before->act), set_peak(&e->arena[A_SCRATCH], &before->scratch);
+    evaluate_in(e, scratch);
+    return total_peak(e);
 }
 
-static Deal deal(const Pipe *pipe, const Peak *chunk)
+/* Evaluation runs between steps and keeps next to nothing, so its scratch may lie where a step has its
+ * activations. Which arena then grows less depends on what is recomputed: both are tried. */
+static void place_eval_scratch(Engine *e)
 {
-    Deal d = { 0 };
-    for (int i = 0; i < pipe->slots; i++) d.of[i] = -1;
+    EvalPeaks before = { get_peak(&e->arena[A_ACT]), get_peak(&e->arena[A_SCRATCH]) };
+    size_t shared = peak_with_eval(e, A_ACT, &before);
+    if (peak_with_eval(e, A_SCRATCH, &before) > shared) peak_with_eval(e, A_ACT, &before);
+}
+
+static SlotSizes size_slots(const Pipe *pipe, const Peak *chunk)
+{
+    SlotSizes d = { 0 };
+    for (int i = 0; i < pipe->slots; i++) d.chunk[i] = -1;
     for (int i = 0; i < pipe->actions; i++) {
         const PipeAction *a = &pipe->action[i];
         const Peak   *k = &chunk[a->chunk];
-        int          *of = &d.of[a->slot];
+        int          *of = &d.chunk[a->slot];
         if (*of < 0 || chunk[*of].bytes < k->bytes) *of = a->chunk;
         if (d.host[a->slot] < k->host) d.host[a->slot] = k->host;
     }
-    for (int i = 0; i < pipe->slots; i++) d.bytes += d.of[i] < 0 ? 0 : chunk[d.of[i]].bytes;
+    for (int i = 0; i < pipe->slots; i++) d.bytes += d.chunk[i] < 0 ? 0 : chunk[d.chunk[i]].bytes;
     return d;
 }
 
-/* A stage of several chunks can deal its slots out in two ways: the one that takes less is used. */
-static Status deal_slots(EnginePlan *p, const Engine *e, const Peak *chunk, Deal *d)
+/* A stage of several chunks can share its slots among them or not: the way that takes less memory is used. */
+static Status choose_slots(EnginePlan *p, const Engine *e, const Peak *chunk, SlotSizes *d)
 {
     Pipe split;
-    *d = deal(&e->pipe, chunk);
-    p->slots = e->pipe.slots, p->floor = e->pipe.floor;
+    *d = size_slots(&e->pipe, chunk);
+    p->slots = e->pipe.slots, p->backward_stop = e->pipe.floor;
     if (e->model.chunks == 1) return OK;
     TRY(pipe_open(&split, &e->pipe.shape, e->mesh.at[AX_PP], &e->pipe.floor));
     pipe_split_slots(&split);
     if (split.slots <= MAX_SLOTS) {
-        Deal other = deal(&split, chunk);
-        p->split = other.bytes < d->bytes;
-        if (p->split) p->slots = split.slots, *d = other;
+        SlotSizes other = size_slots(&split, chunk);
+        p->slots_by_chunk = other.bytes < d->bytes;
+        if (p->slots_by_chunk) p->slots = split.slots, *d = other;
     }
     pipe_close(&split);
     return OK;
@@ -192,59 +198,67 @@ static void add_labels(PlanLabel *out, const Arena *names, const Peak *k)
     for (int i = 0; i < names->labels; i++) add_label(out, names->label[i].name, k->label[i]);
 }
 
-/* The host has what each slot parks there, the device the berths. */
-static void note_parked(EnginePlan *p, const Engine *e, const Deal *d)
+/* The host holds the offloaded activations of each slot, the device the staging buffers. */
+static void add_offloaded(EnginePlan *p, const Engine *e, const SlotSizes *d)
 {
-    for (int i = 0; i < p->slots; i++) p->waiting += p->parked[i] = d->host[i];
-    p->berth = engine_staging_peak(e);
-    p->bytes[A_HOST] += p->waiting, p->bytes[A_ACT] += p->berth * (size_t)engine_staging_buffers(e);
-    add_label(p->label[A_HOST], "PARKED", p->waiting);
-    add_label(p->label[A_ACT], "PARKED", p->berth * (size_t)engine_staging_buffers(e));
+    for (int i = 0; i < p->slots; i++) p->offloaded_bytes += p->offloaded[i] = d->host[i];
+    p->staging = engine_staging_peak(e);
+    p->bytes[A_HOST] += p->offloaded_bytes, p->bytes[A_ACT] += p->staging * (size_t)engine_staging_buffers(e);
+    add_label(p->label[A_HOST], "OFFLOADED", p->offloaded_bytes);
+    add_label(p->label[A_ACT], "OFFLOADED", p->staging * (size_t)engine_staging_buffers(e));
 }
 
-static void note_peaks(EnginePlan *p, const Engine *e, const Peak *chunk, const Deal *d)
+static void fill_plan(EnginePlan *p, const Engine *e, const Peak *chunk, const SlotSizes *d)
 {
-    const int *of = d->of;
+    const int *of = d->chunk;
     for (int i = 0; i < ARENA_N; i++) {
-        Peak k = peak_of(&e->arena[i]);
+        Peak k = get_peak(&e->arena[i]);
         p->bytes[i] = k.bytes;
         add_labels(p->label[i], &e->arena[i], &k);
     }
-    Peak beside = peak_of(&e->beside);
-    p->beside = beside.bytes, p->bytes[A_SCRATCH] += p->beside;
-    add_labels(p->label[A_SCRATCH], &e->beside, &beside);
+    Peak overlap = get_peak(&e->overlap_scratch);
+    p->overlap_scratch = overlap.bytes, p->bytes[A_SCRATCH] += p->overlap_scratch;
+    add_labels(p->label[A_SCRATCH], &e->overlap_scratch, &overlap);
     p->slot[0] = p->bytes[A_ACT];
     for (int i = 1; i < p->slots; i++) {
         if (of[i] < 0) continue;
         p->bytes[A_ACT] += p->slot[i] = chunk[of[i]].bytes;
         add_labels(p->label[A_ACT], &e->arena[A_ACT], &chunk[of[i]]);
     }
-    note_parked(p, e, d);
+    add_offloaded(p, e, d);
     for (int i = 0; i < ARENA_N; i++) qsort(p->label[i], ARENA_LABELS, sizeof(PlanLabel), larger_first);
+}
+
+/* Two micro-batches and an update. The ledger of the first is p->ledger; the rest of the step, less the
+ * second micro-batch, is p->step_ledger. */
+static void plan_step(EnginePlan *p, Engine *e, const Stream *stream, Peak *chunk)
+{
+    Ledger *l = &e->be.ledger;
+    l->meter = e->conf.meter;
+    ledger_clear(l);                                      /* leaves out what opening the engine did */
+    ledger_phase(l, COST_UPDATE, 0, true);
+    if (e->conf.train) engine_begin_step(e, 2);
+    Ledger begin = *l;
+    ledger_clear(l);
+    run_micro_batch(e, stream, chunk);
+    p->ledger = *l;
+    *l = begin;
+    run_step_end(e);
+    l->meter = p->ledger.meter = NULL;
+    p->step_ledger = *l;
+    if (e->conf.train) subtract_ledger(&p->step_ledger, &p->ledger);
 }
 
 static Status plan_on(EnginePlan *p, Engine *e, const Stream *stream)
 {
     Peak chunk[MAX_CHUNKS];
-    Deal d;
-    e->be.ledger.meter = e->conf.meter;
-    ledger_clear(&e->be.ledger);                          /* the step alone, not the start */
-    ledger_phase(&e->be.ledger, COST_UPDATE, 0, true);
-    if (e->conf.train) engine_begin_step(e, 2);
-    p->once = e->be.ledger;
-    ledger_clear(&e->be.ledger);
-    step_for_plan(e, stream, chunk);
-    p->ledger = e->be.ledger;
-    e->be.ledger = p->once;
-    end_for_plan(e);
-    e->be.ledger.meter = NULL;
-    p->once = e->be.ledger, p->ledger.meter = NULL;
-    if (e->conf.train) take_away(&p->once, &p->ledger);
-    TRY(deal_slots(p, e, chunk, &d));
-    peak_set(&e->arena[A_ACT], &chunk[d.of[0]]);
-    if (e->conf.evaluate || e->conf.decode.docs) evaluate_for_plan(e);
+    SlotSizes d;
+    plan_step(p, e, stream, chunk);
+    TRY(choose_slots(p, e, chunk, &d));
+    set_peak(&e->arena[A_ACT], &chunk[d.chunk[0]]);
+    if (e->conf.evaluate || e->conf.decode.docs) place_eval_scratch(e);
     p->eval_scratch = e->plan.eval_scratch;
-    note_peaks(p, e, chunk, &d);
+    fill_plan(p, e, chunk, &d);
     return backend_sync(&e->be);
 }
 
@@ -252,12 +266,12 @@ static Status plan_within(EnginePlan *p, const ModelShape *s, const EngineConf *
                           size_t space)
 {
     Engine e = { 0 };
-    EnginePlan room = { .beside = space >> 3, .berth = space >> 3 };
+    EnginePlan limit = { .overlap_scratch = space >> 3, .staging = space >> 3 };
     *p = (EnginePlan){ 0 };
-    for (int i = 0; i < ARENA_N; i++) room.bytes[i] = space;
-    for (int i = 0; i < MAX_SLOTS; i++)                                               /* one is run in */
-        room.slot[i] = room.parked[i] = i ? ARENA_ALIGN : space;
-    Status st = engine_open_on(&e, s, conf, "meta", stream->shape.bytes, &room);
+    for (int i = 0; i < ARENA_N; i++) limit.bytes[i] = space;
+    for (int i = 0; i < MAX_SLOTS; i++)                   /* a dry run uses slot 0 alone */
+        limit.slot[i] = limit.offloaded[i] = i ? ARENA_ALIGN : space;
+    Status st = engine_open_on(&e, s, conf, "meta", stream->shape.bytes, &limit);
     if (!st) st = plan_on(p, &e, stream);
     engine_close(&e);
     return st;
@@ -265,26 +279,26 @@ static Status plan_within(EnginePlan *p, const ModelShape *s, const EngineConf *
 
 Status engine_plan(EnginePlan *p, const ModelShape *s, const EngineConf *conf, const Stream *stream)
 {
-    Status st = plan_within(p, s, conf, stream, (size_t)1 << ROOM_BITS);
-    if (st == E_FIT) st = plan_within(p, s, conf, stream, (size_t)1 << MOST_BITS);
+    Status st = plan_within(p, s, conf, stream, (size_t)1 << SPACE_BITS);
+    if (st == E_FIT) st = plan_within(p, s, conf, stream, (size_t)1 << MAX_SPACE_BITS);
     if (st != E_FIT) return st;
-    return wrap(st, "more than %d TiB for one purpose of a rank; raise parallel.ep, pp, tp or zero",
-                1 << (MOST_BITS - 40));
+    return wrap(st, "a rank needs more than %d TiB in one arena; raise parallel.ep, pp, tp or zero",
+                1 << (MAX_SPACE_BITS - 40));
 }
 
-/* A step, an evaluation and a decode with nothing behind them, so that the first real ones find algorithms,
+/* A step, an evaluation and a decode in which ops only prepare, so that the first real ones find algorithms,
  * plans and workspace ready. */
 Status engine_warm_up(Engine *e, const Stream *stream)
 {
     if (!backend_prepares(&e->be)) return OK;
     TRY(backend_prepare(&e->be, true));
     if (e->conf.train) engine_begin_step(e, 2);
-    step_for_plan(e, stream, NULL);
-    end_for_plan(e);
+    run_micro_batch(e, stream, NULL);
+    run_step_end(e);
     if (e->conf.evaluate || e->conf.decode.docs) evaluate_in(e, e->plan.eval_scratch);
     for (int i = 0; i < e->pipe.slots; i++) arena_clear(engine_act(e, i));
     arena_clear(&e->arena[A_SCRATCH]);
-    if (engine_overlaps(e)) arena_clear(&e->beside);
+    if (engine_overlaps(e)) arena_clear(&e->overlap_scratch);
     engine_offload_clear(e);
     ledger_clear(&e->be.ledger);
     return backend_prepare(&e->be, false);

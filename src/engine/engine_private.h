@@ -1,23 +1,26 @@
-/* engine/engine_private.h -- between the files of the engine: engine_open.c, engine_park.c, engine_plan.c,
- * engine.c. */
+/* engine/engine_private.h -- shared by engine.c, engine_open.c, engine_offload.c and engine_plan.c. */
 #ifndef ENGINE_ENGINE_PRIVATE_H
 #define ENGINE_ENGINE_PRIVATE_H
 
 #include "engine/engine.h"
 
-/* Everything on a backend; room: what a plan found. A plan itself (room->slots 0) has nobody at the other
- * ends. */
+/* Opens all parts on a backend, with arenas of the sizes in plan. plan->slots 0: a dry run, whose sizes are
+ * upper limits and whose communicators are fake. */
 MUST Status engine_open_on(Engine *e, const ModelShape *s, const EngineConf *conf, const char *backend,
-                           bool levels, const EnginePlan *room);
+                           bool byte_pixels, const EnginePlan *plan);
 
-/* engine_park.c: berths and host arenas of a policy that parks something. */
-MUST Status engine_offload_open(Engine *e, const EnginePlan *room);
+/* engine_offload.c: staging buffers and host arenas of offloaded activations. */
+MUST Status engine_offload_open(Engine *e, const EnginePlan *plan);
 void        engine_offload_close(Engine *e);
 void        engine_offload_clear(Engine *e);
 int         engine_staging_buffers(const Engine *e);
-size_t      engine_staging_peak(const Engine *e);                        /* of the fullest */
+size_t      engine_staging_peak(const Engine *e);                        /* of the fullest buffer */
 
-static inline Arena *engine_act(Engine *e, int slot) { return slot ? &e->more[slot - 1] : &e->arena[A_ACT]; }
+static inline Arena *engine_act(Engine *e, int slot)
+{
+    return slot ? &e->slot_act[slot - 1] : &e->arena[A_ACT];
+}
+
 static inline bool   engine_overlaps(const Engine *e)  { return e->pipe.shape.extra_warmup > 0; }
 
 #endif

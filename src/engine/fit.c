@@ -6,42 +6,43 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { REPORT_ROOM = 6000, TOP_LABELS = 5, TOP_ROWS = 16 };
+enum { REPORT_BYTES = 6000, TOP_LABELS = 5, TOP_ROWS = 16 };
 
 static const double GIB = 1 << 30;
 
-/* Of one rank: what it wants of its device and of the host beside it, what they have free. */
-typedef struct Wish { double bytes, room, host, host_room; int64_t node; } Wish;
+/* Of one rank: bytes that it needs and that are free, on its device and on its host. */
+typedef struct Need { double bytes, free, host, host_free; int64_t node; } Need;
 
-typedef struct Said { char why[400], lines[REPORT_ROOM]; } Said;
+typedef struct Report { char why[400], lines[REPORT_BYTES]; } Report;
 
 static bool on_host(const FitCheck *c) { return !strcmp(c->conf->backend, "cpu"); }
 
-/* What all ranks of its host want, and what the least of them sees free, where they share it. */
-static Wish share(const FitCheck *c, const Wish *all, int n, int rank)
+/* The need of a rank; where the device is the CPU, that of all ranks of its host, and the least that one sees
+ * free. */
+static Need shared_need(const FitCheck *c, const Need *all, int n, int rank)
 {
-    Wish w = all[rank];
+    Need w = all[rank];
     for (int i = 0; i < n && on_host(c); i++) {
         if (i == rank || all[i].node != w.node) continue;
         w.bytes += all[i].bytes;
-        if (all[i].room < w.room) w.room = all[i].room;
+        if (all[i].free < w.free) w.free = all[i].free;
     }
     return w;
 }
 
-/* The rank that wants the most beyond what there is; -1: none does. */
-static int worst(const FitCheck *c, const Wish *all, int n)
+/* The rank that lacks most, or -1 where all fit. */
+static int fullest_rank(const FitCheck *c, const Need *all, int n)
 {
     double most = 0;
     int    rank = -1;
     for (int i = 0; i < n; i++) {
-        Wish w = share(c, all, n, i);
-        if (w.bytes - w.room > most) most = w.bytes - w.room, rank = i;
+        Need w = shared_need(c, all, n, i);
+        if (w.bytes - w.free > most) most = w.bytes - w.free, rank = i;
     }
     return rank;
 }
 
-/* This rank by a recipe that was changed; for FitRequest.plan. */
+/* Bytes of this rank with a changed recipe; for FitRequest.plan. */
 static Status plan_changed(void *self, const Config *recipe, double *bytes)
 {
     const FitCheck *c = self;
@@ -54,7 +55,7 @@ static Status plan_changed(void *self, const Config *recipe, double *bytes)
     TRY(recipe_ranks(&r, &place, recipe, c->shape, c->world, NULL));
     TRY(recipe_engine(&conf, recipe, c->shape, c->conf->dtype, &r,
                       *recipe->lora.path ? &c->conf->lora : NULL));
-    conf.evaluate = c->conf->evaluate, conf.each = c->conf->each;
+    conf.evaluate = c->conf->evaluate, conf.per_row_loss = c->conf->per_row_loss;
     if (recipe_can_generate(&r, &place)) conf.decode = c->conf->decode;
     Stream full = stream_full(&ss, &conf.budget);
     TRY(engine_plan(&plan, c->shape, &conf, &full));
@@ -62,88 +63,96 @@ static Status plan_changed(void *self, const Config *recipe, double *bytes)
     return OK;
 }
 
-static void add(char *out, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-static void add(char *out, const char *fmt, ...)
+static void append(char *out, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void append(char *out, const char *fmt, ...)
 {
     size_t  at = strlen(out);
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(out + at, REPORT_ROOM - at, fmt, ap);
+    vsnprintf(out + at, REPORT_BYTES - at, fmt, ap);
     va_end(ap);
 }
 
-static void say_arenas(char *out, const EnginePlan *p)
+static void append_arenas(char *out, const EnginePlan *p)
 {
     for (int i = 0; i < ARENA_N; i++) {
         if (!p->bytes[i]) continue;
-        add(out, "  %-12s %9.3f GiB", engine_arena_label((ArenaId)i), (double)p->bytes[i] / GIB);
+        append(out, "  %-12s %9.3f GiB", engine_arena_label((ArenaId)i), (double)p->bytes[i] / GIB);
         for (int k = 0; k < TOP_LABELS && p->label[i][k].bytes; k++)
-            add(out, "%s %s %.3f", k ? "," : ":", p->label[i][k].name, (double)p->label[i][k].bytes / GIB);
-        add(out, "\n");
+            append(out, "%s %s %.3f", k ? "," : ":", p->label[i][k].name, (double)p->label[i][k].bytes / GIB);
+        append(out, "\n");
     }
 }
 
-/* What the unlucky rank has to say for all. */
-static Status report(Said *s, const FitCheck *c, const EnginePlan *plan, Wish shared, Wish own)
+/* Written by the rank that lacks most. */
+static Status write_report(Report *s, const FitCheck *c, const EnginePlan *plan, Need shared, Need own)
 {
     FitAdvice *a = calloc(1, sizeof *a);
     double others = shared.bytes - own.bytes;
     FitRequest ask = { .recipe = c->recipe, .shape = c->shape, .ranks = c->world ? c->world->size : 1,
                    .per_node = c->world ? comm_ranks_on_node(c->world) : 1, .bytes = own.bytes,
-                   .room = shared.room - others, .plan = plan_changed, .self = (void *)c };
+                   .available = shared.free - others, .plan = plan_changed, .self = (void *)c };
     char line[400];
     if (!a) return fail(E_FIT, "no host memory for advice");
-    if (others > 0) ask.room = own.bytes * shared.room / shared.bytes;       /* its share of what there is */
+    if (others > 0) ask.available = own.bytes * shared.free / shared.bytes;       /* this rank's share */
     Status st = fit_advise(a, &ask);
-    say_arenas(s->lines, plan);
-    if (!st) add(s->lines, "what can be turned, cheapest first:\n");
+    append_arenas(s->lines, plan);
+    if (!st) append(s->lines, "changes that save memory, cheapest first:\n");
     for (int i = 0; !st && i < a->n; i++) {
-        if (i >= TOP_ROWS && i + 1 < a->n) continue;             /* the last may be several together */
+        if (i >= TOP_ROWS && i + 1 < a->n) continue;             /* the last row may be a combination */
         fit_row_text(line, sizeof line, a, i);
-        add(s->lines, "  %s\n", line);
+        append(s->lines, "  %s\n", line);
     }
     const FitRow *way = st ? NULL : fit_cheapest(a);
-    snprintf(s->why, sizeof s->why, "does not fit: rank %d wants %.3f GiB and %.3f are free%s; %s%s",
-             c->world ? c->world->rank : 0, own.bytes / GIB, ask.room / GIB,
-             others > 0 ? " for each rank of its host" : "",
-             way ? "the cheapest change that is enough: " : "nothing on the list is enough, nor all of it: ",
-             way ? way->set : "take more ranks");
+    int at = snprintf(s->why, sizeof s->why, "does not fit: rank %d needs %.3f GiB, %.3f GiB are free%s. ",
+                      c->world ? c->world->rank : 0, own.bytes / GIB, ask.available / GIB,
+                      others > 0 ? " for each rank of its host" : "");
+    if (way)
+        snprintf(s->why + at, sizeof s->why - (size_t)at,
+                 "Cheapest change that is enough: %s (-%.3f GiB, %s)", way->set,
+                 (own.bytes - way->bytes) / GIB, way->price);
+    else
+        snprintf(s->why + at, sizeof s->why - (size_t)at,
+                 "No listed change is enough, nor all of them together: "
+                 "take more ranks");
     free(a);
     return st;
 }
 
-/* All ranks hear the same, the first says it. */
-static Status refuse(const FitCheck *c, const Said *s)
+/* All ranks fail with the same message; rank 0 logs the list. */
+static Status refuse(const FitCheck *c, const Report *s)
 {
     for (const char *at = s->lines; *at; at += strcspn(at, "\n"), at += *at == '\n')
         log_error(c->log, "%.*s", (int)strcspn(at, "\n"), at);
     return fail(E_FIT, "%s", s->why);
 }
 
-/* Ranks of a host park what they cannot hold in the same memory. */
-static Status check_hosts(const Wish *all, int n)
+/* All ranks of a host offload into the same memory. */
+static Status check_hosts(const Need *all, int n)
 {
     for (int i = 0; i < n; i++) {
         double sum = 0;
         int    ranks = 0;
         for (int k = 0; k < n; k++)
             if (all[k].node == all[i].node) sum += all[k].host, ranks++;
-        if (sum <= all[i].host_room) continue;
-        return fail(E_FIT, "does not fit the host of rank %d: its %d rank%s want %.3f GiB there and %.3f are "
-                    "free; lower memory.optimizer_offload or take words from memory.activation_offload", i, ranks,
-                    ranks > 1 ? "s" : "", sum / GIB, all[i].host_room / GIB);
+        if (sum <= all[i].host_free) continue;
+        return fail(
+            E_FIT,
+            "does not fit the host of rank %d: its %d rank%s need %.3f GiB of host memory, %.3f GiB are "
+            "free. Cheapest change: lower memory.optimizer_offload or shorten memory.activation_offload",
+            i, ranks, ranks > 1 ? "s" : "", sum / GIB, all[i].host_free / GIB);
     }
     return OK;
 }
 
-static Status agree(const FitCheck *c, const EnginePlan *plan, const Wish *all, int n)
+static Status check_devices(const FitCheck *c, const EnginePlan *plan, const Need *all, int n)
 {
-    int    rank = worst(c, all, n), me = c->world ? c->world->rank : 0;
+    int    rank = fullest_rank(c, all, n), me = c->world ? c->world->rank : 0;
     Status st = OK;
     if (rank < 0) return check_hosts(all, n);
-    Said  *mine = calloc(1, sizeof *mine), *said = calloc((size_t)n, sizeof *said);
-    if (!mine || !said) st = fail(E_FIT, "no host memory for what %d ranks say", n);
-    if (!st && me == rank) st = report(mine, c, plan, share(c, all, n, rank), all[rank]);
+    Report  *mine = calloc(1, sizeof *mine), *said = calloc((size_t)n, sizeof *said);
+    if (!mine || !said) st = fail(E_FIT, "no host memory for the reports of %d ranks", n);
+    if (!st && me == rank) st = write_report(mine, c, plan, shared_need(c, all, n, rank), all[rank]);
     if (!st && n > 1) comm_host_gather(c->world, said, mine, sizeof *said);
     if (!st) st = refuse(c, n > 1 ? &said[rank] : mine);
     free(mine), free(said);
@@ -155,22 +164,22 @@ Status fit_check(const FitCheck *c)
     EnginePlan plan;
     int    n = c->world ? c->world->size : 1;
     double all_of_it, host = 0;
-    Wish   mine = { .node = c->world ? c->world->node[c->world->rank] : 0 };
+    Need   mine = { .node = c->world ? c->world->node[c->world->rank] : 0 };
     Status st = engine_plan(&plan, c->shape, c->conf, c->full);
     if (st) st = wrap(st, "plan");
     if (n > 1) st = comm_agree(c->world, st);
     TRY(st);
     mine.bytes = (double)engine_device_bytes(&plan, c->conf->backend);
-    backend_memory(c->conf->backend, &mine.room, &all_of_it);
-    if (c->memory > 0) mine.room = c->memory;
+    backend_memory(c->conf->backend, &mine.free, &all_of_it);
+    if (c->memory > 0) mine.free = c->memory;
     backend_memory("cpu", &host, &all_of_it);
     mine.host = on_host(c) ? 0 : (double)plan.bytes[A_HOST];
-    mine.host_room = c->host > 0 ? c->host : host;
-    Wish *all = calloc((size_t)n, sizeof *all);
+    mine.host_free = c->host > 0 ? c->host : host;
+    Need *all = calloc((size_t)n, sizeof *all);
     if (!all) return fail(E_FIT, "no host memory for %d ranks", n);
     all[0] = mine;
     if (n > 1) comm_host_gather(c->world, all, &mine, sizeof mine);
-    st = agree(c, &plan, all, n);
+    st = check_devices(c, &plan, all, n);
     free(all);
     return st;
 }

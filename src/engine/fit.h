@@ -1,7 +1,7 @@
-/* engine/fit.h -- whether a run fits the memory there is, and what to turn where it does not.
+/* engine/fit.h -- whether a run fits its memory, and which changes of the recipe would make it fit.
  *
- * Advice is not guessed: each change is planned as a run would be, and the list says what it saves and
- * whether that is enough. It is sorted by what a change costs (rows of fit.def), then by what it saves. */
+ * Each change is planned by the same dry run as a run: the list has the bytes it saves and whether that is
+ * enough. It is sorted by cost (rows of fit.def), then by bytes saved. */
 #ifndef ENGINE_FIT_H
 #define ENGINE_FIT_H
 
@@ -11,32 +11,32 @@ enum { FIT_ROWS = 64, FIT_SET = 200 };
 
 typedef struct FitRow {
     char        set[FIT_SET];            /* overrides, as a command line takes them */
-    const char *price;                   /* what it costs, in words */
-    int         cost;                    /* the class of that */
-    double      bytes;                   /* of the rank then */
+    const char *price;                   /* the cost of the change, in words */
+    int         cost;                    /* class of the cost, cheapest first */
+    double      bytes;                   /* of the rank after the change */
 } FitRow;
 
-typedef struct FitAdvice { double bytes, room; FitRow row[FIT_ROWS]; int n; } FitAdvice;
+typedef struct FitAdvice { double bytes, available; FitRow row[FIT_ROWS]; int n; } FitAdvice;
 
 typedef struct FitRequest {
     const Config     *recipe;
     const ModelShape *shape;
     int               ranks, per_node;
-    double            bytes, room;       /* wanted by the recipe as it is; there are */
-    Status          (*plan)(void *self, const Config *c, double *bytes);     /* of the fullest rank */
+    double            bytes, available;  /* that the recipe needs; that the device has for it */
+    Status          (*plan)(void *self, const Config *c, double *bytes);     /* bytes of the fullest rank */
     void             *self;
 } FitRequest;
 
 MUST Status fit_advise(FitAdvice *a, const FitRequest *ask);
 bool        fit_row_fits(const FitAdvice *a, int row);
-/* Of the cheapest class that has one, the change that saves just enough; NULL: there is none. */
+/* Of the cheapest class with a change that is enough, the one that saves least; NULL: no change is enough. */
 const FitRow *fit_cheapest(const FitAdvice *a);
-/* "6.10 GiB less, 92.20 then, not enough  memory.recompute=[moe_act]  (a cheap pass again)" */
+/* "6.10 GiB less, 92.20 in all, not enough  memory.recompute=[moe_act]  (recomputes …)" */
 void        fit_row_text(char *out, size_t n, const FitAdvice *a, int row);
 
-/* Before anything is mapped, all ranks together: each says what it wants and what its device has free;
- * ranks of a host whose device is its memory share that. Where one wants too much all of them fail with
- * E_FIT, and log hears by arena, label and knob why and what to do. */
+/* Before memory is mapped, called by all ranks: compares what each rank needs with what its device has free;
+ * ranks of a host whose device is the CPU share the host's memory. Where one rank needs too much all of them
+ * fail with E_FIT, and the log of rank 0 gets its arenas, labels and the changes that help. */
 typedef struct FitCheck {
     const Config     *recipe;
     const ModelShape *shape;

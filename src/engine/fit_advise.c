@@ -1,4 +1,4 @@
-/* engine/fit_advise.c -- which knob saves how much; see fit.h. */
+/* engine/fit_advise.c -- how much memory each change of the recipe saves; see fit.h. */
 #include "engine/fit.h"
 
 #include "parallel/rules.h"
@@ -8,8 +8,8 @@
 
 typedef struct Change { int cost; const char *price; char set[FIT_SET]; } Change;
 
-/* The recipe's words, but those that full would make pointless. */
-static void words_of(char *out, size_t n, const WordList *list)
+/* The list of memory.recompute without "full", each word with a comma after it. */
+static void recompute_list(char *out, size_t n, const WordList *list)
 {
     size_t at = 0;
     *out = 0;
@@ -22,8 +22,8 @@ static bool covers(const char *word, const char *other)
     return !strcmp(word, other) || recompute_word_within(other, word);
 }
 
-/* Words that others of the list make pointless are left out of it. */
-static void tidy_words(char set[FIT_SET])
+/* Leaves out words of memory.recompute that others of the list include. */
+static void drop_included_words(char set[FIT_SET])
 {
     char  copy[FIT_SET], *word[FIT_SET / 2], *list = strstr(set, "recompute=["), *save = NULL;
     int   n = 0;
@@ -33,43 +33,44 @@ static void tidy_words(char set[FIT_SET])
     char *inner = copy + (list - set), *rest = strchr(inner, ']');
     *rest = 0;
     for (char *w = strtok_r(inner, ",", &save); w; w = strtok_r(NULL, ",", &save)) word[n++] = w;
-    size_t room = FIT_SET - (size_t)(list - set), at = 0;
+    size_t size = FIT_SET - (size_t)(list - set), at = 0;
     for (int i = 0; i < n; i++) {
         bool within = false;
         for (int k = 0; k < n; k++)
             within |= k != i && covers(word[k], word[i]) && (k < i || !covers(word[i], word[k]));
-        if (!within) at += (size_t)snprintf(list + at, room - at, "%s%s", at ? "," : "", word[i]);
+        if (!within) at += (size_t)snprintf(list + at, size - at, "%s%s", at ? "," : "", word[i]);
     }
-    snprintf(list + at, room - at, "]%s", rest + 1);
+    snprintf(list + at, size - at, "]%s", rest + 1);
 }
 
-/* Every row of fit.def that is of this recipe. */
-static int turns_of(Change turn[FIT_ROWS], const FitRequest *ask)
+/* The rows of fit.def whose condition holds. */
+static int list_changes(Change change[FIT_ROWS], const FitRequest *ask)
 {
     const Config *c = ask->recipe;
     const struct cfg_parallel *p = &c->parallel;
-    const bool experts = ask->shape->text.E > 0, tower = ask->shape->vision.depth > 0, overlap = c->moe.overlap;
+    const bool experts = ask->shape->text.E > 0, tower = ask->shape->vision.depth > 0;
+    const bool overlap = c->moe.overlap;
     const long long T = c->train.micro_tokens, P = c->train.micro_patches;
     const long long rank = *c->lora.path ? 0 : c->lora.rank;
-    const double away = c->memory.optimizer_offload;
+    const double offload = c->memory.optimizer_offload;
     const long long zero = p->zero, ep = p->ep, pp = p->pp, cp = p->cp, tp = p->tp;
-    const char *road = strcmp(c->moe.dispatcher, "local") ? "" : " moe.dispatcher=auto";
+    const char *dispatcher = strcmp(c->moe.dispatcher, "local") ? "" : " moe.dispatcher=auto";
     char words[FIT_SET / 2];
     int  n = 0;
-    words_of(words, sizeof words, &c->memory.recompute);
+    recompute_list(words, sizeof words, &c->memory.recompute);
 #define CHANGE(class, in_words, when, ...)                                                           \
     if ((when) && n < FIT_ROWS) {                                                                 \
-        turn[n].cost = class, turn[n].price = in_words;                                           \
-        snprintf(turn[n].set, FIT_SET, __VA_ARGS__);                                              \
-        tidy_words(turn[n++].set);                                                                \
+        change[n].cost = class, change[n].price = in_words;                                           \
+        snprintf(change[n].set, FIT_SET, __VA_ARGS__);                                              \
+        drop_included_words(change[n++].set);                                                                \
     }
 #include "engine/fit.def"
 #undef CHANGE
     return n;
 }
 
-/* Overrides stand apart by a blank. */
-static Status turn_config(Config *c, const char *set)
+/* set: overrides with blanks between them. */
+static Status apply_overrides(Config *c, const char *set)
 {
     char one[FIT_SET];
     for (const char *at = set; *at; at += strspn(at, " ")) {
@@ -81,12 +82,12 @@ static Status turn_config(Config *c, const char *set)
     return OK;
 }
 
-/* What does not exist, is not legal or cannot be planned is no advice. */
-static bool try_turn(FitRow *r, const FitRequest *ask, const Change *t)
+/* False for a change that the rules refuse, that cannot be planned or that saves next to nothing. */
+static bool try_change(FitRow *r, const FitRequest *ask, const Change *t)
 {
     Config c = *ask->recipe;
-    c.keep = (MemPool){ 0 };                                /* the recipe's own texts stay where they are */
-    bool ok = !turn_config(&c, t->set);
+    c.keep = (MemPool){ 0 };                                /* only texts of the overrides are freed below */
+    bool ok = !apply_overrides(&c, t->set);
     RuleInput x = rules_input(&c, ask->shape, ask->ranks, ask->per_node);
     *r = (FitRow){ .price = t->price, .cost = t->cost };
     memcpy(r->set, t->set, sizeof r->set);
@@ -102,7 +103,7 @@ static int by_cost(const void *a, const void *b)
     return (x->bytes > y->bytes) - (x->bytes < y->bytes);
 }
 
-bool fit_row_fits(const FitAdvice *a, int row) { return a->row[row].bytes <= a->room; }
+bool fit_row_fits(const FitAdvice *a, int row) { return a->row[row].bytes <= a->available; }
 
 const FitRow *fit_cheapest(const FitAdvice *a)
 {
@@ -122,7 +123,7 @@ static bool has_set(const FitAdvice *a, const char *set)
     return false;
 }
 
-/* A list of overrides with those of another added; of the same key the later stays. */
+/* Adds overrides to a list; an override of the same key replaces the older one. */
 static void join_sets(char out[FIT_SET], const char *more)
 {
     char old[FIT_SET];
@@ -139,9 +140,9 @@ static void join_sets(char out[FIT_SET], const char *more)
     snprintf(out + at, FIT_SET - at, "%s", more);
 }
 
-/* Where no change is enough by itself: the best of each class added to those of the classes before it, until
- * they are enough together. */
-static void try_together(FitAdvice *a, const FitRequest *ask)
+/* Where no change is enough alone: adds the best of each class to those of the classes before it, until they
+ * are enough together. */
+static void try_combined(FitAdvice *a, const FitRequest *ask)
 {
     Change t = { .price = "all of these together" };
     int  singles = a->n;
@@ -152,8 +153,8 @@ static void try_together(FitAdvice *a, const FitRequest *ask)
         memcpy(before, t.set, sizeof before);
         join_sets(t.set, a->row[i].set);
         t.cost = a->row[i].cost;
-        if (!try_turn(r, ask, &t)) memcpy(t.set, before, sizeof before);
-        else if (r->bytes <= a->room) {
+        if (!try_change(r, ask, &t)) memcpy(t.set, before, sizeof before);
+        else if (r->bytes <= a->available) {
             a->n++;
             return;
         }
@@ -162,15 +163,15 @@ static void try_together(FitAdvice *a, const FitRequest *ask)
 
 Status fit_advise(FitAdvice *a, const FitRequest *ask)
 {
-    Change *turn = calloc(FIT_ROWS, sizeof *turn);
-    *a = (FitAdvice){ .bytes = ask->bytes, .room = ask->room };
-    if (!turn) return fail(E_FIT, "no host memory for advice");
-    int n = turns_of(turn, ask);
+    Change *change = calloc(FIT_ROWS, sizeof *change);
+    *a = (FitAdvice){ .bytes = ask->bytes, .available = ask->available };
+    if (!change) return fail(E_FIT, "no host memory for advice");
+    int n = list_changes(change, ask);
     for (int i = 0; i < n; i++)
-        if (!has_set(a, turn[i].set)) a->n += try_turn(&a->row[a->n], ask, &turn[i]);
+        if (!has_set(a, change[i].set)) a->n += try_change(&a->row[a->n], ask, &change[i]);
     qsort(a->row, (size_t)a->n, sizeof *a->row, by_cost);
-    if (!fit_cheapest(a)) try_together(a, ask);
-    free(turn);
+    if (!fit_cheapest(a)) try_combined(a, ask);
+    free(change);
     return OK;
 }
 
@@ -178,6 +179,6 @@ void fit_row_text(char *out, size_t n, const FitAdvice *a, int row)
 {
     const FitRow *r = &a->row[row];
     double gib = 1 << 30;
-    snprintf(out, n, "%8.2f GiB less, %8.2f then, %-10s  %s  (%s)", (a->bytes - r->bytes) / gib,
+    snprintf(out, n, "%8.2f GiB less, %8.2f in all, %-10s  %s  (%s)", (a->bytes - r->bytes) / gib,
              r->bytes / gib, fit_row_fits(a, row) ? "fits" : "not enough", r->set, r->price);
 }

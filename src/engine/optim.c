@@ -1,8 +1,9 @@
-/* engine/optim.c -- see optim.h. The norm adds tensors in the order of the model's list, as many at a time as
- * an op takes, then ranks in theirs. */
+/* engine/optim.c -- see optim.h. The norm adds tensors in the order of the model's list, a batch of them per
+ * op, then ranks in their order. */
 #include "engine/optim.h"
 
-/* Elements after p->mine are copies of a neighbour's (kv heads that ranks share, a tied table). */
+/* Elements of the shard that this rank counts: those after p->mine are copies of another rank's (kv heads
+ * that ranks share, a tied table). */
 static int64_t counted(const Param *p)
 {
     int64_t n = p->shard.unique - p->shard.offset;
@@ -10,7 +11,7 @@ static int64_t counted(const Param *p)
     return n < p->shard.len ? n : p->shard.len;
 }
 
-/* Of what this rank steps, the elements that are tensor i's. Behind the last one there is padding: zeros. */
+/* The elements of tensor i in this rank's shard; after the last tensor the shard is padded with zeros. */
 typedef struct Range { int64_t at, n; } Range;
 
 static Range range_of(const Param *p, int i)
@@ -24,7 +25,7 @@ static Range range_of(const Param *p, int i)
 
 bool optim_owns_piece(const Param *p, int i) { return range_of(p, i).n > 0; }
 
-void optim_grad_norm(const Model *m, Backend *be, Tensor sumsq, Tensor each)
+void optim_grad_norm(const Model *m, Backend *be, Tensor sumsq, Tensor squares)
 {
     const Mesh *mesh = m->params.mesh;
     Addends list;
@@ -38,10 +39,10 @@ void optim_grad_norm(const Model *m, Backend *be, Tensor sumsq, Tensor each)
             Range r = range_of(p, k);
             if (!r.n) continue;
             list.at[list.n++] = (Addend){ t_rows(shard_slice(p, p->shard.g), r.at, r.n), cell };
-            if (list.n == ADDENDS) op_squares(be, sumsq, each, &list), list.n = 0;
+            if (list.n == ADDENDS) op_squares(be, sumsq, squares, &list), list.n = 0;
         }
     }
-    if (list.n) op_squares(be, sumsq, each, &list);
+    if (list.n) op_squares(be, sumsq, squares, &list);
     if (mesh) comm_all_reduce(mesh->comm[GR_world], sumsq, RED_SUM);
 }
 

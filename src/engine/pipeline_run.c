@@ -1,12 +1,13 @@
-/* engine/pipeline_run.c -- see accumulate.h. */
+/* engine/pipeline_run.c -- see pipeline_run.h. */
 #include "engine/pipeline_run.h"
 
 #include "base/rng.h"
 
-/* What the ranks of dp tell each other of a micro-batch before a step. */
+/* Counts of a micro-batch that data-parallel ranks exchange before a step. */
 typedef struct MicroCount { int64_t tokens, supervised, patches, visual, docs; } MicroCount;
 
-_Static_assert(sizeof(MicroCount) == MICRO_COUNTS * sizeof(int64_t), "MICRO_COUNTS is out of step");
+_Static_assert(sizeof(MicroCount) == MICRO_COUNTS * sizeof(int64_t),
+               "MICRO_COUNTS must be the fields of MicroCount");
 
 static MicroCount *counts_of(const Engine *e, int rank)
 {
@@ -36,89 +37,91 @@ static void count_step(StepSums *sum, Engine *e, Stream *const *micro, int n)
     }
 }
 
-static double share(int64_t part, int64_t whole) { return whole > 0 ? (double)part / (double)whole : 0; }
+static double fraction(int64_t part, int64_t whole) { return whole > 0 ? (double)part / (double)whole : 0; }
 
-/* Expert counts of the step so far are scaled to this micro-batch's tokens. */
-static LossScales share_of(const Engine *e, const StepSums *sum, int at)
+/* weight: this micro-batch's share of the tokens of the step so far, for the expert counts. */
+static LossScales loss_scales(const Engine *e, const StepSums *sum, int at)
 {
     const MicroCount *c = &counts_of(e, e->mesh.at[AX_DP])[at];
-    double  tokens = share(c->tokens, sum->tokens);
+    double  tokens = fraction(c->tokens, sum->tokens);
     int64_t so_far = 0;
     bool    by_document = e->conf.aux == AUX_DOCUMENT;
-    LossScales m = { .z = (float)tokens, .aux = (float)(by_document ? share(c->docs, sum->docs) : tokens) };
+    LossScales m = { .z   = (float)tokens,
+                     .aux = (float)(by_document ? fraction(c->docs, sum->docs) : tokens) };
     if (sum->supervised) m.ce = (float)(1.0 / (double)sum->supervised);
-    else                 m.aux = m.z = 0;                    /* a step that learns nothing balances nothing */
+    else                 m.aux = m.z = 0;                    /* without a loss there is nothing to balance */
     for (int r = 0; r < e->mesh.size[AX_DP]; r++)
         for (int i = 0; i <= at; i++) so_far += counts_of(e, r)[i].tokens;
-    if (e->chance) m.chance = rng_u64(e->chance, 0, (uint64_t)at) | 1;
-    m.keep = at ? 1 : 0, m.part = (float)share(c->tokens, so_far);
+    if (e->dropout_seed) m.dropout_seed = rng_u64(e->dropout_seed, 0, (uint64_t)at) | 1;
+    m.carry = at ? 1 : 0, m.weight = (float)fraction(c->tokens, so_far);
     return m;
 }
 
-/* Whether any rank of the stage has pictures in this round. */
-static bool pictures(const Engine *e, int at)
+/* Whether any data-parallel rank has pictures in this micro-batch. */
+static bool any_pictures(const Engine *e, int at)
 {
     bool any = false;
     for (int r = 0; r < e->mesh.size[AX_DP]; r++) any |= counts_of(e, r)[at].patches > 0;
     return any;
 }
 
-typedef struct Walk {
+typedef struct PipeRun {
     Engine        *e;
     Stream *const *micro;
-    int            n, first;             /* where the batch of micro-batch 0 is in the ring */
+    int            n, first;             /* micro-batches; ring index of the first */
     int            uploaded;
     const Stream  *after;
     StepSums      *sum;
-    const StepStats   *watch;
+    const StepStats *stats;
     Ticket         recv[2][MAX_SLOTS], send[2];
-} Walk;
+} PipeRun;
 
-static int batch_of(const Walk *w, int micro) { return (w->first + micro) % w->e->batches; }
+static int batch_of(const PipeRun *w, int micro) { return (w->first + micro) % w->e->batches; }
 
-static const Chunk *chunk_of(const Walk *w, const PipeAction *a) { return &w->e->model.chunk[a->chunk]; }
+static const Chunk *chunk_of(const PipeRun *w, const PipeAction *a) { return &w->e->model.chunk[a->chunk]; }
 
-static Comm *road(const Walk *w, int way)
+static Comm *link_comm(const PipeRun *w, int way)
 {
     return w->e->mesh.comm[way == PIPE_FORWARD ? GR_pp : GR_pp_back];
 }
 
-/* The buffer of a message: forward it crosses the border before the chunk, backward the one behind. */
-static Tensor inbox(const Walk *w, const PipeStep *s)
+/* The buffer of a message: the input of the chunk, or the gradient of its output. */
+static Tensor recv_buffer(const PipeRun *w, const PipeStep *s)
 {
     const Chunk *k = chunk_of(w, &w->e->pipe.action[s->action]);
     return engine_recv_buffer(w->e, s->way, s->buffer, s->way == PIPE_FORWARD ? k->from : k->to);
 }
 
-static void upload(Walk *w, int micro)
+static void upload(PipeRun *w, int micro)
 {
     if (micro < w->uploaded) return;
     engine_upload(w->e, w->micro[micro]);
-    engine_batch(w->e)->pictures = pictures(w->e, micro);
+    engine_batch(w->e)->pictures = any_pictures(w->e, micro);
     w->uploaded = micro + 1;
 }
 
-static void forward(Walk *w, const PipeAction *a, const PipeStep *fed)
+static void forward(PipeRun *w, const PipeAction *a, const PipeStep *fed)
 {
-    LossScales m = share_of(w->e, w->sum, a->micro);
+    LossScales m = loss_scales(w->e, w->sum, a->micro);
     upload(w, a->micro);
     engine_run_forward(w->e, FORWARD, batch_of(w, a->micro), a->chunk, a->slot, &m,
-                       fed ? inbox(w, fed) : (Tensor){ 0 });
-    step_stats_add(w->watch, w->e, w->micro[a->micro], a);
+                       fed ? recv_buffer(w, fed) : (Tensor){ 0 });
+    step_stats_add(w->stats, w->e, w->micro[a->micro], a);
 }
 
-static void backward(Walk *w, const PipeAction *a, const PipeStep *fed)
+static void backward(PipeRun *w, const PipeAction *a, const PipeStep *fed)
 {
-    engine_run_backward(w->e, batch_of(w, a->micro), a->chunk, a->slot, fed ? inbox(w, fed) : (Tensor){ 0 });
+    engine_run_backward(w->e, batch_of(w, a->micro), a->chunk, a->slot,
+                        fed ? recv_buffer(w, fed) : (Tensor){ 0 });
 }
 
-/* After a backward. What a micro-batch lost is counted once: by the rank that shares it with nobody or first
- * among them. */
-static Status settle(Walk *w, const PipeAction *a)
+/* After a backward: prefetches, and adds the losses. Of the ranks that share a micro-batch over tp and cp the
+ * first counts its auxiliary losses. */
+static Status finish_micro(PipeRun *w, const PipeAction *a)
 {
     Engine *e = w->e;
     Losses  l;
-    LossScales   m = share_of(e, w->sum, a->micro);
+    LossScales   m = loss_scales(e, w->sum, a->micro);
     if (a->micro + 1 + e->pipe.shape.extra_warmup >= w->uploaded)
         engine_prefetch(e, w->uploaded < w->n ? w->micro[w->uploaded] : w->after);
     TRY(engine_read_slot_losses(e, a->slot, &l));
@@ -129,42 +132,42 @@ static Status settle(Walk *w, const PipeAction *a)
     return OK;
 }
 
-typedef struct Run { Walk *w; const PipeAction *a; const PipeStep *fed; } Run;
+typedef struct OverlapArg { PipeRun *w; const PipeAction *a; const PipeStep *fed; } OverlapArg;
 
-static void run_forward(void *arg)  { Run *r = arg; forward(r->w, r->a, r->fed); }
-static void run_backward(void *arg) { Run *r = arg; backward(r->w, r->a, r->fed); }
+static void run_forward(void *arg)  { OverlapArg *r = arg; forward(r->w, r->a, r->fed); }
+static void run_backward(void *arg) { OverlapArg *r = arg; backward(r->w, r->a, r->fed); }
 
-/* The backward begins and so it ends first: where both are of the whole model, a table that is embedding and
- * head gets its gradients in the order it has without a forward beside. */
-static Status run_pair(Walk *w, const PipeAction *a, const PipeStep *const *fed)
+/* Overlaps a forward with a backward. The backward starts first and ends first: a table that is both
+ * embedding and head gets its gradients in the same order as without overlap. */
+static Status run_overlapped(PipeRun *w, const PipeAction *a, const PipeStep *const *fed)
 {
-    Run f = { w, a, fed[PIPE_FORWARD] }, b = { w, a + 1, fed[PIPE_BACKWARD] };
+    OverlapArg f = { w, a, fed[PIPE_FORWARD] }, b = { w, a + 1, fed[PIPE_BACKWARD] };
     coroutine_run(&w->e->coroutine, run_backward, &b, run_forward, &f);
-    return settle(w, b.a);
+    return finish_micro(w, b.a);
 }
 
-static Status run(Walk *w, const PipeStep *s, const PipeStep *const *fed)
+static Status run_action(PipeRun *w, const PipeStep *s, const PipeStep *const *fed)
 {
     const PipeAction *a = &w->e->pipe.action[s->action];
-    if (s->what == PIPE_OVERLAPPED) return run_pair(w, a, fed);
+    if (s->what == PIPE_OVERLAPPED) return run_overlapped(w, a, fed);
     if (a->what == PIPE_FORWARD) {
         forward(w, a, fed[PIPE_FORWARD]);
         return OK;
     }
     backward(w, a, fed[PIPE_BACKWARD]);
-    return settle(w, a);
+    return finish_micro(w, a);
 }
 
-/* The result of the last run that way. */
-static void send(Walk *w, const PipeStep *s)
+/* Sends the result of the last action in this direction. */
+static void send_result(PipeRun *w, const PipeStep *s)
 {
     const PipeAction *a = &w->e->pipe.action[s->action];
     Tensor out = s->way == PIPE_FORWARD ? engine_output(w->e, a->chunk, a->slot)
                                         : engine_gradient(w->e, a->chunk, a->slot);
-    w->send[s->way] = comm_send_start(road(w, s->way), out, s->peer);
+    w->send[s->way] = comm_send_start(link_comm(w, s->way), out, s->peer);
 }
 
-static Status walk(Walk *w)
+static Status run_schedule(PipeRun *w)
 {
     const Pipe *p = &w->e->pipe;
     const PipeStep *fed[2] = { NULL, NULL };
@@ -172,7 +175,7 @@ static Status walk(Walk *w)
         const PipeStep *s = &p->step[i];
         switch (s->what) {
         case PIPE_POST:
-            w->recv[s->way][s->buffer] = comm_recv_start(road(w, s->way), inbox(w, s), s->peer);
+            w->recv[s->way][s->buffer] = comm_recv_start(link_comm(w, s->way), recv_buffer(w, s), s->peer);
             break;
         case PIPE_RECV:
             comm_join(w->recv[s->way][s->buffer]);
@@ -180,29 +183,34 @@ static Status walk(Walk *w)
             break;
         case PIPE_RUN:
         case PIPE_OVERLAPPED:
-            TRY(run(w, s, fed));
+            TRY(run_action(w, s, fed));
             fed[0] = fed[1] = NULL;
             break;
         case PIPE_FLUSH:
             comm_join(w->send[s->way]);
             w->send[s->way] = (Ticket){ 0 };
             break;
-        case PIPE_SEND: send(w, s); break;
+        case PIPE_SEND: send_result(w, s); break;
         }
     }
     return OK;
 }
 
-Status pipeline_run(Engine *e, Stream *const *micro, int n, StepSums *out, const StepStats *w,
+Status pipeline_run(Engine *e, Stream *const *micro, int n, StepSums *out, const StepStats *stats,
                          const Stream *after)
 {
-    Walk k = { .e = e, .micro = micro, .n = n, .first = (e->at + 1) % e->batches, .after = after, .sum = out,
-               .watch = w };
+    PipeRun k = { .e     = e,
+                  .micro = micro,
+                  .n     = n,
+                  .first = (e->at + 1) % e->batches,
+                  .after = after,
+                  .sum   = out,
+                  .stats = stats };
     REQUIRE(n == e->pipe.shape.micros, "a step of %d micro-batches on an engine for %d", n,
             e->pipe.shape.micros);
     count_step(out, e, micro, n);
     engine_begin_step(e, n);
-    TRY(walk(&k));
+    TRY(run_schedule(&k));
     double sums[3] = { out->ce, out->aux, out->z };
     comm_host_sum(e->mesh.comm[GR_world], sums, 3);
     out->ce = sums[0], out->aux = sums[1], out->z = sums[2];

@@ -1,9 +1,10 @@
-/* engine/pipeline_run.h -- the gradient of one optimizer step over its micro-batches.
+/* engine/pipeline_run.h -- executes the pipeline schedule of a step: forward and backward of all
+ * micro-batches.
  *
- * The loss of a step is the mean over all of its supervised tokens, whichever micro-batch they came in: each
- * micro-batch starts its backward from the sum divided by that one count. Auxiliary losses are means over the
- * step too: per document for the document form, per token for the others. So the same documents cut into
- * other micro-batches give the same gradient, but for losses that are defined by the micro-batch. */
+ * The loss of a step is the mean over all of its supervised tokens, whichever micro-batch they are in: each
+ * micro-batch divides its sum by the count of the step. Auxiliary losses are means over the step too, per
+ * document for AUX_DOCUMENT, per token for the others. So the same documents in other micro-batches give the
+ * same gradient, except for losses that are defined per micro-batch. */
 #ifndef ENGINE_PIPELINE_RUN_H
 #define ENGINE_PIPELINE_RUN_H
 
@@ -15,12 +16,13 @@ typedef struct StepSums {
     int64_t tokens, token_budget;        /* without padding; with it: what the micro-batches could hold */
     int64_t supervised, patches, visual, docs;
     double  ce, aux, z, total;           /* means over the step; total = ce + coeff aux + z_coeff z */
-    Flops   model;                       /* what the micro-batches needed */
+    Flops   model;                       /* FLOPs of the model for these micro-batches */
 } StepSums;
 
-/* Clears the gradients, then forward and backward of every micro-batch; w (may be NULL) looks on. after: the
- * first of the next step, or NULL; a machine that can takes it in while it computes the last. */
-MUST Status pipeline_run(Engine *e, Stream *const *micro, int n, StepSums *out, const StepStats *w,
+/* Clears the gradients and runs every micro-batch. stats (may be NULL) gets the statistics of each forward.
+ * after: the first micro-batch of the next step, or NULL; a device that can prefetches it during the last
+ * one. */
+MUST Status pipeline_run(Engine *e, Stream *const *micro, int n, StepSums *out, const StepStats *stats,
                               const Stream *after);
 
 #endif

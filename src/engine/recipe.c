@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The pieces of the pipeline that this stage has. */
-static Status cut(Ranks *r, const RuleInput *x, int stage)
+/* The layers of this stage, by chunk. */
+static Status assign_chunks(Ranks *r, const RuleInput *x, int stage)
 {
     PipeLayout l;
     PipeLayoutSpec  ask = rules_pipe_layout(x);
@@ -20,7 +20,9 @@ static Status cut(Ranks *r, const RuleInput *x, int stage)
     }
     int chunks = l.chunks;
     pipe_layout_close(&l);
-    return chunks <= MAX_CHUNKS ? OK : fail(E_CONFIG, "parallel.vpp = %d: at most %d", chunks, MAX_CHUNKS);
+    return chunks <= MAX_CHUNKS
+               ? OK
+               : fail(E_CONFIG, "parallel.vpp = %d: at most %d are supported; lower it", chunks, MAX_CHUNKS);
 }
 
 Status recipe_ranks(Ranks *r, Mesh *place, const Config *c, const ModelShape *s, Comm *world,
@@ -34,7 +36,7 @@ Status recipe_ranks(Ranks *r, Mesh *place, const Config *c, const ModelShape *s,
                   .overlap = c->moe.overlap,
                   .dispatch = { .name = c->moe.dispatcher, .rank_capacity = c->moe.rank_capacity } };
     mesh_place(place, world ? world->rank : 0, size, &r->layout);
-    TRY(cut(r, &x, place->at[AX_PP]));
+    TRY(assign_chunks(r, &x, place->at[AX_PP]));
     return batching_micro(&r->micro, &c->train, place->size[AX_DP]);
 }
 
@@ -44,14 +46,15 @@ Status recipe_print_ranks(FILE *out, const Config *c, const ModelShape *s, const
     return rules_print(out, &x, m);
 }
 
-static Status stash(uint8_t policy[LABEL_N], FullRecompute *full, const struct cfg_memory *m)
+static Status set_policy(uint8_t policy[LABEL_N], FullRecompute *full, const struct cfg_memory *m)
 {
     for (int i = 0; i < m->recompute.n; i++) {
         const char *word = m->recompute.item[i];
         if (strcmp(word, "full")) TRY(policy_drop(policy, word));
         else TRY(recompute_full(policy, full, m->recompute_method, m->recompute_layers));
     }
-    for (int i = 0; i < m->activation_offload.n; i++) TRY(policy_offload(policy, m->activation_offload.item[i]));
+    for (int i = 0; i < m->activation_offload.n; i++)
+        TRY(policy_offload(policy, m->activation_offload.item[i]));
     return OK;
 }
 
@@ -63,21 +66,23 @@ bool recipe_can_generate(const Ranks *r, const Mesh *place)
     return !r->world || (n[AX_DP] == place->world && n[AX_EP] * n[AX_ETP] == 1 && r->zero < 3);
 }
 
-/* One source without a name has nothing to be told apart from. */
+/* The loss is shown by source when there are several, or when the only one has a channel name. */
 static bool many_channels(const SourceList *s) { return s->n > 1 || (s->n && *s->item[0].channel); }
 
 static Status store_of(OptimStore *o, const Config *c, DType dtype)
 {
-    *o = (OptimStore){ .split = !strcmp(c->optim.master, "split"), .away = c->memory.optimizer_offload };
+    *o = (OptimStore){ .split            = !strcmp(c->optim.master, "split"),
+                       .offload_fraction = c->memory.optimizer_offload };
     if (o->split && dtype == F32)
-        return fail(E_CONFIG, "optim.master = split: the weights are float32 and lack nothing of their "
-                    "master; set model.dtype=bfloat16, or leave it at float32");
+        return fail(E_CONFIG, "optim.master = split: float32 weights need no separate master bits; set "
+                    "model.dtype=bfloat16, or optim.master=float32");
     return dtype_parse(&o->moments, c->optim.state_dtype);
 }
 
 Status recipe_lora(LoraConf *a, const struct cfg_lora *c, const LoraConf *loaded)
 {
-    if (*c->path && !loaded) return fail(E_CONFIG, "lora.path = %s: no adapter was read from there", c->path);
+    if (*c->path && !loaded)
+        return fail(E_CONFIG, "lora.path = %s: no adapter was loaded from there", c->path);
     if (loaded) {
         *a = *loaded;
         a->dropout = c->dropout;
@@ -90,9 +95,9 @@ Status recipe_lora(LoraConf *a, const struct cfg_lora *c, const LoraConf *loaded
     return OK;
 }
 
-/* An adapter that was loaded may lie in frozen parts alone; a step size of its own for what is not trained
- * would be of no account. */
-static Status refuse_idle(const EngineConf *e, const struct cfg_optim *o, const ModelShape *s)
+/* Refuses a recipe in which all loaded adapters are in frozen groups, and learning rates of groups that do
+ * not train. */
+static Status check_trainable(const EngineConf *e, const struct cfg_optim *o, const ModelShape *s)
 {
     const struct { const char *key; double rate; Group group; } own[] = {
         { "vit_lr", o->vit_lr, G_VIT }, { "aligner_lr", o->aligner_lr, G_ALIGNER },
@@ -101,11 +106,12 @@ static Status refuse_idle(const EngineConf *e, const struct cfg_optim *o, const 
     Status st = OK;
     TRY(model_open_whole(&m, s, e->frozen, &e->lora));
     if (m.frozen[G_VIT] && m.frozen[G_ALIGNER] && m.frozen[G_LLM])
-        st = fail(E_CONFIG, "all that the adapter has is in parts that model.freeze_* freezes: nothing is "
-                  "left to train; set one of them to false");
+        st = fail(E_CONFIG, "model.freeze_* freezes every part that the adapter is on: nothing is left to "
+                  "train; set one of them to false");
     for (int i = 0; i < 2 && !st; i++)
         if (own[i].rate > 0 && m.frozen[own[i].group])
-            st = fail(E_CONFIG, "optim.%s = %g: nothing of that part is trained; set it to 0, or train it",
+            st = fail(E_CONFIG,
+                      "optim.%s = %g: no parameter of that group trains; set it to 0, or unfreeze the group",
                       own[i].key, own[i].rate);
     model_close(&m);
     return st;
@@ -115,12 +121,19 @@ Status recipe_engine(EngineConf *e, const Config *c, const ModelShape *s, DType 
                      const LoraConf *loaded)
 {
     const char *aux = c->moe.aux_loss_type;
-    *e = (EngineConf){ .backend = backend_pick(c->device.backend), .dtype = dtype,
-                       .budget = batching_budget(c, s), .train = true, .repeat = c->train.deterministic,
-                       .capacity = c->moe.capacity_factor, .pad = c->moe.pad_to_capacity,
-                       .balance = c->moe.force_balance, .aux_coeff = (float)c->moe.aux_loss_coeff,
-                       .z_coeff = (float)c->moe.z_loss_coeff, .ranks = *ranks,
-                       .evaluate = recipe_has_eval(c), .each = many_channels(&c->data.train) };
+    *e = (EngineConf){ .backend       = backend_pick(c->device.backend),
+                       .dtype         = dtype,
+                       .budget        = batching_budget(c, s),
+                       .train         = true,
+                       .deterministic = c->train.deterministic,
+                       .capacity      = c->moe.capacity_factor,
+                       .pad           = c->moe.pad_to_capacity,
+                       .balance       = c->moe.force_balance,
+                       .aux_coeff     = (float)c->moe.aux_loss_coeff,
+                       .z_coeff       = (float)c->moe.z_loss_coeff,
+                       .ranks         = *ranks,
+                       .evaluate      = recipe_has_eval(c),
+                       .per_row_loss  = many_channels(&c->data.train) };
     TRY(store_of(&e->store, c, dtype));
     e->aux = !strcmp(aux, "none") ? AUX_NONE : !strcmp(aux, "sequence") ? AUX_DOCUMENT : AUX_LAYER;
     e->aux_over_step = !strcmp(aux, "global");
@@ -128,11 +141,12 @@ Status recipe_engine(EngineConf *e, const Config *c, const ModelShape *s, DType 
     e->frozen[G_VIT] = c->model.freeze_vit, e->frozen[G_ALIGNER] = c->model.freeze_aligner;
     e->frozen[G_LLM] = c->model.freeze_llm;
     policy_default(e->policy);
-    TRY(stash(e->policy, &e->full, &c->memory));
+    TRY(set_policy(e->policy, &e->full, &c->memory));
     e->resident = 1 - c->memory.activation_offload_fraction;
     if (!s->vision.depth && c->model.freeze_llm)
-        return fail(E_CONFIG, "model.freeze_llm: the model is a language model only; nothing is left to "
-                    "train");
+        return fail(E_CONFIG,
+                    "model.freeze_llm: the model has no vision tower, so nothing is left to train; set "
+                    "it to false");
     TRY(recipe_lora(&e->lora, &c->lora, loaded));
-    return refuse_idle(e, &c->optim, s);
+    return check_trainable(e, &c->optim, s);
 }

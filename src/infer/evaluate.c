@@ -68,7 +68,7 @@ static Status open_data(Eval *v)
 {
     const EvalConf *c = v->conf;
     StreamShape ss = shape_stream(&v->e->model.shape);
-    ss.bytes = v->e->bytes;
+    ss.bytes = v->e->byte_pixels;
     TRY(sample_conf(&v->sc, c->recipe, c->tokenizer, &c->patch, &ss, &v->e->conf.budget));
     TRY(sample_settings(&v->sc, &v->settings));
     DatasetConf d = { .sources  = c->sources,

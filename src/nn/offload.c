@@ -61,7 +61,7 @@ void offload_start(const Pass *c, OffloadRecord *r, bool stays)
 {
     size_t bytes = forward_buffers(c)[r->buffer].arena.used;
     if (stays || !bytes) return;
-    r->host = arena_push(c->host, "PARKED", bytes);
+    r->host = arena_push(c->host, "OFFLOADED", bytes);
     backend_copy_wait_compute(c->be, COPY_D2H);
     for (int i = 0; i < r->n; i++) backend_copy_d2h(c->be, r->host + r->value[i].at, *r->value[i].slot);
     backend_copy_record(c->be, COPY_D2H, MARK_OUT + r->sent);

@@ -69,7 +69,7 @@ static Status plan_and_time(DryRun *d, int stage, EngineConf *conf, const Stream
     }
     Status st = engine_plan(&d->stage[stage].plan, &d->shape, conf, &usual);
     timeline_close(timeline, &d->stage[stage].time);
-    d->stage[stage].time.floor = d->stage[stage].plan.floor;
+    d->stage[stage].time.floor = d->stage[stage].plan.backward_stop;
     return st;
 }
 

@@ -53,12 +53,12 @@ void layout_text(char *text, size_t n, const SearchAsk *a, const Candidate *c)
 void trains_text(char *text, size_t n, const LoraCost *x)
 {
     const TrainableSummary *t = &x->trains;
-    int64_t learn = t->pairs + t->whole, all = t->base + t->pairs, least = 0, most = 0;
+    int64_t learn = t->adapters + t->whole, all = t->base + t->adapters, least = 0, most = 0;
     char whole[64] = "", rank[48] = "";
     int adapters = 0;
     for (int i = 0; i < t->n; i++) {
         const ModuleKind *k = &t->kind[i];
-        if (k->fate != MODULE_ADAPTED) continue;
+        if (k->status != MODULE_ADAPTED) continue;
         least = !adapters || k->least < least ? k->least : least;
         most  = k->most > most ? k->most : most, adapters += k->modules;
     }

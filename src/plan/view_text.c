@@ -14,7 +14,7 @@ const char *const part_words[PART_N] = { "vision", "merger", "decoder", "head", 
 LedgerComm view_comm(const DryRun *d, int stage, int g)
 {
     const EnginePlan *p = &d->stage[stage].plan;
-    const LedgerComm *m = &p->ledger.comm[g], *o = &p->once.comm[g];
+    const LedgerComm *m = &p->ledger.comm[g], *o = &p->step_ledger.comm[g];
     return (LedgerComm){ .calls = m->calls * d->micros + o->calls, .intra_node = m->intra_node * d->micros + o->intra_node,
                          .inter_node = m->inter_node * d->micros + o->inter_node };
 }
@@ -22,7 +22,7 @@ LedgerComm view_comm(const DryRun *d, int stage, int g)
 double view_flops(const DryRun *d, int stage, Part part)
 {
     const EnginePlan *p = &d->stage[stage].plan;
-    return p->ledger.by_part[part].flops * d->micros + p->once.by_part[part].flops;
+    return p->ledger.by_part[part].flops * d->micros + p->step_ledger.by_part[part].flops;
 }
 
 static void put_bar(FILE *out, int from, int n, const char *fill)

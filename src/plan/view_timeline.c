@@ -33,7 +33,7 @@ Status view_timeline_open(Schedule *t, const DryRun *d, int most)
     if (!stage) return fail(E_FIT, "no host memory for a timeline of %d stages", d->stages);
     for (int i = 0; i < d->stages; i++)
         if (d->timed) stage[i] = d->stage[i].time;
-        else          unit_times(&stage[i], d->chunks, d->stage[i].plan.floor);
+        else          unit_times(&stage[i], d->chunks, d->stage[i].plan.backward_stop);
     Status st = schedule_open(t, stage, &shape, &d->hw);
     free(stage);
     return st;

@@ -10,8 +10,8 @@ const char *guard_verdict_text(StepVerdict v)
     static const char *const texts[] = {
         [STEP_GOOD]       = "good",
         [STEP_NOT_FINITE] = "the loss or the gradient is not finite",
-        [STEP_SPIKE]      = "the loss is far above all before it",
-        [STEP_EMPTY]      = "no token of it is supervised",
+        [STEP_SPIKE]      = "the loss is far above every loss before it",
+        [STEP_EMPTY]      = "no token of the step is supervised",
     };
     return texts[v];
 }
@@ -39,26 +39,26 @@ Status guard_record(Guard *g, StepVerdict v, double loss, double norm)
                 (long long)g->in_a_row, guard_verdict_text(v), loss, norm);
 }
 
-/* A handler can reach nothing but a global. */
-static volatile sig_atomic_t asked;
+/* Signal handlers can only reach globals. */
+static volatile sig_atomic_t received;
 
 static const int watched[] = { SIGTERM, SIGINT, SIGUSR1 };
 enum { WATCHED = sizeof watched / sizeof *watched };
 
-static void ask(int sig)
+static void on_signal(int sig)
 {
-    if (sig == SIGINT && asked == SIGINT) {                  /* twice: at once */
+    if (sig == SIGINT && received == SIGINT) {               /* the second one ends the process */
         signal(SIGINT, SIG_DFL);
         raise(SIGINT);
     }
-    asked = sig;
+    received = sig;
 }
 
 void guard_signals_on(void)
 {
-    struct sigaction act = { .sa_handler = ask, .sa_flags = SA_RESTART };
+    struct sigaction act = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
     sigemptyset(&act.sa_mask);
-    asked = 0;
+    received = 0;
     for (int i = 0; i < WATCHED; i++) sigaction(watched[i], &act, NULL);
     signal(SIGXFSZ, SIG_IGN);
 }
@@ -69,4 +69,4 @@ void guard_signals_off(void)
     signal(SIGXFSZ, SIG_DFL);
 }
 
-int guard_signal(void) { return (int)asked; }
+int guard_signal(void) { return (int)received; }

@@ -1,12 +1,12 @@
 /* train/lr.h -- the learning rate of a step: warm-up, then a decay that ends with the run.
  *
- * Steps count from 1. Over W steps of warm-up the rate is peak s / W, so the first step already moves and
- * step W has the peak. After it, with p = (s - 1 - W) / (S - W) from 0 on, never reaching 1,
+ * Steps s count from 1 to S. Over W warm-up steps the rate is peak s / W: the first step has a rate above 0
+ * and step W has the peak. After the warm-up, with p = (s - 1 - W) / (S - W), which stays below 1,
  *   cosine     floor + (peak - floor) (1 + cos pi p) / 2
  *   linear     floor + (peak - floor) (1 - p)
  *   constant   peak
  *   wsd        peak, then linear to floor over the last fifth of the run
- * so that no step is spent on a rate of 0. A group's floor is min_lr, or its peak where that is lower. */
+ * so no step has a rate of 0. A group's floor is min_lr, or its peak where that is lower. */
 #ifndef TRAIN_LR_H
 #define TRAIN_LR_H
 

@@ -1,4 +1,4 @@
-/* train/recipe_check.c -- see refuse.h. */
+/* train/recipe_check.c -- see recipe_check.h. */
 #include "train/recipe_check.h"
 
 #include "comm/comm.h"
@@ -29,7 +29,8 @@ static bool same_words(const WordList *a, const WordList *b)
     return same;
 }
 
-/* A key of the section that is not as it is by itself; NULL: there is none. loaded: dropout is of the run. */
+/* A key of the section that differs from its default, or NULL. loaded: except dropout, which the run
+ * decides. */
 static const char *lora_set(const struct cfg_lora *a, bool loaded)
 {
     Config d;
@@ -51,8 +52,8 @@ static const char *lora_set(const struct cfg_lora *a, bool loaded)
     return NULL;
 }
 
-/* Without a rank the whole model would train, even if all that is said of adapters is so by itself. */
-static const char *lora_meant(const Config *c)
+/* A lora key that the recipe sets without lora.rank, even to its default: the whole model would train. */
+static const char *lora_without_rank(const Config *c)
 {
     const char *key = config_said(c, "lora", "rank") ? NULL : config_said(c, "lora", NULL);
     return key && strcmp(key, "path") ? key : NULL;
@@ -63,35 +64,37 @@ Status recipe_check_lora(const Config *c)
     const struct cfg_lora *a = &c->lora;
     const char *key = lora_set(a, *a->path != 0);
     if (*a->path && key)
-        return fail(E_CONFIG, "lora.%s: the adapter of lora.path = %s says it itself; drop one of the two",
+        return fail(E_CONFIG, "lora.%s: the adapter at lora.path = %s has its own; drop one of the two",
                     key, a->path);
     if (*a->path) return OK;
-    if (!a->rank && !key) key = lora_meant(c);
+    if (!a->rank && !key) key = lora_without_rank(c);
     if (!a->rank && key)
-        return fail(E_CONFIG, "lora.%s: there are no adapters with lora.rank = 0; set lora.rank, or drop it",
+        return fail(E_CONFIG, "lora.%s: lora.rank = 0 means no adapters; set lora.rank, or drop this key",
                     key);
     if (a->rank && a->alpha == 0)
-        return fail(E_CONFIG, "lora.alpha = 0: adapters scaled by nothing neither do nor learn anything; set "
-                    "it to the rank or twice that");
+        return fail(E_CONFIG,
+                    "lora.alpha = 0: adapters scaled by 0 have no effect and no gradient; set it to the "
+                    "rank or twice the rank");
     if (a->rank && !a->target_modules.n)
-        return fail(E_CONFIG, "lora.target_modules is empty: adapters belong to nothing; set all-linear, or "
+        return fail(E_CONFIG, "lora.target_modules is empty: no module gets an adapter; set all-linear, or "
                     "lora.rank=0");
     return OK;
 }
 
-static Status refuse_device(const Config *c)
+static Status check_device(const Config *c)
 {
     const char *b = c->device.backend;
     if (!strcmp(b, "meta"))
         return fail(E_CONFIG, "device.backend = meta: a dry run trains nothing; set cpu or auto");
     TRY_CTX(backend_check(backend_pick(b)), "device.backend");
     if (!comm_trains(c->comm.kind))
-        return fail(E_CONFIG, "comm.kind = %s: is for tests and plans; set auto, mpi or nccl", c->comm.kind);
+        return fail(E_CONFIG, "comm.kind = %s: for tests and plans only; set auto, mpi or nccl",
+                    c->comm.kind);
     return OK;
 }
 
-/* What must be there, and what contradicts itself. */
-static Status refuse_gaps(const Config *c)
+/* Required keys and contradictions. */
+static Status check_required(const Config *c)
 {
     if (!*c->model.path && !*c->model.preset)
         return fail(E_CONFIG,
@@ -105,7 +108,7 @@ static Status refuse_gaps(const Config *c)
     if (c->eval.eval_on_start && !c->data.eval.n && c->eval.split <= 0)
         return fail(E_CONFIG, "eval.eval_on_start: no data is held out; set data.eval or eval.split");
     if (c->data.eval.n && c->eval.split > 0)
-        return fail(E_CONFIG, "eval.split = %g: data.eval names held-out data already; set one of them",
+        return fail(E_CONFIG, "eval.split = %g: data.eval already names held-out data; set only one of them",
                     c->eval.split);
     if (c->train.max_steps == 0 && c->train.num_train_epochs <= 0)
         return fail(E_CONFIG, "train.max_steps and train.num_train_epochs are both 0: set one of them");
@@ -114,8 +117,8 @@ static Status refuse_gaps(const Config *c)
 
 Status recipe_check(const Config *c)
 {
-    TRY(refuse_gaps(c));
+    TRY(check_required(c));
     TRY(recipe_check_types(c));
     TRY(recipe_check_lora(c));
-    return refuse_device(c);
+    return check_device(c);
 }

@@ -1,10 +1,10 @@
 /* train/tensorboard.c -- see tensorboard.h. Writes two formats by hand, both tiny:
  *
- *   TFRecord   u64 length | u32 masked crc of those 8 bytes | the bytes | u32 masked crc of them, little
- * endian Event      protobuf: 1 wall_time double, 2 step int64, then one of 3 file_version string, 5 summary
- * { 1 value { 1 tag string, 2 simple_value float } }, 7 session_log { 1 status }
+ *   TFRecord   u64 length | u32 masked crc of the length | the bytes | u32 masked crc of the bytes
+ *   Event      protobuf: 1 wall_time double, 2 step int64, then one of 3 file_version string, 5 summary
+ *              { 1 value { 1 tag string, 2 simple_value float } }, 7 session_log { 1 status }
  *
- * Reading event files is refused: metrics.jsonl holds the same numbers. */
+ * All numbers are little endian. Event files are not read back: metrics.jsonl has the same numbers. */
 #include "train/tensorboard.h"
 
 #include "base/clock.h"
@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Four bits at a time: an event is some sixty bytes, so a larger table would only cost cache. */
+/* Four bits at a time: an event has about sixty bytes, for which a small table is enough. */
 uint32_t crc32c(const void *bytes, size_t n)
 {
     static const uint32_t nibble[16] = {
@@ -85,7 +85,7 @@ static void put_bytes(TensorBoard *t, Text *to, int field, const void *bytes, si
     put(t, to, bytes, n);
 }
 
-/* A reader refuses the whole file for one byte that is not UTF-8, so such bytes become '?'. */
+/* TensorBoard rejects a file with a byte that is not UTF-8: such bytes become '?'. */
 static void put_tag(TensorBoard *t, Text *to, int field, const char *tag)
 {
     put_field(t, to, field, BYTES);
@@ -184,7 +184,7 @@ Status tensorboard_open(TensorBoard *t, const char *dir)
 
 void tensorboard_scalar(TensorBoard *t, int64_t step, const char *tag, double value)
 {
-    float narrow = (float)value;                       /* the format's own width */
+    float narrow = (float)value;                       /* simple_value is a float */
     uint32_t bits;
     if (!t->file || t->status) return;
     if (!t->started) write_start(t, step);
@@ -194,7 +194,7 @@ void tensorboard_scalar(TensorBoard *t, int64_t step, const char *tag, double va
     put_field(t, &t->value, 2, FIXED32);
     put_little(t, &t->value, bits, 4);
     event_begin(t, step);
-    put_field(t, &t->event, 5, BYTES);                 /* a summary, which is its one value with a head */
+    put_field(t, &t->event, 5, BYTES);                 /* a summary with one value */
     put_varint(t, &t->event, 1 + varint_size(t->value.n) + t->value.n);
     put_bytes(t, &t->event, 1, t->value.v, t->value.n);
     event_end(t);

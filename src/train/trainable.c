@@ -1,4 +1,4 @@
-/* train/trainable.c -- see trains.h. */
+/* train/trainable.c -- see trainable.h. */
 #include "train/trainable.h"
 
 #include <stdarg.h>
@@ -10,7 +10,7 @@ static const char *const group_names[GROUP_N] = { "vision tower", "mergers", "de
 
 /* ---- kinds ---- */
 
-/* Parts of a name that are numbers become stars. */
+/* Numbers between the dots of a name become stars. */
 static void collapse(char *name)
 {
     char *to = name;
@@ -25,13 +25,15 @@ static void collapse(char *name)
     *to = 0;
 }
 
-static ModuleKind *kind_of(TrainableSummary *t, const Param *p, int i, ModuleStatus fate)
+static ModuleKind *kind_of(TrainableSummary *t, const Param *p, int i, ModuleStatus status)
 {
-    ModuleKind k = { .fate = fate, .group = p->group, .linear = p->linear, .least = INT64_MAX, .side = INT64_MAX };
+    ModuleKind k = {
+        .status = status, .group = p->group, .linear = p->linear, .least = INT64_MAX, .side = INT64_MAX
+    };
     lora_module_name(k.name, sizeof k.name, p, i);
     collapse(k.name);
     for (int n = 0; n < t->n; n++)
-        if (t->kind[n].fate == fate && !strcmp(t->kind[n].name, k.name)) return &t->kind[n];
+        if (t->kind[n].status == status && !strcmp(t->kind[n].name, k.name)) return &t->kind[n];
     if (t->n == t->cap) {
         t->cap = t->cap ? 2 * t->cap : 32;
         t->kind = realloc(t->kind, (size_t)t->cap * sizeof *t->kind);
@@ -55,42 +57,43 @@ static const LoraPart *part_of(const Param *p, int i)
     return NULL;
 }
 
-static void add_pair(TrainableSummary *t, const Param *p, int i, const LoraPart *x)
+static void add_adapter(TrainableSummary *t, const Param *p, int i, const LoraPart *x)
 {
     const Param *a = p->lora->a;
     ModuleKind *k = kind_of(t, p, i, MODULE_ADAPTED);
     int64_t in = a->shape[a->ndim - 1], out = x->b->shape[a->ndim - 2];
     int64_t n = x->r * in * (a->ndim == 3 ? a->shape[0] : 1) + param_count(x->b);
-    k->modules++, k->params += n, t->pairs += n;
+    k->modules++, k->params += n, t->adapters += n;
     if (in < k->side)    k->side = in;
     if (out < k->side)   k->side = out;
     if (x->r < k->least) k->least = x->r;
     if (x->r > k->most)  k->most = x->r;
 }
 
-static void add_itself(TrainableSummary *t, const Param *p, int i, ModuleStatus fate)
+static void add_module(TrainableSummary *t, const Param *p, int i, ModuleStatus status)
 {
     const char *bias = strrchr(p->piece[i].name, '.');
-    ModuleKind *k = kind_of(t, p, i, fate);
-    k->modules += !bias || strcmp(bias, ".bias");            /* it is of the module that its weight is of */
+    ModuleKind *k = kind_of(t, p, i, status);
+    k->modules += !bias || strcmp(bias, ".bias");            /* a bias belongs to the module of its weight */
     k->params += piece_count(&p->piece[i]);
 }
 
 static void add_param(TrainableSummary *t, const Param *p)
 {
-    if (p->adapter_of) return;                                   /* a half of a pair: its weight speaks for it */
+    if (p->adapter_of) return;                               /* of an adapter: counted with its module */
     t->base += param_count(p), t->group[p->group] += param_count(p);
     if (p->form != FORM_ROWS) t->experts += param_count(p);
     if (!p->frozen) t->whole += param_count(p);
     for (int i = 0; t->lora && i < p->pieces; i++) {
         const LoraPart *x = part_of(p, i);
-        if (x && !p->lora->a->frozen) add_pair(t, p, i, x);
-        else if (!p->frozen)          add_itself(t, p, i, MODULE_TRAINED);
-        else if (p->linear)           add_itself(t, p, i, MODULE_NOT_ADAPTED);
+        if (x && !p->lora->a->frozen) add_adapter(t, p, i, x);
+        else if (!p->frozen)          add_module(t, p, i, MODULE_TRAINED);
+        else if (p->linear)           add_module(t, p, i, MODULE_NOT_ADAPTED);
     }
 }
 
-Status trainable_open(TrainableSummary *t, const ModelShape *s, const bool *frozen, const LoraConf *lora, DType dtype)
+Status trainable_open(TrainableSummary *t, const ModelShape *s, const bool *frozen, const LoraConf *lora,
+                      DType dtype)
 {
     Model m;
     *t = (TrainableSummary){ .lora = lora && lora->rank > 0, .dtype = dtype };
@@ -110,43 +113,44 @@ void trainable_close(TrainableSummary *t)
 
 /* ---- for people ---- */
 
-typedef struct Voice { void (*say)(void *self, bool loud, const char *line); void *self; } Voice;
+typedef struct Output { TrainablePrint *print; void *self; } Output;
 
-static void put(const Voice *v, bool loud, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-static void put(const Voice *v, bool loud, const char *fmt, ...)
+static void put(const Output *v, bool warning, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+static void put(const Output *v, bool warning, const char *fmt, ...)
 {
     char line[1600];
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(line, sizeof line, fmt, ap);
     va_end(ap);
-    v->say(v->self, loud, line);
+    v->print(v->self, warning, line);
 }
 
-static double m_of(int64_t n) { return (double)n / 1e6; }
+static double millions(int64_t n) { return (double)n / 1e6; }
 
-static void say_groups(const Voice *v, const TrainableSummary *t)
+static void print_groups(const Output *v, const TrainableSummary *t)
 {
     for (int g = 0; g < GROUP_N; g++) {
         char more[64] = "";
         if (g == G_LLM && t->experts)
-            snprintf(more, sizeof more, ", %.3f M of them in experts", m_of(t->experts));
+            snprintf(more, sizeof more, ", %.3f M of them in experts", millions(t->experts));
         if (t->group[g])
-            put(v, false, "             %-12s %12.3f M  %s%s", group_names[g], m_of(t->group[g]),
+            put(v, false, "             %-12s %12.3f M  %s%s", group_names[g], millions(t->group[g]),
                 t->lora ? "frozen" : t->all_frozen[g] ? "frozen" : "trained", more);
     }
 }
 
-static void say_kind(const Voice *v, const ModuleKind *k)
+static void print_kind(const Output *v, const ModuleKind *k)
 {
     char rank[48] = "whole";
-    if (k->fate == MODULE_ADAPTED && k->least == k->most) snprintf(rank, sizeof rank, "%lld", (long long)k->most);
-    else if (k->fate == MODULE_ADAPTED)
+    if (k->status == MODULE_ADAPTED && k->least == k->most)
+        snprintf(rank, sizeof rank, "%lld", (long long)k->most);
+    else if (k->status == MODULE_ADAPTED)
         snprintf(rank, sizeof rank, "%lld-%lld", (long long)k->least, (long long)k->most);
-    put(v, false, "             %7d %7s %12.3f M  %s", k->modules, rank, m_of(k->params), k->name);
+    put(v, false, "             %7d %7s %12.3f M  %s", k->modules, rank, millions(k->params), k->name);
 }
 
-/* Why a kind is left out, of which each is said once for all that share it. */
+/* Why kinds are not adapted; each reason is printed once, with all of its kinds. */
 typedef enum { WHY_FROZEN, WHY_ROUTER = GROUP_N, WHY_HEAD, WHY_UNNAMED, WHY_N } Why;
 
 static Why why_of(const TrainableSummary *t, const ModuleKind *k)
@@ -155,9 +159,9 @@ static Why why_of(const TrainableSummary *t, const ModuleKind *k)
     return k->linear == LINEAR_ROUTER ? WHY_ROUTER : k->linear == LINEAR_HEAD ? WHY_HEAD : WHY_UNNAMED;
 }
 
-static void say_left(const Voice *v, const TrainableSummary *t, Why why)
+static void print_not_adapted(const Output *v, const TrainableSummary *t, Why why)
 {
-    static const char *const words[WHY_N] = {
+    static const char *const reasons[WHY_N] = {
         "model.freeze_vit is set", "model.freeze_aligner is set", "model.freeze_llm is set",
         [WHY_ROUTER]  = "a router is adapted only where lora.target_modules has its name, mlp.gate",
         [WHY_HEAD]    = "the head is adapted only where lora.target_modules has its name, lm_head",
@@ -167,47 +171,50 @@ static void say_left(const Voice *v, const TrainableSummary *t, Why why)
     size_t at = 0;
     for (int i = 0; i < t->n; i++) {
         const ModuleKind *k = &t->kind[i];
-        if (k->fate != MODULE_NOT_ADAPTED || why_of(t, k) != why || at >= sizeof list) continue;
+        if (k->status != MODULE_NOT_ADAPTED || why_of(t, k) != why || at >= sizeof list) continue;
         at += (size_t)snprintf(list + at, sizeof list - at, "%s%d x %s, %.3f M", at ? "; " : "", k->modules,
-                               k->name, m_of(k->params));
+                               k->name, millions(k->params));
     }
-    if (at) put(v, true, "NOT TRAINED, though linear (%s): %s", words[why], list);
+    if (at) put(v, true, "NOT TRAINED, though linear (%s): %s", reasons[why], list);
 }
 
-void trainable_print(const TrainableSummary *t, void (*say)(void *self, bool loud, const char *line), void *self)
+void trainable_print(const TrainableSummary *t, TrainablePrint *print, void *self)
 {
-    Voice v = { say, self };
-    int64_t all = t->base + t->pairs, learn = t->pairs + t->whole;
-    say_groups(&v, t);
+    Output v = { print, self };
+    int64_t all = t->base + t->adapters, trained = t->adapters + t->whole;
+    print_groups(&v, t);
     if (!t->lora) return;
-    put(&v, false, "trains       %7s %7s %14s  %s", "modules", "rank", "parameters", "of each kind");
+    put(&v, false, "trains       %7s %7s %14s  %s", "modules", "rank", "parameters", "kind of module");
     for (int i = 0; i < t->n; i++)
-        if (t->kind[i].fate != MODULE_NOT_ADAPTED) say_kind(&v, &t->kind[i]);
-    put(&v, false, "             %.3f M of %.3f M parameters train: %.3f %%; %.3f M are frozen in %s, "
-        "without gradients and state", m_of(learn), m_of(all), 100 * (double)learn / (double)all,
-        m_of(t->base - t->whole), dtype_name(t->dtype));
+        if (t->kind[i].status != MODULE_NOT_ADAPTED) print_kind(&v, &t->kind[i]);
+    put(&v, false,
+        "             %.3f M of %.3f M parameters train: %.3f %%; %.3f M are frozen in %s, "
+        "without gradients and optimizer state",
+        millions(trained), millions(all), 100 * (double)trained / (double)all, millions(t->base - t->whole),
+        dtype_name(t->dtype));
     for (int i = 0; i < t->n; i++) {
         const ModuleKind *k = &t->kind[i];
-        if (k->fate == MODULE_ADAPTED && k->most > k->side)
-            put(&v, true, "rank %lld of %s: its smaller side is %lld; rank beyond that is work for nothing",
+        if (k->status == MODULE_ADAPTED && k->most > k->side)
+            put(&v, true,
+                "rank %lld of %s: its smaller dimension is %lld; a higher rank adds cost and no capacity",
                 (long long)k->most, k->name, (long long)k->side);
     }
-    for (int why = 0; why < WHY_N; why++) say_left(&v, t, (Why)why);
+    for (int why = 0; why < WHY_N; why++) print_not_adapted(&v, t, (Why)why);
 }
 
 /* ---- for programs ---- */
 
 Json *trainable_json(const TrainableSummary *t)
 {
-    static const char *const fates[] = { "pair", "whole", "frozen" };
+    static const char *const statuses[] = { "pair", "whole", "frozen" };
     Json *kinds = json_array();
     for (int i = 0; i < t->n; i++) {
         const ModuleKind *k = &t->kind[i];
         json_array_append_new(kinds, json_pack("{s:s, s:s, s:i, s:I, s:I}", "module", k->name, "as",
-                                               fates[k->fate], "modules", k->modules, "rank",
+                                               statuses[k->status], "modules", k->modules, "rank",
                                                (json_int_t)k->most, "parameters", (json_int_t)k->params));
     }
     return json_pack("{s:I, s:I, s:I, s:I, s:o}", "model", (json_int_t)t->base, "trained",
-                     (json_int_t)(t->pairs + t->whole), "adapters", (json_int_t)t->pairs, "frozen",
+                     (json_int_t)(t->adapters + t->whole), "adapters", (json_int_t)t->adapters, "frozen",
                      (json_int_t)(t->base - t->whole), "kinds", kinds);
 }

@@ -1,36 +1,35 @@
-/* train/trainable.h -- what of a model trains, by kinds of modules: numbers in their names are no
- * difference, so "model.language_model.layers.*.self_attn.q_proj" is one kind. Beside what was asked for
- * it has what was not: linear layers that get no adapter, with the reason, so that nobody trains less than
- * they think. */
+/* train/trainable.h -- what of a model trains, by kind of module. Numbers in module names become stars, so
+ * "model.language_model.layers.*.self_attn.q_proj" is one kind. Linear layers that get no adapter are listed
+ * too, with the reason, so that no one trains less than intended. */
 #ifndef TRAIN_TRAINABLE_H
 #define TRAIN_TRAINABLE_H
 
 #include "base/json.h"
 #include "engine/flops.h"
 
-/* A pair trains beside it; it does itself; neither, though it is linear. */
+/* It has an adapter that trains; it trains itself; it is linear and does neither. */
 typedef enum { MODULE_ADAPTED, MODULE_TRAINED, MODULE_NOT_ADAPTED } ModuleStatus;
 
 typedef struct ModuleKind {
     char     name[sizeof ((Piece *)0)->name];
-    ModuleStatus fate;
+    ModuleStatus status;
     Group    group;
     Linear   linear;
     int      modules;
-    int64_t  least, most;                /* rank of their pairs */
-    int64_t  side;                       /* the smaller one of their weights: no pair needs more rank */
-    int64_t  params;                     /* that train; of what is left, its own */
+    int64_t  least, most;                /* rank of their adapters */
+    int64_t  side;                       /* smaller dimension of their weights: the highest useful rank */
+    int64_t  params;                     /* that train; of MODULE_NOT_ADAPTED its own */
 } ModuleKind;
 
 typedef struct TrainableSummary {
     ModuleKind   *kind;
     int     n, cap;
-    bool    lora;                        /* without adapters the parts of the model are all there is to say */
+    bool    lora;                        /* without adapters only groups are listed, not kinds */
     bool    frozen[GROUP_N];             /* by the recipe */
-    DType   dtype;                       /* of what is frozen */
-    int64_t base, pairs, whole;          /* parameters: of the model, of adapters; of it that train */
-    int64_t group[GROUP_N], experts;     /* of the model by its parts */
-    bool    all_frozen[GROUP_N];              /* nothing of the part trains */
+    DType   dtype;                       /* of frozen weights */
+    int64_t base, adapters, whole;       /* parameters: of the model; of adapters; of the model that train */
+    int64_t group[GROUP_N], experts;     /* parameters of the model by group; in experts */
+    bool    all_frozen[GROUP_N];              /* nothing in the group trains */
 } TrainableSummary;
 
 /* Of the whole model that a recipe makes. lora: NULL or of rank 0: none. */
@@ -38,8 +37,9 @@ MUST Status trainable_open(TrainableSummary *t, const ModelShape *s, const bool 
                         DType dtype);
 void        trainable_close(TrainableSummary *t);                                     /* twice is fine */
 
-/* A line at a time; loud: of what is not adapted, and of what is with more than it can use. */
-void        trainable_print(const TrainableSummary *t, void (*say)(void *self, bool loud, const char *line), void *self);
+/* Calls print for each line; warning: modules that are not adapted, ranks above what a module can use. */
+typedef void TrainablePrint(void *self, bool warning, const char *line);
+void        trainable_print(const TrainableSummary *t, TrainablePrint *print, void *self);
 Json       *trainable_json(const TrainableSummary *t);                                /* for json_decref */
 
 #endif

@@ -16,26 +16,25 @@
 
 bool trainer_can_generate(const Trainer *t) { return recipe_can_generate(&t->ranks, &t->place); }
 
-/* What the recipe's words and the adapter come to. */
-static Status engine_words(EngineConf *e, const Trainer *t)
+/* The recipe, with the adapter that was loaded, as an engine wants it. */
+static Status make_engine_conf(Trainer *t)
 {
-    return recipe_engine(e, t->recipe, &t->source.shape, t->source.dtype, &t->ranks,
+    return recipe_engine(&t->engine_conf, t->recipe, &t->source.shape, t->source.dtype, &t->ranks,
                          t->lora.conf.rank ? &t->lora.conf : NULL);
 }
 
-static Status engine_conf(EngineConf *e, const Trainer *t)
+static void add_decode_capacity(Trainer *t)
 {
-    TRY(engine_words(e, t));
-    if (!t->conf.answers.run || !e->evaluate) return OK;
+    EngineConf *e = &t->engine_conf;
+    if (!t->conf.answers.run || !e->evaluate) return;
     if (trainer_can_generate(t))
         e->decode.docs = t->conf.answers.docs, e->decode.tokens = t->conf.answers.tokens;
     else
-        log_warn(&t->log, "no answers are generated at evaluations: the model is spread over ranks");
-    return OK;
+        log_warn(&t->log, "evaluations generate no answers: no rank has the whole model; use treb eval");
 }
 
-/* Memory is promised freely and taken later, so a run that does not fit would be killed on the way. */
-static Status refuse_unfit(const Trainer *t, const EngineConf *conf, const Stream *full)
+/* The system grants memory before it has it: a run that does not fit would be killed at some later step. */
+static Status check_fit(const Trainer *t, const EngineConf *conf, const Stream *full)
 {
     FitCheck check = { .recipe = t->recipe, .shape = &t->source.shape, .conf = conf, .world = t->conf.world,
                        .log = &t->log, .memory = t->conf.memory, .full = full };
@@ -44,20 +43,20 @@ static Status refuse_unfit(const Trainer *t, const EngineConf *conf, const Strea
 
 static Status open_engine(Trainer *t)
 {
-    EngineConf conf;
+    const EngineConf *conf = &t->engine_conf;
     StreamShape ss = shape_stream(&t->source.shape);
     ss.bytes = true;
     Stream full = stream_full(&ss, &t->data.budget);
-    TRY(trainer_agree_status(t, engine_conf(&conf, t)));
-    TRY(refuse_unfit(t, &conf, &full));
-    TRY(engine_open(&t->engine, &t->source.shape, &conf, &full));
-    TRY(trainable_open(&t->trains, &t->source.shape, conf.frozen, &conf.lora, conf.dtype));
+    add_decode_capacity(t);
+    TRY(check_fit(t, conf, &full));
+    TRY(engine_open(&t->engine, &t->source.shape, conf, &full));
+    TRY(trainable_open(&t->trainable, &t->source.shape, conf->frozen, &conf->lora, conf->dtype));
     TRY(zero_grad_open(&t->zero_grad, &t->engine.model, t->recipe->train.max_zero_steps));
-    if (conf.each) TRY(source_loss_open(&t->by, &t->engine, t->loader, t->data.sources->n));
-    return expert_counts_open(&t->routing, &t->engine);
+    if (conf->per_row_loss) TRY(source_loss_open(&t->source_loss, &t->engine, t->loader, t->data.sources->n));
+    return expert_counts_open(&t->expert_counts, &t->engine);
 }
 
-/* With adapters the base is not in a checkpoint: it is loaded as at the start, and their state over it. */
+/* A checkpoint of a run with adapters leaves the base model out: it is loaded as at the start of the run. */
 static Status load_weights(Trainer *t)
 {
     Engine *e = &t->engine;
@@ -78,7 +77,7 @@ static bool reports_to(const Config *c, const char *word)
     return false;
 }
 
-static Status make_own_folder(Trainer *t)
+static Status make_files(Trainer *t)
 {
     TRY(run_folder_make(&t->folder));
     return run_folder_write_recipe(&t->folder, t->recipe);
@@ -91,21 +90,21 @@ static Status write_env(const Trainer *t)
     if (!o) return OK;
     json_object_set_new(o, "build", version_json());
     json_object_set_new(o, "data_train", loader_fingerprint(t->loader));
-    if (t->held) json_object_set_new(o, "data_eval", loader_fingerprint(t->held));
+    if (t->eval_loader) json_object_set_new(o, "data_eval", loader_fingerprint(t->eval_loader));
     Status st = run_folder_write_json(&t->folder, "env.json", o);
     json_decref(o);
     return st;
 }
 
-/* Bad samples are met by the ranks of dp that read them: each lists its own. */
+/* Each data-parallel rank lists the bad samples that it reads in a file of its own. */
 static void name_quarantine(Trainer *t)
 {
     char *dot = strrchr(t->folder.quarantine, '.');
-    size_t room = sizeof t->folder.quarantine - (size_t)(dot - t->folder.quarantine);
-    snprintf(dot, room, "-%d.jsonl", t->place.at[AX_DP]);
+    size_t left = sizeof t->folder.quarantine - (size_t)(dot - t->folder.quarantine);
+    snprintf(dot, left, "-%d.jsonl", t->place.at[AX_DP]);
 }
 
-/* The folder is the first rank's; the others are told of it and hold no lock. */
+/* Rank 0 opens and locks the folder; the others get its paths. */
 static Status open_folder(Trainer *t)
 {
     const struct cfg_lora *c = &t->recipe->lora;
@@ -116,15 +115,15 @@ static Status open_folder(Trainer *t)
     lock = t->folder.lock;
     if (world) TRY(comm_host_broadcast(world, &t->folder, sizeof t->folder));
     t->folder.lock = lock;
-    if (!t->first && t->leads) name_quarantine(t);
+    if (!t->first && t->data_leader) name_quarantine(t);
     return OK;
 }
 
 static Status make_folder(Trainer *t)
 {
-    TRY(trainer_agree_status(t, t->first ? make_own_folder(t) : OK));
+    TRY(trainer_agree_status(t, t->first ? make_files(t) : OK));
     return log_open(&t->log, t->first ? t->folder.log : NULL, t->place.rank, t->place.world,
-                    t->leads ? t->conf.least : LOG_ERROR);
+                    t->data_leader ? t->conf.least : LOG_ERROR);
 }
 
 Status trainer_agree_status(const Trainer *t, Status mine)
@@ -132,7 +131,7 @@ Status trainer_agree_status(const Trainer *t, Status mine)
     return t->conf.world ? comm_agree(t->conf.world, mine) : mine;
 }
 
-/* The state's step decides which lines of an earlier life stay. */
+/* A resumed run cuts its metrics back to the step of the checkpoint. */
 static Status open_reports(Trainer *t)
 {
     const char *label = t->recipe->moe.force_balance ? "benchmark-only" : "training-equivalent";
@@ -154,20 +153,20 @@ static Status open_loader(Trainer *t, const Json *state)
                             .rank = t->place.at[AX_DP], .ranks = t->place.size[AX_DP],
                             .part = t->place.at[AX_TP] + t->place.size[AX_TP] * t->place.at[AX_CP],
                             .parts = t->place.size[AX_TP] * t->place.size[AX_CP],
-                            .quarantine = t->leads ? t->folder.quarantine : NULL, .log = &t->log,
+                            .quarantine = t->data_leader ? t->folder.quarantine : NULL, .log = &t->log,
                             .pin = backend_pin(backend_pick(c->device.backend)) };
-    if (t->place.at[AX_PP]) t->data.part = t->data.parts;     /* the tower is on the first stage */
+    if (t->place.at[AX_PP]) t->data.part = t->data.parts;    /* the vision tower is on the first stage */
     return loader_open(&t->loader, &t->data, json_object_get(state, "loader"));
 }
 
-/* Opened with the rest, so that a mistake in it is heard of before the first step. */
-static Status open_held(Trainer *t)
+/* Opened before the first step, so that an error in the held-out data ends the run early. */
+static Status open_eval_loader(Trainer *t)
 {
     LoaderConf conf = t->data;
     bool named = t->recipe->data.eval.n > 0;
     conf.sources = named ? &t->recipe->data.eval : &t->recipe->data.train;
     conf.once = true, conf.held_out = !named, conf.micro = 1;
-    return loader_open(&t->held, &conf, NULL);
+    return loader_open(&t->eval_loader, &conf, NULL);
 }
 
 static Status count_steps(Trainer *t)
@@ -185,62 +184,60 @@ static void open_progress(Trainer *t)
     double left;
     t->progress.log = &t->log, t->progress.metrics = &t->metrics, t->progress.board = &t->board;
     t->progress.steps = t->steps, t->progress.every = t->recipe->log.logging_steps;
-    t->progress.aux_coeff = t->routing.layers ? (double)e->conf.aux_coeff : 0;
+    t->progress.aux_coeff = t->expert_counts.layers ? (double)e->conf.aux_coeff : 0;
     t->progress.skipped = t->guard.skipped, t->progress.ranks = t->place.world;
     backend_memory(e->conf.backend, &left, &t->progress.device_memory);
     t->progress.planned = (double)engine_device_bytes(&e->plan, e->conf.backend);
     comm_host_max(e->mesh.comm[GR_world], &t->progress.planned, 1);
 }
 
-/* The first batch is waited for here where that lets the first step be as fast as the others. Ranks have
- * different ones and would say different things about them. */
-static Status get_ready(Trainer *t)
+/* Where the device prepares for shapes (cuBLASLt, cuDNN), the first batch lets it do so before the first
+ * step. Only on one rank: ranks have different first batches and would disagree in their collectives. */
+static Status prepare_device(Trainer *t)
 {
     bool wanted = backend_prepares(&t->engine.be) && !t->conf.world;
     const Stream *first = wanted ? loader_peek(t->loader, true) : NULL;
     return first ? engine_warm_up(&t->engine, first) : OK;
 }
 
-/* A run that is resumed has what it began with in its own checkpoint. */
+/* The adapter of lora.path is copied into the run's checkpoints: a resumed run reads it there. */
 static Status open_adapter(Trainer *t)
 {
     const char *path = t->recipe->lora.path, *resume = t->folder.resume;
-    EngineConf e;
     if (!*path) return OK;
     if (*resume) TRY(lora_source_open(&t->lora, resume, &t->source.shape));
     else TRY_CTX(lora_source_open(&t->lora, path, &t->source.shape), "lora.path");
     if (!*resume) TRY_CTX(lora_source_check_base(&t->lora, t->source.weights), "lora.path");
-    return engine_words(&e, t);
+    return make_engine_conf(t);
 }
 
-/* What adapters are beside, and that a checkpoint is of what the recipe asks for: told by one rank for all,
- * by names and shapes, before a weight is loaded. */
-static Status know_past(Trainer *t)
+/* Rank 0 describes the base model of adapters and checks by names and shapes that the checkpoint to resume
+ * is one of this recipe, before a weight is loaded. */
+static Status check_resume(Trainer *t)
 {
     const char *resume = t->folder.resume;
-    EngineConf e;
+    const EngineConf *e = &t->engine_conf;
     if (!t->first) return OK;
-    TRY(engine_words(&e, t));
-    if (e.lora.rank) TRY(base_model_describe(&t->base, &t->source, (uint64_t)t->recipe->train.seed));
-    return *resume ? checkpoint_check_resume(resume, &t->source.shape, e.frozen, &e.lora, t->base) : OK;
+    if (e->lora.rank) TRY(base_model_describe(&t->base_model, &t->source, (uint64_t)t->recipe->train.seed));
+    if (!*resume) return OK;
+    return checkpoint_check_resume(resume, &t->source.shape, e->frozen, &e->lora, t->base_model);
 }
 
-/* The recipe and the model's shape are enough to know that the ranks can share the work as asked. */
+/* Needs only the recipe and the model's shape: errors in either are found before a folder is made. */
 static Status open_source(Trainer *t)
 {
     Comm *world = t->conf.world;
-    EngineConf e;
-    Log   said = { .rank = world ? world->rank : 0, .world = world ? world->size : 1,
+    Log   log = { .rank = world ? world->rank : 0, .world = world ? world->size : 1,
                    .least = t->first ? t->conf.least : LOG_ERROR };
     TRY(recipe_check(t->recipe));
     TRY(model_source_open(&t->source, &t->recipe->model));
-    TRY(recipe_ranks(&t->ranks, &t->place, t->recipe, &t->source.shape, world, &said));
-    t->leads = t->place.at[AX_TP] + t->place.at[AX_CP] + t->place.at[AX_PP] == 0;
-    return *t->recipe->lora.path ? OK : engine_words(&e, t);
+    TRY(recipe_ranks(&t->ranks, &t->place, t->recipe, &t->source.shape, world, &log));
+    t->data_leader = t->place.at[AX_TP] + t->place.at[AX_CP] + t->place.at[AX_PP] == 0;
+    return *t->recipe->lora.path ? OK : make_engine_conf(t);
 }
 
-/* What each rank opens by itself. */
-static Status open_own(Trainer *t, Json **state)
+/* What a rank opens without talking to the others. */
+static Status open_rank_local(Trainer *t, Json **state)
 {
     const struct cfg_train *c = &t->recipe->train;
     if (*t->folder.resume) TRY(checkpoint_read_state(t->folder.resume, state));
@@ -248,29 +245,29 @@ static Status open_own(Trainer *t, Json **state)
     TRY(open_reports(t));
     TRY(open_loader(t, *state));
     TRY(count_steps(t));
-    if (trainer_has_eval(t)) TRY(open_held(t));
+    if (trainer_has_eval(t)) TRY(open_eval_loader(t));
     if (t->first) TRY(write_env(t));
     TRY(lr_open(&t->lr, &t->recipe->optim, t->steps));
     t->guard.spike = c->spike_factor, t->guard.limit = c->max_skipped_steps;
     return OK;
 }
 
-/* In the order that lets a mistake be heard of early, one of words or of an adapter's files before there is a
- * folder that the next try would find used; the loader reads ahead while weights are loaded. Ranks go on from
- * each phase together, so that one that fails is heard of by all. */
+/* The order finds errors early: those of the recipe and of an adapter's files come before the folder is
+ * made, which the next attempt would find in use. The loader reads ahead while weights are loaded. After
+ * each phase the ranks agree on its status, so that all of them end when one fails. */
 static Status open_all(Trainer *t, Json **state)
 {
     TRY(trainer_agree_status(t, open_source(t)));
     TRY(open_folder(t));
     TRY(trainer_agree_status(t, open_adapter(t)));
-    TRY(trainer_agree_status(t, know_past(t)));
+    TRY(trainer_agree_status(t, check_resume(t)));
     TRY(make_folder(t));
-    TRY(trainer_agree_status(t, open_own(t, state)));
+    TRY(trainer_agree_status(t, open_rank_local(t, state)));
     TRY(trainer_agree_status(t, open_engine(t)));
     TRY(trainer_agree_status(t, load_weights(t)));
-    TRY(trainer_agree_status(t, get_ready(t)));
+    TRY(trainer_agree_status(t, prepare_device(t)));
     TRY(trainer_agree_status(t, checkpoint_async_open(&t->saving, &t->engine.model, &t->engine.be,
-                                     t->recipe->checkpoint.async)));
+                                                      t->recipe->checkpoint.async)));
     open_progress(t);
     return peak_flops(&t->engine.be, t->engine.conf.dtype, &t->progress.peak);
 }
@@ -283,7 +280,7 @@ Status trainer_open(Trainer *t, const TrainerConf *conf)
     if (t->conf.started <= 0) t->conf.started = clock_now();
     Status st = open_all(t, &state);
     json_decref(state);
-    t->opened = t->paused = clock_now();
+    t->open_ended = t->step_ended = clock_now();
     if (!st && t->first) trainer_log_setup(t);
     if (st) trainer_close(t);
     return st;
@@ -292,20 +289,20 @@ Status trainer_open(Trainer *t, const TrainerConf *conf)
 void trainer_close(Trainer *t)
 {
     checkpoint_async_close(&t->saving);
-    loader_close(t->loader), loader_close(t->held);
-    expert_counts_close(&t->routing);
-    source_loss_close(&t->by);
+    loader_close(t->loader), loader_close(t->eval_loader);
+    expert_counts_close(&t->expert_counts);
+    source_loss_close(&t->source_loss);
     zero_grad_close(&t->zero_grad);
-    trainable_close(&t->trains);
+    trainable_close(&t->trainable);
     engine_close(&t->engine);
     model_source_close(&t->source);
     lora_source_close(&t->lora);
-    json_decref(t->base), t->base = NULL;
+    json_decref(t->base_model), t->base_model = NULL;
     tensorboard_close(&t->board);
     metrics_close(&t->metrics);
     log_close(&t->log);
     run_folder_close(&t->folder);
-    t->loader = t->held = NULL;
+    t->loader = t->eval_loader = NULL;
 }
 
 bool trainer_has_eval(const Trainer *t) { return recipe_has_eval(t->recipe); }

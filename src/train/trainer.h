@@ -5,9 +5,9 @@
  *   Status st = trainer_run(&t);        to the last step, or to a signal, saving on the way
  *   trainer_close(&t);
  *
- * On one rank runs are equal to the bit, and so is a run that was stopped and resumed: everything that
- * decides the next step is in the checkpoint. A step allocates nothing; the loader's threads are outside of
- * that. */
+ * On one rank equal recipes give equal bits, and a run that was stopped and resumed equals one that was
+ * not: the checkpoint has everything that decides the next step. A step allocates no memory, except in the
+ * loader's threads. */
 #ifndef TRAIN_TRAINER_H
 #define TRAIN_TRAINER_H
 
@@ -23,9 +23,9 @@
 
 typedef struct Trainer Trainer;
 
-/* Answers to held-out questions, from whoever can generate: called at each evaluation after the loss. It may
- * use the engine, which was opened with this room for decoding. accuracy: of exact matches; NAN: none was
- * asked. */
+/* Generates answers to the held-out questions (train/trainer_answers.h): called at each evaluation after
+ * the loss. It may use the engine, which was opened with this capacity for decoding. accuracy: the share
+ * of exact matches; NAN: there was no question. */
 typedef struct Answers {
     Status (*run)(void *self, Trainer *t, double *accuracy);             /* NULL: no answers */
     void   *self;
@@ -35,11 +35,11 @@ typedef struct Answers {
 typedef struct TrainerConf {
     const Config *recipe;                /* outlives the trainer */
     double        started;               /* clock_now() when the program began; 0: now */
-    const Json   *env;                   /* becomes env.json; NULL: none is written */
-    LogLevel      least;                 /* lines below it are not written */
+    const Json   *env;                   /* the machine, for env.json; NULL: no such file is written */
+    LogLevel      least;                 /* lower levels are not logged */
     Answers       answers;
     Comm         *world;                 /* NULL: one rank; outlives the trainer */
-    double        memory;                /* bytes of the device, for tests; 0: what it has free */
+    double        memory;                /* bytes of the device, for tests; 0: what is free */
 } TrainerConf;
 
 typedef struct Evaluation { double loss, accuracy, seconds; int64_t tokens, supervised, docs; } Evaluation;
@@ -52,35 +52,36 @@ struct Trainer {
     Metrics       metrics;
     TensorBoard   board;
     ModelSource   source;
-    LoraSource    lora;                  /* of lora.path, or of the run's own checkpoint when it is resumed */
-    Json         *base;                  /* of a run with adapters, on the first rank: see base_model.h */
+    LoraSource    lora;                  /* the adapter at lora.path, or in the checkpoint that is resumed */
+    Json         *base_model;            /* of a run with adapters, on rank 0: see base_model.h */
     Ranks         ranks;
     Mesh          place;                 /* this rank's coordinates */
-    bool          first;                 /* of all ranks: it writes what one of them writes */
-    bool          leads;                 /* the ranks that have the same data: it speaks of that */
+    bool          first;                 /* rank 0, which writes the files of the run */
+    bool          data_leader;           /* the one rank that logs about the data it shares with tp, cp, pp */
+    EngineConf    engine_conf;           /* of the recipe; conf.lora points into recipe and lora */
     Engine        engine;
     LoaderConf    data;                  /* of training; evaluation's differs in a few fields */
-    Loader       *loader, *held;         /* of training; of what is held out, or NULL */
+    Loader       *loader, *eval_loader;  /* training data; held-out data, or NULL */
     Lr            lr;
     Guard         guard;
     ZeroGradCheck zero_grad;
-    TrainableSummary        trains;
-    ExpertCounts       routing;
-    SourceLoss      by;
+    TrainableSummary trainable;
+    ExpertCounts  expert_counts;
+    SourceLoss    source_loss;
     Progress      progress;
-    AsyncCheckpointer        saving;
+    AsyncCheckpointer saving;
     int64_t       steps, step;           /* of the run; done */
     int64_t       updates;               /* steps that changed the weights */
-    int64_t       tokens;                /* seen */
-    int64_t       saved, evaluated;      /* the step at which that last happened; -1: never */
+    int64_t       tokens;                /* trained on so far */
+    int64_t       saved, evaluated;      /* step of the last save, of the last evaluation; -1: none yet */
     double        epoch;
     double        eval_loss;             /* of the last evaluation */
     double        best;                  /* loss of the best evaluation that was saved; NAN: none */
     int64_t       best_step;
-    Status        trouble;               /* of what this rank alone writes; told before the next step */
-    char          why[512];
-    bool          together;              /* the failure that ends the run ends it on all ranks here */
-    double        opened, paused;        /* clock when open was done; when the last step ended */
+    Status        deferred;              /* error of this rank alone; agreed on before the next step */
+    char          deferred_text[512];
+    bool          failure_agreed;        /* all ranks know of the failure that ends the run */
+    double        open_ended, step_ended; /* clock_now() after trainer_open; after the last step */
 };
 
 MUST Status trainer_open(Trainer *t, const TrainerConf *conf);
@@ -88,19 +89,18 @@ void        trainer_close(Trainer *t);                                   /* twic
 
 MUST Status trainer_run(Trainer *t);
 
-/* The pieces of a run. */
+/* The parts of trainer_run. */
 MUST Status trainer_step(Trainer *t, StepReport *r);
 MUST Status trainer_evaluate(Trainer *t, Evaluation *e);
-MUST Status trainer_save(Trainer *t, bool last);                      /* last: the one that hf: final means */
+MUST Status trainer_save(Trainer *t, bool last);             /* last: checkpoint.hf = final exports it */
 bool        trainer_has_eval(const Trainer *t);
 
-/* Between the files of the trainer: what will happen, said at the start; files that reports read
- * (trainer_files.c); state in and out (trainer_state.c). */
+/* Between the files of the trainer: trainer_intro.c, trainer.c, trainer_files.c, trainer_state.c. */
 void        trainer_log_setup(const Trainer *t);
 bool        trainer_can_generate(const Trainer *t);
-MUST Status trainer_agree_status(const Trainer *t, Status mine);    /* the worst of all ranks', see comm_agree */
-MUST Status trainer_write_plan(const Trainer *t, const Flops *step);     /* plan.json, after a step */
-MUST Status trainer_write_expert_load(Trainer *t);                         /* expert_load.json, since the last one */
+MUST Status trainer_agree_status(const Trainer *t, Status mine);         /* equal on all ranks: comm_agree */
+MUST Status trainer_write_plan(const Trainer *t, const Flops *step);     /* plan.json, after the first step */
+MUST Status trainer_write_expert_load(Trainer *t);           /* expert_load.json: counts since the last one */
 MUST Status trainer_state_save(Trainer *t, Json **out);
 MUST Status trainer_state_load(Trainer *t, const Json *state);
 

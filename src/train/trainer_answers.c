@@ -16,10 +16,10 @@ static Status samples_path(Path out, const Trainer *t)
     return path_join(out, folder, name);
 }
 
-/* A signal ends the run, and with it an evaluation that has not come to its end. */
-static bool asked_to_leave(void *self) { return guard_signal() != 0; }
+/* A signal ends the run, and with it an evaluation under way. */
+static bool stop_requested(void *self) { return guard_signal() != 0; }
 
-static Status run(void *self, Trainer *t, double *accuracy)
+static Status answer_eval_set(void *self, Trainer *t, double *accuracy)
 {
     const Config *c = t->recipe;
     bool own = c->data.eval.n > 0;
@@ -30,7 +30,7 @@ static Status run(void *self, Trainer *t, double *accuracy)
                       .sources = own ? &c->data.eval : &c->data.train,
                       .key = own ? "data.eval" : "data.train", .split = own ? 0 : c->eval.split,
                       .max_new = c->eval.max_new_tokens, .samples = c->eval.samples ? path : NULL,
-                      .sample_lines = c->eval.samples, .log = &t->log, .stop = asked_to_leave };
+                      .sample_lines = c->eval.samples, .log = &t->log, .stop = stop_requested };
     TRY(evaluate_model(&t->engine, &conf, &r));
     *accuracy = r.total.asked && !guard_signal() ? eval_accuracy(&r.total) : NAN;
     eval_result_close(&r);
@@ -40,6 +40,6 @@ static Status run(void *self, Trainer *t, double *accuracy)
 Answers trainer_answers(const Config *recipe)
 {
     int64_t T = recipe->train.micro_tokens, tokens = recipe->eval.max_new_tokens;
-    DecodeCapacity room = eval_decode_capacity(tokens, &(Budget){ .tokens = T, .docs = T });
-    return tokens ? (Answers){ .run = run, .docs = room.docs, .tokens = room.tokens } : (Answers){ 0 };
+    DecodeCapacity c = eval_decode_capacity(tokens, &(Budget){ .tokens = T, .docs = T });
+    return tokens ? (Answers){ .run = answer_eval_set, .docs = c.docs, .tokens = c.tokens } : (Answers){ 0 };
 }

@@ -1,4 +1,4 @@
-/* train/trainer_files.c -- files of a run that its report reads: what takes the memory, who does the work. */
+/* train/trainer_files.c -- plan.json and expert_load.json, which the report of a run reads. */
 #include "train/trainer.h"
 
 static Json *arena_json(const Engine *e, int id)
@@ -20,13 +20,14 @@ Status trainer_write_plan(const Trainer *t, const Flops *f)
             json_array_append_new(arenas, arena_json(&t->engine, i));
     Json *o = json_pack("{s:o, s:{s:f, s:f, s:f, s:f}, s:o}", "arenas", arenas, "flops", "vision",
                         f->part[PART_VISION], "merger", f->part[PART_MERGER], "decoder",
-                        f->part[PART_DECODER], "head", f->part[PART_HEAD], "trains", trainable_json(&t->trains));
+                        f->part[PART_DECODER], "head", f->part[PART_HEAD], "trains",
+                        trainable_json(&t->trainable));
     Status st = run_folder_write_json(&t->folder, "plan.json", o);
     json_decref(o);
     return st;
 }
 
-static Json *counts(const double *now, const double *past, int64_t n)
+static Json *counts_json(const double *now, const double *past, int64_t n)
 {
     Json *list = json_array();
     for (int64_t i = 0; i < n; i++) json_array_append_new(list, json_integer((json_int_t)(now[i] + past[i])));
@@ -35,13 +36,14 @@ static Json *counts(const double *now, const double *past, int64_t n)
 
 Status trainer_write_expert_load(Trainer *t)
 {
-    ExpertCounts *r = &t->routing;
+    ExpertCounts *r = &t->expert_counts;
     if (!r->layers) return OK;
     Json *layers = json_array();
     for (int64_t i = 0, at = 0; i < r->layers; i++, at += r->experts)
-        json_array_append_new(layers, json_pack("{s:I, s:o, s:o}", "layer", (json_int_t)r->layer[i], "image",
-                                                counts(r->visual + at, r->past_visual + at, r->experts),
-                                                "text", counts(r->text + at, r->past_text + at, r->experts)));
+        json_array_append_new(layers,
+                              json_pack("{s:I, s:o, s:o}", "layer", (json_int_t)r->layer[i], "image",
+                                        counts_json(r->visual + at, r->past_visual + at, r->experts), "text",
+                                        counts_json(r->text + at, r->past_text + at, r->experts)));
     Json *o = json_pack("{s:I, s:o}", "step", (json_int_t)t->step, "layers", layers);
     Status st = run_folder_write_json(&t->folder, "expert_load.json", o);
     json_decref(o);

@@ -1,4 +1,4 @@
-/* train/trainer_intro.c -- what a run will do, said before its first step. */
+/* train/trainer_intro.c -- the log lines before the first step: model, ranks, memory, data, optimizer. */
 #include "engine/recipe.h"
 #include "train/trainer.h"
 
@@ -9,28 +9,29 @@
 
 static double mib(size_t bytes) { return (double)bytes / (1 << 20); }
 
-static void say_line(void *self, bool loud, const char *line)
+static void log_summary_line(void *self, bool warning, const char *line)
 {
-    log_line(self, loud ? LOG_WARN : LOG_INFO, "%s", line);
+    log_line(self, warning ? LOG_WARN : LOG_INFO, "%s", line);
 }
 
-static void say_model(const Trainer *t)
+static void log_model(const Trainer *t)
 {
-    const TrainableSummary *x = &t->trains;
+    const TrainableSummary *x = &t->trainable;
     log_info(&t->log, "model        %s, %.3f M parameters, %s", t->source.shape.family, (double)x->base / 1e6,
              dtype_name(t->source.dtype));
-    trainable_print(x, say_line, (void *)&t->log);
+    trainable_print(x, log_summary_line, (void *)&t->log);
     if (*t->folder.resume)
-        log_info(&t->log, "weights      of %s, after step %lld", t->folder.resume, (long long)t->step);
+        log_info(&t->log, "weights      from %s, after step %lld", t->folder.resume, (long long)t->step);
     else if (t->source.weights)
-        log_info(&t->log, "weights      of %s", t->source.weights);
+        log_info(&t->log, "weights      from %s", t->source.weights);
     else
         log_warn(&t->log,
-                 "RANDOM WEIGHTS: model.preset gives dimensions only; this trains from nothing, seed %lld",
+                 "RANDOM WEIGHTS: model.preset has dimensions only; training starts from random weights, "
+                 "seed %lld",
                  (long long)t->recipe->train.seed);
 }
 
-static void say_ranks(const Trainer *t)
+static void log_ranks(const Trainer *t)
 {
     char  *text = NULL, *next;
     size_t n = 0;
@@ -44,7 +45,7 @@ static void say_ranks(const Trainer *t)
     free(text);
 }
 
-static void say_memory(const Trainer *t)
+static void log_memory(const Trainer *t)
 {
     const Engine *e = &t->engine;
     char text[256] = "";
@@ -54,22 +55,22 @@ static void say_memory(const Trainer *t)
         snprintf(text + at, sizeof text - at, "%s%s %.1f", i ? ", " : "", e->arena[i].name,
                  mib(e->plan.bytes[i]));
     }
-    log_info(&t->log, "memory       %.1f MiB%s, all of it taken now: %s",
-             mib(engine_device_bytes(&e->plan, e->conf.backend)), t->conf.world ? " a rank" : "", text);
+    log_info(&t->log, "memory       %.1f MiB%s planned and reserved: %s",
+             mib(engine_device_bytes(&e->plan, e->conf.backend)), t->conf.world ? " on rank 0" : "", text);
     log_info(&t->log, "device       %s; 100 %% mfu is %.3g TFLOP/s in %s, %s", e->be.device->name,
              t->progress.peak.flops / 1e12, dtype_name(e->conf.dtype),
              t->progress.peak.measured ? "measured here in matrix products" : "as its data sheet says");
 }
 
-static void say_data(const Trainer *t)
+static void log_data(const Trainer *t)
 {
     const Budget *b = &t->data.budget;
     const struct cfg_train *c = &t->recipe->train;
-    char why[64] = "train.max_steps", eval[64] = "nothing is held out", each[64] = "";
+    char why[64] = "train.max_steps", eval[64] = "no evaluation", each[64] = "";
     if (!c->max_steps) snprintf(why, sizeof why, "%g epochs", c->num_train_epochs);
     if (trainer_has_eval(t) && t->recipe->eval.eval_steps)
         snprintf(eval, sizeof eval, "evaluation every %lld steps", (long long)t->recipe->eval.eval_steps);
-    log_info(&t->log, "data         %lld samples in one pass; %s", (long long)loader_samples(t->loader),
+    log_info(&t->log, "data         %lld samples in an epoch; %s", (long long)loader_samples(t->loader),
              eval);
     if (t->data.ranks > 1) snprintf(each, sizeof each, " on each of %d data-parallel ranks", t->data.ranks);
     log_info(&t->log, "step         %d micro-batch%s of %lld tokens and %lld patches%s: %lld tokens",
@@ -79,7 +80,7 @@ static void say_data(const Trainer *t)
              (long long)t->step, (long long)c->seed);
 }
 
-static void say_optimizer(const Trainer *t)
+static void log_optimizer(const Trainer *t)
 {
     const struct cfg_optim *o = &t->recipe->optim;
     const struct cfg_moe *m = &t->recipe->moe;
@@ -88,45 +89,48 @@ static void say_optimizer(const Trainer *t)
         snprintf(groups, sizeof groups, " (vision tower %g, mergers %g)", t->lr.peak[G_VIT],
                  t->lr.peak[G_ALIGNER]);
     log_info(&t->log,
-             "optimizer    AdamW, lr %g%s, warm-up %lld, %s to %g, decay %g, norm clipped to %g",
+             "optimizer    AdamW, lr %g%s, %lld warm-up steps, %s to %g, weight decay %g, gradient norm "
+             "clipped to %g",
              o->learning_rate, groups, (long long)t->lr.warmup, o->lr_scheduler_type, o->min_lr,
              o->weight_decay, o->max_grad_norm);
-    if (!t->routing.layers) return;
+    if (!t->expert_counts.layers) return;
     if (t->engine.conf.aux_coeff > 0)
-        log_info(&t->log, "balance      auxiliary loss by %s, coefficient %g%s", m->aux_loss_type,
-                 m->aux_loss_coeff, m->z_loss_coeff > 0 ? ", and a z-loss" : "");
+        log_info(&t->log, "balance      auxiliary loss (%s), coefficient %g%s", m->aux_loss_type,
+                 m->aux_loss_coeff, m->z_loss_coeff > 0 ? ", with z-loss" : "");
     else
-        log_info(&t->log, "balance      no auxiliary loss%s", m->z_loss_coeff > 0 ? ", a z-loss" : "");
+        log_info(&t->log, "balance      no auxiliary loss%s", m->z_loss_coeff > 0 ? ", with z-loss" : "");
 }
 
-static void say_checkpoints(const Trainer *t)
+static void log_checkpoints(const Trainer *t)
 {
     const struct cfg_checkpoint *c = &t->recipe->checkpoint;
-    char every[64] = "at the end", keep[64] = "all are kept";
+    char every[64] = "at the end", keep[64] = "all kept";
     if (c->save_steps) snprintf(every, sizeof every, "every %lld steps", (long long)c->save_steps);
     if (c->save_total_limit)
-        snprintf(keep, sizeof keep, "the last %lld and the best are kept", (long long)c->save_total_limit);
-    log_info(&t->log, "checkpoints  %s, %s, %s; in HF form: %s", t->folder.dir, every, keep, c->hf);
+        snprintf(keep, sizeof keep, "the last %lld and the best kept", (long long)c->save_total_limit);
+    log_info(&t->log, "checkpoints  %s, %s, %s; HF export: %s", t->folder.dir, every, keep, c->hf);
 }
 
-/* Knobs of other tools that people set once and forget; here the recipe is all there is. */
-static void say_environment(const Trainer *t)
+/* Variables that configure other tools and that may still be set in a shell: here only the recipe counts. */
+static void log_environment(const Trainer *t)
 {
     static const char *const theirs[] = { "MAX_PIXELS", "MIN_PIXELS", "VIDEO_MAX_PIXELS", "FPS",
                                           "FPS_MAX_FRAMES", "IMAGE_MAX_TOKEN_NUM", "VIDEO_MAX_TOKEN_NUM" };
     for (size_t i = 0; i < sizeof theirs / sizeof *theirs; i++)
         if (getenv(theirs[i]))
-            log_warn(&t->log, "the environment sets %s, which is not read here: the recipe decides",
-                     theirs[i]);
+            log_warn(
+                &t->log,
+                "the environment sets %s, which treb does not read; set image.* or video.* in the recipe",
+                theirs[i]);
 }
 
 void trainer_log_setup(const Trainer *t)
 {
-    say_model(t);
-    say_ranks(t);
-    say_memory(t);
-    say_data(t);
-    say_optimizer(t);
-    say_checkpoints(t);
-    say_environment(t);
+    log_model(t);
+    log_ranks(t);
+    log_memory(t);
+    log_data(t);
+    log_optimizer(t);
+    log_checkpoints(t);
+    log_environment(t);
 }

@@ -10,40 +10,41 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- failures that all ranks hear of ---- */
+/* ---- failures that all ranks agree on ---- */
 
-/* What a rank has met at a place that all of them pass: they end together, and not one by the other's
- * absence, which would cost what is being saved. While nothing fails it is a word a step. */
-static Status share(Trainer *t, Status mine)
+/* Called by all ranks at the same place. If one of them failed, all of them end here, rather than by waiting
+ * for a rank that is gone, which would lose the checkpoint being saved. Without a failure it costs one small
+ * message. */
+static Status agree_status(Trainer *t, Status mine)
 {
     double bad = mine != OK;
     comm_host_max(t->engine.mesh.comm[GR_world], &bad, 1);
     if (!(bad > 0)) return OK;
     Status st = trainer_agree_status(t, mine);
-    t->together = st && (!t->conf.world || t->conf.world->agreed);
+    t->failure_agreed = st && (!t->conf.world || t->conf.world->agreed);
     return st;
 }
 
-/* What one rank writes for all, and cannot: the others learn of it before the next step. */
-static void note(Trainer *t, Status st)
+/* Keeps an error of a file that one rank writes for all, until poll_stop tells the others. */
+static void defer_error(Trainer *t, Status st)
 {
-    if (!st || t->trouble) return;
-    t->trouble = st;
-    snprintf(t->why, sizeof t->why, "%s", status_text());
+    if (!st || t->deferred) return;
+    t->deferred = st;
+    snprintf(t->deferred_text, sizeof t->deferred_text, "%s", status_text());
 }
 
-/* Before each step and after the last. Whoever was asked to leave, all do after the same step. */
-static Status ask_all(Trainer *t, int *signal)
+/* Before each step and after the last: a signal to one rank stops all of them after the same step. */
+static Status poll_stop(Trainer *t, int *signal)
 {
-    double x[2] = { guard_signal(), t->trouble != OK };
+    double x[2] = { guard_signal(), t->deferred != OK };
     comm_host_max(t->engine.mesh.comm[GR_world], x, 2);
     *signal = (int)x[0];
-    return x[1] > 0 ? share(t, t->trouble ? fail(t->trouble, "%s", t->why) : OK) : OK;
+    return x[1] > 0 ? agree_status(t, t->deferred ? fail(t->deferred, "%s", t->deferred_text) : OK) : OK;
 }
 
 /* ---- steps ---- */
 
-/* Device-seconds and work of all ranks, and what they found still. */
+/* Sums over ranks: seconds by part, executed FLOPs, tensors without a gradient; means of the rest. */
 static void sum_ranks(const Trainer *t, StepReport *r)
 {
     enum { N = PART_N + 4 };
@@ -70,14 +71,15 @@ static void measure_memory(const Trainer *t, StepReport *r)
     comm_host_max(t->engine.mesh.comm[GR_world], &r->memory_used, 1);
 }
 
-/* Forward, backward and the norm of one step's micro-batches; the clock of the parts runs. */
-static Status gradients(Trainer *t, Stream *const *micro, int n, StepReport *r, const StepStats *w)
+/* Forward, backward and gradient norm of one step's micro-batches; the ledger counts its seconds by part. */
+static Status compute_gradients(Trainer *t, Stream *const *micro, int n, StepReport *r,
+                                const StepStats *stats)
 {
     Engine *e = &t->engine;
-    e->chance = rng_u64((uint64_t)t->recipe->train.seed, rng_stream("dropout"), (uint64_t)t->step) | 1;
+    e->dropout_seed = rng_u64((uint64_t)t->recipe->train.seed, rng_stream("dropout"), (uint64_t)t->step) | 1;
     ledger_clear(&e->be.ledger);
     ledger_start(&e->be.ledger);
-    TRY(pipeline_run(e, micro, n, &r->sums, w, loader_peek(t->loader, false)));
+    TRY(pipeline_run(e, micro, n, &r->sums, stats, loader_peek(t->loader, false)));
     engine_compute_grad_norm(e);
     TRY(engine_read_grad_squares(e, t->zero_grad.square));
     r->grad_norm = sqrt(t->zero_grad.square[0]);
@@ -85,23 +87,23 @@ static Status gradients(Trainer *t, Stream *const *micro, int n, StepReport *r, 
     return OK;
 }
 
-/* A bad step is computed once more: the same result is the model's or the data's doing, another one the
- * machine's, and then the second is as good as any. */
-static Status second_look(Trainer *t, Stream *const *micro, int n, StepReport *r)
+/* Computes a bad step once more. The same result comes from the model or the data; a different one is an
+ * error of the hardware, and then the second result counts. */
+static Status recheck_bad_step(Trainer *t, Stream *const *micro, int n, StepReport *r)
 {
     StepReport first = *r;
-    TRY(gradients(t, micro, n, r, NULL));
+    TRY(compute_gradients(t, micro, n, r, NULL));
     bool same = !memcmp(&first.sums.total, &r->sums.total, sizeof r->sums.total) &&
                 !memcmp(&first.grad_norm, &r->grad_norm, sizeof r->grad_norm);
     log_warn(&t->log,
-             "step %lld: %s (loss %g, gradient norm %g); computed again it is %s (loss %g, norm %g): %s",
+             "step %lld: %s (loss %g, gradient norm %g); recomputed, the result is %s (loss %g, norm %g): %s",
              (long long)t->step + 1, guard_verdict_text(first.verdict), first.sums.total, first.grad_norm,
              same ? "the same" : "different", r->sums.total, r->grad_norm,
-             r->verdict == STEP_GOOD ? "the machine's fault; the second is used" : "the step is skipped");
+             r->verdict == STEP_GOOD ? "a hardware error; the second result is used" : "the step is skipped");
     return OK;
 }
 
-static void update(Trainer *t, StepReport *r)
+static void apply_update(Trainer *t, StepReport *r)
 {
     const struct cfg_optim *c = &t->recipe->optim;
     float lr[GROUP_N];
@@ -114,32 +116,34 @@ static void update(Trainer *t, StepReport *r)
     r->zero_grads = zero_grad_count_step(&t->zero_grad, &t->engine.mesh, lr);
 }
 
-/* From the micro-batches to changed weights, or to the decision to leave them. */
-static Status learn(Trainer *t, const LoaderStep *in, StepReport *r)
+/* From micro-batches to updated weights, unless the guard skips the step. */
+static Status run_step(Trainer *t, const LoaderStep *in, StepReport *r)
 {
     Ledger *ledger = &t->engine.be.ledger;
-    bool shown = progress_due(&t->progress, t->step + 1);    /* choices are counted where a line follows */
-    StepStats w = { .routing = shown ? &t->routing : NULL, .by = &t->by, .doc = in->doc };
-    TRY(gradients(t, in->micro, t->data.micro, r, &w));
+    bool shown = progress_due(&t->progress, t->step + 1);    /* experts are counted in such steps only */
+    StepStats stats = { .experts = shown ? &t->expert_counts : NULL, .sources = &t->source_loss,
+                        .doc = in->doc };
+    TRY(compute_gradients(t, in->micro, t->data.micro, r, &stats));
     bool bad = r->verdict == STEP_NOT_FINITE || r->verdict == STEP_SPIKE;
-    if (bad) TRY(second_look(t, in->micro, t->data.micro, r));
+    if (bad) TRY(recheck_bad_step(t, in->micro, t->data.micro, r));
     if (r->verdict == STEP_EMPTY)
-        log_warn(&t->log, "step %lld: %s; it is skipped", (long long)t->step + 1, guard_verdict_text(r->verdict));
-    if (r->verdict == STEP_GOOD) update(t, r);
+        log_warn(&t->log, "step %lld: %s; the step is skipped", (long long)t->step + 1,
+                 guard_verdict_text(r->verdict));
+    if (r->verdict == STEP_GOOD) apply_update(t, r);
     ledger_stop(ledger);
     TRY(backend_sync(&t->engine.be));
     memcpy(r->part_seconds, ledger->seconds, sizeof r->part_seconds);
     r->executed_flops = ledger_flops(ledger), r->chunked_layers = (double)ledger->sliced;
     for (int i = 0; i < LEDGER_GROUPS; i++) r->exposed_comm += ledger->comm[i].waited;
     sum_ranks(t, r);
-    if (shown) measure_memory(t, r);
-    if (shown) step_stats_sum_ranks(&w, &t->engine);
+    if (shown) measure_memory(t, r), step_stats_sum_ranks(&stats, &t->engine);
     t->updates += r->verdict == STEP_GOOD;
     return OK;
 }
 
-/* A stage of a pipeline may have found what the others cannot know of: all end with its words. */
-static Status stop_still(const Trainer *t)
+/* Only the pipeline stage that has the tensor knows its name: all ranks end with the message of that
+ * stage. */
+static Status stop_for_zero_grads(const Trainer *t)
 {
     char why[512];
     if (!trainer_agree_status(t, zero_grad_error(&t->zero_grad))) return OK;
@@ -153,13 +157,13 @@ Status trainer_step(Trainer *t, StepReport *r)
     *r = (StepReport){ .step = t->step + 1, .lr = lr_at(&t->lr, G_LLM, t->step + 1) };
     Status st = loader_next(t->loader, &in);
     if (!st && !in.micro) st = fail(E_DATA, "data.train ended before step %lld", (long long)r->step);
-    TRY(share(t, st));
-    TRY_CTX(learn(t, &in, r), "step %lld", (long long)r->step);
+    TRY(agree_status(t, st));
+    TRY_CTX(run_step(t, &in, r), "step %lld", (long long)r->step);
     t->step = r->step, t->epoch = r->epoch = in.epoch, t->tokens += r->sums.tokens;
     double now = clock_now();
-    r->data_wait = in.waited, r->bad_samples = in.skipped, r->seconds = now - t->paused;
-    t->paused = now;
-    if (r->zero_grads) TRY(stop_still(t));
+    r->data_wait = in.waited, r->bad_samples = in.skipped, r->seconds = now - t->step_ended;
+    t->step_ended = now;
+    if (r->zero_grads) TRY(stop_for_zero_grads(t));
     return guard_record(&t->guard, r->verdict, r->sums.total, r->grad_norm);
 }
 
@@ -167,8 +171,8 @@ static Status eval_losses(Trainer *t, Evaluation *e)
 {
     LoaderStep in;
     for (;;) {
-        TRY(share(t, loader_next(t->held, &in)));
-        if (!in.micro) return loader_rewind(t->held);
+        TRY(agree_status(t, loader_next(t->eval_loader, &in)));
+        if (!in.micro) return loader_rewind(t->eval_loader);
         Losses got;
         const Stream *s = in.micro[0];
         engine_upload(&t->engine, s);
@@ -178,7 +182,7 @@ static Status eval_losses(Trainer *t, Evaluation *e)
     }
 }
 
-/* Losses are where the heads are; documents are counted by one rank of those that share them. */
+/* Each loss is on one rank, the last stage; of the ranks that share documents one counts them. */
 static void sum_evaluation(const Trainer *t, Evaluation *e)
 {
     const int *at = t->engine.mesh.at;
@@ -194,10 +198,11 @@ Status trainer_evaluate(Trainer *t, Evaluation *e)
     *e = (Evaluation){ .accuracy = NAN };
     Status st = eval_losses(t, e);
     if (!st) sum_evaluation(t, e);
-    if (!st && !e->supervised) st = share(t, fail(E_DATA, "no token of the held-out data is supervised"));
+    if (!st && !e->supervised)
+        st = agree_status(t, fail(E_DATA, "no token of the held-out data is supervised"));
     if (!st) e->loss /= (double)e->supervised;
     if (!st && t->conf.answers.run && trainer_can_generate(t))
-        st = share(t, t->first ? t->conf.answers.run(t->conf.answers.self, t, &e->accuracy) : OK);
+        st = agree_status(t, t->first ? t->conf.answers.run(t->conf.answers.self, t, &e->accuracy) : OK);
     e->seconds = clock_now() - from;
     return st ? wrap(st, "evaluation") : OK;
 }
@@ -213,13 +218,13 @@ static Status evaluate(Trainer *t)
              (long long)t->step, (long long)t->steps, e.loss, text, (long long)e.docs,
              (long long)e.supervised, e.seconds);
     Scalar s[2] = { { "eval/loss", e.loss }, { "eval/accuracy", e.accuracy } };
-    t->paused = clock_now();
-    note(t, progress_put(&t->progress, t->step, s, isnan(e.accuracy) ? 1 : 2));
+    t->step_ended = clock_now();
+    defer_error(t, progress_put(&t->progress, t->step, s, isnan(e.accuracy) ? 1 : 2));
     return OK;
 }
 
-/* What a save beside the run has come to, as soon as it is known. */
-static Status look_at_save(Trainer *t, bool wait)
+/* Reports a save that runs beside the steps once it has ended. */
+static Status poll_save(Trainer *t, bool wait)
 {
     if (!t->saving.in_flight) return OK;
     TRY(wait ? checkpoint_async_wait(&t->saving) : checkpoint_async_poll(&t->saving));
@@ -236,25 +241,26 @@ Status trainer_save(Trainer *t, bool last)
     bool hf = !strcmp(c->hf, "every") || (last && !strcmp(c->hf, "final"));
     HfExport x = { .config = t->source.hf, .companions = t->source.folder, .min_pixels = i->min_pixels,
                  .max_pixels = i->max_pixels };
-    const char *form = t->engine.model.lora ? " with the adapter for PEFT" : " with the model in HF form";
+    const char *form = t->engine.model.lora ? " with the adapter in PEFT form" : " with the model in HF form";
     Json *state = NULL;
     double from = clock_now();
-    TRY(look_at_save(t, true));
+    TRY(poll_save(t, true));
     if (t->evaluated == t->step && (isnan(t->best) || t->eval_loss < t->best))
         t->best = t->eval_loss, t->best_step = t->step;
     TRY(trainer_state_save(t, &state));
     Snapshot s = { .dir = t->folder.dir, .step = t->step, .model = &t->engine.model, .be = &t->engine.be,
-                   .mesh = &t->engine.mesh, .state = state, .config = t->source.hf, .base = t->base,
+                   .mesh = &t->engine.mesh, .state = state, .config = t->source.hf, .base = t->base_model,
                    .hf = hf ? &x : NULL, .best = t->best_step == t->step, .keep = c->save_total_limit,
                    .patience = 10 * t->recipe->comm.timeout };
     Status st = checkpoint_async_begin(&t->saving, &s);
     json_decref(state);
-    t->paused = clock_now();
+    t->step_ended = clock_now();
     if (st) return st;
     t->saved = t->step;
-    log_info(&t->log, "%s %s/checkpoint-%lld%s%s; the run waited %.1f s", t->saving.in_flight ? "saving" : "saved",
+    log_info(&t->log, "%s %s/checkpoint-%lld%s%s; training waited %.1f s",
+             t->saving.in_flight ? "saving" : "saved",
              t->folder.dir, (long long)t->step, hf ? form : "",
-             s.best ? ", the best so far" : "", t->paused - from);
+             s.best ? ", the best so far" : "", t->step_ended - from);
     return OK;
 }
 
@@ -263,63 +269,65 @@ static bool due(int64_t every, int64_t step) { return every > 0 && step % every 
 static Status after_step(Trainer *t)
 {
     bool last = t->step == t->steps;
-    int64_t looks = trainer_has_eval(t) ? t->recipe->eval.eval_steps : 0;
-    if (due(looks, t->step) || (looks && last)) TRY(evaluate(t));
+    int64_t every = trainer_has_eval(t) ? t->recipe->eval.eval_steps : 0;
+    if (due(every, t->step) || (every && last)) TRY(evaluate(t));
     if (last || due(t->recipe->checkpoint.save_steps, t->step)) TRY(trainer_save(t, last));
-    if (t->first && (t->evaluated == t->step || t->saved == t->step)) note(t, trainer_write_expert_load(t));
+    if (t->first && (t->evaluated == t->step || t->saved == t->step))
+        defer_error(t, trainer_write_expert_load(t));
     return OK;
 }
 
-static Status leave(Trainer *t, int signal)
+static Status stop_on_signal(Trainer *t, int signal)
 {
-    log_info(&t->log, "asked to leave by %s after step %lld of %lld", strsignal(signal), (long long)t->step,
-             (long long)t->steps);
+    log_info(&t->log, "stopped by signal \"%s\" after step %lld of %lld", strsignal(signal),
+             (long long)t->step, (long long)t->steps);
     if (t->saved != t->step) TRY(trainer_save(t, false));
-    TRY(look_at_save(t, true));
-    log_info(&t->log, "resume with checkpoint.resume_from_checkpoint=auto");
+    TRY(poll_save(t, true));
+    log_info(&t->log, "to go on, run the same command with checkpoint.resume_from_checkpoint=auto");
     return OK;
 }
 
-/* A failure that ends the run on all ranks at the same place: what is being saved is still written to its
- * end. That they agree is the last they say, so that none is taken for one that broke down. */
-static Status end_together(Trainer *t, Status st)
+/* Ends a run on a failure that all ranks know of: a save under way is completed first. The ranks agree once
+ * more at the very end, so that none of them takes another one that has ended for one that crashed. */
+static Status end_on_failure(Trainer *t, Status st)
 {
     char why[1024];
     snprintf(why, sizeof why, "%s", status_text());
-    if (look_at_save(t, true)) log_warn(&t->log, "%s", status_text());
+    if (poll_save(t, true)) log_warn(&t->log, "%s", status_text());
     Status same = trainer_agree_status(t, fail(st, "%s", why));
     return same == st ? fail(st, "%s", why) : same;
 }
 
-static void say_line(void *self, const char *line) { log_warn(&((const Trainer *)self)->log, "%s", line); }
+static void log_stall(void *self, const char *line) { log_warn(&((const Trainer *)self)->log, "%s", line); }
 
-/* A step that takes five times as long as they do stands still somewhere: then every rank says where. */
-static void watch_step(Trainer *t)
+/* When a step takes five times as long as usual, every rank logs what it waits for. */
+static void watch_for_stall(Trainer *t)
 {
-    enum { TIMES = 5, LEAST = 2 };                           /* seconds: below that nobody would have asked */
+    enum { TIMES = 5, LEAST = 2 };                           /* times the usual step; least seconds */
     double seconds = TIMES * t->progress.pace;
     if (t->conf.world && t->progress.pace > 0)
-        comm_watch(t->conf.world, seconds > LEAST ? seconds : LEAST, say_line, t);
+        comm_watch(t->conf.world, seconds > LEAST ? seconds : LEAST, log_stall, t);
 }
 
 static Status one_step(Trainer *t)
 {
     StepReport r;
     bool first = t->progress.pace == 0;
-    watch_step(t);
+    watch_for_stall(t);
     Status st = trainer_step(t, &r);
     if (t->conf.world) comm_watch(t->conf.world, 0, NULL, NULL);
-    if (t->step == r.step) {                                 /* it was taken, or skipped as one too many */
+    if (t->step == r.step) {                                 /* the step ended, taken or skipped */
         char why[1024];
         snprintf(why, sizeof why, "%s", st ? status_text() : "");
-        note(t, progress_step(&t->progress, &r, &t->routing, &t->by));
-        if (st) st = fail(st, "%s", why);                    /* what ended it is worse than a line not shown */
+        defer_error(t, progress_step(&t->progress, &r, &t->expert_counts, &t->source_loss));
+        if (st) st = fail(st, "%s", why);                    /* hides an error of progress_step */
     }
-    if (progress_due(&t->progress, r.step)) expert_counts_end_line(&t->routing), source_loss_clear(&t->by);
-    if (first && !st && t->first) note(t, trainer_write_plan(t, &r.sums.model));
+    if (progress_due(&t->progress, r.step))
+        expert_counts_end_line(&t->expert_counts), source_loss_clear(&t->source_loss);
+    if (first && !st && t->first) defer_error(t, trainer_write_plan(t, &r.sums.model));
     if (first && !st)
         log_info(&t->log, "first step done %.2f s after the start (%.2f s to open, %.2f s waiting for data)",
-                 clock_now() - t->conf.started, t->opened - t->conf.started, r.data_wait);
+                 clock_now() - t->conf.started, t->open_ended - t->conf.started, r.data_wait);
     return st;
 }
 
@@ -328,19 +336,19 @@ Status trainer_run(Trainer *t)
     Status st = OK;
     int signal = 0;
     if (t->step >= t->steps) {
-        log_info(&t->log, "nothing is left to do: step %lld of %lld; raise train.max_steps or "
-                 "num_train_epochs", (long long)t->step, (long long)t->steps);
+        log_info(&t->log, "the run is complete: step %lld of %lld; to train on, raise train.max_steps or "
+                 "train.num_train_epochs", (long long)t->step, (long long)t->steps);
         return OK;
     }
     guard_signals_on();
     if (!t->step && t->recipe->eval.eval_on_start) st = evaluate(t);
-    while (!st && !(st = ask_all(t, &signal)) && !signal && t->step < t->steps) {
+    while (!st && !(st = poll_stop(t, &signal)) && !signal && t->step < t->steps) {
         st = one_step(t);
         if (!st) st = after_step(t);
-        if (!st) st = look_at_save(t, t->step == t->steps);
+        if (!st) st = poll_save(t, t->step == t->steps);
     }
-    if (st == E_CHECK || (st && (t->together || !t->conf.world))) st = end_together(t, st);
-    if (!st && signal && t->step < t->steps) st = leave(t, signal);
+    if (st == E_CHECK || (st && (t->failure_agreed || !t->conf.world))) st = end_on_failure(t, st);
+    if (!st && signal && t->step < t->steps) st = stop_on_signal(t, signal);
     else if (!st)
         log_info(&t->log, "done: %lld steps, %lld tokens", (long long)t->steps, (long long)t->tokens);
     guard_signals_off();

@@ -1,5 +1,5 @@
-/* train/trainer_state.c -- trainer_state.json: all that decides the next step and is not a tensor. Names are
- * those of HF's file of the same name where the thing is the same. */
+/* train/trainer_state.c -- trainer_state.json: everything that decides the next step and is not a tensor.
+ * Keys are those of Hugging Face's file of the same name where they mean the same. */
 #define _GNU_SOURCE                      /* strchrnul */
 #include "train/trainer.h"
 
@@ -36,19 +36,20 @@ Status trainer_state_save(Trainer *t, Json **out)
     *out = json_pack(
         "{s:i, s:I, s:I, s:I, s:f, s:I, s:{s:s, s:I}, s:s, s:o, s:I, s:o, s:{s:f, s:I, s:I}, s:o, s:s}",
         "format", TRAINER_STATE_VERSION, "global_step", (json_int_t)t->step, "max_steps",
-        (json_int_t)t->steps, "updates", (json_int_t)t->updates, "epoch", t->epoch, "num_input_tokens_seen", (json_int_t)t->tokens, "rng",
-        "kind", "philox4x32-10", "seed", (json_int_t)t->recipe->train.seed, "best_metric_name", "eval/loss",
-        "best_metric", isnan(t->best) ? json_null() : json_real(t->best), "best_global_step",
-        (json_int_t)t->best_step, "best_model_checkpoint", best_name(t), "guard", "highest", t->guard.highest,
-        "skipped", (json_int_t)t->guard.skipped, "in_a_row", (json_int_t)t->guard.in_a_row, "loader", loader,
-        "recipe", recipe ? recipe : "");
+        (json_int_t)t->steps, "updates", (json_int_t)t->updates, "epoch", t->epoch, "num_input_tokens_seen",
+        (json_int_t)t->tokens, "rng", "kind", "philox4x32-10", "seed", (json_int_t)t->recipe->train.seed,
+        "best_metric_name", "eval/loss", "best_metric", isnan(t->best) ? json_null() : json_real(t->best),
+        "best_global_step", (json_int_t)t->best_step, "best_model_checkpoint", best_name(t), "guard",
+        "highest", t->guard.highest, "skipped", (json_int_t)t->guard.skipped, "in_a_row",
+        (json_int_t)t->guard.in_a_row, "loader", loader, "recipe", recipe ? recipe : "");
     free(recipe);
     return *out ? OK : fail(E_FIT, "no memory for trainer_state.json");
 }
 
-/* A dump has a key a line, and a section is the lines after its name that are indented or begin an entry. */
+/* config_dump writes one key a line; a section is its name and the lines after it that start with " " or
+ * "-". */
 static const char *next_line(const char *p) { return *(p = strchrnul(p, '\n')) ? p + 1 : p; }
-static bool is_name(const char *line) { return *line && *line != ' ' && *line != '-'; }
+static bool is_section(const char *line) { return *line && *line != ' ' && *line != '-'; }
 static bool same_line(const char *a, const char *b)
 {
     size_t n = strcspn(a, "\n");
@@ -59,21 +60,21 @@ static bool section_has(const char *dump, const char *section, const char *line)
 {
     const char *p = dump;
     while (*p && !same_line(p, section)) p = next_line(p);
-    for (p = next_line(p); *p && !is_name(p); p = next_line(p))
+    for (p = next_line(p); *p && !is_section(p); p = next_line(p))
         if (same_line(p, line)) return true;
     return false;
 }
 
-static void say_changes(const Trainer *t, const char *before)
+static void warn_changes(const Trainer *t, const char *before)
 {
-    static const char quiet[] = "  resume_from_checkpoint:";
+    static const char expected[] = "  resume_from_checkpoint:";
     char *now = recipe_text(t->recipe);
     const char *section = "";
     for (const char *line = now; line && *line; line = next_line(line)) {
-        if (is_name(line)) section = line;
-        else if (strncmp(line, quiet, sizeof quiet - 1) && !section_has(before, section, line))
-            log_warn(&t->log, "resuming with another recipe: %.*s.%.*s", (int)strcspn(section, ":"), section,
-                     (int)strcspn(line + 2, "\n"), line + 2);
+        if (is_section(line)) section = line;
+        else if (strncmp(line, expected, sizeof expected - 1) && !section_has(before, section, line))
+            log_warn(&t->log, "the recipe differs from the checkpoint's: %.*s.%.*s",
+                     (int)strcspn(section, ":"), section, (int)strcspn(line + 2, "\n"), line + 2);
     }
     free(now);
 }
@@ -91,7 +92,10 @@ Status trainer_state_load(Trainer *t, const Json *o)
     const char *recipe;
     TRY(json_int(o, "format", -1, &format));
     if (format != TRAINER_STATE_VERSION)
-        return fail(E_DATA, "trainer_state.json: this build does not read format %lld", (long long)format);
+        return fail(E_DATA,
+                    "trainer_state.json: format %lld is not known to this build; resume with the build "
+                    "that wrote it",
+                    (long long)format);
     TRY(json_int(o, "global_step", -1, &t->step));
     TRY(json_int(o, "updates", -1, &t->updates));
     TRY(json_int(o, "num_input_tokens_seen", 0, &t->tokens));
@@ -104,9 +108,11 @@ Status trainer_state_load(Trainer *t, const Json *o)
     if (t->step < 0 || t->updates < 0 || t->updates > t->step)
         return fail(E_DATA, "trainer_state.json: global_step and updates are missing or wrong");
     if (seed != t->recipe->train.seed)
-        return fail(E_CONFIG, "train.seed = %lld: the run was begun with %lld, and its data would come in "
-                    "another order", (long long)t->recipe->train.seed, (long long)seed);
+        return fail(E_CONFIG,
+                    "train.seed = %lld: the run was started with %lld, and another seed changes the "
+                    "order of the data; set it back",
+                    (long long)t->recipe->train.seed, (long long)seed);
     t->saved = t->step;
-    say_changes(t, recipe);
+    warn_changes(t, recipe);
     return OK;
 }

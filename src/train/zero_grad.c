@@ -1,93 +1,93 @@
-/* train/zero_grad.c -- see still.h. */
+/* train/zero_grad.c -- see zero_grad.h. */
 #include "train/zero_grad.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static int learner_of(const ZeroGradCheck *s, const Param *p)
+static int index_of(const ZeroGradCheck *s, const Param *p)
 {
     int i = 0;
-    while (i < s->n && s->learner[i].p != p) i++;
+    while (i < s->n && s->tensor[i].p != p) i++;
     REQUIRE(i < s->n, "%s: not of this model", p->piece[0].name);
     return i;
 }
 
-static void list(ZeroGradCheck *s, const Model *m)
+static void list_tensors(ZeroGradCheck *s, const Model *m)
 {
     int n = 0;
     for (int i = 0; i < m->params.n; i++)
         for (int k = 0; k < m->params.p[i]->pieces; k++)
-            s->learner[n++] = (ZeroGradTensor){ .p = m->params.p[i], .piece = k, .through = -1 };
+            s->tensor[n++] = (ZeroGradTensor){ .p = m->params.p[i], .piece = k, .through = -1 };
 }
 
-/* Piece k of an A is what part k reads. */
-static void find_pairs(ZeroGradCheck *s, const Model *m)
+/* Piece k of an A is the input of part k of its adapter. */
+static void link_adapters(ZeroGradCheck *s, const Model *m)
 {
     for (int i = 0; i < m->params.n; i++) {
         const Lora *l = m->params.p[i]->lora;
         for (int k = 0; l && k < l->parts; k++)
-            s->learner[learner_of(s, l->a) + k].through = learner_of(s, l->part[k].b);
+            s->tensor[index_of(s, l->a) + k].through = index_of(s, l->part[k].b);
     }
 }
 
-static Comm *sharers(const Mesh *m) { return m ? m->comm[GR_tp_dp_cp] : NULL; }     /* all of a stage */
+static Comm *stage_comm(const Mesh *m) { return m ? m->comm[GR_tp_dp_cp] : NULL; }
 
 Status zero_grad_open(ZeroGradCheck *s, const Model *m, int64_t limit)
 {
-    const Comm *c = sharers(m->params.mesh);
+    const Comm *c = stage_comm(m->params.mesh);
     int    n = params_tensors(&m->params), words = n / 64 + 1;
-    size_t room = (size_t)n + 1, said = (size_t)(1 + (c ? c->size : 1)) * 2 * (size_t)words;
-    *s = (ZeroGradCheck){ .limit = limit, .n = n, .words = words, .learner = calloc(room, sizeof *s->learner),
-                  .square = calloc(room, sizeof *s->square), .said = calloc(said, sizeof *s->said) };
-    if (!s->learner || !s->square || !s->said)
+    size_t cells = (size_t)n + 1, bits = (size_t)(1 + (c ? c->size : 1)) * 2 * (size_t)words;
+    *s = (ZeroGradCheck){ .limit = limit, .n = n, .words = words, .tensor = calloc(cells, sizeof *s->tensor),
+                  .square = calloc(cells, sizeof *s->square), .bits = calloc(bits, sizeof *s->bits) };
+    if (!s->tensor || !s->square || !s->bits)
         return fail(E_FIT, "no host memory for the gradients of %d tensors", n);
-    list(s, m);
-    find_pairs(s, m);
+    list_tensors(s, m);
+    link_adapters(s, m);
     return OK;
 }
 
 void zero_grad_close(ZeroGradCheck *s)
 {
-    free(s->learner), free(s->square), free(s->said);
+    free(s->tensor), free(s->square), free(s->bits);
     *s = (ZeroGradCheck){ 0 };
 }
 
 static void set_bit(uint64_t *bits, int i, bool on) { bits[i / 64] |= (uint64_t)on << (i % 64); }
 static bool bit(const uint64_t *bits, int i)        { return bits[i / 64] >> (i % 64) & 1; }
 
-/* What all ranks of the stage say of its tensors, which are the same on all of them in the same order: the
- * first 2 words of s->said. */
-static void tell(ZeroGradCheck *s, Comm *c)
+/* Gathers the bits of all ranks of the stage, which have the same tensors in the same order, and ORs them
+ * into the first rank's. */
+static void gather_bits(ZeroGradCheck *s, Comm *c)
 {
     int       each = 2 * s->words;
-    uint64_t *mine = s->said + (size_t)c->size * (size_t)each;
+    uint64_t *mine = s->bits + (size_t)c->size * (size_t)each;
     memset(mine, 0, (size_t)each * sizeof *mine);
     for (int i = 0; i < s->n; i++) {
-        bool counts = optim_owns_piece(s->learner[i].p, s->learner[i].piece);
+        bool counts = optim_owns_piece(s->tensor[i].p, s->tensor[i].piece);
         set_bit(mine, i, counts);
         set_bit(mine + s->words, i, counts && s->square[1 + i] > 0);
     }
-    comm_host_gather(c, s->said, mine, (size_t)each * sizeof *mine);
+    comm_host_gather(c, s->bits, mine, (size_t)each * sizeof *mine);
     for (int r = 1; r < c->size; r++)
-        for (int i = 0; i < each; i++) s->said[i] |= s->said[(size_t)r * (size_t)each + (size_t)i];
+        for (int i = 0; i < each; i++) s->bits[i] |= s->bits[(size_t)r * (size_t)each + (size_t)i];
 }
 
 int zero_grad_count_step(ZeroGradCheck *s, const Mesh *mesh, const float *lr)
 {
-    const uint64_t *counts = s->said, *hears = s->said + s->words;
+    const uint64_t *counts = s->bits, *nonzero = s->bits + s->words;
     int found = 0;
     if (!s->limit) return 0;
-    tell(s, sharers(mesh));
+    gather_bits(s, stage_comm(mesh));
     for (int i = 0; i < s->n; i++) {
-        ZeroGradTensor *x = &s->learner[i];
-        bool deaf = x->through >= 0 && !s->learner[x->through].moved;
-        if (!bit(counts, i)) continue;                       /* not live: as if the step had not been */
-        x->in_a_row = bit(hears, i) || deaf ? 0 : x->in_a_row + 1;
+        ZeroGradTensor *x = &s->tensor[i];
+        bool waits = x->through >= 0 && !s->tensor[x->through].moved;
+        if (!bit(counts, i)) continue;                       /* no gradient was due in this step */
+        x->in_a_row = bit(nonzero, i) || waits ? 0 : x->in_a_row + 1;
         found += x->in_a_row >= s->limit;
     }
     for (int i = 0; i < s->n; i++)
-        s->learner[i].moved |= bit(hears, i) && lr[s->learner[i].p->group] > 0;
+        s->tensor[i].moved |= bit(nonzero, i) && lr[s->tensor[i].p->group] > 0;
     return found;
 }
 
@@ -97,13 +97,15 @@ Status zero_grad_error(const ZeroGradCheck *s)
     char more[64] = "";
     int  n = 0;
     for (int i = 0; i < s->n; i++) {
-        if (!s->limit || s->learner[i].in_a_row < s->limit) continue;
-        if (!n++) first = &s->learner[i];
+        if (!s->limit || s->tensor[i].in_a_row < s->limit) continue;
+        if (!n++) first = &s->tensor[i];
     }
     if (!n) return OK;
-    if (n > 1) snprintf(more, sizeof more, " (so has that of %d other%s)", n - 1, n > 2 ? "s" : "");
-    return fail(E_CHECK, "%s: its gradient has been exactly zero for %lld steps in a row%s, so it learns "
-                "nothing; look at what the data supervises, leave it out (lora.exclude_modules, "
-                "model.freeze_*), or raise train.max_zero_steps", first->p->piece[first->piece].name,
-                (long long)s->limit, more);
+    if (n > 1) snprintf(more, sizeof more, " (as has that of %d other tensor%s)", n - 1, n > 2 ? "s" : "");
+    return fail(
+        E_CHECK,
+        "%s: its gradient has been exactly zero for %lld steps in a row%s, so it is not "
+        "trained; check which tokens the data supervises, leave the tensor out (lora.exclude_modules, "
+        "model.freeze_*), or raise train.max_zero_steps",
+        first->p->piece[first->piece].name, (long long)s->limit, more);
 }
