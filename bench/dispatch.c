@@ -42,7 +42,8 @@ typedef struct ExpertLayer {
 
 static void declare(ExpertLayer *l, Param *p, int rank, const int64_t *n)
 {
-    *p = (Param){ .shard.w = t_new(&l->arena, "w", BF16, rank, n), .shard.g = t_new(&l->arena, "g", F32, rank, n) };
+    *p = (Param){ .shard.w = t_new(&l->arena, "w", BF16, rank, n),
+                  .shard.g = t_new(&l->arena, "g", F32, rank, n) };
 }
 
 static Status layer_open(ExpertLayer *l, const DispatchBench *b, int64_t T, const char *road, Comm *world,

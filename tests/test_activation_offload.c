@@ -1,18 +1,22 @@
-/* Offloaded activations: a value that waits on the host for its backward is the value it was, so no loss and no
- * gradient changes by one bit, alone, with recompute, on layouts; device memory shrinks, what was planned is used
- * on device and host, and only what must is copied. */
+/* Offloaded activations: a value that waits on the host for its backward is the value it was, so no loss and
+ * no gradient changes by one bit, alone, with recompute, on layouts; device memory shrinks, what was planned
+ * is used on device and host, and only what must is copied. */
 #include "modelab.h"
 
 static const Mode modes[] = {
     { .offload = "attn_norm" }, { .offload = "qkv_linear" }, { .offload = "core_attn" }, { .offload = "qkv" },
     { .offload = "attn_proj" }, { .offload = "mlp_norm" }, { .offload = "norm" }, { .offload = "layernorm" },
-    { .offload = "expert_fc1" }, { .offload = "moe_dispatch" }, { .offload = "moe_act" }, { .offload = "moe" },
+    { .offload = "expert_fc1" }, { .offload = "moe_dispatch" }, { .offload = "moe_act" },
+    { .offload = "moe" },
     { .offload = "mlp" }, { .offload = "vision" }, { .offload = "layer" }, { .offload = "layer,vision" },
     { .offload = "core_attn,attn_proj,expert_fc1,moe_act" },
-    { .offload = "layer", .resident = 0.5 }, { .offload = "attn_norm,moe", .resident = 0.25 }, { .offload = "layer", .resident = 1 },
+    { .offload = "layer", .resident = 0.5 }, { .offload = "attn_norm,moe", .resident = 0.25 },
+    { .offload = "layer", .resident = 1 },
     { "norm", "core_attn,attn_norm", 0, false }, { "moe_act,norm", "expert_fc1,mlp_norm", 0, false },
-    { "moe,mlp", "attn_norm,qkv", 0, false }, { "full", "attn_norm", 0, false }, { "full:2", "attn_norm", 0, false },
-    { "full:3", "attn_norm", 0.5, false }, { "vision", "layer", 0, false }, { "full:block:3", "layer,vision", 0, false }, { "full:block:2,norm", "attn_norm,moe", 0.3, false },
+    { "moe,mlp", "attn_norm,qkv", 0, false }, { "full", "attn_norm", 0, false },
+    { "full:2", "attn_norm", 0, false },
+    { "full:3", "attn_norm", 0.5, false }, { "vision", "layer", 0, false },
+    { "full:block:3", "layer,vision", 0, false }, { "full:block:2,norm", "attn_norm,moe", 0.3, false },
 };
 enum { MODES = sizeof modes / sizeof *modes };
 
@@ -27,7 +31,8 @@ static void no_word_changes_a_bit(void)
                 Left got = mode_alone(modes[i], dtype, pictures[p], NULL);
                 bool idle = (!pictures[p] && !strcmp(modes[i].offload, "vision")) || modes[i].resident == 1;
                 expect_same(&got, &want, mode_text(modes[i]));
-                EXPECT(idle ? !got.host && !got.moved.out : got.host && got.moved.out, "%s: %zu bytes on the host",
+                EXPECT(idle ? !got.host && !got.moved.out : got.host && got.moved.out,
+                       "%s: %zu bytes on the host",
                        mode_text(modes[i]), got.host);
                 EXPECT(got.moved.in <= got.moved.out && got.moved.out <= (int64_t)got.host,
                        "%s: %lld bytes out, %lld in, planned %zu", mode_text(modes[i]),
@@ -41,18 +46,21 @@ static void no_word_changes_a_bit(void)
 /* Eight layers of which three are in staging buffers at any time: values of the others are on the host. */
 static void the_device_holds_a_few_layers(void)
 {
-    Left all = mode_alone((Mode){ 0 }, F32, 0, NULL), offloaded = mode_alone((Mode){ .offload = "layer" }, F32, 0, NULL);
+    Left all = mode_alone((Mode){ 0 }, F32, 0, NULL), offloaded = mode_alone((Mode){ .offload = "layer" },
+                                                                             F32, 0, NULL);
     Left half = mode_alone((Mode){ .offload = "layer", .resident = 0.5 }, F32, 0, NULL);
     EXPECT(offloaded.act < 0.75 * (double)all.act, "act %zu of %zu", offloaded.act, all.act);
-    EXPECT(half.act > offloaded.act && half.host < offloaded.host, "half: act %zu, host %zu; all: %zu, %zu", half.act,
+    EXPECT(half.act > offloaded.act && half.host < offloaded.host, "half: act %zu, host %zu; all: %zu, %zu",
+           half.act,
            half.host, offloaded.act, offloaded.host);
     EXPECT(offloaded.scratch == all.scratch, "scratch %zu, without %zu", offloaded.scratch, all.scratch);
-    EXPECT(all.host == 0 && !all.moved.in && !all.moved.out, "without it %zu bytes are on the host", all.host);
+    EXPECT(all.host == 0 && !all.moved.in && !all.moved.out, "without it %zu bytes are on the host",
+           all.host);
     left_close(&all), left_close(&offloaded), left_close(&half);
 }
 
-/* Backward follows forward at once: the last layer is not copied, and others in staging buffers are not copied
- * back. */
+/* Backward follows forward at once: the last layer is not copied, and others in staging buffers are not
+ * copied back. */
 static void what_is_here_stays(void)
 {
     ModelShape shape = small_shape(deep_text);
@@ -64,12 +72,13 @@ static void what_is_here_stays(void)
     left_close(&got);
 }
 
-/* On a machine whose copies are late nothing is read before it came or overwritten before it went, over several
- * micro-batches. */
+/* On a machine whose copies are late nothing is read before it came or overwritten before it went, over
+ * several micro-batches. */
 static void late_copies_are_waited_for(void)
 {
     static const Mode some[] = {
-        { .offload = "layer,vision" }, { .offload = "core_attn,attn_proj" }, { "full:2", "attn_norm", 0, false },
+        { .offload = "layer,vision" }, { .offload = "core_attn,attn_proj" },
+        { "full:2", "attn_norm", 0, false },
         { .offload = "mlp_norm", .resident = 0.4 }, { "norm", "moe", 0, false },
     };
     ModelShape shape = small_shape(deep_text);
@@ -101,7 +110,8 @@ static void frozen_parts_park_nothing(void)
     static const bool frozen[][GROUP_N] = {
         { [G_VIT] = true }, { [G_LLM] = true }, { [G_VIT] = true, [G_ALIGNER] = true },
     };
-    static const Mode some[] = { { .offload = "vision" }, { .offload = "layer,vision" }, { "full:2", "attn_norm", 0, false } };
+    static const Mode some[] = { { .offload = "vision" }, { .offload = "layer,vision" },
+                                 { "full:2", "attn_norm", 0, false } };
     for (int f = 0; f < 3; f++) {
         Left want = mode_alone((Mode){ 0 }, F32, 7, frozen[f]);
         for (int i = 0; i < 3; i++) {
@@ -117,8 +127,10 @@ static void frozen_parts_park_nothing(void)
 static void layouts_agree(void)
 {
     static const Mode some[] = {
-        { .offload = "layer,vision" }, { "norm,moe_act", "core_attn,expert_fc1", 0, false }, { "full:2", "attn_norm", 0, false },
-        { .offload = "attn_norm,moe", .resident = 0.5 }, { "moe", "attn_proj,mlp_norm", 0, false }, { "full:block:1", "layer", 0, false },
+        { .offload = "layer,vision" }, { "norm,moe_act", "core_attn,expert_fc1", 0, false },
+        { "full:2", "attn_norm", 0, false },
+        { .offload = "attn_norm,moe", .resident = 0.5 }, { "moe", "attn_proj,mlp_norm", 0, false },
+        { "full:block:1", "layer", 0, false },
     };
     static const ModeLayout layout[] = {
         { " world=2 tp=2", true, false },
@@ -138,7 +150,8 @@ static void layouts_agree(void)
 static void slices_agree(void)
 {
     static const Mode some[] = {
-        { .offload = "layer" }, { "moe_act", "expert_fc1,moe_act", 0, true }, { .offload = "moe", .late = true },
+        { .offload = "layer" }, { "moe_act", "expert_fc1,moe_act", 0, true },
+        { .offload = "moe", .late = true },
     };
     uint64_t seed = first_seed();
     mode_layout(" world=2 ep=2 capacity=1", true, F32, seed, some, 3);
@@ -149,21 +162,24 @@ static void slices_agree(void)
 /* A forward that overlaps with a backward, each with staging buffers of its own. */
 static void woven_runs_agree(void)
 {
-    static const Mode some[] = { { .offload = "layer,vision" }, { "norm,mlp", "attn_norm,core_attn,expert_fc1", 0, false } };
+    static const Mode some[] = { { .offload = "layer,vision" },
+                                 { "norm,mlp", "attn_norm,core_attn,expert_fc1", 0, false } };
     uint64_t seed = first_seed();
     mode_layout(" world=2 ep=2 zero=1 overlap", true, F32, seed, some, 2);
     mode_layout(" world=4 ep=4 zero=1 overlap capacity=1", false, F32, seed, some, 2);
     mode_layout(" world=4 pp=2 vpp=2 ep=2 overlap", false, F32, seed, some, 2);
 }
 
-/* Where the backward of a chunk comes later than its forward all offloaded values are copied, with delayed copies. */
+/* Where the backward of a chunk comes later than its forward all offloaded values are copied, with delayed
+ * copies. */
 static void late_copies_of_pipelines(void)
 {
     static const Mode some[] = {
         { .offload = "layer,vision", .late = true }, { "full:2", "attn_norm", 0, true },
         { "norm", "core_attn,moe", 0.3, true },
     };
-    static const Mode overlapped[] = { { .offload = "layer", .late = true }, { "norm", "attn_proj,attn_norm", 0, true } };
+    static const Mode overlapped[] = { { .offload = "layer", .late = true },
+                                       { "norm", "attn_proj,attn_norm", 0, true } };
     uint64_t seed = first_seed();
     mode_layout(" world=2 pp=2", true, F32, seed, some, 3);
     mode_layout(" world=2 pp=2 vpp=2", false, F32, seed, some, 3);
@@ -176,10 +192,12 @@ static void words_are_read(void)
     policy_default(policy);
     EXPECT(offload_buffers_needed(policy) == 0, "nothing is offloaded");
     EXPECT_OK(offload_words(policy, "moe_act,attn_proj"));
-    EXPECT(policy[L_GATE_UP] == OFFLOAD && policy[L_CORE] == OFFLOAD && policy[L_ACT] == KEEP, "inputs of modules");
+    EXPECT(policy[L_GATE_UP] == OFFLOAD && policy[L_CORE] == OFFLOAD && policy[L_ACT] == KEEP,
+           "inputs of modules");
     EXPECT(offload_buffers_needed(policy) == 3, "three staging buffers");
     EXPECT_OK(offload_words(policy, "attn_norm"));
-    EXPECT(policy[L_INPUT] == OFFLOAD && policy[L_ROUTE] == PIN && offload_buffers_needed(policy) == 4, "and one for inputs");
+    EXPECT(policy[L_INPUT] == OFFLOAD && policy[L_ROUTE] == PIN && offload_buffers_needed(policy) == 4,
+           "and one for inputs");
     EXPECT_FAIL(offload_words(policy, "mlp_act"), E_CONFIG, "expert_fc1");
     EXPECT_OK(policy_drop(policy, "norm"));
     EXPECT_FAIL(offload_words(policy, "qkv_linear"), E_CONFIG, "drops");

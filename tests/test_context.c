@@ -138,7 +138,8 @@ static void one_rank(Peer *p)
     omp_set_num_threads(1);
     if (backend_arena_open(&p->be, &a, "test", (size_t)1 << 28) ||
         backend_arena_open(&p->be, &scratch, "scratch", (size_t)1 << 28) ||
-        mesh_open(&mesh, p->world, &(MeshLayout){ .tp = x->way.tp, .cp = x->way.cp, .cp_inner = x->way.inner }))
+        mesh_open(&mesh, p->world, &(MeshLayout){ .tp = x->way.tp, .cp = x->way.cp,
+                                                  .cp_inner = x->way.inner }))
         printf("%s\n", status_text()), exit(1);
     mesh_bind(&mesh, &p->be);
     context_layout(&batch.context, &a, &s.budget, &mesh, context_kind(x->way.kind));

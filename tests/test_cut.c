@@ -34,7 +34,8 @@ static void attention_is_cut_by_heads(const ModelShape *s, const RankPart *r)
         const Attention *a = decoder_gqa(&r->m.layer[l]);
         if (!a) continue;                                    /* another stage has the layer */
         const Param *q = a->w_qkv, *o = a->w_o;
-        EXPECT(q->shard.shape[0] == (h + 2 * g) * C && a->b_qkv->shard.shape[0] == q->shard.shape[0], "rows of qkv");
+        EXPECT(q->shard.shape[0] == (h + 2 * g) * C && a->b_qkv->shard.shape[0] == q->shard.shape[0],
+               "rows of qkv");
         for (int64_t i = 0; i < h * C; i++) expect_rows(q, i, t * h * C + i);
         for (int64_t i = 0; i < g * C; i++) expect_rows(q, h * C + i, H * C + kv * C + i);
         for (int64_t i = 0; i < g * C; i++) expect_rows(q, (h + g) * C + i, (H + G + kv) * C + i);
@@ -53,7 +54,8 @@ static void experts_are_cut_by_number_and_width(const ModelShape *s, const RankP
     for (int l = 0; l < s->text.L; l++) {
         const Moe *m = decoder_moe(&r->m.layer[l]);
         if (!m) continue;
-        EXPECT(m->w_gu->shard.shape[0] == E && m->w_gu->shard.shape[1] == 2 * F && m->w_d->shard.shape[2] == F, "experts");
+        EXPECT(m->w_gu->shard.shape[0] == E && m->w_gu->shard.shape[1] == 2 * F &&
+               m->w_d->shard.shape[2] == F, "experts");
         const float *full = full_of(m->w_gu), *w = m->w_gu->shard.w.data;
         for (int64_t i = 0; i < E * 2 * F * D; i++) {
             int64_t e = i / (2 * F * D), half = i / (F * D) % 2, f = i / D % F, d = i % D;
@@ -83,7 +85,8 @@ static void vocabulary_is_padded(const ModelShape *s, const RankPart *r)
             EXPECT(((float *)p->shard.w.data)[i] == 0, "padding");
     }
     if (r->mesh.size[AX_PP] > 1 && r->m.head.w)
-        EXPECT(r->m.head.w->tied_copy && !r->m.head.w->shard.unique, "a tied head of another stage is a copy");
+        EXPECT(r->m.head.w->tied_copy && !r->m.head.w->shard.unique,
+               "a tied head of another stage is a copy");
 }
 
 /* Every element is held by as many ranks as its group of sums has, copies not counted. */
@@ -204,7 +207,8 @@ static void turn_experts(const char *from, const char *to)
 }
 
 /* What a rank loads is what it would have drawn, and it looked at no more of the file than that. */
-static void expect_loaded(const ModelShape *s, Backend *be, const SafeTensors *st, const MeshLayout *l, int rank,
+static void expect_loaded(const ModelShape *s, Backend *be, const SafeTensors *st, const MeshLayout *l,
+                          int rank,
                           int world, Slicing mode)
 {
     static RankPart a, b;

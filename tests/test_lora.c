@@ -124,7 +124,8 @@ static void copy_base(Engine *to, const Engine *from)
 {
     for (int i = 0; i < from->model.params.n; i++) {
         const Param *p = from->model.params.p[i];
-        memcpy(named(&to->model, p->piece[0].name)->shard.w.data, p->shard.w.data, (size_t)t_bytes(p->shard.w));
+        memcpy(named(&to->model, p->piece[0].name)->shard.w.data, p->shard.w.data,
+               (size_t)t_bytes(p->shard.w));
     }
 }
 
@@ -275,7 +276,8 @@ static void single_expert_equals_dense_ffn(void)
     lone_open(&moe, ""), lone_open(&mlp, "0, 1");
     int64_t D = moe.shape.text.D, F = moe.shape.text.F;
     fill_b(&moe.e, 8);
-    for (int l = 0; l < 2; l++) lone_copy(decoder_mlp(&mlp.e.model.layer[l]), decoder_moe(&moe.e.model.layer[l]), D, F);
+    for (int l = 0; l < 2; l++) lone_copy(decoder_mlp(&mlp.e.model.layer[l]),
+                                          decoder_moe(&moe.e.model.layer[l]), D, F);
     double a = small_step(&moe.e, 0.1f).ce, b = small_step(&mlp.e, 0.1f).ce;
     EXPECT(fabs(a - b) < 1e-6 * fabs(a), "loss %.9g, of a feed-forward %.9g", a, b);
     for (int l = 0; l < 2; l++) {

@@ -1,5 +1,5 @@
-/* tests/test_moe_chunked.c -- MoE layers whose rows do not fit the buffers at once: in chunks of tokens they compute
- * the same gradients. Routing is as uneven as possible, capacity as small as allowed. */
+/* tests/test_moe_chunked.c -- MoE layers whose rows do not fit the buffers at once: in chunks of tokens they
+ * compute the same gradients. Routing is as uneven as possible, capacity as small as allowed. */
 #include "dispatchlab.h"
 
 static const double TOL = 1e-5;
@@ -179,7 +179,8 @@ static void enough_room_is_no_slices(void)
             for (int r = 0; r < k.world; r++)
                 for (int g = 0; g < LEDGER_GROUPS; g++) {
                     const LedgerComm *x = &a[r].after.comm[g], *y = &b[r].after.comm[g];
-                    EXPECT(x->calls == y->calls && x->intra_node == y->intra_node && x->inter_node == y->inter_node,
+                    EXPECT(x->calls == y->calls && x->intra_node == y->intra_node &&
+                           x->inter_node == y->inter_node,
                            "%s: rank %d says other things", say(&k), r);
                 }
             free(a), free(b), free(c);
@@ -229,7 +230,8 @@ static void room_by_default(void)
         MoeShape s = { .E = 128, .K = 8, .T = at[i].T, .row = at[i].row };
         EXPECT_OK(dispatch_open(&d, &mesh, &(DispatchConf){ .name = "alltoall", .shape = s,
                                                             .rank_capacity = at[i].asked }));
-        EXPECT((double)d.row_capacity == at[i].rows && d.bounded == (d.row_capacity < 16 * at[i].T * 8), "%zu: capacity %lld", i,
+        EXPECT((double)d.row_capacity == at[i].rows && d.bounded == (d.row_capacity < 16 * at[i].T * 8),
+               "%zu: capacity %lld", i,
                (long long)d.row_capacity);
         dispatch_close(&d);
     }

@@ -1,5 +1,5 @@
-/* Recompute: no word of memory.recompute changes a loss or a gradient by one bit, whatever is dropped, on one rank
- * and on layouts; it saves what it should, and what was planned is what is used. */
+/* Recompute: no word of memory.recompute changes a loss or a gradient by one bit, whatever is dropped, on one
+ * rank and on layouts; it saves what it should, and what was planned is what is used. */
 #include "modelab.h"
 
 static const char *const words[] = {
@@ -23,7 +23,8 @@ static void no_word_changes_a_bit(void)
                 Left got = mode_alone((Mode){ .recompute = word }, dtype, pictures[p], NULL);
                 bool idle = !strcmp(word, "full:block:0") || (!pictures[p] && !strncmp(word, "vision", 6));
                 expect_same(&got, &want, word);
-                EXPECT(idle ? got.act == want.act : got.act < want.act, "%s: act %zu, without %zu", word, got.act,
+                EXPECT(idle ? got.act == want.act : got.act < want.act, "%s: act %zu, without %zu", word,
+                       got.act,
                        want.act);
                 left_close(&got);
             }
@@ -118,8 +119,8 @@ static void layouts_agree(void)
     mode_layouts(layout, sizeof layout / sizeof *layout, some);
 }
 
-/* Weights that live elsewhere come once for a replay and the backward after it, with one layer to a group and with
- * two, whose buffers there are. */
+/* Weights that live elsewhere come once for a replay and the backward after it, with one layer to a group and
+ * with two, whose buffers there are. */
 static void weights_come_once(void)
 {
     static const char *const some[] = { NULL, "full", "full:2", "full:4" };
@@ -152,7 +153,8 @@ static void words_are_read(void)
     FullRecompute    f = { 0 };
     policy_default(policy);
     EXPECT_OK(recompute_words(policy, &f, "norm,full:block:3"));
-    EXPECT(f.method == FULL_BLOCK && f.layers == 3 && policy[L_NORM] == DROP && policy[L_QKV] == KEEP, "block");
+    EXPECT(f.method == FULL_BLOCK && f.layers == 3 && policy[L_NORM] == DROP && policy[L_QKV] == KEEP,
+           "block");
     EXPECT_OK(recompute_word(policy, &f, "full:4"));
     EXPECT(f.method == FULL_UNIFORM && f.layers == 4 && policy[L_QKV] == DROP && policy[L_ROUTE] == PIN,
            "uniform");

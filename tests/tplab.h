@@ -95,7 +95,8 @@ static inline Tensor tp_ints(Rig *r, const char *name, int64_t n, int64_t below)
 /* Weights of this rank's shard by ranges; gradients are NaN where the first product overwrites them. */
 static inline Param *tp_bind(Rig *r, Param *p, bool fresh)
 {
-    int64_t n[2] = { p->ndim == 1 ? 1 : p->shard.shape[0], p->ndim == 1 ? p->shard.shape[0] : p->shard.shape[1] };
+    int64_t n[2] = { p->ndim == 1 ? 1 : p->shard.shape[0],
+                     p->ndim == 1 ? p->shard.shape[0] : p->shard.shape[1] };
     StridedRange    range[3];
     int     ranges = param_ranges(p, range);
     p->shard.w = t2(&r->param, "w", tp_.dtype, n[0], n[1]);
@@ -108,7 +109,8 @@ static inline Param *tp_bind(Rig *r, Param *p, bool fresh)
         for (int64_t i = 0; i < range[k].count * range[k].len; i++) {
             int64_t at = range[k].at + i / range[k].len * range[k].stride + i % range[k].len;
             float   v = tp_value(p->piece[0].name, at);
-            tp_put(p->shard.w, range[k].local + i, p->ndim == 1 ? 1 + 0.2f * v : v / sqrtf((float)p->shape[1]));
+            tp_put(p->shard.w, range[k].local + i,
+                   p->ndim == 1 ? 1 + 0.2f * v : v / sqrtf((float)p->shape[1]));
         }
     return p;
 }

@@ -24,10 +24,10 @@ static int64_t row_capacity(const Pass *c, const MoeAct *a)
 }
 
 /* A chunk has its buffers already, with rows of the chunk before, so it computes all of its values. */
-static bool need_rows_if(const Pass *c, bool read, bool again, Label l, MoeAct *a, Tensor *slot, DType d,
+static bool need_rows_if(const Pass *c, bool read, bool replayed, Label l, MoeAct *a, Tensor *slot, DType d,
                          int64_t cols)
 {
-    bool now = a->is_chunk || need_if(c, read, again, l, slot, d, row_capacity(c, a), cols);
+    bool now = a->is_chunk || need_if(c, read, replayed, l, slot, d, row_capacity(c, a), cols);
     if (now) *slot = t_rows(*slot, 0, a->R);
     return now;
 }
@@ -114,8 +114,8 @@ static void up_fwd(const Pass *c, const Moe *m, MoeAct *a, bool out)
 void moe_experts_fwd(const Pass *c, const Moe *m, MoeAct *a, Tensor y, Tensor x, Tensor res, bool count)
 {
     int64_t D = x.n[1];
-    bool again = c->policy[L_GATE_UP] == DROP || replays_a_out(c, m->w_gu);
-    if (need_rows_if(c, read_by_backward(c, m->w_gu), again, L_DISPATCH, a, &a->x, x.dtype, D))
+    bool replayed = c->policy[L_GATE_UP] == DROP || replays_a_out(c, m->w_gu);
+    if (need_rows_if(c, read_by_backward(c, m->w_gu), replayed, L_DISPATCH, a, &a->x, x.dtype, D))
         dispatch_tokens(c, m, a, a->x, x, count);
     up_fwd(c, m, a, t_has(y));
     lora_a_fwd(c, a, &a->a_out_d, a->h, m->w_d);

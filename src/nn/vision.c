@@ -232,9 +232,9 @@ static const Merger *merger_of(const Vision *v, int64_t feature) { return &v->st
 /* Whether a backward will read the output of block b: that of the next one or of a merger. */
 static bool read_again(const Vision *v, PassMode mode, int64_t b)
 {
-    bool again = b + 1 >= v->first_trainable;
-    for (int f = 0; f < v->deepstacks; f++) again |= v->after[f] == b && merger_trains(merger_of(v, f));
-    return again && mode != EVAL;
+    bool kept = b + 1 >= v->first_trainable;
+    for (int f = 0; f < v->deepstacks; f++) kept |= v->after[f] == b && merger_trains(merger_of(v, f));
+    return kept && mode != EVAL;
 }
 
 /* Mergers whose features leave the tower after block b. */

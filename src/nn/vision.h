@@ -55,7 +55,7 @@ void vision_describe_block(Description *d, const VisionShape *v);
 void vision_describe_merger(Description *d, const VisionShape *v, bool deepstack);
 
 void vision_fwd(const Pass *c, const Vision *v, VisionAct *a);
-/* dout and dfeature as vision_fwd made out and feature; a feature nobody read has an absent gradient. */
+/* dout and dfeature: gradients of out and feature; absent for a feature that no layer read. */
 void vision_bwd(const Pass *c, const Vision *v, VisionAct *a, Tensor dout, const Tensor *dfeature);
 
 #endif
