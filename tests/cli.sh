@@ -71,7 +71,7 @@ expect 2 "Did you mean"      $treb config recipes/example.yaml train.max_step=3
 expect 2 "must be between"   $treb config recipes/example.yaml optim.learning_rate=3
 expect 0 "TFLOP a step"      $treb bench step --tokens 64 --doc 32 --images 0 --repeat 1
 expect 0 "predicted by cpu-node" $treb bench step --tokens 64 --doc 32 --images 0 --repeat 1 --hardware cpu
-expect 2 "there is no such row" $treb bench step --tokens 64 --doc 32 --images 0 --repeat 1 --hardware h42
+expect 2 "unknown; known are" $treb bench step --tokens 64 --doc 32 --images 0 --repeat 1 --hardware h42
 expect 0 "floor, the same frozen weights" $treb bench step --tokens 64 --doc 32 --images 0 --repeat 1 --lora 4 --floor
 expect 2 "are of --lora RANK" $treb bench step --tokens 64 --doc 32 --images 0 --repeat 1 --floor
 expect 2 "names nothing"     $treb bench step --tokens 64 --doc 32 --images 0 --repeat 1 --lora 4 --targets q_prj

@@ -245,12 +245,12 @@ static void what_was_said(void)
     static const char text[] = "lora: {alpha: 32}\n";
     Config cfg;
     config_default(&cfg);
-    EXPECT(!config_said(&cfg, "lora", NULL) && !config_said(&cfg, "nothing", NULL), "nothing was said");
+    EXPECT(!config_is_set(&cfg, "lora", NULL) && !config_is_set(&cfg, "nothing", NULL), "nothing was said");
     EXPECT_OK(config_parse(&cfg, text, sizeof text - 1, "recipe"));
     EXPECT_OK(config_set(&cfg, "train.seed=42"));
-    EXPECT(config_said(&cfg, "lora", "alpha") && !config_said(&cfg, "lora", "rank"), "a key of a recipe");
-    EXPECT(!strcmp(config_said(&cfg, "lora", NULL), "alpha"), "the first of its section");
-    EXPECT(config_said(&cfg, "train", "seed") && !config_said(&cfg, "optim", NULL), "an override");
+    EXPECT(config_is_set(&cfg, "lora", "alpha") && !config_is_set(&cfg, "lora", "rank"), "a key of a recipe");
+    EXPECT(!strcmp(config_is_set(&cfg, "lora", NULL), "alpha"), "the first of its section");
+    EXPECT(config_is_set(&cfg, "train", "seed") && !config_is_set(&cfg, "optim", NULL), "an override");
     config_close(&cfg);
 }
 

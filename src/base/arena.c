@@ -34,21 +34,21 @@ static void *overflow(Arena *a, const char *label, size_t bytes)
 {
     if (a->sticky && !*a->sticky)
         *a->sticky = fail(
-            E_FIT, "arena %s is full: %zu of %zu bytes used, %s wants %zu more than the plan had promised",
+            E_FIT, "arena %s is full: %zu of %zu bytes used, %s needs %zu more bytes than were planned",
             a->name, a->used, a->cap, label, bytes);
     return a->base;
 }
 
 void *arena_push(Arena *a, const char *label, size_t bytes)
 {
-    size_t room = (bytes + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
-    if (++a->pushes == a->fail_at || room < bytes || room > a->cap - a->used)
+    size_t padded = (bytes + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
+    if (++a->pushes == a->fail_at || padded < bytes || padded > a->cap - a->used)
         return overflow(a, label, bytes);
     void    *p = a->base + a->used;
     uint32_t l = a->depth < a->max_depth ? label_find(a, label) : 0;
-    if (a->depth < a->max_depth) a->stack[a->depth++] = (ArenaPush){ l, room };
-    a->used += room;
-    a->label[l].used += room;
+    if (a->depth < a->max_depth) a->stack[a->depth++] = (ArenaPush){ l, padded };
+    a->used += padded;
+    a->label[l].used += padded;
     if (a->label[l].used > a->label[l].top) a->label[l].top = a->label[l].used;
     if (a->used > a->peak) {
         a->peak = a->used;

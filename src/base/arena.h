@@ -1,11 +1,11 @@
-/* base/arena.h -- bump allocation with a high-water mark; nobody else asks a machine for memory.
+/* base/arena.h -- bump allocation with a high-water mark; device memory is allocated here alone.
  *
  * An arena is mapped once, before the first step, with the capacity the dry run found; push moves a
  * pointer, reset moves it back to a mark. Every push carries a label; when the arena is at its highest the
- * labels that were live then are remembered, so "what takes the room" has an answer by name.
+ * labels live at that moment are recorded, so that reports can say by name what takes the memory.
  *
- * Past the capacity nothing is returned to check: the failure sticks to *sticky (the backend's), the
- * caller gets the arena's base so that pointer arithmetic stays inside, and sync hands the error out. */
+ * A push past the capacity records the failure in *sticky (the backend's) and returns the arena's base, so
+ * that pointer arithmetic stays inside; the next sync returns the error. */
 #ifndef BASE_ARENA_H
 #define BASE_ARENA_H
 
@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-#define ARENA_ALIGN  256              /* bytes; what TMA and AVX-512 both like */
+#define ARENA_ALIGN  256              /* bytes; enough for TMA and AVX-512 */
 #define ARENA_LABELS 64
 
 typedef struct ArenaLabel { const char *name; size_t used, at_peak, top; } ArenaLabel;
@@ -29,9 +29,9 @@ typedef struct Arena {
     char       *base;
     size_t      cap, used, peak;
     Status     *sticky;               /* where an overflow is recorded */
-    ArenaLabel  label[ARENA_LABELS];  /* label[0] collects what found no row */
+    ArenaLabel  label[ARENA_LABELS];  /* label[0] collects pushes beyond the last row */
     int         labels;
-    ArenaPush  *stack;                /* one entry per live push, so that reset can give back by label */
+    ArenaPush  *stack;                /* one entry per live push, so that reset can subtract by label */
     size_t      depth, max_depth;
     int64_t     fail_at;              /* tests: the push with this number (from 1) fails; 0 = never */
     int64_t     pushes;

@@ -1,4 +1,4 @@
-/* base/clock.h -- what time it is: a monotonic clock for durations, the wall for log lines. */
+/* base/clock.h -- a monotonic clock for durations, the wall clock for log lines. */
 #ifndef BASE_CLOCK_H
 #define BASE_CLOCK_H
 

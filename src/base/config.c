@@ -57,30 +57,30 @@ static Status read_sources(const Reader *r, const ConfigRow *row, const YamlNode
     return OK;
 }
 
-static bool said(const Config *cfg, const ConfigRow *row)
+static bool is_set(const Config *cfg, const ConfigRow *row)
 {
     ptrdiff_t i = row - config_rows().row;
-    return cfg->said[i / 64] >> i % 64 & 1;
+    return cfg->set_bits[i / 64] >> i % 64 & 1;
 }
 
-static void set_said(Config *cfg, const ConfigRow *row)
+static void mark_set(Config *cfg, const ConfigRow *row)
 {
     ptrdiff_t i = row - config_rows().row;
-    REQUIRE((size_t)i < 8 * sizeof cfg->said, "row %d of %d", (int)i, config_rows().n);
-    cfg->said[i / 64] |= 1ull << i % 64;
+    REQUIRE((size_t)i < 8 * sizeof cfg->set_bits, "row %d of %d", (int)i, config_rows().n);
+    cfg->set_bits[i / 64] |= 1ull << i % 64;
 }
 
-const char *config_said(const Config *cfg, const char *section, const char *key)
+const char *config_is_set(const Config *cfg, const char *section, const char *key)
 {
     for EACH_ROW(row, config_section_rows(section))
-        if (said(cfg, row) && (!key || !strcmp(key, row->key))) return row->key;
+        if (is_set(cfg, row) && (!key || !strcmp(key, row->key))) return row->key;
     return NULL;
 }
 
 static Status read_key(const Reader *r, const ConfigRow *row, const YamlNode *n)
 {
     char name[ROW_NAME];
-    set_said(r->cfg, row);
+    mark_set(r->cfg, row);
     if (row->kind == K_SOURCES) return read_sources(r, row, n);
     snprintf(name, sizeof name, "%s.%s", row->section, row->key);
     return located(r, n, config_read_value(row, r->cfg, &r->cfg->keep, name, n));

@@ -1,15 +1,15 @@
-/* base/config.h -- the recipe of a run as a struct: config.def unrolled, and how it is read and written.
+/* base/config.h -- the recipe of a run as a struct, made from config.def, and how it is read and written.
  *
  *   Config cfg;
  *   TRY(config_open(&cfg, "recipe.yaml", n, overrides));      defaults, then the file, then section.key=value
  *   ... cfg.optim.learning_rate ...
  *   config_close(&cfg);
  *
- * Every value is present and within its bounds; what a file does not say has its default. A text that is not
- * set is "", never NULL. Texts and lists belong to the Config and live until config_close; code may point a
- * text at a literal of its own (cfg.device.backend = "meta").
+ * Every value is present and within its bounds; a key that the file does not set has its default. A text that
+ * is not set is "", never NULL. Texts and lists belong to the Config and live until config_close; code may
+ * point a text at a literal of its own (cfg.device.backend = "meta").
  *
- * Errors are E_CONFIG and name the place and the way out:
+ * Errors are E_CONFIG and name the line, the key and what to write instead:
  *   recipe.yaml:12: train.max_step: not a key. Did you mean train.max_steps?  */
 #ifndef BASE_CONFIG_H
 #define BASE_CONFIG_H
@@ -30,7 +30,8 @@ extern "C" {
 typedef struct WordList   { const char *const *item;  int n; } WordList;
 typedef struct SourceList { const struct Source *item; int n; } SourceList;
 
-/* tests/config_keys.sh compiles the tree with CONFIG_AUDIT: each use of a key becomes a warning that names it. */
+/* tests/config_keys.sh compiles the tree with CONFIG_AUDIT: each use of a key becomes a warning that names
+ * it. */
 #ifdef CONFIG_AUDIT
 #define NAMED(sec, key) key __attribute__((deprecated(#sec "." #key)))
 #else
@@ -54,7 +55,7 @@ typedef struct Source {                 /* one entry of data.train or data.eval 
 typedef struct Config {
 #include "base/config.def"
     MemPool keep;                          /* owns the texts and lists that are not defaults */
-    uint64_t said[4];                   /* a bit for each row that was set, if only to its default */
+    uint64_t set_bits[4];                 /* a bit for each row that was set, even to its default */
 } Config;
 
 /* Defaults, then the recipe (path NULL: none), then the overrides in order. On failure *cfg is closed. */
@@ -67,13 +68,13 @@ void        config_default(Config *cfg);
 MUST Status config_parse(Config *cfg, const char *text, size_t len, const char *name);
 MUST Status config_set(Config *cfg, const char *override);
 
-/* The key, if the recipe or an override has set it, if only to its default; of key NULL the first of the
+/* The key, if the recipe or an override has set it, even to its default; with key NULL the first key of the
  * section that was set. NULL: none was. */
-const char *config_said(const Config *cfg, const char *section, const char *key);
+const char *config_is_set(const Config *cfg, const char *section, const char *key);
 
 /* Every key as YAML that reads back to the same Config. */
 void        config_dump(FILE *out, const Config *cfg);
-/* The same without what has its default. */
+/* The same without keys that have their default. */
 void        config_dump_short(FILE *out, const Config *cfg);
 
 /* Keys, types, defaults, bounds: of one section, or of all when section is NULL. */

@@ -80,7 +80,8 @@ static Status read_text(const ConfigRow *row, const char **out, MemPool *keep, c
 }
 
 /* A list of words; one bare word is a list of one. */
-static Status read_list(const ConfigRow *row, WordList *out, MemPool *keep, const char *name, const YamlNode *n)
+static Status read_list(const ConfigRow *row, WordList *out, MemPool *keep, const char *name,
+                        const YamlNode *n)
 {
     const YamlNode *first = n->kind == Y_LIST ? n->first : n;
     int count = n->kind == Y_LIST ? n->entries : 1, i = 0;

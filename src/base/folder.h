@@ -1,7 +1,7 @@
-/* base/folder.h -- files and folders on disk that must be whole or not there: written, synced, removed.
+/* base/folder.h -- files and folders on disk that are complete or absent: written, synced, removed.
  *
- * A write counts when its bytes have reached the disk: file_write syncs before it returns, folder_sync does
- * the same for names. Removal tells of no trouble of its own, since it mostly cleans up after another. */
+ * file_write returns once the bytes have reached the disk; folder_sync does the same for names. Removal
+ * reports no errors, since it mostly cleans up after another failure. */
 #ifndef BASE_FOLDER_H
 #define BASE_FOLDER_H
 
@@ -18,11 +18,11 @@ typedef char Path[PATH_MAX];
 
 MUST Status path_join(Path out, const char *folder, const char *name);     /* E_IO when it becomes too long */
 MUST Status folder_make(const char *path);                                  /* parents too; if absent */
-MUST Status folder_is_empty(const char *path, bool *empty);               /* one that is not there is empty */
+MUST Status folder_is_empty(const char *path, bool *empty);               /* a missing folder is empty */
 bool        folder_is(const char *path);                                 /* there is a folder of that name */
 bool        folder_remove(const char *path);                             /* with all in it; follows no link */
 void        folder_sync(const char *path);
-/* What is measured once per machine and kept: $TREB_CACHE_DIR, else ~/.cache/treb. It need not exist. */
+/* The cache of what is measured once per machine: $TREB_CACHE_DIR, else ~/.cache/treb. It need not exist. */
 MUST Status folder_cache(Path out);
 
 MUST Status file_write(const char *path, const void *bytes, size_t n);      /* new or replaced, synced */
@@ -33,7 +33,7 @@ MUST Status file_replace(const char *path, const void *bytes, size_t n);
 MUST Status file_copy(const char *from, const char *to);                    /* new or replaced, synced */
 MUST Status file_sync(const char *path);
 bool        folder_has(const char *folder, const char *name);            /* a file or folder of that name */
-bool        file_is(const char *path);                                   /* there is something of that name */
+bool        file_is(const char *path); /* a file or folder of that name exists */
 
 #ifdef __cplusplus
 }

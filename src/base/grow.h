@@ -4,8 +4,9 @@
  *   list->item[list->n++] = x;
  *
  * GROW(v, cap, need) enlarges array v, whose capacity is cap, to hold at least `need` items and updates v and
- * cap. It yields false and changes nothing when memory is short or the size overflows. Items keep their values;
- * new ones are undefined. v is NULL and cap 0 before the first call; cap is any signed or unsigned integer. */
+ * cap. It yields false and changes nothing when memory is short or the size overflows. Items keep their
+ * values; new ones are undefined. v is NULL and cap 0 before the first call; cap is any signed or unsigned
+ * integer. */
 #ifndef BASE_GROW_H
 #define BASE_GROW_H
 

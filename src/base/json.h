@@ -1,4 +1,4 @@
-/* base/json.h -- a thin face over jansson: files in, values out, errors that name the file and the key.
+/* base/json.h -- a thin layer over jansson: files in, values out, errors that name the file and the key.
  *
  * Json is jansson's json_t; read it with jansson's own calls where no helper fits. Parsing refuses
  * duplicate keys and nesting deeper than the library's limit: these files come from outside. */

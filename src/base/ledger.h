@@ -4,8 +4,9 @@
  * `flops` counts what the model needs of matrix work (MFU); `extra` is work that this implementation does on
  * top of it, inside a kernel or by replaying a forward (HFU adds it); `other` is arithmetic that is not
  * matrix work (norms, activations), which no utilisation figure counts. The ledger can also keep the time
- * each part takes: whoever begins a part says so. Where ops are done when they return the host's clock tells
- * it; any other machine marks the border (tick) and adds up seconds when it is waited for. */
+ * each part takes: code that begins a part calls ledger_enter. Where ops are done when they return, the
+ * host's clock measures the part; an asynchronous backend records an event at the border (tick) and adds up
+ * seconds at the next sync. */
 #ifndef BASE_LEDGER_H
 #define BASE_LEDGER_H
 
@@ -25,23 +26,26 @@ typedef enum { PART_VISION, PART_MERGER, PART_DECODER, PART_HEAD, PART_OPTIM, PA
 
 typedef struct LedgerRow { int64_t calls, bytes; double flops, extra, other; } LedgerRow;
 
-/* What a rank says in the calls of one group: bytes to members on its own node and to those of others, each
- * member reached directly; seconds that it waited in joins. */
+/* Calls of one group by this rank: bytes sent to members on its node and on other nodes, each member reached
+ * directly; seconds spent waiting in joins. */
 typedef struct LedgerComm { int64_t calls, intra_node, inter_node; double waited; } LedgerComm;
 
 /* Bytes of side copies to and from host memory (backend_copy_h2d, backend_copy_d2h). */
 typedef struct LedgerHost { int64_t in, out; } LedgerHost;
 
-/* Hears of everything in the order in which it is said to a machine: a planned step's clock is made of it. */
+/* Is told of every op, call and copy in the order in which a backend gets them; plan/timeline.c predicts the
+ * time of a step from it. */
 typedef struct Ledger Ledger;
 typedef struct CostListener CostListener;
 typedef enum { COST_FORWARD, COST_BACKWARD, COST_UPDATE, COST_GATHER } CostPhase;
 
-/* Of the lanes to and from the host (ops/backend.h): a copy is queued; what follows on the lane waits for the
- * step; a mark is set after what it has; the step waits for a mark; the lane does. */
+/* Events of the copy streams to and from the host (ops/backend.h): a copy is queued; the copy stream waits
+ * for the step; a mark is recorded after its queued copies; the step waits for a mark; the copy stream waits
+ * for one. */
 typedef enum { COST_COPY, COST_BEGIN, COST_MARK, COST_WAIT, COST_LANE_WAIT } CostSide;
 
-/* A call to others: kind is a CallKind of comm/comm.h; of `members`, `here` are on this rank's node. */
+/* A collective or point-to-point call: kind is a CallKind of comm/comm.h; `here` of the `members` are on this
+ * rank's node. */
 typedef struct CostCall { int group, slot, kind, members, here; int64_t intra_node, inter_node; } CostCall;
 
 struct CostListener {
@@ -50,28 +54,28 @@ struct CostListener {
     void (*join)(CostListener *m, int group, int slot);
     void (*fetch)(CostListener *m);                                     /* the host waits for the device */
     void (*side)(CostListener *m, CostSide what, int lane, int mark, int64_t bytes);
-    /* What comes next, up to the next phase: a run of a chunk, of the last micro-batch of a step or another;
-     * the update; weights on their way to whoever uses them first in the next step. */
+    /* What the following ops belong to, up to the next phase: a pipeline chunk of the last micro-batch of a
+     * step or of an earlier one; the optimizer update; the gather of weights for the next step. */
     void (*phase)(CostListener *m, CostPhase what, int chunk, bool last);
 };
 
 struct Ledger {
     Part      part;                   /* whose work is being charged now */
     bool      replay;                 /* a forward run again for backward: all of it is extra */
-    int       shares;                 /* so many calls share the rows of experts, each given all; 0: one */
+    int        shares; /* calls that share the rows of the experts, each charged all of them; 0: one */
     LedgerRow op[LEDGER_OPS];
     LedgerRow by_part[PART_N];
     LedgerComm comm[LEDGER_GROUPS];   /* by GroupId of comm/mesh.h */
     LedgerHost host;
-    int64_t   sliced;                 /* forwards of expert layers done in slices for want of room */
+    int64_t    sliced; /* forwards of expert layers that ran in token chunks, for lack of row capacity */
     double    seconds[PART_N];        /* spent in each part while the clock ran */
-    double    since;                  /* the clock when it was last looked at; 0: it stands */
+    double    since;                  /* the time of the last border; 0: the clock is stopped */
     void    (*tick)(void *self, Part ended);
     void     *self;
-    CostListener    *meter;                  /* NULL: nobody listens */
+    CostListener    *meter;                  /* NULL: none */
 };
 
-static inline void ledger_clock(Ledger *l)      /* what has passed belongs to the part of now */
+static inline void ledger_clock(Ledger *l) /* charges the time since the last border to the current part */
 {
     if (l->since <= 0) return;
     double now = clock_now();

@@ -65,9 +65,9 @@ void log_live(const Log *log, const char *text, const char *brief)
 {
     char when[32];
     if (!log || LOG_INFO < log->least || log->rank) return;
-    int  room = terminal_width() - 1;                        /* a full line would go on to the next */
-    bool fits = strlen(text) <= (size_t)room;
-    if (log->live) fprintf(stderr, "\r%.*s\033[K", room, fits ? text : brief);
+    int  width = terminal_width() - 1;                       /* a full line would go on to the next */
+    bool fits = strlen(text) <= (size_t)width;
+    if (log->live) fprintf(stderr, "\r%.*s\033[K", width, fits ? text : brief);
     else           fprintf(stderr, "%s\n", text);
     if (!log->file) return;
     stamp(when, sizeof when);

@@ -1,8 +1,8 @@
-/* base/log.h -- what a run says: lines for people, numbers for programs.
+/* base/log.h -- log lines for people, metrics for programs.
  *
  * A line goes to stderr and, when there is one, to the run's train.log, which also gets the time. With
- * several ranks each line carries its rank, and only rank 0 chats: the others are heard from LOG_WARN on.
- * On a terminal one more line may stand below the others and be written over: the live one (log_live).
+ * several ranks each line carries its rank; ranks other than 0 write LOG_WARN and above alone.
+ * A terminal has one more line below the others that is overwritten: the progress line (log_live).
  * Metrics are one JSON object a line in metrics.jsonl, written by one rank. */
 #ifndef BASE_LOG_H
 #define BASE_LOG_H
@@ -22,14 +22,14 @@ typedef struct Log {
     int      rank, world;
     LogLevel least;                 /* lines below it are not written */
     FILE    *file;                  /* NULL: stderr only */
-    bool     live;                  /* stderr is a terminal that a live line may stand on */
+    bool     live;                  /* stderr is a terminal, which shows the progress line */
 } Log;
 
 /* path NULL: stderr only. A file that exists is continued. */
 MUST Status log_open(Log *log, const char *path, int rank, int world, LogLevel least);
 void        log_close(Log *log);                                   /* twice is fine */
 
-/* One line; safe from several threads. log NULL says nothing. */
+/* One line; safe from several threads. log NULL: nothing is written. */
 void log_line(const Log *log, LogLevel level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 /* A line that a terminal shows in the place of the last such line, `brief` where it is too narrow for `text`;
@@ -46,7 +46,7 @@ typedef struct Metrics {
     const char *path, *label;       /* "training-equivalent" or "benchmark-only"; both outlive the Metrics */
 } Metrics;
 
-/* Continues a file that exists: a resumed run is one story. path NULL: this rank writes none. */
+/* Continues a file that exists: a resumed run continues its files. path NULL: this rank writes none. */
 MUST Status metrics_open(Metrics *m, const char *path, const char *label);
 void        metrics_close(Metrics *m);                             /* twice is fine */
 

@@ -1,4 +1,4 @@
-/* base/mem_pool.c -- see keep.h. */
+/* base/mem_pool.c -- see mem_pool.h. */
 #include "base/mem_pool.h"
 
 #include "base/status.h"

@@ -1,7 +1,7 @@
 /* base/mem_pool.h -- many small pieces of host memory with one owner, freed together.
  *
- * For what is read once and kept: texts of a recipe, nodes of a file. Tensors and step memory come from
- * arenas. A zeroed MemPool is empty and ready; mem_pool_close takes it back to that and may be called twice. */
+ * A pool holds what is read once and stays: texts of a recipe, nodes of a file. Tensors and step memory come
+ * from arenas. A zeroed MemPool is empty and ready; mem_pool_close empties it and may be called twice. */
 #ifndef BASE_MEM_POOL_H
 #define BASE_MEM_POOL_H
 

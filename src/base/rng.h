@@ -1,7 +1,7 @@
 /* base/rng.h -- random numbers as a pure function: Philox4x32-10 of (seed, stream, index).
  *
- * There is no state to save, restore or share. Number `index` of a stream is the same whoever asks for it
- * and in whatever order, so a tensor initialised in slices by eight ranks equals the one made by a single
+ * There is no state to save, restore or share. Number `index` of a stream is the same on every rank
+ * and in any order, so a tensor initialised in slices by eight ranks equals the one made by a single
  * rank. Streams keep subjects apart: a parameter uses rng_stream(its name), data order uses its epoch, …
  *
  * Layout: the key is the seed; the counter is (index / 4, stream), 64 bits each; index % 4 picks the word.
@@ -24,7 +24,7 @@ extern "C" {
 
 typedef struct Rng4 { uint32_t v[4]; } Rng4;
 
-/* In assembly on a card: the compiler there adds zeros to the upper half of what it takes for a sum. */
+/* In assembly on a GPU: nvcc would add zeros to the upper half of the product. */
 RNG_INLINE uint64_t rng_product(uint32_t a, uint32_t b)
 {
 #ifdef __CUDA_ARCH__

@@ -1,9 +1,9 @@
-/* base/status.h -- three kinds of trouble, three spellings.
+/* base/status.h -- three kinds of failure, each with its own spelling.
  *
- *   the world is wrong   return fail(E_..., "what, and the way out"); callers pass it up with TRY, adding
- *                        a name with TRY_CTX where there is one worth adding; only cli/main.c prints it
- *   we are wrong         REQUIRE(condition, "shapes"): prints file and line, aborts
- *   the device is wrong  sticks to the backend; see ops/backend.h
+ *   the input is wrong   return fail(E_..., "what, and the way out"); callers return it with TRY, adding
+ *                        a name with TRY_CTX where one helps; only cli/program.c prints it
+ *   the code is wrong    REQUIRE(condition, "shapes"): prints file and line, aborts
+ *   the device failed    recorded in the backend; see ops/backend.h
  *
  * The text of the latest failure is kept per thread: the one piece of hidden state in the tree. */
 #ifndef BASE_STATUS_H

@@ -33,11 +33,11 @@ int str_distance(const char *a, const char *b)
 
 int str_unlike(const char *word, const char *candidate)
 {
-    int len = (int)strnlen(word, MAX_WORD), room = 1 + len / 4, d = str_distance(word, candidate);
-    if (d <= room) return d;
+    int len = (int)strnlen(word, MAX_WORD), limit = 1 + len / 4, d = str_distance(word, candidate);
+    if (d <= limit) return d;
     bool part = (len >= 4 && strstr(candidate, word)) ||
                 (strlen(candidate) >= 4 && strstr(word, candidate));
-    return part ? room : INT_MAX;
+    return part ? limit : INT_MAX;
 }
 
 const char *str_item(const char **rest, char separator, size_t *len)

@@ -1,4 +1,4 @@
-/* base/str.h -- small helpers on text: likeness, lists in a string, UTF-8, numbers. */
+/* base/str.h -- small helpers on text: edit distance, lists in a string, UTF-8, numbers. */
 #ifndef BASE_STR_H
 #define BASE_STR_H
 
@@ -14,8 +14,8 @@ extern "C" {
  * '_' cost nothing. Words beyond 63 letters are compared by their first 63. */
 int  str_distance(const char *a, const char *b);
 
-/* Likeness for "did you mean": the distance, or less for a word that is part of the other; INT_MAX when they
- * have too little in common to be worth mentioning. */
+/* Distance for "did you mean": the edit distance, or less for a word that is part of the other; INT_MAX when
+ * the words have too little in common. */
 int  str_unlike(const char *word, const char *candidate);
 
 /* Steps through "a,b,c": the next item and its length, NULL at the end. Begin with *rest at the text. */

@@ -1,4 +1,4 @@
-/* base/thread_pool.c -- see thread.h. One lock guards the queue and every counter in it; it is held for a few
+/* base/thread_pool.c -- see thread_pool.h. One lock guards the queue and every counter in it; it is held for a few
  * instructions per handful of calls, never during one. */
 #define _GNU_SOURCE                   /* sched_getaffinity */
 #include "base/thread_pool.h"

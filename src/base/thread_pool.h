@@ -1,12 +1,12 @@
-/* base/thread_pool.h -- a pool of worker threads: loops in parallel and jobs in the background.
+/* base/thread_pool.h -- a pool of worker threads: parallel loops and background jobs.
  *
- * Both are the same thing. A job is `count` calls fn(arg, i), handed out a few at a time to whoever is
- * free; thread_pool_submit queues it and returns, thread_pool_wait helps with what is left and returns when all is done,
- * thread_pool_run is the one after the other. The one who waits works too, so a pool of 0 workers is legal, and a
- * job may itself call thread_pool_run on the same pool without a deadlock.
+ * A job is `count` calls fn(arg, i), handed out to free workers. thread_pool_submit queues it and returns;
+ * thread_pool_wait runs calls itself until all are done; thread_pool_run is both. Since the waiting thread
+ * works too, a pool of 0 workers is legal, and a job may call thread_pool_run on its own pool without a
+ * deadlock.
  *
- * fn returns a Status. After a failure no further calls are begun, and thread_pool_wait returns the failure of the
- * lowest index that failed, its text carried over to the waiting thread.
+ * fn returns a Status. After a failure no further calls are begun, and thread_pool_wait returns the failure
+ * of the lowest index that failed, with its text copied to the waiting thread.
  *
  * Calls run in no particular order; results must not depend on it: give each i its own place to write. */
 #ifndef BASE_THREAD_POOL_H
@@ -23,12 +23,12 @@ extern "C" {
 
 typedef Status ThreadPoolFn(void *arg, int64_t i);
 
-typedef struct ThreadPoolJob {              /* memory of the caller; must stay until thread_pool_wait has returned */
+typedef struct ThreadPoolJob { /* memory of the caller; must stay until thread_pool_wait has returned */
     ThreadPoolFn *fn;
     void   *arg;
     int64_t count, next, left;        /* calls in all, the next to hand out, those not finished */
     Status  status;
-    int64_t failed;                   /* the index that status and text are about */
+    int64_t failed;                   /* the index whose failure status and text describe */
     char    text[1024];
     struct ThreadPoolJob *behind;           /* queue of jobs that still have calls to hand out */
 } ThreadPoolJob;
@@ -43,10 +43,11 @@ typedef struct ThreadPool {
 } ThreadPool;
 
 MUST Status thread_pool_open(ThreadPool *p, int workers);
-void        thread_pool_close(ThreadPool *p);                  /* finishes what was submitted; twice is fine */
+void        thread_pool_close(ThreadPool *p); /* finishes what was submitted; twice is fine */
 
 void        thread_pool_submit(ThreadPool *p, ThreadPoolJob *j, int64_t count, ThreadPoolFn *fn, void *arg);
-bool        thread_pool_done(ThreadPool *p, ThreadPoolJob *j);       /* a look without waiting; thread_pool_wait is still owed */
+bool        thread_pool_done(ThreadPool    *p,
+                             ThreadPoolJob *j); /* does not wait; thread_pool_wait must still be called */
 MUST Status thread_pool_wait(ThreadPool *p, ThreadPoolJob *j);
 MUST Status thread_pool_run(ThreadPool *p, int64_t count, ThreadPoolFn *fn, void *arg);
 

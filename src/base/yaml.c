@@ -33,7 +33,7 @@ static Status refuse(const Reader *r, size_t line, const char *fmt, ...)
     return r->name ? fail(E_CONFIG, "%s:%zu: %s", r->name, line + 1, what) : fail(E_CONFIG, "%s", what);
 }
 
-/* Whether a line, counted from 0, is indented with a tab: libyaml's own words for that help nobody. */
+/* Whether a line, counted from 0, is indented with a tab: libyaml's own message for that does not help. */
 static bool tab_indents(const Reader *r, size_t line)
 {
     const char *s = r->text, *end = r->text + r->len;

@@ -1,9 +1,9 @@
-/* base/yaml.h -- a thin face over libyaml: a file becomes a small tree, a text becomes a scalar.
+/* base/yaml.h -- a thin layer over libyaml: a file becomes a small tree, a text becomes a scalar.
  *
  * The tree holds one document of scalars, lists and mappings, with the line each came from. It is checked
- * before anyone walks it: keys are texts and occur once, aliases are resolved, texts hold no NUL bytes, and
+ * before it is returned: keys are texts and occur once, aliases are resolved, texts hold no NUL bytes, and
  * depth and size are capped after expansion of aliases, so that a walk may recurse and always ends. Tags are
- * ignored: the type of a value is decided by who reads it. */
+ * ignored: the reader of a value decides its type. */
 #ifndef BASE_YAML_H
 #define BASE_YAML_H
 

@@ -55,7 +55,7 @@ static const char *lora_set(const struct cfg_lora *a, bool loaded)
 /* A lora key that the recipe sets without lora.rank, even to its default: the whole model would train. */
 static const char *lora_without_rank(const Config *c)
 {
-    const char *key = config_said(c, "lora", "rank") ? NULL : config_said(c, "lora", NULL);
+    const char *key = config_is_set(c, "lora", "rank") ? NULL : config_is_set(c, "lora", NULL);
     return key && strcmp(key, "path") ? key : NULL;
 }
 
