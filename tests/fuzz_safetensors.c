@@ -2,7 +2,7 @@
  * a text, or tensors whose bytes really are inside the file and can be converted.
  *
  * Each input is run twice: as it is, and with its length field set to where its JSON ends, so that edits of
- * the header are judged by the checks behind the length as well. */
+ * the header reach the checks behind the length as well. */
 #include "tensor/safetensors.h"
 
 #include <stdio.h>

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# All that needs a card, from programs that are built: TREB is the binary, GPU_TESTS the programs of tests/gpu_*.c.
+# Every test that needs a GPU, with programs that are already built: TREB is the binary, GPU_TESTS the programs of tests/gpu_*.c.
 # Needs bash, awk, tests/, recipes/ and demo/, so it runs on a machine without the tools that built them.
-# TREB_GPU_BACKEND=cpu puts a CPU in the card's place, which tests the tests.
+# TREB_GPU_BACKEND=cpu runs the CPU backend in place of the GPU, which tests the tests.
 set -u
 here=$(dirname "$0")
 export TREB=${TREB:-build/cuda/treb} TREB_GPU_OPS TREB_TEST_TIMEOUT=${TREB_TEST_TIMEOUT:-900}

@@ -1,10 +1,10 @@
-/* What adapters are made of, on the card against the CPU: products with a factor, with a tail, narrow ones
- * and their gradients, all of them with and without something that chance leaves out. */
+/* LoRA products on the GPU against the CPU: scaled products, products with a LoRA term, narrow products and
+ * their gradients, all with and without dropout. */
 #include "grouplab.h"
 
 static const int modes[] = { GEMM_NT, GEMM_NN, GEMM_TN };
 
-/* Weights of each expert, or one for all, as the mode wants them. */
+/* Weights per expert, or one for all, for the mode. */
 static Tensor weights(DType d, int64_t E, int64_t N, int64_t K, int mode, bool shared, Layout l)
 {
     return mode == GEMM_NT ? in3(d, shared ? 1 : E, N, K, l) : in3(d, shared ? 1 : E, K, N, l);
@@ -18,8 +18,8 @@ static Tensor out_of(DType d, int64_t rows, int64_t cols, Layout l, int flags)
     return c;
 }
 
-/* Half the calls leave nothing out; of the others most begin where the fast kernels want them, on `on`
- * columns. */
+/* Half the calls have no dropout; of the others most begin at a multiple of `on` columns, as the fast kernels
+ * need. */
 static Dropout any_drop(int64_t on)
 {
     if (maybe()) return (Dropout){ 0 };
@@ -45,35 +45,36 @@ static Product product(Shape x, Share s, int flags, DType in, DType out, Layout 
 static void with_tail(Shape x, int64_t r, Share s, int flags, DType in, DType out, Layout l, bool shared)
 {
     Product p = product(x, s, flags, in, out, l, false);
-    LoraTerm    tail = { routed(in, p.used, x.spare, r, l),
+    LoraTerm    lora = { routed(in, p.used, x.spare, r, l),
                      weights(in, x.E, x.N, r, flags & GEMM_MODE, shared, l),
                      (flags & GEMM_MODE) == GEMM_NN ? any_drop(32) : (Dropout){ 0 } };
-    CALL(grouped_gemm, p.c, p.a, p.b, p.off, tail, flags);
+    CALL(grouped_gemm, p.c, p.a, p.b, p.off, lora, flags);
 }
 
-/* Both ways with the activation; rows of nobody only where the fast path runs, which leaves them alone. */
-static void fused_with_tail(Shape x, int64_t r, Share s, DType d, Layout l, bool shared)
+/* Forward and backward with the activation; padding rows only for the fast path, which does not write
+ * them. */
+static void fused_with_lora(Shape x, int64_t r, Share s, DType d, Layout l, bool shared)
 {
     for (int back = 0; back < 2; back++) {
         fresh();
         Tensor  off = offsets_of(s, x.E, x.most);
         int64_t used = rows_used(off), R = used + x.spare, S = shared ? 1 : x.E;
         Tensor  gate = in2(F32, R, 1, l), a = routed(d, used, x.spare, x.K, l);
-        LoraTerm    tail = { .low = routed(d, used, x.spare, r, l) };
+        LoraTerm    lora = { .low_rank = routed(d, used, x.spare, r, l) };
         Tensor  wide = out_of(d, R, 2 * x.N, l, 0), w, slim, gu;
         times(wide, d == BF16 ? 2 : 1);                     /* dh has been rounded */
         if (!back) {
-            w    = in3(d, x.E, 2 * x.N, x.K, l), tail.w = in3(d, S, 2 * x.N, r, l);
+            w    = in3(d, x.E, 2 * x.N, x.K, l), lora.w = in3(d, S, 2 * x.N, r, l);
             slim = out_of(d, R, x.N, l, 0);
             times(slim, d == BF16 ? 2 : 1);
-            CALL(grouped_swiglu, wide, slim, a, w, off, gate, tail);
+            CALL(grouped_swiglu, wide, slim, a, w, off, gate, lora);
         } else {
-            w    = in3(d, x.E, x.K, x.N, l), tail.w = in3(d, S, r, x.N, l);
-            gu   = in2(d, R, 2 * x.N, l), tail.drop = any_drop(32);
-            if (x.spare) tail.drop.col -= tail.drop.col % 32;
+            w    = in3(d, x.E, x.K, x.N, l), lora.w = in3(d, S, r, x.N, l);
+            gu   = in2(d, R, 2 * x.N, l), lora.dropout = any_drop(32);
+            if (x.spare) lora.dropout.col -= lora.dropout.col % 32;
             slim = out_of(F32, R, 1, l, 0);
             if (d == BF16) within(slim, (Tolerance){ 2e-3, 4e-3, 1e-2, 1 });
-            CALL(grouped_dswiglu, wide, slim, a, w, off, gu, gate, tail);
+            CALL(grouped_dswiglu, wide, slim, a, w, off, gu, gate, lora);
         }
     }
 }
@@ -139,15 +140,15 @@ static void tails_of_a_model(void)
 static void fused_tails(void)
 {
     for (int i = 0; i < 30; i++)
-        fused_with_tail((Shape){ any_size(1, 9), any_size(1, 40), any_size(1, 90), any_size(1, 90), 0 },
+        fused_with_lora((Shape){ any_size(1, 9), any_size(1, 40), any_size(1, 90), any_size(1, 90), 0 },
                         any_rank(), (Share)(i % SHARES), any_float(), any_layout(), maybe());
     for (int r = 8; r <= 136; r += 8)
-        fused_with_tail((Shape){ 8, 48, 8 * any_size(1, 50), 8 * any_size(1, 50), 9 }, r, any_share(), BF16,
+        fused_with_lora((Shape){ 8, 48, 8 * any_size(1, 50), 8 * any_size(1, 50), 9 }, r, any_share(), BF16,
                         maybe() ? DENSE : STRIDED, maybe());
-    fused_with_tail((Shape){ 16, 128, 768, 2048, 500 }, 16, ZIPF, BF16, DENSE, false);
-    fused_with_tail((Shape){ 16, 128, 768, 1024, 500 }, 32, TAILS, BF16, DENSE, true);
-    fused_with_tail((Shape){ 140, 1, 128, 64, 5 }, 16, ONE_EACH, BF16, DENSE, false);
-    fused_with_tail((Shape){ 4, 0, 128, 64, 33 }, 16, EVEN, BF16, DENSE, false);
+    fused_with_lora((Shape){ 16, 128, 768, 2048, 500 }, 16, ZIPF, BF16, DENSE, false);
+    fused_with_lora((Shape){ 16, 128, 768, 1024, 500 }, 32, EDGES, BF16, DENSE, true);
+    fused_with_lora((Shape){ 140, 1, 128, 64, 5 }, 16, ONE_EACH, BF16, DENSE, false);
+    fused_with_lora((Shape){ 4, 0, 128, 64, 33 }, 16, EVEN, BF16, DENSE, false);
 }
 
 static void scaled_rows(void)
@@ -174,15 +175,15 @@ static void gradients(void)
                  (Share)(i % SHARES), maybe() ? slim : wide, maybe(), i % 7 ? BF16 : F32, any_float(),
                  maybe() ? DENSE : STRIDED, maybe());
     }
-    for (int turned = 0; turned < 2; turned++)
+    for (int swapped = 0; swapped < 2; swapped++)
         for (int shared = 0; shared < 2; shared++) {
-            gradient((Shape){ 16, 700, turned ? 2048 : 16, 0, 500 }, ZIPF, turned ? 16 : 2048, false, BF16,
+            gradient((Shape){ 16, 700, swapped ? 2048 : 16, 0, 500 }, ZIPF, swapped ? 16 : 2048, false, BF16,
                      F32, DENSE, shared);
-            gradient((Shape){ 2, 1500, turned ? 136 : 24, 0, 7 }, EVEN, turned ? 24 : 136, shared, BF16,
+            gradient((Shape){ 2, 1500, swapped ? 136 : 24, 0, 7 }, EVEN, swapped ? 24 : 136, shared, BF16,
                      floats[shared], STRIDED, false);
-            gradient((Shape){ 128, 40, turned ? 768 : 16, 0, 500 }, ANY, turned ? 16 : 768, true, BF16, F32,
+            gradient((Shape){ 128, 40, swapped ? 768 : 16, 0, 500 }, ANY, swapped ? 16 : 768, true, BF16, F32,
                      DENSE, shared);
-            gradient((Shape){ 4, 0, turned ? 128 : 16, 0, 33 }, EVEN, turned ? 16 : 128, shared, BF16, F32,
+            gradient((Shape){ 4, 0, swapped ? 128 : 16, 0, 33 }, EVEN, swapped ? 16 : 128, shared, BF16, F32,
                      DENSE, shared);
         }
 }
@@ -193,7 +194,7 @@ static void dense(int flags, int64_t M, int64_t N, int64_t K, DType in, DType ou
     int     mode = flags & GEMM_MODE;
     int64_t rows = mode == GEMM_TN ? K : M, cols = mode == GEMM_TN ? M : K;
     fresh();
-    Tensor a = t_cols(in2(in, rows, (cols + 7) / 8 * 8, l), 0, cols);      /* as back lies */
+    Tensor a = t_cols(in2(in, rows, (cols + 7) / 8 * 8, l), 0, cols);      /* strided */
     Tensor b = mode == GEMM_NT ? in2(in, N, K, l) : in2(in, K, N, l), c = out_of(out, M, N, l, flags);
     if (out == BF16 && flags & GEMM_ACC) times(c, 3);      /* the product may be rounded before it is added */
     CALL(gemm_scaled, c, a, b, scale, drop, flags);
@@ -208,7 +209,7 @@ static void dense_scaled(void)
     }
 }
 
-/* As adapters of dense layers have them: low, the gradient of A, that of the input. */
+/* Adapters of dense layers: the output of A, the gradient of A, the gradient of the input. */
 static void dense_dropped(void)
 {
     for (int i = 0; i < 20; i++) {

@@ -1,4 +1,4 @@
-/* Attention on the card against the CPU: segments of every length, head widths, shared keys, caches. */
+/* Attention on the GPU against the CPU: segments of every length, head widths, shared keys, caches. */
 #include "gpulab.h"
 
 enum { MOST_SEGMENTS = 64 };
@@ -21,7 +21,7 @@ static Segments segments(const Plan *p, int64_t *T)
     return s;
 }
 
-/* bf16: the card rounds probabilities (and their gradients) before its second product. */
+/* bf16: the GPU rounds probabilities (and their gradients) before its second product. */
 static const Tolerance forward16 = { 6e-3, 1.0 / 64, 4e-2, 0 }, backward16 = { 1.2e-2, 1.0 / 32, 6e-2, 0 },
                        backward32 = { 2e-5, 2e-4, 2e-4, 0 };
 
@@ -146,7 +146,7 @@ static void sizes_of_a_model(void)
     both_ways(F32, &text, (Heads){ 4, 1, 128 }, true);
 }
 
-/* The heads of images: lengths around the tiles of their kernels, and one longer than any image. */
+/* Vision heads: lengths around the tiles of their kernels, and one longer than any image. */
 static void images(void)
 {
     static const int64_t width[] = { 64, 72, 80 };
@@ -165,7 +165,7 @@ static void images(void)
     both_ways(BF16, &longest, (Heads){ 1, 1, 72 }, true);
 }
 
-/* Every tensor of a type of its own. */
+/* Every tensor with another dtype. */
 static void mixed_types(void)
 {
     for (int i = 0; i < 12; i++) {
@@ -205,7 +205,7 @@ static void peaked_scores(void)
     }
 }
 
-/* Each segment's keys in a cache with room to grow: queries are the last rows of what is used. Some segments
+/* Each segment's keys in a KV cache with spare rows: queries are the last of the used rows. Some segments
  * share the beginning of their keys with the next. */
 static void over_a_cache(DType d, Heads h, bool causal, int64_t most_queries)
 {

@@ -1,5 +1,5 @@
-/* The integers behind a dispatch on the card against the CPU: tags, places, regrouping, capacity; rows spread
- * to several places. All of it is equal to the bit. */
+/* The bookkeeping of expert dispatch on the GPU against the CPU: tags, owner masks, regrouping, capacity,
+ * expanded rows. All results are bit-equal. */
 #include "gpulab.h"
 
 static Tensor choice(int64_t T, int64_t K, int64_t lo, int64_t hi)
@@ -20,27 +20,27 @@ static void tags(void)
     }
 }
 
-static void places(void)
+static void owner_masks(void)
 {
     for (int i = 0; i < 24; i++) {
-        int64_t T = any_size(0, 700), K = any_size(1, 8), G = any_size(1, 70), unit = any_size(1, 9);
-        int64_t wide = any_size(1, 4), from = any_size(0, 20), block = any_size(1, 8);
+        int64_t T = any_size(0, 700), K = any_size(1, 8), G = any_size(1, 70), keys = any_size(1, 9);
+        int64_t etp = any_size(1, 4), first = any_size(0, 20), members = any_size(1, 8);
         fresh();
-        Tensor key = choice(T, K, -1, 128), hit = output(int2(T, G));
-        CALL(expert_owner_mask, hit, key, unit, wide, from, block);
+        Tensor key = choice(T, K, -1, 128), mask = output(int2(T, G));
+        CALL(expert_owner_mask, mask, key, keys, etp, first, members);
         Tensor offsets = output(int1(G + 1)), rows = output(int2(T, G)), src = output(int1(T * G));
-        CALL(sort_by_expert, offsets, rows, src, hit);
+        CALL(sort_by_expert, offsets, rows, src, mask);
     }
 }
 
 static void regroups(void)
 {
     for (int i = 0; i < 16; i++) {
-        int64_t S = any_size(1, 64), E = any_size(1, 40), room = 0;
+        int64_t S = any_size(1, 64), E = any_size(1, 40), sum = 0;
         fresh();
         Tensor count = choice(S, E, 0, i & 1 ? 3 : 70);
-        for (int64_t j = 0; j < S * E; j++) room += ((int32_t *)count.data)[j];
-        Tensor offsets = output(int1(E + 1)), rows = output(int1(room + any_size(0, 5)));
+        for (int64_t j = 0; j < S * E; j++) sum += ((int32_t *)count.data)[j];
+        Tensor offsets = output(int1(E + 1)), rows = output(int1(sum + any_size(0, 5)));
         CALL(moe_regroup, offsets, rows, count);
     }
 }
@@ -104,7 +104,7 @@ int main(void)
 {
     gpulab_open();
     GPU_RUN(tags);
-    GPU_RUN(places);
+    GPU_RUN(owner_masks);
     GPU_RUN(regroups);
     GPU_RUN(planes);
     GPU_RUN(capacity);

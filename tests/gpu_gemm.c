@@ -1,5 +1,5 @@
-/* Matrix products and column sums on the card against the CPU: gemm, colsum, and products
- * that do an op on the way: gemm_residual, gemm_gelu, gemm_dgelu. */
+/* Matrix products and column sums on the GPU against the CPU: gemm, colsum, and fused
+ * products: gemm_residual, gemm_gelu, gemm_dgelu. */
 #include "gpulab.h"
 
 static const int modes[] = { GEMM_NT, GEMM_NN, GEMM_TN };
@@ -15,7 +15,7 @@ static void product(int64_t M, int64_t N, int64_t K, int flags, Kinds k, bool bi
     Tensor b = mode == GEMM_NT ? in2(k.in, N, K, l) : in2(k.in, K, N, l);
     Tensor c = flags & GEMM_ACC ? add2(k.out, M, N, l) : out2(k.out, M, N, l);
     Tensor add = bias ? in2(k.bias, 1, N, DENSE) : none;
-    at_least(c, 1);                                           /* a lone product may be as small as it likes */
+    at_least(c, 1);                                           /* a single product may be arbitrarily small */
     CALL(gemm, c, a, b, add, flags);
 }
 
@@ -30,11 +30,11 @@ static void gemm_of_any_size(void)
 
 static void gemm_at_the_edges_of_tiles(void)
 {
-    static const int64_t tails[] = { 1, 63, 64, 65, 127, 128, 129 };
+    static const int64_t edges[] = { 1, 63, 64, 65, 127, 128, 129 };
     for (int i = 0; i < 7; i++)
         for (int m = 0; m < 3; m++)
             for (int d = 0; d < 2; d++)
-                product(tails[i], tails[num_below(7)], tails[num_below(7)], modes[m],
+                product(edges[i], edges[num_below(7)], edges[num_below(7)], modes[m],
                         (Kinds){ floats[d], any_float(), F32 }, maybe(), any_layout());
 }
 
@@ -72,8 +72,7 @@ static void gemm_of_a_few_rows(void)
                 any_layout());
 }
 
-/* With what a model does before or after: a residual added, GELU on the way out, its gradient on the way
- * back. The card may round once where the CPU rounds twice. */
+/* Fused products: residual add, GELU, its gradient. The GPU may round once where the CPU rounds twice. */
 static void fused(int64_t M, int64_t N, int64_t K, DType in, DType out, Gelu kind, Layout l)
 {
     fresh();

@@ -1,4 +1,4 @@
-/* The experts' matrix products on the card against the CPU: rows by expert in every proportion. */
+/* The experts' matrix products on the GPU against the CPU: many distributions of rows over experts. */
 #include "grouplab.h"
 
 static void product(Shape x, Share s, int flags, DType in, DType out, Layout l)
@@ -18,8 +18,8 @@ static void product(Shape x, Share s, int flags, DType in, DType out, Layout l)
     CALL(grouped_gemm, c, a, b, off, (LoraTerm){ 0 }, flags);
 }
 
-/* The products with their activation on the way, N = F, K = D. Rows of nobody are undefined afterwards where
- * the separate ops run, so only the fast path, which leaves them alone, is shown any. */
+/* The products fused with their activation, N = F, K = D. The separate ops leave padding rows undefined, so
+ * only the fast path, which does not write them, gets any. */
 static void fused(Shape x, Share s, DType d, Layout l, bool gated)
 {
     for (int back = 0; back < 2; back++) {
@@ -60,7 +60,7 @@ static void fused_tiles(void)
         fused((Shape){ 8, 48, 8 * any_size(1, 50), 8 * any_size(1, 50), 9 }, (Share)(i % SHARES), BF16,
               maybe() ? DENSE : STRIDED, maybe());
     fused((Shape){ 16, 128, 768, 1024, 500 }, ZIPF, BF16, DENSE, true);
-    fused((Shape){ 16, 128, 256, 2048, 0 }, TAILS, BF16, DENSE, true);
+    fused((Shape){ 16, 128, 256, 2048, 0 }, EDGES, BF16, DENSE, true);
     fused((Shape){ 140, 1, 128, 64, 5 }, ONE_EACH, BF16, DENSE, true);
     fused((Shape){ 4, 0, 128, 64, 33 }, EVEN, BF16, DENSE, true);
     fused((Shape){ 4, 0, 128, 64, 0 }, EVEN, F32, DENSE, true);
@@ -124,7 +124,7 @@ static void nothing_to_do(void)
     }
 }
 
-/* A few rows in all, as when a model speaks. */
+/* A few rows in all, as in decoding. */
 static void decoding(void)
 {
     for (int i = 0; i < 12; i++)

@@ -1,4 +1,4 @@
-/* Both ends of the model on the card against the CPU: token and position embeddings, cross entropy. */
+/* Both ends of the model on the GPU against the CPU: token and position embeddings, cross entropy. */
 #include "gpulab.h"
 
 /* Ids of T tokens: drawn by Zipf's law, some absent; or one token thousands of times. */
@@ -42,7 +42,7 @@ static void one_token_thousands_of_times(void)
     for (int i = 0; i < 3; i++) embedding(5000, 50, i ? 64 * i : 37, true);
 }
 
-/* Patches of pictures of all shapes, then the unused end of the budget. */
+/* Patches of images of many shapes, then padding. */
 static Tensor cells_of(int64_t P)
 {
     Tensor   t = int2(P, 4);

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Whole models on the card, through the command line: recorded cases, a run that follows the CPU's and resumes to the
+# Whole models on the GPU, through the command line: recorded cases, a run that follows the CPU's and resumes to the
 # bit, answers, and a step under compute-sanitizer where that is installed. Part of gpu.sh; TREB_GOLDEN names a
 # folder of further recorded cases (../shared/golden), TREB_GPU_STEPS how long the run is.
 passed=0 failed=0 skipped=0
-treb=${TREB:-build/cuda/treb} card=${TREB_GPU_BACKEND:-cuda} steps=${TREB_GPU_STEPS:-100}
+treb=${TREB:-build/cuda/treb} gpu=${TREB_GPU_BACKEND:-cuda} steps=${TREB_GPU_STEPS:-100}
 cases=${TREB_GOLDEN:-../shared/golden}
 tmp=$(mktemp -d); trap 'rm -rf "$tmp"' EXIT
 
@@ -17,7 +17,7 @@ skip() { skipped=$((skipped + 1)); echo "  skip $1: $2"; }
 finish() { echo "lab: $passed passed, $failed failed, $skipped skipped"; [ "$failed" -eq 0 ]; exit; }
 
 # Exit code 5 is the device's; 2 with these words a build without it.
-said=$("$treb" parity tests/gold/dense-tied-left --backend "$card" --steps 0 --tolerance loss=1 2>&1); rc=$?
+said=$("$treb" parity tests/gold/dense-tied-left --backend "$gpu" --steps 0 --tolerance loss=1 2>&1); rc=$?
 if [ $rc -eq 5 ] || grep -q "not in this build" <<<"$said"; then
     skip "all of gpu_model.sh" "$(tail -n 1 <<<"$said")"
     finish
@@ -38,14 +38,14 @@ close="$close,gradients=1e-4,AdamW losses=2e-4,AdamW grad norms=1e-3"
 ours() { grep -qE '"model_type": "(qwen3_vl_moe|qwen3_vl|qwen3_moe|qwen3)"' "$1/config.json" 2>/dev/null; }
 for c in tests/gold/* tests/gold/*/hub tests/gold_lora/* "$cases"/* "$cases"/*/hub; do
     [ -d "$c/adapter" ] || { [ -f "$c/model.safetensors" ] && ours "$c"; } || continue
-    check "$c in f32" "$treb" parity "$c" --backend "$card" --tolerance "$close"
-    check "$c in bf16" "$treb" parity "$c" --backend "$card" --dtype bf16 --tolerance "loss=1e-2"
+    check "$c in f32" "$treb" parity "$c" --backend "$gpu" --tolerance "$close"
+    check "$c in bf16" "$treb" parity "$c" --backend "$gpu" --dtype bf16 --tolerance "loss=1e-2"
 done
 mix=tests/gold/vl-moe-mix
-check "$mix with recompute" "$treb" parity $mix --backend "$card" --recompute moe_act,layernorm --tolerance "$close"
+check "$mix with recompute" "$treb" parity $mix --backend "$gpu" --recompute moe_act,layernorm --tolerance "$close"
 same_twice() {
-    "$treb" parity $mix --backend "$card" --steps 0 --tolerance "$close" --out "$tmp/one.safetensors" &&
-    "$treb" parity $mix --backend "$card" --steps 0 --tolerance "$close" --out "$tmp/two.safetensors" &&
+    "$treb" parity $mix --backend "$gpu" --steps 0 --tolerance "$close" --out "$tmp/one.safetensors" &&
+    "$treb" parity $mix --backend "$gpu" --steps 0 --tolerance "$close" --out "$tmp/two.safetensors" &&
     cmp "$tmp/one.safetensors" "$tmp/two.safetensors"
 }
 check "two runs of $mix give the same bits" same_twice
@@ -73,7 +73,7 @@ train() {                                # train BACKEND FOLDER STEPS override..
         device.backend="$backend" checkpoint.output_dir="$tmp/$folder" checkpoint.save_steps=0 checkpoint.hf=none "$@"
 }
 
-# follows CPU CARD FIRST LAST STEPS: up to step 20 each loss within FIRST of the CPU's, the mean of the last ten
+# follows CPU GPU FIRST LAST STEPS: up to step 20 each loss within FIRST of the CPU's, the mean of the last ten
 # within LAST.
 losses() { sed -nE 's/^\{"step": ([0-9]+).*"train\/loss": ([0-9.eE+-]+).*/\1 \2/p' "$tmp/$1/metrics.jsonl"; }
 follows() {
@@ -87,11 +87,11 @@ follows() {
               exit !(!bad && n == steps && abs(a - b) <= last * b) }' <(losses "$1") <(losses "$2")
 }
 check "a run of $steps steps on the CPU" train cpu on-cpu "$steps"
-if check "a run of $steps steps on the card" train "$card" on-card "$steps" checkpoint.hf=final; then
-    check "its losses follow the CPU's" follows on-cpu on-card 1e-3 0.1 "$steps"
+if check "a run of $steps steps on the GPU" train "$gpu" on-gpu "$steps" checkpoint.hf=final; then
+    check "its losses follow the CPU's" follows on-cpu on-gpu 1e-3 0.1 "$steps"
 fi
-if check "the same run in bf16" train "$card" on-card-bf16 "$steps" model.dtype=bfloat16 checkpoint.hf=final; then
-    check "its losses stay near the CPU's" follows on-cpu on-card-bf16 2e-2 0.25 "$steps"
+if check "the same run in bf16" train "$gpu" on-gpu-bf16 "$steps" model.dtype=bfloat16 checkpoint.hf=final; then
+    check "its losses stay near the CPU's" follows on-cpu on-gpu-bf16 2e-2 0.25 "$steps"
 fi
 
 # --- the demo's recipe, as long as it takes to learn something
@@ -101,10 +101,10 @@ demo() {                                 # demo BACKEND FOLDER DTYPE
 }
 check "the demo's pictures" "$treb" data synth --out "$tmp/demo" --train 6000 --eval 18
 if check "200 steps of the demo on the CPU" demo cpu demo-cpu float32 &&
-   check "200 steps of the demo on the card" demo "$card" demo-card float32; then
-    check "they follow the CPU's" follows demo-cpu demo-card 1e-3 0.05 200
+   check "200 steps of the demo on the GPU" demo "$gpu" demo-gpu float32; then
+    check "they follow the CPU's" follows demo-cpu demo-gpu 1e-3 0.05 200
 fi
-if check "200 steps of the demo in bf16" demo "$card" demo-bf16 bfloat16; then
+if check "200 steps of the demo in bf16" demo "$gpu" demo-bf16 bfloat16; then
     check "they stay near the CPU's" follows demo-cpu demo-bf16 2e-2 0.1 200
 fi
 
@@ -114,9 +114,9 @@ for dtype in float32 bfloat16 adapters; do
     how="checkpoint.save_steps=7 model.dtype=$dtype"
     [ $dtype != adapters ] || how="checkpoint.save_steps=7 model.dtype=bfloat16 lora.rank=8 lora.dropout=0.1 lora.init=gaussian"
     # shellcheck disable=SC2086
-    if check "14 steps, $dtype" train "$card" "whole-$dtype" 14 $how &&
-       check "7 steps, $dtype" train "$card" "parts-$dtype" 7 $how &&
-       check "7 more, resumed" train "$card" "parts-$dtype" 14 $how checkpoint.resume_from_checkpoint=auto; then
+    if check "14 steps, $dtype" train "$gpu" "whole-$dtype" 14 $how &&
+       check "7 steps, $dtype" train "$gpu" "parts-$dtype" 7 $how &&
+       check "7 more, resumed" train "$gpu" "parts-$dtype" 14 $how checkpoint.resume_from_checkpoint=auto; then
         whole=$(state "whole-$dtype") parts=$(state "parts-$dtype")
         check "resumed is equal to the bit, $dtype" [ -n "$whole" -a "$whole" = "$parts" ]
     fi
@@ -125,13 +125,13 @@ done
 # --- the trained model speaks
 speaks() {
     "$treb" eval --model "$1" --data "$tmp/set/eval.jsonl" --max-samples 16 --max-new 8 --json \
-        device.backend="$card" > "$tmp/eval.json" &&
+        device.backend="$gpu" > "$tmp/eval.json" &&
     grep -q '"loss": [0-9]' "$tmp/eval.json"
 }
 answers() {
     "$treb" generate --model "$1" --prompt "<image>What colour is it?" --image "$tmp"/set/images/eval/000000.* --max-new 8
 }
-for run in on-card on-card-bf16; do
+for run in on-gpu on-gpu-bf16; do
     model=$(dirname "$(ls "$tmp/$run"/*/config.json "$tmp/$run"/*/*/config.json 2>/dev/null | head -n 1)" 2>/dev/null)
     if [ ! -f "$model/config.json" ]; then skip "answers of $run" "no model was saved"; continue; fi
     check "eval of $run" speaks "$model"
@@ -143,9 +143,9 @@ done
 step() {                                 # step TOOL DTYPE TOLERANCE CASE
     GOMP_SPINCOUNT=10000 timeout 300 compute-sanitizer --tool "$1" --error-exitcode 9 --print-limit 5 \
         --kernel-name-exclude kernel_substring=cudnn \
-        "$treb" parity "$4" --backend "$card" --dtype "$2" --steps 1 --tolerance "$3"
+        "$treb" parity "$4" --backend "$gpu" --dtype "$2" --steps 1 --tolerance "$3"
 }
-if [ "$card" != cuda ]; then skip "compute-sanitizer" "the card is $card"
+if [ "$gpu" != cuda ]; then skip "compute-sanitizer" "the backend is $gpu"
 elif ! command -v compute-sanitizer >/dev/null; then skip "compute-sanitizer" "not installed"
 else
     for tool in memcheck racecheck; do

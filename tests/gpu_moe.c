@@ -1,8 +1,8 @@
-/* Routing on the card against the CPU: the choice of experts, its statistics and losses, rows to expert order
- * and back. Choices, indices and moved rows are equal to the bit. */
+/* Routing on the GPU against the CPU: expert selection, its statistics and losses, rows to expert order
+ * and back. Selections, indices and moved rows are bit-equal. */
 #include "gpulab.h"
 
-/* Logits with ties, so that the rule for equals is seen at work. */
+/* Logits with ties, which test the rule for equals. */
 static Tensor logits_of(int64_t T, int64_t E, Layout l)
 {
     Tensor z = in2(F32, T, E, l);
@@ -104,7 +104,7 @@ static void statistics(void)
     CALL(aux_loss, out, none, none, none, zsum, len, AUX_NONE, 2, 0.5f);
 }
 
-/* Who is chosen: evenly, by Zipf's law, one expert always, or somebody who is not there. */
+/* Selected experts: evenly, by Zipf's law, always the same one, or indices out of range. */
 typedef enum { EVEN, ZIPF, ONE, ABSENT, WAYS } Way;
 
 static Tensor chosen(Sizes s, Way way)
@@ -150,7 +150,7 @@ static void to_experts_and_back(Sizes s, Way way, DType d, int64_t D)
     exact(y);
     CALL(gather_rows, y, x, o.src, s.K);
     Tensor res = maybe() ? in2(d, s.T, D, any_layout()) : none, z = out2(d, s.T, D, any_layout());
-    exact(z);                                                           /* the order of the sum is said */
+    exact(z);                                                           /* fixed order of the sum */
     CALL(combine, z, y, o.rows, res);
     exact(output(z));
     CALL(combine, z, y, o.rows, z);                                     /* over the residual */

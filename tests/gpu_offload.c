@@ -1,7 +1,7 @@
-/* tests/gpu_offload.c -- training on the card with the optimizer's state in host memory: the same losses and
+/* tests/gpu_offload.c -- training on the GPU with the optimizer's state in host memory: the same losses and
  * the same bits as with all of it on the device, in the bytes that were planned.
  *
- * TREB_GPU_BACKEND=cpu takes the CPU for the card. */
+ * TREB_GPU_BACKEND=cpu runs the CPU in place of the GPU. */
 #include "small.h"
 #include "statelab.h"
 
@@ -22,9 +22,9 @@ static const char  *backend = "cuda";
 static ModelShape   shape;
 
 enum { STEPS = 4 };
-typedef struct Told { double loss[STEPS], norm[STEPS]; uint64_t state; size_t host; } Told;
+typedef struct Result { double loss[STEPS], norm[STEPS]; uint64_t state; size_t host; } Result;
 
-static void train(Engine *e, Told *t)
+static void train(Engine *e, Result *t)
 {
     OptimConf o = { .adam = { 1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 1 } };
     for (int i = 0; i < STEPS; i++, o.adam.step++) {
@@ -35,9 +35,9 @@ static void train(Engine *e, Told *t)
     EXPECT_OK(backend_sync(&e->be));
 }
 
-static Told told_with(DType dtype, OptimStore store)
+static Result train_with(DType dtype, OptimStore store)
 {
-    Told       t = { 0 };
+    Result       t = { 0 };
     Engine     e;
     Stream     s;
     EngineConf conf = small_conf(roomy);
@@ -59,9 +59,9 @@ static void compare(DType dtype, DType moments)
 {
     OptimStore way[] = { { moments, false, 0, 0 }, { moments, false, 1, 4096 }, { moments, false, 0.5, 0 },
                          { moments, true, 0, 0 },  { moments, true, 1, 20000 } };
-    Told want = told_with(dtype, way[0]);
+    Result want = train_with(dtype, way[0]);
     for (int i = 1; i < (dtype == F32 ? 3 : 5); i++) {
-        Told t = told_with(dtype, way[i]);
+        Result t = train_with(dtype, way[i]);
         EXPECT(!memcmp(t.loss, want.loss, sizeof t.loss) && !memcmp(t.norm, want.norm, sizeof t.norm) &&
                    t.state == want.state,
                "%s weights, %s moments, way %d: loss %.9g, not %.9g", dtype_name(dtype), dtype_name(moments), i,

@@ -1,10 +1,10 @@
-/* The optimizer on the card against the CPU: the gradient's norm, AdamW masters, clipping. */
+/* The optimizer on the GPU against the CPU: the gradient's norm, AdamW masters, clipping. */
 #include "gpulab.h"
 
 static Tensor flat(DType d, int64_t n) { return gpu_normal(gpu_new(d, 1, &n, DENSE, 0), 0, 1); }
 
 /* A list over one random tensor: tensors that begin `shift` elements behind a border and `gap` after each
- * other; their cells are in another order, with one between them that nobody writes. */
+ * other; their cells are in another order, with one unwritten cell between them. */
 static Addends addends(int n, const int64_t *sizes, int64_t shift, int64_t gap)
 {
     Addends list = { .n = n };
@@ -62,8 +62,8 @@ static Tensor split_rest(int64_t n)
     return t;
 }
 
-/* Bits: 1 a bf16 weight (with its master), 2 an f32 master, of a bf16 weight a split one, 4 a bf16 m, 8 a bf16
- * v, 16 the norm, 32 clip. */
+/* Bits: 1 a bf16 weight (with its master), 2 an f32 master, of a bf16 weight a split one, 4 a bf16 m, 8 a
+ * bf16 v, 16 the norm, 32 clip. */
 static void update(int64_t n, unsigned kind, int64_t step)
 {
     fresh();
@@ -134,39 +134,40 @@ static void weights_are_set(void)
         }
 }
 
-/* Fifty steps on the card with an f32 master and with a split one: the same bits, from every kind of number. */
+/* Fifty steps on the GPU with an f32 master and with a split one: the same bits, from every kind of
+ * number. */
 static void split_masters_take_the_same_steps(DType moments, int64_t n)
 {
     Arena   a;
     Tensor  w[2], p, rest, m[2], v[2], g, sum, each, x = flat(F32, n);
     AdamW   h = { .lr = 0.03f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .decay = 0.1f, .max_norm = 30.0f };
     edge_values(x);
-    EXPECT_OK(backend_arena_open(CARD, &a, "lab", (size_t)n * 40 + (16 << 10)));
+    EXPECT_OK(backend_arena_open(GPU, &a, "lab", (size_t)n * 40 + (16 << 10)));
     p = t1(&a, "lab", F32, n), rest = t1(&a, "lab", I16, n), g = t1(&a, "lab", F32, n);
     sum = t1(&a, "lab", F64, 1), each = t1(&a, "lab", F64, 1);
     for (int k = 0; k < 2; k++)
         w[k] = t1(&a, "lab", BF16, n), m[k] = t1(&a, "lab", moments, n), v[k] = t1(&a, "lab", moments, n);
-    backend_upload(CARD, p, x.data);
-    op_set_weight(CARD, w[1], rest, p);
-    op_set_weight(CARD, w[0], p, p);
+    backend_upload(GPU, p, x.data);
+    op_set_weight(GPU, w[1], rest, p);
+    op_set_weight(GPU, w[0], p, p);
     for (h.step = 1; h.step <= 50; h.step++) {
         gpu_normal(x, 0, 1);
-        backend_upload(CARD, g, x.data);
-        op_fill(CARD, sum, 0.0f);
-        op_squares(CARD, sum, each, &(Addends){ 1, { { g, 0 } } });
-        op_adamw(CARD, w[0], p, m[0], v[0], g, sum, h);
-        op_adamw(CARD, w[1], rest, m[1], v[1], g, sum, h);
+        backend_upload(GPU, g, x.data);
+        op_fill(GPU, sum, 0.0f);
+        op_squares(GPU, sum, each, &(Addends){ 1, { { g, 0 } } });
+        op_adamw(GPU, w[0], p, m[0], v[0], g, sum, h);
+        op_adamw(GPU, w[1], rest, m[1], v[1], g, sum, h);
     }
     uint32_t *whole = malloc((size_t)n * 4);
     uint16_t *half[3] = { malloc((size_t)n * 2), malloc((size_t)n * 2), malloc((size_t)n * 2) };
-    backend_fetch(CARD, whole, p), backend_fetch(CARD, half[0], w[0]);
-    backend_fetch(CARD, half[1], w[1]), backend_fetch(CARD, half[2], rest);
+    backend_fetch(GPU, whole, p), backend_fetch(GPU, half[0], w[0]);
+    backend_fetch(GPU, half[1], w[1]), backend_fetch(GPU, half[2], rest);
     int64_t bad = 0;
     for (int64_t i = 0; i < n; i++)
         bad += half[0][i] != half[1][i] || whole[i] != bits_join(half[1][i], half[2][i]);
     EXPECT(!bad, "%lld of %lld differ", (long long)bad, (long long)n);
     free(whole), free(half[0]), free(half[1]), free(half[2]);
-    backend_arena_close(CARD, &a);
+    backend_arena_close(GPU, &a);
 }
 
 static void split_masters(void)

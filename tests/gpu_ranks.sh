@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# Ranks on the card: two and four that share it, their messages staged through the host over MPI, lose as one rank does;
-# NCCL, which wants a card for each rank, opens and runs with one. Part of gpu.sh; TREB_GPU_BACKEND=cpu tests the test.
+# Ranks on the GPU: two and four that share it, their messages staged through the host over MPI, lose as one rank does;
+# NCCL, which needs a GPU for each rank, opens and runs with one. Part of gpu.sh; TREB_GPU_BACKEND=cpu tests the test.
 . tests/ranklab.sh
-card=${TREB_GPU_BACKEND:-cuda} steps=${TREB_RANK_STEPS:-8}
+gpu=${TREB_GPU_BACKEND:-cuda} steps=${TREB_RANK_STEPS:-8}
 small_moe
 pairs=(lora.rank=8 lora.target_modules=[all-linear] optim.learning_rate=0.01)
 train() {                                # train FOLDER overrides...: of one rank, or of as many as `by` starts
     local folder=$1; shift
     timeout 120 "${by[@]}" "$treb" train /dev/null "${recipe[@]}" train.global_tokens=512 train.max_steps="$steps" \
-        device.backend="$card" model.dtype=float32 device.dtype=float32 checkpoint.output_dir="$folder" "$@" >"$tmp/out" 2>&1
+        device.backend="$gpu" model.dtype=float32 device.dtype=float32 checkpoint.output_dir="$folder" "$@" >"$tmp/out" 2>&1
 }
 layout() {                               # layout NAME RANKS overrides...: against the run of one rank in `like`
     local name=$1 n=$2; shift 2
     by=(mpirun --oversubscribe --allow-run-as-root --bind-to none -np "$n")
-    check "$name runs on one card" train "$tmp/$name" "$@"
+    check "$name runs on one GPU" train "$tmp/$name" "$@"
     check "$name loses as one rank does" agree "$tmp/$like" "$tmp/$name" "$steps"
 }
 by=() like=one
@@ -22,7 +22,7 @@ if [ $rc -eq 5 ] || grep -q "not in this build" "$tmp/out"; then skip "$(tail -n
 check "one rank" [ $rc -eq 0 ]
 
 unmet=0
-if [ "$card" = cuda ]; then
+if [ "$gpu" = cuda ]; then
     check "NCCL runs with one rank" train "$tmp/nccl" comm.kind=nccl parallel.zero=3
     check "NCCL loses as no transport does" agree "$tmp/one" "$tmp/nccl" "$steps"
 else unmet=$((unmet + 2)); fi

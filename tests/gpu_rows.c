@@ -1,5 +1,5 @@
-/* Ops that walk elements or rows, on the card against the CPU: fill, copy, add, mix, random weights, levels
- * of pictures, norms, rotary positions, GELU and SwiGLU. */
+/* Elementwise and row-wise ops on the GPU against the CPU: fill, copy, add, mix, random weights, pixels,
+ * norms, rotary positions, GELU and SwiGLU. */
 #include "gpulab.h"
 
 /* Odd widths and those that a vector path takes; rows few and many. */

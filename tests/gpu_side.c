@@ -1,10 +1,11 @@
-/* tests/gpu_side.c -- host memory and side copies of the card: their order, that they overlap the step. */
+/* tests/gpu_side.c -- pinned host memory and asynchronous copies of the GPU: their order, and that they
+ * overlap with compute. */
 #include "gpulab.h"
 #include "sidelab.h"
 
 static SideLab lab;
 
-static const char *machine(void)
+static const char *device(void)
 {
     const char *other = getenv("TREB_GPU_BACKEND");
     return other && *other ? other : "cuda";
@@ -12,7 +13,7 @@ static const char *machine(void)
 
 static void there_and_back(void)
 {
-    sidelab_open(&lab, machine(), 64 << 20, 64 << 20);
+    sidelab_open(&lab, device(), 64 << 20, 64 << 20);
     EXPECT(!lab.host.base[0] && !lab.host.base[lab.host.cap - 1], "host memory is not zeroed");
     sidelab_there_and_back(&lab, 1);
     sidelab_there_and_back(&lab, 12345);
@@ -22,7 +23,7 @@ static void there_and_back(void)
 
 static void pieces_stream(void)
 {
-    sidelab_open(&lab, machine(), 256 << 20, (size_t)1 << 30);
+    sidelab_open(&lab, device(), 256 << 20, (size_t)1 << 30);
     sidelab_stream(&lab, 1, 100);
     sidelab_stream(&lab, 100, 999);
     sidelab_stream(&lab, 40, 4 << 20);
@@ -45,11 +46,11 @@ static double seconds_of(Tensor a, Tensor x, float *host, bool work, bool copies
     return clock_now() - from;
 }
 
-/* Printed for whoever looks: the copies' rate, and how much of them the step's work hides. */
+/* Prints the copy rate, and how much of the copies overlaps with compute. */
 static void overlap(void)
 {
-    int64_t n = CARD->device->host_memory ? 1 << 10 : 64 << 20;
-    sidelab_open(&lab, machine(), (size_t)1 << 30, (size_t)1 << 29);
+    int64_t n = GPU->device->host_memory ? 1 << 10 : 64 << 20;
+    sidelab_open(&lab, device(), (size_t)1 << 30, (size_t)1 << 29);
     Tensor x = t1(&lab.device, "lab", F32, n), a = t1(&lab.device, "lab", F32, n);
     float *host = arena_push(&lab.host, "lab", (size_t)n * 4);
     seconds_of(a, x, host, true, true);
@@ -58,7 +59,7 @@ static void overlap(void)
     printf("  copies alone %.1f GB/s; work %.1f ms, copies %.1f ms, both %.1f ms\n",
            1e-9 * ROUNDS * 4 * (double)n / copy, work * 1e3, copy * 1e3, both * 1e3);
     if (!lab.be.device->host_memory)
-        EXPECT(both < 0.9 * (work + copy), "side copies do not overlap the step's work");
+        EXPECT(both < 0.9 * (work + copy), "copies do not overlap with compute");
     sidelab_close(&lab);
 }
 

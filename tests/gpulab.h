@@ -1,15 +1,15 @@
-/* tests/gpulab.h -- every op on the card against the CPU: fresh inputs, poisoned outputs, equal bits twice.
+/* tests/gpulab.h -- every op on the GPU against the CPU: fresh inputs, poisoned outputs, equal bits twice.
  *
- * Tensors are made in numlab's arena of host memory; the card has an arena of the same size, and a tensor's
- * twin lies at the same offset. CALL(op, arguments...) brings the whole arena over, runs the op on both,
- * fetches the whole arena and looks at every byte of it: outputs agree within their tolerance, an output that
- * the CPU left poisoned is still poisoned, and whatever is not an output (inputs, gaps between rows, the
- * guards between tensors) is as it was. The op then runs again from the same memory and must give the same
- * bits; in between it is prepared, which must write nothing. CALL evaluates its arguments several times: make
+ * Tensors are made in numlab's arena of host memory; the GPU has an arena of the same size, and a tensor's
+ * twin lies at the same offset. CALL(op, arguments...) uploads the whole arena, runs the op on both,
+ * fetches the whole arena and checks every byte of it: outputs agree within their tolerance, an output that
+ * the CPU left poisoned is still poisoned, and everything else (inputs, gaps between rows, the guards between
+ * tensors) is unchanged. The op then runs again from the same memory and must give the same bits; in between
+ * it is prepared, which must write nothing. CALL evaluates its arguments several times: make
  * tensors before it.
  *
- * TREB_GPU_BACKEND=cpu takes a second CPU for the card, which tests the tests. Without a card all is
- * skipped. */
+ * TREB_GPU_BACKEND=cpu runs the CPU backend in place of the GPU, which tests the tests. Without a GPU all
+ * tests are skipped. */
 #ifndef TESTS_GPULAB_H
 #define TESTS_GPULAB_H
 
@@ -17,7 +17,7 @@
 
 #include <stdarg.h>
 
-/* How rows lie: without gaps, on 16-byte borders with gaps, or one element off every border. */
+/* Row layouts: dense, 16-byte aligned with gaps, or one element off the alignment. */
 typedef enum { DENSE, STRIDED, LOOSE, LAYOUTS } Layout;
 
 /* |a - b| <= norm |b| over the tensor; each element within each |b| + more rms(b), rms no less than
@@ -31,14 +31,14 @@ static struct {
     Arena   a;
     bool    open, lost;
     char   *before, *first, *again;
-    size_t  room, used;
+    size_t  cap, used;
     Output  out[OUTPUTS];
     int     outs, line, failures;
-    Addends list;                                           /* card_list's */
+    Addends list;                                           /* of on_gpu_list */
     char    said[SAID];
     const char *file;
 } gpu_;
-#define CARD (&gpu_.be)
+#define GPU (&gpu_.be)
 
 /* ---- tensors ---- */
 
@@ -89,7 +89,7 @@ static inline Tensor in3(DType d, int64_t n0, int64_t n1, int64_t n2, Layout l)
 }
 static inline Tensor in_weight(DType d, int64_t n) { return gpu_normal(in2(d, 1, n, DENSE), 1, 0.3f); }
 
-/* Indices; a poisoned one must not look like -1, which means something. */
+/* Indices; the poison must differ from -1, which is a valid index. */
 static inline Tensor int2(int64_t n0, int64_t n1)
 {
     return gpu_new(I32, 2, (int64_t[]){ n0, n1 }, DENSE, 0x5a);
@@ -129,7 +129,7 @@ static inline Tensor out3(DType d, int64_t n0, int64_t n1, int64_t n2, Layout l)
 {
     return output(gpu_new(d, 3, (int64_t[]){ n0, n1, n2 }, l, 0xff));
 }
-static inline Tensor add2(DType d, int64_t n0, int64_t n1, Layout l)    /* holds something already */
+static inline Tensor add2(DType d, int64_t n0, int64_t n1, Layout l)    /* an output that the op adds to */
 {
     return output(in2(d, n0, n1, l));
 }
@@ -150,7 +150,7 @@ static inline Tolerance *gpu_tolerance(Tensor t)
 }
 static inline void exact(Tensor t)                          { *gpu_tolerance(t) = (Tolerance){ 0 }; }
 static inline void within(Tensor t, Tolerance tol)          { *gpu_tolerance(t) = tol; }
-static inline void scratch(Tensor t) { gpu_tolerance(t)->norm = -1; } /* not looked at */
+static inline void scratch(Tensor t) { gpu_tolerance(t)->norm = -1; } /* not compared */
 static inline void at_least(Tensor t, double rms)           { gpu_tolerance(t)->least = rms; }
 static inline void times(Tensor t, double factor)
 {
@@ -158,37 +158,38 @@ static inline void times(Tensor t, double factor)
     *x = (Tolerance){ x->norm * factor, x->each * factor, x->more * factor, x->least };
 }
 
-/* ---- arguments of a call: their twins, and how they read in a message ---- */
+/* ---- arguments of a call: their copies on the GPU, and their text in messages ---- */
 
-static inline Tensor card_tensor(Tensor t)
+static inline Tensor on_gpu_tensor(Tensor t)
 {
     if (t.data) t.data = gpu_.a.base + ((char *)t.data - num_.a.base);
     return t;
 }
-static inline Segments card_segments(Segments s)
+static inline Segments on_gpu_segments(Segments s)
 {
-    s.starts = card_tensor(s.starts), s.kv_starts = card_tensor(s.kv_starts),
-    s.kv_used = card_tensor(s.kv_used);
+    s.starts = on_gpu_tensor(s.starts), s.kv_starts = on_gpu_tensor(s.kv_starts),
+    s.kv_used = on_gpu_tensor(s.kv_used);
     return s;
 }
-static inline LoraTerm     card_tail(LoraTerm t)
+static inline LoraTerm     on_gpu_lora(LoraTerm t)
 {
-    t.low = card_tensor(t.low), t.w = card_tensor(t.w);
+    t.low_rank = on_gpu_tensor(t.low_rank), t.w = on_gpu_tensor(t.w);
     return t;
 }
-static inline Dropout     card_drop(Dropout x)         { return x; }
-static inline float    card_float(float x)       { return x; }
-static inline int64_t  card_long(int64_t x)      { return x; }
-static inline AdamW    card_adamw(AdamW x)       { return x; }
-static inline const Addends *card_list(const Addends *s)
+static inline Dropout     on_gpu_dropout(Dropout x)         { return x; }
+static inline float    on_gpu_float(float x)       { return x; }
+static inline int64_t  on_gpu_long(int64_t x)      { return x; }
+static inline AdamW    on_gpu_adamw(AdamW x)       { return x; }
+static inline const Addends *on_gpu_list(const Addends *s)
 {
     gpu_.list = *s;
-    for (int i = 0; i < s->n; i++) gpu_.list.at[i].x = card_tensor(s->at[i].x);
+    for (int i = 0; i < s->n; i++) gpu_.list.at[i].x = on_gpu_tensor(s->at[i].x);
     return &gpu_.list;
 }
-#define ON_CARD(x) _Generic((x), Tensor: card_tensor, Segments: card_segments, AdamW: card_adamw,  \
-                            LoraTerm: card_tail, Dropout: card_drop, const Addends *: card_list, float: card_float, \
-                            double: card_float, default: card_long)(x)
+#define ON_GPU(x)                                                                                  \
+    _Generic((x), Tensor: on_gpu_tensor, Segments: on_gpu_segments, AdamW: on_gpu_adamw,               \
+             LoraTerm: on_gpu_lora, Dropout: on_gpu_dropout, const Addends *: on_gpu_list,             \
+             float: on_gpu_float, double: on_gpu_float, default: on_gpu_long)(x)
 
 static inline void say(const char *fmt, ...)
 {
@@ -210,14 +211,14 @@ static inline int say_segments(Segments s)
                (long long)s.longest, t_has(s.kv_starts) ? " over a cache" : ""),
            0;
 }
-static inline int say_drop(Dropout d)
+static inline int say_dropout(Dropout d)
 {
-    if (d.p > 0) say(" without %g from (%lld, %lld)", (double)d.p, (long long)d.row, (long long)d.col);
+    if (d.p > 0) say(" dropout %g at (%lld, %lld)", (double)d.p, (long long)d.row, (long long)d.col);
     return 0;
 }
-static inline int say_tail(LoraTerm t)
+static inline int say_lora(LoraTerm t)
 {
-    return t_has(t.low) ? say(" tail"), say_tensor(t.w), say_drop(t.drop) : 0;
+    return t_has(t.low_rank) ? say(" LoRA term"), say_tensor(t.w), say_dropout(t.dropout) : 0;
 }
 static inline int say_list(const Addends *s)
 {
@@ -228,10 +229,10 @@ static inline int say_list(const Addends *s)
 static inline int say_adamw(AdamW h)    { return say(" step %lld", (long long)h.step), 0; }
 static inline int say_float(float x)    { return say(" %g", (double)x), 0; }
 static inline int say_long(int64_t x)   { return say(" %lld", (long long)x), 0; }
-#define SAY(x) _Generic((x), Tensor: say_tensor, Segments: say_segments, AdamW: say_adamw, LoraTerm: say_tail,   \
-                        Dropout: say_drop,                                                                      \
-                        const Addends *: say_list, float: say_float,                                         \
-                        double: say_float, default: say_long)(x)
+#define SAY(x)                                                                                     \
+    _Generic((x), Tensor: say_tensor, Segments: say_segments, AdamW: say_adamw, LoraTerm: say_lora,    \
+             Dropout: say_dropout, const Addends *: say_list, float: say_float, double: say_float,     \
+             default: say_long)(x)
 
 #define MAP1(f, a)       f(a)
 #define MAP2(f, a, ...)  f(a), MAP1(f, __VA_ARGS__)
@@ -256,7 +257,7 @@ static inline void gpu_fail(const char *fmt, ...)
 {
     va_list v;
     lab_.bad = true;
-    if (gpu_.failures++ >= MESSAGES) return;                               /* one fault can fill a screen */
+    if (gpu_.failures++ >= MESSAGES) return;                               /* limit the output of one fault */
     va_start(v, fmt);
     printf("  %s:%d: %s\n    ", gpu_.file, gpu_.line, gpu_.said);
     vprintf(fmt, v);
@@ -264,13 +265,13 @@ static inline void gpu_fail(const char *fmt, ...)
     va_end(v);
 }
 
-/* Hands out what stuck to the card and frees it for the next test, unless its context is gone for good. */
+/* Reports the sticky error and clears it for the next test, unless the CUDA context is lost. */
 static inline void gpu_sync(void)
 {
-    if (!backend_sync(CARD)) return;
+    if (!backend_sync(GPU)) return;
     gpu_fail("%s", status_text());
     gpu_.be.sticky = OK;
-    gpu_.lost = backend_sync(CARD) != OK;
+    gpu_.lost = backend_sync(GPU) != OK;
 }
 
 static inline Tensor gpu_all(void)
@@ -278,18 +279,18 @@ static inline Tensor gpu_all(void)
     int64_t n = (int64_t)gpu_.used;
     return t_wrap(gpu_.a.base, U8, 1, &n);
 }
-static inline void gpu_upload(void)        { backend_upload(CARD, gpu_all(), gpu_.before); }
-static inline void gpu_fetch(char *to)     { backend_fetch(CARD, to, gpu_all()), gpu_sync(); }
+static inline void gpu_upload(void)        { backend_upload(GPU, gpu_all(), gpu_.before); }
+static inline void gpu_fetch(char *to)     { backend_fetch(GPU, to, gpu_all()), gpu_sync(); }
 
 static inline void gpu_begin(const char *file, int line, const char *op)
 {
     gpu_.file = file, gpu_.line = line, gpu_.used = num_.a.used;
     snprintf(gpu_.said, SAID, "%s", op);
-    if (num_.be.sticky) printf("  %s\n", status_text()), exit(1);          /* the lab's arena is too small */
-    if (gpu_.used > gpu_.room) {
-        gpu_.room   = gpu_.used;
-        gpu_.before = realloc(gpu_.before, gpu_.room), gpu_.first = realloc(gpu_.first, gpu_.room);
-        gpu_.again  = realloc(gpu_.again, gpu_.room);
+    if (num_.be.sticky) printf("  %s\n", status_text()), exit(1);          /* the arena is too small */
+    if (gpu_.used > gpu_.cap) {
+        gpu_.cap    = gpu_.used;
+        gpu_.before = realloc(gpu_.before, gpu_.cap), gpu_.first = realloc(gpu_.first, gpu_.cap);
+        gpu_.again  = realloc(gpu_.again, gpu_.cap);
     }
     if (!gpu_.before || !gpu_.first || !gpu_.again) printf("  no memory\n"), exit(1);
     memcpy(gpu_.before, num_.a.base, gpu_.used);
@@ -316,8 +317,7 @@ static inline double gpu_value(const char *p, DType d)
     }
 }
 
-/* Sums over the elements that both sides wrote, for the norm; the same on every row, so rows are shared
- * out. */
+/* Sums over the elements that both sides wrote, for the norm; threads share the rows. */
 typedef struct Norms { double diff, size, count; } Norms;
 
 static inline Norms gpu_norms(Tensor t)
@@ -345,7 +345,7 @@ static inline bool gpu_element(Output o, const char *want, const char *got, doub
     return fabs(a - b) <= o.tol.each * fabs(b) + o.tol.more * rms; /* false where one is not finite */
 }
 
-/* Tells the first element that is out. */
+/* Reports the first element outside its tolerance. */
 static inline bool gpu_elements(Output o, double rms)
 {
     DType  d = (DType)o.t.dtype;
@@ -374,8 +374,8 @@ static inline void gpu_compare(Output o)
         gpu_fail("output %s: relative error %.3g > %.3g", t_fmt(o.t), diff / rms, o.tol.norm);
 }
 
-/* What is left when the outputs are put back as they were must be the memory from before. */
-static inline void gpu_untouched(const char *who, char *memory)
+/* With the outputs restored the memory must equal the memory before the call. */
+static inline void gpu_untouched(const char *device, char *memory)
 {
     for (int i = 0; i < gpu_.outs; i++) {
         Tensor t = gpu_.out[i].t;
@@ -387,7 +387,7 @@ static inline void gpu_untouched(const char *who, char *memory)
     if (!memcmp(memory, gpu_.before, gpu_.used)) return;
     size_t at = 0;
     while (memory[at] == gpu_.before[at]) at++;
-    gpu_fail("%s wrote to byte %zu of the arena, which is no output", who, at);
+    gpu_fail("%s wrote to byte %zu of the arena, which is no output", device, at);
     for (int i = 0; i < gpu_.outs; i++)
         printf("    output %s begins at %td\n", t_fmt(gpu_.out[i].t),
                (char *)gpu_.out[i].t.data - num_.a.base);
@@ -400,10 +400,10 @@ static inline void gpu_end(void)
     if (memcmp(gpu_.first, gpu_.again, gpu_.used)) {
         size_t at = 0;
         while (gpu_.first[at] == gpu_.again[at]) at++;
-        gpu_fail("run twice it gives other bits, first at byte %zu of the arena", at);
+        gpu_fail("a second run gives other bits, first at byte %zu of the arena", at);
     }
     for (int i = 0; i < gpu_.outs; i++) gpu_compare(gpu_.out[i]);
-    gpu_untouched("the card", gpu_.first);
+    gpu_untouched("the GPU", gpu_.first);
     memcpy(gpu_.again, num_.a.base, gpu_.used);
     gpu_untouched("the CPU", gpu_.again);
     gpu_.outs = 0;
@@ -412,7 +412,7 @@ static inline void gpu_end(void)
 static inline void gpu_quiet(void)
 {
     gpu_fetch(gpu_.again);
-    if (memcmp(gpu_.again, gpu_.before, gpu_.used)) gpu_fail("while it was only prepared it wrote");
+    if (memcmp(gpu_.again, gpu_.before, gpu_.used)) gpu_fail("preparing the op wrote to memory");
 }
 
 #define CALL(op, ...) do {                                                                        \
@@ -420,15 +420,15 @@ static inline void gpu_quiet(void)
         gpu_begin(__FILE__, __LINE__, #op);                                                       \
         (void)(MAP(SAY, __VA_ARGS__));                                                            \
         op_##op(BE, __VA_ARGS__);                                                                 \
-        op_##op(CARD, MAP(ON_CARD, __VA_ARGS__));                                                 \
+        op_##op(GPU, MAP(ON_GPU, __VA_ARGS__));                                                 \
         gpu_fetch(gpu_.first);                                                                    \
         gpu_upload();                                                                             \
-        if (backend_prepares(CARD)) {                                                             \
-            if (!backend_prepare(CARD, true)) op_##op(CARD, MAP(ON_CARD, __VA_ARGS__));           \
-            if (backend_prepare(CARD, false)) gpu_sync();                                         \
+        if (backend_prepares(GPU)) {                                                             \
+            if (!backend_prepare(GPU, true)) op_##op(GPU, MAP(ON_GPU, __VA_ARGS__));           \
+            if (backend_prepare(GPU, false)) gpu_sync();                                         \
             gpu_quiet();                                                                          \
         }                                                                                         \
-        op_##op(CARD, MAP(ON_CARD, __VA_ARGS__));                                                 \
+        op_##op(GPU, MAP(ON_GPU, __VA_ARGS__));                                                 \
         gpu_fetch(gpu_.again);                                                                    \
         gpu_end();                                                                                \
     } while (0)
@@ -444,17 +444,17 @@ static inline void gpulab_open(void)
 {
     const char *name = getenv("TREB_GPU_BACKEND");
     numlab_open();
-    gpu_.open = !backend_open(CARD, name ? name : "cuda");
-    CARD->repeat = true;
+    gpu_.open = !backend_open(GPU, name ? name : "cuda");
+    GPU->repeat = true;
     if (!gpu_.open) {
         printf("  skip all: %s\n", status_text());
         return;
     }
     printf("  seed %llu (TREB_SEED repeats it)\n", (unsigned long long)num_.seed);
-    if (backend_arena_open(CARD, &gpu_.a, "card", num_.a.cap)) printf("%s\n", status_text()), exit(1);
+    if (backend_arena_open(GPU, &gpu_.a, "gpu", num_.a.cap)) printf("%s\n", status_text()), exit(1);
 }
 
-/* Every op there is and every op this program called, for gpu.sh to compare over all programs. */
+/* Lists every op and every op this program called, for gpu.sh to compare over all programs. */
 static inline void gpu_note_ops(void)
 {
     const char *path = getenv("TREB_GPU_OPS");
@@ -470,17 +470,17 @@ static inline void gpu_note_ops(void)
 static inline int gpulab_report(void)
 {
     gpu_note_ops();
-    if (gpu_.open) backend_arena_close(CARD, &gpu_.a);
-    if (gpu_.open) backend_close(CARD);
+    if (gpu_.open) backend_arena_close(GPU, &gpu_.a);
+    if (gpu_.open) backend_close(GPU);
     free(gpu_.before), free(gpu_.first), free(gpu_.again);
     return numlab_report();
 }
 
-/* After an error that the card does not recover from, the tests that follow count as failed. */
+/* After an error that the GPU does not recover from, the tests that follow count as failed. */
 #define GPU_RUN(test) do {                                                                        \
         if (!gpu_.open) { lab_.skipped++; break; }                                                \
         num_clear(), gpu_.outs = gpu_.failures = 0;                                               \
-        if (gpu_.lost) { printf("  FAIL %s: the card is lost\n", #test), lab_.failed++; break; }  \
+        if (gpu_.lost) { printf("  FAIL %s: the CUDA context is lost\n", #test), lab_.failed++; break; }  \
         RUN(test);                                                                                \
     } while (0)
 

@@ -1,26 +1,26 @@
-/* tests/grouplab.h -- rows of experts for tests on the card: in every proportion, with rows of nobody. */
+/* tests/grouplab.h -- rows sorted by expert for GPU tests: many distributions, with padding rows. */
 #ifndef TESTS_GROUPLAB_H
 #define TESTS_GROUPLAB_H
 
 #include "gpulab.h"
 
 /* How many rows each expert gets. */
-typedef enum { EVEN, ANY, ZIPF, ONE_TAKES_ALL, ONE_EACH, TAILS, SHARES } Share;
+typedef enum { EVEN, ANY, ZIPF, ONE_TAKES_ALL, ONE_EACH, EDGES, SHARES } Share;
 
 static inline int64_t share_of(Share s, int64_t e, int64_t E, int64_t most)
 {
-    static const int64_t tails[] = { 1, 63, 64, 65, 0, 127, 128, 129 };
+    static const int64_t edges[] = { 1, 63, 64, 65, 0, 127, 128, 129 };
     switch (s) {
     case EVEN:          return most;
     case ANY:           return num_below(4) ? num_below(2 * most + 1) : 0;
     case ZIPF:          return most * 2 / (e + 1);
     case ONE_TAKES_ALL: return e == E / 2 ? most * E : 0;
     case ONE_EACH:      return 1;
-    default:            return tails[e % 8];
+    default:            return edges[e % 8];
     }
 }
 
-/* Offsets of E experts, in an order that has nothing to do with their size for ZIPF and TAILS. */
+/* Offsets of E experts; ZIPF and EDGES shuffle the sizes. */
 static inline Tensor offsets_of(Share s, int64_t E, int64_t most)
 {
     Tensor   t = int1(E + 1);
@@ -32,7 +32,7 @@ static inline Tensor offsets_of(Share s, int64_t E, int64_t most)
 }
 static inline int64_t rows_used(Tensor offsets) { return ((int32_t *)offsets.data)[offsets.n[0] - 1]; }
 
-/* Rows past the last expert's are there to be left alone: reading one shows as NaN. */
+/* Rows past the last expert's are padding and hold NaN, so that a read of them shows. */
 static inline Tensor routed(DType d, int64_t used, int64_t spare, int64_t width, Layout l)
 {
     Tensor t = in2(d, used + spare, width, l);

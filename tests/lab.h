@@ -1,7 +1,7 @@
-/* tests/lab.h -- the smallest test harness that serves: named tests, expectations that count, one report.
+/* tests/lab.h -- a small test harness: named tests, expectations that count, one report.
  *
  * A test is `static void name(void)`; main() lists them with RUN and returns lab_report(). A failed EXPECT
- * prints file, line and what was seen, marks the test failed and goes on, so one run shows all the trouble.
+ * prints file, line and what was seen, marks the test failed and goes on, so one run shows all failures.
  * tests/run.sh adds up the "lab:" lines of all programs. Numeric tests add tests/numlab.h. */
 #ifndef TESTS_LAB_H
 #define TESTS_LAB_H
@@ -66,7 +66,8 @@ static inline int lab_report(void)
     return lab_.failed != 0;
 }
 
-/* A fresh folder under TMPDIR for this process; the caller removes what it makes there. Threads may ask at once. */
+/* A fresh folder under TMPDIR for this process; the caller removes what it makes there. Threads may ask at
+ * once. */
 static inline const char *lab_tmp(void)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -81,7 +82,7 @@ static inline const char *lab_tmp(void)
     return dir;
 }
 
-/* A name in there, from a small ring of buffers, which each thread has for itself: ranks may be threads. */
+/* A path in that folder, from a small ring of buffers per thread: ranks may be threads. */
 static inline const char *lab_path(const char *name)
 {
     static _Thread_local char path[4][512];

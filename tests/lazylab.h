@@ -1,6 +1,6 @@
-/* tests/lazylab.h -- a CPU backend whose side copies run as late as allowed: when something waits for an
- * event recorded after them, or never. Code that reads or overwrites too early then computes wrong
- * numbers, as it may on a busy GPU. One engine a thread at a time. */
+/* tests/lazylab.h -- a device whose asynchronous copies run as late as allowed: when an event behind them is
+ * waited for, or never. Code that reads or overwrites too early shows in the numbers, as it might on a GPU.
+ * One engine per thread at a time. */
 #ifndef TESTS_LAZYLAB_H
 #define TESTS_LAZYLAB_H
 
@@ -9,67 +9,67 @@
 
 enum { LAZY_OPS = 1 << 12 };
 
-/* A copy, or a wait for the progress of another lane. */
-typedef struct LazyOp { void *dst; const void *src; size_t bytes; int lane, upto; } LazyOp;
+/* A copy, or a wait for another stream's event. */
+typedef struct LazyOp { void *dst; const void *src; size_t bytes; int stream, upto; } LazyOp;
 
 static __thread struct {
-    Device machine;
+    Device  device;
     LazyOp  op[COPY_STREAMS][LAZY_OPS];
     int     head[COPY_STREAMS], tail[COPY_STREAMS];
-    struct { int lane, at; } mark[COPY_EVENTS];
-    int64_t late;                        /* copies that had to wait */
+    struct { int stream, at; } event[COPY_EVENTS];
+    int64_t late;                        /* copies that ran at a wait */
 } lazy_;
 
-static inline void lazy_run(int lane, int upto)
+static inline void lazy_run(int stream, int upto)
 {
-    while (lazy_.head[lane] < upto) {
-        LazyOp o = lazy_.op[lane][lazy_.head[lane]++ % LAZY_OPS];
+    while (lazy_.head[stream] < upto) {
+        LazyOp o = lazy_.op[stream][lazy_.head[stream]++ % LAZY_OPS];
         if (o.dst) memcpy(o.dst, o.src, o.bytes), lazy_.late++;
-        else       lazy_run(o.lane, o.upto);
+        else       lazy_run(o.stream, o.upto);
     }
 }
 
-static inline void lazy_push(int lane, LazyOp o)
+static inline void lazy_push(int stream, LazyOp o)
 {
-    if (lazy_.tail[lane] - lazy_.head[lane] == LAZY_OPS)
-        printf("a lane of %d copies is full\n", LAZY_OPS), exit(1);
-    lazy_.op[lane][lazy_.tail[lane]++ % LAZY_OPS] = o;
+    if (lazy_.tail[stream] - lazy_.head[stream] == LAZY_OPS)
+        printf("a stream of %d copies is full\n", LAZY_OPS), exit(1);
+    lazy_.op[stream][lazy_.tail[stream]++ % LAZY_OPS] = o;
 }
 
-static inline void lazy_copy(Backend *be, CopyStream lane, void *dst, const void *src, size_t bytes)
+static inline void lazy_copy(Backend *be, CopyStream stream, void *dst, const void *src, size_t bytes)
 {
     (void)be;
-    lazy_push(lane, (LazyOp){ dst, src, bytes, 0, 0 });
+    lazy_push(stream, (LazyOp){ dst, src, bytes, 0, 0 });
 }
-static inline void lazy_mark(Backend *be, CopyStream lane, int id)
+static inline void lazy_record(Backend *be, CopyStream stream, int id)
 {
     (void)be;
-    lazy_.mark[id].lane = lane, lazy_.mark[id].at = lazy_.tail[lane];
+    lazy_.event[id].stream = stream, lazy_.event[id].at = lazy_.tail[stream];
 }
 static inline void lazy_wait(Backend *be, int id)
 {
     (void)be;
-    lazy_run(lazy_.mark[id].lane, lazy_.mark[id].at);
+    lazy_run(lazy_.event[id].stream, lazy_.event[id].at);
 }
-static inline void lazy_side_wait(Backend *be, CopyStream lane, int id)
+static inline void lazy_copy_wait(Backend *be, CopyStream stream, int id)
 {
     (void)be;
-    lazy_push(lane, (LazyOp){ .lane = lazy_.mark[id].lane, .upto = lazy_.mark[id].at });
+    lazy_push(stream, (LazyOp){ .stream = lazy_.event[id].stream, .upto = lazy_.event[id].at });
 }
-static inline void lazy_drain(Backend *be)
+static inline void lazy_sync(Backend *be)
 {
     (void)be;
     for (int i = 0; i < COPY_STREAMS; i++) lazy_run(i, lazy_.tail[i]);
 }
 
-/* From here on the side copies of be, a CPU backend, are late. */
+/* From here on the asynchronous copies of be, a CPU backend, run late. */
 static inline void lazy_make(Backend *be)
 {
-    static const CopyOps lanes = { lazy_copy, NULL, lazy_mark, lazy_wait, lazy_side_wait, lazy_drain };
+    static const CopyOps copies = { lazy_copy, NULL, lazy_record, lazy_wait, lazy_copy_wait, lazy_sync };
     memset(&lazy_, 0, sizeof lazy_);
-    lazy_.machine = *be->device;
-    lazy_.machine.lanes = &lanes;
-    be->device = &lazy_.machine;
+    lazy_.device = *be->device;
+    lazy_.device.copies = &copies;
+    be->device = &lazy_.device;
 }
 
 #endif

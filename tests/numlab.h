@@ -1,8 +1,8 @@
-/* tests/numlab.h -- the numeric side of the lab: fresh random tensors, agreement, finite differences.
+/* tests/numlab.h -- numeric tests: random tensors, agreement, finite differences.
  *
  * numlab_open gives a CPU backend and an arena of host memory. Random inputs differ from run to run; the
  * seed is printed when a test fails and TREB_SEED repeats it. Outputs come poisoned with NaN (or a wild
- * index), so an element nobody wrote shows. */
+ * index), so an unwritten element shows. */
 #ifndef TESTS_NUMLAB_H
 #define TESTS_NUMLAB_H
 

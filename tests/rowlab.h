@@ -1,7 +1,7 @@
 /* tests/rowlab.h -- what tests of row-wise ops share: odd widths, matrices with gaps, bits, thread counts.
  *
- * A loose matrix has three columns more than it shows, one before and two after each row; they hold the
- * poison, and gaps_intact says whether an op left them alone. */
+ * A loose matrix is a view into one with three more columns, one before and two after each row, which hold
+ * poison; gaps_intact checks that an op did not write them. */
 #ifndef TESTS_ROWLAB_H
 #define TESTS_ROWLAB_H
 
@@ -68,7 +68,7 @@ static inline double largest(Tensor t)
             EXPECT(same_bits(one_[i_], (outputs)[i_]), "output %d differs with the number of threads", i_); \
     } while (0)
 
-/* Two threads at least, also on a machine with one core: the workspace is made for as many. */
+/* At least two threads, also on one core: the workspace is sized for them. */
 static inline void rowlab_open(void)
 {
     omp_set_num_threads(2);

@@ -1,5 +1,5 @@
-/* tests/sidelab.h -- side copies on any machine: out and back, in turn with the step's own work, marks used
- * again and again. */
+/* tests/sidelab.h -- copies between device and host on any device: out and back, in turn with compute, with
+ * reused events. */
 #ifndef TESTS_SIDELAB_H
 #define TESTS_SIDELAB_H
 
@@ -21,7 +21,8 @@ static inline void sidelab_close(SideLab *l)
     backend_close(&l->be);
 }
 
-/* Numbers go out, the step overwrites their place, they come back: lanes and step wait for one another. */
+/* Copies a tensor out, overwrites it on the device, copies it back: copy streams and compute wait for each
+ * other. */
 static inline void sidelab_there_and_back(SideLab *l, int64_t n)
 {
     Tensor x = t1(&l->device, "lab", F32, n);
@@ -33,7 +34,7 @@ static inline void sidelab_there_and_back(SideLab *l, int64_t n)
         backend_copy_d2h(&l->be, out, x);
         backend_copy_record(&l->be, COPY_D2H, 7);
         backend_wait_copy(&l->be, 7);
-        op_fill(&l->be, x, -1.0f);                              /* not before it is out */
+        op_fill(&l->be, x, -1.0f);                              /* waits for the copy out */
         backend_copy_wait_compute(&l->be, COPY_H2D);
         backend_copy_wait(&l->be, COPY_H2D, 7);
         backend_copy_h2d(&l->be, x, out);
@@ -50,7 +51,7 @@ static inline void sidelab_there_and_back(SideLab *l, int64_t n)
     free(back);
 }
 
-/* Pieces stream through a ring of three buffers: each comes in, is doubled by the step and goes out again. */
+/* Streams pieces through a ring of three buffers: each is copied in, doubled on the device and copied out. */
 static inline void sidelab_stream(SideLab *l, int pieces, int64_t n)
 {
     enum { RING = 3 };
@@ -61,7 +62,7 @@ static inline void sidelab_stream(SideLab *l, int pieces, int64_t n)
     for (int i = 0; i < pieces + 1; i++) {
         if (i < pieces) {
             int slot = i % RING;
-            if (i >= RING) backend_copy_wait(&l->be, COPY_H2D, RING + slot);      /* it has gone out */
+            if (i >= RING) backend_copy_wait(&l->be, COPY_H2D, RING + slot);      /* its copy out is done */
             backend_copy_h2d(&l->be, ring[slot], all + i * n);
             backend_copy_record(&l->be, COPY_H2D, slot);
         }

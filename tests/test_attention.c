@@ -105,7 +105,7 @@ static void agrees_with_definition(void)
     }
 }
 
-/* Queries that are the last rows of longer lists of keys, with and without room between these. */
+/* Queries that are the last rows of longer lists of keys, with and without gaps between these. */
 static void keys_elsewhere(void)
 {
     static const struct { int64_t H, G, C, n; int32_t starts[6], kv[6], used[5]; int64_t T, S; } cases[] = {
@@ -228,7 +228,7 @@ static void gradients(void)
 }
 
 /* Keys elsewhere: a rectangle without a mask, the ends of longer lists, pieces of one list, lists of which
- * only a part is in use; some keys are nobody's. */
+ * only a part is in use; some keys have no query. */
 static void gradients_of_keys_elsewhere(void)
 {
     static const struct { int64_t H, G, C, n; int32_t starts[6], kv[6], used[5]; int64_t T, S; bool causal; }
@@ -276,7 +276,7 @@ static void parts_merge(void)
                              t_rows(x.v, cut[j], n), p.seg, x.scale);
             if (j) op_attention_merge(BE, p.o, p.lse, part, lse);
         }
-        EXPECT_CLOSE(p.o, x.o, d == F32 ? 1e-5 : 1e-2);      /* sums of 330 in other orders; two parts rounded */
+        EXPECT_CLOSE(p.o, x.o, d == F32 ? 1e-5 : 1e-2);      /* other order of sums; two roundings */
         EXPECT_CLOSE(p.lse, x.lse, 1e-6);
         for (int j = 0; j < 3; j++) {
             int64_t n = cut[j + 1] - cut[j];

@@ -161,7 +161,7 @@ static void collapsed_values(void)
     num_clear();
 }
 
-static double loss_of_logits(void *arg)          /* with the choice held as it was: F is a constant */
+static double loss_of_logits(void *arg)          /* with a fixed selection: F is constant */
 {
     Case     *c = arg;
     ArenaMark m = arena_mark(&num_.a);

@@ -1,5 +1,5 @@
-/* tests/test_dropout.c -- what chance leaves out: by place alone, as often as asked for, the same each time;
- * and products of which it leaves out some. */
+/* tests/test_dropout.c -- the dropout mask: a function of the position, with the requested rate, repeatable;
+ * and products with dropout. */
 #include "numlab.h"
 
 #include "ops/dropout.h"
@@ -18,7 +18,7 @@ static bool keeps(Dropout d, int64_t row, int64_t col)
                         dropout_threshold(d.p));
 }
 
-/* x without what is left out of it. */
+/* x after dropout. */
 static Tensor thinned(Tensor x, Dropout d)
 {
     Tensor y = num_copy(x, (DType)x.dtype);
@@ -106,8 +106,8 @@ static void by_place_alone(void)
     num_clear();
 }
 
-/* c = scale op(a) op(b) [+ c] where a (NT), b (TN) or the product (NN) has some left out: the plain product
- * of what is left. */
+/* c = scale op(a) op(b) [+ c] where a (NT), b (TN) or the product (NN) has dropout: the plain product of
+ * the kept elements. */
 static void dense(int mode, bool add, DType in, DType out, int64_t M, int64_t N, int64_t K, Dropout d)
 {
     Tensor a = mode == GEMM_TN ? num_randn(in, K, M) : num_randn(in, M, K);
@@ -131,19 +131,19 @@ static void dense_products(void)
               1 + num_below(i % 5 ? 20 : 200), 1 + num_below(i % 7 ? 60 : 600), any_drop(i % 11 ? 0.4f : 0));
 }
 
-/* Products per expert, their tails included, are those of each expert's rows. */
-static void per_expert(int mode, bool acc, DType in, bool tailed, bool shared)
+/* Grouped products, LoRA terms included, equal the products of each expert's rows. */
+static void per_expert(int mode, bool acc, DType in, bool with_lora, bool shared)
 {
     int32_t at[] = { 0, 3, 3, 40, 47 };
     int64_t E = 4, R = 50, K = 5 + num_below(60), N = 1 + num_below(60), r = 4, S = shared ? 1 : E;
     bool    tn = mode == GEMM_TN, nt = mode == GEMM_NT;
     Tensor  off = num_i32(5, at), a = num_randn(in, R, K), b, c, want;
     Dropout    d = any_drop(0.4f);
-    LoraTerm    tail = { num_randn(in, R, r), t_as3(num_randn(in, S * r, N), S, r, N), d };
+    LoraTerm    lora = { num_randn(in, R, r), t_as3(num_randn(in, S * r, N), S, r, N), d };
     b = tn ? num_randn(in, R, N) : t_as3(num_randn(in, S * K, N), S, nt ? N : K, nt ? K : N);
     c = tn ? t_as3(num_randn(F32, S * K, N), S, K, N) : num_randn(F32, R, N);
     want = tn ? t_as3(num_copy(t_as2(c, S * K, N), F32), S, K, N) : num_copy(c, F32);
-    if (tailed) op_grouped_gemm(BE, c, a, b, off, tail, mode | (acc ? GEMM_ACC : 0));
+    if (with_lora) op_grouped_gemm(BE, c, a, b, off, lora, mode | (acc ? GEMM_ACC : 0));
     else        op_grouped_scaled(BE, c, a, b, off, 2, d, mode | (acc ? GEMM_ACC : 0));
     if (tn && !acc) op_fill(BE, want, 0);
     for (int64_t e = 0; e < E; e++) {
@@ -152,10 +152,11 @@ static void per_expert(int mode, bool acc, DType in, bool tailed, bool shared)
         Tensor  ae = t_rows(a, at[e], n), be = tn ? t_rows(b, at[e], n) : t_at(b, s);
         Tensor  ce = tn ? t_at(want, s) : t_rows(want, at[e], n);
         Dropout    here = dropout_at(d, at[e], 0);
-        if (!tailed) op_gemm_scaled(BE, ce, ae, be, 2, here, flags);
+        if (!with_lora) op_gemm_scaled(BE, ce, ae, be, 2, here, flags);
         else         op_gemm(BE, ce, ae, be, (Tensor){ 0 }, flags);
-        if (tailed)
-            op_gemm_scaled(BE, ce, t_rows(tail.low, at[e], n), t_at(tail.w, s), 1, here, mode | GEMM_ACC);
+        if (with_lora)
+            op_gemm_scaled(BE, ce, t_rows(lora.low_rank, at[e], n), t_at(lora.w, s), 1, here,
+                           mode | GEMM_ACC);
     }
     EXPECT_CLOSE(c, want, 1e-5);
     num_clear();

@@ -1,4 +1,4 @@
-/* tests/test_exchange.c -- tags, places, regrouping and capacity: the integers behind a dispatch. */
+/* tests/test_exchange.c -- tags, owner masks, regrouping and capacity: the bookkeeping of expert dispatch. */
 #include "numlab.h"
 
 static const Tensor none;
@@ -35,7 +35,7 @@ static void tags_carry_keys_and_gates(void)
     num_clear();
 }
 
-/* 8 experts, 2 of each rank's, 2 slices: members 0 .. 7. */
+/* 8 experts, 2 per rank, etp 2: members 0 .. 7. */
 static void places_that_are_wanted(void)
 {
     int32_t e[] = { 0, 1,   7, 2,   -1, 4 }, domains[] = { 0, -1,  0, 1,  -1, 1 };

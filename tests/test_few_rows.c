@@ -46,7 +46,7 @@ static void by_expert(void)
             op_gemm(BE, many, rows, t_at(b, e), (Tensor){ 0 }, GEMM_NT);
             EXPECT_CLOSE(t_rows(c, off[e], n), num_copy(t_rows(many, 0, n), F32), d == F32 ? 2e-5 : 1e-2);
         }
-        for (int64_t j = off[4] * N; j < R * N; j++) EXPECT(isnan(get(c, j)), "a row of nobody was written");
+        for (int64_t j = off[4] * N; j < R * N; j++) EXPECT(isnan(get(c, j)), "a padding row was written");
         num_clear();
     }
 }

@@ -1,5 +1,5 @@
-/* tests/test_grouped_gemm.c -- products per expert: uneven, empty and lone experts, unused rows, bits; and
- * with their activation on the way. */
+/* tests/test_grouped_gemm.c -- products per expert: uneven, empty and single experts, padding rows, bits; and
+ * fused with their activation. */
 #include "numlab.h"
 
 #include <omp.h>
@@ -18,7 +18,7 @@ static double at3(Tensor x, int64_t e, int64_t i, int64_t j)
     return get(x, x.rank == 3 ? (e * x.n[1] + i) * x.n[2] + j : i * x.n[1] + j);
 }
 
-/* The definition, in double; rows of nobody keep what they hold. */
+/* The definition, in double; padding rows keep what they hold. */
 static Tensor reference(Tensor start, Tensor a, Tensor b, Tensor offsets, int mode, bool acc)
 {
     const int32_t *off = offsets.data;
@@ -68,7 +68,7 @@ static void known_values(void)
     num_clear();
 }
 
-/* One random case. Rows of nobody hold NaN in every operand: they must be neither read nor written. */
+/* One random case. Padding rows hold NaN in every operand: they must be neither read nor written. */
 static void run_case(int mode, bool acc, DType in, DType out, Spread spread, int64_t E, int64_t rows,
                      int64_t N, int64_t K)
 {

@@ -1,4 +1,4 @@
-/* tests/test_router.c -- the choice of experts: order, ties, weights, NaN, and every part of its gradient. */
+/* tests/test_router.c -- expert selection: order, ties, weights, NaN, and every part of its gradient. */
 #include "numlab.h"
 
 #include <omp.h>
@@ -31,7 +31,7 @@ static void known_values(void)
     num_clear();
 }
 
-/* The naive choice: K times the largest not yet taken, the first of equals. */
+/* The naive selection: K times the largest not yet taken, the first of equals. */
 static void check_against_naive(Tensor x, int64_t K, bool renorm)
 {
     int64_t T = x.n[0], E = x.n[1];
@@ -55,7 +55,7 @@ static void check_against_naive(Tensor x, int64_t K, bool renorm)
         put(lse, t, (float)log(sum));
     }
     EXPECT(order, "order differs: E %lld K %lld", (long long)E, (long long)K);
-    EXPECT_CLOSE(r.weight, w, 2e-6);                         /* lse of 257 is near 6, rounded: 5e-7 of its exp */
+    EXPECT_CLOSE(r.weight, w, 2e-6);                         /* lse near 6, rounded: 5e-7 of its exp */
     EXPECT_CLOSE(r.lse, lse, 1e-6);
 }
 

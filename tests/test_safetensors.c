@@ -1,5 +1,5 @@
-/* tests/test_safetensors.c -- what the reader accepts, everything it must refuse and with which words, and
- * that the writer leaves either the whole new file or the old one. */
+/* tests/test_safetensors.c -- what the reader accepts and refuses, with which messages, and that the writer
+ * leaves either the whole new file or the old one. */
 #include "lab.h"
 #include "tensor/safetensors.h"
 
@@ -358,14 +358,14 @@ static void full_disk_leaves_nothing(void)
     put_file(lab_path("one.safetensors"), "old", 3);
     getrlimit(RLIMIT_FSIZE, &before);
     signal(SIGXFSZ, SIG_IGN);
-    for (rlim_t room = 16; room < 900; room *= 3) {                 /* dies in the header, then in the data */
-        tight = (struct rlimit){ room, before.rlim_max };
+    for (rlim_t limit = 16; limit < 900; limit *= 3) {              /* fails in the header, then in the data */
+        tight = (struct rlimit){ limit, before.rlim_max };
         setrlimit(RLIMIT_FSIZE, &tight);
         Status one = write_parts(lab_path("one.safetensors"), 0, 100, TOTAL);
         Status set = write_parts(lab_path("new"), 81, 100, TOTAL);
         setrlimit(RLIMIT_FSIZE, &before);
         EXPECT(one == E_IO && set == E_IO && strstr(status_text(), "File too large"), "%s", status_text());
-        EXPECT(sweep(lab_path("new")) == 0, "temporaries with room for %d", (int)room);
+        EXPECT(sweep(lab_path("new")) == 0, "temporary files with a limit of %d bytes", (int)limit);
     }
     signal(SIGXFSZ, SIG_DFL);
     rmdir(lab_path("new"));

@@ -1,4 +1,4 @@
-/* tests/test_side.c -- host memory and side copies of the machines that are always there. */
+/* tests/test_side.c -- pinned host memory and asynchronous copies of the cpu and meta devices. */
 #include "sidelab.h"
 
 static SideLab lab;
@@ -20,7 +20,7 @@ static void pieces_stream(void)
     sidelab_close(&lab);
 }
 
-/* A plan moves nothing, and is charged all the same; its host memory may not be touched and costs nothing. */
+/* meta copies nothing but charges the ledger; its host memory is inaccessible and free. */
 static void meta_only_charges(void)
 {
     sidelab_open(&lab, "meta", (size_t)1 << 38, (size_t)1 << 38);
@@ -37,7 +37,7 @@ static void meta_only_charges(void)
     sidelab_close(&lab);
 }
 
-/* A poisoned backend and one that prepares copy nothing. */
+/* A backend with a sticky error and one that prepares copy nothing. */
 static void idle(void)
 {
     float value = 3, host[1] = { 5 };

@@ -1,4 +1,5 @@
-/* Documents into streams: positions, borders, supervised rows, patches, and what is refused. */
+/* tests/test_stream.c -- documents packed into streams: positions, segment starts, supervised rows, patches,
+ * and what is refused. */
 #include "lab.h"
 #include "tensor/stream.h"
 
@@ -13,7 +14,7 @@ static Status add(Stream *s, int64_t n, const int32_t *ids, int64_t slices, cons
     return stream_add(s, &d);
 }
 
-/* 4 text tokens, a picture of 4 x 6 patches, text: the worked example of the model's description. */
+/* 4 text tokens, an image of 4 x 6 patches, text: the example in the model's documentation. */
 static void positions(void)
 {
     Stream s;
@@ -87,7 +88,7 @@ static void refuses(void)
     EXPECT_OK(stream_open(&s, &shape, &budget));
     EXPECT_FAIL(add(&s, 7, ids, 1, &one), E_DATA, "4 image and video tokens");
     EXPECT_FAIL(add(&s, 7, ids, 1, &odd), E_DATA, "multiple of 2");
-    EXPECT_FAIL(add(&s, 7, ids, 1, &four), E_DATA, "its run in the text has 2");
+    EXPECT_FAIL(add(&s, 7, ids, 1, &four), E_DATA, "the text has 2 placeholders");
     EXPECT(s.tokens == 0 && s.docs == 0 && s.patches == 0 && s.visual == 0,
            "a refused document leaves nothing");
     EXPECT_OK(add(&s, 7, ids, 2, two));

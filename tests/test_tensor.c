@@ -6,16 +6,16 @@
 #include <signal.h>
 #include <sys/wait.h>
 
-typedef struct Room { char bytes[1 << 14]; Status sticky; Arena a; } Room;
+typedef struct Fixture { char bytes[1 << 14]; Status sticky; Arena a; } Fixture;
 
-static Room *room_open(void)
+static Fixture *fixture_open(void)
 {
-    Room *r = calloc(1, sizeof *r);
+    Fixture *r = calloc(1, sizeof *r);
     EXPECT_OK(arena_open(&r->a, "test", r->bytes, sizeof r->bytes, &r->sticky));
     return r;
 }
 
-static void room_close(Room *r)
+static void fixture_close(Fixture *r)
 {
     arena_close(&r->a);
     free(r);
@@ -36,7 +36,7 @@ static int at(Tensor t, int64_t i, int64_t j, int64_t k)
 
 static void fresh_tensors(void)
 {
-    Room   *r = room_open();
+    Fixture   *r = fixture_open();
     Tensor  a = t1(&r->a, "a", F32, 5), b = t3(&r->a, "b", BF16, 2, 3, 4);
     int64_t n[] = { 2, 2, 2, 2 };
     Tensor  c = t_new(&r->a, "c", U8, 4, n);
@@ -46,23 +46,23 @@ static void fresh_tensors(void)
     EXPECT((char *)b.data == (char *)a.data + ARENA_ALIGN, "one after the other");
     EXPECT(t_dense(a) && t_dense(b) && t_dense(c), "fresh tensors are dense");
     EXPECT(!strcmp(r->a.label[2].name, "b") && r->a.label[2].used == ARENA_ALIGN, "the label is kept");
-    room_close(r);
+    fixture_close(r);
 }
 
 static void empty_and_scalar(void)
 {
-    Room   *r = room_open();
+    Fixture   *r = fixture_open();
     Tensor  e = t2(&r->a, "e", F32, 0, 7), s = t_wrap(r->bytes, F64, 0, NULL);
     EXPECT(t_has(e) && t_count(e) == 0 && t_bytes(e) == 0 && t_dense(e) && e.s[0] == 7, "%s", t_fmt(e));
     EXPECT(s.rank == 0 && t_count(s) == 1 && t_bytes(s) == 8 && t_dense(s), "%s", t_fmt(s));
     EXPECT(t_count(t_rows(e, 0, 0)) == 0, "an empty slice of nothing");
-    EXPECT(r->a.used == 0 && !r->sticky, "nothing takes no room");
-    room_close(r);
+    EXPECT(r->a.used == 0 && !r->sticky, "an empty tensor takes no memory");
+    fixture_close(r);
 }
 
 static void slices(void)
 {
-    Room  *r = room_open();
+    Fixture  *r = fixture_open();
     Tensor t = grid(&r->a, 6, 8), rows = t_rows(t, 2, 3), cols = t_cols(t, 3, 4), both = t_cols(rows, 1, 2);
     EXPECT(at(rows, 0, 0, 0) == 20 && at(rows, 2, 7, 0) == 47 && t_dense(rows), "%s", t_fmt(rows));
     EXPECT(at(cols, 0, 0, 0) == 3 && at(cols, 5, 3, 0) == 56 && !t_dense(cols), "%s", t_fmt(cols));
@@ -71,12 +71,12 @@ static void slices(void)
     EXPECT(t_dense(t_cols(t, 0, 8)) && t_count(t_rows(t, 6, 0)) == 0, "whole and empty slices");
     EXPECT(at(t_at(cols, 4), 2, 0, 0) == 45 && t_at(cols, 4).rank == 1, "one row of a slice");
     EXPECT(t_at(t_at(t, 5), 7).rank == 0 && at(t_at(t_at(t, 5), 7), 0, 0, 0) == 57, "down to one element");
-    room_close(r);
+    fixture_close(r);
 }
 
 static void heads_and_shapes(void)
 {
-    Room  *r = room_open();
+    Fixture  *r = fixture_open();
     Tensor t = grid(&r->a, 4, 9), q = t_heads(t, 0, 2, 3), k = t_heads(t, 6, 1, 3);
     EXPECT(q.rank == 3 && q.n[1] == 2 && q.n[2] == 3 && at(q, 3, 1, 2) == 35 && !t_dense(q), "%s", t_fmt(q));
     EXPECT(at(k, 2, 0, 1) == 27, "%s: `from` counts columns", t_fmt(k));
@@ -85,7 +85,7 @@ static void heads_and_shapes(void)
     EXPECT(!t_same(t, t_wrap(t.data, F32, 2, t.n)) && t_same(t, t_wrap(NULL, I32, 2, t.n)), "dtype counts");
     EXPECT(!strcmp(t_fmt(q), "i32(4, 2, 3)"), "%s", t_fmt(q));
     EXPECT(strcmp(t_fmt(q), t_fmt(t)), "two in one message");
-    room_close(r);
+    fixture_close(r);
 }
 
 static void absent_stays_absent(void)
@@ -99,10 +99,10 @@ static void absent_stays_absent(void)
 
 static void full_arena_sticks(void)
 {
-    Room  *r = room_open();
+    Fixture  *r = fixture_open();
     Tensor t = t2(&r->a, "huge", F32, 1 << 10, 1 << 10);
     EXPECT(r->sticky == E_FIT && t.data == r->bytes && strstr(status_text(), "huge"), "%s", status_text());
-    room_close(r);
+    fixture_close(r);
 }
 
 /* A bug() must abort; run the guilty call in a child, its message thrown away. */
@@ -134,7 +134,7 @@ static void rank_too_high(Tensor t)      { t_wrap(t.data, F32, MAXDIM + 1, t.n);
 
 static void misuse_aborts(void)
 {
-    Room  *r = room_open();
+    Fixture  *r = fixture_open();
     Tensor t = grid(&r->a, 4, 6);
     static const struct { const char *name; void (*f)(Tensor); } calls[] = {
 #define CALL(f) { #f, f }
@@ -145,7 +145,7 @@ static void misuse_aborts(void)
     };
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
         EXPECT(aborts(calls[i].f, t), "%s", calls[i].name);
-    room_close(r);
+    fixture_close(r);
 }
 
 int main(void)

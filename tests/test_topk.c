@@ -1,10 +1,10 @@
-/* tests/test_topk.c -- the K largest of a row: every way of choosing them against a plain sort. */
+/* tests/test_topk.c -- the K largest of a row: every implementation against a plain sort. */
 #include "numlab.h"
 #include "ops/cpu/topk.h"
 
 enum { WIDEST = 300 };
 
-static const float *row_;                      /* what by_rank looks at: larger first, then by place */
+static const float *row_;                      /* by_rank compares its values: larger first, then by index */
 static int by_rank(const void *a, const void *b)
 {
     int32_t i = *(const int32_t *)a, j = *(const int32_t *)b;
@@ -14,7 +14,7 @@ static int by_rank(const void *a, const void *b)
 static void check(TopK *top_k, const char *name, const float *v, int rows, int32_t E, int32_t K)
 {
     static float work[TOPK_ROWS * 4 * (WIDEST + 2 * TOPK_BLOCK)];
-    Desk d[TOPK_ROWS] = { 0 };
+    TopKRow d[TOPK_ROWS] = { 0 };
     for (int r = 0; r < rows; r++) {
         d[r] = topk_desk(work + r * topk_desk_size(E), E);
         for (int64_t e = 0; e < topk_padded(E); e++) d[r].v[e] = e < E ? v[r * E + e] : -INFINITY;

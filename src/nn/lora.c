@@ -137,7 +137,7 @@ Tensor lora_rows_d_a_out(const Pass *c, Tensor dy, const Param *w, const LoraRow
 
 LoraTerm lora_term(Tensor a_out, const Param *w)
 {
-    return w->lora ? (LoraTerm){ .low = a_out, .w = w->lora->part[0].b->shard.w } : (LoraTerm){ 0 };
+    return w->lora ? (LoraTerm){ .low_rank = a_out, .w = w->lora->part[0].b->shard.w } : (LoraTerm){ 0 };
 }
 
 LoraTerm lora_input_term(const Pass *c, Tensor d_a_out, const Param *w)

@@ -1,19 +1,19 @@
-/* ops/adamw.c -- the gradient's norm and the optimizer's step: contract, price, CPU.
+/* ops/adamw.c -- the gradient norm and the optimizer step: contract, cost, CPU.
  *
  *   squares      out += sum of x^2 over all tensors of a list, in double: fixed chunks of a tensor in order,
- *                whatever the number of threads, then tensors in the order of the list; each[cell] = the sum
- *                of one, where these are wanted too, no two in the same cell
+ *                for any number of threads, then tensors in the order of the list; each[cell] = the sum of
+ *                one tensor, with a different cell for each (each may be absent)
  *   adamw        as PyTorch does it, p = the master, or w itself where there is none:
  *                p *= 1 - lr decay        g' = g min(1, max_norm / (sqrt(sumsq) + 1e-6))
  *                m += (1 - beta1) (g' - m)        v = beta2 v + (1 - beta2) g'^2
  *                p -= lr / (1 - beta1^step) * m / (sqrt(v) / sqrt(1 - beta2^step) + eps)       w = p, rounded
- *   set_weight   p = x, w = p, rounded: a start that later steps go on from
+ *   set_weight   p = x, w = p, rounded: sets an initial value
  *
  * All tensors are dense and, but for those of a list, of one shape. w f32 or bf16 (bf16 needs a master), g
  * and x f32, m and v f32 or bf16, rounded to nearest even, out and sumsq one f64, each a vector of them. A
- * master is f32, or i16 beside a bf16 w: the rest that w lacks of it (bits_join). w is p rounded by bits_near
- * in both cases, so that both take the same steps, bit for bit. Gradients are not clipped when sumsq is
- * absent or max_norm is 0; a norm that is not finite is for the caller to look at before the step. */
+ * master is f32, or i16 with a bf16 w: the 16 low bits that w lacks (bits_join). w is p rounded by bits_near
+ * in both cases, so that both take bit-equal steps. Gradients are not clipped when sumsq is
+ * absent or max_norm is 0; the caller checks for a norm that is not finite. */
 #include "ops/cpu/cpu_rows.h"
 
 static bool is_sum(Tensor t) { return t.dtype == F64 && t_count(t) == 1; }
@@ -39,8 +39,8 @@ static bool same_shape(Tensor t, Tensor w)
 }
 static bool alike(Tensor t, Tensor w) { return is_float(t) && same_shape(t, w); }
 
-/* w with what keeps the rest of it. */
-static bool is_pair(Tensor w, Tensor master)
+/* A bf16 w with its 16 low bits as master. */
+static bool is_split_master(Tensor w, Tensor master)
 {
     if (!t_has(master)) return w.dtype == F32 && t_dense(w);
     bool split = master.dtype == I16 && w.dtype == BF16;
@@ -50,7 +50,7 @@ static bool is_pair(Tensor w, Tensor master)
 Cost adamw_cost(Backend *be, Tensor w, Tensor master, Tensor m, Tensor v, Tensor g, Tensor sumsq, AdamW h)
 {
     Tensor p = t_has(master) ? master : w;
-    REQUIRE(is_pair(w, master) && alike(m, w) && alike(v, w) && alike(g, w) && g.dtype == F32,
+    REQUIRE(is_split_master(w, master) && alike(m, w) && alike(v, w) && alike(g, w) && g.dtype == F32,
             "adamw: w %s master %s m %s v %s g %s", t_fmt(w), t_fmt(master), t_fmt(m), t_fmt(v), t_fmt(g));
     REQUIRE(h.step >= 1 && (!t_has(sumsq) || is_sum(sumsq)),
             "adamw: step %lld sumsq %s", (long long)h.step, t_fmt(sumsq));
@@ -62,8 +62,8 @@ Cost adamw_cost(Backend *be, Tensor w, Tensor master, Tensor m, Tensor v, Tensor
 
 Cost set_weight_cost(Backend *be, Tensor w, Tensor master, Tensor x)
 {
-    REQUIRE(is_pair(w, master) && alike(x, w) && x.dtype == F32, "set_weight: w %s master %s x %s", t_fmt(w),
-            t_fmt(master), t_fmt(x));
+    REQUIRE(is_split_master(w, master) && alike(x, w) && x.dtype == F32,
+            "set_weight: w %s master %s x %s", t_fmt(w), t_fmt(master), t_fmt(x));
     int64_t kept = t_has(master) && master.data != x.data ? t_bytes(master) : 0;
     return (Cost){ .rd = t_bytes(x), .wr = t_bytes(w) + kept };
 }
@@ -98,7 +98,7 @@ void cpu_squares(Backend *be, Tensor out, Tensor each, const Addends *list)
     }
 }
 
-/* A step's factors, worked out once in double. */
+/* A step's factors, computed once in double. */
 typedef struct Factors { float shrink, clip, in1, keep2, in2, root, eps, step; } Factors;
 
 static Factors factors(AdamW h, Tensor sumsq)
@@ -128,7 +128,7 @@ static HOT void adam(float *restrict p, float *restrict m, float *restrict v, co
     }
 }
 
-/* Elements at .. at+n-1 of a dense tensor as floats, and back; an f32 tensor is worked on in place. */
+/* Elements at .. at+n-1 of a dense tensor as floats, and back; an f32 tensor is used in place. */
 static float *piece_open(Tensor t, int64_t at, int64_t n, float *buf)
 {
     if (t.dtype == F32) return (float *)t.data + at;
@@ -161,7 +161,7 @@ static HOT void round_off(uint16_t *restrict w, float *restrict p, int64_t n)
     for (int64_t i = 0; i < n; i++) io[i] = bits_quiet(io[i]), w[i] = bits_near(io[i]);
 }
 
-/* The same of what w and its master say together. */
+/* The same for p, from w and its master. */
 static float *master_open(Tensor w, Tensor master, int64_t at, int64_t n, float *buf)
 {
     if (!t_has(master)) return (float *)w.data + at;

@@ -1,4 +1,4 @@
-/* ops/attention.c -- softmax attention within the segments of a flat stream: contract, price, CPU.
+/* ops/attention.c -- softmax attention within the segments of a flat stream: contract, cost, CPU.
  *
  *   o[t,h,:] = sum over keys j of exp(scale q[t,h,:].k[j,g,:] - lse[h,t]) v[j,g,:],    g = h / (Hq / Hkv)
  *
@@ -6,19 +6,20 @@
  * delta (Hq, T) are f32. The keys of row t are the rows of its segment, under seg.causal those up to t
  * itself. Rows outside all segments (before starts[0], from starts[n] on) get o = 0, lse = 0, zero gradients.
  *
- * S = T unless seg.kv_starts says where else keys lie: a segment's queries are the last rows of a longer
- * list (in a cache, or gathered from other ranks). Then query j of nq sees, under seg.causal, keys up to
- * nk - nq + j of nk, so nk >= nq; without a mask nk >= 1. For backward, segments that are neighbours may
- * share keys if they begin with the same one; others keep apart, in ascending order.
+ * S = T unless seg.kv_starts gives the rows of the keys: a segment's queries are then the last rows of a
+ * longer sequence (in a KV cache, or gathered from other ranks). Then query j of nq sees, under seg.causal,
+ * keys up to nk - nq + j of nk, so nk >= nq; without a mask nk >= 1. For backward, neighbouring segments may
+ * share keys if they begin with the same key; other segments have disjoint keys in ascending order.
  *
  * Backward overwrites dq, dk and dv, with 0 where no query sees a key. lse and o may be those of a softmax
  * over more keys than are here: the gradients of all its parts then add up. delta[h,t] =
- * dout[t,h,:].o[t,h,:] is scratch that it fills.
+ * dout[t,h,:].o[t,h,:] is scratch that backward fills.
  *
  * No T x T matrix exists: tiles pass through each thread's own workspace. A task stacks the query heads that
- * share a key head (up to ROWS rows of queries) and meets the keys BK at a time. Storage is f32 or bf16,
- * arithmetic f32; backward forms the scores again (priced as extra). No two tasks write to the same place,
- * and each element is summed over ascending keys or query blocks: equal bits on any number of threads. */
+ * share a key head (up to ROWS rows of queries) and walks the keys BK at a time. Storage is f32 or bf16,
+ * arithmetic f32; backward recomputes the scores (counted as Cost.extra). No two tasks write to the same
+ * place, and each element is summed over ascending keys or query blocks: equal bits on any number of
+ * threads. */
 #include "ops/cpu/tile.h"
 
 #include <limits.h>
@@ -84,9 +85,9 @@ static char *head_ptr(Tensor t, int64_t head, int64_t row)
 }
 
 /* Rows row .. row + rows - 1 of one head. */
-static Source head_rows(Tensor t, int64_t head, int64_t row, int64_t rows)
+static TileSource head_rows(Tensor t, int64_t head, int64_t row, int64_t rows)
 {
-    return (Source){ head_ptr(t, head, row), t.s[0], rows, t.n[2], (DType)t.dtype };
+    return (TileSource){ head_ptr(t, head, row), t.s[0], rows, t.n[2], (DType)t.dtype };
 }
 
 static void head_write(Tensor t, int64_t head, int64_t row, const float *src, int64_t ld, int64_t rows)
@@ -118,10 +119,10 @@ INLINE int64_t visible(int64_t cols, bool causal, int64_t t, int64_t k0)
 /* Work lists live in the shared workspace, longest segments first so that dynamic scheduling ends evenly.
  * A list is cut over rows alone; its tasks run once per head. */
 typedef struct Task {
-    int32_t q0, q1, k0, k1;   /* its queries and keys */
-    int32_t ahead;            /* forward: from a query's row to that of the last key it sees under a mask */
-    int32_t first, last;      /* backward: segments whose queries they are, the last included */
-    bool    dq, dkv;          /* what backward wants of it */
+    int32_t q0, q1, k0, k1;   /* the task's queries and keys */
+    int32_t ahead;            /* forward: distance from a query's row to its last visible key */
+    int32_t first, last;      /* backward: first and last segment of the queries */
+    bool    dq, dkv;          /* which gradients backward computes */
 } Task;
 
 static void add_task(Backend *be, int64_t *count, Task t)
@@ -132,8 +133,8 @@ static void add_task(Backend *be, int64_t *count, Task t)
 
 /* ---- forward ---- */
 
-/* Scores s become exp(s - max), unseen ones 0; max, sum and the output o so far follow. Row r is of head
- * r / n and sees keys up to q0 + r % n. */
+/* Turns scores s into exp(s - max), masked ones into 0, and rescales max, sum and the output o so far. Row r
+ * is of head r / n and sees keys up to q0 + r % n. */
 HOT static void softmax_tile(float *s, float *max, float *sum, float *o, int64_t rows, int64_t n,
                              int64_t cols, int64_t W, bool causal, int64_t q0, int64_t k0)
 {
@@ -253,7 +254,7 @@ HOT static void delta_rows(Tensor delta, Tensor dout, Tensor o, int64_t t)
 }
 
 /* Scores s and products ds = dout.v become probabilities and gradients of the unscaled scores; the padding of
- * the columns becomes 0, for its rows in dk and dv belong to other keys. */
+ * the columns becomes 0, because its rows in dk and dv belong to other keys. */
 HOT static void gradient_tile(float *s, float *ds, const float *lse, const float *delta, int64_t rows,
                               int64_t n, int64_t cols, bool causal, int64_t q0, int64_t k0)
 {
@@ -269,12 +270,12 @@ HOT static void gradient_tile(float *s, float *ds, const float *lse, const float
 
 typedef struct Grads { Tensor dq, dk, dv, delta, dout, lse, q, k, v; Segments seg; float scale; } Grads;
 
-/* The places of a task's tiles in a thread's workspace. */
-typedef struct Room { float *S, *dS, *Q, *dO, *dQ, *K, *KT, *VT, *dK, *dV; } Room;
+/* A task's tiles in a thread's workspace. */
+typedef struct Tiles { float *S, *dS, *Q, *dO, *dQ, *K, *KT, *VT, *dK, *dV; } Tiles;
 
-static Room room_of(float *ws, int64_t W, int64_t keys)
+static Tiles tiles_of(float *ws, int64_t W, int64_t keys)
 {
-    Room r = { .S = ws };
+    Tiles r = { .S = ws };
     r.dS = r.S + ROWS * BK, r.Q = r.dS + ROWS * BK, r.dO = r.Q + ROWS * W, r.dQ = r.dO + ROWS * W;
     r.K = r.dQ + ROWS * W, r.KT = r.K + BK * W, r.VT = r.KT + BK * W, r.dK = r.VT + BK * W;
     r.dV = r.dK + tile_rows(keys) * W;
@@ -284,7 +285,7 @@ static Room room_of(float *ws, int64_t W, int64_t keys)
 /* Queries q of one segment and key head g with the task's keys up to `end`: dq is summed over the keys, dk
  * and dv over the queries and the query heads that share the key head. q carries the scale, so that dk needs
  * none; dq gets it at last. */
-static void bwd_rows(const Room *m, const Grads *x, Task t, int64_t g, Span q, int64_t end, int64_t ahead)
+static void bwd_rows(const Tiles *m, const Grads *x, Task t, int64_t g, Span q, int64_t end, int64_t ahead)
 {
     int64_t C = x->q.n[2], W = tile_cols(C), group = x->q.n[1] / x->k.n[1], h0 = g * group;
     int64_t step = query_rows(group);
@@ -323,18 +324,20 @@ static void bwd_task(float *ws, const Grads *x, Task t, int64_t g)
 {
     const int32_t *at = x->seg.starts.data;
     int64_t W = tile_cols(x->q.n[2]), n = query_rows(x->q.n[1] / x->k.n[1]), keys = t.k1 - t.k0;
-    Room    m = room_of(ws, W, keys);
+    Tiles    m = tiles_of(ws, W, keys);
     if (t.dkv) memset(m.dK, 0, (size_t)(2 * tile_rows(keys) * W) * sizeof *m.dK);
     for (int32_t i = t.first; i <= t.last; i++) {
-        Span    k = keys_of(x->seg, i), q = { at[i] > t.q0 ? at[i] : t.q0, (int32_t)min_i64(at[i + 1], t.q1) };
+        Span    k = keys_of(x->seg, i);
+        Span    q = { max_int(at[i], t.q0), min_int(at[i + 1], t.q1) };
         int32_t ahead = k.to - at[i + 1], skip = t.k0 - ahead - q.from;
-        if (!t.dq && x->seg.causal && skip > 0) q.from += (int32_t)(skip / n * n);   /* they see none of it */
+        if (!t.dq && x->seg.causal && skip > 0) q.from += (int32_t)(skip / n * n);   /* they see none */
         bwd_rows(&m, x, t, g, q, min_i64(t.k1, k.to), ahead);
     }
     if (t.dkv) head_write(x->dk, g, t.k0, m.dK, W, keys), head_write(x->dv, g, t.k0, m.dV, W, keys);
 }
 
-/* Segments first .. that begin with the same key elsewhere; keys: what they have together. */
+/* The last segment that begins with the same key as `first` in the KV cache; keys: the keys of all of
+ * them. */
 static int64_t sharers(Segments seg, int64_t first, Span *keys)
 {
     int64_t last = first;
@@ -347,9 +350,10 @@ static int64_t sharers(Segments seg, int64_t first, Span *keys)
     return last;
 }
 
-/* Keys that segments first .. last share, with all their queries. If a whole head of it is a fair share of
- * the work, and its sums fit the workspace, that is one task per head and forms its scores once. More is cut
- * twice, by keys for dk and dv and by queries for dq; tiles and order are the same, and so are the bits. */
+/* Cuts the keys that segments first .. last share, with all their queries, into tasks. If a whole head is a
+ * fair share of the work, and its sums fit the workspace, it is one task per head, which computes its scores
+ * once. Otherwise it is cut twice, by keys for dk and dv and by queries for dq; tiles, order and bits are the
+ * same. */
 static void bwd_cut(Backend *be, int64_t *count, const int32_t *at, Task all, int32_t n, bool whole)
 {
     if (whole) {
@@ -373,7 +377,7 @@ static void bwd_cut(Backend *be, int64_t *count, const int32_t *at, Task all, in
 static int64_t bwd_tasks(Backend *be, Segments seg, int64_t G, int32_t n, int64_t W)
 {
     const int32_t *at = seg.starts.data;
-    int64_t count = 0, room = (int64_t)(CPU_OWN / sizeof(float)) - 2 * ROWS * BK - (3 * ROWS + 3 * BK) * W;
+    int64_t count = 0, fit = (int64_t)(CPU_OWN / sizeof(float)) - 2 * ROWS * BK - (3 * ROWS + 3 * BK) * W;
     double  share = 0;
     for (int64_t i = 0; i < seg.n; i++) {
         Span k = keys_of(seg, i);
@@ -386,7 +390,7 @@ static int64_t bwd_tasks(Backend *be, Segments seg, int64_t G, int32_t n, int64_
             last = sharers(seg, i, &k);
             int32_t b = at[i], e = at[last + 1], keys = k.to - k.from;
             if (b == e || keys > longest || keys <= longest / 2) continue;
-            bool whole = (double)(e - b) * keys <= share && 2 * tile_rows(keys) * W <= room;
+            bool whole = (double)(e - b) * keys <= share && 2 * tile_rows(keys) * W <= fit;
             bwd_cut(be, &count, at, (Task){ .q0 = b, .q1 = e, .k0 = k.from, .k1 = k.to, .first = (int32_t)i,
                                             .last = (int32_t)last }, n, whole);
         }

@@ -1,4 +1,4 @@
-/* ops/attention_merge.c -- attention over two sets of keys from attention over each: contract, price, CPU.
+/* ops/attention_merge.c -- attention over two sets of keys from attention over each: contract, cost, CPU.
  *
  *   l = log(exp(lse[h,t]) + exp(part_lse[h,t]))
  *   o[t,h,:] = o[t,h,:] exp(lse[h,t] - l) + part[t,h,:] exp(part_lse[h,t] - l),   lse[h,t] = l

@@ -1,13 +1,13 @@
-/* ops/auxloss.c -- how evenly the experts are used, and the loss made of it: contract, price, CPU.
+/* ops/auxloss.c -- router statistics and the load-balancing loss: contract, cost, CPU.
  *
- * Tokens belong to groups (documents of a packed stream): group (T) i32, -1 = masked, counted nowhere.
+ * Tokens belong to groups (documents of a packed stream): group (T) i32, -1 = masked, not counted.
  *   router_stats   count[g,e] = number of slots of group g routed to e      prob[g,e] = sum of p[t,e]
  *                  zsum = sum of lse^2 over the tokens that count           all overwritten
  *   aux_loss       of all L layers: out[0] = the loss, out[1] = the z-loss sum_l zsum_l / N,
  *                  out[2] = coeff out[0]; coef[l,g,e] = d(out[2]) / d(prob[l,g,e]), for router_bwd
  *
- * Rows (l, g) of the statistics are pooled, and each pool pays E sum_e F_e P_e. N = sum len; F is a constant
- * to the gradient, as selection has none.
+ * Rows (l, g) of the statistics are pooled; the loss of a pool is E sum_e F_e P_e. N = sum len. F is constant
+ * for the gradient, since top-k selection has none.
  *   pooled     one pool of everything            F = count / (L N)    P = prob / (L N)    balanced: K
  *   layer      a pool per layer                  F = count / (K N)    P = prob / N        balanced: L
  *   document   a pool per layer and document,    F = count / (K len)  P = prob / len      balanced: L
@@ -15,7 +15,7 @@
  *
  * count, prob (G, E) f32 of one layer, (L, G, E) of all; zsum (1), (L); len (G) f32 tokens per group. With
  * AUX_NONE count and prob may be absent; coef may always be. Probabilities are summed in token order, in
- * double as long as the group stays the same: threads do not change them. */
+ * double as long as the group stays the same: the result does not depend on the number of threads. */
 #include "ops/cpu/cpu_rows.h"
 
 static bool holds(Tensor t, DType d, int64_t n) { return t.dtype == d && t_dense(t) && t_count(t) == n; }
@@ -51,7 +51,7 @@ Cost aux_loss_cost(Backend *be, Tensor out, Tensor coef, Tensor count, Tensor pr
                    .wr    = t_bytes(out) + opt_bytes(coef) };
 }
 
-/* A stripe of expert columns, as wide as a vector: whoever takes it walks all tokens in order. */
+/* A stripe of expert columns, as wide as a vector; its thread walks all tokens in order. */
 enum { STRIPE = 16 };
 
 static HOT void sum_stripe(float *prob, Tensor logits, const float *lse, const int32_t *group, int64_t first,
@@ -98,7 +98,7 @@ void cpu_router_stats(Backend *be, Tensor count, Tensor prob, Tensor zsum, Tenso
     memset(count.data, 0, (size_t)t_bytes(count));
     memset(prob.data, 0, (size_t)t_bytes(prob));
     #pragma omp parallel for schedule(dynamic, 1) if(worth_threads(t_count(logits)))
-    for (int64_t i = -1; i < stripes; i++) {                    /* the counts are one more piece of work */
+    for (int64_t i = -1; i < stripes; i++) {                    /* -1: the counts */
         int64_t first = i * STRIPE, w = E - first < STRIPE ? E - first : STRIPE;
         if (i < 0) count_slots(count, zsum.data, lse.data, idx, group.data);
         else sum_stripe(prob.data, logits, lse.data, group.data, first, (int)w);
@@ -112,7 +112,7 @@ static HOT void sum_rows(double *sum, const float *x, int64_t rows, int64_t E)
         for (int64_t e = 0; e < E; e++) sum[e] += x[r * E + e];
 }
 
-/* One pool of rows: its loss, and in coef (if wanted) the slope of share * coeff * loss. */
+/* One pool of rows: its loss, and in coef (if present) the gradient of share * coeff * loss. */
 typedef struct LossPool { int64_t rows, E; double f_div, p_div, share; } LossPool;
 
 static double pool_loss(LossPool p, float *coef, const float *count, const float *prob, float coeff, double *work)
@@ -146,7 +146,7 @@ void cpu_aux_loss(Backend *be, Tensor out, Tensor coef, Tensor count, Tensor pro
         case AUX_DOCUMENT: p.f_div = (double)K * m, p.p_div = m, p.share = 1.0 / groups; break;
         case AUX_NONE:     break;
         }
-        if (p.p_div > 0.0)                                      /* an empty document pays nothing */
+        if (p.p_div > 0.0)                                      /* an empty document has no loss */
             loss += pool_loss(p, t_has(coef) ? (float *)coef.data + r * E : NULL, (float *)count.data + r * E,
                               (float *)prob.data + r * E, coeff, (double *)cpu_shared(be));
     }

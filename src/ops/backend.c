@@ -1,4 +1,4 @@
-/* ops/backend.c -- the table of devices and what is common to all of them. */
+/* ops/backend.c -- the table of devices, and what all of them share. */
 #include "ops/ops.h"
 
 #include <stdio.h>
@@ -11,7 +11,7 @@ static const Device *const devices[] = {
     &device_cuda,
 #endif
 };
-enum { MACHINES = sizeof devices / sizeof *devices };
+enum { DEVICES = sizeof devices / sizeof *devices };
 
 _Static_assert(OP_N <= LEDGER_OPS, "the ledger has too few rows for the ops");
 
@@ -36,17 +36,17 @@ const char *backend_names(void)
 
 static const Device *find(const char *name)
 {
-    for (int i = 0; i < MACHINES; i++)
+    for (int i = 0; i < DEVICES; i++)
         if (!strcmp(devices[i]->name, name)) return devices[i];
     return NULL;
 }
 
-/* A card has the room to keep its large products large, and its memory is what the logits wait for. */
+/* A GPU has the memory to compute the logits in few, large products. */
 BackendTraits backend_traits(const char *name)
 {
     bool cuda = !strcmp(name, "cuda");
-    return (BackendTraits){ .logits = cuda ? (int64_t)8192 * 151936 : (int64_t)16 << 20, .logits_in_act_dtype = cuda,
-                     .ahead = cuda };
+    return (BackendTraits){ .logits = cuda ? (int64_t)8192 * 151936 : (int64_t)16 << 20, 
+                            .logits_in_act_dtype = cuda, .ahead = cuda };
 }
 
 const char *backend_pick(const char *name)
@@ -180,71 +180,71 @@ Status backend_host_arena_open(Backend *be, Arena *a, const char *name, size_t b
 
 void backend_host_arena_close(Backend *be, Arena *a) { arena_done(be, a, host_unmap(be->device)); }
 
-/* The lanes of a device that may work; a walk that only prepares moves nothing. */
-static const CopyOps *lanes_of(const Backend *be)
+/* NULL while preparing, which copies nothing, and after a sticky error. */
+static const CopyOps *copies_of(const Backend *be)
 {
-    return be->sticky || be->preparing ? NULL : be->device->lanes;
+    return be->sticky || be->preparing ? NULL : be->device->copies;
 }
 
-static void tell_meter(Backend *be, CostSide what, CopyStream lane, int id, size_t bytes)
+static void notify_meter(Backend *be, CostSide what, CopyStream stream, int id, size_t bytes)
 {
     CostListener *m = be->ledger.meter;
-    if (m) m->side(m, what, lane, id, (int64_t)bytes);
+    if (m) m->side(m, what, stream, id, (int64_t)bytes);
 }
 
-static void side_copy(Backend *be, CopyStream lane, void *dst, const void *src, size_t bytes)
+static void copy_async(Backend *be, CopyStream stream, void *dst, const void *src, size_t bytes)
 {
-    const CopyOps *l = lanes_of(be);
-    ledger_host(&be->ledger, lane == COPY_H2D, (int64_t)bytes);
-    tell_meter(be, COST_COPY, lane, 0, bytes);
-    if (l && bytes) l->copy(be, lane, dst, src, bytes);
+    const CopyOps *l = copies_of(be);
+    ledger_host(&be->ledger, stream == COPY_H2D, (int64_t)bytes);
+    notify_meter(be, COST_COPY, stream, 0, bytes);
+    if (l && bytes) l->copy(be, stream, dst, src, bytes);
 }
 
 void backend_copy_d2h(Backend *be, void *host, Tensor src)
 {
-    REQUIRE(t_dense(src), "out: %s has gaps", t_fmt(src));
-    side_copy(be, COPY_D2H, host, src.data, (size_t)t_bytes(src));
+    REQUIRE(t_dense(src), "backend_copy_d2h: %s is not dense", t_fmt(src));
+    copy_async(be, COPY_D2H, host, src.data, (size_t)t_bytes(src));
 }
 
 void backend_copy_h2d(Backend *be, Tensor dst, const void *host)
 {
-    REQUIRE(t_dense(dst), "in: %s has gaps", t_fmt(dst));
-    side_copy(be, COPY_H2D, dst.data, host, (size_t)t_bytes(dst));
+    REQUIRE(t_dense(dst), "backend_copy_h2d: %s is not dense", t_fmt(dst));
+    copy_async(be, COPY_H2D, dst.data, host, (size_t)t_bytes(dst));
 }
 
-void backend_copy_wait_compute(Backend *be, CopyStream lane)
+void backend_copy_wait_compute(Backend *be, CopyStream stream)
 {
-    const CopyOps *l = lanes_of(be);
-    tell_meter(be, COST_BEGIN, lane, 0, 0);
-    if (l && l->begin) l->begin(be, lane);
+    const CopyOps *l = copies_of(be);
+    notify_meter(be, COST_BEGIN, stream, 0, 0);
+    if (l && l->wait_compute) l->wait_compute(be, stream);
 }
 
-void backend_copy_record(Backend *be, CopyStream lane, int id)
+void backend_copy_record(Backend *be, CopyStream stream, int id)
 {
-    const CopyOps *l = lanes_of(be);
-    REQUIRE(id >= 0 && id < COPY_EVENTS, "mark %d", id);
-    tell_meter(be, COST_MARK, lane, id, 0);
-    if (l && l->mark) l->mark(be, lane, id);
+    const CopyOps *l = copies_of(be);
+    REQUIRE(id >= 0 && id < COPY_EVENTS, "copy event %d", id);
+    notify_meter(be, COST_MARK, stream, id, 0);
+    if (l && l->record) l->record(be, stream, id);
 }
 
 void backend_wait_copy(Backend *be, int id)
 {
-    const CopyOps *l = lanes_of(be);
-    REQUIRE(id >= 0 && id < COPY_EVENTS, "mark %d", id);
-    tell_meter(be, COST_WAIT, COPY_H2D, id, 0);
-    if (l && l->wait) l->wait(be, id);
+    const CopyOps *l = copies_of(be);
+    REQUIRE(id >= 0 && id < COPY_EVENTS, "copy event %d", id);
+    notify_meter(be, COST_WAIT, COPY_H2D, id, 0);
+    if (l && l->compute_wait) l->compute_wait(be, id);
 }
 
-void backend_copy_wait(Backend *be, CopyStream lane, int id)
+void backend_copy_wait(Backend *be, CopyStream stream, int id)
 {
-    const CopyOps *l = lanes_of(be);
-    REQUIRE(id >= 0 && id < COPY_EVENTS, "mark %d", id);
-    tell_meter(be, COST_LANE_WAIT, lane, id, 0);
-    if (l && l->side_wait) l->side_wait(be, lane, id);
+    const CopyOps *l = copies_of(be);
+    REQUIRE(id >= 0 && id < COPY_EVENTS, "copy event %d", id);
+    notify_meter(be, COST_LANE_WAIT, stream, id, 0);
+    if (l && l->wait) l->wait(be, stream, id);
 }
 
 void backend_copy_sync(Backend *be)
 {
-    const CopyOps *l = lanes_of(be);
-    if (l && l->drain) l->drain(be);
+    const CopyOps *l = copies_of(be);
+    if (l && l->sync) l->sync(be);
 }

@@ -1,7 +1,8 @@
-/* ops/backend.h -- a device: where its memory comes from, how data moves, which ops it has.
+/* ops/backend.h -- a device and its ops: memory, copies, launches.
  *
- * Launches may be asynchronous and return nothing. The first failure (a launch, a full arena) sticks to
- * the backend, further ops do nothing, and backend_sync, once a step, hands the failure out as a Status. */
+ * Launches may be asynchronous and return nothing. The first failure (a launch, a full arena) is the
+ * backend's sticky error: later ops do nothing, and backend_sync, once a step, returns the failure as a
+ * Status. */
 #ifndef OPS_BACKEND_H
 #define OPS_BACKEND_H
 
@@ -15,43 +16,43 @@ extern "C" {
 typedef struct Backend Backend;
 typedef struct Ops Ops;
 
-/* Copies that run beside the step, one lane each way. */
-typedef enum { COPY_D2H, COPY_H2D, COPY_STREAMS } CopyStream;              /* device to host, host to device */
-enum { COPY_EVENTS = 64, COPY_EVENTS_STATE = 56 };             /* from there on they are the optimizer's */
+/* Copies between device and host that overlap with compute: one stream each way. */
+typedef enum { COPY_D2H, COPY_H2D, COPY_STREAMS } CopyStream;     /* device to host, host to device */
+enum { COPY_EVENTS = 64, COPY_EVENTS_STATE = 56 };           /* from there on: optimizer state */
 
-/* What a device does for the side copies below; where copies end when they return it is copy alone. */
+/* A device's implementation of the copy streams below; a device with synchronous copies sets copy alone. */
 typedef struct CopyOps {
-    void (*copy)(Backend *be, CopyStream lane, void *dst, const void *src, size_t bytes);
-    void (*begin)(Backend *be, CopyStream lane);
-    void (*mark)(Backend *be, CopyStream lane, int id);
-    void (*wait)(Backend *be, int id);
-    void (*side_wait)(Backend *be, CopyStream lane, int id);
-    void (*drain)(Backend *be);
+    void (*copy)(Backend *be, CopyStream stream, void *dst, const void *src, size_t bytes);
+    void (*wait_compute)(Backend *be, CopyStream stream);
+    void (*record)(Backend *be, CopyStream stream, int id);
+    void (*compute_wait)(Backend *be, int id);
+    void (*wait)(Backend *be, CopyStream stream, int id);
+    void (*sync)(Backend *be);
 } CopyOps;
 
 typedef struct Device {
     const char *name;                                         /* "cpu" "cuda" "meta" */
     const Ops  *ops;
-    bool        host_memory;                                  /* tensors may be read and written in place */
+    bool        host_memory;                                  /* host code may access tensors */
     Status (*open)(Backend *be);
     void   (*close)(Backend *be);
     Status (*map)(Backend *be, size_t bytes, void **out);     /* zeroed; arenas only */
     void   (*unmap)(Backend *be, void *p, size_t bytes);
     void   (*upload)(Backend *be, Tensor dst, const void *host);    /* dense dst, same dtype */
-    void   (*fetch)(Backend *be, void *host, Tensor src);     /* the one road from device to host */
-    void   (*pin)(void *p, size_t bytes, bool on);         /* host memory it will copy from often; optional */
-    Status (*sync)(Backend *be);                              /* drain; hand out the sticky error */
-    void   (*describe)(char *out, size_t n);                  /* the device in words, for doctor; optional */
-    void   (*state)(char *out, size_t n);                     /* clocks, power and heat of now; optional */
+    void   (*fetch)(Backend *be, void *host, Tensor src);     /* device to host; waits for the data */
+    void   (*pin)(void *p, size_t bytes, bool on);            /* of host memory; optional */
+    Status (*sync)(Backend *be);                              /* wait for all work; return the sticky error */
+    void   (*describe)(char *out, size_t n);                  /* for `treb doctor`; optional */
+    void   (*state)(char *out, size_t n);                     /* clock, power, temperature; optional */
     void   (*memory)(double *left, double *all);              /* bytes */
     double (*peak)(DType dtype);                        /* FLOP/s by the data sheet; 0 or absent: not known */
-    void   (*ahead)(Backend *be, bool on);      /* while on, uploads go beside the work under way; optional */
-    void   (*join)(Backend *be);                      /* what follows waits for the uploads that went ahead */
-    Status (*prepare)(Backend *be, bool on);     /* while on, ops only get ready for their shapes; optional */
-    void   (*clock)(Backend *be, Part ended);  /* a part's work ends here; absent: ops end when they return */
-    Status (*host_map)(Backend *be, size_t bytes, void **out);   /* as map, of the host; absent: map itself */
+    void   (*ahead)(Backend *be, bool on);      /* while on, uploads overlap with compute; optional */
+    void   (*join)(Backend *be);                      /* later work waits for those uploads */
+    Status (*prepare)(Backend *be, bool on);     /* while on, ops only prepare for their shapes; optional */
+    void   (*clock)(Backend *be, Part ended);  /* end of a part's work; absent: ops are synchronous */
+    Status (*host_map)(Backend *be, size_t bytes, void **out);   /* pinned host memory; absent: map */
     void   (*host_unmap)(Backend *be, void *p, size_t bytes);
-    const CopyOps *lanes;                              /* copies beside the step; absent: they do nothing */
+    const CopyOps *copies;                                    /* absent: copies do nothing */
     double (*memory_used)(void);                              /* see backend_memory_used; optional */
 } Device;
 
@@ -60,30 +61,29 @@ struct Backend {
     const Ops     *ops;
     Ledger         ledger;
     Status         sticky;
-    bool           preparing;       /* ops only get ready for their shapes, ranks say nothing */
-    bool           repeat;          /* equal bits from equal runs are wanted even where that is slower */
-    void          *priv;            /* the device's own */
+    bool           preparing;       /* ops only prepare for their shapes, ranks do not communicate */
+    bool           repeat;          /* deterministic: equal runs give equal bits, even where that is slower */
+    void          *priv;            /* of the device */
 };
 
-/* What suits a device, known by name alone: plans for a card are made where there is none. */
+/* Properties of a device that the planner needs on machines without that device. */
 typedef struct BackendTraits {
-    int64_t logits;                 /* elements of logits that should exist at once */
-    bool    logits_in_act_dtype;          /* in the dtype of the activations instead of f32 */
-    bool    ahead;                  /* it can take in a batch while it computes another */
+    int64_t logits;                 /* elements of logits to materialise at once */
+    bool    logits_in_act_dtype;          /* logits have the dtype of the activations, not f32 */
+    bool    ahead;                  /* the next batch is uploaded while the current one is computed */
 } BackendTraits;
 
 BackendTraits      backend_traits(const char *name);
-MUST Status backend_open(Backend *be, const char *name);     /* not built in: says which there are */
+MUST Status backend_open(Backend *be, const char *name);     /* fails with the list of built-in ones */
 void        backend_close(Backend *be);
 MUST Status backend_sync(Backend *be);
-MUST Status backend_prepare(Backend *be, bool on);           /* see Device.prepare; only where it */
-bool        backend_prepares(const Backend *be);             /* is true */
+MUST Status backend_prepare(Backend *be, bool on);           /* see Device.prepare; only where */
+bool        backend_prepares(const Backend *be);             /* this is true */
 void        backend_upload(Backend *be, Tensor dst, const void *host);
 void        backend_fetch(Backend *be, void *host, Tensor src);          /* meta: zeros */
-const char *backend_pick(const char *name);                 /* "auto": cuda where there is a card, else cpu */
-MUST Status backend_check(const char *name);             /* it is in this build and there is such a device */
-/* Its Device.pin, for whoever fills the memory without knowing the device; NULL: it is all the same to
- * it. */
+const char *backend_pick(const char *name);                 /* "auto": cuda where there is a GPU, else cpu */
+MUST Status backend_check(const char *name);             /* it is built in and the device exists */
+/* Device.pin by name, for code that fills host memory without a backend; NULL: pinning is not needed. */
 void      (*backend_pin(const char *name))(void *p, size_t bytes, bool on);
 void        backend_memory(const char *name, double *left, double *all);
 /* Bytes in use as the system measures them: on a CPU the largest resident set of this process so far (VmHWM),
@@ -91,27 +91,28 @@ void        backend_memory(const char *name, double *left, double *all);
 double      backend_memory_used(const char *name);
 const char *backend_names(void);                             /* "cpu meta", for messages */
 
-/* The device behind a device of this build in words, or why it is not there. */
+/* Describes the device, or why it is not available. */
 void        backend_describe(const char *name, char *out, size_t n);
 
-/* Map memory of the backend's device and open an arena over it. */
+/* Maps memory of the device and opens an arena over it. */
 MUST Status backend_arena_open(Backend *be, Arena *a, const char *name, size_t bytes);
 void        backend_arena_close(Backend *be, Arena *a);
 
-/* The same in host memory that side copies run fast to and from. Host code may read and write it unless the
- * device is meta; a copy under way is waited for with backend_copy_sync. */
+/* The same in host memory that is pinned for the copy streams. Host code may access it unless the device is
+ * meta, after backend_copy_sync has waited for copies under way. */
 MUST Status backend_host_arena_open(Backend *be, Arena *a, const char *name, size_t bytes);
 void        backend_host_arena_close(Backend *be, Arena *a);
 
-/* CopyStream copies: queued on their lane, which keeps its order and waits for nothing but what it is told to; the
- * host waits for none of them. src and dst are dense. An unset mark holds nobody. */
+/* Asynchronous copies. A copy stream runs its copies in order and waits only for what the calls below name;
+ * the host does not wait. src and dst are dense. Waiting for an event that was never recorded does not
+ * wait. */
 void        backend_copy_d2h(Backend *be, void *host, Tensor src);
 void        backend_copy_h2d(Backend *be, Tensor dst, const void *host);
-void        backend_copy_wait_compute(Backend *be, CopyStream lane);     /* what follows on it waits for the step so far */
-void        backend_copy_record(Backend *be, CopyStream lane, int id);    /* after what it has so far; below COPY_EVENTS */
-void        backend_wait_copy(Backend *be, int id);               /* what follows in the step waits for the mark */
-void        backend_copy_wait(Backend *be, CopyStream lane, int id);            /* what follows on the lane does */
-void        backend_copy_sync(Backend *be);                 /* the host waits for both lanes */
+void        backend_copy_wait_compute(Backend *be, CopyStream stream);    /* copies wait for compute so far */
+void        backend_copy_record(Backend *be, CopyStream stream, int id);   /* event after the copies so far */
+void        backend_wait_copy(Backend *be, int id);          /* later compute waits for the event */
+void        backend_copy_wait(Backend *be, CopyStream stream, int id);   /* later copies of the stream wait */
+void        backend_copy_sync(Backend *be);                 /* the host waits for both copies */
 
 extern const Device device_cpu, device_meta, device_cuda;
 

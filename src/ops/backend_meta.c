@@ -1,7 +1,7 @@
-/* ops/backend_meta.c -- the device with nothing behind it: same prices, same arenas, no data.
+/* ops/backend_meta.c -- the device of dry runs: same costs, same arenas, no data.
  *
- * Its memory is address space that may not be touched: pointer arithmetic works as on a real device, and a
- * read or write faults on the guilty line. Ops are empty, since the price was charged on the way in. */
+ * Its memory is inaccessible address space: pointer arithmetic works as on a real device, and a read or write
+ * faults. Ops are empty, since op_<name> has charged the ledger. */
 #include "ops/ops.h"
 
 #include <errno.h>

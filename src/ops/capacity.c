@@ -1,10 +1,11 @@
-/* ops/capacity.c -- experts that take only so many rows: contract, price, CPU.
+/* ops/capacity.c -- experts with a limited number of rows: contract, cost, CPU.
  *
  *   moe_drop   kept = idx, but of the slots of an expert only the `capacity` with the largest weight stay,
- *              the first among equals; the others are -1. offsets and src are sort_by_expert's of the same idx.
- *   moe_pad    every expert gets room for exactly `capacity` rows: expert e's begin at e capacity, so that
- *              nobody has to be told how many there are. offsets, rows and src are sort_by_expert's; out becomes
- *              the new offsets, rows is changed in place, to[r] = the slot in row r, -1 where there is none.
+ *              the first among equals; the others become -1. offsets and src are sort_by_expert's of the same
+ *              idx.
+ *   moe_pad    pads every expert to exactly `capacity` rows: expert e's rows begin at e capacity, so that
+ *              ranks need not exchange counts. offsets, rows and src are sort_by_expert's; out becomes the
+ *              new offsets, rows is changed in place, to[r] = the slot in row r, -1 in padding rows.
  *
  * kept, idx, rows (T, K) i32, weight (T, K) f32; offsets, out (E + 1) i32; src (T K) i32; to (E capacity)
  * i32. No expert has more than `capacity` rows when moe_pad is called. Weights are compared by their bits,
@@ -26,7 +27,7 @@ Cost moe_drop_cost(Backend *be, Tensor kept, Tensor idx, Tensor weight, Tensor o
     return (Cost){ .rd = t_bytes(idx) + t_bytes(weight) + t_bytes(src), .wr = t_bytes(kept) };
 }
 
-/* The better slot has the smaller rank: weight downwards, then slot upwards. */
+/* A slot with a higher priority has the smaller rank: by falling weight, then rising slot. */
 static uint64_t rank_of(const float *weight, int32_t slot)
 {
     uint32_t bits;
@@ -76,7 +77,7 @@ void cpu_moe_pad(Backend *be, Tensor out, Tensor rows, Tensor to, Tensor offsets
     int32_t       *o = out.data, *t = to.data;
     for (int64_t e = 0; e < E; e++) {
         o[e] = (int32_t)(e * capacity);
-        REQUIRE(off[e + 1] - off[e] <= capacity, "moe_pad: expert %lld has %d rows, room for %lld",
+        REQUIRE(off[e + 1] - off[e] <= capacity, "moe_pad: expert %lld has %d rows, capacity %lld",
                 (long long)e, off[e + 1] - off[e], (long long)capacity);
         for (int64_t j = 0; j < capacity; j++) {
             int32_t s = off[e] + j < off[e + 1] ? slot[off[e] + j] : -1;

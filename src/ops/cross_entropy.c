@@ -1,9 +1,10 @@
-/* ops/cross_entropy.c -- softmax cross entropy over the vocabulary: contract, price, CPU.
+/* ops/cross_entropy.c -- softmax cross entropy over the vocabulary: contract, cost, CPU.
  *
  * The vocabulary may be cut into slices of consecutive ids, one a rank; whole, it is one slice.
  *
- *   part[i]  = of a slice whose columns are the ids from, from + 1, ...: the maximum of logits[i,:], the sum
- *              of exp(logits[i,:] - maximum), and logits[i, labels[i] - from] or NaN where it is of another
+ *   part[i]  = for a slice whose columns are the ids from, from + 1, ...: the maximum of logits[i,:], the sum
+ *              of exp(logits[i,:] - maximum), and logits[i, labels[i] - from], or NaN if the label is in
+ *              another slice
  *   lse[i]   = logsumexp of row i over all slices, from their parts                              (ce_join)
  *   loss    += scale * sum over rows with labels[i] >= 0 of (lse[i] - logit of labels[i])
  *   each[i]  = lse[i] - logit of labels[i], 0 where labels[i] < 0
@@ -11,9 +12,9 @@
  *
  * logits (n, V) f32 or bf16, of which V may be 0; labels (n) i32; part (n, 3) f64, parts (slices * n, 3) by
  * slice; lse and each (n, 1) f32, loss one f64 that adds up over calls: each and loss may be absent; dlogits
- * (n, V) f32 or bf16, and may alias logits of its own dtype. A label that is of no slice makes the loss NaN.
+ * (n, V) f32 or bf16, and may alias logits of its own dtype. A label outside all slices makes the loss NaN.
  * Exponentials are f32, summed in 32 lanes over short pieces and in double across pieces, then over lanes and
- * across slices, in their order; the loss is a double, in row order: threads do not change it. */
+ * across slices, in their order; the loss is a double, in row order: independent of the number of threads. */
 #include "ops/cpu/cpu_rows.h"
 
 #include <float.h>
@@ -60,7 +61,7 @@ Cost ce_bwd_cost(Backend *be, Tensor dlogits, Tensor logits, Tensor lse, Tensor 
                    .wr    = t_bytes(dlogits) };
 }
 
-/* Rows are walked in pieces that stay in the nearest cache, so a row comes from memory once. */
+/* Rows are walked in pieces that stay in L1, so a row is read from memory once. */
 static const float *piece_read(Tensor t, int64_t row, int64_t col, int64_t n, float *buf)
 {
     if (t.dtype == F32) return (const float *)row_ptr(t, row) + col;
@@ -68,9 +69,9 @@ static const float *piece_read(Tensor t, int64_t row, int64_t col, int64_t n, fl
     return buf;
 }
 
-/* Of the pieces so far: the maximum, and by lanes the sums of exp(z - ref). Summing against the maximum of
- * the first piece spares a pass over the others; where one rises too far above it, it takes the reference up
- * and is read again. */
+/* State of the pieces so far: the maximum, and per lane the sum of exp(z - ref). Using the maximum of the
+ * first piece as ref saves a pass over the others; a piece that rises too far above ref raises it and is read
+ * again. */
 enum { LANES = 32 };                           /* fixed, so that bits do not depend on the vector width */
 static const float HEADROOM = 20.0f;
 typedef struct Tally { float max, ref; double sum[LANES]; } Tally;
@@ -183,7 +184,7 @@ static HOT void softmax_scaled(float *d, const float *z, float lse, float scale,
     for (int64_t i = 0; i < n; i++) d[i] = scale * fast_exp(z[i] - lse);
 }
 
-/* label: the column it is in, or one that the slice has not. */
+/* label: its column in the slice, or one outside of it. */
 static void row_gradient(Tensor dlogits, Tensor logits, int64_t row, float lse, int64_t label, float scale)
 {
     float   in[PIECE], out[PIECE];

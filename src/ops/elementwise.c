@@ -1,9 +1,9 @@
-/* ops/elementwise.c -- fill, copy, add, mix: contract, price, CPU.
+/* ops/elementwise.c -- fill, copy, add, mix: contract, cost, CPU.
  *
  *   fill   y[i] = value            f32, bf16, f64, or i32 (the value cut to an integer)
  *   copy   y[i] = x[i]             f32 and bf16 in any pairing, i32 to i32
  *   add    y[i] = a[i] + b[i]      f32 and bf16 in any mixture; y may alias a or b
- *   mix    y[i] = ca a[i] + cb b[i]      dense f32; y may alias a or b; a factor of 0 leaves its side unread
+ *   mix    y[i] = ca a[i] + cb b[i]      dense f32; y may alias a or b; an operand with factor 0 is not read
  *
  * Ranks 1 to 3, equal extents, rows may have gaps. Sums are f32, rounded once into y. */
 #include "ops/cpu/cpu_rows.h"

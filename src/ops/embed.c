@@ -1,11 +1,11 @@
-/* ops/embed.c -- rows of a table by token id: contract, price, CPU.
+/* ops/embed.c -- rows of a table by token id: contract, cost, CPU.
  *
  *   y[t] = table[ids[t]]                     dtable[ids[t]] += dy[t]
  *   slice_ids   y[t] = ids[t] - from where from <= ids[t] < from + n, else -1: ids of a slice of the table
  *
  * y, dy (T, D) and table (V, D) are f32 or bf16 each; dtable (V, D) f32 adds; ids (T) i32. Id -1 writes a
  * zero row and gets no gradient, nor does id == skip (the padding token; -1 = none). Gradients add in token
- * order whatever the number of threads: they share out the columns, not the tokens. */
+ * order for any number of threads: threads split the columns, not the tokens. */
 #include "ops/cpu/cpu_rows.h"
 
 static bool is_ids(Tensor t, int64_t n) { return t.rank == 1 && t.n[0] == n && t.dtype == I32; }

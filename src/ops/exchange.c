@@ -1,19 +1,24 @@
-/* ops/exchange.c -- what ranks need to know to send rows to each other's experts: contract, price, CPU.
+/* ops/exchange.c -- bookkeeping of expert dispatch: routing tags, owner masks, row numbers. Contract, cost,
+ * CPU.
  *
- * A tag is what travels beside a row: for each of its K slots a key and the bits of its gate. A key names the
- * expert and who asks, key = expert * times + plus, or is negative: then the slot has no expert.
+ * A tag travels with each row: for each of its K slots a key and the bits of its gate. key = expert * times +
+ * plus names the expert and the slot's origin; a negative key is a slot without an expert.
  *
- *   moe_pack      meta[t] = keys of idx[t,:], then weight[t,:]; a slot with idx < 0 gets key -1
- *   moe_unpack    key = the keys of meta less base, gate = its gates (gate may be absent)
- *   expert_owner_mask     Experts are spread over members in groups of `wide`: keys unit i .. unit (i+1) - 1 are of
- *                 members wide i .. wide (i+1) - 1, and blocks of `block` members from member `from` on are G
- *                 places. hit[t,g] = g if a slot of row t is of a member of place g, else -1.
- *   moe_regroup   rows that came by source and within one by expert, count[s,e] of them, change to by expert
- *                 and within one by source: rows[i] = new row of the i-th that came; expert e's begin at
- *                 offsets[e]. rows may be longer than the counts' sum: what is past it stays.
- *   expand_etp_rows    out[t, k P + p] = rows[t,k] + p stride, or -1 where rows[t,k] < 0
+ *   moe_pack            meta[t] = the keys of idx[t,:], then weight[t,:]; a slot with idx < 0 gets key -1
+ *   moe_unpack          key = the keys of meta minus base, gate = the gates of meta (gate may be absent)
+ *   expert_owner_mask   which destinations a row goes to. Members (ranks of the expert group) own keys: `etp`
+ *                       consecutive members, a tensor-parallel group of experts, own `keys` consecutive keys,
+ *                       so key v belongs to members v / keys * etp .. v / keys * etp + etp - 1. Destination g
+ *                       is members first + g members .. first + (g + 1) members - 1, for g < G. mask[t,g] = g
+ *                       if a slot of row t belongs to a member of destination g, else -1.
+ *   moe_regroup         received rows are ordered by source, then expert, count[s,e] of them; rows[i] =
+ *                       position of the i-th received row in the order by expert, then source. Expert e's
+ *                       rows begin at offsets[e]. Entries of rows beyond the sum of the counts are not
+ *                       written.
+ *   expand_etp_rows     each of P tensor-parallel members of an expert has its own copy of a row, `stride`
+ *                       rows apart: out[t, k P + p] = rows[t,k] + p stride, or -1 where rows[t,k] < 0
  *
- * meta (T, 2K); key, idx (T, K); hit (T, G); count (S, E); offsets (E + 1); rows (T, K); out (T, K P): dense
+ * meta (T, 2K); key, idx (T, K); mask (T, G); count (S, E); offsets (E + 1); rows (T, K); out (T, K P): dense
  * i32. gate, weight (T, K): dense f32. */
 #include "ops/cpu/cpu_rows.h"
 
@@ -61,27 +66,28 @@ void cpu_moe_unpack(Backend *be, Tensor key, Tensor gate, Tensor meta, int64_t b
     }
 }
 
-Cost expert_owner_mask_cost(Backend *be, Tensor hit, Tensor key, int64_t unit, int64_t wide, int64_t from,
-                    int64_t block)
+Cost expert_owner_mask_cost(Backend *be, Tensor mask, Tensor key, int64_t keys, int64_t etp, int64_t first,
+                            int64_t members)
 {
-    REQUIRE(dense2(key, I32, key.n[0], key.n[1]) && dense2(hit, I32, key.n[0], hit.n[1]) && unit >= 1 &&
-            wide >= 1 && from >= 0 && block >= 1, "expert_owner_mask: hit %s key %s", t_fmt(hit), t_fmt(key));
-    return (Cost){ .rd = t_bytes(key), .wr = t_bytes(hit) };
+    REQUIRE(dense2(key, I32, key.n[0], key.n[1]) && dense2(mask, I32, key.n[0], mask.n[1]) && keys >= 1 &&
+            etp >= 1 && first >= 0 && members >= 1,
+            "expert_owner_mask: mask %s key %s", t_fmt(mask), t_fmt(key));
+    return (Cost){ .rd = t_bytes(key), .wr = t_bytes(mask) };
 }
 
-void cpu_expert_owner_mask(Backend *be, Tensor hit, Tensor key, int64_t unit, int64_t wide, int64_t from,
-                   int64_t block)
+void cpu_expert_owner_mask(Backend *be, Tensor mask, Tensor key, int64_t keys, int64_t etp, int64_t first,
+                           int64_t members)
 {
-    int64_t A = key.n[0], K = key.n[1], G = hit.n[1];
+    int64_t A = key.n[0], K = key.n[1], G = mask.n[1];
     #pragma omp parallel for schedule(static) if(worth_threads(A * (K + G)))
     for (int64_t a = 0; a < A; a++) {
         const int32_t *v = (const int32_t *)key.data + a * K;
-        int32_t       *h = (int32_t *)hit.data + a * G;
-        for (int64_t g = 0; g < G; g++) h[g] = -1;
+        int32_t       *out = (int32_t *)mask.data + a * G;
+        for (int64_t g = 0; g < G; g++) out[g] = -1;
         for (int64_t k = 0; k < K; k++) {
-            int64_t first = v[k] < 0 ? 0 : v[k] / unit * wide, last = v[k] < 0 ? 0 : first + wide;
-            for (int64_t m = first < from ? from : first; m < last && (m - from) / block < G; m++)
-                h[(m - from) / block] = (int32_t)((m - from) / block);
+            int64_t from = v[k] < 0 ? 0 : v[k] / keys * etp, to = v[k] < 0 ? 0 : from + etp;
+            for (int64_t m = max_i64(from, first); m < to && (m - first) / members < G; m++)
+                out[(m - first) / members] = (int32_t)((m - first) / members);
         }
     }
 }
@@ -96,7 +102,7 @@ Cost moe_regroup_cost(Backend *be, Tensor offsets, Tensor rows, Tensor count)
 
 void cpu_moe_regroup(Backend *be, Tensor offsets, Tensor rows, Tensor count)
 {
-    int64_t        S = count.n[0], E = count.n[1], room = t_count(rows), i = 0;
+    int64_t        S = count.n[0], E = count.n[1], capacity = t_count(rows), i = 0;
     const int32_t *n = count.data;
     int32_t       *off = offsets.data, *to = rows.data, *next = (int32_t *)cpu_shared(be), total = 0;
     for (int64_t e = 0; e < E; e++) {
@@ -104,7 +110,7 @@ void cpu_moe_regroup(Backend *be, Tensor offsets, Tensor rows, Tensor count)
         for (int64_t s = 0; s < S; s++) next[s * E + e] = total, total += n[s * E + e];
     }
     off[E] = total;
-    REQUIRE(total <= room, "moe_regroup: %d rows in %s", total, t_fmt(rows));
+    REQUIRE(total <= capacity, "moe_regroup: %d rows in %s", total, t_fmt(rows));
     for (int64_t c = 0; c < S * E; c++)
         for (int32_t j = 0; j < n[c]; j++) to[i++] = next[c] + j;
 }

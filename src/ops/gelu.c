@@ -1,4 +1,4 @@
-/* ops/gelu.c -- GELU, by tanh or exact: contract, price, CPU.
+/* ops/gelu.c -- GELU, by tanh or exact: contract, cost, CPU.
  *
  *   GELU_TANH   y = x / 2 * (1 + tanh(k * (x + 0.044715 x^3)))     k = sqrt(2 / pi)
  *   GELU_ERF    y = x * P(x), P(x) = (1 + erf(x / sqrt 2)) / 2
@@ -12,7 +12,7 @@
 #include "ops/gelu.h"
 #include "ops/cpu/cpu_rows.h"
 
-/* P(x), and exp(-x^2/2) by the way. Past t = 16 both are 0. */
+/* P(x); also returns exp(-x^2/2) in *bell. Past t = 16 both are 0. */
 INLINE float normal_below(float x, float *bell)
 {
     union { float f; uint32_t u; } t = { __builtin_fabsf(x) }, most = { 16.0f };
@@ -105,7 +105,7 @@ static HOT void backward(void *dx, const void *dy, const void *x, DType d, int64
     else                               backward_all(dx, dy, x, BF16, n, GELU_ERF);
 }
 
-/* Tensors of one dtype are worked on where they are, others by way of f32 copies. */
+/* Tensors of one dtype are processed in place, others through f32 copies. */
 void cpu_gelu_fwd(Backend *be, Tensor y, Tensor x, Gelu kind)
 {
     if (t_dense(y) && t_dense(x)) y = flat(y), x = flat(x);

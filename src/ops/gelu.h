@@ -1,9 +1,9 @@
-/* ops/gelu.h -- the numbers of gelu.c, for every machine that computes it.
+/* ops/gelu.h -- the constants of gelu.c, for every device.
  *
  * P(x), the normal distribution, has the tail 1 - P(t) = exp(-t^2/2) GELU_TAIL(v), t >= 0, where v is
- * k t / (1 + k t), k = GELU_BEND. The polynomial is exact at 0 and off by at most 1.5e-8 (1 + t^2) of the tail
- * (Remez exchange), no more than the rounding of t^2 costs the exponential. Quotient and exponential are formed
- * with what the machine has. */
+ * k t / (1 + k t), k = GELU_BEND. The polynomial is exact at 0 and off by at most 1.5e-8 (1 + t^2) of the
+ * tail (Remez exchange), no more than the rounding of t^2 costs the exponential. Each
+ * device computes the quotient and the exponential with its own instructions. */
 #ifndef OPS_GELU_H
 #define OPS_GELU_H
 

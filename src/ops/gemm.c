@@ -1,20 +1,20 @@
-/* ops/gemm.c -- matrix products and column sums: contract, price, CPU.
+/* ops/gemm.c -- matrix products and column sums: contract, cost, CPU.
  *
  *   gemm     c (M, N) = op(a) op(b) [+ bias] [+ c]
  *              GEMM_NT  a (M, K), b (N, K)     y  = x w'      forward of a linear layer
  *              GEMM_NN  a (M, K), b (K, N)     dx = dy w      its input gradient
  *              GEMM_TN  a (K, M), b (K, N)     dw += dy' x    its weight gradient, with GEMM_ACC
  *   gemm_scaled   c (M, N) = scale op(a) op(b) [+ c]          the narrow sides of an adapter
- *              of whose input, a in NT and b in TN, chance may leave out some (ops.h, Dropout), and as much of the
- *              input's gradient, which is the product in NN
+ *              with dropout (ops.h) of its input (a in NT, b in TN) or of the input's gradient (the product
+ *              in NN)
  *   colsum   y (1, N) += sum over rows of x (T, N)            its bias gradient; y is f32
  *
  * a and b share a dtype, f32 or bf16; c is either, bias (1, N) is either or absent. Rows may be strided.
  * Sums run in f32 and are rounded once. M, N and K may be 0; an empty K leaves 0, the bias, or c.
  * c aliases neither input. Bits are the same on any number of threads.
  *
- * The tiles are our own (tile.c): measured beside OpenBLAS they are as fast on the CPUs it knows and five
- * times as fast on those its packaged build does not, and they need no memory and no locks of a library. */
+ * The tiles are our own (tile.c): they are as fast as OpenBLAS on the CPUs its packaged build supports, five
+ * times as fast on others, and need no memory or locks of a library. */
 #include "ops/dropout.h"
 #include "ops/cpu/few_rows.h"
 #include "ops/cpu/gemm_bf16.h"
@@ -45,7 +45,7 @@ Cost gemm_scaled_cost(Backend *be, Tensor c, Tensor a, Tensor b, float scale, Dr
     return gemm_cost(be, c, a, b, (Tensor){ 0 }, flags);
 }
 
-/* c in tiles, one thread each. */
+/* Computes c in tiles, one thread each. */
 static void in_tiles(Bf16Path path, Backend *be, Tensor c, Terms all)
 {
     Tiling  t = gemm_tiling(c.n[0], c.n[1], 1);
@@ -120,7 +120,7 @@ HOT static void sum_chunks(float *y, const float *part, int64_t N)
 
 void cpu_colsum(Backend *be, Tensor y, Tensor x)
 {
-    enum { COLS = 4096 };                               /* the sums of a chunk stay in the nearest cache */
+    enum { COLS = 4096 };                               /* the sums of a chunk stay in L1 */
     float *part = cpu_shared(be);
     for (int64_t n = 0; n < x.n[1]; n += COLS) {
         int64_t cols = x.n[1] - n < COLS ? x.n[1] - n : COLS;

@@ -1,12 +1,11 @@
-/* ops/gemm_fused.c -- products that do the work of an op before or after them on the way: contract, price,
- * CPU.
+/* ops/gemm_fused.c -- products fused with the op before or after them: contract, cost, CPU.
  *
  *   gemm_residual   y = a b' + bias + res               res another tensor than y
  *   gemm_gelu       pre = a b' + bias, y = gelu(pre)
  *   gemm_dgelu      dpre = (dy w) * gelu'(pre)
  *
- * Shapes, strides and dtypes as in gemm.c and gelu.c. A device may form y and dpre from sums that are not
- * rounded in between, so their last bit is its own. */
+ * Shapes, strides and dtypes as in gemm.c and gelu.c. A device may compute y and dpre from
+ * unrounded sums, so their last bit may differ between devices. */
 #include "ops/cpu/cpu.h"
 
 static Cost product(Tensor c, Tensor a, Tensor b, int flags, Tensor bias)

@@ -1,19 +1,19 @@
-/* ops/grouped_fused.c -- the experts' products with their activation on the way: contract, price, CPU.
+/* ops/grouped_fused.c -- the experts' grouped products fused with their activation: contract, cost, CPU.
  *
  *   grouped_swiglu    gu[r] = a[r] w[e]', h[r] = silu(g[r]) * u[r] * gate[r]       w (E, 2F, D)
  *   grouped_dswiglu   dh[r] = dout[r] w[e], from it dgu and dgate as swiglu_bwd     w (E, D, F)
  *
- * A tail adds to gu and to dh, before they are rounded: + low[r] tail.w[e]', + low[r] tail.w[e].
+ * A LoRA term adds to gu and to dh before rounding: + low_rank[r] lora.w[e]', + low_rank[r] lora.w[e].
  * Shapes, strides and dtypes as in grouped_gemm.c (GEMM_NT, GEMM_NN) and swiglu.c. No output lies over an
- * input; dgu in particular is not gu. dh is rounded to the dtype of dgu and goes nowhere: the CPU forms it in
- * the first F columns of dgu. Rows past offsets[E] belong to nobody: they do not matter to the others, and
- * what they hold afterwards is undefined. */
+ * input; dgu in particular is not gu. dh is rounded to the dtype of dgu and is no output: the CPU computes it
+ * in the first F columns of dgu. Rows past offsets[E] are padding: they do not affect the others and are
+ * undefined afterwards. */
 #include "ops/cpu/cpu_rows.h"
 
 Cost grouped_swiglu_cost(Backend *be, Tensor gu, Tensor h, Tensor a, Tensor w, Tensor offsets, Tensor gate,
-                         LoraTerm tail)
+                         LoraTerm lora)
 {
-    Cost p = grouped_gemm_cost(be, gu, a, w, offsets, tail, GEMM_NT);
+    Cost p = grouped_gemm_cost(be, gu, a, w, offsets, lora, GEMM_NT);
     swiglu_fwd_cost(be, h, gu, gate);
     p.rd += opt_bytes(gate);
     p.wr += t_bytes(h);
@@ -21,19 +21,19 @@ Cost grouped_swiglu_cost(Backend *be, Tensor gu, Tensor h, Tensor a, Tensor w, T
 }
 
 Cost grouped_dswiglu_cost(Backend *be, Tensor dgu, Tensor dgate, Tensor dout, Tensor w, Tensor offsets,
-                          Tensor gu, Tensor gate, LoraTerm tail)
+                          Tensor gu, Tensor gate, LoraTerm lora)
 {
     REQUIRE(dgu.rank == 2 && dgu.n[1] % 2 == 0 && (!t_count(dgu) || dgu.data != gu.data),
             "grouped_dswiglu: dgu%s gu%s", t_fmt(dgu), t_fmt(gu));
     Tensor dh = t_cols(dgu, 0, dgu.n[1] / 2);
-    Cost   p = grouped_gemm_cost(be, dh, dout, w, offsets, tail, GEMM_NN);
+    Cost   p = grouped_gemm_cost(be, dh, dout, w, offsets, lora, GEMM_NN);
     swiglu_bwd_cost(be, dgu, dgate, dh, gu, gate);
     p.rd += t_bytes(gu) + opt_bytes(gate);
     p.wr  = t_bytes(dgu) + opt_bytes(dgate);
     return p;
 }
 
-/* The rows that are somebody's. */
+/* t without its padding rows. */
 static Tensor used(Tensor t, Tensor offsets)
 {
     const int32_t *off = offsets.data;
@@ -41,17 +41,17 @@ static Tensor used(Tensor t, Tensor offsets)
 }
 
 void cpu_grouped_swiglu(Backend *be, Tensor gu, Tensor h, Tensor a, Tensor w, Tensor offsets, Tensor gate,
-                        LoraTerm tail)
+                        LoraTerm lora)
 {
-    cpu_grouped_gemm(be, gu, a, w, offsets, tail, GEMM_NT);
+    cpu_grouped_gemm(be, gu, a, w, offsets, lora, GEMM_NT);
     cpu_swiglu_fwd(be, used(h, offsets), used(gu, offsets), used(gate, offsets));
 }
 
 void cpu_grouped_dswiglu(Backend *be, Tensor dgu, Tensor dgate, Tensor dout, Tensor w, Tensor offsets,
-                         Tensor gu, Tensor gate, LoraTerm tail)
+                         Tensor gu, Tensor gate, LoraTerm lora)
 {
     Tensor dh = t_cols(dgu, 0, dgu.n[1] / 2);
-    cpu_grouped_gemm(be, dh, dout, w, offsets, tail, GEMM_NN);
+    cpu_grouped_gemm(be, dh, dout, w, offsets, lora, GEMM_NN);
     cpu_swiglu_bwd(be, used(dgu, offsets), used(dgate, offsets), used(dh, offsets), used(gu, offsets),
                    used(gate, offsets));
 }

@@ -1,41 +1,41 @@
-/* ops/grouped_gemm.c -- one matrix product per expert over rows sorted by expert: contract, price, CPU.
+/* ops/grouped_gemm.c -- one matrix product per expert over rows sorted by expert: contract, cost, CPU.
  *
  *   GEMM_NT  c[r,:] = a[r,:] b[e]'        a (R, K), b (E, N, K), c (R, N)
  *   GEMM_NN  c[r,:] = a[r,:] b[e]         a (R, K), b (E, K, N), c (R, N)
  *   GEMM_TN  c[e] = a[e's rows]' b[e's rows]    a (R, M), b (R, N), c (E, M, N)
  *
- *   grouped_gemm     with a tail (NT, NN) the inner dimension goes on: + low[r,:] w[e]', + low[r,:] w[e]
- *   grouped_scaled   scale times the product; chance may leave out some (ops.h, Dropout) of a in NT, of b in TN,
- *                    of the product in NN
+ *   grouped_gemm     with a LoRA term (NT, NN): + low_rank[r,:] w[e]', + low_rank[r,:] w[e]
+ *   grouped_scaled   scale times the product, with dropout (ops.h) of a in NT, of b in TN, of the product in
+ *                    NN
  *
- * offsets (E + 1) i32 ascends: rows offsets[e] .. offsets[e+1] - 1 are those of expert e. Buffers are of
- * worst-case size: rows past offsets[E] are neither read nor written, and the price is that of all R rows.
- * GEMM_ACC adds to c; without it an expert without rows gets zeros in TN. Dtypes as in gemm.c, a tail's are
- * those of a and b; rows may be strided. A matrix that all experts have in common is a stack of one: b or
- * the tail's w, and in TN c, the sum over all experts. The same bits on any number of threads. */
+ * offsets (E + 1) i32 ascends: rows offsets[e] .. offsets[e+1] - 1 are those of expert e. Buffers have
+ * worst-case size: rows past offsets[E] are padding, neither read nor written, and the cost is that of all R
+ * rows. GEMM_ACC adds to c; without it an expert without rows gets zeros in TN. Dtypes as in gemm.c; a LoRA
+ * term has the dtype of a and b; rows may be strided. A matrix shared by all experts is a stack of one: b or
+ * the LoRA term's w, and in TN c, the sum over all experts. The same bits on any number of threads. */
 #include "ops/dropout.h"
 #include "ops/cpu/few_rows.h"
 #include "ops/cpu/gemm_bf16.h"
 
 #include <limits.h>
 
-/* One for each of E, or one for all. */
+/* A stack of E matrices, or of one for all experts. */
 static bool stacked(Tensor t, int64_t E) { return t.rank == 3 && (t.n[0] == E || t.n[0] == 1); }
 
-static bool tail_fits(LoraTerm tail, Tensor c, Tensor a, int64_t E, int mode)
+static bool lora_fits(LoraTerm lora, Tensor c, Tensor a, int64_t E, int mode)
 {
-    Tensor low = tail.low, w = tail.w;
+    Tensor low = lora.low_rank, w = lora.w;
     int    k = mode == GEMM_NT ? 2 : 1;
     return mode != GEMM_TN && low.rank == 2 && low.n[0] == a.n[0] && stacked(w, E) && w.n[k] == low.n[1] &&
            w.n[3 - k] == c.n[1] && low.dtype == a.dtype && w.dtype == a.dtype &&
-           (mode == GEMM_NN || !(tail.drop.p > 0));
+           (mode == GEMM_NN || !(lora.dropout.p > 0));
 }
 
 static Cost product_cost(Tensor c, Tensor a, Tensor b, Tensor offsets, int flags)
 {
     int     mode = flags & GEMM_MODE;
     int64_t E = offsets.n[0] - 1, R = a.n[0], W = a.n[1];
-    int     k = mode == GEMM_NT ? 2 : 1;                /* the dim of b that meets the columns of a */
+    int     k = mode == GEMM_NT ? 2 : 1;                /* the dim of b that is summed */
     bool    shapes = mode == GEMM_TN
         ? b.rank == 2 && stacked(c, E) && b.n[0] == R && c.n[1] == W && c.n[2] == b.n[1]
         : stacked(b, E) && c.rank == 2 && c.n[0] == R && b.n[k] == W && b.n[3 - k] == c.n[1];
@@ -47,15 +47,16 @@ static Cost product_cost(Tensor c, Tensor a, Tensor b, Tensor offsets, int flags
                    .wr    = t_bytes(c), .each = E ? (double)R / (double)E : 0 };
 }
 
-Cost grouped_gemm_cost(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, LoraTerm tail, int flags)
+Cost grouped_gemm_cost(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, LoraTerm lora, int flags)
 {
     Cost p = product_cost(c, a, b, offsets, flags);
-    if (!t_has(tail.low)) return p;
-    REQUIRE(tail_fits(tail, c, a, offsets.n[0] - 1, flags & GEMM_MODE), "grouped_gemm %s: c%s a%s low%s w%s",
-            gemm_mode(flags), t_fmt(c), t_fmt(a), t_fmt(tail.low), t_fmt(tail.w));
-    dropout_check(tail.drop, "grouped_gemm");
-    p.flops += 2.0 * (double)t_count(tail.low) * (double)c.n[1];
-    p.rd    += t_bytes(tail.low) + t_bytes(tail.w);
+    if (!t_has(lora.low_rank)) return p;
+    REQUIRE(lora_fits(lora, c, a, offsets.n[0] - 1, flags & GEMM_MODE),
+            "grouped_gemm %s: c%s a%s low_rank%s w%s", gemm_mode(flags), t_fmt(c), t_fmt(a),
+            t_fmt(lora.low_rank), t_fmt(lora.w));
+    dropout_check(lora.dropout, "grouped_gemm");
+    p.flops += 2.0 * (double)t_count(lora.low_rank) * (double)c.n[1];
+    p.rd    += t_bytes(lora.low_rank) + t_bytes(lora.w);
     return p;
 }
 
@@ -66,7 +67,7 @@ Cost grouped_scaled_cost(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offse
     return product_cost(c, a, b, offsets, flags);
 }
 
-/* The i-th tile of c, counted over experts: which expert, and where in its part of c. */
+/* The i-th tile of c, counted over experts: the expert, and the position in its part of c. */
 typedef struct Where { int64_t e, m, n; } Where;
 
 static int64_t tiles_down(const int32_t *off, int64_t e, Tensor c, Tiling t)
@@ -84,8 +85,8 @@ static Where find_tile(const int32_t *off, Tensor c, Tiling t, int64_t across, i
     return w;
 }
 
-/* Decoding: so few rows in all that every expert has a few at most. By the shape of the call, not by who got
- * how many, so that a row's bits in training do not depend on its neighbours. */
+/* Decoding: so few rows in all that every expert has a few at most. The shape of the call decides, not the
+ * routing, so that a row's bits in training do not depend on its neighbours. */
 static bool scarce(Tensor a, int flags) { return (flags & GEMM_MODE) == GEMM_NT && a.n[0] <= TILE_MIN; }
 
 static Tensor of_expert(Tensor stack, int64_t e) { return t_at(stack, stack.n[0] == 1 ? 0 : e); }
@@ -98,9 +99,9 @@ static void run_tile(float *ws, Tensor c, Terms x, const int32_t *off, Tiling t,
     x.b = mode == GEMM_TN ? t_rows(x.b, first, count) : of_expert(x.b, w.e);
     c   = mode == GEMM_TN ? t_at(c, w.e) : t_rows(c, first, count);
     x.drop = dropout_at(x.drop, first, 0);
-    if (t_has(x.tail.low))
-        x.tail = (LoraTerm){ t_rows(x.tail.low, first, count), of_expert(x.tail.w, w.e),
-                         dropout_at(x.tail.drop, first, 0) };
+    if (t_has(x.lora.low_rank))
+        x.lora = (LoraTerm){ t_rows(x.lora.low_rank, first, count), of_expert(x.lora.w, w.e),
+                         dropout_at(x.lora.dropout, first, 0) };
     int64_t rows = c.n[0] - w.m < t.m ? c.n[0] - w.m : t.m, cols = c.n[1] - w.n < t.n ? c.n[1] - w.n : t.n;
     c = t_cols(t_rows(c, w.m, rows), w.n, cols);
     x = terms_of_tile(x, w.m, rows, w.n, cols);
@@ -108,8 +109,8 @@ static void run_tile(float *ws, Tensor c, Terms x, const int32_t *off, Tiling t,
     else     gemm_tile(BF16_AUTO, ws, c, x);
 }
 
-/* Tiles of c are the tasks, so an expert with most of the rows is shared by all threads, and so is the
- * weight gradient of a lone expert. */
+/* Tiles of c are the tasks, so that all threads share an expert with most of the rows, and the weight
+ * gradient of a single expert. */
 static void product(Backend *be, Tensor c, Terms x, Tensor offsets)
 {
     const int32_t *off = offsets.data;
@@ -128,9 +129,9 @@ static void product(Backend *be, Tensor c, Terms x, Tensor offsets)
         run_tile(cpu_own(be), c, x, off, t, find_tile(off, c, t, across, i));
 }
 
-void cpu_grouped_gemm(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, LoraTerm tail, int flags)
+void cpu_grouped_gemm(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, LoraTerm lora, int flags)
 {
-    product(be, c, (Terms){ .a = a, .b = b, .tail = tail, .scale = 1.0f, .flags = flags }, offsets);
+    product(be, c, (Terms){ .a = a, .b = b, .lora = lora, .scale = 1.0f, .flags = flags }, offsets);
 }
 
 void cpu_grouped_scaled(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, float scale, Dropout drop,

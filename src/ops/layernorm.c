@@ -1,4 +1,4 @@
-/* ops/layernorm.c -- layer norm over the last dim: contract, price, CPU.
+/* ops/layernorm.c -- layer norm over the last dim: contract, cost, CPU.
  *
  *   z = (x - m) * r      m = mean(x)      r = 1 / sqrt(mean((x - m)^2) + eps)      y = z * w + b
  *
@@ -8,8 +8,8 @@
  *   g = w * dy      dx = [dres] + r * (g - mean(g) - z * mean(g * z))
  *   dw += sum over rows of dy * z                                   db += sum over rows of dy
  *
- * dx, dw, db (1, D) f32 may each be absent; dx may alias dy or dres. Row sums go by chunks (rows.h). */
-#include "ops/cpu/cpu_rows.h"
+ * dx, dw, db (1, D) f32 may each be absent; dx may alias dy or dres. Row sums go by chunks (cpu_rows.h). */
+#include "ops/cpu/norm_bwd.h"
 
 Cost layernorm_fwd_cost(Backend *be, Tensor y, Tensor stat, Tensor x, Tensor w, Tensor b, float eps)
 {
@@ -96,51 +96,21 @@ static HOT Means gradient_means(const float *dy, const float *x, const float *w,
     return (Means){ g / (float)n, gz * r / (float)n };
 }
 
-static HOT void input_grad(float *dx, const float *dy, const float *x, const float *w, float m, float r,
-                           Means a, int64_t n)
+static HOT void input_grad_means(float *dx, const float *dy, const float *x, const float *w, float m, float r,
+                                 Means a, int64_t n)
 {
     #pragma omp simd
     for (int64_t i = 0; i < n; i++) dx[i] = r * (w[i] * dy[i] - a.g - (x[i] - m) * r * a.gz);
 }
 
-static HOT void weight_grad(float *dw, const float *dy, const float *x, float m, float r, int64_t n)
+static void input_grad(float *dx, const float *dy, const float *x, const float *w, float m, float r,
+                       int64_t n)
 {
-    #pragma omp simd
-    for (int64_t i = 0; i < n; i++) dw[i] += dy[i] * ((x[i] - m) * r);
-}
-
-/* The shared part of a chunk holds D sums for dw, then D for db. */
-static void backward_chunk(Backend *be, int chunk, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x,
-                           Tensor w, Tensor stat, Tensor dres)
-{
-    int64_t T = x.n[0], D = x.n[1], end = chunk_begin(T, chunk + 1);
-    float *buf = cpu_own(be), *part = chunk_part(be, chunk, 2 * D);
-    const float *wf = row_read(w, 0, buf);
-    memset(part, 0, (size_t)D * 8);
-    for (int64_t t = chunk_begin(T, chunk); t < end; t++) {
-        const float *g = row_read(dy, t, buf + D), *u = row_read(x, t, buf + 2 * D);
-        const float *st = (const float *)row_ptr(stat, t);
-        if (t_has(dw)) weight_grad(part, g, u, st[0], st[1], D);        /* before dx, which may lie over dy */
-        if (t_has(db)) rows_add(part + D, part + D, g, D);
-        if (!t_has(dx)) continue;
-        const float *add = t_has(dres) ? row_read(dres, t, buf + 3 * D) : NULL;
-        float *out = row_edit(dx, t, buf + 4 * D), *grad = add ? buf + 4 * D : out; /* dx may lie over dres */
-        input_grad(grad, g, u, wf, st[0], st[1], gradient_means(g, u, wf, st[0], st[1], D), D);
-        if (add) rows_add(out, grad, add, D);
-        row_store(dx, t, out);
-    }
+    input_grad_means(dx, dy, x, w, m, r, gradient_means(dy, x, w, m, r, n), n);
 }
 
 void cpu_layernorm_bwd(Backend *be, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w,
                        Tensor stat, Tensor dres)
 {
-    int64_t T = x.n[0], D = x.n[1];
-    REQUIRE((size_t)D * CPU_CHUNKS * 8 <= CPU_SHARED && (size_t)D * 5 * 4 <= CPU_OWN,
-            "layernorm_bwd: rows of %lld", (long long)D);
-    #pragma omp parallel for schedule(static) if (worth_threads(t_count(x)))
-    for (int c = 0; c < CPU_CHUNKS; c++)
-        if (chunk_begin(T, c) < chunk_begin(T, c + 1))
-            backward_chunk(be, c, dx, dw, db, dy, x, w, stat, dres);
-    if (t_has(dw)) rows_gather(be, dw.data, T, 2 * D, 0, D);
-    if (t_has(db)) rows_gather(be, db.data, T, 2 * D, D, D);
+    norm_backward(be, "layernorm_bwd", &(NormBwd){ dx, dw, db, dy, x, w, stat, dres, true }, input_grad);
 }

@@ -1,11 +1,11 @@
-/* ops/normal.c -- random weights: contract, price, CPU.
+/* ops/normal.c -- random weights: contract, cost, CPU.
  *
  *   normal     y[r, c] = std * number first + r stride + c of (seed, stream), base/rng.h's normals
  *   uniform    y[r, c] = that number of base/rng.h's uniforms, between -bound and bound
  *
- * both rounded to y's dtype. y is dense, f32 or bf16, of any rank: rows are those of its last dim. A value
- * depends on its number alone: the same on every device (of normals but for rare last bits), and a part of a
- * tensor is drawn like the whole. */
+ * both rounded to y's dtype. y is dense, f32 or bf16, of any rank: a row is its last dim. A value
+ * depends on its number alone: it is the same on every device (normals except for rare last bits), and the
+ * same in a part of a tensor as in the whole. */
 #include "ops/cpu/cpu.h"
 
 #include "base/rng.h"
@@ -31,7 +31,7 @@ static void fill_normal(float *out, int64_t n, uint64_t seed, uint64_t stream, u
     rng_fill_normal(out, n, seed, stream, first, 0.0f, std);
 }
 
-/* Between -1 and 1 they are exact, so one rounding is all there is. */
+/* Uniforms between -1 and 1 are exact, so there is one rounding. */
 static void fill_uniform(float *out, int64_t n, uint64_t seed, uint64_t stream, uint64_t first, float bound)
 {
     rng_fill_uniform(out, n, seed, stream, first, -1.0f, 1.0f);

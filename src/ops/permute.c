@@ -1,6 +1,6 @@
-/* ops/permute.c -- rows from token order to expert order and back: contract, price, CPU.
+/* ops/permute.c -- rows from token order to expert order and back: contract, cost, CPU.
  *
- *   sort_by_expert      slots (t, k) sorted by expert, in slot order within one: expert e owns the sorted rows
+ *   sort_by_expert slots (t, k) sorted by expert, in slot order within one: expert e owns the sorted rows
  *                  offsets[e] .. offsets[e+1] - 1; rows[t,k] = sorted row of slot (t, k), src[r] = t K + k.
  *                  A slot with no expert (idx < 0 or >= E) has rows = -1; src past offsets[E] is -1.
  *   gather_rows    y[i] = x[src[i] / div], a zero row where src[i] < 0
@@ -14,7 +14,7 @@
 #include "ops/cpu/cpu_rows.h"
 
 static bool is_index(Tensor t) { return t.dtype == I32 && t_dense(t); }
-static bool movable(Tensor y, Tensor x)       /* matrices of rows that can be copied to each other */
+static bool movable(Tensor y, Tensor x)       /* matrices whose rows can be copied */
 {
     return (is_float(x) || x.dtype == I32) && x.rank == 2 && y.rank == 2 && y.dtype == x.dtype &&
            y.n[1] == x.n[1];
@@ -47,7 +47,7 @@ Cost scatter_rows_cost(Backend *be, Tensor y, Tensor x, Tensor rows, bool add)
                    .wr    = t_bytes(x) };
 }
 
-/* A row is one token's; where tokens come in chunks, each takes its share of all rows. */
+/* In chunked expert execution each chunk has its share of all rows. */
 static int64_t shares(const Backend *be) { return be->ledger.shares > 1 ? be->ledger.shares : 1; }
 
 Cost expand_rows_cost(Backend *be, Tensor y, Tensor x, Tensor rows)
@@ -69,8 +69,8 @@ Cost combine_cost(Backend *be, Tensor y, Tensor x, Tensor rows, Tensor res)
                    .wr    = t_bytes(y) };
 }
 
-/* Slots are cut into chunks that count and place on their own; `at` (chunks, E) holds first how many slots
- * each chunk has for an expert, then where the next of them goes. */
+/* Slots are cut into chunks that are counted and placed in parallel; `at` (chunks, E) holds first the slots
+ * of each chunk and expert, then the position of the next of them. */
 static void count_chunk(int32_t *at, const int32_t *idx, int64_t from, int64_t to, int64_t E)
 {
     memset(at, 0, (size_t)E * sizeof *at);
@@ -109,7 +109,7 @@ void cpu_sort_by_expert(Backend *be, Tensor offsets, Tensor rows, Tensor src, Te
     for (int64_t r = total; r < R; r++) ((int32_t *)src.data)[r] = -1;
 }
 
-/* Columns of single values (gates) are too short for memcpy by row. */
+/* Single-column tensors (gates): too short for memcpy by row. */
 static void gather_column(Tensor y, Tensor x, const int32_t *src, int64_t div)
 {
     float       *out = y.data;

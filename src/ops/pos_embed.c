@@ -3,15 +3,15 @@
  *   y[p] = x[p] + round(sum over 4 taps of weight * table[tap])        round: to the type of y
  *
  * table (G*G, D) holds a G x G grid, row-major; cell (P, 4) i32 rows are [row, col, h, w]: the patch's place
- * in its own grid of h x w patches, stretched over the table with corners on corners: per axis, in f32,
+ * in its own grid of h x w patches, scaled to the table with aligned corners: per axis, in f32,
  *
  *   s = i * (G - 1) / max(n - 1, 1)     lo = floor(s)     hi = min(lo + 1, G - 1)     l = s - lo
  *
  * the taps are lo with weight 1 - l and hi with weight l, and their four products for the two axes.
  *
- * x, y (P, D) and table are f32 or bf16 each; y may alias x. A cell with h = 0 is the unused end of the patch
- * budget: x is copied. Backward adds weight * dy[p] to dtable (G*G, D) f32, patches in order whatever the
- * number of threads: they share out the columns. */
+ * x, y (P, D) and table are f32 or bf16 each; y may alias x. A cell with h = 0 is padding: x is copied.
+ * Backward adds weight * dy[p] to dtable (G*G, D) f32, patches in order for any number of threads: threads
+ * split the columns. */
 #include "ops/cpu/cpu_rows.h"
 
 enum { TAPS = 4 };
@@ -77,7 +77,7 @@ static HOT void blend_bf16(float *y, const void *const *row, const float *w, int
                w[2] * bf16_to_f32(c[i]) + w[3] * bf16_to_f32(d[i]);
 }
 
-/* Through bf16 and back: what a store into the row and a read from it would do. */
+/* Rounds to bf16 and back. */
 static HOT void round_bf16(float *x, int64_t n)
 {
     #pragma omp simd

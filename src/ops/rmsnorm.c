@@ -1,4 +1,5 @@
-/* ops/rmsnorm.c -- root-mean-square norm over the last dim, with the residual add before it.
+/* ops/rmsnorm.c -- root-mean-square norm over the last dim, with the residual add before it: contract, cost,
+ * CPU.
  *
  *   u = x, or round(x + res), kept in sum         r = 1 / sqrt(mean(u^2) + eps)
  *   y = w * round(u * r)                          round: to the type of y
@@ -10,8 +11,8 @@
  *   g = w * dy       dx = [dres] + r * g - u * (r^3 / D) * sum(g * u)       dw += sum over rows of dy * u * r
  *
  * In backward x is u, the tensor that was normalised. dx or dw (1, D) f32 may be absent; dx may alias dy or
- * dres. Row sums go by chunks (rows.h), so equal shapes give equal bits with any number of threads. */
-#include "ops/cpu/cpu_rows.h"
+ * dres. Row sums go by chunks (cpu_rows.h), so equal shapes give equal bits with any number of threads. */
+#include "ops/cpu/norm_bwd.h"
 
 static bool fits_or_absent(Tensor t, int64_t rows, int64_t cols)
 {
@@ -105,54 +106,21 @@ static HOT float dot3(const float *a, const float *b, const float *c, int64_t n)
     return s;
 }
 
-static HOT void input_grad(float *dx, const float *dy, const float *x, const float *w, float r, float k,
-                           int64_t n)
+static HOT void input_grad_scaled(float *dx, const float *dy, const float *x, const float *w, float r,
+                                  float k, int64_t n)
 {
     #pragma omp simd
     for (int64_t i = 0; i < n; i++) dx[i] = r * (w[i] * dy[i]) - x[i] * k;
 }
 
-static HOT void input_grad_plus(float *dx, const float *dy, const float *x, const float *w, const float *dres,
-                                float r, float k, int64_t n)
+static void input_grad(float *dx, const float *dy, const float *x, const float *w, float m, float r,
+                       int64_t n)
 {
-    #pragma omp simd
-    for (int64_t i = 0; i < n; i++) dx[i] = dres[i] + (r * (w[i] * dy[i]) - x[i] * k);
-}
-
-static HOT void weight_grad(float *dw, const float *dy, const float *x, float r, int64_t n)
-{
-    #pragma omp simd
-    for (int64_t i = 0; i < n; i++) dw[i] += dy[i] * (x[i] * r);
-}
-
-static void backward_chunk(Backend *be, int chunk, Tensor dx, bool want_dw, Tensor dy, Tensor x, Tensor w,
-                           Tensor rstd, Tensor dres)
-{
-    int64_t T = x.n[0], D = x.n[1], end = chunk_begin(T, chunk + 1);
-    float *buf = cpu_own(be), *part = chunk_part(be, chunk, D);
-    const float *wf = row_read(w, 0, buf);
-    if (want_dw) memset(part, 0, (size_t)D * 4);
-    for (int64_t t = chunk_begin(T, chunk); t < end; t++) {
-        const float *g = row_read(dy, t, buf + D), *u = row_read(x, t, buf + 2 * D);
-        float r = *(float *)row_ptr(rstd, t);
-        if (want_dw) weight_grad(part, g, u, r, D);         /* before dx, which may lie over dy */
-        if (!t_has(dx)) continue;
-        float k = r * r * r / (float)D * dot3(g, wf, u, D), *out = row_edit(dx, t, buf + 3 * D);
-        if (t_has(dres)) input_grad_plus(out, g, u, wf, row_read(dres, t, buf + 4 * D), r, k, D);
-        else             input_grad(out, g, u, wf, r, k, D);
-        row_store(dx, t, out);
-    }
+    input_grad_scaled(dx, dy, x, w, r, r * r * r / (float)n * dot3(dy, w, x, n), n);
 }
 
 void cpu_rmsnorm_bwd(Backend *be, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w, Tensor rstd,
                      Tensor dres)
 {
-    int64_t T = x.n[0], D = x.n[1];
-    REQUIRE((size_t)D * CPU_CHUNKS * 4 <= CPU_SHARED && (size_t)D * 5 * 4 <= CPU_OWN,
-            "rmsnorm_bwd: rows of %lld", (long long)D);
-    #pragma omp parallel for schedule(static) if (worth_threads(t_count(x)))
-    for (int c = 0; c < CPU_CHUNKS; c++)
-        if (chunk_begin(T, c) < chunk_begin(T, c + 1))
-            backward_chunk(be, c, dx, t_has(dw), dy, x, w, rstd, dres);
-    if (t_has(dw)) rows_gather(be, dw.data, T, D, 0, D);
+    norm_backward(be, "rmsnorm_bwd", &(NormBwd){ dx, dw, { 0 }, dy, x, w, rstd, dres, false }, input_grad);
 }

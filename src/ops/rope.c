@@ -1,4 +1,4 @@
-/* ops/rope.c -- rotary position, with the per-head RMSNorm that may precede it: contract, price, CPU.
+/* ops/rope.c -- rotary position embedding, with the optional per-head RMSNorm before it: contract, cost, CPU.
  *
  *   rope_table   a = pos[axis[j]][t] * inv[j]      cs[t][j] = cos a      cs[t][h + j] = sin a      h = C / 2
  *   rope_fwd     n = w * x * r, r = 1 / sqrt(mean(x^2) + eps) over one head; without w: n = x
@@ -59,8 +59,8 @@ Cost rope_fwd_cost(Backend *be, Tensor y, Tensor rstd, Tensor x, Tensor w, Tenso
                    .wr    = t_bytes(y) + opt_bytes(rstd) };
 }
 
-/* All heads of token t as floats, one after the other. Where they lie together they are read at once: heads
- * are short, and a call for each costs as much as its work. */
+/* All heads of token t as floats, one after the other. Adjacent heads are read at once: they are short, and a
+ * call for each costs as much as its work. */
 static const float *token_read(Tensor x, int64_t t, float *buf)
 {
     int64_t H = x.n[1], C = x.n[2];
@@ -97,7 +97,7 @@ INLINE float sum_squares(const float *u, int64_t n)
     return s;
 }
 
-/* By the angle, or back by it with sign -1. y may be x: each j touches its own pair only. */
+/* Rotates by the angle, or back with sign -1. y may alias x: each j touches its own pair only. */
 INLINE void rotate(float *y, const float *x, const float *cs, float sign, int64_t h)
 {
     #pragma omp simd

@@ -1,18 +1,18 @@
-/* ops/router.c -- top-K choice of experts and its gradient: contract, price, CPU.
+/* ops/router.c -- top-K selection of experts and its gradient: contract, cost, CPU.
  *
  *   p = softmax(logits[t,:])     lse[t] = logsumexp(logits[t,:])     S = the K largest of p
- *   idx[t,:] names S from the largest down, the lowest index first among equals
+ *   idx[t,:] lists S from the largest down, the lowest index first among equals
  *   weight[t,k] = p_k, or p_k / sum_S p when renorm
  *
- * logits (T, E) f32, idx (T, K) i32, weight (T, K) f32, lse (T, 1) f32. The choice compares logits, which is
- * the order of p before p is rounded. A NaN among the logits ranks last, so idx always holds K distinct
+ * logits (T, E) f32, idx (T, K) i32, weight (T, K) f32, lse (T, 1) f32. Selection compares logits, which is
+ * the order of p before rounding. A NaN among the logits ranks last, so idx always holds K distinct
  * experts, and makes weight and lse of its token NaN.
  *
- * Backward, g = dweight: of the choice nothing, of the weights
- *   renorm       dz_e = r_e (g_e - sum_S r g) in S, 0 outside       (a softmax over the chosen logits)
+ * Backward, g = dweight: the selection has no gradient; the weights give
+ *   renorm       dz_e = r_e (g_e - sum_S r g) in S, 0 outside       (a softmax over the selected logits)
  *   not renorm   dz_e = p_e ([e in S] g_e - sum_S p g)
- * and, for tokens with group[t] >= 0, of the auxiliary loss (coef of aux_loss, c = coef[group[t],:]) and of
- * the z-loss (zcoef * lse^2)
+ * and, for tokens with group[t] >= 0, the auxiliary loss (coef of aux_loss, c = coef[group[t],:]) and the
+ * z-loss (zcoef * lse^2) add
  *   dz_e += p_e (c_e - sum_j p_j c_j) + 2 zcoef lse p_e
  * dweight, coef and group may be absent; without group every token is of group 0. dlogits may be bf16. */
 #include "ops/cpu/cpu_rows.h"
@@ -68,8 +68,8 @@ INLINE void fold(float *part)
     part[0] += part[1];
 }
 
-/* The choice looks past NaN; the sum does not, and neither past a maximum that is not finite. */
-static HOT void lay_out(Desk d, const float *z, int64_t E)
+/* Selection ranks NaN last; the sum becomes NaN, also where the maximum is not finite. */
+static HOT void lay_out(TopKRow d, const float *z, int64_t E)
 {
     #pragma omp simd
     for (int64_t e = 0; e < E; e++) d.v[e] = z[e] > -INFINITY ? z[e] : -INFINITY;
@@ -77,7 +77,7 @@ static HOT void lay_out(Desk d, const float *z, int64_t E)
 }
 
 static HOT void weigh(int32_t *idx, float *weight, float *lse, const float *z, int64_t E, int64_t K,
-                      bool renorm, Desk d)
+                      bool renorm, TopKRow d)
 {
     float   part[LANES] = { 0 }, chosen = 0.0f, max = d.v[d.best[0]];
     int64_t e = 0;
@@ -107,7 +107,7 @@ void cpu_router_fwd(Backend *be, Tensor idx, Tensor weight, Tensor lse, Tensor l
     #pragma omp parallel for schedule(static) if(worth_threads(T * E))
     for (int64_t t = 0; t < T; t += TOPK_ROWS) {
         int  rows = (int)(T - t < TOPK_ROWS ? T - t : TOPK_ROWS);
-        Desk d[TOPK_ROWS];
+        TopKRow d[TOPK_ROWS];
         for (int r = 0; r < rows; r++) {
             d[r] = topk_desk(cpu_own(be) + r * topk_desk_size(E), E);
             lay_out(d[r], (const float *)row_ptr(logits, t + r), E);
@@ -148,7 +148,7 @@ void cpu_router_bwd(Backend *be, Tensor dlogits, Tensor dweight, Tensor weight, 
         float       *dz = row_edit(dlogits, t, cpu_own(be)), mean = 0.0f;
         float        shift = at >= 0 ? 2.0f * zcoef * l[t] : 0.0f;
         for (int64_t k = 0; g && k < K; k++) mean += w[k] * g[k];
-        if (!renorm) shift -= mean, mean = 0.0f;                /* every logit pays, not the chosen alone */
+        if (!renorm) shift -= mean, mean = 0.0f;                /* every logit gets a gradient */
         if (c || shift != 0.0f) spread(dz, (const float *)row_ptr(logits, t), l[t], c, shift, E);
         else memset(dz, 0, (size_t)E * sizeof *dz);
         for (int64_t k = 0; g && k < K; k++)

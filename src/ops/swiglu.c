@@ -1,4 +1,4 @@
-/* ops/swiglu.c -- gated activation of a feed-forward, with the router's weight folded in.
+/* ops/swiglu.c -- SwiGLU activation of an FFN, times the router's gate: contract, cost, CPU.
  *
  *   h[r] = silu(g[r]) * u[r] * gate[r]            silu(g) = g * s, s = 1 / (1 + exp(-g))
  *
@@ -7,8 +7,8 @@
  *   d  = dh * gate                    dgate = sum(dh * silu(g) * u)
  *   du = d * silu(g)                  dg = d * u * s * (1 + g * (1 - s))
  *
- * dgu (R, 2F) may alias gu, and dh may be the first F columns of dgu. dgate (R, 1) f32 overwrites; it leaves
- * the gate factor out, so that it is the gradient of gate itself. It may be absent, and must be when gate is. */
+ * dgu (R, 2F) may alias gu, and dh may be the first F columns of dgu. dgate (R, 1) f32 overwrites; it may
+ * be absent, and must be when gate is. */
 #include "ops/cpu/cpu_rows.h"
 
 Cost swiglu_fwd_cost(Backend *be, Tensor h, Tensor gu, Tensor gate)
@@ -41,7 +41,7 @@ static HOT void forward_row(void *h, const void *gu, DType d, float gate, int64_
     else          forward_all(h, gu, BF16, gate, F);
 }
 
-/* Tensors of one dtype are worked on where they are, others by way of f32 copies. */
+/* Tensors of one dtype are processed in place, others through f32 copies. */
 void cpu_swiglu_fwd(Backend *be, Tensor h, Tensor gu, Tensor gate)
 {
     int64_t R = h.n[0], F = h.n[1];
@@ -72,8 +72,8 @@ Cost swiglu_bwd_cost(Backend *be, Tensor dgu, Tensor dgate, Tensor dh, Tensor gu
                    .wr    = t_bytes(dgu) + opt_bytes(dgate) };
 }
 
-/* Adds to the lanes of dgate. dgu may be gu, or dh the first columns of dgu: each i touches its own g and u
- * only. */
+/* Adds to the lanes of dgate. dgu may alias gu, and dh the first columns of dgu: each i touches its own g and
+ * u only. */
 INLINE void backward_batch(void *dgu, float *sum, const void *dh, const void *gu, DType d, float gate,
                            int64_t F, int64_t i, int m)
 {

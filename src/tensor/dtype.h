@@ -1,7 +1,7 @@
 /* tensor/dtype.h -- element types and their conversions to and from float.
  *
  * One row per type: DTYPE(enum, bytes, name here, name in safetensors). The 8- and 16-bit floats round to
- * nearest even; e4m3 has no infinity and saturates to NaN's neighbour 448, as hardware does. */
+ * nearest even; e4m3 has no infinity and saturates at 448, as hardware does. */
 #ifndef TENSOR_DTYPE_H
 #define TENSOR_DTYPE_H
 
@@ -61,9 +61,9 @@ static inline uint16_t bf16_from_f32(float f)
     return (uint16_t)(r >> 16);
 }
 
-/* A float's bits as a bf16 and a rest that brings all of it back. The bf16 is rounded to nearest, ties away
- * from zero: then the rest's top bit says alone whether it went up. A NaN is made the quiet one first, which
- * stays one when rounded. */
+/* An f32 split into a bf16 and the 16 low bits, losslessly. The bf16 is rounded to nearest, ties away from
+ * zero: the top bit of the low half then tells whether it was rounded up. A NaN is made quiet first, so that
+ * it stays a NaN. */
 static inline uint32_t bits_quiet(uint32_t u) { return (u & 0x7fffffffu) > 0x7f800000u ? 0x7fc00000u : u; }
 static inline uint16_t bits_near(uint32_t u)  { return (uint16_t)((u + 0x8000u) >> 16); }
 static inline uint16_t bits_rest(uint32_t u)  { return (uint16_t)u; }

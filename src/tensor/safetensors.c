@@ -1,5 +1,5 @@
 /* tensor/safetensors.c -- the reader. It refuses what the reference implementation refuses (holes, overlaps,
- * bytes that belong to nobody) and says which tensor of which file, and what to do about it. */
+ * bytes of no tensor); messages name the tensor, the file and what to do. */
 #include "tensor/safetensors.h"
 #include "base/json.h"
 
@@ -83,7 +83,7 @@ static Status offsets_read(Range *r, const StTensor *t, const Json *v)
     return OK;
 }
 
-/* Its place in the data is left for later, when all ranges are known to fit together. */
+/* ranges_tile sets t->data, once all ranges are checked. */
 static Status tensor_read(StTensor *t, Range *r, const char *name, const Json *v)
 {
     if (!printable(name)) return fail(E_DATA, "a tensor's name contains control characters; " AGAIN);
@@ -143,7 +143,7 @@ static Status meta_read(SafeTensors *s, Json *meta)
     return OK;
 }
 
-/* Appends what the header lists. Tensors are counted in as soon as they own memory, for st_close. */
+/* Appends the tensors of a header. A tensor counts as soon as it owns memory, for st_close. */
 static Status header_read(SafeTensors *s, Json *root, int file, const char *data, size_t size)
 {
     const char *name;
@@ -207,7 +207,7 @@ static Status names_sort(SafeTensors *s)
     return OK;
 }
 
-/* Adds a file without looking inside. O_NONBLOCK: a pipe of that name must not hang us. */
+/* Maps a file without parsing it. O_NONBLOCK: opening a pipe of that name must not block. */
 static Status file_map(SafeTensors *s, const char *path)
 {
     StFile     *f = &s->file[s->files];
@@ -239,7 +239,7 @@ static Status one_open(SafeTensors *s, const char *path)
     return names_sort(s);
 }
 
-/* A shard is a plain name in the folder of the index: a path would let an index read any file there is. */
+/* A shard must be a plain file name in the folder of the index: with a path an index could read any file. */
 static Status shard_name_check(const char *tensor, const Json *v)
 {
     const char *f = json_string_value(v);
@@ -287,7 +287,7 @@ static Status shards_open(SafeTensors *s, const char *dir, const char **list, in
     return names_sort(s);
 }
 
-/* The index and the shards must tell the same story; list[] and file[] are in the same order. */
+/* Checks that the index and the shards agree; list[] and file[] are in the same order. */
 static Status index_agrees(const SafeTensors *s, Json *map, const char **list)
 {
     const char *name;
@@ -384,7 +384,7 @@ const char *st_meta(const SafeTensors *s, const char *key)
     return NULL;
 }
 
-/* Advice only: whether it is taken changes the speed and nothing else. */
+/* A hint to the kernel: it affects speed only. */
 void st_prefetch(const SafeTensors *s, const StTensor *t)
 {
     const StFile *f = &s->file[t->file];

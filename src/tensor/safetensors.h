@@ -1,12 +1,12 @@
-/* tensor/safetensors.h -- files of named tensors: reading them in place, writing them whole or not at all.
+/* tensor/safetensors.h -- files of named tensors: mapped reads, atomic writes.
  *
  * A file is a 64-bit little-endian length N, N bytes of JSON (name -> dtype, shape, data_offsets), and the
  * data, which the tensors cover without holes or overlaps. A large model is several such files in a folder
- * with model.safetensors.index.json saying which holds what.
+ * with model.safetensors.index.json, which maps tensor names to files.
  *
  * Reading maps the files; `data` points straight into the mapping and is copied once, into its destination.
- * These files come from outside, so no number in them is believed before it is checked, and everything is
- * checked by st_open: after it, each tensor's bytes lie inside its file. Two things it cannot promise:
+ * These files are untrusted: st_open checks every number, and after it each tensor's bytes lie inside its
+ * file. It cannot guarantee two things:
  *   - data may be unaligned (the format allows it), so read with dtype_convert or memcpy;
  *   - a file that is cut short while mapped raises SIGBUS on access, as with any mapping.
  *
@@ -32,7 +32,7 @@ typedef struct StTensor {
     int64_t     shape[ST_MAXDIM];     /* an extent may be 0 */
     const void *data;                 /* dense, row-major, maybe unaligned */
     size_t      bytes;
-    int         file;                 /* which of SafeTensors.file holds it */
+    int         file;                 /* index into SafeTensors.file */
 } StTensor;
 
 typedef struct StMeta { char *key, *value; } StMeta;
@@ -41,7 +41,7 @@ typedef struct StFile {
     char       *path;
     const char *bytes;
     size_t      len;
-    bool        mapped;               /* ours to unmap */
+    bool        mapped;               /* st_close unmaps it */
 } StFile;
 
 typedef struct SafeTensors {
@@ -70,25 +70,26 @@ typedef struct StWriter {
     int64_t max_shard;                /* bytes of data */
     struct StSlot *slot;              /* the declared tensors */
     int     count, cap;
-    int     shards, made, placed;     /* all, with a temporary file begun, with it renamed */
+    int     shards, made, placed;     /* all; with a temporary file begun; renamed */
     int     fd;                       /* of shard made - 1 */
-    int64_t base;                     /* where its data begins */
-    int     at;                       /* the slot being written, and how much of it is */
+    int64_t base;                     /* offset of the shard's data */
+    int     at;                       /* the slot being written, and its bytes written so far */
     int64_t done;
     bool    open, begun;
 } StWriter;
 
 /* path ending in .safetensors is one file; any other is a folder, made if absent, split into shards of at
- * most max_shard bytes (0: no limit). On any failure the writer is closed and its temporaries are gone. */
+ * most max_shard bytes (0: no limit). On any failure the writer is closed and its temporary files are
+ * removed. */
 MUST Status     st_writer_open(StWriter *w, const char *path, int64_t max_shard);
 MUST Status     st_writer_declare(StWriter *w, const char *name, DType d, int rank, const int64_t *shape);
 MUST Status     st_writer_begin(StWriter *w);
-const char     *st_writer_next(const StWriter *w);            /* whose bytes are next; NULL at the end */
-MUST Status     st_writer_write(StWriter *w, const void *data, size_t bytes);   /* any amount, any pieces */
+const char     *st_writer_next(const StWriter *w);            /* the tensor to write next; NULL at the end */
+MUST Status     st_writer_write(StWriter *w, const void *data, size_t bytes);   /* in pieces of any size */
 MUST Status     st_writer_finish(StWriter *w);
-void            st_writer_close(StWriter *w);                 /* half-done: nothing happened; twice is fine */
+void            st_writer_close(StWriter *w);                 /* unfinished: removes its files; idempotent */
 
-/* A few tensors in one file, whatever its name, at once. */
+/* Writes a few tensors to one file of any name. */
 StTensor        st_of(const char *name, Tensor t);            /* t must be dense */
 MUST Status     st_save(const char *path, const StTensor *t, int n);
 

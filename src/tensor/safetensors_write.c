@@ -5,8 +5,8 @@
  * multiples of the element size, which some readers need. Shards are filled greedily in order of declaration,
  * so that one is open at a time.
  *
- * Nothing of the target changes before every shard is complete and synced. Then an old index goes first, so
- * that a crash between two renames leaves a folder that says so, never a mixture of two models. */
+ * The target is unchanged until every shard is complete and synced. Then an old index is removed first, so
+ * that a crash between two renames leaves an incomplete folder, never a mixture of two models. */
 #include "tensor/safetensors.h"
 
 #include "base/grow.h"
@@ -34,7 +34,7 @@ typedef struct StSlot {
 
 typedef char Path[PATH_MAX];
 
-/* Every failure passes here, so that a failed writer is always a closed one. */
+/* Every failure goes through here, so that a failed writer is always closed. */
 static Status give_up(StWriter *w, Status st)
 {
     st_writer_close(w);
@@ -51,7 +51,7 @@ static void shard_name(const StWriter *w, int shard, char out[NAME_MAX])
     else                     snprintf(out, NAME_MAX, "model-%05d-of-%05d.safetensors", shard + 1, w->shards);
 }
 
-/* st_writer_open has made sure that dir leaves room for any of these names. */
+/* st_writer_open has checked that every such path fits into PATH_MAX. */
 static const char *final_path(const StWriter *w, const char *name, Path out)
 {
     snprintf(out, PATH_MAX, "%s/%s", w->dir, name);
@@ -101,7 +101,7 @@ Status st_writer_open(StWriter *w, const char *path, int64_t max_shard)
     return writer_open(w, path, max_shard, n > 12 && !strcmp(path + n - 12, ".safetensors"));
 }
 
-/* What to write is decided by us, so a shape that cannot be is our bug. */
+/* The caller is our own code, so an invalid shape is our bug. */
 Status st_writer_declare(StWriter *w, const char *name, DType d, int rank, const int64_t *shape)
 {
     REQUIRE(w->open && !w->begun && rank >= 0 && rank <= ST_MAXDIM, "tensor %s, rank %d", name, rank);
@@ -144,7 +144,7 @@ static void shards_assign(StWriter *w)
     }
 }
 
-/* Writes all of it or says why not: a short write is retried, and then the disk tells its trouble. */
+/* Writes all bytes or fails: a short write is retried, which then returns the error. */
 static Status write_at(int fd, const char *path, const void *data, size_t bytes, int64_t offset)
 {
     const char *p = data;
@@ -259,7 +259,7 @@ Status st_writer_begin(StWriter *w)
 
 const char *st_writer_next(const StWriter *w) { return w->at < w->count ? w->slot[w->at].name : NULL; }
 
-/* Of the file that is being written, by the name that it was to have. */
+/* Adds the final name of the file being written to the error. */
 static Status name_file(const StWriter *w, Status st)
 {
     char name[NAME_MAX];
@@ -289,7 +289,7 @@ static Status place(const StWriter *w, const char *name)
 {
     Path from, to;
     temp_path(w, name, from), final_path(w, name, to);
-    return rename(from, to) ? fail(E_IO, "%s: cannot take its name: %s", to, strerror(errno)) : OK;
+    return rename(from, to) ? fail(E_IO, "%s: cannot rename to it: %s", to, strerror(errno)) : OK;
 }
 
 static Status index_make(const StWriter *w, char **text, size_t *len)
@@ -327,7 +327,7 @@ static Status index_write(const StWriter *w)
     return st;
 }
 
-/* A folder that cannot be synced (some network file systems) is not an error: the data itself was. */
+/* Failing to sync a folder (some network file systems) is no error: the data itself is synced. */
 static void folder_sync(const char *dir)
 {
     int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -344,7 +344,8 @@ static Status index_remove(const StWriter *w)
     return OK;
 }
 
-/* A single file is there at once with its rename; an older set's index, which readers prefer, goes after. */
+/* A single file appears at once with its rename; an older index, which readers prefer, is removed
+ * afterwards. */
 static Status place_all(StWriter *w)
 {
     bool set = !w->name && w->shards > 1;

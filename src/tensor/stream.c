@@ -1,4 +1,5 @@
-/* tensor/stream.c -- documents into flat streams: tokens, positions, borders, supervised rows, patches. */
+/* tensor/stream.c -- packs documents into flat streams: tokens, positions, segment starts, supervised rows,
+ * patches. */
 #include "tensor/stream.h"
 
 #include "base/rng.h"
@@ -65,7 +66,7 @@ void stream_clear(Stream *s)
     memset(s->cell, 0, (size_t)b->patches * 16);
     memset(s->vpos, 0, (size_t)b->patches * 8);
     memset(s->group_len, 0, (size_t)b->docs * 4);
-    if (!s->shape.bytes)                             /* any level is a number; a float left over may not be */
+    if (!s->shape.bytes)                             /* any byte is a valid pixel; a stale float may be NaN */
         memset(s->pixels, 0, (size_t)(b->patches * s->shape.patch_dim) * sizeof(float));
 }
 
@@ -74,12 +75,12 @@ void *stream_patch(const Stream *s, int64_t patch)
     return (char *)s->pixels + (size_t)(patch * s->shape.patch_dim) * pixel_size(&s->shape);
 }
 
-/* The border nearest to part / parts of all patches. A plan, which has no borders, gives all to everyone. */
+/* The slice start nearest to part / parts of all patches. A stream without arrays (stream_full) has none. */
 static int64_t share_border(const Stream *s, int parts, int part)
 {
     int64_t lo = 0, hi = s->slices;
     double  want = (double)s->patches * part / parts;
-    while (lo < hi) {                                        /* the first that is not below it */
+    while (lo < hi) {                                        /* the first that is not below the target */
         int64_t mid = (lo + hi) / 2;
         if (s->vstart[mid] < want) lo = mid + 1;
         else hi = mid;
@@ -122,7 +123,7 @@ static void add_slice(Stream *s, const VisualSlice *v, int64_t row, int32_t *pos
         s->pos[row + i]         = *pos;
         s->pos[T + row + i]     = *pos + (int32_t)(i / (v->w / m));
         s->pos[2 * T + row + i] = *pos + (int32_t)(i % (v->w / m));
-        s->ids[row + i]         = -1;                      /* the embedding is replaced, not looked up */
+        s->ids[row + i]         = -1;                      /* replaced by the visual embedding */
         s->visual_row[s->visual++] = (int32_t)(row + i);
     }
     *pos += (int32_t)((v->h > v->w ? v->h : v->w) / m);
@@ -139,7 +140,7 @@ static bool is_visual(const Stream *s, int32_t id)
            (s->shape.video_token >= 0 && id == s->shape.video_token);
 }
 
-/* Everything that could be wrong with a document, before the stream is touched. */
+/* Checks the whole document before the stream is changed. */
 static Status document_check(const Stream *s, const Document *d)
 {
     int64_t m = s->shape.merge, visual = 0, promised = 0, patches = 0, sup = 0;
@@ -147,12 +148,12 @@ static Status document_check(const Stream *s, const Document *d)
     for (int64_t i = 0; i < d->slices; i++) {
         const VisualSlice *v = &d->slice[i];
         if (v->h < m || v->w < m || v->h % m || v->w % m)
-            return fail(E_DATA, "picture %lld: a grid of %lld x %lld patches is not a multiple of %lld",
+            return fail(E_DATA, "image %lld: a grid of %lld x %lld patches is not a multiple of %lld",
                         (long long)i, (long long)v->h, (long long)v->w, (long long)m);
         patches += v->h * v->w, promised += v->h * v->w / (m * m);
     }
     if (visual != promised)
-        return fail(E_DATA, "%lld image and video tokens in the text, but the pictures make %lld",
+        return fail(E_DATA, "%lld image and video tokens in the text, but the images make %lld",
                     (long long)visual, (long long)promised);
     if (s->tokens + d->n > s->budget.tokens || s->patches + patches > s->budget.patches ||
         s->docs + 1 > s->budget.docs || s->supervised + sup > s->budget.supervised)
@@ -164,7 +165,8 @@ static Status document_check(const Stream *s, const Document *d)
     return OK;
 }
 
-/* Text counts on by one on all three axes; a visual run is cut into slices by their sizes. */
+/* Text positions increase by one on all three axes; a run of visual tokens is cut into slices by their
+ * sizes. */
 static Status add_tokens(Stream *s, const Document *d)
 {
     int64_t T = s->budget.tokens, m = s->shape.merge, next = 0;
@@ -180,7 +182,7 @@ static Status add_tokens(Stream *s, const Document *d)
         int64_t run = v->h * v->w / (m * m);
         for (int64_t j = 1; j < run; j++)
             if (i + j >= d->n || d->ids[i + j] != d->ids[i])
-                return fail(E_DATA, "picture %lld makes %lld tokens, its run in the text has %lld",
+                return fail(E_DATA, "image %lld makes %lld tokens, the text has %lld placeholders for it",
                             (long long)(next - 1), (long long)run, (long long)j);
         add_slice(s, v, row, &pos);
         i += run;
@@ -211,7 +213,7 @@ Status stream_add(Stream *s, const Document *d)
     return OK;
 }
 
-/* Noise for so many patches. */
+/* Random pixels for so many patches. */
 static void *synthetic_pixels(const StreamShape *shape, int64_t patches, uint64_t seed)
 {
     int64_t  n = patches * shape->patch_dim;
@@ -247,7 +249,7 @@ Status stream_synthetic(Stream *s, int64_t doc_tokens, int64_t slices, int64_t h
                 ids[j] = (int32_t)s->shape.image_token, targets[j] = -1;
         }
         Document doc = { doc_tokens, ids, targets, mine, slice };
-        st           = mine * (run + 1) > doc_tokens ? fail(E_DATA, "pictures do not fit a document")
+        st           = mine * (run + 1) > doc_tokens ? fail(E_DATA, "the images do not fit into a document")
                                                      : stream_add(s, &doc);
     }
     free(ids), free(pixels), free(slice);
@@ -280,9 +282,9 @@ Budget stream_photos_budget(const StreamShape *shape, int64_t n, uint64_t seed)
     return b;
 }
 
-/* One photograph and its text into ids, targets (room for tokens each) and pixels. */
-static Document photo_document(const Stream *s, Photo p, int32_t *ids, const VisualSlice *slice, int64_t vocab,
-                               uint64_t seed)
+/* A document of one image and its text; ids holds the tokens, then as many targets. */
+static Document photo_document(const Stream *s, Photo p, int32_t *ids, const VisualSlice *slice,
+                               int64_t vocab, uint64_t seed)
 {
     int64_t  n = photo_tokens(&s->shape, p), end = n - p.after;
     int32_t *targets = ids + n;

@@ -1,5 +1,5 @@
-/* tensor/tensor.c -- making views and asking about them; see tensor.h. Nothing here touches elements, so
- * everything works on device and meta memory alike. A view outside its tensor is our bug and aborts. */
+/* tensor/tensor.c -- views and their properties; see tensor.h. Nothing here touches elements, so everything
+ * works on device and meta memory alike. A view outside its tensor is our bug and aborts. */
 #include "tensor/tensor.h"
 
 #include <stdio.h>
@@ -42,7 +42,7 @@ Tensor t3(Arena *a, const char *label, DType d, int64_t n0, int64_t n1, int64_t 
     return t_new(a, label, d, 3, n);
 }
 
-/* A view of an absent tensor is absent: callers slice first and ask later. */
+/* A view of an absent tensor is absent, so that callers need not check first. */
 static void *element(Tensor t, int64_t offset)
 {
     return t.data ? (char *)t.data + offset * (int64_t)dtype_size((DType)t.dtype) : NULL;
@@ -117,7 +117,7 @@ Tensor t_as3(Tensor t, int64_t n0, int64_t n1, int64_t n2)
     return as(t, 3, n);
 }
 
-/* The stride of a dim with one index is never used, so it may be anything. */
+/* The stride of a dim of extent 1 does not matter. */
 bool t_dense(Tensor t)
 {
     int64_t stride = 1;

@@ -1,8 +1,8 @@
 /* tensor/tensor.h -- a view: it owns nothing, so it is passed by value.
  *
  * Extents run outermost first, the innermost stride is always 1. A tensor with data == NULL is absent:
- * no bias, a frozen weight's gradient, an output nobody wants. On the meta backend data points into
- * pages that may not be touched; only backends dereference it. */
+ * no bias, the gradient of a frozen weight, an output that is not needed. On the meta backend data points
+ * into inaccessible pages; only backends dereference it. */
 #ifndef TENSOR_TENSOR_H
 #define TENSOR_TENSOR_H
 
@@ -22,14 +22,14 @@ typedef struct Tensor {
     uint8_t rank, dtype;
 } Tensor;
 
-/* Fresh tensors from an arena, contents undefined. The label names them in the arena's peak. */
+/* Tensors allocated from an arena, contents undefined. The label names them in the arena's peak. */
 Tensor t_new(Arena *a, const char *label, DType d, int rank, const int64_t *n);
 Tensor t1(Arena *a, const char *label, DType d, int64_t n0);
 Tensor t2(Arena *a, const char *label, DType d, int64_t n0, int64_t n1);
 Tensor t3(Arena *a, const char *label, DType d, int64_t n0, int64_t n1, int64_t n2);
 
 /* Views. */
-Tensor t_wrap(void *data, DType d, int rank, const int64_t *n);         /* dense, over memory of the caller */
+Tensor t_wrap(void *data, DType d, int rank, const int64_t *n);         /* dense, over the caller's memory */
 Tensor t_rows(Tensor t, int64_t from, int64_t rows);                    /* slice of dim 0 */
 Tensor t_cols(Tensor t, int64_t from, int64_t cols);                    /* slice of a matrix's last dim */
 Tensor t_at(Tensor t, int64_t i);                                       /* t[i], one rank less */
@@ -41,7 +41,7 @@ static inline bool t_has(Tensor t) { return t.data != NULL; }
 bool        t_dense(Tensor t);                /* no gaps between rows */
 bool        t_same(Tensor a, Tensor b);       /* dtype and extents; strides may differ */
 int64_t     t_count(Tensor t);
-int64_t     t_bytes(Tensor t);                /* of the elements, gaps not counted */
+int64_t     t_bytes(Tensor t);                /* of the elements, without gaps */
 const char *t_fmt(Tensor t);                  /* "bf16(12, 64)", from a small ring of buffers */
 
 #ifdef __cplusplus

@@ -1,4 +1,5 @@
-/* ops/cpu/backend_cpu.c -- the CPU as a device: anonymous pages, OpenMP threads, a workspace made at start. */
+/* ops/cpu/backend_cpu.c -- the CPU as a device: anonymous pages, OpenMP threads, a workspace mapped at
+ * start. */
 #include "ops/cpu/cpu.h"
 
 #include <errno.h>
@@ -50,11 +51,11 @@ static void cpu_upload(Backend *be, Tensor dst, const void *host)
     memcpy(dst.data, host, (size_t)t_bytes(dst));
 }
 static void cpu_fetch(Backend *be, void *host, Tensor src) { memcpy(host, src.data, (size_t)t_bytes(src)); }
-static void side_copy(Backend *be, CopyStream lane, void *dst, const void *src, size_t bytes)
+static void copy_async(Backend *be, CopyStream stream, void *dst, const void *src, size_t bytes)
 {
     memcpy(dst, src, bytes);
 }
-static const CopyOps cpu_lanes = { .copy = side_copy };
+static const CopyOps cpu_copies = { .copy = copy_async };
 
 static Status cpu_sync(Backend *be) { return be->sticky; }
 
@@ -84,5 +85,5 @@ static Status cpu_open(Backend *be)
 const Device device_cpu = {
     .name = "cpu", .ops = &cpu_ops, .host_memory = true, .open = cpu_open, .close = cpu_close, .map = cpu_map,
     .unmap = cpu_unmap, .upload = cpu_upload, .fetch = cpu_fetch, .sync = cpu_sync,
-    .memory = cpu_memory, .memory_used = cpu_memory_used, .lanes = &cpu_lanes,
+    .memory = cpu_memory, .memory_used = cpu_memory_used, .copies = &cpu_copies,
 };

@@ -1,8 +1,7 @@
 /* ops/cpu/cpu.h -- what the CPU ops share: workspace, rows as floats, fast exponentials, run-time dispatch.
  *
- * Every op reads rows of any float type as f32 and rounds once when it stores. Code that must be fast is
- * a function marked HOT, compiled for several instruction sets and chosen at start; OpenMP regions stay
- * outside of it, because the compiler outlines them before it clones. */
+ * Every op reads rows of any float type as f32 and rounds once when it stores. Hot loops are in
+ * functions marked HOT (base/hot.h). */
 #ifndef OPS_CPU_CPU_H
 #define OPS_CPU_CPU_H
 
@@ -13,7 +12,7 @@
 #include <math.h>
 #include <omp.h>
 
-/* Workspace, mapped at start: one piece for all threads together, one for each. */
+/* Workspace, mapped at start: one buffer shared by all threads, and one per thread. */
 #define CPU_SHARED ((size_t)64 << 20)
 #define CPU_OWN    ((size_t)8 << 20)
 
@@ -50,7 +49,7 @@ INLINE const float *row_read(Tensor t, int64_t r, float *buf)
     cpu_widen(buf, (const uint16_t *)p, row_width(t));
     return buf;
 }
-/* Where to compute row r, and the rounding store after it. */
+/* The buffer to compute row r in, and the rounding store after it. */
 INLINE float *row_edit(Tensor t, int64_t r, float *buf)
 {
     return t.dtype == F32 ? (float *)row_ptr(t, r) : buf;
@@ -61,10 +60,9 @@ INLINE void row_store(Tensor t, int64_t r, const float *buf)
 }
 INLINE bool is_float(Tensor t) { return t.dtype == F32 || t.dtype == BF16; }
 
-/* exp(x) for x from -88 to 88 in 12 instructions of a vector, within 1 ulp (2 where the CPU does not multiply
- * and add at once). n = x / ln 2, rounded, comes out in the low bits of a sum whose last place is 1, with an
- * exponent's bias on top; the rest is a polynomial (Remez, 3e-9). From -87.33 down exp is denormal, from
- * -87.68 down this is 0. */
+/* exp(x) for x from -88 to 88 in 12 vector instructions, within 1 ulp (2 without FMA). n = x / ln 2, rounded,
+ * comes out in the low bits of a sum whose last place is 1, with an exponent's bias on top; the rest is a
+ * polynomial (Remez, 3e-9). From -87.33 down exp is denormal, from -87.68 down this is 0. */
 INLINE float exp_inside(float x)
 {
     const float place = 0x1.8p23f + 127.0f;
@@ -80,8 +78,8 @@ INLINE float exp_inside(float x)
 /* exp(x) for x up to 88, since softmaxes subtract their maximum: 0 below -87.33, and NaN stays. */
 INLINE float fast_exp(float x) { return x < -87.33f ? 0.0f : exp_inside(x); }
 
-/* exp(-a) for a >= 0. The limit is taken of the bits, an integer minimum: of floats it would be a comparison
- * and a choice. NaN counts as large. */
+/* exp(-a) for a >= 0. The limit is an integer minimum of the bits, which is cheaper than a float minimum that
+ * handles NaN. NaN counts as large. */
 INLINE float fast_decay(float a)
 {
     union { float f; uint32_t u; } c = { a }, most = { 88.0f };
@@ -89,8 +87,8 @@ INLINE float fast_decay(float a)
     return exp_inside(-c.f);
 }
 
-/* 1 / (1 + exp(-x)) and its slope s (1 - s). From exp(-|x|) both keep their digits at either end. NaN counts
- * as large: the callers multiply by x. */
+/* 1 / (1 + exp(-x)) and its slope s (1 - s). Computed from exp(-|x|) both are accurate at either end. NaN
+ * counts as large: the callers multiply by x. */
 INLINE float fast_sigmoid(float x, float *slope)
 {
     float e = fast_decay(__builtin_fabsf(x)), d = 1.0f / (1.0f + e);

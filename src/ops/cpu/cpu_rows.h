@@ -1,4 +1,5 @@
-/* ops/cpu/cpu_rows.h -- what the row-wise CPU ops share: when threads pay, long rows in pieces, sums over rows. */
+/* ops/cpu/cpu_rows.h -- what the row-wise CPU ops share: when to use threads, long rows in pieces, sums over
+ * rows. */
 #ifndef OPS_CPU_CPU_ROWS_H
 #define OPS_CPU_CPU_ROWS_H
 
@@ -40,9 +41,9 @@ INLINE Tensor piece(Tensor t, Pieces p, int64_t i)                              
     return t_wrap(at, (DType)t.dtype, 1, &n);
 }
 
-/* A loop over a row in its own storage goes by batches, through registers: then it reads ahead of itself
- * while it computes. d is a constant, so that each copy has one kind of load, and so is m = BATCH, for all
- * but the last batch of a row. Lanes past m read 0. */
+/* A loop over a row in its storage dtype goes by batches in registers, so that loads overlap with compute.
+ * Callers pass constants for d and, for all but the last batch of a row, for m = BATCH, so that each copy has
+ * one kind of load. Lanes past m read 0. */
 enum { BATCH = 32 };
 INLINE void batch_get(float *v, const void *row, DType d, int64_t i, int m)
 {
@@ -61,12 +62,12 @@ INLINE void batch_put(void *row, DType d, int64_t i, const float *v, int m)
 
 void rows_add(float *y, const float *a, const float *b, int64_t n);             /* y may be a or b */
 
-/* Weight gradients sum over rows: each chunk (chunk_begin) leaves its sum in its own part of the shared
- * workspace, rows_gather adds the parts to dw in order. Chunks without rows have no part. */
+/* Weight gradients sum over rows: each chunk (chunk_begin) writes its sum to its own part of the shared
+ * workspace, and rows_gather adds the parts to dw in order. Chunks without rows have no part. */
 INLINE float *chunk_part(Backend *be, int chunk, int64_t width) { return cpu_shared(be) + chunk * width; }
 void rows_gather(Backend *be, float *dw, int64_t rows, int64_t width, int64_t from, int64_t count);
 
-/* Scattered row sums (embeddings) keep their order by giving each thread some columns of all rows. */
+/* Columns per thread of scattered row sums (embeddings), where each thread walks all rows in order. */
 INLINE int64_t slice_columns(int64_t width)
 {
     int64_t each = (width + omp_get_max_threads() - 1) / omp_get_max_threads(), line = 16;

@@ -1,8 +1,8 @@
-/* ops/cpu/few_rows.c -- products of a few rows with a large matrix: what decoding is made of.
+/* ops/cpu/few_rows.c -- products of a few rows with a large matrix, for decoding.
  *
- * Packing the matrix costs more than multiplying it by so few rows, so it is read where it lies, once: FAN
- * rows of it at a time meet every row of a while they are in the nearest cache. Each element is one sum over
- * the inner dim in vector lanes; its bits do not depend on how many rows or columns there are. */
+ * Packing the matrix would cost more than multiplying it by so few rows, so it is read in place, once: FAN of
+ * its rows at a time are multiplied by every row of a while they are in L1. Each element is one sum over the
+ * inner dim in vector lanes; its bits do not depend on the number of rows or columns. */
 #include "ops/cpu/few_rows.h"
 
 enum { FAN = 4 };
@@ -43,7 +43,7 @@ static void dots(float *out, const float *a, Tensor b, int64_t from, int64_t ld,
     else                dots_bf16(out, a, (const uint16_t *)row_ptr(b, from), ld, K);
 }
 
-/* c[m, n ..] from its sums, with what is to be added. */
+/* Stores c[m, n ..] from its sums, plus bias and c. */
 static void store(Tensor c, int64_t m, int64_t n, int64_t count, const float *sum, const Terms *t)
 {
     for (int64_t j = 0; j < count; j++) {
@@ -58,21 +58,22 @@ static void store(Tensor c, int64_t m, int64_t n, int64_t count, const float *su
 
 void few_rows_tile(float *ws, Tensor c, Terms t)
 {
-    bool    tail = t_has(t.tail.low);
-    int64_t M = c.n[0], N = c.n[1], K = t.a.n[1], r = tail ? t.tail.low.n[1] : 0, step = N < FAN ? 1 : FAN;
+    bool    lora = t_has(t.lora.low_rank);
+    int64_t M = c.n[0], N = c.n[1], K = t.a.n[1], r = lora ? t.lora.low_rank.n[1] : 0;
+    int64_t step = N < FAN ? 1 : FAN;
     const float *rows[FEW_ROWS], *low[FEW_ROWS];
     REQUIRE(M <= FEW_ROWS && (size_t)(M * (K + r)) * sizeof *ws <= CPU_OWN, "few rows: a%s", t_fmt(t.a));
     for (int64_t m = 0; m < M; m++) {
         rows[m] = row_read(t.a, m, ws + m * K);
-        low[m]  = tail ? row_read(t.tail.low, m, ws + M * K + m * r) : NULL;
+        low[m]  = lora ? row_read(t.lora.low_rank, m, ws + M * K + m * r) : NULL;
     }
     for (int64_t n = 0; n < N; n += step) {
-        int64_t from = n + step <= N ? n : N - step;         /* the last ones are joined by earlier rows */
+        int64_t from = n + step <= N ? n : N - step;         /* the last step overlaps the one before */
         for (int64_t m = 0; m < M; m++) {
             float sum[FAN], more[FAN];
             dots(sum, rows[m], t.b, from, N < FAN ? 0 : t.b.s[0], K);
-            if (tail) {
-                dots(more, low[m], t.tail.w, from, N < FAN ? 0 : t.tail.w.s[0], r);
+            if (lora) {
+                dots(more, low[m], t.lora.w, from, N < FAN ? 0 : t.lora.w.s[0], r);
                 for (int j = 0; j < FAN; j++) sum[j] += more[j];
             }
             store(c, m, n, N - n < step ? N - n : step, sum + n - from, &t);

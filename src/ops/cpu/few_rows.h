@@ -6,7 +6,7 @@
 
 enum { FEW_ROWS = 8 };
 
-/* Multiplications from which other threads are woken: the matrix comes from memory, not from a cache. */
+/* Multiplications from which other threads help: the matrix comes from memory, not from a cache. */
 #define FEW_SMALL 1e5
 
 /* c of M <= FEW_ROWS rows, GEMM_NT, by the calling thread; ws has CPU_OWN bytes. */

@@ -1,8 +1,8 @@
 /* ops/cpu/gemm_bf16.c -- one thread's share of a matrix product, for every mix of f32 and bf16.
  *
  * A tile of c is accumulated in f32 in the thread's own workspace, TILE_K terms of the inner dim at a time,
- * and rounded once when it is stored. Operands come in either as f32 (tile.c multiplies them) or packed for
- * the CPU's bf16 units, in blocks of 1 KiB that AMX and the dot instructions read alike:
+ * and rounded once when it is stored. Operands are either f32 (multiplied by tile.c) or packed for the CPU's
+ * bf16 units, in blocks of 1 KiB for AMX and the dot instructions:
  *
  *   a   16 rows x 32 terms         a[i][k]           one row is 64 bytes
  *   b   16 pairs of terms x 16 columns x 2           b[k / 2][j][k % 2], a row of 64 bytes is 16 columns
@@ -24,8 +24,8 @@ enum { LDA = TILE_K + 16 };             /* rows a power of two apart would all f
 /* The workspace of a tile: its sums, then operand a, then b. */
 enum { ACC_SIZE = (TILE_M + PAD) * TILE_N, A_SIZE = (TILE_M + PAD) * LDA };
 
-/* A factor of the tile: n rows of a or columns of b. inner: its terms are adjacent in memory. Of an a with
- * adjacent terms, or of a b without, some may be left out. */
+/* An operand of the tile: n rows of a or columns of b. inner: its terms are adjacent in memory. Dropout may
+ * apply to an a with adjacent terms, or to a b without. */
 typedef struct Operand { Tensor t; bool inner; int64_t n; Dropout drop; } Operand;
 
 Tiling gemm_tiling(int64_t M, int64_t N, int64_t products)
@@ -42,9 +42,9 @@ Tiling gemm_tiling(int64_t M, int64_t N, int64_t products)
 
 static int64_t padded(int64_t n) { return (n + PAD - 1) / PAD * PAD; }
 
-static Source source(Tensor t) { return (Source){ t.data, t.s[0], t.n[0], t.n[1], (DType)t.dtype }; }
+static TileSource source(Tensor t) { return (TileSource){ t.data, t.s[0], t.n[0], t.n[1], (DType)t.dtype }; }
 
-/* acc += a b by way of f32: terms in a row of a, and columns in a panel of b, are made adjacent. */
+/* acc += a b in f32: makes the terms of a row of a, and the columns of a panel of b, adjacent. */
 static void add_widened(float *acc, int64_t ld, Operand a, Operand b, int64_t K)
 {
     float *A = acc + ACC_SIZE, *B = A + A_SIZE;
@@ -104,7 +104,7 @@ HOT static void pack_b(uint32_t *out, Operand x, int64_t K)
 typedef void Unit(float *acc, int64_t ld, const uint32_t *a, const uint32_t *b, int64_t rows, int64_t cols,
                   int64_t blocks);
 
-/* What the units do, in plain C. */
+/* The packed product in plain C. */
 static void unit_plain(float *acc, int64_t ld, const uint32_t *a, const uint32_t *b, int64_t rows,
                        int64_t cols, int64_t blocks)
 {
@@ -158,8 +158,8 @@ static const struct { uint8_t palette, start, zero[14]; uint16_t bytes[16]; uint
     .palette = 1, .bytes = { 64, 64, 64, 64, 64, 64, 64, 64 }, .rows = { 16, 16, 16, 16, 16, 16, 16, 16 },
 };
 
-/* 2 x 2 tiles of sums (0 to 3) from 2 of a (4, 5) and 2 of b (6, 7). The intrinsics do not tell the compiler
- * that they touch memory, so the function fences itself off. */
+/* 2 x 2 tiles of sums (0 to 3) from 2 of a (4, 5) and 2 of b (6, 7). The intrinsics do not declare to the
+ * compiler that they access memory, hence the barriers and noinline. */
 __attribute__((target("amx-tile,amx-bf16"), noinline))
 static void unit_amx(float *acc, int64_t ld, const uint32_t *a, const uint32_t *b, int64_t rows, int64_t cols,
                      int64_t blocks)
@@ -194,7 +194,7 @@ static void unit_amx(float *acc, int64_t ld, const uint32_t *a, const uint32_t *
     __asm__ volatile("" ::: "memory");
 }
 
-/* Linux hands out the tile registers on request, once per process. */
+/* Linux grants the tile registers on request, once per process. */
 static bool amx_granted(void)
 {
     enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
@@ -227,7 +227,7 @@ static Unit *const units[BF16_PATHS] = {
     [BF16_PLAIN] = unit_plain, [BF16_DOT] = unit_dot, [BF16_AMX] = unit_amx,
 };
 
-/* acc += a b by way of packed blocks. */
+/* acc += a b with packed blocks. */
 static void add_packed(Unit *unit, float *acc, int64_t ld, Operand a, Operand b, int64_t K)
 {
     uint32_t *A = (uint32_t *)(acc + ACC_SIZE), *B = A + A_SIZE / 2;
@@ -238,7 +238,7 @@ static void add_packed(Unit *unit, float *acc, int64_t ld, Operand a, Operand b,
 
 /* ---- the tile ---- */
 
-/* What the sum starts from: 0 or c, plus the bias. */
+/* The initial sum: 0 or c, plus the bias. */
 static void acc_begin(float *acc, int64_t ld, Tensor c, Tensor bias, bool add)
 {
     for (int64_t r = 0; r < c.n[0]; r++, acc += ld) {
@@ -250,7 +250,7 @@ static void acc_begin(float *acc, int64_t ld, Tensor c, Tensor bias, bool add)
     }
 }
 
-/* acc = scale acc [+ c]; a row of c is widened in what the operands have left. */
+/* acc = scale acc [+ c]; a row of c is widened in the free part of the workspace. */
 static void acc_scale(float *acc, int64_t ld, Tensor c, float scale, bool add)
 {
     float *buf = acc + ACC_SIZE;
@@ -260,7 +260,7 @@ static void acc_scale(float *acc, int64_t ld, Tensor c, float scale, bool add)
     }
 }
 
-/* acc += op(a) op(b), TILE_K terms at a time, without those that chance leaves out of a or b. */
+/* acc += op(a) op(b), TILE_K terms at a time, with dropout of a or b. */
 static void acc_multiply(Bf16Path path, float *acc, int64_t ld, Tensor c, Tensor a, Tensor b, Dropout drop,
                          int mode)
 {
@@ -282,33 +282,33 @@ Terms terms_of_tile(Terms t, int64_t m, int64_t rows, int64_t n, int64_t cols)
     t.a = mode == GEMM_TN ? t_cols(t.a, m, rows) : t_rows(t.a, m, rows);
     t.b = mode == GEMM_NT ? t_rows(t.b, n, cols) : t_cols(t.b, n, cols);
     t.drop = dropout_at(t.drop, mode == GEMM_TN ? 0 : m, mode == GEMM_NT ? 0 : n);
-    t.tail.drop = dropout_at(t.tail.drop, m, n);
+    t.lora.dropout = dropout_at(t.lora.dropout, m, n);
     if (t_has(t.bias)) t.bias = t_cols(t.bias, n, cols);
-    if (t_has(t.tail.low)) {
-        t.tail.low = t_rows(t.tail.low, m, rows);
-        t.tail.w   = mode == GEMM_NT ? t_rows(t.tail.w, n, cols) : t_cols(t.tail.w, n, cols);
+    if (t_has(t.lora.low_rank)) {
+        t.lora.low_rank = t_rows(t.lora.low_rank, m, rows);
+        t.lora.w   = mode == GEMM_NT ? t_rows(t.lora.w, n, cols) : t_cols(t.lora.w, n, cols);
     }
     return t;
 }
 
-/* A product that is not scaled starts from c; a scaled one takes it in at the end, and so does one of which
- * something is left out. A tail that chance has a part in comes first, while it is alone. */
+/* An unscaled product starts from c; a scaled one, or one with dropout, adds c at the end. A LoRA term with
+ * dropout comes first, so that dropout applies to it alone. */
 void gemm_tile(Bf16Path path, float *ws, Tensor c, Terms t)
 {
     int     mode = t.flags & GEMM_MODE;
-    bool    add = t.flags & GEMM_ACC, tail = t_has(t.tail.low), first = tail && t.tail.drop.p > 0;
+    bool    add = t.flags & GEMM_ACC, lora = t_has(t.lora.low_rank), first = lora && t.lora.dropout.p > 0;
     bool    of_c = mode == GEMM_NN && t.drop.p > 0, late = t.scale != 1.0f || of_c || first;
     Dropout    none = { 0 };
     int64_t ld = padded(c.n[1]);
     if (path == BF16_AUTO) path = best_path();
     acc_begin(ws, ld, c, t.bias, add && !late);
     if (first) {
-        acc_multiply(path, ws, ld, c, t.tail.low, t.tail.w, none, mode);
-        dropout_f32(ws, ld, c.n[0], c.n[1], t.tail.drop);
+        acc_multiply(path, ws, ld, c, t.lora.low_rank, t.lora.w, none, mode);
+        dropout_f32(ws, ld, c.n[0], c.n[1], t.lora.dropout);
     }
     acc_multiply(path, ws, ld, c, t.a, t.b, t.drop, mode);
     if (of_c) dropout_f32(ws, ld, c.n[0], c.n[1], t.drop);
-    if (tail && !first) acc_multiply(path, ws, ld, c, t.tail.low, t.tail.w, none, mode);
+    if (lora && !first) acc_multiply(path, ws, ld, c, t.lora.low_rank, t.lora.w, none, mode);
     if (late) acc_scale(ws, ld, c, t.scale, add);
     tile_write(c.data, (DType)c.dtype, c.s[0], ws, ld, c.n[0], c.n[1]);
 }

@@ -1,7 +1,8 @@
 /* ops/cpu/gemm_bf16.h -- one thread's share of a matrix product; see gemm_bf16.c.
  *
  * gemm.c and grouped_gemm.c cut their products into tiles of c and hand each to gemm_tile, which runs on
- * the calling thread alone. Bits depend on the shapes and the path, never on who computes which tile. */
+ * the calling thread alone. Bits depend on the shapes and the path, not on the thread that computes a
+ * tile. */
 #ifndef OPS_CPU_GEMM_BF16_H
 #define OPS_CPU_GEMM_BF16_H
 
@@ -10,7 +11,7 @@
 /* How bf16 operands are multiplied. All sum in f32; they differ in rounding order alone. */
 typedef enum {
     BF16_AUTO,                /* the fastest that this CPU has */
-    BF16_WIDEN,               /* widened to f32 on the way into the tile: any CPU */
+    BF16_WIDEN,               /* widened to f32 when packed: any CPU */
     BF16_PLAIN,               /* the units' packed blocks in plain C: any CPU, slow, for tests */
     BF16_DOT,                 /* AVX512-BF16 vdpbf16ps */
     BF16_AMX,                 /* AMX-BF16 tdpbf16ps */
@@ -34,14 +35,14 @@ enum { TILE_M = 256, TILE_N = 512, TILE_MIN = 64 };
 typedef struct Tiling { int64_t m, n; } Tiling;
 Tiling gemm_tiling(int64_t M, int64_t N, int64_t products);
 
-/* What c or a tile of it is made of, all rank 2: scale (op(a) op(b) + low op(w) [+ bias]) [+ c]. Some is left
- * out of a in NT, of b in TN, of the product in NN. */
-typedef struct Terms { Tensor a, b, bias; LoraTerm tail; float scale; Dropout drop; int flags; } Terms;
+/* The operands of c or of a tile of it, all rank 2: scale (op(a) op(b) + low_rank op(w) [+ bias]) [+ c].
+ * Dropout applies to a in NT, to b in TN, to the product in NN. */
+typedef struct Terms { Tensor a, b, bias; LoraTerm lora; float scale; Dropout drop; int flags; } Terms;
 
-/* Those of rows m .. and columns n .. of c. */
+/* The operands of rows m .. and columns n .. of c. */
 Terms terms_of_tile(Terms t, int64_t m, int64_t rows, int64_t n, int64_t cols);
 
-/* c no larger than a tile; ws has CPU_OWN bytes. */
+/* Computes c, no larger than a tile; ws has CPU_OWN bytes. */
 void gemm_tile(Bf16Path path, float *ws, Tensor c, Terms t);
 
 /* gemm with a chosen path, for tests. */

@@ -1,8 +1,8 @@
-/* ops/cpu/tile.c -- the inner kernel of attention and of bf16 products, and the ways into and out of a tile.
+/* ops/cpu/tile.c -- the inner kernel of attention and of products, and loads into a tile.
  *
  * The kernel holds 6 rows x some vectors of c in registers, and per step of k multiplies as many vectors of b
- * by 6 broadcast elements of a. It is written once over vector width and count and compiled for the register
- * files there are: 32 x 512 bits, 16 x 256 bits, and whatever the compiler's default target has. */
+ * by 6 broadcast elements of a. It is written once over vector width and count and compiled for three
+ * register files: 32 x 512 bits, 16 x 256 bits, and the compiler's default target. */
 #include "ops/cpu/tile.h"
 
 #include "base/hot.h"
@@ -63,12 +63,12 @@ void tile_mul(bool add, float *c, int64_t ldc, const float *a, int64_t am, int64
     }
 }
 
-INLINE const char *source_row(Source s, int64_t r)
+INLINE const char *source_row(TileSource s, int64_t r)
 {
     return (const char *)s.p + r * s.stride * (s.dtype == F32 ? 4 : 2);
 }
 
-HOT void tile_read(float *dst, int64_t ld, Source s, float scale)
+HOT void tile_read(float *dst, int64_t ld, TileSource s, float scale)
 {
     for (int64_t r = 0; r < s.rows; r++, dst += ld) {
         const float    *f = (const float *)source_row(s, r);
@@ -78,7 +78,7 @@ HOT void tile_read(float *dst, int64_t ld, Source s, float scale)
     }
 }
 
-/* 4 x 4 blocks turned in registers. */
+/* 4 x 4 blocks transposed in registers. */
 typedef float    F4 __attribute__((vector_size(16), aligned(4), may_alias));
 typedef uint32_t U4 __attribute__((vector_size(16)));
 typedef uint16_t H4 __attribute__((vector_size(8), aligned(2), may_alias));
@@ -89,7 +89,7 @@ INLINE F4 load4(const char *row, int64_t c, DType d)
     return (F4)(__builtin_convertvector(*(const H4 *)((const uint16_t *)row + c), U4) << 16);
 }
 
-INLINE void turn_block(float *dst, int64_t ld, Source s, int64_t r, int64_t c)
+INLINE void turn_block(float *dst, int64_t ld, TileSource s, int64_t r, int64_t c)
 {
     F4 a = load4(source_row(s, r), c, s.dtype),     b = load4(source_row(s, r + 1), c, s.dtype);
     F4 x = load4(source_row(s, r + 2), c, s.dtype), y = load4(source_row(s, r + 3), c, s.dtype);
@@ -102,7 +102,7 @@ INLINE void turn_block(float *dst, int64_t ld, Source s, int64_t r, int64_t c)
     *(F4 *)(dst + 3 * ld) = __builtin_shufflevector(hi, HI, 2, 3, 6, 7);
 }
 
-INLINE void turn(float *dst, int64_t ld, Source s, DType d)
+INLINE void turn(float *dst, int64_t ld, TileSource s, DType d)
 {
     s.dtype = d;                                        /* a constant: each copy has one kind of load */
     int64_t R = s.rows / 4 * 4, C = s.cols / 4 * 4;
@@ -116,7 +116,7 @@ INLINE void turn(float *dst, int64_t ld, Source s, DType d)
     }
 }
 
-HOT void tile_transpose(float *dst, int64_t ld, Source s)
+HOT void tile_transpose(float *dst, int64_t ld, TileSource s)
 {
     if (s.dtype == F32) turn(dst, ld, s, F32);
     else                turn(dst, ld, s, BF16);

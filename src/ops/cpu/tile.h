@@ -16,11 +16,11 @@ INLINE int64_t tile_cols(int64_t n) { return (n + TILE_PAD_N - 1) / TILE_PAD_N *
 void tile_mul(bool add, float *c, int64_t ldc, const float *a, int64_t am, int64_t ak,
               const float *b, int64_t ldb, int64_t M, int64_t N, int64_t K);
 
-/* A strided matrix of f32 or bf16 in memory, for the two ways into a tile. */
-typedef struct Source { const void *p; int64_t stride, rows, cols; DType dtype; } Source;
+/* A strided matrix of f32 or bf16 in memory, as the source of a tile. */
+typedef struct TileSource { const void *p; int64_t stride, rows, cols; DType dtype; } TileSource;
 
-void tile_read(float *dst, int64_t ld, Source s, float scale);       /* dst[r * ld + c] = scale * s[r,c] */
-void tile_transpose(float *dst, int64_t ld, Source s);               /* dst[c * ld + r] = s[r,c]         */
+void tile_read(float *dst, int64_t ld, TileSource s, float scale);   /* dst[r * ld + c] = scale * s[r,c] */
+void tile_transpose(float *dst, int64_t ld, TileSource s);           /* dst[c * ld + r] = s[r,c]         */
 void tile_write(void *dst, DType d, int64_t stride, const float *src, int64_t ld, int64_t rows, int64_t cols);
 
 #endif

@@ -1,5 +1,6 @@
-/* ops/cpu/topk.c -- the K largest of a row of some hundred: a cut that few values pass, then an exact ranking of
- * those. In plain C for every CPU, and with AVX-512, which packs the lanes that pass in one instruction. */
+/* ops/cpu/topk.c -- the K largest of a row of some hundred values: a threshold that few pass, then an exact
+ * ranking of those. In plain C for every CPU, and with AVX-512, which packs the lanes that pass in one
+ * instruction. */
 #include "ops/cpu/topk.h"
 
 #if defined(__x86_64__)
@@ -42,8 +43,8 @@ INLINE uint64_t reached(const float *v, float cut)
     return mask;
 }
 
-/* The n candidates to their places in best; whoever ranks lower than K lands on best[K]. */
-INLINE void rank_all(Desk d, int32_t n, int32_t K)
+/* Ranks the n candidates into best; those that rank below K go to best[K]. */
+INLINE void rank_all(TopKRow d, int32_t n, int32_t K)
 {
     for (int32_t b = 0; b < n; b += LANES) {
         int32_t rank[LANES] = { 0 };
@@ -56,9 +57,9 @@ INLINE void rank_all(Desk d, int32_t n, int32_t K)
     }
 }
 
-/* What follows takes one desk; whatever has a look at what was just written in other pieces waits for it to
- * reach the cache, so several desks are collected before the first is ranked. */
-INLINE int32_t collect(Desk d, int32_t E, int32_t K)
+/* Collects the candidates of one row. Reading just-written data in other sizes stalls until it reaches the
+ * cache, so several rows are collected before the first is ranked. */
+INLINE int32_t collect(TopKRow d, int32_t E, int32_t K)
 {
     float   cut = cut_at(d.v, E, K);
     int32_t n = 0;
@@ -73,7 +74,7 @@ INLINE int32_t collect(Desk d, int32_t E, int32_t K)
     return n;
 }
 
-HOT void topk_plain(const Desk *d, int rows, int32_t E, int32_t K)
+HOT void topk_plain(const TopKRow *d, int rows, int32_t E, int32_t K)
 {
     int32_t n[TOPK_ROWS];
     for (int r = 0; r < rows; r++) n[r] = collect(d[r], E, K);
@@ -93,15 +94,16 @@ WIDE INLINE __m512i larger(__m512 c, const float *p)
     return n;
 }
 
-WIDE INLINE void wide_maxima(Desk d, int32_t E)
+WIDE INLINE void wide_maxima(TopKRow d, int32_t E)
 {
     __m512 m = _mm512_loadu_ps(d.v);
     for (int32_t b = LANES; b < E; b += LANES) m = _mm512_max_ps(m, _mm512_loadu_ps(d.v + b));
     _mm512_storeu_ps(d.cand, m);
 }
 
-/* -inf passes a cut of -inf in the padding too, and the way in plain C knows where the row ends. */
-WIDE INLINE int32_t wide_collect(Desk d, int32_t E, int32_t K)
+/* With a cut of -inf the padding passes too; then the plain C version runs, which knows the end of the
+ * row. */
+WIDE INLINE int32_t wide_collect(TopKRow d, int32_t E, int32_t K)
 {
     __m512    m = _mm512_loadu_ps(d.cand), low = _mm512_set1_ps(-INFINITY);
     __mmask16 first = _mm512_cmplt_epi32_mask(larger(m, d.cand), _mm512_set1_epi32(K));
@@ -121,9 +123,9 @@ WIDE INLINE int32_t wide_collect(Desk d, int32_t E, int32_t K)
     return n;
 }
 
-/* Candidates that fill one vector at most, -inf behind them. Equal ones would share a place, which shows in
- * the sum of all places; says whether there were none. */
-WIDE INLINE bool wide_rank(Desk d, int32_t n, int32_t K)
+/* For candidates that fill at most one vector, padded with -inf. Equal candidates would get the same rank,
+ * which shows in the sum of all ranks; returns whether all were distinct. */
+WIDE INLINE bool wide_rank(TopKRow d, int32_t n, int32_t K)
 {
     __mmask16 here = (__mmask16)((1u << n) - 1);
     __m512i   rank = larger(_mm512_loadu_ps(d.cand), d.cand);
@@ -132,7 +134,7 @@ WIDE INLINE bool wide_rank(Desk d, int32_t n, int32_t K)
     return _mm512_mask_reduce_add_epi32(here, rank) == n * (n - 1) / 2;
 }
 
-WIDE static void topk_wide(const Desk *d, int rows, int32_t E, int32_t K)
+WIDE static void topk_wide(const TopKRow *d, int rows, int32_t E, int32_t K)
 {
     int32_t n[TOPK_ROWS];
     for (int r = 0; r < rows; r++) wide_maxima(d[r], E);

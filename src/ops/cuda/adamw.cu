@@ -1,23 +1,26 @@
 /* ops/cuda/adamw.cu -- kernels of adamw.c: dense streams, four elements a thread and step.
  *
- * squares Two launches for a list, which is an argument of theirs. A block adds one part of one tensor and
- *         leaves the sum in the workspace; parts are of about one length, so that a large tensor has many
- *         and a small one few. Then one block adds the parts of each tensor, and the tensors. Lengths and
- *         starts alone say who adds what. Squares and sums are double, loads 16 bytes.
- * adamw   A block takes 2048 elements, all loads of a thread in flight. The clipping factor is worked out on
- *         the card from sumsq, by one thread of each block while the loads are under way; the other factors
- *         of a step come from the host. Bases not aligned for four are walked one element at a time.
- * set_weight   one element a thread; it runs once. */
+ * squares Two launches per list; the list is a kernel argument. In the first a block sums one part of one
+ *         tensor into the workspace; parts are of about equal length, so a large tensor has many. In the
+ *         second one block adds the parts of each tensor, then the tensors. Lengths and starts alone fix the
+ *         order of the sums. Squares and sums are double, loads 16 bytes.
+ * adamw   A block takes 2048 elements, with all loads of a thread in flight. One thread of each block
+ *         computes the clipping factor from sumsq while the loads are under way; the other factors of a step
+ *         come from the host. Bases not aligned for four elements are walked one element at a time.
+ * set_weight   One element a thread; it runs once. */
 #include "ops/cuda/runs.cuh"
 
 #include <math.h>
+
+namespace {
 
 enum { THREADS = 256 };
 
 /* BLOCKS fill an H200 four times; a list that is too short for that is cut in parts of LEAST elements. */
 enum { BLOCKS = 4224, LEAST = 8192, EACH = 4, ADDERS = 1024 };
 
-/* Tensor i has the parts from its `first` up to that of i + 1; behind the last one stands the end of all. */
+/* Tensor i has the parts from its `first` up to that of tensor i + 1; an end marker follows the last
+ * tensor. */
 struct Span { const float *x; int64_t n; int first, cell; };
 struct Spans { Span at[ADDENDS + 1]; int n; };
 static_assert(sizeof(Spans) <= 4000, "a kernel has 4 KB for its arguments");
@@ -39,7 +42,8 @@ static Spans cut(const Addends *list)
     return s;
 }
 
-/* The last tensor that begins at this part or before; one without elements begins where the next does. */
+/* The last tensor that begins at or before this part; a tensor without elements begins where the next one
+ * does. */
 static __device__ inline int holder(const Spans &s, int part)
 {
     int i = 0;
@@ -109,6 +113,8 @@ static __global__ void __launch_bounds__(ADDERS) add_parts(double *out, double *
     if (!lane) *out += sum;
 }
 
+}
+
 extern "C" void cuda_squares(Backend *be, Tensor out, Tensor each, const Addends *list)
 {
     Spans   s = cut(list);
@@ -117,7 +123,9 @@ extern "C" void cuda_squares(Backend *be, Tensor out, Tensor each, const Addends
     LAUNCH(be, "squares", add_parts, s.n > 0, ADDERS, 0, (double *)out.data, (double *)each.data, part, s);
 }
 
-/* A step's factors, worked out once in double; clip is the card's part. */
+namespace {
+
+/* A step's factors, computed once on the host in double; the kernel computes the clipping factor. */
 typedef struct Factors { float shrink, in1, keep2, in2, root, eps, step, max_norm; } Factors;
 
 static Factors factors(AdamW h)
@@ -128,7 +136,8 @@ static Factors factors(AdamW h)
                     (float)(h.lr / (1.0 - pow(b1, (double)h.step))), h.max_norm };
 }
 
-/* A master as f32, with its rounded copy in w32, w16 or nowhere; SPLIT: w16 and the rest it lacks. */
+/* A master as f32, with its rounded copy in w32, w16 or nowhere. SPLIT: the master is w16 and its 16 low
+ * bits. */
 template <class M, class S> struct Streams {
     float        *p, *w32;
     bf16         *w16;
@@ -170,7 +179,7 @@ static __device__ inline float    joined(unsigned near, unsigned rest)
 /* N neighbours of 16 bits each. */
 template <int N> struct alignas(N * 2) Half { uint16_t v[N]; };
 
-/* p on its way to memory: quiet, with its rounded form and what that lacks. */
+/* p as it is stored: with quiet NaNs, its bf16 and the remaining 16 bits. */
 template <int N> struct Rounded {
     Half<N> near, rest;
     __device__ explicit Rounded(float *p)
@@ -261,6 +270,8 @@ static void step_typed(Backend *be, Tensor w, Tensor master, Tensor m, Tensor v,
     else     LAUNCH(be, "adamw", (step_all<M, S, 1, SPLIT>), blocks, THREADS, 0, s, f);
 }
 
+}
+
 extern "C" void cuda_adamw(Backend *be, Tensor w, Tensor master, Tensor m, Tensor v, Tensor g, Tensor sumsq,
                            AdamW h)
 {
@@ -271,6 +282,8 @@ extern "C" void cuda_adamw(Backend *be, Tensor w, Tensor master, Tensor m, Tenso
         BY_DTYPE(m.dtype, M,
                  BY_DTYPE(v.dtype, S, step_typed<M, S, false>(be, w, master, m, v, g, sumsq, h)));
 }
+
+namespace {
 
 static __global__ void __launch_bounds__(THREADS) set_all(float *w32, uint16_t *w16, float *p, uint16_t *rest,
                                                           const float *x, int64_t n)
@@ -285,6 +298,8 @@ static __global__ void __launch_bounds__(THREADS) set_all(float *w32, uint16_t *
         } else w32[i] = v;
         if (p) p[i] = v;
     }
+}
+
 }
 
 extern "C" void cuda_set_weight(Backend *be, Tensor w, Tensor master, Tensor x)

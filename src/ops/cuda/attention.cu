@@ -1,9 +1,11 @@
-/* ops/cuda/attention.cu -- attention on the card: who computes it, and what both ways share.
+/* ops/cuda/attention.cu -- CUDA attention: the choice of an implementation, and what all of them share.
  *
- * Heads of images have kernels of their own (attention_vision.cu). Other bf16 that cuDNN takes goes there
- * (attention_cudnn.cu), all else, and all on a device without cuDNN, through our plain kernels
- * (attention_plain.cu). Here: rows outside the segments, and delta. */
+ * Vision heads have their own kernels (attention_vision.cu). Other bf16 calls that cuDNN supports go to cuDNN
+ * (attention_cudnn.cu); all other calls, and all calls without cuDNN, to our plain kernels
+ * (attention_plain.cu). This file zeroes the rows outside the segments and computes delta. */
 #include "ops/cuda/attention_cuda.h"
+
+namespace {
 
 /* Rows before starts[0] and from starts[n] on; without starts all T. */
 struct Outside { const int32_t *starts; int n; int64_t T; };
@@ -17,7 +19,7 @@ __device__ static int64_t outside_row(const Outside &s, int64_t i)
     return !s.starts || i < s.starts[0] ? i : s.starts[s.n] + i - s.starts[0];
 }
 
-/* A tensor (T, heads, C) in pieces of 2 bytes: f32 has two an element. */
+/* A tensor (T, heads, C) as 2-byte pieces; an f32 element is two of them. */
 struct Pieces { uint16_t *p; int64_t row, head; int heads, width; };
 struct Outputs { Pieces t[3]; int n; };
 
@@ -81,6 +83,8 @@ static void delta_rows(Backend *be, Tensor delta, Tensor dout, Tensor o)
                (int)H, (int)o.n[2])));
 }
 
+}
+
 void cuda_attention_fwd(Backend *be, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Segments seg,
                         float scale)
 {
@@ -99,7 +103,7 @@ void cuda_attention_bwd(Backend *be, Tensor dq, Tensor dk, Tensor dv, Tensor del
 {
     Attn x = { q, k, v, o, lse, dq, dk, dv, delta, dout, seg, scale };
     const Tensor outs[] = { dq, dk, dv };
-    bool elsewhere = t_has(seg.kv_starts);                   /* keys that no query sees may be anywhere */
+    bool elsewhere = t_has(seg.kv_starts);                   /* any row of k may be one that no query sees */
     if (!q.n[0] || !q.n[1]) return;
     zero_rows(be, "attention_bwd", outs, elsewhere ? 1 : 3, outside(seg, q.n[0]));
     if (elsewhere) zero_rows(be, "attention_bwd", outs + 1, 2, Outside{ NULL, 0, k.n[0] });

@@ -1,7 +1,8 @@
-/* ops/cuda/attention_cuda.h -- between the files of attention on the card: attention.cu chooses,
- * attention_plain.cu computes anything, attention_vision.cu and attention_vision_bwd.cu the heads of images
- * (with attention_vision.cuh), attention_cudnn.cu what else cuDNN is good at (with the graphs and plans of
- * attention_cudnn.h); those headers only these files see. */
+/* ops/cuda/attention_cuda.h -- the interface between the CUDA attention files.
+ *
+ * attention.cu chooses; attention_plain.cu computes any case; attention_vision.cu and attention_vision_bwd.cu
+ * compute vision heads (attention_vision.cuh); attention_cudnn.cu calls cuDNN (graphs and plans:
+ * attention_cudnn.h). */
 #ifndef OPS_CUDA_ATTENTION_CUDA_H
 #define OPS_CUDA_ATTENTION_CUDA_H
 
@@ -14,17 +15,17 @@ typedef struct Attn {
     float    scale;
 } Attn;
 
-/* The inside of the segments; rows outside are the caller's. plain_bwd wants delta filled. */
+/* Computes the rows inside segments; the caller zeroes the others. plain_bwd reads delta. */
 void plain_fwd(Backend *be, const Attn *x);
 void plain_bwd(Backend *be, const Attn *x);
 
-/* The same for bf16 without a mask or a cache, a key head for each query head, 64, 72 or 80 wide, rows on 16
- * bytes; false: another case, nothing was done. */
+/* The same for bf16 without causal mask or cache, as many key heads as query heads, head dim 64, 72 or 80,
+ * rows aligned to 16 bytes. False: the call is another case and nothing was done. */
 bool vision_takes(const Attn *x);
 bool vision_fwd(Backend *be, const Attn *x);
 bool vision_bwd(Backend *be, const Attn *x);
 
-/* The same through cuDNN; false: not a case for it, nothing was done. */
+/* The same through cuDNN. False: cuDNN does not support the call and nothing was done. */
 bool dnn_fwd(Backend *be, const Attn *x);
 bool dnn_bwd(Backend *be, const Attn *x);
 

@@ -1,25 +1,25 @@
-/* ops/cuda/attention_cudnn.cu -- attention of bf16 streams through cuDNN, where it is installed: which calls it
- * takes, how they lie in memory, what a run is bound to. The plans are attention_cudnn_plan.cu's.
+/* ops/cuda/attention_cudnn.cu -- attention of bf16 streams through cuDNN, where it is installed: which calls
+ * it supports, their memory layout, the tensors of an execution. attention_cudnn_plan.cu builds the plans.
  *
- * Taken: bf16 throughout, heads of a multiple of 8 up to 256 wide, rows on 16 bytes, keys in the stream
- * itself, fewer than 2^31 elements a tensor. The segments are cuDNN's batch: up to B sequences of up to S
- * rows a run, each with its length and the offset of its first element. Both are data on the card, so a plan
- * serves every batch; the missing sequences have length 0. S is rounded up to 2^i or 3 2^i, B to a power of
- * two; more segments than B are several runs. Building a plan takes 0.05 s, of the kind that repeats its bits
- * 0.7 s: while preparing for the largest batch, in a step for a kind first met there. Where all segments have
- * one length and fill the stream (as the host sees from the number of pairs), the batch is a dense tensor and
- * nothing is masked: the fastest kind, called even.
+ * Supported: bf16 throughout, head dims that are multiples of 8 up to 256, rows aligned to 16 bytes, keys in
+ * the stream itself, fewer than 2^31 elements a tensor. The segments are cuDNN's batch: up to B sequences of
+ * up to S rows per execution, each with its length and the offset of its first element. Both are device data,
+ * so that one plan serves every batch; missing sequences have length 0. S is rounded up to 2^i or 3 2^i, B to
+ * a power of two; more segments than B take several executions. Building a plan takes 0.05 s, a deterministic
+ * one 0.7 s: while preparing for the largest batch, in a step for a plan first needed there. Where all
+ * segments have the same length and fill the stream (which the host knows from the number of pairs), the
+ * batch is a dense tensor without masks: the fastest kind, called even.
  *
- * With shared key heads cuDNN sums full heads of dk and dv. The ragged kinds lay all sums like the gradients
- * (full heads: like dk and dv with H heads), so that these must be dense: others pass through a dense copy.
- * Versions before 9.19 take a gradient's offsets from the tensor it belongs to: there both must lie alike.
+ * With shared key heads cuDNN sums full heads of dk and dv. The ragged kinds lay out all sums like the
+ * gradients (full heads: like dk and dv with H heads), so the gradients must be dense: others pass through a
+ * dense copy. Versions before 9.19 take a gradient's offsets from the tensor it belongs to: there both need
+ * the same layout.
  *
- * Backward comes in two kinds. One writes dq from a matrix dP of 2 H S S bytes a sequence: equal bits each
- * time. The other adds into dq in the order in which blocks arrive: THE LAST BITS OF dq MAY DIFFER FROM RUN
- * TO RUN. It is the faster one (8 x 4096 tokens: 468 against 415 TFLOP/s) and taken unless Backend.repeat
- * asks for the first. That one serves as long as dP of one sequence is within MATRIX bytes (32 heads:
- * segments up to 4096 rows), with as many sequences a run as that allows; longer segments then run on our own
- * kernels. */
+ * Backward has two kinds. The deterministic one writes dq from a matrix dP of 2 H S S bytes a sequence. The
+ * other adds into dq in the order in which blocks arrive: THE LAST BITS OF dq MAY DIFFER FROM RUN TO RUN. It
+ * is faster (8 x 4096 tokens: 468 against 415 TFLOP/s) and taken unless Backend.repeat is set. The
+ * deterministic kind runs as long as dP of one sequence is within MATRIX bytes (32 heads: segments up to 4096
+ * rows), with as many sequences per execution as that allows; longer segments then run on our own kernels. */
 #include "ops/cuda/attention_cuda.h"
 
 #include <math.h>
@@ -30,12 +30,14 @@
 #if __has_include(<cudnn_backend.h>)
 #include "ops/cuda/attention_cudnn.h"
 
+namespace {
+
 static const int64_t MATRIX = (int64_t)2 << 30;
 
-/* Places in the workspace, 256-aligned; counts alone while there is no base. */
-typedef struct Room { char *base; size_t used; } Room;
+/* Carves 256-aligned buffers out of the workspace; without a base it only counts bytes. */
+typedef struct Cursor { char *base; size_t used; } Cursor;
 
-static void *take(Room *r, int64_t bytes)
+static void *take(Cursor *r, int64_t bytes)
 {
     void *p = r->base ? r->base + r->used : NULL;
     r->used += ((size_t)bytes + 255) / 256 * 256;
@@ -46,9 +48,9 @@ typedef struct Call {
     Backend    *be;
     const Attn *x;
     Plan       *plan;
-    Tensor      t[N_RAGGED];                                 /* as cuDNN sees them */
-    bool        copied[N_RAGGED];                            /* a dense copy of the caller's */
-    int64_t     runs, places;                                /* places for sequences in all runs: runs x B */
+    Tensor      t[N_RAGGED];                                 /* as cuDNN gets them */
+    bool        copied[N_RAGGED];                            /* t[i] is a dense copy of the caller's */
+    int64_t     runs, places;                                /* executions; their sequences: runs x B */
     int32_t    *lens, *offsets;                              /* (places), (N_RAGGED, places + 1) */
     float      *delta, *dq_sum;
     bf16       *dk_full, *dv_full;
@@ -142,8 +144,8 @@ static int64_t round_length(int64_t x)
     return three >= x && three % 128 == 0 ? three : whole;
 }
 
-/* Sequences in a run: all, unless its workspace would be more than MATRIX or twice the stream, or there are
- * very many: they are a dimension of the grid. */
+/* Sequences per execution: all, unless the workspace would exceed MATRIX or twice the stream, or their number
+ * exceeds a grid dimension. */
 static int64_t run_size(const Key *k, int64_t n, int64_t S, int64_t T)
 {
     int64_t B = k->even ? n : power_of_two(n, 1), most = 16384;
@@ -161,7 +163,7 @@ static void copy_dense(Call *c, int which)
     c->t[which] = dense_like(c->t[which]), c->copied[which] = true;
 }
 
-/* Which tensors cuDNN must have as dense copies: see the top. */
+/* Which tensors cuDNN needs as dense copies: see the top. */
 static void choose_copies(Call *c, bool flat, bool shared, size_t version)
 {
     const int pairs[][2] = { { N_Q, N_DQ }, { N_K, N_DK }, { N_V, N_DV }, { N_O, N_DOUT } };
@@ -174,7 +176,7 @@ static void choose_copies(Call *c, bool flat, bool shared, size_t version)
     }
 }
 
-/* What cuDNN is to compute, and the plan for it; false: there is none. */
+/* The call in cuDNN's terms, and the plan for it; false: cuDNN has none. */
 static bool call_open(Call *c, Backend *be, const Attn *x, bool backward, bool repeats)
 {
     Dnn    *d = (Dnn *)cuda_of(be)->dnn;
@@ -190,14 +192,14 @@ static bool call_open(Call *c, Backend *be, const Attn *x, bool backward, bool r
     if (!even) c->t[N_STAT].s[1] = power_of_two(T, 256), c->copied[N_STAT] = true;
     if (backward && !even) choose_copies(c, flat, H != G, d->lib.version);
     Key key = { H, G, C, x->seg.causal, backward, even, flat, repeats };
-    for (int i = 0; i < N_RAGGED; i++) key.at[i] = Layout{ c->t[i].s[0], c->t[i].s[1] };
+    for (int i = 0; i < N_RAGGED; i++) key.at[i] = HeadStrides{ c->t[i].s[0], c->t[i].s[1] };
     c->plan = plan_find(d, &key, run_size(&key, x->seg.n, S, T), S);
     if (!c->plan || !c->plan->graph.plan) return false;
     c->runs = ceil_div(x->seg.n, c->plan->B), c->places = c->runs * c->plan->B;
     return true;
 }
 
-static void call_room(Call *c, Room *r)
+static void call_workspace(Call *c, Cursor *r)
 {
     const Plan *p = c->plan;
     const Key  *k = &p->key;
@@ -216,9 +218,9 @@ static void call_room(Call *c, Room *r)
     c->scratch = take(r, p->graph.workspace);
 }
 
-/* What any batch of as many rows may ask for, said while preparing: the batch of that step is one long
- * segment. */
-static size_t most_room(const Attn *x, bool backward, bool repeats)
+/* The largest workspace that any batch of as many rows can need. It is reserved while preparing, because the
+ * batch of the preparation is one long segment. */
+static size_t most_workspace(const Attn *x, bool backward, bool repeats)
 {
     int64_t T = x->q.n[0], H = x->q.n[1], C = x->q.n[2], rows = C % 16 ? 2 * T + 256 : T, copies = 0;
     int64_t small = 9 * 4 * (2 * T + 256) + (32 << 20), stats = 2 * (2 * T + 256) * H * 4;
@@ -289,7 +291,7 @@ static void call_run(Call *c, int64_t i)
     if (c->dq_sum) b[n++] = Binding{ U_DQ_SUM, c->dq_sum };
     if (c->dk_full) b[n++] = Binding{ U_DK_FULL, c->dk_full }, b[n++] = Binding{ U_DV_FULL, c->dv_full };
     if (graph_run(&c->plan->graph, b, n, c->scratch) != CUDNN_STATUS_SUCCESS)
-        cuda_stick(c->be, cudaErrorUnknown, "attention by cuDNN");
+        cuda_stick(c->be, cudaErrorUnknown, "cuDNN attention");
 }
 
 static void call_runs(Call *c)
@@ -301,15 +303,17 @@ static void call_runs(Call *c)
 /* False: no memory, and the backend says so. */
 static bool call_ready(Call *c)
 {
-    Room count = {}, room = {};
+    Cursor count = {}, cursor = {};
     bool preparing = c->be->preparing;
-    call_room(c, &count);
-    if (preparing) cuda_workspace(c->be, most_room(c->x, c->plan->key.backward, c->be->repeat));
-    room.base = (char *)cuda_workspace(c->be, count.used);
-    call_room(c, &room);
-    if (!room.base && !preparing) return false;
+    call_workspace(c, &count);
+    if (preparing) cuda_workspace(c->be, most_workspace(c->x, c->plan->key.backward, c->be->repeat));
+    cursor.base = (char *)cuda_workspace(c->be, count.used);
+    call_workspace(c, &cursor);
+    if (!cursor.base && !preparing) return false;
     if (!c->plan->key.even) call_starts(c);
     return true;
+}
+
 }
 
 bool dnn_fwd(Backend *be, const Attn *x)

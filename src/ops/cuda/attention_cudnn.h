@@ -1,10 +1,9 @@
 /* ops/cuda/attention_cudnn.h -- cuDNN's backend API as far as attention needs it: the library, loaded while
  * running, and graphs of operations that become plans.
  *
- * There is no attention call in that API: an engine recognises the pattern of matmul, masks and softmax, down
- * to the order of operations. A Graph collects descriptors; the first that fails is remembered and the rest
- * does nothing, so that a pattern reads as one line per operation and is checked once, by graph_plan. What
- * attention looks like as a graph, and the plans that were built of it, follow below. */
+ * The API has no attention call: an engine recognises the pattern of matmul, masks and softmax, down to the
+ * order of operations. A Graph collects descriptors; it remembers the first failure and ignores later calls,
+ * so that a pattern is one line per operation and graph_plan checks it once. */
 #ifndef OPS_CUDA_ATTENTION_CUDNN_H
 #define OPS_CUDA_ATTENTION_CUDNN_H
 
@@ -32,8 +31,8 @@ typedef struct Library {
     cudnnStatus_t (*execute)(cudnnHandle_t, Desc, Desc);
 } Library;
 
-bool library_load(Library *l);                    /* the functions alone; false: there is none */
-bool library_open(Library *l, cudaStream_t s);    /* and a handle on the open card */
+bool library_load(Library *l);                    /* the functions alone; false: cuDNN is not installed */
+bool library_open(Library *l, cudaStream_t s);    /* and a handle on the open GPU */
 void library_close(Library *l);
 
 enum { GRAPH_DESCS = 192, GRAPH_OPS = 48 };
@@ -72,7 +71,7 @@ cudnnStatus_t graph_run(Graph *g, const Binding *b, int n, void *workspace);
 
 /* ---- attention: attention_cudnn_plan.cu ---- */
 
-/* Tensors with the rows of the stream: sequences start where their offsets say. */
+/* Tensors with the rows of the stream; offsets give the start of each sequence. */
 enum { N_Q, N_K, N_V, N_O, N_DOUT, N_DQ, N_DK, N_DV, N_STAT, N_RAGGED };
 
 /* Ids of what has memory: ragged tensors, the offsets of each, then the others. */
@@ -81,20 +80,20 @@ enum {
     U_DK_FULL, U_DV_FULL, U_INNER = 100
 };
 
-typedef struct Layout { int64_t row, head; } Layout;     /* strides of one ragged tensor */
+typedef struct HeadStrides { int64_t row, head; } HeadStrides;     /* strides of one ragged tensor */
 
 typedef struct Key {
     int64_t H, G, C, causal, backward;
     int64_t even;             /* no masks, no offsets: sequences of S rows */
     int64_t flat;             /* sums laid like the streams, not (B, H, S, C) */
     int64_t repeats;          /* backward: equal bits each time */
-    Layout  at[N_RAGGED];     /* unused ones 0 */
+    HeadStrides  at[N_RAGGED];     /* unused ones 0 */
 } Key;
 
 typedef struct Plan {
     Key     key;
     int64_t B, S;
-    Graph   graph;            /* no plan: cuDNN cannot, do not ask again */
+    Graph   graph;            /* without a plan: cuDNN does not support the key */
 } Plan;
 
 enum { PLANS = 256 };
@@ -102,10 +101,11 @@ enum { PLANS = 256 };
 typedef struct Dnn {
     Library lib;
     Plan   *plans[PLANS];
-    int64_t built;            /* the oldest makes room for the one after PLANS */
+    int64_t built;            /* plans built so far; beyond PLANS the oldest is replaced */
 } Dnn;
 
-/* The plan for up to B sequences of up to S rows, built if there is none; without graph.plan cuDNN cannot. */
+/* The plan for up to B sequences of up to S rows, built if there is none; without graph.plan cuDNN does not
+ * support it. */
 Plan *plan_find(Dnn *d, const Key *key, int64_t B, int64_t S);
 void  plans_close(Dnn *d);
 

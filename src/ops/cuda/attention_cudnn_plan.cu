@@ -1,7 +1,7 @@
-/* ops/cuda/attention_cudnn_plan.cu -- attention as cuDNN's engines know it: the patterns of forward and backward,
- * and the plans built of them. Without cuDNN's headers this file is empty.
+/* ops/cuda/attention_cudnn_plan.cu -- attention as cuDNN's engines know it: the patterns of forward and
+ * backward, and the plans built of them. Without cuDNN's headers this file is empty.
  *
- * The order of operations is what the engines look for; to change it is to lose them or their speed. */
+ * The engines match on the order of operations: another order is not supported, or slower. */
 #include "ops/cuda/attention_cuda.h"
 
 #if __has_include(<cudnn_backend.h>)
@@ -10,12 +10,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+namespace {
+
 static Shape dense(int64_t a, int64_t b, int64_t c, int64_t d)
 {
     return Shape{ { a, b, c, d }, { b * c * d, c * d, d, 1 } };
 }
 
-/* What both patterns are made of. */
+/* Tensors and scalars of both patterns. */
 typedef struct Pattern {
     Graph     *g;
     const Key *k;
@@ -35,7 +37,7 @@ static Desc offset_of(Pattern *p, int which)
 
 static Shape ragged_shape(const Pattern *p, int which, int64_t heads, int64_t C)
 {
-    Layout l = p->k->at[which];
+    HeadStrides l = p->k->at[which];
     return Shape{ { p->B, heads, p->S, C }, { p->S * l.row, l.head, l.row, 1 } };
 }
 
@@ -143,7 +145,7 @@ static void build_fwd(Graph *g, const Key *k, int64_t B, int64_t S)
     graph_matmul(g, o, prob, v, p.len_q, NULL, p.len_k);
 }
 
-/* y = turned x by what; where heads are shared the sum over them. */
+/* y = transposed x times what, summed over the query heads that share a key head. */
 static void grad_of_keys(Pattern *p, Desc x, Desc what, int which, int64_t full)
 {
     const Key *k = p->k;
@@ -211,7 +213,7 @@ static void build_bwd(Graph *g, const Key *k, int64_t B, int64_t S)
 
 /* ---- plans ---- */
 
-/* A plan without graph.plan says that cuDNN cannot. */
+/* A plan without graph.plan records that cuDNN does not support the key. */
 static void plan_build(Dnn *d, Plan *p)
 {
     p->graph.lib = &d->lib, p->graph.next = U_INNER;
@@ -220,13 +222,15 @@ static void plan_build(Dnn *d, Plan *p)
     if (!graph_plan(&p->graph)) graph_close(&p->graph);
 }
 
-/* Where workspace does not grow with B and S, a plan up to four times too large is better than building
+/* Where the workspace does not grow with B and S, using a plan up to four times too large beats building
  * one. */
 static bool plan_serves(const Plan *p, const Key *key, int64_t B, int64_t S)
 {
     bool loose = !key->even && (!key->backward || (key->flat && !key->repeats));
     if (memcmp(&p->key, key, sizeof *key)) return false;
     return (p->B == B && p->S == S) || (loose && p->B >= B && p->S >= S && p->B * p->S <= 4 * B * S);
+}
+
 }
 
 Plan *plan_find(Dnn *d, const Key *key, int64_t B, int64_t S)
@@ -238,7 +242,7 @@ Plan *plan_find(Dnn *d, const Key *key, int64_t B, int64_t S)
     }
     if (best || !(best = (Plan *)calloc(1, sizeof *best))) return best;
     if (*slot) {
-        cudaDeviceSynchronize();                            /* it may still be running */
+        cudaDeviceSynchronize();                            /* an execution may still use the plan */
         graph_close(&(*slot)->graph);
         free(*slot);
     }

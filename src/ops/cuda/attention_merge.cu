@@ -1,12 +1,13 @@
-/* ops/cuda/attention_merge.cu -- CUDA attention_merge; contract and price are in attention_merge.c.
- *
- * A warp takes one row of one head; its lanes walk the head's width. No sums, so no order. */
+/* ops/cuda/attention_merge.cu -- kernel of attention_merge.c: a warp takes one row of one head, its lanes
+ * walk the head dim. There are no sums across lanes. */
 #include "ops/cuda/rows.cuh"
+
+namespace {
 
 enum { WARPS = 8 };
 
 typedef struct Merge {
-    View         o, part;
+    RowView         o, part;
     float       *lse;
     const float *part_lse;
     int64_t      lse_row, part_row, rows;
@@ -22,8 +23,10 @@ static __global__ void __launch_bounds__(32 * WARPS) merge_kernel(Merge x)
     int64_t o = view_row(x.o, r), p = view_row(x.part, r);
     for (int i = threadIdx.x & 31; i < x.C; i += 32)
         view_put(x.o, o + i, view_get(x.o, o + i) * wa + view_get(x.part, p + i) * wb);
-    __syncwarp();                                   /* every lane has read it */
+    __syncwarp();                                   /* every lane has read lse before lane 0 writes it */
     if (!(threadIdx.x & 31)) *at = l;
+}
+
 }
 
 extern "C" void cuda_attention_merge(Backend *be, Tensor o, Tensor lse, Tensor part, Tensor part_lse)

@@ -1,23 +1,25 @@
-/* ops/cuda/attention_plain.cu -- attention for every case of attention.c: f32 arithmetic, any strides, caches of
- * keys.
+/* ops/cuda/attention_plain.cu -- attention for every case of attention.c: f32 arithmetic, any strides, KV
+ * caches.
  *
- * A block of 16 x 16 threads holds a tile of B = 16 R rows of queries (dk, dv: of keys) and meets the other
- * side a tile at a time; both lie in shared memory as f32, padded with zeros. Thread (ty, tx) owns the scores
- * of rows ty + 16 i and columns tx + 16 j, so that a row of scores belongs to half a warp: its maximum and
- * sum need no barrier. Forward stacks the query heads that share a key head; backward is two kernels, one per
+ * A block of 16 x 16 threads holds a tile of B = 16 R rows of queries (dk, dv: of keys) and walks the tiles
+ * of the other side; both are in shared memory as f32, padded with zeros. Thread (ty, tx) owns the scores of
+ * rows ty + 16 i and columns tx + 16 j, so that a row of scores belongs to half a warp: its maximum and sum
+ * need no barrier. Forward stacks the query heads that share a key head. Backward is two kernels, one per
  * side, so that every sum has one owner and a fixed order. Where few blocks would run (decoding), forward
- * cuts the keys into parts and joins them in order.
+ * cuts the keys into parts and a second kernel joins the parts in order.
  *
- * Segment i's tiles start at tile starts[i] / n + i, n rows each: at least as many places as it has tiles,
- * and a block finds its segment by bisection. Tiles of keys elsewhere are counted in the same way. */
+ * Segment i's tiles of n rows start at tile starts[i] / n + i, which leaves each segment enough tile numbers;
+ * a block finds its segment by bisection. Tiles of a KV cache are numbered in the same way. */
 #include "ops/cuda/attention_cuda.h"
 
-/* A tensor (rows, heads, C): strides in elements; packed: rows of every head start on 16 bytes and fill
- * them. */
-struct View { char *p; int64_t row, head; int C; bool half, packed; };
+namespace {
+
+/* A tensor (rows, heads, C) with strides in elements. packed: the rows of every head are multiples of 16
+ * bytes and aligned to 16. */
+struct HeadView { char *p; int64_t row, head; int C; bool half, packed; };
 
 struct Args {
-    View           q, k, v, o, dq, dk, dv, dout;
+    HeadView           q, k, v, o, dq, dk, dv, dout;
     float         *lse, *delta;                     /* (H, T) */
     int64_t        lse_row, delta_row, T, S;        /* rows of queries, of keys */
     const int32_t *starts, *kv_starts, *kv_used;
@@ -29,12 +31,12 @@ struct Args {
     bool           causal;
 };
 
-__device__ static float view_get(const View &t, int64_t at)
+__device__ static float view_get(const HeadView &t, int64_t at)
 {
     return t.half ? to_f32(((const bf16 *)t.p)[at]) : ((const float *)t.p)[at];
 }
 
-__device__ static void view_put(const View &t, int64_t row, int head, int c, float x)
+__device__ static void view_put(const HeadView &t, int64_t row, int head, int c, float x)
 {
     int64_t at = row * t.row + head * t.head + c;
     if (t.half) ((bf16 *)t.p)[at] = from_f32<bf16>(x);
@@ -44,7 +46,7 @@ __device__ static void view_put(const View &t, int64_t row, int head, int c, flo
 /* Which queries and keys a tile has. */
 struct Tile { int q0, q1, end, k0, k1, ahead; };
 
-/* Tile `at` of tiles of n rows; false: nothing there. */
+/* Tile number `at` of tiles of n rows; false: the number is unused. */
 __device__ static bool tile_find(const Args &a, int at, int n, Tile *t)
 {
     int lo = 0, hi = a.n;                           /* the last segment that starts at or before this tile */
@@ -60,14 +62,14 @@ __device__ static bool tile_find(const Args &a, int at, int n, Tile *t)
     const int32_t *keys = a.kv_starts ? a.kv_starts : a.starts;
     t->k0    = keys[lo];
     t->k1    = a.kv_used ? keys[lo] + a.kv_used[lo] : keys[lo + 1];
-    t->ahead = t->k1 - t->end;                      /* from a query's row to that of the last key it sees */
+    t->ahead = t->k1 - t->end;                      /* distance from a query's row to the last key it sees */
     return true;
 }
 
-/* Rows of CP columns as f32 from where at(r) says, -1: zeros. By 16 bytes where the tensor allows it, with
- * all of a thread's loads in flight before the first is stored. */
+/* Loads B rows of CP columns as f32; at(r) is the address of row r, -1 gives zeros. Loads are 16 bytes where
+ * the tensor allows it, and all of a thread's loads are in flight before the first store. */
 template <class T, int B, int CP, class At>
-__device__ static void tile_load_packs(float *dst, const View &t, float scale, At at)
+__device__ static void tile_load_packs(float *dst, const HeadView &t, float scale, At at)
 {
     constexpr int N = Pack<T>::N, EACH = (B * CP / N + 255) / 256;
     Pack<T> x[EACH];
@@ -91,7 +93,7 @@ __device__ static void tile_load_packs(float *dst, const View &t, float scale, A
 }
 
 template <int B, int CP, class At>
-__device__ static void tile_load_from(float *dst, const View &t, float scale, At at)
+__device__ static void tile_load_from(float *dst, const HeadView &t, float scale, At at)
 {
     if (t.packed && t.half) { tile_load_packs<bf16, B, CP>(dst, t, scale, at); return; }
     if (t.packed)           { tile_load_packs<float, B, CP>(dst, t, scale, at); return; }
@@ -105,7 +107,7 @@ __device__ static void tile_load_from(float *dst, const View &t, float scale, At
 
 /* Rows row .. end - 1 of one head. */
 template <int B, int CP>
-__device__ static void tile_load(float *dst, const View &t, int head, int row, int end, float scale)
+__device__ static void tile_load(float *dst, const HeadView &t, int head, int row, int end, float scale)
 {
     tile_load_from<B, CP>(dst, t, scale, [&](int r) -> int64_t {
         return row + r < end ? (row + r) * t.row + head * t.head : -1;
@@ -200,7 +202,7 @@ __device__ static float half_sum(float x)
 
 /* ---- forward ---- */
 
-/* Scores become exp(s - max), unseen ones 0; max, sum and the output so far follow. */
+/* Turns scores into exp(s - max), masked ones into 0, and rescales max, sum and the output so far. */
 template <int R, int K, int NJ>
 __device__ static void softmax_step(float (&s)[R][K], float (&o)[R][NJ], float (&top)[R], float (&sum)[R],
                                     const int (&seen)[R], int k0)
@@ -225,7 +227,7 @@ __device__ static void softmax_step(float (&s)[R][K], float (&o)[R][NJ], float (
     }
 }
 
-/* The end of a row: its output, or its share of it where the keys are cut. */
+/* Stores the output of a row, or its part where the keys are cut. */
 template <int R, int NJ>
 __device__ static void fwd_write(const Args &a, int i, int64_t t, int h, int part, const float (&o)[R][NJ],
                                  float top, float sum)
@@ -249,8 +251,8 @@ template <int R, int KR, int NJ>
 __global__ static void __launch_bounds__(256, 1) fwd_kernel(Args a)
 {
     constexpr int B = 16 * R, BK = 16 * KR, CP = 16 * NJ, LD = CP + 4;
-    extern __shared__ float4 room[];
-    float *Q = (float *)room, *K = Q + B * LD, *W = K + BK * LD;
+    extern __shared__ float4 smem[];
+    float *Q = (float *)smem, *K = Q + B * LD, *W = K + BK * LD;
     int    group = a.H / a.G, stacks = (group + a.stack - 1) / a.stack, at = blockIdx.x;
     int    part = at % a.parts, stack = at / a.parts % stacks, g = at / a.parts / stacks % a.G;
     Tile   t;
@@ -324,8 +326,8 @@ template <int R, int NJ>
 __global__ static void __launch_bounds__(256, 1) dq_kernel(Args a)
 {
     constexpr int B = 16 * R, CP = 16 * NJ, LD = CP + 4;
-    extern __shared__ float4 room[];
-    float *Q = (float *)room, *D = Q + B * LD, *K = D + B * LD, *V = K + B * LD, *W = V + B * LD;
+    extern __shared__ float4 smem[];
+    float *Q = (float *)smem, *D = Q + B * LD, *K = D + B * LD, *V = K + B * LD, *W = V + B * LD;
     int    h = blockIdx.x % a.H, g = h / (a.H / a.G), ty = threadIdx.x / 16, tx = threadIdx.x % 16;
     Tile   t;
     if (!tile_find(a, blockIdx.x / a.H, B, &t)) return;
@@ -368,8 +370,8 @@ __global__ static void __launch_bounds__(256, 1) dq_kernel(Args a)
         }
 }
 
-/* A tile of keys, and the segments whose queries see them: one, or elsewhere those that begin with the same
- * key (attention.c), the last included. */
+/* A tile of keys, and the first and last segment whose queries see it. In a KV cache several segments may
+ * begin with the same key (attention.c). */
 struct KeyTile { int k0, k1, first, last; };
 
 __device__ static int keys_end(const Args &a, const int32_t *keys, int i)
@@ -377,8 +379,8 @@ __device__ static int keys_end(const Args &a, const int32_t *keys, int i)
     return a.kv_used ? keys[i] + a.kv_used[i] : keys[i + 1];
 }
 
-/* Places are counted like those of queries (see the top), by where the keys start. Of segments that start
- * together the last has all the places but one each, so that its tiles are the tiles of all. */
+/* Tile numbers are assigned like those of queries (see the top), by where the keys start. Of segments that
+ * start with the same key the last gets all the tile numbers but one each, so its tiles cover all of them. */
 __device__ static bool key_tile_find(const Args &a, int at, int n, KeyTile *t)
 {
     const int32_t *keys = a.kv_starts ? a.kv_starts : a.starts;
@@ -402,8 +404,8 @@ template <int R, int NJ>
 __global__ static void __launch_bounds__(256, 1) dkv_kernel(Args a)
 {
     constexpr int B = 16 * R, CP = 16 * NJ, LD = CP + 4;
-    extern __shared__ float4 room[];
-    float *K = (float *)room, *V = K + B * LD, *Q = V + B * LD, *D = Q + B * LD, *W = D + B * LD;
+    extern __shared__ float4 smem[];
+    float *K = (float *)smem, *V = K + B * LD, *Q = V + B * LD, *D = Q + B * LD, *W = D + B * LD;
     float *lse = W + B * (B + 4), *delta = lse + B;
     int    g = blockIdx.x % a.G, group = a.H / a.G, ty = threadIdx.x / 16, tx = threadIdx.x % 16;
     const int32_t *keys = a.kv_starts ? a.kv_starts : a.starts;
@@ -460,10 +462,10 @@ __global__ static void __launch_bounds__(256, 1) dkv_kernel(Args a)
 
 /* ---- host ---- */
 
-static View view_of(Tensor t)
+static HeadView view_of(Tensor t)
 {
-    if (!t_has(t)) return View{};
-    return View{ (char *)t.data, t.s[0], t.s[1], (int)t.n[2], t.dtype == BF16, packs(t) };
+    if (!t_has(t)) return HeadView{};
+    return HeadView{ (char *)t.data, t.s[0], t.s[1], (int)t.n[2], t.dtype == BF16, packs(t) };
 }
 
 static Args args_of(const Attn *x)
@@ -482,17 +484,16 @@ static Args args_of(const Attn *x)
     return a;
 }
 
-/* Places for tiles of n of `rows` rows: see the top. */
+/* Tile numbers for tiles of n of `rows` rows: see the top. */
 static int64_t tiles(const Args &a, int64_t rows, int n) { return rows / n + a.n + 1; }
 
 /* tiles16 times 16 rows, the scores, two statistics a row. */
-static size_t smem(int R, int K, int NJ, int tiles16)
+static size_t smem_bytes(int R, int K, int NJ, int tiles16)
 {
     return sizeof(float) * (tiles16 * 16 * (16 * NJ + 4) + 16 * R * (16 * K + 4) + 32 * R);
 }
 
-/* Decoding has few queries and many keys, most of the card would idle: cut the keys so that each
- * multiprocessor has `each` blocks. */
+/* Decoding has few queries and many keys: the keys are cut so that each multiprocessor has `each` blocks. */
 static void fwd_parts(Backend *be, Args *a, int64_t blocks, int each)
 {
     enum { MOST = 32 };
@@ -512,20 +513,23 @@ static void fwd_launch(Backend *be, Args a)
     a.stack = (int)min_i64(group, 16 * R), a.queries = 16 * R / a.stack;
     int64_t blocks = tiles(a, a.T, a.queries) * a.G * ceil_div(group, a.stack);
     fwd_parts(be, &a, blocks, R == 1 ? 4 : 2);
-    LAUNCH(be, "attention_fwd", (fwd_kernel<R, KR, NJ>), blocks * a.parts, 256, smem(R, KR, NJ, R + KR), a);
+    LAUNCH(be, "attention_fwd", (fwd_kernel<R, KR, NJ>), blocks * a.parts, 256,
+           smem_bytes(R, KR, NJ, R + KR), a);
     if (a.parts > 1) LAUNCH(be, "attention_fwd", join_kernel, a.T * a.H, 128, 0, a);
 }
 
 template <int R, int NJ>
 static void bwd_launch(Backend *be, Args a)
 {
-    size_t bytes = smem(R, R, NJ, 4 * R);
+    size_t bytes = smem_bytes(R, R, NJ, 4 * R);
     LAUNCH(be, "attention_bwd", (dq_kernel<R, NJ>), tiles(a, a.T, 16 * R) * a.H, 256, bytes, a);
     LAUNCH(be, "attention_bwd", (dkv_kernel<R, NJ>), tiles(a, a.S, 16 * R) * a.G, 256, bytes, a);
 }
 
-/* Tiles as large as shared memory and registers allow; where no segment has more than 16 rows to stack
- * (decoding), tiles of 16, and more keys at a time. */
+}
+
+/* Takes tiles as large as shared memory and registers allow; where no segment has more than 16 rows to stack
+ * (decoding), tiles of 16 rows and more keys at a time. */
 void plain_fwd(Backend *be, const Attn *x)
 {
     Args a = args_of(x);

@@ -1,13 +1,14 @@
-/* ops/cuda/attention_vision.cu -- attention of images on the card, forward: no mask, a key head for each query
- * head, bf16 heads of 64, 72 or 80.
+/* ops/cuda/attention_vision.cu -- forward attention of vision heads: no causal mask, as many key heads as
+ * query heads, bf16 head dims of 64, 72 or 80.
  *
- * A block computes 192 rows of a head: three warpgroups with 64 rows each, which take turns at issuing
- * products, so that one's exponentials run beside the products of the others. Of a fourth, one warp brings
- * the rows by TMA, keys and values 128 or 96 rows at a time through a ring. Within a warpgroup the next
- * scores are asked for before the values of the last are gathered: those are under way while the softmax is
- * taken. Probabilities stay in registers; they are rounded to bf16 for the second product, their sum is not.
+ * A block computes 192 rows of a head with four warpgroups. Three consumer warpgroups have 64 rows each and
+ * issue their products in turn, so that one's exponentials overlap with the others' products. One warp of the
+ * fourth is the producer: it loads queries, and keys and values 128 or 96 rows at a time, by TMA into a ring
+ * of stages. A consumer issues the next scores before it multiplies the last probabilities by the values,
+ * which run while the softmax is computed. Probabilities stay in registers; they are rounded to bf16 for the
+ * second product, their sum is not.
  *
- * Each element is summed in one order that the segments fix. */
+ * Each element is summed in one order, which the segments fix. */
 #include "ops/cuda/attention_vision.cuh"
 
 namespace {
@@ -16,10 +17,10 @@ namespace {
 template <int C> struct Keys { enum { BN = C <= 72 ? 128 : 96 }; };
 
 enum { GROUPS = 3, BM = 64 * GROUPS, STAGES = 2, THREADS = 128 * (GROUPS + 1), WARPS = 4 * GROUPS,
-       MORE = 160, LESS = 32 };                 /* registers of a thread that multiplies, and of the others */
+       MORE = 160, LESS = 32 };                 /* registers of a consumer thread, and of the others */
 
 /* Shared memory: queries, the stages (keys, then values), the barriers, the segments. */
-template <int C> struct Room {
+template <int C> struct SmemLayout {
     enum { BN = Keys<C>::BN, Q = 0, KV = Lay<C, BM>::BYTES, TILE = Lay<C, BN>::BYTES,
            BARS = KV + STAGES * 2 * TILE, Q_FULL = BARS, Q_EMPTY = BARS + 8, FULL = BARS + 16,
            EMPTY = FULL + STAGES * 16, STARTS = EMPTY + STAGES * 16 };
@@ -38,18 +39,18 @@ typedef struct Job {
     float      scale;
 } Job;
 
-/* The warp that brings queries, keys and values. */
+/* The producer warp: loads queries, keys and values. */
 template <int C>
 __device__ void produce(const CUtensorMap *q, const CUtensorMap *k, const CUtensorMap *v, const Job &g,
                         const int *starts, uint32_t base)
 {
-    typedef Room<C> R;
+    typedef SmemLayout<C> R;
     enum { BN = R::BN };
-    Walk<BM>     walk(starts, g.n, g.H);
+    HeadTileWalk<BM>     walk(starts, g.n, g.H);
     Ring<STAGES> ring;
-    Tile t = { };
+    HeadTile t = { };
     bool leads = threadIdx.x % 32 == 0;
-    auto bring = [&](const CUtensorMap *map, int which, int row) {
+    auto load = [&](const CUtensorMap *map, int which, int row) {
         bar_wait(base + R::empty(ring.s, which), ring.phase ^ 1);
         if (!leads) return;
         bar_expect(base + R::full(ring.s, which), R::TILE);
@@ -62,8 +63,8 @@ __device__ void produce(const CUtensorMap *q, const CUtensorMap *k, const CUtens
             tile_load<C, BM>(base + R::Q, q, base + R::Q_FULL, t.head, t.first + t.row);
         }
         for (int row = 0; row < t.rows; row += BN) {
-            bring(k, 0, t.first + row);
-            bring(v, 1, t.first + row);
+            load(k, 0, t.first + row);
+            load(v, 1, t.first + row);
             __syncwarp();
             ring.step();
         }
@@ -73,8 +74,7 @@ __device__ void produce(const CUtensorMap *q, const CUtensorMap *k, const CUtens
 /* The running softmax of a thread's two rows: maxima of the scores, and its columns' share of the sums. */
 typedef struct Soft { float max[2], sum[2]; } Soft;
 
-/* Scores become exp(scale (s - max)); fade: what earlier sums must be multiplied by. `scale` is for powers of
- * two. */
+/* Turns scores into 2^(scale (s - max)); fade is the factor for earlier sums. `scale` includes log2(e). */
 template <int N> __device__ inline void soften(float (&s)[N], Soft &x, float (&fade)[2], float scale)
 {
     float top[2] = { x.max[0], x.max[1] }, less[2], sum[2] = { 0, 0 };
@@ -96,7 +96,7 @@ template <int N> __device__ inline void soften(float (&s)[N], Soft &x, float (&f
 }
 
 template <int C>
-__device__ inline void finish(const Job &g, const Tile &t, int group, const float (&o)[C / 2], Soft &x)
+__device__ inline void finish(const Job &g, const HeadTile &t, int group, const float (&o)[C / 2], Soft &x)
 {
     int row = t.first + t.row + group * 64 + thread_row(), end = t.first + t.rows;
     #pragma unroll
@@ -109,37 +109,37 @@ __device__ inline void finish(const Job &g, const Tile &t, int group, const floa
     rows_put<C>(g.o, t.head, row, end, o, 1.0f / x.sum[0], 1.0f / x.sum[1]);
 }
 
-/* Whose turn it is to issue products goes round the warpgroups, once per stage of keys but the first. A
- * warpgroup's barrier opens when it is there itself and the one before it has passed the turn on. */
+/* The right to issue products goes round the consumer warpgroups, once per stage of keys but the first. A
+ * warpgroup's barrier opens when it has arrived itself and the warpgroup before it has called turn_pass. */
 enum { CUT_BARRIER = 1, TURN_BARRIER = CUT_BARRIER + GROUPS };
 
 __device__ inline void turn_take(int group) { named_sync(TURN_BARRIER + group, 256); }
 __device__ inline void turn_pass(int group) { named_arrive(TURN_BARRIER + (group + 1) % GROUPS, 256); }
 
-/* One of the warpgroups that multiply. */
-template <int C> __device__ void consume(const Job &g, const int *starts, uint32_t base)
+/* One consumer warpgroup. issue_* start a product, release_* return its stage to the producer afterwards. */
+template <int C> __device__ void forward_warpgroup(const Job &g, const int *starts, uint32_t base)
 {
-    typedef Room<C> R;
+    typedef SmemLayout<C> R;
     enum { BN = R::BN };
     const float scale = g.scale * LOG2E;
     int      group = uniform(threadIdx.x / 128), lane = threadIdx.x % 32;
     uint32_t q = base + R::Q + group * 64 * LINE, p[BN / 4];
     float    s[BN / 2], o[C / 2], fade[2];
-    Walk<BM>     walk(starts, g.n, g.H);
+    HeadTileWalk<BM>     walk(starts, g.n, g.H);
     Ring<STAGES> keys, values;
-    Tile t = { };
-    auto ask = [&]() {                          /* scores of the next keys */
+    HeadTile t = { };
+    auto issue_scores = [&]() {                          /* scores of the next stage of keys */
         bar_wait(base + R::full(keys.s, 0), keys.phase);
         wgmma_begin();
         scores<C, BM, BN>(s, q, base + R::tile(keys.s, 0));
         wgmma_commit();
     };
-    auto asked = [&]() {
+    auto release_keys = [&]() {
         wgmma_pin(s);
         if (!lane) bar_arrive(base + R::empty(keys.s, 0));
         keys.step();
     };
-    auto add = [&](int valid) {                 /* values of the last keys, of which so many are there */
+    auto issue_values = [&](int valid) {        /* of the last scores; the first `valid` rows exist */
         uint32_t v = base + R::tile(values.s, 1);
         bar_wait(base + R::full(values.s, 1), values.phase);
         if (valid < BN) {
@@ -150,23 +150,23 @@ template <int C> __device__ void consume(const Job &g, const int *starts, uint32
         gather<C, BN>(o, p, v);
         wgmma_commit();
     };
-    auto added = [&]() {
+    auto release_values = [&]() {
         wgmma_pin(o);
         if (!lane) bar_arrive(base + R::empty(values.s, 1));
         values.step();
     };
-    auto pass = [&](const Ring<STAGES> &ring, int which) {          /* a tile that is not needed here */
+    auto skip_tile = [&](const Ring<STAGES> &ring, int which) {     /* it has no row of this warpgroup */
         bar_wait(base + R::full(ring.s, which), ring.phase);
         if (!lane) bar_arrive(base + R::empty(ring.s, which));
     };
     if (group == GROUPS - 1) turn_pass(group);
     for (int phase = 0; walk.next(t); phase ^= 1) {
-        if (t.row + group * 64 >= t.rows) {     /* the segment ends in the rows of another warpgroup */
+        if (t.row + group * 64 >= t.rows) {     /* the segment ends before this warpgroup's rows */
             bar_wait(base + R::Q_FULL, phase);
             if (!lane) bar_arrive(base + R::Q_EMPTY);
             for (int row = 0; row < t.rows; row += BN, keys.step(), values.step()) {
                 if (row) turn_take(group), turn_pass(group);
-                pass(keys, 0), pass(values, 1);
+                skip_tile(keys, 0), skip_tile(values, 1);
             }
             continue;
         }
@@ -174,32 +174,32 @@ template <int C> __device__ void consume(const Job &g, const int *starts, uint32
         #pragma unroll
         for (int i = 0; i < C / 2; i++) o[i] = 0;
         bar_wait(base + R::Q_FULL, phase);
-        ask();
+        issue_scores();
         wgmma_wait<0>();
-        asked();
+        release_keys();
         if (t.rows < BN) hide(s, t.rows);
         soften(s, x, fade, scale);
         pack_all(p, s);
         for (int row = BN; row < t.rows; row += BN) {
             turn_take(group);
-            ask();
-            add(BN);
+            issue_scores();
+            issue_values(BN);
             turn_pass(group);
             wgmma_wait<1>();
-            asked();
+            release_keys();
             if (t.rows - row < BN) hide(s, t.rows - row);
             soften(s, x, fade, scale);
             wgmma_beside(s, base + R::full(values.s, 1), values.phase);
             wgmma_wait<0>();
-            added();
+            release_values();
             #pragma unroll
             for (int i = 0; i < C / 2; i++) o[i] *= fade[i / 2 % 2];
             pack_all(p, s);
         }
         if (!lane) bar_arrive(base + R::Q_EMPTY);
-        add(t.rows - (t.rows - 1) / BN * BN);
+        issue_values(t.rows - (t.rows - 1) / BN * BN);
         wgmma_wait<0>();
-        added();
+        release_values();
         finish<C>(g, t, group, o, x);
     }
 }
@@ -209,10 +209,10 @@ __global__ void __launch_bounds__(THREADS, 1)
 forward(const __grid_constant__ CUtensorMap q, const __grid_constant__ CUtensorMap k,
         const __grid_constant__ CUtensorMap v, const __grid_constant__ Job g)
 {
-    typedef Room<C> R;
-    extern __shared__ __align__(1024) char room[];
-    uint32_t base = smem_at(room);
-    int     *starts = (int *)(room + R::STARTS);
+    typedef SmemLayout<C> R;
+    extern __shared__ __align__(1024) char smem[];
+    uint32_t base = smem_at(smem);
+    int     *starts = (int *)(smem + R::STARTS);
     for (int i = threadIdx.x; i <= g.n; i += THREADS) starts[i] = g.starts[i];
     if (threadIdx.x == 0) {
         bar_init(base + R::Q_FULL, 1), bar_init(base + R::Q_EMPTY, WARPS);
@@ -223,7 +223,7 @@ forward(const __grid_constant__ CUtensorMap q, const __grid_constant__ CUtensorM
     __syncthreads();
     if (threadIdx.x < WARPS * 32) {
         regs_more<MORE>();
-        consume<C>(g, starts, base);
+        forward_warpgroup<C>(g, starts, base);
     } else {
         regs_less<LESS>();
         if (threadIdx.x / 32 == WARPS) produce<C>(&q, &k, &v, g, starts, base);
@@ -236,9 +236,9 @@ template <int C> void launch(Backend *be, const Attn *x)
               (int)x->seg.n, (int)x->q.n[1], x->scale };
     CUtensorMap q = heads_map(be, x->q, BM), k = heads_map(be, x->k, Keys<C>::BN);
     CUtensorMap v = heads_map(be, x->v, Keys<C>::BN);
-    size_t room = Room<C>::STARTS + ((size_t)g.n + 1) * sizeof(int);
+    size_t smem = SmemLayout<C>::STARTS + ((size_t)g.n + 1) * sizeof(int);
     if (be->sticky) return;
-    LAUNCH(be, "attention_fwd", forward<C>, vision_blocks(be, x, BM), THREADS, room, q, k, v, g);
+    LAUNCH(be, "attention_fwd", forward<C>, vision_blocks(be, x, BM), THREADS, smem, q, k, v, g);
 }
 
 }

@@ -1,12 +1,12 @@
-/* ops/cuda/attention_vision.cuh -- what both ways of attention_vision*.cu share: how tiles of a head lie in shared
- * memory, who computes which, how they are brought.
+/* ops/cuda/attention_vision.cuh -- what forward and backward of attention_vision*.cu share: the shared-memory
+ * layout of tiles, the order of tiles, their loads.
  *
  * A tile is R rows of one head. Its C columns are cut into chunks of 64, R lines of 128 bytes each, swizzled
- * by TMA; the second chunk of heads of 72 or 80 is zeros beyond C, as the tensor map ends there. So one tile
+ * by TMA; the second chunk of head dims 72 and 80 is zero beyond C, where the tensor map ends. So one tile
  * serves a product along the columns (K = 16 KSTEPS, the last step of 72 is half zeros) as well as one along
- * the rows (N = C: 64 columns of the first chunk, 8 or 16 of the second, "near" apart).
+ * the rows (N = C: 64 columns of the first chunk, 8 or 16 of the second).
  *
- * A block stays and walks tiles by number: segment by segment, head by head, down the rows. */
+ * A block is persistent and walks tiles by number: segment by segment, head by head, down the rows. */
 #ifndef OPS_CUDA_ATTENTION_VISION_CUH
 #define OPS_CUDA_ATTENTION_VISION_CUH
 
@@ -24,18 +24,18 @@ template <int C, int R> struct Lay {
     enum { CHUNK = R * LINE, CHUNKS = (C + 63) / 64, BYTES = CHUNKS * CHUNK, KSTEPS = (C + 15) / 16 };
 };
 
-/* HeadRows row .. of a head, in a segment of `rows` rows from `first` on. */
-typedef struct Tile { int head, first, rows, row; } Tile;
+/* Rows from `row` on of a head, in a segment of `rows` rows that starts at row `first`. */
+typedef struct HeadTile { int head, first, rows, row; } HeadTile;
 
-/* Finds the block's tiles of BM rows: numbers x, x + blocks, ... */
-template <int BM> struct Walk {
+/* Iterates over the block's tiles of BM rows: numbers x, x + blocks, ... */
+template <int BM> struct HeadTileWalk {
     const int *starts;
     int n, H, seg, begin, count, down, i;
 
-    __device__ Walk(const int *starts_, int n_, int H_)
+    __device__ HeadTileWalk(const int *starts_, int n_, int H_)
         : starts(starts_), n(n_), H(H_), seg(-1), begin(0), count(0), down(1), i((int)blockIdx.x) { }
 
-    __device__ bool next(Tile &t)
+    __device__ bool next(HeadTile &t)
     {
         while (i >= begin + count) {
             if (++seg >= n) return false;
@@ -51,14 +51,14 @@ template <int BM> struct Walk {
     }
 };
 
-/* A place in a ring of stages: which, and the parity of its barriers. */
+/* A position in a ring of stages: the stage, and the parity of its barriers. */
 template <int STAGES> struct Ring {
     int s, phase;
     __device__ Ring() : s(0), phase(0) { }
     __device__ void step() { if (++s == STAGES) s = 0, phase ^= 1; }
 };
 
-/* By one thread: rows row .. of a head. Bytes count even where the map has ended. */
+/* Loads a tile from `row` on, by one thread. Bytes beyond the end of the map count as well. */
 template <int C, int R>
 __device__ inline void tile_load(uint32_t at, const CUtensorMap *map, uint32_t bar, int head, int row)
 {
@@ -67,9 +67,8 @@ __device__ inline void tile_load(uint32_t at, const CUtensorMap *map, uint32_t b
         tma_load(at + c * Lay<C, R>::CHUNK, map, bar, c * 64, head, row);
 }
 
-/* Lines from `valid` on become zeros, by a warpgroup: they are another segment's, or nobody's and perhaps not
- * numbers. Lines are whole, so the swizzle does not matter; all warpgroups do it, and may, since they write
- * the same. */
+/* Zeroes the lines from `valid` on, by a warpgroup: they belong to another segment or are uninitialised.
+ * Lines are whole, so the swizzle does not matter; all warpgroups write the same zeros. */
 template <int C, int R> __device__ inline void tile_cut(uint32_t at, int valid)
 {
     for (int i = threadIdx.x % 128; i < (R - valid) * 8; i += 128)
@@ -120,7 +119,7 @@ __device__ inline float exp2_fast(float x)
     return y;
 }
 
-/* Keys from `valid` on are not there. */
+/* Masks the keys from `valid` on. */
 template <int N> __device__ inline void hide(float (&s)[N], int valid)
 {
     #pragma unroll
@@ -128,16 +127,17 @@ template <int N> __device__ inline void hide(float (&s)[N], int valid)
         if (i / 4 * 8 + (int)threadIdx.x % 4 * 2 + i % 2 >= valid) s[i] = -INFINITY;
 }
 
-/* The thread's first row of its warpgroup's 64; the other is 8 below. */
+/* The thread's first row of its warpgroup's 64; its second is 8 below. */
 __device__ inline int thread_row() { return threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4; }
 
 /* A (rows, heads, C) output. */
 typedef struct HeadRows { bf16 *p; int64_t row, head; } HeadRows;
 
-/* The thread's two rows of d, times a factor each, to rows t and t + 8 of those before `end`. */
+/* Stores the thread's two rows of d, times a factor each, to rows t and t + 8 as far as they are before
+ * `end`. */
 template <int C>
-__device__ inline void rows_put(const HeadRows &y, int head, int t, int end, const float (&d)[C / 2], float upper,
-                                float lower)
+__device__ inline void rows_put(const HeadRows &y, int head, int t, int end, const float (&d)[C / 2],
+                                float upper, float lower)
 {
     bf16 *p = y.p + (int64_t)t * y.row + head * y.head + threadIdx.x % 4 * 2, *q = p + 8 * y.row;
     #pragma unroll
@@ -151,7 +151,8 @@ __device__ inline void rows_put(const HeadRows &y, int head, int t, int end, con
 
 static inline HeadRows rows_of(Tensor t) { return HeadRows{ (bf16 *)t.data, t.s[0], t.s[1] }; }
 
-/* Boxes of 64 columns by `rows` rows of a head of t (T, H, C); outside it they are zeros. */
+/* A tensor map of boxes of 64 columns by `rows` rows of a head of t (T, H, C); elements outside t read as
+ * zero. */
 static inline CUtensorMap heads_map(Backend *be, Tensor t, int rows)
 {
     static const EncodeTiled encode = find_encode();
@@ -167,7 +168,7 @@ static inline CUtensorMap heads_map(Backend *be, Tensor t, int rows)
     return map;
 }
 
-/* Blocks for tiles of BM rows: the segments' lengths are known on the card only. */
+/* Blocks for tiles of BM rows; only the device knows the lengths of the segments. */
 static inline int64_t vision_blocks(Backend *be, const Attn *x, int BM)
 {
     return min_i64(cuda_of(be)->sms, (ceil_div(x->q.n[0], BM) + x->seg.n) * x->q.n[1]);

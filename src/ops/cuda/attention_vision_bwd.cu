@@ -1,31 +1,32 @@
-/* ops/cuda/attention_vision_bwd.cu -- attention of images on the card, backward: the cases of attention_vision.cu.
+/* ops/cuda/attention_vision_bwd.cu -- backward attention of vision heads: the cases of attention_vision.cu.
  *
- * One kernel, used twice. It holds 128 rows of a head and lets the segment's other side flow by:
+ * One kernel is launched twice. A block holds 128 rows of a head and streams the other side of the segment:
  *
- *              holds      lets flow            first product   second      gathers
+ *              holds      streams              first product   second      accumulates
  *   keys       k, v       q, dout, lse, delta  S' = k q'       v dout'     dk += dS' q,  dv += P' dout
  *   queries    q, dout    k, v                 S  = q k'       dout v'     dq += dS k
  *
  * so P and dS never leave the registers, no block adds to what another computes, and every element is summed
- * in one order: equal bits each time. The price is seven products where five would do if dq were added up in
- * memory.
+ * in one order: results are deterministic. The cost is seven products where five would do if dq were
+ * accumulated in memory.
  *
- * Two warpgroups hold 64 rows each; of a third, one warp brings rows by TMA and, for keys, one lse and delta.
- * While a warpgroup takes exponentials its earlier gathers and its second product are under way. */
+ * Two consumer warpgroups hold 64 rows each. Of a third, one producer warp loads rows by TMA and, for keys,
+ * another loads lse and delta. While a consumer computes exponentials its earlier accumulations and its
+ * second product run. */
 #include "ops/cuda/attention_vision.cuh"
 
 namespace {
 
 enum { GROUPS = 2, BM = 64 * GROUPS, THREADS = 128 * (GROUPS + 1), WARPS = 4 * GROUPS,
-       MORE = 232, LESS = 40 };                 /* registers of a thread that multiplies, and of the others */
+       MORE = 232, LESS = 40 };                 /* registers of a consumer thread, and of the others */
 
-/* HeadRows that flow at a time, and how many such stages: keys gather twice and have fewer registers left for
- * scores. */
+/* Rows per streamed stage, and the number of stages: the keys pass accumulates two outputs and has fewer
+ * registers left for scores. */
 template <bool KEYS> struct Flow { enum { BN = KEYS ? 80 : 128, STAGES = KEYS ? 3 : 2 }; };
 
-/* Shared memory: what is held, the stages (two tiles, then for keys lse and delta), the barriers, the
+/* Shared memory: the held tiles, the stages (two tiles, then for keys lse and delta), the barriers, the
  * segments. */
-template <int C, bool KEYS> struct Room {
+template <int C, bool KEYS> struct SmemLayout {
     enum { BN = Flow<KEYS>::BN, STAGES = Flow<KEYS>::STAGES, HELD = Lay<C, BM>::BYTES,
            TILE = Lay<C, BN>::BYTES, FLOW = 2 * HELD, STATS = FLOW + STAGES * 2 * TILE,
            STAT = KEYS ? BN * 4 : 0, BARS = STATS + STAGES * 2 * STAT,
@@ -47,24 +48,23 @@ typedef struct Job {
 
 typedef struct Maps { CUtensorMap held[2], flow[2]; } Maps;
 
-/* lse (for powers of two) and delta of query `row` of a segment; those that are not there have probability 0
- * wherever they are met. */
-__device__ inline float2 stat_at(const Job &g, const Tile &t, int row)
+/* lse (times log2(e)) and delta of query `row` of a segment; rows beyond the segment get probability 0. */
+__device__ inline float2 stat_at(const Job &g, const HeadTile &t, int row)
 {
     if (row >= t.rows) return make_float2(INFINITY, 0.0f);
     return make_float2(g.lse[t.head * g.lse_row + t.first + row] * LOG2E,
                        g.delta[t.head * g.delta_row + t.first + row]);
 }
 
-/* The warp that brings rows. */
+/* The producer warp: loads rows by TMA. */
 template <int C, bool KEYS>
 __device__ void produce(const Maps &m, const Job &g, const int *starts, uint32_t base)
 {
-    typedef Room<C, KEYS> R;
+    typedef SmemLayout<C, KEYS> R;
     enum { BN = R::BN };
-    Walk<BM>     walk(starts, g.n, g.H);
+    HeadTileWalk<BM>     walk(starts, g.n, g.H);
     Ring<R::STAGES> ring;
-    Tile t = { };
+    HeadTile t = { };
     int  lane = threadIdx.x % 32;
     for (int phase = 0; walk.next(t); phase ^= 1) {
         bar_wait(base + R::HELD_EMPTY, phase ^ 1);
@@ -87,18 +87,18 @@ __device__ void produce(const Maps &m, const Job &g, const int *starts, uint32_t
     }
 }
 
-/* The warp that brings lse and delta of the queries that flow by; starts are anywhere, so TMA cannot. */
-template <int C> __device__ void produce_stats(const Job &g, const int *starts, char *room)
+/* The producer of lse and delta of the streamed queries: their starts are unaligned, which rules out TMA. */
+template <int C> __device__ void produce_stats(const Job &g, const int *starts, char *smem)
 {
-    typedef Room<C, true> R;
+    typedef SmemLayout<C, true> R;
     enum { BN = R::BN };
-    uint32_t     base = smem_at(room);
-    Walk<BM>     walk(starts, g.n, g.H);
+    uint32_t     base = smem_at(smem);
+    HeadTileWalk<BM>     walk(starts, g.n, g.H);
     Ring<R::STAGES> ring;
-    Tile t = { };
+    HeadTile t = { };
     while (walk.next(t))
         for (int row = 0; row < t.rows; row += BN, ring.step()) {
-            float *to = (float *)(room + R::stat(ring.s, 0));
+            float *to = (float *)(smem + R::stat(ring.s, 0));
             bar_wait(base + R::EMPTY + ring.s * 8, ring.phase ^ 1);
             for (int i = threadIdx.x % 32; i < BN; i += 32) {
                 float2 x = stat_at(g, t, row + i);
@@ -108,7 +108,7 @@ template <int C> __device__ void produce_stats(const Job &g, const int *starts, 
         }
 }
 
-/* Scores become probabilities. Keys: a column's lse, at `stat`; queries: a row's. */
+/* Turns scores into probabilities: with the lse of a column, at `stat`, for keys, of a row for queries. */
 template <bool KEYS, int N>
 __device__ inline void weigh(float (&s)[N], const float2 *stat, const float (&lse)[2], float scale)
 {
@@ -138,24 +138,24 @@ __device__ inline void slope(uint32_t (&ds)[N / 2], const float (&p)[N], const f
     }
 }
 
-/* One of the warpgroups that multiply. `second` is unused without keys, and takes no registers then. */
-template <int C, bool KEYS> __device__ void consume(const Job &g, const int *starts, char *room)
+/* One consumer warpgroup. Without KEYS `second` is unused and takes no registers. */
+template <int C, bool KEYS> __device__ void backward_warpgroup(const Job &g, const int *starts, char *smem)
 {
-    typedef Room<C, KEYS> R;
+    typedef SmemLayout<C, KEYS> R;
     enum { BN = R::BN };
     const float scale = g.scale * LOG2E;
-    uint32_t base = smem_at(room);
+    uint32_t base = smem_at(smem);
     int      group = uniform(threadIdx.x / 128), lane = threadIdx.x % 32;
     uint32_t held = base + group * 64 * LINE, p[BN / 4], ds[BN / 4];
     float    s[BN / 2], dp[BN / 2], first[C / 2], second[C / 2], lse[2], delta[2];
-    Walk<BM>     walk(starts, g.n, g.H);
+    HeadTileWalk<BM>     walk(starts, g.n, g.H);
     Ring<R::STAGES> ring;
-    Tile t = { };
+    HeadTile t = { };
     auto release = [&](int stage) { if (!lane) bar_arrive(base + R::EMPTY + stage * 8); };
 
     for (int phase = 0; walk.next(t); phase ^= 1) {
         int row = t.row + group * 64 + thread_row(), last = 0;
-        if (t.row + group * 64 >= t.rows) {     /* the segment ends in the rows of the other warpgroup */
+        if (t.row + group * 64 >= t.rows) {     /* the segment ends before this warpgroup's rows */
             bar_wait(base + R::HELD_FULL, phase);
             if (!lane) bar_arrive(base + R::HELD_EMPTY);
             for (int at = 0; at < t.rows; at += BN, ring.step()) {
@@ -174,7 +174,7 @@ template <int C, bool KEYS> __device__ void consume(const Job &g, const int *sta
         bar_wait(base + R::HELD_FULL, phase);
         for (int at = 0; at < t.rows; at += BN) {
             uint32_t flow[2] = { base + R::tile(ring.s, 0), base + R::tile(ring.s, 1) };
-            const float2 *stat = (const float2 *)(room + R::stat(ring.s, 0)) + lane % 4;
+            const float2 *stat = (const float2 *)(smem + R::stat(ring.s, 0)) + lane % 4;
             bar_wait(base + R::FULL + ring.s * 8, ring.phase);
             if (t.rows - at < BN) {
                 tile_cut<C, BN>(flow[0], t.rows - at), tile_cut<C, BN>(flow[1], t.rows - at);
@@ -185,7 +185,7 @@ template <int C, bool KEYS> __device__ void consume(const Job &g, const int *sta
             wgmma_commit();
             scores<C, BM, BN>(dp, held + R::HELD, flow[1]);
             wgmma_commit();
-            wgmma_wait<1>();                    /* the scores, and all that the stage before was read for */
+            wgmma_wait<1>();                    /* the scores, and every product that read the stage before */
             wgmma_pin(s);
             if (at) release(last);
             if (!KEYS && t.rows - at < BN) hide(s, t.rows - at);
@@ -224,10 +224,10 @@ template <int C, bool KEYS>
 __global__ void __launch_bounds__(THREADS, 1)
 backward(const __grid_constant__ Maps m, const __grid_constant__ Job g)
 {
-    typedef Room<C, KEYS> R;
-    extern __shared__ __align__(1024) char room[];
-    uint32_t base = smem_at(room);
-    int     *starts = (int *)(room + R::STARTS);
+    typedef SmemLayout<C, KEYS> R;
+    extern __shared__ __align__(1024) char smem[];
+    uint32_t base = smem_at(smem);
+    int     *starts = (int *)(smem + R::STARTS);
     for (int i = threadIdx.x; i <= g.n; i += THREADS) starts[i] = g.starts[i];
     if (threadIdx.x == 0) {
         bar_init(base + R::HELD_FULL, 1), bar_init(base + R::HELD_EMPTY, WARPS);
@@ -240,12 +240,12 @@ backward(const __grid_constant__ Maps m, const __grid_constant__ Job g)
     __syncthreads();
     if (threadIdx.x < WARPS * 32) {
         regs_more<MORE>();
-        consume<C, KEYS>(g, starts, room);
+        backward_warpgroup<C, KEYS>(g, starts, smem);
     } else {
         regs_less<LESS>();
         int warp = threadIdx.x / 32 - WARPS;
         if (warp == 0) produce<C, KEYS>(m, g, starts, base);
-        else if (warp == 1 && KEYS) produce_stats<C>(g, starts, room);
+        else if (warp == 1 && KEYS) produce_stats<C>(g, starts, smem);
     }
 }
 
@@ -257,16 +257,16 @@ template <int C, bool KEYS> void launch(Backend *be, const Attn *x)
     Job    g = { (const int *)x->seg.starts.data, rows_of(KEYS ? x->dk : x->dq), rows_of(x->dv),
                  (const float *)x->lse.data, (const float *)x->delta.data, x->lse.s[0], x->delta.s[0],
                  (int)x->seg.n, (int)x->q.n[1], x->scale };
-    size_t room = Room<C, KEYS>::STARTS + ((size_t)g.n + 1) * sizeof(int);
+    size_t smem = SmemLayout<C, KEYS>::STARTS + ((size_t)g.n + 1) * sizeof(int);
     for (int i = 0; i < 2; i++) {
         m.held[i] = heads_map(be, KEYS ? *flow[i] : *held[i], BM);
         m.flow[i] = heads_map(be, KEYS ? *held[i] : *flow[i], BN);
     }
     if (be->sticky) return;
-    LAUNCH(be, "attention_bwd", (backward<C, KEYS>), vision_blocks(be, x, BM), THREADS, room, m, g);
+    LAUNCH(be, "attention_bwd", (backward<C, KEYS>), vision_blocks(be, x, BM), THREADS, smem, m, g);
 }
 
-/* delta[h,t] = dout[t,h,:].o[t,h,:], a thread each: neighbours read neighbouring heads. */
+/* delta[h,t] = dout[t,h,:].o[t,h,:], one thread each: neighbouring threads read neighbouring heads. */
 template <int C>
 __global__ void delta_kernel(float *delta, int64_t delta_row, HeadRows dout, HeadRows o, int64_t T, int H)
 {

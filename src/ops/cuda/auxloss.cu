@@ -1,26 +1,28 @@
-/* ops/cuda/auxloss.cu -- kernels of auxloss.c: statistics by group in any order of groups, and the loss of pools.
+/* ops/cuda/auxloss.cu -- kernels of auxloss.c: router statistics per group, and the loss of pools.
  *
- * router_stats   A warp walks 32 tokens, 4 expert columns a lane, in double as long as the group stays the
- *                same; a block joins what its warps end with. Sums of different blocks meet as integers,
- *                probabilities in fixed point: integers may be added in any order and give the same bits.
- *                2^61 stands for T tokens (rounded up to a power of 2) of probability 1, so each addition
- *                rounds by less than T 2^-61; a sum that is no number is marked `bad`.
+ * router_stats   A warp walks 32 tokens, 4 expert columns a lane, and sums in double as long as the group
+ *                stays the same; a block joins the last sums of its warps. Sums of different blocks are added
+ *                as integers, probabilities in fixed point, so that the order of additions does not matter.
+ *                2^61 stands for probability 1 of T tokens (rounded up to a power of 2), so each addition
+ *                rounds by less than T 2^-61; a sum that is not finite is marked `bad`.
  * aux_loss       A block takes 32 columns of a pool, its lines share the rows; lines, columns and pools are
- *                added in a fixed order, all in double as on the CPU. */
+ *                added in a fixed order, in double as on the CPU. */
 #include "ops/cuda/cuda.cuh"
 
 #include <math.h>
+
+namespace {
 
 enum { WARPS = 8, TOKENS = 32 * WARPS, LANE_COLS = 4, COLS = 32 * LANE_COLS, BATCH = 8 };
 
 typedef unsigned long long Fixed;
 
-/* What blocks add to, G x E of each, and one part of zsum from every TOKENS tokens. */
+/* The accumulators of all blocks, G x E each, and one part of zsum for every TOKENS tokens. */
 typedef struct Tally {
     Fixed  *prob;
     double *zpart;
     int    *count, *bad;
-    double  one;                                     /* how much is probability 1 */
+    double  one;                                     /* fixed-point value of probability 1 */
 } Tally;
 
 typedef struct Tokens {
@@ -36,7 +38,7 @@ static __global__ void tally_clear(Tally y, int64_t n)
     if (i < n) y.prob[i] = 0, y.count[i] = 0, y.bad[i] = 0;
 }
 
-/* The sum of a run of at most TOKENS tokens of one group; -1 is nobody's. */
+/* Adds the sum over at most TOKENS tokens of one group; group -1 is masked. */
 static __device__ inline void add_prob(Tally y, int group, int E, int col, double sum)
 {
     if (group < 0 || col >= E) return;
@@ -45,7 +47,7 @@ static __device__ inline void add_prob(Tally y, int group, int E, int col, doubl
     else y.bad[at] = 1;
 }
 
-/* A block's slots are mostly of the group of its first token: those are counted in shared memory first. */
+/* Most slots of a block are of the group of its first token: those are counted in shared memory first. */
 static __device__ inline void count_slots(Tally y, Tokens x, int64_t first, int n, int *hist)
 {
     int mostly = x.group[first];
@@ -143,6 +145,8 @@ tally_finish(float *count, float *prob, float *zsum, Tally y, int64_t n, int64_t
     if (!threadIdx.x) *zsum = (float)z;
 }
 
+}
+
 extern "C" void cuda_router_stats(Backend *be, Tensor count, Tensor prob, Tensor zsum, Tensor logits,
                                   Tensor lse, Tensor idx, Tensor group)
 {
@@ -161,7 +165,9 @@ extern "C" void cuda_router_stats(Backend *be, Tensor count, Tensor prob, Tensor
            (float *)prob.data, (float *)zsum.data, y, n, chunks);
 }
 
-/* Rows pool * rows .. of the statistics pay together; rows of layer l and group g are l G + g. */
+namespace {
+
+/* A pool is `rows` rows of the statistics from pool * rows on; the row of layer l and group g is l G + g. */
 typedef struct Pools {
     const float *count, *prob, *len;
     float       *coef;                               /* may be NULL */
@@ -185,7 +191,7 @@ static __device__ inline double tokens_of(const float *len, int64_t G, double *g
     return warp_sum(N);
 }
 
-/* What a pool's sum over columns of count * prob is worth; 0: it pays nothing. */
+/* The factor of a pool's sum over columns of count * prob in the loss; 0 for an empty pool. */
 static __device__ inline double worth_of(Pools p, int64_t pool)
 {
     double groups, N = tokens_of(p.len, p.G, &groups), f_div, p_div, share = 1.0;
@@ -228,6 +234,8 @@ pools_add(float *out, const double *part, int64_t parts, const float *zsum, cons
     z = block_sum(z, work);
     if (threadIdx.x) return;
     out[0] = (float)loss, out[1] = (float)z, out[2] = (float)(coeff * loss);
+}
+
 }
 
 extern "C" void cuda_aux_loss(Backend *be, Tensor out, Tensor coef, Tensor count, Tensor prob, Tensor zsum,

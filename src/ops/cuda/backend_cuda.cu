@@ -1,7 +1,5 @@
-/* ops/cuda/backend_cuda.cu -- an NVIDIA card as a device: memory, copies, the step's stream and those beside it,
- * the sticky error.
- *
- * The kernels are in ops/<file>.cu, this is what they run on. One card, the first that is visible. */
+/* ops/cuda/backend_cuda.cu -- an NVIDIA GPU as a device: memory, copies, the compute stream and the copy
+ * streams, the sticky error. The kernels are in ops/cuda/<file>.cu. */
 #include "ops/cuda/cuda.cuh"
 
 #include "base/grow.h"
@@ -28,20 +26,20 @@ void cuda_stick(Backend *be, cudaError_t e, const char *what)
     if (e != cudaSuccess && !be->sticky) be->sticky = check(e, what);
 }
 
-/* Of several cards each rank of a node takes its own, by the number its launcher gave it; with fewer cards
- * than ranks they share. A thread that asks for anything on the card passes here first: CUDA's choice is per
- * thread, and would fall on the first one. */
-static int own_card(void)
+/* Each rank of a node takes its own GPU, by the local rank that its launcher sets; with fewer GPUs than ranks
+ * they share. Every thread calls this before it uses CUDA: the current device is per thread, and is GPU 0 by
+ * default. */
+static int own_gpu(void)
 {
     static const char *const names[] = { "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID", "MPI_LOCALRANKID",
                                          "PMI_LOCAL_RANK" };
-    int count = 0, card = 0;
+    int count = 0, gpu = 0;
     if (cudaGetDeviceCount(&count) != cudaSuccess || count < 1) return 0;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (const char *local = getenv(names[i])) { card = atoi(local) % count; break; }
-    if (card < 0) card = 0;
-    cudaSetDevice(card);
-    return card;
+        if (const char *local = getenv(names[i])) { gpu = atoi(local) % count; break; }
+    if (gpu < 0) gpu = 0;
+    cudaSetDevice(gpu);
+    return gpu;
 }
 
 static Status find_card(void)
@@ -49,39 +47,40 @@ static Status find_card(void)
     int count = 0;
     cudaError_t e = cudaGetDeviceCount(&count);
     if (e == cudaSuccess && count) return OK;
-    return fail(E_DEVICE, "no card: %s; use --backend cpu",
+    return fail(E_DEVICE, "no GPU: %s; use --backend cpu",
                 e == cudaSuccess ? "none is visible" : cudaGetErrorString(e));
 }
 
 static Status open_lanes(Cuda *c)
 {
     for (int i = 0; i < COPY_STREAMS; i++) {
-        TRY(check(cudaStreamCreateWithFlags(&c->lane[i], cudaStreamNonBlocking), "creating a stream"));
-        TRY(check(cudaEventCreateWithFlags(&c->begun[i], cudaEventDisableTiming), "creating an event"));
+        TRY(check(cudaStreamCreateWithFlags(&c->copy_stream[i], cudaStreamNonBlocking), "creating a stream"));
+        TRY(check(cudaEventCreateWithFlags(&c->compute_event[i], cudaEventDisableTiming),
+                  "creating an event"));
     }
     for (int i = 0; i < COPY_EVENTS; i++)
-        TRY(check(cudaEventCreateWithFlags(&c->side_mark[i], cudaEventDisableTiming), "creating an event"));
+        TRY(check(cudaEventCreateWithFlags(&c->copy_event[i], cudaEventDisableTiming), "creating an event"));
     return OK;
 }
 
 static void close_lanes(Cuda *c)
 {
     for (int i = 0; i < COPY_EVENTS; i++)
-        if (c->side_mark[i]) cudaEventDestroy(c->side_mark[i]);
+        if (c->copy_event[i]) cudaEventDestroy(c->copy_event[i]);
     for (int i = 0; i < COPY_STREAMS; i++) {
-        if (c->begun[i]) cudaEventDestroy(c->begun[i]);
-        if (c->lane[i]) cudaStreamDestroy(c->lane[i]);
+        if (c->compute_event[i]) cudaEventDestroy(c->compute_event[i]);
+        if (c->copy_stream[i]) cudaStreamDestroy(c->copy_stream[i]);
     }
 }
 
-/* What the kernels are compiled for. */
-enum { CARD_MAJOR = 9 };
+/* The compute capability that the kernels are compiled for. */
+enum { GPU_MAJOR = 9 };
 
 static Status open_card(Cuda *c)
 {
     cudaDeviceProp p;
-    TRY(check(cudaGetDeviceProperties(&p, own_card()), "reading the card"));
-    if (p.major != CARD_MAJOR)
+    TRY(check(cudaGetDeviceProperties(&p, own_gpu()), "reading the GPU's properties"));
+    if (p.major != GPU_MAJOR)
         return fail(E_DEVICE, "%s has compute capability %d.%d, this build is for 9.0 (H100, H200); "
                     "use --backend cpu", p.name, p.major, p.minor);
     c->sms = p.multiProcessorCount, c->major = p.major, c->minor = p.minor;
@@ -132,13 +131,13 @@ static Status take_memory(size_t bytes, void **out)
     size_t      left = 0, all = 0;
     cudaError_t e = cudaMalloc(out, bytes);
     if (e != cudaErrorMemoryAllocation) return check(e, "device memory");
-    cudaGetLastError();                                 /* it is told here; later launches are not to blame */
+    cudaGetLastError();                                 /* reported here: clear it for later launches */
     cudaMemGetInfo(&left, &all);
-    return fail(E_FIT, "%.2f GiB asked, %.2f of the card's %.1f GiB are free; take fewer tokens a step "
-                "(train.micro_tokens) or recompute more", gib(bytes), gib(left), gib(all));
+    return fail(E_FIT, "%.2f GiB of GPU memory asked for, %.2f of %.1f GiB are free; take fewer tokens a "
+                "step (train.micro_tokens) or recompute more", gib(bytes), gib(left), gib(all));
 }
 
-/* Zeroed in the step's stream, which waits for no other: what is written there next comes after. */
+/* Zeroed in the compute stream, so that later writes of that stream come after. */
 static Status cuda_map(Backend *be, size_t bytes, void **out)
 {
     TRY(take_memory(bytes, out));
@@ -147,8 +146,8 @@ static Status cuda_map(Backend *be, size_t bytes, void **out)
 
 static void cuda_unmap(Backend *be, void *p, size_t bytes) { cudaFree(p); }
 
-/* The card's own kernels may read and write it too, at the host's address: what is loaded or drawn once needs
- * no other road. */
+/* Mapped: kernels may read and write this host memory at the host's address, so that values loaded or drawn
+ * once need no staging copy. */
 static Status pin_mapped(void *p, size_t bytes)
 {
     void       *seen = NULL;
@@ -156,15 +155,15 @@ static Status pin_mapped(void *p, size_t bytes)
     if (e == cudaSuccess) {
         if (cudaHostGetDevicePointer(&seen, p, 0) == cudaSuccess && seen == p) return OK;
         cudaHostUnregister(p);
-        return fail(E_DEVICE, "the card does not see host memory where the host does");
+        return fail(E_DEVICE, "the GPU does not map host memory at the host's address");
     }
     cudaGetLastError();
     return fail(E_FIT, "%.2f GiB of host memory cannot be pinned: %s; keep less on the host "
                 "(memory.optimizer_offload, activation_offload)", gib(bytes), cudaGetErrorString(e));
 }
 
-/* Pinned, as pageable memory would make every copy wait for the host; large pages first, as that goes page by
- * page. What is pinned is taken at once, so a device without the room says so here. */
+/* Pinned, because copies of pageable memory wait for the host; huge pages are asked for first, because
+ * pinning goes page by page. Pinning allocates at once, so a machine with too little memory fails here. */
 static Status cuda_host_map(Backend *be, size_t bytes, void **out)
 {
     double left, all;
@@ -184,50 +183,53 @@ static Status cuda_host_map(Backend *be, size_t bytes, void **out)
 
 static void cuda_host_unmap(Backend *be, void *p, size_t bytes)
 {
-    cudaDeviceSynchronize();                                    /* copies under way end first */
+    cudaDeviceSynchronize();                                    /* finish copies under way */
     cudaHostUnregister(p);
     munmap(p, bytes);
 }
 
-static void side_copy(Backend *be, CopyStream lane, void *dst, const void *src, size_t bytes)
+static void copy_async(Backend *be, CopyStream which, void *dst, const void *src, size_t bytes)
 {
-    cudaMemcpyKind way = lane == COPY_D2H ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice;
-    cuda_stick(be, cudaMemcpyAsync(dst, src, bytes, way, cuda_of(be)->lane[lane]), "side copy");
+    cudaMemcpyKind way = which == COPY_D2H ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice;
+    cuda_stick(be, cudaMemcpyAsync(dst, src, bytes, way, cuda_of(be)->copy_stream[which]), "offload copy");
 }
 
-static void side_begin(Backend *be, CopyStream lane)
-{
-    Cuda *c = cuda_of(be);
-    cuda_stick(be, cudaEventRecord(c->begun[lane], c->stream), "side lane");
-    cuda_stick(be, cudaStreamWaitEvent(c->lane[lane], c->begun[lane], 0), "side lane");
-}
-
-static void side_mark(Backend *be, CopyStream lane, int id)
+static void copy_wait_compute(Backend *be, CopyStream which)
 {
     Cuda *c = cuda_of(be);
-    cuda_stick(be, cudaEventRecord(c->side_mark[id], c->lane[lane]), "side lane");
+    cuda_stick(be, cudaEventRecord(c->compute_event[which], c->stream), "offload copy");
+    cuda_stick(be, cudaStreamWaitEvent(c->copy_stream[which], c->compute_event[which], 0), "offload copy");
 }
 
-static void step_wait(Backend *be, int id)
+static void copy_record(Backend *be, CopyStream which, int id)
 {
     Cuda *c = cuda_of(be);
-    cuda_stick(be, cudaStreamWaitEvent(c->stream, c->side_mark[id], 0), "side lane");
+    cuda_stick(be, cudaEventRecord(c->copy_event[id], c->copy_stream[which]), "offload copy");
 }
 
-static void side_wait(Backend *be, CopyStream lane, int id)
+static void compute_wait(Backend *be, int id)
 {
     Cuda *c = cuda_of(be);
-    cuda_stick(be, cudaStreamWaitEvent(c->lane[lane], c->side_mark[id], 0), "side lane");
+    cuda_stick(be, cudaStreamWaitEvent(c->stream, c->copy_event[id], 0), "offload copy");
 }
 
-static void side_drain(Backend *be)
+static void copy_wait(Backend *be, CopyStream which, int id)
 {
-    for (int i = 0; i < COPY_STREAMS; i++) cuda_stick(be, cudaStreamSynchronize(cuda_of(be)->lane[i]), "side lane");
+    Cuda *c = cuda_of(be);
+    cuda_stick(be, cudaStreamWaitEvent(c->copy_stream[which], c->copy_event[id], 0), "offload copy");
 }
 
-static const CopyOps cuda_lanes = { side_copy, side_begin, side_mark, step_wait, side_wait, side_drain };
+static void copy_sync(Backend *be)
+{
+    for (int i = 0; i < COPY_STREAMS; i++)
+        cuda_stick(be, cudaStreamSynchronize(cuda_of(be)->copy_stream[i]), "offload copy");
+}
 
-/* A tensor may lie in host memory too (host_map): the driver knows by the address. */
+static const CopyOps cuda_copies = {
+    copy_async, copy_wait_compute, copy_record, compute_wait, copy_wait, copy_sync,
+};
+
+/* dst may be in host memory (host_map): the driver tells by the address. */
 static void cuda_upload(Backend *be, Tensor dst, const void *host)
 {
     Cuda        *c = cuda_of(be);
@@ -245,8 +247,8 @@ static void cuda_fetch(Backend *be, void *host, Tensor src)
     cuda_stick(be, cudaStreamSynchronize(s), "fetch");
 }
 
-/* On: copies wait for the work that was queued when the last ones were joined, which is the last that read
- * where they will write. Off: their end is marked for join. */
+/* On: uploads wait for the work queued before the last join, the last that read the memory they overwrite.
+ * Off: an event marks the end of the uploads for join. */
 static void cuda_ahead(Backend *be, bool on)
 {
     Cuda *c = cuda_of(be);
@@ -262,11 +264,11 @@ static void cuda_join(Backend *be)
     cuda_stick(be, cudaEventRecord(c->freed, c->stream), "copy stream");
 }
 
-/* Memory that cannot be pinned is copied all the same, only more slowly. A copy that went ahead and that
- * nobody joined may still read it: that ends before the memory is given back. */
+/* Memory that cannot be pinned is copied more slowly. Unpinning waits for the device, because an upload that
+ * was never joined may still read the memory. */
 static void cuda_pin(void *p, size_t bytes, bool on)
 {
-    own_card();
+    own_gpu();
     if (!on) cudaDeviceSynchronize();
     cudaError_t e = on ? cudaHostRegister(p, bytes, cudaHostRegisterDefault) : cudaHostUnregister(p);
     if (e != cudaSuccess) cudaGetLastError();
@@ -288,7 +290,7 @@ void *cuda_workspace(Backend *be, size_t bytes)
     return c->ws;
 }
 
-/* Off: the largest workspace that was asked for is taken now. */
+/* Off: allocates the largest workspace asked for while preparing. */
 static Status cuda_prepare(Backend *be, bool on)
 {
     Cuda *c = cuda_of(be);
@@ -296,7 +298,7 @@ static Status cuda_prepare(Backend *be, bool on)
     return be->sticky;
 }
 
-/* Room for one more mark; a step has as many as its micro-batches need. */
+/* Capacity for one more timing mark; a step has as many as its micro-batches need. */
 static bool marks_hold(Cuda *c, Backend *be)
 {
     int before = c->marks_cap;
@@ -308,8 +310,8 @@ static bool marks_hold(Cuda *c, Backend *be)
     return true;
 }
 
-/* Where one part of the model ends and the next begins is marked in the stream; the time between two marks is
- * known once the card has passed them. */
+/* An event in the stream marks where one part of the model ends and the next begins; the times between events
+ * are read at the next sync. */
 static void cuda_clock(Backend *be, Part ended)
 {
     Cuda *c = cuda_of(be);
@@ -328,7 +330,7 @@ static void read_clock(Backend *be)
         cuda_stick(be, cudaEventElapsedTime(&ms, c->mark[i - 1].event, c->mark[i].event), "timing");
         be->ledger.seconds[c->mark[i].part] += ms * 1e-3;
     }
-    if (c->marks > 1) {                                     /* the last mark begins what comes next */
+    if (c->marks > 1) {                                     /* the last mark starts the next interval */
         CudaMark last = c->mark[c->marks - 1];
         c->mark[c->marks - 1] = c->mark[0], c->mark[0] = last, c->marks = 1;
     }
@@ -342,11 +344,11 @@ static Status cuda_sync(Backend *be)
     return be->sticky;
 }
 
-/* From the driver's own library, which every device with a card has; it is loaded only when asked. */
+/* By NVML, which comes with the driver; loaded on demand. */
 static void cuda_state(char *out, size_t n)
 {
     typedef int (*Fn)(...);
-    void    *lib = dlopen("libnvidia-ml.so.1", RTLD_NOW), *card = NULL;
+    void    *lib = dlopen("libnvidia-ml.so.1", RTLD_NOW), *gpu = NULL;
     unsigned mhz = 0, mw = 0, heat = 0;
     *out = 0;
     if (!lib) return;
@@ -355,21 +357,21 @@ static void cuda_state(char *out, size_t n)
     Fn degrees = (Fn)dlsym(lib, "nvmlDeviceGetTemperature"), stop = (Fn)dlsym(lib, "nvmlShutdown");
     if (init && open && clock && power && degrees && stop && !init()) {
         enum { CLOCK_SM = 1, SENSOR_GPU = 0 };
-        if (!open((unsigned)own_card(), &card) && !clock(card, CLOCK_SM, &mhz) && !power(card, &mw) &&
-            !degrees(card, SENSOR_GPU, &heat))
+        if (!open((unsigned)own_gpu(), &gpu) && !clock(gpu, CLOCK_SM, &mhz) && !power(gpu, &mw) &&
+            !degrees(gpu, SENSOR_GPU, &heat))
             snprintf(out, n, "%u MHz, %.0f W, %u C", mhz, mw / 1000.0, heat);
         stop();
     }
     dlclose(lib);
 }
 
-/* None on a card that cannot be opened, so that "auto" passes it over. */
+/* Zero for a GPU that cannot be opened, so that "auto" takes the CPU. */
 static void cuda_memory(double *left, double *all)
 {
     size_t l = 0, a = 0;
     int    major = 0;
-    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, own_card()) != cudaSuccess) return;
-    if (major != CARD_MAJOR) return;
+    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, own_gpu()) != cudaSuccess) return;
+    if (major != GPU_MAJOR) return;
     if (cudaMemGetInfo(&l, &a) != cudaSuccess) return;
     *left = (double)l, *all = (double)a;
 }
@@ -380,17 +382,17 @@ static double cuda_memory_used(void)
     return cudaMemGetInfo(&left, &all) == cudaSuccess ? (double)(all - left) : 0;
 }
 
-/* Dense products by the data sheet, without sparsity. An f32 product runs on the plain units. */
+/* Dense products by the data sheet, without sparsity; f32 products run on the CUDA cores. */
 static double cuda_peak(DType dtype)
 {
-    static const struct { const char *name; double bf16, f32; } cards[] = {
+    static const struct { const char *name; double bf16, f32; } gpus[] = {
         { "H200", 989.4e12, 66.9e12 }, { "H100 PCIe", 756.5e12, 51.2e12 }, { "H100", 989.4e12, 66.9e12 },
         { "GH200", 989.4e12, 66.9e12 }, { "H800", 989.4e12, 66.9e12 }, { "H20", 148e12, 44e12 },
     };
     cudaDeviceProp p;
-    if (cudaGetDeviceProperties(&p, own_card()) != cudaSuccess) return 0;
-    for (size_t i = 0; i < sizeof cards / sizeof *cards; i++)
-        if (strstr(p.name, cards[i].name)) return dtype == F32 ? cards[i].f32 : cards[i].bf16;
+    if (cudaGetDeviceProperties(&p, own_gpu()) != cudaSuccess) return 0;
+    for (size_t i = 0; i < sizeof gpus / sizeof *gpus; i++)
+        if (strstr(p.name, gpus[i].name)) return dtype == F32 ? gpus[i].f32 : gpus[i].bf16;
     return 0;
 }
 
@@ -399,11 +401,11 @@ static void cuda_describe(char *out, size_t n)
     cudaDeviceProp p;
     char lt[96] = "", dnn[96] = "";
     int  driver = 0;
-    if (cudaGetDeviceProperties(&p, own_card()) != cudaSuccess) {
-        snprintf(out, n, "built in, but no card is visible");
+    if (cudaGetDeviceProperties(&p, own_gpu()) != cudaSuccess) {
+        snprintf(out, n, "built in, but no GPU is visible");
         return;
     }
-    if (p.major != CARD_MAJOR) {
+    if (p.major != GPU_MAJOR) {
         snprintf(out, n, "%s has compute capability %d.%d, this build is for 9.0 (H100, H200)", p.name,
                  p.major, p.minor);
         return;
@@ -420,5 +422,5 @@ extern "C" const Device device_cuda = {
     "cuda",     &cuda_ops,   false,      cuda_open,    cuda_close, cuda_map,
     cuda_unmap, cuda_upload, cuda_fetch, cuda_pin,     cuda_sync,  cuda_describe, cuda_state, cuda_memory,
     cuda_peak,  cuda_ahead,  cuda_join,  cuda_prepare, cuda_clock, cuda_host_map, cuda_host_unmap,
-    &cuda_lanes, cuda_memory_used,
+    &cuda_copies, cuda_memory_used,
 };

@@ -1,9 +1,9 @@
-/* ops/cuda/capacity.cu -- kernels of capacity.c: integers, nothing depends on who is first.
+/* ops/cuda/capacity.cu -- kernels of capacity.c: integers, so no result depends on the order of threads.
  *
- * moe_drop   a block an expert; each thread counts for its slots how many of the expert's are better. An
- *            expert has at most one slot of a token, so even with all tokens on one expert that is T^2
- *            comparisons out of the cache: for 4096 tokens less than the products of one row.
- * moe_pad    a thread a row. */
+ * moe_drop   One block per expert; each thread counts for its slots how many of the expert's slots rank
+ *            higher. An expert has at most one slot of a token, so all tokens on one expert make T^2
+ *            comparisons in cache: for 4096 tokens less time than the products of one row.
+ * moe_pad    One thread per row. */
 #include "ops/cuda/cuda.cuh"
 
 enum { THREADS = 256 };

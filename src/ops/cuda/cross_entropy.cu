@@ -1,15 +1,17 @@
 /* ops/cuda/cross_entropy.cu -- kernels of cross_entropy.c: one block a row, one pass over memory each.
  *
- * ce_part   A thread keeps the maximum of what it saw and the sum of exp(z - max) under it, the sum of EACH
- *           runs in f32, of all in double; then the block agrees on a maximum.
+ * ce_part   A thread keeps its running maximum and the sum of exp(z - max), EACH runs in f32 and their total
+ *           in double; then the block reduces the maximum and the sums.
  * ce_join   One block: thread i joins rows i, i + 1024, ..., adds their losses in double, then a fixed tree.
- * ce_bwd    Reads and writes the same place in the same thread: in place is no special case.
+ * ce_bwd    Reads and writes the same place in the same thread: dlogits may alias logits.
  *
- * Exponentials are 2^x of the hardware on a product rounded to f32: within a few ulp where they weigh, 0
- * where the exact value would be denormal. */
+ * Exponentials are 2^x of the hardware on a product rounded to f32: within a few ulp, and 0 where the
+ * exact value would be denormal. */
 #include "ops/cuda/runs.cuh"
 
 #include <float.h>
+
+namespace {
 
 enum { THREADS = 512, EACH = 4, PART = 3 };
 
@@ -21,7 +23,7 @@ static __device__ inline float exp_of(float x)
     return y;
 }
 
-/* Columns c .. c + N - 1; past the end of the row what weighs nothing. */
+/* Columns c .. c + N - 1; -inf past the end of the row. */
 template <int N, class T> static __device__ inline Run<T, N> run_read(const T *z, int64_t c, int64_t V)
 {
     float none[N];
@@ -63,6 +65,8 @@ row_part(double *out, const T *logits, int64_t stride, const int *labels, int64_
     out[0] = top, out[1] = sum, out[2] = label >= 0 && at >= 0 && at < V ? (double)to_f32(z[at]) : NAN;
 }
 
+}
+
 extern "C" void cuda_ce_part(Backend *be, Tensor part, Tensor logits, Tensor labels, int64_t from)
 {
     int64_t    n = logits.n[0], V = logits.n[1], s = logits.s[0];
@@ -75,6 +79,8 @@ extern "C" void cuda_ce_part(Backend *be, Tensor part, Tensor logits, Tensor lab
              else
                  LAUNCH(be, "ce_part", (row_part<T, 1>), n, THREADS, 0, out, z, s, label, from, V));
 }
+
+namespace {
 
 typedef struct Join {
     double       *loss;
@@ -114,6 +120,8 @@ static __global__ void __launch_bounds__(1024) join(Join a)
     if (!threadIdx.x && a.loss) *a.loss += a.scale * sum;
 }
 
+}
+
 extern "C" void cuda_ce_join(Backend *be, Tensor loss, Tensor lse, Tensor each, Tensor parts, Tensor labels,
                              float scale)
 {
@@ -122,6 +130,8 @@ extern "C" void cuda_ce_join(Backend *be, Tensor loss, Tensor lse, Tensor each, 
                (const int *)labels.data, n, n ? parts.n[0] / n : 1, scale };
     LAUNCH(be, "ce_join", join, 1, 1024, 0, a);
 }
+
+namespace {
 
 typedef struct Gradient {
     void        *d;
@@ -132,7 +142,7 @@ typedef struct Gradient {
     float        scale;
 } Gradient;
 
-/* O of dlogits, T of logits. */
+/* O is the dtype of dlogits, T of logits. */
 template <class O, class T, int N> static __global__ void __launch_bounds__(THREADS) row_gradient(Gradient g)
 {
     O       *d = (O *)g.d + blockIdx.x * g.ds;
@@ -144,7 +154,7 @@ template <class O, class T, int N> static __global__ void __launch_bounds__(THRE
         for (int64_t c = (int64_t)threadIdx.x * N; c < g.V; c += THREADS * N) run_store<N>(d + c, zeros);
         return;
     }
-    label -= g.from;                                             /* its column, or none of the slice's */
+    label -= g.from;                                             /* its column, or one outside the slice */
     for (int64_t c = (int64_t)threadIdx.x * N; c < g.V; c += EACH * THREADS * N) {
         Run<T, N> v[EACH];
         #pragma unroll
@@ -169,6 +179,8 @@ template <class O, class T> static void gradient(Backend *be, Gradient g, int64_
     constexpr int N = sizeof(O) == 4 && sizeof(T) == 4 ? 4 : 8;
     if (aligned) LAUNCH(be, "ce_bwd", (row_gradient<O, T, N>), n, THREADS, 0, g);
     else         LAUNCH(be, "ce_bwd", (row_gradient<O, T, 1>), n, THREADS, 0, g);
+}
+
 }
 
 extern "C" void cuda_ce_bwd(Backend *be, Tensor dlogits, Tensor logits, Tensor lse, Tensor labels,

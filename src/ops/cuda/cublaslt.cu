@@ -1,24 +1,24 @@
 /* ops/cuda/cublaslt.cu -- see cublaslt.cuh: descriptors, the choice of an algorithm, the launch.
  *
  * Sums are f32 throughout: bf16 operands multiply exactly into f32, f32 operands never go through TF32.
- * Where K is split, partial sums wait in f32 in the workspace and are added in order afterwards; the scheme
- * that adds them into the output as blocks finish is never taken. */
+ * Where K is split, f32 partial sums in the workspace are added in order afterwards; the scheme that adds
+ * them into the output as blocks finish is excluded. */
 #include "ops/cuda/cublaslt.cuh"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define WORTH_MEASURING 2e9               /* FLOP; shorter products do not tell algorithms apart */
+#define WORTH_MEASURING 2e9               /* FLOP; shorter products are too short to compare */
 
 static bool           ok(cublasStatus_t s)        { return s == CUBLAS_STATUS_SUCCESS; }
 static cudaDataType_t type_of(Tensor t)           { return t.dtype == F32 ? CUDA_R_32F : CUDA_R_16BF; }
 
-/* A tensor of one row may have any stride; the library wants one that holds a row. */
+/* A tensor of one row may have any stride; the library requires at least the row's length. */
 static int64_t stride(Tensor t)                   { return t.s[0] > t.n[1] ? t.s[0] : t.n[1]; }
 static int64_t inner(const LtCall *q)             { return q->mode == GEMM_TN ? q->a.n[0] : q->a.n[1]; }
 
-/* Alignment of an address in bytes, as far as kernels care: TMA and 16-byte loads need 16. */
+/* Alignment of an address in bytes, up to 16, which TMA and 16-byte loads need. */
 static uint8_t align_of(const void *p)
 {
     uintptr_t at = (uintptr_t)p;
@@ -152,7 +152,7 @@ static bool usable(const cublasLtMatmulHeuristicResult_t *r, const LtKey *key)
            !(scheme & ~sums_allowed(key));
 }
 
-/* What the library proposes, best guess first. `want` is what it is asked for; fewer may be of use. */
+/* The library's proposals, best first: `want` are asked for, fewer may be usable. */
 static int propose(Lt *lt, LtPlan *p, const LtKey *key, cublasLtMatmulHeuristicResult_t *r, int want)
 {
     cublasLtMatmulPreferenceOpaque_t pref;
@@ -172,7 +172,7 @@ static int propose(Lt *lt, LtPlan *p, const LtKey *key, cublasLtMatmulHeuristicR
     return n;
 }
 
-/* The bucket's algorithm, if the library agrees that it runs this shape in the workspace there is. */
+/* Takes the bucket's algorithm if the library confirms that it runs this shape in the given workspace. */
 static bool adopt(Lt *lt, LtSlot *s, LtPlan *p, const LtKnown *k)
 {
     cublasLtMatmulHeuristicResult_t r;
@@ -185,15 +185,15 @@ static bool adopt(Lt *lt, LtSlot *s, LtPlan *p, const LtKnown *k)
     return true;
 }
 
-/* A bucket that was never met: measured while preparing, if it is worth it; in a step it stays unmeasured. */
+/* A new bucket: measured while preparing, if the product is long enough; in a step it stays unmeasured. */
 static LtKnown *meet(Backend *be, const LtCall *q, LtPlan *p, const LtKey *key, const LtKey *bucket)
 {
-    Cuda *card = cuda_of(be);
-    Lt   *lt = (Lt *)card->lt;
+    Cuda *gpu = cuda_of(be);
+    Lt   *lt = (Lt *)gpu->lt;
     cublasLtMatmulHeuristicResult_t tried[LT_TRIED];
     if (2.0 * (double)bucket->m * (double)bucket->n * (double)bucket->k < WORTH_MEASURING) return NULL;
     int n = be->preparing ? propose(lt, p, key, tried, LT_TRIED) : 0;
-    int best = n > 0 ? lt_measure(lt, card->stream, q, tried, n) : -1;
+    int best = n > 0 ? lt_measure(lt, gpu->stream, q, tried, n) : -1;
     LtKnown *k = add_known(lt, bucket);
     if (!k || best < 0) return NULL;
     k->algo = tried[best].algo, k->measured = 1;
@@ -201,7 +201,7 @@ static LtKnown *meet(Backend *be, const LtCall *q, LtPlan *p, const LtKey *key, 
     return k;
 }
 
-/* The library guesses once per shape: a handful, since the first may be one that we do not take. */
+/* Asks the library once per shape, for several proposals, since the first may be excluded. */
 static bool take_first(Lt *lt, LtSlot *s, LtPlan *p)
 {
     cublasLtMatmulHeuristicResult_t first[4];
@@ -210,7 +210,7 @@ static bool take_first(Lt *lt, LtSlot *s, LtPlan *p)
     return true;
 }
 
-/* Where equal runs must give equal bits a clock may not decide: the library's first is taken. */
+/* Deterministic runs take the library's first proposal, because measured times differ from run to run. */
 static LtSlot *choose(Backend *be, const LtCall *q, LtPlan *p)
 {
     Lt     *lt = (Lt *)cuda_of(be)->lt;
@@ -228,16 +228,16 @@ static LtSlot *choose(Backend *be, const LtCall *q, LtPlan *p)
 
 bool lt_matmul(Backend *be, const LtCall *q)
 {
-    Cuda  *card = cuda_of(be);
-    Lt    *lt = (Lt *)card->lt;
+    Cuda  *gpu = cuda_of(be);
+    Lt    *lt = (Lt *)gpu->lt;
     LtPlan p;
     if (!lt_plan(&p, q)) return false;
     LtSlot *s = choose(be, q, &p);
     if (!s->works) return false;
     void *ws = cuda_workspace(be, LT_WORKSPACE);
-    if (!ws) return true;                               /* preparing, or poisoned */
+    if (!ws) return true;                               /* preparing, or failed */
     if (lt->unsaved) lt->unsaved = false, lt_save(lt);  /* the first product after the preparation */
-    cublasStatus_t st = lt_launch(lt, q, &p, &s->algo, ws, card->stream);
+    cublasStatus_t st = lt_launch(lt, q, &p, &s->algo, ws, gpu->stream);
     if (!ok(st) && !be->sticky)
         be->sticky = fail(E_DEVICE, "gemm %s %s by %s into %s: cuBLASLt: %s", q->mode == GEMM_NT ? "nt" :
                           q->mode == GEMM_NN ? "nn" : "tn", t_fmt(q->a), t_fmt(q->b), t_fmt(q->d),
@@ -252,8 +252,8 @@ Status lt_open(Cuda *c)
     c->lt = lt;
     cublasStatus_t st = cublasLtCreate(&lt->handle);
     if (!ok(st)) return fail(E_DEVICE, "opening cuBLASLt: %s", cublasLtGetStatusString(st));
-    snprintf(lt->card, sizeof lt->card, "%s", c->name);
-    lt->knowns = lt_load(lt->known, LT_KNOWN, lt->card);
+    snprintf(lt->gpu, sizeof lt->gpu, "%s", c->name);
+    lt->knowns = lt_load(lt->known, LT_KNOWN, lt->gpu);
     return OK;
 }
 
@@ -268,13 +268,13 @@ void lt_close(Cuda *c)
 
 void lt_describe(char *out, size_t n)
 {
-    cudaDeviceProp card;
+    cudaDeviceProp gpu;
     size_t   version = cublasLtGetVersion();
     LtKnown *known = (LtKnown *)calloc(LT_KNOWN, sizeof *known);
     int      count = 0;
-    if (known && cudaGetDeviceProperties(&card, 0) == cudaSuccess)
-        count = lt_load(known, LT_KNOWN, card.name);
+    if (known && cudaGetDeviceProperties(&gpu, 0) == cudaSuccess)
+        count = lt_load(known, LT_KNOWN, gpu.name);
     free(known);
-    snprintf(out, n, "cuBLASLt %zu.%zu.%zu, %d algorithms measured on this card", version / 10000,
+    snprintf(out, n, "cuBLASLt %zu.%zu.%zu, %d algorithms measured on this GPU", version / 10000,
              version / 100 % 100, version % 100, count);
 }

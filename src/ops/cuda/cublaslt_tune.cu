@@ -1,18 +1,21 @@
-/* ops/cuda/cublaslt_tune.cu -- see cublaslt.cuh: which of the proposed algorithms is the fastest for a product.
+/* ops/cuda/cublaslt_tune.cu -- see cublaslt.cuh: which of the proposed algorithms is the fastest for a
+ * product.
  *
- * Measured as the step will run it: operands of realistic spread (on zeros this hardware clocks higher), a
- * cache that holds none of them, the median of a few runs. Everything lives in one piece of memory that is
- * taken for the purpose and given back; where that is short the product is tried with fewer rows. */
+ * Conditions are those of a step: operands of realistic spread (on zeros the GPU clocks higher), a cold
+ * cache, the median of a few runs. Operands and workspace are one temporary allocation; where memory is short
+ * the product is measured with fewer rows. */
 #include "ops/cuda/cublaslt.cuh"
 
 #include <string.h>
 
+namespace {
+
 enum { TIMED = 8, REPEATS = 3, HALVINGS = 4 };
 
 #define FLUSH ((size_t)128 << 20)             /* twice the second-level cache */
-#define HOPELESS 1.25f                        /* so much slower than the best at first: no second run */
+#define HOPELESS 1.25f                        /* a first run this much slower than the best is not repeated */
 
-/* Sums of four bytes of a hash: near enough to normal. */
+/* Sums of four bytes of a hash: approximately normal. */
 template <class T> static __global__ void randomize(T *x, int64_t n, float scale, uint32_t seed)
 {
     int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
@@ -71,7 +74,7 @@ static bool take_memory(Trial *t, const LtCall *q, int halved)
     size_t add = in_place ? 0 : span(c.c), operands = span(c.a) + span(c.b) + span(c.d) + add + span(c.aux) +
                                                       bias_bytes(&c);
     if (cudaMalloc((void **)&t->memory, operands + LT_WORKSPACE + FLUSH) != cudaSuccess) {
-        cudaGetLastError();                             /* dealt with here; later launches are not to blame */
+        cudaGetLastError();                             /* handled here: clear it for later launches */
         t->memory = NULL;
         return false;
     }
@@ -96,7 +99,7 @@ static void fill(Trial *t, Tensor x, float scale, uint32_t seed)
 static bool open_trial(Trial *t, const LtCall *q, int halved)
 {
     while (halved < HALVINGS && !take_memory(t, q, halved)) {
-        if (t->memory) return false;                    /* not for want of memory */
+        if (t->memory) return false;                    /* it failed for another reason than memory */
         halved++;
     }
     if (!t->memory) return false;
@@ -115,8 +118,8 @@ static void close_trial(Trial *t)
     if (t->memory) cudaFree(t->memory);
 }
 
-/* Milliseconds of one run on a cold cache, negative when it does not run. The flush is long enough for all
- * the rest to be queued behind it, so what is measured is the card. */
+/* Milliseconds of one run on a cold cache, negative when it does not run. The cache flush takes long
+ * enough for the launches to be queued behind it, so the time is that of the GPU alone. */
 static float run_once(Lt *lt, Trial *t, const cublasLtMatmulAlgo_t *algo)
 {
     float ms = -1.0f;
@@ -143,6 +146,8 @@ static float run_some(Lt *lt, Trial *t, const cublasLtMatmulAlgo_t *algo, float 
         ms[at] = now;
     }
     return ms[REPEATS / 2];
+}
+
 }
 
 int lt_measure(Lt *lt, cudaStream_t stream, const LtCall *q, const cublasLtMatmulHeuristicResult_t *tried,

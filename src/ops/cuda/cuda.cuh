@@ -1,12 +1,12 @@
-/* ops/cuda/cuda.cuh -- what the kernels of ops/<file>.cu share: the open card, launches, workspace, 16-byte loads
- * and sums of a fixed order.
+/* ops/cuda/cuda.cuh -- what the kernels of ops/cuda/<file>.cu share: the open GPU, launches, workspace,
+ * 16-byte loads and sums of a fixed order.
  *
- * <file>.cu defines cuda_<op> for the ops of <file>.c, with the same contract. The host side never waits for
- * the card: sizes come from the tensors' extents, what only the card knows (rows per expert) is read there.
+ * <file>.cu defines cuda_<op> for the ops of ops/<file>.c, with the same contract. The host side never waits
+ * for the GPU: sizes come from the tensors' extents; what only the device knows (rows per expert) is read
+ * there.
  *
- * Before the first step the engine walks it once with `preparing` set: an op then does all that is slow the
- * first time (choose an algorithm, build a plan, say how much workspace it needs) and LAUNCH launches
- * nothing. */
+ * Before the first step the engine runs it once with `preparing` set: an op then does everything that is slow
+ * the first time (choose an algorithm, build a plan, report its workspace) and LAUNCH launches nothing. */
 #ifndef OPS_CUDA_CUDA_CUH
 #define OPS_CUDA_CUDA_CUH
 
@@ -22,20 +22,20 @@ typedef __nv_bfloat16 bf16;
 typedef struct CudaMark { cudaEvent_t event; Part part; } CudaMark;
 
 typedef struct Cuda {
-    cudaStream_t stream, copy;        /* the step's, and the one that brings the next batch */
+    cudaStream_t stream, copy;        /* compute, and the upload of the next batch */
     int          sms, major, minor;
     char         name[64];
-    void        *ws;                  /* one op's scratch: what an op leaves there the next may overwrite */
+    void        *ws;                  /* scratch of one op; the next op overwrites it */
     size_t       ws_bytes, ws_needed;
-    CudaMark    *mark;                /* borders between parts of the model since the last sync */
+    CudaMark    *mark;                /* ends of model parts since the last sync */
     int          marks, marks_cap;
     bool         going_ahead;         /* uploads use the copy stream */
-    cudaEvent_t  freed, arrived;      /* the spare batch may be written; it has been */
-    cudaStream_t lane[COPY_STREAMS];
-    cudaEvent_t  begun[COPY_STREAMS];        /* the step as it was when a lane was told to wait for it */
-    cudaEvent_t  side_mark[COPY_EVENTS];
-    void        *lt;                  /* cublaslt.cu's own: handle, algorithms */
-    void        *dnn;                 /* attention_cudnn.cu's own: library, plans; NULL without cuDNN */
+    cudaEvent_t  freed, arrived;      /* the spare batch is free to write; its upload is done */
+    cudaStream_t copy_stream[COPY_STREAMS];
+    cudaEvent_t  compute_event[COPY_STREAMS]; /* what each copy stream waits for */
+    cudaEvent_t  copy_event[COPY_EVENTS];
+    void        *lt;                  /* cublaslt.cu: handle, algorithms */
+    void        *dnn;                 /* attention_cudnn.cu: library, plans; NULL without cuDNN */
 } Cuda;
 
 static inline Cuda *cuda_of(Backend *be) { return (Cuda *)be->priv; }
@@ -43,26 +43,26 @@ static inline Cuda *cuda_of(Backend *be) { return (Cuda *)be->priv; }
 /* Sticks the first error to the backend, with the op's name. */
 void cuda_stick(Backend *be, cudaError_t e, const char *what);
 
-/* At least this many bytes, 256-aligned, undefined; NULL while preparing or when there is no memory (then the
- * backend is poisoned). What a step needs was said while preparing, so that it seldom grows in one; when it
- * does, what was there is lost: an op that asks twice asks for the larger size first. */
+/* At least this many bytes, 256-aligned, contents undefined; NULL while preparing, or when memory is short
+ * (the backend then has a sticky error). The preparation reserves what a step needs, so that the workspace
+ * seldom grows in a step. Growing loses the contents: an op that asks twice asks for the larger size
+ * first. */
 void *cuda_workspace(Backend *be, size_t bytes);
 
-/* The two libraries, opened with the card and closed with it: cuBLASLt (cublaslt.cu), which must be there,
- * and cuDNN (attention_cudnn.cu), which need not. The words are for doctor. */
+/* The two libraries, opened and closed with the GPU: cuBLASLt (cublaslt.cu), which is required, and cuDNN
+ * (attention_cudnn.cu), which is optional. The descriptions are for `treb doctor`. */
 Status lt_open(Cuda *c);
 void   lt_close(Cuda *c);
-void   lt_describe(char *out, size_t n);               /* version, algorithms kept from earlier runs */
+void   lt_describe(char *out, size_t n);               /* version, algorithms cached by earlier runs */
 Status dnn_open(Cuda *c);
 void   dnn_close(Cuda *c);
 void   dnn_describe(char *out, size_t n);             /* version, or that attention runs on our own kernels */
 
-/* LAUNCH(be, "op", kernel<T>, blocks, threads, shared bytes, arguments...). Nothing for an empty grid. A
- * module is loaded at its first use: asking for a kernel's attributes brings that forward to the
- * preparation. */
+/* LAUNCH(be, "op", kernel<T>, blocks, threads, shared bytes, arguments...). An empty grid launches nothing.
+ * CUDA loads a kernel at its first use; reading its attributes moves the load to the preparation. */
 #define LAUNCH(be, what, kernel, blocks, threads, smem, ...)                                              \
     do {                                                                                                  \
-        Cuda   *card_ = cuda_of(be);                                                                      \
+        Cuda   *cuda_ = cuda_of(be);                                                                      \
         int64_t grid_ = (int64_t)(blocks);                                                                \
         size_t  smem_ = (size_t)(smem);                                                                   \
         auto    k_    = kernel;                                                                           \
@@ -76,7 +76,7 @@ void   dnn_describe(char *out, size_t n);             /* version, or that attent
             if (smem_ > 48 * 1024)                                                                        \
                 cuda_stick(be, cudaFuncSetAttribute((const void *)k_,                                     \
                            cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem_), what);               \
-            k_<<<(unsigned)grid_, (threads), smem_, card_->stream>>>(__VA_ARGS__);                        \
+            k_<<<(unsigned)grid_, (threads), smem_, cuda_->stream>>>(__VA_ARGS__);                        \
             cuda_stick(be, cudaGetLastError(), what);                                                     \
         }                                                                                                 \
     } while (0)
@@ -88,8 +88,8 @@ void   dnn_describe(char *out, size_t n);             /* version, or that attent
         else             { typedef bf16 T;  __VA_ARGS__; }         \
     } while (0)
 
-/* Enough blocks for n items at `per` a block, but no more than fill the card `waves` times: for loops with
- * stride. */
+/* Enough blocks for n items at `per` a block, but at most `waves` per multiprocessor: for grid-stride
+ * loops. */
 static inline int64_t cuda_blocks(Backend *be, int64_t n, int64_t per, int waves)
 {
     return min_i64(ceil_div(n, per), (int64_t)cuda_of(be)->sms * waves);
@@ -110,7 +110,7 @@ template <class T> struct alignas(16) Pack {
 };
 template <class T> __device__ inline Pack<T> pack_load(const T *p)          { return *(const Pack<T> *)p; }
 template <class T> __device__ inline void    pack_store(T *p, Pack<T> x)    { *(Pack<T> *)p = x; }
-template <class T> __device__ inline Pack<T> pack_stream(const T *p)   /* read once: not kept in the caches */
+template <class T> __device__ inline Pack<T> pack_stream(const T *p)   /* read once: evict first */
 {
     Pack<T> x;
     *(int4 *)&x = __ldcs((const int4 *)p);
@@ -120,7 +120,7 @@ template <class T> __device__ inline Pack<T> pack_stream(const T *p)   /* read o
 /* N neighbours that are read and written as one: 16 bytes at most, on a border of their size. */
 template <class T, int N> struct alignas(N * sizeof(T)) Vec { T v[N]; };
 
-/* Sums and maxima over a warp: a butterfly, the same order and the same value in every lane. */
+/* Sums and maxima over a warp: a butterfly, the same order and the same value in every copy_stream. */
 __device__ inline float warp_sum(float x)
 {
     for (int o = 16; o; o >>= 1) x += __shfl_xor_sync(~0u, x, o);
@@ -140,21 +140,21 @@ __device__ inline float warp_max(float x)
 /* Over a block of up to 32 whole warps, into every thread; `part` is 32 elements of shared memory. */
 template <class F> __device__ inline F block_sum(F x, F *part)
 {
-    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
+    int copy_stream = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
     x = warp_sum(x);
     __syncthreads();
-    if (!lane) part[warp] = x;
+    if (!copy_stream) part[warp] = x;
     __syncthreads();
-    return warp_sum(lane < warps ? part[lane] : (F)0);
+    return warp_sum(copy_stream < warps ? part[copy_stream] : (F)0);
 }
 __device__ inline float block_max(float x, float *part)
 {
-    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
+    int copy_stream = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
     x = warp_max(x);
     __syncthreads();
-    if (!lane) part[warp] = x;
+    if (!copy_stream) part[warp] = x;
     __syncthreads();
-    return warp_max(lane < warps ? part[lane] : -INFINITY);
+    return warp_max(copy_stream < warps ? part[copy_stream] : -INFINITY);
 }
 
 #endif
@@ -167,7 +167,7 @@ static inline bool packs(Tensor t)
     return ok && t.n[t.rank - 1] * size % 16 == 0;
 }
 
-/* gemm_scaled of which chance leaves out some (grouped_gemm.cu). */
+/* gemm_scaled with dropout (grouped_gemm.cu). */
 void gemm_dropped(Backend *be, Tensor c, Tensor a, Tensor b, float scale, Dropout drop, int flags);
 
 extern "C" {

@@ -1,6 +1,8 @@
 /* ops/cuda/elementwise.cu -- kernels of elementwise.c: fill by 16-byte stores, the others by map.cuh. */
 #include "ops/cuda/map.cuh"
 
+namespace {
+
 /* Dense and on 16 bytes; E is an unsigned integer of the element's size. */
 template <class E> static __global__ void __launch_bounds__(MAP_THREADS) fill_packs(E *y, E value, int64_t n)
 {
@@ -15,7 +17,7 @@ template <class E> static __global__ void __launch_bounds__(MAP_THREADS) fill_pa
     if (blockIdx.x == 0 && last < n) y[last] = value;
 }
 
-template <class E> static __global__ void fill_any(View y, E value, int64_t rows, int64_t width)
+template <class E> static __global__ void fill_any(RowView y, E value, int64_t rows, int64_t width)
 {
     int64_t all = rows * width, first = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, col;
     for (int64_t i = first; i < all; i += (int64_t)gridDim.x * blockDim.x) {
@@ -34,6 +36,8 @@ template <class E> static void fill(Backend *be, Tensor y, E value)
                y.n[y.rank - 1]);
 }
 
+}
+
 extern "C" void cuda_fill(Backend *be, Tensor y, float value)
 {
     union { float f; int32_t i; uint32_t bits; } v32 = { value };
@@ -45,10 +49,14 @@ extern "C" void cuda_fill(Backend *be, Tensor y, float value)
     else                     fill<uint32_t>(be, y, v32.bits);
 }
 
+namespace {
+
 struct Same { __device__ float operator()(float a, float) const { return a; } };
 struct Sum { __device__ float operator()(float a, float b) const { return a + b; } };
 struct Times { float c; __device__ float operator()(float a, float) const { return c * a; } };
 struct Mix { float ca, cb; __device__ float operator()(float a, float b) const { return ca * a + cb * b; } };
+
+}
 
 /* An i32 travels as the f32 of the same bits: moved, never computed with. */
 extern "C" void cuda_copy(Backend *be, Tensor y, Tensor x)

@@ -1,12 +1,16 @@
-/* ops/cuda/embed.cu -- kernels of embed.c: a warp copies one row; gradients are sums of rows by key (scatter.cuh).
+/* ops/cuda/embed.cu -- kernels of embed.c: a warp copies one row; gradients are sums of rows by key
+ * (scatter.cuh).
  *
- * An id outside the table stops the card, as it stops the CPU: the backend then reports the failed launch. */
+ * An id outside the table traps on the device, as it aborts on the CPU: the backend then reports the failed
+ * launch. */
 #include "ops/cuda/rows.cuh"
 #include "ops/cuda/scatter.cuh"
 
-enum { WARPS = 8, HELD = 4 };                 /* units a lane has on their way */
+namespace {
 
-typedef struct Forward { View y, table; const int32_t *ids; int64_t T, V, D; } Forward;
+enum { WARPS = 8, HELD = 4 };                 /* loads in flight per lane */
+
+typedef struct Forward { RowView y, table; const int32_t *ids; int64_t T, V, D; } Forward;
 
 __device__ static inline int64_t checked(int32_t id, int64_t V)
 {
@@ -48,6 +52,8 @@ static __global__ void __launch_bounds__(32 * WARPS) forward_any(Forward a)
         view_put(a.y, y + i, id < 0 ? 0.0f : view_get(a.table, x + i));
 }
 
+}
+
 extern "C" void cuda_embed_fwd(Backend *be, Tensor y, Tensor table, Tensor ids)
 {
     Forward a = { view_of(y), view_of(table), (const int32_t *)ids.data, y.n[0], table.n[0], y.n[1] };
@@ -60,12 +66,16 @@ extern "C" void cuda_embed_fwd(Backend *be, Tensor y, Tensor table, Tensor ids)
             LAUNCH(be, "embed_fwd", (forward_units<Y, X>), blocks, 32 * WARPS, 0, a)));
 }
 
+namespace {
+
 static __global__ void make_keys(uint32_t *key, const int32_t *ids, int64_t T, int64_t V, int64_t skip)
 {
     int64_t t = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (t >= T) return;
     int64_t id = checked(ids[t], V);
     key[t] = (uint32_t)(id < 0 || id == skip ? V : id);
+}
+
 }
 
 extern "C" void cuda_embed_bwd(Backend *be, Tensor dtable, Tensor dy, Tensor ids, int64_t skip)
@@ -79,12 +89,16 @@ extern "C" void cuda_embed_bwd(Backend *be, Tensor dtable, Tensor dy, Tensor ids
     scatter_add(be, "embed_bwd", s, dtable, dy, 1);
 }
 
+namespace {
+
 static __global__ void slice(int32_t *y, const int32_t *ids, int64_t T, int64_t from, int64_t n)
 {
     int64_t t = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (t >= T) return;
     int64_t at = ids[t] - from;
     y[t] = ids[t] >= 0 && at >= 0 && at < n ? (int32_t)at : -1;
+}
+
 }
 
 extern "C" void cuda_slice_ids(Backend *be, Tensor y, Tensor ids, int64_t from, int64_t n)

@@ -1,7 +1,8 @@
-/* ops/cuda/exchange.cu -- kernels of exchange.c: integers, a thread an element; nothing depends on who is first.
+/* ops/cuda/exchange.cu -- kernels of exchange.c: integers, one thread an element, so no result depends on the
+ * order of threads.
  *
- * moe_regroup   a block a chunk (source, expert): it adds up the chunks before it in both orders, which are a
- *               few hundred, then numbers its rows. */
+ * moe_regroup   One block per chunk (source, expert): it sums the counts of the chunks before it in both
+ *               orders, a few hundred, then numbers its rows. */
 #include "ops/cuda/cuda.cuh"
 
 enum { THREADS = 256 };
@@ -40,33 +41,34 @@ extern "C" void cuda_moe_unpack(Backend *be, Tensor key, Tensor gate, Tensor met
            (const int *)meta.data, n, (int)key.n[1], (int)base);
 }
 
-static __global__ void reach(int *hit, const int *key, int64_t n, int K, int G, int unit, int wide, int from,
-                             int block)
+static __global__ void owner_mask(int *mask, const int *key, int64_t n, int K, int G, int keys, int etp,
+                                  int first, int members)
 {
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= n) return;
-    int        g = (int)(i % G), lo = from + g * block, hi = lo + block, found = -1;
+    int        g = (int)(i % G), lo = first + g * members, hi = lo + members, found = -1;
     const int *v = key + i / G * K;
     for (int k = 0; k < K; k++) {
-        int first = v[k] / unit * wide;
-        if (v[k] >= 0 && first < hi && first + wide > lo) found = g;
+        int owner = v[k] / keys * etp;
+        if (v[k] >= 0 && owner < hi && owner + etp > lo) found = g;
     }
-    hit[i] = found;
+    mask[i] = found;
 }
 
-extern "C" void cuda_expert_owner_mask(Backend *be, Tensor hit, Tensor key, int64_t unit, int64_t wide, int64_t from,
-                               int64_t block)
+extern "C" void cuda_expert_owner_mask(Backend *be, Tensor mask, Tensor key, int64_t keys, int64_t etp,
+                                       int64_t first, int64_t members)
 {
-    int64_t n = t_count(hit);
-    LAUNCH(be, "expert_owner_mask", reach, ceil_div(n, THREADS), THREADS, 0, (int *)hit.data, (const int *)key.data,
-           n, (int)key.n[1], (int)hit.n[1], (int)unit, (int)wide, (int)from, (int)block);
+    int64_t n = t_count(mask);
+    LAUNCH(be, "expert_owner_mask", owner_mask, ceil_div(n, THREADS), THREADS, 0, (int *)mask.data,
+           (const int *)key.data, n, (int)key.n[1], (int)mask.n[1], (int)keys, (int)etp, (int)first,
+           (int)members);
 }
 
-/* Whole numbers of this size are exact in a double, in any order. */
+/* Integers of this size are exact in a double, in any order of additions. */
 static __device__ inline int block_count(int x, double *part) { return (int)block_sum((double)x, part); }
 
 static __global__ void __launch_bounds__(THREADS)
-regroup(int *offsets, int *rows, const int *count, int S, int E, int64_t room)
+regroup(int *offsets, int *rows, const int *count, int S, int E, int64_t capacity)
 {
     __shared__ double part[32];
     int s = blockIdx.x / E, e = blockIdx.x % E, came = 0, goes = 0, all = 0, n = count[blockIdx.x];
@@ -79,7 +81,7 @@ regroup(int *offsets, int *rows, const int *count, int S, int E, int64_t room)
     came = block_count(came, part), goes = block_count(goes, part), all = block_count(all, part);
     if (!s && !threadIdx.x) offsets[e] = goes;
     if (!blockIdx.x && !threadIdx.x) offsets[E] = all;
-    for (int j = threadIdx.x; j < n && came + j < room; j += THREADS) rows[came + j] = goes + j;
+    for (int j = threadIdx.x; j < n && came + j < capacity; j += THREADS) rows[came + j] = goes + j;
 }
 
 extern "C" void cuda_moe_regroup(Backend *be, Tensor offsets, Tensor rows, Tensor count)
@@ -88,7 +90,7 @@ extern "C" void cuda_moe_regroup(Backend *be, Tensor offsets, Tensor rows, Tenso
            (const int *)count.data, (int)count.n[0], (int)count.n[1], t_count(rows));
 }
 
-static __global__ void planes(int *out, const int *rows, int64_t n, int P, int64_t stride)
+static __global__ void expand_rows(int *out, const int *rows, int64_t n, int P, int64_t stride)
 {
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= n) return;
@@ -99,6 +101,6 @@ static __global__ void planes(int *out, const int *rows, int64_t n, int P, int64
 extern "C" void cuda_expand_etp_rows(Backend *be, Tensor out, Tensor rows, int64_t stride)
 {
     int64_t n = t_count(out);
-    LAUNCH(be, "expand_etp_rows", planes, ceil_div(n, THREADS), THREADS, 0, (int *)out.data,
+    LAUNCH(be, "expand_etp_rows", expand_rows, ceil_div(n, THREADS), THREADS, 0, (int *)out.data,
            (const int *)rows.data, n, (int)(out.n[1] / rows.n[1]), stride);
 }

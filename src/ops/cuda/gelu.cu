@@ -5,7 +5,9 @@
 #include "ops/gelu.h"
 #include "ops/cuda/map.cuh"
 
-/* P(x), and exp(-x^2/2) by the way. */
+namespace {
+
+/* P(x); also returns exp(-x^2/2) in *bell. */
 __device__ static inline float normal_below(float x, float *bell)
 {
     float t = fabsf(x), k = GELU_BEND * t, v = __fdividef(k, 1.0f + k), e = expf(-0.5f * x * x);
@@ -51,6 +53,8 @@ struct ErfBackward {
         return dy * (p + x * DENSITY_0 * bell);
     }
 };
+
+}
 
 extern "C" void cuda_gelu_fwd(Backend *be, Tensor y, Tensor x, Gelu kind)
 {

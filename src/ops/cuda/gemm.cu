@@ -1,24 +1,26 @@
-/* ops/cuda/gemm.cu -- kernels of gemm.c: products by cuBLASLt (cublaslt.cuh) with a road for all that it does not
- * do, and column sums.
+/* ops/cuda/gemm.cu -- kernels of gemm.c: products by cuBLASLt (cublaslt.cuh), two fallbacks, and column sums.
  *
- * Three roads to a product:
- *   direct   one call of the library, bias and c in its epilogue. It wants the bias in c's dtype: a bf16 bias
- *            of an f32 c is widened first.
- *   staged   bf16 c of f32 operands or with an f32 bias, which the library does not have, and with a bias and
- *            rows off 16 bytes, where it rounds before it adds the bias: strips of rows of the bare product
- *            in f32 in the workspace, then bias, c and one rounding in a pass of our own.
- *   plain    tiles of our own on the ordinary arithmetic units: what no algorithm of the library serves, such
- *            as odd leading dimensions, and an empty K. Correct, not fast.
- * A shape always takes the same road; the order of the sums is fixed in each.
+ * Three ways to compute a product:
+ *   direct   One call of the library, bias and c in its epilogue. The library needs the bias in c's dtype: a
+ *            bf16 bias of an f32 c is widened first.
+ *   staged   For a bf16 c of f32 operands or with an f32 bias, which the library does not support, and for a
+ *            bias with rows not aligned to 16 bytes, where the library rounds before it adds the bias: strips
+ *            of rows of the bare product in f32 in the workspace, then a kernel of ours adds bias and c and
+ *            rounds once.
+ *   plain    Tiles of our own on the CUDA cores for what the library has no algorithm for, such as odd
+ *            leading dimensions, and for an empty K. Correct, not fast.
+ * The shape alone chooses the way; the order of the sums is fixed in each.
  *
  * Column sums: a block takes 32 packs of columns and a chunk of rows, a warp every 8th row of it, a lane its
- * pack of columns in registers; the warps' sums are added in order into a partial row, a second kernel adds
- * the partial rows, 32 interleaved groups of chunks and then a butterfly. Chunks depend on the shape only. */
+ * pack of columns in registers; the warps' sums are added in order into a partial row. A second kernel adds
+ * the partial rows: 32 interleaved groups of chunks, then a butterfly. Chunks depend on the shape only. */
 #include "ops/cuda/cublaslt.cuh"
 
 /* --- products ------------------------------------------------------------------------------------------- */
 
 #define STAGE_FLOATS ((int64_t)16 << 20)
+
+namespace {
 
 /* c = scale op(a) op(b) [+ bias] [+ c] */
 typedef struct Call { Tensor c, a, b, bias; int mode; bool add; float scale; } Call;
@@ -34,7 +36,7 @@ __device__ inline float bias_at(Bias bias, int64_t n)
     return bias.f32 ? ((const float *)bias.data)[n] : to_f32(((const bf16 *)bias.data)[n]);
 }
 
-/* An operand of the plain road: element (i, k), i along c's rows or columns, is at i * si + k * sk. */
+/* An operand of the plain kernel: element (i, k), i along c's rows or columns, is at i * si + k * sk. */
 template <class T> struct Operand { const T *data; int64_t si, sk, n; };
 
 enum { TILE = 64, DEEP = 16, PLAIN_THREADS = 256 };
@@ -102,14 +104,14 @@ static __global__ void widen(float *y, const bf16 *x, int64_t n)
     if (i < n) y[i] = to_f32(x[i]);
 }
 
-/* The op's workspace behind the library's part; an address of the right alignment while preparing. */
+/* The op's workspace behind the library's part; while preparing, any address of the same alignment. */
 static float *behind_lt(Backend *be, int64_t floats)
 {
     uintptr_t base = (uintptr_t)cuda_workspace(be, LT_WORKSPACE + (size_t)floats * sizeof(float));
     return (float *)(base + LT_WORKSPACE);
 }
 
-/* A bias in c's dtype, widened into the workspace where it has to be. */
+/* The bias in c's dtype, widened into the workspace where necessary. */
 static void *bias_for(Backend *be, Tensor c, Tensor bias)
 {
     if (!t_has(bias) || bias.dtype == c.dtype) return bias.data;
@@ -149,7 +151,7 @@ static __global__ void finish(O *c, int64_t cs, const float *x, int64_t count, i
     }
 }
 
-/* One strip of rows; false: the library has nothing for the bare product either. */
+/* One strip of rows; false: the library has no algorithm for the bare product either. */
 static bool staged_rows(Backend *be, const Call &q, float *stage)
 {
     int64_t n[2] = { q.c.n[0], q.c.n[1] }, count = n[0] * n[1];
@@ -183,6 +185,8 @@ static void product(Backend *be, const Call &q)
     else if (!direct(be, q))  staged(be, q);
 }
 
+}
+
 extern "C" void cuda_gemm(Backend *be, Tensor c, Tensor a, Tensor b, Tensor bias, int flags)
 {
     Call q = { c, a, b, bias, flags & GEMM_MODE, (flags & GEMM_ACC) != 0, 1.0f };
@@ -197,6 +201,8 @@ extern "C" void cuda_gemm_scaled(Backend *be, Tensor c, Tensor a, Tensor b, floa
     if (drop.p > 0) gemm_dropped(be, c, a, b, scale, drop, flags);
     else            product(be, q);
 }
+
+namespace {
 
 /* --- column sums ---------------------------------------------------------------------------------------- */
 
@@ -213,7 +219,7 @@ template <class T, int W> __device__ inline void add_columns(float *sum, Vec<T, 
 template <class T, int W>
 __device__ inline void sum_rows(float *sum, const T *x, int64_t xs, int64_t from, int64_t to)
 {
-    constexpr int FLIGHT = 8;                                 /* rows on their way at a time */
+    constexpr int FLIGHT = 8;                                 /* rows in flight */
     int64_t r = from;
     for (; r + (FLIGHT - 1) * SUM_WARPS < to; r += FLIGHT * SUM_WARPS) {
         Vec<T, W> got[FLIGHT];
@@ -272,6 +278,8 @@ template <class T, int W> static void colsum(Backend *be, Tensor y, Tensor x)
     LAUNCH(be, "colsum", (colsum_part<T, W>), tiles * chunks, 32 * SUM_WARPS, 0, part, (const T *)x.data,
            x.s[0], rows, N, tiles, chunk);
     LAUNCH(be, "colsum", colsum_add, ceil_div(N, 32), 1024, 0, (float *)y.data, part, N, chunks);
+}
+
 }
 
 extern "C" void cuda_colsum(Backend *be, Tensor y, Tensor x)

@@ -1,7 +1,7 @@
 /* ops/cuda/gemm_fused.cu -- gemm_fused.c by the epilogues of cuBLASLt.
  *
- * Its gelu is the tanh form, and sees the f32 sum before that is rounded into pre. Where it has no algorithm
- * the separate ops run; which of the two depends on the shape alone. */
+ * The library's GELU is the tanh form and reads the f32 sum before it is rounded into pre. Where the library
+ * has no algorithm the separate ops run; the shape alone decides. */
 #include "ops/cuda/cublaslt.cuh"
 
 static bool empty(Tensor d, int64_t K) { return !d.n[0] || !d.n[1] || !K; }
@@ -13,7 +13,7 @@ static LtCall call_of(int mode, Tensor d, Tensor a, Tensor b, cublasLtEpilogue_t
     return q;
 }
 
-/* What the library rounds and adds in d's dtype: nothing, or a tensor of that dtype. */
+/* Whether the epilogue can take t: absent, or of d's dtype. */
 static bool fits(Tensor t, Tensor d) { return !t_has(t) || t.dtype == d.dtype; }
 
 /* bf16 operands, or all f32; an aux matrix has rows of a multiple of 8 elements, as the library demands. */

@@ -1,7 +1,6 @@
-/* ops/cuda/grouped.cuh -- what the kernels of the experts' products share: how c is cut into tiles and shared out,
- * how operands come into shared memory, tensor maps.
- *
- * grouped_gemm.cu tells how the parts work together; grouped_fused.cu puts other ends to them. */
+/* ops/cuda/grouped.cuh -- what the kernels of the experts' grouped products share: tiles of c and their
+ * order, the loads of operands into shared memory, tensor maps. grouped_gemm.cu describes how they work
+ * together; grouped_fused.cu has other epilogues. */
 #ifndef OPS_CUDA_GROUPED_CUH
 #define OPS_CUDA_GROUPED_CUH
 
@@ -9,31 +8,32 @@
 #include "ops/cuda/cuda.cuh"
 #include "ops/cuda/hopper.cuh"
 
-/* What chance leaves out (chance.h), as kernels take it: numbers in the upper half of a word no less than
- * `least` are kept, and grow by `scale`. */
-typedef struct Chance { uint64_t seed, stream; uint32_t row, col, least; float scale; } Chance;
+/* Dropout (ops/dropout.h) as a kernel argument: an element whose random number, in the upper half of a word,
+ * is at least `least` is kept and multiplied by `scale`. */
+typedef struct DropoutArgs { uint64_t seed, stream; uint32_t row, col, least; float scale; } DropoutArgs;
 
-static inline Chance chance_of(Dropout d, float scale)
+static inline DropoutArgs dropout_args(Dropout d, float scale)
 {
-    Chance h = { d.seed, d.stream, (uint32_t)d.row, (uint32_t)d.col, dropout_threshold(d.p) << 16, scale };
+    DropoutArgs h = { d.seed, d.stream, (uint32_t)d.row, (uint32_t)d.col, dropout_threshold(d.p) << 16,
+                      scale };
     return h;
 }
 
-/* What was asked for (grouped_gemm.c). A c that is the sum over all experts (TN) is that of one which has all
- * their rows: experts begin at every `every`-th offset. Without offsets there is one expert, of `every` rows.
- * Where it `drops`, chance has a part in what the tail adds, or else in a (NT) or b (TN). */
+/* A call of grouped_gemm.c. A c that is the sum over all experts (TN) is computed as one expert that has all
+ * the rows: experts begin at every `every`-th offset. Without offsets there is one expert of `every` rows.
+ * `drops`: dropout applies to the LoRA term, or without one to a (NT) or b (TN). */
 typedef struct GroupedCall {
     Tensor  c, a, b, offsets;
-    LoraTerm    tail;
+    LoraTerm    lora;
     float   scale;
     int     mode;
     bool    add;
     int64_t E, every;
     bool    drops;
-    Chance  chance;
+    DropoutArgs dropout;
 } GroupedCall;
 
-/* The first row of each expert, or of each part of one: they are cut in `parts` where they are few. */
+/* The first row of each expert, or of each of the `parts` that an expert's rows are cut into. */
 struct Firsts {
     const int *offsets;
     int        every, parts;
@@ -51,53 +51,53 @@ struct Firsts {
     }
 };
 
-/* Where c and the segments are; M: rows of c per expert in TN. */
-typedef struct Job {
+/* Shapes and addresses of a launch; M: rows of c per expert in TN. */
+typedef struct GroupedJob {
     Firsts     first;
     void      *c;
     int64_t    c_expert, c_row;
     int        E, M, N;
-    int        steps, main;     /* NT, NN: stages along K, and those of them that are not the tail's */
-    int        b_each, w_each;  /* 0: one b, or one w of the tail, is that of all experts */
+    int        steps, main;     /* NT, NN: stages along K with and without the LoRA term */
+    int        b_each, w_each;  /* 0: all experts share one b, or one w of the LoRA term */
     int        each;            /* TN: tiles of an expert */
-    int       *drawn;           /* TN: how many tiles were given away beyond the first of each block: all,
+    int       *drawn;           /* TN: counters of tiles assigned beyond the first of each block: in all,
                                    from the front, from the back */
     const int *order;           /* TN: experts, those with the most rows first */
-} Job;
+} GroupedJob;
 
-/* A tile, and how it is shared out. */
+/* The shape of a tile, and the threads of a block. */
 enum { BM = 128, BN = 256, BK = 64, STAGES = 4, CONSUMERS = 8, THREADS = 384, SLOTS = 2, PARTS = 4,
-       MORE = 232, LESS = 40 };                 /* registers of a thread that multiplies, and of the others */
+       MORE = 232, LESS = 40 };                 /* registers of a consumer thread, and of the others */
 
 /* Shared memory. A stage is CHUNKs of 64 x 64: two of a, four of b. Every consumer warp has two pieces of
- * 16 rows x 64 columns to turn c around in. Then the barriers of the stages and of the queue of tile
+ * 16 rows x 64 columns through which it stores c. Then the barriers of the stages and of the queue of tile
  * numbers, the queue, and the segments. */
 enum { CHUNK = 64 * BK * (int)sizeof(bf16), A_BYTES = BM / 64 * CHUNK, STAGE = A_BYTES + BN / 64 * CHUNK,
        PIECE = 16 * 64 * (int)sizeof(bf16), OUT = STAGES * STAGE, FULL = OUT + CONSUMERS * 2 * PIECE,
        EMPTY = FULL + STAGES * 8, TOLD = EMPTY + STAGES * 8, HEARD = TOLD + SLOTS * 8,
        QUEUE = HEARD + SLOTS * 8, OFFSETS = QUEUE + SLOTS * 4, EXPERTS_MOST = 512 };
 
-static inline size_t room_of(int64_t E) { return OFFSETS + ((size_t)E + 1) * sizeof(int); }
+static inline size_t smem_bytes(int64_t E) { return OFFSETS + ((size_t)E + 1) * sizeof(int); }
 
 /* A tile: rows m .. and columns n .. of expert e, whose `rows` rows start at `first`. */
-typedef struct Tile {
+typedef struct ExpertTile {
     int e, first, rows, m, n;
-} Tile;
+} ExpertTile;
 
-/* In TN all experts have as many tiles, and the number of one says which expert's and which of those it is;
- * below 0: no tile. */
+/* In TN all experts have the same number of tiles, and a tile number encodes the expert and the tile within
+ * it; a negative number is no tile. */
 enum { NUMBER_BITS = 20 };
 __device__ inline int tile_number(int e, int i) { return e << NUMBER_BITS | i; }
 
-/* Finds tiles, in NT and NN by ascending number; WIDE: columns of a tile. */
-template <int MODE, int WIDE = BN> struct Walk {
+/* Finds a tile by its number, in NT and NN by ascending numbers; WIDE: columns of a tile. */
+template <int MODE, int WIDE = BN> struct ExpertTileWalk {
     const int *off;
     int E, across, e, begin, count;
 
-    __device__ Walk(const int *offsets, const Job &g)
+    __device__ ExpertTileWalk(const int *offsets, const GroupedJob &g)
         : off(offsets), E(g.E), across((g.N + WIDE - 1) / WIDE), e(-1), begin(0), count(0) { }
 
-    __device__ bool find(int i, Tile &t)
+    __device__ bool find(int i, ExpertTile &t)
     {
         if (MODE == GEMM_TN) {
             if (i < 0) return false;
@@ -116,18 +116,18 @@ template <int MODE, int WIDE = BN> struct Walk {
     }
 };
 
-template <int MODE> __device__ inline int steps_of(const Tile &t, const Job &g)
+template <int MODE> __device__ inline int steps_of(const ExpertTile &t, const GroupedJob &g)
 {
     return MODE == GEMM_TN ? (t.rows + BK - 1) / BK : g.steps;
 }
 
-/* The numbers of the block's tiles, as a warp that needs them hears them. Where tiles differ in length
- * (TN) they are drawn one by one, by whoever is free; otherwise block x takes x, x + blocks, ... */
+/* The numbers of the block's tiles, as each warp reads them. In TN, where tiles differ in length, blocks draw
+ * them one by one from counters; otherwise block x takes x, x + blocks, ... */
 template <int MODE> struct Numbers {
     uint32_t base;
     int      q, phase, i;
 
-    __device__ Numbers(uint32_t room) : base(room), q(0), phase(0), i((int)blockIdx.x - (int)gridDim.x) { }
+    __device__ Numbers(uint32_t smem) : base(smem), q(0), phase(0), i((int)blockIdx.x - (int)gridDim.x) { }
 
     __device__ int next()
     {
@@ -141,10 +141,10 @@ template <int MODE> struct Numbers {
     }
 };
 
-/* The thread that draws for TN. Tiles of experts with many rows are long, of those with few all writing: half
- * the blocks take from the front of the order, half from the back, so that both kinds run side by side, and
- * the last to be drawn are short. The end goes out as a number as well: it tells the others to stop. */
-__device__ inline void draw(const Job &g, uint32_t base)
+/* The scheduler thread of TN. Tiles of experts with many rows are compute-bound, of experts with few rows
+ * write-bound: half the blocks take from the front of the order, half from the back, so that both kinds run
+ * at the same time and the last tiles are short. A negative number ends the queue. */
+__device__ inline void draw_tiles(const GroupedJob &g, uint32_t base)
 {
     int back = blockIdx.x % 2, begun = ((int)gridDim.x + 1 - back) / 2, all = g.E * g.each;
     int q = 0, phase = 0, i = (int)blockIdx.x / 2;              /* from its end */
@@ -163,7 +163,7 @@ __device__ inline void draw(const Job &g, uint32_t base)
     tell(-1);
 }
 
-/* By one block: experts by falling number of rows, and nothing drawn. */
+/* One block: sorts the experts by falling number of rows and clears the counters. */
 static __global__ void order_experts(int *order, int *drawn, Firsts first, int E)
 {
     __shared__ int rows[EXPERTS_MOST];
@@ -176,9 +176,9 @@ static __global__ void order_experts(int *order, int *drawn, Firsts first, int E
     order[before] = e;
 }
 
-/* Rows from `valid` on of a TN stage, in what a warpgroup multiplies: 64 columns of a, B of b. Rows are whole
- * lines of 128 bytes, so the swizzle does not matter; both warpgroups zero b, and may, since they write the
- * same. */
+/* Zeroes the rows from `valid` on of a TN stage, in what a warpgroup multiplies: 64 columns of a, B of b.
+ * Rows are whole lines of 128 bytes, so the swizzle does not matter; both warpgroups write the same zeros to
+ * b. */
 template <int B> __device__ inline void zero_tail(uint32_t a, uint32_t b, int valid, int barrier)
 {
     for (int i = threadIdx.x % 128; i < (BK - valid) * 8; i += 128) {
@@ -190,27 +190,28 @@ template <int B> __device__ inline void zero_tail(uint32_t a, uint32_t b, int va
     named_sync(barrier, 128);
 }
 
-/* Factors. Columns of low and w beyond the tail's last are outside of them, and come as zeros. */
+/* Tensor maps of the operands. Columns of low and w beyond the LoRA rank are outside the maps and read as
+ * zeros. */
 typedef struct Maps { CUtensorMap a, b, low, w; } Maps;
 
-/* The warp that brings a and b, then low and w, in boxes 64 wide along what is a row in memory: K, or M or N.
- * In halves: b has N rows twice, and the two halves of a tile are the same columns of c out of each. DROP:
- * low and w come first. */
+/* The producer warp: loads a and b, then low and w of the LoRA term, in boxes 64 wide along a row in memory
+ * (K, or M or N). HALVES: b has N rows twice, and the two halves of a tile are the same columns of c from
+ * each. DROP: low and w come first. */
 template <int MODE, int HALVES = 1, bool DROP = false>
-__device__ void produce(const Maps &maps, const Job &g, const int *off, uint32_t base)
+__device__ void produce(const Maps &maps, const GroupedJob &g, const int *off, uint32_t base)
 {
-    Walk<MODE, BN / HALVES> walk(off, g);
+    ExpertTileWalk<MODE, BN / HALVES> walk(off, g);
     Numbers<MODE>           numbers(base);
-    Tile t;
+    ExpertTile t;
     int  s = 0, phase = 0;
     while (walk.find(numbers.next(), t)) {
         for (int step = 0, steps = steps_of<MODE>(t, g); step < steps; step++) {
             int      lead = DROP ? g.steps - g.main : 0;
-            bool     tail = DROP ? step < lead : MODE != GEMM_TN && step >= g.main;
+            bool     lora = DROP ? step < lead : MODE != GEMM_TN && step >= g.main;
             uint32_t full = base + FULL + s * 8, at = base + s * STAGE;
-            int      k = (tail ? (DROP ? step : step - g.main) : step - lead) * BK;
-            int      e = t.e * (tail ? g.w_each : g.b_each);
-            const CUtensorMap *a = tail ? &maps.low : &maps.a, *b = tail ? &maps.w : &maps.b;
+            int      k = (lora ? (DROP ? step : step - g.main) : step - lead) * BK;
+            int      e = t.e * (lora ? g.w_each : g.b_each);
+            const CUtensorMap *a = lora ? &maps.low : &maps.a, *b = lora ? &maps.w : &maps.b;
             bar_wait(base + EMPTY + s * 8, phase ^ 1);
             if (threadIdx.x % 32 == 0) {
                 bar_expect(full, STAGE);
@@ -233,8 +234,8 @@ __device__ void produce(const Maps &maps, const Job &g, const int *off, uint32_t
     }
 }
 
-/* A stage of products of a warpgroup into d. That of a tail is a whole one, of zeros beyond the columns it
- * has: leaving those out was measured and saved nothing. */
+/* The products of one stage of a warpgroup into d. A stage of the LoRA term is a whole one, zero beyond its
+ * rank: skipping the zeros was measured and saved nothing. */
 template <int TA, int TB>
 __device__ inline void multiply_stage(float (&d)[BN / 2], uint32_t a, uint32_t b, int step)
 {
@@ -247,9 +248,10 @@ __device__ inline void multiply_stage(float (&d)[BN / 2], uint32_t a, uint32_t b
     wgmma_commit();
 }
 
-/* What chance leaves of a warp's sums of rows row .. + 15 and columns col .. + BN - 1, as wgmma left them: 8
- * numbers of a block are those of 8 sums of a thread. The first column is on DROPOUT_COLS. */
-__device__ inline void thin_sums(float (&d)[BN / 2], const Chance &h, int row, int col)
+/* Applies dropout to a warp's sums of rows row .. + 15 and columns col .. + BN - 1 in wgmma's register
+ * layout: one random block holds the 8 numbers of 8 sums of a thread. The first column is a multiple of
+ * DROPOUT_COLS. */
+__device__ inline void dropout_sums(float (&d)[BN / 2], const DropoutArgs &h, int row, int col)
 {
     uint32_t at = h.row + row + threadIdx.x % 32 / 4, k = (h.col + col) / DROPOUT_COLS, q = threadIdx.x % 4;
     #pragma unroll
@@ -264,12 +266,12 @@ __device__ inline void thin_sums(float (&d)[BN / 2], const Chance &h, int row, i
     }
 }
 
-/* 16 rows of c that a warp has computed: where they start in c seen as a stack of matrices, and how many
- * rows are the expert's from there on. */
+/* 16 rows of c that a warp has computed: their coordinates in c as a stack of matrices, and the expert's rows
+ * from there on. */
 typedef struct Strip { int x, y, z, rows; } Strip;
 
-/* 16 registers of a strip, as wgmma leaves them, into the 16 rows of 128 bytes of a piece, swizzled. */
-__device__ inline void turn(bf16, uint32_t at, const uint32_t *v)
+/* Stores 16 registers of a strip, in wgmma's layout, into the 16 swizzled rows of 128 bytes of a piece. */
+__device__ inline void store_piece(bf16, uint32_t at, const uint32_t *v)
 {
     int lane = threadIdx.x % 32, r = lane % 16;
     #pragma unroll
@@ -277,7 +279,7 @@ __device__ inline void turn(bf16, uint32_t at, const uint32_t *v)
         stmatrix4(at + r * 128 + (((2 * q + lane / 16) ^ (r & 7)) << 4), v[4 * q], v[4 * q + 1], v[4 * q + 2],
                   v[4 * q + 3]);
 }
-__device__ inline void turn(float, uint32_t at, const uint32_t *v)
+__device__ inline void store_piece(float, uint32_t at, const uint32_t *v)
 {
     int lane = threadIdx.x % 32, r = lane / 4;
     #pragma unroll
@@ -288,7 +290,8 @@ __device__ inline void turn(float, uint32_t at, const uint32_t *v)
 
 /* --- tensor maps --- */
 
-/* Boxes of 128 bytes by `rows` rows of a matrix or of a stack of them; outside it they are zeros. */
+/* A tensor map of boxes of 128 bytes by `rows` rows of a matrix or a stack of matrices; elements outside read
+ * as zero. */
 static inline CUtensorMap map_of(Backend *be, Tensor t, int rows)
 {
     static const EncodeTiled encode = find_encode();
@@ -305,26 +308,28 @@ static inline CUtensorMap map_of(Backend *be, Tensor t, int rows)
     return map;
 }
 
-/* What a job is about, but for c. */
-static inline Job job_of(Tensor offsets, int64_t E, int64_t every, int64_t N, Tensor a, Tensor b, LoraTerm tail)
+/* The job without c. */
+static inline GroupedJob job_of(Tensor offsets, int64_t E, int64_t every, int64_t N, Tensor a, Tensor b,
+                                LoraTerm lora)
 {
-    Job     g = { };
-    int64_t r = t_has(tail.low) ? tail.low.n[1] : 0, main = ceil_div(a.n[1], BK), more = ceil_div(r, BK);
+    GroupedJob     g = { };
+    int64_t r = t_has(lora.low_rank) ? lora.low_rank.n[1] : 0;
+    int64_t main = ceil_div(a.n[1], BK), more = ceil_div(r, BK);
     g.first  = { (const int *)offsets.data, (int)every, 1 };
     g.E      = (int)E, g.N = (int)N, g.main = (int)main, g.steps = (int)(main + more);
-    g.b_each = b.n[0] != 1, g.w_each = tail.w.n[0] != 1;
+    g.b_each = b.n[0] != 1, g.w_each = lora.w.n[0] != 1;
     return g;
 }
-static inline Maps maps_of(Backend *be, Tensor a, Tensor b, LoraTerm tail, int a_rows, int b_rows)
+static inline Maps maps_of(Backend *be, Tensor a, Tensor b, LoraTerm lora, int a_rows, int b_rows)
 {
     Maps m = { };
     if (a.n[1]) m.a = map_of(be, a, a_rows), m.b = map_of(be, b, b_rows);
-    if (t_has(tail.low)) m.low = map_of(be, tail.low, a_rows), m.w = map_of(be, tail.w, b_rows);
+    if (t_has(lora.low_rank)) m.low = map_of(be, lora.low_rank, a_rows), m.w = map_of(be, lora.w, b_rows);
     return m;
 }
 
-/* A tail that the fast kernels take, or none. */
-static inline bool tail_packs(LoraTerm t) { return !t_has(t.low) || (packs(t.low) && packs(t.w)); }
+/* Whether the fast kernels take the LoRA term; true without one. */
+static inline bool lora_packs(LoraTerm t) { return !t_has(t.low_rank) || (packs(t.low_rank) && packs(t.w)); }
 
 /* A matrix as a stack of one. */
 static inline Tensor stack_of(Tensor t)
@@ -336,7 +341,8 @@ static inline Tensor stack_of(Tensor t)
     return t;
 }
 
-/* Few columns of c, or few rows in TN (grouped_narrow.cu); false: not of that kind. */
+/* Products with few columns of c, or few rows in TN (grouped_narrow.cu); false: c is not narrow, nothing was
+ * done. */
 bool grouped_narrow(Backend *be, const GroupedCall &q);
 
 #endif

@@ -1,23 +1,24 @@
-/* ops/cuda/grouped_fused.cu -- kernels of grouped_fused.c: the tiles of grouped_gemm.cu, tails included, with
- * another end.
+/* ops/cuda/grouped_fused.cu -- kernels of grouped_fused.c: the tiles of grouped_gemm.cu, LoRA terms included,
+ * with the activation as their epilogue.
  *
- * A finished tile is rounded to bf16, which halves its registers, and what follows is done in phases, one
- * beside each of the next tile's first products, so that the tensor cores do not wait for it. A phase is
- * short enough to be over when its product is. Rounds of phases do the same for other columns: what is kept
- * moves up between them, so that a round is there only once in the program.
- *   forward   b is brought as two boxes, so that g and u of a column are in the same thread: g and u go out,
- *             and h, from the rounded g and u. The bits of h are those of the separate ops.
- *   backward  a warp brings g and u of 16 rows x 64 columns by TMA to where it turns its strips around, reads
- *             them as its accumulators lie, writes dg and du over them and sends those off from there.
- *             dgate is summed per tile; a second kernel adds the tiles of a row in order.
+ * A finished tile is rounded to bf16, which halves its registers, and its epilogue runs in phases, one beside
+ * each of the next tile's first products, so that the tensor cores do not wait. A phase is short enough to
+ * end with its product. Rounds of phases repeat for other columns: the kept registers move up between rounds,
+ * so that the code of a round exists once.
+ *   forward   b is loaded as two boxes, so that g and u of a column are in the same thread: g and u are
+ *             stored, and h computed from the rounded g and u. The bits of h are those of the separate ops.
+ *   backward  A warp loads g and u of 16 rows x 64 columns by TMA into its staging pieces, reads them in the
+ *             layout of its accumulators, overwrites them with dg and du and stores those from there. dgate
+ *             is summed per tile; a second kernel adds the tiles of a row in order.
  *
- * All bf16 on 16 bytes; anything else takes the separate ops, which then also fill the rows of nobody. */
+ * Requires bf16 with rows aligned to 16 bytes; other calls take the separate ops, which also write the
+ * padding rows. */
 #include "ops/cuda/grouped.cuh"
 #include "ops/cuda/swiglu.cuh"
 
 namespace {
 
-/* Where the ends read and write. wide: gu or dgu, (R, 2F); slim: h; part: sums of dgate, (tiles, R). */
+/* Operands of the epilogues. wide: gu or dgu, (R, 2F); slim: h; part: sums of dgate, (tiles, R). */
 typedef struct Ends {
     CUtensorMap  in[2], out[3];
     bf16        *wide, *slim;
@@ -26,7 +27,7 @@ typedef struct Ends {
     float       *part;
 } Ends;
 
-/* Beyond what grouped.cuh lays out, a barrier for each warp's g and u; there is no queue. */
+/* In addition to grouped.cuh's layout: a barrier for each warp's g and u; there is no queue. */
 enum { OWN = TOLD, SEGMENTS = OWN + CONSUMERS * 8 };
 
 __device__ inline float low(uint32_t two)  { return __uint_as_float(two << 16); }
@@ -37,15 +38,15 @@ __device__ inline uint32_t pair_of(float x, float y)
     return *(uint32_t *)&two;
 }
 
-/* Where a lane's 16 bytes of the first 16 columns of a piece are, as stmatrix4 and ldmatrix4 want them; those
- * of the q-th are at this ^ q * 32. Lane 0's are where the piece is. */
+/* The address of a lane's 16 bytes of the first 16 columns of a piece, for stmatrix4 and ldmatrix4; those of
+ * the q-th 16 columns are at this ^ q * 32. Lane 0's address is that of the piece. */
 __device__ inline uint32_t spot_of(uint32_t piece)
 {
     int lane = threadIdx.x % 32, r = lane % 16;
     return piece + r * 128 + ((lane / 16 ^ (r & 7)) << 4);
 }
 
-/* A strip of a finished tile, rounded, as wgmma left it: word i is two columns of row lane/4 + i%2 * 8. */
+/* A rounded strip of a finished tile in wgmma's layout: word i is two columns of row lane/4 + i%2 * 8. */
 struct Kept {
     uint32_t word[BN / 4];
     Strip    o;
@@ -62,8 +63,8 @@ struct Kept {
             gate[i] = e.gate && row < o.rows ? e.gate[(o.y + row) * e.gate_row] : 1.0f;
         }
     }
-    /* The next 64 columns to the front, in each of the parts of the tile that are worked on side by side:
-     * ROUNDS of them in a part. */
+    /* Moves the next 64 columns to the front, in each of the parts of the tile that are processed in
+     * parallel; a part has ROUNDS of them. */
     template <int ROUNDS> __device__ void move()
     {
         #pragma unroll
@@ -72,7 +73,7 @@ struct Kept {
     }
 };
 
-/* A piece goes to columns col .. of the strip's rows, by TMA or, at the ragged end of an expert, row by
+/* Stores a piece to columns col .. of the strip's rows, by TMA or, at the ragged end of an expert, row by
  * row. */
 __device__ inline void send(uint32_t at, const CUtensorMap *map, bf16 *to, int64_t row_size, const Strip &o,
                             int col, int N)
@@ -92,10 +93,10 @@ __device__ inline void send(uint32_t at, const CUtensorMap *map, bf16 *to, int64
             if (row < o.rows && x < N) *(uint4 *)(to + (o.y + row) * row_size + x) = v;
         }
     }
-    if (!lane) tma_commit();                    /* even if empty: then the last but one is the other piece */
+    if (!lane) tma_commit();                    /* also when empty: groups alternate between the two pieces */
 }
 
-/* The forward end. A round is 64 columns: g, u, and h in two phases. */
+/* The forward epilogue. A round is 64 columns: g, u, and h in two phases. */
 struct Forward {
     static constexpr int MODE = GEMM_NT, HALVES = 2, WIDE = BN / HALVES, ROUNDS = 2, PHASES = 4;
     const Ends &e;
@@ -117,7 +118,7 @@ struct Forward {
             __syncwarp();
         }
         if (p < 2) {
-            turn(bf16(), at, k.word + p * (BN / 8));
+            store_piece(bf16(), at, k.word + p * (BN / 8));
             send(at, &e.out[p], e.wide + p * N, e.wide_row, k.o, col, N);
         } else {
             gated(2 * (p - 2)), gated(2 * (p - 2) + 1);
@@ -140,8 +141,8 @@ struct Forward {
     }
 };
 
-/* The backward end. A round is 64 columns: g and u are asked for, two phases are left for them to come, the
- * four from WORK on turn them into dg and du. */
+/* The backward epilogue. A round is 64 columns: phase 0 issues the loads of g and u, two phases wait, the
+ * four phases from WORK on turn them into dg and du. */
 struct Backward {
     static constexpr int MODE = GEMM_NN, HALVES = 1, WIDE = BN, ROUNDS = 4, WORK = 3, PHASES = WORK + 4;
     const Ends &e;
@@ -165,7 +166,7 @@ struct Backward {
     {
         int col = round * 64;
         if (k.o.rows <= 0 || k.o.x + col >= N) return;
-        if (p == 0) bring(col);
+        if (p == 0) load(col);
         if (p == WORK) bar_wait(own, parity), parity ^= 1;
         if (p >= WORK) differentiate(p - WORK);
         if (p == PHASES - 1)
@@ -175,9 +176,9 @@ struct Backward {
     __device__ void next_round() { k.move<ROUNDS>(); }
     __device__ void last_round() { if (e.part) leave_sums(); }
 
-    __device__ void bring(int col)
+    __device__ void load(int col)
     {
-        async_fence();                          /* what was read of the pieces is over */
+        async_fence();                          /* earlier reads of the pieces are done */
         __syncwarp();
         if (threadIdx.x % 32 == 0) {
             tma_read_done<0>();
@@ -204,7 +205,7 @@ struct Backward {
         stmatrix4((spot ^ q * 32) + PIECE, u[0], u[1], u[2], u[3]);
     }
 
-    __device__ void leave_sums()                /* a row is in four neighbouring lanes */
+    __device__ void leave_sums()                /* four neighbouring lanes share a row */
     {
         int lane = threadIdx.x % 32;
         #pragma unroll
@@ -217,16 +218,17 @@ struct Backward {
     }
 };
 
-/* One warp of the two warpgroups that multiply, as in grouped_gemm.cu. */
+/* One warp of the two consumer warpgroups, as in grouped_gemm.cu. */
 template <class End, bool DROP>
-__device__ void consume(const Job &g, const int *off, uint32_t base, const Ends &ends, const Chance &h)
+__device__ void fused_warpgroup(const GroupedJob &g, const int *off, uint32_t base, const Ends &ends,
+                                const DropoutArgs &h)
 {
     constexpr int MODE = End::MODE;
     int   warp = uniform(threadIdx.x / 32), group = warp / 4, lane = threadIdx.x % 32, s = 0, phase = 0;
     float d[BN / 2];
-    Tile  t = { };
+    ExpertTile  t = { };
     End   end(ends, base, warp, g.N);
-    Walk<MODE, End::WIDE> walk(off, g);
+    ExpertTileWalk<MODE, End::WIDE> walk(off, g);
     Numbers<MODE>         numbers(base);
 
     auto multiply = [&](int step) {
@@ -241,7 +243,7 @@ __device__ void consume(const Job &g, const int *off, uint32_t base, const Ends 
     };
 
     int steps;
-    do {                                        /* once more after the last tile, to be rid of it */
+    do {                                        /* once more after the last tile, for its epilogue */
         steps = uniform(walk.find(numbers.next(), t) ? steps_of<MODE>(t, g) : 0);
         int step = 0, lead = DROP && steps ? g.steps - g.main : 0;
         if (DROP) {
@@ -251,7 +253,7 @@ __device__ void consume(const Job &g, const int *off, uint32_t base, const Ends 
                 release(1);
             }
             wgmma_pin(d);
-            thin_sums(d, h, t.first + t.m + warp * 16, t.n);
+            dropout_sums(d, h, t.first + t.m + warp * 16, t.n);
         }
         #pragma unroll 1
         for (int round = 0; round < End::ROUNDS; round++) {
@@ -281,12 +283,12 @@ __device__ void consume(const Job &g, const int *off, uint32_t base, const Ends 
 
 template <class End, bool DROP>
 __global__ void __launch_bounds__(THREADS, 1)
-fused(const __grid_constant__ Maps maps, const __grid_constant__ Ends ends, const __grid_constant__ Job g,
-      const __grid_constant__ Chance h)
+fused(const __grid_constant__ Maps maps, const __grid_constant__ Ends ends,
+      const __grid_constant__ GroupedJob g, const __grid_constant__ DropoutArgs h)
 {
-    extern __shared__ __align__(1024) char room[];
-    uint32_t base = smem_at(room);
-    int     *off  = (int *)(room + SEGMENTS);
+    extern __shared__ __align__(1024) char smem[];
+    uint32_t base = smem_at(smem);
+    int     *off  = (int *)(smem + SEGMENTS);
     for (int i = threadIdx.x; i <= g.E; i += THREADS) off[i] = g.first.begin(i);
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++)
@@ -297,14 +299,14 @@ fused(const __grid_constant__ Maps maps, const __grid_constant__ Ends ends, cons
     __syncthreads();
     if (threadIdx.x < CONSUMERS * 32) {
         regs_more<MORE>();
-        consume<End, DROP>(g, off, base, ends, h);
+        fused_warpgroup<End, DROP>(g, off, base, ends, h);
     } else {
         regs_less<LESS>();
         if (threadIdx.x / 32 == CONSUMERS) produce<End::MODE, End::HALVES, DROP>(maps, g, off, base);
     }
 }
 
-/* dgate of a row is the sum over its tiles; rows of nobody have none. */
+/* dgate of a row is the sum over its tiles; padding rows have none. */
 __global__ void add_tiles(float *dgate, int64_t stride, const float *part, int tiles, int64_t R,
                           const int *offsets, int E)
 {
@@ -315,14 +317,14 @@ __global__ void add_tiles(float *dgate, int64_t stride, const float *part, int t
     dgate[r * stride] = sum;
 }
 
-/* --- the host side --- */
+/* --- host --- */
 
 bool plain_bf16(Tensor t) { return t.dtype == BF16 && packs(t); }
 
-bool fast(Tensor a, Tensor w, Tensor wide, Tensor slim, Tensor offsets, LoraTerm tail)
+bool fast(Tensor a, Tensor w, Tensor wide, Tensor slim, Tensor offsets, LoraTerm lora)
 {
-    bool some = a.n[0] > 0 && a.n[1] > 0 && slim.n[1] > 0 && tail_packs(tail);
-    bool even = !(tail.drop.p > 0) || tail.drop.col % DROPOUT_COLS == 0;
+    bool some = a.n[0] > 0 && a.n[1] > 0 && slim.n[1] > 0 && lora_packs(lora);
+    bool even = !(lora.dropout.p > 0) || lora.dropout.col % DROPOUT_COLS == 0;
     return some && even && plain_bf16(a) && plain_bf16(w) && plain_bf16(wide) && plain_bf16(slim) &&
            offsets.n[0] - 1 <= EXPERTS_MOST;
 }
@@ -335,26 +337,27 @@ Tensor half_of(Tensor wide, int i)
 }
 
 template <class End, bool DROP>
-void launch(Backend *be, const char *what, Tensor a, Tensor w, Tensor offsets, int64_t F, LoraTerm tail,
+void launch(Backend *be, const char *what, Tensor a, Tensor w, Tensor offsets, int64_t F, LoraTerm lora,
             const Ends &ends)
 {
     int64_t E = offsets.n[0] - 1, blocks = (ceil_div(a.n[0], BM) + E) * ceil_div(F, End::WIDE);
-    size_t  room = SEGMENTS + (size_t)(E + 1) * sizeof(int);
-    Job     g = job_of(offsets, E, 1, F, a, w, tail);
-    Maps    maps = maps_of(be, a, w, tail, BM, End::MODE == GEMM_NT ? End::WIDE : 64);
+    size_t  smem = SEGMENTS + (size_t)(E + 1) * sizeof(int);
+    GroupedJob     g = job_of(offsets, E, 1, F, a, w, lora);
+    Maps    maps = maps_of(be, a, w, lora, BM, End::MODE == GEMM_NT ? End::WIDE : 64);
     blocks = min_i64(cuda_of(be)->sms, blocks);
-    if (be->sticky) return;                     /* a map that says nothing */
-    LAUNCH(be, what, (fused<End, DROP>), blocks, THREADS, room, maps, ends, g, chance_of(tail.drop, 1.0f));
+    if (be->sticky) return;                     /* no tensor map */
+    LAUNCH(be, what, (fused<End, DROP>), blocks, THREADS, smem, maps, ends, g,
+           dropout_args(lora.dropout, 1.0f));
 }
 
 }
 
 extern "C" void cuda_grouped_swiglu(Backend *be, Tensor gu, Tensor h, Tensor a, Tensor w, Tensor offsets,
-                                    Tensor gate, LoraTerm tail)
+                                    Tensor gate, LoraTerm lora)
 {
     if (offsets.n[0] < 2) return;
-    if (!fast(a, w, gu, h, offsets, tail)) {
-        cuda_grouped_gemm(be, gu, a, w, offsets, tail, GEMM_NT);
+    if (!fast(a, w, gu, h, offsets, lora)) {
+        cuda_grouped_gemm(be, gu, a, w, offsets, lora, GEMM_NT);
         cuda_swiglu_fwd(be, h, gu, gate);
         return;
     }
@@ -363,17 +366,17 @@ extern "C" void cuda_grouped_swiglu(Backend *be, Tensor gu, Tensor h, Tensor a, 
     e.out[2] = map_of(be, stack_of(h), 16);
     e.wide = (bf16 *)gu.data, e.slim = (bf16 *)h.data, e.gate = (const float *)gate.data;
     e.wide_row = gu.s[0], e.slim_row = h.s[0], e.gate_row = gate.s[0];
-    launch<Forward, false>(be, "grouped_swiglu", a, w, offsets, h.n[1], tail, e);
+    launch<Forward, false>(be, "grouped_swiglu", a, w, offsets, h.n[1], lora, e);
 }
 
 extern "C" void cuda_grouped_dswiglu(Backend *be, Tensor dgu, Tensor dgate, Tensor dout, Tensor w,
-                                     Tensor offsets, Tensor gu, Tensor gate, LoraTerm tail)
+                                     Tensor offsets, Tensor gu, Tensor gate, LoraTerm lora)
 {
     int64_t R = dgu.n[0], F = dgu.n[1] / 2, tiles = ceil_div(F, BN);
     Tensor  dh = half_of(dgu, 0);
     if (offsets.n[0] < 2) return;
-    if (!fast(dout, w, dgu, dh, offsets, tail) || !plain_bf16(gu)) {
-        cuda_grouped_gemm(be, dh, dout, w, offsets, tail, GEMM_NN);
+    if (!fast(dout, w, dgu, dh, offsets, lora) || !plain_bf16(gu)) {
+        cuda_grouped_gemm(be, dh, dout, w, offsets, lora, GEMM_NN);
         cuda_swiglu_bwd(be, dgu, dgate, dh, gu, gate);
         return;
     }
@@ -385,8 +388,8 @@ extern "C" void cuda_grouped_dswiglu(Backend *be, Tensor dgu, Tensor dgate, Tens
     e.wide = (bf16 *)dgu.data, e.wide_row = dgu.s[0], e.R = R;
     e.gate = (const float *)gate.data, e.gate_row = gate.s[0];
     if (t_has(dgate)) e.part = (float *)cuda_workspace(be, (size_t)(tiles * R) * sizeof(float));
-    if (tail.drop.p > 0) launch<Backward, true>(be, "grouped_dswiglu", dout, w, offsets, F, tail, e);
-    else                 launch<Backward, false>(be, "grouped_dswiglu", dout, w, offsets, F, tail, e);
+    if (lora.dropout.p > 0) launch<Backward, true>(be, "grouped_dswiglu", dout, w, offsets, F, lora, e);
+    else                 launch<Backward, false>(be, "grouped_dswiglu", dout, w, offsets, F, lora, e);
     if (t_has(dgate))
         LAUNCH(be, "grouped_dswiglu", add_tiles, ceil_div(R, 256), 256, 0, (float *)dgate.data, dgate.s[0],
                e.part, (int)tiles, R, (const int *)offsets.data, (int)offsets.n[0] - 1);

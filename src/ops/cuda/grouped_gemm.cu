@@ -1,52 +1,52 @@
-/* ops/cuda/grouped_gemm.cu -- kernels of grouped_gemm.c: tiles of c over all experts, counted on the card.
+/* ops/cuda/grouped_gemm.cu -- kernels of grouped_gemm.c: tiles of c over all experts, counted on the device.
  *
- * The fast kernel is for bf16 operands whose rows lie on 16 bytes. One block per multiprocessor walks
- * tiles of 128 x 256, expert by expert, columns fastest, so that the tiles of the same moment share an
- * expert's weights in the second-level cache. Three warpgroups: of the last, one warp brings operands by
- * TMA into a ring of stages of 64 along K; the other two multiply (wgmma, 64 rows of the tile each) and
- * put c. Segments are ragged:
+ * The fast kernel is for bf16 operands with rows aligned to 16 bytes. One persistent block per multiprocessor
+ * walks tiles of 128 x 256, expert by expert, columns fastest, so that concurrent tiles share an expert's
+ * weights in the L2 cache. Three warpgroups: one warp of the last is the producer and loads operands by TMA
+ * into a ring of stages of 64 along K; the other two are consumers: they multiply (wgmma, 64 rows of the tile
+ * each) and store c. Segments are ragged:
  *   NT, NN  the last tile of an expert reads rows of the next one, whose products are not stored
  *   TN      the last stage of an expert holds rows of the next one, which are zeroed before the product
  *
- * A tail is one more stage, or a few, from two other matrices; where chance leaves out some of what it adds
- * it is the first, and the sums are thinned before the others come. Where c is narrow, grouped_narrow.cu has
- * tiles to fit. Everything else (f32, odd sizes) takes the plain kernel: exact f32, one tile a block. All sum
- * along K in one order that the shapes fix, and no two blocks touch the same element. */
+ * A LoRA term is one more stage, or a few, from two other matrices; with dropout it comes first, and dropout
+ * is applied to its sums before the other stages. Where c is narrow, grouped_narrow.cu has narrower tiles.
+ * All other calls (f32, odd sizes) take the plain kernel: exact f32, one tile a block. All kernels sum along
+ * K in one order that the shapes fix, and no two blocks touch the same element. */
 #include "ops/cuda/grouped.cuh"
 
 namespace {
 
-GroupedCall call_of(Tensor c, Tensor a, Tensor b, Tensor offsets, LoraTerm tail, float scale, int flags)
+GroupedCall call_of(Tensor c, Tensor a, Tensor b, Tensor offsets, LoraTerm lora, float scale, int flags)
 {
     int64_t     E = offsets.n[0] - 1;
     bool        sum = (flags & GEMM_MODE) == GEMM_TN && c.n[0] == 1;
-    GroupedCall q = { c, a, b, offsets, tail, scale, flags & GEMM_MODE, (flags & GEMM_ACC) != 0, sum ? 1 : E,
+    GroupedCall q = { c, a, b, offsets, lora, scale, flags & GEMM_MODE, (flags & GEMM_ACC) != 0, sum ? 1 : E,
                       sum ? E : 1 };
-    if (tail.drop.p > 0) q.drops = true, q.chance = chance_of(tail.drop, 1.0f);
+    if (lora.dropout.p > 0) q.drops = true, q.dropout = dropout_args(lora.dropout, 1.0f);
     return q;
 }
 
-/* In NN it is the product that some is left out of: a tail after nothing. */
+/* In NN dropout applies to the product: it is computed as a LoRA term without a main product. */
 void leave_out(GroupedCall &q, Dropout drop)
 {
     bool through = q.mode == GEMM_NN;
     if (!(drop.p > 0)) return;
-    q.drops = true, q.chance = chance_of(drop, through ? q.scale : 1.0f);
+    q.drops = true, q.dropout = dropout_args(drop, through ? q.scale : 1.0f);
     if (!through) return;
-    q.tail.low = q.a, q.tail.w = q.b, q.scale = 1.0f;
+    q.lora.low_rank = q.a, q.lora.w = q.b, q.scale = 1.0f;
     q.a = t_cols(q.a, 0, 0);
 }
 
-template <class C> __device__ inline C *place(const Job &g, const Strip &o, int row, int col)
+template <class C> __device__ inline C *place(const GroupedJob &g, const Strip &o, int row, int col)
 {
     return (C *)g.c + o.z * g.c_expert + (int64_t)(o.y + row) * g.c_row + o.x + col;
 }
 
-/* put: such a piece goes to c from column `col` on, by TMA or, at the ragged end of an expert, row by row.
- * f32 is added where c lies: each element once, so the order of arrival does not matter. `at` is the piece
- * to use next. */
+/* put: stores a piece to c from column `col` on, by TMA or, at the ragged end of an expert, row by row. f32
+ * with ACC is added in memory: each element once, so the order does not matter. `at` is the piece to use
+ * next. */
 template <int MODE, class C, bool ACC>
-__device__ inline void put(const Job &g, const Strip &o, const uint32_t *v, int col, uint32_t &at,
+__device__ inline void put(const GroupedJob &g, const Strip &o, const uint32_t *v, int col, uint32_t &at,
                            const CUtensorMap *map)
 {
     enum { ADD = ACC && sizeof(C) == sizeof(float), W = 16 / sizeof(C) };
@@ -54,7 +54,7 @@ __device__ inline void put(const Job &g, const Strip &o, const uint32_t *v, int 
     if (o.rows <= 0 || o.x + col >= g.N) return;
     if (!lane) tma_read_done<1>();
     __syncwarp();
-    turn(C(), at, v);
+    store_piece(C(), at, v);
     if (MODE == GEMM_TN || o.rows >= 16) {
         async_fence();
         __syncwarp();
@@ -71,15 +71,15 @@ __device__ inline void put(const Job &g, const Strip &o, const uint32_t *v, int 
             else     *(uint4 *)place<C>(g, o, row, to) = x;
         }
     }
-    if (!lane) tma_commit();                    /* even if empty: then the last but one is the other piece */
+    if (!lane) tma_commit();                    /* also when empty: groups alternate between the two pieces */
     at ^= PIECE;
 }
 
-/* keep: a finished strip leaves the accumulators, so that the next tile can start; what there is no room
- * to keep is put at once. All of bf16 fits into half the registers, of f32 the right half. */
+/* keep: moves a finished strip out of the accumulators, so that the next tile can start; columns that do not
+ * fit are stored at once. All columns of bf16 fit into half the registers, of f32 the right half. */
 template <int MODE, bool ACC>
-__device__ inline void keep(bf16, uint32_t (&kept)[BN / 4], float (&d)[BN / 2], const Job &g, const Strip &o,
-                            uint32_t &, const CUtensorMap *)
+__device__ inline void keep(bf16, uint32_t (&kept)[BN / 4], float (&d)[BN / 2], const GroupedJob &g,
+                            const Strip &o, uint32_t &, const CUtensorMap *)
 {
     #pragma unroll
     for (int i = 0; i < BN / 4; i++) {
@@ -94,8 +94,8 @@ __device__ inline void keep(bf16, uint32_t (&kept)[BN / 4], float (&d)[BN / 2], 
     }
 }
 template <int MODE, bool ACC>
-__device__ inline void keep(float, uint32_t (&kept)[BN / 4], float (&d)[BN / 2], const Job &g, const Strip &o,
-                            uint32_t &at, const CUtensorMap *map)
+__device__ inline void keep(float, uint32_t (&kept)[BN / 4], float (&d)[BN / 2], const GroupedJob &g,
+                            const Strip &o, uint32_t &at, const CUtensorMap *map)
 {
     #pragma unroll
     for (int p = 0; p < PARTS; p++) {
@@ -108,22 +108,23 @@ __device__ inline void keep(float, uint32_t (&kept)[BN / 4], float (&d)[BN / 2],
     for (int i = 0; i < BN / 4; i++) kept[i] = word_of(d[BN / 4 + i]);
 }
 
-/* The column where part p of what is kept starts. */
+/* The column where kept part p starts. */
 __device__ inline int part_at(bf16, int p)  { return p * 64; }
 __device__ inline int part_at(float, int p) { return BN / 2 + p * 32; }
 
-/* One warp of the two warpgroups that multiply. The strip of one tile is put while the first stages of the
- * next are being multiplied: without that the tensor cores would stand still for a tenth of the time. DROP:
- * the tail is multiplied first, and thinned while it is alone in the sums. */
+/* One warp of the two consumer warpgroups. The strip of one tile is stored during the first products of the
+ * next: otherwise the tensor cores would idle a tenth of the time. DROP: the LoRA term is multiplied first,
+ * and dropout applied while the sums hold nothing else. */
 template <int MODE, class C, bool ACC, bool DROP>
-__device__ void consume(const Job &g, const int *off, uint32_t base, const CUtensorMap *mc, const Chance &h)
+__device__ void multiply_tiles(const GroupedJob &g, const int *off, uint32_t base, const CUtensorMap *mc,
+                               const DropoutArgs &h)
 {
     int      warp = uniform(threadIdx.x / 32), group = warp / 4, lane = threadIdx.x % 32, s = 0, phase = 0;
     uint32_t at = base + OUT + warp * 2 * PIECE, kept[BN / 4];
     float    d[BN / 2];
     Strip    out = { };
-    Tile     t = { };
-    Walk<MODE>    walk(off, g);
+    ExpertTile     t = { };
+    ExpertTileWalk<MODE>    walk(off, g);
     Numbers<MODE> numbers(base);
 
     auto multiply = [&](int step) {
@@ -152,7 +153,7 @@ __device__ void consume(const Job &g, const int *off, uint32_t base, const CUten
                 release(1);
             }
             wgmma_pin(d);
-            thin_sums(d, h, t.first + t.m + warp * 16, t.n);
+            dropout_sums(d, h, t.first + t.m + warp * 16, t.n);
         }
         #pragma unroll
         for (int p = 0; p < PARTS; p++) {
@@ -182,11 +183,11 @@ __device__ void consume(const Job &g, const int *off, uint32_t base, const CUten
 template <int MODE, class C, bool ACC, bool DROP>
 __global__ void __launch_bounds__(THREADS, 1)
 tiles(const __grid_constant__ Maps maps, const __grid_constant__ CUtensorMap mc,
-      const __grid_constant__ Job g, const __grid_constant__ Chance h)
+      const __grid_constant__ GroupedJob g, const __grid_constant__ DropoutArgs h)
 {
-    extern __shared__ __align__(1024) char room[];
-    uint32_t base = smem_at(room);
-    int     *off  = (int *)(room + OFFSETS);
+    extern __shared__ __align__(1024) char smem[];
+    uint32_t base = smem_at(smem);
+    int     *off  = (int *)(smem + OFFSETS);
     for (int i = threadIdx.x; i <= g.E; i += THREADS) off[i] = g.first.at<DROP>(i);
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++)
@@ -198,12 +199,12 @@ tiles(const __grid_constant__ Maps maps, const __grid_constant__ CUtensorMap mc,
     __syncthreads();
     if (threadIdx.x < CONSUMERS * 32) {
         regs_more<MORE>();
-        consume<MODE, C, ACC, DROP>(g, off, base, &mc, h);
+        multiply_tiles<MODE, C, ACC, DROP>(g, off, base, &mc, h);
     } else {
         regs_less<LESS>();
         int warp = threadIdx.x / 32 - CONSUMERS;
         if (warp == 0) produce<MODE, 1, DROP>(maps, g, off, base);
-        else if (threadIdx.x == (CONSUMERS + 1) * 32 && MODE == GEMM_TN) draw(g, base);
+        else if (threadIdx.x == (CONSUMERS + 1) * 32 && MODE == GEMM_TN) draw_tiles(g, base);
     }
 }
 
@@ -211,14 +212,19 @@ tiles(const __grid_constant__ Maps maps, const __grid_constant__ CUtensorMap mc,
 
 enum { PT = 64, PK = 16 };
 
-/* Two factors: distances between neighbours along each way, whatever the mode, and how many terms there are
- * (TN: as many as rows). */
-typedef struct Pair { int64_t am, ak, be, bk, bn; int K; } Pair;
+/* Strides of two operands along each dimension, for any mode, and the number of terms (TN: the rows). */
+typedef struct Strides { int64_t am, ak, be, bk, bn; int K; } Strides;
 
 /* c rows of an expert start at its first (NT, NN), or its K does (TN). */
-typedef struct Ways { Pair main, tail; int64_t ce, cm; int E, every, M, N; float scale; bool tn, add; } Ways;
+typedef struct Ways {
+    Strides main, lora;
+    int64_t ce, cm;
+    int     E, every, M, N;
+    float   scale;
+    bool    tn, add;
+} Ways;
 
-/* The block's expert and first row, or -1: blocks are counted for the worst case. */
+/* The block's expert and first row, or -1: the grid is sized for the worst case. */
 template <bool DROP> __device__ inline int plain_find(const Firsts &off, const Ways &w, int down, int *m)
 {
     for (int e = 0; e < w.E; e++) {
@@ -229,23 +235,23 @@ template <bool DROP> __device__ inline int plain_find(const Firsts &off, const W
     return -1;
 }
 
-__device__ inline bool kept(const Chance &h, int64_t row, int64_t col)
+__device__ inline bool kept(const DropoutArgs &h, int64_t row, int64_t col)
 {
     return dropout_keeps(h.seed, h.stream, h.row + (uint32_t)row, h.col + (uint32_t)col, h.least >> 16);
 }
 
-/* Some of a (NT), or of b (TN), is left out; its first row is `first`. */
-typedef struct Less { Chance h; int64_t first; bool tn; } Less;
+/* Dropout of a (NT) or of b (TN), whose first row is `first`. */
+typedef struct Less { DropoutArgs h; int64_t first; bool tn; } Less;
 
 /* acc += a b for the 4 x 4 elements of a thread. */
 template <bool DROP, class T>
-__device__ void add_terms(float (&acc)[4][4], const T *a, const T *b, const Pair &p, int K, int m0, int n0,
+__device__ void add_terms(float (&acc)[4][4], const T *a, const T *b, const Strides &p, int K, int m0, int n0,
                           int M, int N, const Less &less)
 {
     __shared__ float as[PK][PT + 1], bs[PK][PT + 1];
     int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
     for (int k0 = 0; k0 < K; k0 += PK) {
-        for (int i = threadIdx.x; i < PT * PK; i += 256) {    /* neighbours in memory: neighbouring threads */
+        for (int i = threadIdx.x; i < PT * PK; i += 256) {    /* coalesced */
             int k = p.ak == 1 ? i % PK : i / PT, m = p.ak == 1 ? i / PK : i % PT;
             as[k][m] = k0 + k < K && m0 + m < M ? to_f32(a[(m0 + m) * p.am + (k0 + k) * p.ak]) : 0.0f;
             int j = p.bk == 1 ? i % PK : i / PT, n = p.bk == 1 ? i / PK : i % PT;
@@ -262,8 +268,8 @@ __device__ void add_terms(float (&acc)[4][4], const T *a, const T *b, const Pair
     }
 }
 
-/* What is left of what a tail adds. */
-__device__ inline void thin_acc(float (&acc)[4][4], const Chance &h, int64_t row, int64_t col)
+/* Applies dropout to the sums of the LoRA term. */
+__device__ inline void dropout_acc(float (&acc)[4][4], const DropoutArgs &h, int64_t row, int64_t col)
 {
     for (int i = 0; i < 4; i++)
         for (int j = 0; j < 4; j++)
@@ -273,7 +279,7 @@ __device__ inline void thin_acc(float (&acc)[4][4], const Chance &h, int64_t row
 template <class T, class C, bool DROP>
 __global__ void __launch_bounds__(256)
 plain(C *c, const T *a, const T *b, const T *low, const T *lw, const int *offsets,
-      const __grid_constant__ Ways w, const __grid_constant__ Chance h)
+      const __grid_constant__ Ways w, const __grid_constant__ DropoutArgs h)
 {
     Firsts off = { offsets, w.every, 1 };
     int across = (w.N + PT - 1) / PT, n0 = blockIdx.x % across * PT, m0 = 0;
@@ -285,14 +291,14 @@ plain(C *c, const T *a, const T *b, const T *low, const T *lw, const int *offset
     int     ty = threadIdx.x / 16, tx = threadIdx.x % 16;
     Less    less = { h, first, w.tn };
     a += first * (w.tn ? w.main.ak : w.main.am), b += w.tn ? first * w.main.bk : e * w.main.be;
-    low += first * w.tail.am, lw += e * w.tail.be;
-    if (DROP && w.tail.K) {                     /* while it is alone */
-        add_terms<false>(acc, low, lw, w.tail, w.tail.K, m0, n0, M, w.N, less);
-        thin_acc(acc, h, first + m0 + ty, n0 + tx);
+    low += first * w.lora.am, lw += e * w.lora.be;
+    if (DROP && w.lora.K) {                     /* before the main product */
+        add_terms<false>(acc, low, lw, w.lora, w.lora.K, m0, n0, M, w.N, less);
+        dropout_acc(acc, h, first + m0 + ty, n0 + tx);
         add_terms<false>(acc, a, b, w.main, w.main.K, m0, n0, M, w.N, less);
     } else {
         add_terms<DROP>(acc, a, b, w.main, w.tn ? rows : w.main.K, m0, n0, M, w.N, less);
-        if (w.tail.K) add_terms<false>(acc, low, lw, w.tail, w.tail.K, m0, n0, M, w.N, less);
+        if (w.lora.K) add_terms<false>(acc, low, lw, w.lora, w.lora.K, m0, n0, M, w.N, less);
     }
     c += w.tn ? e * w.ce : first * w.cm;
     for (int i = 0; i < 4; i++)
@@ -304,11 +310,11 @@ plain(C *c, const T *a, const T *b, const T *low, const T *lw, const int *offset
         }
 }
 
-/* Rows of a times the matrices of b; one that is all experts' is 0 away from the next. */
-Pair pair_of(Tensor a, Tensor b, int mode)
+/* Strides of rows of a and of matrices of b; a matrix shared by all experts has stride 0. */
+Strides strides_of(Tensor a, Tensor b, int mode)
 {
     bool nt = mode == GEMM_NT;
-    Pair p = { a.s[0], 1, b.n[0] == 1 ? 0 : b.s[0], nt ? 1 : b.s[1], nt ? b.s[1] : 1, (int)a.n[1] };
+    Strides p = { a.s[0], 1, b.n[0] == 1 ? 0 : b.s[0], nt ? 1 : b.s[1], nt ? b.s[1] : 1, (int)a.n[1] };
     return p;
 }
 
@@ -316,8 +322,8 @@ template <class T, class C, bool DROP>
 void plain_launch(Backend *be, const GroupedCall &q, const Ways &w, int64_t blocks)
 {
     LAUNCH(be, "grouped_gemm", (plain<T, C, DROP>), blocks, 256, 0, (C *)q.c.data, (const T *)q.a.data,
-           (const T *)q.b.data, (const T *)q.tail.low.data, (const T *)q.tail.w.data,
-           (const int *)q.offsets.data, w, q.chance);
+           (const T *)q.b.data, (const T *)q.lora.low_rank.data, (const T *)q.lora.w.data,
+           (const int *)q.offsets.data, w, q.dropout);
 }
 
 void grouped_plain(Backend *be, const GroupedCall &q)
@@ -325,9 +331,10 @@ void grouped_plain(Backend *be, const GroupedCall &q)
     bool    tn = q.mode == GEMM_TN;
     int64_t N = q.c.n[q.c.rank - 1], M = tn ? q.a.n[1] : 0;
     int64_t down = tn ? q.E * ceil_div(M, PT) : ceil_div(q.a.n[0], PT) + q.E;
-    Pair    turned = { 1, q.a.s[0], 0, q.b.s[0], 1, 0 }, none = { };
-    Ways    w = { tn ? turned : pair_of(q.a, q.b, q.mode),
-                  t_has(q.tail.low) ? pair_of(q.tail.low, q.tail.w, q.mode) : none, q.c.s[0], q.c.s[tn],
+    Strides    turned = { 1, q.a.s[0], 0, q.b.s[0], 1, 0 }, none = { };
+    Ways    w = { tn ? turned : strides_of(q.a, q.b, q.mode),
+                  t_has(q.lora.low_rank) ? strides_of(q.lora.low_rank, q.lora.w, q.mode) : none,
+                  q.c.s[0], q.c.s[tn],
                   (int)q.E, (int)q.every, (int)M, (int)N, q.scale, tn, q.add };
     if (!N) return;
     BY_DTYPE(q.a.dtype, T, BY_DTYPE(q.c.dtype, C, {
@@ -343,27 +350,27 @@ template <int MODE, class C, bool ACC, bool DROP> void launch(Backend *be, const
     bool    tn = MODE == GEMM_TN;
     int64_t E = q.E, N = q.c.n[q.c.rank - 1], M = tn ? q.a.n[1] : 0;
     int    *drawn = tn ? (int *)cuda_workspace(be, (size_t)(3 + E) * sizeof(int)) : NULL;
-    Job     g = job_of(q.offsets, E, q.every, N, q.a, q.b, q.tail);
+    GroupedJob     g = job_of(q.offsets, E, q.every, N, q.a, q.b, q.lora);
     g.c = q.c.data, g.c_expert = q.c.s[0], g.c_row = q.c.s[tn], g.M = (int)M;
     g.each = (int)(ceil_div(M, BM) * ceil_div(N, BN)), g.drawn = drawn, g.order = drawn + 3;
-    Maps        maps = maps_of(be, q.a, q.b, q.tail, tn ? 64 : BM, MODE == GEMM_NT ? BN : 64);
+    Maps        maps = maps_of(be, q.a, q.b, q.lora, tn ? 64 : BM, MODE == GEMM_NT ? BN : 64);
     CUtensorMap mc = map_of(be, stack_of(q.c), 16);
     int64_t most = tn ? E * g.each : (ceil_div(q.a.n[0], BM) + E) * ceil_div(N, BN);
-    if (be->sticky) return;                     /* no workspace, or a map that says nothing */
+    if (be->sticky) return;                     /* no workspace or no tensor map */
     if (tn) LAUNCH(be, "grouped_gemm", order_experts, 1, EXPERTS_MOST, 0, drawn + 3, drawn, g.first, (int)E);
     LAUNCH(be, "grouped_gemm", (tiles<MODE, C, ACC, DROP>), min_i64(cuda_of(be)->sms, most), THREADS,
-           room_of(E), maps, mc, g, q.chance);
+           smem_bytes(E), maps, mc, g, q.dropout);
 }
 
 template <class C, bool ACC> void choose(Backend *be, const GroupedCall &q)
 {
-    if (q.drops)                launch<GEMM_NN, C, ACC, true>(be, q);      /* the others are narrow */
+    if (q.drops)                launch<GEMM_NN, C, ACC, true>(be, q);  /* other modes are narrow */
     else if (q.mode == GEMM_NT) launch<GEMM_NT, C, ACC, false>(be, q);
     else if (q.mode == GEMM_NN) launch<GEMM_NN, C, ACC, false>(be, q);
     else                        launch<GEMM_TN, C, ACC, false>(be, q);
 }
 
-/* Rows begin on 16 bytes, however long they are: enough for a tensor map to read. */
+/* Whether rows begin on 16 bytes, whatever their length: enough for a tensor map to read. */
 bool begins(Tensor t)
 {
     bool ok = (intptr_t)t.data % 16 == 0;
@@ -371,20 +378,22 @@ bool begins(Tensor t)
     return ok;
 }
 
-/* Numbers of chance are drawn where they are used, by 8 columns of an operand, by 32 of sums. The narrow
- * kernel writes c element by element, so that dense adapters of any rank can take it. */
+/* Whether the fast kernels can apply the dropout: they draw random numbers for 8 columns of an operand, or 32
+ * of sums, at a time. The narrow kernel writes c element by element, so that dense adapters of any rank can
+ * use it. */
 bool lines_up(const GroupedCall &q)
 {
-    bool nn = q.mode == GEMM_NN, tail = !t_has(q.tail.low) || (begins(q.tail.low) && begins(q.tail.w));
-    return begins(q.a) && begins(q.b) && tail && (!nn || packs(q.c)) &&
-           q.chance.col % (nn ? DROPOUT_COLS : 8) == 0;
+    bool nn = q.mode == GEMM_NN;
+    bool lora = !t_has(q.lora.low_rank) || (begins(q.lora.low_rank) && begins(q.lora.w));
+    return begins(q.a) && begins(q.b) && lora && (!nn || packs(q.c)) &&
+           q.dropout.col % (nn ? DROPOUT_COLS : 8) == 0;
 }
 
 bool fast(const GroupedCall &q)
 {
-    int64_t terms = q.a.n[1] + (q.drops && t_has(q.tail.low) ? q.tail.low.n[1] : 0);
+    int64_t terms = q.a.n[1] + (q.drops && t_has(q.lora.low_rank) ? q.lora.low_rank.n[1] : 0);
     bool    some = q.a.n[0] > 0 && terms > 0 && q.c.n[q.c.rank - 1] > 0 && q.E <= EXPERTS_MOST;
-    bool    lies = q.drops ? lines_up(q) : packs(q.a) && packs(q.b) && packs(q.c) && tail_packs(q.tail);
+    bool    lies = q.drops ? lines_up(q) : packs(q.a) && packs(q.b) && packs(q.c) && lora_packs(q.lora);
     return some && q.a.dtype == BF16 && lies;
 }
 
@@ -400,10 +409,10 @@ void product(Backend *be, const GroupedCall &q)
 
 }
 
-extern "C" void cuda_grouped_gemm(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, LoraTerm tail,
+extern "C" void cuda_grouped_gemm(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, LoraTerm lora,
                                   int flags)
 {
-    product(be, call_of(c, a, b, offsets, tail, 1.0f, flags));
+    product(be, call_of(c, a, b, offsets, lora, 1.0f, flags));
 }
 
 extern "C" void cuda_grouped_scaled(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, float scale,

@@ -1,35 +1,35 @@
-/* ops/cuda/grouped_narrow.cu -- kernels of grouped_gemm.c for a c with few columns, or few rows in TN: the narrow
- * sides of adapters, and their gradients.
+/* ops/cuda/grouped_narrow.cu -- kernels of grouped_gemm.c for a c with few columns, or few rows in TN: the
+ * narrow sides of LoRA adapters, and their gradients.
  *
- * They read one wide matrix once and are bound by that, so their tiles are 128 x 64, with twice the stages in
- * flight of grouped_gemm.cu, whose layout of shared memory and order of tiles they share: the wide operand is
- * a, the narrow one b. In TN with few rows they change places, and c is written turned around. What a tile
- * leaves is little, and is written from the registers.
+ * These products are bound by reading one wide matrix once, so their tiles are 128 x 64 with twice the stages
+ * of grouped_gemm.cu in flight, whose shared-memory layout and tile order they share: the wide operand is a,
+ * the narrow one b. In TN with few rows the operands change places, and c is written transposed. A tile's
+ * output is small and is written from the registers.
  *
- * What chance leaves out of the wide operand is zeroed where it lies in shared memory, by the warps that are
- * about to multiply it: it takes them less time than bringing it.
+ * Dropout of the wide operand zeroes elements in shared memory, by the warps that are about to multiply them:
+ * it takes less time than the load.
  *
- * Where there are fewer tiles in TN than multiprocessors (an adapter of all experts, few experts) the rows of
- * each expert are cut in parts; their sums go to the workspace and are added in order. How many parts depends
- * on the shapes alone. */
+ * Where TN has fewer tiles than multiprocessors (an adapter shared by all experts, few experts) the rows of
+ * each expert are cut into parts; their sums go to the workspace and are added in order. The number of parts
+ * depends on the shapes alone. */
 #include "ops/cuda/grouped.cuh"
 #include "ops/cuda/hopper_mma.cuh"
 
 namespace {
 
 enum { NARROW = 64, DEPTH = 8, LOAD = A_BYTES + CHUNK, READY = OUT, FREE = READY + DEPTH * 8,
-       HANDS = (CONSUMERS + 2) * 32, PARTS_MOST = 32 };
+       NTHREADS = (CONSUMERS + 2) * 32, PARTS_MOST = 32 };
 static_assert(DEPTH * LOAD <= OUT && FREE + DEPTH * 8 <= TOLD, "stages, their barriers, then the queue");
 
-/* Where element (i, j) of a tile goes: i along a, j along b. */
+/* Strides of c for element (i, j) of a tile: i along a, j along b. */
 typedef struct Put { int64_t i, j; float scale; } Put;
 
 template <int MODE>
-__device__ void bring(const Maps &maps, const Job &g, const int *off, uint32_t base)
+__device__ void load(const Maps &maps, const GroupedJob &g, const int *off, uint32_t base)
 {
-    Walk<MODE, NARROW> walk(off, g);
+    ExpertTileWalk<MODE, NARROW> walk(off, g);
     Numbers<MODE>      numbers(base);
-    Tile t;
+    ExpertTile t;
     int  s = 0, phase = 0;
     while (walk.find(numbers.next(), t)) {
         for (int step = 0, steps = steps_of<MODE>(t, g); step < steps; step++) {
@@ -53,17 +53,17 @@ __device__ void bring(const Maps &maps, const Job &g, const int *off, uint32_t b
     }
 }
 
-/* Two bf16 of which those with large enough numbers are left. */
-__device__ inline uint32_t thin_pair(uint32_t x, uint32_t numbers, uint32_t least)
+/* Applies dropout to two bf16. */
+__device__ inline uint32_t dropout_pair(uint32_t x, uint32_t numbers, uint32_t least)
 {
     if (numbers < least)       x &= 0xffff;
     if (numbers << 16 < least) x &= 0xffff0000u;
     return x;
 }
 
-/* What chance leaves of 64 rows and 64 columns in shared memory, by a warpgroup: 32 columns a thread. They
- * begin on 8 of the numbers' columns, so where it is not on 32 they take the numbers of twice as many. */
-__device__ inline void thin_chunk(uint32_t chunk, const Chance &h, int row, int col, int barrier)
+/* Applies dropout to 64 rows and 64 columns in shared memory, by a warpgroup: 32 columns a thread. The first
+ * column is a multiple of 8; where it is not one of 32, a thread draws the numbers of 64 columns. */
+__device__ inline void dropout_chunk(uint32_t chunk, const DropoutArgs &h, int row, int col, int barrier)
 {
     int      r = threadIdx.x % 128 / 2, half = threadIdx.x % 2, shift = h.col % DROPOUT_COLS / 8;
     uint32_t k = (h.col + col) / DROPOUT_COLS + half;
@@ -75,12 +75,12 @@ __device__ inline void thin_chunk(uint32_t chunk, const Chance &h, int row, int 
             n[q] = dropout_block(h.seed, h.stream, h.row + row + r, k + more, q);
         #pragma unroll
         for (int w = 0; w < 4; w++) {
-            int i = w - shift + more * 4;       /* of the thread's four times 8 columns */
+            int i = w - shift + more * 4;       /* which of the thread's four groups of 8 columns */
             if (i < 0 || i > 3) continue;
             uint32_t at = chunk + r * 128 + (((half * 4 + i) ^ (r & 7)) << 4);
             uint4    x = smem_load(at);
-            x.x = thin_pair(x.x, n[0].v[w], h.least), x.y = thin_pair(x.y, n[1].v[w], h.least);
-            x.z = thin_pair(x.z, n[2].v[w], h.least), x.w = thin_pair(x.w, n[3].v[w], h.least);
+            x.x = dropout_pair(x.x, n[0].v[w], h.least), x.y = dropout_pair(x.y, n[1].v[w], h.least);
+            x.z = dropout_pair(x.z, n[2].v[w], h.least), x.w = dropout_pair(x.w, n[3].v[w], h.least);
             smem_store(at, x);
         }
     }
@@ -95,8 +95,8 @@ template <class C> __device__ inline void put_one(C *at, float x, bool add)
 
 /* A thread's elements of a finished tile: rows `i` and i + 8, columns by wgmma's order. */
 template <class C>
-__device__ inline void put_tile(const float (&d)[NARROW / 2], const Job &g, const Tile &t, const Put &p,
-                                int i, int rows, C *c, bool add)
+__device__ inline void put_tile(const float (&d)[NARROW / 2], const GroupedJob &g, const ExpertTile &t,
+                                const Put &p, int i, int rows, C *c, bool add)
 {
     int j = threadIdx.x % 4 * 2;
     #pragma unroll
@@ -107,13 +107,14 @@ __device__ inline void put_tile(const float (&d)[NARROW / 2], const Job &g, cons
 }
 
 template <int MODE, class C, bool DROP>
-__device__ void reckon(const Job &g, const int *off, uint32_t base, const Put &p, bool add, const Chance &h)
+__device__ void multiply(const GroupedJob &g, const int *off, uint32_t base, const Put &p, bool add,
+                         const DropoutArgs &h)
 {
     enum { TA = MODE == GEMM_TN, TB = MODE != GEMM_NT, KA = TA ? 16 * 128 : 32, KB = TB ? 16 * 128 : 32 };
     int   warp = uniform(threadIdx.x / 32), group = warp / 4, lane = threadIdx.x % 32, s = 0, phase = 0;
     float d[NARROW / 2];
-    Tile  t = { };
-    Walk<MODE, NARROW> walk(off, g);
+    ExpertTile  t = { };
+    ExpertTileWalk<MODE, NARROW> walk(off, g);
     Numbers<MODE>      numbers(base);
     while (walk.find(numbers.next(), t)) {
         int steps = uniform(steps_of<MODE>(t, g)), before = 0;
@@ -127,9 +128,9 @@ __device__ void reckon(const Job &g, const int *off, uint32_t base, const Put &p
             if (MODE == GEMM_TN && t.rows - step * BK < BK)
                 zero_tail<NARROW>(a, b, t.rows - step * BK, 1 + group);
             if (DROP && MODE == GEMM_TN)
-                thin_chunk(a, h, t.first + step * BK, t.m + group * 64, 1 + group);
+                dropout_chunk(a, h, t.first + step * BK, t.m + group * 64, 1 + group);
             else if (DROP)
-                thin_chunk(a, h, t.first + t.m + group * 64, step * BK, 1 + group);
+                dropout_chunk(a, h, t.first + t.m + group * 64, step * BK, 1 + group);
             uint64_t da = wgmma_operand(a, CHUNK, 1024), db = wgmma_operand(b, CHUNK, 1024);
             wgmma_begin();
             #pragma unroll
@@ -151,14 +152,14 @@ __device__ void reckon(const Job &g, const int *off, uint32_t base, const Put &p
 }
 
 template <int MODE, class C, bool DROP>
-__global__ void __launch_bounds__(HANDS, 1)
-narrow(const __grid_constant__ Maps maps, const __grid_constant__ Job g, const __grid_constant__ Put p,
-       bool add, const __grid_constant__ Chance h)
+__global__ void __launch_bounds__(NTHREADS, 1)
+narrow(const __grid_constant__ Maps maps, const __grid_constant__ GroupedJob g, const __grid_constant__ Put p,
+       bool add, const __grid_constant__ DropoutArgs h)
 {
-    extern __shared__ __align__(1024) char room[];
-    uint32_t base = smem_at(room);
-    int     *off  = (int *)(room + OFFSETS);
-    for (int i = threadIdx.x; i <= g.E; i += HANDS) off[i] = g.first.at<DROP>(i);
+    extern __shared__ __align__(1024) char smem[];
+    uint32_t base = smem_at(smem);
+    int     *off  = (int *)(smem + OFFSETS);
+    for (int i = threadIdx.x; i <= g.E; i += NTHREADS) off[i] = g.first.at<DROP>(i);
     if (threadIdx.x == 0) {
         for (int i = 0; i < DEPTH; i++)
             bar_init(base + READY + i * 8, 1), bar_init(base + FREE + i * 8, CONSUMERS);
@@ -168,13 +169,13 @@ narrow(const __grid_constant__ Maps maps, const __grid_constant__ Job g, const _
     }
     __syncthreads();
     int warp = threadIdx.x / 32;
-    if (warp < CONSUMERS)       reckon<MODE, C, DROP>(g, off, base, p, add, h);
-    else if (warp == CONSUMERS) bring<MODE>(maps, g, off, base);
-    else if (threadIdx.x == (CONSUMERS + 1) * 32 && MODE == GEMM_TN) draw(g, base);
+    if (warp < CONSUMERS)       multiply<MODE, C, DROP>(g, off, base, p, add, h);
+    else if (warp == CONSUMERS) load<MODE>(maps, g, off, base);
+    else if (threadIdx.x == (CONSUMERS + 1) * 32 && MODE == GEMM_TN) draw_tiles(g, base);
 }
 
-/* c of each expert is the sum of its parts, in order; elements of an expert and of a part are numbered alike,
- * and rows of c are `row` apart. */
+/* Sums the parts of each expert's c in order; elements of an expert and of a part are numbered alike, and
+ * rows of c are `row` apart. */
 template <class C>
 __global__ void add_parts(C *c, int64_t expert, int64_t row, int64_t M, int64_t N, const float *part,
                           int parts, int64_t all, bool add)
@@ -187,37 +188,37 @@ __global__ void add_parts(C *c, int64_t expert, int64_t row, int64_t M, int64_t 
     put_one(c + e * expert + at / N * row + at % N, sum, add);
 }
 
-/* --- the host side --- */
+/* --- host --- */
 
 template <int MODE, class C>
-void launch(Backend *be, const GroupedCall &q, const Maps &maps, const Job &g, const Put &p, int64_t tiles,
-            bool add)
+void launch(Backend *be, const GroupedCall &q, const Maps &maps, const GroupedJob &g, const Put &p,
+            int64_t tiles, bool add)
 {
     int64_t blocks = min_i64(cuda_of(be)->sms, tiles);
-    if (MODE != GEMM_NN && q.drops)             /* in NN it is c that has parts left out: grouped_gemm.cu */
-        LAUNCH(be, "grouped_gemm", (narrow<MODE, C, MODE != GEMM_NN>), blocks, HANDS, room_of(g.E), maps, g,
-               p, add, q.chance);
+    if (MODE != GEMM_NN && q.drops)             /* in NN dropout applies to c: grouped_gemm.cu */
+        LAUNCH(be, "grouped_gemm", (narrow<MODE, C, MODE != GEMM_NN>), blocks, NTHREADS, smem_bytes(g.E),
+               maps, g, p, add, q.dropout);
     else
-        LAUNCH(be, "grouped_gemm", (narrow<MODE, C, false>), blocks, HANDS, room_of(g.E), maps, g, p, add,
-               q.chance);
+        LAUNCH(be, "grouped_gemm", (narrow<MODE, C, false>), blocks, NTHREADS, smem_bytes(g.E), maps, g, p,
+               add, q.dropout);
 }
 
 void by_rows(Backend *be, const GroupedCall &q)
 {
     LoraTerm    none = { };
     int64_t N = q.c.n[1], tiles = (ceil_div(q.a.n[0], BM) + q.E) * ceil_div(N, NARROW);
-    Job     g = job_of(q.offsets, q.E, q.every, N, q.a, q.b, none);
+    GroupedJob     g = job_of(q.offsets, q.E, q.every, N, q.a, q.b, none);
     Maps    maps = maps_of(be, q.a, q.b, none, BM, NARROW);
     Put     p = { q.c.s[0], 1, q.scale };
     g.c = q.c.data;
-    if (be->sticky) return;                     /* a map that says nothing */
+    if (be->sticky) return;                     /* no tensor map */
     BY_DTYPE(q.c.dtype, C, {
         if (q.mode == GEMM_NT) launch<GEMM_NT, C>(be, q, maps, g, p, tiles, q.add);
         else                   launch<GEMM_NN, C>(be, q, maps, g, p, tiles, q.add);
     });
 }
 
-/* Parts that keep all multiprocessors busy, by shapes alone; 1: there are tiles enough. */
+/* Parts per expert that keep all multiprocessors busy; a function of the shapes alone. */
 int64_t parts_of(Backend *be, int64_t E, int64_t each, int64_t rows)
 {
     int64_t parts = ceil_div(2 * cuda_of(be)->sms, E * each), long_enough = ceil_div(rows, 8 * BK * E);
@@ -230,21 +231,21 @@ void gradient(Backend *be, const GroupedCall &q)
 {
     LoraTerm    none = { };
     int64_t M = q.a.n[1], N = q.b.n[1];
-    bool    turned = M < N || q.drops;          /* the narrow one is to be b, and what is thinned a */
-    Tensor  wide = turned ? q.b : q.a, slim = turned ? q.a : q.b;
+    bool    transposed = M < N || q.drops;          /* b is the narrow operand, a the one with dropout */
+    Tensor  wide = transposed ? q.b : q.a, slim = transposed ? q.a : q.b;
     int64_t each = ceil_div(wide.n[1], BM) * ceil_div(slim.n[1], NARROW);
     int64_t parts = parts_of(be, q.E, each, q.a.n[0]), E = q.E * parts, head = (3 + E + 63) / 64 * 64;
-    int64_t room = parts > 1 ? E * M * N : 0;
-    int    *drawn = (int *)cuda_workspace(be, (size_t)(head + room) * sizeof(int));
+    int64_t partial = parts > 1 ? E * M * N : 0;
+    int    *drawn = (int *)cuda_workspace(be, (size_t)(head + partial) * sizeof(int));
     float  *sums = (float *)(drawn + head);
     int64_t row = parts > 1 ? N : q.c.s[1];
-    Job     g = job_of(q.offsets, E, q.every, slim.n[1], wide, slim, none);
+    GroupedJob     g = job_of(q.offsets, E, q.every, slim.n[1], wide, slim, none);
     Maps    maps = maps_of(be, wide, slim, none, 64, 64);
-    Put     p = { turned ? 1 : row, turned ? row : 1, q.scale };
+    Put     p = { transposed ? 1 : row, transposed ? row : 1, q.scale };
     g.first.parts = (int)parts, g.M = (int)wide.n[1], g.each = (int)each;
     g.drawn = drawn, g.order = drawn + 3;
     g.c = parts > 1 ? (void *)sums : q.c.data, g.c_expert = parts > 1 ? M * N : q.c.s[0];
-    if (be->sticky) return;                     /* no workspace, or a map that says nothing */
+    if (be->sticky) return;                     /* no workspace or no tensor map */
     LAUNCH(be, "grouped_gemm", order_experts, 1, EXPERTS_MOST, 0, drawn + 3, drawn, g.first, (int)E);
     if (parts > 1) launch<GEMM_TN, float>(be, q, maps, g, p, E * each, false);
     else BY_DTYPE(q.c.dtype, C, (launch<GEMM_TN, C>(be, q, maps, g, p, E * each, q.add)));
@@ -260,7 +261,7 @@ bool grouped_narrow(Backend *be, const GroupedCall &q)
 {
     bool tn = q.mode == GEMM_TN;
     int64_t slim = tn ? min_i64(q.a.n[1], q.b.n[1]) : q.c.n[1];
-    if (t_has(q.tail.low) || (slim > NARROW && q.scale == 1.0f && !q.drops)) return false;
+    if (t_has(q.lora.low_rank) || (slim > NARROW && q.scale == 1.0f && !q.drops)) return false;
     if (tn) gradient(be, q);
     else    by_rows(be, q);
     return true;

@@ -1,8 +1,8 @@
-/* ops/cuda/hopper.cuh -- the PTX of sm_90a in C clothes: mbarriers, the tensor copy engine (TMA), warpgroup
- * products (wgmma). One line of assembly each; what they mean together is told where they are used.
+/* ops/cuda/hopper.cuh -- PTX instructions of sm_90a as functions: mbarriers, the tensor memory accelerator
+ * (TMA), warpgroup products (wgmma).
  *
- * Shared-memory addresses are 32 bit. Operands of wgmma lie in rows of 128 bytes with the 128-byte
- * swizzle, as a tensor map with CU_TENSOR_MAP_SWIZZLE_128B writes them to a base on 1024 bytes. */
+ * Shared-memory addresses are 32 bit. Operands of wgmma are rows of 128 bytes with the 128-byte swizzle, as a
+ * tensor map with CU_TENSOR_MAP_SWIZZLE_128B writes them to a base aligned to 1024 bytes. */
 #ifndef OPS_CUDA_HOPPER_CUH
 #define OPS_CUDA_HOPPER_CUH
 
@@ -48,8 +48,7 @@ __device__ inline void named_arrive(int id, int threads)        /* counts, but d
     asm volatile("bar.arrive %0, %1;" :: "r"(id), "r"(threads) : "memory");
 }
 
-/* What is the same in all lanes, said so that the compiler sees it: wgmma must not stand in a branch that
- * may diverge. */
+/* Tells the compiler that x is the same in all lanes: wgmma must not be in a branch that may diverge. */
 __device__ inline int uniform(int x) { return __shfl_sync(~0u, x, 0); }
 
 /* Registers of a warpgroup's threads. */
@@ -62,7 +61,7 @@ template <int N> __device__ inline void regs_less()
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(N));
 }
 
-/* Ordinary writes to shared memory before it are seen by TMA and wgmma after it. */
+/* Makes ordinary writes to shared memory before it visible to TMA and wgmma after it. */
 __device__ inline void async_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 /* --- TMA: boxes between global and shared memory --- */
@@ -100,11 +99,12 @@ template <int N> __device__ inline void tma_read_done()         /* all but N gro
  * + 2 (t%4) and the next of the upper row, d[4j+2], d[4j+3] those of the lower. TA, TB: the operand's rows
  * of shared memory run along M or N (1), not along K (0). */
 
-/* A swizzled operand. K in a row: `far` is the distance of groups of 8 rows, `near` unused. M or N in a row:
- * `near` is the distance between 64 columns and the next 64, `far` that of groups of 8 rows. */
-__device__ inline uint64_t wgmma_operand(uint32_t at, int near, int far)
+/* The descriptor of a swizzled operand. `stride` is the distance between groups of 8 rows. Where rows run
+ * along M or N, `lead` is the distance between 64 columns and the next 64; where they run along K it is
+ * unused. */
+__device__ inline uint64_t wgmma_operand(uint32_t at, int lead, int stride)
 {
-    return (uint64_t)((at & 0x3ffff) >> 4) | (uint64_t)(near >> 4) << 16 | (uint64_t)(far >> 4) << 32 |
+    return (uint64_t)((at & 0x3ffff) >> 4) | (uint64_t)(lead >> 4) << 16 | (uint64_t)(stride >> 4) << 32 |
            1ull << 62;
 }
 __device__ inline void wgmma_begin()  { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -121,9 +121,9 @@ template <int R> __device__ inline void wgmma_pin(float (&d)[R])
     for (int i = 0; i < R; i++) asm volatile("" : "+f"(d[i]) :: "memory");
 }
 
-/* All that computes d stands above this, waits that follow it below: ptxas moves a wait to the top of its
- * block, above arithmetic that is to run beside the products, so the block must end. `bar` is a barrier that
- * this thread has passed with this parity and that cannot go on yet: its loop is over at once. */
+/* Keeps the computation of d above and later waits below: ptxas moves a wait to the top of its basic block,
+ * above arithmetic that should overlap with the products, so the basic block must end. `bar` is a barrier
+ * whose phase of this parity is complete and whose next phase is not: the loop on it ends at once. */
 template <int R> __device__ inline void wgmma_beside(float (&d)[R], uint32_t bar, int parity)
 {
     wgmma_pin(d);
@@ -187,7 +187,7 @@ typedef CUresult (*EncodeTiled)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, 
                                 CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
                                 CUtensorMapFloatOOBfill);
 
-/* A driver call that comes through the runtime, so that the driver's library is not linked. */
+/* Found through the runtime, so that the driver's library is not linked. */
 static inline EncodeTiled find_encode(void)
 {
     void *f = NULL;
@@ -206,7 +206,7 @@ __device__ inline void stmatrix4(uint32_t at, uint32_t a, uint32_t b, uint32_t c
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
                  :: "r"(at), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
 }
-__device__ inline void ldmatrix4(uint32_t at, uint32_t (&v)[4])   /* the way back */
+__device__ inline void ldmatrix4(uint32_t at, uint32_t (&v)[4])   /* the inverse of stmatrix4 */
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"(at) : "memory");
@@ -241,7 +241,7 @@ __device__ inline void smem_zero(uint32_t at)
 {
     asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" :: "r"(at), "r"(0) : "memory");
 }
-__device__ inline void add_to(float *p, uint4 x)                /* four f32; does not wait for the old ones */
+__device__ inline void add_to(float *p, uint4 x)                /* four f32, without reading them back */
 {
     asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};"
                  :: "l"(p), "f"(__uint_as_float(x.x)), "f"(__uint_as_float(x.y)), "f"(__uint_as_float(x.z)),

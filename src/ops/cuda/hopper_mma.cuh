@@ -1,4 +1,5 @@
-/* ops/cuda/hopper_mma.cuh -- more shapes of wgmma than hopper.cuh has: those of attention. One statement each. */
+/* ops/cuda/hopper_mma.cuh -- more shapes of wgmma than hopper.cuh has: those of attention. One statement
+ * each. */
 #ifndef OPS_CUDA_HOPPER_MMA_CUH
 #define OPS_CUDA_HOPPER_MMA_CUH
 

@@ -1,8 +1,8 @@
-/* ops/cuda/map.cuh -- kernels that make each element of y from the same element of one or two inputs.
+/* ops/cuda/map.cuh -- elementwise kernels: y from one or two inputs.
  *
- * map_rows(be, op, f, y, a, b) runs y = f(a, b) for ranks 1 to 3; IN = 1 leaves b unread. Dense tensors are
- * walked as one row. A thread holds several units of 16 bytes at once and has read all of them before it
- * writes one, so y may lie over an input. Odd strides and other mixtures of dtypes go element by element. */
+ * map_rows(be, op, f, y, a, b) runs y = f(a, b) for ranks 1 to 3; with IN = 1 b is not read. Dense tensors
+ * are walked as one row. A thread holds several units of 16 bytes at once and has read all of them before it
+ * writes one, so y may alias an input. Odd strides and other mixtures of dtypes go element by element. */
 #ifndef OPS_CUDA_MAP_CUH
 #define OPS_CUDA_MAP_CUH
 
@@ -10,7 +10,7 @@
 
 enum { MAP_THREADS = 256, MAP_UNITS = 4 };                  /* units of all inputs a thread holds */
 
-/* Item i of rows of `per` items each: its row, and its place there. */
+/* Item i of rows of `per` items each: its row, and its column. */
 __device__ inline int64_t split_item(int64_t i, int64_t per, int64_t all, int64_t *col)
 {
     int64_t row = divide(i, per, all);
@@ -18,8 +18,8 @@ __device__ inline int64_t split_item(int64_t i, int64_t per, int64_t all, int64_
     return row;
 }
 
-/* Where unit i of U elements lies. Found anew for each access: registers are better spent on units. */
-template <int U, class T> __device__ inline T *item_of(View v, int64_t i, int64_t per, int64_t rows)
+/* The address of unit i of U elements. Recomputed for each access, which saves registers for units. */
+template <int U, class T> __device__ inline T *item_of(RowView v, int64_t i, int64_t per, int64_t rows)
 {
     int64_t col;
     if (rows == 1) return (T *)v.p + i * U;
@@ -28,8 +28,8 @@ template <int U, class T> __device__ inline T *item_of(View v, int64_t i, int64_
 }
 
 template <class F, class Y, class X, int IN>
-static __global__ void __launch_bounds__(MAP_THREADS, 4) map_units(F f, View y, View a, View b, int64_t rows,
-                                                                   int64_t width)
+static __global__ void __launch_bounds__(MAP_THREADS, 4) map_units(F f, RowView y, RowView a, RowView b,
+                                                                   int64_t rows, int64_t width)
 {
     constexpr int U = Wide<Y, X>::U, K = MAP_UNITS / IN;
     int64_t    per = width / U, all = rows * per;
@@ -58,7 +58,7 @@ static __global__ void __launch_bounds__(MAP_THREADS, 4) map_units(F f, View y, 
 }
 
 template <class F, int IN>
-static __global__ void map_any(F f, View y, View a, View b, int64_t rows, int64_t width)
+static __global__ void map_any(F f, RowView y, RowView a, RowView b, int64_t rows, int64_t width)
 {
     int64_t all = rows * width, first = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, col;
     for (int64_t i = first; i < all; i += (int64_t)gridDim.x * blockDim.x) {

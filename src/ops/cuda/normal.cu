@@ -1,8 +1,10 @@
-/* ops/cuda/normal.cu -- kernels of normal.c: a thread draws one block of four numbers, the host's arithmetic word
- * for word. Blocks are of the stream, so a row may begin and end inside one. */
+/* ops/cuda/normal.cu -- kernels of normal.c: a thread draws one block of four numbers with the arithmetic of the
+ * CPU. A row may begin and end inside a block. */
 #include "ops/cuda/cuda.cuh"
 
 #include "base/rng.h"
+
+namespace {
 
 struct Normals  { __device__ void operator()(float *four, Rng4 b) const { rng_normals(four, b); } };
 struct Uniforms {                                            /* between -1 and 1, exact */
@@ -38,6 +40,8 @@ static void launch(Backend *be, const char *name, Tensor y, uint64_t seed, uint6
     BY_DTYPE(y.dtype, T,
              LAUNCH(be, name, (draw<T, Numbers>), blocks, 256, 0, (T *)y.data, rows, cols, seed, stream,
                     first, stride, spread, numbers));
+}
+
 }
 
 extern "C" void cuda_normal(Backend *be, Tensor y, uint64_t seed, uint64_t stream, uint64_t first,

@@ -1,19 +1,22 @@
-/* ops/cuda/permute.cu -- kernels of permute.c: a stable counting sort of slots, and rows moved 16 bytes at a time.
+/* ops/cuda/permute.cu -- kernels of permute.c: a stable counting sort of slots, and rows moved 16 bytes at a
+ * time.
  *
- * sort_by_expert      A block owns CHUNK slots, each of its warps a stretch of them. slots_count: how many slots
- *                of a block go to each expert; chunks_scan, a warp an expert: what the blocks before it
- *                have; slots_place: lanes of one expert find each other (match), so the place of a slot is
- *                what came before its block, before its warp, before its 32, and among these. Integers:
- *                nothing depends on who is first. Experts are counted in shared memory: 6000 fit.
- * gather_rows,   2^k lanes a row, up to a warp, each with EACH accesses in flight. Of a row that goes to
- * scatter_rows,  several places (expand_rows) each is written by other lanes, which read it out of the cache.
+ * sort_by_expert A block owns CHUNK slots, each of its warps a contiguous range of them. slots_count: slots
+ *                of a block per expert. chunks_scan, a warp per expert: slots of all blocks before.
+ *                slots_place: lanes of one expert find each other (match), so the position of a slot is the
+ *                count before its block, before its warp, before its 32, and among these. Integers: no result
+ *                depends on the order of threads. Experts are counted in shared memory, which fits 6000.
+ * gather_rows,   2^k lanes a row, up to a warp, each with EACH accesses in flight. Where a row has several
+ * scatter_rows,  destinations (expand_rows), different lanes write them and read the row from the cache.
  * expand_rows
- * combine        A block a token, its rows in flight FLIGHT at a time; the sum runs in slot order.
+ * combine        A block per token, with FLIGHT of its rows in flight; the sum runs in slot order.
  *
  * Rows that do not start and end on 16 bytes are moved element by element. */
 #include "ops/cuda/runs.cuh"
 
-enum { WARPS = 8, ITEMS = 4, STRETCH = 32 * ITEMS, CHUNK = WARPS * STRETCH };
+namespace {
+
+enum { WARPS = 8, ITEMS = 4, WARP_SLOTS = 32 * ITEMS, CHUNK = WARPS * WARP_SLOTS };
 
 static __global__ void __launch_bounds__(32 * WARPS)
 slots_count(int *hist, const int *idx, int64_t R, int E, int64_t chunks)
@@ -30,7 +33,7 @@ slots_count(int *hist, const int *idx, int64_t R, int E, int64_t chunks)
     for (int e = threadIdx.x; e < E; e += blockDim.x) hist[e * chunks + blockIdx.x] = count[e];
 }
 
-/* x of the lanes before this one, and this one. */
+/* Inclusive prefix sum over the lanes. */
 static __device__ inline int warp_scan(int x, int lane)
 {
     for (int o = 1; o < 32; o *= 2) {
@@ -40,7 +43,7 @@ static __device__ inline int warp_scan(int x, int lane)
     return x;
 }
 
-/* Makes x[0..n-1] the sum of all before each, a warp at work; returns the sum of all. */
+/* Exclusive prefix sum of x[0..n-1] in place, by one warp; returns the total. */
 static __device__ inline int scan_before(int *x, int64_t n, int lane)
 {
     int carry = 0;
@@ -70,7 +73,7 @@ slots_place(int *offsets, int *rows, int *src, const int *idx, const int *before
     int      lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     int     *off = shared, *seen = shared + E, *mine = seen + warp * E, expert[ITEMS];
     unsigned peers[ITEMS];
-    int64_t  first = (int64_t)blockIdx.x * CHUNK, at = first + warp * STRETCH + lane;
+    int64_t  first = (int64_t)blockIdx.x * CHUNK, at = first + warp * WARP_SLOTS + lane;
 
     #pragma unroll
     for (int k = 0; k < ITEMS; k++) {
@@ -110,20 +113,25 @@ slots_place(int *offsets, int *rows, int *src, const int *idx, const int *before
         __syncwarp();
         if (i < R) rows[i] = to;
         if (to >= 0) src[to] = (int)i;
-        if (i < R && i >= all) src[i] = -1;                       /* no row is there: nobody else writes it */
+        if (i < R && i >= all) src[i] = -1;                       /* a row without a slot */
     }
+}
+
 }
 
 extern "C" void cuda_sort_by_expert(Backend *be, Tensor offsets, Tensor rows, Tensor src, Tensor idx)
 {
     int64_t R = t_count(idx), E = t_count(offsets) - 1, chunks = R ? ceil_div(R, CHUNK) : 1;
     int    *hist = (int *)cuda_workspace(be, (size_t)((chunks + 1) * E * 4)), *total = hist + chunks * E;
-    LAUNCH(be, "sort_by_expert", slots_count, chunks, 32 * WARPS, E * 4, hist, (const int *)idx.data, R, (int)E,
+    LAUNCH(be, "sort_by_expert", slots_count, chunks, 32 * WARPS, E * 4, hist, (const int *)idx.data, R,
+           (int)E,
            chunks);
     LAUNCH(be, "sort_by_expert", chunks_scan, ceil_div(E, WARPS), 32 * WARPS, 0, hist, total, (int)E, chunks);
     LAUNCH(be, "sort_by_expert", slots_place, chunks, 32 * WARPS, (WARPS + 1) * E * 4, (int *)offsets.data,
            (int *)rows.data, (int *)src.data, (const int *)idx.data, hist, total, R, (int)E, chunks);
 }
+
+namespace {
 
 /* Rows by an index: of n units U each, strides in units. */
 typedef struct Move {
@@ -137,7 +145,7 @@ typedef struct Move {
 
 enum { EACH = 8 };
 
-/* Written once, read by another kernel: the caches are for rows that are read again. */
+/* Streaming stores leave the caches to rows that are read again. */
 template <class U> static __device__ inline void put(U *p, U x) { *p = x; }
 template <> __device__ inline void put<int4>(int4 *p, int4 x)   { __stcs(p, x); }
 
@@ -208,6 +216,8 @@ static Move move_of(Tensor y, Tensor x, Tensor index, int64_t unit, int each)
 }
 static int64_t move_blocks(Move m) { return m.n ? ceil_div(m.rows << m.lane_bits, 256) : 0; }
 
+}
+
 extern "C" void cuda_gather_rows(Backend *be, Tensor y, Tensor x, Tensor src, int64_t div)
 {
     bool by16 = packs(y) && packs(x);
@@ -218,6 +228,8 @@ extern "C" void cuda_gather_rows(Backend *be, Tensor y, Tensor x, Tensor src, in
     else                      LAUNCH(be, "gather_rows", gather<uint16_t>, move_blocks(m), 256, 0, m);
 }
 
+namespace {
+
 static void spread(Backend *be, const char *op, Tensor y, Tensor x, Tensor rows, int64_t div)
 {
     bool by16 = packs(y) && packs(x);
@@ -226,6 +238,8 @@ static void spread(Backend *be, const char *op, Tensor y, Tensor x, Tensor rows,
     if (by16)                 LAUNCH(be, op, scatter<int4>,     move_blocks(m), 256, 0, m);
     else if (y.dtype != BF16) LAUNCH(be, op, scatter<int>,      move_blocks(m), 256, 0, m);
     else                      LAUNCH(be, op, scatter<uint16_t>, move_blocks(m), 256, 0, m);
+}
+
 }
 
 extern "C" void cuda_scatter_rows(Backend *be, Tensor y, Tensor x, Tensor rows, bool add)
@@ -247,6 +261,8 @@ extern "C" void cuda_expand_rows(Backend *be, Tensor y, Tensor x, Tensor rows)
 {
     spread(be, "expand_rows", y, x, rows, rows.n[1]);
 }
+
+namespace {
 
 typedef struct Sum {
     void       *y;
@@ -285,6 +301,8 @@ template <class T, int N> static __global__ void __launch_bounds__(256, 3) combi
             if (s.res) acc[j] += res.get(j);
         run_store<N>((T *)s.y + t * s.ys + c, acc);
     }
+}
+
 }
 
 extern "C" void cuda_combine(Backend *be, Tensor y, Tensor x, Tensor rows, Tensor res)

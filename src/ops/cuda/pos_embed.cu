@@ -1,11 +1,15 @@
-/* ops/cuda/pos_embed.cu -- kernels of pos_embed.c: a warp blends the row of one patch from four rows of the table,
- * which stays in the L2 cache; gradients are sums of rows by key (scatter.cuh), four items for each patch.
+/* ops/cuda/pos_embed.cu -- kernels of pos_embed.c: a warp blends the row of one patch from four rows of the
+ * table, which stays in the L2 cache; gradients are sums of rows by key (scatter.cuh), four items for each
+ * patch.
  *
- * A patch outside its grid stops the card, as it stops the CPU: the backend reports the failed launch. */
+ * A patch outside its grid traps on the device, as it aborts on the CPU: the backend reports the failed
+ * launch. */
 #include "ops/cuda/rows.cuh"
 #include "ops/cuda/scatter.cuh"
 
-enum { WARPS = 8, TAPS = 4, HELD = 2 };       /* HELD: packs a lane has on their way */
+namespace {
+
+enum { WARPS = 8, TAPS = 4, HELD = 2 };       /* HELD: loads in flight per lane */
 
 struct Tap { int64_t row[TAPS]; float weight[TAPS]; };
 
@@ -36,7 +40,7 @@ static int64_t grid_side(Tensor table)
     return g;
 }
 
-typedef struct Forward { View y, x, table; const int32_t *cell; int64_t cell_stride, P, D, G; } Forward;
+typedef struct Forward { RowView y, x, table; const int32_t *cell; int64_t cell_stride, P, D, G; } Forward;
 
 template <class T> static __global__ void __launch_bounds__(32 * WARPS) forward_packs(Forward a)
 {
@@ -97,6 +101,8 @@ static __global__ void __launch_bounds__(32 * WARPS) forward_any(Forward a)
     }
 }
 
+}
+
 extern "C" void cuda_pos_embed_fwd(Backend *be, Tensor y, Tensor x, Tensor table, Tensor cell)
 {
     Forward a = { view_of(y), view_of(x), view_of(table), (const int32_t *)cell.data, cell.s[0], x.n[0],
@@ -109,6 +115,8 @@ extern "C" void cuda_pos_embed_fwd(Backend *be, Tensor y, Tensor x, Tensor table
     else
         LAUNCH(be, "pos_embed_fwd", forward_any, blocks, 32 * WARPS, 0, a);
 }
+
+namespace {
 
 /* A tap without weight has no row, as on the CPU. */
 static __global__ void make_keys(Scatter s, const int32_t *cells, int64_t stride, int64_t P, int64_t G)
@@ -123,6 +131,8 @@ static __global__ void make_keys(Scatter s, const int32_t *cells, int64_t stride
         s.key[0][p * TAPS + q] = (uint32_t)(tap.weight[q] != 0.0f ? tap.row[q] : s.keys);
         s.weight[p * TAPS + q] = tap.weight[q];
     }
+}
+
 }
 
 extern "C" void cuda_pos_embed_bwd(Backend *be, Tensor dtable, Tensor dy, Tensor cell)

@@ -1,11 +1,14 @@
-/* ops/cuda/rope.cu -- kernels of rope.c: a thread turns several pairs (j, h + j) at once, read as two vectors.
+/* ops/cuda/rope.cu -- kernels of rope.c: a thread rotates several pairs (j, h + j) at once, read as two
+ * vectors.
  *
- * Without w a thread turns the same pairs of a few heads, whose angles are the same. With w, LANES lanes hold
- * a head, 16 bytes of either half each, and sum its squares among themselves; a warp takes the heads of one
- * token side by side, so the angles of the token stay in registers. dw is summed in registers over all heads
- * a lane sees, then over the lanes and warps of a block in order; each block leaves one part in the
- * workspace. Other widths and mixtures go through the plain kernels, a warp per head. */
+ * Without w a thread rotates the same pairs of a few heads, whose angles are the same. With w, LANES lanes
+ * hold a head, 16 bytes of either half each, and sum its squares among themselves; a warp takes the heads of
+ * one token side by side, so the angles of the token stay in registers. dw is summed in registers over all
+ * heads of a lane, then over the lanes and warps of a block in order; each block writes one part to the
+ * workspace. Other widths and mixtures take the plain kernels, a warp per head. */
 #include "ops/cuda/rows.cuh"
+
+namespace {
 
 enum { WARPS = 8, THREADS = 32 * WARPS };
 
@@ -30,12 +33,16 @@ static __global__ void table_any(Table a)
     }
 }
 
+}
+
 extern "C" void cuda_rope_table(Backend *be, Tensor cs, Tensor pos, Tensor inv, Tensor axis)
 {
     Table a = { (float *)cs.data, (const int32_t *)pos.data, (const int32_t *)axis.data,
                 (const float *)inv.data, cs.s[0], pos.s[0], pos.n[0], cs.n[0], cs.n[1] / 2 };
     LAUNCH(be, "rope_table", table_any, cuda_blocks(be, a.T * a.h, THREADS, 16), THREADS, 0, a);
 }
+
+namespace {
 
 /* The cosines or sines that go with V elements of 8 or 16 bytes in all: one vector or two. */
 template <int V> __device__ inline void angles_load(float *to, const float *p)
@@ -49,8 +56,8 @@ template <int V> __device__ inline void angles_load(float *to, const float *p)
     }
 }
 
-/* V elements, 8 or 16 bytes in all, rounded, in one store: in this file the compiler makes an assignment of
- * a Vec or Pack one store for each. */
+/* V elements, 8 or 16 bytes in all, rounded, in one store: here the compiler splits the assignment of a Vec
+ * or Pack into one store per element. */
 template <int V, class T> __device__ inline void vec_store(T *p, const float *x)
 {
     constexpr int WORDS = V * (int)sizeof(T) / 4;
@@ -65,16 +72,16 @@ template <int V, class T> __device__ inline void vec_store(T *p, const float *x)
     else            __stcg((uint4 *)p, make_uint4(w[0], w[1], w[2 % WORDS], w[3 % WORDS]));
 }
 
-/* y by x turned forward (sign 1) or back (-1). */
-typedef struct Turn { View y, x; const float *cs; int64_t cs_stride, T, H, h; float sign; } Turn;
+/* y is x rotated by the angle (sign 1) or back (-1). */
+typedef struct Rotation { RowView y, x; const float *cs; int64_t cs_stride, T, H, h; float sign; } Rotation;
 
-/* Heads of a thread: they are turned by the same angles. */
-enum { TURNED = 4 };
+/* Heads of a thread, which rotate by the same angles. */
+enum { ROTATED = 4 };
 
-/* One V of pairs of TURNED heads a thread; neighbours have neighbouring pairs, then neighbouring heads. */
-template <class T, int V> static __global__ void __launch_bounds__(THREADS) turn_vecs(Turn a)
+/* One V of pairs of ROTATED heads per thread; neighbours have neighbouring pairs, then neighbouring heads. */
+template <class T, int V> static __global__ void __launch_bounds__(THREADS) rotate_vecs(Rotation a)
 {
-    int64_t   per = a.h / V, apart = (a.H + TURNED - 1) / TURNED, all = a.T * apart * per;
+    int64_t   per = a.h / V, apart = (a.H + ROTATED - 1) / ROTATED, all = a.T * apart * per;
     int64_t   i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= all) return;
     int64_t   row = divide(i, per, all), j = (i - row * per) * V;
@@ -82,9 +89,9 @@ template <class T, int V> static __global__ void __launch_bounds__(THREADS) turn
     const T  *x = (const T *)a.x.p + t * a.x.s0 + j;
     T        *y = (T *)a.y.p + t * a.y.s0 + j;
     float     c[V], s[V];
-    Vec<T, V> lo[TURNED], hi[TURNED];
+    Vec<T, V> lo[ROTATED], hi[ROTATED];
 #pragma unroll
-    for (int n = 0; n < TURNED; n++) {
+    for (int n = 0; n < ROTATED; n++) {
         int64_t head = first + n * apart;
         if (head >= a.H) continue;
         lo[n] = *(const Vec<T, V> *)(x + head * a.x.s1);
@@ -93,7 +100,7 @@ template <class T, int V> static __global__ void __launch_bounds__(THREADS) turn
     angles_load<V>(c, a.cs + t * a.cs_stride + j);
     angles_load<V>(s, a.cs + t * a.cs_stride + a.h + j);
 #pragma unroll
-    for (int n = 0; n < TURNED; n++) {
+    for (int n = 0; n < ROTATED; n++) {
         int64_t head = first + n * apart;
         if (head >= a.H) continue;
         float u[V], v[V];
@@ -108,7 +115,7 @@ template <class T, int V> static __global__ void __launch_bounds__(THREADS) turn
 }
 
 /* A warp per head. */
-static __global__ void __launch_bounds__(THREADS) turn_any(Turn a)
+static __global__ void __launch_bounds__(THREADS) rotate_any(Rotation a)
 {
     int64_t row = (int64_t)blockIdx.x * WARPS + (threadIdx.x >> 5);
     if (row >= a.T * a.H) return;
@@ -131,21 +138,22 @@ static bool aligned(Tensor t, int64_t bytes)
 
 static void turn(Backend *be, const char *op, Tensor y, Tensor x, Tensor cs, float sign)
 {
-    Turn a = { view_of(y), view_of(x), (const float *)cs.data, cs.s[0], x.n[0], x.n[1], x.n[2] / 2, sign };
-    int64_t groups = a.T * ceil_div(a.H, TURNED);
+    Rotation a = { view_of(y), view_of(x), (const float *)cs.data, cs.s[0], x.n[0], x.n[1], x.n[2] / 2,
+                   sign };
+    int64_t groups = a.T * ceil_div(a.H, ROTATED);
     bool same = x.dtype == y.dtype && packs(cs);
     if (same && aligned(x, 16) && aligned(y, 16))
-        BY_DTYPE(x.dtype, T, LAUNCH(be, op, (turn_vecs<T, Pack<T>::N>),
+        BY_DTYPE(x.dtype, T, LAUNCH(be, op, (rotate_vecs<T, Pack<T>::N>),
                                     ceil_div(groups * (a.h / Pack<T>::N), THREADS), THREADS, 0, a));
     else if (same && aligned(x, 8) && aligned(y, 8))
-        BY_DTYPE(x.dtype, T, LAUNCH(be, op, (turn_vecs<T, Pack<T>::N / 2>),
+        BY_DTYPE(x.dtype, T, LAUNCH(be, op, (rotate_vecs<T, Pack<T>::N / 2>),
                                     ceil_div(groups * (a.h / (Pack<T>::N / 2)), THREADS), THREADS, 0, a));
     else
-        LAUNCH(be, op, turn_any, ceil_div(a.T * a.H, WARPS), THREADS, 0, a);
+        LAUNCH(be, op, rotate_any, ceil_div(a.T * a.H, WARPS), THREADS, 0, a);
 }
 
 typedef struct Forward {
-    View         y, x, w;
+    RowView         y, x, w;
     const float *cs;
     float       *rstd;
     int64_t      cs_stride, rstd_stride, T, H, C, parts;       /* parts: warps that share a token's heads */
@@ -171,8 +179,8 @@ template <class T> __device__ inline Pair<T> pair_stream(const T *p, int64_t h)
     return Pair<T>{ pack_stream(p), pack_stream(p + h) };
 }
 
-/* Heads one warp takes of a token: STEPS times as many as lie in it side by side, all of them on their way
- * before the first is used. */
+/* A warp takes STEPS times as many heads of a token as fit in it side by side, all loads in flight before the
+ * first use. */
 enum { STEPS = 4 };
 
 template <class T, int LANES> static __global__ void __launch_bounds__(THREADS, 2) forward_heads(Forward a)
@@ -251,6 +259,8 @@ static int lanes_of(Tensor t, Tensor cs, Tensor w)
         else                   { constexpr int N = 32; __VA_ARGS__; }     \
     } while (0)
 
+}
+
 extern "C" void cuda_rope_fwd(Backend *be, Tensor y, Tensor rstd, Tensor x, Tensor w, Tensor cs, float eps)
 {
     if (!t_count(x)) return;
@@ -270,21 +280,22 @@ extern "C" void cuda_rope_fwd(Backend *be, Tensor y, Tensor rstd, Tensor x, Tens
         LAUNCH(be, "rope_fwd", (forward_heads<T, N>), ceil_div(a.T * a.parts, WARPS), THREADS, 0, a)));
 }
 
+namespace {
+
 typedef struct Backward {
-    View         dx, dy, x, w;
+    RowView         dx, dy, x, w;
     const float *cs, *rstd;
     float       *part;                                         /* gridDim.x rows of C */
-    int64_t      cs_stride, rstd_stride, T, H, C, steps;       /* steps: turns of a warp for one token */
+    int64_t      cs_stride, rstd_stride, T, H, C, steps;       /* steps: iterations of a warp for one token */
     bool         dw;
 } Backward;
 
-/* What a lane keeps while it walks heads, w and its share of dw; and what it holds of one head, r = 0 if
- * none. */
+/* A lane's state over all heads (w and its part of dw), and its share of one head (r = 0 without one). */
 template <class T> struct Share { Pair<T> w; float lo[Pack<T>::N], hi[Pack<T>::N]; };
 template <class T> struct Head { Pair<T> dy, x; float r; int64_t t; int at; };
 
-/* Turn q: heads side by side of token q / steps. */
-template <class T, int LANES> __device__ inline Head<T> head_bring(const Backward &a, int64_t q, int j)
+/* Iteration q: heads side by side of token q / steps. */
+template <class T, int LANES> __device__ inline Head<T> head_load(const Backward &a, int64_t q, int j)
 {
     int64_t t = divide(q, a.steps, a.T * a.steps), h = a.C / 2;
     int     at = (int)(q - t * a.steps) * (32 / LANES) + (threadIdx.x & 31) / LANES;
@@ -334,7 +345,7 @@ __device__ inline void head_backward(const Backward &a, Share<T> &own, const Hea
 }
 
 /* The lanes of a warp that hold the same pairs, then the warps of the block in order. */
-template <class T, int LANES> __device__ inline void share_leave(const Backward &a, Share<T> &own, int j)
+template <class T, int LANES> __device__ inline void share_store(const Backward &a, Share<T> &own, int j)
 {
     constexpr int    E = Pack<T>::N, C = 2 * LANES * E;
     __shared__ float line[WARPS][C];
@@ -364,16 +375,16 @@ template <class T, int LANES> static __global__ void __launch_bounds__(THREADS, 
     Share<T> own = {};
     Head<T>  one, next = {};
     own.w = pair_load((const T *)a.w.p + j, a.C / 2);
-    if (q < all) next = head_bring<T, LANES>(a, q, j);
+    if (q < all) next = head_load<T, LANES>(a, q, j);
     for (; q < all; q += stride) {
         one = next;
-        if (q + stride < all) next = head_bring<T, LANES>(a, q + stride, j);
+        if (q + stride < all) next = head_load<T, LANES>(a, q + stride, j);
         head_backward<T, LANES>(a, own, one, j);
     }
-    if (a.dw) share_leave<T, LANES>(a, own, j);
+    if (a.dw) share_store<T, LANES>(a, own, j);
 }
 
-/* One warp a block, so that column j of a part, and of a row, is always the same lane's. */
+/* One warp a block, so that column j of a part and of a row always belongs to the same lane. */
 static __global__ void backward_any(Backward a)
 {
     float  *dw = a.part + blockIdx.x * a.C;
@@ -402,6 +413,8 @@ static __global__ void backward_any(Backward a)
             view_put(a.dx, dx + h + j, r * hi - xh * k3);
         }
     }
+}
+
 }
 
 extern "C" void cuda_rope_bwd(Backend *be, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w, Tensor rstd,

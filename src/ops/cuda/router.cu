@@ -3,11 +3,13 @@
  * forward    Logits become integers of the same order, so that one instruction finds the largest of a warp
  *            and a second the lowest index that has it; K such rounds. Up to 512 experts stay in registers,
  *            longer rows are read again (from L1) in every round.
- * backward   The row is built in shared memory. A lane touches only its own experts: nothing to wait for.
+ * backward   The row is built in shared memory. A lane touches only its own experts, so no barrier is needed.
  * order      A lane's experts in ascending order, then a butterfly over the lanes: fixed. */
 #include "ops/cuda/cuda.cuh"
 
 #include <limits.h>
+
+namespace {
 
 enum { WARPS = 8 };
 
@@ -32,7 +34,7 @@ __device__ inline Pick warp_pick(Pick p)
 }
 
 /* A lane's part of a row in registers: key[j] is of expert 32 j + lane, 0 where there is none (any more). */
-template <int N> struct Near {
+template <int N> struct InRegisters {
     unsigned key[N];
 
     __device__ bool load(const float *z, int E, int lane)                      /* whether there is a NaN */
@@ -71,8 +73,8 @@ template <int N> struct Near {
     }
 };
 
-/* The same for a row of any length: what is left is what ranks after the last pick. */
-struct Far {
+/* The same for a row of any length: the remaining candidates are those that rank after the last pick. */
+struct InMemory {
     const float *z;
     int          E;
     Pick         last;
@@ -113,7 +115,7 @@ route(int *idx, float *weight, float *lse, const float *z, int64_t stride, int64
     Row   row;
     bool  bad = row.load(z + t * stride, E, lane);
     float max = value_of(__reduce_max_sync(~0u, row.best(lane).key));
-    bad = __any_sync(~0u, bad) || max - max != 0.0f;               /* no finite maximum to subtract */
+    bad = __any_sync(~0u, bad) || max - max != 0.0f;               /* the maximum is not finite */
     float sum = warp_sum(row.sum(max, lane)), chosen = 0.0f;
     idx += t * K, weight += t * K;
     for (int from = 0; from < K; from += 32) {                     /* lane k keeps the pick of round k */
@@ -133,6 +135,8 @@ route(int *idx, float *weight, float *lse, const float *z, int64_t stride, int64
     if (!lane) lse[t] = bad ? NAN : max + logf(sum);
 }
 
+}
+
 #define ROUTE(Row)                                                                                    \
     LAUNCH(be, "router_fwd", route<Row>, ceil_div(T, WARPS), 32 * WARPS, 0, (int *)idx.data,          \
            (float *)weight.data, (float *)lse.data, (const float *)logits.data, logits.s[0], T, (int)E, \
@@ -142,13 +146,15 @@ extern "C" void cuda_router_fwd(Backend *be, Tensor idx, Tensor weight, Tensor l
                                 bool renorm)
 {
     int64_t T = logits.n[0], E = logits.n[1], K = idx.n[idx.rank - 1];
-    if      (E <= 32)  ROUTE(Near<1>);
-    else if (E <= 64)  ROUTE(Near<2>);
-    else if (E <= 128) ROUTE(Near<4>);
-    else if (E <= 256) ROUTE(Near<8>);
-    else if (E <= 512) ROUTE(Near<16>);
-    else               ROUTE(Far);
+    if      (E <= 32)  ROUTE(InRegisters<1>);
+    else if (E <= 64)  ROUTE(InRegisters<2>);
+    else if (E <= 128) ROUTE(InRegisters<4>);
+    else if (E <= 256) ROUTE(InRegisters<8>);
+    else if (E <= 512) ROUTE(InRegisters<16>);
+    else               ROUTE(InMemory);
 }
+
+namespace {
 
 /* What backward reads; g, coef and group may be NULL. */
 typedef struct Routed {
@@ -189,7 +195,7 @@ static __global__ void __launch_bounds__(32 * WARPS) route_back(O *dz, int64_t s
         for (int k = lane; k < K; k += 32) mean += w[k] * g[k];
         mean = warp_sum(mean);
     }
-    if (!r.renorm) shift -= mean, mean = 0.0f;                    /* every logit pays, not the chosen alone */
+    if (!r.renorm) shift -= mean, mean = 0.0f;                    /* every logit gets a gradient */
     if (c || shift != 0.0f) spread(row, r.z + t * r.zs, lse, c, shift, E, lane);
     else for (int e = lane; e < E; e += 32) row[e] = 0.0f;
     for (int k = 0; r.g && k < K; k++) {
@@ -200,12 +206,14 @@ static __global__ void __launch_bounds__(32 * WARPS) route_back(O *dz, int64_t s
     for (int e = lane; e < E; e += 32) dz[e] = from_f32<O>(row[e]);
 }
 
+}
+
 extern "C" void cuda_router_bwd(Backend *be, Tensor dlogits, Tensor dweight, Tensor weight, Tensor idx,
                                 Tensor logits, Tensor lse, Tensor coef, Tensor group, float zcoef,
                                 bool renorm)
 {
-    int64_t T = logits.n[0], E = logits.n[1], room = min_i64(WARPS, 48 * 1024 / (4 * E));
-    int     warps = room ? (int)room : 1;                          /* rows beyond 12288 experts come alone */
+    int64_t T = logits.n[0], E = logits.n[1], fit = min_i64(WARPS, 48 * 1024 / (4 * E));
+    int     warps = fit ? (int)fit : 1;                          /* above 12288 experts one row a block */
     Routed  r = { (const float *)dweight.data, (const float *)weight.data, (const float *)logits.data,
                   (const float *)lse.data, (const float *)coef.data, (const int *)idx.data,
                   (const int *)group.data, logits.s[0], coef.s[0], T, (int)E, (int)idx.n[idx.rank - 1],

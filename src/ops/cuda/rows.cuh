@@ -1,26 +1,23 @@
-/* ops/cuda/rows.cuh -- what the row-wise kernels share: rows of any dtype and stride, rows held in registers,
- * units of 16 bytes, and the ordered sum of what each block left behind.
+/* ops/cuda/rows.cuh -- what the row-wise kernels share: rows of any dtype and stride, rows in registers,
+ * units of 16 bytes, and the ordered sum of the parts that blocks leave in the workspace.
  *
- * Kernels are static, templates too: the files use the same names for the same things, and the linker would
- * take one template for the other.
- *
- * An op has a fast kernel where all rows are of one dtype and can be walked by Pack, and one plain kernel
- * over Views for every other mixture the contract allows. */
+ * An op has a fast kernel for rows of one dtype that can be walked by Pack, and a plain kernel over RowViews
+ * for every other mixture that its contract allows. */
 #ifndef OPS_CUDA_ROWS_CUH
 #define OPS_CUDA_ROWS_CUH
 
 #include "ops/cuda/cuda.cuh"
 
-/* Sums over rows are split among this many blocks for each that a multiprocessor holds. It is a number of the
- * code, not of the card: the order of sums, and with it every bit, depends on shapes only. */
+/* Sums over rows are split among this many blocks for each that a multiprocessor holds. It is a constant, not
+ * the GPU's number of multiprocessors: the order of sums depends on shapes only. */
 enum { SPLIT = 132 };
 
-/* Rows of a tensor of rank 1 to 3, f32 or bf16; an absent one has no p. */
-typedef struct View { char *p; int64_t s0, s1, n1; bool f32; } View;
+/* Rows of a tensor of rank 1 to 3, f32 or bf16; p is NULL for an absent tensor. */
+typedef struct RowView { char *p; int64_t s0, s1, n1; bool f32; } RowView;
 
-static inline View view_of(Tensor t)
+static inline RowView view_of(Tensor t)
 {
-    View v = { (char *)t.data, 0, 0, 1, t.dtype == F32 };
+    RowView v = { (char *)t.data, 0, 0, 1, t.dtype == F32 };
     if (t.rank >= 2) v.s0 = t.s[0];
     if (t.rank == 3) v.s1 = t.s[1], v.n1 = t.n[1];
     return v;
@@ -38,20 +35,20 @@ void parts_add(Backend *be, const char *op, Tensor dst, const float *part, int64
 
 #ifdef __CUDACC__
 
-__device__ inline int64_t view_row(View v, int64_t row)               /* in elements */
+__device__ inline int64_t view_row(RowView v, int64_t row)               /* in elements */
 {
     return v.n1 == 1 ? row * v.s0 : row / v.n1 * v.s0 + row % v.n1 * v.s1;
 }
-__device__ inline float view_get(View v, int64_t at)
+__device__ inline float view_get(RowView v, int64_t at)
 {
     return v.f32 ? ((const float *)v.p)[at] : to_f32(((const bf16 *)v.p)[at]);
 }
-__device__ inline void view_put(View v, int64_t at, float x)
+__device__ inline void view_put(RowView v, int64_t at, float x)
 {
     if (v.f32) ((float *)v.p)[at] = x;
     else       ((bf16 *)v.p)[at] = from_f32<bf16>(x);
 }
-template <class T> __device__ inline T *row_of(View v, int64_t row) { return (T *)v.p + view_row(v, row); }
+template <class T> __device__ inline T *row_of(RowView v, int64_t row) { return (T *)v.p + view_row(v, row); }
 
 /* n / d for n below `all`: most counts fit 32 bits, where division is cheap. */
 __device__ inline int64_t divide(int64_t n, int64_t d, int64_t all)
@@ -59,7 +56,7 @@ __device__ inline int64_t divide(int64_t n, int64_t d, int64_t all)
     return all <= UINT32_MAX ? (int64_t)((uint32_t)n / (uint32_t)d) : n / d;
 }
 
-/* Two sums over a block at the price of one; `part` is 64 floats of shared memory. */
+/* Two sums over a block with the barriers of one; `part` is 64 floats of shared memory. */
 __device__ inline float2 block_sum2(float x, float y, float *part)
 {
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
@@ -73,7 +70,7 @@ __device__ inline float2 block_sum2(float x, float y, float *part)
 
 template <class T> __device__ inline float rounded(float x) { return to_f32(from_f32<T>(x)); }
 
-/* A Pack of rounded floats, two at a time where the card can. */
+/* A Pack of rounded floats. */
 template <class T> __device__ inline Pack<T> pack_of(const float *x);
 template <> __device__ inline Pack<float> pack_of<float>(const float *x)
 {
@@ -120,7 +117,8 @@ template <class A, class B> struct Wide {
     static constexpr int U = sizeof(A) == 2 || sizeof(B) == 2 ? 8 : 4;
 };
 
-/* Who holds a row: a warp, or the whole block. Pack k of a thread is pack first + k * step of the row. */
+/* The threads that hold a row: a warp, or the whole block. Pack k of a thread is pack first + k * step of the
+ * row. */
 template <bool BLOCK> struct Team {
     int     first, step;
     int64_t row;
@@ -135,12 +133,12 @@ template <bool BLOCK> struct Team {
 
 #endif
 
-/* How rows of `packs` Packs lie on the card when they are held in registers; fits: they can be. */
-typedef struct Layout { bool fits, block; int threads, each; int64_t blocks; } Layout;
+/* Launch configuration for rows of `packs` Packs held in registers; fits: false if they are too long. */
+typedef struct RowLayout { bool fits, block; int threads, each; int64_t blocks; } RowLayout;
 
-static inline Layout layout_of(int64_t rows, int64_t packs)
+static inline RowLayout layout_of(int64_t rows, int64_t packs)
 {
-    Layout l = { true, packs > 256, 128, 0, 0 };
+    RowLayout l = { true, packs > 256, 128, 0, 0 };
     while (l.block && packs > 8 * l.threads && l.threads < 256) l.threads *= 2;
     l.fits   = packs <= 8 * 256;
     l.each   = (int)ceil_div(packs, l.block ? l.threads : 32);
@@ -159,36 +157,18 @@ static inline Layout layout_of(int64_t rows, int64_t packs)
         else                  { constexpr int N = 8; __VA_ARGS__; }    \
     } while (0)
 
-/* Backward holds a row in a block and keeps the sums over its rows in registers: one Pack a thread and the
- * next row on its way, or two Packs and no more. As many blocks as the card holds at once walk all rows: by
- * the registers they use, 800 threads, or 576. */
-typedef struct Walk { bool fits; int threads, each; int64_t blocks; } Walk;
+/* Launch configuration of a backward that holds a row in a block and its sums over rows in registers: one
+ * Pack a thread with the next row in flight, or two Packs. As many blocks as fit on the GPU at once walk all
+ * rows: by their registers, 800 threads a multiprocessor, or 576. */
+typedef struct RowWalk { bool fits; int threads, each; int64_t blocks; } RowWalk;
 
-static inline Walk walk_of(int64_t rows, int64_t packs)
+static inline RowWalk walk_of(int64_t rows, int64_t packs)
 {
-    Walk w = { packs <= 2 * 512, 256, packs <= 256 ? 1 : 2, 0 };
+    RowWalk w = { packs <= 2 * 512, 256, packs <= 256 ? 1 : 2, 0 };
     if (w.fits) w.threads = (int)ceil_div(ceil_div(packs, w.each), 32) * 32;
     int64_t held = (w.each == 1 ? 800 : 576) / w.threads;
     w.blocks = min_i64(rows, SPLIT * (held > 0 ? held : 1));
     return w;
-}
-
-/* What a thread of a block holds of one row in the backward of a norm, and the loads that bring it. */
-template <class T, int N> struct GradRow { Pack<T> dy[N], x[N], dres[N]; };
-
-template <class T, int N>
-__device__ inline void grad_row_bring(GradRow<T, N> &row, View dys, View xs, View dress, int64_t t, int packs)
-{
-    constexpr int E = Pack<T>::N;
-    const T      *dy = row_of<T>(dys, t), *x = row_of<T>(xs, t), *dres = row_of<T>(dress, t);
-#pragma unroll
-    for (int k = 0; k < N; k++) {
-        int p = threadIdx.x + k * blockDim.x;
-        if (p >= packs) continue;
-        row.dy[k] = pack_stream(dy + p * E);
-        row.x[k]  = pack_stream(x + p * E);
-        if (dress.p) row.dres[k] = pack_stream(dres + p * E);
-    }
 }
 
 #endif

@@ -1,5 +1,5 @@
-/* ops/cuda/runs.cuh -- N neighbours of one row, held as they lie in memory: for rows of two dtypes walked in step,
- * and for rows that start anywhere (N = 1). A bf16 costs half a register until it is looked at. */
+/* ops/cuda/runs.cuh -- N neighbouring elements of one row in their memory format: for rows of two dtypes
+ * walked together, and for unaligned rows (N = 1). A bf16 takes half a register until it is converted. */
 #ifndef OPS_CUDA_RUNS_CUH
 #define OPS_CUDA_RUNS_CUH
 

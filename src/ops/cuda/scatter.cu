@@ -3,12 +3,14 @@
  * First the items are sorted by key: digits of 9 bits from the lowest, each pass counts the digits of every
  * tile, sums the counts and places the items; it is stable, so items of one key stay in order. Then the
  * sorted list is cut into windows of equal length. A block adds up the items of a window; a key that lies in
- * one window alone goes straight to the table, a run that crosses borders leaves a part in each window, at
- * most two of them: [0] for the run that came in from the left, [1] for one that starts here and goes on.
- * Last, the window where such a run starts adds its parts in order. So a key that every second item has is
- * still summed by many blocks. */
+ * one window alone goes straight to the table, a run that crosses a border writes a part for each window, at
+ * most two a window: [0] for the run that continues from the left, [1] for a run that starts here and
+ * continues. Last, the window where such a run starts adds its parts in order. So a key that half of the
+ * items have is still summed by many blocks. */
 #include "ops/cuda/scatter.cuh"
 #include "ops/cuda/rows.cuh"
+
+namespace {
 
 enum { BITS = 9, DIGITS = 1 << BITS, TILE = 1024, WARPS = TILE / 32, LONGEST = 256, EACH = 16 };
 
@@ -119,7 +121,7 @@ typedef struct Sum {
     const uint32_t *key, *item;
     const float    *weight;
     float          *table, *part;
-    View            dy;
+    RowView            dy;
     int64_t         table_stride, items, keys, width, window;
     uint32_t        per;
     int64_t         chunks;                   /* blocks side by side for one window */
@@ -144,7 +146,7 @@ template <int E> __device__ inline void columns_add(float *p, const float *x)
     columns_store<E>(p, y);
 }
 
-/* What a block knows of its window: key, row of dy and weight of the sorted items that have a row in the
+/* A block's copy of its window: key, row of dy and weight of the sorted items that have a row in the
  * table, and the keys at either side. */
 struct Window {
     uint32_t key[LONGEST], row[LONGEST];
@@ -167,7 +169,7 @@ __device__ static inline void window_read(Window &w, const Sum &a, int64_t from)
             w.key[i] = a.key[from + i], w.row[i] = item / a.per;
             w.weight[i] = a.weight ? a.weight[item] : 1.0f;
         }
-        n += __syncthreads_count(real);                 /* they come first: keys are sorted */
+        n += __syncthreads_count(real);                 /* items with a row come first: keys are sorted */
     }
     if (!threadIdx.x) {
         w.n      = n;
@@ -187,7 +189,7 @@ __device__ inline void run_leave(const Window &w, const Sum &a, int64_t at, uint
     else           columns_add<E>(a.table + (int64_t)key * a.table_stride + col, sum);
 }
 
-/* Four rows are on their way at a time, whatever keys they have. */
+/* Four rows are in flight at a time, whatever their keys. */
 template <class T, int E> static __global__ void __launch_bounds__(256) sum_windows(Sum a)
 {
     constexpr int     AHEAD = 4;
@@ -254,6 +256,8 @@ static size_t take(size_t *used, int64_t elements)
     size_t at = *used;
     *used += ((size_t)elements * 4 + 255) / 256 * 256;
     return at;
+}
+
 }
 
 Scatter scatter_open(Backend *be, int64_t items, int64_t keys, int64_t width, bool weighted)

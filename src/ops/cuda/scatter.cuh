@@ -1,4 +1,5 @@
-/* ops/cuda/scatter.cuh -- rows added to rows of a table by key, in an order that never changes: see scatter.cu.
+/* ops/cuda/scatter.cuh -- rows added to rows of a table by key, in an order that never changes: see
+ * scatter.cu.
  *
  *   Scatter s = scatter_open(be, items, keys, width, weighted);
  *   ... a kernel of the caller writes s.key[0][i], keys for "no row", and s.weight[i] ...

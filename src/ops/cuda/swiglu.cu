@@ -1,15 +1,17 @@
-/* ops/cuda/swiglu.cu -- kernels of swiglu.c: a warp takes one row, so that the row's gate is read once and its
- * dgate is a sum inside the warp.
+/* ops/cuda/swiglu.cu -- kernels of swiglu.c: a warp takes one row, so that the row's gate is read once and
+ * its dgate is a sum inside the warp.
  *
  * A lane holds up to N Packs of g, u (and dh) at a time and has read them all before it writes, since dgu may
- * lie over gu, or its first half over dh. Rows past the used ones are computed like the others: whatever they
- * hold stays in them. */
+ * lie over gu, or its first half over dh. Padding rows are computed like the others and do not affect
+ * them. */
 #include "ops/cuda/rows.cuh"
 #include "ops/cuda/swiglu.cuh"
 
+namespace {
+
 enum { WARPS = 8 };
 
-typedef struct Forward { View h, gu; const float *gate; int64_t gate_stride, R, F; } Forward;
+typedef struct Forward { RowView h, gu; const float *gate; int64_t gate_stride, R, F; } Forward;
 
 template <class T, int N> static __global__ void __launch_bounds__(32 * WARPS, 3) forward_packs(Forward a)
 {
@@ -54,6 +56,8 @@ static __global__ void __launch_bounds__(32 * WARPS) forward_any(Forward a)
     }
 }
 
+}
+
 /* Packs a lane holds at once, 1 to 3: 768 bf16 are 3. */
 #define BY_HELD(packs, N, ...)                                          \
     do {                                                                \
@@ -77,8 +81,10 @@ extern "C" void cuda_swiglu_fwd(Backend *be, Tensor h, Tensor gu, Tensor gate)
         LAUNCH(be, "swiglu_fwd", forward_any, blocks, 32 * WARPS, 0, a);
 }
 
+namespace {
+
 typedef struct Backward {
-    View         dgu, dh, gu;
+    RowView         dgu, dh, gu;
     float       *dgate;
     const float *gate;
     int64_t      dgate_stride, gate_stride, R, F;
@@ -133,6 +139,8 @@ static __global__ void __launch_bounds__(32 * WARPS) backward_any(Backward a)
     }
     sum = warp_sum(sum);
     if (a.dgate && !(threadIdx.x & 31)) a.dgate[r * a.dgate_stride] = sum;
+}
+
 }
 
 extern "C" void cuda_swiglu_bwd(Backend *be, Tensor dgu, Tensor dgate, Tensor dh, Tensor gu, Tensor gate)

@@ -1,5 +1,5 @@
-/* ops/cuda/swiglu.cuh -- one element of swiglu.c, for the kernels that compute it: alone (swiglu.cu) or at the end
- * of a product (grouped_fused.cu). */
+/* ops/cuda/swiglu.cuh -- one element of swiglu.c, for the kernels that compute it: alone (swiglu.cu) or at
+ * the end of a product (grouped_fused.cu). */
 #ifndef OPS_CUDA_SWIGLU_CUH
 #define OPS_CUDA_SWIGLU_CUH
 
