@@ -1,6 +1,6 @@
 /* tests/commlab.h -- several ranks in a test: threads of this process, or, under mpirun, the processes it
- * started. Values are a pure function of (rank, salt, place), so that each rank can tell by plain loops what
- * it should get. */
+ * started. Values are a pure function of (rank, salt, place), so that each rank can compute what it should
+ * get with plain loops. */
 #ifndef TESTS_COMMLAB_H
 #define TESTS_COMMLAB_H
 

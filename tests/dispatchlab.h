@@ -1,7 +1,7 @@
-/* tests/dispatchlab.h -- an expert layer on ranks that are threads, against experts that are all at hand.
+/* tests/dispatchlab.h -- an expert layer over ranks that are threads, against one rank that has all experts.
  *
- * The reference runs every rank's tokens through a whole expert layer on one rank and adds up the gradients;
- * what each rank then says of its rows and its slice of the weights is held to it. */
+ * The reference runs every rank's tokens through an expert layer on one rank and adds up the gradients; the
+ * rows of each rank and its part of the weight gradients are compared with it. */
 #ifndef TESTS_DISPATCHLAB_H
 #define TESTS_DISPATCHLAB_H
 
@@ -32,7 +32,7 @@ typedef struct Case {
     DType       dtype;
 } Case;
 
-/* All that a rank saw, on the host. */
+/* The results of a rank, on the host. */
 typedef struct Result {
     float    y[MAX_T * D], dx[MAX_T * D], echo[MAX_T * D];
     float    rows[MAX_RANKS * MAX_T * MAX_K * D];
@@ -201,7 +201,10 @@ static void layer_run(Layer *l)
 
 /* ---- ranks ---- */
 
-static MeshLayout layout_of(const Case *k) { return (MeshLayout){ .ep = k->ep, .etp = k->etp, .domain = k->domain }; }
+static MeshLayout layout_of(const Case *k)
+{
+    return (MeshLayout){ .ep = k->ep, .etp = k->etp, .domain = k->domain };
+}
 
 static DispatchConf conf_of(const Case *k)
 {
@@ -223,7 +226,7 @@ static Status rank_open(Layer *l, Mesh *mesh, Dispatcher *d, const Case *k, Comm
     return OK;
 }
 
-/* The way there and back with experts that hand every row back as it is. */
+/* Dispatch and combine with experts that return every row unchanged. */
 static void echo(Layer *l, Result *o)
 {
     const DispatchOps *by = l->env.dispatcher->ops;
@@ -299,7 +302,7 @@ static Result *run(Case k)
 /* Every rank's tokens through all experts on one rank. */
 static Result *reference(Case k)
 {
-    Result *out = calloc((size_t)k.world + 1, sizeof *out);         /* the last holds the sums of gradients */
+    Result *out = calloc((size_t)k.world + 1, sizeof *out);         /* the last has the summed gradients */
     Layer   l;
     EXPECT_OK(layer_open(&l, &k, "cpu", E, F));
     weights(&l, &k, 0, E, 0, F);
@@ -373,7 +376,7 @@ static bool all_well(const Case *k, const Result *o)
 static void compare(const Case *k, const Result *o, const Result *want, double tol)
 {
     static Result sum;
-    bool few = k->pad;                             /* so few rows that the CPU has another product for them */
+    bool few = k->pad;                             /* so few rows that the CPU takes another kernel */
     for (int r = 0; r < k->world; r++) few |= o[r].R <= 64;
     for (int r = 0; r < k->world; r++) {
         int64_t n = o[r].T * D;
@@ -422,7 +425,7 @@ static Case base(int i)
     return (Case){ .name = dispatcher_rows[i].name, .world = 4, .ep = 4, .etp = 1, .K = 4, .dtype = F32 };
 }
 
-/* A plan: one rank of a fake world on the machine with nothing behind it. */
+/* A plan: one rank of a fake world on the meta backend. */
 static inline void plan(const Case *k, int rank, size_t *act, size_t *scratch, Ledger *ledger)
 {
     Comm    *world;

@@ -1,6 +1,6 @@
-/* tests/layoutlab.h -- layouts of ranks drawn at random from all that the rules allow, a small model and data for
- * them, and the ranks themselves: threads of this process, or the processes that mpirun started. The seed is
- * printed; TREB_SEED asks for one. */
+/* tests/layoutlab.h -- layouts of ranks drawn at random from all that the rules allow, a small model and data
+ * for them, and the ranks themselves: threads of this process, or the processes that mpirun started. The seed
+ * is printed; TREB_SEED asks for one. */
 #ifndef TESTS_LAYOUTLAB_H
 #define TESTS_LAYOUTLAB_H
 
@@ -38,7 +38,7 @@ typedef struct Case {
     OptimStore store;
     Mode       mode;                     /* beside what the rule says */
     AuxForm    aux;
-    double     rank_capacity;            /* as little as may be: expert layers are done in slices; 0: by default */
+    double     rank_capacity;       /* as little as may be: expert layers are done in slices; 0: by default */
     int        steps;
     uint64_t   weights;                  /* seed */
     const LoraConf *lora;             /* NULL: all is trained */
@@ -48,7 +48,7 @@ typedef struct Case {
 static Case the_case;                                      /* of all ranks: read alone while they run */
 static struct { pthread_mutex_t lock; bool any; char text[400]; } trouble = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-/* The first that a rank finds wrong; what follows is of the same cause. */
+/* The first difference that a rank finds; later ones have the same cause. */
 static inline void note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 static inline void note(const char *fmt, ...)
 {
@@ -195,7 +195,7 @@ static inline void open_rank(Engine *e, Peer *p, Mesh *place)
     engine_publish_weights(e);
 }
 
-/* The whole case on one rank, by which the others are measured. */
+/* The case on one rank, which the others are compared with. */
 static inline void open_alone(Engine *e, const Case *c, EngineConf conf)
 {
     StreamShape ss = shape_stream(&c->shape);
@@ -242,7 +242,7 @@ static inline const char *case_text(const Case *c)
     return t;
 }
 
-static inline int64_t pick(uint64_t seed, uint64_t n, int64_t most)             /* a power of two up to most */
+static inline int64_t pick(uint64_t seed, uint64_t n, int64_t most)            /* a power of two up to most */
 {
     int64_t k = 0;
     while ((2LL << k) <= most) k++;
@@ -264,7 +264,7 @@ static double least_capacity(const RuleInput *r)
     return fmax(1, (double)(r->ep * r->etp) / share);
 }
 
-/* Draws until the rules agree. */
+/* Draws layouts until one is legal. */
 static inline void draw_case(Case *c, uint64_t seed, int world, int steps)
 {
     static const char *const kinds[] = { "p2p", "a2a", "all_gather", "a2a+p2p" };
@@ -310,7 +310,7 @@ static inline void draw_case(Case *c, uint64_t seed, int world, int steps)
 /* Numbers of a layout by " key=value". */
 static inline void case_words(RuleInput *r, const char *text)
 {
-    struct { const char *key; int64_t *value; } row[] = {
+    struct { const char *key; long long *value; } row[] = {
         { "world=", &r->world }, { "etp=", &r->etp }, { "tp=", &r->tp }, { "cp=", &r->cp }, { "vpp=", &r->vpp },
         { "pp=", &r->pp }, { "ep=", &r->ep }, { "zero=", &r->zero }, { "replicas=", &r->replicas },
     };
@@ -322,7 +322,8 @@ static inline void case_words(RuleInput *r, const char *text)
     }
 }
 
-/* TREB_CASE=" tp=2 zero=3": a drawn case with some of its numbers changed, to find out what a failure is of. */
+/* TREB_CASE=" tp=2 zero=3": a drawn case with some of its numbers changed, to find out what a failure is
+ * of. */
 static inline void change_case(Case *c)
 {
     const char *text = getenv("TREB_CASE");
@@ -357,7 +358,7 @@ static inline void processes_open(void)
     comm_bind(commlab_.mpi, &commlab_.be);
 }
 
-/* Rank 0 speaks for all. */
+/* Rank 0 prints for all. */
 static inline int processes_close(void)
 {
     int64_t failed = lab_.failed;

@@ -73,7 +73,7 @@ check "rank 1 leaves a run that goes on: the others exit with 6, not $(codes 0 2
 check "and they print why" says 'rank [0-9] exits: waits .* but rank 1 has left the run'
 
 ends stall 30
-check "a rank that stalls is named" says '^stuck: rank 1 (.*) works for .* after all_reduce .* of world'
+check "a rank that stalls is named" says '^stuck: rank 1 (.*) computes for .* after all_reduce .* of world'
 check "and so is the call that the others wait in" says '^stuck: rank 2 (.*) waits .* in all_reduce [0-9]* of world (.* bytes, layer [0-4])'
 check "then the run goes on to its end" [ "$(codes 0 1 2 3)" = "0 0 0 0 " ]
 report

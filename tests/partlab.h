@@ -1,5 +1,5 @@
 /* tests/partlab.h -- the ranks of a layout, one after the other in one process and without any Comm: each has
- * its part of a small model, bound to memory of its own, with the optimizer's slices of ZeRO where asked. */
+ * its part of a small model, bound to memory of its own, with the optimizer's ZeRO slices if asked. */
 #ifndef TESTS_PARTLAB_H
 #define TESTS_PARTLAB_H
 
@@ -80,7 +80,7 @@ static inline void part_bind(RankPart *r, DType d, Slicing s)
     }
 }
 
-/* Layers in equal chunks over pp x vpp: chunk c of stage s is piece c pp + s. */
+/* Layers in equal chunks over pp x vpp: chunk c of stage s is number c pp + s. */
 static inline void part_chunks(RankPart *r, int64_t L)
 {
     int pp = r->mesh.layout.pp, vpp = r->mesh.layout.vpp, n = pp * vpp;
@@ -103,8 +103,8 @@ static inline void part_open_adapted(RankPart *r, const ModelShape *s, const boo
     part_bind(r, d, slicing);
 }
 
-static inline void part_open(RankPart *r, const ModelShape *s, const bool *frozen, const MeshLayout *l, int rank,
-                             int world, DType d, Slicing slicing)
+static inline void part_open(RankPart *r, const ModelShape *s, const bool *frozen, const MeshLayout *l,
+                             int rank, int world, DType d, Slicing slicing)
 {
     part_open_adapted(r, s, frozen, NULL, l, rank, world, d, slicing);
 }

@@ -1,7 +1,7 @@
-/* Calls between ranks against plain loops: over threads here, over MPI when mpirun starts this program (see
- * tests/mpi.sh). Words after its name: `staged` plays a device whose memory MPI cannot read; `loop` talks
- * until it is stopped, which is what kills are tried on; `abort`, `leave` and `stall` are ways to end;
- * `kinds` prints which transports there are. */
+/* Calls between ranks against plain loops: over threads, or over MPI when mpirun starts this program (see
+ * tests/mpi.sh). Arguments: `staged` imitates a device whose memory MPI cannot read; `loop` makes calls until
+ * it is stopped, for tests that kill a rank; `abort`, `leave` and `stall` are ways to fail; `kinds` prints
+ * the transports of the build. */
 #include "commlab.h"
 #include "comm/transport.h"
 
@@ -31,7 +31,8 @@ static void reduce_rank(Peer *p)
 }
 static void all_reduce_is_the_sum_in_order(void) { on_some_ranks(reduce_rank); }
 
-/* Begun while preparing and joined after it: nothing may arrive. Only rank 0 calls, so whoever talked would hang. */
+/* A call started while preparing sends nothing. Only rank 0 makes it, so a rank that did communicate would
+ * hang. */
 static void quiet_rank(Peer *p)
 {
     Tensor t = fresh(F32, 9, 1), all = fresh(F32, 9 * p->world->size, 1);
@@ -40,7 +41,8 @@ static void quiet_rank(Peer *p)
         for (int i = 0; i < 9; i++) x[i] = 1;
         for (int i = 0; i < 9 * p->world->size; i++) y[i] = 2;
         p->be.preparing = true;
-        Ticket sum = comm_all_reduce_start(p->world, t, RED_SUM), gather = comm_all_gather_start(p->world, all, t);
+        Ticket sum = comm_all_reduce_start(p->world, t, RED_SUM);
+        Ticket gather = comm_all_gather_start(p->world, all, t);
         p->be.preparing = false;
         comm_join(gather), comm_join(sum);
         EXPECT(x[8] == 1 && (p->world->size == 1 || y[0] == 2), "%g %g", (double)x[8], (double)y[0]);
@@ -140,7 +142,7 @@ static void exchange_rank(Peer *p)
         Trade t;
         RowRanges give, get = trade_make(&t, &give, p->world, moves[salt % MOVES], salt);
         Ticket k = comm_all_to_all_start(p->world, t.out, get, t.in, give);
-        memset(t.at, 0xff, sizeof t.at);                   /* the arrays are the caller's again */
+        memset(t.at, 0xff, sizeof t.at);                   /* the caller may reuse the arrays */
         comm_join(k);
         trade_check(&t);
     }
@@ -200,7 +202,8 @@ static void overlap_rank(Peer *p)
 }
 static void joins_come_in_any_order(void) { on_some_ranks(overlap_rank); }
 
-/* Tickets are out while inter_node more calls pass than may be out at a time, and than a transport has numbers for. */
+/* Tickets stay pending while more calls are made than may be pending at a time, and than a transport has
+ * tags. */
 static void held_rank(Peer *p)
 {
     enum { HELD = 4, CALLS = 5000, ROWS = 20000 };
@@ -230,11 +233,11 @@ static void held_rank(Peer *p)
         trade_check(&t[i]);
         free(want.data), free(sum[i].data);
     }
-    EXPECT(!c->out && !p->be.sticky, "%s", status_text());
+    EXPECT(!c->pending && !p->be.sticky, "%s", status_text());
 }
 static void tickets_outlast_other_calls(void) { on_ranks(3, 0, held_rank); }
 
-/* The first member waits for nobody but in the sums it holds: what it sends meanwhile is none of theirs. */
+/* The first member holds pending sums; messages that it sends meanwhile must not be taken for theirs. */
 static void ahead_rank(Peer *p)
 {
     enum { CALLS = 5000, ROWS = 64 };
@@ -296,7 +299,7 @@ static void groups_rank(Peer *p)
 }
 static void groups_are_lists_of_ranks(void) { on_some_ranks(groups_rank); }
 
-/* More than a round of staging holds. */
+/* More bytes than a round of staging holds. */
 static void large_rank(Peer *p)
 {
     int64_t part = 2000003 / p->size * 4;
@@ -340,7 +343,7 @@ static void agree_rank(Peer *p)
 }
 static void agree_tells_all(void) { on_some_ranks(agree_rank); }
 
-/* ---- failures: over threads a rank outlives them ---- */
+/* ---- failures: over threads a rank survives them ---- */
 
 static void abort_rank(Peer *p)
 {
@@ -353,7 +356,7 @@ static void abort_rank(Peer *p)
         Ticket b = p->rank == 0 ? comm_recv_start(p->world, u, 1) : (Ticket){ 0 };
         comm_join(a);
         EXPECT(p->be.sticky == E_COMM, "sticky %d", p->be.sticky);
-        EXPECT(strstr(status_text(), "rank 1 has given up: its disk is full"), "%s", status_text());
+        EXPECT(strstr(status_text(), "rank 1 aborted: its disk is full"), "%s", status_text());
         comm_join(b);
         double x = 3;
         comm_host_sum(p->world, &x, 1);
@@ -444,7 +447,7 @@ static void thousands_of_small_calls(void) { on_ranks(4, 0, random_rank); }
 static void many_rank(Peer *p) { overlap_rank(p), exchange_rank(p), letters_rank(p), host_rank(p); }
 static void more_ranks_than_cores(void) { on_ranks(24, 0, many_rank); }
 
-/* ---- the account ---- */
+/* ---- the ledger ---- */
 
 static LedgerComm account_[16];
 
@@ -532,7 +535,7 @@ static void kinds_that_are_not_there(void)
     comm_close(NULL);
 }
 
-/* The line is these words around some number of seconds: how many is the machine's business. */
+/* The line is `before`, any number of seconds, `after`. */
 static bool line_says(const char *line, const char *before, const char *after)
 {
     size_t n = strlen(before);
@@ -554,11 +557,12 @@ static void trace_tells_what_is_waited_for(void)
     EXPECT(line_says(line, "waits ", " s in all_reduce 1742 of tp (4096 bytes, layer 7)"), "%s", line);
     trace_end(&t, a, 0.5);
     trace_describe(&t, line, sizeof line);
-    EXPECT(line_says(line, "works for ", " s after all_reduce 1742 of tp (4096 bytes, layer 7)"), "%s", line);
+    EXPECT(line_says(line, "computes for ", " s after all_reduce 1742 of tp (4096 bytes, layer 7)"), "%s",
+           line);
     trace_wait(&t, a);
     for (int i = 0; i < 100; i++) trace_begin(&t, "send", "pp", i, 1);
     trace_describe(&t, line, sizeof line);
-    EXPECT(!strcmp(line, "waits in a call long begun"), "%s", line);
+    EXPECT(!strcmp(line, "waits in a call started long ago"), "%s", line);
     EXPECT(t.waited == 0.5, "waited");
     trace_close(&t);
 }
@@ -569,7 +573,7 @@ static void on_signal(int n) { }
 
 static void say_line(void *self, const char *line) { fprintf(stderr, "stuck: %s\n", line); }
 
-/* A run that goes on and on, until rank 1 gives up, leaves, or sleeps so long that it is asked for. */
+/* A run of endless calls, until rank 1 aborts, leaves, or sleeps long enough to be reported. */
 static int loop(Comm *c, const char *how)
 {
     double x[64] = { 0 }, began = clock_now();
@@ -607,7 +611,7 @@ static void mpi_begin(bool staged, double timeout)
     comm_bind(commlab_.mpi, &commlab_.be);
 }
 
-/* Rank 0 speaks for all. */
+/* Rank 0 prints for all. */
 static int mpi_end(void)
 {
     int64_t failed = lab_.failed, bad[2] = { lab_.failed, 1 };

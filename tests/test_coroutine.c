@@ -1,4 +1,5 @@
-/* tests/test_coroutine.c -- two runs on one thread: whose turn it is, which stack they are on, how they end. */
+/* tests/test_coroutine.c -- two functions on one thread: the order of their turns, their stacks, how they
+ * return. */
 #include "lab.h"
 #include "parallel/coroutine.h"
 
@@ -8,7 +9,7 @@ typedef struct Run { char name; int yields; } Run;
 
 static void say(char c) { now.said[now.at++] = c; }
 
-/* "a0 a1 …": a letter and a number each time it goes on. */
+/* Writes "a0 a1 …": its letter and a number at each turn. */
 static void talk(void *arg)
 {
     const Run *r = arg;
@@ -37,12 +38,12 @@ static void in_turns(void)
         expect_turns(3, 1, "a0b0a1b1a2a3");
         expect_turns(0, 0, "a0b0");
     }
-    coroutine_yield(&now.w);                                     /* nobody else is there */
+    coroutine_yield(&now.w);                                     /* there is no other function */
     coroutine_close(&now.w);
     coroutine_close(&now.w);
 }
 
-/* What a run keeps on its stack is its own over every yield, however deep it stands. */
+/* Locals of a function keep their values over every yield, at any depth of calls. */
 static double dig(int depth, int yields, double x)
 {
     volatile double mine[64];

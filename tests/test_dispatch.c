@@ -1,4 +1,4 @@
-/* tests/test_dispatch.c -- tokens to experts of other ranks and back: roads, rows, bytes, plans. */
+/* tests/test_dispatch.c -- dispatch and combine over ranks: every dispatcher, rows, bytes, plans. */
 #include "dispatchlab.h"
 
 static void agrees_with_one_rank(void)
@@ -10,7 +10,7 @@ static void agrees_with_one_rank(void)
         { 4, 1, 4, 2, 0 },
     };
     for (size_t j = 0; j < sizeof at / sizeof *at; j++)
-        for (int i = 0; i < 3; i++) {
+        for (int i = 0; i < DISPATCHER_COUNT; i++) {
             Case k = base(i);
             k.world = at[j].world, k.ep = at[j].ep, k.etp = at[j].etp;
             k.per_node = at[j].per_node, k.domain = at[j].domain;
@@ -20,7 +20,7 @@ static void agrees_with_one_rank(void)
 
 static void skewed_routing(void)
 {
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < DISPATCHER_COUNT; i++)
         for (int j = 0; j < 8; j++) {
             Case k = base(i);
             k.skew = j % 4 < 2 ? ONE : NONE, k.uneven = j & 1, k.per_node = j & 4 ? 2 : 0;
@@ -33,7 +33,7 @@ static void skewed_routing(void)
 /* A rank with no tokens, on every layout of two levels. */
 static void uneven_ranks(void)
 {
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < DISPATCHER_COUNT; i++)
         for (int j = 0; j < 4; j++) {
             Case k = base(i);
             k.world = 8, k.ep = j & 1 ? 4 : 8, k.etp = j & 1 ? 2 : 1, k.per_node = j & 2 ? 4 : 2,
@@ -45,7 +45,7 @@ static void uneven_ranks(void)
 
 static void capacity_drops(void)
 {
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < DISPATCHER_COUNT; i++)
         for (int j = 0; j < 8; j++) {
             Case k = base(i);
             k.capacity = j & 1 ? 1.0 : 0.4, k.pad = j & 2 && i != 1, k.skew = j & 4 ? ONE : NATURAL;
@@ -56,7 +56,7 @@ static void capacity_drops(void)
 
 static void a_replay_changes_nothing(void)
 {
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < DISPATCHER_COUNT; i++) {
         Case k = base(i), again;
         k.per_node = 2, again = k, again.drop = true;
         Result *a = run(k), *b = run(again);
@@ -76,7 +76,7 @@ static void a_replay_changes_nothing(void)
 
 static void same_bits_every_time(void)
 {
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < DISPATCHER_COUNT; i++)
         for (int j = 0; j < 2; j++) {
             Case k = base(i);
             k.world = 8, k.ep = 4, k.etp = 2, k.per_node = 4, k.dtype = j ? BF16 : F32;
@@ -91,35 +91,35 @@ static void same_bits_every_time(void)
         }
 }
 
-/* Whatever the road, the experts see the same rows in the same order. */
+/* With every dispatcher the experts get the same rows in the same order. */
 static void same_rows_on_every_road(void)
 {
     for (int j = 0; j < 3; j++) {
-        Result *o[3];
-        Case k[3];
-        for (int i = 0; i < 3; i++) {
+        Result *o[DISPATCHER_COUNT];
+        Case k[DISPATCHER_COUNT];
+        for (int i = 0; i < DISPATCHER_COUNT; i++) {
             k[i] = base(i), k[i].world = k[i].ep = 8, k[i].per_node = 4, k[i].uneven = j == 1, k[i].chunk = 4;
             k[i].dtype = j == 2 ? BF16 : F32;
             o[i] = run(k[i]);
         }
-        for (int i = 1; i < 3; i++)
+        for (int i = 1; i < DISPATCHER_COUNT; i++)
             for (int r = 0; r < k[i].world && all_well(&k[i], o[i]); r++)
                 EXPECT(o[i][r].R == o[0][r].R && !memcmp(o[i][r].rows, o[0][r].rows, sizeof o[0][r].rows),
                        "%s: rank %d", say(&k[i]), r);
-        for (int i = 0; i < 3; i++) free(o[i]);
+        for (int i = 0; i < DISPATCHER_COUNT; i++) free(o[i]);
     }
 }
 
 static void half_precision(void)
 {
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < DISPATCHER_COUNT; i++) {
         Case k = base(i);
         k.world = 8, k.ep = 4, k.etp = 2, k.per_node = 4, k.dtype = BF16;
         check(k, 3e-2);
     }
 }
 
-/* Tokens of `from` that want something on node g. */
+/* Tokens of `from` that have an expert on node g. */
 static int64_t wanted(const Case *k, const Result *from, int g)
 {
     int64_t n = 0;
@@ -133,11 +133,12 @@ static int64_t wanted(const Case *k, const Result *from, int g)
     return n;
 }
 
-/* Bytes over the slow link: each token once per domain that wants it, its tag beside it, and one row back. */
+/* Bytes between domains: each token once per domain that has an expert of it, with its tag, and one row
+ * back. */
 static void each_token_once_per_node(void)
 {
-    for (int i = 1; i < 3; i++)
-        for (int j = 0; j < 3; j++) {
+    for (int i = 0; i < DISPATCHER_COUNT; i++)
+        for (int j = 0; dispatcher_rows[i].two_level && j < 3; j++) {
             Case k = base(i);
             k.world = 16, k.per_node = j == 2 ? 2 : 4, k.ep = j ? 8 : 16, k.etp = j ? 2 : 1, k.K = MAX_K;
             Result *o = run(k);
@@ -158,7 +159,7 @@ static void each_token_once_per_node(void)
         }
 }
 
-/* Slots of `from` for the experts of member `to`. */
+/* Assignments of `from` to the experts of member `to`. */
 static int64_t slots(const Case *k, const Result *from, int to)
 {
     int64_t n = 0;
@@ -166,7 +167,7 @@ static int64_t slots(const Case *k, const Result *from, int to)
     return n;
 }
 
-/* alltoall: every slot to every slice of its expert, a gate beside it, a row back; and the counts. */
+/* alltoall: every assignment to every ETP part of its expert, with a gate, and a row back; and the counts. */
 static void each_slot_once(void)
 {
     for (int j = 0; j < 2; j++) {
@@ -174,7 +175,7 @@ static void each_slot_once(void)
         k.world = 8, k.per_node = 4, k.ep = j ? 4 : 8, k.etp = j ? 2 : 1;
         Result *o = run(k);
         for (int r = 0; r < k.world && all_well(&k, o); r++) {
-            int64_t want[2] = { 0 };                                         /* intra_node, inter_node */
+            int64_t want[2] = { 0 };                                         /* intra-node, inter-node */
             for (int i = 0; i < k.world; i++)
                 if (i != r)
                     want[i / k.per_node != r / k.per_node] +=
@@ -188,20 +189,20 @@ static void each_slot_once(void)
     }
 }
 
-/* Anything with anything; TREB_SEED repeats it. */
+/* Random cases; TREB_SEED repeats one. */
 static void random_cases(void)
 {
     const char *text = getenv("TREB_SEED");
     uint64_t seed = text ? strtoull(text, NULL, 10) : (uint64_t)time(NULL), at = 0;
     for (int i = 0; i < 16; i++) {
 #define DRAW(n) ((int)rng_below(seed, (uint64_t)i, at++, (uint64_t)(n)))
-        Case k = base(DRAW(3));
+        Case k = base(DRAW(DISPATCHER_COUNT));
         int  group = 2 << DRAW(3);
         k.etp = 1 << DRAW(2), k.ep = group / k.etp, k.world = group * (group < 8 && DRAW(2) ? 2 : 1);
         k.domain = DRAW(2) ? 1 << DRAW(group > 4 ? 3 : 2) : 0, k.per_node = DRAW(2) ? 1 << DRAW(4) : 0;
         k.K = 1 + DRAW(MAX_K), k.skew = (Skew)DRAW(HOT), k.uneven = DRAW(2), k.chunk = 2 + DRAW(MAX_T);
         k.capacity = DRAW(3) ? 0 : 0.3 + DRAW(4), k.drop = DRAW(2), k.dtype = DRAW(4) ? F32 : BF16;
-        k.pad = k.capacity > 0 && strcmp(k.name, "deepep") && !k.uneven && DRAW(2);
+        k.pad = k.capacity > 0 && dispatcher_rows[dispatcher_find(k.name)].pads && !k.uneven && DRAW(2);
 #undef DRAW
         check(k, k.dtype == F32 ? 4e-6 : 4e-2);
         if (lab_.bad) {
@@ -256,7 +257,7 @@ static void says_why_not(void)
 
 static void plans_are_kept_to_the_byte(void)
 {
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < DISPATCHER_COUNT; i++)
         for (int j = 0; j < 8; j++) {
             Case k = base(i);
             Ledger ledger;
@@ -273,7 +274,7 @@ static void plans_are_kept_to_the_byte(void)
                        "%s: rank %d: planned %zu + %zu, used %zu + %zu", say(&k), r, act, scratch, o[r].act,
                        o[r].scratch);
             }
-            double want = 18.0 * (double)(MAX_T * k.K) * D * F;         /* an even share of three products */
+            double want = 18.0 * (double)(MAX_T * k.K) * D * F;     /* three products of an even share */
             double got = ledger.op[OP_grouped_gemm].flops + ledger.op[OP_grouped_swiglu].flops +
                          ledger.op[OP_grouped_dswiglu].flops;
             EXPECT(k.pad || got == want, "%s: %g FLOPs planned, an even share is %g", say(&k), got, want);

@@ -27,7 +27,7 @@ static void run_one(Comm *world, Ending *e)
     Status st = trainer_open(&t, &(TrainerConf){ .recipe = &c, .least = LOG_ERROR, .world = world });
     if (!st && all.full) fill_disk(&t);
     e->status = st ? st : trainer_run(&t);
-    e->step = t.step, e->agreed = world && world->agreed;
+    e->step = t.step, e->agreed = world && world->failure_agreed;
     snprintf(e->words, sizeof e->words, "%s", status_text());
     trainer_close(&t), config_close(&c);
 }

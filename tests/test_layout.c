@@ -1,9 +1,9 @@
-/* tests/test_layout.c -- layers over stages: every way to cut, the strings and what is wrong with them. */
+/* tests/test_layout.c -- layers over stages: every way to specify it, the strings and their errors. */
 #include "base/rng.h"
 #include "lab.h"
 #include "parallel/pipe_layout.h"
 
-/* "E0-2|3-4|…": pieces in order. */
+/* "E0-2|3-4|…": chunks in order. */
 static const char *spelled(const PipeLayout *l)
 {
     static char text[4096];
@@ -48,7 +48,8 @@ static void counted(void)
                "E0-11|11-23|23-35|35-47|47-59|59-71|71-83|83-94L");
     expect_cut((PipeLayoutSpec){ 7, 2, 2, "", 0, 0, true, false }, "E0-1|1-3|3-5|5-7L");
     expect_cut((PipeLayoutSpec){ 3, 4, 1, "", 0, 0, false, true }, "E0-1|1-2|2-3|3-3L");
-    expect_broken((PipeLayoutSpec){ 8, 4, 1, "", 0, 0, true, false }, 25, "and the embedding as one do not");
+    expect_broken((PipeLayoutSpec){ 8, 4, 1, "", 0, 0, true, false }, 25,
+                  "and the embedding, which counts as one, are not");
 }
 
 static void ends(void)
@@ -60,13 +61,13 @@ static void ends(void)
     expect_cut((PipeLayoutSpec){ 40, 2, 1, "", 16, 24, 0, 0 }, "E0-16|16-40L");
     expect_broken((PipeLayoutSpec){ 10, 4, 1, "", 1, 4, 0, 0 }, 25, "leave 5 for 2 stages");
     expect_broken((PipeLayoutSpec){ 10, 2, 1, "", 5, 6, 0, 0 }, 25, "leave -1 for 0 stages");
-    expect_broken((PipeLayoutSpec){ 10, 4, 2, "", 1, 3, 0, 0 }, 25, "do not divide");
-    expect_broken((PipeLayoutSpec){ 10, 1, 1, "", 3, 0, 0, 0 }, 25, "do not divide");
+    expect_broken((PipeLayoutSpec){ 10, 4, 2, "", 1, 3, 0, 0 }, 25, "which is no multiple");
+    expect_broken((PipeLayoutSpec){ 10, 1, 1, "", 3, 0, 0, 0 }, 25, "which is no multiple");
     expect_broken((PipeLayoutSpec){ 10, 4, 1, "", 1, 3, true, 0 }, 26, "set one of them");
     expect_broken((PipeLayoutSpec){ 10, 4, 1, "Et*10L", 1, 0, 0, 0 }, 26, "set one of them");
 }
 
-/* The three published examples without their m: 61 or 47 layers, 32, 24 and 16 pieces. */
+/* The three published examples without their m: 61 or 47 layers, 32, 24 and 16 chunks. */
 static void strings(void)
 {
     static const struct { const char *text; int layers, stages, chunks; } known[] = {
@@ -93,7 +94,7 @@ static void strings(void)
 static void broken_strings(void)
 {
     static const struct { const char *text; int rule; const char *word; } bad[] = {
-        { "Et*3|(tt|)*29m|L", 29, "no model here has one" },   { "Et|tt|tL",   28, "has 3 pieces" },
+        { "Et*3|(tt|)*29m|L", 29, "no model here has one" },   { "Et|tt|tL",   28, "has 3 chunks" },
         { "Et*4",             29, "one L" },                   { "t*4L",       29, "one E" },
         { "tEt*3L",           29, "one E" },                   { "Et*2LttL",   29, "one L" },
         { "EEt*4L",           29, "one E" },                   { "Et*5|L",     29, "5 t and the model" },
@@ -128,7 +129,7 @@ static void random_strings(void)
     }
 }
 
-/* What is suggested is legal, for any number of layers. */
+/* The suggested string is legal, for any number of layers. */
 static void suggestions(void)
 {
     for (int layers = 1; layers <= 40; layers++)

@@ -8,7 +8,7 @@
  * most: what is wrong with a layout is wrong each time. */
 #include "layoutlab.h"
 
-/* What a rank had, in turn and woven (RuleInput.overlap). */
+/* The results of a rank without and with overlap (RuleInput.overlap). */
 typedef struct Told { double loss[MOST_STEPS], norm[MOST_STEPS]; uint64_t weights; } Told;
 
 static Told   told[2][4 * MOST];
@@ -27,7 +27,7 @@ static void compare_weights(const Engine *e)
     if (worst > 1e-4) note("rank %d: weights differ by %.3g in %s", e->mesh.rank, worst, at->piece[0].name);
 }
 
-/* Steps of one rank of many, each against what the rank alone had. */
+/* Steps of one rank of many, each compared with a single rank. */
 static bool train(const Case *c, Engine *e, int dp)
 {
     for (int i = 0; i < c->steps; i++) {
@@ -67,14 +67,14 @@ static void rank_main(Peer *p)
     engine_close(&e);
 }
 
-/* The engine stays open: its weights are what others are held to. */
+/* The engine stays open: the others are compared with its weights. */
 static void alone(const Case *c)
 {
     open_alone(&want.e, c, engine_conf(c));
     for (int i = 0; i < c->steps; i++) EXPECT_OK(step(c, &want.e, 0, i, &want.loss[i], &want.norm[i]));
 }
 
-/* Whether any rank found something. */
+/* Whether any rank found a difference. */
 static bool once(Case *c, uint64_t seed)
 {
     trouble.any = false;
@@ -200,10 +200,10 @@ static void woven_slices_change_no_bit(void)
     }
 }
 
-static int turns;                                           /* that a run gave another */
+static int turns;                                           /* yields from one micro-batch to the other */
 static void count_turn(void *coroutine) { turns += ((Coroutine *)coroutine)->both, coroutine_yield(coroutine); }
 
-/* One rank of a world with nobody in it: a step of full micro-batches. */
+/* One rank of a fake world: a step of full micro-batches. */
 static void expect_planned(const Case *c, int rank)
 {
     Comm       *world;

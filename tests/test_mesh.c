@@ -68,7 +68,7 @@ static void example_c(void)
     IS(16, l, GR_dp_cp, "[0,2,4,6][1,3,5,7][8,10,12,14][9,11,13,15]");
 }
 
-/* What ETP leaves whole, and what it alone cuts; without it both are other groups again. */
+/* Groups of what ETP does not cut and of what it cuts; with ETP = 1 each rank is alone in them. */
 static void groups_of_adapters(void)
 {
     MeshLayout l = { .ep = 2, .etp = 2 };
@@ -115,7 +115,7 @@ static void parts_of_groups(void)
     IS(8, flat, GR_shard_tp_dp_cp, ALL8);
 }
 
-/* A divisor of n, drawn. */
+/* A random divisor of n. */
 static int drawn(int n, uint64_t *index)
 {
     int d;
@@ -172,8 +172,8 @@ static void groups_partition_the_world(void)
     }
 }
 
-/* Coordinates of both factorings give the rank back, and equal expert coordinates but for pp are a pp group
- * of the attention factoring too. */
+/* The coordinates of both meshes give the rank, and ranks with equal expert coordinates but for pp are a pp
+ * group of the attention mesh too. */
 static void both_meshes_share_the_pipeline(void)
 {
     uint64_t index = 1000;
@@ -239,7 +239,7 @@ static void opened_rank(Peer *p)
 
 static void opened(void) { on_ranks(8, 4, opened_rank); }
 
-/* Nodes of unlike size leave blocks that all runs of neighbours are made of. */
+/* With nodes of different sizes the domain divides every run of consecutive ranks on one node. */
 static void uneven_rank(Peer *p)
 {
     Mesh m = { 0 };

@@ -33,7 +33,7 @@ static void check_chunks(Case k, int64_t *chunks)
 
 static void one_rank_gets_it_all(void)
 {
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < DISPATCHER_COUNT; i++)
         for (int j = 0; j < LAYOUTS; j++) {
             Case    k = chunked(i, j, HOT, 1);
             int64_t n;
@@ -45,7 +45,7 @@ static void one_rank_gets_it_all(void)
 /* One expert, one choice a token: all rows are one expert's. */
 static void one_expert_gets_it_all(void)
 {
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < DISPATCHER_COUNT; i++)
         for (int j = 0; j < LAYOUTS; j++) {
             Case    k = chunked(i, j, ONE, 1);
             int64_t n;
@@ -58,7 +58,7 @@ static void one_expert_gets_it_all(void)
 /* Each half of the tokens goes to one rank: two chunks are not enough. */
 static void slices_may_be_as_bad(void)
 {
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < DISPATCHER_COUNT; i++) {
         Case    k = chunked(i, 1, TURNS, 1.5);
         int64_t n;
         check_chunks(k, &n);
@@ -69,7 +69,7 @@ static void slices_may_be_as_bad(void)
 /* The smallest capacity: one token of each rank at a time. */
 static void down_to_a_token(void)
 {
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < DISPATCHER_COUNT; i++)
         for (int uneven = 0; uneven < 2; uneven++) {
             Case    k = chunked(i, 6, HOT, 1);
             int64_t n;
@@ -81,7 +81,7 @@ static void down_to_a_token(void)
 
 static void ranks_without_tokens(void)
 {
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < DISPATCHER_COUNT; i++)
         for (int j = 0; j < LAYOUTS; j++) {
             Case k = chunked(i, j, j & 1 ? HOT : LEAN, 1);
             k.uneven = true, k.chunk = 5;
@@ -92,7 +92,7 @@ static void ranks_without_tokens(void)
 static void every_recompute(void)
 {
     static const char *const words[] = { "moe_act", "moe_dispatch", "moe", "full" };
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < DISPATCHER_COUNT; i++)
         for (int w = 0; w < 4; w++) {
             Case k = chunked(i, 2 + 2 * (w & 1), HOT, 1.25);
             k.recompute = words[w];
@@ -102,7 +102,7 @@ static void every_recompute(void)
 
 static void evaluations(void)
 {
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < DISPATCHER_COUNT; i++)
         for (int j = 1; j < 5; j++) {
             Case    k = chunked(i, j, HOT, 1);
             int64_t n;
@@ -116,7 +116,7 @@ static void evaluations(void)
 static void capacities(void)
 {
     int64_t most = 0, n;
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < DISPATCHER_COUNT; i++)
         for (int j = 1; j < LAYOUTS; j++) {
             Case k = chunked(i, j, HOT, 1);
             k.capacity = 3;
@@ -132,7 +132,7 @@ static void capacities(void)
 
 static void half_precision(void)
 {
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < DISPATCHER_COUNT; i++) {
         Case k = chunked(i, 6, HOT, 1);
         k.dtype = BF16;
         check_chunks(k, NULL);
@@ -151,7 +151,7 @@ static bool same_bits(const Case *k, const Result *a, const Result *b)
 
 static void two_runs_are_the_same(void)
 {
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < DISPATCHER_COUNT; i++)
         for (int j = 2; j < LAYOUTS; j += 2) {
             Case k = chunked(i, j, LEAN, 1);
             Result *a = run(k), *b = run(k);
@@ -166,7 +166,7 @@ static void two_runs_are_the_same(void)
 /* A capacity that is enough changes no bit and no call. */
 static void enough_room_is_no_slices(void)
 {
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < DISPATCHER_COUNT; i++)
         for (int j = 0; j < LAYOUTS; j++) {
             Case k = chunked(i, j, NATURAL, 0);
             Result *a = run(k);
@@ -191,7 +191,7 @@ static void enough_room_is_no_slices(void)
 static void plans_hold(void)
 {
     static const char *const words[] = { NULL, "moe_act", "moe_dispatch", "moe" };
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < DISPATCHER_COUNT; i++)
         for (int j = 0; j < LAYOUTS; j++)
             for (int s = 0; s < 2; s++) {
                 Case k = chunked(i, j, s ? HOT : NATURAL, s ? 1 : 1.5);

@@ -10,7 +10,7 @@ static void open_all(Pipe *p, const PipeShape *s)
     for (int i = 0; i < s->stages; i++) EXPECT_OK(pipe_open(&p[i], s, i, NULL));
 }
 
-/* What a stage says of a model whose backward ends in its piece `lowest`. */
+/* Where backward stops on a stage, for a model whose backward ends in chunk number `lowest`. */
 static PipeBackwardStop floor_of(const PipeShape *s, int stage, int lowest)
 {
     PipeBackwardStop f = { 0 };
@@ -59,7 +59,8 @@ static void one_forward_one_backward(void)
     expect_list(s, 2, "F0.0 B0.0 F1.0 B1.0 F2.0 B2.0 F3.0 B3.0");
     expect_list((PipeShape){ .stages = 1, .chunks = 1, .micros = 2 }, 0, "F0.0 B0.0 F1.0 B1.0");
     expect_list((PipeShape){ .stages = 4, .chunks = 1, .micros = 1 }, 0, "F0.0 B0.0");
-    expect_list((PipeShape){ .stages = 1, .chunks = 1, .micros = 2, .extra_warmup = 1 }, 0, "F0.0 F1.0 B0.0 B1.0");
+    expect_list((PipeShape){ .stages = 1, .chunks = 1, .micros = 2, .extra_warmup = 1 }, 0,
+                "F0.0 F1.0 B0.0 B1.0");
     for (int M = 1; M <= 6; M++)
         for (int stage = 0; stage < 4; stage++) {
             Pipe p;
@@ -108,13 +109,14 @@ static void peaks(void)
     EXPECT(fabs(pipe_bubble(&(PipeShape){ 4, 4, 8, 0, 0 }) - 3.0 / 35) < 1e-12, "bubble");
 }
 
-/* Pairs are what lies between warm-up and the last backwards, a forward and a backward of other slots each. */
+/* Between warm-up and the last backwards every forward overlaps with a backward of another slot. */
 static void pairs(void)
 {
     for (int stages = 1; stages <= 4; stages += 3)
         for (int ahead = 0; ahead < 2; ahead++)
             for (int stage = 0; stage < stages; stage++) {
-                PipeShape s = { .stages = stages, .chunks = stages > 1 ? 3 : 1, .micros = 8, .extra_warmup = ahead };
+                PipeShape s = { .stages = stages, .chunks = stages > 1 ? 3 : 1, .micros = 8,
+                                .extra_warmup = ahead };
                 Pipe p;
                 int found = 0;
                 EXPECT_OK(pipe_open(&p, &s, stage, NULL));
@@ -130,7 +132,7 @@ static void pairs(void)
             }
 }
 
-/* One forward and then one backward of each (micro, chunk), in a slot nobody else has meanwhile; those of one
+/* One forward and then one backward of each (micro, chunk), in a slot that no other has meanwhile; those of a
  * chunk come in order, so micro % pipe_in_flight is free too. */
 static void expect_sound(const Pipe *p)
 {
@@ -152,8 +154,8 @@ static void expect_sound(const Pipe *p)
     for (int i = 0; i < p->shape.micros * chunks; i++) EXPECT(seen[i] == 2, "%d ran %d times", i, seen[i]);
 }
 
-/* All stages, each walking its steps. A message leaves its sender when the receiver has posted a receive for
- * it (rendezvous) or at once (buffered), and its number alone says what it is. */
+/* Simulates all stages, each executing its steps. A message leaves its sender when the receiver has posted a
+ * receive for it (rendezvous) or at once (buffered); its number alone identifies it. */
 enum { SLOTS = 256 };
 typedef struct Stage { int at, posted[2], sent[2], heard[2], left[2], owes[SLOTS]; } Stage;
 
@@ -173,11 +175,11 @@ static bool can_go(const Stage *st, int me, const PipeStep *s, bool rendezvous)
     return true;
 }
 
-/* A chunk that waits for no gradient may give its slot back while its output is still being sent from it. */
+/* A chunk without a backward may release its slot while its output is still being sent from it. */
 static void expect_left(Stage *st, const Pipe *p, const PipeAction *a)
 {
     EXPECT(p->slots <= SLOTS, "%d slots", p->slots);
-    if (a->what == PIPE_BACKWARD && !pipe_skips_backward(p, *a)) st->owes[a->slot] = 0;    /* it was heard of */
+    if (a->what == PIPE_BACKWARD && !pipe_skips_backward(p, *a)) st->owes[a->slot] = 0;    /* it has arrived */
     if (a->what == PIPE_BACKWARD) return;
     EXPECT(st->owes[a->slot] <= st->left[PIPE_FORWARD], "stage %d: slot %d is still being sent", p->stage,
            a->slot);
@@ -233,7 +235,7 @@ static bool legal(const PipeShape *s)
     return s->stages > 1 && s->group >= s->stages && s->group <= s->micros && (!rest || rest >= s->stages);
 }
 
-static void nobody_waits_for_ever(void)
+static void no_stage_waits_for_ever(void)
 {
     Pipe p[STAGES];
     int tried = 0;
@@ -261,8 +263,8 @@ static int sends(const Pipe *p, int way)
     return n;
 }
 
-/* Wherever backward ends: gradients cross the borders above that and no others, nobody waits for ever, and no
- * output is written over while it is being sent. */
+/* Wherever backward stops: gradients are sent above that chunk and nowhere else, no stage waits for ever, and
+ * no output is overwritten while it is being sent. */
 static void backward_ends_anywhere(void)
 {
     Pipe p[STAGES];
@@ -292,7 +294,7 @@ static void backward_ends_anywhere(void)
     EXPECT(tried > 1000, "%d shapes", tried);
 }
 
-/* The simulator can tell: without receives ahead of need, a group of more than the stages stands still. */
+/* The simulator detects a deadlock: without receives posted ahead, a group larger than the stages hangs. */
 static void a_narrow_window_stands_still(void)
 {
     PipeShape s = { .stages = 2, .chunks = 2, .micros = 8, .group = 8 };
@@ -301,7 +303,7 @@ static void a_narrow_window_stands_still(void)
     EXPECT(p[0].window == 7, "window %d", p[0].window);
     Stage st[STAGES] = { 0 };
     bool moved = true;
-    while (moved) {                      /* as nobody_waits_for_ever, one receive at a time */
+    while (moved) {                      /* as no_stage_waits_for_ever, one receive at a time */
         moved = false;
         for (int i = 0; i < 2; i++)
             while (st[i].at < p[i].steps) {
@@ -317,7 +319,7 @@ static void a_narrow_window_stands_still(void)
     close_all(p, 2);
 }
 
-/* The steps over a real transport, as an engine walks them: a message says what it is. */
+/* The steps over a real transport, executed as the engine does: a message holds its own number. */
 enum { BUFFERS = 16, WIDTH = 64 };
 typedef struct Walker {
     Comm  *way[2];
@@ -405,7 +407,7 @@ int main(void)
     RUN(interleaved_table);
     RUN(peaks);
     RUN(pairs);
-    RUN(nobody_waits_for_ever);
+    RUN(no_stage_waits_for_ever);
     RUN(backward_ends_anywhere);
     RUN(a_narrow_window_stands_still);
     RUN(walked_over_threads);

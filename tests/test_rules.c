@@ -1,5 +1,5 @@
-/* tests/test_rules.c -- every rule: a layout that breaks it is refused by its number, and the change that the
- * message names makes it legal. The recipes in recipes/ are legal on the ranks in their names. */
+/* tests/test_rules.c -- every rule: a layout that violates it is refused with its number, and the change that
+ * the message names makes it legal. The recipes in recipes/ are legal on the ranks in their names. */
 #include "base/json.h"
 #include "lab.h"
 #include "model/family.h"
@@ -22,7 +22,7 @@ static void load_preset(ModelShape *s, const char *name)
     json_decref(hf);
 }
 
-/* A case is a world, a model and overrides; what is not said is one rank's, and legal. */
+/* A case is a world, a model and overrides; all other settings are legal for one rank. */
 typedef struct Case { int number, world, per_node; const char *model, *set[6]; } Case;
 
 static const Case cases[] = {
@@ -112,7 +112,7 @@ static const Case cases[] = {
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
-/* Some rules cannot be broken by a preset alone. */
+/* Some rules cannot be violated with a preset alone. */
 static RuleInput input(const Config *c, const ModelShape *s, const Case *k, int world)
 {
     RuleInput x = rules_input(c, s, world, k->per_node);
@@ -130,7 +130,7 @@ static const RuleViolation *hit_of(const RuleReport *r, int number)
     return NULL;
 }
 
-/* What the message of a K_NOTHING rule says to set, from the words after "parallel.layout = ". */
+/* The change that the message of a FIX_NONE rule proposes, from the text after "parallel.layout = ". */
 static void fix_by_hand(Config *c, RuleInput *x, const RuleViolation *h)
 {
     const char *at = strstr(h->why, "set parallel.layout = ");
@@ -196,7 +196,7 @@ static void every_rule_has_a_case(void)
     }
 }
 
-/* All that is wrong is said at once; the first is the error. */
+/* All violations are reported at once; the first is the error. */
 static void all_at_once(void)
 {
     Config c;
@@ -216,7 +216,7 @@ static void all_at_once(void)
     config_close(&c);
 }
 
-/* One rank with nothing said is legal for every preset that trains. */
+/* One rank with default settings is legal for every preset that trains. */
 static void one_rank(void)
 {
     static const char *const models[] = { MOE, BIG, DENSE, "Qwen3-VL-2B", "Qwen3-30B-A3B", "demo" };

@@ -1,5 +1,5 @@
-/* tests/test_shard.c -- weights, gradients and optimizer state over ranks: whatever the layout and the level,
- * a step leaves what one rank would have left.
+/* tests/test_shard.c -- weights, gradients and optimizer state over ranks: with every layout and level a
+ * step has the result of one rank.
  *
  * The model is a list of parameters of every kind, with no modules. Each rank makes up a gradient for every
  * element it holds, in sixteenths, so that sums are exact in any order and results can be compared bit for
@@ -109,7 +109,7 @@ static float slope(int param, int64_t e, int rank, int step, int micro)
     return now.rough ? (float)(int64_t)h / 9e18f : (float)((int)(h % 33) - 16) / 16;
 }
 
-/* A tower with no picture this time; in the second step nobody has one. */
+/* A rank without an image; in the second step no rank has one. */
 static bool writes(const Param *p, int rank, int step, int micro)
 {
     if (p->group != G_VIT) return true;
@@ -335,7 +335,7 @@ static void check_step(Rank *r, int step)
     }
 }
 
-/* Every element of every parameter is stepped, and counted by one rank alone. */
+/* Every element of every parameter is updated, and counted by exactly one rank. */
 static void check_partition(Rank *r)
 {
     int64_t counted[MOST] = { 0 };
@@ -516,7 +516,7 @@ static void many_layers(void)
     }
 }
 
-/* What a plan finds is what a run takes, to the byte. */
+/* The plan's bytes are the run's. */
 static void plan_rank(Peer *peer)
 {
     Rank    r, plan;

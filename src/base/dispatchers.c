@@ -4,7 +4,7 @@
 #include <string.h>
 
 const DispatcherRow dispatcher_rows[DISPATCHER_COUNT] = {
-#define DISPATCHER(name, two_level, pads, chunked, help) { #name, two_level, pads, chunked, help },
+#define DISPATCHER(name, two_level, pads, chunked, help) { #name, two_level, pads, chunked },
     DISPATCHERS(DISPATCHER)
 #undef DISPATCHER
 };

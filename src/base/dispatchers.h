@@ -16,13 +16,16 @@
 
 #include <stdbool.h>
 
-#define DISPATCHERS(DISPATCHER)                                                                            \
-    DISPATCHER(alltoall, false, true,  false, "a row for each expert of a token, sent straight to its rank") \
-    DISPATCHER(deepep,   true,  false, false, "a token crosses to a node once and is forwarded there")       \
-    DISPATCHER(hybridep, true,  true,  true,  "as deepep, in chunks whose two steps overlap")
+#define DISPATCHERS(DISPATCHER)                                                                    \
+    DISPATCHER(alltoall, false, true,  false, "a row for each expert of a token, straight to its rank") \
+    DISPATCHER(deepep,   true,  false, false, "a token crosses to a node once, is forwarded there")     \
+    DISPATCHER(hybridep, true,  true,  true,  "as deepep, in chunks that overlap")
 
+/* Values and help of moe.dispatcher. */
 #define DISPATCHER_CHOICE(name, two_level, pads, chunked, help) "|" #name
-#define DISPATCHER_CHOICES "auto|local" DISPATCHERS(DISPATCHER_CHOICE)      /* values of moe.dispatcher */
+#define DISPATCHER_CHOICES "auto|local" DISPATCHERS(DISPATCHER_CHOICE)
+#define DISPATCHER_LINE(name, two_level, pads, chunked, help) "; " #name ": " help
+#define DISPATCHER_HELP    "how tokens reach their experts" DISPATCHERS(DISPATCHER_LINE)
 
 typedef enum {
 #define DISPATCHER(name, two_level, pads, chunked, help) DISPATCHER_##name,
@@ -34,7 +37,6 @@ typedef enum {
 typedef struct DispatcherRow {
     const char *name;
     bool        two_level, pads, chunked;
-    const char *help;
 } DispatcherRow;
 
 extern const DispatcherRow dispatcher_rows[DISPATCHER_COUNT];

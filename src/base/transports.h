@@ -10,14 +10,17 @@
 #ifndef BASE_TRANSPORTS_H
 #define BASE_TRANSPORTS_H
 
-#define TRANSPORTS(TRANSPORT)                                                                                \
-    TRANSPORT(self,    ANY,  true,  "one rank")                                                              \
-    TRANSPORT(threads, ANY,  false, "ranks are threads of one process")                                      \
-    TRANSPORT(mpi,     MPI,  true,  "processes that mpirun or srun started")                                 \
-    TRANSPORT(nccl,    CUDA, true,  "device memory over NCCL, everything else over mpi")                     \
-    TRANSPORT(fake,    ANY,  false, "one rank of a world of any size: calls are charged, nothing is sent")
+#define TRANSPORTS(TRANSPORT)                                                                      \
+    TRANSPORT(self,    ANY,  true,  "one rank")                                                    \
+    TRANSPORT(threads, ANY,  false, "ranks are threads, for tests")                                \
+    TRANSPORT(mpi,     MPI,  true,  "processes that mpirun or srun started")                       \
+    TRANSPORT(nccl,    CUDA, true,  "device memory over NCCL, the rest over mpi")                  \
+    TRANSPORT(fake,    ANY,  false, "one rank of any world, sends nothing, for plans")
 
+/* Values and help of comm.kind. */
 #define TRANSPORT_CHOICE(name, needs, trains, help) "|" #name
-#define TRANSPORT_CHOICES "auto" TRANSPORTS(TRANSPORT_CHOICE)               /* values of comm.kind */
+#define TRANSPORT_CHOICES "auto" TRANSPORTS(TRANSPORT_CHOICE)
+#define TRANSPORT_LINE(name, needs, trains, help) "; " #name ": " help
+#define TRANSPORT_HELP    "auto: by build, device and launcher" TRANSPORTS(TRANSPORT_LINE)
 
 #endif

@@ -1,5 +1,5 @@
-/* comm/comm.c -- the table of transports, and what is common to calls over any of them: checks, the account,
- * the trace, tickets, and how a failure travels. Host calls are in comm_host.c. */
+/* comm/comm.c -- opens transports by name, and what calls over any of them share: checks, ledger, trace,
+ * tickets and failures. Host calls are in comm_host.c. */
 #include "comm/mesh.h"
 #include "comm/transport.h"
 
@@ -110,7 +110,7 @@ void comm_free(Comm *c)
     if (c->root == c && c->trace) trace_close(c->trace), free(c->trace);
     free(c->world);
     free(c->node);
-    free(c->said);
+    free(c->gathered);
     free(c);
 }
 
@@ -177,61 +177,62 @@ void comm_stick(Comm *c, Status s)
 void comm_abort(Comm *c, const char *why)
 {
     Comm *root = c->root;
-    if (root->told || root->agreed) return;
-    root->told = true;
+    if (root->abort_sent || root->failure_agreed) return;
+    root->abort_sent = true;
     root->transport->abort(root, why);
 }
 
-void comm_watch(Comm *world, double seconds, void (*say)(void *self, const char *line), void *self)
+void comm_watch(Comm *world, double seconds, void (*print)(void *self, const char *line), void *self)
 {
-    if (world->transport->watch) world->transport->watch(world, seconds, say, self);
+    if (world->transport->watch) world->transport->watch(world, seconds, print, self);
 }
 
-/* May this rank still talk? One that has failed tells the others why they will not hear from it again. */
-static bool well(Comm *c)
+/* Whether this rank may start a call. If its backend has failed, it aborts the others with the reason. */
+static bool is_healthy(Comm *c)
 {
-    REQUIRE(c->be, "%s: a call before comm_bind", group_name((GroupId)c->group));
+    REQUIRE(c->be, "%s: call before comm_bind", group_name((GroupId)c->group));
     if (!c->be->sticky) return true;
     char why[400];
     snprintf(why, sizeof why, "%s", status_text());
-    c->root->agreed = false;                                /* whoever goes on to the next call waits in it */
+    c->root->failure_agreed = false;                     /* ranks that go on to their next call would wait */
     comm_abort(c, why);
     return false;
 }
 
-/* ---- the account ---- */
+/* ---- starting and joining ---- */
 
-/* Bytes to each member: the same to all, or rows of in by give, or to one. */
+/* Charges the ledger with what this rank sends: `each` bytes to every member, or to one (send), or the rows
+ * of all_to_all. Returns the bytes. */
 static int64_t charge(Comm *c, const CommCall *call, int64_t each, int slot)
 {
     CostCall m = { .group = c->group, .slot = slot, .kind = call->kind, .members = c->size };
     int64_t   row = call->kind == CALL_ALL_TO_ALL ? call_row(call->in) : 0;
     for (int i = 0; i < c->size; i++) {
         int64_t bytes = call->kind == CALL_ALL_TO_ALL ? call->give.n[i] * row : each;
-        bool    here = c->node[i] == c->node[c->rank];
-        m.here += here;
+        bool    same_node = c->node[i] == c->node[c->rank];
+        m.here += same_node;
         if (i == c->rank || (call->kind == CALL_SEND && i != call->peer)) continue;
-        *(here ? &m.intra_node : &m.inter_node) += bytes;
+        *(same_node ? &m.intra_node : &m.inter_node) += bytes;
     }
     LedgerComm *l = &c->be->ledger.comm[c->group];
-    CostListener      *heard = c->be->ledger.meter;
+    CostListener      *listener = c->be->ledger.meter;
     l->calls++, l->intra_node += m.intra_node, l->inter_node += m.inter_node;
-    if (heard) heard->start(heard, &m);
+    if (listener) listener->start(listener, &m);
     return m.intra_node + m.inter_node;
 }
 
 int64_t call_row(Tensor t) { return t.n[0] ? t_bytes(t) / t.n[0] : 0; }
 
-/* A walk that only prepares has nothing to say, and what it began would end in the first real step. */
-static Ticket begin(Comm *c, const CommCall *call, int64_t each)
+/* A pass that only prepares the backend starts no call: its join would fall into the first real step. */
+static Ticket start_call(Comm *c, const CommCall *call, int64_t each)
 {
     if (c->be->preparing) return (Ticket){ 0 };
-    REQUIRE(~c->out, "%s: more than %d calls are out", group_name((GroupId)c->group), COMM_TICKETS);
-    int slot = __builtin_ctzll(~c->out);
-    c->root->agreed = false;
+    REQUIRE(~c->pending, "%s: more than %d calls are pending", group_name((GroupId)c->group), COMM_TICKETS);
+    int slot = __builtin_ctzll(~c->pending);
+    c->root->failure_agreed = false;
     const char *group = group_name((GroupId)c->group);
     int64_t bytes = charge(c, call, each, slot);
-    c->out |= 1ull << slot;
+    c->pending |= 1ull << slot;
     c->traced[slot] = trace_begin(c->trace, call_name(call->kind), group, c->seq++, bytes);
     c->transport->start(c, slot, call);
     return (Ticket){ c, slot };
@@ -241,23 +242,24 @@ void comm_join(Ticket t)
 {
     Comm *c = t.comm;
     if (!c) return;
-    REQUIRE(c->out >> t.slot & 1, "a ticket of %s is joined twice", group_name((GroupId)c->group));
-    CostListener *heard = c->be->ledger.meter;
+    REQUIRE(c->pending >> t.slot & 1, "a ticket of group %s is joined twice", group_name((GroupId)c->group));
+    CostListener *listener = c->be->ledger.meter;
     double since = clock_now();
-    if (heard) heard->join(heard, c->group, t.slot);
+    if (listener) listener->join(listener, c->group, t.slot);
     trace_wait(c->trace, c->traced[t.slot]);
     c->transport->join(c, t.slot);
     double waited = clock_now() - since;
     trace_end(c->trace, c->traced[t.slot], waited);
     c->be->ledger.comm[c->group].waited += waited;
-    c->out &= ~(1ull << t.slot);
+    c->pending &= ~(1ull << t.slot);
 }
 
 /* ---- calls ---- */
 
-static Ticket go(Comm *c, const CommCall *call, int64_t each)
+/* A group of one rank does its own part and starts nothing. */
+static Ticket start_or_copy(Comm *c, const CommCall *call, int64_t each)
 {
-    if (c->size > 1) return begin(c, call, each);
+    if (c->size > 1) return start_call(c, call, each);
     local_part(c, call);
     return (Ticket){ 0 };
 }
@@ -265,17 +267,17 @@ static Ticket go(Comm *c, const CommCall *call, int64_t each)
 Ticket comm_all_reduce_start(Comm *c, Tensor t, Reduce r)
 {
     REQUIRE(t_dense(t) && sum_has(t.dtype), "all_reduce: %s", t_fmt(t));
-    if (c->size == 1 || !well(c)) return (Ticket){ 0 };
-    /* Each part goes to the one who sums it, each sum to all. */
-    return begin(c, &(CommCall){ .kind = CALL_ALL_REDUCE, .out = t, .in = t, .reduce = r }, 2 * t_bytes(t) / c->size);
+    if (c->size == 1 || !is_healthy(c)) return (Ticket){ 0 };
+    int64_t each = 2 * t_bytes(t) / c->size;       /* each part to the member that sums it, each sum to all */
+    return start_call(c, &(CommCall){ .kind = CALL_ALL_REDUCE, .out = t, .in = t, .reduce = r }, each);
 }
 
 Ticket comm_all_gather_start(Comm *c, Tensor out, Tensor in)
 {
     REQUIRE(t_dense(out) && t_dense(in) && out.dtype == in.dtype && t_count(out) == c->size * t_count(in),
             "all_gather of %d: out %s in %s", c->size, t_fmt(out), t_fmt(in));
-    if (!well(c)) return (Ticket){ 0 };
-    return go(c, &(CommCall){ .kind = CALL_ALL_GATHER, .out = out, .in = in }, t_bytes(in));
+    if (!is_healthy(c)) return (Ticket){ 0 };
+    return start_or_copy(c, &(CommCall){ .kind = CALL_ALL_GATHER, .out = out, .in = in }, t_bytes(in));
 }
 
 Ticket comm_reduce_scatter_start(Comm *c, Tensor out, Tensor in, Reduce r)
@@ -283,40 +285,42 @@ Ticket comm_reduce_scatter_start(Comm *c, Tensor out, Tensor in, Reduce r)
     REQUIRE(t_dense(out) && t_dense(in) && out.dtype == in.dtype && sum_has(in.dtype) &&
             t_count(in) == c->size * t_count(out), "reduce_scatter of %d: out %s in %s", c->size, t_fmt(out),
             t_fmt(in));
-    if (!well(c)) return (Ticket){ 0 };
-    return go(c, &(CommCall){ .kind = CALL_REDUCE_SCATTER, .out = out, .in = in, .reduce = r }, t_bytes(out));
+    if (!is_healthy(c)) return (Ticket){ 0 };
+    CommCall call = { .kind = CALL_REDUCE_SCATTER, .out = out, .in = in, .reduce = r };
+    return start_or_copy(c, &call, t_bytes(out));
 }
 
-static bool rows_fit(RowRanges r, int n, int64_t rows)
+static bool ranges_fit(RowRanges r, int n, int64_t rows)
 {
     for (int i = 0; i < n; i++)
         if (r.at[i] < 0 || r.n[i] < 0 || r.at[i] + r.n[i] > rows) return false;
     return true;
 }
 
-/* A tensor of no rows has no width to compare. */
+/* A tensor without rows has no width to compare. */
 Ticket comm_all_to_all_start(Comm *c, Tensor out, RowRanges get, Tensor in, RowRanges give)
 {
     REQUIRE(t_dense(out) && t_dense(in) && out.dtype == in.dtype &&
-            (!out.n[0] || !in.n[0] || call_row(out) == call_row(in)) && rows_fit(get, c->size, out.n[0]) &&
-            rows_fit(give, c->size, in.n[0]), "all_to_all: out %s in %s, or rows outside them", t_fmt(out),
+            (!out.n[0] || !in.n[0] || call_row(out) == call_row(in)) && ranges_fit(get, c->size, out.n[0]) &&
+            ranges_fit(give, c->size, in.n[0]), "all_to_all: out %s in %s, or rows outside them", t_fmt(out),
             t_fmt(in));
-    if (!well(c)) return (Ticket){ 0 };
-    return go(c, &(CommCall){ .kind = CALL_ALL_TO_ALL, .out = out, .in = in, .get = get, .give = give }, 0);
+    if (!is_healthy(c)) return (Ticket){ 0 };
+    CommCall call = { .kind = CALL_ALL_TO_ALL, .out = out, .in = in, .get = get, .give = give };
+    return start_or_copy(c, &call, 0);
 }
 
 Ticket comm_send_start(Comm *c, Tensor t, int to)
 {
     REQUIRE(t_dense(t) && to >= 0 && to < c->size && to != c->rank, "send %s from %d to %d of %d", t_fmt(t),
             c->rank, to, c->size);
-    if (!well(c)) return (Ticket){ 0 };
-    return begin(c, &(CommCall){ .kind = CALL_SEND, .in = t, .peer = to }, t_bytes(t));
+    if (!is_healthy(c)) return (Ticket){ 0 };
+    return start_call(c, &(CommCall){ .kind = CALL_SEND, .in = t, .peer = to }, t_bytes(t));
 }
 
 Ticket comm_recv_start(Comm *c, Tensor t, int from)
 {
     REQUIRE(t_dense(t) && from >= 0 && from < c->size && from != c->rank, "recv %s from %d to %d of %d",
             t_fmt(t), from, c->rank, c->size);
-    if (!well(c)) return (Ticket){ 0 };
-    return begin(c, &(CommCall){ .kind = CALL_RECV, .out = t, .peer = from }, 0);
+    if (!is_healthy(c)) return (Ticket){ 0 };
+    return start_call(c, &(CommCall){ .kind = CALL_RECV, .out = t, .peer = from }, 0);
 }

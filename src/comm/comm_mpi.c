@@ -1,8 +1,8 @@
-/* comm/comm_mpi.c -- ranks that mpirun or srun started: opening, groups, host calls, the end. What moves
- * tensors is comm_mpi_calls.c, what notices a dead rank is heartbeat.c.
+/* comm/comm_mpi.c -- ranks that mpirun or srun started: opening, groups, host calls, closing.
+ * comm_mpi_calls.c moves tensors, heartbeat.c detects dead ranks.
  *
- * Run more ranks than cores with `mpirun --oversubscribe`: a rank that waits gives its core away
- * (mpi_yield_when_idle is set unless the environment says otherwise). */
+ * `mpirun --oversubscribe` runs more ranks than cores: a waiting rank yields its core (mpi_yield_when_idle is
+ * set unless the environment sets it). */
 #ifdef TREB_MPI
 #include "comm/comm_mpi.h"
 
@@ -16,8 +16,9 @@
 
 Status mpi_load(MpiLibrary *l)
 {
-    void *file = dlopen("libmpi.so.40", RTLD_NOW | RTLD_GLOBAL);        /* its plugins look for it globally */
-    if (!file) return fail(E_CONFIG, "comm.kind mpi: no Open MPI here (%s); install openmpi-bin", dlerror());
+    void *file = dlopen("libmpi.so.40", RTLD_NOW | RTLD_GLOBAL);        /* its plugins need global symbols */
+    if (!file)
+        return fail(E_CONFIG, "comm.kind = mpi: cannot load Open MPI (%s); install openmpi-bin", dlerror());
     const struct { void **to; const char *name; } all[] = {
 #define LIB(name, params) { (void **)&l->name, "MPI_" #name },
         MPI_CALLS(LIB)
@@ -27,7 +28,8 @@ Status mpi_load(MpiLibrary *l)
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (!(*all[i].to = dlsym(file, all[i].name)))
-            return fail(E_CONFIG, "comm.kind mpi: libmpi.so.40 has no %s: not Open MPI 4 or 5", all[i].name);
+            return fail(E_CONFIG, "comm.kind = mpi: libmpi.so.40 has no %s: it is not Open MPI 4 or 5",
+                        all[i].name);
     return OK;
 }
 
@@ -61,9 +63,9 @@ static Status group_new(Comm *c, Mpi *m)
     g->mpi   = m;
     g->sent  = calloc(n, sizeof *g->sent);
     g->got   = calloc(n, sizeof *g->got);
-    g->sends = calloc(n, sizeof *g->sends);
-    g->recvs = calloc(n, sizeof *g->recvs);
-    return g->sent && g->got && g->sends && g->recvs ? OK : fail(E_FIT, "no memory");
+    g->send_staging = calloc(n, sizeof *g->send_staging);
+    g->recv_staging = calloc(n, sizeof *g->recv_staging);
+    return g->sent && g->got && g->send_staging && g->recv_staging ? OK : fail(E_FIT, "no memory");
 }
 
 static Status mpi_group(Comm *world, Comm *out)
@@ -88,32 +90,32 @@ static Status mpi_host_gather(Comm *c, void *out, const void *in, size_t bytes)
     int         done = 0, idle = 0, n = (int)bytes;
     REQUIRE(bytes <= INT_MAX, "%zu bytes in a host call", bytes);
     TRY(mpi_check(l, l->Iallgather(in, n, l->byte, out, n, l->byte, mpi_of(c)->comm, &r), "gather"));
-    for (;;) {                                      /* calls under way are worked on meanwhile */
+    for (;;) {                                      /* pending calls progress meanwhile */
         TRY(mpi_check(l, l->Test(&r, &done, MPI_STATUS_IGNORE), "gather"));
         if (done) return OK;
-        if (mpi_work(mpi_of(c)->mpi)) idle = 0;
-        else                          mpi_rest(&idle);
+        if (mpi_progress(mpi_of(c)->mpi)) idle = 0;
+        else                          mpi_idle(&idle);
     }
 }
 
 /* ---- opening ---- */
 
-typedef struct Home { char host[64]; uint64_t net; } Home;       /* a host, and which network of it */
+typedef struct HostId { char host[64]; uint64_t net; } HostId;   /* host name and network namespace */
 
-static Home home(void)
+static HostId host_id(void)
 {
-    Home h = { 0 };
+    HostId h = { 0 };
     struct stat st;
     gethostname(h.host, sizeof h.host - 1);
     if (!stat("/proc/self/ns/net", &st)) h.net = st.st_ino;
     return h;
 }
 
-/* Numbers nodes by their first rank; are they all one? */
+/* Numbers the nodes in the order of their first ranks. *local: all ranks are on one. */
 static Status find_nodes(Comm *c, int per_node, bool *local)
 {
-    Home  mine = home(), *all = calloc((size_t)c->size, sizeof *all);
-    int   nodes = 0;
+    HostId mine = host_id(), *all = calloc((size_t)c->size, sizeof *all);
+    int    nodes = 0;
     if (!all) return fail(E_FIT, "no memory");
     Status st = mpi_host_gather(c, all, &mine, sizeof mine);
     for (int i = 0; i < c->size && !st; i++) {
@@ -129,34 +131,34 @@ static Status find_nodes(Comm *c, int per_node, bool *local)
 
 static Status begin_pulse(Comm *c, double timeout, bool local)
 {
-    Mpi       *m = mpi_of(c)->mpi;
-    HeartbeatEndpoint  door = { 0 }, *all;
+    Mpi *m = mpi_of(c)->mpi;
+    HeartbeatEndpoint endpoint = { 0 }, *all;
     if (c->size == 1) return OK;
     TRY(heartbeat_open(&m->heartbeat, c->rank, c->size, timeout, c->trace));
-    Status st = c->rank == 0 ? heartbeat_listen(m->heartbeat, &door, local) : OK;
+    Status st = c->rank == 0 ? heartbeat_listen(m->heartbeat, &endpoint, local) : OK;
     TRY(comm_agree(c, st));
     if (!(all = calloc((size_t)c->size, sizeof *all))) return fail(E_FIT, "no memory");
-    st = mpi_host_gather(c, all, &door, sizeof door);
+    st = mpi_host_gather(c, all, &endpoint, sizeof endpoint);
     if (!st) st = heartbeat_connect(m->heartbeat, &all[0]);
     free(all);
     return comm_agree(c, st);
 }
 
-static Status begin_mpi(Mpi *m)
+static Status init_mpi(Mpi *m)
 {
     int on = 0, over = 0, level;
     TRY(mpi_load(&m->lib));
     m->lib.Initialized(&on);
     m->lib.Finalized(&over);
-    if (over) return fail(E_COMM, "MPI has ended in this process and cannot begin again");
+    if (over) return fail(E_COMM, "MPI was finalized in this process and cannot be initialized again");
     if (on) return OK;
     setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
-    setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);       /* containers forbid it, aloud */
-    m->ours = true;
+    setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);   /* containers forbid it, with warnings */
+    m->initialized = true;
     return mpi_check(&m->lib, m->lib.Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level), "start");
 }
 
-static Status begin_world(Comm *c, Mpi *m, const CommConf *conf)
+static Status open_world(Comm *c, Mpi *m, const CommConf *conf)
 {
     bool local = true;
     TRY(group_new(c, m));
@@ -170,60 +172,61 @@ static Status mpi_open(Comm **world, const CommConf *conf)
 {
     int    rank = 0, size = 1;
     Mpi   *m = calloc(1, sizeof *m);
-    Status st = m ? begin_mpi(m) : fail(E_FIT, "no memory");
+    Status st = m ? init_mpi(m) : fail(E_FIT, "no memory");
     if (st) { free(m); return st; }
     m->lib.Comm_rank(m->lib.world, &rank);
     m->lib.Comm_size(m->lib.world, &size);
-    if (size == 1 && comm_launched()) {                      /* each rank would take itself for the world */
+    if (size == 1 && comm_launched()) {                      /* each rank would be a world of its own */
         free(m);
-        return fail(E_COMM, "several ranks were started, but MPI sees one; try srun --mpi=pmix, or mpirun");
+        return fail(E_COMM, "several ranks were started, but MPI sees one; use srun --mpi=pmix or mpirun");
     }
     Comm *c = comm_new(&transport_mpi, NULL, rank, size);
     if (!c) { free(m); return fail(E_FIT, "no memory"); }
-    st = begin_world(c, m, conf);
+    st = open_world(c, m, conf);
     if (st && !c->priv) free(m);
     if (st) return comm_close(c), st;
     *world = c;
     return OK;
 }
 
-/* ---- the end ---- */
+/* ---- closing ---- */
 
-/* Where calls are still out or a rank has failed MPI's own end would wait for ever. */
+/* While calls are pending or after a rank has failed MPI_Finalize would wait for ever. */
 static void world_close(Comm *c, Mpi *m)
 {
-    bool calm = !c->sticky && !c->told && !m->jobs;
+    bool clean = !c->sticky && !c->abort_sent && !m->jobs;
     heartbeat_close(m->heartbeat);
-    if (calm && m->ours) m->lib.Finalize();
+    if (clean && m->initialized) m->lib.Finalize();
     free(m);
 }
 
-/* A group that is closed with calls out belongs to a run that has failed: MPI may still write to what they
- * had, so that stays. */
+/* A group that is closed while calls are pending belongs to a run that has failed: MPI may still write to the
+ * buffers of its jobs, so they are not freed. */
 static void mpi_close(Comm *c)
 {
     MpiGroup *g = c->priv;
     if (!g) return;
     Mpi *m = g->mpi;
-    bool calm = !c->out && !c->root->sticky && !c->root->told;
-    for (Job **at = &m->jobs; *at && c->root != c;)
+    bool clean = !c->pending && !c->root->sticky && !c->root->abort_sent;
+    for (MpiJob **at = &m->jobs; *at && c->root != c;)
         if ((*at)->comm == c) *at = (*at)->next;
         else at = &(*at)->next;
     if (c->root == c) world_close(c, m);
-    else if (calm && g->comm) m->lib.Comm_free(&g->comm);
-    if (calm) mpi_group_free(g, c);
+    else if (clean && g->comm) m->lib.Comm_free(&g->comm);
+    if (clean) mpi_group_free(g, c);
     c->priv = NULL;
 }
 
 static void mpi_abort(Comm *world, const char *why) { heartbeat_abort(mpi_of(world)->mpi->heartbeat, why); }
 
-static void mpi_watch(Comm *world, double seconds, HeartbeatPrint *say, void *self)
+static void mpi_watch(Comm *world, double seconds, HeartbeatPrint *print, void *self)
 {
-    heartbeat_watch(mpi_of(world)->mpi->heartbeat, seconds, say, self);
+    heartbeat_watch(mpi_of(world)->mpi->heartbeat, seconds, print, self);
 }
 
 const Transport transport_mpi = {
-    .name = "mpi", .open = mpi_open, .group = mpi_group, .close = mpi_close, .start = mpi_start, .join = mpi_join,
+    .name = "mpi", .open = mpi_open, .group = mpi_group, .close = mpi_close,
+    .start = mpi_start, .join = mpi_join,
     .host_gather = mpi_host_gather, .abort = mpi_abort, .watch = mpi_watch,
 };
 #endif

@@ -1,10 +1,11 @@
-/* comm/comm_mpi.h -- the two halves of the MPI transport: comm_mpi.c opens and closes, comm_mpi_calls.c
- * moves.
+/* comm/comm_mpi.h -- the two files of the MPI transport: comm_mpi.c opens and closes, comm_mpi_calls.c moves
+ * tensors.
  *
- * A call is a Job: what goes to and comes from each member, in rounds of at most `chunk` bytes a member. Host
- * memory that is not summed goes straight from and to the caller's buffers, in rounds of a gigabyte because
- * MPI counts in int. What is summed, and all device memory, passes through a Lane of host memory in small
- * rounds. A rank that waits for one job works on all that it has begun, so joins may come in any order. */
+ * A call is an MpiJob: what is sent to and received from each member, in rounds of at most `chunk` bytes a
+ * member. Host memory that is not reduced goes straight from and to the caller's buffers, in rounds of a
+ * gigabyte because MPI counts in int. Reductions, and all device memory, pass through staging memory on the
+ * host in small rounds. A rank that waits for one job progresses all its jobs, so joins may come in any
+ * order. */
 #ifndef COMM_COMM_MPI_H
 #define COMM_COMM_MPI_H
 
@@ -13,8 +14,8 @@
 
 #include <mpi.h>
 
-/* Open MPI's library, loaded while running: a build needs its headers, a machine without it runs all the
- * rest. LIB(name without MPI_, parameters) */
+/* Open MPI's library, loaded at run time: a build needs its headers, and a machine without the library runs
+ * everything else. LIB(name without MPI_, parameters) */
 #define MPI_CALLS(LIB)                                                                                   \
     LIB(Init_thread,         (int *, char ***, int, int *))                                              \
     LIB(Initialized,         (int *))                                                                    \
@@ -49,50 +50,51 @@ typedef struct MpiLibrary {
 
 MUST Status mpi_load(MpiLibrary *l);
 
-/* Staging memory, used by one job at a time in the order they were begun: the same order on all ranks. */
-typedef struct Lane {
-    char   *send, *recv;              /* (LANE_BYTES) each, mapped when first wanted */
-    int64_t turns, served;
-} Lane;
+/* Staging memory on the host, used by one job at a time in the order they were started, the same on all
+ * ranks. */
+typedef struct MpiStaging {
+    char   *send, *recv;              /* (STAGING_BYTES) each, mapped at the first use */
+    int64_t turns, served;            /* jobs that were given a turn; jobs that have finished */
+} MpiStaging;
 
-typedef struct Job {
-    struct Job *next;                 /* of all that this rank has begun */
+typedef struct MpiJob {
+    struct MpiJob *next;              /* in the list of started jobs */
     Comm       *comm;
-    CommCall        call;
-    Lane       *lane;                 /* NULL: straight */
+    CommCall    call;
+    MpiStaging *staging;              /* NULL: the caller's buffers are used directly */
     int64_t     turn;
     int         tag, phase, round, rounds, reqs;
     bool        posted, done;
-    bool        sums;                 /* this phase adds what comes in */
-    int64_t     chunk;                /* bytes of a member in a round */
-    char       *to;                   /* where sums go */
-    int64_t    *send_at, *send_n, *get_at, *get_n;       /* (size) bytes of in and out, by member */
-    const void **part;                /* (size) what is summed */
+    bool        sums;                 /* this phase adds the received parts */
+    int64_t     chunk;                /* bytes per member and round */
+    char       *to;                   /* destination of sums */
+    int64_t    *send_at, *send_n, *recv_at, *recv_n;     /* (size) byte ranges of in and out, by member */
+    const void **part;                /* (size) parts that are summed */
     MPI_Request *req;                 /* (2 size) */
-} Job;
+} MpiJob;
 
-typedef struct Mpi {                  /* what the groups of a world share */
+typedef struct Mpi {                  /* shared by the groups of a world */
     MpiLibrary lib;
-    Job   *jobs;                      /* begun and not done, oldest first */
+    MpiJob    *jobs;                  /* started and not done, oldest first */
     Heartbeat *heartbeat;
-    bool   ours;                      /* MPI was begun here and is ended here */
+    bool       initialized;           /* this transport called MPI_Init and calls MPI_Finalize */
 } Mpi;
 
 typedef struct MpiGroup {             /* priv of a Comm */
-    MPI_Comm comm;                    /* NULL: not made yet */
-    Mpi     *mpi;
-    Job      job[COMM_TICKETS];
-    Lane     lane;                    /* of collectives */
-    Lane    *sends, *recvs;           /* (size) of letters to and from each member; device memory alone */
-    int64_t  calls, *sent, *got;      /* collectives; (size) letters */
+    MPI_Comm    comm;                 /* NULL: not created yet */
+    Mpi        *mpi;
+    MpiJob      job[COMM_TICKETS];
+    MpiStaging  staging;              /* for collectives */
+    MpiStaging *send_staging, *recv_staging;    /* (size) for messages of device memory to and from members */
+    int64_t     calls, *sent, *got;   /* numbers that become tags: collectives; (size) sends and receives */
 } MpiGroup;
 
 static inline MpiGroup *mpi_of(const Comm *c) { return (MpiGroup *)c->priv; }
 
 void        mpi_start(Comm *c, int slot, const CommCall *call);
 void        mpi_join(Comm *c, int slot);
-bool        mpi_work(Mpi *m);                            /* move on whatever can; did anything? */
-void        mpi_rest(int *idle);                         /* nothing could: let others have the core */
+bool        mpi_progress(Mpi *m);                        /* progresses all jobs; whether any did */
+void        mpi_idle(int *idle);                         /* yields the core after no job progressed */
 void        mpi_group_free(MpiGroup *g, Comm *c);
 MUST Status mpi_check(const MpiLibrary *l, int code, const char *what);
 

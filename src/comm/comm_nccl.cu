@@ -1,9 +1,9 @@
-/* comm/comm_nccl.cu -- device memory over NCCL; everything else (opening, host calls, signs of life) over the
- * transport below it: mpi where a launcher started several, else self.
+/* comm/comm_nccl.cu -- device memory over NCCL; everything else (opening, host calls, heartbeat) over a host
+ * transport: mpi where a launcher started several ranks, else self.
  *
- * The library is loaded while running. Each group has a stream of its own: a call waits there for what the
- * step's stream has queued so far, and a join makes the step's stream wait for the call, the host for nobody.
- * Sums are taken in NCCL's order: the same in every run of a layout, not the same as over mpi. */
+ * The library is loaded at run time. Each group has a stream of its own: a call waits there for what the
+ * compute stream has queued so far, and a join makes the compute stream wait for the call; the host never
+ * waits. NCCL's order of additions is the same in every run of a layout, but not the same as over mpi. */
 #include "comm/transport.h"
 #include "ops/cuda/cuda.cuh"
 
@@ -14,59 +14,60 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct Library {
+typedef struct NcclLibrary {
     void        *file;
-    ncclResult_t (*id)(ncclUniqueId *);
+    ncclResult_t (*get_unique_id)(ncclUniqueId *);
     ncclResult_t (*init)(ncclComm_t *, int, ncclUniqueId, int);
     ncclResult_t (*destroy)(ncclComm_t);
     ncclResult_t (*abort)(ncclComm_t);
-    ncclResult_t (*trouble)(ncclComm_t, ncclResult_t *);
-    const char  *(*words)(ncclResult_t);
-    ncclResult_t (*begin)(void);
-    ncclResult_t (*end)(void);
-    ncclResult_t (*reduce)(const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t,
+    ncclResult_t (*get_async_error)(ncclComm_t, ncclResult_t *);
+    const char  *(*error_string)(ncclResult_t);
+    ncclResult_t (*group_start)(void);
+    ncclResult_t (*group_end)(void);
+    ncclResult_t (*all_reduce)(const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t,
                            cudaStream_t);
-    ncclResult_t (*gather)(const void *, void *, size_t, ncclDataType_t, ncclComm_t, cudaStream_t);
-    ncclResult_t (*scatter)(const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t,
+    ncclResult_t (*all_gather)(const void *, void *, size_t, ncclDataType_t, ncclComm_t, cudaStream_t);
+    ncclResult_t (*reduce_scatter)(const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t,
                             cudaStream_t);
     ncclResult_t (*send)(const void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t);
     ncclResult_t (*recv)(void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t);
-} Library;
+} NcclLibrary;
 
-typedef struct Group {                 /* priv of a Comm */
-    Library     *lib;                  /* the world's */
-    Comm        *host;                 /* the same members over the transport below */
+typedef struct NcclGroup {             /* priv of a Comm */
+    NcclLibrary *lib;                  /* of the world */
+    Comm        *host;                 /* the same members over the host transport */
     ncclComm_t   comm;                 /* NULL until a backend is bound */
     cudaStream_t stream;
     cudaEvent_t  ready, done[COMM_TICKETS];
-} Group;
+} NcclGroup;
 
-static Group *group_of(const Comm *c) { return (Group *)c->priv; }
+static NcclGroup *group_of(const Comm *c) { return (NcclGroup *)c->priv; }
 
-static Status library_load(Library *l)
+static Status library_load(NcclLibrary *l)
 {
     l->file = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
-    if (!l->file) return fail(E_CONFIG, "comm.kind nccl: %s; use mpi", dlerror());
+    if (!l->file) return fail(E_CONFIG, "comm.kind = nccl: %s; set mpi", dlerror());
     const struct { void **to; const char *name; } all[] = {
-        { (void **)&l->id, "ncclGetUniqueId" },       { (void **)&l->init, "ncclCommInitRank" },
+        { (void **)&l->get_unique_id, "ncclGetUniqueId" },       { (void **)&l->init, "ncclCommInitRank" },
         { (void **)&l->destroy, "ncclCommDestroy" },  { (void **)&l->abort, "ncclCommAbort" },
-        { (void **)&l->trouble, "ncclCommGetAsyncError" }, { (void **)&l->words, "ncclGetErrorString" },
-        { (void **)&l->begin, "ncclGroupStart" },     { (void **)&l->end, "ncclGroupEnd" },
-        { (void **)&l->reduce, "ncclAllReduce" },     { (void **)&l->gather, "ncclAllGather" },
-        { (void **)&l->scatter, "ncclReduceScatter" }, { (void **)&l->send, "ncclSend" },
+        { (void **)&l->get_async_error, "ncclCommGetAsyncError" },
+        { (void **)&l->error_string, "ncclGetErrorString" },
+        { (void **)&l->group_start, "ncclGroupStart" },     { (void **)&l->group_end, "ncclGroupEnd" },
+        { (void **)&l->all_reduce, "ncclAllReduce" },     { (void **)&l->all_gather, "ncclAllGather" },
+        { (void **)&l->reduce_scatter, "ncclReduceScatter" }, { (void **)&l->send, "ncclSend" },
         { (void **)&l->recv, "ncclRecv" },
     };
     for (auto &f : all)
         if (!(*f.to = dlsym(l->file, f.name)))
-            return fail(E_CONFIG, "comm.kind nccl: libnccl.so.2 has no %s; use mpi", f.name);
+            return fail(E_CONFIG, "comm.kind = nccl: libnccl.so.2 has no %s; set mpi", f.name);
     return OK;
 }
 
-/* The first failure sticks, and the peers are told: they would wait for ever. */
-static void note(Comm *c, ncclResult_t r, const char *what)
+/* The first failure sticks and aborts the peers, which would otherwise wait for ever. */
+static void stick_failure(Comm *c, ncclResult_t r, const char *what)
 {
     if (r == ncclSuccess || c->root->sticky) return;
-    comm_stick(c, fail(E_COMM, "NCCL, %s: %s", what, group_of(c)->lib->words(r)));
+    comm_stick(c, fail(E_COMM, "NCCL, %s: %s", what, group_of(c)->lib->error_string(r)));
     comm_abort(c, c->root->why);
 }
 
@@ -74,7 +75,7 @@ static void note(Comm *c, ncclResult_t r, const char *what)
 
 static Status nccl_group(Comm *world, Comm *out)
 {
-    Group *g = (Group *)calloc(1, sizeof *g);
+    NcclGroup *g = (NcclGroup *)calloc(1, sizeof *g);
     out->priv = g;
     if (!g) return fail(E_FIT, "no memory");
     g->lib = group_of(world)->lib;
@@ -83,7 +84,7 @@ static Status nccl_group(Comm *world, Comm *out)
 
 static Status make_events(Comm *c)
 {
-    Group      *g = group_of(c);
+    NcclGroup *g = group_of(c);
     cudaError_t e = cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking);
     if (e == cudaSuccess) e = cudaEventCreateWithFlags(&g->ready, cudaEventDisableTiming);
     for (int i = 0; i < COMM_TICKETS && e == cudaSuccess; i++)
@@ -91,52 +92,54 @@ static Status make_events(Comm *c)
     return e == cudaSuccess ? OK : fail(E_DEVICE, "a stream for NCCL: %s", cudaGetErrorString(e));
 }
 
-/* The first member makes the name of the group, all hear it over the transport below. */
-static Status make_comm(Comm *c)
+/* The first member creates the unique id of the group; the others get it over the host transport. */
+static Status init_comm(Comm *c)
 {
-    Group        *g = group_of(c);
+    NcclGroup *g = group_of(c);
     ncclUniqueId  mine, *all = (ncclUniqueId *)calloc((size_t)c->size, sizeof *all);
     ncclResult_t  r = ncclSuccess;
     memset(&mine, 0, sizeof mine);
     if (!all) return fail(E_FIT, "no memory");
-    if (c->rank == 0) r = g->lib->id(&mine);
+    if (c->rank == 0) r = g->lib->get_unique_id(&mine);
     Status st = OK;
     if (c->size > 1) st = g->host->transport->host_gather(g->host, all, &mine, sizeof mine);
     else             all[0] = mine;
     if (!st && r == ncclSuccess) r = g->lib->init(&g->comm, c->size, all[0], c->rank);
     free(all);
     if (st || r == ncclSuccess) return st;
-    return fail(E_COMM, "NCCL cannot begin: %s (a card of its own for each rank? else comm.kind=mpi)",
-                g->lib->words(r));
+    return fail(E_COMM, "NCCL cannot start: %s; it needs a GPU for each rank, else set comm.kind = mpi",
+                g->lib->error_string(r));
 }
 
-/* The world says one word to itself: a broken NCCL shows before the first step. */
-static Status try_out(Comm *c)
+/* A test all_reduce over the world: a broken NCCL shows before the first step. */
+static Status test_all_reduce(Comm *c)
 {
-    Group *g = group_of(c);
+    NcclGroup *g = group_of(c);
     float  one = 1, *at = NULL;
     if (cudaMalloc((void **)&at, sizeof one) != cudaSuccess)
         return fail(E_DEVICE, "no device memory for NCCL");
     cudaMemcpy(at, &one, sizeof one, cudaMemcpyHostToDevice);
-    ncclResult_t r = g->lib->reduce(at, at, 1, ncclFloat32, ncclSum, g->comm, g->stream);
+    ncclResult_t r = g->lib->all_reduce(at, at, 1, ncclFloat32, ncclSum, g->comm, g->stream);
     cudaError_t  e = cudaStreamSynchronize(g->stream);
     if (e == cudaSuccess) e = cudaMemcpy(&one, at, sizeof one, cudaMemcpyDeviceToHost);
     cudaFree(at);
-    if (r != ncclSuccess) return fail(E_COMM, "NCCL, first call: %s", g->lib->words(r));
+    if (r != ncclSuccess) return fail(E_COMM, "NCCL, first call: %s", g->lib->error_string(r));
     if (e != cudaSuccess) return fail(E_DEVICE, "NCCL, first call: %s", cudaGetErrorString(e));
-    return one == (float)c->size ? OK : fail(E_COMM, "NCCL counts %g ranks of %d", one, c->size);
+    if (one == (float)c->size) return OK;
+    return fail(E_COMM, "NCCL: the test all_reduce counted %g ranks of %d", one, c->size);
 }
 
 static void nccl_bind(Comm *c)
 {
-    Group *g = group_of(c);
+    NcclGroup *g = group_of(c);
     if (!c->be || g->comm || c->root->sticky) return;
     Status st = OK;
     if (strcmp(c->be->device->name, "cuda"))
-        st = fail(E_CONFIG, "comm.kind nccl moves device memory; backend %s needs mpi", c->be->device->name);
+        st = fail(E_CONFIG, "comm.kind = nccl moves device memory; backend %s needs mpi",
+                  c->be->device->name);
     if (!st) st = make_events(c);
-    if (!st) st = make_comm(c);
-    if (!st && c->root == c) st = try_out(c);
+    if (!st) st = init_comm(c);
+    if (!st && c->root == c) st = test_all_reduce(c);
     if (!st) return;
     comm_stick(c, st);
     comm_abort(c, c->root->why);
@@ -144,14 +147,14 @@ static void nccl_bind(Comm *c)
 
 static void nccl_close(Comm *c)
 {
-    Group *g = group_of(c);
+    NcclGroup *g = group_of(c);
     if (!g) return;
-    if (g->comm && (c->root->sticky || c->root->told || c->out)) g->lib->abort(g->comm);
+    if (g->comm && (c->root->sticky || c->root->abort_sent || c->pending)) g->lib->abort(g->comm);
     else if (g->comm) g->lib->destroy(g->comm);
     for (int i = 0; i < COMM_TICKETS; i++) if (g->done[i]) cudaEventDestroy(g->done[i]);
     if (g->ready)  cudaEventDestroy(g->ready);
     if (g->stream) cudaStreamDestroy(g->stream);
-    if (c->root == c) c->trace = NULL, free(g->lib);     /* the trace is the host world's */
+    if (c->root == c) c->trace = NULL, free(g->lib);     /* the trace belongs to the host world */
     comm_close(g->host);
     free(g);
     c->priv = NULL;
@@ -171,11 +174,11 @@ static ncclDataType_t type_of(int dtype)
     }
 }
 
-static ncclResult_t exchange(Comm *c, const CommCall *k)
+static ncclResult_t launch_all_to_all(Comm *c, const CommCall *k)
 {
-    Group       *g = group_of(c);
+    NcclGroup *g = group_of(c);
     int64_t      give = call_row(k->in), get = call_row(k->out);
-    ncclResult_t r = g->lib->begin();
+    ncclResult_t r = g->lib->group_start();
     for (int i = 0; i < c->size && r == ncclSuccess; i++) {
         const char *from = (const char *)k->in.data + k->give.at[i] * give;
         char       *to   = (char *)k->out.data + k->get.at[i] * get;
@@ -188,47 +191,49 @@ static ncclResult_t exchange(Comm *c, const CommCall *k)
         if (out) r = g->lib->send(from, out, ncclUint8, i, g->comm, g->stream);
         if (in && r == ncclSuccess) r = g->lib->recv(to, in, ncclUint8, i, g->comm, g->stream);
     }
-    ncclResult_t e = g->lib->end();
+    ncclResult_t e = g->lib->group_end();
     return r == ncclSuccess ? e : r;
 }
 
-static ncclResult_t say(Comm *c, const CommCall *k)
+static ncclResult_t launch_call(Comm *c, const CommCall *k)
 {
-    Group      *g = group_of(c);
+    NcclGroup *g = group_of(c);
     ncclRedOp_t op = k->reduce == RED_SUM ? ncclSum : ncclMax;
     size_t      in = (size_t)t_bytes(k->in);
     switch (k->kind) {
     case CALL_ALL_REDUCE:
-        return g->lib->reduce(k->in.data, k->out.data, (size_t)t_count(k->in), type_of(k->in.dtype), op,
+        return g->lib->all_reduce(k->in.data, k->out.data, (size_t)t_count(k->in), type_of(k->in.dtype), op,
                               g->comm, g->stream);
     case CALL_REDUCE_SCATTER:
-        return g->lib->scatter(k->in.data, k->out.data, (size_t)t_count(k->out), type_of(k->in.dtype), op,
-                               g->comm, g->stream);
-    case CALL_ALL_GATHER: return g->lib->gather(k->in.data, k->out.data, in, ncclUint8, g->comm, g->stream);
+        return g->lib->reduce_scatter(k->in.data, k->out.data, (size_t)t_count(k->out),
+                                      type_of(k->in.dtype), op, g->comm, g->stream);
+    case CALL_ALL_GATHER:
+        return g->lib->all_gather(k->in.data, k->out.data, in, ncclUint8, g->comm, g->stream);
     case CALL_SEND:   return g->lib->send(k->in.data, in, ncclUint8, k->peer, g->comm, g->stream);
     case CALL_RECV:
         return g->lib->recv(k->out.data, (size_t)t_bytes(k->out), ncclUint8, k->peer, g->comm, g->stream);
-    default:          return exchange(c, k);
+    default:          return launch_all_to_all(c, k);
     }
 }
 
 static void nccl_start(Comm *c, int slot, const CommCall *call)
 {
-    Group *g = group_of(c);
+    NcclGroup *g = group_of(c);
     if (c->root->sticky) return;
     cuda_stick(c->be, cudaEventRecord(g->ready, cuda_of(c->be)->stream), call_name(call->kind));
     cuda_stick(c->be, cudaStreamWaitEvent(g->stream, g->ready, 0), call_name(call->kind));
-    note(c, say(c, call), call_name(call->kind));
+    stick_failure(c, launch_call(c, call), call_name(call->kind));
     cuda_stick(c->be, cudaEventRecord(g->done[slot], g->stream), call_name(call->kind));
 }
 
 static void nccl_join(Comm *c, int slot)
 {
-    Group       *g = group_of(c);
+    NcclGroup *g = group_of(c);
     ncclResult_t late = ncclSuccess;
     if (c->root->sticky) return;
     cuda_stick(c->be, cudaStreamWaitEvent(cuda_of(c->be)->stream, g->done[slot], 0), "join");
-    if (g->lib->trouble(g->comm, &late) == ncclSuccess) note(c, late, "a call before");
+    if (g->lib->get_async_error(g->comm, &late) == ncclSuccess)
+        stick_failure(c, late, "an earlier call");
 }
 
 static Status nccl_host_gather(Comm *c, void *out, const void *in, size_t bytes)
@@ -239,16 +244,16 @@ static Status nccl_host_gather(Comm *c, void *out, const void *in, size_t bytes)
 
 static void nccl_abort(Comm *world, const char *why) { comm_abort(group_of(world)->host, why); }
 
-static void nccl_watch(Comm *world, double seconds, void (*tell)(void *self, const char *line), void *self)
+static void nccl_watch(Comm *world, double seconds, void (*print)(void *self, const char *line), void *self)
 {
-    comm_watch(group_of(world)->host, seconds, tell, self);
+    comm_watch(group_of(world)->host, seconds, print, self);
 }
 
 static Status nccl_world(Comm **world, Comm *host)
 {
     Comm  *c = comm_new(&transport_nccl, NULL, host->rank, host->size);
-    Group *g = (Group *)calloc(1, sizeof *g);
-    if (g) g->lib = (Library *)calloc(1, sizeof *g->lib);
+    NcclGroup *g = (NcclGroup *)calloc(1, sizeof *g);
+    if (g) g->lib = (NcclLibrary *)calloc(1, sizeof *g->lib);
     if (!c || !g || !g->lib) {
         if (c) comm_free(c);
         if (g) free(g->lib), free(g);
@@ -263,11 +268,11 @@ static Status nccl_world(Comm **world, Comm *host)
 
 static Status nccl_open(Comm **world, const CommConf *conf)
 {
-    CommConf below = *conf;
+    CommConf host_conf = *conf;
     Comm    *host = NULL;
-    below.kind = "auto";
+    host_conf.kind = "auto";
     *world = NULL;
-    TRY(comm_open(&host, &below));
+    TRY(comm_open(&host, &host_conf));
     Status st = nccl_world(world, host);
     if (st && *world) comm_close(*world);
     else if (st)      comm_close(host);

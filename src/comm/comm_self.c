@@ -1,7 +1,7 @@
-/* comm/comm_self.c -- one rank and no peers: a call moves data within the rank or does nothing at all. And
- * "fake": one rank of a world of any size, of which the same is true; comm.c has charged what would have been
- * said. Gathers and all_to_all bring the rank's own part to its place and leave the rest as it is, sums leave
- * all as it is, and host calls answer as if every rank had said the same. */
+/* comm/comm_self.c -- the transports without peers. "self" is one rank: a call copies data within the rank or
+ * does nothing. "fake" is one rank of a world of any size, for plans: comm.c charges what would be sent.
+ * Gathers and all_to_all copy the rank's own part to its place and leave the rest unwritten, sums leave
+ * everything unwritten, and host calls return this rank's data for every member. */
 #include "comm/transport.h"
 #include "ops/ops.h"
 
@@ -11,7 +11,7 @@ void local_move(Backend *be, void *to, const void *from, int64_t bytes)
 {
     if (to == from || !bytes) return;
     if (be->device->host_memory) memmove(to, from, (size_t)bytes);
-    else {                                                   /* as elements that the op copies as they are */
+    else {                                                   /* as elements that the op copies unchanged */
         int64_t n = bytes / (bytes % 4 ? 2 : 4);
         DType   d = bytes % 4 ? BF16 : I32;
         REQUIRE(bytes % 2 == 0, "%lld bytes within a device", (long long)bytes);
@@ -33,7 +33,7 @@ void local_part(Comm *c, const CommCall *call)
         return;
     case CALL_ALL_TO_ALL:
         row = call_row(call->in), kept = call->give.n[c->rank], got = call->get.n[c->rank];
-        REQUIRE(kept == got, "all_to_all: a rank keeps %lld rows and gets %lld of them", (long long)kept,
+        REQUIRE(kept == got, "all_to_all: a rank sends %lld rows to itself and expects %lld", (long long)kept,
                 (long long)got);
         local_move(be, out + call->get.at[c->rank] * row, in + call->give.at[c->rank] * row, kept * row);
         return;
@@ -42,13 +42,13 @@ void local_part(Comm *c, const CommCall *call)
     }
 }
 
-static Status alone_group(Comm *world, Comm *out)                          { return OK; }
-static void   alone_close(Comm *c)                                         { }
-static void   alone_start(Comm *c, int slot, const CommCall *call)             { local_part(c, call); }
-static void   alone_join(Comm *c, int slot)                                { }
-static void   alone_abort(Comm *world, const char *why)                    { }
+static Status lone_group(Comm *world, Comm *out)                          { return OK; }
+static void   lone_close(Comm *c)                                         { }
+static void   lone_start(Comm *c, int slot, const CommCall *call)             { local_part(c, call); }
+static void   lone_join(Comm *c, int slot)                                { }
+static void   lone_abort(Comm *world, const char *why)                    { }
 
-static Status alone_gather(Comm *c, void *out, const void *in, size_t bytes)
+static Status lone_gather(Comm *c, void *out, const void *in, size_t bytes)
 {
     for (int i = 0; i < c->size; i++) memcpy((char *)out + (size_t)i * bytes, in, bytes);
     return OK;
@@ -69,8 +69,8 @@ static Status fake_open(Comm **world, const CommConf *conf)
     return OK;
 }
 
-#define ALONE .group = alone_group, .close = alone_close, .start = alone_start, .join = alone_join, \
-              .host_gather = alone_gather, .abort = alone_abort
+#define LONE .group = lone_group, .close = lone_close, .start = lone_start, .join = lone_join, \
+              .host_gather = lone_gather, .abort = lone_abort
 
-const Transport transport_self = { .name = "self", .open = self_open, ALONE };
-const Transport transport_fake = { .name = "fake", .open = fake_open, ALONE };
+const Transport transport_self = { .name = "self", .open = self_open, LONE };
+const Transport transport_fake = { .name = "fake", .open = fake_open, LONE };

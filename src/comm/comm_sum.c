@@ -1,12 +1,12 @@
-/* comm/comm_sum.c -- the one place where parts of several ranks are added: in the order of the members, a
- * block at a time, so that any transport gives the same bits. */
+/* comm/comm_sum.c -- adds the parts of several ranks: in the order of the members, a block at a time, so that
+ * every transport that uses it gives the same bits. */
 #include "comm/transport.h"
 
 enum { BLOCK = 512 };
 
 bool sum_has(DType d) { return d == F32 || d == BF16 || d == F64 || d == I32 || d == I64; }
 
-/* A block is read from every part before it is written: out may be one of them. */
+/* A block is read from every part before it is written, because out may be one of the parts. */
 #define SUM(name, elem, wide, load, store)                                                         \
     static void name(elem *out, const elem *const *part, int parts, int64_t n, Reduce r)           \
     {                                                                                              \

@@ -1,4 +1,5 @@
-/* comm/heartbeat.c -- see heartbeat.h. One thread a rank; rank 0's is the hub that hears all and tells all. */
+/* comm/heartbeat.c -- see heartbeat.h. One thread a rank; the thread of rank 0 is the hub that all others
+ * connect to and that forwards every message. */
 #define _GNU_SOURCE
 #include "comm/heartbeat.h"
 #include "base/clock.h"
@@ -15,236 +16,260 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-enum { STRANGERS = 16, LINE = 300 };       /* connections that have not said who they are */
+enum { UNIDENTIFIED = 16, LINE = 300 }; /* connections that have not sent MSG_HELLO yet; bytes of an answer */
 
 struct Heartbeat {
-    int             rank, size, wires;     /* rank 0: a connection for each rank, then strangers; others: one */
+    int             rank, size;
+    Connection     *peer;             /* rank 0: one for each rank, then UNIDENTIFIED; others: rank 0 alone */
+    int             peers;
     double          timeout;
     Trace          *trace;
-    Connection           *connection;
     struct pollfd  *polls;
-    int             door, wake;
+    int             listener, wake_fd;
     uint8_t         key[16];
     pthread_t       thread;
-    bool            runs;
-    pthread_mutex_t lock;                  /* of all below, and of writing to wires */
-    pthread_cond_t  news;
-    bool            stop, quiet, heard;    /* quiet: this rank has given up and ends by itself */
-    int             in, left;              /* ranks connected; one that has left, or -1 */
-    double          beat, due, asked;      /* next beat; when to ask, when it was asked; 0: not */
-    HeartbeatPrint       *say;
+    bool            running;
+    pthread_mutex_t lock;                  /* of all below, and of sending */
+    pthread_cond_t  changed;
+    bool            stop;
+    bool            aborting, abort_acked; /* this rank has aborted and exits by itself */
+    int             connected;             /* ranks that have sent MSG_HELLO */
+    int             left;                  /* a rank that has left in good order; -1: none */
+    double          next_ping;
+    double          query_due, queried_at; /* when to ask what ranks wait in; when they were asked; 0: not */
+    HeartbeatPrint *print;
     void           *self;
-    char          (*answer)[LINE];         /* (size) what each rank said it waits in */
+    char          (*answer)[LINE];         /* (size) the call that each rank waits in */
 };
 
-static bool is_hub(const Heartbeat *p) { return p->rank == 0; }
+static bool is_hub(const Heartbeat *h) { return h->rank == 0; }
 
-static void who_am_i(char *out, size_t n)
+static void describe_self(char *out, size_t n)
 {
     char host[64] = "";
     gethostname(host, sizeof host - 1);
     snprintf(out, n, "host %s, process %ld", host, (long)getpid());
 }
 
-/* ---- the end of the run ---- */
+/* ---- exits ---- */
 
-/* The main thread may hold any lock there is: nothing but write and _exit is safe here. */
-static void end_here(const Heartbeat *p, const char *why)
+/* The main thread may hold any lock, so only write and _exit are safe here. */
+static void exit_rank(const Heartbeat *h, const char *why)
 {
     char line[MESSAGE_TEXT + 100];
-    int  n = snprintf(line, sizeof line, "treb: rank %d ends: %s\n", p->rank, why);
+    int  n = snprintf(line, sizeof line, "treb: rank %d exits: %s\n", h->rank, why);
     if (write(STDERR_FILENO, line, (size_t)n) < 0) { }
     _exit(status_exit_code(E_COMM));
 }
 
-static void tell_all(Heartbeat *p, MessageKind kind, int about, const char *text, int but, int wait_ms)
+static bool is_reachable(const Connection *c) { return c->fd >= 0 && !c->left; }
+
+static void send_to_all(Heartbeat *h, MessageKind kind, int about, const char *text, int except, int wait_ms)
 {
-    for (int i = 1; i < p->size; i++)
-        if (i != but && p->connection[i].fd >= 0 && !p->connection[i].left)
-            connection_send(&p->connection[i], kind, about, text, (int)strlen(text), wait_ms);
+    for (int i = 1; i < h->size; i++)
+        if (i != except && is_reachable(&h->peer[i]))
+            connection_send(&h->peer[i], kind, about, text, (int)strlen(text), wait_ms);
 }
 
-/* The hub knows first; the others hear it from here. */
-static void end_all(Heartbeat *p, int who, const char *what)
+/* `rank` has failed: the hub makes the others exit, then this rank exits unless it is the one that failed. */
+static void exit_all(Heartbeat *h, int rank, const char *what)
 {
-    char why[MESSAGE_TEXT], name[160];
-    if (who == p->rank) who_am_i(name, sizeof name);
-    else                snprintf(name, sizeof name, "%s", p->connection[is_hub(p) ? who : 0].who);
-    snprintf(why, sizeof why, "rank %d (%s) %s", who, name, what);
-    if (is_hub(p)) tell_all(p, MSG_END, who, why, who, 200);
-    if (who != p->rank) end_here(p, why);
+    char why[MESSAGE_TEXT], identity[160];
+    if (rank == h->rank) describe_self(identity, sizeof identity);
+    else                 snprintf(identity, sizeof identity, "%s", h->peer[is_hub(h) ? rank : 0].identity);
+    snprintf(why, sizeof why, "rank %d (%s) %s", rank, identity, what);
+    if (is_hub(h)) send_to_all(h, MSG_END, rank, why, rank, 200);
+    if (rank != h->rank) exit_rank(h, why);
 }
 
-/* ---- what notes say; all with the lock held ---- */
+/* ---- messages; all with the lock held ---- */
 
-static bool all_answered(const Heartbeat *p)
+static bool all_answered(const Heartbeat *h)
 {
-    for (int i = 1; i < p->size; i++)
-        if (!p->answer[i][0] && p->connection[i].fd >= 0 && !p->connection[i].left) return false;
+    for (int i = 1; i < h->size; i++)
+        if (!h->answer[i][0] && is_reachable(&h->peer[i])) return false;
     return true;
 }
 
-static void from_rank(Heartbeat *p, int rank, const Message *n)
+static void handle_from_rank(Heartbeat *h, int rank, const Message *m)
 {
-    Connection *w = &p->connection[rank];
-    char  text[MESSAGE_TEXT];
-    switch (n->kind) {
+    Connection *c = &h->peer[rank];
+    char        text[MESSAGE_TEXT];
+    switch (m->kind) {
     case MSG_GOODBYE:
-        w->left = true, p->left = rank;
-        tell_all(p, MSG_PEER_LEFT, rank, "", rank, 0);
+        c->left = true, h->left = rank;
+        send_to_all(h, MSG_PEER_LEFT, rank, "", rank, 0);
         break;
     case MSG_ABORT:
-        connection_send(w, MSG_ABORT_ACK, rank, "", 0, 200);
-        w->left = true;
-        snprintf(text, sizeof text, "has given up: %.500s", n->text);
-        end_all(p, rank, text);
+        connection_send(c, MSG_ABORT_ACK, rank, "", 0, 200);
+        c->left = true;
+        snprintf(text, sizeof text, "aborted: %.500s", m->text);
+        exit_all(h, rank, text);
         break;
     case MSG_WAIT_REPLY:
-        snprintf(p->answer[rank], LINE, "%.290s", n->text);
+        snprintf(h->answer[rank], LINE, "%.290s", m->text);
         break;
     default:
         break;
     }
 }
 
-static void from_hub(Heartbeat *p, const Message *n)
+static void handle_from_hub(Heartbeat *h, const Message *m)
 {
     char line[LINE];
-    switch (n->kind) {
-    case MSG_GOODBYE:   p->connection[0].left = true, p->left = 0;        break;
-    case MSG_PEER_LEFT:  p->left = n->about;                         break;
-    case MSG_ABORT_ACK: p->heard = true;                            break;
-    case MSG_END:   if (!p->quiet) end_here(p, n->text);        break;
+    switch (m->kind) {
+    case MSG_GOODBYE:   h->peer[0].left = true, h->left = 0;     break;
+    case MSG_PEER_LEFT: h->left = m->about;                      break;
+    case MSG_ABORT_ACK: h->abort_acked = true;                   break;
+    case MSG_END:       if (!h->aborting) exit_rank(h, m->text); break;
     case MSG_WAIT_QUERY:
-        trace_describe(p->trace, line, sizeof line);
-        connection_send(&p->connection[0], MSG_WAIT_REPLY, p->rank, line, (int)strlen(line), 0);
+        trace_describe(h->trace, line, sizeof line);
+        connection_send(&h->peer[0], MSG_WAIT_REPLY, h->rank, line, (int)strlen(line), 0);
         break;
     default:
         break;
     }
-    pthread_cond_broadcast(&p->news);
+    pthread_cond_broadcast(&h->changed);
 }
 
-/* A stranger with the right key becomes the connection of its rank. */
-static void from_stranger(Heartbeat *p, Connection *w, const Message *n)
+/* A connection that sends the right key becomes that of its rank. */
+static void handle_hello(Heartbeat *h, Connection *c, const Message *m)
 {
-    char me[160];
-    bool ours = n->kind == MSG_HELLO && n->bytes > 16 && !memcmp(n->text, p->key, 16) && n->about > 0 &&
-                n->about < p->size && p->connection[n->about].fd < 0;
-    if (!ours) { connection_close(w); return; }
-    who_am_i(me, sizeof me);
-    p->connection[n->about] = *w;
-    snprintf(p->connection[n->about].who, sizeof w->who, "%.150s", n->text + 16);
-    connection_send(&p->connection[n->about], MSG_WELCOME, 0, me, (int)strlen(me), 200);
-    *w = (Connection){ .fd = -1 };
-    p->in++;
-    pthread_cond_broadcast(&p->news);
+    char identity[160];
+    bool valid = m->kind == MSG_HELLO && m->bytes > 16 && !memcmp(m->text, h->key, 16) && m->about > 0 &&
+                 m->about < h->size && h->peer[m->about].fd < 0;
+    if (!valid) { connection_close(c); return; }
+    Connection *rank = &h->peer[m->about];
+    describe_self(identity, sizeof identity);
+    *rank = *c;
+    snprintf(rank->identity, sizeof rank->identity, "%.150s", m->text + 16);
+    connection_send(rank, MSG_WELCOME, 0, identity, (int)strlen(identity), 200);
+    *c = (Connection){ .fd = -1 };
+    h->connected++;
+    pthread_cond_broadcast(&h->changed);
 }
 
-static void read_wire(Heartbeat *p, int i)
+static void receive_messages(Heartbeat *h, int i)
 {
-    Connection *w = &p->connection[i];
-    Message  n;
-    int   got = 0;
-    bool  stranger = is_hub(p) && i >= p->size;
-    while (w->fd >= 0 && (got = connection_receive(w, &n)) > 0) {
-        if (stranger)       from_stranger(p, w, &n);
-        else if (is_hub(p)) from_rank(p, i, &n);
-        else                from_hub(p, &n);
+    Connection *c = &h->peer[i];
+    Message     m;
+    int         got = 0;
+    bool        unidentified = is_hub(h) && i >= h->size;
+    while (c->fd >= 0 && (got = connection_receive(c, &m)) > 0) {
+        if (unidentified)   handle_hello(h, c, &m);
+        else if (is_hub(h)) handle_from_rank(h, i, &m);
+        else                handle_from_hub(h, &m);
     }
-    if (w->fd < 0 || got >= 0) return;
-    connection_close(w);
-    if (!stranger && !w->left && !p->quiet && !p->stop) end_all(p, i, "is gone");
+    if (c->fd < 0 || got >= 0) return;
+    connection_close(c);
+    if (!unidentified && !c->left && !h->aborting && !h->stop)
+        exit_all(h, i, "died: its heartbeat connection closed");
 }
 
-/* A place for one more stranger, or NULL: whoever knocks then waits outside. */
-static Connection *free_place(const Heartbeat *p)
+/* NULL: UNIDENTIFIED connections are open; further ones wait in the listener's backlog. */
+static Connection *free_connection(const Heartbeat *h)
 {
-    for (int i = p->size; i < p->wires; i++) if (p->connection[i].fd < 0) return &p->connection[i];
+    for (int i = h->size; i < h->peers; i++)
+        if (h->peer[i].fd < 0) return &h->peer[i];
     return NULL;
 }
 
-static void let_in(Heartbeat *p)
+static void accept_connections(Heartbeat *h)
 {
-    for (Connection *w; p->door >= 0 && (w = free_place(p));) {
-        int fd = connection_accept(p->door);
+    for (Connection *c; h->listener >= 0 && (c = free_connection(h));) {
+        int fd = connection_accept(h->listener);
         if (fd < 0) return;
-        *w = (Connection){ .fd = fd, .heard = clock_now() };
+        *c = (Connection){ .fd = fd, .last_message = clock_now() };
     }
 }
 
-/* ---- once in a while ---- */
+/* ---- periodic work ---- */
 
-static void ask(Heartbeat *p, double now)
+static void send_ping(Heartbeat *h, double now)
 {
-    p->due = 0, p->asked = now;
-    for (int i = 0; i < p->size; i++) p->answer[i][0] = 0;
-    trace_describe(p->trace, p->answer[0], LINE);
-    tell_all(p, MSG_WAIT_QUERY, 0, "", -1, 0);
+    if (now < h->next_ping) return;
+    h->next_ping = now + 1;
+    if (is_hub(h)) send_to_all(h, MSG_PING, 0, "", -1, 0);
+    else if (!h->peer[0].left) connection_send(&h->peer[0], MSG_PING, h->rank, "", 0, 0);
 }
 
-/* Those that wait for nobody first: one of them is who the others wait for. */
-static void say_answers(Heartbeat *p)
+static void check_silence(Heartbeat *h, double now)
+{
+    char text[100];
+    for (int i = 0; i < h->peers; i++) {
+        Connection *c = &h->peer[i];
+        if (!is_reachable(c) || h->aborting || now - c->last_message <= h->timeout) continue;
+        if (is_hub(h) && i >= h->size) { connection_close(c); continue; }
+        snprintf(text, sizeof text, "sent no heartbeat for %.0f s (comm.timeout)", now - c->last_message);
+        exit_all(h, i, text);
+    }
+}
+
+/* A call that waits for a rank which has left in good order will never end. */
+static void check_left(Heartbeat *h)
+{
+    char   text[100];
+    double waits = h->left >= 0 && !h->aborting ? trace_waiting_seconds(h->trace) : 0;
+    if (waits <= h->timeout) return;
+    snprintf(text, sizeof text, "waits %.0f s in a call, but rank %d has left the run", waits, h->left);
+    if (is_hub(h)) exit_all(h, h->rank, text);
+    exit_rank(h, text);
+}
+
+static void query_waits(Heartbeat *h, double now)
+{
+    h->query_due = 0, h->queried_at = now;
+    for (int i = 0; i < h->size; i++) h->answer[i][0] = 0;
+    trace_describe(h->trace, h->answer[0], LINE);
+    send_to_all(h, MSG_WAIT_QUERY, 0, "", -1, 0);
+}
+
+/* Ranks that wait in no call come first: one of them is the rank that the others wait for. */
+static void print_answers(Heartbeat *h)
 {
     char line[LINE + 200];
-    p->asked = 0;
+    h->queried_at = 0;
     for (int waits = 0; waits < 2; waits++)
-        for (int i = 0; i < p->size && p->say; i++) {
-            const char *none = p->connection[i].left ? "has left" : "does not answer";
-            const char *what = p->answer[i][0] ? p->answer[i] : none;
+        for (int i = 0; i < h->size && h->print; i++) {
+            const char *none = h->peer[i].left ? "has left" : "does not answer";
+            const char *what = h->answer[i][0] ? h->answer[i] : none;
             if ((strncmp(what, "waits", 5) == 0) != waits) continue;
-            snprintf(line, sizeof line, i ? "rank %d (%s) %s" : "rank %d%s %s", i, p->connection[i].who, what);
-            p->say(p->self, line);
+            snprintf(line, sizeof line, i ? "rank %d (%s) %s" : "rank %d%s %s", i, h->peer[i].identity, what);
+            h->print(h->self, line);
         }
 }
 
-static void look_around(Heartbeat *p)
+static void do_periodic_work(Heartbeat *h)
 {
     double now = clock_now();
-    char   text[100];
-    if (now >= p->beat) {
-        p->beat = now + 1;
-        if (is_hub(p)) tell_all(p, MSG_PING, 0, "", -1, 0);
-        else if (!p->connection[0].left) connection_send(&p->connection[0], MSG_PING, p->rank, "", 0, 0);
-    }
-    for (int i = 0; i < p->wires; i++) {
-        Connection *w = &p->connection[i];
-        if (w->fd < 0 || w->left || p->quiet || now - w->heard <= p->timeout) continue;
-        if (is_hub(p) && i >= p->size) { connection_close(w); continue; }
-        snprintf(text, sizeof text, "has given no sign of life for %.0f s (comm.timeout)", now - w->heard);
-        end_all(p, i, text);
-    }
-    double waits = p->left >= 0 && !p->quiet ? trace_waiting_seconds(p->trace) : 0;
-    if (waits > p->timeout) {
-        snprintf(text, sizeof text, "waits %.0f s in a call, but rank %d has left the run", waits, p->left);
-        if (is_hub(p)) end_all(p, p->rank, text);
-        end_here(p, text);
-    }
-    if (p->due > 0 && now > p->due) ask(p, now);
-    if (p->asked > 0 && (all_answered(p) || now - p->asked > 1.5)) say_answers(p);
+    send_ping(h, now);
+    check_silence(h, now);
+    check_left(h);
+    if (h->query_due > 0 && now > h->query_due) query_waits(h, now);
+    if (h->queried_at > 0 && (all_answered(h) || now - h->queried_at > 1.5)) print_answers(h);
 }
 
-static void *run(void *arg)
+static void *run_thread(void *arg)
 {
-    Heartbeat *p = arg;
-    pthread_mutex_lock(&p->lock);
-    while (!p->stop) {
+    Heartbeat *h = arg;
+    pthread_mutex_lock(&h->lock);
+    while (!h->stop) {
         int n = 0;
-        p->polls[n++] = (struct pollfd){ .fd = p->wake, .events = POLLIN };
-        p->polls[n++] = (struct pollfd){ .fd = free_place(p) ? p->door : -1, .events = POLLIN };
-        for (int i = 0; i < p->wires; i++)
-            p->polls[n++] = (struct pollfd){ .fd = p->connection[i].fd, .events = POLLIN };
-        int wait_ms = p->asked > 0 ? 50 : 250;
-        pthread_mutex_unlock(&p->lock);
-        poll(p->polls, (nfds_t)n, wait_ms);
-        pthread_mutex_lock(&p->lock);
-        if (p->stop) break;
-        let_in(p);
-        for (int i = 0; i < p->wires; i++)
-            if (p->connection[i].fd >= 0) read_wire(p, i);
-        look_around(p);
+        h->polls[n++] = (struct pollfd){ .fd = h->wake_fd, .events = POLLIN };
+        h->polls[n++] = (struct pollfd){ .fd = free_connection(h) ? h->listener : -1, .events = POLLIN };
+        for (int i = 0; i < h->peers; i++)
+            h->polls[n++] = (struct pollfd){ .fd = h->peer[i].fd, .events = POLLIN };
+        int wait_ms = h->queried_at > 0 ? 50 : 250;
+        pthread_mutex_unlock(&h->lock);
+        poll(h->polls, (nfds_t)n, wait_ms);
+        pthread_mutex_lock(&h->lock);
+        if (h->stop) break;
+        accept_connections(h);
+        for (int i = 0; i < h->peers; i++)
+            if (h->peer[i].fd >= 0) receive_messages(h, i);
+        do_periodic_work(h);
     }
-    pthread_mutex_unlock(&p->lock);
+    pthread_mutex_unlock(&h->lock);
     return NULL;
 }
 
@@ -252,145 +277,153 @@ static void *run(void *arg)
 
 Status heartbeat_open(Heartbeat **out, int rank, int size, double timeout, Trace *trace)
 {
-    Heartbeat *p = *out = calloc(1, sizeof *p);
-    if (!p) return fail(E_FIT, "no memory");
-    *p = (Heartbeat){ .rank = rank, .size = size, .wires = rank ? 1 : size + STRANGERS, .timeout = timeout,
-                  .trace = trace, .door = -1, .left = -1 };
-    pthread_mutex_init(&p->lock, NULL);
-    pthread_cond_init(&p->news, NULL);
-    p->wake   = eventfd(0, EFD_CLOEXEC);
-    p->connection   = calloc((size_t)p->wires, sizeof *p->connection);
-    p->polls  = calloc((size_t)p->wires + 2, sizeof *p->polls);
-    p->answer = calloc((size_t)size, sizeof *p->answer);
-    for (int i = 0; p->connection && i < p->wires; i++) p->connection[i].fd = -1;
-    if (p->wake >= 0 && p->connection && p->polls && p->answer) return OK;
-    heartbeat_close(p);
+    Heartbeat *h = *out = calloc(1, sizeof *h);
+    if (!h) return fail(E_FIT, "no memory");
+    *h = (Heartbeat){ .rank = rank, .size = size, .peers = rank ? 1 : size + UNIDENTIFIED, .timeout = timeout,
+                      .trace = trace, .listener = -1, .left = -1 };
+    pthread_mutex_init(&h->lock, NULL);
+    pthread_cond_init(&h->changed, NULL);
+    h->wake_fd = eventfd(0, EFD_CLOEXEC);
+    h->peer    = calloc((size_t)h->peers, sizeof *h->peer);
+    h->polls   = calloc((size_t)h->peers + 2, sizeof *h->polls);
+    h->answer  = calloc((size_t)size, sizeof *h->answer);
+    for (int i = 0; h->peer && i < h->peers; i++) h->peer[i].fd = -1;
+    if (h->wake_fd >= 0 && h->peer && h->polls && h->answer) return OK;
+    heartbeat_close(h);
     *out = NULL;
     return fail(E_FIT, "no memory");
 }
 
-Status heartbeat_listen(Heartbeat *p, HeartbeatEndpoint *door, bool local)
+Status heartbeat_listen(Heartbeat *h, HeartbeatEndpoint *endpoint, bool local)
 {
-    *door = (HeartbeatEndpoint){ 0 };
-    if (getrandom(p->key, sizeof p->key, 0) != sizeof p->key)
+    *endpoint = (HeartbeatEndpoint){ 0 };
+    if (getrandom(h->key, sizeof h->key, 0) != sizeof h->key)
         return fail(E_COMM, "no random numbers: %s", strerror(errno));
-    memcpy(door->key, p->key, sizeof p->key);
-    p->door = connection_listen(door, local);
-    return p->door < 0 ? fail(E_COMM, "rank 0 cannot listen for its peers: %s", strerror(errno)) : OK;
+    memcpy(endpoint->key, h->key, sizeof h->key);
+    h->listener = connection_listen(endpoint, local);
+    return h->listener < 0 ? fail(E_COMM, "rank 0 cannot listen for its peers: %s", strerror(errno)) : OK;
 }
 
-static bool greet(Heartbeat *p, const HeartbeatEndpoint *door, int address)
+/* Connects to one of rank 0's addresses and waits for its welcome. */
+static bool connect_to(Heartbeat *h, const HeartbeatEndpoint *endpoint, int address)
 {
-    Connection  *w = &p->connection[0];
-    Message   n = { 0 };
-    char   hello[16 + 160];
-    *w = (Connection){ .fd = connection_connect(door, address, 2000), .heard = clock_now() };
-    memcpy(hello, door->key, 16);
-    who_am_i(hello + 16, sizeof hello - 16);
-    bool sent = w->fd >= 0 && connection_send(w, MSG_HELLO, p->rank, hello, 16 + (int)strlen(hello + 16), 2000);
+    Connection *c = &h->peer[0];
+    Message     m = { 0 };
+    char        hello[16 + 160];
+    *c = (Connection){ .fd = connection_connect(endpoint, address, 2000), .last_message = clock_now() };
+    memcpy(hello, endpoint->key, 16);
+    describe_self(hello + 16, sizeof hello - 16);
+    bool sent = c->fd >= 0 &&
+                connection_send(c, MSG_HELLO, h->rank, hello, 16 + (int)strlen(hello + 16), 2000);
     double until = clock_now() + 10;
     int    got = 0;
-    while (sent && !(got = connection_receive(w, &n)) && clock_now() < until)
-        poll(&(struct pollfd){ .fd = w->fd, .events = POLLIN }, 1, 200);
-    if (got > 0 && n.kind == MSG_WELCOME) {
-        snprintf(w->who, sizeof w->who, "%.150s", n.text);
+    while (sent && !(got = connection_receive(c, &m)) && clock_now() < until)
+        poll(&(struct pollfd){ .fd = c->fd, .events = POLLIN }, 1, 200);
+    if (got > 0 && m.kind == MSG_WELCOME) {
+        snprintf(c->identity, sizeof c->identity, "%.150s", m.text);
         return true;
     }
-    connection_close(w);
+    connection_close(c);
     return false;
 }
 
-static Status begin(Heartbeat *p)
+/* Signals go to the main thread. */
+static Status start_thread(Heartbeat *h)
 {
     sigset_t all, old;
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);          /* signals are for the main thread */
-    int bad = pthread_create(&p->thread, NULL, run, p);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int bad = pthread_create(&h->thread, NULL, run_thread, h);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
-    p->runs = !bad;
+    h->running = !bad;
     return bad ? fail(E_COMM, "no thread: %s", strerror(bad)) : OK;
 }
 
-static Status wait_for_all(Heartbeat *p)
+static Status wait_for_ranks(Heartbeat *h)
 {
     struct timespec until;
-    int             who = 0, bad = 0;
+    int             missing = 0, bad = 0;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += 60;
-    pthread_mutex_lock(&p->lock);
-    while (p->in < p->size - 1 && !bad) bad = pthread_cond_timedwait(&p->news, &p->lock, &until);
-    bool all = p->in == p->size - 1;
-    for (int i = p->size - 1; i > 0; i--) if (p->connection[i].fd < 0) who = i;
-    pthread_mutex_unlock(&p->lock);
+    pthread_mutex_lock(&h->lock);
+    while (h->connected < h->size - 1 && !bad) bad = pthread_cond_timedwait(&h->changed, &h->lock, &until);
+    bool all = h->connected == h->size - 1;
+    for (int i = h->size - 1; i > 0; i--) if (h->peer[i].fd < 0) missing = i;
+    pthread_mutex_unlock(&h->lock);
     if (all) return OK;
-    return fail(E_COMM, "rank %d did not reach rank 0 over TCP; is there a firewall between them?", who);
+    return fail(E_COMM, "rank %d did not reach rank 0 over TCP; is there a firewall between them?", missing);
 }
 
-Status heartbeat_connect(Heartbeat *p, const HeartbeatEndpoint *door)
+Status heartbeat_connect(Heartbeat *h, const HeartbeatEndpoint *endpoint)
 {
-    p->beat = clock_now();
-    if (is_hub(p)) {
-        TRY(begin(p));
-        return wait_for_all(p);
+    h->next_ping = clock_now();
+    if (is_hub(h)) {
+        TRY(start_thread(h));
+        return wait_for_ranks(h);
     }
-    for (int i = 0; i < door->n && i < HEARTBEAT_ADDRESSES; i++)
-        if (greet(p, door, i)) return begin(p);
+    for (int i = 0; i < endpoint->n && i < HEARTBEAT_ADDRESSES; i++)
+        if (connect_to(h, endpoint, i)) return start_thread(h);
     return fail(E_COMM, "rank %d does not reach rank 0 over TCP (%d addresses tried); is there a firewall?",
-                p->rank, door->n);
+                h->rank, endpoint->n);
 }
 
-/* ---- what the rank says ---- */
+/* ---- calls of the main thread ---- */
 
-void heartbeat_close(Heartbeat *p)
+static void send_goodbye(Heartbeat *h)
 {
-    if (!p) return;
-    pthread_mutex_lock(&p->lock);
-    p->stop = true;
-    if (p->connection && p->runs && !p->quiet) {
-        if (is_hub(p)) tell_all(p, MSG_GOODBYE, 0, "", -1, 200);
-        else if (!p->connection[0].left) connection_send(&p->connection[0], MSG_GOODBYE, p->rank, "", 0, 200);
-    }
-    pthread_mutex_unlock(&p->lock);
-    if (p->runs) {
-        uint64_t one = 1;
-        if (write(p->wake, &one, sizeof one) < 0) { }            /* it looks four times a second anyway */
-        pthread_join(p->thread, NULL);
-    }
-    for (int i = 0; p->connection && i < p->wires; i++) connection_close(&p->connection[i]);
-    if (p->door >= 0) close(p->door);
-    if (p->wake >= 0) close(p->wake);
-    pthread_mutex_destroy(&p->lock);
-    pthread_cond_destroy(&p->news);
-    free(p->connection), free(p->polls), free(p->answer);
-    free(p);
+    if (!h->peer || !h->running || h->aborting) return;
+    if (is_hub(h)) send_to_all(h, MSG_GOODBYE, 0, "", -1, 200);
+    else if (!h->peer[0].left) connection_send(&h->peer[0], MSG_GOODBYE, h->rank, "", 0, 200);
 }
 
-void heartbeat_abort(Heartbeat *p, const char *why)
+void heartbeat_close(Heartbeat *h)
+{
+    if (!h) return;
+    pthread_mutex_lock(&h->lock);
+    h->stop = true;
+    send_goodbye(h);
+    pthread_mutex_unlock(&h->lock);
+    if (h->running) {
+        uint64_t one = 1;
+        if (write(h->wake_fd, &one, sizeof one) < 0) { }       /* without it the thread stops within 250 ms */
+        pthread_join(h->thread, NULL);
+    }
+    for (int i = 0; h->peer && i < h->peers; i++) connection_close(&h->peer[i]);
+    if (h->listener >= 0) close(h->listener);
+    if (h->wake_fd >= 0) close(h->wake_fd);
+    pthread_mutex_destroy(&h->lock);
+    pthread_cond_destroy(&h->changed);
+    free(h->peer), free(h->polls), free(h->answer);
+    free(h);
+}
+
+void heartbeat_abort(Heartbeat *h, const char *why)
 {
     char            text[MESSAGE_TEXT];
     struct timespec until;
-    if (!p || !p->runs) return;
+    if (!h || !h->running) return;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += 1;
-    snprintf(text, sizeof text, "%.500s", why);
-    pthread_mutex_lock(&p->lock);
-    p->quiet = true;
-    if (is_hub(p)) {
-        char what[MESSAGE_TEXT];
-        snprintf(what, sizeof what, "has given up: %.500s", text);
-        end_all(p, 0, what);
-    } else if (connection_send(&p->connection[0], MSG_ABORT, p->rank, text, (int)strlen(text), 1000)) {
-        while (!p->heard && p->connection[0].fd >= 0 && !pthread_cond_timedwait(&p->news, &p->lock, &until)) { }
+    pthread_mutex_lock(&h->lock);
+    h->aborting = true;
+    if (is_hub(h)) {
+        snprintf(text, sizeof text, "aborted: %.500s", why);
+        exit_all(h, 0, text);
+    } else {
+        snprintf(text, sizeof text, "%.500s", why);
+        if (connection_send(&h->peer[0], MSG_ABORT, h->rank, text, (int)strlen(text), 1000))
+            while (!h->abort_acked && h->peer[0].fd >= 0 &&
+                   !pthread_cond_timedwait(&h->changed, &h->lock, &until)) { }
     }
-    pthread_mutex_unlock(&p->lock);
+    pthread_mutex_unlock(&h->lock);
 }
 
-void heartbeat_watch(Heartbeat *p, double seconds, HeartbeatPrint *say, void *self)
+void heartbeat_watch(Heartbeat *h, double seconds, HeartbeatPrint *print, void *self)
 {
-    if (!p || !is_hub(p)) return;
-    pthread_mutex_lock(&p->lock);
-    p->due = seconds > 0 ? clock_now() + seconds : 0;
-    p->say = say, p->self = self;
-    if (seconds <= 0) p->asked = 0;
-    pthread_mutex_unlock(&p->lock);
+    if (!h || !is_hub(h)) return;
+    pthread_mutex_lock(&h->lock);
+    h->query_due = seconds > 0 ? clock_now() + seconds : 0;
+    h->print = print, h->self = self;
+    if (seconds <= 0) h->queried_at = 0;
+    pthread_mutex_unlock(&h->lock);
 }

@@ -1,17 +1,17 @@
-/* comm/mesh.c -- coordinates, lists of members, and the communicators made of them; see mesh.h. Which degrees
- * are legal is not decided here (parallel/rules.h). */
+/* comm/mesh.c -- coordinates, members of groups and their communicators; see mesh.h. parallel/rules.h decides
+ * which degrees are legal. */
 #include "comm/mesh.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-typedef enum { WHOLE, NEAR, FAR, ENDS } Road;
+typedef enum { WHOLE, BLOCK, ACROSS, ENDS } GroupPart;
 
-typedef struct GroupRow { const char *name, *what; Road road; uint32_t axes; GroupId base; } GroupRow;
+typedef struct GroupRow { const char *name, *use; GroupPart part; uint32_t axes; GroupId base; } GroupRow;
 
 static const GroupRow rows[GR_N] = {
-#define GROUP(name, axes, what)      [GR_##name] = { #name, what, WHOLE, axes, GR_##name },
-#define PART(name, base, road, what) [GR_##name] = { #name, what, road, 0, GR_##base },
+#define GROUP(name, axes, use)      [GR_##name] = { #name, use, WHOLE, axes, GR_##name },
+#define PART(name, base, part, use) [GR_##name] = { #name, use, part, 0, GR_##base },
     GROUPS(GROUP)
     PARTS(PART)
 #undef GROUP
@@ -20,11 +20,11 @@ static const GroupRow rows[GR_N] = {
 };
 
 const char *group_name(GroupId g) { return rows[g].name; }
-const char *group_use(GroupId g)  { return rows[g].what; }
+const char *group_use(GroupId g)  { return rows[g].use; }
 
 static int at_least_one(int n) { return n < 1 ? 1 : n; }
 
-/* Both factorings in the order of their ranks, fastest first. */
+/* The axes of both meshes; the first one varies fastest with the rank. */
 static const MeshAxis attention_axes[] = { AX_TP, AX_CP, AX_DP, AX_PP };
 static const MeshAxis expert_axes[]    = { AX_ETP, AX_EP, AX_EDP, AX_PP };
 
@@ -54,7 +54,7 @@ void mesh_place(Mesh *m, int rank, int world, const MeshLayout *layout)
     coordinates(m->at, m, rank, expert_axes);
 }
 
-/* Ranks that differ from mine on these axes alone, ascending: the first axis runs fastest in both orders. */
+/* Ranks whose coordinates differ from this rank's on these axes alone, ascending. */
 static int whole_group(const Mesh *m, uint32_t mask, int *ranks)
 {
     bool experts = mask != ~0u && mask & (AXIS(ETP) | AXIS(EP) | AXIS(EDP));
@@ -69,7 +69,7 @@ static int whole_group(const Mesh *m, uint32_t mask, int *ranks)
     return n;
 }
 
-/* Members of a block of this group; they are neighbours in the list of n that it is cut out of. */
+/* Members of a block, for a group that is cut out of one of n members. */
 static int block_size(const Mesh *m, GroupId g, int n)
 {
     const MeshLayout *l = &m->layout;
@@ -82,7 +82,7 @@ static int block_size(const Mesh *m, GroupId g, int n)
     }
 }
 
-static int place_of(const int *ranks, int n, int rank)
+static int position_of(const int *ranks, int n, int rank)
 {
     for (int i = 0; i < n; i++)
         if (ranks[i] == rank) return i;
@@ -90,8 +90,8 @@ static int place_of(const int *ranks, int n, int rank)
     return 0;
 }
 
-/* Groups that are others again unless ETP cuts something. */
-static bool repeats(const Mesh *m, GroupId base)
+/* Groups that equal another one while ETP is 1. */
+static bool is_duplicate(const Mesh *m, GroupId base)
 {
     return m->layout.etp == 1 && (base == GR_etp_edp || base == GR_ep_edp);
 }
@@ -99,10 +99,10 @@ static bool repeats(const Mesh *m, GroupId base)
 int mesh_group(const Mesh *m, GroupId g, int *ranks)
 {
     const GroupRow *row = &rows[g];
-    if (repeats(m, row->base)) return ranks[0] = m->rank, 1;
-    int n = whole_group(m, rows[row->base].axes, ranks), me = place_of(ranks, n, m->rank);
-    if (row->road == WHOLE) return n;
-    if (row->road == ENDS) {
+    if (is_duplicate(m, row->base)) return ranks[0] = m->rank, 1;
+    int n = whole_group(m, rows[row->base].axes, ranks), me = position_of(ranks, n, m->rank);
+    if (row->part == WHOLE) return n;
+    if (row->part == ENDS) {
         bool end = me == 0 || me == n - 1;
         ranks[0] = end ? ranks[0] : m->rank;
         if (!end || n == 1) return 1;
@@ -112,7 +112,7 @@ int mesh_group(const Mesh *m, GroupId g, int *ranks)
     int block = block_size(m, g, n);
     REQUIRE(block > 0 && n % block == 0, "%s: blocks of %d in %s of %d", row->name, block,
             rows[row->base].name, n);
-    if (row->road == NEAR) {
+    if (row->part == BLOCK) {
         memmove(ranks, ranks + me - me % block, (size_t)block * sizeof *ranks);
         return block;
     }
@@ -122,8 +122,8 @@ int mesh_group(const Mesh *m, GroupId g, int *ranks)
 
 static int common_divisor(int a, int b) { return b ? common_divisor(b, a % b) : a; }
 
-/* The longest block that divides every run of neighbours on one node in every etp_ep group: the same on all
- * ranks, since all know where all are. */
+/* The largest block that divides every run of consecutive members on one node, in every etp_ep group. All
+ * ranks know all nodes, so they get the same number. */
 static int node_domain(const Mesh *m, const int *node)
 {
     int n = m->size[AX_ETP] * m->size[AX_EP], block = n;
@@ -146,7 +146,7 @@ Status mesh_open(Mesh *m, Comm *world, const MeshLayout *layout)
     m->comm[GR_world] = world;
     m->borrowed = true;
     int *ranks = malloc((size_t)world->size * sizeof *ranks);
-    if (!ranks) return fail(E_FIT, "no memory for the members of %d ranks", world->size);
+    if (!ranks) return fail(E_FIT, "no host memory for the groups of %d ranks", world->size);
     for (int g = 0; g < GR_N && !st; g++) {
         if (g == GR_world) continue;
         int n = mesh_group(m, (GroupId)g, ranks);
@@ -171,7 +171,7 @@ void mesh_bind(Mesh *m, Backend *be)
     for (int g = 0; g < GR_N; g++) comm_bind(m->comm[g], be);
 }
 
-/* "0-7", "0 2 … 14", "3 5 8": short whatever the size. */
+/* "0-7", "0 2 … 14", "3 5 8" */
 static void put_ranks(FILE *out, const int *r, int n)
 {
     bool even = n > 2;
@@ -209,16 +209,16 @@ void mesh_print(FILE *out, const Mesh *m)
             m->world, s[AX_PP], s[AX_TP], s[AX_CP], s[AX_DP], s[AX_ETP], s[AX_EP], s[AX_EDP]);
     fprintf(out, "rank %d is tp %d cp %d dp %d pp %d; etp %d ep %d edp %d\n", m->rank, at[AX_TP], at[AX_CP],
             at[AX_DP], at[AX_PP], at[AX_ETP], at[AX_EP], at[AX_EDP]);
-    int width = node ? 13 : 0;                                      /* without nodes no column for them */
+    int width = node ? 15 : 0;                               /* the column is left out if nodes are unknown */
     if (m->world > 1)
-        fprintf(out, "  %-14s %5s  %-*s%-48s %s\n", "group", "ranks", width, node ? "where" : "", "for",
+        fprintf(out, "  %-14s %5s  %-*s%-48s %s\n", "group", "ranks", width, node ? "where" : "", "use",
                 "members");
     for (int g = 0; g < GR_N; g++) {
         char where[24] = "";
         int n = mesh_group(m, (GroupId)g, ranks), nodes = node ? nodes_of(node, ranks, n) : 0;
-        if (n == 1) continue;                                       /* nothing is ever said there */
-        if (node) snprintf(where, sizeof where, nodes == 1 ? "in a node" : "over %d nodes", nodes);
-        fprintf(out, "  %-14s %5d  %-*s%-48s ", rows[g].name, n, width, where, rows[g].what);
+        if (n == 1) continue;
+        if (node) snprintf(where, sizeof where, nodes == 1 ? "within a node" : "over %d nodes", nodes);
+        fprintf(out, "  %-14s %5d  %-*s%-48s ", rows[g].name, n, width, where, rows[g].use);
         put_ranks(out, ranks, n);
         putc('\n', out);
     }

@@ -47,21 +47,24 @@ double trace_waiting_seconds(Trace *t)
     return waits;
 }
 
-/* A call that has left the ring while it was waited for is known by its number alone. */
+/* The details of a call are lost when TRACE_CALLS others were started during its join. */
 void trace_describe(Trace *t, char *out, size_t n)
 {
     pthread_mutex_lock(&t->lock);
-    double    now = clock_now();                    /* not before the lock: the wait may begin meanwhile */
+    double    now = clock_now();              /* after locking: a join may begin while waiting for the lock */
     int64_t   at = t->waits ? t->waits - 1 : t->calls - 1;
     TraceCall c  = at >= 0 && t->calls - at <= TRACE_CALLS ? t->call[at % TRACE_CALLS] : (TraceCall){ 0 };
     bool      waits = t->waits > 0;
     double    since = t->since;
     pthread_mutex_unlock(&t->lock);
-    if (!c.op) { snprintf(out, n, waits ? "waits in a call long begun" : "has made no call yet"); return; }
+    if (!c.op) {
+        snprintf(out, n, waits ? "waits in a call started long ago" : "has made no call yet");
+        return;
+    }
     char layer[32] = "";
     if (c.layer >= 0) snprintf(layer, sizeof layer, ", layer %d", c.layer);
     if (!waits) since = c.ended > 0 ? c.ended : c.began;
     snprintf(out, n, waits ? "waits %.1f s in %s %lld of %s (%lld bytes%s)"
-                           : "works for %.1f s after %s %lld of %s (%lld bytes%s)",
+                           : "computes for %.1f s after %s %lld of %s (%lld bytes%s)",
              now - since, c.op, (long long)c.seq, c.group, (long long)c.bytes, layer);
 }

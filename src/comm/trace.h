@@ -1,6 +1,7 @@
-/* comm/trace.h -- the last calls of a rank, so that a run that stands still can say who waits in what.
+/* comm/trace.h -- the last calls of a rank, so that a run that hangs can report which rank waits in which
+ * call.
  *
- * The rank writes, any thread may look: the ring has a lock of its own. */
+ * The rank writes, any thread may read: the ring has a lock. */
 #ifndef COMM_TRACE_H
 #define COMM_TRACE_H
 
@@ -17,17 +18,17 @@ enum { TRACE_CALLS = 64 };
 
 typedef struct TraceCall {
     const char *op, *group;           /* "all_reduce", "tp" */
-    int64_t     seq, bytes;           /* number of the call in its group; sent by this rank */
-    int         layer;                /* of the decoder, or -1 */
-    double      began, ended;         /* clock_now(); ended 0: still waited for */
+    int64_t     seq, bytes;           /* number of the call in its group; bytes that this rank sends */
+    int         layer;                /* decoder layer; -1: none */
+    double      began, ended;         /* clock_now(); ended 0: not joined yet */
 } TraceCall;
 
 typedef struct Trace {
-    TraceCall call[TRACE_CALLS];      /* a ring: call i is at i % TRACE_CALLS */
+    TraceCall call[TRACE_CALLS];      /* ring buffer: call i is at i % TRACE_CALLS */
     int64_t   calls;
-    int64_t   waits;                  /* 1 + the call that is being joined now; 0: none */
+    int64_t   waits;                  /* 1 + the call that is being joined; 0: none */
     double    since;                  /* when that join began */
-    int       layer;                  /* what is worked on now; whoever walks layers sets it */
+    int       layer;                  /* the layer that is being computed; set by the model */
     double    waited;                 /* seconds spent in joins since it was cleared */
     pthread_mutex_t lock;
 } Trace;
@@ -35,12 +36,12 @@ typedef struct Trace {
 void    trace_open(Trace *t);
 void    trace_close(Trace *t);
 int64_t trace_begin(Trace *t, const char *op, const char *group, int64_t seq, int64_t bytes);
-void    trace_wait(Trace *t, int64_t call);           /* its join has begun */
+void    trace_wait(Trace *t, int64_t call);           /* the join of the call begins */
 void    trace_end(Trace *t, int64_t call, double waited);
-double  trace_waiting_seconds(Trace *t);                        /* seconds the join under way has lasted; 0: none is */
+double  trace_waiting_seconds(Trace *t);          /* how long the current join has lasted; 0: there is none */
 
-/* One line: "waits 12.3 s in all_reduce 1742 of tp (4096 bytes, layer 7)" or, where nothing is waited for,
- * "works since …" with the call before. */
+/* Writes one line: "waits 12.3 s in all_reduce 1742 of tp (4096 bytes, layer 7)" or, while no call is being
+ * joined, "computes for 2.0 s after …" with the last call. */
 void    trace_describe(Trace *t, char *out, size_t n);
 
 #ifdef __cplusplus

@@ -1,7 +1,7 @@
-/* comm/transport.h -- what stands behind a Comm, and what transports share. For src/comm alone.
+/* comm/transport.h -- the interface of a transport, and what transports share. For src/comm alone.
  *
- * comm.c has checked shapes, charged the ledger and picked a ticket before a transport is asked, and it
- * answers for groups of one itself: a transport sees groups of two and more. */
+ * comm.c checks shapes, charges the ledger and picks a ticket before it calls a transport, and handles groups
+ * of one rank itself: a transport sees groups of two and more. */
 #ifndef COMM_TRANSPORT_H
 #define COMM_TRANSPORT_H
 
@@ -14,7 +14,7 @@ extern "C" {
 
 typedef struct CommCall {
     CallKind kind;
-    Tensor   out, in;                 /* CALL_ALL_REDUCE: the same twice; CALL_SEND has no out, CALL_RECV no in */
+    Tensor   out, in;             /* all_reduce: the same tensor; send has no out, recv no in */
     RowRanges get, give;               /* CALL_ALL_TO_ALL */
     Reduce   reduce;
     int      peer;                    /* CALL_SEND, CALL_RECV */
@@ -23,16 +23,16 @@ typedef struct CommCall {
 struct Transport {
     const char *name;
     Status (*open)(Comm **world, const CommConf *conf);
-    Status (*group)(Comm *world, Comm *out);             /* out's members are filled in; makes its priv */
-    void   (*close)(Comm *c);                            /* half-open is fine */
-    void   (*bind)(Comm *c);                             /* optional: its backend is known */
+    Status (*group)(Comm *world, Comm *out);             /* the members of `out` are set; sets its priv */
+    void   (*close)(Comm *c);                            /* of a partly opened Comm too */
+    void   (*bind)(Comm *c);                             /* optional: c->be has been set */
     void   (*start)(Comm *c, int slot, const CommCall *call);
     void   (*join)(Comm *c, int slot);
-    /* bytes of each member; done on return. */
+    /* `bytes` of each member; complete on return */
     Status (*host_gather)(Comm *c, void *out, const void *in, size_t bytes);
-    void   (*abort)(Comm *world, const char *why);       /* wakes or ends every peer */
+    void   (*abort)(Comm *world, const char *why);       /* makes every peer fail or exit */
     /* optional, see comm_watch */
-    void   (*watch)(Comm *world, double seconds, void (*say)(void *self, const char *line), void *self);
+    void   (*watch)(Comm *world, double seconds, void (*print)(void *self, const char *line), void *self);
 };
 
 #define TRANSPORT(name, needs, trains, help) extern const Transport transport_##name;
@@ -41,21 +41,21 @@ TRANSPORTS(TRANSPORT)
 
 void  mpi_describe(char *out, size_t n);
 
-/* A zeroed Comm with room for `size` members, a Trace if it is a world (root NULL). NULL: no memory. */
+/* A new Comm of `size` members, with a Trace if it is a world (root NULL). NULL: no memory. */
 Comm *comm_new(const Transport *t, Comm *root, int rank, int size);
 void  comm_free(Comm *c);
-/* The transport is of no more use to this rank: its Comm and its backend say so. Text as of status_text. */
+/* Marks the transport as failed for this rank, in its Comm and its backend; the text is status_text(). */
 void  comm_stick(Comm *c, Status s);
 
 const char *call_name(CallKind k);
 int64_t     call_row(Tensor t);                          /* bytes of a row of dim 0 */
 
-/* Within this rank: bytes of the backend's memory, to another place in it. Meta moves nothing. */
+/* Copies within the backend's memory; the meta backend copies nothing. */
 void  local_move(Backend *be, void *to, const void *from, int64_t bytes);
-/* What a call does with its own part: gather and all_to_all bring it to its place. */
+/* Copies this rank's own part of a call to its place. */
 void  local_part(Comm *c, const CommCall *call);
 
-/* out[i] = part[0][i] + part[1][i] + … in this order, n elements of parts; out may be one of the parts. */
+/* out[i] = part[0][i] + part[1][i] + … in this order, for n elements; out may be one of the parts. */
 bool  sum_has(DType d);
 void  sum_parts(void *out, const void *const *part, int parts, DType d, int64_t n, Reduce r);
 

@@ -273,7 +273,7 @@ Status engine_open(Engine *e, const ModelShape *s, const EngineConf *conf, const
 static void wait_for_transfers(Engine *e)
 {
     const Comm *world = e->mesh.comm[GR_world];
-    if (world && !world->root->sticky && !world->root->told) shard_wait_weights(&e->shard);
+    if (world && !world->root->sticky && !world->root->abort_sent) shard_wait_weights(&e->shard);
 }
 
 void engine_close(Engine *e)

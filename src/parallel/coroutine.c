@@ -1,4 +1,4 @@
-/* parallel/coroutine.c -- see weave.h. */
+/* parallel/coroutine.c -- see coroutine.h. */
 #include "parallel/coroutine.h"
 
 #include <stdint.h>
@@ -9,89 +9,91 @@
 #include <sanitizer/common_interface_defs.h>
 #endif
 
-enum { STACK = 8 << 20 };                /* as a thread has; what is not touched takes no memory */
+enum { STACK = 8 << 20 };                /* as a thread has; untouched pages take no memory */
 
-enum { HERE, THERE };
+enum { CALLER, CALLEE };
 
-static size_t guard(void) { return (size_t)sysconf(_SC_PAGESIZE); }
+static size_t guard_bytes(void) { return (size_t)sysconf(_SC_PAGESIZE); }
 
-Status coroutine_open(Coroutine *w)
+Status coroutine_open(Coroutine *c)
 {
-    *w = (Coroutine){ 0 };
-    char *at = mmap(NULL, guard() + STACK, PROT_READ | PROT_WRITE,
+    *c = (Coroutine){ 0 };
+    char *at = mmap(NULL, guard_bytes() + STACK, PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
     if (at == MAP_FAILED) return fail(E_FIT, "no host memory for a second stack of %d MiB", STACK >> 20);
-    w->stack = at + guard();
-    if (!mprotect(at, guard(), PROT_NONE)) return OK;
-    coroutine_close(w);
-    return fail(E_FIT, "the second stack cannot be guarded");
+    c->stack = at + guard_bytes();
+    if (!mprotect(at, guard_bytes(), PROT_NONE)) return OK;
+    coroutine_close(c);
+    return fail(E_FIT, "the guard page of the second stack cannot be protected");
 }
 
-void coroutine_close(Coroutine *w)
+void coroutine_close(Coroutine *c)
 {
-    if (w->stack) munmap(w->stack - guard(), guard() + STACK);
-    *w = (Coroutine){ 0 };
+    if (c->stack) munmap(c->stack - guard_bytes(), guard_bytes() + STACK);
+    *c = (Coroutine){ 0 };
 }
 
-/* ---- changing stacks; a sanitizer wants to be told before and after ---- */
+/* ---- switching stacks; the address sanitizer must know before and after ---- */
 
-static void leaves(Coroutine *w, int from, bool for_good)
+static void before_switch(Coroutine *c, int from, bool returned)
 {
 #ifdef TREB_SANITIZE
-    __sanitizer_start_switch_fiber(for_good ? NULL : &w->shade[from], from == HERE ? w->stack : w->bottom,
-                                   from == HERE ? STACK : w->room);
+    __sanitizer_start_switch_fiber(returned ? NULL : &c->fake_stack[from],
+                                   from == CALLER ? c->stack : c->caller_bottom,
+                                   from == CALLER ? STACK : c->caller_size);
 #else
-    (void)w, (void)from, (void)for_good;
+    (void)c, (void)from, (void)returned;
 #endif
 }
 
-static void arrives(Coroutine *w, int at)
+static void after_switch(Coroutine *c, int at)
 {
 #ifdef TREB_SANITIZE
-    bool there = at == THERE;
-    __sanitizer_finish_switch_fiber(w->shade[at], there ? &w->bottom : NULL, there ? &w->room : NULL);
+    bool callee = at == CALLEE;
+    __sanitizer_finish_switch_fiber(c->fake_stack[at], callee ? &c->caller_bottom : NULL,
+                                    callee ? &c->caller_size : NULL);
 #else
-    (void)w, (void)at;
+    (void)c, (void)at;
 #endif
 }
 
-static void change(Coroutine *w, int from)
+static void switch_stack(Coroutine *c, int from)
 {
-    w->inside = from == HERE;
-    leaves(w, from, false);
-    if (from == HERE) swapcontext(&w->here, &w->there);
-    else              swapcontext(&w->there, &w->here);
-    arrives(w, from);
+    c->in_callee = from == CALLER;
+    before_switch(c, from, false);
+    if (from == CALLER) swapcontext(&c->caller, &c->callee);
+    else              swapcontext(&c->callee, &c->caller);
+    after_switch(c, from);
 }
 
-/* makecontext hands over ints alone. */
-static void begin(unsigned high, unsigned low)
+/* makecontext passes ints alone, so the pointer comes in two halves. */
+static void run_callee(unsigned high, unsigned low)
 {
-    Coroutine *w = (Coroutine *)((uintptr_t)high << 32 | low);
-    arrives(w, THERE);
-    w->fn(w->arg);
-    w->both = w->inside = false;
-    leaves(w, THERE, true);
-    setcontext(&w->here);
+    Coroutine *c = (Coroutine *)((uintptr_t)high << 32 | low);
+    after_switch(c, CALLEE);
+    c->fn(c->arg);
+    c->both = c->in_callee = false;
+    before_switch(c, CALLEE, true);
+    setcontext(&c->caller);
 }
 
-void coroutine_run(Coroutine *w, void (*first)(void *), void *a, void (*second)(void *), void *b)
+void coroutine_run(Coroutine *c, void (*first)(void *), void *a, void (*second)(void *), void *b)
 {
-    uintptr_t self = (uintptr_t)w;
-    REQUIRE(w->stack && !w->both && !w->inside, "a weave in a weave, or in none");
-    w->fn = first, w->arg = a, w->both = true, w->shade[THERE] = NULL;
-    getcontext(&w->there);
-    w->there.uc_stack.ss_sp = w->stack, w->there.uc_stack.ss_size = STACK, w->there.uc_link = NULL;
-    makecontext(&w->there, (void (*)(void))begin, 2, (unsigned)(self >> 32), (unsigned)self);
-    change(w, HERE);
+    uintptr_t self = (uintptr_t)c;
+    REQUIRE(c->stack && !c->both && !c->in_callee, "coroutine_run inside a coroutine, or on a closed one");
+    c->fn = first, c->arg = a, c->both = true, c->fake_stack[CALLEE] = NULL;
+    getcontext(&c->callee);
+    c->callee.uc_stack.ss_sp = c->stack, c->callee.uc_stack.ss_size = STACK, c->callee.uc_link = NULL;
+    makecontext(&c->callee, (void (*)(void))run_callee, 2, (unsigned)(self >> 32), (unsigned)self);
+    switch_stack(c, CALLER);
     second(b);
-    if (!w->both) return;
-    w->both = false;                                     /* what is left there yields to nobody */
-    change(w, HERE);
+    if (!c->both) return;
+    c->both = false;                               /* the callee runs to its end: its yields return at once */
+    switch_stack(c, CALLER);
 }
 
-void coroutine_yield(void *weave)
+void coroutine_yield(void *coroutine)
 {
-    Coroutine *w = weave;
-    if (w->both) change(w, w->inside ? THERE : HERE);
+    Coroutine *c = coroutine;
+    if (c->both) switch_stack(c, c->in_callee ? CALLEE : CALLER);
 }

@@ -1,12 +1,12 @@
-/* parallel/coroutine.h -- two runs taking turns on one thread: while the rows of one travel, the other
- * computes.
+/* parallel/coroutine.h -- two functions that take turns on one thread: while one waits for communication, the
+ * other computes.
  *
- * Each calls coroutine_yield where it has started something it will wait for; the other goes on from where it
- * had stopped. Who is where depends on nothing but the calls, so ranks that make the same calls stay in step.
- * The two must share nothing that one of them holds over a yield.
+ * A function calls coroutine_yield where it has started something that it will wait for; the other continues
+ * from where it had yielded. The order depends on the calls alone, so ranks that make the same calls stay in
+ * step. The two functions must share nothing that one of them holds over a yield.
  *
- * The run that begins has a stack of its own, mapped at open with a page below it that may not be touched;
- * the other is on the caller's. */
+ * The first function runs on a stack of its own, mapped at open with an inaccessible page below it; the
+ * second runs on the caller's stack. */
 #ifndef PARALLEL_COROUTINE_H
 #define PARALLEL_COROUTINE_H
 
@@ -17,23 +17,23 @@
 #include <ucontext.h>
 
 typedef struct Coroutine {
-    ucontext_t  here, there;             /* the caller's run; the one on the stack */
+    ucontext_t  caller, callee;          /* of the function on the caller's stack; of the one on its own */
     char       *stack;                   /* NULL: closed */
-    void      (*fn)(void *arg);          /* runs there */
+    void      (*fn)(void *arg);          /* runs on `stack` */
     void       *arg;
-    bool        both, inside;            /* neither has ended; `there` is running */
-    void       *shade[2];                /* what a sanitizer keeps of each stack, and where `here` is */
-    const void *bottom;
-    size_t      room;
+    bool        both, in_callee;         /* neither function has returned; the one on `stack` is running */
+    void       *fake_stack[2];         /* address sanitizer: its data of each stack, and the caller's stack */
+    const void *caller_bottom;
+    size_t      caller_size;
 } Coroutine;
 
-MUST Status coroutine_open(Coroutine *w);
-void        coroutine_close(Coroutine *w);                       /* zeroed or twice is fine */
+MUST Status coroutine_open(Coroutine *c);
+void        coroutine_close(Coroutine *c);               /* of a zeroed one too, and twice */
 
-/* Runs first(a) up to its first yield, then second(b) up to its own, and so on in turns; whichever is left
- * when the other has ended goes on alone. Not from inside a run. */
-void        coroutine_run(Coroutine *w, void (*first)(void *), void *a, void (*second)(void *), void *b);
-/* The other's turn. Where there is no other it returns at once. */
-void        coroutine_yield(void *weave);
+/* Runs first(a) up to its first yield, then second(b) up to its first yield, and so on in turn; when one has
+ * returned, the other runs to its end. Not to be called from inside either function. */
+void        coroutine_run(Coroutine *c, void (*first)(void *), void *a, void (*second)(void *), void *b);
+/* Switches to the other function; returns at once if there is none. */
+void        coroutine_yield(void *coroutine);
 
 #endif

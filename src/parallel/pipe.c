@@ -13,8 +13,8 @@ static PipeShape normal(const PipeShape *s)
     return n;
 }
 
-/* Entry i of the table that all stages share: groups of micro-batches, in a group chunk by chunk. Backward
- * goes through the chunks from the last. */
+/* Entry i of the order that all stages share: groups of micro-batches, within a group chunk by chunk.
+ * Backward takes the chunks from the last to the first. */
 static PipeAction entry(const PipeShape *s, int i, PipeDirection way)
 {
     if (s->chunks == 1) return (PipeAction){ .what = way, .micro = i };
@@ -31,7 +31,7 @@ static int warmup(const PipeShape *s, int stage)
     return least(w + s->extra_warmup, s->micros * s->chunks);
 }
 
-/* The stage before in the ring, which a chunk has its input of, and the one after; -1: none. */
+/* The stage before this one in the ring, which sends a chunk its input, and the one after; -1: none. */
 static int before(const Pipe *p, PipeAction a)
 {
     return p->stage > 0 ? p->stage - 1 : a.chunk > 0 ? p->shape.stages - 1 : -1;
@@ -43,7 +43,10 @@ static int after(const Pipe *p, PipeAction a)
     return p->stage < s->stages - 1 ? p->stage + 1 : a.chunk < s->chunks - 1 ? 0 : -1;
 }
 
-bool pipe_skips_backward(const Pipe *p, PipeAction a) { return a.what == PIPE_BACKWARD && a.chunk < p->floor.skipped_chunks; }
+bool pipe_skips_backward(const Pipe *p, PipeAction a)
+{
+    return a.what == PIPE_BACKWARD && a.chunk < p->floor.skipped_chunks;
+}
 
 int pipe_from(const Pipe *p, PipeAction a)
 {
@@ -57,8 +60,8 @@ int pipe_to(const Pipe *p, PipeAction a)
     return a.chunk < p->floor.skipped_chunks + p->floor.stops_grad ? -1 : before(p, a);
 }
 
-/* Warm-up, then forward and backward in turn, then what is left of the backwards. */
-static void order(Pipe *p)
+/* Warm-up, then forward and backward in turn, then the remaining backwards. */
+static void order_actions(Pipe *p)
 {
     const PipeShape *s = &p->shape;
     int runs = s->micros * s->chunks, f = 0, b = 0;
@@ -70,13 +73,13 @@ static void order(Pipe *p)
     }
 }
 
-/* A forward takes the lowest slot that is free, its backward gives it back: the list is fixed, so they can
- * be dealt before the first step. home: slot of each (micro, chunk); taken: by slot. */
-static void deal_slots(Pipe *p, int *home, bool *taken)
+/* A forward takes the lowest free slot, its backward releases it. slot_of: slot of each (micro, chunk);
+ * taken: by slot. */
+static void assign_slots(Pipe *p, int *slot_of, bool *taken)
 {
     for (int i = 0; i < p->actions; i++) {
         PipeAction *a = &p->action[i];
-        int *at = &home[a->micro * p->shape.chunks + a->chunk];
+        int *at = &slot_of[a->micro * p->shape.chunks + a->chunk];
         if (a->what == PIPE_FORWARD) {
             for (*at = 0; taken[*at];) ++*at;
             p->slots = most(p->slots, *at + 1);
@@ -86,68 +89,69 @@ static void deal_slots(Pipe *p, int *home, bool *taken)
     }
 }
 
-/* The first action at or after `from` that is fed by a message of this way; actions: none. */
-static int next_fed(const Pipe *p, PipeDirection way, int from)
+/* The first action at or after `from` whose input is a message of this direction; p->actions: none. */
+static int next_receiver(const Pipe *p, PipeDirection way, int from)
 {
     while (from < p->actions &&
            (p->action[from].what != way || pipe_from(p, p->action[from]) < 0)) from++;
     return from;
 }
 
-static void put(Pipe *p, PipeOp what, int action, int peer, int message)
+static void add_step(Pipe *p, PipeOp what, int action, int peer, int message)
 {
     p->step[p->steps++] = (PipeStep){ what, p->action[action].what, action, peer, message,
                                       message % p->window };
 }
 
-static void put_recv(Pipe *p, int i, int *heard)
+static void add_recv(Pipe *p, int i, int *received)
 {
     int from = pipe_from(p, p->action[i]);
-    if (from >= 0) put(p, PIPE_RECV, i, from, heard[p->action[i].what]++);
+    if (from >= 0) add_step(p, PIPE_RECV, i, from, received[p->action[i].what]++);
 }
 
-static void put_send(Pipe *p, int i, int *said)
+static void add_send(Pipe *p, int i, int *sent)
 {
     int to = pipe_to(p, p->action[i]), way = p->action[i].what;
-    if (to >= 0 && said[way]) put(p, PIPE_FLUSH, i, to, said[way] - 1);
-    if (to >= 0) put(p, PIPE_SEND, i, to, said[way]++);
+    if (to >= 0 && sent[way]) add_step(p, PIPE_FLUSH, i, to, sent[way] - 1);
+    if (to >= 0) add_step(p, PIPE_SEND, i, to, sent[way]++);
 }
 
 int pipe_overlapped(const Pipe *p, int i)
 {
-    bool pair = p->shape.extra_warmup && i >= p->warmup && p->action[i].what == PIPE_FORWARD;
-    return pair && !pipe_skips_backward(p, p->action[i + 1]) ? 2 : 1;
+    bool overlaps = p->shape.extra_warmup && i >= p->warmup && p->action[i].what == PIPE_FORWARD;
+    return overlaps && !pipe_skips_backward(p, p->action[i + 1]) ? 2 : 1;
 }
 
-static void lay_out(Pipe *p)
+/* Lists the steps: for each action receive, run, send; receives are posted up to `window` ahead. */
+static void list_steps(Pipe *p)
 {
-    int next[2], posted[2] = { 0, 0 }, heard[2] = { 0, 0 }, said[2] = { 0, 0 };
-    for (int way = 0; way < 2; way++) next[way] = next_fed(p, (PipeDirection)way, 0);
+    int next[2], posted[2] = { 0, 0 }, received[2] = { 0, 0 }, sent[2] = { 0, 0 };
+    for (int way = 0; way < 2; way++) next[way] = next_receiver(p, (PipeDirection)way, 0);
     for (int i = -1, n = 1; i < p->actions; i += n) {
         if (i >= 0) {
             n = pipe_overlapped(p, i);
-            for (int k = i; k < i + n; k++) put_recv(p, k, heard);
-            put(p, n == 2 ? PIPE_OVERLAPPED : PIPE_RUN, i, -1, 0);
-            for (int k = i; k < i + n; k++) put_send(p, k, said);
+            for (int k = i; k < i + n; k++) add_recv(p, k, received);
+            add_step(p, n == 2 ? PIPE_OVERLAPPED : PIPE_RUN, i, -1, 0);
+            for (int k = i; k < i + n; k++) add_send(p, k, sent);
         }
         for (int way = 0; way < 2; way++)
-            while (next[way] < p->actions && posted[way] < heard[way] + p->window) {
-                put(p, PIPE_POST, next[way], pipe_from(p, p->action[next[way]]), posted[way]++);
-                next[way] = next_fed(p, (PipeDirection)way, next[way] + 1);
+            while (next[way] < p->actions && posted[way] < received[way] + p->window) {
+                add_step(p, PIPE_POST, next[way], pipe_from(p, p->action[next[way]]), posted[way]++);
+                next[way] = next_receiver(p, (PipeDirection)way, next[way] + 1);
             }
     }
-    for (int i = p->actions - 1, left = (said[0] > 0) + (said[1] > 0); left && i >= 0; i--) {
+    for (int i = p->actions - 1, left = (sent[0] > 0) + (sent[1] > 0); left && i >= 0; i--) {
         int to = pipe_to(p, p->action[i]), way = p->action[i].what;
-        if (to < 0 || !said[way]) continue;
-        put(p, PIPE_FLUSH, i, to, said[way] - 1);
-        said[way] = 0, left--;
+        if (to < 0 || !sent[way]) continue;
+        add_step(p, PIPE_FLUSH, i, to, sent[way] - 1);
+        sent[way] = 0, left--;
     }
 }
 
-Status pipe_open(Pipe *p, const PipeShape *shape, int stage, const PipeBackwardStop *floor)
+Status pipe_open(Pipe *p, const PipeShape *shape, int stage, const PipeBackwardStop *stop)
 {
     *p = (Pipe){ .shape = normal(shape), .stage = stage };
-    if (floor) p->floor = *floor;
+    if (stop) p->floor = *stop;
     const PipeShape *s = &p->shape;
     REQUIRE(s->stages > 0 && s->chunks > 0 && s->micros > 0 && stage >= 0 && stage < s->stages,
             "stage %d of %d, %d chunks, %d micro-batches", stage, s->stages, s->chunks, s->micros);
@@ -155,15 +159,15 @@ Status pipe_open(Pipe *p, const PipeShape *shape, int stage, const PipeBackwardS
     p->window = most(1, s->group - s->stages) + 1;
     p->action = malloc(2 * runs * sizeof *p->action);
     p->step   = malloc((2 * runs * 5 + 2) * sizeof *p->step);
-    int  *home  = malloc(runs * sizeof *home);
-    bool *taken = calloc(runs, sizeof *taken);
-    bool ok = p->action && p->step && home && taken;
+    int  *slot_of = malloc(runs * sizeof *slot_of);
+    bool *taken   = calloc(runs, sizeof *taken);
+    bool ok = p->action && p->step && slot_of && taken;
     if (ok) {
-        order(p);
-        deal_slots(p, home, taken);
-        lay_out(p);
+        order_actions(p);
+        assign_slots(p, slot_of, taken);
+        list_steps(p);
     }
-    free(home), free(taken);
+    free(slot_of), free(taken);
     if (ok) return OK;
     pipe_close(p);
     return fail(E_FIT, "no memory for the schedule of %d micro-batches over %d chunks", s->micros, s->chunks);
@@ -206,7 +210,7 @@ Status pipe_print(FILE *out, const PipeShape *shape)
     PipeShape s = normal(shape);
     fprintf(out, "%d micro-batches a step, %s; %.1f %% of the step is bubble\n", s.micros,
             s.chunks > 1 ? "interleaved" : "1F1B", 100 * pipe_bubble(&s));
-    fprintf(out, "  %5s %8s %6s  %s\n", "stage", "warm-up", "alive", "begins with (micro-batch.chunk)");
+    fprintf(out, "  %5s %8s %6s  %s\n", "stage", "warm-up", "slots", "begins with (micro-batch.chunk)");
     for (int stage = 0; stage < s.stages; stage++) {
         Pipe p;
         TRY(pipe_open(&p, &s, stage, NULL));

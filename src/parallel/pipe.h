@@ -1,20 +1,23 @@
-/* parallel/pipe.h -- the pipeline's schedule as lists: what a stage computes in which order, and the messages
- * between. Nothing here touches memory or a communicator; the engine walks Pipe.step and does what it says.
+/* parallel/pipe.h -- the schedule of a pipeline as lists: what a stage computes in which order, and the
+ * messages between stages. Nothing here touches memory or a communicator; engine/pipeline_run.c executes
+ * Pipe.step.
  *
- * 1F1B (one chunk a stage) and interleaved (several): chunk v of stage p is piece v * stages + p of the
- * model, so stages are a ring: the last stage's chunk v feeds the first stage's chunk v + 1.
+ * The schedule is 1F1B with one chunk a stage, interleaved 1F1B with several. Chunk v of stage p is number v
+ * * stages + p in the model, so the stages form a ring: the last stage's chunk v feeds the first stage's
+ * chunk v + 1.
  *
- * Messages have a way: activations go forward, gradients go backward. On each way a stage hears from one
- * stage only and speaks to one only, and both ends have the same order of messages, so they need no tags;
- * the two ways need communicators of their own (GR_pp, GR_pp_back), since with two stages both run between
- * the same pair. Why nobody waits for ever, whatever the transport does with a send before its receive is
- * there (tests/test_pipe.c runs all stages under that rule):
- *   - receives are posted ahead of need, `window` of them on each way: interleaving makes a sender run up to
+ * Messages have a direction: activations go forward, gradients backward. In each direction a stage receives
+ * from one stage and sends to one stage, and both ends have the same order of messages, so messages need no
+ * tags. The directions need separate communicators (GR_pp, GR_pp_back), because with two stages both connect
+ * the same pair. Why there is no deadlock, whatever the transport does with a send before its receive is
+ * posted (tests/test_pipe.c runs all stages under that rule):
+ *   - receives are posted ahead, `window` of them in each direction: with interleaving a sender runs up to
  *     group - stages messages ahead of what the receiver takes next;
- *   - a send is started after its compute and finished only before the next send of the same way, so one
- *     buffer a way is enough and no stage ever stands in a send while its own receives are missing;
- *   - of a pair neither input depends on the other's result, at any stage: that is what `ahead` is for.
- * What it asks of the transport: a receive that was posted holds up nothing else of its communicator. */
+ *   - a send is started after its compute and finished only before the next send in its direction, so one
+ *     buffer a direction is enough, and no stage waits in a send while its own receives are missing;
+ *   - of an overlapped forward and backward neither input depends on the other's result, at any stage: this
+ *     is what extra_warmup is for.
+ * The transport must let other calls of a communicator proceed while a posted receive is pending. */
 #ifndef PARALLEL_PIPE_H
 #define PARALLEL_PIPE_H
 
@@ -26,18 +29,18 @@
 
 typedef struct PipeShape {
     int stages, chunks, micros;          /* PP, VPP, micro-batches of a step on one data-parallel rank */
-    int group;                           /* micro-batches that go through a chunk before the next one is
-                                            begun; 0: as many as stages. Of interleaving only */
-    int extra_warmup;                    /* more forwards before the first backward: 1 where a forward is run
-                                            beside a backward (PIPE_OVERLAPPED) to hide the road to the experts */
+    int group;                           /* interleaving: micro-batches that pass a chunk before the next
+                                            chunk begins; 0: as many as stages */
+    int extra_warmup;                    /* more forwards before the first backward: 1 where a forward and a
+                                            backward overlap (PIPE_OVERLAPPED) to hide the token dispatch */
 } PipeShape;
 
-/* Where backward ends on a stage; zeroed: it goes through all of it. What is below the lowest thing that
- * trains has none: such chunks keep their place in the list, where their slot becomes free, but no gradient
- * is sent to them and none by the one above. Both ends of a border say the same of it. */
+/* Where backward stops on a stage; zeroed: nowhere. Chunks below the first trainable parameter have no
+ * backward: they keep their entry in the list, where their activation slot is released, but no gradient is
+ * sent to them or by the chunk above them. Both ends of a message agree on it. */
 typedef struct PipeBackwardStop {
     int  skipped_chunks;                 /* chunks of the stage, from the first, that have no backward */
-    bool stops_grad;                     /* the gradient of the next one goes no further */
+    bool stops_grad;                     /* the chunk after them sends no gradient */
 } PipeBackwardStop;
 
 typedef enum { PIPE_FORWARD, PIPE_BACKWARD } PipeDirection;
@@ -45,60 +48,60 @@ typedef enum { PIPE_FORWARD, PIPE_BACKWARD } PipeDirection;
 typedef struct PipeAction {
     uint8_t what;                        /* PipeDirection */
     int     micro, chunk;
-    int     slot;                        /* where its activations live: the same in both directions */
+    int     slot;                        /* of its activations: the same for forward and backward */
 } PipeAction;
 
-/* What a stage does, one after the other. */
+/* The operations of a stage, executed in order. */
 typedef enum {
-    PIPE_POST,                           /* begin to receive message `message` into buffer `buffer` */
+    PIPE_POST,                           /* post the receive of message `message` into buffer `buffer` */
     PIPE_RECV,                           /* wait for it: the input of the run that follows */
-    PIPE_RUN,                            /* compute `action`; of its input the buffer is free afterwards */
-    PIPE_OVERLAPPED,                           /* a forward and the backward after it, beside each other: both have
-                                            their inputs, both results are sent afterwards */
-    PIPE_FLUSH,                          /* wait until the last send of this way has left its buffer */
-    PIPE_SEND                          /* begin to send the result of `action`, which was run last this way */
+    PIPE_RUN,                            /* compute `action`; afterwards the buffer of its input is free */
+    PIPE_OVERLAPPED,                     /* overlap a forward and the backward after it: both have their
+                                            inputs, both results are sent afterwards */
+    PIPE_FLUSH,                          /* wait until the last send in this direction has left its buffer */
+    PIPE_SEND                        /* start to send the result of `action`, the last run in its direction */
 } PipeOp;
 
 typedef struct PipeStep {
     uint8_t what, way;                   /* PipeOp, PipeDirection */
-    int     action;                      /* row of Pipe.action that is run, fed or answered */
+    int     action;                      /* index in Pipe.action */
     int     peer;                        /* stage at the other end */
-    int     message, buffer;             /* number of the message on its way; buffer = message % window */
+    int     message, buffer;           /* number of the message in its direction; buffer = message % window */
 } PipeStep;
 
 typedef struct Pipe {
-    PipeShape shape;
+    PipeShape  shape;
     PipeBackwardStop floor;
-    int       stage;
-    int       warmup;                    /* forwards before the first backward */
-    int       slots;                     /* activations of so many chunk runs are alive at once */
-    int       window;                    /* receive buffers on each way */
-    PipeAction   *action;                    /* 2 * micros * chunks of them */
-    PipeStep *step;
-    int       actions, steps;
+    int        stage;
+    int        warmup;                   /* forwards before the first backward */
+    int        slots;                    /* chunk runs whose activations are alive at once */
+    int        window;                   /* receive buffers in each direction */
+    PipeAction *action;                  /* 2 * micros * chunks of them */
+    PipeStep  *step;
+    int        actions, steps;
 } Pipe;
 
-/* The shape has been checked (rules 23, 30, 31). floor NULL: backward goes through all. */
-MUST Status pipe_open(Pipe *p, const PipeShape *shape, int stage, const PipeBackwardStop *floor);
-void        pipe_close(Pipe *p);                                   /* twice is fine */
+/* The shape has been checked (rules 23, 30, 31). stop NULL: backward goes through all chunks. */
+MUST Status pipe_open(Pipe *p, const PipeShape *shape, int stage, const PipeBackwardStop *stop);
+void        pipe_close(Pipe *p);                                   /* may be called twice */
 
-/* Stage that the input of an action comes from or its result goes to; -1: begins or ends here. */
+/* The stage that the input of an action comes from, or its result goes to; -1: none. */
 int         pipe_from(const Pipe *p, PipeAction a);
 int         pipe_to(const Pipe *p, PipeAction a);
-/* A backward that there is not. */
+/* A backward of a chunk that has none. */
 bool        pipe_skips_backward(const Pipe *p, PipeAction a);
-/* Actions that are run at once from i on: one, or two beside each other. */
+/* Actions that run at once from i on: 1, or 2 that overlap. */
 int         pipe_overlapped(const Pipe *p, int i);
 
-/* Deals the slots out anew, some to each chunk for itself: more of them, but where chunks differ in size, as
- * one with a vision tower does, not all need be as large as the largest. */
+/* Assigns slots per chunk instead of sharing them between chunks: more slots, but where chunks differ in
+ * size, as with a vision tower, each need only be as large as its chunk. */
 void        pipe_split_slots(Pipe *p);
 
-/* Micro-batches of one chunk that are alive at once; micro % that number is free for each in turn. */
+/* Micro-batches of one chunk that are in flight at once. */
 int         pipe_in_flight(const Pipe *p, int chunk);
-/* Share of a step in which a stage has nothing to do, all runs being equally long. */
+/* The fraction of a step in which a stage is idle if all runs take equally long. */
 double      pipe_bubble(const PipeShape *s);
-/* Lines for a person: a row per stage. */
+/* Prints a line per stage. */
 MUST Status pipe_print(FILE *out, const PipeShape *s);
 
 #endif

@@ -1,17 +1,17 @@
-/* parallel/pipe_layout.c -- see layout.h. */
+/* parallel/pipe_layout.c -- see pipe_layout.h. */
 #include "parallel/pipe_layout.h"
 
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_SIGNS = 1 << 16, SHOWN = 96 };       /* of a string written out; of it in a message */
-enum { RULE_SPLIT = 25, RULE_ONE_WAY = 26, RULE_PIECES = 28, RULE_SIGNS = 29 };
+enum { MAX_LETTERS = 1 << 16, SHOWN = 96 };       /* letters of an expanded string; of it in a message */
+enum { RULE_SPLIT = 25, RULE_ONE_WAY = 26, RULE_CHUNKS = 28, RULE_LETTERS = 29 };
 
-typedef struct Signs { char text[MOST_SIGNS + 1]; int n; } Signs;
+typedef struct Letters { char text[MAX_LETTERS + 1]; int n; } Letters;
 
-/* Records which rule is broken beside the message. */
-__attribute__((format(printf, 3, 4))) static Status broken(PipeLayout *l, int rule, const char *fmt, ...)
+/* Fails with a message and records the rule that is violated. */
+__attribute__((format(printf, 3, 4))) static Status violated(PipeLayout *l, int rule, const char *fmt, ...)
 {
     char text[400];
     va_list args;
@@ -22,21 +22,21 @@ __attribute__((format(printf, 3, 4))) static Status broken(PipeLayout *l, int ru
     return fail(E_CONFIG, "%s", text);
 }
 
-/* The number after a '*' at *at, which is moved past it; -1: there is none or it is out of bounds. */
-static int repeats(const char *text, int *at)
+/* Reads the number after a '*' at *at and moves *at past it; -1: there is none or it is too large. */
+static int read_count(const char *text, int *at)
 {
     int n = 0, digits = 0;
-    while (text[*at] >= '0' && text[*at] <= '9' && n < MOST_SIGNS) {
+    while (text[*at] >= '0' && text[*at] <= '9' && n < MAX_LETTERS) {
         n = 10 * n + text[(*at)++] - '0';
         digits++;
     }
-    return digits && n < MOST_SIGNS ? n : -1;
+    return digits && n < MAX_LETTERS ? n : -1;
 }
 
-static bool push(Signs *s, const char *text, int n, int times)
+static bool push(Letters *s, const char *text, int n, int times)
 {
     for (; times > 0; times--) {
-        if (n > MOST_SIGNS - s->n) return false;
+        if (n > MAX_LETTERS - s->n) return false;
         memcpy(s->text + s->n, text, (size_t)n);
         s->n += n;
         if (!n) break;
@@ -45,10 +45,10 @@ static bool push(Signs *s, const char *text, int n, int times)
     return true;
 }
 
-static const char *const too_long = "more than 65536 signs when written out";
+static const char *const too_long = "more than 65536 letters when expanded";
 
-/* Every (…)*n, then every x*n. NULL: done; else what is wrong. */
-static const char *write_parts(Signs *out, const char *in)
+/* Expands every (…)*n. NULL: done; else what is wrong. */
+static const char *expand_parts(Letters *out, const char *in)
 {
     for (int at = 0; in[at];) {
         if (in[at] == ')') return "a ) without its (";
@@ -60,38 +60,39 @@ static const char *write_parts(Signs *out, const char *in)
         int from = at + 1, n = (int)strcspn(in + from, "()");
         if (in[from + n] != ')') return in[from + n] ? "parts do not nest" : "a ( without its )";
         at = from + n + 1;
-        int times = in[at] == '*' ? (at++, repeats(in, &at)) : -1;
+        int times = in[at] == '*' ? (at++, read_count(in, &at)) : -1;
         if (times < 0) return "a part (…) must be followed by * and a number below 65536";
         if (!push(out, in + from, n, times)) return too_long;
     }
     return NULL;
 }
 
-static const char *write_signs(Signs *out, const char *in)
+/* Expands every x*n. */
+static const char *expand_letters(Letters *out, const char *in)
 {
     for (int at = 0; in[at];) {
-        char sign = in[at++];
-        if (sign == ',') continue;
-        if (!strchr("EtmL|", sign)) return "it may hold E t m L | , ( ) * and numbers only";
+        char letter = in[at++];
+        if (letter == ',') continue;
+        if (!strchr("EtmL|", letter)) return "it may hold E t m L | , ( ) * and numbers only";
         int times = 1;
         if (in[at] == '*') {
             at++;
-            if ((times = repeats(in, &at)) < 0) return "a number below 65536 must follow *";
+            if ((times = read_count(in, &at)) < 0) return "a number below 65536 must follow *";
         }
-        if (!push(out, &sign, 1, times)) return too_long;
+        if (!push(out, &letter, 1, times)) return too_long;
     }
     return NULL;
 }
 
-static int count(const Signs *s, char sign)
+static int count(const Letters *s, char letter)
 {
     int n = 0;
-    for (int i = 0; i < s->n; i++) n += s->text[i] == sign;
+    for (int i = 0; i < s->n; i++) n += s->text[i] == letter;
     return n;
 }
 
-/* Which rule of the signs is broken, NULL: none. */
-static const char *wrong_signs(const Signs *s, int layers, char *room, size_t size)
+/* What is wrong with the letters; NULL: nothing. */
+static const char *check_letters(const Letters *s, int layers, char *room, size_t size)
 {
     int t = count(s, 't'), first = (int)strspn(s->text, "|"), last = s->n - 1;
     while (last >= 0 && s->text[last] == '|') last--;
@@ -103,7 +104,7 @@ static const char *wrong_signs(const Signs *s, int layers, char *room, size_t si
     return room;
 }
 
-static Status fill_by_signs(PipeLayout *l, const Signs *s)
+static Status fill_by_letters(PipeLayout *l, const Letters *s)
 {
     int layer = 0;
     PipeLayoutChunk *p = l->piece;
@@ -117,51 +118,51 @@ static Status fill_by_signs(PipeLayout *l, const Signs *s)
     return OK;
 }
 
-static Status take_room(PipeLayout *l, int layers, int stages, int chunks)
+static Status allocate(PipeLayout *l, int layers, int stages, int chunks)
 {
     *l = (PipeLayout){ .layers = layers, .stages = stages, .chunks = chunks };
     l->piece = calloc((size_t)stages * (size_t)chunks, sizeof *l->piece);
-    return l->piece ? OK : fail(E_FIT, "no memory for a pipeline of %d x %d pieces", stages, chunks);
+    return l->piece ? OK : fail(E_FIT, "no host memory for a pipeline of %d x %d chunks", stages, chunks);
 }
 
-static Status cut_by_signs(PipeLayout *l, const PipeLayoutSpec *a, const Signs *s)
+static Status cut_by_letters(PipeLayout *l, const PipeLayoutSpec *a, const Letters *s)
 {
     char room[96], better[128];
-    int pieces = count(s, '|') + 1, chunks = pieces / a->stages;
-    const char *wrong = wrong_signs(s, a->layers, room, sizeof room);
+    int total = count(s, '|') + 1, chunks = total / a->stages;
+    const char *wrong = check_letters(s, a->layers, room, sizeof room);
     pipe_layout_suggest(better, sizeof better, a->layers, a->stages, a->chunks);
     if (wrong)
-        return broken(l, RULE_SIGNS, "parallel.layout = %.*s%s: %s; such as %s", SHOWN, s->text,
+        return violated(l, RULE_LETTERS, "parallel.layout = %.*s%s: %s; for example %s", SHOWN, s->text,
                       s->n > SHOWN ? "…" : "", wrong, better);
-    if (pieces % a->stages || (a->chunks > 1 && chunks != a->chunks))
-        return broken(l, RULE_PIECES,
-                      "parallel.layout has %d pieces: parallel.pp = %d stages of parallel.vpp = %d need %d; "
-                      "such as %s", pieces, a->stages, a->chunks, a->stages * a->chunks, better);
-    TRY(take_room(l, a->layers, a->stages, chunks));
-    return fill_by_signs(l, s);
+    if (total % a->stages || (a->chunks > 1 && chunks != a->chunks))
+        return violated(l, RULE_CHUNKS,
+                      "parallel.layout has %d chunks: parallel.pp = %d stages of parallel.vpp = %d need %d; "
+                      "for example %s", total, a->stages, a->chunks, a->stages * a->chunks, better);
+    TRY(allocate(l, a->layers, a->stages, chunks));
+    return fill_by_letters(l, s);
 }
 
 static Status cut_by_string(PipeLayout *l, const PipeLayoutSpec *a)
 {
     char better[128];
-    Signs *parts = calloc(2, sizeof *parts);
-    if (!parts) return fail(E_FIT, "no memory to read parallel.layout");
-    const char *wrong = write_parts(&parts[0], a->string);
-    if (!wrong) wrong = write_signs(&parts[1], parts[0].text);
+    Letters *parts = calloc(2, sizeof *parts);
+    if (!parts) return fail(E_FIT, "no host memory to read parallel.layout");
+    const char *wrong = expand_parts(&parts[0], a->string);
+    if (!wrong) wrong = expand_letters(&parts[1], parts[0].text);
     pipe_layout_suggest(better, sizeof better, a->layers, a->stages, a->chunks);
-    Status st = wrong ? broken(l, RULE_SIGNS, "parallel.layout = %.*s: %s; such as %s", SHOWN, a->string,
-                               wrong, better)
-                      : cut_by_signs(l, a, &parts[1]);
+    Status st = wrong ? violated(l, RULE_LETTERS, "parallel.layout = %.*s: %s; for example %s", SHOWN,
+                                 a->string, wrong, better)
+                      : cut_by_letters(l, a, &parts[1]);
     free(parts);
     return st;
 }
 
-/* Pieces of these sizes on the first, the middle and the last stage; the very first and the very last piece
- * have `less` of them. */
+/* Chunks of these sizes on the first, the middle and the last stage; the first and the last chunk of the
+ * model have one layer less where `less` is set. */
 static Status cut_by_sizes(PipeLayout *l, const PipeLayoutSpec *a, const int size[3], const bool less[2])
 {
     int n = a->stages * a->chunks, layer = 0;
-    TRY(take_room(l, a->layers, a->stages, a->chunks));
+    TRY(allocate(l, a->layers, a->stages, a->chunks));
     for (int i = 0; i < n; i++) {
         int stage = i % a->stages, layers = size[stage == 0 ? 0 : stage == a->stages - 1 ? 2 : 1];
         if (i == 0)     layers -= less[0];
@@ -181,14 +182,15 @@ static Status cut_evenly(PipeLayout *l, const PipeLayoutSpec *a)
     if ((a->layers + extra) % n == 0 && (n == 1 ? a->layers > 0 : each > 0))
         return cut_by_sizes(l, a, (int[3]){ each, each, each }, less);
     pipe_layout_suggest(better, sizeof better, a->layers, a->stages, a->chunks);
-    return broken(l, RULE_SPLIT,
-                  "%d layers%s do not divide by parallel.pp = %d x vpp = %d; set parallel.layout = %s",
-                  a->layers, extra == 2 ? " and the embedding and the loss as one each"
-                             : less[0]  ? " and the embedding as one"
-                             : less[1]  ? " and the loss as one" : "", a->stages, a->chunks, better);
+    return violated(l, RULE_SPLIT,
+                  "%d layers%s are not a multiple of parallel.pp = %d x vpp = %d; set parallel.layout = %s",
+                  a->layers, extra == 2 ? " and the embedding and the loss, which count as one each,"
+                             : less[0]  ? " and the embedding, which counts as one,"
+                             : less[1]  ? " and the loss, which counts as one," : "",
+                    a->stages, a->chunks, better);
 }
 
-/* The first and the last stage as asked, those between alike. */
+/* The first and the last stage as given, the stages between alike. */
 static Status cut_by_ends(PipeLayout *l, const PipeLayoutSpec *a)
 {
     char better[128];
@@ -200,9 +202,9 @@ static Status cut_by_ends(PipeLayout *l, const PipeLayoutSpec *a)
         return cut_by_sizes(l, a, (int[3]){ first / a->chunks, each / a->chunks, last / a->chunks },
                             (bool[2]){ 0, 0 });
     pipe_layout_suggest(better, sizeof better, a->layers, a->stages, a->chunks);
-    return broken(l, RULE_SPLIT,
+    return violated(l, RULE_SPLIT,
                   "%d layers with parallel.first_layers = %d and last_layers = %d leave %d for %d stages of "
-                  "parallel.vpp = %d, which do not divide; set parallel.layout = %s",
+                  "parallel.vpp = %d, which is no multiple; set parallel.layout = %s",
                   a->layers, a->first, a->last, left, between, a->chunks, better);
 }
 
@@ -212,7 +214,7 @@ Status pipe_layout_open(PipeLayout *l, const PipeLayoutSpec *a)
     *l = (PipeLayout){ 0 };
     REQUIRE(a->stages > 0 && a->chunks > 0, "%d stages, %d chunks", a->stages, a->chunks);
     if (string + ends + (a->count_embedding || a->count_loss) > 1)
-        return broken(l, RULE_ONE_WAY,
+        return violated(l, RULE_ONE_WAY,
                       "parallel.layout, first_layers with last_layers, count_embedding with count_loss are "
                       "three ways to cut a pipeline; set one of them");
     return string ? cut_by_string(l, a) : ends ? cut_by_ends(l, a) : cut_evenly(l, a);
@@ -224,18 +226,18 @@ void pipe_layout_close(PipeLayout *l)
     l->piece = NULL;
 }
 
-/* "tt|" as it is, more as t*n. */
+/* "t" or "tt"; more as "t*n". */
 static void suggest_layers(FILE *f, int n)
 {
     if (n <= 2) fputs(n == 2 ? "tt" : n == 1 ? "t" : "", f);
     else        fprintf(f, "t*%d", n);
 }
 
-static void suggest_pieces(FILE *f, int pieces, int layers)
+static void suggest_chunks(FILE *f, int total, int layers)
 {
-    if (pieces > 1) putc('(', f);
-    if (pieces > 0) suggest_layers(f, layers), putc('|', f);
-    if (pieces > 1) fprintf(f, ")*%d", pieces);
+    if (total > 1) putc('(', f);
+    if (total > 0) suggest_layers(f, layers), putc('|', f);
+    if (total > 1) fprintf(f, ")*%d", total);
 }
 
 void pipe_layout_suggest(char *text, size_t size, int layers, int stages, int chunks)
@@ -249,16 +251,16 @@ void pipe_layout_suggest(char *text, size_t size, int layers, int stages, int ch
     putc('E', f);
     if (n > 1) {
         suggest_layers(f, each), putc('|', f);
-        suggest_pieces(f, more < n - 1 ? more : n - 2, each + 1);
-        suggest_pieces(f, more < n - 1 ? n - 2 - more : 0, each);
+        suggest_chunks(f, more < n - 1 ? more : n - 2, each + 1);
+        suggest_chunks(f, more < n - 1 ? n - 2 - more : 0, each);
     }
     suggest_layers(f, each + (more == n - 1 && n > 1));
     putc('L', f);
     fclose(f);
 }
 
-/* "E 0-5", "6", "42-47 L", or "-" for an empty piece. */
-static int piece_text(char *text, size_t size, const PipeLayoutChunk *p)
+/* "E 0-5", "6", "42-47 L", or "-" for an empty chunk. */
+static int chunk_text(char *text, size_t size, const PipeLayoutChunk *p)
 {
     char layers[32] = "";
     int n = p->to - p->from;
@@ -274,7 +276,7 @@ void pipe_layout_print(FILE *out, const PipeLayout *l)
     char text[48];
     int width = 2;
     for (int i = 0; i < l->stages * l->chunks; i++) {
-        int n = piece_text(text, sizeof text, &l->piece[i]);
+        int n = chunk_text(text, sizeof text, &l->piece[i]);
         if (width < n) width = n;
     }
     fprintf(out, "%d layers over %d stages; E: embedding and vision, L: norm and loss", l->layers, l->stages);
@@ -283,7 +285,7 @@ void pipe_layout_print(FILE *out, const PipeLayout *l)
     for (int p = 0; p < l->stages; p++) {
         fprintf(out, "\n  %5d ", p);
         for (int c = 0; c < l->chunks; c++) {
-            piece_text(text, sizeof text, pipe_layout_at(l, p, c));
+            chunk_text(text, sizeof text, pipe_layout_at(l, p, c));
             fprintf(out, "  %-*s", width, text);
         }
     }

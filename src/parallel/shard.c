@@ -1,4 +1,4 @@
-/* parallel/shard.c -- the hooks around a unit's use, and how long a call may be out; see shard.h. */
+/* parallel/shard.c -- the hooks around the use of a unit, and the limit of pending calls; see shard.h. */
 #include "parallel/shard_private.h"
 
 static void begin(void *self, int unit, bool backward)
@@ -8,22 +8,22 @@ static void begin(void *self, int unit, bool backward)
     REQUIRE(unit >= 0 && unit < s->units, "unit %d of %d", unit, s->units);
     if (!u->users++) weights_take(s, unit);
     if (backward && !u->writers++) grads_open(s, unit);
-    weights_ahead(s, unit, backward);
+    weights_prefetch(s, unit, backward);
 }
 
 static void end(void *self, int unit, bool backward)
 {
     Shard *s = self;
     ShardUnit  *u = &s->unit[unit];
-    REQUIRE(u->users > 0 && (!backward || u->writers > 0), "unit %d ends what has not begun", unit);
+    REQUIRE(u->users > 0 && (!backward || u->writers > 0), "unit %d: end without begin", unit);
     if (backward && !--u->writers) grads_close(s, unit);
     if (--u->users) return;
     EACH_IN_UNIT(b, s, unit)
         if (b->level == 3) weights_point(s, b, false);
 }
 
-/* The call that has been out for longest on c; NULL: there is none. */
-static ShardBucket *oldest(Shard *s, const Comm *c, bool *sum)
+/* The bucket with the oldest pending call on c; NULL: there is none. */
+static ShardBucket *oldest_pending(Shard *s, const Comm *c, bool *sum)
 {
     ShardBucket *old = NULL;
     int64_t nr = INT64_MAX;
@@ -35,13 +35,14 @@ static ShardBucket *oldest(Shard *s, const Comm *c, bool *sum)
     return old;
 }
 
-/* Tickets of a group are few and go round, so those of many calls ago are joined: they are done by now, or
- * the work is held up by communication anyway. */
-void make_room(Shard *s, const Comm *c)
+/* A group has few tickets, so calls that were started many calls ago are joined: they are done by now, or
+ * compute waits for communication anyway. */
+void limit_pending(Shard *s, const Comm *c)
 {
     enum { MANY = COMM_TICKETS / 2 };
     bool sum;
-    for (ShardBucket *b; (b = oldest(s, c, &sum)) && c->seq - (sum ? b->sum_nr : b->gather_nr) >= MANY;) {
+    for (ShardBucket *b; (b = oldest_pending(s, c, &sum));) {
+        if (c->seq - (sum ? b->sum_nr : b->gather_nr) < MANY) return;
         if (sum) sum_join(s, b);
         else     gather_join(b);
     }

@@ -1,62 +1,66 @@
-/* parallel/shard.h -- weights, gradients and optimizer state over the ranks that hold the same piece.
+/* parallel/shard.h -- weights, gradients and optimizer state, sharded over the ranks that hold the same
+ * parameters (ZeRO, FSDP).
  *
- * Parameters are laid out by unit (Param.unit: what is used together, a decoder layer) and inside a unit by
- * bucket: one per group whose sum their gradients are (Param.sums). A bucket is one stretch of memory, its
- * tensors on a grid of ARENA_ALIGN bytes, padded to divide by the group; member i has slice i of it. What is
- * in a rank's slice it steps: Param.own_at, own_n; master, m and v are flat tensors of own_n elements.
+ * Parameters are grouped by unit (Param.unit: parameters that are used together, such as a decoder layer) and
+ * within a unit by bucket: one for each group over which gradients are summed (Param.grad_group). A bucket is
+ * one block of memory: its tensors are aligned to ARENA_ALIGN bytes, its size is padded to a multiple of the
+ * group, and member i of the group owns slice i of it. A rank updates what lies in its slice: Param.own_at,
+ * shard.len; master, m and v are flat tensors of shard.len elements.
  *
- *   level 0   all of it on every rank, gradients are summed on every rank (zero 0, or nobody to share with)
- *         1   state in slices: gradients reduce-scattered once a step, weights gathered after it
- *         2   and gradients: a whole one exists while its unit goes back, its sum is added to the slice
- *         3   and weights: gathered into one of two buffers around each use, the next unit's meanwhile
+ *   level 0   nothing is sharded: gradients are all-reduced (zero 0, or a group of one rank)
+ *         1   state is sharded: gradients are reduce-scattered once a step, weights gathered after it
+ *         2   gradients too: a full gradient exists during its unit's backward, its sum goes to the slice
+ *         3   weights too: gathered into one of two buffers around each use, those of the next unit meanwhile
  *
- * With MeshLayout.replicas > 1 slices are made inside a replica (shard_*) and summed across them (copy_*).
+ * With MeshLayout.replicas > 1 slices are made inside a replica (groups shard_*) and summed across replicas
+ * (groups copy_*).
  *
- * At rest p->w (level 3) and p->g (2, 3) are the flat slice of own_n elements; between begin and end of its
- * unit they are whole and shaped. On lower levels they are always whole. shard_slice() gives the slice of
- * both.
+ * Outside its unit's use p->w (level 3) and p->g (levels 2, 3) are the flat slice of shard.len elements;
+ * between begin and end of the unit they are full and shaped. On lower levels they are always full.
+ * shard_slice() gives the slice of either.
  *
- * One step, for whoever drives it:
+ * One step:
  *
- *   shard_begin_step(s, micro)         nothing has a gradient; every unit will go back `micro` times
+ *   shard_begin_step(s, micro)         no parameter has a gradient; every unit will run `micro` backwards
  *   per micro-batch, all passes        hooks around the use of every unit (below)
- *   shard_finish_grads(s)                    all sums are complete and `live` is the same on all ranks
- *   optim_grad_norm, optim_step             over slices, by shard_step
- *   shard_wait_weights(s)                   before p->w is read outside of hooks (levels 1, 2)
+ *   shard_finish_grads(s)              all sums are complete and `live` is the same on all ranks
+ *   optim_norm, optim_step             over slices, by shard_step
+ *   shard_wait_weights(s)              before p->w is read outside of hooks (levels 1, 2)
  *
- * Hooks, by UnitHooks of nn/module.h; collectives follow from them, so all ranks of a stage make the same
- * calls in the same order, also those that have no picture (levels 0 and 1 forgive them: what did not go back
- * is summed in shard_finish_grads):
+ * Hooks (UnitHooks of nn/module.h). Collectives follow from them, so all ranks of a stage make the same hook
+ * calls in the same order, ranks without an image too (levels 0 and 1 are lenient: units without a backward
+ * are summed in shard_finish_grads):
  *
- *   begin(u, false) … end(u, false)    a forward, an evaluation
- *   begin(u, true)  … end(u, true)     a backward: replay, gradients; at `end` they are on their way. The
- *                                      head's are made in its forward: in training it has this pair alone.
- *   Pairs of one unit may nest or overlap: it goes at the last end. A tied table has begin(true) at the head
+ *   begin(u, false) … end(u, false)    a forward or an evaluation
+ *   begin(u, true)  … end(u, true)     a backward: recompute and gradients; `end` starts their reduction. The
+ *                                      head computes its gradients in its forward: in training it has this
+ *                                      pair alone.
+ *   Pairs of one unit may nest or overlap: the last end counts. A tied embedding has begin(true) at the head
  *   and end(true) after the embedding's backward, with no pair of its own there.
  *
- * State away: of the first buckets, up to a share of all, master, m and v are in host memory. A step takes
- * them through a ring of buffers on the device, a parcel of a bucket at a time: one comes in while another is
- * stepped and a third goes out again. The first ones come in while the step's passes still run (gradients do
- * not change state), the last ones go out beside the next step.
+ * Offloaded state: of the first buckets, up to a fraction of all state, master, m and v are in host memory. A
+ * step moves them through a ring of buffers on the device, in chunks: one is copied in while another is
+ * updated and a third is copied out. The first copies start while the step's passes still run (gradients do
+ * not change state), the last ones overlap with the next step.
  *
- * Nothing here allocates after shard_open. A group of one rank says nothing and changes nothing. */
+ * Nothing here allocates after shard_open. A group of one rank communicates nothing. */
 #ifndef PARALLEL_SHARD_H
 #define PARALLEL_SHARD_H
 
 #include "model/model.h"
 
 typedef struct ShardConf {
-    ParamSet   *params;                  /* its mesh may be NULL: one rank */
-    const int  *order;                   /* (units) as a forward uses them, NULL: ascending; read at open */
-    const Param *table[2];               /* their gradients are added up by rows: they start from zero */
-    Param      *tied;                    /* a table that the other end of the pipeline has too; or NULL */
+    ParamSet   *params;                  /* a mesh of NULL: one rank */
+    const int  *order;                  /* (units) in the order of a forward; NULL: ascending; read at open */
+    const Param *table[2];               /* embeddings: gradients are added by row, so they start from zero */
+    Param      *tied;                    /* the tied embedding if another stage has it too; or NULL */
     int         zero;                    /* 0 … 3 */
     DType       dtype;                   /* of weights */
-    bool        overlap;                 /* sums and gathers go on beside the work; off: waited for at once */
+    bool        overlap;               /* collectives overlap with compute; off: each is waited for at once */
     DType       state;                   /* of m and v */
-    bool        split;                   /* a bf16 weight's master is the rest it lacks, not f32 */
-    double      away;                    /* share of the state that is in host memory */
-    int64_t     parcel;                  /* elements of one at most; 0: what suits a card's link */
+    bool        split;                   /* the master of a bf16 weight is the 16 bits it lacks, not f32 */
+    double      away;                    /* fraction of the state that is offloaded to host memory */
+    int64_t     parcel;                 /* elements of an offload chunk at most; 0: chosen for a GPU's link */
 } ShardConf;
 
 typedef struct ShardBucket {
@@ -64,32 +68,32 @@ typedef struct ShardBucket {
     GroupId sums;
     bool    frozen;
     int     level;
-    Comm   *all, *near, *far;            /* that sum; whose slices make the whole; of the same slice */
-    int64_t room, slice, at;             /* elements, of one member, where this rank's begin */
-    Tensor  w, g;                        /* (room): of the run, or of the unit's slot */
-    Tensor  own_w, own_g;                /* (slice): a part of them, or of the run where they are not */
-    Ticket  sum, gather;                 /* under way */
-    int64_t sum_nr, gather_nr;           /* which calls of their groups, from 1; 0: none is out */
-    bool    begun, adds;                 /* own_g holds something of this step; `sum` has yet to be added */
+    Comm   *sum_comm, *shard_comm, *copy_comm;   /* all that sum; whose slices make the bucket; same slice */
+    int64_t elems, slice, at;            /* elements; elements of a slice; where this rank's slice begins */
+    Tensor  w, g;                        /* (elems) for the run, or of the unit's slot */
+    Tensor  own_w, own_g;                /* (slice) a view of them, or for the run where they are in a slot */
+    Ticket  sum, gather;                 /* pending calls */
+    int64_t sum_nr, gather_nr;           /* their numbers in their groups, from 1; 0: none is pending */
+    bool    begun, adds;               /* own_g has a sum of this step; `sum` must be added to it when done */
     Tensor  master, m, v;                /* (slice) */
-    bool    away;                        /* these are in host memory */
-    int     parcel, parcels;             /* its first; how many */
+    bool    away;                        /* master, m and v are in host memory */
+    int     parcel, parcels;             /* its first offload chunk; how many it has */
 } ShardBucket;
 
-typedef struct StateChunk { int64_t at, n; } StateChunk;          /* elements of a bucket's slice */
+typedef struct StateChunk { int64_t at, n; } StateChunk;          /* a range of a bucket's slice */
 
 enum { STATE_RING = 3 };
 typedef struct StateBuffers { Tensor master, m, v; } StateBuffers;
 
-typedef struct ShardItem { Param *p; int64_t at; bool product; } ShardItem;   /* where it begins in its bucket */
+typedef struct ShardItem { Param *p; int64_t at; bool product; } ShardItem;     /* at: offset in its bucket */
 
 typedef struct ShardUnit {
     int first, n;                        /* its buckets */
-    int place, slot;                     /* in the order; whose buffers it takes, -1: it needs none */
-    int users, writers, backs;           /* begins without end; backward ones of them; ends of this step */
+    int place, slot;                     /* position in the order; the slot it uses, -1: it needs none */
+    int users, writers, backs;           /* open begins; open backward begins; backward ends of this step */
 } ShardUnit;
 
-typedef struct ShardSlot { int weights, grads; } ShardSlot;         /* unit each is of, -1: none */
+typedef struct ShardSlot { int weights, grads; } ShardSlot;    /* the unit that each buffer holds, -1: none */
 
 typedef struct Shard {
     ShardConf conf;
@@ -100,44 +104,44 @@ typedef struct Shard {
     ShardSlot     *slot;
     int      *order;
     double   *live;                      /* (params) */
-    StateChunk   *parcel;                    /* of all buckets that are away, in order */
-    StateBuffers ring[STATE_RING];       /* parcel k goes through k % STATE_RING */
-    int64_t   most;                      /* elements of the largest parcel */
-    int       parcels, asked, done;      /* of this step: on the way or here; stepped */
+    StateChunk   *parcel;                    /* of all offloaded buckets, in order */
+    StateBuffers ring[STATE_RING];       /* chunk k uses buffer k % STATE_RING */
+    int64_t   most;                      /* elements of the largest offload chunk */
+    int       parcels, asked, done;      /* offload chunks; of this step: copies started, chunks updated */
     int       buckets, units, slots, micro;
     UnitHooks hooks;
 } Shard;
 
 typedef struct ShardSizes { size_t param, grad, optim, host; } ShardSizes;
 
-/* A stretch of what this rank steps, flat, with its state on the device: of p, or of several neighbours that
- * are stepped alike, and of the padding between them, which is nobody's. */
+/* A flat range of what this rank updates, with its state on the device: of p, or of several adjacent
+ * parameters with equal hyperparameters and the padding between them. */
 typedef struct ShardRange { const Param *p; Tensor w, g, master, m, v; } ShardRange;
 typedef void ShardRangeFn(void *self, const ShardRange *x);
 
-/* What a model says of itself: params, tables, the tied copy, and the order of its units into `order`
- * (room for m->params.units), which conf points to. */
+/* Sets params, tables, the tied embedding and the order of the units, which is written to `order`
+ * (m->params.units entries) and pointed to by conf. */
 void        shard_conf_from_model(ShardConf *conf, Model *m, int *order);
 
 MUST Status shard_open(Shard *s, const ShardConf *conf);
 void        shard_close(Shard *s);
-ShardSizes  shard_sizes(const Shard *s);                      /* bytes that shard_bind takes */
-/* Lays everything out and points every Param at its part. s stays where it is from here on. host: of the
- * machine's host memory, for state that is away; may be NULL where none is. */
+ShardSizes  shard_sizes(const Shard *s);                      /* bytes that shard_bind allocates */
+/* Allocates everything and points every Param at its part. s must not move afterwards. host: pinned host
+ * memory for offloaded state; may be NULL if there is none. */
 void        shard_bind(Shard *s, Backend *be, Arena *param, Arena *grad, Arena *optim, Arena *host);
-/* Weights were loaded or drawn: into param_load_view(p) where there is one, else into shard_slice(p->w).
- * Makes the rest. */
+/* To be called after weights were loaded or initialized, into param_load_view(p) where there is one, else
+ * into shard_slice(p->w): sets the others of weight and master, and gathers the weights. */
 void        shard_refresh_weights(Shard *s);
 
-/* Of t = p->w or p->g, whole or at rest: the elements that this rank steps, flat. */
+/* Of t = p->w or p->g, full or sliced: the elements that this rank updates, flat. */
 Tensor      shard_slice(const Param *p, Tensor t);
 
 const UnitHooks *shard_hooks(const Shard *s);
 void        shard_begin_step(Shard *s, int micro);
 void        shard_finish_grads(Shard *s);
-/* Calls `step` for all that is live and this rank's to step, unit by unit; the weights of each are on their
- * way to the other ranks while the next is stepped. */
+/* Calls `step` for every range of live parameters that this rank updates, unit by unit; the weights of a unit
+ * are gathered while the next one is updated. */
 void        shard_step(Shard *s, ShardRangeFn *step, void *self);
-void        shard_wait_weights(Shard *s);                        /* waits for weights that are on their way */
+void        shard_wait_weights(Shard *s);                        /* waits for pending gathers of weights */
 
 #endif

@@ -1,10 +1,12 @@
-/* parallel/shard_layout.c -- who has what: units into buckets, buckets into slices, slices into arenas. */
+/* parallel/shard_layout.c -- the layout of parameters: units into buckets, buckets into slices, slices into
+ * arenas. */
 #include "parallel/shard_private.h"
 
 #include <stdlib.h>
 
-/* Whose sum a gradient may be; whose slices make the whole, and who has the same slice. */
-typedef struct SumGroup { GroupId sums, near, far; } SumGroup;
+/* A group over which gradients are summed; the group whose slices make a bucket; the group with the same
+ * slice. */
+typedef struct SumGroup { GroupId sums, shard, copy; } SumGroup;
 
 static const SumGroup sum_groups[] = {
 #define SUM(g) { GR_##g, GR_shard_##g, GR_copy_##g }
@@ -13,46 +15,50 @@ static const SumGroup sum_groups[] = {
 };
 enum { SUM_GROUPS = sizeof sum_groups / sizeof *sum_groups, RING = 2 };
 
-static int64_t up_to(int64_t n, int64_t grid) { return (n + grid - 1) / grid * grid; }
+static int64_t round_up(int64_t n, int64_t grid) { return (n + grid - 1) / grid * grid; }
 
-static bool by_product(const ShardConf *c, const Param *p)
+static bool is_matrix_product(const ShardConf *c, const Param *p)
 {
     return p->ndim >= 2 && p != c->table[0] && p != c->table[1];
 }
 
-/* A frozen bucket has nothing but weights to slice. */
+/* Only the weights of a frozen bucket can be sharded. */
 static int level_of(const ShardConf *c, const ShardBucket *b)
 {
-    if (comm_size(b->near) == 1) return 0;
+    if (comm_size(b->shard_comm) == 1) return 0;
     return b->frozen && c->zero < 3 ? 0 : c->zero;
 }
 
-/* The parameters of one unit that are summed over one group, as many as there are; none is no bucket. */
+/* Adds the bucket of the parameters of a unit that are summed over one group, if there are any. */
 static void add_bucket(Shard *s, int unit, const SumGroup *of, bool frozen)
 {
     const ShardConf *c = &s->conf;
     const Mesh *mesh = c->params->mesh;
-    int64_t grid = ARENA_ALIGN / (int64_t)dtype_size(c->dtype);      /* both dtypes begin well there */
+    int64_t grid = ARENA_ALIGN / (int64_t)dtype_size(c->dtype);      /* aligned for both dtypes */
     ShardBucket b = { .unit = unit, .sums = of->sums, .frozen = frozen };
     bool tied = false;
     if (s->buckets) b.first = s->bucket[s->buckets - 1].first + s->bucket[s->buckets - 1].n;
     for (int i = 0; i < c->params->n; i++) {
         Param *p = c->params->p[i];
         if (p->unit != unit || p->grad_group != of->sums || p->frozen != frozen) continue;
-        s->item[b.first + b.n++] = (ShardItem){ p, b.room, by_product(c, p) };
-        b.room += up_to(param_local(p), grid);
+        s->item[b.first + b.n++] = (ShardItem){ p, b.elems, is_matrix_product(c, p) };
+        b.elems += round_up(param_local(p), grid);
         tied |= p == c->tied;
     }
     if (!b.n) return;
-    REQUIRE(!tied || b.n == 1, "%s: the other end of the pipeline would slice it otherwise",
+    REQUIRE(!tied || b.n == 1, "%s: a tied embedding must be alone in its bucket",
             c->tied->piece[0].name);
-    if (mesh) b.all = mesh->comm[of->sums], b.near = mesh->comm[of->near], b.far = mesh->comm[of->far];
+    if (mesh) {
+        b.sum_comm   = mesh->comm[of->sums];
+        b.shard_comm = mesh->comm[of->shard];
+        b.copy_comm  = mesh->comm[of->copy];
+    }
     b.level = level_of(c, &b);
-    b.slice = b.room;
+    b.slice = b.elems;
     if (b.level) {
-        b.room  = up_to(b.room, grid * b.near->size);
-        b.slice = b.room / b.near->size;
-        b.at    = b.slice * b.near->rank;
+        b.elems = round_up(b.elems, grid * b.shard_comm->size);
+        b.slice = b.elems / b.shard_comm->size;
+        b.at    = b.slice * b.shard_comm->rank;
     }
     s->bucket[s->buckets++] = b;
 }
@@ -67,8 +73,8 @@ static void make_buckets(Shard *s)
     }
 }
 
-/* What this rank steps of each parameter, and whether it is the one of its likes that counts. */
-static void share_out(Shard *s)
+/* Sets the part of each parameter that this rank updates, and whether this rank writes it to checkpoints. */
+static void set_slices(Shard *s)
 {
     EACH_BUCKET(b, s)
         EACH_ITEM(i, s, b) {
@@ -76,8 +82,8 @@ static void share_out(Shard *s)
             from = from < 0 ? 0 : from > n ? n : from;
             to   = to < from ? from : to > n ? n : to;
             i->p->shard.offset = from, i->p->shard.len = to - from;
-            const Comm *alike = b->level ? b->far : b->all;
-            i->p->shard.is_writer = !alike || alike->rank == 0;
+            const Comm *copies = b->level ? b->copy_comm : b->sum_comm;
+            i->p->shard.is_writer = !copies || copies->rank == 0;
         }
 }
 
@@ -87,7 +93,7 @@ static bool same_kind(const Shard *s, int u, int v)
     const ShardBucket *a = buckets_of(s, u), *b = buckets_of(s, v);
     for (int i = 0; i < s->unit[u].n; i++)
         if (a[i].sums != b[i].sums || a[i].frozen != b[i].frozen || a[i].level != b[i].level ||
-            a[i].room != b[i].room)
+            a[i].elems != b[i].elems)
             return false;
     return true;
 }
@@ -99,16 +105,17 @@ static bool needs_slot(const Shard *s, int u)
     return any;
 }
 
-/* Units of a kind take turns in the order they are used, so that neighbours never have the same buffers. */
-static void deal_slots(Shard *s)
+/* Units of equal shape take RING slots in turn, in the order of use, so that consecutive units have different
+ * buffers. */
+static void assign_slots(Shard *s)
 {
     for (int at = 0; at < s->units; at++) {
-        int u = s->order[at], before = at - 1, alike = 0;
+        int u = s->order[at], before = at - 1, equal = 0;
         s->unit[u].place = at;
         if (!needs_slot(s, u)) continue;
         for (; before >= 0; before--)
-            if (same_kind(s, u, s->order[before]) && ++alike == RING) break;
-        s->unit[u].slot = alike == RING ? s->unit[s->order[before]].slot : s->slots++;
+            if (same_kind(s, u, s->order[before]) && ++equal == RING) break;
+        s->unit[u].slot = equal == RING ? s->unit[s->order[before]].slot : s->slots++;
     }
 }
 
@@ -133,12 +140,12 @@ Status shard_open(Shard *s, const ShardConf *conf)
     s->live   = calloc(n + 1, sizeof *s->live);
     if (!s->bucket || !s->item || !s->unit || !s->slot || !s->order || !s->live) {
         shard_close(s);
-        return fail(E_FIT, "no host memory for the slices of %d parameters", p->n);
+        return fail(E_FIT, "no host memory to shard %d parameters", p->n);
     }
     for (int u = 0; u < s->units; u++) s->order[u] = conf->order ? conf->order[u] : u;
     make_buckets(s);
-    share_out(s);
-    deal_slots(s);
+    set_slices(s);
+    assign_slots(s);
     for (int i = 0; i < s->slots; i++) s->slot[i] = (ShardSlot){ -1, -1 };
     s->conf.order = NULL;
     Status st = state_open(s);
@@ -163,8 +170,8 @@ Tensor shard_slice(const Param *p, Tensor t)
     return t_rows(t_wrap(t.data, (DType)t.dtype, 1, &n), at, p->shard.len);
 }
 
-/* Vectors are one row, which is what ops over rows want. */
-static Tensor whole_view(const ShardItem *i, Tensor bucket)
+/* A vector becomes one row, the shape that row-wise ops take. */
+static Tensor full_view(const ShardItem *i, Tensor bucket)
 {
     const Param *p = i->p;
     int64_t n[3] = { p->shard.shape[0], p->shard.shape[1], p->shard.shape[2] };
@@ -172,7 +179,8 @@ static Tensor whole_view(const ShardItem *i, Tensor bucket)
     return t_wrap(t_rows(bucket, i->at, 0).data, (DType)bucket.dtype, p->ndim == 1 ? 2 : p->ndim, n);
 }
 
-/* The part of a slice that is this parameter's; none of it is an empty view, not an absent one. */
+/* The part of a slice that belongs to this parameter; if there is none, an empty view, not an absent
+ * tensor. */
 Tensor slice_view(const ShardItem *i, const ShardBucket *b, Tensor slice)
 {
     return t_rows(slice, i->p->shard.len ? i->at + i->p->shard.offset - b->at : 0, i->p->shard.len);
@@ -181,13 +189,13 @@ Tensor slice_view(const ShardItem *i, const ShardBucket *b, Tensor slice)
 void weights_point(Shard *s, ShardBucket *b, bool whole)
 {
     EACH_ITEM(i, s, b)
-        i->p->shard.w = whole ? whole_view(i, b->w) : slice_view(i, b, b->own_w);
+        i->p->shard.w = whole ? full_view(i, b->w) : slice_view(i, b, b->own_w);
 }
 
 void grads_point(Shard *s, ShardBucket *b, bool whole)
 {
     EACH_ITEM(i, s, b)
-        i->p->shard.g = whole ? whole_view(i, b->g) : slice_view(i, b, b->own_g);
+        i->p->shard.g = whole ? full_view(i, b->g) : slice_view(i, b, b->own_g);
 }
 
 const char *label_of(const Shard *s, const ShardBucket *b)
@@ -197,7 +205,7 @@ const char *label_of(const Shard *s, const ShardBucket *b)
     return p->form == FORM_ROWS ? names[p->group] : "experts";
 }
 
-/* Which of the kinds of memory a bucket has; sizes and binding both ask here. */
+/* The kinds of memory that a bucket needs, for shard_sizes and shard_bind. */
 typedef struct Needs { bool w, own_w, g, own_g; } Needs;
 
 static Needs needs_of(const ShardBucket *b)
@@ -206,14 +214,14 @@ static Needs needs_of(const ShardBucket *b)
                     .own_g = !b->frozen && b->level >= 2 };
 }
 
-size_t room_of(int64_t n, DType d)
+size_t arena_bytes(int64_t n, DType d)
 {
     size_t b = (size_t)n * dtype_size(d);
     return (b + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
 }
 
-/* The first unit in the order with this unit's slot is the one whose buffers all of them share. */
-static int slot_keeper(const Shard *s, int u)
+/* The first unit in the order that has this unit's slot: all units of the slot share its buffers. */
+static int slot_owner(const Shard *s, int u)
 {
     for (int at = 0; at < s->units; at++)
         if (s->unit[s->order[at]].slot == s->unit[u].slot) return s->order[at];
@@ -226,38 +234,38 @@ ShardSizes shard_sizes(const Shard *s)
     DType d = s->conf.dtype;
     EACH_BUCKET(b, s) {
         Needs n = needs_of(b);
-        bool ring = s->unit[b->unit].slot >= 0 && slot_keeper(s, b->unit) == b->unit;
-        z.param += n.w ? room_of(b->room, d) : room_of(b->slice, d);
-        z.grad  += n.g ? room_of(b->room, F32) : n.own_g ? room_of(b->slice, F32) : 0;
-        if (ring && n.own_w) z.param += room_of(b->room, d);
-        if (ring && n.own_g) z.grad  += room_of(b->room, F32);
+        bool ring = s->unit[b->unit].slot >= 0 && slot_owner(s, b->unit) == b->unit;
+        z.param += n.w ? arena_bytes(b->elems, d) : arena_bytes(b->slice, d);
+        z.grad  += n.g ? arena_bytes(b->elems, F32) : n.own_g ? arena_bytes(b->slice, F32) : 0;
+        if (ring && n.own_w) z.param += arena_bytes(b->elems, d);
+        if (ring && n.own_g) z.grad  += arena_bytes(b->elems, F32);
     }
     state_sizes(s, &z);
     return z;
 }
 
-/* What lasts as long as the run. */
+/* Memory for the whole run. */
 static void bind_bucket(Shard *s, ShardBucket *b, Arena *param, Arena *grad)
 {
     const char *label = label_of(s, b);
     Needs n = needs_of(b);
-    if (n.w)     b->w     = t1(param, label, s->conf.dtype, b->room);
-    if (n.g)     b->g     = t1(grad, label, F32, b->room);
+    if (n.w)     b->w     = t1(param, label, s->conf.dtype, b->elems);
+    if (n.g)     b->g     = t1(grad, label, F32, b->elems);
     if (n.own_w) b->own_w = t1(param, label, s->conf.dtype, b->slice);
     if (n.own_g) b->own_g = t1(grad, label, F32, b->slice);
     if (n.w)     b->own_w = t_rows(b->w, b->at, b->slice);
     if (n.g)     b->own_g = t_rows(b->g, b->at, b->slice);
 }
 
-/* What a unit has while it is in use. */
+/* Memory of a slot, which a unit has while it is in use. */
 static void bind_slot(Shard *s, ShardBucket *b, Arena *param, Arena *grad)
 {
-    int keeper = slot_keeper(s, b->unit);
+    int owner = slot_owner(s, b->unit);
     Needs n = needs_of(b);
-    const ShardBucket *of = buckets_of(s, keeper) + (b - buckets_of(s, b->unit));
-    bool mine = keeper == b->unit;
-    if (n.own_w) b->w = mine ? t1(param, "in use", s->conf.dtype, b->room) : of->w;
-    if (n.own_g) b->g = mine ? t1(grad, "in use", F32, b->room) : of->g;
+    const ShardBucket *of = buckets_of(s, owner) + (b - buckets_of(s, b->unit));
+    bool mine = owner == b->unit;
+    if (n.own_w) b->w = mine ? t1(param, "in use", s->conf.dtype, b->elems) : of->w;
+    if (n.own_g) b->g = mine ? t1(grad, "in use", F32, b->elems) : of->g;
 }
 
 void shard_bind(Shard *s, Backend *be, Arena *param, Arena *grad, Arena *optim, Arena *host)
@@ -276,7 +284,7 @@ void shard_bind(Shard *s, Backend *be, Arena *param, Arena *grad, Arena *optim, 
     s->hooks = unit_hooks(s);
 }
 
-/* ---- a model ---- */
+/* ---- the configuration of a model ---- */
 
 static void order_add(int *order, int *n, const Param *p)
 {

@@ -1,13 +1,13 @@
-/* parallel/shard_reduce.c -- gradients on their way to whoever steps them.
+/* parallel/shard_reduce.c -- sums gradients over ranks.
  *
- * Levels 0 and 1 add up over micro-batches in place and are summed over ranks once, when their unit has gone
- * back for the last time. Levels 2 and 3 are summed after every micro-batch, the first time straight into the
- * slice, later beside it and then added: their whole form lives in a buffer that the next unit but one of the
- * kind wants, so its sum is joined at the latest then. */
+ * Levels 0 and 1 accumulate over micro-batches in place and are summed over ranks once, after the last
+ * backward of their unit. Levels 2 and 3 are summed after every micro-batch, the first time straight into the
+ * slice, later into a buffer and then added: the full gradient is in a slot that the next unit but one needs,
+ * so its sum is joined by then. */
 #include "parallel/shard_private.h"
 
-/* What nobody wrote is zero: the sum is entered all the same. */
-static void zero_fresh(Shard *s, ShardBucket *b)
+/* Gradients that no backward has written are zero; this rank takes part in their sum all the same. */
+static void zero_unwritten(Shard *s, ShardBucket *b)
 {
     EACH_ITEM(i, s, b) {
         if (i->p->step.grad_unset) op_fill(s->be, i->p->shard.g, 0.0f);
@@ -15,7 +15,7 @@ static void zero_fresh(Shard *s, ShardBucket *b)
     }
 }
 
-static void begin_grads(Shard *s, ShardBucket *b)
+static void reset_grads(Shard *s, ShardBucket *b)
 {
     EACH_ITEM(i, s, b) {
         i->p->step.grad_unset = i->product;
@@ -27,12 +27,12 @@ static Tensor own_in_whole(const ShardBucket *b) { return t_rows(b->g, b->at, b-
 
 static void sum_start(Shard *s, ShardBucket *b)
 {
-    Comm *c = b->level ? b->near : b->all;
-    zero_fresh(s, b);
+    Comm *c = b->level ? b->shard_comm : b->sum_comm;
+    zero_unwritten(s, b);
     b->adds  = b->level >= 2 && b->begun;
     b->begun = true;
     if (comm_size(c) == 1) return;
-    make_room(s, c);
+    limit_pending(s, c);
     if (!b->level) b->sum = comm_all_reduce_start(c, b->g, RED_SUM);
     else           b->sum = comm_reduce_scatter_start(c, b->adds ? own_in_whole(b) : b->own_g, b->g, RED_SUM);
     b->sum_nr = c->seq;
@@ -54,15 +54,15 @@ void grads_open(Shard *s, int unit)
     if (u->slot < 0) return;
     ShardSlot *k = &s->slot[u->slot];
     if (k->grads >= 0) {
-        REQUIRE(k->grads == unit || !s->unit[k->grads].writers, "unit %d goes back while %d has its buffer",
-                unit, k->grads);
+        REQUIRE(k->grads == unit || !s->unit[k->grads].writers,
+                "unit %d runs its backward while unit %d uses its buffer", unit, k->grads);
         EACH_IN_UNIT(b, s, k->grads) sum_join(s, b);
     }
     k->grads = unit;
     EACH_IN_UNIT(b, s, unit) {
         if (b->frozen || b->level < 2) continue;
         grads_point(s, b, true);
-        begin_grads(s, b);
+        reset_grads(s, b);
     }
 }
 
@@ -77,7 +77,7 @@ void grads_close(Shard *s, int unit)
     }
 }
 
-/* A forward whose backward never came has left a tied table open. */
+/* After a forward without a backward a tied embedding is still open: the counts are reset. */
 void shard_begin_step(Shard *s, int micro)
 {
     s->micro = micro;
@@ -88,19 +88,19 @@ void shard_begin_step(Shard *s, int micro)
         if (b->level == 3) weights_point(s, b, false);
         if (b->level >= 2 && !b->frozen) grads_point(s, b, false);
         EACH_ITEM(i, s, b) i->p->step.has_grad = i->p->step.grad_unset = false;
-        if (!b->frozen && b->level < 2) begin_grads(s, b);
+        if (!b->frozen && b->level < 2) reset_grads(s, b);
     }
-    state_ahead(s);
+    state_prefetch(s);
 }
 
 /* ---- the end of a step ---- */
 
-/* What has not gone back often enough to be on its way, last unit first: the order of a backward. */
-static void send_rest(Shard *s)
+/* Sums of units that ran fewer backwards than expected, last unit first: the order of a backward. */
+static void start_remaining_sums(Shard *s)
 {
     for (int at = s->units - 1; at >= 0; at--) {
         int u = s->order[at];
-        REQUIRE(!s->unit[u].writers, "a step ends while unit %d goes back", u);
+        REQUIRE(!s->unit[u].writers, "a step ends during the backward of unit %d", u);
         EACH_IN_UNIT(b, s, u)
             if (!b->frozen && b->level < 2 && !b->begun) sum_start(s, b);
     }
@@ -111,20 +111,20 @@ static void join_all(Shard *s)
     EACH_BUCKET(b, s) sum_join(s, b);
 }
 
-/* The same slice in every replica. */
+/* Sums the same slice over all replicas. */
 static void sum_copies(Shard *s)
 {
     EACH_BUCKET(b, s) {
-        if (b->frozen || !b->level || comm_size(b->far) == 1) continue;
-        make_room(s, b->far);
-        b->sum    = comm_all_reduce_start(b->far, b->own_g, RED_SUM);
-        b->sum_nr = b->far->seq;
+        if (b->frozen || !b->level || comm_size(b->copy_comm) == 1) continue;
+        limit_pending(s, b->copy_comm);
+        b->sum    = comm_all_reduce_start(b->copy_comm, b->own_g, RED_SUM);
+        b->sum_nr = b->copy_comm->seq;
     }
     join_all(s);
 }
 
-/* Elements from here on are rows of kv heads that neighbours in tp have too; none: the end. A piece of fewer
- * heads than ranks has as many rows on all of them together as its sharers times itself. */
+/* The first element of rows of kv heads that several ranks of tp share; the end if there are none. A shared
+ * piece has, over all ranks together, `sharers` times its full rows. */
 static int64_t shared_from(const Param *p, const Mesh *m)
 {
     int64_t rows = 0, all = 0, sharers = m->comm[GR_kv]->size, tp = m->size[AX_TP];
@@ -136,7 +136,7 @@ static int64_t shared_from(const Param *p, const Mesh *m)
     return rows * (param_local(p) / all);
 }
 
-/* Every neighbour's gradient of a shared kv head is of its own query heads. All of them step it alike. */
+/* Each rank's gradient of a shared kv head covers its own query heads; after the sum all update it alike. */
 static void sum_shared(Shard *s)
 {
     enum { WINDOW = 16 };
@@ -157,8 +157,8 @@ static void sum_shared(Shard *s)
     for (int i = 0; i < WINDOW; i++) comm_join(out[i]);
 }
 
-/* A table that is the embedding of the first stage and the head of the last. It is alone in its bucket on
- * both, so both ends have the same slices. */
+/* The tied embedding of the first stage and head of the last. It is alone in its bucket on both, so both have
+ * the same slices. */
 static void sum_tied(Shard *s)
 {
     const Param *p = s->conf.tied;
@@ -167,7 +167,7 @@ static void sum_tied(Shard *s)
     comm_all_reduce(m->comm[GR_embd], shard_slice(p, p->shard.g), RED_SUM);
 }
 
-/* A parameter that had a gradient anywhere has one everywhere, zero or not. */
+/* A parameter that has a gradient on any rank has one on every rank, zero or not. */
 static void agree_live(Shard *s)
 {
     const ParamSet *p = s->conf.params;
@@ -179,9 +179,9 @@ static void agree_live(Shard *s)
 
 void shard_finish_grads(Shard *s)
 {
-    send_rest(s);
+    start_remaining_sums(s);
     join_all(s);
-    shard_wait_weights(s);                                    /* of units that this step had no use for */
+    shard_wait_weights(s);                                    /* of units that this step did not use */
     EACH_BUCKET(b, s) {
         if (!b->frozen && !b->begun) op_fill(s->be, b->own_g, 0.0f);
     }

@@ -1,22 +1,22 @@
-/* parallel/shard_state.c -- masters and moments: where they lie, and how those in host memory pass through
- * the device for a step; see shard.h. */
+/* parallel/shard_state.c -- master weights and moments: where they are, and how offloaded ones pass through
+ * the device in a step; see shard.h. */
 #include "parallel/shard_private.h"
 
 #include <stdlib.h>
 
-/* Marks of the side lanes: a parcel is in its buffer; it has left it. */
+/* Events of the copy streams: a chunk has arrived in its buffer; it has left it. */
 enum { MARK_IN = COPY_EVENTS_STATE, MARK_OUT = MARK_IN + STATE_RING };
 _Static_assert(MARK_OUT + STATE_RING <= COPY_EVENTS, "too few marks for the ring");
 
-/* Some milliseconds on a link of 50 GB/s, and little beside what the rest of the device holds. */
-enum { PARCEL = 4 << 20 };
+/* Some milliseconds on a link of 50 GB/s, and little of the device's memory. */
+enum { CHUNK_ELEMS = 4 << 20 };
 
 static bool has_master(const Shard *s)    { return s->conf.dtype != F32; }
 static DType master_type(const Shard *s)  { return s->conf.split ? I16 : F32; }
 static bool has_state(const ShardBucket *b)    { return !b->frozen; }
 
-/* Whole buckets in order until the share is reached. */
-static void choose_away(Shard *s)
+/* Whole buckets in order until the fraction is reached. */
+static void choose_offloaded(Shard *s)
 {
     double all = 0, taken = 0;
     EACH_BUCKET(b, s) all += has_state(b) ? (double)b->slice : 0;
@@ -26,10 +26,10 @@ static void choose_away(Shard *s)
     }
 }
 
-/* Parcels begin where tensors may, so that an element is stepped by the same instructions in any cut. */
-static void cut_parcels(Shard *s)
+/* Chunks begin at aligned elements, so that an element is updated by the same instructions in any cut. */
+static void cut_chunks(Shard *s)
 {
-    int64_t most = s->conf.parcel ? s->conf.parcel : PARCEL;
+    int64_t most = s->conf.parcel ? s->conf.parcel : CHUNK_ELEMS;
     most = (most + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
     int n = 0;
     EACH_BUCKET(b, s) {
@@ -45,33 +45,33 @@ static void cut_parcels(Shard *s)
 
 Status state_open(Shard *s)
 {
-    choose_away(s);
-    cut_parcels(s);
+    choose_offloaded(s);
+    cut_chunks(s);
     if (!s->parcels) return OK;
     s->parcel = calloc((size_t)s->parcels, sizeof *s->parcel);
-    if (!s->parcel) return fail(E_FIT, "no host memory for %d parcels of optimizer state", s->parcels);
-    cut_parcels(s);
+    if (!s->parcel) return fail(E_FIT, "no host memory for %d chunks of optimizer state", s->parcels);
+    cut_chunks(s);
     return OK;
 }
 
 /* ---- memory ---- */
 
-static size_t state_room(const Shard *s, int64_t n)
+static size_t state_bytes(const Shard *s, int64_t n)
 {
-    return 2 * room_of(n, s->conf.state) + (has_master(s) ? room_of(n, master_type(s)) : 0);
+    return 2 * arena_bytes(n, s->conf.state) + (has_master(s) ? arena_bytes(n, master_type(s)) : 0);
 }
 
 void state_sizes(const Shard *s, ShardSizes *z)
 {
     EACH_BUCKET(b, s) {
         if (!has_state(b)) continue;
-        if (b->away) z->host  += state_room(s, b->slice);
-        else         z->optim += state_room(s, b->slice);
+        if (b->away) z->host  += state_bytes(s, b->slice);
+        else         z->optim += state_bytes(s, b->slice);
     }
-    if (s->parcels) z->optim += STATE_RING * state_room(s, s->most);
+    if (s->parcels) z->optim += STATE_RING * state_bytes(s, s->most);
 }
 
-static StateBuffers take(const Shard *s, Arena *a, const char *label, int64_t n)
+static StateBuffers allocate_state(const Shard *s, Arena *a, const char *label, int64_t n)
 {
     StateBuffers x = { 0 };
     if (has_master(s)) x.master = t1(a, label, master_type(s), n);
@@ -86,7 +86,7 @@ void state_bind(Shard *s, Arena *optim, Arena *host)
     EACH_BUCKET(b, s) {
         bool has = has_state(b);
         StateBuffers x = { 0 };
-        if (has) x = take(s, b->away ? host : optim, label_of(s, b), b->slice);
+        if (has) x = allocate_state(s, b->away ? host : optim, label_of(s, b), b->slice);
         b->master = x.master, b->m = x.m, b->v = x.v;
         EACH_ITEM(i, s, b) {
             i->p->shard.master = t_has(b->master) ? slice_view(i, b, b->master) : none;
@@ -94,19 +94,21 @@ void state_bind(Shard *s, Arena *optim, Arena *host)
             i->p->shard.v      = has ? slice_view(i, b, b->v) : none;
         }
     }
-    for (int i = 0; s->parcels && i < STATE_RING; i++) s->ring[i] = take(s, optim, "in use", s->most);
+    for (int i = 0; s->parcels && i < STATE_RING; i++)
+        s->ring[i] = allocate_state(s, optim, "in use", s->most);
 }
 
 /* ---- a step ---- */
 
-/* Into a buffer that the last parcel in it has left. As that was no earlier one than this, this one's own
- * state is back on the host too: what goes out keeps its order. */
-static void ask(Shard *s, const ShardBucket *b, int k)
+/* Copies chunk k in, after the chunk that was in its buffer has left. That chunk was no earlier than this one
+ * was last updated, and copies out keep their order, so this chunk's state is back on the host too. */
+static void copy_in(Shard *s, const ShardBucket *b, int k)
 {
     const StateChunk *x = &s->parcel[k];
     StateBuffers *to = &s->ring[k % STATE_RING];
     backend_copy_wait(s->be, COPY_H2D, MARK_OUT + k % STATE_RING);
-    if (has_master(s)) backend_copy_h2d(s->be, t_rows(to->master, 0, x->n), t_rows(b->master, x->at, x->n).data);
+    if (has_master(s))
+        backend_copy_h2d(s->be, t_rows(to->master, 0, x->n), t_rows(b->master, x->at, x->n).data);
     backend_copy_h2d(s->be, t_rows(to->m, 0, x->n), t_rows(b->m, x->at, x->n).data);
     backend_copy_h2d(s->be, t_rows(to->v, 0, x->n), t_rows(b->v, x->at, x->n).data);
     backend_copy_record(s->be, COPY_H2D, MARK_IN + k % STATE_RING);
@@ -119,45 +121,46 @@ static const ShardBucket *bucket_of(const Shard *s, int parcel)
     return b;
 }
 
-/* As many as have a buffer. */
-static void ask_more(Shard *s)
+/* Starts as many copies as there are buffers. */
+static void copy_in_more(Shard *s)
 {
     for (; s->asked < s->parcels && s->asked < s->done + STATE_RING; s->asked++)
-        ask(s, bucket_of(s, s->asked), s->asked);
+        copy_in(s, bucket_of(s, s->asked), s->asked);
 }
 
-/* Of a step that was given up the first ones are here already, and are what they were. A walk that only
- * prepares moves nothing and must not count as if. */
-void state_ahead(Shard *s)
+/* After a step that was skipped the first chunks are still on the device and unchanged. A pass that only
+ * prepares the backend copies nothing and must not count. */
+void state_prefetch(Shard *s)
 {
     if (!s->parcels || s->be->preparing) return;
-    if (!s->asked) backend_copy_wait_compute(s->be, COPY_H2D);       /* whoever wrote the state has done so */
-    ask_more(s);
+    if (!s->asked) backend_copy_wait_compute(s->be, COPY_H2D);       /* writes of the state are complete */
+    copy_in_more(s);
 }
 
-void state_forget(Shard *s) { s->asked = s->done = 0; }
+void state_discard(Shard *s) { s->asked = s->done = 0; }
 
-static void send_back(Shard *s, const ShardBucket *b, int k)
+static void copy_out(Shard *s, const ShardBucket *b, int k)
 {
     const StateChunk *x = &s->parcel[k];
     const StateBuffers *from = &s->ring[k % STATE_RING];
     backend_copy_wait_compute(s->be, COPY_D2H);
-    if (has_master(s)) backend_copy_d2h(s->be, t_rows(b->master, x->at, x->n).data, t_rows(from->master, 0, x->n));
+    if (has_master(s))
+        backend_copy_d2h(s->be, t_rows(b->master, x->at, x->n).data, t_rows(from->master, 0, x->n));
     backend_copy_d2h(s->be, t_rows(b->m, x->at, x->n).data, t_rows(from->m, 0, x->n));
     backend_copy_d2h(s->be, t_rows(b->v, x->at, x->n).data, t_rows(from->v, 0, x->n));
     backend_copy_record(s->be, COPY_D2H, MARK_OUT + k % STATE_RING);
 }
 
-static bool stepped(const Param *p) { return p->step.has_grad && p->shard.len; }
-static bool alike(const Param *p, const Param *q)
+static bool is_updated(const Param *p) { return p->step.has_grad && p->shard.len; }
+static bool same_hyperparameters(const Param *p, const Param *q)
 {
-    return stepped(q) && p->decay == q->decay && p->group == q->group;
+    return is_updated(q) && p->decay == q->decay && p->group == q->group;
 }
 static int64_t place(const ShardBucket *b, const ShardItem *i) { return i->at + i->p->shard.offset - b->at; }
 
-/* Elements [from, to) of the slice; `state` begins at `at`. */
-static ShardRange portion(const Shard *s, const ShardBucket *b, const Param *p, int64_t from, int64_t to, int64_t at,
-                       const StateBuffers *state)
+/* Elements [from, to) of the slice; `state` begins at element `at`. */
+static ShardRange range_of(const Shard *s, const ShardBucket *b, const Param *p, int64_t from, int64_t to,
+                           int64_t at, const StateBuffers *state)
 {
     int64_t n = to - from;
     ShardRange x = { .p = p, .w = t_rows(b->own_w, from, n), .g = t_rows(b->own_g, from, n),
@@ -166,8 +169,8 @@ static ShardRange portion(const Shard *s, const ShardBucket *b, const Param *p, 
     return x;
 }
 
-/* What of live parameters lies in [at, at + n) of the slice, neighbours of a kind together: a layer's
- * adapters are many and small. False: nothing. */
+/* Updates what live parameters have in [at, at + n) of the slice, adjacent ones with equal hyperparameters
+ * together: the adapters of a layer are many and small. Returns whether there was anything. */
 static bool step_range(Shard *s, const ShardBucket *b, int64_t at, int64_t n, const StateBuffers *state,
                        ShardRangeFn *step, void *self)
 {
@@ -175,26 +178,26 @@ static bool step_range(Shard *s, const ShardBucket *b, int64_t at, int64_t n, co
     const ShardItem *end = s->item + b->first + b->n;
     for (const ShardItem *i = s->item + b->first, *last; i < end; i = last + 1) {
         last = i;
-        if (!stepped(i->p)) continue;
-        while (last + 1 < end && alike(i->p, last[1].p)) last++;
+        if (!is_updated(i->p)) continue;
+        while (last + 1 < end && same_hyperparameters(i->p, last[1].p)) last++;
         int64_t from = place(b, i), to = place(b, last) + last->p->shard.len;
         if (from < at) from = at;
         if (to > at + n) to = at + n;
         if (from >= to) continue;
-        ShardRange x = portion(s, b, i->p, from, to, at, state);
+        ShardRange x = range_of(s, b, i->p, from, to, at, state);
         step(self, &x);
         any = true;
     }
     return any;
 }
 
-static void step_away(Shard *s, const ShardBucket *b, ShardRangeFn *step, void *self)
+static void step_offloaded(Shard *s, const ShardBucket *b, ShardRangeFn *step, void *self)
 {
     for (int k = b->parcel; k < b->parcel + b->parcels; k++) {
         const StateChunk *x = &s->parcel[k];
-        ask_more(s);
+        copy_in_more(s);
         backend_wait_copy(s->be, MARK_IN + k % STATE_RING);
-        if (step_range(s, b, x->at, x->n, &s->ring[k % STATE_RING], step, self)) send_back(s, b, k);
+        if (step_range(s, b, x->at, x->n, &s->ring[k % STATE_RING], step, self)) copy_out(s, b, k);
         s->done = k + 1;
     }
 }
@@ -204,10 +207,10 @@ void shard_step(Shard *s, ShardRangeFn *step, void *self)
     for (int u = 0; u < s->units; u++) {
         EACH_IN_UNIT(b, s, u) {
             StateBuffers here = { b->master, b->m, b->v };
-            if (b->away)           step_away(s, b, step, self);
+            if (b->away)           step_offloaded(s, b, step, self);
             else if (has_state(b)) step_range(s, b, 0, b->slice, &here, step, self);
         }
         if (s->unit[u].n) weights_changed(s, u);
     }
-    state_forget(s);
+    state_discard(s);
 }

@@ -21,7 +21,7 @@ static Status agree_status(Trainer *t, Status mine)
     comm_host_max(t->engine.mesh.comm[GR_world], &bad, 1);
     if (!(bad > 0)) return OK;
     Status st = trainer_agree_status(t, mine);
-    t->failure_agreed = st && (!t->conf.world || t->conf.world->agreed);
+    t->failure_agreed = st && (!t->conf.world || t->conf.world->failure_agreed);
     return st;
 }
 
