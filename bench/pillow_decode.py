@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The Pillow peer of the picture pipeline: decode, turn upright, RGB, bicubic resize, on one core.
+"""The image pipeline of treb against Pillow: decode, EXIF orientation, RGB, bicubic resize, on one core.
 
     pillow_decode.py FILE ... [--treb build/treb] [--repeat N] [--min-pixels N] [--max-pixels N] [--json]
 
-Needs Pillow from PyPI. Each picture is done by both, one after the other, N times each, from bytes in memory; the medians
-are added up. Rates are megapixels of the files a second of CPU time, so a busy machine spoils them little. Both resize to
-the size that treb chose; treb also cuts patches, which is timed apart since Pillow has no such step.
+Needs Pillow from PyPI. Both process each image, one after the other, N times each, from bytes in memory; the medians are
+summed. Rates are megapixels of the files per second of CPU time, so other load on the machine changes them little. Both
+resize to the size that treb chose; treb also cuts patches, which is timed separately since Pillow has no such step.
 """
 
 import argparse

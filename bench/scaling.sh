@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Weak scaling on this machine: 2, 4, 8 ranks (or RANKS) under mpirun, TOKENS tokens and one thread for each, spread by
-# dp, by ZeRO-3, by tp, by ep and by pp. Of a step, medians: the share of it that a rank waits for others
-# (perf/exposed_comm), and its time over that of as many runs of one rank which do not know of each other, timed before
-# and after in the same crowd: what talking costs, on whatever cores there are. Seconds do not carry over to another
-# machine, ratios do; with more ranks than cores a rank that waits lends its core to another.
+# Weak scaling on this machine: 2, 4, 8 ranks (or RANKS) under mpirun, with TOKENS tokens and one thread each, for dp,
+# ZeRO-3, tp, ep and pp. Prints medians over steps: the share of a step that a rank waits for other ranks
+# (perf/exposed_comm), and the step time over that of as many independent runs of one rank, timed before and after on the
+# same machine. The ratio is the cost of communication on the cores there are; seconds are not comparable between
+# machines, ratios are. With more ranks than cores a rank that waits yields its core to another.
 . tests/ranklab.sh
 has_mpi || { echo "no mpirun, or a build without MPI"; exit 1; }
 ranks=${RANKS:-2 4 8} steps=${STEPS:-7} tokens=${TOKENS:-512}
@@ -17,7 +17,7 @@ for i in $(seq 1 2000); do
     echo "{\"text\": \"line $i of a text that goes on for $((i * 7919 % 23)) words $(printf 'word %.0s' $(seq 1 $((i * 7919 % 23))))\"}"
 done > "$tmp/data.jsonl"
 
-# run RANKS MICRO_TOKENS GLOBAL_TOKENS overrides...: into $tmp/run; runs of one rank have a folder each, .R behind it.
+# run RANKS MICRO_TOKENS GLOBAL_TOKENS overrides...: trains into $tmp/run; independent runs into $tmp/run.R each.
 run() {
     local n=$1 micro=$2 global=$3; shift 3
     rm -rf "$tmp"/run*
@@ -27,7 +27,7 @@ run() {
         "$treb" "${mode:-together}" "$tmp/run" "${recipe[@]}" train.max_steps="$steps" train.micro_tokens="$micro" \
         train.global_tokens="$global" data.max_length=128 "$@" >"$tmp/out" 2>&1 || { tail -n 5 "$tmp/out"; exit 1; }
 }
-median() {                               # median METRIC: over steps but the first, of all folders
+median() {                               # median METRIC: over all steps except the first, of all folders
     cat "$tmp"/run*/metrics.jsonl | grep -v '"step": 1,' | grep -o "\"$1\": [0-9.e+-]*" | cut -d' ' -f2 | sort -g |
         awk '{ x[NR] = $1 } END { print x[int((NR + 1) / 2)] }'
 }
@@ -45,16 +45,16 @@ together() {
 }
 
 echo "$(date -u +%F), $(env -u OMP_NUM_THREADS nproc) cores, load $(cut -d' ' -f1 /proc/loadavg), $tokens tokens a rank"
-echo "| ranks | spread by | s a step | over ranks that do not talk | waiting for others |"
+echo "| ranks | parallelism | s a step | over independent runs | exposed communication |"
 echo "|---|---|---|---|---|"
 for n in $ranks; do
     before=$(alone "$n") rows=()
     for way in ${WAYS:-dp zero3 tp ep pp}; do
-        [ "$way $n" = "pp 8" ] && continue                        # it has four layers
+        [ "$way $n" = "pp 8" ] && continue                        # the model has four layers
         rows+=("$way $(together "$way" "$n") $(cat "$tmp/waits")")
     done
     after=$(alone "$n")
     printf '%s\n' "${rows[@]}" | awk -v n="$n" -v a="$before" -v b="$after" '
         { printf "| %d | %s | %.3f | %.2f | %.0f %% |\n", n, $1, $2, $2 / ((a + b) / 2), 100 * $3 }'
-    echo "| $n | nothing | $before, $after | 1 | 0 % |"
+    echo "| $n | none | $before, $after | 1 | 0 % |"
 done

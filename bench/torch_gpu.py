@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""The PyTorch peers of `treb bench` on one card: an expert layer, a text step, a step on photographs.
+"""`treb bench` against PyTorch on one GPU: an expert layer, a text step, a step on photographs.
 
     torch_gpu.py [experts] [text:ROWS] [photos:N] [--compile] [--repeats N]
 
-Needs torch and transformers. One JSON line a case, to be read beside `treb bench ops` and `treb bench step` of the same run.
+Needs torch and transformers. Prints one JSON line a case, to compare with `treb bench ops` and `treb bench step` of the same run.
 
 experts   forward and backward of 128 experts, 8 a token, 32,768 tokens, through torch._grouped_mm with tokens sorted by expert
 text      ROWS rows of 4,096 tokens through Qwen3-VL-30B-A3B's layers, 8 of them, sdpa attention, grouped experts, AdamW
-photos    N photographs of about 640 x 480 with short texts in one padded batch, the tower trained
+photos    N photographs of about 640 x 480 with short texts in one padded batch, vision tower trained
 
-Weights and moments are bf16 here, where treb keeps f32 masters, moments and gradients: that is in the peer's favour. FLOPs
-are counted as treb counts them, but for the head, which the peer computes for every row and is credited with.
+Weights and moments are bf16 here, where treb keeps f32 masters, moments and gradients: that favours PyTorch. FLOPs are
+counted as treb counts them, except for the head: PyTorch computes it for every row, and all these FLOPs are counted.
 """
 
 import argparse
@@ -88,7 +88,7 @@ def config(layers):
 
 
 def model(conf, device="cuda"):
-    """Random bf16 weights, made where they stay."""
+    """Random bf16 weights, generated on the GPU."""
     conf._attn_implementation = "sdpa"
     torch.set_default_dtype(torch.bfloat16)
     with torch.device(device):

@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""The PyTorch peer of `treb bench step --lora`: transformers and PEFT on one card.
+"""`treb bench step --lora` against transformers and PEFT on one GPU.
 
     torch_lora.py [--peft DIR] [--rank 16] [--tokens 8192] [--doc 2048] [--images 4] [--grid 32x64] [--budget SECONDS]
 
-Needs torch, transformers and accelerate; PEFT is taken from DIR (its wheel, unpacked) if it is not installed. Qwen3-VL-30B-A3B
-with random bf16 weights made on the card, adapters on every linear weight but routers and head, those of experts by
-`target_parameters`; fused AdamW. A pack is TOKENS tokens in documents of DOC, IMAGES pictures of GRID patches among them, as
-`treb bench step` makes them: documents are rows of equal length, so nothing is padded and no mask is needed.
+Needs torch, transformers and accelerate; PEFT is imported from DIR (its wheel, unpacked) if it is not installed. The model is
+Qwen3-VL-30B-A3B with random bf16 weights generated on the GPU, LoRA adapters on every linear weight except routers and head
+(on experts by `target_parameters`), and fused AdamW. A pack is TOKENS tokens in documents of DOC with IMAGES images of GRID
+patches, as in `treb bench step`: documents are rows of equal length, so there is no padding and no mask.
 
-For each of gradient checkpointing off and on the largest batch of --packs that fits is timed, and one pack where that is
-not it; what does not fit is stepped down from and named. Adapters and their moments are bf16 and no auxiliary loss is taken,
-both in the peer's favour (--adapters fp32: PEFT's default, under autocast). FLOPs are those the model needs, counted as
-treb counts them: base products once forward and once for the gradient of their input, adapters three times, head for
-supervised rows, nothing for replay. Prints one JSON line, after --budget seconds with what there is by then.
+With gradient checkpointing off and on, the script times the largest batch of --packs that fits, and one pack where the
+largest is another; batches that do not fit are listed. Adapters and their moments are bf16 and there is no auxiliary loss,
+both of which favour PyTorch (--adapters fp32: PEFT's default, under autocast). FLOPs are model FLOPs, counted as treb counts
+them: base products once forward and once for the gradient of their input, adapters three times, head for supervised rows,
+nothing for recompute. Prints one JSON line; after --budget seconds it prints the results so far.
 """
 
 import argparse
@@ -51,7 +51,7 @@ EXPERTS = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
 
 
 class Report:
-    """What is known so far; printed once, by whoever comes first: the end of the work or of the time."""
+    """The results so far; printed once, at the end of the work or of the time budget, whichever is first."""
 
     def __init__(self, budget, **head):
         self.head, self.tried, self.lock = head, [], threading.Lock()
@@ -76,7 +76,7 @@ class Report:
 
 
 def short(x):
-    """The same with numbers of five digits."""
+    """The same value with numbers rounded to five digits."""
     if isinstance(x, dict):
         return {k: short(v) for k, v in x.items()}
     if isinstance(x, list):
@@ -87,7 +87,7 @@ def short(x):
 # ------------------------------------------------------------------------------------------------------------ FLOPs
 
 def adapter(rows, rank, *sizes):
-    """Forward, gradient of the input and of the weights of pairs of the given (in, out)."""
+    """FLOPs of forward and backward of LoRA adapters on weights of the given (in, out)."""
     return 3 * 2 * rows * rank * sum(i + o for i, o in sizes)
 
 
@@ -130,7 +130,7 @@ def make_model(args, device, c):
 
 
 def make_batch(args, c, rows, images, device):
-    """Documents that begin with their pictures, a token after each; only text is supervised."""
+    """Documents that begin with their images, a token after each; only text is supervised."""
     g = torch.Generator().manual_seed(1)
     h, w = args.grid
     run = h * w // c.vision_config.spatial_merge_size**2
@@ -166,7 +166,7 @@ def clean(model, device):
 
 
 def timed(args, report, row, model, optimizer, c, device):
-    """Steps on a batch of row["packs"] packs; the row holds the median so far, of those after the first two."""
+    """Steps on a batch of row["packs"] packs; the row holds the median so far, without the first two steps."""
     rows, images = max(1, round(row["packs"] * args.tokens / args.doc)), round(row["packs"] * args.images)
     batch, supervised = make_batch(args, c, rows, images, device)
     params = [p for p in model.parameters() if p.requires_grad]
@@ -195,7 +195,7 @@ def timed(args, report, row, model, optimizer, c, device):
 
 
 def attempt(args, report, model, optimizer, c, packs, checkpointing, device):
-    """Whether it fitted."""
+    """Returns whether the batch fits."""
     row = dict(checkpointing=checkpointing, packs=packs, tokens=round(packs * args.tokens))
     report.tried.append(row)
     clean(model, device)
@@ -203,7 +203,7 @@ def attempt(args, report, model, optimizer, c, packs, checkpointing, device):
         timed(args, report, row, model, optimizer, c, device)
     except torch.OutOfMemoryError:
         row["error"] = "out of memory"
-    except RuntimeError as e:  # what is left of an allocation that failed inside a library
+    except RuntimeError as e:  # an allocation that failed inside a library is reported like this
         row["error"] = str(e).splitlines()[0][:200]
         if "memory" not in row["error"] and "alloc" not in row["error"].lower():
             raise

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""The PyTorch peer of one training step: forward and backward of a small Qwen3-VL-MoE on the CPU.
+"""One training step in PyTorch, to compare with treb: forward and backward of a small Qwen3-VL-MoE on the CPU.
 
     torch_step.py [--dtype f32|bf16|autocast] [--experts auto|eager|grouped_mm] [--repeats N] [--threads N]
-    torch_step.py --write-config DIR     config.json and the batch (inputs.safetensors), so that treb runs the same work
+    torch_step.py --write-config DIR     writes config.json and the batch (inputs.safetensors) for treb to run
 
 Needs torch and transformers from PyPI. Prints one JSON line with the median seconds of forward + backward (the auxiliary
 loss included, no optimizer step) after warm-up. Attention is sdpa. `bf16` holds the weights in bfloat16, `autocast` holds
-them in float32 and lets torch choose; `--experts auto` times both ways of running the experts and keeps the faster.
+them in float32 and uses torch.autocast; `--experts auto` times both ways of running the experts and keeps the faster.
 
 The batch: 4 rows of 512 tokens, each with one image of 16 x 16 patches (64 visual tokens). The model has the proportions
-of Qwen3-VL-30B-A3B at a quarter of its width; the expert width of 192 keeps H different from 2I, so that the layout of
-expert tensors can be told from their shape.
+of Qwen3-VL-30B-A3B at a quarter of its width; with the expert width of 192 the hidden size D differs from 2F, so that the
+layout of expert tensors follows from their shape.
 """
 
 import argparse
@@ -72,7 +72,7 @@ def write_config(folder):
 
 
 def build_model(dtype, experts):
-    """The model in the class's own random initialisation."""
+    """The model with the random initialization of its class."""
     torch.manual_seed(0)
     model = Qwen3VLMoeForConditionalGeneration._from_config(
         build_config(), dtype=torch.bfloat16 if dtype == "bf16" else torch.float32, attn_implementation="sdpa",

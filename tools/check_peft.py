@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Whether PEFT and transformers compute from what treb wrote what treb computes.
+"""Checks that PEFT and transformers compute the same logits as treb from files that treb wrote.
 
     check_peft.py BASE ADAPTER [--merged MODEL] [--ours FILE]
 
-BASE is a case of tests/gold (its inputs are used), ADAPTER a folder in PEFT's form for it, MODEL the same merged into the
-base (`treb convert --merge`), FILE what `treb parity --out` wrote for the adapter. Logits of PEFT are compared with those
-of the others, at the places of real tokens. Needs torch, transformers and peft.
+BASE is a case of tests/gold (its inputs are used), ADAPTER a PEFT folder for it, MODEL the base with the adapter merged
+(`treb convert --merge`), FILE the output of `treb parity --out` for the adapter. The logits of PEFT are compared with the
+other logits at the positions of real tokens. Needs torch, transformers and peft.
 """
 
 import argparse
@@ -42,7 +42,7 @@ def main():
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         model = peft.PeftModel.from_pretrained(plain, args.adapter)
-    for w in said:  # of keys that it misses PEFT only warns
+    for w in said:  # PEFT only warns about missing keys
         print(f"PEFT: {w.message}")
     missing = any("missing" in str(w.message) for w in said)
     want = logits(model, inputs)

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Makes the reference cases that `treb parity` is measured against.
+"""Records the reference cases that `treb parity` is compared with.
 
     make_gold.py --out tests/gold all            the small recorded cases, one folder each
     make_gold.py --out DIR vl-moe-mix            one of them
     make_gold.py --out DIR --random 7            one case of shapes drawn from seed 7 (the folder is DIR/r7-<family>)
-    make_gold.py --check CASE_DIR                compute an existing case anew and compare with what it expects
+    make_gold.py --check CASE_DIR                recompute an existing case and compare with its expected values
 
 Needs torch and transformers from PyPI (`pip install torch transformers safetensors`; the recorded cases were made with
-torch 2.11 and transformers 5.17). Nothing of treb needs Python: the tool is run once, by hand, and its output is kept.
+torch 2.11 and transformers 5.17). treb itself needs no Python: the tool is run once, by hand, and its output is committed.
 
 A case is a checkpoint as `save_pretrained` writes it (config.json, model.safetensors) plus
 
@@ -15,14 +15,14 @@ A case is a checkpoint as `save_pretrained` writes it (config.json, model.safete
                           mm_token_type_ids and, where there is media, pixel_values, image_grid_thw, pixel_values_videos,
                           video_grid_thw and position_ids [3,B,S]
     expected.safetensors  loss, aux_loss, logits, decoder.N.out (before the deepstack add), router.N.logits (N counts MoE
-                          layers), vision.hidden and vision.deepstack.N (of the last tower call: the videos', if there
-                          are videos, else the images'), grad.<parameter>
+                          layers), vision.hidden and vision.deepstack.N (of the last call of the vision tower: on
+                          videos if there are any, else on images), grad.<parameter>
     info.json             losses and gradient norms of five AdamW steps, aux_coef, no_grad_params, router_gap (the
-                          smallest distance in logits between the last chosen and the first unchosen expert)
-    hub/                  where a case asks for it: the same weights with input-major experts and the older rope keys
+                          smallest distance in logits between the last selected expert and the first that is not)
+    hub/                  for some cases: the same weights with input-major experts and the older rope keys
 
 All in fp32 on the CPU with eager attention and eager experts. `loss` includes aux_coef * aux_loss. Norms and biases are
-perturbed so that none of them is invisible, and weights are drawn again until no routing decision is a near tie. The
+perturbed so that each of them affects the result, and weights are redrawn until no routing decision is nearly a tie. The
 same seed gives the same weights and inputs; the expected numbers then agree up to rounding between machines.
 """
 
@@ -71,10 +71,10 @@ class Case:
     tied: bool = False
     seed: int = 0
     hub: bool = False
-    edits: dict = field(default_factory=dict)  # text keys to rewrite in the saved config.json; DROP takes a key out
+    edits: dict = field(default_factory=dict)  # text keys to rewrite in the saved config.json; DROP removes a key
     mask_always: bool = False                  # give an attention_mask even where no row is padded
-    label_drop: float = 0.0                    # share of further labels to ignore
-    patch_scale: float = 1.0                   # scale of the patch and position embeddings; small: LayerNorm's eps shows
+    label_drop: float = 0.0                    # share of the other labels that are ignored
+    patch_scale: float = 1.0                   # scale of the patch and position embeddings; small values make LayerNorm's eps matter
 
 
 # ---------------------------------------------------------------------------------------------------- configurations
@@ -88,7 +88,7 @@ def is_moe(family):
 
 
 def special_ids(case):
-    """Ids of image, video, vision_start, vision_end: near the top of the vocabulary, none of them the last."""
+    """Ids of image, video, vision_start, vision_end: near the end of the vocabulary, none of them the last."""
     top = case.text["vocab_size"] - 6
     return {"image": top, "video": top + 1, "start": top + 2, "end": top + 3}
 
@@ -163,7 +163,7 @@ def load_model(folder):
 
 
 def write_hub_variant(folder):
-    """The checkpoint once more as the hub stores it: experts input-major, the older config keys."""
+    """Writes the checkpoint in the form of the hub: input-major experts, the older config keys."""
     hub = os.path.join(folder, "hub")
     os.makedirs(hub, exist_ok=True)
     weights = load_file(os.path.join(folder, "model.safetensors"))
@@ -209,7 +209,7 @@ def row_tokens(case, row, rng):
             media("image", *segment[1:])
         else:
             for _ in range(segment[1]):
-                text(2)  # stands for the timestamp
+                text(2)  # in place of the timestamp
                 media("video", *segment[2:])
     return out, kinds
 
@@ -241,7 +241,7 @@ def draw_pixels(case, grid, gen):
 def build_inputs(case, gen, rng):
     pad_id = case.text.get("pad_token_id") or 0
     rows = [row_tokens(case, row, rng) for row in case.rows]
-    if case.text.get("pad_token_id") is not None:  # the padding id as an ordinary token too: its row is frozen
+    if case.text.get("pad_token_id") is not None:  # the padding id occurs as an ordinary token too: its row gets no gradient
         rows[0][0][0] = pad_id
     length = max(len(tokens) for tokens, _ in rows)
     labels = [row_labels(case, tokens, rng) for tokens, _ in rows]
@@ -313,7 +313,7 @@ class Recorder:
 
 
 def router_gap(recorded, inputs, config):
-    """Smallest distance between the last chosen and the first unchosen expert over the rows that count."""
+    """Smallest distance between the last selected expert and the first that is not, over rows that are no padding."""
     k = getattr(text_config(config), "num_experts_per_tok", 0)
     gaps = []
     for name, logits in recorded.items():
@@ -411,7 +411,7 @@ def make(case, out):
 
 
 def recorded_cases():
-    """The cases kept in tests/gold: tiny, and as asymmetric as possible. H differs from I and 2I throughout."""
+    """The cases kept in tests/gold: tiny, and as asymmetric as possible. D differs from F and 2F throughout."""
     rope = {"rope_type": "default", "rope_theta": 500000.0, "mrope_interleaved": True}
     vision = dict(
         depth=3, hidden_size=24, num_heads=2, intermediate_size=40, in_channels=3, patch_size=4, temporal_patch_size=2,
@@ -424,7 +424,7 @@ def recorded_cases():
                 vocab_size=83, hidden_size=28, num_hidden_layers=3, num_attention_heads=6, num_key_value_heads=3,
                 head_dim=16, intermediate_size=36, moe_intermediate_size=12, num_experts=6, num_experts_per_tok=3,
                 mlp_only_layers=[1], norm_topk_prob=False, router_aux_loss_coef=0.02, max_position_embeddings=512,
-                # a small theta: with a usual one the slow frequencies hide which axis they belong to
+                # a small theta: with a usual one low frequencies are too slow to show which axis they belong to
                 rope_parameters={**rope, "rope_theta": 250.0, "mrope_section": [3, 3, 2]},
             ),
             rows=[
@@ -560,7 +560,7 @@ def random_case(seed):
 
 
 def fix_hidden(case, rng):
-    """Brings what hangs on the hidden and head sizes in line after they changed."""
+    """Updates the values that depend on the hidden and head sizes after these changed."""
     text, hidden = case.text, case.text["hidden_size"]
     if hidden in (text["moe_intermediate_size"], 2 * text["moe_intermediate_size"]):
         text["moe_intermediate_size"] += 2
@@ -577,7 +577,7 @@ def relative(a, b):
 
 
 def real_rows(name, tensor, inputs):
-    """Leaves padded positions out of per-token tensors, where they mean nothing."""
+    """Removes padded positions, whose values are undefined, from per-token tensors."""
     if "attention_mask" not in inputs or not name.startswith(("logits", "decoder.", "router.")):
         return tensor
     keep = inputs["attention_mask"].reshape(-1).bool()
@@ -585,7 +585,7 @@ def real_rows(name, tensor, inputs):
 
 
 def pair(name, want, got):
-    """What was computed that answers to an expected tensor (some cases hold only samples of each gradient)."""
+    """The computed tensor for an expected one (some cases hold only samples of each gradient)."""
     if name.startswith("gradidx."):
         return None
     if name.startswith("gradval."):
@@ -597,7 +597,7 @@ def pair(name, want, got):
 
 
 def check(folder, tolerance=2e-5):
-    """Computes a case anew with this tool and compares; returns whether everything agrees."""
+    """Recomputes a case with this tool and compares; returns whether everything agrees."""
     inputs = load_file(os.path.join(folder, "inputs.safetensors"))
     want = load_file(os.path.join(folder, "expected.safetensors"))
     with open(os.path.join(folder, "info.json")) as f:
@@ -625,10 +625,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("case", nargs="?", help="name of a recorded case, or all")
     parser.add_argument("--out", help="folder under which a folder per case is made")
-    parser.add_argument("--random", type=int, metavar="SEED", help="draw a case")
+    parser.add_argument("--random", type=int, metavar="SEED", help="generate a random case")
     parser.add_argument("--check", metavar="CASE_DIR", help="recompute a case and compare")
     args = parser.parse_args()
-    torch.set_num_threads(1)  # one order of summation
+    torch.set_num_threads(1)  # a fixed order of summation
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     if args.check:

@@ -3,18 +3,18 @@
 
     make_gold_lora.py all                        all cases, one folder each; run at the root of the repository
     make_gold_lora.py vl-moe-all                 one of them
-    make_gold_lora.py --check vl-moe-all         compute it anew from its files and compare
+    make_gold_lora.py --check vl-moe-all         recompute it from its files and compare
 
 Needs torch, transformers and peft from PyPI (the recorded cases were made with torch 2.11, transformers 5.17, peft 0.21).
 
-A case has no model and no inputs of its own, those are a case's of tests/gold:
+A case uses the model and the inputs of a case of tests/gold, and adds:
 
     adapter/              adapter_config.json and adapter_model.safetensors as PEFT's save_pretrained writes them
-    expected.safetensors  loss, aux_loss, logits and grad.<name in adapter_model.safetensors> of everything that is trained
-    info.json             base (that case's folder, from this one), losses and gradient norms of five AdamW steps,
+    expected.safetensors  loss, aux_loss, logits and grad.<name in adapter_model.safetensors> of every trained parameter
+    info.json             base (the folder of that case, relative to this one), losses and gradient norms of five AdamW steps,
                           aux_coef, router_gap
 
-B is drawn too, as from zero it would hide A's gradient; modules that are trained whole are moved off the base's values.
+B is random too, since the gradient of A is zero where B is zero; modules that are trained in full differ from the base's values.
 """
 
 import argparse
@@ -82,7 +82,7 @@ def trained(model):
 
 
 def draw(model, gen):
-    """A by its fan-in, B off zero, whole modules near the base's values."""
+    """Random values: A scaled by its fan-in, B not zero, modules trained in full near the base's values."""
     with torch.no_grad():
         for name, p in trained(model).items():
             noise = torch.randn(p.shape, generator=gen)
@@ -111,7 +111,7 @@ def compute(model, inputs):
 
 
 def train(model, inputs):
-    """The short training of make_gold.py, of what is trained here."""
+    """The short training of make_gold.py, over the parameters that are trained here."""
     params = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(params, lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
     recorder = gold.Recorder(model.get_base_model())
@@ -131,7 +131,7 @@ def train(model, inputs):
 def save(case, folder, model, expected, info):
     shutil.rmtree(folder, ignore_errors=True)
     model.save_pretrained(os.path.join(folder, "adapter"))
-    os.remove(os.path.join(folder, "adapter", "README.md"))  # a form to fill in
+    os.remove(os.path.join(folder, "adapter", "README.md"))  # a template to fill in
     stored = load_file(os.path.join(folder, "adapter", "adapter_model.safetensors"))
     missing = [n for n in trained(model) if n not in stored]
     assert not missing, f"{case.name}: trained but not stored under that name: {missing}"
@@ -208,7 +208,7 @@ def main():
     parser.add_argument("case", help="name of a case, or all")
     parser.add_argument("--check", action="store_true", help="recompute and compare")
     args = parser.parse_args()
-    torch.set_num_threads(1)  # one order of summation
+    torch.set_num_threads(1)  # a fixed order of summation
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     warnings.filterwarnings("ignore")

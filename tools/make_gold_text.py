@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Records what Hugging Face's tokenizers makes of hard texts, for tests/test_tokenizer.c.
+"""Records how Hugging Face tokenizers encodes difficult texts, for tests/test_tokenizer.c.
 
     tools/make_gold_text.py tests/gold_text
 
-Reads tokenizer.json there and writes vectors.jsonl: {"text", "ids"} a line. Needs `pip install tokenizers` (the
-recorded file is of 0.23.3). The tokenizer itself is made by tools/make_tokenizer.py from text.txt, 600 ids.
+Reads tokenizer.json of that folder and writes vectors.jsonl, one {"text", "ids"} a line. Needs `pip install tokenizers` (the
+recorded file was made with 0.23.3). The tokenizer itself is made by tools/make_tokenizer.py from text.txt, 600 ids.
 """
 import json
 import os

@@ -37,7 +37,7 @@ def run(kinds, i, *wanted):
 
 
 def piece_end(text, kinds, i):
-    """Where the piece that begins at i ends: PATTERN by hand, as the standard library knows no \\p{L}."""
+    """The end of the piece that begins at i: PATTERN by hand, since the standard library has no \\p{L}."""
     n, c = len(text), text[i]
     for suffix in ("s", "t", "re", "ve", "m", "ll", "d"):
         if c == "'" and text[i + 1:i + 1 + len(suffix)].lower().replace("\u017f", "s") == suffix:
@@ -90,7 +90,7 @@ def merge(word, pair, new):
 
 
 def train(text, merges):
-    """The most frequent pair of neighbours becomes a token, `merges` times; of equals, the first by spelling."""
+    """Merges the most frequent pair of neighbours into a token, `merges` times; ties go to the first by spelling."""
     letters = byte_letters()
     count = collections.Counter(pieces(unicodedata.normalize("NFC", text)))
     words = [tuple(letters[b] for b in piece.encode()) for piece in count]
