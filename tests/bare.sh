@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the README's two commands on bare Debian systems that debootstrap makes: what this machine happens to have
-# installed does not count. Needs root and Debian's packages; part of `make soak`.
+# Runs the README's two commands on bare Debian systems that debootstrap makes, so that packages installed on
+# this machine do not matter. Needs root and Debian's packages; part of `make soak`.
 #
 #   tests/bare.sh [SUITE ...]          bookworm trixie unless given
 #   BARE_DIR=/var/tmp/treb-bare BARE_COMMANDS="make demo;make test" CC=gcc
@@ -9,11 +9,12 @@ cd "$(dirname "$0")/.."
 dir=${BARE_DIR:-/var/tmp/treb-bare} commands=${BARE_COMMANDS:-make demo;make test}
 [ "$(id -u)" = 0 ] || { echo "bare: debootstrap and chroot need root"; exit 1; }
 tools/setup.sh bare
-mirror=$(grep -rhoE '^(deb|URIs:) *(\[[^]]*\] *)?[^ ]+' /etc/apt/sources.list /etc/apt/sources.list.d 2>/dev/null |
+sources="/etc/apt/sources.list /etc/apt/sources.list.d"
+mirror=$(grep -rhoE '^(deb|URIs:) *(\[[^]]*\] *)?[^ ]+' $sources 2>/dev/null |
          grep -oE '[a-z+]+://[^ ]+/debian/?$' | head -n 1 || true)
 mirror=${mirror:-http://deb.debian.org/debian}
 
-# make_system SUITE ROOT: a minimal system with this machine's way to the packages
+# make_system SUITE ROOT: a minimal system with the apt configuration of this machine
 make_system() {
     debootstrap --variant=minbase "$1" "$2" "$mirror" >"$2.log" 2>&1 || { tail -n 20 "$2.log"; return 1; }
     cp /etc/resolv.conf "$2/etc/resolv.conf"
@@ -22,7 +23,7 @@ make_system() {
     chroot "$2" apt-get -qq install -y --no-install-recommends make git ca-certificates >/dev/null
 }
 
-# in_system ROOT COMMAND: in namespaces of its own, with /proc, /dev and /dev/shm
+# in_system ROOT COMMAND: runs it in separate namespaces, with /proc, /dev and /dev/shm
 in_system() {
     unshare --mount --pid --fork bash -eu -c '
         mount -t proc proc "$0/proc"; mount --rbind /dev "$0/dev"; mount -t sysfs sys "$0/sys"

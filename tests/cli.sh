@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The command line as a person meets it: what is printed, and the exit codes scripts rely on.
+# The command line: what each command prints, and its exit code.
 passed=0 failed=0
 treb=${TREB:-build/treb}
 tmp=$(mktemp -d); trap 'rm -rf "$tmp"' EXIT
@@ -42,45 +42,52 @@ expect 0 "written"           $treb convert $gold "$tmp/hub"
 expect 2 "already"           $treb convert $gold "$tmp/hub"
 expect 0 "written"           $treb convert "$tmp/hub" "$tmp/bf16" --dtype bf16 --shard-mb 1
 expect 4 "No such file"      $treb convert "$tmp/none" "$tmp/x"
-pair=tests/gold_lora/vl-moe-all/adapter
-expect 0 "37 modules merged" $treb convert --merge $pair "$tmp/merged" --base $gold
-expect 2 "already"           $treb convert --merge $pair "$tmp/merged" --base $gold
-expect 0 "adapter of 37"     $treb convert $pair "$tmp/pair" --base $gold
-expect 2 "already"           $treb convert $pair "$tmp/hub" --base $gold
-expect 2 "an adapter is written as f32" $treb convert $pair "$tmp/x" --base $gold --dtype bf16
-expect 2 "--shard-mb"        $treb convert $pair "$tmp/x" --base $gold --shard-mb 1
-expect 2 "--native"          $treb convert --native --merge $pair "$tmp/x"
-expect 2 "--config"          $treb convert --merge $pair "$tmp/x" --config $gold
-mkdir "$tmp/astray"; cp $pair/* "$tmp/astray"; sed -i 's|tests/gold/vl-moe-mix|some/where|' "$tmp/astray/adapter_config.json"
+adapter=tests/gold_lora/vl-moe-all/adapter
+expect 0 "37 modules merged" $treb convert --merge $adapter "$tmp/merged" --base $gold
+expect 2 "already"           $treb convert --merge $adapter "$tmp/merged" --base $gold
+expect 0 "adapter of 37"     $treb convert $adapter "$tmp/adapter" --base $gold
+expect 2 "already"           $treb convert $adapter "$tmp/hub" --base $gold
+expect 2 "an adapter is written as f32" $treb convert $adapter "$tmp/x" --base $gold --dtype bf16
+expect 2 "--shard-mb"        $treb convert $adapter "$tmp/x" --base $gold --shard-mb 1
+expect 2 "--native"          $treb convert --native --merge $adapter "$tmp/x"
+expect 2 "--config"          $treb convert --merge $adapter "$tmp/x" --config $gold
+mkdir "$tmp/astray"; cp $adapter/* "$tmp/astray"  # an adapter whose base model is absent
+sed -i 's|tests/gold/vl-moe-mix|some/where|' "$tmp/astray/adapter_config.json"
 expect 2 "some/where is not here; name its folder with --base" $treb convert --merge "$tmp/astray" "$tmp/x"
 expect 2 "no adapter in it"  $treb convert --merge $gold "$tmp/x"
 expect 2 "no adapter in it"  $treb convert $gold "$tmp/x" --base $gold
-expect 4 "shape [4, 24] instead of [4, 16]" $treb convert --merge $pair "$tmp/x" --base tests/gold/vl-dense-bias
-expect 2 "adapter of some/where, which is not a model folder here" $treb generate --model "$tmp/astray" --prompt hello
-expect 4 "tokenizer.json"    $treb generate --model "$tmp/pair" --prompt hello
-expect 4 "tokenizer.json"    $treb generate --model $gold --lora $pair --prompt hello
+expect 4 "shape [4, 24] instead of [4, 16]" \
+    $treb convert --merge $adapter "$tmp/x" --base tests/gold/vl-dense-bias
+expect 2 "adapter of some/where, which is not a model folder here" \
+    $treb generate --model "$tmp/astray" --prompt hello
+expect 4 "tokenizer.json"    $treb generate --model "$tmp/adapter" --prompt hello
+expect 4 "tokenizer.json"    $treb generate --model $gold --lora $adapter --prompt hello
 mkdir -p "$tmp/arun/last/state"
 expect 2 "name one of its checkpoints, such as $tmp/arun/last" $treb convert --merge "$tmp/arun" "$tmp/x"
 expect 2 "model.path: $tmp/arun is a run folder" $treb generate --model "$tmp/arun" --prompt hello
 expect 2 "name is empty" $treb generate --model $gold --lora "" --prompt hello
 expect 2 "name is empty" $treb eval --model $gold --lora "" --data "$tmp/none"
-expect 4 "adapters and none is named" $treb eval recipes/demo-lora.yaml model.path="$tmp/none" --data "$tmp/none"
-expect 2 "set lora.path"     $treb train /dev/null model.path=$pair "data.train=[x]" checkpoint.output_dir="$tmp/run"
+expect 4 "adapters and none is named" \
+    $treb eval recipes/demo-lora.yaml model.path="$tmp/none" --data "$tmp/none"
+expect 2 "set lora.path" \
+    $treb train /dev/null model.path=$adapter "data.train=[x]" checkpoint.output_dir="$tmp/run"
 expect 0 "learning_rate"     $treb config recipes/example.yaml
 expect 2 "Did you mean"      $treb config recipes/example.yaml train.max_step=3
 expect 2 "must be between"   $treb config recipes/example.yaml optim.learning_rate=3
-expect 0 "TFLOP a step"      $treb bench step --tokens 64 --doc 32 --images 0 --repeat 1
-expect 0 "predicted by cpu-node" $treb bench step --tokens 64 --doc 32 --images 0 --repeat 1 --hardware cpu
-expect 2 "unknown; known are" $treb bench step --tokens 64 --doc 32 --images 0 --repeat 1 --hardware h42
-expect 0 "floor, the same frozen weights" $treb bench step --tokens 64 --doc 32 --images 0 --repeat 1 --lora 4 --floor
-expect 2 "are of --lora RANK" $treb bench step --tokens 64 --doc 32 --images 0 --repeat 1 --floor
-expect 2 "names nothing"     $treb bench step --tokens 64 --doc 32 --images 0 --repeat 1 --lora 4 --targets q_prj
+short="--tokens 64 --doc 32 --images 0 --repeat 1"
+expect 0 "TFLOP a step"      $treb bench step $short
+expect 0 "predicted by cpu-node" $treb bench step $short --hardware cpu
+expect 2 "unknown; known are" $treb bench step $short --hardware h42
+expect 0 "floor, the same frozen weights" $treb bench step $short --lora 4 --floor
+expect 2 "are of --lora RANK" $treb bench step $short --floor
+expect 2 "names nothing"     $treb bench step $short --lora 4 --targets q_prj
 expect 2 "ops step"          $treb bench
 expect 0 "of its floor"      $treb bench decode --docs 2 --prompt 8 --tokens 4
 
 tok="tests/gold_text"
 expect 0 "[64,188,65,576]"   $treb tokenize --tokenizer $tok <<<'{"text": "a\u0000b<|im_end|>"}'
-expect 0 '{"text":"a\u0000b<|im_end|>"}' $treb tokenize --tokenizer $tok/tokenizer.json --decode <<<'[64,188,65,576]'
+expect 0 '{"text":"a\u0000b<|im_end|>"}' \
+    $treb tokenize --tokenizer $tok/tokenizer.json --decode <<<'[64,188,65,576]'
 expect 0 '{"text":"ab"}'     $treb tokenize --tokenizer $tok --decode --skip-special <<<'[64, 65, 576]'
 expect 0 "[]"                $treb tokenize --tokenizer $tok <<<'{"text": ""}'
 expect 2 "--tokenizer"       $treb tokenize
@@ -88,8 +95,9 @@ expect 4 "line 2"            $treb tokenize --tokenizer $tok <<<$'{"text": "a"}\
 expect 4 "line 1"            $treb tokenize --tokenizer $tok --decode <<<'[99999]'
 expect 4 "No such file"      $treb tokenize --tokenizer "$tmp/none"
 
-# One black pixel, and a file that only claims to be a picture: reported, the others go on.
-base64 -d > "$tmp/dot.png" <<<iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGNgYGAAAAAEAAH2FzhVAAAAAElFTkSuQmCC
+# An image of one black pixel, and damaged files, which are reported while the other images are read.
+base64 -d > "$tmp/dot.png" \
+    <<<iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGNgYGAAAAAEAAH2FzhVAAAAAElFTkSuQmCC
 printf 'GIF89a' > "$tmp/bad.jpg"; printf '\xff\xd8\xff\xe0' > "$tmp/cut"$'\xe9'.jpg
 expect 0 '"grid": [1, 16, 16]' $treb image "$tmp/dot.png" --json --index 0,393215
 expect 0 '"values": [-1.0, -1.0]' $treb image "$tmp/dot.png" --json --index 0,393215
@@ -107,7 +115,8 @@ expect 2 "recipe"            $treb train
 expect 2 "model.path"        $treb train /dev/null
 expect 2 "data.train"        $treb train /dev/null model.path=$gold
 expect 2 "tp 2 x cp 1"       $treb plan /dev/null --ranks 1 model.path=$gold parallel.tp=2
-expect 4 "tokenizer.json"    $treb train /dev/null model.path=$gold "data.train=[x]" checkpoint.output_dir="$tmp/run"
+expect 4 "tokenizer.json" \
+    $treb train /dev/null model.path=$gold "data.train=[x]" checkpoint.output_dir="$tmp/run"
 
 expect 2 "--model"           $treb generate --prompt hello
 expect 4 "No such file"      $treb generate --model "$tmp/none" --prompt hello
@@ -118,7 +127,7 @@ expect 2 "no data"           $treb eval --model $gold
 expect 2 "no model"          $treb eval --data none.jsonl
 expect 2 "two models"        $treb eval --model $gold model.path=elsewhere --data none.jsonl
 
-# The converted folder computes the same as its source: same inputs, same record.
+# The converted folder computes the same as its source: same inputs, same recorded outputs.
 cp $gold/inputs.safetensors $gold/expected.safetensors $gold/info.json "$tmp/hub"
 expect 0 "gradients"         $treb parity "$tmp/hub"
 

@@ -1,4 +1,5 @@
-# Functions of the tests of both demos, which source this file: a few steps on a small set in $tmp/demo, counting, output.
+# Functions of the tests of both demos, which source this file: a few steps on a small set in $tmp/demo,
+# counting, output.
 passed=0 failed=0
 tmp=$(mktemp -d); trap 'rm -rf "$tmp"' EXIT
 export DEMO_DIR=$tmp/demo DEMO_STEPS=3 DEMO_TRAIN=270 DEMO_EVAL=90

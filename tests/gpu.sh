@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Every test that needs a GPU, with programs that are already built: TREB is the binary, GPU_TESTS the programs of tests/gpu_*.c.
-# Needs bash, awk, tests/, recipes/ and demo/, so it runs on a machine without the tools that built them.
+# Every test that needs a GPU, with programs that are already built: TREB is the binary, GPU_TESTS the
+# programs of tests/gpu_*.c. Needs bash, awk, tests/, recipes/ and demo/, so it runs on a machine
+# without the tools that built them.
 # TREB_GPU_BACKEND=cpu runs the CPU backend in place of the GPU, which tests the tests.
 set -u
 here=$(dirname "$0")

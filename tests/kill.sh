@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# kill -9 at random moments of a run that saves often: every resume works, `last` is always complete, and the result is bit-equal to
-# that of an undisturbed run. Full training first, then adapters, whose checkpoints also have PEFT files. TREB_KILLS sets the number of
-# kills of the first (default 6) and TREB_KILL_STEPS its length; the second has a third of both. A kill counts if it hit a running
-# process; if the run ended before it, the results are compared and a new run begins.
+# kill -9 at random moments of a run that saves often: every resume works, `last` is always complete, and the
+# result is bit-equal to the result of an undisturbed run. Full training is tested first, then adapters, whose
+# checkpoints also have PEFT files. TREB_KILLS sets the number of kills of full training (default 6) and
+# TREB_KILL_STEPS its length; adapters have a third of both. A kill counts if it hit a running process; if the
+# run ended before the kill, the results are compared and a new run begins.
 passed=0 failed=0
 treb=${TREB:-build/treb} kills=${TREB_KILLS:-6} steps=${TREB_KILL_STEPS:-60}
 tmp=$(mktemp -d); trap 'rm -rf "$tmp"' EXIT
@@ -18,35 +19,45 @@ check() {                                # check WHAT command...: counts, and pr
 mkdir "$tmp/model"
 cp tests/gold_text/tokenizer.json "$tmp/model"
 cat > "$tmp/model/config.json" <<'EOF'
-{"model_type": "qwen3_moe", "vocab_size": 600, "hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
- "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 96, "moe_intermediate_size": 32, "num_experts": 4,
- "num_experts_per_tok": 2, "norm_topk_prob": true, "rope_theta": 10000, "torch_dtype": "bfloat16"}
+{"model_type": "qwen3_moe", "vocab_size": 600, "hidden_size": 48, "num_hidden_layers": 2,
+ "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 96,
+ "moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2, "norm_topk_prob": true,
+ "rope_theta": 10000, "torch_dtype": "bfloat16"}
 EOF
 for i in $(seq 1 200); do
-    echo "{\"text\": \"line $i of a text that goes on for $((i * 7919 % 31)) words $(printf 'word %.0s' $(seq 1 $((i * 7919 % 31))))\"}"
+    n=$((i * 7919 % 31))
+    echo "{\"text\": \"line $i of a text that goes on for $n words $(printf 'word %.0s' $(seq 1 $n))\"}"
 done > "$tmp/data.jsonl"
 
-more=()                                  # keys of the form
+more=()                                  # keys of full training or of adapters
 train() {                                # train FOLDER
-    exec "$treb" train /dev/null model.preset="$tmp/model" "data.train=[$tmp/data.jsonl]" data.max_length=128 data.bad_sample=skip \
-        train.max_steps="$steps" train.micro_tokens=128 train.global_tokens=256 optim.learning_rate=1e-3 \
+    exec "$treb" train /dev/null model.preset="$tmp/model" "data.train=[$tmp/data.jsonl]" \
+        data.max_length=128 data.bad_sample=skip train.max_steps="$steps" \
+        train.micro_tokens=128 train.global_tokens=256 optim.learning_rate=1e-3 \
         checkpoint.output_dir="$1" checkpoint.save_steps=3 checkpoint.save_total_limit=2 checkpoint.hf=none \
         checkpoint.resume_from_checkpoint=auto "${more[@]}" >>"$tmp/out" 2>&1
 }
-hash_of() { grep -A2 -e '"state/' -e '"adapter_' "$1/last/MANIFEST.json"; grep -v '"recipe"' "$1/last/trainer_state.json"; }
+hash_of() {
+    grep -A2 -e '"state/' -e '"adapter_' "$1/last/MANIFEST.json"
+    grep -v '"recipe"' "$1/last/trainer_state.json"
+}
 loss_of() { grep "\"step\": $steps," "$1/metrics.jsonl" | grep -o '"train/loss": [0-9.e+-]*'; }
 steps_of() { grep -o '^{"step": [0-9]*' "$1/metrics.jsonl" | grep -o '[0-9]*$' | tr '\n' ' '; }
-complete_or_none() { [ ! -e "$tmp/run/last" ] && [ ! -L "$tmp/run/last" ] || [ -s "$tmp/run/last/MANIFEST.json" ]; }
+complete_or_none() {
+    [ ! -e "$tmp/run/last" ] && [ ! -L "$tmp/run/last" ] || [ -s "$tmp/run/last/MANIFEST.json" ]
+}
 
 run() { (train "$1"); }
 compare() {                              # the killed and resumed run against the undisturbed one
-    check "weights, moments and data position equal to the bit" [ "$(hash_of "$tmp/calm")" = "$(hash_of "$tmp/run")" ]
-    check "the final loss, $(loss_of "$tmp/calm")" [ -n "$(loss_of "$tmp/calm")" -a "$(loss_of "$tmp/calm")" = "$(loss_of "$tmp/run")" ]
+    local loss; loss=$(loss_of "$tmp/calm")
+    check "weights, moments and data position are bit-equal" \
+        [ "$(hash_of "$tmp/calm")" = "$(hash_of "$tmp/run")" ]
+    check "the final loss, $loss" [ -n "$loss" -a "$loss" = "$(loss_of "$tmp/run")" ]
     check "metrics.jsonl has each step once" [ "$(steps_of "$tmp/calm")" = "$(steps_of "$tmp/run")" ]
     check "no half-written folder is left" [ -z "$(ls -d "$tmp"/run/*.tmp 2>/dev/null)" ]
 }
 
-form() {                                 # form NAME KILLS STEPS keys...
+kill_runs() {                            # kill_runs NAME KILLS STEPS keys...
     local name=$1 kills=$2 steps=$3 hits=0 tries=0 start at ms pid rc
     more=("${@:4}") start=$(date +%s%N)
     rm -rf "$tmp/calm" "$tmp/run"
@@ -59,16 +70,23 @@ form() {                                 # form NAME KILLS STEPS keys...
         kill -9 $pid 2>/dev/null
         { wait $pid; } 2>/dev/null; rc=$?
         check "$name: last is complete after try $tries" complete_or_none
-        if [ $rc -eq 137 ]; then hits=$((hits + 1)); else check "$name: try $tries ends well" [ $rc -eq 0 ]; compare; rm -rf "$tmp/run"; fi
+        if [ $rc -eq 137 ]; then hits=$((hits + 1)); continue; fi
+        check "$name: try $tries exits with 0" [ $rc -eq 0 ]
+        compare
+        rm -rf "$tmp/run"
     done
     check "$name: $hits kills of $kills hit a running process, in $tries tries" [ $hits -eq "$kills" ]
     check "$name: the last resume" run "$tmp/run"
     compare
 }
-form full "$kills" "$steps"
-form adapters $(((kills + 2) / 3)) $((steps / 3)) lora.rank=4 lora.target_modules=[all-linear] lora.dropout=0.1 lora.modules_to_save=[model.norm] checkpoint.hf=every
-has_adapter() { [ -s "$tmp/run/last/adapter_model.safetensors" ] && grep -q '"adapter_model.safetensors"' "$tmp/run/last/MANIFEST.json"; }
-check "an adapter is in the checkpoint" has_adapter
+kill_runs full "$kills" "$steps"
+kill_runs adapters $(((kills + 2) / 3)) $((steps / 3)) lora.rank=4 lora.target_modules=[all-linear] \
+    lora.dropout=0.1 lora.modules_to_save=[model.norm] checkpoint.hf=every
+has_adapter() {
+    [ -s "$tmp/run/last/adapter_model.safetensors" ] &&
+        grep -q '"adapter_model.safetensors"' "$tmp/run/last/MANIFEST.json"
+}
+check "the checkpoint has an adapter" has_adapter
 [ $failed -eq 0 ] || tail -n 15 "$tmp/out"
 echo "lab: $passed passed, $failed failed, 0 skipped"
 [ $failed -eq 0 ]

@@ -1,6 +1,5 @@
-/* tests/modelab.h -- what a step keeps, drops or offloads must not change what it computes: the same training with
- * and without, on one rank and on layouts of threads, to the last bit; and the memory that was planned is the memory
- * that is used. */
+/* tests/modelab.h -- recompute and offload must not change what a step computes: training with and without
+ * them gives the same bits, on one rank and on layouts of threads, and uses as much memory as was planned. */
 #ifndef TESTS_MODELAB_H
 #define TESTS_MODELAB_H
 
@@ -10,11 +9,13 @@
 
 /* Eight layers, so that groups do not divide chunks; one of them dense, features that join after two. */
 static const char deep_text[] =
-    "{\"model_type\": \"qwen3_vl_moe\", \"image_token_id\": 90, \"video_token_id\": 91, \"dtype\": \"float32\","
+    "{\"model_type\": \"qwen3_vl_moe\", \"image_token_id\": 90, \"video_token_id\": 91,"
+    " \"dtype\": \"float32\","
     " \"text_config\": {\"vocab_size\": 97, \"hidden_size\": 32, \"num_hidden_layers\": 8,"
     "  \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 12, \"intermediate_size\": 32,"
     "  \"moe_intermediate_size\": 16, \"num_experts\": 4, \"num_experts_per_tok\": 2,"
-    "  \"mlp_only_layers\": [1, 6], \"rope_theta\": 10000.0, \"attention_bias\": true, \"initializer_range\": 0.2,"
+    "  \"mlp_only_layers\": [1, 6], \"rope_theta\": 10000.0, \"attention_bias\": true,"
+    "  \"initializer_range\": 0.2,"
     "  \"rope_scaling\": {\"rope_type\": \"default\", \"mrope_section\": [2, 2, 2]}},"
     " \"vision_config\": {\"depth\": 3, \"hidden_size\": 24, \"intermediate_size\": 36, \"num_heads\": 2,"
     "  \"patch_size\": 4, \"num_position_embeddings\": 25, \"out_hidden_size\": 32,"
@@ -25,8 +26,8 @@ enum { MODE_STEPS = 2 };
 static inline const char *mode_text(Mode m)
 {
     static __thread char text[160];
-    snprintf(text, sizeof text, "%s%s%s%s", m.recompute ? m.recompute : "", m.recompute && m.offload ? ", " : "",
-             m.offload ? "offload " : "", m.offload ? m.offload : "");
+    snprintf(text, sizeof text, "%s%s%s%s", m.recompute ? m.recompute : "",
+             m.recompute && m.offload ? ", " : "", m.offload ? "offload " : "", m.offload ? m.offload : "");
     return *text ? text : "nothing";
 }
 
@@ -51,8 +52,8 @@ static inline void left_close(Left *l) { free(l->grads); }
 static inline void expect_planned(const Engine *e, const char *what)
 {
     for (int i = 0; i < ARENA_N; i++)
-        EXPECT(engine_arena_peak(e, i) == e->plan.bytes[i], "%s: %s: run %zu, plan %zu", what, e->arena[i].name,
-               engine_arena_peak(e, i), e->plan.bytes[i]);
+        EXPECT(engine_arena_peak(e, i) == e->plan.bytes[i], "%s: %s: run %zu, plan %zu", what,
+               e->arena[i].name, engine_arena_peak(e, i), e->plan.bytes[i]);
     EXPECT(!memcmp(e->be.ledger.op, e->plan.ledger.op, sizeof e->plan.ledger.op),
            "%s: calls, FLOPs or bytes differ by op", what);
     EXPECT(!memcmp(e->be.ledger.by_part, e->plan.ledger.by_part, sizeof e->plan.ledger.by_part),
@@ -61,7 +62,8 @@ static inline void expect_planned(const Engine *e, const char *what)
            "%s: bytes to and from the host differ", what);
 }
 
-/* One micro-batch by an engine on which some parts may be frozen, twice: the second finds what the first left. */
+/* An engine, some parts of which may be frozen, runs one micro-batch twice: the second run starts from the
+ * state that the first left. */
 static inline Left mode_alone(Mode m, DType dtype, unsigned pictures, const bool *frozen)
 {
     ModelShape shape = small_shape(deep_text);
@@ -69,7 +71,7 @@ static inline Left mode_alone(Mode m, DType dtype, unsigned pictures, const bool
     Stream s;
     Engine e;
     Left   l = { 0 };
-    omp_set_num_threads(1);                                /* so small that threads would wait for each other */
+    omp_set_num_threads(1); /* the model is too small for more threads */
     conf.dtype = dtype;
     for (int i = 0; frozen && i < GROUP_N; i++) conf.frozen[i] = frozen[i];
     EXPECT_OK(mode_apply(&conf, m));
@@ -83,7 +85,8 @@ static inline Left mode_alone(Mode m, DType dtype, unsigned pictures, const bool
     EXPECT_OK(backend_sync(&e.be));
     expect_planned(&e, mode_text(m));
     shard_finish_grads(&e.shard);
-    l.bytes = e.arena[A_GRAD].used, l.act = engine_arena_peak(&e, A_ACT), l.scratch = engine_arena_peak(&e, A_SCRATCH);
+    l.bytes = e.arena[A_GRAD].used;
+    l.act = engine_arena_peak(&e, A_ACT), l.scratch = engine_arena_peak(&e, A_SCRATCH);
     l.host = engine_arena_peak(&e, A_HOST), l.moved = e.be.ledger.host;
     l.grads = malloc(l.bytes + 1);
     memcpy(l.grads, e.arena[A_GRAD].base, l.bytes);
@@ -184,7 +187,8 @@ static inline void mode_train(ModeSeen *seen, Mode m)
     memcpy(seen, mode_seen, sizeof mode_seen);
 }
 
-static inline void mode_layout(const char *layout, bool pictures, DType dtype, uint64_t seed, const Mode *mode, int n)
+static inline void mode_layout(const char *layout, bool pictures, DType dtype, uint64_t seed,
+                               const Mode *mode, int n)
 {
     static ModeSeen want[MOST], got[MOST];
     mode_case(layout, pictures, dtype, seed);
@@ -208,7 +212,8 @@ static inline void mode_layouts(const ModeLayout *layout, size_t n, const Mode s
     uint64_t seed = first_seed();
     printf("  layouts with seed %llu\n", (unsigned long long)seed);
     for (size_t i = 0; i < n; i++)
-        mode_layout(layout[i].text, layout[i].pictures, layout[i].bf16 ? BF16 : F32, seed + i, six + i % 2 * 3, 3);
+        mode_layout(layout[i].text, layout[i].pictures, layout[i].bf16 ? BF16 : F32, seed + i,
+                    six + i % 2 * 3, 3);
 }
 
 #endif

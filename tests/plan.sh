@@ -1,22 +1,26 @@
 #!/usr/bin/env bash
-# Every recipe for many ranks fits the GPUs in its name by `treb plan`: rules, then a dry run of a rank
-# of each stage: the models are not here, so each is planned by the preset that its folder names.
-# "recipes/qwen3-vl-30b-a3b-16-h100-3d.yaml" is for 16 ranks, each an h100. Then the output of a plan in its three forms.
+# `treb plan` finds that every recipe for many ranks fits the GPUs in its name: it checks the layout rules and
+# dry-runs one rank of each stage. The model folders are absent, so each recipe is planned with the preset
+# that its model folder names. "recipes/qwen3-vl-30b-a3b-16-h100-3d.yaml" is for 16 ranks, each an h100.
+# The search for a layout and the three output forms of a plan (text, JSON, HTML) follow.
 . tests/ranklab.sh
 planned() {                              # planned RECIPE
     local ranks gpu
     read -r ranks gpu < <(sed -E 's/.*-a[0-9]+b-([0-9]+)-([a-z0-9]+).*/\1 \2/' <<<"$1")
-    "$treb" plan "$1" --ranks "$ranks" --hardware "$gpu" >"$tmp/out" 2>&1 && grep -q '^  stage 0 ' "$tmp/out" &&
+    "$treb" plan "$1" --ranks "$ranks" --hardware "$gpu" >"$tmp/out" 2>&1 &&
+        grep -q '^  stage 0 ' "$tmp/out" &&
         grep -q '^preset Qwen3-.* for models/.*, which does not exist' "$tmp/out"
 }
 for recipe in recipes/qwen3-*.yaml; do check "$recipe" planned "$recipe"; done
-validated() {                            # both columns are there, and a row of each table
-    "${TEST_PUBLISHED:-build/tests/test_published}" --print >"$tmp/out" 2>&1 && grep -q '^| M1 ' "$tmp/out" && grep -q '^| T1 ' "$tmp/out" && grep -q '^| R1 ' "$tmp/out"
+validated() {                            # each table of the comparison has a row
+    "${TEST_PUBLISHED:-build/tests/test_published}" --print >"$tmp/out" 2>&1 &&
+        grep -q '^| M1 ' "$tmp/out" && grep -q '^| T1 ' "$tmp/out" && grep -q '^| R1 ' "$tmp/out"
 }
 check "published runs beside the plan" validated
-found() {                                # found N MODEL GPU [options]: searches a layout, then plans its recipe
+found() {                                # found N MODEL GPU [options]: searches a layout, plans its recipe
     local n=$1 model=$2 gpu=$3; shift 3
-    "$treb" plan --gpus "$n" --model "$model" --hardware "$gpu" --out "$tmp/found.yaml" "$@" >"$tmp/out" 2>&1 || return
+    "$treb" plan --gpus "$n" --model "$model" --hardware "$gpu" --out "$tmp/found.yaml" "$@" \
+        >"$tmp/out" 2>&1 || return
     grep -q '^  1  ' "$tmp/out" && grep -q ' candidates in .* a second' "$tmp/out" || return
     "$treb" plan "$tmp/found.yaml" --ranks "$n" --hardware "$gpu" >"$tmp/out" 2>&1
 }
@@ -24,70 +28,94 @@ check "plan --gpus 8 of 30B" found 8 qwen3-30b-a3b h200 --gbs 512
 check "plan --gpus 64 of 235B" found 64 qwen3-vl-235b-a22b gb200 --gbs 1024 --images 4096 --picture 1024
 # With adapters: search, recipe, plan, refusals; and the command that a search suggests when nothing fits.
 check "plan --gpus 8 of 30B with adapters" found 8 qwen3-vl-30b-a3b h100 --seq 8192 --images 8192 lora.rank=16
-adapters() { grep -q 'adapters of rank 16 on 404 modules train: 651.231 M of 31721.985 M parameters, 2.053 %' "$tmp/found.yaml"; }
-check "it says what trains" adapters
-check "plan --gpus with words and globs" found 4 qwen3-vl-8b h100 --lora 8 --targets 'v_proj,*layers.3?.mlp.*' model.freeze_aligner=true
-listed() { grep -q '^  target_modules: \[v_proj, "\*layers.3?.mlp.\*"\]' "$tmp/found.yaml" && grep -q '^  freeze_aligner: true' "$tmp/found.yaml"; }
-check "they are in the recipe" listed
-searched() {                             # searched WORDS [options]: exit code of a search, and what it says
+trained='adapters of rank 16 on 404 modules train: 651.231 M of 31721.985 M parameters, 2.053 %'
+check "the recipe says what trains" grep -q "$trained" "$tmp/found.yaml"
+check "plan --gpus with module names and globs" \
+    found 4 qwen3-vl-8b h100 --lora 8 --targets 'v_proj,*layers.3?.mlp.*' model.freeze_aligner=true
+listed() {
+    grep -q '^  target_modules: \[v_proj, "\*layers.3?.mlp.\*"\]' "$tmp/found.yaml" &&
+        grep -q '^  freeze_aligner: true' "$tmp/found.yaml"
+}
+check "the recipe has them" listed
+searched() {                             # searched CODE WORDS N [options]: exit code and output of a search
     local code=$1 words=$2; shift 2
     "$treb" plan --gpus "$@" >"$tmp/out" 2>&1; [ $? = "$code" ] && grep -q -- "$words" "$tmp/out"
 }
-check "a search says it in JSON"         searched 0 '"adapters": 651230720' 1 --model qwen3-vl-30b-a3b --hardware h200 lora.rank=16 --json
-check "a model without modules"          searched 2 'deepseek-v3 with adapters: no family here builds it' 8 --model deepseek-v3 lora.rank=16
-check "a word that reaches nothing"      searched 2 'nearest is q_proj' 8 --model qwen3-30b-a3b lora.rank=16 lora.target_modules=qproj
-check "a layout is fixed by --fix"       searched 2 'parallel.tp=2: only lora' 8 --model qwen3-30b-a3b parallel.tp=2
+check "JSON has the number of trained parameters" \
+    searched 0 '"adapters": 651230720' 1 --model qwen3-vl-30b-a3b --hardware h200 lora.rank=16 --json
+check "a model of a family that is not built here" \
+    searched 2 'deepseek-v3 with adapters: no family here builds it' 8 --model deepseek-v3 lora.rank=16
+check "a target that matches no module" \
+    searched 2 'nearest is q_proj' 8 --model qwen3-30b-a3b lora.rank=16 lora.target_modules=qproj
+check "a layout is fixed by --fix" \
+    searched 2 'parallel.tp=2: only lora' 8 --model qwen3-30b-a3b parallel.tp=2
 lacking() {                              # the command that the last line names does fit
-    searched 3 'nothing fits that trains the whole model; adapters do: treb plan --gpus 1 ' 1 --model qwen3-30b-a3b --hardware h100 &&
-        "$treb" $(sed -n 's/.*adapters do: treb //p' "$tmp/out") >"$tmp/out" 2>&1 && grep -q '^  1  dp1 ' "$tmp/out"
+    searched 3 'nothing fits that trains the whole model; adapters do: treb plan --gpus 1 ' \
+        1 --model qwen3-30b-a3b --hardware h100 &&
+        "$treb" $(sed -n 's/.*adapters do: treb //p' "$tmp/out") >"$tmp/out" 2>&1 &&
+        grep -q '^  1  dp1 ' "$tmp/out"
 }
 check "plan --gpus 1 of 30B" lacking
-check "what adapters do not save either" searched 3 'nor do adapters' 1 --model qwen3-235b-a22b --hardware h100
+check "a model that does not fit with adapters either" \
+    searched 3 'nor do adapters' 1 --model qwen3-235b-a22b --hardware h100
 lora=recipes/qwen3-vl-30b-a3b-1-h200-lora.yaml
 adapted() { "$treb" plan $lora --ranks 1 --hardware h200 >"$tmp/out" 2>&1 && grep -q "$1" "$tmp/out"; }
-check "a plan says what trains"          adapted '48 *16 *352.322 M  model.language_model.layers.\*.mlp.experts.gate_up_proj'
-check "and what does not though linear"  adapted '^! NOT TRAINED, though linear (.*mlp.gate): 48 x model.language_model.layers.\*.mlp.gate'
+check "a plan says what trains" \
+    adapted '48 *16 *352.322 M  model.language_model.layers.\*.mlp.experts.gate_up_proj'
+check "and which linear modules do not" \
+    adapted '^! NOT TRAINED, though linear (.*mlp.gate): 48 x model.language_model.layers.\*.mlp.gate'
 # The recipe for one GPU runs, on another model and little data.
 small_moe
+small_run="model.dtype=float32 train.micro_tokens=256 train.global_tokens=512 train.max_steps=2"
 runs() {
     found 1 qwen3-vl-2b h200 --gbs 32 --fix recompute=none || return
-    "$treb" train "$tmp/found.yaml" "${recipe[@]}" model.dtype=float32 train.micro_tokens=256 train.global_tokens=512 \
-        train.max_steps=2 device.backend=cpu checkpoint.output_dir="$tmp/run" >"$tmp/out" 2>&1
+    "$treb" train "$tmp/found.yaml" "${recipe[@]}" $small_run device.backend=cpu \
+        checkpoint.output_dir="$tmp/run" >"$tmp/out" 2>&1
 }
-check "train of a found recipe" runs
+check "training with a recipe that a search wrote" runs
 adapts() {                               # a frozen vision encoder, adapters on the decoder
-    found 1 qwen3-vl-2b h200 --gbs 32 --fix recompute=none lora.rank=4 lora.target_modules=all-attention --frozen-vision || return
-    "$treb" train "$tmp/found.yaml" "${recipe[@]}" model.dtype=float32 train.micro_tokens=256 train.global_tokens=512 \
-        train.max_steps=2 device.backend=cpu checkpoint.output_dir="$tmp/run2" >"$tmp/out" 2>&1
+    found 1 qwen3-vl-2b h200 --gbs 32 --fix recompute=none lora.rank=4 lora.target_modules=all-attention \
+        --frozen-vision || return
+    "$treb" train "$tmp/found.yaml" "${recipe[@]}" $small_run device.backend=cpu \
+        checkpoint.output_dir="$tmp/run2" >"$tmp/out" 2>&1
 }
-check "train of one with adapters" adapts
+check "the same with adapters" adapts
 
 big=recipes/qwen3-235b-a22b-256-h100.yaml
 says() { "$treb" plan "$big" "${@:2}" >"$tmp/out" 2>"$tmp/err"; grep -q -- "$1" "$tmp/out" "$tmp/err"; }
 ends() { "$treb" plan "$big" "${@:2}" >/dev/null 2>&1; [ $? = "$1" ]; }
-check "ranks are those of the layout unless asked for"   says '^256 ranks, the least number for this layout' moe.overlap=false
+one_stage="parallel.pp=1 parallel.vpp=1 moe.overlap=false"
+one_stage="$one_stage parallel.count_embedding=false parallel.count_loss=false"
+check "without --ranks, the least number for the layout" \
+    says '^256 ranks, the least number for this layout' moe.overlap=false
 check "a node has eight ranks, a rack more"              says '|t1 d3 p0 e7 ' --ranks 256
 check "a rule is named"                                  says '(rule 5)' parallel.tp=3 --ranks 96
-check "what does not fit is exit code 3"                 ends 3 --hardware a100 parallel.pp=1 parallel.vpp=1 moe.overlap=false parallel.count_embedding=false parallel.count_loss=false
-check "and says what to change"                           says 'GiB less, .* memory.recompute=\[' --hardware a100 parallel.pp=1 parallel.vpp=1 moe.overlap=false parallel.count_embedding=false parallel.count_loss=false
-check "other estimators beside the plan"                 says 'Megatron Bridge' --ranks 256 --compare-estimators
-check "of a rack of 72 a run of 256 takes 64"            says '^64 ranks per node of the 72 ' --ranks 256 --hardware gb200 moe.rank_capacity=1
-check "state on the host takes no memory of a GPU"       says '^  stage 0 .* fits' --ranks 256 --hardware h100 memory.optimizer_offload=1 memory.recompute=[]
-check "what a run refuses a plan does"                   says 'gradients are summed in float32' optim.grad_dtype=bfloat16
+check "what does not fit is exit code 3"                 ends 3 --hardware a100 $one_stage
+check "and says what to change" \
+    says 'GiB less, .* memory.recompute=\[' --hardware a100 $one_stage
+check "other estimators beside the plan" \
+    says 'Megatron Bridge' --ranks 256 --compare-estimators
+check "256 ranks use 64 GPUs of each rack of 72" \
+    says '^64 ranks per node of the 72 ' --ranks 256 --hardware gb200 moe.rank_capacity=1
+check "offloaded optimizer state takes no GPU memory" \
+    says '^  stage 0 .* fits' --ranks 256 --hardware h100 memory.optimizer_offload=1 memory.recompute=[]
+check "a plan refuses what a run refuses" \
+    says 'gradients are summed in float32' optim.grad_dtype=bfloat16
 check "unknown hardware lists what there is"             says 'h100-sxm' --hardware abacus
 thousands() { says '^  stage 15 ' --ranks 4096 parallel.pp=16 parallel.vpp=3 train.global_tokens=67108864; }
 check "thousands of ranks"                               thousands
 json() {
     "$treb" plan "$big" --ranks 256 --hardware b200 --json >"$tmp/plan.json" 2>/dev/null
     [ "$(head -c 1 "$tmp/plan.json")" = '{' ] && [ "$(grep -c '"device_bytes"' "$tmp/plan.json")" = 8 ] &&
-        grep -q '"labels"' "$tmp/plan.json" && grep -q '"far"' "$tmp/plan.json" && grep -q '"fit"' "$tmp/plan.json"
+        grep -q '"labels"' "$tmp/plan.json" && grep -q '"far"' "$tmp/plan.json" &&
+        grep -q '"fit"' "$tmp/plan.json"
 }
 check "JSON has every stage"                             json
 page() {
     "$treb" plan "$big" --ranks 256 --html "$tmp/plan.html" >/dev/null 2>&1
-    [ "$(grep -oE '\[[0-9]+,[0-9]+,[0-9]+,(true|false),' "$tmp/plan.html" | wc -l)" -gt 500 ] && grep -q '</html>' "$tmp/plan.html" &&
-        grep -qE '\[255,[0-9]+,"' "$tmp/plan.html" && [ "$(grep -c '<script' "$tmp/plan.html")" = 1 ] &&
-        ! grep -qE 'https?://|<link|src=' "$tmp/plan.html"
+    [ "$(grep -oE '\[[0-9]+,[0-9]+,[0-9]+,(true|false),' "$tmp/plan.html" | wc -l)" -gt 500 ] &&
+        grep -q '</html>' "$tmp/plan.html" && grep -qE '\[255,[0-9]+,"' "$tmp/plan.html" &&
+        [ "$(grep -c '<script' "$tmp/plan.html")" = 1 ] && ! grep -qE 'https?://|<link|src=' "$tmp/plan.html"
 }
 check "a page of one file, with a timeline"              page
 report

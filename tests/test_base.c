@@ -66,7 +66,8 @@ static void arrays_refuse_to_overflow(void)
 
 static void numbers(void)
 {
-    EXPECT(min_i64(-3, 2) == -3 && max_i64(-3, 2) == 2 && min_int(5, 5) == 5 && max_size(1, 2) == 2, "min, max");
+    EXPECT(min_i64(-3, 2) == -3 && max_i64(-3, 2) == 2 && min_int(5, 5) == 5 && max_size(1, 2) == 2,
+           "min, max");
     EXPECT(ceil_div(0, 4) == 0 && ceil_div(9, 4) == 3 && round_up(8, 4) == 8, "rounding up");
 }
 

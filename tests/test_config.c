@@ -158,11 +158,13 @@ static void nothing_and_null(void)
     config_close(&cfg);
 }
 
-/* A run does not choose its layout, and the dry run assumes no routing: recipes that ask for it are refused. */
+/* A run does not choose its layout and the dry run assumes no routing: such recipes are refused. */
 static void refuses_what_nothing_reads(void)
 {
-    REFUSED("parallel: auto", "r.yaml:1: parallel.auto: not a key here. A run does not choose its own layout");
-    REFUSED("memory: {optimizer_offload: 0.5, auto: true}", "memory.auto: not a key here. A run does not choose");
+    REFUSED("parallel: auto",
+            "r.yaml:1: parallel.auto: not a key here. A run does not choose its own layout");
+    REFUSED("memory: {optimizer_offload: 0.5, auto: true}",
+            "memory.auto: not a key here. A run does not choose");
     REFUSED("parallel: {auto: false}", "`treb plan --gpus N --model NAME` finds a layout");
     REFUSED("plan: {routing: zipf}", "plan: not a key here. Drop it: buffers are planned for what "
             "moe.rank_capacity lets a rank receive");
@@ -344,7 +346,7 @@ static void yaml_mistakes(void)
     REFUSED("train: {seed: 1}\n---\ntrain: {seed: 2}\n", "r.yaml:2: a second document begins here");
     REFUSED("? [a]\n: b\n", "a key must be a word");
     REFUSED("train: {seed: \"a\\0b\"}", "NUL");
-    REFUSED("train: {seed: *nobody}", "r.yaml:1: alias *nobody: no anchor");
+    REFUSED("train: {seed: *missing}", "r.yaml:1: alias *missing: no anchor");
     REFUSED("train: &a {seed: *a}", "alias *a: no anchor of that name is complete before it");
     Config cfg;
     EXPECT_OK(parse(&cfg, "train: {seed: &s 5, max_steps: *s}\ndata: {train: &t [a, b], eval: *t}\n"));

@@ -317,7 +317,8 @@ static void units_follow_the_walk(void)
     const Model *m = &r.m;
     EXPECT(m->params.units == 1 + 2 + 2 + 1 + 4 + 1, "%d units", m->params.units);
     EXPECT(m->vision.pos->unit == 0 && m->vision.block[1].w_o->unit == 2 && m->vision.merger.w1->unit == 3 &&
-           m->embed->unit == 5 && decoder_moe(&m->layer[3])->w_d->unit == 9 && m->head.norm->unit == 10, "units");
+           m->embed->unit == 5 && decoder_moe(&m->layer[3])->w_d->unit == 9 && m->head.norm->unit == 10,
+           "units");
     part_close(&r);
 }
 

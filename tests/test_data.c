@@ -138,7 +138,8 @@ static void inspect_writes_a_page(void)
                strstr(said, "\"trained\"") && strstr(said, "\"visual\""),
            "page");
     const char *end = strstr(said, "</script>");
-    EXPECT(!strstr(said, "<script>") && end && !strstr(end + 1, "</script"), "text of the data is not escaped");
+    EXPECT(!strstr(said, "<script>") && end && !strstr(end + 1, "</script"),
+           "text of the data is not escaped");
     EXPECT(strstr(said, "\"\\u003c\"") && strstr(said, "\"\\u0026\""), "text");
     EXPECT(strstr(said, "\xe2\x82\xac"), "text");
     EXPECT(!strstr(said, "http:") && !strstr(said, "https:") && !strstr(said, "<link") &&

@@ -150,10 +150,12 @@ static void each_token_once_per_node(void)
                     back  += wanted(&k, &o[g * k.per_node + r % k.per_node], r / k.per_node);
                 }
                 const LedgerComm *inter_node = &o[r].forward.comm[GR_ep_inter_node];
-                EXPECT(inter_node->inter_node == there * (D * 4 + 2 * k.K * 4) + back * D * 4 && inter_node->intra_node == 0,
+                EXPECT(inter_node->inter_node == there * (D * 4 + 2 * k.K * 4) + back * D * 4 &&
+                           inter_node->intra_node == 0,
                        "%s: rank %d sent %lld bytes for %lld tokens, back %lld", say(&k), r,
                        (long long)inter_node->inter_node, (long long)there, (long long)back);
-                EXPECT(o[r].forward.comm[GR_ep_intra_node].inter_node == 0, "%s: rank %d left its node", say(&k), r);
+                EXPECT(o[r].forward.comm[GR_ep_intra_node].inter_node == 0, "%s: rank %d left its node",
+                       say(&k), r);
             }
             free(o);
         }
@@ -183,7 +185,8 @@ static void each_slot_once(void)
             const LedgerComm *l = &o[r].forward.comm[GR_etp_ep];
             EXPECT(l->intra_node == want[0] && l->inter_node == want[1],
                    "%s: rank %d sent %lld + %lld bytes, not %lld + %lld", say(&k), r,
-                   (long long)l->intra_node, (long long)l->inter_node, (long long)want[0], (long long)want[1]);
+                   (long long)l->intra_node, (long long)l->inter_node, (long long)want[0],
+                   (long long)want[1]);
         }
         free(o);
     }

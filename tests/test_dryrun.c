@@ -106,7 +106,9 @@ static void draw_words(Case *c, uint64_t seed)
 /* Labels that are offloaded unless they are recomputed, and types of optimizer state. */
 static void draw_offload(Case *c, uint64_t seed)
 {
-    static const char *const offloads[] = { "moe", "layer", "attn_norm", "core_attn", "vision", "mlp", "norm" };
+    static const char *const offloads[] = {
+        "moe", "layer", "attn_norm", "core_attn", "vision", "mlp", "norm"
+    };
     static const double away[] = { 0, 0, 0.5, 1 };
     EngineConf  conf = { 0 };
     const char *offload = offloads[rng_below(seed, 9, 0, 7)];

@@ -366,7 +366,7 @@ static void thousand_corrupted_archives(void)
         }
         format_close(&f);
     }
-    EXPECT(broken > 300, "%d found out", broken);
+    EXPECT(broken > 300, "%d damaged archives detected", broken);
     free(copy), free(b.v);
 }
 

@@ -281,8 +281,10 @@ static void single_expert_equals_dense_ffn(void)
     double a = small_step(&moe.e, 0.1f).ce, b = small_step(&mlp.e, 0.1f).ce;
     EXPECT(fabs(a - b) < 1e-6 * fabs(a), "loss %.9g, of a feed-forward %.9g", a, b);
     for (int l = 0; l < 2; l++) {
-        const Lora *gu = decoder_moe(&moe.e.model.layer[l])->w_gu->lora, *d = decoder_moe(&moe.e.model.layer[l])->w_d->lora;
-        const Lora *gu2 = decoder_mlp(&mlp.e.model.layer[l])->w_gu->lora, *d2 = decoder_mlp(&mlp.e.model.layer[l])->w_d->lora;
+        const Lora *gu  = decoder_moe(&moe.e.model.layer[l])->w_gu->lora,
+                   *d   = decoder_moe(&moe.e.model.layer[l])->w_d->lora;
+        const Lora *gu2 = decoder_mlp(&mlp.e.model.layer[l])->w_gu->lora,
+                   *d2  = decoder_mlp(&mlp.e.model.layer[l])->w_d->lora;
         float *two = gu2->a->shard.g.data;
         for (int64_t i = 0; i < RANK * D; i++) two[i] += two[RANK * D + i];
         double off = grad_off(gu->a, 0, gu2->a, 0, RANK * D);

@@ -147,12 +147,15 @@ static void saved_modules_are_trained_in_full(void)
     const Merger *merger = &m.vision.merger, *stack = &m.vision.stack[0];
     EXPECT(!merger->w1->frozen && !merger->w1->lora && !merger->norm_b->frozen, "merger");
     EXPECT(stack->w1->frozen && stack->w1->lora && stack->norm_w->frozen, "stack");
-    EXPECT(!decoder_moe(&m.layer[2])->w_gu->frozen && !decoder_moe(&m.layer[2])->w_d->frozen && decoder_moe(&m.layer[0])->w_d->frozen,
+    EXPECT(!decoder_moe(&m.layer[2])->w_gu->frozen && !decoder_moe(&m.layer[2])->w_d->frozen &&
+               decoder_moe(&m.layer[0])->w_d->frozen,
            "experts");
-    EXPECT(!decoder_gqa(&m.layer[3])->w_qkv->frozen && !decoder_gqa(&m.layer[3])->b_qkv->frozen && !decoder_gqa(&m.layer[3])->w_qkv->lora,
+    EXPECT(!decoder_gqa(&m.layer[3])->w_qkv->frozen && !decoder_gqa(&m.layer[3])->b_qkv->frozen &&
+               !decoder_gqa(&m.layer[3])->w_qkv->lora,
            "all of an attention");
-    EXPECT(decoder_gqa(&m.layer[0])->w_qkv->frozen && decoder_gqa(&m.layer[0])->w_qkv->lora && !decoder_gqa(&m.layer[0])->q_norm->frozen &&
-           decoder_gqa(&m.layer[0])->k_norm->frozen, "of another one q_norm alone");
+    EXPECT(decoder_gqa(&m.layer[0])->w_qkv->frozen && decoder_gqa(&m.layer[0])->w_qkv->lora &&
+               !decoder_gqa(&m.layer[0])->q_norm->frozen && decoder_gqa(&m.layer[0])->k_norm->frozen,
+           "q_norm alone of another attention");
     EXPECT(!m.frozen[G_LLM] && !m.frozen[G_VIT] && !m.frozen[G_ALIGNER], "groups");
     model_close(&m);
     EXPECT_OK(open_with(&m, &s, (Ask){ .target = "q_proj", .save = "visual.merger.norm" }));

@@ -38,8 +38,10 @@ static const Mode modes[] = {
     { .recompute = "moe_dispatch" }, { .recompute = "moe" }, { .recompute = "mlp" },
     { .recompute = "vision_act" }, { .recompute = "vision" }, { .recompute = "full" },
     { .recompute = "full:3" }, { .recompute = "full:block:2,norm" },
-    { .offload = "layer" }, { .offload = "moe" }, { .offload = "vision" }, { .offload = "attn_norm,moe_act,mlp" },
-    { .recompute = "moe_act", .offload = "core_attn,expert_fc1" }, { .recompute = "full", .offload = "attn_norm" },
+    { .offload = "layer" }, { .offload = "moe" }, { .offload = "vision" },
+    { .offload = "attn_norm,moe_act,mlp" },
+    { .recompute = "moe_act", .offload = "core_attn,expert_fc1" },
+    { .recompute = "full", .offload = "attn_norm" },
 };
 enum { MODES = sizeof modes / sizeof *modes };
 

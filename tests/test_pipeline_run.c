@@ -150,8 +150,8 @@ static void groups_have_their_rates(void)
     engine_update(&e, &o);
     for (int i = 0; i < e.model.params.n; i++) {
         const Param *p = e.model.params.p[i];
-        bool same =
-            !memcmp(p->shard.w.data, before + ((char *)p->shard.w.data - e.arena[A_PARAM].base), (size_t)t_bytes(p->shard.w));
+        const char *was = before + ((char *)p->shard.w.data - e.arena[A_PARAM].base);
+        bool same = !memcmp(p->shard.w.data, was, (size_t)t_bytes(p->shard.w));
         EXPECT(same == (p->group != G_ALIGNER), "%s: %s", p->piece[0].name, same ? "did not move" : "moved");
     }
     free(before);

@@ -1,6 +1,6 @@
 /* tests/test_plan_random.c -- recipes drawn at random, legal and not: keys and values of config.def, layouts,
- * numbers of ranks, presets. Each is refused with the rule or the key that is wrong, or is planned. The seed is
- * printed; TREB_SEED sets it, TREB_RECIPES the number of recipes. */
+ * numbers of ranks, presets. Each is refused with the rule or the key that is wrong, or is planned. The seed
+ * is printed; TREB_SEED sets it, TREB_RECIPES the number of recipes. */
 #include "base/config_table.h"
 #include "base/rng.h"
 #include "lab.h"
@@ -42,8 +42,8 @@ static void draw_number(char *out, const ConfigRow *r, uint64_t k)
 
 static void draw_word(char *out, const char *choices, uint64_t k)
 {
-    static const char *const others[] = { "full", "moe_act", "norm", "moe", "vision", "qkv", "core_attn", "mlp",
-                                          "nonsense", "2", "shared_experts" };
+    static const char *const others[] = { "full", "moe_act", "norm", "moe", "vision", "qkv", "core_attn",
+                                          "mlp", "nonsense", "2", "shared_experts" };
     char copy[400], *word[32], *save = NULL;
     int  n = 0;
     snprintf(copy, sizeof copy, "%s", choices);
@@ -54,7 +54,9 @@ static void draw_word(char *out, const char *choices, uint64_t k)
 
 static void draw_text(char *out, const ConfigRow *r, uint64_t k)
 {
-    static const char *const texts[] = { "Et*3|(tt|)*22L", "E|t*48|L", "((t", "tttt|", "x", "", "E(t|)*47tL" };
+    static const char *const texts[] = {
+        "Et*3|(tt|)*22L", "E|t*48|L", "((t", "tttt|", "x", "", "E(t|)*47tL"
+    };
     if (!strcmp(r->key, "layout")) snprintf(out, LINE, "%s", texts[below(k, 7)]);
     else                           snprintf(out, LINE, "%s", below(k, 2) ? "word" : "12");
 }
@@ -89,7 +91,7 @@ typedef struct Draw { long long tp, cp, pp, vpp, ep, zero, tokens, micros, ranks
 static Draw draw_layout(void)
 {
     static const char *const models[] = { "Qwen3-VL-30B-A3B", "Qwen3-30B-A3B", "Qwen3-235B-A22B", "demo",
-                                          "Qwen3-VL-2B", "Qwen3-VL-8B", "nobody" };
+                                          "Qwen3-VL-2B", "Qwen3-VL-8B", "no-such-model" };
     Draw d = { 1ll << below(900, 3), 1ll << below(901, 2), 1ll << below(902, 4), 1, 1ll << below(904, 6),
                (long long)below(905, 4), 1024ll << below(909, 4), 0, 0,
                models[below(908, below(912, 4) ? 3 : 7)] };

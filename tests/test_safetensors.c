@@ -358,7 +358,7 @@ static void full_disk_leaves_nothing(void)
     put_file(lab_path("one.safetensors"), "old", 3);
     getrlimit(RLIMIT_FSIZE, &before);
     signal(SIGXFSZ, SIG_IGN);
-    for (rlim_t limit = 16; limit < 900; limit *= 3) {              /* fails in the header, then in the data */
+    for (rlim_t limit = 16; limit < 900; limit *= 3) { /* fails in the header, then in the data */
         tight = (struct rlimit){ limit, before.rlim_max };
         setrlimit(RLIMIT_FSIZE, &tight);
         Status one = write_parts(lab_path("one.safetensors"), 0, 100, TOTAL);

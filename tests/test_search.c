@@ -92,7 +92,7 @@ static void expect_frugal(const Search *s, const FoundLayout *f)
 
 static void all_that_is_ranked_is_legal_and_fits(void)
 {
-    static const char *const cards[] = { "a100", "h100", "h200", "b200", "gb200", "gb300" };
+    static const char *const gpu_names[] = { "a100", "h100", "h200", "b200", "gb200", "gb300" };
     static const int counts[] = { 1, 2, 8, 12, 16, 24, 32, 48, 64, 72, 96, 128, 256, 512, 1024 };
     uint64_t seed = (uint64_t)(clock_wall() * 1e6);
     uint64_t at = 0;
@@ -101,7 +101,7 @@ static void all_that_is_ranked_is_legal_and_fits(void)
     printf("  seed %llu\n", (unsigned long long)seed);
     while (model_row_at(rows)) rows++;
     for (int i = 0; i < 12; i++) {
-        const char *model = model_row_at(DRAW(rows))->name, *gpu = cards[DRAW(6)];
+        const char *model = model_row_at(DRAW(rows))->name, *gpu = gpu_names[DRAW(6)];
         int gpus = counts[DRAW(15)], seq = 2048 << DRAW(7), gbs = 64 << DRAW(7);
         SearchAsk a = asked(model, gpu, gpus, seq, gbs);
         if (a.task.model->vision.depth && DRAW(2)) a.task.patches = a.task.seq;

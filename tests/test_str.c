@@ -72,7 +72,7 @@ static void log_lines(void)
     char *text = slurp(path);
     EXPECT(strstr(text, "Z [3] warning: from rank 3\n") && !strstr(text, "not heard"), "%s", text);
     unlink(path);
-    log_info(NULL, "to nobody");
+    log_info(NULL, "to no log");
     EXPECT_FAIL(log_open(&log, "/no/such/folder/x", 0, 1, LOG_INFO), E_IO, "/no/such/folder/x");
 }
 

@@ -25,8 +25,8 @@ static uint64_t weight_hash(const Trainer *t)
 {
     uint64_t h = 1;
     for (int i = 0; i < t->engine.model.params.n; i++)
-        h = tiny_hash(t->engine.model.params.p[i]->shard.w.data, (size_t)t_bytes(t->engine.model.params.p[i]->shard.w),
-                      h);
+        h = tiny_hash(t->engine.model.params.p[i]->shard.w.data,
+                      (size_t)t_bytes(t->engine.model.params.p[i]->shard.w), h);
     return h;
 }
 
