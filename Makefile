@@ -24,7 +24,9 @@ endif
 
 ifeq ($(STATIC),1)                       # third-party libraries inside, for a machine that has none of them
   LIBS := -Wl,-Bstatic $(LIBS) -lz -Wl,-Bdynamic
-  BLAS := $(if $(BLAS),-Wl,-Bstatic $(BLAS) -lgfortran -lquadmath -Wl,-Bdynamic)
+  ifdef BLAS
+    BLAS := -Wl,-Bstatic $(BLAS) -lgfortran -lquadmath -Wl,-Bdynamic
+  endif
 endif
 LIBS += -lm -lpthread -ldl
 
@@ -139,7 +141,7 @@ $(BUILD)/tests/%: $(ROOT)/tests/%.o $(SIDE_LIB) $(CORE)
 	@mkdir -p $(@D)
 	@$(CC) $(CFLAGS) -o $@ $< $(SIDE_LIB) $(CORE) $(LIBS)
 
-.PRECIOUS: $(ROOT)/tests/%.o
+.PRECIOUS: $(ROOT)/%.o
 -include $(OBJ:.o=.d) $(SIDE_OBJ:.o=.d) $(patsubst $(BUILD)/%,$(ROOT)/%.d,$(TESTS) $(FUZZ) $(GPU))
 
 # The order of run.sh's arguments is the order of the report; shell tests need the binary.
