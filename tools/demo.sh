@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# make demo: trains a small vision-language MoE from random weights on this CPU to answer questions about pictures.
-# Draws the pictures, evaluates the untrained model, trains, and evaluates again: with the right pictures, and, as a
-# control, with mismatched pictures.
+# make demo: trains a small vision-language MoE from random weights on this CPU to answer questions about
+# pictures. Draws the pictures, evaluates the untrained model, trains, and evaluates again: with the right
+# pictures, and, as a control, with mismatched pictures.
 #
 #   TREB=build/treb DEMO_DIR=build/demo DEMO_SEED=1 DEMO_STEPS= DEMO_TRAIN=27000 DEMO_EVAL=900 tools/demo.sh
 #
-# The seed decides the pictures, the initial weights and the order of the data. DEMO_STEPS: fewer steps than the
-# recipe has, for a quick run.
+# The seed decides the pictures, the initial weights and the order of the data. DEMO_STEPS: fewer steps than
+# the recipe has, for a quick run.
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
 treb=${TREB:-build/treb} dir=${DEMO_DIR:-build/demo} seed=${DEMO_SEED:-1} recipe=recipes/demo.yaml
@@ -45,8 +45,9 @@ show_answers() {
 }
 
 mkdir -p "$dir"
-echo "A vision-language mixture of experts of two million parameters learns to answer questions about pictures:"
-echo "drawn now, trained from random weights on this CPU, evaluated before and after. About three minutes."
+echo "A vision-language mixture of experts of two million parameters learns to answer questions about"
+echo "pictures: drawn now, trained from random weights on this CPU, evaluated before and after. About three"
+echo "minutes."
 say "1. pictures and questions: colours, shapes, counts, places, sizes, digits, words, pairs; and plain text"
 draw "$set" --train "$train" --eval "$eval" --seed "$seed"
 echo "  pictures: $set/images/train; questions: $set/train.jsonl"
@@ -59,7 +60,7 @@ say "3. training on this CPU, from random weights: two to three minutes on two c
 rm -rf "$run"
 "$treb" train "$recipe" "${keys[@]}"
 
-say "4. the same questions again, and a control with mismatched images: the same questions over pictures of others"
+say "4. the same questions again, and as a control the same questions with mismatched images"
 ask after "$set/eval.jsonl" --model "$run/last"
 ask mismatched "$set/eval_blind.jsonl" --model "$run/last"
 printf '  %-10s %8s %8s %15s %8s\n' "" before after "mismatched" chance
@@ -79,5 +80,6 @@ cat <<END
   control with mismatched images             $(share mismatched $(channels mismatched)) %   (chance $(chance))
   report of the run, with pictures           $run/report.html
   ask the model a question:
-    $treb generate --model $run/last --image $(echo "$set"/images/eval/000001.*) --prompt 'Which shape is this?'
+    $treb generate --model $run/last --prompt 'Which shape is this?' \\
+        --image $(echo "$set"/images/eval/000001.*)
 END

@@ -1,9 +1,10 @@
-# Functions of both demos, which source this file. A demo sets treb, recipe, keys (overrides of the recipe) and dir.
+# Functions of both demos, which source this file. A demo sets treb, recipe, keys (overrides of the recipe)
+# and dir.
 
 say() { printf '\n== %s\n' "$*"; }
 
-# draw SET option...: draws a set of pictures and questions into the folder SET. A set of another seed or size, or an
-# incomplete one, is left from an earlier demo and is removed first.
+# draw SET option...: draws a set of pictures and questions into the folder SET. A set of another seed or
+# size, or an incomplete one, is left from an earlier demo and is removed first.
 draw() {
     local draw=("$treb" data synth --out "$@")
     if [ -d "$1" ] && ! "${draw[@]}" >"$dir/synth.log" 2>&1; then rm -rf "$1"; fi

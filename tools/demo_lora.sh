@@ -1,23 +1,24 @@
 #!/usr/bin/env bash
-# make demo-lora: the model of the demo learns a colour it has never seen, with LoRA adapters on its experts only, and
-# what it forgets is measured.
+# make demo-lora: the model of the demo learns a colour it has never seen, with LoRA adapters on its experts
+# only, and what it forgets is measured.
 #
 #   TREB=build/treb DEMO_DIR=build/demo-lora DEMO_SEED=1 DEMO_COLOUR=purple DEMO_STEPS= DEMO_LORA_STEPS=
 #   DEMO_TRAIN=27000 DEMO_EVAL=1800 tools/demo_lora.sh
 #
-# The model is trained as by `make demo`, but no picture shows the colour and no answer names it: the token of its name
-# never occurs, and its embedding and its row of the output head stay frozen, like everything but the experts. Then
-# adapters on the experts are trained on pictures that show the colour, mixed with six times as many that do not, and,
-# for comparison, on pictures that show it alone. DEMO_STEPS, DEMO_LORA_STEPS: fewer steps than the recipes have, for a
-# quick run.
+# The model is trained as by `make demo`, but no picture shows the colour and no answer names it: the token of
+# its name never occurs, and its embedding and its row of the output head stay frozen, like everything but the
+# experts. Then adapters on the experts are trained on pictures that show the colour, mixed with six times as
+# many that do not, and, for comparison, on pictures that show it alone. DEMO_STEPS, DEMO_LORA_STEPS: fewer
+# steps than the recipes have, for a quick run.
 #
 # Ends with status 1 unless
 #   - before, at most 1 % of the questions whose answer is the colour are answered right;
 #   - after, at least 95 % are;
-#   - of the held-out questions without the colour no more are lost than chance explains: the number right before and
-#     wrong after exceeds the number wrong before and right after by at most two standard errors, 2 sqrt(lost + gained);
-#   - with the adapters merged into the weights the loss differs by less than 0.001 and at most one answer in 200
-#     differs.
+#   - of the held-out questions without the colour no more are lost than chance explains: the number right
+#     before and wrong after exceeds the number wrong before and right after by at most two standard errors,
+#     2 sqrt(lost + gained);
+#   - with the adapters merged into the weights the loss differs by less than 0.001 and at most one answer in
+#     200 differs.
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
 treb=${TREB:-build/treb} dir=${DEMO_DIR:-build/demo-lora} seed=${DEMO_SEED:-1} colour=${DEMO_COLOUR:-purple}
@@ -43,7 +44,8 @@ train_adapters() {
     "$treb" train "$recipe" "model.path=$base" "${keys[@]}" "data.train=[$2]" "checkpoint.output_dir=$1"
 }
 
-# about NAME: right answers to questions whose answer is the colour; beside NAME: to other questions on its pictures.
+# about NAME: right answers to questions whose answer is the colour; beside NAME: to other questions on its
+# pictures.
 # kept NAME [CHANNEL], loss NAME: right answers and loss on the set without the colour
 about()  { share "$1_new" colour size pair; }
 beside() { share "$1_new" $(channels "$1_new" | grep -vE '^(colour|size|pair)$'); }
@@ -52,7 +54,8 @@ loss()   { awk '$1 == "all" { print $4 }' "$dir/$1_rest.txt"; }
 verdicts() { grep -oE '"correct": ?(true|false)' "$dir/$1.jsonl" | grep -oE 'true|false'; }
 answers()  { grep -ohE '"answer": ?"[^"]*"' "$dir/$1_rest.jsonl" "$dir/$1_new.jsonl"; }
 
-# moved NAME: of the questions without the colour, how many changed from right to wrong and from wrong to right
+# moved NAME: of the questions without the colour, how many changed from right to wrong and from wrong to
+# right
 moved() {
     paste <(verdicts before_rest) <(verdicts "$1_rest") | awk '
         $1 == "true" && $2 == "false" { lost++ }
@@ -86,8 +89,8 @@ keys=("train.seed=$seed"
       "data.eval=[{path: $new/eval.jsonl, max_samples: 120}, {path: $rest/eval.jsonl, max_samples: 180}]")
 shown="{path: $new/train.jsonl}" known="{path: $rest/train.jsonl, max_samples: $((train / 3))}"
 [ -z "${DEMO_LORA_STEPS:-}" ] || keys+=("train.max_steps=$DEMO_LORA_STEPS")
-echo "A small vision-language model that has never seen anything $colour learns it with LoRA adapters on its experts;"
-echo "all other weights stay frozen. About five minutes on two cores."
+echo "A small vision-language model that has never seen anything $colour learns it with LoRA adapters on its"
+echo "experts; all other weights stay frozen. About five minutes on two cores."
 say "1. pictures and questions without $colour, and about $colour"
 draw "$rest" --train "$train" --eval "$eval" --seed "$seed" --without "$colour"
 draw "$new" --train $((train / 18)) --eval $((eval / 2)) --seed $((seed + 1)) --about "$colour"
@@ -122,10 +125,12 @@ row "  lost and gained of $(verdicts before_rest | wc -l)" - $(each moved | tail
 say "6. result, after $((SECONDS - began)) s"
 failed=0
 read -r lost gained <<<"$(moved after)"
-same=$(paste -d'|' <(answers after) <(answers merged) | awk -F'|' '$1 == $2' | wc -l) asked=$(answers after | wc -l)
+same=$(paste -d'|' <(answers after) <(answers merged) | awk -F'|' '$1 == $2' | wc -l)
+asked=$(answers after | wc -l)
 expect "$colour was unknown before: $(about before) % right" "$(about before) <= 1"
 expect "$colour is learned: $(about after) % right" "$(about after) >= 95"
-expect "nothing measurable is forgotten: $lost lost, $gained gained" "$lost - $gained <= 2 * sqrt($lost + $gained)"
+expect "nothing measurable is forgotten: $lost lost, $gained gained" \
+    "$lost - $gained <= 2 * sqrt($lost + $gained)"
 expect "the merged model gives the same answers: $same of $asked, loss $(loss after) and $(loss merged)" \
     "$asked - $same <= $asked / 200 && ($(loss after) - $(loss merged)) ^ 2 < 1e-6"
 exit $failed

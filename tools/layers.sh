@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks that includes go downwards only: a folder may include itself and the folders named before it in `order`,
-# except that data/ and the folders below it know nothing of devices, and ops/cpu and ops/cuda belong to ops.
+# Checks that includes go downwards only: a folder may include itself and the folders named before it in
+# `order`, except that ops to parallel do not include data/. ops/cpu and ops/cuda belong to ops.
 set -eu
 cd "$(dirname "$0")/.."
 order="base tensor data ops comm nn model parallel checkpoint engine infer train plan report cli"
@@ -13,9 +13,15 @@ for file in $(git ls-files --cached --others --exclude-standard src); do
         case " ${hidden[$from]:-} " in *" $folder "*) ;; *) may="$may $folder" ;; esac
         [ "$folder" != "$from" ] || break
     done
-    case " $order " in *" $from "*) ;; *) echo "layers: src/$from is not in the order of tools/layers.sh"; bad=1; continue ;; esac
+    case " $order " in
+        *" $from "*) ;;
+        *) echo "layers: src/$from is not in the order of tools/layers.sh"; bad=1; continue ;;
+    esac
     while read -r to; do
-        case "$may " in *" $to "*) ;; *) echo "layers: $file includes $to/, which is above $from/"; bad=1 ;; esac
+        case "$may " in
+            *" $to "*) ;;
+            *) echo "layers: $file includes $to/, which is above $from/"; bad=1 ;;
+        esac
     done < <(sed -nE 's/^[[:space:]]*#[[:space:]]*include[[:space:]]+"([a-z]+)\/.*/\1/p' "$file")
 done
 exit $bad

@@ -1,20 +1,25 @@
 #!/usr/bin/env bash
-# make lint: words (tools/words.lint), 110 columns, includes downwards (tools/layers.sh), one definition of each
-# public type, and clang-tidy (.clang-tidy) over the C sources. Prints what is wrong with file and line; exits with 1
-# if anything is. LINT_TIDY=0 leaves clang-tidy out.
+# make lint: words (tools/words.lint), 110 columns, includes downwards (tools/layers.sh), one definition of
+# each public type, and clang-tidy (.clang-tidy) over the C sources. Prints every finding with file and line;
+# exits with 1 if there is one. LINT_TIDY=0 leaves clang-tidy out.
 set -u
 cd "$(dirname "$0")/.."
 export LC_ALL=C.UTF-8
 bad=0
 report() { [ -z "$2" ] || { printf 'lint: %s\n%s\n' "$1" "$2"; bad=1; }; }
-list() { git ls-files --cached --others --exclude-standard -- "$@" | while read -r f; do [ -f "$f" ] && echo "$f"; done; }
+list() {
+    git ls-files --cached --others --exclude-standard -- "$@" |
+        while read -r f; do [ -f "$f" ] && echo "$f"; done
+}
 
-code=$(list 'src/*.[ch]' 'src/*.cu' 'src/*.cuh' 'src/*.def' 'tests/*.[ch]' 'tests/*.sh' 'demo/*.[ch]' 'bench/*.[ch]' 'tools/*.sh')
-text=$(list README.md 'docs/*.md' 'demo/*.md' 'recipes/*.yaml' '*.md' Makefile 'bench/*.sh' 'bench/*.py' 'tools/*.py' | sort -u)
+code=$(list 'src/*.[ch]' 'src/*.cu' 'src/*.cuh' 'src/*.def' 'tests/*.[ch]' 'tests/*.sh' 'demo/*.[ch]' \
+    'bench/*.[ch]' 'tools/*.sh')
+text=$(list '*.md' 'recipes/*.yaml' Makefile 'bench/*.sh' 'bench/*.py' 'tools/*.py')
 
 # Words. The rules themselves and the changelog, which names old words, are left out.
 rules=$(sed -E '/^#|^$/d' tools/words.lint)
-searched=$(printf '%s\n' $code $text | grep -vE '^(tools/words.lint|tools/lint.sh|CHANGELOG.md|CONTRIBUTING.md)$')
+searched=$(printf '%s\n' $code $text |
+    grep -vE '^(tools/words.lint|tools/lint.sh|CHANGELOG.md|CONTRIBUTING.md)$')
 while IFS= read -r rule; do
     pattern=$(sed -E 's/ {2,}.*//' <<<"$rule") advice=$(sed -E 's/.* {2,}//' <<<"$rule")
     found=$(grep -nIiwE -- "$pattern" $searched /dev/null | cut -c1-160)

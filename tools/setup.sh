@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Installs the Debian packages the build needs and this machine lacks, and says which. A machine that has
-# all of them needs no network and no rights. Extra groups by name: `tools/setup.sh fuzz`.
+# Installs the Debian packages that the build needs and this machine lacks, and names them. A machine that has
+# all of them needs neither network nor root. Extra groups by name: `tools/setup.sh fuzz`.
 set -eu
-need="gcc make pkg-config libjansson-dev libyaml-dev libjpeg-dev libpng-dev libwebp-dev libpcre2-dev libutf8proc-dev libxxhash-dev libopenmpi-dev openmpi-bin"
+need="gcc make pkg-config libjansson-dev libyaml-dev libjpeg-dev libpng-dev libwebp-dev libpcre2-dev"
+need="$need libutf8proc-dev libxxhash-dev libopenmpi-dev openmpi-bin"
 for group in "$@"; do
     case $group in
         fuzz) need="$need clang libclang-rt-dev" ;;
@@ -13,7 +14,8 @@ for group in "$@"; do
         hosts) need="$need iproute2" ;;
         lint) need="$need clang-tidy" ;;
         bare) need="$need debootstrap" ;;
-        *) echo "setup: unknown group $group (fuzz, format, report, bench, slurm, hosts, lint, bare)" >&2; exit 2 ;;
+        *) echo "setup: unknown group $group (fuzz, format, report, bench, slurm, hosts, lint, bare)" >&2
+           exit 2 ;;
     esac
 done
 
