@@ -1,4 +1,4 @@
-/* bench/dispatch.c -- `treb bench dispatch`: what the roads to the experts carry, and what they take.
+/* bench/dispatch.c -- `treb bench dispatch`: what each token dispatcher sends, and how long it takes.
  *
  * The first table is of plans: one rank of a fake world of nodes of 8, a layer forward and backward, even
  * routing; the ledger says what it would send. Beside it the copies of a token that leave its node are
@@ -28,7 +28,7 @@ typedef struct ExpertLayer {
     Backend  be;
     Arena    arena, scratch;
     Mesh     mesh;
-    Dispatcher road;
+    Dispatcher dispatcher;
     Param    router, gu, down;
     Moe      moe;
     MoeAct   act;
@@ -46,7 +46,7 @@ static void declare(ExpertLayer *l, Param *p, int rank, const int64_t *n)
                   .shard.g = t_new(&l->arena, "g", F32, rank, n) };
 }
 
-static Status layer_open(ExpertLayer *l, const DispatchBench *b, int64_t T, const char *road, Comm *world,
+static Status layer_open(ExpertLayer *l, const DispatchBench *b, int64_t T, const char *dispatcher, Comm *world,
                          const char *backend)
 {
     bool    plan = !strcmp(backend, "meta");
@@ -58,8 +58,8 @@ static Status layer_open(ExpertLayer *l, const DispatchBench *b, int64_t T, cons
     TRY(backend_arena_open(&l->be, &l->scratch, "scratch", room));
     TRY(mesh_open(&l->mesh, world, &(MeshLayout){ .ep = world->size }));
     mesh_bind(&l->mesh, &l->be);
-    TRY(dispatch_open(&l->road, &l->mesh,
-                      &(DispatchConf){ .name = road, .shape = { .E = b->E, .K = b->K, .T = T } }));
+    TRY(dispatch_open(&l->dispatcher, &l->mesh,
+                      &(DispatchConf){ .name = dispatcher, .shape = { .E = b->E, .K = b->K, .T = T } }));
     policy_default(l->policy);
     declare(l, &l->router, 2, (int64_t[]){ b->E, b->D });
     declare(l, &l->gu, 3, (int64_t[]){ El, 2 * b->F, b->D });
@@ -72,7 +72,7 @@ static Status layer_open(ExpertLayer *l, const DispatchBench *b, int64_t T, cons
     l->batch = (Batch){ .T = T, .real = T, .groups = 1, .group = t1(&l->arena, "group", I32, T) };
     l->aux.coef = l->aux.count = t3(&l->arena, "stat", F32, 1, 1, b->E);
     l->aux.prob = t3(&l->arena, "stat", F32, 1, 1, b->E), l->aux.zsum = t1(&l->arena, "stat", F32, 1);
-    l->env = (Env){ .be = &l->be, .mesh = &l->mesh, .dispatcher = &l->road, .dtype = BF16 };
+    l->env = (Env){ .be = &l->be, .mesh = &l->mesh, .dispatcher = &l->dispatcher, .dtype = BF16 };
     l->c = (Pass){ .env = &l->env, .be = &l->be, .batch = &l->batch, .act = &l->arena, .scratch = &l->scratch,
                    .policy = l->policy, .aux = &l->aux };
     return OK;
@@ -80,7 +80,7 @@ static Status layer_open(ExpertLayer *l, const DispatchBench *b, int64_t T, cons
 
 static void layer_close(ExpertLayer *l)
 {
-    dispatch_close(&l->road);
+    dispatch_close(&l->dispatcher);
     mesh_close(&l->mesh);
     if (!l->be.device) return;
     backend_arena_close(&l->be, &l->scratch);
@@ -90,7 +90,7 @@ static void layer_close(ExpertLayer *l)
 
 /* ---- bytes ---- */
 
-typedef struct Load { double intra_node, inter_node; int64_t near_messages, far_messages; } Load;
+typedef struct Load { double intra_node, inter_node; int64_t intra_messages, inter_messages; } Load;
 
 static Load load_of(const ExpertLayer *l)
 {
@@ -102,18 +102,18 @@ static Load load_of(const ExpertLayer *l)
         sum.intra_node += (double)a->intra_node, sum.inter_node += (double)a->inter_node;
         for (int i = 0; i < c->size; i++) {
             if (i == c->rank) continue;
-            *(c->node[i] == c->node[c->rank] ? &sum.near_messages : &sum.far_messages) += a->calls;
+            *(c->node[i] == c->node[c->rank] ? &sum.intra_messages : &sum.inter_messages) += a->calls;
         }
     }
     return sum;
 }
 
-static Status plan_road(Load *out, const DispatchBench *b, const char *road, int ep)
+static Status plan_dispatch(Load *out, const DispatchBench *b, const char *dispatcher, int ep)
 {
     Comm       *world;
     ExpertLayer l;
     TRY(comm_open(&world, &(CommConf){ .kind = "fake", .size = ep, .per_node = NODE }));
-    Status st = layer_open(&l, b, b->T, road, world, "meta");
+    Status st = layer_open(&l, b, b->T, dispatcher, world, "meta");
     if (!st) {
         ledger_clear(&l.be.ledger);
         moe_fwd(&l.c, &l.moe, &l.act, l.y, l.x, l.x);
@@ -153,7 +153,7 @@ static Status bytes_table(const DispatchBench *b)
 {
     printf("a layer forward and backward on one of EP ranks, nodes of %d: %" PRId64 " tokens a rank, %" PRId64
            " of %" PRId64 " experts each, width %" PRId64 ", bf16\n", NODE, b->T, b->K, b->E, b->D);
-    printf("%4s %-9s %14s %14s %10s %10s   %s\n", "EP", "road", "MiB in node", "MiB to others", "messages",
+    printf("%4s %-9s %14s %14s %10s %10s   %s\n", "EP", "dispatcher", "MiB in node", "MiB to others", "messages",
            "to others", "copies of a token to other nodes, counted");
     for (int ep = 8; ep <= 64 && b->E % ep == 0; ep *= 2) {
         double slots, nodes;
@@ -161,9 +161,10 @@ static Status bytes_table(const DispatchBench *b)
         for (int i = 0; i < DISPATCHER_COUNT; i++) {
             Load l = { 0 };
             const char *name = dispatcher_rows[i].name;
-            TRY_CTX(plan_road(&l, b, name, ep), "%s over %d ranks", name, ep);
+            TRY_CTX(plan_dispatch(&l, b, name, ep), "%s over %d ranks", name, ep);
             printf("%4d %-9s %14.1f %14.1f %10" PRId64 " %10" PRId64 "   %.3f\n", ep, dispatcher_rows[i].name,
-                   l.intra_node / (1 << 20), l.inter_node / (1 << 20), l.near_messages, l.far_messages, i ? nodes : slots);
+                   l.intra_node / (1 << 20), l.inter_node / (1 << 20), l.intra_messages, l.inter_messages,
+                   i ? nodes : slots);
         }
     }
     return OK;
@@ -174,7 +175,7 @@ static Status bytes_table(const DispatchBench *b)
 typedef struct Rank {
     const DispatchBench *b;
     Comm                *world;
-    const char          *road;
+    const char          *dispatcher;
     int64_t              T;
     double               seconds;
     Status               st;
@@ -183,7 +184,7 @@ typedef struct Rank {
 static Status time_rank(Rank *r)
 {
     ExpertLayer l;
-    Status      st = layer_open(&l, r->b, r->T, r->road, r->world, "cpu");
+    Status      st = layer_open(&l, r->b, r->T, r->dispatcher, r->world, "cpu");
     if (!st) {
         moe_fwd(&l.c, &l.moe, &l.act, (Tensor){ 0 }, l.x, l.x);
         for (int i = 0; i < ROUNDS; i++) {
@@ -191,10 +192,10 @@ static Status time_rank(Rank *r)
             arena_clear(&l.scratch);
             comm_barrier(r->world);
             double start = clock_now();
-            l.road.ops->dispatch_start(&l.c, &l.act.route, &there, l.x);
-            l.road.ops->dispatch_finish(&l.c, &l.act.route, &there, l.act.x);
-            l.road.ops->combine_start(&l.c, &l.act.route, &back, l.act.x);
-            l.road.ops->combine_finish(&l.c, &l.act.route, &back, l.y, (Tensor){ 0 });
+            l.dispatcher.ops->dispatch_start(&l.c, &l.act.route, &there, l.x);
+            l.dispatcher.ops->dispatch_finish(&l.c, &l.act.route, &there, l.act.x);
+            l.dispatcher.ops->combine_start(&l.c, &l.act.route, &back, l.act.x);
+            l.dispatcher.ops->combine_finish(&l.c, &l.act.route, &back, l.y, (Tensor){ 0 });
             double took = clock_now() - start;
             if (!i || took < r->seconds) r->seconds = took;      /* whatever else runs here can only add */
         }
@@ -212,7 +213,7 @@ static void *rank_main(void *arg)
     return NULL;
 }
 
-static Status time_road(const DispatchBench *b, const char *road, int64_t T, double *seconds)
+static Status time_dispatcher(const DispatchBench *b, const char *dispatcher, int64_t T, double *seconds)
 {
     Comm     *world[RANKS];
     pthread_t thread[RANKS];
@@ -221,7 +222,7 @@ static Status time_road(const DispatchBench *b, const char *road, int64_t T, dou
     TRY(comm_open_threads(world, RANKS, RANKS / 2));
     for (int r = 0; r < RANKS; r++) {
         comm_bind(world[r], NULL);
-        rank[r] = (Rank){ b, world[r], road, T, 0, OK };
+        rank[r] = (Rank){ b, world[r], dispatcher, T, 0, OK };
         REQUIRE(!pthread_create(&thread[r], NULL, rank_main, &rank[r]), "no thread for a rank");
     }
     *seconds = 0;
@@ -231,7 +232,7 @@ static Status time_road(const DispatchBench *b, const char *road, int64_t T, dou
         if (rank[r].seconds > *seconds) *seconds = rank[r].seconds;
     }
     for (int r = 0; r < RANKS; r++) comm_close(world[r]);
-    return st ? fail(st, "%s: a rank failed", road) : OK;
+    return st ? fail(st, "%s: a rank failed", dispatcher) : OK;
 }
 
 static Status time_table(const DispatchBench *b)
@@ -244,7 +245,7 @@ static Status time_table(const DispatchBench *b)
         printf("%8" PRId64, T);
         for (int i = 0; i < DISPATCHER_COUNT; i++) {
             double s = 0;
-            TRY(time_road(b, dispatcher_rows[i].name, T, &s));
+            TRY(time_dispatcher(b, dispatcher_rows[i].name, T, &s));
             printf("   %9.2f (%6.2f)", s * 1e3, s * 1e6 / (double)T);
         }
         putchar('\n');

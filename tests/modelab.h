@@ -142,7 +142,7 @@ static inline void mode_rank(Peer *p)
     shard_wait_weights(&e.shard);
     seen->weights = mode_bits(&e.arena[A_PARAM]) ^ mode_bits(&e.arena[A_OPTIM]);
     mode_room(&e, !c->pictures);
-    mode_said[p->rank] = 0, mode_chunked[p->rank] = e.be.ledger.sliced;
+    mode_said[p->rank] = 0, mode_chunked[p->rank] = e.be.ledger.chunked_layers;
     for (int i = 0; i < LEDGER_GROUPS; i++) mode_said[p->rank] += e.be.ledger.comm[i].calls;
     engine_close(&e);
 }

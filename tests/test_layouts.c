@@ -36,8 +36,9 @@ static bool train(const Case *c, Engine *e, int dp)
         told[c->rule.overlap][e->mesh.rank].loss[i] = loss, told[c->rule.overlap][e->mesh.rank].norm[i] = norm;
         bool   good = !st && fabs(loss - want.loss[i]) <= 1e-5 * fabs(want.loss[i]);
         if (getenv("TREB_VERBOSE") && e->mesh.rank == 0)
-            printf("    step %d: loss %.9g, apart by %.1e, norm by %.1e; %lld expert layers in slices so far\n", i,
-                   loss, loss / want.loss[i] - 1, norm / want.norm[i] - 1, (long long)e->be.ledger.sliced);
+            printf("    step %d: loss %.9g, apart by %.1e, norm by %.1e; %lld expert layers in chunks so "
+                   "far\n", i, loss, loss / want.loss[i] - 1, norm / want.norm[i] - 1,
+                   (long long)e->be.ledger.chunked_layers);
         if (good) continue;
         if (st) note("rank %d, step %d: %s", e->mesh.rank, i, status_text());
         else    note("rank %d, step %d: loss %.9g, one rank %.9g (norm %.9g, %.9g)", e->mesh.rank, i, loss,

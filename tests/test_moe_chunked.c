@@ -205,8 +205,8 @@ static void plans_hold(void)
                     EXPECT(act == o[r].act && scratch == o[r].scratch,
                            "%s: rank %d in %lld chunks: planned %zu + %zu, used %zu + %zu", say(&k), r,
                            (long long)o[r].chunks, act, scratch, o[r].act, o[r].scratch);
-                    EXPECT(o[r].after.sliced == (whole ? 0 : 2) && ledger.sliced == 0,
-                           "%s: rank %d counts %lld", say(&k), r, (long long)o[r].after.sliced);
+                    EXPECT(o[r].after.chunked_layers == (whole ? 0 : 2) && ledger.chunked_layers == 0,
+                           "%s: rank %d counts %lld", say(&k), r, (long long)o[r].after.chunked_layers);
                 }
                 free(o);
             }

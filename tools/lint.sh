@@ -33,8 +33,9 @@ types=$(list 'src/*.h' | xargs awk '
     function define(t) { where[t] = where[t] " " FILENAME; n[t]++ }
     /^typedef (struct|enum|union) [A-Za-z0-9_]+ \{/ { define($3); next }
     /^typedef (struct|enum|union) \{.*\} [A-Za-z0-9_]+;/ { t = $0; sub(/.*\} /, "", t); sub(/;.*/, "", t); define(t); next }
-    /^typedef (struct|enum|union) \{/ { unnamed = 1 }
-    /^\} [A-Za-z0-9_]+;/ && unnamed { t = $2; sub(/;.*/, "", t); define(t); unnamed = 0 }
+    /^typedef (struct|enum|union) \{/ { unnamed = $2 }
+    unnamed == "enum" && /\} [A-Za-z0-9_]+;/ || unnamed && /^\} [A-Za-z0-9_]+;/ {
+        t = $0; sub(/.*\} /, "", t); sub(/;.*/, "", t); define(t); unnamed = "" }
     END { for (t in n) if (n[t] > 1) print t ":" where[t] }' | sort)
 report "public types defined more than once" "$types"
 

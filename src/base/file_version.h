@@ -1,6 +1,6 @@
 /* base/file_version.h -- the format version of every file that treb writes and reads again. A reader refuses
- * any other version, so a change that an older build would misread raises the number here, and nowhere else.
- * */
+ * any other version, so a change that an older build would misread raises the number
+ * here, and nowhere else. */
 #ifndef BASE_FILE_VERSION_H
 #define BASE_FILE_VERSION_H
 

@@ -61,18 +61,18 @@ struct CostListener {
 
 struct Ledger {
     Part      part;                   /* whose work is being charged now */
-    bool      replay;                 /* a forward run again for backward: all of it is extra */
-    int        shares; /* calls that share the rows of the experts, each charged all of them; 0: one */
+    bool      replay;                 /* a forward recomputed for backward: all of it is extra */
+    int       shares;                 /* calls that share the rows of experts, each charged all; 0: one */
     LedgerRow op[LEDGER_OPS];
     LedgerRow by_part[PART_N];
     LedgerComm comm[LEDGER_GROUPS];   /* by GroupId of comm/mesh.h */
     LedgerHost host;
-    int64_t    sliced; /* forwards of expert layers that ran in token chunks, for lack of row capacity */
+    int64_t   chunked_layers;         /* forwards of expert layers in token chunks, for lack of rows */
     double    seconds[PART_N];        /* spent in each part while the clock ran */
     double    since;                  /* the time of the last border; 0: the clock is stopped */
     void    (*tick)(void *self, Part ended);
     void     *self;
-    CostListener    *meter;                  /* NULL: none */
+    CostListener *meter;              /* NULL: none */
 };
 
 static inline void ledger_clock(Ledger *l) /* charges the time since the last border to the current part */

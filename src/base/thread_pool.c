@@ -1,5 +1,5 @@
-/* base/thread_pool.c -- see thread_pool.h. One lock guards the queue and every counter in it; it is held for a few
- * instructions per handful of calls, never during one. */
+/* base/thread_pool.c -- see thread_pool.h. One lock guards the queue and every counter in it; a thread holds
+ * it for a few instructions per handful of calls, never during one. */
 #define _GNU_SOURCE                   /* sched_getaffinity */
 #include "base/thread_pool.h"
 

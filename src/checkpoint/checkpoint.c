@@ -72,8 +72,8 @@ static int newest_first(const struct dirent **a, const struct dirent **b)
     return (x < y) - (x > y);
 }
 
-/* Renames the folder to .tmp before its first file is removed: an interrupted removal leaves no checkpoint.
- * */
+/* Renames the folder to .tmp before its first file is removed: an interrupted removal
+ * leaves no checkpoint. */
 static void remove_checkpoint(const char *dir, const char *name)
 {
     Path from, to;

@@ -97,8 +97,8 @@ void        checkpoint_lora_close(CheckpointLora *a);         /* may be called t
 /* E_CONFIG if the recipe by which the whole model was opened gives adapters to other modules, or adapters of
  * another rank or scale, than the checkpoint has. */
 MUST Status checkpoint_lora_check(const CheckpointLora *a, const Model *whole);
-/* Whether the checkpoint has the weights of all adapters of a whole model opened with conf, in their shapes.
- * */
+/* Whether the checkpoint has the weights of all adapters of a whole model opened with
+ * conf, in their shapes. */
 MUST Status checkpoint_lora_check_shapes(const char *path, const Model *whole);
 /* Loads only the adapters' weights into this rank's part of a model opened with conf. */
 MUST Status checkpoint_lora_load(const char *path, Model *m, Backend *be);

@@ -98,8 +98,8 @@ static Status read_view(const Shards *s, Backend *be, const Param *p, const char
     return st ? st : done;
 }
 
-/* Frozen weights are stored in their type in memory: in another type the run would not continue bit for bit.
- * */
+/* Frozen weights are stored in their type in memory: in another type the run would not
+ * continue bit for bit. */
 static Status read_frozen(const Shards *s, Backend *be, const Param *p)
 {
     const StoredShard *x;
@@ -228,8 +228,8 @@ Status checkpoint_lora_load(const char *path, Model *m, Backend *be)
     return st;
 }
 
-/* Rounds as the optimizer does. The result is a bf16 value, which the conversion on writing leaves unchanged.
- * */
+/* Rounds as the optimizer does. The result is a bf16 value, which the conversion on
+ * writing leaves unchanged. */
 static void round_masters(Tensor w)
 {
     uint32_t *u = w.data;

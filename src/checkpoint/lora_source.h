@@ -28,8 +28,8 @@ typedef struct LoraSource {
 MUST Status lora_source_open(LoraSource *l, const char *path, const ModelShape *s);
 void        lora_source_close(LoraSource *l);                 /* may be called twice, and on a zeroed one */
 bool        lora_source_is(const char *path);                 /* whether path has an adapter's files */
-/* base: folder of the base's weights; NULL: they are random. E_DATA: the adapter was made for another base.
- * */
+/* base: folder of the base's weights; NULL: they are random. E_DATA: the adapter was
+ * made for another base. */
 MUST Status lora_source_check_base(const LoraSource *l, const char *base);
 MUST Status lora_source_load(LoraSource *l, Model *m, Backend *be);
 
@@ -39,8 +39,8 @@ MUST Status lora_source_warn_base(const LoraSource *l, const ModelSource *base, 
 
 /* Writes the adapter as a PEFT folder. base: becomes base_model_name_or_path; "": null. */
 MUST Status lora_source_export(LoraSource *l, const ModelShape *s, const char *dir, const char *base);
-/* Writes the weights of base with the adapter merged, in HF form. The caller adds config.json and tokenizer.
- * */
+/* Writes the weights of base with the adapter merged, in HF form. The caller adds
+ * config.json and tokenizer. */
 MUST Status lora_source_merge(LoraSource *l, const ModelShape *s, const char *base, const char *dir,
                               DType dtype, int64_t max_shard);
 

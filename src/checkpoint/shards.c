@@ -1,8 +1,9 @@
-/* checkpoint/shards.c -- reads state/ of a checkpoint: descriptions of shards, then elements; see shards.h.
- * */
+/* checkpoint/shards.c -- reads state/ of a checkpoint: descriptions of shards, then
+ * elements; see shards.h. */
 #include "checkpoint/shards.h"
 
 #include "base/file_version.h"
+#include "base/grow.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -16,12 +17,7 @@ static Status no_memory(void) { return fail(E_FIT, "no memory for the list of a 
 
 static Status add_shard(Shards *s, const StoredShard *x)
 {
-    if (s->n == s->capacity) {
-        int capacity = s->capacity ? 2 * s->capacity : 256;
-        StoredShard *grown = realloc(s->item, (size_t)capacity * sizeof *grown);
-        if (!grown) return no_memory();
-        s->item = grown, s->capacity = capacity;
-    }
+    if (!GROW(s->item, s->capacity, s->n + 1)) return no_memory();
     s->item[s->n++] = *x;
     return OK;
 }
@@ -226,18 +222,13 @@ typedef struct CopyList { CopyRange *item; int64_t n, capacity; } CopyList;
 
 static Status add_copy(CopyList *h, CopyRange x)
 {
-    if (h->n == h->capacity) {
-        int64_t capacity = h->capacity ? 2 * h->capacity : 64;
-        CopyRange *grown = realloc(h->item, (size_t)capacity * sizeof *grown);
-        if (!grown) return no_memory();
-        h->item = grown, h->capacity = capacity;
-    }
+    if (!GROW(h->item, h->capacity, h->n + 1)) return no_memory();
     h->item[h->n++] = x;
     return OK;
 }
 
-/* Adds what the stored run c has of elements [from, from + n) of the whole tensor, which go to offset `to`.
- * */
+/* Adds what the stored run c has of elements [from, from + n) of the whole tensor,
+ * which go to offset `to`. */
 static Status intersect_range(CopyList *h, const StTensor *t, const StridedRange *c, int64_t from, int64_t n,
                               int64_t to)
 {

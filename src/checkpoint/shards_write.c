@@ -5,6 +5,7 @@
 #include "checkpoint/shards.h"
 
 #include "base/file_version.h"
+#include "base/grow.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,12 +19,8 @@ static size_t stored_bytes(const LocalShard *k) { return (size_t)t_count(k->t) *
 
 static Status add_shard(LocalShards *l, const LocalShard *k)
 {
-    if (l->n == l->capacity) {
-        int capacity = l->capacity ? 2 * l->capacity : 256;
-        LocalShard *grown = realloc(l->item, (size_t)capacity * sizeof *grown);
-        if (!grown) return fail(E_FIT, "no memory for the list of tensors to save");
-        l->item = grown, l->capacity = capacity;
-    }
+    if (!GROW(l->item, l->capacity, l->n + 1))
+        return fail(E_FIT, "no memory for the list of tensors to save");
     size_t bytes = stored_bytes(k);
     l->item[l->n] = *k;
     l->item[l->n++].at = l->bytes;
@@ -32,8 +29,8 @@ static Status add_shard(LocalShards *l, const LocalShard *k)
     return OK;
 }
 
-/* Adds elements [from, to) of the rank's part of p, all of which are in h, and in rest unless that is empty.
- * */
+/* Adds elements [from, to) of the rank's part of p, all of which are in h, and in rest
+ * unless that is empty. */
 static Status add_range(LocalShards *l, const Param *p, const char *prefix, ShardView h, ShardView rest,
                         int64_t from, int64_t to)
 {

@@ -57,16 +57,18 @@ static Status plan(PlanAsk *p, const DryRun *d)
     double    peak = (double)dryrun_peak(d, &stage), gib = 1 << 30;
     bool      unfit = p->timed && fit_of(peak, &p->hw) == FIT_NOT;
     Estimate  estimates[ESTIMATES];
+    char      way[400] = "";
     FitAdvice *advice = unfit ? calloc(1, sizeof *advice) : NULL;
     PlanView v = { .dry = d, .title = p->path, .estimates = p->compare ? estimates : NULL, .advice = advice };
     if (unfit && !advice) return fail(E_FIT, "no host memory for advice");
     if (p->compare) estimates_of(estimates, d);
     Status st = unfit ? advise(advice, p, d) : OK;
     if (!st) st = print_plan(p, &v);
+    if (advice && !st) fit_cheapest_text(way, sizeof way, advice);
     free(advice);
     if (st || !unfit) return st;
-    return fail(E_FIT, "does not fit: stage %d needs %.1f GiB, %s has %.1f GiB, of which libraries "
-                "take %.1f", stage, peak / gib, p->hw.id, p->hw.capacity / gib, p->hw.fixed / gib);
+    return fail(E_FIT, "does not fit: stage %d needs %.1f GiB, %s has %.1f GiB free after libraries. %s",
+                stage, peak / gib, p->hw.id, (p->hw.capacity - p->hw.fixed) / gib, way);
 }
 
 /* Rules come first, so that their warnings are printed once. */

@@ -15,7 +15,7 @@ typedef struct Usage {
     const char   *notes;                 /* sentences below the options; NULL: none */
     const char   *sub;                   /* "check"; NULL: a form of the verb itself */
     Status      (*run)(int argc, char **argv);   /* of a sub-verb */
-    const char   *program;               /* a program beside this one that has the sub-verb; NULL: this one has */
+    const char   *program;               /* a program beside this one that has the sub-verb; NULL: none */
 } Usage;
 
 typedef struct Command {
@@ -34,7 +34,7 @@ typedef struct Program {
     const Command *const *verbs;         /* ended by NULL */
 } Program;
 
-/* Runs the verb that argv[1] names; or one verb whose arguments are argv[1..], printing its usage for --help. */
+/* Runs the verb that argv[1] names; or one verb whose arguments are argv[1..]. --help prints usage. */
 MUST Status    program_run(const Program *p, int argc, char **argv);
 MUST Status    command_run(const char *program, const Command *c, int argc, char **argv);
 

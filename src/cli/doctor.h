@@ -1,4 +1,4 @@
-/* cli/doctor.h -- what `treb doctor` finds, for whoever else wants to note it. */
+/* cli/doctor.h -- what `treb doctor` finds; the trainer logs it as well. */
 #ifndef CLI_DOCTOR_H
 #define CLI_DOCTOR_H
 

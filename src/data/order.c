@@ -1,6 +1,6 @@
-/* data/order.c -- see order.h. The swap-or-not shuffle (Hoang, Morris, Rogaway, CRYPTO 2012): each round pairs
- * the positions x and K - x and swaps them or not by a pseudorandom bit of the pair. O(log n) rounds mix well
- * for any n. */
+/* data/order.c -- see order.h. The swap-or-not shuffle (Hoang, Morris, Rogaway, CRYPTO 2012): each round
+ * pairs the positions x and K - x and swaps them or not by a pseudorandom bit of the pair. O(log n) rounds
+ * mix well for any n. */
 #include "data/order.h"
 
 #include "base/rng.h"

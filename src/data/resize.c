@@ -275,7 +275,7 @@ static const uint8_t *source_row(const Ring *r, int64_t y, int lane)
 
 static uint8_t *ring_slot(const Ring *r, int64_t y) { return r->bytes + y % r->slots * r->stride; }
 
-/* LANES rows from y on; past the last row the last row is computed again. */
+/* LANES rows from y on; past the last row the last row is repeated. */
 static void across_from(const Ring *r, uint8_t *const *to, int64_t y)
 {
     const uint8_t *from[LANES];

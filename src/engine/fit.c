@@ -13,7 +13,7 @@ static const double GIB = 1 << 30;
 /* Of one rank: bytes that it needs and that are free, on its device and on its host. */
 typedef struct Need { double bytes, free, host, host_free; int64_t node; } Need;
 
-typedef struct Report { char why[400], lines[REPORT_BYTES]; } Report;
+typedef struct Report { char why[600], lines[REPORT_BYTES]; } Report;
 
 static bool on_host(const FitCheck *c) { return !strcmp(c->conf->backend, "cpu"); }
 
@@ -84,37 +84,35 @@ static void append_arenas(char *out, const EnginePlan *p)
     }
 }
 
+static void append_changes(char *out, const FitAdvice *a)
+{
+    char line[400];
+    append(out, "changes that save memory, cheapest first:\n");
+    for (int i = 0; i < a->n; i++) {
+        if (i >= TOP_ROWS && i + 1 < a->n) continue;             /* the last row may be a combination */
+        fit_row_text(line, sizeof line, a, i);
+        append(out, "  %s\n", line);
+    }
+}
+
 /* Written by the rank that lacks most. */
 static Status write_report(Report *s, const FitCheck *c, const EnginePlan *plan, Need shared, Need own)
 {
     FitAdvice *a = calloc(1, sizeof *a);
     double others = shared.bytes - own.bytes;
+    char   way[400];
     FitRequest ask = { .recipe = c->recipe, .shape = c->shape, .ranks = c->world ? c->world->size : 1,
                    .per_node = c->world ? comm_ranks_on_node(c->world) : 1, .bytes = own.bytes,
                    .available = shared.free - others, .plan = plan_changed, .self = (void *)c };
-    char line[400];
     if (!a) return fail(E_FIT, "no host memory for advice");
     if (others > 0) ask.available = own.bytes * shared.free / shared.bytes;       /* this rank's share */
     Status st = fit_advise(a, &ask);
     append_arenas(s->lines, plan);
-    if (!st) append(s->lines, "changes that save memory, cheapest first:\n");
-    for (int i = 0; !st && i < a->n; i++) {
-        if (i >= TOP_ROWS && i + 1 < a->n) continue;             /* the last row may be a combination */
-        fit_row_text(line, sizeof line, a, i);
-        append(s->lines, "  %s\n", line);
-    }
-    const FitRow *way = st ? NULL : fit_cheapest(a);
-    int at = snprintf(s->why, sizeof s->why, "does not fit: rank %d needs %.3f GiB, %.3f GiB are free%s. ",
-                      c->world ? c->world->rank : 0, own.bytes / GIB, ask.available / GIB,
-                      others > 0 ? " for each rank of its host" : "");
-    if (way)
-        snprintf(s->why + at, sizeof s->why - (size_t)at,
-                 "Cheapest change that is enough: %s (-%.3f GiB, %s)", way->set,
-                 (own.bytes - way->bytes) / GIB, way->price);
-    else
-        snprintf(s->why + at, sizeof s->why - (size_t)at,
-                 "No listed change is enough, nor all of them together: "
-                 "take more ranks");
+    if (!st) append_changes(s->lines, a);
+    fit_cheapest_text(way, sizeof way, a);
+    snprintf(s->why, sizeof s->why, "does not fit: rank %d needs %.3f GiB, %.3f GiB are free%s. %s",
+             c->world ? c->world->rank : 0, own.bytes / GIB, ask.available / GIB,
+             others > 0 ? " for each rank of its host" : "", way);
     free(a);
     return st;
 }

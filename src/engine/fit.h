@@ -31,6 +31,8 @@ MUST Status fit_advise(FitAdvice *a, const FitRequest *ask);
 bool        fit_row_fits(const FitAdvice *a, int row);
 /* Of the cheapest class with a change that is enough, the one that saves least; NULL: no change is enough. */
 const FitRow *fit_cheapest(const FitAdvice *a);
+/* "Cheapest change that is enough: memory.recompute=[moe_act] (-6.10 GiB, recomputes …)", or that none is. */
+void        fit_cheapest_text(char *out, size_t n, const FitAdvice *a);
 /* "6.10 GiB less, 92.20 in all, not enough  memory.recompute=[moe_act]  (recomputes …)" */
 void        fit_row_text(char *out, size_t n, const FitAdvice *a, int row);
 

@@ -175,6 +175,16 @@ Status fit_advise(FitAdvice *a, const FitRequest *ask)
     return OK;
 }
 
+void fit_cheapest_text(char *out, size_t n, const FitAdvice *a)
+{
+    const FitRow *r = fit_cheapest(a);
+    if (r)
+        snprintf(out, n, "Cheapest change that is enough: %s (-%.3f GiB, %s)", r->set,
+                 (a->bytes - r->bytes) / (1 << 30), r->price);
+    else
+        snprintf(out, n, "No listed change is enough, nor all of them together: take more ranks");
+}
+
 void fit_row_text(char *out, size_t n, const FitAdvice *a, int row)
 {
     const FitRow *r = &a->row[row];

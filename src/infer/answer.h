@@ -1,5 +1,5 @@
-/* infer/answer.h -- finds question and expected answer in a sample, and compares an answer with the latter.
- * */
+/* infer/answer.h -- finds question and expected answer in a sample, and compares an
+ * answer with the latter. */
 #ifndef INFER_ANSWER_H
 #define INFER_ANSWER_H
 

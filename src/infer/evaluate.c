@@ -268,8 +268,8 @@ static Status load_pixels(void *arg, int64_t w)
     return OK;
 }
 
-/* Adds the loss of each channel: its documents are adjacent in the batch, and so are their supervised rows.
- * */
+/* Adds the loss of each channel: its documents are adjacent in the batch, and so are
+ * their supervised rows. */
 static Status add_losses(Eval *v)
 {
     for (int64_t i = 0, k; i < v->docs; i = k) {

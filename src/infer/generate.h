@@ -36,8 +36,8 @@ void        generator_close(Generator *g);                 /* may be called twic
 
 /* Runs the prompts (see decode_prompts) and appends the tokens generated for document i to out[i]. */
 MUST Status generate(Generator *g, const Stream *prompts, const GenerateConf *conf, Ids *out);
-/* The same after the caller's own decode_prompts, for n documents in ascending order; doc NULL: the first n.
- * */
+/* The same after the caller's own decode_prompts, for n documents in ascending order;
+ * doc NULL: the first n. */
 MUST Status generate_answers(Generator *g, const GenerateConf *conf, int64_t n, const int32_t *doc, Ids *out);
 
 /* Samples a token from logits z (V) with random number `at` of document `doc`. candidate: scratch for V. */

@@ -18,8 +18,8 @@ typedef struct PeftConfig {
 
 MUST Status peft_config_open(PeftConfig *c, const Json *o);   /* o outlives c; closed on failure */
 void        peft_config_close(PeftConfig *c);                 /* may be called twice */
-/* Sets rank and alpha of t->module: by the first key of each pattern that matches it, else r and lora_alpha.
- * */
+/* Sets rank and alpha of t->module: by the first key of each pattern that matches it,
+ * else r and lora_alpha. */
 MUST Status peft_config_module(const PeftConfig *c, LoraTarget *t);
 
 #endif

@@ -20,8 +20,8 @@ static const void *row_of(const StTensor *t, int64_t i)
     return (const char *)t->data + (size_t)(i * t->shape[1]) * dtype_size(t->dtype);
 }
 
-/* From t (n, r E), where column j E + e is element j of expert e, to (E, n, r), or (E, r, n) if `transposed`.
- * */
+/* From t (n, r E), where column j E + e is element j of expert e, to (E, n, r), or (E, r,
+ * n) if `transposed`. */
 static void from_columns(const PeftConverter *k, float *out, const StTensor *t, bool transposed)
 {
     int64_t E = k->p->E, r = k->r, n = t->shape[0];

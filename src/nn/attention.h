@@ -1,8 +1,8 @@
 /* nn/attention.h -- grouped-query self-attention of the decoder, with q/k norm and rotary positions.
  *
- * Under tp a rank has H / tp of the query heads and G / tp of the kv heads, or one that it shares with its
- * neighbours where there are fewer than ranks: whoever shares it computes it again, and the gradient of its
- * rows of w_qkv is the sum over them. The norms run on this rank's T rows and on its heads, so the gradients
+ * Under tp a rank has H / tp of the query heads and G / tp of the kv heads. With fewer kv heads than ranks,
+ * neighbouring ranks share a kv head: each of them computes it, and the gradient of its rows of w_qkv is the
+ * sum over these ranks. The norms run on this rank's T rows and on its heads, so the gradients
  * of their weights are parts of a sum, as that of b_o is. */
 #ifndef NN_ATTENTION_H
 #define NN_ATTENTION_H

@@ -40,10 +40,10 @@ static void attention_branch_fwd(const Pass *c, const Decoder *m, DecoderAct *a,
     Tensor none = { 0 };
     need(c, L_STAT, &a->rstd, F32, T, 1);
     bool fresh = need(c, L_RESID, &a->h, x.dtype, T, D);
-    bool again = need(c, L_MLP_NORM, &a->n, x.dtype, T, D);
+    bool missing = need(c, L_MLP_NORM, &a->n, x.dtype, T, D);
     attention_of(m)->fwd(c, m->attention, a->attention, fresh ? a->h : none, x, cs);
-    if (fresh)      op_rmsnorm_fwd(c->be, a->n, a->rstd, a->h, x, a->h, m->norm->shard.w, m->eps);
-    else if (again) op_rmsnorm_fwd(c->be, a->n, a->rstd, none, a->h, none, m->norm->shard.w, m->eps);
+    if (fresh)        op_rmsnorm_fwd(c->be, a->n, a->rstd, a->h, x, a->h, m->norm->shard.w, m->eps);
+    else if (missing) op_rmsnorm_fwd(c->be, a->n, a->rstd, none, a->h, none, m->norm->shard.w, m->eps);
 }
 
 void decoder_fwd(const Pass *c, const Decoder *m, DecoderAct *a, Tensor y, Tensor x, Tensor cs)

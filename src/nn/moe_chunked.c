@@ -54,7 +54,7 @@ static void need_buffers(const Pass *c, const Moe *m, MoeAct *a, Tensor x)
 void moe_chunked_fwd(const Pass *c, const Moe *m, MoeAct *a, Tensor y, Tensor x, Tensor res, bool fresh)
 {
     need_buffers(c, m, a, x);
-    c->be->ledger.sliced += fresh;
+    c->be->ledger.chunked_layers += fresh;
     for (int64_t w = 0; w < a->token_chunks && t_has(y); w++) {
         MoeChunk k;
         ArenaMark mark = arena_mark(c->scratch);

@@ -31,7 +31,7 @@ typedef struct TextShape {
     int64_t  E, K, F;                    /* experts, experts per token, expert width; E = 0: no MoE layer */
     int64_t  shared;                     /* width of the experts that all tokens share; 0: none */
     int64_t  groups, top_groups;         /* experts of a token lie in top_groups of these; 0: anywhere */
-    int64_t  dense_first, sparse_step;   /* first layers are dense; of the others every sparse_step-th is MoE */
+    int64_t  dense_first, sparse_step;   /* the first are dense; of the others every sparse_step-th is MoE */
     int64_t  dense_only[128];            /* further dense layers */
     int      dense_onlys;
     MlaShape mla;

@@ -230,7 +230,7 @@ static Tensor patches(const Pass *c, const Vision *v, VisionAct *a)
 static const Merger *merger_of(const Vision *v, int64_t feature) { return &v->stack[v->weights[feature]]; }
 
 /* Whether a backward will read the output of block b: that of the next one or of a merger. */
-static bool read_again(const Vision *v, PassMode mode, int64_t b)
+static bool is_read_later(const Vision *v, PassMode mode, int64_t b)
 {
     bool kept = b + 1 >= v->first_trainable;
     for (int f = 0; f < v->deepstacks; f++) kept |= v->after[f] == b && merger_trains(merger_of(v, f));
@@ -316,7 +316,7 @@ void vision_fwd(const Pass *c, const Vision *v, VisionAct *a)
     Tensor x = patches(c, v, a);
     unit_end(c, v->w_patch->unit, false);
     for (int64_t b = 0, f = 0; b < v->depth; b++) {
-        bool spent = b > 0 && !read_again(v, c->mode, b - 2);
+        bool spent = b > 0 && !is_read_later(v, c->mode, b - 2);
         Tensor y = spent ? a->block[b - 1].x : t2(c->act, label_name(L_INPUT), c->env->dtype, x.n[0], v->D);
         a->block[b].x = x;
         run_block_fwd(b < v->first_trainable ? &eval : c, v, a, y, b);

@@ -123,8 +123,8 @@ static bool breaks_foreign(RuleViolation *h, const TextShape *m, const Candidate
     } else if (m->gdn.every && (m->gdn.key_heads % split || m->gdn.value_heads % split)) {
         h->number = 19;
         snprintf(h->why, sizeof h->why,
-                 "tp %d x cp %d: the %lld and %lld heads of linear attention do not divide by it", c->tp, c->cp,
-                 (long long)m->gdn.key_heads, (long long)m->gdn.value_heads);
+                 "tp %d x cp %d: the %lld and %lld heads of linear attention do not divide by it", c->tp,
+                 c->cp, (long long)m->gdn.key_heads, (long long)m->gdn.value_heads);
     }
     return h->number;
 }

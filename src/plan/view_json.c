@@ -20,8 +20,8 @@ static Json *messages_json(const DryRun *d, int stage)
         LedgerComm c = view_comm(d, stage, g);
         if (c.intra_node + c.inter_node == 0) continue;
         json_array_append_new(list, json_pack("{s:s, s:I, s:I, s:I}", "group", group_name((GroupId)g),
-                                              "calls", (json_int_t)c.calls, "near", (json_int_t)c.intra_node, "far",
-                                              (json_int_t)c.inter_node));
+                                              "calls", (json_int_t)c.calls, "near",
+                                              (json_int_t)c.intra_node, "far", (json_int_t)c.inter_node));
     }
     return list;
 }

@@ -15,7 +15,8 @@ LedgerComm view_comm(const DryRun *d, int stage, int g)
 {
     const EnginePlan *p = &d->stage[stage].plan;
     const LedgerComm *m = &p->ledger.comm[g], *o = &p->step_ledger.comm[g];
-    return (LedgerComm){ .calls = m->calls * d->micros + o->calls, .intra_node = m->intra_node * d->micros + o->intra_node,
+    return (LedgerComm){ .calls = m->calls * d->micros + o->calls,
+                         .intra_node = m->intra_node * d->micros + o->intra_node,
                          .inter_node = m->inter_node * d->micros + o->inter_node };
 }
 

@@ -177,7 +177,8 @@ static void add_messages(Page *p, const DryRun *d)
                 table_row(table), 6,
                 (Json *const[]){ format("%d", s), page_string(group_name((GroupId)g)),
                                  page_string(group_use((GroupId)g)), page_string(WHOLE((double)c.calls)),
-                                 page_string(BYTES((double)c.intra_node)), page_string(BYTES((double)c.inter_node)) });
+                                 page_string(BYTES((double)c.intra_node)),
+                                 page_string(BYTES((double)c.inter_node)) });
         }
     page_add(p, block_list(panel, "blocks"), table);
 }

@@ -182,7 +182,8 @@ static Status series_push(Series *s, double step, double value)
     return OK;
 }
 
-static Status push_named(MetricsFile *m, MemPool *keep, const char *key, size_t len, double step, double value)
+static Status push_named(MetricsFile *m, MemPool *keep, const char *key, size_t len, double step,
+                         double value)
 {
     Series *s = series_at(m, keep, key, len);
     return s ? series_push(s, step, value) : OK;

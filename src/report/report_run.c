@@ -39,7 +39,8 @@ Status keys_push(KeyValues *p, MemPool *keep, const char *key, const char *value
         if (!at) return fail(E_FIT, "no memory for %d keys", capacity);
         p->at = at, p->capacity = capacity;
     }
-    p->at[p->n++] = (KeyValue){ mem_pool_copy(keep, key, strlen(key)), mem_pool_copy(keep, value, strlen(value)) };
+    p->at[p->n++] = (KeyValue){ mem_pool_copy(keep, key, strlen(key)),
+                                 mem_pool_copy(keep, value, strlen(value)) };
     return OK;
 }
 

@@ -266,7 +266,7 @@ static Status open_all(Trainer *t, Json **state)
     TRY(trainer_agree_status(t, open_engine(t)));
     TRY(trainer_agree_status(t, load_weights(t)));
     TRY(trainer_agree_status(t, prepare_device(t)));
-    TRY(trainer_agree_status(t, checkpoint_async_open(&t->saving, &t->engine.model, &t->engine.be,
+    TRY(trainer_agree_status(t, checkpoint_async_open(&t->checkpointer, &t->engine.model, &t->engine.be,
                                                       t->recipe->checkpoint.async)));
     open_progress(t);
     return peak_flops(&t->engine.be, t->engine.conf.dtype, &t->progress.peak);
@@ -288,7 +288,7 @@ Status trainer_open(Trainer *t, const TrainerConf *conf)
 
 void trainer_close(Trainer *t)
 {
-    checkpoint_async_close(&t->saving);
+    checkpoint_async_close(&t->checkpointer);
     loader_close(t->loader), loader_close(t->eval_loader);
     expert_counts_close(&t->expert_counts);
     source_loss_close(&t->source_loss);

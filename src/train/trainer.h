@@ -69,7 +69,7 @@ struct Trainer {
     ExpertCounts  expert_counts;
     SourceLoss    source_loss;
     Progress      progress;
-    AsyncCheckpointer saving;
+    AsyncCheckpointer checkpointer;
     int64_t       steps, step;           /* of the run; done */
     int64_t       updates;               /* steps that changed the weights */
     int64_t       tokens;                /* trained on so far */

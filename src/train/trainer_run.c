@@ -133,7 +133,7 @@ static Status run_step(Trainer *t, const LoaderStep *in, StepReport *r)
     ledger_stop(ledger);
     TRY(backend_sync(&t->engine.be));
     memcpy(r->part_seconds, ledger->seconds, sizeof r->part_seconds);
-    r->executed_flops = ledger_flops(ledger), r->chunked_layers = (double)ledger->sliced;
+    r->executed_flops = ledger_flops(ledger), r->chunked_layers = (double)ledger->chunked_layers;
     for (int i = 0; i < LEDGER_GROUPS; i++) r->exposed_comm += ledger->comm[i].waited;
     sum_ranks(t, r);
     if (shown) measure_memory(t, r), step_stats_sum_ranks(&stats, &t->engine);
@@ -226,11 +226,11 @@ static Status evaluate(Trainer *t)
 /* Reports a save that runs beside the steps once it has ended. */
 static Status poll_save(Trainer *t, bool wait)
 {
-    if (!t->saving.in_flight) return OK;
-    TRY(wait ? checkpoint_async_wait(&t->saving) : checkpoint_async_poll(&t->saving));
-    if (!t->saving.in_flight)
+    if (!t->checkpointer.in_flight) return OK;
+    TRY(wait ? checkpoint_async_wait(&t->checkpointer) : checkpoint_async_poll(&t->checkpointer));
+    if (!t->checkpointer.in_flight)
         log_info(&t->log, "saved %s/checkpoint-%lld in %.1f s", t->folder.dir, (long long)t->saved,
-                 t->saving.seconds);
+                 t->checkpointer.seconds);
     return OK;
 }
 
@@ -252,13 +252,13 @@ Status trainer_save(Trainer *t, bool last)
                    .mesh = &t->engine.mesh, .state = state, .config = t->source.hf, .base = t->base_model,
                    .hf = hf ? &x : NULL, .best = t->best_step == t->step, .keep = c->save_total_limit,
                    .patience = 10 * t->recipe->comm.timeout };
-    Status st = checkpoint_async_begin(&t->saving, &s);
+    Status st = checkpoint_async_begin(&t->checkpointer, &s);
     json_decref(state);
     t->step_ended = clock_now();
     if (st) return st;
     t->saved = t->step;
     log_info(&t->log, "%s %s/checkpoint-%lld%s%s; training waited %.1f s",
-             t->saving.in_flight ? "saving" : "saved",
+             t->checkpointer.in_flight ? "saving" : "saved",
              t->folder.dir, (long long)t->step, hf ? form : "",
              s.best ? ", the best so far" : "", t->step_ended - from);
     return OK;
