@@ -60,7 +60,8 @@ say "3. training on this CPU, from random weights: two to three minutes on two c
 rm -rf "$run"
 "$treb" train "$recipe" "${keys[@]}"
 
-say "4. the same questions again, and as a control the same questions with mismatched images"
+say "4. the same questions again, and a control with mismatched images:" \
+    "the same questions over pictures of others"
 ask after "$set/eval.jsonl" --model "$run/last"
 ask mismatched "$set/eval_blind.jsonl" --model "$run/last"
 printf '  %-10s %8s %8s %15s %8s\n' "" before after "mismatched" chance
