@@ -3,8 +3,8 @@
  *
  * The cases are those of `treb bench ops`, at sizes that grow; the best of some repeats counts, since others
  * may use the machine. Last comes a whole step, which takes longer than its ops each alone: caches are cold,
- * and a card under load is kept within its power. A single process cannot measure links to other ranks: those
- * are taken from the row of the card that the device is called after, or of cpu-node. Nothing is written
+ * and a GPU under load is kept within its power. A single process cannot measure links to other ranks: those
+ * are taken from the row of the GPU that the device is named after, or of cpu-node. Nothing is written
  * unless all was measured. */
 #include "base/clock.h"
 #include "bench/cases.h"
@@ -21,7 +21,7 @@ typedef struct Calib {
     Setup    s;                                      /* sizes of a model that the machine is for */
     Hardware hw;                                     /* curves hold rates until all are known */
     int      repeats;
-    bool     card;
+    bool     gpu;
 } Calib;
 
 /* A model for two cores: that of `treb bench step`. */
@@ -55,7 +55,7 @@ static Status three_ways(double *flops, double *rate, const Calib *k, const Setu
 static Status calibrate_gemm(Calib *k)
 {
     static const char *const names[3] = { "gemm y = x w'", "gemm dx = dy w", "gemm dw = dy' x" };
-    for (int64_t side = k->card ? 256 : 32; side <= (k->card ? 8192 : 1024); side *= 2) {
+    for (int64_t side = k->gpu ? 256 : 32; side <= (k->gpu ? 8192 : 1024); side *= 2) {
         double  flops, rate;
         int64_t mnk[3] = { side, side, side };
         TRY(three_ways(&flops, &rate, k, &k->s, names, mnk));
@@ -68,10 +68,10 @@ static Status calibrate_grouped(Calib *k)
 {
     static const char *const names[3] = { "experts y = x w'", "experts dx = dy w", "experts dw = dy' x" };
     const int64_t mnk[3] = { 0, 2 * k->s.F, k->s.D };
-    for (int64_t each = k->card ? 64 : 16; each <= (k->card ? 4096 : 1024); each *= 2) {
+    for (int64_t each = k->gpu ? 64 : 16; each <= (k->gpu ? 4096 : 1024); each *= 2) {
         double flops, rate;
         Setup  s = k->s;
-        s.E = k->card ? 32 : 16, s.T = each * s.E / s.K;
+        s.E = k->gpu ? 32 : 16, s.T = each * s.E / s.K;
         TRY(three_ways(&flops, &rate, k, &s, names, mnk));
         add_point(&k->hw.work[WORK_GROUPED], (double)each, rate);
     }
@@ -91,8 +91,8 @@ static Status attention_point(Calib *k, const Setup *s, Work work, const char *n
 /* Documents and pictures grow up to a usual length, then there are more of them. */
 static Status calibrate_attention(Calib *k)
 {
-    int64_t longest = k->card ? 4096 : 512, most = k->card ? 32768 : 2048;
-    for (int64_t rows = k->card ? 512 : 64; rows <= most; rows *= 4) {
+    int64_t longest = k->gpu ? 4096 : 512, most = k->gpu ? 32768 : 2048;
+    for (int64_t rows = k->gpu ? 512 : 64; rows <= most; rows *= 4) {
         Setup s = k->s;
         s.T = s.P = rows, s.docs = rows > longest ? rows / longest : 1;
         s.images = rows > longest / 2 ? rows / (longest / 2) : 1;
@@ -112,7 +112,7 @@ static void run_copy(void *p) { Move *m = p; op_copy(m->be, m->to, m->from); }
 
 static Status calibrate_memory(Calib *k)
 {
-    int64_t most = k->card ? (int64_t)1 << 28 : (int64_t)1 << 25;
+    int64_t most = k->gpu ? (int64_t)1 << 28 : (int64_t)1 << 25;
     for (int64_t n = 1 << 12; n <= most; n *= 8) {
         ArenaMark mark = arena_mark(k->s.a);
         Move m = { k->s.be, t1(k->s.a, "bench", F32, n), t1(k->s.a, "bench", F32, n), NULL };
@@ -158,7 +158,7 @@ static Status calibrate_host(Calib *k)
     Arena     host = { 0 };
     ArenaMark mark = arena_mark(k->s.a);
     double    best[COPY_STREAMS] = { INFINITY, INFINITY };
-    if (!k->card) {
+    if (!k->gpu) {
         k->hw.host_bw = k->hw.memory_bw, k->hw.host_share = 1;
         return OK;
     }
@@ -206,7 +206,7 @@ static Status calibrate_ops(Calib *k)
 
 /* ---- the row ---- */
 
-/* The row whose name is in the card's, h200 in "NVIDIA H200"; for what a single rank cannot measure. */
+/* The row whose name is in the GPU's, h200 in "NVIDIA H200"; for what a single rank cannot measure. */
 static Status row_alike(Hardware *h, const char *backend)
 {
     char words[256] = "", id[32];
@@ -232,8 +232,8 @@ static Status prepare(Calib *k, const char *backend)
     for (int i = 0; i < WORK_N; i++) k->hw.work[i] = (Curve){ 0 };
     for (int i = 0; i < LEDGER_OPS; i++) k->hw.slow[i] = 1;
     k->hw.error = 0.15, k->hw.together = 1;
-    if (all > 0) k->hw.capacity = k->card ? all : 0.9 * all;
-    if (!k->card) k->hw.fixed = 0.3e9, k->hw.sms = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    if (all > 0) k->hw.capacity = k->gpu ? all : 0.9 * all;
+    if (!k->gpu) k->hw.fixed = 0.3e9, k->hw.sms = (int)sysconf(_SC_NPROCESSORS_ONLN);
     return OK;
 }
 
@@ -296,7 +296,7 @@ static Status measure(Calib *k, const char *backend)
     double  ratio = 1;
     k->s.be = &be, k->s.a = &a;
     TRY(backend_open(&be, backend));
-    Status st = backend_arena_open(&be, &a, "bench", (size_t)(k->card ? 32 : 2) << 30);
+    Status st = backend_arena_open(&be, &a, "bench", (size_t)(k->gpu ? 32 : 2) << 30);
     if (!st) st = measure_all(k, backend);
     backend_arena_close(&be, &a);
     backend_close(&be);
@@ -333,10 +333,10 @@ static Status run_calibrate(int argc, char **argv)
     CalibArgs a = { .backend = "auto", .repeats = 5 };
     TRY(options_parse(argc, argv, options, &a, NULL));
     const char *backend = backend_pick(a.backend);
-    bool  card = !strcmp(backend, "cuda");
-    Calib k = { .s = card ? setup_card : small, .repeats = (int)a.repeats, .card = card };
+    bool  gpu = !strcmp(backend, "cuda");
+    Calib k = { .s = gpu ? setup_gpu : small, .repeats = (int)a.repeats, .gpu = gpu };
     k.s.best = true;
-    TRY(bench_dtype(&k.s.d, a.dtype ? a.dtype : card ? "bf16" : "f32"));
+    TRY(bench_dtype(&k.s.d, a.dtype ? a.dtype : gpu ? "bf16" : "f32"));
     return calibrate(&k, backend, a.out);
 }
 

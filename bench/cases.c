@@ -377,7 +377,7 @@ static const Bench card_benches[] = {
 const Setup setup_cpu = { .T = 4096, .D = 1024, .F = 384, .E = 128, .K = 8, .H = 16, .G = 4, .C = 64,
                                  .V = 32768, .P = 4096, .docs = 2, .images = 8, .VH = 16, .VC = 64,
                                  .rows = 512 };
-const Setup setup_card = { .T = 32768, .D = 2048, .F = 768, .E = 128, .K = 8, .H = 32, .G = 4,
+const Setup setup_gpu = { .T = 32768, .D = 2048, .F = 768, .E = 128, .K = 8, .H = 32, .G = 4,
                                   .C = 128, .V = 151936, .P = 16384, .docs = 8, .images = 8, .VH = 16,
                                   .VC = 72, .rows = 8192 };
 

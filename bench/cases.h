@@ -30,9 +30,9 @@ enum { PLAIN_PRODUCTS = 6 };                         /* first rows of bench_list
 
 typedef struct BenchList { const Bench *at; int n; } BenchList;
 
-extern const Setup setup_cpu, setup_card;            /* for two cores; Qwen3-VL-30B-A3B at 32,768 tokens */
+extern const Setup setup_cpu, setup_gpu;            /* for two cores; Qwen3-VL-30B-A3B at 32,768 tokens */
 BenchList   bench_list(void);                        /* every op once, dense and expert products first */
-BenchList   bench_products(void);                    /* of Qwen3-VL-30B-A3B by their sizes, for a card */
+BenchList   bench_products(void);                    /* of Qwen3-VL-30B-A3B by their sizes, for a GPU */
 const Bench *bench_find(const char *name);           /* of bench_list */
 
 /* Seconds of a call; what the ledger charges for it; the op that nearly all of it is, OP_N: none. */

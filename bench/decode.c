@@ -55,7 +55,7 @@ static Status run(DecodeBench *b)
     return st;
 }
 
-/* Weights that a step reads: all but the embedding table, the tower, and the experts that nobody chose. */
+/* Weights that a step reads: all but the embedding table, the tower, and the experts that no token chose. */
 static double step_bytes(const DecodeBench *b)
 {
     const Model *m = &b->e.model;

@@ -46,8 +46,8 @@ static void declare(ExpertLayer *l, Param *p, int rank, const int64_t *n)
                   .shard.g = t_new(&l->arena, "g", F32, rank, n) };
 }
 
-static Status layer_open(ExpertLayer *l, const DispatchBench *b, int64_t T, const char *dispatcher, Comm *world,
-                         const char *backend)
+static Status layer_open(ExpertLayer *l, const DispatchBench *b, int64_t T, const char *dispatcher,
+                         Comm *world, const char *backend)
 {
     bool    plan = !strcmp(backend, "meta");
     size_t  room = plan ? (size_t)1 << 42 : (size_t)1 << 32;
@@ -153,8 +153,8 @@ static Status bytes_table(const DispatchBench *b)
 {
     printf("a layer forward and backward on one of EP ranks, nodes of %d: %" PRId64 " tokens a rank, %" PRId64
            " of %" PRId64 " experts each, width %" PRId64 ", bf16\n", NODE, b->T, b->K, b->E, b->D);
-    printf("%4s %-9s %14s %14s %10s %10s   %s\n", "EP", "dispatcher", "MiB in node", "MiB to others", "messages",
-           "to others", "copies of a token to other nodes, counted");
+    printf("%4s %-12s %14s %14s %10s %10s   %s\n", "EP", "dispatcher", "MiB in node", "MiB to others",
+           "messages", "to others", "copies of a token to other nodes, counted");
     for (int ep = 8; ep <= 64 && b->E % ep == 0; ep *= 2) {
         double slots, nodes;
         count_copies(b, ep, &slots, &nodes);
@@ -162,7 +162,7 @@ static Status bytes_table(const DispatchBench *b)
             Load l = { 0 };
             const char *name = dispatcher_rows[i].name;
             TRY_CTX(plan_dispatch(&l, b, name, ep), "%s over %d ranks", name, ep);
-            printf("%4d %-9s %14.1f %14.1f %10" PRId64 " %10" PRId64 "   %.3f\n", ep, dispatcher_rows[i].name,
+            printf("%4d %-12s %14.1f %14.1f %10" PRId64 " %10" PRId64 "   %.3f\n", ep, name,
                    l.intra_node / (1 << 20), l.inter_node / (1 << 20), l.intra_messages, l.inter_messages,
                    i ? nodes : slots);
         }

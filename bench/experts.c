@@ -178,7 +178,7 @@ void run_expert_back(void *p) { narrow(p, BACK_D, XS, B_D, keep_all, GEMM_NN); }
 void run_expert_da(void *p)   { gradient(p, GA_GU, BACK_GU, XS, keep_all); }
 void run_expert_db(void *p)   { gradient(p, GB_D, XS, LOW_D, keep_all); }
 
-/* Those that chance has a part in, beside which each is above. */
+/* The same calls with dropout. */
 void run_dropped_low(void *p)      { narrow(p, LOW_GU, XS, A_GU, drop_some, GEMM_NT); }
 void run_dropped_da(void *p)       { gradient(p, GA_GU, BACK_GU, XS, drop_some); }
 void run_adapted_dx(void *p)       { adapted_dx(p, keep_all); }

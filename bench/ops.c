@@ -2,7 +2,7 @@
  *
  * The floor of an op is the larger of its FLOPs over the rate of a large product and its bytes over the copy
  * rate, both measured in this run; the price is the one the ledger charges. A ratio of 1 is as good as it
- * gets, for an op whose data does not stay in cache. On the CPU the sizes suit two cores; on a card they are
+ * gets, for an op whose data does not stay in cache. On the CPU the sizes suit two cores; on a GPU they are
  * those of Qwen3-VL-30B-A3B at 32,768 tokens a step, with its dense products beside them. */
 #include "bench/cases.h"
 #include "cli/command.h"
@@ -49,13 +49,13 @@ static Status run_list(Setup *s, BenchList list, Ceiling top, Json *rows, int re
 static Status run_all(Setup *s, Json *rows, int repeats)
 {
     Ceiling top;
-    bool card = !s->be->device->host_memory;
+    bool gpu = !s->be->device->host_memory;
     TRY(bench_ceiling(&top, s->be, s->a, s->d));
     if (!rows)
         printf("%s  ceilings of this run: %s %.1f GFLOP/s, copy %.1f GB/s\n", dtype_name(s->d),
-               bench_gemm_name(!card), top.gflops, top.gbs);
+               bench_gemm_name(!gpu), top.gflops, top.gbs);
     BenchList all = bench_list();
-    if (card) {
+    if (gpu) {
         TRY(run_list(s, bench_products(), top, rows, repeats));
         all.at += PLAIN_PRODUCTS, all.n -= PLAIN_PRODUCTS;       /* of sizes that suit a CPU */
     }
@@ -79,12 +79,12 @@ static Status run_ops(int argc, char **argv)
     Arena arena = { 0 };
     TRY(options_parse(argc, argv, options, &a, NULL));
     const char *backend = backend_pick(a.backend);
-    bool  card = !strcmp(backend, "cuda");
-    Setup s = card ? setup_card : setup_cpu;
+    bool  gpu = !strcmp(backend, "cuda");
+    Setup s = gpu ? setup_gpu : setup_cpu;
     s.be = &be, s.a = &arena;
     TRY(bench_dtype(&s.d, a.dtype));
     TRY(backend_open(&be, backend));
-    Status st = backend_arena_open(&be, &arena, "bench", (size_t)(card ? 32 : 6) << 30);
+    Status st = backend_arena_open(&be, &arena, "bench", (size_t)(gpu ? 32 : 6) << 30);
     Json *rows = a.json ? json_array() : NULL;
     if (!st) st = run_all(&s, rows, (int)a.repeats);
     if (rows) json_dumpf(rows, stdout, JSON_INDENT(2)), putchar('\n'), json_decref(rows);

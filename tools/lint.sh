@@ -22,7 +22,7 @@ searched=$(printf '%s\n' $code $text |
     grep -vE '^(tools/words.lint|tools/lint.sh|CHANGELOG.md|CONTRIBUTING.md)$')
 while IFS= read -r rule; do
     pattern=$(sed -E 's/ {2,}.*//' <<<"$rule") advice=$(sed -E 's/.* {2,}//' <<<"$rule")
-    found=$(grep -nIiwE -- "$pattern" $searched /dev/null | cut -c1-160)
+    found=$(grep -nIiwE -- "$pattern" $searched /dev/null | grep -v 'lint: a JSON key that stays' | cut -c1-160)
     report "the word '$pattern' is not used here; write: $advice" "$found"
 done <<<"$rules"
 

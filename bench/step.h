@@ -1,0 +1,50 @@
+/* bench/step.h -- a benchmark of whole steps: its settings, its engine and what was measured. */
+#ifndef BENCH_STEP_H
+#define BENCH_STEP_H
+
+#include "base/json.h"
+#include "engine/engine.h"
+#include "plan/timeline.h"
+
+typedef struct StepBench {
+    const char *backend, *model, *grid, *dtype_name, *recompute, *offload, *moments, *targets;
+    int64_t     lora_rank;
+    double      dropout;
+    bool        shared_a;
+    ModelShape  shape;
+    Stream      stream;
+    Engine      e;
+    int64_t     tokens, doc, images, grid_h, grid_w, photos, layers, micro, repeats;
+    DType       dtype;
+    bool        json, repeat, zipf;
+    double      fwd, bwd, opt;                               /* seconds of the last step */
+    double      start;                                       /* seconds until the first */
+    char        state[96];                                   /* of the GPU, under load */
+    Losses      losses;
+    uint8_t     policy[LABEL_N];
+    FullRecompute full;
+    OptimStore  store;                                       /* of moments and masters */
+    LoraConf    lora;                                        /* rank 0: all parameters train */
+    WordList    words;                                       /* its targets, in `text` */
+    const char *word[32];
+    char        text[512];
+    bool        floor;                                       /* measure the frozen weights as well */
+    LoraTarget  lowest;                                      /* the module of --floor */
+    const char *hardware;                                    /* to predict by; NULL: this, if there is one */
+    Hardware    hw;                                          /* its id is empty: nothing is predicted */
+    StageTime   expected;
+    DryStep     predicted;
+} StepBench;
+
+/* Medians over the steps, in seconds; peak: FLOP/s of the device; busiest: rows of the busiest expert over
+ * the mean. */
+typedef struct StepTimes { double first, fwd, bwd, opt, peak, busiest, part[PART_N]; } StepTimes;
+
+static inline double step_seconds(const StepTimes *t) { return t->fwd + t->bwd + t->opt; }
+
+void  step_print(const StepBench *b, const StepTimes *t);
+/* The step of the frozen weights with one adapter beside the step t of all adapters. */
+void  step_print_floor(const StepBench *b, const StepTimes *t, const StepTimes *floor);
+Json *step_json(const StepBench *b, const StepTimes *t);
+
+#endif
