@@ -137,7 +137,8 @@ static void fix_by_hand(Config *c, RuleInput *x, const RuleViolation *h)
     char text[256];
     if (h->number == 52) x->renorm = false;
     if (h->number == 26) EXPECT_OK(config_set(c, "parallel.count_loss=false"));
-    at = at ? at + strlen("set ") : (at = strstr(h->why, "such as ")) ? at + strlen("such as ") : NULL;
+    at = at ? at + strlen("set ")
+            : (at = strstr(h->why, "for example ")) ? at + strlen("for example ") : NULL;
     if (!at) return;
     if (!strncmp(at, "parallel.layout = ", 18)) at += 18;
     snprintf(text, sizeof text, "parallel.layout=%s", at);

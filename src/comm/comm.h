@@ -54,7 +54,7 @@ struct Comm {
     Status         sticky;          /* root alone: the transport has failed for this rank, because of `why` */
     char           why[512];
     bool           abort_sent;        /* root alone: the peers know that this rank aborts */
-    bool           failure_agreed;    /* root alone: the last comm_agree told all ranks of a failure */
+    bool           failure_agreed;    /* root alone: the last comm_agree reported a failure to all ranks */
     void          *gathered;          /* buffer of host calls, kept from call to call */
     size_t         gathered_bytes;
     uint64_t       pending;           /* tickets that are not joined yet, a bit each */

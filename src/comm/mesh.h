@@ -58,8 +58,8 @@ typedef enum { AX_TP, AX_CP, AX_DP, AX_ETP, AX_EP, AX_EDP, AX_PP, AX_N } MeshAxi
     PART(pp_back,        pp,       BLOCK,  "gradients from stage to stage")
 
 typedef enum {
-#define GROUP(name, axes, what) GR_##name,
-#define PART(name, base, road, what) GR_##name,
+#define GROUP(name, axes, use) GR_##name,
+#define PART(name, base, part, use) GR_##name,
     GROUPS(GROUP)
     PARTS(PART)
 #undef GROUP
@@ -90,7 +90,7 @@ void        mesh_close(Mesh *m);                              /* may be called t
 void        mesh_bind(Mesh *m, Backend *be);
 
 /* Without any Comm, for plans and tests: sets the coordinates of `rank`; lists the members of its group g and
- * returns their number (ranks has room for the world). */
+ * returns their number (ranks has an entry for every rank of the world). */
 void        mesh_place(Mesh *m, int rank, int world, const MeshLayout *layout);
 int         mesh_group(const Mesh *m, GroupId g, int *ranks);
 const char *group_name(GroupId g);

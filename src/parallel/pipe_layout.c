@@ -92,7 +92,7 @@ static int count(const Letters *s, char letter)
 }
 
 /* What is wrong with the letters; NULL: nothing. */
-static const char *check_letters(const Letters *s, int layers, char *room, size_t size)
+static const char *check_letters(const Letters *s, int layers, char *text, size_t size)
 {
     int t = count(s, 't'), first = (int)strspn(s->text, "|"), last = s->n - 1;
     while (last >= 0 && s->text[last] == '|') last--;
@@ -100,8 +100,8 @@ static const char *check_letters(const Letters *s, int layers, char *room, size_
     if (count(s, 'E') != 1 || s->text[first] != 'E') return "there must be one E, before everything else";
     if (count(s, 'L') != 1 || s->text[last] != 'L') return "there must be one L, after everything else";
     if (t == layers) return NULL;
-    snprintf(room, size, "it has %d t and the model has %d layers", t, layers);
-    return room;
+    snprintf(text, size, "it has %d t and the model has %d layers", t, layers);
+    return text;
 }
 
 static Status fill_by_letters(PipeLayout *l, const Letters *s)
@@ -127,9 +127,9 @@ static Status allocate(PipeLayout *l, int layers, int stages, int chunks)
 
 static Status cut_by_letters(PipeLayout *l, const PipeLayoutSpec *a, const Letters *s)
 {
-    char room[96], better[128];
+    char text[96], better[128];
     int total = count(s, '|') + 1, chunks = total / a->stages;
-    const char *wrong = check_letters(s, a->layers, room, sizeof room);
+    const char *wrong = check_letters(s, a->layers, text, sizeof text);
     pipe_layout_suggest(better, sizeof better, a->layers, a->stages, a->chunks);
     if (wrong)
         return violated(l, RULE_LETTERS, "parallel.layout = %.*s%s: %s; for example %s", SHOWN, s->text,
