@@ -32,7 +32,8 @@ report "lines over 110 columns" "$(grep -nE '^.{111,}' $code /dev/null | cut -c1
 types=$(list 'src/*.h' | xargs awk '
     function define(t) { where[t] = where[t] " " FILENAME; n[t]++ }
     /^typedef (struct|enum|union) [A-Za-z0-9_]+ \{/ { define($3); next }
-    /^typedef (struct|enum|union) \{.*\} [A-Za-z0-9_]+;/ { t = $0; sub(/.*\} /, "", t); sub(/;.*/, "", t); define(t); next }
+    /^typedef (struct|enum|union) \{.*\} [A-Za-z0-9_]+;/ {
+        t = $0; sub(/.*\} /, "", t); sub(/;.*/, "", t); define(t); next }
     /^typedef (struct|enum|union) \{/ { unnamed = $2 }
     unnamed == "enum" && /\} [A-Za-z0-9_]+;/ || unnamed && /^\} [A-Za-z0-9_]+;/ {
         t = $0; sub(/.*\} /, "", t); sub(/;.*/, "", t); define(t); unnamed = "" }
