@@ -1,5 +1,4 @@
 /* cli/command.c -- finds verbs, runs them and prints their usage from the tables. */
-#include "base/version.h"
 #include "cli/command.h"
 
 #include "base/config.h"

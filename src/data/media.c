@@ -15,10 +15,9 @@ Status media_path(char *out, size_t cap, const char *path, const char *media_dir
 {
     const char *slash = strrchr(beside, '/');
     int         n;
-    if (*path == '/')    n = snprintf(out, cap, "%s", path);
+    if (*path == '/' || (!*media_dir && !slash)) n = snprintf(out, cap, "%s", path);
     else if (*media_dir) n = snprintf(out, cap, "%s/%s", media_dir, path);
-    else if (slash)      n = snprintf(out, cap, "%.*s/%s", (int)(slash - beside), beside, path);
-    else                 n = snprintf(out, cap, "%s", path);
+    else                 n = snprintf(out, cap, "%.*s/%s", (int)(slash - beside), beside, path);
     return n >= 0 && (size_t)n < cap ? OK : fail(E_DATA, "%.80s…: the path is too long", path);
 }
 

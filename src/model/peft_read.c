@@ -225,7 +225,7 @@ static Status read_per_expert(PeftReader *r, LoraTarget *t, PeftAdapter *p)
 static bool has_per_expert(PeftReader *r, const PeftAdapter *p)
 {
     for (int k = 0; k < peft_parts(p); k++)
-        for (char c = 'A'; c <= 'B'; c++) {
+        for (int c = 'A'; c <= 'B'; c++) {
             char name[300];
             snprintf(name, sizeof name, "%s0.%s.lora_%c.weight", p->prefix,
                      weights_expert_part[p->gate_up ? k : 2], c);
@@ -236,7 +236,7 @@ static bool has_per_expert(PeftReader *r, const PeftAdapter *p)
 
 static bool has_fused(PeftReader *r, const PeftAdapter *p, const char *below)
 {
-    for (char c = 'A'; c <= 'B'; c++) {
+    for (int c = 'A'; c <= 'B'; c++) {
         char name[300];
         snprintf(name, sizeof name, "%s%slora_%c.weight", p->prefix, below, c);
         if (st_find(&r->f->st, name)) return true;
