@@ -191,7 +191,7 @@ static Status open_dispatch(Engine *e)
 }
 
 /* Chunks have the order of the model, so the ones without a backward come first. */
-static PipeBackwardStop floor_of(const Engine *e)
+static PipeBackwardStop backward_stop(const Engine *e)
 {
     const Model *m = &e->model;
     PipeBackwardStop f = { 0 };
@@ -201,45 +201,69 @@ static PipeBackwardStop floor_of(const Engine *e)
     return f;
 }
 
-static Status open_parts(Engine *e, const ModelShape *s, bool slots_by_chunk)
+static Status open_model(Engine *e, const ModelShape *s)
+{
+    const bool all_frozen[GROUP_N] = { true, true, true };
+    const bool *frozen = e->conf.train ? e->conf.frozen : all_frozen;
+    const Ranks *r = &e->conf.ranks;
+    Chunk whole = { 0, s->text.L, true, true };
+    TRY(model_open_part(&e->model, s, frozen, &e->conf.lora, &e->mesh, r->world ? r->chunk : &whole,
+                        e->mesh.layout.vpp));
+    return work_open(&e->work, s, frozen, &e->conf.lora);
+}
+
+static int micros_of(const Ranks *r) { return r->micro > 0 ? r->micro : 1; }
+
+static Status open_pipe(Engine *e, bool slots_by_chunk)
 {
     const Ranks *r = &e->conf.ranks;
-    bool  all_frozen[GROUP_N] = { true, true, true };
-    Chunk whole = { 0, s->text.L, true, true };
-    const bool *frozen = e->conf.train ? e->conf.frozen : all_frozen;
-    int   vpp = e->mesh.layout.vpp, *order;
-    PipeShape pipe = { .stages = e->mesh.size[AX_PP], .chunks = vpp, .micros = r->micro > 0 ? r->micro : 1,
+    PipeShape pipe = { .stages = e->mesh.size[AX_PP], .chunks = e->mesh.layout.vpp, .micros = micros_of(r),
                        .group = r->group, .extra_warmup = r->overlap && e->conf.train };
-    TRY(model_open_part(&e->model, s, frozen, &e->conf.lora, &e->mesh, r->world ? r->chunk : &whole, vpp));
-    TRY(work_open(&e->work, s, frozen, &e->conf.lora));
-    PipeBackwardStop floor = floor_of(e);
-    TRY(pipe_open(&e->pipe, &pipe, e->mesh.at[AX_PP], &floor));
+    PipeBackwardStop stop = backward_stop(e);
+    TRY(pipe_open(&e->pipe, &pipe, e->mesh.at[AX_PP], &stop));
     if (slots_by_chunk) pipe_split_slots(&e->pipe);
-    if (e->pipe.slots > MAX_SLOTS)
-        return fail(E_CONFIG,
-                    "%d micro-batches in flight are more than %d; lower parallel.pp or parallel.vpp",
-                    e->pipe.slots, MAX_SLOTS);
+    if (e->pipe.slots <= MAX_SLOTS) return OK;
+    return fail(E_CONFIG, "%d micro-batches in flight are more than %d; lower parallel.pp or parallel.vpp",
+                e->pipe.slots, MAX_SLOTS);
+}
+
+static Status open_shard(Engine *e)
+{
     const OptimStore *o = &e->conf.store;
-    ShardConf shard = { .zero    = r->zero,
+    int *order = calloc((size_t)e->model.params.units + 1, sizeof *order);
+    ShardConf shard = { .zero    = e->conf.ranks.zero,
                         .dtype   = e->conf.dtype,
                         .overlap = true,
                         .state   = o->moments,
                         .split   = o->split,
                         .away    = o->offload_fraction,
                         .parcel  = o->offload_chunk };
-    if (!(order = calloc((size_t)e->model.params.units + 1, sizeof *order)))
-        return fail(E_FIT, "no host memory for the order of units");
+    if (!order) return fail(E_FIT, "no host memory for the order of units");
     shard_conf_from_model(&shard, &e->model, order);
     Status st = shard_open(&e->shard, &shard);
     free(order);
-    set_capacity(e);
-    if (!st) st = open_dispatch(e);
-    size_t counts = MICRO_COUNTS * (size_t)pipe.micros * (size_t)(e->mesh.size[AX_DP] + 1);
+    return st;
+}
+
+/* Host arrays of the activations of each micro-batch in flight. */
+static Status open_slots(Engine *e)
+{
+    size_t counts = MICRO_COUNTS * (size_t)micros_of(&e->conf.ranks) * (size_t)(e->mesh.size[AX_DP] + 1);
     e->act    = calloc((size_t)e->pipe.slots, sizeof *e->act);
     e->counts = calloc(counts, sizeof *e->counts);
-    if (!st && (!e->act || !e->counts)) st = fail(E_FIT, "no host memory for %d slots", e->pipe.slots);
-    for (int i = 0; !st && i < e->pipe.slots; i++) st = model_act_open(&e->act[i], &e->model);
-    return st;
+    if (!e->act || !e->counts) return fail(E_FIT, "no host memory for %d slots", e->pipe.slots);
+    for (int i = 0; i < e->pipe.slots; i++) TRY(model_act_open(&e->act[i], &e->model));
+    return OK;
+}
+
+static Status open_parts(Engine *e, const ModelShape *s, bool slots_by_chunk)
+{
+    TRY(open_model(e, s));
+    TRY(open_pipe(e, slots_by_chunk));
+    TRY(open_shard(e));
+    set_capacity(e);
+    TRY(open_dispatch(e));
+    return open_slots(e);
 }
 
 Status engine_open_on(Engine *e, const ModelShape *s, const EngineConf *conf, const char *backend,

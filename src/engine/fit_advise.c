@@ -58,11 +58,11 @@ static int list_changes(Change change[FIT_ROWS], const FitRequest *ask)
     char words[FIT_SET / 2];
     int  n = 0;
     recompute_list(words, sizeof words, &c->memory.recompute);
-#define CHANGE(class, in_words, when, ...)                                                           \
-    if ((when) && n < FIT_ROWS) {                                                                 \
-        change[n].cost = class, change[n].price = in_words;                                           \
-        snprintf(change[n].set, FIT_SET, __VA_ARGS__);                                              \
-        drop_included_words(change[n++].set);                                                                \
+#define CHANGE(class, in_words, when, ...)                      \
+    if ((when) && n < FIT_ROWS) {                               \
+        change[n].cost = class, change[n].price = in_words;     \
+        snprintf(change[n].set, FIT_SET, __VA_ARGS__);          \
+        drop_included_words(change[n++].set);                   \
     }
 #include "engine/fit.def"
 #undef CHANGE
@@ -131,10 +131,10 @@ static void join_sets(char out[FIT_SET], const char *more)
     memcpy(old, out, sizeof old);
     for (const char *o = old; *o; o += strspn(o, " ")) {
         size_t n = strcspn(o, " "), key = strcspn(o, "=") + 1;
-        bool again = false;
-        for (const char *m = more; *m && !again; m += strcspn(m, " "), m += strspn(m, " "))
-            again = !strncmp(m, o, key);
-        if (!again) at += (size_t)snprintf(out + at, FIT_SET - at, "%.*s ", (int)n, o);
+        bool replaced = false;
+        for (const char *m = more; *m && !replaced; m += strcspn(m, " "), m += strspn(m, " "))
+            replaced = !strncmp(m, o, key);
+        if (!replaced) at += (size_t)snprintf(out + at, FIT_SET - at, "%.*s ", (int)n, o);
         o += n;
     }
     snprintf(out + at, FIT_SET - at, "%s", more);

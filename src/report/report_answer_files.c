@@ -20,7 +20,7 @@ static const char *copy_start(MemPool *keep, const char *s, size_t most)
     if (n <= most) return mem_pool_copy(keep, s, n);
     for (n = most; n > 0 && ((unsigned char)s[n] & 0xc0) == 0x80;) n--;
     char *copy = mem_pool_alloc(keep, n + 4);
-    memcpy(copy, s, n), memcpy(copy + n, "\xe2\x80\xa6", 4);             /* an ellipsis, and the end */
+    snprintf(copy, n + 4, "%.*s\xe2\x80\xa6", (int)n, s);                   /* an ellipsis */
     return copy;
 }
 
