@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Four hosts on one machine: network namespaces with a name and an address of their own, joined by a bridge, so that ranks
-# use TCP as between machines. They train as one rank does; then a host is cut off, and all ranks end,
-# those of the lost host too. Needs root; the network of the machine itself is left alone.
+# Four hosts on one machine: network namespaces, each with a host name and an address, joined by a bridge, so
+# that ranks use TCP as between machines. Four ranks have the losses of one rank; then a host is cut off, and
+# all ranks exit, the rank on that host too. Needs root; the network of the machine itself is not changed.
 . tests/ranklab.sh
 has_mpi || skip "no mpirun, or a build without MPI"
 command -v ip >/dev/null && command -v unshare >/dev/null || skip "no ip or no unshare; tools/setup.sh hosts"
@@ -19,8 +19,9 @@ close_hosts() {
 }
 trap close_hosts EXIT
 
-open_hosts() {                           # the bridge has a namespace of its own
-    ip netns add $net-switch && ip -n $net-switch link add bridge type bridge && ip -n $net-switch link set bridge up || return
+open_hosts() {                           # the bridge is in a namespace, too
+    ip netns add $net-switch && ip -n $net-switch link add bridge type bridge &&
+        ip -n $net-switch link set bridge up || return
     for h in $hosts; do
         ip netns add $net-$h &&
         ip -n $net-$h link add eth0 type veth peer name port$h netns $net-switch &&
@@ -31,7 +32,7 @@ open_hosts() {                           # the bridge has a namespace of its own
 }
 open_hosts 2>"$tmp/out" || skip "no network namespaces here ($(head -n 1 "$tmp/out"))"
 
-# What mpirun starts its daemons with in place of ssh: host 10.77.0.N is namespace N - 1.
+# mpirun starts its daemons with this script in place of ssh: host 10.77.0.N is namespace N - 1.
 cat > "$tmp/enter" <<ENTER
 #!/bin/sh
 h=\$((\${1##*.} - 1)); shift
@@ -41,29 +42,34 @@ chmod +x "$tmp/enter"
 from=(ip netns exec $net-0 unshare --uts sh -c 'hostname host0; exec "$0" "$@"')
 over=(--host 10.77.0.1:1,10.77.0.2:1,10.77.0.3:1,10.77.0.4:1 --mca plm_rsh_agent "$tmp/enter" --map-by node)
 
-run() {                                  # run FOLDER overrides...: begins it, a rank on each host
+run() {                                  # run FOLDER overrides...: starts a rank on each host
     local folder=$1; shift
-    ranks_start 4 "${over[@]}" -- "$treb" train /dev/null "${recipe[@]}" train.max_steps=$steps comm.timeout=$silence \
-        checkpoint.output_dir="$folder" "$@"
+    ranks_start 4 "${over[@]}" -- "$treb" train /dev/null "${recipe[@]}" train.max_steps=$steps \
+        comm.timeout=$silence checkpoint.output_dir="$folder" "$@"
 }
 bytes()  { ip netns exec $net-"$1" cat /sys/class/net/eth0/statistics/tx_bytes; }
 codes()  { for r in $hosts; do cat "$tmp/code.$r" 2>/dev/null || echo none; done | tr '\n' ' '; }
 whole()  { run "$@"; wait $job; [ "$(codes)" = "0 0 0 0 " ]; }
 trains() { grep -aq loss "$tmp/out.0" 2>/dev/null; }
 ended()  { [ "$(count code)" -eq 4 ]; }
-one()    { "$treb" train /dev/null "${recipe[@]}" train.max_steps=$steps checkpoint.output_dir="$tmp/one" >"$tmp/out" 2>&1; }
+one() {
+    "$treb" train /dev/null "${recipe[@]}" train.max_steps=$steps checkpoint.output_dir="$tmp/one" \
+        >"$tmp/out" 2>&1
+}
 
 small_moe
 check "one rank" one
-for layout in "parallel.zero=3" "parallel.tp=2 parallel.ep=4" "parallel.pp=2 parallel.cp=2 parallel.ep=2 moe.dispatcher=deepep"; do
+for layout in "parallel.zero=3" "parallel.tp=2 parallel.ep=4" \
+              "parallel.pp=2 parallel.cp=2 parallel.ep=2 moe.dispatcher=deepep"; do
     name=${layout//[^a-z0-9]/} before=$(bytes 2)
     check "four hosts, $layout" whole "$tmp/$name" $layout
-    check "$layout loses as one rank does" agree "$tmp/one" "$tmp/$name" $steps
+    check "$layout has the losses of one rank" agree "$tmp/one" "$tmp/$name" $steps
     check "$layout sends over the network" [ $(($(bytes 2) - before)) -gt 500000 ]
     echo "  $layout: $((($(bytes 2) - before) / 1024)) KiB left host2"
 done
 
-# The cut host's own daemon of mpirun is out of reach, so mpirun may wait for it: that is bounded, and not what is tested.
+# mpirun cannot reach its daemon on the host that is cut off and may wait for it. RANK_LIMIT bounds this wait,
+# which is not tested.
 cut() {                                  # cut HOST
     local other=$(($1 ? 0 : 1))
     steps=100000 RANK_LIMIT=60 run "$tmp/cut$1"
@@ -74,7 +80,8 @@ cut() {                                  # cut HOST
     ms=$(($(now_ms) - start))
     check "host$1 is cut off: all exit with 6, not $(codes)" [ "$(codes)" = "6 6 6 6 " ]
     check "within comm.timeout and 6 s, not $ms ms" [ $ms -lt $((1000 * silence + 6000)) ]
-    check "rank $other names the lost rank" grep -aq "exits: rank $1 (host host$1, .*) sent no heartbeat" "$tmp/out.$other"
+    check "rank $other names the lost rank" \
+        grep -aq "exits: rank $1 (host host$1, .*) sent no heartbeat" "$tmp/out.$other"
     echo "  host$1 cut off: the last rank ended after $ms ms, comm.timeout is $silence s"
     for h in $hosts; do ip netns pids $net-"$h" | xargs -r kill -9; done 2>/dev/null
     { wait $job; } 2>/dev/null

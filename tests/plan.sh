@@ -43,7 +43,7 @@ searched() {                             # searched CODE WORDS N [options]: exit
 }
 check "JSON has the number of trained parameters" \
     searched 0 '"adapters": 651230720' 1 --model qwen3-vl-30b-a3b --hardware h200 lora.rank=16 --json
-check "a model of a family that is not built here" \
+check "a model that cannot be trained here" \
     searched 2 'deepseek-v3 with adapters: no family here trains it' 8 --model deepseek-v3 lora.rank=16
 check "a target that matches no module" \
     searched 2 'nearest is q_proj' 8 --model qwen3-30b-a3b lora.rank=16 lora.target_modules=qproj

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# A Slurm of one node, from Debian's slurm-wlm and munge, for as long as this script runs: srun starts four ranks that
-# train as one does, and one that is killed ends the others. Needs root; nothing outside a folder of its own is touched.
-# `tests/slurm.sh command...` runs the command in that Slurm instead of the tests (srun, sinfo, bash).
+# A Slurm cluster of one node, from Debian's slurm-wlm and munge, for the duration of this script: srun starts
+# four ranks with the losses of one rank, and when a rank is killed the others exit. Needs root; writes only
+# to a temporary folder. `tests/slurm.sh command...` runs the command in that Slurm instead of the tests
+# (srun, sinfo, bash).
 . tests/ranklab.sh
 for p in munged slurmctld slurmd srun; do
     command -v $p >/dev/null || skip "no $p; tools/setup.sh slurm"
@@ -38,12 +39,17 @@ NodeName=$host NodeAddr=127.0.0.1 CPUs=8 State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 CONF
 daemon() { local log=$1; shift; "$@" >"$tmp/out.$log" 2>&1 & daemons+=($!); }
-close_all() { for p in "${daemons[@]}"; do kill "$p"; done 2>/dev/null; sleep 0.5; for p in "${daemons[@]}"; do kill -9 "$p"; done; wait; } 2>/dev/null
+close_all() {
+    for p in "${daemons[@]}"; do kill "$p"; done
+    sleep 0.5
+    for p in "${daemons[@]}"; do kill -9 "$p"; done
+    wait
+} 2>/dev/null
 trap 'close_all; rm -rf "$tmp"' EXIT
 
 head -c 128 /dev/urandom > "$tmp/munge.key"; chmod 600 "$tmp/munge.key"
-daemon munged munged -F --force --key-file="$tmp/munge.key" --socket="$tmp/munge.socket" --pid-file="$tmp/munged.pid" \
-    --log-file="$tmp/munged.log" --seed-file="$tmp/munged.seed"
+daemon munged munged -F --force --key-file="$tmp/munge.key" --socket="$tmp/munge.socket" \
+    --pid-file="$tmp/munged.pid" --log-file="$tmp/munged.log" --seed-file="$tmp/munged.seed"
 until_of 10000 [ -S "$tmp/munge.socket" ]
 daemon slurmctld slurmctld -D
 daemon slurmd slurmd -D -N "$host"
@@ -53,21 +59,25 @@ if [ $# -gt 0 ]; then "$@"; exit; fi
 
 small_moe
 steps=6
-srun4() {                                # srun4 FOLDER words of srun... -- overrides...
+srun4() {                                # srun4 FOLDER options of srun... -- overrides...
     local folder=$1 words=(); shift
     while [ "$1" != -- ]; do words+=("$1"); shift; done
     shift
     timeout 120 srun -n 4 "${words[@]}" "$treb" train /dev/null "${recipe[@]}" train.max_steps=$steps \
         checkpoint.output_dir="$folder" "$@" >"$tmp/out" 2>&1
 }
-one() { "$treb" train /dev/null "${recipe[@]}" train.max_steps=$steps checkpoint.output_dir="$tmp/one" >"$tmp/out" 2>&1; }
+one() {
+    "$treb" train /dev/null "${recipe[@]}" train.max_steps=$steps checkpoint.output_dir="$tmp/one" \
+        >"$tmp/out" 2>&1
+}
 check "one rank" one
 check "srun starts four" srun4 "$tmp/dp4" --mpi=pmix -- parallel.zero=3
 check "they have the losses of one rank" agree "$tmp/one" "$tmp/dp4" $steps
 check "so do tp 2 and ep 4" srun4 "$tmp/tp2" --mpi=pmix -- parallel.tp=2 parallel.ep=4
 check "to the same losses" agree "$tmp/one" "$tmp/tp2" $steps
-refused() { ! srun4 "$tmp/pmi2" --mpi=pmi2 -- && [ ! -e "$tmp/pmi2" ]; }       # Debian's Open MPI speaks PMIx alone
-check "without a common PMI nobody trains alone" refused
+# Debian's Open MPI supports PMIx only.
+refused() { ! srun4 "$tmp/pmi2" --mpi=pmi2 -- && [ ! -e "$tmp/pmi2" ]; }
+check "without a common PMI no rank trains alone" refused
 batch() {
     sbatch -W -n 4 -o "$tmp/out" --wrap "srun $treb train /dev/null ${recipe[*]@Q} train.max_steps=$steps \
         checkpoint.output_dir=$tmp/batch" >/dev/null
@@ -75,16 +85,18 @@ batch() {
 check "a batch script" batch
 check "has the losses of one rank" agree "$tmp/one" "$tmp/batch" $steps
 
-# One is killed: Slurm itself would let the others wait.
+# A rank is killed. Slurm itself would let the others wait.
 steps=100000
 srun4 "$tmp/kill" --mpi=pmix -- & job=$!
 trains() { grep -q loss "$tmp/kill/train.log" 2>/dev/null; }
 until_of 60000 trains
-for p in $(pgrep -f "^$treb train .*output_dir=$tmp/kill"); do grep -qz '^SLURM_PROCID=2$' "/proc/$p/environ" && victim=$p; done
+for p in $(pgrep -f "^$treb train .*output_dir=$tmp/kill"); do
+    grep -qz '^SLURM_PROCID=2$' "/proc/$p/environ" && victim=$p
+done
 kill -9 "$victim"
 start=$(now_ms)
 wait $job; code=$?
 check "all end within 10 s of a kill, not $(($(now_ms) - start)) ms" [ $(($(now_ms) - start)) -lt 10000 ]
-check "srun tells, with $code" [ $code -ne 0 ]
+check "srun fails, with $code" [ $code -ne 0 ]
 check "and rank 0 names it" grep -aq "rank 0 exits: rank 2 (host .*, process $victim) died: " "$tmp/out"
 report
