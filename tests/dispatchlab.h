@@ -15,18 +15,18 @@
 
 enum { D = 24, F = 16, E = 16, MAX_RANKS = 16, MAX_T = 24, MAX_K = 6 };
 
-/* Of routings. ONE: all like expert 3 most. NONE: no token likes expert 2. HOT: all like the first four,
- * which are one rank's or two's. TURNS: the first half of a rank's tokens likes the first four, the rest the
- * last four. LEAN: some experts are liked better, at random. */
+/* Skews of routing. ONE: all tokens prefer expert 3. NONE: no token selects expert 2. HOT: all tokens prefer
+ * the first four experts, which belong to one rank or two. TURNS: the first half of a rank's tokens prefers
+ * the first four, the rest the last four. LEAN: some random experts are preferred. */
 typedef enum { NATURAL, ONE, NONE, HOT, TURNS, LEAN, SKEWS } Skew;
 
 typedef struct Case {
     const char *name;
     int         world, ep, etp, per_node, domain, K;
     Skew        skew;
-    bool        uneven;                           /* rank 1 has no tokens, the others fewer and fewer */
+    bool        uneven;                           /* rank 1 has no tokens, later ranks have fewer */
     double      capacity, rank_capacity;
-    bool        pad, balance, drop, eval;         /* drop: all that can be is recomputed */
+    bool        pad, balance, drop, eval;         /* drop: recompute all that can be */
     const char *recompute;                        /* a word of memory.recompute; NULL: none */
     int64_t     chunk, T;                         /* tokens of a rank; 0: MAX_T */
     DType       dtype;
@@ -89,7 +89,8 @@ typedef struct Layer {
 
 static void new_param(Layer *l, Param *p, DType d, int rank, const int64_t *n)
 {
-    *p = (Param){ .shard.w = t_new(&l->param, "w", d, rank, n), .shard.g = t_new(&l->param, "g", F32, rank, n) };
+    *p = (Param){ .shard.w = t_new(&l->param, "w", d, rank, n),
+                  .shard.g = t_new(&l->param, "g", F32, rank, n) };
     if (l->be.device->host_memory) memset(p->shard.g.data, 0, (size_t)t_bytes(p->shard.g));
 }
 
@@ -356,10 +357,11 @@ static const char *say(const Case *k)
 {
     static char text[240];
     snprintf(text, sizeof text,
-             "%s: %d ranks, ep %d etp %d, nodes of %d, domain %d, K %d, skew %d%s, capacity %g%s, rank capacity %g%s %s",
+             "%s: %d ranks, ep %d etp %d, nodes of %d, domain %d, K %d, skew %d%s, capacity %g%s,"
+             " rank capacity %g%s %s",
              k->name, k->world, k->ep, k->etp, k->per_node, k->domain, k->K, k->skew,
              k->uneven ? ", uneven" : "", k->capacity, k->pad ? " padded" : "", k->rank_capacity,
-             k->drop ? ", replayed" : k->eval ? ", evaluated" : "", k->recompute ? k->recompute : "");
+             k->drop ? ", recomputed" : k->eval ? ", evaluated" : "", k->recompute ? k->recompute : "");
     return text;
 }
 
@@ -394,7 +396,8 @@ static void compare(const Case *k, const Result *o, const Result *want, double t
            router, gu, down);
 }
 
-/* Nothing is lost, nothing is there twice; what comes back unchanged is each row once per assignment and expert part. */
+/* No row is lost or duplicated: rows that experts return unchanged are combined once per assignment and
+ * expert part. */
 static void invariants(const Case *k, const Result *o)
 {
     int64_t got = 0, had = 0;
@@ -404,7 +407,8 @@ static void invariants(const Case *k, const Result *o)
     for (int r = 0; r < k->world && !(k->capacity > 0) && k->dtype == F32; r++) {
         static float want[MAX_T * D];
         for (int64_t i = 0; i < o[r].T * D; i++)
-            want[i] = (float)(k->K * k->etp) * (i % D ? value(10, r * MAX_T * D + i) : taste(k, i / D, o[r].T));
+            want[i] = (float)(k->K * k->etp) *
+                      (i % D ? value(10, r * MAX_T * D + i) : taste(k, i / D, o[r].T));
         double e = error_of(o[r].echo, want, o[r].T * D);
         EXPECT(e <= 1e-6, "%s: rank %d: an echo is off by %.2g", say(k), r, e);
     }

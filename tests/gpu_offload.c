@@ -64,8 +64,8 @@ static void compare(DType dtype, DType moments)
         Result t = train_with(dtype, way[i]);
         EXPECT(!memcmp(t.loss, want.loss, sizeof t.loss) && !memcmp(t.norm, want.norm, sizeof t.norm) &&
                    t.state == want.state,
-               "%s weights, %s moments, way %d: loss %.9g, not %.9g", dtype_name(dtype), dtype_name(moments), i,
-               t.loss[STEPS - 1], want.loss[STEPS - 1]);
+               "%s weights, %s moments, way %d: loss %.9g, not %.9g", dtype_name(dtype), dtype_name(moments),
+               i, t.loss[STEPS - 1], want.loss[STEPS - 1]);
         EXPECT((t.host > 0) == (way[i].offload_fraction > 0), "%zu on the host", t.host);
     }
 }

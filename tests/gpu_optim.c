@@ -140,7 +140,8 @@ static void split_masters_take_the_same_steps(DType moments, int64_t n)
 {
     Arena   a;
     Tensor  w[2], p, rest, m[2], v[2], g, sum, each, x = flat(F32, n);
-    AdamW   h = { .lr = 0.03f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .decay = 0.1f, .max_norm = 30.0f };
+    AdamW   h = { .lr = 0.03f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .decay = 0.1f,
+                  .max_norm = 30.0f };
     edge_values(x);
     EXPECT_OK(backend_arena_open(GPU, &a, "lab", (size_t)n * 40 + (16 << 10)));
     p = t1(&a, "lab", F32, n), rest = t1(&a, "lab", I16, n), g = t1(&a, "lab", F32, n);

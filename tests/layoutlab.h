@@ -1,6 +1,6 @@
-/* tests/layoutlab.h -- layouts of ranks drawn at random from all that the rules allow, a small model and data
+/* tests/layoutlab.h -- random layouts of ranks that the rules allow, a small model and data
  * for them, and the ranks themselves: threads of this process, or the processes that mpirun started. The seed
- * is printed; TREB_SEED asks for one. */
+ * is printed; TREB_SEED sets it. */
 #ifndef TESTS_LAYOUTLAB_H
 #define TESTS_LAYOUTLAB_H
 
@@ -14,21 +14,24 @@
 #include <time.h>
 
 static const char model_text[] =
-    "{\"model_type\": \"qwen3_vl_moe\", \"image_token_id\": 90, \"video_token_id\": 91, \"dtype\": \"float32\","
+    "{\"model_type\": \"qwen3_vl_moe\", \"image_token_id\": 90, \"video_token_id\": 91,"
+    " \"dtype\": \"float32\","
     " \"text_config\": {\"vocab_size\": 97, \"hidden_size\": 32, \"num_hidden_layers\": 4,"
     "  \"num_attention_heads\": 8, \"num_key_value_heads\": 4, \"head_dim\": 12, \"intermediate_size\": 32,"
     "  \"moe_intermediate_size\": 16, \"num_experts\": 8, \"num_experts_per_tok\": 2,"
-    "  \"mlp_only_layers\": [2], \"rope_theta\": 10000.0, \"attention_bias\": true, \"initializer_range\": 0.2,"
+    "  \"mlp_only_layers\": [2], \"rope_theta\": 10000.0, \"attention_bias\": true,"
+    "  \"initializer_range\": 0.2,"
     "  \"tie_word_embeddings\": %s,"
     "  \"rope_scaling\": {\"rope_type\": \"default\", \"mrope_section\": [2, 2, 2]}},"
     " \"vision_config\": {\"depth\": 3, \"hidden_size\": 24, \"intermediate_size\": 36, \"num_heads\": 2,"
     "  \"patch_size\": 4, \"num_position_embeddings\": 25, \"out_hidden_size\": 32,"
     "  \"deepstack_visual_indexes\": [0, 2]}, \"tie_word_embeddings\": %s}";
 
-enum { STEPS = 20, MOST_STEPS = 2000, MICROS = 8, MOST = 16, BATCHES = 4 };   /* BATCHES: steps of data, in turn */
+/* BATCHES: different steps of data, which repeat in turn. */
+enum { STEPS = 20, MOST_STEPS = 2000, MICROS = 8, MOST = 16, BATCHES = 4 };
 
-/* How a step deals with what backward will read, in words as a command line has them. */
-typedef struct Mode { const char *recompute, *offload; double resident; bool late; } Mode;    /* late: lazylab.h */
+/* Recompute and offload of activations, as words of memory.recompute and memory.offload; late: lazylab.h. */
+typedef struct Mode { const char *recompute, *offload; double resident; bool late; } Mode;
 
 typedef struct Case {
     ModelShape shape;
@@ -36,17 +39,21 @@ typedef struct Case {
     bool       pictures;
     DType      dtype;
     OptimStore store;
-    Mode       mode;                     /* beside what the rule says */
+    Mode       mode;                     /* in addition to the rule's */
     AuxForm    aux;
-    double     rank_capacity;       /* as little as may be: expert layers are done in slices; 0: by default */
+    double     rank_capacity;       /* least: expert layers are chunked; 0: the default */
     int        steps;
     uint64_t   weights;                  /* seed */
-    const LoraConf *lora;             /* NULL: all is trained */
+    const LoraConf *lora;             /* NULL: full training */
     Stream     stream[BATCHES][MICROS];
 } Case;
 
-static Case the_case;                                      /* of all ranks: read alone while they run */
-static struct { pthread_mutex_t lock; bool any; char text[400]; } trouble = { .lock = PTHREAD_MUTEX_INITIALIZER };
+static Case the_case;                                      /* of all ranks: read-only while they run */
+static struct {
+    pthread_mutex_t lock;
+    bool            any;
+    char            text[400];
+} trouble = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 /* The first difference that a rank finds; later ones have the same cause. */
 static inline void note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
@@ -70,7 +77,7 @@ static inline Budget budget_of(const Case *c)
     return b;
 }
 
-/* Some micro-batches are empty, have no picture or nothing to learn. */
+/* Some micro-batches are empty or have no images or no labels. */
 static inline void fill(Case *c, uint64_t seed)
 {
     static SmallDoc doc;
@@ -145,7 +152,7 @@ static inline Status step(const Case *c, Engine *e, int dp, int number, double *
     return backend_sync(&e->be);
 }
 
-/* This rank of the world: its part of the model and its place. */
+/* This rank of the world: its part of the model and its position in the mesh. */
 static inline Ranks ranks_of(const Case *c, Comm *world, Mesh *place)
 {
     PipeLayout cut;
@@ -166,7 +173,7 @@ static inline Ranks ranks_of(const Case *c, Comm *world, Mesh *place)
     return r;
 }
 
-/* Weights of the case. A pair's B, which would be zero and give its A no gradient, is drawn like a weight. */
+/* Weights of the case. The B matrices of adapters are random too: B = 0 would leave A without a gradient. */
 static inline Status draw_weights(const Case *c, Engine *e)
 {
     for (int i = 0; i < e->model.params.n; i++) {
@@ -176,7 +183,7 @@ static inline Status draw_weights(const Case *c, Engine *e)
     return model_init(&e->model, &e->be, c->weights);
 }
 
-/* Opens this rank's part of the case, with its weights; a rank that cannot ends the test. */
+/* Opens this rank's part of the case, with its weights; a rank that fails to open ends the test. */
 static inline void open_rank(Engine *e, Peer *p, Mesh *place)
 {
     Case       *c = &the_case;
@@ -213,8 +220,8 @@ static inline const Param *param_in(const Model *m, const Param *p)
     return NULL;
 }
 
-/* How far what is held of a parameter is from the whole of one rank, over that one's largest value or
- * `least`. */
+/* The largest difference between this rank's shard and the whole parameter of one rank, relative to the
+ * largest value of the latter or `least`. */
 static inline double apart(const Param *p, ShardView h, Tensor whole, double least)
 {
     StridedRange   comb[SHARD_VIEW_RANGES];
@@ -234,11 +241,14 @@ static inline const char *case_text(const Case *c)
 {
     static char t[256];
     const RuleInput *r = &c->rule;
-    snprintf(t, sizeof t, "world %d: tp %d cp %d (%s) pp %d vpp %d ep %d etp %d zero %d replicas %d %s/%d room %g aux %d%s%s %s/%d%s%s",
-             (int)r->world, (int)r->tp, (int)r->cp, r->cp_comm, (int)r->pp, (int)r->vpp, (int)r->ep, (int)r->etp,
-             (int)r->zero, (int)r->replicas, r->dispatcher, (int)r->domain, c->rank_capacity, (int)c->aux,
-             c->pictures ? " pictures" : "", r->overlap ? " overlap" : "", r->recomputes ? r->recompute[0] : "keep",
-             (int)r->recompute_layers, r->offloads ? " offload " : "", r->offloads ? r->offload[0] : "");
+    snprintf(t, sizeof t,
+             "world %d: tp %d cp %d (%s) pp %d vpp %d ep %d etp %d zero %d replicas %d %s/%d"
+             " capacity %g aux %d%s%s %s/%d%s%s",
+             (int)r->world, (int)r->tp, (int)r->cp, r->cp_comm, (int)r->pp, (int)r->vpp, (int)r->ep,
+             (int)r->etp, (int)r->zero, (int)r->replicas, r->dispatcher, (int)r->domain, c->rank_capacity,
+             (int)c->aux, c->pictures ? " pictures" : "", r->overlap ? " overlap" : "",
+             r->recomputes ? r->recompute[0] : "keep", (int)r->recompute_layers,
+             r->offloads ? " offload " : "", r->offloads ? r->offload[0] : "");
     return t;
 }
 
@@ -257,7 +267,7 @@ static inline ModelShape shape_of(bool tied)
     return small_shape(text);
 }
 
-/* Even shares with room for a token of each rank, one at least. */
+/* The capacity of an even share, with at least one token of each rank. */
 static double least_capacity(const RuleInput *r)
 {
     double share = (double)(budget.tokens / (r->tp * r->cp) * r->etp);
@@ -269,7 +279,7 @@ static inline void draw_case(Case *c, uint64_t seed, int world, int steps)
 {
     static const char *const kinds[] = { "p2p", "a2a", "all_gather", "a2a+p2p" };
     static const char *const drops[] = { "norm", "moe_act", "full", "core_attn" };
-    static const char *const parks[] = { "layer", "attn_norm", "moe", "vision" };
+    static const char *const offload_words[] = { "layer", "attn_norm", "moe", "vision" };
     static const AuxForm forms[] = { AUX_NONE, AUX_LAYER, AUX_DOCUMENT };
     for (uint64_t k = 0;; k += 32) {
         RuleInput *r = &c->rule;
@@ -277,9 +287,10 @@ static inline void draw_case(Case *c, uint64_t seed, int world, int steps)
         c->pictures = rng_below(seed, 7, k + 1, 4) > 0;
         c->aux = forms[rng_below(seed, 7, k + 2, 3)];
         const TextShape *t = &c->shape.text;
-        *r = (RuleInput){ .world = pick(seed, k + 3, MOST), .tp = pick(seed, k + 4, 8), .cp = pick(seed, k + 5, 4),
-                          .pp = pick(seed, k + 6, 4), .vpp = pick(seed, k + 7, 2), .ep = pick(seed, k + 8, 8),
-                          .etp = pick(seed, k + 9, 4), .zero = (int64_t)rng_below(seed, 7, k + 10, 4),
+        *r = (RuleInput){ .world = pick(seed, k + 3, MOST), .tp = pick(seed, k + 4, 8),
+                          .cp = pick(seed, k + 5, 4), .pp = pick(seed, k + 6, 4), .vpp = pick(seed, k + 7, 2),
+                          .ep = pick(seed, k + 8, 8), .etp = pick(seed, k + 9, 4),
+                          .zero = (int64_t)rng_below(seed, 7, k + 10, 4),
                           .replicas = pick(seed, k + 11, 2), .cp_comm = kinds[rng_below(seed, 7, k + 12, 4)],
                           .layers = t->L, .heads = t->H, .kv_heads = t->G, .ffn = t->I, .experts = t->E,
                           .per_token = t->K, .expert_ffn = t->F, .renorm = t->renorm,
@@ -293,12 +304,13 @@ static inline void draw_case(Case *c, uint64_t seed, int world, int steps)
         if (r->ep * r->etp == 1) r->dispatcher = "local";
         if (rng_below(seed, 7, k + 18, 2)) r->domain = pick(seed, k + 19, r->ep * r->etp);
         if (!strcmp(r->cp_comm, "a2a+p2p")) r->cp_sizes = 2, r->cp_size[0] = 2, r->cp_size[1] = r->cp / 2;
-        if (rng_below(seed, 7, k + 15, 3) == 0) r->recompute[r->recomputes++] = drops[rng_below(seed, 7, k + 16, 4)];
+        if (rng_below(seed, 7, k + 15, 3) == 0)
+            r->recompute[r->recomputes++] = drops[rng_below(seed, 7, k + 16, 4)];
         if (!r->recomputes || strcmp(r->recompute[0], "full"))
             r->recompute_method = "uniform", r->recompute_layers = 1;
         for (uint64_t i = 0; i < 2; i++)
             if (rng_below(seed, 7, k + 23 + i, 4) == 0)
-                r->offload[r->offloads++] = parks[rng_below(seed, 7, k + 25 + i, 4)];
+                r->offload[r->offloads++] = offload_words[rng_below(seed, 7, k + 25 + i, 4)];
         if (!rules_legal(r)) r->offloads = 0;
         r->overlap = rng_below(seed, 7, k + 17, 2);
         if (r->overlap && !rules_legal(r)) r->overlap = false;
@@ -307,12 +319,13 @@ static inline void draw_case(Case *c, uint64_t seed, int world, int steps)
     }
 }
 
-/* Numbers of a layout by " key=value". */
+/* Sets numbers of a layout from " key=value" words. */
 static inline void case_words(RuleInput *r, const char *text)
 {
     struct { const char *key; long long *value; } row[] = {
-        { "world=", &r->world }, { "etp=", &r->etp }, { "tp=", &r->tp }, { "cp=", &r->cp }, { "vpp=", &r->vpp },
-        { "pp=", &r->pp }, { "ep=", &r->ep }, { "zero=", &r->zero }, { "replicas=", &r->replicas },
+        { "world=", &r->world }, { "etp=", &r->etp }, { "tp=", &r->tp }, { "cp=", &r->cp },
+        { "vpp=", &r->vpp }, { "pp=", &r->pp }, { "ep=", &r->ep }, { "zero=", &r->zero },
+        { "replicas=", &r->replicas },
     };
     for (size_t i = 0; text && i < sizeof row / sizeof *row; i++) {
         char key[16];
@@ -322,8 +335,7 @@ static inline void case_words(RuleInput *r, const char *text)
     }
 }
 
-/* TREB_CASE=" tp=2 zero=3": a drawn case with some of its numbers changed, to find out what a failure is
- * of. */
+/* TREB_CASE=" tp=2 zero=3": a random case with some numbers changed, to find the cause of a failure. */
 static inline void change_case(Case *c)
 {
     const char *text = getenv("TREB_CASE");

@@ -82,7 +82,8 @@ look() {
     echo "</script><script nonce=\"$nonce\">$probe</script></body></html>" >> "$tmp/probed.html"
     timeout 120 "$browser" --headless --no-sandbox --disable-gpu --no-first-run \
         --user-data-dir="$tmp/profile" --hide-scrollbars --blink-settings=preferredColorScheme=1 \
-        --window-size="$2",900 --enable-logging=stderr --dump-dom "file://$tmp/probed.html" > "$tmp/dom" 2> "$tmp/console"
+        --window-size="$2",900 --enable-logging=stderr --dump-dom "file://$tmp/probed.html" \
+        > "$tmp/dom" 2> "$tmp/console"
     grep -o 'data-seen="[^"]*"' "$tmp/dom" | cut -d'"' -f2 | sed 's/&lt;/</g; s/&gt;/>/g' |
         tr ' ' '\n' > "$tmp/seen"
     grep -oE 'CONSOLE.*' "$tmp/console" >> "$tmp/seen"

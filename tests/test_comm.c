@@ -375,10 +375,10 @@ static void abort_wakes_all(void)
 static void poisoned_rank(Peer *p)
 {
     Tensor t = fresh(F32, 10, 1);
-    if (p->rank == p->size - 1) p->be.sticky = fail(E_DEVICE, "its card is hot");
+    if (p->rank == p->size - 1) p->be.sticky = fail(E_DEVICE, "its GPU is too hot");
     comm_all_gather(p->world, t, t_rows(t, 0, 10 / p->size));
     EXPECT(p->be.sticky == (p->rank == p->size - 1 ? E_DEVICE : E_COMM), "sticky %d", p->be.sticky);
-    if (p->rank != p->size - 1) EXPECT(strstr(status_text(), "its card is hot"), "%s", status_text());
+    if (p->rank != p->size - 1) EXPECT(strstr(status_text(), "its GPU is too hot"), "%s", status_text());
     free(t.data);
 }
 static void a_poisoned_rank_ends_its_peers(void)
@@ -479,8 +479,10 @@ static void the_ledger_is_charged(void)
     on_ranks(8, 4, account_rank);
     int64_t part = 8 * 100 * 4;
     const LedgerComm *first = &account_[0];
-    EXPECT(first->intra_node == 3 * (2 * part / 8 + 2 * part + 400), "intra_node %lld", (long long)first->intra_node);
-    EXPECT(first->inter_node == 4 * (2 * part / 8 + 2 * part + 400) + part, "inter_node %lld", (long long)first->inter_node);
+    EXPECT(first->intra_node == 3 * (2 * part / 8 + 2 * part + 400), "intra_node %lld",
+           (long long)first->intra_node);
+    EXPECT(first->inter_node == 4 * (2 * part / 8 + 2 * part + 400) + part, "inter_node %lld",
+           (long long)first->inter_node);
     EXPECT(first->waited > 0, "waited");
     for (int r = 0; r < 8; r++) {
         Comm   *c;
@@ -492,8 +494,9 @@ static void the_ledger_is_charged(void)
         comm_bind(c, &be);
         some_calls(c, t2(&a, "t", F32, 8, 100), t2(&a, "out", F32, 64, 100));
         LedgerComm *l = &be.ledger.comm[GR_world], *want = &account_[r];
-        EXPECT(l->calls == want->calls && l->intra_node == want->intra_node && l->inter_node == want->inter_node, "rank %d: %lld %lld",
-               r, (long long)l->intra_node, (long long)l->inter_node);
+        EXPECT(l->calls == want->calls && l->intra_node == want->intra_node &&
+                   l->inter_node == want->inter_node,
+               "rank %d: %lld %lld", r, (long long)l->intra_node, (long long)l->inter_node);
         EXPECT_OK(backend_sync(&be));
         backend_arena_close(&be, &a), backend_close(&be), comm_close(c);
     }

@@ -1,17 +1,17 @@
-/* The same training on any layout of ranks: losses of every step and final weights against one rank; no step that
- * hangs, however unevenly pictures, labels and experts fall; the same bits with moe.overlap and without.
+/* The same training on any layout of ranks: losses of every step and final weights equal those on one
+ * rank; no step hangs, however uneven images, labels and experts are; moe.overlap changes no bit.
  *
- * TREB_LAYOUTS says how many layouts, TREB_LAYOUT_STEPS how long, TREB_UNEVEN how many steps of uneven data.
+ * TREB_LAYOUTS sets the number of layouts, TREB_LAYOUT_STEPS of steps, TREB_UNEVEN of steps of uneven data.
  *
- * A token whose experts tie to the last bits may go another way where sums run in another order, and the curves
- * part by what one token weighs. So a case that differs is drawn again with other weights and data, twice at
- * most: what is wrong with a layout is wrong each time. */
+ * If two experts of a token tie to the last bits, another order of summation may select the other expert, and
+ * the losses differ by the weight of one token. So a case that differs is repeated with other weights and
+ * data, at most twice: an error in a layout shows each time. */
 #include "layoutlab.h"
 
 /* The results of a rank without and with overlap (RuleInput.overlap). */
-typedef struct Told { double loss[MOST_STEPS], norm[MOST_STEPS]; uint64_t weights; } Told;
+typedef struct RankResult { double loss[MOST_STEPS], norm[MOST_STEPS]; uint64_t weights; } RankResult;
 
-static Told   told[2][4 * MOST];
+static RankResult   result[2][4 * MOST];
 static struct { double loss[MOST_STEPS], norm[MOST_STEPS]; Engine e; } want;     /* of one rank */
 
 static void compare_weights(const Engine *e)
@@ -33,17 +33,18 @@ static bool train(const Case *c, Engine *e, int dp)
     for (int i = 0; i < c->steps; i++) {
         double loss = 0, norm = 0;
         Status st = step(c, e, dp, i, &loss, &norm);
-        told[c->rule.overlap][e->mesh.rank].loss[i] = loss, told[c->rule.overlap][e->mesh.rank].norm[i] = norm;
+        result[c->rule.overlap][e->mesh.rank].loss[i] = loss;
+        result[c->rule.overlap][e->mesh.rank].norm[i] = norm;
         bool   good = !st && fabs(loss - want.loss[i]) <= 1e-5 * fabs(want.loss[i]);
         if (getenv("TREB_VERBOSE") && e->mesh.rank == 0)
-            printf("    step %d: loss %.9g, apart by %.1e, norm by %.1e; %lld expert layers in chunks so "
-                   "far\n", i, loss, loss / want.loss[i] - 1, norm / want.norm[i] - 1,
+            printf("    step %d: loss %.9g, off by %.1e, norm by %.1e; %lld chunked expert layers so far\n",
+                   i, loss, loss / want.loss[i] - 1, norm / want.norm[i] - 1,
                    (long long)e->be.ledger.chunked_layers);
         if (good) continue;
         if (st) note("rank %d, step %d: %s", e->mesh.rank, i, status_text());
         else    note("rank %d, step %d: loss %.9g, one rank %.9g (norm %.9g, %.9g)", e->mesh.rank, i, loss,
                      want.loss[i], norm, want.norm[i]);
-        return false;                                        /* what follows differs anyway */
+        return false;                                        /* later steps differ anyway */
     }
     return true;
 }
@@ -64,7 +65,7 @@ static void rank_main(Peer *p)
     bool lives = train(c, &e, place.at[AX_DP]);
     shard_wait_weights(&e.shard);
     if (lives) compare_weights(&e);
-    told[c->rule.overlap][p->rank].weights = sum_bits(&e.arena[A_PARAM]) ^ sum_bits(&e.arena[A_OPTIM]);
+    result[c->rule.overlap][p->rank].weights = sum_bits(&e.arena[A_PARAM]) ^ sum_bits(&e.arena[A_OPTIM]);
     engine_close(&e);
 }
 
@@ -103,21 +104,21 @@ static void compare_layout(Case *c, uint64_t seed)
 static void random_layouts(void)
 {
     uint64_t seed = first_seed();
-    int      steps = number("TREB_LAYOUT_STEPS", STEPS), world = commlab_.mpi ? commlab_.mpi->size : number("TREB_WORLD", 0);
-    bool     speaks = !commlab_.mpi || commlab_.mpi->rank == 0;
+    int      steps = number("TREB_LAYOUT_STEPS", STEPS);
+    int      world = commlab_.mpi ? commlab_.mpi->size : number("TREB_WORLD", 0);
+    bool     prints = !commlab_.mpi || commlab_.mpi->rank == 0;
     if (commlab_.mpi) EXPECT_OK(comm_host_broadcast(commlab_.mpi, &seed, sizeof seed));
-    if (speaks) printf("  layouts from seed %llu\n", (unsigned long long)seed);
+    if (prints) printf("  layouts from seed %llu\n", (unsigned long long)seed);
     for (int i = 0; i < number("TREB_LAYOUTS", 6); i++, seed++) {
         draw_case(&the_case, seed, world, steps < MOST_STEPS ? steps : MOST_STEPS);
         change_case(&the_case);
-        if (speaks && getenv("TREB_VERBOSE"))
+        if (prints && getenv("TREB_VERBOSE"))
             printf("  %llu: %s\n", (unsigned long long)seed, case_text(&the_case));
         compare_layout(&the_case, seed);
     }
 }
 
-/* Data that leaves ranks without pictures, labels or tokens in turn: every step ends, with the same finite loss
- * everywhere. */
+/* In turn, ranks lack images, labels or tokens: every step ends, with the same finite loss on all ranks. */
 static void uneven_main(Peer *p)
 {
     Engine e;
@@ -129,7 +130,8 @@ static void uneven_main(Peer *p)
         most = loss;
         comm_host_max(e.mesh.comm[GR_world], &most, 1);
         if (!st && isfinite(loss) && most == loss) continue;
-        note("rank %d, step %d: loss %.9g of at most %.9g, %s", p->rank, i, loss, most, st ? status_text() : "");
+        note("rank %d, step %d: loss %.9g of at most %.9g, %s", p->rank, i, loss, most,
+             st ? status_text() : "");
         break;
     }
     engine_close(&e);
@@ -152,7 +154,7 @@ static void uneven_ranks_never_hang(void)
     }
 }
 
-static void draw_woven(Case *c, uint64_t seed, int world, int steps)
+static void draw_overlapped(Case *c, uint64_t seed, int world, int steps)
 {
     do draw_case(c, seed, world, steps), seed += 1000; while (!c->rule.overlap);
 }
@@ -161,48 +163,51 @@ static void draw_woven(Case *c, uint64_t seed, int world, int steps)
 static void expect_same_bits(Case *c, uint64_t seed)
 {
     bool same = true;
-    memset(told, 0, sizeof told);
+    memset(result, 0, sizeof result);
     once(c, seed);
     c->rule.overlap = false;
     once(c, seed);
     for (int r = 0; r < 4 * MOST; r++) {
-        same &= !memcmp(told[0][r].loss, told[1][r].loss, (size_t)c->steps * sizeof(double));
-        same &= !memcmp(told[0][r].norm, told[1][r].norm, (size_t)c->steps * sizeof(double));
-        same &= told[0][r].weights == told[1][r].weights;
+        same &= !memcmp(result[0][r].loss, result[1][r].loss, (size_t)c->steps * sizeof(double));
+        same &= !memcmp(result[0][r].norm, result[1][r].norm, (size_t)c->steps * sizeof(double));
+        same &= result[0][r].weights == result[1][r].weights;
     }
-    const Told *mine = &told[0][commlab_.mpi ? commlab_.mpi->rank : 0];
+    const RankResult *mine = &result[0][commlab_.mpi ? commlab_.mpi->rank : 0];
     EXPECT(same && mine->loss[c->steps - 1] > 0, "%llu: %s", (unsigned long long)seed, case_text(c));
 }
 
-static void weaving_changes_no_bit(void)
+static void overlap_changes_no_bit(void)
 {
     enum { DRAWN = 3, SHORT = 5 };
     uint64_t seed = first_seed();
     int      world = commlab_.mpi ? commlab_.mpi->size : 0;
     if (commlab_.mpi) EXPECT_OK(comm_host_broadcast(commlab_.mpi, &seed, sizeof seed));
     for (int i = 0; i < DRAWN; i++, seed++) {
-        draw_woven(&the_case, seed, world, SHORT);
+        draw_overlapped(&the_case, seed, world, SHORT);
         expect_same_bits(&the_case, seed);
     }
 }
 
-/* While one micro-batch holds an exchange the other makes any number of calls in the same groups: one for each
- * chunk of each slice of a layer. */
-static void woven_slices_change_no_bit(void)
+/* While the exchange of one micro-batch is in flight, the other micro-batch makes any number of calls in the
+ * same groups, one for each transfer of each chunk of an expert layer. */
+static void overlapped_chunks_change_no_bit(void)
 {
     enum { DRAWN = 2, SHORT = 2 };
     uint64_t seed = first_seed();
     int      world = commlab_.mpi ? commlab_.mpi->size : 0;
     if (commlab_.mpi) EXPECT_OK(comm_host_broadcast(commlab_.mpi, &seed, sizeof seed));
     for (int i = 0; i < DRAWN; i++, seed++) {
-        do draw_woven(&the_case, seed, world, SHORT), seed += 1000; while (the_case.rule.ep < 2);
+        do draw_overlapped(&the_case, seed, world, SHORT), seed += 1000; while (the_case.rule.ep < 2);
         the_case.rule.dispatcher = "hybridep", the_case.rank_capacity = least_capacity(&the_case.rule);
         expect_same_bits(&the_case, seed);
     }
 }
 
 static int turns;                                           /* yields from one micro-batch to the other */
-static void count_turn(void *coroutine) { turns += ((Coroutine *)coroutine)->both, coroutine_yield(coroutine); }
+static void count_turn(void *coroutine)
+{
+    turns += ((Coroutine *)coroutine)->both, coroutine_yield(coroutine);
+}
 
 /* One rank of a fake world: a step of full micro-batches. */
 static void expect_planned(const Case *c, int rank)
@@ -220,7 +225,7 @@ static void expect_planned(const Case *c, int rank)
     EXPECT_OK(engine_open(&e, &c->shape, &conf, &full));
     e.yielder.yield = count_turn, turns = 0;
     EXPECT_OK(pipeline_run(&e, micro, conf.ranks.micro, &sums, NULL, NULL));
-    EXPECT(turns > 0 || e.pipe.warmup == e.pipe.actions / 2, "nothing was woven");
+    EXPECT(turns > 0 || e.pipe.warmup == e.pipe.actions / 2, "no micro-batches overlapped");
     for (int i = 0; i < e.pipe.slots; i++) {
         const Arena *a = i ? &e.slot_act[i - 1] : &e.arena[A_ACT];
         EXPECT(a->peak == e.plan.slot[i], "slot %d: run %zu, plan %zu", i, a->peak, e.plan.slot[i]);
@@ -228,17 +233,17 @@ static void expect_planned(const Case *c, int rank)
     for (ArenaId i = A_ACT; i < ARENA_N; i++)
         EXPECT(engine_arena_peak(&e, i) == e.plan.bytes[i], "%s: run %zu, plan %zu", engine_arena_label(i),
                engine_arena_peak(&e, i), e.plan.bytes[i]);
-    EXPECT(e.overlap_scratch.peak == e.plan.overlap_scratch && e.plan.overlap_scratch > 0, "scratch beside: run %zu, plan %zu", e.overlap_scratch.peak,
-           e.plan.overlap_scratch);
+    EXPECT(e.overlap_scratch.peak == e.plan.overlap_scratch && e.plan.overlap_scratch > 0,
+           "scratch of overlap: run %zu, plan %zu", e.overlap_scratch.peak, e.plan.overlap_scratch);
     engine_close(&e);
     comm_close(world);
 }
 
-static void weaving_is_planned(void)
+static void overlap_is_planned(void)
 {
     uint64_t seed = first_seed();
     for (int i = 0; i < 4; i++) {
-        draw_woven(&the_case, seed + (uint64_t)i, 0, 1);
+        draw_overlapped(&the_case, seed + (uint64_t)i, 0, 1);
         for (int rank = 0; rank < the_case.rule.world; rank += (int)(the_case.rule.world / the_case.rule.pp))
             expect_planned(&the_case, rank);
     }
@@ -250,8 +255,8 @@ int main(void)
     processes_open();
     RUN(random_layouts);
     RUN(uneven_ranks_never_hang);
-    RUN(weaving_changes_no_bit);
-    RUN(woven_slices_change_no_bit);
-    RUN(weaving_is_planned);
+    RUN(overlap_changes_no_bit);
+    RUN(overlapped_chunks_change_no_bit);
+    RUN(overlap_is_planned);
     return processes_close();
 }

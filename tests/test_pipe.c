@@ -179,7 +179,7 @@ static bool can_go(const Stage *st, int me, const PipeStep *s, bool rendezvous)
 static void expect_left(Stage *st, const Pipe *p, const PipeAction *a)
 {
     EXPECT(p->slots <= SLOTS, "%d slots", p->slots);
-    if (a->what == PIPE_BACKWARD && !pipe_skips_backward(p, *a)) st->owes[a->slot] = 0;    /* it has arrived */
+    if (a->what == PIPE_BACKWARD && !pipe_skips_backward(p, *a)) st->owes[a->slot] = 0; /* it has arrived */
     if (a->what == PIPE_BACKWARD) return;
     EXPECT(st->owes[a->slot] <= st->left[PIPE_FORWARD], "stage %d: slot %d is still being sent", p->stage,
            a->slot);

@@ -116,12 +116,12 @@ static bool writes(const Param *p, int rank, int step, int micro)
     return step != 1 && (rank + micro) % 3 != 1;
 }
 
-/* f(place in the rank's part, place in the whole) for all elements of the part. */
-#define EACH_ELEMENT(p, here, there)                                                                      \
-    for (int k_ = 0; k_ < (p)->pieces; k_++)                                                              \
-        for (int64_t r_ = 0; r_ < (p)->shard.range[k_].count; r_++)                                              \
-            for (int64_t j_ = 0, here = (p)->shard.range[k_].local + r_ * (p)->shard.range[k_].len,                     \
-                         there = (p)->shard.range[k_].at + r_ * (p)->shard.range[k_].stride;                            \
+/* Loops over all elements of the rank's part: `here` indexes the part, `there` the whole parameter. */
+#define EACH_ELEMENT(p, here, there)                                                                         \
+    for (int k_ = 0; k_ < (p)->pieces; k_++)                                                                 \
+        for (int64_t r_ = 0; r_ < (p)->shard.range[k_].count; r_++)                                          \
+            for (int64_t j_ = 0, here = (p)->shard.range[k_].local + r_ * (p)->shard.range[k_].len,          \
+                         there = (p)->shard.range[k_].at + r_ * (p)->shard.range[k_].stride;                 \
                  j_ < (p)->shard.range[k_].len; j_++, here++, there++)
 
 static AdamW adam(int step)
@@ -226,13 +226,14 @@ static void load(Rank *r)
 {
     for (int i = 0; i < r->toy.m.params.n; i++) {
         const Param *p = r->toy.m.params.p[i];
-        ShardView   held = t_has(p->shard.master) ? param_state_view(p, p->shard.master) : param_weight_view(p);
+        ShardView    view = t_has(p->shard.master) ? param_state_view(p, p->shard.master)
+                                                   : param_weight_view(p);
         int    id = index_param(p);
         EACH_ELEMENT(p, at, e) {
-            if (at < held.at || at >= held.at + held.n) continue;
+            if (at < view.at || at >= view.at + view.n) continue;
             float x = start_value(id, e);
-            if (held.t.dtype == F32) ((float *)held.t.data)[at - held.at] = x;
-            else                     ((uint16_t *)held.t.data)[at - held.at] = bf16_from_f32(x);
+            if (view.t.dtype == F32) ((float *)view.t.data)[at - view.at] = x;
+            else                     ((uint16_t *)view.t.data)[at - view.at] = bf16_from_f32(x);
         }
     }
     shard_refresh_weights(&r->s);
@@ -258,7 +259,8 @@ static void write_grad(Rank *r, Param *p, int step, int micro)
 {
     int id = index_param(p);
     if (!t_has(p->shard.g) || !writes(p, r->peer->rank, step, micro)) return;
-    EXPECT(t_count(p->shard.g) == param_local(p), "%s: gradient %s in use", p->piece[0].name, t_fmt(p->shard.g));
+    EXPECT(t_count(p->shard.g) == param_local(p), "%s: gradient %s in use", p->piece[0].name,
+           t_fmt(p->shard.g));
     if (p->step.grad_unset) memset(p->shard.g.data, 0, (size_t)t_bytes(p->shard.g));
     p->step.grad_unset = false;
     EACH_ELEMENT(p, at, e) ((float *)p->shard.g.data)[at] += slope(id, e, r->peer->rank, step, micro);
@@ -327,7 +329,8 @@ static void check_step(Rank *r, int step)
             int64_t k = at - p->shard.offset;
             if (k < 0 || k >= p->shard.len) continue;
             bad += !alike(w[k], want->w[e]) || !alike(m[k], want->m[e]) || !alike(v[k], want->v[e]);
-            if (step == STEPS - 1 && p->shard.is_writer && at < p->shard.unique) seen[now.zero][index_param(p)][e] = w[k];
+            if (step == STEPS - 1 && p->shard.is_writer && at < p->shard.unique)
+                seen[now.zero][index_param(p)][e] = w[k];
         }
         EXPECT(p->step.has_grad == is_live(p, step), "%s: live %d", p->piece[0].name, p->step.has_grad);
         EXPECT(!bad, "rank %d zero %d step %d: %lld of %lld of %s differ", r->peer->rank, now.zero, step,
@@ -342,7 +345,8 @@ static void check_partition(Rank *r)
     for (int i = 0; i < r->toy.m.params.n; i++) {
         const Param *p = r->toy.m.params.p[i];
         int64_t n = 0;
-        EACH_ELEMENT(p, at, e) n += at >= p->shard.offset && at < p->shard.offset + p->shard.len && at < p->shard.unique;
+        EACH_ELEMENT(p, at, e)
+            n += at >= p->shard.offset && at < p->shard.offset + p->shard.len && at < p->shard.unique;
         if (p->shard.is_writer) counted[index_param(p)] += n;
     }
     comm_host_sum64(r->peer->world, counted, MOST);
@@ -521,22 +525,22 @@ static void plan_rank(Peer *peer)
 {
     Rank    r, plan;
     Comm   *world;
-    Peer    nobody = { .rank = peer->rank };
+    Peer    alone = { .rank = peer->rank };
     Tensor  sumsq;
     EXPECT_OK(comm_open(&world, &(CommConf){ .kind = "fake", .rank = peer->rank, .size = now.world }));
-    EXPECT_OK(backend_open(&nobody.be, "meta"));
-    nobody.world = world;
-    comm_bind(world, &nobody.be);
-    open_rank(&plan, &nobody);
+    EXPECT_OK(backend_open(&alone.be, "meta"));
+    alone.world = world;
+    comm_bind(world, &alone.be);
+    open_rank(&plan, &alone);
     sumsq = t1(&plan.arena[2], "norm", F64, 1);
     shard_refresh_weights(&plan.s);
     shard_begin_step(&plan.s, now.micro);
     for (int j = 0; j < now.micro; j++) pass(&plan, 0, j);
     shard_finish_grads(&plan.s);
-    optim_grad_norm(&plan.toy.m, &nobody.be, sumsq, (Tensor){ 0 });
-    optim_step(&nobody.be, sumsq, &(OptimConf){ .adam = adam(0) }, &plan.s);
+    optim_grad_norm(&plan.toy.m, &alone.be, sumsq, (Tensor){ 0 });
+    optim_step(&alone.be, sumsq, &(OptimConf){ .adam = adam(0) }, &plan.s);
     shard_wait_weights(&plan.s);
-    EXPECT_OK(backend_sync(&nobody.be));
+    EXPECT_OK(backend_sync(&alone.be));
     open_rank(&r, peer);
     t1(&r.arena[2], "norm", F64, 1);
     for (int i = 0; i < 3; i++)
@@ -545,7 +549,7 @@ static void plan_rank(Peer *peer)
     close_rank(&r);
     close_rank(&plan);
     comm_close(world);
-    backend_close(&nobody.be);
+    backend_close(&alone.be);
 }
 
 static void plans_agree(void)
