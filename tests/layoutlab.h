@@ -53,7 +53,7 @@ static struct {
     pthread_mutex_t lock;
     bool            any;
     char            text[400];
-} trouble = { .lock = PTHREAD_MUTEX_INITIALIZER };
+} failure = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 /* The first difference that a rank finds; later ones have the same cause. */
 static inline void note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
@@ -61,10 +61,10 @@ static inline void note(const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
-    pthread_mutex_lock(&trouble.lock);
-    if (!trouble.any) vsnprintf(trouble.text, sizeof trouble.text, fmt, ap);
-    trouble.any = true;
-    pthread_mutex_unlock(&trouble.lock);
+    pthread_mutex_lock(&failure.lock);
+    if (!failure.any) vsnprintf(failure.text, sizeof failure.text, fmt, ap);
+    failure.any = true;
+    pthread_mutex_unlock(&failure.lock);
     va_end(ap);
 }
 
@@ -87,8 +87,8 @@ static inline void fill(Case *c, uint64_t seed)
             Stream *s = &c->stream[b][m];
             uint64_t key = (uint64_t)(b * MICROS + m);
             int docs = (int)rng_below(seed, 1, key, 5);
-            Budget room = budget_of(c);
-            EXPECT_OK(stream_open(s, &ss, &room));
+            Budget limits = budget_of(c);
+            EXPECT_OK(stream_open(s, &ss, &limits));
             for (int d = 0; d < docs; d++) {
                 bool picture = c->pictures && rng_below(seed, 2, key * 8 + (uint64_t)d, 2);
                 Document x = small_doc(&doc, (int)rng_below(seed, 3, key * 8 + (uint64_t)d, 5), picture,
@@ -224,15 +224,15 @@ static inline const Param *param_in(const Model *m, const Param *p)
  * largest value of the latter or `least`. */
 static inline double apart(const Param *p, ShardView h, Tensor whole, double least)
 {
-    StridedRange   comb[SHARD_VIEW_RANGES];
+    StridedRange range[SHARD_VIEW_RANGES];
     double big = least, diff = 0;
     const float *all = whole.data;
     for (int64_t i = 0; i < t_count(whole); i++) big = fmax(big, fabs(all[i]));
-    for (int k = 0, n = shard_view_ranges(comb, p, h); k < n; k++)
-        for (int64_t j = 0; j < comb[k].count; j++)
-            for (int64_t i = 0; i < comb[k].len; i++) {
-                float mine = ((float *)h.t.data)[comb[k].local + j * comb[k].len + i];
-                diff = fmax(diff, fabs((double)mine - all[comb[k].at + j * comb[k].stride + i]));
+    for (int k = 0, n = shard_view_ranges(range, p, h); k < n; k++)
+        for (int64_t j = 0; j < range[k].count; j++)
+            for (int64_t i = 0; i < range[k].len; i++) {
+                float mine = ((float *)h.t.data)[range[k].local + j * range[k].len + i];
+                diff = fmax(diff, fabs((double)mine - all[range[k].at + j * range[k].stride + i]));
             }
     return diff / big;
 }

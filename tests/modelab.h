@@ -117,8 +117,8 @@ static inline uint64_t mode_bits(const Arena *a)
     return h;
 }
 
-/* Micro-batches of text fill every row that was planned, in chunks too; pictures are as many as there are. */
-static inline void mode_room(Engine *e, bool exact)
+/* Micro-batches of text fill every row that was planned, in chunks too; the number of images varies. */
+static inline void mode_memory(Engine *e, bool exact)
 {
     for (int i = 0; i < ARENA_N; i++) {
         size_t run = engine_arena_peak(e, i), plan = e->plan.bytes[i];
@@ -141,7 +141,7 @@ static inline void mode_rank(Peer *p)
     }
     shard_wait_weights(&e.shard);
     seen->weights = mode_bits(&e.arena[A_PARAM]) ^ mode_bits(&e.arena[A_OPTIM]);
-    mode_room(&e, !c->pictures);
+    mode_memory(&e, !c->pictures);
     mode_said[p->rank] = 0, mode_chunked[p->rank] = e.be.ledger.chunked_layers;
     for (int i = 0; i < LEDGER_GROUPS; i++) mode_said[p->rank] += e.be.ledger.comm[i].calls;
     engine_close(&e);
@@ -182,7 +182,7 @@ static inline void mode_case(const char *layout, bool pictures, DType dtype, uin
 /* One training on the case with a mode; seen: by rank. */
 static inline void mode_train(ModeSeen *seen, Mode m)
 {
-    trouble.any = false, the_case.mode = m;
+    failure.any = false, the_case.mode = m;
     on_ranks((int)the_case.rule.world, 0, mode_rank);
     memcpy(seen, mode_seen, sizeof mode_seen);
 }
@@ -195,7 +195,7 @@ static inline void mode_layout(const char *layout, bool pictures, DType dtype, u
     mode_train(want, (Mode){ 0 });
     for (int i = 0; i < n; i++) {
         mode_train(got, mode[i]);
-        EXPECT(!trouble.any, "%s, %s: %s", layout, mode_text(mode[i]), trouble.text);
+        EXPECT(!failure.any, "%s, %s: %s", layout, mode_text(mode[i]), failure.text);
         for (int r = 0; r < (int)the_case.rule.world; r++)
             EXPECT(!memcmp(&got[r], &want[r], sizeof *got), "%s, %s, seed %llu: rank %d trains another model "
                    "(loss %.9g, not %.9g)", layout, mode_text(mode[i]), (unsigned long long)seed, r,

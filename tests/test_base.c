@@ -75,16 +75,16 @@ static void numbers(void)
 
 static void arena_marks(void)
 {
-    static char room[4096];
+    static char memory[4096];
     Status sticky = OK;
     Arena  a;
-    EXPECT_OK(arena_open(&a, "act", room, sizeof room, &sticky));
+    EXPECT_OK(arena_open(&a, "act", memory, sizeof memory, &sticky));
     void *p = arena_push(&a, "p", 1);
     ArenaMark m = arena_mark(&a);
     void *q = arena_push(&a, "q", ARENA_ALIGN + 1);
-    EXPECT(p == room && q == room + ARENA_ALIGN && a.used == 3 * ARENA_ALIGN, "%zu used", a.used);
+    EXPECT(p == memory && q == memory + ARENA_ALIGN && a.used == 3 * ARENA_ALIGN, "%zu used", a.used);
     arena_reset(&a, m);
-    EXPECT(arena_push(&a, "r", 5) == q && a.peak == 3 * ARENA_ALIGN, "the room is reused, the peak stays");
+    EXPECT(arena_push(&a, "r", 5) == q && a.peak == 3 * ARENA_ALIGN, "the bytes are reused, the peak stays");
     EXPECT(arena_push(&a, "zero", 0) && a.used == 2 * ARENA_ALIGN, "nothing takes nothing");
     arena_clear(&a);
     EXPECT(a.used == 0 && a.depth == 0 && a.peak == 3 * ARENA_ALIGN && !sticky, "cleared");
@@ -101,9 +101,9 @@ static const ArenaLabel *label(const Arena *a, const char *name)
 
 static void arena_labels_at_peak(void)
 {
-    static char room[16 * ARENA_ALIGN];
+    static char memory[16 * ARENA_ALIGN];
     Arena a;
-    EXPECT_OK(arena_open(&a, "act", room, sizeof room, NULL));
+    EXPECT_OK(arena_open(&a, "act", memory, sizeof memory, NULL));
     arena_push(&a, "kept", ARENA_ALIGN);
     ArenaMark m = arena_mark(&a);
     arena_push(&a, "early", 5 * ARENA_ALIGN);
@@ -121,16 +121,16 @@ static void arena_labels_at_peak(void)
 
 static void arena_full_sticks(void)
 {
-    static char room[2 * ARENA_ALIGN];
+    static char memory[2 * ARENA_ALIGN];
     Status sticky = OK;
     Arena  a;
-    EXPECT_OK(arena_open(&a, "scratch", room, sizeof room, &sticky));
+    EXPECT_OK(arena_open(&a, "scratch", memory, sizeof memory, &sticky));
     arena_push(&a, "fits", ARENA_ALIGN);
-    EXPECT(arena_push(&a, "large", 2 * ARENA_ALIGN) == room && sticky == E_FIT, "status %d", (int)sticky);
+    EXPECT(arena_push(&a, "large", 2 * ARENA_ALIGN) == memory && sticky == E_FIT, "status %d", (int)sticky);
     EXPECT(strstr(status_text(), "scratch") && strstr(status_text(), "large"), "%s", status_text());
     EXPECT(a.used == ARENA_ALIGN, "a push that failed takes nothing");
-    for (size_t n = SIZE_MAX; n > SIZE_MAX - 600; n--) EXPECT(arena_push(&a, "endless", n) == room, "wrap");
-    EXPECT(!strstr(status_text(), "endless"), "the first failure is the one told: %s", status_text());
+    for (size_t n = SIZE_MAX; n > SIZE_MAX - 600; n--) EXPECT(arena_push(&a, "endless", n) == memory, "wrap");
+    EXPECT(!strstr(status_text(), "endless"), "the first failure is the one reported: %s", status_text());
     arena_push(&a, "exact", ARENA_ALIGN);
     EXPECT(a.used == a.cap, "it can be filled to the last byte");
     arena_close(&a);
@@ -138,11 +138,11 @@ static void arena_full_sticks(void)
 
 static void arena_fails_when_told(void)
 {
-    static char room[8 * ARENA_ALIGN];
+    static char memory[8 * ARENA_ALIGN];
     for (int n = 1; n <= 4; n++) {
         Status sticky = OK;
         Arena  a;
-        EXPECT_OK(arena_open(&a, "act", room, sizeof room, &sticky));
+        EXPECT_OK(arena_open(&a, "act", memory, sizeof memory, &sticky));
         a.fail_at = n;
         for (int i = 1; i <= 4; i++) {
             arena_push(&a, "x", 1);
@@ -157,11 +157,11 @@ static void arena_runs_out_of_names(void)
 {
     enum { PUSHES = 40000 };
     size_t cap = (size_t)PUSHES * ARENA_ALIGN;
-    void  *room = mmap(NULL, cap, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void  *memory = mmap(NULL, cap, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     static char names[100][16];
     Arena a;
-    EXPECT(room != MAP_FAILED, "no address space");
-    EXPECT_OK(arena_open(&a, "act", room, cap, NULL));
+    EXPECT(memory != MAP_FAILED, "no address space");
+    EXPECT_OK(arena_open(&a, "act", memory, cap, NULL));
     ArenaMark start = arena_mark(&a);
     for (int i = 0; i < 100; i++) snprintf(names[i], sizeof names[i], "n%d", i);
     for (int i = 0; i < PUSHES; i++) arena_push(&a, names[i % 100], 1);
@@ -172,7 +172,7 @@ static void arena_runs_out_of_names(void)
     for (int i = 0; i < a.labels; i++)
         EXPECT(a.label[i].used == 0, "%s keeps %zu", a.label[i].name, a.label[i].used);
     arena_close(&a);
-    munmap(room, cap);
+    munmap(memory, cap);
 }
 
 /* ---- random numbers ---- */

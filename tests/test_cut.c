@@ -258,7 +258,7 @@ static void every_form_loads_into_every_layout(void)
     backend_close(&be);
 }
 
-/* Bytes that came from the disk for this process; -1: not told. */
+/* Bytes that came from the disk for this process; -1: unknown. */
 static long long disk_bytes(void)
 {
     char line[200];

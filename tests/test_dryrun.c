@@ -142,7 +142,7 @@ static void plan_equals_run(void)
     printf("  plans from seed %llu\n", (unsigned long long)seed);
     for (int i = 0; i < number("TREB_PLANS", 30); i++, seed++) {
         Case *c = &the_case;
-        trouble.any = false;
+        failure.any = false;
         draw_case(c, seed, 0, 1);
         draw_words(c, seed);
         draw_offload(c, seed);
@@ -152,9 +152,9 @@ static void plan_equals_run(void)
         fill_full(c, seed);
         on_ranks((int)c->rule.world, 0, rank_main);
         empty(c);
-        EXPECT(!trouble.any, "%llu: %s offloads %s away %g adapters %s: %s", (unsigned long long)seed,
+        EXPECT(!failure.any, "%llu: %s offloads %s away %g adapters %s: %s", (unsigned long long)seed,
                case_text(c), c->mode.offload ? c->mode.offload : "nothing", c->store.offload_fraction,
-               c->lora ? c->lora->target->item[0] : "none", trouble.text);
+               c->lora ? c->lora->target->item[0] : "none", failure.text);
     }
 }
 

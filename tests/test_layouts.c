@@ -79,14 +79,14 @@ static void alone(const Case *c)
 /* Whether any rank found a difference. */
 static bool once(Case *c, uint64_t seed)
 {
-    trouble.any = false;
+    failure.any = false;
     c->weights = seed;
     fill(c, seed);
     alone(c);
     on_ranks((int)c->rule.world, 0, rank_main);
     engine_close(&want.e);
     empty(c);
-    double any = trouble.any;
+    double any = failure.any;
     if (commlab_.mpi) comm_host_max(commlab_.mpi, &any, 1);
     return any > 0;
 }
@@ -96,7 +96,7 @@ static void compare_layout(Case *c, uint64_t seed)
     bool bad = true;
     for (uint64_t k = 0; bad && k < 3; k++) {
         bad = once(c, seed + k * 1000003);
-        if (bad && trouble.any) printf("  %s: %s\n", k < 2 ? "once more" : "and again", trouble.text);
+        if (bad && failure.any) printf("  %s: %s\n", k < 2 ? "once more" : "and again", failure.text);
     }
     EXPECT(!bad, "%llu: %s", (unsigned long long)seed, case_text(c));
 }
@@ -146,11 +146,11 @@ static void uneven_ranks_never_hang(void)
     for (int done = 0; done < number("TREB_UNEVEN", 4 * EACH); done += EACH, seed++) {
         draw_case(&the_case, seed, world, EACH);
         the_case.weights = seed;
-        trouble.any = false;
+        failure.any = false;
         fill(&the_case, seed);
         on_ranks((int)the_case.rule.world, 0, uneven_main);
         empty(&the_case);
-        EXPECT(!trouble.any, "%llu: %s: %s", (unsigned long long)seed, case_text(&the_case), trouble.text);
+        EXPECT(!failure.any, "%llu: %s: %s", (unsigned long long)seed, case_text(&the_case), failure.text);
     }
 }
 

@@ -88,7 +88,7 @@ static void gradients_match_finite_differences(void)
     slopes("shared", (Ways){ .shared = true });
     slopes("dropped", (Ways){ .dropout = 0.3 });
     slopes("shared, padded, dropped", (Ways){ .dropout = 0.3, .shared = true, .capacity = 1.5, .pad = true });
-    slopes("shared, with room to spare", (Ways){ .shared = true, .capacity = 1.5 });
+    slopes("shared, capacity above need", (Ways){ .shared = true, .capacity = 1.5 });
 }
 
 /* Backward stops at the lowest adapter; with a target that selects a single module it stops earliest. */

@@ -112,7 +112,7 @@ static void rank_main(Peer *p)
     shard_wait_weights(&e.shard);
     compare(&e);
     compare_messages(&e);
-    mode_room(&e, !the_case.pictures);
+    mode_memory(&e, !the_case.pictures);
     engine_close(&e);
 }
 
@@ -134,13 +134,13 @@ static void alone(const Case *c)
 /* Runs the case with the data of this seed. */
 static bool once(uint64_t seed)
 {
-    trouble.any = false;
+    failure.any = false;
     the_case.weights = seed;
     fill(&the_case, seed);
     if (want.lora != the_case.lora || want.seed != seed) alone(&the_case);
     on_ranks((int)the_case.rule.world, 0, rank_main);
     empty(&the_case);
-    return !trouble.any;
+    return !failure.any;
 }
 
 static void compare_case(const Kind *k, uint64_t seed)
@@ -149,7 +149,7 @@ static void compare_case(const Kind *k, uint64_t seed)
     the_case.lora = &k->conf;
     for (uint64_t i = 0; i < 3 && !good; i++) {
         good = once(seed + i * 1000003);
-        if (!good) printf("  %s: %s\n", i < 2 ? "once more" : "and again", trouble.text);
+        if (!good) printf("  %s: %s\n", i < 2 ? "once more" : "and again", failure.text);
     }
     EXPECT(good, "%llu: %s, recompute %s: %s", (unsigned long long)seed, k->text, mode_text(the_case.mode),
            case_text(&the_case));

@@ -81,15 +81,15 @@ static void compare_stores(Case *c, const OptimStore *other, int others)
     c->store = (OptimStore){ .moments = other[0].moments };
     on_ranks((int)c->rule.world, 0, rank_main);
     memcpy(want, results, sizeof want);
-    EXPECT(!trouble.any, "%s: %s", case_text(c), trouble.text);
+    EXPECT(!failure.any, "%s: %s", case_text(c), failure.text);
     for (int i = 0; i < others; i++) {
         bool same = true;
-        c->store = other[i], trouble.any = false;
+        c->store = other[i], failure.any = false;
         memset(results, 0, sizeof results);
         on_ranks((int)c->rule.world, 0, rank_main);
         for (int r = 0; r < c->rule.world; r++) same &= same_result(&results[r], &want[r]);
-        EXPECT(same && !trouble.any, "%s: %s: %s", case_text(c), store_text(&other[i]),
-               trouble.any ? trouble.text : "another result");
+        EXPECT(same && !failure.any, "%s: %s: %s", case_text(c), store_text(&other[i]),
+               failure.any ? failure.text : "another result");
         EXPECT((parcels > 0) == (other[i].offload_fraction > 0), "%lld parcels", (long long)parcels);
     }
 }

@@ -195,9 +195,9 @@ static void ranks_agree(void)
         c->aux = AUX_NONE, c->pictures = true, c->rank_capacity = 0;
         EXPECT(rules_legal(r), "layout%s", layouts[i]);
         fill(c, 5);
-        trouble.any = false;
+        failure.any = false;
         on_ranks(4, 0, rank_main);
-        EXPECT(!trouble.any, "layout%s: %s", layouts[i], trouble.text);
+        EXPECT(!failure.any, "layout%s: %s", layouts[i], failure.text);
         for (int k = 0; k < 4; k++)
             EXPECT(seen[k].found == seen[k].routers && seen[k].routers, "layout%s, rank %d: %d still of %d",
                    layouts[i], k, seen[k].found, seen[k].routers);
@@ -229,9 +229,9 @@ static void stage_main(Peer *p)
  * complete. */
 static void stages_end_together(void)
 {
-    trouble.any = false;
+    failure.any = false;
     on_ranks(2, 0, stage_main);
-    EXPECT(!trouble.any, "%s", trouble.text);
+    EXPECT(!failure.any, "%s", failure.text);
     for (int i = 0; i < 2; i++)
         EXPECT(ended[i] == E_CHECK && strstr(words[i], "layers.1.self_attn.q_proj.weight"),
                "rank %d: %d, %s", i, (int)ended[i], words[i]);
