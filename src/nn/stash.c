@@ -15,7 +15,9 @@ enum {
     LAYER_LABELS = BIT(INPUT) | BIT(STAT) | BIT(NORM) | BIT(QKV) | BIT(ROPE) | BIT(LATENT) | BIT(UP_PROJ) |
                    BIT(GDN) | BIT(CORE) | BIT(RESID) | BIT(MLP_NORM) | BIT(LOGITS) | BIT(DISPATCH) |
                    BIT(GATE_UP) | BIT(ACT) | BIT(LORA) | BIT(SHARED_UP) | BIT(SHARED_ACT) | BIT(MLP_UP) |
-                   BIT(MLP_ACT)
+                   BIT(MLP_ACT),
+    MOE_LABELS = BIT(LOGITS) | BIT(DISPATCH) | BIT(GATE_UP) | BIT(ACT) | BIT(LORA) | BIT(SHARED_UP) |
+                 BIT(SHARED_ACT)
 };
 
 typedef struct Word { const char *word; uint32_t labels; WordScope of; } Word;
