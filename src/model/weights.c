@@ -53,20 +53,11 @@ static bool shape_is(const StTensor *t, int rank, const int64_t *shape)
     return true;
 }
 
-static const char *shape_text(char *buf, size_t n, int rank, const int64_t *shape)
-{
-    size_t at = (size_t)snprintf(buf, n, "[");
-    for (int i = 0; i < rank && at < n; i++)
-        at += (size_t)snprintf(buf + at, n - at, "%s%lld", i ? ", " : "", (long long)shape[i]);
-    if (at < n) snprintf(buf + at, n - at, "]");
-    return buf;
-}
-
 static Status wrong_shape(const StTensor *t, int rank, const int64_t *want)
 {
-    char a[128], b[128];
+    char a[ST_SHAPE_TEXT], b[ST_SHAPE_TEXT];
     return fail(E_DATA, "%s has shape %s in the file and %s by config.json", t->name,
-                shape_text(a, sizeof a, t->rank, t->shape), shape_text(b, sizeof b, rank, want));
+                st_shape_text(a, t->rank, t->shape), st_shape_text(b, rank, want));
 }
 
 static const char *element(const StTensor *t, int64_t i)

@@ -29,12 +29,12 @@ static bool printable(const char *s)
 
 static const char *shown(const char *s) { return s && printable(s) ? s : "?"; }
 
-static const char *shape_text(char out[256], const StTensor *t)
+const char *st_shape_text(char out[ST_SHAPE_TEXT], int rank, const int64_t *shape)
 {
-    int len = snprintf(out, 256, "[");
-    for (int i = 0; i < t->rank; i++)
-        len += snprintf(out + len, (size_t)(256 - len), "%s%" PRId64, i ? ", " : "", t->shape[i]);
-    snprintf(out + len, (size_t)(256 - len), "]");
+    size_t at = (size_t)snprintf(out, ST_SHAPE_TEXT, "[");
+    for (int i = 0; i < rank && at < ST_SHAPE_TEXT; i++)
+        at += (size_t)snprintf(out + at, ST_SHAPE_TEXT - at, "%s%" PRId64, i ? ", " : "", shape[i]);
+    if (at < ST_SHAPE_TEXT) snprintf(out + at, ST_SHAPE_TEXT - at, "]");
     return out;
 }
 
@@ -71,7 +71,7 @@ static Status shape_read(StTensor *t, const Json *v)
 static Status offsets_read(Range *r, const StTensor *t, const Json *v)
 {
     const Json *b = json_array_get(v, 0), *e = json_array_get(v, 1);
-    char        shape[256];
+    char        shape[ST_SHAPE_TEXT];
     if (json_array_size(v) != 2 || !json_is_integer(b) || !json_is_integer(e))
         return fail(E_DATA, "data_offsets is not a pair of numbers; " AGAIN);
     r->begin = json_integer_value(b), r->end = json_integer_value(e);
@@ -79,7 +79,8 @@ static Status offsets_read(Range *r, const StTensor *t, const Json *v)
         return fail(E_DATA, "data_offsets [%" PRId64 ", %" PRId64 "]: not a range; " AGAIN, r->begin, r->end);
     if ((size_t)(r->end - r->begin) != t->bytes)
         return fail(E_DATA, "data_offsets cover %" PRId64 " bytes, %s %s takes %zu; " AGAIN,
-                    r->end - r->begin, dtype_file_name(t->dtype), shape_text(shape, t), t->bytes);
+                    r->end - r->begin, dtype_file_name(t->dtype), st_shape_text(shape, t->rank, t->shape),
+                    t->bytes);
     return OK;
 }
 

@@ -60,6 +60,9 @@ MUST Status     st_open(SafeTensors *s, const char *path);
 MUST Status     st_open_memory(SafeTensors *s, const void *bytes, size_t len, const char *what);
 void            st_close(SafeTensors *s);
 
+enum { ST_SHAPE_TEXT = 256 };
+const char     *st_shape_text(char out[ST_SHAPE_TEXT], int rank, const int64_t *shape);   /* "[4, 16]" */
+
 const StTensor *st_find(const SafeTensors *s, const char *name);                  /* NULL when absent */
 MUST Status     st_get(const SafeTensors *s, const char *name, const StTensor **t);   /* or E_DATA */
 const char     *st_meta(const SafeTensors *s, const char *key);                   /* NULL when absent */
