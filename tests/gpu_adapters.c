@@ -105,7 +105,7 @@ static Share any_share(void)  { return (Share)num_below(SHARES); }
 static int   any_mode(void)   { return modes[num_below(2)] | (maybe() ? GEMM_ACC : 0); }
 static int64_t any_rank(void) { return (int64_t[]){ 1, 3, 8, 16, 24, 64, 72, 136 }[num_below(8)]; }
 
-static void tails_of_any_size(void)
+static void lora_terms_of_any_size(void)
 {
     for (int i = 0; i < 60; i++)
         with_tail((Shape){ any_size(1, 9), any_size(1, 40), any_size(1, 90), any_size(1, 90), num_below(9) },
@@ -114,7 +114,7 @@ static void tails_of_any_size(void)
 }
 
 /* What the fast kernels take: ranks in eights, around the stages of 64 and the sixteens within them. */
-static void tails_in_eights(void)
+static void lora_terms_in_eights(void)
 {
     for (int r = 8; r <= 136; r += 8)
         for (int i = 0; i < 4; i++)
@@ -123,7 +123,7 @@ static void tails_in_eights(void)
                       maybe() ? DENSE : STRIDED, maybe());
 }
 
-static void tails_of_a_model(void)
+static void lora_terms_of_a_model(void)
 {
     for (int i = 0; i < 4; i++) {
         bool  shared = i & 1;
@@ -137,7 +137,7 @@ static void tails_of_a_model(void)
     with_tail((Shape){ 4, 0, 128, 64, 33 }, 16, EVEN, GEMM_NT, BF16, BF16, DENSE, false);
 }
 
-static void fused_tails(void)
+static void fused_lora_terms(void)
 {
     for (int i = 0; i < 30; i++)
         fused_with_lora((Shape){ any_size(1, 9), any_size(1, 40), any_size(1, 90), any_size(1, 90), 0 },
@@ -230,10 +230,10 @@ static void dense_dropped(void)
 int main(void)
 {
     gpulab_open();
-    GPU_RUN(tails_of_any_size);
-    GPU_RUN(tails_in_eights);
-    GPU_RUN(tails_of_a_model);
-    GPU_RUN(fused_tails);
+    GPU_RUN(lora_terms_of_any_size);
+    GPU_RUN(lora_terms_in_eights);
+    GPU_RUN(lora_terms_of_a_model);
+    GPU_RUN(fused_lora_terms);
     GPU_RUN(scaled_rows);
     GPU_RUN(gradients);
     GPU_RUN(dense_scaled);

@@ -45,7 +45,7 @@ static void regroups(void)
     }
 }
 
-static void planes(void)
+static void expanded_etp_rows(void)
 {
     for (int i = 0; i < 6; i++) {
         int64_t T = any_size(0, 600), K = any_size(1, 8), P = any_size(1, 4), stride = any_size(0, 5000);
@@ -106,7 +106,7 @@ int main(void)
     GPU_RUN(tags);
     GPU_RUN(owner_masks);
     GPU_RUN(regroups);
-    GPU_RUN(planes);
+    GPU_RUN(expanded_etp_rows);
     GPU_RUN(capacity);
     GPU_RUN(spread);
     return gpulab_report();

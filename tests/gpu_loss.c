@@ -122,7 +122,7 @@ static void losses(void)
     }
 }
 
-static void sliced_losses(void)
+static void losses_of_vocabulary_shards(void)
 {
     for (int i = 0; i < 12; i++) loss_of(any_size(1, 40), any_size(1, 400), floats[i & 1], 2, 2 + i % 7);
     loss_of(0, 100, F32, 1, 4);
@@ -137,6 +137,6 @@ int main(void)
     GPU_RUN(one_token_thousands_of_times);
     GPU_RUN(patches);
     GPU_RUN(losses);
-    GPU_RUN(sliced_losses);
+    GPU_RUN(losses_of_vocabulary_shards);
     return gpulab_report();
 }

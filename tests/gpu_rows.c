@@ -110,7 +110,7 @@ static void random_weights(void)
     }
 }
 
-static void levels_of_pictures(void)
+static void normalized_pixels(void)
 {
     for (int i = 0; i < SIZES; i++)
         for (int d = 0; d < 2; d++) {
@@ -327,7 +327,7 @@ int main(void)
     GPU_RUN(sums);
     GPU_RUN(mixes);
     GPU_RUN(random_weights);
-    GPU_RUN(levels_of_pictures);
+    GPU_RUN(normalized_pixels);
     GPU_RUN(rmsnorm);
     GPU_RUN(rmsnorm_in_place);
     GPU_RUN(layernorm);

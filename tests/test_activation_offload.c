@@ -1,6 +1,6 @@
-/* Offloaded activations: a value that waits on the host for its backward is the value it was, so no loss and
- * no gradient changes by one bit, alone, with recompute, on layouts; device memory shrinks, what was planned
- * is used on device and host, and only what must is copied. */
+/* Offloaded activations: backward reads the values that forward computed, so offload changes no bit of a
+ * loss or a gradient, alone, with recompute and on layouts. Device memory shrinks, device and host use the
+ * planned bytes, and only the necessary copies are made. */
 #include "modelab.h"
 
 static const Mode modes[] = {
@@ -72,7 +72,7 @@ static void what_is_here_stays(void)
     left_close(&got);
 }
 
-/* On a machine whose copies are late nothing is read before it came or overwritten before it went, over
+/* Even with late copies no value is read before it has arrived or overwritten before it has left, over
  * several micro-batches. */
 static void late_copies_are_waited_for(void)
 {
@@ -105,7 +105,7 @@ static void late_copies_are_waited_for(void)
     stream_close(&s);
 }
 
-static void frozen_parts_park_nothing(void)
+static void frozen_parts_offload_nothing(void)
 {
     static const bool frozen[][GROUP_N] = {
         { [G_VIT] = true }, { [G_LLM] = true }, { [G_VIT] = true, [G_ALIGNER] = true },
@@ -147,7 +147,7 @@ static void layouts_agree(void)
 }
 
 /* Layers that run in chunks recompute their rows, in buffers that were offloaded. */
-static void slices_agree(void)
+static void chunked_layers_agree(void)
 {
     static const Mode some[] = {
         { .offload = "layer" }, { "moe_act", "expert_fc1,moe_act", 0, true },
@@ -159,8 +159,8 @@ static void slices_agree(void)
     mode_layout(" world=4 pp=2 ep=2 vpp=2 capacity=1 overlap", false, F32, seed, some, 3);
 }
 
-/* A forward that overlaps with a backward, each with staging buffers of its own. */
-static void woven_runs_agree(void)
+/* A forward that overlaps with a backward; each has separate staging buffers. */
+static void overlapped_runs_agree(void)
 {
     static const Mode some[] = { { .offload = "layer,vision" },
                                  { "norm,mlp", "attn_norm,core_attn,expert_fc1", 0, false } };
@@ -209,10 +209,10 @@ int main(void)
     RUN(the_device_holds_a_few_layers);
     RUN(what_is_here_stays);
     RUN(late_copies_are_waited_for);
-    RUN(frozen_parts_park_nothing);
+    RUN(frozen_parts_offload_nothing);
     RUN(layouts_agree);
-    RUN(slices_agree);
-    RUN(woven_runs_agree);
+    RUN(chunked_layers_agree);
+    RUN(overlapped_runs_agree);
     RUN(late_copies_of_pipelines);
     RUN(words_are_read);
     return lab_report();

@@ -136,7 +136,7 @@ static void arena_full_sticks(void)
     arena_close(&a);
 }
 
-static void arena_fails_when_told(void)
+static void arena_fails_on_request(void)
 {
     static char memory[8 * ARENA_ALIGN];
     for (int n = 1; n <= 4; n++) {
@@ -348,7 +348,7 @@ int main(void)
     RUN(arena_marks);
     RUN(arena_labels_at_peak);
     RUN(arena_full_sticks);
-    RUN(arena_fails_when_told);
+    RUN(arena_fails_on_request);
     RUN(arena_runs_out_of_names);
     RUN(philox_known_answers);
     RUN(rng_slices_agree);

@@ -341,7 +341,7 @@ static void agree_rank(Peer *p)
     comm_abort(p->world, "everyone knows already");
     EXPECT_OK(comm_agree(p->world, OK));
 }
-static void agree_tells_all(void) { on_some_ranks(agree_rank); }
+static void agree_reaches_all_ranks(void) { on_some_ranks(agree_rank); }
 
 /* ---- failures: over threads a rank survives them ---- */
 
@@ -395,7 +395,7 @@ static void differ_rank(Peer *p)
     EXPECT(strstr(status_text(), "all_reduce f32(6, 1) on rank 0"), "%s", status_text());
     free(t.data);
 }
-static void calls_that_differ_are_told(void)
+static void calls_that_differ_are_reported(void)
 {
     if (commlab_.mpi) SKIP("ends the processes; tests/mpi.sh");
     on_ranks(3, 0, differ_rank);
@@ -546,7 +546,7 @@ static bool line_says(const char *line, const char *before, const char *after)
     return !strncmp(line, before, n) && strtod(line + n, &end) >= 0 && !strcmp(end, after);
 }
 
-static void trace_tells_what_is_waited_for(void)
+static void trace_names_the_pending_call(void)
 {
     Trace t;
     char  line[200];
@@ -645,15 +645,15 @@ int main(int argc, char **argv)
     RUN(groups_are_lists_of_ranks);
     RUN(large_ones);
     RUN(host_calls);
-    RUN(agree_tells_all);
+    RUN(agree_reaches_all_ranks);
     RUN(thousands_of_small_calls);
     RUN(more_ranks_than_cores);
     RUN(abort_wakes_all);
     RUN(a_poisoned_rank_ends_its_peers);
-    RUN(calls_that_differ_are_told);
+    RUN(calls_that_differ_are_reported);
     RUN(the_ledger_is_charged);
     RUN(a_fake_world);
     RUN(kinds_that_are_not_there);
-    RUN(trace_tells_what_is_waited_for);
+    RUN(trace_names_the_pending_call);
     return commlab_.mpi ? mpi_end() : lab_report();
 }

@@ -1,4 +1,4 @@
-/* Parameters cut over meshes: what each rank holds, and that all of it together is the whole. */
+/* Parameters sharded over meshes: the part of each rank, and all parts together are the whole parameter. */
 #include "partlab.h"
 #include "model/weights_private.h"
 
@@ -12,7 +12,7 @@ static const char text_config[] =
     " \"moe_intermediate_size\": 12, \"num_experts\": 8, \"num_experts_per_tok\": 2,"
     " \"rope_theta\": 10000.0}";
 
-/* Weights of the whole model, which one rank has drawn. */
+/* Weights of the whole model, initialized on one rank. */
 static RankPart whole;
 
 static const float *full_of(const Param *p) { return part_param(&whole, p->piece[0].name)->shard.w.data; }
@@ -25,7 +25,7 @@ static void expect_rows(const Param *p, int64_t row, int64_t full_row)
            "%s: row %lld is not row %lld of all", p->piece[0].name, (long long)row, (long long)full_row);
 }
 
-/* Said once more, by hand: which rows and columns of the whole a rank has. */
+/* The expected rows and columns of a rank, computed independently of the code under test. */
 static void attention_is_cut_by_heads(const ModelShape *s, const RankPart *r)
 {
     int64_t tp = r->mesh.size[AX_TP], t = r->mesh.at[AX_TP], H = s->text.H, G = s->text.G, C = s->text.C;
@@ -89,7 +89,7 @@ static void vocabulary_is_padded(const ModelShape *s, const RankPart *r)
                "a tied head of another stage is a copy");
 }
 
-/* Every element is held by as many ranks as its group of sums has, copies not counted. */
+/* Every element is on as many ranks as its gradient group has, replicas not counted. */
 static void covers(int *seen, const RankPart *r)
 {
     for (int i = 0; i < r->m.params.n; i++) {
@@ -139,7 +139,7 @@ static void all_parts_are_the_whole(void)
     backend_close(&be);
 }
 
-/* Masters that are slices and weights in another type round to the same bits as the whole's. */
+/* Sharded master weights, and weights of another type, round to the same bits as the whole parameter's. */
 static void slices_of_the_optimizer_are_drawn_alike(void)
 {
     ModelShape s = part_shape(true, "1");
@@ -181,7 +181,7 @@ static void save_whole(const ModelShape *s, Backend *be, const char *dir)
     part_close(&r);
 }
 
-/* The same folder with every expert tensor as [E, out, in], which transformers holds in memory. */
+/* The same folder with every expert tensor as [E, out, in], the layout of transformers in memory. */
 static void turn_experts(const char *from, const char *to)
 {
     SafeTensors st;
@@ -206,7 +206,7 @@ static void turn_experts(const char *from, const char *to)
     st_close(&st);
 }
 
-/* What a rank loads is what it would have drawn, and it looked at no more of the file than that. */
+/* A rank loads the weights that it would have initialized, and reads no other part of the file. */
 static void expect_loaded(const ModelShape *s, Backend *be, const SafeTensors *st, const MeshLayout *l,
                           int rank,
                           int world, Slicing mode)
@@ -269,7 +269,7 @@ static long long disk_bytes(void)
     return n;
 }
 
-/* Ranks of a node share its page cache, as these do. */
+/* The ranks of a node share its page cache, as the threads here do. */
 static void a_node_reads_the_file_once(void)
 {
     static const char large[] =

@@ -54,7 +54,7 @@ static void capacity_drops(void)
         }
 }
 
-static void a_replay_changes_nothing(void)
+static void recompute_changes_nothing(void)
 {
     for (int i = 0; i < DISPATCHER_COUNT; i++) {
         Case k = base(i), again;
@@ -92,7 +92,7 @@ static void same_bits_every_time(void)
 }
 
 /* With every dispatcher the experts get the same rows in the same order. */
-static void same_rows_on_every_road(void)
+static void every_dispatcher_delivers_the_same_rows(void)
 {
     for (int j = 0; j < 3; j++) {
         Result *o[DISPATCHER_COUNT];
@@ -291,9 +291,9 @@ int main(void)
     RUN(skewed_routing);
     RUN(uneven_ranks);
     RUN(capacity_drops);
-    RUN(a_replay_changes_nothing);
+    RUN(recompute_changes_nothing);
     RUN(same_bits_every_time);
-    RUN(same_rows_on_every_road);
+    RUN(every_dispatcher_delivers_the_same_rows);
     RUN(half_precision);
     RUN(each_token_once_per_node);
     RUN(each_slot_once);

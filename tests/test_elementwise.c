@@ -172,7 +172,7 @@ static void uniforms_lie_between_the_bounds(void)
     num_clear();
 }
 
-static void levels_from_minus_one_to_one(void)
+static void normalized_pixels_are_within_one(void)
 {
     DType d;
     for EACH_FLOAT(d) {
@@ -204,6 +204,6 @@ int main(void)
     RUN(price);
     RUN(normals_are_those_of_the_stream);
     RUN(uniforms_lie_between_the_bounds);
-    RUN(levels_from_minus_one_to_one);
+    RUN(normalized_pixels_are_within_one);
     return numlab_report();
 }

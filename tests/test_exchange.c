@@ -51,7 +51,7 @@ static void places_that_are_wanted(void)
     num_clear();
 }
 
-static void reach_agrees_with_naive(void)
+static void owner_mask_agrees_with_naive(void)
 {
     for (int i = 0; i < 20; i++) {
         int64_t A = num_below(300), K = 1 + num_below(6), unit = 1 + num_below(5), wide = 1 + num_below(4);
@@ -83,7 +83,7 @@ static void regrouped_by_expert(void)
     num_clear();
 }
 
-static void planes_of_rows(void)
+static void etp_rows_are_expanded(void)
 {
     int32_t r[] = { 4, -1, 0 }, want[] = { 4, 14, -1, -1, 0, 10 };
     Tensor  out = ints(1, 6);
@@ -102,7 +102,7 @@ static Index index_of(Tensor idx, int64_t E)
 }
 
 /* A slot stays if fewer than `capacity` slots of its expert are better; equals rank by their place. */
-static void the_best_stay(void)
+static void largest_gates_stay(void)
 {
     for (int i = 0; i < 12; i++) {
         int64_t T = 1 + num_below(60), K = 1 + num_below(3), E = 1 + num_below(6), C = num_below(12),
@@ -123,7 +123,7 @@ static void the_best_stay(void)
     }
 }
 
-static void padded_to_equal_rooms(void)
+static void padded_to_equal_capacity(void)
 {
     int32_t e[] = { 2, 0,   0, -1,   3, 2 }, off[] = { 0, 3, 6, 9, 12 };
     int32_t rows[] = { 6, 0, 1, -1, 9, 7 }, to[] = { 1, 2, -1,  -1, -1, -1,  0, 5, -1,  4, -1, -1 };
@@ -141,10 +141,10 @@ int main(void)
     numlab_open();
     RUN(tags_carry_keys_and_gates);
     RUN(places_that_are_wanted);
-    RUN(reach_agrees_with_naive);
+    RUN(owner_mask_agrees_with_naive);
     RUN(regrouped_by_expert);
-    RUN(planes_of_rows);
-    RUN(the_best_stay);
-    RUN(padded_to_equal_rooms);
+    RUN(etp_rows_are_expanded);
+    RUN(largest_gates_stay);
+    RUN(padded_to_equal_capacity);
     return numlab_report();
 }

@@ -115,7 +115,7 @@ static void cheap_advice_comes_first(void)
 }
 
 /* As on a GPU that offloads the optimizer's state to the host. */
-static void what_is_parked_must_fit_the_host(void)
+static void offloaded_bytes_must_fit_the_host(void)
 {
     Config      c;
     ModelShape  shape;
@@ -175,7 +175,7 @@ int main(void)
     RUN(advice_that_is_taken_helps);
     RUN(advice_on_adapters);
     RUN(cheap_advice_comes_first);
-    RUN(what_is_parked_must_fit_the_host);
+    RUN(offloaded_bytes_must_fit_the_host);
     RUN(all_ranks_end_alike);
     runlab_close(&lab);
     return lab_report();

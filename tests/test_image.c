@@ -254,7 +254,7 @@ static void pictures_stand_upright(void)
     free(p);
 }
 
-static void xmp_speaks_where_exif_is_silent(void)
+static void xmp_orientation_is_used_without_exif(void)
 {
     uint8_t *p = picture_draw(20, 30, 3);
     int64_t  h, w;
@@ -427,7 +427,7 @@ int main(void)
     RUN(webp_of_every_kind);
     RUN(animations_show_their_first_frame);
     RUN(pictures_stand_upright);
-    RUN(xmp_speaks_where_exif_is_silent);
+    RUN(xmp_orientation_is_used_without_exif);
     RUN(limits_come_before_decoding);
     RUN(bombs_are_refused);
     RUN(endless_scans_are_refused);

@@ -56,7 +56,7 @@ static void one_expert_gets_it_all(void)
 }
 
 /* Each half of the tokens goes to one rank: two chunks are not enough. */
-static void slices_may_be_as_bad(void)
+static void chunks_may_be_as_uneven(void)
 {
     for (int i = 0; i < DISPATCHER_COUNT; i++) {
         Case    k = chunked(i, 1, TURNS, 1.5);
@@ -164,7 +164,7 @@ static void two_runs_are_the_same(void)
 }
 
 /* A capacity that is enough changes no bit and no call. */
-static void enough_room_is_no_slices(void)
+static void enough_capacity_needs_no_chunks(void)
 {
     for (int i = 0; i < DISPATCHER_COUNT; i++)
         for (int j = 0; j < LAYOUTS; j++) {
@@ -212,8 +212,8 @@ static void plans_hold(void)
             }
 }
 
-/* Two shares, or what a small buffer holds: said once for plans and runs. */
-static void room_by_default(void)
+/* The default is two even shares, or the rows of a small buffer; plans and runs use the same function. */
+static void default_capacity(void)
 {
     static const struct { int64_t T, row; double asked, rows; } at[] = {     /* E 128, K 8, ep 16 */
         { 4096, 4096, 0,  2.0 * 4096 * 8 },  { 4096, 4096, 1.5, 1.5 * 4096 * 8 },
@@ -266,7 +266,7 @@ int main(void)
 {
     RUN(one_rank_gets_it_all);
     RUN(one_expert_gets_it_all);
-    RUN(slices_may_be_as_bad);
+    RUN(chunks_may_be_as_uneven);
     RUN(down_to_a_token);
     RUN(ranks_without_tokens);
     RUN(every_recompute);
@@ -274,9 +274,9 @@ int main(void)
     RUN(capacities);
     RUN(half_precision);
     RUN(two_runs_are_the_same);
-    RUN(enough_room_is_no_slices);
+    RUN(enough_capacity_needs_no_chunks);
     RUN(plans_hold);
-    RUN(room_by_default);
+    RUN(default_capacity);
     RUN(random_cases);
     return lab_report();
 }

@@ -295,7 +295,7 @@ static void backward_ends_anywhere(void)
 }
 
 /* The simulator detects a deadlock: without receives posted ahead, a group larger than the stages hangs. */
-static void a_narrow_window_stands_still(void)
+static void too_few_receives_deadlock(void)
 {
     PipeShape s = { .stages = 2, .chunks = 2, .micros = 8, .group = 8 };
     Pipe p[STAGES];
@@ -409,7 +409,7 @@ int main(void)
     RUN(pairs);
     RUN(no_stage_waits_for_ever);
     RUN(backward_ends_anywhere);
-    RUN(a_narrow_window_stands_still);
+    RUN(too_few_receives_deadlock);
     RUN(walked_over_threads);
     RUN(printed);
     return lab_report();

@@ -87,7 +87,7 @@ static double replayed(const char *word)
     return sum;
 }
 
-static void a_group_is_replayed_once(void)
+static void a_group_is_recomputed_once(void)
 {
     double none = replayed(NULL), one = replayed("full"), two = replayed("full:2"), all = replayed("full:8");
     double half = replayed("full:block:4"), whole = replayed("full:block:8");
@@ -138,7 +138,7 @@ static void weights_come_once(void)
 }
 
 /* A forward that overlaps with a backward: replays must not yield. */
-static void woven_runs_agree(void)
+static void overlapped_runs_agree(void)
 {
     static const Mode some[] = { { .recompute = "norm,moe_act" }, { .recompute = "qkv,mlp,core_attn" } };
     uint64_t seed = first_seed();
@@ -170,10 +170,10 @@ int main(void)
     RUN(no_word_changes_a_bit);
     RUN(frozen_parts_stay_out);
     RUN(groups_keep_one_input);
-    RUN(a_group_is_replayed_once);
+    RUN(a_group_is_recomputed_once);
     RUN(layouts_agree);
     RUN(weights_come_once);
-    RUN(woven_runs_agree);
+    RUN(overlapped_runs_agree);
     RUN(words_are_read);
     return lab_report();
 }

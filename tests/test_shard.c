@@ -23,9 +23,9 @@ typedef struct Case {
 typedef struct Whole { float *w, *m, *v, *g; int64_t n; uint16_t *narrow; } Whole;    /* of one parameter */
 
 static Case   now;
-static Whole  truth[STEPS][MOST];        /* after each step; g: of it */
+static Whole  truth[STEPS][MOST];        /* after each step; g: its gradient */
 static double norms[STEPS];
-static float *seen[4][MOST];             /* what the ranks end with, by level */
+static float *seen[4][MOST];             /* final weights of the ranks, by ZeRO level */
 
 /* ---- a list of parameters ---- */
 
@@ -102,7 +102,7 @@ static float start_value(int param, int64_t e)
     return (float)(int)(mix((uint64_t)(param * 7919 + e)) % 401) / 200.0f - 1;
 }
 
-/* Of a micro-batch, at element e of the whole parameter, from one of the ranks that hold it. */
+/* The gradient of a micro-batch at element e of the whole parameter, from one of the ranks that hold it. */
 static float slope(int param, int64_t e, int rank, int step, int micro)
 {
     uint64_t h = mix(mix((uint64_t)(param * 1000 + rank * 37 + step * 11 + micro)) + (uint64_t)e);
@@ -130,7 +130,7 @@ static AdamW adam(int step)
                     .step = step + 1 };
 }
 
-/* ---- what one rank would do ---- */
+/* ---- the reference: one rank ---- */
 
 static void add_slopes(int rank, int step)
 {
@@ -239,7 +239,7 @@ static void load(Rank *r)
     shard_refresh_weights(&r->s);
 }
 
-/* All of the rank's part, as a module would read it, is as of the step before. */
+/* The rank's part of the weights, as a module reads it, is the result of the previous step. */
 static void check_whole(Rank *r, const Param *p, int step)
 {
     int64_t bad = 0;
@@ -278,8 +278,8 @@ static void unit_params(Rank *r, int unit, int step, int micro, bool backward)
     }
 }
 
-/* A rank without pictures may leave out the tower's backward on levels that sum once a step; on the others
- * all leave it out or none. */
+/* A rank without images may skip the tower's backward on ZeRO levels that reduce once a step; on the other
+ * levels either all ranks skip it or none. */
 static bool skips(Rank *r, int unit, int step, int micro)
 {
     const Param *p = r->toy.m.params.p[0];
@@ -287,7 +287,7 @@ static bool skips(Rank *r, int unit, int step, int micro)
     return p->unit == unit && p->group == G_VIT && idle;
 }
 
-/* Some of a forward, as an evaluation that ends early: what was begun for the next unit is not waited for. */
+/* A partial forward, as in an evaluation that ends early: the prefetch of the next unit is not waited for. */
 static void peek(Rank *r, int step)
 {
     const UnitHooks *h = shard_hooks(&r->s);
@@ -372,7 +372,7 @@ static void open_rank(Rank *r, Peer *peer)
     ShardSizes z = shard_sizes(&r->s);
     size_t bytes[] = { z.param, z.grad, z.optim + 256 };
     for (int i = 0; i < 3; i++) EXPECT_OK(backend_arena_open(&peer->be, &r->arena[i], names[i], bytes[i]));
-    bool real = peer->be.device->host_memory;               /* moments are zero, all else must be made */
+    bool real = peer->be.device->host_memory;               /* moments are zero, the rest must be written */
     for (int i = 0; real && i < 3; i++) memset(r->arena[i].base, i < 2 ? 0x7f : 0, r->arena[i].cap);
     shard_bind(&r->s, &peer->be, &r->arena[0], &r->arena[1], &r->arena[2], NULL);
 }
@@ -520,7 +520,7 @@ static void many_layers(void)
     }
 }
 
-/* The plan's bytes are the run's. */
+/* A plan and a run use the same bytes. */
 static void plan_rank(Peer *peer)
 {
     Rank    r, plan;

@@ -9,9 +9,9 @@ enum { SHORT = 4 };
 
 typedef struct RankResult { double loss[SHORT], norm[SHORT]; uint64_t state; } RankResult;
 static RankResult results[MOST];
-static int64_t parcels;                  /* that rank 0 had */
+static int64_t parcels;                  /* of rank 0 */
 
-/* What a rank must have taken, to the byte; a step takes nothing more and its copies are as planned. */
+/* A rank takes the planned bytes, a step takes no more, and its copies are as planned. */
 static void check_memory(const Engine *e, size_t pushes, const LedgerHost *moved)
 {
     size_t now = 0;
@@ -47,7 +47,7 @@ static void rank_main(Peer *p)
         LedgerHost was = e.be.ledger.host;
         if (step(c, &e, place.at[AX_DP], i, &t->loss[i], &t->norm[i])) note("%s", status_text());
         LedgerHost now = { e.be.ledger.host.in - was.in, e.be.ledger.host.out - was.out };
-        bool all = true;                                     /* a tower without pictures is not stepped */
+        bool all = true;                                     /* a tower without images is not stepped */
         for (int k = 0; k < e.model.params.n; k++) {
             const Param *q = e.model.params.p[k];
             all &= q->step.has_grad || q->unused;
@@ -74,7 +74,7 @@ static const char *store_text(const OptimStore *o)
     return t;
 }
 
-/* The case with its state kept one way and another: every rank had the same losses, norms and final state. */
+/* The case with its state stored in two ways: every rank has the same losses, norms and final state. */
 static void compare_stores(Case *c, const OptimStore *other, int others)
 {
     RankResult want[MOST];
@@ -113,7 +113,7 @@ static void every_level(void)
 {
     uint64_t seed = first_seed();
     printf("  seed %llu\n", (unsigned long long)seed);
-    for (int k = 0; k < 8; k++) {                            /* every level with text and with pictures */
+    for (int k = 0; k < 8; k++) {                            /* every level with text and with images */
         DType m = (k + k / 4) % 2 ? BF16 : F32;
         OptimStore narrow[] = { { m, true, 0, 0 }, { m, true, 0.3, 256 }, { m, false, 1, 700 } };
         OptimStore wide = { m, false, k % 2 ? 1 : 0.3, k % 2 ? 0 : 300 };
@@ -165,7 +165,7 @@ static EnginePlan plan_of(DType dtype, OptimStore store)
     return p;
 }
 
-/* Twelve bytes of state for a parameter, eight, six; beyond the few of the grid. */
+/* Twelve, eight or six bytes of state for a parameter, plus the alignment of the arena. */
 static void bytes_of_a_parameter(void)
 {
     static const struct { DType dtype; OptimStore store; size_t each; } row[] = {
@@ -218,7 +218,7 @@ static uint64_t run_of(const char *name, const char *words)
     return h;
 }
 
-/* Three steps one way, three another: what a run had that never stopped. */
+/* Three steps with one store and three with another equal a run that never stopped. */
 static void goes_on_in_another_way(void)
 {
     static const char *const way[] = {
@@ -248,7 +248,7 @@ static void goes_on_in_another_way(void)
     }
 }
 
-/* Moments of one type go on in the other. */
+/* A checkpoint with moments of one type resumes with the other. */
 static void moments_change_their_type(void)
 {
     Path from;

@@ -1,4 +1,4 @@
-/* tests/test_tensorboard.c -- event files: the bytes, what a reader of the format makes of them, and trouble.
+/* tests/test_tensorboard.c -- event files: the bytes, what a reader of the format decodes, and failed writes.
  */
 #include "lab.h"
 #include "train/tensorboard.h"
@@ -125,7 +125,7 @@ static void two_in_one_second(void)
     rmdir(lab_tmp());
 }
 
-static void trouble(void)
+static void failed_writes_are_reported(void)
 {
     TensorBoard t = { 0 };
     tensorboard_scalar(&t, 1, "train/loss", 1);                               /* a rank that writes none */
@@ -145,6 +145,6 @@ int main(void)
     RUN(checksums);
     RUN(what_is_written);
     RUN(two_in_one_second);
-    RUN(trouble);
+    RUN(failed_writes_are_reported);
     return lab_report();
 }

@@ -280,7 +280,7 @@ static void broken_utf8(void)
 }
 
 /* Normalising segment by segment equals normalising the whole text. */
-static void nfc_in_stretches(void)
+static void nfc_in_segments(void)
 {
     static const int32_t codes[] = { 'a', 'e', 0xe9, 0x301, 0x323, 0x30a, 0x41, 0x212b, 0x1100, 0x1161,
                                      0x11a8, 0xac00, 0x4e2d, 0x915, 0x93c, 0x958, 0x9c7, 0x9be, 0x1ebf, 0x344,
@@ -521,7 +521,7 @@ int main(void)
     RUN(added_tokens);
     RUN(decoding);
     RUN(broken_utf8);
-    RUN(nfc_in_stretches);
+    RUN(nfc_in_segments);
     RUN(short_and_long_pieces);
     RUN(long_lines);
     RUN(refusals);

@@ -121,7 +121,7 @@ static void says_why(void)
 }
 
 /* A loaded adapter on a frozen part stays in the model and does not train. */
-static void frozen_pairs_do_not_train(void)
+static void frozen_adapters_do_not_train(void)
 {
     static const LoraTarget exact[] = { { "model.visual.blocks.0.attn.qkv", 2, 4 },
                                            { "model.language_model.layers.0.self_attn.q_proj", 2, 4 } };
@@ -156,7 +156,7 @@ int main(void)
     RUN(adds_up);
     RUN(says_what);
     RUN(says_why);
-    RUN(frozen_pairs_do_not_train);
+    RUN(frozen_adapters_do_not_train);
     RUN(without_adapters);
     return lab_report();
 }

@@ -110,7 +110,7 @@ static void ends_the_run(void)
 }
 
 /* An adapter on such a query: its B has a zero gradient, and its A is not checked before B moves. */
-static void names_the_pair(void)
+static void names_the_adapter(void)
 {
     Trainer t;
     Config  c;
@@ -244,7 +244,7 @@ int main(void)
     runlab_open(&lab, 12);
     RUN(counts);
     RUN(ends_the_run);
-    RUN(names_the_pair);
+    RUN(names_the_adapter);
     RUN(no_false_alarm);
     RUN(ranks_agree);
     RUN(stages_end_together);

@@ -1,11 +1,11 @@
-/* tests/tplab.h -- a module on one rank and on several, side by side.
+/* tests/tplab.h -- compares a module on one rank with the same module on several.
  *
  * A body is a function of a Rig: a rank's context, parameters and arenas. It runs once without a mesh, then
- * on every rank of a tp group of threads; inputs are a function of (seed, name, place in the whole tensor).
- * What it finds it hands in by name, at the place it has in the whole. Several ranks that hand in the same
- * place are added up: rows that lie apart come together, parts of a gradient become the whole, whoever shares
- * a head included. What every rank must have alike is handed in with the weight 1 / tp, which for the powers
- * of two that tp is loses no bit. */
+ * on every rank of a tp group of threads; inputs are a function of (seed, name, index in the whole tensor).
+ * The body reports each result by name and by its position in the whole tensor. Results of several ranks at
+ * the same position are added: rows of different ranks complete the tensor, and partial gradients sum to
+ * the whole, also those of a head that ranks share. A result that is equal on all ranks is reported with
+ * the weight 1 / tp, which is exact because tp is a power of two. */
 #ifndef TESTS_TPLAB_H
 #define TESTS_TPLAB_H
 
@@ -30,8 +30,8 @@ static struct {
     MeshLayout          layout;
     DType           dtype;
     bool            frozen;                   /* parameters have no gradients */
-    size_t          scratch, act;             /* peaks of the rank that ran last of those with at == 1 */
-    Ledger          ledger;                   /* and what it was charged */
+    size_t          scratch, act;             /* peaks of the last rank with at == 1 */
+    Ledger          ledger;                   /* of that rank */
     void          (*body)(Rig *);
 } tp_ = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
@@ -207,8 +207,8 @@ static inline double sink_largest(const Sink *s)
     return big;
 }
 
-/* max|a - b| / max|b| of the answer that is farthest off; its name is copied out. An answer far smaller than
- * the others is what is left of sums that cancel: it is compared with a tenth of the largest. */
+/* The largest max|a - b| / max|b| of all results, and its name. A result far smaller than the others is the
+ * remainder of sums that cancel: it is compared with a tenth of the largest. */
 static inline double tp_error(char which[ANSWER])
 {
     double worst = 0, least = 1e-30;
@@ -237,8 +237,9 @@ static inline void tp_alone(Sinks *side, DType d)
     backend_close(&be);
 }
 
-/* How far the ranks are from one rank, relative to the largest element of an answer. In bf16 both are noise
- * around the f32 answer, and what cancels makes it large: there it is what exceeds three times one rank's. */
+/* The error of the ranks against one rank, relative to the largest element of a result. In bf16 both differ
+ * from the f32 result by rounding, which cancellation amplifies: there the error is the excess over three
+ * times the error of one rank. */
 static inline double tp_compare(void (*body)(Rig *), DType d, int tp, int64_t kv_heads, char which[ANSWER])
 {
     double noise = 0, error;
