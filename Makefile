@@ -193,9 +193,9 @@ demo-lora: all
 setup:
 	@tools/setup.sh
 
-lint:
+lint: $(ROOT)/gen/page_css.inc $(ROOT)/gen/page_js.inc $(ROOT)/build_info.h
 	@tools/setup.sh lint
-	@LINT_PKGS="$(PKGS)" tools/lint.sh
+	@LINT_FLAGS="-I$(ROOT) -I$(ROOT)/gen $(shell pkg-config --cflags $(PKGS) 2>/dev/null)" tools/lint.sh
 
 layers:
 	@tools/layers.sh

@@ -50,12 +50,12 @@ static Status layer_open(ExpertLayer *l, const DispatchBench *b, int64_t T, cons
                          Comm *world, const char *backend)
 {
     bool    plan = !strcmp(backend, "meta");
-    size_t  room = plan ? (size_t)1 << 42 : (size_t)1 << 32;
+    size_t  capacity = plan ? (size_t)1 << 42 : (size_t)1 << 32;
     int64_t El = b->E / world->size;
     *l = (ExpertLayer){ 0 };
     TRY(backend_open(&l->be, backend));
-    TRY(backend_arena_open(&l->be, &l->arena, "act", room));
-    TRY(backend_arena_open(&l->be, &l->scratch, "scratch", room));
+    TRY(backend_arena_open(&l->be, &l->arena, "act", capacity));
+    TRY(backend_arena_open(&l->be, &l->scratch, "scratch", capacity));
     TRY(mesh_open(&l->mesh, world, &(MeshLayout){ .ep = world->size }));
     mesh_bind(&l->mesh, &l->be);
     TRY(dispatch_open(&l->dispatcher, &l->mesh,

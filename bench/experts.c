@@ -33,7 +33,7 @@ void run_experts_tn(void *p)
 /* A whole expert layer from routed tokens back to tokens, and its backward: the ops of nn/moe.c in order. */
 enum { X = 12, XS, GU, ACT, OUT, GATE, W_GU, W_D, G_GU, G_D, DGU, DGATE,
        A_GU, B_GU, A_D, B_D, GA_GU, GB_GU, GA_D, GB_D, LOW_GU, LOW_D, BACK_GU, BACK_D, LAST };
-static_assert((int)LAST <= (int)CASE_TENSORS, "room for all");
+static_assert((int)LAST <= (int)CASE_TENSORS, "enough tensors for all");
 
 static Tensor stack(Tensor t, int64_t E, int64_t rows) { return t_as3(t, E, rows, t.n[1]); }
 

@@ -97,8 +97,8 @@ static void covers(int *seen, const RankPart *r)
         int ranks[64], n = mesh_group(&r->mesh, p->grad_group, ranks), place = 0;
         StridedRange c[9], all[3];
         for (int k = 0; whole.m.params.p[k] != q; k++) place += (int)param_count(whole.m.params.p[k]);
-        int combs = ranges_clip(c, all, param_ranges(p, all), 0, p->shard.unique);
-        for (int k = 0; k < combs; k++)
+        int ranges = ranges_clip(c, all, param_ranges(p, all), 0, p->shard.unique);
+        for (int k = 0; k < ranges; k++)
             for (int64_t x = 0; x < c[k].count; x++)
                 for (int64_t y = 0; y < c[k].len; y++)
                     seen[place + c[k].at + x * c[k].stride + y] += 5040 / n;

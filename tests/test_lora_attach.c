@@ -284,8 +284,8 @@ static void count_updates(int *seen, const RankPart *r, Slicing mode)
         int64_t end = p->shard.offset + p->shard.len;
         if (end > p->shard.unique) end = p->shard.unique;
         int64_t len = end > p->shard.offset ? end - p->shard.offset : 0;
-        int combs = ranges_clip(c, all, param_ranges(p, all), p->shard.offset, len);
-        for (int k = 0; k < combs; k++)
+        int ranges = ranges_clip(c, all, param_ranges(p, all), p->shard.offset, len);
+        for (int k = 0; k < ranges; k++)
             for (int64_t x = 0; x < c[k].count; x++)
                 for (int64_t y = 0; y < c[k].len; y++)
                     seen[place + c[k].at + x * c[k].stride + y] += 5040 / n;

@@ -133,16 +133,16 @@ static void nothing_lost_or_doubled(void)
 /* 1 x 4 and 4 x 1 get the same documents in each step; packing twice gives the same steps. */
 static void steps_are_reproducible(void)
 {
-    enum { ROOM = 1 << 16 };
-    char *a = malloc(ROOM), *b = malloc(ROOM);
+    enum { BYTES = 1 << 16 };
+    char *a = malloc(BYTES), *b = malloc(BYTES);
     StepPacker p, q;
     step_packer_open(&p, &budget, 900, 2, 2);
     step_packer_open(&q, &budget, 900, 2, 2);
-    int64_t n = run_pass(&p, 5, a, ROOM), m = run_pass(&q, 5, b, ROOM);
+    int64_t n = run_pass(&p, 5, a, BYTES), m = run_pass(&q, 5, b, BYTES);
     EXPECT(n == m && !strcmp(a, b), "two equal packers differ");
     step_packer_close(&p), step_packer_close(&q);
     step_packer_open(&q, &budget, 900, 4, 1);
-    EXPECT(run_pass(&q, 5, b, ROOM) == n, "the steps depend on the number of ranks");
+    EXPECT(run_pass(&q, 5, b, BYTES) == n, "the steps depend on the number of ranks");
     step_packer_close(&q);
     free(a), free(b);
 }
@@ -214,13 +214,13 @@ static void spreads_the_rest(void)
 /* Saving and restoring after every step does not change the steps. */
 static void resumes_anywhere(void)
 {
-    enum { ROOM = 1 << 16 };
-    char *whole = malloc(ROOM), *pieces = malloc(ROOM);
+    enum { BYTES = 1 << 16 };
+    char *whole = malloc(BYTES), *pieces = malloc(BYTES);
     StepPacker p;
     PackBin bins[6];
     size_t  at = 0;
     step_packer_open(&p, &budget, 400, 3, 2);
-    run_pass(&p, 8, whole, ROOM);
+    run_pass(&p, 8, whole, BYTES);
     step_packer_close(&p);
     step_packer_open(&p, &budget, 400, 3, 2);
     while (p.epoch == 0) {
@@ -232,7 +232,7 @@ static void resumes_anywhere(void)
         EXPECT_OK(step_packer_take(&p, bins));
         for (int i = 0; i < 6; i++) {
             for (int64_t d = 0; d < bins[i].docs; d++)
-                at += (size_t)snprintf(pieces + at, ROOM - at, "%lld%s", (long long)bins[i].doc[d].at,
+                at += (size_t)snprintf(pieces + at, BYTES - at, "%lld%s", (long long)bins[i].doc[d].at,
                                        d + 1 < bins[i].docs ? " " : "|");
             pack_bin_close(&bins[i]);
         }

@@ -22,7 +22,8 @@ searched=$(printf '%s\n' $code $text |
     grep -vE '^(tools/words.lint|tools/lint.sh|CHANGELOG.md|CONTRIBUTING.md)$')
 while IFS= read -r rule; do
     pattern=$(sed -E 's/ {2,}.*//' <<<"$rule") advice=$(sed -E 's/.* {2,}//' <<<"$rule")
-    found=$(grep -nIiwE -- "$pattern" $searched /dev/null | grep -v 'lint: a JSON key that stays' | cut -c1-160)
+    found=$(grep -nIiwE -- "$pattern" $searched /dev/null |
+        grep -v 'lint: a JSON key that stays' | cut -c1-160)
     report "the word '$pattern' is not used here; write: $advice" "$found"
 done <<<"$rules"
 
@@ -43,7 +44,7 @@ report "public types defined more than once" "$types"
 tools/layers.sh || bad=1
 
 if [ "${LINT_TIDY:-1}" = 1 ] && command -v clang-tidy >/dev/null; then
-    flags="-std=gnu17 -Isrc -I. -Itests -Ibuild/gen $(pkg-config --cflags ${LINT_PKGS:-} 2>/dev/null)"
+    flags="-std=gnu17 -Isrc -I. ${LINT_FLAGS:-}"
     report "clang-tidy" "$(list 'src/*.c' 'demo/*.c' 'bench/*.c' | xargs -P "$(nproc)" -n 12 sh -c \
         'clang-tidy --quiet "$@" -- '"$flags"' -Wno-unknown-pragmas -Wno-everything 2>/dev/null' sh |
         grep -E 'warning:|error:' | sort -u)"

@@ -115,7 +115,8 @@ static HOT void sum_rows(double *sum, const float *x, int64_t rows, int64_t E)
 /* One pool of rows: its loss, and in coef (if present) the gradient of share * coeff * loss. */
 typedef struct LossPool { int64_t rows, E; double f_div, p_div, share; } LossPool;
 
-static double pool_loss(LossPool p, float *coef, const float *count, const float *prob, float coeff, double *work)
+static double pool_loss(LossPool p, float *coef, const float *count, const float *prob, float coeff,
+                        double *work)
 {
     double *F = work, *P = work + p.E, loss = 0.0, scale = p.share * (double)p.E / p.f_div / p.p_div;
     sum_rows(F, count, p.rows, p.E);

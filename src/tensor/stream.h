@@ -63,7 +63,7 @@ MUST Status stream_open(Stream *s, const StreamShape *shape, const Budget *b);
 void        stream_close(Stream *s);
 void        stream_clear(Stream *s);
 void       *stream_patch(const Stream *s, int64_t patch);   /* the address of that patch's pixels */
-MUST Status stream_add(Stream *s, const Document *d);       /* E_FIT: a budget is full; E_DATA: d is invalid */
+MUST Status stream_add(Stream *s, const Document *d); /* E_FIT: a budget is full; E_DATA: d is invalid */
 
 /* Splits the slices into `parts` contiguous ranges of about equal patches: part `part` is slices first … last
  * - 1. No part exceeds the average by more than the largest slice. */

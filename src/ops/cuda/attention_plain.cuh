@@ -1,5 +1,5 @@
-/* ops/cuda/attention_plain.cuh -- tiles of attention_plain.cu: which rows they have, loads into shared memory,
- * products of two tiles, reductions over a half warp. */
+/* ops/cuda/attention_plain.cuh -- tiles of attention_plain.cu: which rows they have, loads into shared
+ * memory, products of two tiles, reductions over a half warp. */
 #ifndef OPS_CUDA_ATTENTION_PLAIN_CUH
 #define OPS_CUDA_ATTENTION_PLAIN_CUH
 

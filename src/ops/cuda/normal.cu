@@ -1,5 +1,5 @@
-/* ops/cuda/normal.cu -- kernels of normal.c: a thread draws one block of four numbers with the arithmetic of the
- * CPU. A row may begin and end inside a block. */
+/* ops/cuda/normal.cu -- kernels of normal.c: a thread draws one block of four numbers with the arithmetic of
+ * the CPU. A row may begin and end inside a block. */
 #include "ops/cuda/cuda.cuh"
 
 #include "base/rng.h"
