@@ -55,8 +55,7 @@ static uint8_t *make_file(const char *header, size_t len, size_t *bytes)
     return file;
 }
 
-/* Attaches the adapters: the model has one for each module that the file names, and all of them are loaded.
- * */
+/* Attaches the adapters: the model has one for each module that the file names, and all are loaded. */
 static void use(const PeftFile *f, const ModelShape *s)
 {
     Backend be;

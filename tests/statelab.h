@@ -1,5 +1,4 @@
-/* tests/statelab.h -- a hash of weights and optimizer state that does not depend on how the state is stored.
- * */
+/* tests/statelab.h -- a hash of weights and optimizer state, independent of how the state is stored. */
 #ifndef TESTS_STATELAB_H
 #define TESTS_STATELAB_H
 
@@ -22,8 +21,7 @@ static inline Tensor state_copy(Backend *be, Tensor t)
     return c;
 }
 
-/* Element i as f32 bits: of a weight or moment; of a master, which may be split into the weight and the rest.
- * */
+/* Element i as f32 bits, of a weight, a moment, or a master weight, which may be split. */
 static inline uint32_t state_bits(Tensor t, int64_t i)
 {
     return t.dtype == F32 ? ((const uint32_t *)t.data)[i] : (uint32_t)((const uint16_t *)t.data)[i] << 16;

@@ -196,8 +196,7 @@ static void detects_damage(void)
     lab_close(&l);
 }
 
-/* The disk fills up at every possible byte: an error, the previous checkpoint intact, no partial folder left.
- * */
+/* The disk fills up at every possible byte: an error, the last checkpoint intact, no partial folder left. */
 static void full_disk(void)
 {
     Lab l;

@@ -69,7 +69,7 @@ static void recompute_changes_nothing(void)
         int64_t asked = 0;
         for (int r = 0; r < k.world; r++)
             asked += b[r].after.comm[GR_etp_ep].calls - a[r].after.comm[GR_etp_ep].calls;
-        EXPECT(i == 0 || asked == 0, "%s: a replay asked the group %lld times", say(&k), (long long)asked);
+        EXPECT(i == 0 || asked == 0, "%s: recompute made %lld calls to the group", say(&k), (long long)asked);
         free(a), free(b);
     }
 }

@@ -42,8 +42,7 @@ static const Kind kinds[] = {
 };
 enum { KINDS = sizeof kinds / sizeof *kinds, DRAWN = 3 };        /* kinds that fit any number of layers */
 
-/* Modules whose dropout mask does not depend on the layout. For experts that holds if only etp divides them.
- * */
+/* Modules whose dropout mask does not depend on the layout. For experts this holds if only etp cuts them. */
 static const char *const dense[] = { "self_attn.*_proj", "layers.[16].mlp.*", "gate", "lm_head" };
 static const char *const sparse[] = { "experts" };
 static const WordList target_dense = { dense, 4 }, target_sparse = { sparse, 1 };

@@ -415,8 +415,7 @@ static void trains_an_adapter_further(void)
     folder_remove(peft), folder_remove(lab_path("donor"));
 }
 
-/* Frozen parts of a loaded adapter stay part of it: in the checkpoint, in the PEFT files, and after resuming.
- * */
+/* Frozen parts of a loaded adapter stay part of it: in the checkpoint, in the PEFT files, after resuming. */
 static void keeps_frozen_adapters(void)
 {
     const char *base = make_base("base", 1);

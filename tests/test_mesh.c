@@ -211,7 +211,7 @@ static void printed(void)
            "%s", text);
     EXPECT(strstr(text, "rank 5 is tp 1 cp 0 dp 2 pp 0; etp 0 ep 1 edp 1"), "%s", text);
     EXPECT(strstr(text, "tokens to experts") && strstr(text, "4-7"), "%s", text);
-    EXPECT(!strstr(text, "slices of an expert"), "a group of one is not listed:\n%s", text);
+    EXPECT(!strstr(text, "parts of an expert"), "a group of one is not listed:\n%s", text);
     free(text);
 }
 

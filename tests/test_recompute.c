@@ -32,7 +32,7 @@ static void no_word_changes_a_bit(void)
         }
 }
 
-/* What does not train leaves nothing behind, replayed or not. */
+/* Frozen parts keep no activations, with recompute or without. */
 static void frozen_parts_stay_out(void)
 {
     static const bool frozen[][GROUP_N] = {

@@ -1,4 +1,4 @@
-/* config.json in the spellings that are about, the parameter counts of known models, and what is refused. */
+/* config.json in all spellings in use, the parameter counts of known models, and what is refused. */
 #include "small.h"
 
 #define VL_TEXT                                                                                              \

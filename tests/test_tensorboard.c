@@ -1,5 +1,4 @@
-/* tests/test_tensorboard.c -- event files: the bytes, what a reader of the format decodes, and failed writes.
- */
+/* tests/test_tensorboard.c -- event files: the bytes, what a reader of the format decodes, failed writes. */
 #include "lab.h"
 #include "train/tensorboard.h"
 

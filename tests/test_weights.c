@@ -82,8 +82,7 @@ static void round_trip(void)
     }
 }
 
-/* Rewrites the tensors of a saved folder one by one through `change`, which returns false to omit a tensor.
- * */
+/* Rewrites the tensors of a saved folder one by one with `change`, which returns false to omit a tensor. */
 typedef bool Change(StTensor *t);
 static void rewrite(const char *from, const char *to, Change *change, const StTensor *extra)
 {
