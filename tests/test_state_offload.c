@@ -9,7 +9,7 @@ enum { SHORT = 4 };
 
 typedef struct RankResult { double loss[SHORT], norm[SHORT]; uint64_t state; } RankResult;
 static RankResult results[MOST];
-static int64_t parcels;                  /* of rank 0 */
+static int64_t chunks;                   /* of rank 0 */
 
 /* A rank takes the planned bytes, a step takes no more, and its copies are as planned. */
 static void check_memory(const Engine *e, size_t pushes, const LedgerHost *moved)
@@ -56,7 +56,7 @@ static void rank_main(Peer *p)
     }
     shard_wait_weights(&e.shard);
     t->state = state_hash(&e.be, &e.model.params);
-    if (!p->rank) parcels = e.shard.parcels;
+    if (!p->rank) chunks = e.shard.chunks;
     engine_close(&e);
 }
 
@@ -69,7 +69,7 @@ static bool same_result(const RankResult *a, const RankResult *b)
 static const char *store_text(const OptimStore *o)
 {
     static char t[96];
-    snprintf(t, sizeof t, "%s moments%s, %g away, parcels of %lld", dtype_name(o->moments),
+    snprintf(t, sizeof t, "%s moments%s, %g offloaded, chunks of %lld", dtype_name(o->moments),
              o->split ? ", split masters" : "", o->offload_fraction, (long long)o->offload_chunk);
     return t;
 }
@@ -90,7 +90,7 @@ static void compare_stores(Case *c, const OptimStore *other, int others)
         for (int r = 0; r < c->rule.world; r++) same &= same_result(&results[r], &want[r]);
         EXPECT(same && !failure.any, "%s: %s: %s", case_text(c), store_text(&other[i]),
                failure.any ? failure.text : "another result");
-        EXPECT((parcels > 0) == (other[i].offload_fraction > 0), "%lld parcels", (long long)parcels);
+        EXPECT((chunks > 0) == (other[i].offload_fraction > 0), "%lld chunks", (long long)chunks);
     }
 }
 
@@ -195,7 +195,7 @@ static void bytes_of_a_parameter(void)
         o.offload_fraction = 0.3;
         q = plan_of(row[i].dtype, o);
         double share = (double)q.bytes[A_HOST] / (double)(p.bytes[A_OPTIM]);
-        EXPECT(share >= 0.29 && share < 0.6, "row %zu: a share of %.2f is away", i, share);
+        EXPECT(share >= 0.29 && share < 0.6, "row %zu: a fraction of %.2f is offloaded", i, share);
         EXPECT(engine_device_bytes(&q, "cuda") + q.bytes[A_HOST] == engine_device_bytes(&q, "cpu"), "sums");
     }
 }

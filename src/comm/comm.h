@@ -119,8 +119,8 @@ static inline void comm_send(Comm *c, Tensor t, int to)   { comm_join(comm_send_
 static inline void comm_recv(Comm *c, Tensor t, int from) { comm_join(comm_recv_start(c, t, from)); }
 
 /* Small calls on host memory, complete on return. out (size * bytes), by member. On fake, and once the
- * transport has failed, a gather returns this rank's own data for every member, and sums leave x unchanged.
- * */
+ * transport has failed, a gather returns this rank's own data for every member, and
+ * sums leave x unchanged. */
 void        comm_host_gather(Comm *c, void *out, const void *in, size_t bytes);
 void        comm_host_sum(Comm *c, double *x, int n);  /* in the order of the members: the same bits on all */
 void        comm_host_sum64(Comm *c, int64_t *x, int n);
@@ -128,8 +128,8 @@ void        comm_host_max(Comm *c, double *x, int n);
 MUST Status comm_host_broadcast(Comm *c, void *data, size_t bytes);    /* from the first member to all */
 void        comm_barrier(Comm *c);
 /* Agrees on failure: OK if all members pass OK. A member that passes OK while another fails gets E_COMM and
- * the text of the first that failed. All ranks call it after each phase that may fail on one of them alone.
- * */
+ * the text of the first that failed. All ranks call it after each phase that may fail
+ * on one of them alone. */
 MUST Status comm_agree(Comm *c, Status mine);
 /* This rank fails: its peers exit at once. Does nothing right after the world has agreed on a failure: then
  * every rank exits by itself, with its own Status. */

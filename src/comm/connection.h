@@ -1,5 +1,5 @@
-/* comm/connection.h -- small messages over TCP between the heartbeat threads of ranks. For heartbeat.c alone.
- * */
+/* comm/connection.h -- small messages over TCP between the heartbeat threads of ranks.
+ * For heartbeat.c alone. */
 #ifndef COMM_CONNECTION_H
 #define COMM_CONNECTION_H
 
@@ -42,8 +42,8 @@ void connection_close(Connection *c);
 /* Sends a message, waiting at most wait_ms while the socket's buffer is full. false: the connection is
  * broken. With wait_ms = 0 a message that would block is skipped. */
 bool connection_send(Connection *c, MessageKind kind, int about, const void *text, int bytes, int wait_ms);
-/* 1: a message; 0: none yet; -1: the peer has closed the connection or sent something invalid. Never waits.
- * */
+/* 1: a message; 0: none yet; -1: the peer has closed the connection or sent something
+ * invalid. Never waits. */
 int  connection_receive(Connection *c, Message *m);
 
 #endif

@@ -8,8 +8,8 @@
 
 enum { MAX_TRIES = 4096 };                       /* alternatives of one setting */
 
-/* A layout with one setting changed; fix says how. Not legal: this alternative is no answer, others may be.
- * */
+/* A layout with one setting changed; fix says how. Not legal: this alternative is no
+ * answer, others may be. */
 typedef struct Attempt { RuleInput x; char fix[160]; bool legal; } Attempt;
 
 static bool hierarchical(const RuleInput *x) { return x->cp_comm && !strcmp(x->cp_comm, "a2a+p2p"); }

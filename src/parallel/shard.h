@@ -59,8 +59,8 @@ typedef struct ShardConf {
     bool        overlap;               /* collectives overlap with compute; off: each is waited for at once */
     DType       state;                   /* of m and v */
     bool        split;                   /* the master of a bf16 weight is the 16 bits it lacks, not f32 */
-    double      away;                    /* fraction of the state that is offloaded to host memory */
-    int64_t     parcel;                 /* elements of an offload chunk at most; 0: chosen for a GPU's link */
+    double      offload_fraction;        /* fraction of the state that is offloaded to host memory */
+    int64_t     offload_chunk;           /* elements of a chunk at most; 0: chosen for a GPU's link */
 } ShardConf;
 
 typedef struct ShardBucket {
@@ -76,8 +76,8 @@ typedef struct ShardBucket {
     int64_t sum_nr, gather_nr;           /* their numbers in their groups, from 1; 0: none is pending */
     bool    begun, adds;               /* own_g has a sum of this step; `sum` must be added to it when done */
     Tensor  master, m, v;                /* (slice) */
-    bool    away;                        /* master, m and v are in host memory */
-    int     parcel, parcels;             /* its first offload chunk; how many it has */
+    bool    offloaded;                   /* master, m and v are in host memory */
+    int     first_chunk, chunks;         /* its offload chunks */
 } ShardBucket;
 
 typedef struct StateChunk { int64_t at, n; } StateChunk;          /* a range of a bucket's slice */
@@ -98,16 +98,16 @@ typedef struct ShardSlot { int weights, grads; } ShardSlot;    /* the unit that 
 typedef struct Shard {
     ShardConf conf;
     Backend  *be;
-    ShardBucket   *bucket;
-    ShardItem     *item;
-    ShardUnit     *unit;
-    ShardSlot     *slot;
+    ShardBucket *bucket;
+    ShardItem   *item;
+    ShardUnit   *unit;
+    ShardSlot   *slot;
     int      *order;
     double   *live;                      /* (params) */
-    StateChunk   *parcel;                    /* of all offloaded buckets, in order */
+    StateChunk *chunk;                   /* of all offloaded buckets, in order */
     StateBuffers ring[STATE_RING];       /* chunk k uses buffer k % STATE_RING */
     int64_t   most;                      /* elements of the largest offload chunk */
-    int       parcels, asked, done;      /* offload chunks; of this step: copies started, chunks updated */
+    int       chunks, asked, done;       /* offload chunks; of this step: copies started, chunks updated */
     int       buckets, units, slots, micro;
     UnitHooks hooks;
 } Shard;

@@ -156,7 +156,7 @@ Status shard_open(Shard *s, const ShardConf *conf)
 void shard_close(Shard *s)
 {
     free(s->bucket), free(s->item), free(s->unit), free(s->slot), free(s->order), free(s->live);
-    free(s->parcel);
+    free(s->chunk);
     *s = (Shard){ 0 };
 }
 

@@ -21,35 +21,35 @@ static void choose_offloaded(Shard *s)
     double all = 0, taken = 0;
     EACH_BUCKET(b, s) all += has_state(b) ? (double)b->slice : 0;
     EACH_BUCKET(b, s) {
-        if (!has_state(b) || taken >= s->conf.away * all) continue;
-        b->away = true, taken += (double)b->slice;
+        if (!has_state(b) || taken >= s->conf.offload_fraction * all) continue;
+        b->offloaded = true, taken += (double)b->slice;
     }
 }
 
 /* Chunks begin at aligned elements, so that an element is updated by the same instructions in any cut. */
 static void cut_chunks(Shard *s)
 {
-    int64_t most = s->conf.parcel ? s->conf.parcel : CHUNK_ELEMS;
+    int64_t most = s->conf.offload_chunk ? s->conf.offload_chunk : CHUNK_ELEMS;
     most = (most + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
     int n = 0;
     EACH_BUCKET(b, s) {
-        if (!b->away) continue;
-        b->parcel = n, b->parcels = (int)((b->slice + most - 1) / most);
-        for (int64_t at = 0; s->parcel && at < b->slice; at += most)
-            s->parcel[n + at / most] = (StateChunk){ at, b->slice - at < most ? b->slice - at : most };
-        n += b->parcels;
+        if (!b->offloaded) continue;
+        b->first_chunk = n, b->chunks = (int)((b->slice + most - 1) / most);
+        for (int64_t at = 0; s->chunk && at < b->slice; at += most)
+            s->chunk[n + at / most] = (StateChunk){ at, b->slice - at < most ? b->slice - at : most };
+        n += b->chunks;
         if (b->slice > s->most) s->most = b->slice < most ? b->slice : most;
     }
-    s->parcels = n;
+    s->chunks = n;
 }
 
 Status state_open(Shard *s)
 {
     choose_offloaded(s);
     cut_chunks(s);
-    if (!s->parcels) return OK;
-    s->parcel = calloc((size_t)s->parcels, sizeof *s->parcel);
-    if (!s->parcel) return fail(E_FIT, "no host memory for %d chunks of optimizer state", s->parcels);
+    if (!s->chunks) return OK;
+    s->chunk = calloc((size_t)s->chunks, sizeof *s->chunk);
+    if (!s->chunk) return fail(E_FIT, "no host memory for %d chunks of optimizer state", s->chunks);
     cut_chunks(s);
     return OK;
 }
@@ -65,10 +65,10 @@ void state_sizes(const Shard *s, ShardSizes *z)
 {
     EACH_BUCKET(b, s) {
         if (!has_state(b)) continue;
-        if (b->away) z->host  += state_bytes(s, b->slice);
+        if (b->offloaded) z->host  += state_bytes(s, b->slice);
         else         z->optim += state_bytes(s, b->slice);
     }
-    if (s->parcels) z->optim += STATE_RING * state_bytes(s, s->most);
+    if (s->chunks) z->optim += STATE_RING * state_bytes(s, s->most);
 }
 
 static StateBuffers allocate_state(const Shard *s, Arena *a, const char *label, int64_t n)
@@ -86,7 +86,7 @@ void state_bind(Shard *s, Arena *optim, Arena *host)
     EACH_BUCKET(b, s) {
         bool has = has_state(b);
         StateBuffers x = { 0 };
-        if (has) x = allocate_state(s, b->away ? host : optim, label_of(s, b), b->slice);
+        if (has) x = allocate_state(s, b->offloaded ? host : optim, label_of(s, b), b->slice);
         b->master = x.master, b->m = x.m, b->v = x.v;
         EACH_ITEM(i, s, b) {
             i->p->shard.master = t_has(b->master) ? slice_view(i, b, b->master) : none;
@@ -94,7 +94,7 @@ void state_bind(Shard *s, Arena *optim, Arena *host)
             i->p->shard.v      = has ? slice_view(i, b, b->v) : none;
         }
     }
-    for (int i = 0; s->parcels && i < STATE_RING; i++)
+    for (int i = 0; s->chunks && i < STATE_RING; i++)
         s->ring[i] = allocate_state(s, optim, "in use", s->most);
 }
 
@@ -104,7 +104,7 @@ void state_bind(Shard *s, Arena *optim, Arena *host)
  * was last updated, and copies out keep their order, so this chunk's state is back on the host too. */
 static void copy_in(Shard *s, const ShardBucket *b, int k)
 {
-    const StateChunk *x = &s->parcel[k];
+    const StateChunk *x = &s->chunk[k];
     StateBuffers *to = &s->ring[k % STATE_RING];
     backend_copy_wait(s->be, COPY_H2D, MARK_OUT + k % STATE_RING);
     if (has_master(s))
@@ -114,17 +114,17 @@ static void copy_in(Shard *s, const ShardBucket *b, int k)
     backend_copy_record(s->be, COPY_H2D, MARK_IN + k % STATE_RING);
 }
 
-static const ShardBucket *bucket_of(const Shard *s, int parcel)
+static const ShardBucket *bucket_of(const Shard *s, int chunk)
 {
     const ShardBucket *b = s->bucket;
-    while (!b->away || parcel >= b->parcel + b->parcels) b++;
+    while (!b->offloaded || chunk >= b->first_chunk + b->chunks) b++;
     return b;
 }
 
 /* Starts as many copies as there are buffers. */
 static void copy_in_more(Shard *s)
 {
-    for (; s->asked < s->parcels && s->asked < s->done + STATE_RING; s->asked++)
+    for (; s->asked < s->chunks && s->asked < s->done + STATE_RING; s->asked++)
         copy_in(s, bucket_of(s, s->asked), s->asked);
 }
 
@@ -132,7 +132,7 @@ static void copy_in_more(Shard *s)
  * prepares the backend copies nothing and must not count. */
 void state_prefetch(Shard *s)
 {
-    if (!s->parcels || s->be->preparing) return;
+    if (!s->chunks || s->be->preparing) return;
     if (!s->asked) backend_copy_wait_compute(s->be, COPY_H2D);       /* writes of the state are complete */
     copy_in_more(s);
 }
@@ -141,7 +141,7 @@ void state_discard(Shard *s) { s->asked = s->done = 0; }
 
 static void copy_out(Shard *s, const ShardBucket *b, int k)
 {
-    const StateChunk *x = &s->parcel[k];
+    const StateChunk *x = &s->chunk[k];
     const StateBuffers *from = &s->ring[k % STATE_RING];
     backend_copy_wait_compute(s->be, COPY_D2H);
     if (has_master(s))
@@ -193,8 +193,8 @@ static bool step_range(Shard *s, const ShardBucket *b, int64_t at, int64_t n, co
 
 static void step_offloaded(Shard *s, const ShardBucket *b, ShardRangeFn *step, void *self)
 {
-    for (int k = b->parcel; k < b->parcel + b->parcels; k++) {
-        const StateChunk *x = &s->parcel[k];
+    for (int k = b->first_chunk; k < b->first_chunk + b->chunks; k++) {
+        const StateChunk *x = &s->chunk[k];
         copy_in_more(s);
         backend_wait_copy(s->be, MARK_IN + k % STATE_RING);
         if (step_range(s, b, x->at, x->n, &s->ring[k % STATE_RING], step, self)) copy_out(s, b, k);
@@ -207,7 +207,7 @@ void shard_step(Shard *s, ShardRangeFn *step, void *self)
     for (int u = 0; u < s->units; u++) {
         EACH_IN_UNIT(b, s, u) {
             StateBuffers here = { b->master, b->m, b->v };
-            if (b->away)           step_offloaded(s, b, step, self);
+            if (b->offloaded)           step_offloaded(s, b, step, self);
             else if (has_state(b)) step_range(s, b, 0, b->slice, &here, step, self);
         }
         if (s->unit[u].n) weights_changed(s, u);
