@@ -33,7 +33,7 @@ typedef struct LedgerComm { int64_t calls, intra_node, inter_node; double waited
 /* Bytes of side copies to and from host memory (backend_copy_h2d, backend_copy_d2h). */
 typedef struct LedgerHost { int64_t in, out; } LedgerHost;
 
-/* Is told of every op, call and copy in the order in which a backend gets them; plan/timeline.c predicts the
+/* Receives every op, call and copy in the order in which a backend gets them; plan/timeline.c predicts the
  * time of a step from it. */
 typedef struct Ledger Ledger;
 typedef struct CostListener CostListener;

@@ -187,8 +187,8 @@ static Status parse_rest(Json **rest, const Scan *file, const Large *l)
     Text   text = { 0 };
     Status s = OK;
     const char *at = file->begin;
-    bool  turned = l->merges.v && l->merges.v < l->vocab.v;
-    ByteSpan gap[2] = { turned ? l->merges : l->vocab, turned ? l->vocab : l->merges };
+    bool  swapped = l->merges.v && l->merges.v < l->vocab.v;
+    ByteSpan gap[2] = { swapped ? l->merges : l->vocab, swapped ? l->vocab : l->merges };
     for (int i = 0; i < 2 && !s; i++) {
         if (!gap[i].v) continue;
         s = text_push(&text, at, (size_t)(gap[i].v - at));
