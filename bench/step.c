@@ -286,7 +286,7 @@ static const Option options[] = {
     OPTION_TEXT(StepBench, offload, "--offload", "WORDS", "as memory.activation_offload, by commas"),
     OPTION_TEXT(StepBench, moments, "--moments", "f32|bf16", "of the optimizer's moments; f32"),
     OPTION_FLAG(StepBench, store.split, "--split", "masters as weight and remainder"),
-    OPTION_REAL(StepBench, store.offload_fraction, "--away", "SHARE", 0, 1,
+    OPTION_REAL(StepBench, store.offload_fraction, "--optimizer-offload", "SHARE", 0, 1,
                 "share of the optimizer state on the host; 0"),
     OPTION_FLAG(StepBench, repeat, "--deterministic", "gradients that repeat to the bit"),
     OPTION_TEXT(StepBench, hardware, "--hardware", "ID", "predict from this row; `this` where there is one"),
