@@ -4,7 +4,7 @@
 #include <string.h>
 
 const DispatcherRow dispatcher_rows[DISPATCHER_COUNT] = {
-#define DISPATCHER(name, two_level, pads, chunked, help) { #name, two_level, pads, chunked },
+#define DISPATCHER(name, two_level, pads, pipelined, help) { #name, two_level, pads, pipelined },
     DISPATCHERS(DISPATCHER)
 #undef DISPATCHER
 };
@@ -25,7 +25,7 @@ DispatcherId dispatcher_auto(bool several_nodes)
 
 const char *dispatcher_names(void)
 {
-#define DISPATCHER(name, two_level, pads, chunked, help) ", " #name
+#define DISPATCHER(name, two_level, pads, pipelined, help) ", " #name
     static const char names[] = DISPATCHERS(DISPATCHER);
 #undef DISPATCHER
     return names + 2;

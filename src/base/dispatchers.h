@@ -2,15 +2,16 @@
  * derives from its row: the choices of moe.dispatcher, the rules, the analytic cost model, `plan --fix
  * dispatch=`, the benchmark and the tests.
  *
- *   DISPATCHER(name, two_level, pads, chunked, help)
+ *   DISPATCHER(name, two_level, pads, pipelined, help)
  *
  *   two_level   a token crosses to another node once and is forwarded there over the fast link; otherwise one
  *               row is sent for each of its experts
  *   pads        moe.pad_to_capacity is supported
- *   chunked     an exchange is cut into chunks whose steps overlap
+ *   pipelined   an exchange is cut into chunks whose steps overlap
  *
  * parallel/dispatch_*.c defines `const DispatchOps dispatch_<name>`. moe.dispatcher = auto takes the first
- * row that is two_level where experts are on several nodes, and the first that is not within one node. */
+ * row that is two_level where experts are on several nodes, and the first that is not within one node. The
+ * analytic model gives every row that is not two_level the cost of alltoall. */
 #ifndef BASE_DISPATCHERS_H
 #define BASE_DISPATCHERS_H
 
@@ -22,13 +23,13 @@
     DISPATCHER(hybridep, true,  true,  true,  "as deepep, in chunks that overlap")
 
 /* Values and help of moe.dispatcher. */
-#define DISPATCHER_CHOICE(name, two_level, pads, chunked, help) "|" #name
+#define DISPATCHER_CHOICE(name, two_level, pads, pipelined, help) "|" #name
 #define DISPATCHER_CHOICES "auto|local" DISPATCHERS(DISPATCHER_CHOICE)
-#define DISPATCHER_LINE(name, two_level, pads, chunked, help) "; " #name ": " help
+#define DISPATCHER_LINE(name, two_level, pads, pipelined, help) "; " #name ": " help
 #define DISPATCHER_HELP    "how tokens reach their experts" DISPATCHERS(DISPATCHER_LINE)
 
 typedef enum {
-#define DISPATCHER(name, two_level, pads, chunked, help) DISPATCHER_##name,
+#define DISPATCHER(name, two_level, pads, pipelined, help) DISPATCHER_##name,
     DISPATCHERS(DISPATCHER)
 #undef DISPATCHER
     DISPATCHER_COUNT
@@ -36,7 +37,7 @@ typedef enum {
 
 typedef struct DispatcherRow {
     const char *name;
-    bool        two_level, pads, chunked;
+    bool        two_level, pads, pipelined;
 } DispatcherRow;
 
 extern const DispatcherRow dispatcher_rows[DISPATCHER_COUNT];

@@ -62,7 +62,8 @@ static void build_layer(ParamSet *s, Decoder *d, const TextShape *t, const char 
     d->eps  = (float)t->eps;
     d->norm = param_vector(s, G_LLM, INIT_ONE, t->D, "%slayers.%d.post_attention_layernorm.weight", at, l);
     if (decoder_moe(d)) {
-        *decoder_moe(d) = (Moe){ .E = t->E, .K = t->K, .F = t->F, .renorm = t->renorm, .index = moe };
+        *decoder_moe(d) = (Moe){ .E = t->E, .K = t->K, .F = t->F, .act = t->act, .renorm = t->renorm,
+                                .index = moe };
         build_experts(s, decoder_moe(d), t, at, l);
     } else {
         *decoder_mlp(d) = (Mlp){ .I = t->I, .act = t->act };

@@ -4,15 +4,27 @@
 #include <stdio.h>
 #include <string.h>
 
-static void swiglu_fwd(Backend *be, Tensor h, Tensor up, Tensor gate) { op_swiglu_fwd(be, h, up, gate); }
+static void swiglu_fwd(Backend *be, Tensor h, Tensor gu, Tensor scale) { op_swiglu_fwd(be, h, gu, scale); }
 
-static void swiglu_bwd(Backend *be, Tensor dup, Tensor dgate, Tensor dh, Tensor up, Tensor gate)
+static void swiglu_bwd(Backend *be, Tensor dgu, Tensor dscale, Tensor dh, Tensor gu, Tensor scale)
 {
-    op_swiglu_bwd(be, dup, dgate, dh, up, gate);
+    op_swiglu_bwd(be, dgu, dscale, dh, gu, scale);
+}
+
+static void swiglu_grouped_fwd(Backend *be, Tensor gu, Tensor h, Tensor rows, Tensor w, Tensor offsets,
+                               Tensor scale, LoraTerm lora)
+{
+    op_grouped_swiglu(be, gu, h, rows, w, offsets, scale, lora);
+}
+
+static void swiglu_grouped_bwd(Backend *be, Tensor dgu, Tensor dscale, Tensor dout, Tensor w, Tensor offsets,
+                               Tensor gu, Tensor scale, LoraTerm lora)
+{
+    op_grouped_dswiglu(be, dgu, dscale, dout, w, offsets, gu, scale, lora);
 }
 
 const Activation activations[] = {
-    [ACTIVATION_SWIGLU] = { "silu", 2, swiglu_fwd, swiglu_bwd, true },
+    [ACTIVATION_SWIGLU] = { "silu", 2, swiglu_fwd, swiglu_bwd, swiglu_grouped_fwd, swiglu_grouped_bwd },
 };
 
 Status activation_find(ActivationId *id, const char *name)

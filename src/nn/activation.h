@@ -5,13 +5,19 @@
 
 #include "nn/shape.h"
 
+/* h = activation(gu) * scale. gu (rows, projections x width): the gate columns, then the up columns; h (rows,
+ * width); scale (rows, 1) is the router's weight of a row of experts, absent in a dense feed-forward. */
 typedef struct Activation {
     const char *name;                    /* "silu": of a gated feed-forward, SwiGLU */
-    int         projections;             /* columns that it reads for one that it makes: 2, gate and up */
-    /* h = activation(up) * gate. up (rows, projections F), h (rows, F); gate (rows, 1) may be absent. */
-    void (*fwd)(Backend *be, Tensor h, Tensor up, Tensor gate);
-    void (*bwd)(Backend *be, Tensor dup, Tensor dgate, Tensor dh, Tensor up, Tensor gate);
-    bool        grouped;                 /* nn/moe.c has products of experts that end in it */
+    int         projections;             /* columns of gu for one of h */
+    void (*fwd)(Backend *be, Tensor h, Tensor gu, Tensor scale);
+    void (*bwd)(Backend *be, Tensor dgu, Tensor dscale, Tensor dh, Tensor gu, Tensor scale);
+    /* For experts, fused with their products; NULL: MoE layers with it are refused.
+     *   fwd   gu = rows w', h = activation(gu) * scale         bwd   dgu and dscale from dout w */
+    void (*grouped_fwd)(Backend *be, Tensor gu, Tensor h, Tensor rows, Tensor w, Tensor offsets, Tensor scale,
+                        LoraTerm lora);
+    void (*grouped_bwd)(Backend *be, Tensor dgu, Tensor dscale, Tensor dout, Tensor w, Tensor offsets,
+                        Tensor gu, Tensor scale, LoraTerm lora);
 } Activation;
 
 extern const Activation activations[ACTIVATIONS];

@@ -6,7 +6,7 @@
  *
  *   reserve        memory of a route for T tokens, always kept; build_routing fills it.
  *   build_routing  indices on the device, counts on the host. The counts are fetched and exchanged within the
- *                  group once; a replay or a backward exchanges nothing. False, on every rank of the group
+ *                  group once; a replay or a backward exchanges no counts. False, on every rank of the group
  *                  alike: some rank's buffers do not hold its rows, and nothing has changed.
  *   count_token_chunks        then: in how many chunks of every rank's tokens each chunk fits.
  *   dispatch_start, _finish   rows of tokens (T, D) -> rows of experts (R, D)

@@ -16,6 +16,7 @@
 
 typedef struct Moe {
     int64_t E, K, F;                     /* of the whole model */
+    ActivationId act;
     bool    renorm;                      /* the K selected weights are scaled to sum to 1 */
     int     index;                       /* which MoE layer this is: its row of the router statistics */
     double  capacity;   /* factor: an expert takes ceil(capacity T K / E) rows of a rank; 0: all */

@@ -1,4 +1,5 @@
 /* nn/moe_experts.c -- the experts of a rank: tokens to them, their products, and back; and the backward. */
+#include "nn/activation.h"
 #include "nn/lora.h"
 #include "nn/moe_private.h"
 
@@ -96,19 +97,20 @@ static void lora_a_fwd(const Pass *c, MoeAct *a, Tensor *a_out, Tensor x, const 
 /* Gate, up and activation. out: the output of the layer is wanted, so h is too. */
 static void up_fwd(const Pass *c, const Moe *m, MoeAct *a, bool out)
 {
-    int64_t F = m->w_gu->shard.w.n[1] / 2;                             /* of this rank */
+    const Activation *act_of = &activations[m->act];
+    int64_t F = m->w_gu->shard.w.n[1] / act_of->projections;           /* of this rank */
     DType   d = (DType)a->x.dtype;
     lora_a_fwd(c, a, &a->a_out_gu, a->x, m->w_gu);
-    bool up  = need_rows(c, L_GATE_UP, a, &a->gu, d, 2 * F);
+    bool up  = need_rows(c, L_GATE_UP, a, &a->gu, d, act_of->projections * F);
     bool act = need_rows_if(c, read_by_backward(c, m->w_d), out || replays_a_out(c, m->w_d), L_ACT, a, &a->h,
                             d, F);
     LoraTerm lora = lora_term(a->a_out_gu, m->w_gu);
     if (up && act)
-        op_grouped_swiglu(c->be, a->gu, a->h, a->x, m->w_gu->shard.w, a->offsets, a->gate, lora);
+        act_of->grouped_fwd(c->be, a->gu, a->h, a->x, m->w_gu->shard.w, a->offsets, a->gate, lora);
     else if (up)
         op_grouped_gemm(c->be, a->gu, a->x, m->w_gu->shard.w, a->offsets, lora, GEMM_NT);
     else if (act)
-        op_swiglu_fwd(c->be, a->h, a->gu, a->gate);
+        act_of->fwd(c->be, a->h, a->gu, a->gate);
 }
 
 void moe_experts_fwd(const Pass *c, const Moe *m, MoeAct *a, Tensor y, Tensor x, Tensor res, bool count)
@@ -161,8 +163,8 @@ static void down_bwd(const Pass *c, const Moe *m, MoeAct *a, Tensor dgu, Tensor 
     ArenaMark mark = arena_mark(c->scratch);
     Tensor d_a_out = lora_rows_d_a_out(c, dout, m->w_d, &by);
     if (t_has(dgu))
-        op_grouped_dswiglu(c->be, dgu, dgate, dout, m->w_d->shard.w, a->offsets, a->gu, a->gate,
-                           lora_input_term(c, d_a_out, m->w_d));
+        activations[m->act].grouped_bwd(c->be, dgu, dgate, dout, m->w_d->shard.w, a->offsets, a->gu, a->gate,
+                                        lora_input_term(c, d_a_out, m->w_d));
     expert_grads(c, m, a, dout, a->a_out_d, d_a_out, a->h, m->w_d);
     arena_reset(c->scratch, mark);
 }

@@ -18,7 +18,9 @@ static int64_t layers_below(const TextShape *t, int64_t x)
 
 static const char *lacks(const TextShape *t)
 {
-    return t->shared ? "shared experts" : activations[t->act].grouped ? NULL : "this activation in experts";
+    return t->shared                         ? "shared experts"
+           : activations[t->act].grouped_fwd ? NULL
+                                             : "its hidden_act in experts";
 }
 
 #define PARAM(name) ((int)offsetof(Moe, name))

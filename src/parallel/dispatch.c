@@ -8,7 +8,7 @@
 #include <string.h>
 
 static const DispatchOps *const implementations[DISPATCHER_COUNT] = {
-#define DISPATCHER(name, two_level, pads, chunked, help) &dispatch_##name,
+#define DISPATCHER(name, two_level, pads, pipelined, help) &dispatch_##name,
     DISPATCHERS(DISPATCHER)
 #undef DISPATCHER
 };
@@ -133,7 +133,7 @@ static void set_sizes(Dispatcher *d, const Mesh *mesh)
     d->row_capacity  = dispatch_row_capacity(&d->conf, d->n / d->etp, d->etp);
     d->bounded = d->row_capacity < dispatch_max_rows(&d->conf, d->n / d->etp, d->etp);
     int64_t chunk = d->conf.chunk > 0 ? d->conf.chunk : (s->T + 3) / 4;
-    int64_t chunks = chunk && d->row->chunked ? (s->T + chunk - 1) / chunk : 1;
+    int64_t chunks = chunk && d->row->pipelined ? (s->T + chunk - 1) / chunk : 1;
     d->exchange_chunks = chunks < 1 ? 1 : chunks > DISPATCH_CHUNKS ? DISPATCH_CHUNKS : (int)chunks;
 }
 
