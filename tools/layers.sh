@@ -6,8 +6,7 @@ cd "$(dirname "$0")/.."
 order="base tensor data ops comm nn model parallel checkpoint engine infer train plan report cli"
 declare -A hidden=([data]="" [ops]="data" [comm]="data" [nn]="data" [model]="data" [parallel]="data")
 bad=0
-for file in $(git ls-files --cached --others --exclude-standard src); do
-    [ -f "$file" ] || continue
+for file in $(find src -type f); do
     from=${file#src/} from=${from%%/*} may=""
     for folder in $order; do
         case " ${hidden[$from]:-} " in *" $folder "*) ;; *) may="$may $folder" ;; esac

@@ -7,9 +7,17 @@ cd "$(dirname "$0")/.."
 export LC_ALL=C.UTF-8
 bad=0
 report() { [ -z "$2" ] || { printf 'lint: %s\n%s\n' "$1" "$2"; bad=1; }; }
+# Every file that git does not ignore; in a tree without git, every file that is not built.
+all=$(git ls-files --cached --others --exclude-standard 2>/dev/null ||
+      find . -type f -not -path './build/*' | sed 's|^\./||')
 list() {
-    git ls-files --cached --others --exclude-standard -- "$@" |
-        while read -r f; do [ -f "$f" ] && echo "$f"; done
+    local f p
+    for f in $all; do
+        for p in "$@"; do
+            # shellcheck disable=SC2053
+            if [[ $f == $p && -f $f ]]; then echo "$f"; break; fi
+        done
+    done
 }
 
 code=$(list 'src/*.[ch]' 'src/*.cu' 'src/*.cuh' 'src/*.def' 'tests/*.[ch]' 'tests/*.sh' 'demo/*.[ch]' \

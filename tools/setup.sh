@@ -4,6 +4,7 @@
 set -eu
 need="gcc make pkg-config libjansson-dev libyaml-dev libjpeg-dev libpng-dev libwebp-dev libpcre2-dev"
 need="$need libutf8proc-dev libxxhash-dev libopenmpi-dev openmpi-bin"
+case ${CC:-gcc} in *clang*) need="$need clang libomp-dev" ;; esac
 for group in "$@"; do
     case $group in
         fuzz) need="$need clang libclang-rt-dev" ;;
