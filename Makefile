@@ -14,6 +14,9 @@ OPT    ?= -O3
 
 PKGS   := jansson yaml-0.1 libjpeg libpng libwebp libpcre2-8 libutf8proc libxxhash
 WARN   := -Wall -Wextra -Wshadow -Wvla -Wno-unused-parameter
+ifneq ($(findstring clang,$(CC)),)
+  WARN += -Wno-pass-failed -Wno-string-concatenation -Wno-missing-field-initializers
+endif
 CFLAGS += -std=gnu17 $(OPT) -g $(WARN) -fopenmp -fno-math-errno -fno-trapping-math -Isrc -I. $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 LIBS   := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
 
