@@ -66,7 +66,7 @@ struct Pass {
     PassMode       mode;
     Arena         *act, *scratch;                 /* kept until backward; reset after each layer call */
     const uint8_t *policy;                        /* one Policy per label */
-    const FullRecompute    *full;                          /* NULL: no layer is recomputed whole */
+    const FullRecompute *full;                    /* NULL: no layer is recomputed whole */
     Arena         *host;                          /* offloaded activations of this micro-batch */
     OffloadRecord *offload_record;                /* of the layer at work; NULL: it offloads nothing */
     uint64_t       dropout_seed;                  /* of this micro-batch in its step; 0: no dropout */
