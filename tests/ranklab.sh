@@ -33,7 +33,7 @@ JSON
     done > "$tmp/data.jsonl"
     recipe=(model.preset="$tmp/model" "data.train=[$tmp/data.jsonl]" data.max_length=128 data.bad_sample=skip
             train.micro_tokens=128 train.global_tokens=1024 optim.learning_rate=1e-3 optim.adam_epsilon=1e-5
-            moe.aux_loss_type=micro_batch checkpoint.hf=none)
+            checkpoint.hf=none)
 }
 
 losses() { grep -o '"train/loss": [0-9.e+-]*' "$1/metrics.jsonl" | cut -d' ' -f2; }

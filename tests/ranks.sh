@@ -22,10 +22,18 @@ layout() {                               # layout NAME RANKS overrides...
     check "$name runs" train "$tmp/$name" "$n" "$@"
     check "$name has the losses of one rank" agree "$tmp/one" "$tmp/$name" "$steps"
 }
+first_norm() { grep -m1 -o '"train/grad_norm": [0-9.e+-]*' "$1/metrics.jsonl" | cut -d' ' -f2; }
+same_norm() {                            # same_norm A B: gradient norms of the first step, within 2e-7
+    awk -v a="$(first_norm "$1")" -v b="$(first_norm "$2")" '
+        BEGIN { d = a - b; if (d < 0) d = -d; if (!(a > 0) || d > 2e-7 * a) { print "  " a " " b; exit 1 } }'
+}
 check "one rank" train "$tmp/one" 1
+check "one rank has a balance loss" grep -q 'auxiliary loss (micro_batch), coefficient 0.001' "$tmp/out"
 layout dp2 2
+check "two data-parallel ranks have the gradients of one" same_norm "$tmp/one" "$tmp/dp2"
 layout tp2-ep2 2 parallel.tp=2 parallel.ep=2
 layout fsdp4 4 parallel.zero=3
+check "four have the gradients of one" same_norm "$tmp/one" "$tmp/fsdp4"
 layout pp2-cp2-ep2 4 parallel.pp=2 parallel.cp=2 parallel.ep=2 moe.dispatcher=deepep
 layout chunks4 4 parallel.ep=4 moe.rank_capacity=1 moe.overlap=true
 check "chunked expert layers are counted" grep -qE '"moe/sliced_layers": [1-9]' "$tmp/chunks4/metrics.jsonl"
