@@ -114,13 +114,38 @@ void comm_free(Comm *c)
     free(c);
 }
 
+/* From here on the watchdog may call the transport's hooks for c. */
+static void add_to_watch(Comm *c)
+{
+    pthread_mutex_lock(&c->trace->comms_lock);
+    c->next = c->trace->comms, c->trace->comms = c;
+    pthread_mutex_unlock(&c->trace->comms_lock);
+}
+
+/* Does nothing for a Comm that was not added. */
+static void remove_from_watch(Comm *c)
+{
+    pthread_mutex_lock(&c->trace->comms_lock);
+    Comm **at = &c->trace->comms;
+    while (*at && *at != c) at = &(*at)->next;
+    if (*at) *at = c->next;
+    pthread_mutex_unlock(&c->trace->comms_lock);
+}
+
+static Status open_transport(const Transport *t, Comm **world, const CommConf *conf)
+{
+    TRY(t->open(world, conf));
+    add_to_watch(*world);
+    return OK;
+}
+
 Status comm_open(Comm **world, const CommConf *conf)
 {
     const char *kind = conf->kind ? conf->kind : "auto";
     *world = NULL;
     if (!strcmp(kind, "auto")) kind = comm_launched() ? "mpi" : "self";
     const TransportRow *row = find_transport(kind);
-    if (row && row->built) return row->built->open(world, conf);
+    if (row && row->built) return open_transport(row->built, world, conf);
     return fail(E_CONFIG, "comm.kind = %s: not in this build, which has %s", kind, comm_kinds());
 }
 
@@ -143,6 +168,7 @@ Status comm_group(Comm *world, const int *members, int n, int group, Comm **out)
     }
     Status st = c->transport->group(world, c);
     if (st) return comm_close(c), st;
+    add_to_watch(c);
     if (world->be) comm_bind(c, world->be);
     *out = c;
     return OK;
@@ -151,6 +177,7 @@ Status comm_group(Comm *world, const int *members, int n, int group, Comm **out)
 void comm_close(Comm *c)
 {
     if (!c) return;
+    remove_from_watch(c);
     c->transport->close(c);
     comm_free(c);
 }
@@ -234,7 +261,9 @@ static Ticket start_call(Comm *c, const CommCall *call, int64_t each)
     int64_t bytes = charge(c, call, each, slot);
     c->pending |= 1ull << slot;
     c->traced[slot] = trace_begin(c->trace, call_name(call->kind), group, c->seq++, bytes);
+    c->recent[c->started % COMM_TICKETS] = c->traced[slot];
     c->transport->start(c, slot, call);
+    __atomic_store_n(&c->started, c->started + 1, __ATOMIC_RELEASE);
     return (Ticket){ c, slot };
 }
 

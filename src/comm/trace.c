@@ -8,9 +8,14 @@ void trace_open(Trace *t)
 {
     *t = (Trace){ .layer = -1 };
     pthread_mutex_init(&t->lock, NULL);
+    pthread_mutex_init(&t->comms_lock, NULL);
 }
 
-void trace_close(Trace *t) { pthread_mutex_destroy(&t->lock); }
+void trace_close(Trace *t)
+{
+    pthread_mutex_destroy(&t->lock);
+    pthread_mutex_destroy(&t->comms_lock);
+}
 
 int64_t trace_begin(Trace *t, const char *op, const char *group, int64_t seq, int64_t bytes)
 {

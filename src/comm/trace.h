@@ -23,6 +23,8 @@ typedef struct TraceCall {
     double      began, ended;         /* clock_now(); ended 0: not joined yet */
 } TraceCall;
 
+struct Comm;
+
 typedef struct Trace {
     TraceCall call[TRACE_CALLS];      /* ring buffer: call i is at i % TRACE_CALLS */
     int64_t   calls;
@@ -30,7 +32,9 @@ typedef struct Trace {
     double    since;                  /* when that join began */
     int       layer;                  /* the layer that is being computed; set by the model */
     double    waited;                 /* seconds spent in joins since it was cleared */
-    pthread_mutex_t lock;
+    pthread_mutex_t lock;             /* of all above */
+    struct Comm    *comms;            /* open Comms of the rank, for its watchdog */
+    pthread_mutex_t comms_lock;
 } Trace;
 
 void    trace_open(Trace *t);

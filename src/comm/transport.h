@@ -20,6 +20,9 @@ typedef struct CommCall {
     int      peer;                    /* CALL_SEND, CALL_RECV */
 } CommCall;
 
+/* How far the device is with a call that has been started. */
+typedef enum { CALL_QUEUED, CALL_RUNNING, CALL_FINISHED } CallProgress;
+
 struct Transport {
     const char *name;
     Status (*open)(Comm **world, const CommConf *conf);
@@ -33,6 +36,21 @@ struct Transport {
     void   (*abort)(Comm *world, const char *why);       /* makes every peer fail or exit */
     /* optional, see comm_watch */
     void   (*watch)(Comm *world, double seconds, void (*print)(void *self, const char *line), void *self);
+    /* Two optional hooks for the watchdog, for transports whose calls run on a device after `start` has
+     * returned. A thread of the watchdog calls them, several times a second, between the return of
+     * comm_group (or open) and comm_close, while the main thread may be inside start, join or bind of the
+     * same Comm. They change nothing, wait for nothing that a call on the device may delay, and take no lock that
+     * the main thread holds while it waits.
+     *   call_progress  of call number `call` of c, counted from 0 in the order of `start` (c->started is the
+     *                  number of the call while `start` runs): one of the last COMM_TICKETS calls whose
+     *                  `start` has returned. CALL_QUEUED: the device has not reached it, since earlier work
+     *                  is not done; CALL_RUNNING: this rank has arrived and waits for other members;
+     *                  CALL_FINISHED: done, or the Comm has failed. A transport may return CALL_RUNNING for
+     *                  a call that is queued.
+     *   async_error    OK, or the failure that the library found by itself, as fail() of the calling thread
+     * Without call_progress a call runs from its start until it is joined. */
+    CallProgress (*call_progress)(Comm *c, int64_t call);
+    Status (*async_error)(Comm *c);
 };
 
 #define TRANSPORT(name, needs, trains, help) extern const Transport transport_##name;
