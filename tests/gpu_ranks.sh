@@ -24,11 +24,21 @@ train "$tmp/one" comm.kind=self; rc=$?
 if [ $rc -eq 5 ] || grep -q "not in this build" "$tmp/out"; then skip "$(tail -n 1 "$tmp/out")"; fi
 check "one rank" [ $rc -eq 0 ]
 
+nccl_ranks() {                           # nccl_ranks N command...: ranks that share the GPU, over loopback
+    local n=$1; shift
+    timeout 120 mpirun --oversubscribe --allow-run-as-root --bind-to none -np "$n" bash -c \
+        'NCCL_HOSTID=h$OMPI_COMM_WORLD_RANK NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_P2P_DISABLE=1 \
+         NCCL_SHM_DISABLE=1 exec "$0" "$@"' "$@" >"$tmp/out" 2>&1
+}
+
 unmet=0
 if [ "$gpu" = cuda ]; then
     check "NCCL runs with one rank" train "$tmp/nccl" comm.kind=nccl parallel.zero=3
     check "NCCL has the losses of a run without communication" agree "$tmp/one" "$tmp/nccl" "$steps"
 else unmet=$((unmet + 2)); fi
+if [ "$gpu" = cuda ] && has_mpi; then
+    check "exposed communication on the GPU's clock" nccl_ranks 2 "$(dirname "$treb")/tests/gpu_exposed"
+else unmet=$((unmet + 1)); fi
 if has_mpi; then
     layout dp2 2
     layout tp2-ep2 2 parallel.tp=2 parallel.ep=2

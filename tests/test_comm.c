@@ -483,7 +483,8 @@ static void the_ledger_is_charged(void)
            (long long)first->intra_node);
     EXPECT(first->inter_node == 4 * (2 * part / 8 + 2 * part + 400) + part, "inter_node %lld",
            (long long)first->inter_node);
-    EXPECT(first->waited > 0, "waited");
+    EXPECT(first->exposed > 0 && first->length >= first->exposed, "exposed %g of %g s", first->exposed,
+           first->length);
     for (int r = 0; r < 8; r++) {
         Comm   *c;
         Backend be;
@@ -499,6 +500,49 @@ static void the_ledger_is_charged(void)
                "rank %d: %lld %lld", r, (long long)l->intra_node, (long long)l->inter_node);
         EXPECT_OK(backend_sync(&be));
         backend_arena_close(&be, &a), backend_close(&be), comm_close(c);
+    }
+}
+
+enum { LATE_MS = 100 };
+static LedgerComm late_[32], busy_[32];
+
+static void sleep_ms(int ms) { nanosleep(&(struct timespec){ .tv_nsec = ms * 1000000l }, NULL); }
+
+/* Rank 0 arrives late; the others compute for `compute_ms` between start and join. */
+static LedgerComm reduce_late(Peer *p, int compute_ms)
+{
+    float x[4] = { 1, 2, 3, 4 };
+    comm_barrier(p->world);
+    memset(&p->be.ledger, 0, sizeof p->be.ledger);
+    if (p->rank == 0) sleep_ms(LATE_MS);
+    Ticket t = comm_all_reduce_start(p->world, t_wrap(x, F32, 1, (int64_t[]){ 4 }), RED_SUM);
+    if (p->rank && compute_ms) sleep_ms(compute_ms);
+    comm_join(t);
+    return p->be.ledger.comm[GR_world];
+}
+
+static void late_rank(Peer *p)
+{
+    late_[p->rank] = reduce_late(p, 0);
+    busy_[p->rank] = reduce_late(p, 3 * LATE_MS);
+}
+
+/* The wait for a rank that is late by a known time is exposed, unless compute covers it. */
+static void exposed_time_is_measured(void)
+{
+    on_ranks(3, 0, late_rank);
+    const double late = LATE_MS * 1e-3;
+    for (int r = 0; r < 3; r++) {
+        if (commlab_.mpi && commlab_.mpi->rank != r) continue;
+        const LedgerComm *a = &late_[r], *b = &busy_[r];
+        bool waits = r > 0;
+        EXPECT(waits ? a->exposed > 0.98 * late : a->exposed < 0.5 * late, "rank %d: exposed %g s", r,
+               a->exposed);
+        EXPECT(a->exposed < 2 * late && a->length >= a->exposed, "rank %d: exposed %g of %g s", r, a->exposed,
+               a->length);
+        if (waits)
+            EXPECT(b->exposed < 0.5 * late && b->length > 2.9 * late, "rank %d: exposed %g of %g s", r,
+                   b->exposed, b->length);
     }
 }
 
@@ -652,6 +696,7 @@ int main(int argc, char **argv)
     RUN(a_poisoned_rank_ends_its_peers);
     RUN(calls_that_differ_are_reported);
     RUN(the_ledger_is_charged);
+    RUN(exposed_time_is_measured);
     RUN(a_fake_world);
     RUN(kinds_that_are_not_there);
     RUN(trace_names_the_pending_call);

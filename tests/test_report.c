@@ -94,7 +94,8 @@ static void put_metrics(const Folder *f, int steps, double loss, const char *lab
         quoted("'train/learning_rate': 1e-05, 'perf/mfu': 0.48, 'perf/hfu': 0.5, 'perf/mfu_vision': 0.41, "
                "'perf/mfu_merger': 0.2, 'perf/mfu_decoder': 0.52, 'perf/mfu_head': 0.6, "
                "'perf/tokens_per_second_per_gpu': 31200, 'perf/step_time': 0.25, 'perf/data_wait': 0, "
-               "'perf/exposed_comm': 0.03, 'mem/planned_gib': 1.5, 'moe/aux_loss': 1.02, "
+               "'perf/exposed_comm': 0.03, 'perf/exposed_comm/tp': 0.02, 'perf/hidden_comm/tp': 0.8, "
+               "'mem/planned_gib': 1.5, 'moe/aux_loss': 1.02, "
                "'moe/max_over_mean/layer_00': 1.5, 'moe/max_over_mean/layer_01': 2.5, "
                "'data/visual_token_share': 0.6");
     for (int s = 1; s <= steps; s++) {
@@ -157,8 +158,8 @@ static void whole_run(void)
     put_whole_run(&f);
     char *page = page_of(&f, NULL, &c);
     HAS(page, "<title>whole", "\"step \",{\"b\":\"200\"}", "training-equivalent", "Loss by source",
-        "Utilisation by part", "Waiting", "1.50\xc2\xa0GiB", "FLOPs of one step: 4.00\xc2\xa0TFLOP",
-        "experts: 768\xc2\xa0MiB", "Image tokens",
+        "Utilisation by part", "Waiting", "Hidden communication by group", "1.50\xc2\xa0GiB",
+        "FLOPs of one step: 4.00\xc2\xa0TFLOP", "experts: 768\xc2\xa0MiB", "Image tokens",
         "\"busiest \",{\"b\":\"3 \xc3\x97 mean\"},\" (layer 3, expert 3), idle \",{\"b\":\"1\"},\" of 4\"",
         "Earlier answers", "data:image/png;base64,iVBORw0KGgo", "{\"b\":\"1 of 1\"},\" right\"", "a fine one",
         "gpu[0].name", "0.000123", "optim.learning_rate",
@@ -166,7 +167,7 @@ static void whole_run(void)
         "\"worst layer\",\"color\":0,\"first\":\"2.5\",\"last\":\"2.5\"", "Content-Security-Policy",
         "median of 190 steps, without 10 of warm-up", "HFU adds recomputation and padding rows",
         "\"name\":\"Planned memory\",\"values\":[[\"1.5 \"");
-    EXPECT(c.notes == 0 && c.charts == 16, "%d notes, %d charts", c.notes, c.charts);
+    EXPECT(c.notes == 0 && c.charts == 18, "%d notes, %d charts", c.notes, c.charts);
     EXPECT(c.questions == 2 && c.pictures == 1, "%d questions, %d pictures", c.questions, c.pictures);
     EXPECT(c.bytes == (int64_t)strlen(page), "%lld bytes", (long long)c.bytes);
     HASNT(page, "Other metrics", "Measured memory", "http:", "https:", "@import", "url(", "src=");

@@ -409,6 +409,41 @@ static void env_names_build_and_data(void)
     folder_remove(lab_path("env"));
 }
 
+/* A line names the groups that a rank waits for, and the share of their calls that compute covers. */
+static void a_line_names_exposed_groups(void)
+{
+    Log log;
+    Metrics metrics;
+    ExpertCounts experts = { 0 };
+    SourceLoss sources = { 0 };
+    TensorBoard board = { 0 };
+    char text[2000] = "";
+    EXPECT_OK(log_open(&log, lab_path("exposed.log"), 0, 1, LOG_INFO));
+    EXPECT_OK(folder_make(lab_path("exposed")));
+    EXPECT_OK(metrics_open(&metrics, lab_path("exposed/metrics.jsonl"), "test"));
+    Progress p = { .log = &log, .metrics = &metrics, .board = &board, .steps = 2, .every = 2, .ranks = 2 };
+    for (int64_t step = 1; step <= 2; step++) {
+        StepReport r = { .step = step, .verdict = STEP_GOOD, .seconds = 0.5 };
+        if (step == 2) r.comm[GR_tp] = (CommTime){ 0.25, 0.5 }, r.comm[GR_edp] = (CommTime){ 0, 0.5 };
+        EXPECT_OK(progress_step(&p, &r, &experts, &sources));
+    }
+    log_close(&log), metrics_close(&metrics);
+    FILE *f = fopen(lab_path("exposed.log"), "rb");
+    size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
+    if (f) fclose(f);
+    text[n] = 0;
+    EXPECT(strstr(text, "comm exposed 25.0% (tp 25.0; hidden 75%)"), "%s", text);
+    Json *line = metrics_line("exposed", 2, "perf/exposed_comm");
+    EXPECT(json_number_value(json_object_get(line, "perf/exposed_comm/tp")) == 0.25 &&
+               json_number_value(json_object_get(line, "perf/hidden_comm/tp")) == 0.5 &&
+               json_number_value(json_object_get(line, "perf/hidden_comm/edp")) == 1 &&
+               json_number_value(json_object_get(line, "perf/hidden_comm")) == 0.75,
+           "values of groups");
+    EXPECT(!json_object_get(line, "perf/exposed_comm/cp"), "a group without calls is not named");
+    json_decref(line);
+    folder_remove(lab_path("exposed"));
+}
+
 /* Two steps a line: what was skipped has no loss to show; null in metrics.jsonl, "-" for people. */
 static void skipped_steps_have_no_loss(void)
 {
@@ -465,6 +500,7 @@ int main(void)
     RUN(overfits);
     RUN(env_names_build_and_data);
     RUN(skipped_steps_have_no_loss);
+    RUN(a_line_names_exposed_groups);
     RUN(text_of_times);
     runlab_close(&lab);
     return lab_report();

@@ -260,6 +260,7 @@ static Ticket start_call(Comm *c, const CommCall *call, int64_t each)
     const char *group = group_name((GroupId)c->group);
     int64_t bytes = charge(c, call, each, slot);
     c->pending |= 1ull << slot;
+    c->began[slot] = clock_now();
     c->traced[slot] = trace_begin(c->trace, call_name(call->kind), group, c->seq++, bytes);
     c->recent[c->started % COMM_TICKETS] = c->traced[slot];
     c->transport->start(c, slot, call);
@@ -277,9 +278,10 @@ void comm_join(Ticket t)
     if (listener) listener->join(listener, c->group, t.slot);
     trace_wait(c->trace, c->traced[t.slot]);
     c->transport->join(c, t.slot);
-    double waited = clock_now() - since;
-    trace_end(c->trace, c->traced[t.slot], waited);
-    c->be->ledger.comm[c->group].waited += waited;
+    double now = clock_now();
+    trace_end(c->trace, c->traced[t.slot], now - since);
+    LedgerComm *l = &c->be->ledger.comm[c->group];
+    if (!c->transport->device_clock) l->exposed += now - since, l->length += now - c->began[t.slot];
     c->pending &= ~(1ull << t.slot);
 }
 

@@ -59,6 +59,7 @@ struct Comm {
     size_t         gathered_bytes;
     uint64_t       pending;           /* tickets that are not joined yet, a bit each */
     int64_t        traced[COMM_TICKETS];        /* the number in `trace` of each pending call */
+    double         began[COMM_TICKETS];         /* clock_now() at the start of each pending call */
     int64_t        started;           /* calls that the transport has started; the watchdog reads it */
     int64_t        recent[COMM_TICKETS];        /* the number in `trace` of call i at i % COMM_TICKETS */
     int64_t        finished;          /* of the watchdog: calls before this one are done on the device */

@@ -30,7 +30,8 @@ static Status gather(Comm *c, void *out, const void *in, size_t bytes)
         m.here += same_node;
         if (i != c->rank) *(same_node ? &m.intra_node : &m.inter_node) += (int64_t)bytes;
     }
-    l->calls++, l->waited += waited, l->intra_node += m.intra_node, l->inter_node += m.inter_node;
+    l->exposed += waited, l->length += waited;
+    l->calls++, l->intra_node += m.intra_node, l->inter_node += m.inter_node;
     if (listener) listener->start(listener, &m);
     return st;
 }

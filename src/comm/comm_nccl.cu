@@ -5,7 +5,7 @@
  * compute stream has queued so far, and a join makes the compute stream wait for the call; the host never
  * waits. NCCL's order of additions is the same in every run of a layout, but not the same as over mpi. */
 #include "comm/transport.h"
-#include "ops/cuda/cuda.cuh"
+#include "ops/cuda/comm_clock.cuh"
 
 #if __has_include(<nccl.h>)
 #include <dlfcn.h>
@@ -137,6 +137,7 @@ static void nccl_bind(Comm *c)
     if (strcmp(c->be->device->name, "cuda"))
         st = fail(E_CONFIG, "comm.kind = nccl moves device memory; backend %s needs mpi",
                   c->be->device->name);
+    if (!st) st = comm_clock_open(c->be);
     if (!st) st = make_events(c);
     if (!st) st = init_comm(c);
     if (!st && c->root == c) st = test_all_reduce(c);
@@ -222,7 +223,9 @@ static void nccl_start(Comm *c, int slot, const CommCall *call)
     if (c->root->sticky) return;
     cuda_stick(c->be, cudaEventRecord(g->ready, cuda_of(c->be)->stream), call_name(call->kind));
     cuda_stick(c->be, cudaStreamWaitEvent(g->stream, g->ready, 0), call_name(call->kind));
+    int span = comm_clock_begin(c->be, g->stream);
     stick_failure(c, launch_call(c, call), call_name(call->kind));
+    comm_clock_end(c->be, span, g->stream, c->group);
     cuda_stick(c->be, cudaEventRecord(g->done[slot], g->stream), call_name(call->kind));
 }
 
@@ -231,7 +234,10 @@ static void nccl_join(Comm *c, int slot)
     NcclGroup *g = group_of(c);
     ncclResult_t late = ncclSuccess;
     if (c->root->sticky) return;
-    cuda_stick(c->be, cudaStreamWaitEvent(cuda_of(c->be)->stream, g->done[slot], 0), "join");
+    cudaStream_t compute = cuda_of(c->be)->stream;
+    int span = comm_clock_begin(c->be, compute);
+    cuda_stick(c->be, cudaStreamWaitEvent(compute, g->done[slot], 0), "join");
+    comm_clock_end(c->be, span, compute, c->group);
     if (g->lib->get_async_error(g->comm, &late) == ncclSuccess)
         stick_failure(c, late, "an earlier call");
 }
@@ -282,7 +288,7 @@ static Status nccl_open(Comm **world, const CommConf *conf)
 
 const Transport transport_nccl = {
     "nccl",           nccl_open,  nccl_group, nccl_close, nccl_bind, nccl_start, nccl_join,
-    nccl_host_gather, nccl_abort, nccl_watch,
+    nccl_host_gather, nccl_abort, nccl_watch, true,
 };
 
 #else

@@ -36,6 +36,7 @@ struct Transport {
     void   (*abort)(Comm *world, const char *why);       /* makes every peer fail or exit */
     /* optional, see comm_watch */
     void   (*watch)(Comm *world, double seconds, void (*print)(void *self, const char *line), void *self);
+    bool     device_clock;          /* the transport measures LedgerComm.exposed and length, not the host */
     /* Two optional hooks for the watchdog, for transports whose calls run on a device after `start` has
      * returned. A thread of the watchdog calls them, several times a second, between the return of
      * comm_group (or open) and comm_close, while the main thread may be inside start, join or bind of the

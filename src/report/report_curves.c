@@ -239,27 +239,43 @@ static void draw_rows(Report *r, const ChartRow *row, size_t rows)
         if (row[i].apart) draw_apart(r, &row[i]);
 }
 
-/* A curve for each channel of the data; a channel has the same colour in both runs. */
-static void draw_sources(Report *r)
+/* A curve for each series whose key begins with the prefix; a key has the same colour in both runs. */
+static void draw_prefixed(Report *r, const ChartRow *row, const char *prefix)
 {
-    static const char prefix[] = "loss_by_source/";
-    static const ChartRow row = { "Loss by source", NULL, CHART_LOG, true, { { 0 } } };
     const char *seen[CHART_CURVES];
+    size_t length = strlen(prefix);
     int n = 0;
     Chart c[REPORT_RUNS];
     for (int i = 0; i < r->n; i++) {
-        c[i] = open_apart(r, &row, i);
+        c[i] = open_apart(r, row, i);
         for (int k = 0; k < r->run[i]->metrics.n; k++) {
             const char *key = r->run[i]->metrics.series[k].key;
             int color = 0;
-            if (strncmp(key, prefix, sizeof prefix - 1)) continue;
+            if (strncmp(key, prefix, length)) continue;
             while (color < n && strcmp(seen[color], key)) color++;
-            if (color == CHART_CURVES) continue;              /* further channels: see part_rest */
+            if (color == CHART_CURVES) continue;              /* further series: see part_rest */
             seen[color] = key, n += color == n;
-            chart_add(&c[i], key + sizeof prefix - 1, take(r->run[i], key), CURVE_SMOOTH, color, false);
+            chart_add(&c[i], key + length, take(r->run[i], key), CURVE_SMOOTH, color, false);
         }
     }
     add_charts(r, c, r->n);
+}
+
+static void draw_sources(Report *r)
+{
+    static const ChartRow row = { "Loss by source", NULL, CHART_LOG, true, { { 0 } } };
+    draw_prefixed(r, &row, "loss_by_source/");
+}
+
+/* Of the groups of ranks (comm/mesh.h). */
+static void draw_communication(Report *r)
+{
+    static const ChartRow exposed = { "Waiting for other ranks by group", "% of the step",
+                                      CHART_ZERO | CHART_PERCENT, true, { { 0 } } };
+    static const ChartRow hidden = { "Hidden communication by group", "% of the time in calls",
+                                     CHART_ZERO | CHART_FULL | CHART_PERCENT, true, { { 0 } } };
+    draw_prefixed(r, &exposed, "perf/exposed_comm/");
+    draw_prefixed(r, &hidden, "perf/hidden_comm/");
 }
 
 #define DRAW(r, rows) draw_rows(r, rows, sizeof rows / sizeof *rows)
@@ -279,6 +295,7 @@ void part_speed(Report *r)
     int charts = r->counts.charts;
     page_section(&r->page, "speed", "Speed and peak memory");
     DRAW(r, speed);
+    draw_communication(r);
     if (r->counts.charts == charts)
         page_add(&r->page, NULL, block_text("empty wide", "No curves: metrics.jsonl has no perf/ values."));
 }

@@ -31,6 +31,7 @@ static const SummaryFigure figures[] = {
     { "Step time",         "perf/step_time",                 "",         MEDIAN, AS_SPAN,    -1, true  },
     { "Waiting for data",  "perf/data_wait",                 "",         MEAN,   AS_PERCENT, -1, true  },
     { "Waiting for ranks", "perf/exposed_comm",              "",         MEAN,   AS_PERCENT, -1, false },
+    { "Hidden communication", "perf/hidden_comm",            "",         MEAN,   AS_PERCENT,  1, false },
     { "Planned memory",    KEY_PLANNED,                      "GiB",      MOST,   AS_NUM,     -1, true  },
     { "Measured memory",   KEY_MEASURED,                     "GiB",      MOST,   AS_NUM,     -1, true  },
     { "Gradient norm",     "train/grad_norm",                "",         MEDIAN, AS_NUM,      0, false },

@@ -1,6 +1,8 @@
 /* train/progress.c -- see progress.h. */
 #include "train/progress.h"
 
+#include "comm/mesh.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -39,7 +41,7 @@ static bool has_loss(const Progress *p, const StepReport *r)
 static void add_times(Progress *p, const StepReport *r)
 {
     StepReport *s = &p->sum;
-    s->seconds += r->seconds, s->data_wait += r->data_wait, s->exposed_comm += r->exposed_comm;
+    s->seconds += r->seconds, s->data_wait += r->data_wait;
     s->executed_flops += r->executed_flops, s->chunked_layers += r->chunked_layers;
     flops_add(&s->sums.model, &r->sums.model);
     for (int i = 0; i < PART_N; i++) {
@@ -55,6 +57,7 @@ static void add_step(Progress *p, const StepReport *r)
     bool losses = has_loss(p, r);
     p->n++, p->losses += losses, p->skipped += r->verdict != STEP_GOOD;
     p->measured = fmax(p->measured, r->memory_used);
+    memcpy(s->comm, r->comm, sizeof s->comm);
     s->step = r->step, s->lr = r->lr, s->epoch = r->epoch, s->bad_samples = r->bad_samples;
     s->sums.tokens += r->sums.tokens, s->sums.token_budget += r->sums.token_budget;
     s->sums.visual += r->sums.visual;
@@ -97,8 +100,59 @@ static void mfu_text(const Progress *p, char *out, size_t size)
     if (at < size && open[1] == 0) snprintf(out + at, size - at, ")");
 }
 
+static void put(Progress *p, int64_t step, const char *name, double value)
+{
+    metrics_put(p->metrics, name, value);
+    tensorboard_scalar(p->board, step, name, value);
+}
+
+/* ---- communication ---- */
+
+static CommTime all_groups(const StepReport *s)
+{
+    CommTime sum = { 0 };
+    for (int g = 0; g < LEDGER_GROUPS; g++)
+        sum.exposed += s->comm[g].exposed, sum.length += s->comm[g].length;
+    return sum;
+}
+
+static double hidden(CommTime t) { return fmax(0, 1 - ratio(t.exposed, t.length)); }
+
+/* Groups with less than a thousandth of the step are not named. */
+static void comm_text(const StepReport *s, char *out, size_t size)
+{
+    CommTime    all = all_groups(s);
+    double      waits = 100 * ratio(all.exposed, s->seconds);
+    size_t      at = (size_t)snprintf(out, size, "  comm exposed %.1f%%", waits);
+    const char *open = " (";
+    for (int g = 0; g < GR_N && at < size; g++) {
+        double share = ratio(s->comm[g].exposed, s->seconds);
+        if (share < 1e-3) continue;
+        at += (size_t)snprintf(out + at, size - at, "%s%s %.1f", open, group_name((GroupId)g), 100 * share);
+        open = " ";
+    }
+    if (at < size && all.length > 0)
+        snprintf(out + at, size - at, "%shidden %.0f%%)", open[1] ? open : "; ", 100 * hidden(all));
+}
+
+static void put_comm(Progress *p)
+{
+    const StepReport *s = &p->sum;
+    char     name[64];
+    CommTime all = all_groups(s);
+    put(p, s->step, "perf/exposed_comm", ratio(all.exposed, s->seconds));
+    if (all.length > 0) put(p, s->step, "perf/hidden_comm", hidden(all));
+    for (int g = 0; g < GR_N; g++) {
+        if (s->comm[g].length <= 0) continue;
+        snprintf(name, sizeof name, "perf/exposed_comm/%s", group_name((GroupId)g));
+        put(p, s->step, name, ratio(s->comm[g].exposed, s->seconds));
+        snprintf(name, sizeof name, "perf/hidden_comm/%s", group_name((GroupId)g));
+        put(p, s->step, name, hidden(s->comm[g]));
+    }
+}
+
 /* What only some runs have: a balance loss, other ranks, chunked layers, skipped steps. */
-typedef struct Extras { char aux[48], comm[40], chunked[40], skipped[40]; } Extras;
+typedef struct Extras { char aux[48], comm[240], chunked[40], skipped[40]; } Extras;
 
 static Extras extras(const Progress *p)
 {
@@ -106,8 +160,7 @@ static Extras extras(const Progress *p)
     Extras x = { .aux = "" };
     char   aux[32];
     if (p->aux_coeff > 0) snprintf(x.aux, sizeof x.aux, "  aux %s", mean_text(aux, p, "%.2f", s->sums.aux));
-    if (p->ranks > 1)
-        snprintf(x.comm, sizeof x.comm, "  comm exposed %.1f%%", 100 * ratio(s->exposed_comm, s->seconds));
+    if (p->ranks > 1) comm_text(s, x.comm, sizeof x.comm);
     if (s->chunked_layers > 0)
         snprintf(x.chunked, sizeof x.chunked, "  moe chunked %.3g", s->chunked_layers / (double)p->n);
     if (p->skipped) snprintf(x.skipped, sizeof x.skipped, "  skipped %" PRId64, p->skipped);
@@ -119,7 +172,7 @@ static void log_step(const Progress *p)
     const StepReport *s = &p->sum;
     const double gib = (double)(1 << 30), wait = 100 * ratio(s->data_wait, s->seconds);
     const double tflops = model_flops(p) / 1e12;
-    char   step[48], loss[32], grad[32], rate[32], left[32], mfu[160], text[1500], brief[1100];
+    char   step[48], loss[32], grad[32], rate[32], left[32], mfu[160], text[1700], brief[1100];
     Extras x = extras(p);
     snprintf(step, sizeof step, "step %" PRId64 "/%" PRId64, s->step, p->steps);
     mean_text(loss, p, "%.4f", s->sums.ce), mean_text(grad, p, "%.3g", s->grad_norm);
@@ -136,12 +189,6 @@ static void log_step(const Progress *p)
              step, loss, rate, tflops, 1e14 * ratio(tflops, p->peak.flops), wait, x.skipped, left);
     if (s->step < p->steps) log_live(p->log, text, brief);
     else                    log_info(p->log, "%s", text);    /* the last line stays on the screen */
-}
-
-static void put(Progress *p, int64_t step, const char *name, double value)
-{
-    metrics_put(p->metrics, name, value);
-    tensorboard_scalar(p->board, step, name, value);
 }
 
 Status progress_put(Progress *p, int64_t step, const Scalar *s, int n)
@@ -187,7 +234,6 @@ static int perf_scalars(const Progress *p, Scalar *out)
         if (mfu_names[i] && s->part_seconds[i] > 0) out[k++] = (Scalar){ mfu_names[i], part_mfu(p, i) };
     out[k++] = (Scalar){ "perf/step_time", s->seconds / (double)p->n };
     out[k++] = (Scalar){ "perf/data_wait", ratio(s->data_wait, s->seconds) };
-    out[k++] = (Scalar){ "perf/exposed_comm", ratio(s->exposed_comm, s->seconds) };
     out[k++] = (Scalar){ "mem/planned_gib", p->planned / gib };
     out[k++] = (Scalar){ "mem/measured_gib", p->measured / gib };
     out[k++] = (Scalar){ "mem/peak_gib", p->measured / gib };
@@ -206,6 +252,7 @@ static Status write_line(Progress *p, const ExpertCounts *experts, const SourceL
     REQUIRE(n <= MAX_SCALARS, "%d scalars", n);
     metrics_begin(p->metrics, step);
     for (int i = 0; i < n; i++) put(p, step, s[i].name, s[i].value);
+    put_comm(p);
     for (int64_t l = 0; l < experts->layers; l++) {
         snprintf(name, sizeof name, "moe/max_over_mean/layer_%02" PRId64, experts->layer[l]);
         put(p, step, name, expert_counts_imbalance(experts, l));

@@ -2,7 +2,7 @@
  *
  *   step 120/2000  loss 2.0143  aux 1.02  grad 0.84  lr 9.1e-05  31.2k tok/s (useful 98%)  476 TFLOP/s
  *   mfu 48.1% (vision 41 decoder 52 head 60)  mem 118.2/139.8 GiB (planned 117.0)  data wait 0.0%
- *   comm exposed 3.1%  eta 41m
+ *   comm exposed 3.1% (tp 2.0 edp 1.1; hidden 87%)  eta 41m
  *   (one line)
  *
  * A line covers the steps since the line before: losses are means over the steps that were not skipped
@@ -15,7 +15,8 @@
  *   hfu          the same with all matrix work that was executed: the model's, recomputation, padding
  *   mem          measured peak of the fullest rank (backend_memory_used) of what its device has; planned: the
  *                bytes of the arenas, without libraries, the driver and, on a CPU, the data loader
- *   comm exposed share of the step in which a rank waits for others, mean over ranks
+ *   comm exposed share of the step in which compute of a rank waits for others, mean over ranks, and the
+ *                groups (comm/mesh.h) it waits for; hidden: share of the time in calls that compute covers
  *   moe chunked  expert layers of a step that a rank ran in chunks, mean over ranks: this costs time
  *                (moe.rank_capacity)
  *
@@ -30,6 +31,8 @@
 #include "train/tensorboard.h"
 #include "base/log.h"
 
+typedef struct CommTime { double exposed, length; } CommTime;      /* seconds, see LedgerComm; no padding */
+
 typedef struct StepReport {              /* of one optimizer step */
     int64_t     step;
     StepSums    sums;
@@ -40,10 +43,10 @@ typedef struct StepReport {              /* of one optimizer step */
     int64_t     bad_samples;             /* left out since the run began */
     double      part_seconds[PART_N];    /* of all ranks; 0: not known */
     double      executed_flops;          /* of all ranks, recomputation and padding included */
-    double      exposed_comm;            /* seconds that a rank waits for others, mean over ranks */
     int         zero_grads;              /* tensors whose gradient was zero too often, on all ranks */
     double      chunked_layers;          /* expert layers run in chunks (nn/moe.h), mean over ranks */
     double      memory_used;             /* bytes of the fullest rank; only in steps that end a line */
+    CommTime    comm[LEDGER_GROUPS];     /* by GroupId, of all steps of a line, mean over ranks; likewise */
 } StepReport;
 
 typedef struct Progress {

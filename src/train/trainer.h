@@ -69,6 +69,7 @@ struct Trainer {
     ExpertCounts  expert_counts;
     SourceLoss    source_loss;
     Progress      progress;
+    CommTime      comm_time[LEDGER_GROUPS];   /* of this rank since the line before */
     AsyncCheckpointer checkpointer;
     int64_t       steps, step;           /* of the run; done */
     int64_t       updates;               /* steps that changed the weights */

@@ -47,15 +47,33 @@ static Status poll_stop(Trainer *t, int *signal)
 /* Sums over ranks: seconds by part, executed FLOPs, tensors without a gradient; means of the rest. */
 static void sum_ranks(const Trainer *t, StepReport *r)
 {
-    enum { N = PART_N + 4 };
+    enum { N = PART_N + 3 };
     double x[N];
     memcpy(x, r->part_seconds, sizeof r->part_seconds);
-    x[PART_N] = r->executed_flops, x[PART_N + 1] = r->exposed_comm;
-    x[PART_N + 2] = r->chunked_layers, x[PART_N + 3] = r->zero_grads;
+    x[PART_N] = r->executed_flops, x[PART_N + 1] = r->chunked_layers, x[PART_N + 2] = r->zero_grads;
     comm_host_sum(t->engine.mesh.comm[GR_world], x, N);
     memcpy(r->part_seconds, x, sizeof r->part_seconds);
-    r->executed_flops = x[PART_N], r->exposed_comm = x[PART_N + 1] / t->place.world;
-    r->chunked_layers = x[PART_N + 2] / t->place.world, r->zero_grads = (int)x[PART_N + 3];
+    r->executed_flops = x[PART_N], r->chunked_layers = x[PART_N + 1] / t->place.world;
+    r->zero_grads = (int)x[PART_N + 2];
+}
+
+static void add_comm_time(Trainer *t)
+{
+    for (int g = 0; g < LEDGER_GROUPS; g++) {
+        const LedgerComm *l = &t->engine.be.ledger.comm[g];
+        t->comm_time[g].exposed += l->exposed, t->comm_time[g].length += l->length;
+    }
+}
+
+/* At the end of a line: the mean over ranks of what the ranks have added. */
+static void report_comm_time(Trainer *t, StepReport *r)
+{
+    double *x = &r->comm[0].exposed;
+    enum { N = 2 * LEDGER_GROUPS };
+    memcpy(r->comm, t->comm_time, sizeof r->comm);
+    memset(t->comm_time, 0, sizeof t->comm_time);
+    comm_host_sum(t->engine.mesh.comm[GR_world], x, N);
+    for (int i = 0; i < N; i++) x[i] /= t->place.world;
 }
 
 static double ledger_flops(const Ledger *l)
@@ -134,9 +152,9 @@ static Status run_step(Trainer *t, const LoaderStep *in, StepReport *r)
     TRY(backend_sync(&t->engine.be));
     memcpy(r->part_seconds, ledger->seconds, sizeof r->part_seconds);
     r->executed_flops = ledger_flops(ledger), r->chunked_layers = (double)ledger->chunked_layers;
-    for (int i = 0; i < LEDGER_GROUPS; i++) r->exposed_comm += ledger->comm[i].waited;
+    add_comm_time(t);
     sum_ranks(t, r);
-    if (shown) measure_memory(t, r), step_stats_sum_ranks(&stats, &t->engine);
+    if (shown) measure_memory(t, r), report_comm_time(t, r), step_stats_sum_ranks(&stats, &t->engine);
     t->updates += r->verdict == STEP_GOOD;
     return OK;
 }

@@ -1,6 +1,6 @@
 /* ops/cuda/backend_cuda.cu -- an NVIDIA GPU as a device: memory, copies, the compute stream and the copy
  * streams, the sticky error. The kernels are in ops/cuda/<file>.cu. */
-#include "ops/cuda/cuda.cuh"
+#include "ops/cuda/comm_clock.cuh"
 
 #include "base/grow.h"
 
@@ -104,6 +104,7 @@ static void cuda_close(Backend *be)
     for (int i = 0; i < c->marks_cap; i++)
         if (c->mark[i].event) cudaEventDestroy(c->mark[i].event);
     free(c->mark);
+    comm_clock_close(c);
     close_lanes(c);
     if (c->freed) cudaEventDestroy(c->freed);
     if (c->arrived) cudaEventDestroy(c->arrived);
@@ -340,7 +341,7 @@ static void read_clock(Backend *be)
 static Status cuda_sync(Backend *be)
 {
     cuda_stick(be, cudaStreamSynchronize(cuda_of(be)->stream), "sync");
-    if (!be->sticky) read_clock(be);
+    if (!be->sticky) read_clock(be), comm_clock_read(be);
     return be->sticky;
 }
 

@@ -20,6 +20,7 @@
 typedef __nv_bfloat16 bf16;
 
 typedef struct CudaMark { cudaEvent_t event; Part part; } CudaMark;
+typedef struct CommClock CommClock;                    /* comm_clock.cuh */
 
 typedef struct Cuda {
     cudaStream_t stream, copy;        /* compute, and the upload of the next batch */
@@ -29,6 +30,7 @@ typedef struct Cuda {
     size_t       ws_bytes, ws_needed;
     CudaMark    *mark;                /* ends of model parts since the last sync */
     int          marks, marks_cap;
+    CommClock   *comm_clock;          /* NULL: no transport measures calls on the device's clock */
     bool         going_ahead;         /* uploads use the copy stream */
     cudaEvent_t  freed, arrived;      /* the spare batch is free to write; its upload is done */
     cudaStream_t copy_stream[COPY_STREAMS];
