@@ -19,6 +19,12 @@ expect 0 "treb 0"            $treb --version
 expect 0 "usage: treb parity" $treb parity --help
 expect 0 "learning_rate"     $treb help optim
 expect 2 "parity"            $treb parrity
+expect 0 "--restart K"       $treb launch --help
+expect 2 "name a verb"       $treb launch -n 2
+expect 2 "Did you mean train" $treb launch -n 2 trian recipe.yaml
+expect 2 "between"           $treb launch -n 0 train recipe.yaml
+expect 2 "how many ranks"    $treb launch train /dev/null
+expect 2 "in one process"    $treb launch -n 2 plan recipe.yaml
 expect 2 "--steps"           $treb parity $gold --step 3
 expect 2 "between"           $treb parity $gold --steps -1
 expect 2 "argument"          $treb parity

@@ -3,7 +3,7 @@
 # `order`, except that ops to parallel do not include data/. ops/cpu and ops/cuda belong to ops.
 set -eu
 cd "$(dirname "$0")/.."
-order="base tensor data ops comm nn model parallel checkpoint engine infer train plan report cli"
+order="base tensor data ops comm nn model parallel checkpoint engine infer train plan launch report cli"
 declare -A hidden=([data]="" [ops]="data" [comm]="data" [nn]="data" [model]="data" [parallel]="data")
 bad=0
 for file in $(find src -type f); do

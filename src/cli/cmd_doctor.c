@@ -3,6 +3,7 @@
 #include "cli/doctor.h"
 #include "cli/commands.h"
 #include "comm/comm.h"
+#include "launch/mpirun.h"
 #include "ops/cpu/gemm_bf16.h"
 #include "ops/ops.h"
 
@@ -59,6 +60,15 @@ Json *doctor_findings(void)
                      "cuda", cuda, "transports", comm_kinds(), "mpi", mpi);
 }
 
+/* What `treb launch` would start ranks with. */
+static Json *describe_launch(void)
+{
+    Mpirun m;
+    if (!strstr(comm_kinds(), ", mpi")) return json_string("no: this build has no MPI");
+    if (mpirun_find(&m, NULL)) return json_sprintf("no: %s", status_text());
+    return json_sprintf("treb launch -n N train recipe.yaml, with the mpirun of Open MPI %d", m.major);
+}
+
 static void print_findings(const Json *o)
 {
     const char *key;
@@ -83,6 +93,7 @@ static Status cmd_doctor(int argc, char **argv)
     TRY(options_parse(argc, argv, options, &a, NULL));
     Json *o = doctor_findings();
     if (!o) return fail(E_FIT, "no memory for the findings");
+    json_object_set_new(o, "launch", describe_launch());
     if (a.json) json_dumpf(o, stdout, JSON_INDENT(2)), putchar('\n');
     else        print_findings(o);
     json_decref(o);

@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "cli/commands.h"
 #include "cli/doctor.h"
+#include "launch/rank.h"
 #include "report/report.h"
 #include "train/trainer_answers.h"
 
@@ -26,7 +27,7 @@ static Status train(const Config *cfg, double started, Comm *world)
     Status st = trainer_open(&t, &conf);
     if (!st) st = trainer_run(&t);
     if (!st && t.first) write_report(&t);
-    if (st) comm_abort(world, status_text());                /* peers must not wait for this rank */
+    if (st) launch_rank_exit(status_exit_code(st)), comm_abort(world, status_text());    /* ends its peers */
     trainer_close(&t);
     json_decref(env);
     return st;

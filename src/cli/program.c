@@ -2,6 +2,7 @@
 #include "cli/program.h"
 
 #include "base/folder.h"
+#include "launch/rank.h"
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -11,12 +12,19 @@
 
 /* Threads of OpenMP spin for milliseconds before they sleep. Where they share cores with the data loader or
  * with other programs, a spinning thread delays the thread it waits for, and a step takes several times as
- * long. A shorter spin costs nothing on an idle machine. libgomp reads the setting before main, so the
- * program starts itself once more; if that fails it runs slower, with the same results. */
-static void limit_omp_spin(char **argv)
+ * long. A shorter spin costs nothing on an idle machine. True: the environment has changed. */
+static bool limit_omp_spin(void)
 {
-    if (getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY")) return;
-    if (!setenv("GOMP_SPINCOUNT", "10000", 1)) execv("/proc/self/exe", argv);
+    if (getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY")) return false;
+    return !setenv("GOMP_SPINCOUNT", "10000", 1);
+}
+
+/* libgomp reads its settings and the cores of the process before main, so the program executes itself once
+ * more; if that fails it runs slower, with the same results. */
+static void prepare_threads(char **argv)
+{
+    bool bound = launch_rank_start(), limited = limit_omp_spin();
+    if (bound || limited) execv("/proc/self/exe", argv);
 }
 
 /* With SIGXFSZ ignored, a write beyond the file size limit (ulimit -f) fails like a write to a full disk, and
@@ -25,7 +33,7 @@ static void ignore_sigxfsz(void) { signal(SIGXFSZ, SIG_IGN); }
 
 void program_start(char **argv)
 {
-    limit_omp_spin(argv);
+    prepare_threads(argv);
     ignore_sigxfsz();
 }
 
@@ -33,6 +41,7 @@ int program_finish(Status st)
 {
     if ((fflush(stdout) || ferror(stdout)) && !st) st = fail(E_IO, "writing the output: %s", strerror(errno));
     if (st) fprintf(stderr, "treb: %s\n", status_text());
+    launch_rank_exit(status_exit_code(st));
     return status_exit_code(st);
 }
 
