@@ -16,7 +16,7 @@
 static const char model_text[] =
     "{\"model_type\": \"qwen3_vl_moe\", \"image_token_id\": 90, \"video_token_id\": 91,"
     " \"dtype\": \"float32\","
-    " \"text_config\": {\"vocab_size\": 97, \"hidden_size\": 32, \"num_hidden_layers\": 4,"
+    " \"text_config\": {\"vocab_size\": 97, \"hidden_size\": 32, \"num_hidden_layers\": %d,"
     "  \"num_attention_heads\": 8, \"num_key_value_heads\": 4, \"head_dim\": 12, \"intermediate_size\": 32,"
     "  \"moe_intermediate_size\": 16, \"num_experts\": 8, \"num_experts_per_tok\": 2,"
     "  \"mlp_only_layers\": [2], \"rope_theta\": 10000.0, \"attention_bias\": true,"
@@ -259,13 +259,15 @@ static inline int64_t pick(uint64_t seed, uint64_t n, int64_t most)            /
     return 1LL << rng_below(seed, 7, n, (uint64_t)k + 1);
 }
 
-static inline ModelShape shape_of(bool tied)
+static inline ModelShape shape_with(bool tied, int layers)
 {
     char text[2048];
     const char *word = tied ? "true" : "false";
-    snprintf(text, sizeof text, model_text, word, word);
+    snprintf(text, sizeof text, model_text, layers, word, word);
     return small_shape(text);
 }
+
+static inline ModelShape shape_of(bool tied) { return shape_with(tied, 4); }
 
 /* The capacity of an even share, with at least one token of each rank. */
 static double least_capacity(const RuleInput *r)

@@ -180,6 +180,9 @@ static void analytic_is_near_the_dry_run(void)
         { "recipes/qwen3-vl-30b-a3b-8-h200-fsdp.yaml", "Qwen3-VL-30B-A3B", "h200", 8, 4, 8192, 64, 32768,
           { .tp = 1, .cp = 1, .pp = 1, .vpp = 1, .ep = 4, .etp = 1, .mbs = 1, .zero = 3,
             .recompute = RE_MOE_ACT | RE_NORM | RE_VISION }, NULL },
+        { "recipes/qwen3-vl-30b-a3b-8-h200-fsdp.yaml", "Qwen3-VL-30B-A3B", "h200", 8, 4, 8192, 64, 32768,
+          { .tp = 1, .cp = 1, .pp = 1, .vpp = 1, .ep = 4, .etp = 1, .mbs = 1, .zero = 3, .overlap = true,
+            .recompute = RE_MOE_ACT | RE_NORM | RE_VISION }, "moe.overlap=true" },
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char preset[64];

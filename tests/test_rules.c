@@ -103,12 +103,10 @@ static const Case cases[] = {
     { 102, 8,  0, MOE,   { "parallel.cp=8" } },
     { 103, 14, 0, DENSE, { "parallel.tp=7", "train.micro_tokens=7168" } },
     { 104, 512, 0, MOE,  { "parallel.cp=512" } },
-    { 105, 8,  0, MOE,   { "parallel.ep=8", "moe.overlap=true", "parallel.zero=2" } },
     { 106, 8,  0, MOE,   { "memory.recompute=[moe_act, moe]" } },
     { 106, 8,  0, MOE,   { "memory.recompute=[norm, layernorm]" } },
     { 106, 8,  0, MOE,   { "memory.recompute=[full, norm]", "memory.recompute_layers=2" } },
     { 106, 8,  0, MOE,   { "memory.recompute=[moe, core_attn, moe]" } },
-    { 105, 8,  0, MOE,   { "parallel.ep=4", "moe.overlap=true", "parallel.zero=3" } },
 };
 enum { CASES = sizeof cases / sizeof *cases };
 

@@ -232,6 +232,7 @@ static Status open_shard(Engine *e)
     const OptimStore *o = &e->conf.store;
     int *order = calloc((size_t)e->model.params.units + 1, sizeof *order);
     ShardConf shard = { .zero = e->conf.ranks.zero, .dtype = e->conf.dtype, .overlap = true,
+                        .two_passes = engine_overlaps(e),
                         .state = o->moments, .split = o->split, .offload_fraction = o->offload_fraction,
                         .offload_chunk = o->offload_chunk };
     if (!order) return fail(E_FIT, "no host memory for the order of units");

@@ -10,7 +10,8 @@
  *   level 0   nothing is sharded: gradients are all-reduced (zero 0, or a group of one rank)
  *         1   state is sharded: gradients are reduce-scattered once a step, weights gathered after it
  *         2   gradients too: a full gradient exists during its unit's backward, its sum goes to the slice
- *         3   weights too: gathered into one of two buffers around each use, those of the next unit meanwhile
+ *         3   weights too: gathered into a buffer around each use, those of the next unit meanwhile. Units of
+ *             equal shape share two buffers for each pass that runs at once: the one in use and the next
  *
  * With MeshLayout.replicas > 1 slices are made inside a replica (groups shard_*) and summed across replicas
  * (groups copy_*).
@@ -57,6 +58,7 @@ typedef struct ShardConf {
     int         zero;                    /* 0 … 3 */
     DType       dtype;                   /* of weights */
     bool        overlap;               /* collectives overlap with compute; off: each is waited for at once */
+    bool        two_passes;              /* a forward and a backward take turns inside layers (moe.overlap) */
     DType       state;                   /* of m and v */
     bool        split;                   /* the master of a bf16 weight is the 16 bits it lacks, not f32 */
     double      offload_fraction;        /* fraction of the state that is offloaded to host memory */
@@ -70,7 +72,8 @@ typedef struct ShardBucket {
     int     level;
     Comm   *sum_comm, *shard_comm, *copy_comm;   /* all that sum; whose slices make the bucket; same slice */
     int64_t elems, slice, at;            /* elements; elements of a slice; where this rank's slice begins */
-    Tensor  w, g;                        /* (elems) for the run, or of the unit's slot */
+    Tensor  w, g;                        /* (elems) for the run, or of the buffers that the unit has */
+    Tensor  buffer;                      /* (elems) of the unit's weight buffer, if it owns one */
     Tensor  own_w, own_g;                /* (slice) a view of them, or for the run where they are in a slot */
     Ticket  sum, gather;                 /* pending calls */
     int64_t sum_nr, gather_nr;           /* their numbers in their groups, from 1; 0: none is pending */
@@ -89,11 +92,18 @@ typedef struct ShardItem { Param *p; int64_t at; bool product; } ShardItem;     
 
 typedef struct ShardUnit {
     int first, n;                        /* its buckets */
-    int place, slot;                     /* position in the order; the slot it uses, -1: it needs none */
+    int place;                           /* position in the order */
+    int shape;                           /* units of equal shape have the same; -1: whole for the run */
+    int held;                            /* the weight buffer that has its weights, -1: none */
+    int slot;                            /* its gradient buffer, -1: it needs none */
     int users, writers, backs;           /* open begins; open backward begins; backward ends of this step */
 } ShardUnit;
 
-typedef struct ShardSlot { int weights, grads; } ShardSlot;    /* the unit that each buffer holds, -1: none */
+/* A buffer for gathered weights of units of one shape. */
+typedef struct WeightBuffer {
+    int     owner, unit;                 /* in whose buckets its memory is; whose weights it has, -1: none */
+    int64_t used;                        /* Shard.uses when the unit was last gathered or used */
+} WeightBuffer;
 
 typedef struct Shard {
     ShardConf conf;
@@ -101,14 +111,16 @@ typedef struct Shard {
     ShardBucket *bucket;
     ShardItem   *item;
     ShardUnit   *unit;
-    ShardSlot   *slot;
+    WeightBuffer *weights;
+    int      *grads;                     /* (slots) the unit that each gradient buffer has, -1: none */
     int      *order;
     double   *live;                      /* (params) */
     StateChunk *chunk;                   /* of all offloaded buckets, in order */
     StateBuffers ring[STATE_RING];       /* chunk k uses buffer k % STATE_RING */
     int64_t   most;                      /* elements of the largest offload chunk */
     int       chunks, asked, done;       /* offload chunks; of this step: copies started, chunks updated */
-    int       buckets, units, slots, micro;
+    int       buckets, units, slots, weight_buffers, micro;
+    int64_t   uses;                      /* counts gathers and uses of weights */
     UnitHooks hooks;
 } Shard;
 

@@ -21,29 +21,55 @@ static void gather_join_unit(Shard *s, int unit)
     EACH_IN_UNIT(b, s, unit) gather_join(b);
 }
 
-/* Starts to gather a unit's weights into its slot; the unit that was in it is no longer in use. */
-static void fill_slot(Shard *s, int unit)
-{
-    ShardSlot *k = &s->slot[s->unit[unit].slot];
-    if (k->weights == unit) return;
-    if (k->weights >= 0) {
-        REQUIRE(!s->unit[k->weights].users, "unit %d is needed while unit %d uses its buffer", unit,
-                k->weights);
-        gather_join_unit(s, k->weights);
-    }
-    k->weights = unit;
-    EACH_IN_UNIT(b, s, unit)
-        if (b->level == 3) gather_start(s, b);
-}
-
 static bool is_gathered_per_use(const Shard *s, int unit)
 {
     return s->conf.zero == 3 && s->unit[unit].slot >= 0;
 }
 
+/* Of the buffers of the unit's shape that no pass uses the one used least recently, so that what another pass
+ * has prefetched stays; NULL: all are in use. */
+static WeightBuffer *free_buffer(Shard *s, int unit)
+{
+    WeightBuffer *found = NULL;
+    for (WeightBuffer *k = s->weights; k < s->weights + s->weight_buffers; k++) {
+        if (s->unit[k->owner].shape != s->unit[unit].shape || (k->unit >= 0 && s->unit[k->unit].users))
+            continue;
+        if (!found || k->used < found->used) found = k;
+    }
+    return found;
+}
+
+static void empty_buffer(Shard *s, WeightBuffer *k)
+{
+    if (k->unit < 0) return;
+    gather_join_unit(s, k->unit);
+    s->unit[k->unit].held = -1;
+    k->unit = -1, k->used = 0;
+}
+
+/* Starts to gather a unit's weights, unless a buffer has them. False: no buffer is free. */
+static bool fill_buffer(Shard *s, int unit)
+{
+    ShardUnit    *u = &s->unit[unit];
+    WeightBuffer *k = u->held >= 0 ? &s->weights[u->held] : free_buffer(s, unit);
+    if (!k) return false;
+    if (u->held < 0) {
+        empty_buffer(s, k);
+        k->unit = unit, u->held = (int)(k - s->weights);
+        EACH_IN_UNIT(b, s, unit) {
+            if (b->level != 3) continue;
+            b->w = (buckets_of(s, k->owner) + (b - buckets_of(s, unit)))->buffer;
+            gather_start(s, b);
+        }
+    }
+    k->used = ++s->uses;
+    return true;
+}
+
 void weights_take(Shard *s, int unit)
 {
-    if (is_gathered_per_use(s, unit)) fill_slot(s, unit);
+    if (is_gathered_per_use(s, unit))
+        REQUIRE(fill_buffer(s, unit), "unit %d: all weight buffers of its shape are in use", unit);
     gather_join_unit(s, unit);
     EACH_IN_UNIT(b, s, unit)
         if (b->level == 3) weights_point(s, b, true);
@@ -53,18 +79,12 @@ void weights_prefetch(Shard *s, int unit, bool backward)
 {
     int at = s->unit[unit].place + (backward ? -1 : 1);
     if (!s->conf.overlap || at < 0 || at >= s->units) return;
-    int next = s->order[at];
-    if (!is_gathered_per_use(s, next)) return;
-    int holder = s->slot[s->unit[next].slot].weights;
-    if (holder < 0 || !s->unit[holder].users) fill_slot(s, next);
+    if (is_gathered_per_use(s, s->order[at])) fill_buffer(s, s->order[at]);
 }
 
 void weights_changed(Shard *s, int unit)
 {
-    if (is_gathered_per_use(s, unit)) {
-        ShardSlot *k = &s->slot[s->unit[unit].slot];
-        if (k->weights == unit) k->weights = -1;
-    }
+    if (s->unit[unit].held >= 0) empty_buffer(s, &s->weights[s->unit[unit].held]);
     EACH_IN_UNIT(b, s, unit)
         if (!b->frozen && (b->level == 1 || b->level == 2)) gather_start(s, b);
 }
@@ -85,6 +105,5 @@ void shard_refresh_weights(Shard *s)
                           param_load_view(p).t);
     }
     for (int at = 0; at < s->units; at++) weights_changed(s, s->order[at]);
-    for (int i = 0; i < s->slots; i++) s->slot[i].weights = -1;
     shard_wait_weights(s);
 }

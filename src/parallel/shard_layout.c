@@ -66,7 +66,7 @@ static void add_bucket(Shard *s, int unit, const SumGroup *of, bool frozen)
 static void make_buckets(Shard *s)
 {
     for (int u = 0; u < s->units; u++) {
-        s->unit[u] = (ShardUnit){ .first = s->buckets, .slot = -1 };
+        s->unit[u] = (ShardUnit){ .first = s->buckets, .shape = -1, .held = -1, .slot = -1 };
         for (int frozen = 0; frozen < 2; frozen++)
             for (int g = 0; g < SUM_GROUPS; g++) add_bucket(s, u, &sum_groups[g], frozen);
         s->unit[u].n = s->buckets - s->unit[u].first;
@@ -105,17 +105,24 @@ static bool needs_slot(const Shard *s, int u)
     return any;
 }
 
-/* Units of equal shape take RING slots in turn, in the order of use, so that consecutive units have different
- * buffers. */
-static void assign_slots(Shard *s)
+/* Gradient buffers: units of equal shape take RING of them in turn, in the order of use, so that consecutive
+ * units have different ones. Weight buffers: any unit of a shape may take each; the first units own them. */
+static void assign_buffers(Shard *s)
 {
+    int most = RING * (s->conf.two_passes ? 2 : 1);
     for (int at = 0; at < s->units; at++) {
-        int u = s->order[at], before = at - 1, equal = 0;
+        int u = s->order[at], equal = 0, like = u, turn = u;
         s->unit[u].place = at;
         if (!needs_slot(s, u)) continue;
-        for (; before >= 0; before--)
-            if (same_kind(s, u, s->order[before]) && ++equal == RING) break;
-        s->unit[u].slot = equal == RING ? s->unit[s->order[before]].slot : s->slots++;
+        for (int before = at - 1; before >= 0; before--)
+            if (same_kind(s, u, s->order[before])) {
+                like = s->order[before];
+                if (++equal == RING) turn = like;
+            }
+        s->unit[u].slot  = equal >= RING ? s->unit[turn].slot : s->slots++;
+        s->unit[u].shape = like;
+        if (s->conf.zero == 3 && equal < most)
+            s->weights[s->weight_buffers++] = (WeightBuffer){ .owner = u, .unit = -1 };
     }
 }
 
@@ -135,18 +142,19 @@ Status shard_open(Shard *s, const ShardConf *conf)
     s->bucket = calloc(n + 1, sizeof *s->bucket);
     s->item   = calloc(n + 1, sizeof *s->item);
     s->unit   = calloc(units + 1, sizeof *s->unit);
-    s->slot   = calloc(units + 1, sizeof *s->slot);
+    s->weights = calloc(units + 1, sizeof *s->weights);
+    s->grads  = calloc(units + 1, sizeof *s->grads);
     s->order  = calloc(units + 1, sizeof *s->order);
     s->live   = calloc(n + 1, sizeof *s->live);
-    if (!s->bucket || !s->item || !s->unit || !s->slot || !s->order || !s->live) {
+    if (!s->bucket || !s->item || !s->unit || !s->weights || !s->grads || !s->order || !s->live) {
         shard_close(s);
         return fail(E_FIT, "no host memory to shard %d parameters", p->n);
     }
     for (int u = 0; u < s->units; u++) s->order[u] = conf->order ? conf->order[u] : u;
     make_buckets(s);
     set_slices(s);
-    assign_slots(s);
-    for (int i = 0; i < s->slots; i++) s->slot[i] = (ShardSlot){ -1, -1 };
+    assign_buffers(s);
+    for (int i = 0; i < s->slots; i++) s->grads[i] = -1;
     s->conf.order = NULL;
     Status st = state_open(s);
     if (st) shard_close(s);
@@ -155,7 +163,7 @@ Status shard_open(Shard *s, const ShardConf *conf)
 
 void shard_close(Shard *s)
 {
-    free(s->bucket), free(s->item), free(s->unit), free(s->slot), free(s->order), free(s->live);
+    free(s->bucket), free(s->item), free(s->unit), free(s->weights), free(s->grads), free(s->order), free(s->live);
     free(s->chunk);
     *s = (Shard){ 0 };
 }
@@ -220,7 +228,14 @@ size_t arena_bytes(int64_t n, DType d)
     return (b + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
 }
 
-/* The first unit in the order that has this unit's slot: all units of the slot share its buffers. */
+static bool owns_weight_buffer(const Shard *s, int u)
+{
+    for (int i = 0; i < s->weight_buffers; i++)
+        if (s->weights[i].owner == u) return true;
+    return false;
+}
+
+/* The first unit in the order that has this unit's slot: all units of the slot share its buffer. */
 static int slot_owner(const Shard *s, int u)
 {
     for (int at = 0; at < s->units; at++)
@@ -237,7 +252,7 @@ ShardSizes shard_sizes(const Shard *s)
         bool ring = s->unit[b->unit].slot >= 0 && slot_owner(s, b->unit) == b->unit;
         z.param += n.w ? arena_bytes(b->elems, d) : arena_bytes(b->slice, d);
         z.grad  += n.g ? arena_bytes(b->elems, F32) : n.own_g ? arena_bytes(b->slice, F32) : 0;
-        if (ring && n.own_w) z.param += arena_bytes(b->elems, d);
+        if (n.own_w && owns_weight_buffer(s, b->unit)) z.param += arena_bytes(b->elems, d);
         if (ring && n.own_g) z.grad  += arena_bytes(b->elems, F32);
     }
     state_sizes(s, &z);
@@ -257,14 +272,14 @@ static void bind_bucket(Shard *s, ShardBucket *b, Arena *param, Arena *grad)
     if (n.g)     b->own_g = t_rows(b->g, b->at, b->slice);
 }
 
-/* Memory of a slot, which a unit has while it is in use. */
-static void bind_slot(Shard *s, ShardBucket *b, Arena *param, Arena *grad)
+/* Memory that a unit has while it is in use. */
+static void bind_buffers(Shard *s, ShardBucket *b, Arena *param, Arena *grad)
 {
     int owner = slot_owner(s, b->unit);
     Needs n = needs_of(b);
     const ShardBucket *of = buckets_of(s, owner) + (b - buckets_of(s, b->unit));
     bool mine = owner == b->unit;
-    if (n.own_w) b->w = mine ? t1(param, "in use", s->conf.dtype, b->elems) : of->w;
+    if (n.own_w && owns_weight_buffer(s, b->unit)) b->buffer = t1(param, "in use", s->conf.dtype, b->elems);
     if (n.own_g) b->g = mine ? t1(grad, "in use", F32, b->elems) : of->g;
 }
 
@@ -275,7 +290,7 @@ void shard_bind(Shard *s, Backend *be, Arena *param, Arena *grad, Arena *optim, 
     state_bind(s, optim, host);
     for (int at = 0; at < s->units; at++) {
         int u = s->order[at];
-        EACH_IN_UNIT(b, s, u) bind_slot(s, b, param, grad);
+        EACH_IN_UNIT(b, s, u) bind_buffers(s, b, param, grad);
     }
     EACH_BUCKET(b, s) {
         weights_point(s, b, b->level < 3);

@@ -52,13 +52,13 @@ void grads_open(Shard *s, int unit)
 {
     ShardUnit *u = &s->unit[unit];
     if (u->slot < 0) return;
-    ShardSlot *k = &s->slot[u->slot];
-    if (k->grads >= 0) {
-        REQUIRE(k->grads == unit || !s->unit[k->grads].writers,
-                "unit %d runs its backward while unit %d uses its buffer", unit, k->grads);
-        EACH_IN_UNIT(b, s, k->grads) sum_join(s, b);
+    int *holder = &s->grads[u->slot];
+    if (*holder >= 0) {
+        REQUIRE(*holder == unit || !s->unit[*holder].writers,
+                "unit %d runs its backward while unit %d uses its buffer", unit, *holder);
+        EACH_IN_UNIT(b, s, *holder) sum_join(s, b);
     }
-    k->grads = unit;
+    *holder = unit;
     EACH_IN_UNIT(b, s, unit) {
         if (b->frozen || b->level < 2) continue;
         grads_point(s, b, true);

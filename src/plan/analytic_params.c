@@ -239,9 +239,9 @@ static bool same_buffers(const Task *t, int i, int j)
     return !memcmp(&t->lora->layer[i].trained, &t->lora->layer[j].trained, sizeof(Trained));
 }
 
-/* Buffers for layers of class i: two for all classes that share them, counted for the last such class of the
- * stage. */
-static int buffers_of(const Task *t, const StageLayers *s, int i)
+/* Buffers for layers of class i: `most` for all classes that share them, counted for the last such class of
+ * the stage. */
+static int buffers_of(const Task *t, const StageLayers *s, int i, int most)
 {
     int n = s->n[i];
     for (int j = 0; j < task_classes(t); j++) {
@@ -249,7 +249,7 @@ static int buffers_of(const Task *t, const StageLayers *s, int i)
         if (j > i) return 0;
         n += s->n[j];
     }
-    return n < 2 ? n : 2;
+    return n < most ? n : most;
 }
 
 void stage_params(StageParams *p, const Task *t, const Candidate *c, const StageLayers *s)
@@ -262,8 +262,8 @@ void stage_params(StageParams *p, const Task *t, const Candidate *c, const Stage
         if (!s->n[i]) continue;
         add_units(p, t, c, s->n[i], layer_unit(t, c, k), k.lora ? &k.lora->trained : NULL, &one);
         if (!k.lora || k.lora->back) p->again += (double)s->n[i] / s->all;
-        p->gathered += buffers_of(t, s, i) * one.gathered;
-        p->summed   += buffers_of(t, s, i) * one.summed;
+        p->gathered += buffers_of(t, s, i, c->overlap ? 4 : 2) * one.gathered;
+        p->summed   += buffers_of(t, s, i, 2) * one.summed;
         layer = (StageParams){ .gathered = fmax(layer.gathered, one.gathered),
                                .summed = fmax(layer.summed, one.summed) };
     }

@@ -161,7 +161,7 @@ int space_rungs(unsigned list[RUNGS], const SearchAsk *a)
 static Status walk_overlap(Search *s, Candidate c, SpaceFn *fn)
 {
     int fixed = s->ask.fix.overlap;
-    bool able = c.ep * c.etp > 1 && c.zero < 2 && (c.pp == 1 || c.vpp > 1);
+    bool able = c.ep * c.etp > 1 && (c.pp == 1 || c.vpp > 1);
     for (int overlap = 0; overlap < 2; overlap++) {
         if (fixed != ANY ? fixed != overlap : overlap && !able) continue;
         c.overlap = overlap;
