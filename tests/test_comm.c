@@ -2,6 +2,7 @@
  * tests/mpi.sh). Arguments: `staged` imitates a device whose memory MPI cannot read; `loop` makes calls until
  * it is stopped, for tests that kill a rank; `abort`, `leave` and `stall` are ways to fail; `kinds` prints
  * the transports of the build. */
+#include "base/activity.h"
 #include "commlab.h"
 #include "comm/transport.h"
 
@@ -592,22 +593,36 @@ static bool line_says(const char *line, const char *before, const char *after)
 
 static void trace_names_the_pending_call(void)
 {
+    const char *after_waits = " s in all_reduce 1742 of tp (4096 bytes, layer 7, micro-batch 3)";
+    const char *after_computes = " s after all_reduce 1742 of tp (4096 bytes, layer 7, micro-batch 3)";
     Trace t;
     char  line[200];
     trace_open(&t);
     trace_describe(&t, line, sizeof line);
     EXPECT(!strcmp(line, "has made no call yet"), "%s", line);
-    t.layer = 7;
-    int64_t a = trace_begin(&t, "all_reduce", "tp", 1742, 4096);
+    activity_phase("step", 12);
+    activity_micro_batch(3, "forward");
+    activity_layer(7);
+    TraceCall sum = { .op = "all_reduce", .group = GR_tp, .seq = 1742, .bytes = 4096 };
+    int64_t   a = trace_begin(&t, sum);
+    trace_describe(&t, line, sizeof line);
+    EXPECT(line_says(line, "waits ", after_waits), "a start that lasts: %s", line);
+    trace_started(&t, a);
+    trace_describe(&t, line, sizeof line);
+    EXPECT(line_says(line, "computes for ", after_computes), "%s", line);
     trace_wait(&t, a);
     trace_describe(&t, line, sizeof line);
-    EXPECT(line_says(line, "waits ", " s in all_reduce 1742 of tp (4096 bytes, layer 7)"), "%s", line);
+    EXPECT(line_says(line, "waits ", after_waits), "%s", line);
     trace_end(&t, a, 0.5);
     trace_describe(&t, line, sizeof line);
-    EXPECT(line_says(line, "computes for ", " s after all_reduce 1742 of tp (4096 bytes, layer 7)"), "%s",
-           line);
+    EXPECT(line_says(line, "computes for ", after_computes), "%s", line);
+    TraceCall send = { .op = "send", .group = GR_pp, .peer = 1 + 5, .seq = 9, .bytes = 1 };
+    activity_phase("step", 13);
+    trace_describe_call(&send, line, sizeof line);
+    EXPECT(!strcmp(line, "send 9 to rank 5 of pp (1 bytes)"), "%s", line);
     trace_wait(&t, a);
-    for (int i = 0; i < 100; i++) trace_begin(&t, "send", "pp", i, 1);
+    for (int i = 0; i < 100; i++) trace_started(&t, trace_begin(&t, send));
+    trace_wait(&t, a);
     trace_describe(&t, line, sizeof line);
     EXPECT(!strcmp(line, "waits in a call started long ago"), "%s", line);
     EXPECT(t.waited == 0.5, "waited");
@@ -630,7 +645,7 @@ static int loop(Comm *c, const char *how)
     fprintf(stderr, "rank %d is process %d\n", c->rank, (int)getpid());
     for (int64_t i = 0; !c->be->sticky && !(stall && i == 200); i++) {
         if (stall) comm_watch(c, 0.5, say_line, NULL);
-        c->trace->layer = (int)(i % 5);
+        activity_layer(i % 5);
         comm_all_reduce(c, t, RED_SUM);
         for (int j = 0; j < 64; j++) x[j] = 1;
         usleep(1000);

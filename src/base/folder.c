@@ -1,6 +1,7 @@
 /* base/folder.c -- see folder.h. */
 #define _GNU_SOURCE                      /* nftw */
 #include "base/folder.h"
+#include "base/activity.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -68,23 +69,39 @@ Status folder_is_empty(const char *path, bool *empty)
 
 static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *at)
 {
+    activity_mark();
     return remove(path);
 }
 
-bool folder_remove(const char *path) { return !nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS); }
+bool folder_remove(const char *path)
+{
+    activity_slow_begin();
+    bool removed = !nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    activity_slow_end();
+    return removed;
+}
+
+int file_sync_fd(int fd)
+{
+    activity_slow_begin();
+    int bad = fsync(fd), why = errno;
+    activity_slow_end();
+    errno = why;
+    return bad;
+}
 
 /* A folder that cannot be synced (some network file systems) is not an error: the files in it were. */
 void folder_sync(const char *path)
 {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return;
-    (void)fsync(fd);
+    (void)file_sync_fd(fd);
     close(fd);
 }
 
 static Status finish(int fd, const char *path, Status st)
 {
-    if (!st && fsync(fd)) st = fail(E_IO, "%s: %s", path, strerror(errno));
+    if (!st && file_sync_fd(fd)) st = fail(E_IO, "%s: %s", path, strerror(errno));
     if (close(fd) && !st) st = fail(E_IO, "%s: %s", path, strerror(errno));
     return st;
 }
@@ -92,7 +109,8 @@ static Status finish(int fd, const char *path, Status st)
 static Status write_all(int fd, const char *path, const char *p, size_t n)
 {
     while (n > 0) {
-        ssize_t k = write(fd, p, n);
+        ssize_t k = write(fd, p, n < FILE_CHUNK ? n : FILE_CHUNK);
+        activity_mark();
         if (k < 0 && errno == EINTR) continue;
         if (k <= 0) return fail(E_IO, "%s: writing %zu bytes: %s", path, n, strerror(k ? errno : ENOSPC));
         p += k, n -= (size_t)k;

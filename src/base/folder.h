@@ -32,6 +32,8 @@ MUST Status file_write_atomic(const char *folder, const char *name, const void *
 MUST Status file_replace(const char *path, const void *bytes, size_t n);
 MUST Status file_copy(const char *from, const char *to);                    /* new or replaced, synced */
 MUST Status file_sync(const char *path);
+int         file_sync_fd(int fd);               /* fsync; the watchdog knows that it may take long */
+enum { FILE_CHUNK = 16 << 20 };                 /* bytes of one write: progress is marked after each */
 bool        folder_has(const char *folder, const char *name);            /* a file or folder of that name */
 bool        file_is(const char *path); /* a file or folder of that name exists */
 

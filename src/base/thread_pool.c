@@ -2,6 +2,7 @@
  * it for a few instructions per handful of calls, never during one. */
 #define _GNU_SOURCE                   /* sched_getaffinity */
 #include "base/thread_pool.h"
+#include "base/activity.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -34,7 +35,9 @@ static void work_on(ThreadPool *p, ThreadPoolJob *j)
     j->next = to;
     if (to == j->count) queue_remove(p, j);
     pthread_mutex_unlock(&p->lock);
-    for (; i < to && !st; i++) st = j->fn(j->arg, i);
+    Activity *own = activity_adopt(j->activity);
+    for (; i < to && !st; i++) st = j->fn(j->arg, i), activity_mark();
+    activity_adopt(own);
     pthread_mutex_lock(&p->lock);
     if (st && (!j->status || i - 1 < j->failed)) {
         j->status = st, j->failed = i - 1;
@@ -112,7 +115,8 @@ void thread_pool_close(ThreadPool *p)
 void thread_pool_submit(ThreadPool *p, ThreadPoolJob *j, int64_t count, ThreadPoolFn *fn, void *arg)
 {
     REQUIRE(p->open && count >= 0, "%lld calls", (long long)count);
-    *j = (ThreadPoolJob){ .fn = fn, .arg = arg, .count = count, .left = count };
+    *j = (ThreadPoolJob){ .fn = fn, .arg = arg, .count = count, .left = count,
+                          .activity = activity_self() };
     if (count == 0) return;
     pthread_mutex_lock(&p->lock);
     queue_append(p, j);

@@ -8,6 +8,8 @@
  * fn returns a Status. After a failure no further calls are begun, and thread_pool_wait returns the failure
  * of the lowest index that failed, with its text copied to the waiting thread.
  *
+ * Calls mark progress (activity.h) for the thread that submitted the job.
+ *
  * Calls run in no particular order; results must not depend on it: give each i its own place to write. */
 #ifndef BASE_THREAD_POOL_H
 #define BASE_THREAD_POOL_H
@@ -30,6 +32,7 @@ typedef struct ThreadPoolJob { /* memory of the caller; must stay until thread_p
     Status  status;
     int64_t failed;                   /* the index whose failure status and text describe */
     char    text[1024];
+    struct Activity *activity;        /* of the thread that submitted the job; its calls mark there */
     struct ThreadPoolJob *behind;           /* queue of jobs that still have calls to hand out */
 } ThreadPoolJob;
 

@@ -1,6 +1,7 @@
 /* checkpoint/base_model.c -- see base_model.h. */
 #include "checkpoint/base_model.h"
 
+#include "base/activity.h"
 #include "base/rng.h"
 
 #include <stdio.h>
@@ -19,6 +20,7 @@ static void hash_tensor(XXH3_state_t *x, const StTensor *t, bool with_data)
     XXH3_128bits_update(x, t->name, strlen(t->name) + 1);
     XXH3_128bits_update(x, head, sizeof head);
     XXH3_128bits_update(x, t->shape, (size_t)t->rank * sizeof *t->shape);
+    activity_mark();
     if (with_data) XXH3_128bits_update(x, (const char *)t->data + at, n);
 }
 

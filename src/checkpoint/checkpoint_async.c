@@ -2,6 +2,7 @@
 #include "checkpoint/checkpoint_async.h"
 
 #include "base/clock.h"
+#include "base/cond.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -14,6 +15,8 @@ Status checkpoint_async_open(AsyncCheckpointer *v, const Model *m, Backend *be, 
     double free_bytes, all_bytes;
     *v = (AsyncCheckpointer){ .async = async, .pin = be->device->pin };
     if (!async) return OK;
+    pthread_mutex_init(&v->lock, NULL);
+    cond_open(&v->ended);
     TRY(shards_list_local(&l, m));
     v->bytes = l.bytes;
     shards_free_local(&l);
@@ -31,12 +34,17 @@ static void *run_save(void *arg)
 {
     AsyncCheckpointer *v = arg;
     double from = clock_now();
+    activity_adopt(&v->activity);
     Status st = checkpoint_save_write(&v->job, NULL, v->copy);
     if (!st) st = checkpoint_save_finish(&v->job);
     if (st) st = checkpoint_save_failed(&v->job, st);
     if (st) snprintf(v->text, sizeof v->text, "%s", status_text());
     v->status = st, v->seconds = clock_now() - from;
+    if (v->world) comm_saving(v->world, -1);
+    pthread_mutex_lock(&v->lock);
     __atomic_store_n(&v->done, 1, __ATOMIC_RELEASE);
+    pthread_cond_signal(&v->ended);
+    pthread_mutex_unlock(&v->lock);
     return NULL;
 }
 
@@ -47,16 +55,22 @@ static Status start_thread(AsyncCheckpointer *v)
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &was);
     v->done = v->stop = 0, v->job.stop = v->job.ranks > 1 ? &v->stop : NULL;
+    if (v->world) comm_saving(v->world, 1);
     int bad = pthread_create(&v->thread, NULL, run_save, v);
+    if (bad && v->world) comm_saving(v->world, -1);
     pthread_sigmask(SIG_SETMASK, &was, NULL);
     v->joinable = !bad;
     return bad ? fail(E_OTHER, "cannot start a thread to write the checkpoint: %s", strerror(bad)) : OK;
 }
 
-/* Returns the thread's error, once. */
+/* Returns the thread's error, once. The waiting thread makes progress while the other one does. */
 static Status join_thread(AsyncCheckpointer *v)
 {
+    uint64_t seen = 0;
     if (!v->joinable) return OK;
+    pthread_mutex_lock(&v->lock);
+    while (!v->done) activity_wait(&v->ended, &v->lock, &v->activity, &seen);
+    pthread_mutex_unlock(&v->lock);
     pthread_join(v->thread, NULL);
     v->joinable = false;
     checkpoint_save_close(&v->job);
@@ -117,5 +131,6 @@ void checkpoint_async_close(AsyncCheckpointer *v)
     (void)st;                                                /* checkpoint_async_wait reports errors */
     if (v->copy && v->pin) v->pin(v->copy, v->bytes, false);
     free(v->copy);
+    if (v->async) pthread_mutex_destroy(&v->lock), pthread_cond_destroy(&v->ended);
     *v = (AsyncCheckpointer){ 0 };
 }

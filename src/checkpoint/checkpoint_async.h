@@ -14,6 +14,7 @@
 #ifndef CHECKPOINT_CHECKPOINT_ASYNC_H
 #define CHECKPOINT_CHECKPOINT_ASYNC_H
 
+#include "base/activity.h"
 #include "checkpoint/checkpoint_private.h"
 
 #include <pthread.h>
@@ -28,6 +29,9 @@ typedef struct AsyncCheckpointer {
     SaveJob   job;
     Comm     *world;                     /* of the save in flight; NULL: one rank */
     pthread_t thread;
+    Activity  activity;                  /* of the thread */
+    pthread_mutex_t lock;                /* of done */
+    pthread_cond_t  ended;
     int       done;                      /* set by the thread when it ends */
     int       stop;                      /* set for the thread: the files of other ranks will not come */
     Status    status;                    /* of the thread, with its text */

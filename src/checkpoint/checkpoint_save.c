@@ -1,6 +1,7 @@
 /* checkpoint/checkpoint_save.c -- the steps of a save; see checkpoint.h and checkpoint_private.h. */
 #include "checkpoint/checkpoint_private.h"
 
+#include "base/activity.h"
 #include "base/clock.h"
 
 #include <dirent.h>
@@ -147,7 +148,7 @@ static Status wait_for_ranks(const SaveJob *j, const char *tmp)
         if (r == j->ranks) break;
         TRY(shards_path(path, tmp, r, ""));
         int64_t now = folder_bytes(path);
-        if (now != bytes || r != was) grown = clock_now(), bytes = now, was = r;
+        if (now != bytes || r != was) grown = clock_now(), bytes = now, was = r, activity_mark();
         if (j->stop && __atomic_load_n(j->stop, __ATOMIC_ACQUIRE))
             return fail(E_COMM, "the run ended before rank %d had written its files", r);
         if (clock_now() - grown > j->patience)
@@ -169,7 +170,10 @@ Status checkpoint_save_finish(const SaveJob *j)
     Path tmp;
     if (j->rank) return OK;
     TRY(checkpoint_tmp_path(tmp, j->dir, j->step));
-    TRY(wait_for_ranks(j, tmp));
+    activity_slow_begin();                                   /* j->patience bounds it */
+    Status st = wait_for_ranks(j, tmp);
+    activity_slow_end();
+    TRY(st);
     if (j->config) TRY(write_text(tmp, "state/config.json", j->config));
     if (j->adapter) TRY(write_text(tmp, "state/adapter.json", j->adapter));
     if (j->hf) TRY(checkpoint_export(tmp, j));

@@ -98,8 +98,10 @@ Comm *comm_new(const Transport *t, Comm *root, int rank, int size)
     *c = (Comm){ .transport = t, .rank = rank, .size = size, .root = root ? root : c, .group = GR_world };
     c->world = calloc((size_t)size, sizeof *c->world);
     c->node  = calloc((size_t)size, sizeof *c->node);
+    c->sent  = calloc((size_t)size, sizeof *c->sent);
+    c->received = calloc((size_t)size, sizeof *c->received);
     c->trace = root ? root->trace : calloc(1, sizeof *c->trace);
-    if (!c->world || !c->node || !c->trace) return comm_free(c), NULL;
+    if (!c->world || !c->node || !c->sent || !c->received || !c->trace) return comm_free(c), NULL;
     if (!root) trace_open(c->trace);
     for (int i = 0; i < size; i++) c->world[i] = i;
     return c;
@@ -110,6 +112,8 @@ void comm_free(Comm *c)
     if (c->root == c && c->trace) trace_close(c->trace), free(c->trace);
     free(c->world);
     free(c->node);
+    free(c->sent);
+    free(c->received);
     free(c->gathered);
     free(c);
 }
@@ -166,7 +170,9 @@ Status comm_group(Comm *world, const int *members, int n, int group, Comm **out)
         c->world[i] = world->world[members[i]];
         c->node[i]  = world->node[members[i]];
     }
-    Status st = c->transport->group(world, c);
+    int64_t call = trace_begin(c->trace, (TraceCall){ .op = "open", .group = group });
+    Status  st = c->transport->group(world, c);
+    trace_end(c->trace, call, 0);
     if (st) return comm_close(c), st;
     add_to_watch(c);
     if (world->be) comm_bind(c, world->be);
@@ -186,7 +192,10 @@ void comm_bind(Comm *c, Backend *be)
 {
     c->be = be;
     if (c->root->sticky && be && !be->sticky) be->sticky = fail(c->root->sticky, "%s", c->root->why);
-    if (c->transport->bind) c->transport->bind(c);
+    if (!c->transport->bind) return;
+    int64_t call = trace_begin(c->trace, (TraceCall){ .op = "bind", .group = c->group });
+    c->transport->bind(c);
+    trace_end(c->trace, call, 0);
 }
 
 /* ---- failures ---- */
@@ -208,6 +217,8 @@ void comm_abort(Comm *c, const char *why)
     root->abort_sent = true;
     root->transport->abort(root, why);
 }
+
+void comm_saving(Comm *c, int change) { __atomic_fetch_add(&c->trace->saving, change, __ATOMIC_RELEASE); }
 
 void comm_watch(Comm *world, double seconds, void (*print)(void *self, const char *line), void *self)
 {
@@ -250,6 +261,20 @@ static int64_t charge(Comm *c, const CommCall *call, int64_t each, int slot)
 
 int64_t call_row(Tensor t) { return t.n[0] ? t_bytes(t) / t.n[0] : 0; }
 
+/* The number of a collective in its group, which is the same on all members, or of a message between two
+ * members. */
+static TraceCall trace_call(Comm *c, const CommCall *call, int64_t bytes)
+{
+    bool     message = call->kind == CALL_SEND || call->kind == CALL_RECV;
+    int64_t *seq = call->kind == CALL_SEND ? &c->sent[call->peer]
+                 : call->kind == CALL_RECV ? &c->received[call->peer] : &c->seq;
+    TraceCall t = { .op = call_name(call->kind), .group = c->group, .seq = *seq,
+                    .bytes = call->kind == CALL_RECV ? t_bytes(call->out) : bytes,
+                    .peer = message ? c->world[call->peer] + 1 : 0 };
+    __atomic_store_n(seq, *seq + 1, __ATOMIC_RELAXED);
+    return t;
+}
+
 /* A pass that only prepares the backend starts no call: its join would fall into the first real step. */
 static Ticket start_call(Comm *c, const CommCall *call, int64_t each)
 {
@@ -257,13 +282,13 @@ static Ticket start_call(Comm *c, const CommCall *call, int64_t each)
     REQUIRE(~c->pending, "%s: more than %d calls are pending", group_name((GroupId)c->group), COMM_TICKETS);
     int slot = __builtin_ctzll(~c->pending);
     c->root->failure_agreed = false;
-    const char *group = group_name((GroupId)c->group);
     int64_t bytes = charge(c, call, each, slot);
     c->pending |= 1ull << slot;
     c->began[slot] = clock_now();
-    c->traced[slot] = trace_begin(c->trace, call_name(call->kind), group, c->seq++, bytes);
+    c->traced[slot] = trace_begin(c->trace, trace_call(c, call, bytes));
     c->recent[c->started % COMM_TICKETS] = c->traced[slot];
     c->transport->start(c, slot, call);
+    trace_started(c->trace, c->traced[slot]);
     __atomic_store_n(&c->started, c->started + 1, __ATOMIC_RELEASE);
     return (Ticket){ c, slot };
 }

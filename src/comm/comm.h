@@ -48,7 +48,8 @@ struct Comm {
     int           *world;             /* (size) rank in the world of each member */
     int           *node;              /* (size) number of the node each member is on */
     int            group;             /* GroupId (mesh.h): the row of the ledger that is charged */
-    int64_t        seq;               /* calls started */
+    int64_t        seq;               /* collectives started, host calls too */
+    int64_t       *sent, *received;   /* (size) messages started to and from each member */
     Trace         *trace;             /* of the rank; its groups share it */
     Comm          *root;              /* the world that the group is part of; the world's is itself */
     Status         sticky;          /* root alone: the transport has failed for this rank, because of `why` */
@@ -62,7 +63,9 @@ struct Comm {
     double         began[COMM_TICKETS];         /* clock_now() at the start of each pending call */
     int64_t        started;           /* calls that the transport has started; the watchdog reads it */
     int64_t        recent[COMM_TICKETS];        /* the number in `trace` of call i at i % COMM_TICKETS */
-    int64_t        finished;          /* of the watchdog: calls before this one are done on the device */
+    /* Written by the watchdog: calls before `finished` are done on the device, which has reached those before
+     * `reached`. */
+    int64_t        finished, reached;
     Comm          *next;              /* in the list of the Comms that share `trace` */
     void          *priv;
 };
@@ -71,7 +74,8 @@ typedef struct CommConf {
     const char *kind;                 /* "auto": mpi where a launcher started several ranks, else self */
     int         rank, size;           /* for fake alone */
     int         per_node;             /* ranks of a node; 0: by host name (fake, threads: all on one node) */
-    double      timeout;              /* seconds without a heartbeat after which a peer counts as dead */
+    double      timeout;              /* comm.timeout: seconds without heartbeat or progress; 0: 60 */
+    const char *run_folder;           /* for the record of a hang; NULL: none is left */
 } CommConf;
 
 MUST Status comm_open(Comm **world, const CommConf *conf);
@@ -140,6 +144,9 @@ MUST Status comm_agree(Comm *c, Status mine);
  * every rank exits by itself, with its own Status. */
 void        comm_abort(Comm *c, const char *why);
 
+/* change = 1: a thread of this rank begins to write a checkpoint; -1: it has ended. Before a rank exits
+ * because the run makes no progress, it waits a few seconds for the thread. From any thread. */
+void        comm_saving(Comm *c, int change);
 /* Unless comm_watch is called again within `seconds`, every rank is asked which call it waits in, and a
  * thread of rank 0 prints the answers once, a line each, ranks that wait in no call first. 0: stop watching.
  * For mpi and nccl; does nothing on other ranks than 0. */

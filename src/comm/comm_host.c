@@ -14,9 +14,9 @@ static Status gather(Comm *c, void *out, const void *in, size_t bytes)
     if (root->sticky) return fail(root->sticky, "%s", root->why);
     root->failure_agreed = false;
     double  since = clock_now();
-    int64_t call  = trace_begin(c->trace, call_name(CALL_HOST_GATHER), group_name((GroupId)c->group),
-                                c->seq++, (int64_t)bytes * (c->size - 1));
-    trace_wait(c->trace, call);
+    int64_t call  = trace_begin(c->trace, (TraceCall){ .op = call_name(CALL_HOST_GATHER), .group = c->group,
+                                .seq = c->seq, .bytes = (int64_t)bytes * (c->size - 1) });
+    __atomic_store_n(&c->seq, c->seq + 1, __ATOMIC_RELAXED);
     Status st = c->transport->host_gather(c, out, in, bytes);
     double waited = clock_now() - since;
     trace_end(c->trace, call, waited);

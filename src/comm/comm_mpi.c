@@ -83,19 +83,28 @@ static Status mpi_group(Comm *world, Comm *out)
 
 /* ---- host calls ---- */
 
-static Status mpi_host_gather(Comm *c, void *out, const void *in, size_t bytes)
+static Status wait_for_gather(Comm *c, MPI_Request *r)
 {
     const MpiLibrary *l = &mpi_of(c)->mpi->lib;
-    MPI_Request r;
-    int         done = 0, idle = 0, n = (int)bytes;
-    REQUIRE(bytes <= INT_MAX, "%zu bytes in a host call", bytes);
-    TRY(mpi_check(l, l->Iallgather(in, n, l->byte, out, n, l->byte, mpi_of(c)->comm, &r), "gather"));
-    for (;;) {                                      /* pending calls progress meanwhile */
-        TRY(mpi_check(l, l->Test(&r, &done, MPI_STATUS_IGNORE), "gather"));
+    for (int done = 0, idle = 0;;) {                /* pending calls progress meanwhile */
+        TRY(mpi_check(l, l->Test(r, &done, MPI_STATUS_IGNORE), "gather"));
         if (done) return OK;
         if (mpi_progress(mpi_of(c)->mpi)) idle = 0;
         else                          mpi_idle(&idle);
     }
+}
+
+static Status mpi_host_gather(Comm *c, void *out, const void *in, size_t bytes)
+{
+    const MpiLibrary *l = &mpi_of(c)->mpi->lib;
+    MPI_Request r;
+    int         n = (int)bytes;
+    REQUIRE(bytes <= INT_MAX, "%zu bytes in a host call", bytes);
+    TRY(mpi_check(l, l->Iallgather(in, n, l->byte, out, n, l->byte, mpi_of(c)->comm, &r), "gather"));
+    activity_poll_begin();
+    Status st = wait_for_gather(c, &r);
+    activity_poll_end();
+    return st;
 }
 
 /* ---- opening ---- */
@@ -129,12 +138,12 @@ static Status find_nodes(Comm *c, int per_node, bool *local)
     return st;
 }
 
-static Status begin_pulse(Comm *c, double timeout, bool local)
+static Status begin_heartbeat(Comm *c, const CommConf *conf, bool local)
 {
     Mpi *m = mpi_of(c)->mpi;
     HeartbeatEndpoint endpoint = { 0 }, *all;
     if (c->size == 1) return OK;
-    TRY(heartbeat_open(&m->heartbeat, c->rank, c->size, timeout, c->trace));
+    TRY(heartbeat_open(&m->heartbeat, c->rank, c->size, conf, c->trace));
     Status st = c->rank == 0 ? heartbeat_listen(m->heartbeat, &endpoint, local) : OK;
     TRY(comm_agree(c, st));
     if (!(all = calloc((size_t)c->size, sizeof *all))) return fail(E_FIT, "no memory");
@@ -165,7 +174,7 @@ static Status open_world(Comm *c, Mpi *m, const CommConf *conf)
     TRY(mpi_check(&m->lib, m->lib.Comm_dup(m->lib.world, &mpi_of(c)->comm), "start"));
     m->lib.Comm_set_errhandler(mpi_of(c)->comm, m->lib.errors_return);
     TRY(find_nodes(c, conf->per_node, &local));
-    return begin_pulse(c, conf->timeout > 0 ? conf->timeout : 60, local);
+    return begin_heartbeat(c, conf, local);
 }
 
 static Status mpi_open(Comm **world, const CommConf *conf)

@@ -2,10 +2,10 @@
  * tensors.
  *
  * A call is an MpiJob: what is sent to and received from each member, in rounds of at most `chunk` bytes a
- * member. Host memory that is not reduced goes straight from and to the caller's buffers, in rounds of a
- * gigabyte because MPI counts in int. Reductions, and all device memory, pass through staging memory on the
- * host in small rounds. A rank that waits for one job progresses all its jobs, so joins may come in any
- * order. */
+ * member. Host memory that is not reduced goes straight from and to the caller's buffers, in rounds of 64
+ * MiB, so that the watchdog sees a slow network make progress. Reductions, and all device memory, pass
+ * through staging memory on the host in small rounds. A rank that waits for one job progresses all its jobs,
+ * so joins may come in any order. */
 #ifndef COMM_COMM_MPI_H
 #define COMM_COMM_MPI_H
 

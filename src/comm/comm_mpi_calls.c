@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
-enum { STAGING_BYTES = 8 << 20, DIRECT_BYTES = 1 << 30, SMALL_BYTES = 32 << 10, TAGS = 4096 };
+enum { STAGING_BYTES = 8 << 20, DIRECT_BYTES = 64 << 20, SMALL_BYTES = 32 << 10, TAGS = 4096 };
 
 /* ---- byte ranges of a job ---- */
 
@@ -224,12 +224,14 @@ static bool progress_job(MpiJob *j)
 bool mpi_progress(Mpi *m)
 {
     bool moved = false;
+    activity_poll();
     for (MpiJob **at = &m->jobs; *at;) {
         MpiJob *j = *at;
         moved |= progress_job(j);
         if (j->done) *at = j->next;
         else         at = &j->next;
     }
+    if (moved) activity_mark();
     return moved;
 }
 
@@ -312,12 +314,14 @@ static MpiStaging *pick_staging(MpiGroup *g, MpiJob *j)
 static void wait_for_tag(MpiGroup *g, const MpiJob *mine)
 {
     int idle = 0;
+    activity_poll_begin();
     for (int i = 0; i < COMM_TICKETS; i++) {
         const MpiJob *j = &g->job[i];
         while (j != mine && j->comm && !j->done && j->tag == mine->tag)
             if (mpi_progress(g->mpi)) idle = 0;
             else                  mpi_idle(&idle);
     }
+    activity_poll_end();
 }
 
 void mpi_start(Comm *c, int slot, const CommCall *call)
@@ -346,8 +350,10 @@ void mpi_join(Comm *c, int slot)
 {
     MpiGroup *g = mpi_of(c);
     int idle = 0;
+    activity_poll_begin();
     while (!g->job[slot].done)
         if (mpi_progress(g->mpi)) idle = 0;
         else                  mpi_idle(&idle);
+    activity_poll_end();
 }
 #endif

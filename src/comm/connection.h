@@ -8,18 +8,21 @@
 typedef enum {
     MSG_HELLO,        /* a rank connects: the key, then its host and process */
     MSG_WELCOME,      /* rank 0 accepts it: host and process of rank 0 */
-    MSG_PING,
+    MSG_PING,         /* to rank 0 with a RankProgress */
     MSG_GOODBYE,      /* the sender leaves the run in good order */
     MSG_PEER_LEFT,    /* rank `about` has left in good order */
     MSG_ABORT,        /* the sender aborts; the text says why */
     MSG_ABORT_ACK,    /* rank 0 has received that */
+    MSG_FAILED,       /* the sender's device has failed; the text says how */
     MSG_END,          /* every rank exits; the text says why */
-    MSG_WAIT_QUERY,   /* which call does the rank wait in? */
-    MSG_WAIT_REPLY,
+    MSG_END_OF_HANG,  /* the same, and leaves a record of its last calls */
+    MSG_END_OF_SAVE,  /* the same, after a save in progress if that is soon done */
+    MSG_STATE_QUERY,  /* what does the rank do? */
+    MSG_STATE_REPLY,  /* a RankState */
     MSG_KINDS
 } MessageKind;
 
-enum { MESSAGE_TEXT = 600 };
+enum { MESSAGE_TEXT = 3000 };
 
 typedef struct Message { int kind, about, bytes; char text[MESSAGE_TEXT + 1]; } Message;   /* 0-terminated */
 

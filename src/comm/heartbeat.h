@@ -1,18 +1,27 @@
-/* comm/heartbeat.h -- detects ranks that die or hang, independently of the transport that moves tensors.
+/* comm/heartbeat.h -- the watchdog of a rank: detects ranks that die, hang or are cut off, independently of
+ * the transport that moves tensors.
  *
- * Every rank has a TCP connection to rank 0 and a thread that does nothing else: one ping a second in each
- * direction. When a connection closes without a goodbye, or no ping comes for `timeout` seconds, every rank
- * exits at once with the exit code of E_COMM, whatever call its main thread waits in, after writing to stderr
- * which rank failed (rank, host, process). A rank that aborts sends its reason the same way. A rank that has
- * left in good order is not an error, unless another rank still waits in a call after `timeout`: no answer
- * will come.
+ * Every rank has a TCP connection to rank 0 and a thread that does nothing else: a ping at least once a
+ * second in each direction, which says how long ago the rank last made progress (watch.h). The run ends with
+ * the exit code of E_COMM on every rank, whatever its main thread waits in, when
+ *   - a connection closes without a goodbye: at once;
+ *   - no ping comes from a rank for `timeout` seconds;
+ *   - the main thread of a rank computes without progress for `timeout` seconds; ten times as long in a
+ *     system call that may take long (base/activity.h);
+ *   - no rank makes progress for `timeout` seconds; a rank that waits in a call while others work is healthy;
+ *   - the library of a device reports that a communicator has failed.
+ * Rank 0 asks all ranks what they do, for two seconds at most, and writes to stderr which rank failed, in
+ * which call the others wait, and which members have arrived there; each rank writes one line and leaves a
+ * record of its last calls (hang_file.h). A rank that loses rank 0 exits by itself and says what it knows.
  *
- * On request the threads also report which call their rank waits in, so that a hanging rank can be found. */
+ * A rank that aborts sends its reason the same way. A rank that has left in good order is not an error,
+ * unless another rank still waits in a call after `timeout`: no answer will come. A rank without peers has
+ * no watchdog. */
 #ifndef COMM_HEARTBEAT_H
 #define COMM_HEARTBEAT_H
 
 #include "base/status.h"
-#include "comm/trace.h"
+#include "comm/comm.h"
 
 enum { HEARTBEAT_ADDRESSES = 8 };
 
@@ -28,7 +37,7 @@ typedef void HeartbeatPrint(void *self, const char *line);
 
 /* Rank 0 listens first (local: on this host alone); its endpoint is sent to the other ranks, then all
  * connect. */
-MUST Status heartbeat_open(Heartbeat **h, int rank, int size, double timeout, Trace *trace);
+MUST Status heartbeat_open(Heartbeat **h, int rank, int size, const CommConf *conf, Trace *trace);
 MUST Status heartbeat_listen(Heartbeat *h, HeartbeatEndpoint *endpoint, bool local);
 MUST Status heartbeat_connect(Heartbeat *h, const HeartbeatEndpoint *endpoint);
 void        heartbeat_close(Heartbeat *h);                  /* sends a goodbye; NULL is fine */

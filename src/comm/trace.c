@@ -1,12 +1,16 @@
 /* comm/trace.c -- see trace.h. */
 #include "comm/trace.h"
+#include "base/activity.h"
 #include "base/clock.h"
+#include "base/cond.h"
+#include "comm/mesh.h"
 
 #include <stdio.h>
+#include <string.h>
 
 void trace_open(Trace *t)
 {
-    *t = (Trace){ .layer = -1 };
+    *t = (Trace){ 0 };
     pthread_mutex_init(&t->lock, NULL);
     pthread_mutex_init(&t->comms_lock, NULL);
 }
@@ -17,18 +21,32 @@ void trace_close(Trace *t)
     pthread_mutex_destroy(&t->comms_lock);
 }
 
-int64_t trace_begin(Trace *t, const char *op, const char *group, int64_t seq, int64_t bytes)
+/* ---- the rank's thread ---- */
+
+int64_t trace_begin(Trace *t, TraceCall call)
 {
+    const ActivityPlace *p = &activity_self()->place;
+    call.layer = p->layer, call.micro_batch = p->micro_batch, call.ended = 0;
+    activity_mark();
     pthread_mutex_lock(&t->lock);
     int64_t at = t->calls++;
-    t->call[at % TRACE_CALLS] = (TraceCall){ .op = op, .group = group, .seq = seq, .bytes = bytes,
-                                             .layer = t->layer, .began = clock_now() };
+    t->since = call.began = clock_now(), t->waits = at + 1;
+    t->call[at % TRACE_CALLS] = call;
     pthread_mutex_unlock(&t->lock);
     return at;
 }
 
+void trace_started(Trace *t, int64_t call)
+{
+    activity_mark();
+    pthread_mutex_lock(&t->lock);
+    if (t->waits == call + 1) t->waits = 0;
+    pthread_mutex_unlock(&t->lock);
+}
+
 void trace_wait(Trace *t, int64_t call)
 {
+    activity_mark();
     pthread_mutex_lock(&t->lock);
     t->waits = call + 1;
     t->since = clock_now();
@@ -37,6 +55,7 @@ void trace_wait(Trace *t, int64_t call)
 
 void trace_end(Trace *t, int64_t call, double waited)
 {
+    activity_mark();
     pthread_mutex_lock(&t->lock);
     if (t->calls - call <= TRACE_CALLS) t->call[call % TRACE_CALLS].ended = clock_now();
     t->waits = 0;
@@ -44,32 +63,80 @@ void trace_end(Trace *t, int64_t call, double waited)
     pthread_mutex_unlock(&t->lock);
 }
 
+/* ---- any thread ---- */
+
+static bool lock_to_read(Trace *t) { return mutex_lock_within(&t->lock, 0.1); }
+
+static void unlock_after(Trace *t, bool locked)
+{
+    if (locked) pthread_mutex_unlock(&t->lock);
+}
+
 double trace_waiting_seconds(Trace *t)
 {
-    pthread_mutex_lock(&t->lock);
+    bool   locked = lock_to_read(t);
     double waits = t->waits ? clock_now() - t->since : 0;
-    pthread_mutex_unlock(&t->lock);
+    unlock_after(t, locked);
     return waits;
+}
+
+static TraceCall call_at(const Trace *t, int64_t at)
+{
+    return at >= 0 && t->calls - at <= TRACE_CALLS ? t->call[at % TRACE_CALLS] : (TraceCall){ 0 };
+}
+
+TraceCall trace_get(Trace *t, int64_t call)
+{
+    bool      locked = lock_to_read(t);
+    TraceCall c = call_at(t, call);
+    unlock_after(t, locked);
+    return c;
+}
+
+bool trace_current(Trace *t, TraceCall *call, double *since)
+{
+    bool locked = lock_to_read(t), waits = t->waits > 0;
+    *call  = call_at(t, waits ? t->waits - 1 : t->calls - 1);
+    *since = waits ? t->since : call->ended > 0 ? call->ended : call->began;
+    unlock_after(t, locked);
+    return waits;
+}
+
+int trace_copy(Trace *t, TraceCall out[TRACE_CALLS])
+{
+    bool    locked = lock_to_read(t);
+    int64_t from = t->calls > TRACE_CALLS ? t->calls - TRACE_CALLS : 0;
+    int     n = (int)(t->calls - from);
+    for (int i = 0; i < n; i++) out[i] = t->call[(from + i) % TRACE_CALLS];
+    unlock_after(t, locked);
+    return n;
+}
+
+/* ---- words ---- */
+
+void trace_describe_call(const TraceCall *c, char *out, size_t n)
+{
+    char peer[32] = "", layer[32] = "", micro[32] = "";
+    const char *way = !strcmp(c->op, "send") ? "to" : "from";
+    if (c->peer) snprintf(peer, sizeof peer, " %s rank %d", way, c->peer - 1);
+    if (c->layer) snprintf(layer, sizeof layer, ", layer %d", c->layer - 1);
+    if (c->micro_batch) snprintf(micro, sizeof micro, ", micro-batch %d", c->micro_batch - 1);
+    snprintf(out, n, "%s %lld%s of %s (%lld bytes%s%s)", c->op, (long long)c->seq, peer,
+             group_name((GroupId)c->group), (long long)c->bytes, layer, micro);
 }
 
 /* The details of a call are lost when TRACE_CALLS others were started during its join. */
 void trace_describe(Trace *t, char *out, size_t n)
 {
-    pthread_mutex_lock(&t->lock);
-    double    now = clock_now();              /* after locking: a join may begin while waiting for the lock */
-    int64_t   at = t->waits ? t->waits - 1 : t->calls - 1;
-    TraceCall c  = at >= 0 && t->calls - at <= TRACE_CALLS ? t->call[at % TRACE_CALLS] : (TraceCall){ 0 };
-    bool      waits = t->waits > 0;
-    double    since = t->since;
-    pthread_mutex_unlock(&t->lock);
+    TraceCall c;
+    double    since;
+    char      call[200];
+    bool      waits = trace_current(t, &c, &since);
     if (!c.op) {
         snprintf(out, n, waits ? "waits in a call started long ago" : "has made no call yet");
         return;
     }
-    char layer[32] = "";
-    if (c.layer >= 0) snprintf(layer, sizeof layer, ", layer %d", c.layer);
-    if (!waits) since = c.ended > 0 ? c.ended : c.began;
-    snprintf(out, n, waits ? "waits %.1f s in %s %lld of %s (%lld bytes%s)"
-                           : "computes for %.1f s after %s %lld of %s (%lld bytes%s)",
-             now - since, c.op, (long long)c.seq, c.group, (long long)c.bytes, layer);
+    trace_describe_call(&c, call, sizeof call);
+    const char *fmt = waits ? "waits %.1f s in %s" : "computes for %.1f s after %s";
+    snprintf(out, n, fmt, clock_now() - since, call);
 }

@@ -1,7 +1,8 @@
 /* comm/trace.h -- the last calls of a rank, so that a run that hangs can report which rank waits in which
  * call.
  *
- * The rank writes, any thread may read: the ring has a lock. */
+ * The rank's thread writes, any thread may read. A reader does not wait for ever for a writer that is
+ * stopped: after a tenth of a second it reads without the lock. */
 #ifndef COMM_TRACE_H
 #define COMM_TRACE_H
 
@@ -17,9 +18,12 @@ extern "C" {
 enum { TRACE_CALLS = 64 };
 
 typedef struct TraceCall {
-    const char *op, *group;           /* "all_reduce", "tp" */
-    int64_t     seq, bytes;           /* number of the call in its group; bytes that this rank sends */
-    int         layer;                /* decoder layer; -1: none */
+    const char *op;                   /* "all_reduce" */
+    int         group;                /* GroupId (mesh.h) */
+    int         peer;                 /* send, recv: 1 + rank in the world of the other; 0: a collective */
+    int64_t     seq;                  /* number of the collective in its group, of the message between two */
+    int64_t     bytes;                /* that this rank sends, or receives (recv) */
+    int         layer, micro_batch;   /* 1 + the number; 0: none; set by trace_begin, from base/activity.h */
     double      began, ended;         /* clock_now(); ended 0: not joined yet */
 } TraceCall;
 
@@ -28,9 +32,9 @@ struct Comm;
 typedef struct Trace {
     TraceCall call[TRACE_CALLS];      /* ring buffer: call i is at i % TRACE_CALLS */
     int64_t   calls;
-    int64_t   waits;                  /* 1 + the call that is being joined; 0: none */
-    double    since;                  /* when that join began */
-    int       layer;                  /* the layer that is being computed; set by the model */
+    int64_t   waits;                  /* 1 + the call that is being started or joined; 0: none */
+    double    since;                  /* when that began */
+    int       saving;                 /* threads that write a checkpoint; atomic */
     double    waited;                 /* seconds spent in joins since it was cleared */
     pthread_mutex_t lock;             /* of all above */
     struct Comm    *comms;            /* open Comms of the rank, for its watchdog */
@@ -39,14 +43,23 @@ typedef struct Trace {
 
 void    trace_open(Trace *t);
 void    trace_close(Trace *t);
-int64_t trace_begin(Trace *t, const char *op, const char *group, int64_t seq, int64_t bytes);
+int64_t trace_begin(Trace *t, TraceCall call);        /* the start of the call begins; returns its number */
+void    trace_started(Trace *t, int64_t call);        /* its start has returned */
 void    trace_wait(Trace *t, int64_t call);           /* the join of the call begins */
 void    trace_end(Trace *t, int64_t call, double waited);
-double  trace_waiting_seconds(Trace *t);          /* how long the current join has lasted; 0: there is none */
+double  trace_waiting_seconds(Trace *t);              /* in the current start or join; 0: there is none */
 
-/* Writes one line: "waits 12.3 s in all_reduce 1742 of tp (4096 bytes, layer 7)" or, while no call is being
- * joined, "computes for 2.0 s after …" with the last call. */
+/* The call that is being started or joined, and since when; if there is none false, and the last call (op
+ * NULL: none is known) and when the rank left it. */
+bool    trace_current(Trace *t, TraceCall *call, double *since);
+TraceCall trace_get(Trace *t, int64_t call);          /* op NULL: overwritten */
+int     trace_copy(Trace *t, TraceCall out[TRACE_CALLS]);    /* the last calls, oldest first; how many */
+
+/* Writes one line: "waits 12.3 s in all_reduce 1742 of tp (4096 bytes, layer 7, micro-batch 2)" or, while no
+ * call is being joined, "computes for 2.0 s after …" with the last call. */
 void    trace_describe(Trace *t, char *out, size_t n);
+/* "all_reduce 1742 of tp (4096 bytes, layer 7, micro-batch 2)" */
+void    trace_describe_call(const TraceCall *c, char *out, size_t n);
 
 #ifdef __cplusplus
 }

@@ -40,8 +40,8 @@ struct Transport {
     /* Two optional hooks for the watchdog, for transports whose calls run on a device after `start` has
      * returned. A thread of the watchdog calls them, several times a second, between the return of
      * comm_group (or open) and comm_close, while the main thread may be inside start, join or bind of the
-     * same Comm. They change nothing, wait for nothing that a call on the device may delay, and take no lock that
-     * the main thread holds while it waits.
+     * same Comm. They change nothing, wait for nothing that a call on the device may delay, and take no lock
+     * that the main thread holds while it waits.
      *   call_progress  of call number `call` of c, counted from 0 in the order of `start` (c->started is the
      *                  number of the call while `start` runs): one of the last COMM_TICKETS calls whose
      *                  `start` has returned. CALL_QUEUED: the device has not reached it, since earlier work

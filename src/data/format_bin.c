@@ -2,6 +2,8 @@
  * compared, and every offset is checked against the length of the file. */
 #include "data/format_bin.h"
 
+#include "base/activity.h"
+
 #include <stdalign.h>
 #include <string.h>
 #include <xxhash.h>
@@ -58,6 +60,7 @@ static Status bin_index(FormatFile *f, const FormatConf *conf)
     b->row = (const BinRow *)(f->bytes + b->head.rows_at);
     for (uint64_t i = 0; i < b->head.samples; i++) {
         const BinRow *r = &b->row[i];
+        activity_mark();
         if (!inside(r->at, r->bytes, f->len) || row_least(r) > r->bytes || r->tokens > INT32_MAX ||
             r->patches > INT32_MAX)
             return fail(E_DATA, "%s: sample %llu lies outside the file", f->path, (unsigned long long)i);

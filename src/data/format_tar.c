@@ -11,6 +11,7 @@
 #define _GNU_SOURCE                   /* memmem */
 #include "data/format.h"
 
+#include "base/activity.h"
 #include "base/grow.h"
 #include <ctype.h>
 #include <stdlib.h>
@@ -187,7 +188,7 @@ static Status tar_index(FormatFile *f, const FormatConf *conf)
     Status st = OK;
     TarWalk w =  { .f = f, .tar = mem_pool_alloc(&f->keep, sizeof *w.tar) };
     f->self = w.tar;
-    while (w.at < f->len && walk_one(&w, &st)) continue;
+    while (w.at < f->len && walk_one(&w, &st)) activity_mark();
     f->samples = w.tar->samples - (f->damage[0] && w.tar->samples ? 1 : 0);
     return st;
 }

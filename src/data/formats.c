@@ -2,6 +2,7 @@
  * offsets. */
 #include "data/format.h"
 
+#include "base/activity.h"
 #include "base/grow.h"
 #include "base/str.h"
 #include "data/image.h"
@@ -135,6 +136,7 @@ Status offsets_push(Offsets *o, uint64_t v)
     if (!GROW(o->v, o->cap, o->n + 1))
         return fail(E_FIT, "no memory for an index of %lld samples", (long long)o->n);
     o->v[o->n++] = v;
+    activity_mark();
     return OK;
 }
 

@@ -3,6 +3,7 @@
 #include "data/loader_private.h"
 
 #include "base/clock.h"
+#include "base/cond.h"
 #include "base/file_version.h"
 #include <errno.h>
 #include <math.h>
@@ -123,7 +124,7 @@ Status loader_open(Loader **out, const LoaderConf *conf, const Json *state)
     l->conf.shape.bytes = true;                            /* pixels are 8-bit levels */
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->work, NULL);
-    pthread_cond_init(&l->ready, NULL);
+    cond_open(&l->ready);
     Status st = open_all(l, state);
     if (st) loader_close(l), *out = NULL;
     return st;
@@ -252,7 +253,8 @@ static Status first_failure(const Loader *l)
 /* Returns when the step is ready or the loader has failed. */
 static Status wait_for_step(Loader *l, const PendingStep *s, double *waited)
 {
-    double start = clock_now();
+    double   start = clock_now();
+    uint64_t seen = 0;
     pthread_mutex_lock(&l->lock);
     if (l->holding) {
         step_clear(l, &l->step[(l->handed - 1) % STEPS]);
@@ -260,7 +262,7 @@ static Status wait_for_step(Loader *l, const PendingStep *s, double *waited)
     }
     loader_pack_ahead(l);
     while (!l->status && !(l->packed > l->handed && step_is_ready(l, s)))
-        pthread_cond_wait(&l->ready, &l->lock);
+        activity_wait(&l->ready, &l->lock, &l->activity, &seen);
     Status st = first_failure(l);
     pthread_mutex_unlock(&l->lock);
     *waited = clock_now() - start;
@@ -290,11 +292,12 @@ Status loader_next(Loader *l, LoaderStep *out)
 
 const Stream *loader_peek(Loader *l, bool wait)
 {
+    uint64_t seen = 0;
     pthread_mutex_lock(&l->lock);
     const PendingStep *s = &l->step[l->handed % STEPS];
     if (wait) loader_pack_ahead(l);
     while (wait && !l->status && !(l->packed > l->handed && step_is_ready(l, s)))
-        pthread_cond_wait(&l->ready, &l->lock);
+        activity_wait(&l->ready, &l->lock, &l->activity, &seen);
     bool made = !l->status && s->state != STEP_END && l->packed > l->handed && step_is_ready(l,
                                                                                              s) && !s->status;
     pthread_mutex_unlock(&l->lock);
@@ -311,9 +314,10 @@ Status loader_state(Loader *l, Json **out)
 
 Status loader_rewind(Loader *l)
 {
+    uint64_t seen = 0;
     pthread_mutex_lock(&l->lock);
     l->pause = true;
-    while (l->busy > 0) pthread_cond_wait(&l->ready, &l->lock);
+    while (l->busy > 0) activity_wait(&l->ready, &l->lock, &l->activity, &seen);
     for (int i = 0; i < STEPS; i++) step_clear(l, &l->step[i]);
     step_packer_close(&l->packer);
     json_decref(l->now);

@@ -133,6 +133,7 @@ static Status lay_out_docs(Loader *l, LoaderSlot *s, SampleScratch *t)
     stream_clear(&s->stream);
     for (int64_t i = 0; i < s->docs; i++) {
         SlotDoc *d  = &s->doc[i];
+        activity_mark();
         Status   st = doc_load(l, s, d, t, &s->bin.doc[i].size);
         if (st && !sample_is_bad(st)) return st;
         if (st) doc_fail(d, st, 0);
@@ -237,10 +238,12 @@ Status loader_worker(void *arg, int64_t i)
 {
     Loader        *l = arg;
     SampleScratch *t = &l->scratch[i];
+    activity_adopt(&l->activity);
     pthread_mutex_lock(&l->lock);
     l->busy++;
     while (!l->stop) {
         bool idle = l->status || l->pause;
+        activity_mark();
         if (!idle && (loader_fill_some(l, t) || loader_measure_some(l, t))) continue;
         l->busy--;
         pthread_cond_signal(&l->ready);                     /* loader_rewind waits until no worker is busy */

@@ -8,6 +8,7 @@
 #ifndef DATA_LOADER_PRIVATE_H
 #define DATA_LOADER_PRIVATE_H
 
+#include "base/activity.h"
 #include "base/thread_pool.h"
 #include "data/index.h"
 #include "data/loader.h"
@@ -97,6 +98,7 @@ struct Loader {
 
     pthread_mutex_t lock;
     pthread_cond_t  work, ready;
+    Activity        activity;             /* of the workers */
     ThreadPool            pool;
     ThreadPoolJob         job;                  /* the workers: one long call each */
     SampleScratch  *scratch;              /* one for each worker */

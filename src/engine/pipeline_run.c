@@ -1,6 +1,7 @@
 /* engine/pipeline_run.c -- see pipeline_run.h. */
 #include "engine/pipeline_run.h"
 
+#include "base/activity.h"
 #include "base/rng.h"
 
 /* Counts of a micro-batch that data-parallel ranks exchange before a step. */
@@ -103,6 +104,7 @@ static void upload(PipeRun *w, int micro)
 static void forward(PipeRun *w, const PipeAction *a, const PipeStep *fed)
 {
     LossScales m = loss_scales(w->e, w->sum, a->micro);
+    activity_micro_batch(a->micro, "forward");
     upload(w, a->micro);
     engine_run_forward(w->e, FORWARD, batch_of(w, a->micro), a->chunk, a->slot, &m,
                        fed ? recv_buffer(w, fed) : (Tensor){ 0 });
@@ -111,6 +113,7 @@ static void forward(PipeRun *w, const PipeAction *a, const PipeStep *fed)
 
 static void backward(PipeRun *w, const PipeAction *a, const PipeStep *fed)
 {
+    activity_micro_batch(a->micro, "backward");
     engine_run_backward(w->e, batch_of(w, a->micro), a->chunk, a->slot,
                         fed ? recv_buffer(w, fed) : (Tensor){ 0 });
 }
@@ -211,6 +214,7 @@ Status pipeline_run(Engine *e, Stream *const *micro, int n, StepSums *out, const
     count_step(out, e, micro, n);
     engine_begin_step(e, n);
     TRY(run_schedule(&k));
+    activity_micro_batch(-1, NULL);
     double sums[3] = { out->ce, out->aux, out->z };
     comm_host_sum(e->mesh.comm[GR_world], sums, 3);
     out->ce = sums[0], out->aux = sums[1], out->z = sums[2];

@@ -34,16 +34,15 @@ void sink_put(Sink *s, const void *src, DType from, int64_t n)
     size_t size = dtype_size(to);
     REQUIRE(n >= 0 && n <= t_count(s->t) - s->at, "sink_put: %lld elements at %lld of %s", (long long)n,
             (long long)s->at, t_fmt(s->t));
-    if (!s->stage) {
-        dtype_convert((char *)s->t.data + (size_t)s->at * size, to, src, from, n);
-        s->at += n;
-        return;
-    }
     for (int64_t done = 0; done < n;) {
         int64_t left = STAGE - s->staged, k = n - done < left ? n - done : left;
-        dtype_convert(s->stage + (size_t)s->staged * size, to,
+        char   *to_stage = s->stage + (size_t)s->staged * size;
+        char   *to_tensor = (char *)s->t.data + (size_t)s->at * size;
+        dtype_convert(s->stage ? to_stage : to_tensor, to,
                       (const char *)src + (size_t)done * dtype_size(from), from, k);
-        s->staged += k, s->at += k, done += k;
+        activity_mark();
+        s->at += k, done += k;
+        if (s->stage) s->staged += k;
         if (s->staged == STAGE) flush(s);
     }
 }

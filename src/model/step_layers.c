@@ -2,6 +2,7 @@
  * backward. */
 #include "model/step_private.h"
 
+#include "base/activity.h"
 #include "nn/rows.h"
 
 /* The first layer of a chunk that keeps something for a backward. */
@@ -41,17 +42,10 @@ Tensor layer_input(const Pass *c, const Model *m, const Chunk *k, ModelAct *a, i
     return offload_push(c, r, &a->x[l], L_INPUT, c->env->dtype, T, D);
 }
 
-/* Notes the layer at work for the watch on ranks that wait; -1: no layer. */
-static void trace_layer(const Pass *c, int64_t l)
-{
-    const Mesh *mesh = c->env->mesh;
-    if (mesh && mesh->comm[GR_world]->trace) mesh->comm[GR_world]->trace->layer = (int)l;
-}
-
 static void layer_fwd(const Pass *c, const Model *m, ModelAct *a, int64_t l)
 {
     ArenaMark mark = arena_mark(c->scratch);
-    trace_layer(c, l);
+    activity_layer(l);
     unit_begin(c, m->layer[l].norm->unit, false);
     decoder_fwd(c, &m->layer[l], &a->layer[l], a->x[l + 1], a->x[l], a->cs);
     unit_end(c, m->layer[l].norm->unit, false);
@@ -105,7 +99,7 @@ void layers_fwd(const Pass *c, const Model *m, const Chunk *k, ModelAct *a)
         group_fwd(c, m, k, a, g);
         l = g.to;
     }
-    trace_layer(c, -1);
+    activity_layer(-1);
 }
 
 /* replay: the layer has yet to be replayed, between the same unit_begin and unit_end, so that its weights are
@@ -114,7 +108,7 @@ static void layer_bwd(const Pass *c, const Model *m, ModelAct *a, int64_t l, boo
 {
     const Decoder *d = &m->layer[l];
     Tensor none = { 0 };
-    trace_layer(c, l);
+    activity_layer(l);
     deepstack_add_bwd(c, m, a, l);
     unit_begin(c, d->norm->unit, true);
     if (replay) decoder_replay(c, d, &a->layer[l], none, a->x[l], a->cs);
@@ -130,7 +124,7 @@ static void group_bwd(const Pass *c, const Model *m, ModelAct *a, RecomputeGroup
     const Decoder *d = &m->layer[l];
     bool      last = l + 1 == g.to;
     ArenaMark mark = arena_mark(c->scratch);
-    trace_layer(c, l);
+    activity_layer(l);
     if (!last) {
         unit_begin(c, d->norm->unit, false);
         a->x[l + 1] = scratch2(c, c->env->dtype, c->batch->T, m->shape.text.D);
@@ -167,5 +161,5 @@ void layers_bwd(const Pass *c, const Model *m, const Chunk *k, ModelAct *a)
         if (r) offload_release(c, r);
         l = g.from - 1;
     }
-    trace_layer(c, -1);
+    activity_layer(-1);
 }

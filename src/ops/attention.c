@@ -234,8 +234,10 @@ void cpu_attention_fwd(Backend *be, Tensor o, Tensor lse, Tensor q, Tensor k, Te
         memset(row + at[seg.n], 0, (size_t)(T - at[seg.n]) * sizeof *row);
     }
     #pragma omp parallel for schedule(dynamic) if (seg.pairs * (double)(H * q.n[2]) > SMALL)
-    for (int64_t i = 0; i < count * G; i++)
+    for (int64_t i = 0; i < count * G; i++) {
+        activity_mark();
         fwd_task(cpu_own(be), o, lse, q, k, v, tasks[i / G], i % G, seg.causal, scale);
+    }
 }
 
 /* ---- backward ---- */
@@ -426,5 +428,8 @@ void cpu_attention_bwd(Backend *be, Tensor dq, Tensor dk, Tensor dv, Tensor delt
     #pragma omp parallel for if (large)
     for (int64_t t = 0; t < T; t++) delta_rows(delta, dout, o, t);
     #pragma omp parallel for schedule(dynamic) if (large)
-    for (int64_t i = 0; i < count * G; i++) bwd_task(cpu_own(be), &x, tasks[i / G], i % G);
+    for (int64_t i = 0; i < count * G; i++) {
+        activity_mark();
+        bwd_task(cpu_own(be), &x, tasks[i / G], i % G);
+    }
 }

@@ -133,12 +133,14 @@ Status backend_prepare(Backend *be, bool on)
 void backend_upload(Backend *be, Tensor dst, const void *host)
 {
     REQUIRE(t_dense(dst), "upload: %s has gaps", t_fmt(dst));
+    activity_mark();
     if (!be->sticky) be->device->upload(be, dst, host);
 }
 
 void backend_fetch(Backend *be, void *host, Tensor src)
 {
     REQUIRE(t_dense(src), "fetch: %s has gaps", t_fmt(src));
+    activity_mark();
     if (be->ledger.meter) be->ledger.meter->fetch(be->ledger.meter);
     if (!be->sticky) be->device->fetch(be, host, src);
 }
@@ -151,8 +153,11 @@ static Status arena_over(Backend *be, Arena *a, const char *name, size_t bytes, 
     void *base = NULL;
     *a = (Arena){ 0 };
     size_t cap = bytes ? (bytes + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN : ARENA_ALIGN;
-    TRY_CTX(map(be, cap, &base), "arena %s, %.1f MiB", name, (double)cap / (1 << 20));
-    Status st = arena_open(a, name, base, cap, &be->sticky);
+    activity_slow_begin();                                  /* pinning goes page by page */
+    Status st = map(be, cap, &base);
+    activity_slow_end();
+    TRY_CTX(st, "arena %s, %.1f MiB", name, (double)cap / (1 << 20));
+    st = arena_open(a, name, base, cap, &be->sticky);
     if (st) unmap(be, base, cap), *a = (Arena){ 0 };
     return st;
 }

@@ -6,6 +6,7 @@
 #ifndef OPS_BACKEND_H
 #define OPS_BACKEND_H
 
+#include "base/activity.h"
 #include "base/ledger.h"
 #include "tensor/tensor.h"
 

@@ -53,6 +53,7 @@ static void in_tiles(Bf16Path path, Backend *be, Tensor c, Terms all)
     bool    large = (double)c.n[0] * (double)c.n[1] * (double)inner(all.a, all.flags) > GEMM_SMALL;
     #pragma omp parallel for schedule(dynamic) if (large)
     for (int64_t i = 0; i < across * down; i++) {
+        activity_mark();
         int64_t m = i / across * t.m, rows = c.n[0] - m < t.m ? c.n[0] - m : t.m;
         int64_t n = i % across * t.n, cols = c.n[1] - n < t.n ? c.n[1] - n : t.n;
         gemm_tile(path, cpu_own(be), t_cols(t_rows(c, m, rows), n, cols),

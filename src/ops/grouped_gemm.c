@@ -125,8 +125,10 @@ static void product(Backend *be, Tensor c, Terms x, Tensor offsets)
     bool    large = (double)(off[E] - off[0]) * (double)x.a.n[1] * (double)N > small;
     for (int64_t e = 0; e < E; e++) tiles += across * tiles_down(off, e, c, t);
     #pragma omp parallel for schedule(dynamic) if (large)
-    for (int64_t i = 0; i < tiles; i++)
+    for (int64_t i = 0; i < tiles; i++) {
+        activity_mark();
         run_tile(cpu_own(be), c, x, off, t, find_tile(off, c, t, across, i));
+    }
 }
 
 void cpu_grouped_gemm(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, LoraTerm lora, int flags)

@@ -85,6 +85,7 @@ struct Ops {
     static inline void op_##name params                                                            \
     {                                                                                              \
         if (be->sticky) return;                                                                    \
+        activity_mark();                                                                           \
         Cost cost_ = name##_cost args;                                                             \
         ledger_charge(&be->ledger, OP_##name, kind, cost_.flops, cost_.extra, cost_.rd + cost_.wr); \
         if (be->ledger.meter)                                                                      \

@@ -1,6 +1,8 @@
 /* parallel/coroutine.c -- see coroutine.h. */
 #include "parallel/coroutine.h"
 
+#include "base/activity.h"
+
 #include <stdint.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -57,13 +59,16 @@ static void after_switch(Coroutine *c, int at)
 #endif
 }
 
+/* Each function keeps its own place in the run. */
 static void switch_stack(Coroutine *c, int from)
 {
+    ActivityPlace place = activity_self()->place;
     c->in_callee = from == CALLER;
     before_switch(c, from, false);
     if (from == CALLER) swapcontext(&c->caller, &c->callee);
     else              swapcontext(&c->callee, &c->caller);
     after_switch(c, from);
+    activity_self()->place = place;
 }
 
 /* makecontext passes ints alone, so the pointer comes in two halves. */

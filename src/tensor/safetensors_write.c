@@ -9,6 +9,8 @@
  * that a crash between two renames leaves an incomplete folder, never a mixture of two models. */
 #include "tensor/safetensors.h"
 
+#include "base/activity.h"
+#include "base/folder.h"
 #include "base/grow.h"
 
 #include <errno.h>
@@ -32,7 +34,6 @@ typedef struct StSlot {
     int64_t offset;                   /* in the shard's data section */
 } StSlot;
 
-typedef char Path[PATH_MAX];
 
 /* Every failure goes through here, so that a failed writer is always closed. */
 static Status give_up(StWriter *w, Status st)
@@ -149,7 +150,8 @@ static Status write_at(int fd, const char *path, const void *data, size_t bytes,
 {
     const char *p = data;
     while (bytes > 0) {
-        ssize_t n = pwrite(fd, p, bytes, offset);
+        ssize_t n = pwrite(fd, p, bytes < FILE_CHUNK ? bytes : FILE_CHUNK, offset);
+        activity_mark();
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) return fail(E_IO, "%s: writing %zu bytes: %s", path, bytes, strerror(n ? errno : ENOSPC));
         p += n, bytes -= (size_t)n, offset += n;
@@ -225,7 +227,7 @@ static Status shard_end(StWriter *w)
     char name[NAME_MAX];
     Path path;
     shard_name(w, w->made - 1, name);
-    int bad = fsync(w->fd), why = errno, fd = w->fd;
+    int bad = file_sync_fd(w->fd), why = errno, fd = w->fd;
     w->fd = -1;
     if (close(fd) < 0 && !bad) bad = -1, why = errno;
     return bad ? fail(E_IO, "%s: %s", final_path(w, name, path), strerror(why)) : OK;
@@ -321,19 +323,10 @@ static Status index_write(const StWriter *w)
     int    fd = st ? -1 : open(temp_path(w, INDEX, path), FRESH, 0666);
     if (!st && fd < 0) st = fail(E_IO, "%s: %s", path, strerror(errno));
     if (!st) st = write_at(fd, path, text, len, 0);
-    if (!st && fsync(fd) < 0) st = fail(E_IO, "%s: %s", path, strerror(errno));
+    if (!st && file_sync_fd(fd) < 0) st = fail(E_IO, "%s: %s", path, strerror(errno));
     if (fd >= 0) close(fd);
     free(text);
     return st;
-}
-
-/* Failing to sync a folder (some network file systems) is no error: the data itself is synced. */
-static void folder_sync(const char *dir)
-{
-    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return;
-    (void)fsync(fd);
-    close(fd);
 }
 
 static Status index_remove(const StWriter *w)

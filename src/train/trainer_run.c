@@ -3,6 +3,7 @@
 
 #include "checkpoint/checkpoint.h"
 
+#include "base/activity.h"
 #include "base/clock.h"
 #include "base/rng.h"
 
@@ -173,7 +174,9 @@ Status trainer_step(Trainer *t, StepReport *r)
 {
     LoaderStep in;
     *r = (StepReport){ .step = t->step + 1, .lr = lr_at(&t->lr, G_LLM, t->step + 1) };
+    activity_phase("loading the data of step", r->step);
     Status st = loader_next(t->loader, &in);
+    activity_phase("step", r->step);
     if (!st && !in.micro) st = fail(E_DATA, "data.train ended before step %lld", (long long)r->step);
     TRY(agree_status(t, st));
     TRY_CTX(run_step(t, &in, r), "step %lld", (long long)r->step);
@@ -213,6 +216,7 @@ static void sum_evaluation(const Trainer *t, Evaluation *e)
 Status trainer_evaluate(Trainer *t, Evaluation *e)
 {
     double from = clock_now();
+    activity_phase("evaluation after step", t->step);
     *e = (Evaluation){ .accuracy = NAN };
     Status st = eval_losses(t, e);
     if (!st) sum_evaluation(t, e);
@@ -262,6 +266,7 @@ Status trainer_save(Trainer *t, bool last)
     const char *form = t->engine.model.lora ? " with the adapter in PEFT form" : " with the model in HF form";
     Json *state = NULL;
     double from = clock_now();
+    activity_phase("saving checkpoint", t->step);
     TRY(poll_save(t, true));
     if (t->evaluated == t->step && (isnan(t->best) || t->eval_loss < t->best))
         t->best = t->eval_loss, t->best_step = t->step;

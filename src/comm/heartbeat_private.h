@@ -1,0 +1,81 @@
+/* comm/heartbeat_private.h -- the files of the heartbeat: heartbeat.c opens, closes and runs the thread;
+ * heartbeat_messages.c handles messages; heartbeat_watchdog.c decides when a run ends and ends it;
+ * heartbeat_explain.c says why; heartbeat_helper.c does what may block. */
+#ifndef COMM_HEARTBEAT_PRIVATE_H
+#define COMM_HEARTBEAT_PRIVATE_H
+
+#include "comm/connection.h"
+#include "comm/watch.h"
+
+#include <poll.h>
+
+enum { UNIDENTIFIED = 16 };                  /* connections that have not sent MSG_HELLO yet */
+enum { HEARTBEAT_SLOW = 10 };                /* times comm.timeout for a system call that may take long */
+
+/* What the helper's thread does now. */
+typedef enum { HELPER_RESTS, HELPER_ASKS_DEVICE, HELPER_PRINTS, HELPER_WRITES } HelperDoing;
+
+struct Heartbeat {
+    int             rank, size;
+    Connection     *peer;             /* rank 0: one for each rank, then UNIDENTIFIED; others: rank 0 alone */
+    int             peers;
+    double          timeout;
+    Watch           watch;
+    char            folder[4096];          /* of the run, for the record of a hang; "": none */
+    struct pollfd  *polls;
+    int             listener, wake_fd;
+    uint8_t         key[16];
+    pthread_t       thread;
+    bool            running;
+    pthread_mutex_t lock;                  /* of all below, and of sending */
+    pthread_cond_t  changed;
+    bool            stop;
+    bool            device_reported;       /* rank 0 knows that this rank's device has failed */
+    bool            aborting, abort_acked; /* this rank has aborted and exits by itself */
+    int             connected;             /* ranks that have sent MSG_HELLO */
+    int             left;                  /* a rank that has left in good order; -1: none */
+    double          next_ping, last_turn;  /* of the thread */
+    double          query_due, queried_at; /* when to ask what ranks do; when they were asked; 0: not */
+    RankProgress   *progress;                /* (size) of the last ping; on rank 0 alone, like the rest: */
+    RankState      *state;                 /* (size) answers to the last query */
+    bool            ending;                /* the answers are for the message that ends the run */
+    int             culprit;               /* the rank that ends it; -1: no single one */
+    char            reason[400];           /* what it did: "died: …" */
+    bool            wait_for_save;         /* a save in progress may finish */
+    HeartbeatPrint *print;
+    void           *self;
+    /* the helper */
+    pthread_t       helper;
+    bool            helper_running, print_due, record_due, recorded;
+    HelperDoing     helper_doing;
+    char            why[MESSAGE_TEXT + 1];      /* of the record */
+};
+
+static inline bool is_hub(const Heartbeat *h) { return h->rank == 0; }
+static inline bool is_reachable(const Connection *c) { return c->fd >= 0 && !c->left; }
+
+/* All with the lock held, unless they say otherwise. */
+void heartbeat_identity(char *out, size_t n);                     /* "host a, process 12": this rank's */
+void heartbeat_accept(Heartbeat *h);
+void heartbeat_receive(Heartbeat *h, int i);                      /* all messages of connection i */
+void heartbeat_send_to_all(Heartbeat *h, MessageKind kind, int about, const void *text, int bytes, int except,
+                           int wait_ms);
+Connection *heartbeat_free_connection(const Heartbeat *h);
+
+void heartbeat_check(Heartbeat *h);                               /* periodic work */
+/* On rank 0: every rank ends, because rank `culprit` did `reason`; first the ranks are asked what they do. */
+void heartbeat_begin_end(Heartbeat *h, int culprit, const char *reason, bool wait_for_save);
+void heartbeat_exit_all(Heartbeat *h, int rank, const char *what);
+/* Leaves the record of a hang if `record`, and exits. */
+void heartbeat_exit(Heartbeat *h, const char *why, bool record) __attribute__((noreturn));
+void heartbeat_write(const char *line);                           /* to stderr; does not block for long */
+
+/* Writes to stderr why the run ends, from the states of the ranks. */
+void heartbeat_explain(const Heartbeat *h);
+void heartbeat_print_states(Heartbeat *h);                        /* of the helper; without the lock */
+
+MUST Status heartbeat_start_thread(Heartbeat *h, pthread_t *thread, void *(*run)(void *));
+void *heartbeat_run_helper(void *heartbeat);
+void heartbeat_record(Heartbeat *h, const char *why);             /* by the helper, within two seconds */
+
+#endif

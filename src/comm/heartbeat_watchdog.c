@@ -1,0 +1,223 @@
+/* comm/heartbeat_watchdog.c -- decides that a run must end, and ends it; see heartbeat.h for the rules. */
+#include "base/clock.h"
+#include "base/cond.h"
+#include "comm/heartbeat_private.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Seconds that the parts of an end may take, after comm.timeout: together less than 10. */
+#define ANSWER_SECONDS 2.0
+#define SAVE_SECONDS   3.0
+#define ALONE_SECONDS  8.0              /* then a rank that rank 0 does not end exits by itself */
+#define TURN_SECONDS   2.0              /* a longer turn of the thread: the process was stopped */
+
+/* ---- exits ---- */
+
+/* A line of at most PIPE_BUF bytes is written whole or not at all: a full pipe without a reader does not
+ * block. */
+void heartbeat_write(const char *line)
+{
+    struct pollfd p = { .fd = STDERR_FILENO, .events = POLLOUT };
+    size_t n = strnlen(line, 4096);
+    if (poll(&p, 1, 500) == 1 && write(STDERR_FILENO, line, n) < 0) { }
+}
+
+static bool is_saving(const Heartbeat *h)
+{
+    return __atomic_load_n(&h->watch.trace->saving, __ATOMIC_ACQUIRE) > 0;
+}
+
+/* The main thread may hold any lock, so only write and _exit are safe here. */
+void heartbeat_exit(Heartbeat *h, const char *why, bool record)
+{
+    char   line[MESSAGE_TEXT + 100];
+    double until = clock_now() + SAVE_SECONDS;
+    snprintf(line, sizeof line, "treb: rank %d exits: %s\n", h->rank, why);
+    heartbeat_write(line);
+    if (record) heartbeat_record(h, why);
+    while (h->wait_for_save && is_saving(h) && clock_now() < until) poll(NULL, 0, 20);
+    _exit(status_exit_code(E_COMM));
+}
+
+static void describe_culprit(const Heartbeat *h, int rank, const char *what, char *out, size_t n)
+{
+    char own[160];
+    if (rank == h->rank) heartbeat_identity(own, sizeof own);
+    const char *identity = rank == h->rank ? own : h->peer[is_hub(h) ? rank : 0].identity;
+    if (rank >= 0) snprintf(out, n, "rank %d (%s) %s", rank, identity, what);
+    else           snprintf(out, n, "the run %s", what);
+}
+
+/* Adds what this rank is doing. */
+static void exit_with_state(Heartbeat *h, const char *why)
+{
+    char      text[MESSAGE_TEXT];
+    RankState s;
+    watch_state(&h->watch, clock_now(), &s);
+    snprintf(text, sizeof text, "%.700s; this rank %s", why, s.line);
+    heartbeat_exit(h, text, true);
+}
+
+/* `rank` has failed: the hub makes the others exit, then this rank exits unless it is the one that failed. A
+ * rank that has lost the hub says what it knows. */
+void heartbeat_exit_all(Heartbeat *h, int rank, const char *what)
+{
+    char why[MESSAGE_TEXT];
+    describe_culprit(h, rank, what, why, sizeof why);
+    if (!is_hub(h)) exit_with_state(h, why);
+    heartbeat_send_to_all(h, MSG_END, rank, why, (int)strlen(why), rank, 200);
+    if (rank != h->rank) heartbeat_exit(h, why, false);
+}
+
+/* ---- asking the ranks ---- */
+
+static void ask_states(Heartbeat *h, double now)
+{
+    h->query_due = 0, h->queried_at = now;
+    memset(h->state, 0, (size_t)h->size * sizeof *h->state);
+    watch_state(&h->watch, now, &h->state[0]);
+    heartbeat_send_to_all(h, MSG_STATE_QUERY, 0, "", 0, -1, 0);
+}
+
+static bool all_answered(const Heartbeat *h)
+{
+    for (int i = 1; i < h->size; i++)
+        if (!h->state[i].line[0] && is_reachable(&h->peer[i])) return false;
+    return true;
+}
+
+void heartbeat_begin_end(Heartbeat *h, int culprit, const char *reason, bool wait_for_save)
+{
+    if (h->ending || h->aborting) return;
+    h->ending = true, h->culprit = culprit, h->wait_for_save = wait_for_save;
+    snprintf(h->reason, sizeof h->reason, "%s", reason);
+    ask_states(h, clock_now());
+}
+
+static void finish_end(Heartbeat *h)
+{
+    char why[MESSAGE_TEXT];
+    describe_culprit(h, h->culprit, h->reason, why, sizeof why);
+    MessageKind kind = h->wait_for_save ? MSG_END_OF_SAVE : MSG_END_OF_HANG;
+    heartbeat_send_to_all(h, kind, h->culprit, why, (int)strlen(why), -1, 200);
+    heartbeat_explain(h);
+    heartbeat_exit(h, why, true);
+}
+
+/* ---- what ends a run ---- */
+
+static void send_ping(Heartbeat *h, double now)
+{
+    if (now < h->next_ping) return;
+    h->next_ping = now + (h->timeout < 4 ? h->timeout / 4 : 1);
+    RankProgress p = h->progress[h->rank] = watch_progress(&h->watch, now);
+    if (is_hub(h)) heartbeat_send_to_all(h, MSG_PING, 0, "", 0, -1, 0);
+    else if (!h->peer[0].left) connection_send(&h->peer[0], MSG_PING, h->rank, &p, sizeof p, 0);
+}
+
+static void check_silence(Heartbeat *h, double now)
+{
+    char text[100];
+    for (int i = 0; i < h->peers; i++) {
+        Connection *c = &h->peer[i];
+        if (!is_reachable(c) || h->aborting || now - c->last_message <= h->timeout) continue;
+        if (is_hub(h) && i >= h->size) { connection_close(c); continue; }
+        snprintf(text, sizeof text, "sent no heartbeat for %.0f s (comm.timeout)", now - c->last_message);
+        if (is_hub(h)) heartbeat_begin_end(h, i, text, false);
+        else           heartbeat_exit_all(h, 0, text);
+    }
+}
+
+/* A call that waits for a rank which has left in good order will never end. */
+static void check_left(Heartbeat *h)
+{
+    char   text[100];
+    double waits = h->left >= 0 && !h->aborting ? trace_waiting_seconds(h->watch.trace) : 0;
+    if (waits <= h->timeout) return;
+    snprintf(text, sizeof text, "waits %.0f s in a call, but rank %d has left the run", waits, h->left);
+    if (is_hub(h)) heartbeat_exit_all(h, h->rank, text);
+    heartbeat_exit(h, text, true);
+}
+
+static bool is_over(const Heartbeat *h, const RankProgress *p)
+{
+    bool slow = p->slow && p->doing == RANK_COMPUTES;
+    return p->doing != RANK_UNKNOWN && p->idle > h->timeout * (slow ? HEARTBEAT_SLOW : 1);
+}
+
+static bool takes_part(const Heartbeat *h, int rank) { return !rank || is_reachable(&h->peer[rank]); }
+
+/* A rank that waits in a call may wait for one that works on: only a rank that does not wait and makes no
+ * progress, or all ranks together, end the run. */
+static void check_progress(Heartbeat *h)
+{
+    char   text[100];
+    bool   all = true;
+    double least = 1e9;
+    for (int i = 0; i < h->size; i++) {
+        const RankProgress *p = &h->progress[i];
+        if (!takes_part(h, i)) continue;
+        bool over = is_over(h, p);
+        all &= over;
+        if (p->idle < least) least = p->idle;
+        if (!over || p->doing == RANK_WAITS) continue;
+        snprintf(text, sizeof text, "has made no progress for %.0f s (comm.timeout)", p->idle);
+        heartbeat_begin_end(h, i, text, true);
+        return;
+    }
+    snprintf(text, sizeof text, "has made no progress on any rank for %.0f s (comm.timeout)", least);
+    if (all) heartbeat_begin_end(h, -1, text, true);
+}
+
+/* Rank 0 should have ended this rank by now. */
+static void check_alone(Heartbeat *h, double now)
+{
+    char text[120];
+    RankProgress p = watch_progress(&h->watch, now);
+    p.idle -= ALONE_SECONDS;
+    if (p.doing == RANK_WAITS || !is_over(h, &p)) return;
+    snprintf(text, sizeof text, "its main thread has made no progress for %.0f s", p.idle + ALONE_SECONDS);
+    exit_with_state(h, text);
+}
+
+static void check_device(Heartbeat *h)
+{
+    char text[MESSAGE_TEXT];
+    if (h->aborting || !__atomic_load_n(&h->watch.device_error, __ATOMIC_ACQUIRE)) return;
+    snprintf(text, sizeof text, "%.400s", h->watch.device_text);
+    if (is_hub(h)) heartbeat_begin_end(h, h->rank, text, false);
+    else if (!h->device_reported)
+        h->device_reported = connection_send(&h->peer[0], MSG_FAILED, h->rank, text, (int)strlen(text), 200);
+}
+
+/* After a stop of the whole process (SIGSTOP, a suspended machine) nothing is late yet. */
+static void forgive_stop(Heartbeat *h, double now)
+{
+    bool stopped = now - h->last_turn > TURN_SECONDS;
+    h->last_turn = now;
+    if (!stopped) return;
+    watch_restart(&h->watch, now);
+    for (int i = 0; i < h->peers; i++) h->peer[i].last_message = now;
+    for (int i = 0; is_hub(h) && i < h->size; i++) h->progress[i].idle = 0;
+}
+
+void heartbeat_check(Heartbeat *h)
+{
+    double now = clock_now();
+    forgive_stop(h, now);
+    watch_sample(&h->watch, now);
+    send_ping(h, now);
+    check_silence(h, now);
+    check_left(h);
+    check_device(h);
+    if (is_hub(h)) check_progress(h);
+    else           check_alone(h, now);
+    if (h->query_due > 0 && now > h->query_due && !h->ending) ask_states(h, now);
+    if (!h->queried_at || (!all_answered(h) && now - h->queried_at < ANSWER_SECONDS)) return;
+    h->queried_at = 0;
+    if (h->ending) finish_end(h);
+    h->print_due = h->print != NULL;
+    pthread_cond_broadcast(&h->changed);
+}

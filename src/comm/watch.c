@@ -1,0 +1,231 @@
+/* comm/watch.c -- see watch.h. */
+#include "comm/watch.h"
+#include "base/clock.h"
+#include "base/cond.h"
+#include "comm/transport.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define LOAD(x) __atomic_load_n(&(x), __ATOMIC_ACQUIRE)
+
+/* ---- progress ---- */
+
+void watch_open(Watch *w, Trace *trace)
+{
+    *w = (Watch){ .trace = trace, .activity = activity_self() };
+    watch_restart(w, clock_now());
+}
+
+void watch_restart(Watch *w, double now) { w->changed = w->polled = now; }
+
+void watch_sample(Watch *w, double now)
+{
+    uint64_t marks = LOAD(w->activity->marks), polls = LOAD(w->activity->polls);
+    int64_t  finished = LOAD(w->device_finished);
+    if (marks != w->marks || finished != w->finished) watch_restart(w, now);
+    if (polls != w->polls) w->polled = now;
+    w->marks = marks, w->polls = polls, w->finished = finished;
+}
+
+/* ---- calls on the device ---- */
+
+/* Calls of one group are done in order. Of calls that were started longest ago the transport knows nothing
+ * any more: they count as done. */
+static int64_t poll_comm(Comm *c)
+{
+    int64_t started = LOAD(c->started), before = c->finished;
+    int64_t at = started - before > COMM_TICKETS ? started - COMM_TICKETS : before;
+    CallProgress p = CALL_FINISHED;
+    while (at < started && (p = c->transport->call_progress(c, at)) == CALL_FINISHED) at++;
+    __atomic_store_n(&c->finished, at, __ATOMIC_RELEASE);
+    while (at < started && p != CALL_QUEUED)
+        if (++at < started) p = c->transport->call_progress(c, at);
+    __atomic_store_n(&c->reached, at, __ATOMIC_RELEASE);
+    return c->finished - before;
+}
+
+static void poll_error(Watch *w, Comm *c)
+{
+    Status st = c->transport->async_error ? c->transport->async_error(c) : OK;
+    if (!st || w->device_error) return;
+    snprintf(w->device_text, sizeof w->device_text, "%s", status_text());
+    __atomic_store_n(&w->device_error, st, __ATOMIC_RELEASE);
+}
+
+void watch_poll_device(Watch *w)
+{
+    if (!mutex_lock_within(&w->trace->comms_lock, 0.1)) return;
+    for (Comm *c = w->trace->comms; c; c = c->next) {
+        if (!c->transport->call_progress) continue;
+        int64_t done = poll_comm(c);
+        if (done) __atomic_fetch_add(&w->device_finished, done, __ATOMIC_RELEASE);
+        poll_error(w, c);
+    }
+    pthread_mutex_unlock(&w->trace->comms_lock);
+}
+
+/* The oldest call that the device has reached and not finished; NULL: there is none. */
+static Comm *oldest_on_device(const Watch *w, TraceCall *out)
+{
+    Comm *found = NULL;
+    for (Comm *c = w->trace->comms; c; c = c->next) {
+        int64_t at = LOAD(c->finished);
+        if (!c->transport->call_progress || at >= LOAD(c->reached)) continue;
+        TraceCall call = trace_get(w->trace, c->recent[at % COMM_TICKETS]);
+        if (!call.op || (found && call.began >= out->began)) continue;
+        found = c, *out = call;
+    }
+    return found;
+}
+
+/* ---- the state of the rank ---- */
+
+static Comm *comm_of_group(const Watch *w, int group)
+{
+    for (Comm *c = w->trace->comms; c; c = c->next)
+        if (c->group == group && c->size > 1) return c;
+    return NULL;
+}
+
+static void list_members(const Comm *c, RankState *out)
+{
+    out->members = c->size;
+    for (int i = 0; i < c->size && i < WATCH_MEMBERS; i++) out->member[i] = (uint16_t)c->world[i];
+}
+
+/* The number of collectives that the rank has arrived at: those started, up to the first one that the device
+ * has not reached. */
+static int64_t arrived_at(const Watch *w, const Comm *c)
+{
+    int64_t   seq = LOAD(c->seq), at = LOAD(c->reached);
+    if (!c->transport->call_progress || at >= LOAD(c->started)) return seq;
+    TraceCall call = trace_get(w->trace, c->recent[at % COMM_TICKETS]);
+    return call.op && !call.peer ? call.seq : seq;
+}
+
+/* A group may have two Comms: one over a device transport and its companion on the host, which counts
+ * nothing. */
+static void count_calls(const Watch *w, const Comm *c, RankState *out)
+{
+    int64_t arrived = arrived_at(w, c);
+    if (arrived > out->arrived[c->group]) out->arrived[c->group] = arrived;
+    for (int i = 0; i < c->size && out->messages < WATCH_MESSAGES; i++) {
+        MessageCount m = { c->group, c->world[i], LOAD(c->sent[i]), LOAD(c->received[i]) };
+        if (m.sent || m.received) out->message[out->messages++] = m;
+    }
+}
+
+/* Whether the main thread, which is inside a call of c on the host, waits there for other members: it polls,
+ * or it is in a library's function that may block. Starting a call of a transport that polls takes no
+ * time. */
+static bool waits_inside(const Watch *w, const Comm *c, const TraceCall *call)
+{
+    bool opens = call->op && (!strcmp(call->op, "open") || !strcmp(call->op, "bind"));
+    return LOAD(w->activity->polling) > 0 || opens || !c || c->transport->call_progress;
+}
+
+/* Finds the call that the rank waits in, on the host or on the device; returns its Comm, NULL: none. */
+static Comm *find_wait(const Watch *w, TraceCall *call, double *since, bool *waits, bool *host)
+{
+    bool  inside = trace_current(w->trace, call, since);
+    Comm *c = inside ? comm_of_group(w, call->group) : NULL;
+    *host = *waits = inside && waits_inside(w, c, call);
+    if (*host) return c;
+    c = oldest_on_device(w, call);
+    *waits = c != NULL;
+    return c;
+}
+
+/* Without the lock the list of Comms may be changing: then members and counts stay unknown. */
+static void state_of_comms(const Watch *w, RankState *out, TraceCall *call, double now, bool *waits)
+{
+    bool   host;
+    double since;
+    if (!mutex_lock_within(&w->trace->comms_lock, 0.1)) {
+        *waits = trace_current(w->trace, call, &since);
+        return;
+    }
+    Comm *c = find_wait(w, call, &since, waits, &host);
+    if (c) list_members(c, out);
+    if (*waits) out->waits = now - (host ? since : w->changed);
+    for (c = w->trace->comms; c; c = c->next) count_calls(w, c, out);
+    pthread_mutex_unlock(&w->trace->comms_lock);
+}
+
+/* A thread that polls does so many times a second, on a crowded machine too. */
+static RankProgress progress_of(const Watch *w, double now, bool waits)
+{
+    RankProgress p = { .doing = waits ? RANK_WAITS : RANK_COMPUTES, .slow = LOAD(w->activity->slow) > 0,
+                       .idle = now - w->changed };
+    if (LOAD(w->activity->polling) <= 0 || now - w->polled < 1) return p;
+    p.doing = RANK_STOPPED, p.idle = now - w->polled;
+    return p;
+}
+
+static void describe(const Watch *w, const TraceCall *call, RankState *out)
+{
+    char place[160], text[200] = "the opening of the run";
+    activity_describe(&w->activity->place, place, sizeof place);
+    if (call->op) trace_describe_call(call, text, sizeof text);
+    double idle = out->progress.idle;
+    switch (out->progress.doing) {
+    case RANK_WAITS: snprintf(out->line, sizeof out->line, "waits %.1f s in %s", out->waits, text); break;
+    case RANK_STOPPED:
+        snprintf(out->line, sizeof out->line, "is stopped for %.1f s inside %s", idle, text);
+        break;
+    default:
+        snprintf(out->line, sizeof out->line, "computes for %.1f s in %s, after %s", idle, place, text);
+        break;
+    }
+}
+
+void watch_state(const Watch *w, double now, RankState *out)
+{
+    TraceCall call;
+    bool      waits;
+    *out = (RankState){ 0 };
+    state_of_comms(w, out, &call, now, &waits);
+    out->progress = progress_of(w, now, waits);
+    snprintf(out->op, sizeof out->op, "%s", call.op ? call.op : "");
+    out->group = call.group, out->peer = call.peer, out->seq = call.seq, out->bytes = call.bytes;
+    out->layer = call.layer, out->micro_batch = call.micro_batch;
+    describe(w, &call, out);
+}
+
+RankProgress watch_progress(const Watch *w, double now)
+{
+    TraceCall call;
+    double    since;
+    bool      waits, host;
+    if (mutex_lock_within(&w->trace->comms_lock, 0.1)) {
+        find_wait(w, &call, &since, &waits, &host);
+        pthread_mutex_unlock(&w->trace->comms_lock);
+    } else
+        waits = trace_current(w->trace, &call, &since);
+    return progress_of(w, now, waits);
+}
+
+/* ---- questions about other ranks ---- */
+
+bool watch_is_member(const RankState *s, int other)
+{
+    if (s->peer) return s->peer == other + 1;
+    for (int i = 0; i < s->members && i < WATCH_MEMBERS; i++)
+        if (s->member[i] == other) return true;
+    return false;
+}
+
+bool watch_has_arrived(const RankState *s, const RankState *waiting, int rank)
+{
+    bool same = s->waits > 0 && s->group == waiting->group && s->seq == waiting->seq;
+    if (!waiting->peer)
+        return (same && !strcmp(s->op, waiting->op)) || s->arrived[waiting->group] > waiting->seq;
+    bool receives = !strcmp(waiting->op, "recv");
+    for (int i = 0; i < s->messages; i++) {
+        const MessageCount *m = &s->message[i];
+        if (m->group != waiting->group || m->peer != rank) continue;
+        return (receives ? m->sent : m->received) > waiting->seq;
+    }
+    return false;
+}
