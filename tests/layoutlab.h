@@ -184,10 +184,9 @@ static inline Status draw_weights(const Case *c, Engine *e)
 }
 
 /* Opens this rank's part of the case, with its weights; a rank that fails to open ends the test. */
-static inline void open_rank(Engine *e, Peer *p, Mesh *place)
+static inline void open_rank_with(Engine *e, Peer *p, Mesh *place, EngineConf conf)
 {
     Case       *c = &the_case;
-    EngineConf  conf = engine_conf(c);
     StreamShape ss = shape_stream(&c->shape);
     Stream      full = stream_full(&ss, &conf.budget);
     omp_set_num_threads(1);
@@ -200,6 +199,11 @@ static inline void open_rank(Engine *e, Peer *p, Mesh *place)
         exit(1);
     }
     engine_publish_weights(e);
+}
+
+static inline void open_rank(Engine *e, Peer *p, Mesh *place)
+{
+    open_rank_with(e, p, place, engine_conf(&the_case));
 }
 
 /* The case on one rank, which the others are compared with. */

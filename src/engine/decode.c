@@ -1,72 +1,171 @@
 /* engine/decode.c -- see decode.h. */
 #include "engine/decode.h"
 
+#include "nn/rows.h"
+
 #include <stdlib.h>
+#include <string.h>
+
+static bool has_head(const Engine *e) { return e->model.chunk[e->model.chunks - 1].heads; }
+
+bool decode_in_lockstep(const Engine *e)
+{
+    return e->mesh.size[AX_DP] > 1 && (e->dispatch.ops || e->conf.ranks.zero == 3);
+}
+
+bool decode_draws(const Decode *d) { return has_head(d->e) && d->e->mesh.at[AX_TP] == 0; }
+
+/* Rows of a pass over n of them: tp cuts them in equal parts, and a pass has one at least. */
+static int64_t padded(const Engine *e, int64_t n)
+{
+    int64_t tp = e->mesh.size[AX_TP];
+    return n > 0 ? (n + tp - 1) / tp * tp : tp;
+}
+
+static size_t shared_bytes(const Engine *e)
+{
+    int64_t rows = e->conf.budget.supervised, docs = e->conf.decode.docs;
+    return (size_t)(rows > docs ? rows : docs) * sizeof(float);
+}
+
+static Status allocate(Decode *d)
+{
+    const Engine *e = d->e;
+    int64_t docs = e->conf.decode.docs, T = e->conf.budget.tokens;
+    int     stages = e->mesh.size[AX_PP];
+    d->slot = calloc((size_t)docs, sizeof *d->slot);
+    d->len  = calloc((size_t)docs, sizeof *d->len);
+    d->next = calloc((size_t)docs, sizeof *d->next);
+    d->host = calloc((size_t)(T + 5 * padded(e, docs) + 3 * docs + 4), sizeof *d->host);
+    if (has_head(e)) d->logits = calloc((size_t)(docs * e->model.head.V), sizeof *d->logits);
+    if (stages > 1) d->stages = malloc((size_t)stages * shared_bytes(e));
+    bool all = d->slot && d->len && d->next && d->host && (d->logits || !has_head(e)) &&
+               (d->stages || stages == 1);
+    return all ? OK : fail(E_FIT, "no host memory for the logits of %lld documents", (long long)docs);
+}
 
 Status decode_open(Decode *d, Engine *e)
 {
-    int64_t docs = e->conf.decode.docs, T = e->conf.budget.tokens;
     *d = (Decode){ .e = e };
-    REQUIRE(docs > 0, "decode: the engine was opened without EngineConf.decode");
-    d->slot   = calloc((size_t)docs, sizeof *d->slot);
-    d->len    = calloc((size_t)docs, sizeof *d->len);
-    d->next   = calloc((size_t)docs, sizeof *d->next);
-    d->host   = calloc((size_t)(T + 7 * docs + 1), sizeof *d->host);
-    d->logits = calloc((size_t)(docs * e->model.head.V), sizeof *d->logits);
-    if (d->slot && d->len && d->next && d->host && d->logits) return OK;
-    decode_close(d);
-    return fail(E_FIT, "no host memory for the logits of %lld documents", (long long)docs);
+    REQUIRE(e->conf.decode.docs > 0, "decode: the engine was opened without EngineConf.decode");
+    REQUIRE(e->mesh.size[AX_CP] == 1, "decode: cp %d", e->mesh.size[AX_CP]);
+    Status st = allocate(d);
+    if (st) decode_close(d);
+    return st;
 }
 
 void decode_close(Decode *d)
 {
-    free(d->slot), free(d->len), free(d->next), free(d->host), free(d->logits);
+    free(d->slot), free(d->len), free(d->next), free(d->host), free(d->logits), free(d->stages);
     *d = (Decode){ 0 };
+}
+
+/* Columns of the keys of a tp rank: with fewer kv heads than ranks each has one, see nn/attention.h. */
+static int64_t kv_width(const Engine *e)
+{
+    const TextShape *t = &e->model.shape.text;
+    int64_t tp = e->mesh.size[AX_TP];
+    return (t->G < tp ? 1 : t->G / tp) * t->C;
+}
+
+static int64_t layers_here(const Engine *e)
+{
+    int64_t n = 0;
+    for (int k = 0; k < e->model.chunks; k++) n += e->model.chunk[k].to - e->model.chunk[k].from;
+    return n;
 }
 
 /* Places what all passes share at the bottom of the activation arena. */
 static void lay_out(Decode *d)
 {
     Engine *e = d->e;
-    const TextShape *t = &e->model.shape.text;
     Arena  *a = &e->arena[A_ACT];
-    int64_t docs = e->conf.decode.docs, T = e->conf.budget.tokens;
+    int64_t docs = e->conf.decode.docs, T = e->conf.budget.tokens, rows = padded(e, docs);
     arena_clear(a), arena_clear(&e->arena[A_SCRATCH]);
     d->cache = (Cache){ .docs = docs, .rows = T + docs * e->conf.decode.tokens,
-                        .tokens = T > docs ? T : docs };
-    cache_layout(&d->cache, a, e->conf.dtype, t->L, t->G * t->C);
-    d->row  = (Batch){ .ids = t1(a, "ids", I32, docs), .pos = t2(a, "positions", I32, 3, docs) };
+                        .tokens = T > rows ? T : rows };
+    cache_layout(&d->cache, a, e->conf.dtype, layers_here(e), kv_width(e));
+    d->row  = (Batch){ .ids = t1(a, "ids", I32, rows), .pos = t2(a, "positions", I32, 3, rows) };
     d->last = t1(a, "rows", I32, docs);
-    d->loss = t1(a, "loss", F64, 1);
+    d->loss = t1(a, "loss", F64, 1), d->row_loss = t2(a, "loss", F32, e->conf.budget.supervised, 1);
     d->mark = arena_mark(a);
     d->pass = engine_pass(e, EVAL, e->at, 0, &e->arena[e->plan.eval_scratch]);
     d->pass.cache = &d->cache, d->pass.batch = &d->batch, d->pass.row_loss = (Tensor){ 0 };
 }
 
-/* Hidden states of d->batch, then logits of n of its rows: those in `last`, or the first n. */
-static void run_pass(Decode *d, int64_t n, bool gather)
+/* ---- a pass ---- */
+
+static Tensor receive_input(Decode *d, const Chunk *k)
+{
+    Engine *e = d->e;
+    int     n = e->mesh.size[AX_PP], at = e->mesh.at[AX_PP];
+    if (k->embeds) return (Tensor){ 0 };
+    Tensor  in = t_rows(e->recv[0][0], 0, model_boundary_rows(&d->batch, &e->model, k->from));
+    comm_recv(e->mesh.comm[GR_pp], in, (at + n - 1) % n);
+    return in;
+}
+
+/* d->batch through the chunks of this stage, each after its input has arrived. */
+static void run_chunks(Decode *d)
+{
+    Engine *e = d->e;
+    int     n = e->mesh.size[AX_PP], at = e->mesh.at[AX_PP];
+    int64_t layers = 0;
+    for (int i = 0; i < e->model.chunks; i++) {
+        const Chunk *k = &e->model.chunk[i];
+        arena_reset(d->pass.act, d->mark);
+        d->cache.first_layer = k->from - layers, layers += k->to - k->from;
+        model_hidden_states(&d->pass, &e->model, i, &e->act[0], receive_input(d, k));
+        if (!k->heads)
+            comm_send(e->mesh.comm[GR_pp], model_output(&d->pass, &e->model, i, &e->act[0]), (at + 1) % n);
+    }
+}
+
+/* The head's input for the n rows in `last`, or for the first n rows. */
+static Tensor head_input(Decode *d, int64_t n, bool gather)
+{
+    Engine *e = d->e;
+    Tensor  all = all_rows(&d->pass, e->act[0].x[e->model.shape.text.L]), some;
+    if (!gather) return all;
+    some = t2(d->pass.scratch, "scratch", e->conf.dtype, n, e->model.shape.text.D);
+    op_gather_rows(&e->be, some, all, t_rows(d->last, 0, n), 1);
+    return some;
+}
+
+static void compute_logits(Decode *d, int64_t n, bool gather)
 {
     Engine *e = d->e;
     const Pass *c = &d->pass;
-    const TextShape *t = &e->model.shape.text;
-    int64_t L = t->L, D = t->D, V = t->V, chunk = e->model.head.chunk;
-    arena_reset(c->act, d->mark);
-    model_hidden_states(c, &e->model, &e->act[0]);
-    ArenaMark mark = arena_mark(c->scratch);
-    Tensor x = e->act[0].x[L];
-    if (gather) {
-        x = t2(c->scratch, "scratch", e->conf.dtype, n, D);
-        op_gather_rows(c->be, x, e->act[0].x[L], t_rows(d->last, 0, n), 1);
-    }
-    Tensor y = t2(c->scratch, "scratch", F32, n < chunk ? n : chunk, V);
-    ledger_enter(&c->be->ledger, PART_HEAD);
+    int64_t V = e->model.head.V, chunk = e->model.head.chunk;
+    Tensor  x = head_input(d, n, gather), y = t2(c->scratch, "scratch", F32, n < chunk ? n : chunk, V);
     for (int64_t i = 0; i < n; i += chunk) {
         Tensor z = t_rows(y, 0, n - i < chunk ? n - i : chunk);
-        model_rows_logits(c, &e->model, z, x, i);
+        head_logits(c, &e->model.head, z, x, i);
         if (d->logits) backend_fetch(c->be, d->logits + i * V, z);
     }
+}
+
+/* Hidden states of d->batch, then logits of n of its rows. */
+static void run_pass(Decode *d, int64_t n, bool gather)
+{
+    const Pass *c = &d->pass;
+    run_chunks(d);
+    if (!has_head(d->e)) return;
+    ArenaMark mark = arena_mark(c->scratch);
+    ledger_enter(&c->be->ledger, PART_HEAD);
+    model_head_begin(c, &d->e->model);
+    if (n) compute_logits(d, n, gather);
+    model_head_end(c, &d->e->model);
     arena_reset(c->scratch, mark);
 }
+
+/* The most that a replica has, where all replicas make the same passes; else this one's. */
+static void agree_most(const Decode *d, double *x, int n)
+{
+    if (decode_in_lockstep(d->e)) comm_host_max(d->e->mesh.comm[GR_dp], x, n);
+}
+
+/* ---- prompts ---- */
 
 /* Gives each document adjacent cache rows, with decode.tokens to grow. */
 static void assign_rows(Decode *d, const Stream *s)
@@ -94,86 +193,168 @@ static void cut_to_prompts(Decode *d, const Stream *s, const int32_t *tokens)
     }
 }
 
-Status decode_prompts(Decode *d, const Stream *s, const int32_t *tokens)
+static void upload_prompts(Decode *d, const Stream *s)
 {
-    Engine *e = d->e;
-    int64_t docs = e->conf.decode.docs;
-    int32_t *last = d->host, *at = last + docs;
-    REQUIRE(s->docs >= 1 && s->docs <= docs && s->budget.tokens == e->conf.budget.tokens &&
-            s->budget.patches == e->conf.budget.patches, "decode: %lld prompts of %lld", (long long)s->docs,
-            (long long)docs);
-    lay_out(d);
-    assign_rows(d, s);
+    double most[2] = { (double)s->tokens, s->patches > 0 };
+    engine_upload(d->e, s);
+    agree_most(d, most, 2);
+    d->batch = batch_trim(engine_batch(d->e), s, padded(d->e, (int64_t)most[0]));
+    d->batch.pictures = most[1] > 0;
+}
+
+/* Where the borders of a pass are, behind the tokens of a step. */
+static int32_t *host_borders(const Decode *d) { return d->host + 4 * padded(d->e, d->e->conf.decode.docs); }
+
+/* A replica without a document takes part with one of a single row, which no logits are computed for. */
+static void upload_empty_cache(Decode *d)
+{
+    static const int32_t start[2] = { 0, 1 }, slot[1] = { 0 }, used[1] = { 1 };
+    int32_t *at = host_borders(d);
+    for (int64_t t = 0; t < d->batch.Ta; t++) at[t] = t ? -1 : 0;
+    cache_upload(&d->cache, &d->e->be, &(CachePass){ 1, d->batch.Ta, start, slot, used, at });
+}
+
+static void upload_prompt_cache(Decode *d, const Stream *s, const int32_t *tokens)
+{
+    int32_t *last = host_borders(d), *at = last + s->docs;
+    for (int64_t t = 0; t < d->batch.Ta; t++) at[t] = -1;
     for (int64_t i = 0; i < s->docs; i++) {
         last[i] = (tokens ? s->start[i] + tokens[i] : s->start[i + 1]) - 1;
         for (int32_t t = s->start[i]; t < s->start[i + 1]; t++) at[t] = d->slot[i] + t - s->start[i];
     }
-    engine_upload(e, s);
-    d->batch = batch_trim(engine_batch(e), s);
-    backend_upload(&e->be, t_rows(d->last, 0, s->docs), last);
-    cache_upload(&d->cache, &e->be, &(CachePass){ s->docs, s->tokens, s->start, d->slot, d->len, at });
+    backend_upload(&d->e->be, t_rows(d->last, 0, s->docs), last);
+    cache_upload(&d->cache, &d->e->be,
+                 &(CachePass){ s->docs, d->batch.Ta, s->start, d->slot, d->len, at });
+}
+
+Status decode_prompts(Decode *d, const Stream *s, const int32_t *tokens)
+{
+    Engine *e = d->e;
+    int64_t docs = e->conf.decode.docs;
+    REQUIRE(s->docs >= 0 && s->docs <= docs && s->budget.tokens == e->conf.budget.tokens &&
+            s->budget.patches == e->conf.budget.patches, "decode: %lld prompts of %lld", (long long)s->docs,
+            (long long)docs);
+    lay_out(d);
+    assign_rows(d, s);
+    upload_prompts(d, s);
+    if (s->docs) upload_prompt_cache(d, s, tokens);
+    else         upload_empty_cache(d);
     run_pass(d, s->docs, true);
     cut_to_prompts(d, s, tokens);
+    d->finished = false;
     return backend_sync(&e->be);
 }
 
-Status decode_loss(Decode *d, int64_t from, int64_t n, double *ce)
+/* ---- losses, tokens ---- */
+
+static void compute_losses(Decode *d)
 {
     Engine *e = d->e;
-    Batch   some = d->batch;
     Pass    pass = d->pass;
-    some.supervised = n;
-    some.sup_row = t_rows(some.sup_row, from, n), some.sup_label = t_rows(some.sup_label, from, n);
-    pass.batch = &some;
+    pass.row_loss = t_rows(d->row_loss, 0, d->batch.supervised);
     op_fill(&e->be, d->loss, 0.0f);
     head_loss(&pass, &e->model.head, d->loss, (Tensor){ 0 }, e->act[0].x[e->model.shape.text.L], 1.0f,
               false);
-    backend_fetch(&e->be, ce, d->loss);
-    return backend_sync(&e->be);
 }
 
-/* A batch of one token for each of n documents. */
-static Batch token_batch(Decode *d, int64_t n, const int32_t *id, const int32_t *pos)
+Status decode_row_losses(Decode *d, float *loss)
 {
-    Batch b = { .T = n, .Ta = n, .real = n, .groups = 1, .ids = t_rows(d->row.ids, 0, n) };
-    b.pos = t_wrap(d->row.pos.data, I32, 2, (int64_t[]){ 3, n });
+    Engine *e = d->e;
+    int64_t n = d->batch.supervised;
+    if (has_head(e)) {
+        model_head_begin(&d->pass, &e->model);
+        if (n) compute_losses(d);
+        if (n) backend_fetch(&e->be, loss, t_rows(d->row_loss, 0, n));
+        model_head_end(&d->pass, &e->model);
+    }
+    TRY(backend_sync(&e->be));
+    return decode_share(d, loss, (size_t)n * sizeof *loss);
+}
+
+Status decode_share(Decode *d, void *data, size_t bytes)
+{
+    Comm *tp = d->e->mesh.comm[GR_tp], *pp = d->e->mesh.comm[GR_pp];
+    REQUIRE(bytes <= shared_bytes(d->e), "decode: %zu bytes to share", bytes);
+    if (bytes && has_head(d->e)) TRY(comm_host_broadcast(tp, data, bytes));
+    if (!bytes || pp->size == 1) return OK;
+    comm_host_gather(pp, d->stages, data, bytes);
+    memcpy(data, (char *)d->stages + (size_t)(pp->size - 1) * bytes, bytes);
+    return backend_sync(&d->e->be);
+}
+
+/* ---- steps ---- */
+
+/* A batch of one token for each of n documents, on `rows` rows. */
+static Batch token_batch(Decode *d, int64_t rows, int64_t n, const int32_t *id, const int32_t *pos)
+{
+    Batch b = { .T = rows / d->e->mesh.size[AX_TP], .Ta = rows, .real = n, .groups = 1,
+                .mesh = &d->e->mesh, .ids = t_rows(d->row.ids, 0, rows) };
+    b.pos = t_wrap(d->row.pos.data, I32, 2, (int64_t[]){ 3, rows });
     if (!id) return b;
     backend_upload(&d->e->be, b.ids, id);
     backend_upload(&d->e->be, b.pos, pos);
     return b;
 }
 
-Status decode_step(Decode *d, int64_t n, const int32_t *doc, const int32_t *id)
+static void upload_tokens(Decode *d, int64_t rows, int64_t n, const int32_t *doc, const int32_t *id)
 {
-    int32_t *pos = d->host, *start = pos + 3 * n, *slot = start + n + 1, *used = slot + n, *at = used + n;
-    REQUIRE(n >= 1 && n <= d->n, "decode: %lld documents of %lld", (long long)n, (long long)d->n);
+    int32_t *ids = d->host, *pos = ids + rows;
+    for (int64_t i = 0; i < rows; i++) {
+        ids[i] = i < n ? id[i] : -1;
+        for (int axis = 0; axis < 3; axis++) pos[axis * rows + i] = i < n ? d->next[doc[i]] : 0;
+    }
+    d->batch = token_batch(d, rows, n, ids, pos);
+}
+
+/* Each document brings one row, which the row after its last one of the cache takes. */
+static void upload_step_cache(Decode *d, int64_t n, const int32_t *doc)
+{
+    int32_t *start = host_borders(d), *slot = start + n + 1, *used = slot + n, *at = used + n;
+    for (int64_t i = 0; i < d->batch.Ta; i++) at[i] = -1;
     for (int64_t i = 0; i < n; i++) {
         int32_t k = doc[i];
         int64_t end = k + 1 < d->n ? d->slot[k + 1] : d->cache.rows;
         REQUIRE(k >= 0 && k < d->n && (!i || k > doc[i - 1]) && d->slot[k] + d->len[k] < end,
                 "decode: document %d is at its capacity", k);
-        for (int axis = 0; axis < 3; axis++) pos[axis * n + i] = d->next[k];
         start[i] = (int32_t)i, slot[i] = d->slot[k], at[i] = d->slot[k] + d->len[k];
         used[i] = ++d->len[k], d->next[k]++;
     }
     start[n] = (int32_t)n;
-    d->batch = token_batch(d, n, id, pos);
-    cache_upload(&d->cache, &d->e->be, &(CachePass){ n, n, start, slot, used, at });
+    cache_upload(&d->cache, &d->e->be, &(CachePass){ n, d->batch.Ta, start, slot, used, at });
+}
+
+Status decode_step(Decode *d, int64_t n, const int32_t *doc, const int32_t *id)
+{
+    double most = (double)n;
+    REQUIRE(n >= 0 && n <= d->n, "decode: %lld documents of %lld", (long long)n, (long long)d->n);
+    agree_most(d, &most, 1);
+    d->finished = !(most > 0);
+    if (d->finished) return OK;
+    upload_tokens(d, padded(d->e, (int64_t)most), n, doc, id);
+    if (n) upload_step_cache(d, n, doc);
+    else   upload_empty_cache(d);
     run_pass(d, n, false);
     return backend_sync(&d->e->be);
+}
+
+static void plan_losses(Decode *d)
+{
+    if (!has_head(d->e)) return;
+    model_head_begin(&d->pass, &d->e->model);
+    compute_losses(d);
+    model_head_end(&d->pass, &d->e->model);
 }
 
 void decode_plan(Engine *e)
 {
     Decode  d = { .e = e };
-    int64_t docs = e->conf.decode.docs;
+    int64_t docs = e->conf.decode.docs, rows = padded(e, docs);
     lay_out(&d);
     d.batch = *engine_batch(e);
-    cache_upload(&d.cache, &e->be, &(CachePass){ .n = docs, .T = engine_batch(e)->T });
+    cache_upload(&d.cache, &e->be, &(CachePass){ .n = docs, .T = d.batch.Ta });
     run_pass(&d, docs, true);
-    head_loss(&d.pass, &e->model.head, d.loss, (Tensor){ 0 }, e->act[0].x[e->model.shape.text.L], 1.0f,
-              false);
-    d.batch = token_batch(&d, docs, NULL, NULL);
-    cache_upload(&d.cache, &e->be, &(CachePass){ .n = docs, .T = docs });
+    plan_losses(&d);
+    d.batch = token_batch(&d, rows, docs, NULL, NULL);
+    cache_upload(&d.cache, &e->be, &(CachePass){ .n = docs, .T = rows });
     run_pass(&d, docs, false);
 }

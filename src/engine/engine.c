@@ -121,6 +121,15 @@ void engine_forward(Engine *e, float scale)
 
 void engine_backward(Engine *e) { engine_run_backward(e, e->at, 0, 0, (Tensor){ 0 }); }
 
+/* A rank without pictures gathers the weights of the vision tower with those that have some (ZeRO-3). */
+static void share_pictures(Engine *e)
+{
+    double any = engine_batch(e)->pictures;
+    if (e->conf.ranks.zero < 3 || !e->model.shape.vision.depth) return;
+    comm_host_max(e->mesh.comm[GR_dp], &any, 1);
+    engine_batch(e)->pictures = any > 0;
+}
+
 /* Runs the chunks of this stage in order, each after its input has arrived. The last stage has the loss. */
 void engine_evaluate(Engine *e, float scale)
 {
@@ -128,6 +137,7 @@ void engine_evaluate(Engine *e, float scale)
     int   n = e->mesh.size[AX_PP], at = e->mesh.at[AX_PP];
     LossScales m = { .ce = scale, .aux = 1, .z = 1, .weight = 1 };
     REQUIRE(e->conf.evaluate || e->conf.decode.docs, "the engine was opened without conf.evaluate");
+    share_pictures(e);
     for (int k = 0; k < e->model.chunks; k++) {
         const Chunk *c = &e->model.chunk[k];
         e->forward = begin_pass(e, EVAL, e->at, 0, &e->arena[e->plan.eval_scratch]);

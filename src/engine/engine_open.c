@@ -115,13 +115,13 @@ static Status open_link_buffers(Engine *e)
     int64_t rows = boundary_rows(e), D = e->model.shape.text.D;
     if (e->mesh.size[AX_PP] == 1) return OK;
     for (int way = 0; way < 2; way++) {
-        if (way == PIPE_BACKWARD && !exchanges(&e->pipe, PIPE_RECV, way)) continue;
+        if (way == PIPE_BACKWARD && !(e->conf.train && exchanges(&e->pipe, PIPE_RECV, way))) continue;
         e->recv[way] = calloc((size_t)e->pipe.window, sizeof *e->recv[way]);
         if (!e->recv[way]) return fail(E_FIT, "no host memory for %d messages", e->pipe.window);
         for (int i = 0; i < e->pipe.window; i++)
             e->recv[way][i] = t2(&e->arena[A_BATCH], "pipeline", e->conf.dtype, rows, D);
     }
-    if (exchanges(&e->pipe, PIPE_SEND, PIPE_BACKWARD))
+    if (e->conf.train && exchanges(&e->pipe, PIPE_SEND, PIPE_BACKWARD))
         e->send_grad = t2(&e->arena[A_BATCH], "pipeline", e->conf.dtype, rows, D);
     return OK;
 }

@@ -50,7 +50,7 @@ static void run_chunk(Engine *e, int chunk, int slot, bool last)
     const Chunk *c = &e->model.chunk[chunk];
     LossScales  m = { .ce = 1, .aux = 1, .z = 1, .weight = 1, .dropout_seed = 1 };
     Tensor in = c->embeds ? (Tensor){ 0 } : engine_recv_buffer(e, 0, 0, c->from);
-    bool   fed = pipe_from(&e->pipe, backward_of(chunk)) >= 0;
+    bool   fed = e->conf.train && pipe_from(&e->pipe, backward_of(chunk)) >= 0;
     Tensor back = fed ? engine_recv_buffer(e, 1, 0, c->to) : (Tensor){ 0 };
     ledger_phase(&e->be.ledger, COST_FORWARD, chunk, last);
     engine_run_forward(e, e->conf.train ? FORWARD : EVAL, e->at, chunk, slot, &m, in);

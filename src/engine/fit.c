@@ -56,7 +56,7 @@ static Status plan_changed(void *self, const Config *recipe, double *bytes)
     TRY(recipe_engine(&conf, recipe, c->shape, c->conf->dtype, &r,
                       *recipe->lora.path ? &c->conf->lora : NULL));
     conf.evaluate = c->conf->evaluate, conf.per_row_loss = c->conf->per_row_loss;
-    if (recipe_can_generate(&r, &place)) conf.decode = c->conf->decode;
+    if (recipe_can_decode(&r)) conf.decode = c->conf->decode;
     Stream full = stream_full(&ss, &conf.budget);
     TRY(engine_plan(&plan, c->shape, &conf, &full));
     *bytes = (double)engine_device_bytes(&plan, conf.backend);

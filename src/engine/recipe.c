@@ -60,11 +60,7 @@ static Status set_policy(uint8_t policy[LABEL_N], FullRecompute *full, const str
 
 bool recipe_has_eval(const Config *c) { return c->data.eval.n > 0 || c->eval.split > 0; }
 
-bool recipe_can_generate(const Ranks *r, const Mesh *place)
-{
-    const int *n = place->size;
-    return !r->world || (n[AX_DP] == place->world && n[AX_EP] * n[AX_ETP] == 1 && r->zero < 3);
-}
+bool recipe_can_decode(const Ranks *r) { return r->layout.cp <= 1; }
 
 /* The loss is shown by source when there are several, or when the only one has a channel name. */
 static bool many_channels(const SourceList *s) { return s->n > 1 || (s->n && *s->item[0].channel); }

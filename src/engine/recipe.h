@@ -16,8 +16,8 @@ MUST Status recipe_print_ranks(FILE *out, const Config *c, const ModelShape *s, 
                                const Mesh *m);
 
 bool        recipe_has_eval(const Config *c);
-/* Whether a rank can generate alone: it has all weights of the model. */
-bool        recipe_can_generate(const Ranks *r, const Mesh *place);
+/* Whether an engine on this layout can decode: not where cp cuts sequences. */
+bool        recipe_can_decode(const Ranks *r);
 
 /* The adapters of section lora, or the loaded adapter of lora.path with the recipe's dropout. a points into c
  * and loaded. */

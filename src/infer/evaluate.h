@@ -8,6 +8,11 @@
  *   ... result.total.ce / result.total.supervised, result.total.correct / result.total.asked ...
  *   eval_result_close(&result);
  *
+ * With several ranks all of them call it: the replicas of the model (dp) share the samples, and every rank
+ * gets the result of all. The loss of a sample is a sum of doubles over its rows, that of a channel one over
+ * its samples, in the order of the data, so the layout changes it by rounding alone. A failure of one rank is
+ * one of all (comm_agree).
+ *
  * One forward pass over a document gives its loss and fills the KV cache from which its last answer is
  * generated. An answer is correct if it equals the expected one apart from white space at both ends. */
 #ifndef INFER_EVALUATE_H
@@ -27,12 +32,13 @@ typedef struct EvalConf {
     PatchShape        patch;
     int64_t           max_samples;       /* 0: all */
     int64_t           max_new;           /* maximum tokens of an answer; 0: loss only */
-    const char       *samples;           /* JSON-lines file for questions and answers; NULL: none */
+    const char       *samples;           /* JSON-lines file for questions and answers, which rank 0 writes in
+                                            the order of the data; NULL: none, on all ranks */
     int64_t           sample_lines;      /* lines of it, spread evenly over the data; 0: all */
     bool              blind;             /* control: every image is blank */
-    int               workers;           /* threads that read and decode data; 0: one per core */
+    int               workers;           /* threads of a rank that read and decode data; 0: by cores */
     const Log        *log;
-    bool            (*stop)(void *self); /* polled between batches; true: end early. May be NULL */
+    bool            (*stop)(void *self); /* polled between batches; true on any rank: end early. Or NULL */
     void             *self;
 } EvalConf;
 
@@ -49,6 +55,7 @@ typedef struct EvalResult {
     int      rows;
     int64_t  skipped;                    /* samples that could not be read or do not fit */
     int64_t  generated;                  /* tokens, over all answers */
+    bool     stopped;                    /* EvalConf.stop ended it: samples are missing */
     double   seconds;
 } EvalResult;
 

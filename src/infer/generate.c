@@ -62,12 +62,17 @@ static int64_t nucleus(TokenCandidate *c, const float *z, int64_t V, float top, 
     return kept;
 }
 
+static Status not_finite(void)
+{
+    return fail(E_CHECK, "the logits are not finite; check the weights of the model");
+}
+
 Status generate_pick_token(const GenerateConf *conf, TokenCandidate *candidate, const float *z, int64_t V,
                            int64_t doc, int64_t at, int32_t *id)
 {
     float top = z[*id = argmax(z, V)];
     double mass;
-    if (!isfinite(top)) return fail(E_CHECK, "the logits are not finite; check the weights of the model");
+    if (!isfinite(top)) return not_finite();
     if (conf->temperature <= 0) return OK;
     int64_t n = nucleus(candidate, z, V, top, conf, &mass);
     double left = mass * rng_uniform(conf->seed, (uint64_t)doc, (uint64_t)at);
@@ -85,18 +90,27 @@ static bool stops_at(const GenerateConf *conf, int32_t id)
     return false;
 }
 
-/* Samples a token for each of the n documents and moves unfinished documents to the front of g->doc. Rows of
+/* Samples g->id of each of the n documents, on the rank that draws; -1: their logits are not finite. Rows of
  * logits are indexed by document after the prompts (at = 0), later by position in g->doc. */
-static Status sample_tokens(Generator *g, const GenerateConf *conf, Ids *out, int64_t at, int64_t *n)
+static void draw_tokens(Generator *g, const GenerateConf *conf, int64_t at, int64_t n)
 {
-    int64_t on = 0, V = g->decode.e->model.head.V;
+    int64_t V = g->decode.e->model.head.V;
     if (conf->vocab > 0 && conf->vocab < V) V = conf->vocab;
-    for (int64_t i = 0; i < *n; i++) {
-        int32_t doc = g->doc[i], id;
+    for (int64_t i = 0; i < n; i++) {
+        int32_t      doc = g->doc[i];
         const float *z = decode_logits(&g->decode, at ? i : doc);
-        TRY(generate_pick_token(conf, g->candidate, z, V, conf->first + doc, at, &id));
-        g->tokens++;
-        if (stops_at(conf, id)) continue;
+        if (generate_pick_token(conf, g->candidate, z, V, conf->first + doc, at, &g->id[i])) g->id[i] = -1;
+    }
+}
+
+/* Appends the tokens and moves unfinished documents to the front of g->doc. */
+static Status append_tokens(Generator *g, const GenerateConf *conf, Ids *out, int64_t *n)
+{
+    int64_t on = 0;
+    for (int64_t i = 0; i < *n; i++) {
+        int32_t doc = g->doc[i], id = g->id[i];
+        g->tokens += id >= 0, g->not_finite |= id < 0;
+        if (id < 0 || stops_at(conf, id)) continue;
         TRY(ids_push(&out[doc], id));
         if (conf->on_token) conf->on_token(conf->self, doc, id);
         g->doc[on] = doc, g->id[on++] = id;
@@ -104,16 +118,27 @@ static Status sample_tokens(Generator *g, const GenerateConf *conf, Ids *out, in
     return *n = on, OK;
 }
 
+static Status sample_tokens(Generator *g, const GenerateConf *conf, Ids *out, int64_t at, int64_t *n)
+{
+    if (decode_draws(&g->decode)) draw_tokens(g, conf, at, *n);
+    TRY(decode_share(&g->decode, g->id, (size_t)*n * sizeof *g->id));
+    return append_tokens(g, conf, out, n);
+}
+
+/* Logits that are not finite end their documents and are an error at the end: other replicas may need this
+ * rank until then. */
 Status generate_answers(Generator *g, const GenerateConf *conf, int64_t n, const int32_t *doc, Ids *out)
 {
     REQUIRE(conf->max_new <= g->decode.e->conf.decode.tokens + 1, "generate: %lld tokens, capacity for %lld",
             (long long)conf->max_new, (long long)g->decode.e->conf.decode.tokens);
+    g->not_finite = false;
     for (int64_t i = 0; i < n; i++) g->doc[i] = doc ? doc[i] : (int32_t)i;
-    for (int64_t at = 0; n && at < conf->max_new; at++) {
+    for (int64_t at = 0; at < conf->max_new; at++) {
         if (at) TRY(decode_step(&g->decode, n, g->doc, g->id));
+        if (g->decode.finished) break;
         TRY(sample_tokens(g, conf, out, at, &n));
     }
-    return OK;
+    return g->not_finite ? not_finite() : OK;
 }
 
 Status generate(Generator *g, const Stream *prompts, const GenerateConf *conf, Ids *out)

@@ -1,7 +1,8 @@
 /* infer/generate.h -- batched token generation: each decode step samples one token per document.
  *
  * Random numbers are a function of (seed, document, position), so the tokens of a document do not depend on
- * the other documents of the batch. */
+ * the other documents of the batch. Of the ranks of a replica one draws the tokens and gives them to the
+ * others (engine/decode.h). */
 #ifndef INFER_GENERATE_H
 #define INFER_GENERATE_H
 
@@ -29,6 +30,7 @@ typedef struct Generator {
     int32_t *doc, *id;                    /* (docs) unfinished documents and their latest tokens */
     TokenCandidate *candidate;            /* (V) scratch of generate_pick_token */
     int64_t  tokens;                      /* generated since opening */
+    bool     not_finite;                  /* some logits of the latest call are not */
 } Generator;
 
 MUST Status generator_open(Generator *g, Engine *e);

@@ -92,11 +92,13 @@ bool model_has_backward(const Pass *c, const Model *m);
 bool model_chunk_has_backward(const Model *m, int chunk);
 bool model_chunk_sends_grad(const Model *m, int chunk);
 
-/* Forward of a whole model without losses: hidden states up to the head's input a->x[L], for decoding.
- * c->mode is EVAL. */
-void model_hidden_states(const Pass *c, const Model *m, ModelAct *a);
-/* Logits of rows [from, from + n) of x (any rows, D), or of the hidden states after a forward. */
-void model_rows_logits(const Pass *c, const Model *m, Tensor y, Tensor x, int64_t from);
+/* Forward of one chunk without losses: hidden states up to its output or the head's input a->x[L], for
+ * decoding. c->mode is EVAL; in: as for model_forward. */
+void model_hidden_states(const Pass *c, const Model *m, int chunk, ModelAct *a, Tensor in);
+/* Around the use of the head's parameters without a backward; pairs may nest. */
+void model_head_begin(const Pass *c, const Model *m);
+void model_head_end(const Pass *c, const Model *m);
+/* Logits of rows [from, from + n) of the hidden states after a forward. */
 void model_logits(const Pass *c, const Model *m, ModelAct *a, Tensor y, int64_t from);
 
 #endif

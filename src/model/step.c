@@ -22,12 +22,6 @@ static void embed_fwd(const Pass *c, const Model *m, const Chunk *k, ModelAct *a
     if (t_has(tokens)) op_scatter_rows(c->be, a->x[0], tokens, c->batch->visual_row, false);
 }
 
-void model_hidden_states(const Pass *c, const Model *m, ModelAct *a)
-{
-    embed_fwd(c, m, &m->chunk[0], a);
-    layers_fwd(c, m, &m->chunk[0], a);
-}
-
 static bool is_tied(const Model *m) { return m->head.w == m->embed; }
 
 /* The gradients of the head are made in the forward pass, so this is also the backward of its parameters; a
@@ -67,6 +61,19 @@ Tensor model_output(const Pass *c, const Model *m, int chunk, ModelAct *a)
     return out;
 }
 
+static void chunk_fwd(const Pass *c, const Model *m, const Chunk *k, ModelAct *a, Tensor in)
+{
+    if (k->embeds) embed_fwd(c, m, k, a);
+    else           receive_input(c, m, k, a, in);
+    layers_fwd(c, m, k, a);
+}
+
+void model_hidden_states(const Pass *c, const Model *m, int chunk, ModelAct *a, Tensor in)
+{
+    ledger_enter(&c->be->ledger, PART_DECODER);
+    chunk_fwd(c, m, &m->chunk[chunk], a, in);
+}
+
 void model_forward(const Pass *pass, const Model *m, int chunk, ModelAct *a, float scale, Tensor in)
 {
     const Chunk *k = &m->chunk[chunk];
@@ -77,9 +84,7 @@ void model_forward(const Pass *pass, const Model *m, int chunk, ModelAct *a, flo
     own.aux = aux_open(c, m, k, &a->aux);
     ledger_enter(&c->be->ledger, PART_DECODER);
     if (c->mode == FORWARD) offload_chunk_begin(c);
-    if (k->embeds) embed_fwd(c, m, k, a);
-    else           receive_input(c, m, k, a, in);
-    layers_fwd(c, m, k, a);
+    chunk_fwd(c, m, k, a, in);
     aux_loss(c, m, &a->aux);
     if (k->heads) head_fwd(c, m, a, scale);
     if (c->mode == FORWARD) offload_chunk_end(c, backward_follows(c, k));
@@ -138,23 +143,23 @@ void model_backward(const Pass *pass, const Model *m, int chunk, ModelAct *a, Te
     mark_has_grad(m, visual_grads_wanted(c, m));
 }
 
-/* Calls a unit hook for the head's parameters, for a pass that takes no loss. */
-static void head_units(const Pass *c, const Model *m, void (*hook)(const Pass *, int, bool))
+void model_head_begin(const Pass *c, const Model *m)
 {
-    hook(c, m->head.norm->unit, false);
-    if (is_tied(m)) hook(c, m->embed->unit, false);
+    unit_begin(c, m->head.norm->unit, false);
+    if (is_tied(m)) unit_begin(c, m->embed->unit, false);
 }
 
-void model_rows_logits(const Pass *c, const Model *m, Tensor y, Tensor x, int64_t from)
+void model_head_end(const Pass *c, const Model *m)
 {
-    head_units(c, m, unit_begin);
-    head_logits(c, &m->head, y, x, from);
-    head_units(c, m, unit_end);
+    if (is_tied(m)) unit_end(c, m->embed->unit, false);
+    unit_end(c, m->head.norm->unit, false);
 }
 
 void model_logits(const Pass *c, const Model *m, ModelAct *a, Tensor y, int64_t from)
 {
     ArenaMark mark = arena_mark(c->scratch);
-    model_rows_logits(c, m, y, all_rows(c, a->x[m->shape.text.L]), from);
+    model_head_begin(c, m);
+    head_logits(c, &m->head, y, all_rows(c, a->x[m->shape.text.L]), from);
+    model_head_end(c, m);
     arena_reset(c->scratch, mark);
 }

@@ -277,18 +277,25 @@ void batch_upload(Batch *b, Backend *be, const Stream *s)
     if (b->P) upload_pictures(b, be, s);
 }
 
-Batch batch_trim(const Batch *full, const Stream *s)
+static void trim_pictures(Batch *b, const Stream *s)
+{
+    b->P = s->patches, b->N = s->visual;
+    b->pixels = head(b->pixels, b->P);
+    b->cell   = head(b->cell, b->P);
+    b->vpos   = t_cols(b->vpos, 0, b->P);
+}
+
+Batch batch_trim(const Batch *full, const Stream *s, int64_t rows)
 {
     Batch b = *full;
-    b.T = b.Ta = s->tokens, b.P = s->patches, b.N = b.M = s->visual;
+    if (sharers(b.mesh) > 1) return b;
+    b.T = b.Ta = rows, b.M = s->visual;
     b.ids   = head(b.ids, b.T);
     b.pos   = t_cols(b.pos, 0, b.T);
     b.group = head(b.group, b.T);
     if (!b.media) return b;
-    b.pixels     = head(b.pixels, b.P);
-    b.cell       = head(b.cell, b.P);
-    b.vpos       = t_cols(b.vpos, 0, b.P);
-    b.visual_row = head(b.visual_row, b.N);
-    b.routes.made  = b.routes.wanted = b.N;
+    b.visual_row = head(b.visual_row, b.M);
+    b.routes.made = b.routes.wanted = b.M;
+    if (b.P) trim_pictures(&b, s);
     return b;
 }

@@ -60,8 +60,9 @@ typedef struct BatchConf {
 MUST Status batch_open(Batch *b, Arena *a, const BatchConf *conf);
 void        batch_close(Batch *b);                    /* frees host arrays; twice is fine */
 void        batch_upload(Batch *b, Backend *be, const Stream *s);
-/* The uploaded batch without its tail, for passes that need no fixed shapes. */
-Batch       batch_trim(const Batch *b, const Stream *s);
+/* The uploaded batch without its tail, for passes that need no fixed shapes: its first `rows` tokens,
+ * s->tokens or more. A batch that tp or cp cuts stays whole. */
+Batch       batch_trim(const Batch *b, const Stream *s, int64_t rows);
 
 /* Rows of a stream of T tokens that a rank has between layers (residual), or else in attention. */
 Spans       batch_rows(const Mesh *m, int64_t T, bool residual);

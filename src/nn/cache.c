@@ -43,7 +43,8 @@ void cache_upload(Cache *c, Backend *be, const CachePass *p)
 
 void cache_write(const Cache *c, Backend *be, int layer, Tensor *k, Tensor *v)
 {
-    Tensor keys = t_at(c->kv, 2 * layer), values = t_at(c->kv, 2 * layer + 1);
+    int64_t at = 2 * (layer - c->first_layer);
+    Tensor  keys = t_at(c->kv, at), values = t_at(c->kv, at + 1);
     op_scatter_rows(be, keys, *k, c->fill, false);
     op_scatter_rows(be, values, *v, c->fill, false);
     *k = keys, *v = values;

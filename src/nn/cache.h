@@ -14,7 +14,8 @@ extern "C" {
 
 typedef struct Cache {
     int64_t  docs, rows, tokens;          /* most documents; rows of all slots; most rows of a pass */
-    Tensor   kv;                          /* (2 L, rows, G C): keys of layer l at 2 l, values at 2 l + 1 */
+    Tensor   kv;                          /* (2 layers, rows, G C): keys and values of a rank's layers */
+    int64_t  first_layer;                 /* layer l of the model is layer l - first_layer of kv */
     Tensor   at;                          /* (tokens) i32: the row that each row of a pass fills, -1: none */
     Tensor   starts, kv_starts, used;     /* (docs + 1), (docs + 1), (docs) i32 */
     Tensor   fill;                        /* `at` of the current pass */
@@ -25,11 +26,12 @@ typedef struct Cache {
  * the first used[i] rows of its slot, which begins at slot[i]. */
 typedef struct CachePass { int64_t n, T; const int32_t *start, *slot, *used, *at; } CachePass;
 
-void cache_layout(Cache *c, Arena *a, DType d, int64_t layers,
-                  int64_t width); /* docs, rows, tokens are set */
+/* layers: of this rank; width: G C of its kv heads. docs, rows and tokens are set. */
+void cache_layout(Cache *c, Arena *a, DType d, int64_t layers, int64_t width);
 void cache_upload(Cache *c, Backend *be, const CachePass *p);
 
-/* Writes k and v (T, G C) of a layer and gives the layer's whole keys and values, (rows, G C) each. */
+/* Writes k and v (T, G C) of a layer of the model and gives the layer's whole keys and values, (rows, G C)
+ * each. */
 void cache_write(const Cache *c, Backend *be, int layer, Tensor *k, Tensor *v);
 
 #ifdef __cplusplus

@@ -91,7 +91,7 @@ static Status plan_stage(DryRun *d, int stage)
     if (!st) {
         Stream full = stream_full(&ss, &conf.budget);
         Answers answers = trainer_answers(&d->recipe);
-        if (conf.evaluate && answers.run && recipe_can_generate(&r, &place))
+        if (conf.evaluate && answers.run && recipe_can_decode(&r))
             conf.decode = (DecodeCapacity){ answers.docs, answers.tokens };
         d->chunks = r.layout.vpp, d->micros = r.micro;
         if (!d->trains.base) st = trainable_open(&d->trains, &d->shape, conf.frozen, &conf.lora, d->dtype);

@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
-bool trainer_can_generate(const Trainer *t) { return recipe_can_generate(&t->ranks, &t->place); }
+bool trainer_can_generate(const Trainer *t) { return recipe_can_decode(&t->ranks); }
 
 /* The recipe, with the adapter that was loaded, as an engine wants it. */
 static Status make_engine_conf(Trainer *t)
@@ -30,7 +30,8 @@ static void add_decode_capacity(Trainer *t)
     if (trainer_can_generate(t))
         e->decode.docs = t->conf.answers.docs, e->decode.tokens = t->conf.answers.tokens;
     else
-        log_warn(&t->log, "evaluations generate no answers: no rank has the whole model; use treb eval");
+        log_warn(&t->log, "evaluations generate no answers: parallel.cp = %lld cuts sequences, which "
+                 "decoding cannot; use treb eval with parallel.cp=1", (long long)t->recipe->parallel.cp);
 }
 
 /* The system grants memory before it has it: a run that does not fit would be killed at some later step. */

@@ -23,9 +23,9 @@
 
 typedef struct Trainer Trainer;
 
-/* Generates answers to the held-out questions (train/trainer_answers.h): called at each evaluation after
- * the loss. It may use the engine, which was opened with this capacity for decoding. accuracy: the share
- * of exact matches; NAN: there was no question. */
+/* Generates answers to the held-out questions (train/trainer_answers.h): called by all ranks at each
+ * evaluation after the loss. It may use the engine, which was opened with this capacity for decoding.
+ * accuracy: the share of exact matches; NAN: there was no question. */
 typedef struct Answers {
     Status (*run)(void *self, Trainer *t, double *accuracy);             /* NULL: no answers */
     void   *self;

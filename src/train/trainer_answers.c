@@ -12,7 +12,7 @@ static Status samples_path(Path out, const Trainer *t)
     char name[64];
     snprintf(name, sizeof name, "step-%lld.jsonl", (long long)t->step);
     TRY(path_join(folder, t->folder.dir, "samples"));
-    TRY(folder_make(folder));
+    if (t->first) TRY(folder_make(folder));
     return path_join(out, folder, name);
 }
 
@@ -25,14 +25,14 @@ static Status answer_eval_set(void *self, Trainer *t, double *accuracy)
     bool own = c->data.eval.n > 0;
     Path path;
     EvalResult r;
-    TRY(samples_path(path, t));
+    TRY(trainer_agree_status(t, samples_path(path, t)));
     EvalConf conf = { .recipe = c, .tokenizer = t->source.tokenizer, .patch = t->data.patch,
                       .sources = own ? &c->data.eval : &c->data.train,
                       .key = own ? "data.eval" : "data.train", .split = own ? 0 : c->eval.split,
                       .max_new = c->eval.max_new_tokens, .samples = c->eval.samples ? path : NULL,
                       .sample_lines = c->eval.samples, .log = &t->log, .stop = stop_requested };
     TRY(evaluate_model(&t->engine, &conf, &r));
-    *accuracy = r.total.asked && !guard_signal() ? eval_accuracy(&r.total) : NAN;
+    *accuracy = r.total.asked && !r.stopped ? eval_accuracy(&r.total) : NAN;
     eval_result_close(&r);
     return OK;
 }

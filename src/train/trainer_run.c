@@ -224,7 +224,7 @@ Status trainer_evaluate(Trainer *t, Evaluation *e)
         st = agree_status(t, fail(E_DATA, "no token of the held-out data is supervised"));
     if (!st) e->loss /= (double)e->supervised;
     if (!st && t->conf.answers.run && trainer_can_generate(t))
-        st = agree_status(t, t->first ? t->conf.answers.run(t->conf.answers.self, t, &e->accuracy) : OK);
+        st = agree_status(t, t->conf.answers.run(t->conf.answers.self, t, &e->accuracy));
     e->seconds = clock_now() - from;
     return st ? wrap(st, "evaluation") : OK;
 }
