@@ -1,5 +1,6 @@
 /* Evaluation: loss and exact answers per channel, the control with blank images, the samples file, bad data;
- * and the same through infer/predict.h from a model folder. */
+ * and the same through infer/predict.h from a model folder, on one rank and on several. */
+#include "commlab.h"
 #include "small.h"
 
 #include "base/folder.h"
@@ -317,25 +318,31 @@ static void finds_answers(void)
     tokenizer_close(t);
 }
 
+static char model[300];                                      /* the overfitted model as a folder */
+
+static void save_model(World *w)
+{
+    const char *const conf[] = { config }, *const processor[] = {
+        "{\"size\": {\"shortest_edge\": 1024, \"longest_edge\": 4096}}"
+    };
+    const char *const stops[] = { "{\"eos_token_id\": [576, 7]}" };
+    overfit(w);
+    snprintf(model, sizeof model, "%s/model", dir);
+    EXPECT_OK(weights_save(&w->e.model, &w->e.be, model, F32, 1 << 30));
+    write_text("model/config.json", conf, 1);
+    write_text("model/preprocessor_config.json", processor, 1);
+    write_text("model/generation_config.json", stops, 1);
+    EXPECT_OK(file_copy("tests/gold_text/tokenizer.json", in_dir("model/tokenizer.json")));
+}
+
 /* The model saved as a folder and opened again gives the same answers. */
 static void from_a_folder(void)
 {
     World w;
     Predictor p;
     EvalResult r;
-    const char *const conf[] = { config }, *const processor[] = {
-        "{\"size\": {\"shortest_edge\": 1024, \"longest_edge\": 4096}}"
-    };
-    const char *const stops[] = { "{\"eos_token_id\": [576, 7]}" };
-    char model[300];
     world_open(&w);
-    overfit(&w);
-    snprintf(model, sizeof model, "%s/model", dir);
-    EXPECT_OK(weights_save(&w.e.model, &w.e.be, model, F32, 1 << 30));
-    write_text("model/config.json", conf, 1);
-    write_text("model/preprocessor_config.json", processor, 1);
-    write_text("model/generation_config.json", stops, 1);
-    EXPECT_OK(file_copy("tests/gold_text/tokenizer.json", in_dir("model/tokenizer.json")));
+    save_model(&w);
     Config recipe;
     config_default(&recipe);
     recipe.model.path = model;
@@ -343,7 +350,8 @@ static void from_a_folder(void)
     EXPECT(recipe.image.min_pixels == 1024 && recipe.image.max_pixels == 4096, "pixel bounds");
     EXPECT_OK(predict_open(&p, &recipe));
     EXPECT(p.stops == 3 && p.stop[0] == 576 && p.stop[1] == 574 && p.stop[2] == 7, "%d stops", p.stops);
-    EXPECT_OK(predict_load(&p, &budget, eval_decode_capacity(8, &budget), NULL));
+    PredictConf load = { .budget = budget, .capacity = eval_decode_capacity(8, &budget) };
+    EXPECT_OK(predict_load(&p, &load));
     EvalConf eval = w.eval;
     eval.recipe = &recipe, eval.tokenizer = p.source.tokenizer, eval.patch = p.patch;
     EXPECT_OK(evaluate_model(&p.e, &eval, &r));
@@ -351,6 +359,129 @@ static void from_a_folder(void)
     eval_result_close(&r);
     predict_close(&p);
     config_close(&recipe);
+    world_close(&w);
+}
+
+/* ---- ranks ---- */
+
+static struct {
+    const char *keys;                    /* overrides, one a line */
+    const World *w;
+    EvalResult  want;                    /* of one rank */
+    char        file[2][300];            /* answers of one rank; of several */
+    pthread_mutex_t lock;
+    int         wrong;                   /* ranks whose result differs */
+    char        text[300];
+} many = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+static bool same_rows(const EvalRow *a, const EvalRow *b)
+{
+    return !strcmp(a->channel, b->channel) && a->samples == b->samples && a->supervised == b->supervised &&
+           a->asked == b->asked && a->correct == b->correct &&
+           fabs(a->ce - b->ce) <= 1e-5 * (1 + fabs(b->ce));
+}
+
+static bool same_results(const EvalResult *a, const EvalResult *b)
+{
+    bool same = a->rows == b->rows && a->skipped == b->skipped && a->generated == b->generated &&
+                same_rows(&a->total, &b->total);
+    for (int i = 0; i < a->rows && same; i++) same = same_rows(&a->row[i], &b->row[i]);
+    return same;
+}
+
+static Status evaluate_folder(Comm *world, EvalResult *r)
+{
+    Config    recipe;
+    Predictor p = { 0 };
+    EvalConf  eval = many.w->eval;
+    char      key[64];
+    config_default(&recipe);
+    recipe.model.path = model, recipe.train.micro_tokens = budget.tokens, recipe.data.bad_sample = "skip";
+    for (const char *at = many.keys; at && *at; at += strcspn(at, "\n"), at += *at == '\n') {
+        snprintf(key, sizeof key, "%.*s", (int)strcspn(at, "\n"), at);
+        TRY(config_set(&recipe, key));
+    }
+    PredictConf load = { .budget = budget, .capacity = eval_decode_capacity(8, &budget), .world = world };
+    Status st = predict_read_pixel_bounds(&recipe, model);
+    if (!st) st = predict_open(&p, &recipe);
+    if (!st) st = predict_load(&p, &load);
+    eval.recipe = &recipe, eval.tokenizer = p.source.tokenizer, eval.patch = p.patch, eval.workers = 1;
+    eval.samples = many.file[world != NULL];
+    if (!st) st = evaluate_model(&p.e, &eval, r);
+    predict_close(&p);
+    config_close(&recipe);
+    return st;
+}
+
+static void evaluate_rank(Peer *p)
+{
+    EvalResult r = { 0 };
+    Status st = evaluate_folder(p->world, &r);
+    pthread_mutex_lock(&many.lock);
+    if (st || !same_results(&r, &many.want)) {
+        many.wrong++;
+        snprintf(many.text, sizeof many.text, "rank %d: %s, loss %.9g, %d of %d right, %d skipped", p->rank,
+                 st ? status_text() : "other results", r.total.ce, (int)r.total.correct, (int)r.total.asked,
+                 (int)r.skipped);
+    }
+    pthread_mutex_unlock(&many.lock);
+    eval_result_close(&r);
+}
+
+static bool same_files(const char *a, const char *b)
+{
+    static char text[2][20000];
+    size_t n[2] = { 0, 0 };
+    const char *name[2] = { a, b };
+    for (int i = 0; i < 2; i++) {
+        FILE *f = fopen(name[i], "rb");
+        if (f) n[i] = fread(text[i], 1, sizeof text[i], f), fclose(f);
+    }
+    return n[0] && n[0] == n[1] && !memcmp(text[0], text[1], n[0]);
+}
+
+/* Results and answers of every layout, with pictures on some replicas alone, more ranks than samples, and
+ * samples that cannot be read: those of one rank. */
+static void over_ranks(void)
+{
+    static const struct { int n; const char *keys; } layout[] = {
+        { 2, "" }, { 3, "" }, { 2, "parallel.tp=2" }, { 2, "parallel.pp=2" }, { 2, "parallel.ep=2" },
+        { 2, "parallel.zero=3" }, { 4, "parallel.tp=2\nparallel.pp=2" }, { 4, "parallel.ep=2" },
+        { 4, "parallel.ep=4\nparallel.zero=3" }, { 16, "parallel.ep=2\nparallel.pp=2" },
+    };
+    World w;
+    world_open(&w);
+    if (!*model) save_model(&w);
+    for (int bad = 0; bad < 2; bad++) {
+        if (bad) free((char *)w.source.path), w.source.path = strdup(in_dir("bad.jsonl"));
+        many.w = &w, many.keys = NULL;
+        for (int i = 0; i < 2; i++) snprintf(many.file[i], sizeof many.file[i], "%s/answers-%d", dir, i);
+        EXPECT_OK(evaluate_folder(NULL, &many.want));
+        EXPECT(many.want.skipped == (bad ? 3 : 0) && many.want.total.asked == (bad ? 1 : 5), "one rank");
+        for (size_t i = 0; i < sizeof layout / sizeof *layout; i++) {
+            many.keys = layout[i].keys, many.wrong = 0;
+            on_ranks(layout[i].n, 0, evaluate_rank);
+            EXPECT(!many.wrong, "%d ranks %s: %s", layout[i].n, layout[i].keys, many.text);
+            EXPECT(same_files(many.file[0], many.file[1]), "%d ranks %s: other answers", layout[i].n,
+                   layout[i].keys);
+        }
+        eval_result_close(&many.want);
+    }
+    world_close(&w);
+}
+
+/* What fails on one rank fails on all, with a text that names the rank. */
+static void fails_on_all_ranks(void)
+{
+    World w;
+    world_open(&w);
+    many.w = &w, many.keys = "", many.wrong = 0;
+    snprintf(many.file[1], sizeof many.file[1], "/nowhere/answers");
+    on_ranks(3, 0, evaluate_rank);
+    EXPECT(many.wrong == 3 && strstr(many.text, "/nowhere/answers"), "%d ranks: %s", many.wrong, many.text);
+    many.keys = "parallel.cp=3", many.wrong = 0;
+    on_ranks(3, 0, evaluate_rank);
+    EXPECT(many.wrong == 3 && strstr(many.text, "parallel.cp=1"), "%d ranks: %s", many.wrong, many.text);
     world_close(&w);
 }
 
@@ -362,6 +493,8 @@ int main(void)
     RUN(samples_file);
     RUN(bad_samples);
     RUN(from_a_folder);
+    RUN(over_ranks);
+    RUN(fails_on_all_ranks);
     if (*dir) folder_remove(dir);
     return lab_report();
 }

@@ -341,7 +341,7 @@ static double loss_of_model(const char *model, const char *lora, uint64_t *adapt
     c.model.path = model, c.lora.path = lora, c.device.backend = "cpu";
     EXPECT_OK(lora_source_resolve(&c));
     Status st = predict_open(&p, &c);
-    if (!st) st = predict_load(&p, &b, (DecodeCapacity){ 1, 1 }, NULL);
+    if (!st) st = predict_load(&p, &(PredictConf){ .budget = b, .capacity = { 1, 1 } });
     REQUIRE(!st, "%s", status_text());
     StreamShape ss = shape_stream(&p.source.shape);
     ss.bytes = true;

@@ -1,5 +1,6 @@
 /* cli/cmd_eval.c -- `treb eval`: a model over held-out data, by channel. */
 #include "cli/commands.h"
+#include "cli/ranks.h"
 #include "engine/batching.h"
 #include "infer/evaluate.h"
 #include "infer/predict.h"
@@ -55,28 +56,41 @@ static void print_json(const EvalResult *r)
     json_decref(o);
 }
 
-static Status run(Ask *a)
+static Status open_model(Ask *a, EvalConf *e)
 {
-    const Log log = { .world = 1, .least = LOG_INFO };
-    EvalResult r = { 0 };
-    EvalConf e = { .recipe = &a->recipe, .max_samples = a->max_samples, .max_new = a->max_new,
-                   .samples = a->samples, .sample_lines = a->lines, .blind = a->blind, .log = &log };
-    if (!*a->recipe.model.path && !*a->recipe.model.preset)
+    const Config *c = &a->recipe;
+    if (!*c->model.path && !*c->model.preset)
         return fail(E_CONFIG, "eval: no model; name a folder with --model or model.path");
-    if (a->recipe.lora.rank && !*a->recipe.lora.path && !a->model)
-        log_warn(&log, "the recipe trains adapters and none is named: %s is asked without; name a checkpoint "
-                 "with --lora", *a->recipe.model.path ? a->recipe.model.path : a->recipe.model.preset);
-    TRY(choose_data(a, &e));
-    TRY(predict_open(&a->p, &a->recipe));
-    Budget b = batching_budget(&a->recipe, &a->p.source.shape);
-    TRY(predict_load(&a->p, &b, eval_decode_capacity(a->max_new, &b), &log));
-    e.tokenizer = a->p.source.tokenizer, e.patch = a->p.patch;
+    if (c->lora.rank && !*c->lora.path && !a->model)
+        log_warn(e->log, "the recipe trains adapters and none is named: %s is asked without; name a "
+                 "checkpoint with --lora", *c->model.path ? c->model.path : c->model.preset);
+    TRY(choose_data(a, e));
+    return predict_open(&a->p, c);
+}
+
+static Status run(void *self, Comm *world)
+{
+    Ask *a = self;
+    EvalResult r = { 0 };
+    bool first = world->rank == 0;
+    const Log log = { .rank = world->rank, .world = world->size, .least = first ? LOG_INFO : LOG_WARN };
+    const Log of_rank_0 = { .world = world->size, .least = first ? LOG_INFO : LOG_ERROR };
+    EvalConf e = { .recipe = &a->recipe, .max_samples = a->max_samples, .max_new = a->max_new,
+                   .samples = a->samples, .sample_lines = a->lines, .blind = a->blind, .log = &of_rank_0 };
+    TRY(comm_agree(world, open_model(a, &e)));
+    PredictConf p = { .budget = batching_budget(&a->recipe, &a->p.source.shape), .world = world,
+                      .log = &of_rank_0 };
+    p.capacity = eval_decode_capacity(a->max_new, &p.budget);
+    TRY(predict_load(&a->p, &p));
+    e.tokenizer = a->p.source.tokenizer, e.patch = a->p.patch, e.log = &log;
     TRY(evaluate_model(&a->p.e, &e, &r));
-    if (a->json) print_json(&r);
-    else         eval_print(stdout, &r);
+    if (first && a->json) print_json(&r);
+    else if (first)       eval_print(stdout, &r);
     eval_result_close(&r);
     return OK;
 }
+
+static void close_model(void *self) { predict_close(&((Ask *)self)->p); }
 
 /* --model is of more account than the recipe's; what that trained with adapters may be one of its
  * checkpoints. */
@@ -141,8 +155,7 @@ static Status cmd_eval(int argc, char **argv)
     Ask *a = calloc(1, sizeof *a);
     if (!a) return fail(E_FIT, "no memory for an evaluation");
     Status st = parse(a, argc, argv);
-    if (!st) st = run(a);
-    predict_close(&a->p);
+    if (!st) st = ranks_run(&a->recipe, (RankVerb){ run, close_model }, a);
     config_close(&a->recipe);
     free(a->source);
     free(a);
@@ -154,7 +167,9 @@ static const Usage usage = {
     .options = options,
     .notes   = "Data: the files of --data, else data.eval of the recipe, else the share that eval.split "
                "holds out. The loss is per supervised token; an answer is right when it equals the "
-               "expected text. An adapter that is named as the model brings the base it was trained on.",
+               "expected text. An adapter that is named as the model brings the base it was trained on. "
+               "Under mpirun or srun the ranks share the model as parallel.* says, or by a layout that is "
+               "chosen and printed, and replicas share the documents.",
 };
 
 const Command command_eval = {

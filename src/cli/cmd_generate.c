@@ -1,6 +1,7 @@
 /* cli/cmd_generate.c -- `treb generate`: one prompt with its pictures, the answer as it comes. */
 #include "base/clock.h"
 #include "cli/commands.h"
+#include "cli/ranks.h"
 #include "data/sample.h"
 #include "infer/predict.h"
 #include "infer/detokenize.h"
@@ -16,6 +17,8 @@ typedef struct Ask {
     const char  *prompt, *system;
     const char  *dir, *lora, *dtype, *backend;
     OptionList   image;
+    PlainArgs    overrides;              /* section.key=value */
+    Comm        *world;
     int64_t      seed;
     GenerateConf how;
     Config       recipe;
@@ -84,66 +87,119 @@ static Status add_document(Ask *a)
     return st;
 }
 
-/* Budgets are exactly what the prompt takes. */
-static Status open_engine(Ask *a, const Log *log)
+/* Budgets are exactly what the prompt takes; any tp cuts the tokens in equal parts. */
+static Budget budget_of(const Ask *a)
 {
-    const DocSize *n = &a->sample.size;
-    Budget b = { .tokens = a->sample.ids.n, .patches = n->patches, .docs = 1, .supervised = 1 };
+    int64_t n = a->sample.ids.n, ranks = a->world->size;
+    return (Budget){ .tokens = (n + ranks - 1) / ranks * ranks, .patches = a->sample.size.patches, .docs = 1,
+                     .supervised = 1 };
+}
+
+static Status open_stream(Ask *a, const Budget *b)
+{
     StreamShape ss = shape_stream(&a->model.source.shape);
     ss.bytes = true;
-    TRY(stream_open(&a->stream, &ss, &b));
-    TRY(add_document(a));
-    TRY(predict_load(&a->model, &b, (DecodeCapacity){ 1, a->how.max_new }, log));
-    return generator_open(&a->gen, &a->model.e);
+    return stream_open(&a->stream, &ss, b);
+}
+
+/* The document is on the first replica of the model. */
+static Status open_generator(Ask *a)
+{
+    TRY(generator_open(&a->gen, &a->model.e));
+    return a->model.e.mesh.at[AX_DP] ? OK : add_document(a);
+}
+
+static Status open_engine(Ask *a, const Log *log)
+{
+    PredictConf conf = { .budget = budget_of(a), .capacity = { 1, a->how.max_new }, .world = a->world,
+                         .one_document = true, .log = log };
+    a->recipe.train.micro_tokens = conf.budget.tokens;
+    TRY(comm_agree(a->world, open_stream(a, &conf.budget)));
+    TRY(predict_load(&a->model, &conf));
+    return comm_agree(a->world, open_generator(a));
 }
 
 static void say(void *self, int64_t doc, int32_t id)
 {
     Ask *a = self;
-    if (!a->said) a->said = stream_printer_put(&a->out, id);
+    if (a->world->rank == 0 && !a->said) a->said = stream_printer_put(&a->out, id);
 }
 
-static Status answer(Ask *a)
+static void set_sampling(Ask *a)
 {
-    Ids    out = { 0 };
-    double start = clock_now();
-    a->out = (StreamPrinter){ .tokenizer = a->model.source.tokenizer, .out = stdout };
     a->how.on_token = say, a->how.self = a;
     a->how.vocab = tokenizer_size(a->model.source.tokenizer);
     a->how.stops = a->model.stops;
     memcpy(a->how.stop, a->model.stop, sizeof a->how.stop);
-    Status st = generate(&a->gen, &a->stream, &a->how, &out), end = stream_printer_end(&a->out);
-    putchar('\n');
-    if (!st && isatty(STDERR_FILENO) && isatty(STDOUT_FILENO))
+}
+
+/* Rank 0 prints. A replica without the document takes part where the first needs it. */
+static Status answer(Ask *a)
+{
+    Ids    out = { 0 };
+    double start = clock_now();
+    bool   idle = !a->stream.docs && !decode_in_lockstep(&a->model.e), first = a->world->rank == 0;
+    a->out = (StreamPrinter){ .tokenizer = a->model.source.tokenizer, .out = stdout };
+    set_sampling(a);
+    Status st = idle ? OK : generate(&a->gen, &a->stream, &a->how, &out), end = stream_printer_end(&a->out);
+    if (first) putchar('\n');
+    if (first && !st && isatty(STDERR_FILENO) && isatty(STDOUT_FILENO))
         fprintf(stderr, "%lld tokens in, %lld out, %.2f s\n", (long long)a->stream.tokens, (long long)out.n,
                 clock_now() - start);
     ids_close(&out);
     return st ? st : a->said ? a->said : end;
 }
 
-static Status run(Ask *a)
+static Status set_overrides(Ask *a)
 {
-    const Log log = { .world = 1, .least = LOG_WARN };
+    for (int i = 0; i < a->overrides.n; i++) {
+        const char *text = a->overrides.value[i];
+        if (!is_override(text))
+            return fail(E_CONFIG, "generate: %s is neither an option nor section.key=value", text);
+        TRY(config_set(&a->recipe, text));
+    }
+    return OK;
+}
+
+/* The command line is of more account than the model's own image sizes. */
+static Status prepare(Ask *a)
+{
     TRY(lora_source_resolve(&a->recipe));
     TRY(predict_read_pixel_bounds(&a->recipe, a->recipe.model.path));
     if (*a->recipe.lora.path) TRY(predict_read_pixel_bounds(&a->recipe, a->recipe.lora.path));
+    TRY(set_overrides(a));
     TRY(conversation(a));
     TRY(predict_open(&a->model, &a->recipe));
-    TRY(load_sample(a));
+    return load_sample(a);
+}
+
+static Status run(void *self, Comm *world)
+{
+    Ask *a = self;
+    const Log log = { .rank = world->rank, .world = world->size,
+                      .least = world->rank ? LOG_ERROR : world->size > 1 ? LOG_INFO : LOG_WARN };
+    a->world = world;
+    TRY(comm_agree(world, prepare(a)));
     TRY(open_engine(a, &log));
-    return answer(a);
+    return comm_agree(world, answer(a));
+}
+
+static void close_model(void *self)
+{
+    Ask *a = self;
+    generator_close(&a->gen);
+    predict_close(&a->model);
 }
 
 static void ask_close(Ask *a)
 {
-    generator_close(&a->gen);
     stream_close(&a->stream);
     sample_close(&a->sample);
     sample_scratch_close(&a->scratch);
     format_close(&a->file.file);
-    predict_close(&a->model);
     json_decref(a->line);
     free(a->text);
+    plain_args_close(&a->overrides);
     config_close(&a->recipe);
 }
 
@@ -172,18 +228,27 @@ static const Option options[] = {
     OPTION_END
 };
 
+static Status set_recipe(Ask *a)
+{
+    Config *c = &a->recipe;
+    TRY(dtype_word(a->dtype, &c->model.dtype));
+    TRY(option_folder("--lora", a->lora));
+    TRY(set_overrides(a));
+    if (a->backend) c->device.backend = a->backend;
+    c->device.backend = backend_pick(c->device.backend);
+    if (a->lora) c->lora.path = a->lora;
+    c->model.path = a->dir, a->how.seed = (uint64_t)a->seed;
+    return backend_check(c->device.backend);
+}
+
 static Status answer_prompt(Ask *a, int argc, char **argv)
 {
-    TRY(options_parse(argc, argv, options, a, NULL));
+    a->overrides.most = PLAIN_ANY;
+    TRY(options_parse(argc, argv, options, a, &a->overrides));
     if (!a->dir || !a->prompt)
         return fail(E_CONFIG, "generate: --model and --prompt are wanted; see treb help generate");
-    TRY(dtype_word(a->dtype, &a->recipe.model.dtype));
-    TRY(option_folder("--lora", a->lora));
-    a->how.seed = (uint64_t)a->seed, a->recipe.device.backend = backend_pick(a->backend);
-    TRY(backend_check(a->recipe.device.backend));
-    if (a->lora) a->recipe.lora.path = a->lora;
-    a->recipe.model.path = a->dir;
-    return run(a);
+    TRY(set_recipe(a));
+    return ranks_run(&a->recipe, (RankVerb){ run, close_model }, a);
 }
 
 static Status cmd_generate(int argc, char **argv)
@@ -199,10 +264,11 @@ static Status cmd_generate(int argc, char **argv)
 }
 
 static const Usage usage = {
-    .args    = "--model DIR --prompt TEXT",
+    .args    = "--model DIR --prompt TEXT [section.key=value ...]",
     .options = options,
     .notes   = "Pictures stand where TEXT has <image>, or before it. An adapter that is named as the model "
-               "brings the base it was trained on.",
+               "brings the base it was trained on. Under mpirun or srun the ranks share the model as "
+               "parallel.* says, or by a layout that is chosen and printed.",
 };
 
 const Command command_generate = {

@@ -37,10 +37,12 @@ void program_start(char **argv)
     ignore_sigxfsz();
 }
 
+void program_print_error(void) { fprintf(stderr, "treb: %s\n", status_text()); }
+
 int program_finish(Status st)
 {
     if ((fflush(stdout) || ferror(stdout)) && !st) st = fail(E_IO, "writing the output: %s", strerror(errno));
-    if (st) fprintf(stderr, "treb: %s\n", status_text());
+    if (st && *status_text()) program_print_error();        /* "": it has been printed, see ranks.h */
     launch_rank_exit(status_exit_code(st));
     return status_exit_code(st);
 }

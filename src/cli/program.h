@@ -9,8 +9,9 @@
 
 /* Prepares the process. It may start the program again with the same arguments and another environment. */
 void        program_start(char **argv);
-/* Flushes the output, prints the error if there is one, and returns the exit code. */
+/* Flushes the output, prints the error if there is one with a text, and returns the exit code. */
 int         program_finish(Status st);
+void        program_print_error(void);                       /* "treb: ...", the status text */
 
 /* Replaces this process by the program `name` from the folder of the running binary. argv[0] is ignored; the
  * arguments after it are passed on. Returns only on failure, with an error that names the missing file. */

@@ -2,6 +2,7 @@
 #include "infer/predict.h"
 
 #include "engine/batching.h"
+#include "infer/layout.h"
 
 #include "data/chat.h"
 
@@ -73,20 +74,33 @@ Status predict_open(Predictor *p, const Config *recipe)
     return st;
 }
 
-Status predict_load(Predictor *p, const Budget *b, DecodeCapacity capacity, const Log *log)
+static Status open_engine(Predictor *p, const PredictConf *c)
 {
     EngineConf  conf = { .backend = backend_pick(p->recipe->device.backend), .dtype = p->source.dtype,
-                         .budget = *b, .decode = capacity, .lora = p->lora.conf };
+                         .budget = c->budget, .decode = c->capacity, .lora = p->lora.conf };
+    LayoutAsk   ask = { p->recipe, &p->source.shape, c->world, c->one_document, c->log };
     StreamShape ss = shape_stream(&p->source.shape);
     ss.bytes = true;
-    Stream      full = stream_full(&ss, b);
+    Stream      full = stream_full(&ss, &c->budget);
     policy_default(conf.policy);
-    TRY(engine_open(&p->e, &p->source.shape, &conf, &full));
-    TRY(model_source_load(&p->source, &p->e.model, &p->e.be, (uint64_t)p->recipe->train.seed, log));
-    if (p->lora.conf.rank) {
-        TRY(lora_source_warn_base(&p->lora, &p->source, (uint64_t)p->recipe->train.seed, log));
-        TRY(lora_source_load(&p->lora, &p->e.model, &p->e.be));
-    }
+    if (c->world && c->world->size > 1) TRY(comm_agree(c->world, layout_set_ranks(&conf, &ask)));
+    Status st = engine_open(&p->e, &p->source.shape, &conf, &full);
+    return c->world ? comm_agree(c->world, st) : st;
+}
+
+static Status load_weights(Predictor *p, const Log *log)
+{
+    uint64_t seed = (uint64_t)p->recipe->train.seed;
+    TRY(model_source_load(&p->source, &p->e.model, &p->e.be, seed, log));
+    if (!p->lora.conf.rank) return OK;
+    if (p->e.mesh.rank == 0) TRY(lora_source_warn_base(&p->lora, &p->source, seed, log));
+    return lora_source_load(&p->lora, &p->e.model, &p->e.be);
+}
+
+Status predict_load(Predictor *p, const PredictConf *conf)
+{
+    TRY(open_engine(p, conf));
+    TRY(comm_agree(p->e.mesh.comm[GR_world], load_weights(p, conf->log)));
     engine_publish_weights(&p->e);
     return OK;
 }

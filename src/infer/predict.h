@@ -2,10 +2,14 @@
  * `treb generate` and `treb eval`.
  *
  *   config_default(&recipe);
- *   TRY(lora_source_resolve(&recipe));                an adapter as model.path: its base model with the
- *   adapter TRY(predict_read_pixel_bounds(&recipe, dir));     image sizes of the folder's
- *   preprocessor_config.json TRY(predict_open(&p, &recipe));                   recipe.model names the folder
- *   TRY(predict_load(&p, &budget, capacity, log));    engine and weights */
+ *   TRY(lora_source_resolve(&recipe));                an adapter as model.path becomes its base model with
+ *                                                     the adapter
+ *   TRY(predict_read_pixel_bounds(&recipe, dir));     image sizes of its preprocessor_config.json
+ *   TRY(predict_open(&p, &recipe));                   recipe.model names the folder
+ *   TRY(predict_load(&p, &conf));                     engine and weights
+ *
+ * Each rank of a world opens its own. What fails on one rank is to be agreed on after predict_open and after
+ * predict_load. */
 #ifndef INFER_PREDICT_H
 #define INFER_PREDICT_H
 
@@ -25,11 +29,19 @@ typedef struct Predictor {
     Engine        e;
 } Predictor;
 
+typedef struct PredictConf {
+    Budget         budget;
+    DecodeCapacity capacity;
+    Comm          *world;                /* NULL or of one rank: no ranks; else see infer/layout.h */
+    bool           one_document;
+    const Log     *log;
+} PredictConf;
+
 /* Sets image.min_pixels and image.max_pixels from dir/preprocessor_config.json, if that exists. */
 MUST Status predict_read_pixel_bounds(Config *recipe, const char *dir);
 
 MUST Status predict_open(Predictor *p, const Config *recipe);              /* recipe outlives p */
-MUST Status predict_load(Predictor *p, const Budget *b, DecodeCapacity capacity, const Log *log);
+MUST Status predict_load(Predictor *p, const PredictConf *conf);           /* collective over the world */
 void        predict_close(Predictor *p);                                   /* may be called twice */
 
 #endif

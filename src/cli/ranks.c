@@ -1,0 +1,36 @@
+/* cli/ranks.c -- see ranks.h. */
+#include "cli/ranks.h"
+
+#include "cli/program.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* The Status of the first rank that failed by itself, which prints its text. A rank that was told of the
+ * failure has E_COMM. No rank exits before the text is out: a launcher ends all ranks once one has failed. */
+static Status settle(Comm *world, Status mine)
+{
+    int  own = (int)mine, first = 0, *all = calloc((size_t)world->size, sizeof *all);
+    if (!all) return mine;
+    comm_host_gather(world, all, &own, sizeof own);
+    while (first + 1 < world->size && (all[first] == OK || all[first] == E_COMM)) first++;
+    Status st = (Status)all[first];
+    free(all);
+    if (world->rank == first) program_print_error(), fflush(stderr);
+    comm_barrier(world);
+    return fail(st, "%s", "");
+}
+
+Status ranks_run(const Config *c, RankVerb verb, void *self)
+{
+    CommConf conf = { .kind = c->comm.kind, .per_node = (int)c->comm.ranks_per_node,
+                      .timeout = c->comm.timeout };
+    Comm *world = NULL;
+    TRY(comm_open(&world, &conf));
+    Status st = verb.run(self, world);
+    if (st && world->size > 1 && world->failure_agreed) st = settle(world, st);
+    else if (st) comm_abort(world, status_text());           /* peers must not wait for this rank */
+    verb.close(self);
+    comm_close(world);
+    return st;
+}

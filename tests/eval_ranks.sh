@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# `treb eval`, `treb generate` and the answers of a training run under mpirun: on every layout the losses, the
+# answers and the tokens of one rank, written and printed once. What fails is said once, and all ranks exit
+# with the same code.
+. tests/ranklab.sh
+has_mpi || skip "no mpirun, or a build without MPI"
+small_moe
+
+ranks() {                                # ranks N command...: stdout to $tmp/said, stderr to $tmp/out
+    local n=$1 start=(); shift
+    [ "$n" -eq 1 ] || start=(mpirun --oversubscribe --allow-run-as-root --bind-to none -np "$n")
+    timeout 120 "${start[@]}" "$@" >"$tmp/said" 2>"$tmp/out"
+}
+for i in $(seq 1 23); do
+    printf '{"channel": "c%d", "messages": [{"role": "user", "content": "what is %d%s"}, ' $((i % 3)) "$i" \
+        "$(printf ' and more%.0s' $(seq $((i * 5 % 7))))"
+    printf '{"role": "assistant", "content": "it is %d"}]}\n' $((i * i))
+done > "$tmp/questions.jsonl"
+
+# A few steps make a model with weights, and answers during training.
+train() {                                # train FOLDER RANKS overrides...
+    local folder=$1 n=$2; shift 2
+    ranks "$n" "$treb" train /dev/null "${recipe[@]}" train.global_tokens=512 train.max_steps=4 \
+        eval.eval_steps=2 "data.eval=[$tmp/questions.jsonl]" eval.max_new_tokens=6 \
+        checkpoint.output_dir="$folder" "$@"
+}
+same_eval() {                            # same_eval A B: losses within 1e-5, equal accuracies and answers
+    paste <(values "$1" eval/loss) <(values "$2" eval/loss) | awk '
+        { d = $1 - $2; if (d < 0) d = -d }
+        NF != 2 || d > 1e-5 * $1 { bad = 1 }
+        END { exit bad || NR != 2 }' &&
+    cmp -s <(values "$1" eval/accuracy) <(values "$2" eval/accuracy) &&
+    cmp -s "$1/samples/step-2.jsonl" "$2/samples/step-2.jsonl"
+}
+values() { grep -o "\"$2\": [0-9.e+-]*" "$1/metrics.jsonl" | cut -d' ' -f2; }
+check "a run on one rank" train "$tmp/one" 1 checkpoint.hf=every
+during() {                               # during NAME RANKS overrides...
+    local name=$1 n=$2; shift 2
+    check "a run on $name" train "$tmp/$name" "$n" "$@"
+    check "$name has the losses and answers of one rank" same_eval "$tmp/one" "$tmp/$name"
+}
+during pp2-ep2-zero3 4 parallel.pp=2 parallel.ep=2 parallel.zero=3
+
+model=$tmp/one/last
+evaluate() {                             # evaluate NAME RANKS overrides...
+    local name=$1 n=$2; shift 2
+    ranks "$n" "$treb" eval --model "$model" --data "$tmp/questions.jsonl" --max-new 6 --json \
+        --samples "$tmp/$name.answers" train.micro_tokens=128 data.max_length=128 "$@" &&
+    grep -v seconds "$tmp/said" | sed -E 's/("loss": [0-9]+\.[0-9]{5})[0-9]*/\1/' >"$tmp/$name.result"
+}
+same_result() { cmp "$tmp/alone.result" "$tmp/$1.result" && cmp "$tmp/alone.answers" "$tmp/$1.answers"; }
+check "eval on one rank" evaluate alone 1
+layout() {                               # layout NAME RANKS overrides...
+    check "eval on $1" evaluate "$@"
+    check "$1 has the losses and answers of one rank" same_result "$1" >>"$tmp/out"
+}
+layout dp3 3
+check "and the layout that was chosen is printed" grep -q 'layout .*3 ranks: dp 3, chosen' "$tmp/out"
+layout tp2-pp2 4 parallel.tp=2 parallel.pp=2
+
+draw=(--temperature 1 --top-p 0.9 --seed 5)
+generate() {                             # generate RANKS options...
+    local n=$1; shift
+    ranks "$n" "$treb" generate --model "$model" --prompt "what is 7" --max-new 12 "$@" && [ -s "$tmp/said" ]
+}
+same_text() { cmp -s "$tmp/said" "$tmp/$1.text"; }
+check "generate on one rank" generate 1
+mv "$tmp/said" "$tmp/greedy.text"
+check "with draws" generate 1 "${draw[@]}"
+mv "$tmp/said" "$tmp/drawn.text"
+check "generate on two ranks"               generate 2
+check "prints the same text, once"          same_text greedy
+check "and the layout that was chosen"      grep -q 'layout .*2 ranks: tp 2 ep 2, chosen' "$tmp/out"
+check "generate on pp2, vpp2, with draws"   generate 2 parallel.pp=2 parallel.vpp=2 "${draw[@]}"
+check "prints the same text"                same_text drawn
+
+fails() {                                # fails CODE TEXT RANKS arguments of treb...
+    local code=$1 text=$2 n=$3; shift 3
+    ranks "$n" "$treb" "$@"
+    [ $? -eq "$code" ] && [ "$(grep -ac "^treb: .*$text" "$tmp/out")" -eq 1 ]
+}
+check "a layout of other ranks is refused once" \
+    fails 2 'not a multiple' 3 eval --model "$model" --data "$tmp/data.jsonl" parallel.tp=2
+check "a missing file is named once" fails 4 'no such file' 2 eval --model "$model" --data "$tmp/none.jsonl"
+report
