@@ -2,6 +2,7 @@
 #include "cli/ranks.h"
 
 #include "cli/program.h"
+#include "launch/rank.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +17,7 @@ static Status settle(Comm *world, Status mine)
     while (first + 1 < world->size && (all[first] == OK || all[first] == E_COMM)) first++;
     Status st = (Status)all[first];
     free(all);
+    launch_rank_exit(status_exit_code(st));
     if (world->rank == first) program_print_error(), fflush(stderr);
     comm_barrier(world);
     return fail(st, "%s", "");
@@ -29,7 +31,7 @@ Status ranks_run(const Config *c, RankVerb verb, void *self)
     TRY(comm_open(&world, &conf));
     Status st = verb.run(self, world);
     if (st && world->size > 1 && world->failure_agreed) st = settle(world, st);
-    else if (st) comm_abort(world, status_text());           /* peers must not wait for this rank */
+    else if (st) launch_rank_exit(status_exit_code(st)), comm_abort(world, status_text());
     verb.close(self);
     comm_close(world);
     return st;
