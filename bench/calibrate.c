@@ -3,11 +3,14 @@
  *
  * The cases are those of `treb bench ops`, at sizes that grow; the best of some repeats counts, since others
  * may use the machine. Last comes a whole step, which takes longer than its ops each alone: caches are cold,
- * and a GPU under load is kept within its power. A single process cannot measure links to other ranks: those
- * are taken from the row of the GPU that the device is named after, or of cpu-node. Nothing is written
- * unless all was measured. */
+ * and a GPU under load is kept within its power. Links between ranks are measured first, where several are
+ * started (links.h): then all ranks but the first leave, so that they take nothing from the rest. Links that
+ * were not measured are taken from the row of the GPU that the device is named after, or of cpu-node. Nothing
+ * is written unless all was measured. */
 #include "base/clock.h"
+#include "base/folder.h"
 #include "bench/cases.h"
+#include "bench/links.h"
 #include "cli/command.h"
 #include "plan/hardware.h"
 
@@ -20,6 +23,7 @@
 typedef struct Calib {
     Setup    s;                                      /* sizes of a model that the machine is for */
     Hardware hw;                                     /* curves hold rates until all are known */
+    Links    links;
     int      repeats;
     bool     gpu;
 } Calib;
@@ -206,8 +210,8 @@ static Status calibrate_ops(Calib *k)
 
 /* ---- the row ---- */
 
-/* The row whose name is in the GPU's, h200 in "NVIDIA H200"; for what a single rank cannot measure. */
-static Status row_alike(Hardware *h, const char *backend)
+/* The row whose name is in the GPU's, h200 in "NVIDIA H200"; for what is not measured. */
+static Status row_alike(Hardware *h, const char *backend, const char *what)
 {
     char words[256] = "", id[32];
     const char *best = strcmp(backend, "cuda") ? "cpu-node" : "h200";
@@ -217,14 +221,22 @@ static Status row_alike(Hardware *h, const char *backend)
         snprintf(id, sizeof id, "%.*s", (int)strcspn(hardware_at(i), "-"), hardware_at(i));
         if (strstr(words, id)) best = hardware_at(i);
     }
-    printf("links to other ranks cannot be measured by one: as those of %s\n", best);
+    printf("%s: as those of %s\n", what, best);
     return hardware_find(h, best);
+}
+
+static const char *unmeasured(const Links *l)
+{
+    if (!l->intra_node.ranks && !l->inter_node.ranks) return "links to other ranks cannot be measured by one";
+    if (!l->inter_node.ranks) return "links between nodes are not measured";
+    return l->intra_node.ranks ? "what no measurement gives" : "links inside a node are not measured";
 }
 
 static Status prepare(Calib *k, const char *backend)
 {
     double left, all;
-    TRY(row_alike(&k->hw, backend));
+    TRY(row_alike(&k->hw, backend, unmeasured(&k->links)));
+    links_apply(&k->hw, &k->links);
     backend_memory(backend, &left, &all);
     snprintf(k->hw.id, sizeof k->hw.id, "this");
     snprintf(k->hw.backend, sizeof k->hw.backend, "%s", backend);
@@ -306,45 +318,100 @@ static Status measure(Calib *k, const char *backend)
     return OK;
 }
 
-static Status calibrate(Calib *k, const char *backend, const char *out)
+/* ---- several ranks ---- */
+
+typedef struct CalibArgs {
+    const char *backend, *dtype, *out, *comm;
+    int64_t     repeats, per_node;
+    bool        links;
+} CalibArgs;
+
+static Status measure_links(Links *out, Comm *world, const char *backend, int repeats)
+{
+    Backend be = { 0 };
+    Arena   a = { 0 };
+    Status  st = backend_open(&be, backend);
+    if (!st) st = backend_arena_open(&be, &a, "links", (size_t)160 << 20);
+    st = comm_agree(world, st);
+    if (!st) comm_bind(world, &be);
+    if (!st) st = links_measure(out, world, &be, &a, repeats);
+    if (st) comm_abort(world, status_text());
+    backend_arena_close(&be, &a);
+    backend_close(&be);
+    return st;
+}
+
+/* The ranks that were started together measure their links; *first: this is rank 0. */
+static Status visit_ranks(Links *out, bool *first, const CalibArgs *a, const char *backend)
+{
+    CommConf conf = { .kind = a->comm, .per_node = (int)a->per_node, .timeout = 60 };
+    Comm    *world = NULL;
+    TRY(comm_open(&world, &conf));
+    *first = world->rank == 0;
+    Status st = world->size > 1 ? measure_links(out, world, backend, (int)a->repeats) : OK;
+    comm_close(world);
+    return st;
+}
+
+/* Links alone: the rest of the row stays as it is in the file, or as in the row of a GPU like this one. */
+static Status write_links(Calib *k, const char *backend, const char *path)
+{
+    if (!k->links.intra_node.ranks && !k->links.inter_node.ranks)
+        return fail(E_CONFIG, "--links: one rank has no links; start several: mpirun -n N treb bench "
+                    "calibrate");
+    if (file_is(path)) TRY(hardware_load(&k->hw, path));
+    else TRY(row_alike(&k->hw, backend, "all but links"));
+    links_apply(&k->hw, &k->links);
+    TRY(hardware_save(&k->hw, path));
+    printf("links are written to %s: --hardware this\n", path);
+    return OK;
+}
+
+static Status calibrate(Calib *k, const char *backend, const CalibArgs *a)
 {
     char   path[4096];
     double from = clock_now();
-    if (out) snprintf(path, sizeof path, "%s", out);
+    if (a->out) snprintf(path, sizeof path, "%s", a->out);
     else TRY(hardware_file(path, sizeof path));
+    if (a->links) return write_links(k, backend, path);
     TRY(measure(k, backend));
     TRY(hardware_save(&k->hw, path));
     print(&k->hw, path, clock_now() - from);
     return OK;
 }
 
-typedef struct CalibArgs { const char *backend, *dtype, *out; int64_t repeats; } CalibArgs;
-
 static const Option options[] = {
     OPTION_TEXT(CalibArgs, backend, "--backend", "NAME", "cpu, cuda or auto"),
     OPTION_TEXT(CalibArgs, dtype, "--dtype", "f32|bf16", "of the products"),
     OPTION_INT(CalibArgs, repeats, "--repeat", "N", 1, 50, "measurements of each size; 5"),
     OPTION_TEXT(CalibArgs, out, "--out", "FILE", "where the row goes instead of the cache folder"),
+    OPTION_FLAG(CalibArgs, links, "--links",
+                "measure the links between ranks alone and keep the rest of the row"),
+    OPTION_TEXT(CalibArgs, comm, "--comm", "KIND", "what ranks communicate over, as comm.kind; auto"),
+    OPTION_INT(CalibArgs, per_node, "--ranks-per-node", "N", 0, 65536, "as comm.ranks_per_node; 0: by host"),
     OPTION_END
 };
 
 static Status run_calibrate(int argc, char **argv)
 {
-    CalibArgs a = { .backend = "auto", .repeats = 5 };
+    CalibArgs a = { .backend = "auto", .repeats = 5, .comm = "auto" };
+    bool      first = true;
     TRY(options_parse(argc, argv, options, &a, NULL));
     const char *backend = backend_pick(a.backend);
     bool  gpu = !strcmp(backend, "cuda");
     Calib k = { .s = gpu ? setup_gpu : small, .repeats = (int)a.repeats, .gpu = gpu };
     k.s.best = true;
     TRY(bench_dtype(&k.s.d, a.dtype ? a.dtype : gpu ? "bf16" : "f32"));
-    return calibrate(&k, backend, a.out);
+    if (comm_launched()) TRY(visit_ranks(&k.links, &first, &a, backend));
+    return first ? calibrate(&k, backend, &a) : OK;
 }
 
 static const Usage usage = {
     .args    = "",
     .options = options,
     .notes   = "Measures what this machine reaches by kind and size of work and keeps it as the hardware "
-               "`this`, from which `treb bench step` and `treb plan --hardware this` then predict.",
+               "`this`, from which `treb bench step` and `treb plan --hardware this` then predict. Started "
+               "with mpirun or srun it measures the links between the ranks too.",
 };
 
 const Command bench_calibrate = {

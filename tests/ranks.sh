@@ -90,6 +90,22 @@ check "the merged model has the adapter's loss" \
     [ "$(loss --model "$tmp/merged")" = "$(loss --model "$tmp/lora-move/last")" ]
 check "and not the loss of the base" [ "$(loss --model "$tmp/merged")" != "$(loss --model "$tmp/lora-base")" ]
 
+# Links between ranks: measured by two, written by the first, read by a plan.
+export TREB_CACHE_DIR=$tmp/cache
+link() { sed -n "s/^ *\"$1\": \([0-9.e+-]*\),*\$/\1/p" "$tmp/cache/hardware.json"; }
+between() { awk -v x="$1" -v lo="$2" -v hi="$3" 'BEGIN { exit !(x >= lo && x <= hi) }'; }
+calibrate() { ranks 2 "$treb" bench calibrate --backend cpu --links --repeat 1 "$@" >"$tmp/out" 2>&1; }
+check "two ranks measure their links"   calibrate
+check "one table, by the first rank"    [ "$(grep -c 'intra-node, 2 ranks over mpi' "$tmp/out")" = 1 ]
+check "bandwidth is plausible, $(link near_bw)"  between "$(link near_bw)" 1e6 1e12
+check "latency is plausible, $(link near_delay)" between "$(link near_delay)" 1e-8 0.5
+check "links between nodes are measured" calibrate --ranks-per-node 1
+check "bandwidth is plausible, $(link far_bw)"   between "$(link far_bw)" 1e6 1e12
+check "the links inside a node stay"    [ "$(link intra_ranks)" = 2 ]
+shows() { "$treb" plan /dev/null "${recipe[@]}" --hardware this >"$tmp/out" 2>&1 && grep -q "$1" "$tmp/out"; }
+check "a plan says that they are measured" \
+    shows 'links: intra-node .*(measured, 2 ranks over mpi); inter-node .*(measured, 2 nodes over mpi)'
+
 drawn() { TREB_LAYOUTS=1 ranks 8 "$TEST_LAYOUTS" >"$tmp/out" 2>&1; }
 for i in $(seq "${TREB_LAYOUT_RUNS:-1}"); do
     [ -x "${TEST_LAYOUTS:-}" ] && check "random layout $i over eight processes" drawn

@@ -98,11 +98,14 @@ static void round_trip(void)
     EXPECT_OK(hardware_find(&h, "h200"));
     snprintf(h.dtype, sizeof h.dtype, "f32");
     h.slow[OP_gelu_bwd] = 3.25;
+    h.intra_ranks = 2, h.inter_nodes = 3;
+    snprintf(h.transport, sizeof h.transport, "nccl");
     EXPECT_OK(hardware_save(&h, file));
     EXPECT_OK(hardware_load(&back, file));
     EXPECT(!strcmp(back.id, "this") && !strcmp(back.dtype, "f32"), "%s", back.id);
     EXPECT(close_to(back.bf16, h.bf16) && close_to(back.capacity, h.capacity) && back.sms == h.sms &&
            close_to(back.slow[OP_gelu_bwd], 3.25) && close_to(back.launch, h.launch), "numbers");
+    EXPECT(back.intra_ranks == 2 && back.inter_nodes == 3 && !strcmp(back.transport, "nccl"), "links");
     for (int k = 0; k < WORK_N; k++) {
         EXPECT(back.work[k].n == h.work[k].n && close_to(back.work[k].flat, h.work[k].flat), "curve %d", k);
         for (int i = 0; i < h.work[k].n; i++)

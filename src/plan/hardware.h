@@ -35,6 +35,8 @@ typedef struct Hardware {
     int     domain;                      /* ranks joined by intra-node links */
     double  intra_share, inter_share, host_share;                   /* shares that are reached */
     double  intra_delay, inter_delay;       /* latency of a message, seconds */
+    int     intra_ranks, inter_nodes;    /* that measured the links; 0: taken from a data sheet */
+    char    transport[16];               /* that they were measured over */
     double  launch;                      /* host seconds per kernel launch */
     double  fixed;                       /* bytes of context, libraries, workspace */
     double  error;                       /* relative error of times: 0.25 for a table row, less if measured */

@@ -113,6 +113,20 @@ static Status read_curve(Curve *c, const Json *o, const char *name)
     return OK;
 }
 
+/* Optional: how the links were measured. */
+static Status read_links(Hardware *h, const Json *o)
+{
+    double      ranks, nodes;
+    const char *over = json_string_value(json_object_get(o, "transport"));
+    if (!o) return OK;
+    if (!over) return bad("links.transport", "expected a name");
+    TRY(number(o, "intra_ranks", "links.intra_ranks", 0, 1e6, &ranks));
+    TRY(number(o, "inter_nodes", "links.inter_nodes", 0, 1e6, &nodes));
+    h->intra_ranks = (int)ranks, h->inter_nodes = (int)nodes;
+    snprintf(h->transport, sizeof h->transport, "%s", over);
+    return OK;
+}
+
 /* Factors by op name; unknown names are ignored, missing ones are 1. */
 static Status read_slow(Hardware *h, const Json *o)
 {
@@ -137,6 +151,7 @@ static Status read_all(Hardware *h, const Json *o)
     if (!json_is_object(work)) return bad("work", "is missing or no object");
     for (int k = 0; k < WORK_N; k++)
         TRY(read_curve(&h->work[k], json_object_get(work, work_name((Work)k)), work_name((Work)k)));
+    TRY(read_links(h, json_object_get(o, "links")));
     return read_slow(h, json_object_get(o, "slow"));
 }
 
@@ -177,6 +192,9 @@ static Json *to_json(const Hardware *h)
     for (int k = 0; k < WORK_N; k++) json_object_set_new(work, work_name((Work)k), curve_json(&h->work[k]));
     for (int i = 0; i < OP_N; i++)
         if (h->slow[i] != 1) json_object_set_new(slow, op_name(i), json_real(h->slow[i]));
+    if (h->intra_ranks || h->inter_nodes)
+        json_object_set_new(o, "links", json_pack("{s:s, s:i, s:i}", "transport", h->transport, "intra_ranks",
+                                                  h->intra_ranks, "inter_nodes", h->inter_nodes));
     json_object_set_new(o, "work", work);
     json_object_set_new(o, "slow", slow);
     return o;

@@ -116,6 +116,21 @@ static void print_work(FILE *out, const DryRun *d)
     fprintf(out, "\n");
 }
 
+/* Bandwidths and latencies that the times are from, and how they are known. */
+static void print_links(FILE *out, const DryRun *d)
+{
+    const Hardware *h = &d->hw;
+    char intra[64] = "data sheet", inter[64] = "data sheet";
+    if (!d->timed) return;
+    if (h->intra_ranks)
+        snprintf(intra, sizeof intra, "measured, %d ranks over %s", h->intra_ranks, h->transport);
+    if (h->inter_nodes)
+        snprintf(inter, sizeof inter, "measured, %d nodes over %s", h->inter_nodes, h->transport);
+    fprintf(out, "  links: intra-node %.3g GB/s, %.3g us (%s); inter-node %.3g GB/s, %.3g us (%s)\n",
+            h->intra_bw * h->intra_share / 1e9, h->intra_delay * 1e6, intra,
+            h->inter_bw * h->inter_share / 1e9, h->inter_delay * 1e6, inter);
+}
+
 /* For each group the stage that sends most. */
 static void print_messages(FILE *out, const DryRun *d)
 {
@@ -132,6 +147,7 @@ static void print_messages(FILE *out, const DryRun *d)
         fprintf(out, "  %-16s %9lld %14.1f %14.1f  %s\n", group_name((GroupId)g), (long long)most.calls,
                 (double)most.intra_node / 1e6, (double)most.inter_node / 1e6, group_use((GroupId)g));
     }
+    print_links(out, d);
 }
 
 static void print_step(FILE *out, const DryRun *d)
