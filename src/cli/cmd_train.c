@@ -35,8 +35,9 @@ static Status train(const Config *cfg, double started, Comm *world)
 
 static Status train_ranks(const Config *cfg, double started)
 {
-    CommConf conf = { .kind = cfg->comm.kind, .per_node = (int)cfg->comm.ranks_per_node,
-                      .timeout = cfg->comm.timeout, .run_folder = cfg->checkpoint.output_dir };
+    CommConf conf = { .kind = cfg->comm.kind, .backend = backend_pick(cfg->device.backend),
+                      .per_node = (int)cfg->comm.ranks_per_node, .timeout = cfg->comm.timeout,
+                      .run_folder = cfg->checkpoint.output_dir };
     Comm *world = NULL;
     TRY(comm_open(&world, &conf));
     Status st = train(cfg, started, world);

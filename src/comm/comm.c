@@ -18,6 +18,13 @@ const char *call_name(CallKind k)
 }
 
 const char *comm_name(const Comm *c) { return c->transport->name; }
+const char *comm_reason(const Comm *world) { return world->reason; }
+
+size_t comm_device_bytes(const Comm *world, int *communicators)
+{
+    *communicators = 0;
+    return world->transport->device_bytes ? world->transport->device_bytes(world, communicators) : 0;
+}
 
 int comm_ranks_on_node(const Comm *c)
 {
@@ -136,10 +143,46 @@ static void remove_from_watch(Comm *c)
     pthread_mutex_unlock(&c->trace->comms_lock);
 }
 
-static Status open_transport(const Transport *t, Comm **world, const CommConf *conf)
+static Status open_over(const Transport *t, Comm **world, Comm *host)
 {
-    TRY(t->open(world, conf));
+    TRY(t->open_over(world, host));
     add_to_watch(*world);
+    return OK;
+}
+
+static Status open_kind(Comm **world, const CommConf *conf, const char *kind)
+{
+    const TransportRow *row = find_transport(kind);
+    if (row && row->built && row->built->open_over) {
+        Comm *host = NULL;
+        TRY(open_kind(&host, conf, comm_launched() ? "mpi" : "self"));
+        Status st = open_over(row->built, world, host);
+        if (st) comm_close(host);
+        return st;
+    }
+    if (!row || !row->built)
+        return fail(E_CONFIG, "comm.kind = %s: not in this build, which has %s", kind, comm_kinds());
+    TRY(row->built->open(world, conf));
+    add_to_watch(*world);
+    return OK;
+}
+
+/* Ranks on GPUs communicate over NCCL if it accepts them, else through host memory. */
+static Status open_auto(Comm **world, const CommConf *conf)
+{
+    const TransportRow *nccl = find_transport("nccl");
+    Comm *host = NULL;
+    TRY(open_kind(&host, conf, comm_launched() ? "mpi" : "self"));
+    *world = host;
+    if (host->size == 1) return OK;
+    bool cuda = conf->backend && !strcmp(conf->backend, "cuda");
+    if (cuda && nccl->built && nccl->built->open_over && !open_over(nccl->built, world, host)) {
+        snprintf((*world)->reason, sizeof (*world)->reason, "each of the %d ranks has a GPU", host->size);
+        return OK;
+    }
+    *world = host;
+    if (cuda) snprintf(host->reason, sizeof host->reason, "through host memory: %s", status_text());
+    else      snprintf(host->reason, sizeof host->reason, "the ranks compute on CPUs");
     return OK;
 }
 
@@ -147,10 +190,7 @@ Status comm_open(Comm **world, const CommConf *conf)
 {
     const char *kind = conf->kind ? conf->kind : "auto";
     *world = NULL;
-    if (!strcmp(kind, "auto")) kind = comm_launched() ? "mpi" : "self";
-    const TransportRow *row = find_transport(kind);
-    if (row && row->built) return open_transport(row->built, world, conf);
-    return fail(E_CONFIG, "comm.kind = %s: not in this build, which has %s", kind, comm_kinds());
+    return strcmp(kind, "auto") ? open_kind(world, conf, kind) : open_auto(world, conf);
 }
 
 Status comm_group(Comm *world, const int *members, int n, int group, Comm **out)

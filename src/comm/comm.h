@@ -7,8 +7,11 @@
  * thread; joins may come in any order. Tensors are dense and in memory of the Comm's backend. A group of one
  * rank costs nothing.
  *
- * Reductions add in the order of the members, in f32 for bf16 and f32, in double for double, and round once:
- * every member gets the same bits, and `threads` and `mpi` give the same bits as each other.
+ * Reductions over `threads` and `mpi` add in the order of the members, in f32 for bf16 and f32, in double for
+ * double, and round once: every member gets the same bits, and both transports the same. NCCL promises less.
+ * Every member gets the same bits too, and a run on the same layout, GPUs and library repeats them; but the
+ * order of additions is that of its ring or tree, and the type of the tensor is kept between them: a bf16 sum
+ * over n members is rounded up to n - 1 times. Gradients are f32 and lose nothing by it.
  *
  * Only opening returns a Status. A failure of a call sticks to the backend like that of a kernel launch,
  * further calls do nothing, and backend_sync returns it. A rank whose backend has failed aborts its peers at
@@ -54,6 +57,7 @@ struct Comm {
     Comm          *root;              /* the world that the group is part of; the world's is itself */
     Status         sticky;          /* root alone: the transport has failed for this rank, because of `why` */
     char           why[512];
+    char           reason[200];       /* world alone: why auto took this transport */
     bool           abort_sent;        /* root alone: the peers know that this rank aborts */
     bool           failure_agreed;    /* root alone: the last comm_agree reported a failure to all ranks */
     void          *gathered;          /* buffer of host calls, kept from call to call */
@@ -71,7 +75,9 @@ struct Comm {
 };
 
 typedef struct CommConf {
-    const char *kind;                 /* "auto": mpi where a launcher started several ranks, else self */
+    const char *kind;                 /* "auto": self for one rank; nccl where the backend is cuda and each
+                                         rank has a GPU of its own; mpi otherwise */
+    const char *backend;              /* name of the device that the ranks will compute on; NULL: cpu */
     int         rank, size;           /* for fake alone */
     int         per_node;             /* ranks of a node; 0: by host name (fake, threads: all on one node) */
     double      timeout;              /* comm.timeout: seconds without heartbeat or progress; 0: 60 */
@@ -93,6 +99,10 @@ bool        comm_trains(const char *kind);                    /* comm.kind may b
 void        comm_describe(char *out, size_t n);               /* the MPI library, for doctor */
 int         comm_ranks_on_node(const Comm *c);                         /* members on the node of member 0 */
 const char *comm_name(const Comm *c);                         /* name of its transport */
+/* Why kind "auto" took this transport for the world: "each of the 8 ranks has a GPU"; "": not by auto. */
+const char *comm_reason(const Comm *world);
+/* Device memory that the communicators of this rank took when they were opened, and their number. */
+size_t      comm_device_bytes(const Comm *world, int *communicators);
 bool        comm_launched(void);                              /* mpirun or srun started several ranks */
 
 /* Calls check shapes, write ledger and trace, then call the transport.

@@ -1,73 +1,28 @@
 /* comm/comm_nccl.cu -- device memory over NCCL; everything else (opening, host calls, heartbeat) over a host
- * transport: mpi where a launcher started several ranks, else self.
+ * transport: mpi where a launcher started several ranks, else self. comm_nccl_queue.cu has the communicators.
  *
- * The library is loaded at run time. Each group has a stream of its own: a call waits there for what the
- * compute stream has queued so far, and a join makes the compute stream wait for the call; the host never
- * waits. NCCL's order of additions is the same in every run of a layout, but not the same as over mpi. */
+ * A call waits on the stream of its communicator for what the compute stream has queued so far, and a join
+ * makes the compute stream wait for the call; the host never waits. Calls of one communicator run in their
+ * order; calls of different communicators are independent, so that a receive that waits for its message holds
+ * up nothing but later receives of its link. That is why NCCL_LAUNCH_ORDER_IMPLICIT is not set: it would hold
+ * up every later call until a second posted receive has started. Without it calls of several communicators
+ * must fit the GPU together, which they do: links have few CTAs, and other groups few communicators.
+ *
+ * Sums: see comm.h. */
 #include "comm/transport.h"
-#include "ops/cuda/comm_clock.cuh"
 
 #if __has_include(<nccl.h>)
-#include <dlfcn.h>
-#include <nccl.h>
+#include "comm/comm_nccl.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-typedef struct NcclLibrary {
-    void        *file;
-    ncclResult_t (*get_unique_id)(ncclUniqueId *);
-    ncclResult_t (*init)(ncclComm_t *, int, ncclUniqueId, int);
-    ncclResult_t (*destroy)(ncclComm_t);
-    ncclResult_t (*abort)(ncclComm_t);
-    ncclResult_t (*get_async_error)(ncclComm_t, ncclResult_t *);
-    const char  *(*error_string)(ncclResult_t);
-    ncclResult_t (*group_start)(void);
-    ncclResult_t (*group_end)(void);
-    ncclResult_t (*all_reduce)(const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t,
-                           cudaStream_t);
-    ncclResult_t (*all_gather)(const void *, void *, size_t, ncclDataType_t, ncclComm_t, cudaStream_t);
-    ncclResult_t (*reduce_scatter)(const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t,
-                            cudaStream_t);
-    ncclResult_t (*send)(const void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t);
-    ncclResult_t (*recv)(void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t);
-} NcclLibrary;
-
-typedef struct NcclGroup {             /* priv of a Comm */
-    NcclLibrary *lib;                  /* of the world */
-    Comm        *host;                 /* the same members over the host transport */
-    ncclComm_t   comm;                 /* NULL until a backend is bound */
-    cudaStream_t stream;
-    cudaEvent_t  ready, done[COMM_TICKETS];
-} NcclGroup;
-
-static NcclGroup *group_of(const Comm *c) { return (NcclGroup *)c->priv; }
-
-static Status library_load(NcclLibrary *l)
-{
-    l->file = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
-    if (!l->file) return fail(E_CONFIG, "comm.kind = nccl: %s; set mpi", dlerror());
-    const struct { void **to; const char *name; } all[] = {
-        { (void **)&l->get_unique_id, "ncclGetUniqueId" },       { (void **)&l->init, "ncclCommInitRank" },
-        { (void **)&l->destroy, "ncclCommDestroy" },  { (void **)&l->abort, "ncclCommAbort" },
-        { (void **)&l->get_async_error, "ncclCommGetAsyncError" },
-        { (void **)&l->error_string, "ncclGetErrorString" },
-        { (void **)&l->group_start, "ncclGroupStart" },     { (void **)&l->group_end, "ncclGroupEnd" },
-        { (void **)&l->all_reduce, "ncclAllReduce" },     { (void **)&l->all_gather, "ncclAllGather" },
-        { (void **)&l->reduce_scatter, "ncclReduceScatter" }, { (void **)&l->send, "ncclSend" },
-        { (void **)&l->recv, "ncclRecv" },
-    };
-    for (auto &f : all)
-        if (!(*f.to = dlsym(l->file, f.name)))
-            return fail(E_CONFIG, "comm.kind = nccl: libnccl.so.2 has no %s; set mpi", f.name);
-    return OK;
-}
 
 /* The first failure sticks and aborts the peers, which would otherwise wait for ever. */
 static void stick_failure(Comm *c, ncclResult_t r, const char *what)
 {
     if (r == ncclSuccess || c->root->sticky) return;
-    comm_stick(c, fail(E_COMM, "NCCL, %s: %s", what, group_of(c)->lib->error_string(r)));
+    comm_stick(c, fail(E_COMM, "NCCL, %s: %s", what, nccl_of(c)->nccl->lib.error_string(r)));
     comm_abort(c, c->root->why);
 }
 
@@ -78,69 +33,33 @@ static Status nccl_group(Comm *world, Comm *out)
     NcclGroup *g = (NcclGroup *)calloc(1, sizeof *g);
     out->priv = g;
     if (!g) return fail(E_FIT, "no memory");
-    g->lib = group_of(world)->lib;
-    return comm_group(group_of(world)->host, out->world, out->size, out->group, &g->host);
+    g->nccl = nccl_of(world)->nccl;
+    return comm_group(nccl_of(world)->host, out->world, out->size, out->group, &g->host);
 }
 
-static Status make_events(Comm *c)
+static Status make_events(NcclGroup *g)
 {
-    NcclGroup *g = group_of(c);
-    cudaError_t e = cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking);
-    if (e == cudaSuccess) e = cudaEventCreateWithFlags(&g->ready, cudaEventDisableTiming);
+    cudaError_t e = cudaEventCreateWithFlags(&g->ready, cudaEventDisableTiming);
+    size_t bytes = COMM_TICKETS * sizeof *g->progress;
+    if (e == cudaSuccess) e = cudaHostAlloc((void **)&g->progress, bytes, cudaHostAllocMapped);
+    if (e == cudaSuccess) memset(g->progress, 0, bytes);
     for (int i = 0; i < COMM_TICKETS && e == cudaSuccess; i++)
         e = cudaEventCreateWithFlags(&g->done[i], cudaEventDisableTiming);
-    return e == cudaSuccess ? OK : fail(E_DEVICE, "a stream for NCCL: %s", cudaGetErrorString(e));
-}
-
-/* The first member creates the unique id of the group; the others get it over the host transport. */
-static Status init_comm(Comm *c)
-{
-    NcclGroup *g = group_of(c);
-    ncclUniqueId  mine, *all = (ncclUniqueId *)calloc((size_t)c->size, sizeof *all);
-    ncclResult_t  r = ncclSuccess;
-    memset(&mine, 0, sizeof mine);
-    if (!all) return fail(E_FIT, "no memory");
-    if (c->rank == 0) r = g->lib->get_unique_id(&mine);
-    Status st = OK;
-    if (c->size > 1) st = g->host->transport->host_gather(g->host, all, &mine, sizeof mine);
-    else             all[0] = mine;
-    if (!st && r == ncclSuccess) r = g->lib->init(&g->comm, c->size, all[0], c->rank);
-    free(all);
-    if (st || r == ncclSuccess) return st;
-    return fail(E_COMM, "NCCL cannot start: %s; it needs a GPU for each rank, else set comm.kind = mpi",
-                g->lib->error_string(r));
-}
-
-/* A test all_reduce over the world: a broken NCCL shows before the first step. */
-static Status test_all_reduce(Comm *c)
-{
-    NcclGroup *g = group_of(c);
-    float  one = 1, *at = NULL;
-    if (cudaMalloc((void **)&at, sizeof one) != cudaSuccess)
-        return fail(E_DEVICE, "no device memory for NCCL");
-    cudaMemcpy(at, &one, sizeof one, cudaMemcpyHostToDevice);
-    ncclResult_t r = g->lib->all_reduce(at, at, 1, ncclFloat32, ncclSum, g->comm, g->stream);
-    cudaError_t  e = cudaStreamSynchronize(g->stream);
-    if (e == cudaSuccess) e = cudaMemcpy(&one, at, sizeof one, cudaMemcpyDeviceToHost);
-    cudaFree(at);
-    if (r != ncclSuccess) return fail(E_COMM, "NCCL, first call: %s", g->lib->error_string(r));
-    if (e != cudaSuccess) return fail(E_DEVICE, "NCCL, first call: %s", cudaGetErrorString(e));
-    if (one == (float)c->size) return OK;
-    return fail(E_COMM, "NCCL: the test all_reduce counted %g ranks of %d", one, c->size);
+    return e == cudaSuccess ? OK : fail(E_DEVICE, "events for NCCL: %s", cudaGetErrorString(e));
 }
 
 static void nccl_bind(Comm *c)
 {
-    NcclGroup *g = group_of(c);
-    if (!c->be || g->comm || c->root->sticky) return;
+    NcclGroup *g = nccl_of(c);
+    if (!c->be || g->open || c->root->sticky) return;
     Status st = OK;
     if (strcmp(c->be->device->name, "cuda"))
         st = fail(E_CONFIG, "comm.kind = nccl moves device memory; backend %s needs mpi",
                   c->be->device->name);
     if (!st) st = comm_clock_open(c->be);
-    if (!st) st = make_events(c);
-    if (!st) st = init_comm(c);
-    if (!st && c->root == c) st = test_all_reduce(c);
+    if (!st) st = make_events(g);
+    if (!st) st = nccl_open_queues(c);
+    __atomic_store_n(&g->open, !st, __ATOMIC_RELEASE);
     if (!st) return;
     comm_stick(c, st);
     comm_abort(c, c->root->why);
@@ -148,14 +67,13 @@ static void nccl_bind(Comm *c)
 
 static void nccl_close(Comm *c)
 {
-    NcclGroup *g = group_of(c);
+    NcclGroup *g = nccl_of(c);
     if (!g) return;
-    if (g->comm && (c->root->sticky || c->root->abort_sent || c->pending)) g->lib->abort(g->comm);
-    else if (g->comm) g->lib->destroy(g->comm);
+    nccl_close_queues(c);
     for (int i = 0; i < COMM_TICKETS; i++) if (g->done[i]) cudaEventDestroy(g->done[i]);
-    if (g->ready)  cudaEventDestroy(g->ready);
-    if (g->stream) cudaStreamDestroy(g->stream);
-    if (c->root == c) c->trace = NULL, free(g->lib);     /* the trace belongs to the host world */
+    if (g->ready)    cudaEventDestroy(g->ready);
+    if (g->progress) cudaFreeHost(g->progress);
+    if (c->root == c) c->trace = NULL, free(g->nccl);    /* the trace belongs to the host world */
     comm_close(g->host);
     free(g);
     c->priv = NULL;
@@ -177,127 +95,231 @@ static ncclDataType_t type_of(int dtype)
 
 static ncclResult_t launch_all_to_all(Comm *c, const CommCall *k)
 {
-    NcclGroup *g = group_of(c);
+    const NcclLibrary *l = &nccl_of(c)->nccl->lib;
+    NcclQueue   *q = nccl_of(c)->queue;
     int64_t      give = call_row(k->in), get = call_row(k->out);
-    ncclResult_t r = g->lib->group_start();
+    ncclResult_t r = l->group_start();
     for (int i = 0; i < c->size && r == ncclSuccess; i++) {
         const char *from = (const char *)k->in.data + k->give.at[i] * give;
         char       *to   = (char *)k->out.data + k->get.at[i] * get;
         size_t      out = (size_t)(k->give.n[i] * give), in = (size_t)(k->get.n[i] * get);
         if (i == c->rank) {
-            cudaError_t e = cudaMemcpyAsync(to, from, out, cudaMemcpyDeviceToDevice, g->stream);
+            cudaError_t e = cudaMemcpyAsync(to, from, out, cudaMemcpyDeviceToDevice, q->stream);
             cuda_stick(c->be, e, "all_to_all");
             continue;
         }
-        if (out) r = g->lib->send(from, out, ncclUint8, i, g->comm, g->stream);
-        if (in && r == ncclSuccess) r = g->lib->recv(to, in, ncclUint8, i, g->comm, g->stream);
+        if (out) r = l->send(from, out, ncclUint8, i, q->comm, q->stream);
+        if (in && r == ncclSuccess) r = l->recv(to, in, ncclUint8, i, q->comm, q->stream);
     }
-    ncclResult_t e = g->lib->group_end();
+    ncclResult_t e = l->group_end();
     return r == ncclSuccess ? e : r;
 }
 
-static ncclResult_t launch_call(Comm *c, const CommCall *k)
+/* The queue of a call: messages go over the links of a ring. */
+static NcclQueue *queue_of(const Comm *c, const CommCall *k)
 {
-    NcclGroup *g = group_of(c);
+    NcclGroup *g = nccl_of(c);
+    NcclQueue *q = k->kind == CALL_SEND ? g->to : k->kind == CALL_RECV ? g->from : g->queue;
+    REQUIRE(q, "NCCL: group %s has no communicator for %s", group_name((GroupId)c->group),
+            call_name(k->kind));
+    int end = k->kind == CALL_SEND ? 1 : 0;
+    REQUIRE((k->kind != CALL_SEND && k->kind != CALL_RECV) || q->members[end] == c->world[k->peer],
+            "NCCL: group %s has no link between members %d and %d", group_name((GroupId)c->group), c->rank,
+            k->peer);
+    return q;
+}
+
+static ncclResult_t launch_call(Comm *c, NcclQueue *q, const CommCall *k)
+{
+    const NcclLibrary *l = &nccl_of(c)->nccl->lib;
     ncclRedOp_t op = k->reduce == RED_SUM ? ncclSum : ncclMax;
     size_t      in = (size_t)t_bytes(k->in);
     switch (k->kind) {
     case CALL_ALL_REDUCE:
-        return g->lib->all_reduce(k->in.data, k->out.data, (size_t)t_count(k->in), type_of(k->in.dtype), op,
-                              g->comm, g->stream);
+        return l->all_reduce(k->in.data, k->out.data, (size_t)t_count(k->in), type_of(k->in.dtype), op,
+                             q->comm, q->stream);
     case CALL_REDUCE_SCATTER:
-        return g->lib->reduce_scatter(k->in.data, k->out.data, (size_t)t_count(k->out),
-                                      type_of(k->in.dtype), op, g->comm, g->stream);
+        return l->reduce_scatter(k->in.data, k->out.data, (size_t)t_count(k->out), type_of(k->in.dtype), op,
+                                 q->comm, q->stream);
     case CALL_ALL_GATHER:
-        return g->lib->all_gather(k->in.data, k->out.data, in, ncclUint8, g->comm, g->stream);
-    case CALL_SEND:   return g->lib->send(k->in.data, in, ncclUint8, k->peer, g->comm, g->stream);
+        return l->all_gather(k->in.data, k->out.data, in, ncclUint8, q->comm, q->stream);
+    case CALL_SEND: return l->send(k->in.data, in, ncclUint8, 1, q->comm, q->stream);
     case CALL_RECV:
-        return g->lib->recv(k->out.data, (size_t)t_bytes(k->out), ncclUint8, k->peer, g->comm, g->stream);
-    default:          return launch_all_to_all(c, k);
+        return l->recv(k->out.data, (size_t)t_bytes(k->out), ncclUint8, 0, q->comm, q->stream);
+    default:        return launch_all_to_all(c, k);
     }
+}
+
+/* Only a difference counts, so numbers may wrap. */
+static void write_progress(Comm *c, NcclQueue *q, uint32_t value)
+{
+    NcclGroup *g = nccl_of(c);
+    uint32_t  *word = &g->progress[c->started % COMM_TICKETS];
+    if (g->nccl->write_value(q->stream, (CUdeviceptr)word, value, CU_STREAM_WRITE_VALUE_DEFAULT))
+        cuda_stick(c->be, cudaErrorUnknown, "writing the progress of a call");
 }
 
 static void nccl_start(Comm *c, int slot, const CommCall *call)
 {
-    NcclGroup *g = group_of(c);
+    NcclGroup *g = nccl_of(c);
     if (c->root->sticky) return;
-    cuda_stick(c->be, cudaEventRecord(g->ready, cuda_of(c->be)->stream), call_name(call->kind));
-    cuda_stick(c->be, cudaStreamWaitEvent(g->stream, g->ready, 0), call_name(call->kind));
-    int span = comm_clock_begin(c->be, g->stream);
-    stick_failure(c, launch_call(c, call), call_name(call->kind));
-    comm_clock_end(c->be, span, g->stream, c->group);
-    cuda_stick(c->be, cudaEventRecord(g->done[slot], g->stream), call_name(call->kind));
+    NcclQueue  *q = queue_of(c, call);
+    const char *name = call_name(call->kind);
+    uint32_t    number = 2 * (uint32_t)c->started;
+    cuda_stick(c->be, cudaEventRecord(g->ready, cuda_of(c->be)->stream), name);
+    cuda_stick(c->be, cudaStreamWaitEvent(q->stream, g->ready, 0), name);
+    int span = comm_clock_begin(c->be, q->stream);
+    write_progress(c, q, number + 1);
+    stick_failure(c, launch_call(c, q, call), name);
+    write_progress(c, q, number + 2);
+    comm_clock_end(c->be, span, q->stream, c->group);
+    cuda_stick(c->be, cudaEventRecord(g->done[slot], q->stream), name);
 }
 
 static void nccl_join(Comm *c, int slot)
 {
-    NcclGroup *g = group_of(c);
-    ncclResult_t late = ncclSuccess;
     if (c->root->sticky) return;
     cudaStream_t compute = cuda_of(c->be)->stream;
     int span = comm_clock_begin(c->be, compute);
-    cuda_stick(c->be, cudaStreamWaitEvent(compute, g->done[slot], 0), "join");
+    cuda_stick(c->be, cudaStreamWaitEvent(compute, nccl_of(c)->done[slot], 0), "join");
     comm_clock_end(c->be, span, compute, c->group);
-    if (g->lib->get_async_error(g->comm, &late) == ncclSuccess)
-        stick_failure(c, late, "an earlier call");
+}
+
+/* ---- hooks of the watchdog ---- */
+
+static bool is_open(const Comm *c) { return __atomic_load_n(&nccl_of(c)->open, __ATOMIC_ACQUIRE); }
+
+static CallProgress nccl_call_progress(Comm *c, int64_t call)
+{
+    if (!is_open(c) || c->root->sticky) return CALL_FINISHED;
+    uint32_t word = __atomic_load_n(&nccl_of(c)->progress[call % COMM_TICKETS], __ATOMIC_ACQUIRE);
+    int32_t  past = (int32_t)(word - 2 * (uint32_t)call);
+    return past < 1 ? CALL_QUEUED : past == 1 ? CALL_RUNNING : CALL_FINISHED;
+}
+
+static Status queue_error(const Comm *c, const NcclQueue *q)
+{
+    const NcclLibrary *l = &nccl_of(c)->nccl->lib;
+    ncclResult_t late = ncclSuccess;
+    if (!q || l->get_async_error(q->comm, &late) != ncclSuccess || late == ncclSuccess) return OK;
+    return fail(E_COMM, "NCCL: %s", l->error_string(late));
+}
+
+static Status nccl_async_error(Comm *c)
+{
+    NcclGroup *g = nccl_of(c);
+    if (!is_open(c)) return OK;
+    TRY(queue_error(c, g->queue));
+    TRY(queue_error(c, g->to));
+    return queue_error(c, g->from);
 }
 
 static Status nccl_host_gather(Comm *c, void *out, const void *in, size_t bytes)
 {
-    Comm *host = group_of(c)->host;
+    Comm *host = nccl_of(c)->host;
     return host->transport->host_gather(host, out, in, bytes);
 }
 
-static void nccl_abort(Comm *world, const char *why) { comm_abort(group_of(world)->host, why); }
+static void nccl_abort(Comm *world, const char *why) { comm_abort(nccl_of(world)->host, why); }
 
 static void nccl_watch(Comm *world, double seconds, void (*print)(void *self, const char *line), void *self)
 {
-    comm_watch(group_of(world)->host, seconds, print, self);
+    comm_watch(nccl_of(world)->host, seconds, print, self);
 }
 
-static Status nccl_world(Comm **world, Comm *host)
+/* ---- the world ---- */
+
+/* What NCCL tells ranks apart by: two that have the same are on one GPU, which it refuses. */
+typedef struct GpuId { char uuid[16], host[64]; int node; } GpuId;
+
+static GpuId own_gpu_id(const Comm *host)
 {
-    Comm  *c = comm_new(&transport_nccl, NULL, host->rank, host->size);
-    NcclGroup *g = (NcclGroup *)calloc(1, sizeof *g);
-    if (g) g->lib = (NcclLibrary *)calloc(1, sizeof *g->lib);
-    if (!c || !g || !g->lib) {
-        if (c) comm_free(c);
-        if (g) free(g->lib), free(g);
-        return fail(E_FIT, "no memory");
-    }
-    trace_close(c->trace), free(c->trace);
-    c->trace = host->trace, c->priv = g, g->host = host;
-    memcpy(c->node, host->node, (size_t)host->size * sizeof *c->node);
-    *world = c;
-    return library_load(g->lib);
+    GpuId id;
+    cudaDeviceProp p;
+    memset(&id, 0, sizeof id);
+    id.node = host->node[host->rank];
+    if (cudaGetDeviceProperties(&p, cuda_own_gpu()) == cudaSuccess) memcpy(id.uuid, p.uuid.bytes, 16);
+    if (getenv("NCCL_HOSTID")) snprintf(id.host, sizeof id.host, "%s", getenv("NCCL_HOSTID"));
+    return id;
 }
 
-static Status nccl_open(Comm **world, const CommConf *conf)
+/* Every rank computes the same answer from the same ids. */
+static Status find_shared_gpu(const GpuId *all, int n)
 {
-    CommConf host_conf = *conf;
-    Comm    *host = NULL;
-    host_conf.kind = "auto";
-    *world = NULL;
-    TRY(comm_open(&host, &host_conf));
-    Status st = nccl_world(world, host);
-    if (st && *world) comm_close(*world);
-    else if (st)      comm_close(host);
-    if (st) *world = NULL;
+    for (int i = 0; i < n; i++)
+        for (int k = i + 1; k < n; k++)
+            if (!memcmp(&all[i], &all[k], sizeof *all))
+                return fail(E_CONFIG, "ranks %d and %d share a GPU, which NCCL refuses; start one rank for "
+                            "each GPU, or set comm.kind = mpi", i, k);
+    return OK;
+}
+
+static Status check_gpus(Comm *host)
+{
+    GpuId  mine = own_gpu_id(host), *all = (GpuId *)calloc((size_t)host->size, sizeof *all);
+    Status st = comm_agree(host, all ? OK : fail(E_FIT, "no memory"));
+    if (!st) comm_host_gather(host, all, &mine, sizeof mine);
+    if (!st && !getenv("NCCL_MULTI_RANK_GPU_ENABLE")) st = find_shared_gpu(all, host->size);
+    free(all);
     return st;
 }
 
+static Status find_write_value(NcclWriteValue *f)
+{
+    cudaDriverEntryPointQueryResult found;
+    cudaError_t e = cudaGetDriverEntryPointByVersion("cuStreamWriteValue32", (void **)f, 12000,
+                                                     cudaEnableDefault, &found);
+    if (e == cudaSuccess && found == cudaDriverEntryPointSuccess) return OK;
+    return fail(E_DEVICE, "comm.kind = nccl: the driver has no cuStreamWriteValue32; set mpi");
+}
+
+static Status make_world(Comm **world, Comm *host, const NcclLibrary *lib, NcclWriteValue write_value)
+{
+    Comm      *c = comm_new(&transport_nccl, NULL, host->rank, host->size);
+    NcclGroup *g = (NcclGroup *)calloc(1, sizeof *g);
+    NcclWorld *w = (NcclWorld *)calloc(1, sizeof *w);
+    if (!c || !g || !w) {
+        if (c) comm_free(c);
+        free(g), free(w);
+        return fail(E_FIT, "no memory");
+    }
+    trace_close(c->trace), free(c->trace);
+    w->lib = *lib, w->write_value = write_value, g->nccl = w, g->host = host;
+    c->trace = host->trace, c->priv = g;
+    memcpy(c->node, host->node, (size_t)host->size * sizeof *c->node);
+    *world = c;
+    return OK;
+}
+
+static Status nccl_open_over(Comm **world, Comm *host)
+{
+    NcclLibrary    lib;
+    NcclWriteValue write_value = NULL;
+    TRY(comm_agree(host, nccl_load(&lib)));
+    TRY(check_gpus(host));
+    TRY(comm_agree(host, find_write_value(&write_value)));
+    return make_world(world, host, &lib, write_value);
+}
+
+static size_t nccl_device_bytes(const Comm *world, int *communicators)
+{
+    *communicators = nccl_of(world)->nccl->opened;
+    return nccl_of(world)->nccl->device_bytes;
+}
+
 const Transport transport_nccl = {
-    "nccl",           nccl_open,  nccl_group, nccl_close, nccl_bind, nccl_start, nccl_join,
-    nccl_host_gather, nccl_abort, nccl_watch, true,
+    .name = "nccl", .open_over = nccl_open_over, .group = nccl_group, .close = nccl_close, .bind = nccl_bind,
+    .start = nccl_start, .join = nccl_join, .host_gather = nccl_host_gather, .abort = nccl_abort,
+    .device_bytes = nccl_device_bytes, .watch = nccl_watch, .device_clock = true,
+    .call_progress = nccl_call_progress, .async_error = nccl_async_error,
 };
 
 #else
 
-static Status nccl_open(Comm **world, const CommConf *conf)
+static Status nccl_open_over(Comm **world, Comm *host)
 {
-    *world = NULL;
     return fail(E_CONFIG, "comm.kind = nccl: this build found no nccl.h; install it, or set mpi");
 }
 
-const Transport transport_nccl = { "nccl", nccl_open };
+const Transport transport_nccl = { .name = "nccl", .open_over = nccl_open_over };
 #endif

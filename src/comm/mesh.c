@@ -7,20 +7,33 @@
 
 typedef enum { WHOLE, BLOCK, ACROSS, ENDS } GroupPart;
 
-typedef struct GroupRow { const char *name, *use; GroupPart part; uint32_t axes; GroupId base; } GroupRow;
+typedef struct GroupRow {
+    const char  *name, *use;
+    GroupPart    part;
+    uint32_t     axes;
+    GroupId      base;
+    GroupTraffic traffic;
+} GroupRow;
 
 static const GroupRow rows[GR_N] = {
-#define GROUP(name, axes, use)      [GR_##name] = { #name, use, WHOLE, axes, GR_##name },
-#define PART(name, base, part, use) [GR_##name] = { #name, use, part, 0, GR_##base },
+#define GROUP(name, axes, traffic, use) \
+    [GR_##name] = { #name, use, WHOLE, axes, GR_##name, TRAFFIC_##traffic },
+#define PART(name, base, part, traffic, use) \
+    [GR_##name] = { #name, use, part, 0, GR_##base, TRAFFIC_##traffic },
     GROUPS(GROUP)
     PARTS(PART)
 #undef GROUP
 #undef PART
-    [GR_embd] = { "embd", "tied embeddings of the first and the last stage", ENDS, 0, GR_pp },
+    [GR_embd] = { "embd", "tied embeddings of the first and the last stage", ENDS, 0, GR_pp,
+                  TRAFFIC_STATES },
 };
 
 const char *group_name(GroupId g) { return rows[g].name; }
 const char *group_use(GroupId g)  { return rows[g].use; }
+
+GroupTraffic group_traffic(GroupId g) { return rows[g].traffic; }
+
+int group_direction(GroupId g) { return g == GR_pp_back ? -1 : 1; }
 
 static int at_least_one(int n) { return n < 1 ? 1 : n; }
 

@@ -13,53 +13,67 @@
 
 #include <stdio.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 typedef enum { AX_TP, AX_CP, AX_DP, AX_ETP, AX_EP, AX_EDP, AX_PP, AX_N } MeshAxis;
 
-/* GROUP(name, axes, use). The axes belong to one of the two meshes. The first group is made first: some
- * fabrics reduce in the network for the first communicator alone. */
+/* The traffic of a group. Groups of equal members and equal traffic may share a communicator; calls of
+ * different traffic never wait for each other in one queue. */
+typedef enum {
+    TRAFFIC_HOST,                        /* no calls on tensors */
+    TRAFFIC_LAYERS,                      /* inside a layer: the compute stream soon waits for them */
+    TRAFFIC_EXPERTS,                     /* token dispatch */
+    TRAFFIC_STATES,                      /* weights and gradients */
+    TRAFFIC_LINKS                        /* send and recv between neighbours of a ring alone */
+} GroupTraffic;
+
+/* GROUP(name, axes, traffic, use). The axes belong to one of the two meshes. The first group is made first:
+ * some fabrics reduce in the network for the first communicator alone. */
 #define AXIS(a) (1u << AX_##a)
 #define GROUPS(GROUP)                                                                              \
-    GROUP(dp_cp,     AXIS(DP) | AXIS(CP),             "gradients and shards of what TP cuts")      \
-    GROUP(tp_dp_cp,  AXIS(TP) | AXIS(DP) | AXIS(CP),  "gradients and shards of what TP repeats")   \
-    GROUP(edp,       AXIS(EDP),                       "gradients and shards of experts")           \
-    GROUP(tp,        AXIS(TP),                        "activations of a layer, cut by TP")         \
-    GROUP(cp,        AXIS(CP),                        "keys and values of a sequence")             \
-    GROUP(dp,        AXIS(DP),                        "counts and losses of a step")               \
-    GROUP(tp_cp,     AXIS(TP) | AXIS(CP),             "one micro-batch: router statistics, images") \
-    GROUP(pp,        AXIS(PP),                        "activations from stage to stage")           \
-    GROUP(ep,        AXIS(EP),                        "tokens to experts")                         \
-    GROUP(etp,       AXIS(ETP),                       "parts of an expert")                        \
-    GROUP(etp_ep,    AXIS(ETP) | AXIS(EP),            "tokens to parts of experts")                \
-    GROUP(etp_edp,   AXIS(ETP) | AXIS(EDP),           "adapters of experts that ETP leaves whole") \
-    GROUP(ep_edp,    AXIS(EP) | AXIS(EDP),            "an adapter of all experts that ETP cuts")   \
-    GROUP(world,     ~0u,                             "all ranks")
+    GROUP(dp_cp,     AXIS(DP) | AXIS(CP),            STATES,  "gradients and shards of what TP cuts")   \
+    GROUP(tp_dp_cp,  AXIS(TP) | AXIS(DP) | AXIS(CP), STATES,  "gradients and shards of what TP repeats") \
+    GROUP(edp,       AXIS(EDP),                      STATES,  "gradients and shards of experts")        \
+    GROUP(tp,        AXIS(TP),                       LAYERS,  "activations of a layer, cut by TP")      \
+    GROUP(cp,        AXIS(CP),                       LAYERS,  "keys and values of a sequence")          \
+    GROUP(dp,        AXIS(DP),                       LAYERS,  "counts and losses of a step")            \
+    GROUP(tp_cp,     AXIS(TP) | AXIS(CP),            LAYERS,  "one micro-batch: router statistics, images") \
+    GROUP(pp,        AXIS(PP),                       LINKS,   "activations from stage to stage")        \
+    GROUP(ep,        AXIS(EP),                       HOST,    "tokens to experts")                      \
+    GROUP(etp,       AXIS(ETP),                      HOST,    "parts of an expert")                     \
+    GROUP(etp_ep,    AXIS(ETP) | AXIS(EP),           EXPERTS, "tokens to parts of experts")             \
+    GROUP(etp_edp,   AXIS(ETP) | AXIS(EDP),          STATES,  "adapters of experts that ETP leaves whole") \
+    GROUP(ep_edp,    AXIS(EP) | AXIS(EDP),           STATES,  "an adapter of all experts that ETP cuts") \
+    GROUP(world,     ~0u,                            STATES,  "all ranks")
 
-/* PART(name, base, part, use): groups that are a part of another, which is cut into blocks of consecutive
- * members (block_size in mesh.c). BLOCK is the block of this rank; ACROSS is one member of every block, those
- * with the same position in it. Blocks are the shards of a replica, the inner level of hierarchical context
- * parallelism, the ranks that share a kv head, an NVLink domain ("node"; moe.ranks_per_domain ranks), or all
- * of pp, which so gets a second communicator. */
+/* PART(name, base, part, traffic, use): groups that are a part of another, which is cut into blocks of
+ * consecutive members (block_size in mesh.c). BLOCK is the block of this rank; ACROSS is one member of every
+ * block, those with the same position in it. Blocks are the shards of a replica, the inner level of
+ * hierarchical context parallelism, the ranks that share a kv head, an NVLink domain ("node";
+ * moe.ranks_per_domain ranks), or all of pp, which so gets a second communicator. */
 #define PARTS(PART)                                                                                \
-    PART(shard_dp_cp,    dp_cp,    BLOCK,  "shards of what TP cuts, inside a replica")             \
-    PART(copy_dp_cp,     dp_cp,    ACROSS,  "the same shard in every replica")                     \
-    PART(shard_tp_dp_cp, tp_dp_cp, BLOCK,  "shards of what TP repeats, inside a replica")          \
-    PART(copy_tp_dp_cp,  tp_dp_cp, ACROSS,  "the same shard in every replica")                     \
-    PART(shard_edp,      edp,      BLOCK,  "shards of experts, inside a replica")                  \
-    PART(copy_edp,       edp,      ACROSS,  "the same shard in every replica")                     \
-    PART(shard_etp_edp,  etp_edp,  BLOCK,  "shards of adapters that ETP leaves whole")             \
-    PART(copy_etp_edp,   etp_edp,  ACROSS,  "the same shard in every replica")                     \
-    PART(shard_ep_edp,   ep_edp,   BLOCK,  "shards of an adapter that ETP cuts")                   \
-    PART(copy_ep_edp,    ep_edp,   ACROSS,  "the same shard in every replica")                     \
-    PART(cp_inner,        cp,       BLOCK,  "heads exchanged in the inner level of cp")            \
-    PART(cp_outer,         cp,       ACROSS,  "keys and values in the outer level of cp")          \
-    PART(kv,             tp,       BLOCK,  "one kv head")                                          \
-    PART(ep_intra_node,        etp_ep,   BLOCK,  "tokens forwarded within an NVLink domain")       \
-    PART(ep_inter_node,         etp_ep,   ACROSS,  "tokens sent to another NVLink domain")         \
-    PART(pp_back,        pp,       BLOCK,  "gradients from stage to stage")
+    PART(shard_dp_cp,    dp_cp,    BLOCK,  STATES,  "shards of what TP cuts, inside a replica")         \
+    PART(copy_dp_cp,     dp_cp,    ACROSS, STATES,  "the same shard in every replica")                  \
+    PART(shard_tp_dp_cp, tp_dp_cp, BLOCK,  STATES,  "shards of what TP repeats, inside a replica")      \
+    PART(copy_tp_dp_cp,  tp_dp_cp, ACROSS, STATES,  "the same shard in every replica")                  \
+    PART(shard_edp,      edp,      BLOCK,  STATES,  "shards of experts, inside a replica")              \
+    PART(copy_edp,       edp,      ACROSS, STATES,  "the same shard in every replica")                  \
+    PART(shard_etp_edp,  etp_edp,  BLOCK,  STATES,  "shards of adapters that ETP leaves whole")         \
+    PART(copy_etp_edp,   etp_edp,  ACROSS, STATES,  "the same shard in every replica")                  \
+    PART(shard_ep_edp,   ep_edp,   BLOCK,  STATES,  "shards of an adapter that ETP cuts")               \
+    PART(copy_ep_edp,    ep_edp,   ACROSS, STATES,  "the same shard in every replica")                  \
+    PART(cp_inner,       cp,       BLOCK,  LAYERS,  "heads exchanged in the inner level of cp")         \
+    PART(cp_outer,       cp,       ACROSS, LAYERS,  "keys and values in the outer level of cp")         \
+    PART(kv,             tp,       BLOCK,  STATES,  "one kv head")                                      \
+    PART(ep_intra_node,  etp_ep,   BLOCK,  EXPERTS, "tokens forwarded within an NVLink domain")         \
+    PART(ep_inter_node,  etp_ep,   ACROSS, EXPERTS, "tokens sent to another NVLink domain")             \
+    PART(pp_back,        pp,       BLOCK,  LINKS,   "gradients from stage to stage")
 
 typedef enum {
-#define GROUP(name, axes, use) GR_##name,
-#define PART(name, base, part, use) GR_##name,
+#define GROUP(name, axes, traffic, use) GR_##name,
+#define PART(name, base, part, traffic, use) GR_##name,
     GROUPS(GROUP)
     PARTS(PART)
 #undef GROUP
@@ -95,10 +109,16 @@ void        mesh_place(Mesh *m, int rank, int world, const MeshLayout *layout);
 int         mesh_group(const Mesh *m, GroupId g, int *ranks);
 const char *group_name(GroupId g);
 const char *group_use(GroupId g);
+GroupTraffic group_traffic(GroupId g);
+/* A group of links is a ring: +1 if member i sends to member i + 1, -1 if to i - 1. */
+int         group_direction(GroupId g);
 /* Prints the degrees, the groups of this rank and how many nodes each spans. */
 void        mesh_print(FILE *out, const Mesh *m);
 
 static inline int  mesh_size(const Mesh *m, MeshAxis a) { return m ? m->size[a] : 1; }
 static inline int  mesh_at(const Mesh *m, MeshAxis a)   { return m ? m->at[a] : 0; }
 
+#ifdef __cplusplus
+}
+#endif
 #endif

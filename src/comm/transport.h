@@ -26,6 +26,9 @@ typedef enum { CALL_QUEUED, CALL_RUNNING, CALL_FINISHED } CallProgress;
 struct Transport {
     const char *name;
     Status (*open)(Comm **world, const CommConf *conf);
+    /* optional: opens over a world of a host transport, which then belongs to it; collective. A failure is
+     * the same on all ranks, says why this transport does not fit, and leaves the host's world open. */
+    Status (*open_over)(Comm **world, Comm *host);
     Status (*group)(Comm *world, Comm *out);             /* the members of `out` are set; sets its priv */
     void   (*close)(Comm *c);                            /* of a partly opened Comm too */
     void   (*bind)(Comm *c);                             /* optional: c->be has been set */
@@ -34,6 +37,7 @@ struct Transport {
     /* `bytes` of each member; complete on return */
     Status (*host_gather)(Comm *c, void *out, const void *in, size_t bytes);
     void   (*abort)(Comm *world, const char *why);       /* makes every peer fail or exit */
+    size_t (*device_bytes)(const Comm *world, int *communicators);      /* optional, see comm_device_bytes */
     /* optional, see comm_watch */
     void   (*watch)(Comm *world, double seconds, void (*print)(void *self, const char *line), void *self);
     bool     device_clock;          /* the transport measures LedgerComm.exposed and length, not the host */

@@ -31,6 +31,17 @@ static void log_model(const Trainer *t)
                  (long long)t->recipe->train.seed);
 }
 
+static void log_transport(const Trainer *t, const Comm *world)
+{
+    int    communicators;
+    size_t bytes = comm_device_bytes(world, &communicators);
+    log_info(&t->log, "transport    %s%s%s", comm_name(world), *comm_reason(world) ? ": " : "",
+             comm_reason(world));
+    if (communicators)
+        log_info(&t->log, "             %d communicators took %.1f MiB of GPU memory", communicators,
+                 mib(bytes));
+}
+
 static void log_ranks(const Trainer *t)
 {
     char  *text = NULL, *next;
@@ -41,7 +52,8 @@ static void log_ranks(const Trainer *t)
     if (fclose(f) || st) return;
     for (char *line = strtok_r(text, "\n", &next); line; line = strtok_r(NULL, "\n", &next))
         log_info(&t->log, "ranks        %s", line);
-    log_info(&t->log, "             zero %d, over %s", t->ranks.zero, comm_name(t->conf.world));
+    log_info(&t->log, "             zero %d", t->ranks.zero);
+    log_transport(t, t->conf.world);
     free(text);
 }
 

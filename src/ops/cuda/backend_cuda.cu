@@ -5,6 +5,7 @@
 #include "base/grow.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,17 +27,36 @@ void cuda_stick(Backend *be, cudaError_t e, const char *what)
     if (e != cudaSuccess && !be->sticky) be->sticky = check(e, what);
 }
 
-/* Each rank of a node takes its own GPU, by the local rank that its launcher sets; with fewer GPUs than ranks
- * they share. Every thread calls this before it uses CUDA: the current device is per thread, and is GPU 0 by
- * default. */
-static int own_gpu(void)
+/* The number of this rank on its host, as its launcher sets it; NULL: there is no launcher. */
+static const char *local_rank(void)
 {
     static const char *const names[] = { "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID", "MPI_LOCALRANKID",
                                          "PMI_LOCAL_RANK" };
-    int count = 0, gpu = 0;
-    if (cudaGetDeviceCount(&count) != cudaSuccess || count < 1) return 0;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (const char *local = getenv(names[i])) { gpu = atoi(local) % count; break; }
+        if (const char *local = getenv(names[i])) return local;
+    return NULL;
+}
+
+/* Read by CUDA when it starts. It has 8 hardware queues unless told otherwise: a stream in which a call waits
+ * for another rank would hold up compute and copies. And it loads a kernel at its first launch, for which it
+ * waits until no kernel runs: for ever, if one of them waits for a message that this rank has yet to ask for.
+ * A process that a launcher started loads all kernels at once. */
+static void set_environment(void)
+{
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "16", 0);
+    if (local_rank()) setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+}
+
+/* Each rank of a node takes its own GPU, by the local rank that its launcher sets; with fewer GPUs than ranks
+ * they share. Every thread calls this before it uses CUDA: the current device is per thread, and is GPU 0 by
+ * default. */
+int cuda_own_gpu(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    int count = 0, gpu = 0;
+    pthread_once(&once, set_environment);
+    if (cudaGetDeviceCount(&count) != cudaSuccess || count < 1) return 0;
+    if (local_rank()) gpu = atoi(local_rank()) % count;
     if (gpu < 0) gpu = 0;
     cudaSetDevice(gpu);
     return gpu;
@@ -45,6 +65,7 @@ static int own_gpu(void)
 static Status find_card(void)
 {
     int count = 0;
+    cuda_own_gpu();
     cudaError_t e = cudaGetDeviceCount(&count);
     if (e == cudaSuccess && count) return OK;
     return fail(E_DEVICE, "no GPU: %s; use --backend cpu",
@@ -79,7 +100,7 @@ enum { GPU_MAJOR = 9 };
 static Status open_card(Cuda *c)
 {
     cudaDeviceProp p;
-    TRY(check(cudaGetDeviceProperties(&p, own_gpu()), "reading the GPU's properties"));
+    TRY(check(cudaGetDeviceProperties(&p, cuda_own_gpu()), "reading the GPU's properties"));
     if (p.major != GPU_MAJOR)
         return fail(E_DEVICE, "%s has compute capability %d.%d, this build is for 9.0 (H100, H200); "
                     "use --backend cpu", p.name, p.major, p.minor);
@@ -269,7 +290,7 @@ static void cuda_join(Backend *be)
  * was never joined may still read the memory. */
 static void cuda_pin(void *p, size_t bytes, bool on)
 {
-    own_gpu();
+    cuda_own_gpu();
     if (!on) cudaDeviceSynchronize();
     cudaError_t e = on ? cudaHostRegister(p, bytes, cudaHostRegisterDefault) : cudaHostUnregister(p);
     if (e != cudaSuccess) cudaGetLastError();
@@ -358,7 +379,7 @@ static void cuda_state(char *out, size_t n)
     Fn degrees = (Fn)dlsym(lib, "nvmlDeviceGetTemperature"), stop = (Fn)dlsym(lib, "nvmlShutdown");
     if (init && open && clock && power && degrees && stop && !init()) {
         enum { CLOCK_SM = 1, SENSOR_GPU = 0 };
-        if (!open((unsigned)own_gpu(), &gpu) && !clock(gpu, CLOCK_SM, &mhz) && !power(gpu, &mw) &&
+        if (!open((unsigned)cuda_own_gpu(), &gpu) && !clock(gpu, CLOCK_SM, &mhz) && !power(gpu, &mw) &&
             !degrees(gpu, SENSOR_GPU, &heat))
             snprintf(out, n, "%u MHz, %.0f W, %u C", mhz, mw / 1000.0, heat);
         stop();
@@ -371,7 +392,8 @@ static void cuda_memory(double *left, double *all)
 {
     size_t l = 0, a = 0;
     int    major = 0;
-    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, own_gpu()) != cudaSuccess) return;
+    int    gpu = cuda_own_gpu();
+    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, gpu) != cudaSuccess) return;
     if (major != GPU_MAJOR) return;
     if (cudaMemGetInfo(&l, &a) != cudaSuccess) return;
     *left = (double)l, *all = (double)a;
@@ -391,7 +413,7 @@ static double cuda_peak(DType dtype)
         { "GH200", 989.4e12, 66.9e12 }, { "H800", 989.4e12, 66.9e12 }, { "H20", 148e12, 44e12 },
     };
     cudaDeviceProp p;
-    if (cudaGetDeviceProperties(&p, own_gpu()) != cudaSuccess) return 0;
+    if (cudaGetDeviceProperties(&p, cuda_own_gpu()) != cudaSuccess) return 0;
     for (size_t i = 0; i < sizeof gpus / sizeof *gpus; i++)
         if (strstr(p.name, gpus[i].name)) return dtype == F32 ? gpus[i].f32 : gpus[i].bf16;
     return 0;
@@ -402,7 +424,7 @@ static void cuda_describe(char *out, size_t n)
     cudaDeviceProp p;
     char lt[96] = "", dnn[96] = "";
     int  driver = 0;
-    if (cudaGetDeviceProperties(&p, own_gpu()) != cudaSuccess) {
+    if (cudaGetDeviceProperties(&p, cuda_own_gpu()) != cudaSuccess) {
         snprintf(out, n, "built in, but no GPU is visible");
         return;
     }

@@ -42,6 +42,9 @@ typedef struct Cuda {
 
 static inline Cuda *cuda_of(Backend *be) { return (Cuda *)be->priv; }
 
+/* Makes the GPU of this rank the current device of this thread, and returns its number. */
+int cuda_own_gpu(void);
+
 /* Sticks the first error to the backend, with the op's name. */
 void cuda_stick(Backend *be, cudaError_t e, const char *what);
 

@@ -1,0 +1,124 @@
+#!/usr/bin/env bash
+# Layouts over NCCL, with ranks that share one GPU: each has the losses of one rank at every step. NCCL takes
+# ranks of one GPU for ranks of several hosts, because each has a NCCL_HOSTID of its own, and connects them by
+# sockets over loopback. Part of gpu.sh. TREB_GPU_BACKEND=cpu runs the layouts over MPI, which tests the test.
+# LAYOUTS=pp runs those whose name contains pp; JOBS layouts run at a time.
+. tests/ranklab.sh
+gpu=${TREB_GPU_BACKEND:-cuda} steps=${TREB_RANK_STEPS:-8} jobs=${JOBS:-3} comm=nccl
+[ "$gpu" = cuda ] || comm=mpi
+has_mpi || skip "no mpirun, or a build without MPI"
+small_moe
+text=("${recipe[@]}")
+sed -i 's/"num_hidden_layers": 4/"num_hidden_layers": 12/' "$tmp/model/config.json"
+"$treb" data synth --out "$tmp/set" --train 300 --eval 18 >"$tmp/out" 2>&1 || skip "$(tail -n 1 "$tmp/out")"
+sed 's/"num_hidden_layers": 3/"num_hidden_layers": 6/' demo/config.json > "$tmp/vl.json"
+cp demo/tokenizer.json "$tmp"
+images=(model.preset="$tmp/vl.json" "data.train=[$tmp/set/train.jsonl]" data.max_length=256 image.min_pixels=1024
+        image.max_pixels=9216 train.micro_tokens=256 train.micro_patches=768 moe.aux_loss_type=micro_batch
+        checkpoint.hf=none optim.adam_epsilon=1e-5)
+lora=(lora.rank=8 lora.target_modules=[all-linear] optim.learning_rate=0.01)
+
+# Many processes share a GPU faster under MPS than in time slices.
+start_mps() {
+    command -v nvidia-cuda-mps-control >/dev/null && [ "$gpu" = cuda ] && [ -z "${TREB_NO_MPS:-}" ] || return 0
+    export CUDA_MPS_PIPE_DIRECTORY=$tmp/mps CUDA_MPS_LOG_DIRECTORY=$tmp/mps
+    mkdir -p "$tmp/mps" && nvidia-cuda-mps-control -d >"$tmp/out" 2>&1 || return 0
+    trap 'echo quit | nvidia-cuda-mps-control >/dev/null 2>&1; rm -rf "$tmp"' EXIT
+}
+# A rank with the environment that NCCL needs to share a GPU.
+as_rank='export NCCL_HOSTID=h$OMPI_COMM_WORLD_RANK NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_P2P_DISABLE=1
+    export NCCL_SHM_DISABLE=1; exec "$0" "$@"'
+train() {                                # train FOLDER RANKS MODEL TOKENS overrides...
+    local folder=$1 n=$2 tokens=$4 by=() kind=self; declare -n model=$3; shift 4
+    if [ "$n" -gt 1 ]; then
+        by=(mpirun --oversubscribe --allow-run-as-root --bind-to none -np "$n" bash -c "$as_rank") kind=$comm
+    fi
+    timeout -k 5 "${RANK_LIMIT:-90}" "${by[@]}" "$treb" train /dev/null "${model[@]}" train.max_steps="$steps" \
+        train.global_tokens="$tokens" device.backend="$gpu" model.dtype=float32 device.dtype=float32 \
+        comm.kind=$kind checkpoint.output_dir="$folder" "$@" >"$folder.log" 2>&1
+}
+rows=()
+layout() { rows+=("$*"); }               # layout NAME RANKS MODEL TOKENS overrides...
+adapted=("${text[@]}" "${lora[@]}")
+
+# name               ranks model tokens  overrides; a micro-batch has 128 tokens of text or 256 with pictures
+layout dp2              2 text    512
+layout dp4              4 text    512
+layout zero1            2 text    512  parallel.zero=1
+layout zero2            2 text    512  parallel.zero=2
+layout zero3            2 text    512  parallel.zero=3
+layout zero3-ep2        4 text    512  parallel.zero=3 parallel.ep=2
+layout tp2              2 text    256  parallel.tp=2
+layout tp4-ep4          4 text    256  parallel.tp=4 parallel.ep=4
+layout tp2-dp2          4 text    512  parallel.tp=2 parallel.zero=2
+layout cp2-p2p          2 text    256  parallel.cp=2 parallel.cp_comm=p2p
+layout cp2-a2a          2 text    256  parallel.cp=2 parallel.cp_comm=a2a
+layout cp2-gather       2 text    256  parallel.cp=2 parallel.cp_comm=all_gather
+layout cp4-a2a+p2p      4 text    256  parallel.cp=4 parallel.cp_comm=a2a+p2p parallel.cp_sizes=[2,2]
+layout ep2-alltoall     2 text    512  parallel.ep=2 moe.dispatcher=alltoall
+layout ep4-deepep       4 text    512  parallel.ep=4 moe.dispatcher=deepep comm.ranks_per_node=2
+layout ep4-hybridep     4 text   1024  parallel.ep=4 moe.dispatcher=hybridep comm.ranks_per_node=2 moe.overlap=true
+layout ep4-chunked      4 text    512  parallel.ep=4 moe.dispatcher=alltoall moe.rank_capacity=1
+layout etp2-ep2         4 text    512  parallel.etp=2 parallel.ep=2
+layout pp2-1            2 text    128  parallel.pp=2
+layout pp2-2            2 text    256  parallel.pp=2
+layout pp2-8            2 text   1024  parallel.pp=2
+layout pp2-vpp2         2 text    512  parallel.pp=2 parallel.vpp=2
+layout pp2-vpp3-group3  2 text   1024  parallel.pp=2 parallel.vpp=3 parallel.microbatch_group=3
+layout pp2-uneven       2 text    512  parallel.pp=2 'parallel.layout=Et*5|t*7L'
+layout pp3-2            3 text    256  parallel.pp=3
+layout pp3-vpp2         3 text    768  parallel.pp=3 parallel.vpp=2
+layout pp4-2            4 text    256  parallel.pp=4
+layout pp4-8            4 text   1024  parallel.pp=4
+layout pp4-vpp3-4       4 text    512  parallel.pp=4 parallel.vpp=3
+layout pp4-vpp3         4 text   1024  parallel.pp=4 parallel.vpp=3
+layout pp2-zero2        4 text    512  parallel.pp=2 parallel.zero=2
+layout pp2-zero3-ep2    4 text    512  parallel.pp=2 parallel.zero=3 parallel.ep=2
+layout pp2-tp2-ep2      4 text    512  parallel.pp=2 parallel.tp=2 parallel.ep=2
+layout pp2-cp2-ep2      4 text    512  parallel.pp=2 parallel.cp=2 parallel.ep=2 moe.dispatcher=deepep
+layout pp2-vpp2-ep2     4 text   1024  parallel.pp=2 parallel.vpp=2 parallel.ep=2 moe.overlap=true
+layout lora-pp2-ep2     4 adapted 512  parallel.pp=2 parallel.ep=2
+layout lora-zero3-tp2   4 adapted 512  parallel.zero=3 parallel.tp=2
+layout images-dp2       2 images  512
+layout images-tp2-ep2   2 images  512  parallel.tp=2 parallel.ep=2
+layout images-cp2       2 images  512  parallel.cp=2
+layout images-zero3     2 images  512  parallel.zero=3
+layout images-pp2       2 images  512  parallel.pp=2
+layout images-pp3-vpp2  3 images  768  parallel.pp=3 parallel.vpp=2
+layout images-pp2-ep2   4 images  512  parallel.pp=2 parallel.ep=2
+
+try_layout() {                           # writes $tmp/NAME.result: ok, or what failed
+    local name=$1 n=$2 model=$3 tokens=$4 began=$SECONDS; shift 4
+    if ! train "$tmp/$name" "$n" "$model" "$tokens" "$@"; then echo "does not run" >"$tmp/$name.result"
+    elif ! agree "$tmp/one-$model-$tokens" "$tmp/$name" "$steps" >"$tmp/$name.diff"; then
+        echo "has other losses than one rank: $(head -n 1 "$tmp/$name.diff")" >"$tmp/$name.result"
+    else echo "ok $((SECONDS - began)) s" >"$tmp/$name.result"; fi
+}
+run_all() {                              # run_all command rows...: `jobs` at a time
+    local command=$1 row; shift
+    for row in "$@"; do
+        while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n; done
+        set -f                           # a layout may contain *
+        # shellcheck disable=SC2086
+        $command $row &
+        set +f
+    done
+    wait
+}
+reference() { train "$tmp/one-$1-$2" 1 "$1" "$2"; }
+picked=()
+for row in "${rows[@]}"; do case ${row%% *} in *"${LAYOUTS:-}"*) picked+=("$row");; esac; done
+start_mps
+mapfile -t references < <(printf '%s\n' "${picked[@]}" | awk '{ print $3, $4 }' | sort -u)
+run_all reference "${references[@]}"
+if ! grep -q . "$tmp/one-${references[0]/ /-}/metrics.jsonl" 2>/dev/null; then
+    cat "$tmp/one-${references[0]/ /-}.log" | tail -n 3; skip "no GPU, or one rank does not run"
+fi
+run_all try_layout "${picked[@]}"
+for row in "${picked[@]}"; do
+    name=${row%% *}
+    grep -v -e '^---' -e '^$' -e mpirun "$tmp/$name.log" | tail -n 12 >"$tmp/out"
+    check "$name $(cat "$tmp/$name.result")" grep -q '^ok' "$tmp/$name.result"
+    [ -z "${VERBOSE:-}" ] || echo "  $name $(cat "$tmp/$name.result")"
+done
+report
