@@ -11,4 +11,5 @@ if [ -z "${GPU_TESTS:-}" ]; then
     for t in "$(dirname "$TREB")"/tests/gpu_*; do [ "${t%.d}" = "$t" ] && GPU_TESTS="${GPU_TESTS:-} $t"; done
 fi
 # shellcheck disable=SC2086
-"$here/run.sh" ${GPU_TESTS:-} "$here/gpu_model.sh" "$here/gpu_ranks.sh"
+"$here/run.sh" ${GPU_TESTS:-} "$here/gpu_model.sh" "$here/gpu_ranks.sh" \
+    "$here/gpu_nccl.sh"

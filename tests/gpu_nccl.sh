@@ -13,15 +13,17 @@ sed -i 's/"num_hidden_layers": 4/"num_hidden_layers": 12/' "$tmp/model/config.js
 "$treb" data synth --out "$tmp/set" --train 300 --eval 18 >"$tmp/out" 2>&1 || skip "$(tail -n 1 "$tmp/out")"
 sed 's/"num_hidden_layers": 3/"num_hidden_layers": 6/' demo/config.json > "$tmp/vl.json"
 cp demo/tokenizer.json "$tmp"
-images=(model.preset="$tmp/vl.json" "data.train=[$tmp/set/train.jsonl]" data.max_length=256 image.min_pixels=1024
-        image.max_pixels=9216 train.micro_tokens=256 train.micro_patches=768 moe.aux_loss_type=micro_batch
-        checkpoint.hf=none optim.adam_epsilon=1e-5)
+images=(model.preset="$tmp/vl.json" "data.train=[$tmp/set/train.jsonl]" data.max_length=256
+        image.min_pixels=1024 image.max_pixels=9216 train.micro_tokens=256 train.micro_patches=768
+        moe.aux_loss_type=micro_batch checkpoint.hf=none optim.adam_epsilon=1e-5)
 lora=(lora.rank=8 lora.target_modules=[all-linear] optim.learning_rate=0.01)
 
-# Many processes share a GPU faster under MPS than in time slices.
+# Many processes share a GPU faster under MPS than in time slices. MPS has a limited number of hardware queues
+# for all of them.
 start_mps() {
-    command -v nvidia-cuda-mps-control >/dev/null && [ "$gpu" = cuda ] && [ -z "${TREB_NO_MPS:-}" ] || return 0
-    export CUDA_MPS_PIPE_DIRECTORY=$tmp/mps CUDA_MPS_LOG_DIRECTORY=$tmp/mps
+    [ "$gpu" = cuda ] && [ -z "${TREB_NO_MPS:-}" ] || return 0
+    command -v nvidia-cuda-mps-control >/dev/null || return 0
+    export CUDA_MPS_PIPE_DIRECTORY=$tmp/mps CUDA_MPS_LOG_DIRECTORY=$tmp/mps CUDA_DEVICE_MAX_CONNECTIONS=8
     mkdir -p "$tmp/mps" && nvidia-cuda-mps-control -d >"$tmp/out" 2>&1 || return 0
     trap 'echo quit | nvidia-cuda-mps-control >/dev/null 2>&1; rm -rf "$tmp"' EXIT
 }
@@ -33,9 +35,9 @@ train() {                                # train FOLDER RANKS MODEL TOKENS overr
     if [ "$n" -gt 1 ]; then
         by=(mpirun --oversubscribe --allow-run-as-root --bind-to none -np "$n" bash -c "$as_rank") kind=$comm
     fi
-    timeout -k 5 "${RANK_LIMIT:-90}" "${by[@]}" "$treb" train /dev/null "${model[@]}" train.max_steps="$steps" \
-        train.global_tokens="$tokens" device.backend="$gpu" model.dtype=float32 device.dtype=float32 \
-        comm.kind=$kind checkpoint.output_dir="$folder" "$@" >"$folder.log" 2>&1
+    timeout -k 5 "${RANK_LIMIT:-90}" "${by[@]}" "$treb" train /dev/null "${model[@]}" \
+        train.max_steps="$steps" train.global_tokens="$tokens" \
+        device.backend="$gpu" model.dtype=float32 device.dtype=float32 comm.kind=$kind checkpoint.output_dir="$folder" "$@" >"$folder.log" 2>&1
 }
 rows=()
 layout() { rows+=("$*"); }               # layout NAME RANKS MODEL TOKENS overrides...
@@ -57,7 +59,8 @@ layout cp2-gather       2 text    256  parallel.cp=2 parallel.cp_comm=all_gather
 layout cp4-a2a+p2p      4 text    256  parallel.cp=4 parallel.cp_comm=a2a+p2p parallel.cp_sizes=[2,2]
 layout ep2-alltoall     2 text    512  parallel.ep=2 moe.dispatcher=alltoall
 layout ep4-deepep       4 text    512  parallel.ep=4 moe.dispatcher=deepep comm.ranks_per_node=2
-layout ep4-hybridep     4 text   1024  parallel.ep=4 moe.dispatcher=hybridep comm.ranks_per_node=2 moe.overlap=true
+layout ep4-hybridep     4 text   1024  parallel.ep=4 moe.dispatcher=hybridep comm.ranks_per_node=2 \
+       moe.overlap=true
 layout ep4-chunked      4 text    512  parallel.ep=4 moe.dispatcher=alltoall moe.rank_capacity=1
 layout etp2-ep2         4 text    512  parallel.etp=2 parallel.ep=2
 layout pp2-1            2 text    128  parallel.pp=2

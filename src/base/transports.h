@@ -21,6 +21,7 @@
 #define TRANSPORT_CHOICE(name, needs, trains, help) "|" #name
 #define TRANSPORT_CHOICES "auto" TRANSPORTS(TRANSPORT_CHOICE)
 #define TRANSPORT_LINE(name, needs, trains, help) "; " #name ": " help
-#define TRANSPORT_HELP    "auto: self for one rank, nccl where each rank has a GPU of its own, else mpi" TRANSPORTS(TRANSPORT_LINE)
+#define TRANSPORT_HELP \
+    "auto: self for one rank, nccl where each rank has a GPU of its own, else mpi" TRANSPORTS(TRANSPORT_LINE)
 
 #endif
