@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Four hosts on one machine: network namespaces, each with a host name and an address, joined by a bridge, so
 # that ranks use TCP as between machines. Four ranks have the losses of one rank; then a host is cut off, and
-# all ranks exit, the rank on that host too. Needs root; the network of the machine itself is not changed.
+# all ranks exit, the rank on that host too; treb launch goes on with the hosts that are left. Needs root; the
+# network of the machine itself is not changed.
 . tests/ranklab.sh
 has_mpi || skip "no mpirun, or a build without MPI"
 command -v ip >/dev/null && command -v unshare >/dev/null || skip "no ip or no unshare; tools/setup.sh hosts"
@@ -36,6 +37,7 @@ open_hosts 2>"$tmp/out" || skip "no network namespaces here ($(head -n 1 "$tmp/o
 cat > "$tmp/enter" <<ENTER
 #!/bin/sh
 h=\$((\${1##*.} - 1)); shift
+ip -n $net-switch link show port\$h up | grep -q . || exit 255          # cut off
 exec ip netns exec $net-\$h unshare --uts sh -c "hostname host\$h; \$*"
 ENTER
 chmod +x "$tmp/enter"
@@ -70,7 +72,7 @@ done
 
 # mpirun cannot reach its daemon on the host that is cut off and may wait for it. RANK_LIMIT bounds this wait,
 # which is not tested.
-cut() {                                  # cut HOST
+cut_off() {                              # cut_off HOST
     local other=$(($1 ? 0 : 1))
     steps=100000 RANK_LIMIT=60 run "$tmp/cut$1"
     until_of 40000 trains
@@ -87,6 +89,28 @@ cut() {                                  # cut HOST
     { wait $job; } 2>/dev/null
     ip -n $net-switch link set port$1 up
 }
-cut 3
-cut 0
+cut_off 3
+cut_off 0
+
+# treb launch: host3 is cut off after the first checkpoint, and the other hosts go on from it.
+launch() {                               # launch FOLDER overrides...
+    local folder=$1; shift
+    timeout -k 5 120 "${from[@]}" "$treb" launch --hosts 10.77.0.1:1,10.77.0.2:1,10.77.0.3:1,10.77.0.4:1 \
+        --agent "$tmp/enter" --restart 1 train /dev/null "${recipe[@]}" train.max_steps=$steps \
+        comm.timeout=$silence checkpoint.save_steps=2 checkpoint.output_dir="$folder" "$@" >"$tmp/out" 2>&1
+}
+told() { grep -aq -- "$1" "$tmp/out"; }
+rm -f "$tmp"/out.*
+steps=24
+launch "$tmp/launch" parallel.tp=2 parallel.ep=4 & job=$!
+until_of 40000 told "saved .*checkpoint-2 "
+ip -n $net-switch link set port3 down
+wait $job; code=$?
+check "launch goes on without host3: exit code 0, not $code" [ $code -eq 0 ]
+check "and says so" told "no answer from 10.77.0.4:1"
+check "on the hosts that are left" told "starting again on [23] ranks from .*checkpoint-"
+grep -a "^launch: " "$tmp/out" | sed 's/^/  /'
+rm -rf "$tmp/one"
+check "one rank, $steps steps" one
+check "with the losses of one rank" agree "$tmp/one" "$tmp/launch" $steps
 report

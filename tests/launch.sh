@@ -12,7 +12,7 @@ small_moe
 
 launch() {                               # launch options of launch... -- overrides...: its output in $tmp/out
     local options=(); while [ "$1" != -- ]; do options+=("$1"); shift; done; shift
-    timeout -k 5 "${RANK_LIMIT:-120}" "$treb" launch "${options[@]}" train /dev/null "${recipe[@]}" \
+    timeout -k 5 "${RANK_LIMIT:-240}" "$treb" launch "${options[@]}" train /dev/null "${recipe[@]}" \
         train.max_steps="$steps" checkpoint.save_steps=2 checkpoint.save_total_limit=2 "$@" >"$tmp/out" 2>&1
 }
 ends_with() { local code=$1; shift; launch "$@"; [ $? -eq "$code" ]; }
@@ -49,6 +49,13 @@ check "with the package to install" said "install openmpi-bin"
 check "more ranks than slots" ends_with 2 -n 5 --hosts a:2,b:2 --
 check "restarts of a verb without checkpoints" \
     [ "$("$treb" launch -n 2 --restart 1 eval x 2>&1 | grep -c "no checkpoint to start from")" -eq 1 ]
+
+# An environment as MPICH's mpiexec makes it: no rank may take itself for the whole world.
+PMI_SIZE=2 PMI_RANK=0 "$treb" train /dev/null "${recipe[@]}" \
+    checkpoint.output_dir="$tmp/none" >"$tmp/out" 2>&1
+code=$?
+check "a rank of another MPI: exit code 6, not $code" [ $code -eq 6 ]
+check "says what to use" said "MPICH.*use treb launch"
 
 # ---- signals ----
 launch -n 2 -- checkpoint.output_dir="$tmp/stop" train.max_steps=100000 checkpoint.save_steps=0 & job=$!
@@ -108,7 +115,7 @@ wait $job; code=$?
 check "a host is lost: exit code 0, not $code" [ $code -eq 0 ]
 check "its loss is told" said "^launch: no answer from b:2"
 check "the planner's layout and its reason" \
-    said "^launch: 2 ranks in place of 4, layout .*: fastest of .* fits"
+    said "^launch: 2 ranks in place of 4, layout .*: the fastest .* that fits: "
 check "two ranks go on" said "^launch: starting again on 2 ranks from .*checkpoint-"
 check "with the losses of four" agree "$tmp/calm" "$tmp/less" "$steps"
 rm -f "$tmp/out"

@@ -78,6 +78,8 @@ static Status check_recipe(Launch *l)
     if (strlen(cfg.checkpoint.output_dir) >= sizeof l->folder)
         st = fail(E_CONFIG, "checkpoint.output_dir: the path is too long");
     else strcpy(l->folder, cfg.checkpoint.output_dir);
+    l->from_path = strcmp(cfg.checkpoint.resume_from_checkpoint, "none") &&
+                   strcmp(cfg.checkpoint.resume_from_checkpoint, "auto");
     config_close(&cfg);
     return st;
 }

@@ -187,7 +187,8 @@ static Status mpi_open(Comm **world, const CommConf *conf)
     m->lib.Comm_size(m->lib.world, &size);
     if (size == 1 && comm_launched()) {                      /* each rank would be a world of its own */
         free(m);
-        return fail(E_COMM, "several ranks were started, but MPI sees one; use srun --mpi=pmix or mpirun");
+        return fail(E_COMM, "several ranks were started, but Open MPI sees one; MPICH's and Intel MPI's "
+                    "mpiexec cannot start them: use treb launch, Open MPI's mpirun or srun --mpi=pmix");
     }
     Comm *c = comm_new(&transport_mpi, NULL, rank, size);
     if (!c) { free(m); return fail(E_FIT, "no memory"); }

@@ -18,7 +18,7 @@
 
 /* After a rank has failed the others end by themselves, and mpirun after them; it may wait for ever for its
  * daemon on a host that is lost. */
-static const double END_SECONDS = 20, KILL_SECONDS = 5, DRAIN_SECONDS = 0.5;
+static const double END_SECONDS = 10, KILL_SECONDS = 5, DRAIN_SECONDS = 0.5;
 
 typedef struct Watch {
     Attempt *attempt;
@@ -72,7 +72,7 @@ static void open_signals(Watch *w, sigset_t *before)
 
 static void check_time(Watch *w)
 {
-    int failed = w->errors.told - w->errors.codes[0];
+    bool failed = w->errors.errors || w->errors.told > w->errors.codes[0];
     output_tick(&w->errors);
     if (w->ended) return;
     if (failed && !w->end_by && w->sent != SIGKILL) w->end_by = clock_now() + END_SECONDS;

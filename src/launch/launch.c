@@ -57,14 +57,26 @@ static Status choose_layout(Launch *l, int most)
     return st;
 }
 
+typedef struct Progress {
+    Path first, newest;                  /* checkpoints before the first start, and now; "": none */
+    int  fruitless;                      /* restarts since the newest one was saved */
+} Progress;
+
+/* A run that was started from a checkpoint by its path starts from there until it has saved one itself. */
+static Status set_resume(Launch *l, const Progress *p)
+{
+    if (l->from_path && !strcmp(p->first, p->newest)) return OK;
+    return words_add(&l->command.overrides, "checkpoint.resume_from_checkpoint=auto");
+}
+
 /* Sets ranks, hosts and overrides of the next start. */
-static Status prepare_restart(Launch *l, const char *checkpoint)
+static Status prepare_restart(Launch *l, const Progress *p)
 {
     Hosts *h = &l->command.hosts;
     char   lost[512];
     words_close(&l->command.overrides);
     l->command.ranks = l->ranks;
-    TRY(words_add(&l->command.overrides, "checkpoint.resume_from_checkpoint=auto"));
+    TRY(set_resume(l, p));
     if (h->n) TRY(hosts_probe(h, l->command.agent));
     int slots = h->n ? hosts_slots(h) : l->ranks;
     hosts_text(lost, sizeof lost, h, true);
@@ -72,7 +84,7 @@ static Status prepare_restart(Launch *l, const char *checkpoint)
     if (slots < l->least)
         return fail(E_COMM, "launch: %d ranks are left, fewer than --min-ranks %d", slots, l->least);
     if (slots < l->ranks) TRY(choose_layout(l, slots));
-    say("starting again on %d ranks from %s", l->command.ranks, *checkpoint ? checkpoint : "the beginning");
+    say("starting again on %d ranks from %s", l->command.ranks, *p->newest ? p->newest : "the beginning");
     return OK;
 }
 
@@ -84,31 +96,31 @@ static void wait_before(int fruitless)
 }
 
 /* Whether the run may start again; counts restarts since the last new checkpoint. */
-static bool may_restart(const Launch *l, const Attempt *a, Path newest, int *fruitless)
+static bool may_restart(const Launch *l, const Attempt *a, Progress *p)
 {
     Path now;
     if (!l->restarts || !a->lost || a->stopped) return false;
     find_checkpoint(now, l->folder);
-    if (strcmp(now, newest)) *fruitless = 0;
-    memcpy(newest, now, sizeof now);
-    if (++*fruitless <= l->restarts) return true;
-    say("a rank was lost, %d times in a row without a new checkpoint: giving up (--restart %d)", *fruitless,
+    if (strcmp(now, p->newest)) p->fruitless = 0;
+    memcpy(p->newest, now, sizeof now);
+    if (++p->fruitless <= l->restarts) return true;
+    say("a rank was lost, %d times in a row without a new checkpoint: giving up (--restart %d)", p->fruitless,
         l->restarts);
     return false;
 }
 
 Status launch_run(Launch *l, int *code)
 {
-    Attempt a;
-    Path    newest;
-    int     fruitless = 0;
-    if (l->restarts) find_checkpoint(newest, l->folder);
+    Attempt  a;
+    Progress p = { .fruitless = 0 };
+    find_checkpoint(p.first, l->folder);
+    memcpy(p.newest, p.first, sizeof p.newest);
     for (;;) {
         TRY(start_once(l, &a));
         *code = a.code;
-        if (!may_restart(l, &a, newest, &fruitless)) break;
-        wait_before(fruitless);
-        TRY(prepare_restart(l, newest));
+        if (!may_restart(l, &a, &p)) break;
+        wait_before(p.fruitless);
+        TRY(prepare_restart(l, &p));
     }
     if (!a.stopped || !a.lost) return OK;
     return fail(E_OTHER, "launch: stopped by signal %d (%s); the ranks ended before they saved", a.stopped,

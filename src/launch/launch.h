@@ -15,7 +15,8 @@ typedef struct Launch {
     int         ranks, least;            /* wanted; fewest to go on with */
     int         restarts;                /* in a row without a new checkpoint between them; 0: none */
     bool        saves;                   /* the verb is train */
-    Path        folder;                  /* with restarts: checkpoint.output_dir */
+    Path        folder;                  /* of train: checkpoint.output_dir */
+    bool        from_path;               /* of train: checkpoint.resume_from_checkpoint names a checkpoint */
 } Launch;
 
 /* code: the exit code of the run. Errors of ranks have been printed. */

@@ -26,9 +26,10 @@ static const char *error_body(const char *line, bool *follows)
 
 static bool is_dashes(const char *line) { return strlen(line) > 40 && !line[strspn(line, "-")]; }
 
-/* "[host:1234] …", as Open MPI marks its lines. */
+/* "[host:1234] …" and "mpirun: …", as Open MPI marks its lines. */
 static bool is_from_mpi(const char *line)
 {
+    if (!strncmp(line, "mpirun: ", 8) || !strncmp(line, "prterun: ", 9)) return true;
     const char *colon = strchr(line, ':'), *end = strchr(line, ']');
     if (line[0] != '[' || !colon || !end || colon > end || colon == line + 1) return false;
     for (const char *c = colon + 1; c < end; c++) if (!isdigit((unsigned char)*c)) return false;
@@ -76,6 +77,7 @@ static void take_error(Output *o, const char *line)
 {
     bool follows;
     const char *body = error_body(line, &follows);
+    o->errors++;
     if (!follows || o->held_n == OUTPUT_ERRORS) { show_error(o, line, body); return; }
     if (!o->held_n) o->held_since = clock_now();
     o->held[o->held_n++] = strdup(line);

@@ -32,6 +32,7 @@ typedef struct Output {
     int    logged_n;
     int    codes[8];                     /* ranks that have told exit code 0 … 7 */
     int    told;                         /* ranks that have told a code */
+    int    errors;                       /* lines "treb: …": a rank that prints one ends */
     int    cause;                        /* the first code besides 0 and that of lost peers; 0: none */
 } Output;
 

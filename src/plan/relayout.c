@@ -154,7 +154,7 @@ static void explain(Relayout *r, const Relayouter *x, const Search *s, int tried
 {
     layout_text(r->layout, sizeof r->layout, &s->ask, &s->found[tried].c);
     snprintf(r->reason, sizeof r->reason,
-             "fastest of %d legal layouts by the planner that fits: %.1f of %.1f GiB of %s, by dry run", s->n,
+             "the fastest by the planner's search that fits: %.3g of %.3g GiB of %s, by dry run",
              peak / (1 << 30), (x->hw.capacity - x->hw.fixed) / (1 << 30), x->hw.id);
 }
 
