@@ -147,13 +147,19 @@ $(BUILD)/tests/%: $(ROOT)/tests/%.o $(SIDE_LIB) $(CORE)
 .PRECIOUS: $(ROOT)/%.o
 -include $(OBJ:.o=.d) $(SIDE_OBJ:.o=.d) $(patsubst $(BUILD)/%,$(ROOT)/%.d,$(TESTS) $(FUZZ) $(GPU))
 
+# What tests/faults.sh does to ranks and to their disk.
+FAULTS := $(BUILD)/tests/freeze $(BUILD)/tests/slow_disk.so
+$(BUILD)/tests/slow_disk.so: tests/slow_disk.c
+	@mkdir -p $(@D)
+	@$(CC) -O2 -shared -fPIC -o $@ $< -ldl
+
 # The order of run.sh's arguments is the order of the report; shell tests need the binary.
-test-programs: $(BUILD)/treb $(SIDE_BIN) $(TESTS) $(FUZZ)
+test-programs: $(BUILD)/treb $(SIDE_BIN) $(TESTS) $(FUZZ) $(FAULTS)
 
 test: setup lint
 	@$(MAKE) --no-print-directory -j$$(nproc) test-programs
 	@$(MAKE) --no-print-directory cuda-compiles
-	@TREB=$(BUILD)/treb TEST_COMM=$(BUILD)/tests/test_comm TEST_LAYOUTS=$(BUILD)/tests/test_layouts FUZZ="$(FUZZ)" tests/run.sh $(TESTS) tests/cli.sh tests/config_keys.sh tests/plan.sh tests/demo.sh tests/demo_lora.sh tests/report.sh tests/kill.sh tests/full.sh tests/mpi.sh tests/ranks.sh tests/eval_ranks.sh tests/rank_kill.sh tests/launch.sh tests/fuzz.sh
+	@TREB=$(BUILD)/treb TEST_COMM=$(BUILD)/tests/test_comm TEST_LAYOUTS=$(BUILD)/tests/test_layouts FUZZ="$(FUZZ)" tests/run.sh $(TESTS) tests/cli.sh tests/config_keys.sh tests/plan.sh tests/demo.sh tests/demo_lora.sh tests/report.sh tests/kill.sh tests/full.sh tests/mpi.sh tests/ranks.sh tests/eval_ranks.sh tests/rank_kill.sh tests/faults.sh tests/launch.sh tests/fuzz.sh
 
 asan: setup
 	@TREB_TEST_TIMEOUT=2700 $(MAKE) --no-print-directory SAN=1 test
@@ -164,7 +170,7 @@ cuda-compiles:
 	    $(MAKE) --no-print-directory -j$$(nproc) CUDA=1 gpu-programs; fi
 
 # What a GPU is tested with; the script needs nothing else, so the programs can be carried to a machine that has one.
-gpu-programs: $(BUILD)/treb $(SIDE_BIN) $(GPU)
+gpu-programs: $(BUILD)/treb $(SIDE_BIN) $(GPU) $(BUILD)/tests/freeze
 
 test-gpu: setup
 	@[ $(CUDA) = 1 ] || { echo "make CUDA=1 test-gpu: the programs need the CUDA backend"; exit 1; }
@@ -173,8 +179,9 @@ test-gpu: setup
 
 SOAK ?= 600
 soak: setup
-	@$(MAKE) --no-print-directory -j$$(nproc) $(BUILD)/treb $(SIDE_BIN) $(BUILD)/tests/test_layouts $(BUILD)/tests/test_plan_random $(BUILD)/tests/test_dryrun
+	@$(MAKE) --no-print-directory -j$$(nproc) $(BUILD)/treb $(SIDE_BIN) $(BUILD)/tests/test_layouts $(BUILD)/tests/test_plan_random $(BUILD)/tests/test_dryrun $(FAULTS)
 	@TREB=$(BUILD)/treb TREB_KILLS=50 TREB_KILL_STEPS=400 tests/kill.sh
+	@TREB=$(BUILD)/treb TREB_KILLS=10 TREB_STOPS=5 TREB_FREEZES=5 TREB_RESUME=all tests/faults.sh
 	@TREB=$(BUILD)/treb TREB_KILLS=20 TREB_KILL_STEPS=24 tests/rank_kill.sh
 	@TREB=$(BUILD)/treb TREB_KILLS=20 TREB_KILL_STEPS=24 tests/launch.sh
 	@TREB=$(BUILD)/treb TEST_LAYOUTS=$(BUILD)/tests/test_layouts TREB_LAYOUT_RUNS=8 tests/ranks.sh

@@ -103,6 +103,8 @@ check "rank 0 warned before: rank 2 does not answer" \
     said "2 (host .*, process $(cat "$tmp/pid.2")) does not answer"
 check "and named the call that the others wait in" \
     said "[013] .*waits [0-9.]* s in [a-z_]* [0-9]* of [a-z_]* ([0-9]* bytes"
+check "at the end it names who arrived there and who did not" \
+    grep -aq "rank [013] waits in [a-z_]* [0-9]* of .*: rank.* arrived, rank.*2.* did not" "$tmp/out.0"
 
 # An undisturbed run of a model that is large enough for weights to be in transfer when the last step is done.
 sed -i -e 's/"hidden_size": 48/"hidden_size": 256/' \

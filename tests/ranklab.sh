@@ -52,10 +52,11 @@ same_bits() {                            # same_bits A B: weights, moments, data
 
 # Under mpirun each rank runs in its own session: when a rank dies, mpirun kills the other ranks, and would
 # otherwise do so before they exit by themselves. Rank R writes its process id to $tmp/pid.R, its exit code to
-# $tmp/code.R and its output to $tmp/out.R.
+# $tmp/code.R and its output to $tmp/out.R. RANK_PRELOAD is preloaded into ranks alone; with a host name each,
+# ranks may share a GPU over NCCL.
 from=()                                  # the command that starts mpirun, if any
 start_rank='r=$OMPI_COMM_WORLD_RANK
-    "$0" "$@" >"$RANKLAB/out.$r" 2>&1 & echo $! >"$RANKLAB/pid.$r"
+    NCCL_HOSTID=h$r LD_PRELOAD=$RANK_PRELOAD "$0" "$@" >"$RANKLAB/out.$r" 2>&1 & echo $! >"$RANKLAB/pid.$r"
     wait $!; echo $? >"$RANKLAB/code.$r"'
 ranks_start() {                          # ranks_start N options of mpirun... -- command...
     local n=$1 options=(); shift

@@ -175,6 +175,57 @@ static void whole_run(void)
     free(page);
 }
 
+/* Rank 1 of a group of two stops after call 7 of tp, and before it has sent message 3 to rank 0. */
+static void put_hang(const Folder *f)
+{
+    static const char groups[] = "'groups': [{'group': 'tp', 'transport': 'mpi', 'calls': %d, 'members': "
+                                 "[0, 1]}, {'group': 'pp', 'calls': 0, 'members': [0, 1]}]";
+    char text[2000], list[2][300];
+    for (int i = 0; i < 2; i++) snprintf(list[i], sizeof list[i], groups, 9 - i);
+    mkdir(in(f, "hang"), 0777);
+    snprintf(text, sizeof text, "{'version': 1, 'rank': 0, 'ranks': 3, 'process': 77, 'host': '<b>node</b>', "
+             "'why': 'rank 1 has stopped', 'place': 'step 5, layer 2', 'state': 'waits 60 s', 'waits': true, "
+             "'written': 160, %s, 'calls': [{'call': 'all_gather', 'group': 'tp', 'seq': 7, 'peer': null, "
+             "'layer': 1, 'micro_batch': 0, 'began': 99, 'ended': 99.5}, {'call': 'all_reduce', "
+             "'group': 'tp', 'seq': 8, 'peer': null, 'layer': 2, 'micro_batch': 0, 'began': 100, "
+             "'ended': null}, "
+             "{'call': 'recv', 'group': 'pp', 'seq': 3, 'peer': 1, 'layer': null, 'micro_batch': 4, "
+             "'began': 98, 'ended': null}]}", list[0]);
+    put(f, "hang/rank-00000.json", text);
+    snprintf(text, sizeof text, "{'version': 1, 'rank': 1, 'ranks': 3, 'process': 78, 'host': 'b', "
+             "'why': 'rank 1 has stopped', 'place': 'step 5, layer 2, forward', "
+             "'state': 'computes for 60 s', 'waits': false, 'written': 161, %s, 'calls': "
+             "[{'call': 'all_gather', 'group': 'tp', 'seq': 7, "
+             "'peer': null, 'layer': 1, 'micro_batch': 0, 'began': 99, 'ended': 99.25}]}", list[1]);
+    put(f, "hang/rank-00001.json", text);
+}
+
+static void a_hang_is_shown_side_by_side(void)
+{
+    Folder f = run_folder("hung");
+    ReportCounts c;
+    put_whole_run(&f);
+    put_hang(&f);
+    char *page = page_of(&f, NULL, &c);
+    HAS(page, "The watchdog ended the run", "rank 1 has stopped", "1 rank left no record",
+        "{\"b\":\"computes for 60 s\"}", "\"waits 60 s\"", "Last calls of group tp",
+        "[[\"7\"],[\"all_gather\",\", layer 1\",\", micro-batch 0\",{\"small\":\" done in 0.5 s\"}],"
+        "[\"all_gather\",\", layer 1\",\", micro-batch 0\",{\"small\":\" done in 0.25 s\"}]]",
+        "[[{\"badge warn\":\"8\"}],[{\"b\":\"all_reduce\"},\", layer 2\",\", micro-batch 0\","
+        "{\"small\":\" not done after 60 s\"}],[{\"badge warn\":\"not reached\"}]]",
+        "Messages that are not done", "[[\"pp 3\"],[\"0\"],[{\"b\":\"recv\"},\", micro-batch 4\"");
+    HASNT(page, "<b>node</b>");
+    EXPECT(c.notes == 0, "%d notes", c.notes);
+    free(page);
+    put(&f, "hang/rank-00001.json", "{'version': 1, 'rank'");
+    put(&f, "hang/rank-00002.json", "[]");
+    page = page_of(&f, NULL, &c);
+    HAS(page, "The watchdog ended the run", "rank-00001.json", "hang/rank-00002.json: not a record of a rank",
+        "2 ranks left no record");
+    EXPECT(c.notes == 2, "%d notes", c.notes);
+    free(page);
+}
+
 /* Every %s of text, as JSON or YAML, is the same hostile one. */
 static void put_evil(const Folder *f, const char *name, const char *text)
 {
@@ -542,6 +593,7 @@ static void numbers_for_people(void)
 int main(void)
 {
     RUN(whole_run);
+    RUN(a_hang_is_shown_side_by_side);
     RUN(text_stays_text);
     RUN(missing_files);
     RUN(damaged_files);

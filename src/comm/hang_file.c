@@ -2,6 +2,7 @@
 #include "comm/hang_file.h"
 #include "base/clock.h"
 #include "base/cond.h"
+#include "base/folder.h"
 
 #include <fcntl.h>
 #include <stdarg.h>
@@ -131,4 +132,10 @@ void hang_file_write(const char *folder, int rank, int ranks, const Watch *w, co
     put_calls(&f, w->trace);
     flush(&f);
     close(f.fd);
+}
+
+void hang_files_remove(const char *folder)
+{
+    Path path;
+    if (!path_join(path, folder, HANG_FOLDER) && file_is(path)) folder_remove(path);
 }

@@ -14,5 +14,7 @@
 /* `folder` is that of the run; nothing is written if it is empty or does not exist. why: as the rank says
  * when it exits. */
 void hang_file_write(const char *folder, int rank, int ranks, const Watch *w, const char *why);
+/* Removes the records of an earlier run in the folder: the run has gone on. */
+void hang_files_remove(const char *folder);
 
 #endif

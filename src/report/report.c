@@ -104,7 +104,7 @@ static void open_page(Report *r)
 
 static void add_sections(Report *r)
 {
-    void (*const parts[])(Report *) = { part_learning, part_speed, part_memory, part_experts,
+    void (*const parts[])(Report *) = { part_hang, part_learning, part_speed, part_memory, part_experts,
                                         part_answers,  part_rest,  part_recipe, part_machine };
     page_section(&r->page, "summary", "");
     part_summary(r);

@@ -28,6 +28,7 @@
  *                         all but question and answer may be absent. Answers to the same question (question,
  *                         expected and images) at several steps, or of two runs, are shown together.
  *   quarantine.jsonl      its lines are counted
+ *   hang/rank-NNNNN.json  comm/hang_file.h: the last calls of each rank when the watchdog ended the run
  *
  * Pictures are JPEG, PNG or WebP by content; large ones are reduced, and a page holds 12 MiB of them. */
 #ifndef REPORT_REPORT_H

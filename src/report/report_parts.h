@@ -25,6 +25,7 @@ static inline void say_letter(const Report *r, Json *rich, int run)
 
 void  part_summary(Report *r);        /* report_summary.c: the tiles at the top */
 void  figures_table(Report *r);       /* the same and more, for two runs */
+void  part_hang(Report *r);           /* report_hang.c: what ranks did when the watchdog ended the run */
 void  part_learning(Report *r);       /* report_curves.c */
 void  part_speed(Report *r);
 void  balance_charts(Report *r);      /* charts of the experts section */

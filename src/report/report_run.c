@@ -330,7 +330,7 @@ Status run_open(ReportRun *r, const char *dir)
     r->dir = mem_pool_copy(&r->keep, dir, strlen(dir));
     r->name = base_name(r, dir);
     Status (*const parts[])(ReportRun *) = { read_metrics, read_recipe,  read_env,       read_plan,
-                                       read_load,    answers_read, read_quarantine };
+                                       read_load,    answers_read, read_quarantine, hang_read };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         Status st = parts[i](r);
         if (st) return run_close(r), st;
@@ -343,6 +343,7 @@ void run_close(ReportRun *r)
     metrics_file_close(&r->metrics);
     keys_close(&r->recipe);
     keys_close(&r->env);
+    json_decref(r->hang);
     mem_pool_close(&r->keep);
     *r = (ReportRun){ 0 };
 }

@@ -127,6 +127,7 @@ typedef struct ReportRun {
     AnswerFile  answers[ANSWER_FILES];          /* by step; of many files, a selection with first and last */
     int         answer_files;
     int64_t     quarantined;
+    Json       *hang;                 /* the records of a hang, by rank; NULL: none */
     const char *note[64];                         /* what is missing or damaged */
     int         notes;
     MemPool        keep;
@@ -139,6 +140,7 @@ void        run_note(ReportRun *r, const char *fmt, ...) __attribute__((format(p
 /* Parts of run_open with files of their own. */
 MUST Status answers_read(ReportRun *r);
 MUST Status load_read(ReportRun *r, const char *path);
+MUST Status hang_read(ReportRun *r);                    /* report_hang.c */
 
 MUST Status keys_push(KeyValues *p, MemPool *keep, const char *key, const char *value);
 MUST Status keys_from_recipe(KeyValues *p, MemPool *keep, const char *text, size_t len, const char *name);

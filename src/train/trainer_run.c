@@ -2,6 +2,7 @@
 #include "train/trainer.h"
 
 #include "checkpoint/checkpoint.h"
+#include "comm/hang_file.h"
 
 #include "base/activity.h"
 #include "base/clock.h"
@@ -347,7 +348,10 @@ static Status one_step(Trainer *t)
     }
     if (progress_due(&t->progress, r.step))
         expert_counts_end_line(&t->expert_counts), source_loss_clear(&t->source_loss);
-    if (first && !st && t->first) defer_error(t, trainer_write_plan(t, &r.sums.model));
+    if (first && !st && t->first) {
+        defer_error(t, trainer_write_plan(t, &r.sums.model));
+        hang_files_remove(t->folder.dir);
+    }
     if (first && !st)
         log_info(&t->log, "first step done %.2f s after the start (%.2f s to open, %.2f s waiting for data)",
                  clock_now() - t->conf.started, t->open_ended - t->conf.started, r.data_wait);

@@ -1,0 +1,133 @@
+#!/usr/bin/env bash
+# Faults that no library reports end a run: a rank is killed, stopped (SIGSTOP), or its main thread alone is
+# frozen while its other threads run on (tests/freeze.c). Every rank exits with 6 within comm.timeout + 10 s,
+# the message names the rank and the call that the others wait in, each rank leaves its last calls, and the
+# run resumes bit-equal to an undisturbed one. A run that is merely slow goes on.
+#
+# TREB_KILLS, TREB_STOPS, TREB_FREEZES: faults of each kind (0, 0, 2); the first hits the last rank, the
+# second rank 0, others any rank at a random moment of a random layout. COMM=nccl DEVICE=cuda: the same on
+# ranks that share a GPU, over loopback. TREB_RESUME: all, first or no resumed runs (first). TREB_SLOW=0:
+# without the slow run. TREB_RANKS (3), TREB_TIMEOUT (2): ranks and comm.timeout.
+. tests/ranklab.sh
+kills=${TREB_KILLS:-0} stops=${TREB_STOPS:-0} freezes=${TREB_FREEZES:-2} resume=${TREB_RESUME:-first}
+limit=${TREB_TIMEOUT:-2} comm=${COMM:-mpi} device=${DEVICE:-cpu} ranks=${TREB_RANKS:-3} steps=8 slowest=0
+seed=${TREB_KILL_SEED:-$RANDOM}; RANDOM=$seed
+tools=$(dirname "$treb")/tests
+has_mpi || skip "no mpirun, or a build without MPI"
+small_moe
+if [ "$comm" = nccl ]; then
+    export NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1
+fi
+can_freeze() { "$tools/freeze" $$ 0 2>&1 | grep -q usage && [ "$(id -u)" -eq 0 ]; }
+can_freeze || { freezes=0; echo "  skip freezing a thread: it needs root and $tools/freeze"; }
+
+run() {                                  # run FOLDER overrides...: starts it
+    local folder=$1; shift
+    ranks_start "$ranks" -- "$treb" train /dev/null "${recipe[@]}" train.max_steps=$steps \
+        train.global_tokens=768 comm.kind="$comm" comm.timeout="$limit" device.backend="$device" \
+        checkpoint.save_steps=2 checkpoint.save_total_limit=2 checkpoint.resume_from_checkpoint=auto \
+        checkpoint.output_dir="$folder" "$@"
+}
+numbers() { seq 0 $((ranks - 1)); }
+codes()  { for r in $(numbers); do cat "$tmp/code.$r" 2>/dev/null || echo none; done | tr '\n' ' '; }
+all_of() { yes "$1" | head -n "$2" | tr '\n' ' '; }                     # all_of CODE N
+whole()  { run "$@"; wait $job; [ "$(codes)" = "$(all_of 0 "$ranks")" ]; }
+ended()  { [ "$(count code)" -ge "$1" ]; }
+saved()  { [ -e "$1/checkpoint-$2/MANIFEST.json" ] || ended 1; }        # saved FOLDER STEP
+said()   { grep -aqE "$1" "$tmp"/out.*; }
+records() { find "$1/hang" -name 'rank-*.json' -size +500c 2>/dev/null | wc -l; }
+
+declare -A acts=([kill]="kill -9" [stop]="kill -STOP" [freeze]="frozen")
+frozen() { "$tools/freeze" "$1" 60 >"$tmp/frozen" & freezer=$!; until_of 5000 grep -q frozen "$tmp/frozen"; }
+
+# strike KIND VICTIM: sets `ms` to the time until all ranks have exited, a stopped one apart.
+strike() {
+    local start left=$ranks
+    [ "$1" != stop ] || left=$((ranks - 1))
+    ${acts[$1]} "$(cat "$tmp/pid.$2")" 2>>"$tmp/out"
+    start=$(now_ms)
+    until_of $((1000 * limit + 15000)) ended "$left"
+    ms=$(($(now_ms) - start)) slowest=$((ms > slowest ? ms : slowest))
+    ends=$(codes)
+    for r in $(numbers); do [ -e "$tmp/code.$r" ] || kill -9 "$(cat "$tmp/pid.$r")"; done
+    { wait $job ${freezer:-}; } 2>/dev/null
+    freezer=
+}
+
+# The codes that a fault of the kind leaves, with the victim's own.
+expected() {
+    local r out=""
+    for r in $(numbers); do
+        [ "$r" != "$2" ] || case $1 in kill) out+="137 "; continue ;; stop) out+="none "; continue ;; esac
+        out+="6 "
+    done
+    echo "$out"
+}
+# What the ranks say: rank 0 for all, or each for itself once rank 0 is gone.
+explained() {                            # explained KIND VICTIM
+    local who="rank $2 \(host [^,]*, process $(cat "$tmp/pid.$2")\)" what="has made no progress for [0-9]+ s"
+    [ "$1" = kill ] && what="died: "
+    [ "$1" = stop ] && what="sent no heartbeat for [0-9]+ s"
+    said "exits: $who $what" || return
+    if [ "$2" = 0 ] && [ "$1" != freeze ]; then
+        said "exits: .*; this rank (waits|computes|is stopped)"; return
+    fi
+    said "all ranks exit: $who $what" && said "$who (computes for|is stopped for|does not answer)" || return
+    said "rank [0-9]+ waits in [a-z_]+ [0-9]+( (from|to) rank [0-9]+)? of [a-z_]+ \(.*\): .*arrived"
+}
+
+layouts=("parallel.zero=3" "parallel.tp=$ranks" "parallel.pp=$ranks")
+[ "$ranks" = 3 ] && layouts=("parallel.zero=3" "parallel.pp=3 parallel.layout=Et|tt|tL" "parallel.zero=1")
+calm_run() {                             # calm_run LAYOUT: the undisturbed run, in $calm
+    calm="$tmp/calm-${1//[^a-z0-9]/}"
+    [ "$resume" = no ] || [ -d "$calm" ] || check "undisturbed: $1" whole "$calm" $1
+}
+
+# fault KIND VICTIM LAYOUT: as soon as a checkpoint of a random step is there.
+fault() {
+    local what="$3: $1 of rank $2 (TREB_KILL_SEED=$seed)" at=$((2 + 2 * (RANDOM % 2))) folder="$tmp/run"
+    calm_run "$3"
+    rm -rf "$folder"
+    run "$folder" $3
+    until_of 60000 saved "$folder" $at
+    pause $((RANDOM % 150))
+    if ended 1; then echo "  skip $what: the run was over"; { wait $job; } 2>/dev/null; return; fi
+    strike "$1" "$2"
+    check "$what: exit codes $(expected "$1" "$2")and not $ends" [ "$ends" = "$(expected "$1" "$2")" ]
+    check "$what: within comm.timeout + 10 s, not $ms ms" [ $ms -lt $((1000 * limit + 10000)) ]
+    check "$what: the message names rank and call" explained "$1" "$2"
+    check "$what: records of the last calls" [ "$(records "$folder")" -ge $((ranks - 1)) ]
+    [ "$resume" = no ] && return
+    check "$what: it resumes" whole "$folder" $3
+    check "$what: bit-equal to the undisturbed run" same_bits "$calm" "$folder"
+    check "$what: the resumed run has removed the records" [ ! -e "$folder/hang" ]
+    [ "$resume" = all ] || resume=no
+}
+faults() {                               # faults KIND N
+    local i victim layout
+    for i in $(seq 1 "$2"); do
+        victim=$((RANDOM % ranks)) layout=${layouts[$((RANDOM % ${#layouts[@]}))]}
+        [ "$i" = 1 ] && victim=$((ranks - 1)) layout=${layouts[0]}
+        [ "$i" = 2 ] && victim=0 layout=${layouts[0]}
+        fault "$1" $victim "$layout"
+    done
+}
+faults freeze "$freezes"
+faults stop "$stops"
+faults kill "$kills"
+echo "  the slowest exit took $slowest ms, comm.timeout is $limit s"
+
+# A disk on which the first save takes longer than comm.timeout, in many short writes and in one long fsync,
+# and a rank that stands still for less than comm.timeout.
+if [ "${TREB_SLOW:-1}" = 1 ] && [ -e "$tools/slow_disk.so" ] && [ "${tools%asan/tests}" = "$tools" ]; then
+    export SLOW_WRITE_MS=50 SLOW_WRITES=60 SLOW_SYNC_MS=$((1000 * limit + 500))
+    RANK_PRELOAD=$tools/slow_disk.so run "$tmp/slow"
+    until_of 60000 saved "$tmp/slow" 2
+    kill -STOP "$(cat "$tmp/pid.1")"; pause $((600 * limit)); kill -CONT "$(cat "$tmp/pid.1")"
+    wait $job
+    check "a slow disk and a short stop end no run: $(codes)" [ "$(codes)" = "$(all_of 0 "$ranks")" ]
+    check "though one save takes longer than comm.timeout" \
+        awk -v least="$limit" '/ saved .* in / && $(NF - 1) > least { slow = 1 } END { exit !slow }' \
+        "$tmp/out.0"
+fi
+report
