@@ -39,7 +39,17 @@ during() {                               # during NAME RANKS overrides...
     check "a run on $name" train "$tmp/$name" "$n" "$@"
     check "$name has the losses and answers of one rank" same_eval "$tmp/one" "$tmp/$name"
 }
+
+planned() {                              # bytes of rank 0 by treb plan, on the layout of the last run
+    "$treb" plan /dev/null "${recipe[@]}" train.global_tokens=512 "data.eval=[$tmp/questions.jsonl]" \
+        eval.max_new_tokens=6 --ranks 4 --json "$@" 2>/dev/null | grep -m1 -o '"device_bytes": [0-9]*'
+}
+reserved() {                             # the same by the run's own plan.json: arenas are six columns in
+    awk -F '[:,]' '/^      "bytes"/ { n += $2 } END { print "\"device_bytes\": " n }' "$1/plan.json"
+}
 during pp2-ep2-zero3 4 parallel.pp=2 parallel.ep=2 parallel.zero=3
+check "the plan has the bytes of the run, with those of decoding" \
+    [ "$(planned parallel.pp=2 parallel.ep=2 parallel.zero=3)" = "$(reserved "$tmp/pp2-ep2-zero3")" ]
 
 model=$tmp/one/last
 evaluate() {                             # evaluate NAME RANKS overrides...

@@ -9,8 +9,9 @@
 
 enum { DOCS = 5, GROW = 4, NEW = GROW + 1, STREAMS = MICROS - 1 };
 
-/* Of stream i: tokens of each document by greedy and by sampled decoding, losses of the supervised rows. */
-typedef struct Decoded { Ids out[2][DOCS]; float loss[160]; } Decoded;
+/* Of stream i: tokens of each document by greedy and by sampled decoding, losses of the supervised rows, and
+ * their sum by engine_evaluate. */
+typedef struct Decoded { Ids out[2][DOCS]; float loss[160]; double ce; } Decoded;
 
 static Decoded want[STREAMS];
 static Stream  nothing;                  /* a stream without a document */
@@ -37,6 +38,17 @@ static Status decode_stream(Generator *g, const Stream *s, Decoded *d)
     return OK;
 }
 
+/* In an engine that trains: the loss as its evaluations take it, 0 on ranks that do not have it. */
+static Status evaluate_stream(Engine *e, const Stream *s, Decoded *d)
+{
+    Losses l = { 0 };
+    if (!trains) return OK;
+    engine_upload(e, s);
+    engine_evaluate(e, 1.0f);
+    TRY(engine_read_losses(e, &l));
+    return d->ce = l.ce, OK;
+}
+
 static void decoded_close(Decoded *d)
 {
     for (int i = 0; i < 2 * DOCS; i++) ids_close(&d->out[i / DOCS][i % DOCS]);
@@ -53,6 +65,8 @@ static void compare(const Engine *e, int stream, const Stream *s, const Decoded 
             note("rank %d, stream %d, document %d: %s tokens differ", e->mesh.rank, stream, i % DOCS,
                  i < DOCS ? "greedy" : "sampled");
     }
+    if (trains && got->ce != 0 && !(fabs(got->ce - w->ce) <= 1e-5 * (1 + fabs(w->ce))))
+        note("rank %d, stream %d: evaluated to %.9g, not %.9g", e->mesh.rank, stream, got->ce, w->ce);
     for (int64_t i = 0; i < s->supervised; i++)
         if (!(fabsf(got->loss[i] - w->loss[i]) <= 2e-5f * (1 + fabsf(w->loss[i]))))
             note("rank %d, stream %d: the loss of row %d is %.7g, not %.7g", e->mesh.rank, stream, (int)i,
@@ -80,6 +94,7 @@ static void rank_main(Peer *p)
     for (int first = 0; !st && first < STREAMS; first += dp) {
         const Stream *s = stream_at(c, first + at);
         st = decode_stream(&g, s, &got);
+        if (!st) st = evaluate_stream(&e, s, &got);
         if (!st && first + at < STREAMS) compare(&e, first + at, s, &got);
     }
     if (st) note("rank %d: %s", p->rank, status_text());
@@ -95,7 +110,10 @@ static void decode_alone(const Case *c)
     Generator g;
     open_alone(&e, c, decode_conf(c));
     EXPECT_OK(generator_open(&g, &e));
-    for (int i = 0; i < STREAMS; i++) EXPECT_OK(decode_stream(&g, stream_at(c, i), &want[i]));
+    for (int i = 0; i < STREAMS; i++) {
+        EXPECT_OK(decode_stream(&g, stream_at(c, i), &want[i]));
+        EXPECT_OK(evaluate_stream(&e, stream_at(c, i), &want[i]));
+    }
     check_arenas(&e);
     generator_close(&g);
     engine_close(&e);

@@ -1,6 +1,8 @@
 /* infer/evaluate_read.c -- reads the samples of an evaluation and their pictures. */
 #include "infer/evaluate_private.h"
 
+#include "base/activity.h"
+
 #include <string.h>
 
 static bool skips_bad(const EvalConf *c) { return !strcmp(c->recipe->data.bad_sample, "skip"); }
@@ -64,6 +66,7 @@ static Status read_items(void *arg, int64_t w)
     for (int64_t i = w; i < v->items; i += v->workers) {
         EvalItem *x = &v->item[i];
         int64_t position = x->position * v->data.pass / v->samples; /* all, or evenly spread */
+        activity_mark();
         Status st = sample_load(&x->sample, &v->scratch[w], &v->sc, dataset_id(&v->data, 0, position));
         if (st) set_error(x, st);
         else if (!answer_find(&v->finder, &x->sample.ids, &x->prompt, &x->end)) x->prompt = 0;
@@ -174,6 +177,7 @@ static Status load_pixels(void *arg, int64_t w)
     Eval *v = arg;
     SliceRange here = slices_here(v);
     for (int64_t i = w; i < v->docs; i += v->workers) {
+        activity_mark();
         Status st = load_item(v, &v->batch[i], &v->scratch[w], here);
         if (st) set_error(&v->batch[i], st);
     }
