@@ -65,7 +65,7 @@ layout() {                               # layout NAME RANKS overrides...
     check "$1 has the losses and answers of one rank" same_result "$1" >>"$tmp/out"
 }
 layout dp3 3
-check "and the layout that was chosen is printed" grep -q 'layout .*3 ranks: dp 3, chosen' "$tmp/out"
+check "and the layout that was chosen is printed" grep -q 'layout .*3 ranks over mpi: dp 3, chosen' "$tmp/out"
 layout tp2-pp2 4 parallel.tp=2 parallel.pp=2
 
 draw=(--temperature 1 --top-p 0.9 --seed 5)
@@ -80,7 +80,7 @@ check "with draws" generate 1 "${draw[@]}"
 mv "$tmp/said" "$tmp/drawn.text"
 check "generate on two ranks"               generate 2
 check "prints the same text, once"          same_text greedy
-check "and the layout that was chosen"      grep -q 'layout .*2 ranks: tp 2 ep 2, chosen' "$tmp/out"
+check "and the layout that was chosen"      grep -q 'layout .*2 ranks over mpi: tp 2 ep 2, chosen' "$tmp/out"
 check "generate on pp2, vpp2, with draws"   generate 2 parallel.pp=2 parallel.vpp=2 "${draw[@]}"
 check "prints the same text"                same_text drawn
 

@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "cli/commands.h"
 #include "cli/doctor.h"
+#include "cli/ranks.h"
 #include "launch/rank.h"
 #include "report/report.h"
 #include "train/trainer_answers.h"
@@ -35,10 +36,9 @@ static Status train(const Config *cfg, double started, Comm *world)
 
 static Status train_ranks(const Config *cfg, double started)
 {
-    CommConf conf = { .kind = cfg->comm.kind, .backend = backend_pick(cfg->device.backend),
-                      .per_node = (int)cfg->comm.ranks_per_node, .timeout = cfg->comm.timeout,
-                      .run_folder = cfg->checkpoint.output_dir };
-    Comm *world = NULL;
+    CommConf conf = ranks_comm_conf(cfg);
+    Comm    *world = NULL;
+    conf.run_folder = cfg->checkpoint.output_dir;
     TRY(comm_open(&world, &conf));
     Status st = train(cfg, started, world);
     comm_close(world);

@@ -23,10 +23,15 @@ static Status settle(Comm *world, Status mine)
     return fail(st, "%s", "");
 }
 
+CommConf ranks_comm_conf(const Config *c)
+{
+    return (CommConf){ .kind = c->comm.kind, .backend = backend_pick(c->device.backend),
+                       .per_node = (int)c->comm.ranks_per_node, .timeout = c->comm.timeout };
+}
+
 Status ranks_run(const Config *c, RankVerb verb, void *self)
 {
-    CommConf conf = { .kind = c->comm.kind, .per_node = (int)c->comm.ranks_per_node,
-                      .timeout = c->comm.timeout };
+    CommConf conf = ranks_comm_conf(c);
     Comm *world = NULL;
     TRY(comm_open(&world, &conf));
     Status st = verb.run(self, world);

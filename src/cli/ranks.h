@@ -5,6 +5,8 @@
 #include "base/config.h"
 #include "comm/comm.h"
 
+CommConf ranks_comm_conf(const Config *c);       /* of sections comm and device */
+
 /* What a rank does in a world that is open, and frees before it closes. */
 typedef struct RankVerb {
     Status (*run)(void *self, Comm *world);

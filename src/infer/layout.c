@@ -61,8 +61,9 @@ static void print_layout(const LayoutAsk *ask, const Ranks *r, const char *why)
         size_t at = strlen(text);
         if (axis[i].n > 1) snprintf(text + at, sizeof text - at, " %s %d", axis[i].name, axis[i].n);
     }
-    log_info(ask->log, "layout       %d ranks:%s%s, %s", ask->world->size, text,
-             r->zero == 3 ? ", weights sharded (zero 3)" : "", why);
+    log_info(ask->log, "layout       %d ranks over %s:%s%s, %s", ask->world->size, comm_name(ask->world),
+             text, r->zero == 3 ? ", weights sharded (zero 3)" : "", why);
+    if (*comm_reason(ask->world)) log_info(ask->log, "transport    %s", comm_reason(ask->world));
 }
 
 /* ---- choosing ---- */
