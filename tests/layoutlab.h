@@ -42,6 +42,7 @@ typedef struct Case {
     Mode       mode;                     /* in addition to the rule's */
     AuxForm    aux;
     double     rank_capacity;       /* least: expert layers are chunked; 0: the default */
+    int        tp_chunks;
     int        steps;
     uint64_t   weights;                  /* seed */
     const LoraConf *lora;             /* NULL: full training */
@@ -159,7 +160,7 @@ static inline Ranks ranks_of(const Case *c, Comm *world, Mesh *place)
     PipeLayoutSpec  ask = rules_pipe_layout(&c->rule);
     Ranks r = { .world = world, .layout = rules_layout(&c->rule), .zero = (int)c->rule.zero,
                 .context = context_kind(c->rule.cp_comm), .group = (int)c->rule.group,
-                .overlap = c->rule.overlap,
+                .tp_chunks = c->tp_chunks, .overlap = c->rule.overlap,
                 .dispatch = { .name = c->rule.dispatcher, .rank_capacity = c->rank_capacity } };
     mesh_place(place, world->rank, world->size, &r.layout);
     r.micro = MICROS / place->size[AX_DP];
@@ -321,6 +322,7 @@ static inline void draw_case(Case *c, uint64_t seed, int world, int steps)
         r->overlap = rng_below(seed, 7, k + 17, 2);
         if (r->overlap && !rules_legal(r)) r->overlap = false;
         if (rng_below(seed, 7, k + 22, 2)) c->rank_capacity = least_capacity(r);
+        c->tp_chunks = (int)rng_below(seed, 7, k + 27, 5);
         if (rules_legal(r)) return;
     }
 }

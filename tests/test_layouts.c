@@ -8,10 +8,11 @@
  * data, at most twice: an error in a layout shows each time. */
 #include "layoutlab.h"
 
-/* The results of a rank without and with overlap (RuleInput.overlap). */
+/* The results of a rank in the two runs whose bits are compared. */
 typedef struct RankResult { double loss[MOST_STEPS], norm[MOST_STEPS]; uint64_t weights; } RankResult;
 
 static RankResult   result[2][4 * MOST];
+static int          current;                               /* the run at work: an index of `result` */
 static struct { double loss[MOST_STEPS], norm[MOST_STEPS]; Engine e; } want;     /* of one rank */
 
 static void compare_weights(const Engine *e)
@@ -33,8 +34,8 @@ static bool train(const Case *c, Engine *e, int dp)
     for (int i = 0; i < c->steps; i++) {
         double loss = 0, norm = 0;
         Status st = step(c, e, dp, i, &loss, &norm);
-        result[c->rule.overlap][e->mesh.rank].loss[i] = loss;
-        result[c->rule.overlap][e->mesh.rank].norm[i] = norm;
+        result[current][e->mesh.rank].loss[i] = loss;
+        result[current][e->mesh.rank].norm[i] = norm;
         bool   good = !st && fabs(loss - want.loss[i]) <= 1e-5 * fabs(want.loss[i]);
         if (getenv("TREB_VERBOSE") && e->mesh.rank == 0)
             printf("    step %d: loss %.9g, off by %.1e, norm by %.1e; %lld chunked expert layers so far\n",
@@ -76,7 +77,7 @@ static void rank_main(Peer *p)
     bool lives = train(c, &e, place.at[AX_DP]);
     shard_wait_weights(&e.shard);
     if (lives) compare_weights(&e);
-    result[c->rule.overlap][p->rank].weights = weight_bits(&e);
+    result[current][p->rank].weights = weight_bits(&e);
     engine_close(&e);
 }
 
@@ -170,14 +171,14 @@ static void draw_overlapped(Case *c, uint64_t seed, int world, int steps)
     do draw_case(c, seed, world, steps), seed += 1000; while (!c->rule.overlap);
 }
 
-/* With moe.overlap the same sums are taken in the same order. */
+/* Without moe.overlap and chunks over tp the same sums are taken in the same order. */
 static void expect_same_bits(Case *c, uint64_t seed)
 {
     bool same = true;
     memset(result, 0, sizeof result);
-    once(c, seed);
-    c->rule.overlap = false;
-    once(c, seed);
+    current = 1, once(c, seed);
+    c->rule.overlap = false, c->tp_chunks = 1;
+    current = 0, once(c, seed);
     for (int r = 0; r < 4 * MOST; r++) {
         same &= !memcmp(result[0][r].loss, result[1][r].loss, (size_t)c->steps * sizeof(double));
         same &= !memcmp(result[0][r].norm, result[1][r].norm, (size_t)c->steps * sizeof(double));
@@ -195,6 +196,19 @@ static void overlap_changes_no_bit(void)
     if (commlab_.mpi) EXPECT_OK(comm_host_broadcast(commlab_.mpi, &seed, sizeof seed));
     for (int i = 0; i < DRAWN; i++, seed++) {
         draw_overlapped(&the_case, seed, world, SHORT);
+        expect_same_bits(&the_case, seed);
+    }
+}
+
+static void tp_chunks_change_no_bit(void)
+{
+    enum { DRAWN = 3, SHORT = 2 };
+    uint64_t seed = first_seed();
+    int      world = commlab_.mpi ? commlab_.mpi->size : 0;
+    if (commlab_.mpi) EXPECT_OK(comm_host_broadcast(commlab_.mpi, &seed, sizeof seed));
+    for (int i = 0; i < DRAWN; i++, seed++) {
+        do draw_case(&the_case, seed, world, SHORT), seed += 1000; while (the_case.rule.tp < 2);
+        the_case.tp_chunks = 2 + i;
         expect_same_bits(&the_case, seed);
     }
 }
@@ -283,6 +297,7 @@ int main(void)
     RUN(uneven_ranks_never_hang);
     RUN(overlap_changes_no_bit);
     RUN(overlap_shares_weight_buffers);
+    RUN(tp_chunks_change_no_bit);
     RUN(overlapped_chunks_change_no_bit);
     RUN(overlap_is_planned);
     return processes_close();

@@ -23,6 +23,7 @@ typedef struct Ranks {
     ContextKind context;                 /* how attention exchanges keys and values over cp */
     int         zero;
     int         micro, group;            /* micro-batches of a step on each rank; PipeShape.group */
+    int         tp_chunks;               /* see Env; 0: one */
     bool        overlap;                 /* overlap a forward with a backward, see PipeShape.extra_warmup */
     Chunk       chunk[MAX_CHUNKS];       /* of this rank's stage */
     DispatchConf dispatch;

@@ -144,6 +144,7 @@ static Status lay_out(Engine *e)
     TRY(open_batches(e, traits.ahead && e->conf.train));
     e->env = (Env){ .be = &e->be, .mesh = &e->mesh, .units = shard_hooks(&e->shard),
                     .dispatcher = e->dispatch.ops ? &e->dispatch : NULL,
+                    .tp_chunks = e->conf.ranks.tp_chunks,
                     .offload = e->offload.buffers ? &e->offload : NULL, .dtype = e->conf.dtype,
                     .logits_dtype = traits.logits_in_act_dtype ? e->conf.dtype : F32 };
     e->yielder = (Yielder){ coroutine_yield, &e->coroutine };

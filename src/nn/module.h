@@ -52,6 +52,7 @@ typedef struct Env {
     const UnitHooks *units;                       /* NULL: all weights stay on the device */
     Dispatcher      *dispatcher;                  /* NULL: all experts are on this rank */
     OffloadEngine   *offload;                     /* NULL: no activation is offloaded */
+    int              tp_chunks;                   /* parts that gathers and sums over tp are cut into */
     DType            dtype;                       /* of activations and weights */
     DType            logits_dtype;                /* of the logits that enter the loss: F32 or dtype */
     const ValueTap  *tap;                         /* NULL: nothing watches */

@@ -163,8 +163,8 @@ Status shard_open(Shard *s, const ShardConf *conf)
 
 void shard_close(Shard *s)
 {
-    free(s->bucket), free(s->item), free(s->unit), free(s->weights), free(s->grads), free(s->order), free(s->live);
-    free(s->chunk);
+    free(s->bucket), free(s->item), free(s->unit), free(s->weights), free(s->grads);
+    free(s->order), free(s->live), free(s->chunk);
     *s = (Shard){ 0 };
 }
 
