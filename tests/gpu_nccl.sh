@@ -122,6 +122,7 @@ for row in "${picked[@]}"; do
     name=${row%% *}
     grep -v -e '^---' -e '^$' -e mpirun "$tmp/$name.log" | tail -n 12 >"$tmp/out"
     check "$name $(cat "$tmp/$name.result")" grep -q '^ok' "$tmp/$name.result"
-    [ -z "${VERBOSE:-}" ] || echo "  $name $(cat "$tmp/$name.result")"
+    [ -z "${VERBOSE:-}" ] || echo "  $name $(cat "$tmp/$name.result")" \
+        "$(grep -o '[0-9]* communicators took [0-9.]* MiB' "$tmp/$name.log" | head -n 1)"
 done
 report
