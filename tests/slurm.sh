@@ -75,6 +75,12 @@ check "srun starts four" srun4 "$tmp/dp4" --mpi=pmix -- parallel.zero=3
 check "they have the losses of one rank" agree "$tmp/one" "$tmp/dp4" $steps
 check "so do tp 2 and ep 4" srun4 "$tmp/tp2" --mpi=pmix -- parallel.tp=2 parallel.ep=4
 check "to the same losses" agree "$tmp/one" "$tmp/tp2" $steps
+in_allocation() {
+    timeout 120 salloc -n 4 "$treb" launch -n 4 train /dev/null "${recipe[@]}" train.max_steps=$steps \
+        parallel.zero=3 checkpoint.output_dir="$tmp/launch" >"$tmp/out" 2>&1
+}
+check "treb launch in an allocation" in_allocation
+check "to the same bits as srun" same_bits "$tmp/dp4" "$tmp/launch"
 # Debian's Open MPI supports PMIx only.
 refused() { ! srun4 "$tmp/pmi2" --mpi=pmi2 -- && [ ! -e "$tmp/pmi2" ]; }
 check "without a common PMI no rank trains alone" refused
