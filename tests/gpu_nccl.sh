@@ -37,7 +37,8 @@ train() {                                # train FOLDER RANKS MODEL TOKENS overr
     fi
     timeout -k 5 "${RANK_LIMIT:-90}" "${by[@]}" "$treb" train /dev/null "${model[@]}" \
         train.max_steps="$steps" train.global_tokens="$tokens" \
-        device.backend="$gpu" model.dtype=float32 device.dtype=float32 comm.kind=$kind checkpoint.output_dir="$folder" "$@" >"$folder.log" 2>&1
+        device.backend="$gpu" model.dtype=float32 device.dtype=float32 \
+        comm.kind=$kind checkpoint.output_dir="$folder" "$@" >"$folder.log" 2>&1
 }
 rows=()
 layout() { rows+=("$*"); }               # layout NAME RANKS MODEL TOKENS overrides...

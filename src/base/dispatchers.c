@@ -4,8 +4,7 @@
 #include <string.h>
 
 const DispatcherRow dispatcher_rows[DISPATCHER_COUNT] = {
-#define DISPATCHER(name, two_level, pads, pipelined, one_node, help)                           \
-    { #name, two_level, pads, pipelined, one_node },
+#define DISPATCHER(name, two_level, pads, pipelined, help) { #name, two_level, pads, pipelined },
     DISPATCHERS(DISPATCHER)
 #undef DISPATCHER
 };
@@ -26,7 +25,7 @@ DispatcherId dispatcher_auto(bool several_nodes)
 
 const char *dispatcher_names(void)
 {
-#define DISPATCHER(name, two_level, pads, pipelined, one_node, help) ", " #name
+#define DISPATCHER(name, two_level, pads, pipelined, help) ", " #name
     static const char names[] = DISPATCHERS(DISPATCHER);
 #undef DISPATCHER
     return names + 2;

@@ -82,7 +82,6 @@ void   dnn_describe(char *out, size_t n);             /* version, or that attent
                 cuda_stick(be, cudaFuncSetAttribute((const void *)k_,                                     \
                            cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem_), what);               \
             k_<<<(unsigned)grid_, (threads), smem_, cuda_->stream>>>(__VA_ARGS__);                        \
-            (be)->ledger.launches++;                                                                      \
             cuda_stick(be, cudaGetLastError(), what);                                                     \
         }                                                                                                 \
     } while (0)
