@@ -73,6 +73,7 @@ explained() {                            # explained KIND VICTIM
         said "exits: .*; this rank (waits|computes|is stopped)"; return
     fi
     said "all ranks exit: $who $what" && said "$who (computes for|is stopped for|does not answer)" || return
+    if [ "$1" = kill ]; then said "rank [0-9]+ \(.*\) (computes for|waits) .* [a-z_]+ [0-9]+ of "; return; fi
     said "rank [0-9]+ waits in [a-z_]+ [0-9]+( (from|to) rank [0-9]+)? of [a-z_]+ \(.*\): .*arrived"
 }
 

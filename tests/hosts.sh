@@ -88,8 +88,12 @@ cut_off() {                              # cut_off HOST
     for h in $hosts; do ip netns pids $net-"$h" | xargs -r kill -9; done 2>/dev/null
     { wait $job; } 2>/dev/null
     ip -n $net-switch link set port$1 up
+    for h in $hosts; do ip -n $net-"$h" neigh flush all; done    # hosts that did not answer are remembered
+    sleep 1
 }
 cut_off 3
+check "rank 0 names the call and who is missing" \
+    grep -aqE "waits in [a-z_]+ [0-9]+ of [a-z_]+ \(.*: ranks .* arrived, rank.* 3 did not" "$tmp/out.0"
 cut_off 0
 
 # treb launch: host3 is cut off after the first checkpoint, and the other hosts go on from it.

@@ -9,6 +9,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Page by page, which takes long for a large copy. */
+static void pin_copy(const AsyncCheckpointer *v, bool on)
+{
+    if (!v->copy || !v->pin) return;
+    activity_slow_begin();
+    v->pin(v->copy, v->bytes, on);
+    activity_slow_end();
+}
+
 Status checkpoint_async_open(AsyncCheckpointer *v, const Model *m, Backend *be, bool async)
 {
     LocalShards l;
@@ -25,7 +34,7 @@ Status checkpoint_async_open(AsyncCheckpointer *v, const Model *m, Backend *be, 
     if (!v->copy)
         return fail(E_FIT, "asynchronous checkpoints need a copy of %.1f GiB in host memory, which has not "
                     "that much free; set checkpoint.async=false", (double)v->bytes / (1 << 30));
-    if (v->pin) v->pin(v->copy, v->bytes, true);
+    pin_copy(v, true);
     return OK;
 }
 
@@ -129,7 +138,7 @@ void checkpoint_async_close(AsyncCheckpointer *v)
     __atomic_store_n(&v->stop, 1, __ATOMIC_RELEASE);
     Status st = join_thread(v);
     (void)st;                                                /* checkpoint_async_wait reports errors */
-    if (v->copy && v->pin) v->pin(v->copy, v->bytes, false);
+    pin_copy(v, false);
     free(v->copy);
     if (v->async) pthread_mutex_destroy(&v->lock), pthread_cond_destroy(&v->ended);
     *v = (AsyncCheckpointer){ 0 };

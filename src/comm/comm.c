@@ -102,7 +102,8 @@ Comm *comm_new(const Transport *t, Comm *root, int rank, int size)
 {
     Comm *c = calloc(1, sizeof *c);
     if (!c) return NULL;
-    *c = (Comm){ .transport = t, .rank = rank, .size = size, .root = root ? root : c, .group = GR_world };
+    *c = (Comm){ .transport = t, .rank = rank, .size = size, .root = root ? root : c, .group = GR_world,
+                  .running = -1 };
     c->world = calloc((size_t)size, sizeof *c->world);
     c->node  = calloc((size_t)size, sizeof *c->node);
     c->sent  = calloc((size_t)size, sizeof *c->sent);

@@ -67,9 +67,9 @@ struct Comm {
     double         began[COMM_TICKETS];         /* clock_now() at the start of each pending call */
     int64_t        started;           /* calls that the transport has started; the watchdog reads it */
     int64_t        recent[COMM_TICKETS];        /* the number in `trace` of call i at i % COMM_TICKETS */
-    /* Written by the watchdog: calls before `finished` are done on the device, which has reached those before
-     * `reached`. */
-    int64_t        finished, reached;
+    /* Written by the watchdog, numbers of calls on the device: the first that is not done, the first that it
+     * has not reached, the first that it works on (-1: none); and how far it is with all calls. */
+    int64_t        finished, reached, running, device_progress;
     Comm          *next;              /* in the list of the Comms that share `trace` */
     void          *priv;
 };

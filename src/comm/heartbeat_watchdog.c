@@ -11,6 +11,7 @@
 #define ANSWER_SECONDS 2.0
 #define SAVE_SECONDS   3.0
 #define ALONE_SECONDS  8.0              /* then a rank that rank 0 does not end exits by itself */
+#define HELLO_SECONDS  5.0              /* for a connection to say which rank it is */
 #define TURN_SECONDS   2.0              /* a longer turn of the thread: the process was stopped */
 
 /* ---- exits ---- */
@@ -122,8 +123,10 @@ static void check_silence(Heartbeat *h, double now)
     char text[100];
     for (int i = 0; i < h->peers; i++) {
         Connection *c = &h->peer[i];
-        if (!is_reachable(c) || h->aborting || now - c->last_message <= h->timeout) continue;
-        if (is_hub(h) && i >= h->size) { connection_close(c); continue; }
+        bool   unidentified = is_hub(h) && i >= h->size;
+        double limit = unidentified && h->timeout > HELLO_SECONDS ? HELLO_SECONDS : h->timeout;
+        if (!is_reachable(c) || h->aborting || now - c->last_message <= limit) continue;
+        if (unidentified) { connection_close(c); continue; }
         snprintf(text, sizeof text, "sent no heartbeat for %.0f s (comm.timeout)", now - c->last_message);
         if (is_hub(h)) heartbeat_begin_end(h, i, text, false);
         else           heartbeat_exit_all(h, 0, text);

@@ -22,27 +22,32 @@ void watch_restart(Watch *w, double now) { w->changed = w->polled = now; }
 void watch_sample(Watch *w, double now)
 {
     uint64_t marks = LOAD(w->activity->marks), polls = LOAD(w->activity->polls);
-    int64_t  finished = LOAD(w->device_finished);
-    if (marks != w->marks || finished != w->finished) watch_restart(w, now);
+    int64_t  device = LOAD(w->device_progress);
+    if (marks != w->marks || device != w->device) watch_restart(w, now);
     if (polls != w->polls) w->polled = now;
-    w->marks = marks, w->polls = polls, w->finished = finished;
+    w->marks = marks, w->polls = polls, w->device = device;
 }
 
 /* ---- calls on the device ---- */
 
-/* Calls of one group are done in order. Of calls that were started longest ago the transport knows nothing
- * any more: they count as done. */
+/* A Comm may have several queues, so that calls are done out of order. Of calls that were started longest ago
+ * the transport knows nothing any more: they count as done. Returns how far the device has come since the
+ * last time. */
 static int64_t poll_comm(Comm *c)
 {
-    int64_t started = LOAD(c->started), before = c->finished;
-    int64_t at = started - before > COMM_TICKETS ? started - COMM_TICKETS : before;
-    CallProgress p = CALL_FINISHED;
-    while (at < started && (p = c->transport->call_progress(c, at)) == CALL_FINISHED) at++;
-    __atomic_store_n(&c->finished, at, __ATOMIC_RELEASE);
-    while (at < started && p != CALL_QUEUED)
-        if (++at < started) p = c->transport->call_progress(c, at);
-    __atomic_store_n(&c->reached, at, __ATOMIC_RELEASE);
-    return c->finished - before;
+    int64_t started = LOAD(c->started), before = c->device_progress;
+    int64_t from = started - c->finished > COMM_TICKETS ? started - COMM_TICKETS : c->finished;
+    int64_t first[CALL_FINISHED + 1] = { [CALL_QUEUED] = started, [CALL_RUNNING] = started }, sum = 0;
+    for (int64_t at = started - 1; at >= from; at--) {
+        CallProgress p = c->transport->call_progress(c, at);
+        first[p] = at, sum += p;
+    }
+    int64_t queued = first[CALL_QUEUED], running = first[CALL_RUNNING];
+    __atomic_store_n(&c->finished, queued < running ? queued : running, __ATOMIC_RELEASE);
+    __atomic_store_n(&c->reached, queued, __ATOMIC_RELEASE);
+    __atomic_store_n(&c->running, running < started ? running : -1, __ATOMIC_RELEASE);
+    c->device_progress = CALL_FINISHED * from + sum;
+    return c->device_progress - before;
 }
 
 static void poll_error(Watch *w, Comm *c)
@@ -58,20 +63,19 @@ void watch_poll_device(Watch *w)
     if (!mutex_lock_within(&w->trace->comms_lock, 0.1)) return;
     for (Comm *c = w->trace->comms; c; c = c->next) {
         if (!c->transport->call_progress) continue;
-        int64_t done = poll_comm(c);
-        if (done) __atomic_fetch_add(&w->device_finished, done, __ATOMIC_RELEASE);
+        __atomic_fetch_add(&w->device_progress, poll_comm(c), __ATOMIC_RELEASE);
         poll_error(w, c);
     }
     pthread_mutex_unlock(&w->trace->comms_lock);
 }
 
-/* The oldest call that the device has reached and not finished; NULL: there is none. */
+/* The oldest call that the device works on; NULL: there is none. */
 static Comm *oldest_on_device(const Watch *w, TraceCall *out)
 {
     Comm *found = NULL;
     for (Comm *c = w->trace->comms; c; c = c->next) {
-        int64_t at = LOAD(c->finished);
-        if (!c->transport->call_progress || at >= LOAD(c->reached)) continue;
+        int64_t at = LOAD(c->running);
+        if (!c->transport->call_progress || at < 0) continue;
         TraceCall call = trace_get(w->trace, c->recent[at % COMM_TICKETS]);
         if (!call.op || (found && call.began >= out->began)) continue;
         found = c, *out = call;

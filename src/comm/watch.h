@@ -41,10 +41,10 @@ typedef struct Watch {
     Trace          *trace;
     const Activity *activity;            /* of the main thread */
     uint64_t        marks, polls;        /* seen so far */
-    int64_t         finished;            /* calls done on the device, of all Comms */
+    int64_t         device;              /* device_progress so far */
     double          changed, polled;     /* clock_now() of the last progress, and of the last poll */
     /* Written by the thread that asks the device, see watch_poll_device. */
-    int64_t         device_finished;
+    int64_t         device_progress;     /* with the calls of all Comms */
     Status          device_error;
     char            device_text[400];
 } Watch;

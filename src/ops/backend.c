@@ -164,7 +164,9 @@ static Status arena_over(Backend *be, Arena *a, const char *name, size_t bytes, 
 
 static void arena_done(Backend *be, Arena *a, UnmapFn *unmap)
 {
+    activity_slow_begin();
     if (a->base) unmap(be, a->base, a->cap);
+    activity_slow_end();
     arena_close(a);
 }
 
