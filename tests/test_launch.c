@@ -180,8 +180,11 @@ static void errors_once(void)
     expect_output("treb: rank 0 exits: rank 1 (host h, process 7) aborted: a: bad\n"
                   "treb-launch: rank 0 code 6\ntreb-launch: rank 1 code 4\ntreb: a: bad, and worse\n", true,
                   "treb: a: bad, and worse\n", 4);
-    expect_output("treb: rank 0 exits: rank 3 (host h, process 7) died\ntreb: rank 1 exits: rank 3 (host h, "
-                  "process 7) died\n", true, "treb: rank 0 exits: rank 3 (host h, process 7) died\n", 0);
+    expect_output("treb: rank 0 exits: rank 3 (host h, process 7) died; this rank waits\ntreb: rank 1 exits: "
+                  "rank 3 (host h, process 7) died; this rank computes\n", true,
+                  "treb: rank 0 exits: rank 3 (host h, process 7) died; this rank waits\n", 0);
+    expect_output("treb: rank 1 exits: rank 3 died\ntreb: all ranks exit: rank 3 died\n", true,
+                  "treb: all ranks exit: rank 3 died\n", 0);
 }
 
 static void noise_of_mpirun(void)

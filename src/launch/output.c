@@ -16,12 +16,19 @@ static const char ERROR[] = "treb: ";
 
 /* ---- kinds of lines ---- */
 
-/* The text of an error without the rank that prints it. */
-static const char *error_body(const char *line, bool *follows)
+/* "treb: rank N exits: …; this rank waits …" */
+static bool follows_another(const char *line, int *body)
 {
-    int at = 0;
-    *follows = sscanf(line, "treb: rank %*d exits: %n", &at) == 0 && at > 0;
-    return line + (*follows ? (size_t)at : strlen(ERROR));
+    return *body = 0, sscanf(line, "treb: rank %*d exits: %n", body) == 0 && *body > 0;
+}
+
+/* The text of an error without what differs between the ranks that print it, in memory of its own. */
+static char *error_body(const char *line)
+{
+    int         at;
+    bool        follows = follows_another(line, &at);
+    const char *body = line + (follows ? (size_t)at : strlen(ERROR)), *end = strstr(body, "; this rank ");
+    return strndup(body, follows && end ? (size_t)(end - body) : strlen(body));
 }
 
 static bool is_dashes(const char *line) { return strlen(line) > 40 && !line[strspn(line, "-")]; }
@@ -56,18 +63,19 @@ static bool is_shown(const Output *o, const char *body)
     return false;
 }
 
-static void show_error(Output *o, const char *line, const char *body)
+static void show_error(Output *o, const char *line)
 {
-    if (is_shown(o, body)) return;
-    if (o->shown_n < OUTPUT_ERRORS) o->shown[o->shown_n++] = strdup(body);
-    fprintf(o->out, "%s\n", line);
+    char *body = error_body(line);
+    bool  known = body && is_shown(o, body);
+    if (!known) fprintf(o->out, "%s\n", line);
+    if (!known && body && o->shown_n < OUTPUT_ERRORS) o->shown[o->shown_n++] = body;
+    else free(body);
 }
 
 static void release_held(Output *o)
 {
-    bool follows;
     for (int i = 0; i < o->held_n; i++) {
-        show_error(o, o->held[i], error_body(o->held[i], &follows));
+        show_error(o, o->held[i]);
         free(o->held[i]);
     }
     o->held_n = 0;
@@ -75,10 +83,9 @@ static void release_held(Output *o)
 
 static void take_error(Output *o, const char *line)
 {
-    bool follows;
-    const char *body = error_body(line, &follows);
+    int at;
     o->errors++;
-    if (!follows || o->held_n == OUTPUT_ERRORS) { show_error(o, line, body); return; }
+    if (!follows_another(line, &at) || o->held_n == OUTPUT_ERRORS) { show_error(o, line); return; }
     if (!o->held_n) o->held_since = clock_now();
     o->held[o->held_n++] = strdup(line);
 }

@@ -20,7 +20,7 @@ typedef struct Output {
     FILE  *out;
     char   line[OUTPUT_LINE];            /* begun and not ended */
     size_t n;
-    char  *shown[OUTPUT_ERRORS];         /* errors, without "treb: " and "rank N exits: " */
+    char  *shown[OUTPUT_ERRORS];         /* errors, without what only the rank that prints it says */
     int    shown_n;
     char  *held[OUTPUT_ERRORS];          /* lines that wait */
     int    held_n;
