@@ -274,8 +274,8 @@ static void layouts_for_fewer_ranks(void)
     char *words[] = { model, "train.micro_tokens=128", "data.max_length=128", "parallel.ep=8",
                       "parallel.tp=2", "device.backend=cpu", "train.global_tokens=1024" };
     expect_layout(4, 4, "", 7, words);
-    expect_layout(3, 3, "parallel.pp=3", 7, words);          /* 1024 tokens do not divide by dp 3 */
-    expect_layout(7, 6, "parallel.pp=3", 7, words);          /* nothing divides by 7 */
+    expect_layout(3, 2, "", 7, words);                       /* dp 2 is faster than 3 pipeline stages */
+    expect_layout(7, 4, "", 7, words);                       /* nothing divides by 7, and dp 4 beats pp 3 */
     expect_layout(4, 4, "train.global_tokens=512", 6, words);        /* dp was 4 micro-batches of 128 */
     Relayout r;
     words[6] = "train.global_tokens=128";                    /* one micro-batch: dp is 1 */

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MOST_DRY_RUNS = 16 };             /* for one number of ranks */
+enum { MOST_DRY_RUNS = 16, MOST_COUNTS = 8 };    /* for one number of ranks; legal numbers of ranks */
 
 typedef struct Relayouter {
     const RelayoutAsk *ask;
@@ -152,9 +152,10 @@ static Status measure(double *peak, const Relayouter *x, const Relayout *r, int 
 
 static void explain(Relayout *r, const Relayouter *x, const Search *s, int tried, double peak)
 {
+    r->step = s->found[tried].step;
     layout_text(r->layout, sizeof r->layout, &s->ask, &s->found[tried].c);
     snprintf(r->reason, sizeof r->reason,
-             "the fastest by the planner's search that fits: %.3g of %.3g GiB of %s, by dry run",
+             "the fastest by the planner's search that fits: %.3g s a step, %.3g of %.3g GiB of %s", r->step,
              peak / (1 << 30), (x->hw.capacity - x->hw.fixed) / (1 << 30), x->hw.id);
 }
 
@@ -233,12 +234,20 @@ static Status open_recipe(Relayouter *x)
     return x->adapters ? lora_cost_open(&x->lora, &x->model, &x->recipe, x->shape.vision.depth > 0) : OK;
 }
 
-static Status find(Relayout *r, Relayouter *x)
+/* Tries numbers of ranks from the most down to half of them, and further if none has a layout so far. */
+static Status find(Relayout *best, Relayouter *x)
 {
-    bool found = false;
+    Relayout r;
+    int      counts = 0, most = x->ask->most;
     TRY(open_recipe(x));
-    for (int n = x->ask->most; n >= x->ask->least && n > 0 && !found; n--) TRY(try_ranks(r, x, n, &found));
-    if (found) return OK;
+    for (int n = most; n >= x->ask->least && n > 0 && counts < MOST_COUNTS; n--) {
+        bool found = false;
+        if (counts && 2 * n < most) break;
+        TRY(try_ranks(&r, x, n, &found));
+        if (found && (!counts || r.step * (1 + x->hw.error) < best->step)) *best = r;
+        counts += found;
+    }
+    if (counts) return OK;
     return fail(E_FIT, "no layout of this recipe is legal and fits on %d ranks%s: %s", x->ask->most,
                 x->ask->most > x->ask->least ? " or fewer" : "", x->refused);
 }

@@ -2,7 +2,8 @@
  *
  * What a step computes stays: train.global_tokens, train.micro_tokens and with them the order of the data.
  * The search (plan/search.h) ranks the layouts by predicted time; the first one that the rules allow and that
- * fits by a dry run of the recipe is taken. If no layout is legal on all ranks, fewer are used. */
+ * fits by a dry run of the recipe is taken. Fewer ranks are used if no layout is legal on all of them, or if
+ * a step would be faster by more than the error of the prediction: 12 ranks can beat 15. */
 #ifndef PLAN_RELAYOUT_H
 #define PLAN_RELAYOUT_H
 
@@ -23,7 +24,8 @@ typedef struct Relayout {
     int  ranks;
     char key[RELAYOUT_KEYS][RELAYOUT_TEXT];      /* overrides: what differs from the recipe */
     int  keys;
-    char layout[96];                     /* "tp 2 x dp 3, ep 2" */
+    double step;                         /* predicted seconds */
+    char layout[96];                     /* "tp2 ep4 dp2" */
     char reason[240];
 } Relayout;
 
