@@ -298,6 +298,14 @@ static void peek(Rank *r, int step)
     }
 }
 
+/* While a unit is computed, the gather of the one that is used next is under way or done. */
+static void check_ahead(const Rank *r, int next)
+{
+    bool gathered = now.zero == 3 && !now.alone && next >= 0 && next < r->s.units && r->s.unit[next].slot >= 0;
+    EXPECT(!gathered || r->s.unit[next].held >= 0, "rank %d: unit %d is not gathered ahead", r->peer->rank,
+           next);
+}
+
 static void pass(Rank *r, int step, int micro)
 {
     const UnitHooks *h = shard_hooks(&r->s);
@@ -305,12 +313,14 @@ static void pass(Rank *r, int step, int micro)
     for (int u = 0; u < units; u++) {
         bool head = u == units - 1;                          /* its gradients are made in the forward */
         h->begin(h->self, u, head);
+        if (!head) check_ahead(r, u + 1);
         unit_params(r, u, step, micro, head);
         h->end(h->self, u, head);
     }
     for (int u = units - 2; u >= 0; u--) {
         if (skips(r, u, step, micro)) continue;
         h->begin(h->self, u, true);
+        check_ahead(r, u - 1);
         unit_params(r, u, step, micro, true);
         h->end(h->self, u, true);
     }
@@ -406,6 +416,7 @@ static void run_rank(Peer *peer)
         EXPECT(alike(sum, norms[step]), "rank %d zero %d step %d: norm^2 %.17g, not %.17g", peer->rank,
                now.zero, step, sum, norms[step]);
         optim_step(&peer->be, sumsq, &o, &r.s);
+        check_ahead(&r, 0);
         check_step(&r, step);
     }
     shard_wait_weights(&r.s);

@@ -213,4 +213,5 @@ void shard_step(Shard *s, ShardRangeFn *step, void *self)
         if (s->unit[u].n) weights_changed(s, u);
     }
     state_discard(s);
+    weights_prefetch_first(s);
 }
