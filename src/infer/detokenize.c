@@ -57,7 +57,7 @@ static Status print_pending(StreamPrinter *s, size_t *rest)
 {
     s->text.n = 0;
     TRY(utf8_push(&s->text, s->pending.v, s->pending.n, rest));
-    fwrite(s->text.v, 1, s->text.n, s->out);
+    if (s->text.n) fwrite(s->text.v, 1, s->text.n, s->out);
     fflush(s->out);
     size_t left = rest ? *rest : 0;
     if (left) memmove(s->pending.v, s->pending.v + s->pending.n - left, left);
