@@ -106,6 +106,12 @@ static void cores_of_ranks(void)
     expect_binding(&t, 1, 3, "CPUs 2-3,10-11, NUMA node 0, GPU none, 2 threads");
     expect_binding(&t, 2, 3, "CPUs 4-7,12-15, NUMA node 1, GPU none, 4 threads");
     expect_binding(&t, 15, 16, "CPUs 4-7,12-15, NUMA node 1, GPU none, 1 thread");
+    put("600000 100000\n", "sys/fs/cgroup/cpu.max");
+    topology_read(&t, root, &set);
+    t.gpus = 0;
+    expect_binding(&t, 1, 2, "CPUs 4-7,12-15, NUMA node 1, GPU none, 3 threads");
+    expect_binding(&t, 7, 8, "CPUs 7,15, NUMA node 1, GPU none, 1 thread");
+    put("max 100000\n", "sys/fs/cgroup/cpu.max");
     cpu_list_parse(&set, "1,5");                             /* a cpuset of two CPUs */
     topology_read(&t, root, &set);
     t.gpus = 0;

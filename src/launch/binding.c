@@ -62,7 +62,9 @@ void binding_find(RankBinding *b, const Topology *t, int local, int size)
     int sharers = 1;
     CoreRange r = own_cores(t, local, size, &sharers);
     *b = (RankBinding){ .cores = r.to - r.from, .gpu = gpu_of(t, local) };
-    b->threads = b->cores / sharers > 1 ? b->cores / sharers : 1;
+    b->threads = b->cores / sharers;
+    if (t->quota && b->threads > t->quota / size) b->threads = t->quota / size;
+    if (b->threads < 1) b->threads = 1;
     b->node = t->core[r.from].node == t->core[r.to - 1].node ? t->core[r.from].node : NUMA_UNKNOWN;
     CPU_ZERO(&b->cpus);
     for (int i = 0; i < TOPOLOGY_CPUS; i++)

@@ -10,7 +10,8 @@
 
 typedef struct RankBinding {
     cpu_set_t cpus;                      /* every hardware thread of its cores */
-    int       cores, threads;            /* threads: cores over the ranks that share them, at least 1 */
+    int       cores;
+    int       threads;                   /* cores over the ranks that share them, within the quota */
     int       node;                      /* NUMA node; NUMA_UNKNOWN: several */
     int       gpu;                       /* -1: none */
 } RankBinding;

@@ -119,6 +119,16 @@ static void read_cores(Topology *t, const char *root, const cpu_set_t *allowed)
         t->core_of[i] = CPU_ISSET((size_t)i, allowed) ? find_core(t, first[i]) : -1;
 }
 
+/* "800000 100000" microseconds of each period, or "max 100000". */
+static int read_quota(const char *root)
+{
+    char line[4096];
+    long quota = 0, period = 0;
+    if (!read_line(line, "%s/sys/fs/cgroup/cpu.max", root)) return 0;
+    if (sscanf(line, "%ld %ld", &quota, &period) != 2 || period <= 0) return 0;
+    return quota > period ? (int)(quota / period) : 1;
+}
+
 /* ---- GPUs ---- */
 
 /* A container shows every GPU of its host in /proc; its own ones have a device file. */
@@ -174,6 +184,7 @@ void topology_read(Topology *t, const char *root, const cpu_set_t *allowed)
 {
     *t = (Topology){ 0 };
     read_cores(t, root, allowed);
+    t->quota = read_quota(root);
     read_gpus(t, root);
 }
 

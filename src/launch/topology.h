@@ -20,6 +20,7 @@ typedef struct Topology {
     TopologyCore core[TOPOLOGY_CPUS];        /* ordered by node, then by CPU */
     int          core_of[TOPOLOGY_CPUS];     /* index of a CPU's core; -1: the process may not use the CPU */
     int          cores;
+    int          quota;                      /* CPUs that a container may keep busy; 0: no limit */
     TopologyGpu  gpu[TOPOLOGY_GPUS];         /* by bus address, as with CUDA_DEVICE_ORDER=PCI_BUS_ID */
     int          gpus;
 } Topology;
