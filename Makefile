@@ -62,11 +62,12 @@ ifeq ($(SAN),1)
 endif
 
 objects = $(patsubst %.c,$(ROOT)/%.o,$(filter-out $(BOTH),$(1))) $(patsubst %.c,$(BUILD)/%.o,$(filter $(BOTH),$(1)))
+side_cu = $(if $(filter 1,$(CUDA)),$(patsubst %.cu,$(BUILD)/%.cu.o,$(wildcard $(1)/*.cu)))
 OBJ   := $(call objects,$(SRC)) $(CU:%.cu=$(BUILD)/%.cu.o)
 CORE  := $(BUILD)/libtreb.a
 SIDE_BIN := $(SIDE:%=$(BUILD)/treb-%)
 SIDE_LIB := $(SIDE:%=$(BUILD)/libtreb-%.a)
-SIDE_OBJ := $(call objects,$(wildcard $(SIDE:%=%/*.c)))
+SIDE_OBJ := $(call objects,$(wildcard $(SIDE:%=%/*.c))) $(foreach folder,$(SIDE),$(call side_cu,$(folder)))
 TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
 FUZZ  := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/fuzz_*.c))
 GPU   := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/gpu_*.c))
@@ -98,7 +99,7 @@ $(CORE): $(filter-out $(ROOT)/src/cli/main.o,$(OBJ))
 	@rm -f $@ && ar rcs $@ $^
 
 define side_rules
-$(BUILD)/libtreb-$(1).a: $(call objects,$(filter-out $(1)/main.c,$(wildcard $(1)/*.c)))
+$(BUILD)/libtreb-$(1).a: $(call objects,$(filter-out $(1)/main.c,$(wildcard $(1)/*.c))) $(call side_cu,$(1))
 	@rm -f $$@ && ar rcs $$@ $$^
 $(BUILD)/treb-$(1): $(call objects,$(1)/main.c) $(BUILD)/libtreb-$(1).a $(CORE)
 	@$(CC) $(CFLAGS) -o $$@ $$^ $$(LIBS)
@@ -134,6 +135,7 @@ $(BOTH:%.c=$(BUILD)/%.o): $(BUILD)/%.o: %.c
 	@$(CC) $(CFLAGS) -DTREB_CUDA -MMD -MP -c -o $@ $<
 endif
 
+$(BUILD)/bench/%.cu.o: NVFLAGS += -I.
 $(BUILD)/%.cu.o: %.cu
 	@mkdir -p $(@D)
 	@$(NVCC) $(NVFLAGS) -MMD -MP -c -o $@ $<

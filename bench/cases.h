@@ -12,6 +12,7 @@ typedef struct Setup {
     int64_t  T, D, F, E, K, H, G, C, V, P;
     int64_t  docs, images, VH, VC, rows;             /* of the tower: heads and their width; rows of logits */
     bool     best;                                   /* the shortest time counts, not the middle one */
+    int64_t  held_sms;                               /* time calls beside a kernel that holds them, too */
 } Setup;
 
 enum { CASE_TENSORS = 36 };
@@ -35,8 +36,9 @@ BenchList   bench_list(void);                        /* every op once, dense and
 BenchList   bench_products(void);                    /* of Qwen3-VL-30B-A3B by their sizes, for a GPU */
 const Bench *bench_find(const char *name);           /* of bench_list */
 
-/* Seconds of a call; what the ledger charges for it; the op that nearly all of it is, OP_N: none. */
-typedef struct Timing { double seconds, flops; int64_t bytes; int op; } Timing;
+/* Seconds of a call, alone and with held_sms; what the ledger charges for it; the op that nearly all of it
+ * is, OP_N: none. */
+typedef struct Timing { double seconds, held_seconds, flops; int64_t bytes; int op; } Timing;
 
 static inline Tensor randn(const Setup *s, DType d, int64_t rows, int64_t cols)
 {

@@ -11,42 +11,54 @@
 #include <stdio.h>
 #include <string.h>
 
-typedef struct Result { double ms, floor_ms, gflops, gbs; } Result;
+typedef struct Result { double ms, floor_ms, gflops, gbs, held; } Result;    /* held: times the time alone */
+
+typedef struct OpsArgs {
+    const char *backend, *dtype, *only;
+    int64_t     repeats, held_sms, reserved_sms;
+    bool        json;
+} OpsArgs;
 
 static Status measure(Result *out, const Setup *s, const Bench *b, Ceiling top, int repeats)
 {
     Timing t;
     TRY(bench_time(&t, s, b, repeats));
     *out = (Result){ t.seconds * 1e3, fmax(t.flops / top.gflops, (double)t.bytes / top.gbs) / 1e6,
-                     t.flops / t.seconds / 1e9, (double)t.bytes / t.seconds / 1e9 };
+                     t.flops / t.seconds / 1e9, (double)t.bytes / t.seconds / 1e9,
+                     t.held_seconds / t.seconds };
     return OK;
 }
 
 static void show(const char *name, Result r)
 {
-    printf("%-26s %9.3f ms  floor %9.3f ms  ratio %5.2f  %9.1f GFLOP/s  %7.1f GB/s\n", name, r.ms, r.floor_ms,
+    printf("%-26s %9.3f ms  floor %9.3f ms  ratio %5.2f  %9.1f GFLOP/s  %7.1f GB/s", name, r.ms, r.floor_ms,
            r.ms / r.floor_ms, r.gflops, r.gbs);
+    if (r.held > 0) printf("  held %5.2fx", r.held);
+    putchar('\n');
     fflush(stdout);
 }
 
 static Json *row_json(const char *name, Result r)
 {
-    return json_pack("{s:s, s:f, s:f, s:f}", "op", name, "ms", r.ms, "floor_ms", r.floor_ms, "ratio",
-                     r.ms / r.floor_ms);
+    Json *row = json_pack("{s:s, s:f, s:f, s:f}", "op", name, "ms", r.ms, "floor_ms", r.floor_ms, "ratio",
+                          r.ms / r.floor_ms);
+    if (r.held > 0) json_object_set_new(row, "held_ratio", json_real(r.held));
+    return row;
 }
 
-static Status run_list(Setup *s, BenchList list, Ceiling top, Json *rows, int repeats)
+static Status run_list(Setup *s, BenchList list, Ceiling top, Json *rows, const OpsArgs *a)
 {
     for (int i = 0; i < list.n; i++) {
         Result r;
-        TRY_CTX(measure(&r, s, &list.at[i], top, repeats), "%s", list.at[i].name);
+        if (a->only && !strstr(list.at[i].name, a->only)) continue;
+        TRY_CTX(measure(&r, s, &list.at[i], top, (int)a->repeats), "%s", list.at[i].name);
         if (rows) json_array_append_new(rows, row_json(list.at[i].name, r));
         else      show(list.at[i].name, r);
     }
     return OK;
 }
 
-static Status run_all(Setup *s, Json *rows, int repeats)
+static Status run_all(Setup *s, Json *rows, const OpsArgs *a)
 {
     Ceiling top;
     bool gpu = !s->be->device->host_memory;
@@ -56,18 +68,21 @@ static Status run_all(Setup *s, Json *rows, int repeats)
                bench_gemm_name(!gpu), top.gflops, top.gbs);
     BenchList all = bench_list();
     if (gpu) {
-        TRY(run_list(s, bench_products(), top, rows, repeats));
+        TRY(run_list(s, bench_products(), top, rows, a));
         all.at += PLAIN_PRODUCTS, all.n -= PLAIN_PRODUCTS;       /* of sizes that suit a CPU */
     }
-    return run_list(s, all, top, rows, repeats);
+    return run_list(s, all, top, rows, a);
 }
-
-typedef struct OpsArgs { const char *backend, *dtype; int64_t repeats; bool json; } OpsArgs;
 
 static const Option options[] = {
     OPTION_TEXT(OpsArgs, backend, "--backend", "NAME", "cpu, cuda or auto; cpu"),
     OPTION_TEXT(OpsArgs, dtype, "--dtype", "f32|bf16", "of the tensors; f32"),
     OPTION_INT(OpsArgs, repeats, "--repeat", "N", 1, 99, "measurements of each op; 7"),
+    OPTION_TEXT(OpsArgs, only, "--only", "TEXT", "only ops whose name contains it"),
+    OPTION_INT(OpsArgs, held_sms, "--held-sms", "N", 0, 128,
+               "time each op also beside a kernel that holds N SMs of the GPU; print the ratio of the times"),
+    OPTION_INT(OpsArgs, reserved_sms, "--reserved-sms", "N", 0, 128,
+               "SMs that kernels leave to communication (comm.reserved_sms)"),
     OPTION_FLAG(OpsArgs, json, "--json", "print the table as JSON"),
     OPTION_END
 };
@@ -81,12 +96,13 @@ static Status run_ops(int argc, char **argv)
     const char *backend = backend_pick(a.backend);
     bool  gpu = !strcmp(backend, "cuda");
     Setup s = gpu ? setup_gpu : setup_cpu;
-    s.be = &be, s.a = &arena;
+    s.be = &be, s.a = &arena, s.held_sms = a.held_sms;
     TRY(bench_dtype(&s.d, a.dtype));
     TRY(backend_open(&be, backend));
+    be.reserved_sms = (int)a.reserved_sms;
     Status st = backend_arena_open(&be, &arena, "bench", (size_t)(gpu ? 32 : 6) << 30);
     Json *rows = a.json ? json_array() : NULL;
-    if (!st) st = run_all(&s, rows, (int)a.repeats);
+    if (!st) st = run_all(&s, rows, &a);
     if (rows) json_dumpf(rows, stdout, JSON_INDENT(2)), putchar('\n'), json_decref(rows);
     backend_arena_close(&be, &arena);
     backend_close(&be);

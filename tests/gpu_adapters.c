@@ -227,6 +227,15 @@ static void dense_dropped(void)
     dense(GEMM_NN | GEMM_ACC, 1500, 4304, 16, BF16, BF16, DENSE, 1, d);
 }
 
+static void beside_a_kernel(void)
+{
+    gpu_share(16, 0);
+    lora_terms_of_a_model(), fused_lora_terms(), scaled_rows(), gradients();
+    gpu_share(0, 40);
+    lora_terms_of_a_model(), gradients();
+    gpu_share(0, 0);
+}
+
 int main(void)
 {
     gpulab_open();
@@ -238,5 +247,6 @@ int main(void)
     GPU_RUN(gradients);
     GPU_RUN(dense_scaled);
     GPU_RUN(dense_dropped);
+    GPU_RUN(beside_a_kernel);
     return gpulab_report();
 }

@@ -265,6 +265,17 @@ static void caches(void)
             }
 }
 
+static void beside_a_kernel(void)
+{
+    static const int held[] = { 16, 100, 0 }, reserved[] = { 0, 0, 40 };
+    for (int i = 0; i < 3; i++) {
+        gpu_share(held[i], reserved[i]);
+        images();
+        lengths_at_the_edges();
+    }
+    gpu_share(0, 0);
+}
+
 int main(void)
 {
     gpulab_open();
@@ -279,5 +290,6 @@ int main(void)
     GPU_RUN(peaked_scores);
     GPU_RUN(caches);
     GPU_RUN(merging);
+    GPU_RUN(beside_a_kernel);
     return gpulab_report();
 }

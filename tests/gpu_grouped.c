@@ -132,6 +132,21 @@ static void decoding(void)
                 floats[i / 2 % 2], DENSE);
 }
 
+/* Beside a kernel that holds SMs, and on fewer SMs, tiles go to other blocks. The next call starts with the
+ * tile counter that this one left. */
+static void beside_a_kernel(void)
+{
+    static const int held[] = { 16, 100, 0, 40 }, reserved[] = { 0, 0, 16, 120 };
+    for (int i = 0; i < 4; i++) {
+        gpu_share(held[i], reserved[i]);
+        experts_of_a_model();
+        tails_of_tiles();
+        fused_tiles();
+        nothing_to_do();
+    }
+    gpu_share(0, 0);
+}
+
 int main(void)
 {
     gpulab_open();
@@ -143,5 +158,6 @@ int main(void)
     GPU_RUN(fused_tiles);
     GPU_RUN(nothing_to_do);
     GPU_RUN(decoding);
+    GPU_RUN(beside_a_kernel);
     return gpulab_report();
 }

@@ -14,6 +14,7 @@
 #define TESTS_GPULAB_H
 
 #include "rowlab.h"
+#include "bench/hold_sms.h"
 
 #include <stdarg.h>
 
@@ -34,6 +35,7 @@ static struct {
     size_t  cap, used;
     Output  out[OUTPUTS];
     int     outs, line, failures;
+    int     held_sms, reserved_sms;                         /* of the second run, see gpu_share */
     Addends list;                                           /* of on_gpu_list */
     char    said[SAID];
     const char *file;
@@ -415,6 +417,26 @@ static inline void gpu_quiet(void)
     if (memcmp(gpu_.again, gpu_.before, gpu_.used)) gpu_fail("preparing the op wrote to memory");
 }
 
+/* From now on the second run of a CALL is beside a kernel that holds this many SMs, or leaves this many free:
+ * neither may change a bit. */
+static inline void gpu_share(int held, int reserved)
+{
+    bool shared = !gpu_.be.device->host_memory;
+    gpu_.held_sms = shared ? held : 0, gpu_.reserved_sms = shared ? reserved : 0;
+}
+
+static inline void gpu_share_begin(void)
+{
+    GPU->reserved_sms = gpu_.reserved_sms;
+    if (gpu_.held_sms && hold_sms(gpu_.held_sms)) gpu_fail("%s", status_text());
+}
+
+static inline void gpu_share_end(void)
+{
+    if (gpu_.held_sms) release_sms();
+    GPU->reserved_sms = 0;
+}
+
 #define CALL(op, ...) do {                                                                        \
         if (gpu_.lost) break;                                                                     \
         gpu_begin(__FILE__, __LINE__, #op);                                                       \
@@ -428,8 +450,10 @@ static inline void gpu_quiet(void)
             if (backend_prepare(GPU, false)) gpu_sync();                                         \
             gpu_quiet();                                                                          \
         }                                                                                         \
+        gpu_share_begin();                                                                        \
         op_##op(GPU, MAP(ON_GPU, __VA_ARGS__));                                                 \
         gpu_fetch(gpu_.again);                                                                    \
+        gpu_share_end();                                                                          \
         gpu_end();                                                                                \
     } while (0)
 

@@ -36,6 +36,10 @@ typedef enum {
 
 enum { COMM_TICKETS = 64 };                          /* calls of one group that may be pending at a time */
 
+/* SMs for communication that is meant to run beside compute: what comm.reserved_sms takes by itself. The
+ * number in force is Backend.reserved_sms; an NCCL communicator takes no more CTAs. */
+enum { COMM_RESERVED_SMS = 16 };
+
 /* A call that was started: join it before touching its buffers. A zeroed ticket is already joined. */
 typedef struct Ticket { Comm *comm; int slot; } Ticket;
 

@@ -86,6 +86,7 @@ static Status init_queue(const Comm *c, NcclQueue *q, const ncclUniqueId *id)
     const NcclLibrary *l = &nccl_of(c)->nccl->lib;
     ncclConfig_t conf = NCCL_CONFIG_INITIALIZER;
     conf.commName = group_name((GroupId)c->group);
+    if (c->be->reserved_sms) conf.maxCTAs = c->be->reserved_sms;
     if (q->traffic == TRAFFIC_LINKS) conf.maxCTAs = LINK_CTAS;
     TRY(make_stream(&q->stream));
     return check(l, l->init(&q->comm, q->n, *id, q->me, &conf), c, "opening the communicator");

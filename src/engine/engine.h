@@ -53,6 +53,7 @@ typedef struct EngineConf {
     LoraConf    lora;                    /* rank 0: no adapters */
     bool        train, logits;           /* backward and optimizer; engine_compute_logits will be called */
     bool        deterministic;           /* equal runs give equal bits, see Backend */
+    int         reserved_sms;            /* see Backend */
     bool        per_row_loss;            /* fill Engine.row_loss */
     bool        evaluate;                /* engine_evaluate will be called on a training engine */
     DecodeCapacity decode;               /* for engine/decode.h */

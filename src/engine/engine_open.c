@@ -269,7 +269,7 @@ Status engine_open_on(Engine *e, const ModelShape *s, const EngineConf *conf, co
 {
     e->conf = *conf, e->byte_pixels = byte_pixels;
     TRY(backend_open(&e->be, backend));
-    e->be.repeat = conf->deterministic;
+    e->be.repeat = conf->deterministic, e->be.reserved_sms = conf->reserved_sms;
     TRY(open_mesh(e, !plan->slots));
     TRY(open_parts(e, s, plan->slots_by_chunk));
     if (engine_overlaps(e)) TRY(coroutine_open(&e->coroutine));

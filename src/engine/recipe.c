@@ -113,6 +113,16 @@ static Status check_trainable(const EngineConf *e, const struct cfg_optim *o, co
     return st;
 }
 
+/* comm.reserved_sms, or what suits the run. A plan's world is fake: on GPUs it stands for NCCL. */
+static int reserved_sms(const Config *c, const EngineConf *e)
+{
+    const Comm *world = e->ranks.world;
+    if (c->comm.reserved_sms >= 0) return (int)c->comm.reserved_sms;
+    if (strcmp(e->backend, "cuda") || !world || world->size == 1 || !c->moe.overlap) return 0;
+    bool nccl = !strcmp(comm_name(world), "nccl") || !strcmp(comm_name(world), "fake");
+    return nccl ? COMM_RESERVED_SMS : 0;
+}
+
 Status recipe_engine(EngineConf *e, const Config *c, const ModelShape *s, DType dtype, const Ranks *ranks,
                      const LoraConf *loaded)
 {
@@ -131,6 +141,7 @@ Status recipe_engine(EngineConf *e, const Config *c, const ModelShape *s, DType 
                        .evaluate      = recipe_has_eval(c),
                        .per_row_loss  = many_channels(&c->data.train) };
     TRY(store_of(&e->store, c, dtype));
+    e->reserved_sms = reserved_sms(c, e);
     e->aux = !strcmp(aux, "none") ? AUX_NONE : !strcmp(aux, "sequence") ? AUX_DOCUMENT : AUX_LAYER;
     e->aux_over_step = !strcmp(aux, "global");
     if (e->aux == AUX_NONE) e->aux_coeff = 0;

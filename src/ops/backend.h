@@ -64,6 +64,7 @@ struct Backend {
     Status         sticky;
     bool           preparing;       /* ops only prepare for their shapes, ranks do not communicate */
     bool           repeat;          /* deterministic: equal runs give equal bits, even where that is slower */
+    int            reserved_sms;    /* SMs of a GPU that products leave to communication; 0: none */
     void          *priv;            /* of the device */
 };
 

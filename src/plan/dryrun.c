@@ -93,7 +93,7 @@ static Status plan_stage(DryRun *d, int stage)
         Answers answers = trainer_answers(&d->recipe);
         if (conf.evaluate && answers.run && recipe_can_decode(&r))
             conf.decode = (DecodeCapacity){ answers.docs, answers.tokens };
-        d->chunks = r.layout.vpp, d->micros = r.micro;
+        d->chunks = r.layout.vpp, d->micros = r.micro, d->reserved_sms = conf.reserved_sms;
         if (!d->trains.base) st = trainable_open(&d->trains, &d->shape, conf.frozen, &conf.lora, d->dtype);
         if (!st) st = plan_and_time(d, stage, &conf, &full);
         d->plans++;

@@ -22,6 +22,7 @@ typedef struct DryRun {
     int           ranks, per_node, stages;
     int           chunks, micros;        /* per stage; per step and rank */
     int           plans;                 /* engines that were planned */
+    int           reserved_sms;          /* EngineConf.reserved_sms */
     TrainableSummary        trains;
     LoraSource    lora;                  /* from lora.path: the adapter lists its targets */
     Hardware      hw;

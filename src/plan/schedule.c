@@ -5,9 +5,9 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* The share of expert dispatch that an overlapped forward and backward hide; SMs that the dispatch kernels
- * take meanwhile. */
-static const double OVERLAP_HIDES = 0.45, DISPATCH_SMS = 16;
+/* The share of expert dispatch that an overlapped forward and backward hide; the dispatch kernels take
+ * COMM_RESERVED_SMS meanwhile. */
+static const double OVERLAP_HIDES = 0.45;
 
 typedef struct ScheduleWalk {
     const StageTime *stage;
@@ -40,7 +40,7 @@ static double dispatch_time(const RunTime *r)
 static double saved(const ScheduleWalk *w, const RunTime *f, const RunTime *b)
 {
     double hidden = fmin(OVERLAP_HIDES * (dispatch_time(f) + dispatch_time(b)), f->work + b->work);
-    return hidden * (1 - fmin(0.5, DISPATCH_SMS / w->hw->sms));
+    return hidden * (1 - fmin(0.5, (double)COMM_RESERVED_SMS / w->hw->sms));
 }
 
 static ScheduleSpan *span_of(const ScheduleWalk *w, int stage, int i)

@@ -101,9 +101,10 @@ Status view_json(Json **out, const PlanView *v)
     double peak = (double)dryrun_peak(d, &full);
     Json  *stages = json_array();
     for (int s = 0; s < d->stages; s++) json_array_append_new(stages, stage_json(d, s));
-    *out = json_pack("{s:s, s:s, s:s, s:s, s:o, s:I, s:i, s:o}", "recipe", v->title, "model", d->model,
+    *out = json_pack("{s:s, s:s, s:s, s:s, s:o, s:I, s:i, s:i, s:o}", "recipe", v->title, "model", d->model,
                      "dtype", dtype_name(d->dtype), "backend", d->recipe.device.backend, "layout",
-                     layout_json(d), "peak_bytes", (json_int_t)peak, "fullest_stage", full, "stages", stages);
+                     layout_json(d), "peak_bytes", (json_int_t)peak, "fullest_stage", full, "reserved_sms",
+                     d->reserved_sms, "stages", stages);
     if (!*out) return fail(E_OTHER, "%s: a text that is not UTF-8, or no memory", v->title);
     if (d->timed)
         json_object_set_new(*out, "hardware",

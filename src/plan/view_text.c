@@ -148,6 +148,9 @@ static void print_messages(FILE *out, const DryRun *d)
                 (double)most.intra_node / 1e6, (double)most.inter_node / 1e6, group_use((GroupId)g));
     }
     print_links(out, d);
+    if (d->reserved_sms)
+        fprintf(out, "  %d SMs of each GPU are reserved for communication (comm.reserved_sms)\n",
+                d->reserved_sms);
 }
 
 static void print_step(FILE *out, const DryRun *d)

@@ -54,6 +54,9 @@ static void log_ranks(const Trainer *t)
         log_info(&t->log, "ranks        %s", line);
     log_info(&t->log, "             zero %d", t->ranks.zero);
     log_transport(t, t->conf.world);
+    if (t->engine.be.reserved_sms)
+        log_info(&t->log, "             %d SMs of each GPU are reserved for communication",
+                 t->engine.be.reserved_sms);
     free(text);
 }
 

@@ -19,11 +19,11 @@ template <int C> struct Keys { enum { BN = C <= 72 ? 128 : 96 }; };
 enum { GROUPS = 3, BM = 64 * GROUPS, STAGES = 2, THREADS = 128 * (GROUPS + 1), WARPS = 4 * GROUPS,
        MORE = 160, LESS = 32 };                 /* registers of a consumer thread, and of the others */
 
-/* Shared memory: queries, the stages (keys, then values), the barriers, the segments. */
+/* Shared memory: queries, the stages (keys, then values), the barriers, the queue of tiles, the segments. */
 template <int C> struct SmemLayout {
     enum { BN = Keys<C>::BN, Q = 0, KV = Lay<C, BM>::BYTES, TILE = Lay<C, BN>::BYTES,
            BARS = KV + STAGES * 2 * TILE, Q_FULL = BARS, Q_EMPTY = BARS + 8, FULL = BARS + 16,
-           EMPTY = FULL + STAGES * 16, STARTS = EMPTY + STAGES * 16 };
+           EMPTY = FULL + STAGES * 16, QUEUE = EMPTY + STAGES * 16, STARTS = QUEUE + TILE_QUEUE_BYTES };
     /* Barriers and tile of the keys (0) or values (1) of a stage. */
     __device__ static int full(int s, int v)  { return FULL + (2 * s + v) * 8; }
     __device__ static int empty(int s, int v) { return EMPTY + (2 * s + v) * 8; }
@@ -31,6 +31,7 @@ template <int C> struct SmemLayout {
 };
 
 typedef struct Job {
+    int       *tile_counter;
     const int *starts;
     HeadRows       o;
     float     *lse;
@@ -47,6 +48,7 @@ __device__ void produce(const CUtensorMap *q, const CUtensorMap *k, const CUtens
     typedef SmemLayout<C> R;
     enum { BN = R::BN };
     HeadTileWalk<BM>     walk(starts, g.n, g.H);
+    TileDrawer   tiles(g.tile_counter, base + R::QUEUE);
     Ring<STAGES> ring;
     HeadTile t = { };
     bool leads = threadIdx.x % 32 == 0;
@@ -56,19 +58,21 @@ __device__ void produce(const CUtensorMap *q, const CUtensorMap *k, const CUtens
         bar_expect(base + R::full(ring.s, which), R::TILE);
         tile_load<C, BN>(base + R::tile(ring.s, which), map, base + R::full(ring.s, which), t.head, row);
     };
-    for (int phase = 0; walk.next(t); phase ^= 1) {
+    for (int phase = 0; walk.find(tiles.next(), t); phase ^= 1) {
         bar_wait(base + R::Q_EMPTY, phase ^ 1);
         if (leads) {
             bar_expect(base + R::Q_FULL, Lay<C, BM>::BYTES);
             tile_load<C, BM>(base + R::Q, q, base + R::Q_FULL, t.head, t.first + t.row);
         }
-        for (int row = 0; row < t.rows; row += BN) {
+        for (int row = 0, steps = (t.rows + BN - 1) / BN; row < t.rows; row += BN) {
+            tiles.stage(row / BN, steps);
             load(k, 0, t.first + row);
             load(v, 1, t.first + row);
             __syncwarp();
             ring.step();
         }
     }
+    tiles.close(walk.tiles());
 }
 
 /* The running softmax of a thread's two rows: maxima of the scores, and its columns' share of the sums. */
@@ -126,6 +130,7 @@ template <int C> __device__ void forward_warpgroup(const Job &g, const int *star
     uint32_t q = base + R::Q + group * 64 * LINE, p[BN / 4];
     float    s[BN / 2], o[C / 2], fade[2];
     HeadTileWalk<BM>     walk(starts, g.n, g.H);
+    TileReader   tiles(base + R::QUEUE);
     Ring<STAGES> keys, values;
     HeadTile t = { };
     auto issue_scores = [&]() {                          /* scores of the next stage of keys */
@@ -160,7 +165,7 @@ template <int C> __device__ void forward_warpgroup(const Job &g, const int *star
         if (!lane) bar_arrive(base + R::empty(ring.s, which));
     };
     if (group == GROUPS - 1) turn_pass(group);
-    for (int phase = 0; walk.next(t); phase ^= 1) {
+    for (int phase = 0; walk.find(tiles.next(), t); phase ^= 1) {
         if (t.row + group * 64 >= t.rows) {     /* the segment ends before this warpgroup's rows */
             bar_wait(base + R::Q_FULL, phase);
             if (!lane) bar_arrive(base + R::Q_EMPTY);
@@ -218,6 +223,7 @@ forward(const __grid_constant__ CUtensorMap q, const __grid_constant__ CUtensorM
         bar_init(base + R::Q_FULL, 1), bar_init(base + R::Q_EMPTY, WARPS);
         for (int i = 0; i < 2 * STAGES; i++)
             bar_init(base + R::FULL + i * 8, 1), bar_init(base + R::EMPTY + i * 8, WARPS);
+        tile_queue_init(base + R::QUEUE, WARPS);
         bar_init_done();
     }
     __syncthreads();
@@ -232,8 +238,8 @@ forward(const __grid_constant__ CUtensorMap q, const __grid_constant__ CUtensorM
 
 template <int C> void launch(Backend *be, const Attn *x)
 {
-    Job g = { (const int *)x->seg.starts.data, rows_of(x->o), (float *)x->lse.data, x->lse.s[0],
-              (int)x->seg.n, (int)x->q.n[1], x->scale };
+    Job g = { cuda_of(be)->tile_counter, (const int *)x->seg.starts.data, rows_of(x->o),
+              (float *)x->lse.data, x->lse.s[0], (int)x->seg.n, (int)x->q.n[1], x->scale };
     CUtensorMap q = heads_map(be, x->q, BM), k = heads_map(be, x->k, Keys<C>::BN);
     CUtensorMap v = heads_map(be, x->v, Keys<C>::BN);
     size_t smem = SmemLayout<C>::STARTS + ((size_t)g.n + 1) * sizeof(int);

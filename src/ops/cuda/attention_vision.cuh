@@ -6,12 +6,14 @@
  * serves a product along the columns (K = 16 KSTEPS, the last step of 72 is half zeros) as well as one along
  * the rows (N = C: 64 columns of the first chunk, 8 or 16 of the second).
  *
- * A block is persistent and walks tiles by number: segment by segment, head by head, down the rows. */
+ * A block is persistent and draws tiles (tile_queue.cuh), which are numbered segment by segment, head by
+ * head, down the rows. */
 #ifndef OPS_CUDA_ATTENTION_VISION_CUH
 #define OPS_CUDA_ATTENTION_VISION_CUH
 
 #include "ops/cuda/attention_cuda.h"
 #include "ops/cuda/hopper_mma.cuh"
+#include "ops/cuda/tile_queue.cuh"
 
 #include <math.h>
 
@@ -27,15 +29,15 @@ template <int C, int R> struct Lay {
 /* Rows from `row` on of a head, in a segment of `rows` rows that starts at row `first`. */
 typedef struct HeadTile { int head, first, rows, row; } HeadTile;
 
-/* Iterates over the block's tiles of BM rows: numbers x, x + blocks, ... */
+/* Finds a tile of BM rows by its number, by ascending numbers. */
 template <int BM> struct HeadTileWalk {
     const int *starts;
-    int n, H, seg, begin, count, down, i;
+    int n, H, seg, begin, count, down;
 
     __device__ HeadTileWalk(const int *starts_, int n_, int H_)
-        : starts(starts_), n(n_), H(H_), seg(-1), begin(0), count(0), down(1), i((int)blockIdx.x) { }
+        : starts(starts_), n(n_), H(H_), seg(-1), begin(0), count(0), down(1) { }
 
-    __device__ bool next(HeadTile &t)
+    __device__ bool find(int i, HeadTile &t)
     {
         while (i >= begin + count) {
             if (++seg >= n) return false;
@@ -46,9 +48,9 @@ template <int BM> struct HeadTileWalk {
         int at = i - begin;
         t.head = uniform(at / down), t.row = uniform(at % down * BM);
         t.first = uniform(starts[seg]), t.rows = uniform(starts[seg + 1] - starts[seg]);
-        i += gridDim.x;
         return true;
     }
+    __device__ int tiles() const { return begin + count; }     /* of all segments, once find was false */
 };
 
 /* A position in a ring of stages: the stage, and the parity of its barriers. */
@@ -171,7 +173,7 @@ static inline CUtensorMap heads_map(Backend *be, Tensor t, int rows)
 /* Blocks for tiles of BM rows; only the device knows the lengths of the segments. */
 static inline int64_t vision_blocks(Backend *be, const Attn *x, int BM)
 {
-    return min_i64(cuda_of(be)->sms, (ceil_div(x->q.n[0], BM) + x->seg.n) * x->q.n[1]);
+    return min_i64(cuda_compute_sms(be), (ceil_div(x->q.n[0], BM) + x->seg.n) * x->q.n[1]);
 }
 
 #endif

@@ -25,19 +25,20 @@ enum { GROUPS = 2, BM = 64 * GROUPS, THREADS = 128 * (GROUPS + 1), WARPS = 4 * G
 template <bool KEYS> struct Flow { enum { BN = KEYS ? 80 : 128, STAGES = KEYS ? 3 : 2 }; };
 
 /* Shared memory: the held tiles, the stages (two tiles, then for keys lse and delta), the barriers, the
- * segments. */
+ * queue of tiles, the segments. */
 template <int C, bool KEYS> struct SmemLayout {
     enum { BN = Flow<KEYS>::BN, STAGES = Flow<KEYS>::STAGES, HELD = Lay<C, BM>::BYTES,
            TILE = Lay<C, BN>::BYTES, FLOW = 2 * HELD, STATS = FLOW + STAGES * 2 * TILE,
            STAT = KEYS ? BN * 4 : 0, BARS = STATS + STAGES * 2 * STAT,
            HELD_FULL = BARS, HELD_EMPTY = BARS + 8, FULL = BARS + 16, EMPTY = FULL + STAGES * 8,
-           STARTS = EMPTY + STAGES * 8 };
+           QUEUE = EMPTY + STAGES * 8, STARTS = QUEUE + TILE_QUEUE_BYTES };
     __device__ static int tile(int s, int second) { return FLOW + (2 * s + second) * TILE; }
     __device__ static int stat(int s, int second) { return STATS + (2 * s + second) * STAT; }
 };
 
 /* The outputs are dk and dv, or dq alone. */
 typedef struct Job {
+    int         *tile_counter;
     const int   *starts;
     HeadRows         first, second;
     const float *lse, *delta;
@@ -63,10 +64,11 @@ __device__ void produce(const Maps &m, const Job &g, const int *starts, uint32_t
     typedef SmemLayout<C, KEYS> R;
     enum { BN = R::BN };
     HeadTileWalk<BM>     walk(starts, g.n, g.H);
+    TileDrawer      tiles(g.tile_counter, base + R::QUEUE);
     Ring<R::STAGES> ring;
     HeadTile t = { };
     int  lane = threadIdx.x % 32;
-    for (int phase = 0; walk.next(t); phase ^= 1) {
+    for (int phase = 0; walk.find(tiles.next(), t); phase ^= 1) {
         bar_wait(base + R::HELD_EMPTY, phase ^ 1);
         if (!lane) {
             bar_expect(base + R::HELD_FULL, 2 * R::HELD);
@@ -74,7 +76,8 @@ __device__ void produce(const Maps &m, const Job &g, const int *starts, uint32_t
                 tile_load<C, BM>(base + i * R::HELD, &m.held[i], base + R::HELD_FULL, t.head,
                                  t.first + t.row);
         }
-        for (int row = 0; row < t.rows; row += BN, ring.step()) {
+        for (int row = 0, steps = (t.rows + BN - 1) / BN; row < t.rows; row += BN, ring.step()) {
+            tiles.stage(row / BN, steps);
             uint32_t full = base + R::FULL + ring.s * 8;
             bar_wait(base + R::EMPTY + ring.s * 8, ring.phase ^ 1);
             if (!lane) {
@@ -85,6 +88,7 @@ __device__ void produce(const Maps &m, const Job &g, const int *starts, uint32_t
             __syncwarp();
         }
     }
+    tiles.close(walk.tiles());
 }
 
 /* The producer of lse and delta of the streamed queries: their starts are unaligned, which rules out TMA. */
@@ -94,9 +98,10 @@ template <int C> __device__ void produce_stats(const Job &g, const int *starts, 
     enum { BN = R::BN };
     uint32_t     base = smem_at(smem);
     HeadTileWalk<BM>     walk(starts, g.n, g.H);
+    TileReader      tiles(base + R::QUEUE);
     Ring<R::STAGES> ring;
     HeadTile t = { };
-    while (walk.next(t))
+    while (walk.find(tiles.next(), t))
         for (int row = 0; row < t.rows; row += BN, ring.step()) {
             float *to = (float *)(smem + R::stat(ring.s, 0));
             bar_wait(base + R::EMPTY + ring.s * 8, ring.phase ^ 1);
@@ -149,11 +154,12 @@ template <int C, bool KEYS> __device__ void backward_warpgroup(const Job &g, con
     uint32_t held = base + group * 64 * LINE, p[BN / 4], ds[BN / 4];
     float    s[BN / 2], dp[BN / 2], first[C / 2], second[C / 2], lse[2], delta[2];
     HeadTileWalk<BM>     walk(starts, g.n, g.H);
+    TileReader      tiles(base + R::QUEUE);
     Ring<R::STAGES> ring;
     HeadTile t = { };
     auto release = [&](int stage) { if (!lane) bar_arrive(base + R::EMPTY + stage * 8); };
 
-    for (int phase = 0; walk.next(t); phase ^= 1) {
+    for (int phase = 0; walk.find(tiles.next(), t); phase ^= 1) {
         int row = t.row + group * 64 + thread_row(), last = 0;
         if (t.row + group * 64 >= t.rows) {     /* the segment ends before this warpgroup's rows */
             bar_wait(base + R::HELD_FULL, phase);
@@ -235,6 +241,7 @@ backward(const __grid_constant__ Maps m, const __grid_constant__ Job g)
             bar_init(base + R::FULL + i * 8, KEYS ? 33 : 1);        /* the copy, and each lane's statistics */
             bar_init(base + R::EMPTY + i * 8, WARPS);
         }
+        tile_queue_init(base + R::QUEUE, WARPS + KEYS);             /* and the warp of the statistics */
         bar_init_done();
     }
     __syncthreads();
@@ -254,7 +261,8 @@ template <int C, bool KEYS> void launch(Backend *be, const Attn *x)
     enum { BN = Flow<KEYS>::BN };
     const Tensor *held[2] = { &x->q, &x->dout }, *flow[2] = { &x->k, &x->v };
     Maps   m = {};
-    Job    g = { (const int *)x->seg.starts.data, rows_of(KEYS ? x->dk : x->dq), rows_of(x->dv),
+    Job    g = { cuda_of(be)->tile_counter, (const int *)x->seg.starts.data,
+                 rows_of(KEYS ? x->dk : x->dq), rows_of(x->dv),
                  (const float *)x->lse.data, (const float *)x->delta.data, x->lse.s[0], x->delta.s[0],
                  (int)x->seg.n, (int)x->q.n[1], x->scale };
     size_t smem = SmemLayout<C, KEYS>::STARTS + ((size_t)g.n + 1) * sizeof(int);

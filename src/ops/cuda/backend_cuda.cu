@@ -97,6 +97,13 @@ static void close_lanes(Cuda *c)
 /* The compute capability that the kernels are compiled for. */
 enum { GPU_MAJOR = 9 };
 
+static Status open_counter(Cuda *c)
+{
+    TRY(check(cudaMalloc((void **)&c->tile_counter, sizeof *c->tile_counter), "allocating a counter"));
+    TRY(check(cudaMemsetAsync(c->tile_counter, 0, sizeof *c->tile_counter, c->stream), "clearing a counter"));
+    return OK;
+}
+
 static Status open_card(Cuda *c)
 {
     cudaDeviceProp p;
@@ -111,6 +118,7 @@ static Status open_card(Cuda *c)
     TRY(check(cudaEventCreateWithFlags(&c->freed, cudaEventDisableTiming), "creating an event"));
     TRY(check(cudaEventCreateWithFlags(&c->arrived, cudaEventDisableTiming), "creating an event"));
     TRY(open_lanes(c));
+    TRY(open_counter(c));
     TRY(lt_open(c));
     return dnn_open(c);
 }
@@ -122,6 +130,7 @@ static void cuda_close(Backend *be)
     dnn_close(c);
     lt_close(c);
     if (c->ws) cudaFree(c->ws);
+    if (c->tile_counter) cudaFree(c->tile_counter);
     for (int i = 0; i < c->marks_cap; i++)
         if (c->mark[i].event) cudaEventDestroy(c->mark[i].event);
     free(c->mark);

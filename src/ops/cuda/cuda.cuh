@@ -25,6 +25,7 @@ typedef struct CommClock CommClock;                    /* comm_clock.cuh */
 typedef struct Cuda {
     cudaStream_t stream, copy;        /* compute, and the upload of the next batch */
     int          sms, major, minor;
+    int         *tile_counter;        /* of the launch under way, see tile_queue.cuh */
     char         name[64];
     void        *ws;                  /* scratch of one op; the next op overwrites it */
     size_t       ws_bytes, ws_needed;
@@ -45,6 +46,15 @@ static inline Cuda *cuda_of(Backend *be) { return (Cuda *)be->priv; }
 /* Makes the GPU of this rank the current device of this thread, and returns its number. */
 int cuda_own_gpu(void);
 
+/* SMs for the blocks of a persistent kernel: all but those that are reserved for communication. What a sum's
+ * order depends on (parts of a product, rows of partial sums) uses `sms` instead, so that reserving SMs
+ * changes no bit of our kernels. */
+static inline int64_t cuda_compute_sms(const Backend *be)
+{
+    const Cuda *c = (const Cuda *)be->priv;
+    return be->reserved_sms < c->sms ? c->sms - be->reserved_sms : 1;
+}
+
 /* Sticks the first error to the backend, with the op's name. */
 void cuda_stick(Backend *be, cudaError_t e, const char *what);
 
@@ -64,23 +74,24 @@ void   dnn_close(Cuda *c);
 void   dnn_describe(char *out, size_t n);             /* version, or that attention runs on our own kernels */
 
 /* LAUNCH(be, "op", kernel<T>, blocks, threads, shared bytes, arguments...). An empty grid launches nothing.
- * CUDA loads a kernel at its first use; reading its attributes moves the load to the preparation. */
+ * CUDA loads a kernel at its first use; reading its attributes moves the load to the preparation. A place of
+ * LAUNCH always launches the same kernel: it asks for more shared memory once, not at every launch. */
 #define LAUNCH(be, what, kernel, blocks, threads, smem, ...)                                              \
     do {                                                                                                  \
         Cuda   *cuda_ = cuda_of(be);                                                                      \
         int64_t grid_ = (int64_t)(blocks);                                                                \
         size_t  smem_ = (size_t)(smem);                                                                   \
         auto    k_    = kernel;                                                                           \
+        static size_t allowed_ = 48 * 1024;                                                               \
+        if (smem_ > allowed_) {                                                                           \
+            cuda_stick(be, cudaFuncSetAttribute((const void *)k_,                                         \
+                       cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem_), what);                   \
+            allowed_ = smem_;                                                                             \
+        }                                                                                                 \
         if ((be)->preparing) {                                                                            \
             cudaFuncAttributes at_;                                                                       \
             cuda_stick(be, cudaFuncGetAttributes(&at_, (const void *)k_), what);                          \
-            if (smem_ > 48 * 1024)                                                                        \
-                cuda_stick(be, cudaFuncSetAttribute((const void *)k_,                                     \
-                           cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem_), what);               \
         } else if (grid_ > 0 && !(be)->sticky) {                                                          \
-            if (smem_ > 48 * 1024)                                                                        \
-                cuda_stick(be, cudaFuncSetAttribute((const void *)k_,                                     \
-                           cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem_), what);               \
             k_<<<(unsigned)grid_, (threads), smem_, cuda_->stream>>>(__VA_ARGS__);                        \
             cuda_stick(be, cudaGetLastError(), what);                                                     \
         }                                                                                                 \

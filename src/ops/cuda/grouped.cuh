@@ -6,7 +6,7 @@
 
 #include "ops/dropout.h"
 #include "ops/cuda/cuda.cuh"
-#include "ops/cuda/hopper.cuh"
+#include "ops/cuda/tile_queue.cuh"
 
 /* Dropout (ops/dropout.h) as a kernel argument: an element whose random number, in the upper half of a word,
  * is at least `least` is kept and multiplied by `scale`. */
@@ -60,22 +60,22 @@ typedef struct GroupedJob {
     int        steps, main;     /* NT, NN: stages along K with and without the LoRA term */
     int        b_each, w_each;  /* 0: all experts share one b, or one w of the LoRA term */
     int        each;            /* TN: tiles of an expert */
-    int       *drawn;           /* TN: counters of tiles assigned beyond the first of each block: in all,
-                                   from the front, from the back */
+    int       *drawn;           /* NT, NN: the counter of tile_queue.cuh. TN: counters of tiles assigned
+                                   beyond the first of each block: in all, from the front, from the back */
     const int *order;           /* TN: experts, those with the most rows first */
 } GroupedJob;
 
 /* The shape of a tile, and the threads of a block. */
-enum { BM = 128, BN = 256, BK = 64, STAGES = 4, CONSUMERS = 8, THREADS = 384, SLOTS = 2, PARTS = 4,
+enum { BM = 128, BN = 256, BK = 64, STAGES = 4, CONSUMERS = 8, THREADS = 384, PARTS = 4,
        MORE = 232, LESS = 40 };                 /* registers of a consumer thread, and of the others */
 
 /* Shared memory. A stage is CHUNKs of 64 x 64: two of a, four of b. Every consumer warp has two pieces of
- * 16 rows x 64 columns through which it stores c. Then the barriers of the stages and of the queue of tile
- * numbers, the queue, and the segments. */
+ * 16 rows x 64 columns through which it stores c. Then the barriers of the stages, the queue of tile
+ * numbers, and the segments. */
 enum { CHUNK = 64 * BK * (int)sizeof(bf16), A_BYTES = BM / 64 * CHUNK, STAGE = A_BYTES + BN / 64 * CHUNK,
        PIECE = 16 * 64 * (int)sizeof(bf16), OUT = STAGES * STAGE, FULL = OUT + CONSUMERS * 2 * PIECE,
-       EMPTY = FULL + STAGES * 8, TOLD = EMPTY + STAGES * 8, HEARD = TOLD + SLOTS * 8,
-       QUEUE = HEARD + SLOTS * 8, OFFSETS = QUEUE + SLOTS * 4, EXPERTS_MOST = 512 };
+       EMPTY = FULL + STAGES * 8, QUEUE = EMPTY + STAGES * 8, OFFSETS = QUEUE + TILE_QUEUE_BYTES,
+       EXPERTS_MOST = 512 };
 
 static inline size_t smem_bytes(int64_t E) { return OFFSETS + ((size_t)E + 1) * sizeof(int); }
 
@@ -114,6 +114,7 @@ template <int MODE, int WIDE = BN> struct ExpertTileWalk {
         t.m = i / across * BM, t.n = i % across * WIDE;
         return true;
     }
+    __device__ int tiles() const { return begin + count; }     /* of all experts, once find was false */
 };
 
 template <int MODE> __device__ inline int steps_of(const ExpertTile &t, const GroupedJob &g)
@@ -121,25 +122,22 @@ template <int MODE> __device__ inline int steps_of(const ExpertTile &t, const Gr
     return MODE == GEMM_TN ? (t.rows + BK - 1) / BK : g.steps;
 }
 
-/* The numbers of the block's tiles, as each warp reads them. In TN, where tiles differ in length, blocks draw
- * them one by one from counters; otherwise block x takes x, x + blocks, ... */
-template <int MODE> struct Numbers {
-    uint32_t base;
-    int      q, phase, i;
-
-    __device__ Numbers(uint32_t smem) : base(smem), q(0), phase(0), i((int)blockIdx.x - (int)gridDim.x) { }
-
-    __device__ int next()
-    {
-        if (MODE != GEMM_TN) return i += gridDim.x;
-        bar_wait(base + TOLD + q * 8, phase);
-        i = uniform(smem_word(base + QUEUE + q * 4));
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) bar_arrive(base + HEARD + q * 8);
-        if (++q == SLOTS) q = 0, phase ^= 1;
-        return i;
-    }
+/* The numbers of the block's tiles for the producer warp. In NT and NN it draws them; in TN, where tiles
+ * differ in length, a scheduler thread does, and the producer reads them as the consumers do. */
+template <int MODE> struct ProducerTiles : TileDrawer {
+    __device__ ProducerTiles(const GroupedJob &g, uint32_t base) : TileDrawer(g.drawn, base + QUEUE) { }
 };
+template <> struct ProducerTiles<GEMM_TN> : TileReader {
+    __device__ ProducerTiles(const GroupedJob &, uint32_t base) : TileReader(base + QUEUE) { }
+    __device__ void stage(int, int) { }
+    __device__ void close(int) { }
+};
+
+/* Warps that read the queue. */
+template <int MODE> __device__ inline void queue_init(uint32_t base)
+{
+    tile_queue_init(base + QUEUE, MODE == GEMM_TN ? CONSUMERS + 1 : CONSUMERS);
+}
 
 /* The scheduler thread of TN. Tiles of experts with many rows are compute-bound, of experts with few rows
  * write-bound: half the blocks take from the front of the order, half from the back, so that both kinds run
@@ -147,20 +145,14 @@ template <int MODE> struct Numbers {
 __device__ inline void draw_tiles(const GroupedJob &g, uint32_t base)
 {
     int back = blockIdx.x % 2, begun = ((int)gridDim.x + 1 - back) / 2, all = g.E * g.each;
-    int q = 0, phase = 0, i = (int)blockIdx.x / 2;              /* from its end */
-    auto tell = [&](int number) {
-        bar_wait(base + HEARD + q * 8, phase ^ 1);
-        smem_store(base + QUEUE + q * 4, number);
-        bar_arrive(base + TOLD + q * 8);
-        if (++q == SLOTS) q = 0, phase ^= 1;
-    };
-    for (;;) {
+    int i = (int)blockIdx.x / 2, turn = 0;                      /* from its end */
+    for (;; turn++) {
         int at = back ? all - 1 - i : i;
-        tell(tile_number(g.order[at / g.each], at % g.each));
+        tile_write(base + QUEUE, turn, tile_number(g.order[at / g.each], at % g.each));
         if ((int)gridDim.x + atomicAdd(g.drawn, 1) >= all) break;
         i = begun + atomicAdd(g.drawn + 1 + back, 1);           /* fewer than `all` in sum: they never meet */
     }
-    tell(-1);
+    tile_write(base + QUEUE, turn + 1, -1);
 }
 
 /* One block: sorts the experts by falling number of rows and clears the counters. */
@@ -201,11 +193,12 @@ template <int MODE, int HALVES = 1, bool DROP = false>
 __device__ void produce(const Maps &maps, const GroupedJob &g, const int *off, uint32_t base)
 {
     ExpertTileWalk<MODE, BN / HALVES> walk(off, g);
-    Numbers<MODE>           numbers(base);
+    ProducerTiles<MODE>               tiles(g, base);
     ExpertTile t;
     int  s = 0, phase = 0;
-    while (walk.find(numbers.next(), t)) {
+    while (walk.find(tiles.next(), t)) {
         for (int step = 0, steps = steps_of<MODE>(t, g); step < steps; step++) {
+            tiles.stage(step, steps);
             int      lead = DROP ? g.steps - g.main : 0;
             bool     lora = DROP ? step < lead : MODE != GEMM_TN && step >= g.main;
             uint32_t full = base + FULL + s * 8, at = base + s * STAGE;
@@ -232,6 +225,13 @@ __device__ void produce(const Maps &maps, const GroupedJob &g, const int *off, u
             if (++s == STAGES) s = 0, phase ^= 1;
         }
     }
+    tiles.close(walk.tiles());
+}
+
+/* Whether a warpgroup has rows of c in a tile: below 65 rows at the end of an expert the second has none. */
+template <int MODE> __device__ inline bool has_rows(const ExpertTile &t, int group)
+{
+    return MODE == GEMM_TN || uniform(!group || t.rows - t.m > 64);
 }
 
 /* The products of one stage of a warpgroup into d. A stage of the LoRA term is a whole one, zero beyond its

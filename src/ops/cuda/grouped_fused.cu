@@ -27,8 +27,8 @@ typedef struct Ends {
     float       *part;
 } Ends;
 
-/* In addition to grouped.cuh's layout: a barrier for each warp's g and u; there is no queue. */
-enum { OWN = TOLD, SEGMENTS = OWN + CONSUMERS * 8 };
+/* In addition to grouped.cuh's layout: a barrier for each warp's g and u. */
+enum { OWN = OFFSETS, SEGMENTS = OWN + CONSUMERS * 8 };
 
 __device__ inline float low(uint32_t two)  { return __uint_as_float(two << 16); }
 __device__ inline float high(uint32_t two) { return __uint_as_float(two & 0xffff0000u); }
@@ -229,12 +229,13 @@ __device__ void fused_warpgroup(const GroupedJob &g, const int *off, uint32_t ba
     ExpertTile  t = { };
     End   end(ends, base, warp, g.N);
     ExpertTileWalk<MODE, End::WIDE> walk(off, g);
-    Numbers<MODE>         numbers(base);
+    TileReader tiles(base + QUEUE);
+    bool       active = false;
 
     auto multiply = [&](int step) {
         uint32_t a = base + s * STAGE + group * CHUNK, b = base + s * STAGE + A_BYTES;
         bar_wait(base + FULL + s * 8, phase);
-        multiply_stage<0, MODE != GEMM_NT>(d, a, b, step);
+        if (active) multiply_stage<0, MODE != GEMM_NT>(d, a, b, step);
         if (++s == STAGES) s = 0, phase ^= 1;
     };
     auto release = [&](int back) {              /* 1: the stage multiplied last, 2: the one before */
@@ -244,7 +245,8 @@ __device__ void fused_warpgroup(const GroupedJob &g, const int *off, uint32_t ba
 
     int steps;
     do {                                        /* once more after the last tile, for its epilogue */
-        steps = uniform(walk.find(numbers.next(), t) ? steps_of<MODE>(t, g) : 0);
+        steps = uniform(walk.find(tiles.next(), t) ? steps_of<MODE>(t, g) : 0);
+        active = has_rows<MODE>(t, group);
         int step = 0, lead = DROP && steps ? g.steps - g.main : 0;
         if (DROP) {
             for (; step < lead; step++) {
@@ -294,6 +296,7 @@ fused(const __grid_constant__ Maps maps, const __grid_constant__ Ends ends,
         for (int i = 0; i < STAGES; i++)
             bar_init(base + FULL + i * 8, 1), bar_init(base + EMPTY + i * 8, CONSUMERS);
         for (int i = 0; i < CONSUMERS; i++) bar_init(base + OWN + i * 8, 1);
+        queue_init<End::MODE>(base);
         bar_init_done();
     }
     __syncthreads();
@@ -344,7 +347,8 @@ void launch(Backend *be, const char *what, Tensor a, Tensor w, Tensor offsets, i
     size_t  smem = SEGMENTS + (size_t)(E + 1) * sizeof(int);
     GroupedJob     g = job_of(offsets, E, 1, F, a, w, lora);
     Maps    maps = maps_of(be, a, w, lora, BM, End::MODE == GEMM_NT ? End::WIDE : 64);
-    blocks = min_i64(cuda_of(be)->sms, blocks);
+    g.drawn = cuda_of(be)->tile_counter;
+    blocks = min_i64(cuda_compute_sms(be), blocks);
     if (be->sticky) return;                     /* no tensor map */
     LAUNCH(be, what, (fused<End, DROP>), blocks, THREADS, smem, maps, ends, g,
            dropout_args(lora.dropout, 1.0f));

@@ -1,7 +1,7 @@
 /* ops/cuda/grouped_gemm.cu -- kernels of grouped_gemm.c: tiles of c over all experts, counted on the device.
  *
  * The fast kernel is for bf16 operands with rows aligned to 16 bytes. One persistent block per multiprocessor
- * walks tiles of 128 x 256, expert by expert, columns fastest, so that concurrent tiles share an expert's
+ * draws tiles of 128 x 256, expert by expert, columns fastest, so that concurrent tiles share an expert's
  * weights in the L2 cache. Three warpgroups: one warp of the last is the producer and loads operands by TMA
  * into a ring of stages of 64 along K; the other two are consumers: they multiply (wgmma, 64 rows of the tile
  * each) and store c. Segments are ragged:
@@ -125,13 +125,14 @@ __device__ void multiply_tiles(const GroupedJob &g, const int *off, uint32_t bas
     Strip    out = { };
     ExpertTile     t = { };
     ExpertTileWalk<MODE>    walk(off, g);
-    Numbers<MODE> numbers(base);
+    TileReader tiles(base + QUEUE);
+    bool       active = false;
 
     auto multiply = [&](int step) {
         uint32_t a = base + s * STAGE + group * CHUNK, b = base + s * STAGE + A_BYTES;
         bar_wait(base + FULL + s * 8, phase);
         if (MODE == GEMM_TN && t.rows - step * BK < BK) zero_tail<BN>(a, b, t.rows - step * BK, 1 + group);
-        multiply_stage<MODE == GEMM_TN, MODE != GEMM_NT>(d, a, b, step);
+        if (active) multiply_stage<MODE == GEMM_TN, MODE != GEMM_NT>(d, a, b, step);
         if (++s == STAGES) s = 0, phase ^= 1;
     };
     auto release = [&](int back) {              /* 1: the stage multiplied last, 2: the one before */
@@ -140,7 +141,8 @@ __device__ void multiply_tiles(const GroupedJob &g, const int *off, uint32_t bas
     };
     auto put_part = [&](int p) { put<MODE, C, ACC>(g, out, kept + p * 16, part_at(C(), p), at, mc); };
 
-    while (walk.find(numbers.next(), t)) {
+    while (walk.find(tiles.next(), t)) {
+        active = has_rows<MODE>(t, group);
         int lead = DROP ? g.steps - g.main : 0, steps = steps_of<MODE>(t, g) - lead;
         if (MODE == GEMM_TN && !steps) {
             #pragma unroll
@@ -192,8 +194,7 @@ tiles(const __grid_constant__ Maps maps, const __grid_constant__ CUtensorMap mc,
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++)
             bar_init(base + FULL + i * 8, 1), bar_init(base + EMPTY + i * 8, CONSUMERS);
-        for (int i = 0; i < SLOTS; i++)
-            bar_init(base + TOLD + i * 8, 1), bar_init(base + HEARD + i * 8, CONSUMERS + 1);
+        queue_init<MODE>(base);
         bar_init_done();
     }
     __syncthreads();
@@ -349,7 +350,7 @@ template <int MODE, class C, bool ACC, bool DROP> void launch(Backend *be, const
 {
     bool    tn = MODE == GEMM_TN;
     int64_t E = q.E, N = q.c.n[q.c.rank - 1], M = tn ? q.a.n[1] : 0;
-    int    *drawn = tn ? (int *)cuda_workspace(be, (size_t)(3 + E) * sizeof(int)) : NULL;
+    int    *drawn = tn ? (int *)cuda_workspace(be, (size_t)(3 + E) * sizeof(int)) : cuda_of(be)->tile_counter;
     GroupedJob     g = job_of(q.offsets, E, q.every, N, q.a, q.b, q.lora);
     g.c = q.c.data, g.c_expert = q.c.s[0], g.c_row = q.c.s[tn], g.M = (int)M;
     g.each = (int)(ceil_div(M, BM) * ceil_div(N, BN)), g.drawn = drawn, g.order = drawn + 3;
@@ -358,7 +359,7 @@ template <int MODE, class C, bool ACC, bool DROP> void launch(Backend *be, const
     int64_t most = tn ? E * g.each : (ceil_div(q.a.n[0], BM) + E) * ceil_div(N, BN);
     if (be->sticky) return;                     /* no workspace or no tensor map */
     if (tn) LAUNCH(be, "grouped_gemm", order_experts, 1, EXPERTS_MOST, 0, drawn + 3, drawn, g.first, (int)E);
-    LAUNCH(be, "grouped_gemm", (tiles<MODE, C, ACC, DROP>), min_i64(cuda_of(be)->sms, most), THREADS,
+    LAUNCH(be, "grouped_gemm", (tiles<MODE, C, ACC, DROP>), min_i64(cuda_compute_sms(be), most), THREADS,
            smem_bytes(E), maps, mc, g, q.dropout);
 }
 

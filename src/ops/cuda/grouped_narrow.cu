@@ -19,7 +19,7 @@ namespace {
 
 enum { NARROW = 64, DEPTH = 8, LOAD = A_BYTES + CHUNK, READY = OUT, FREE = READY + DEPTH * 8,
        NTHREADS = (CONSUMERS + 2) * 32, PARTS_MOST = 32 };
-static_assert(DEPTH * LOAD <= OUT && FREE + DEPTH * 8 <= TOLD, "stages, their barriers, then the queue");
+static_assert(DEPTH * LOAD <= OUT && FREE + DEPTH * 8 <= QUEUE, "stages, their barriers, then the queue");
 
 /* Strides of c for element (i, j) of a tile: i along a, j along b. */
 typedef struct Put { int64_t i, j; float scale; } Put;
@@ -28,11 +28,12 @@ template <int MODE>
 __device__ void load(const Maps &maps, const GroupedJob &g, const int *off, uint32_t base)
 {
     ExpertTileWalk<MODE, NARROW> walk(off, g);
-    Numbers<MODE>      numbers(base);
+    ProducerTiles<MODE>          tiles(g, base);
     ExpertTile t;
     int  s = 0, phase = 0;
-    while (walk.find(numbers.next(), t)) {
+    while (walk.find(tiles.next(), t)) {
         for (int step = 0, steps = steps_of<MODE>(t, g); step < steps; step++) {
+            tiles.stage(step, steps);
             uint32_t full = base + READY + s * 8, at = base + s * LOAD, b = at + A_BYTES;
             int      k = step * BK, e = t.e * g.b_each;
             bar_wait(base + FREE + s * 8, phase ^ 1);
@@ -51,6 +52,7 @@ __device__ void load(const Maps &maps, const GroupedJob &g, const int *off, uint
             if (++s == DEPTH) s = 0, phase ^= 1;
         }
     }
+    tiles.close(walk.tiles());
 }
 
 /* Applies dropout to two bf16. */
@@ -115,8 +117,8 @@ __device__ void multiply(const GroupedJob &g, const int *off, uint32_t base, con
     float d[NARROW / 2];
     ExpertTile  t = { };
     ExpertTileWalk<MODE, NARROW> walk(off, g);
-    Numbers<MODE>      numbers(base);
-    while (walk.find(numbers.next(), t)) {
+    TileReader tiles(base + QUEUE);
+    while (walk.find(tiles.next(), t)) {
         int steps = uniform(steps_of<MODE>(t, g)), before = 0;
         if (MODE == GEMM_TN && !steps) {
             #pragma unroll
@@ -163,8 +165,7 @@ narrow(const __grid_constant__ Maps maps, const __grid_constant__ GroupedJob g, 
     if (threadIdx.x == 0) {
         for (int i = 0; i < DEPTH; i++)
             bar_init(base + READY + i * 8, 1), bar_init(base + FREE + i * 8, CONSUMERS);
-        for (int i = 0; i < SLOTS; i++)
-            bar_init(base + TOLD + i * 8, 1), bar_init(base + HEARD + i * 8, CONSUMERS + 1);
+        queue_init<MODE>(base);
         bar_init_done();
     }
     __syncthreads();
@@ -194,7 +195,7 @@ template <int MODE, class C>
 void launch(Backend *be, const GroupedCall &q, const Maps &maps, const GroupedJob &g, const Put &p,
             int64_t tiles, bool add)
 {
-    int64_t blocks = min_i64(cuda_of(be)->sms, tiles);
+    int64_t blocks = min_i64(cuda_compute_sms(be), tiles);
     if (MODE != GEMM_NN && q.drops)             /* in NN dropout applies to c: grouped_gemm.cu */
         LAUNCH(be, "grouped_gemm", (narrow<MODE, C, MODE != GEMM_NN>), blocks, NTHREADS, smem_bytes(g.E),
                maps, g, p, add, q.dropout);
@@ -210,7 +211,7 @@ void by_rows(Backend *be, const GroupedCall &q)
     GroupedJob     g = job_of(q.offsets, q.E, q.every, N, q.a, q.b, none);
     Maps    maps = maps_of(be, q.a, q.b, none, BM, NARROW);
     Put     p = { q.c.s[0], 1, q.scale };
-    g.c = q.c.data;
+    g.c = q.c.data, g.drawn = cuda_of(be)->tile_counter;
     if (be->sticky) return;                     /* no tensor map */
     BY_DTYPE(q.c.dtype, C, {
         if (q.mode == GEMM_NT) launch<GEMM_NT, C>(be, q, maps, g, p, tiles, q.add);
