@@ -205,8 +205,9 @@ static Status mpi_open(Comm **world, const CommConf *conf)
 static void world_close(Comm *c, Mpi *m)
 {
     bool clean = !c->sticky && !c->abort_sent && !m->jobs;
-    heartbeat_close(m->heartbeat);
+    heartbeat_leave(m->heartbeat);
     if (clean && m->initialized) m->lib.Finalize();
+    heartbeat_close(m->heartbeat);
     free(m);
 }
 

@@ -11,6 +11,7 @@ typedef enum {
     MSG_PING,         /* to rank 0 with a RankProgress */
     MSG_GOODBYE,      /* the sender leaves the run in good order */
     MSG_PEER_LEFT,    /* rank `about` has left in good order */
+    MSG_ALL_LEFT,     /* every rank has */
     MSG_ABORT,        /* the sender aborts; the text says why */
     MSG_ABORT_ACK,    /* rank 0 has received that */
     MSG_FAILED,       /* the sender's device has failed; the text says how */

@@ -144,11 +144,22 @@ Status heartbeat_connect(Heartbeat *h, const HeartbeatEndpoint *endpoint)
 
 /* ---- calls of the main thread ---- */
 
+/* From rank 0 also to ranks that have left: they still wait for the library to close. */
 static void send_goodbye(Heartbeat *h)
 {
-    if (!h->peer || !h->running || h->aborting) return;
-    if (is_hub(h)) heartbeat_send_to_all(h, MSG_GOODBYE, 0, "", 0, -1, 200);
-    else if (!h->peer[0].left) connection_send(&h->peer[0], MSG_GOODBYE, h->rank, "", 0, 200);
+    if (!h->peer || !h->running || h->aborting || h->leaving) return;
+    for (int i = is_hub(h); i < (is_hub(h) ? h->size : 1); i++)
+        if (h->peer[i].fd >= 0) connection_send(&h->peer[i], MSG_GOODBYE, h->rank, "", 0, 200);
+}
+
+void heartbeat_leave(Heartbeat *h)
+{
+    if (!h || !h->running || h->aborting) return;
+    pthread_mutex_lock(&h->lock);
+    send_goodbye(h);
+    h->leaving = true;
+    if (is_hub(h)) heartbeat_check_all_left(h);
+    pthread_mutex_unlock(&h->lock);
 }
 
 void heartbeat_close(Heartbeat *h)

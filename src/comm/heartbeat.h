@@ -40,7 +40,10 @@ typedef void HeartbeatPrint(void *self, const char *line);
 MUST Status heartbeat_open(Heartbeat **h, int rank, int size, const CommConf *conf, Trace *trace);
 MUST Status heartbeat_listen(Heartbeat *h, HeartbeatEndpoint *endpoint, bool local);
 MUST Status heartbeat_connect(Heartbeat *h, const HeartbeatEndpoint *endpoint);
-void        heartbeat_close(Heartbeat *h);                  /* sends a goodbye; NULL is fine */
+/* Says goodbye: this rank makes no more calls. The watchdog stays until close: it ends a library that does
+ * not close although all ranks have left. NULL is fine for both. */
+void        heartbeat_leave(Heartbeat *h);
+void        heartbeat_close(Heartbeat *h);                  /* leaves, too */
 
 void        heartbeat_abort(Heartbeat *h, const char *why); /* makes all other ranks exit, not this one */
 /* On rank 0: unless this is called again within `seconds`, every rank is asked which call it waits in and the

@@ -25,6 +25,16 @@ void heartbeat_send_to_all(Heartbeat *h, MessageKind kind, int about, const void
             connection_send(&h->peer[i], kind, about, text, bytes, wait_ms);
 }
 
+/* Ranks that have left are told too: from now on nothing holds up the library any more. */
+void heartbeat_check_all_left(Heartbeat *h)
+{
+    bool all = h->leaving && !h->all_left_at;
+    for (int i = 1; i < h->size; i++) all &= h->peer[i].left;
+    if (!all) return;
+    h->all_left_at = clock_now();
+    for (int i = 1; i < h->size; i++) connection_send(&h->peer[i], MSG_ALL_LEFT, 0, "", 0, 200);
+}
+
 static void handle_from_rank(Heartbeat *h, int rank, const Message *m)
 {
     Connection *c = &h->peer[rank];
@@ -36,6 +46,7 @@ static void handle_from_rank(Heartbeat *h, int rank, const Message *m)
     case MSG_GOODBYE:
         c->left = true, h->left = rank;
         heartbeat_send_to_all(h, MSG_PEER_LEFT, rank, "", 0, rank, 0);
+        heartbeat_check_all_left(h);
         break;
     case MSG_ABORT:
         connection_send(c, MSG_ABORT_ACK, rank, "", 0, 200);
@@ -66,6 +77,7 @@ static void handle_from_hub(Heartbeat *h, const Message *m)
     switch (m->kind) {
     case MSG_GOODBYE:     h->peer[0].left = true, h->left = 0; break;
     case MSG_PEER_LEFT:   h->left = m->about;                  break;
+    case MSG_ALL_LEFT:    h->peer[0].left = true, h->all_left_at = clock_now(); break;
     case MSG_ABORT_ACK:   h->abort_acked = true;               break;
     case MSG_STATE_QUERY: send_state(h);                       break;
     case MSG_END:

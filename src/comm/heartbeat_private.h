@@ -30,6 +30,8 @@ struct Heartbeat {
     pthread_mutex_t lock;                  /* of all below, and of sending */
     pthread_cond_t  changed;
     bool            stop;
+    bool            leaving;               /* this rank has left; its main thread closes the library */
+    double          all_left_at;           /* when the last rank had left; 0: not yet */
     bool            device_reported;       /* rank 0 knows that this rank's device has failed */
     bool            aborting, abort_acked; /* this rank has aborted and exits by itself */
     int             connected;             /* ranks that have sent MSG_HELLO */
@@ -60,6 +62,7 @@ void heartbeat_accept(Heartbeat *h);
 void heartbeat_receive(Heartbeat *h, int i);                      /* all messages of connection i */
 void heartbeat_send_to_all(Heartbeat *h, MessageKind kind, int about, const void *text, int bytes, int except,
                            int wait_ms);
+void heartbeat_check_all_left(Heartbeat *h);                      /* on rank 0 */
 Connection *heartbeat_free_connection(const Heartbeat *h);
 
 void heartbeat_check(Heartbeat *h);                               /* periodic work */

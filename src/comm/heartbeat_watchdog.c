@@ -115,7 +115,7 @@ static void send_ping(Heartbeat *h, double now)
     h->next_ping = now + (h->timeout < 4 ? h->timeout / 4 : 1);
     RankProgress p = h->progress[h->rank] = watch_progress(&h->watch, now);
     if (is_hub(h)) heartbeat_send_to_all(h, MSG_PING, 0, "", 0, -1, 0);
-    else if (!h->peer[0].left) connection_send(&h->peer[0], MSG_PING, h->rank, &p, sizeof p, 0);
+    else           connection_send(&h->peer[0], MSG_PING, h->rank, &p, sizeof p, 0);
 }
 
 static void check_silence(Heartbeat *h, double now)
@@ -150,14 +150,17 @@ static bool is_over(const Heartbeat *h, const RankProgress *p)
     return p->doing != RANK_UNKNOWN && p->idle > h->timeout * (slow ? HEARTBEAT_SLOW : 1);
 }
 
-static bool takes_part(const Heartbeat *h, int rank) { return !rank || is_reachable(&h->peer[rank]); }
+static bool takes_part(const Heartbeat *h, int rank)
+{
+    return rank ? is_reachable(&h->peer[rank]) : !h->leaving;
+}
 
 /* A rank that waits in a call may wait for one that works on: only a rank that does not wait and makes no
  * progress, or all ranks together, end the run. */
 static void check_progress(Heartbeat *h)
 {
     char   text[100];
-    bool   all = true;
+    bool   all = !h->leaving;
     double least = 1e9;
     for (int i = 0; i < h->size; i++) {
         const RankProgress *p = &h->progress[i];
@@ -180,9 +183,20 @@ static void check_alone(Heartbeat *h, double now)
     char text[120];
     RankProgress p = watch_progress(&h->watch, now);
     p.idle -= ALONE_SECONDS;
-    if (p.doing == RANK_WAITS || !is_over(h, &p)) return;
+    if (h->leaving || p.doing == RANK_WAITS || !is_over(h, &p)) return;
     snprintf(text, sizeof text, "its main thread has made no progress for %.0f s", p.idle + ALONE_SECONDS);
     exit_with_state(h, text);
+}
+
+/* Once all ranks have left, the library closes at once, unless a rank is stopped while it does. */
+static void check_leaving(Heartbeat *h, double now)
+{
+    char   text[160];
+    double waited = h->all_left_at > 0 ? now - h->all_left_at : 0;
+    if (!h->leaving || waited <= h->timeout) return;
+    snprintf(text, sizeof text, "all ranks have ended, but MPI does not close for %.0f s (comm.timeout)",
+             waited);
+    heartbeat_exit(h, text, false);
 }
 
 static void check_device(Heartbeat *h)
@@ -214,6 +228,7 @@ void heartbeat_check(Heartbeat *h)
     send_ping(h, now);
     check_silence(h, now);
     check_left(h);
+    check_leaving(h, now);
     check_device(h);
     if (is_hub(h)) check_progress(h);
     else           check_alone(h, now);
