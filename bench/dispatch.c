@@ -1,15 +1,17 @@
-/* bench/dispatch.c -- `treb bench dispatch`: what each token dispatcher sends, and how long it takes.
+/* bench/dispatch.c -- `treb bench dispatch`: what each token dispatcher sends, and how long it takes. Under
+ * mpirun: dispatch_ranks.c.
  *
  * The first table is of plans: one rank of a fake world of nodes of 8, a layer forward and backward, even
  * routing; the ledger says what it would send. Beside it the copies of a token that leave its node are
  * counted over tokens drawn at random. The second runs ranks as threads of this machine: only the growth with
  * the number of tokens means something there. */
 #include "bench/bench.h"
+#include "bench/dispatch.h"
 #include "cli/command.h"
 
 #include "base/clock.h"
 #include "base/rng.h"
-#include "nn/dispatch.h"
+#include "comm/peer_memory.h"
 
 #include <inttypes.h>
 #include <omp.h>
@@ -20,25 +22,7 @@
 
 enum { NODE = 8, RANKS = 4, ROUNDS = 9, MOST_K = 64, MOST_E = 4096 };
 
-typedef struct DispatchBench { int64_t T, E, K, D, F; } DispatchBench;
-
 /* ---- one expert layer of one rank ---- */
-
-typedef struct ExpertLayer {
-    Backend  be;
-    Arena    arena, scratch;
-    Mesh     mesh;
-    Dispatcher dispatcher;
-    Param    router, gu, down;
-    Moe      moe;
-    MoeAct   act;
-    Batch    batch;
-    Aux      aux;
-    Env     env;
-    Pass    c;
-    uint8_t  policy[LABEL_N];
-    Tensor   x, y;
-} ExpertLayer;
 
 static void declare(ExpertLayer *l, Param *p, int rank, const int64_t *n)
 {
@@ -46,20 +30,33 @@ static void declare(ExpertLayer *l, Param *p, int rank, const int64_t *n)
                   .shard.g = t_new(&l->arena, "g", F32, rank, n) };
 }
 
-static Status layer_open(ExpertLayer *l, const DispatchBench *b, int64_t T, const char *dispatcher,
-                         Comm *world, const char *backend)
+bool dispatcher_refuses(const char *name, int ranks, int per_node)
 {
-    bool    plan = !strcmp(backend, "meta");
-    size_t  capacity = plan ? (size_t)1 << 42 : (size_t)1 << 32;
-    int64_t El = b->E / world->size;
-    *l = (ExpertLayer){ 0 };
+    return dispatcher_rows[dispatcher_find(name)].one_node && ranks > per_node;
+}
+
+static Status open_memory(ExpertLayer *l, const DispatchBench *b, int64_t T, const char *dispatcher,
+                          Comm *world, const char *backend, size_t bytes)
+{
+    Arena *mapped[] = { &l->arena, &l->scratch };
+    MoeShape shape = { .E = b->E, .K = b->K, .T = T, .row = 2 * b->D };
     TRY(backend_open(&l->be, backend));
-    TRY(backend_arena_open(&l->be, &l->arena, "act", capacity));
-    TRY(backend_arena_open(&l->be, &l->scratch, "scratch", capacity));
     TRY(mesh_open(&l->mesh, world, &(MeshLayout){ .ep = world->size }));
     mesh_bind(&l->mesh, &l->be);
-    TRY(dispatch_open(&l->dispatcher, &l->mesh,
-                      &(DispatchConf){ .name = dispatcher, .shape = { .E = b->E, .K = b->K, .T = T } }));
+    TRY(dispatch_open(&l->dispatcher, &l->mesh, &(DispatchConf){ .name = dispatcher, .shape = shape }));
+    l->be.shares = l->dispatcher.row->one_node && peer_memory_shares(world);
+    TRY(backend_arena_open(&l->be, &l->arena, "act", bytes));
+    TRY(backend_arena_open(&l->be, &l->scratch, "scratch", bytes));
+    TRY(backend_host_arena_open(&l->be, &l->host, "host", 4096));
+    return dispatch_bind(&l->dispatcher, &l->be, &(DispatchArenas){ &l->arena, &l->host, mapped, 2 });
+}
+
+Status expert_layer_open(ExpertLayer *l, const DispatchBench *b, int64_t T, const char *dispatcher,
+                         Comm *world, const char *backend, size_t bytes)
+{
+    int64_t El = b->E / world->size;
+    *l = (ExpertLayer){ 0 };
+    TRY(open_memory(l, b, T, dispatcher, world, backend, bytes));
     policy_default(l->policy);
     declare(l, &l->router, 2, (int64_t[]){ b->E, b->D });
     declare(l, &l->gu, 3, (int64_t[]){ El, 2 * b->F, b->D });
@@ -78,13 +75,16 @@ static Status layer_open(ExpertLayer *l, const DispatchBench *b, int64_t T, cons
     return OK;
 }
 
-static void layer_close(ExpertLayer *l)
+void expert_layer_close(ExpertLayer *l)
 {
+    dispatch_unbind(&l->dispatcher, l->be.device && !l->be.sticky);
     dispatch_close(&l->dispatcher);
+    if (l->be.device) {
+        backend_arena_close(&l->be, &l->scratch);
+        backend_arena_close(&l->be, &l->arena);
+        backend_host_arena_close(&l->be, &l->host);
+    }
     mesh_close(&l->mesh);
-    if (!l->be.device) return;
-    backend_arena_close(&l->be, &l->scratch);
-    backend_arena_close(&l->be, &l->arena);
     backend_close(&l->be);
 }
 
@@ -113,7 +113,7 @@ static Status plan_dispatch(Load *out, const DispatchBench *b, const char *dispa
     Comm       *world;
     ExpertLayer l;
     TRY(comm_open(&world, &(CommConf){ .kind = "fake", .size = ep, .per_node = NODE }));
-    Status st = layer_open(&l, b, b->T, dispatcher, world, "meta");
+    Status st = expert_layer_open(&l, b, b->T, dispatcher, world, "meta", (size_t)1 << 42);
     if (!st) {
         ledger_clear(&l.be.ledger);
         moe_fwd(&l.c, &l.moe, &l.act, l.y, l.x, l.x);
@@ -121,7 +121,7 @@ static Status plan_dispatch(Load *out, const DispatchBench *b, const char *dispa
         st   = backend_sync(&l.be);
         *out = load_of(&l);
     }
-    layer_close(&l);
+    expert_layer_close(&l);
     comm_close(world);
     return st;
 }
@@ -161,10 +161,11 @@ static Status bytes_table(const DispatchBench *b)
         for (int i = 0; i < DISPATCHER_COUNT; i++) {
             Load l = { 0 };
             const char *name = dispatcher_rows[i].name;
+            if (dispatcher_refuses(name, ep, NODE)) continue;
             TRY_CTX(plan_dispatch(&l, b, name, ep), "%s over %d ranks", name, ep);
             printf("%4d %-12s %14.1f %14.1f %10" PRId64 " %10" PRId64 "   %.3f\n", ep, name,
                    l.intra_node / (1 << 20), l.inter_node / (1 << 20), l.intra_messages, l.inter_messages,
-                   i ? nodes : slots);
+                   dispatcher_rows[i].two_level ? nodes : slots);
         }
     }
     return OK;
@@ -184,7 +185,7 @@ typedef struct Rank {
 static Status time_rank(Rank *r)
 {
     ExpertLayer l;
-    Status      st = layer_open(&l, r->b, r->T, r->dispatcher, r->world, "cpu");
+    Status      st = expert_layer_open(&l, r->b, r->T, r->dispatcher, r->world, "cpu", (size_t)1 << 32);
     if (!st) {
         moe_fwd(&l.c, &l.moe, &l.act, (Tensor){ 0 }, l.x, l.x);
         for (int i = 0; i < ROUNDS; i++) {
@@ -192,7 +193,7 @@ static Status time_rank(Rank *r)
             arena_clear(&l.scratch);
             comm_barrier(r->world);
             double start = clock_now();
-            l.dispatcher.ops->dispatch_start(&l.c, &l.act.route, &there, l.x);
+            l.dispatcher.ops->dispatch_start(&l.c, &l.act.route, &there, l.x, l.act.x);
             l.dispatcher.ops->dispatch_finish(&l.c, &l.act.route, &there, l.act.x);
             l.dispatcher.ops->combine_start(&l.c, &l.act.route, &back, l.act.x);
             l.dispatcher.ops->combine_finish(&l.c, &l.act.route, &back, l.y, (Tensor){ 0 });
@@ -201,7 +202,7 @@ static Status time_rank(Rank *r)
         }
         st = backend_sync(&l.be);
     }
-    layer_close(&l);
+    expert_layer_close(&l);
     return st;
 }
 
@@ -245,6 +246,10 @@ static Status time_table(const DispatchBench *b)
         printf("%8" PRId64, T);
         for (int i = 0; i < DISPATCHER_COUNT; i++) {
             double s = 0;
+            if (dispatcher_refuses(dispatcher_rows[i].name, RANKS, RANKS / 2)) {
+                printf("   %18s", "one node alone");
+                continue;
+            }
             TRY(time_dispatcher(b, dispatcher_rows[i].name, T, &s));
             printf("   %9.2f (%6.2f)", s * 1e3, s * 1e6 / (double)T);
         }
@@ -259,16 +264,18 @@ static const Option options[] = {
     OPTION_INT(DispatchBench, E, "--experts", "N", 8, MOST_E, "experts; 128"),
     OPTION_INT(DispatchBench, K, "--top", "N", 1, MOST_K, "experts of a token; 8"),
     OPTION_INT(DispatchBench, D, "--width", "N", 8, 1 << 16, "hidden size; 2048"),
+    OPTION_TEXT(DispatchBench, comm, "--comm", "KIND", "transport between ranks that mpirun started; auto"),
     OPTION_END
 };
 
 static Status run_dispatch(int argc, char **argv)
 {
-    DispatchBench b = { 4096, 128, 8, 2048, 768 };
+    DispatchBench b = { 4096, 128, 8, 2048, 768, "auto" };
     TRY(options_parse(argc, argv, options, &b, NULL));
     if (b.E % 8 || b.K > b.E)
         return fail(E_CONFIG, "bench dispatch: %" PRId64 " of %" PRId64 " experts; want a multiple of 8",
                     b.K, b.E);
+    if (comm_launched()) return dispatch_ranks_run(&b);
     TRY(bytes_table(&b));
     DispatchBench small = b;                               /* ranks of this machine share its memory */
     small.T = b.T < 2048 ? b.T : 2048, small.D = b.D < 512 ? b.D : 512, small.F = 16;

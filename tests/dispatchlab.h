@@ -25,8 +25,9 @@ typedef struct Case {
     int         world, ep, etp, per_node, domain, K;
     Skew        skew;
     bool        uneven;                           /* rank 1 has no tokens, later ranks have fewer */
-    double      capacity, rank_capacity;
+    double      capacity, rank_capacity, timeout;
     bool        pad, balance, drop, eval;         /* drop: recompute all that can be */
+    bool        overlap;                          /* two lanes */
     const char *recompute;                        /* a word of memory.recompute; NULL: none */
     int64_t     chunk, T;                         /* tokens of a rank; 0: MAX_T */
     DType       dtype;
@@ -75,7 +76,7 @@ static void read_rows(Backend *be, float *v, Tensor t)
 
 typedef struct Layer {
     Backend be;
-    Arena   param, act, scratch;
+    Arena   param, act, scratch, host;
     Param   router, gu, down;
     Moe     moe;
     MoeAct  a;
@@ -131,6 +132,7 @@ static Status layer_open(Layer *l, const Case *k, const char *backend, int64_t E
     TRY(backend_arena_open(&l->be, &l->param, "param", (size_t)16 << 20));
     TRY(backend_arena_open(&l->be, &l->act, "act", (size_t)64 << 20));
     TRY(backend_arena_open(&l->be, &l->scratch, "scratch", (size_t)64 << 20));
+    TRY(backend_host_arena_open(&l->be, &l->host, "host", 4096));
     policy_default(l->policy);
     if (k->drop) TRY(policy_drop(l->policy, "full"));
     if (k->recompute) TRY(policy_drop(l->policy, k->recompute));
@@ -149,6 +151,7 @@ static void layer_close(Layer *l)
     backend_arena_close(&l->be, &l->param);
     backend_arena_close(&l->be, &l->act);
     backend_arena_close(&l->be, &l->scratch);
+    backend_host_arena_close(&l->be, &l->host);
     backend_close(&l->be);
 }
 
@@ -209,9 +212,10 @@ static MeshLayout layout_of(const Case *k)
 
 static DispatchConf conf_of(const Case *k)
 {
-    MoeShape shape = { .E = E, .K = k->K, .T = k->T ? k->T : MAX_T, .capacity = k->capacity, .pad = k->pad };
+    MoeShape shape = { .E = E, .K = k->K, .T = k->T ? k->T : MAX_T, .capacity = k->capacity, .pad = k->pad,
+                       .row = D * (int64_t)dtype_size(k->dtype) };
     return (DispatchConf){ .name = k->name, .rank_capacity = k->rank_capacity, .chunk = k->chunk,
-                           .shape = shape };
+                           .shape = shape, .overlap = k->overlap, .timeout = k->timeout };
 }
 
 static Status rank_open(Layer *l, Mesh *mesh, Dispatcher *d, const Case *k, Comm *world, const char *backend)
@@ -222,6 +226,9 @@ static Status rank_open(Layer *l, Mesh *mesh, Dispatcher *d, const Case *k, Comm
     TRY(layer_open(l, k, backend, E / k->ep, F / k->etp));
     mesh_bind(mesh, &l->be);
     TRY(dispatch_open(d, mesh, &conf));
+    d->host_counts = d->bounded;                   /* no step is run again here */
+    Arena *mapped[] = { &l->act, &l->scratch, &l->param };
+    TRY(dispatch_bind(d, &l->be, &(DispatchArenas){ &l->param, &l->host, mapped, 3 }));
     if (l->be.device->host_memory)
         weights(l, k, mesh->at[AX_EP] * (E / k->ep), E / k->ep, mesh->at[AX_ETP] * (F / k->etp), F / k->etp);
     return OK;
@@ -233,7 +240,7 @@ static void echo(Layer *l, Result *o)
     const DispatchOps *by = l->env.dispatcher->ops;
     Exchange there = { 0 }, back = { 0 };
     Tensor rows = scratch2(&l->c, l->x.dtype, l->a.R, D), y = scratch2(&l->c, l->x.dtype, l->x.n[0], D);
-    by->dispatch_start(&l->c, &l->a.route, &there, l->x);
+    by->dispatch_start(&l->c, &l->a.route, &there, l->x, rows);
     by->dispatch_finish(&l->c, &l->a.route, &there, rows);
     by->combine_start(&l->c, &l->a.route, &back, rows);
     by->combine_finish(&l->c, &l->a.route, &back, y, (Tensor){ 0 });
@@ -260,12 +267,13 @@ static Status rank_run(Lab *lab, int rank, Result *o)
         st = backend_sync(&l.be);
     }
     if (!st) {
-        o->T = l.x.n[0], o->R = l.a.R, o->chunks = l.a.token_chunks;
+        o->T = l.x.n[0], o->chunks = l.a.token_chunks;
+        o->R = o->chunks > 1 ? 0 : ((int32_t *)l.a.offsets.data)[t_count(l.a.offsets) - 1];
         read_rows(&l.be, o->y, l.y), read_rows(&l.be, o->dx, l.dx);
         backend_fetch(&l.be, o->router, l.router.shard.g), backend_fetch(&l.be, o->gu, l.gu.shard.g);
         backend_fetch(&l.be, o->down, l.down.shard.g), backend_fetch(&l.be, o->idx, l.a.idx);
         bool whole = l.a.token_chunks == 1 && !lab->k.eval;
-        if (whole && !lab->k.drop && !lab->k.recompute) read_rows(&l.be, o->rows, l.a.x);
+        if (whole && !lab->k.drop && !lab->k.recompute) read_rows(&l.be, o->rows, t_rows(l.a.x, 0, o->R));
         if (whole) echo(&l, o);
         st = backend_sync(&l.be);
     }
@@ -285,8 +293,16 @@ static void *rank_main(void *arg)
     return NULL;
 }
 
+/* Dispatchers that work within a node have their cases on one. */
+static Case placed(Case k)
+{
+    if (dispatcher_rows[dispatcher_find(k.name)].one_node) k.per_node = k.domain = 0;
+    return k;
+}
+
 static Result *run(Case k)
 {
+    k = placed(k);
     Lab       lab = { .k = k, .out = calloc((size_t)k.world, sizeof *lab.out) };
     pthread_t thread[MAX_RANKS];
     RankArg      rank_arg[MAX_RANKS];
@@ -430,8 +446,9 @@ static Case base(int i)
 }
 
 /* A plan: one rank of a fake world on the meta backend. */
-static inline void plan(const Case *k, int rank, size_t *act, size_t *scratch, Ledger *ledger)
+static inline void plan(const Case *of, int rank, size_t *act, size_t *scratch, Ledger *ledger)
 {
+    Case     placed_case = placed(*of), *k = &placed_case;
     Comm    *world;
     Layer    l;
     Mesh     mesh;

@@ -67,6 +67,8 @@ static const Case cases[] = {
     { 43,  8,  0, MOE,   { "moe.dispatcher=hybridep" } },
     { 43,  8,  0, MOE,   { "moe.dispatcher=local", "parallel.ep=8" } },
     { 45,  8,  0, MOE,   { "parallel.ep=8", "moe.ranks_per_domain=3" } },
+    { 110, 16, 8, MOE,   { "parallel.ep=16", "moe.dispatcher=peer" } },
+    { 110, 8,  0, MOE,   { "parallel.ep=8", "moe.dispatcher=peer", "moe.ranks_per_domain=4" } },
     { 48,  8,  0, MOE,   { "parallel.ep=8", "moe.pad_to_capacity=true" } },
     { 52,  8,  0, MOE,   { "" } },
     { 56,  8,  0, MOE,   { "moe.force_balance=true" } },

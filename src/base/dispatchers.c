@@ -4,7 +4,8 @@
 #include <string.h>
 
 const DispatcherRow dispatcher_rows[DISPATCHER_COUNT] = {
-#define DISPATCHER(name, two_level, pads, pipelined, help) { #name, two_level, pads, pipelined },
+#define DISPATCHER(name, two_level, pads, pipelined, one_node, help)                           \
+    { #name, two_level, pads, pipelined, one_node },
     DISPATCHERS(DISPATCHER)
 #undef DISPATCHER
 };
@@ -25,7 +26,7 @@ DispatcherId dispatcher_auto(bool several_nodes)
 
 const char *dispatcher_names(void)
 {
-#define DISPATCHER(name, two_level, pads, pipelined, help) ", " #name
+#define DISPATCHER(name, two_level, pads, pipelined, one_node, help) ", " #name
     static const char names[] = DISPATCHERS(DISPATCHER);
 #undef DISPATCHER
     return names + 2;

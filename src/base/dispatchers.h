@@ -2,12 +2,13 @@
  * derives from its row: the choices of moe.dispatcher, the rules, the analytic cost model, `plan --fix
  * dispatch=`, the benchmark and the tests.
  *
- *   DISPATCHER(name, two_level, pads, pipelined, help)
+ *   DISPATCHER(name, two_level, pads, pipelined, one_node, help)
  *
  *   two_level   a token crosses to another node once and is forwarded there over the fast link; otherwise one
  *               row is sent for each of its experts
  *   pads        moe.pad_to_capacity is supported
  *   pipelined   an exchange is cut into chunks whose steps overlap
+ *   one_node    ranks write into each other's memory: all ranks of an expert group share a node
  *
  * parallel/dispatch_*.c defines `const DispatchOps dispatch_<name>`. moe.dispatcher = auto takes the first
  * row that is two_level where experts are on several nodes, and the first that is not within one node. The
@@ -18,18 +19,19 @@
 #include <stdbool.h>
 
 #define DISPATCHERS(DISPATCHER)                                                                    \
-    DISPATCHER(alltoall, false, true,  false, "a row for each expert of a token, straight to its rank") \
-    DISPATCHER(deepep,   true,  false, false, "a token crosses to a node once, is forwarded there")     \
-    DISPATCHER(hybridep, true,  true,  true,  "as deepep, in chunks that overlap")
+    DISPATCHER(alltoall, false, true,  false, false, "a row for each expert of a token, to its rank")    \
+    DISPATCHER(peer,     false, false, false, true,  "kernels write rows into memory of the node's ranks") \
+    DISPATCHER(deepep,   true,  false, false, false, "a token crosses to a node once, is forwarded there") \
+    DISPATCHER(hybridep, true,  true,  true,  false, "as deepep, in chunks that overlap")
 
 /* Values and help of moe.dispatcher. */
-#define DISPATCHER_CHOICE(name, two_level, pads, pipelined, help) "|" #name
+#define DISPATCHER_CHOICE(name, two_level, pads, pipelined, one_node, help) "|" #name
 #define DISPATCHER_CHOICES "auto|local" DISPATCHERS(DISPATCHER_CHOICE)
-#define DISPATCHER_LINE(name, two_level, pads, pipelined, help) "; " #name ": " help
+#define DISPATCHER_LINE(name, two_level, pads, pipelined, one_node, help) "; " #name ": " help
 #define DISPATCHER_HELP    "how tokens reach their experts" DISPATCHERS(DISPATCHER_LINE)
 
 typedef enum {
-#define DISPATCHER(name, two_level, pads, pipelined, help) DISPATCHER_##name,
+#define DISPATCHER(name, two_level, pads, pipelined, one_node, help) DISPATCHER_##name,
     DISPATCHERS(DISPATCHER)
 #undef DISPATCHER
     DISPATCHER_COUNT
@@ -37,13 +39,13 @@ typedef enum {
 
 typedef struct DispatcherRow {
     const char *name;
-    bool        two_level, pads, pipelined;
+    bool        two_level, pads, pipelined, one_node;
 } DispatcherRow;
 
 extern const DispatcherRow dispatcher_rows[DISPATCHER_COUNT];
 
 int          dispatcher_find(const char *name);             /* DispatcherId; -1: there is none of this name */
 DispatcherId dispatcher_auto(bool several_nodes);            /* what moe.dispatcher = auto takes */
-const char  *dispatcher_names(void);                         /* "alltoall, deepep, hybridep" */
+const char  *dispatcher_names(void);                         /* "alltoall, peer, deepep, hybridep" */
 
 #endif

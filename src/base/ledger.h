@@ -21,7 +21,7 @@ extern "C" {
 
 typedef enum { PART_VISION, PART_MERGER, PART_DECODER, PART_HEAD, PART_OPTIM, PART_N } Part;
 
-#define LEDGER_OPS 64
+#define LEDGER_OPS 80
 #define LEDGER_GROUPS 32
 
 typedef struct LedgerRow { int64_t calls, bytes; double flops, extra, other; } LedgerRow;
@@ -65,10 +65,12 @@ struct Ledger {
     Part      part;                   /* whose work is being charged now */
     bool      replay;                 /* a forward recomputed for backward: all of it is extra */
     int       shares;                 /* calls that share the rows of experts, each charged all; 0: one */
+    int64_t   expert_rows;            /* rows that grouped products are charged with; 0: all they have */
     LedgerRow op[LEDGER_OPS];
     LedgerRow by_part[PART_N];
     LedgerComm comm[LEDGER_GROUPS];   /* by GroupId of comm/mesh.h */
     LedgerHost host;
+    int64_t   launches;               /* kernels of ops that were launched; 0 where ops launch none */
     int64_t   chunked_layers;         /* forwards of expert layers in token chunks, for lack of rows */
     double    seconds[PART_N];        /* spent in each part while the clock ran */
     double    since;                  /* the time of the last border; 0: the clock is stopped */

@@ -13,7 +13,7 @@ _Static_assert(COMM_TICKETS == 64, "tickets are the bits of a uint64_t");
 const char *call_name(CallKind k)
 {
     static const char *const names[] = { "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send",
-                                         "recv", "host_gather" };
+                                         "recv", "host_gather", "push" };
     return names[k];
 }
 
@@ -251,11 +251,17 @@ void comm_stick(Comm *c, Status s)
     if (c->be && !c->be->sticky) c->be->sticky = s;
 }
 
+void comm_end_waits(Comm *root)
+{
+    if (root->stop_word) __atomic_store_n(root->stop_word, 1, __ATOMIC_RELEASE);
+}
+
 void comm_abort(Comm *c, const char *why)
 {
     Comm *root = c->root;
     if (root->abort_sent || root->failure_agreed) return;
     root->abort_sent = true;
+    comm_end_waits(root);
     root->transport->abort(root, why);
 }
 
@@ -349,6 +355,17 @@ void comm_join(Ticket t)
     LedgerComm *l = &c->be->ledger.comm[c->group];
     if (!c->transport->device_clock) l->exposed += now - since, l->length += now - c->began[t.slot];
     c->pending &= ~(1ull << t.slot);
+}
+
+void comm_push_start(Comm *c, int slot, int64_t each)
+{
+    if (c->size > 1 && !c->be->preparing) charge(c, &(CommCall){ .kind = CALL_PUSH }, each, slot);
+}
+
+void comm_push_join(Comm *c, int slot)
+{
+    CostListener *listener = c->be->ledger.meter;
+    if (c->size > 1 && listener) listener->join(listener, c->group, slot);
 }
 
 /* ---- calls ---- */

@@ -31,7 +31,7 @@ typedef struct Transport Transport;                  /* comm/transport.h */
 typedef enum { RED_SUM, RED_MAX } Reduce;
 typedef enum {
     CALL_ALL_REDUCE, CALL_ALL_GATHER, CALL_REDUCE_SCATTER, CALL_ALL_TO_ALL, CALL_SEND, CALL_RECV,
-    CALL_HOST_GATHER
+    CALL_HOST_GATHER, CALL_PUSH
 } CallKind;
 
 enum { COMM_TICKETS = 64 };                          /* calls of one group that may be pending at a time */
@@ -64,6 +64,7 @@ struct Comm {
     char           reason[200];       /* world alone: why auto took this transport */
     bool           abort_sent;        /* root alone: the peers know that this rank aborts */
     bool           failure_agreed;    /* root alone: the last comm_agree reported a failure to all ranks */
+    int64_t       *stop_word;         /* root alone: set to end kernels that wait for peers; NULL: none do */
     void          *gathered;          /* buffer of host calls, kept from call to call */
     size_t         gathered_bytes;
     uint64_t       pending;           /* tickets that are not joined yet, a bit each */
@@ -141,6 +142,11 @@ static inline void comm_all_to_all(Comm *c, Tensor out, RowRanges get, Tensor in
 static inline void comm_send(Comm *c, Tensor t, int to)   { comm_join(comm_send_start(c, t, to)); }
 static inline void comm_recv(Comm *c, Tensor t, int from) { comm_join(comm_recv_start(c, t, from)); }
 
+/* Charges a call that kernels make themselves through mapped memory (comm/peer_memory.h): `each` bytes to
+ * every other member. slot: of the call among those under way, below COMM_TICKETS. */
+void   comm_push_start(Comm *c, int slot, int64_t each);
+void   comm_push_join(Comm *c, int slot);
+
 /* Small calls on host memory, complete on return. out (size * bytes), by member. On fake, and once the
  * transport has failed, a gather returns this rank's own data for every member, and
  * sums leave x unchanged. */
@@ -157,6 +163,8 @@ MUST Status comm_agree(Comm *c, Status mine);
 /* This rank fails: its peers exit at once. Does nothing right after the world has agreed on a failure: then
  * every rank exits by itself, with its own Status. */
 void        comm_abort(Comm *c, const char *why);
+/* Ends waits of this rank's kernels for peers (Comm.stop_word); from any thread. */
+void        comm_end_waits(Comm *root);
 
 /* change = 1: a thread of this rank begins to write a checkpoint; -1: it has ended. Before a rank exits
  * because the run makes no progress, it waits a few seconds for the thread. From any thread. */

@@ -70,7 +70,7 @@ static Status fake_open(Comm **world, const CommConf *conf)
 }
 
 #define LONE .group = lone_group, .close = lone_close, .start = lone_start, .join = lone_join, \
-              .host_gather = lone_gather, .abort = lone_abort
+              .host_gather = lone_gather, .abort = lone_abort, .one_process = true
 
 const Transport transport_self = { .name = "self", .open = self_open, LONE };
 const Transport transport_fake = { .name = "fake", .open = fake_open, LONE };

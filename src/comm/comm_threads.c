@@ -152,6 +152,8 @@ static void threads_abort(Comm *world, const char *why)
     world_abort(group_of(world)->world, world->rank, why);
 }
 
+static bool threads_aborted(const Comm *c) { return group_of(c)->world->aborted; }
+
 static Status aborted(ThreadWorld *h)
 {
     pthread_mutex_lock(&h->lock);
@@ -348,7 +350,7 @@ const Transport transport_threads = {
     .name = "threads", .open = threads_open, .group = threads_group, .close = threads_close,
     .bind = threads_bind,
     .start = threads_start, .join = threads_join, .host_gather = threads_gather,
-    .abort = threads_abort,
+    .abort = threads_abort, .aborted = threads_aborted, .one_process = true,
 };
 
 Status comm_open_threads(Comm **world, int n, int per_node)

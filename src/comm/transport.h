@@ -56,6 +56,8 @@ struct Transport {
      * Without call_progress a call runs from its start until it is joined. */
     CallProgress (*call_progress)(Comm *c, int64_t call);
     Status (*async_error)(Comm *c);
+    bool   (*aborted)(const Comm *c);                    /* optional: a peer has aborted */
+    bool     one_process;                                /* the ranks share an address space */
 };
 
 #define TRANSPORT(name, needs, trains, help) extern const Transport transport_##name;

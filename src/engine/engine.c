@@ -39,6 +39,12 @@ void engine_prefetch(Engine *e, const Stream *s)
     e->prefetched = s, e->prefetched_fill = s->fills;
 }
 
+void engine_drop_prefetched(Engine *e)
+{
+    if (e->prefetched) e->be.device->join(&e->be);
+    e->prefetched = NULL;
+}
+
 Tensor engine_recv_buffer(const Engine *e, int way, int buffer, int64_t layer)
 {
     return t_rows(e->recv[way][buffer], 0, model_boundary_rows(&e->batch[e->at], &e->model, layer));
@@ -96,6 +102,7 @@ void engine_run_backward(Engine *e, int batch, int chunk, int slot, Tensor gradi
 {
     Arena *scratch = engine_overlaps(e) ? &e->overlap_scratch : &e->arena[A_SCRATCH];
     e->backward = begin_pass(e, FORWARD, batch, slot, scratch);
+    e->backward.lane = engine_overlaps(e);
     model_backward(&e->backward, &e->model, chunk, &e->act[slot], gradient);
 }
 

@@ -120,6 +120,7 @@ typedef struct Engine {
     uint64_t   dropout_seed;             /* of the step, set by the trainer; 0: no dropout */
     EnginePlan plan;
     bool       byte_pixels;              /* its streams have 8-bit pixels */
+    bool       opened;                   /* all ranks have mapped what a step needs */
 } Engine;
 
 /* Weights of a micro-batch in its step: factors of its summed cross entropy and of its auxiliary losses, and
@@ -152,6 +153,7 @@ static inline Batch *engine_batch(Engine *e) { return &e->batch[e->at]; }       
 void        engine_begin_step(Engine *e, int micro);
 void        engine_upload(Engine *e, const Stream *s);
 void        engine_prefetch(Engine *e, const Stream *s);         /* uploads s meanwhile; s may be NULL */
+void        engine_drop_prefetched(Engine *e);                   /* other batches are uploaded first */
 
 /* A pass over a batch of the ring whose activations go to a slot. */
 Pass        engine_pass(Engine *e, PassMode mode, int batch, int slot, Arena *scratch);

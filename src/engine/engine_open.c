@@ -1,4 +1,5 @@
 /* engine/engine_open.c -- opens and closes the memory and the parts of an engine; see engine.h. */
+#include "comm/peer_memory.h"
 #include "engine/engine_private.h"
 
 #include <stdlib.h>
@@ -126,6 +127,20 @@ static Status open_link_buffers(Engine *e)
     return OK;
 }
 
+/* The arenas that rows of experts may be in, and that of the dispatcher's own buffers. */
+static Status bind_dispatch(Engine *e)
+{
+    enum { OTHERS = 4 + 2 * OFFLOAD_BUFFERS };
+    Arena *list[MAX_SLOTS + OTHERS] = { &e->arena[A_ACT], &e->arena[A_SCRATCH], &e->arena[A_BATCH] };
+    int    n = 3;
+    if (engine_overlaps(e)) list[n++] = &e->overlap_scratch;
+    for (int i = 1; i < e->pipe.slots; i++) list[n++] = engine_act(e, i);
+    for (int i = 0; i < engine_staging_buffers(e); i++)
+        list[n++] = &e->offload.buffer[i / e->offload.buffers][i % e->offload.buffers].arena;
+    return dispatch_bind(&e->dispatch, &e->be,
+                         &(DispatchArenas){ &e->arena[A_BATCH], &e->arena[A_HOST], list, n });
+}
+
 /* Places parameters, batches and constants in the arenas. */
 static Status lay_out(Engine *e)
 {
@@ -151,7 +166,7 @@ static Status lay_out(Engine *e)
     TRY(open_link_buffers(e));
     if (e->conf.per_row_loss)
         e->row_loss = t2(&e->arena[A_BATCH], "labels", F32, e->conf.budget.supervised, 1);
-    return OK;
+    return bind_dispatch(e);
 }
 
 /* A dry run has a fake world: its messages go nowhere. */
@@ -188,6 +203,7 @@ static Status open_dispatch(Engine *e)
     conf.shape.capacity = e->conf.capacity, conf.shape.pad = e->conf.pad;
     conf.shape.row = t->D * (int64_t)dtype_size(e->conf.dtype);
     conf.shape.T = e->conf.budget.tokens / (e->mesh.size[AX_TP] * e->mesh.size[AX_CP]);
+    conf.overlap = engine_overlaps(e);
     return dispatch_open(&e->dispatch, &e->mesh, &conf);
 }
 
@@ -273,6 +289,8 @@ Status engine_open_on(Engine *e, const ModelShape *s, const EngineConf *conf, co
     TRY(open_mesh(e, !plan->slots));
     TRY(open_parts(e, s, plan->slots_by_chunk));
     if (engine_overlaps(e)) TRY(coroutine_open(&e->coroutine));
+    e->be.shares = e->dispatch.ops && e->dispatch.row->one_node &&
+                   peer_memory_shares(e->mesh.comm[GR_etp_ep]);
     TRY(open_arenas(e, plan));
     touch_arenas(e);
     TRY(lay_out(e));
@@ -287,6 +305,7 @@ Status engine_open(Engine *e, const ModelShape *s, const EngineConf *conf, const
     Status st = engine_open_on(e, s, conf, conf->backend, stream->shape.bytes, &plan);
     e->plan = plan;
     if (!st) st = engine_warm_up(e, stream);
+    e->opened = !st;
     if (st) engine_close(e);
     return st;
 }
@@ -295,7 +314,9 @@ Status engine_open(Engine *e, const ModelShape *s, const EngineConf *conf, const
 static void wait_for_transfers(Engine *e)
 {
     const Comm *world = e->mesh.comm[GR_world];
-    if (world && !world->root->sticky && !world->root->abort_sent) shard_wait_weights(&e->shard);
+    bool healthy = world && !world->root->sticky && !world->root->abort_sent;
+    if (healthy) shard_wait_weights(&e->shard);
+    dispatch_unbind(&e->dispatch, healthy && e->opened && !e->be.sticky);
 }
 
 void engine_close(Engine *e)

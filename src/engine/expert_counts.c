@@ -10,8 +10,9 @@ Status expert_counts_open(ExpertCounts *r, const Engine *e)
     *r = (ExpertCounts){ .layers = shape_sparse_layers(t), .experts = t->E, .top_k = t->K };
     if (!r->layers) return OK;
     int64_t n = r->layers * r->experts;
-    r->text   = calloc((size_t)(4 * n), sizeof *r->text);
+    r->text   = calloc((size_t)(6 * n), sizeof *r->text);
     r->visual = r->text + n, r->past_text = r->visual + n, r->past_visual = r->past_text + n;
+    r->marked = r->past_visual + n;
     r->layer  = calloc((size_t)r->layers, sizeof *r->layer);
     r->chosen  = malloc((size_t)(e->conf.budget.tokens * r->top_k) * sizeof *r->chosen);
     r->kind   = malloc((size_t)e->conf.budget.tokens);
@@ -40,6 +41,14 @@ void expert_counts_reset(ExpertCounts *r)
 {
     if (r->layers) memset(r->text, 0, (size_t)(4 * r->layers * r->experts) * sizeof *r->text);
 }
+
+static void copy_counts(const ExpertCounts *r, double *to, const double *from)
+{
+    if (r->layers) memcpy(to, from, (size_t)(2 * r->layers * r->experts) * sizeof *to);
+}
+
+void expert_counts_mark(ExpertCounts *r)   { copy_counts(r, r->marked, r->text); }
+void expert_counts_rewind(ExpertCounts *r) { copy_counts(r, r->text, r->marked); }
 
 double expert_counts_imbalance(const ExpertCounts *r, int64_t layer)
 {

@@ -10,6 +10,7 @@ typedef struct ExpertCounts {
     int64_t *layer;                      /* the decoder layer that each MoE layer is */
     double  *text, *visual;              /* (layers, experts) since expert_counts_end_line */
     double  *past_text, *past_visual;    /* and before it, since expert_counts_reset */
+    double  *marked;                     /* text and visual at the last mark */
     int32_t *chosen;                     /* the experts of one layer's tokens, copied to the host */
     uint8_t *kind;                       /* of each token of a stream: 0 padding, 1 text, 2 visual */
 } ExpertCounts;
@@ -19,6 +20,8 @@ void        expert_counts_close(ExpertCounts *r);                        /* twic
 
 /* Adds the choices of a forward pass; they stay in the slot's activations until its next forward pass. */
 void        expert_counts_add(ExpertCounts *r, Engine *e, const Stream *s, const PipeAction *a);
+void        expert_counts_mark(ExpertCounts *r);
+void        expert_counts_rewind(ExpertCounts *r);                       /* to the counts at the mark */
 void        expert_counts_sum_ranks(ExpertCounts *r, const Engine *e);
 void        expert_counts_end_line(ExpertCounts *r);                     /* moves the counts to the past */
 void        expert_counts_reset(ExpertCounts *r);                        /* to zero, the past too */

@@ -75,6 +75,7 @@ typedef struct PipeRun {
     StepSums      *sum;
     const StepStats *stats;
     Ticket         recv[2][MAX_SLOTS], send[2];
+    bool           synced;               /* the host has waited for the last micro-batch */
 } PipeRun;
 
 static int batch_of(const PipeRun *w, int micro) { return (w->first + micro) % w->e->batches; }
@@ -128,6 +129,7 @@ static Status finish_micro(PipeRun *w, const PipeAction *a)
     if (a->micro + 1 + e->pipe.shape.extra_warmup >= w->uploaded)
         engine_prefetch(e, w->uploaded < w->n ? w->micro[w->uploaded] : w->after);
     TRY(engine_read_slot_losses(e, a->slot, &l));
+    w->synced = true;
     bool counts = e->mesh.at[AX_TP] == 0 && e->mesh.at[AX_CP] == 0;
     w->sum->ce  += l.ce;
     w->sum->aux += counts ? (double)m.aux * l.aux : 0;
@@ -199,8 +201,10 @@ static Status run_schedule(PipeRun *w)
     return OK;
 }
 
-Status pipeline_run(Engine *e, Stream *const *micro, int n, StepSums *out, const StepStats *stats,
-                         const Stream *after)
+/* Runs the step once. *overflow: on some rank an MoE layer had more rows than its buffers hold, and nothing
+ * of the step is of use. */
+static Status run_once(Engine *e, Stream *const *micro, int n, StepSums *out, const StepStats *stats,
+                       const Stream *after, bool *overflow)
 {
     PipeRun k = { .e     = e,
                   .micro = micro,
@@ -209,15 +213,33 @@ Status pipeline_run(Engine *e, Stream *const *micro, int n, StepSums *out, const
                   .after = after,
                   .sum   = out,
                   .stats = stats };
-    REQUIRE(n == e->pipe.shape.micros, "a step of %d micro-batches on an engine for %d", n,
-            e->pipe.shape.micros);
     count_step(out, e, micro, n);
     engine_begin_step(e, n);
     TRY(run_schedule(&k));
     activity_micro_batch(-1, NULL);
-    double sums[3] = { out->ce, out->aux, out->z };
-    comm_host_sum(e->mesh.comm[GR_world], sums, 3);
-    out->ce = sums[0], out->aux = sums[1], out->z = sums[2];
+    if (!k.synced) TRY(backend_sync(&e->be));               /* a stage without a backward has no losses */
+    TRY(dispatch_overflowed(&e->dispatch, overflow));
+    double sums[4] = { out->ce, out->aux, out->z, *overflow };
+    comm_host_sum(e->mesh.comm[GR_world], sums, 4);
+    out->ce = sums[0], out->aux = sums[1], out->z = sums[2], *overflow = sums[3] > 0;
     out->total = out->ce + (double)e->conf.aux_coeff * out->aux + (double)e->conf.z_coeff * out->z;
     return e->be.sticky ? backend_sync(&e->be) : OK;
+}
+
+/* A step whose rows did not fit is run again with counts on the host, which cuts layers into chunks. */
+Status pipeline_run(Engine *e, Stream *const *micro, int n, StepSums *out, const StepStats *stats,
+                         const Stream *after)
+{
+    bool overflow = false;
+    REQUIRE(n == e->pipe.shape.micros, "a step of %d micro-batches on an engine for %d", n,
+            e->pipe.shape.micros);
+    step_stats_mark(stats);
+    TRY(run_once(e, micro, n, out, stats, after, &overflow));
+    if (!overflow) return OK;
+    step_stats_rewind(stats);
+    engine_drop_prefetched(e);
+    e->dispatch.host_counts = true;
+    Status st = run_once(e, micro, n, out, stats, after, &overflow);
+    e->dispatch.host_counts = false;
+    return st;
 }

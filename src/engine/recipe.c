@@ -34,7 +34,8 @@ Status recipe_ranks(Ranks *r, Mesh *place, const Config *c, const ModelShape *s,
     *r = (Ranks){ .world = world, .layout = rules_layout(&x), .zero = (int)c->parallel.zero,
                   .context = context_kind(c->parallel.cp_comm), .group = (int)c->parallel.microbatch_group,
                   .tp_chunks = (int)c->parallel.tp_chunks, .overlap = c->moe.overlap,
-                  .dispatch = { .name = c->moe.dispatcher, .rank_capacity = c->moe.rank_capacity } };
+                  .dispatch = { .name = c->moe.dispatcher, .rank_capacity = c->moe.rank_capacity,
+                                .timeout = 10 * c->comm.timeout } };
     mesh_place(place, world ? world->rank : 0, size, &r->layout);
     TRY(assign_chunks(r, &x, place->at[AX_PP]));
     return batching_micro(&r->micro, &c->train, place->size[AX_DP]);

@@ -12,8 +12,11 @@ Status source_loss_open(SourceLoss *b, const Engine *e, const Loader *l, int sou
                        .row      = calloc(n, sizeof *b->row),
                        .loss     = calloc(n, sizeof *b->loss),
                        .tokens   = calloc(n, sizeof *b->tokens),
+                       .marked_loss   = calloc(n, sizeof *b->marked_loss),
+                       .marked_tokens = calloc(n, sizeof *b->marked_tokens),
                        .row_loss = malloc((size_t)e->conf.budget.supervised * sizeof *b->row_loss) };
-    if (!b->name || !b->row || !b->loss || !b->tokens || !b->row_loss) {
+    if (!b->name || !b->row || !b->loss || !b->tokens || !b->marked_loss || !b->marked_tokens ||
+        !b->row_loss) {
         source_loss_close(b);
         return fail(E_FIT, "no host memory for the losses of %d sources", sources);
     }
@@ -30,12 +33,23 @@ Status source_loss_open(SourceLoss *b, const Engine *e, const Loader *l, int sou
 void source_loss_close(SourceLoss *b)
 {
     free(b->name), free(b->row), free(b->loss), free(b->tokens), free(b->row_loss);
+    free(b->marked_loss), free(b->marked_tokens);
     *b = (SourceLoss){ 0 };
 }
 
 void source_loss_clear(SourceLoss *b)
 {
     for (int i = 0; i < b->channels; i++) b->loss[i] = 0, b->tokens[i] = 0;
+}
+
+void source_loss_mark(SourceLoss *b)
+{
+    for (int i = 0; i < b->channels; i++) b->marked_loss[i] = b->loss[i], b->marked_tokens[i] = b->tokens[i];
+}
+
+void source_loss_rewind(SourceLoss *b)
+{
+    for (int i = 0; i < b->channels; i++) b->loss[i] = b->marked_loss[i], b->tokens[i] = b->marked_tokens[i];
 }
 
 /* Supervised rows have the order of the stream, so those of a document are adjacent. A cp rank has the losses

@@ -12,6 +12,8 @@ typedef struct StepStats {               /* experts and sources may be NULL */
 } StepStats;
 
 void step_stats_add(const StepStats *w, Engine *e, const Stream *s, const PipeAction *a);  /* w may be NULL */
+void step_stats_mark(const StepStats *w);                    /* w may be NULL, here and in rewind */
+void step_stats_rewind(const StepStats *w);                  /* removes what was added since the mark */
 void step_stats_sum_ranks(const StepStats *w, const Engine *e);          /* before the counts are shown */
 
 #endif

@@ -7,9 +7,12 @@
  *   reserve        memory of a route for T tokens, always kept; build_routing fills it.
  *   build_routing  indices on the device, counts on the host. The counts are fetched and exchanged within the
  *                  group once; a replay or a backward exchanges no counts. False, on every rank of the group
- *                  alike: some rank's buffers do not hold its rows, and nothing has changed.
+ *                  alike: some rank's buffers do not hold its rows, and nothing has changed. A dispatcher
+ *                  whose counts stay on the device sets R to all rows of the buffers, of which the first
+ *                  offsets[last] are used.
  *   count_token_chunks        then: in how many chunks of every rank's tokens each chunk fits.
- *   dispatch_start, _finish   rows of tokens (T, D) -> rows of experts (R, D)
+ *   dispatch_start, _finish   rows of tokens (T, D) -> rows of experts (R, D), which the caller names at the
+ *                  start already: a dispatcher may have them written there from then on
  *   combine_start, _finish    rows of experts -> tokens: y[t] = sum of t's rows + res[t]
  *   gate_grad_start, _finish  the gradients of the gates (R, 1) -> (T, K)
  *
@@ -21,9 +24,11 @@
  *
  * No row is dropped because a buffer is too small. Buffers hold rank_capacity times the even share, or the
  * worst case if that is less; a layer that needs more runs in chunks of its tokens (nn/moe_chunked.c), each
- * of which has its routing built twice: in forward and in backward. Chunk w of W is tokens [w T / W, (w + 1)
- * T / W) of every rank. A device without data (a dry run, a GPU that warms up) answers a fetch with zeros:
- * then rows are dealt out evenly, which always fits, and memory is that of chunks too. */
+ * of which has its routing built twice: in forward and in backward. Where the counts stay on the device, a
+ * layer that needs more computes nothing of use, and dispatch_overflowed says so at the end of the step,
+ * which is then discarded and run again with host_counts. Chunk w of W is tokens [w T / W, (w + 1) T / W) of
+ * every rank. A device without data (a dry run, a GPU that warms up) answers a fetch with zeros: then rows
+ * are dealt out evenly, which always fits, and memory is that of chunks too. */
 #ifndef NN_DISPATCH_H
 #define NN_DISPATCH_H
 
@@ -45,13 +50,20 @@ typedef struct DispatchConf {
     MoeShape    shape;
     double      rank_capacity;                    /* rows of a rank's buffers in even shares; 0: chosen */
     int64_t     chunk;                            /* tokens that hybridep sends at a time; 0: T / 4 */
+    bool        overlap;                          /* a backward may run beside a forward (Pass.lane) */
+    double      timeout;                          /* seconds that a kernel waits for a peer; 0: 600 */
 } DispatchConf;
 
 /* An exchange that has started. */
 typedef struct Exchange {
     Tensor out[2], in[2];                         /* by hop: rows sent, rows received */
     Ticket ticket[DISPATCH_CHUNKS];
+    bool   at_once;                               /* the caller does nothing between start and finish */
 } Exchange;
+
+/* Arenas that a dispatcher may use: device memory that lasts as long as it, host memory that kernels reach,
+ * and all the arenas that activations and scratch come from. */
+typedef struct DispatchArenas { Arena *lasting, *host, *const *mapped; int n; } DispatchArenas;
 
 typedef struct DispatchOps {
     Status (*fits)(const Mesh *m, const DispatchConf *conf);      /* optional: an error that says why not */
@@ -61,12 +73,16 @@ typedef struct DispatchOps {
     /* kept (T, K): idx, -1 where dropped. count_token_chunks follows a build_routing that was false. */
     bool (*build_routing)(const Pass *c, const Moe *m, MoeAct *a, Tensor kept);
     int64_t (*count_token_chunks)(const Pass *c, Tensor kept);
-    void (*dispatch_start)(const Pass *c, const Route *r, Exchange *w, Tensor x);
+    void (*dispatch_start)(const Pass *c, const Route *r, Exchange *w, Tensor x, Tensor rows);
     void (*dispatch_finish)(const Pass *c, const Route *r, Exchange *w, Tensor rows);
     void (*combine_start)(const Pass *c, const Route *r, Exchange *w, Tensor rows);
     void (*combine_finish)(const Pass *c, const Route *r, Exchange *w, Tensor y, Tensor res);
     void (*gate_grad_start)(const Pass *c, const Route *r, Exchange *w, Tensor dgate);
     void (*gate_grad_finish)(const Pass *c, const Route *r, Exchange *w, Tensor dweight);
+    /* Optional; see dispatch_bind, dispatch_unbind, dispatch_overflowed. */
+    Status (*bind)(Dispatcher *d, Backend *be, const DispatchArenas *arenas);
+    void   (*unbind)(Dispatcher *d, bool agreed);
+    Status (*overflowed)(Dispatcher *d, bool *overflow);
 } DispatchOps;
 
 struct Dispatcher {
@@ -79,6 +95,7 @@ struct Dispatcher {
     int64_t       local_experts;                  /* experts of this rank */
     int64_t       row_capacity;                   /* rows that the buffers of these experts hold */
     bool          bounded;                        /* some routings have more rows than that */
+    bool          host_counts;                    /* counts are fetched even by a dispatcher that need not */
     int64_t       max_rows;                       /* rows of the fullest member by the last build_routing */
     size_t        scratch_start, routing_scratch; /* scratch in use before build_routing; the most it took */
     int           exchange_chunks;                /* parts that an exchange is sent in */
@@ -87,6 +104,7 @@ struct Dispatcher {
     int32_t      *fetched, *chosen;               /* copies on the host: counts; kept (T, K) */
     int32_t      *chunk_counts;                   /* per token chunk: of this member, then of all */
     void         *host_tables, *spare_table;      /* of routes, a list; for a failed allocation */
+    void         *bound;                          /* what bind has opened */
 };
 
 /* Rows that a rank gets in the worst case; and rows that its buffers hold: rank_capacity even shares, by
@@ -98,5 +116,14 @@ int64_t     dispatch_row_capacity(const DispatchConf *conf, int ep, int etp);
  * host table of a MoeAct, at its first use. */
 MUST Status dispatch_open(Dispatcher *d, const Mesh *mesh, const DispatchConf *conf);
 void        dispatch_close(Dispatcher *d);                    /* of a zeroed or half open one too */
+
+/* Collective, after dispatch_open and before the first step: takes memory from the arenas and maps those of
+ * the other ranks, for dispatchers that do. A dry run takes the same memory. */
+MUST Status dispatch_bind(Dispatcher *d, Backend *be, const DispatchArenas *arenas);
+/* Before the arenas are closed. agreed: every rank does so, and they wait for each other. */
+void        dispatch_unbind(Dispatcher *d, bool agreed);
+/* After a sync of the backend: whether a layer since the last call had more rows than a buffer holds, and
+ * what its kernels have failed with. */
+MUST Status dispatch_overflowed(Dispatcher *d, bool *overflow);
 
 #endif

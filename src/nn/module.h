@@ -76,6 +76,7 @@ struct Pass {
     const Cache   *cache;                         /* NULL: the documents are whole in the batch */
     Tensor         row_loss;                      /* (supervised, 1) f32: loss of every row, or absent */
     const Yielder *yielder;                       /* NULL: no other micro-batch can run meanwhile */
+    int            lane;                          /* 1: of a backward that alternates with a forward; 0 */
 };
 
 /* Gives *slot memory that lasts until backward; true if the value must be computed now: in FORWARD and EVAL

@@ -71,7 +71,7 @@ static bool route_tokens(const Pass *c, const Moe *m, MoeAct *a, Tensor x)
 {
     int64_t T = x.n[0], capacity = expert_capacity(c, m, T);
     bool now = select_experts(c, m, a, x);
-    if (now) a->token_chunks = 1, a->is_chunk = false;
+    if (now) a->token_chunks = 1, a->is_chunk = false, a->charged_rows = 0;
     if (c->env->dispatcher) {
         if (now) build_routing(c, m, a, capacity);
         return now;

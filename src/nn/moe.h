@@ -45,6 +45,7 @@ typedef struct MoeAct {
     int64_t token_chunks;                /* that the tokens are processed in; 1: all at once */
     bool   is_chunk;   /* this is one of them: x … a_out_d are buffers that all chunks share */
     int64_t R;                           /* rows that the experts of this rank get */
+    int64_t charged_rows;                /* rows that the ledger is charged with; 0: R */
     Tensor x;                            /* (R, D) tokens as the experts receive them */
     Tensor gu, h;                        /* (R, 2F); (R, F) */
     Tensor a_out_gu, a_out_d;            /* x and h times the LoRA A of w_gu and w_d (nn/lora.h) */

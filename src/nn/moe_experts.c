@@ -54,20 +54,21 @@ static Tensor scratch_rows(const Pass *c, const MoeAct *a, DType d, int64_t cols
 static void dispatch_tokens(const Pass *c, const Moe *m, MoeAct *a, Tensor rows, Tensor x, bool count)
 {
     const DispatchOps *ops = ops_of(c);
-    Exchange exchange = { 0 };
+    Exchange exchange = { .at_once = !c->yielder };
     ArenaMark mark = arena_mark(c->scratch);
-    if (ops)         ops->dispatch_start(c, &a->route, &exchange, x);
+    if (ops)         ops->dispatch_start(c, &a->route, &exchange, x, rows);
     else if (m->pad) op_gather_rows(c->be, rows, x, a->src, m->K);           /* padding rows must be zeros */
     else             op_expand_rows(c->be, rows, x, a->rows);
     if (count)       count_assignments(c, m, a);
     if (ops)         pass_yield(c), ops->dispatch_finish(c, &a->route, &exchange, rows);
     arena_reset(c->scratch, mark);
+    c->be->ledger.expert_rows = a->charged_rows;        /* another micro-batch may have had other rows */
 }
 
 static void combine_tokens(const Pass *c, MoeAct *a, Tensor y, Tensor rows, Tensor res)
 {
     const DispatchOps *ops = ops_of(c);
-    Exchange exchange = { 0 };
+    Exchange exchange = { .at_once = !c->yielder };
     if (ops) ops->combine_start(c, &a->route, &exchange, rows);
     if (ops) ops->combine_finish(c, &a->route, &exchange, y, res);
     else     op_combine(c->be, y, rows, a->rows, res);
@@ -117,6 +118,7 @@ void moe_experts_fwd(const Pass *c, const Moe *m, MoeAct *a, Tensor y, Tensor x,
 {
     int64_t D = x.n[1];
     bool replayed = c->policy[L_GATE_UP] == DROP || replays_a_out(c, m->w_gu);
+    c->be->ledger.expert_rows = a->charged_rows;
     if (need_rows_if(c, read_by_backward(c, m->w_gu), replayed, L_DISPATCH, a, &a->x, x.dtype, D))
         dispatch_tokens(c, m, a, a->x, x, count);
     up_fwd(c, m, a, t_has(y));

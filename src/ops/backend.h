@@ -31,6 +31,21 @@ typedef struct CopyOps {
     void (*sync)(Backend *be);
 } CopyOps;
 
+/* Memory of `map` as another process of the node opens it. */
+typedef struct MemoryHandle {
+    int64_t       process;
+    int           file;
+    size_t        bytes;
+    unsigned char ipc[64];
+} MemoryHandle;
+
+/* Opening memory of other processes; `at` is what `open` gave. */
+typedef struct SharedMemoryOps {
+    Status (*handle)(Backend *be, void *base, size_t bytes, MemoryHandle *out);
+    Status (*open)(Backend *be, const MemoryHandle *h, void **at);
+    void   (*close)(Backend *be, void *at, const MemoryHandle *h);
+} SharedMemoryOps;
+
 typedef struct Device {
     const char *name;                                         /* "cpu" "cuda" "meta" */
     const Ops  *ops;
@@ -55,6 +70,7 @@ typedef struct Device {
     void   (*host_unmap)(Backend *be, void *p, size_t bytes);
     const CopyOps *copies;                                    /* absent: copies do nothing */
     double (*memory_used)(void);                              /* see backend_memory_used; optional */
+    const SharedMemoryOps *shared;                            /* absent: other processes cannot open memory */
 } Device;
 
 struct Backend {
@@ -65,6 +81,7 @@ struct Backend {
     bool           preparing;       /* ops only prepare for their shapes, ranks do not communicate */
     bool           repeat;          /* deterministic: equal runs give equal bits, even where that is slower */
     int            reserved_sms;    /* SMs of a GPU that products leave to communication; 0: none */
+    bool           shares;          /* set before memory is mapped: other processes will open it */
     void          *priv;            /* of the device */
 };
 

@@ -15,8 +15,8 @@ Cost grouped_swiglu_cost(Backend *be, Tensor gu, Tensor h, Tensor a, Tensor w, T
 {
     Cost p = grouped_gemm_cost(be, gu, a, w, offsets, lora, GEMM_NT);
     swiglu_fwd_cost(be, h, gu, gate);
-    p.rd += opt_bytes(gate);
-    p.wr += t_bytes(h);
+    p.rd += expert_bytes(be, gate);
+    p.wr += expert_bytes(be, h);
     return p;
 }
 
@@ -28,8 +28,8 @@ Cost grouped_dswiglu_cost(Backend *be, Tensor dgu, Tensor dgate, Tensor dout, Te
     Tensor dh = t_cols(dgu, 0, dgu.n[1] / 2);
     Cost   p = grouped_gemm_cost(be, dh, dout, w, offsets, lora, GEMM_NN);
     swiglu_bwd_cost(be, dgu, dgate, dh, gu, gate);
-    p.rd += t_bytes(gu) + opt_bytes(gate);
-    p.wr  = t_bytes(dgu) + opt_bytes(dgate);
+    p.rd += expert_bytes(be, gu) + expert_bytes(be, gate);
+    p.wr  = expert_bytes(be, dgu) + expert_bytes(be, dgate);
     return p;
 }
 

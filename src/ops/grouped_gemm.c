@@ -9,11 +9,13 @@
  *                    NN
  *
  * offsets (E + 1) i32 ascends: rows offsets[e] .. offsets[e+1] - 1 are those of expert e. Buffers have
- * worst-case size: rows past offsets[E] are padding, neither read nor written, and the cost is that of all R
- * rows. GEMM_ACC adds to c; without it an expert without rows gets zeros in TN. Dtypes as in gemm.c; a LoRA
- * term has the dtype of a and b; rows may be strided. A matrix shared by all experts is a stack of one: b or
- * the LoRA term's w, and in TN c, the sum over all experts. The same bits on any number of threads. */
+ * worst-case size: rows past offsets[E] are padding, neither read nor written; the cost is that of
+ * Ledger.expert_rows rows, or of all R. GEMM_ACC adds to c; without it an expert without rows gets zeros in
+ * TN. Dtypes as in gemm.c; a LoRA term has the dtype of a and b; rows may be strided. A matrix shared by all
+ * experts is a stack of one: b or the LoRA term's w, and in TN c, the sum over all experts. The same bits on
+ * any number of threads. */
 #include "ops/dropout.h"
+#include "ops/cpu/cpu_rows.h"
 #include "ops/cpu/few_rows.h"
 #include "ops/cpu/gemm_bf16.h"
 
@@ -31,7 +33,7 @@ static bool lora_fits(LoraTerm lora, Tensor c, Tensor a, int64_t E, int mode)
            (mode == GEMM_NN || !(lora.dropout.p > 0));
 }
 
-static Cost product_cost(Tensor c, Tensor a, Tensor b, Tensor offsets, int flags)
+static Cost product_cost(const Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, int flags)
 {
     int     mode = flags & GEMM_MODE;
     int64_t E = offsets.n[0] - 1, R = a.n[0], W = a.n[1];
@@ -42,21 +44,24 @@ static Cost product_cost(Tensor c, Tensor a, Tensor b, Tensor offsets, int flags
     REQUIRE(mode <= GEMM_TN && shapes && a.rank == 2 && E >= 0 && R < INT_MAX && offsets.dtype == I32 &&
             a.dtype == b.dtype && is_float(a) && is_float(c), "grouped_gemm %s: c%s a%s b%s offsets%s",
             gemm_mode(flags), t_fmt(c), t_fmt(a), t_fmt(b), t_fmt(offsets));
-    return (Cost){ .flops = 2.0 * (double)R * (double)W * (double)(mode == GEMM_TN ? b.n[1] : c.n[1]),
-                   .rd    = t_bytes(a) + t_bytes(b) + (flags & GEMM_ACC ? t_bytes(c) : 0),
-                   .wr    = t_bytes(c), .each = E ? (double)R / (double)E : 0 };
+    int64_t n = expert_rows(be, R), wr = mode == GEMM_TN ? t_bytes(c) : expert_bytes(be, c);
+    return (Cost){ .flops = 2.0 * (double)n * (double)W * (double)(mode == GEMM_TN ? b.n[1] : c.n[1]),
+                   .rd    = expert_bytes(be, a) + (mode == GEMM_TN ? expert_bytes(be, b) : t_bytes(b)) +
+                            (flags & GEMM_ACC ? wr : 0),
+                   .wr    = wr, .each = E ? (double)n / (double)E : 0 };
 }
 
 Cost grouped_gemm_cost(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, LoraTerm lora, int flags)
 {
-    Cost p = product_cost(c, a, b, offsets, flags);
+    Cost p = product_cost(be, c, a, b, offsets, flags);
     if (!t_has(lora.low_rank)) return p;
     REQUIRE(lora_fits(lora, c, a, offsets.n[0] - 1, flags & GEMM_MODE),
             "grouped_gemm %s: c%s a%s low_rank%s w%s", gemm_mode(flags), t_fmt(c), t_fmt(a),
             t_fmt(lora.low_rank), t_fmt(lora.w));
     dropout_check(lora.dropout, "grouped_gemm");
-    p.flops += 2.0 * (double)t_count(lora.low_rank) * (double)c.n[1];
-    p.rd    += t_bytes(lora.low_rank) + t_bytes(lora.w);
+    int64_t n = expert_rows(be, a.n[0]);
+    p.flops += 2.0 * (double)(n * lora.low_rank.n[1]) * (double)c.n[1];
+    p.rd    += expert_bytes(be, lora.low_rank) + t_bytes(lora.w);
     return p;
 }
 
@@ -64,7 +69,7 @@ Cost grouped_scaled_cost(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offse
                          int flags)
 {
     dropout_check(drop, "grouped_scaled");
-    return product_cost(c, a, b, offsets, flags);
+    return product_cost(be, c, a, b, offsets, flags);
 }
 
 /* The i-th tile of c, counted over experts: the expert, and the position in its part of c. */

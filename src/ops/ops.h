@@ -62,6 +62,8 @@ typedef struct AdamW {
     int64_t step;             /* from 1, for bias correction */
 } AdamW;
 
+typedef struct PeerGroup PeerGroup;                       /* ops/peer.h */
+
 enum { MM = 1, EW = 0 };
 
 enum {

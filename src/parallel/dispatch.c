@@ -8,7 +8,7 @@
 #include <string.h>
 
 static const DispatchOps *const implementations[DISPATCHER_COUNT] = {
-#define DISPATCHER(name, two_level, pads, pipelined, help) &dispatch_##name,
+#define DISPATCHER(name, two_level, pads, pipelined, one_node, help) &dispatch_##name,
     DISPATCHERS(DISPATCHER)
 #undef DISPATCHER
 };
@@ -222,8 +222,26 @@ Status dispatch_open(Dispatcher *d, const Mesh *mesh, const DispatchConf *conf)
     return allocate(d);
 }
 
+Status dispatch_bind(Dispatcher *d, Backend *be, const DispatchArenas *arenas)
+{
+    return d->ops && d->ops->bind ? d->ops->bind(d, be, arenas) : OK;
+}
+
+void dispatch_unbind(Dispatcher *d, bool agreed)
+{
+    if (d->bound) d->ops->unbind(d, agreed);
+    d->bound = NULL;
+}
+
+Status dispatch_overflowed(Dispatcher *d, bool *overflow)
+{
+    *overflow = false;
+    return d->bound ? d->ops->overflowed(d, overflow) : OK;
+}
+
 void dispatch_close(Dispatcher *d)
 {
+    dispatch_unbind(d, false);
     for (void **t = d->host_tables, **next; t; t = next) next = *t, free(t);
     free(d->own_counts);
     free(d->all_counts);

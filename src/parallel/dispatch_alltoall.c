@@ -101,7 +101,7 @@ static void group_by_expert(const Pass *c, MoeAct *a, Tensor place)
     op_moe_regroup(c->be, a->offsets, place, count);
 }
 
-static void dispatch_start(const Pass *c, const Route *r, Exchange *w, Tensor x);
+static void dispatch_start(const Pass *c, const Route *r, Exchange *w, Tensor x, Tensor rows);
 static void dispatch_finish(const Pass *c, const Route *r, Exchange *w, Tensor rows);
 
 static int64_t slots_of(const Dispatcher *d, const Moe *m, int64_t T)
@@ -132,7 +132,7 @@ static void exchange_gates(const Pass *c, MoeAct *a, Table *t)
     a->gate = t_rows(a->gate, 0, a->R);
     r->index[PLACE] = t_rows(r->index[PLACE], 0, a->R);
     group_by_expert(c, a, r->index[PLACE]);
-    dispatch_start(c, r, &exchange, t_as2(a->weight, t_count(a->weight), 1));
+    dispatch_start(c, r, &exchange, t_as2(a->weight, t_count(a->weight), 1), a->gate);
     dispatch_finish(c, r, &exchange, a->gate);
 }
 
@@ -155,7 +155,7 @@ static bool build_routing(const Pass *c, const Moe *m, MoeAct *a, Tensor kept)
 
 /* x has a row for each token, or for each assignment (gates). Buffers have the size for all tokens even when
  * a token chunk is dispatched, so that a step takes the same memory in any number of chunks. */
-static void dispatch_start(const Pass *c, const Route *r, Exchange *w, Tensor x)
+static void dispatch_start(const Pass *c, const Route *r, Exchange *w, Tensor x, Tensor rows)
 {
     Dispatcher  *d = c->env->dispatcher;
     const Table *t = r->table;

@@ -76,7 +76,7 @@ static void start_step(const Pass *c, const Route *r, Exchange *w, Tensor from, 
     w->ticket[k] = a2a_dispatch_start(step_comm(c->env->dispatcher, s), x, w->in[s], w->out[s]);
 }
 
-static void dispatch_start(const Pass *c, const Route *r, Exchange *w, Tensor x)
+static void dispatch_start(const Pass *c, const Route *r, Exchange *w, Tensor x, Tensor rows)
 {
     take_buffers(c, w, (DType)x.dtype, x.n[1]);
     for (int k = 0; k < c->env->dispatcher->exchange_chunks; k++) start_step(c, r, w, x, 0, k);
@@ -110,7 +110,7 @@ static void dispatch_tags(const Pass *c, const Route *r, Exchange *w, Tensor kep
     int64_t T = kept.n[0], K = kept.n[1];
     Tensor  tags = scratch2(c, I32, T, 2 * K), none = { 0 };
     op_moe_pack(c->be, tags, kept, weight, d->n, d->me);
-    dispatch_start(c, r, w, tags);
+    dispatch_start(c, r, w, tags, (Tensor){ 0 });
     if (steps(d) == 2) {
         Tensor key = scratch2(c, I32, max_received(d, 0), K);
         Tensor offsets = scratch2(c, I32, d->domain_size + 1, 1);

@@ -120,7 +120,7 @@ static Transfer transfer_of(const Timeline *p, const CostCall *c)
     double u = is_dispatch(c->group) ? p->uneven : 1;
     Transfer t = { u * (double)c->intra_node / intra, u * (double)c->inter_node / inter,
                    c->inter_node ? h->inter_delay : h->intra_delay };
-    if (c->kind == CALL_ALL_TO_ALL || c->kind == CALL_SEND) return t;
+    if (c->kind == CALL_ALL_TO_ALL || c->kind == CALL_SEND || c->kind == CALL_PUSH) return t;
     t.intra = c->here > 1 ? (double)(c->intra_node + c->inter_node) / intra : 0;
     t.inter /= c->here;
     t.delay = ring_delay(h, c) * (c->kind == CALL_ALL_REDUCE ? 2 : 1);

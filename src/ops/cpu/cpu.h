@@ -16,7 +16,10 @@
 #define CPU_SHARED ((size_t)64 << 20)
 #define CPU_OWN    ((size_t)8 << 20)
 
-typedef struct Cpu { char *shared; size_t bytes; int threads; } Cpu;
+enum { CPU_FILES = 1024 };               /* mappings that other processes may open */
+
+typedef struct CpuFile { void *base; int fd; } CpuFile;
+typedef struct Cpu { char *shared; size_t bytes; int threads, files; CpuFile file[CPU_FILES]; } Cpu;
 
 INLINE float *cpu_shared(Backend *be) { return (float *)((Cpu *)be->priv)->shared; }
 INLINE float *cpu_own(Backend *be)            /* of the calling OpenMP thread */

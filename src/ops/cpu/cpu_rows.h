@@ -19,6 +19,17 @@ INLINE bool is_rows_f32(Tensor t, int64_t rows, int64_t cols)
 }
 INLINE int64_t opt_bytes(Tensor t) { return t_has(t) ? t_bytes(t) : 0; }
 
+/* Rows of experts that a call is charged with, of the R rows of its buffers, and bytes of a tensor of such
+ * rows, which may be absent. */
+INLINE int64_t expert_rows(const Backend *be, int64_t R)
+{
+    return be->ledger.expert_rows ? be->ledger.expert_rows : R;
+}
+INLINE int64_t expert_bytes(const Backend *be, Tensor t)
+{
+    return t_has(t) && t.n[0] ? t_bytes(t) / t.n[0] * expert_rows(be, t.n[0]) : 0;
+}
+
 /* An elementwise op walks pieces, PIECE columns of one row at most, so that one long row keeps all threads
  * busy and its f32 copies stay in L1. A dense tensor is walked as a single row: see flat. */
 enum { PIECE = 2048 };

@@ -93,6 +93,7 @@ void   dnn_describe(char *out, size_t n);             /* version, or that attent
             cuda_stick(be, cudaFuncGetAttributes(&at_, (const void *)k_), what);                          \
         } else if (grid_ > 0 && !(be)->sticky) {                                                          \
             k_<<<(unsigned)grid_, (threads), smem_, cuda_->stream>>>(__VA_ARGS__);                        \
+            (be)->ledger.launches++;                                                                      \
             cuda_stick(be, cudaGetLastError(), what);                                                     \
         }                                                                                                 \
     } while (0)
