@@ -221,7 +221,11 @@ static void make_act(Case *c)
     c->t[2] = randn(s, s->d, s->T, s->D);
     c->t[3] = blank(s, s->d, s->T, 2 * s->D);
 }
-static void run_swiglu(void *p)     { Case *c = p; op_swiglu_fwd(c->s->be, c->t[0], c->t[1], (Tensor){ 0 }); }
+static void run_swiglu(void *p)
+{
+    Case *c = p;
+    op_swiglu_fwd(c->s->be, c->t[0], c->t[1], (Tensor){ 0 }, (Tensor){ 0 });
+}
 static void run_swiglu_bwd(void *p)
 {
     Case *c = p;

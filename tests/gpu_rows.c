@@ -309,7 +309,7 @@ static void swiglu(void)
             Tensor gu   = gpu_normal(in2(any_float(), R, 2 * F, any_layout()), 0, 2),
                    gate = gated ? in2(F32, R, 1, DENSE) : none;
             Tensor h = out2(any_float(), R, F, any_layout());
-            CALL(swiglu_fwd, h, gu, gate);
+            CALL(swiglu_fwd, h, gu, gate, none);
             Tensor dh = in2(any_float(), R, F, any_layout()), dgu = out2(any_float(), R, 2 * F, any_layout());
             Tensor dgate = gated && num_below(4) ? out2(F32, R, 1, DENSE) : none;
             if (t_has(dgate)) at_least(dgate, sqrt((double)F));

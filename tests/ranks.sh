@@ -37,6 +37,8 @@ check "four have the gradients of one" same_norm "$tmp/one" "$tmp/fsdp4"
 layout pp2-cp2-ep2 4 parallel.pp=2 parallel.cp=2 parallel.ep=2 moe.dispatcher=deepep
 layout chunks4 4 parallel.ep=4 moe.rank_capacity=1 moe.overlap=true
 check "chunked expert layers are counted" grep -qE '"moe/sliced_layers": [1-9]' "$tmp/chunks4/metrics.jsonl"
+layout peer4 4 parallel.ep=4 moe.rank_capacity=1 moe.dispatcher=peer
+check "steps that overflow are run again" grep -qE '"moe/sliced_layers": [1-9]' "$tmp/peer4/metrics.jsonl"
 
 # Half a run on one layout, the rest on others.
 level=(optim.lr_scheduler_type=constant optim.warmup_ratio=0)

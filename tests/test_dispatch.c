@@ -260,6 +260,37 @@ static void says_why_not(void)
     comm_close(world);
 }
 
+/* auto by topology, backend and settings, with the reason. */
+static void auto_picks(void)
+{
+    static const struct { bool gpu, overlap, pad; int node; const char *unmapped, *name, *why; } rows[] = {
+        { false, false, false, 0, "", "alltoall", "CPU" },
+        { true, false, false, 0, "", "peer", "share a node" },
+        { true, false, false, 2, "", "deepep", "several nodes" },
+        { true, true, false, 0, "", "alltoall", "moe.overlap" },
+        { true, false, true, 0, "", "alltoall", "pad_to_capacity" },
+        { true, false, false, 0, "auto: no IPC here", "alltoall", "no IPC here" },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Comm *world;
+        Mesh  mesh;
+        Dispatcher d;
+        Case  k = base(0);
+        EXPECT_OK(comm_open(&world, &(CommConf){ .kind = "fake", .size = 4, .per_node = rows[i].node }));
+        EXPECT_OK(mesh_open(&mesh, world, &(MeshLayout){ .ep = 4 }));
+        k.pad = rows[i].pad, k.capacity = k.pad, k.overlap = rows[i].overlap;
+        DispatchConf c = conf_of(&k);
+        c.name = "auto", c.on_gpu = rows[i].gpu;
+        snprintf(c.unmapped, sizeof c.unmapped, "%s", rows[i].unmapped);
+        EXPECT_OK(dispatch_open(&d, &mesh, &c));
+        EXPECT(d.automatic && !strcmp(d.row->name, rows[i].name) && strstr(d.why, rows[i].why),
+               "%zu: %s because %s", i, d.row->name, d.why);
+        dispatch_close(&d);
+        mesh_close(&mesh);
+        comm_close(world);
+    }
+}
+
 static void plans_are_kept_to_the_byte(void)
 {
     for (int i = 0; i < DISPATCHER_COUNT; i++)
@@ -302,6 +333,7 @@ int main(void)
     RUN(random_cases);
     RUN(forced_balance_is_even);
     RUN(says_why_not);
+    RUN(auto_picks);
     RUN(plans_are_kept_to_the_byte);
     return lab_report();
 }

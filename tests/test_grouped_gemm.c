@@ -156,7 +156,7 @@ static void fused_forward(DType d, Spread spread, bool gated, bool views)
     Tensor  gu2 = views ? inner(d, R, 2 * F) : num_poison(d, R, 2 * F);
     Tensor  h2  = views ? inner(d, R, F) : num_poison(d, R, F);
     op_grouped_gemm(BE, gu, a, w, off, none, GEMM_NT);
-    op_swiglu_fwd(BE, h, gu, gate);
+    op_swiglu_fwd(BE, h, gu, gate, off);
     op_grouped_swiglu(BE, gu2, h2, a, w, off, gate, none);
     EXPECT(same_rows(gu, num_copy(gu2, d), rows) && same_rows(h, num_copy(h2, d), rows), "spread %d", spread);
     num_clear();

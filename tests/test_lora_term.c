@@ -166,7 +166,7 @@ static void fused(DType d, int64_t r, bool shared, bool back)
         op_grouped_dswiglu(BE, two, slim2, x, w, off, gu, gate, lora);
     } else {
         op_grouped_gemm(BE, one, x, w, off, lora, GEMM_NT);
-        op_swiglu_fwd(BE, slim, one, gate);
+        op_swiglu_fwd(BE, slim, one, gate, off);
         op_grouped_swiglu(BE, two, slim2, x, w, off, gate, lora);
     }
     EXPECT(same_rows(one, two, rows) && same_rows(slim, slim2, rows), "rank %d, back %d", (int)r, back);

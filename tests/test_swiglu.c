@@ -10,7 +10,7 @@ static Case make(DType d, int64_t R, int64_t F, bool gated)
     if (gated) c.gate = num_randn(F32, R, 1), c.dgate = num_poison(F32, R, 1);
     return c;
 }
-static void forward(Case *c)  { op_swiglu_fwd(BE, c->h, c->gu, c->gate); }
+static void forward(Case *c)  { op_swiglu_fwd(BE, c->h, c->gu, c->gate, (Tensor){ 0 }); }
 static void backward(Case *c) { op_swiglu_bwd(BE, c->dgu, c->dgate, c->dh, c->gu, c->gate); }
 
 static void known_values(void)

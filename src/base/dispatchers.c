@@ -17,10 +17,13 @@ int dispatcher_find(const char *name)
     return -1;
 }
 
-DispatcherId dispatcher_auto(bool several_nodes)
+DispatcherId dispatcher_auto(bool several_nodes, bool maps)
 {
     int i = 0;
-    while (i < DISPATCHER_COUNT - 1 && dispatcher_rows[i].two_level != several_nodes) i++;
+    for (; i < DISPATCHER_COUNT - 1; i++) {
+        const DispatcherRow *r = &dispatcher_rows[i];
+        if (r->two_level == several_nodes && r->one_node == (maps && !several_nodes)) break;
+    }
     return (DispatcherId)i;
 }
 

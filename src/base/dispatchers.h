@@ -11,8 +11,9 @@
  *   one_node    ranks write into each other's memory: all ranks of an expert group share a node
  *
  * parallel/dispatch_*.c defines `const DispatchOps dispatch_<name>`. moe.dispatcher = auto takes the first
- * row that is two_level where experts are on several nodes, and the first that is not within one node. The
- * analytic model gives every row that is not two_level the cost of alltoall. */
+ * row that is two_level where experts are on several nodes, the first that is one_node where the ranks can
+ * map each other's memory, else the first that is neither. The analytic model gives every row that is not
+ * two_level the cost of alltoall. */
 #ifndef BASE_DISPATCHERS_H
 #define BASE_DISPATCHERS_H
 
@@ -45,7 +46,8 @@ typedef struct DispatcherRow {
 extern const DispatcherRow dispatcher_rows[DISPATCHER_COUNT];
 
 int          dispatcher_find(const char *name);             /* DispatcherId; -1: there is none of this name */
-DispatcherId dispatcher_auto(bool several_nodes);            /* what moe.dispatcher = auto takes */
+/* What moe.dispatcher = auto takes; maps: ranks of a node can map each other's memory. */
+DispatcherId dispatcher_auto(bool several_nodes, bool maps);
 const char  *dispatcher_names(void);                         /* "alltoall, peer, deepep, hybridep" */
 
 #endif

@@ -2,6 +2,7 @@
 #include "comm/peer_memory.h"
 #include "engine/engine_private.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -203,7 +204,7 @@ static Status open_dispatch(Engine *e)
     conf.shape.capacity = e->conf.capacity, conf.shape.pad = e->conf.pad;
     conf.shape.row = t->D * (int64_t)dtype_size(e->conf.dtype);
     conf.shape.T = e->conf.budget.tokens / (e->mesh.size[AX_TP] * e->mesh.size[AX_CP]);
-    conf.overlap = engine_overlaps(e);
+    conf.overlap = engine_overlaps(e), conf.on_gpu = !strcmp(e->conf.backend, "cuda");
     return dispatch_open(&e->dispatch, &e->mesh, &conf);
 }
 
@@ -297,16 +298,35 @@ Status engine_open_on(Engine *e, const ModelShape *s, const EngineConf *conf, co
     return backend_sync(&e->be);
 }
 
-Status engine_open(Engine *e, const ModelShape *s, const EngineConf *conf, const Stream *stream)
+static Status plan_and_open(Engine *e, const ModelShape *s, const EngineConf *conf, const Stream *stream)
 {
     EnginePlan plan;
     *e = (Engine){ 0 };
     TRY_CTX(engine_plan(&plan, s, conf, stream), "plan");
     Status st = engine_open_on(e, s, conf, conf->backend, stream->shape.bytes, &plan);
     e->plan = plan;
-    if (!st) st = engine_warm_up(e, stream);
-    e->opened = !st;
+    return st ? st : engine_warm_up(e, stream);
+}
+
+/* Whether memory could not be mapped for a dispatcher that auto had chosen; *other: the same without it. */
+static bool open_differently(const Engine *e, const EngineConf *conf, EngineConf *other)
+{
+    if (!e->dispatch.automatic || !e->dispatch.unmapped) return false;
+    *other = *conf;
+    DispatchConf *d = &other->ranks.dispatch;
+    snprintf(d->unmapped, sizeof d->unmapped, "auto: %s", status_text());
+    return true;
+}
+
+Status engine_open(Engine *e, const ModelShape *s, const EngineConf *conf, const Stream *stream)
+{
+    EngineConf other;
+    Status st = plan_and_open(e, s, conf, stream);
+    bool   again = st && open_differently(e, conf, &other);
     if (st) engine_close(e);
+    if (again) st = plan_and_open(e, s, &other, stream);
+    e->opened = !st;
+    if (again && st) engine_close(e);
     return st;
 }
 

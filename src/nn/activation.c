@@ -4,7 +4,10 @@
 #include <stdio.h>
 #include <string.h>
 
-static void swiglu_fwd(Backend *be, Tensor h, Tensor gu, Tensor scale) { op_swiglu_fwd(be, h, gu, scale); }
+static void swiglu_fwd(Backend *be, Tensor h, Tensor gu, Tensor scale, Tensor offsets)
+{
+    op_swiglu_fwd(be, h, gu, scale, offsets);
+}
 
 static void swiglu_bwd(Backend *be, Tensor dgu, Tensor dscale, Tensor dh, Tensor gu, Tensor scale)
 {

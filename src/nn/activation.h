@@ -5,12 +5,13 @@
 
 #include "nn/shape.h"
 
-/* h = activation(gu) * scale. gu (rows, projections x width): the gate columns, then the up columns; h (rows,
- * width); scale (rows, 1) is the router's weight of a row of experts, absent in a dense feed-forward. */
+/* h = activation(gu) * scale. gu (rows, projections x width): the gate columns, then the up columns; h
+ * (rows, width); scale (rows, 1) is the router's weight of a row of experts, offsets say how many rows there
+ * are; both are absent in a dense feed-forward. */
 typedef struct Activation {
     const char *name;                    /* "silu": of a gated feed-forward, SwiGLU */
     int         projections;             /* columns of gu for one of h */
-    void (*fwd)(Backend *be, Tensor h, Tensor gu, Tensor scale);
+    void (*fwd)(Backend *be, Tensor h, Tensor gu, Tensor scale, Tensor offsets);
     void (*bwd)(Backend *be, Tensor dgu, Tensor dscale, Tensor dh, Tensor gu, Tensor scale);
     /* For experts, fused with their products; NULL: MoE layers with it are refused.
      *   fwd   gu = rows w', h = activation(gu) * scale         bwd   dgu and dscale from dout w */

@@ -52,6 +52,8 @@ typedef struct DispatchConf {
     int64_t     chunk;                            /* tokens that hybridep sends at a time; 0: T / 4 */
     bool        overlap;                          /* a backward may run beside a forward (Pass.lane) */
     double      timeout;                          /* seconds that a kernel waits for a peer; 0: 600 */
+    bool        on_gpu;                           /* of the run, of which this may be the dry run */
+    char        unmapped[200];                    /* why memory could not be mapped; empty: not tried */
 } DispatchConf;
 
 /* An exchange that has started. */
@@ -105,6 +107,9 @@ struct Dispatcher {
     int32_t      *chunk_counts;                   /* per token chunk: of this member, then of all */
     void         *host_tables, *spare_table;      /* of routes, a list; for a failed allocation */
     void         *bound;                          /* what bind has opened */
+    bool          unmapped;                       /* bind could not map memory, on any rank of the world */
+    bool          automatic;                      /* auto has chosen it, because of `why` */
+    const char   *why;
 };
 
 /* Rows that a rank gets in the worst case; and rows that its buffers hold: rank_capacity even shares, by

@@ -12,7 +12,7 @@ void mlp_fwd(const Pass *c, const Mlp *m, MlpAct *a, Tensor y, Tensor x, Tensor 
     Tensor none = { 0 };
     if (need(c, L_MLP_UP, &a->gu, x.dtype, Ta, up)) column_linear_fwd(c, a->gu, x, m->w_gu, NULL);
     if (need_if(c, is_trainable(m->w_d), t_has(y), L_MLP_ACT, &a->h, x.dtype, Ta, I))
-        activations[m->act].fwd(c->be, a->h, a->gu, none);
+        activations[m->act].fwd(c->be, a->h, a->gu, none, none);
     if (!t_has(y)) return;                               /* a replay without output */
     row_linear_fwd(c, y, a->h, m->w_d, NULL, res);
 }

@@ -111,7 +111,7 @@ static void up_fwd(const Pass *c, const Moe *m, MoeAct *a, bool out)
     else if (up)
         op_grouped_gemm(c->be, a->gu, a->x, m->w_gu->shard.w, a->offsets, lora, GEMM_NT);
     else if (act)
-        act_of->fwd(c->be, a->h, a->gu, a->gate);
+        act_of->fwd(c->be, a->h, a->gu, a->gate, a->offsets);
 }
 
 void moe_experts_fwd(const Pass *c, const Moe *m, MoeAct *a, Tensor y, Tensor x, Tensor res, bool count)

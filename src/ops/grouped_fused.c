@@ -14,7 +14,7 @@ Cost grouped_swiglu_cost(Backend *be, Tensor gu, Tensor h, Tensor a, Tensor w, T
                          LoraTerm lora)
 {
     Cost p = grouped_gemm_cost(be, gu, a, w, offsets, lora, GEMM_NT);
-    swiglu_fwd_cost(be, h, gu, gate);
+    swiglu_fwd_cost(be, h, gu, gate, offsets);
     p.rd += expert_bytes(be, gate);
     p.wr += expert_bytes(be, h);
     return p;
@@ -44,7 +44,7 @@ void cpu_grouped_swiglu(Backend *be, Tensor gu, Tensor h, Tensor a, Tensor w, Te
                         LoraTerm lora)
 {
     cpu_grouped_gemm(be, gu, a, w, offsets, lora, GEMM_NT);
-    cpu_swiglu_fwd(be, used(h, offsets), used(gu, offsets), used(gate, offsets));
+    cpu_swiglu_fwd(be, h, gu, gate, offsets);
 }
 
 void cpu_grouped_dswiglu(Backend *be, Tensor dgu, Tensor dgate, Tensor dout, Tensor w, Tensor offsets,

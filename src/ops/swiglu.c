@@ -3,6 +3,8 @@
  *   h[r] = silu(g[r]) * u[r] * gate[r]            silu(g) = g * s, s = 1 / (1 + exp(-g))
  *
  * gu (R, 2F): columns 0 .. F-1 are g, the rest u. h (R, F). gate (R, 1) f32, absent = 1. One rounding.
+ * offsets (E + 1) i32 of rows of experts, as in grouped_gemm.c: rows past the last are padding and are not
+ * computed; absent: there is no padding.
  *
  *   d  = dh * gate                    dgate = sum(dh * silu(g) * u)
  *   du = d * silu(g)                  dg = d * u * s * (1 + g * (1 - s))
@@ -11,11 +13,15 @@
  * be absent, and must be when gate is. */
 #include "ops/cpu/cpu_rows.h"
 
-Cost swiglu_fwd_cost(Backend *be, Tensor h, Tensor gu, Tensor gate)
+Cost swiglu_fwd_cost(Backend *be, Tensor h, Tensor gu, Tensor gate, Tensor offsets)
 {
     int64_t R = h.n[0], F = h.n[1];
-    REQUIRE(is_rows(h, R, F) && is_rows(gu, R, 2 * F) && (!t_has(gate) || is_rows_f32(gate, R, 1)),
-            "swiglu_fwd: h %s gu %s gate %s", t_fmt(h), t_fmt(gu), t_fmt(gate));
+    REQUIRE(is_rows(h, R, F) && is_rows(gu, R, 2 * F) && (!t_has(gate) || is_rows_f32(gate, R, 1)) &&
+            (!t_has(offsets) || offsets.dtype == I32),
+            "swiglu_fwd: h %s gu %s gate %s offsets %s", t_fmt(h), t_fmt(gu), t_fmt(gate), t_fmt(offsets));
+    if (t_has(offsets))
+        return (Cost){ .flops = 6.0 * (double)(expert_rows(be, R) * F),
+                       .rd = expert_bytes(be, gu) + expert_bytes(be, gate), .wr = expert_bytes(be, h) };
     return (Cost){ .flops = 6.0 * (double)t_count(h), .rd = t_bytes(gu) + opt_bytes(gate), .wr = t_bytes(h) };
 }
 
@@ -42,9 +48,9 @@ static HOT void forward_row(void *h, const void *gu, DType d, float gate, int64_
 }
 
 /* Tensors of one dtype are processed in place, others through f32 copies. */
-void cpu_swiglu_fwd(Backend *be, Tensor h, Tensor gu, Tensor gate)
+void cpu_swiglu_fwd(Backend *be, Tensor h, Tensor gu, Tensor gate, Tensor offsets)
 {
-    int64_t R = h.n[0], F = h.n[1];
+    int64_t R = t_has(offsets) ? ((int32_t *)offsets.data)[t_count(offsets) - 1] : h.n[0], F = h.n[1];
     REQUIRE((size_t)F * 3 * 4 <= CPU_OWN, "swiglu_fwd: rows of %lld", (long long)F);
     #pragma omp parallel for schedule(static) if (worth_threads(t_count(gu)))
     for (int64_t r = 0; r < R; r++) {

@@ -197,11 +197,31 @@ static Status allocate(Dispatcher *d)
     return fail(E_FIT, "no host memory for a token dispatcher");
 }
 
-static Status find_row(const DispatcherRow **row, const Mesh *mesh, const DispatchConf *conf)
+/* Why auto does not take a dispatcher that maps memory, within a node; NULL: it does. The backend of the run
+ * decides, not that of a dry run. Rows that kernels in the compute stream write do not overlap with it. */
+static const char *refuse_mapping(const DispatchConf *conf)
 {
-    bool by_mesh = !conf->name || !strcmp(conf->name, "auto");
-    int  id = by_mesh ? (int)dispatcher_auto(mesh->comm[GR_ep_inter_node]->size > 1)
-                      : dispatcher_find(conf->name);
+    if (*conf->unmapped)  return conf->unmapped;
+    if (!conf->on_gpu)    return "auto: on CPUs messages are as fast as mapped memory";
+    if (conf->overlap)    return "auto: with moe.overlap rows travel beside compute";
+    if (conf->shape.pad)  return "auto: moe.pad_to_capacity";
+    return NULL;
+}
+
+static int choose(const Mesh *mesh, const DispatchConf *conf, const char **why)
+{
+    bool several = mesh->comm[GR_ep_inter_node]->size > 1;
+    const char *refusal = refuse_mapping(conf);
+    *why = several ? "auto: the expert ranks are on several nodes"
+         : refusal ? refusal : "auto: the expert ranks share a node and map each other's memory";
+    return (int)dispatcher_auto(several, !refusal);
+}
+
+static Status find_row(const DispatcherRow **row, const Mesh *mesh, const DispatchConf *conf,
+                       const char **why)
+{
+    bool automatic = !conf->name || !strcmp(conf->name, "auto");
+    int  id = automatic ? choose(mesh, conf, why) : dispatcher_find(conf->name);
     if (id < 0)
         return fail(E_CONFIG, "moe.dispatcher = %s: there are auto, %s", conf->name, dispatcher_names());
     *row = &dispatcher_rows[id];
@@ -211,9 +231,12 @@ static Status find_row(const DispatcherRow **row, const Mesh *mesh, const Dispat
 Status dispatch_open(Dispatcher *d, const Mesh *mesh, const DispatchConf *conf)
 {
     const DispatcherRow *row = NULL;
+    const char *why = NULL;
     *d = (Dispatcher){ 0 };
-    TRY(find_row(&row, mesh, conf));
-    *d = (Dispatcher){ .ops = implementations[row - dispatcher_rows], .row = row, .conf = *conf };
+    TRY(find_row(&row, mesh, conf, &why));
+    *d = (Dispatcher){ .ops = implementations[row - dispatcher_rows], .row = row, .conf = *conf,
+                       .automatic = why, .why = why ? why : "moe.dispatcher" };
+    if (why == conf->unmapped) d->why = d->conf.unmapped;
     TRY(check_shape(row, mesh, conf));
     if (d->ops->fits) TRY(d->ops->fits(mesh, conf));
     d->conf.name = row->name;

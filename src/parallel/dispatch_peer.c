@@ -99,8 +99,10 @@ static Status set_table(Dispatcher *d, Bound *b)
 static Status bind_memory(Dispatcher *d, Bound *b, const DispatchArenas *arenas)
 {
     Comm *comm = d->mesh->comm[GR_etp_ep];
-    TRY_CTX(peer_memory_open(&b->memory, comm, arenas->mapped, arenas->n),
-            "moe.dispatcher = peer cannot map memory; set alltoall");
+    Status st = comm_agree(d->mesh->comm[GR_world],
+                           peer_memory_open(&b->memory, comm, arenas->mapped, arenas->n));
+    d->unmapped = st;
+    TRY_CTX(st, "moe.dispatcher = peer cannot map memory of the node's ranks; set alltoall");
     take_memory(d, b, arenas);
     set_group(d, b);
     TRY(comm_agree(comm, set_table(d, b)));

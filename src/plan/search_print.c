@@ -37,7 +37,7 @@ static void print_place(FILE *out, const Search *s, int i)
             100 * found_mfu(f), *words ? words : "-", f->states ? ", " : "",
             f->states ? states_at(f->states)->name : "");
     if (f->c.offload > 0) fprintf(out, ", %.0f %% on the host", 100 * f->c.offload);
-    if (f->c.ep * f->c.etp > 1 && f->c.dispatch != dispatcher_auto(false))
+    if (f->c.ep * f->c.etp > 1 && f->c.dispatch != dispatcher_auto(false, false))
         fprintf(out, ", %s", dispatch_word(f->c.dispatch));
     fprintf(out, "%s\n", f->c.overlap ? ", overlap" : "");
 }

@@ -178,9 +178,9 @@ static Status walk_chunks(Search *s, Candidate c, SpaceFn *fn)
     int list[DEGREES], n = chunk_counts(list, a, c.pp);
     for (int i = 0; i < n; i++) {
         c.vpp = list[i];
-        c.dispatch = a->fix.dispatch == ANY ? dispatcher_auto(false) : (DispatcherId)a->fix.dispatch;
+        c.dispatch = a->fix.dispatch == ANY ? dispatcher_auto(false, false) : (DispatcherId)a->fix.dispatch;
         TRY(walk_overlap(s, c, fn));
-        c.dispatch = dispatcher_auto(true);
+        c.dispatch = dispatcher_auto(true, false);
         if (both) TRY(walk_overlap(s, c, fn));
     }
     return OK;

@@ -77,6 +77,12 @@ static void log_memory(const Trainer *t)
              t->progress.peak.measured ? "measured here in matrix products" : "as its data sheet says");
 }
 
+static void log_dispatch(const Trainer *t)
+{
+    const Dispatcher *d = &t->engine.dispatch;
+    if (d->ops) log_info(&t->log, "dispatch     %s (%s)", d->row->name, d->why);
+}
+
 static void log_data(const Trainer *t)
 {
     const Budget *b = &t->data.budget;
@@ -144,6 +150,7 @@ void trainer_log_setup(const Trainer *t)
     log_model(t);
     log_ranks(t);
     log_memory(t);
+    log_dispatch(t);
     log_data(t);
     log_optimizer(t);
     log_checkpoints(t);

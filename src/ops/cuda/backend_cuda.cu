@@ -191,7 +191,9 @@ static Status cuda_open_handle(Backend *be, const MemoryHandle *h, void **at)
 {
     cudaIpcMemHandle_t ipc;
     memcpy(&ipc, h->ipc, sizeof ipc);
-    return check(cudaIpcOpenMemHandle(at, ipc, cudaIpcMemLazyEnablePeerAccess), "IPC memory");
+    cudaError_t e = cudaIpcOpenMemHandle(at, ipc, cudaIpcMemLazyEnablePeerAccess);
+    if (e != cudaSuccess) cudaGetLastError();           /* the caller may do without: clear it for launches */
+    return check(e, "CUDA IPC");
 }
 
 static void cuda_close_handle(Backend *be, void *at, const MemoryHandle *h)

@@ -362,7 +362,7 @@ extern "C" void cuda_grouped_swiglu(Backend *be, Tensor gu, Tensor h, Tensor a, 
     if (offsets.n[0] < 2) return;
     if (!fast(a, w, gu, h, offsets, lora)) {
         cuda_grouped_gemm(be, gu, a, w, offsets, lora, GEMM_NT);
-        cuda_swiglu_fwd(be, h, gu, gate);
+        cuda_swiglu_fwd(be, h, gu, gate, offsets);
         return;
     }
     Ends e = { };

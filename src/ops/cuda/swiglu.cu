@@ -2,7 +2,7 @@
  * its dgate is a sum inside the warp.
  *
  * A lane holds up to N Packs of g, u (and dh) at a time and has read them all before it writes, since dgu may
- * lie over gu, or its first half over dh. Padding rows are computed like the others and do not affect
+ * lie over gu, or its first half over dh. Backward computes padding rows like the others; they do not affect
  * them. */
 #include "ops/cuda/rows.cuh"
 #include "ops/cuda/swiglu.cuh"
@@ -11,13 +11,19 @@ namespace {
 
 enum { WARPS = 8 };
 
-typedef struct Forward { RowView h, gu; const float *gate; int64_t gate_stride, R, F; } Forward;
+/* used: how many of the R rows there are; NULL: all. */
+typedef struct Forward {
+    RowView      h, gu;
+    const float *gate;
+    int64_t      gate_stride, R, F;
+    const int   *used;
+} Forward;
 
 template <class T, int N> static __global__ void __launch_bounds__(32 * WARPS, 3) forward_packs(Forward a)
 {
     constexpr int E = Pack<T>::N;
     int64_t       r = (int64_t)blockIdx.x * WARPS + (threadIdx.x >> 5);
-    if (r >= a.R) return;
+    if (r >= a.R || (a.used && r >= *a.used)) return;
     int      packs = (int)(a.F / E);
     float    gate = a.gate ? a.gate[r * a.gate_stride] : 1.0f;
     const T *g = row_of<T>(a.gu, r), *u = g + a.F;
@@ -47,7 +53,7 @@ template <class T, int N> static __global__ void __launch_bounds__(32 * WARPS, 3
 static __global__ void __launch_bounds__(32 * WARPS) forward_any(Forward a)
 {
     int64_t r = (int64_t)blockIdx.x * WARPS + (threadIdx.x >> 5);
-    if (r >= a.R) return;
+    if (r >= a.R || (a.used && r >= *a.used)) return;
     int64_t gu = view_row(a.gu, r), h = view_row(a.h, r);
     float   gate = a.gate ? a.gate[r * a.gate_stride] : 1.0f;
     for (int64_t i = threadIdx.x & 31; i < a.F; i += 32) {
@@ -68,9 +74,10 @@ static __global__ void __launch_bounds__(32 * WARPS) forward_any(Forward a)
     } while (0)
 
 /* The halves of gu start on 16 bytes only if F, not just 2F, is whole Packs; h says so. */
-extern "C" void cuda_swiglu_fwd(Backend *be, Tensor h, Tensor gu, Tensor gate)
+extern "C" void cuda_swiglu_fwd(Backend *be, Tensor h, Tensor gu, Tensor gate, Tensor offsets)
 {
-    Forward a = { view_of(h), view_of(gu), (const float *)gate.data, gate.s[0], h.n[0], h.n[1] };
+    const int *used = t_has(offsets) ? (const int *)offsets.data + t_count(offsets) - 1 : NULL;
+    Forward a = { view_of(h), view_of(gu), (const float *)gate.data, gate.s[0], h.n[0], h.n[1], used };
     int     d = gu.dtype;
     int64_t blocks = ceil_div(a.R, WARPS);
     if (!a.R) return;
