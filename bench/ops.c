@@ -82,7 +82,7 @@ static const Option options[] = {
     OPTION_INT(OpsArgs, held_sms, "--held-sms", "N", 0, 128,
                "time each op also beside a kernel that holds N SMs of the GPU; print the ratio of the times"),
     OPTION_INT(OpsArgs, reserved_sms, "--reserved-sms", "N", 0, 128,
-               "SMs that kernels leave to communication (comm.reserved_sms)"),
+               "SMs that persistent kernels leave free (comm.reserved_sms)"),
     OPTION_FLAG(OpsArgs, json, "--json", "print the table as JSON"),
     OPTION_END
 };

@@ -80,7 +80,7 @@ struct Backend {
     Status         sticky;
     bool           preparing;       /* ops only prepare for their shapes, ranks do not communicate */
     bool           repeat;          /* deterministic: equal runs give equal bits, even where that is slower */
-    int            reserved_sms;    /* SMs of a GPU that products leave to communication; 0: none */
+    int            reserved_sms;    /* SMs of a GPU that persistent kernels leave to communication */
     bool           shares;          /* set before memory is mapped: other processes will open it */
     void          *priv;            /* of the device */
 };

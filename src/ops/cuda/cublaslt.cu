@@ -34,7 +34,7 @@ static LtKey key_of(const LtCall *q)
     key.m   = q->d.n[0], key.n = q->d.n[1], key.k = inner(q);
     key.lda = stride(q->a), key.ldb = stride(q->b), key.ldc = stride(c), key.ldd = stride(q->d);
     key.ldx = aux ? stride(q->aux) : 0;
-    key.epilogue = (uint16_t)q->epilogue, key.sms = (uint16_t)q->sms;
+    key.epilogue = (uint16_t)q->epilogue;
     key.mode = (uint8_t)q->mode, key.in = q->a.dtype, key.out = q->d.dtype;
     key.beta = (uint8_t)(!acc ? 0 : q->c.data == q->d.data ? 1 : 2);
     const void *at[6] = { q->a.data, q->b.data, c.data, q->d.data, q->bias, q->aux.data };
@@ -114,7 +114,6 @@ bool lt_plan(LtPlan *p, const LtCall *q)
     int32_t op_a = q->mode == GEMM_NT ? CUBLAS_OP_T : CUBLAS_OP_N;          /* their A is our b */
     int32_t op_b = q->mode == GEMM_TN ? CUBLAS_OP_T : CUBLAS_OP_N;
     return ok(cublasLtMatmulDescInit(&p->op, type, CUDA_R_32F)) &&
-           (!q->sms || set<int32_t>(p, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, q->sms)) &&
            set<int32_t>(p, CUBLASLT_MATMUL_DESC_TRANSA, op_a) &&
            set<int32_t>(p, CUBLASLT_MATMUL_DESC_TRANSB, op_b) && plan_epilogue(p, q) &&
            plan_matrix(&p->a, q->b) && plan_matrix(&p->b, q->a) &&
@@ -227,14 +226,11 @@ static LtSlot *choose(Backend *be, const LtCall *q, LtPlan *p)
     return s;
 }
 
-bool lt_matmul(Backend *be, const LtCall *call)
+bool lt_matmul(Backend *be, const LtCall *q)
 {
     Cuda  *gpu = cuda_of(be);
     Lt    *lt = (Lt *)gpu->lt;
     LtPlan p;
-    LtCall whole = *call;
-    const LtCall *q = &whole;
-    if (be->reserved_sms) whole.sms = (int)cuda_compute_sms(be);
     if (!lt_plan(&p, q)) return false;
     LtSlot *s = choose(be, q, &p);
     if (!s->works) return false;

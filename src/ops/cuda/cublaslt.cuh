@@ -36,7 +36,6 @@ typedef struct LtCall {
     cublasLtEpilogue_t epilogue;
     void              *bias;                  /* of d's dtype: N values to add, or M that BGRADB writes */
     Tensor             aux;                   /* (M, N) of d's dtype, written by GELU and read by DGELU */
-    int                sms;                   /* that the product may use; 0: all. Set by lt_matmul */
 } LtCall;
 
 /* False: the library has no algorithm for this call and nothing was done. Launches nothing while
@@ -53,8 +52,7 @@ typedef struct LtKey {
     uint16_t epilogue;
     uint8_t  mode, in, out, beta;
     uint8_t  align[6];                        /* of a, b, c, d, bias, aux: up to 16 */
-    uint16_t sms;
-    uint8_t  zero[2];
+    uint8_t  zero[4];
 } LtKey;
 static_assert(sizeof(LtKey) == 80, "no gaps");
 
