@@ -228,7 +228,10 @@ static void mpi_close(Comm *c)
     c->priv = NULL;
 }
 
-static void mpi_abort(Comm *world, const char *why) { heartbeat_abort(mpi_of(world)->mpi->heartbeat, why); }
+static void mpi_abort(Comm *world, const char *why)
+{
+    heartbeat_abort(mpi_of(world)->mpi->heartbeat, why, world->sticky == E_COMM);
+}
 
 static void mpi_watch(Comm *world, double seconds, HeartbeatPrint *print, void *self)
 {

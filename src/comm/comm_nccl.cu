@@ -220,7 +220,13 @@ static Status nccl_host_gather(Comm *c, void *out, const void *in, size_t bytes)
     return host->transport->host_gather(host, out, in, bytes);
 }
 
-static void nccl_abort(Comm *world, const char *why) { comm_abort(nccl_of(world)->host, why); }
+/* The host transport learns whether NCCL has failed: then its heartbeat may know which rank was lost. */
+static void nccl_abort(Comm *world, const char *why)
+{
+    Comm *host = nccl_of(world)->host;
+    if (world->sticky) comm_stick(host, world->sticky);
+    comm_abort(host, why);
+}
 
 static void nccl_watch(Comm *world, double seconds, void (*print)(void *self, const char *line), void *self)
 {

@@ -185,12 +185,15 @@ void heartbeat_close(Heartbeat *h)
     free(h);
 }
 
-void heartbeat_abort(Heartbeat *h, const char *why)
+void heartbeat_abort(Heartbeat *h, const char *why, bool lost)
 {
     char   text[MESSAGE_TEXT];
-    double until = clock_now() + 1;
+    double until = clock_now() + DEVICE_SECONDS;
     if (!h || !h->running) return;
     pthread_mutex_lock(&h->lock);
+    while (lost && cond_wait_until(&h->changed, &h->lock, until)) { }
+    while (h->ending) cond_wait_for(&h->changed, &h->lock, 1);         /* this rank exits meanwhile */
+    until = clock_now() + 1;
     h->aborting = true;
     if (is_hub(h)) {
         snprintf(text, sizeof text, "aborted: %.500s", why);

@@ -45,7 +45,9 @@ MUST Status heartbeat_connect(Heartbeat *h, const HeartbeatEndpoint *endpoint);
 void        heartbeat_leave(Heartbeat *h);
 void        heartbeat_close(Heartbeat *h);                  /* leaves, too */
 
-void        heartbeat_abort(Heartbeat *h, const char *why); /* makes all other ranks exit, not this one */
+/* Makes all other ranks exit, not this one. lost: a library has lost a peer or the network; if the heartbeat
+ * finds out within a moment which rank it was, that ends this rank and the others. */
+void        heartbeat_abort(Heartbeat *h, const char *why, bool lost);
 /* On rank 0: unless this is called again within `seconds`, every rank is asked which call it waits in and the
  * answers are printed, once. 0: stop watching. */
 void        heartbeat_watch(Heartbeat *h, double seconds, HeartbeatPrint *print, void *self);

@@ -12,6 +12,9 @@
 enum { UNIDENTIFIED = 16 };                  /* connections that have not sent MSG_HELLO yet */
 enum { HEARTBEAT_SLOW = 10 };                /* times comm.timeout for a system call that may take long */
 
+/* Seconds for the heartbeat to find out which rank was lost, after an error of a library. */
+#define DEVICE_SECONDS 1.5
+
 /* What the helper's thread does now. */
 typedef enum { HELPER_RESTS, HELPER_ASKS_DEVICE, HELPER_PRINTS, HELPER_WRITES } HelperDoing;
 
@@ -32,6 +35,7 @@ struct Heartbeat {
     bool            stop;
     bool            leaving;               /* this rank has left; its main thread closes the library */
     double          all_left_at;           /* when the last rank had left; 0: not yet */
+    double          device_failed_at;      /* when an error of this rank's device was seen; 0: none */
     bool            device_reported;       /* rank 0 knows that this rank's device has failed */
     bool            aborting, abort_acked; /* this rank has aborted and exits by itself */
     int             connected;             /* ranks that have sent MSG_HELLO */

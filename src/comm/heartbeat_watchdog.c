@@ -199,10 +199,14 @@ static void check_leaving(Heartbeat *h, double now)
     heartbeat_exit(h, text, false);
 }
 
-static void check_device(Heartbeat *h)
+/* A library that loses a rank may notice before its heartbeat connection closes, which says which rank it is:
+ * the error waits for that. */
+static void check_device(Heartbeat *h, double now)
 {
     char text[MESSAGE_TEXT];
     if (h->aborting || !__atomic_load_n(&h->watch.device_error, __ATOMIC_ACQUIRE)) return;
+    if (!h->device_failed_at) h->device_failed_at = now;
+    if (now - h->device_failed_at < DEVICE_SECONDS) return;
     snprintf(text, sizeof text, "%.400s", h->watch.device_text);
     if (is_hub(h)) heartbeat_begin_end(h, h->rank, text, false);
     else if (!h->device_reported)
@@ -229,7 +233,7 @@ void heartbeat_check(Heartbeat *h)
     check_silence(h, now);
     check_left(h);
     check_leaving(h, now);
-    check_device(h);
+    check_device(h, now);
     if (is_hub(h)) check_progress(h);
     else           check_alone(h, now);
     if (h->query_due > 0 && now > h->query_due && !h->ending) ask_states(h, now);
