@@ -1,4 +1,5 @@
 /* tests/test_mesh.c -- ranks and groups: worked examples, and random layouts whose groups are partitions. */
+#include "comm/communicators.h"
 #include "commlab.h"
 
 enum { MOST = 64 };
@@ -257,6 +258,26 @@ static void uneven_rank(Peer *p)
 
 static void uneven_nodes(void) { on_ranks(6, 4, uneven_rank); }
 
+static Communicators counted(int world, MeshLayout layout)
+{
+    Mesh m;
+    mesh_place(&m, 0, world, &layout);
+    return communicators_of(&m, 8);
+}
+
+/* Equal groups share a communicator if their traffic is the same; every link of a pipeline has its own. */
+static void communicators(void)
+{
+    Communicators one = counted(1, (MeshLayout){ 0 }), dp = counted(8, (MeshLayout){ 0 });
+    Communicators ep = counted(16, (MeshLayout){ .ep = 16, .domain = 8 });
+    Communicators pp = counted(4, (MeshLayout){ .pp = 4 });
+    EXPECT(!one.groups && !one.links && one.bytes == 0, "one rank: %d", one.groups);
+    EXPECT(dp.groups == 1 && !dp.peers && dp.bytes > 0, "dp 8: %d groups, %d peers", dp.groups, dp.peers);
+    EXPECT(ep.groups == 4 && ep.peers == 14, "ep 16 on two nodes: %d groups, %d peers", ep.groups,
+           ep.peers);
+    EXPECT(pp.links == 4 && pp.groups == 2 && !pp.peers, "pp 4: %d links, %d groups", pp.links, pp.groups);
+}
+
 int main(void)
 {
     RUN(example_a);
@@ -270,5 +291,6 @@ int main(void)
     RUN(printed);
     RUN(opened);
     RUN(uneven_nodes);
+    RUN(communicators);
     return lab_report();
 }

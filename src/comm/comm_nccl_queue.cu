@@ -13,8 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* CTAs of a link: a receive that waits for its message holds as many SMs. */
-enum { LINK_CTAS = 4 };
+/* CTAs, each of which holds an SM, of a link, where a receive waits for its message, and of token dispatch. An
+ * all_to_all has buffers for each of them and each peer. */
+enum { LINK_CTAS = 4, EXPERT_CTAS = 16 };
 
 Status nccl_load(NcclLibrary *l)
 {
@@ -86,8 +87,9 @@ static Status init_queue(const Comm *c, NcclQueue *q, const ncclUniqueId *id)
     const NcclLibrary *l = &nccl_of(c)->nccl->lib;
     ncclConfig_t conf = NCCL_CONFIG_INITIALIZER;
     conf.commName = group_name((GroupId)c->group);
-    if (c->be->reserved_sms) conf.maxCTAs = c->be->reserved_sms;
-    if (q->traffic == TRAFFIC_LINKS) conf.maxCTAs = LINK_CTAS;
+    if (c->be->reserved_sms)                conf.maxCTAs = c->be->reserved_sms;
+    else if (q->traffic == TRAFFIC_EXPERTS) conf.maxCTAs = EXPERT_CTAS;
+    if (q->traffic == TRAFFIC_LINKS)        conf.maxCTAs = LINK_CTAS;
     TRY(make_stream(&q->stream));
     return check(l, l->init(&q->comm, q->n, *id, q->me, &conf), c, "opening the communicator");
 }
@@ -103,26 +105,40 @@ static Status gather_ids(Comm *c, ncclUniqueId *all)
     return OK;
 }
 
-/* All connections at once; all_reduce must count the members. */
-static Status warm_collectives(Comm *c, float *at, float *sum)
+static ncclResult_t warm_sums(const NcclLibrary *l, const NcclQueue *q, float *at, float *other)
 {
-    NcclQueue         *q = nccl_of(c)->queue;
-    const NcclLibrary *l = &nccl_of(c)->nccl->lib;
-    float        *other = at + q->n;
-    ncclResult_t  r = l->all_reduce(at, at, 1, ncclFloat32, ncclSum, q->comm, q->stream);
-    cudaMemcpyAsync(sum, at, sizeof *sum, cudaMemcpyDeviceToHost, q->stream);
-    if (r == ncclSuccess) r = l->all_gather(at, other, 1, ncclFloat32, q->comm, q->stream);
+    ncclResult_t r = l->all_gather(at, other, 1, ncclFloat32, q->comm, q->stream);
     if (r == ncclSuccess) r = l->reduce_scatter(other, at, 1, ncclFloat32, ncclSum, q->comm, q->stream);
+    return r;
+}
+
+static ncclResult_t warm_exchange(const NcclLibrary *l, const NcclQueue *q, float *at, float *other)
+{
+    ncclResult_t r = ncclSuccess;
     l->group_start();
     for (int i = 0; i < q->n && r == ncclSuccess; i++) {
         r = l->send(at + i, 1, ncclFloat32, i, q->comm, q->stream);
         if (r == ncclSuccess) r = l->recv(other + i, 1, ncclFloat32, i, q->comm, q->stream);
     }
     ncclResult_t end = l->group_end();
-    return check(l, r == ncclSuccess ? end : r, c, "the first calls");
+    return r == ncclSuccess ? end : r;
 }
 
-static Status test_collectives(Comm *c)
+/* The kinds of calls that the traffic has: connections that are never used would take memory. all_reduce must
+ * count the members. */
+static Status warm_queue(Comm *c, float *at, float *sum)
+{
+    NcclQueue         *q = nccl_of(c)->queue;
+    const NcclLibrary *l = &nccl_of(c)->nccl->lib;
+    float       *other = at + q->n;
+    ncclResult_t r = l->all_reduce(at, at, 1, ncclFloat32, ncclSum, q->comm, q->stream);
+    cudaMemcpyAsync(sum, at, sizeof *sum, cudaMemcpyDeviceToHost, q->stream);
+    if (r == ncclSuccess && q->traffic != TRAFFIC_EXPERTS) r = warm_sums(l, q, at, other);
+    if (r == ncclSuccess && q->traffic != TRAFFIC_STATES)  r = warm_exchange(l, q, at, other);
+    return check(l, r, c, "the first calls");
+}
+
+static Status test_queue(Comm *c)
 {
     NcclQueue *q = nccl_of(c)->queue;
     float      one = 1, sum = 0, *at = NULL;
@@ -130,7 +146,7 @@ static Status test_collectives(Comm *c)
         return fail(E_DEVICE, "no device memory for NCCL");
     cudaMemsetAsync(at, 0, 2 * (size_t)q->n * sizeof *at, q->stream);
     cudaMemcpyAsync(at, &one, sizeof one, cudaMemcpyHostToDevice, q->stream);
-    Status      st = warm_collectives(c, at, &sum);
+    Status      st = warm_queue(c, at, &sum);
     cudaError_t e = cudaStreamSynchronize(q->stream);
     cudaFree(at);
     if (!st && e != cudaSuccess) st = fail(E_DEVICE, "NCCL, first calls: %s", cudaGetErrorString(e));
@@ -153,7 +169,7 @@ static Status open_collectives(Comm *c)
     if (!st && !shared) {
         st = gather_ids(c, ids);
         if (!st) st = init_queue(c, g->queue, &ids[0]);
-        if (!st) st = test_collectives(c);
+        if (!st) st = test_queue(c);
         g->nccl->opened++;
     }
     free(ids);

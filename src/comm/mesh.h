@@ -24,8 +24,8 @@ typedef enum { AX_TP, AX_CP, AX_DP, AX_ETP, AX_EP, AX_EDP, AX_PP, AX_N } MeshAxi
 typedef enum {
     TRAFFIC_HOST,                        /* no calls on tensors */
     TRAFFIC_LAYERS,                      /* inside a layer: the compute stream soon waits for them */
-    TRAFFIC_EXPERTS,                     /* token dispatch */
-    TRAFFIC_STATES,                      /* weights and gradients */
+    TRAFFIC_EXPERTS,                     /* token dispatch: all_to_all alone */
+    TRAFFIC_STATES,                      /* weights, gradients, counts: no all_to_all */
     TRAFFIC_LINKS                        /* send and recv between neighbours of a ring alone */
 } GroupTraffic;
 
@@ -38,7 +38,7 @@ typedef enum {
     GROUP(edp,       AXIS(EDP),                      STATES,  "gradients and shards of experts")        \
     GROUP(tp,        AXIS(TP),                       LAYERS,  "activations of a layer, cut by TP")      \
     GROUP(cp,        AXIS(CP),                       LAYERS,  "keys and values of a sequence")          \
-    GROUP(dp,        AXIS(DP),                       LAYERS,  "counts and losses of a step")            \
+    GROUP(dp,        AXIS(DP),                       STATES,  "counts and losses of a step")            \
     GROUP(tp_cp,     AXIS(TP) | AXIS(CP),            LAYERS,  "one micro-batch: router statistics, images") \
     GROUP(pp,        AXIS(PP),                       LINKS,   "activations from stage to stage")        \
     GROUP(ep,        AXIS(EP),                       HOST,    "tokens to experts")                      \

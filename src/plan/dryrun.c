@@ -73,6 +73,13 @@ static Status plan_and_time(DryRun *d, int stage, EngineConf *conf, const Stream
     return st;
 }
 
+/* GPUs communicate over NCCL. */
+static void count_communicators(DryRun *d, const Mesh *place)
+{
+    Communicators c = communicators_of(place, d->per_node);
+    if (!strcmp(d->recipe.device.backend, "cuda") && c.bytes > d->communicators.bytes) d->communicators = c;
+}
+
 /* One rank of a stage. */
 static Status plan_stage(DryRun *d, int stage)
 {
@@ -94,6 +101,7 @@ static Status plan_stage(DryRun *d, int stage)
         if (conf.evaluate && answers.run && recipe_can_decode(&r))
             conf.decode = (DecodeCapacity){ answers.docs, answers.tokens };
         d->chunks = r.layout.vpp, d->micros = r.micro, d->reserved_sms = conf.reserved_sms;
+        count_communicators(d, &place);
         if (!d->trains.base) st = trainable_open(&d->trains, &d->shape, conf.frozen, &conf.lora, d->dtype);
         if (!st) st = plan_and_time(d, stage, &conf, &full);
         d->plans++;

@@ -4,6 +4,7 @@
 #define PLAN_DRYRUN_H
 
 #include "base/config.h"
+#include "comm/communicators.h"
 #include "plan/timeline.h"
 #include "checkpoint/lora_source.h"
 #include "engine/recipe.h"
@@ -23,6 +24,8 @@ typedef struct DryRun {
     int           chunks, micros;        /* per stage; per step and rank */
     int           plans;                 /* engines that were planned */
     int           reserved_sms;          /* EngineConf.reserved_sms */
+    Communicators communicators;         /* of the rank whose communicators take most; zero on CPUs; an
+                                            estimate to show, not part of what must fit */
     TrainableSummary        trains;
     LoraSource    lora;                  /* from lora.path: the adapter lists its targets */
     Hardware      hw;

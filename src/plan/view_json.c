@@ -111,6 +111,11 @@ Status view_json(Json **out, const PlanView *v)
                             json_pack("{s:s, s:I, s:I, s:s}", "id", d->hw.id, "room",
                                       (json_int_t)d->hw.capacity, "fixed", (json_int_t)d->hw.fixed, "fit",
                                       fit_word(fit_of(peak, &d->hw))));
+    if (d->communicators.bytes > 0)
+        json_object_set_new(*out, "communicators",
+                            json_pack("{s:i, s:i, s:i, s:I}", "groups", d->communicators.groups, "links",
+                                      d->communicators.links, "peers", d->communicators.peers, "bytes",
+                                      (json_int_t)d->communicators.bytes));
     json_object_set_new(*out, "trains", trainable_json(&d->trains));
     if (d->step.step > 0) json_object_set_new(*out, "step", step_json(&d->step));
     if (v->advice)    json_object_set_new(*out, "advice", advice_json(v->advice));

@@ -59,6 +59,9 @@ static void print_stages(FILE *out, const DryRun *d, double scale)
         fprintf(out, "; %s has %.1f GiB, libraries take %.1f", d->hw.id, d->hw.capacity / GIB,
                 d->hw.fixed / GIB);
     fprintf(out, "\n");
+    if (d->communicators.bytes > 0)
+        fprintf(out, "  %d communicators of NCCL may take %.1f GiB more (an estimate, not in the sums below)\n",
+                d->communicators.groups + d->communicators.links, d->communicators.bytes / GIB);
     for (int s = 0; s < d->stages; s++) {
         const EnginePlan *p = &d->stage[s].plan;
         double bytes = (double)dryrun_device(d, s);
