@@ -353,6 +353,47 @@ static void full_arena_says_so(void)
     stream_close(&s);
 }
 
+static int joins;
+static void go_ahead(Backend *be, bool on) { }
+static void count_join(Backend *be)        { joins++; }
+
+/* On a device that prefetches, simulated here: the prefetched stream is the next batch, also after the batches
+ * of an evaluation have taken its place in the ring. */
+static void prefetch_and_evaluation(void)
+{
+    ModelShape shape = small_shape(small_vl_moe);
+    EngineConf conf = small_conf(roomy);
+    Engine     e;
+    Stream     s[3];
+    Arena      arena;
+    Batch      ring[2], *own;
+    for (int i = 0; i < 3; i++) small_stream(&s[i], &shape, roomy, i, 1, 7);
+    small_engine(&e, &shape, &conf, &s[0]);
+    BatchConf bc = { .shape = shape_stream(&shape), .budget = roomy, .mesh = &e.mesh, .tower = true };
+    const Device *cpu = e.be.device;
+    Device device = *cpu;
+    EXPECT_OK(backend_arena_open(&e.be, &arena, "test", 1 << 20));
+    EXPECT_OK(batch_open(&ring[1], &arena, &bc));
+    device.ahead = go_ahead, device.join = count_join, e.be.device = &device;
+    own = e.batch, ring[0] = e.batch[0], e.batch = ring, e.batches = 2;
+    for (int evals = 0; evals < 4; evals++) {
+        joins = 0;
+        engine_upload(&e, &s[0]);
+        engine_prefetch(&e, &s[1]);
+        for (int i = 0; i < evals; i++) engine_upload(&e, &s[2]);
+        engine_upload(&e, &s[1]);
+        EXPECT(!memcmp(engine_batch(&e)->ids.data, s[1].ids, (size_t)s[1].tokens * sizeof *s[1].ids) &&
+                   engine_batch(&e)->real == s[1].tokens,
+               "after %d batches of an evaluation the step has another batch", evals);
+        EXPECT(joins == 1, "%d joins", joins);
+    }
+    e.batch = own, e.batches = 1, e.be.device = cpu;
+    batch_close(&ring[1]);
+    backend_arena_close(&e.be, &arena);
+    engine_close(&e);
+    for (int i = 0; i < 3; i++) stream_close(&s[i]);
+}
+
 int main(void)
 {
     RUN(plan_equals_run);
@@ -366,5 +407,6 @@ int main(void)
     RUN(frozen_parts_cost_nothing);
     RUN(directional_derivative);
     RUN(full_arena_says_so);
+    RUN(prefetch_and_evaluation);
     return lab_report();
 }

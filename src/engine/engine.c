@@ -21,12 +21,14 @@ static bool ids_fit(Engine *e, const Stream *s)
     return true;
 }
 
+/* A stream other than the prefetched one takes its place in the ring, as that of an evaluation between two
+ * steps does: the prefetched stream is uploaded again when its turn comes. */
 void engine_upload(Engine *e, const Stream *s)
 {
     bool done = e->prefetched == s && e->prefetched_fill == s->fills;
     e->at = (e->at + 1) % e->batches;
-    if (done)               e->prefetched = NULL, e->be.device->join(&e->be);
-    else if (ids_fit(e, s)) batch_upload(engine_batch(e), &e->be, s);
+    if (e->prefetched) e->prefetched = NULL, e->be.device->join(&e->be);
+    if (!done && ids_fit(e, s)) batch_upload(engine_batch(e), &e->be, s);
 }
 
 void engine_prefetch(Engine *e, const Stream *s)
