@@ -2,9 +2,11 @@
 #include "nn/lora.h"
 #include "nn/moe_private.h"
 
-/* Rows that an expert takes. Where all ranks must know the number, it is that of a full micro-batch. */
+/* Rows that an expert takes; 0: all. Where all ranks must know the number, it is that of a full micro-batch.
+ * Decoding drops none, unless rows are padded: what is dropped would depend on the other documents. */
 static int64_t expert_capacity(const Pass *c, const Moe *m, int64_t T)
 {
+    if (c->cache && !m->pad) return 0;
     return moe_capacity(m, m->pad && c->env->dispatcher ? c->env->dispatcher->conf.shape.T : T);
 }
 
