@@ -31,13 +31,15 @@ train() {                                # train FOLDER RANKS overrides...
         eval.eval_steps=2 "data.eval=[$tmp/questions.jsonl]" eval.max_new_tokens=6 \
         checkpoint.output_dir="$folder" "$@"
 }
+# Weights that were trained on another layout differ by rounding, on a GPU enough for another answer.
+same_samples() { [ "$backend" != cpu ] || cmp -s "$1/samples/step-2.jsonl" "$2/samples/step-2.jsonl"; }
 same_eval() {                            # same_eval A B: losses within 1e-5, equal accuracies and answers
     paste <(values "$1" eval/loss) <(values "$2" eval/loss) | awk '
         { d = $1 - $2; if (d < 0) d = -d }
         NF != 2 || d > 1e-5 * $1 { bad = 1 }
         END { exit bad || NR != 2 }' &&
     cmp -s <(values "$1" eval/accuracy) <(values "$2" eval/accuracy) &&
-    cmp -s "$1/samples/step-2.jsonl" "$2/samples/step-2.jsonl"
+    same_samples "$1" "$2"
 }
 values() { grep -o "\"$2\": [0-9.e+-]*" "$1/metrics.jsonl" | cut -d' ' -f2; }
 check "a run on one rank" train "$tmp/one" 1 checkpoint.hf=every

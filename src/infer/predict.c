@@ -83,6 +83,7 @@ static Status open_engine(Predictor *p, const PredictConf *c)
     ss.bytes = true;
     Stream      full = stream_full(&ss, &c->budget);
     policy_default(conf.policy);
+    if (c->world) TRY(comm_agree(c->world, backend_check(conf.backend)));
     if (c->world && c->world->size > 1) TRY(comm_agree(c->world, layout_set_ranks(&conf, &ask)));
     Status st = engine_open(&p->e, &p->source.shape, &conf, &full);
     return c->world ? comm_agree(c->world, st) : st;
