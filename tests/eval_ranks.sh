@@ -9,13 +9,14 @@ backend=${TREB_GPU_BACKEND:-cpu} comm=${TREB_RANK_COMM:-mpi}
 small_moe
 recipe+=(model.dtype=float32 device.backend="$backend")
 as_rank='exec "$0" "$@"'
-[ "$comm" = mpi ] || as_rank='export NCCL_HOSTID=h$OMPI_COMM_WORLD_RANK NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1
-    export NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1; exec "$0" "$@"'
+[ "$comm" = mpi ] || as_rank='export NCCL_HOSTID=h$OMPI_COMM_WORLD_RANK NCCL_SOCKET_IFNAME=lo
+    export NCCL_IB_DISABLE=1 NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1; exec "$0" "$@"'
 
 ranks() {                                # ranks N command...: stdout to $tmp/said, stderr to $tmp/out
     local n=$1 start=() kind=(); shift
     [ "$n" -eq 1 ] || kind=(comm.kind="$comm")
-    [ "$n" -eq 1 ] || start=(mpirun --oversubscribe --allow-run-as-root --bind-to none -np "$n" bash -c "$as_rank")
+    [ "$n" -eq 1 ] || start=(mpirun --oversubscribe --allow-run-as-root --bind-to none -np "$n"
+                             bash -c "$as_rank")
     timeout 120 "${start[@]}" "$@" "${kind[@]}" >"$tmp/said" 2>"$tmp/out"
 }
 for i in $(seq 1 23); do
@@ -80,7 +81,8 @@ layout() {                               # layout NAME RANKS overrides...
     check "$1 has the losses and answers of one rank" same_result "$1" >>"$tmp/out"
 }
 layout dp3 3
-check "and the layout that was chosen is printed" grep -q 'layout .*3 ranks over '"$comm"': dp 3, chosen' "$tmp/out"
+chose() { grep -q "layout .* over $comm: $1, chosen" "$tmp/out"; }
+check "and the layout that was chosen is printed" chose 'dp 3'
 layout tp2-pp2 4 parallel.tp=2 parallel.pp=2
 
 draw=(--temperature 1 --top-p 0.9 --seed 5)
@@ -96,7 +98,7 @@ check "with draws" generate 1 "${draw[@]}"
 mv "$tmp/said" "$tmp/drawn.text"
 check "generate on two ranks"               generate 2
 check "prints the same text, once"          same_text greedy
-check "and the layout that was chosen"      grep -q 'layout .*2 ranks over '"$comm"': tp 2 ep 2, chosen' "$tmp/out"
+check "and the layout that was chosen"      chose 'tp 2 ep 2'
 check "generate on pp2, vpp2, with draws"   generate 2 parallel.pp=2 parallel.vpp=2 "${draw[@]}"
 check "prints the same text"                same_text drawn
 

@@ -357,8 +357,8 @@ static int joins;
 static void go_ahead(Backend *be, bool on) { }
 static void count_join(Backend *be)        { joins++; }
 
-/* On a device that prefetches, simulated here: the prefetched stream is the next batch, also after the batches
- * of an evaluation have taken its place in the ring. */
+/* On a device that prefetches, simulated here: the prefetched stream is the next batch, also after the
+ * batches of an evaluation have taken its place in the ring. */
 static void prefetch_and_evaluation(void)
 {
     ModelShape shape = small_shape(small_vl_moe);
