@@ -301,9 +301,9 @@ static void peek(Rank *r, int step)
 /* While a unit is computed, the gather of the one that is used next is under way or done. */
 static void check_ahead(const Rank *r, int next)
 {
-    bool gathered = now.zero == 3 && !now.alone && next >= 0 && next < r->s.units && r->s.unit[next].slot >= 0;
-    EXPECT(!gathered || r->s.unit[next].held >= 0, "rank %d: unit %d is not gathered ahead", r->peer->rank,
-           next);
+    bool any = next >= 0 && next < r->s.units, gathered = any && r->s.unit[next].slot >= 0;
+    EXPECT(now.zero < 3 || now.alone || !gathered || r->s.unit[next].held >= 0,
+           "rank %d: unit %d is not gathered ahead", r->peer->rank, next);
 }
 
 static void pass(Rank *r, int step, int micro)

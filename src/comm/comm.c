@@ -331,13 +331,23 @@ static Ticket start_call(Comm *c, const CommCall *call, int64_t each)
     c->root->failure_agreed = false;
     int64_t bytes = charge(c, call, each, slot);
     c->pending |= 1ull << slot;
-    c->began[slot] = clock_now();
+    c->began[slot] = clock_now(), c->ended[slot] = 0;
     c->traced[slot] = trace_begin(c->trace, trace_call(c, call, bytes));
     c->recent[c->started % COMM_TICKETS] = c->traced[slot];
     c->transport->start(c, slot, call);
     trace_started(c->trace, c->traced[slot]);
     __atomic_store_n(&c->started, c->started + 1, __ATOMIC_RELEASE);
     return (Ticket){ c, slot };
+}
+
+/* On the host's clock, of a join that lasted from `since` to `now`. */
+static void add_times(Comm *c, int slot, double since, double now)
+{
+    LedgerComm *l = &c->be->ledger.comm[c->group];
+    double      ended = c->ended[slot];
+    bool        before = ended > 0 && ended < since;             /* done before the join began */
+    l->exposed += now - since;
+    l->length  += now - since + (before ? ended : since) - c->began[slot];
 }
 
 void comm_join(Ticket t)
@@ -352,8 +362,7 @@ void comm_join(Ticket t)
     c->transport->join(c, t.slot);
     double now = clock_now();
     trace_end(c->trace, c->traced[t.slot], now - since);
-    LedgerComm *l = &c->be->ledger.comm[c->group];
-    if (!c->transport->device_clock) l->exposed += now - since, l->length += now - c->began[t.slot];
+    if (!c->transport->device_clock) add_times(c, t.slot, since, now);
     c->pending &= ~(1ull << t.slot);
 }
 

@@ -70,6 +70,7 @@ struct Comm {
     uint64_t       pending;           /* tickets that are not joined yet, a bit each */
     int64_t        traced[COMM_TICKETS];        /* the number in `trace` of each pending call */
     double         began[COMM_TICKETS];         /* clock_now() at the start of each pending call */
+    double         ended[COMM_TICKETS];         /* when its transport saw that it was done; 0: in the join */
     int64_t        started;           /* calls that the transport has started; the watchdog reads it */
     int64_t        recent[COMM_TICKETS];        /* the number in `trace` of call i at i % COMM_TICKETS */
     /* Written by the watchdog, numbers of calls on the device: the first that is not done, the first that it

@@ -201,6 +201,7 @@ static void finish_round(MpiJob *j)
     if (++j->round < j->rounds) return;
     if (last_phase(j)) {
         j->done = true;
+        c->ended[j - mpi_of(c)->job] = clock_now();
         if (j->staging) j->staging->served++;
     } else {
         j->phase++;

@@ -179,7 +179,7 @@ static void arrive(Comm *c, Collective *m, const MemberCall *member)
     if (bad) world_abort(r->world, c->world[c->rank], bad);
     pthread_mutex_lock(&r->lock);
     m->working = false;
-    m->done  = !bad;
+    m->done  = !bad, m->ended = clock_now();
     pthread_cond_broadcast(&r->changed);
 }
 
@@ -275,6 +275,7 @@ static void post_message(Comm *c, int slot, const CommCall *call)
     pthread_mutex_lock(&r->lock);
     l->working = other->working = false;
     l->done  = other->done  = same;
+    l->ended = other->ended = clock_now();
     pthread_cond_broadcast(&r->changed);
     pthread_mutex_unlock(&r->lock);
 }
@@ -285,6 +286,7 @@ static bool wait_message(Comm *c, int slot)
     P2pMessage *l = &r->message[c->rank * COMM_TICKETS + slot];
     while (!l->done && (l->working || !r->world->aborted)) pthread_cond_wait(&r->changed, &r->lock);
     bool done = l->done;
+    c->ended[slot] = l->ended;
     *l = (P2pMessage){ 0 };
     return done;
 }
@@ -320,6 +322,7 @@ static void threads_join(Comm *c, int slot)
     pthread_mutex_lock(&r->lock);
     Collective *m = me->at[slot];
     bool  done = m ? wait_collective(c, m) : wait_message(c, slot);
+    if (m) c->ended[slot] = m->ended;                           /* not reused before the lock is released */
     me->at[slot] = NULL;
     pthread_mutex_unlock(&r->lock);
     if (!done) comm_stick(c, aborted(r->world));

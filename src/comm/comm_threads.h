@@ -21,12 +21,14 @@ typedef struct Collective {
     int64_t    number;                /* number of the call in its group */
     int        arrived, left;         /* members that have started it; that have joined it */
     bool       working, done;
+    double     ended;                 /* clock_now() when it was done */
     MemberCall member[];              /* (size) */
 } Collective;
 
 /* A send or a recv; it waits in its rank's row for the matching one. */
 typedef struct P2pMessage {
     bool    used, working, done;
+    double  ended;
     bool    sends;
     int     peer;
     int64_t number;                   /* among the messages between the two ranks in this direction */

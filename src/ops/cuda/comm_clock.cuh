@@ -6,7 +6,8 @@
  * communication: compute that was queued before has ended, what is queued after has not begun. Waits of one
  * stream do not overlap, so their sum is the time in which communication keeps compute waiting, whatever
  * calls run at the same time. Time in which the compute stream is empty because the host is late is not
- * counted.
+ * counted. A wait includes the hand-over between the streams, some 10 us, so that the waits for many short
+ * calls may exceed their lengths.
  *
  * The events are made once. Ended spans are read at a sync, or when all spans are in use; the host never
  * waits for one. */
