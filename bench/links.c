@@ -2,7 +2,7 @@
  *
  * Four kinds of calls at sizes that grow, in a group whose members are all on one node or all on different
  * ones. The planner (plan/timeline.c) takes a call of n members to be `hops` messages of one latency and the
- * bytes that a rank sends at one rate: the smallest size gives the latency, the largest the rate. */
+ * bytes that a rank sends at one rate: the shortest call gives the latency, the largest the rate. */
 #include "bench/links.h"
 
 #include "base/clock.h"
@@ -102,11 +102,13 @@ static double time_kind(const LinkBench *b, int kind, int size, int repeats)
 
 typedef struct KindTime { double seconds[SIZES], delay, rate; } KindTime;
 
+/* A small call takes no longer than a larger one: where it seems to, others used the machine. */
 static void fit(KindTime *t, int kind, double n, int sizes)
 {
-    double most = t->seconds[sizes - 1], sent = kinds[kind].sent(size_of(sizes - 1), n);
-    t->delay = t->seconds[0] / kinds[kind].hops(n);
-    t->rate  = sent / fmax(most - t->seconds[0], 0.1 * most);
+    double least = INFINITY;
+    for (int i = 0; i < sizes; i++) least = fmin(least, t->seconds[i]);
+    t->delay = least / kinds[kind].hops(n);
+    t->rate  = kinds[kind].sent(size_of(sizes - 1), n) / t->seconds[sizes - 1];
 }
 
 static void print_kinds(const KindTime *t, const LinkBench *b, const char *what)
