@@ -222,6 +222,7 @@ static void a_held_lock_blocks_no_reader(void)
     trace_describe(r.comm->trace, line, sizeof line);
     EXPECT(strstr(line, "all_gather 3 of tp"), "%s", line);
     EXPECT(clock_now() - from < 2, "%g s", clock_now() - from);
+    comm_free(r.comm);
 }
 
 /* ---- the record ---- */
