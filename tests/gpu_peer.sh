@@ -57,10 +57,21 @@ layout ep4-zero3 4 parallel.ep=4 parallel.zero=3
 layout ep2-full 2 parallel.ep=2 'memory.recompute=[full]'
 layout ep2-moe-act 2 parallel.ep=2 'memory.recompute=[moe_act,layernorm]'
 layout ep2-overlap 2 parallel.ep=2 moe.overlap=true
+layout ep4-offload 4 parallel.ep=4 'memory.activation_offload=[moe]'
 layout ep4-overflow 4 parallel.ep=4 moe.rank_capacity=1
 if [[ ep4-overflow == $only ]]; then
     check "steps that overflow are run again in chunks" \
         grep -qE '"moe/sliced_layers": [1-9]' "$tmp/ep4-overflow/metrics.jsonl"
+fi
+if "$treb" data synth --out "$tmp/set" --train 300 --eval 18 >"$tmp/out" 2>&1; then
+    recipe=(model.preset=demo/config.json "data.train=[$tmp/set/train.jsonl]" data.max_length=256
+            image.min_pixels=1024 image.max_pixels=9216 train.micro_tokens=256 train.micro_patches=768
+            moe.aux_loss_type=micro_batch checkpoint.hf=none optim.adam_epsilon=1e-5)
+    by=() like=images
+    check "images on one rank" train "$tmp/images" comm.kind=self
+    layout images-ep2 2 parallel.ep=2
+    layout images-tp2-ep2 2 parallel.tp=2 parallel.ep=2
+    small_moe
 fi
 lora=(lora.rank=8 'lora.target_modules=[all-linear]' optim.learning_rate=0.01)
 by=() like=adapters

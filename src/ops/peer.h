@@ -57,6 +57,7 @@ typedef struct PeerRegion { char *base; size_t bytes; } PeerRegion;
  * mailboxes, of their return buffers of rows and of gates by lane, and of their regions. */
 typedef struct PeerGroup {
     int      n, me, etp;                 /* members; this one; parts of an expert */
+    int      group;                      /* GroupId (comm/mesh.h): the row of the ledger */
     int      regions;
     int64_t  E, row_capacity, slots;     /* experts; rows of a member's buffers; rows of a return buffer */
     int64_t *state, *status;

@@ -71,9 +71,10 @@ static void set_group(Dispatcher *d, Bound *b)
 {
     const MoeShape *s = &d->conf.shape;
     Comm *comm = d->mesh->comm[GR_etp_ep];
-    b->group = (PeerGroup){ .n = d->n, .me = d->me, .etp = d->etp, .regions = b->memory.regions, .E = s->E,
+    b->group = (PeerGroup){ .n = d->n, .me = d->me, .etp = d->etp, .group = comm->group, .E = s->E,
+                            .regions = b->memory.regions, .region = b->memory.region,
                             .row_capacity = d->row_capacity, .slots = s->T * s->K, .state = b->state.data,
-                            .status = b->status.data, .table = b->table.data, .region = b->memory.region,
+                            .status = b->status.data, .table = b->table.data,
                             .timeout = d->conf.timeout > 0 ? d->conf.timeout : 600,
                             .aborted = peer_memory_aborted, .comm = comm };
 }
@@ -198,10 +199,20 @@ static void charge(const Pass *c, PeerKind kind, int64_t rows, Tensor like, int6
     comm_push_start(comm_of(c), channel_of(c, kind), rows * row * group_of(c)->etp / group_of(c)->n);
 }
 
+/* On a CPU the time of an exchange is that of its ops; a GPU measures it on its own clock. */
+static void charge_time(const Pass *c, double since)
+{
+    LedgerComm *l = &c->be->ledger.comm[GR_etp_ep];
+    double      took = clock_now() - since;
+    if (c->be->device->host_memory) l->exposed += took, l->length += took;
+}
+
 static void wait_for(const Pass *c, const Route *r, const Exchange *w, PeerKind kind)
 {
     const Table *t = r->table;
+    double       since = clock_now();
     if (!w->at_once) op_peer_wait(c->be, group_of(c), channel_of(c, kind), t->layer);
+    charge_time(c, since);
     comm_push_join(comm_of(c), channel_of(c, kind));
 }
 
@@ -210,12 +221,14 @@ static void dispatch_start(const Pass *c, const Route *r, Exchange *w, Tensor x,
     Table *t = r->table;
     int    channel = channel_of(c, PEER_DISPATCH);
     Tensor none = { 0 };
+    double since = clock_now();
     charge(c, PEER_DISPATCH, r->sent, x, t->fresh ? 8 : 0);
     op_peer_post(c->be, group_of(c), channel, rows, t->fresh ? t->gate : none,
                  t->fresh ? r->index[ORIGIN] : none, t->layer);
     op_peer_push(c->be, group_of(c), channel, x, r->index[ROWS], t->fresh ? t->weight : none, w->at_once,
                  t->layer);
     t->fresh = false;
+    charge_time(c, since);
 }
 
 static void dispatch_finish(const Pass *c, const Route *r, Exchange *w, Tensor rows)
@@ -226,9 +239,11 @@ static void dispatch_finish(const Pass *c, const Route *r, Exchange *w, Tensor r
 static void return_start(const Pass *c, const Route *r, Exchange *w, Tensor rows, PeerKind kind)
 {
     const Table *t = r->table;
+    double       since = clock_now();
     charge(c, kind, r->sent, rows, 0);
     op_peer_return(c->be, group_of(c), channel_of(c, kind), rows, r->index[ORIGIN], t->offsets, w->at_once,
                    t->layer);
+    charge_time(c, since);
 }
 
 static void combine_start(const Pass *c, const Route *r, Exchange *w, Tensor rows)

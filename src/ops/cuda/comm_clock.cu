@@ -6,7 +6,7 @@
 /* The host is at most about a thousand launches ahead of the GPU, so that more spans are seldom open. */
 enum { SPANS = 2048, EMPTY_WAITS = 15 };
 
-typedef struct Span { cudaEvent_t from, to; int group; bool wait; } Span;
+typedef struct Span { cudaEvent_t from, to; int group; bool wait, push; } Span;
 
 struct CommClock {
     Span   span[SPANS];
@@ -87,16 +87,22 @@ void comm_clock_end(Backend *be, int span, cudaStream_t s, int group)
 {
     CommClock *k = cuda_of(be)->comm_clock;
     if (span < 0) return;
-    k->span[span].group = group, k->span[span].wait = s == cuda_of(be)->stream;
+    k->span[span].group = group, k->span[span].wait = s == cuda_of(be)->stream, k->span[span].push = false;
     cuda_stick(be, cudaEventRecord(k->span[span].to, s), "timing of communication");
     k->ended[k->n_ended++] = span;
+}
+
+void comm_clock_end_push(Backend *be, int span, int group)
+{
+    comm_clock_end(be, span, cuda_of(be)->stream, group);
+    if (span >= 0) cuda_of(be)->comm_clock->span[span].push = true;
 }
 
 static void add_to_ledger(Backend *be, const CommClock *k, const Span *s)
 {
     LedgerComm *l = &be->ledger.comm[s->group];
     double took = seconds(be, s);
-    if (!s->wait)                  l->length += took;
+    if (!s->wait || s->push)       l->length += took;
     else if (took > k->empty_wait) l->exposed += took - k->empty_wait;
 }
 

@@ -20,6 +20,8 @@ Status comm_clock_open(Backend *be);                     /* by transports that u
 void   comm_clock_close(Cuda *c);
 int    comm_clock_begin(Backend *be, cudaStream_t s);    /* a span; -1: all are in use, it is not measured */
 void   comm_clock_end(Backend *be, int span, cudaStream_t s, int group);
+/* Of a span in the compute stream whose kernels communicate themselves: exposed, and the length of a call. */
+void   comm_clock_end_push(Backend *be, int span, int group);
 void   comm_clock_read(Backend *be);                     /* adds spans that have ended to the ledger */
 
 #endif

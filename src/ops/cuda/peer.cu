@@ -8,7 +8,7 @@
  * peer_return  2^k lanes a row.
  *
  * A kernel of many blocks never waits: its last block does, alone. */
-#include "ops/cuda/cuda.cuh"
+#include "ops/cuda/comm_clock.cuh"
 #include "ops/peer.h"
 
 namespace {
@@ -30,6 +30,15 @@ static Peers peers_of(const PeerGroup *g, int channel, int layer)
     return Peers{ g->n, g->me, g->etp, channel, layer, (int)g->E, g->row_capacity, g->slots,
                   (long long *)g->state, (long long *)g->status, g->table,
                   (unsigned long long)(g->timeout * 1e9) };
+}
+
+/* The time of kernels that exchange or wait is exposed communication. */
+static int clock_begin(Backend *be)
+{
+    if (!be->preparing) return comm_clock_begin(be, cuda_of(be)->stream);
+    Status st = comm_clock_open(be);
+    if (st && !be->sticky) be->sticky = st;
+    return -1;
 }
 
 /* ---- words ---- */
@@ -317,12 +326,16 @@ extern "C" void cuda_peer_post(Backend *be, const PeerGroup *g, int channel, Ten
                                Tensor origin, int layer)
 {
     Addresses a = { { peer_address(g, rows), peer_address(g, gate), peer_address(g, origin) } };
+    int       span = clock_begin(be);
     LAUNCH(be, "peer_post", post, 1, 64, 0, peers_of(g, channel, layer), a);
+    comm_clock_end_push(be, span, g->group);
 }
 
 extern "C" void cuda_peer_wait(Backend *be, const PeerGroup *g, int channel, int layer)
 {
+    int span = clock_begin(be);
     LAUNCH(be, "peer_wait", wait, 1, 64, 0, peers_of(g, channel, layer));
+    comm_clock_end_push(be, span, g->group);
 }
 
 /* ---- rows ---- */
@@ -437,9 +450,11 @@ extern "C" void cuda_peer_push(Backend *be, const PeerGroup *g, int channel, Ten
                   (int)rows.n[1], (int)(x.n[1] * size / unit), waits };
     Peers   v = peers_of(g, channel, layer);
     REQUIRE(g->n <= MEMBERS, "peer_push: %d members, %d at most", g->n, MEMBERS);
+    int span = clock_begin(be);
     if (by16)            LAUNCH(be, "peer_push", push<int4>, blocks, THREADS, 0, v, p);
     else if (unit == 4)  LAUNCH(be, "peer_push", push<int>, blocks, THREADS, 0, v, p);
     else                 LAUNCH(be, "peer_push", push<uint16_t>, blocks, THREADS, 0, v, p);
+    comm_clock_end_push(be, span, g->group);
 }
 
 extern "C" void cuda_peer_return(Backend *be, const PeerGroup *g, int channel, Tensor x, Tensor origin,
@@ -452,8 +467,10 @@ extern "C" void cuda_peer_return(Backend *be, const PeerGroup *g, int channel, T
     while (r.lane_bits < 5 && 1 << r.lane_bits < r.units) r.lane_bits++;
     int64_t blocks = cuda_blocks(be, x.n[0] << r.lane_bits, THREADS, 16);
     Peers   v = peers_of(g, channel, layer);
+    int     span = clock_begin(be);
     if (blocks < 1) blocks = 1;
     if (by16)            LAUNCH(be, "peer_return", give_back<int4>, blocks, THREADS, 0, v, r);
     else if (unit == 4)  LAUNCH(be, "peer_return", give_back<int>, blocks, THREADS, 0, v, r);
     else                 LAUNCH(be, "peer_return", give_back<uint16_t>, blocks, THREADS, 0, v, r);
+    comm_clock_end_push(be, span, g->group);
 }
