@@ -29,7 +29,8 @@ typedef struct LedgerRow { int64_t calls, bytes; double flops, extra, other; } L
 /* Calls of one group by this rank: bytes sent to members on its node and on other nodes, each member reached
  * directly. `exposed`: seconds in which compute waits for them, `length`: seconds that they last; what is not
  * exposed is hidden behind compute. Over NCCL both are on the device's clock (ops/cuda/comm_clock.cuh) and
- * are added up at the next sync; elsewhere the host waits in joins, and a call lasts until the host sees that it is done. */
+ * are added up at the next sync; elsewhere the host waits in joins, and a call lasts until the host sees that
+ * it is done. */
 typedef struct LedgerComm { int64_t calls, intra_node, inter_node; double exposed, length; } LedgerComm;
 
 /* Bytes of side copies to and from host memory (backend_copy_h2d, backend_copy_d2h). */

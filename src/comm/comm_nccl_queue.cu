@@ -13,8 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* CTAs, each of which holds an SM, of a link, where a receive waits for its message, and of token dispatch. An
- * all_to_all has buffers for each of them and each peer. */
+/* CTAs, each of which holds an SM, of a link, where a receive waits for its message, and of token dispatch.
+ * An all_to_all has buffers for each of them and each peer. */
 enum { LINK_CTAS = 4, EXPERT_CTAS = 16 };
 
 Status nccl_load(NcclLibrary *l)

@@ -1,7 +1,7 @@
 /* comm/communicators.c -- see communicators.h. The bytes are what users of NCCL report on GPUs with NVLink,
- * not measurements of ours: buffers of a ring and trees for collectives (NVIDIA/nccl issue 964: 544 MB for two
- * members, 688 MB for more), and for exchanges a set of channels to every peer (issue 1685: 3.3 GB for seven
- * peers at 32 channels; ours have half as many). */
+ * not measurements of ours: buffers of a ring and trees for collectives (NVIDIA/nccl issue 964: 544 MB for
+ * two members, 688 MB for more), and for exchanges a set of channels to every peer (issue 1685: 3.3 GB for
+ * seven peers at 32 channels; ours have half as many). */
 #include "comm/communicators.h"
 
 #include <stdlib.h>

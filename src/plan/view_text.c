@@ -60,7 +60,7 @@ static void print_stages(FILE *out, const DryRun *d, double scale)
                 d->hw.fixed / GIB);
     fprintf(out, "\n");
     if (d->communicators.bytes > 0)
-        fprintf(out, "  %d communicators of NCCL may take %.1f GiB more (an estimate, not in the sums below)\n",
+        fprintf(out, "  %d communicators of NCCL may take %.1f GiB more (an estimate, not counted below)\n",
                 d->communicators.groups + d->communicators.links, d->communicators.bytes / GIB);
     for (int s = 0; s < d->stages; s++) {
         const EnginePlan *p = &d->stage[s].plan;
