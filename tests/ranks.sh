@@ -31,11 +31,12 @@ check "one rank" train "$tmp/one" 1
 check "one rank has a balance loss" grep -q 'auxiliary loss (micro_batch), coefficient 0.001' "$tmp/out"
 layout dp2 2
 check "two data-parallel ranks have the gradients of one" same_norm "$tmp/one" "$tmp/dp2"
-layout tp2-ep2 2 parallel.tp=2 parallel.ep=2
+layout tp2-ep2 2 parallel.tp=2 parallel.ep=2 parallel.tp_chunks=2
+check "exposed communication by group" grep -q '"perf/exposed_comm/tp": 0\.[0-9]' "$tmp/tp2-ep2/metrics.jsonl"
 layout fsdp4 4 parallel.zero=3
 check "four have the gradients of one" same_norm "$tmp/one" "$tmp/fsdp4"
 layout pp2-cp2-ep2 4 parallel.pp=2 parallel.cp=2 parallel.ep=2 moe.dispatcher=deepep
-layout chunks4 4 parallel.ep=4 moe.rank_capacity=1 moe.overlap=true
+layout chunks4 4 parallel.ep=4 parallel.zero=3 moe.rank_capacity=1 moe.overlap=true
 check "chunked expert layers are counted" grep -qE '"moe/sliced_layers": [1-9]' "$tmp/chunks4/metrics.jsonl"
 layout peer4 4 parallel.ep=4 moe.rank_capacity=1 moe.dispatcher=peer
 check "steps that overflow are run again" grep -qE '"moe/sliced_layers": [1-9]' "$tmp/peer4/metrics.jsonl"
